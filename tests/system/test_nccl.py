@@ -254,13 +254,7 @@ def test_figures_reach_junit_and_the_summary(eight: Sandbox, tmp_path: Path) -> 
     assert re.search(r"^8 nodes x 8 GPUs +[\d.]+ GB/s, floor [\d.]+ \[1\]$", run.out, re.MULTILINE)
 
 
-# like another case, with another fault or another pair
-
-
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(case, id=case.name) for case in CASES],
-)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_fault_leads_to_the_right_verdict_on_the_right_part(
     eight: Sandbox, tmp_path: Path, case: Case
 ) -> None:

@@ -314,7 +314,7 @@ BUSY = "AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unav
     ],
 )
 def test_software_that_keeps_cuda_from_a_gpu_drains_nobody(reason: str, cause: str) -> None:
-    """Recorded on H200s: a low ulimit and a stub of libcuda asked for a drain."""
+    """Recorded on H200s: the check demanded a drain for a low ulimit and for a stub of libcuda."""
     verdict = ddp.devices("gpu02", worked(rank2=[{"ddp": "failed", "phase": "take a GPU", "reason": reason}]))
     assert not verdict.action.is_repair
     assert verdict.cause.startswith(
@@ -447,7 +447,7 @@ def first_facts(rank: int, count: int) -> list[dict[str, Any]]:
 def agents(
     drop: str = "", more: dict[str, Any] | None = None, first: dict[str, str] | None = None, **change: Any
 ) -> PayloadResult:
-    """Return two torchrun agents with two ranks each; the rest changes what rank 0 told."""
+    """Return two torchrun agents with two ranks each; the rest changes what rank 0 reported."""
     tasks = []
     for agent, node in enumerate(NODES):
         facts: list[dict[str, Any]] = []

@@ -28,7 +28,7 @@ from pytest_gpucluster.suites.ibfabric.subnet import PortState
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-NOBODY = Owned({})
+NO_NODES = Owned({})
 MASTER, STANDBY = "SMINFO_MASTER", "SMINFO_STANDBY"
 OPENSM = "opensm(8)"
 
@@ -122,7 +122,7 @@ def size_of(topology: Topology, before: Topology | None = None, **stated: int) -
 
 
 def links_of(facts: FabricFacts) -> Verdict:
-    return checks.switch_links(facts, NOBODY)
+    return checks.switch_links(facts, NO_NODES)
 
 
 def errors_of(facts: FabricFacts) -> Verdict:
@@ -225,7 +225,7 @@ def test_cables_of_hosts_that_are_not_tested_are_warnings() -> None:
     fleet = fat_tree(nodes=16)
     fleet.slow(("gpu16 mlx5_0", 1))
     facts = fleet.facts()
-    verdict = checks.switch_links(facts, NOBODY)
+    verdict = checks.switch_links(facts, NO_NODES)
     assert [it.part for it in verdict.advisories] == ["gpu16 mlx5_0 - leaf04 port 4"]
 
 

@@ -93,5 +93,5 @@ def test_simulated_tools_print_the_lines_of_the_real_ones(tmp_path: Path) -> Non
         running.facts_once("gpu01 mlx5_0", lambda it: bool(it.after and len(it.after.counters) == 2))
         for command in TOOLS:
             real = running.run(command, "gpu01 mlx5_0")
-            ours, theirs = masked(shown(command)), masked(real.stdout)
-            assert ([*(ours - theirs)], [*(theirs - ours)]) == ([], []), command
+            of_sandbox, of_real = masked(shown(command)), masked(real.stdout)
+            assert ([*(of_sandbox - of_real)], [*(of_real - of_sandbox)]) == ([], []), command

@@ -275,13 +275,9 @@ def aggregate(result: PayloadResult, config: StorageConfig) -> Judgement:
 
 
 def _unit(name: str) -> str:
-    return (
-        "IO/s"
-        if name.endswith("iops")
-        else "files/s"
-        if name not in ("read", "write", "read_alone", "write_alone")
-        else "GB/s"
-    )
+    if name.removesuffix("_alone") in ("read", "write"):
+        return "GB/s"
+    return "IO/s" if name.endswith("iops") else "files/s"
 
 
 def _limits(name: str, together: Mapping[str, Figure], alone: Mapping[str, Figure]) -> str:
@@ -320,9 +316,8 @@ def latency(
         if not any(node_name in it.values for it in figures):
             yield NotAvailable(f"{fs.path}: {UNMEASURED}")
             continue
-        usual = [
-            it for it in figures if not it.name.endswith("_p99")
-        ]  # the slowest accesses vary on healthy nodes
+        # the slowest accesses vary on healthy nodes
+        usual = [it for it in figures if not it.name.endswith("_p99")]
         yield from _slow_in(fs, usual, node_name, config)
         yield from _floors(fs, figures, node_name, limits)
         yield from _metrics(fs, figures, node_name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.core.probe import Answer, Probe, text_of
@@ -13,7 +13,7 @@ from pytest_gpucluster.core.scripts import script
 from pytest_gpucluster.suites.storage.config import StorageConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.core.majority import Norm
@@ -28,6 +28,9 @@ _ABSENT = re.compile(r"(\S+)\s*: ([A-Za-z].*)")
 # time. `quota -w -p` of linuxquota 4 (quota.c: showquotas) and `lfs quota -q` (utils/lfs.c: print_quota); Lustre puts what
 # it could not read of all targets into brackets, and such a row states nothing
 _QUOTA = r"\s+(\d+)\*? +(\d+) +(\d+) +\S+ +(\d+)\*? +(\d+) +(\d+) +\S+"
+
+
+T = TypeVar("T")
 
 
 class Quota(NamedTuple):
@@ -60,35 +63,27 @@ class Mount:
 
 def mounts(cluster: Cluster) -> Probe[dict[str, Mount]]:
     """Return the probe of {path: its mount} of the paths in the section."""
-    paths = _paths(cluster)
-    return Probe(
-        "mounts of storage",
-        _script("mounts.sh", paths),
-        lambda answer: read_mounts(answer, paths),
-        by_hand="findmnt; lfs df",
-        alone=True,
-    )
+    return _probe(cluster, "mounts", read_mounts, "findmnt; lfs df")
 
 
 def quotas(cluster: Cluster) -> Probe[dict[str, Quota]]:
     """Return the probe of {path: what the user's quota leaves} of the paths in the section."""
-    paths = _paths(cluster)
+    return _probe(cluster, "quotas", read_quotas, "quota -v; lfs quota")
+
+
+def _probe(
+    cluster: Cluster, what: str, read: Callable[[Answer, tuple[str, ...]], dict[str, T]], command: str
+) -> Probe[dict[str, T]]:
+    """Return the probe that runs WHAT.sh on the paths of the section."""
+    config = cluster.section(StorageConfig)
+    paths = tuple(one.path for one in config.filesystems) if config else ()
     return Probe(
-        "quotas of storage",
-        _script("quotas.sh", paths),
-        lambda answer: read_quotas(answer, paths),
-        by_hand="quota -v; lfs quota",
+        f"{what} of storage",
+        script(__package__, f"{what}.sh", PATHS=" ".join(map(shlex.quote, paths)) or "''"),
+        lambda answer: read(answer, paths),
+        by_hand=command,
         alone=True,
     )
-
-
-def _paths(cluster: Cluster) -> tuple[str, ...]:
-    config = cluster.section(StorageConfig)
-    return tuple(one.path for one in config.filesystems) if config else ()
-
-
-def _script(name: str, paths: tuple[str, ...]) -> str:
-    return script(__package__, name, PATHS=" ".join(map(shlex.quote, paths)) or "''")
 
 
 def read_mounts(answer: Answer, paths: tuple[str, ...]) -> dict[str, Mount]:
