@@ -225,6 +225,25 @@ def test_running_container_is_joined(srun: Srun) -> None:
         begun.communicate(timeout=60)
 
 
+def test_a_task_never_runs_on_the_host_instead_of_a_container_that_has_just_ended(srun: Srun) -> None:
+    assert srun("--container-image=IMAGE", "--container-name=brief", "true").returncode == 0
+    tool = srun.sandbox.layout.enroot / "bin" / "gpu01" / "enroot"
+    original = tool.read_text()
+    kept = tool.with_name("enroot.kept")
+    kept.write_text(original)
+    kept.chmod(0o755)
+    try:  # no process has this number (PID_MAX_LIMIT)
+        tool.write_text(
+            f'#!/bin/sh\n[ "$1 $2" != "state pyxis_brief" ] || {{ echo 4194320; exit; }}\nexec {kept} "$@"\n'
+        )
+        done = srun("--container-name=brief", "cat", "/etc/os-release")
+    finally:
+        tool.write_text(original)
+        kept.unlink()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "unable to open user namespace file: No such file or directory" in done.stderr
+
+
 def test_mounts_workdir_and_home(srun: Srun, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("token")
     script = "pwd; cat in; touch out; touch /ro/x 2>/dev/null || echo read-only; touch /t/y"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 LASTING = {
     "file_server_away": (Action.MONITOR, "/home (storage01:/export/home) cannot be read now"),
     "file_system_read_only": (Action.DRAIN, "/raid is read-only now"),
-    "hung_task": (Action.MONITOR, "waiting now: 31415 dd"),
+    "hung_task": (Action.MONITOR, "waiting now: 4194319 dd"),
     "array_degraded": (Action.MONITOR, "nvme3n1[2](F)"),
     "corrected_memory_errors": (Action.MONITOR, "32767 times"),
     "mce": (Action.DRAIN, "did not correct"),

@@ -53,6 +53,7 @@ class Fault:
 
 FAULTS: dict[str, Fault] = {}
 SLOW_LINK, LINK_ENDS = "slow_link", 2
+NO_PID = 4_194_304  # PID_MAX_LIMIT of the kernel: above it, no process of this machine has the number
 _NONE = "[N/A]"  # nvidia-smi's text for unsupported fields
 # Xids with which the driver sets a recovery action (https://docs.nvidia.com/deploy/xid-errors/)
 _NEEDS_RESET = (48, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 143, 155, 156, 158, 171, 172)
@@ -442,7 +443,7 @@ def _memory_added(node: SimulatedNode, options: Options) -> None:
 
 @_fault("the kernel resynchronises an array", harmless=True)
 def _array_resync(node: SimulatedNode, options: Options) -> None:
-    node.processes.append(SimulatedProcess(812, 2, "D", 7_200, "root", "md0_resync", "[md0_resync]"))
+    node.processes.append(SimulatedProcess(NO_PID + 812, 2, "D", 7_200, "root", "md0_resync", "[md0_resync]"))
 
 
 @_fault("a soft lockup is over", harmless=True)
@@ -496,13 +497,15 @@ def _shared_storage(node: SimulatedNode, options: Options) -> None:
 
 @_fault("a process ended and its parent does not wait for it")
 def _zombie(node: SimulatedNode, options: Options) -> None:
-    node.processes.append(SimulatedProcess(31_337, 1, "Z", 86_400, "alice", "python3", "[python3] <defunct>"))
+    node.processes.append(
+        SimulatedProcess(NO_PID + 37, 1, "Z", 86_400, "alice", "python3", "[python3] <defunct>")
+    )
 
 
 @_fault("a process hangs in the kernel (state D)")
 def _d_state(node: SimulatedNode, options: Options) -> None:
     node.processes.append(
-        SimulatedProcess(31_415, 1, "D", 7_200, "alice", "dd", "dd if=/home/alice/x of=/raid/x")
+        SimulatedProcess(NO_PID + 15, 1, "D", 7_200, "alice", "dd", "dd if=/home/alice/x of=/raid/x")
     )
 
 
@@ -538,7 +541,7 @@ _READ_ONLY = (
     "[1799000.100100] EXT4-fs error (device md0): ext4_find_entry:1455: inode #2: comm ls: reading directory lblock 0",
     "[1799000.100131] EXT4-fs (md0): Remounting filesystem read-only",
 )
-_BLOCKED = ("[1799000.100100] INFO: task dd:31415 blocked for more than 120 seconds.",)
+_BLOCKED = (f"[1799000.100100] INFO: task dd:{NO_PID + 15} blocked for more than 120 seconds.",)
 _LOST_DISK = ("[1799000.100100] md/raid:md0: Disk failure on nvme3n1, disabling device.",)
 
 

@@ -15,6 +15,8 @@
 
 #include "pyxis.h"
 
+#define SHARED (-2)
+
 static const char *root;
 
 static void write_file(const char *path, const char *text)
@@ -170,7 +172,7 @@ void container_become(const struct start *start)
 	err(1, "[ERROR] /bin/sh");
 }
 
-/* Return a handle on a namespace of the container; -1 if it shares that of the host. */
+/* Return a handle on a namespace of the container; SHARED if it is that of the host, -1 if the container has ended. */
 static int own_namespace(pid_t pid, const char *kind)
 {
 	char container[64], self[64];
@@ -180,7 +182,7 @@ static int own_namespace(pid_t pid, const char *kind)
 	snprintf(container, sizeof(container), "/proc/%d/ns/%s", pid, kind);
 	snprintf(self, sizeof(self), "/proc/self/ns/%s", kind);
 	if (stat(container, &a) == 0 && stat(self, &b) == 0 && a.st_ino == b.st_ino)
-		return -1;
+		return SHARED;
 	fd = open(container, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		slurm_error("pyxis: unable to open %s namespace file: %s", kind, strerror(errno));
@@ -197,7 +199,8 @@ int container_join(pid_t pid)
 
 	/* open all first: the first setns changes /proc */
 	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)
-		fds[i] = own_namespace(pid, kinds[i].kind);
+		if ((fds[i] = own_namespace(pid, kinds[i].kind)) == -1)
+			return -1; /* a task never runs on the host instead */
 	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++) {
 		if (fds[i] >= 0 && setns(fds[i], kinds[i].flag) < 0) {
 			slurm_error("pyxis: couldn't join %s namespace: %s", kinds[i].kind, strerror(errno));

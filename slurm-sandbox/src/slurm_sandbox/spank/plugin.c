@@ -509,6 +509,16 @@ int slurm_spank_task_init(spank_t sp, int ac, char **av)
 
 /* -- after the last task ----------------------------------------------------------------------------------- */
 
+/* The process that held the container may not have run since: a next step would find the container running. */
+static void await_end(pid_t pid)
+{
+	char link[64], target[64];
+
+	snprintf(link, sizeof(link), "/proc/%d/ns/mnt", pid);
+	for (int i = 0; i < 500 && readlink(link, target, sizeof(target)) > 0; i++)
+		usleep(10000);
+}
+
 static int save(void)
 {
 	char path[2 * PATH_MAX];
@@ -533,6 +543,8 @@ int slurm_spank_task_exit(spank_t sp, int ac, char **av)
 		return 0;
 	if (__atomic_add_fetch(&ctx.shared->ended, 1, __ATOMIC_SEQ_CST) != ctx.local_tasks)
 		return 0;
+	if (!ctx.temporary && ctx.shared->joined == ctx.local_tasks)
+		await_end(ctx.shared->first);
 	if (spank_get_item(sp, S_JOB_ENV, &ctx.env) != ESPANK_SUCCESS) /* Slurm has moved it since */
 		return -1;
 	rv = save();
