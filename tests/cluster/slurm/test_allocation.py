@@ -132,7 +132,7 @@ def test_a_job_that_is_queued_after_salloc_was_killed_is_cancelled(
     killed = tmp_path / "salloc"
     killed.write_text(
         "#!/bin/sh\nfor word; do case $word in --job-name=*) name=$word ;; esac; done\n"
-        f'(sleep 1; sbatch --parsable "$name" --nodelist=gpu01 --exclusive --wrap "sleep 300") >{tmp_path}/job &\n'
+        f'(sleep 1; sbatch --parsable "$name" --nodelist=gpu01 --exclusive --output=/dev/null --wrap "sleep 300") >{tmp_path}/job &\n'
         "kill -KILL $$\n"
     )
     killed.chmod(0o755)

@@ -124,6 +124,36 @@ def test_a_node_without_the_path_has_the_only_problem_and_the_others_continue(tm
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("read_only", "problems"),
+    [
+        ([0], [(0, "make the folder", "EROFS")]),
+        (
+            [0, 1, 2, 3],
+            [(n, "make the folder", "EROFS") for n in range(3)]
+            + [(n, "see the folder", "unmade") for n in range(4)],
+        ),
+    ],
+)
+def test_where_one_node_cannot_make_the_folder_another_does_and_where_none_can_all_nodes_have_the_problem(
+    tmpfs: Path, read_only: list[int], problems: list[tuple[int, str, str]]
+) -> None:
+    usual, locked = tmpfs / "usual", tmpfs / "locked"
+    usual.mkdir()
+    locked.mkdir()
+    subprocess.run(("mount", "-o", "bind,ro", str(usual), str(locked)), check=True)
+    subprocess.run(("mount", "-o", "remount,bind,ro", str(locked)), check=True)
+    try:
+        tasks = [start(n, 4, filesystems=shared(locked if n in read_only else usual)) for n in range(4)]
+        facts = [json.loads(line) for task in tasks for line in task.communicate(timeout=60)[0].splitlines()]
+    finally:
+        subprocess.run(("umount", str(locked)), check=True)
+    found = [(fact["rank"], fact["step"], fact["code"]) for fact in kinds(facts, "problem")]
+    first = [it for it in found if it[1] in ("make the folder", "see the folder")]
+    assert sorted(first, key=lambda it: it[1]) == problems
+    assert {fact["rank"] for fact in kinds(facts, "verified")} >= {1, 2, 3} - set(read_only)
+
+
 def test_a_small_file_system_is_not_filled_and_one_that_runs_full_has_the_error(tmpfs: Path) -> None:
     facts = run(1, filesystems=shared(tmpfs), max_use=0.1)
     assert kinds(facts, "write") == []
@@ -267,6 +297,9 @@ def test_a_folder_that_is_not_seen_in_time_is_an_error(
     Path(made.folder).rmdir()
     with pytest.raises(Failure, match=r"is not seen here within 0.02 s"):
         made.see_folder([True, True])
+    with pytest.raises(Failure, match="2 nodes in turn could not create a folder there"):
+        made.see_folder([None, True])
+    made.shared = False
     with pytest.raises(payload.Skipped):
         made.see_folder([None, True])
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 VISIBLE = 1.0  # s; NVIDIA, N-011: a change of one node is seen by the others within 1 s
 FEW_INODES = 0.01  # share of the inodes
 # errors that settings, rights or full file systems cause
-_OF_SITE = ("ENOSPC", "EDQUOT", "EROFS", "EACCES", "EPERM", "ENOENT", "ENOTDIR", "")
+_OF_SITE = ("ENOSPC", "EDQUOT", "EROFS", "EACCES", "EPERM", "ENOENT", "ENOTDIR", "unmade", "unseen", "")
 _ONE_NODE = "the run has one node: it proves nothing between nodes"
 _NO_SHARED = "no file system of the section is shared"
 # open(2): O_APPEND may corrupt files on NFS if several processes append at the same time

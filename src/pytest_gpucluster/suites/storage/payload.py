@@ -54,6 +54,7 @@ SUSPECTS = 3  # nodes that are measured alone: the fastest and the slowest
 SLOW = 0.7  # of the best rate alone; storage.min_relative has the same default
 SUMMED = 8  # MiB of the file whose checksum others verify
 SECTOR = 512  # bytes, the least that a cache holds
+MAKERS = 3  # nodes that try to create the folder, one after another
 SEEN = 10.0  # seconds for a change of another node to be seen; the limit is the check's
 IMPORT = 120.0  # seconds for an import on all nodes
 RECORDS, RECORD = 100, 64  # that each node appends to one file, and their bytes
@@ -211,8 +212,12 @@ class FileSystem:
         usable = self.step("check the path", self.check)
         if self.shared:
             self.ring = having(usable)
-            self.leader = min(self.ring, default=0)
-        made = self.step("make the folder", self.make)
+        made = [None] * self.group.size  # type: List[Any]
+        for rank in self.ring[:MAKERS]:
+            self.leader = rank
+            made = self.step("make the folder", self.make)
+            if made[rank] is not None:
+                break
         try:
             fit = having(self.step("see the folder", self.see_folder, made))
             self.ring = [rank for rank in self.ring if rank in fit]
@@ -261,12 +266,18 @@ class FileSystem:
         return len(stale)
 
     def see_folder(self, made: Sequence[Any]) -> bool:
-        """Wait until the folder is seen here: NFS caches folders."""
+        """Wait until the folder is seen here: NFS caches folders. A folder that no node could make is no node's fault."""
+        if made[self.leader] is None and self.shared:
+            raise Failure(
+                "unmade", "%d nodes in turn could not create a folder there" % len(self.ring[:MAKERS])
+            )
         if made[self.leader] is None:
             raise Skipped
         if wait_until(lambda: os.path.isdir(self.folder), SEEN) is None:
             raise Failure(
-                "unseen", "the folder that another node created is not seen here within %g s" % SEEN
+                "unseen",
+                "the folder that another node created is not seen here within %g s: another file system is mounted "
+                "here, or none" % SEEN,
             )
         return True
 
@@ -540,11 +551,13 @@ def problem_of(lock: Callable[[Any, int], Any], file: Any) -> str:
 
 
 def named(error: Exception) -> Dict[str, str]:
-    """Return the message of an error and its code: the name of its number, '' of a path that is refused, else its type."""
+    """Return the message of an error and its code: the name of its number, '' of a path that is refused, its kind or type."""
+    if isinstance(error, Failure):
+        return {"reason": str(error), "code": error.kind}
     if not isinstance(error, OSError):
         return {"reason": error_text(error), "code": type(error).__name__}
     code = errno.errorcode.get(error.errno or 0, "")
-    return {"reason": (code and error.strerror) or error_text(error), "code": code}
+    return {"reason": (code and error.strerror) or str(error), "code": code}
 
 
 def having(values: Sequence[Any]) -> List[int]:
