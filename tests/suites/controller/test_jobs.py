@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from constants import with_constants
 
+from pytest_gpucluster.cluster.slurm.batch import submission
 from pytest_gpucluster.cluster.slurm.client import Slurm
 from pytest_gpucluster.cluster.transport.base import Completed
 from pytest_gpucluster.config.models import SlurmConfig
@@ -73,22 +74,7 @@ def site(monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     return slurm
 
 
-def test_a_job_has_the_site_s_options_and_no_limits_of_this_shell() -> None:
-    where = SlurmConfig(partition="p", account="a", qos="q", reservation="r", comment="c")
-    assert jobs.submission(where, "n", "--hold") == (
-        *(
-            "sbatch",
-            "--propagate=NONE",
-            "--parsable",
-            "--nodes=1",
-            "--ntasks=1",
-            "--time=1",
-            "--output=/dev/null",
-        ),
-        *("--job-name=n", "--partition=p", "--account=a", "--qos=q", "--reservation=r", "--comment=c"),
-        "--hold",
-    )
-    assert not [word for word in jobs.submission(SlurmConfig(), "n") if "partition" in word]
+def test_the_jobs_are_submitted_before_the_allocation_with_intrusive_alone() -> None:
     assert SUITE.before_allocation is not None
     assert (SUITE.before_allocation.fixture, SUITE.before_allocation.option) == ("order", "intrusive")
     assert SUITE.load(SUITE.before_allocation.part) is jobs.OrderJobs
@@ -251,7 +237,7 @@ class Queue:
         assert argv[:4] == ("sh", "-c", jobs._BURST, "sh")
         assert argv[5:] == (
             "8",
-            *jobs.submission(SlurmConfig(qos="q"), "guard1", "--hold", "--wrap=true"),
+            *submission(SlurmConfig(qos="q"), "guard1", "--hold", "--wrap=true"),
         )
         self.chunks.append(int(argv[4]))
         answer = self.said(len(self.chunks), int(argv[4]))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.cluster.environment import OWN_LIMITS
+from pytest_gpucluster.cluster.slurm.batch import submission
 from pytest_gpucluster.cluster.slurm.client import error_line, outage
 from pytest_gpucluster.cluster.slurm.error_hints import advice
 from pytest_gpucluster.cluster.slurm.job_cleanup import JobGuard
@@ -88,29 +88,6 @@ class BurstFacts:
     answers: tuple[float, ...] = ()
     left: int = 0
     problem: str = ""
-
-
-def submission(config: SlurmConfig, name: str, *options: str) -> tuple[str, ...]:
-    """Return the sbatch command of a job of one task and at most one minute; its script comes from stdin or --wrap."""
-    where = {
-        "partition": config.partition,
-        "account": config.account,
-        "qos": config.qos,
-        "reservation": config.reservation,
-        "comment": config.comment,
-    }
-    return (
-        "sbatch",
-        OWN_LIMITS,
-        "--parsable",
-        "--nodes=1",
-        "--ntasks=1",
-        "--time=1",
-        "--output=/dev/null",
-        f"--job-name={name}",
-        *(f"--{key}={value}" for key, value in where.items() if value),
-        *options,
-    )
 
 
 class OrderJobs(Submission):

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.cluster.environment import OWN_LIMITS
+from pytest_gpucluster.cluster.slurm.batch import submission
 from pytest_gpucluster.cluster.slurm.error_hints import advice
 from pytest_gpucluster.cluster.slurm.job_cleanup import JobGuard
 from pytest_gpucluster.cluster.slurm.result import StepResult
@@ -376,24 +376,7 @@ def submit_jobs(
     slurm: Slurm, config: SlurmConfig, *, partition: str | None = None, name: str = "gpucluster-diagnostic"
 ) -> Jobs:
     """Submit the jobs with two commands. An error of Slurm becomes `problem`, and the session continues."""
-    where = {
-        "partition": partition or config.partition,
-        "account": config.account,
-        "qos": config.qos,
-        "reservation": config.reservation,
-        "comment": config.comment,
-    }
-    common = [
-        "sbatch",
-        OWN_LIMITS,
-        "--parsable",
-        "--nodes=1",
-        "--ntasks=1",
-        "--time=1",
-        "--output=/dev/null",
-        f"--job-name={name}",
-        *(f"--{key}={value}" for key, value in where.items() if value),
-    ]
+    common = submission(config, name, partition=partition)
     try:
         began = time.monotonic()
         array = slurm.run(

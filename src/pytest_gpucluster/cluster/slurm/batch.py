@@ -1,0 +1,38 @@
+"""The command that submits a small batch job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.cluster.environment import OWN_LIMITS
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.config.models import SlurmConfig
+
+
+def submission(
+    config: SlurmConfig, name: str, *options: str, partition: str | None = None
+) -> tuple[str, ...]:
+    """Return the sbatch command of a job of one task and at most one minute; its script comes from stdin or --wrap.
+
+    `partition` is that of the cluster file by default.
+    """
+    where = {
+        "partition": partition or config.partition,
+        "account": config.account,
+        "qos": config.qos,
+        "reservation": config.reservation,
+        "comment": config.comment,
+    }
+    return (
+        "sbatch",
+        OWN_LIMITS,
+        "--parsable",
+        "--nodes=1",
+        "--ntasks=1",
+        "--time=1",
+        "--output=/dev/null",
+        f"--job-name={name}",
+        *(f"--{key}={value}" for key, value in where.items() if value),
+        *options,
+    )
