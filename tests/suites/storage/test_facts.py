@@ -33,6 +33,54 @@ def test_the_longest_mount_point_holds_a_path() -> None:
     assert found["/with blank/x"].kind == "nfs rw,vers=3"
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        # the ends of the connection: VAST's NFS client, CephFS by msgr2 and with a key for each node, Weka
+        "172.25.1.1:/ /data nfs rw,vers=3,proto=rdma,nconnect=4,localports=172.25.1.{n}-172.25.1.{n},remoteports=172.25.1.1-172.25.1.8",
+        "a@f.fs=/ /data ceph rw,relatime,ms_mode=secure,acl,mon_addr=10.0.0.{n}:3300/10.0.0.1:3300",
+        "10.0.0.1:6789:/ /data ceph rw,relatime,name=gpu0{n},secret=<hidden>,acl",
+        "10.108.97.{n}/default /data wekafs rw,writecache,container_name=client-{n}f",
+        "overlay / overlay rw,relatime,lowerdir=/var/lib/{n}:/var/lib/b,upperdir=/run/u{n},workdir=/run/w",
+    ],
+)
+def test_nodes_with_one_mount_have_one_kind_whatever_their_addresses_names_and_places(line: str) -> None:
+    kinds = {
+        facts.read_mounts(Answer("gpu01", 0, f"{line} 0 0\n".format(n=n).encode()), ("/data",))["/data"].kind
+        for n in (1, 2)
+    }
+    assert len(kinds) == 1
+
+
+AUTOFS = "/etc/auto.home /home autofs rw,relatime,fd=6,pgrp=1738,timeout=300,minproto=5,maxproto=5,indirect,pipe_ino=25202 0 0\n"
+HOME = "srv:/home/ops /home/ops nfs4 rw,vers=4.2,addr=10.0.0.1 0 0\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "text", "point"),
+    [
+        ("", AUTOFS + HOME, "/home/ops"),
+        ("", AUTOFS, None),  # only the automounter's own line, with numbers of its process
+        ("at /home/ops\n", AUTOFS, None),  # the path cannot be entered
+        ("at /home/ops\nto /data/real\n", AUTOFS + HOME, "/data"),  # a link
+    ],
+)
+def test_a_path_is_on_what_is_mounted_where_it_leads(before: str, text: str, point: str | None) -> None:
+    found = facts.read_mounts(Answer("gpu01", 0, (before + TEXT + text).encode()), ("/home/ops",))
+    assert (found["/home/ops"].point if found else None) == point
+
+
+def test_a_list_of_targets_without_its_end_names_the_last_one() -> None:
+    """Seen where an object storage server hung: lfs df waits for it."""
+    targets = "fs-MDT0000_UUID 9 1 8 11% /data[MDT:0]\nfs-OST003c_UUID 9 1 8 11% /data[OST:60]\n"
+    text = f"fs /data lustre rw 0 0\nlfs df /data\n{targets}"
+    (cut,) = facts.read_mounts(Answer("gpu01", 0, text.encode()), ("/data",)).values()
+    assert cut.absent == (("the target after fs-OST003c_UUID", "`lfs df` did not end"),)
+    for last in ("filesystem_summary:  9 1 8 11% /data\n", "filesystem summary:  9 1 8 11% /data\n"):
+        (whole,) = facts.read_mounts(Answer("gpu01", 0, (text + last).encode()), ("/data",)).values()
+        assert (whole.present, whole.absent) == (2, ())
+
+
 def test_a_node_without_proc_is_not_available() -> None:
     with pytest.raises(NotAvailable):
         facts.read_mounts(Answer("gpu01", 1, b"", b"cat: /proc/mounts: Permission denied"), ("/",))

@@ -18,12 +18,16 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.core.majority import Norm
 
-# differ between nodes with the same mount: addresses and ports of its connection
-_OWN = re.compile(r"(addr|clientaddr|mountaddr|port|mountport)=.*")
+# differ between nodes with the same mount: what names an end of its connection (addr, clientaddr, mon_addr, mountport, localports;
+# name, container_name of its client), and places of a node (lowerdir)
+_OWN = re.compile(r"\w*(addr|ports?|name)=.*|\w+=[^=]*/.*")
 # `lfs df` of Lustre 2.1 to 2.15 (utils/lfs.c: showdf): a target ends with [OST:0] and letters of its state; an absent one has ':'
 # and a reason instead of its numbers
 _TARGET = re.compile(r"\S+ .*\[(?:MDT|OST):\d+\]( \w+)?")
 _ABSENT = re.compile(r"(\S+)\s*: ([A-Za-z].*)")
+_LAST = (
+    "filesystem"  # the line after all targets: filesystem_summary, before Lustre 2.11 'filesystem summary'
+)
 # after the name of the file system: KiB and files, each as used (* if that is too much), soft limit, hard limit (0: none) and grace
 # time. `quota -w -p` of linuxquota 4 (quota.c: showquotas) and `lfs quota -q` (utils/lfs.c: print_quota); Lustre puts what
 # it could not read of all targets into brackets, and such a row states nothing
@@ -77,9 +81,10 @@ def _probe(
     """Return the probe that runs WHAT.sh on the paths of the section."""
     config = cluster.section(StorageConfig)
     paths = tuple(one.path for one in config.filesystems) if config else ()
+    quoted = " ".join(map(shlex.quote, paths)) or "''"
     return Probe(
         f"{what} of storage",
-        script(__package__, f"{what}.sh", PATHS=" ".join(map(shlex.quote, paths)) or "''"),
+        "\n".join((script(__package__, "paths.sh", PATHS=quoted), script(__package__, f"{what}.sh"))),
         lambda answer: read(answer, paths),
         by_hand=command,
         alone=True,
@@ -87,7 +92,7 @@ def _probe(
 
 
 def read_mounts(answer: Answer, paths: tuple[str, ...]) -> dict[str, Mount]:
-    """Return {path: its mount}, without paths that no line of the output holds."""
+    """Return {path: its mount}, without paths that no line of the output holds, or that no automounter has mounted."""
     text, listed = text_of(answer), {}
     for words in map(str.split, text.splitlines()):
         if len(words) == 6 and words[1].startswith("/"):  # proc_pid_mounts(5), fstab(5)
@@ -96,10 +101,12 @@ def read_mounts(answer: Answer, paths: tuple[str, ...]) -> dict[str, Mount]:
             listed[point] = Mount(point, fstype, source, tuple(own))
     found_mounts = {}
     for path in paths:
-        if point := max(
-            (one for one in listed if f"{path}/".startswith(one.rstrip("/") + "/")), key=len, default=""
-        ):
-            found_mounts[path] = _with_lustre(listed[point], path, text)
+        leads = re.search(rf"^at {re.escape(path)}\nto (/.*)$", text, re.MULTILINE)
+        real = leads[1] if leads else path
+        holding = [one for one in listed if f"{real}/".startswith(one.rstrip("/") + "/")]
+        found = listed.get(max(holding, key=len, default=""))
+        if found and found.fstype != "autofs":
+            found_mounts[path] = _with_lustre(found, path, text)
     return found_mounts
 
 
@@ -130,9 +137,11 @@ def _with_lustre(mount: Mount, path: str, text: str) -> Mount:
     table = re.search(rf"^lfs df {re.escape(path)}\n((?:(?!lfs ).*\n)*)", text, re.MULTILINE)
     rows = [line.strip() for line in (table[1] if table else "").splitlines()]
     absent = tuple((found[1], found[2]) for row in rows if (found := _ABSENT.fullmatch(row)))
+    known = [row.split()[0] for row in rows if _TARGET.fullmatch(row)]
+    if known and not any(row.startswith(_LAST) for row in rows):
+        absent += ((f"the target after {known[-1]}", "`lfs df` did not end"),)
     stripes = re.search(rf"^lfs getstripe {re.escape(path)}\n(-?\d+)$", text, re.MULTILINE)
-    present = sum(bool(_TARGET.fullmatch(row)) for row in rows)
-    return replace(mount, present=present, absent=absent, stripes=int(stripes[1]) if stripes else None)
+    return replace(mount, present=len(known), absent=absent, stripes=int(stripes[1]) if stripes else None)
 
 
 def usual_mounts(found: Mapping[str, Mapping[str, Mount]]) -> dict[str, Norm[str]]:

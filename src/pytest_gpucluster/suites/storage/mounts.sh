@@ -1,8 +1,6 @@
 # shellcheck shell=sh
-# Prints the mounts of the node, and of a path on Lustre its targets and the stripes of a new file. Replaced: PATHS.
-cat /proc/mounts || exit
+# After paths.sh: prints, of a path on Lustre, its targets and the stripes of a new file.
 command -v lfs >/dev/null || exit 0
-set -- @PATHS@
 for path do
   grep -q '^[^ ]* [^ ]* lustre ' /proc/mounts || break
   echo "lfs df $path"

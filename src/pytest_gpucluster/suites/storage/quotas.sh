@@ -1,9 +1,7 @@
 # shellcheck shell=sh
-# Prints the mounts of the node, and what the tools that it has show of this user's quotas. Replaced: PATHS.
-cat /proc/mounts || exit
+# After paths.sh: prints what the tools that the node has show of this user's quotas.
 timeout 10 quota -u -v -w -p 2>/dev/null
 command -v lfs >/dev/null || exit 0
-set -- @PATHS@
 for path do
   grep -q '^[^ ]* [^ ]* lustre ' /proc/mounts || break
   echo "lfs quota $path"
