@@ -73,8 +73,18 @@ def test_other_output_is_no_rate(text: str) -> None:
         rates.read_fio(text, "fio: bad option rw=sideways\n")
 
 
-@pytest.mark.parametrize(("text", "runs"), [("exit 0", True), ("exit 127", False), (None, False)])
-def test_a_fio_that_cannot_run_is_not_used(
+@pytest.mark.parametrize(
+    ("text", "runs"),
+    [
+        ("echo fio-3.33", True),
+        ("echo fio-3.41-12-g6d0b", True),
+        ("echo fio-2.2.10", False),  # Ubuntu 16.04: io_bytes are KiB
+        ("echo fio-3.33; exit 127", False),
+        ("exit 0", False),
+        (None, False),
+    ],
+)
+def test_a_fio_that_cannot_run_or_counts_otherwise_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, *, runs: bool
 ) -> None:
     """Seen on a host whose fio lacked libaio.so.1: the rates of the file system are then taken without it."""

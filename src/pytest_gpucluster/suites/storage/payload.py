@@ -311,8 +311,8 @@ class FileSystem:
             for which, of_node in zip(suspects, found):
                 if is_slow(of_node, found):  # other load may have slowed it: the better reading counts
                     self.rates_alone(which, writes)
-        self.step("random read", self.random, "read")
-        self.step("random write", self.random, "write")
+        self.step("random read", self.random, "read", writes)
+        self.step("random write", self.random, "write", writes)
         self.step("fsync", self.fsync)
         self.step("remove the files", self.remove_files)
 
@@ -354,9 +354,11 @@ class FileSystem:
         self.report(what, how=how, **found)
         return float(found["rate"])
 
-    def random(self, what: str) -> bool:
-        """Report a random rate of this task's files."""
-        self.report("random", what=what, **random_rate(self.engine, what, self.name("rate"), self.seconds))
+    def random(self, what: str, writes: Sequence[Any]) -> bool:
+        """Report a random rate: writes to this task's file, reads of another one's, so that no slow target of a server is in both."""
+        whose = self.source(writes) if what == "read" else self.rank
+        stem = self.name("rate", whose)
+        self.report("random", what=what, **random_rate(self.engine, what, stem, self.seconds))
         return True
 
     def fsync(self) -> bool:
@@ -466,7 +468,8 @@ class FileSystem:
         if change == "rename":
             os.rename(self.name("seen"), self.name("renamed"))
             return self.token
-        self.token = secrets.token_hex(16)
+        # longer than before: NFS sees by size and times, and a server may give two changes the same time
+        self.token = secrets.token_hex(8 + len(self.token) // 2)
         with open(self.name("seen"), "w") as file:
             file.write(self.token)
             file.flush()

@@ -73,13 +73,15 @@ def shares_of(times: List[float]) -> Dict[str, float]:
 
 
 def fio_runs() -> bool:
-    """Return whether fio can run here: one that lacks a library says nothing about a file system."""
+    """Return whether fio 3 or later runs here: one that lacks a library says nothing about a file system, and fio 2 counts in KiB."""
     try:
-        return (
-            subprocess.call(["fio", "--version"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) == 0
+        done = subprocess.run(
+            ["fio", "--version"], check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
     except OSError:
         return False
+    found = re.match(rb"fio-(\d+)", done.stdout)
+    return done.returncode == 0 and found is not None and int(found.group(1)) >= 3
 
 
 def fio(what: str, paths: Sequence[str], size: int, seconds: float) -> Dict[str, Any]:
