@@ -45,7 +45,7 @@ def facts_of(rank: int) -> Facts:
     after, second = (rank + 1) % SIZE, (rank + 2) % SIZE
     found: Facts = [
         {"storage": "space", "free": 9 * 10**12, "size": 10**13, "room": 8 * 10**12, "inodes": 10**9, "inodes_free": 9 * 10**8},
-        *({"storage": what, "how": "together", "rate": 2.0 * vary} for what in ("write", "read")),
+        *({"storage": what, "how": "together", "rate": 2.0 * vary, "seconds": 3.0} for what in ("write", "read")),
         *({"storage": "random", "what": what, "iops": 9000 * vary, "latency": LATENCY} for what in ("read", "write")),
         {"storage": "fsync", "latency": LATENCY},
         *({"storage": "metadata", "what": what, "count": 100, "seconds": 0.5 / vary} for what in ("create", "stat", "list", "remove")),
@@ -61,7 +61,10 @@ def facts_of(rank: int) -> Facts:
         {"storage": "done"},
     ]  # fmt: skip
     if rank in (0, 1, 4):  # the fastest and the slowest ones
-        found += [{"storage": what, "how": "alone", "rate": 7.0 * vary} for what in ("write", "read")]
+        found += [
+            {"storage": what, "how": "alone", "rate": 7.0 * vary, "seconds": 3.0}
+            for what in ("write", "read")
+        ]
     return found + ([{"storage": "appended", "records": 800, "lost": 0}] if rank == 0 else [])
 
 
@@ -118,6 +121,7 @@ LUSTRE = (
 )
 DF = "UUID                   1K-blocks        Used   Available Use% Mounted on\nfs-MDT0000_UUID   9174328  1020024  8154304  11% /shared[MDT:0]\n"
 OST = "fs-OST0000_UUID  94181368 56330708 37850660  59% /shared[OST:0]\n"
+SUM = "\nfilesystem_summary:  94181368 56330708 37850660  59% /shared\n\n"
 
 
 def mounted(text: str) -> Any:
@@ -184,6 +188,33 @@ def test_a_node_that_is_slow_only_beside_the_others_fails_in_both_directions_and
     assert failures(once) == {}
     (warning,) = checks.bandwidth("gpu01", once, CONFIG).advisories
     assert warning.measured.startswith("0.2 GB/s with all nodes; alone 7, ")
+
+
+def test_nodes_with_other_adapters_are_compared_with_their_own_group() -> None:
+    def half(rank: int, fact: dict[str, Any]) -> dict[str, Any]:
+        """Give two nodes of eight half of every rate, together and alone."""
+        scaled: dict[str, Any] = {key: fact[key] / 2 for key in ("rate", "iops") if key in fact}
+        return {**fact, **scaled} if rank in (0, 1) else fact
+
+    mixed = step(half)
+    assert {node for _, node in failures(mixed)} == {"gpu01", "gpu02"}
+    for check in (checks.bandwidth, checks.latency, checks.metadata):
+        for node, peers in (("gpu01", NODES[:2]), ("gpu03", NODES[2:])):
+            verdict = check(node, mixed, CONFIG, (), peers)
+            assert (verdict.outcome, verdict.advisories) == (Outcome.PASSED, ())
+
+
+def test_slow_nodes_without_a_faster_majority_are_a_warning() -> None:
+    """Three of eight nodes with half of the rate: a leaf, a server, or another kind of node."""
+    half = both(*(of(rank, what, rate=0.9) for rank in (0, 1, 2) for what in ("write", "read")))
+    mixed = step(half)
+    assert failures(mixed) == {}
+    assert [len(checks.bandwidth(node, mixed, CONFIG).advisories) for node in NODES[:4]] == [2, 2, 2, 0]
+
+
+def test_a_measurement_of_some_milliseconds_names_no_node() -> None:
+    brief = both(SLOW_ALONE, *(of(0, what, seconds=0.05) for what in ("write", "read")))
+    assert failures(step(brief)) == {}
 
 
 def test_a_local_disk_that_is_slow_in_one_direction_fails() -> None:
@@ -256,7 +287,10 @@ def test_each_node_must_reach_the_figures_of_its_profile_on_a_local_file_system(
 
 @pytest.mark.parametrize(
     ("code", "action"),
-    [("ENOSPC", CONFIGURE), ("EDQUOT", CONFIGURE), ("EIO", MONITOR), ("ESTALE", MONITOR), ("", CONFIGURE)],
+    [
+        *((code, CONFIGURE) for code in ("ENOSPC", "EDQUOT", "", "ENOSYS", "EOPNOTSUPP", "ValueError")),
+        *((code, MONITOR) for code in ("EIO", "ESTALE", "ESHUTDOWN", "Failure")),
+    ],
 )
 def test_an_error_is_a_failure_of_its_node_with_the_part_in_which_it_came(code: str, action: str) -> None:
     result = with_fact(2, storage="problem", step="write", reason="No space left on device", code=code)
@@ -358,6 +392,15 @@ def test_a_node_that_is_slow_in_one_figure_of_short_operations_is_a_warning() ->
     assert failures(files).keys() == {("storage.metadata", "gpu01")}
 
 
+def test_two_figures_of_one_measurement_are_one_except_on_a_disk_of_the_node() -> None:
+    """Accesses per second and their median time: other load of 3 s is in both."""
+    burst = step(of(0, "random", iops=900.0, latency={"50": 9.0}, where={"what": "read"}))
+    assert failures(burst) == {}
+    assert len(checks.latency("gpu01", burst, CONFIG).advisories) == 2
+    local = StorageConfig.model_validate({"filesystems": [{"path": PATH, "kind": "local"}]})
+    assert len(checks.latency("gpu01", burst, local).findings) == 2
+
+
 def test_a_folder_that_does_not_list_all_files_of_another_node_fails() -> None:
     assert failures(step(of(3, "listed", seen=90))) == {
         ("storage.metadata", "gpu04"): ["/shared list: 90 files"]
@@ -374,6 +417,10 @@ def test_a_folder_that_does_not_list_all_files_of_another_node_fails() -> None:
 def test_a_change_that_is_seen_late_fails(seconds: float | None, measured: str) -> None:
     late = step(of(0, "seen", seconds=seconds, where={"change": "rename"}))
     assert failures(late) == {("storage.visibility", "gpu01"): [f"/shared rename: {measured}"]}
+
+
+def test_a_change_that_is_seen_when_a_cache_of_one_second_ends_is_in_time() -> None:
+    assert failures(step(of(0, "seen", seconds=1.006, where={"change": "rename"}))) == {}
 
 
 def test_the_node_whose_locks_are_its_own_fails_and_its_neighbours_do_not() -> None:
@@ -395,10 +442,11 @@ def test_a_lock_that_stays_and_a_file_system_without_locks_fail() -> None:
     assert failures(without).keys() == {("storage.locks", "gpu01")}
 
 
-def test_lost_records_are_a_finding_of_the_cluster_except_on_nfs() -> None:
+def test_lost_records_are_a_finding_of_the_cluster_except_where_each_client_appends_by_itself() -> None:
     lost = step(of(0, "appended", lost=3))
     assert found(checks.append(lost, CONFIG, {PATH: "gpfs"})) == ["/shared append: 3 of 800 records are lost"]
-    assert checks.append(lost, CONFIG, {PATH: "nfs4"}).outcome is Outcome.NOT_APPLICABLE
+    for fstype in ("nfs4", "beegfs", "fuse.juicefs", "cifs"):
+        assert checks.append(lost, CONFIG, {PATH: fstype}).outcome is Outcome.NOT_APPLICABLE
 
 
 def wrong(
@@ -471,6 +519,14 @@ def test_another_option_of_one_mount_fails_and_addresses_may_differ() -> None:
     )
 
 
+@pytest.mark.parametrize("option", ["soft", "softerr"])
+def test_an_nfs_client_that_gives_up_is_a_warning(option: str) -> None:
+    soft = NFS.format(more=option)
+    (warning,) = mount_verdict(soft, soft, soft).advisories
+    assert warning.measured == f"{option}: writes may be lost while the server is away"
+    assert mount_verdict(soft.replace(" rw,", " ro,"), soft).advisories == ()
+
+
 @pytest.mark.parametrize("option", ["ro", "emergency_ro", "shutdown"])
 def test_a_local_file_system_that_the_kernel_made_read_only_fails(option: str) -> None:
     disk = f"/dev/md0 /shared ext4 {option},noatime 0 0\n"
@@ -478,14 +534,15 @@ def test_a_local_file_system_that_the_kernel_made_read_only_fails(option: str) -
 
 
 def test_an_absent_target_of_lustre_fails() -> None:
-    healthy = mounted(LUSTRE.format(df=DF + OST))
+    healthy = mounted(LUSTRE.format(df=DF + OST + SUM))
     assert checks.lustre(healthy).outcome is Outcome.PASSED
     assert healthy[PATH].stripes == 4
     sick = mounted(
         LUSTRE.format(
             df=DF
             + OST
-            + "fs-OST0001_UUID     : inactive device\nOST0002             : Resource temporarily unavailable\n\nfilesystem_summary:  94181368 1 1 1% /shared\n"
+            + "fs-OST0001_UUID     : inactive device\nOST0002             : Resource temporarily unavailable\n"
+            + SUM
         )
     )
     assert found(checks.lustre(sick)) == [
@@ -663,7 +720,10 @@ def test_what_cannot_be_judged_has_its_reason() -> None:
         (checks.aggregate(whole, local), "no file system of the section is shared"),
         (checks.locks("gpu01", whole, local), "no file system of the section is shared"),
         (checks.locks("gpu01", alone, CONFIG), "the run has one node: it proves nothing between nodes"),
-        (checks.append(whole, CONFIG, {PATH: "nfs"}), "NFS does not append atomically (open(2))"),
+        (
+            checks.append(whole, CONFIG, {PATH: "nfs"}),
+            "the clients of these file systems do not append atomically",
+        ),
         (checks.append(none, CONFIG, {}), unmeasured),
         (checks.aggregate(none, CONFIG), unmeasured),
         (checks.space("gpu01", none, CONFIG, {}), unmeasured),
@@ -692,7 +752,7 @@ def test_each_finding_states_what_was_expected() -> None:
         of(0, "seen", seconds=2.0, where={"change": "rename"}),
     )
     imports = StorageConfig.model_validate({"filesystems": [{"path": PATH}], "imports": ["torch"]})
-    target = mounted(LUSTRE.format(df=DF + OST + "fs-OST0001_UUID     : inactive device\n"))
+    target = mounted(LUSTRE.format(df=DF + OST + "fs-OST0001_UUID     : inactive device\n" + SUM))
     disk = mounted("/dev/md0 /shared ext4 rw,emergency_ro,shutdown 0 0\n")
     small = {PATH: Quota(0, 1)}
     for verdict, expected in (

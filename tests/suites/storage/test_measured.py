@@ -32,12 +32,13 @@ def step(*facts: dict[str, Any]) -> PayloadResult:
 
 def test_facts_are_those_of_their_path_node_and_values() -> None:
     result = step(
-        {"storage": "write", "how": "together", "rate": [1.0, 2.0, 3.0, 4.0, 5.0]},
-        {"storage": "write", "how": "alone", "rate": 9.0},
-        {"storage": "write", "how": "together", "rate": 99.0, "path": "/other"},
+        {"storage": "write", "how": "together", "seconds": 3.0, "rate": [1.0, 2.0, 3.0, 4.0, 5.0]},
+        {"storage": "write", "how": "alone", "seconds": 3.0, "rate": 9.0},
+        {"storage": "write", "how": "together", "seconds": 3.0, "rate": 99.0, "path": "/other"},
     )
+    values = dict(zip(NODES, (1.0, 2.0, 3.0, 4.0, 5.0), strict=True))
     assert measured.rates(result, "/s", "write") == measured.Figure(
-        "storage_write", "GB/s", dict(zip(NODES, (1.0, 2.0, 3.0, 4.0, 5.0), strict=True))
+        "storage_write", "GB/s", values, seconds=dict.fromkeys(NODES, 3.0)
     )
     alone = measured.rates(result, "/s", "write", "alone")
     assert (alone.name, set(alone.values.values())) == ("storage_write_alone", {9.0})
@@ -53,7 +54,9 @@ def test_facts_are_those_of_their_path_node_and_values() -> None:
 
 def test_of_two_readings_the_better_counts() -> None:
     first, second = [1.0, 5.0, 5.0, 5.0, 5.0], [4.0, 2.0, 5.0, 5.0, 5.0]
-    result = step(*({"storage": "write", "how": "alone", "rate": rates} for rates in (first, second)))
+    result = step(
+        *({"storage": "write", "how": "alone", "seconds": 3.0, "rate": rates} for rates in (first, second))
+    )
     values = measured.rates(result, "/s", "write", "alone").values
     assert (values["gpu01"], values["gpu02"]) == (4.0, 5.0)
 
@@ -98,6 +101,26 @@ def test_a_node_is_slow_in_the_direction_that_is_worse(less_is_worse: bool, slow
     assert not any(figure.slow(node, 10.0) for node in NODES)
     assert not figure.slow("gpu09", 0.3)
     assert measured.Figure("f", "", {}).median == 0.0
+
+
+@pytest.mark.parametrize(("took", "slow"), [(0.004, False), (0.1, False), (0.12, True), (None, True)])
+def test_a_node_that_is_late_by_a_moment_is_not_slow(took: float | None, *, slow: bool) -> None:
+    """Of 1000 nodes each writes 16 MiB in some ms: the first connection and the ms of fio's clock are in each rate."""
+    values = dict(zip(NODES, (1.0, 10.0, 10.1, 9.9, 10.2), strict=True))
+    seconds = {} if took is None else dict.fromkeys(NODES, took)
+    assert measured.Figure("f", "", values, seconds=seconds).slow("gpu01", 0.3) is slow
+
+
+@pytest.mark.parametrize(
+    ("slow", "named"), [([4.6], True), ([4.6] * 2, True), ([4.6] * 3, False), ([4.6] * 5, False)]
+)
+def test_a_slow_node_stands_apart_only_from_a_faster_majority(slow: list[float], *, named: bool) -> None:
+    values = dict(enumerate([*slow, *[9.5] * (7 - len(slow))]))
+    higher = measured.Figure("f", "", {f"n{at}": value for at, value in values.items()})
+    lower = measured.Figure(
+        "f", "", {f"n{at}": 1 / value for at, value in values.items()}, less_is_worse=False
+    )
+    assert higher.has_faster_majority("n0", 0.3) is lower.has_faster_majority("n0", 0.3) is named
 
 
 def test_sum_and_highest_value_of_all_nodes() -> None:

@@ -33,6 +33,12 @@ def limits(cluster: Cluster, node_name: str) -> tuple[LocalLimit, ...]:
 
 
 @fact
+def peers(cluster: Cluster, node_name: str) -> frozenset[str]:
+    """The nodes of the node's group; an allocation may have others, with other adapters."""
+    return frozenset(cluster.group_of(node_name).names)
+
+
+@fact
 def result(runner: Storage) -> PayloadResult:
     """The step of the node's allocation."""
     return runner.result
