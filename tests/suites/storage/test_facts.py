@@ -38,6 +38,7 @@ def test_the_longest_mount_point_holds_a_path() -> None:
     [
         # the ends of the connection: VAST's NFS client, CephFS by msgr2 and with a key for each node, Weka
         "172.25.1.1:/ /data nfs rw,vers=3,proto=rdma,nconnect=4,localports=172.25.1.{n}-172.25.1.{n},remoteports=172.25.1.1-172.25.1.8",
+        "fs:/x /data nfs rw,vers=3,nolock,proto=tcp6,remoteaddrs=fd00::1~fd00::8,localaddrs=fd00::1{n}~fd01::1{n}",
         "a@f.fs=/ /data ceph rw,relatime,ms_mode=secure,acl,mon_addr=10.0.0.{n}:3300/10.0.0.1:3300",
         "10.0.0.1:6789:/ /data ceph rw,relatime,name=gpu0{n},secret=<hidden>,acl",
         "10.108.97.{n}/default /data wekafs rw,writecache,container_name=client-{n}f",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # differ between nodes with the same mount: what names an end of its connection (addr, clientaddr, mon_addr, mountport, localports;
 # name, container_name of its client), and places of a node (lowerdir)
-_OWN = re.compile(r"\w*(addr|ports?|name)=.*|\w+=[^=]*/.*")
+_OWN = re.compile(r"\w*(addr|port|name)s?=.*|\w+=[^=]*/.*")
 # `lfs df` of Lustre 2.1 to 2.15 (utils/lfs.c: showdf): a target ends with [OST:0] and letters of its state; an absent one has ':'
 # and a reason instead of its numbers
 _TARGET = re.compile(r"\S+ .*\[(?:MDT|OST):\d+\]( \w+)?")
