@@ -28,8 +28,12 @@ def test_no_topology_gives_no_leaves(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["SwitchName=leaf0 Level=0 LinkSpeed=1 Nodes=", "SwitchName=l Level=0 Nodes=gpu[1-"]
+    "empty", ["SwitchName=cloud Level=0 LinkSpeed=1 Nodes=\n", "SwitchName=cloud Level=0 LinkSpeed=1\n"]
 )
-def test_a_leaf_without_readable_nodes_is_an_error(text: str) -> None:
+def test_a_leaf_whose_nodes_are_yet_to_come_has_none(empty: str) -> None:
+    assert parse_slurm_topology(empty + SLURM) == parse_slurm_topology(SLURM)
+
+
+def test_a_leaf_without_readable_nodes_is_an_error() -> None:
     with pytest.raises(ProbeError, match="scontrol show topology"):
-        parse_slurm_topology(text)
+        parse_slurm_topology("SwitchName=l Level=0 Nodes=gpu[1-")
