@@ -83,9 +83,15 @@ def errors(rise: int, counter: str = "symbol_error", end: str = "gpu02 mlx5_1") 
     return node_checks.cable_errors(judge.owned(facts, topology.ports()).of[NODE], facts)
 
 
-def rail(topology: Topology) -> Verdict:
-    links = judge.owned(topology.facts(), topology.ports())
-    return node_checks.rail(NODE, links.of.get(NODE, ()), judge.rails_of_leaves(links))
+def rail(topology: Topology, own: NodePorts | None = None) -> Verdict:
+    links = judge.owned(topology.facts(), topology.ports() | ({NODE: own} if own else {}))
+    return node_checks.rail(NODE, links.of.get(NODE, ()), links, judge.rails_of_leaves(links))
+
+
+def at(*buses: str) -> NodePorts:
+    """Return the ports of the node with its adapters on these buses."""
+    ports = zip(small().ports()[NODE].ports, buses, strict=True)
+    return NodePorts(tuple(replace(port, address=f"0000:{bus}:00.0") for port, bus in ports))
 
 
 FULL, LIMITED, JOB = 0xFFFF, 0x7FFF, 0x8001
@@ -200,7 +206,9 @@ ROWS = (
     ("rail", "two groups with leaves of their own", "DGX SuperPOD", PASSED, lambda: rail(two_pods()), False),
     ("rail", "one HCA for each node", "a fat tree without rails", NOT_APPLICABLE, lambda: rail(fat_tree(nodes=16)), False),
     ("rail", "all HCAs of a node on one leaf", "top of rack", NOT_APPLICABLE, lambda: rail(rail_optimised(nodes=2, hcas=2)), False),
+    ("rail", "one address of other hardware is that of a rail", "ibdiagnet --rail_validation_opt regex", PASSED, lambda: rail(small(), at("a0", "00", "b0", "c0")), False),
     ("rail", "two cables are swapped", "an installation", CONFIGURE, lambda: rail(changed(swap=[of(0), of(1)])), True),
+    ("rail", "a cable is in the leaf of one that is unplugged", "a repair", CONFIGURE, lambda: rail(changed(swap=[of(0), of(1)], cut=[of(1)]), small().ports()[NODE]), True),
     ("leaf", "as in Slurm's topology", "topology.conf", PASSED, lambda: leaf(fat_tree(nodes=16), in_slurm()), False),
     ("leaf", "one flat topology", "topology/default", NOT_APPLICABLE, lambda: leaf(fat_tree(nodes=16), {"gpu01": "sw0", "gpu02": "sw1"}), False),
     ("leaf", "no topology", "topology/default", NOT_APPLICABLE, lambda: leaf(fat_tree(nodes=16), {"gpu01": "sw0"}), False),

@@ -51,7 +51,7 @@ def all_verdicts(facts: FabricFacts, topology: Topology) -> dict[str, Verdict]:
             node_checks.ports(normal, of_node, its, facts),
             node_checks.cables(normal, its, usual),
             node_checks.cable_errors(its, facts),
-            node_checks.rail(node, its, judge.rails_of_leaves(links)),
+            node_checks.rail(node, its, links, judge.rails_of_leaves(links)),
             node_checks.pkeys(its, facts, judge.usual_keys(facts, links)),
         ):
             verdicts[f"{verdict.check}[{node}]"] = verdict

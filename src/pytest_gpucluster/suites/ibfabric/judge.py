@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from pytest_gpucluster.core.check import Advisory, Finding
@@ -11,7 +11,7 @@ from pytest_gpucluster.core.majority import Norm, decides, norm
 from pytest_gpucluster.kit.node.port_errors import CAUSED_ELSEWHERE, allowed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pytest_gpucluster.suites.ibfabric.facts import FabricFacts, NodePort, NodePorts
     from pytest_gpucluster.suites.ibfabric.subnet import Link, Port
@@ -39,9 +39,13 @@ class NodeLink:
 
 @dataclass(frozen=True)
 class Owned:
-    """The links of the nodes under test. of: {node: its links}; guids: of the ports of all of them."""
+    """The links of the nodes under test. of: {node: its links}; guids: of the ports of all of them.
+
+    places: {node: places of its ports, also of those without a link}.
+    """
 
     of: Mapping[str, tuple[NodeLink, ...]]
+    places: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     @property
     def guids(self) -> frozenset[str]:
@@ -56,7 +60,7 @@ def owned(facts: FabricFacts, ports: Mapping[str, NodePorts]) -> Owned:
     for node, of_node in ports.items():
         by_guid = {port.guid: port for port in reversed(of_node.ports) if port.guid in known}
         of[node] = tuple(NodeLink(port, *known[guid]) for guid, port in reversed(by_guid.items()))
-    return Owned(of)
+    return Owned(of, {node: frozenset(port.place for port in it.ports) for node, it in ports.items()})
 
 
 def usual_rates(links: Owned) -> dict[str, Norm[float]]:
@@ -91,15 +95,20 @@ def rails_of_leaves(links: Owned) -> dict[str, tuple[str, str]]:
     }
 
 
-def off_rail(of_node: Iterable[NodeLink], rails: Mapping[str, tuple[str, str]]) -> list[NodeLink]:
-    """Return the links at a leaf of another rail; an adapter that no other node has, as one for storage, has no rail."""
+def off_rail(links: Owned, node: str, rails: Mapping[str, tuple[str, str]]) -> list[NodeLink]:
+    """Return the links at a leaf of another rail; an adapter that no other node has, as one for storage, has no rail.
+
+    A leaf whose rail is at an address that the node has no port at is one of other hardware: addresses say nothing there.
+    """
     places = {place for _, place in rails.values()}
+    mine = links.places.get(node, frozenset())
     return [
         it
-        for it in of_node
+        for it in links.of.get(node, ())
         if len(places) > 1
         and it.port.place in places
-        and rails.get(it.link.z.node_guid, ("", it.port.place))[1] != it.port.place
+        and (rail := rails.get(it.link.z.node_guid, ("", it.port.place))[1]) != it.port.place
+        and rail in mine
     ]
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.core.majority import Norm
     from pytest_gpucluster.suites.ibfabric.facts import FabricFacts, NodePorts
-    from pytest_gpucluster.suites.ibfabric.judge import NodeLink
+    from pytest_gpucluster.suites.ibfabric.judge import NodeLink, Owned
     from pytest_gpucluster.suites.ibfabric.optics import Optics
 
 NO_LINK = "no port of the node is in the subnet (see ibfabric.ports)"
@@ -166,7 +166,9 @@ def optics(network: Profile, node_ports: NodePorts, optics: Optics) -> Judgement
     hint="compare the ends that ibnetdiscover shows with the cabling plan; move the cable",
     action=Action.CONFIGURE,
 )
-def rail(node_name: str, node_links: tuple[NodeLink, ...], rails: Mapping[str, tuple[str, str]]) -> Judgement:
+def rail(
+    node_name: str, node_links: tuple[NodeLink, ...], links: Owned, rails: Mapping[str, tuple[str, str]]
+) -> Judgement:
     """Each HCA is on a leaf where most HCAs have the same PCI address: the rule of `ibdiagnet --rail_validation`.
 
     Not applicable where the leaves have HCAs of all addresses, as in a fat tree without rails.
@@ -175,7 +177,7 @@ def rail(node_name: str, node_links: tuple[NodeLink, ...], rails: Mapping[str, t
         raise NotAvailable(NO_LINK)
     if len({place for _, place in rails.values()}) < 2:
         raise NotApplicable("no leaf has HCAs of mostly one PCI address: the fabric has no rails")
-    for it in off_rail(node_links, rails):
+    for it in off_rail(links, node_name, rails):
         right = some(sorted(leaf for leaf, place in rails.values() if place == it.port.place), 4)
         yield Finding(
             f"{it.port} of {node_name}",

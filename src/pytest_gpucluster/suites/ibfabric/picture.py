@@ -102,8 +102,8 @@ def _cables(
         for pair, kind in {**kinds, **dict.fromkeys(it.found, it.kind)}.items():
             if ends := tuple(names[node] for node in pair if node in names):
                 yield ends, kind, text
-    for node, of_node in links.of.items() if not planned else ():
-        for wrong in off_rail(of_node, rails):
+    for node in links.of if not planned else ():
+        for wrong in off_rail(links, node, rails):
             if wrong.link.z.node_guid in index:
                 yield (index[wrong.link.z.node_guid],), "misplaced", f"{node} {wrong.port} is of another rail"
 
