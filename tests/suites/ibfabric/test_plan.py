@@ -95,6 +95,54 @@ def test_aggregation_node_of_a_switch_is_no_cable() -> None:
     assert [cable.label for cable in parse_plan("net", text).cables] == ["gpu01 mlx5_1/P1 - leaf01 1"]
 
 
+def test_rows_with_a_remark_in_place_of_a_device_are_no_cables() -> None:
+    spare = "".join(
+        f"R2,11,leaf05,Switch,swp{port},,,{it}\n"
+        for port, it in enumerate(("SPARE,,", "-,-,-", "not connected,,"), 9)
+    )
+    assert parse_plan("plan", ETHERNET + spare).cables == parse_plan("plan", ETHERNET).cables
+
+
+def test_sheet_of_tabs_may_begin_with_guids() -> None:
+    text = "A-Node\tA-Port\tZ-Node\tZ-Port\n0x200000\t33\t0x200001\t1\n"
+    assert [it.label for it in parse_plan("p", text).cables] == ["0x200000 33 - 0x200001 1"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig"])
+def test_sheet_that_excel_has_saved_as_unicode_text_reads_the_same(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "p2p.txt").write_bytes(ETHERNET.replace(",", "\t").replace("\n", "\r\n").encode(encoding))
+    assert len(read_plan([tmp_path / "p2p.txt"]).cables) == 2
+
+
+def test_dot_is_read_by_statements_as_graphviz_does() -> None:
+    text = """strict graph G
+{ node [shape=box]; "leaf01" [label="a -- b"] /* "leaf09":"swp1" --
+ "gpu09":"eth1" */
+ "leaf01":"swp1"--"gpu01":"eth1" [left_mac="a0:00"]; leaf01:swp2 -- gpu02:eth1 } // end
+"""
+    assert [(it.label, it.where) for it in parse_plan("p", text).cables] == [
+        ("leaf01 swp1 - gpu01 eth1", "p:4"),
+        ("leaf01 swp2 - gpu02 eth1", "p:4"),
+    ]
+
+
+def test_line_of_topology_conf_may_be_continued() -> None:
+    text = "switchname=s0 \\\n  nodes=gpu[00-01],\\\ngpu03 # rack 1 \\\nSwitchName=s1 Nodes=gpu02\n"
+    assert [it.label for it in parse_plan("t", text).cables] == [
+        "gpu00 - s0",
+        "gpu01 - s0",
+        "gpu03 - s0",
+        "gpu02 - s1",
+    ]
+
+
+def test_names_of_a_node_name_map_need_no_quotes() -> None:
+    found = parse_plan(
+        "names", '# rack 1\n0x200a00 leaf-1\n0x200b00\tleaf-2 # rack 2\n0x200c00 "leaf 3"\n'
+    ).names
+    assert list(found.values()) == ["leaf-1", "leaf-2", "leaf 3"]
+
+
 def test_node_name_map_has_names_and_no_cables(tmp_path: Path) -> None:
     (tmp_path / "names").write_text('# comment\n0x200A00 "leaf01"  # rack 1\n0x0000000000200001 "leaf02"\n')
     (tmp_path / "cables.csv").write_text(ETHERNET)
@@ -125,6 +173,9 @@ def test_cable_knows_its_file_and_line() -> None:
         (IBDM.replace("MTS2400 leaf01 CFG: leaf3=R,leaf5=R\n", ""), "plan:2: a cable before the first system"),
         (IBDM + "one two three\n", "plan:8: neither SYSTEM-TYPE"),
         (DOT.replace('"spine01":"swp42"', '"spine01"'), "plan:7: must be"),
+        ("graph G {\na1:p1 -- b1:p10 -- c1:p1\n}\n", "plan:2: must be"),
+        ("BlockName=b1 Nodes=gpu[01-18]\nBlockSizes=18\n", "plan: the plan has no cables"),
+        (ETHERNET + "R1,2,gpu03,Host,,R2,11,leaf05,Switch,swp9\n", "plan:4: A-Port is empty"),
         (CONF.replace("gpu02", "gpu0[2"), "plan:3: not a hostlist"),
         (YAML.replace("gpu[01-02]", "gpu[01"), "plan:9: not a hostlist"),
         (YAML.replace("children: leaf[01-02]", "\tchildren"), "plan:7: not YAML"),

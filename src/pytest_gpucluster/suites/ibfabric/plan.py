@@ -59,11 +59,15 @@ def _cable(words: Iterable[str], where: str) -> Cable:
 
 @dataclass(frozen=True)
 class Plan:
-    """Cables, each once, names of devices by GUID (16 hex digits), and adapters of hosts by the number that a sheet has."""
+    """Cables, each once, names of devices by GUID (16 hex digits), and adapters of hosts by the name that a sheet has.
+
+    recorded: node descriptions by GUID, as a record of ibnetdiscover has them.
+    """
 
     cables: tuple[Cable, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
     adapters: Mapping[str, str] = field(default_factory=dict)
+    recorded: Mapping[str, str] = field(default_factory=dict)
 
 
 class _File:
@@ -97,12 +101,14 @@ def read_plan(paths: Iterable[Path]) -> Plan:
     cables: list[Cable] = []
     names: dict[str, str] = {}
     adapters: dict[str, str] = {}
+    recorded: dict[str, str] = {}
     for path in paths:
         found = parse_plan(str(path), _text(path))
         cables += found.cables
         names |= found.names
         adapters |= found.adapters
-    return Plan(_each_once(cables), names, adapters)
+        recorded |= found.recorded
+    return Plan(_each_once(cables), names, adapters, recorded)
 
 
 def _text(path: Path) -> str:
@@ -117,7 +123,9 @@ def _text(path: Path) -> str:
         raise ConfigError(f"{path}: the file exceeds the limit of {MAX_BYTES >> 20} MiB")
     if raw.startswith(b"PK"):
         raise ConfigError(f"{path}: is a workbook; save the sheet with the cables as CSV")
-    return raw.decode("utf-8-sig", errors="replace")
+    # Excel's Unicode text is UTF-16
+    encoding = "utf-16" if raw.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
+    return raw.decode(encoding, errors="replace")
 
 
 def parse_plan(label: str, text: str) -> Plan:
@@ -162,34 +170,45 @@ _COLUMNS = {
 
 
 def _sheet(file: _File) -> Plan:
-    """Read CSV separated by comma, semicolon or tab; rows without one end are ports without a cable."""
+    """Read CSV separated by comma, semicolon or tab; rows without one end are ports without a cable.
+
+    So are rows with a remark in place of a device, as SPARE or TBD: it has no number, and no port in any row.
+    """
     columns: dict[int, int] = {}
-    cables = []
+    found: list[tuple[int, list[str]]] = []
     head = next((line for _, line in file.lines() if re.search(_SHEET, line, re.IGNORECASE)), "")
     rows = csv.reader(file.text.splitlines(), delimiter=max(",;\t", key=head.count))
     try:
         for row in rows:
-            cells = [" ".join(cell.split()) for cell in row]
+            cells = [_cell(cell) for cell in row]
             if len(columns) < 4:
                 names = [re.sub(r"[^a-z]", "", cell.lower()) for cell in cells]
                 columns = {_COLUMNS[name]: at for at, name in enumerate(names) if name in _COLUMNS}
                 continue
             ends = [cells[columns[at]] if columns[at] < len(cells) else "" for at in range(4)]
-            if not all((ends[0] or ends[1], ends[2] or ends[3])):
-                continue
-            for name, value in zip(("A-Node Name", "A-Port", "Z-Node Name", "Z-Port"), ends, strict=True):
-                if not value:
-                    raise file.error(
-                        rows.line_num, f"{name} is empty; a cable needs node and port of both ends"
-                    )
-            cables.append(_cable(ends, file.where(rows.line_num)))
+            if all((ends[0] or ends[1], ends[2] or ends[3])):
+                found.append((rows.line_num, ends))
     except csv.Error as error:
         raise file.error(rows.line_num, f"not CSV: {error}") from error
     if len(columns) < 4:
         raise ConfigError(
             f"{file.label}: no row has all of the columns A-Node Name, A-Port, Z-Node Name, Z-Port"
         )
+    devices = {end[0].lower() for _, ends in found for end in (ends[:2], ends[2:]) if all(end)} | {""}
+    cables = []
+    for line, ends in found:
+        if any(not re.search(r"\d", end) and end.lower() not in devices for end in (ends[0], ends[2])):
+            continue
+        for name, value in zip(("A-Node Name", "A-Port", "Z-Node Name", "Z-Port"), ends, strict=True):
+            if not value:
+                raise file.error(line, f"{name} is empty; a cable needs node and port of both ends")
+        cables.append(_cable(ends, file.where(line)))
     return Plan(tuple(cables))
+
+
+def _cell(text: str) -> str:
+    """Return the text of a cell; one of dashes alone is empty."""
+    return " ".join(text.split()) if re.search(r"\w", text) else ""
 
 
 # --- a topology file of IBDM -------------------------------------------------------------------------------------
@@ -219,22 +238,27 @@ def _topo(file: _File) -> Plan:
 # --- a topology of PTM -------------------------------------------------------------------------------------------
 
 _ID = r'(?:"([^"\n]*)"|([\w.-]+))'
-_EDGE = re.compile(rf"\s*{_ID}\s*:\s*{_ID}\s*--\s*{_ID}\s*:\s*{_ID}\s*(?:\[.*\])?\s*;?\s*(?:(?:#|//).*)?$")
+_EDGE = re.compile(rf"(?<![\w.-]){_ID}\s*:\s*{_ID}\s*--\s*{_ID}\s*:\s*{_ID}(?![\w.-]|\s*--)")
+# strings stay; comments and attributes, which are no cables, do not
+_NO_EDGE = re.compile(r'"[^"\n]*"|/\*.*?\*/|(?:#|//)[^\n]*|\[(?:"[^"]*"|[^\]"])*\]', re.DOTALL)
 
 
 def _dot(file: _File) -> Plan:
-    cables = []
-    for number, line in file.lines():
-        if not re.search(r"--(?![^\[]*\])", line):  # a line of attributes
-            continue
-        edge = _EDGE.match(line)
-        if not edge:
-            raise file.error(number, 'must be "NODE":"PORT" -- "NODE":"PORT", one cable per line (ptmd(8))')
-        words = [
-            quoted if quoted is not None else bare
-            for quoted, bare in zip(edge.groups()[::2], edge.groups()[1::2], strict=True)
-        ]
-        cables.append(_cable(words, file.where(number)))
+    text = _NO_EDGE.sub(lambda it: it[0] if it[0][0] == '"' else "\n" * it[0].count("\n"), file.text)
+    strings = re.sub(r'"[^"\n]*"', lambda it: "x" * len(it[0]), text)
+    cables, end, line = [], 0, 1
+    for edge in [*_EDGE.finditer(text), None]:
+        start = edge.start() if edge else len(text)
+        if (other := strings.find("--", end, start)) >= 0:
+            line += text.count("\n", end, other)
+            raise file.error(line, 'must be "NODE":"PORT" -- "NODE":"PORT" (ptmd(8))')
+        line += text.count("\n", end, start)
+        if edge:
+            quoted, bare = edge.groups()[::2], edge.groups()[1::2]
+            words = (one if one is not None else other for one, other in zip(quoted, bare, strict=True))
+            cables.append(_cable(words, file.where(line)))
+            line += edge[0].count("\n")
+            end = edge.end()
     return Plan(tuple(cables))
 
 
@@ -250,7 +274,7 @@ def _as_built(file: _File) -> Plan:
         for link in subnet.links
         if not is_internal(link)
     )
-    return Plan(tuple(cables))
+    return Plan(tuple(cables), recorded={it.guid: it.description for it in subnet.devices})
 
 
 def is_internal(link: Link) -> bool:
@@ -286,9 +310,14 @@ _FIELD = re.compile(r"(\w{1,40})\s*=\s*(\S+)")
 
 
 def _slurm_conf(file: _File) -> Plan:
-    leaves = []
-    for number, line in file.lines():
-        fields = {name.lower(): value for name, value in _FIELD.findall(line.partition("#")[0])}
+    leaves, text = [], ""
+    for number, line in enumerate([*file.text.splitlines(), ""], 1):
+        text += line.partition("#")[0].rstrip()
+        if text.endswith("\\"):  # continued in the next line
+            text = text[:-1]
+            continue
+        fields = {name.lower(): value for name, value in _FIELD.findall(text)}
+        text = ""
         if "switchname" in fields and "nodes" in fields:
             leaves.append((number, fields["switchname"], fields["nodes"]))
     return _leaves(file, leaves)
@@ -330,7 +359,8 @@ def _leaves(file: _File, leaves: Iterable[tuple[int, str, str]]) -> Plan:
     return Plan(tuple(cables))
 
 
-_NAME = re.compile(r'\s*0x([0-9a-fA-F]{1,16})\s+"([^"]*)"')
+# the name ends at a quote or # (rdma-core, util/node_name_map.c)
+_NAME = re.compile(r'\s*0x([0-9a-fA-F]{1,16})\s+"?([^"#]*)')
 
 
 def _name_map(file: _File) -> Plan:
@@ -339,11 +369,11 @@ def _name_map(file: _File) -> Plan:
         found = _NAME.match(line)
         if not found:
             raise file.error(number, 'must be 0xGUID "NAME" (opensm(8), node name map)')
-        names[found[1].lower().zfill(16)] = found[2]
+        names[found[1].lower().zfill(16)] = found[2].strip()
     return Plan((), names)
 
 
-_ADAPTER = re.compile(r"\s*(\d{1,3})\s*,\s*([\w.-]{1,64})\s*$")
+_ADAPTER = re.compile(r"\s*([^,]{1,64}?)\s*,\s*([\w.-]{1,64})\s*$")
 
 
 def _hca_mapping(file: _File) -> Plan:
@@ -352,18 +382,18 @@ def _hca_mapping(file: _File) -> Plan:
         found = _ADAPTER.match(line)
         if not found:
             raise file.error(number, "must be PORT,HCA-NAME like 2,mlx5_3")
-        adapters[found[1]] = found[2]
+        adapters[found[1].lower()] = found[2]
     return Plan(adapters=adapters)
 
 
 _SHEET = r"^(?=.*\ba[ _-]?node)(?=.*\bz[ _-]?node)"
 _FORMS: dict[str, Callable[[_File], Plan]] = {
     r'^(Switch|Ca|Rt)\s+\d+\s+"[SHR]-': _as_built,
-    r"^[ \t]*(strict[ \t]+)?graph\b[^\n]*\{": _dot,
-    r"^[ \t]*SwitchName[ \t]*=": _slurm_conf,
+    r"^[ \t]*(strict[ \t]+)?graph\b[^\n{]*\s*\{": _dot,
+    r"^[ \t]*(Switch|Block|Ring)Name[ \t]*=": _slurm_conf,
     r"^[ \t]*-[ \t]+topology[ \t]*:": _slurm_yaml,
-    r'^[ \t]*0x[0-9a-f]{1,16}[ \t]+"': _name_map,
-    r"^[ \t]*port[ \t]*,[ \t]*hca-name[ \t]*$": _hca_mapping,
     _SHEET: _sheet,
+    r"^[ \t]*0x[0-9a-f]{1,16}[ \t]+\S": _name_map,
+    r"^[ \t]*port[ \t]*,[ \t]*hca-name[ \t]*$": _hca_mapping,
     r"^[ \t]*\S+[ \t]+-(\S{1,30}-)?>[ \t]+\S": _topo,
 }
