@@ -11,7 +11,10 @@ from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.suites.ibfabric.lldp import NEIGHBOURS, Neighbour, parse_neighbours
 
-LEAVES = (Neighbour("rail0", "leaf01", ("swp1s0",)), Neighbour("rail1", "leaf02", ("swp1",)))
+LEAVES = (
+    Neighbour("rail0", "leaf01", ("swp1s0",), "56:2b:5d:60:bc:12"),
+    Neighbour("rail1", "leaf02", ("swp1",), "22:f9:8b:a6:95:6e"),
+)
 
 
 def recorded(name: str) -> str:
@@ -22,7 +25,7 @@ def recorded(name: str) -> str:
 def test_both_forms_of_lldpcli_read_alike(form: str) -> None:
     assert parse_neighbours(recorded(f"lldp-1.0.16-two.{form}")) == LEAVES
     assert parse_neighbours(recorded(f"lldp-1.0.16-one.{form}")) == (
-        Neighbour("swp1s0", "gpu01.example.com", ("rail0",)),
+        Neighbour("swp1s0", "gpu01.example.com", ("rail0",), "fa:8b:3f:75:a6:20"),
     )
 
 
@@ -39,7 +42,7 @@ def test_switch_without_a_name_has_its_chassis_identifier() -> None:
         "port": port,
     }
     assert parse_neighbours(json.dumps({"lldp": {"interface": {"rail0": body}}})) == (
-        Neighbour("rail0", "aa:bb", ("Eth1/1",)),
+        Neighbour("rail0", "aa:bb", ("Eth1/1",), "aa:bb"),
     )
 
 

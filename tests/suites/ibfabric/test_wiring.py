@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+from typing import Any
 
 import pytest
 from paths import DATA
@@ -55,6 +56,8 @@ def test_fabric_is_as_its_own_record() -> None:
         ("leaf01", "IB1/1/1", "gpu01", "mlx5_0/P1"),
         ("gpu01", "mlx5_0 P1", "leaf01", "sw1p1"),
         ("gpu01", "mlx5_0", "leaf01", "1/1/1"),
+        ("gpu01", "mlx5_0", "MF0;Leaf01:MQM9700/U1", "1"),
+        ("gpu01 HCA-1", "P1", "0X200000", "1"),
     ],
 )
 def test_port_is_known_by_each_of_its_names(rail: tuple[str, str, str, str]) -> None:
@@ -174,28 +177,81 @@ def test_record_of_adapters_without_a_description_is_compared_by_guid() -> None:
     assert (result.right[""], result.right["gpu01"]) == (6, 2)
 
 
+OWN = {
+    "0000000000100000": "n1 ibp3s0",
+    "0000000000100002": "n1 ibp4s0",
+}  # of Slurm and udev: gpu01 with mlx5_0, mlx5_1
+
+
+def test_node_is_known_by_its_node_description_and_by_the_name_in_slurm() -> None:
+    found = of_subnet(read_ibnetdiscover(TEXT), OWN)
+    result = compared(*RAILS, ("n1", "ibp3s0", "leaf01", "1"), found=found)
+    assert (result.right[""], result.right["n1"], result.unknown) == (5, 3, {})
+    (deviation,) = compared(("gpu01", "mlx5_0", "leaf02", "1"), found=found).wrong
+    assert deviation.nodes == {"n1", "leaf02"}
+
+
+def test_number_of_an_adapter_is_that_of_the_device_before_that_of_its_description() -> None:
+    other = {"0000000000100000": "gpu01 mlx5_1", "0000000000100002": "gpu01 mlx5_0"}  # described as 0 and 1
+    found = of_subnet(read_ibnetdiscover(TEXT), other)
+    assert compared(("gpu01", "mlx5_1", "leaf01", "1"), found=found).right[""] == 1
+    assert len(compared(("gpu01", "mlx5_0", "leaf01", "1"), found=found).wrong) == 1
+
+
+def test_adapter_is_known_by_its_description_as_written_before_the_number_in_it() -> None:
+    text = TEXT.replace("gpu01 mlx5_0", "gpu01 HCA-3").replace(
+        "gpu01 mlx5_1", "gpu01 HCA-5"
+    )  # openibd: mlx5_10, mlx5_2
+    own = {"0000000000100000": "gpu01 mlx5_10", "0000000000100002": "gpu01 mlx5_2"}
+    found = of_subnet(read_ibnetdiscover(text), own)
+    for adapter in ("HCA-3", "HCA-3/P1", "mlx5_10", "11"):
+        assert compared(("gpu01", adapter, "leaf01", "1"), found=found).right[""] == 1
+    assert compare(parse_plan("net", text).cables, found).right[""] == 6
+
+
+def test_devices_renamed_since_the_record_are_known_by_their_guids() -> None:
+    plan = parse_plan("net", TEXT)
+    renamed = TEXT.replace('"leaf01"', '"MF0;r1-sw1:MQM9700/U1"').replace('"gpu01 ', '"n1 ')
+    result = compare(plan.cables, of_subnet(read_ibnetdiscover(renamed), recorded=plan.recorded))
+    assert (result.right[""], result.right["n1"], result.unknown) == (6, 2, {})
+
+
+def test_name_of_another_device_in_the_record_is_no_further_name() -> None:
+    plan = parse_plan("net", TEXT)
+    exchanged = TEXT.replace('"leaf01"', '"x"').replace('"leaf02"', '"leaf01"').replace('"x"', '"leaf02"')
+    result = compare(plan.cables, of_subnet(read_ibnetdiscover(exchanged), recorded=plan.recorded))
+    assert result.right[""] == 0
+
+
+def test_another_host_at_the_port_of_an_unknown_label_is_a_deviation() -> None:
+    one, other = compared(("gpu01", "OSFP-1-1", "leaf01", "2"), ("gpu02", "OSFP-1-1", "leaf01", "1")).wrong
+    assert one.measured == "gpu01 OSFP-1-1 has no link, leaf01 port 2 is connected to gpu02 mlx5_0"
+    assert other.nodes == {"gpu02", "leaf01"}
+
+
 def test_label_of_an_unknown_kind_is_not_judged() -> None:
     result = compared(("gpu01", "mlx5_0", "leaf01", "31/2/1"))
     assert (result.wrong, list(result.unknown)) == ([], ["leaf01 port 31/2/1"])
 
 
 def test_hca_mapping_names_the_adapters_that_a_sheet_numbers() -> None:
-    mapping = parse_plan("m", "port,hca-name\n1, mlx5_1\n2,mlx5_0\n").adapters
-    found = of_subnet(read_ibnetdiscover(TEXT), {}, mapping)
+    mapping = parse_plan("m", "port,hca-name\n1, mlx5_1\n2,mlx5_0\nOSFP-1-1,mlx5_0\n").adapters
+    found = of_subnet(read_ibnetdiscover(TEXT), adapters=mapping)
     assert compared(("gpu01", "1", "leaf02", "1"), ("gpu01", "P2", "leaf01", "1"), found=found).right[""] == 2
+    assert compared(("gpu01", "osfp-1-1", "leaf01", "1"), found=found).right[""] == 1
 
 
 # --- Ethernet ----------------------------------------------------------------------------------------------------
 
 
-def neighbours(*found: tuple[str, str, tuple[str, ...]], **states: str) -> Neighbours:
+def neighbours(*found: tuple[Any, ...], **states: str) -> Neighbours:
     return Neighbours(tuple(Neighbour(*one) for one in found), states, {"ens1": "mlx5_0"})
 
 
 ETHERNET = of_neighbours(
     {
         "gpu01": neighbours(
-            ("ens1", "leaf01.example.com", ("Ethernet1/1", "gpu01")),
+            ("ens1", "leaf01.example.com", ("Ethernet1/1", "gpu01"), "44:38:39:ff:00:01"),
             ("ens2", "leaf02", ("swp1s0",)),
             ens3="down",
             ens4="up",
@@ -213,10 +269,36 @@ ETHERNET = of_neighbours(
         ("LEAF02", "SWP1s0", "gpu01", "ens2"),
         ("gpu02", "ens1", "leaf01", "Ethernet1/2"),
         ("gpu02", "ens1", "dsl-router", "7"),
+        ("gpu01", "ens1", "4438.39FF.0001", "Eth1/1"),
     ],
 )
 def test_neighbour_is_known_by_each_of_its_names(cable: tuple[str, str, str, str]) -> None:
     assert compared(cable, found=ETHERNET).right[""] == 1
+
+
+@pytest.mark.parametrize(
+    ("sent", "planned"),
+    [("ethernet1/1/3:1", "Eth 1/1/3:1"), ("et-0/0/29:1", "0/0/29:1"), ("Ethernet48", "Et48")],
+    ids=["Dell OS10", "Junos", "Arista"],
+)
+def test_port_of_a_switch_is_known_by_the_short_form_of_its_vendor(sent: str, planned: str) -> None:
+    found = of_neighbours({"gpu01": neighbours(("ens1", "leaf01", (sent,)))})
+    assert compared(("gpu01", "ens1", "leaf01", planned), found=found).right[""] == 1
+
+
+def test_port_of_a_kind_of_name_that_its_switch_does_not_send_is_not_judged() -> None:
+    sonic = of_neighbours(
+        {
+            "gpu01": neighbours(("ens1", "leaf01", ("etp13a", "Ethernet96"))),
+            "gpu02": neighbours(("ens1", "leaf02", ("etp1a",))),
+        }
+    )
+    result = compared(("gpu01", "ens1", "leaf01", "13"), found=sonic)
+    assert (result.wrong, list(result.unknown)) == ([], ["leaf01 port 13"])
+    assert len(compared(("gpu01", "ens1", "leaf01", "etp14a"), found=sonic).wrong) == 1
+    assert (
+        len(compared(("gpu01", "ens1", "leaf02", "13"), found=sonic).wrong) == 1
+    )  # another switch is wrong at any port
 
 
 def test_swapped_neighbours_are_one_deviation() -> None:
@@ -258,6 +340,9 @@ def test_cables_of_which_no_end_was_found_are_not_compared() -> None:
         (("mlx5_0", "1/1"), True, False),
         (("1", "HCA-1"), True, False),
         (("rail5", "1/1"), True, True),
+        (("1", "Et12/1"), False, True),
+        (("ens1f0np0", "1/1"), False, True),
+        (("1", "HundredGigE1/0/3"), False, True),
     ],
 )
 def test_cable_is_of_the_network_whose_ports_it_names(

@@ -23,11 +23,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Neighbour:
-    """What lldpd has found at an interface. ports: identifier and description of the remote port, without MAC addresses."""
+    """What lldpd has found at an interface. ports: identifier and description of the remote port, without MAC addresses.
+
+    chassis: identifier of the remote device, mostly a MAC address.
+    """
 
     interface: str
     node: str
     ports: tuple[str, ...]
+    chassis: str = ""
 
 
 @dataclass(frozen=True)
@@ -97,8 +101,9 @@ def _neighbour(interface: str, body: dict[str, Any]) -> Neighbour:
     port = next(iter(_each(body.get("port"))), {})
     identifiers = _each(port.get("id"))
     ports = [_value(one) for one in identifiers if one.get("type") != "mac"] + [_value(port.get("descr"))]
+    identifier = _value(chassis[1].get("id"))
     return Neighbour(
-        interface, chassis[0] or _value(chassis[1].get("id")), tuple(dict.fromkeys(filter(None, ports)))
+        interface, chassis[0] or identifier, tuple(dict.fromkeys(filter(None, ports))), identifier
     )
 
 
@@ -123,8 +128,14 @@ def of_neighbours(facts: Mapping[str, Neighbours]) -> Wiring:
         links += [(plug(one.interface), _remote(one)) for one in found.found]
         down += [plug(name) for name, state in found.states.items() if state in ("down", "lowerlayerdown")]
     hosts = frozenset(map(node_key, facts))
+    chassis = {node_key(one.chassis): node_key(one.node) for it in facts.values() for one in it.found}
     return Wiring(
-        tuple(links), frozenset(remote.node for _, remote in links) - hosts, hosts, True, tuple(down)
+        tuple(links),
+        frozenset(remote.node for _, remote in links) - hosts,
+        hosts,
+        True,
+        tuple(down),
+        aliases={key: node for key, node in chassis.items() if key not in hosts},
     )
 
 

@@ -156,7 +156,7 @@ def _read(config: IbFabricConfig, cluster: Cluster) -> Plan:
 
 def _compared(plan: Plan, fabric: FabricFacts, links: Owned) -> Comparison:
     own = {it.found.node_guid: f"{node} {it.port.device}" for node in links.of for it in links.of[node]}
-    found = of_subnet(fabric.subnet, {**plan.names, **own}, plan.adapters)
+    found = of_subnet(fabric.subnet, own, plan.names, recorded=plan.recorded, adapters=plan.adapters)
     return compare((it for it in plan.cables if not is_ethernet(it, usual=False)), found)
 
 

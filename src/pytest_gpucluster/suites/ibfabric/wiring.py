@@ -1,27 +1,31 @@
 """What is connected to what, as found, and what differs from a cabling plan. Pure.
 
-Names are compared by one rule. Nodes: without case and without domain. Ports of an InfiniBand switch: by number; `1/5` and `IB1/5` of
+A device is known by each of its names: that of Slurm, that of a node name map, its node description, what a record has for its GUID, its
+chassis ID. A further name counts where no other device has it. Names are compared by one rule. Nodes: without case and without domain,
+also where a plan writes the whole node description. Ports of an InfiniBand switch: by number; `1/5` and `IB1/5` of
 MLNX-OS are port 5, and half 2 of cage 31 (`31/2`, `1/31/2`, `IB1/31/2`, `sw31p2`) is port 62. Ports of a host: by the number of the adapter
 (`mlx5_0` is `HCA-1`, and `1` and `P1` as in NVIDIA's Cable Validation Tool); other names as written. Ports of Ethernet: without
-case, and `Ethernet1/1`, `Eth1/1` and `1/1` are one.
+case, and `Ethernet1/1`, `Eth1/1` and `1/1` are one. A port of a kind of name that was found nowhere at its switch (`13` beside
+`Ethernet48`) is not judged.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.suites.ibfabric.plan import device_names, is_internal, port_words
+from pytest_gpucluster.suites.ibfabric.subnet import short_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpucluster.suites.ibfabric.plan import Cable
-    from pytest_gpucluster.suites.ibfabric.subnet import Subnet
+    from pytest_gpucluster.suites.ibfabric.subnet import Port, Subnet
 
 
 class Plug(NamedTuple):
@@ -37,7 +41,8 @@ class Wiring:
     """Links as found. ethernet: by LLDP. switches, hosts: keys of all devices. down: plugs without a link; empty of InfiniBand.
 
     guids: {0xGUID of a device: its name, and its adapter if it is one of a host}, for records of devices without a name.
-    adapters: {number of a host's port in the plan: the adapter}; without one, 1 is mlx5_0.
+    aliases: {further key by which a plan may name a device: its key}.
+    adapters: {port of a host in the plan, without case: the adapter}; without one, 1 is mlx5_0.
     """
 
     links: tuple[tuple[Plug, Plug], ...]
@@ -47,6 +52,7 @@ class Wiring:
     down: tuple[Plug, ...] = ()
     guids: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     adapters: Mapping[str, str] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
 
 
 class Deviation(NamedTuple):
@@ -81,17 +87,20 @@ class Comparison:
 def node_key(name: str) -> str:
     """Return what names of one node have in common.
 
-    >>> node_key("GPU01.example.com"), node_key("10.0.0.1")
-    ('gpu01', '10.0.0.1')
+    >>> node_key("GPU01.example.com"), node_key("10.0.0.1"), node_key("MF0;leaf01:MQM9700/U1"), node_key("4438.39FF.0001")
+    ('gpu01', '10.0.0.1', 'leaf01', '443839ff0001')
     """
-    name = name.lower()
+    name = short_name("switch", name).lower()
+    if re.fullmatch(r"([0-9a-f]{2}[:-]){5}[0-9a-f]{2}|([0-9a-f]{4}\.){2}[0-9a-f]{4}", name):
+        return re.sub(r"\W", "", name)
     return name if re.fullmatch(r"[\d.]+", name) else name.partition(".")[0]
 
 
 def is_ethernet(cable: Cable, *, usual: bool) -> bool:
     """Return whether a planned cable is one of Ethernet, by the names of its ports; `usual` where they do not show it."""
     ports = (cable.a_port.lower(), cable.z_port.lower())
-    if any(re.match(r"(swp|eth|et-|xe-)", port) for port in ports):
+    # udev's en, eth, Ethernet1/1, Et1/1, et-0/0/1, etp1; GigabitEthernet, HundredGigE: no name of InfiniBand is like these
+    if any(re.match(r"(swp|e|xe-|ge-|\w{0,20}gig)", port) for port in ports):
         return True
     return usual and not any(re.match(r"(ib|sw|mlx\d_|hca)", port) for port in ports)
 
@@ -130,41 +139,74 @@ def switch_port(text: str) -> str:
 def ethernet_port(text: str) -> str:
     """Return what names of one Ethernet port have in common.
 
-    >>> ethernet_port("Ethernet1/1"), ethernet_port("1/1"), ethernet_port("swp1s0"), ethernet_port("et-0/0/1")
-    ('1/1', '1/1', 'swp1s0', '0/0/1')
+    >>> ethernet_port("Ethernet1/1"), ethernet_port("1/1"), ethernet_port("swp1s0"), ethernet_port("et-0/0/1:3")
+    ('1/1', '1/1', 'swp1s0', '0/0/1:3')
+    >>> ethernet_port("Ethernet48"), ethernet_port("Et48"), ethernet_port("Port 48")
+    ('e48', 'e48', '48')
     """
     text = "".join(text.split()).lower()
-    numbers = re.fullmatch(r"[a-z]{0,20}-?(\d{1,4}(?:/\d{1,4}){1,3})", text)
-    return numbers[1] if numbers else text
+    if numbers := re.fullmatch(r"[a-z]{0,20}-?(\d{1,4}(?:/\d{1,4}){1,3}(?::\d{1,2})?)", text):
+        return numbers[1]
+    text = re.sub(r"^p(ort)?-?(?=\d+$)", "", text)
+    return re.sub(r"^et(h(ernet)?)?(?=\d+$)", "e", text)
 
 
 def of_subnet(
-    subnet: Subnet, names: Mapping[str, str], adapters: Mapping[str, str] = MappingProxyType({})
+    subnet: Subnet,
+    *names: Mapping[str, str],
+    recorded: Mapping[str, str] = MappingProxyType({}),
+    adapters: Mapping[str, str] = MappingProxyType({}),
 ) -> Wiring:
-    """Return the cables of a subnet; `names`: of a node name map, `adapters`: of an HCA mapping."""
-    known = device_names(subnet, names)
+    """Return the cables of a subnet. names: {GUID: name} in place of node descriptions, the first counts; recorded: descriptions of a record.
 
-    def plug(words: tuple[str, str], kind: str) -> Plug:
-        node, port = words
-        key = host_port(port) if kind == "HCA" else port
+    adapters: of an HCA mapping.
+    """
+    known = device_names(subnet, {guid: name for one in reversed(names) for guid, name in one.items()})
+    others = ({}, *filter(None, (*names[1:], recorded)))
+    aliases, adapters_of = _all_names(known, [device_names(subnet, one) for one in others])
+
+    def plug(port: Port) -> Plug:
+        node, name = port_words(known, port)
+        if port.kind != "HCA":
+            return Plug(node_key(node), frozenset({name}), f"{node} port {name}")
+        keys = {f"{adapter}/{port.number}" for adapter in adapters_of.get(port.node_guid, ())}
         return Plug(
-            node_key(node),
-            frozenset({key}),
-            f"{node} {port.removesuffix('/P1') if kind == 'HCA' else f'port {port}'}",
+            node_key(node), frozenset(keys or {host_port(name)}), f"{node} {name.removesuffix('/P1')}"
         )
 
-    links = tuple(
-        (plug(port_words(known, link.a), link.a.kind), plug(port_words(known, link.z), link.z.kind))
-        for link in subnet.links
-        if not is_internal(link)
-    )
     return Wiring(
-        links,
+        tuple((plug(link.a), plug(link.z)) for link in subnet.links if not is_internal(link)),
         frozenset(node_key(known[device.guid][0]) for device in subnet.devices if device.kind != "HCA"),
         frozenset(node_key(known[device.guid][0]) for device in subnet.hcas),
         guids={f"0x{guid}": name for guid, name in known.items()},
         adapters=adapters,
+        aliases=aliases,
     )
+
+
+def _all_names(
+    known: Mapping[str, tuple[str, str]], others: Iterable[Mapping[str, tuple[str, str]]]
+) -> tuple[dict[str, str], dict[str, set[str]]]:
+    """Return {name: the node that alone has it}, and {GUID of an adapter: its first names, and others that it alone has on its node}."""
+    nodes: defaultdict[str, set[str]] = defaultdict(set)
+    adapters: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    for one in (known, *others):
+        for guid, (node, adapter) in one.items():
+            mine = node_key(known[guid][0])
+            nodes[node_key(node)].add(mine)
+            for name in _adapter_names(adapter):
+                adapters[mine, name].add(guid)
+    of_adapters = {guid: _adapter_names(adapter) for guid, (_, adapter) in known.items()}
+    for (_, name), found in adapters.items():
+        if len(found) == 1:
+            of_adapters[found.pop()].add(name)
+    return {key: found.pop() for key, found in nodes.items() if len(found) == 1}, of_adapters
+
+
+def _adapter_names(adapter: str) -> set[str]:
+    """Return an adapter's name and its number; openibd numbers adapters in another order than the kernel: HCA-3 may be mlx5_10."""
+    adapter = adapter or "mlx5_0"  # a host with one adapter may not name it
+    return {adapter.lower(), host_port(adapter).rpartition("/")[0]}
 
 
 class _End(NamedTuple):
@@ -188,6 +230,16 @@ class _Compared:
 
     def __init__(self, cables: Iterable[Cable], wiring: Wiring) -> None:
         self.wiring = wiring
+        self.at: dict[tuple[str, str], list[Plug]] = {}  # a switch may pass on the LLDP frames of others
+        self.linked: dict[str, set[str]] = {}
+        self.kinds: dict[str, set[str]] = {}  # of the names of the ports of a device
+        for link in wiring.links:
+            for one, other in (link, link[::-1]):
+                self.linked.setdefault(one.node, set()).add(other.node)
+                for port in one.ports:
+                    self.kinds.setdefault(one.node, set()).add(_kind(port))
+                    self.at.setdefault((one.node, port), []).append(other)
+        self.down = {(plug.node, port) for plug in wiring.down for port in plug.ports}
         self.cables = [
             _Planned(self._end(it.a_node, it.a_port), self._end(it.z_node, it.z_port), it.where)
             for it in cables
@@ -196,29 +248,33 @@ class _Compared:
         self.planned = {
             (end.node, end.port): (cable, end) for cable in self.cables for end in (cable.a, cable.z)
         }
-        self.at: dict[tuple[str, str], list[Plug]] = {}  # a switch may pass on the LLDP frames of others
-        self.linked: dict[str, set[str]] = {}
-        for link in wiring.links:
-            for one, other in (link, link[::-1]):
-                self.linked.setdefault(one.node, set()).add(other.node)
-                for port in one.ports:
-                    self.at.setdefault((one.node, port), []).append(other)
-        self.down = {(plug.node, port) for plug in wiring.down for port in plug.ports}
 
     def _end(self, node: str, port: str) -> _End:
-        if node in self.wiring.guids:
-            node, adapter = self.wiring.guids[node]
-            port = f"{adapter}/{port.rpartition('/')[2]}" if adapter else port
-        key = node_key(node)
+        host, _, adapter = node.partition(" ")
+        if digits := re.fullmatch(r"0x([0-9a-f]{1,16})", node, re.IGNORECASE):
+            node, adapter = self.wiring.guids.get(f"0x{digits[1].lower():0>16}", (node, ""))
+        elif self._key(node) not in self.wiring.switches and self._key(host) in self.wiring.hosts:
+            node = host  # of a whole node description
+        else:
+            adapter = ""
+        if adapter and port:
+            port = f"{adapter}/{port.rpartition('/')[2]}"
+        key = self._key(node)
         label = f"{node} port {port}" if port[:1].isdecimal() else f"{node} {port}".strip()
         return _End(key, self._port(key, port), node, label)
+
+    def _key(self, node: str) -> str:
+        return self.wiring.aliases.get(node_key(node), node_key(node))
 
     def _port(self, node: str, port: str) -> str:
         if not port or self.wiring.ethernet:
             return ethernet_port(port)
         if node in self.wiring.switches:
             return switch_port(port)
-        return host_port(self.wiring.adapters.get(port.lstrip("Pp"), port))
+        name = port.lower()
+        port = self.wiring.adapters.get(name, self.wiring.adapters.get(name.lstrip("p"), name))
+        as_written = re.sub(r"(?:[ /:]p?(\d{1,2}))?$", lambda it: f"/{it[1] or 1}", port, count=1)
+        return as_written if port[:1].isalpha() and (node, as_written) in self.at else host_port(port)
 
     def found(self, end: _End) -> Plug | None:
         """Return what is connected to a planned end."""
@@ -235,8 +291,10 @@ class _Compared:
         for end in (cable.a, cable.z):
             other = cable.other(end)
             found = self.found(other)
+            nodes = {plug.node for plug in self.at.get((other.node, other.port), ())}
             if end.node in known:
-                if end.port and not self._understood(end):
+                # only another device at the other end is wrong whatever the name of this port is
+                if end.port and (not nodes or end.node in nodes) and not self._understood(end):
                     return end.label
             elif found is None:
                 if other.node not in self.wiring.switches and (other.node, other.port) not in self.down:
@@ -248,11 +306,9 @@ class _Compared:
     def _understood(self, end: _End) -> bool:
         if not self.wiring.ethernet:
             return self.found(end) is not None or re.fullmatch(r"\d+(/\d+)?", end.port) is not None
-        return (
-            end.node not in self.wiring.hosts
-            or (end.node, end.port) in self.down
-            or self.found(end) is not None
-        )
+        if (end.node, end.port) in self.down or self.found(end) is not None:
+            return True
+        return end.node not in self.wiring.hosts and _kind(end.port) in self.kinds.get(end.node, ())
 
     def swapped_with(self, cable: _Planned) -> _Planned | None:
         """Return the cable whose ends were swapped with those of this one."""
@@ -266,6 +322,10 @@ class _Compared:
                 if other is not cable and back is not None and _is_at(back, cable.z):
                     return other
         return None
+
+
+def _kind(port: str) -> str:
+    return re.sub(r"\d+", "#", port)
 
 
 def _is_at(plug: Plug, end: _End) -> bool:
