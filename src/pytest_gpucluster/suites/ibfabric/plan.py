@@ -239,8 +239,10 @@ def _topo(file: _File) -> Plan:
 
 _ID = r'(?:"([^"\n]*)"|([\w.-]+))'
 _EDGE = re.compile(rf"(?<![\w.-]){_ID}\s*:\s*{_ID}\s*--\s*{_ID}\s*:\s*{_ID}(?![\w.-]|\s*--)")
-# strings stay; comments and attributes, which are no cables, do not
-_NO_EDGE = re.compile(r'"[^"\n]*"|/\*.*?\*/|(?:#|//)[^\n]*|\[(?:"[^"]*"|[^\]"])*\]', re.DOTALL)
+# strings stay; comments and attributes, which are no cables, do not; one that is left open ends with the file
+_NO_EDGE = re.compile(
+    r'"[^"\n]*"|/\*.*?(?:\*/|\Z)|(?:#|//)[^\n]*|\[(?:"[^"]*(?:"|\Z)|[^\]"])*(?:\]|\Z)', re.DOTALL
+)
 
 
 def _dot(file: _File) -> Plan:
