@@ -55,6 +55,20 @@ def test_a_tool_that_may_not_run_is_no_finding_and_says_what_to_do(
     assert "gpu01" in str(caught.value)
 
 
+def test_what_the_tool_states_on_stdout_and_the_library_on_stderr_are_both_shown() -> None:
+    parts = {**WHOLE, "subnet": ("ibnetdiscover: iberror: failed: discover failed\n", 255)}
+    stderr = "ibwarn: [4] mad_rpc_open_port: client_register for mgmt 1 failed\nibnetdisc.c:802; can't open MAD port ((null):0)\n"
+    with pytest.raises(
+        NotAvailable, match=r"discover failed: ibnetdisc.c:802.*no InfiniBand port is up there"
+    ):
+        read_fabric("gpu01", shown(**parts), f"= subnet\n{stderr}= links\n")
+    parts = {**WHOLE, "managers": ("sminfo: iberror: failed: query\n", 255)}
+    found = read_fabric(
+        "gpu01", shown(**parts), "= managers\nibwarn: [5] mad_rpc: _do_madrpc failed\n= ports\n"
+    )
+    assert found.missing["managers"].startswith("sminfo on gpu01: sminfo: iberror: failed: query: ibwarn")
+
+
 def test_a_part_that_is_missing_leaves_the_others() -> None:
     parts = {**WHOLE, "before": ("time 100\n", 0), "managers": ("", 1)}  # without a subnet manager
     found = read_fabric("gpu01", shown(**parts), "= managers\nsminfo: iberror: failed: query\n= ports\n")

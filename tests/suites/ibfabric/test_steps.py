@@ -61,6 +61,12 @@ def test_one_task_on_the_first_node_with_tools_and_ports() -> None:
     assert session.ran == [(("gpu03",), ("sh", "-c", with_root(SUBNET_SH)), 1)]
 
 
+def test_a_node_whose_ports_are_down_does_not_stand_for_the_subnet() -> None:
+    down = NodePorts((NodePort("mlx5_0", 1, "1", "DOWN"),), tools=True)
+    assert query(Session(), {"gpu00": down, **NODES}).host == "gpu03"
+    assert query(Session(), {"gpu00": down}).host == "gpu00"
+
+
 def test_the_work_before_the_first_test_reads_the_subnet_once() -> None:
     session: Any = Session()
     assert begin(session).host == "gpu03"

@@ -168,6 +168,7 @@ NOT_PERMITTED = (
     "/dev/infiniband/umad* needs root: `sudo: true` in the cluster file, a udev rule that gives a group access, or a host where "
     "this is so (`ibfabric.host`)"
 )
+NOT_INFINIBAND = "no InfiniBand port is up there, and one of Ethernet was opened: name a host in the subnet (`ibfabric.host`)"
 _TOOLS = {
     "before": "ibqueryerrors",
     "subnet": "ibnetdiscover",
@@ -231,9 +232,15 @@ def _why(tool: str, host: str, part: tuple[str, int] | None, stderr: str) -> str
         return f"{tool} did not run on {host}: the host was lost, or the time is over"
     if part[1] == 127:
         return f"{tool} is not on {host}: {NOT_INSTALLED}"
-    words = last_line(stderr) or f"exit status {part[1]}"
+    # ibexit() prints to stdout what failed, and libibmad to stderr why
+    error = re.search(r"^\S+: iberror: .*", part[0], re.MULTILINE)
+    words = ": ".join(dict.fromkeys(filter(None, (error and error[0], last_line(stderr)))))
+    words = words or f"exit status {part[1]}"
     if re.search(r"permission denied|can't open UMAD|open_port failed|Failed to open", stderr, re.IGNORECASE):
         return f"{tool} on {host}: {words}: {NOT_PERMITTED}"
+    # the last resort of umad_open_port is any port that is not disabled
+    if "client_register for mgmt" in stderr:
+        return f"{tool} on {host}: {words}: {NOT_INFINIBAND}"
     return f"{tool} on {host}: {words}"
 
 

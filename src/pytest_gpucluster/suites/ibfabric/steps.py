@@ -46,7 +46,9 @@ def query_fabric(
 ) -> FabricFacts:
     """Return what the tools show; NotAvailable with what to do where they cannot be run."""
     command = with_root(SUBNET_SH) if session.cluster.sudo else SUBNET_SH
-    node = next((name for name, found in ports.items() if found.tools and found.ports), "")
+    able = [name for name, found in ports.items() if found.tools and found.ports]
+    # one whose ports are down sees nothing
+    node = max(able, key=lambda name: any(port.state == "ACTIVE" for port in ports[name].ports), default="")
     host = config.host or node
     if not host:
         tools = any(found.tools for found in ports.values())
