@@ -51,6 +51,14 @@ def rates(*, slow: int, speed: str = "4xEDR", of: Topology | None = None) -> Fab
     return topology.facts()
 
 
+def slower(leaf: str) -> Topology:
+    """Return a fabric in which a leaf has links of 100 Gb/s."""
+    topology = small()
+    for end in [end for end in topology.peers if end[0] == leaf and end[1] > 32]:
+        topology.slow(end)
+    return topology
+
+
 def states(facts: FabricFacts, state: str = "Active", could_be: str = "") -> FabricFacts:
     """Return a fabric with this state of its first link between switches, and what all could be."""
     links = list(facts.subnet.links)
@@ -60,12 +68,18 @@ def states(facts: FabricFacts, state: str = "Active", could_be: str = "") -> Fab
     return replace(facts, subnet=replace(facts.subnet, links=tuple(links)))
 
 
+def older(facts: FabricFacts, *leaves: str) -> FabricFacts:
+    """Return the fabric in which these leaves are switches of another model."""
+    devices = tuple(replace(it, device_id="cf08") if it.node in leaves else it for it in facts.subnet.devices)
+    return replace(facts, subnet=replace(facts.subnet, devices=devices))
+
+
 def counted(
-    rise: int, counter: str = "symbol_error", *, before: int = 0, seconds: float = 5.0
+    rise: int, counter: str = "symbol_error", *, before: int = 0, seconds: float = 5.0, port: int = 33
 ) -> FabricFacts:
-    """Return a fabric of which an uplink of leaf01 has counted."""
+    """Return a fabric of which an uplink of leaf01, or another port, has counted."""
     topology = small()
-    key = topology.guid("leaf01"), 33
+    key = topology.guid("leaf01"), port
     readings = Readings(0.0, {key: {counter: before}}), Readings(seconds, {key: {counter: before + rise}})
     return replace(topology.facts(), before=readings[0], after=readings[1])
 
@@ -105,6 +119,33 @@ def balance_of(topology: Topology) -> Verdict:
     return checks.balance(facts, owned(facts, tested))
 
 
+def two_missing() -> Topology:
+    """Half of four leaves lack an uplink, to different spines."""
+    return without(("leaf01", 33), ("leaf02", 35))
+
+
+def with_management(spines: int) -> Topology:
+    """A leaf of a login node is connected to some of the four spines."""
+    topology = small()
+    topology.connect(("gpu99 mlx5_0", 1), ("leaf99", 1))
+    for number in range(spines):
+        topology.connect(("leaf99", 33 + number), (f"spine{number + 1:02}", 60))
+    return topology
+
+
+def with_routers(topology: Topology) -> Verdict:
+    """Judge the balance where each leaf but one has a link to a router beside it."""
+    for number in (1, 2, 3):
+        topology.connect((f"leaf{number:02}", 64), (f"router{number:02}", 1))
+    facts = topology.facts()
+    links = tuple(
+        replace(it, z=replace(it.z, kind="router")) if it.z.node.startswith("router") else it
+        for it in facts.subnet.links
+    )
+    facts = replace(facts, subnet=replace(facts.subnet, links=links))
+    return checks.balance(facts, owned(facts, small().ports()))
+
+
 def routed(engine: str, configured: str = "") -> FabricFacts:
     return replace(small().facts(), engine=engine, configured=configured)
 
@@ -142,6 +183,8 @@ ROWS = (
     ("subnet_manager", "a manager in a managed switch", "Quantum user manual", PASSED, lambda: checks.subnet_manager(managers(MASTER)), False),
     ("subnet_manager", "two masters that differ in their sm_key", OPENSM, CONFIGURE, lambda: checks.subnet_manager(managers(MASTER, MASTER)), True),
     ("subnet_manager", "no manager answers", "sminfo(8)", CONFIGURE, lambda: checks.subnet_manager(replace(managers(), missing={"managers": "sminfo: failed: query"})), True),
+    ("subnet_manager", "sminfo is not installed", "a partial package", NOT_CHECKED, lambda: checks.subnet_manager(replace(managers(), missing={"managers": "sminfo is not on gpu01"})), False),
+    ("subnet_manager", "sminfo of OFED 1.x states no state", "docs of OFED", NOT_CHECKED, lambda: checks.subnet_manager(managers()), False),
     ("size", "no number is stated", "cluster file", NOT_APPLICABLE, lambda: size_of(small()), False),
     ("size", "the stated numbers", "cluster file", PASSED, lambda: size_of(small(), switches=8, links=48), False),
     ("size", "a link less", "cluster file", CONFIGURE, lambda: size_of(without(("leaf01", 33)), links=48), True),
@@ -154,12 +197,15 @@ ROWS = (
     ("switch_links", "all alike", "fat tree", PASSED, lambda: links_of(small().facts()), False),
     ("switch_links", "uplinks of 2 x NDR200 at half of the width: all of them", "split cables by design", WARNING, lambda: links_of(states(small().facts(), could_be="4X")), False),
     ("switch_links", "two generations of switches, half of the links each", "an extension", PASSED, lambda: links_of(rates(slow=16)), False),
+    ("switch_links", "a leaf of an older generation, with a quarter of the links", "EDR behind HDR spines", PASSED, lambda: links_of(older(rates(slow=8), "leaf01")), False),
+    ("switch_links", "a link of an older leaf that is slower than its others", "a bad transceiver", CONFIGURE, lambda: links_of(older(rates(slow=1, speed="4xDDR", of=slower("leaf01")), "leaf01")), True),
     ("switch_links", "a link at half speed", "a bad transceiver", CONFIGURE, lambda: links_of(rates(slow=1)), True),
     ("switch_links", "a link without lanes", "1x", CONFIGURE, lambda: links_of(rates(slow=1, speed="1xHDR")), True),
     ("switch_links", "a link that waits for its manager", "Init", CONFIGURE, lambda: links_of(states(small().facts(), "Init")), True),
     ("switch_errors", "no error", "healthy", PASSED, lambda: errors_of(counted(0)), False),
     ("switch_errors", "a few symbol errors, as IBTA allows", "volume 2 of IBTA", PASSED, lambda: errors_of(counted(9)), False),
     ("switch_errors", "errors of last year", "counters were never cleared", WARNING, lambda: errors_of(counted(0, before=900)), False),
+    ("switch_errors", "a host was restarted often", "counters were never cleared", PASSED, lambda: errors_of(counted(0, "link_downed", before=40, port=1)), False),
     ("switch_errors", "discards by congestion", "an incast", WARNING, lambda: errors_of(counted(900, "port_xmit_discards")), False),
     ("switch_errors", "FEC corrects everything", "ibdiagnet", PASSED, lambda: errors_of(bits(1.5e-254, 0)), False),
     ("switch_errors", "the counters were read once", "a lost host", NOT_CHECKED, lambda: errors_of(replace(counted(0), after=None)), False),
@@ -179,6 +225,9 @@ ROWS = (
     ("balance", "a leaf with half of the uplinks, to each spine alike", "an older switch", WARNING, lambda: balance_of(without(*(("leaf02", port) for port in (33, 35, 37, 39)))), False),
     ("balance", "one leaf", "a small cluster", NOT_APPLICABLE, lambda: balance_of(rail_optimised(hcas=1, spines=0)), False),
     ("balance", "two leaves that are connected to each other", "a small cluster", PASSED, lambda: balance_of(rail_optimised(hcas=2, spines=0)), False),
+    ("balance", "a leaf for management at one of four spines", "UFM and login nodes", WARNING, lambda: balance_of(with_management(1)), False),
+    ("balance", "all leaves but one have a router", "Q3400", PASSED, lambda: with_routers(small()), False),
+    ("balance", "so many uplinks are missing that no total has two thirds", "a new cluster", CONFIGURE, lambda: balance_of(two_missing()), True),
     ("balance", "an uplink is missing", "a cable that was pulled", CONFIGURE, lambda: balance_of(without(("leaf03", 34))), True),
     ("routing", "the log is not here", "UFM on another host", NOT_APPLICABLE, lambda: checks.routing(routed(""), IbFabricConfig()), False),
     ("routing", "as configured", "opensm.conf", PASSED, lambda: checks.routing(routed("ar_updn", "ar_updn"), IbFabricConfig()), False),
@@ -232,6 +281,13 @@ def test_cables_of_hosts_that_are_not_tested_are_warnings() -> None:
 def test_the_uplink_that_is_missing_is_told_by_where_the_others_go() -> None:
     assert named(balance_of(without(("leaf03", 34), ("leaf03", 35)))) == {
         "leaf leaf03": "6 uplinks (1 to spine01, 1 to spine02, else 2), expected 8, as on 3 of 4 leaves"
+    }
+
+
+def test_uplinks_that_are_missing_at_many_leaves_are_told_by_the_switch_above() -> None:
+    assert named(balance_of(two_missing())) == {
+        "leaf leaf01": "7 uplinks (1 to spine01, else 2), expected 2 to each, as on 3 of 4 leaves",
+        "leaf leaf02": "7 uplinks (1 to spine02, else 2), expected 2 to each, as on 3 of 4 leaves",
     }
 
 

@@ -94,6 +94,15 @@ def test_links_have_the_state_of_their_worse_end() -> None:
     assert (sharp.state, sharp.rate) == ("", "4x NDR (400 Gb/s)")  # iblinkinfo did not show it
 
 
+def test_unmanaged_switches_of_one_name_are_known_by_their_guids() -> None:
+    text = NETDISCOVER.replace("MF0;A09-IBLEAF-04:MQM9701/U1", "SwitchIB Mellanox Technologies")
+    found = read_ibnetdiscover(
+        text.replace("MF0;A10-IBSPINE-02:MQM9701/U1", "SwitchIB Mellanox Technologies")
+    )
+    assert [it.node for it in found.switches] == [f"0x{LEAF}", f"0x{SPINE}"]
+    assert f"0x{LEAF} port 35 - 0x{SPINE} port 32" in [link.label for link in found.links]
+
+
 def test_chips_of_a_chassis_have_names_of_their_own() -> None:
     names = [
         "MF0;core:MCS8500/S01/U1",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
@@ -20,10 +21,11 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.majority import Norm
     from pytest_gpucluster.suites.ibfabric.config import IbFabricConfig
     from pytest_gpucluster.suites.ibfabric.facts import FabricFacts, NodePorts
-    from pytest_gpucluster.suites.ibfabric.subnet import Link
+    from pytest_gpucluster.suites.ibfabric.subnet import Device, Link
 
 MASTER = "SMINFO_MASTER"
 ALIVE = (MASTER, "SMINFO_STANDBY", "SMINFO_DISCOVER")  # sminfo(8)
+UNANSWERED = r"failed: query|query failed|can't resolve sm"  # of sminfo.c: it ran, and no manager answered
 
 
 @check(
@@ -35,8 +37,11 @@ ALIVE = (MASTER, "SMINFO_STANDBY", "SMINFO_DISCOVER")  # sminfo(8)
 )
 def subnet_manager(fabric: FabricFacts) -> Judgement:
     """One subnet manager is the master; others stand by."""
-    if not fabric.managers and "managers" in fabric.missing:
-        yield Finding("subnet manager", fabric.missing["managers"], "one master")
+    if not fabric.managers:
+        why = fabric.missing.get("managers", f"sminfo on {fabric.host}: its answer is not understood")
+        if not re.search(UNANSWERED, why):
+            raise NotAvailable(why)
+        yield Finding("subnet manager", why, "one master")
         return
     names = {link.a.guid: link.a.label for link in fabric.subnet.links}
     masters = [it for it in fabric.managers if it.state == MASTER]
@@ -94,9 +99,9 @@ def switch_links(drawn: FabricFacts, links: Owned) -> Judgement:
     fabric = drawn
     between = [link for link in fabric.subnet.links if link.between_switches]
     yield Metric("switch_links", len(between), "links", better=NEITHER)
-    yield from (finding for _, finding in slow_links(between))
+    yield from (finding for _, finding in slow_links(fabric, between))
     yield from _below_support(between)
-    for _, it in slow_links(_others(fabric, links)):
+    for _, it in slow_links(fabric, _others(fabric, links)):
         yield Advisory(it.part, it.measured, it.expected)
     for port in fabric.ports:
         if not port.answered:
@@ -112,16 +117,34 @@ def _others(fabric: FabricFacts, links: Owned) -> list[Link]:
     return [it for it in fabric.subnet.links if it.a.node_guid in hosts and it.a.guid not in known]
 
 
-def slow_links(links: Iterable[Link]) -> Iterator[tuple[Link, Finding]]:
-    """Yield the links that are not active, or slower than two thirds of these links."""
+def slow_links(fabric: FabricFacts, links: Iterable[Link]) -> Iterator[tuple[Link, Finding]]:
+    """Yield the links that are not active, or slower than two thirds of these links.
+
+    A link between devices of other models may be slower by design, as to switches of an older generation, and so may one inside of
+    a chassis: it is compared with its like, unless both of its ends support more.
+    """
+    devices = {device.guid: device for device in fabric.subnet.devices}
     known = list(links)
-    usual = norm(((link.label, link.gbps) for link in known if link.gbps), "links")
+    kinds = {link: _kind(*(devices.get(end.node_guid) for end in link.ends)) for link in known}
+    rates = [(kinds[link], link.label, link.gbps) for link in known if link.gbps]
+    usual = norm(((label, rate) for _, label, rate in rates), "links")
+    of_kind = {
+        kind: norm(((label, rate) for its, label, rate in rates if its == kind), "links of these models")
+        for kind in set(kinds.values())
+    }
     for link in known:
+        theirs = usual if usual.clear and (link.could_be or len(of_kind) == 1) else of_kind[kinds[link]]
         if link.state not in (ACTIVE, ""):
             yield link, Finding(link.label, link.state, ACTIVE)
-        elif usual.value and link.gbps and link.gbps < usual.value:
+        elif theirs.value and link.gbps and link.gbps < theirs.value:
             more = f"; both ends support {link.could_be}" if link.could_be else ""
-            yield link, Finding(link.label, link.rate + more, f"{usual.value:g} Gb/s, {usual.most}")
+            yield link, Finding(link.label, link.rate + more, f"{theirs.value:g} Gb/s, {theirs.most}")
+
+
+def _kind(one: Device | None, other: Device | None) -> tuple[frozenset[str], bool]:
+    """Return the models at both ends of a link, and whether both are parts of one system."""
+    models = frozenset(it.device_id if it else "" for it in (one, other))
+    return models, bool(one and other and one.system_guid.strip("0") and one.system_guid == other.system_guid)
 
 
 def _below_support(links: Iterable[Link]) -> Iterator[Advisory]:
@@ -155,9 +178,17 @@ def switch_errors(fabric: FabricFacts, links: Owned) -> Judgement:
 def _old_errors(fabric: FabricFacts) -> Iterator[Advisory]:
     """Yield the ports whose counters are high and do not rise: when the errors came is not known."""
     names = {(end.guid, end.number): end.label for link in fabric.subnet.links for end in link.ends}
+    cables = {
+        (end.guid, end.number)
+        for link in fabric.subnet.links
+        if not link.between_switches
+        for end in link.ends
+    }
     for key, counters in fabric.after.counters.items() if fabric.after else ():
         risen = fabric.rises(key)
         for counter, value in counters.items():
+            if counter == "link_downed" and key in cables:
+                continue  # each restart of a host counts
             if value > USUAL[counter] and counter not in risen and counter not in CAUSED_ELSEWHERE:
                 part = f"{counter} at {names.get(key, key[0])}"
                 yield Advisory(part, f"{value} since the counter was cleared", f"<= {USUAL[counter]}")
@@ -226,22 +257,44 @@ def balance(fabric: FabricFacts, links: Owned) -> Judgement:
     uplinks = uplinks_of_leaves(fabric, links)
     if len(uplinks) < 2:
         raise NotApplicable("the nodes are on one leaf switch")
-    names = {device.guid: device.node for device in fabric.subnet.switches}
+    names = {end.node_guid: end.node for link in fabric.subnet.links for end in link.ends}
     usual: Norm[int] = norm(((leaf, to.total()) for leaf, to in uplinks.items()), "leaves")
     yield Metric("uplinks_of_a_leaf", usual.votes[0][0], "links", better=NEITHER)
-    if not usual.clear:
+    for leaf, few, expected in _short_of_total(uplinks, usual) if usual.clear else _short_of_each(uplinks):
+        to = uplinks[leaf]
+        fewer = [f"{to[switch]} to {names.get(switch, switch)}" for switch in few]
+        uneven = f" ({some(fewer, 4)}, else {max(to.values())})" if fewer else ", as many to each switch"
+        # one that does not reach most switches above, as for management, is built so
+        is_fault = fewer and 2 * sum(map(bool, to.values())) >= len(to)
+        yield (Finding if is_fault else Advisory)(
+            f"leaf {names.get(leaf, leaf)}", f"{to.total()} uplinks{uneven}", expected
+        )
+
+
+def _short_of_total(
+    uplinks: Mapping[str, Counter[str]], usual: Norm[int]
+) -> Iterator[tuple[str, list[str], str]]:
+    """Yield (leaf with fewer uplinks than most, switches above to which it has fewer than to the others, what is usual)."""
+    for leaf, to in uplinks.items():
+        if to.total() < usual.votes[0][0]:
+            most = max(to.values(), default=0)
+            yield leaf, [it for it, count in to.items() if count < most], f"{usual.votes[0][0]}, {usual.most}"
+
+
+def _short_of_each(uplinks: Mapping[str, Counter[str]]) -> Iterator[tuple[str, list[str], str]]:
+    """Yield the same by the number of links to each switch above: where many leaves lack uplinks, most have all of them there."""
+    switches = dict.fromkeys(switch for to in uplinks.values() for switch in to)
+    usual = {
+        it: norm(((leaf, to[it]) for leaf, to in uplinks.items() if it in to), "leaves") for it in switches
+    }
+    if not any(theirs.clear for theirs in usual.values()):
         raise NotApplicable("no two thirds of the leaves have the same number of uplinks")
     for leaf, to in uplinks.items():
-        if to.total() >= usual.votes[0][0]:
-            continue
-        most = max(to.values(), default=0)
-        fewer = [f"{count} to {names.get(switch, switch)}" for switch, count in to.items() if count < most]
-        uneven = f" ({some(fewer, 4)}, else {most})" if fewer else ", as many to each switch"
-        yield (Finding if fewer else Advisory)(
-            f"leaf {names.get(leaf, leaf)}",
-            f"{to.total()} uplinks{uneven}",
-            f"{usual.votes[0][0]}, {usual.most}",
-        )
+        few = [it for it, count in to.items() if count < (usual[it].value or 0)]
+        if few:
+            theirs, most = usual[few[0]], max(to.values())
+            uneven = few if len(few) < len(to) else [it for it in few if to[it] < most]
+            yield leaf, uneven, f"{theirs.votes[0][0]} to each, {theirs.most}"
 
 
 def uplinks_of_leaves(fabric: FabricFacts, links: Owned) -> dict[str, Counter[str]]:
@@ -252,7 +305,8 @@ def uplinks_of_leaves(fabric: FabricFacts, links: Owned) -> dict[str, Counter[st
     for link in fabric.subnet.links:
         if link.between_switches and link.state in (ACTIVE, ""):
             for one, other in (link.ends, link.ends[::-1]):
-                if one.node_guid in above and other.node_guid not in above:
+                # a router is one of the switch's own, or at some leaves only
+                if one.node_guid in above and other.kind == "switch" and other.node_guid not in above:
                     above[one.node_guid][other.node_guid] += 1
     reached = Counter(switch for to in above.values() for switch in to)
     for switch, leaves in sorted(reached.items()):

@@ -25,7 +25,7 @@ MOST_SWITCHES = 64
 def bad_links(fabric: FabricFacts) -> Iterator[tuple[str, Link, Finding]]:
     """Yield (check, link between switches, what is wrong with it)."""
     between = [link for link in fabric.subnet.links if link.between_switches]
-    for link, finding in checks.slow_links(between):
+    for link, finding in checks.slow_links(fabric, between):
         yield "ibfabric.switch_links", link, finding
     for link in between:
         try:

@@ -7,6 +7,7 @@ a site has saved reads the same.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -252,7 +253,22 @@ def read_ibnetdiscover(text: str) -> Subnet:
             links.setdefault(frozenset((link.a.key, link.z.key)), link)
     if not devices:
         raise ProbeError("ibnetdiscover: the output names no switch and no HCA")
-    return Subnet(tuple(devices), tuple(links.values()))
+    return _named_apart(Subnet(tuple(devices), tuple(links.values())))
+
+
+def _named_apart(subnet: Subnet) -> Subnet:
+    """Return the subnet in which each switch has a name of its own: unmanaged ones all have that of their chip; it is their GUID."""
+    count = Counter(it.node for it in subnet.switches)
+    names = {it.guid: f"0x{it.guid}" for it in subnet.switches if count[it.node] > 1}
+    if not names:
+        return subnet
+
+    def named(port: Port) -> Port:
+        return replace(port, description=names.get(port.node_guid, port.description))
+
+    links = (Link(*_ordered(named(it.a), named(it.z)), it.width, it.speed) for it in subnet.links)
+    devices = (replace(it, description=names.get(it.guid, it.description)) for it in subnet.devices)
+    return Subnet(tuple(devices), tuple(links))
 
 
 def _link(device: Device, port_zero: str, found: re.Match[str]) -> Link:
@@ -275,8 +291,12 @@ def _link(device: Device, port_zero: str, found: re.Match[str]) -> Link:
         int(remote_number),
         int(lid),
     )
+    return Link(*_ordered(one, other), width or "", speed or "")
+
+
+def _ordered(one: Port, other: Port) -> tuple[Port, Port]:
     a, z = sorted((one, other), key=lambda port: (port.kind != "HCA", port.node, port.number, port.guid))
-    return Link(a, z, width or "", speed or "")
+    return a, z
 
 
 _STATE = re.compile(
@@ -284,7 +304,7 @@ _STATE = re.compile(
     r"\s*(?:(\d{1,2}X|undefined \(\d+\))\s+(.*?)\s+)?(\w+)/\s*(\S.*?)\)(?: \(HOQ.*?\))?==>\s*(.*?)\s*$"
 )
 # 8X and 12X are no cable of a cluster's links, whatever a port supports
-_COULD_BE = re.compile(r"Could be ([1-4]X|[\d.]+ Gbps(?: \(FDR10\))?)")
+_COULD_BE = re.compile(r"Could be ([1-4]X|FDR10|[\d.]+ Gbps(?: \(FDR10\))?)")
 
 
 def read_iblinkinfo(text: str) -> tuple[PortState, ...]:
