@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,8 +21,10 @@ from counter_examples import (
 from ibfabric_helpers import Topology, fat_tree, rail_optimised
 
 from pytest_gpucluster.config.models import FabricProfile, Profile
+from pytest_gpucluster.core.check import Outcome
+from pytest_gpucluster.core.common_cause import PeerGroup
 from pytest_gpucluster.core.majority import norm
-from pytest_gpucluster.suites.ibfabric import judge, node_checks
+from pytest_gpucluster.suites.ibfabric import judge, node_checks, test_ibfabric
 from pytest_gpucluster.suites.ibfabric.facts import FabricFacts, NodePort, NodePorts, PortRecord, Readings
 from pytest_gpucluster.suites.ibfabric.optics import Module, Optics, Reading
 
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
 NODE = "gpu02"
 
 
-def profile(hcas: int, rate: float = 25.0) -> Profile:
+def profile(hcas: int, rate: float | None = 25.0) -> Profile:
     fabric = FabricProfile(hcas=hcas, link_layer="InfiniBand", rate=rate)
     return Profile(name="hdr", description="", source="", fabric=fabric)
 
@@ -73,6 +76,13 @@ def ports(
 def cables(topology: Topology, hcas: int = 4, rate: float = 25.0) -> Verdict:
     links = judge.owned(topology.facts(), topology.ports())
     return node_checks.cables(profile(hcas, rate), links.of.get(NODE, ()), judge.usual_rates(links))
+
+
+def could_be(text: str, rate: float | None) -> Verdict:
+    """Judge links of which both ends support more."""
+    links = judge.owned(small().facts(), small().ports()).of[NODE]
+    more = tuple(replace(it, link=replace(it.link, could_be=text)) for it in links)
+    return node_checks.cables(profile(4, rate), more, judge.usual_rates(judge.Owned({NODE: more})))
 
 
 def errors(rise: int, counter: str = "symbol_error", end: str = "gpu02 mlx5_1") -> Verdict:
@@ -124,10 +134,10 @@ def pkeys(
     return node_checks.pkeys(links.of[NODE], facts, judge.usual_keys(facts, links))
 
 
-def optics(*readings: Reading, state: str = "ACTIVE", problem: str = "") -> Verdict:
+def optics(*readings: Reading, state: str = "ACTIVE", problem: str = "", trouble: str = "") -> Verdict:
     ports = NodePorts((NodePort("mlx5_0", 1, "1", state), NodePort("mlx5_1", 1, "2", "ACTIVE")))
     good = Module("NVIDIA MMS4X00", (WARM, Reading("rx_power", "dBm", (1.8, 1.9), -10.41, 6.0)))
-    modules = {"mlx5_0": Module("NVIDIA MMS4X00", readings), "mlx5_1": good if readings else COPPER}
+    modules = {"mlx5_0": Module("NVIDIA MMS4X00", readings, trouble), "mlx5_1": good if readings else COPPER}
     if problem:
         del modules["mlx5_0"]
     return node_checks.optics(profile(2), ports, Optics(modules, {"mlx5_0": problem}))
@@ -184,6 +194,8 @@ ROWS = (
     ("cables", "half speed", "a bad transceiver", CONFIGURE, lambda: cables(changed(slow=[of(1)])), True),
     ("cables", "half of the lanes", "a bad cable", CONFIGURE, lambda: cables(changed(slow=[of(1), "2xHDR"])), True),
     ("cables", "the storage port slower than those of the other nodes", "a bad cable", CONFIGURE, lambda: cables(changed(of=with_storage(), slow=[of(8), "1xEDR"])), True),
+    ("cables", "NDR200 at NDR switches, at the profile's rate", "split cables by design", PASSED, lambda: could_be("4X", 25.0), False),
+    ("cables", "EDR cables at HDR switches, and no profile states a rate", "iblinkinfo: Could be", WARNING, lambda: could_be("53.125 Gbps", None), False),
     ("cable_errors", "none", "healthy", PASSED, lambda: errors(0), False),
     ("cable_errors", "discards under congestion", "an incast", WARNING, lambda: errors(5000, "port_xmit_discards"), False),
     ("cable_errors", "symbol errors at the node", "a dirty fibre", CONFIGURE, lambda: errors(400), True),
@@ -198,6 +210,8 @@ ROWS = (
     ("pkeys", "the switch drops a partition", "a cable moved after the last sweep", CONFIGURE, lambda: pkeys(passed=(FULL,)), True),
     ("optics", "within the limits", "400GBASE-DR4", PASSED, lambda: optics(WARM, light(1.886, 1.989)), False),
     ("optics", "copper cables", "twinax", NOT_APPLICABLE, lambda: optics(), False),
+    ("optics", "the firmware finds the signal of a copper cable bad", "mlxlink: status opcode 15", WARNING, lambda: optics(trouble="Bad signal integrity"), False),
+    ("optics", "a port without a cable", "mlxlink: status opcode 1024", NOT_APPLICABLE, lambda: optics(trouble="Cable is unplugged", state="DOWN"), False),
     ("optics", "no light at a port that is down", "an unused port", WARNING, lambda: optics(light(-40.0, -40.0), state="DOWN"), False),
     ("optics", "mlxlink cannot read a module", "firmware", NOT_CHECKED, lambda: optics(WARM, problem="ICMD error 0x4"), False),
     ("optics", "a lane with little light", "a dirty fibre", MONITOR, lambda: optics(light(1.8, -12.4)), True),
@@ -229,6 +243,21 @@ def test_counter_example(example: CounterExample) -> None:
 def test_no_finding_takes_the_node_out_of_service() -> None:
     sick = [example.judged() for example in COUNTER_EXAMPLES if example.sick]
     assert not any(finding.action for verdict in sick for finding in verdict.findings)
+
+
+def test_a_node_is_compared_with_nodes_of_its_own_group() -> None:
+    topology = changed(slow=[of(1)])
+    links = judge.owned(topology.facts(), topology.ports())
+    new, old = PeerGroup("gpu[01,03-04]", ("gpu01", "gpu03", "gpu04")), PeerGroup(NODE, (NODE,))
+    nodes = {node: SimpleNamespace(peers=old if node == NODE else new) for node in links.of}
+    of_peers = test_ibfabric.links_of_peers(links, SimpleNamespace(nodes=nodes))
+    usual = test_ibfabric.usual_rates(nodes[NODE], test_ibfabric.rates_of_peers(of_peers))
+    verdict = node_checks.cables(profile(4, None), links.of[NODE], usual)
+    assert verdict.outcome is Outcome.PASSED
+    assert cables(topology, rate=12.5).outcome is Outcome.FAILED  # all nodes are one group
+    keys = test_ibfabric.keys_of_peers(topology.facts(), of_peers)
+    assert set(keys) == {"gpu[01,03-04]", NODE}
+    assert test_ibfabric.usual_keys(nodes[NODE], keys) == {}
 
 
 def test_a_dropped_partition_is_named_at_the_port_of_the_switch() -> None:

@@ -56,6 +56,22 @@ def test_lanes_and_limits_of_an_optical_module() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("opcode", "recommendation", "trouble"),
+    [
+        ("15", "Bad signal integrity", "Bad signal integrity"),
+        ("0", "No issue was observed", ""),
+        ("N/A", "N/A", ""),
+    ],
+)
+def test_what_the_firmware_finds_wrong_with_the_link(opcode: str, recommendation: str, trouble: str) -> None:
+    advice = {"Group Opcode": "N/A", "Recommendation": recommendation, "Status Opcode": opcode}
+    found = json.dumps({"result": {"output": {"Module Info": OSFP, "Troubleshooting Info": advice}}})
+    module = read_module(found)
+    assert isinstance(module, Module)
+    assert module.trouble == trouble
+
+
 @pytest.mark.parametrize("info", [DAC, NONE])
 def test_copper_states_no_limits(info: dict[str, str]) -> None:
     module = read_module("-W- a warning of stderr\n" + shown(info))

@@ -47,6 +47,10 @@ class Owned:
     of: Mapping[str, tuple[NodeLink, ...]]
     places: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
+    def among(self, nodes: Iterable[str]) -> Owned:
+        """Return the links of some of the nodes."""
+        return Owned({node: self.of[node] for node in nodes if node in self.of})
+
     @property
     def guids(self) -> frozenset[str]:
         """GUIDs of the ports at the nodes' ends."""

@@ -76,8 +76,10 @@ def cables(
         more = f"; both ends support {it.link.could_be}" if it.link.could_be else ""
         if few and it in slow:
             yield Finding(part, it.link.rate + more, f"{wanted:g} Gb/s")
-        elif (usual := usual_rates.get(it.port.place)) and usual.clear:
+        elif (usual := usual_rates.get(it.port.place)) and usual.clear and it.link.gbps < (usual.value or 0):
             yield from usual.judge(part, it.link.gbps, worse=less, measured=it.link.rate + more)
+        elif more and not wanted:  # no profile states whether a split cable or an older one is meant
+            yield Advisory(part, it.link.rate, f"{it.link.could_be}, which both ends support")
 
 
 @check(
@@ -140,7 +142,10 @@ def pkeys(
 def optics(network: Profile, node_ports: NodePorts, optics: Optics) -> Judgement:
     """Temperature and optical power of each module are within the limits that the module states; of a port that is down: a warning."""
     ports = [port for port in node_ports.ports if port.device in optics.modules]
-    if ports and not any(optics.modules[port.device].readings for port in ports):
+    troubled = [port for port in ports if port.state == "ACTIVE" and optics.modules[port.device].trouble]
+    for port in troubled:
+        yield Advisory(str(port), optics.modules[port.device].trouble, "no issue, by the firmware (mlxlink)")
+    if ports and not troubled and not any(optics.modules[port.device].readings for port in ports):
         raise NotApplicable("no module states limits, as copper cables")
     for port in ports:
         module = optics.modules[port.device]

@@ -29,6 +29,7 @@ QUANTITIES = {
 }
 _NUMBER = r"-?\d{1,6}(?:\.\d{1,9})?"
 _VALUE = re.compile(rf"({_NUMBER}(?:,{_NUMBER})*) ?\[({_NUMBER})\.\.({_NUMBER})\]")
+_FAULT = re.compile(r"[1-9]\d{0,4}")  # 0: no issue was observed; N/A: the firmware does not state it
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,14 @@ class Reading:
 
 @dataclass(frozen=True)
 class Module:
-    """A module or cable: what it is, for people, and its readings; () of one that states no limits, as copper."""
+    """A module or cable: what it is, for people, and its readings; () of one that states no limits, as copper.
+
+    trouble: what the firmware finds wrong with the link, as 'Bad signal integrity'; '' for nothing.
+    """
 
     kind: str
     readings: tuple[Reading, ...]
+    trouble: str = ""
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,8 @@ def read_module(output: str) -> Module | str:
         found = as_dict(loads(output[start : output.rfind("}") + 1])) if start >= 0 else {}
     except ValueError:
         found = {}
-    info = as_dict(as_dict(as_dict(found.get("result")).get("output")).get("Module Info"))
+    shown = as_dict(as_dict(found.get("result")).get("output"))
+    info, advice = as_dict(shown.get("Module Info")), as_dict(shown.get("Troubleshooting Info"))
     if not info:
         error = re.search(r"-E-\s*(\S.*)", output)
         words = text(as_dict(found.get("status")).get("message")) if found else last_line(output)
@@ -100,7 +106,9 @@ def read_module(output: str) -> Module | str:
         if (value := _VALUE.fullmatch(text(info.get(key)).strip())) and float(value[2]) < float(value[3])
     )
     kind = (text(info.get(key)).strip() for key in ("Vendor Name", "Vendor Part Number", "Cable Type"))
-    return Module(" ".join(word for word in kind if word not in ("", "N/A")), readings)
+    is_fault = _FAULT.fullmatch(text(advice.get("Status Opcode")))
+    trouble = text(advice.get("Recommendation")).strip() if is_fault else ""
+    return Module(" ".join(word for word in kind if word not in ("", "N/A")), readings, trouble)
 
 
 OPTICS = Probe(

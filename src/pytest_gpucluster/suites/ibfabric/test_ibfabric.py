@@ -84,9 +84,42 @@ def drawn(
     return fabric
 
 
-usual_rates = fact(once=True)(judge.usual_rates)
 rails = fact(once=True)(judge.rails_of_leaves)
-usual_keys = fact(once=True)(judge.usual_keys)
+
+
+@fact(once=True)
+def links_of_peers(links: Owned, gpucluster_session: ClusterSession) -> dict[str, Owned]:
+    """{group of nodes that are compared with one another: its links}: another group may be of another generation, or tenant."""
+    groups = {node.peers.nodes: node.peers.names for node in gpucluster_session.nodes.values()}
+    return {group: links.among(names) for group, names in groups.items()}
+
+
+@fact(once=True)
+def rates_of_peers(links_of_peers: Mapping[str, Owned]) -> dict[str, dict[str, Norm[float]]]:
+    """{group: norms of the rates of its links}."""
+    return {group: judge.usual_rates(its) for group, its in links_of_peers.items()}
+
+
+@fact(once=True)
+def keys_of_peers(
+    fabric: FabricFacts, links_of_peers: Mapping[str, Owned]
+) -> dict[str, dict[str, Norm[tuple[int, ...]]]]:
+    """{group: norms of the partition keys of its ports}."""
+    return {group: judge.usual_keys(fabric, its) for group, its in links_of_peers.items()}
+
+
+@fact
+def usual_rates(node: Node, rates_of_peers: Mapping[str, dict[str, Norm[float]]]) -> dict[str, Norm[float]]:
+    """{place of a port: norm of the rate of its link} of the node's group."""
+    return rates_of_peers[node.peers.nodes]
+
+
+@fact
+def usual_keys(
+    node: Node, keys_of_peers: Mapping[str, dict[str, Norm[tuple[int, ...]]]]
+) -> dict[str, Norm[tuple[int, ...]]]:
+    """{place of a port: norm of its partition keys} of the node's group."""
+    return keys_of_peers[node.peers.nodes]
 
 
 @fact(once=True)
