@@ -11,7 +11,7 @@ from pytest_gpucluster.core.majority import Norm, decides, norm
 from pytest_gpucluster.kit.node.port_errors import CAUSED_ELSEWHERE, allowed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pytest_gpucluster.suites.ibfabric.facts import FabricFacts, NodePort, NodePorts
     from pytest_gpucluster.suites.ibfabric.subnet import Link, Port
@@ -49,7 +49,7 @@ class Owned:
 
     def among(self, nodes: Iterable[str]) -> Owned:
         """Return the links of some of the nodes."""
-        return Owned({node: self.of[node] for node in nodes if node in self.of})
+        return Owned({node: self.of[node] for node in nodes if node in self.of}, self.places)
 
     @property
     def guids(self) -> frozenset[str]:
