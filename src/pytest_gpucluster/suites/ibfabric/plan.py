@@ -172,7 +172,7 @@ _COLUMNS = {
 def _sheet(file: _File) -> Plan:
     """Read CSV separated by comma, semicolon or tab; rows without one end are ports without a cable.
 
-    So are rows with a remark in place of a device, as SPARE or TBD: it has no number, and no port in any row.
+    So are rows with a remark instead of a device, as SPARE or TBD: it has no number, and no port in any row.
     """
     columns: dict[int, int] = {}
     found: list[tuple[int, list[str]]] = []

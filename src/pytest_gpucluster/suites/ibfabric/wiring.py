@@ -157,7 +157,7 @@ def of_subnet(
     recorded: Mapping[str, str] = MappingProxyType({}),
     adapters: Mapping[str, str] = MappingProxyType({}),
 ) -> Wiring:
-    """Return the cables of a subnet. names: {GUID: name} in place of node descriptions, the first counts; recorded: descriptions of a record.
+    """Return the cables of a subnet. names: {GUID: name} instead of node descriptions, the first counts; recorded: descriptions of a record.
 
     adapters: of an HCA mapping.
     """
