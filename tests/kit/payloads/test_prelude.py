@@ -94,6 +94,20 @@ def test_payload_defines_no_name_of_its_parts_again(path: Path) -> None:
         seen |= defined(part) | modules
 
 
+def test_parts_travel_without_docstrings_and_with_their_line_numbers() -> None:
+    *_, prelude = (
+        part
+        for part in parts_of(ast.parse(sent(payload_step.COLLECTIVE)))
+        if defined(part) == defined(ast.parse(PRELUDE.read_text()))
+    )
+    here = ast.parse(PRELUDE.read_text())
+    for own, travelled in zip(here.body, prelude.body, strict=True):
+        assert own.lineno == travelled.lineno
+        if isinstance(travelled, ast.FunctionDef):
+            assert ast.get_docstring(travelled) is None
+            assert ast.dump(travelled.body[-1]) == ast.dump(own.body[-1])  # type: ignore[attr-defined]
+
+
 def test_each_part_of_a_payload_is_sent_once() -> None:
     text = sent(payload_step.COLLECTIVE)
     assert [

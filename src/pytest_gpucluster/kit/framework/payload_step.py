@@ -6,6 +6,7 @@ not every one of them passes stdin or variables to each task. In `ps` the name o
 
 from __future__ import annotations
 
+import ast
 import base64
 import re
 import zlib
@@ -46,7 +47,7 @@ def _packed(payload: Path) -> str:
 def sent(payload: Path) -> str:
     """Return a payload with each shared part inlined instead of its import, on one line, so that line numbers stay.
 
-    `text_of("FILE")` becomes the text of this file of the package.
+    `text_of("FILE")` becomes the text of this file of the package. Docstrings stay here: a command has limits.
     """
     inlined: set[str] = set()
 
@@ -58,12 +59,24 @@ def sent(payload: Path) -> str:
         if part.name in inlined:
             return newlines
         inlined.add(part.name)
-        return f'exec(compile({complete(part.read_text())!r}, "{part.name}", "exec"))' + newlines
+        text = complete(_without_docstrings(part.read_text()))
+        return f'exec(compile({text!r}, "{part.name}", "exec"))' + newlines
 
     def complete(text: str) -> str:
         return _TEXT.sub(lambda found: repr(sent(_PACKAGE / found[1])), _IMPORT.sub(inline, text))
 
     return complete(payload.read_text())
+
+
+def _without_docstrings(text: str) -> str:
+    """Return a program whose lines have the same numbers."""
+    lines = text.split("\n")
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(node):
+            first = node.body[0]
+            number = (first.end_lineno or first.lineno) - first.lineno
+            lines[first.lineno - 1 : first.lineno + number] = [" " * first.col_offset + "0"] + [""] * number
+    return "\n".join(lines)
 
 
 def environment_named(cluster: Cluster, name: str | None, section: str) -> EnvironmentConfig | None:
