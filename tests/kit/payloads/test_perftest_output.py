@@ -74,6 +74,11 @@ QUOTED = """{
         (DURATION, {"bandwidth": 98.02 / 8}),
         (MEGABYTES.format(unit="MB"), {"bandwidth": 11728.47 * 2**20 / 1e9}),
         (MEGABYTES.format(unit="MiB"), {"bandwidth": 11728.47 * 2**20 / 1e9}),
+        (  # perftest of an Ascend 910: wider columns
+            " #bytes       #iterations        BW peak[MB/sec]            BW average[MB/sec]          MsgRate[Mpps]\n"
+            " 2097152      1000               23370.21                   23365.53                    0.011683\n",
+            {"bandwidth": 23365.53 * 2**20 / 1e9},
+        ),
         (LATENCY, {"latency": 1.79, "tail": 1.88}),
         (UNQUOTED, {"latency": 2.42, "tail": 2.47}),
         (QUOTED, {"bandwidth": 393.98 / 8}),
@@ -118,6 +123,24 @@ def test_the_last_size_of_a_sweep_counts() -> None:
         (
             "libibverbs: Warning: couldn't load driver 'libmana-rdmav34.so'\nIB device mlx5_9 not found\n",
             "IB device mlx5_9 not found",
+        ),
+        (  # an adapter of another vendor than NVIDIA
+            " new post send flow is not supported, falling back to ibv_post_send\n Port number 1 state is Down\n",
+            "Port number 1 state is Down",
+        ),
+        (  # rdma-core: check_memlock_limit
+            "libibverbs: Warning: RLIMIT_MEMLOCK is 32768 bytes.\n    This will severely limit memory registrations.\nCouldn't allocate MR\n",
+            "Couldn't allocate MR",
+        ),
+        (  # perftest issue 140
+            "got completion with error:\n00000000 00000000 00000000 00000000\n00000000 01005104 08001a78 000013d2\n"
+            " Completion with error at client\n Failed status 4: wr_id 0 syndrom 0x51\nscnt=128, ccnt=0\n",
+            "Completion with error at client Failed status 4: wr_id 0 syndrom 0x51",
+        ),
+        (  # providers/mlx5/cq.c
+            "mlx5: gpu1: got completion with error:\n00000000 00000000 00000000 00000000\n Completion with error at client\n"
+            " Failed status 10: wr_id 0 syndrom 0x88\n",
+            "Completion with error at client Failed status 10: wr_id 0 syndrom 0x88",
         ),
         ("Perftest doesn't supports CUDA tests with inline messages: inline size set to 0\n", ""),
         ("", ""),

@@ -19,8 +19,10 @@ _NAMES = {
     "percentile_99": "tail",
     "99% percentile": "tail",
 }
-# lines on stderr of tests that work
-_HARMLESS = re.compile(r"libibverbs: Warning|inline|WARNING|Conflicting CPU frequency|Requested ")
+# lines on stderr after which a test continues
+_HARMLESS = re.compile(r"(?i)inline|warning|falling back|conflicting cpu frequency|requested ")
+# rdma-core: "libibverbs: Warning: RLIMIT_MEMLOCK is 65536 bytes." with an indented line, "mlx5: NODE: got completion with error:" with a dump
+_LIBRARY = re.compile(r"(?:lib\w+|mlx\d): |got completion with error| {4}|[0-9a-f]{8} [0-9a-f]{8} ")
 
 
 def read_perftest(text: str) -> Dict[str, float]:
@@ -41,9 +43,10 @@ def read_perftest(text: str) -> Dict[str, float]:
 
 
 def error_of(text: str) -> str:
-    """Return the first line of stderr that is no warning, since perftest prints the cause first; '' for none.
+    """Return the first line of stderr that is perftest's own and no warning, since it prints the cause first; '' for none.
 
     A completion with an error has its status in the next line: 12 is "transport retry counter exceeded".
     """
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not _HARMLESS.search(line)]
+    own = [line.strip() for line in text.splitlines() if not _LIBRARY.match(line)]
+    lines = [line for line in own if line and not _HARMLESS.search(line)]
     return " ".join(lines[: 2 if lines and lines[0].startswith("Completion with error") else 1])[:200]
