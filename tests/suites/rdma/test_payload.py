@@ -135,6 +135,54 @@ def test_a_partner_that_never_comes_is_given_up(node_a: shared.PerftestNode, pai
         node_a.meet(0, pair)
 
 
+OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build"
+CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15"
+BOTH = "      --use_cuda=<cuda device id>\n      --use_cuda_dmabuf Use CUDA DMA-BUF\n"
+
+
+@pytest.mark.parametrize(
+    ("usage", "driver", "peer", "expected"),
+    [
+        ("  -F, --CPU-freq", OPEN, True, None),  # Debian, Ubuntu
+        (BOTH, CLOSED, True, []),
+        (BOTH, OPEN, False, ["--use_cuda_dmabuf"]),  # perftest issues 280 and 346
+        (BOTH, CLOSED, False, None),
+        (BOTH.partition("\n")[0], OPEN, False, None),
+    ],
+)
+def test_memory_of_gpus_is_used_where_the_kernel_can_register_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    usage: str,
+    driver: str,
+    peer: bool,
+    expected: list[str] | None,
+) -> None:
+    (tmp_path / "version").write_text(driver)
+    monkeypatch.setattr(shared, "DRIVER", str(tmp_path / "version"))
+    monkeypatch.setattr(shared, "PEER_MODULES", (str(tmp_path if peer else tmp_path / "absent"),))
+    assert shared.gpu_memory_options(usage) == expected
+
+
+@pytest.mark.parametrize(
+    ("listed", "expected"), [("0-1,8\n", {1, 8}), ("40-63", {1, 2, 8}), ("", {1, 2, 8}), (None, {1, 2, 8})]
+)
+def test_a_tool_runs_on_the_adapters_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: str | None, expected: set[int]
+) -> None:
+    monkeypatch.setattr(shared, "NEAR", str(tmp_path / "%s"))
+    if listed is not None:
+        (tmp_path / "mlx5_0").write_text(listed)
+    assert shared.near_cpus("mlx5_0", {1, 2, 8}) == expected
+
+
+def test_a_tool_that_ends_without_a_figure_is_no_lost_data(tools: Path) -> None:
+    tool = tools / "bin/ib_write_bw"
+    tool.write_text(tool.read_text().replace('"$@"', '"$@" >/dev/null'))
+    (fact,) = run(tools, (["r0"], ["write"])).values()
+    assert fact["problem"].startswith("a: no result, exit status 0")
+
+
 def test_the_version_is_reported_and_an_absent_tool_is_named(
     tools: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
