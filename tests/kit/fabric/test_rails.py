@@ -23,7 +23,15 @@ from fabric_helpers import answer
 from pytest_gpucluster.config.models import FabricProfile, GpuProfile, Profile, Rail
 from pytest_gpucluster.core.check import Action, Check, Metric, Outcome
 from pytest_gpucluster.kit.fabric.facts import ADAPTERS, Adapters, GidPort, Port, parse_adapters
-from pytest_gpucluster.kit.fabric.rails import _by_card, _counted, rail_majority, rails_of, role
+from pytest_gpucluster.kit.fabric.rails import (
+    Rails,
+    _by_card,
+    _counted,
+    in_use,
+    rail_majority,
+    rails_of,
+    role,
+)
 from pytest_gpucluster.kit.gpu.nvidia_smi import Topology
 from pytest_gpucluster.suites.fabric import checks as fabric
 
@@ -666,3 +674,23 @@ def test_a_rail_that_no_node_has_takes_no_node_out_of_service() -> None:
     majority = fabric.active_majority(of_three(sick, node(*rails(), STORAGE[0])))
     (lost,) = fabric.hca_count(profile, sick, majority, rails_of(sick, profile)).findings
     assert (lost.measured, lost.action) == ("no rail: adapter 0000:e9:00.0 is not there", None)
+
+
+SECOND = replace(RAIL, device="mlx5_1")
+
+
+@pytest.mark.parametrize(
+    ("need", "spare", "kept"),
+    [
+        (1, {"state": "DOWN", "rate": 1.25}, False),  # the second port of a card, without a cable
+        (1, {"link_layer": "Ethernet"}, False),
+        (1, {"rate": 12.5}, False),
+        (1, {}, True),
+        (1, {"state": None, "rate": None, "link_layer": None}, True),  # unknown
+        (2, {"state": "DOWN", "rate": 1.25}, True),  # a rail that is down must be tested, and fail
+        (0, {"state": "DOWN"}, False),
+    ],
+)
+def test_spare_ports_carry_no_traffic(need: int, spare: dict[str, Any], kept: bool) -> None:
+    ports = (RAIL, replace(SECOND, **spare))
+    assert in_use(Rails(need, ports), IB.fabric) == (ports if kept else (RAIL,))

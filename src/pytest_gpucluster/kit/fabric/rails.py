@@ -29,7 +29,7 @@ from pytest_gpucluster.kit.node.known_lines import data_file
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytest_gpucluster.config.models import Profile
+    from pytest_gpucluster.config.models import FabricProfile, Profile
     from pytest_gpucluster.kit.fabric.facts import Adapters, Port
 
 # {PCI address of a GPU: the locations of its rails on all nodes}
@@ -84,15 +84,31 @@ class RailPort:
     gpu: int | None = None
 
 
-def rail_ports(rails: Iterable[Rails]) -> dict[str, RailPort]:
+def rail_ports(rails: Iterable[Rails], fabric: FabricProfile) -> dict[str, RailPort]:
     """Return {location: port} of a node: the same place has the same name on all nodes, also if an adapter is missing."""
     return {
         port.location: RailPort(
             port.device, port.number, one.part(port), one.gpus[0].index if one.gpus else None
         )
         for one in rails
-        for port in one.ports
+        for port in in_use(one, fabric)
     }
+
+
+def in_use(rails: Rails, fabric: FabricProfile) -> tuple[Port, ...]:
+    """Return the ports without the spare ones: of another link layer, not up, or slower, as far as enough others are left.
+
+    The fabric suite accepts those: the second port of a card is without a cable, or belongs to storage.
+    """
+    ports, least = rails.ports, 0.99 * (fabric.rate or 0.0)
+    for fits in (
+        lambda port: port.link_layer in (fabric.link_layer, None),
+        lambda port: port.state in ("ACTIVE", None),
+        lambda port: (port.rate or least) >= least,
+    ):
+        left = tuple(filter(fits, ports))
+        ports = left if len(left) >= rails.need else ports
+    return ports
 
 
 def role(port: Port) -> str:

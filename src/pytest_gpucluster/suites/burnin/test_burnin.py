@@ -46,7 +46,7 @@ def burnin_results(
     session, found = gpucluster_session, {}
     loads = session.cluster.section(BurninConfig).loads
     rails = rails_of_all(fleet_facts(ADAPTERS), session.nodes) if "rdma" in loads else {}
-    ports = {node: rail_ports(of_node) for node, of_node in rails.items()}
+    ports = {node: rail_ports(of_node, session.nodes[node].profile.fabric) for node, of_node in rails.items()}
     for held in session.allocations:
         result = _burn(pytestconfig, session, held, event, live_line, ports)
         live_line.close()
