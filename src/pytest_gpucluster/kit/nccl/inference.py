@@ -133,6 +133,16 @@ class Inference:
         """The links that were slow once and not measured again."""
         return tuple(edge.ends for edge in self.slow_links if edge.bad == 1 and not edge.good)
 
+    def convicting_links(self, most: int) -> tuple[Group, ...]:
+        """Return the links that convict a node and were always slow, at most `most` times: a disturbance passes, a fault stays."""
+        convicted = self.bad_nodes.keys() - self.alone.bad.keys()
+        return tuple(
+            edge.ends
+            for edge in self.edges
+            if 0 < edge.counts[Status.SLOW] == edge.bad <= most and not edge.good
+            if any(end in convicted and edge.other(end) in self.partners for end in edge.ends)
+        )
+
     @property
     def suspects(self) -> list[str]:
         """The nodes that are neither acquitted nor bad: slow in a pair, or never measured in one."""

@@ -56,6 +56,7 @@ class Localiser:
     `nodes`: names in Slurm's order. `leaves`: {node: leaf switch}, may lack nodes. `expected`: {kind: lowest accepted
     GB/s}, see GroupKind; other kinds are compared with the fleet. `least`: what pairs must reach if nothing is expected.
     `gpus_per_node` above 1: bad nodes are split into parts. `alone` False: the nodes were measured alone before, and `feed` may get those results first.
+    `repeats`: how often a slow pair that convicts a node is repeated, where a measurement is so short that other traffic disturbs it.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Localiser:
         least: Bound | None = None,
         gpus_per_node: int = 1,
         alone: bool = True,
+        repeats: int = 0,
         min_distance: float = MIN_DISTANCE,
         sigmas: float = SIGMAS,
         max_steps: int = MAX_STEPS,
@@ -80,7 +82,7 @@ class Localiser:
         self._expected = {GroupKind(kind): value for kind, value in (expected or {}).items()}
         self._least = least
         self._distances = {"min_distance": min_distance, "sigmas": sigmas}
-        self._alone_first = alone
+        self._alone_first, self._repeats = alone, repeats
         self._first: list[Measurement] = []  # the unbiased sample for the bounds of the fleet
         self._later: list[Measurement] = []
         self._steps = 0
@@ -130,7 +132,7 @@ class Localiser:
     def _suspect_batch(self) -> Batch:
         found = self.infer()
         alone = tuple((node,) for node in self.nodes if node in found.alone.slow_once)
-        pairs = _arrange(wanted_pairs(found))
+        pairs = _arrange(wanted_pairs(found, repeats=self._repeats))
         return ((alone,) if alone else ()) + pairs
 
     def _parts_batch(self) -> Batch:

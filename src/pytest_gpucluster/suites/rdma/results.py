@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from pytest_gpucluster.kit.nccl.pairing import Group, Round
 
 TESTS = ("write", "send", "read")  # payload.py has their commands
+# a test takes 0.2 s at 400 Gb/s: of 64 healthy nodes with 8 rails on a fabric whose traffic slows one pair in ten, 4 were bad with two
+# partners once, and none in all of three measurements
+AGAIN = 2
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ def measure_rails(
         for location in of_node:
             having[location].append(node)
     plans = {
-        location: Localiser(nodes, leaves=leaves, least=bound, alone=False)
+        location: Localiser(nodes, leaves=leaves, least=bound, alone=False, repeats=AGAIN)
         for location, nodes in having.items()
         if len(nodes) > 1
     }
@@ -158,10 +161,16 @@ def _together(found: RdmaResult, run: RunSlots) -> dict[str, tuple[float, str]]:
         for one in found.found.values()
         for node in (*one.bad_nodes, *(end for link in one.bad_links for end in link))
     }
-    good = [node for node in found.rails if node not in suspect]
-    pairs = neighbours(good)
-    rounds = [pairs, ((good[-1], good[0]),)] if len(good) % 2 and len(good) > 1 else [pairs]
-    slots = [Slot(_common(found.rails, pairs), pairs, ("write",)) for pairs in rounds if pairs]
+    alike: dict[tuple[str, ...], list[str]] = defaultdict(list)  # the sum of fewer rails is another figure
+    for node, of_node in found.rails.items():
+        if node not in suspect:
+            alike[tuple(sorted(of_node))].append(node)
+    slots = [
+        Slot(rails, groups, ("write",))
+        for rails, nodes in alike.items()
+        for groups in (neighbours(nodes), ((nodes[-1], nodes[0]),) if len(nodes) % 2 else ())
+        if len(nodes) > 1 and groups
+    ]
     rates: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for fact in (fact for facts in (run(slots) if slots else ()) for fact in facts if "bandwidth" in fact):
         ends = str(fact["client"]), str(fact["server"])
@@ -176,9 +185,3 @@ def _together(found: RdmaResult, run: RunSlots) -> dict[str, tuple[float, str]]:
         for node, (rate, partner) in best.items()
         if len(rates[node][partner]) == len(found.rails[node])
     }
-
-
-def _common(rails: Mapping[str, Mapping[str, RailPort]], pairs: Round) -> tuple[str, ...]:
-    """Return the rails that all nodes of these pairs have."""
-    of_nodes = [set(rails[node]) for pair in pairs for node in pair]
-    return tuple(sorted(set.intersection(*of_nodes)))
