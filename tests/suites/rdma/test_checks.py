@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from counter_examples import (
+    CONFIGURE,
     DRAIN,
     MONITOR,
     NOT_APPLICABLE,
@@ -87,6 +88,10 @@ COUNTER_EXAMPLES = [
         "rdma.bandwidth", "a slow adapter", NGC, DRAIN, lambda: bandwidth(one_rail(RAILS[1], "gpu02", SLOW)), sick=True,
     ),
     CounterExample(
+        "rdma.bandwidth", "all rails of a node at three quarters: IOMMU, ACS or the BIOS", NGC, CONFIGURE,
+        lambda: bandwidth(measured(names(6), lambda _r, a, b, test: SLOW if test != "read" and "gpu02" in (a, b) else None)), sick=True,
+    ),
+    CounterExample(
         "rdma.bandwidth", "a port without the GID: no repair of hardware helps", "perftest: set_up_connection", MONITOR,
         lambda: bandwidth(one_rail(RAILS[0], "gpu02", "gpu02: Unable to set up socket connection", "write")), sick=True,
     ),
@@ -132,6 +137,13 @@ def test_a_slow_rail_is_named_by_adapter_and_gpu_with_both_partners_and_the_limi
     assert finding.part == "mlx5_1 port 1, rail of GPU 1"
     assert "bad with gpu01, gpu03, which are fine with others" in finding.measured
     assert "29.5 GB/s, at least 45 GB/s (90% of the port's 400 Gb/s): slow" in finding.measured
+
+
+def test_rails_that_are_slow_alike_are_one_finding() -> None:
+    found = measured(names(6), lambda _r, a, b, test: SLOW if test != "read" and "gpu02" in (a, b) else None)
+    (finding,) = bandwidth(found).findings
+    assert finding.part == "all 2 rails"
+    assert finding.measured.startswith("29.5 to 29.5 GB/s with partners that are fast with others")
 
 
 def test_what_perftest_prints_is_explained() -> None:

@@ -117,11 +117,16 @@ class FrameworkStepRunner(Generic[Config]):
         self.done: dict[Hashable, Any] = {}
 
     @classmethod
+    def groups(cls, session: NodesUnderTest) -> list[tuple[Allocation, tuple[str, ...]]]:
+        """Return the allocations, each with the nodes that run a step together."""
+        return nodes_by_allocation(session)
+
+    @classmethod
     def of_allocations(cls, session: NodesUnderTest, config: Config, **own: Any) -> list[Self]:
         """Return a runner per allocation that has testable nodes. `own`: further arguments of the derived class."""
         made = [
             cls(held, session.cluster, session.inventory, config, nodes, **own)
-            for held, nodes in nodes_by_allocation(session)
+            for held, nodes in cls.groups(session)
         ]
         for runner in made:
             runner.reach = replace(runner.reach, selected=len(session.nodes))

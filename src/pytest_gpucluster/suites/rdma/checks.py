@@ -36,6 +36,7 @@ _MEANING = {
     "GID types": "the GIDs of the two ports are of different types: see fabric.gid",
     "Couldn't connect to": "a firewall between the nodes, or the server has ended",
     "not found": "the adapter is not there: see fabric.hca_count",
+    "allocate MR": "memory cannot be registered: the limit of locked memory (ulimit -l), or GPU memory (see fabric.peer_memory)",
     "to RTR": "the two ports do not reach each other: GID, LID, partition or VLAN",
     "Failed status 12": "data were lost on the path (retries exceeded): MTU of a switch, or flow control of RoCE",
     "retry counter exceeded": "data were lost on the path: MTU of a switch, or flow control of RoCE",
@@ -48,14 +49,24 @@ _MEANING = {
     cause="a slow or failing adapter or cable of this node, or its PCIe link: its partners are fast with others on the same rail",
     hint="ibstat and mlxlink of the adapter; its PCIe width (-m os, fabric); exchange the cable with the next rail's and test again",
     action=Action.DRAIN,
-    never_healthy="two partners reach the port's rate with other nodes on this rail and not with this node, in a step that has the node for itself; "
-    "a tool that fails, and a rate above the limit, take no node out of service",
+    never_healthy="two partners reach the port's rate with other nodes on this rail and not with this node, in three measurements of each, in a step "
+    "that has the node for itself; a tool that fails, a rate above the limit, and all rails of a node alike, take no node out of service",
 )
 def bandwidth(node_name: str, rdma: RdmaResult, reach: Reach) -> Judgement:
     """Every port for GPU traffic moves data at its rate, in both directions, with two partners."""
     _require(node_name, rdma, reach)
     for partner, slowest in rdma.slowest_rails(node_name).items():
         yield Metric(SLOWEST_RAIL, slowest, "GB/s", f"with {partner}")
+    slow = _slow_rails(node_name, rdma)
+    one_cause = len(slow) > 1 and slow.keys() == rdma.rails[node_name].keys()
+    if one_cause:
+        rates = f"{min(slow.values()):.4g} to {max(slow.values()):.4g} GB/s"
+        yield Finding(
+            f"all {len(slow)} rails",
+            f"{rates} with partners that are fast with others: one cause for all of them, like IOMMU, ACS, the PCIe settings of the BIOS, or the processor",
+            "as fast as the rails of its partners with others",
+            Action.CONFIGURE,
+        )
     for location, rail in rdma.rails[node_name].items():
         own = [it for it in rdma.measured(location) if node_name in it.members]
         if not own or untried_pairs(own):
@@ -64,23 +75,41 @@ def bandwidth(node_name: str, rdma: RdmaResult, reach: Reach) -> Judgement:
         values = [it.busbw for it in own if it.busbw is not None]
         if values:
             yield Metric("rdma_bandwidth", statistics.median(values), "GB/s", rail.device)
-        found, hard = rdma.found[location], rdma.bound.value if rdma.bound else None
-        if node_name in found.bad_nodes:
-            slow = len(values) == len(own) and hard is not None and max(values) < hard
-            evidence = [line for line in found.evidence if names_all(line, node_name)][:SHOWN]
-            why = meaning(*(it.problem for it in own))
-            yield Finding(
-                rail.part,
-                "; ".join(filter(None, (f"{found.why.get(node_name, 'slow')}: {'; '.join(evidence)}", why))),
-                "as fast as the same rail of its partners with others",
-                None if slow else Action.MONITOR,
-            )
-        elif not values:
-            yield NotAvailable(f"{rail.part}: {own[0].problem or 'no result'}: see rdma.links")
-        elif slower := all_slow(node_name, rdma.measured(location), hard):
-            yield replace(slower, part=rail.part)
-        elif any(node_name in it.candidates and it.reason.startswith(NO_BOUND) for it in found.unresolved):
-            yield NotAvailable(f"{rail.part}: nothing to compare with: {OTHERWISE}")
+        if not one_cause:
+            yield from _of_rail(node_name, rdma, location, None if location in slow else Action.MONITOR)
+
+
+def _of_rail(node_name: str, rdma: RdmaResult, location: str, action: Action | None) -> Judgement:
+    """Judge one rail of a node; `action` is that of a bad one."""
+    own = [it for it in rdma.measured(location) if node_name in it.members]
+    part, found = rdma.rails[node_name][location].part, rdma.found[location]
+    if node_name in found.bad_nodes:
+        evidence = [line for line in found.evidence if names_all(line, node_name)][:SHOWN]
+        why = meaning(*(it.problem for it in own))
+        yield Finding(
+            part,
+            "; ".join(filter(None, (f"{found.why.get(node_name, 'slow')}: {'; '.join(evidence)}", why))),
+            "as fast as the same rail of its partners with others",
+            action,
+        )
+    elif all(it.busbw is None for it in own):
+        yield NotAvailable(f"{part}: {own[0].problem or 'no result'}: see rdma.links")
+    elif slower := all_slow(node_name, rdma.measured(location), rdma.bound.value if rdma.bound else None):
+        yield replace(slower, part=part)
+    elif any(node_name in it.candidates and it.reason.startswith(NO_BOUND) for it in found.unresolved):
+        yield NotAvailable(f"{part}: nothing to compare with: {OTHERWISE}")
+
+
+def _slow_rails(node: str, rdma: RdmaResult) -> dict[str, float]:
+    """Return {location: GB/s of the best pair} of the rails on which every pair with a bad node is below the limit."""
+    found = {}
+    for location in rdma.rails[node] if rdma.bound else ():
+        values = [it.busbw for it in rdma.measured(location) if node in it.members]
+        known = [value for value in values if value is not None]
+        is_bad = location in rdma.found and node in rdma.found[location].bad_nodes
+        if is_bad and len(known) == len(values) and rdma.bound and max(known) < rdma.bound.value:
+            found[location] = max(known)
+    return found
 
 
 def _require(node_name: str, rdma: RdmaResult, reach: Reach) -> None:
@@ -167,7 +196,7 @@ def together(node_name: str, rdma: RdmaResult, reach: Reach) -> Judgement:
         raise NotApplicable("the node has one rail")
     if node_name not in rdma.together:
         raise NotAvailable(
-            "not measured: a rail or link of the node is bad: see rdma.bandwidth and rdma.links"
+            "not measured: a rail or link of the node is bad (see rdma.bandwidth and rdma.links), or no other node has the same rails"
         )
     rate, partner = rdma.together[node_name]
     yield Metric("rdma_all_rails", rate, "GB/s")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.core.errors import ProbeError, SlurmError
 from pytest_gpucluster.core.topology import parse_slurm_topology
 from pytest_gpucluster.kit.fabric.perftest_plan import gid_index, node_plan
-from pytest_gpucluster.kit.fabric.rails import rail_ports
-from pytest_gpucluster.kit.framework.framework_step import FrameworkStepRunner
+from pytest_gpucluster.kit.fabric.rails import in_use, rail_ports
+from pytest_gpucluster.kit.framework.framework_step import FrameworkStepRunner, nodes_by_allocation
 from pytest_gpucluster.kit.nccl.measurement import Bound
 from pytest_gpucluster.kit.payloads.perftest import MEETING_TIME, SLOT_LIMITS
 from pytest_gpucluster.suites.rdma.config import RdmaConfig, RdmaLimit
@@ -20,12 +20,18 @@ from pytest_gpucluster.suites.rdma.results import RdmaResult, Slot, measure_rail
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.config.models import Profile
-    from pytest_gpucluster.kit.fabric.rails import Rails
+    from pytest_gpucluster.kit.fabric.facts import Port
+    from pytest_gpucluster.kit.fabric.rails import RailPort, Rails
+    from pytest_gpucluster.kit.framework.framework_step import NodesUnderTest
     from pytest_gpucluster.kit.framework.payload_result import PayloadResult
 
 # NVIDIA's ngc_multinode_perf passes a port from 90% of its rate on (README: "90% of the port link speed")
 SHARE = 0.9
+FULL_MTU = 4096
+# bytes of each packet of RoCE v2 beside its data: Ethernet with preamble and gap 38, IPv4 20, UDP 8, BTH 12, ICRC 4
+HEADERS = 82
 
 
 class Rdma(FrameworkStepRunner[RdmaConfig]):
@@ -36,6 +42,18 @@ class Rdma(FrameworkStepRunner[RdmaConfig]):
     def __init__(self, *given: Any, all_rails: Mapping[str, tuple[Rails, ...]]) -> None:
         super().__init__(*given)
         self.all_rails = all_rails
+
+    @classmethod
+    def groups(cls, session: NodesUnderTest) -> list[tuple[Allocation, tuple[str, ...]]]:
+        """Return the nodes of each allocation by link layer and limit: ports of several rates are not comparable."""
+        found: dict[Any, tuple[Allocation, list[str]]] = {}
+        for held, nodes in nodes_by_allocation(session):
+            for node in nodes:
+                profile = session.cluster.group_of(node).profile
+                bound = bound_of(profile)
+                kind = (id(held), profile.fabric.link_layer, bound and bound.value)
+                found.setdefault(kind, (held, []))[1].append(node)
+        return [(held, tuple(nodes)) for held, nodes in found.values()]
 
     @cached_property
     def found(self) -> PayloadResult:
@@ -48,11 +66,14 @@ class Rdma(FrameworkStepRunner[RdmaConfig]):
     def result(self) -> RdmaResult:
         """What the pairs have measured on every rail."""
         absent = {node: why for node in self.nodes if (why := self._why_not(node))}
-        rails = {node: rail_ports(self.all_rails[node]) for node in self.nodes if node not in absent}
+        rails = {node: self._ports(node) for node in self.nodes if node not in absent}
         return replace(measure_rails(rails, self._leaves, self.bound, self.run_slots), absent=absent)
 
+    def _ports(self, node: str) -> dict[str, RailPort]:
+        return rail_ports(self.all_rails.get(node, ()), self.cluster.group_of(node).profile.fabric)
+
     def _why_not(self, node: str) -> str:
-        if not rail_ports(self.all_rails.get(node, ())):
+        if not self._ports(node):
             return "no adapter for the traffic of GPUs is known: see fabric.hca_count"
         fact = self.found.last_facts(node).get("found")
         if fact is None:
@@ -64,7 +85,10 @@ class Rdma(FrameworkStepRunner[RdmaConfig]):
     @property
     def bound(self) -> Bound | None:
         """The lowest accepted bandwidth of a port: that of the profile, else a share of its rate; None if that is unknown."""
-        return bound_of(self.cluster.group_of(self.nodes[0]).profile)
+        profile = self.cluster.group_of(self.nodes[0]).profile
+        rails = [one for node in self.nodes for one in self.all_rails.get(node, ())]
+        mtus = [mtu for one in rails for port in in_use(one, profile.fabric) if (mtu := packet_size(port))]
+        return bound_of(profile, min(mtus, default=FULL_MTU))
 
     @cached_property
     def _leaves(self) -> dict[str, str]:
@@ -80,7 +104,7 @@ class Rdma(FrameworkStepRunner[RdmaConfig]):
         nodes = tuple(node for node in self.nodes if node in used)
         plan = {
             "nodes": {
-                node: node_plan(self.address(node), place, rail_ports(self.all_rails[node]))
+                node: node_plan(self.address(node), place, self._ports(node))
                 for place, node in enumerate(nodes)
             },
             "slots": [[slot.rails, slot.tests, slot.pairs] for slot in slots],
@@ -110,9 +134,29 @@ def _of_slot(result: PayloadResult, number: int, slot: Slot) -> Iterable[Mapping
             yield {"pair": pair, "problem": "; ".join(f"{node}: {why}" for node, why in silent.items())}
 
 
-def bound_of(profile: Profile) -> Bound | None:
-    """Return the lowest accepted bandwidth of one port of a profile; None if it states neither a row nor a rate."""
+def bound_of(profile: Profile, mtu: int = FULL_MTU) -> Bound | None:
+    """Return the lowest accepted bandwidth of one port of a profile; None if it states neither a row nor a rate.
+
+    `mtu`: the active MTU of RoCE; smaller packets carry less data, 92.6% of the rate at 1024 and 98% at 4096.
+    """
     for row in profile.rows(RdmaLimit):
         return Bound(row.bandwidth, f"profile {profile.name}: {row.source}")
     rate = profile.fabric.rate
-    return Bound(SHARE * rate, f"{SHARE:.0%} of the port's {8 * rate:g} Gb/s") if rate else None
+    if not rate:
+        return None
+    share, small = SHARE, ""
+    if profile.fabric.link_layer == "Ethernet" and mtu < FULL_MTU:
+        share, small = SHARE * _carried(mtu) / _carried(FULL_MTU), f", MTU {mtu}"
+    return Bound(share * rate, f"{share:.0%} of the port's {8 * rate:g} Gb/s{small}")
+
+
+def packet_size(port: Port) -> int | None:
+    """Return the active MTU of a port; of RoCE it is what fits into that of its interface (iboe_get_mtu of the kernel)."""
+    known = [mtu for mtu in port.interfaces.values() if mtu]
+    fitting = 1 << ((min(known) - 96).bit_length() - 1) if known else None
+    return port.mtu or (fitting and min(fitting, FULL_MTU))
+
+
+def _carried(mtu: int) -> float:
+    """Return the share of data in what a port sends."""
+    return mtu / (mtu + HEADERS)
