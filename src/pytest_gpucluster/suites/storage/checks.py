@@ -187,9 +187,6 @@ def bandwidth(
     """
     for fs in config.filesystems:
         figures = [rates(result, fs.path, what).among(peers) for what in ("write", "read")]
-        if not any(node_name in it.values for it in figures):
-            yield NotAvailable(f"{fs.path}: {UNMEASURED}")
-            continue
         outlying = [it for it in figures if it.slow(node_name, config.min_relative)]
         for figure in figures:
             alone = rates(result, fs.path, figure.measurement, "alone").among(peers)
@@ -199,8 +196,7 @@ def bandwidth(
                 proved = slow_alone or len(outlying) > 1 or fs.kind == "local"  # the node has its disk alone
                 named = proved and figure.has_faster_majority(node_name, config.min_relative)
                 yield finding if named else Advisory(finding.part, finding.measured, finding.expected)
-        yield from _floors(fs, figures, node_name, limits)
-        yield from _metrics(fs, figures, node_name)
+        yield from _recorded(fs, figures, node_name, limits)
 
 
 def _below(figure: Figure, node: str, reference: float, config: StorageConfig) -> bool:
@@ -226,31 +222,26 @@ def _slower(fs: FileSystem, figure: Figure, node: str, more: str = "") -> Findin
     )
 
 
-def _floors(
-    fs: FileSystem, figures: Iterable[Figure], node: str, limits: Sequence[LocalLimit]
-) -> Iterator[Finding]:
-    """Judge what each node must reach on a local file system."""
-    if fs.kind == "local":
-        for figure in figures:
-            least, source = fs.figures(limits).get(_stated(figure), (0.0, ""))
-            if figure.values.get(node, least) < least:
-                part = f"{fs.path} {figure.name.removeprefix('storage_')}"
-                yield Finding(
-                    part, f"{figure.values[node]:.3g} {figure.unit}", f"at least {least:.3g} ({source})"
-                )
+def _recorded(
+    fs: FileSystem, figures: Sequence[Figure], node: str, limits: Sequence[LocalLimit]
+) -> Iterator[Finding | Metric | NotAvailable]:
+    """Record the figures of a node, and judge what each node must reach on a local file system."""
+    found = [it for it in figures if node in it.values]
+    if not found:
+        yield NotAvailable(f"{fs.path}: {UNMEASURED}")
+    for figure in found:
+        value, unit = figure.values[node], figure.unit
+        least, source = fs.figures(limits).get(_stated(figure), (0.0, ""))
+        if fs.kind == "local" and value < least:
+            part = f"{fs.path} {figure.name.removeprefix('storage_')}"
+            yield Finding(part, f"{value:.3g} {unit}", f"at least {least:.3g} ({source})")
+        yield Metric(figure.name, value, unit, fs.path, better="higher" if figure.less_is_worse else "")
 
 
 def _stated(figure: Figure) -> str:
     """Return the key of `expect` of a figure."""
     name = figure.name.removeprefix("storage_")
     return "creates" if name == "create_files" else name
-
-
-def _metrics(fs: FileSystem, figures: Iterable[Figure], node: str) -> Iterator[Metric]:
-    for figure in figures:
-        if node in figure.values:
-            better = "higher" if figure.less_is_worse else ""
-            yield Metric(figure.name, figure.values[node], figure.unit, fs.path, better=better)
 
 
 @check(
@@ -335,14 +326,10 @@ def latency(
     """Random accesses of 4 KiB and fsync take as long as on the other nodes of the group."""
     for fs in config.filesystems:
         figures = [it.among(peers) for it in latencies(result, fs.path)]
-        if not any(node_name in it.values for it in figures):
-            yield NotAvailable(f"{fs.path}: {UNMEASURED}")
-            continue
         # the slowest accesses vary on healthy nodes
         usual = [it for it in figures if not it.name.endswith("_p99")]
         yield from _slow_in(fs, usual, node_name, config)
-        yield from _floors(fs, figures, node_name, limits)
-        yield from _metrics(fs, figures, node_name)
+        yield from _recorded(fs, figures, node_name, limits)
 
 
 @check(
@@ -361,9 +348,6 @@ def metadata(
     """Small files are created, examined and removed as fast as on the other nodes of the group; a folder lists all files of another node."""
     for fs in config.filesystems:
         figures = [it.among(peers) for it in operations(result, fs.path)]
-        if not any(node_name in it.values for it in figures):
-            yield NotAvailable(f"{fs.path}: {UNMEASURED}")
-            continue
         for fact in of_path(result, "listed", fs.path, node_name):
             if fact["seen"] != fact["made"]:
                 writer = node_of(result, fact["writer"])
@@ -375,8 +359,7 @@ def metadata(
         yield from _slow_in(
             fs, [it for it in figures if not it.name.startswith("storage_list")], node_name, config
         )
-        yield from _floors(fs, figures, node_name, limits)
-        yield from _metrics(fs, figures, node_name)
+        yield from _recorded(fs, figures, node_name, limits)
 
 
 def _shared(result: PayloadResult, config: StorageConfig) -> list[str]:
