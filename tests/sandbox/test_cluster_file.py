@@ -43,6 +43,14 @@ def test_cluster_file_loads_and_states_the_model(sandbox: Sandbox) -> None:
     assert len(cables) == 4 * (8 + 1)  # rails, and the port of the board
 
 
+def test_the_next_step_names_this_sandbox(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--cluster=sandbox` is the sandbox in the default folder: beside another one it would test that."""
+    monkeypatch.setenv(Sandbox.variable, str(folder / "default"))
+    assert Sandbox().next_step.startswith("pytest --cluster=sandbox; ")
+    other = Sandbox(folder / "s")
+    assert other.next_step.startswith(f"pytest --cluster={other.cluster_file}; ")
+
+
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_the_cluster_file_states_the_limits_that_slurm_has(folder: Path, nodes: int) -> None:
     """Recorded on a sandbox of one node: slurm.limits failed, for the file said MaxNodes=1 of a partition of 2."""

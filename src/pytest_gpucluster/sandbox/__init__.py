@@ -39,7 +39,12 @@ class Sandbox(api.Sandbox):
     @property
     def next_step(self) -> str:
         """What a user types when the sandbox is up."""
-        return f"pytest --cluster=sandbox; for Slurm's own commands and init: export SLURM_CONF={shlex.quote(str(self.layout.conf))}"
+        # the name stands for the sandbox in the default folder
+        cluster = (
+            "sandbox" if self.layout.root == Sandbox().layout.root else shlex.quote(str(self.cluster_file))
+        )
+        conf = shlex.quote(str(self.layout.conf))
+        return f"pytest --cluster={cluster}; for Slurm's own commands and init: export SLURM_CONF={conf}"
 
     @property
     def cluster_file(self) -> Path:
