@@ -306,7 +306,7 @@ class Machine:
         env = {"PATH": str(self.bin), "HOME": "/root", "LC_ALL": "C", "TZ": "UTC"}
         done = subprocess.run(
             [str(self.bin / "sh"), "-c", command],
-            env=env, cwd=self.root, capture_output=True, stdin=subprocess.DEVNULL, timeout=60, check=False,
+            env=env, cwd=self.root, capture_output=True, stdin=subprocess.DEVNULL, timeout=300, check=False,
         )  # fmt: skip
         # what the command says of its files must read as on a real machine
         out, err = (text.replace(str(self.root).encode(), b"") for text in (done.stdout, done.stderr))

@@ -162,8 +162,8 @@ class Sshd:
 def children(pid: int) -> list[int]:
     """Return the pids of a process's children."""
     found = []
-    for task in Path(f"/proc/{pid}/task").glob("*"):
-        with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # it may end meanwhile
+        for task in Path(f"/proc/{pid}/task").iterdir():
             found += [int(word) for word in (task / "children").read_text().split()]
     return found
 

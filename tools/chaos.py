@@ -399,8 +399,11 @@ class Campaign:
             if process.poll() is None:
                 process.kill()
             process.wait()
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            try:
                 cat.wait(5)
+            except subprocess.TimeoutExpired:  # what a killed run has left still holds the pipe
+                cat.kill()
+                cat.wait()
 
     def _wait(self, run: Running, outcome: RunOutcome) -> None:
         """Wait for its end; an operator loses patience after a while and sends SIGTERM, which has to do."""

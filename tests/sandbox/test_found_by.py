@@ -115,5 +115,5 @@ def test_the_simulated_smartctl_reports_the_drives_of_its_node(
 @pytest.mark.parametrize(("kind", "port"), [("", "swp1"), ("ethernet_cable", "swp47")])
 def test_the_simulated_lldpcli_shows_the_neighbour_of_its_node(tmp_path: Path, kind: str, port: str) -> None:
     found = NEIGHBOURS.parse(answer(tmp_path, kind, NEIGHBOURS.command))
-    assert found.found == (Neighbour("eno1", "eth01", (port,)),)
+    assert found.found == (Neighbour("eno1", "eth01", (port,), "2c:5e:ab:00:00:01"),)
     assert (found.states["eno1"], found.rdma["ib0"]) == ("up", "mlx5_0")

@@ -523,7 +523,7 @@ def test_another_option_of_one_mount_fails_and_addresses_may_differ() -> None:
 def test_an_nfs_client_that_gives_up_is_a_warning(option: str) -> None:
     soft = NFS.format(more=option)
     (warning,) = mount_verdict(soft, soft, soft).advisories
-    assert warning.measured == f"{option}: writes may be lost while the server is away"
+    assert warning.measured == f"{option}, so that writes may be lost while the server is away"
     assert mount_verdict(soft.replace(" rw,", " ro,"), soft).advisories == ()
 
 

@@ -69,7 +69,7 @@ def mount(mounts: Mapping[str, Mount], usual: Mapping[str, Norm[str]], config: S
         if read_only := READ_ONLY.intersection(found.options):
             yield Finding(path, f"mounted read-only: {', '.join(sorted(read_only))}", "rw")
         elif found.fstype.startswith("nfs") and (soft := _GIVE_UP.intersection(found.options)):
-            yield Advisory(path, f"{soft.pop()}: writes may be lost while the server is away", "hard")
+            yield Advisory(path, f"{soft.pop()}, so that writes may be lost while the server is away", "hard")
         yield from usual[path].judge(path, found.kind, worse=differs, shown=_mount_text)
         for name, value in (
             option.split("=", 1) for option in found.options if option.startswith("nconnect=")
