@@ -496,6 +496,24 @@ def test_a_task_that_is_stopped_removes_its_folder(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_task_that_is_stopped_while_it_makes_its_folder_removes_it_too(
+    system: tuple[Any, list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, _ = system
+    steps = []
+
+    def step(name: str, *_: Any) -> list[Any]:
+        steps.append(name)
+        if name == "make the folder":
+            raise SystemExit(143)
+        return [True, True]
+
+    monkeypatch.setattr(made, "step", step)
+    with pytest.raises(SystemExit):
+        made.run()
+    assert steps[-1] == "remove the folder"
+
+
 def test_a_step_names_its_path_to_the_watch_and_what_failed_is_reported(
     system: tuple[Any, list[dict[str, Any]]],
 ) -> None:

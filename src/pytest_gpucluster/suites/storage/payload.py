@@ -213,12 +213,12 @@ class FileSystem:
         if self.shared:
             self.ring = having(usable)
         made = [None] * self.group.size  # type: List[Any]
-        for rank in self.ring[:MAKERS]:
-            self.leader = rank
-            made = self.step("make the folder", self.make)
-            if made[rank] is not None:
-                break
-        try:
+        try:  # from the first folder on: a task that is stopped removes it
+            for rank in self.ring[:MAKERS]:
+                self.leader = rank
+                made = self.step("make the folder", self.make)
+                if made[rank] is not None:
+                    break
             fit = having(self.step("see the folder", self.see_folder, made))
             self.ring = [rank for rank in self.ring if rank in fit]
             self.volume = min([found for found in self.step("space", self.space) if found is not None] or [0])
