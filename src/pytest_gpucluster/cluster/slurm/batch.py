@@ -9,6 +9,17 @@ from pytest_gpucluster.cluster.environment import OWN_LIMITS
 if TYPE_CHECKING:
     from pytest_gpucluster.config.models import SlurmConfig
 
+# one task for at most one minute, whose output goes nowhere
+SMALL_JOB = (
+    "sbatch",
+    OWN_LIMITS,
+    "--parsable",
+    "--nodes=1",
+    "--ntasks=1",
+    "--time=1",
+    "--output=/dev/null",
+)
+
 
 def submission(
     config: SlurmConfig, name: str, *options: str, partition: str | None = None
@@ -25,13 +36,7 @@ def submission(
         "comment": config.comment,
     }
     return (
-        "sbatch",
-        OWN_LIMITS,
-        "--parsable",
-        "--nodes=1",
-        "--ntasks=1",
-        "--time=1",
-        "--output=/dev/null",
+        *SMALL_JOB,
         f"--job-name={name}",
         *(f"--{key}={value}" for key, value in where.items() if value),
         *options,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
-from pytest_gpucluster.cluster.environment import OWN_LIMITS
+from pytest_gpucluster.cluster.slurm.batch import SMALL_JOB
 from pytest_gpucluster.core.errors import NotAvailable, SlurmError
 from pytest_gpucluster.suites.accounting import facts
 from pytest_gpucluster.suites.accounting.config import ASSOCIATION_LIMITS, QOS_LIMITS
@@ -135,16 +135,8 @@ class Accounting:
         words = {"account": access.account, "partition": access.partition, "qos": access.qos}
         argv = (
             *self.become(access.user),
-            *(
-                "sbatch",
-                OWN_LIMITS,
-                "--parsable",
-                "--nodes=1",
-                "--ntasks=1",
-                "--time=1",
-                "--chdir=/",
-                "--output=/dev/null",
-            ),
+            *SMALL_JOB,
+            "--chdir=/",
             *(f"--{key}={value}" for key, value in words.items() if value),
             *options,
         )
