@@ -19,7 +19,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from pytest_gpucluster.kit.payloads.perftest_output import error_of, read_perftest
-from pytest_gpucluster.kit.payloads.prelude import PORT_SPREAD, node_name, own_port
+from pytest_gpucluster.kit.payloads.prelude import PORT_SPREAD, expand, node_name, own_port
 
 MEETING_TIME = 60.0  # seconds for the last task of a step to start
 PORTS = 24  # of a node: one for its payload, one per rail
@@ -61,11 +61,8 @@ def gpu_memory_options(usage: str) -> Optional[List[str]]:
 
 def near_cpus(device: str, allowed: Set[int]) -> Set[int]:
     """Return the allowed processors of the adapter's socket, else all: elsewhere a tool measures the link between sockets."""
-    near = set()  # type: Set[int]
-    for part in printed_by("cat", NEAR % device).strip().split(","):  # 0-31,64-95
-        first, _, last = part.partition("-")
-        if first.isdigit():
-            near.update(range(int(first), int(last or first) + 1))
+    text = printed_by("cat", NEAR % device).strip()  # 0-31,64-95
+    near = set(map(int, expand("[%s]" % text))) if text[:1].isdigit() else set()
     return near & allowed or allowed
 
 
