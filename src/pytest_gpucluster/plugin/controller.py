@@ -286,7 +286,7 @@ class Controller(ClusterSession):
         jobs = [(held.job_id, held.nodes) for held in self.allocations]
         data = (
             self.cluster, dict(self.inventory), self.plan, jobs, address, self.lanes, self.contradictions, self.last_good,
-            self.accepted,
+            self.history,
         )  # fmt: skip
         return base64.b64encode(pickle.dumps(data)).decode()
 

@@ -316,7 +316,7 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
     if slurm is not None:
         session.shell = shell_warning(cluster, slurm.config(), os.environ, own_limits())
     session.reserved = reserved or frozenset()
-    session.last_good, session.accepted = good_before(history, session)
+    session.last_good, session.history = good_before(history, session), history
     session.own_drains = {
         node: inventory[node].reason
         for node in plan.selected
@@ -329,18 +329,12 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
     return session, log
 
 
-def good_before(
-    path: Path | None, session: ClusterSession
-) -> tuple[Mapping[str, float], Mapping[tuple[str, str], float]]:
-    """Return {node: when a run last found it good} and {(check, metric): value of the cluster in its last good run}.
-
-    {} without a history. The end of the run reports one that cannot be read.
-    """
+def good_before(path: Path | None, session: ClusterSession) -> Mapping[str, float]:
+    """Return {node: when a run last found it good}; {} without a history. The end of the run reports one that cannot be read."""
     if path is not None and path.exists():
         with contextlib.suppress(GpuClusterError), contextlib.closing(History(path)) as history:
-            name, simulated = session.cluster.name, session.simulated
-            return history.last_good(name, simulated=simulated), history.accepted(name, simulated=simulated)
-    return {}, {}
+            return history.last_good(session.cluster.name, simulated=session.simulated)
+    return {}
 
 
 def open_log(option: Any, run: str, reports: Reports, *, keep: int, full: bool) -> EventLog:

@@ -76,10 +76,10 @@ class Worker(ClusterSession):
     def take_over(cls, text: str, make_slurm: Callable[[Cluster], Slurm | None]) -> Worker:
         """Make the session from what the controller handed over."""
         data = pickle.loads(base64.b64decode(text))  # noqa: S301 - the controller wrote it
-        cluster, inventory, plan, held, address, lanes, contradictions, last_good, accepted = data
+        cluster, inventory, plan, held, address, lanes, contradictions, last_good, history = data
         worker = cls(cluster, inventory, plan, make_slurm(cluster))
         worker.lanes, worker.contradictions = lanes, contradictions
-        worker.last_good, worker.accepted = last_good, accepted
+        worker.last_good, worker.history = last_good, history
         if worker.slurm is not None:
             worker.allocations = tuple(Allocation.attach(worker.slurm, job, nodes) for job, nodes in held)
         if address is not None:

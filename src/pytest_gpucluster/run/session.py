@@ -25,6 +25,7 @@ from pytest_gpucluster.run.record import clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     import pytest
 
@@ -85,8 +86,7 @@ class ClusterSession:
         self.shell: dict[str, Any] = {}  # the warning of plugin/start.py
         # when an earlier run found a node good, in seconds since the epoch
         self.last_good: Mapping[str, float] = {}
-        # (check, metric) -> value of the cluster's own items in the last good run
-        self.accepted: Mapping[tuple[str, str], float] = {}
+        self.history: Path | None = None  # the file of earlier runs
         self.stopped = self.stopped_by = (
             ""  # why the run was stopped, and the suite that still judges what it has
         )
