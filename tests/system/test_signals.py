@@ -335,7 +335,8 @@ def test_a_locked_history_holds_no_nodes_and_is_not_waited_for_after_a_signal(
             (tmp_path / "locked").touch()
             run.nodes_are_back()
             assert run.process.poll() is None, "it waits for the history"
-            assert (tmp_path / "reports" / "latest" / "metrics.prom").exists()
+            metrics = tmp_path / "reports" / "latest" / "metrics.prom"
+            wait_for(metrics.exists, "the reports are written", 30)  # before the history, which waits for 60 s
             run.process.terminate()
             ended = run.ended()
     assert ended.rc == 2, ended.out
