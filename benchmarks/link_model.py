@@ -28,7 +28,7 @@ class LinkModel:
     `network`: {node: factor}, seen in pairs only. `gpus`: {'node:rank': factor}, seen alone too. `adapters`:
     {'node:rank': factor}, seen in pairs. `links`: {two nodes: factor}. `bad_leaves`: {leaf: factor}, pairs across it.
     `crashes`, `hangs`: {node: when}, when is 'alone' (always) or 'pair' (only with another node).
-    `noise`: standard deviation of the logarithm.
+    `noise`: standard deviation of the logarithm. `traffic`: share of the groups of several nodes that other jobs slow meanwhile.
     """
 
     leaves: Mapping[str, str] = field(default_factory=dict)
@@ -40,6 +40,7 @@ class LinkModel:
     crashes: dict[str, str] = field(default_factory=dict)
     hangs: dict[str, str] = field(default_factory=dict)
     noise: float = 0.02
+    traffic: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -96,4 +97,10 @@ class LinkModel:
         """Return the factors of what lies between two nodes, the nodes' own network included."""
         leaves = {self.leaves.get(node, "") for node in nodes}
         crossed = [self.bad_leaves.get(leaf, 1.0) for leaf in leaves] if len(leaves) > 1 else []
-        return [self.links.get(frozenset(nodes), 1.0), *(self.network.get(n, 1.0) for n in nodes), *crossed]
+        busy = self.traffic and self._random.random() < self.traffic
+        return [
+            self._random.uniform(0.5, 0.85) if busy else 1.0,
+            self.links.get(frozenset(nodes), 1.0),
+            *(self.network.get(n, 1.0) for n in nodes),
+            *crossed,
+        ]

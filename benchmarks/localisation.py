@@ -1,4 +1,4 @@
-"""What localising one bad node costs, and how often it is right.
+"""What localising one bad node costs, how often it is right, and whom the traffic of other jobs accuses.
 
     PYTHONPATH=src python benchmarks/localisation.py [CAMPAIGNS]
 
@@ -18,26 +18,51 @@ from tabulate import tabulate
 
 from pytest_gpucluster.kit.nccl import pairing as schedule
 from pytest_gpucluster.kit.nccl.localization import Localiser
+from pytest_gpucluster.suites.nccl.pair_rounds import REPEATS
 
 if TYPE_CHECKING:
     from pytest_gpucluster.kit.nccl.measurement import Localisation
 
 SIZES = (4, 16, 64, 256, 1024)
 PER_LEAF = 16
+TRAFFIC = (0.02, 0.05, 0.1)
+RUNS = 100
 
 
-def localise(nodes: list[str], model: LinkModel) -> Localisation:
+def localise(nodes: list[str], model: LinkModel, repeats: int = REPEATS) -> Localisation:
     """Run one localisation against the model."""
-    plan = Localiser(nodes, leaves=model.leaves, gpus_per_node=8)
+    plan = Localiser(nodes, leaves=model.leaves, gpus_per_node=8, repeats=repeats)
     while batch := plan.next_rounds():
         plan.feed(model.run(batch))
     return plan.verdict()
 
 
+def fabric(size: int) -> tuple[list[str], dict[str, str]]:
+    """Return so many nodes, and {node: leaf}."""
+    nodes = [f"gpu{i:04}" for i in range(size)]
+    return nodes, {node: f"leaf{i // PER_LEAF}" for i, node in enumerate(nodes)}
+
+
+def accused(size: int, traffic: float, repeats: int) -> list[object]:
+    """Return a row: the nodes and links of healthy fabrics that are called bad, in RUNS runs."""
+    nodes, leaves = fabric(size)
+    found = [
+        localise(nodes, LinkModel(leaves=leaves, traffic=traffic, seed=seed), repeats) for seed in range(RUNS)
+    ]
+    return [
+        size,
+        f"{traffic:.0%}",
+        repeats,
+        sum(len(one.bad_nodes) for one in found),
+        sum(len(one.bad_links) for one in found),
+        f"{sum(one.rounds for one in found) / RUNS:.1f}",
+        f"{sum(one.steps for one in found) / RUNS:.1f}",
+    ]
+
+
 def cost(size: int) -> list[object]:
     """Return a row: rounds and steps for the worst of several single faults among so many nodes."""
-    nodes = [f"gpu{i:04}" for i in range(size)]
-    leaves = {node: f"leaf{i // PER_LEAF}" for i, node in enumerate(nodes)}
+    nodes, leaves = fabric(size)
     bad = nodes[size // 3]
     faults = (
         {"network": {bad: 0.5}},
@@ -104,6 +129,20 @@ def main() -> None:
         "all pairs / ours",
     ]
     print(tabulate([cost(size) for size in SIZES], head))
+    print()
+    head = [
+        "healthy nodes",
+        "slowed by traffic",
+        "repeats",
+        "nodes accused",
+        "links accused",
+        "rounds",
+        "steps",
+    ]
+    rows = [
+        accused(size, share, repeats) for size in (64, 256) for share in TRAFFIC for repeats in (0, REPEATS)
+    ]
+    print(tabulate(rows, head))
     print()
     print(tabulate(campaigns(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)))
     print(stamp())

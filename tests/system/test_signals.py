@@ -336,7 +336,9 @@ def test_a_locked_history_holds_no_nodes_and_is_not_waited_for_after_a_signal(
             run.nodes_are_back()
             assert run.process.poll() is None, "it waits for the history"
             metrics = tmp_path / "reports" / "latest" / "metrics.prom"
-            wait_for(metrics.exists, "the reports are written", 30)  # before the history, which waits for 60 s
+            wait_for(
+                metrics.exists, "the reports are written", 30
+            )  # before the history, which waits for 60 s
             run.process.terminate()
             ended = run.ended()
     assert ended.rc == 2, ended.out

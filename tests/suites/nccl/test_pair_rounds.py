@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_gpucluster.kit.nccl.measurement import Measurement
+    from pytest_gpucluster.kit.nccl.pairing import Group
 
 NODES = tuple(f"gpu{number:02}" for number in range(8))
 
@@ -74,3 +75,21 @@ def test_the_rounds_end_if_a_node_is_lost(number: int, batches: int) -> None:
     assert fabric.batches == batches
     assert (found == Localisation()) is (number == 0)
     assert bool(measured) is (number > 0)
+
+
+def test_the_traffic_of_other_jobs_accuses_no_node_and_hardly_a_link() -> None:
+    nodes = tuple(f"gpu{number:02}" for number in range(64))
+    links: list[Group] = []
+    for seed in range(30):
+        found, _ = Fabric(LinkModel(traffic=0.05, seed=seed)).rounds(nodes).localise(lambda: False)
+        assert found.bad_nodes == (), seed
+        links += found.bad_links
+    assert len(links) <= 1  # slow in three measurements of three; six without the repeat
+
+
+def test_a_slow_node_is_found_beside_traffic_in_one_more_round() -> None:
+    nodes = tuple(f"gpu{number:02}" for number in range(64))
+    found, _ = (
+        Fabric(LinkModel(network={nodes[9]: 0.7}, traffic=0.02, seed=1)).rounds(nodes).localise(lambda: False)
+    )
+    assert (found.bad_nodes, found.rounds, found.steps) == ((nodes[9],), 4, 2)

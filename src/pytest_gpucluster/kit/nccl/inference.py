@@ -25,12 +25,16 @@ PARTNERS = 2  # acquitted partners that convict a node
 
 @dataclass(frozen=True)
 class Observations:
-    """All measurements up to now, and the bounds that they were compared with."""
+    """All measurements up to now, and the bounds that they were compared with.
+
+    `repeats`: how often a slow pair that convicts is measured again: a disturbance passes, a fault stays.
+    """
 
     nodes: tuple[str, ...]
     leaves: Mapping[str, str]
     bounds: Mapping[GroupKind, Bound]
     judged: tuple[Judged, ...]
+    repeats: int = 0
 
     @cached_property
     def position(self) -> Mapping[str, int]:
@@ -125,23 +129,32 @@ class Inference:
 
     @property
     def bad_links(self) -> tuple[Group, ...]:
-        """The links that were slow at least twice and never fine."""
-        return tuple(edge.ends for edge in self.slow_links if edge.bad > 1 and not edge.good)
+        """The links that were slow in each of at least two measurements, and in all repeats."""
+        return tuple(
+            edge.ends for edge in self.slow_links if edge.bad > self._doubtful(edge) and not edge.good
+        )
 
     @property
     def doubtful_links(self) -> tuple[Group, ...]:
-        """The links that were slow once and not measured again."""
-        return tuple(edge.ends for edge in self.slow_links if edge.bad == 1 and not edge.good)
+        """The links that were always slow, and must be measured again."""
+        return tuple(
+            edge.ends for edge in self.slow_links if edge.bad <= self._doubtful(edge) and not edge.good
+        )
 
-    def convicting_links(self, most: int) -> tuple[Group, ...]:
-        """Return the links that convict a node and were always slow, at most `most` times: a disturbance passes, a fault stays."""
+    @property
+    def convicting_links(self) -> tuple[Group, ...]:
+        """The links that convict a node, were always slow, and must be measured again."""
         convicted = self.bad_nodes.keys() - self.alone.bad.keys()
         return tuple(
             edge.ends
             for edge in self.edges
-            if 0 < edge.counts[Status.SLOW] == edge.bad <= most and not edge.good
+            if 0 < edge.counts[Status.SLOW] == edge.bad <= self.observed.repeats and not edge.good
             if any(end in convicted and edge.other(end) in self.partners for end in edge.ends)
         )
+
+    def _doubtful(self, edge: Edge) -> int:
+        """Return how many bad measurements of a link prove nothing yet; traffic makes a link slow, but fails no group."""
+        return 1 if edge.counts[Status.FAILED] else 1 + self.observed.repeats
 
     @property
     def suspects(self) -> list[str]:

@@ -56,7 +56,7 @@ class Localiser:
     `nodes`: names in Slurm's order. `leaves`: {node: leaf switch}, may lack nodes. `expected`: {kind: lowest accepted
     GB/s}, see GroupKind; other kinds are compared with the fleet. `least`: what pairs must reach if nothing is expected.
     `gpus_per_node` above 1: bad nodes are split into parts. `alone` False: the nodes were measured alone before, and `feed` may get those results first.
-    `repeats`: how often a slow pair that convicts a node is repeated, where a measurement is so short that other traffic disturbs it.
+    `repeats`: how often a slow pair that convicts a node or a link is repeated, since the traffic of other jobs makes a pair slow too.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Localiser:
     def _suspect_batch(self) -> Batch:
         found = self.infer()
         alone = tuple((node,) for node in self.nodes if node in found.alone.slow_once)
-        pairs = _arrange(wanted_pairs(found, repeats=self._repeats))
+        pairs = _arrange(wanted_pairs(found))
         return ((alone,) if alone else ()) + pairs
 
     def _parts_batch(self) -> Batch:
@@ -179,7 +179,7 @@ class Localiser:
         for measured in self.measurements:
             kind = kind_of(measured.members, self.leaves)
             judged.append(Judged(measured, kind, judge(measured, bounds.get(kind))))
-        return infer(Observations(self.nodes, self.leaves, bounds, tuple(judged)))
+        return infer(Observations(self.nodes, self.leaves, bounds, tuple(judged), self._repeats))
 
     def verdict(self) -> Localisation:
         """Return the conclusions from all measurements so far."""

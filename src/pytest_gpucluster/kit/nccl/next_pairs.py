@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 ALL_PAIRS_UP_TO = 4  # nodes: all their pairs fit into three rounds, and fewer pairs identify no node
 
 
-def wanted_pairs(found: Inference, *, repeats: int = 0) -> list[Group]:
-    """Return the pairs to measure next; [] if no further pair decides anything. `repeats`: how often those that convict a node are repeated."""
+def wanted_pairs(found: Inference) -> list[Group]:
+    """Return the pairs to measure next; [] if no further pair decides anything."""
     met = met_in(found.edges)
-    wanted = [*found.doubtful_links, *found.convicting_links(repeats)]
+    wanted = [*found.doubtful_links, *found.convicting_links]
     tried = _tried(found)
     load: Counter[str] = Counter(end for pair in wanted for end in pair)
     for node in found.suspects:
