@@ -505,6 +505,24 @@ def mount_verdict(mine: str, *others: str) -> Verdict:
     return checks.mount(nodes["gpu01"], usual_mounts(nodes), CONFIG)
 
 
+def test_options_that_only_a_newer_kernel_prints_are_a_warning() -> None:
+    old, new, newer = (f"\nkernel 6.{number}.0\n" for number in (8, 15, 16))
+    plain = NFS.format(more="hard,addr=10.1.0.1")
+    more = plain.replace("nconnect=16", "nconnect=16,fatal_neterrors=none")
+    most = more.replace("nconnect=16", "nconnect=16,future")
+    nodes = (more + new, plain + old, plain + old, most + newer)
+    verdict = mount_verdict(*nodes)
+    assert verdict.outcome is Outcome.PASSED
+    (warning,) = verdict.advisories
+    assert warning.measured == "fatal_neterrors=none on all nodes with kernel 6.15.0"
+    assert mount_verdict(*nodes[1:], nodes[0]).advisories == ()
+    # of one node of this kernel: it is no word of the kernel
+    assert mount_verdict(more + old, *nodes[1:3]).outcome is Outcome.FAILED
+    # an option instead of another one, and another value, are no words of a kernel either
+    for mine in (plain.replace("hard", "soft"), plain.replace("nconnect=16", "nconnect=8")):
+        assert mount_verdict(mine + new, plain + old, plain + old).outcome is Outcome.FAILED
+
+
 def test_another_option_of_one_mount_fails_and_addresses_may_differ() -> None:
     nfs = [NFS.format(more=f"clientaddr=10.0.0.{number},addr=10.1.0.{number % 2}") for number in range(4)]
     assert mount_verdict(*nfs).outcome is Outcome.PASSED

@@ -28,9 +28,9 @@ def read(*paths: str) -> dict[str, facts.Mount]:
 def test_the_longest_mount_point_holds_a_path() -> None:
     found = read("/data/run", "/data2", "/home", "/with blank/x")
     assert [found[path].point for path in found] == ["/data", "/data2", "/", "/with blank"]
-    assert found["/data/run"].kind == "xfs noquota,nosuid,rw"
+    assert found["/data/run"].kind() == "xfs noquota,nosuid,rw"
     assert found["/with blank/x"].source == "server:/a b"
-    assert found["/with blank/x"].kind == "nfs rw,vers=3"
+    assert found["/with blank/x"].kind() == "nfs rw,vers=3"
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,9 @@ def test_the_longest_mount_point_holds_a_path() -> None:
 )
 def test_nodes_with_one_mount_have_one_kind_whatever_their_addresses_names_and_places(line: str) -> None:
     kinds = {
-        facts.read_mounts(Answer("gpu01", 0, f"{line} 0 0\n".format(n=n).encode()), ("/data",))["/data"].kind
+        facts.read_mounts(Answer("gpu01", 0, f"{line} 0 0\n".format(n=n).encode()), ("/data",))[
+            "/data"
+        ].kind()
         for n in (1, 2)
     }
     assert len(kinds) == 1

@@ -30,10 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpucluster.core.check import Judgement, Verdict
-    from pytest_gpucluster.core.majority import Norm
     from pytest_gpucluster.kit.framework.payload_result import Fact, PayloadResult
     from pytest_gpucluster.suites.storage.config import FileSystem, LocalLimit, StorageConfig
-    from pytest_gpucluster.suites.storage.facts import Mount
+    from pytest_gpucluster.suites.storage.facts import Mount, UsualMount
 
 VISIBLE = 1.0  # s; NVIDIA, N-011: a change of one node is seen by the others within 1 s
 # s; a cache that keeps names for 1 s, the default of FUSE (libfuse: entry_timeout) and Weka (dentry_max_age_positive), ends just after
@@ -59,7 +58,7 @@ _GIVE_UP = {"soft", "softerr"}
     hint="findmnt on the node; /etc/fstab, autofs; mount -o remount",
     action=Action.CONFIGURE,
 )
-def mount(mounts: Mapping[str, Mount], usual: Mapping[str, Norm[str]], config: StorageConfig) -> Judgement:
+def mount(mounts: Mapping[str, Mount], usual: Mapping[str, UsualMount], config: StorageConfig) -> Judgement:
     """Type, version, protocol, connections and options of each mount are as on the other nodes of the group; it is writable."""
     for path in (it.path for it in config.filesystems):
         if path not in mounts:
@@ -70,7 +69,14 @@ def mount(mounts: Mapping[str, Mount], usual: Mapping[str, Norm[str]], config: S
             yield Finding(path, f"mounted read-only: {', '.join(sorted(read_only))}", "rw")
         elif found.fstype.startswith("nfs") and (soft := _GIVE_UP.intersection(found.options)):
             yield Advisory(path, f"{soft.pop()}, so that writes may be lost while the server is away", "hard")
-        yield from usual[path].judge(path, found.kind, worse=differs, shown=_mount_text)
+        kinds, of_kernel = usual[path].kinds, usual[path].of_kernel
+        yield from kinds.judge(path, found.kind(of_kernel), worse=differs, shown=_mount_text)
+        if own := [it for it in found.options if it.partition("=")[0] in of_kernel]:
+            yield Advisory(
+                path,
+                f"{','.join(own)} on all nodes with kernel {found.kernel}",
+                "not on nodes with another kernel",
+            )
         for name, value in (
             option.split("=", 1) for option in found.options if option.startswith("nconnect=")
         ):

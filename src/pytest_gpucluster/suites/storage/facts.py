@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import defaultdict
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pytest_gpucluster.core.majority import norm
@@ -13,7 +15,7 @@ from pytest_gpucluster.core.scripts import script
 from pytest_gpucluster.suites.storage.config import StorageConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.core.majority import Norm
@@ -48,7 +50,7 @@ class Quota(NamedTuple):
 class Mount:
     """The mount that holds a path. options: sorted, without addresses. present: targets of Lustre that answer.
 
-    absent: the others, with the reason. stripes: of a new file on Lustre, -1 for all targets; None elsewhere.
+    absent: the others, with the reason. stripes: of a new file on Lustre, -1 for all targets; None elsewhere. kernel: its release.
     """
 
     point: str
@@ -58,11 +60,19 @@ class Mount:
     present: int = 0
     absent: tuple[tuple[str, str], ...] = ()
     stripes: int | None = None
+    kernel: str = ""
 
-    @property
-    def kind(self) -> str:
-        """Type and options as one text."""
-        return f"{self.fstype} {','.join(self.options)}"
+    def kind(self, without: Collection[str] = ()) -> str:
+        """Type and options as one text, without these options."""
+        return f"{self.fstype} {','.join(it for it in self.options if _key(it) not in without)}"
+
+
+@dataclass(frozen=True)
+class UsualMount:
+    """Type and options as on most nodes, without `of_kernel`: the options that some kernels print and others do not."""
+
+    kinds: Norm[str]
+    of_kernel: frozenset[str] = frozenset()
 
 
 def mounts(cluster: Cluster) -> Probe[dict[str, Mount]]:
@@ -94,11 +104,12 @@ def _probe(
 def read_mounts(answer: Answer, paths: tuple[str, ...]) -> dict[str, Mount]:
     """Return {path: its mount}, without paths that no line of the output holds, or that no automounter has mounted."""
     text, listed = text_of(answer), {}
+    kernel = re.search(r"^kernel (\S+)$", text, re.MULTILINE)
     for words in map(str.split, text.splitlines()):
         if len(words) == 6 and words[1].startswith("/"):  # proc_pid_mounts(5), fstab(5)
             source, point, fstype, options = map(_unescaped, words[:4])
             own = sorted(it for it in options.split(",") if not _OWN.fullmatch(it))
-            listed[point] = Mount(point, fstype, source, tuple(own))
+            listed[point] = Mount(point, fstype, source, tuple(own), kernel=kernel[1] if kernel else "")
     found_mounts = {}
     for path in paths:
         leads = re.search(rf"^at {re.escape(path)}\nto (/.*)$", text, re.MULTILINE)
@@ -144,13 +155,36 @@ def _with_lustre(mount: Mount, path: str, text: str) -> Mount:
     return replace(mount, present=len(known), absent=absent, stripes=int(stripes[1]) if stripes else None)
 
 
-def usual_mounts(found: Mapping[str, Mapping[str, Mount]]) -> dict[str, Norm[str]]:
+def usual_mounts(found: Mapping[str, Mapping[str, Mount]]) -> dict[str, UsualMount]:
     """Return {path: type and options as on most nodes}."""
-    paths = dict.fromkeys(path for of_node in found.values() for path in of_node)
-    return {
-        path: norm((node, of_node[path].kind) for node, of_node in found.items() if path in of_node)
-        for path in paths
-    }
+    usual = {}
+    for path in dict.fromkeys(path for of_node in found.values() for path in of_node):
+        having = {node: of_node[path] for node, of_node in found.items() if path in of_node}
+        without = _of_kernel(having.values())
+        usual[path] = UsualMount(norm((node, it.kind(without)) for node, it in having.items()), without)
+    return usual
+
+
+def _key(option: str) -> str:
+    return option.partition("=")[0]
+
+
+def _of_kernel(mounts: Collection[Mount]) -> frozenset[str]:
+    """Return the options that all nodes of some kernel releases have, and none of the others.
+
+    A newer kernel prints more options of the same mount (NFS: fatal_neterrors since Linux 6.15). Where a release has one instead
+    of another, as soft for hard, the mounts differ.
+    """
+    keys: dict[str, list[frozenset[str]]] = defaultdict(list)
+    for it in mounts:
+        keys[it.kernel].append(frozenset(map(_key, it.options)))
+    every = [of_nodes[0].intersection(*of_nodes) for of_nodes in keys.values()]
+    some = [of_nodes[0].union(*of_nodes) for of_nodes in keys.values()]
+    of_kernel = {*every[0].union(*every)} - every[0].intersection(*every)
+    for of_every, of_some in zip(every, some, strict=True):
+        of_kernel -= of_some - of_every
+    printed = sorted((it & of_kernel for it in every), key=len)
+    return frozenset(of_kernel if all(one <= more for one, more in pairwise(printed)) else ())
 
 
 def types_of(found: Mapping[str, Mapping[str, Mount]]) -> dict[str, str]:
