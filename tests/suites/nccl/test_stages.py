@@ -590,13 +590,15 @@ def test_our_payload_runs_through_the_runner_on_cpus(
     script.chmod(0o755)
     found = on_slurm(
         sandbox,
-        lambda made: (made.whole(NODES), made.rounds(NODES, [[NODES]])),
+        lambda made: (made.alone(NODES), made.whole(NODES), made.rounds(NODES, [[NODES]])),
         environments={"pt": EnvironmentConfig(python=str(script), exports={"OMP_NUM_THREADS": "1"})},
         environment="pt",
         runner="payload",
         deadline=120.0,
     )
-    whole, rounds = found
+    alone, whole, rounds = found
+    assert alone.problem == "", alone.text
+    assert [[line.rank for line in run.ranks] for run in alone.output.runs] == [[0, 1], [0, 1]]
     assert whole.problem == ""
     (run,) = whole.output.runs
     assert (run.collective, run.world, run.rows[0].size, run.rows[-1].size) == ("all_reduce", 4, 8, 2**20)
@@ -604,6 +606,24 @@ def test_our_payload_runs_through_the_runner_on_cpus(
     assert whole.node_of_rank == {0: "gpu01", 1: "gpu01", 2: "gpu02", 3: "gpu02"}
     assert [(it.members, it.problem) for it in rounds] == [(NODES, "")]
     assert rounds[0].busbw
+
+
+def test_a_port_that_another_process_has_costs_a_step_and_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = "collective: rank 0: cannot listen at 127.0.0.1 port 20808: name: EADDRINUSE, message: address already in use"
+    errors = [taken, "", "never reached"]
+
+    def run(_: Any, __: Any, request: StepRequest) -> StepResult:
+        error = errors.pop(0)
+        return StepResult(
+            0, (TaskResult(0, request.nodes[0], 6 if error else 0, stderr=error),), "", 0.1, "srun"
+        )
+
+    monkeypatch.setattr(runners, "run_step", run)
+    found = runner(runner="payload").alone(NODES[:1])
+    assert (found.tasks[0].rc, errors) == (0, ["never reached"])
+    errors[:] = [taken] * 4
+    assert runner(runner="payload").alone(NODES[:1]).tasks[0].stderr == taken
+    assert len(errors) == 1
 
 
 def measured(*tasks: TaskResult, problem: str = "") -> NcclMeasurement:

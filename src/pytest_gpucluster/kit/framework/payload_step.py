@@ -24,7 +24,8 @@ PIECE = 96 << 10  # characters of a word: Linux takes at most 128 KiB of each (M
 _MARK = "PAYLOAD"  # the words behind it are the source; `again` in payloads/prelude.py finds it
 _LOADER = (
     "name={name!r}; import base64, sys, zlib; at=sys.argv.index({mark!r}); source=''.join(sys.argv[at+1:]); "
-    "del sys.argv[at:]; exec(compile(zlib.decompress(base64.b64decode(source+'==')), name, 'exec'))"
+    "del sys.argv[at:]; z=zlib.decompressobj(); text=z.decompress(base64.b64decode(source+'==')); "
+    "z.unused_data and sys.exit(name+': a word stands behind the source'); exec(compile(text, name, 'exec'))"
 )
 _PACKAGE = Path(__file__).parents[2]
 _IMPORT = re.compile(r"^from pytest_gpucluster\.([\w.]+) import (?:\([^)]*\)|.*)$", re.MULTILINE)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["LaunchFailure", "duplicate_gpus", "explain", "nodes_of_tasks", "with_software_cause"]
 
 _PMIX = "start the step with srun --mpi=pmix (`srun --mpi=list` shows what Slurm has)"
+# a payload's own words, see kit/payloads/rendezvous.py
+PORT_TAKEN = re.compile(r"cannot listen at .*(?:EADDRINUSE|[Aa]ddress already in use).*")
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ _KNOWN = (
     ),
     _Known(
         "port taken",
-        re.compile(r"cannot listen at .*(?:EADDRINUSE|[Aa]ddress already in use).*"),
+        PORT_TAKEN,
         "another process listens there: ss -ltnp on the node; repeat: each step has its own port",
     ),
     _Known(

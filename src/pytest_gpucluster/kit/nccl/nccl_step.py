@@ -27,6 +27,7 @@ from pytest_gpucluster.kit.framework.payload_result import last_stderr_line
 from pytest_gpucluster.kit.framework.payload_step import COLLECTIVE, command, environment_named
 from pytest_gpucluster.kit.gpu import nvidia_smi
 from pytest_gpucluster.kit.gpu.node_links import NETWORK, NodeLinks, read_links
+from pytest_gpucluster.kit.mpi.mpi_errors import PORT_TAKEN
 from pytest_gpucluster.kit.nccl import nccl_floor, nccl_log, nccl_tests
 from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
 from pytest_gpucluster.kit.nccl.nccl_floor import SOCKET, Floor, Route
@@ -49,6 +50,7 @@ UNDIVIDED = (
     "broadcast",
     "sendrecv",
 )  # collectives whose message is not divided among the ranks
+PORTS = 3  # attempts of a payload whose port, made of the ids of job and step, is in use
 PATIENCE = 120.0  # seconds for one size of the payload, and for the rendezvous of its ranks
 
 # messages of srun for a lost node (22.05)
@@ -410,8 +412,11 @@ class NcclStep:
         return "export " + " ".join(f"{name}={shlex.quote(value)}" for name, value in words.items())
 
     def _run(self, request: StepRequest, *, apart: bool = False) -> tuple[StepResult, str]:
-        self.steps += 1
-        result, problem = self._try(request, apart=apart)
+        for _ in range(PORTS):
+            self.steps += 1
+            result, problem = self._try(request, apart=apart)
+            if not any(PORT_TAKEN.search(task.stderr) for task in result.tasks):
+                break
         self._record_lost(result.stderr, request.nodes)
         if problem:  # only then: nodes that the channel has lost may have finished the step before
             lost = self._channel.lost
