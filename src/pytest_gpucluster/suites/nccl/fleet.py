@@ -27,8 +27,8 @@ OUTLIER_DISTANCE = 0.05  # share of the median; the noise between runs of a soun
     cause="a slow or failing GPU, adapter, cable or switch port of this node: its partners are fine with others",
     hint="ibstat and the error counters of its adapters (-m fabric); reseat cable or adapter; then test the pair again",
     action=Action.DRAIN,
-    never_healthy="the partners of this node are fine with each other, while every pair with this node is slow, fails or gives wrong data; other "
-    "processes on its GPUs are recognised",
+    never_healthy="the partners of this node are fine with each other, while every pair with this node is slow twice, fails or gives wrong data; "
+    "other processes on its GPUs are recognised",
 )
 def pairs(
     node: str, found: Localisation, measured: Sequence[Measurement], size: int, hard: float | None = None
