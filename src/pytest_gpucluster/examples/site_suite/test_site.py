@@ -102,5 +102,5 @@ def copy_speed(copies: dict[str, TaskResult], gpucluster_node: NodeView) -> floa
 
 def test_copy_speed(copy_speed: float, gpucluster: RunView, gpucluster_item: ItemView) -> None:
     """One thread copies memory as fast as the site expects."""
-    least = gpucluster.cluster.settings.get("min_copy_speed", 0.2)
+    least = gpucluster.cluster.settings.get("min_copy_speed", 0.02)
     gpucluster_item.at_least("copy_speed", copy_speed, least, "GB/s")
