@@ -370,7 +370,7 @@ class Bench:
         return future
 
     inventory: ClassVar[dict[str, Any]] = {}
-    accepted: ClassVar[dict[tuple[str, str], float]] = {}  # no run came before
+    history: ClassVar[None] = None  # no run came before
 
     @cached_property
     def nodes(self) -> dict[str, Any]:

@@ -16,12 +16,20 @@ from counter_examples import (
     assert_as_expected,
     name,
 )
-from ibfabric_helpers import Topology, fat_tree, rail_optimised
+from ibfabric_helpers import Topology, fat_tree, rail_optimised, shown
 
 from pytest_gpucluster.core.check import Outcome, Verdict
 from pytest_gpucluster.suites.ibfabric import checks
 from pytest_gpucluster.suites.ibfabric.config import IbFabricConfig
-from pytest_gpucluster.suites.ibfabric.facts import BitErrors, FabricFacts, Manager, PortRecord, Readings
+from pytest_gpucluster.suites.ibfabric.facts import (
+    BitErrors,
+    FabricFacts,
+    Manager,
+    NodePorts,
+    PortRecord,
+    Readings,
+    read_fabric,
+)
 from pytest_gpucluster.suites.ibfabric.judge import Owned, owned
 from pytest_gpucluster.suites.ibfabric.subnet import PortState
 
@@ -97,13 +105,9 @@ def lids(*pairs: tuple[str, int]) -> FabricFacts:
 def mtus(first: int, others: int = 4096, *, unknown: int = 0) -> FabricFacts:
     found = small().facts()
     links = [link for link in found.subnet.links if link.between_switches]
-    numbered = [
-        replace(link, a=replace(link.a, lid=at), z=replace(link.z, lid=at))
-        for at, link in enumerate(links, 1)
-    ]
-    records = {(link.a.lid, link.a.number): PortRecord(others, 4096, 1) for link in numbered[unknown:]}
-    records[numbered[-1].a.lid, numbered[-1].a.number] = PortRecord(first, 4096, 1)
-    return replace(found, subnet=replace(found.subnet, links=tuple(numbered)), records=records)
+    records = {(link.a.guid, link.a.number): PortRecord(others, 4096, 1) for link in links[unknown:]}
+    records[links[-1].a.guid, links[-1].a.number] = PortRecord(first, 4096, 1)
+    return replace(found, records=records)
 
 
 def without(*ends: tuple[str, int]) -> Topology:
@@ -246,6 +250,25 @@ COUNTER_EXAMPLES = tuple(
 @pytest.mark.parametrize("example", COUNTER_EXAMPLES, ids=name)
 def test_counter_example(example: CounterExample) -> None:
     assert_as_expected(example)
+
+
+def test_a_subnet_is_compared_with_itself() -> None:
+    """The storage of a DGX SuperPOD has a fabric of its own, with fewer uplinks and of an older generation."""
+    compute, storage = small(), Topology()
+    for node in (1, 2, 3, 4):
+        storage.connect((f"gpu{node:02} mlx5_8", 1), (f"store{1 + node % 2:02}", node))
+    for leaf in (1, 2):
+        storage.connect((f"store{leaf:02}", 33), ("core01", leaf))
+        storage.slow((f"store{leaf:02}", 33))
+    texts = [shown(subnet=(it.text(), 0)) for it in (compute, storage)]
+    fabric = read_fabric("gpu01", "= port mlx5_8 1\n".join(texts), "")
+    ports = {
+        node: NodePorts((*its.ports, *storage.ports()[node].ports)) for node, its in compute.ports().items()
+    }
+    assert len(fabric.parts) == 2
+    for check in (checks.balance, checks.switch_links):
+        verdict = check(fabric, owned(fabric, ports))
+        assert (verdict.findings, verdict.advisories) == ((), ())
 
 
 def test_no_finding_of_the_subnet_takes_a_node_out_of_service() -> None:

@@ -7,6 +7,7 @@ from ibfabric_helpers import ERRORS, LEAF, SPINE, WHOLE, shown
 
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.suites.ibfabric import checks
 from pytest_gpucluster.suites.ibfabric.facts import (
     NODE_PORTS,
     BitErrors,
@@ -25,10 +26,10 @@ def test_everything_that_the_tools_show() -> None:
     assert found.missing == {}
     assert [(it.lid, it.state) for it in found.managers] == [(647, "SMINFO_MASTER"), (73, "SMINFO_STANDBY")]
     assert found.records == {
-        (73, 35): PortRecord(2048, 4096, 647, filters=True),
-        (236, 32): PortRecord(4096, 4096, 647),
+        (LEAF, 35): PortRecord(2048, 4096, 647, filters=True),
+        (SPINE, 32): PortRecord(4096, 4096, 647),
     }
-    assert found.pkeys == {(73, 35): (0x2, 0x8001, 0xFFFF), (647, 1): (0xFFFF,)}
+    assert found.pkeys == {(LEAF, 35): (0x2, 0x8001, 0xFFFF), ("e09d7303007a4bd8", 1): (0xFFFF,)}
     assert (found.engine, found.configured) == ("ar_updn", "ar_updn")
     assert found.firmware == {LEAF: ("MT_0000000556", "31.2012.3810")}
     assert found.bit_errors[LEAF, 35] == BitErrors("STD-LL-RS", 3e-11, 2e-11, 812)
@@ -76,6 +77,41 @@ def test_a_part_that_is_missing_leaves_the_others() -> None:
     assert len(found.subnet.links) == 3
     with pytest.raises(NotAvailable, match="ibqueryerrors on gpu01"):
         _ = found.seconds
+
+
+def test_the_subnets_of_a_host_are_one_whose_lids_do_not_collide() -> None:
+    other = {
+        name: (body.replace("2c5eab03", "2c5eab04").replace("e09d7303", "e09d7304"), status)
+        for name, (body, status) in WHOLE.items()
+    } | {
+        "ports": ("73 35 Active 4096 4096 9 0\n", 0),
+        "after": (ERRORS.format(time=109, errors=90, leaf=LEAF), 1),
+    }
+    found = read_fabric("gpu01", f"{shown(**WHOLE)}= port mlx5_1 1\n{shown(**other)}", "")
+    assert (len(found.parts), len(found.subnet.links), found.missing) == (2, 6, {})
+    assert [found.records[guid, 35].manager for guid in (LEAF, LEAF.replace("2c5eab03", "2c5eab04"))] == [
+        647,
+        9,
+    ]
+    assert found.seconds == 9.0  # the longer time, in which a healthy link may show more
+    assert checks.unique(found, {}).findings == checks.subnet_manager(found).findings == ()
+
+
+def test_a_further_subnet_that_does_not_answer_leaves_the_first() -> None:
+    out = f"{shown(**WHOLE)}= port mlx5_1 1\n{shown(subnet=('', 1))}"
+    assert read_fabric("gpu01", out, "= subnet\n= port mlx5_1 1\n= subnet\nbad status 110\n").parts == ()
+    with pytest.raises(NotAvailable, match="bad status 110"):
+        read_fabric(
+            "gpu01",
+            f"= port mlx5_1 1\n{shown(subnet=('', 1))}",
+            "= port mlx5_1 1\n= subnet\nbad status 110\n",
+        )
+
+
+def test_a_port_without_a_link_shows_no_subnet() -> None:
+    alone = 'Ca\t1 "H-b8e92403009ca838"\t\t# "dgx-gb200-n01-c1 HCA-1"\n'  # NVIDIA/topograph, example-bad.out
+    with pytest.raises(NotAvailable, match="its port has no link: name a host in the subnet"):
+        read_fabric("gpu01", shown(subnet=(alone, 0)), "")
 
 
 def test_an_answer_that_was_cut_names_what_did_not_run() -> None:

@@ -116,15 +116,10 @@ def pkeys(
 ) -> Verdict:
     """Judge a fabric in which a port of the node, or its port of the switch, has these partition keys."""
     facts = small().facts()
-    cables = tuple(
-        replace(link, a=replace(link.a, lid=at), z=replace(link.z, lid=1000 + at))
-        for at, link in enumerate(facts.subnet.links, 1)
-    )
-    facts = replace(facts, subnet=replace(facts.subnet, links=cables))
     links = judge.owned(facts, small().ports())
     keys = {it.key: (JOB, FULL) for of_node in links.of.values() for it in of_node}
     own = links.of[NODE][1]
-    far = own.link.z.lid, own.link.z.number
+    far = own.link.z.guid, own.link.z.number
     facts = replace(
         facts,
         pkeys={**keys, own.key: mine, far: passed} if known else {},

@@ -80,6 +80,14 @@ def test_copper_states_no_limits(info: dict[str, str]) -> None:
     assert module.kind.endswith("Passive copper cable")
 
 
+def test_an_adapter_without_a_cage_has_no_module_and_is_no_problem() -> None:
+    """A mezzanine at a backplane, or one that is soldered to an NVSwitch."""
+    found = {"Operational Info": {"State": "Active"}, "Troubleshooting Info": {"Status Opcode": "0"}}
+    assert read_module(json.dumps({"result": {"output": found}, "status": {"message": "success"}})) == Module(
+        "", ()
+    )
+
+
 def test_the_status_says_why_there_is_no_module() -> None:
     failed = json.dumps({"status": {"code": 1, "message": 'Failed to open device: "mlx5_0"'}})
     assert read_module(failed) == 'Failed to open device: "mlx5_0"'

@@ -163,6 +163,10 @@ def test_cable_knows_its_file_and_line() -> None:
     [
         ("", "plan: no known form of a cabling plan"),
         ("hello\n", "plan: no known form of a cabling plan"),
+        (
+            '0xf452140300f55051 "ib-test-7 mlx4_0" 37 1[  ] ==( 4X 14.0625 Gbps Active/  LinkUp)==>  0xf45214030067c630 5 16[  ] "sw" ( )\n',
+            "plan: no known form of a cabling plan",
+        ),
         (ETHERNET.replace("rail6", ""), "plan:3: A-Port is empty"),
         (ETHERNET.replace("leaf06", ""), "plan:3: Z-Node Name is empty"),
         (ETHERNET.replace("rail6", "rail5"), "plan:3: the port rail5 of gpu01 is already connected to .* at plan:2"),

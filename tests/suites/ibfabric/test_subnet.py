@@ -118,3 +118,16 @@ def test_chips_of_a_chassis_have_names_of_their_own() -> None:
 def test_the_rate_is_that_of_sysfs(width: str, speed: str, rate: float) -> None:
     port = Port("1", "leaf", "switch", "1", 1)
     assert Link(port, port, width, speed).gbps == rate
+
+
+def test_two_hosts_without_a_switch_are_both_in_the_subnet() -> None:
+    one, other = "a088c20300ab0000", "a088c20300bb0000"
+    text = (
+        f'Ca\t1 "H-{one}"\t\t# "node-a mlx5_0"\n'
+        f'[1]({one}) \t"H-{other}"[1]({other})\t\t# lid 1 lmc 0 "node-b mlx5_0" lid 2 4xEDR\n'
+    )
+    found = read_ibnetdiscover(text)
+    assert {guid: (port.node, link.z.node) for guid, (port, link) in found.by_port_guid.items()} == {
+        one: ("node-a", "node-b"),
+        other: ("node-b", "node-a"),
+    }

@@ -220,7 +220,7 @@ def test_partitions_of_opensm_are_compared_between_nodes_and_with_the_ports_of_s
     assert len(facts.records) == len(ports.split())
     assert failed(filtering, topology) == failed(facts, topology)
     link = judge.owned(facts, topology.ports()).of["gpu02"][0].link
-    moved = {**facts.pkeys, (link.z.lid, link.z.number): (0xFFFF,)}
+    moved = {**facts.pkeys, (link.z.guid, link.z.number): (0xFFFF,)}
     found = failed(replace(filtering, pkeys=moved), topology)
     assert found["ibfabric.pkeys[gpu02]"] == "leaf01 port 2 at mlx5_0 port 1 (0000:00:00.0): drops 0x8001"
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MASTER = "SMINFO_MASTER"
 ALIVE = (MASTER, "SMINFO_STANDBY", "SMINFO_DISCOVER")  # sminfo(8)
-UNANSWERED = r"failed: query|query failed|can't resolve sm"  # of sminfo.c: it ran, and no manager answered
+UNANSWERED = r"failed: query|query failed"  # of sminfo.c: it ran, and no manager answered
 
 
 @check(
@@ -36,19 +36,24 @@ UNANSWERED = r"failed: query|query failed|can't resolve sm"  # of sminfo.c: it r
     action=Action.CONFIGURE,
 )
 def subnet_manager(fabric: FabricFacts) -> Judgement:
-    """One subnet manager is the master; others stand by."""
-    if not fabric.managers:
-        why = fabric.missing.get("managers", f"sminfo on {fabric.host}: its answer is not understood")
-        if not re.search(UNANSWERED, why):
-            raise NotAvailable(why)
-        yield Finding("subnet manager", why, "one master")
-        return
-    names = {link.a.guid: link.a.label for link in fabric.subnet.links}
-    masters = [it for it in fabric.managers if it.state == MASTER]
+    """One subnet manager of each subnet is the master; others stand by."""
     yield Metric("subnet_managers", sum(it.state in ALIVE for it in fabric.managers), "managers")
-    if len(masters) != 1:
-        shown = some(f"{names.get(it.guid, it.guid)} (LID {it.lid})" for it in masters)
-        yield Finding("subnet manager", f"{len(masters)} masters: {shown}", "one master, others standby")
+    for part in fabric.each:
+        if not part.managers:
+            why = part.missing.get("managers", f"sminfo on {fabric.host}: its answer is not understood")
+            if not re.search(UNANSWERED, why):
+                yield NotAvailable(why)
+            else:
+                yield Finding("subnet manager", why, "one master")
+            continue
+        names = {link.a.guid: link.a.label for link in part.subnet.links}
+        masters = [it for it in part.managers if it.state == MASTER]
+        if len(masters) != 1:
+            shown = some(
+                f"{names.get(it.guid, it.guid)} (LID {it.lid}) is {it.state}"
+                for it in masters or part.managers
+            )
+            yield Finding("subnet manager", f"{len(masters)} masters: {shown}", "one master, others standby")
 
 
 @check(
@@ -97,17 +102,20 @@ def size(fabric: FabricFacts, config: IbFabricConfig, accepted: Mapping[str, flo
 def switch_links(drawn: FabricFacts, links: Owned) -> Judgement:
     """Each link between switches is active and as wide and fast as most of them; cables of other hosts are warnings."""
     fabric = drawn
-    between = [link for link in fabric.subnet.links if link.between_switches]
-    yield Metric("switch_links", len(between), "links", better=NEITHER)
-    yield from (finding for _, finding in slow_links(fabric, between))
-    yield from _below_support(between)
-    for _, it in slow_links(fabric, _others(fabric, links)):
-        yield Advisory(it.part, it.measured, it.expected)
+    yield Metric(
+        "switch_links", sum(it.between_switches for it in fabric.subnet.links), "links", better=NEITHER
+    )
+    for part in fabric.each:
+        between = [link for link in part.subnet.links if link.between_switches]
+        yield from (finding for _, finding in slow_links(part, between))
+        yield from _below_support(between)
+        for _, it in slow_links(part, _others(part, links)):
+            yield Advisory(it.part, it.measured, it.expected)
     for port in fabric.ports:
         if not port.answered:
-            part = f"{port.description} port {port.number}"
+            place = f"{port.description} port {port.number}"
             yield Advisory(
-                part, "the link is up, and no device answers", "a device, or a GUID that no other has"
+                place, "the link is up, and no device answers", "a device, or a GUID that no other has"
             )
 
 
@@ -202,7 +210,7 @@ def _old_errors(fabric: FabricFacts) -> Iterator[Advisory]:
     action=Action.CONFIGURE,
 )
 def unique(fabric: FabricFacts, all_ports: Mapping[str, NodePorts]) -> Judgement:
-    """No two ports have the same GUID, and no two the same LID."""
+    """No two ports have the same GUID, and no two of a subnet the same LID."""
     guids = {node: [port.guid for port in it.ports if port.guid] for node, it in all_ports.items()}
     for guid, nodes in owners(guids).items():
         if len(nodes) > 1 and guid.strip("0"):
@@ -212,11 +220,12 @@ def unique(fabric: FabricFacts, all_ports: Mapping[str, NodePorts]) -> Judgement
     for end in (end for link in fabric.subnet.links for end in link.ends):
         if ends[end.key] > 1:
             yield Finding(f"GUID {end.guid}", f"{end.label} is at {ends[end.key]} cables", "one cable")
-    by_lid: defaultdict[int, dict[str, str]] = defaultdict(dict)
-    for port in fabric.ports:
-        if port.lid and port.state == ACTIVE:
-            by_lid[port.lid][port.guid] = port.description
-    for lid, holders in by_lid.items():
+    by_lid: defaultdict[tuple[int, int], dict[str, str]] = defaultdict(dict)
+    for number, part in enumerate(fabric.each):
+        for port in part.ports:
+            if port.lid and port.state == ACTIVE:
+                by_lid[number, port.lid][port.guid] = port.description
+    for (_, lid), holders in by_lid.items():
         if len(holders) > 1:
             yield Finding(f"LID {lid}", f"{some(holders.values())} have it", "one port")
 
@@ -230,20 +239,21 @@ def unique(fabric: FabricFacts, all_ports: Mapping[str, NodePorts]) -> Judgement
 def mtu(fabric: FabricFacts) -> Judgement:
     """All links between switches have the MTU that most of them have; fabric.mtu judges the ports of nodes."""
     fabric.need("ports")
-    between = [link for link in fabric.subnet.links if link.between_switches]
-    found = {
-        link: min(one.mtu for one in known)
-        for link in between
-        if (known := [it for end in link.ends if (it := fabric.records.get((end.lid, end.number)))])
-    }
-    usual = norm(((link.label, value) for link, value in found.items()), "links")
-    if usual.clear:
-        for link, value in found.items():
-            yield from usual.judge(link.label, value, worse=less)
-    if len(found) < len(between):
-        yield NotAvailable(
-            f"saquery PIR shows the MTU of {len(found)} of {len(between)} links between switches"
-        )
+    for part in fabric.each:
+        between = [link for link in part.subnet.links if link.between_switches]
+        found = {
+            link: min(one.mtu for one in known)
+            for link in between
+            if (known := [it for end in link.ends if (it := part.records.get((end.guid, end.number)))])
+        }
+        usual = norm(((link.label, value) for link, value in found.items()), "links")
+        if usual.clear:
+            for link, value in found.items():
+                yield from usual.judge(link.label, value, worse=less)
+        if len(found) < len(between):
+            yield NotAvailable(
+                f"saquery PIR shows the MTU of {len(found)} of {len(between)} links between switches"
+            )
 
 
 @check(
@@ -253,10 +263,24 @@ def mtu(fabric: FabricFacts) -> Judgement:
     action=Action.CONFIGURE,
 )
 def balance(fabric: FabricFacts, links: Owned) -> Judgement:
-    """Each leaf of the nodes has as many uplinks as most of these leaves; one whose uplinks are even may be built so: a warning."""
-    uplinks = uplinks_of_leaves(fabric, links)
-    if len(uplinks) < 2:
-        raise NotApplicable("the nodes are on one leaf switch")
+    """Each leaf of the nodes has as many uplinks as most of these leaves; one whose uplinks are even may be built so: a warning.
+
+    Of each subnet: those of storage and of another rail may be built otherwise.
+    """
+    several = [(it, found) for it in fabric.each if len(found := uplinks_of_leaves(it, links)) > 1]
+    if not several:
+        raise NotApplicable("the nodes are on one leaf switch" + (" of each subnet" if fabric.parts else ""))
+    not_judged: list[NotApplicable] = []
+    for part, uplinks in several:
+        try:
+            yield from _balance(part, uplinks)
+        except NotApplicable as why:
+            not_judged.append(why)
+    if len(not_judged) == len(several):
+        raise not_judged[0]
+
+
+def _balance(fabric: FabricFacts, uplinks: Mapping[str, Counter[str]]) -> Judgement:
     names = {end.node_guid: end.node for link in fabric.subnet.links for end in link.ends}
     usual: Norm[int] = norm(((leaf, to.total()) for leaf, to in uplinks.items()), "leaves")
     yield Metric("uplinks_of_a_leaf", usual.votes[0][0], "links", better=NEITHER)
@@ -299,8 +323,13 @@ def _short_of_each(uplinks: Mapping[str, Counter[str]]) -> Iterator[tuple[str, l
 
 def uplinks_of_leaves(fabric: FabricFacts, links: Owned) -> dict[str, Counter[str]]:
     """Return {leaf of a node under test: {switch above: active links}}, with 0 for one that most leaves are connected to."""
+    own = {end.node_guid for link in fabric.subnet.links for end in link.ends}
     above: dict[str, Counter[str]] = {
-        it.link.z.node_guid: Counter() for of_node in links.of.values() for it in of_node
+        leaf: Counter()
+        for of_node in links.of.values()
+        for it in of_node
+        for plane in it.planes or (it.link,)
+        if plane.z.kind == "switch" and (leaf := plane.z.node_guid) in own
     }
     for link in fabric.subnet.links:
         if link.between_switches and link.state in (ACTIVE, ""):

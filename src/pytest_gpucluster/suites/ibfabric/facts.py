@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from typing import TYPE_CHECKING, TypeVar
 
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Probe, last_line
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.core.probe import Answer
 
+T = TypeVar("T")
 Key = tuple[str, int]  # GUID of a port, of a switch that of port 0, and its number
 
 # the names of ibqueryerrors, and those of sysfs, which kit/node/port_errors.py has limits for
@@ -121,16 +123,17 @@ class NodePorts:
 class FabricFacts:
     """All that the tools show. `missing`: {part of subnet.sh: why it shows nothing}.
 
-    records, pkeys: by LID and number of the port; pkeys: its partition keys, sorted. firmware: {GUID of a switch: (PSID, version)}. engine: what routes are made by, as
-    the log of opensm on this host has it; configured: the first engine of its options; '' where they are not on this host.
+    pkeys: the partition keys of each port, sorted. firmware: {GUID of a switch: (PSID, version)}. engine: what routes are made by, as
+    the log of opensm on this host has it; configured: the first engine of its options; '' where they are not on this host. parts: of a
+    host in several subnets what the tools show of each; LIDs and managers are those of a subnet.
     """
 
     host: str
     subnet: Subnet
     ports: tuple[PortState, ...] = ()
     managers: tuple[Manager, ...] = ()
-    records: Mapping[tuple[int, int], PortRecord] = field(default_factory=dict)
-    pkeys: Mapping[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
+    records: Mapping[Key, PortRecord] = field(default_factory=dict)
+    pkeys: Mapping[Key, tuple[int, ...]] = field(default_factory=dict)
     before: Readings | None = None
     after: Readings | None = None
     engine: str = ""
@@ -138,6 +141,12 @@ class FabricFacts:
     firmware: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     bit_errors: Mapping[Key, BitErrors] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
+    parts: tuple[FabricFacts, ...] = ()
+
+    @property
+    def each(self) -> tuple[FabricFacts, ...]:
+        """The facts of each subnet."""
+        return self.parts or (self,)
 
     def need(self, part: str) -> None:
         """Raise NotAvailable if a tool showed nothing."""
@@ -181,7 +190,52 @@ _TOOLS = {
 
 
 def read_fabric(host: str, out: str, err: str) -> FabricFacts:
-    """Return what subnet.sh printed; NotAvailable with what to do where ibnetdiscover found nothing."""
+    """Return what subnet.sh printed, of all subnets; NotAvailable with what to do where ibnetdiscover found nothing."""
+    shown, failures = [], []
+    texts = [re.split(r"^= port .*$", text, flags=re.MULTILINE) for text in (out, err)]
+    for one, its_err in zip_longest(*texts, fillvalue=""):
+        if one.strip() or out == one:
+            try:
+                shown.append(_read_subnet(host, one, its_err))
+            except NotAvailable as error:
+                failures.append(error)
+    if not shown:
+        raise failures[0]
+    return _joined(shown)
+
+
+def _joined(parts: list[FabricFacts]) -> FabricFacts:
+    """Return the facts of a host in several subnets as one; the counters have the longest time between both readings."""
+    if len(parts) == 1:
+        return parts[0]
+    first = parts[0]
+    missing = {part: why for it in reversed(parts) for part, why in it.missing.items()}
+    times = [it.after.time - it.before.time for it in parts if it.before and it.after]
+    before, after = (
+        Readings(time, {key: its for it in readings if it for key, its in it.counters.items()})
+        for time, readings in (
+            (0.0, [it.before for it in parts]),
+            (max(times, default=0.0), [it.after for it in parts]),
+        )
+    )
+    return replace(
+        first,
+        subnet=Subnet(
+            tuple(device for it in parts for device in it.subnet.devices),
+            tuple(link for it in parts for link in it.subnet.links),
+        ),
+        ports=tuple(port for it in parts for port in it.ports),
+        managers=tuple(manager for it in parts for manager in it.managers),
+        records={key: its for it in parts for key, its in it.records.items()},
+        pkeys={key: its for it in parts for key, its in it.pkeys.items()},
+        before=before,
+        after=after,
+        missing=missing,
+        parts=tuple(parts),
+    )
+
+
+def _read_subnet(host: str, out: str, err: str) -> FabricFacts:
     parts, printed = _parts(out), re.split(r"^= (\w+)$", err, flags=re.MULTILINE)
     errors = dict(zip(printed[1::2], printed[2::2], strict=False))
     missing = {
@@ -194,6 +248,12 @@ def read_fabric(host: str, out: str, err: str) -> FabricFacts:
     text = {part: "" if part in missing else body for part, (body, _) in parts.items()}
     ports = () if "links" in missing else read_iblinkinfo(text["links"])
     subnet = with_states(read_ibnetdiscover(text["subnet"]), ports)
+    if not subnet.links:
+        raise NotAvailable(
+            f"ibnetdiscover on {host}: its port has no link: name a host in the subnet (`ibfabric.host`)"
+        )
+    # saquery has a port by its LID; those of two subnets may be the same
+    guids = {end.lid: end.guid for link in subnet.links for end in link.ends}
     engines = re.findall(r"(\S+) tables configured on all switches", text.get("routing", ""))
     stated = re.search(r"^routing_engine\s+([\w-]+)", text.get("routing", ""), re.MULTILINE)
     return FabricFacts(
@@ -201,8 +261,8 @@ def read_fabric(host: str, out: str, err: str) -> FabricFacts:
         subnet,
         ports,
         read_managers(text.get("managers", "")),
-        dict(_records(text.get("ports", ""))),
-        read_pkeys(text.get("pkeys", "")),
+        _by_guid(guids, dict(_records(text.get("ports", "")))),
+        _by_guid(guids, read_pkeys(text.get("pkeys", ""))),
         read_errors(text.get("before", "")) if "before" not in missing else None,
         read_errors(text.get("after", "")) if "after" not in missing else None,
         engines[-1] if engines else "",
@@ -211,6 +271,10 @@ def read_fabric(host: str, out: str, err: str) -> FabricFacts:
         read_bit_errors(text.get("ibdiagnet", "")),
         missing,
     )
+
+
+def _by_guid(guids: Mapping[int, str], found: Mapping[tuple[int, int], T]) -> dict[Key, T]:
+    return {(guids[lid], number): its for (lid, number), its in found.items() if lid in guids}
 
 
 def _parts(text: str) -> dict[str, tuple[str, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from pytest_gpucluster.core.check import Advisory, Finding
@@ -25,16 +25,20 @@ MOST_BIT_ERRORS = 1e-12
 
 @dataclass(frozen=True)
 class NodeLink:
-    """A link of a node. port: by sysfs; found: the same port in the subnet."""
+    """A link of a node. port: by sysfs; found: the same port in the subnet.
+
+    planes: of an XDR adapter the links of its port in each plane; `link` has the lanes of all of them.
+    """
 
     port: NodePort
     found: Port
     link: Link
+    planes: tuple[Link, ...] = ()
 
     @property
-    def key(self) -> tuple[int, int]:
-        """LID and number, by which the subnet manager knows the port."""
-        return self.found.lid, self.found.number
+    def key(self) -> tuple[str, int]:
+        """What the facts of the subnet have the port by."""
+        return self.found.guid, self.found.number
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,9 @@ class Owned:
     @property
     def guids(self) -> frozenset[str]:
         """GUIDs of the ports at the nodes' ends."""
-        return frozenset(it.found.guid for links in self.of.values() for it in links)
+        return frozenset(
+            one.a.guid for links in self.of.values() for it in links for one in it.planes or (it.link,)
+        )
 
 
 def owned(facts: FabricFacts, ports: Mapping[str, NodePorts]) -> Owned:
@@ -63,8 +69,23 @@ def owned(facts: FabricFacts, ports: Mapping[str, NodePorts]) -> Owned:
     of: dict[str, tuple[NodeLink, ...]] = {}
     for node, of_node in ports.items():
         by_guid = {port.guid: port for port in reversed(of_node.ports) if port.guid in known}
-        of[node] = tuple(NodeLink(port, *known[guid]) for guid, port in reversed(by_guid.items()))
+        of[node] = tuple(
+            _node_link(port, *known[guid], facts.subnet.of_hca[known[guid][0].node_guid], by_guid)
+            for guid, port in reversed(by_guid.items())
+        )
     return Owned(of, {node: frozenset(port.place for port in it.ports) for node, it in ports.items()})
+
+
+def _node_link(
+    port: NodePort, found: Port, link: Link, of_hca: Iterable[Link], guids: Iterable[str]
+) -> NodeLink:
+    """Return the link of a port; links of its HCA at ports that sysfs does not have are further planes of it."""
+    planes = tuple(it for it in of_hca if it.a.guid == found.guid or it.a.guid not in guids)
+    if len(planes) < 2 or not all(it.gbps for it in planes):
+        return NodeLink(port, found, link)
+    worst = min(planes, key=lambda it: (it.state in (ACTIVE, ""), not it.could_be))
+    lanes = sum(int(it.width.removesuffix("x")) for it in planes)
+    return NodeLink(port, found, replace(worst, width=f"{lanes}x"), planes)
 
 
 def usual_rates(links: Owned) -> dict[str, Norm[float]]:

@@ -93,7 +93,8 @@ def cable_errors(node_links: tuple[NodeLink, ...], fabric: FabricFacts) -> Judge
     if not node_links:
         raise NotAvailable(NO_LINK)
     for it in node_links:
-        yield from errors(fabric, it.link)
+        for link in it.planes or (it.link,):
+            yield from errors(fabric, link)
 
 
 @check(
@@ -121,7 +122,7 @@ def pkeys(
             yield NotAvailable(f"saquery PKTR shows no partition keys of {it.port}")
             continue
         yield from usual_keys[it.port.place].judge(str(it.port), keys, worse=lacks, shown=shown_keys)
-        far = (it.link.z.lid, it.link.z.number)
+        far = (it.link.z.guid, it.link.z.number)
         record, passed = fabric.records.get(far), {key | FULL_MEMBER for key in fabric.pkeys.get(far, ())}
         dropped = [key for key in keys if key | FULL_MEMBER not in passed]
         if record and record.filters and dropped:

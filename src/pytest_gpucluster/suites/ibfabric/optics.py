@@ -96,7 +96,7 @@ def read_module(output: str) -> Module | str:
         found = {}
     shown = as_dict(as_dict(found.get("result")).get("output"))
     info, advice = as_dict(shown.get("Module Info")), as_dict(shown.get("Troubleshooting Info"))
-    if not info:
+    if not info and "Operational Info" not in shown:
         error = re.search(r"-E-\s*(\S.*)", output)
         words = text(as_dict(found.get("status")).get("message")) if found else last_line(output)
         return error[1].strip() if error else words

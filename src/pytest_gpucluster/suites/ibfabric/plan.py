@@ -395,7 +395,7 @@ _FORMS: dict[str, Callable[[_File], Plan]] = {
     r"^[ \t]*(Switch|Block|Ring)Name[ \t]*=": _slurm_conf,
     r"^[ \t]*-[ \t]+topology[ \t]*:": _slurm_yaml,
     _SHEET: _sheet,
-    r"^[ \t]*0x[0-9a-f]{1,16}[ \t]+\S": _name_map,
+    r"^[ \t]*0x[0-9a-f]{1,16}[ \t]+(?!.*==\()\S": _name_map,  # iblinkinfo has ==( ... )==>
     r"^[ \t]*port[ \t]*,[ \t]*hca-name[ \t]*$": _hca_mapping,
     r"^[ \t]*\S+[ \t]+-(\S{1,30}-)?>[ \t]+\S": _topo,
 }

@@ -7,7 +7,7 @@ a site has saved reads the same.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -177,8 +177,19 @@ class Subnet:
 
     @cached_property
     def by_port_guid(self) -> dict[str, tuple[Port, Link]]:
-        """{GUID of an HCA's port: the port and its link}."""
-        return {link.a.guid: (link.a, link) for link in self.links if link.a.kind == "HCA"}
+        """{GUID of an HCA's port: the port and its link, of which it is end `a`}."""
+        return {link.a.guid: (link.a, link) for links in self.of_hca.values() for link in links}
+
+    @cached_property
+    def of_hca(self) -> dict[str, list[Link]]:
+        """{GUID of an HCA: its links, of which it is end `a`}; two hosts without a switch have one link."""
+        found: defaultdict[str, list[Link]] = defaultdict(list)
+        for link in self.links:
+            if link.a.kind == "HCA":
+                found[link.a.node_guid].append(link)
+            if link.z.kind == "HCA":
+                found[link.z.node_guid].append(replace(link, a=link.z, z=link.a))
+        return found
 
     @cached_property
     def leaves(self) -> frozenset[str]:
