@@ -153,10 +153,27 @@ def test_what_perftest_prints_is_explained() -> None:
     assert finding.measured.endswith(
         "the port has no GID of this index: see fabric.gid and NCCL_IB_GID_INDEX"
     )
-    assert checks.meaning("Completion with error at client Failed status 12: wr_id 0").startswith(
-        "data were lost"
-    )
     assert checks.meaning("some other text") == ""
+    # the loader has not found a library, or a version of it: the adapter may well be there
+    assert checks.meaning("gpu02: ib_write_bw: libmlx5.so.1: version `MLX5_1.24' not found") == ""
+    assert "hca_count" in checks.meaning("gpu02: IB device mlx5_9 not found")
+
+
+@pytest.mark.parametrize(
+    ("status", "means"),
+    [
+        ("4", "the adapter cannot reach memory"),
+        ("12", "data were lost on the path"),
+        ("13", "the partner was not ready"),
+        ("-local protection error (4)", "the adapter cannot reach memory"),
+        ("-transport retry counter exceeded (12)", "data were lost on the path"),
+        ("-RNR retry counter exceeded (13)", "the partner was not ready"),
+    ],
+)
+def test_the_status_of_a_completion_is_explained_with_and_without_its_name(status: str, means: str) -> None:
+    before = " " if status[0] != "-" else ""
+    text = f"gpu02: Completion with error at client Failed status{before}{status}: wr_id 0 syndrom 0x81"
+    assert checks.meaning(text).startswith(means)
 
 
 def test_a_rail_on_which_every_pair_fails_proves_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,6 +25,7 @@ from pytest_gpucluster.kit.framework.payload_result import PayloadResult, Payloa
 from pytest_gpucluster.suites.storage import checks
 from pytest_gpucluster.suites.storage.config import LocalLimit, StorageConfig
 from pytest_gpucluster.suites.storage.facts import Quota, read_mounts, read_quotas, usual_mounts
+from pytest_gpucluster.suites.storage.payload import named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -115,6 +117,7 @@ def with_fact(rank: int, **values: Any) -> PayloadResult:
     return PayloadResult("storage", NODES, SIZE, tuple(tasks))
 
 
+NO_OPERATION = named(OSError(errno.EOPNOTSUPP, "Operation not supported"))["code"]
 NFS = "server:/export /shared nfs4 rw,relatime,vers=4.2,nconnect=16,proto=tcp,{more} 0 0\n"
 LUSTRE = (
     "10.0.0.1@o2ib:/fs /shared lustre rw,flock,lazystatfs 0 0\nlfs df /shared\n{df}lfs getstripe /shared\n4\n"
@@ -288,7 +291,7 @@ def test_each_node_must_reach_the_figures_of_its_profile_on_a_local_file_system(
 @pytest.mark.parametrize(
     ("code", "action"),
     [
-        *((code, CONFIGURE) for code in ("ENOSPC", "EDQUOT", "", "ENOSYS", "EOPNOTSUPP", "ValueError")),
+        *((code, CONFIGURE) for code in ("ENOSPC", "EDQUOT", "", "ENOSYS", NO_OPERATION, "ValueError")),
         *((code, MONITOR) for code in ("EIO", "ESTALE", "ESHUTDOWN", "Failure")),
     ],
 )
@@ -523,6 +526,49 @@ def test_options_that_only_a_newer_kernel_prints_are_a_warning() -> None:
         assert mount_verdict(mine + new, plain + old, plain + old).outcome is Outcome.FAILED
 
 
+@pytest.mark.parametrize(
+    ("usual", "mine"),
+    [
+        *(("hard", f"hard,{option}") for option in ("nocto", "noac", "sync", "acregmin=30", "nconnect=8")),
+        ("hard,nconnect=8", "hard"),
+        ("writecache", "readcache"),
+        ("noquota", "prjquota,future"),
+        ("acl", "noacl"),
+    ],
+)
+def test_an_option_that_every_kernel_prints_or_that_replaces_its_like_fails_with_a_new_kernel(
+    usual: str, mine: str
+) -> None:
+    old, new = (
+        f"server:/x /shared nfs4 rw,{options},addr=10.1.0.1 0 0\nkernel {options}\n"
+        for options in (usual, mine)
+    )
+    (finding,) = mount_verdict(new, old, old).findings
+    assert "future" not in finding.measured
+    assert mount_verdict(old, old, new).outcome is Outcome.PASSED
+
+
+def test_kernels_may_print_other_options_in_place_of_old_ones() -> None:
+    old, middle, new = (
+        f"/dev/md0 /shared xfs rw,{options},noquota 0 0\nkernel {options}\n"
+        for options in ("attr2", "attr2,logbufs=8,logbsize=32k", "logbufs=8,logbsize=32k")
+    )
+    for nodes in ((old, middle, new), (new, old, old), (old, new, middle)):
+        assert mount_verdict(*nodes).outcome is Outcome.PASSED
+
+
+def test_a_node_without_the_mount_has_no_options_of_a_kernel() -> None:
+    """Its kernel is another one, for which there is no module of the file system."""
+    lustre, root = (
+        "fs /shared lustre rw,flock,more 0 0\nkernel 4\n",
+        "/dev/sda2 / ext4 rw,errors=remount-ro 0 0\nkernel 5\n",
+    )
+    verdict = mount_verdict(root, lustre, lustre)
+    assert found(verdict) == ["/shared: ext4 errors=remount-ro,rw"]
+    assert verdict.findings[0].expected.startswith("lustre flock,more,rw")
+    assert verdict.advisories == ()
+
+
 def test_another_option_of_one_mount_fails_and_addresses_may_differ() -> None:
     nfs = [NFS.format(more=f"clientaddr=10.0.0.{number},addr=10.1.0.{number % 2}") for number in range(4)]
     assert mount_verdict(*nfs).outcome is Outcome.PASSED
@@ -569,6 +615,26 @@ def test_an_absent_target_of_lustre_fails() -> None:
     assert checks.lustre(mounted(NFS.format(more="hard"))).outcome is Outcome.NOT_APPLICABLE
     unread = mounted(LUSTRE.partition("\n")[0] + "\n")
     assert checks.lustre(unread).outcome is Outcome.NOT_CHECKED
+
+
+@pytest.mark.parametrize(
+    ("letters", "outcome", "warnings"),
+    [
+        ("f", Outcome.PASSED, []),
+        ("Df", Outcome.PASSED, ["degraded, as while its RAID is rebuilt"]),
+        ("NS", Outcome.PASSED, ["takes no new files", "out of space"]),
+        ("X", Outcome.PASSED, ["state X"]),
+        ("R", Outcome.FAILED, []),
+    ],
+)
+def test_a_read_only_target_of_lustre_fails_and_another_state_is_a_warning(
+    letters: str, outcome: Outcome, warnings: list[str]
+) -> None:
+    target = OST.replace("[OST:0]", f"[OST:0] {letters}")
+    verdict = checks.lustre(mounted(LUSTRE.format(df=DF + target + SUM)))
+    assert (verdict.outcome, [it.measured for it in verdict.advisories]) == (outcome, warnings)
+    if verdict.findings:
+        assert found(verdict) == ["/shared fs-OST0000_UUID: read-only"]
 
 
 # -- what is recorded and stated

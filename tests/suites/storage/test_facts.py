@@ -43,6 +43,13 @@ def test_the_longest_mount_point_holds_a_path() -> None:
         "10.0.0.1:6789:/ /data ceph rw,relatime,name=gpu0{n},secret=<hidden>,acl",
         "10.108.97.{n}/default /data wekafs rw,writecache,container_name=client-{n}f",
         "overlay / overlay rw,relatime,lowerdir=/var/lib/{n}:/var/lib/b,upperdir=/run/u{n},workdir=/run/w",
+        "overlay / overlay rw,relatime,lowerdir+=/var/lib/{n},upperdir=/run/u{n},workdir=/run/w",
+        # numbers that the node has: a journal, a snapshot; shares of its memory; labels, with and without a comma
+        "/dev/vg/lv /data gfs2 rw,relatime,hostdata=jid={n}",
+        "/dev/vda2 /data btrfs rw,ssd,subvolid=26{n},subvol=/@/.snapshots/{n}/snapshot",
+        "tmpfs /data tmpfs rw,nosuid,size=2468365{n}k,nr_inodes=81920{n},inode64",
+        'tmpfs /data tmpfs rw,context="system_u:object_r:container_file_t:s0:c184,c37{n}"',
+        "fs /data wekafs rw,context=system_u:object_r:wekafs_t:s{n},writecache",
     ],
 )
 def test_nodes_with_one_mount_have_one_kind_whatever_their_addresses_names_and_places(line: str) -> None:

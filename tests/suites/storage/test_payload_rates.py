@@ -38,10 +38,8 @@ def wrote(**values: Any) -> dict[str, Any]:
     }
 
 
-def test_the_direction_that_moved_bytes_is_read_after_notes_before_the_json() -> None:
-    text = "note: both iodepth >= 1 and synchronous I/O engine are selected\n" + json.dumps(
-        output(write=wrote())
-    )
+def test_the_direction_that_moved_bytes_is_read_between_notes() -> None:
+    text = f"note: both iodepth >= 1 and synchronous I/O engine\n{json.dumps(output(write=wrote()))}\n===DONE===\n"
     assert rates.read_fio(text) == {
         "bytes": 67108864,
         "seconds": 0.076,

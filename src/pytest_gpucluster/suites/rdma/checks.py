@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -35,13 +36,16 @@ _MEANING = {
     "Unable to set up socket connection": "the port has no GID of this index: see fabric.gid and NCCL_IB_GID_INDEX",
     "GID types": "the GIDs of the two ports are of different types: see fabric.gid",
     "Couldn't connect to": "a firewall between the nodes, or the server has ended",
-    "not found": "the adapter is not there: see fabric.hca_count",
+    "IB device": "the adapter is not there: see fabric.hca_count",
     "allocate MR": "memory cannot be registered: the limit of locked memory (ulimit -l), or GPU memory (see fabric.peer_memory)",
     "to RTR": "the two ports do not reach each other: GID, LID, partition or VLAN",
-    "Failed status 12": "data were lost on the path (retries exceeded): MTU of a switch, or flow control of RoCE",
-    "retry counter exceeded": "data were lost on the path: MTU of a switch, or flow control of RoCE",
+    "Failed status 4:": "the adapter cannot reach memory that is registered: GPU memory (see fabric.peer_memory), or the IOMMU",
+    "Failed status 12:": "data were lost on the path (retries exceeded): MTU of a switch, or flow control of RoCE",
+    "Failed status 13:": "the partner was not ready to receive: its processor is busy or slow; the path carries data",
     "no end after": "data were lost on the path: MTU of a switch, or flow control of RoCE",
 }
+# since 2025 with the name of the status: Failed status-transport retry counter exceeded (12):
+_STATUS = re.compile(r"Failed status-.*? \((\d+)\):")
 
 
 @check(
@@ -124,7 +128,8 @@ def _require(node_name: str, rdma: RdmaResult, reach: Reach) -> None:
 
 def meaning(*problems: str) -> str:
     """Return what the messages of perftest mean; '' for unknown ones."""
-    known = (text for words, text in _MEANING.items() if any(words in problem for problem in problems))
+    plain = [_STATUS.sub(r"Failed status \1:", problem) for problem in problems]
+    known = (text for words, text in _MEANING.items() if any(words in problem for problem in plain))
     return next(known, "")
 
 

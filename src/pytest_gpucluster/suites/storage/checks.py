@@ -41,13 +41,21 @@ FEW_INODES = 0.01  # share of the inodes
 # errors that settings, rights, full file systems, types without an operation, or a fio without a result (ValueError) cause
 _OF_SITE = (
     *("ENOSPC", "EDQUOT", "EROFS", "EACCES", "EPERM", "ENOENT", "ENOTDIR", "unmade", "unseen", ""),
-    *("ENOSYS", "EOPNOTSUPP", "ValueError"),
+    *("ENOSYS", "ENOTSUP", "ValueError"),  # ENOTSUP: Python's name of EOPNOTSUPP
 )
 _ONE_NODE = "the run has one node: it proves nothing between nodes"
 _NO_SHARED = "no file system of the section is shared"
 # types whose client decides where a record goes, by the size that it knows: NFS (open(2)), FUSE and SMB (generic_write_checks of
 # Linux), BeeGFS by a lock of the node alone (tuneUseGlobalAppendLocks=false, its default)
 _WITHOUT_APPEND = ("nfs", "fuse", "cifs", "smb3", "beegfs")
+# letters that `lfs df` puts after a target (lfs-df(1))
+_STATES = {
+    "D": "degraded, as while its RAID is rebuilt",
+    "R": "read-only",
+    "N": "takes no new files",
+    "S": "out of space",
+    "I": "out of inodes",
+}
 # a client that gives up returns an error for data that a program has written before (nfs(5))
 _GIVE_UP = {"soft", "softerr"}
 
@@ -96,7 +104,7 @@ def _mount_text(kind: str) -> str:
     action=Action.MONITOR,  # a target that recovers is back after minutes
 )
 def lustre(mounts: Mapping[str, Mount]) -> Judgement:
-    """Every metadata and object storage target of Lustre answers the node."""
+    """Every metadata and object storage target of Lustre answers the node, and none is read-only."""
     found = {path: it for path, it in mounts.items() if it.fstype == "lustre"}
     if not found:
         raise NotApplicable("no path is on Lustre")
@@ -105,6 +113,11 @@ def lustre(mounts: Mapping[str, Mount]) -> Judgement:
             yield NotAvailable(f"{path}: `lfs df` printed no targets; is lfs installed on the node?")
         for target, why in it.absent:
             yield Finding(f"{path} {target}", why, "answers")
+        for target, letter in it.states:
+            kind = Finding if letter == "R" else Advisory  # the others slow or refuse new files only
+            yield kind(
+                f"{path} {target}", _STATES.get(letter, f"state {letter}"), "no such state in `lfs df`"
+            )
 
 
 @check(

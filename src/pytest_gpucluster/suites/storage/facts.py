@@ -6,7 +6,6 @@ import re
 import shlex
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pytest_gpucluster.core.majority import norm
@@ -21,11 +20,21 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.majority import Norm
 
 # differ between nodes with the same mount: what names an end of its connection (addr, clientaddr, mon_addr, mountport, localports;
-# name, container_name of its client), and places of a node (lowerdir)
-_OWN = re.compile(r"\w*(addr|port|name)s?=.*|\w+=[^=]*/.*")
-# `lfs df` of Lustre 2.1 to 2.15 (utils/lfs.c: showdf): a target ends with [OST:0] and letters of its state; an absent one has ':'
-# and a reason instead of its numbers
-_TARGET = re.compile(r"\S+ .*\[(?:MDT|OST):\d+\]( \w+)?")
+# name, container_name of its client), places of a node (lowerdir) and their numbers (subvolid of Btrfs, the journal in hostdata of
+# GFS2), labels of its SELinux, and shares of its memory (tmpfs(5))
+_OWN = re.compile(
+    r"\w*(addr|port|name)s?=.*|\w+\+?=[^=]*/.*|subvolid=\d+|hostdata=.*"
+    r"|seclabel|(fs|def|root)?context=.*|size=\d+k|nr_inodes=\d+k?"
+)
+_OPTION = re.compile(r'(?:"[^"]*"|[^,"])+')  # a label with commas is in quotation marks
+# options of mount(8), nfs(5) and mount.lustre(8) that every kernel prints where they are set: of a newer kernel, only a mount of its own
+_SET = re.compile(
+    r"(dir)?sync|no(dir)?atime|nosuid|nodev|noexec|hard|soft|no(cto|ac|lock|acl|rdirplus|sharecache|resvport)|ac(reg|dir)m(in|ax)"
+    r"|fsc|lookupcache|nconnect|(local)?flock"
+)
+# `lfs df` of Lustre 2.1 to 2.15 (utils/lfs.c: showdf): a target ends with [OST:0] and letters of its state, capital ones for trouble
+# (lfs-df(1)); an absent one has ':' and a reason instead of its numbers
+_TARGET = re.compile(r"(\S+) .*\[(?:MDT|OST):\d+\](?: (\w+))?")
 _ABSENT = re.compile(r"(\S+)\s*: ([A-Za-z].*)")
 _LAST = (
     "filesystem"  # the line after all targets: filesystem_summary, before Lustre 2.11 'filesystem summary'
@@ -50,7 +59,8 @@ class Quota(NamedTuple):
 class Mount:
     """The mount that holds a path. options: sorted, without addresses. present: targets of Lustre that answer.
 
-    absent: the others, with the reason. stripes: of a new file on Lustre, -1 for all targets; None elsewhere. kernel: its release.
+    absent: the others, with the reason. states: (target, letter of its trouble). stripes: of a new file on Lustre, -1 for all
+    targets; None elsewhere. kernel: its release.
     """
 
     point: str
@@ -59,6 +69,7 @@ class Mount:
     options: tuple[str, ...]
     present: int = 0
     absent: tuple[tuple[str, str], ...] = ()
+    states: tuple[tuple[str, str], ...] = ()
     stripes: int | None = None
     kernel: str = ""
 
@@ -108,8 +119,8 @@ def read_mounts(answer: Answer, paths: tuple[str, ...]) -> dict[str, Mount]:
     for words in map(str.split, text.splitlines()):
         if len(words) == 6 and words[1].startswith("/"):  # proc_pid_mounts(5), fstab(5)
             source, point, fstype, options = map(_unescaped, words[:4])
-            own = sorted(it for it in options.split(",") if not _OWN.fullmatch(it))
-            listed[point] = Mount(point, fstype, source, tuple(own), kernel=kernel[1] if kernel else "")
+            common = sorted(it for it in _OPTION.findall(options) if not _OWN.fullmatch(it))
+            listed[point] = Mount(point, fstype, source, tuple(common), kernel=kernel[1] if kernel else "")
     found_mounts = {}
     for path in paths:
         leads = re.search(rf"^at {re.escape(path)}\nto (/.*)$", text, re.MULTILINE)
@@ -148,11 +159,13 @@ def _with_lustre(mount: Mount, path: str, text: str) -> Mount:
     table = re.search(rf"^lfs df {re.escape(path)}\n((?:(?!lfs ).*\n)*)", text, re.MULTILINE)
     rows = [line.strip() for line in (table[1] if table else "").splitlines()]
     absent = tuple((found[1], found[2]) for row in rows if (found := _ABSENT.fullmatch(row)))
-    known = [row.split()[0] for row in rows if _TARGET.fullmatch(row)]
+    known = [found.groups("") for row in rows if (found := _TARGET.fullmatch(row))]
     if known and not any(row.startswith(_LAST) for row in rows):
-        absent += ((f"the target after {known[-1]}", "`lfs df` did not end"),)
+        absent += ((f"the target after {known[-1][0]}", "`lfs df` did not end"),)
+    states = tuple((target, it) for target, letters in known for it in letters if it.isupper())
     stripes = re.search(rf"^lfs getstripe {re.escape(path)}\n(-?\d+)$", text, re.MULTILINE)
-    return replace(mount, present=len(known), absent=absent, stripes=int(stripes[1]) if stripes else None)
+    count = int(stripes[1]) if stripes else None
+    return replace(mount, present=len(known), absent=absent, states=states, stripes=count)
 
 
 def usual_mounts(found: Mapping[str, Mapping[str, Mount]]) -> dict[str, UsualMount]:
@@ -160,7 +173,8 @@ def usual_mounts(found: Mapping[str, Mapping[str, Mount]]) -> dict[str, UsualMou
     usual = {}
     for path in dict.fromkeys(path for of_node in found.values() for path in of_node):
         having = {node: of_node[path] for node, of_node in found.items() if path in of_node}
-        without = _of_kernel(having.values())
+        usual_type = norm((node, it.fstype) for node, it in having.items()).votes[0][0]
+        without = _of_kernel([it for it in having.values() if it.fstype == usual_type])
         usual[path] = UsualMount(norm((node, it.kind(without)) for node, it in having.items()), without)
     return usual
 
@@ -172,8 +186,8 @@ def _key(option: str) -> str:
 def _of_kernel(mounts: Collection[Mount]) -> frozenset[str]:
     """Return the options that all nodes of some kernel releases have, and none of the others.
 
-    A newer kernel prints more options of the same mount (NFS: fatal_neterrors since Linux 6.15). Where a release has one instead
-    of another, as soft for hard, the mounts differ.
+    A newer kernel prints more options of the same mount (NFS: fatal_neterrors since Linux 6.15), or fewer (ext4: data=ordered).
+    Where a release has one that is always set by hand, or one instead of its like (noquota for prjquota), the mounts differ.
     """
     keys: dict[str, list[frozenset[str]]] = defaultdict(list)
     for it in mounts:
@@ -183,8 +197,14 @@ def _of_kernel(mounts: Collection[Mount]) -> frozenset[str]:
     of_kernel = {*every[0].union(*every)} - every[0].intersection(*every)
     for of_every, of_some in zip(every, some, strict=True):
         of_kernel -= of_some - of_every
-    printed = sorted((it & of_kernel for it in every), key=len)
-    return frozenset(of_kernel if all(one <= more for one, more in pairwise(printed)) else ())
+    # words with the same end are alike, unless one release prints both
+    instead = {
+        it
+        for it in of_kernel
+        for like in of_kernel
+        if it[-3:] == like[-3:] and not any({it, like} <= of_every for of_every in every)
+    }
+    return frozenset(it for it in of_kernel - instead if not _SET.fullmatch(it))
 
 
 def types_of(found: Mapping[str, Mapping[str, Mount]]) -> dict[str, str]:

@@ -106,12 +106,12 @@ def fio(what: str, paths: Sequence[str], size: int, seconds: float) -> Dict[str,
 def read_fio(text: str, errors: str = "") -> Dict[str, Any]:
     """Read the output of `fio --output-format=json` or `json+` of fio 3: bytes, seconds, and latencies in ms.
 
-    Notes stand before the JSON. The jobs are under `jobs`, of a fio server under `client_stats`; percentiles under `clat_ns`,
+    Notes stand before the JSON or after it. The jobs are under `jobs`, of a fio server under `client_stats`; percentiles under `clat_ns`,
     with --lat_percentiles under `lat_ns`. OSError for a job with an error, ValueError for other text.
     """
     lines = (errors or text).strip().splitlines()
     try:
-        tree = json.loads(text[text.index("{") :])
+        tree, _ = json.JSONDecoder().raw_decode(text, text.index("{"))
         job = (tree.get("jobs") or tree["client_stats"])[0]
     except (ValueError, KeyError, IndexError, AttributeError):
         raise ValueError("fio: %s" % (lines[-1] if lines else "no output")[:200]) from None
