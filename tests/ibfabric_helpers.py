@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import time
 import zlib
@@ -315,7 +316,8 @@ class Ibsim:
         deadline = time.monotonic() + PATIENCE
         while not true(facts := self.facts(host)):
             assert time.monotonic() < deadline, facts
-            time.sleep(0.2)
+            self._managers[0].send_signal(signal.SIGHUP)  # opensm reads the subnet again: a notice may be lost
+            time.sleep(2)
         return facts
 
     def stop(self) -> None:
