@@ -59,7 +59,7 @@ class Measurement:
         if not members:
             raise ValueError("a measurement without members")
         wrong = int(line.get("wrong") or 0)
-        problem = str(line.get("problem") or "") or (f"wrong data: {wrong} elements" if wrong else "")
+        problem = str(line.get("problem") or "") or (f"{WRONG_DATA}: {wrong} elements" if wrong else "")
         busbw = line.get("busbw")
         if busbw is None and not problem and not line.get("skipped"):
             raise ValueError(f"neither busbw nor problem for {' '.join(members)}")
