@@ -28,7 +28,7 @@ CHANCE = 0.01  # accepted expectation of good parts that are always slow by coin
 class Observations:
     """All measurements up to now, and the bounds that they were compared with.
 
-    `repeats`: how often a slow pair that convicts is measured again: a disturbance passes, a fault stays.
+    `repeats`: how often a slow pair that convicts is repeated: a disturbance passes, a fault stays.
     """
 
     nodes: tuple[str, ...]
@@ -145,7 +145,7 @@ class Inference:
     def convicting_links(self) -> tuple[Edge, ...]:
         """The links that convict a node or a leaf, were always slow, and must be measured again.
 
-        Of a node, two are repeated, and the others too where so many pairs are slow at times that it may be chance.
+        Of a node, two are repeated, and the others too where enough pairs are slow at times for it to be chance.
         """
         open_edges = unexplained(self.edges, self.alone.bad.keys(), self.leaves.suspected)
         slow = convict(open_edges, self.closed_leaves, acquitted=self.acquitted, partners=self.partners)
@@ -224,7 +224,7 @@ def partners_needed(
 
 
 def enough(seen: tuple[int, int], parts: int, *, least: int, most: int = 100) -> int:
-    """Return how many slow results in a row none of so many good parts has by coincidence; `seen`: slow and good ones."""
+    """Return how many slow results in a row no good part has by coincidence; `parts`: how many there are, `seen`: (slow, good) results."""
     share = seen[0] / sum(seen) if seen[0] else 0.0
     return next((count for count in range(least, most) if parts * share**count <= CHANCE), most)
 
@@ -328,7 +328,7 @@ def convict(
     partners: AbstractSet[str],
     needed: int = PARTNERS,
 ) -> dict[str, str]:
-    """Return {node: why} of the nodes that are not acquitted and bad with so many partners."""
+    """Return {node: why} of the nodes that are not acquitted and bad with enough partners."""
     found: dict[str, list[Edge]] = defaultdict(list)
     for edge in open_edges:
         for end in () if edge.touches(closed) else edge.ends:
