@@ -131,6 +131,13 @@ def test_a_node_below_the_hard_limit_that_the_fleet_does_not_name(
     )
 
 
+def test_a_node_below_the_hard_limit_is_watched_while_something_else_may_be_the_cause() -> None:
+    leaf = Localisation(unresolved=(Unresolved(("a", "link a-b", "leaf1"), "no further acquitted partner"),))
+    (finding,) = pairs("a", leaf, *fed("ab:20 ac:19 bc:30"), hard=30.0).findings
+    assert finding.action is Action.MONITOR
+    assert finding.measured.endswith("the node, its partners or the network: see nccl.links or rdma.links")
+
+
 def test_at_the_hard_limit_no_node_is_named() -> None:
     assert pairs("a", Localisation(), *fed("ab:30 ac:1"), hard=30.0).outcome is Outcome.PASSED
     assert pairs("a", Localisation(), *fed("ab:1")).outcome is Outcome.PASSED

@@ -135,7 +135,7 @@ def test_machine_gets_the_verdict_of_a_person(example: CounterExample) -> None:
 def test_a_slow_rail_is_named_by_adapter_and_gpu_with_both_partners_and_the_limit() -> None:
     (finding,) = bandwidth(one_rail(RAILS[1], "gpu02", SLOW)).findings
     assert finding.part == "mlx5_1 port 1, rail of GPU 1"
-    assert "bad with gpu01, gpu03, which are fine with others" in finding.measured
+    assert "bad with gpu01, gpu03, gpu04, which are fine with others" in finding.measured
     assert "29.5 GB/s, at least 45 GB/s (90% of the port's 400 Gb/s): slow" in finding.measured
 
 

@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 
 LEAF_SHARE = 0.75  # slow share of a leaf's outward pairs that makes the leaf, not its nodes, the fault
 PARTNERS = 2  # acquitted partners that convict a node
+CHANCE = 0.01  # accepted expectation of good parts that are always slow by coincidence
 
 
 @dataclass(frozen=True)
 class Observations:
     """All measurements up to now, and the bounds that they were compared with.
 
-    `repeats`: how often a slow pair that convicts is measured anew, since a disturbance passes and a fault stays.
+    `repeats`: how often a slow pair that convicts is repeated: a disturbance passes, a fault stays.
     """
 
     nodes: tuple[str, ...]
@@ -69,6 +70,10 @@ class Edge:
         """Return the end that is not this one."""
         return self.ends[1] if self.ends[0] == end else self.ends[0]
 
+    def decides(self, end: str, acquitted: AbstractSet[str], partners: AbstractSet[str]) -> bool:
+        """Whether the other end is known to do what this pair did not: an unjudged partner works, but may be slow itself."""
+        return self.other(end) in (partners if self.counts[Status.FAILED] else acquitted)
+
     def touches(self, leaves: AbstractSet[str]) -> bool:
         """Whether the pair crosses one of these leaves."""
         return self.crosses and not leaves.isdisjoint(self.leaves)
@@ -99,8 +104,8 @@ class LeafResults:
 class Inference:
     """What the observations prove.
 
-    `acquitted`: the nodes with a good pair. `partners`: also those with a pair that has no bound. `closed_leaves`: see
-    the function of this name. `bad_nodes`: {node: why}.
+    `acquitted`: the nodes with a good pair. `partners`: also those with a pair that has no bound. `closed_leaves`,
+    `partners_needed`: see the functions of these names. `bad_nodes`: {node: why}.
     """
 
     observed: Observations
@@ -111,6 +116,7 @@ class Inference:
     partners: frozenset[str]
     leaves: LeafResults
     closed_leaves: frozenset[str]
+    partners_needed: int
     bad_nodes: Mapping[str, str]
 
     @cached_property
@@ -121,11 +127,7 @@ class Inference:
     @cached_property
     def slow_links(self) -> tuple[Edge, ...]:
         """The open pairs of which both ends are acquitted."""
-        return tuple(
-            edge
-            for edge in self.open_edges
-            if self.acquitted.issuperset(edge.ends) and not edge.touches(self.closed_leaves)
-        )
+        return links_among(self.open_edges, self.acquitted, self.closed_leaves)
 
     @property
     def bad_links(self) -> tuple[Group, ...]:
@@ -135,26 +137,45 @@ class Inference:
         )
 
     @property
-    def doubtful_links(self) -> tuple[Group, ...]:
+    def doubtful_links(self) -> tuple[Edge, ...]:
         """The links that were always slow, and must be measured again."""
-        return tuple(
-            edge.ends for edge in self.slow_links if edge.bad <= self._doubtful(edge) and not edge.good
-        )
+        return tuple(edge for edge in self.slow_links if edge.bad <= self._doubtful(edge) and not edge.good)
 
     @property
-    def convicting_links(self) -> tuple[Group, ...]:
-        """The links that convict a node, were always slow, and must be measured again."""
-        convicted = self.bad_nodes.keys() - self.alone.bad.keys()
+    def convicting_links(self) -> tuple[Edge, ...]:
+        """The links that convict a node or a leaf, were always slow, and must be measured again.
+
+        Of a node, two are repeated, and the others too where enough pairs are slow at times for it to be chance.
+        """
+        open_edges = unexplained(self.edges, self.alone.bad.keys(), self.leaves.suspected)
+        slow = convict(open_edges, self.closed_leaves, acquitted=self.acquitted, partners=self.partners)
+        repeats, good = self.observed.repeats, [edge for edge in self.edges if edge.good]
+        passed = sum(edge.bad > 0 for edge in good)
+        results = enough((passed, len(good) - passed), len(self.observed.nodes), least=0)
+        repeated: Counter[str] = Counter()
+        seen: Counter[str] = Counter()
+        for edge in open_edges:
+            repeated.update(edge.ends if edge.bad > repeats else ())
+            seen.update(dict.fromkeys(edge.ends, edge.bad))
+        open_ends = {node for node in slow if repeated[node] < PARTNERS or seen[node] < results}
         return tuple(
-            edge.ends
+            edge
             for edge in self.edges
-            if 0 < edge.counts[Status.SLOW] == edge.bad <= self.observed.repeats and not edge.good
-            if any(end in convicted and edge.other(end) in self.partners for end in edge.ends)
+            if 0 < edge.counts[Status.SLOW] == edge.bad <= repeats and not edge.good
+            if edge.touches(self.leaves.suspected)
+            or any(end in open_ends and edge.decides(end, self.acquitted, self.partners) for end in edge.ends)
         )
 
     def _doubtful(self, edge: Edge) -> int:
         """Return how many bad measurements of a link prove nothing yet; traffic makes a link slow, but fails no group."""
-        return 1 if edge.counts[Status.FAILED] else 1 + self.observed.repeats
+        return 1 if edge.counts[Status.FAILED] else self._slow_by_chance
+
+    @cached_property
+    def _slow_by_chance(self) -> int:
+        """How often a good link may be slow, one time after the other: more where slow pairs are seldom fast when repeated."""
+        passed = [edge for edge in self.edges if edge.bad and edge.good]
+        again = sum(edge.bad - 1 for edge in passed), sum(edge.good for edge in passed)
+        return enough(again, len(self.slow_links), least=1 + self.observed.repeats)
 
     @property
     def suspects(self) -> list[str]:
@@ -173,9 +194,39 @@ def infer(observed: Observations) -> Inference:
     leaves = judge_leaves(edges)
     closed = closed_leaves(edges, alone.bad.keys(), leaves.suspected)
     open_edges = unexplained(edges, alone.bad.keys(), leaves.suspected)
-    convicted = convict(open_edges, closed, acquitted=acquitted, partners=partners)
+    slow = links_among(open_edges, acquitted, closed)
+    needed = partners_needed(observed, edges, slow, acquitted)
+    convicted = convict(open_edges, closed, acquitted=acquitted, partners=partners, needed=needed)
     bad_nodes = {**alone.bad, **convicted}
-    return Inference(observed, spine, alone, edges, acquitted, partners, leaves, closed, bad_nodes)
+    return Inference(observed, spine, alone, edges, acquitted, partners, leaves, closed, needed, bad_nodes)
+
+
+def links_among(
+    edges: Iterable[Edge], acquitted: AbstractSet[str], closed: AbstractSet[str]
+) -> tuple[Edge, ...]:
+    """Return the pairs of which both ends are acquitted and that no leaf may explain."""
+    return tuple(edge for edge in edges if acquitted >= {*edge.ends} and not edge.touches(closed))
+
+
+def partners_needed(
+    observed: Observations, edges: Iterable[Edge], slow_links: Iterable[Edge], acquitted: AbstractSet[str]
+) -> int:
+    """Return how many partners convict a slow node: the more links are slow, the more of them a good node has by chance.
+
+    Links stay slow without a bad end where the leaves are unknown, or a hash puts several flows on one path. Where pairs
+    are repeated, a third partner costs no further step. A node that is slow with all acquitted nodes is bad.
+    """
+    good = sum(edge.good > 0 for edge in edges)
+    slow = sum(edge.bad > observed.repeats and not edge.good for edge in slow_links)
+    most = max(PARTNERS, len(acquitted))
+    least = min(most, PARTNERS + (observed.repeats > 0))
+    return enough((slow, good), len(observed.nodes), least=least, most=most)
+
+
+def enough(seen: tuple[int, int], parts: int, *, least: int, most: int = 100) -> int:
+    """Return how many slow results in a row no good part has by coincidence; `parts`: how many there are, `seen`: (slow, good) results."""
+    share = seen[0] / sum(seen) if seen[0] else 0.0
+    return next((count for count in range(least, most) if parts * share**count <= CHANCE), most)
 
 
 def slow_spine(bounds: Mapping[GroupKind, Bound]) -> str:
@@ -236,7 +287,7 @@ def judge_leaves(edges: Iterable[Edge]) -> LeafResults:
     known = list(edges)
     sound = ends_with((edge for edge in known if not edge.crosses), Status.GOOD)
     crossing = [
-        (edge.leaves, edge.bad > edge.good)
+        (edge.leaves, not edge.good)
         for edge in known
         if edge.crosses and sound.issuperset(edge.ends) and all(edge.leaves)
         if edge.bad or edge.good
@@ -275,18 +326,24 @@ def convict(
     *,
     acquitted: AbstractSet[str],
     partners: AbstractSet[str],
+    needed: int = PARTNERS,
 ) -> dict[str, str]:
-    """Return {node: why} of the nodes that are not acquitted and bad with two partners."""
-    found: dict[str, list[str]] = defaultdict(list)
+    """Return {node: why} of the nodes that are not acquitted and bad with enough partners."""
+    found: dict[str, list[Edge]] = defaultdict(list)
     for edge in open_edges:
         for end in () if edge.touches(closed) else edge.ends:
-            if end not in acquitted and edge.other(end) in partners:
-                found[end].append(edge.other(end))
+            if end not in acquitted and edge.decides(end, acquitted, partners):
+                found[end].append(edge)
     return {
-        node: f"bad with {', '.join(others)}, which are fine with others"
-        for node, others in found.items()
-        if len(others) >= PARTNERS
+        node: f"bad with {', '.join(edge.other(node) for edge in own)}, which are fine with others"
+        for node, own in found.items()
+        if len(own) >= partners_of(own, needed)
     }
+
+
+def partners_of(edges: Iterable[Edge], needed: int) -> int:
+    """Return how many partners convict a node with these pairs; links are slow by chance, but seldom fail."""
+    return PARTNERS if any(edge.counts[Status.FAILED] for edge in edges) else needed
 
 
 def _explained(edge: Edge, bad_nodes: AbstractSet[str], bad_leaves: AbstractSet[str]) -> bool:

@@ -13,7 +13,8 @@ quarters of the pairs across it are slow and the pairs within it are good. The l
 GPUs and adapters: GPU i with GPU i of an acquitted partner, all at once.
 
 The bound of each kind of group is the expected value (`expected`, GB/s, the lowest accepted) or that of the fleet:
-median of the good values less the larger of `min_distance` and `sigmas` robust standard deviations (1.4826 x MAD).
+median of the good values less the larger of `min_distance` and `sigmas` robust standard deviations (1.4826 x MAD), at
+most a third.
 Without a bound, or with too few partners, `unresolved` names the candidates.
 """
 
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.kit.nccl import pairing
 from pytest_gpucluster.kit.nccl.bad_parts import bad_parts, part_rounds
-from pytest_gpucluster.kit.nccl.inference import Inference, Observations, infer
+from pytest_gpucluster.kit.nccl.inference import LEAF_SHARE, Inference, Observations, infer
 from pytest_gpucluster.kit.nccl.measurement import (
     EXPECTED,
     MIN_DISTANCE,
@@ -56,7 +57,8 @@ class Localiser:
     `nodes`: names in Slurm's order. `leaves`: {node: leaf switch}, may lack nodes. `expected`: {kind: lowest accepted
     GB/s}, see GroupKind; other kinds are compared with the fleet. `least`: what pairs must reach if nothing is expected.
     `gpus_per_node` above 1: bad nodes are split into parts. `alone` False: the nodes were measured alone before, and `feed` may get those results first.
-    `repeats`: how often a slow pair that convicts a node or a link is repeated, since the traffic of other jobs makes a pair slow too.
+    `repeats`: how often a slow pair that convicts a node, a link or a leaf is repeated, since the traffic of other jobs makes
+    a pair slow too; above 0, a slow node needs a third partner.
     """
 
     def __init__(
@@ -160,8 +162,10 @@ class Localiser:
         for kind in (GroupKind.WITHIN, GroupKind.ACROSS):  # a whole fleet may be slow
             if self._least and not self._expected and (first[kind] or later[kind]):
                 found[kind] = max(found.get(kind, self._least), self._least, key=lambda bound: bound.value)
-        if GroupKind.ACROSS in found:  # a pair within a leaf is never slower than one across
-            found.setdefault(GroupKind.WITHIN, found[GroupKind.ACROSS])
+        if across := found.get(GroupKind.ACROSS):  # a pair within a leaf is never slower than one across
+            within = found.setdefault(GroupKind.WITHIN, across)
+            none_is_fine = within.value < LEAF_SHARE * across.value
+            found[GroupKind.WITHIN] = across if none_is_fine and within.origin != EXPECTED else within
         elif "within" in self._expected:
             found[GroupKind.ACROSS] = found[GroupKind.WITHIN]
         return found

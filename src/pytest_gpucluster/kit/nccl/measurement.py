@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 MIN_DISTANCE = 0.12  # of the median: four standard deviations of a fabric that scatters by 3%
 SIGMAS = 4.0
+MAX_DISTANCE = 1 / 3  # of the median: two speeds scatter so widely that no fault would be beyond the bound
 EXPECTED = "expected"
+WRONG_DATA = "wrong data"  # how the problem of such a measurement begins
 
 
 class GroupKind(str, enum.Enum):
@@ -57,7 +59,7 @@ class Measurement:
         if not members:
             raise ValueError("a measurement without members")
         wrong = int(line.get("wrong") or 0)
-        problem = str(line.get("problem") or "") or (f"wrong data: {wrong} elements" if wrong else "")
+        problem = str(line.get("problem") or "") or (f"{WRONG_DATA}: {wrong} elements" if wrong else "")
         busbw = line.get("busbw")
         if busbw is None and not problem and not line.get("skipped"):
             raise ValueError(f"neither busbw nor problem for {' '.join(members)}")
@@ -131,7 +133,7 @@ def fleet_bound(
     good = [value for value in ordered if abs(value - anchor) <= 0.25 * anchor]
     median = statistics.median(good)
     spread = 1.4826 * statistics.median(abs(value - median) for value in good)
-    distance = max(min_distance * median, sigmas * spread)
+    distance = max(min_distance * median, min(sigmas * spread, MAX_DISTANCE * median))
     share = 100 * distance / median if median else 0
     return Bound(median - distance, f"fleet median {median:.4g} less {share:.0f}%")
 

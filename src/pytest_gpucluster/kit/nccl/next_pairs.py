@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.kit.nccl.inference import PARTNERS
+from pytest_gpucluster.kit.nccl.inference import PARTNERS, partners_of
 from pytest_gpucluster.kit.nccl.measurement import Status
 
 if TYPE_CHECKING:
@@ -21,12 +21,13 @@ ALL_PAIRS_UP_TO = 4  # nodes: all their pairs fit into three rounds, and fewer p
 def wanted_pairs(found: Inference) -> list[Group]:
     """Return the pairs to measure next; [] if no further pair decides anything."""
     met = met_in(found.edges)
-    wanted = [*found.doubtful_links, *found.convicting_links]
+    wanted = [edge.ends for edge in (*found.doubtful_links, *found.convicting_links)]
     tried = _tried(found)
     load: Counter[str] = Counter(end for pair in wanted for end in pair)
     for node in found.suspects:
         # one partner per step: the suspect's last partner may be acquitted meanwhile, and then counts too
-        partner = _partner(found, node, met[node], load) if tried[node] < PARTNERS else None
+        needed = partners_of(tried[node], found.partners_needed)
+        partner = _partner(found, node, met[node], load) if len(tried[node]) < needed else None
         if partner is not None:
             load[partner] += 1
             wanted.append((node, partner))
@@ -44,14 +45,17 @@ def met_in(edges: Iterable[Edge]) -> Mapping[str, set[str]]:
     return met
 
 
-def _tried(found: Inference) -> Counter[str]:
-    """Return {node: bad pairs with partners}, without the first of those that prove nothing about nodes."""
-    tried: Counter[str] = Counter()
-    idle: Counter[str] = Counter()
+def _tried(found: Inference) -> Mapping[str, list[Edge]]:
+    """Return {node: its bad pairs with partners}, without the first of those that prove nothing about nodes."""
+    tried: dict[str, list[Edge]] = defaultdict(list)
+    idle: dict[str, list[Edge]] = defaultdict(list)
     for edge in found.open_edges:
         tally = idle if edge.touches(found.closed_leaves) else tried
-        tally.update(end for end in edge.ends if edge.other(end) in found.partners)
-    tried.update({node: count - 1 for node, count in idle.items()})
+        for end in edge.ends:
+            if edge.decides(end, found.acquitted, found.partners):
+                tally[end].append(edge)
+    for node, edges in idle.items():
+        tried[node] += edges[1:]
     return tried
 
 
@@ -65,8 +69,9 @@ def _partner(found: Inference, node: str, met: AbstractSet[str], load: Counter[s
         return other != node and other not in met and (leaf_of(other) == leaf or decides)
 
     position = found.observed.position
+    slow = any(edge.counts[Status.SLOW] and node in edge.ends for edge in found.open_edges)
     return min(
-        filter(usable, found.partners),
+        filter(usable, found.acquitted if slow else found.partners),
         key=lambda other: (load[other], leaf_of(other) != leaf, position[other]),
         default=None,
     )
@@ -74,7 +79,7 @@ def _partner(found: Inference, node: str, met: AbstractSet[str], load: Counter[s
 
 def _pairs_of_suspects(found: Inference, met: Mapping[str, set[str]]) -> list[Group]:
     """Return one round of new pairs of suspects, for fleets and leaves without acquitted nodes."""
-    if not found.partners and len(found.observed.nodes) > ALL_PAIRS_UP_TO:
+    if not found.acquitted and len(found.observed.nodes) > ALL_PAIRS_UP_TO:
         return []  # the whole fleet is slow: more pairs give no further information
     pairs: list[Group] = []
     leaf_of = found.observed.leaves.get

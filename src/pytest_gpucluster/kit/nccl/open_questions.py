@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.kit.nccl import pairing
 from pytest_gpucluster.kit.nccl.inference import PARTNERS
-from pytest_gpucluster.kit.nccl.measurement import Status, Unresolved
+from pytest_gpucluster.kit.nccl.measurement import WRONG_DATA, GroupKind, Status, Unresolved
 from pytest_gpucluster.kit.nccl.next_pairs import ALL_PAIRS_UP_TO
 
 if TYPE_CHECKING:
@@ -26,10 +26,25 @@ def unresolved(found: Inference) -> Iterator[Unresolved]:
         yield Unresolved(tuple(sorted(set(found.observed.leaves.values()))), found.slow_spine)
     for node in sorted(found.alone.slow_once, key=found.observed.position.__getitem__):
         yield Unresolved((node,), "slow alone, measured once")
-    for ends in found.doubtful_links:
-        yield Unresolved((link(ends),), "slow or failed once, not measured again")
+    for edge in found.doubtful_links:
+        why = "once, not measured again" if edge.bad == 1 else "every time, as pairs were that are fine now"
+        yield Unresolved((link(edge.ends),), f"slow or failed {why}")
+    yield from _wrong_data(found)
     if len(nodes) > 1:
         yield from _open_nodes(found)
+
+
+def _wrong_data(found: Inference) -> Iterator[Unresolved]:
+    """Yield the pairs with wrong data that were right when repeated: no traffic of other jobs changes data."""
+    pairs = {
+        frozenset(one.measured.members): one.measured
+        for one in found.observed.judged
+        if one.kind in (GroupKind.WITHIN, GroupKind.ACROSS) and one.measured.problem.startswith(WRONG_DATA)
+    }
+    for edge in found.edges:
+        one = pairs.get(frozenset(edge.ends))
+        if one and edge.good and found.bad_nodes.keys().isdisjoint(edge.ends):
+            yield Unresolved((*edge.ends, link(edge.ends)), f"{one.problem}, right when repeated")
 
 
 def _open_nodes(found: Inference) -> Iterator[Unresolved]:

@@ -20,11 +20,12 @@ NO_BOUND = "no bound"  # the reason of a localisation without values to compare 
 
 
 def all_slow(
-    node: str, measured: Sequence[Measurement], hard: float | None, where: str = ""
+    node: str, found: Localisation, measured: Sequence[Measurement], hard: float | None, where: str = ""
 ) -> Finding | None:
     """Return the finding on a node whose best pair is below the hard limit, also if the whole fleet is slow.
 
-    Only the node is at fault if it has two partners and one of them reaches the limit with another node.
+    Only the node is at fault if it has two partners, one of them reaches the limit with another node, and the
+    localisation has no other candidate.
     """
     pairs = [it for it in measured if len(it.members) == PAIR and it.busbw is not None and not it.problem]
     best = {
@@ -34,9 +35,11 @@ def all_slow(
     if hard is None or best.get(node, hard) >= hard:
         return None
     partners = {name for it in pairs if node in it.members for name in it.members} - {node}
-    proved = len(partners) >= PARTNERS and any(best[name] >= hard for name in partners)
+    fast = len(partners) >= PARTNERS and any(best[name] >= hard for name in partners)
+    proved = fast and not any(node in left.candidates for left in found.unresolved)
     slow = sum(value < hard for value in best.values())
-    why = "" if proved else "; the node, its partners or the network: no partner is known to be fast"
+    why = "" if proved else "; the node, its partners or the network: "
+    why += "" if proved else "see nccl.links or rdma.links" if fast else "no partner is known to be fast"
     most = f"; {slow} of {len(best)} nodes are below it" if 2 * slow > len(best) else ""
     return Finding(
         node,

@@ -43,7 +43,7 @@ def pairs(
         if it.busbw is not None:
             yield Metric("pair_busbw", it.busbw, "GB/s", f"with {_others(it.members, node)}")
     if node not in found.bad_nodes:
-        if slow := all_slow(node, measured, hard, f" at {format_size(size)}"):
+        if slow := all_slow(node, found, measured, hard, f" at {format_size(size)}"):
             yield slow
         return
     values = [it.busbw for it in own if it.busbw is not None and not it.problem]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.kit.nccl.measurement import Bound, Measurement
 
 PAIR = 2
-# on a fabric whose traffic slows one pair in twenty, one run in seven accuses one of 64 healthy nodes without it: benchmarks/localisation.py
+# on a fabric whose traffic slows one pair in twenty, one run in seven accuses a link of 64 healthy nodes without it: benchmarks/localisation.py
 REPEATS = 1
 MAX_ROUNDS = 63  # of further pairs: all pairs of 64 nodes; on more nodes some minutes
 

@@ -98,7 +98,9 @@ def _of_rail(node_name: str, rdma: RdmaResult, location: str, action: Action | N
         )
     elif all(it.busbw is None for it in own):
         yield NotAvailable(f"{part}: {own[0].problem or 'no result'}: see rdma.links")
-    elif slower := all_slow(node_name, rdma.measured(location), rdma.bound.value if rdma.bound else None):
+    elif slower := all_slow(
+        node_name, found, rdma.measured(location), rdma.bound.value if rdma.bound else None
+    ):
         yield replace(slower, part=part)
     elif any(node_name in it.candidates and it.reason.startswith(NO_BOUND) for it in found.unresolved):
         yield NotAvailable(f"{part}: nothing to compare with: {OTHERWISE}")
