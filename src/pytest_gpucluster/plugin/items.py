@@ -59,7 +59,9 @@ class SuiteFile(pytest.File):
     def collect(self) -> Iterator[CheckItem]:
         """Yield the items of each check, for all nodes under test."""
         self.obj = module = import_module(self._module)
-        tests: Tests = module.TESTS
+        tests: Tests | None = getattr(module, "TESTS", None)
+        if tests is None:
+            raise pytest.Collector.CollectError(f"{self._module} must have TESTS = Tests(MODULES, marks=...)")
         marks = [getattr(pytest.mark, name).mark for name in tests.marks]
         self.own_markers.extend(marks)
         self.keywords.update({mark.name: mark for mark in marks})
@@ -224,7 +226,7 @@ class CheckItem(pytest.Item):
     def _shorter(self, excinfo: pytest.ExceptionInfo[BaseException]) -> Any:
         entries = excinfo.traceback
         last = max((at for at, entry in enumerate(entries) if str(entry.path) == __file__), default=-1)
-        return entries[last + 1 :].filter(excinfo) or entries
+        return entries[last + 1 :].filter(excinfo) or entries[-1:]
 
 
 def record_of(item: pytest.Item) -> Record:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pytest_gpucluster import SuiteError
 from pytest_gpucluster.cluster.channel.batch import batched
+from pytest_gpucluster.config.validation_errors import nearest
 from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, Verdict
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.fact import Fact
@@ -112,7 +113,7 @@ class FactsCache:
         except NotAvailable as error:
             return error
         except ProbeError as error:
-            return ProbeError(f"{probe.name} on {node}: {error}")
+            return ProbeError(f"{probe.name} on {node}: {_unnamed(probe, error)}")
 
     def answer(self, node: str, probe: Probe[Any]) -> Answer:
         """Return what a node of the channel answered to a probe's command."""
@@ -149,6 +150,11 @@ class FactsCache:
             self._batch = None
         for cache in (self._facts, self._split, self.prefetched):
             cache.clear()
+
+
+def _unnamed(probe: Probe[Any], error: Exception) -> str:
+    """Return the message of an error without the name of the probe, which many begin with."""
+    return str(error).removeprefix(f"{probe.name}: ")
 
 
 class Made(NamedTuple):
@@ -229,7 +235,7 @@ class ItemView:
         try:
             facts = cache(record.node, probe)
         except NotAvailable as error:
-            raise NotAvailable(f"{probe.name}: {error}") from error
+            raise NotAvailable(f"{probe.name}: {_unnamed(probe, error)}") from error
         record.versions.update(cache.new_versions(record.node, probe, facts))
         return facts
 
@@ -330,7 +336,10 @@ def ordered(names: Iterable[str], facts: Mapping[str, Fact], who: str) -> dict[s
         if name in found or name in BASES:
             return
         if (fact := facts.get(name)) is None:
-            raise SuiteError(f"{needed_by} needs {name!r}, which is no fact of its suite or of the plugin")
+            hint = nearest(name, facts)
+            raise SuiteError(
+                f"{needed_by} needs {name!r}, which is no fact of its suite or of the plugin{hint}"
+            )
         for needed in fact.arguments if fact.values is None else ():
             if fact.once and (needed == ITEM or (needed in facts and not facts[needed].once)):
                 raise SuiteError(
