@@ -21,7 +21,6 @@ from pytest_gpucluster.config.validation_errors import nearest
 from pytest_gpucluster.core.check import Check
 from pytest_gpucluster.core.fact import arguments_of
 from pytest_gpucluster.core.registry import suites
-from pytest_gpucluster.run.expect import judge
 from pytest_gpucluster.run.facts import ITEM, ItemView, facts_of, make, ordered
 from pytest_gpucluster.run.record import Record
 
@@ -145,7 +144,7 @@ class CheckTest:
         given = {name: values[name] for name in self._arguments}
         verdict = self._check.of_facts(given) if isinstance(self._check, Check) else self._check(**given)
         if verdict is not None:
-            judge(values[ITEM], verdict)
+            values[ITEM].expect(verdict)
 
 
 def refuse_unknown_proof(module: str, checks: Collection[str]) -> None:
