@@ -134,8 +134,8 @@ def text_of(answer: Answer) -> str:
     if answer.rc in (NOT_FOUND, NOT_EXECUTABLE):
         raise NotAvailable(f"{last_line(answer.err) or 'command not found'}")
     if answer.rc != 0:
-        said = last_line(answer.err) or last_line(answer.out)
-        raise NotAvailable(f"{said} (exit {answer.rc})" if said else f"exit status {answer.rc}, no message")
+        words = last_line(answer.err) or last_line(answer.out)
+        raise NotAvailable(f"{words} (exit {answer.rc})" if words else f"exit status {answer.rc}, no message")
     if answer.truncated:
         raise NotAvailable("output was cut at the cap")
     return answer.out

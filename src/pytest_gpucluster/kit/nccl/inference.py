@@ -27,7 +27,7 @@ PARTNERS = 2  # acquitted partners that convict a node
 class Observations:
     """All measurements up to now, and the bounds that they were compared with.
 
-    `repeats`: how often a slow pair that convicts is measured again: a disturbance passes, a fault stays.
+    `repeats`: how many more times a slow pair that convicts is measured; a disturbance passes, a fault stays.
     """
 
     nodes: tuple[str, ...]
