@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.registry import Suite, Work
     from pytest_gpucluster.core.scripts import script
     from pytest_gpucluster.core.survey import Survey
-    from pytest_gpucluster.core.values import Model, OptionalSection, Section, Text
+    from pytest_gpucluster.core.values import Model, OptionalSection, ProfileRow, Section, Text
     from pytest_gpucluster.kit.framework.framework_config import FrameworkConfig, RanksConfig
     from pytest_gpucluster.kit.framework.framework_step import (
         FrameworkStepRunner,
@@ -117,6 +117,7 @@ __all__ = [
     "Probe",
     "ProbeError",
     "Profile",
+    "ProfileRow",
     "RanksConfig",
     "RunView",
     "Section",

@@ -61,7 +61,7 @@ def fact(function: Callable[..., Any]) -> Any: ...
 @overload
 def fact(*, once: bool = False, probes: Probes | None = None) -> Callable[[Callable[..., Any]], Any]: ...
 def fact(function: Any = None, *, once: bool = False, probes: Probes | None = None) -> Any:
-    """Make a fact of a function; see `Fact`."""
+    """Make a fact of a function of other facts, once per item; `@fact(once=True)`: once in a run, as a step must be."""
     if function is None:
         return lambda function: Fact(function, once, probes)
     return Fact(function, once, probes)
@@ -88,7 +88,7 @@ def probe_for(probe: AnyProbe, cluster: Cluster) -> Probe[Any]:
 
 
 def probed(probe: AnyProbe) -> Any:
-    """Make a fact of what a probe finds on the item's node.
+    """Make a fact of what a probe finds on the item's node; `probed(lambda cluster: Probe(...))` reads the cluster file.
 
     If the node could not provide it, the item ends as 'not checked: why'; if its answer is not understood, as an error.
     """

@@ -9,24 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from pytest_gpucluster.campaign.campaign import Loop, Rules, quoted, was_booted
+from pytest_gpucluster.campaign.campaign import Loop, Rules, quoted
 from pytest_gpucluster.campaign.model import Campaign, Group
 from pytest_gpucluster.core.run_mark import mark_of
-
-
-@pytest.mark.parametrize(
-    ("before", "now", "booted"),
-    [
-        ("2026-11-26T21:03:58", "2026-11-26T21:03:58", False),
-        ("2026-11-26T21:03:59", "2026-11-26T21:03:58", False),  # slurmd computes it from its uptime
-        ("2026-11-26T21:03:58", "2026-11-26T21:04:10", False),
-        ("2026-11-26T21:03:58", "2026-11-27T08:00:00", True),
-        ("", "2026-11-27T08:00:00", False),
-        ("2026-11-26T21:03:58", "None", False),
-    ],
-)
-def test_a_boot_is_more_than_the_jitter_of_slurms_boot_time(before: str, now: str, booted: bool) -> None:
-    assert was_booted(before, now) == booted
 
 
 @pytest.mark.parametrize("text", ["--nice=1000", "--comment=a 'b' : c", "--x=[1, 2]"])

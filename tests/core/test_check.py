@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -122,6 +123,12 @@ def test_the_action_is_the_hardest_that_a_finding_asks_for() -> None:
     assert concluded(mild, hard, FINDING).action is Action.VENDOR
     assert concluded(mild, Finding("a", "b", "c", Action.REBOOT)).action is Action.REBOOT
     assert concluded(action=Action.REBOOT).action is Action.REBOOT
+
+
+@pytest.mark.parametrize("item", ["too old", None, 7])
+def test_a_check_that_yields_anything_else_is_refused_not_taken_for_a_reason(item: Any) -> None:
+    with pytest.raises(TypeError, match=r"site\.fit: the check yields .*; it must yield findings"):
+        conclude("site.fit", [item], cause="c", hint="h", action=Action.MONITOR)
 
 
 REPAIRS = [action for action in Action if action.is_repair]

@@ -32,8 +32,7 @@ from pytest_gpucluster.report import html, junit, prom
 from pytest_gpucluster.report.result import read_result
 from pytest_gpucluster.report.run_model import read_run
 from pytest_gpucluster.report.run_snapshot import recorded
-from pytest_gpucluster.run.expect import MAX_SHOWN, describe
-from pytest_gpucluster.run.record import Record
+from pytest_gpucluster.run.record import MAX_SHOWN, Record, describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

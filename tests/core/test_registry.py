@@ -14,7 +14,7 @@ from plugin_helpers import cluster_file, run_pytest
 from sandbox_helpers import left_in_queue
 from suite_wheel import install_suite
 
-from pytest_gpucluster import SuiteError
+from pytest_gpucluster import SuiteError, plugin
 from pytest_gpucluster.core.registry import Suite, suites
 from pytest_gpucluster.plugin import LAST, MARKERS, marker_lines
 
@@ -168,6 +168,13 @@ def test_markers_are_read_without_an_import_as_they_are_registered() -> None:
     assert Suite("", ()).order == LAST
 
 
+def test_markers_that_are_no_literal_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "__init__.py").write_text("SUITE = Suite(__name__, markers=(*(), 'gone: x'))")
+    monkeypatch.setattr(plugin, "suite_folders", lambda: {"gone": tmp_path})
+    with pytest.raises(SuiteError, match="'gone': `markers` and `order` of its Suite must be literals"):
+        marker_lines()
+
+
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_a_suite_of_another_wheel_is_a_suite_like_ours(
     sandbox: Sandbox, tmp_path: Path, with_made_up: Path, workers: str
@@ -239,15 +246,20 @@ def register_gone(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ("", "of gpucluster_gone cannot be imported: No module named 'gpucluster_gone'"),
+        ("", " of gpucluster_gone cannot be imported: No module named 'gpucluster_gone'"),
         (
             "import nothing_of_this",
-            "of gpucluster_gone cannot be imported: No module named 'nothing_of_this'",
+            " of gpucluster_gone cannot be imported: No module named 'nothing_of_this'",
         ),
         (
             "SUITES = 1",
-            "of gpucluster_gone cannot be imported: module 'gpucluster_gone' has no attribute 'SUITE'",
+            " of gpucluster_gone cannot be imported: module 'gpucluster_gone' has no attribute 'SUITE'",
         ),
+        (
+            "from pytest_gpucluster.api import Suite\nSUITE = Suite(__name__, markers=(), proofs=1)",
+            " of gpucluster_gone cannot be imported: Suite.__init__() got an unexpected keyword argument 'proofs' (/",
+        ),
+        ("SUITE = 1", " of gpucluster_gone: SUITE must be a Suite, not 1"),
     ],
 )
 def test_a_suite_that_cannot_be_imported_is_named(tmp_path: Path, source: str, words: str) -> None:
@@ -257,7 +269,7 @@ def test_a_suite_that_cannot_be_imported_is_named(tmp_path: Path, source: str, w
         (tmp_path / "gpucluster_gone" / "__init__.py").write_text(source)
     run = run_pytest(tmp_path, "--cluster=local", env={"PYTHONPATH": str(tmp_path)})
     assert run.rc == 4
-    assert f"the suite 'gone' {words}" in run.err
+    assert f"the suite 'gone'{words}" in run.err
     words_of_command = (sys.executable, "-m", "pytest_gpucluster", "--help")
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(words_of_command, env=env, capture_output=True, text=True, check=False, timeout=60)

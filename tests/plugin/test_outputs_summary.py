@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from pytest_gpucluster.plugin import outputs
-from pytest_gpucluster.plugin.outputs import cell, classify
+from pytest_gpucluster.plugin.outputs import cell
+from pytest_gpucluster.plugin.reporting import classify
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.proof import NOT_PROVED
 from pytest_gpucluster.report.run_model import Run

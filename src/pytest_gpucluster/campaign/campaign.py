@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 STEP = 0.5  # seconds between two looks at the runs
 AGAIN = 2.0  # seconds at least between two readings of the nodes
 SPARE = 600.0  # seconds: how much longer than its job a run may take
-JITTER = 60.0  # seconds: slurmd computes the time of the boot from its uptime
+
 PATIENCE = 120.0  # seconds that runs get to end when the campaign is stopped
 
 
@@ -304,14 +304,6 @@ class Loop:
         while time.monotonic() < deadline and any(it.process.poll() is None for it in self.own.values()):
             time.sleep(STEP)
         self._collect()
-
-
-def was_booted(before: str, now: str) -> bool:
-    """Return whether a node was booted between two answers of Slurm, whose BootTime varies by some seconds."""
-    try:
-        return (datetime.fromisoformat(now) - datetime.fromisoformat(before)).total_seconds() > JITTER
-    except ValueError:  # '', None, Unknown
-        return False
 
 
 def quoted(text: str) -> str:

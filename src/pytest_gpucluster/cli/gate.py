@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.gate.gate import GateResult
 
 CONTEXTS = ("prolog", "epilog", "health", "job")
-FRESH = 60.0  # seconds
 OUT_OF_SERVICE, UNPROVED = 1, 3
 
 

@@ -6,6 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster import SuiteError
 from pytest_gpucluster.cli.completion import complete
 from pytest_gpucluster.cli.errors import complain
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
@@ -25,7 +26,7 @@ def run_command(make_parser: Callable[[], argparse.ArgumentParser], argv: Sequen
         args = parser.parse_args(argv)
         status = args.run(args)
         sys.stdout.flush()
-    except ConfigError as error:
+    except (ConfigError, SuiteError) as error:
         return complain(error, WRONG_CONFIG)
     except GpuClusterError as error:
         return complain(error, FAILED)

@@ -45,6 +45,7 @@ from pytest_gpucluster.core.values import (
     PassedVariable,
     PciAddress,
     Port,
+    ProfileRow,
     Program,
     SallocOption,
     Section,
@@ -60,7 +61,7 @@ from pytest_gpucluster.core.waivers import Waiver, WaiverFile, covering
 DEFAULT_ENVIRONMENT, NO_ENVIRONMENT = "default", "none"
 AnySection = TypeVar("AnySection", bound=Section)
 AnyOptional = TypeVar("AnyOptional", bound=OptionalSection)
-Row = TypeVar("Row", bound=Model)
+Row = TypeVar("Row", bound=ProfileRow)
 # the models that the suites register, and the keys of the cluster file, or of a profile, that hold them
 SECTIONS: dict[type[SuiteSection], str] = dict(
     sorted(
@@ -68,7 +69,7 @@ SECTIONS: dict[type[SuiteSection], str] = dict(
         key=lambda one: (one[0].order, one[1]),
     )
 )
-PROFILE_ROWS: dict[type[Model], str] = {
+PROFILE_ROWS: dict[type[ProfileRow], str] = {
     suite.load(suite.profile_rows): suite.name for suite in suites() if suite.profile_rows
 }
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, ParamSpec
 
 from pytest_gpucluster import suite_packages
-from pytest_gpucluster.core.errors import NotAvailable, NotJudged
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, NotJudged
 from pytest_gpucluster.core.finding import Action, Advisory, Finding, Metric, Remark
 
 __all__ = [
@@ -287,7 +287,11 @@ def check(
             __tracebackhide__ = True
 
             def judgement() -> Judgement:
-                yield from function(*args, **kwargs)  # one that is no generator raises here
+                if (items := function(*args, **kwargs)) is None:
+                    raise TypeError(
+                        f"{name}: the check returns None; it must be a generator: it has no `yield`"
+                    )
+                yield from items
 
             verdict = conclude(
                 name,
@@ -354,8 +358,12 @@ def conclude(
             metrics.append(item)
         elif isinstance(item, NotAvailable):
             unchecked = unchecked or str(item)
-        else:
+        elif isinstance(item, NotApplicable):
             reason = str(item)
+        else:  # taken for a reason, it would accept the node
+            raise TypeError(
+                f"{name}: the check yields {item!r}; it must yield findings, advisories, remarks, metrics or NotAvailable"
+            )
     without = Outcome.NOT_CHECKED if unchecked else Outcome.NOT_APPLICABLE if reason else Outcome.PASSED
     outcome = Outcome.FAILED if findings else without
     if findings:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Fact:
-    """What makes a fact.
+    """A value that checks judge: its function, whose parameters name other facts, and when it is made.
 
     `once`: it is made once in a run, of facts that are too; a generator function yields it and cleans up at the end of the run.
     `probes`: a function (Cluster, names of the nodes under test) of the probes whose commands it needs.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
+import traceback
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, runtime_checkable
 
 from pytest_gpucluster.core.errors import GpuClusterError, NotAvailable, ProbeError
@@ -75,7 +77,15 @@ class GuardedParser(Generic[T]):
         except GpuClusterError:
             raise
         except Exception as error:
-            raise ProbeError(f"{self.name}: not understood: {one_line(repr(error), 120)}") from error
+            raise ProbeError(
+                f"{self.name}: the output is not understood: {one_line(repr(error), 120)} in {place_of(error)}"
+            ) from error
+
+
+def place_of(error: Exception) -> str:
+    """Return function, file and line of what was called where the error was caught."""
+    frame = traceback.extract_tb(error.__traceback__)[:2][-1]
+    return f"{frame.name} ({PurePath(frame.filename).name}:{frame.lineno})"
 
 
 @runtime_checkable
@@ -124,9 +134,8 @@ def text_of(answer: Answer) -> str:
     if answer.rc in (NOT_FOUND, NOT_EXECUTABLE):
         raise NotAvailable(f"{last_line(answer.err) or 'command not found'}")
     if answer.rc != 0:
-        raise NotAvailable(
-            f"{last_line(answer.err) or last_line(answer.out) or 'no message'} (exit {answer.rc})"
-        )
+        words = last_line(answer.err) or last_line(answer.out)
+        raise NotAvailable(f"{words} (exit {answer.rc})" if words else f"exit status {answer.rc}, no message")
     if answer.truncated:
         raise NotAvailable("output was cut at the cap")
     return answer.out

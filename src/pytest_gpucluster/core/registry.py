@@ -1,15 +1,17 @@
 """What a suite registers: an entry point `NAME = PACKAGE` in the group pytest_gpucluster.suites, and SUITE in PACKAGE/__init__.py.
 
 A part is named "MODULE:OBJECT", a module of the suite's folder, or of the kit by its full name, and imported where it
-is first needed: a run of one suite does not pay for the modules of the others.
+is first needed: a run of one suite does not pay for the modules of the others. It may also be the object itself.
 """
 
 from __future__ import annotations
 
 import pkgutil
+import traceback
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster import SuiteError, suite_packages
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 KIT = "pytest_gpucluster.kit."
+Part = Any  # the object itself, or its name "MODULE:OBJECT"
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class Work:
     """
 
     fixture: str
-    part: str
+    part: Part
     needs_nodes: bool = True
     option: str = ""
     first: bool = False
@@ -85,7 +88,8 @@ class Suite:
     order: the place among the suites; a literal too. Suites of the same order stand by name.
     section: the model of the suite's section of the cluster file, a `SuiteSection` of core/values.py, itself or as a
     part; its module is imported with the configuration, so it imports nothing but core and other sections.
-    profile_rows: the model of the rows that a profile has under the name of the suite; as for `section`.
+    profile_rows: the model of the rows that a profile has as a list under the name of the suite, a `ProfileRow`, itself or as a part;
+    `profile.rows(MODEL)` returns them.
     frameworks: the modules under test, which only payloads import.
     needs: what `gpucluster init` must find on a node before it writes the section: modules of python3, programs, and
     "2 nodes" in each partition; without it the drafted file has a comment that says what is missing.
@@ -105,8 +109,8 @@ class Suite:
     package: str
     markers: tuple[str, ...]
     order: int = 100
-    section: str | type[Any] | None = None
-    profile_rows: str | None = None
+    section: Part | None = None
+    profile_rows: Part | None = None
     frameworks: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     stated: str = ""
@@ -114,12 +118,12 @@ class Suite:
     proof: tuple[str, ...] = ()
     by_profile: tuple[str, ...] = ()
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Part] = field(default_factory=dict)
     before_allocation: Work | None = None
     before_first_test: Work | None = None
-    draft: str | None = None
+    draft: Part | None = None
     documentation: str = ""
-    hooks: Mapping[str, str] = field(default_factory=dict)
+    hooks: Mapping[str, Part] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse a hook that nothing calls."""
@@ -139,9 +143,9 @@ class Suite:
         """The documentation page."""
         return self.documentation or f"docs/suites/{self.name.replace('_', '-')}.md"
 
-    def load(self, part: str | type[Any]) -> Any:
-        """Import a part; a class is one already."""
-        if isinstance(part, type):
+    def load(self, part: Part) -> Any:
+        """Import a part that is named."""
+        if not isinstance(part, str):
             return part
         return pkgutil.resolve_name(part if part.startswith(KIT) else f"{self.package}.{part}")
 
@@ -173,7 +177,21 @@ def suite_hooks(name: str) -> Iterator[Any]:
 def _suite(name: str, package: str) -> Suite:
     try:
         suite = import_module(package).SUITE
-    except (ImportError, AttributeError) as error:
-        raise SuiteError(f"the suite {name!r} of {package} cannot be imported: {error}") from error
-    assert isinstance(suite, Suite)
+    except Exception as error:  # by whatever stands in its modules
+        what = str(error).partition("\n")[0]
+        raise SuiteError(
+            f"the suite {name!r} of {package} cannot be imported: {what}{_line_of(error, package)}"
+        ) from error
+    if not isinstance(suite, Suite):
+        raise SuiteError(f"the suite {name!r} of {package}: SUITE must be a Suite, not {suite!r}")
     return suite
+
+
+def _line_of(error: Exception, package: str) -> str:
+    """Return the last line of the package that the error came through; '' if it came through none."""
+    spec = find_spec(package)
+    folder = (spec.submodule_search_locations or [""])[0] if spec is not None else ""
+    frames = [
+        it for it in traceback.extract_tb(error.__traceback__) if folder and it.filename.startswith(folder)
+    ]
+    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""

@@ -189,10 +189,16 @@ class Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+class ProfileRow(Model):
+    """One of the rows that a profile has under the name of a suite, which `Suite.profile_rows` names."""
+
+    about: ClassVar[str] = ""  # the line of the reference
+
+
 class SuiteSection(Model):
     """The section of a suite in the cluster file, which `Suite.section` of core/registry.py names."""
 
-    about: ClassVar[str]  # the line of the reference
+    about: ClassVar[str] = ""  # the line of the reference
     order: ClassVar[int] = 100  # the place among the sections; those of the same order stand by name
     environment_keys: ClassVar[tuple[str, ...]] = ("environment",)  # keys that name one of `environments`
     starts_containers: ClassVar[bool] = False

@@ -14,8 +14,7 @@ from pytest_gpucluster.core.finding import Action
 from pytest_gpucluster.core.registry import suite_hooks, suites
 from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.run.base_facts import BASE_FACTS
-from pytest_gpucluster.run.expect import with_known_cause
-from pytest_gpucluster.run.facts import CONFIG, ItemView, facts_of, make, ordered
+from pytest_gpucluster.run.facts import CONFIG, ItemView, facts_of, make, ordered, with_known_cause
 from pytest_gpucluster.run.record import Record
 
 if TYPE_CHECKING:

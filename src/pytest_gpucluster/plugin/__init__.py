@@ -41,8 +41,13 @@ def marker_lines() -> list[str]:
         calls = [part for part in ast.walk(source) if isinstance(part, ast.Call)]
         words = {word.arg: word.value for call in calls for word in call.keywords}
         if "markers" in words:
-            order = ast.literal_eval(words["order"]) if "order" in words else LAST
-            found.append((order, name, ast.literal_eval(words["markers"])))
+            try:
+                order = ast.literal_eval(words["order"]) if "order" in words else LAST
+                found.append((order, name, ast.literal_eval(words["markers"])))
+            except ValueError:
+                raise SuiteError(
+                    f"the suite {name!r}: `markers` and `order` of its Suite must be literals"
+                ) from None
     return [*(line for _, _, lines in sorted(found) for line in lines), *MARKERS]
 
 

@@ -28,14 +28,14 @@ from pytest_gpucluster.drain import policy
 from pytest_gpucluster.plugin import runs_tests
 from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.plugin.items import CheckItem, phases, used_by
-from pytest_gpucluster.plugin.outputs import classify
+from pytest_gpucluster.plugin.reporting import classify
 from pytest_gpucluster.plugin.scheduling import LEASE
 from pytest_gpucluster.report.cluster_findings import settle
 from pytest_gpucluster.report.events import logs_below
 from pytest_gpucluster.report.history import History
 from pytest_gpucluster.report.result import read_result
 from pytest_gpucluster.report.words import count
-from pytest_gpucluster.run.expect import CheckFailed
+from pytest_gpucluster.run.facts import CheckFailed
 from pytest_gpucluster.run.record import clean
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The hooks of a run: reports of items go to the event log and the counts, and the end of a run in its order."""
+"""The hooks of a run: its start, the course of its items, and its end in order."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections import defaultdict
 from contextlib import contextmanager
 from pathlib import Path
 from shutil import get_terminal_size
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,14 +20,13 @@ from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.plugin.fixtures import LIVE
 from pytest_gpucluster.plugin.items import CheckItem, node_of, record_of
 from pytest_gpucluster.plugin.options import refuse_slips
-from pytest_gpucluster.plugin.outputs import about, classify, header, summary
+from pytest_gpucluster.plugin.outputs import about, header, summary
 from pytest_gpucluster.plugin.run_end import ENDED, Completeness, LateChecks, RunEnd
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.atomic_write import write_whole
 from pytest_gpucluster.report.cluster_findings import settle
 from pytest_gpucluster.report.last_screen import closing, colour_of
 from pytest_gpucluster.report.progress import Reminder, progress_now
-from pytest_gpucluster.report.result import RED
 from pytest_gpucluster.report.run_folder import runs_in_reasons
 from pytest_gpucluster.report.tables import wrapped
 from pytest_gpucluster.report.waivers import expired
@@ -36,17 +34,11 @@ from pytest_gpucluster.report.words import count, labelled
 from pytest_gpucluster.run.record import clean, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Mapping
+    from collections.abc import Generator, Iterable
 
-    from pytest_gpucluster.plugin.reporting import EqualFailures
     from pytest_gpucluster.report.atomic_write import Reports
     from pytest_gpucluster.report.events import EventLog
     from pytest_gpucluster.run.session import ClusterSession
-
-
-def is_waived(report: pytest.TestReport) -> bool:
-    """Return True for a failure or an error that a waiver of the cluster file covers."""
-    return report.skipped and "waiver" in getattr(report, "gpucluster", {})
 
 
 @contextmanager
@@ -61,7 +53,6 @@ def ends_unjudged(item: pytest.Item) -> Generator[None, None, None]:
 
 STDOUT = 1
 LEAST_VERBOSE = -1  # -q; with -qq pytest shows no progress
-NO_KEYWORDS: Mapping[str, Literal[1]] = MappingProxyType({})
 
 
 class Hooks:
@@ -72,13 +63,11 @@ class Hooks:
     ) -> None:
         self.config, self.session, self.log, self.reports = config, session, log, reports
         self.completeness = Completeness(config, session, log)
+        self.item_reports = reporting.ItemReports(session, log, reports, self.completeness)
         self.end = RunEnd(session, log, reports)
         self._stopped: int | None = None  # exit code of a run that was stopped
-        self._subtests: dict[str, pytest.TestReport] = {}  # item -> its first failing subtest
         self._shown = 0  # messages of the session that the summary has shown
         self.late = LateChecks(config, session, self.write_message)
-        self.equal: EqualFailures | None = None  # in the controller, without -v
-        self._lost_logged: set[str] = set()
         self._problems_logged = dict(session.plan.problems)
         self._selection_logged = False
         self._reminder: Reminder | None = None
@@ -194,61 +183,6 @@ class Hooks:
         if nextitem is None:
             self.session.made.end()
 
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(
-        self, item: pytest.Item, call: pytest.CallInfo[None]
-    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Put record and annotation into the report."""
-        report = yield
-        reporting.enrich(item, call, report, self.session)
-        return report
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, object, object]:
-        """Count the item, and write its event; retain little of one that passed: what pytest's summary shows of it."""
-        if self.log is not None and not (report.passed and report.when != "call"):
-            if getattr(report, "context", None) is None:
-                failed = self._subtests.pop(report.nodeid, report) if report.when == "call" else report
-                self._count(failed, self.log)
-            elif report.failed:  # a subtest: the item is one result
-                self._subtests.setdefault(report.nodeid, report)
-        result = yield
-        if report.passed:
-            report.__dict__.pop("gpucluster", None)
-            report.keywords, report.user_properties = NO_KEYWORDS, []
-        return result
-
-    def _count(self, report: pytest.TestReport, log: EventLog) -> None:
-        """Count an item and write its event: in the controller, for all workers."""
-        reporting.restore(report)
-        message = reporting.message_of(report)
-        if str(report.outcome) == "rerun":  # pytest-rerunfailures: it failed, and is tried again
-            record = getattr(report, "gpucluster", {})
-            attempt = {**reporting.result_event(report, "rerun", message), **record}
-            log.write("rerun", **attempt)
-            return
-        outcome = classify(report)
-        if outcome is None:
-            return
-        if not hasattr(report, "gpucluster"):  # xdist's own report of an item whose worker crashed
-            report.__dict__["gpucluster"] = reporting.record_of_nodeid(report.nodeid, self.session)
-        for key in ("ended", "contradicted"):  # the outcome and the reason of the event have it
-            report.gpucluster.pop(key, None)
-        node = report.gpucluster["node"]
-        if outcome == "error" or (outcome == "failed" and "judges_node" in report.keywords):
-            self.completeness.reported.add(node)
-        self.reports.publish()
-        event = reporting.result_event(report, outcome, message)
-        if reporting.holds_no_secret(event):
-            log.write("result", clean={**event, **report.gpucluster})
-        else:
-            log.write("result", clean=report.gpucluster, **event)
-        if self.equal is not None and outcome in RED:
-            self.equal.add(report)
-        self._log_lost(log)
-        if outcome == "not tested":
-            self.completeness.stop_at(node)
-
     def _log_selection(self, log: EventLog) -> None:
         """Log what the run must prove, before its first result, and which nodes went before they were allocated."""
         if self._selection_logged or self.session.selection is None:
@@ -263,18 +197,6 @@ class Hooks:
         }
         if gone:
             log.write("not_tested", nodes=gone)
-
-    def _log_lost(self, log: EventLog) -> None:
-        lost = self.session.lost()
-        if len(lost) > len(self._lost_logged):
-            for node in set(lost) - self._lost_logged:
-                self._lost_logged.add(node)
-                log.write("lost", node=node, why=lost[node])
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        """Count what a waiver covers apart from skips."""
-        return ("waived", "w", "WAIVED") if is_waived(report) else None
 
     # --- the end
 
@@ -375,8 +297,8 @@ class Hooks:
         try:
             return (yield)
         finally:
-            if self.equal is not None:
-                self.equal.name_groups()
+            if self.item_reports.equal is not None:
+                self.item_reports.equal.name_groups()
             elif self.log is not None:
                 self._name_common(self.log)
             self.session.start_releasing()  # fixtures that need the nodes are torn down

@@ -21,7 +21,6 @@ from pytest_gpucluster.config.validation_errors import nearest
 from pytest_gpucluster.core.check import Check
 from pytest_gpucluster.core.fact import arguments_of
 from pytest_gpucluster.core.registry import suites
-from pytest_gpucluster.run.expect import judge
 from pytest_gpucluster.run.facts import ITEM, ItemView, facts_of, make, ordered
 from pytest_gpucluster.run.record import Record
 
@@ -59,7 +58,9 @@ class SuiteFile(pytest.File):
     def collect(self) -> Iterator[CheckItem]:
         """Yield the items of each check, for all nodes under test."""
         self.obj = module = import_module(self._module)
-        tests: Tests = module.TESTS
+        tests: Tests | None = getattr(module, "TESTS", None)
+        if tests is None:
+            raise pytest.Collector.CollectError(f"{self._module} must have TESTS = Tests(MODULES, marks=...)")
         marks = [getattr(pytest.mark, name).mark for name in tests.marks]
         self.own_markers.extend(marks)
         self.keywords.update({mark.name: mark for mark in marks})
@@ -143,7 +144,7 @@ class CheckTest:
         given = {name: values[name] for name in self._arguments}
         verdict = self._check.of_facts(given) if isinstance(self._check, Check) else self._check(**given)
         if verdict is not None:
-            judge(values[ITEM], verdict)
+            values[ITEM].expect(verdict)
 
 
 def refuse_unknown_proof(module: str, checks: Collection[str]) -> None:
@@ -224,7 +225,7 @@ class CheckItem(pytest.Item):
     def _shorter(self, excinfo: pytest.ExceptionInfo[BaseException]) -> Any:
         entries = excinfo.traceback
         last = max((at for at, entry in enumerate(entries) if str(entry.path) == __file__), default=-1)
-        return entries[last + 1 :].filter(excinfo) or entries
+        return entries[last + 1 :].filter(excinfo) or entries[-1:]
 
 
 def record_of(item: pytest.Item) -> Record:

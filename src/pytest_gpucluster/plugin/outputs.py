@@ -182,20 +182,6 @@ NO_EXPECTATION = "the cluster file states "  # as checks say why they do not app
 MAX_PROBLEMS, MAX_UNJUDGED, MAX_WARNINGS = 10, 20, 20  # lines
 
 
-def classify(report: pytest.TestReport) -> str | None:
-    """Return what one phase of an item says: passed, failed, error, or why it was skipped; None: nothing yet.
-
-    An exception in setup or teardown is an error (the infrastructure broke), in the test a failure (the node is
-    bad).
-    """
-    if report.outcome == "failed":
-        return "failed" if report.when == "call" else "error"
-    if report.outcome == "skipped":
-        record = getattr(report, "gpucluster", {})
-        return WAIVED if "waiver" in record else record.get("ended") or "skipped"
-    return "passed" if report.when == "call" else None
-
-
 def node_table(run: Run, width: int) -> list[str]:
     """Draw nodes by suites; nodes with the same cells share a row. Bad rows come last, nearest to the prompt.
 

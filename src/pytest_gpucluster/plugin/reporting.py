@@ -1,4 +1,4 @@
-"""From pytest's reports to annotation, JUnit names and events: all that is reported about one item, or about equal failures."""
+"""From pytest's reports to annotation, JUnit names and events: all that is reported about one item."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import copy
 import shlex
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -20,24 +21,26 @@ from pytest_gpucluster.core.waivers import AVAILABLE
 from pytest_gpucluster.plugin.collection import NAME
 from pytest_gpucluster.plugin.items import WAIVED, CheckItem, marks_of, needs_nodes, node_of, record_of
 from pytest_gpucluster.report import junit
-from pytest_gpucluster.report.last_screen import block, findings, where
 from pytest_gpucluster.report.proof import CLUSTER, ENGINE_CHECK, RUN_SUITE
-from pytest_gpucluster.report.result import read_result
-from pytest_gpucluster.report.run_model import failure_key
-from pytest_gpucluster.run.expect import CheckFailed, describe
-from pytest_gpucluster.run.record import Record, clean, clean_pair, is_clean
+from pytest_gpucluster.report.result import RED, read_result
+from pytest_gpucluster.run.facts import CheckFailed
+from pytest_gpucluster.run.record import Record, clean, clean_pair, describe, is_clean
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Mapping, Sequence
 
     from pytest_gpucluster.cluster.plan import Problem
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.core.check import Verdict
     from pytest_gpucluster.core.waivers import Waiver
-    from pytest_gpucluster.report.run_model import FailureGroup, Run
+    from pytest_gpucluster.plugin.equal_failures import EqualFailures
+    from pytest_gpucluster.plugin.run_end import Completeness
+    from pytest_gpucluster.report.atomic_write import Reports
+    from pytest_gpucluster.report.events import EventLog
     from pytest_gpucluster.run.session import ClusterSession
 
 
+NO_KEYWORDS: Mapping[str, Literal[1]] = MappingProxyType({})
 MAX_TEXT = 20_000  # characters of a failure in the event log
 LONG_COMMAND = 400  # a longer one is no help to a person at a prompt
 
@@ -76,6 +79,107 @@ class FailureText:
     def __str__(self) -> str:
         sections = (f"{f' {name} ':-^80}\n{content}" for name, content in self.sections)
         return "\n".join((self.text, *sections))
+
+
+def is_waived(report: pytest.TestReport) -> bool:
+    """Return True for a failure or an error that a waiver of the cluster file covers."""
+    return report.skipped and "waiver" in getattr(report, "gpucluster", {})
+
+
+class ItemReports:
+    """Registered with pytest: the reports of items, in the controller and in every xdist worker.
+
+    `equal`: in the controller, without -v.
+    """
+
+    def __init__(
+        self, session: ClusterSession, log: EventLog | None, reports: Reports, completeness: Completeness
+    ) -> None:
+        self.session, self.log, self.reports, self.completeness = session, log, reports, completeness
+        self.equal: EqualFailures | None = None
+        self._subtests: dict[str, pytest.TestReport] = {}  # item -> its first failing subtest
+        self._lost_logged: set[str] = set()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Put record and annotation into the report."""
+        report = yield
+        enrich(item, call, report, self.session)
+        return report
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, object, object]:
+        """Count the item, and write its event; retain little of one that passed: what pytest's summary shows of it."""
+        if self.log is not None and not (report.passed and report.when != "call"):
+            if getattr(report, "context", None) is None:
+                failed = self._subtests.pop(report.nodeid, report) if report.when == "call" else report
+                self._count(failed, self.log)
+            elif report.failed:  # a subtest: the item is one result
+                self._subtests.setdefault(report.nodeid, report)
+        result = yield
+        if report.passed:
+            report.__dict__.pop("gpucluster", None)
+            report.keywords, report.user_properties = NO_KEYWORDS, []
+        return result
+
+    def _count(self, report: pytest.TestReport, log: EventLog) -> None:
+        """Count an item and write its event: in the controller, for all workers."""
+        restore(report)
+        message = message_of(report)
+        if str(report.outcome) == "rerun":  # pytest-rerunfailures: it failed, and is tried again
+            record = getattr(report, "gpucluster", {})
+            attempt = {**result_event(report, "rerun", message), **record}
+            log.write("rerun", **attempt)
+            return
+        outcome = classify(report)
+        if outcome is None:
+            return
+        if not hasattr(report, "gpucluster"):  # xdist's own report of an item whose worker crashed
+            report.__dict__["gpucluster"] = record_of_nodeid(report.nodeid, self.session)
+        for key in ("ended", "contradicted"):  # the outcome and the reason of the event have it
+            report.gpucluster.pop(key, None)
+        node = report.gpucluster["node"]
+        if outcome == "error" or (outcome == "failed" and "judges_node" in report.keywords):
+            self.completeness.reported.add(node)
+        self.reports.publish()
+        event = result_event(report, outcome, message)
+        if holds_no_secret(event):
+            log.write("result", clean={**event, **report.gpucluster})
+        else:
+            log.write("result", clean=report.gpucluster, **event)
+        if self.equal is not None and outcome in RED:
+            self.equal.add(report)
+        self._log_lost(log)
+        if outcome == "not tested":
+            self.completeness.stop_at(node)
+
+    def _log_lost(self, log: EventLog) -> None:
+        lost = self.session.lost()
+        if len(lost) > len(self._lost_logged):
+            for node in set(lost) - self._lost_logged:
+                self._lost_logged.add(node)
+                log.write("lost", node=node, why=lost[node])
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        """Count what a waiver covers apart from skips."""
+        return ("waived", "w", "WAIVED") if is_waived(report) else None
+
+
+def classify(report: pytest.TestReport) -> str | None:
+    """Return what one phase of an item says: passed, failed, error, or why it was skipped; None: nothing yet.
+
+    An exception in setup or teardown is an error (the infrastructure broke), in the test a failure (the node is
+    bad).
+    """
+    if report.outcome == "failed":
+        return "failed" if report.when == "call" else "error"
+    if report.outcome == "skipped":
+        record = getattr(report, "gpucluster", {})
+        return WAIVED if "waiver" in record else record.get("ended") or "skipped"
+    return "passed" if report.when == "call" else None
 
 
 def enrich(
@@ -493,98 +597,3 @@ def shortened(text: str) -> str:
     if len(text) <= MAX_TEXT:
         return text
     return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[-half:]}"
-
-
-class GroupedFailure:
-    """The `longrepr` of the first of equal failures: as it was while it is the only one, else of all of them."""
-
-    def __init__(self, first: Any, group: FailureGroup, command: str, address: Sequence[str]) -> None:
-        self._first, self._group, self._command, self._address = first, group, command, address
-
-    @property
-    def _is_alone(self) -> bool:
-        return len(self._group.nodes) < 2 and not self._group.common
-
-    @property
-    def _is_of_the_run(self) -> bool:
-        """Whether no test of pytest's has failed: the block has all that the first one says."""
-        return self._group.check.partition(".")[2] == ENGINE_CHECK
-
-    @property
-    def reprcrash(self) -> Any:
-        """Path, line and message, as pytest's summary shows them."""
-        crash = getattr(self._first, "reprcrash", None)
-        if crash is None or self._is_alone:
-            return crash
-        text = next(iter(findings(self._group)), "")
-        return Crash(
-            str(crash.path), crash.lineno, clean(f"{self._group.check} on {where(self._group)}: {text}")
-        )
-
-    def addsection(self, name: str, content: str, sep: str = "-") -> None:
-        """Add a section with a heading."""
-        self._first.addsection(name, content, sep)
-
-    def toterminal(self, out: Any) -> None:
-        """Write the text to pytest's terminal."""
-        if not self._group.nodes:
-            out.line(f"{self._group.check}: a part of the finding of the cluster in another block")
-        elif self._is_alone or not (
-            self._group.cause or self._is_of_the_run
-        ):  # with the traceback of a site's own test
-            if hasattr(self._first, "toterminal"):
-                self._first.toterminal(out)
-            else:  # a text: xdist's report of a worker that died
-                out.line(str(self._first))
-        if self._group.nodes and not self._is_alone:
-            lines = block(self._group, self._rerun(self._group))
-            for line in lines if self._group.cause else [lines[0], lines[-1]]:
-                out.line(clean(line))
-        for group in self._group.split:
-            for line in ("", *block(group, self._rerun(group))):
-                out.line(clean(line))
-
-    def _rerun(self, group: FailureGroup) -> str:
-        nodes = [node for node in group.nodes if node != CLUSTER]
-        words = [f"--nodes={hostlist.shown(nodes)}"] if nodes else []
-        return " ".join((self._command, *map(shlex.quote, (*words, *self._address))))
-
-    def __str__(self) -> str:
-        return str(self._first)
-
-
-class EqualFailures:
-    """Registered in the controller of a run without -v."""
-
-    def __init__(self, run: Run, config: pytest.Config) -> None:
-        self._run = run
-        self._command = f"pytest {shlex.quote(f'--cluster={config.option.cluster}')}"
-        self._first: dict[tuple[str, ...], tuple[pytest.TestReport, FailureGroup]] = {}
-
-    def add(self, report: pytest.TestReport) -> None:
-        """Take a failure whose event was logged: make it the first of its group, or mark it as equal to that."""
-        key = failure_key(self._run.results[-1])
-        if key in self._first:
-            report.__dict__["gpucluster_equal"] = True
-            return
-        group = self._run.groups[key]
-        self._first[key] = report, group
-        words = shlex.split(group.example["again"])[2:]  # of pytest --cluster=NAME ...
-        address = [word.partition("[")[0] for word in words if not word.startswith("--nodes=")]
-        report.longrepr = GroupedFailure(report.longrepr, group, self._command, address)  # type: ignore[assignment] # shown by toterminal()
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        """Count a failure that is equal to an earlier one apart: pytest lists the category `failed` only."""
-        if not getattr(report, "gpucluster_equal", False):
-            return None
-        category = "failed" if report.when == "call" else "error"
-        return f"{category} alike", category[0].upper(), category.upper()
-
-    def name_groups(self) -> None:
-        """Put the nodes into the headings of the blocks, once all failures are known."""
-        for report, group in self._first.values():
-            if len(group.nodes) > 1 or group.common:
-                path, line, _ = report.location
-                for one in (report, getattr(report, "gpucluster_shown", report)):
-                    one.location = path, line, clean(f"{group.check} on {where(group)}")

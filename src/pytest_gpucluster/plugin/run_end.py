@@ -21,8 +21,7 @@ from pytest_gpucluster.plugin.items import check_of, phases, record_of
 from pytest_gpucluster.plugin.outputs import only_reason
 from pytest_gpucluster.report.proof import CLUSTER, NOT_PROVED, NOT_TESTED
 from pytest_gpucluster.report.result import RED
-from pytest_gpucluster.run.expect import describe
-from pytest_gpucluster.run.record import Record, clean, one_line
+from pytest_gpucluster.run.record import Record, clean, describe, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

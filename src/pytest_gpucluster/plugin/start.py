@@ -40,6 +40,7 @@ from pytest_gpucluster.plugin.drain import (
     little_patience,
     retest_reasons,
 )
+from pytest_gpucluster.plugin.equal_failures import EqualFailures
 from pytest_gpucluster.plugin.hooks import Hooks
 from pytest_gpucluster.plugin.items import ItemProtocol
 from pytest_gpucluster.plugin.options import (
@@ -58,7 +59,6 @@ from pytest_gpucluster.plugin.outputs import (
     history_path,
     is_full,
 )
-from pytest_gpucluster.plugin.reporting import EqualFailures
 from pytest_gpucluster.plugin.scheduling import NodeAccess, ProfileCheck
 from pytest_gpucluster.plugin.worker import Worker
 from pytest_gpucluster.report import junit
@@ -229,6 +229,7 @@ def register(config: pytest.Config) -> None:
     config.stash[fixtures.PROPERTIES] = of_run(session, log)
     config.pluginmanager.register(fixtures, "gpucluster-fixtures")
     config.pluginmanager.register(hooks, "gpucluster-hooks")
+    config.pluginmanager.register(hooks.item_reports, "gpucluster-reports")
     config.pluginmanager.register(hooks.late, "gpucluster-late-checks")
     collection = Collection(config, session)
     config.pluginmanager.register(collection, "gpucluster-collection")
@@ -239,8 +240,8 @@ def register(config: pytest.Config) -> None:
         config.pluginmanager.register(ItemProtocol(config), "gpucluster-items")
         config.pluginmanager.register(ProfileCheck(session, config), "gpucluster-profile")
         if config.get_verbosity() <= 0:
-            hooks.equal = EqualFailures(log.model, config)
-            config.pluginmanager.register(hooks.equal, "gpucluster-equal-failures")
+            equal = hooks.item_reports.equal = EqualFailures(log.model, config)
+            config.pluginmanager.register(equal, "gpucluster-equal-failures")
     if options.wanted:
         config.pluginmanager.register(DrainPlugin(config, session, log, options), "gpucluster-drain")
     if history is not None:

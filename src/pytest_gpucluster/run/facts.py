@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pytest_gpucluster import SuiteError
 from pytest_gpucluster.cluster.channel.batch import batched
-from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, Verdict
-from pytest_gpucluster.core.errors import NotAvailable, ProbeError
+from pytest_gpucluster.cluster.slurm import task_place
+from pytest_gpucluster.config.validation_errors import nearest
+from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, Verdict, with_cause
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, ProbeError
 from pytest_gpucluster.core.fact import Fact
 from pytest_gpucluster.core.metric_direction import HIGHER, LOWER
 from pytest_gpucluster.core.probe import Answer, Probe, with_root
-from pytest_gpucluster.run.expect import judge
+from pytest_gpucluster.core.registry import suite_hooks
+from pytest_gpucluster.run.record import describe
 from pytest_gpucluster.suite import probe_for
 
 if TYPE_CHECKING:
@@ -112,7 +115,7 @@ class FactsCache:
         except NotAvailable as error:
             return error
         except ProbeError as error:
-            return ProbeError(f"{probe.name} on {node}: {error}")
+            return ProbeError(f"{probe.name} on {node}: {_unnamed(probe, error)}")
 
     def answer(self, node: str, probe: Probe[Any]) -> Answer:
         """Return what a node of the channel answered to a probe's command."""
@@ -149,6 +152,11 @@ class FactsCache:
             self._batch = None
         for cache in (self._facts, self._split, self.prefetched):
             cache.clear()
+
+
+def _unnamed(probe: Probe[Any], error: Exception) -> str:
+    """Return the message of an error without the name of the probe, which many begin with."""
+    return str(error).removeprefix(f"{probe.name}: ")
 
 
 class Made(NamedTuple):
@@ -197,6 +205,21 @@ def _made(fact: Fact, arguments: dict[str, Any]) -> Made:
         return Made(error=error, traceback=error.__traceback__)
 
 
+class CheckFailed(AssertionError):  # reads as what it is
+    """The verdict of a check: the node, GPU or link is not as expected."""
+
+
+def with_known_cause(verdict: Verdict, item: ItemView) -> Verdict:
+    """Return a verdict that misplaced tasks, or the facts of a suite, explain with that as its cause."""
+    failed = verdict.outcome is Outcome.FAILED
+    if failed and all(task_place.is_reason(finding.measured) for finding in verdict.findings):
+        return with_cause(verdict, "", task_place.CAUSE, task_place.HINT, action=Action.CONFIGURE)
+    if verdict.outcome is not Outcome.PASSED:
+        for explain in suite_hooks("known_cause"):
+            verdict = explain(verdict, item.session, item.record.node)
+    return verdict
+
+
 class ItemView:
     """The item that runs, for tests of a site and for the facts of suites: its verdict, its metrics, its tables, its steps."""
 
@@ -229,13 +252,20 @@ class ItemView:
         try:
             facts = cache(record.node, probe)
         except NotAvailable as error:
-            raise NotAvailable(f"{probe.name}: {error}") from error
+            raise NotAvailable(f"{probe.name}: {_unnamed(probe, error)}") from error
         record.versions.update(cache.new_versions(record.node, probe, facts))
         return facts
 
     def expect(self, verdict: Verdict) -> None:
         """Judge by the verdict of a check: pass, fail with its findings, or end as not applicable or not checked."""
-        judge(self, verdict)
+        record, verdict = self.record, with_known_cause(verdict, self)
+        record.add(verdict)
+        if verdict.outcome is Outcome.NOT_APPLICABLE:
+            raise NotApplicable(verdict.reason)
+        if verdict.outcome is Outcome.NOT_CHECKED:
+            raise NotAvailable(verdict.reason)
+        if verdict.outcome is Outcome.FAILED:
+            raise CheckFailed(describe(verdict, record.check, record.node))
 
     def at_least(
         self,
@@ -271,7 +301,7 @@ class ItemView:
         finding = Finding(metric.device or metric.name, f"{metric.value:g} {metric.unit}", expected)
         outcome = Outcome.PASSED if good else Outcome.FAILED  # NaN compares false: it fails
         findings, metrics, name = () if good else (finding,), (metric,), self.record.check
-        judge(self, Verdict(name, outcome, findings, metrics, cause=cause, hint=hint, action=Action.MONITOR))
+        self.expect(Verdict(name, outcome, findings, metrics, cause=cause, hint=hint, action=Action.MONITOR))
 
     def measure(self, name: str, value: float, unit: str, *, device: str = "", better: str = "") -> float:
         """Record a number: `measure("latency", 4.1, "us", device="mlx5_0")`; returns the value.
@@ -330,7 +360,10 @@ def ordered(names: Iterable[str], facts: Mapping[str, Fact], who: str) -> dict[s
         if name in found or name in BASES:
             return
         if (fact := facts.get(name)) is None:
-            raise SuiteError(f"{needed_by} needs {name!r}, which is no fact of its suite or of the plugin")
+            hint = nearest(name, facts)
+            raise SuiteError(
+                f"{needed_by} needs {name!r}, which is no fact of its suite or of the plugin{hint}"
+            )
         for needed in fact.arguments if fact.values is None else ():
             if fact.once and (needed == ITEM or (needed in facts and not facts[needed].once)):
                 raise SuiteError(

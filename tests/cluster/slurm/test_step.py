@@ -21,6 +21,7 @@ from pytest_gpucluster.cluster.transport import LocalTransport, kill_group
 from pytest_gpucluster.config.models import EnvironmentConfig, JobLimits, SlurmConfig
 from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.core.errors import StepCancelled, StepError, StepTimeout
+from pytest_gpucluster.core.probe import last_line
 from pytest_gpucluster.core.units import cpu_list
 from pytest_gpucluster.kit.container import containers
 from pytest_gpucluster.kit.framework import framework_step
@@ -146,6 +147,12 @@ def test_a_missing_module_ends_the_task(held: Allocation) -> None:
     assert [task.rc for task in result.tasks] == [1, 1]
     assert "ran" not in result.tasks[0].stdout
     assert "module load nosuch/1.0: failed" in result.tasks[0].stderr
+
+
+def test_a_command_that_is_not_there_is_the_same_message_in_each_step(held: Allocation) -> None:
+    results = [run_step(held.slurm, held, StepRequest(("gpucluster-nowhere",))) for _ in range(2)]
+    messages = {last_line(task.stderr) for result in results for task in result.tasks}
+    assert messages == {"gpucluster-nowhere: command not found"}
 
 
 def test_the_environment_of_the_cluster_file(held: Allocation) -> None:

@@ -44,17 +44,6 @@ def test_the_words_of_a_recovery_action(text: str, shown: str) -> None:
     assert xid.lookup(153, text).meaning == "DLA timeout"
 
 
-@pytest.mark.parametrize(
-    ("text", "nonfatal"),
-    [
-        ("Nonfatal", True), ("Non-fatal", True), ("a NON-FATAL b", True), ("Fatal", False), ("xnonfatal", False),
-        ("nonfatality", False), ("non--fatal", False),
-    ],
-)  # fmt: skip
-def test_nonfatal(text: str, *, nonfatal: bool) -> None:
-    assert xid.nonfatal(text) is nonfatal
-
-
 def test_the_process_of_an_xid_is_no_word_of_the_driver() -> None:
     text = "pid=7, name=NETIR Fatal, NETIR_BER_EVENT Nonfatal XC0 i0 Link 03 (0x00086226 0x00000001)"
     assert xid.lookup(149, text).advice is Advice.IGNORE

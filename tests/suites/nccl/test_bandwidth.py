@@ -28,7 +28,6 @@ from pytest_gpucluster.suites.nccl.bandwidth import (
     bandwidth,
     ceiling,
     sizes_for,
-    table_rows,
     threshold_for,
 )
 
@@ -233,14 +232,6 @@ def test_measured_figures_of_the_field_stay_below_the_ceiling() -> None:
     limit = ceiling("all_reduce", nodes=4, gpus_per_node=8, profile=a100, nvls=False)
     assert limit
     assert limit.busbw > 191.05
-
-
-def test_table_rows_carry_bound_and_source() -> None:
-    chosen = threshold_for(H200, collective="all_reduce", nodes=1, gpus_per_node=8, size=4 * GIB, env=NO_NVLS)
-    header, rows = table_rows(run_8(), {4 * GIB: chosen})
-    assert header[0] == "size"
-    assert rows[-1] == ("4 GiB", "20549.30", "209.01", "365.76", "0", "346.75", "recordings")
-    assert rows[0][-2:] == ("", "")
 
 
 # --- outliers ---------------------------------------------------------------------------------------------

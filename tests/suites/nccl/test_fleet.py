@@ -434,21 +434,6 @@ def test_a_bandwidth_that_was_not_measured_or_is_implausible() -> None:
     ]  # fmt: skip
 
 
-def test_the_table_of_a_run() -> None:
-    run = run_of(
-        (GIB, Half(1.0, 2.0, 400.0, 0)), (2 * GIB, Half(1.5, None, None, 7)), (8, Half(None, 2.0, 3.0, None)),
-    )  # fmt: skip
-    chosen = nccl_bandwidth.Chosen(346.754, row(), "why")
-    assert nccl_bandwidth.table_rows(run, {GIB: chosen}) == (
-        ("size", "time us", "algbw GB/s", "busbw GB/s", "wrong", "at least", "source"),
-        [
-            ("1 GiB", "1.00", "2.00", "400.00", "0", "346.75", "site"),
-            ("2 GiB", "1.50", "nan", "nan", "7", "", ""),
-            ("8 B", "nan", "2.00", "3.00", "not checked", "", ""),
-        ],
-    )
-
-
 def paired(machine: str, source: str, expected: str, measured: str, *bad: str, hard: float | None = 29.0,
            sick: bool = False) -> CounterExample:  # fmt: skip
     """Return node a after these pairs; bad: the nodes that the rounds named; hard: the hard limit of a pair in GB/s."""

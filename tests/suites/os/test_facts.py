@@ -1081,14 +1081,14 @@ REFUSED: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: enroot.read_names(answer("", 127)), NotAvailable, "enroot is not found on PATH"),
     (lambda: base.text_of(answer("", 127)), NotAvailable, "command not found"),
     (lambda: base.text_of(answer("", 126, "x: refused\n")), NotAvailable, "x: refused"),
-    (lambda: base.text_of(answer("", 1)), NotAvailable, "no message (exit 1)"),
+    (lambda: base.text_of(answer("", 1)), NotAvailable, "exit status 1, no message"),
     (lambda: base.text_of(answer("out\n", 1)), NotAvailable, "out (exit 1)"),
     (lambda: base.text_of(answer("out\n", 1, "err\n")), NotAvailable, "err (exit 1)"),
     (lambda: base.text_of(answer("out\n", truncated=True)), NotAvailable, "output was cut at the cap"),
     (lambda: base.GuardedParser("p", str)(answer(rc=None)), ProbeError, "the command did not end"),
     (lambda: base.GuardedParser("p", str)(answer(rc=None, problem="hung")), ProbeError, "hung"),
     (lambda: base.GuardedParser("p", str)(answer(truncated=True)), NotAvailable, "p: output was cut at the cap"),
-    (lambda: base.GuardedParser("p", lambda _: dict[str, str]()["x"])(answer()), ProbeError, "p: not understood: KeyError('x')"),
+    (lambda: base.GuardedParser("p", lambda _: dict[str, str]()["x"])(answer()), ProbeError, "p: the output is not understood: KeyError('x') in <lambda> (test_facts.py:"),
 ]  # fmt: skip
 
 

@@ -432,7 +432,7 @@ class _Reader:
                     t.rc,
                     t.signal,
                     t.text_of("out"),
-                    t.text_of("err"),
+                    t.text_of("err").replace(f"{self.nonce.decode()}: ", "sh: "),
                     t.truncated,
                     t.root,
                     t.image,

@@ -174,11 +174,6 @@ CONTAINED = 94
 RECOVERY_CHANGED = 154
 
 
-def nonfatal(words: str) -> bool:
-    """Return whether the driver calls an event non-fatal: "Nonfatal" in Xids, "Non-fatal" in SXids."""
-    return re.search(r"\bnon-?fatal\b", words, re.IGNORECASE) is not None
-
-
 def lookup_sxid(number: int, text: str) -> Xid:
     """Return the entry of an SXid, from the first word that the driver of the NVSwitch prints after its number.
 

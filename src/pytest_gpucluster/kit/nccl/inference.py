@@ -28,7 +28,7 @@ CHANCE = 0.01  # accepted expectation of good parts that are always slow by coin
 class Observations:
     """All measurements up to now, and the bounds that they were compared with.
 
-    `repeats`: how often a slow pair that convicts is repeated: a disturbance passes, a fault stays.
+    `repeats`: how many more times a slow pair that convicts is measured; a disturbance passes, a fault stays.
     """
 
     nodes: tuple[str, ...]

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from pytest_gpucluster.core.values import Duration, FolderPath, Model, Section, Size
+from pytest_gpucluster.core.values import Duration, FolderPath, ProfileRow, Section, Size
 
 Load = Literal[
     "dcgm", "matmul", "gpu_memory", "hbm", "copies", "peer", "cpu", "memory", "storage", "rdma", "nccl"
@@ -28,10 +28,10 @@ HOST_METRICS: tuple[str, ...] = (
 )  # fmt: skip
 
 
-class BurninLimit(Model):
+class BurninLimit(ProfileRow):
     """The hard limit of one rate of the burn-in on one kind of node."""
 
-    about: ClassVar[str] = "hard limits of the burn-in, for GPUs with the name in `gpu`"
+    about = "hard limits of the burn-in, for GPUs with the name in `gpu`"
 
     metric: Metric = Field(
         description="data type of the matrix products, or another rate that the burn-in measures"

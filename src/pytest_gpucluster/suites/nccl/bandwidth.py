@@ -314,22 +314,3 @@ def _implausible(run: NcclRun, limit: Ceiling | None) -> Judgement:
                 f"{value:.2f} GB/s",
                 f"at most {limit.busbw:.2f} GB/s ({limit.why}): implausible, so the figure is not valid",
             )
-
-
-def table_rows(
-    run: NcclRun, bounds: Mapping[int, Chosen] | None = None
-) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return header and rows of a run for tabulate: size, time, algbw, busbw, wrong, bound and its source."""
-    header = ("size", "time us", "algbw GB/s", "busbw GB/s", "wrong", "at least", "source")
-    rows: list[tuple[str, ...]] = []
-    for row in run.rows:
-        half, chosen = row.out_of_place, (bounds or {}).get(row.size)
-        numbers = (_cell(half.time_us), _cell(half.algbw), _cell(half.busbw))
-        wrong = "not checked" if half.wrong is None and half.error is None else f"{half.wrong or 0}"
-        bound = (f"{chosen.bound:.2f}", chosen.row.source) if chosen else ("", "")
-        rows.append((format_size(row.size), *numbers, wrong, *bound))
-    return header, rows
-
-
-def _cell(value: float | None) -> str:
-    return "nan" if value is None else f"{value:.2f}"

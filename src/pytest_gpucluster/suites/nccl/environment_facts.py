@@ -22,7 +22,6 @@ SCRIPT = script(__package__, "environment_facts.sh")
 _SEEN = re.compile(r"seen (/[^:]*:\d+):(.*)")
 _PORT = re.compile(r"port (\S+) (\d{1,3}) (?:\d:)?(\w+) (\S+?)( virtual)?")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-CONF_FILE = "NCCL_CONF_FILE"
 
 
 @dataclass(frozen=True)

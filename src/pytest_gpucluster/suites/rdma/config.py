@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from pydantic import Field
 
-from pytest_gpucluster.core.values import Bandwidth, Duration, Model
+from pytest_gpucluster.core.values import Bandwidth, Duration, ProfileRow
 from pytest_gpucluster.kit.framework.framework_config import FrameworkConfig
 
 
-class RdmaLimit(Model):
+class RdmaLimit(ProfileRow):
     """The lowest bandwidth of one port on one kind of node."""
 
-    about: ClassVar[str] = "lowest accepted bandwidth of RDMA over one port"
+    about = "lowest accepted bandwidth of RDMA over one port"
 
     bandwidth: Bandwidth = Field(gt=0, description="what ib_write_bw reaches in one direction, like 375 Gb/s")
     source: str = Field(description="origin of the figure")

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from pytest_gpucluster.core.values import Bandwidth, Count, Duration, FolderPath, Model, Size, Text
+from pytest_gpucluster.core.values import (
+    Bandwidth,
+    Count,
+    Duration,
+    FolderPath,
+    Model,
+    ProfileRow,
+    Size,
+    Text,
+)
 from pytest_gpucluster.kit.framework.framework_config import FrameworkConfig
 
 if TYPE_CHECKING:
@@ -40,10 +49,10 @@ class Expected(LocalFigures):
     )
 
 
-class LocalLimit(LocalFigures):
+class LocalLimit(ProfileRow, LocalFigures):
     """What one local file system of one kind of node must reach."""
 
-    about: ClassVar[str] = "lowest accepted figures of local file systems"
+    about = "lowest accepted figures of local file systems"
 
     path: FolderPath = Field(description="folder of the file system, like /raid, or one above it")
     source: Text = Field(description="origin of the figures")

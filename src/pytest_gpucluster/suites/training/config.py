@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from pytest_gpucluster.core.values import Bandwidth, Duration, FolderPath, Model
+from pytest_gpucluster.core.values import Bandwidth, Duration, FolderPath, ProfileRow
 from pytest_gpucluster.kit.framework.framework_config import RanksConfig
 
 Mode = Literal["plain", "ddp", "fsdp"]
@@ -14,10 +14,10 @@ ModelSize = Literal["tiny", "small", "medium", "large"]
 Share = Annotated[float, Field(gt=0, le=1)]
 
 
-class TrainingLimit(Model):
+class TrainingLimit(ProfileRow):
     """The lowest MFU of one mode and model size on one kind of node."""
 
-    about: ClassVar[str] = "lowest accepted MFU of the training step, for GPUs with the name in `gpu`"
+    about = "lowest accepted MFU of the training step, for GPUs with the name in `gpu`"
 
     mode: Mode = Field(description="plain: one GPU without collectives; ddp, fsdp: the ranks of one group")
     model: ModelSize = Field("large", description="model size for which the figure holds")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from pytest_gpucluster.core.values import Model, Section, Text
+from pytest_gpucluster.core.values import Model, ProfileRow, Section, Text
 
 COMPONENTS = ("driver", "cuda", "nccl", "ofed", "enroot", "pyxis", "container_toolkit", "slurm")
 
@@ -41,10 +41,10 @@ def _rows(value: Any) -> Any:
 Minima = Annotated[tuple[MinimumVersion, ...], BeforeValidator(_rows)]
 
 
-class ProfileMinimum(MinimumVersion):
+class ProfileMinimum(ProfileRow, MinimumVersion):
     """A row of a profile."""
 
-    about: ClassVar[str] = "lowest accepted versions on such nodes, with reason and source"
+    about = "lowest accepted versions on such nodes, with reason and source"
 
     component: Literal["driver", "cuda", "nccl", "ofed", "enroot", "pyxis", "container_toolkit", "slurm"] = (
         Field(description="the component that the row is for")

@@ -42,10 +42,10 @@ UNANSWERED = (
 )
 
 
-def some_names(cluster: Cluster, most: int = 4) -> tuple[str, ...]:
-    """Return at most `most` node names, spread over the cluster, for os.name_resolution."""
+def some_names(cluster: Cluster) -> tuple[str, ...]:
+    """Return at most 4 node names, spread over the cluster, for os.name_resolution."""
     names = [name for group in cluster.groups for name in group.names]
-    step = max(1, math.ceil(len(names) / most))
+    step = max(1, math.ceil(len(names) / 4))
     return tuple(names[::step])
 
 

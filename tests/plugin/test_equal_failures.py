@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from pytest_gpucluster.core.finding import Action, Finding
-from pytest_gpucluster.plugin.reporting import Crash, FailureText, GroupedFailure
+from pytest_gpucluster.plugin.equal_failures import GroupedFailure
+from pytest_gpucluster.plugin.reporting import Crash, FailureText
 from pytest_gpucluster.report.run_model import FailureGroup, FindingRow
 
 

@@ -12,9 +12,8 @@ import pytest
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Outcome, Verdict
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, NotJudged
 from pytest_gpucluster.plugin.items import CheckItem, check_of, matches, node_of, record_of, suite_of
-from pytest_gpucluster.run.expect import CheckFailed, describe
-from pytest_gpucluster.run.facts import ItemView
-from pytest_gpucluster.run.record import Record, clean, is_clean, one_line
+from pytest_gpucluster.run.facts import CheckFailed, ItemView
+from pytest_gpucluster.run.record import Record, clean, describe, is_clean, one_line
 
 
 def made() -> tuple[ItemView, Record]:
