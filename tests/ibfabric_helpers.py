@@ -316,7 +316,8 @@ class Ibsim:
         deadline = time.monotonic() + PATIENCE
         while not true(facts := self.facts(host)):
             assert time.monotonic() < deadline, facts
-            self._managers[0].send_signal(signal.SIGHUP)  # opensm reads the subnet again: a notice may be lost
+            # opensm reads the subnet again: a notice may be lost
+            self._managers[0].send_signal(signal.SIGHUP)
             time.sleep(2)
         return facts
 
