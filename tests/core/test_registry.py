@@ -259,7 +259,7 @@ def register_gone(folder: Path) -> None:
             "from pytest_gpucluster.api import Suite\nSUITE = Suite(__name__, markers=(), proofs=1)",
             " of gpucluster_gone cannot be imported: Suite.__init__() got an unexpected keyword argument 'proofs' (/",
         ),
-        ("SUITE = 1", " of gpucluster_gone: SUITE must be a Suite, not 1"),
+        ("SUITE = 1", " of gpucluster_gone must be a Suite; its SUITE is 1"),
     ],
 )
 def test_a_suite_that_cannot_be_imported_is_named(tmp_path: Path, source: str, words: str) -> None:

@@ -261,6 +261,7 @@ def test_each_fault_fails_its_check(box: Sandbox, drafted: dict[str, Any], tmp_p
     database(box, f"update sandbox_job_table set tres_alloc='' where id_job={ids[1]}")
     suspend, *others = (one | {"within": "4s"} for one in yaml.safe_load(TRIALS)["preemption"])
     others[-1]["within"] = "2s"  # never starts
+    suspend["within"] = "8s"  # in which `disturb` must see the job suspended, on a busy machine too
     write(tmp_path / "read", drafted)
     write(tmp_path / "one", drafted, partition="alone", preemption=[suspend, suspend, *others])
     write(tmp_path / "rest", drafted, partition="rest")
@@ -307,10 +308,15 @@ def completed(box: Sandbox) -> list[str]:
 
 def disturb(box: Sandbox) -> None:
     """Suspend a preempted job again, so that it is not resumed; then take the partition's precedence."""
-    jobs = wait_for(
-        lambda: [line.split()[0] for line in queue(box) if line.endswith("SUSPENDED")], "a job is preempted"
-    )
-    slurm(box, "scontrol", "suspend", jobs[0])
+
+    def suspended_again() -> bool:
+        jobs = [line.split()[0] for line in queue(box) if line.endswith("SUSPENDED")]
+        return any(
+            subprocess.run(("scontrol", "suspend", job), env=own, check=False).returncode == 0 for job in jobs
+        )
+
+    own = environment(**box.env)
+    wait_for(suspended_again, "a job is preempted")
     slurm(box, "scontrol", "update", "PartitionName=urgent", "PriorityTier=1")
 
 

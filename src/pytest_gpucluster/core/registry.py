@@ -183,7 +183,7 @@ def _suite(name: str, package: str) -> Suite:
             f"the suite {name!r} of {package} cannot be imported: {what}{_line_of(error, package)}"
         ) from error
     if not isinstance(suite, Suite):
-        raise SuiteError(f"the suite {name!r} of {package}: SUITE must be a Suite, not {suite!r}")
+        raise SuiteError(f"the suite {name!r} of {package} must be a Suite; its SUITE is {suite!r}")
     return suite
 
 
