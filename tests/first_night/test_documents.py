@@ -34,9 +34,9 @@ DEADLINE = 900
 
 
 def typed() -> list[str]:
-    """Return the commands of README's section on a cluster, then those of the tutorial up to its part for root."""
-    readme = next(block for block in blocks("sh", "README.md") if "gpucluster init" in block.text)
-    found = {_words(line): line for line in lines(readme.text)}
+    """Return the commands of README from its installation on, then those of the tutorial up to its part for root."""
+    readme = [block for block in blocks("sh", "README.md") if "gpucluster" in block.text]
+    found = {_words(line): line for block in readme for line in lines(block.text)}
     once = {
         words for words in found if not words.startswith("pytest")
     }  # the tutorial repeats the installation
