@@ -244,11 +244,11 @@ def collect(nodes: int, repeats: int) -> list[tuple[float, float]]:
         try:
             sandbox.up(nodes=1)
             cluster = record(folder, sandbox.cluster_file.read_text(), {**os.environ, **sandbox.env}, nodes)
+            env = environment(folder)
+            env["PATH"] = f"{folder / 'recorded'}:{env['PATH']}"
+            return [collect_once(folder, env, cluster) for _ in range(repeats + 1)][1:]
         finally:
-            sandbox.down()
-        env = environment(folder)
-        env["PATH"] = f"{folder / 'recorded'}:{env['PATH']}"
-        return [collect_once(folder, env, cluster) for _ in range(repeats + 1)][1:]
+            sandbox.down()  # its cabling plan, which the cluster file names, goes with it
 
 
 def record(folder: Path, cluster: str, env: dict[str, str], nodes: int) -> Path:
