@@ -309,13 +309,14 @@ def completed(box: Sandbox) -> list[str]:
 def disturb(box: Sandbox) -> None:
     """Suspend a preempted job again, so that it is not resumed; then take the partition's precedence."""
 
+    own = environment(**box.env)
+
     def suspended_again() -> bool:
         jobs = [line.split()[0] for line in queue(box) if line.endswith("SUSPENDED")]
         return any(
             subprocess.run(("scontrol", "suspend", job), env=own, check=False).returncode == 0 for job in jobs
         )
 
-    own = environment(**box.env)
     wait_for(suspended_again, "a job is preempted")
     slurm(box, "scontrol", "update", "PartitionName=urgent", "PriorityTier=1")
 

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 STEP = 0.5  # seconds between two looks at the runs
 AGAIN = 2.0  # seconds at least between two readings of the nodes
 SPARE = 600.0  # seconds: how much longer than its job a run may take
-
 PATIENCE = 120.0  # seconds that runs get to end when the campaign is stopped
 
 

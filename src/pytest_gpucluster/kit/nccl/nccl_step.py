@@ -23,6 +23,7 @@ from pytest_gpucluster.core.errors import (
     StepMisplaced,
     StepTimeout,
 )
+from pytest_gpucluster.kit.framework.framework_step import ATTEMPTS
 from pytest_gpucluster.kit.framework.payload_result import last_stderr_line
 from pytest_gpucluster.kit.framework.payload_step import COLLECTIVE, command, environment_named
 from pytest_gpucluster.kit.gpu import nvidia_smi
@@ -50,7 +51,6 @@ UNDIVIDED = (
     "broadcast",
     "sendrecv",
 )  # collectives whose message is not divided among the ranks
-PORTS = 3  # attempts of a payload whose port, made of the ids of job and step, is in use
 PATIENCE = 120.0  # seconds for one size of the payload, and for the rendezvous of its ranks
 
 # messages of srun for a lost node (22.05)
@@ -412,7 +412,7 @@ class NcclStep:
         return "export " + " ".join(f"{name}={shlex.quote(value)}" for name, value in words.items())
 
     def _run(self, request: StepRequest, *, apart: bool = False) -> tuple[StepResult, str]:
-        for _ in range(PORTS):
+        for _ in range(ATTEMPTS):
             self.steps += 1
             result, problem = self._try(request, apart=apart)
             if not any(PORT_TAKEN.search(task.stderr) for task in result.tasks):

@@ -24,10 +24,12 @@ def wanted_pairs(found: Inference) -> list[Group]:
     wanted = [edge.ends for edge in (*found.doubtful_links, *found.convicting_links)]
     tried = _tried(found)
     load: Counter[str] = Counter(end for pair in wanted for end in pair)
+    slow = {end for edge in found.open_edges if edge.counts[Status.SLOW] for end in edge.ends}
     for node in found.suspects:
         # one partner per step: the suspect's last partner may be acquitted meanwhile, and then counts too
         needed = partners_of(tried[node], found.partners_needed)
-        partner = _partner(found, node, met[node], load) if len(tried[node]) < needed else None
+        among = found.acquitted if node in slow else found.partners
+        partner = _partner(found, among, node, met[node], load) if len(tried[node]) < needed else None
         if partner is not None:
             load[partner] += 1
             wanted.append((node, partner))
@@ -59,8 +61,10 @@ def _tried(found: Inference) -> Mapping[str, list[Edge]]:
     return tried
 
 
-def _partner(found: Inference, node: str, met: AbstractSet[str], load: Counter[str]) -> str | None:
-    """Return the least busy partner that this node was not yet measured with, same leaf first; None without one."""
+def _partner(
+    found: Inference, among: Iterable[str], node: str, met: AbstractSet[str], load: Counter[str]
+) -> str | None:
+    """Return the least busy of these partners that this node was not yet measured with, same leaf first; None without one."""
     leaf_of = found.observed.leaves.get
     leaf = leaf_of(node)
 
@@ -69,9 +73,8 @@ def _partner(found: Inference, node: str, met: AbstractSet[str], load: Counter[s
         return other != node and other not in met and (leaf_of(other) == leaf or decides)
 
     position = found.observed.position
-    slow = any(edge.counts[Status.SLOW] and node in edge.ends for edge in found.open_edges)
     return min(
-        filter(usable, found.acquitted if slow else found.partners),
+        filter(usable, among),
         key=lambda other: (load[other], leaf_of(other) != leaf, position[other]),
         default=None,
     )

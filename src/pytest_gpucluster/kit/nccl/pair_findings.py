@@ -38,8 +38,8 @@ def all_slow(
     fast = len(partners) >= PARTNERS and any(best[name] >= hard for name in partners)
     proved = fast and not any(node in left.candidates for left in found.unresolved)
     slow = sum(value < hard for value in best.values())
-    why = "" if proved else "; the node, its partners or the network: "
-    why += "" if proved else "see nccl.links or rdma.links" if fast else "no partner is known to be fast"
+    unproved = "see nccl.links or rdma.links" if fast else "no partner is known to be fast"
+    why = "" if proved else f"; the node, its partners or the network: {unproved}"
     most = f"; {slow} of {len(best)} nodes are below it" if 2 * slow > len(best) else ""
     return Finding(
         node,

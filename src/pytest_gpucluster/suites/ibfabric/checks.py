@@ -328,7 +328,7 @@ def uplinks_of_leaves(fabric: FabricFacts, links: Owned) -> dict[str, Counter[st
         leaf: Counter()
         for of_node in links.of.values()
         for it in of_node
-        for plane in it.planes or (it.link,)
+        for plane in it.cables
         if plane.z.kind == "switch" and (leaf := plane.z.node_guid) in own
     }
     for link in fabric.subnet.links:

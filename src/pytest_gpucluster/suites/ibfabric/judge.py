@@ -36,6 +36,11 @@ class NodeLink:
     planes: tuple[Link, ...] = ()
 
     @property
+    def cables(self) -> tuple[Link, ...]:
+        """The link of each plane; of another adapter its one link."""
+        return self.planes or (self.link,)
+
+    @property
     def key(self) -> tuple[str, int]:
         """What the facts of the subnet have the port by."""
         return self.found.guid, self.found.number
@@ -58,9 +63,7 @@ class Owned:
     @property
     def guids(self) -> frozenset[str]:
         """GUIDs of the ports at the nodes' ends."""
-        return frozenset(
-            one.a.guid for links in self.of.values() for it in links for one in it.planes or (it.link,)
-        )
+        return frozenset(one.a.guid for links in self.of.values() for it in links for one in it.cables)
 
 
 def owned(facts: FabricFacts, ports: Mapping[str, NodePorts]) -> Owned:

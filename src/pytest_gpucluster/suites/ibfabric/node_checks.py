@@ -93,7 +93,7 @@ def cable_errors(node_links: tuple[NodeLink, ...], fabric: FabricFacts) -> Judge
     if not node_links:
         raise NotAvailable(NO_LINK)
     for it in node_links:
-        for link in it.planes or (it.link,):
+        for link in it.cables:
             yield from errors(fabric, link)
 
 

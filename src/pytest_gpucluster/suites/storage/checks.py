@@ -79,7 +79,7 @@ def mount(mounts: Mapping[str, Mount], usual: Mapping[str, UsualMount], config: 
             yield Advisory(path, f"{soft.pop()}, so that writes may be lost while the server is away", "hard")
         kinds, of_kernel = usual[path].kinds, usual[path].of_kernel
         yield from kinds.judge(path, found.kind(of_kernel), worse=differs, shown=_mount_text)
-        if own := [it for it in found.options if it.partition("=")[0] in of_kernel]:
+        if own := found.having(of_kernel):
             yield Advisory(
                 path,
                 f"{','.join(own)} on all nodes with kernel {found.kernel}",

@@ -77,6 +77,10 @@ class Mount:
         """Type and options as one text, without these options."""
         return f"{self.fstype} {','.join(it for it in self.options if _key(it) not in without)}"
 
+    def having(self, keys: Collection[str]) -> list[str]:
+        """Return the options with these keys."""
+        return [it for it in self.options if _key(it) in keys]
+
 
 @dataclass(frozen=True)
 class UsualMount:
@@ -187,7 +191,7 @@ def _of_kernel(mounts: Collection[Mount]) -> frozenset[str]:
     """Return the options that all nodes of some kernel releases have, and none of the others.
 
     A newer kernel prints more options of the same mount (NFS: fatal_neterrors since Linux 6.15), or fewer (ext4: data=ordered).
-    Where a release has one that is always set by hand, or one instead of its like (noquota for prjquota), the mounts differ.
+    Where a release has one of `_SET`, or one instead of its like (noquota for prjquota), the mounts differ.
     """
     keys: dict[str, list[frozenset[str]]] = defaultdict(list)
     for it in mounts:
