@@ -31,7 +31,7 @@ TORCH ?= torch==2.13.0
 REFRAME ?= ReFrame-HPC==4.10.4
 MKDOCS ?= mkdocs>=1.6,<2 mkdocs-material>=9.5,<10
 
-.PHONY: help demo test nightly corpus mutation oldest lint format docs release bench fuzz chaos clean slurm packages reframe
+.PHONY: help demo test nightly corpus messages mutation oldest lint format docs release bench fuzz chaos clean slurm packages reframe
 
 help:
 	@echo "make demo    run the acceptance suites against a sandbox: a real Slurm of virtual nodes"
@@ -74,6 +74,10 @@ test: $(VENV)/.ready slurm packages $(FRAMEWORKS)/.ready
 # every site of the first night, the documents typed by a stranger, large clusters: what repeats at length what `make test` proves in short
 nightly: $(VENV)/.ready slurm packages $(FRAMEWORKS)/.ready
 	@./tools/run-tests $(BIN)/python -m nightly
+
+# what the checks of each suite say, as one file per suite that a reviewer reads
+messages: $(VENV)/.ready
+	@$(BIN)/python -m pytest -q tests/suites --write-messages
 
 corpus: $(VENV)/.ready
 	@$(BIN)/python tools/corpus.py $(NAMES)

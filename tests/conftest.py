@@ -85,6 +85,7 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     ):  # in the background of a script: what tests start would inherit it
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.addinivalue_line("markers", "thorough: `make test` leaves it to `make test-all`")
     config.addinivalue_line("markers", "nightly: `make test` leaves it out, `make nightly` runs it alone")
     for line in marker_lines():
         config.addinivalue_line("markers", line)
@@ -104,6 +105,7 @@ def pytest_collection_finish() -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option of `make test RECORD=1`."""
     parser.addoption("--record-durations", action="store_true", help=f"write {DURATIONS.name}")
+    parser.addoption("--write-messages", action="store_true", help="write tests/suites/*/messages.txt")
 
 
 def _module(nodeid: str) -> str:
