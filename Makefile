@@ -31,13 +31,14 @@ TORCH ?= torch==2.13.0
 REFRAME ?= ReFrame-HPC==4.10.4
 MKDOCS ?= mkdocs>=1.6,<2 mkdocs-material>=9.5,<10
 
-.PHONY: help demo test nightly corpus messages mutation oldest lint format docs release bench fuzz chaos clean slurm packages reframe
+.PHONY: help demo test test-all test-rest corpus messages mutation oldest lint format docs release bench fuzz chaos clean slurm packages reframe
 
 help:
 	@echo "make demo    run the acceptance suites against a sandbox: a real Slurm of virtual nodes"
-	@echo "make test    run the project's own tests (RECORD=1: record how long each module takes)"
-	@echo "make nightly  the tests that \`make test\` leaves out: every site of tests/first_night, the documents as a stranger"
-	@echo "make corpus  judge recorded output of real machines; prints sensitivity and specificity (NAMES='dcgm nvlink': some of it)"
+	@echo "make test    the unit tests, and what is essential on one real Slurm: minutes (RECORD=1: record how long each module takes)"
+	@echo "make test-all  make test, and all other tests: frameworks, containers, browser, accounting, fabric (half an hour on 2 cores)"
+	@echo "make messages  write what the checks of each suite say to tests/suites/*/messages.txt"
+	@echo "make corpus  judge recorded output of real machines; prints sensitivity and specificity (NAMES='dcgm nvlink': some of it; SITES=1: also every site of tests/first_night, hours)"
 	@echo "make mutation  change functions a little with mutmut, print each change that no test of the module detects (SEED, COUNT, MINUTES, PACKAGES)"
 	@echo "make oldest  the plugin's tests with the lowest releases that pyproject.toml allows (OLDEST=python3.10)"
 	@echo "make lint    ruff, mypy and shellcheck"
@@ -67,20 +68,25 @@ packages:
 demo: $(VENV)/.ready
 	@./tools/demo
 
-# the tests mostly wait for Slurm: more of them at once than there are cores
-test: $(VENV)/.ready slurm packages $(FRAMEWORKS)/.ready
-	@./tools/run-tests $(BIN)/python -m 'not nightly' $(if $(RECORD),--record-durations)
+# needs Slurm's packages and Python's alone
+test: $(VENV)/.ready slurm
+	@./tools/run-tests $(BIN)/python first $(RECORDED)
 
-# every site of the first night, the documents typed by a stranger, large clusters: what repeats at length what `make test` proves in short
-nightly: $(VENV)/.ready slurm packages $(FRAMEWORKS)/.ready
-	@./tools/run-tests $(BIN)/python -m nightly
+test-all: test test-rest
+
+# what `make test` leaves out
+test-rest: $(VENV)/.ready slurm packages $(FRAMEWORKS)/.ready
+	@./tools/run-tests $(BIN)/python rest $(RECORDED)
+
+RECORDED := $(if $(RECORD),--record-durations)
 
 # what the checks of each suite say, as one file per suite that a reviewer reads
 messages: $(VENV)/.ready
 	@$(BIN)/python -m pytest -q tests/suites --write-messages
 
-corpus: $(VENV)/.ready
+corpus: $(VENV)/.ready $(if $(SITES),slurm packages)
 	@$(BIN)/python tools/corpus.py $(NAMES)
+	@[ -z '$(SITES)' ] || GPUCLUSTER_EVERY_SITE=1 $(BIN)/python -m pytest -q tests/first_night
 
 # PACKAGES: below src/pytest_gpucluster, as `drain kit/gpu/xid.py`
 COUNT ?= 300

@@ -27,8 +27,8 @@ __all__ = ["own_signals", "sandbox"]  # fixtures
 # {module: seconds}, of those that take more than a few; `make test` writes it anew with RECORD=1
 DURATIONS = Path(__file__).with_name("durations.json")
 WORTH_RECORDING = 5  # seconds
-# what `make test` leaves to `make nightly`: ids of tests, with or without their parameters
-NIGHTLY = Path(__file__).with_name("nightly.txt")
+# on real parts: only what is marked essential there belongs to `make test`
+THOROUGH = ("tests/system/", "tests/first_night/", "slurm-sandbox/tests/")
 OWN_FOLDERS, NEW_MOUNTS = 0x200, 0x20000  # CLONE_FS and CLONE_NEWNS of sched.h
 READ_ONLY, RECURSIVE, SLAVE = 1, 0x4000, 1 << 19  # of sys/mount.h
 OUR_MOUNTS = Path("/proc/thread-self/ns/mnt")
@@ -86,7 +86,8 @@ def pytest_configure(config: pytest.Config) -> None:
     ):  # in the background of a script: what tests start would inherit it
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "thorough: `make test` leaves it to `make test-all`")
-    config.addinivalue_line("markers", "nightly: `make test` leaves it out, `make nightly` runs it alone")
+    config.addinivalue_line("markers", "essential: of `make test`, on one real Slurm")
+    config.addinivalue_line("markers", "alone: it loads all cores, and runs beside no other test")
     for line in marker_lines():
         config.addinivalue_line("markers", line)
 
@@ -112,19 +113,12 @@ def _module(nodeid: str) -> str:
     return nodeid.partition("::")[0]
 
 
-def listed_for_the_night() -> set[str]:
-    """Return the lines of nightly.txt without its comments."""
-    lines = (line.strip() for line in NIGHTLY.read_text().splitlines())
-    return {line for line in lines if line and not line.startswith("#")}
-
-
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by -m
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what belongs to the night. Sort: what takes longest goes to the workers first, so that none of it is left for the end."""
-    listed = listed_for_the_night()
+    """Mark what needs real parts. Sort: what takes longest goes to the workers first, so that none of it is left for the end."""
     for item in items:
-        if not listed.isdisjoint((_module(item.nodeid), item.nodeid.partition("[")[0], item.nodeid)):
-            item.add_marker(pytest.mark.nightly)
+        if item.nodeid.startswith(THOROUGH) and item.get_closest_marker("essential") is None:
+            item.add_marker(pytest.mark.thorough)
     seconds = json.loads(DURATIONS.read_text())
     items.sort(key=lambda item: -seconds.get(_module(item.nodeid), 0))
 

@@ -25,7 +25,7 @@ SOURCE = TESTS.parent / "src"
 DEADLINE = (
     300  # seconds; a run of a tiny suite takes 2, a minute on a machine that others use with all their might
 )
-GOES_BY_ITSELF = 30  # seconds for a job that was given back and a node that was healed
+GOES_BY_ITSELF = DEADLINE  # for a job that was given back and a node that was healed
 
 
 def environment(**changes: str) -> dict[str, str]:

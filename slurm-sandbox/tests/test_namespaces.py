@@ -165,16 +165,6 @@ def test_the_host_sees_nothing(box: Sandbox) -> None:
     assert not [row for row in listening.splitlines() if any(f"pid={pid}," in row for pid in pids)]
 
 
-def test_faults_work_as_on_plain_nodes(box: Sandbox) -> None:
-    box.fault("slurmd_dead", "gpu02")
-    assert box.status()["nodes"]["gpu02"].startswith("down")
-    box.heal()
-    assert box.status()["nodes"] == {"gpu01": "idle", "gpu02": "idle"}
-    box.fault("gpu_missing", "gpu01", gpu=5)
-    assert len(run(box, "srun", "-w", "gpu01", "nvidia-smi", "-L").splitlines()) == 7
-    box.heal()
-
-
 def test_down_leaves_nothing(folder: Path) -> None:
     before = interfaces()
     sandbox = Sandbox(folder / "s")

@@ -15,12 +15,9 @@ from paths import ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
-NIGHTLY = ROOT / "tests" / "nightly.txt"
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
-COLLECT = {
-    "PYTEST_ADDOPTS": "--collect-only -qq"
-}  # these tests are part of what `make test` and `make nightly` run
+COLLECT = {"PYTEST_ADDOPTS": "--collect-only -qq"}  # these tests are part of what `make test-all` runs
 CASES: dict[str, tuple[str, dict[str, str], str]] = {  # target: (its variables, environment, what it prints)
     "help": ("", {}, "make demo"),
     "slurm": ("", {}, ""),
@@ -31,9 +28,11 @@ CASES: dict[str, tuple[str, dict[str, str], str]] = {  # target: (its variables,
     "docs": ("", {}, "Documentation built"),
     "release": ("", {}, "release: dist/ has version"),
     "demo": ("", {}, "ACCEPTED: 1 of 1 node"),
-    "test": ("", COLLECT, "test_make.py"),
-    "nightly": ("", COLLECT, "test_make.py"),
+    "test": ("", COLLECT, "test_fault_matrix.py"),
+    "test-all": ("", COLLECT, "test_make.py"),
+    "test-rest": ("", COLLECT, "test_make.py"),
     "oldest": ("", COLLECT, "test_models.py"),
+    "messages": ("", COLLECT, "test_links.py"),
     "corpus": ("NAMES=dcgm", {}, " cases, 0 wrong"),
     "fuzz": ("FUZZ_EXAMPLES=5 FUZZ_SECONDS=1 READERS=core.probe.RESPONDS", {}, "0 readers crashed"),
     "mutation": ("COUNT=3 PACKAGES=core/outliers.py", {}, "of 3 changes detected"),
@@ -41,14 +40,6 @@ CASES: dict[str, tuple[str, dict[str, str], str]] = {  # target: (its variables,
     "bench": ("ONLY=import_cost.py", {}, "import_cost.py"),
     "clean": ("", {}, ""),
 }  # fmt: skip
-
-
-def test_each_line_for_the_night_names_a_test() -> None:
-    lines = [line for line in NIGHTLY.read_text().splitlines() if line and not line.startswith("#")]
-    assert len(lines) == len(set(lines)) > 100
-    for line in lines:
-        path, _, name = line.partition("[")[0].partition("::")
-        assert not name or f"def {name}(" in (ROOT / path).read_text(), line
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +73,7 @@ def test_every_target_has_a_case_and_every_case_a_target() -> None:
 
 def test_help_describes_every_target_that_is_typed() -> None:
     described = set(re.findall(r'@echo "make ([a-z-]+)', MAKEFILE))
-    assert TARGETS - described == {"help", "format", "clean", "slurm", "packages", "reframe"}
+    assert TARGETS - described == {"help", "format", "clean", "slurm", "packages", "reframe", "test-rest"}
 
 
 def test_files_that_recipes_name_exist() -> None:

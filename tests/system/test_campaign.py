@@ -16,7 +16,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from plugin_helpers import cluster_file, command, out_of_service, restart_controller, run_pytest, write_suites
+from plugin_helpers import cluster_file, command, restart_controller, run_pytest, write_suites
 from sandbox_helpers import DEADLINE, environment, left_in_queue, queue, slurm, wait_for
 
 from pytest_gpucluster.campaign import record
@@ -112,6 +112,7 @@ def load(sandbox: Sandbox, jobs: int, seconds: float) -> None:
     slurm(sandbox, *argv, f"--wrap=sleep {seconds}")
 
 
+@pytest.mark.essential
 def test_a_full_cluster_is_tested_as_its_nodes_come_free(sandbox: Sandbox, tmp_path: Path) -> None:
     load(sandbox, 8, 3)
     wait_for(lambda: sum("RUNNING" in line for line in queue(sandbox)) == len(NODES), "the nodes are full")
@@ -138,43 +139,6 @@ def test_a_full_cluster_is_tested_as_its_nodes_come_free(sandbox: Sandbox, tmp_p
     assert [outcome.text for path in records for outcome in record.verify(path) if outcome.failed] == []
 
 
-def test_a_node_that_is_repaired_during_the_campaign_is_tested_again(
-    sandbox: Sandbox, tmp_path: Path
-) -> None:
-    sandbox.fault("gpu_missing", "gpu01", gpu=1)
-    wanted = "--campaign-time=5m", "--max-nodes-at-once=4"
-    with contextlib.ExitStack() as away:
-        # it has time, so it does not end before this node is back
-        away.enter_context(out_of_service(sandbox, "gpu04", "DRAIN", "maintenance"))
-        with start(sandbox, tmp_path, "repair", *wanted) as process:
-            wait_for(
-                lambda: (tmp_path / "h.db").exists() and "failed" in _states_or_none(tmp_path, "repair"),
-                "gpu01 fails",
-            )
-            with out_of_service(sandbox, "gpu01", "DRAIN", "a technician replaces the GPU"):
-                wait_for(lambda: states(tmp_path, "repair")["gpu01"] == "out of service", "it is seen")
-                sandbox.heal("gpu01")
-            away.close()
-            assert process.wait(DEADLINE) == 0, (tmp_path / "out").read_text()
-    assert verdicts(tmp_path, "repair") == {**dict.fromkeys(NODES, 1), "gpu01": 2}
-
-
-def _states_or_none(folder: Path, name: str) -> str:
-    with contextlib.suppress(subprocess.CalledProcessError):
-        return " ".join(states(folder, name).values())
-    return ""
-
-
-def test_a_job_that_slurm_takes_back_is_no_fault_of_its_node(sandbox: Sandbox, tmp_path: Path) -> None:
-    with start(sandbox, tmp_path, "taken", "--max-nodes-at-once=1", tests=SLOW) as process:
-        job = wait_for(lambda: [line for line in queue(sandbox) if line.endswith("RUNNING")], "a group runs")[
-            0
-        ]
-        slurm(sandbox, "scancel", job.split()[0])
-        assert process.wait(DEADLINE) == 0, (tmp_path / "out").read_text()
-    assert verdicts(tmp_path, "taken") == dict.fromkeys(NODES, 1)
-
-
 @pytest.fixture
 def preempting(sandbox: Sandbox) -> Iterator[Sandbox]:
     """Jobs of the partition `urgent` take the nodes of others away."""
@@ -188,17 +152,6 @@ def preempting(sandbox: Sandbox) -> Iterator[Sandbox]:
     yield sandbox
     conf.write_text(before)
     restart_controller(sandbox)
-
-
-def test_a_group_that_gives_way_to_an_urgent_job_is_tried_later(preempting: Sandbox, tmp_path: Path) -> None:
-    with start(preempting, tmp_path, "urgent", "--max-nodes-at-once=1", tests=SLOW) as process:
-        wait_for(lambda: any(line.endswith("RUNNING") for line in queue(preempting)), "a group runs")
-        urgent = ("sbatch", "-p", "urgent", "-N4", "--exclusive", "-o", "/dev/null", "--wrap=sleep 5")
-        slurm(preempting, *urgent)
-        assert process.wait(DEADLINE) == 0, (tmp_path / "out").read_text()
-    assert "preempted" in preempting.layout.log_file("slurmctld").read_text()
-    assert verdicts(tmp_path, "urgent") == dict.fromkeys(NODES, 1)
-    assert "failed" not in (tmp_path / "out").read_text()
 
 
 def test_ctrl_c_releases_the_nodes_and_the_same_command_continues(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -226,7 +179,7 @@ def test_outside_of_its_window_a_campaign_starts_nothing(sandbox: Sandbox, tmp_p
     assert (tmp_path / "out").read_text().count(said) == 1
 
 
-@pytest.mark.parametrize("kills", [4, 50])
+@pytest.mark.parametrize("kills", [4])
 def test_killed_at_any_moment_it_goes_on_and_tests_no_node_twice(
     sandbox: Sandbox, tmp_path: Path, kills: int
 ) -> None:
@@ -308,27 +261,3 @@ def test_wrong_words_are_refused_before_anything_starts(
     rc, out = campaign(sandbox, tmp_path, "wrong", *more)
     assert rc == REFUSED, out
     assert message in out
-
-
-@pytest.mark.parametrize(
-    ("fault", "more", "why"),
-    [
-        ("slow_node", (), "fine with others"),
-        ("slow_crowd", ("--set=campaign.group=3",), "whose other nodes pass without it"),
-    ],
-)
-def test_pairs_and_groups_of_several_runs_name_the_slow_node(
-    sandbox: Sandbox, tmp_path: Path, fault: str, more: tuple[str, ...], why: str
-) -> None:
-    sandbox.fault(fault, "gpu03")
-    options = ("--campaign=slow", "--history=h.db", "--set=campaign.poll=2s", "-m", "nccl", *more)
-    run = run_pytest(tmp_path, f"--cluster={sandbox.cluster_file}", *options, where=(), timeout=3 * DEADLINE)
-    assert run.rc == 1, run.out
-    rows = {row["node"]: row for row in report(tmp_path, "slow")["nodes"]}
-    assert {node: row["state"] for node, row in rows.items()} == {
-        **dict.fromkeys(NODES, "fit"),
-        "gpu03": "failed",
-    }
-    assert why in rows["gpu03"]["why"]
-    assert all(row["partners"] >= 2 for row in rows.values())  # a node that was named is no partner any more
-    assert left_in_queue(sandbox) == []

@@ -15,7 +15,6 @@ from plugin_helpers import Run, cluster_file, command, jobs_so_far, names, run_p
 from sandbox_helpers import environment, left_in_queue, queue, sandbox_folder, slurm, wait_for
 
 from pytest_gpucluster.sandbox import Sandbox
-from pytest_gpucluster.sandbox.found_by import FOUND_BY
 from slurm_sandbox.api import SandboxError
 
 if TYPE_CHECKING:
@@ -81,21 +80,6 @@ def test_without_the_option_no_job_is_submitted(world: Sandbox, tmp_path: Path) 
     assert {nodeid.rpartition("::")[2] for nodeid in run.outcomes} == {"test_ping"}
     assert "on request only: 3 intrusive checks (--intrusive): controller" in run.out
     assert jobs_so_far(world) == before
-
-
-@pytest.mark.parametrize("kind", ["hold_ignored", "singleton_ignored", "submissions_slow"])
-def test_a_plugin_that_changes_submissions_is_found(world: Sandbox, tmp_path: Path, kind: str) -> None:
-    item = FOUND_BY[kind][0].partition(".")[2]
-    asked = item if item == "burst" else "hold or singleton"
-    world.fault(kind, "gpu01")
-    try:
-        run = judge(
-            world, tmp_path, "--intrusive", "-k", asked, constants={"submissions": 12, "burst_time": 6}
-        )
-    finally:
-        world.heal(kind=kind)
-    assert ended(run, "failed") == [item], run.out
-    assert left_in_queue(world) == []
 
 
 def test_a_killed_run_leaves_no_job(world: Sandbox, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from typing import TYPE_CHECKING
 
@@ -116,24 +115,3 @@ def test_a_port_that_is_taken(sandbox: Sandbox, tmp_path: Path) -> None:
         done = run_suite(claimed(sandbox, tmp_path, {"MASTER_PORT": str(port)}))
     assert names(done.outcomes, "failed") == ["test_master_port"], done.out
     assert f"MASTER_PORT {port} on gpu01: measured taken by another process" in done.out
-
-
-def test_torch_absent_on_one_node(sandbox: Sandbox, tmp_path: Path) -> None:
-    python = wrapper(tmp_path, f'[ "$SLURMD_NODENAME" = gpu02 ] && exec {os.path.realpath(PYTHON)} -I "$@"')
-    done = run_suite(claimed(sandbox, tmp_path, python=python), "-k", "framework or group or training")
-    assert names(done.outcomes, "failed") == ["test_framework[gpu02]"], done.out
-    assert "No module named 'torch'" in done.out
-    # the others go on without that node
-    assert {"test_framework[gpu01]", "test_group[gloo]", "test_training[gloo]"} <= set(
-        names(done.outcomes, "passed")
-    )
-
-
-def test_a_killed_rank_is_named(sandbox: Sandbox, tmp_path: Path) -> None:
-    # it dies while it imports torch; the others wait for it in vain
-    body = 'case "$3" in work) [ "$SLURM_PROCID" = 3 ] && { (sleep 0.3; kill -9 $$) & } ;; esac'
-    path = claimed(sandbox, tmp_path, python=wrapper(tmp_path, body))
-    path.write_text(path.read_text().replace('"deadline": "90s"', '"deadline": "60s"'))
-    done = run_suite(path, "-k", "group")
-    assert names(done.outcomes, "failed") == ["test_group[gloo]"], done.out
-    assert "rank 3 (gpu02): measured ended by signal 9 (SIGKILL)" in done.out

@@ -207,6 +207,7 @@ def test_a_dry_run_prints_the_very_command_and_changes_nothing(sandbox: Sandbox,
     assert reasons(sandbox) == {"gpu02": reason}
 
 
+@pytest.mark.essential
 def test_fault_drain_repair_resume(sandbox: Sandbox, tmp_path: Path) -> None:
     sandbox.fault("gpu_missing", "gpu02", gpu=1)
     run = gpus(sandbox, tmp_path, "--drain=apply")
@@ -267,15 +268,6 @@ def gpucluster(folder: Path, *args: str) -> str:
     done = forked.run(argv, cwd=folder, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def test_the_same_under_xdist(sandbox: Sandbox, tmp_path: Path) -> None:
-    fail(tmp_path, "gpu03", "gpu07.once")
-    run = site(sandbox, tmp_path, "--drain=apply", "--set=drain.max=5", "-n2")
-    assert list(reasons(sandbox)) == ["gpu03"], run.out
-    confirmed = {event["node"]: event["confirmed"] for event in events(run, "drain_confirm")}
-    assert confirmed == {"gpu03": True, "gpu07": False}
-    assert "not drained: gpu07 (site.fit): not confirmed: fresh attempt 1 ended as passed" in run.out
 
 
 # --- what it never does

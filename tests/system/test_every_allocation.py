@@ -85,9 +85,7 @@ def accept(sandbox: Sandbox, folder: Path, suite: str, *words: str, **keys: Any)
     ("suite", "item", "claim"),
     [
         ("horovod", "test_build", {"launchers": ["srun"]}),
-        ("ray", "test_alone", {}),
         ("ddp", "test_framework", {}),
-        ("tensorflow", "test_framework", {}),
     ],
 )
 def test_nodes_of_the_second_partition_are_judged(

@@ -6,22 +6,20 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from forked import DEFAULT_SIGNALS
 from paths import ROOT
 from plugin_helpers import cases
-from sandbox_helpers import environment, queue, wait_for
+from sandbox_helpers import environment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from pytest_gpucluster.sandbox import Sandbox
 
@@ -102,16 +100,6 @@ def test_all_runs_are_found() -> None:
     assert set(systemd_lines()) == {"ExecStart", "ExecStopPost"}
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_every_option_exists(place: Path, sandbox: Sandbox, name: str) -> None:
-    env = surroundings(place, sandbox, "--collect-only -q", NODES="gpu[01-02]", RESERVATION="maint")
-    done = shell(place, RUNS[name], env)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "test_gpu.py::test_count[gpu02]" in done.stdout
-    assert "[gpu03]" not in done.stdout
-    assert ("test_burnin.py::" in done.stdout) == ("burn-in" in name)
-
-
 def test_an_option_that_does_not_exist_would_be_found(place: Path, sandbox: Sandbox) -> None:
     text = RUNS["jenkins nightly"].replace("--drain=dry-run", "--drain-it")
     assert text != RUNS["jenkins nightly"]
@@ -138,35 +126,6 @@ def test_jenkins_nightly_runs_and_leaves_everything(place: Path, sandbox: Sandbo
     assert "gpucluster.os.gpu02 test_responds" in cases(place / "reports" / "latest" / "junit.xml")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_an_abort_still_leaves_reports(place: Path, sandbox: Sandbox, number: signal.Signals) -> None:
-    (place / "test_long.py").write_text(
-        "import pathlib, time\n\ndef test_a(gpucluster_node):\n    pass\n\n"
-        "def test_b(gpucluster_node):\n    pathlib.Path('begun').touch()\n    time.sleep(600)\n"
-    )
-    env = surroundings(place, sandbox, "test_long.py", NODES="gpu01")
-    with (place / "out").open("wb") as out:
-        run = subprocess.Popen(
-            [*DEFAULT_SIGNALS, "sh", "-xe", "-c", jenkins_blocks()["nightly"]],
-            cwd=place,
-            env=env,
-            stdout=out,
-            stderr=out,
-        )
-        try:
-            wait_for((place / "begun").exists, "the second test")  # the first is over for pytest, too
-        finally:
-            run.send_signal(number)  # exec: the shell has become pytest
-            run.wait(DEADLINE)
-    assert shell(place, jenkins_blocks()["report"], env).returncode == 0
-    found = cases(place / "reports" / "latest" / "junit.xml")
-    assert found["gpucluster.long.gpu01 test_a"].is_passed
-    (error,) = found["gpucluster.run.cluster test_finished"].result
-    assert ("killed" if number == signal.SIGKILL else "stopped (exit 2)") in error.message
-    assert (place / "reports" / "latest" / "report.html").stat().st_size > 1000
-    wait_for(lambda: not queue(sandbox), "the nodes are back")
-
-
 def test_the_jenkinsfile_archives_everything() -> None:
     without = re.sub(r"'''.*?'''|'[^']*'|\"[^\"]*\"|//[^\n]*", "", JENKINS, flags=re.DOTALL)
     for opened, closed in ("{}", "()", "[]"):
@@ -176,26 +135,6 @@ def test_the_jenkinsfile_archives_everything() -> None:
     assert "archiveArtifacts artifacts: 'reports/latest/**'" in always
     assert "REPORTS = 'reports'" in JENKINS
     assert "${" not in re.sub(r"'''.*?'''", "", JENKINS, flags=re.DOTALL).replace("${status}", "")
-
-
-def test_the_gitlab_file_holds_together(place: Path, sandbox: Sandbox) -> None:
-    jobs = {name: job for name, job in GITLAB.items() if isinstance(job, dict) and name != "variables"}
-    for job in jobs.values():
-        assert job.get("stage", "accept") in GITLAB["stages"]
-        assert job.get("extends", ".accept") in GITLAB
-        assert set(job.get("needs", ())) <= set(GITLAB)
-    artifacts = GITLAB[".accept"]["artifacts"]
-    assert artifacts["when"] == "always"
-    reports = GITLAB[".accept"]["variables"]["REPORTS"].replace("$CI_JOB_ID", "4711")
-    assert Path(f"{reports}/junit.xml").match(artifacts["reports"]["junit"])
-    for node, number in (("gpu01", "4711"), ("gpu02", "4712")):
-        env = surroundings(place, sandbox, "-k test_responds", NODES=node)
-        env["REPORTS"] = GITLAB[".accept"]["variables"]["REPORTS"].replace("$CI_JOB_ID", number)
-        assert shell(place, gitlab_blocks()["nightly"], env).returncode == 0
-        assert shell(place, gitlab_blocks()["report"], env).returncode == 0
-    merged = shell(place, gitlab_blocks()["whole-night"], env)
-    assert merged.returncode == 0, merged.stderr
-    assert len(cases(place / "night.xml")) == 2
 
 
 def test_the_systemd_units_are_valid(place: Path) -> None:

@@ -187,17 +187,20 @@ def suites(sandbox: Sandbox, cluster: Path, reports: Path, node_of: dict[str, st
     return Run(ends, actions, warned, node_of, healthy, text, done.returncode, sandbox, cluster)
 
 
+@pytest.mark.essential
 def test_at_least_twenty_kinds() -> None:
     assert len(FAULTS) >= 20
 
 
 @pytest.mark.parametrize("kind", [*SHOWN, *ACTED])
+@pytest.mark.essential
 def test_fault_is_found_by_its_own_check_alone(run: Run, kind: str) -> None:
     node = run.node_of[kind]
     assert run.failed.get(node, set()) == {*FOUND_BY[kind]}, run.text[-2000:]
 
 
 @pytest.mark.parametrize("kind", [*SHOWN, *ACTED])
+@pytest.mark.essential
 def test_fault_of_the_hardware_takes_its_node_out_and_no_other_does(run: Run, kind: str) -> None:
     expected = {REPAIRED[kind]} if kind in REPAIRED else {"configure", "monitor"}
     expected |= {"configure", "monitor"} if FOUND_BY[kind][1:] else set()
@@ -206,6 +209,7 @@ def test_fault_of_the_hardware_takes_its_node_out_and_no_other_does(run: Run, ki
 
 
 @pytest.mark.parametrize("kind", [*SHOWN, *ACTED])
+@pytest.mark.essential
 def test_fault_changes_the_outcome_of_no_other_check(run: Run, kind: str) -> None:
     expected = dict.fromkeys(run.usual().keys() - OF_SLURMCTLD if kind in ACTED else (), "not tested")
     expected |= UNJUDGEABLE.get(kind, {})
@@ -214,11 +218,13 @@ def test_fault_changes_the_outcome_of_no_other_check(run: Run, kind: str) -> Non
 
 
 @pytest.mark.parametrize("kind", HARMLESS)
+@pytest.mark.essential
 def test_what_is_harmless_changes_no_outcome(run: Run, kind: str) -> None:
     assert run.differences(run.node_of[kind]) == {}, run.text[-2000:]
 
 
 @pytest.mark.parametrize("kind", ["throttled_once", "file_server_slow", "crashed_once", "drive_hot"])
+@pytest.mark.essential
 def test_what_a_second_reading_no_longer_shows_is_a_warning(run: Run, kind: str) -> None:
     assert FOUND_BY[kind][0] in run.warned.get(run.node_of[kind], set()), run.text[-2000:]
     assert not any(FOUND_BY[kind][0] in run.warned.get(node, set()) for node in run.healthy)
@@ -265,11 +271,13 @@ def test_a_gate_finds_what_its_node_shows_and_accepts_healthy_ones(run: Run, par
         assert (found.failed, found.judged > 70) == ([], True), node
 
 
+@pytest.mark.essential
 def test_healthy_nodes_are_alike_in_every_outcome(run: Run) -> None:
     assert {node: run.differences(node) for node in run.healthy} == {node: {} for node in run.healthy}
     assert set().union(*run.usual().values()) == {"passed", "not applicable"}
 
 
+@pytest.mark.essential
 def test_healthy_nodes_pass_everything(run: Run) -> None:
     assert {node: run.failed.get(node) for node in run.healthy} == dict.fromkeys(run.healthy), run.text[
         -2000:
@@ -277,11 +285,12 @@ def test_healthy_nodes_pass_everything(run: Run) -> None:
     assert all(run.passed(node) >= 45 for node in run.healthy), run.ends
 
 
+@pytest.mark.essential
 def test_no_failure_without_a_node(run: Run) -> None:
     assert run.failed.keys() <= set(run.node_of.values())
 
 
-@pytest.mark.parametrize("kind", ["node_hanging", "prolog_failing", "epilog_hanging"])
+@pytest.mark.parametrize("kind", ["node_hanging", "epilog_hanging"])
 def test_a_node_that_takes_part_in_nothing_takes_no_other_along(
     sandbox: Sandbox, tmp_path: Path, kind: str
 ) -> None:
@@ -302,11 +311,3 @@ def test_an_epilog_that_fails_as_the_nodes_are_released_is_in_the_reports(
     assert "Epilog error" in run.text
     assert run.rc == 1
     assert "test_epilog" in (tmp_path / "latest" / "junit.xml").read_text()
-
-
-def test_an_epilog_that_fails_after_a_batch_job_leaves_a_node_out(sandbox: Sandbox, tmp_path: Path) -> None:
-    sandbox.fault("epilog_failing", "gpu01")
-    run = suites(sandbox, sandbox.cluster_file, tmp_path, {"epilog_failing": "gpu01"})
-    assert run.failed == {"gpu01": {"slurm.schedulable"}}, run.text[-3000:]
-    assert 'not tested: gpu01: DRAINED: "Epilog error"' in run.text
-    assert run.rc == 1

@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -319,55 +318,6 @@ def test_jobs_of_a_killed_run_are_removed_by_its_shell_or_by_clean(
     assert job_names(found) == ["elsewhere", "elsewhere-just-ended", "live", "theirs", "unmarked"]
     deleted = [it.rpartition("/")[2] for it in found.requests if it.startswith("DELETE")]
     assert sorted(deleted) == sorted([*killed, "elsewhere-ended"])
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-@pytest.mark.parametrize("slow", [1, 2], ids=["owner", "job"])
-def test_an_object_whose_creation_is_in_flight_at_the_end_of_the_run_is_removed(
-    cleaned: tuple[Objects, Path], slow: int, number: signal.Signals
-) -> None:
-    found, folder = cleaned
-    found.trouble = lambda *request: (
-        Trouble(delay=3) if " ".join(request) == JOBS and found.requests.count(JOBS) == slow else Trouble()
-    )
-    with run_of_jobs(folder) as run:
-        wait_for(lambda: found.requests.count(JOBS) == slow, "the creation is in flight")
-        run.send_signal(number)
-        assert run.wait(30) == (2 if number == signal.SIGTERM else -number)
-    nothing_is_left(found, folder)
-    assert found.requests.count(JOBS) == slow
-
-
-@pytest.mark.parametrize("drops_bodies", [False, True], ids=["", "proxy"])
-def test_jobs_of_a_killed_run_go_as_soon_as_the_api_server_recovers(
-    cleaned: tuple[Objects, Path], drops_bodies: bool
-) -> None:
-    found, folder = cleaned
-    found.drops_bodies = drops_bodies
-    with run_of_jobs(folder) as run:
-        wait_for(lambda: len(found.kinds["jobs"]) == 3, "the Jobs were created")
-        recovery = time.monotonic() + 4
-        found.trouble = lambda *_: Trouble(code=503 if time.monotonic() < recovery else 0)
-        run.kill()
-    wait_for(lambda: not found.left(), "the Jobs were deleted", 30)
-    nothing_is_left(found, folder)
-
-
-def test_a_stopped_run_reports_jobs_that_it_cannot_delete_yet(cleaned: tuple[Objects, Path]) -> None:
-    found, folder = cleaned
-    with run_of_jobs(folder, timeout=3) as run:
-        wait_for(lambda: len(found.kinds["jobs"]) == 3, "the Jobs were created")
-        found.trouble = lambda method, _: Trouble(code=500 if method == "DELETE" else 0)
-        run.terminate()
-        printed, _ = run.communicate(timeout=60)
-    assert run.returncode == 2
-    assert "Jobs of this run may be left in namespace default until Kubernetes removes them: " in printed
-    assert "the server is not ready; after 3 s process" in printed
-    assert len(shells(folder)) == 1
-    assert len(found.left()) == 3
-    found.trouble = lambda *_: Trouble()
-    wait_for(lambda: not found.left(), "the Jobs were deleted", 30)
-    nothing_is_left(found, folder)
 
 
 def test_a_run_whose_shell_was_killed_deletes_its_jobs(cleaned: tuple[Objects, Path]) -> None:

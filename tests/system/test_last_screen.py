@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -15,10 +12,8 @@ from typing import TYPE_CHECKING
 import forked
 import pytest
 from paths import ROOT
-from plugin_helpers import Run, cluster_file, completion_request, on, run_pytest, write_bytecode, write_suites
+from plugin_helpers import Run, cluster_file, on, run_pytest, write_bytecode, write_suites
 from sandbox_helpers import environment
-
-from pytest_gpucluster.report.last_screen import HEIGHT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -101,41 +96,6 @@ def run_in(folder: Path, installed: str, *args: object, columns: int = 80) -> Ru
     return run_pytest(folder, *args, env=env, where=())
 
 
-def state_of(folder: Path) -> dict[str, tuple[float, str]]:
-    """Return time and content of all below a folder."""
-    return {
-        str(path): (path.lstat().st_mtime, hashlib.sha256(path.read_bytes()).hexdigest())
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    } | {"latest": (0.0, str((folder / "latest").readlink()))}
-
-
-@pytest.mark.usefixtures("missing_gpus")
-def test_equal_failures_are_one_block_and_one_line(sandbox: Sandbox, tmp_path: Path, installed: str) -> None:
-    run = run_in(tmp_path, installed, on(sandbox), "-m", "gpu", "-k", "test_count")
-    assert run.rc == 1, run.out + run.err
-    assert run.out.count("likely cause:") == 1
-    assert len(re.findall(r"^FAILED ", run.out, re.MULTILINE)) == 1
-    assert re.search(r"^_+ gpu.count on 4 nodes: gpu\[01-04\] _+$", run.out, re.MULTILINE)
-    assert re.search(
-        r"^gpu.count on 4 nodes: gpu\[01-04\]: GPUs: measured \d, expected \d$", run.out, re.MULTILINE
-    )
-    assert re.search(r"1 failed, .*3 failed alike", run.out)
-    screen = run.out[run.out.rindex(" in ", 0, run.out.index("NOT ACCEPTED")) :].splitlines()[1:]
-    # what all nodes fail alike is a finding of the cluster
-    assert screen[0].startswith("NOT ACCEPTED: 0 of 4 nodes (4 not proved)")
-    assert any(re.match(r"  gpu\[01-04\]  gpu.count  GPUs: \d, expected \d", line) for line in screen)
-    assert "configure:" in screen
-    assert screen[-1].startswith("reports: reports/")
-    assert len(screen) <= HEIGHT + 1
-    again = next(line for line in run.out.splitlines() if line.startswith("rerun:")).partition("pytest ")[2]
-    pasted = run_in(tmp_path, installed, *shlex.split(again))
-    assert "1 failed, 3 failed alike" in pasted.out
-    verbose = run_in(tmp_path, installed, on(sandbox), "-m", "gpu", "-k", "test_count", "-v")
-    assert verbose.out.count("likely cause:") == 4
-    assert "metric" in verbose.out
-
-
 @pytest.mark.usefixtures("missing_gpus")
 def test_a_printed_id_works_from_any_folder_and_is_the_same_everywhere(
     sandbox: Sandbox, tmp_path: Path, installed: str
@@ -161,36 +121,6 @@ def test_a_printed_id_works_from_any_folder_and_is_the_same_everywhere(
         pasted = run_in(folder, installed, on(sandbox), address, f"--report-dir={tmp_path / 'pasted'}")
         assert pasted.rc == 1, pasted.out + pasted.err
         assert f"{address.partition('[')[0]}" in pasted.out
-
-
-def test_a_run_without_items_leaves_the_reports_as_they_were(
-    sandbox: Sandbox, tmp_path: Path, installed: str
-) -> None:
-    first = run_in(tmp_path, installed, on(sandbox), "-k", "test_hostname", "--nodes=gpu01")
-    assert first.rc == 0, first.out + first.err
-    before = state_of(tmp_path / "reports")
-    for words in (
-        ("-m", "gpuu"),
-        ("no-such-file.py",),
-        ("-k", "nothing_like_this"),
-        ("--cache-show",),
-        ("--setup-plan", "-k", "test_hostname"),
-        ("--fixtures-per-test", "-k", "test_hostname"),
-        ("--set=slurm.reservation=none", "-k", "test_hostname"),
-        ("--set=reports.keep=0",),
-    ):
-        run = run_in(tmp_path, installed, on(sandbox), *words)
-        assert "Traceback" not in run.out + run.err
-        assert state_of(tmp_path / "reports") == before, words
-    names = {path.name for path in (tmp_path / "reports").iterdir()}
-    last = run_in(
-        tmp_path, installed, on(sandbox), "-k", "test_hostname", "--nodes=gpu01", "--set=reports.keep=1"
-    )
-    gone, *links = sorted(names)
-    assert f"reports of 1 old run removed (reports.keep: 1): {gone}" in last.out
-    assert {path.name for path in (tmp_path / "reports").iterdir()} > set(links)
-    assert len(list((tmp_path / "reports").iterdir())) == 3
-    assert (tmp_path / "reports" / "latest").readlink().name not in names
 
 
 def test_a_missing_cluster_is_explained(tmp_path: Path, installed: str) -> None:
@@ -304,55 +234,3 @@ def gpucluster(
     env = environment(PYTHONPATH=installed, SLURM_CONF=sandbox.env["SLURM_CONF"], COLUMNS="80", **more)
     argv = [sys.executable, "-m", "pytest_gpucluster", *words]
     return forked.run(argv, cwd=folder, env=env, timeout=120)
-
-
-def test_the_installed_command_drafts_checks_and_validates(
-    sandbox: Sandbox, tmp_path: Path, installed: str
-) -> None:
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        return gpucluster(sandbox, tmp_path, installed, *words)
-
-    state = f"--state-dir={sandbox.layout.root}"
-    fault = run("sandbox", "fault", "time_not_synchronised", "gpu[03-04]", state)
-    assert fault.stdout.startswith("gpu[03-04]: "), fault.stderr
-    sandbox.heal("gpu[03-04]")
-    draft = run("init", "--from-nodes", "--name", "drafted")
-    assert draft.returncode == 0, draft.stderr
-    text = (tmp_path / "clusters" / "drafted.yaml").read_text()
-    assert re.search(r"^  release: .*# 4 of 4 nodes$", text, re.MULTILINE), text
-    assert run("check", "drafted").returncode == 0
-    (tmp_path / "wrong.yaml").write_text("nodes: gpu01\nslurm: {time: 0}\nsudo: maybe\n")
-    wrong = run("check", "wrong.yaml")
-    assert wrong.returncode == 4
-    assert {
-        line.split(": ")[0] for line in (wrong.stdout + wrong.stderr).splitlines() if "wrong.yaml:" in line
-    } >= {
-        "wrong.yaml:2",
-        "wrong.yaml:3",
-    }
-    assert json.loads(run("profiles", "--json").stdout)
-    assert run("man").stdout.startswith(".TH ")
-    assert run("examples", "copied").returncode == 0
-    assert (tmp_path / "copied" / "Jenkinsfile").is_file()
-    words = tmp_path / "words"
-    gpucluster(sandbox, tmp_path, installed, **completion_request("gpucluster check dr", words))
-    assert words.read_text().split() == ["drafted"]
-    accepted = run_in(tmp_path, installed, "--cluster=drafted", "-m", "os")
-    assert "no expectation in the cluster file" in accepted.out
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: `make packages` installs it")
-@pytest.mark.usefixtures("missing_gpus")
-def test_the_page_of_a_run_is_printed_on_few_pages(sandbox: Sandbox, tmp_path: Path, installed: str) -> None:
-    run_in(tmp_path, installed, on(sandbox), "-m", "gpu or os or slurm")
-    page = tmp_path / "reports" / "latest" / "report.html"
-    argv = [
-        CHROMIUM,
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        f"--print-to-pdf={tmp_path / 'x.pdf'}",
-        str(page),
-    ]
-    subprocess.run(list(map(str, argv)), check=True, timeout=120, capture_output=True)
-    assert 1 <= len(re.findall(rb"/Type\s*/Page\b", (tmp_path / "x.pdf").read_bytes())) <= 4

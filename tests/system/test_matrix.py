@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -142,10 +141,6 @@ def test_launchers_by_workloads(sandbox: Sandbox, frameworks: Path, tmp_path: Pa
     assert {f"test_speed[{column}]" for column in speed.MEASURED} <= {*names(run.outcomes, "not applicable")}
 
 
-# 1 KiB per TCP segment: real MPICH is some ten times slower
-SMALL_SEGMENTS = ("UCX_RNDV_THRESH=inf", "UCX_TCP_RX_SEG_SIZE=1k", "UCX_TCP_TX_SEG_SIZE=1k")
-
-
 @pytest.fixture
 def namespaced() -> Iterator[Sandbox]:
     """Two nodes with a network of their own: MPI uses TCP between them under every launcher."""
@@ -156,88 +151,6 @@ def namespaced() -> Iterator[Sandbox]:
         except SandboxError as error:
             pytest.skip(f"this machine makes no namespaced nodes: {error}")
         yield sandbox
-
-
-def test_slow_launchers_are_named_with_both_rates_and_what_differs(
-    namespaced: Sandbox, frameworks: Path, tmp_path: Path
-) -> None:
-    """CPU under mpirun, MPI and (simulated) NCCL under Pyxis."""
-    where, simulated = frameworks.resolve(), namespaced.layout.simbin
-    image, wrapper = image_of(namespaced), namespaced.layout.root / "shared" / "one-cpu"
-    # beside each task of CPU other programs use its CPU, so that the result does not depend on the load of this machine
-    busy = 3 * "timeout 2 sh -c 'while :; do :; done' >/dev/null 2>&1 & "
-    wrapper.write_text(
-        f'#!/bin/sh\ntaskset -p -c 0 $$ >/dev/null\n[ "$1" != sh ] || {{ {busy} }}\nexec "$@"\n'
-    )
-    wrapper.chmod(0o755)
-    mpi = {
-        "environment": "bare",
-        "launchers": ["srun --mpi=pmi2"],
-        "compiler": f"{where}/bin/mpicc",
-        "mpirun": f"{where}/bin/mpirun",
-        "mpirun_args": [str(wrapper)],
-    }
-    folders = (*HOST, where, simulated, sys.prefix, sys.base_prefix)  # with Python, for the simulated NCCL
-    environment = {
-        "container_image": image,
-        "container_mounts": [f"{folder}:{folder}:ro" for folder in folders],
-        "exports": {"NVIDIA_VISIBLE_DEVICES": "all"},
-    }
-    nccl = {"container": image, "command": f"{simulated}/all_reduce_perf"}
-    variables = " ".join(("NCCL_IB_DISABLE=1", *SMALL_SEGMENTS))
-    namespaced.fault("container_variables", "gpu[01-02]", variables=variables)
-    run = accept(
-        namespaced,
-        tmp_path,
-        {"container": "image"},
-        "-k",
-        "speed",
-        mpi=mpi,
-        nccl=nccl,
-        bare={},
-        image=environment,
-    )
-    assert names(run.outcomes, "failed") == [f"test_speed[{column}]" for column in speed.MEASURED], run.out
-    verdicts = [event["verdicts"][0] for event in run.events if event["event"] == "result"]
-    found = {one["part"]: one for verdict in verdicts for one in verdict["findings"]}
-    assert {one["expected"] for one in found.values()} == {"at least 50% of the fastest launcher"}
-    rates = rates_of(run)
-    for name, part, apart in (
-        (
-            "mpirun-cpu",
-            "mpirun with CPU",
-            "CPUs of the tasks: 2 tasks share 1 CPU (0) of gpu01, not at least one CPU per task",
-        ),
-        ("srun_pyxis-mpi", "srun + Pyxis with MPI", f"MPI variables: {', '.join(SMALL_SEGMENTS)}, not none"),
-        (
-            "srun_pyxis-nccl",
-            "srun + Pyxis with NCCL",
-            "transport: NET/Socket, not NET/IB/GDRDMA; NCCL variables: NCCL_IB_DISABLE=1, not none",
-        ),
-    ):
-        finding, column = found[f"{part} on gpu[01-02]"], name.partition("-")[2]
-        rate, unit = rates[name]
-        fastest = max(value for other, (value, _) in rates.items() if other.endswith(f"-{column}"))
-        assert rate < 0.5 * fastest
-        assert finding["measured"].startswith(f"{rate:.3g} {unit}, {rate / fastest:.0%} of ")
-        assert f"({fastest:.3g} {unit})" in finding["measured"]
-        assert f"in the better of two runs; {apart}" in finding["measured"]
-    assert {verdict["action"] for verdict in verdicts} == {"monitor"}
-    of_cpu, _, of_nccl = (verdict["cause"] for verdict in verdicts)
-    assert of_cpu.startswith("the launcher binds several tasks to the same CPUs: 2 tasks share 1 CPU (0)")
-    assert of_nccl == "NCCL uses another transport: NET/Socket; with srun: NET/IB/GDRDMA"
-
-
-def test_no_pmi_is_expected_where_srun_is_not_claimed(sandbox: Sandbox, tmp_path: Path) -> None:
-    bare = {"exports": {"OMPI_MCA_btl": "self,tcp", "PATH": "/usr/bin:/bin"}}
-    mpi = {"environment": "bare", "launchers": ["mpirun"]}
-    run = accept(sandbox, tmp_path, {}, "-k", "mpi and srun-", mpi=mpi, bare=bare)
-    assert run.rc == 0, run.out
-    assert table_of(run) == {"srun-mpi": "fails as expected no PMI support"}
-    mpi["launchers"] = ["srun"]
-    run = accept(sandbox, tmp_path, {}, "-k", "mpi and srun-", mpi=mpi, bare=bare)
-    assert names(run.outcomes, "failed") == ["test_cell[srun-mpi]"]
-    assert table_of(run)["srun-mpi"].startswith("BROKEN MPI without PMI on gpu[01-02]: OMPI was not built")
 
 
 def test_a_cell_is_asked_for_by_name(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -260,42 +173,6 @@ def test_an_environment_without_an_image_is_an_error(sandbox: Sandbox, tmp_path:
         "matrix.container 'bare' is not an environment with a container_image; these have one: none"
         in run.out
     )
-
-
-def test_tasks_on_the_host_work_in_no_cell_of_an_image(sandbox: Sandbox, tmp_path: Path) -> None:
-    image = {"container_image": image_of(sandbox)}
-    for node in ("gpu01", "gpu02"):
-        sandbox.fault("pyxis_missing", node)
-    stated = {"container": "plain", "expected": {"srun_pyxis-gpu": "the image has no nvidia-smi"}}
-    run = accept(sandbox, tmp_path, stated, "-k", "srun_pyxis or works", plain=image)
-    found = table_of(run)
-    for column in ("cpu", "gpu"):
-        assert found[f"srun_pyxis-{column}"].startswith(
-            "BROKEN step: the task ran on the host, not in the"
-        ), found
-    assert run.rc == 1
-    # the other suites with a payload of NCCL, in the same image
-    suites = [str(ROOT / "suites" / name) for name in ("nccl", "burnin")]
-    keys = yaml.safe_load((tmp_path / "site.yaml").read_text())
-    keys["burnin"] |= {"environment": "plain"}
-    keys["nccl"] |= {"environment": "plain", "deadline": "60s"}
-    (tmp_path / "site.yaml").write_text(yaml.safe_dump(keys))
-    options = [
-        f"--cluster={tmp_path / 'site.yaml'}",
-        "-m",
-        "nccl or burnin",
-        "--burnin-time=5s",
-        "--nodes=gpu[01-02]",
-    ]
-    chosen = (*options, "-k", "alone or survived or matmul")
-    run = run_pytest(tmp_path, *chosen, where=suites, constants={"burnin": {"load": 0.3}})
-    results = {(it["check"], it["node"]): it for it in run.events if it["event"] == "result"}
-    for node in ("gpu01", "gpu02"):
-        for check in ("nccl.alone", "burnin.survived"):
-            (verdict,) = results[check, node]["verdicts"]
-            assert "the task ran on the host" in verdict["findings"][0]["measured"], check
-            assert verdict["action"] == "configure"
-        assert results["burnin.matmul", node]["outcome"] == "not checked"
 
 
 def test_a_matrix_that_the_cluster_file_does_not_have_is_not_proved(sandbox: Sandbox, tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def why(run: Pytest, item: str) -> str:
 
 @pytest.mark.parametrize(
     ("environment", "launchers"),
-    [("mpich", ["mpirun", "srun --mpi=pmi2"]), ("openmpi", ["mpirun", "srun --mpi=pmix"])],
+    [("openmpi", ["mpirun", "srun --mpi=pmix"])],
 )
 def test_real_mpi_in_c_and_python(
     sandbox: Sandbox, frameworks: Path, tmp_path: Path, environment: str, launchers: list[str]
@@ -117,41 +117,6 @@ def namespaced() -> Iterator[Sandbox]:
         except SandboxError as error:
             pytest.skip(f"this machine makes no namespaced nodes: {error}")
         yield made
-
-
-def test_open_mpi_as_it_comes_on_nodes_like_real_ones(
-    namespaced: Sandbox, frameworks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in namespaced.env.items():
-        monkeypatch.setenv(name, value)
-    claim = {"environment": None, "launchers": ["mpirun", "srun --mpi=pmix"], "ntasks_per_node": 2}
-    keys = {"nodes": "gpu[01-02]", "mpi": {**claim, "deadline": "60s", "prefix": "/usr"}}
-    file = cluster_file(namespaced, tmp_path, **keys)
-    run = run_pytest(tmp_path, f"--cluster={file}", where=[str(SUITE)])
-    assert run.rc == 0, run.out
-    assert {"test_world[mpirun-c]", "test_world[srun_pmix-c]", "test_path[gpu02]"} <= set(
-        names(run.outcomes, "passed")
-    )
-
-
-def test_pmi_missing_and_singletons(sandbox: Sandbox, frameworks: Path, tmp_path: Path) -> None:
-    without = accept(
-        sandbox, tmp_path, "openmpi", "-k", "world or pmi", launchers=["srun", "srun --mpi=pmi2"]
-    )
-    assert without.rc == 1
-    assert {"test_world[srun-c]", "test_world[srun_pmi2-c]"} <= set(names(without.outcomes, "failed"))
-    for item in ("test_world[srun-c]", "test_world[srun_pmi2-c]"):
-        printed = why(without, item)
-        assert "OMPI was not built with SLURM's PMI support" in printed
-        assert "no PMI support" in printed
-        assert "srun --mpi=pmix" in printed
-    assert "Open MPI 4" in why(without, "test_pmi[gpu01]")
-    lonely = accept(sandbox, tmp_path, "mpich", "-k", "world or allreduce", launchers=["srun"])
-    assert names(lonely.outcomes, "failed") == ["test_world[srun-c]"]
-    assert names(lonely.outcomes, "not checked") == ["test_allreduce[srun-c]"]
-    assert "singletons: 4 programs, each rank 0 of 1 / one world of 4 ranks" in why(
-        lonely, "test_world[srun-c]"
-    )
 
 
 def test_ranks_on_hosts_that_were_not_asked_for(sandbox: Sandbox, frameworks: Path, tmp_path: Path) -> None:
@@ -204,18 +169,6 @@ def test_condas_mpirun_first_on_path(sandbox: Sandbox, frameworks: Path, tmp_pat
     assert f"{conda}/bin/mpirun of conda (Hydra " in printed
     assert "in front of /usr/bin/mpirun" in printed
     assert "Open MPI 4" in why(run, "test_matches[gpu01]")  # and it is of another MPI than the compiler
-
-
-def test_a_world_that_hangs_ends_at_the_deadline(sandbox: Sandbox, frameworks: Path, tmp_path: Path) -> None:
-    mpirun = tmp_path / "mpirun"
-    mpirun.write_text(
-        "#!/bin/sh\ncase $1 in --version) echo 'mpirun (Open MPI) 4.1.4';; *) sleep 600;; esac\n"
-    )
-    mpirun.chmod(0o755)
-    run = accept(
-        sandbox, tmp_path, "openmpi", "-k", "world", mpirun=str(mpirun), launchers=["mpirun"], deadline="5s"
-    )
-    assert "hangs: " in why(run, "test_world[mpirun-c]")
 
 
 def test_mpi_without_its_section_is_not_proved(sandbox: Sandbox, tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import re
 import signal
 import subprocess
 from typing import TYPE_CHECKING, Any
@@ -57,12 +55,6 @@ def up(nodes: int, gpus_per_node: int = 8) -> Iterator[Sandbox]:
 @pytest.fixture(scope="module")
 def eight() -> Iterator[Sandbox]:
     yield from up(NODES)
-
-
-@pytest.fixture(scope="module")
-def three_leaves() -> Iterator[Sandbox]:
-    """48 nodes: of two leaf switches nobody could tell which one is slow to the other."""
-    yield from up(48)
 
 
 @pytest.fixture
@@ -142,44 +134,12 @@ CASES = (
             WHOLE: ("all_reduce 1 GiB", "the rounds of pairs name gpu03, link gpu05 - gpu06"),
         },
     ),
-    Case(  # the first two rounds pair neighbours: this link is found by the rest of the circle
-        "slow-link-that-no-first-round-uses",
-        (Fault("slow_link", "gpu01", {"peer": "gpu04"}),),
-        {
-            ("nccl.links", ""): ("link gpu01 - gpu04", "gpu01 with gpu04"),
-            WHOLE: ("all_reduce 1 GiB", "the rounds of pairs name link gpu01 - gpu04"),
-        },
-    ),
     Case(
         "no-peermem",
         (Fault("no_peermem", "gpu04"),),
         {
             ("nccl.pairs", "gpu04"): ("gpu04", "gpu04"),
             ("nccl.whole", ""): ("gpu[03-05]", "NET/IB between nodes NET/IB/GDRDMA"),
-        },
-    ),
-    Case(
-        "no-infiniband",
-        (Fault("no_infiniband", "gpu04"),),
-        {
-            ("nccl.pairs", "gpu04"): ("gpu04", "gpu04"),
-            ("nccl.whole", ""): ("gpu[03-05]", "NET/Socket between nodes NET/IB/GDRDMA"),
-        },
-    ),
-    Case(  # an eighth of the bandwidth: too little for the first look, and found by the closer one
-        "port-down",
-        (Fault("ib_down", "gpu02"),),
-        {
-            ("nccl.pairs", "gpu02"): ("gpu02", "less 5%"),
-            WHOLE: ("all_reduce 1 GiB", "the rounds of pairs name gpu02"),
-        },
-    ),
-    Case(
-        "adapter-missing",
-        (Fault("hca_missing", "gpu08"),),
-        {
-            ("nccl.pairs", "gpu08"): ("gpu08", "less 5%"),
-            WHOLE: ("all_reduce 1 GiB", "the rounds of pairs name gpu08"),
         },
     ),
     Case(
@@ -224,34 +184,6 @@ def test_healthy_nodes_pass_everything_and_their_figures_are_reported(eight: San
     assert ("gpu01", "with gpu02") in pairs
     assert {node for node, _ in pairs} == set(eight.nodes)
     assert ("gpu05", "link model of the sandbox") in metrics(run, "bound all_reduce 1 GiB alone")
-
-
-def test_nodes_of_one_gpu_are_judged_too(single: Sandbox, tmp_path: Path) -> None:
-    """Alone they have no bus bandwidth; but one that fails would be left out of the whole without a word."""
-    run = accept(single, tmp_path, faults=(Fault("nccl_crash", "gpu02"),))
-    assert failures(run).keys() == {("nccl.alone", "gpu02")}, run.out[:6000]
-    outcomes = {(it["check"], it["node"]): it["outcome"] for it in results(run)}
-    assert outcomes["nccl.alone", "gpu03"] == "passed"
-    assert outcomes["nccl.pairs", "gpu03"] == "passed"
-    assert outcomes["nccl.alone_bandwidth", "gpu03"] == "not applicable"
-
-
-def test_figures_reach_junit_and_the_summary(eight: Sandbox, tmp_path: Path) -> None:
-    run = accept(eight, tmp_path, "-v", "-k", "whole or test_pairs", collectives=["all_reduce", "alltoall"])
-    case = next(case for name, case in run.cases.items() if name.endswith("test_whole[all_reduce]"))
-    shown = {it.get("name"): it.get("value") for it in case._elem.iter("property")}
-    assert re.fullmatch(r"[\d.]+ us", shown["metric latency[all_reduce 8 B]"])
-    assert re.fullmatch(r"[\d.]+ GB/s", shown["metric busbw[all_reduce 4 GiB]"])
-    assert re.search(
-        r"^bound all_reduce 1 GiB 8 nodes +GB/s .*link model of the sandbox", run.out, re.MULTILINE
-    )
-    assert re.search(r"^latency +us ", run.out, re.MULTILINE)
-    assert "alltoall, 8 nodes x 8 GPUs: bus bandwidth" in run.out
-    assert "●" in run.out.partition("alltoall, 8 nodes")[2]
-    # the sandbox has no row for alltoall: the floor of the links judges it
-    (case,) = (case for name, case in run.cases.items() if name.endswith("whole_bandwidth[alltoall]"))
-    assert not case.result
-    assert re.search(r"^8 nodes x 8 GPUs +[\d.]+ GB/s, floor [\d.]+ \[1\]$", run.out, re.MULTILINE)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -309,59 +241,10 @@ NcclRunner.{measurement} = hang_and_measure
 """
 
 
-@pytest.mark.parametrize(
-    ("measurement", "check"),
-    [("rounds", "nccl.pairs"), ("whole", "nccl.whole")],
-)
-def test_a_node_that_hangs_meanwhile_costs_itself_alone(
-    eight: Sandbox, tmp_path: Path, measurement: str, check: str
-) -> None:
-    (tmp_path / "hangs.py").write_text(HANGS.format(measurement=measurement, state=eight.cluster_file.parent))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(tmp_path)
-        patch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-        run = accept(eight, tmp_path, "-p", "hangs", deadline="900s")
-    found = failures(run)
-    node = "" if check == "nccl.whole" else "gpu05"
-    assert found.keys() == {("nccl.pairs", "gpu05"), (check, node)}, run.out[-3000:]
-    assert first_part(found[check, node]) == "gpu05"
-    assert "lost: a step started no task there within" in reported(found[check, node])
-    assert "scontrol show node gpu05" in run.out
-    assert "so no node or link is at fault" not in run.out
-
-
 def test_every_nccl_fault_of_the_sandbox_is_shown() -> None:
     shown = {fault.kind for case in CASES for fault in case.faults} | {"slow_leaf"}
     shown |= {"nccl_conf", "task_variable"}  # test_nccl_environment.py
     assert {name for name, fault in FAULTS.items() if FOUND_BY[name][0].startswith("nccl.")} <= shown
-
-
-def test_a_node_that_is_above_every_threshold_still_stands_apart(eight: Sandbox, tmp_path: Path) -> None:
-    slower = (Fault("slow_node", "gpu03", {"factor": 0.93}),)
-    run = accept(eight, tmp_path, faults=slower, tolerance=0.2)
-    assert failures(run).keys() == {("nccl.outlier", "gpu03")}, run.out[-3000:]
-    assert "below the median" in reported(failures(run)["nccl.outlier", "gpu03"])
-
-
-def test_a_baseline_is_recorded_and_judged_against(eight: Sandbox, tmp_path: Path) -> None:
-    run = accept(eight, tmp_path, "--baseline=record")
-    assert (run.rc, failures(run)) == (0, {}), run.out[-3000:]
-    # the floor of the links judges while thresholds are recorded
-    judged = {it["check"] for it in results(run) if it["outcome"] == "passed"}
-    assert {"nccl.alone_bandwidth", "nccl.whole_bandwidth"} <= judged
-    path = tmp_path / "sandbox.baseline.yaml"
-    rows = yaml.safe_load(path.read_text())["nccl"]
-    assert {(row["nodes"], row["size"]) for row in rows} >= {(1, 2**32), (NODES, 2**32)}
-    assert (
-        min(row["size"] for row in rows) == 2**20
-    )  # no row for the sizes below: they are there for the latency
-    assert accept(eight, tmp_path, f"--baseline={path}").rc == 0
-    # 4% slower: within the tolerance of the cluster's own rows, and below what this cluster can
-    slower = (Fault("slow_node", "gpu03", {"factor": 0.96}),)
-    found = failures(accept(eight, tmp_path, f"--baseline={path}", faults=slower))
-    assert ("nccl.alone_bandwidth", "gpu03") in found
-    assert "baseline" in reported(found["nccl.alone_bandwidth", "gpu03"])
-    assert {node for _, node in found} <= {"gpu03", ""}
 
 
 @pytest.mark.parametrize(
@@ -382,43 +265,3 @@ def test_a_bad_baseline_is_reported_in_one_line_before_anything_starts(
     assert run.rc == 4
     (error,) = run.errors
     assert f"{path}: {printed}" in error
-
-
-OF_48 = "90s"  # hundreds of tasks start on the cores of this machine
-
-
-def test_one_slow_node_of_48_is_named(three_leaves: Sandbox, tmp_path: Path) -> None:
-    run = accept(three_leaves, tmp_path, faults=(Fault("slow_node", "gpu37"),), deadline=OF_48)
-    assert failures(run).keys() == {
-        ("nccl.alone_bandwidth", "gpu37"),
-        ("nccl.outlier", "gpu37"),
-        ("nccl.pairs", "gpu37"),
-        WHOLE,
-    }
-    assert metrics(run, "localisation_steps")["", ""] <= 3
-    assert "the rounds of pairs name gpu37" in reported(failures(run)[WHOLE])
-
-
-def test_a_slow_leaf_switch_is_named_and_none_of_its_nodes(three_leaves: Sandbox, tmp_path: Path) -> None:
-    members = [f"gpu{number}" for number in range(17, 33)]
-    leaf = tuple(Fault("slow_leaf", node, {"leaf": "gpu[17-32]"}) for node in members)
-    run = accept(three_leaves, tmp_path, faults=leaf, deadline=OF_48)
-    found = failures(run)
-    assert found.keys() == {(FOUND_BY["slow_leaf"][0], ""), WHOLE}
-    assert first_part(found["nccl.links", ""]) == "leaf switch leaf02"
-    assert "the rounds of pairs name leaf switch leaf02" in reported(found[WHOLE])
-
-
-@pytest.mark.nightly
-def test_a_slow_leaf_and_a_bad_uplink_of_it_are_one_finding(three_leaves: Sandbox, tmp_path: Path) -> None:
-    members = [f"gpu{number}" for number in range(17, 33)]
-    leaf = tuple(Fault("slow_leaf", node, {"leaf": "gpu[17-32]"}) for node in members)
-    uplink = Fault("uplink_slow", "gpu17", {})
-    ibfabric = SUITE.replace("nccl", "ibfabric")
-    run = accept(three_leaves, tmp_path, ibfabric, faults=(*leaf, uplink), deadline=OF_48)
-    found = failures(run)
-    assert found.keys() == {("nccl.links", ""), ("ibfabric.switch_links", ""), WHOLE}
-    slow, bad = found["nccl.links", ""]["verdicts"][0], found["ibfabric.switch_links", ""]["verdicts"][0]
-    keys = ("cause", "hint", "action")
-    assert [slow[key] for key in ("explained_by", *keys)] == [bad[key] for key in ("check", *keys)]
-    assert bad["findings"][0]["part"] in slow["findings"][0]["measured"]

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shlex
-import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,7 +19,6 @@ if TYPE_CHECKING:
 
 SUITE = str(ROOT / "suites" / "nccl" / "test_nccl.py")
 NODES = [f"gpu0{n}" for n in range(1, 7)]
-NO_ROW = "nccl: no threshold, judged by the floor of the links"
 
 
 @pytest.fixture(scope="module")
@@ -64,33 +60,6 @@ def outcomes(run: Run, check: str) -> dict[str, tuple[str, str]]:
     }
 
 
-def test_hardware_without_a_threshold_is_judged_by_its_links_and_recorded(
-    six: Sandbox, tmp_path: Path
-) -> None:
-    six.heal()
-    collectives = ["all_reduce", "alltoall"]
-    run = accept(six, tmp_path, collectives=collectives)
-    assert run.rc == 0, run.out[-3000:] + run.err
-    assert "no threshold for" not in run.out
-    table = run.out.partition(NO_ROW)[2]
-    assert re.search(r"^1 node x 8 GPUs +4\d\d\.?\d* GB/s, floor 23\d", table, re.MULTILINE)
-    assert re.search(r"^6 nodes x 8 GPUs +37\d\.?\d* GB/s, floor 19\d", table, re.MULTILINE)
-    (recording,) = set(re.findall(r"`(pytest \S+ -m nccl --baseline=record)` writes (\S+) here", run.out))
-    command, file = recording
-    assert {outcome for outcome, _ in outcomes(run, "nccl.pairs").values()} == {"passed"}
-
-    # the printed command, and then the file
-    recorded = accept(six, tmp_path, *shlex.split(command)[2:], collectives=collectives)
-    assert recorded.rc == 0, recorded.out[-3000:]
-    rows = yaml.safe_load((tmp_path / file).read_text())["nccl"]
-    assert {(row["collective"], row["nodes"]) for row in rows} == {
-        ("all_reduce", 1), *((collective, 6) for collective in collectives)
-    }  # fmt: skip
-    judged = accept(six, tmp_path, f"--baseline={file}", collectives=collectives)
-    assert judged.rc == 0, judged.out[-3000:]
-    assert NO_ROW not in judged.out
-
-
 def test_a_fleet_over_sockets_is_below_the_floor_and_fails_by_transport_where_the_profile_has_adapters(
     six: Sandbox, tmp_path: Path
 ) -> None:
@@ -128,32 +97,3 @@ def test_without_a_tool_nothing_is_measured_and_the_suite_says_what_to_install(
     for outcome, message in errors.values():
         assert outcome == "error"
         assert f"nccl measured nothing on gpu[01-06]: {words}" in message
-
-
-def test_nodes_that_are_alone_in_their_partition_prove_nothing_between_nodes(
-    six: Sandbox, tmp_path: Path
-) -> None:
-    six.heal()
-    for node in NODES[:2]:
-        words = ["scontrol", "create", f"PartitionName=only-{node}", f"Nodes={node}", "MaxTime=60"]
-        subprocess.run(words, env={**os.environ, **six.env}, check=True, timeout=60)
-    plain = yaml.safe_load(six.cluster_file.read_text())
-    profile = plain.pop("profile")
-    plain["groups"] = [{"nodes": node, "partition": f"only-{node}", "profile": profile} for node in NODES[:2]]
-    plain.pop("nodes")
-    plain.pop("limits", None)
-    path = tmp_path / "site.yaml"
-    path.write_text(yaml.safe_dump(plain))
-    options = [f"--cluster={path}", f"--report-dir={tmp_path / 'reports'}", "-p", "no:cacheprovider"]
-    run = run_pytest(tmp_path, *options, where=(SUITE,), timeout=200, env=six.env)
-    assert run.rc == 1, run.out
-    assert "NOT PROVED" in run.out
-    found = outcomes(run, "nccl.pairs")
-    assert set(found) == set(NODES[:2])
-    for node, (outcome, message) in found.items():
-        assert outcome == "not checked"
-        assert (
-            f"nothing between nodes was proved: no other node shares partition and GPU count with {node}"
-            in message
-        )
-    assert {outcome for outcome, _ in outcomes(run, "nccl.alone_bandwidth").values()} == {"passed"}

@@ -79,13 +79,3 @@ def test_the_node_at_fault_is_the_one_that_fails(
     assert ends == {name: "failed" if name == node else "passed" for name in box.nodes}, run.out
     assert run.rc == 1
     assert "action:       configure" in run.out
-
-
-def test_a_dead_neighbour_is_distinguished_from_a_closed_way(box: Sandbox, tmp_path: Path) -> None:
-    assert set(judged(box, tmp_path)[1].values()) == {"passed"}
-    box.fault("slurmd_dead", "gpu03")
-    try:
-        run, ends = judged(box, tmp_path)
-    finally:
-        box.heal()
-    assert ends == {"gpu01": "passed", "gpu02": "passed", "gpu03": "not tested", "gpu04": "passed"}, run.out

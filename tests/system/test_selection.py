@@ -210,7 +210,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-@pytest.mark.parametrize("arguments", [(), ("--pyargs", "pytest_gpucluster.suites")])
+@pytest.mark.parametrize("arguments", [("--pyargs", "pytest_gpucluster.suites")])
 def test_away_from_a_checkout_the_packaged_suites_run(
     installed: Path, tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:

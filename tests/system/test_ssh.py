@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -42,7 +41,6 @@ def test_signal(gpucluster_node, gpucluster_srun):
 def test_release(host):
     assert host.file("/etc/os-release").exists
 """
-IMPATIENT = "from pytest_gpucluster.cluster.transport import ssh\n\nssh.AGAIN_PATIENCE = 2\n"
 LONG = """
 import pathlib
 
@@ -149,14 +147,6 @@ def test_steps_words_and_signals_come_through(sandbox: Sandbox, login: Sshd, tmp
     released(sandbox)
 
 
-def test_workers_of_xdist_share_channel_and_allocation(sandbox: Sandbox, login: Sshd, tmp_path: Path) -> None:
-    run = over(sandbox, login, tmp_path, "-n2", files={"test_steps.py": STEPS, "test_tiny.py": TINY})
-    assert (run.rc, set(run.outcomes.values()), len(run.outcomes)) == (0, {"passed"}, 21), run.out
-    assert [event["event"] for event in run.events].count("allocation") == 1
-    released(sandbox)
-    wait_for(lambda: not login.sessions(), "no connection is left")
-
-
 # --- ends
 
 
@@ -177,26 +167,6 @@ def test_our_sudden_death_gives_the_nodes_back(sandbox: Sandbox, login: Sshd, tm
     process.kill()
     process.communicate()
     released(sandbox)
-
-
-def test_interrupted_it_gives_the_nodes_back(sandbox: Sandbox, login: Sshd, tmp_path: Path) -> None:
-    process = begun(sandbox, login, tmp_path)
-    process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=DEADLINE)
-    assert process.returncode == 2, out
-    assert not left_in_queue(sandbox)
-
-
-def test_a_server_that_goes_for_good_ends_the_run(sandbox: Sandbox, tmp_path: Path) -> None:
-    write_suites(tmp_path, {"conftest.py": IMPATIENT})
-    with sshd(tmp_path / "d") as server:
-        process = begun(sandbox, server, tmp_path)
-        server.stop()
-        released(sandbox)
-        out, _ = process.communicate(timeout=DEADLINE)
-    assert process.returncode == 1
-    assert "was lost" in out, out
-    assert "Traceback" not in out
 
 
 # --- bad input

@@ -81,22 +81,6 @@ def test_each_fault_is_found_by_its_own_check_on_its_own_node(tmp_path: Path) ->
 
 
 @pytest.mark.skipif(why_no_fuse() != "", reason=why_no_fuse() or "FUSE works here")
-def test_a_slow_node_is_found_by_its_rates_together_and_alone(sandbox: Sandbox, tmp_path: Path) -> None:
-    sandbox.fault("storage_slow", "gpu02")
-    try:
-        systems = [{"path": str(sandbox.layout.shared)}]
-        words = ("-k", "bandwidth or latency or operations")
-        run = run_storage(
-            sandbox, tmp_path, "gpu[01-04]", *words, filesystems=systems, budget="512M", files=40
-        )
-    finally:
-        sandbox.heal()
-    failed = {name for name, end in ends(run).items() if end == "failed"}
-    assert failed == {f"test_{check.partition('.')[2]}[gpu02]" for check in FOUND_BY["storage_slow"]}, run.out
-    assert "; alone " in message(run, "test_bandwidth[gpu02]")
-
-
-@pytest.mark.skipif(why_no_fuse() != "", reason=why_no_fuse() or "FUSE works here")
 @pytest.mark.parametrize(
     ("kind", "limits"),
     [

@@ -5,22 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from paths import ROOT
 from plugin_helpers import Run, cluster_file, command, jobs_so_far, names, run_pytest
-from sandbox_helpers import environment, left_in_queue, queue, sandbox_folder, slurm, wait_for
+from sandbox_helpers import environment, left_in_queue, queue, slurm, wait_for
 
 from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.kit.node.os_config import OsConfig
 from pytest_gpucluster.sandbox import Sandbox
 from pytest_gpucluster.suites.submitit import steps as runner
-from slurm_sandbox import slurmconf
-from slurm_sandbox.slurmconf import slurm_conf
-
-if TYPE_CHECKING:
-    from slurm_sandbox.layout import Layout
 
 SUITE = ROOT / "suites" / "submitit" / "test_submitit.py"
 PATIENCE = 400  # seconds; a run takes a tenth of it on a quiet machine
@@ -77,18 +72,6 @@ def test_a_healthy_cluster_passes(sandbox: Sandbox, tmp_path: Path) -> None:
     assert left_in_queue(sandbox) == []
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
-def test_the_jobs_go_before_the_nodes_are_held(sandbox: Sandbox, tmp_path: Path, workers: str) -> None:
-    path = claimed(sandbox, tmp_path)
-    (tmp_path / "test_held.py").write_text(
-        "def test_held(gpucluster_allocation, gpucluster_node):\n    assert gpucluster_node.name in gpucluster_allocation.nodes\n"
-    )
-    done = run_suite(path, "-n", workers, where=(str(SUITE), "test_held.py"))
-    assert done.rc == 0, done.out
-    assert len(names(done.outcomes, "passed")) == 6 + 4
-    assert left_in_queue(sandbox) == []
-
-
 def test_what_is_not_claimed_is_not_applicable(sandbox: Sandbox, tmp_path: Path) -> None:
     before = jobs_so_far(sandbox)
     done = run_suite(cluster_file(sandbox, tmp_path, nodes="gpu01"), "-v")
@@ -105,24 +88,6 @@ def test_submitit_absent(sandbox: Sandbox, tmp_path: Path) -> None:
     assert names(done.outcomes, "failed") == ["test_framework"], done.out
     assert "package submitit: measured ModuleNotFoundError: No module named 'submitit'" in done.out
     assert not names(done.outcomes, "passed")
-
-
-def test_a_python_that_is_not_there(sandbox: Sandbox, tmp_path: Path) -> None:
-    done = run_suite(claimed(sandbox, tmp_path, python=tmp_path / "nosuch"))
-    assert names(done.outcomes, "failed") == ["test_framework"], done.out
-    assert "nosuch: not found" in done.out
-
-
-def test_a_folder_that_is_not_there(sandbox: Sandbox, tmp_path: Path) -> None:
-    done = run_suite(claimed(sandbox, tmp_path, folder=str(tmp_path / "nosuch")))
-    assert names(done.outcomes, "failed") == ["test_framework"], done.out
-    assert "FileNotFoundError" in done.out
-
-
-def test_without_a_shared_folder_nothing_can_be_asked(sandbox: Sandbox, tmp_path: Path) -> None:
-    done = run_suite(claimed(sandbox, tmp_path, folder=None))
-    assert set(done.outcomes.values()) == {"error"}
-    assert "needs a folder that all nodes share" in done.out
 
 
 def test_the_first_shared_storage_is_the_default(sandbox: Sandbox) -> None:
@@ -145,39 +110,6 @@ def reconfigure(own: Sandbox, old: str, new: str) -> None:
     conf.write_text(text.replace(old, new))
     slurm(own, "scontrol", "reconfigure")
     wait_for(lambda: new.partition("=")[2] in slurm(own, "scontrol", "show", "config"), "the setting is read")
-
-
-def test_with_accounting_and_a_requeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def short_requeue(layout: Layout, *args: Any, **options: Any) -> str:
-        socket = f"AuthInfo=socket={layout.munge_socket}"
-        return slurm_conf(layout, *args, **options).replace(socket, f"{socket},cred_expire=6")
-
-    monkeypatch.setattr(slurmconf, "slurm_conf", short_requeue)
-    with sandbox_folder() as folder:
-        own = Sandbox(folder / "s")
-        own.up(nodes=2, accounting=True)
-        for name, value in own.env.items():
-            monkeypatch.setenv(name, value)
-        path = claimed(own, tmp_path, nodes="gpu[01-02]", checkpoint=True)
-        (tmp_path / "test_held.py").write_text(
-            "def test_held(gpucluster_allocation, gpucluster_node):\n    assert gpucluster_node.name in gpucluster_allocation.nodes\n"
-        )
-        done = run_suite(path, where=(str(SUITE), "test_held.py"))
-        assert set(done.outcomes.values()) == {"passed"}, done.out
-        assert len(done.outcomes) == 8 + 2
-
-        reconfigure(own, "JobRequeue=1", "JobRequeue=0")
-        done = run_suite(path)
-        assert names(done.outcomes, "failed") == ["test_checkpoint"], done.out
-        assert "scontrol" in done.out
-        assert left_in_queue(own) == []
-
-
-def test_a_requeue_needs_a_longer_wait_in_the_queue(sandbox: Sandbox, tmp_path: Path) -> None:
-    done = run_suite(claimed(sandbox, tmp_path, checkpoint=True, queue_wait="149s"))
-    assert set(done.outcomes.values()) == {"error"}
-    assert "set slurm.queue_wait to at least 150 s" in done.out
-    assert left_in_queue(sandbox) == []
 
 
 def test_no_job_outlives_us(sandbox: Sandbox, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -69,20 +68,3 @@ def test_what_is_selected_without_its_section_is_not_proved(sandbox: Sandbox, tm
     done = run_suite(cluster_file(sandbox, tmp_path, nodes="gpu01"), "-v")
     assert set(done.outcomes.values()) == {"error"}
     assert "add `tensorflow:`" in done.out
-
-
-def test_tensorflow_absent_on_one_node(sandbox: Sandbox, tmp_path: Path) -> None:
-    python = wrapper(tmp_path, f'[ "$SLURMD_NODENAME" = gpu02 ] && exec {os.path.realpath(PYTHON)} -I "$@"')
-    done = run_suite(claimed(sandbox, tmp_path, python=python), "-k", "framework or mirrored")
-    assert names(done.outcomes, "failed") == ["test_framework[gpu02]"], done.out
-    assert names(done.outcomes, "passed") == ["test_framework[gpu01]", "test_mirrored[gpu01]"]
-    assert "No module named 'tensorflow'" in done.out
-
-
-def test_a_killed_worker_is_named(sandbox: Sandbox, tmp_path: Path) -> None:
-    body = 'case "$3" in workers) [ "$SLURM_PROCID" = 3 ] && { (sleep 0.3; kill -9 $$) & } ;; esac'
-    path = claimed(sandbox, tmp_path, python=wrapper(tmp_path, body), deadline="240s")
-    done = run_suite(path, "-k", "workers or equal")
-    assert names(done.outcomes, "failed") == ["test_workers"], done.out
-    assert "worker 3 (gpu02): measured ended by signal 9 (SIGKILL)" in done.out, done.out
-    assert names(done.outcomes, "not checked") == ["test_equal"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +37,7 @@ def junit(run: Run) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("dist", ["load", "loadfile"])
+@pytest.mark.parametrize("dist", ["load"])
 def test_workers_say_the_same_as_one_process(sandbox: Sandbox, tmp_path: Path, dist: str) -> None:
     alone, shared = tmp_path / "alone", tmp_path / "shared"
     alone.mkdir()
@@ -67,6 +66,7 @@ def test_workers_say_the_same_as_one_process(sandbox: Sandbox, tmp_path: Path, d
     assert left_in_queue(sandbox) == []
 
 
+@pytest.mark.essential
 def test_the_real_suites_say_the_same(sandbox: Sandbox, tmp_path: Path) -> None:
     found = []
     for workers in ("-n0", "-n2"):
@@ -118,55 +118,10 @@ def test_z(host):
     assert left_in_queue(sandbox) == []
 
 
-def test_a_step_of_a_worker_runs_in_the_controllers_allocation(sandbox: Sandbox, tmp_path: Path) -> None:
-    code = """
-def test_step(gpucluster_srun, gpucluster_node, gpucluster_allocation):
-    result = gpucluster_srun(["sh", "-c", "echo $SLURM_JOB_ID $SLURMD_NODENAME"])
-    assert result.tasks[0].stdout.split() == [str(gpucluster_allocation.job_id), gpucluster_node.name]
-    assert not gpucluster_allocation.owned
-"""
-    run = run_pytest(tmp_path, on(sandbox), "-n2", files={"test_step.py": code})
-    assert run.rc == 0, run.out
-    assert len(names(run.outcomes, "passed")) == 4
-
-
 def test_without_nodes_workers_and_controller_say_one_line(sandbox: Sandbox, tmp_path: Path) -> None:
     run = run_pytest(tmp_path, on(sandbox), "-n2", "--set=slurm.reservation=none-such", files=SUITE)
     assert run.rc == 4
     assert "no nodes: salloc of gpu[01-04]" in run.out
     assert "Traceback" not in run.out + run.err
     assert "INTERNALERROR" not in run.out + run.err
-    assert left_in_queue(sandbox) == []
-
-
-DYING = """
-from execnet import gateway_bootstrap
-
-bootstrap = gateway_bootstrap.bootstrap_import
-
-
-def die_first(io, spec):
-    io.popen.kill()
-    io.popen.wait()
-    bootstrap(io, spec)
-
-
-gateway_bootstrap.bootstrap_import = die_first
-"""
-
-
-def test_a_worker_that_is_killed_as_it_starts_ends_the_run_in_order(sandbox: Sandbox, tmp_path: Path) -> None:
-    run = run_pytest(
-        tmp_path,
-        "-p",
-        "dying",
-        on(sandbox),
-        "-n2",
-        files={"dying.py": DYING, "test_tiny.py": TINY},
-        env={"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])},
-    )
-    assert run.rc == 1, run.out
-    assert "INTERNALERROR" not in run.out + run.err
-    assert "an xdist worker died as it started" in run.out + run.err
-    assert not (tmp_path / "reports").exists()
     assert left_in_queue(sandbox) == []

@@ -10,7 +10,7 @@ import pytest
 from registry_server import Served, served, tar_of
 from sandbox_helpers import environment
 
-from slurm_sandbox.spank import image, registry
+from slurm_sandbox.spank import registry
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,32 +18,6 @@ if TYPE_CHECKING:
     from slurm_sandbox.api import Sandbox
 
 __all__ = ["served"]  # a fixture
-
-
-def test_a_registry_s_image_runs_on_every_node(sandbox: Sandbox, served: Served) -> None:
-    script = (
-        "echo $SITE_IMAGE; pwd; ls /srv; cat /opt/new; [ ! -e /etc/gone ]; . /etc/os-release; echo; echo $ID"
-    )
-    done = subprocess.run(
-        [
-            "srun",
-            "-Q",
-            "-w",
-            "gpu01,gpu02",
-            f"--container-image=docker://{served.name}#site/tools:1",
-            "sh",
-            "-c",
-            script,
-        ],
-        env=environment(**sandbox.env, ENROOT_ALLOW_HTTP="yes"),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.split()) == sorted(["yes", "/srv", "new", "2", image.ID] * 2)
-    assert done.stderr.count("pyxis: imported docker image: docker://") == 2
 
 
 def test_an_image_that_the_registry_lacks_says_so(sandbox: Sandbox, served: Served) -> None:
