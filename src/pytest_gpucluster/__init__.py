@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 GROUP = "pytest_gpucluster.suites"  # entry points NAME = PACKAGE, whose __init__.py has the SUITE
 
 

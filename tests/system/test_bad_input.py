@@ -215,14 +215,14 @@ def test_endless_output_of_a_control_command_is_an_error(
     monkeypatch.setattr(local, "MAX_OUTPUT", 4 * MIB)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(TransportError, match="printed more than 4 MiB"):
-        LocalTransport().run(["sh", "-c", endless], timeout=60)
+        LocalTransport().run(["sh", "-c", endless], timeout=1200)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * 1024
 
 
 def test_much_input_and_much_output_go_together() -> None:
     text = "0123456789abcdef" * (MIB // 8)
-    assert LocalTransport().run(["cat"], timeout=60, input=text).stdout == text
-    assert LocalTransport().run(["true"], timeout=60, input=text).rc == 0, "nobody read it"
+    assert LocalTransport().run(["cat"], timeout=1200, input=text).stdout == text
+    assert LocalTransport().run(["true"], timeout=1200, input=text).rc == 0, "nobody read it"
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ def test_names_of_the_cluster_file_run_nothing(tmp_path: Path, kind: str) -> Non
     request = environment_request(environment, StepRequest(("true",)))
     bash = subprocess.run(
         ["bash", "-c", f"module() {{ :; }}; {request.prelude}"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+        cwd=tmp_path, capture_output=True, text=True, timeout=1200, check=False,
         env={**os.environ, "LOADEDMODULES": "", "CONDA_EXE": "false"},
     )  # fmt: skip
     assert bash.returncode == 1, bash.stderr

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.sandbox import Sandbox
 
-DEADLINE = 240  # seconds; a run takes a tenth of it
+DEADLINE = 1200  # seconds; a run takes a tenth of it at most
 Faults = dict[str, dict[str, dict[str, int]]]
 SUITE = ROOT / "suites" / "burnin" / "test_burnin.py"
 # of a node: faults that leave it in the burn-in, or one that ends its part

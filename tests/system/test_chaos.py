@@ -166,9 +166,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
     env = {**os.environ, **sandbox.env}
     for _ in range(5):  # which of the two ends first is chance
-        done = subprocess.run([sys.executable, "-c", code], env=env, check=False, timeout=60)
+        done = subprocess.run([sys.executable, "-c", code], env=env, check=False, timeout=1200)
         assert done.returncode == -signal.SIGKILL
-        wait_for(lambda: not queue(sandbox), "the nodes are back", 25)
+        wait_for(lambda: not queue(sandbox), "the nodes are back")
 
 
 def test_a_submission_that_outlives_us_is_cancelled_too(sandbox: Sandbox) -> None:
@@ -190,7 +190,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert done.returncode == -signal.SIGKILL
     assert "gpucluster-diagnostic-" in done.stdout
     time.sleep(2)  # it has been submitted by then, or is about to be
-    wait_for(lambda: not queue(sandbox), "the job is cancelled", 20)
+    wait_for(lambda: not queue(sandbox), "the job is cancelled")
     time.sleep(2)
     assert not queue(sandbox)
 
@@ -198,9 +198,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_a_step_that_is_cancelled_blames_no_node(sandbox: Sandbox) -> None:
     slurm = Slurm(LocalTransport(sandbox.env))
     with Allocation.request(slurm, AllocationRequest(count=1)) as held:
-        script = f"scancel {held.job_id}.$SLURM_STEP_ID; sleep 60"
+        script = f"scancel {held.job_id}.$SLURM_STEP_ID; sleep 600"
         with pytest.raises(SlurmError, match="the step was ended from outside"):
-            run_step(slurm, held, StepRequest(("sh", "-c", script), timeout=50))
+            run_step(slurm, held, StepRequest(("sh", "-c", script), timeout=600))
 
 
 SRUN_OF_AN_ENDED_JOB = """#!/bin/sh
@@ -328,7 +328,7 @@ def test_a_stopped_salloc_ends_all_the_same(sandbox: Sandbox) -> None:
     found = subprocess.run(["pgrep", "-x", "-s", str(guard), "salloc"], stdout=subprocess.PIPE, check=True)
     os.kill(int(found.stdout), signal.SIGSTOP)  # one number, or it fails
     held.release()
-    wait_for(lambda: not queue(sandbox), "the nodes are back", 25)
+    wait_for(lambda: not queue(sandbox), "the nodes are back")
 
 
 def test_nothing_waits_by_the_wall_clock() -> None:

@@ -89,11 +89,11 @@ def test_a_killed_run_leaves_no_job(world: Sandbox, tmp_path: Path) -> None:
         words, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        wait_for(lambda: len(queue(world)) > 20, "the burst has begun", 60)
+        wait_for(lambda: len(queue(world)) > 20, "the burst has begun")
     finally:
         started.send_signal(signal.SIGKILL)
         started.wait()
-    wait_for(lambda: queue(world) == [], "the jobs of the killed run are cancelled", 60)
+    wait_for(lambda: queue(world) == [], "the jobs of the killed run are cancelled")
     time.sleep(1)
     assert left_in_queue(world) == []
 

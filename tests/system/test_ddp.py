@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.sandbox import Sandbox
 
 SUITE = ROOT / "suites" / "ddp" / "test_ddp.py"
-PATIENCE = 400  # seconds; a run takes a tenth of it on a quiet machine
+PATIENCE = 1200  # seconds; a run takes a tenth of it at most
 PYTHON = ROOT / ".cache" / "frameworks" / "bin" / "python"
 
 
@@ -34,7 +34,7 @@ def claimed(
         folder,
         nodes="gpu[01-02]",
         environments={"torch": environment},
-        ddp={"environment": "torch", "deadline": "90s"},
+        ddp={"environment": "torch", "deadline": "900s"},
     )
 
 

@@ -171,7 +171,7 @@ def suites(sandbox: Sandbox, cluster: Path, reports: Path, node_of: dict[str, st
     argv += [f"--cluster={cluster}", f"--report-dir={reports}"]
     # that one waits for two minutes
     argv += ["--slow", "--deselect=suites/slurm/test_slurm.py::test_time_limit"]
-    done = forked.run(argv, cwd=ROOT, timeout=400)
+    done = forked.run(argv, cwd=ROOT, timeout=1200)
     ends: dict[str, dict[str, str]] = {}
     actions: dict[str, set[str]] = {}
     warned: dict[str, set[str]] = {}

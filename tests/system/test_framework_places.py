@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 # tests/kit/framework/test_between.py and tests/cluster/slurm/test_task_place.py prove the rules; this, that six suites follow them
 SUITES = ("ddp", "horovod", "mpi", "ray", "tensorflow", "training")
 SECTIONS: dict[str, dict[str, Any]] = {
-    "ddp": {"deadline": "90s"},
-    "horovod": {"deadline": "60s", "launchers": ["srun"]},
-    "mpi": {"launchers": ["srun"], "languages": ["c"], "deadline": "60s"},
+    "ddp": {"deadline": "900s"},
+    "horovod": {"deadline": "900s", "launchers": ["srun"]},
+    "mpi": {"launchers": ["srun"], "languages": ["c"], "deadline": "900s"},
     "ray": {"cpus": 1},
     "tensorflow": {},
     "training": {},

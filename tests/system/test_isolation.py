@@ -68,7 +68,7 @@ def test_isolated_jobs_pass_everything(box: Sandbox, tmp_path: Path) -> None:
     assert not_passed(run) == {"not applicable": {f"test_login[{node}]" for node in box.nodes}}  # root is
     assert len(run.outcomes) == 6 * len(box.nodes) + 1
     # a node shows `comp` until its epilog has ended
-    wait_for(lambda: set(box.status()["nodes"].values()) == {"idle"}, "all nodes are idle", 30)
+    wait_for(lambda: set(box.status()["nodes"].values()) == {"idle"}, "all nodes are idle")
 
 
 def test_the_memory_of_a_task_is_exceeded_on_request_only(box: Sandbox, tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> str:
         folder,
         ROOT,
     ]
-    subprocess.run(list(map(str, argv)), check=True, timeout=300, capture_output=True)
+    subprocess.run(list(map(str, argv)), check=True, timeout=1200, capture_output=True)
     write_bytecode(folder)
     return str(folder)
 
@@ -233,4 +233,4 @@ def gpucluster(
     """Run the installed command as an operator of this Slurm."""
     env = environment(PYTHONPATH=installed, SLURM_CONF=sandbox.env["SLURM_CONF"], COLUMNS="80", **more)
     argv = [sys.executable, "-m", "pytest_gpucluster", *words]
-    return forked.run(argv, cwd=folder, env=env, timeout=120)
+    return forked.run(argv, cwd=folder, env=env, timeout=1200)

@@ -52,7 +52,7 @@ def accept(
     keys: dict[str, Any] = yaml.safe_load(sandbox.cluster_file.read_text())
     keys |= {"environments": environments, "nccl": keys["nccl"] | (nccl or {})}
     keys |= {"matrix": {"nodes": 2, **matrix}} if matrix is not None else {}
-    keys |= {"mpi": {"deadline": "60s", "ntasks_per_node": 2, **mpi}} if mpi is not None else {}
+    keys |= {"mpi": {"deadline": "900s", "ntasks_per_node": 2, **mpi}} if mpi is not None else {}
     file = folder / "site.yaml"
     file.write_text(yaml.safe_dump(keys))
     constants = {"matrix": {"ntasks_per_node": 2}}

@@ -95,7 +95,7 @@ class Run(NamedTuple):
 def suites(sandbox: Sandbox, reports: Path, *options: str) -> Run:
     argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "suites", *options]
     argv += [f"--cluster={sandbox.cluster_file}", f"--report-dir={reports}"]
-    done = forked.run(argv, cwd=ROOT, timeout=300)
+    done = forked.run(argv, cwd=ROOT, timeout=1200)
     ends: dict[str, dict[str, str]] = {}
     for event in read_events(reports / "latest" / "events.jsonl"):
         if event["event"] == "result":

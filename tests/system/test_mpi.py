@@ -58,7 +58,7 @@ def accept(
     **mpi: Any,
 ) -> Pytest:
     """Run the suite on two nodes with two tasks each."""
-    claim = {"environment": environment, "ntasks_per_node": 2, "nodes": 2, "deadline": "60s", **mpi}
+    claim = {"environment": environment, "ntasks_per_node": 2, "nodes": 2, "deadline": "900s", **mpi}
     file = cluster_file(sandbox, folder, environments=dict(environments), mpi=claim)
     return run_pytest(folder, f"--cluster={file}", *options, where=[str(SUITE)])
 
@@ -183,4 +183,4 @@ def test_the_payload_compiles_without_warnings(frameworks: Path, tmp_path: Path)
     for compiler in ("mpicc.openmpi", f"{FRAMEWORKS}/mpicc"):
         words = ["-std=c99", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O2"]
         program = [compiler, *words, "-o", str(tmp_path / "world"), str(source)]
-        subprocess.run(program, check=True, timeout=60)
+        subprocess.run(program, check=True, timeout=1200)

@@ -44,11 +44,11 @@ def accept(
         "mtu": None,
     }
     plain["profile"] |= {"nccl": [], "fabric": unstated | (fabric or {})}
-    plain["nccl"] |= {"deadline": "30s", **nccl}
+    plain["nccl"] |= {"deadline": "300s", **nccl}
     path = folder / "site.yaml"
     path.write_text(yaml.safe_dump(plain))
     options = [f"--cluster={path}", f"--report-dir={folder / 'reports'}", "-p", "no:cacheprovider"]
-    return run_pytest(folder, *options, *args, where=(SUITE,), timeout=200, env=sandbox.env)
+    return run_pytest(folder, *options, *args, where=(SUITE,), timeout=1200, env=sandbox.env)
 
 
 def outcomes(run: Run, check: str) -> dict[str, tuple[str, str]]:

@@ -99,7 +99,7 @@ def begin(name: str, home: Path, *argv: object, cwd: Path | None = None, **env: 
 
 
 def end(process: subprocess.Popen[str], folder: Path) -> Run:
-    out, err = process.communicate(timeout=300)
+    out, err = process.communicate(timeout=1200)
     return Run(process.returncode, out, err, folder)
 
 
@@ -116,7 +116,7 @@ def shell_as(name: str, command: str, around: tuple[str, ...] = ()) -> Answer:
     user = pwd.getpwnam(name)
     become = ("setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups")
     done = subprocess.run(
-        [*around, *become, "sh", "-c", command], capture_output=True, timeout=60, check=False
+        [*around, *become, "sh", "-c", command], capture_output=True, timeout=1200, check=False
     )
     return Answer("x", done.returncode, done.stdout, done.stderr)
 

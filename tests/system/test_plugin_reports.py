@@ -157,7 +157,7 @@ def test_the_command_by_hand_runs(ends: Run, sandbox: Sandbox) -> None:
     assert "-w gpu02" in line
     env = environment()
     env.pop("SLURM_CONF", None)  # a fresh prompt knows nothing of the sandbox
-    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=1200, check=True)
     assert done.stdout.strip() == "8"
 
 

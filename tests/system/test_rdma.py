@@ -53,7 +53,7 @@ def run() -> Iterator[Run]:
         cluster.write_text(yaml.safe_dump({**yaml.safe_load(sandbox.cluster_file.read_text()), **own}))
         argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "suites", "-m", "rdma"]
         done = forked.run(
-            [*argv, f"--cluster={cluster}", f"--report-dir={folder / 'r'}"], cwd=ROOT, timeout=200
+            [*argv, f"--cluster={cluster}", f"--report-dir={folder / 'r'}"], cwd=ROOT, timeout=1200
         )
         ends: dict[str, dict[str, str]] = {}
         findings: dict[tuple[str, str], str] = {}

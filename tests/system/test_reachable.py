@@ -38,7 +38,7 @@ def inside(box: Sandbox, node: str, script: str) -> None:
     assert state is not None
     spaces = box._namespaces(state)
     assert spaces is not None
-    done = LocalTransport(box.env).run([*spaces.on_node(node), "sh", "-euc", script], timeout=30.0)
+    done = LocalTransport(box.env).run([*spaces.on_node(node), "sh", "-euc", script], timeout=1200)
     assert done.rc == 0, done.stderr
 
 

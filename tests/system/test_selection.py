@@ -192,7 +192,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from this checkout and unpacked as pip would."""
     folder = tmp_path_factory.mktemp("wheel")
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", str(folder), str(ROOT)]
-    subprocess.run(build, check=True, capture_output=True, env=environment(), timeout=120)
+    subprocess.run(build, check=True, capture_output=True, env=environment(), timeout=1200)
     (wheel,) = folder.glob("*.whl")
     pip = [
         sys.executable,
@@ -205,7 +205,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--disable-pip-version-check",
     ]
     target = folder / "site"
-    subprocess.run([*pip, "--target", str(target), str(wheel)], check=True, env=environment(), timeout=120)
+    subprocess.run([*pip, "--target", str(target), str(wheel)], check=True, env=environment(), timeout=1200)
     write_bytecode(target)
     return target
 

@@ -90,7 +90,7 @@ def begun(sandbox: Sandbox, server: Sshd, folder: Path) -> subprocess.Popen[str]
 
 
 def released(sandbox: Sandbox) -> None:
-    wait_for(lambda: not queue(sandbox), "the allocation is given back", 30)
+    wait_for(lambda: not queue(sandbox), "the allocation is given back")
     idle = ("sinfo", "-h", "-p", "batch", "-o", "%T")
     wait_for(lambda: slurm(sandbox, *idle).split() == ["idle"], "all nodes are idle")
 

@@ -88,7 +88,7 @@ def venv(tmp_path: Path) -> Path:
     """Return the folder of an interpreter without torch that is this one: the venv of the tutorial."""
     folder = tmp_path / "venv"
     subprocess.run(
-        [sys.executable, "-m", "venv", "--without-pip", "--symlinks", str(folder)], check=True, timeout=60
+        [sys.executable, "-m", "venv", "--without-pip", "--symlinks", str(folder)], check=True, timeout=1200
     )
     return folder
 

@@ -18,7 +18,7 @@ from pytest_gpucluster.sandbox import Sandbox
 from pytest_gpucluster.suites.submitit import steps as runner
 
 SUITE = ROOT / "suites" / "submitit" / "test_submitit.py"
-PATIENCE = 400  # seconds; a run takes a tenth of it on a quiet machine
+PATIENCE = 1200  # seconds; a run takes a tenth of it at most
 PYTHON = ROOT / ".cache" / "frameworks" / "bin" / "python"
 
 
