@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.sandbox import Sandbox
 
+pytestmark = pytest.mark.alone  # it loads all cores
+
 DEADLINE = 1200  # seconds; a run takes a tenth of it at most
 Faults = dict[str, dict[str, dict[str, int]]]
 SUITE = ROOT / "suites" / "burnin" / "test_burnin.py"

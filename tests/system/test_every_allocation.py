@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.sandbox import Sandbox
 
+pytestmark = pytest.mark.alone  # it loads all cores
+
 LARGE, SMALL = SimpleNamespace(count=8), SimpleNamespace(count=4)
 
 

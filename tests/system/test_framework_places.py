@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from plugin_helpers import Run
 
+pytestmark = pytest.mark.alone  # it loads all cores
+
 # tests/kit/framework/test_between.py and tests/cluster/slurm/test_task_place.py prove the rules; this, that six suites follow them
 SUITES = ("ddp", "horovod", "mpi", "ray", "tensorflow", "training")
 SECTIONS: dict[str, dict[str, Any]] = {

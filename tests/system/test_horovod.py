@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.sandbox import Sandbox
 
+pytestmark = pytest.mark.alone  # it loads all cores
 
 # --- the real thing
 

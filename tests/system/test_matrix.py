@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.alone  # it loads all cores
+
 SUITE = ROOT / "suites" / "matrix" / "test_matrix.py"
 HOST = ("/usr", "/lib", "/lib64", "/etc/alternatives")  # makes an image with a compiler
 FRAMEWORKS = ROOT / ".cache" / "frameworks"

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.sandbox import Sandbox
 
+pytestmark = pytest.mark.alone  # it loads all cores
+
 SUITES = ROOT / "suites"
 NO_JOBS = ("-m", "not nothing")  # without any, jobs for the slurm suite would go first
 ALIKE = ("suite", "check", "node", "outcome", "phase", "message", "verdicts")

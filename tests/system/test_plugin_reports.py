@@ -41,6 +41,7 @@ def ends(sandbox: Sandbox, folder: Path) -> Run:
     return run
 
 
+@pytest.mark.essential
 def test_a_verdict_fails_and_broken_infrastructure_is_an_error(ends: Run) -> None:
     outcomes = ends.outcomes
     per_node = {
@@ -58,6 +59,7 @@ def test_a_verdict_fails_and_broken_infrastructure_is_an_error(ends: Run) -> Non
     assert "coverage: 8 of 15 checks judged, 2 not applicable, 2 not checked, 3 error" in ends.out
 
 
+@pytest.mark.essential
 def test_junit_says_failure_error_and_skipped(ends: Run) -> None:
     kinds = {
         key: [type(result).__name__ for result in case.result]
@@ -76,6 +78,7 @@ def test_junit_says_failure_error_and_skipped(ends: Run) -> None:
     }
 
 
+@pytest.mark.essential
 def test_junit_is_what_jenkins_reads(ends: Run) -> None:
     path = ends.folder / "reports" / "latest" / "junit.xml"
     root = ET.parse(path).getroot()
@@ -102,6 +105,7 @@ def test_junit_is_what_jenkins_reads(ends: Run) -> None:
     assert (sum(suite.tests for suite in parsed), sum(suite.failures for suite in parsed)) == (15, 6)
 
 
+@pytest.mark.essential
 def test_a_failed_check_says_everything_in_all_three_places(ends: Run) -> None:
     first = "ends.count on gpu02: GPUs: measured 8, expected 9"
     lines = [
@@ -161,6 +165,7 @@ def test_the_command_by_hand_runs(ends: Run, sandbox: Sandbox) -> None:
     assert done.stdout.strip() == "8"
 
 
+@pytest.mark.essential
 def test_the_summary_has_nodes_by_suites_and_metrics(ends: Run) -> None:
     after = ends.out.partition("cluster sandbox (SIMULATED)")[2].splitlines()
     assert after[1].split() == ["nodes", "ends"]

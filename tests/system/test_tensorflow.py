@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.sandbox import Sandbox
 
+pytestmark = pytest.mark.alone  # it loads all cores
+
 SUITE = ROOT / "suites" / "tensorflow" / "test_tensorflow.py"
 PATIENCE = 1200  # seconds; a run takes a tenth of it at most
 PYTHON = ROOT / ".cache" / "frameworks" / "bin" / "python"

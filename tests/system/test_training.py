@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.sandbox import Sandbox
 
+pytestmark = pytest.mark.alone  # it loads all cores
+
 # Before the payload: rank 1 repeats each product 100 times, rank 3 changes a value of one product.
 DISTURBED = """
 import os
