@@ -6,6 +6,7 @@ import re
 import subprocess
 from typing import TYPE_CHECKING
 
+import pytest
 from framework_helpers import ends, run_suite
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+import pytest
 from framework_helpers import ends, framework_python, message, run_suite
 from plugin_helpers import names
 
