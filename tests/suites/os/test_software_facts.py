@@ -6,8 +6,6 @@ import pytest
 
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.suites.horovod.facts import Build
-from pytest_gpucluster.suites.horovod.facts import read as read_build
 from pytest_gpucluster.suites.os import software_facts as probes
 from pytest_gpucluster.suites.os.software_facts import (
     CommandOutput,
@@ -272,55 +270,3 @@ def test_output_of_a_sites_command() -> None:
     for rc in (126, 127):
         with pytest.raises(NotAvailable, match=r"^nothing of the kind$"):
             probe.parse(answer("", "nothing of the kind", rc))
-
-
-# -- horovodrun --check-build -----------------------------------------------------------------------------------
-
-TABLE = """Horovod v0.28.1:
-
-Available Frameworks:
-    [ ] TensorFlow
-    [X] PyTorch
-
-Available Controllers:
-    [X] MPI
-    [X] Gloo
-
-Available Tensor Operations:
-    [ ] NCCL
-    [X] Gloo
-"""
-
-
-def test_the_boxes_of_a_build_are_read() -> None:
-    assert read_build(TABLE) == Build(
-        "0.28.1", frozenset({"pytorch"}), frozenset({"mpi", "gloo"}), frozenset({"gloo"})
-    )
-    assert read_build(f"[X] Before\n[ ] Before\n{TABLE}") == read_build(TABLE)
-    none = TABLE.replace("[X] Gloo", "[ ] Gloo")
-    assert read_build(none).operations == frozenset()
-    assert read_build(TABLE.replace("[ ] TensorFlow", "[Y] TensorFlow")).frameworks == {"pytorch"}
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "no 'Available Frameworks:' in its answer; it ends with: nothing"),
-        (
-            TABLE.replace("Horovod v0.28.1:", "Horovod v0.28.1"),
-            "no 'Horovod v...' in its answer; it ends with: ",
-        ),
-        (TABLE.replace("Horovod v0.28.1:", "Horovod v:"), "no 'Horovod v...'"),
-        (TABLE.replace("Horovod v0.28.1:", "Horovod v0.28.1: x"), "no 'Horovod v...'"),
-        (TABLE.replace("Horovod v0.28.1:", "x Horovod v0.28.1:"), "no 'Horovod v...'"),
-        (TABLE.replace("Available Controllers:", "Controllers:"), "no 'Available Controllers:'"),
-        (
-            TABLE.partition("    [ ] NCCL")[0],
-            "no 'Available Tensor Operations:' in its answer; it ends with: Available",
-        ),
-    ],
-)
-def test_a_table_with_a_part_missing_is_an_error(text: str, words: str) -> None:
-    with pytest.raises(ProbeError) as caught:
-        read_build(text)
-    assert str(caught.value).startswith("horovodrun --check-build: " + words)
