@@ -218,6 +218,7 @@ def test_what_is_not_stated_is_not_judged() -> None:
     )
     assert result(checks.version(_info(version="25.11.0"), "")) == NOT_CHECKED
     assert result(checks.limits({}, {})) == NOT_APPLICABLE
+    assert result(checks.version(_info(version="25.11.0"), "25.11.0")) == PASSED
 
 
 def test_figures_of_a_node() -> None:

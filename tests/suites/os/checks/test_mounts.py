@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from counter_examples import CONFIGURE, DRAIN, NOT_CHECKED, PASSED, WARNING, result
+from counter_examples import CONFIGURE, DRAIN, NOT_APPLICABLE, NOT_CHECKED, PASSED, WARNING, result
 from judged import figures, judged
 from os_helpers import GIB, GROUP, HOME, ROOT, peers
 
@@ -36,6 +36,7 @@ def test_stated_mounts(stated: dict[str, Any], measured: list[str]) -> None:
     found = {"/": ROOT, "/home": HOME, "/old": Mount("fs1:/old", "/old", "nfs", ("rw",))}
     verdict = checks.mounts(found, [MountConfig(**stated)])
     assert [(one.part, one.measured) for one in verdict.findings] == [(stated["path"], it) for it in measured]
+    assert result(checks.mounts(found, [])) == NOT_APPLICABLE
     if len(measured) == 3:
         assert verdict.findings[2].expected == "with noatime,x"
 
