@@ -363,7 +363,7 @@ DAY = "2026-11-21T06:58"
 ELEMENT = JobRecord("7_1", "FAILED", "", 0, f"{DAY}:04", f"{DAY}:06", f"{DAY}:06", f"{DAY}:07", exit_code=3)
 ASKS = replace(ELEMENT, job="7_0", state="PENDING", restarts=1, exit_code=None)
 DEPENDENT = JobRecord("8", "FAILED", "", 0, f"{DAY}:04", f"{DAY}:07", f"{DAY}:07", f"{DAY}:08", exit_code=5)
-WAITS = {"started": "", "state": "PENDING", "reason": "None"}
+WAITS: dict[str, Any] = {"started": "", "state": "PENDING", "reason": "None"}
 
 
 def _facts(*records: JobRecord, submitted_in: float = 0.1) -> JobFacts:
