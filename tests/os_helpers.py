@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from pytest_gpucluster.config.models import Group, Profile
-from pytest_gpucluster.core.check import Action, Outcome, Verdict
 from pytest_gpucluster.core.majority import Norm
 from pytest_gpucluster.kit.node.peers import norm
 from pytest_gpucluster.suites.os.facts import Cpus, MemoryInfo, Mount
@@ -22,38 +21,7 @@ ROOT = Mount("/dev/sda1", "/", "ext4", ("rw", "relatime"))
 HOME = Mount("fs1:/home", "/home", "nfs4", ("rw", "hard"))
 ALONE: Norm[Any] = norm({"n1": "x"})
 NONE: Norm[Any] = Norm()
-MOST = "as on 3 of 4 nodes of its group"
-NO_OTHER = "not stated in the cluster file, and no other node to compare with"
 
 
 def peers(odd: object, usual: object) -> Norm[Any]:
     return norm({"n1": odd, "n2": usual, "n3": usual, "n4": usual})
-
-
-def failed(verdict: Verdict, *parts: str) -> str:
-    assert verdict.outcome is Outcome.FAILED
-    assert [finding.part for finding in verdict.findings] == list(parts)
-    assert verdict.cause
-    assert verdict.hint
-    return f"{verdict.findings[0].measured} | {verdict.findings[0].expected}"
-
-
-def passed(verdict: Verdict) -> None:
-    assert (verdict.outcome, verdict.findings, verdict.reason) == (Outcome.PASSED, (), "")
-
-
-def not_checked(verdict: Verdict) -> str:
-    assert verdict.outcome is Outcome.NOT_CHECKED
-    return verdict.reason
-
-
-def not_applicable(verdict: Verdict) -> str:
-    assert verdict.outcome is Outcome.NOT_APPLICABLE
-    return verdict.reason
-
-
-def split(verdict: Verdict, *parts: str) -> str:
-    """Return what a check expects in a group in halves, of which no node may be drained."""
-    text = failed(verdict, *parts)
-    assert verdict.action is Action.CONFIGURE
-    return text.partition(" | ")[2]

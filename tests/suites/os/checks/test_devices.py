@@ -14,10 +14,11 @@ from counter_examples import (
     CounterExample,
     assert_as_expected,
     name,
+    result,
 )
-from os_helpers import failed, not_applicable, passed
+from judged import figures, judged
 
-from pytest_gpucluster.core.check import Action, Outcome, Verdict
+from pytest_gpucluster.core.check import Verdict
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.suites.os.checks import devices as checks
 from pytest_gpucluster.suites.os.device_facts import (
@@ -57,85 +58,46 @@ def judge(
     return {"os.pci_links": checks.pci_links, "os.nvme": checks.nvme}[check](mine, known)
 
 
-def test_a_node_like_the_others_passes() -> None:
-    for check in ("os.pci_devices", "os.pci_links", "os.nvme"):
-        passed(judge(check, NODE))
+@pytest.mark.parametrize(
+    ("check", "mine", "usual", "expected", "part"),
+    [
+        ("os.pci_devices", without("0000:02:00.0"), NODE, CONFIGURE, "NVMe drives"),
+        ("os.pci_devices", without("0000:18:00.1"), NODE, PASSED, ""),  # the functions of a card are one card
+        ("os.pci_devices", without("0000:18:00.0", "0000:18:00.1"), NODE, CONFIGURE, "network adapters"),
+        ("os.pci_devices", without("0000:1b:00.0"), NODE, CONFIGURE, "GPUs"),
+        ("os.pci_links", changed(replace(NIC, link=Link(8, 32.0))), NODE, MONITOR, "0000:18:00.0"),
+        ("os.pci_links", NODE, changed(replace(NIC, link=Link(8, 32.0))), PASSED, ""),
+        ("os.pci_links", changed(replace(SSDS[0], link=None)), NODE, PASSED, ""),
+    ],
+)
+def test_a_node_beside_others_that_are_alike(
+    check: str, mine: Devices, usual: Devices, expected: str, part: str
+) -> None:
+    assert judged(judge(check, mine, usual)) == (expected, [part] if part else [])
 
 
 def test_a_missing_drive_is_named_by_its_slot() -> None:
-    verdict = judge("os.pci_devices", without("0000:02:00.0"))
-    assert failed(verdict, "NVMe drives") == "3 without 0000:02:00 | 4, as on 3 of 4 nodes"
-    assert verdict.action is Action.CONFIGURE
+    (finding,) = judge("os.pci_devices", without("0000:02:00.0")).findings
+    assert finding.measured == "3 without 0000:02:00"
 
 
-def test_the_functions_of_a_card_are_one_card() -> None:
-    passed(judge("os.pci_devices", without("0000:18:00.1")))
-    failed(judge("os.pci_devices", without("0000:18:00.0", "0000:18:00.1")), "network adapters")
-
-
-def test_a_kind_of_card_that_the_node_lacks_altogether_is_missing() -> None:
-    failed(judge("os.pci_devices", without("0000:1b:00.0")), "GPUs")
-
-
-def test_more_cards_or_another_vendor_are_no_fault() -> None:
-    passed(judge("os.pci_devices", NODE, without("0000:02:00.0")))
-    passed(judge("os.pci_devices", changed(replace(SSDS[2], kind="1e0f:0007"))))
-
-
-def test_fewer_cards_of_a_virtual_machine_are_a_warning() -> None:
-    verdict = judge("os.pci_devices", without("0000:02:00.0"), virtual=True)
-    assert verdict.outcome is Outcome.PASSED
-    assert verdict.advisories[0].part == "NVMe drives"
+@pytest.mark.parametrize("pci_class", ["0302", "0300", "0b40", "1200"])
+def test_links_of_gpus_are_not_compared(pci_class: str) -> None:  # H200, RTX, Gaudi, MI300X
+    busy = replace(GPU, pci_class=pci_class, link=Link(16, 32.0))
+    idle = replace(busy, link=Link(16, 2.5))
+    assert result(judge("os.pci_links", changed(idle), changed(busy))) == PASSED
 
 
 def test_a_node_alone_is_compared_with_none() -> None:
-    for check in ("os.pci_devices", "os.pci_links"):
-        not_applicable(judge(check, NODE, others=0))
-    not_applicable(judge("os.nvme", EMPTY))
-    passed(judge("os.nvme", NODE, others=0))
+    assert result(judge("os.pci_links", NODE, others=0)) == NOT_APPLICABLE
+    assert result(judge("os.nvme", NODE, others=0)) == PASSED
 
 
-def test_fewer_lanes_and_a_slower_link_than_in_the_same_slot_of_the_others_fail() -> None:
-    verdict = judge("os.pci_links", changed(replace(NIC, link=Link(8, 32.0))))
-    assert failed(verdict, "0000:18:00.0") == (
-        "x8 at 32 GT/s (15b3:1021, network adapters) | x16 at 32 GT/s, as on 3 of 4 nodes"
-    )
-    assert verdict.action is Action.MONITOR
-    failed(judge("os.pci_links", changed(replace(SSDS[0], link=Link(4, 8.0)))), "0000:00:00.0")
-    passed(judge("os.pci_links", NODE, changed(replace(NIC, link=Link(8, 32.0)))))
-
-
-def test_links_of_gpus_of_other_kinds_and_of_no_link_are_not_compared() -> None:
-    for pci_class in (
-        "0302",
-        "0300",
-        "0b40",
-        "1200",
-    ):  # of a data centre card, an RTX card, a Gaudi, an MI300X
-        idle = replace(GPU, pci_class=pci_class, link=Link(16, 2.5))
-        busy = replace(idle, link=Link(16, 32.0))
-        passed(judge("os.pci_links", changed(idle), changed(busy)))
-    passed(judge("os.pci_links", changed(replace(SSDS[0], kind="1e0f:0007", link=Link(2, 8.0)))))
-    passed(judge("os.pci_links", changed(replace(SSDS[0], link=None))))
-
-
-def test_older_firmware_fails_and_newer_is_a_warning() -> None:
-    old = replace(NODE, drives=(replace(DRIVES[0], firmware="EPK8CB5Q"), *DRIVES[1:]))
-    text = failed(judge("os.nvme", old), "nvme0 (MZWLJ3T8HBLS)")
-    assert text == "EPK8CB5Q | EPK9CB5Q, as on 15 of 16 drives of this model"
-    new = judge("os.nvme", replace(NODE, drives=(replace(DRIVES[0], firmware="EPK9DB5Q"), *DRIVES[1:])), NODE)
-    assert new.outcome is Outcome.FAILED  # of another series: which is newer is not known
-    newer = judge("os.nvme", replace(NODE, drives=(replace(DRIVES[0], firmware="EPK10CB5Q"), *DRIVES[1:])))
-    assert (newer.outcome, len(newer.advisories)) == (Outcome.PASSED, 1)
-
-
-def test_a_dead_controller_fails_and_one_that_connects_again_is_a_warning() -> None:
-    dead = judge("os.nvme", replace(NODE, drives=(replace(DRIVES[0], state="dead"), *DRIVES[1:])))
-    assert failed(dead, "nvme0 (MZWLJ3T8HBLS)") == "state dead | live"
-    assert dead.action is Action.MONITOR
-    again = judge("os.nvme", replace(NODE, drives=(replace(DRIVES[0], state="resetting"), *DRIVES[1:])))
-    assert (again.outcome, len(again.advisories)) == (Outcome.PASSED, 1)
-    passed(judge("os.nvme", replace(NODE, drives=(replace(DRIVES[0], state="", firmware=""), *DRIVES[1:]))))
+def test_firmware_of_another_series_fails_since_which_is_newer_is_not_known() -> None:
+    verdict = judge("os.nvme", firmware("EPK9DB5Q"))
+    assert judged(verdict) == (CONFIGURE, ["nvme0 (MZWLJ3T8HBLS)"])
+    assert figures(verdict.findings[0].expected) == [15, 16]
+    assert result(judge("os.nvme", firmware("", ""))) == PASSED
 
 
 # --- machines that were considered, judged by a person first

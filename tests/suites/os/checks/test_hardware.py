@@ -1,71 +1,107 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from os_helpers import ALONE, GROUP, MEMORY, MOST, NONE, failed, not_applicable, passed, peers, split
+import pytest
+from counter_examples import CONFIGURE, NOT_APPLICABLE, PASSED, VENDOR, WARNING, result
+from judged import figures, judged
+from os_helpers import ALONE, CPUS, GROUP, MEMORY, NONE, peers
 
 from pytest_gpucluster.config.models import NodeProfile
-from pytest_gpucluster.core.check import Action, Advisory, Finding, Outcome, Verdict
-from pytest_gpucluster.kit.node.peers import Peers
+from pytest_gpucluster.kit.node.peers import Peers, norm
 from pytest_gpucluster.suites.os.checks import hardware as checks
 
+if TYPE_CHECKING:
+    from pytest_gpucluster.core.check import Verdict
+    from pytest_gpucluster.core.majority import Norm
 
-def test_a_group_of_one_has_nothing_to_compare_with() -> None:
-    assert not_applicable(checks.swap(MEMORY, ALONE)) == (
-        "not stated in the cluster file, and no other node to compare with"
-    )
+GIB, MIB = 1 << 30, 1 << 20
 
 
-def test_memory_against_profile_and_peers() -> None:
-    many = Peers({"n1": MEMORY, "n2": MEMORY, "n3": replace(MEMORY, total=60 * 2**30)})
-    norm = many.of(GROUP, "total", checks.PEER_MEMORY_TOLERANCE)
-    passed(checks.memory(MEMORY, NodeProfile(memory=66 * 2**30), norm))
-    failed(checks.memory(MEMORY, NodeProfile(memory=128 * 2**30), norm), "memory")
-    failed(checks.memory(many.facts["n3"], NodeProfile(), norm), "memory")
-    passed(checks.memory(MEMORY, NodeProfile(), norm))
-    single = Peers({"n1": MEMORY}).of(GROUP, "total", checks.PEER_MEMORY_TOLERANCE)
-    assert not_applicable(checks.memory(MEMORY, NodeProfile(), single))
-    passed(checks.memory(MEMORY, NodeProfile(memory=64 * 2**30), single))
+def memory(total: int, profile: int | None, theirs: int | None) -> Verdict:
+    most = peers(total, theirs) if theirs else NONE
+    return checks.memory(replace(MEMORY, total=total), NodeProfile(memory=profile), most)
+
+
+@pytest.mark.parametrize(
+    ("total", "profile", "theirs", "expected"),
+    [
+        (95 * MIB, 100 * MIB, None, PASSED),
+        (105 * MIB, 100 * MIB, None, PASSED),
+        (95 * MIB - 1, 100 * MIB, None, CONFIGURE),  # the profile alone
+        (95 * MIB - 1, 100 * MIB, 9 * GIB, VENDOR),
+        (105 * MIB + 1, 100 * MIB, None, WARNING),
+        (990 * GIB, None, 1000 * GIB, PASSED),
+        (990 * GIB - 1, None, 1000 * GIB, VENDOR),
+        (15 * GIB, None, 16 * GIB, PASSED),  # 1 GiB of a small node
+        (15 * GIB - 1, None, 16 * GIB, VENDOR),
+        (2000 * GIB, 2000 * GIB, 1000 * GIB, PASSED),
+        (64 * GIB, None, None, NOT_APPLICABLE),
+    ],
+)
+def test_memory_at_its_bounds(total: int, profile: int | None, theirs: int | None, expected: str) -> None:
+    verdict = memory(total, profile, theirs)
+    assert judged(verdict) == (expected, [] if expected in {PASSED, NOT_APPLICABLE} else ["memory"])
+    assert [(it.name, it.value) for it in verdict.metrics] == [("memory_total", total / GIB)]
 
 
 def test_memory_of_a_group_in_halves_is_not_returned_to_its_vendor() -> None:
-    half = replace(MEMORY, total=60 * 2**30)
+    half = replace(MEMORY, total=60 * GIB)
     pages = [replace(one, total=one.total - 4096 * n) for n, one in enumerate((MEMORY, MEMORY, half, half))]
     fleet = Peers({f"n{n}": one for n, one in enumerate(pages, 1)})
-    norm = fleet.of(GROUP, "total", checks.PEER_MEMORY_TOLERANCE)
-    passed(checks.memory(MEMORY, NodeProfile(), norm))  # it lacks nothing
-    assert "64 GiB on n[1-2], 60 GiB on n[3-4]" in split(checks.memory(half, NodeProfile(), norm), "memory")
-    most = Peers({"n1": MEMORY, "n2": MEMORY, "n3": half}).of(GROUP, "total", checks.PEER_MEMORY_TOLERANCE)
+    most = fleet.of(GROUP, "total", checks.PEER_MEMORY_TOLERANCE)
+    assert judged(checks.memory(MEMORY, NodeProfile(), most)) == (PASSED, [])  # it lacks nothing
     verdict = checks.memory(half, NodeProfile(), most)
-    assert failed(verdict, "memory") == "60 GiB | 64 GiB, as on 2 of 3 nodes of its group"
-    assert verdict.action is Action.VENDOR
+    assert judged(verdict) == (CONFIGURE, ["memory"])
+    assert figures(verdict.findings[0].expected)[::3] == [64, 60]
 
 
-def test_governor() -> None:
-    passed(checks.governor({"performance": 8}, "performance", ALONE))
-    failed(checks.governor({"performance": 7, "powersave": 1}, "performance", ALONE), "governor")
-    failed(checks.governor({}, "performance", ALONE), "governor")
-    assert "no CPU frequency scaling" in not_applicable(checks.governor({}, None, peers({}, {})))
-    failed(checks.governor({"powersave": 8}, None, peers({"powersave": 8}, {"performance": 8})), "governor")
-    failed(checks.governor({}, None, peers({}, {"performance": 8})), "governor")
+@pytest.mark.parametrize(
+    ("online", "offline", "stated", "usual", "expected"),
+    [
+        (8, "", 8, NONE, PASSED),
+        (8, "", None, ALONE, PASSED),
+        (8, "", 9, NONE, CONFIGURE),
+        (7, "7", 8, NONE, CONFIGURE),
+        (6, "6-7", None, ALONE, CONFIGURE),
+        (6, "6-7", None, peers(8, 6), PASSED),  # SMT is off everywhere
+        (8, "7", None, norm({"n1": 8, "n2": 9}), CONFIGURE),
+        (8, "7", None, peers(8, 8), PASSED),
+        (8, "7", None, peers(8, 9), CONFIGURE),
+        (8, "7", 8, peers(8, 9), PASSED),
+        (6, "", None, norm({"n1": 8, "n2": 6}), CONFIGURE),  # halves
+        (8, "", None, norm({"n1": 8, "n2": 6}), PASSED),  # it lacks none
+    ],
+)
+def test_cpus(online: int, offline: str, stated: int | None, usual: Norm[Any], expected: str) -> None:
+    verdict = checks.cpus(replace(CPUS, online=online, offline=offline), stated, usual)
+    assert judged(verdict) == (expected, ["CPUs"] if expected == CONFIGURE else [])
+    assert [(it.name, it.value) for it in verdict.metrics] == [("cpus_online", online)]
+    assert all(("offline" in one.measured) is bool(offline) for one in verdict.findings)
 
 
-def test_memory_at_its_bounds() -> None:
-    def memory(total: int, profile: int | None, theirs: int | None) -> Verdict:
-        norm = peers(total, theirs) if theirs else NONE
-        return checks.memory(replace(MEMORY, total=total), NodeProfile(memory=profile), norm)
-
-    assert memory(95 << 20, 100 << 20, None).outcome is Outcome.PASSED
-    assert memory(105 << 20, 100 << 20, None).outcome is Outcome.PASSED
-    low = memory((95 << 20) - 1, 100 << 20, 9 << 30)
-    assert low.findings == (Finding("memory", "95 MiB", "100 MiB within 5%", Action.VENDOR),)
-    assert memory((95 << 20) - 1, 100 << 20, None).action is Action.CONFIGURE  # the profile alone
-    more = memory((105 << 20) + 1, 100 << 20, None)
-    assert more.advisories == (Advisory("memory", "105 MiB", "100 MiB within 5%"),)
-    passed(memory(990 << 30, None, 1000 << 30))
-    assert memory((990 << 30) - 1, None, 1000 << 30).findings == (
-        Finding("memory", "990 GiB", f"1000 GiB, {MOST}", Action.VENDOR),
+@pytest.mark.parametrize(
+    ("mine", "stated", "usual", "expected"),
+    [
+        ({"a": 8}, "a", NONE, PASSED),
+        ({"b": 1, "a": 7}, "a", NONE, CONFIGURE),
+        ({}, "a", NONE, CONFIGURE),
+        ({}, None, peers({}, {}), NOT_APPLICABLE),
+        ({}, None, peers({}, {"performance": 8}), CONFIGURE),
+        ({"performance": 8}, None, peers({"performance": 8}, {}), WARNING),
+    ],
+)
+def test_governor(mine: dict[str, int], stated: str | None, usual: Norm[Any], expected: str) -> None:
+    assert judged(checks.governor(mine, stated, usual)) == (
+        (expected, ["governor"] if expected in {CONFIGURE, WARNING} else [])
     )
-    passed(memory(15 << 30, None, 16 << 30))  # 1 GiB of a small node
-    assert memory((15 << 30) - 1, None, 16 << 30).action is Action.VENDOR
-    passed(memory(2000 << 30, 2000 << 30, 1000 << 30))
+
+
+def test_what_is_stated_is_compared_with_that() -> None:
+    for found, expected in ((checks.numa(CPUS, 2, NONE), PASSED), (checks.numa(CPUS, 4, NONE), CONFIGURE)):
+        assert result(found) == expected
+    assert result(checks.hugepages(MEMORY, 4, NONE)) == PASSED
+    assert result(checks.hugepages(MEMORY, 5, peers(4, 4))) == CONFIGURE
+    swap = checks.swap(MEMORY, NONE)
+    assert [(it.name, it.value, it.unit) for it in swap.metrics] == [("swap_used", 2, "MiB")]

@@ -1,144 +1,100 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
-from os_helpers import failed, not_applicable, passed, peers
+from counter_examples import CONFIGURE, DRAIN, MONITOR, NOT_APPLICABLE, PASSED, REBOOT, WARNING, result
+from judged import figures, judged
+from os_helpers import peers
 
-from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Outcome, Verdict
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.suites.os.checks import state as checks
 from pytest_gpucluster.suites.os.facts import Load
 from pytest_gpucluster.suites.os.software_facts import TimeSync
 
 
-def test_a_node_that_answers_not_fails_with_why() -> None:
-    passed(checks.responds(Answer("n1", 0)))
-    assert "timed out" in failed(checks.responds(Answer("n1", None, problem="timed out after 30 s")), "node")
-    assert "slurmd died" in failed(checks.responds(Answer("n1", 0), "slurmd died"), "node")
-    failed(checks.responds(Answer("n1", 137)), "node")
+@pytest.mark.parametrize(
+    ("sync", "expected"),
+    [
+        (TimeSync(synchronised=True, source="chronyc", offset=1.0), PASSED),
+        (TimeSync(synchronised=True, source="chronyc", offset=-1.0), PASSED),
+        (TimeSync(synchronised=True, source="chronyc", offset=None), PASSED),
+        (TimeSync(synchronised=True, source="ntpq", offset=1.5), CONFIGURE),
+        (TimeSync(synchronised=True, source="ntpq", offset=-3.0), CONFIGURE),
+        (TimeSync(synchronised=True, source="ntpq", offset=math.nan), CONFIGURE),
+        (TimeSync(synchronised=True, source="chronyc", offset=0.0, error=1.5), CONFIGURE),
+        (TimeSync(synchronised=False, source="timedatectl", offset=9.0), CONFIGURE),
+    ],
+)
+def test_the_time_service_at_its_bound(sync: TimeSync, expected: str) -> None:
+    verdict = checks.time_sync(sync)
+    assert judged(verdict) == (expected, [] if expected == PASSED else ["time service"])
+    if sync.offset is None:
+        assert verdict.metrics == ()
 
 
-def test_time_sync() -> None:
-    passed(checks.time_sync(TimeSync(synchronised=True, source="chronyc", offset=0.001)))
-    failed(checks.time_sync(TimeSync(synchronised=False, source="timedatectl")), "time service")
-    failed(checks.time_sync(TimeSync(synchronised=True, source="ntpq", offset=-3.0)), "time service")
-    failed(checks.time_sync(TimeSync(synchronised=True, source="ntpq", offset=math.nan)), "time service")
+def test_the_offset_of_the_time_is_measured() -> None:
+    verdict = checks.time_sync(TimeSync(synchronised=True, source="x", offset=-0.5))
+    assert [(it.name, it.value, it.unit) for it in verdict.metrics] == [("time_offset", -0.5, "s")]
 
 
 def test_long_values_are_shown_from_where_they_part() -> None:
     common = "x" * 500
-    said = failed(checks.user(common + "mine", peers(common + "mine", common + "theirs")), "id")
-    assert "mine" in said
-    assert "theirs" in said
-    assert len(said) < 500
-
-
-def test_sysctls() -> None:
-    passed(checks.sysctls({"a.b": "1 2"}, {"a.b": "1\t2"}))
-    failed(checks.sysctls({"a.b": "1", "c.d": ""}, {"a.b": "2", "c.d": "1"}), "a.b", "c.d")
-    assert not_applicable(checks.sysctls({}, {}))
-
-
-@pytest.mark.parametrize(("bits", "word"), [(1 << 4, "machine check"), (1 << 5, "page"), (1 << 7, "oops")])
-def test_a_kernel_that_is_damaged_says_so(bits: int, word: str) -> None:
-    assert word in failed(checks.taint(12_289 | bits), "kernel")
-    passed(checks.taint(12_289))  # NVIDIA's driver
-    passed(checks.taint(512))  # a warning
-
-
-def test_load_is_judged_by_cpu() -> None:
-    passed(checks.load(Load(4.0, 0, 0), 8, 0.5))
-    verdict = checks.load(Load(4.1, 0, 0), 8, 0.5)
-    assert verdict.findings == (Finding("load", "4.1 over 1 minute on 8 CPUs", "at most 4"),)
-    assert verdict.metrics == (Metric("load_per_cpu", 4.1 / 8, ""),)
-    assert verdict.action is Action.MONITOR
+    (found,) = checks.user(common + "mine", peers(common + "mine", common + "theirs")).findings
+    assert ("mine" in found.measured, "theirs" in found.expected) == (True, True)
+    assert len(found.measured + found.expected) < 500
 
 
 def test_sysctls_are_compared_with_blanks_folded() -> None:
-    assert checks.sysctls({}, {}).reason == "the cluster file states no os.sysctls"
     stated = {"vm.a": "1  2", "vm.b": "3", "vm.c": "4"}
     verdict = checks.sysctls({"vm.a": "1 2", "vm.b": "", "vm.c": "5"}, stated)
-    assert verdict.findings == (Finding("vm.b", "unknown to this kernel", "3"), Finding("vm.c", "5", "4"))
+    assert judged(verdict) == (CONFIGURE, ["vm.b", "vm.c"])
+    assert result(checks.sysctls({}, {})) == NOT_APPLICABLE
 
 
-def test_the_time_service_at_its_bound() -> None:
-    def sync(offset: float | None, *, synchronised: bool = True) -> Verdict:
-        return checks.time_sync(TimeSync(synchronised, "chronyc", offset, "leap status x"))
-
-    assert sync(1.0).outcome is sync(-1.0).outcome is sync(None).outcome is Outcome.PASSED
-    assert sync(None).metrics == ()
-    assert sync(1.5).findings == (Finding("time service", "offset 1.5 s (chronyc)", "within 1 s"),)
-    unsure = checks.time_sync(TimeSync(True, "chronyc", 0.0, error=1.5))
-    assert unsure.findings == (Finding("time service", "an error of up to 1.5 s (chronyc)", "within 1 s"),)
-    assert sync(9.0, synchronised=False).findings == (
-        Finding("time service", "not synchronised (chronyc: leap status x)", "synchronised"),
-    )
-
-
-@pytest.mark.parametrize("at", range(4))
-def test_each_taint_in_full(at: int) -> None:
-    bit, text = (
-        (4, "M: the processor reported a machine check exception"),
-        (5, "B: a page of memory was in a bad state"),
-        (7, "D: the kernel has died before (oops or BUG)"),
-        (14, "L: a soft lockup occurred"),
-    )[at]
-    verdict = checks.taint(1 << bit | 1 << 12)
-    if bit == 14:  # of a busy host of VMs
-        assert verdict.advisories == (Advisory("kernel", f"tainted {text}", "no such taint"),)
-        assert verdict.outcome is Outcome.PASSED
-    else:
-        assert verdict.findings == (Finding("kernel", f"tainted {text}", "no such taint"),)
-        assert verdict.action is Action.REBOOT
+@pytest.mark.parametrize(("bit", "expected"), [(4, REBOOT), (5, REBOOT), (7, REBOOT), (14, WARNING)])
+def test_a_kernel_that_is_damaged_says_so(bit: int, expected: str) -> None:
+    assert judged(checks.taint(1 << bit | 1 << 12)) == (expected, ["kernel"])
 
 
 def test_no_other_taint_is_a_fault() -> None:
-    assert (
-        checks.taint(sum(1 << bit for bit in range(20) if bit not in (4, 5, 7, 14))).outcome is Outcome.PASSED
-    )
+    others = sum(1 << bit for bit in range(20) if bit not in (4, 5, 7, 14))
+    assert judged(checks.taint(others)) == (PASSED, [])
 
 
-def test_losses_in_full() -> None:
-    def told(lost: str) -> tuple[str, str, Action]:
-        verdict = checks.responds(Answer("n1", None), lost)
-        return verdict.cause, verdict.hint, verdict.action
+def test_load_is_judged_by_cpu() -> None:
+    assert judged(checks.load(Load(4.0, 9, 9), 8, 0.5)) == (PASSED, [])
+    verdict = checks.load(Load(4.1, 0, 0), 8, 0.5)
+    assert judged(verdict) == (MONITOR, ["load"])
+    assert figures(verdict.findings[0].expected) == [4]
+    assert [(it.name, it.value) for it in verdict.metrics] == [("load_per_cpu", 4.1 / 8)]
 
-    assert told("TaskProlog failed") == checks._LOSSES[0][1:]
-    assert told("its slurmd starts no task") == checks._LOSSES[1][1:]
-    assert told("its agent's task ended") == checks._LOSSES[2][1:]
-    assert [loss[3] for loss in checks._LOSSES] == [Action.CONFIGURE, Action.DRAIN, Action.MONITOR]
-    assert told("other")[2] is Action.REBOOT
-    words = "its agent's task ended"
-    assert checks.responds(Answer("n1", None, problem=words)).action is Action.MONITOR
-    assert (
-        checks.responds(Answer("n1", None, problem=words), "gone").action is Action.REBOOT
-    )  # the channel's word
-    healthy = checks.responds(Answer("n1", 0))
-    assert (healthy.outcome, healthy.action) == (Outcome.PASSED, Action.REBOOT)
+
+SILENT = "silent for 15 s: hung or unreachable; see its console and slurmd"
 
 
 @pytest.mark.parametrize(
     ("lost", "words", "action"),
     [
-        (
-            "its agent's task ended: Exited with exit code 1 (slurmstepd-gpu03: error: TaskProlog failed status=1)",
-            "TaskProlog",
-            Action.CONFIGURE,
-        ),
-        ("its slurmd starts no task (Connection refused): systemctl status slurmd", "slurmd", Action.DRAIN),
-        ("its agent's task ended: Killed: see slurmd's log there", "killed", Action.MONITOR),
-        ("silent for 15 s: hung or unreachable; see its console and slurmd", "hangs", Action.REBOOT),
+        ("its agent's task ended: Exited (slurmstepd: error: TaskProlog failed)", "TaskProlog", CONFIGURE),
+        ("its slurmd starts no task (Connection refused): systemctl status slurmd", "slurmd", DRAIN),
+        ("its agent's task ended: Killed: see slurmd's log there", "killed", MONITOR),
+        (SILENT, "hangs", REBOOT),
     ],
 )
 def test_a_node_that_does_not_respond_is_reported_with_reason_and_remedy(
-    lost: str, words: str, action: Action
+    lost: str, words: str, action: str
 ) -> None:
-    verdict = checks.responds(Answer("n1", None), lost)
-    assert checks.responds(Answer("n1", None, problem=f"node lost: {lost}")) == replace(
-        verdict, findings=(replace(verdict.findings[0], measured=f"node lost: {lost}"),)
-    )
-    assert words in verdict.cause
-    assert verdict.action is action
-    assert ("power-cycle" in verdict.hint) == (action is Action.REBOOT)
+    said = checks.responds(Answer("n1", None, problem=f"node lost: {lost}"))
+    # what the channel says of the node counts more than its last answer
+    for verdict in (said, checks.responds(Answer("n1", None, problem=SILENT), lost)):
+        assert judged(verdict) == (action, ["node"])
+        assert words in verdict.cause
+        assert ("power-cycle" in verdict.hint) == (action == REBOOT)
+
+
+def test_a_node_that_ends_true_with_another_status() -> None:
+    assert judged(checks.responds(Answer("n1", 0))) == (PASSED, [])
+    assert judged(checks.responds(Answer("n1", 137))) == (MONITOR, ["node"])
+    assert judged(checks.responds(Answer("n1", 0), "dead")) == (REBOOT, ["node"])
+    assert judged(checks.responds(Answer("n1", None))) == (REBOOT, ["node"])

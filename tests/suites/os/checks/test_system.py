@@ -1,171 +1,135 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from os_helpers import ALONE, MOST, NO_OTHER, failed, not_applicable, passed, peers
+import pytest
+from counter_examples import CONFIGURE, MONITOR, NOT_APPLICABLE, PASSED, WARNING, result
+from judged import figures, judged
+from os_helpers import ALONE, NONE, peers
 
-from pytest_gpucluster.core.check import Action, Advisory, Finding, Outcome
 from pytest_gpucluster.kit.node.peers import norm
 from pytest_gpucluster.suites.os.checks import system as checks
+from pytest_gpucluster.suites.os.checks.system import CommonTime
 from pytest_gpucluster.suites.os.facts import Clock
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+
+@pytest.mark.parametrize(
+    ("mine", "stated", "expected"),
+    [
+        ("6.8.0-51-generic", "6.8.0-*", PASSED),
+        ("6.8.0", "6.8.0", PASSED),
+        ("6.8.0", "*", PASSED),
+        ("6.8.0-51-generic", "6.8.0", CONFIGURE),
+        ("6.8.0", "6.1*", CONFIGURE),
+    ],
+)
+def test_a_stated_kernel_may_be_a_prefix(mine: str, stated: str, expected: str) -> None:
+    assert result(checks.kernel(mine, stated, NONE)) == expected
 
 
-def test_release_as_stated_or_alike() -> None:
-    passed(checks.release("ubuntu 22.04", "Ubuntu 22.04", ALONE))
-    failed(checks.release("ubuntu 20.04", "ubuntu 22.04", ALONE), "release")
-    odd = peers("ubuntu 20.04", "ubuntu 22.04")
-    assert "3 of 4" in failed(checks.release("ubuntu 20.04", None, odd), "release")
-    passed(checks.release("ubuntu 22.04", None, odd))
-
-
-def test_kernel_takes_a_prefix() -> None:
-    passed(checks.kernel("6.8.0-51-generic", "6.8.0-*", ALONE))
-    failed(checks.kernel("6.8.0-51-generic", "6.8.0", ALONE), "kernel")
-    failed(checks.kernel("5.15.0", None, peers("5.15.0", "6.8.0")), "kernel")
-
-
-def test_cmdline_names_the_words() -> None:
-    said = failed(
-        checks.cmdline("quiet nosmt", peers("quiet nosmt", "quiet iommu=pt")), "kernel command line"
-    )
-    assert "additional: nosmt; missing: iommu=pt" in said
-    passed(checks.cmdline("quiet", peers("x", "quiet")))
-
-
-def test_uptime_bounds() -> None:
-    passed(checks.uptime(7200, 3600, 86400))
-    failed(checks.uptime(60, 3600, None), "uptime")
-    failed(checks.uptime(90000, None, 86400), "uptime")
-    verdict = checks.uptime(60, None, None)
-    assert not_applicable(verdict)
-    assert verdict.metrics[0].value == 60
-
-
-def clocks(**seconds: float) -> Mapping[str, Clock]:
-    return {name: Clock(1000 + value, 1000.0, 1000.5) for name, value in seconds.items()}
-
-
-def test_clock_skew_is_what_the_window_of_the_answer_can_not_explain() -> None:
-    fleet = clocks(n1=0.1, n2=0.3, n3=120, n4=0.2)
-    common = checks.CommonTime.of(fleet, 1.0)
-    for name in ("n1", "n2", "n4"):
-        passed(checks.clock(fleet[name], common, 1.0))
-    assert "ahead" in failed(checks.clock(fleet["n3"], common, 1.0), "clock")
-    late = Clock(1009.0, 1000.0, 1009.5)  # an answer that took long is no skew
-    passed(checks.clock(late, common, 1.0))
-    assert checks.clock(fleet["n3"], common, 1.0).action is Action.CONFIGURE
-    few = replace(common, agreeing=3)  # of 5, with the controller's
-    assert failed(checks.clock(fleet["n3"], few, 1.0), "clock")
-    behind = Clock(900, 1000.0, 1000.5)
-    assert "behind" in failed(checks.clock(behind, common, 1.0), "clock")
-
-
-def test_answers_of_very_different_length_make_no_skew() -> None:
-    """A wide fleet starts over seconds: the windows differ, and all of them hold the one time."""
-    ends = [
-        (0.0, 9.0),
-        (0.1, 8.0),
-        (5.0, 5.1),
-        (6.0, 6.1),
-        (7.9, 9.5),
-        (8.9, 9.0),
-    ]  # asked at 0, answered at 9 and so on
-    fleet = {f"n{place}": Clock(read, 0.0, received) for place, (read, received) in enumerate(ends)}
-    for clock in fleet.values():
-        passed(checks.clock(clock, checks.CommonTime.of(fleet, 1.0), 1.0))
-    fleet["n0"] = Clock(60.0, 0.0, 9.0)
-    assert "at least 51.000 s ahead of the time that 6 of 7 clocks share" in failed(
-        checks.clock(fleet["n0"], checks.CommonTime.of(fleet, 1.0), 1.0), "clock"
-    )
-
-
-def test_between_two_clocks_the_controller_decides() -> None:
-    fleet = clocks(n1=0.2, n2=-300)
-    common = checks.CommonTime.of(fleet, 1.0)
-    passed(checks.clock(fleet["n1"], common, 1.0))
-    failed(checks.clock(fleet["n2"], common, 1.0), "clock")
-
-
-def test_two_halves_of_a_fleet_accuse_nobody() -> None:
-    bare = {"n1": Clock(100.0), "n2": Clock(100.3), "n3": Clock(160.0), "n4": Clock(160.2)}
-    for clock in bare.values():
-        passed(checks.clock(clock, checks.CommonTime.of(bare, 1.0), 1.0))
-
-
-def test_a_fleet_that_differs_from_the_controller_is_no_skew() -> None:
-    fleet = clocks(n1=50, n2=50.2, n3=50.1)
-    for clock in fleet.values():
-        passed(checks.clock(clock, checks.CommonTime.of(fleet, 1.0), 1.0))
-
-
-def test_clocks_without_windows_and_alone() -> None:
-    bare = {"n1": Clock(100.0), "n2": Clock(100.3), "n3": Clock(160.0)}
-    passed(checks.clock(bare["n1"], checks.CommonTime.of(bare, 1.0), 1.0))
-    failed(checks.clock(bare["n3"], checks.CommonTime.of(bare, 1.0), 1.0), "clock")
-    one = {"n1": Clock(100.0, 1.0, 2.0)}
-    assert not_applicable(checks.clock(one["n1"], checks.CommonTime.of(one, 1.0), 1.0))
-
-
-def test_bounds_of_uptime() -> None:
-    assert checks.uptime(60, 60, 60).outcome is Outcome.PASSED
-    assert checks.uptime(59, 60, None).findings == (Finding("uptime", "59 s", "at least 1 min"),)
-    assert checks.uptime(61, None, 60).findings == (Finding("uptime", "1 min 1 s", "at most 1 min"),)
-    for verdict in (checks.uptime(60, 60, None), checks.uptime(60, None, 60)):
-        assert (verdict.outcome, verdict.reason) == (Outcome.PASSED, "")
-    assert checks.uptime(59, 60, None).reason == checks.uptime(61, None, 60).reason == ""
+def test_a_stated_release_counts_whatever_the_others_have() -> None:
+    assert result(checks.release("a 1", "A 1", NONE)) == PASSED
+    assert result(checks.release("a 1", "a 2", peers("a 1", "a 1"))) == CONFIGURE
 
 
 def test_words_of_the_command_line() -> None:
-    verdict = checks.cmdline("b a", peers("b a", "a"))
-    assert verdict.advisories == (Advisory("kernel command line", "additional: b; missing: none", MOST),)
-    verdict = checks.cmdline("a", peers("a", "a d c"))
-    assert verdict.findings == (Finding("kernel command line", "additional: none; missing: c d", MOST),)
-    halves = norm({"n1": "a", "n2": "b"})
-    assert checks.cmdline("a", halves).findings == (
-        Finding(
-            "kernel command line",
-            "a",
-            "one value on all nodes of its group; no majority: a on n1, b on n2",
-            Action.CONFIGURE,
-        ),
+    more = checks.cmdline("b a", peers("b a", "a"))
+    assert (judged(more)[0], more.advisories[0].measured) == (WARNING, "additional: b; missing: none")
+    less = checks.cmdline("a", peers("a", "a d c"))
+    assert (judged(less)[0], less.findings[0].measured) == (CONFIGURE, "additional: none; missing: c d")
+    assert result(checks.cmdline("a", norm({"n1": "a", "n2": "b"}))) == CONFIGURE
+    assert result(checks.cmdline("x", ALONE)) == NOT_APPLICABLE
+
+
+@pytest.mark.parametrize(
+    ("seconds", "least", "most", "expected"),
+    [
+        (60, 60, 60, PASSED),
+        (60, 60, None, PASSED),
+        (60, None, 60, PASSED),
+        (59, 60, None, MONITOR),
+        (61, None, 60, MONITOR),
+        (60, None, None, NOT_APPLICABLE),
+    ],
+)
+def test_bounds_of_uptime(seconds: int, least: int | None, most: int | None, expected: str) -> None:
+    verdict = checks.uptime(seconds, least, most)
+    assert result(verdict) == expected
+    assert [(it.name, it.value) for it in verdict.metrics] == [("uptime", seconds)]
+
+
+@pytest.mark.parametrize(
+    ("mine", "node", "shown", "expected"),
+    [
+        ("GPU01.site", "gpu01.x", "", PASSED),
+        ("vm", "gpu01", "vm.site", PASSED),  # NodeHostname in slurm.conf
+        ("gpu02", "gpu01", "gpu01", CONFIGURE),
+        ("gpu02", "gpu01", "vm", CONFIGURE),
+    ],
+)
+def test_the_name_of_the_host(mine: str, node: str, shown: str, expected: str) -> None:
+    assert result(checks.hostname(mine, node, shown)) == expected
+
+
+# --- clocks
+
+
+def clocks(**seconds: float) -> dict[str, Clock]:
+    return {name: Clock(1000 + value, 1000.0, 1000.5) for name, value in seconds.items()}
+
+
+def skewed(fleet: dict[str, Clock]) -> list[str]:
+    common = CommonTime.of(fleet, 1.0)
+    return [name for name, clock in fleet.items() if result(checks.clock(clock, common, 1.0)) == CONFIGURE]
+
+
+# a wide fleet starts over seconds: the windows differ, and all of them hold the one time
+WIDE = {
+    f"n{n}": Clock(read, 0.0, received)
+    for n, (read, received) in enumerate(
+        [(0.0, 9.0), (0.1, 8.0), (5.0, 5.1), (6.0, 6.1), (7.9, 9.5), (8.9, 9.0)]
     )
-    assert checks.cmdline("a", halves).reason == ""
-    assert checks.cmdline("a", peers("a", "a")).outcome is Outcome.PASSED
-    assert (checks.cmdline("x", ALONE).reason, checks.cmdline("x", ALONE).outcome) == (
-        NO_OTHER,
-        Outcome.NOT_APPLICABLE,
-    )
+}
+
+
+@pytest.mark.parametrize(
+    ("fleet", "wrong"),
+    [
+        (clocks(n1=0.1, n2=0.3, n3=120, n4=0.2), ["n3"]),
+        ({**clocks(n1=0.1, n2=0.3, n3=0.2), "late": Clock(1009.0, 1000.0, 1009.5)}, []),  # a slow answer
+        (WIDE, []),
+        ({**WIDE, "n0": Clock(60.0, 0.0, 9.0)}, ["n0"]),
+        (clocks(n1=0.2, n2=-300), ["n2"]),  # between two clocks the controller decides
+        (clocks(n1=50, n2=50.2, n3=50.1), []),  # the controller is the one that differs
+        ({f"n{t}": Clock(t) for t in (100.0, 100.3, 160.0, 160.2)}, []),  # halves
+        ({f"n{t}": Clock(t) for t in (100.0, 100.3, 160.0)}, ["n160.0"]),
+    ],
+)
+def test_clock_skew_is_what_the_window_of_the_answer_can_not_explain(
+    fleet: dict[str, Clock], wrong: list[str]
+) -> None:
+    assert skewed(fleet) == wrong
 
 
 def test_a_clock_at_its_bound() -> None:
-    assert checks.clock(Clock(99), checks.CommonTime(0, 0, 1, 1), 1).metrics == ()
-    assert checks.clock(Clock(99), checks.CommonTime(0, 0, 1, 1), 1).findings == ()
-    common = checks.CommonTime(10, 20, 2, 3)
+    common = CommonTime(10, 20, 2, 3)
     for time in (9.0, 21.0):
-        assert checks.clock(Clock(time), common, 1).outcome is Outcome.PASSED
-    assert checks.clock(Clock(21.5), common, 1).findings == (
-        Finding("clock", "at least 1.500 s ahead of the time that 2 of 3 clocks share", "within 1 s"),
-    )
-    assert checks.clock(Clock(8.5), checks.CommonTime(10, 20, 1, 2), 1).findings == (
-        Finding("clock", "at least 1.500 s behind the time that 1 of 2 clocks share", "within 1 s"),
-    )
+        assert result(checks.clock(Clock(time), common, 1)) == PASSED
+    ahead, behind = checks.clock(Clock(21.5), common, 1), checks.clock(Clock(8.5), common, 1)
+    assert [figures(it.findings[0].measured) for it in (ahead, behind)] == [[1.5, 2, 3]] * 2
+    assert ("ahead" in ahead.findings[0].measured, "behind" in behind.findings[0].measured) == (True, True)
+    assert [it.metrics[0].value for it in (ahead, behind)] == [1.5, -1.5]
+    assert result(checks.clock(Clock(8.5), replace(common, agreeing=1, nodes=2), 1)) == CONFIGURE
+    alone = checks.clock(Clock(99), CommonTime(0, 0, 1, 1), 1)
+    assert (result(alone), alone.metrics) == (NOT_APPLICABLE, ())
 
 
 def test_the_time_that_most_clocks_share() -> None:
-    assert checks.CommonTime.of({}, 1.0) == checks.CommonTime(0.0, 0.0, 1, 0)
-    assert checks.CommonTime.of({"a": Clock(5.0)}, 1.0) == checks.CommonTime(5.0, 5.0, 1, 1)
     timed = {"a": Clock(5.0, 4.0, 4.5)}
-    assert checks.CommonTime.of(timed, 1.0) == checks.CommonTime(
-        0.5, 1.0, 1, 1
-    )  # one node: the controller has no voice
-    assert checks.CommonTime.of({**timed, "b": Clock(4.25, 4.0, 4.5)}, 1.0) == checks.CommonTime(
-        0.25, 0.25, 3, 3
-    )
-    assert checks.CommonTime.of({**timed, "b": Clock(9.0)}, 1.0).nodes == 2  # its window is not known
-    assert checks._shared([(0.0, 2.0), (1.0, 3.0)], 0.0) == (1.0, 2.0, 2)
-    assert checks._shared([(0.0, 1.0), (5.0, 6.0)], 0.0) == (0.0, 6.0, 1)
-    assert checks._shared([(0.0, 0.0), (1.0, 1.0)], 0.5) == (0.5, 0.5, 2)
+    assert CommonTime.of({}, 1.0) == CommonTime(0.0, 0.0, 1, 0)
+    assert CommonTime.of({"a": Clock(5.0)}, 1.0) == CommonTime(5.0, 5.0, 1, 1)
+    assert CommonTime.of(timed, 1.0) == CommonTime(0.5, 1.0, 1, 1)  # one node: the controller has no voice
+    assert CommonTime.of({**timed, "b": Clock(4.25, 4.0, 4.5)}, 1.0) == CommonTime(0.25, 0.25, 3, 3)
+    assert CommonTime.of({**timed, "b": Clock(9.0)}, 1.0).nodes == 2  # its window is not known
+    pairs = {"a": Clock(2.0, 0.0, 2.0), "b": Clock(3.0, 0.0, 2.0)}
+    assert CommonTime.of(pairs, 0.0).nodes == 3
