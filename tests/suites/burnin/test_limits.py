@@ -355,3 +355,9 @@ def test_a_fleet_in_two_halves_has_stragglers_that_drain_nobody() -> None:
     whole.take_limits(profile_of(bf16=600.0))
     assert stragglers.stragglers(whole, "c", CONFIG).outcome is Outcome.PASSED, "one fault, one verdict"
     assert load_checks.matmul(whole, "c", CONFIG).action is Action.MONITOR  # half of the fleet
+
+
+def test_every_rate_of_a_burn_in_may_have_a_limit() -> None:
+    gpu = "fp64 fp32 tf32 fp16 bf16 fp8 int8 hbm h2d d2h peer nccl_alone nccl_pairs"
+    for metric in f"{gpu} cpu memory storage_write storage_read rdma".split():
+        assert BurninConfig(expect={metric: 1.0}).expect == {metric: 1.0}

@@ -92,6 +92,8 @@ def test_a_line_is_added_up() -> None:
     told.add(line("hbm", deltas={"U": {"xid_79": 2}}, sensors={"U": {"sm_mhz": 900}}, unread={"xid": "no"}))
     assert (told.rose, told.rose_in) == ({"U": {"xid_79": 3}}, {"U xid_79": ["matmul", "hbm"]})
     assert (told.unread, told.peaks["U"].sm_mhz, told.ran["hbm"]) == ({"xid": "no"}, [1500], 0)
+    told.add(line("hbm", strangers={"V": ["nvidia-cuda-mps-server (pid 8)"]}))
+    assert (told.strangers, told.shared) == ({"U": ["b"]}, {"U": {"matmul": 1}})
     assert NodeTotals.from_dict(told.as_dict()) == told
 
 

@@ -336,6 +336,8 @@ def test_rows_go_before_the_floor() -> None:
 
 
 def test_without_row_and_links_nothing_is_judged() -> None:
+    with pytest.raises(NoThresholdError):
+        bandwidth(run_8(), H200, nodes=2, gpus_per_node=8, env={})
     verdict = above_floor("topology: cut", rows=())
     assert verdict.outcome is Outcome.NOT_CHECKED
     assert verdict.reason.startswith("no threshold for all_reduce on 1 nodes x 8 GPUs")
