@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from counter_examples import CounterExample
+from counter_examples import CounterExample, result
 
-from pytest_gpucluster.core.check import Outcome
-from pytest_gpucluster.core.errors import NotAvailable, NotJudged
 from pytest_gpucluster.suites.burnin.config import BurninConfig
 from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpucluster.core.check import Action, Check, Finding, Verdict
+    from pytest_gpucluster.core.check import Check, Verdict
 
 NAME = "NVIDIA H200"
 CONFIG = BurninConfig()
@@ -80,9 +78,9 @@ def failed(verdict: Verdict) -> list[str]:
     return [f"{finding.part}: {finding.measured}" for finding in verdict.findings]
 
 
-def nccl_line(node: str, **result: Any) -> dict[str, Any]:
-    base = {"load": "nccl", "gpu": 0, "uuid": gpu_of(node, 0)}
-    return {"load": "nccl", "results": [{**base, **result}]}
+def nccl_line(node: str, **told: Any) -> dict[str, Any]:
+    about = {"load": "nccl", "gpu": 0, "uuid": gpu_of(node, 0)}
+    return {"load": "nccl", "results": [{**about, **told}]}
 
 
 def idle_gpus(nodes: int, *reasons: str) -> BurninResult:
@@ -106,16 +104,9 @@ def one_node(**lines: list[dict[str, Any]]) -> tuple[BurninResult, NodeTotals]:
     return whole, whole.nodes["a"]
 
 
-def judged(verdict: Verdict, *expected: Finding, action: Action) -> None:
-    assert verdict.findings == expected
-    assert (verdict.outcome, verdict.action) == (Outcome.FAILED, action)
-    assert verdict.cause
-    assert verdict.hint
-
-
-def reason(verdict: Verdict, expected: NotJudged) -> None:
-    outcome = Outcome.NOT_CHECKED if isinstance(expected, NotAvailable) else Outcome.NOT_APPLICABLE
-    assert (verdict.outcome, verdict.reason, verdict.findings) == (outcome, str(expected), ())
+def reason(verdict: Verdict, expected: str, words: str = "") -> None:
+    """Assert that nothing was judged: with this outcome, for a reason that has these words."""
+    assert (result(verdict), words in verdict.reason, verdict.findings) == (expected, True, ()), verdict
 
 
 def example(

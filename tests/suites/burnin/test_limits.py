@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
-from burnin_helpers import CONFIG, NAME, failed, fleet, gpu_of, hello, load
+from burnin_helpers import CONFIG, NAME, fleet, gpu_of, hello, load
+from counter_examples import DRAIN, MONITOR, PASSED, result
+from judged import figures, judged
 from pydantic import ValidationError
 
 from pytest_gpucluster import config as configs
 from pytest_gpucluster.config.models import GpuProfile, Profile
-from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome
-from pytest_gpucluster.core.outliers import Halves, outliers
+from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, Verdict
 from pytest_gpucluster.kit.gpu.gpu_peaks import KNOWN, LANE, Floor, figures_of, floor_of
-from pytest_gpucluster.suites.burnin import load_checks, removal, stragglers
+from pytest_gpucluster.suites.burnin import load_checks, stragglers
 from pytest_gpucluster.suites.burnin.config import (
-    DTYPES,
-    GPU_METRICS,
-    HOST_METRICS,
     BurninConfig,
     BurninLimit,
 )
@@ -138,19 +137,8 @@ MEASURED = {"fp64": 61.9, "fp32": 51.2, "tf32": 359.4, "fp16": 651.6, "bf16": 68
 
 @pytest.mark.parametrize("profile", ["h200-8", "h200-8-nonvls", "h200-vm", "azure-nd96isr-h200-v5"])
 def test_a_sound_h200_is_far_above_its_limits_and_one_at_70_percent_is_below(profile: str) -> None:
-    rows: dict[str, float] = {
-        row.metric: row.drain_below for row in configs.load_profile(profile).rows(BurninLimit)
-    }
-    assert rows == {
-        "fp64": 49,
-        "fp32": 40,
-        "tf32": 290,
-        "fp16": 520,
-        "bf16": 545,
-        "fp8": 1000,
-        "int8": 700,
-        "hbm": 3600,
-    }
+    rows = {row.metric: row.drain_below for row in configs.load_profile(profile).rows(BurninLimit)}
+    assert rows.keys() == MEASURED.keys()
     for metric, value in MEASURED.items():
         assert 0.7 * value < rows[metric] < 0.85 * value, metric
 
@@ -219,16 +207,6 @@ def test_a_limit_that_could_never_work_is_refused(expect: dict[str, float]) -> N
         BurninLimit(metric=metric, drain_below=value, source="x")
 
 
-def test_every_rate_of_a_burn_in_may_have_a_limit() -> None:
-    assert DTYPES == ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
-    assert (*DTYPES, "hbm") == GPU_METRICS
-    assert HOST_METRICS == (
-        "h2d", "d2h", "peer", "nccl_alone", "nccl_pairs", "cpu", "memory", "storage_write", "storage_read", "rdma"
-    )  # fmt: skip
-    for metric in (*GPU_METRICS, *HOST_METRICS):
-        assert BurninConfig(expect={metric: 1.0}).expect == {metric: 1.0}
-
-
 # --- what is below it
 
 PART = "GPU 1 (GPU-a-1, 0000:10:00.0)"
@@ -237,25 +215,24 @@ PART = "GPU 1 (GPU-a-1, 0000:10:00.0)"
 @pytest.mark.parametrize(
     ("kind", "own", "metric", "check", "action"),
     [
-        ("matmul", {"tflops": 599.0}, "bf16", load_checks.matmul, Action.DRAIN),
-        ("hbm", {"gbs": 599.0}, "hbm", load_checks.memory_bandwidth, Action.RESET_GPU),
-        ("copies", {"h2d": 599.0, "d2h": 600.0}, "h2d", load_checks.copies, Action.DRAIN),
-        ("copies", {"h2d": 600.0, "d2h": 599.0}, "d2h", load_checks.copies, Action.DRAIN),
-        ("peer", {"gbs": 599.0}, "peer", load_checks.peer, Action.DRAIN),
+        ("matmul", {"tflops": 599.0}, "bf16", load_checks.matmul, DRAIN),
+        ("hbm", {"gbs": 599.0}, "hbm", load_checks.memory_bandwidth, "reset gpu"),
+        ("copies", {"h2d": 599.0, "d2h": 600.0}, "h2d", load_checks.copies, DRAIN),
+        ("copies", {"h2d": 600.0, "d2h": 599.0}, "d2h", load_checks.copies, DRAIN),
+        ("peer", {"gbs": 599.0}, "peer", load_checks.peer, DRAIN),
     ],
 )
 def test_a_rate_of_a_gpu_below_its_limit_fails(
-    kind: str, own: dict[str, float], metric: str, check: Any, action: Action
+    kind: str, own: dict[str, float], metric: str, check: Any, action: str
 ) -> None:
     high = {"tflops": 600.0, "gbs": 600.0, "h2d": 600.0, "d2h": 600.0}
+    limit = BurninConfig(expect={metric: 600})
     whole = fleet(1, a=[load("a", kind, own=dict.fromkeys(range(4), high) | {1: high | own})])
-    verdict = check(whole, "a", BurninConfig(expect={metric: 600}))
-    unit = "TFLOP/s" if kind == "matmul" else "GB/s"
-    expected = f">= 600 {unit}: burnin.expect of the cluster file"
-    assert verdict.findings == (Finding(PART, f"{metric} 599 {unit}", expected),)
-    assert verdict.action is action
+    verdict = check(whole, "a", limit)
+    assert (judged(verdict), figures(verdict.findings[0].measured)) == ((action, [PART]), [599])
+    assert figures(verdict.findings[0].expected) == [600]
     equal = fleet(1, a=[load("a", kind, own=dict.fromkeys(range(4), high))])
-    assert check(equal, "a", BurninConfig(expect={metric: 600})).outcome is Outcome.PASSED
+    assert check(equal, "a", limit).outcome is Outcome.PASSED
 
 
 def host(metric: str, value: float, nodes: int = 1) -> BurninResult:
@@ -296,42 +273,20 @@ def test_a_gpu_whose_power_was_limited_is_watched_and_not_drained() -> None:
     assert (finding.action, verdict.action) == (Action.MONITOR, Action.MONITOR)
 
 
-@pytest.mark.parametrize(
-    ("limit_w", "default_w", "capped"),
-    [
-        (693.0, 700.0, False),
-        (692.9, 700.0, True),
-        (700.0, 700.0, False),
-        (None, 700.0, False),
-        (400.0, None, False),
-    ],
-)
-def test_a_power_limit_is_set_where_it_is_one_percent_below_the_cards_own(
-    limit_w: float | None,
-    default_w: float | None,
-    capped: bool,
-) -> None:
-    told = NodeTotals("a", hello=hello("a", gpus=1))
-    assert told.hello is not None
-    told.hello["gpus"][0].update(power_limit=limit_w, power_default=default_w)
-    assert bool(told.gpus[gpu_of("a", 0)].capped) == capped
+def test_where_most_are_below_nobody_is_drained() -> None:
+    def of(slow_a: int, slow_b: int) -> Verdict:
+        slow = {"a": slow_a, "b": slow_b}
+        lines = {
+            name: [load(name, "matmul", own={key: {"tflops": 300.0} for key in range(count)})]
+            for name, count in slow.items()
+        }
+        return load_checks.matmul(fleet(2, **lines), "a", CONFIG)
 
-
-def test_where_most_are_below_the_verdict_says_so() -> None:
-    slow = {"tflops": 300.0}
-    most = fleet(2, a=[load("a", "matmul", own=dict.fromkeys(range(3), slow))],
-                 b=[load("b", "matmul", own=dict.fromkeys(range(2), slow))])  # fmt: skip
-    words = "; 5 of 8 in the fleet are below: first check the settings, the driver and the switches that they share"
-    verdict = load_checks.matmul(most, "a", CONFIG)
-    assert len(verdict.findings) == 3
-    assert all(finding.expected.endswith(words) for finding in verdict.findings)
-    assert verdict.action is Action.MONITOR  # what most have in common is the cause
-    half = fleet(2, a=[load("a", "matmul", own=dict.fromkeys(range(4), slow))], b=[load("b", "matmul")])
-    assert not any(
-        "first check" in finding.expected for finding in load_checks.matmul(half, "a", CONFIG).findings
-    )
+    assert (len(of(3, 2).findings), result(of(3, 2))) == (3, MONITOR)
+    assert "5 of 8 in the fleet are below" in of(3, 2).findings[0].expected
+    assert not any("first check" in it.expected for it in of(4, 0).findings)
     alone = BurninResult({"a": NodeTotals("a", hello=hello("a", gpus=1), rounds=1)}, 60, 1)
-    alone.nodes["a"].add(load("a", "matmul", gpus=1, own={0: slow}))
+    alone.nodes["a"].add(load("a", "matmul", gpus=1, own={0: {"tflops": 300.0}}))
     assert "first check" not in load_checks.matmul(alone, "a", CONFIG).findings[0].expected
 
 
@@ -342,127 +297,67 @@ def pairs(busbw: dict[tuple[str, str], float], alone: float = 340.0) -> BurninRe
     """A fleet that was measured alone and in these pairs."""
     whole = fleet(len({name for pair in busbw for name in pair}))
     for members, value in [*busbw.items(), *(((name,), alone) for name in whole.nodes)]:
+        told = {"members": [*members], "busbw": value, "wrong": 0}
         for name in members:
-            results = [
-                {
-                    "load": "nccl",
-                    "gpu": i,
-                    "uuid": gpu_of(name, i),
-                    "members": [*members],
-                    "busbw": value,
-                    "wrong": 0,
-                }
-                for i in range(4)
-            ]
+            results = [{"load": "nccl", "gpu": i, "uuid": gpu_of(name, i), **told} for i in range(4)]
             whole.nodes[name].add({"load": "nccl", "results": results})
     return whole
 
 
 def test_a_node_that_is_slow_alone_is_reported_once() -> None:
-    strict = BurninConfig(expect={"nccl_alone": 341})
-    verdict = load_checks.nccl(pairs({("a", "b"): 100.0}), "a", strict)
-    assert failed(verdict) == ["node: nccl_alone 340 GB/s"]
-    assert verdict.action is Action.MONITOR
-    assert (
-        load_checks.nccl(pairs({("a", "b"): 100.0}), "a", BurninConfig(expect={"nccl_alone": 340})).findings
-        == ()
-    )
-
-
-def four_nodes(slow: str) -> BurninResult:
-    met = [("a", "b"), ("a", "c"), ("a", "d"), ("b", "c"), ("b", "d"), ("c", "d")]
-    return pairs({pair: 40.0 if slow in pair else 90.0 for pair in met})
+    whole = pairs({("a", "b"): 100.0})
+    for limit, expected in ((341, (MONITOR, ["node"])), (340, (PASSED, []))):
+        verdict = load_checks.nccl(whole, "a", BurninConfig(expect={"nccl_alone": limit}))
+        assert judged(verdict) == expected
 
 
 def test_a_node_that_is_slow_with_partners_that_are_fast_with_others_is_drained() -> None:
+    met = itertools.combinations("abcd", 2)
+    whole = pairs({pair: 40.0 if "a" in pair else 90.0 for pair in met})
     strict = BurninConfig(expect={"nccl_pairs": 80})
-    verdict = load_checks.nccl(four_nodes("a"), "a", strict)
-    expected = ">= 80 GB/s: burnin.expect of the cluster file"
-    assert verdict.findings == (Finding("node", "nccl_pairs 40 GB/s with the best of 3 partners", expected),)
-    assert verdict.action is Action.DRAIN
+    verdict = load_checks.nccl(whole, "a", strict)
+    assert (judged(verdict), figures(verdict.findings[0].measured)) == ((DRAIN, ["node"]), [40, 3])
     for other in "bcd":
-        assert load_checks.nccl(four_nodes("a"), other, strict).outcome is Outcome.PASSED
-    assert load_checks.nccl(four_nodes("a"), "a", CONFIG).outcome is Outcome.PASSED
+        assert load_checks.nccl(whole, other, strict).outcome is Outcome.PASSED
+    assert load_checks.nccl(whole, "a", CONFIG).outcome is Outcome.PASSED
 
 
 @pytest.mark.parametrize(
-    "busbw",
-    [
-        {("a", "b"): 40.0},  # either of two
-        {("a", "b"): 40.0, ("a", "c"): 40.0, ("b", "c"): 90.0},  # two partners
-        {
-            ("a", "b"): 40.0,
-            ("a", "c"): 40.0,
-            ("a", "d"): 40.0,
-            ("b", "c"): 40.0,
-        },  # nobody is known to be fast
-    ],
+    ("slow", "fast"),
+    [("ab", ""), ("ab ac", "bc"), ("ab ac ad bc", "")],
+    ids=["either of two", "two partners", "nobody is known to be fast"],
 )
-def test_a_slow_pair_without_a_partner_that_is_known_to_be_fast_drains_nobody(
-    busbw: dict[tuple[str, str], float],
-) -> None:
-    verdict = load_checks.nccl(pairs(busbw), "a", BurninConfig(expect={"nccl_pairs": 80}))
-    (finding,) = verdict.findings
-    assert finding.action is Action.MONITOR
-    assert finding.measured.endswith(
-        ": the node, its partners or the network, for no partner is known to be fast"
-    )
-    assert verdict.action is Action.MONITOR
-
-
-def test_a_node_that_was_in_no_pair_has_no_figure() -> None:
-    whole = pairs({("a", "b"): 40.0})
-    whole.nodes["b"].partners.clear()
-    assert load_checks.nccl(whole, "b", BurninConfig(expect={"nccl_pairs": 80})).outcome is Outcome.PASSED
+def test_a_slow_pair_without_a_partner_that_is_known_to_be_fast_drains_nobody(slow: str, fast: str) -> None:
+    busbw = {(a, b): 40.0 if a + b in slow else 90.0 for a, b in f"{slow} {fast}".split()}
+    strict = BurninConfig(expect={"nccl_pairs": 80})
+    whole = pairs(busbw)
+    assert judged(load_checks.nccl(whole, "a", strict)) == (MONITOR, ["node"])
+    whole.nodes["a"].partners.clear()
+    assert load_checks.nccl(whole, "a", strict).outcome is Outcome.PASSED, "it was in no pair"
 
 
 # --- a fleet in two halves
 
 
-def test_halves_are_parted_at_the_gap() -> None:
-    found = outliers({"a": 100.0, "b": 101.0, "c": 50.0, "d": 51.0})
-    assert found.halves == Halves(("c", "d"), ("a", "b"), 50.5, 100.5)
-    assert found.low == {}
-
-
-@pytest.mark.parametrize(
-    ("values", "slow"),
-    [
-        ([100.0] * 8 + [70.0] * 8, 8),
-        ([100.0] * 2 + [50.0] * 14, 14),  # most are slow
-        ([100.0] * 9 + [50.0] * 7, 0),  # a minority is named as outliers
-        ([100.0] * 3 + [50.0] * 2, 0),
-        ([100.0] + [50.0] * 15, 0),  # one fast value may be a wrong measurement
-        ([100.0] * 8 + [95.0] * 8, 0),  # not beyond the least distance
-        ([100.0] * 8 + [94.9] * 8, 8),
-        ([60.0, 80.0, 100.0, 120.0, 140.0, 160.0], 0),  # no gap that is wider than the spread
-    ],
-)
-def test_who_is_of_the_slow_half(values: list[float], slow: int) -> None:
-    halves = outliers({f"n{at:02}": value for at, value in enumerate(values)}).halves
-    assert len(halves.slow if halves else ()) == slow
-
-
 def test_a_fleet_in_two_halves_has_stragglers_that_drain_nobody() -> None:
-    def line(name: str, value: float) -> list[dict[str, Any]]:
-        return [load(name, "matmul", own={at: {"tflops": value} for at in range(4)})]
-
-    whole = fleet(4, a=line("a", 700.0), b=line("b", 702.0), c=line("c", 590.0), d=line("d", 592.0))
-    verdict = stragglers.stragglers(whole, "c", CONFIG)
-    words = "one speed in the fleet; it has two: 8 about 701 TFLOP/s on a,b; 8 about 591 TFLOP/s on c,d"
-    assert verdict.findings[0] == Finding(
-        "GPU 0 (GPU-c-0, 0000:00:00.0)", "bf16 590 TFLOP/s, as the slow half of the fleet", words
+    speeds = {"a": 700.0, "b": 702.0, "c": 590.0, "d": 592.0}
+    whole = fleet(
+        4,
+        **{
+            name: [load(name, "matmul", own={key: {"tflops": it} for key in range(4)})]
+            for name, it in speeds.items()
+        },
     )
-    assert len(verdict.findings) == 4
-    assert verdict.action is Action.MONITOR
+    verdict = stragglers.stragglers(whole, "c", CONFIG)
+    assert judged(verdict) == (MONITOR, [f"GPU {n} (GPU-c-{n}, 0000:{n}0:00.0)" for n in range(4)])
+    assert verdict.findings[0].expected.endswith("8 about 701 TFLOP/s on a,b; 8 about 591 TFLOP/s on c,d")
     assert stragglers.stragglers(whole, "a", CONFIG).outcome is Outcome.PASSED
     whole.take_limits(profile_of(bf16=600.0))
     assert stragglers.stragglers(whole, "c", CONFIG).outcome is Outcome.PASSED, "one fault, one verdict"
     assert load_checks.matmul(whole, "c", CONFIG).action is Action.MONITOR  # half of the fleet
 
 
-def test_the_progress_line_knows_a_node_below_its_limit() -> None:
-    whole = fleet(1)
-    assert not removal.suspicious(whole, "a", CONFIG, 60)
-    assert removal.suspicious(whole, "a", BurninConfig(expect={"bf16": 701}), 60)
-    assert removal.suspicious(whole, "a", BurninConfig(expect={"d2h": 55.1}), 60)
+def test_every_rate_of_a_burn_in_may_have_a_limit() -> None:
+    gpu = "fp64 fp32 tf32 fp16 bf16 fp8 int8 hbm h2d d2h peer nccl_alone nccl_pairs"
+    for metric in f"{gpu} cpu memory storage_write storage_read rdma".split():
+        assert BurninConfig(expect={metric: 1.0}).expect == {metric: 1.0}

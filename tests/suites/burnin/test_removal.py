@@ -73,18 +73,3 @@ def test_what_the_progress_line_takes_for_a_failure(change: dict[str, Any], *, s
         setattr(totals, name, value)
     strict = BurninConfig(max_temperature=80, expect={"peer": 10.0})
     assert removal.suspicious(whole, "a", strict, 120.0) is seen
-
-
-def test_processes_that_die_again_and_again_make_the_node_leave() -> None:
-    totals = NodeTotals("a", hello=hello("a"))
-    for _ in range(removal.DEATHS):
-        assert not removal.fatal(totals)
-        totals.add({"load": "hbm", "results": [{"load": "hbm", "problem": "the load ended by signal 11"}]})
-    assert "3 processes" in removal.fatal(totals)
-
-
-def test_limits_after_which_a_node_leaves() -> None:
-    assert removal.DEATHS == 3
-    assert removal.FATAL == (
-        "gone", "ecc_uncorrected_volatile", "ecc_uncorrected_aggregate", "remapped_uncorrectable", "remapped_failure"
-    )  # fmt: skip

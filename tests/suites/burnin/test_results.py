@@ -22,8 +22,6 @@ def test_units_of_rates() -> None:
         "power": "W", "checking": "of the time", "tested": "of the free memory",
         "cpu": "units/s", "bf16": "TFLOP/s", "fp64": "TFLOP/s",
     }  # fmt: skip
-    assert (burnin_told.MAX_PROBLEMS, burnin_told.MAX_STRANGERS, burnin_told.HOST) == (50, 8, "")
-    assert burnin_told.UNDECIDED == "no majority decides which is right"
 
 
 def test_peaks_are_the_highest() -> None:
@@ -94,6 +92,8 @@ def test_a_line_is_added_up() -> None:
     told.add(line("hbm", deltas={"U": {"xid_79": 2}}, sensors={"U": {"sm_mhz": 900}}, unread={"xid": "no"}))
     assert (told.rose, told.rose_in) == ({"U": {"xid_79": 3}}, {"U xid_79": ["matmul", "hbm"]})
     assert (told.unread, told.peaks["U"].sm_mhz, told.ran["hbm"]) == ({"xid": "no"}, [1500], 0)
+    told.add(line("hbm", strangers={"V": ["nvidia-cuda-mps-server (pid 8)"]}))
+    assert (told.strangers, told.shared) == ({"U": ["b"]}, {"U": {"matmul": 1}})
     assert NodeTotals.from_dict(told.as_dict()) == told
 
 
@@ -175,36 +175,14 @@ def test_who_else_was_at_work(ran: int, shared: int, *, seen: bool) -> None:
     assert told.others("U", "hbm") == ("c (pid 1)",)
 
 
-def test_who_gives_another_result() -> None:
-    def fleet(**hashes: list[str]) -> dict[tuple[str, str], list[str]]:
-        nodes = {name: NodeTotals(name, hashes={"bf16/8/x": {"U": list(it)}}) for name, it in hashes.items()}
-        return {who: [it.text for it in lies] for who, lies in BurninResult(nodes, 60).corrupt_gpus().items()}
-
-    assert fleet(a=["1"], b=["1"], c=["1"]) == {}
-    assert fleet(a=["1"], b=["1"], c=["2"]) == {("c", "U"): ["bf16: another result than 2 others"]}
-    undecided = "no majority decides which is right"
-    assert fleet(a=["1"], b=["2"]) == {
-        ("a", "U"): [f"bf16: 1, and {undecided}"],
-        ("b", "U"): [f"bf16: 2, and {undecided}"],
-    }
-    assert fleet(a=["1", "2"], b=["1"]) == {("a", "U"): ["bf16: 2 different results of the same input"]}
-
-
 def test_no_more_than_four_reasons_are_shown() -> None:
-    votes = {f"k{n}/x": ["2"] for n in range(5)}
     nodes = {
         name: NodeTotals(
-            name,
-            {"devices": []},
-            hashes={key: {"": ["1"] if name != "c" else it} for key, it in votes.items()},
+            name, {"devices": []}, hashes={f"k{n}/x": {"": ["2" if name == "c" else "1"]} for n in range(5)}
         )
         for name in "abc"
     }
     (found,) = load_checks.cpu(BurninResult(nodes, 60), "c", BurninConfig()).findings
-    assert found.measured == "; ".join(f"k{n}: another result than 2 others" for n in range(4))
-    for node in nodes.values():
-        node.hashes = {key: {"U": parts[""]} for key, parts in node.hashes.items()}
-    (found,) = load_checks.corruption(BurninResult(nodes, 60), "c").findings
     assert found.measured == "; ".join(f"k{n}: another result than 2 others" for n in range(4))
 
 
@@ -220,23 +198,34 @@ def test_a_gpu_without_its_own_words() -> None:
 
 def test_a_metric_of_each_result() -> None:
     rates = {
-        ("matmul", "tflops"): "fp8", ("hbm", "gbs"): "hbm", ("copies", "h2d"): "h2d", ("copies", "d2h"): "d2h",
-        ("peer", "gbs"): "peer", ("cpu", "rate"): "cpu", ("memory", "rate"): "memory",
-        ("storage", "write"): "storage_write", ("storage", "read"): "storage_read", ("rdma", "rate"): "rdma",
-    }  # fmt: skip
+        ("matmul", "tflops"): "fp8",
+        ("hbm", "gbs"): "hbm",
+        ("copies", "h2d"): "h2d",
+        ("copies", "d2h"): "d2h",
+        ("peer", "gbs"): "peer",
+        ("cpu", "rate"): "cpu",
+        ("memory", "rate"): "memory",
+        ("storage", "write"): "storage_write",
+        ("storage", "read"): "storage_read",
+        ("rdma", "rate"): "rdma",
+    }
     for (kind, key), metric in rates.items():
-        assert list(burnin_told._rates_of(kind, {"dtype": "fp8", "tflops": 1.0, key: 5.0, "other": 1})) == (
-            [(metric, 5.0)]
-        )
-    assert list(burnin_told._rates_of("dcgm", {"gbs": 1.0})) == []
+        told = NodeTotals("a")
+        told.add(line(kind, {"load": kind, "uuid": "U", "dtype": "fp8", key: 5.0, "other": 1}))
+        assert {name: parts for name, parts in told.rates.items() if parts} == {metric: {"U": [5.0]}}
 
 
 def test_what_a_problem_says() -> None:
-    assert burnin_told._problem({"problem": "x" * 301}) == "x" * 300
-    assert burnin_told._problem({"problem": "x", "dtype": "fp8", "members": ["a"]}) == "x (fp8)"
-    assert burnin_told._problem({"problem": "x", "members": ["a", "b"]}) == "x (a b)"
-    assert burnin_told._problem({"problem": "x", "members": []}) == "x"
-    assert burnin_told._problem({"problem": 7, "members": ["n" * 400]}) == f"7 ({'n' * 298}"
+    for found, said in (
+        ({"problem": "x" * 301}, "x" * 300),
+        ({"problem": "x", "dtype": "fp8", "members": ["a"]}, "x (fp8)"),
+        ({"problem": "x", "members": ["a", "b"]}, "x (a b)"),
+        ({"problem": "x", "members": []}, "x"),
+        ({"problem": 7, "members": ["n" * 400]}, f"7 ({'n' * 298}"),
+    ):
+        told = NodeTotals("a")
+        told.add(line("hbm", {"uuid": "U", **found}))
+        assert [text for _, _, text in told.problems] == [said]
 
 
 def test_a_sum_without_anything_is_short() -> None:

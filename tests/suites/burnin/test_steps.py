@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import os
@@ -15,16 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from burnin_helpers import CONFIG, NAME, NO_MEMORY, failed, fleet, gpu_of, hello, idle_gpus, load, nccl_line
+from burnin_helpers import CONFIG, NAME, failed, fleet, gpu_of, hello, load
 from constants import with_constants
+from counter_examples import DRAIN, MONITOR, result
 from framework_helpers import framework_python, imported
 from hypothesis import given
 from hypothesis import strategies as st
+from judged import figures, judged
 from paths import DATA
 
 from pytest_gpucluster.cluster.slurm.step import StepRequest
 from pytest_gpucluster.config.models import EnvironmentConfig
-from pytest_gpucluster.core.check import Action, Outcome
+from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.core.errors import ConfigError, StepMisplaced
 from pytest_gpucluster.kit.fabric.rails import RailPort
 from pytest_gpucluster.kit.framework.payload_step import command, sent
@@ -63,19 +64,16 @@ def recorded_xml() -> str:
 
 def test_xml_of_nvidia_smi_gives_counters_names_and_limits() -> None:
     (gpu,) = payload_counters.read_xml(recorded_xml())
-    assert gpu["uuid"].startswith("GPU-")
-    assert gpu["bus"].count(":") == 2
-    assert gpu["name"] == NAME
+    assert (gpu["uuid"][:4], gpu["bus"].count(":"), gpu["name"]) == ("GPU-", 2, NAME)
     assert (gpu["pcie_gen"], gpu["pcie_width"]) == (5, 16)
     assert (gpu["power_limit"], gpu["power_default"]) == (700.0, 700.0)
-    assert gpu["counters"] == {
-        **dict.fromkeys(
-            ("ecc_uncorrected_volatile", "ecc_corrected_volatile", "ecc_uncorrected_aggregate"), 0
-        ),
-        **dict.fromkeys(("ecc_corrected_aggregate", "remapped_uncorrectable", "remapped_correctable"), 0),
-        **dict.fromkeys(("pcie_replay", "remapped_pending", "remapped_failure"), 0),
-        **dict.fromkeys(("throttled_hw_thermal_us", "throttled_hw_power_us"), 0),
-    }
+    scopes = ("volatile", "aggregate")
+    ecc = {f"ecc_{kind}_{scope}" for kind in ("corrected", "uncorrected") for scope in scopes}
+    remapped = {f"remapped_{what}" for what in ("uncorrectable", "correctable", "pending", "failure")}
+    others = {"pcie_replay", "throttled_hw_thermal_us", "throttled_hw_power_us"}
+    assert gpu["counters"] == dict.fromkeys(ecc | remapped | others, 0)
+    unread = recorded_xml().replace("<replay_counter>0<", "<replay_counter>N/A<")
+    assert "pcie_replay" not in payload_counters.read_xml(unread)[0]["counters"]
 
 
 @pytest.mark.parametrize(
@@ -107,11 +105,6 @@ def test_ports_have_their_counters_and_rates(monkeypatch: pytest.MonkeyPatch) ->
     counters = payload_counters.Counters()
     assert counters._infiniband() == {"mlx5_0/1": {"symbol_error": 7}, "hfi1/1": {"symbol_error": 1}}
     assert counters.port_rates == {"mlx5_0/1": 50.0}
-
-
-def test_what_nvidia_smi_does_not_tell_is_no_counter() -> None:
-    text = recorded_xml().replace("<replay_counter>0<", "<replay_counter>N/A<")
-    assert "pcie_replay" not in payload_counters.read_xml(text)[0]["counters"]
 
 
 WARNING = "WARNING: infoROM is corrupted at gpu 0000:1B:00.0\n"
@@ -175,12 +168,9 @@ def test_only_what_rose_between_two_snapshots_counts() -> None:
     # a counter that fell was reset; an Xid of a GPU that is not this node's is not this node's fault
     assert payload_counters.deltas(before, after) == {"GPU-a": {"ecc": 1, "replay": 2, "xid_48": 1}}
     assert payload_counters.deltas(before, before) == {}
-
-
-def test_a_gpu_that_vanishes_is_reported_and_a_silent_nvidia_smi_accuses_nobody() -> None:
-    before = snapshot({"ecc": 5}, None)
     assert payload_counters.deltas(before, snapshot(None, None)) == {"GPU-a": {"gone": 1}}
-    assert payload_counters.deltas(before, {"gpus": [], "parts": {}, "kernel": None}) == {}
+    silent = {"gpus": [], "parts": {}, "kernel": None}
+    assert payload_counters.deltas(before, silent) == {}, "a silent nvidia-smi accuses no GPU"
 
 
 def test_xids_of_the_kernel_log_are_counted_by_gpu() -> None:
@@ -251,7 +241,7 @@ def test_memory_is_read_back_and_a_changed_bit_is_found(monkeypatch: pytest.Monk
 
 @pytest.mark.usefixtures("ticking")
 def test_memory_that_does_not_fit_into_the_time_is_tested_in_part() -> None:
-    found = payload_host.burn_memory(80.0, 1, 64 * MIB)
+    found = payload_host.burn_memory(80.0, 1, 16 * MIB)
     assert found["bytes"] == 11 * MIB  # what an eighth of the time wrote: four patterns are written and read
     assert found["passes"] >= 4
 
@@ -366,41 +356,33 @@ module.print_json(lie=False, **list(gpu.loads({"load": "nonsense", "seconds": 0.
 """
 
 
+@pytest.mark.thorough
 def test_products_are_compared_bit_by_bit() -> None:
     """The worker of a GPU, on torch's CPU: the arithmetic of its inputs, digests and comparisons."""
-    done = subprocess.run(
-        [framework_python(), "-c", ON_CPU],
-        input=sent(SOURCE),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=True,
-    )
+    argv = [framework_python(), "-c", ON_CPU]
+    done = subprocess.run(argv, input=sent(SOURCE), capture_output=True, text=True, check=True)
     found = [json.loads(line) for line in done.stdout.splitlines()]
-    honest = [it for it in found if it.get("load") == "matmul" and not it["lie"]]
+    honest, lying = (
+        [it for it in found if it.get("load") == "matmul" and it["lie"] is lie] for lie in (False, True)
+    )
     assert [it["dtype"] for it in honest] == ["fp64", "fp32", "int8"], done.stderr
     assert all(it["wrong"] == 0 and it["checked"] > 0 and it["tflops"] > 0 for it in honest)
-    lying = [it for it in found if it.get("load") == "matmul" and it["lie"]]
     assert any(it["wrong"] > 0 for it in lying)
     assert {it["hash"] for it in honest} == {it["hash"] for it in lying}, "the first product is right in both"
     assert all(0 < it["checking"] < 1 and it["window"][0] < it["window"][1] for it in honest)
     right, wrong = (it for it in found if it.get("load") == "gpu_memory")
-    assert (right["wrong"], right["first"]) == (0, "")
+    assert (right["wrong"], right["first"], wrong["wrong"]) == (0, "", 1)
     assert right["tested"] > 0.9
-    assert wrong["wrong"] == 1
     address, words = wrong["first"].removeprefix("at address 0x").split(": ")
     assert int(address, 16) > 0
     assert int(words.split()[1].strip(","), 0) ^ int(words.split()[3], 0) == 4
     (bursts,) = (it for it in found if it.get("load") == "bursts")
     assert 2 <= bursts["bursts"] <= 6  # fewer on a busy machine
-    assert bursts["took"] < 30
     hot, broken = (it for it in found if it.get("hot"))
-    assert hot["wrong"] == 0
+    assert (hot["wrong"], "gbs" in hot) == (0, False)
     assert hot["times"] > 1, "the GPU multiplies while the load runs"
-    assert "gbs" not in hot
     assert "AttributeError" in broken["problem"]
-    assert found[-2]["wrong"] == 0
-    assert found[-2]["gbs"] > 0
+    assert (found[-2]["wrong"], found[-2]["gbs"] > 0) == (0, True)
     assert "AttributeError" in found[-1]["problem"]
 
 
@@ -472,84 +454,50 @@ def test_the_data_type_that_draws_most_is_found_once_all_are_known() -> None:
 # --- sums ----------------------------------------------------------------------------------------------------------
 
 
-def test_sums_survive_the_event_log_and_add_up() -> None:
-    one, two = NodeTotals("a", hello=hello("a")), NodeTotals("a")
-    sensors = {gpu_of("a", 0): {"samples": 10, "celsius": 70, "slow": {"hw_slowdown": 0.3}, "sm_mhz": 1800}}
-    one.add(load("a", "matmul", deltas={gpu_of("a", 0): {"pcie_replay": 3}}, sensors=sensors))
-    two.add(load("a", "hbm", deltas={gpu_of("a", 0): {"pcie_replay": 4}}, sensors=sensors))
-    two.add({"load": "nccl", "results": [{"load": "nccl", "problem": "hung", "members": ["a", "b"]}]})
-    one.rounds = two.rounds = 1
-    both = NodeTotals("a")
-    for told in (one, two):
-        both.merge(NodeTotals.from_dict(json.loads(json.dumps(told.as_dict()))))
-    at_once = NodeTotals("a")
-    for told in (one, two):
-        at_once.merge(told)
-    assert both.as_dict() == at_once.as_dict()
-    assert both.rose == {gpu_of("a", 0): {"pcie_replay": 7}}
-    assert both.rose_in == {f"{gpu_of('a', 0)} pcie_replay": ["matmul", "hbm"]}
-    assert both.peaks[gpu_of("a", 0)].samples == 20
-    assert both.peaks[gpu_of("a", 0)].slow == {"hw_slowdown": 6}
-    assert both.problems == [("nccl", "", "hung (a b)")]
+def power_of(node: str, gpu: int, watts: int) -> dict[str, Any]:
+    held = {"watts": {str(watts): 19, "100": 1}, **{it: {"50": 20} for it in ("celsius", "sm_mhz", "busy")}}
+    slowed = {"sw_power_cap": 8.0}
+    return {gpu_of(node, gpu): {"samples": 20, "usual_watts": watts, "held": held, "slowed": slowed}}
 
 
 def test_power_is_recorded_of_hot_loads_and_compared_over_the_fleet() -> None:
-    def seen(node: str, gpu: int, watts: int) -> dict[str, Any]:
-        counts = {"watts": {str(watts): 19, "100": 1}} | {
-            name: {"50": 20} for name in ("celsius", "sm_mhz", "busy")
-        }
-        return {
-            gpu_of(node, gpu): {
-                "samples": 20,
-                "usual_watts": watts,
-                "held": counts,
-                "slowed": {"sw_power_cap": 8.0},
-            }
-        }
-
     whole = fleet(4)
     for name, totals in whole.nodes.items():
         for gpu in range(4):
-            totals.add(
-                load(name, "matmul", sensors=seen(name, gpu, 400 if (name, gpu) == ("b", 2) else 690 + gpu))
-            )
-            totals.add(load(name, "hbm", sensors=seen(name, gpu, 200)))
-    slow = {name: stragglers.stragglers(whole, name, CONFIG) for name in whole.nodes}
-    assert failed(slow["b"]) == ["GPU 2 (GPU-b-2, 0000:20:00.0): power 400 W, 42% below"]
-    assert all(verdict.outcome is Outcome.PASSED for name, verdict in slow.items() if name != "b")
-    again = NodeTotals.from_dict(json.loads(json.dumps(whole.nodes["a"].as_dict())))
+            watts = 400 if (name, gpu) == ("b", 2) else 690 + gpu
+            totals.add(load(name, "matmul", sensors=power_of(name, gpu, watts)))
+            totals.add(load(name, "hbm", sensors=power_of(name, gpu, 200)))
+    for name in whole.nodes:
+        verdict = stragglers.stragglers(whole, name, CONFIG)
+        assert len(verdict.findings) == (name == "b")
+        if verdict.findings:
+            assert verdict.findings[0].part == "GPU 2 (GPU-b-2, 0000:20:00.0)"
+            assert figures(verdict.findings[0].measured) == [400, 42]
     found = error_checks.temperature(whole, "a", CONFIG).metrics
     units = {it.name.removesuffix("_mean"): it.unit for it in found if it.name.endswith("_mean")}
     assert units == {"burnin_watts": "W", "burnin_celsius": "C", "burnin_sm_mhz": "MHz", "burnin_busy": "%"}
     metrics = {(it.name, it.device): it.value for it in found}
     part = whole.nodes["a"].part(gpu_of("a", 0))
-    assert again.held == whole.nodes["a"].held
     assert metrics["burnin_watts_mean", part] == 660.5
     assert metrics["burnin_watts_p95", part] == 690
     assert metrics["burnin_slowed_sw_power_cap", part] == 8.0, "not those of hbm"
 
 
-def test_a_gpu_that_multiplied_nothing_has_no_power_to_compare() -> None:
-    seen = {gpu_of("a", 0): {"samples": 20, "usual_watts": 80, "held": {"watts": {"80": 20}}}}
+def test_power_of_all_rounds_adds_up_and_that_of_a_gpu_that_multiplied_nothing_is_not_compared() -> None:
+    """Only the first round has the agent's hello; a resumed burn-in adds them up."""
+    both, uuid = NodeTotals("a"), gpu_of("a", 0)
+    for told in ({"hello": hello("a")}, {}):
+        one = NodeTotals("a", **told)
+        one.add(load("a", "matmul", sensors=power_of("a", 0, 690)))
+        both.merge(NodeTotals.from_dict(json.loads(json.dumps(one.as_dict()))))
+    assert (both.held[uuid]["watts"], both.slowed[uuid]) == ({"690": 38, "100": 2}, {"sw_power_cap": 16.0})
     idle = NodeTotals("a", hello={**hello("a"), "devices": []})
-    idle.add({"load": "matmul", "results": [{"load": "matmul", "lacks": "no torch"}], "sensors": seen})
+    lacking = {"load": "matmul", "results": [{"load": "matmul", "lacks": "no torch"}]}
+    idle.add({**lacking, "sensors": power_of("a", 0, 80)})
     assert "power" not in idle.rates
     burnin = BurninResult({"a": idle}, 3600, 4, seconds=3600, rounds=1)
     metrics = error_checks.temperature(burnin, "a", CONFIG).metrics
     assert [it.name for it in metrics if it.name.endswith("_mean")] == []
-
-
-def test_events_of_all_rounds_hold_the_record_of_power() -> None:
-    """Only the first has the agent's hello; a resumed burn-in adds them up."""
-    seen = {gpu_of("a", 0): {"samples": 20, "held": {"watts": {"690": 20}}, "slowed": {"sw_power_cap": 8.0}}}
-    first, second = NodeTotals("a", hello=hello("a")), NodeTotals("a")
-    for one in (first, second):
-        one.add(load("a", "matmul", sensors=seen))
-    both = NodeTotals("a")
-    for one in (first, second):
-        both.merge(NodeTotals.from_dict(json.loads(json.dumps(one.as_dict()))))
-    assert both.held[gpu_of("a", 0)]["watts"] == {"690": 40}
-    assert both.slowed[gpu_of("a", 0)] == {"sw_power_cap": 16.0}
 
 
 def test_cycles_let_the_gpus_cool_after_the_stated_heat(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -574,25 +522,6 @@ def test_cycles_let_the_gpus_cool_after_the_stated_heat(monkeypatch: pytest.Monk
     # the first round, which is quiet, lasts longer than a hot one
     assert [name for name, _ in sent_loads[:6]] == ["matmul", "matmul", "idle", "matmul", "matmul", "matmul"]
     assert ("idle", 50) in sent_loads
-
-
-def test_bursts_are_a_load_of_each_round_only_where_they_are_chosen() -> None:
-    chosen = burnin_of(1, constants={"burst_period": 0.5}, profile="bursts")
-    (burst,) = (one for one in chosen._loads(1) if one["load"] == "bursts")
-    assert burst["period"] == 0.5
-    assert "bursts" not in [one["load"] for one in burnin_of(1)._loads(1)]
-
-
-def test_strangers_survive_the_event_log_and_add_up() -> None:
-    one, two = NodeTotals("a", hello=hello("a")), NodeTotals("a")
-    seen = {gpu_of("a", 0): ["python3 (pid 7)", "/usr/bin/nvidia-cuda-mps-server (pid 8)"]}
-    one.add(load("a", "hbm", strangers=seen))
-    two.add(load("a", "hbm", strangers={gpu_of("a", 0): ["python3 (pid 7)", "x (pid 9)"]}))
-    both = NodeTotals("a")
-    for told in (one, two):
-        both.merge(NodeTotals.from_dict(json.loads(json.dumps(told.as_dict()))))
-    assert both.strangers == {gpu_of("a", 0): ["python3 (pid 7)", "x (pid 9)"]}
-    assert both.shared == {gpu_of("a", 0): {"hbm": 2}}
 
 
 # --- rounds, progress, options -------------------------------------------------------------------------------------
@@ -642,11 +571,22 @@ def test_a_quiet_round_has_every_load_and_three_partners() -> None:
     assert [one["load"] for one in second] == [one["load"] for one in first[1:]]
     assert [one["load"] for one in first[1]["beside"]] == ["cpu", "memory", "storage"]
     assert sum(one["seconds"] for one in first[1]["beside"]) == pytest.approx(first[1]["seconds"])
+    seeds = [burnin._loads(number)[-1]["seed"] for number in range(1, 9)]
+    assert seeds == [1, 2, 3, 0, 1, 2, 3, 0], "inputs come again, so that rounds can be compared"
     alone, *pairs = burnin._collectives(0)
     assert [group["members"] for group in alone["groups"]] == [["n0"], ["n1"], ["n2"], ["n3"]]
     groups = [group for turn in pairs for group in turn["groups"]]
     assert all(group["ranks"] == [4, 4] for group in groups)
     assert len({frozenset(group["members"]) for group in groups}) == 6, "each of four has met every other"
+    bare = burnin_of(2, gpus=0)
+    assert [one["load"] for one in bare._loads(1)] == ["cpu", "memory", "storage"]
+    assert bare._collectives(1) == []
+    bursts = burnin_of(1, constants={"burst_period": 0.5}, profile="bursts")._loads(1)
+    assert [one["period"] for one in bursts if one["load"] == "bursts"] == [0.5]
+    assert BurninConfig().load_seconds(14400) == 10
+    assert BurninConfig().load_seconds(300) == 6, "three rounds fit into a short time"
+    assert burnin_of(2, gpus=8).result.gpus == 8
+    assert burnin_of(2, gpus=8, loads=("memory", "storage")).result.gpus == 0
 
 
 def test_a_hot_round_never_pauses_the_products_and_partners_change() -> None:
@@ -664,12 +604,6 @@ def test_a_hot_round_never_pauses_the_products_and_partners_change() -> None:
     assert "gpu_memory" in [one["load"] for one in burnin._loads(5)], "once more at the end"
 
 
-def test_inputs_come_again_so_that_rounds_can_be_compared() -> None:
-    burnin = burnin_of(1)
-    seeds = [burnin._loads(number)[-1]["seed"] for number in range(1, 9)]
-    assert seeds == [1, 2, 3, 0, 1, 2, 3, 0]
-
-
 def test_a_node_that_lacks_a_gpu_is_in_no_collective() -> None:
     burnin = burnin_of(3)
     lacking = burnin.result.nodes["n1"].hello
@@ -678,12 +612,6 @@ def test_a_node_that_lacks_a_gpu_is_in_no_collective() -> None:
     (alone, pairs) = burnin._collectives(0)
     assert [group["members"] for group in alone["groups"]] == [["n0"], ["n2"]]
     assert [group["members"] for group in pairs["groups"]] == [["n0", "n2"]]
-
-
-def test_without_gpus_the_host_is_loaded() -> None:
-    burnin = burnin_of(2, gpus=0)
-    assert [one["load"] for one in burnin._loads(1)] == ["cpu", "memory", "storage"]
-    assert burnin._collectives(1) == []
 
 
 def test_rdma_pairs_change_each_round_and_share_the_rails_that_both_nodes_have(
@@ -707,21 +635,11 @@ def test_rdma_pairs_change_each_round_and_share_the_rails_that_both_nodes_have(
     assert burnin_of(4)._rdma_pairs(0) == [], "the load is not among the default ones"
 
 
-def test_gpus_that_no_load_uses_need_not_work() -> None:
-    assert burnin_of(2, gpus=8).result.gpus == 8
-    assert burnin_of(2, gpus=8, loads=("memory", "storage")).result.gpus == 0
-
-
 @pytest.mark.parametrize(("gpus", "rounds"), [(2, 1), (4, 3), (8, 7), (5, 5)])
 def test_peers_change_until_every_pair_has_met(gpus: int, rounds: int) -> None:
     assert len(_pairs(gpus)) == rounds
     ways = {way for turn in _pairs(gpus) for way in turn}
     assert ways == {(a, b) for a in range(gpus) for b in range(gpus) if a != b}
-
-
-def test_three_rounds_fit_into_a_short_time() -> None:
-    assert BurninConfig().load_seconds(14400) == 10
-    assert BurninConfig().load_seconds(300) == 6
 
 
 def test_it_ends_before_slurm_takes_the_nodes_back() -> None:
@@ -910,6 +828,7 @@ def test_hours_of_load_never_come_unasked() -> None:
     assert burnin_options.requested(options(burnin_time="1h"))
 
 
+@pytest.mark.thorough
 def test_the_agent_ends_with_its_input_and_leaves_nothing(tmp_path: Path) -> None:
     """The real agent on this machine, without GPUs: one round of CPU, memory and storage."""
     wanted = {
@@ -986,131 +905,24 @@ def test_a_load_that_hangs_when_the_burn_in_ends_is_no_pass(monkeypatch: pytest.
     assert verdict.reason == "hbm did not run to its end: see burnin.survived"
 
 
-def test_a_process_that_hung_says_nothing_of_the_memory() -> None:
-    told = NodeTotals("n1", hello={"devices": [], "cpus": 1})
-    told.add(
-        {"load": "memory", "results": [{"load": "memory", "problem": "the load did not answer in time"}]}
-    )
-    whole = BurninResult({"n1": told}, requested=1.0)
-    assert failed(load_checks.survived(whole, "n1")) == ["node: memory: the load did not answer in time"]
-    assert load_checks.memory(whole, "n1", CONFIG).outcome is Outcome.NOT_CHECKED
-
-
-@pytest.mark.parametrize("foreign", [(), ("python3",)])
-def test_a_gpu_that_others_use_is_not_sent_back(foreign: tuple[str, ...]) -> None:
-    told = NodeTotals("a", hello=hello("a", 1))
-    assert told.hello
-    told.hello["gpus"][0]["processes"] = [{"name": name, "pid": 42} for name in foreign]
-    told.add({"load": "hbm", "results": [{"load": "hbm", "uuid": gpu_of("a", 0), "gbs": 1000.0}]})
-    verdict = load_checks.memory_bandwidth(BurninResult({"a": told}, requested=1.0), "a", CONFIG)
-    assert verdict.outcome is Outcome.FAILED
-    expected = "others are at work on the GPU: python3 (pid 42)" if foreign else "a GPU's memory is slow"
-    assert verdict.cause.startswith(expected)
-    assert verdict.action is Action.MONITOR  # one GPU alone has none to compare with
-
-
-def hbm(rate: float, *strangers: str) -> dict[str, Any]:
-    found = {gpu_of("a", 0): [*strangers]} if strangers else {}
-    result = {"load": "hbm", "uuid": gpu_of("a", 0), "gbs": rate}
-    return {"load": "hbm", "results": [result], "strangers": found}
-
-
-@pytest.mark.parametrize(
-    ("rounds", "excused"),
-    [
-        # recorded on an H200: 4.27 TB/s, and 1.95 TB/s beside a process that multiplies matrices
-        ((hbm(4273.6), hbm(1950.5, "x (pid 7)"), hbm(1952.7, "x (pid 7)")), True),
-        ((hbm(1950.5), hbm(1950.5, "x (pid 7)"), hbm(1952.7)), False),  # slow without it as well
-        ((hbm(1950.5), hbm(1952.7)), False),
-    ],
-)
-def test_a_stranger_that_came_in_the_middle_is_found(rounds: tuple[Any, ...], *, excused: bool) -> None:
-    told = NodeTotals("a", hello=hello("a", 1))
-    for one in rounds:
-        told.add(one)
-    verdict = load_checks.memory_bandwidth(BurninResult({"a": told}, requested=1.0), "a", CONFIG)
-    assert verdict.outcome is Outcome.FAILED
-    assert verdict.action is Action.MONITOR
-    assert ("x (pid 7)" in verdict.cause) is excused
-
-
-OUT_OF_MEMORY = "OutOfMemoryError: CUDA out of memory. Tried to allocate 1024.00 MiB."
-
-
-@pytest.mark.parametrize("kind", ["nccl", "peer"])
-@pytest.mark.parametrize("there", [True, False])
-def test_memory_that_others_hold_is_no_broken_link(kind: str, there: bool) -> None:
-    """Recorded on an H200 whose memory another process held: burnin.nccl asked to drain the node."""
-    whole = fleet(2)
-    told = whole.nodes["a"]
-    assert told.hello is not None
-    told.hello["gpus"][0]["processes"] = [entry(3717)] if there else []
-    problem = {"load": kind, "uuid": gpu_of("a", 0), "problem": OUT_OF_MEMORY, "members": ["a", "b"]}
-    told.add({"load": kind, "results": [problem]})
-    verdict = getattr(load_checks, kind)(whole, "a", CONFIG)
-    assert verdict.outcome is Outcome.FAILED
-    assert verdict.action is (Action.MONITOR if there else Action.DRAIN)
-    assert ("python3 (pid 3717)" in verdict.cause) == there
-
-
-def test_a_stranger_explains_neither_wrong_data_nor_a_crash() -> None:
-    for result in (
-        {"busbw": 300.0, "wrong": 5, "rank": 0},
-        {"problem": "RuntimeError: CUDA error: launch failure"},
-    ):
-        whole = fleet(2, a=[load("a", "matmul"), nccl_line("a", members=["a"], **result)])
-        told = whole.nodes["a"]
-        assert told.hello is not None
-        told.hello["gpus"][0]["processes"] = [entry(42)]
-        verdict = load_checks.nccl(whole, "a", CONFIG)
-        assert verdict.outcome is Outcome.FAILED
-        assert verdict.action is Action.DRAIN
-
-
-def test_memory_that_a_stranger_holds_keeps_a_worker_from_starting() -> None:
-    whole = idle_gpus(2, NO_MEMORY)
-    told = whole.nodes["a"]
-    assert told.hello is not None
-    told.hello["gpus"][0]["processes"] = [entry(6411)]
-    verdict = load_checks.survived(whole, "a")
-    assert verdict.action is Action.MONITOR
-    assert verdict.cause.startswith("others are at work on the GPU: python3 (pid 6411)")
-
-
-def test_the_daemon_of_mps_is_nobody_else() -> None:
-    told = NodeTotals("a", hello=hello("a", 1))
-    assert told.hello is not None
-    told.hello["gpus"][0]["processes"] = [entry(42, "/usr/bin/nvidia-cuda-mps-server")]
-    told.add(hbm(1000.0, "nvidia-cuda-mps-server (pid 42)"))
-    verdict = load_checks.memory_bandwidth(BurninResult({"a": told}, requested=1.0), "a", CONFIG)
-    assert verdict.cause.startswith("a GPU's memory is slow")
-
-
-@pytest.mark.parametrize(
-    ("kind", "judge"),
-    [
-        ("nccl", lambda whole: load_checks.nccl(whole, "a", CONFIG)),
-        ("copies", lambda whole: load_checks.survived(whole, "a")),
-    ],
-)
 @pytest.mark.parametrize(
     ("held", "action"),
     [
-        (": its process is stopped by a signal", Action.MONITOR),
-        (": its process hangs in the kernel (state D)", Action.DRAIN),
-        ("", Action.DRAIN),
+        (": its process is stopped by a signal", MONITOR),
+        (": its process hangs in the kernel (state D)", DRAIN),
     ],
 )
-def test_who_stops_our_processes_breaks_no_hardware(kind: str, judge: Any, held: str, action: Action) -> None:
+def test_who_stops_our_processes_breaks_no_hardware(held: str, action: str) -> None:
     """Recorded on an H200: SIGSTOP to the worker of its GPU amid NCCL."""
-    problem = {"load": kind, "uuid": gpu_of("a", 0), "problem": f"the load did not answer in time{held}"}
-    whole = fleet(2, a=[load("a", "matmul"), {"load": kind, "results": [problem]}])
-    verdict = judge(whole)
-    assert verdict.outcome is Outcome.FAILED
-    assert verdict.action is action
-    assert ("scontrol suspend" in verdict.cause) == (action is Action.MONITOR)
+    for kind, judge in (("nccl", load_checks.nccl), ("copies", load_checks.survived)):
+        problem = {"load": kind, "uuid": gpu_of("a", 0), "problem": f"the load did not answer in time{held}"}
+        whole = fleet(2, a=[load("a", "matmul"), {"load": kind, "results": [problem]}])
+        verdict = judge(*(whole, "a", CONFIG)[: 3 if kind == "nccl" else 2])
+        assert result(verdict) == action
+        assert ("scontrol suspend" in verdict.cause) == (action is MONITOR)
 
 
+@pytest.mark.thorough
 def test_a_process_that_was_stopped_is_distinguished_from_one_that_computes() -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
         one = worker(0, busy=True)
@@ -1129,12 +941,9 @@ OOM = "Killed process 4711 (python3) total-vm:34356472kB"
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        (
-            f"[ 1.0] Memory cgroup out of memory: {OOM}",
-            ": by the OOM killer, at the memory limit of its cgroup",
-        ),
-        (f"[ 1.0] Out of memory: {OOM}", ": by the OOM killer"),
-        (f"[ 1.0] Out of memory: {OOM.replace('4711', '471')}", ""),
+        (f"Memory cgroup out of memory: {OOM}", ": by the OOM killer, at the memory limit of its cgroup"),
+        (f"Out of memory: {OOM}", ": by the OOM killer"),
+        (f"Out of memory: {OOM.replace('4711', '471')}", ""),
         ("", ""),
     ],
 )
@@ -1144,13 +953,11 @@ def test_who_lacks_memory_of_the_host_has_no_broken_gpu(
     """Recorded on two H200: a memory limit of the job's cgroup drained the node."""
     one = worker(0, busy=True)
     monkeypatch.setattr(one, "process", types.SimpleNamespace(pid=4711, wait=lambda _: -9))
-    monkeypatch.setattr(payload, "output_of", lambda *_: (0, f"[ 0.5] Linux\n{said}\n", ""))
+    monkeypatch.setattr(payload, "output_of", lambda *_: (0, f"[ 0.5] Linux\n[ 1.0] {said}\n", ""))
     assert one.exit_reason() == f"ended by signal 9{words}"
     died = {"load": "hbm", "uuid": gpu_of("a", 0), "problem": f"the load {one.exit_reason()}"}
-    whole = fleet(1, a=[load("a", "matmul"), {"load": "hbm", "results": [died]}])
-    verdict = load_checks.survived(whole, "a")
-    assert verdict.outcome is Outcome.FAILED
-    assert verdict.action is Action.MONITOR  # no fault of hardware sends KILL
+    verdict = load_checks.survived(fleet(1, a=[load("a", "matmul"), {"load": "hbm", "results": [died]}]), "a")
+    assert result(verdict) == MONITOR  # no fault of hardware sends KILL
     assert ("DefMemPerNode" in verdict.hint) == bool(words)
 
 
@@ -1168,84 +975,34 @@ def test_a_collective_that_failed_is_reported_once(monkeypatch: pytest.MonkeyPat
     assert (died["problem"], died["members"]) == ("the load ended with 3", ["a", "b"])
 
 
-def test_the_end_of_the_burn_in_finds_the_worker_that_hangs(tmp_path: Path) -> None:
-    """A real agent: its GPU's worker does the first load of a round and hangs in the second."""
-    script = tmp_path / "worker.py"
-    script.write_text(
-        "import json, sys, time\n"
-        "print(json.dumps({'ready': [{'gpu': 0, 'uuid': 'GPU-0'}] if sys.argv[1] == 'gpu' else []}), flush=True)\n"
-        "for line in sys.stdin:\n"
-        "    asked = json.loads(line)\n"
-        "    time.sleep(600 if asked['load'] == 'copies' else 0)\n"
-        "    print(json.dumps({'id': asked['id'], 'end': True}), flush=True)\n"
-    )
-    impatient = tmp_path / "payload.py"
-    impatient.write_text(sent(SOURCE).replace('"copies": 30.0', '"copies": 0.0'))
-    options = {"gpus": 1, "worker": [sys.executable, str(script)], "beat": 0.1}
-    loads = [{"load": kind, "seconds": 0} for kind in ("hbm", "copies")]
-    said = []
-    with subprocess.Popen(
-        command(sys.executable, impatient, "agent", json.dumps(options)),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={"PATH": "/usr/bin:/bin", "SLURMD_NODENAME": "n1", "CUDA_VISIBLE_DEVICES": "0"},
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(json.dumps({"do": "round", "id": 1, "round": 0, "loads": loads}) + "\n")
-        process.stdin.flush()
-        for line in process.stdout:
-            said.append(json.loads(line))
-            beats = [one for one in said if one.get("at") == "round 0 copies"]
-            if len(beats) > 2 and not process.stdin.closed:
-                process.stdin.close()
-    (late,) = said[-1]["results"] if said[-1]["burnin"] == "load" else said[-2]["results"]
-    assert (late["load"], late["uuid"]) == ("copies", "GPU-0")
-    assert late["problem"].startswith("the load did not end after")
+def test_an_nvidia_smi_that_hangs_is_known_for_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, status, given = [10.0], [0], list[float]()
+
+    def output_of(_: object, timeout: float) -> tuple[int, str, str]:
+        given.append(timeout)
+        now[0] += timeout if status[0] == 124 else 1
+        return status[0], "", ""
+
+    monkeypatch.setattr(payload_counters, "output_of", output_of)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    smi, silent = payload_counters.Smi(), list[float]()
+    for status[0] in (0, 124, 124, 14):
+        smi.query("-q", timeout=60.0)
+        silent.append(smi.silence())
+    assert silent == [0, 60, 65, 0]
+    assert given == [60, 60, 5, 5], "it is not waited for as long again"
 
 
-def hanging_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An nvidia-smi that answers until the returned file is there, and then no more."""
-    tool, hang = tmp_path / "nvidia-smi", tmp_path / "hang"
-    (tmp_path / "gpus.xml").write_text(recorded_xml())
-    tool.write_text(
-        f"#!/bin/sh\n[ -e {hang} ] && exec sleep 60\ncase $* in -q*) cat {tmp_path}/gpus.xml;; esac\n"
-    )
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    return hang
-
-
-def test_an_nvidia_smi_that_hangs_is_known_for_how_long(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hang = hanging_smi(tmp_path, monkeypatch)
-    smi = payload_counters.Smi()
-    assert smi.query("-q", "-x", timeout=10)[0] == 0
-    assert smi.silence() == 0
-    hang.touch()
-    assert smi.query("-q", "-x", timeout=0.2)[0] == 124
-    assert smi.silence() >= 0.2
-    hang.unlink()
-    assert smi.query("-q", "-x", timeout=10)[0] == 0
-    assert smi.silence() == 0, "it has answered again"
-
-
-def test_a_driver_that_hangs_under_load_fails_the_node(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_driver_that_hangs_under_load_fails_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
     """Recorded on an H200: such a burn-in ended with 'ask for more time', and the counters passed."""
     said: list[dict[str, Any]] = []
     monkeypatch.setattr(payload, "print_json", lambda **fields: said.append(fields))
+    monkeypatch.setattr(payload_counters, "output_of", lambda *_: (124, "", ""))
     smi = payload_counters.Smi()
     monkeypatch.setattr(payload, "SMI", smi)
-    monkeypatch.setattr(payload, "SMI_LATE", 0.1)
+    monkeypatch.setattr(payload, "SMI_LATE", 0.0)
     agent = payload.Agent({"gpus": 1})
     agent.at = "round 0 matmul"
-    hang = hanging_smi(tmp_path, monkeypatch)
-    smi.query("-q", timeout=10)
-    hang.touch()
     smi.query("-q", timeout=0.2)
     agent.stop()
     (line,) = said
@@ -1253,9 +1010,8 @@ def test_a_driver_that_hangs_under_load_fails_the_node(
     told.add(line)
     assert not told.ran
     verdict = error_checks.counters(BurninResult({"a": told}, requested=1.0, gpus=1), "a", CONFIG)
-    assert failed(verdict) == ["nvidia-smi: nvidia-smi: no answer for 0 s (round 0 matmul)"]
-    assert verdict.cause.startswith("the driver does not answer: ")
-    assert verdict.action is Action.DRAIN
+    assert (judged(verdict), verdict.cause[:26]) == ((DRAIN, ["nvidia-smi"]), "the driver does not answer")
+    assert "(round 0 matmul)" in verdict.findings[0].measured
 
 
 ABSENT = "FileNotFoundError: nvidia-smi"
@@ -1301,14 +1057,6 @@ def test_an_nvidia_smi_that_answers_again_is_no_driver_that_hangs() -> None:
     earlier.add(late)
     earlier.add({"load": "", "results": []})  # says nothing about it
     assert "gpu" in earlier.unread
-
-
-def test_risen_counters_keep_their_own_cause_beside_a_driver_that_hangs() -> None:
-    risen = {gpu_of("a", 0): {"ecc_uncorrected_volatile": 1}}
-    whole = fleet(1, a=[load("a", "matmul", deltas=risen, unread={"gpu": "nvidia-smi: no end after 60 s"})])
-    verdict = error_checks.counters(whole, "a", CONFIG)
-    assert len(verdict.findings) == 2
-    assert verdict.cause.startswith("errors that only show under load")
 
 
 def test_a_command_that_cannot_be_killed_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1360,23 +1108,6 @@ def test_a_step_without_gpus_says_so(
     assert agent._no_gpu_reason() == words
 
 
-@pytest.mark.parametrize(
-    ("reason", "cause"),
-    [
-        (
-            "CUDA error: CUDA-capable device(s) is/are busy or unavailable; limits of this process: 40 open files",
-            "low limits",
-        ),
-        ("torch 2.11.0 finds no CUDA device: Error 34: CUDA driver is a stub library", "driver library"),
-    ],
-)
-def test_software_that_keeps_cuda_from_a_gpu_drains_nobody(reason: str, cause: str) -> None:
-    verdict = load_checks.survived(idle_gpus(2, reason), "a")
-    assert verdict.outcome is Outcome.FAILED
-    assert verdict.action is Action.MONITOR
-    assert verdict.cause == f"{cause}: settings or software of the node, not its GPU"
-
-
 def test_nodes_whose_tasks_run_outside_of_the_container_leave_before_the_first_load(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -1420,8 +1151,3 @@ def test_a_gpu_burns_on_between_two_loads(monkeypatch: pytest.MonkeyPatch) -> No
         assert next(commands) == {"id": 2}
         assert burnt >= 3
         assert list(commands) == []
-
-
-def test_a_gpu_that_cannot_burn_waits_for_the_next_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO('{"id": 1}\n{"id": 2}\n'))
-    assert [one["id"] for one in payload.commands_of(lambda: False)] == [1, 2]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
-from burnin_helpers import CONFIG, GPU_1, NAME, UUID, failed, fleet, gpu_of, hello, load, reason
-from constants import with_constants
-from counter_examples import MONITOR, PASSED, CounterExample, assert_as_expected
-from counter_examples import name as name_of
+from typing import Any
 
-from pytest_gpucluster.core.check import Action, Finding, Outcome
-from pytest_gpucluster.core.errors import NotAvailable
-from pytest_gpucluster.core.outliers import Halves, Outliers
-from pytest_gpucluster.suites.burnin import limits as burnin_limits
+import pytest
+from burnin_helpers import CONFIG, GPU_1, NAME, failed, fleet, gpu_of, hello, load, reason
+from constants import with_constants
+from counter_examples import MONITOR, NOT_CHECKED, PASSED, CounterExample, assert_as_expected
+from counter_examples import name as name_of
+from judged import figures, judged
+
+from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.suites.burnin import stragglers
 from pytest_gpucluster.suites.burnin.config import BurninConfig
 from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals
@@ -19,52 +19,34 @@ from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals
 
 def test_why_nothing_was_compared() -> None:
     few = fleet(1, a=[load("a", "matmul", gpus=2)])
-    reason(stragglers.stragglers(few, "a", CONFIG),
-           NotAvailable("bf16: 2 values are too few to name an outlier (spread 0)"))  # fmt: skip
+    reason(stragglers.stragglers(few, "a", CONFIG), NOT_CHECKED, "bf16: 2 values are too few")
     nothing = BurninResult({"a": NodeTotals("a", hello=hello("a"))}, 60, 4)
-    words = "nothing was measured that could be compared"
-    reason(stragglers.stragglers(nothing, "a", CONFIG), NotAvailable(words))
+    reason(stragglers.stragglers(nothing, "a", CONFIG), NOT_CHECKED, "nothing was measured")
 
 
-def test_a_straggler_in_words() -> None:
+def test_a_straggler_is_named_once() -> None:
     whole = fleet(2, a=[load("a", "matmul", own={1: {"tflops": 560.0}}), load("a", "hbm")])
     verdict = stragglers.stragglers(whole, "a", CONFIG)
-    assert verdict.findings == (
-        Finding(GPU_1, "bf16 560 TFLOP/s, 20% below", "about the median of 8: 700 TFLOP/s"),
-    )
-    assert (verdict.reason, verdict.action) == ("", Action.MONITOR)
+    assert (judged(verdict), verdict.reason) == ((MONITOR, [GPU_1]), "")
+    assert figures(verdict.findings[0].measured) == [560, 20]
+    assert figures(verdict.findings[0].expected) == [8, 700]
     assert stragglers.stragglers(whole, "b", CONFIG).outcome is Outcome.PASSED
     assert stragglers.stragglers(whole, "a", BurninConfig(expect={"bf16": 561.0})).findings == ()
-
-
-def test_who_stands_apart_and_who_is_of_the_slow_half() -> None:
-    totals = NodeTotals("a", hello("a"))
-    rate = burnin_limits.Rate("a", UUID, "bf16", 500.0)
-    low = Outliers(700.0, 1.0, {f"a\n{UUID}": -0.25}, {})
-    assert stragglers._slower(totals, rate, low, 9) == Finding(
-        GPU_1, "bf16 500 TFLOP/s, 25% below", "about the median of 9: 700 TFLOP/s"
-    )
-    halves = Halves((f"a\n{UUID}", "b\nx"), ("c\nx", "c\ny", "d\nx"), 500.0, 700.0)
-    assert stragglers._slower(totals, rate, Outliers(600.0, 1.0, {}, {}, "", halves), 5) == Finding(
-        GPU_1,
-        "bf16 500 TFLOP/s, as the slow half of the fleet",
-        "one speed in the fleet; it has two: 3 about 700 TFLOP/s on c,d; 2 about 500 TFLOP/s on a,b",
-    )
-    other = burnin_limits.Rate("a", gpu_of("a", 0), "bf16", 500.0)
-    assert stragglers._slower(totals, other, Outliers(600.0, 1.0, {}, {}, "", halves), 5) is None
-    assert stragglers._slower(totals, other, low, 9) is None
+    near = fleet(2, a=[load("a", "matmul", own={3: {"tflops": 650.0}})])
+    assert failed(stragglers.stragglers(near, "a", CONFIG)) == [], "7% are within the least distance"
 
 
 @pytest.mark.parametrize(("gpus", "shared"), [(2, True), (3, True), (4, False)])
 def test_a_slow_partner_is_not_distinguished_from_its_peer_where_there_are_few(
     gpus: int, *, shared: bool
 ) -> None:
-    totals = NodeTotals("a", hello("a", gpus))
-    low = Outliers(700.0, 1.0, {f"a\n{UUID}": -0.25}, {})
-    for metric, either in (("peer", shared), ("bf16", False)):
-        found = stragglers._slower(totals, burnin_limits.Rate("a", UUID, metric, 5.0), low, 9)
-        assert found is not None
-        assert found.part == (f"{GPU_1} or its partner" if either else GPU_1)
+    own: dict[str, dict[int, Any]] = {"peer": {1: {"gbs": 100.0}}, "matmul": {1: {"tflops": 560.0}}}
+    whole = BurninResult({name: NodeTotals(name, hello(name, gpus), rounds=1) for name in "abcd"}, 60, gpus)
+    for name, totals in whole.nodes.items():
+        for kind, slow in own.items():
+            totals.add(load(name, kind, gpus, own=slow if name == "a" else {}))
+    verdict = stragglers.stragglers(whole, "a", CONFIG)
+    assert judged(verdict) == (MONITOR, [GPU_1, f"{GPU_1} or its partner" if shared else GPU_1])
 
 
 def test_equals_are_of_one_kind() -> None:
@@ -119,27 +101,6 @@ def test_gpus_and_hosts_have_a_least_distance_each(metric: str, own: float, host
     assert len(stragglers.stragglers(whole, "a", strict).findings) == 1
     wide = with_constants(BurninConfig, {"min_relative": own + 0.02}, min_relative_host=host + 0.02)
     assert stragglers.stragglers(whole, "a", wide).outcome is Outcome.PASSED
-
-
-def test_a_straggler_above_the_floor_is_named_by_median_and_mad() -> None:
-    whole = fleet(2, a=[load("a", "matmul", own={3: {"tflops": 560.0}})])
-    assert failed(stragglers.stragglers(whole, "a", CONFIG)) == [
-        "GPU 3 (GPU-a-3, 0000:30:00.0): bf16 560 TFLOP/s, 20% below"
-    ]
-    assert failed(stragglers.stragglers(whole, "b", CONFIG)) == []
-    near = fleet(2, a=[load("a", "matmul", own={3: {"tflops": 650.0}})])
-    assert failed(stragglers.stragglers(near, "a", CONFIG)) == [], "7% are within the least distance"
-
-
-def test_of_two_gpus_that_copy_to_each_other_neither_is_accused_alone() -> None:
-    names = "abcd"
-    totals = {name: NodeTotals(name, hello=hello(name, gpus=2), rounds=1) for name in names}
-    whole = BurninResult(totals, 3600, 4, seconds=3600, rounds=1)
-    for name in names:
-        slow = {0: {"gbs": 100.0}} if name == "a" else {}
-        totals[name].add(load(name, "peer", gpus=2, own=slow))
-    (said,) = failed(stragglers.stragglers(whole, "a", CONFIG))
-    assert "or its partner: peer 100 GB/s" in said
 
 
 def burned(

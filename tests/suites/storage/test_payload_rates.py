@@ -93,7 +93,7 @@ def test_a_fio_that_cannot_run_or_counts_otherwise_is_not_used(
     assert rates.fio_runs() is runs
 
 
-@pytest.mark.parametrize("engine", ["python", "fio"])
+@pytest.mark.parametrize("engine", ["python", pytest.param("fio", marks=pytest.mark.thorough)])
 def test_both_engines_move_what_is_requested_and_agree_on_sizes(engine: str, tmp_path: Path) -> None:
     if engine == "fio" and shutil.which("fio") is None:
         pytest.skip("fio is not installed")
@@ -126,7 +126,6 @@ def test_a_size_is_in_whole_blocks_and_the_end_of_a_file_ends_its_reading(tmp_pa
     assert rates.smallest(str(tmp_path / "f")) == 2 << 20
     found = rates.in_threads("read", [str(tmp_path / "f.0")] * 2, 8 << 20, 30.0)
     assert found["bytes"] == 4 << 20
-    assert found["seconds"] < 10
 
 
 def test_the_error_of_one_thread_is_that_of_all(tmp_path: Path) -> None:
