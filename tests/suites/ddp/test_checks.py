@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from framework_helpers import spelled
+from framework_helpers import Table, rows_of, told
 
 from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
 from pytest_gpucluster.core.common_cause import NO_MAJORITY
@@ -477,113 +477,62 @@ def losing(rc: int = 1, problem: str = "") -> PayloadResult:
     return PayloadResult("ddp", NODES, 2, tasks, problem, rc=rc)
 
 
-EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
-    (lambda: ddp.framework("gpu01", placed()), "passed", "", [], []),
-    (
-        lambda: ddp.framework("gpu09", placed()),
-        "failed",
-        "",
-        ["tasks: no task started there / every task starts and reports its facts"],
-        [],
-    ),
-    (
-        lambda: ddp.framework("gpu02", placed(task3={"torch": {"version": "", "error": "No module"}})),
-        "failed",
-        "",
-        ["package torch: No module / installed"],
-        [],
-    ),
-    (
-        lambda: ddp.framework("gpu02", _mixed({"torch": {"version": "1.13.0", "error": ""}})),
-        "failed",
-        "",
-        ["package torch: 1.13.0 / 2.13.0, as on 2 of 3 nodes"],
-        [],
-    ),
-    (
-        lambda: ddp.environment("gpu09", placed(), ddp.Setters()),
-        "not checked",
-        "the tasks of the node reported nothing: no task started there",
-        [],
-        [],
-    ),
-    (
-        lambda: ddp.environment("gpu01", placed(), ddp.Setters(), ("RANK", "MASTER_PORT", "MASTER_ADDR")),
-        "failed",
-        "",
-        [
-            "RANK of task 0: not set / set by the site (Pyxis)",
-            "MASTER_ADDR of task 0: not set / set by the site (Enroot's hook 50-slurm-pytorch.sh)",
-            "MASTER_PORT of task 0: not set / set by the site (Enroot's hook 50-slurm-pytorch.sh)",
-            "RANK of task 1: not set / set by the site (Pyxis)",
-            "MASTER_ADDR of task 1: not set / set by the site (Enroot's hook 50-slurm-pytorch.sh)",
-            "MASTER_PORT of task 1: not set / set by the site (Enroot's hook 50-slurm-pytorch.sh)",
-        ],
-        ["ddp_variables_given 0 of 5"],
-    ),
-    (
-        lambda: ddp.environment(
+CASES: Table = {
+    ddp.framework: [
+        ("passed", "gpu01", placed()),
+        ("configure: tasks", "gpu09", placed()),
+        ("configure: package torch", "gpu02", placed(task3={"torch": {"version": "", "error": "No module"}})),
+        (
+            "configure: package torch [1.13, 2.13, 2, 3]",
+            "gpu02",
+            _mixed({"torch": {"version": "1.13.0", "error": ""}}),
+        ),
+    ],
+    ddp.environment: [
+        ("not checked", "gpu09", placed(), ddp.Setters()),
+        (
+            "configure: RANK of task 0; MASTER_ADDR of task 0; MASTER_PORT of task 0; RANK of task 1; MASTER_ADDR of task 1; MASTER_PORT of task 1 [50, 50, 50, 50, 0]",
+            "gpu01",
+            placed(),
+            ddp.Setters(),
+            ("RANK", "MASTER_PORT", "MASTER_ADDR"),
+        ),
+        (
+            "configure: WORLD_SIZE of task 0 [8, 4, 3]",
             "gpu01",
             placed(task0={"given": {"RANK": "0", "WORLD_SIZE": "8", "MASTER_ADDR": "x"}}),
             ddp.Setters(exports={"WORLD_SIZE": "8"}),
         ),
-        "failed",
-        "",
-        ["WORLD_SIZE of task 0: 8 (set by exports or pass_env of the environment in the cluster file) / 4"],
-        ["ddp_variables_given 3 of 5"],
-    ),
-    (
-        lambda: ddp.environment(
-            "gpu01", placed(task0={"given": {"LOCAL_RANK": "1"}}), ddp.Setters({"LOCAL_RANK": "1"})
+        (
+            "configure: LOCAL_RANK of task 0; LOCAL_RANK 1 [1, 0, 0, 1, 1]",
+            "gpu01",
+            placed(task0={"given": {"LOCAL_RANK": "1"}}),
+            ddp.Setters({"LOCAL_RANK": "1"}),
         ),
-        "failed",
-        "",
-        [
-            "LOCAL_RANK of task 0: 1 (set by exports or pass_env of the environment in the cluster file) / 0",
-            "LOCAL_RANK 1: tasks 0, 1 / one task: two ranks would use one device",
-        ],
-        ["ddp_variables_given 1 of 5"],
-    ),
-    (
-        lambda: ddp.master_addr("gpu09", placed()),
-        "not checked",
-        "the tasks of the node reported nothing: no task started there",
-        [],
-        [],
-    ),
-    (lambda: ddp.master_addr("gpu02", placed()), "passed", "", [], []),
-    (
-        lambda: ddp.master_addr("gpu02", placed(task2={"master": {"addresses": [], "error": "unknown"}})),
-        "failed",
-        "",
-        ["MASTER_ADDR gpu01: does not resolve: unknown / resolves"],
-        [],
-    ),
-    (
-        lambda: ddp.master_addr("gpu01", placed(task0={"master": {"addresses": [], "error": "unknown"}})),
-        "failed",
-        "",
-        ["MASTER_ADDR gpu01: does not resolve: unknown / resolves"],
-        [],
-    ),
-    (
-        lambda: ddp.master_addr(
+    ],
+    ddp.master_addr: [
+        ("not checked", "gpu09", placed()),
+        ("passed", "gpu02", placed()),
+        (
+            "configure: MASTER_ADDR gpu01",
+            "gpu02",
+            placed(task2={"master": {"addresses": [], "error": "unknown"}}),
+        ),
+        (
+            "configure: MASTER_ADDR gpu01",
+            "gpu01",
+            placed(task0={"master": {"addresses": [], "error": "unknown"}}),
+        ),
+        (
+            "configure: MASTER_ADDR gpu01; MASTER_ADDR gpu01 [127, 1, 127, 10, 127, 1, 127, 10]",
             "gpu02",
             placed(
                 task2={"master": {"addresses": ["127.0.1.1", "::1"], "error": ""}},
                 task3={"master": {"addresses": ["127.0.1.1", "10.0.0.1"], "error": ""}},
             ),
         ),
-        "failed",
-        "",
-        [
-            "MASTER_ADDR gpu01: 127.0.1.1 ::1: this node itself / an address of gpu01",
-            "MASTER_ADDR gpu01: resolves to 127.0.1.1 10.0.0.1 / one value on all tasks of other nodes; no majority: 127.0.1.1 ::1 on gpu02, 127.0.1.1 10.0.0.1 on gpu02",
-        ],
-        [],
-    ),
-    (
-        lambda: ddp.master_addr(
+        (
+            "passed",
             "gpu02",
             placed(
                 **{
@@ -592,116 +541,43 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
                 }
             ),
         ),
-        "passed",
-        "",
-        [],
-        [],
-    ),
-    (
-        lambda: ddp.master_addr("gpu02", placed(task3={"given": {"MASTER_ADDR": "gpu02"}})),
-        "failed",
-        "",
-        ["MASTER_ADDR of task 3: gpu02 / gpu01, as on 3 of 4 tasks"],
-        [],
-    ),
-    (
-        lambda: ddp.master_port(replace(placed(), tasks=placed().tasks[1:])),
-        "not checked",
-        "task 0 reported nothing",
-        [],
-        [],
-    ),
-    (lambda: ddp.master_port(placed()), "passed", "", [], []),
-    (
-        lambda: ddp.master_port(placed(**{f"task{n}": {"given": {"MASTER_PORT": "0"}} for n in range(4)})),
-        "failed",
-        "",
-        ["MASTER_PORT on gpu01: 0 / a number from 1 to 65535"],
-        [],
-    ),
-    (
-        lambda: ddp.master_port(placed(**{f"task{n}": {"given": {"MASTER_PORT": "1"}} for n in range(4)})),
-        "passed",
-        "",
-        [],
-        [],
-    ),
-    (
-        lambda: ddp.master_port(
-            placed(**{f"task{n}": {"given": {"MASTER_PORT": "65535"}} for n in range(4)})
+        (
+            "configure: MASTER_ADDR of task 3 [3, 4]",
+            "gpu02",
+            placed(task3={"given": {"MASTER_ADDR": "gpu02"}}),
         ),
-        "passed",
-        "",
-        [],
-        [],
-    ),
-    (
-        lambda: ddp.master_port(
-            placed(**{f"task{n}": {"given": {"MASTER_PORT": "65536"}} for n in range(4)})
+    ],
+    ddp.master_port: [
+        ("not checked [0]", replace(placed(), tasks=placed().tasks[1:])),
+        ("passed", placed()),
+        (
+            "configure: MASTER_PORT on gpu01 [0, 1, 65535]",
+            placed(**{f"task{n}": {"given": {"MASTER_PORT": "0"}} for n in range(4)}),
         ),
-        "failed",
-        "",
-        ["MASTER_PORT on gpu01: 65536 / a number from 1 to 65535"],
-        [],
-    ),
-    (
-        lambda: ddp.master_port(placed(task0={"port": "taken"})),
-        "failed",
-        "",
-        ["MASTER_PORT 20100 on gpu01: taken by another process / free"],
-        [],
-    ),
-    (
-        lambda: ddp.master_port(placed(task0={"port": "not local"})),
-        "failed",
-        "",
-        ["MASTER_ADDR gpu01: 10.0.0.1: not of gpu01 / an address of the node"],
-        [],
-    ),
-    (
-        lambda: ddp.master_port(placed(task0={"port": "Permission denied"})),
-        "failed",
-        "",
-        ["MASTER_PORT 20100 on gpu01: Permission denied / rank 0 can listen there"],
-        [],
-    ),
-    (
-        lambda: ddp.master_port(
-            placed(task0={"port": "unknown host", "master": {"addresses": [], "error": "unknown"}})
+        ("passed", placed(**{f"task{n}": {"given": {"MASTER_PORT": "1"}} for n in range(4)})),
+        ("passed", placed(**{f"task{n}": {"given": {"MASTER_PORT": "65535"}} for n in range(4)})),
+        (
+            "configure: MASTER_PORT on gpu01 [65536, 1, 65535]",
+            placed(**{f"task{n}": {"given": {"MASTER_PORT": "65536"}} for n in range(4)}),
         ),
-        "passed",
-        "",
-        [],
-        [],
-    ),
-    (
-        lambda: ddp.master_port(placed(task3={"given": {"MASTER_PORT": "1234"}})),
-        "failed",
-        "",
-        ["MASTER_PORT of task 3 on gpu02: 1234 / 20100, as on rank 0"],
-        [],
-    ),
-    (
-        lambda: ddp.interface("gpu09", placed()),
-        "not checked",
-        "the tasks of the node reported nothing: no task started there",
-        [],
-        [],
-    ),
-    (
-        lambda: ddp.interface(
-            "gpu01", placed(task0={"interface_variables": {"GLOO_SOCKET_IFNAME": "eth0,ib0,,ib1"}})
+        ("configure: MASTER_PORT 20100 on gpu01", placed(task0={"port": "taken"})),
+        ("configure: MASTER_ADDR gpu01 [10]", placed(task0={"port": "not local"})),
+        ("configure: MASTER_PORT 20100 on gpu01 [0]", placed(task0={"port": "Permission denied"})),
+        ("passed", placed(task0={"port": "unknown host", "master": {"addresses": [], "error": "unknown"}})),
+        (
+            "configure: MASTER_PORT of task 3 on gpu02 [1234, 20100, 0]",
+            placed(task3={"given": {"MASTER_PORT": "1234"}}),
         ),
-        "failed",
-        "",
-        [
-            "GLOO_SOCKET_IFNAME: ib0: no such interface (the node has lo, eth0) / an interface of the node",
-            "GLOO_SOCKET_IFNAME: ib1: no such interface (the node has lo, eth0) / an interface of the node",
-        ],
-        [],
-    ),
-    (
-        lambda: ddp.interface(
+    ],
+    ddp.interface: [
+        ("not checked", "gpu09", placed()),
+        (
+            "configure: GLOO_SOCKET_IFNAME; GLOO_SOCKET_IFNAME",
+            "gpu01",
+            placed(task0={"interface_variables": {"GLOO_SOCKET_IFNAME": "eth0,ib0,,ib1"}}),
+        ),
+        (
+            "configure: GLOO_SOCKET_IFNAME; NCCL_SOCKET_IFNAME; NCCL_SOCKET_IFNAME",
             "gpu01",
             placed(
                 task0={
@@ -710,78 +586,31 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
                 }
             ),
         ),
-        "failed",
-        "",
-        [
-            "GLOO_SOCKET_IFNAME: eth0: no such interface (the node has e0, e1, e2, e3, e4, e5, e6, e7) / an interface of the node",
-            "NCCL_SOCKET_IFNAME: ib0: no such interface (the node has e0, e1, e2, e3, e4, e5, e6, e7) / an interface of the node",
-            "NCCL_SOCKET_IFNAME: ib1: no such interface (the node has e0, e1, e2, e3, e4, e5, e6, e7) / an interface of the node",
-        ],
-        [],
-    ),
-    (
-        lambda: ddp.interface("gpu01", placed(task0={"interface_variables": {"NCCL_SOCKET_IFNAME": "^eth"}})),
-        "failed",
-        "",
-        ["NCCL_SOCKET_IFNAME: ^eth: no such interface (the node has lo, eth0) / an interface of the node"],
-        [],
-    ),
-    (
-        lambda: ddp.interface("gpu01", placed(task0={"interface_variables": {"NCCL_SOCKET_IFNAME": "^ib"}})),
-        "passed",
-        "",
-        [],
-        [],
-    ),
-    (
-        lambda: ddp.interface("gpu01", placed(task0={"interface_variables": {"NCCL_SOCKET_IFNAME": "=eth"}})),
-        "failed",
-        "",
-        ["NCCL_SOCKET_IFNAME: eth: no such interface (the node has lo, eth0) / an interface of the node"],
-        [],
-    ),
-    (
-        lambda: ddp.interface(
-            "gpu01", placed(task0={"interface_variables": {"NCCL_SOCKET_IFNAME": "=eth0,ib0"}})
+        (
+            "configure: NCCL_SOCKET_IFNAME",
+            "gpu01",
+            placed(task0={"interface_variables": {"NCCL_SOCKET_IFNAME": "^eth"}}),
         ),
-        "passed",
-        "",
-        [],
-        [],
-    ),
-    (
-        lambda: ddp.devices("gpu01", PayloadResult("ddp", (), 0)),
-        "not checked",
-        "no node can take part: see ddp.framework, ddp.environment, ddp.master_addr, ddp.master_port, ddp.interface",
-        [],
-        [],
-    ),
-    (
-        lambda: ddp.devices("gpu01", PayloadResult("ddp", NODES, 4, problem="timed out")),
-        "failed",
-        "",
-        ["tasks: timed out / one task per GPU"],
-        ["ddp_devices 0 GPUs"],
-    ),
-    (lambda: ddp.devices("gpu01", worked()), "passed", "", [], ["ddp_devices 2 GPUs"]),
-    (
-        lambda: ddp.devices("gpu09", worked()),
-        "failed",
-        "",
-        ["tasks: no task started there / one task per GPU"],
-        ["ddp_devices 0 GPUs"],
-    ),
-    (
-        lambda: ddp.devices(
-            "gpu02", worked(rank2=[{"ddp": "loaded", "seconds": 1.0, "device": {"uuid": "GPU-0", "bus": ""}}])
+        ("passed", "gpu01", placed(task0={"interface_variables": {"NCCL_SOCKET_IFNAME": "^ib"}})),
+        (
+            "configure: NCCL_SOCKET_IFNAME",
+            "gpu01",
+            placed(task0={"interface_variables": {"NCCL_SOCKET_IFNAME": "=eth"}}),
         ),
-        "failed",
-        "",
-        ["GPU-0: ranks 0 (gpu01), 2 (gpu02) / one rank"],
-        ["ddp_devices 2 GPUs"],
-    ),
-    (
-        lambda: ddp.devices(
+        ("passed", "gpu01", placed(task0={"interface_variables": {"NCCL_SOCKET_IFNAME": "=eth0,ib0"}})),
+    ],
+    ddp.devices: [
+        ("not checked", "gpu01", PayloadResult("ddp", (), 0)),
+        ("configure: tasks [0]", "gpu01", PayloadResult("ddp", NODES, 4, problem="timed out")),
+        ("passed [2]", "gpu01", worked()),
+        ("configure: tasks [0]", "gpu09", worked()),
+        (
+            "configure: GPU-0 [0, 2, 2]",
+            "gpu02",
+            worked(rank2=[{"ddp": "loaded", "seconds": 1.0, "device": {"uuid": "GPU-0", "bus": ""}}]),
+        ),
+        (
+            "configure: GPU gpu02 0000:1b [2, 3, 1]",
             "gpu02",
             worked(
                 **{
@@ -790,153 +619,54 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
                 }
             ),
         ),
-        "failed",
-        "",
-        ["GPU gpu02 0000:1b: ranks 2 (gpu02), 3 (gpu02) / one rank"],
-        ["ddp_devices 1 GPUs"],
-    ),
-    (
-        lambda: ddp.devices("gpu02", worked(rank2=[])),
-        "failed",
-        "",
-        ["rank 2: ended without a message / its own GPU"],
-        ["ddp_devices 1 GPUs"],
-    ),
-    (
-        lambda: ddp.group(PayloadResult("ddp", (), 0)),
-        "not checked",
-        "no node can take part: see ddp.framework, ddp.environment, ddp.master_addr, ddp.master_port, ddp.interface",
-        [],
-        [],
-    ),
-    (lambda: ddp.group(worked()), "passed", "", [], ["ddp_init 0.1 s", "ddp_import 1 s"]),
-    (
-        lambda: ddp.group(worked(rank3=[{"ddp": "joined", "size": 1, "group_rank": 0, "seconds": 9}])),
-        "failed",
-        "",
-        ["rank 3 (gpu02): rank 0 of 1 / rank 3 of 4"],
-        ["ddp_init 9 s", "ddp_import 1 s"],
-    ),
-    (
-        lambda: ddp.group(worked(rank3=[{"ddp": "joined", "size": 4, "group_rank": 2, "seconds": 0.1}])),
-        "failed",
-        "",
-        ["rank 3 (gpu02): rank 2 of 4 / rank 3 of 4"],
-        ["ddp_init 0.1 s", "ddp_import 1 s"],
-    ),
-    (
-        lambda: ddp.group(worked(rank3=[{"ddp": "loaded", "seconds": 3, "device": {}}])),
-        "failed",
-        "",
-        ["rank 3 (gpu02): ended without a message / joins the process group"],
-        ["ddp_init 0.1 s", "ddp_import 3 s"],
-    ),
-    (
-        lambda: ddp.group(replace(worked(), tasks=worked().tasks[:3])),
-        "failed",
-        "",
-        ["rank 3: did not start / joins the process group"],
-        ["ddp_init 0.1 s", "ddp_import 1 s"],
-    ),
-    (
-        lambda: ddp.group(replace(worked(), tasks=worked().tasks[1:], problem="timed out")),
-        "failed",
-        "",
-        ["rank 0: timed out / joins the process group"],
-        ["ddp_init 0.1 s", "ddp_import 1 s"],
-    ),
-    (
-        lambda: ddp.group(PayloadResult("ddp", NODES, 2)),
-        "failed",
-        "",
-        [
-            "rank 0: did not start / joins the process group",
-            "rank 1: did not start / joins the process group",
-        ],
-        [],
-    ),
-    (
-        lambda: ddp.all_reduce(PayloadResult("ddp", (), 0)),
-        "not checked",
-        "no node can take part: see ddp.framework, ddp.environment, ddp.master_addr, ddp.master_port, ddp.interface",
-        [],
-        [],
-    ),
-    (
-        lambda: ddp.all_reduce(PayloadResult("ddp", NODES, 2)),
-        "not checked",
-        "no process group: see ddp.group",
-        [],
-        [],
-    ),
-    (lambda: ddp.all_reduce(worked()), "passed", "", [], ["ddp_all_reduce 10 ms"]),
-    (
-        lambda: ddp.all_reduce(
-            worked(
-                rank1=[
-                    *first_facts(1, 2),
-                    {"ddp": "reduced", "elements": 10, "wrong": 3, "seconds": 0.5},
-                ]
-            )
+        ("configure: rank 2 [1]", "gpu02", worked(rank2=[])),
+    ],
+    ddp.group: [
+        ("not checked", PayloadResult("ddp", (), 0)),
+        ("passed [0.1, 1]", worked()),
+        (
+            "monitor: rank 3 (gpu02) [0, 1, 3, 4, 9, 1]",
+            worked(rank3=[{"ddp": "joined", "size": 1, "group_rank": 0, "seconds": 9}]),
         ),
-        "failed",
-        "",
-        ["rank 1 (gpu01): 3 of 10 elements wrong / none"],
-        ["ddp_all_reduce 500 ms"],
-    ),
-    (
-        lambda: ddp.all_reduce(worked(rank1=[*first_facts(1, 2)])),
-        "failed",
-        "",
-        ["rank 1 (gpu01): ended without a message / ends the all-reduce"],
-        ["ddp_all_reduce 10 ms"],
-    ),
-    (
-        lambda: ddp.training(PayloadResult("ddp", (), 0)),
-        "not checked",
-        "no node can take part: see ddp.framework, ddp.environment, ddp.master_addr, ddp.master_port, ddp.interface",
-        [],
-        [],
-    ),
-    (
-        lambda: ddp.training(PayloadResult("ddp", NODES, 2)),
-        "not checked",
-        "no all-reduce: see ddp.group and ddp.all_reduce",
-        [],
-        [],
-    ),
-    (lambda: ddp.training(worked()), "passed", "", [], ["ddp_training 1 s"]),
-    (
-        lambda: ddp.training(worked(rank1=[*first_facts(1, 3)])),
-        "failed",
-        "",
-        ["rank 1 (gpu01): ended without a message / ends the training step"],
-        ["ddp_training 1 s"],
-    ),
-    (
-        lambda: ddp.training(worked(rank1=[*first_facts(1, 4)])),
-        "failed",
-        "",
-        ["rank 1 (gpu01): ended without a message / leaves the group and ends"],
-        ["ddp_training 1 s"],
-    ),
-    (
-        lambda: ddp.training(
+        (
+            "monitor: rank 3 (gpu02) [2, 4, 3, 4, 0.1, 1]",
+            worked(rank3=[{"ddp": "joined", "size": 4, "group_rank": 2, "seconds": 0.1}]),
+        ),
+        ("monitor: rank 3 (gpu02) [0.1, 3]", worked(rank3=[{"ddp": "loaded", "seconds": 3, "device": {}}])),
+        ("monitor: rank 3 [0.1, 1]", replace(worked(), tasks=worked().tasks[:3])),
+        ("monitor: rank 0 [0.1, 1]", replace(worked(), tasks=worked().tasks[1:], problem="timed out")),
+        ("monitor: rank 0; rank 1", PayloadResult("ddp", NODES, 2)),
+    ],
+    ddp.all_reduce: [
+        ("not checked", PayloadResult("ddp", (), 0)),
+        ("not checked", PayloadResult("ddp", NODES, 2)),
+        ("passed [10]", worked()),
+        (
+            "configure: rank 1 (gpu01) [3, 10, 500]",
+            worked(
+                rank1=[*first_facts(1, 2), {"ddp": "reduced", "elements": 10, "wrong": 3, "seconds": 0.5}]
+            ),
+        ),
+        ("configure: rank 1 (gpu01) [10]", worked(rank1=[*first_facts(1, 2)])),
+    ],
+    ddp.training: [
+        ("not checked", PayloadResult("ddp", (), 0)),
+        ("not checked", PayloadResult("ddp", NODES, 2)),
+        ("passed [1]", worked()),
+        ("monitor: rank 1 (gpu01) [1]", worked(rank1=[*first_facts(1, 3)])),
+        ("monitor: rank 1 (gpu01) [1]", worked(rank1=[*first_facts(1, 4)])),
+        (
+            "monitor: rank 1 (gpu01) [5]",
             worked(
                 rank1=[
                     *first_facts(1, 3),
                     {"ddp": "trained", "synced": "z", "after": "b", "losses": [1.0], "seconds": 5},
                     {"ddp": "done"},
                 ]
-            )
+            ),
         ),
-        "failed",
-        "",
-        ["rank 1 (gpu01): parameters after the start: z / a"],
-        ["ddp_training 5 s"],
-    ),
-    (
-        lambda: ddp.training(
+        (
+            "monitor: rank 1 (gpu01); rank 1 (gpu01); rank 1 (gpu01) [1, 1]",
             worked(
                 rank1=[
                     *first_facts(1, 3),
@@ -949,19 +679,10 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
                     },
                     {"ddp": "done"},
                 ]
-            )
+            ),
         ),
-        "failed",
-        "",
-        [
-            "rank 1 (gpu01): parameters after training: a / b",
-            "rank 1 (gpu01): training changed no parameter / other parameters",
-            "rank 1 (gpu01): losses nan, 1.0 / finite numbers",
-        ],
-        ["ddp_training 1 s"],
-    ),
-    (
-        lambda: ddp.training(
+        (
+            "monitor: rank 0 (gpu01); rank 1 (gpu01); rank 2 (gpu02); rank 3 (gpu02) [0, 1, 2, 3, 1]",
             worked(
                 **{
                     f"rank{n}": [
@@ -971,57 +692,19 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
                     ]
                     for n in range(4)
                 }
-            )
+            ),
         ),
-        "failed",
-        "",
-        [
-            "rank 0 (gpu01): parameters after training: 0 / equal on all ranks",
-            "rank 1 (gpu01): parameters after training: 1 / equal on all ranks",
-            "rank 2 (gpu02): parameters after training: 2 / equal on all ranks",
-            "rank 3 (gpu02): parameters after training: 3 / equal on all ranks",
-        ],
-        ["ddp_training 1 s"],
-    ),
-    (
-        lambda: ddp.torchrun((PayloadResult("ddp", (), 0), 2)),
-        "not checked",
-        "no node can take part: see ddp.framework, ddp.environment, ddp.master_addr, ddp.master_port, ddp.interface",
-        [],
-        [],
-    ),
-    (lambda: ddp.torchrun((agents(), 2)), "passed", "", [], []),
-    (lambda: ddp.torchrun((agents(), 3)), "failed", "", ["ranks: 0, 1, 2, 3 / 0 to 5, once each"], []),
-    (
-        lambda: ddp.torchrun((agents(first={"LOCAL_RANK": "1"}), 2)),
-        "failed",
-        "",
-        ["LOCAL_RANK on gpu01: 1, 1 / 0 to 1, once each"],
-        [],
-    ),
-    (
-        lambda: ddp.torchrun((agents(first={"WORLD_SIZE": "8"}), 2)),
-        "failed",
-        "",
-        ["WORLD_SIZE: 4, 8 / 4"],
-        [],
-    ),
-    (
-        lambda: ddp.torchrun((agents(first={"MASTER_PORT": "2"}), 2)),
-        "failed",
-        "",
-        ["MASTER_PORT: 1, 2 / the same on all ranks"],
-        [],
-    ),
-    (
-        lambda: ddp.torchrun((agents(first={"MASTER_ADDR": "b"}), 2)),
-        "failed",
-        "",
-        ["MASTER_ADDR: b, gpu01 / the same on all ranks"],
-        [],
-    ),
-    (
-        lambda: ddp.torchrun(
+    ],
+    ddp.torchrun: [
+        ("not checked", (PayloadResult("ddp", (), 0), 2)),
+        ("passed", (agents(), 2)),
+        ("monitor: ranks [0, 1, 2, 3, 0, 5]", (agents(), 3)),
+        ("monitor: LOCAL_RANK on gpu01 [1, 1, 0, 1]", (agents(first={"LOCAL_RANK": "1"}), 2)),
+        ("monitor: WORLD_SIZE [4, 8, 4]", (agents(first={"WORLD_SIZE": "8"}), 2)),
+        ("monitor: MASTER_PORT [1, 2]", (agents(first={"MASTER_PORT": "2"}), 2)),
+        ("monitor: MASTER_ADDR", (agents(first={"MASTER_ADDR": "b"}), 2)),
+        (
+            "monitor: WORLD_SIZE [8, 4]",
             (
                 replace(
                     agents(),
@@ -1041,22 +724,12 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
                 2,
             ),
         ),
-        "failed",
-        "",
-        ["WORLD_SIZE: 8 / 4"],
-        [],
-    ),
-    (
-        lambda: ddp.torchrun(
-            (replace(agents(), tasks=(replace(agents().tasks[0], rc=1, facts=()), agents().tasks[1])), 2)
+        (
+            "monitor: agent on gpu01; ranks [1, 0, 2, 3, 0, 3]",
+            (replace(agents(), tasks=(replace(agents().tasks[0], rc=1, facts=()), agents().tasks[1])), 2),
         ),
-        "failed",
-        "",
-        ["agent on gpu01: exit status 1 / ends with 0", "ranks: 2, 3 / 0 to 3, once each"],
-        [],
-    ),
-    (
-        lambda: ddp.torchrun(
+        (
+            "monitor: ranks; step [0, 3]",
             (
                 replace(
                     agents(),
@@ -1069,107 +742,38 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
                 2,
             ),
         ),
-        "failed",
-        "",
-        ["ranks: none / 0 to 3, once each", "step: timed out / ends by itself"],
-        [],
-    ),
-    (
-        lambda: ddp.torchrun((agents(drop="joined"), 2)),
-        "failed",
-        "",
-        ["rank 0: ended without a message / joins the process group"],
-        [],
-    ),
-    (
-        lambda: ddp.torchrun((agents(drop="done"), 2)),
-        "failed",
-        "",
-        ["rank 0: ended without a message / leaves the group and ends"],
-        [],
-    ),
-    (
-        lambda: ddp.torchrun(
-            (agents(drop="trained", more={"ddp": "failed", "phase": "train", "reason": "NaN"}), 2)
+        ("monitor: rank 0", (agents(drop="joined"), 2)),
+        ("monitor: rank 0", (agents(drop="done"), 2)),
+        (
+            "monitor: rank 0",
+            (agents(drop="trained", more={"ddp": "failed", "phase": "train", "reason": "NaN"}), 2),
         ),
-        "failed",
-        "",
-        ["rank 0: train: NaN / ends the training step"],
-        [],
-    ),
-    (
-        lambda: ddp.torchrun(
-            (agents(drop="reduced", more={"ddp": "stuck", "phase": "reduce", "seconds": 3}), 2)
+        (
+            "monitor: rank 0",
+            (agents(drop="reduced", more={"ddp": "stuck", "phase": "reduce", "seconds": 3}), 2),
         ),
-        "failed",
-        "",
-        ["rank 0: reduce: did not end / ends the all-reduce"],
-        [],
-    ),
-    (
-        lambda: ddp.torchrun((agents(reduced={"wrong": 4}), 2)),
-        "failed",
-        "",
-        ["all_reduce: 4 elements wrong / none"],
-        [],
-    ),
-    (
-        lambda: ddp.torchrun((agents(trained={"after": "c"}), 2)),
-        "failed",
-        "",
-        ["parameters: 2 different sets after training / equal on all ranks"],
-        [],
-    ),
-    (
-        lambda: ddp.lost_rank(PayloadResult("ddp", (), 0), 30),
-        "not checked",
-        "no node can take part: see ddp.framework, ddp.environment, ddp.master_addr, ddp.master_port, ddp.interface",
-        [],
-        [],
-    ),
-    (
-        lambda: ddp.lost_rank(PayloadResult("ddp", NODES, 2), 30),
-        "not checked",
-        "no rank was lost: the process group was not formed: see ddp.group",
-        [],
-        [],
-    ),
-    (
-        lambda: ddp.lost_rank(PayloadResult("ddp", NODES, 2, problem="refused"), 30),
-        "not checked",
-        "no rank was lost: refused",
-        [],
-        [],
-    ),
-    (lambda: ddp.lost_rank(losing(), 30), "passed", "", [], ["ddp_lost_rank 2.5 s"]),
-    (
-        lambda: ddp.lost_rank(losing(rc=0), 30),
-        "failed",
-        "",
-        ["step: exit status 0 / not 0: a rank was lost"],
-        ["ddp_lost_rank 2.5 s"],
-    ),
-    (lambda: ddp.lost_rank(losing(rc=0, problem="x"), 30), "passed", "", [], ["ddp_lost_rank 2.5 s"]),
-    (
-        lambda: ddp.lost_rank(
-            replace(losing(), tasks=(losing().tasks[0], replace(losing().tasks[1], rc=0))), 30
+        ("monitor: all_reduce [4]", (agents(reduced={"wrong": 4}), 2)),
+        ("monitor: parameters [2]", (agents(trained={"after": "c"}), 2)),
+    ],
+    ddp.lost_rank: [
+        ("not checked", PayloadResult("ddp", (), 0), 30),
+        ("not checked", PayloadResult("ddp", NODES, 2), 30),
+        ("not checked", PayloadResult("ddp", NODES, 2, problem="refused"), 30),
+        ("passed [2.5]", losing(), 30),
+        ("monitor: step [0, 0, 2.5]", losing(rc=0), 30),
+        ("passed [2.5]", losing(rc=0, problem="x"), 30),
+        (
+            "monitor: rank 1 (gpu02) [0, 0, 2.5]",
+            replace(losing(), tasks=(losing().tasks[0], replace(losing().tasks[1], rc=0))),
+            30,
         ),
-        "failed",
-        "",
-        ["rank 1 (gpu02): exit status 0 / not 0: a rank was lost"],
-        ["ddp_lost_rank 2.5 s"],
-    ),
-    (
-        lambda: ddp.lost_rank(
-            replace(losing(), tasks=(losing().tasks[0], replace(losing().tasks[1], rc=None))), 30
+        (
+            "monitor: rank 1 (gpu02) [30, 2.5]",
+            replace(losing(), tasks=(losing().tasks[0], replace(losing().tasks[1], rc=None))),
+            30,
         ),
-        "failed",
-        "",
-        ["rank 1 (gpu02): still waits after 30 s / ends"],
-        ["ddp_lost_rank 2.5 s"],
-    ),
-    (
-        lambda: ddp.lost_rank(
+        (
+            "monitor: rank 1 (gpu02) [7.5, 2.5]",
             replace(
                 losing(),
                 tasks=(
@@ -1185,19 +789,13 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
             ),
             7.5,
         ),
-        "failed",
-        "",
-        ["rank 1 (gpu02): still waits after 7.5 s / ends"],
-        ["ddp_lost_rank 2.5 s"],
-    ),
-]
+    ],
+}
 
 
-@pytest.mark.parametrize(("judge", "outcome", "reason", "findings", "metrics"), EXACT)
-def test_verdicts_to_the_letter(
-    judge: Callable[[], Verdict], outcome: str, reason: str, findings: list[str], metrics: list[str]
-) -> None:
-    assert spelled(judge()) == (outcome, reason, findings, metrics)
+@pytest.mark.parametrize(("check", "given", "expected"), rows_of(CASES))
+def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[Any], expected: str) -> None:
+    assert told(check(*given)) == expected
 
 
 def test_an_agent_that_fails_after_all_ranks_are_done_is_reported_and_drains_nobody() -> None:

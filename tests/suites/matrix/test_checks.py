@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from framework_helpers import spelled
+from framework_helpers import Table, rows_of, told
 
 from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
 from pytest_gpucluster.plugin.outputs import suite_tables
@@ -207,101 +207,43 @@ def test_work_without_messages(reported: tuple[tuple[str, str], ...], problem: s
     assert printed in "; ".join(f"{it.part}: {it.measured} / {it.expected}" for it in verdict.findings)
 
 
-EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
-    (lambda: checks.cell(Cell("srun", "cpu", State.WORKS)), "passed", "", [], []),
-    (lambda: checks.cell(Cell("srun", "cpu", State.EXPECTED, "old", failed(OTHER))), "passed", "", [], []),
-    (
-        lambda: checks.cell(Cell("srun", "cpu", State.NOT_APPLICABLE, "none")),
-        "not applicable",
-        "none",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.cell(Cell("mpirun", "gpu", State.BROKEN, "why")),
-        "failed",
-        "",
-        ["mpirun with GPU: why / works"],
-        [],
-    ),
-    (
-        lambda: checks.cell(Cell("srun_framework", "nccl", State.BROKEN, "why", failed())),
-        "failed",
-        "",
-        ["srun + Pyxis, framework image with NCCL: why / works"],
-        [],
-    ),
-    (
-        lambda: checks.cell(Cell("srun_pyxis", "mpi", State.BROKEN, "x", failed(OTHER, LONELY))),
-        "failed",
-        "",
-        [
-            "srun + Pyxis with MPI: rank 3: 2 times / once",
-            "srun + Pyxis with MPI: singletons: 4 programs, each rank 0 of 1 / one world",
-        ],
-        [],
-    ),
-    (lambda: checks.work(CellWork(NODES, 2, GOOD, "8", "GPUs")), "passed", "", [], []),
-    (
-        lambda: checks.work(CellWork(NODES, 2, (), "8", "GPUs", "hangs")),
-        "failed",
-        "",
-        ["step: hangs / 4 tasks that end by themselves"],
-        [],
-    ),
-    (
-        lambda: checks.work(CellWork(NODES, 2, GOOD[:3], "8", "GPUs", "hangs")),
-        "failed",
-        "",
-        ["step: hangs / 4 tasks that end by themselves", "gpu02: 1 tasks reported / 2 tasks"],
-        [],
-    ),
-    (
-        lambda: checks.work(CellWork(NODES, 2, (), "8", "GPUs")),
-        "failed",
-        "",
-        ["gpu01: 0 tasks reported / 2 tasks", "gpu02: 0 tasks reported / 2 tasks"],
-        [],
-    ),
-    (
-        lambda: checks.work(CellWork(NODES, 2, (*GOOD, ("gpu09", "8"), ("", "8")), "8", "GPUs")),
-        "failed",
-        "",
-        [
-            "an unknown host: ran tasks but was not requested / none",
-            "gpu09: ran tasks but was not requested / none",
-        ],
-        [],
-    ),
-    (
-        lambda: checks.work(CellWork(NODES, 2, (*GOOD[:3], ("gpu02", "7")), "8", "GPUs")),
-        "failed",
-        "",
-        ["gpu02: 7 GPUs / 8 GPUs"],
-        [],
-    ),
-    (
-        lambda: checks.work(CellWork(NODES, 2, (*GOOD[:3], ("gpu02", "7")), "8")),
-        "failed",
-        "",
-        ["gpu02: 7 / 8"],
-        [],
-    ),
-    (
-        lambda: checks.work(CellWork(NODES, 2, (*GOOD[:3], ("gpu02", "nvidia-smi: not found")), "8", "GPUs")),
-        "failed",
-        "",
-        ["gpu02: nvidia-smi: not found / 8 GPUs"],
-        [],
-    ),
-]
+CASES: Table = {
+    checks.cell: [
+        ("passed", Cell("srun", "cpu", State.WORKS)),
+        ("passed", Cell("srun", "cpu", State.EXPECTED, "old", failed(OTHER))),
+        ("not applicable", Cell("srun", "cpu", State.NOT_APPLICABLE, "none")),
+        ("configure: mpirun with GPU", Cell("mpirun", "gpu", State.BROKEN, "why")),
+        (
+            "configure: srun + Pyxis, framework image with NCCL",
+            Cell("srun_framework", "nccl", State.BROKEN, "why", failed()),
+        ),
+        (
+            "configure: srun + Pyxis with MPI: rank 3; srun + Pyxis with MPI: singletons [2, 4, 0, 1]",
+            Cell("srun_pyxis", "mpi", State.BROKEN, "x", failed(OTHER, LONELY)),
+        ),
+    ],
+    checks.work: [
+        ("passed", CellWork(NODES, 2, GOOD, "8", "GPUs")),
+        ("configure: step [4]", CellWork(NODES, 2, (), "8", "GPUs", "hangs")),
+        ("configure: step; gpu02 [4, 1, 2]", CellWork(NODES, 2, GOOD[:3], "8", "GPUs", "hangs")),
+        ("configure: gpu01; gpu02 [0, 2, 0, 2]", CellWork(NODES, 2, (), "8", "GPUs")),
+        (
+            "configure: an unknown host; gpu09",
+            CellWork(NODES, 2, (*GOOD, ("gpu09", "8"), ("", "8")), "8", "GPUs"),
+        ),
+        ("configure: gpu02 [7, 8]", CellWork(NODES, 2, (*GOOD[:3], ("gpu02", "7")), "8", "GPUs")),
+        ("configure: gpu02 [7, 8]", CellWork(NODES, 2, (*GOOD[:3], ("gpu02", "7")), "8")),
+        (
+            "configure: gpu02 [8]",
+            CellWork(NODES, 2, (*GOOD[:3], ("gpu02", "nvidia-smi: not found")), "8", "GPUs"),
+        ),
+    ],
+}
 
 
-@pytest.mark.parametrize(("judge", "outcome", "reason", "findings", "metrics"), EXACT)
-def test_verdicts_to_the_letter(
-    judge: Callable[[], Verdict], outcome: str, reason: str, findings: list[str], metrics: list[str]
-) -> None:
-    assert spelled(judge()) == (outcome, reason, findings, metrics)
+@pytest.mark.parametrize(("check", "given", "expected"), rows_of(CASES))
+def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[Any], expected: str) -> None:
+    assert told(check(*given)) == expected
 
 
 def test_a_long_reason_is_cut_in_the_table() -> None:

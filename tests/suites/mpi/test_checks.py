@@ -5,10 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from framework_helpers import imported, spelled
+from framework_helpers import Table, imported, rows_of, told
 from paths import DATA, ROOT
 
 from pytest_gpucluster.cluster.slurm.mpi_types import read_mpi_list
@@ -512,468 +513,198 @@ def ring(*latencies: float) -> MpiRun:
     return run(nodes=nodes, ntasks_per_node=1, world=MpiWorld(ranks, pairs))
 
 
-EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
-    (lambda: mpi_world.world(run()), "passed", "", [], ["mpi_ranks 4 ranks mpirun, c"]),
-    (
-        lambda: mpi_world.world(run(world=world_of(*(rank(0, 1, node=NODES[n // 2]) for n in range(4))))),
-        "failed",
-        "",
-        ["singletons: 4 programs, each rank 0 of 1 / one world of 4 ranks"],
-        ["mpi_ranks 4 ranks mpirun, c"],
-    ),
-    (
-        lambda: mpi_world.world(run(ntasks_per_node=1, nodes=("gpu01",), world=world_of(rank(0, 1)))),
-        "passed",
-        "",
-        [],
-        ["mpi_ranks 1 ranks mpirun, c"],
-    ),
-    (
-        lambda: mpi_world.world(run(world=world_of(rank(0), rank(1), rank(3)))),
-        "failed",
-        "",
-        ["ranks 2: sent no report / ranks 0 to 3, once each"],
-        ["mpi_ranks 3 ranks mpirun, c"],
-    ),
-    (
-        lambda: mpi_world.world(run(world=world_of(rank(0), rank(1), rank(3)), problem="hangs")),
-        "failed",
-        "",
-        ["mpirun: hangs / ends by itself", "ranks 2: did not start / ranks 0 to 3, once each"],
-        ["mpi_ranks 3 ranks mpirun, c"],
-    ),
-    (
-        lambda: mpi_world.world(run(world=MpiWorld(), problem="hangs", rc=1)),
-        "failed",
-        "",
-        ["mpirun: hangs / ends by itself"],
-        ["mpi_ranks 0 ranks mpirun, c"],
-    ),
-    (
-        lambda: mpi_world.world(run(world=world_of(*map(rank, range(4)), rank(3)))),
-        "failed",
-        "",
-        ["rank 3: 2 times / once", "gpu02: 3 ranks / 2 ranks"],
-        ["mpi_ranks 5 ranks mpirun, c"],
-    ),
-    (
-        lambda: mpi_world.world(run(world=world_of(*map(rank, range(4)), rank(4, node="gpu02")))),
-        "failed",
-        "",
-        ["rank 4: unexpected / ranks 0 to 3, once each", "gpu02: 3 ranks / 2 ranks"],
-        ["mpi_ranks 5 ranks mpirun, c"],
-    ),
-    (
-        lambda: mpi_world.world(run(world=world_of(*(rank(n, 8) for n in range(3)), rank(3, 6)))),
-        "failed",
-        "",
-        ["size of the world: 6, 8 / 4"],
-        ["mpi_ranks 4 ranks mpirun, c"],
-    ),
-    (
-        lambda: mpi_world.world(run(world=world_of(rank(0), rank(1), rank(2), rank(3, node="gpu09")))),
-        "failed",
-        "",
-        ["ranks 3: on gpu09, which was not requested / on gpu[01-02]", "gpu02: 1 ranks / 2 ranks"],
-        ["mpi_ranks 4 ranks mpirun, c"],
-    ),
-    (
-        lambda: mpi_world.world(run(world=world_of(rank(0), rank(1), rank(2), rank(3, node="")))),
-        "failed",
-        "",
-        ["ranks 3: on an unknown host, which was not requested / on gpu[01-02]", "gpu02: 1 ranks / 2 ranks"],
-        ["mpi_ranks 4 ranks mpirun, c"],
-    ),
-    (
-        lambda: mpi_world.world(run(world=world_of(*(rank(n, node="gpu01") for n in range(4))))),
-        "failed",
-        "",
-        ["gpu01: 4 ranks / 2 ranks", "gpu02: 0 ranks / 2 ranks"],
-        ["mpi_ranks 4 ranks mpirun, c"],
-    ),
-    (
-        lambda: mpi_world.world(run(world=world_of(*(rank(n, node="gpu01") for n in range(3))))),
-        "failed",
-        "",
-        ["ranks 3: sent no report / ranks 0 to 3, once each", "gpu01: 3 ranks / 2 ranks"],
-        ["mpi_ranks 3 ranks mpirun, c"],
-    ),
-    (
-        lambda: mpi_world.world(run(world=MpiWorld(), rc=1, first_error="boom")),
-        "failed",
-        "",
-        [
-            "mpirun: exit status 1: boom / exit status 0",
-            "ranks 0, 1, 2, 3: sent no report / ranks 0 to 3, once each",
-        ],
-        ["mpi_ranks 0 ranks mpirun, c"],
-    ),
-    (
-        lambda: mpi_world.world(run(rc=9)),
-        "failed",
-        "",
-        ["mpirun: exit status 9: no message / exit status 0"],
-        ["mpi_ranks 4 ranks mpirun, c"],
-    ),
-    (
-        lambda: mpi_world.world(run(ntasks_per_node=6, world=MpiWorld())),
-        "failed",
-        "",
-        ["ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4 more: sent no report / ranks 0 to 11, once each"],
-        ["mpi_ranks 0 ranks mpirun, c"],
-    ),
-    (
-        lambda: mpi_world.world(run(ntasks_per_node=4, world=MpiWorld())),
-        "failed",
-        "",
-        ["ranks 0, 1, 2, 3, 4, 5, 6, 7: sent no report / ranks 0 to 7, once each"],
-        ["mpi_ranks 0 ranks mpirun, c"],
-    ),
-    (
-        lambda: mpi_world.world(run(rc=1, failures=(failure("orte_ess_init", "gpu02"), failure("x", "")))),
-        "failed",
-        "",
-        [
-            "orte_ess_init on gpu02: text of it / a world of 4 ranks by mpirun",
-            "x: text of it / a world of 4 ranks by mpirun",
-        ],
-        ["mpi_ranks 4 ranks mpirun, c"],
-    ),
-    (lambda: mpi_world.allreduce(run()), "passed", "", [], []),
-    (lambda: mpi_world.allreduce(run(world=MpiWorld())), "not checked", "no rank reported its sum", [], []),
-    (
-        lambda: mpi_world.allreduce(run(world=world_of(rank(0, elements=0), rank(1, wrong=2)))),
-        "failed",
-        "",
-        [
-            "rank 0 on gpu01: 0 of 0 elements wrong / the closed form of the sum",
-            "rank 1 on gpu01: 2 of 1024 elements wrong / the closed form of the sum",
-        ],
-        [],
-    ),
-    (
-        lambda: checks.threads(run(world=MpiWorld()), "single"),
-        "not checked",
-        "no rank reported its thread level",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.threads(
+CASES: Table = {
+    mpi_world.world: [
+        ("passed: mpirun, c [4]", run()),
+        (
+            "monitor: singletons; mpirun, c [4, 0, 1, 4, 4]",
+            run(world=world_of(*(rank(0, 1, node=NODES[n // 2]) for n in range(4)))),
+        ),
+        ("passed: mpirun, c [1]", run(ntasks_per_node=1, nodes=("gpu01",), world=world_of(rank(0, 1)))),
+        ("monitor: ranks 2; mpirun, c [0, 3, 3]", run(world=world_of(rank(0), rank(1), rank(3)))),
+        (
+            "monitor: mpirun; ranks 2; mpirun, c [0, 3, 3]",
+            run(world=world_of(rank(0), rank(1), rank(3)), problem="hangs"),
+        ),
+        ("monitor: mpirun; mpirun, c [0]", run(world=MpiWorld(), problem="hangs", rc=1)),
+        (
+            "monitor: rank 3; gpu02; mpirun, c [2, 3, 2, 5]",
+            run(world=world_of(*map(rank, range(4)), rank(3))),
+        ),
+        (
+            "monitor: rank 4; gpu02; mpirun, c [0, 3, 3, 2, 5]",
+            run(world=world_of(*map(rank, range(4)), rank(4, node="gpu02"))),
+        ),
+        (
+            "monitor: size of the world; mpirun, c [6, 8, 4, 4]",
+            run(world=world_of(*(rank(n, 8) for n in range(3)), rank(3, 6))),
+        ),
+        (
+            "monitor: ranks 3; gpu02; mpirun, c [1, 2, 1, 2, 4]",
+            run(world=world_of(rank(0), rank(1), rank(2), rank(3, node="gpu09"))),
+        ),
+        (
+            "monitor: ranks 3; gpu02; mpirun, c [1, 2, 1, 2, 4]",
+            run(world=world_of(rank(0), rank(1), rank(2), rank(3, node=""))),
+        ),
+        (
+            "monitor: gpu01; gpu02; mpirun, c [4, 2, 0, 2, 4]",
+            run(world=world_of(*(rank(n, node="gpu01") for n in range(4)))),
+        ),
+        (
+            "monitor: ranks 3; gpu01; mpirun, c [0, 3, 3, 2, 3]",
+            run(world=world_of(*(rank(n, node="gpu01") for n in range(3)))),
+        ),
+        (
+            "monitor: mpirun; ranks 0, 1, 2, 3; mpirun, c [1, 0, 0, 3, 0]",
+            run(world=MpiWorld(), rc=1, first_error="boom"),
+        ),
+        ("monitor: mpirun; mpirun, c [9, 0, 4]", run(rc=9)),
+        (
+            "monitor: ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4 more; mpirun, c [0, 11, 0]",
+            run(ntasks_per_node=6, world=MpiWorld()),
+        ),
+        (
+            "monitor: ranks 0, 1, 2, 3, 4, 5, 6, 7; mpirun, c [0, 7, 0]",
+            run(ntasks_per_node=4, world=MpiWorld()),
+        ),
+        (
+            "monitor: orte_ess_init on gpu02; x; mpirun, c [4, 4, 4]",
+            run(rc=1, failures=(failure("orte_ess_init", "gpu02"), failure("x", ""))),
+        ),
+    ],
+    mpi_world.allreduce: [
+        ("passed", run()),
+        ("not checked", run(world=MpiWorld())),
+        (
+            "monitor: rank 0 on gpu01; rank 1 on gpu01 [0, 0, 2, 1024]",
+            run(world=world_of(rank(0, elements=0), rank(1, wrong=2))),
+        ),
+    ],
+    checks.threads: [
+        ("not checked", run(world=MpiWorld()), "single"),
+        (
+            "configure: ranks 0; ranks 2",
             run(
                 world=world_of(rank(0, threads="single"), rank(1, threads="funneled"), rank(2, threads="odd"))
             ),
             "funneled",
         ),
-        "failed",
-        "",
-        ["ranks 0: MPI_THREAD_SINGLE / MPI_THREAD_FUNNELED", "ranks 2: MPI_THREAD_ODD / MPI_THREAD_FUNNELED"],
-        [],
-    ),
-    (
-        lambda: checks.threads(
-            run(world=world_of(*(rank(n, 10, threads="single") for n in range(10)))), "multiple"
+        (
+            "configure: ranks 0, 1, 2, 3, 4, 5, 6, 7 and 2 more",
+            run(world=world_of(*(rank(n, 10, threads="single") for n in range(10)))),
+            "multiple",
         ),
-        "failed",
-        "",
-        ["ranks 0, 1, 2, 3, 4, 5, 6, 7 and 2 more: MPI_THREAD_SINGLE / MPI_THREAD_MULTIPLE"],
-        [],
-    ),
-    (
-        lambda: checks.threads(
-            run(world=world_of(*(rank(n, 8, threads="single") for n in range(8)))), "multiple"
+        (
+            "configure: ranks 0, 1, 2, 3, 4, 5, 6, 7",
+            run(world=world_of(*(rank(n, 8, threads="single") for n in range(8)))),
+            "multiple",
         ),
-        "failed",
-        "",
-        ["ranks 0, 1, 2, 3, 4, 5, 6, 7: MPI_THREAD_SINGLE / MPI_THREAD_MULTIPLE"],
-        [],
-    ),
-    (lambda: checks.latency(run(), 2.0), "passed", "", [], ["mpi_latency 2 us gpu01-gpu02"]),
-    (
-        lambda: checks.latency(run(), 1.99),
-        "failed",
-        "",
-        ["gpu01-gpu02: 2 us / at most 1.99 us (mpi.max_latency)"],
-        ["mpi_latency 2 us gpu01-gpu02"],
-    ),
-    (
-        lambda: checks.latency(run(), None),
-        "not applicable",
-        "the cluster file does not set mpi.max_latency; the figures are recorded",
-        [],
-        ["mpi_latency 2 us gpu01-gpu02"],
-    ),
-    (
-        lambda: checks.latency(run(world=replace(run().world, pairs=())), 5.0),
-        "not checked",
-        "no pair of nodes was measured",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.latency(run(world=replace(run().world, pairs=()), nodes=NODES[:1]), 5.0),
-        "not applicable",
-        "a pair needs two nodes",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.latency(run(world=replace(run().world, pairs=(RankPair((0, 9), 0.0, 1e9),))), 5.0),
-        "failed",
-        "",
-        ["gpu01-rank 9: 0 us / at most 5 us (mpi.max_latency)"],
-        ["mpi_latency 0 us gpu01-rank 9"],
-    ),
-    (lambda: checks.bandwidth(run(), 10.0), "passed", "", [], ["mpi_bandwidth 10 GB/s gpu01-gpu02"]),
-    (
-        lambda: checks.bandwidth(run(), 10.01),
-        "failed",
-        "",
-        ["gpu01-gpu02: 10 GB/s / at least 10.01 GB/s (mpi.min_bandwidth)"],
-        ["mpi_bandwidth 10 GB/s gpu01-gpu02"],
-    ),
-    (
-        lambda: checks.bandwidth(run(), None),
-        "not applicable",
-        "the cluster file does not set mpi.min_bandwidth; the figures are recorded",
-        [],
-        ["mpi_bandwidth 10 GB/s gpu01-gpu02"],
-    ),
-    (
-        lambda: checks.latency(ring(2e-6, 50e-6, 50e-6, 2e-6), 10.0),
-        "failed",
-        "",
-        [
-            "gpu02-gpu03: 50 us (gpu03 with every neighbour) / at most 10 us (mpi.max_latency)",
-            "gpu03-gpu04: 50 us (gpu03 with every neighbour) / at most 10 us (mpi.max_latency)",
-        ],
-        [
-            "mpi_latency 2 us gpu01-gpu02",
-            "mpi_latency 50 us gpu02-gpu03",
-            "mpi_latency 50 us gpu03-gpu04",
-            "mpi_latency 2 us gpu04-gpu01",
-        ],
-    ),
-    (
-        lambda: checks.latency(ring(50e-6, 50e-6, 50e-6, 50e-6), 10.0),
-        "failed",
-        "",
-        [
-            "gpu01-gpu02: 50 us / at most 10 us (mpi.max_latency)",
-            "gpu02-gpu03: 50 us / at most 10 us (mpi.max_latency)",
-            "gpu03-gpu04: 50 us / at most 10 us (mpi.max_latency)",
-            "gpu04-gpu01: 50 us / at most 10 us (mpi.max_latency)",
-        ],
-        [
-            "mpi_latency 50 us gpu01-gpu02",
-            "mpi_latency 50 us gpu02-gpu03",
-            "mpi_latency 50 us gpu03-gpu04",
-            "mpi_latency 50 us gpu04-gpu01",
-        ],
-    ),
-    (
-        lambda: checks.latency(ring(2e-6, 50e-6, 2e-6, 2e-6), 10.0),
-        "failed",
-        "",
-        ["gpu02-gpu03: 50 us / at most 10 us (mpi.max_latency)"],
-        [
-            "mpi_latency 2 us gpu01-gpu02",
-            "mpi_latency 50 us gpu02-gpu03",
-            "mpi_latency 2 us gpu03-gpu04",
-            "mpi_latency 2 us gpu04-gpu01",
-        ],
-    ),
-    (lambda: checks.installed(GOOD, MpiConfig()), "passed", "", [], []),
-    (
-        lambda: checks.installed(replace(GOOD, mpirun=""), MpiConfig()),
-        "failed",
-        "",
-        ["mpirun: not on PATH / on PATH"],
-        [],
-    ),
-    (
-        lambda: checks.installed(replace(GOOD, mpirun=""), MpiConfig(), in_container=True),
-        "passed",
-        "",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.installed(replace(GOOD, mpirun=""), MpiConfig(launchers=("srun",))),
-        "passed",
-        "",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.installed(
-            replace(GOOD, problems={"c": "mpicc: not found"}), MpiConfig(languages=("c", "python"))
+    ],
+    checks.latency: [
+        ("passed: gpu01-gpu02 [2]", run(), 2.0),
+        ("monitor: gpu01-gpu02; gpu01-gpu02 [2, 1.99, 2]", run(), 1.99),
+        ("not applicable: gpu01-gpu02 [2]", run(), None),
+        ("not checked", run(world=replace(run().world, pairs=())), 5.0),
+        ("not applicable", run(world=replace(run().world, pairs=()), nodes=NODES[:1]), 5.0),
+        (
+            "monitor: gpu01-rank 9; gpu01-rank 9 [0, 5, 0]",
+            run(world=replace(run().world, pairs=(RankPair((0, 9), 0.0, 1000000000.0),))),
+            5.0,
         ),
-        "failed",
-        "",
-        [
-            "MPI of C programs: mpicc: not found / a program that compiles and starts",
-            "mpi4py: no answer / a program that compiles and starts",
-        ],
-        [],
-    ),
-    (lambda: checks.installed(GOOD, MpiConfig(implementation="Open MPI v4.1")), "passed", "", [], []),
-    (
-        lambda: checks.installed(GOOD, MpiConfig(implementation="Open MPI v5")),
-        "failed",
-        "",
-        ["MPI of C programs: Open MPI v4.1.4, package: Debian OpenMPI / Open MPI v5 (mpi.implementation)"],
-        [],
-    ),
-    (
-        lambda: checks.path(replace(GOOD, mpirun=""), MpiConfig(), conda_environment=False),
-        "not checked",
-        "no mpirun on PATH, which mpi.installed judges",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.path(CONDA, MpiConfig(), conda_environment=False),
-        "failed",
-        "",
-        ["mpirun: /opt/conda/bin/mpirun of conda (Hydra 4.2) in front of /usr/bin/mpirun / /usr/bin/mpirun"],
-        [],
-    ),
-    (
-        lambda: checks.path(replace(CONDA, mpiruns=CONDA.mpiruns[:1]), MpiConfig(), conda_environment=False),
-        "failed",
-        "",
-        ["mpirun: /opt/conda/bin/mpirun of conda (Hydra 4.2) / the site's mpirun"],
-        [],
-    ),
-    (lambda: checks.path(CONDA, MpiConfig(), conda_environment=True), "passed", "", [], []),
-    (
-        lambda: checks.path(GOOD, MpiConfig(prefix="/opt/site/"), conda_environment=False),
-        "failed",
-        "",
-        ["mpirun: /usr/bin/mpirun (Open MPI 4.1.4) / /opt/site/bin/mpirun"],
-        [],
-    ),
-    (lambda: checks.path(GOOD, MpiConfig(prefix="/usr/"), conda_environment=False), "passed", "", [], []),
-    (
-        lambda: checks.path(replace(GOOD, mpiruns=()), MpiConfig(), conda_environment=False),
-        "passed",
-        "",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.matches(GOOD, MpiConfig(launchers=("srun",))),
-        "not applicable",
-        "mpi.launchers does not contain mpirun",
-        [],
-        [],
-    ),
-    (lambda: checks.matches(GOOD, MpiConfig()), "passed", "", [], []),
-    (
-        lambda: checks.matches(replace(GOOD, launcher=Version("", "")), MpiConfig()),
-        "not checked",
-        "the version of mpirun or of the library is not known",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.matches(replace(GOOD, library={}), MpiConfig()),
-        "not checked",
-        "the version of mpirun or of the library is not known",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.matches(replace(GOOD, launcher=Version("Open MPI", "5.0.1")), MpiConfig()),
-        "failed",
-        "",
-        ["MPI of C programs: Open MPI 4.1.4 / Open MPI 5.0.1, as /usr/bin/mpirun"],
-        [],
-    ),
-    (
-        lambda: checks.matches(replace(GOOD, launcher=Version("Hydra", "5.0.2")), MpiConfig()),
-        "failed",
-        "",
-        ["MPI of C programs: Open MPI 4.1.4 / Hydra 5.0.2, as /usr/bin/mpirun"],
-        [],
-    ),
-    (
-        lambda: checks.matches(replace(GOOD, library={"c": "odd"}), MpiConfig()),
-        "not checked",
-        "MPI of C programs: the version is not known from 'odd'",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.pmi(("none", "pmix"), (), GOOD),
-        "not applicable",
-        "mpi.launchers contains no `srun --mpi=TYPE`",
-        [],
-        [],
-    ),
-    (lambda: checks.pmi(("none", "pmix", "pmix_v4"), ("pmix", "pmix_v4"), GOOD), "passed", "", [], []),
-    (
-        lambda: checks.pmi(("none", "pmix"), ("pmi2",), GOOD),
-        "failed",
-        "",
-        ["srun --mpi=pmi2: Slurm has none, pmix / pmi2"],
-        [],
-    ),
-    (
-        lambda: checks.pmi(("none", "pmi2"), ("pmi2",), GOOD),
-        "failed",
-        "",
-        ["srun --mpi=pmi2: Open MPI 4.1.4 supports pmix / pmi2"],
-        [],
-    ),
-    (lambda: checks.pmi(("none", "pmi2"), ("pmi2",), None), "passed", "", [], []),
-    (lambda: checks.pmi(("none", "pmi2"), ("pmi2",), replace(GOOD, srun_types=())), "passed", "", [], []),
-    (
-        lambda: checks.pmi(("none", "pmi2"), ("pmi2",), replace(GOOD, library={})),
-        "failed",
-        "",
-        ["srun --mpi=pmi2: the MPI supports pmix / pmi2"],
-        [],
-    ),
-    (
-        lambda: checks.alike(GOOD, checks.norms({"gpu01": GOOD})),
-        "not applicable",
-        "there is no other node of its group, partition and architecture to compare with",
-        [],
-        [],
-    ),
-    (lambda: checks.alike(GOOD, checks.norms({"gpu01": GOOD, "gpu02": GOOD})), "passed", "", [], []),
-    (
-        lambda: checks.alike(
+        (
+            "monitor: gpu02-gpu03; gpu03-gpu04; gpu01-gpu02; gpu02-gpu03; gpu03-gpu04; gpu04-gpu01 [50, 10, 50, 10, 2, 50, 50, 2]",
+            ring(2e-06, 5e-05, 5e-05, 2e-06),
+            10.0,
+        ),
+        (
+            "monitor: gpu01-gpu02; gpu02-gpu03; gpu03-gpu04; gpu04-gpu01; gpu01-gpu02; gpu02-gpu03; gpu03-gpu04; gpu04-gpu01 [50, 10, 50, 10, 50, 10, 50, 10, 50, 50, 50, 50]",
+            ring(5e-05, 5e-05, 5e-05, 5e-05),
+            10.0,
+        ),
+        (
+            "monitor: gpu02-gpu03; gpu01-gpu02; gpu02-gpu03; gpu03-gpu04; gpu04-gpu01 [50, 10, 2, 50, 2, 2]",
+            ring(2e-06, 5e-05, 2e-06, 2e-06),
+            10.0,
+        ),
+    ],
+    checks.bandwidth: [
+        ("passed: gpu01-gpu02 [10]", run(), 10.0),
+        ("monitor: gpu01-gpu02; gpu01-gpu02 [10, 10.01, 10]", run(), 10.01),
+        ("not applicable: gpu01-gpu02 [10]", run(), None),
+    ],
+    checks.installed: [
+        ("passed", GOOD, MpiConfig()),
+        ("configure: mpirun", replace(GOOD, mpirun=""), MpiConfig()),
+        ("passed", replace(GOOD, mpirun=""), MpiConfig(launchers=("srun",))),
+        (
+            "configure: MPI of C programs; mpi4py",
+            replace(GOOD, problems={"c": "mpicc: not found"}),
+            MpiConfig(languages=("c", "python")),
+        ),
+        ("passed", GOOD, MpiConfig(implementation="Open MPI v4.1")),
+        ("configure: MPI of C programs", GOOD, MpiConfig(implementation="Open MPI v5")),
+    ],
+    partial(checks.installed, in_container=True): [
+        ("passed", replace(GOOD, mpirun=""), MpiConfig()),
+    ],
+    partial(checks.path, conda_environment=False): [
+        ("not checked", replace(GOOD, mpirun=""), MpiConfig()),
+        ("configure: mpirun [4.2]", CONDA, MpiConfig()),
+        ("configure: mpirun [4.2]", replace(CONDA, mpiruns=CONDA.mpiruns[:1]), MpiConfig()),
+        ("configure: mpirun [4.1]", GOOD, MpiConfig(prefix="/opt/site/")),
+        ("passed", GOOD, MpiConfig(prefix="/usr/")),
+        ("passed", replace(GOOD, mpiruns=()), MpiConfig()),
+    ],
+    partial(checks.path, conda_environment=True): [
+        ("passed", CONDA, MpiConfig()),
+    ],
+    checks.matches: [
+        ("not applicable", GOOD, MpiConfig(launchers=("srun",))),
+        ("passed", GOOD, MpiConfig()),
+        ("not checked", replace(GOOD, launcher=Version("", "")), MpiConfig()),
+        ("not checked", replace(GOOD, library={}), MpiConfig()),
+        (
+            "configure: MPI of C programs [4.1, 5]",
+            replace(GOOD, launcher=Version("Open MPI", "5.0.1")),
+            MpiConfig(),
+        ),
+        (
+            "configure: MPI of C programs [4.1, 5]",
+            replace(GOOD, launcher=Version("Hydra", "5.0.2")),
+            MpiConfig(),
+        ),
+        ("not checked", replace(GOOD, library={"c": "odd"}), MpiConfig()),
+    ],
+    checks.pmi: [
+        ("not applicable", ("none", "pmix"), (), GOOD),
+        ("passed", ("none", "pmix", "pmix_v4"), ("pmix", "pmix_v4"), GOOD),
+        ("configure: srun --mpi=pmi2", ("none", "pmix"), ("pmi2",), GOOD),
+        ("configure: srun --mpi=pmi2 [4.1]", ("none", "pmi2"), ("pmi2",), GOOD),
+        ("passed", ("none", "pmi2"), ("pmi2",), None),
+        ("passed", ("none", "pmi2"), ("pmi2",), replace(GOOD, srun_types=())),
+        ("configure: srun --mpi=pmi2", ("none", "pmi2"), ("pmi2",), replace(GOOD, library={})),
+    ],
+    checks.alike: [
+        ("not applicable", GOOD, checks.norms({"gpu01": GOOD})),
+        ("passed", GOOD, checks.norms({"gpu01": GOOD, "gpu02": GOOD})),
+        (
+            "configure: mpirun [4.1, 2, 3]",
             replace(GOOD, mpirun=""),
             checks.norms({"gpu01": GOOD, "gpu02": GOOD, "gpu03": replace(GOOD, mpirun="")}),
         ),
-        "failed",
-        "",
-        ["mpirun: none / /usr/bin/mpirun (Open MPI 4.1.4), as on 2 of 3 nodes"],
-        [],
-    ),
-    (
-        lambda: checks.alike(
+        (
+            "configure: MPI of C programs [5, 2, 3]",
             replace(GOOD, library={"c": MPICH}),
             checks.norms({"gpu01": GOOD, "gpu02": GOOD, "gpu03": replace(GOOD, library={"c": MPICH})}),
         ),
-        "failed",
-        "",
-        [
-            "MPI of C programs: MPICH Version:      5.0.2 / Open MPI v4.1.4, package: Debian OpenMPI, as on 2 of 3 nodes"
-        ],
-        [],
-    ),
-]
+    ],
+}
 
 
-@pytest.mark.parametrize(("judge", "outcome", "reason", "findings", "metrics"), EXACT)
-def test_verdicts_to_the_letter(
-    judge: Callable[[], Verdict], outcome: str, reason: str, findings: list[str], metrics: list[str]
-) -> None:
-    assert spelled(judge()) == (outcome, reason, findings, metrics)
+@pytest.mark.parametrize(("check", "given", "expected"), rows_of(CASES))
+def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[Any], expected: str) -> None:
+    assert told(check(*given)) == expected
 
 
 def test_a_world_that_failed_says_the_cause_of_its_messages() -> None:

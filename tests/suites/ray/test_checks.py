@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from framework_helpers import imported, spelled
+from framework_helpers import Table, imported, rows_of, told
 from sandbox_helpers import free_port, wait_for
 
 from pytest_gpucluster.core.check import Action, Outcome
@@ -259,440 +259,171 @@ def test_what_is_left_is_reported_and_no_answer_is_no_pass() -> None:
     assert checks.left(None).outcome is Outcome.NOT_CHECKED
 
 
-EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
-    (lambda: checks.alone("gpu01", lone(), Share(2, 1)), "passed", "", [], ["outlived 0 processes"]),
-    (
-        lambda: checks.alone("gpu01", NodeFacts(silent="its task told nothing"), Share(2, 1)),
-        "failed",
-        "",
-        ["Ray: its task told nothing / Ray runs on the node alone"],
-        [],
-    ),
-    (
-        lambda: checks.alone("gpu01", lone(problem={"what": "driver", "problem": "no answer"}), Share(2, 1)),
-        "failed",
-        "",
-        ["driver: no answer / Ray runs on the node alone"],
-        [],
-    ),
-    (
-        lambda: checks.alone(
-            "gpu01", lone(problem={"what": "port", "problem": "port 1 (port) is taken by x"}), Share(2, 1)
+CASES: Table = {
+    checks.alone: [
+        ("passed [0]", "gpu01", lone(), Share(2, 1)),
+        ("configure: Ray", "gpu01", NodeFacts(silent="its task told nothing"), Share(2, 1)),
+        ("configure: driver", "gpu01", lone(problem={"what": "driver", "problem": "no answer"}), Share(2, 1)),
+        (
+            "monitor: port [1]",
+            "gpu01",
+            lone(problem={"what": "port", "problem": "port 1 (port) is taken by x"}),
+            Share(2, 1),
         ),
-        "failed",
-        "",
-        ["port: port 1 (port) is taken by x / Ray runs on the node alone"],
-        [],
-    ),
-    (
-        lambda: checks.alone("gpu01", lone(problem={"what": "interface", "problem": "no ib9"}), Share(2, 1)),
-        "failed",
-        "",
-        ["network interface: no ib9 / Ray runs on the node alone"],
-        [],
-    ),
-    (
-        lambda: checks.alone("gpu01", lone(problem={"what": "ray", "problem": "no ray"}), Share(2, 1)),
-        "failed",
-        "",
-        ["Ray: no ray / Ray runs on the node alone"],
-        [],
-    ),
-    (lambda: checks.alone("gpu01", lone(nodes={}), Share(2, 1)), "failed", "", ["nodes: none / gpu01"], []),
-    (
-        lambda: checks.alone(
-            "gpu01", lone(nodes={"alive": {"gpu01": {"cpu": 4.0, "gpu": 0.5}}}), Share(2, 1)
+        (
+            "configure: network interface",
+            "gpu01",
+            lone(problem={"what": "interface", "problem": "no ib9"}),
+            Share(2, 1),
         ),
-        "failed",
-        "",
-        ["CPUs of gpu01: 4 / 2", "GPUs of gpu01: 0.5 / 1"],
-        ["outlived 0 processes"],
-    ),
-    (
-        lambda: checks.alone("gpu01", lone(tasks={"problem": "GetTimeoutError"}), Share(2, 1)),
-        "failed",
-        "",
-        ["task: GetTimeoutError / runs on gpu01"],
-        ["outlived 0 processes"],
-    ),
-    (
-        lambda: checks.alone("gpu01", lone(tasks={}), Share(2, 1)),
-        "failed",
-        "",
-        ["task: did not run / runs on gpu01"],
-        ["outlived 0 processes"],
-    ),
-    (
-        lambda: checks.alone("gpu01", lone(actors={"ran": {"gpu01": "gpu02"}}), Share(2, 1)),
-        "failed",
-        "",
-        ["actor: gpu02 / runs on gpu01"],
-        ["outlived 0 processes"],
-    ),
-    (
-        lambda: checks.alone("gpu01", lone(ended={"outlived": 3}), Share(2, 1)),
-        "failed",
-        "",
-        ["ray start: did not end on SIGTERM / ends"],
-        ["outlived 3 processes"],
-    ),
-    (
-        lambda: checks.alone("gpu01", lone(ended={}), Share(2, 1)),
-        "failed",
-        "",
-        ["ray start: did not end on SIGTERM / ends"],
-        ["outlived 0 processes"],
-    ),
-    (lambda: checks.nodes(formed()), "passed", "", [], ["join 2 s"]),
-    (
-        lambda: checks.nodes(replace(formed(), requested={"gpu01": Share(2, 1)})),
-        "not applicable",
-        "a cluster needs two nodes: see ray.alone",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.nodes(replace(formed(), requested=dict.fromkeys(("gpu01", "gpu02"), Share(2, 1)))),
-        "failed",
-        "",
-        ["nodes: also alive: gpu03 / the requested nodes only"],
-        ["join 2 s"],
-    ),
-    (
-        lambda: checks.nodes(replace(formed(), requested={**SHARES, "gpu02": Share(4, 2)})),
-        "failed",
-        "",
-        ["CPUs of gpu02: 2 / 4", "GPUs of gpu02: 1 / 2"],
-        ["join 2 s"],
-    ),
-    (
-        lambda: checks.nodes(replace(formed(), nodes={}, driver={})),
-        "failed",
-        "",
-        ["head on gpu01: was not started / a head that the workers can join"],
-        [],
-    ),
-    (
-        lambda: checks.nodes(with_node(formed(), "gpu02", NodeFacts(), "gpu01", "gpu03")),
-        "failed",
-        "",
-        ["gpu02: missing: its worker started but did not join / alive"],
-        [],
-    ),
-    (
-        lambda: checks.nodes(
+        ("configure: Ray", "gpu01", lone(problem={"what": "ray", "problem": "no ray"}), Share(2, 1)),
+        ("configure: nodes", "gpu01", lone(nodes={}), Share(2, 1)),
+        (
+            "configure: CPUs of gpu01; GPUs of gpu01 [4, 2, 0.5, 1, 0]",
+            "gpu01",
+            lone(nodes={"alive": {"gpu01": {"cpu": 4.0, "gpu": 0.5}}}),
+            Share(2, 1),
+        ),
+        ("configure: task [0]", "gpu01", lone(tasks={"problem": "GetTimeoutError"}), Share(2, 1)),
+        ("configure: task [0]", "gpu01", lone(tasks={}), Share(2, 1)),
+        ("configure: actor [0]", "gpu01", lone(actors={"ran": {"gpu01": "gpu02"}}), Share(2, 1)),
+        ("configure: ray start [3]", "gpu01", lone(ended={"outlived": 3}), Share(2, 1)),
+        ("configure: ray start [0]", "gpu01", lone(ended={}), Share(2, 1)),
+    ],
+    checks.nodes: [
+        ("passed [2]", formed()),
+        ("not applicable", replace(formed(), requested={"gpu01": Share(2, 1)})),
+        ("monitor: nodes [2]", replace(formed(), requested=dict.fromkeys(("gpu01", "gpu02"), Share(2, 1)))),
+        (
+            "monitor: CPUs of gpu02; GPUs of gpu02 [2, 4, 1, 2, 2]",
+            replace(formed(), requested={**SHARES, "gpu02": Share(4, 2)}),
+        ),
+        ("monitor: head on gpu01", replace(formed(), nodes={}, driver={})),
+        ("monitor: gpu02", with_node(formed(), "gpu02", NodeFacts(), "gpu01", "gpu03")),
+        (
+            "monitor: gpu02",
             with_node(
                 formed(), "gpu02", NodeFacts({"problem": {"what": "port", "problem": "p"}}), "gpu01", "gpu03"
-            )
+            ),
         ),
-        "failed",
-        "",
-        ["gpu02: missing: p / alive"],
-        [],
-    ),
-    (
-        lambda: checks.nodes(
+        (
+            "monitor: head on gpu01; gpu02",
             with_node(
                 with_node(formed(), "gpu01", NodeFacts(silent="died")),
                 "gpu02",
                 NodeFacts({"problem": {"what": "port", "problem": "p"}}),
                 "gpu03",
-            )
+            ),
         ),
-        "failed",
-        "",
-        ["head on gpu01: died / a head that the workers can join", "gpu02: missing: p / alive"],
-        [],
-    ),
-    (
-        lambda: checks.nodes(with_node(formed(), "gpu02", formed().nodes["gpu02"], *NODES, "login1", "a")),
-        "failed",
-        "",
-        ["nodes: also alive: a, login1 / the requested nodes only"],
-        [],
-    ),
-    (lambda: checks.tasks("gpu02", formed()), "passed", "", [], []),
-    (
-        lambda: checks.tasks("gpu02", formed(tasks={"ran": {}})),
-        "failed",
-        "",
-        ["task: did not run / runs on gpu02"],
-        [],
-    ),
-    (
-        lambda: checks.tasks("gpu02", formed(tasks={"problem": "x"})),
-        "failed",
-        "",
-        ["driver: x / completes it"],
-        [],
-    ),
-    (
-        lambda: checks.tasks("gpu02", formed(tasks={})),
-        "failed",
-        "",
-        ["driver: the driver sent no report of it / completes it"],
-        [],
-    ),
-    (
-        lambda: checks.tasks("gpu02", replace(formed(tasks={}), nodes={"gpu01": NodeFacts(silent="died")})),
-        "failed",
-        "",
-        ["driver: died / completes it"],
-        [],
-    ),
-    (
-        lambda: checks.tasks("gpu02", formed(nodes={})),
-        "not checked",
-        "the node was not in a Ray cluster: see ray.nodes",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.tasks("gpu09", formed()),
-        "not checked",
-        "the node was not in a Ray cluster: see ray.nodes",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.tasks("gpu02", replace(formed(), requested={"gpu02": Share(2, 1)})),
-        "not applicable",
-        "a cluster needs two nodes: see ray.alone",
-        [],
-        [],
-    ),
-    (lambda: checks.actors("gpu02", formed()), "passed", "", [], []),
-    (
-        lambda: checks.actors(
-            "gpu02", formed(actors={"ran": {"gpu02": "gpu03"}, "counted": {"gpu02": [1, 1]}})
+        ("monitor: nodes", with_node(formed(), "gpu02", formed().nodes["gpu02"], *NODES, "login1", "a")),
+    ],
+    checks.tasks: [
+        ("passed", "gpu02", formed()),
+        ("monitor: task", "gpu02", formed(tasks={"ran": {}})),
+        ("monitor: driver", "gpu02", formed(tasks={"problem": "x"})),
+        ("monitor: driver", "gpu02", formed(tasks={})),
+        ("monitor: driver", "gpu02", replace(formed(tasks={}), nodes={"gpu01": NodeFacts(silent="died")})),
+        ("not checked", "gpu02", formed(nodes={})),
+        ("not checked", "gpu09", formed()),
+        ("not applicable", "gpu02", replace(formed(), requested={"gpu02": Share(2, 1)})),
+    ],
+    checks.actors: [
+        ("passed", "gpu02", formed()),
+        (
+            "monitor: actor; counts [1, 1, 1, 2]",
+            "gpu02",
+            formed(actors={"ran": {"gpu02": "gpu03"}, "counted": {"gpu02": [1, 1]}}),
         ),
-        "failed",
-        "",
-        ["actor: gpu03 / runs on gpu02", "counts: [1, 1] / [1, 2]"],
-        [],
-    ),
-    (
-        lambda: checks.actors("gpu02", formed(actors={"ran": {"gpu02": "gpu02"}})),
-        "not checked",
-        "the actor reported no counts",
-        [],
-        [],
-    ),
-    (lambda: checks.objects("gpu02", formed()), "passed", "", [], []),
-    (
-        lambda: checks.objects(
+        ("not checked", "gpu02", formed(actors={"ran": {"gpu02": "gpu02"}})),
+    ],
+    checks.objects: [
+        ("passed", "gpu02", formed()),
+        (
+            "monitor: head to node; node to head [90]",
             "gpu02",
             formed(
                 objects={"sent": {"gpu02": "timeout"}, "fetched": {"gpu02": False}, "rates": {"gpu02": 90}}
             ),
         ),
-        "failed",
-        "",
-        [
-            "head to node: timeout / the object unchanged",
-            "node to head: other content / the object unchanged",
-        ],
-        ["object_rate 90 MB/s"],
-    ),
-    (
-        lambda: checks.objects("gpu02", formed(objects={"sent": {}, "fetched": {}})),
-        "failed",
-        "",
-        [
-            "head to node: nothing arrived / the object unchanged",
-            "node to head: nothing arrived / the object unchanged",
-        ],
-        [],
-    ),
-    (
-        lambda: checks.objects("gpu09", formed()),
-        "not checked",
-        "the node was not in a Ray cluster: see ray.nodes",
-        [],
-        [],
-    ),
-    (lambda: checks.gpus(formed()), "passed", "", [], ["gpus 3 GPUs"]),
-    (
-        lambda: checks.gpus(replace(formed(), requested=dict.fromkeys(NODES, Share(2, 0)))),
-        "not applicable",
-        "the nodes have no GPUs for Ray",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.gpus(formed(gpus={})),
-        "failed",
-        "",
-        ["driver: the driver sent no report of it / completes it"],
-        [],
-    ),
-    (
-        lambda: checks.gpus(
-            formed(gpus={"held": [["gpu01", "0", "GPU-1"], ["gpu02", "1", "GPU-1"], ["gpu03", "0", "GPU-3"]]})
+        ("monitor: head to node; node to head", "gpu02", formed(objects={"sent": {}, "fetched": {}})),
+        ("not checked", "gpu09", formed()),
+    ],
+    checks.gpus: [
+        ("passed [3]", formed()),
+        ("not applicable", replace(formed(), requested=dict.fromkeys(NODES, Share(2, 0)))),
+        ("configure: driver", formed(gpus={})),
+        (
+            "configure: GPU GPU-1 [2, 0, 1, 2]",
+            formed(
+                gpus={"held": [["gpu01", "0", "GPU-1"], ["gpu02", "1", "GPU-1"], ["gpu03", "0", "GPU-3"]]}
+            ),
         ),
-        "failed",
-        "",
-        ["GPU GPU-1: held by 2 actors at once: gpu01 (0), gpu02 (1) / one actor"],
-        ["gpus 2 GPUs"],
-    ),
-    (
-        lambda: checks.gpus(
+        (
+            "configure: actor with one GPU [2]",
             formed(
                 gpus={
                     "held": [["gpu01", "0", "GPU-1"], ["gpu02", "0", ""], ["gpu03", "0", "GPU-3"], "timeout"]
                 }
-            )
+            ),
         ),
-        "failed",
-        "no UUID on gpu02: the devices cannot be distinguished",
-        ["actor with one GPU: timeout / runs"],
-        ["gpus 2 GPUs"],
-    ),
-    (
-        lambda: checks.gpus(
-            formed(gpus={"held": [["gpu01", "0", "GPU-1"], ["gpu01", "1", "GPU-2"], ["gpu02", "0", "GPU-3"]]})
+        (
+            "configure: gpu01; gpu03 [2, 1, 0, 1, 3]",
+            formed(
+                gpus={"held": [["gpu01", "0", "GPU-1"], ["gpu01", "1", "GPU-2"], ["gpu02", "0", "GPU-3"]]}
+            ),
         ),
-        "failed",
-        "",
-        ["gpu01: 2 actors with a GPU / 1", "gpu03: 0 actors with a GPU / 1"],
-        ["gpus 3 GPUs"],
-    ),
-    (lambda: checks.tune(formed()), "passed", "", [], ["tune 5 s"]),
-    (
-        lambda: checks.tune(formed(tune={})),
-        "failed",
-        "",
-        ["driver: the driver sent no report of it / completes it"],
-        [],
-    ),
-    (
-        lambda: checks.tune(
+    ],
+    checks.tune: [
+        ("passed [5]", formed()),
+        ("configure: driver", formed(tune={})),
+        (
+            "configure: trial; best trial [4, 7, 4, 8, 1]",
             formed(tune={"best": 4, "iterations": {"4": 7, "3": 2}, "errors": ["e"], "seconds": 1}),
         ),
-        "failed",
-        "",
-        ["trial: e / no error", "best trial: 4 (7 iterations) / 4 (8 iterations)"],
-        ["tune 1 s"],
-    ),
-    (
-        lambda: checks.tune(
-            formed(tune={"best": 3, "iterations": {"4": 8, "3": 8}, "errors": [], "seconds": 1})
+        (
+            "configure: best trial; ASHA [3, 8, 4, 8, 4, 8, 3, 8, 1]",
+            formed(tune={"best": 3, "iterations": {"4": 8, "3": 8}, "errors": [], "seconds": 1}),
         ),
-        "failed",
-        "",
-        [
-            "best trial: 3 (8 iterations) / 4 (8 iterations)",
-            "ASHA: stopped no trial early: {4: 8, 3: 8} / worse trials are stopped",
-        ],
-        ["tune 1 s"],
-    ),
-    (lambda: checks.token(formed(), True), "passed", "", [], []),
-    (
-        lambda: checks.token(formed(), False),
-        "not applicable",
-        "the cluster file disables Ray's token (ray.token)",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.token(replace(formed(), version="2.51.9"), True),
-        "not checked",
-        "Ray 2.51.9 has no token authentication: install 2.52 or later, or set ray.token: false",
-        [],
-        [],
-    ),
-    (lambda: checks.token(replace(formed(), version="2.52"), True), "passed", "", [], []),
-    (lambda: checks.token(replace(formed(), version=""), True), "passed", "", [], []),
-    (
-        lambda: checks.token(formed(no_token={}, token={"problem": "no"}), True),
-        "failed",
-        "",
-        ["driver: no / completes it"],
-        [],
-    ),
-    (
-        lambda: checks.token(formed(no_token={"refused": False, "rc": 0, "output": "ok"}), True),
-        "failed",
-        "",
-        ["a client without token: was accepted (exit 0): ok / refused"],
-        [],
-    ),
-    (
-        lambda: checks.token(replace(formed(), nodes={}), True),
-        "not checked",
-        "no node reported whether the token is on a command line",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.token(
+    ],
+    checks.token: [
+        ("passed", formed(), True),
+        ("not applicable", formed(), False),
+        ("not checked [2.51, 2.52]", replace(formed(), version="2.51.9"), True),
+        ("passed", replace(formed(), version="2.52"), True),
+        ("passed", replace(formed(), version=""), True),
+        ("configure: driver", formed(no_token={}, token={"problem": "no"}), True),
+        (
+            "configure: a client without token [0]",
+            formed(no_token={"refused": False, "rc": 0, "output": "ok"}),
+            True,
+        ),
+        ("not checked", replace(formed(), nodes={}), True),
+        (
+            "configure: gpu03; gpu03 [2]",
             with_node(formed(), "gpu03", NodeFacts({"token": {"set": False, "exposed": 2}}), *NODES),
             True,
         ),
-        "failed",
-        "",
-        [
-            "gpu03: the token is on 2 command lines / on none",
-            "gpu03: Ray was started without a token / with a token",
-        ],
-        [],
-    ),
-    (lambda: checks.head_lost("gpu02", formed()), "passed", "", [], ["leave 5 s", "outlived 1 processes"]),
-    (lambda: checks.head_lost("gpu01", formed()), "not applicable", "the node was the head", [], []),
-    (
-        lambda: checks.head_lost("gpu09", formed()),
-        "not checked",
-        "the node was not in a Ray cluster: see ray.nodes",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.head_lost("gpu02", replace(formed(), nodes={"gpu01": NodeFacts({"killed": {}})})),
-        "failed",
-        "",
-        ["worker: was not started / ends when its head is lost"],
-        [],
-    ),
-    (
-        lambda: checks.head_lost("gpu02", replace(formed(), nodes={"gpu02": formed().nodes["gpu02"]})),
-        "not checked",
-        "the node was not in a Ray cluster: see ray.nodes",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.head_lost("gpu02", with_node(formed(), "gpu02", NodeFacts({"ended": {}}), *NODES)),
-        "failed",
-        "",
-        ["worker: sent no report of its end / ends when its head is lost"],
-        [],
-    ),
-    (
-        lambda: checks.head_lost(
-            "gpu02", with_node(formed(), "gpu02", NodeFacts({"left": {"seconds": 2}}), *NODES)
-        ),
-        "passed",
-        "",
-        [],
-        ["leave 2 s", "outlived 0 processes"],
-    ),
-    (
-        lambda: checks.left("a 1\nb 2"),
-        "failed",
-        "",
-        ["left behind: a 1 / nothing", "left behind: b 2 / nothing"],
-        [],
-    ),
-    (lambda: checks.left(""), "passed", "", [], []),
-    (lambda: checks.left(None), "not checked", "the node did not report its processes and folders", [], []),
-]
+    ],
+    checks.head_lost: [
+        ("passed [5, 1]", "gpu02", formed()),
+        ("not applicable", "gpu01", formed()),
+        ("not checked", "gpu09", formed()),
+        ("configure: worker", "gpu02", replace(formed(), nodes={"gpu01": NodeFacts({"killed": {}})})),
+        ("not checked", "gpu02", replace(formed(), nodes={"gpu02": formed().nodes["gpu02"]})),
+        ("configure: worker", "gpu02", with_node(formed(), "gpu02", NodeFacts({"ended": {}}), *NODES)),
+        ("passed [2, 0]", "gpu02", with_node(formed(), "gpu02", NodeFacts({"left": {"seconds": 2}}), *NODES)),
+    ],
+    checks.left: [
+        ("monitor: left behind; left behind [1, 2]", "a 1\nb 2"),
+        ("passed", ""),
+        ("not checked", None),
+    ],
+}
 
 
-@pytest.mark.parametrize(("judge", "outcome", "reason", "findings", "metrics"), EXACT)
-def test_verdicts_to_the_letter(
-    judge: Callable[[], Verdict], outcome: str, reason: str, findings: list[str], metrics: list[str]
-) -> None:
-    assert spelled(judge()) == (outcome, reason, findings, metrics)
+@pytest.mark.parametrize(("check", "given", "expected"), rows_of(CASES))
+def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[Any], expected: str) -> None:
+    assert told(check(*given)) == expected
 
 
 # --- payloads

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from framework_helpers import spelled
+from framework_helpers import Table, rows_of, told
 
 from pytest_gpucluster.core.check import Outcome, Verdict
 from pytest_gpucluster.kit.framework.payload_result import PayloadTask
@@ -169,295 +169,101 @@ def test_records_are_kept_where_slurm_says_so() -> None:
     assert runner.stores_records({"AccountingStorageType": "accounting_storage/slurmdbd"})
 
 
-EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
-    (lambda: checks.framework(reported()), "passed", "", [], []),
-    (
-        lambda: checks.framework(result()),
-        "failed",
-        "",
-        ["submission: the driver sent no report / submits jobs"],
-        [],
-    ),
-    (
-        lambda: checks.framework(result(problem="python: not found")),
-        "failed",
-        "",
-        ["submission: python: not found / submits jobs"],
-        [],
-    ),
-    (
-        lambda: checks.framework(result({"submitit": "failed", "error": "ImportError", "text": "t"})),
-        "failed",
-        "",
-        ["package submitit: ImportError: t / submits jobs"],
-        [],
-    ),
-    (
-        lambda: checks.framework(result({"submitit": "failed", "error": "ModuleNotFoundError", "text": "t"})),
-        "failed",
-        "",
-        ["package submitit: ModuleNotFoundError: t / submits jobs"],
-        [],
-    ),
-    (
-        lambda: checks.framework(
-            result({"submitit": "failed", "error": "FailedJobError", "text": "sbatch: refused"})
+CASES: Table = {
+    checks.framework: [
+        ("passed", reported()),
+        ("configure: submission", result()),
+        ("configure: submission", result(problem="python: not found")),
+        ("configure: package submitit", result({"submitit": "failed", "error": "ImportError", "text": "t"})),
+        (
+            "configure: package submitit",
+            result({"submitit": "failed", "error": "ModuleNotFoundError", "text": "t"}),
         ),
-        "failed",
-        "",
-        ["submission: FailedJobError: sbatch: refused / submits jobs"],
-        [],
-    ),
-    (lambda: checks.add(reported(add={"value": [13]})), "failed", "", ["result: [13] / [12]"], []),
-    (
-        lambda: checks.add(reported(add={"error": "late", "text": "PENDING"})),
-        "failed",
-        "",
-        ["job: did not end in time: PENDING / runs and ends"],
-        [],
-    ),
-    (
-        lambda: checks.add(reported(add={"error": "late", "text": ""})),
-        "failed",
-        "",
-        ["job: did not end in time: unknown to Slurm, without a result / runs and ends"],
-        [],
-    ),
-    (
-        lambda: checks.add(reported(add={"error": "UncompletedJobError", "text": "no\nfile\n"})),
-        "failed",
-        "",
-        ["job: UncompletedJobError: file / a result"],
-        [],
-    ),
-    (
-        lambda: checks.add(reported(add={"error": "UncompletedJobError", "text": ""})),
-        "failed",
-        "",
-        ["job: UncompletedJobError:  / a result"],
-        [],
-    ),
-    (
-        lambda: checks.add(reported(add=None)),
-        "failed",
-        "",
-        ["result of add: the driver ended without a message / returned"],
-        [],
-    ),
-    (
-        lambda: checks.add(
+        (
+            "configure: submission",
+            result({"submitit": "failed", "error": "FailedJobError", "text": "sbatch: refused"}),
+        ),
+    ],
+    checks.add: [
+        ("configure: result [13, 12]", reported(add={"value": [13]})),
+        ("configure: job", reported(add={"error": "late", "text": "PENDING"})),
+        ("configure: job", reported(add={"error": "late", "text": ""})),
+        ("configure: job", reported(add={"error": "UncompletedJobError", "text": "no\nfile\n"})),
+        ("configure: job", reported(add={"error": "UncompletedJobError", "text": ""})),
+        ("configure: result of add", reported(add=None)),
+        (
+            "configure: result of add",
             result(
                 *reported(add=None).tasks[0].facts, {"submitit": "failed", "error": "OSError", "text": "t"}
-            )
+            ),
         ),
-        "failed",
-        "",
-        ["result of add: OSError: t / returned"],
-        [],
-    ),
-    (
-        lambda: checks.add(replace(reported(add=None), problem="killed")),
-        "failed",
-        "",
-        ["result of add: killed / returned"],
-        [],
-    ),
-    (
-        lambda: checks.add(result()),
-        "not checked",
-        "nothing was submitted: see submitit.framework",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.array(reported(array={"value": [11, 33, 22]})),
-        "failed",
-        "",
-        ["result: [11, 33, 22] / [11, 22, 33]"],
-        [],
-    ),
-    (
-        lambda: checks.array(reported(array=None)),
-        "failed",
-        "",
-        ["result of array: the driver ended without a message / returned"],
-        [],
-    ),
-    (
-        lambda: checks.multitask(reported(multitask=None)),
-        "failed",
-        "",
-        ["result of multitask: the driver ended without a message / returned"],
-        [],
-    ),
-    (
-        lambda: checks.multitask(reported(multitask={"error": "late", "text": "PENDING"})),
-        "failed",
-        "",
-        ["job: did not end in time: PENDING / runs and ends"],
-        [],
-    ),
-    (
-        lambda: checks.multitask(reported(multitask={"value": []})),
-        "failed",
-        "",
-        ["ranks: none / 0 to 2, once each"],
-        [],
-    ),
-    (
-        lambda: checks.multitask(
+        ("configure: result of add", replace(reported(add=None), problem="killed")),
+        ("not checked", result()),
+    ],
+    checks.array: [
+        ("configure: result [11, 33, 22, 11, 22, 33]", reported(array={"value": [11, 33, 22]})),
+        ("configure: result of array", reported(array=None)),
+    ],
+    checks.multitask: [
+        ("configure: result of multitask", reported(multitask=None)),
+        ("configure: job", reported(multitask={"error": "late", "text": "PENDING"})),
+        ("configure: ranks [0, 2]", reported(multitask={"value": []})),
+        (
+            "configure: task on a; task on a [1, 3, 0, 3, 2, 3, 0, 3]",
             reported(
                 multitask={"value": [{"rank": r, "tasks": 3, "slurm": 0, "node": "a"} for r in range(3)]}
-            )
+            ),
         ),
-        "failed",
-        "",
-        [
-            "task on a: rank 1 of 3, Slurm's task 0 / the same rank, of 3",
-            "task on a: rank 2 of 3, Slurm's task 0 / the same rank, of 3",
-        ],
-        [],
-    ),
-    (
-        lambda: checks.multitask(
-            reported(multitask={"value": [{"rank": 0, "tasks": 1, "slurm": 0, "node": "a"}]})
+        (
+            "configure: ranks; task on a [0, 0, 2, 0, 1, 0, 3]",
+            reported(multitask={"value": [{"rank": 0, "tasks": 1, "slurm": 0, "node": "a"}]}),
         ),
-        "failed",
-        "",
-        ["ranks: 0 / 0 to 2, once each", "task on a: rank 0 of 1, Slurm's task 0 / the same rank, of 3"],
-        [],
-    ),
-    (
-        lambda: checks.failure(reported(failure=None)),
-        "failed",
-        "",
-        ["result of failure: the driver ended without a message / returned"],
-        [],
-    ),
-    (
-        lambda: checks.failure(reported(failure={"value": [None]})),
-        "failed",
-        "",
-        ["job: the value [None] / FailedJobError: gpucluster: expected failure"],
-        [],
-    ),
-    (
-        lambda: checks.failure(reported(failure={"error": "FailedJobError", "text": "another"})),
-        "failed",
-        "",
-        ["job: FailedJobError: another / FailedJobError: gpucluster: expected failure"],
-        [],
-    ),
-    (
-        lambda: checks.failure(reported(failure={"error": "UncompletedJobError", "text": checks.FAILURE})),
-        "failed",
-        "",
-        [
-            "job: UncompletedJobError: gpucluster: expected failure / FailedJobError: gpucluster: expected failure"
-        ],
-        [],
-    ),
-    (
-        lambda: checks.failure(reported(failure={"error": "UncompletedJobError", "text": "y" + "x" * 200})),
-        "failed",
-        "",
-        ["job: UncompletedJobError: " + "x" * 200 + " / FailedJobError: gpucluster: expected failure"],
-        [],
-    ),
-    (lambda: checks.cancel(reported()), "passed", "", [], ["submitit_cancel 1 s"]),
-    (lambda: checks.cancel(reported(accounting=True)), "passed", "", [], ["submitit_cancel 1 s"]),
-    (
-        lambda: checks.cancel(reported(cancel=None)),
-        "failed",
-        "",
-        ["result of cancel: the driver ended without a message / returned"],
-        [],
-    ),
-    (
-        lambda: checks.cancel(reported(cancel={"error": "late", "text": "PENDING"})),
-        "failed",
-        "",
-        ["job: did not end in time: PENDING / runs and ends"],
-        [],
-    ),
-    (
-        lambda: checks.cancel(reported(cancel={"over": False, "slurm": "RUNNING", "seconds": 30.0})),
-        "failed",
-        "",
-        ["job: still RUNNING / cancelled"],
-        ["submitit_cancel 30 s"],
-    ),
-    (
-        lambda: checks.cancel(
+    ],
+    checks.failure: [
+        ("configure: result of failure", reported(failure=None)),
+        ("configure: job", reported(failure={"value": [None]})),
+        ("configure: job", reported(failure={"error": "FailedJobError", "text": "another"})),
+        ("configure: job", reported(failure={"error": "UncompletedJobError", "text": checks.FAILURE})),
+        ("configure: job", reported(failure={"error": "UncompletedJobError", "text": "y" + "x" * 200})),
+    ],
+    checks.cancel: [
+        ("passed [1]", reported()),
+        ("passed [1]", reported(accounting=True)),
+        ("monitor: result of cancel", reported(cancel=None)),
+        ("monitor: job", reported(cancel={"error": "late", "text": "PENDING"})),
+        ("monitor: job [30]", reported(cancel={"over": False, "slurm": "RUNNING", "seconds": 30.0})),
+        (
+            "monitor: submitit's state of the job [2]",
             reported(
                 accounting=True,
                 cancel={"over": True, "slurm": "", "known": False, "state": "CANCELLED", "seconds": 2},
-            )
+            ),
         ),
-        "failed",
-        "",
-        ["submitit's state of the job: CANCELLED / CANCELLED, from sacct"],
-        ["submitit_cancel 2 s"],
-    ),
-    (
-        lambda: checks.cancel(
+        (
+            "monitor: submitit's state of the job [2]",
             reported(
                 accounting=True,
                 cancel={"over": True, "slurm": "", "known": True, "state": "COMPLETED", "seconds": 2},
-            )
+            ),
         ),
-        "failed",
-        "",
-        ["submitit's state of the job: COMPLETED / CANCELLED, from sacct"],
-        ["submitit_cancel 2 s"],
-    ),
-    (
-        lambda: checks.cancel(
-            reported(cancel={"over": True, "slurm": "", "known": False, "state": "UNKNOWN", "seconds": 2})
+        (
+            "passed [2]",
+            reported(cancel={"over": True, "slurm": "", "known": False, "state": "UNKNOWN", "seconds": 2}),
         ),
-        "passed",
-        "",
-        [],
-        ["submitit_cancel 2 s"],
-    ),
-    (
-        lambda: checks.accounting(reported()),
-        "not checked",
-        "Slurm stores no job records, so submitit uses its result files: set AccountingStorageType of slurm.conf, or list "
-        "submitit.accounting under `not_applicable`",
-        [],
-        [],
-    ),
-    (lambda: checks.accounting(reported(accounting=True)), "passed", "", [], []),
-    (
-        lambda: checks.accounting(reported(accounting=True, add=None)),
-        "failed",
-        "",
-        ["result of add: the driver ended without a message / returned"],
-        [],
-    ),
-    (
-        lambda: checks.accounting(reported(accounting=True, add={"value": [12], "state": "UNKNOWN"})),
-        "failed",
-        "",
-        ["state of the job: UNKNOWN / COMPLETED"],
-        [],
-    ),
-    (
-        lambda: checks.accounting(reported(accounting=True, add={"value": [12]})),
-        "failed",
-        "",
-        ["state of the job: none / COMPLETED"],
-        [],
-    ),
-]
+    ],
+    checks.accounting: [
+        ("not checked", reported()),
+        ("passed", reported(accounting=True)),
+        ("configure: result of add", reported(accounting=True, add=None)),
+        ("configure: state of the job", reported(accounting=True, add={"value": [12], "state": "UNKNOWN"})),
+        ("configure: state of the job", reported(accounting=True, add={"value": [12]})),
+    ],
+}
 
 
-@pytest.mark.parametrize(("judge", "outcome", "reason", "findings", "metrics"), EXACT)
-def test_verdicts_to_the_letter(
-    judge: Callable[[], Verdict], outcome: str, reason: str, findings: list[str], metrics: list[str]
-) -> None:
-    assert spelled(judge()) == (outcome, reason, findings, metrics)
+@pytest.mark.parametrize(("check", "given", "expected"), rows_of(CASES))
+def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[Any], expected: str) -> None:
+    assert told(check(*given)) == expected
 
 
 def test_submitit_tells_ranks_and_exceptions_exactly() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from framework_helpers import spelled
+from framework_helpers import Table, rows_of, told
 
 from pytest_gpucluster.core.check import Outcome, Verdict
 from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
@@ -119,34 +119,17 @@ def test_tf_config_is_made_from_the_allocation() -> None:
     ]
 
 
-EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
-    (
-        lambda: checks.framework("gpu01", PayloadResult("tensorflow", NODES, 2)),
-        "failed",
-        "",
-        ["python: no task started there / reports whether tensorflow is installed"],
-        [],
-    ),
-    (
-        lambda: checks.framework(
-            "gpu01", PayloadResult("tensorflow", NODES, 2, (installed("gpu01"), installed("gpu02")))
+CASES: Table = {
+    checks.framework: [
+        ("configure: python", "gpu01", PayloadResult("tensorflow", NODES, 2)),
+        ("passed", "gpu01", PayloadResult("tensorflow", NODES, 2, (installed("gpu01"), installed("gpu02")))),
+        (
+            "configure: package tensorflow",
+            "gpu01",
+            PayloadResult("tensorflow", NODES, 2, (installed("gpu01", error="No module"),)),
         ),
-        "passed",
-        "",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.framework(
-            "gpu01", PayloadResult("tensorflow", NODES, 2, (installed("gpu01", error="No module"),))
-        ),
-        "failed",
-        "",
-        ["package tensorflow: No module / installed"],
-        [],
-    ),
-    (
-        lambda: checks.framework(
+        (
+            "configure: package tensorflow [2.15, 2.16, 2, 3]",
             "gpu03",
             PayloadResult(
                 "tensorflow",
@@ -155,132 +138,55 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
                 (installed("gpu01"), installed("gpu02"), installed("gpu03", version="2.15")),
             ),
         ),
-        "failed",
-        "",
-        ["package tensorflow: 2.15 / 2.16, as on 2 of 3 nodes"],
-        [],
-    ),
-    (
-        lambda: checks.mirrored("gpu01", PayloadResult("tensorflow", (), 0), 0),
-        "not checked",
-        "no node has tensorflow: see tensorflow.framework",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.mirrored("gpu03", worked(), 0),
-        "failed",
-        "",
-        ["task: no task started there / starts"],
-        [],
-    ),
-    (
-        lambda: checks.mirrored("gpu01", worked(1, worker0={"joined": {"replicas": 2}}), 0),
-        "passed",
-        "",
-        [],
-        ["tensorflow_import 1 s"],
-    ),
-    (
-        lambda: checks.mirrored("gpu01", worked(1, worker0={"joined": {"replicas": 2}}), 8),
-        "failed",
-        "",
-        ["task 0: 2 replicas / 8"],
-        ["tensorflow_import 1 s"],
-    ),
-    (
-        lambda: checks.mirrored("gpu01", worked(1, worker0={"joined": {"replicas": 8}}), 8),
-        "passed",
-        "",
-        [],
-        ["tensorflow_import 1 s"],
-    ),
-    (
-        lambda: checks.mirrored(
-            "gpu01", worked(1, worker0={"joined": {"replicas": 2}, "trained": {"after": ""}}), 0
+    ],
+    checks.mirrored: [
+        ("not checked", "gpu01", PayloadResult("tensorflow", (), 0), 0),
+        ("monitor: task", "gpu03", worked(), 0),
+        ("passed [1]", "gpu01", worked(1, worker0={"joined": {"replicas": 2}}), 0),
+        ("monitor: task 0 [2, 8, 1]", "gpu01", worked(1, worker0={"joined": {"replicas": 2}}), 8),
+        ("passed [1]", "gpu01", worked(1, worker0={"joined": {"replicas": 8}}), 8),
+        (
+            "monitor: task 0 [1]",
+            "gpu01",
+            worked(1, worker0={"joined": {"replicas": 2}, "trained": {"after": ""}}),
+            0,
         ),
-        "failed",
-        "",
-        ["task 0: replicas differ after training / equal weights"],
-        ["tensorflow_import 1 s"],
-    ),
-    (
-        lambda: checks.mirrored(
-            "gpu01", worked(1, worker0={"joined": {"replicas": 2}, "trained": {"after": "a"}}), 0
+        (
+            "monitor: task 0 [1]",
+            "gpu01",
+            worked(1, worker0={"joined": {"replicas": 2}, "trained": {"after": "a"}}),
+            0,
         ),
-        "failed",
-        "",
-        ["task 0: training changed no weight / other weights"],
-        ["tensorflow_import 1 s"],
-    ),
-    (
-        lambda: checks.mirrored(
-            "gpu01", worked(1, worker0={"joined": {"replicas": 2}, "reduced": {"wrong": 1}}), 0
+        (
+            "monitor: task 0 [1, 1]",
+            "gpu01",
+            worked(1, worker0={"joined": {"replicas": 2}, "reduced": {"wrong": 1}}),
+            0,
         ),
-        "failed",
-        "",
-        ["task 0: 1 elements of the sum wrong / none"],
-        ["tensorflow_import 1 s"],
-    ),
-    (
-        lambda: checks.workers(PayloadResult("tensorflow", (), 0), 1),
-        "not checked",
-        "no node has tensorflow: see tensorflow.framework",
-        [],
-        [],
-    ),
-    (lambda: checks.workers(worked(), 1), "passed", "", [], ["tensorflow_join 0.1 s"]),
-    (
-        lambda: checks.workers(worked(), 2),
-        "failed",
-        "",
-        [
-            "worker 0 (gpu01): 4 replicas / 8",
-            "worker 1 (gpu01): 4 replicas / 8",
-            "worker 2 (gpu02): 4 replicas / 8",
-            "worker 3 (gpu02): 4 replicas / 8",
-        ],
-        ["tensorflow_join 0.1 s"],
-    ),
-    (
-        lambda: checks.workers(worked(worker1={"joined": {"seconds": 7}}), 1),
-        "passed",
-        "",
-        [],
-        ["tensorflow_join 7 s"],
-    ),
-    (
-        lambda: checks.workers(worked(worker1={"reduced": {"wrong": 5}}), 1),
-        "failed",
-        "",
-        ["worker 1 (gpu01): 5 elements of the sum wrong / none"],
-        ["tensorflow_join 0.1 s"],
-    ),
-    (
-        lambda: checks.workers(replace(worked(), tasks=worked().tasks[1:]), 1),
-        "failed",
-        "",
-        ["worker 0: did not start / takes part"],
-        ["tensorflow_join 0.1 s"],
-    ),
-    (
-        lambda: checks.workers(replace(worked(), tasks=worked().tasks[1:], problem="the step timed out"), 1),
-        "failed",
-        "",
-        ["worker 0: the step timed out / takes part"],
-        ["tensorflow_join 0.1 s"],
-    ),
-    (
-        lambda: checks.workers(
-            replace(worked(), tasks=(replace(worked().tasks[0], rc=3), *worked().tasks[1:])), 1
+    ],
+    checks.workers: [
+        ("not checked", PayloadResult("tensorflow", (), 0), 1),
+        ("passed [0.1]", worked(), 1),
+        (
+            "monitor: worker 0 (gpu01); worker 1 (gpu01); worker 2 (gpu02); worker 3 (gpu02) [4, 8, 4, 8, 4, 8, 4, 8, 0.1]",
+            worked(),
+            2,
         ),
-        "failed",
-        "",
-        ["worker 0 (gpu01): exit status 3 / joins, sums, trains and ends with 0"],
-        ["tensorflow_join 0.1 s"],
-    ),
-    (
-        lambda: checks.workers(
+        ("passed [7]", worked(worker1={"joined": {"seconds": 7}}), 1),
+        ("monitor: worker 1 (gpu01) [5, 0.1]", worked(worker1={"reduced": {"wrong": 5}}), 1),
+        ("monitor: worker 0 [0.1]", replace(worked(), tasks=worked().tasks[1:]), 1),
+        (
+            "monitor: worker 0 [0.1]",
+            replace(worked(), tasks=worked().tasks[1:], problem="the step timed out"),
+            1,
+        ),
+        (
+            "monitor: worker 0 (gpu01) [3, 0, 0.1]",
+            replace(worked(), tasks=(replace(worked().tasks[0], rc=3), *worked().tasks[1:])),
+            1,
+        ),
+        (
+            "monitor: worker 0 (gpu01) [0, 0.1]",
             replace(
                 worked(),
                 problem="cancelled",
@@ -288,13 +194,8 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
             ),
             1,
         ),
-        "failed",
-        "",
-        ["worker 0 (gpu01): cancelled / joins, sums, trains and ends with 0"],
-        ["tensorflow_join 0.1 s"],
-    ),
-    (
-        lambda: checks.workers(
+        (
+            "monitor: worker 0 (gpu01) [0, 0.1]",
             replace(
                 worked(),
                 tasks=(
@@ -310,117 +211,40 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
             ),
             1,
         ),
-        "failed",
-        "",
-        ["worker 0 (gpu01): join: Unavailable / joins, sums, trains and ends with 0"],
-        ["tensorflow_join 0.1 s"],
-    ),
-    (
-        lambda: checks.config(PayloadResult("tensorflow", (), 0)),
-        "not checked",
-        "no node has tensorflow: see tensorflow.framework",
-        [],
-        [],
-    ),
-    (lambda: checks.config(worked()), "passed", "", [], []),
-    (
-        lambda: checks.config(replace(worked(), tasks=())),
-        "failed",
-        "",
-        ["task.index: none / 0 to 3, once each"],
-        [],
-    ),
-    (
-        lambda: checks.config(replace(worked(), tasks=worked().tasks[:3])),
-        "failed",
-        "",
-        ["task.index: 0, 1, 2 / 0 to 3, once each"],
-        [],
-    ),
-    (
-        lambda: checks.config(worked(worker1={"config": {"given": "x" * 121}})),
-        "failed",
-        "",
-        [f"TF_CONFIG of task 1 on gpu01: {'x' * 120} / not set"],
-        [],
-    ),
-    (
-        lambda: checks.config(
-            worked(worker1={"config": {"config": {"cluster": {"worker": ["a:1"]}, "task": {"index": 1}}}})
+    ],
+    checks.config: [
+        ("not checked", PayloadResult("tensorflow", (), 0)),
+        ("passed", worked()),
+        ("configure: task.index [0, 3]", replace(worked(), tasks=())),
+        ("configure: task.index [0, 1, 2, 0, 3]", replace(worked(), tasks=worked().tasks[:3])),
+        ("configure: TF_CONFIG of task 1 on gpu01", worked(worker1={"config": {"given": "x" * 121}})),
+        (
+            "configure: cluster [2]",
+            worked(worker1={"config": {"config": {"cluster": {"worker": ["a:1"]}, "task": {"index": 1}}}}),
         ),
-        "failed",
-        "",
-        ["cluster: 2 different lists of workers / one"],
-        [],
-    ),
-    (
-        lambda: checks.equal(PayloadResult("tensorflow", (), 0)),
-        "not checked",
-        "no node has tensorflow: see tensorflow.framework",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.equal(PayloadResult("tensorflow", NODES, 2)),
-        "not checked",
-        "no worker trained: see tensorflow.workers",
-        [],
-        [],
-    ),
-    (lambda: checks.equal(worked()), "passed", "", [], []),
-    (
-        lambda: checks.equal(worked(worker2={"trained": {"before": "c"}})),
-        "failed",
-        "",
-        ["worker 2 (gpu02): weights before training: c / a"],
-        [],
-    ),
-    (
-        lambda: checks.equal(worked(worker2={"trained": {"after": ""}})),
-        "failed",
-        "",
-        ["worker 2 (gpu02): weights after training: replicas differ within the worker / b"],
-        [],
-    ),
-    (
-        lambda: checks.equal(everyone(after="")),
-        "failed",
-        "",
-        [
-            "worker 0 (gpu01): weights after training: replicas differ within the worker / equal on all",
-            "worker 1 (gpu01): weights after training: replicas differ within the worker / equal on all",
-            "worker 2 (gpu02): weights after training: replicas differ within the worker / equal on all",
-            "worker 3 (gpu02): weights after training: replicas differ within the worker / equal on all",
-        ],
-        [],
-    ),
-    (
-        lambda: checks.equal(everyone(after="a")),
-        "failed",
-        "",
-        [
-            "worker 0 (gpu01): training changed no weight / other weights",
-            "worker 1 (gpu01): training changed no weight / other weights",
-            "worker 2 (gpu02): training changed no weight / other weights",
-            "worker 3 (gpu02): training changed no weight / other weights",
-        ],
-        [],
-    ),
-    (
-        lambda: checks.equal(worked(worker1={"trained": {"losses": [1.0, float("inf")]}})),
-        "failed",
-        "",
-        ["worker 1 (gpu01): losses 1.0, inf / finite numbers"],
-        [],
-    ),
-]
+    ],
+    checks.equal: [
+        ("not checked", PayloadResult("tensorflow", (), 0)),
+        ("not checked", PayloadResult("tensorflow", NODES, 2)),
+        ("passed", worked()),
+        ("monitor: worker 2 (gpu02)", worked(worker2={"trained": {"before": "c"}})),
+        ("monitor: worker 2 (gpu02)", worked(worker2={"trained": {"after": ""}})),
+        (
+            "monitor: worker 0 (gpu01); worker 1 (gpu01); worker 2 (gpu02); worker 3 (gpu02)",
+            everyone(after=""),
+        ),
+        (
+            "monitor: worker 0 (gpu01); worker 1 (gpu01); worker 2 (gpu02); worker 3 (gpu02)",
+            everyone(after="a"),
+        ),
+        ("monitor: worker 1 (gpu01) [1]", worked(worker1={"trained": {"losses": [1.0, float("inf")]}})),
+    ],
+}
 
 
-@pytest.mark.parametrize(("judge", "outcome", "reason", "findings", "metrics"), EXACT)
-def test_verdicts_to_the_letter(
-    judge: Callable[[], Verdict], outcome: str, reason: str, findings: list[str], metrics: list[str]
-) -> None:
-    assert spelled(judge()) == (outcome, reason, findings, metrics)
+@pytest.mark.parametrize(("check", "given", "expected"), rows_of(CASES))
+def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[Any], expected: str) -> None:
+    assert told(check(*given)) == expected
 
 
 @pytest.mark.parametrize(
