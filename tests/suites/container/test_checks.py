@@ -401,9 +401,7 @@ def test_leftovers_are_containers_of_jobs_that_are_over() -> None:
     names = ("pyxis_7_x", "pyxis_8.0", "pyxis_9_9.1", "pyxis_named", "mine")
     verdict = checks.leftovers(names, {8})
     assert [it.part for it in verdict.advisories] == ["pyxis_7_x"]  # may be a user's name
-    assert lines(verdict) == [
-        "pyxis_9_9.1|job 9 is over|removed with its job",
-    ]
+    assert lines(verdict) == ["pyxis_9_9.1|job 9 is over|removed with its job"]
     assert [(it.name, it.value, it.unit) for it in verdict.metrics] == [("containers", 5, "containers")]
     assert jobs_of(names) == {"pyxis_7_x": 7, "pyxis_8.0": 8, "pyxis_9_9.1": 9}
 

@@ -164,10 +164,7 @@ def test_each_fault_fails_its_own_check_on_its_own_port(
 
 def test_what_monitors_and_what_drains() -> None:
     actions = {check: verdict.action for check, verdict in judge(host()).items()}
-    assert actions == {
-        **dict.fromkeys(actions, Action.CONFIGURE),
-        "fabric.counters": Action.MONITOR,
-    }
+    assert actions == {**dict.fromkeys(actions, Action.CONFIGURE), "fabric.counters": Action.MONITOR}
 
 
 def test_only_a_port_that_works_on_most_other_nodes_takes_its_node_out_of_service() -> None:
@@ -459,10 +456,7 @@ def test_a_rise_in_unknown_time_or_at_unknown_rate_may_be_the_usual_few() -> Non
         counted({}, {"symbol_error": 11}, seconds=None),
         counted({}, {"symbol_error": 11}, rate=None),
         fabric.counters(
-            IB,
-            replace(host(), uptime=None),
-            host(counters=ZEROS | {"symbol_error": 11}),
-            FabricConfig(),
+            IB, replace(host(), uptime=None), host(counters=ZEROS | {"symbol_error": 11}), FabricConfig()
         ),
     ):
         assert verdict.findings[0].expected == "by at most 10"
@@ -641,10 +635,7 @@ def test_what_is_not_sure_is_left_to_nccl(found: infiniband.PeerMemory, reason: 
 
 def test_gpudirect_rdma_that_nobody_needs_is_not_applicable() -> None:
     verdict = fabric.peer_memory(gpu_direct(driver=CLOSED), NONE)
-    assert (verdict.outcome, verdict.reason) == (
-        Outcome.NOT_APPLICABLE,
-        "profile vm needs no GPUDirect RDMA",
-    )
+    assert (verdict.outcome, verdict.reason) == (Outcome.NOT_APPLICABLE, "profile vm needs no GPUDirect RDMA")
 
 
 def test_modules_driver_and_kernel_are_read() -> None:

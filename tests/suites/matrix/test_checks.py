@@ -162,13 +162,7 @@ def failed(*findings: Finding) -> Verdict:
     ],
 )  # fmt: skip
 def test_how_a_cell_is_settled(
-    *,
-    row: str,
-    verdict: Verdict,
-    expected: Mapping[str, str],
-    claimed: bool,
-    state: State,
-    why: str,
+    *, row: str, verdict: Verdict, expected: Mapping[str, str], claimed: bool, state: State, why: str
 ) -> None:
     cell = checks.settle(row, "mpi", verdict, expected, pmi_required=claimed)
     assert cell.state is state

@@ -234,10 +234,7 @@ def test_lines_of_a_world_end_with_their_bracket() -> None:
     for line, words in (
         ("gpucluster-mpi {}", "line of the MPI program not understood: {} ('kind')"),
         ("gpucluster-mpi {x}", "line of the MPI program not understood: {x} ("),
-        (
-            without,
-            f"line of the MPI program not understood: {without[15:135]} ('of')",
-        ),
+        (without, f"line of the MPI program not understood: {without[15:135]} ('of')"),
         (LINE.replace('"rank": 1,', '"rank": null,'), "line of the MPI program not understood: "),
         (LINE.replace('"rank": 1,', '"rank": 1e999,'), "line of the MPI program not understood: "),
     ):
@@ -645,9 +642,7 @@ CASES: Table = {
         ("passed", GOOD, MpiConfig(implementation="Open MPI v4.1")),
         ("configure: MPI of C programs", GOOD, MpiConfig(implementation="Open MPI v5")),
     ],
-    partial(checks.installed, in_container=True): [
-        ("passed", replace(GOOD, mpirun=""), MpiConfig()),
-    ],
+    partial(checks.installed, in_container=True): [("passed", replace(GOOD, mpirun=""), MpiConfig())],
     partial(checks.path, conda_environment=False): [
         ("not checked", replace(GOOD, mpirun=""), MpiConfig()),
         ("configure: mpirun [4.2]", CONDA, MpiConfig()),
@@ -656,9 +651,7 @@ CASES: Table = {
         ("passed", GOOD, MpiConfig(prefix="/usr/")),
         ("passed", replace(GOOD, mpiruns=()), MpiConfig()),
     ],
-    partial(checks.path, conda_environment=True): [
-        ("passed", CONDA, MpiConfig()),
-    ],
+    partial(checks.path, conda_environment=True): [("passed", CONDA, MpiConfig())],
     checks.matches: [
         ("not applicable", GOOD, MpiConfig(launchers=("srun",))),
         ("passed", GOOD, MpiConfig()),
@@ -843,8 +836,7 @@ def test_levels_of_threads(level: str, wanted: str, *, enough: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "shown"),
-    [(8, "0, 1, 2, 3, 4, 5, 6, 7"), (9, "0, 1, 2, 3, 4, 5, 6, 7 and 1 more"), (1, "0")],
+    ("count", "shown"), [(8, "0, 1, 2, 3, 4, 5, 6, 7"), (9, "0, 1, 2, 3, 4, 5, 6, 7 and 1 more"), (1, "0")]
 )
 def test_many_ranks_are_reported_as_eight_and_more(count: int, shown: str) -> None:
     ranks = [rank(n, 12, node="gpu01", threads="single") for n in range(count)]

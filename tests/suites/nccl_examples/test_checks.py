@@ -149,9 +149,7 @@ CASES: Table = {
         ("passed [1, 1]", "gpu01", reported(task0=ranks((0, 1)))),
         ("monitor: tasks", "gpu03", reported()),
     ],
-    checks.many_devices: [
-        ("not checked", reported(task1=LACKS)),
-    ],
+    checks.many_devices: [("not checked", reported(task1=LACKS))],
 }
 
 

@@ -22,14 +22,7 @@ from framework_helpers import as_reported
 from pytest_gpucluster.core.check import Finding
 from pytest_gpucluster.suites.submitit import checks as submitit
 
-ALL = (
-    checks.framework,
-    checks.add,
-    checks.array,
-    checks.multitask,
-    checks.failure,
-    checks.cancel,
-)
+ALL = (checks.framework, checks.add, checks.array, checks.multitask, checks.failure, checks.cancel)
 
 
 # -- verdicts on plain facts --------------------------------------------------------------------------------------
@@ -123,14 +116,8 @@ CONTINUED = {"sum": 36, "runs": [{"restart": 0, "step": 0}, {"restart": 1, "step
     ("fact", "printed"),
     [
         ({"value": [CONTINUED]}, ""),
-        (
-            {"value": [{"sum": 36, "runs": [{"restart": 1, "step": 0}]}]},
-            "runs: restart 1 from step 0",
-        ),
-        (
-            {"value": [{"sum": 36, "runs": [{"restart": 0, "step": 0}]}]},
-            "runs: restart 0 from step 0",
-        ),
+        ({"value": [{"sum": 36, "runs": [{"restart": 1, "step": 0}]}]}, "runs: restart 1 from step 0"),
+        ({"value": [{"sum": 36, "runs": [{"restart": 0, "step": 0}]}]}, "runs: restart 0 from step 0"),
         (
             {"value": [{"sum": 36, "runs": [{"restart": 0, "step": 0}, {"restart": 1, "step": 0}]}]},
             "runs: restart 0 from step 0, restart 1 from step 0",

@@ -265,10 +265,7 @@ def test_what_only_follows_comes_after_its_cause(words: str, *, follows: bool) -
 
 
 def test_the_first_word_on_tensorflow_counts() -> None:
-    tasks = [
-        installed("a", error="first"),
-        installed("a", error="last"),
-    ]
+    tasks = [installed("a", error="first"), installed("a", error="last")]
     step = PayloadResult("tensorflow", ("a",), 2, tuple(tasks))
     assert tensorflow.framework("a", step).findings == (
         Finding("package tensorflow", "first", "installed", Action.CONFIGURE),  # no node has it
