@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from framework_helpers import Table, rows_of, told
+from judged import parts
 
-from pytest_gpucluster.core.check import Outcome, Verdict
+from pytest_gpucluster.core.check import Verdict
 from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
 from pytest_gpucluster.suites.tensorflow import checks, payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-
-from pytest_gpucluster.core.check import Action, Finding
-from pytest_gpucluster.suites.tensorflow import checks as tensorflow
 
 NODES = ("gpu01", "gpu02")
 
@@ -54,59 +52,6 @@ def everyone(**trained: str) -> PayloadResult:
     return worked(4, **{f"worker{rank}": {"trained": {**trained}} for rank in range(4)})
 
 
-def found(verdict: Verdict) -> str:
-    return " | ".join(f"{x.part}: {x.measured}" for x in verdict.findings)
-
-
-def test_healthy_facts_pass() -> None:
-    reported = worked()
-    for verdict in (checks.config(reported), checks.workers(reported, 1), checks.equal(reported)):
-        assert verdict.outcome is Outcome.PASSED
-
-
-def test_wrong_sums_and_unequal_weights_fail() -> None:
-    assert "3 elements of the sum wrong" in found(
-        checks.workers(worked(worker2={"reduced": {"wrong": 3}}), 1)
-    )
-    assert found(checks.equal(worked(worker2={"trained": {"after": "c"}}))) == (
-        "worker 2 (gpu02): weights after training: c"
-    )
-    assert "replicas differ" in found(checks.equal(worked(worker2={"trained": {"after": ""}})))
-    assert "changed no weight" in found(checks.equal(worked(worker1={"trained": {"after": "a"}})))
-    assert "losses nan" in found(checks.equal(worked(worker1={"trained": {"losses": [float("nan")]}})))
-    assert "2 replicas" in found(checks.workers(worked(worker0={"joined": {"replicas": 2}}), 1))
-
-
-def test_a_config_that_the_site_sets_is_named() -> None:
-    reported = worked(worker1={"config": {"given": '{"cluster": {}}'}})
-    assert found(checks.config(reported)) == 'TF_CONFIG of task 1 on gpu01: {"cluster": {}}'
-    assert "task.index" in found(checks.config(replace(reported, tasks=reported.tasks[:3])))
-
-
-def test_a_worker_that_died_comes_before_those_that_wait_for_it() -> None:
-    reported = worked()
-    waits = {"tensorflow": "stuck", "rank": 0, "node": "gpu01", "phase": "strategy", "seconds": 30.0}
-    tasks = [
-        replace(task, rc=137, signal=9, facts=({**waits, "rank": task.task},)) for task in reported.tasks
-    ]
-    tasks[3] = replace(tasks[3], rc=137, signal=9, facts=())
-    verdict = checks.workers(replace(reported, tasks=tuple(tasks)), 1)
-    assert verdict.findings[0].part == "worker 3 (gpu02)"
-    assert verdict.findings[0].measured == "ended by signal 9 (SIGKILL)"
-    assert "strategy: no end after 30 s" in verdict.findings[1].measured
-
-
-def test_nothing_fit_is_never_a_pass() -> None:
-    empty = PayloadResult("tensorflow", (), 0)
-    verdicts = (
-        checks.config(empty),
-        checks.workers(empty, 1),
-        checks.equal(empty),
-        checks.mirrored("a", empty, 0),
-    )
-    assert {verdict.outcome for verdict in verdicts} == {Outcome.NOT_CHECKED}
-
-
 def test_tf_config_is_made_from_the_allocation() -> None:
     env = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "2"}
     made = payload.cluster("n1=10.0.0.1,n2=10.0.0.2", 20000, env)
@@ -121,6 +66,13 @@ def test_tf_config_is_made_from_the_allocation() -> None:
 
 CASES: Table = {
     checks.framework: [
+        (
+            "configure: package tensorflow",
+            "a",
+            PayloadResult(
+                "tensorflow", ("a",), 2, (installed("a", error="first"), installed("a", error="last"))
+            ),
+        ),
         ("configure: python", "gpu01", PayloadResult("tensorflow", NODES, 2)),
         ("passed", "gpu01", PayloadResult("tensorflow", NODES, 2, (installed("gpu01"), installed("gpu02")))),
         (
@@ -165,6 +117,8 @@ CASES: Table = {
         ),
     ],
     checks.workers: [
+        ("monitor: worker 0 (gpu01) [2, 4, 0.1]", worked(worker0={"joined": {"replicas": 2}}), 1),
+        ("monitor: worker 2 (gpu02) [3, 0.1]", worked(worker2={"reduced": {"wrong": 3}}), 1),
         ("not checked", PayloadResult("tensorflow", (), 0), 1),
         ("passed [0.1]", worked(), 1),
         (
@@ -213,6 +167,8 @@ CASES: Table = {
         ),
     ],
     checks.config: [
+        ("configure: task.index [0, 1, 2, 0, 3]", replace(worked(), tasks=worked().tasks[:3])),
+        ("configure: TF_CONFIG of task 1 on gpu01", worked(worker1={"config": {"given": '{"cluster": {}}'}})),
         ("not checked", PayloadResult("tensorflow", (), 0)),
         ("passed", worked()),
         ("configure: task.index [0, 3]", replace(worked(), tasks=())),
@@ -224,6 +180,10 @@ CASES: Table = {
         ),
     ],
     checks.equal: [
+        ("monitor: worker 1 (gpu01)", worked(worker1={"trained": {"losses": [float("nan")]}})),
+        ("monitor: worker 1 (gpu01); worker 1 (gpu01)", worked(worker1={"trained": {"after": "a"}})),
+        ("monitor: worker 2 (gpu02)", worked(worker2={"trained": {"after": ""}})),
+        ("monitor: worker 2 (gpu02)", worked(worker2={"trained": {"after": "c"}})),
         ("not checked", PayloadResult("tensorflow", (), 0)),
         ("not checked", PayloadResult("tensorflow", NODES, 2)),
         ("passed", worked()),
@@ -250,23 +210,20 @@ def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[An
 @pytest.mark.parametrize(
     ("words", "follows"),
     [
-        ("no end after 3 s", True), ("Unavailable: x", True), ("Connection refused", True), ("connection lost", True),
-        ("DEADLINE_EXCEEDED", True), ("heartbeat", True), ("/job:worker/task:1 died", True), ("task:x", False),
+        ("no end after 3 s", True),
+        ("Unavailable: x", True),
+        ("Connection refused", True),
+        ("connection lost", True),
+        ("DEADLINE_EXCEEDED", True),
+        ("heartbeat", True),
+        ("/job:worker/task:1 died", True),
+        ("task:x", False),
         ("out of memory", False),
     ],
-)  # fmt: skip
+)
 def test_what_only_follows_comes_after_its_cause(words: str, *, follows: bool) -> None:
-    first, other = (
-        PayloadTask(0, "gpu01", 1, None, (), words),
-        PayloadTask(1, "gpu02", 1, None, (), "Segmentation fault"),
-    )
-    reported = PayloadResult("tf", ("gpu01", "gpu02"), 2, (first, other))
-    assert checks._causes_first(reported) == ([other, first] if follows else [first, other])
-
-
-def test_the_first_word_on_tensorflow_counts() -> None:
-    tasks = [installed("a", error="first"), installed("a", error="last")]
-    step = PayloadResult("tensorflow", ("a",), 2, tuple(tasks))
-    assert tensorflow.framework("a", step).findings == (
-        Finding("package tensorflow", "first", "installed", Action.CONFIGURE),  # no node has it
+    tasks = [PayloadTask(0, "gpu01", 1, None, (), words), PayloadTask(1, "gpu02", 137, 9, ())]
+    named = parts(checks.workers(PayloadResult("tensorflow", NODES, 2, tuple(tasks)), 1))
+    assert named == (
+        ["worker 1 (gpu02)", "worker 0 (gpu01)"] if follows else ["worker 0 (gpu01)", "worker 1 (gpu02)"]
     )
