@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from framework_helpers import Table, rows_of, told
 
-from pytest_gpucluster.core.check import Outcome, Verdict
+from pytest_gpucluster.core.check import Verdict
 from pytest_gpucluster.kit.framework.payload_result import PayloadTask
 from pytest_gpucluster.suites.submitit import checks
 from pytest_gpucluster.suites.submitit import steps as runner
@@ -16,13 +16,6 @@ from pytest_gpucluster.suites.submitit.checks import SubmititResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-from framework_helpers import as_reported
-
-from pytest_gpucluster.core.check import Finding
-from pytest_gpucluster.suites.submitit import checks as submitit
-
-ALL = (checks.framework, checks.add, checks.array, checks.multitask, checks.failure, checks.cancel)
 
 
 # -- verdicts on plain facts --------------------------------------------------------------------------------------
@@ -50,97 +43,6 @@ def reported(*, accounting: bool = False, **changes: dict[str, Any] | None) -> S
     return result(*facts, accounting=accounting)
 
 
-def found(verdict: Verdict) -> str:
-    return " | ".join(f"{x.part}: {x.measured}" for x in verdict.findings)
-
-
-@pytest.mark.parametrize(
-    ("check", "change", "printed"),
-    [
-        (checks.add, {"add": {"value": [13]}}, "result: [13]"),
-        (checks.add, {"add": {"error": "late", "text": "PENDING"}}, "did not end in time: PENDING"),
-        (
-            checks.add,
-            {"add": {"error": "UncompletedJobError", "text": "no\nfile"}},
-            "UncompletedJobError: file",
-        ),
-        (checks.array, {"array": {"value": [11, 33, 22]}}, "[11, 33, 22]"),
-        (
-            checks.multitask,
-            {"multitask": {"value": [{"rank": 0, "tasks": 1, "slurm": 0, "node": "a"}]}},
-            "ranks: 0",
-        ),
-        (
-            checks.multitask,
-            {"multitask": {"value": [{"rank": r, "tasks": 3, "slurm": 0, "node": "a"} for r in range(3)]}},
-            "rank 1 of 3, Slurm's task 0",
-        ),
-        (checks.failure, {"failure": {"value": [None]}}, "job: the value [None]"),
-        (
-            checks.failure,
-            {"failure": {"error": "UncompletedJobError", "text": "x"}},
-            "UncompletedJobError: x",
-        ),
-        (checks.cancel, {"cancel": {"over": False, "slurm": "RUNNING", "seconds": 30.0}}, "still RUNNING"),
-        (checks.cancel, {"cancel": None}, "result of cancel: the driver ended without a message"),
-    ],
-)
-def test_what_is_wrong_fails(check: Any, change: dict[str, Any], printed: str) -> None:
-    verdict = check(reported(**change))
-    assert verdict.outcome is Outcome.FAILED
-    assert printed in found(verdict)
-
-
-def test_with_accounting_submitit_has_to_know_the_states() -> None:
-    unknown = {"over": True, "slurm": "", "known": False, "state": "UNKNOWN", "seconds": 1.0}
-    assert (
-        found(checks.cancel(reported(accounting=True, cancel=unknown)))
-        == "submitit's state of the job: UNKNOWN"
-    )
-    assert checks.cancel(reported(cancel=unknown)).outcome is Outcome.PASSED
-    assert checks.accounting(reported(accounting=True, add={"value": [12], "state": "UNKNOWN"})).findings
-
-
-def test_nothing_submitted_is_one_failure_and_never_a_pass() -> None:
-    failed = {"submitit": "failed", "phase": "submit", "error": "ModuleNotFoundError", "text": "No module"}
-    nothing = result(failed)
-    assert found(checks.framework(nothing)) == "package submitit: ModuleNotFoundError: No module"
-    assert {check(nothing).outcome for check in ALL[1:]} == {Outcome.NOT_CHECKED}
-    assert found(checks.framework(result(problem="python: not found"))) == "submission: python: not found"
-
-
-CONTINUED = {"sum": 36, "runs": [{"restart": 0, "step": 0}, {"restart": 1, "step": 4}]}
-
-
-@pytest.mark.parametrize(
-    ("fact", "printed"),
-    [
-        ({"value": [CONTINUED]}, ""),
-        ({"value": [{"sum": 36, "runs": [{"restart": 1, "step": 0}]}]}, "runs: restart 1 from step 0"),
-        ({"value": [{"sum": 36, "runs": [{"restart": 0, "step": 0}]}]}, "runs: restart 0 from step 0"),
-        (
-            {"value": [{"sum": 36, "runs": [{"restart": 0, "step": 0}, {"restart": 1, "step": 0}]}]},
-            "runs: restart 0 from step 0, restart 1 from step 0",
-        ),
-        ({"value": [{**CONTINUED, "sum": 26}]}, "sum over both runs: 26"),
-        ({"error": "late", "text": "PENDING"}, "job: did not end in time: PENDING"),
-        (
-            {"error": "FailedJobError", "text": "Traceback\nscontrol requeue: exit 1"},
-            "job: FailedJobError: scontrol requeue: exit 1",
-        ),
-        (None, "result of checkpoint: the driver ended without a message"),
-    ],
-)
-def test_a_requeued_job_continues(fact: dict[str, Any] | None, printed: str) -> None:
-    verdict = checks.checkpoint(replace(reported(checkpoint=fact), checkpoint=True))
-    assert found(verdict) == printed
-    assert verdict.outcome is (Outcome.FAILED if printed else Outcome.PASSED)
-
-
-def test_without_the_key_no_job_is_requeued() -> None:
-    assert checks.checkpoint(reported()).outcome is Outcome.NOT_APPLICABLE
-
-
 @pytest.mark.parametrize(
     ("auth", "seconds"),
     [("(null)", 120), ("socket=/run/munge,cred_expire=15", 15), ("cred_expire=1200,ttl=3", 1200)],
@@ -156,7 +58,34 @@ def test_records_are_kept_where_slurm_says_so() -> None:
     assert runner.stores_records({"AccountingStorageType": "accounting_storage/slurmdbd"})
 
 
+def over(**change: Any) -> dict[str, Any]:
+    return {"over": True, "slurm": "", "known": False, "state": "CANCELLED", "seconds": 2, **change}
+
+
+def ran(*runs: tuple[int, int]) -> dict[str, Any]:
+    """Return what a job that was requeued computed in its runs (restart, first step)."""
+    return {"sum": 36, "runs": [{"restart": restart, "step": step} for restart, step in runs]}
+
+
+def requeued(fact: dict[str, Any] | None) -> SubmititResult:
+    return replace(reported(checkpoint=fact), checkpoint=True)
+
+
 CASES: Table = {
+    checks.checkpoint: [
+        ("configure: result of checkpoint", requeued(None)),
+        (
+            "configure: job [1]",
+            requeued({"error": "FailedJobError", "text": "Traceback\nscontrol requeue: exit 1"}),
+        ),
+        ("configure: job", requeued({"error": "late", "text": "PENDING"})),
+        ("configure: sum over both runs [26, 36]", requeued({"value": [{**ran((0, 0), (1, 4)), "sum": 26}]})),
+        ("configure: runs [0, 0, 1, 0, 0, 0, 1, 4]", requeued({"value": [ran((0, 0), (1, 0))]})),
+        ("configure: runs [0, 0, 0, 0, 1, 4]", requeued({"value": [ran((0, 0))]})),
+        ("configure: runs [1, 0, 0, 0, 1, 4]", requeued({"value": [ran((1, 0))]})),
+        ("passed", requeued({"value": [ran((0, 0), (1, 4))]})),
+        ("not applicable", reported()),
+    ],
     checks.framework: [
         ("passed", reported()),
         ("configure: submission", result()),
@@ -172,6 +101,7 @@ CASES: Table = {
         ),
     ],
     checks.add: [
+        ("passed", reported()),
         ("configure: result [13, 12]", reported(add={"value": [13]})),
         ("configure: job", reported(add={"error": "late", "text": "PENDING"})),
         ("configure: job", reported(add={"error": "late", "text": ""})),
@@ -188,10 +118,22 @@ CASES: Table = {
         ("not checked", result()),
     ],
     checks.array: [
+        ("not checked", result()),
+        ("passed", reported()),
         ("configure: result [11, 33, 22, 11, 22, 33]", reported(array={"value": [11, 33, 22]})),
         ("configure: result of array", reported(array=None)),
     ],
     checks.multitask: [
+        (
+            "configure: ranks [0, 2, 0, 2]",
+            reported(
+                multitask={
+                    "value": [{"rank": rank, "tasks": 3, "slurm": rank, "node": "a"} for rank in (0, 2)]
+                }
+            ),
+        ),
+        ("not checked", result()),
+        ("passed", reported()),
         ("configure: result of multitask", reported(multitask=None)),
         ("configure: job", reported(multitask={"error": "late", "text": "PENDING"})),
         ("configure: ranks [0, 2]", reported(multitask={"value": []})),
@@ -207,6 +149,9 @@ CASES: Table = {
         ),
     ],
     checks.failure: [
+        ("configure: job", reported(failure={"error": "FailedJobError"})),
+        ("not checked", result()),
+        ("passed", reported()),
         ("configure: result of failure", reported(failure=None)),
         ("configure: job", reported(failure={"value": [None]})),
         ("configure: job", reported(failure={"error": "FailedJobError", "text": "another"})),
@@ -214,31 +159,21 @@ CASES: Table = {
         ("configure: job", reported(failure={"error": "UncompletedJobError", "text": "y" + "x" * 200})),
     ],
     checks.cancel: [
+        ("not checked", result()),
         ("passed [1]", reported()),
         ("passed [1]", reported(accounting=True)),
         ("monitor: result of cancel", reported(cancel=None)),
         ("monitor: job", reported(cancel={"error": "late", "text": "PENDING"})),
         ("monitor: job [30]", reported(cancel={"over": False, "slurm": "RUNNING", "seconds": 30.0})),
+        ("monitor: submitit's state of the job [2]", reported(accounting=True, cancel=over())),
         (
             "monitor: submitit's state of the job [2]",
-            reported(
-                accounting=True,
-                cancel={"over": True, "slurm": "", "known": False, "state": "CANCELLED", "seconds": 2},
-            ),
+            reported(accounting=True, cancel=over(known=True, state="COMPLETED")),
         ),
-        (
-            "monitor: submitit's state of the job [2]",
-            reported(
-                accounting=True,
-                cancel={"over": True, "slurm": "", "known": True, "state": "COMPLETED", "seconds": 2},
-            ),
-        ),
-        (
-            "passed [2]",
-            reported(cancel={"over": True, "slurm": "", "known": False, "state": "UNKNOWN", "seconds": 2}),
-        ),
+        ("passed [2]", reported(cancel=over(state="UNKNOWN"))),
     ],
     checks.accounting: [
+        ("not checked", reported(add={"value": [12], "state": "FAILED"})),
         ("not checked", reported()),
         ("passed", reported(accounting=True)),
         ("configure: result of add", reported(accounting=True, add=None)),
@@ -251,27 +186,3 @@ CASES: Table = {
 @pytest.mark.parametrize(("check", "given", "expected"), rows_of(CASES))
 def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[Any], expected: str) -> None:
     assert told(check(*given)) == expected
-
-
-def test_submitit_tells_ranks_and_exceptions_exactly() -> None:
-    places = [{"rank": rank, "tasks": 3, "slurm": rank, "node": "a"} for rank in (0, 2)]
-    facts = reported(multitask={"value": places})
-    assert submitit.multitask(facts).findings == (Finding("ranks", "0, 2", "0 to 2, once each"),)
-    silent = reported(failure={"error": "FailedJobError"})
-    assert submitit.failure(silent).findings == (
-        Finding("job", "FailedJobError", "FailedJobError: gpucluster: expected failure"),
-    )
-    unsaid = reported(accounting=False, add={"value": [12], "state": "FAILED"})
-    assert as_reported(submitit.accounting(unsaid)) == (
-        Outcome.NOT_CHECKED,
-        "Slurm stores no job records, so submitit uses its result files: set AccountingStorageType of slurm.conf, or list "
-        "submitit.accounting under `not_applicable`", (), (),
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("accounting", [False, True])
-def test_healthy_results_pass(accounting: bool) -> None:  # a table of cases
-    for check in ALL:
-        assert check(reported(accounting=accounting)).outcome is Outcome.PASSED
-    expected = Outcome.PASSED if accounting else Outcome.NOT_CHECKED
-    assert checks.accounting(reported(accounting=accounting)).outcome is expected
