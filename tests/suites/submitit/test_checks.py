@@ -174,7 +174,6 @@ CASES: Table = {
     ],
     checks.accounting: [
         ("not checked", reported(add={"value": [12], "state": "FAILED"})),
-        ("not checked", reported()),
         ("passed", reported(accounting=True)),
         ("configure: result of add", reported(accounting=True, add=None)),
         ("configure: state of the job", reported(accounting=True, add={"value": [12], "state": "UNKNOWN"})),
