@@ -8,8 +8,6 @@ import pytest
 from framework_helpers import Table, rows_of, told
 
 from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
-from pytest_gpucluster.plugin.outputs import suite_tables
-from pytest_gpucluster.report.run_model import read_run
 from pytest_gpucluster.suites.matrix import checks
 from pytest_gpucluster.suites.matrix import checks as matrix
 from pytest_gpucluster.suites.matrix.checks import Cell, CellWork, State
@@ -168,25 +166,3 @@ def test_a_want_of_pmi_is_expected_of_mpi_alone() -> None:
 def test_a_long_reason_is_cut_in_the_table() -> None:
     assert Cell("srun", "cpu", State.BROKEN, "x" * 160).note == "x" * 160
     assert Cell("srun", "cpu", State.BROKEN, "x" * 161).note == "x" * 157 + "..."
-
-
-def test_a_table_of_a_suite_is_in_its_order_and_has_its_notes_below() -> None:
-    run = read_run([])
-    put = [
-        ("mpirun", "MPI", "fails", "no PMI", (1, 1)),
-        ("srun", "MPI", "fails", "no PMI", (0, 1)),
-        ("srun", "CPU", "works", "", (0, 0)),
-    ]
-    for row, column, text, note, place in put:
-        cell = {"title": "matrix", "row": row, "column": column, "text": text, "note": note, "place": place}
-        run.take({"event": "result", "suite": "matrix", "node": "", "outcome": "passed", "cells": [cell]})
-    (table,) = suite_tables(run, 200)
-    assert [line.split() for line in table] == [
-        ["matrix"],
-        ["CPU", "MPI"],
-        ["------", "-----", "---------"],
-        ["srun", "works", "fails", "[1]"],
-        ["mpirun", "fails", "[1]"],
-        ["[1]", "no", "PMI"],
-    ]
-    assert not suite_tables(read_run([]), 200)

@@ -17,7 +17,6 @@ from framework_helpers import Table, rows_of, told
 from nccl_examples_helpers import toolchain
 from sandbox_helpers import free_port
 
-from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
 from pytest_gpucluster.kit.framework.payload_step import command, sent
 from pytest_gpucluster.suites.nccl_examples import checks, payload, payload_compile
@@ -121,11 +120,44 @@ WRONG = {"nccl_examples": "reduced", "ranks": [[1, 2]], "wrong": [5, 2], "init":
 FAILED = {"nccl_examples": "failed", "phase": "init", "reason": "no GPU"}
 STUCK = {"nccl_examples": "stuck", "phase": "init", "seconds": 60.0}
 LACKS = {"no_library": {"reason": "cannot open"}}
-ONE, TWO = (f"nccl_examples_devices {count} GPUs" for count in (1, 2))
-INIT = "nccl_examples_init 1 s"
 RIGHT = "right sums on every device"
 ONCE = "0 to 1 of 2, once each"
+
+
+def of_toolchain(*facts: dict[str, Any], silent: bool = False) -> PayloadResult:
+    """Return what one node reported of its toolchain."""
+    lines = tuple({"rank": 0, "node": "gpu01", "error": "", **fact} for fact in facts)
+    rc = 137 if silent else 0
+    task = PayloadTask(0, "gpu01", rc, None, lines)
+    return PayloadResult("nccl_examples", ("gpu01",), 1, (task,))
+
+
+BUILT = {"nccl_examples": "built", "tool": "nvcc", "seconds": 6.0}
+RAN = {"nccl_examples": "ran", "tool": "nvcc", "devices": 8, "wrong": 0}
+ONLY = NcclExamplesConfig(toolchain=("nvcc",))
+
+
 CASES: Table = {
+    checks.compiled: [
+        ("passed: nvcc [6]", "gpu01", of_toolchain(BUILT, RAN), ONLY),
+        ("configure: nvcc", "gpu01", of_toolchain({**BUILT, "error": "no nvcc"}), ONLY),
+        ("configure: nvcc [0, 137]", "gpu01", of_toolchain(silent=True), ONLY),
+    ],
+    checks.compiled_run: [
+        ("passed", "gpu01", of_toolchain(BUILT, RAN), ONLY, 8),
+        ("not checked", "gpu01", of_toolchain({**BUILT, "error": "no nvcc"}), ONLY, 8),
+        ("not checked", "gpu01", of_toolchain(silent=True), ONLY, 8),
+        ("monitor: program of nvcc [3, 8, 0, 8]", "gpu01", of_toolchain(BUILT, {**RAN, "wrong": 3}), ONLY, 8),
+        (
+            "monitor: program of nvcc [0, 7, 0, 8]",
+            "gpu01",
+            of_toolchain(BUILT, {**RAN, "devices": 7}),
+            ONLY,
+            8,
+        ),
+        ("monitor: program of nvcc [1]", "gpu01", of_toolchain(BUILT, {**RAN, "error": "exit 1"}), ONLY, 8),
+        ("not applicable", "gpu01", of_toolchain(BUILT, RAN), ONLY, 0),
+    ],
     checks.one_device: [
         ("passed [2, 1]", reported()),
         ("monitor: tasks", replace(reported(), tasks=())),
@@ -208,41 +240,6 @@ def test_an_absent_tool_or_header_is_named(tmp_path: Path) -> None:
     (fact,) = compiled(tmp_path, "nvcc", PATH="/nonexistent")
     if not fact["error"].startswith("no nvcc"):
         pytest.skip("this machine has nvcc")
-
-
-def of_toolchain(*facts: dict[str, Any], silent: bool = False) -> PayloadResult:
-    """Return what one node reported of its toolchain."""
-    lines = tuple({"rank": 0, "node": "gpu01", "error": "", **fact} for fact in facts)
-    rc = 137 if silent else 0
-    task = PayloadTask(0, "gpu01", rc, None, lines)
-    return PayloadResult("nccl_examples", ("gpu01",), 1, (task,))
-
-
-BUILT = {"nccl_examples": "built", "tool": "nvcc", "seconds": 6.0}
-RAN = {"nccl_examples": "ran", "tool": "nvcc", "devices": 8, "wrong": 0}
-ONLY = NcclExamplesConfig(toolchain=("nvcc",))
-
-
-@pytest.mark.parametrize(
-    ("result", "of_compiled", "of_run"),
-    [
-        (of_toolchain(BUILT, RAN), "", ""),
-        (of_toolchain({**BUILT, "error": "no nvcc"}), "nvcc: no nvcc", "not checked"),
-        (of_toolchain(silent=True), "nvcc: task 0: exit status 137", "not checked"),
-        (of_toolchain(BUILT, {**RAN, "wrong": 3}), "", "program of nvcc: 3 elements wrong on 8 devices"),
-        (of_toolchain(BUILT, {**RAN, "devices": 7}), "", "program of nvcc: 0 elements wrong on 7 devices"),
-        (of_toolchain(BUILT, {**RAN, "error": "exit 1"}), "", "program of nvcc: exit 1"),
-    ],
-)
-def test_verdicts_of_the_toolchain(result: PayloadResult, of_compiled: str, of_run: str) -> None:
-    found = []
-    for verdict in (checks.compiled("gpu01", result, ONLY), checks.compiled_run("gpu01", result, ONLY, 8)):
-        texts = [f"{it.part}: {it.measured}" for it in verdict.findings]
-        found.append(
-            texts[0] if texts else "" if verdict.outcome is Outcome.PASSED else verdict.outcome.value
-        )
-    assert found == [of_compiled, of_run]
-    assert checks.compiled_run("gpu01", result, ONLY, 0).outcome is Outcome.NOT_APPLICABLE
 
 
 @pytest.mark.parametrize(("check", "given", "expected"), rows_of(CASES))
