@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from judged import figures, judged
 from plugin_helpers import Run, cluster_file, run_pytest
 
 from pytest_gpucluster.kit.framework.payload_step import sent
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytest_gpucluster.core.check import Verdict
     from pytest_gpucluster.sandbox import Sandbox
 
@@ -108,3 +111,21 @@ def spelled(verdict: Verdict) -> tuple[str, str, list[str], list[str]]:
     findings = [f"{it.part}: {it.measured} / {it.expected}" for it in verdict.findings]
     metrics = [f"{it.name} {it.value:g} {it.unit} {it.device}".rstrip() for it in verdict.metrics]
     return verdict.outcome.value, verdict.reason, findings, metrics
+
+
+Table = dict["Callable[..., Verdict]", list[tuple[Any, ...]]]
+"""{check: rows (what `told` returns, the arguments of the check ...)}."""
+
+
+def rows_of(table: Table) -> list[tuple[Any, ...]]:
+    """Return (check, its arguments, what it must tell) of each row."""
+    return [(check, given, expected) for check, rows in table.items() for expected, *given in rows]
+
+
+def told(verdict: Verdict) -> str:
+    """Return 'outcome or action: parts and devices of metrics [figures of the texts, values of metrics]'."""
+    word, parts = judged(verdict)
+    named = [*parts, *(metric.device for metric in verdict.metrics if metric.device)]
+    text = " ".join([verdict.reason, *(f"{one.measured} / {one.expected}" for one in verdict.findings)])
+    numbers = [f"{number:g}" for number in (*figures(text), *(metric.value for metric in verdict.metrics))]
+    return word + (f": {'; '.join(named)}" if named else "") + (f" [{', '.join(numbers)}]" if numbers else "")

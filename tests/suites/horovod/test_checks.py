@@ -11,13 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from framework_helpers import framework_python, imported, spelled
+from framework_helpers import Table, framework_python, imported, rows_of, told
 from paths import DATA
 
-from pytest_gpucluster.core.check import Action, Outcome
-from pytest_gpucluster.core.common_cause import NO_MAJORITY
 from pytest_gpucluster.core.errors import NotApplicable, ProbeError
-from pytest_gpucluster.kit.framework.payload_result import read_facts
 from pytest_gpucluster.kit.framework.payload_step import sent
 from pytest_gpucluster.suites.horovod import checks
 from pytest_gpucluster.suites.horovod import payload as world_payload
@@ -33,18 +30,11 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Verdict
 from dataclasses import replace
 
-from framework_helpers import as_reported
-
-from pytest_gpucluster.core.check import Finding, Metric, Verdict
-from pytest_gpucluster.suites.horovod import checks as horovod
+from pytest_gpucluster.core.check import Verdict
 
 TABLE = (DATA / "horovod" / "check-build-0.28.1.txt").read_text()
 WAY = Launch("pytorch", "gloo", "srun")
 PLACES = ("gpu01", "gpu01", "gpu02", "gpu02")
-
-
-def reported(verdict: Verdict) -> str:
-    return "; ".join(f"{found.part}: {found.measured} / {found.expected}" for found in verdict.findings)
 
 
 # --- the reader
@@ -100,108 +90,6 @@ def world(*changed: dict[str, Any], **change: Any) -> World:
     return World(**{"launch": WAY, "hosts": PLACES, "ranks": tuple(ranks.values()), **change})
 
 
-def test_a_good_job_passes_all_checks() -> None:
-    for judge in (checks.ranks, checks.all_reduce, checks.broadcast, checks.training):
-        assert judge(world()).outcome is Outcome.PASSED, reported(judge(world()))
-    assert [metric.unit for metric in checks.all_reduce(world()).metrics] == ["GB/s"]
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        (
-            world(ranks=tuple(rank(n, rank=0, size=1) for n in range(4))),
-            "4 jobs of one rank each (singletons)",
-        ),
-        (world(ranks=tuple(rank(n) for n in (0, 1, 2))), "1 of 4 sent no report: 1 on gpu02"),
-        (world(ranks=(*map(rank, range(4)), rank(2))), "more than once: 2"),
-        (world(rank(3, node="gpu01")), "rank 3: on gpu01"),
-        (world(rank(1, local_rank=0)), "local_rank 0 / local_rank 1"),
-        (world(rank(1, size=2)), "size 2 / size 4"),
-        (world(rank(2, controller="mpi")), "controller of rank 2 on gpu02: mpi / gloo"),
-        (world(rank(0, interface="ib0")), "interface of rank 0 on gpu01: ib0 / eth0"),
-        (world(problem="the step ended with 9"), "the step ended with 9"),
-        (world(gpus=True), "computes on the CPU"),
-        (
-            world(*(rank(n, device="GPU-1") for n in range(4)), gpus=True),
-            "GPU GPU-1 of gpu02: used by 2 ranks",
-        ),
-    ],
-)
-def test_each_fault_of_ranks_has_its_words(given: World, words: str) -> None:
-    verdict = checks.ranks(given, "eth0")
-    assert verdict.outcome is Outcome.FAILED
-    assert words in reported(verdict)
-
-
-def test_ranks_that_waited_name_the_node_that_did_not_come() -> None:
-    late = {
-        "node": "gpu01",
-        "rank": "0",
-        "what": "deadline",
-        "stage": "init",
-        "problem": "not done within 20 s",
-    }
-    verdict = checks.ranks(World(WAY, PLACES, problems=(late,)))
-    assert "not done within 20 s (in init)" in reported(verdict)
-    assert "gpu02: no rank of the node sent a report" in reported(verdict)
-
-
-@pytest.mark.parametrize(
-    ("judge", "changed", "words"),
-    [
-        (checks.all_reduce, rank(2, wrong={"float32": 3}), "rank 2 on gpu02: 3 wrong elements of float32"),
-        (checks.broadcast, rank(1, sent={"3": 9}), "rank 1 on gpu01: 9 wrong elements from rank 3"),
-        (
-            checks.training,
-            rank(3, trained={"before": "aa", "after": "cc", "error": 0.0}),
-            "ranks 3 (gpu02) differ",
-        ),
-        (checks.training, rank(3, trained={"before": "aa", "after": "aa", "error": 0.0}), "changed nothing"),
-        (
-            checks.training,
-            rank(3, trained={"before": "aa", "after": "bb", "error": 0.01}),
-            "0.01 from the mean",
-        ),
-        (
-            checks.training,
-            rank(3, trained={"before": "aa", "after": "bb", "error": float("nan")}),
-            "nan from",
-        ),
-    ],
-)
-def test_wrong_results_are_found(judge: Any, changed: dict[str, Any], words: str) -> None:
-    assert words in reported(judge(world(changed)))
-
-
-@pytest.mark.parametrize("judge", [checks.all_reduce, checks.broadcast, checks.training])
-def test_the_results_of_a_job_that_is_not_believed_are_not_judged(judge: Any) -> None:
-    assert judge(world(ranks=(rank(0),))).outcome is Outcome.NOT_CHECKED
-
-
-def test_a_build_without_what_is_expected_fails() -> None:
-    here = NodeBuild(read(TABLE))
-    assert checks.build(here, ("pytorch",), ("gloo", "mpi"), ("gloo",)).outcome is Outcome.PASSED
-    verdict = checks.build(here, ("pytorch", "tensorflow"), ("gloo",), ("nccl",))
-    assert "frameworks: without tensorflow; with pytorch" in reported(verdict)
-    assert "tensor operations: without nccl; with gloo, mpi" in reported(verdict)
-
-
-def test_another_version_is_found() -> None:
-    other = NodeBuild(read(TABLE.replace("0.28.1", "0.27.0")))
-    builds = {"gpu01": NodeBuild(read(TABLE)), "gpu02": NodeBuild(read(TABLE)), "gpu03": other}
-    assert checks.version("gpu01", builds).outcome is Outcome.PASSED
-    assert reported(checks.version("gpu03", builds)) == "Horovod: 0.27.0 / 0.28.1, as on 2 of 3 nodes"
-
-
-def test_versions_in_halves_drain_nobody() -> None:
-    builds = {"gpu01": NodeBuild(read(TABLE)), "gpu02": NodeBuild(read(TABLE.replace("0.28.1", "0.27.0")))}
-    verdict = checks.version("gpu01", builds)
-    (found,) = verdict.findings
-    assert (verdict.action, found.setting) == (Action.CONFIGURE, NO_MAJORITY)
-    assert found.expected == "one value on all nodes; no majority: 0.28.1 on gpu01, 0.27.0 on gpu02"
-
-
 def test_the_ways_are_those_that_the_cluster_file_claims() -> None:
     config = HorovodConfig(
         controllers=("gloo", "mpi"), launchers=("srun",), frameworks=("pytorch", "tensorflow")
@@ -218,442 +106,54 @@ def test_the_ways_are_those_that_the_cluster_file_claims() -> None:
     assert [str(launch) for launch in launches(named)] == ["pytorch-mpi-horovodrun", "pytorch-mpi-localhost"]
 
 
-def test_what_ranks_tell_is_read_behind_the_label_of_horovodrun() -> None:
-    text = '[1]<stdout>:{"kind": "rank", "rank": 1}\n[0]<stderr>:warning\n{"kind": "rank", "ra\n'
-    assert read_facts(text, "kind") == ({"kind": "rank", "rank": 1},)
+LONE = rank(0, size=1, local_size=1, cross_size=1)
+BAD = {
+    "controller": "mpi",
+    "wrong": {"int64": 3},
+    "sent": {"0": 2},
+    "trained": {"before": "x", "after": "x", "error": 1.0},
+}
+SPOILT = [rank(number, **BAD) for number in range(4)]
 
 
-EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
-    (
-        lambda: checks.build(NodeBuild(problem="no module"), (), (), ()),
-        "failed",
-        "",
-        ["Horovod: no module / an installation that reports its build"],
-        [],
-    ),
-    (
-        lambda: checks.build(NodeBuild(), (), (), ()),
-        "failed",
-        "",
-        ["Horovod: sent no report / an installation that reports its build"],
-        [],
-    ),
-    (
-        lambda: checks.build(NodeBuild(read(TABLE)), ("pytorch",), ("gloo", "mpi"), ("gloo",)),
-        "passed",
-        "",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.build(
-            NodeBuild(read(TABLE)), ("tensorflow", "mxnet", "pytorch"), ("gloo", "x"), ("nccl",)
+def problem(what: str, stage: str = "init", **change: Any) -> dict[str, Any]:
+    return {"node": "gpu01", "rank": "0", "what": what, "stage": stage, "problem": "late", **change}
+
+
+def trained(number: int, before: str, after: str, error: float) -> dict[str, Any]:
+    return rank(number, trained={"before": before, "after": after, "error": error})
+
+
+CASES: Table = {
+    checks.build: [
+        (
+            "configure: tensor operations",
+            NodeBuild(replace(read(TABLE), operations=frozenset())),
+            (),
+            (),
+            ("nccl", "mpi"),
         ),
-        "failed",
-        "",
-        [
-            "frameworks: without mxnet, tensorflow; with pytorch / mxnet, pytorch, tensorflow",
-            "controllers: without x; with gloo, mpi / gloo, x",
-            "tensor operations: without nccl; with gloo, mpi / nccl",
-        ],
-        [],
-    ),
-    (
-        lambda: checks.version("gpu03", {"gpu01": NodeBuild(read(TABLE))}),
-        "not checked",
-        "the version on the node is unknown: see horovod.build",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.version("gpu01", {"gpu01": NodeBuild(read(TABLE)), "gpu02": NodeBuild()}),
-        "passed",
-        "",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.version(
+        ("configure: Horovod", NodeBuild(problem="no module"), (), (), ()),
+        ("configure: Horovod", NodeBuild(), (), (), ()),
+        ("passed", NodeBuild(read(TABLE)), ("pytorch",), ("gloo", "mpi"), ("gloo",)),
+        (
+            "configure: frameworks; controllers; tensor operations",
+            NodeBuild(read(TABLE)),
+            ("tensorflow", "mxnet", "pytorch"),
+            ("gloo", "x"),
+            ("nccl",),
+        ),
+    ],
+    checks.version: [
+        ("not checked", "gpu03", {"gpu01": NodeBuild(read(TABLE))}),
+        ("passed", "gpu01", {"gpu01": NodeBuild(read(TABLE)), "gpu02": NodeBuild()}),
+        (
+            "configure: Horovod [0.28, 0.28, 0.29]",
             "gpu01",
             {"gpu01": NodeBuild(read(TABLE)), "gpu02": NodeBuild(read(TABLE.replace("0.28.1", "0.29.0")))},
         ),
-        "failed",
-        "",
-        ["Horovod: 0.28.1 / one value on all nodes; no majority: 0.28.1 on gpu01, 0.29.0 on gpu02"],
-        [],
-    ),
-    (
-        lambda: checks.interface(NodeBuild(), None),
-        "not applicable",
-        "the cluster file does not set horovod.interface",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.interface(NodeBuild(), "ib0"),
-        "failed",
-        "",
-        ["interface ib0: missing; the node has none / an IPv4 address"],
-        [],
-    ),
-    (
-        lambda: checks.interface(NodeBuild(interfaces={"lo": "127.0.0.1", "eth0": "10.0.0.1"}), "ib0"),
-        "failed",
-        "",
-        ["interface ib0: missing; the node has eth0 10.0.0.1, lo 127.0.0.1 / an IPv4 address"],
-        [],
-    ),
-    (lambda: checks.interface(NodeBuild(interfaces={"ib0": "10.0.0.1"}), "ib0"), "passed", "", [], []),
-    (lambda: checks.ranks(world()), "passed", "", [], []),
-    (lambda: checks.ranks(world(), "eth0"), "passed", "", [], []),
-    (lambda: checks.ranks(world(obstacle=NotApplicable("no mpirun"))), "not applicable", "no mpirun", [], []),
-    (
-        lambda: checks.ranks(world(ranks=tuple(rank(n, rank=0, size=1) for n in range(4)))),
-        "failed",
-        "",
-        ["size: 4 jobs of one rank each (singletons) / one job of 4"],
-        [],
-    ),
-    (
-        lambda: checks.ranks(World(WAY, ("gpu01",), (rank(0, size=1, local_size=1, cross_size=1),))),
-        "passed",
-        "",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.ranks(world(ranks=(rank(0, size=1),))),
-        "failed",
-        "",
-        [
-            "ranks: 3 of 4 sent no report: 1 on gpu01, 2 on gpu02 / every rank once",
-            "rank 0 on gpu01: size 1 / size 4",
-        ],
-        [],
-    ),
-    (
-        lambda: checks.ranks(world(ranks=(rank(0), rank(1), rank(2)))),
-        "failed",
-        "",
-        ["ranks: 1 of 4 sent no report: 1 on gpu02 / every rank once"],
-        [],
-    ),
-    (
-        lambda: checks.ranks(world(ranks=(rank(1),))),
-        "failed",
-        "",
-        ["ranks: 3 of 4 sent no report: 1 on gpu01, 2 on gpu02 / every rank once"],
-        [],
-    ),
-    (
-        lambda: checks.ranks(world(ranks=(*map(rank, range(4)), rank(2), rank(1)))),
-        "failed",
-        "",
-        ["ranks: more than once: 1, 2 / every rank once"],
-        [],
-    ),
-    (lambda: checks.ranks(world(rank(3, node="gpu01"))), "failed", "", ["rank 3: on gpu01 / on gpu02"], []),
-    (
-        lambda: checks.ranks(world(rank(1, local_rank=0, cross_size=3))),
-        "failed",
-        "",
-        ["rank 1 on gpu01: local_rank 0, cross_size 3 / local_rank 1, cross_size 2"],
-        [],
-    ),
-    (lambda: checks.ranks(world(rank(1, size=2))), "failed", "", ["rank 1 on gpu01: size 2 / size 4"], []),
-    (
-        lambda: checks.ranks(world(ranks=(*map(rank, range(4)), {**rank(3), "rank": 4}))),
-        "failed",
-        "",
-        ["rank 4 on gpu02: rank 4 / a rank from 0 to 3"],
-        [],
-    ),
-    (
-        lambda: checks.ranks(world(ranks=(*map(rank, range(4)), {**rank(3), "rank": -1}))),
-        "failed",
-        "",
-        ["rank -1 on gpu02: rank -1 / a rank from 0 to 3"],
-        [],
-    ),
-    (
-        lambda: checks.ranks(world(rank(2, controller="mpi")), "eth0"),
-        "failed",
-        "",
-        ["controller of rank 2 on gpu02: mpi / gloo"],
-        [],
-    ),
-    (
-        lambda: checks.ranks(world(rank(0, interface="")), "eth0"),
-        "failed",
-        "",
-        ["interface of rank 0 on gpu01: none / eth0"],
-        [],
-    ),
-    (
-        lambda: checks.ranks(
-            world(
-                *(rank(n, interface="", controller="mpi") for n in range(4)),
-                launch=Launch("pytorch", "mpi", "srun"),
-            ),
-            "eth0",
-        ),
-        "passed",
-        "",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.ranks(world(problem="the step ended with 9")),
-        "failed",
-        "",
-        ["pytorch-gloo-srun: the step ended with 9 / ends by itself"],
-        [],
-    ),
-    (
-        lambda: checks.ranks(world(gpus=True)),
-        "failed",
-        "",
-        [
-            "rank 0 on gpu01: computes on the CPU / its own GPU",
-            "rank 1 on gpu01: computes on the CPU / its own GPU",
-            "rank 2 on gpu02: computes on the CPU / its own GPU",
-            "rank 3 on gpu02: computes on the CPU / its own GPU",
-        ],
-        [],
-    ),
-    (
-        lambda: checks.ranks(world(*(rank(n, device=f"GPU-{n // 2}") for n in range(4)), gpus=True)),
-        "failed",
-        "",
-        ["GPU GPU-0 of gpu01: used by 2 ranks / one rank", "GPU GPU-1 of gpu02: used by 2 ranks / one rank"],
-        [],
-    ),
-    (
-        lambda: checks.ranks(world(*(rank(n, device=f"GPU-{n}") for n in range(4)), gpus=True)),
-        "passed",
-        "",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.ranks(
-            World(
-                WAY,
-                PLACES,
-                problems=(
-                    {"node": "gpu01", "rank": "0", "what": "deadline", "stage": "init", "problem": "late"},
-                ),
-            )
-        ),
-        "failed",
-        "",
-        [
-            "rank 0 on gpu01: late (in init) / a job by pytorch-gloo-srun",
-            "gpu02: no rank of the node sent a report / its ranks join",
-        ],
-        [],
-    ),
-    (
-        lambda: checks.ranks(
-            World(
-                WAY,
-                PLACES,
-                problems=({"node": "gpu01", "what": "rendezvous", "stage": "init", "problem": "late"},),
-            )
-        ),
-        "failed",
-        "",
-        [
-            "rank ? on gpu01: late (in init) / a job by pytorch-gloo-srun",
-            "gpu02: no rank of the node sent a report / its ranks join",
-        ],
-        [],
-    ),
-    (
-        lambda: checks.ranks(
-            World(
-                WAY,
-                PLACES,
-                ranks=(rank(2),),
-                problems=(
-                    {"node": "gpu01", "rank": "0", "what": "deadline", "stage": "init", "problem": "late"},
-                ),
-            )
-        ),
-        "failed",
-        "",
-        ["rank 0 on gpu01: late (in init) / a job by pytorch-gloo-srun"],
-        [],
-    ),
-    (
-        lambda: checks.ranks(
-            World(
-                WAY,
-                PLACES,
-                problem="ended",
-                problems=(
-                    {"node": "gpu01", "rank": "0", "what": "import", "stage": "load", "problem": "no torch"},
-                ),
-            )
-        ),
-        "failed",
-        "",
-        ["rank 0 on gpu01: no torch (in load) / a job by pytorch-gloo-srun"],
-        [],
-    ),
-    (
-        lambda: checks.all_reduce(world()),
-        "passed",
-        "",
-        [],
-        ["all_reduce_16MiB 0.167772 GB/s pytorch-gloo-srun"],
-    ),
-    (
-        lambda: checks.all_reduce(world(rank(2, seconds=0.5))),
-        "passed",
-        "",
-        [],
-        ["all_reduce_16MiB 0.0335544 GB/s pytorch-gloo-srun"],
-    ),
-    (
-        lambda: checks.all_reduce(
-            world(rank(2, wrong={"float32": 3, "int64": 0}), rank(3, wrong={"int64": 1}))
-        ),
-        "failed",
-        "",
-        [
-            "rank 2 on gpu02: 3 wrong elements of float32 / none",
-            "rank 3 on gpu02: 1 wrong elements of int64 / none",
-        ],
-        ["all_reduce_16MiB 0.167772 GB/s pytorch-gloo-srun"],
-    ),
-    (
-        lambda: checks.all_reduce(world(ranks=(rank(0),))),
-        "not checked",
-        "the ranks of the job are not valid: see horovod.ranks",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.all_reduce(world(problem="x")),
-        "not checked",
-        "the ranks of the job are not valid: see horovod.ranks",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.all_reduce(world(problems=({"node": "gpu01"},))),
-        "not checked",
-        "the ranks of the job are not valid: see horovod.ranks",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.all_reduce(world(obstacle=NotApplicable("no mpirun"))),
-        "not applicable",
-        "no mpirun",
-        [],
-        [],
-    ),
-    (lambda: checks.broadcast(world()), "passed", "", [], []),
-    (
-        lambda: checks.broadcast(world(rank(1, sent={"0": 1, "3": 9}))),
-        "failed",
-        "",
-        [
-            "rank 1 on gpu01: 1 wrong elements from rank 0 / none",
-            "rank 1 on gpu01: 9 wrong elements from rank 3 / none",
-        ],
-        [],
-    ),
-    (
-        lambda: checks.broadcast(world(obstacle=NotApplicable("no mpirun"))),
-        "not applicable",
-        "no mpirun",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.broadcast(world(problem="x")),
-        "not checked",
-        "the ranks of the job are not valid: see horovod.ranks",
-        [],
-        [],
-    ),
-    (lambda: checks.training(world()), "passed", "", [], []),
-    (
-        lambda: checks.training(world(problem="x")),
-        "not checked",
-        "the ranks of the job are not valid: see horovod.ranks",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.training(world(rank(3, trained={"before": "xx", "after": "bb", "error": 0.0}))),
-        "failed",
-        "",
-        ["parameters before the step: ranks 3 (gpu02) differ / equal on all ranks"],
-        [],
-    ),
-    (
-        lambda: checks.training(
-            world(
-                rank(2, trained={"before": "aa", "after": "dd", "error": 0.0}),
-                rank(3, trained={"before": "aa", "after": "cc", "error": 0.0}),
-            )
-        ),
-        "failed",
-        "",
-        [
-            "parameters after the step: ranks 0 (gpu01), 1 (gpu01), 2 (gpu02), 3 (gpu02) differ / equal on all ranks"
-        ],  # two of four are no majority: both halves are named
-        [],
-    ),
-    (
-        lambda: checks.training(world(rank(3, trained={"before": "aa", "after": "aa", "error": 0.5}))),
-        "failed",
-        "",
-        [
-            "parameters after the step: ranks 3 (gpu02) differ / equal on all ranks",
-            "rank 3 on gpu02: the step changed nothing / a step",
-        ],
-        [],
-    ),
-    (
-        lambda: checks.training(world(rank(3, trained={"before": "aa", "after": "bb", "error": 1e-5}))),
-        "passed",
-        "",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.training(world(rank(3, trained={"before": "aa", "after": "bb", "error": 1.01e-5}))),
-        "failed",
-        "",
-        ["rank 3 on gpu02: 1.01e-05 from the mean of all gradients / <= 1e-05"],
-        [],
-    ),
-    (
-        lambda: checks.training(
-            world(rank(3, trained={"before": "aa", "after": "bb", "error": float("nan")}))
-        ),
-        "failed",
-        "",
-        ["rank 3 on gpu02: nan from the mean of all gradients / <= 1e-05"],
-        [],
-    ),
-    (
-        lambda: checks.version(
-            "gpu02",
-            {"gpu01": NodeBuild(read(TABLE)), "gpu02": NodeBuild(read(TABLE.replace("0.28.1", "0.29.0")))},
-        ),
-        "failed",
-        "",
-        ["Horovod: 0.29.0 / one value on all nodes; no majority: 0.28.1 on gpu01, 0.29.0 on gpu02"],
-        [],
-    ),
-    (
-        lambda: checks.version(
+        (
+            "configure: Horovod [0.29, 0.28, 2, 3]",
             "gpu03",
             {
                 "gpu01": NodeBuild(read(TABLE)),
@@ -661,19 +161,116 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
                 "gpu03": NodeBuild(read(TABLE.replace("0.28.1", "0.29.0"))),
             },
         ),
-        "failed",
-        "",
-        ["Horovod: 0.29.0 / 0.28.1, as on 2 of 3 nodes"],
-        [],
-    ),
-]
+    ],
+    checks.interface: [
+        ("not applicable", NodeBuild(), None),
+        ("configure: interface ib0", NodeBuild(), "ib0"),
+        (
+            "configure: interface ib0 [10, 127]",
+            NodeBuild(interfaces={"lo": "127.0.0.1", "eth0": "10.0.0.1"}),
+            "ib0",
+        ),
+        ("passed", NodeBuild(interfaces={"ib0": "10.0.0.1"}), "ib0"),
+    ],
+    checks.ranks: [
+        ("not applicable", world(*SPOILT, obstacle=NotApplicable("no mpirun"))),
+        (
+            "configure: rank 0 on gpu01; rank 0 on gpu01",
+            world(ranks=(), problems=(problem("import"), problem("import"))),
+        ),
+        (
+            "configure: rank 4 on gpu02 [4, 0, 3]",
+            world(ranks=(*map(rank, range(4)), rank(3, rank=4, local_rank=5))),
+        ),
+        ("configure: rank 3 on gpu02 [2, 4]", world(rank(3, size=2, local_rank=5))),
+        (
+            "configure: rank 3 on gpu02 [5, 6, 7, 8, 1, 2, 1, 2]",
+            world(rank(3, local_rank=5, local_size=6, cross_rank=7, cross_size=8)),
+        ),
+        ("configure: ranks [0]", world(hosts=("gpu01",), ranks=(LONE, LONE))),
+        ("configure: size [2, 2]", world(hosts=("gpu01", "gpu01"), ranks=(rank(0, size=1), rank(0, size=1)))),
+        ("passed", world()),
+        ("passed", world(), "eth0"),
+        ("passed", World(WAY, ("gpu01",), (rank(0, size=1, local_size=1, cross_size=1),))),
+        ("configure: ranks; rank 0 on gpu01 [3, 4, 1, 2, 1, 4]", world(ranks=(rank(0, size=1),))),
+        ("configure: ranks [1, 4, 1]", world(ranks=(rank(0), rank(1), rank(2)))),
+        ("configure: ranks [1, 2]", world(ranks=(*map(rank, range(4)), rank(2), rank(1)))),
+        ("configure: rank 3", world(rank(3, node="gpu01"))),
+        (
+            "configure: rank -1 on gpu02 [-1, 0, 3]",
+            world(ranks=(*map(rank, range(4)), {**rank(3), "rank": -1})),
+        ),
+        ("configure: controller of rank 2 on gpu02", world(rank(2, controller="mpi")), "eth0"),
+        ("configure: interface of rank 0 on gpu01", world(rank(0, interface="")), "eth0"),
+        (
+            "passed",
+            world(
+                *(rank(n, interface="", controller="mpi") for n in range(4)),
+                launch=Launch("pytorch", "mpi", "srun"),
+            ),
+            "eth0",
+        ),
+        ("configure: pytorch-gloo-srun [9]", world(problem="the step ended with 9")),
+        ("configure: rank 0 on gpu01; rank 1 on gpu01; rank 2 on gpu02; rank 3 on gpu02", world(gpus=True)),
+        (
+            "configure: GPU GPU-0 of gpu01; GPU GPU-1 of gpu02 [2, 2]",
+            world(*(rank(n, device=f"GPU-{n // 2}") for n in range(4)), gpus=True),
+        ),
+        ("passed", world(*(rank(n, device=f"GPU-{n}") for n in range(4)), gpus=True)),
+        ("configure: rank 0 on gpu01; gpu02", World(WAY, PLACES, problems=(problem("deadline"),))),
+        (
+            "configure: rank ? on gpu01; gpu02",
+            World(
+                WAY,
+                PLACES,
+                problems=({"node": "gpu01", "what": "rendezvous", "stage": "init", "problem": "late"},),
+            ),
+        ),
+        ("configure: rank 0 on gpu01", World(WAY, PLACES, ranks=(rank(2),), problems=(problem("deadline"),))),
+        (
+            "configure: rank 0 on gpu01",
+            World(WAY, PLACES, problem="ended", problems=(problem("import", "load"),)),
+        ),
+    ],
+    checks.all_reduce: [
+        ("not checked", world(*SPOILT, problem="it hung")),
+        ("not applicable", world(*SPOILT, obstacle=NotApplicable("no mpirun"))),
+        ("passed: pytorch-gloo-srun [0.167772]", world()),
+        ("passed: pytorch-gloo-srun [0.0335544]", world(rank(2, seconds=0.5))),
+        (
+            "monitor: rank 2 on gpu02; rank 3 on gpu02; pytorch-gloo-srun [3, 1, 0.167772]",
+            world(rank(2, wrong={"float32": 3, "int64": 0}), rank(3, wrong={"int64": 1})),
+        ),
+        ("not checked", world(ranks=(rank(0),))),
+        ("not checked", world(problem="x")),
+        ("not checked", world(problems=({"node": "gpu01"},))),
+    ],
+    checks.broadcast: [
+        ("not checked", world(*SPOILT, problem="it hung")),
+        ("not applicable", world(*SPOILT, obstacle=NotApplicable("no mpirun"))),
+        ("passed", world()),
+        ("monitor: rank 1 on gpu01; rank 1 on gpu01 [1, 0, 9, 3]", world(rank(1, sent={"0": 1, "3": 9}))),
+    ],
+    checks.training: [
+        ("not checked", world(*SPOILT, problem="it hung")),
+        ("not applicable", world(*SPOILT, obstacle=NotApplicable("no mpirun"))),
+        ("passed", world()),
+        ("monitor: parameters before the step [3]", world(trained(3, "xx", "bb", 0.0))),
+        (
+            "monitor: parameters after the step [0, 1, 2, 3]",
+            world(trained(2, "aa", "dd", 0.0), trained(3, "aa", "cc", 0.0)),
+        ),
+        ("monitor: parameters after the step; rank 3 on gpu02 [3]", world(trained(3, "aa", "aa", 0.5))),
+        ("passed", world(trained(3, "aa", "bb", 1e-05))),
+        ("monitor: rank 3 on gpu02 [1.01e-05, 1e-05]", world(trained(3, "aa", "bb", 1.01e-05))),
+        ("monitor: rank 3 on gpu02 [1e-05]", world(trained(3, "aa", "bb", float("nan")))),
+    ],
+}
 
 
-@pytest.mark.parametrize(("judge", "outcome", "reason", "findings", "metrics"), EXACT)
-def test_verdicts_to_the_letter(
-    judge: Callable[[], Verdict], outcome: str, reason: str, findings: list[str], metrics: list[str]
-) -> None:
-    assert spelled(judge()) == (outcome, reason, findings, metrics)
+@pytest.mark.parametrize(("check", "given", "expected"), rows_of(CASES))
+def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[Any], expected: str) -> None:
+    assert told(check(*given)) == expected
 
 
 # --- payloads
@@ -686,6 +283,7 @@ def test_payloads_are_python_3_6_and_need_only_what_they_test(module: Any) -> No
     assert "horovod" in names
 
 
+@pytest.mark.thorough
 def test_a_rendezvous_port_that_is_taken_is_named() -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
@@ -711,87 +309,3 @@ def test_a_rendezvous_port_that_is_taken_is_named() -> None:
     assert done.returncode == 1
     assert (printed["what"], printed["node"]) == ("port", "gpu01")
     assert f"port {port} for the rendezvous is taken" in printed["problem"]
-
-
-def test_what_a_node_is_started_with_by_default() -> None:
-    assert horovod.NodeBuild() == horovod.NodeBuild(None, "", {}, "", "python3", "horovodrun")
-
-
-def test_a_job_that_could_not_be_asked_for_is_not_judged_at_all() -> None:
-    spoilt = [
-        rank(n, controller="mpi", wrong={"int64": 3}, sent={"0": 2}, trained={
-            "before": str(n), "after": str(n), "error": 1.0,
-        })
-        for n in range(4)
-    ]  # fmt: skip
-    job = world(*spoilt, obstacle=NotApplicable("no mpirun"))
-    for judge in (horovod.ranks, horovod.all_reduce, horovod.broadcast, horovod.training):
-        assert as_reported(judge(job)) == (Outcome.NOT_APPLICABLE, "no mpirun", (), ())
-    unbelieved = world(*spoilt, problem="it hung")
-    for judge in (horovod.all_reduce, horovod.broadcast, horovod.training):
-        assert as_reported(judge(unbelieved)) == (
-            Outcome.NOT_CHECKED, "the ranks of the job are not valid: see horovod.ranks", (), ()
-        )  # fmt: skip
-
-
-def test_the_all_reduce_has_a_rate_in_gigabytes() -> None:
-    job = world(rank(1, seconds=0.5))
-    assert horovod.all_reduce(job).metrics == (
-        Metric("all_reduce_16MiB", 16 * 1024 * 1024 / 0.5 / 1e9, "GB/s", str(job.launch)),
-    )
-
-
-def problem(number: int, node: str, what: str) -> dict[str, Any]:
-    return {"rank": number, "node": node, "problem": "no answer", "stage": "init", "what": what}
-
-
-def test_nodes_without_a_report_are_named_where_one_rank_waited() -> None:
-    waited, crashed = problem(0, "gpu01", "deadline"), problem(1, "gpu01", "import")
-    job = world(ranks=(), problems=(waited, crashed))
-    assert horovod.ranks(job).findings == (
-        Finding("rank 0 on gpu01", "no answer (in init)", f"a job by {job.launch}"),
-        Finding("rank 1 on gpu01", "no answer (in init)", f"a job by {job.launch}"),
-        Finding("gpu02", "no rank of the node sent a report", "its ranks join"),
-    )
-    assert len(horovod.ranks(world(ranks=(), problems=(crashed, crashed))).findings) == 2
-
-
-def test_two_jobs_of_one_are_singletons_and_one_rank_alone_is_a_job() -> None:
-    two = world(
-        hosts=("gpu01", "gpu01"), ranks=(rank(0, size=1), rank(0, size=1))
-    )  # fmt: skip
-    assert horovod.ranks(two).findings == (
-        Finding("size", "2 jobs of one rank each (singletons)", "one job of 2"),
-    )
-    lone = rank(0, size=1, local_size=1, cross_size=1)
-    assert horovod.ranks(world(hosts=("gpu01",), ranks=(lone,))).outcome is Outcome.PASSED
-    twice = world(hosts=("gpu01",), ranks=(lone, lone))
-    assert horovod.ranks(twice).findings == (Finding("ranks", "more than once: 0", "every rank once"),)
-
-
-def test_each_place_of_a_rank_is_compared() -> None:
-    wrong = rank(3, local_rank=5, local_size=6, cross_rank=7, cross_size=8)
-    assert horovod.ranks(world(wrong)).findings == (
-        Finding(
-            "rank 3 on gpu02", "local_rank 5, local_size 6, cross_rank 7, cross_size 8",
-            "local_rank 1, local_size 2, cross_rank 1, cross_size 2",
-        ),
-    )  # fmt: skip
-    # its size is wrong, or it is beyond the job: its places are not compared as well
-    assert horovod.ranks(world(rank(3, size=2, local_rank=5))).findings == (
-        Finding("rank 3 on gpu02", "size 2", "size 4"),
-    )
-    beyond = world(ranks=(*map(rank, range(4)), rank(3, rank=4, local_rank=5)))
-    assert horovod.ranks(beyond).findings == (Finding("rank 4 on gpu02", "rank 4", "a rank from 0 to 3"),)
-    below = world(ranks=(*map(rank, range(4)), rank(0, rank=-1)))
-    assert horovod.ranks(below).findings == (Finding("rank -1 on gpu01", "rank -1", "a rank from 0 to 3"),)
-
-
-def test_a_build_that_can_do_nothing() -> None:
-    from pytest_gpucluster.suites.horovod.facts import read  # needed here only
-
-    whole = read(TABLE)
-    here = horovod.NodeBuild(replace(whole, operations=frozenset()))
-    assert horovod.build(here, (), (), ("nccl", "mpi")).findings == (
-        Finding("tensor operations", "without mpi, nccl; with none", "mpi, nccl"),
-    )

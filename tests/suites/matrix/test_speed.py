@@ -91,11 +91,7 @@ def test_what_differs_is_the_cause_only_if_it_can_slow_a_run() -> None:
     both = {**bound, LIBRARY: "MPICH", PMI: "pmi2"}
     assert [
         *speed.differences(Rate(1, "GB/s", both), Rate(9, "GB/s", {**free, LIBRARY: "Open MPI", PMI: "pmix"}))
-    ] == [
-        CPUS,
-        LIBRARY,
-        PMI,
-    ]
+    ] == [CPUS, LIBRARY, PMI]
     told = Rate(1, "GB/s", {**free, VARIABLES: "UCX_TLS=tcp"}), Rate(9, "GB/s", {**free, VARIABLES: "none"})
     by_variables = speed.speed(compared(("mpirun", told[1:] * 2), ("srun", told[:1] * 2), column="mpi"))
     assert by_variables.cause == "MPI has other variables: UCX_TLS=tcp; with mpirun: none"

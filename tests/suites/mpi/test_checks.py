@@ -5,14 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from framework_helpers import imported, spelled
+from framework_helpers import Table, imported, rows_of, told
 from paths import DATA, ROOT
 
 from pytest_gpucluster.cluster.slurm.mpi_types import read_mpi_list
-from pytest_gpucluster.core.check import Action, Outcome
+from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.core.common_cause import Place, peer_groups
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer
@@ -33,16 +34,13 @@ from pytest_gpucluster.kit.mpi.mpi_facts import (
     with_nodes,
 )
 from pytest_gpucluster.suites.mpi import checks
-from pytest_gpucluster.suites.mpi import checks as mpi
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_gpucluster.core.check import Verdict
-from framework_helpers import as_reported
 
-from pytest_gpucluster.core.check import Finding, Metric, Verdict
-from pytest_gpucluster.kit.mpi.mpi_errors import LaunchFailure
+from pytest_gpucluster.core.check import Verdict
 
 LEVELS = ("single", "funneled", "serialized", "multiple")
 
@@ -51,7 +49,7 @@ def test_each_level_holds_the_lower_ones() -> None:
     for given, level in enumerate(LEVELS):
         run = MpiRun("srun", "c", ("n1",), 1, MpiWorld((MpiRank(0, 1, "n1", "n1", level, 0, 1, "x"),)))
         for asked, wanted in enumerate(LEVELS):
-            verdict = mpi.threads(run, wanted)
+            verdict = checks.threads(run, wanted)
             assert (verdict.outcome is Outcome.PASSED) == (given >= asked)
             told = [(found.measured, found.expected) for found in verdict.findings]
             assert told == (
@@ -70,8 +68,8 @@ def test_nodes_of_another_partition_or_architecture_have_their_own_mpi() -> None
     versions = {"x1": "4.1", "x2": "4.1", "x3": "5.0", "g1": "5.0"}
     fleet = {node: InstalledMpi(node, library={"c": version}) for node, version in versions.items()}
     config = MpiConfig(launchers=("srun",), languages=("c",))
-    norms = mpi.norms_of_groups(fleet, config, set(peers.values()))
-    ends = {node: mpi.alike(fleet[node], norms[peers[node].nodes]).outcome for node in places}
+    norms = checks.norms_of_groups(fleet, config, set(peers.values()))
+    ends = {node: checks.alike(fleet[node], norms[peers[node].nodes]).outcome for node in places}
     assert ends == {
         "x1": Outcome.PASSED,
         "x2": Outcome.PASSED,
@@ -117,42 +115,6 @@ def test_no_list_of_types_is_never_an_empty_list() -> None:
         read_mpi_list(answer("hello"))
     with pytest.raises(ProbeError, match="no type"):
         read_mpi_list(answer("MPI plugin types are...\n"))
-
-
-@pytest.mark.parametrize(
-    ("text", "name", "number", "family"),
-    [
-        ("mpirun (Open MPI) 4.1.4", "Open MPI", "4.1.4", "Open MPI"),
-        ("Open MPI v5.0.3, package: Open MPI", "Open MPI", "5.0.3", "Open MPI"),
-        ("HYDRA build details:     Version:                  4.0.2", "Hydra", "4.0.2", "MPICH"),
-        (MPICH, "MPICH", "5.0.2", "MPICH"),
-        ("MVAPICH2 Version      :	2.3.7", "MVAPICH", "2.3.7", "MPICH"),
-        ("Intel(R) MPI Library for Linux* OS, Version 2021.11 Build", "Intel MPI", "2021.11", "MPICH"),
-        ("Intel(R) MPI Library 5.1", "Intel MPI", "5.1", "MPICH"),
-        ("Intel(R) MPI Library, 2019", "Intel MPI", "2019", "MPICH"),
-        ("Intel(R) MPI Library2021.6a.", "Intel MPI", "2021.6a", "MPICH"),
-        ("Intel(R) MPI Library x.y, 20.", "", "", ""),
-        ("Open MPI 5", "Open MPI", "5", "Open MPI"),
-        ("MVAPICH2-GDR Version: 2,", "MVAPICH", "2", "MPICH"),
-        ("MVAPICH2- Version: 2", "", "", ""),
-        ("MVAPICH Version:3.0", "MVAPICH", "3.0", "MPICH"),
-        ("MPICH Version:4.2", "MPICH", "4.2", "MPICH"),
-        ("MPICH Version : 4.2", "MPICH", "4.2", "MPICH"),
-        ("MPICH Version:", "", "", ""),
-        ("MVAPICH Version:", "", "", ""),
-        ("HYDRA build details:\nVersion :4\nHwloc Version: 2", "Hydra", "4", "MPICH"),
-        ("HYDRA build details: Version:", "", "", ""),
-        ("Open MPI is here", "", "", ""),
-        ("mpirun (Open MPI) 5.1.0a1", "Open MPI", "5.1.0a1", "Open MPI"),
-        ("Intel(R) MPI Library v5.1", "Intel MPI", "5.1", "MPICH"),
-        ("Intel(R) MPI Library 5.x", "", "", ""),
-        ("HYDRA build detailsVersion:4", "Hydra", "4", "MPICH"),
-        ("prterun: command not found", "", "", ""),
-    ],
-)
-def test_versions_are_read(text: str, name: str, number: str, family: str) -> None:
-    found = version_of(text)
-    assert (found, found.family) == (Version(name, number), family)
 
 
 def test_what_a_node_has_is_read() -> None:
@@ -233,10 +195,7 @@ def test_lines_of_a_world_end_with_their_bracket() -> None:
     for line, words in (
         ("gpucluster-mpi {}", "line of the MPI program not understood: {} ('kind')"),
         ("gpucluster-mpi {x}", "line of the MPI program not understood: {x} ("),
-        (
-            without,
-            f"line of the MPI program not understood: {without[15:135]} ('of')",
-        ),
+        (without, f"line of the MPI program not understood: {without[15:135]} ('of')"),
         (LINE.replace('"rank": 1,', '"rank": null,'), "line of the MPI program not understood: "),
         (LINE.replace('"rank": 1,', '"rank": 1e999,'), "line of the MPI program not understood: "),
     ):
@@ -287,114 +246,6 @@ def world_of(*ranks: MpiRank) -> MpiWorld:
     return MpiWorld(ranks)
 
 
-def test_a_good_world_passes() -> None:
-    assert mpi_world.world(run()).outcome is Outcome.PASSED
-    assert mpi_world.allreduce(run()).outcome is Outcome.PASSED
-    assert checks.threads(run(), "multiple").outcome is Outcome.PASSED
-    assert checks.latency(run(), 5.0).outcome is Outcome.PASSED
-    assert checks.bandwidth(run(), 5.0).outcome is Outcome.PASSED
-
-
-@pytest.mark.parametrize(
-    ("change", "printed"),
-    [
-        ({"world": world_of(*(rank(0, 1, node=NODES[n // 2]) for n in range(4)))}, "singletons: 4 programs"),
-        ({"world": world_of(rank(0), rank(1), rank(3))}, "ranks 2: sent no report"),
-        ({"world": world_of(rank(0), rank(1), rank(2), rank(3), rank(3))}, "rank 3: 2 times"),
-        ({"world": world_of(rank(0), rank(1), rank(2), rank(3), rank(4))}, "rank 4: unexpected"),
-        ({"world": world_of(*(rank(n, 8) for n in range(4)))}, "size of the world: 8 / 4"),
-        ({"world": world_of(rank(0), rank(1), rank(2), rank(3, node="gpu09"))}, "ranks 3: on gpu09, which was not"),
-        ({"world": world_of(rank(0), rank(1), rank(2), rank(3, node=""))}, "on an unknown host"),
-        ({"world": world_of(*(rank(n, node="gpu01") for n in range(4)))}, "gpu01: 4 ranks / 2 ranks; gpu02: 0 ranks"),
-        ({"world": MpiWorld(), "problem": "hangs: 4 tasks"}, "mpirun: hangs: 4 tasks"),
-        ({"world": MpiWorld(), "rc": 1, "first_error": "boom"}, "mpirun: exit status 1: boom"),
-        ({"world": MpiWorld()}, "ranks 0, 1, 2, 3: sent no report"),
-        ({"rc": 9}, "mpirun: exit status 9: no message"),
-    ],
-)  # fmt: skip
-def test_each_bad_world_has_its_verdict(change: dict[str, Any], printed: str) -> None:
-    verdict = mpi_world.world(run(**change))
-    assert verdict.outcome is Outcome.FAILED
-    assert printed in reported(verdict)
-
-
-@pytest.mark.parametrize(
-    ("recording", "launcher", "printed", "cause", "hint"),
-    [
-        (
-            "mpi-none.txt",
-            "srun",
-            "MPI without PMI on gpu",
-            "no PMI support: srun offers no PMI",
-            "srun --mpi=pmix",
-        ),
-        ("mpi-pmi2.txt", "srun --mpi=pmi2", "MPI without PMI", "no PMI support", "srun --mpi=pmix"),
-        ("mpi-pmix.txt", "srun --mpi=pmix", "step launch failed", "step launch failed", "srun --mpi=list"),
-    ],
-)
-def test_recorded_failures_are_explained(
-    recording: str, launcher: str, printed: str, cause: str, hint: str
-) -> None:
-    failures = mpi_errors.explain((DATA / "nccl" / recording).read_text(), mpi=launcher.partition("=")[2])
-    verdict = mpi_world.world(run(launcher=launcher, world=MpiWorld(), rc=1, failures=failures))
-    assert printed in reported(verdict)
-    assert cause in verdict.cause
-    assert hint in verdict.hint
-
-
-def test_singletons_say_which_pmi_is_wanting() -> None:
-    lonely = world_of(*(rank(0, 1) for _ in range(4)))
-    assert "--mpi=pmi2" in mpi_world.world(run(launcher="srun", world=lonely)).hint
-    assert "mpi.matches" in mpi_world.world(run(world=lonely)).hint
-
-
-def test_a_wrong_sum_names_rank_and_node() -> None:
-    verdict = mpi_world.allreduce(run(world=world_of(rank(0), rank(2, wrong=3))))
-    assert reported(verdict) == "rank 2 on gpu02: 3 of 1024 elements wrong / the closed form of the sum"
-    assert mpi_world.allreduce(run(world=MpiWorld())).outcome is Outcome.NOT_CHECKED
-    assert mpi_world.allreduce(run(world=world_of(rank(0, elements=0)))).outcome is Outcome.FAILED
-
-
-@pytest.mark.parametrize(
-    ("level", "wanted", "outcome"),
-    [
-        ("single", "funneled", Outcome.FAILED),
-        ("serialized", "multiple", Outcome.FAILED),
-        ("multiple", "multiple", Outcome.PASSED),
-        ("funneled", "single", Outcome.PASSED),
-        ("unknown", "single", Outcome.FAILED),
-    ],
-)
-def test_thread_levels_are_ordered(level: str, wanted: str, outcome: Outcome) -> None:
-    verdict = checks.threads(run(world=world_of(rank(0, threads=level))), wanted)
-    assert verdict.outcome is outcome
-
-
-def test_speed_is_recorded_and_judged_where_a_bound_is_stated() -> None:
-    assert reported(checks.latency(run(), 1.5)) == "gpu01-gpu02: 2 us / at most 1.5 us (mpi.max_latency)"
-    assert (
-        reported(checks.bandwidth(run(), 12)) == "gpu01-gpu02: 10 GB/s / at least 12 GB/s (mpi.min_bandwidth)"
-    )
-    unbound = checks.latency(run(), None)
-    assert unbound.outcome is Outcome.NOT_APPLICABLE
-    assert [(metric.value, metric.device) for metric in unbound.metrics] == [(2.0, "gpu01-gpu02")]
-    nothing = replace(run().world, pairs=())
-    assert checks.latency(run(world=nothing), 5.0).outcome is Outcome.NOT_CHECKED
-    assert checks.latency(run(world=nothing, nodes=NODES[:1]), 5.0).outcome is Outcome.NOT_APPLICABLE
-    zero = replace(run().world, pairs=(RankPair((0, 2), 0.0, 0.0),))
-    assert checks.latency(run(world=zero), 5.0).outcome is Outcome.FAILED
-
-
-def test_a_node_that_is_slow_with_every_neighbour_is_named() -> None:
-    nodes = ("gpu01", "gpu02", "gpu03", "gpu04")
-    ranks = tuple(replace(rank(n), node=nodes[n]) for n in range(4))
-    speeds = {(0, 1): 2e-6, (1, 2): 50e-6, (2, 3): 50e-6, (3, 0): 2e-6}
-    world = MpiWorld(ranks, tuple(RankPair(ends, latency, 1e9) for ends, latency in speeds.items()))
-    verdict = checks.latency(run(nodes=nodes, ntasks_per_node=1, world=world), 10.0)
-    assert [found.part for found in verdict.findings] == ["gpu02-gpu03", "gpu03-gpu04"]
-    assert all("(gpu03 with every neighbour)" in found.measured for found in verdict.findings)
-
-
 GOOD = InstalledMpi(
     "gpu01",
     mpiruns=(MpirunPath("/usr/bin/mpirun", conda=False),),
@@ -411,63 +262,6 @@ CONDA = replace(
 )
 
 
-def test_what_a_node_lacks_is_named() -> None:
-    config = MpiConfig(languages=("c", "python"))
-    bare = replace(GOOD, mpirun="", library={}, problems={"c": "mpicc: not found"})
-    assert reported(checks.installed(bare, config)) == (
-        "mpirun: not on PATH / on PATH; MPI of C programs: mpicc: not found / a program that compiles and starts; "
-        "mpi4py: no answer / a program that compiles and starts"
-    )
-    assert checks.installed(GOOD, MpiConfig()).outcome is Outcome.PASSED
-    assert checks.installed(bare, MpiConfig(launchers=("srun",))).findings[0].part == "MPI of C programs"
-    other = checks.installed(GOOD, MpiConfig(implementation="Open MPI v5"))
-    assert "expected" not in reported(other)
-    assert "Open MPI v5 (mpi.implementation)" in reported(other)
-
-
-def test_condas_mpirun_in_front_of_the_sites_is_named() -> None:
-    verdict = checks.path(CONDA, MpiConfig(), conda_environment=False)
-    assert reported(verdict) == (
-        "mpirun: /opt/conda/bin/mpirun of conda (Hydra 4.2) in front of /usr/bin/mpirun / /usr/bin/mpirun"
-    )
-    assert checks.path(CONDA, MpiConfig(), conda_environment=True).outcome is Outcome.PASSED
-    assert checks.path(GOOD, MpiConfig(), conda_environment=False).outcome is Outcome.PASSED
-    assert (
-        checks.path(GOOD, MpiConfig(prefix="/opt/site/"), conda_environment=False).outcome is Outcome.FAILED
-    )
-    assert checks.path(GOOD, MpiConfig(prefix="/usr"), conda_environment=False).outcome is Outcome.PASSED
-    gone = replace(GOOD, mpirun="")
-    assert checks.path(gone, MpiConfig(), conda_environment=False).outcome is Outcome.NOT_CHECKED
-
-
-@pytest.mark.parametrize(
-    ("launcher", "library", "outcome"),
-    [
-        (Version("Open MPI", "4.1.4"), OPEN_MPI, Outcome.PASSED),
-        (Version("Open MPI", "5.0.1"), OPEN_MPI, Outcome.FAILED),
-        (Version("Hydra", "5.0.2"), OPEN_MPI, Outcome.FAILED),
-        (Version("Hydra", "5.0.2"), MPICH, Outcome.PASSED),
-        (Version("", ""), MPICH, Outcome.NOT_CHECKED),
-    ],
-)
-def test_mpirun_and_programs_are_of_one_mpi(launcher: Version, library: str, outcome: Outcome) -> None:
-    facts = replace(GOOD, launcher=launcher, library={"c": library})
-    assert checks.matches(facts, MpiConfig()).outcome is outcome
-    assert checks.matches(facts, MpiConfig(launchers=("srun",))).outcome is Outcome.NOT_APPLICABLE
-
-
-def test_a_node_unlike_its_fleet_is_named() -> None:
-    old = replace(GOOD, launcher=Version("Open MPI", "4.0.3"), library={"c": "Open MPI v4.0.3"})
-    fleet = {"gpu01": GOOD, "gpu02": GOOD, "gpu03": old}
-    norms = checks.norms(fleet)
-    assert checks.alike(GOOD, norms).outcome is Outcome.PASSED
-    assert [(found.part, found.expected) for found in checks.alike(old, norms).findings] == [
-        ("mpirun", "/usr/bin/mpirun (Open MPI 4.1.4), as on 2 of 3 nodes"),
-        ("MPI of C programs", f"{GOOD.library['c']}, as on 2 of 3 nodes"),
-    ]
-    assert checks.alike(GOOD, checks.norms({"gpu01": GOOD})).outcome is Outcome.NOT_APPLICABLE
-
-
 def test_an_mpi_that_the_cluster_file_does_not_use_is_not_compared() -> None:
     """Another mpirun, where srun is the launcher; another mpi4py, where only C programs run."""
     other = replace(GOOD, launcher=Version("Open MPI", "4.0.3"), library={**GOOD.library, "python": MPICH})
@@ -475,29 +269,6 @@ def test_an_mpi_that_the_cluster_file_does_not_use_is_not_compared() -> None:
     plain = MpiConfig(launchers=("srun",), languages=("c",))
     assert checks.alike(other, checks.norms(fleet, plain)).outcome is Outcome.PASSED
     assert checks.alike(other, checks.norms(fleet, MpiConfig())).outcome is Outcome.FAILED
-
-
-def test_two_nodes_with_two_mpis_drain_nobody() -> None:
-    old = replace(GOOD, launcher=Version("Open MPI", "4.0.3"))
-    verdict = checks.alike(old, checks.norms({"gpu01": GOOD, "gpu02": old}))
-    assert verdict.action is Action.CONFIGURE
-    (found,) = verdict.findings
-    assert found.expected.endswith(
-        "no majority: /usr/bin/mpirun (Open MPI 4.1.4) on gpu01, /usr/bin/mpirun (Open MPI 4.0.3) on gpu02"
-    )
-
-
-def test_a_type_that_slurm_or_the_mpi_lacks_is_named() -> None:
-    types = ("none", "pmi2", "pmix")
-    assert checks.pmi(types, ["pmix"], GOOD).outcome is Outcome.PASSED
-    assert (
-        reported(checks.pmi(("none", "pmi2"), ["pmix"], GOOD))
-        == "srun --mpi=pmix: Slurm has none, pmi2 / pmix"
-    )
-    assert (
-        reported(checks.pmi(types, ["pmi2"], GOOD)) == "srun --mpi=pmi2: Open MPI 4.1.4 supports pmix / pmi2"
-    )
-    assert checks.pmi(types, [], GOOD).outcome is Outcome.NOT_APPLICABLE
 
 
 def failure(kind: str, host: str) -> mpi_errors.LaunchFailure:
@@ -512,478 +283,207 @@ def ring(*latencies: float) -> MpiRun:
     return run(nodes=nodes, ntasks_per_node=1, world=MpiWorld(ranks, pairs))
 
 
-EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
-    (lambda: mpi_world.world(run()), "passed", "", [], ["mpi_ranks 4 ranks mpirun, c"]),
-    (
-        lambda: mpi_world.world(run(world=world_of(*(rank(0, 1, node=NODES[n // 2]) for n in range(4))))),
-        "failed",
-        "",
-        ["singletons: 4 programs, each rank 0 of 1 / one world of 4 ranks"],
-        ["mpi_ranks 4 ranks mpirun, c"],
-    ),
-    (
-        lambda: mpi_world.world(run(ntasks_per_node=1, nodes=("gpu01",), world=world_of(rank(0, 1)))),
-        "passed",
-        "",
-        [],
-        ["mpi_ranks 1 ranks mpirun, c"],
-    ),
-    (
-        lambda: mpi_world.world(run(world=world_of(rank(0), rank(1), rank(3)))),
-        "failed",
-        "",
-        ["ranks 2: sent no report / ranks 0 to 3, once each"],
-        ["mpi_ranks 3 ranks mpirun, c"],
-    ),
-    (
-        lambda: mpi_world.world(run(world=world_of(rank(0), rank(1), rank(3)), problem="hangs")),
-        "failed",
-        "",
-        ["mpirun: hangs / ends by itself", "ranks 2: did not start / ranks 0 to 3, once each"],
-        ["mpi_ranks 3 ranks mpirun, c"],
-    ),
-    (
-        lambda: mpi_world.world(run(world=MpiWorld(), problem="hangs", rc=1)),
-        "failed",
-        "",
-        ["mpirun: hangs / ends by itself"],
-        ["mpi_ranks 0 ranks mpirun, c"],
-    ),
-    (
-        lambda: mpi_world.world(run(world=world_of(*map(rank, range(4)), rank(3)))),
-        "failed",
-        "",
-        ["rank 3: 2 times / once", "gpu02: 3 ranks / 2 ranks"],
-        ["mpi_ranks 5 ranks mpirun, c"],
-    ),
-    (
-        lambda: mpi_world.world(run(world=world_of(*map(rank, range(4)), rank(4, node="gpu02")))),
-        "failed",
-        "",
-        ["rank 4: unexpected / ranks 0 to 3, once each", "gpu02: 3 ranks / 2 ranks"],
-        ["mpi_ranks 5 ranks mpirun, c"],
-    ),
-    (
-        lambda: mpi_world.world(run(world=world_of(*(rank(n, 8) for n in range(3)), rank(3, 6)))),
-        "failed",
-        "",
-        ["size of the world: 6, 8 / 4"],
-        ["mpi_ranks 4 ranks mpirun, c"],
-    ),
-    (
-        lambda: mpi_world.world(run(world=world_of(rank(0), rank(1), rank(2), rank(3, node="gpu09")))),
-        "failed",
-        "",
-        ["ranks 3: on gpu09, which was not requested / on gpu[01-02]", "gpu02: 1 ranks / 2 ranks"],
-        ["mpi_ranks 4 ranks mpirun, c"],
-    ),
-    (
-        lambda: mpi_world.world(run(world=world_of(rank(0), rank(1), rank(2), rank(3, node="")))),
-        "failed",
-        "",
-        ["ranks 3: on an unknown host, which was not requested / on gpu[01-02]", "gpu02: 1 ranks / 2 ranks"],
-        ["mpi_ranks 4 ranks mpirun, c"],
-    ),
-    (
-        lambda: mpi_world.world(run(world=world_of(*(rank(n, node="gpu01") for n in range(4))))),
-        "failed",
-        "",
-        ["gpu01: 4 ranks / 2 ranks", "gpu02: 0 ranks / 2 ranks"],
-        ["mpi_ranks 4 ranks mpirun, c"],
-    ),
-    (
-        lambda: mpi_world.world(run(world=world_of(*(rank(n, node="gpu01") for n in range(3))))),
-        "failed",
-        "",
-        ["ranks 3: sent no report / ranks 0 to 3, once each", "gpu01: 3 ranks / 2 ranks"],
-        ["mpi_ranks 3 ranks mpirun, c"],
-    ),
-    (
-        lambda: mpi_world.world(run(world=MpiWorld(), rc=1, first_error="boom")),
-        "failed",
-        "",
-        [
-            "mpirun: exit status 1: boom / exit status 0",
-            "ranks 0, 1, 2, 3: sent no report / ranks 0 to 3, once each",
-        ],
-        ["mpi_ranks 0 ranks mpirun, c"],
-    ),
-    (
-        lambda: mpi_world.world(run(rc=9)),
-        "failed",
-        "",
-        ["mpirun: exit status 9: no message / exit status 0"],
-        ["mpi_ranks 4 ranks mpirun, c"],
-    ),
-    (
-        lambda: mpi_world.world(run(ntasks_per_node=6, world=MpiWorld())),
-        "failed",
-        "",
-        ["ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4 more: sent no report / ranks 0 to 11, once each"],
-        ["mpi_ranks 0 ranks mpirun, c"],
-    ),
-    (
-        lambda: mpi_world.world(run(ntasks_per_node=4, world=MpiWorld())),
-        "failed",
-        "",
-        ["ranks 0, 1, 2, 3, 4, 5, 6, 7: sent no report / ranks 0 to 7, once each"],
-        ["mpi_ranks 0 ranks mpirun, c"],
-    ),
-    (
-        lambda: mpi_world.world(run(rc=1, failures=(failure("orte_ess_init", "gpu02"), failure("x", "")))),
-        "failed",
-        "",
-        [
-            "orte_ess_init on gpu02: text of it / a world of 4 ranks by mpirun",
-            "x: text of it / a world of 4 ranks by mpirun",
-        ],
-        ["mpi_ranks 4 ranks mpirun, c"],
-    ),
-    (lambda: mpi_world.allreduce(run()), "passed", "", [], []),
-    (lambda: mpi_world.allreduce(run(world=MpiWorld())), "not checked", "no rank reported its sum", [], []),
-    (
-        lambda: mpi_world.allreduce(run(world=world_of(rank(0, elements=0), rank(1, wrong=2)))),
-        "failed",
-        "",
-        [
-            "rank 0 on gpu01: 0 of 0 elements wrong / the closed form of the sum",
-            "rank 1 on gpu01: 2 of 1024 elements wrong / the closed form of the sum",
-        ],
-        [],
-    ),
-    (
-        lambda: checks.threads(run(world=MpiWorld()), "single"),
-        "not checked",
-        "no rank reported its thread level",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.threads(
+LONELY = world_of(*(rank(0, 1, node=NODES[n // 2]) for n in range(4)))
+
+CASES: Table = {
+    mpi_world.world: [
+        (
+            "monitor: size of the world; mpirun, c [1, 4, 4]",
+            run(world=world_of(rank(0), rank(1), rank(2), rank(3, 1))),
+        ),
+        (
+            "monitor: mpirun; singletons; mpirun, c [1, 0, 2, 0, 1, 2, 2]",
+            run(rc=1, ntasks_per_node=1, world=world_of(rank(0, 1, node="gpu01"), rank(0, 1, node="gpu02"))),
+        ),
+        ("passed: mpirun, c [4]", run()),
+        ("monitor: singletons; mpirun, c [4, 0, 1, 4, 4]", run(world=LONELY)),
+        ("passed: mpirun, c [1]", run(ntasks_per_node=1, nodes=("gpu01",), world=world_of(rank(0, 1)))),
+        ("monitor: ranks 2; mpirun, c [0, 3, 3]", run(world=world_of(rank(0), rank(1), rank(3)))),
+        (
+            "monitor: mpirun; ranks 2; mpirun, c [0, 3, 3]",
+            run(world=world_of(rank(0), rank(1), rank(3)), problem="hangs"),
+        ),
+        ("monitor: mpirun; mpirun, c [0]", run(world=MpiWorld(), problem="hangs", rc=1)),
+        (
+            "monitor: rank 3; gpu02; mpirun, c [2, 3, 2, 5]",
+            run(world=world_of(*map(rank, range(4)), rank(3))),
+        ),
+        (
+            "monitor: rank 4; gpu02; mpirun, c [0, 3, 3, 2, 5]",
+            run(world=world_of(*map(rank, range(4)), rank(4, node="gpu02"))),
+        ),
+        (
+            "monitor: ranks 3; gpu02; mpirun, c [1, 2, 1, 2, 4]",
+            run(world=world_of(rank(0), rank(1), rank(2), rank(3, node="gpu09"))),
+        ),
+        (
+            "monitor: ranks 3; gpu02; mpirun, c [1, 2, 1, 2, 4]",
+            run(world=world_of(rank(0), rank(1), rank(2), rank(3, node=""))),
+        ),
+        (
+            "monitor: gpu01; gpu02; mpirun, c [4, 2, 0, 2, 4]",
+            run(world=world_of(*(rank(n, node="gpu01") for n in range(4)))),
+        ),
+        (
+            "monitor: ranks 3; gpu01; mpirun, c [0, 3, 3, 2, 3]",
+            run(world=world_of(*(rank(n, node="gpu01") for n in range(3)))),
+        ),
+        (
+            "monitor: mpirun; ranks 0, 1, 2, 3; mpirun, c [1, 0, 0, 3, 0]",
+            run(world=MpiWorld(), rc=1, first_error="boom"),
+        ),
+        ("monitor: mpirun; mpirun, c [9, 0, 4]", run(rc=9)),
+        (
+            "monitor: ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4 more; mpirun, c [0, 11, 0]",
+            run(ntasks_per_node=6, world=MpiWorld()),
+        ),
+        (
+            "monitor: ranks 0, 1, 2, 3, 4, 5, 6, 7; mpirun, c [0, 7, 0]",
+            run(ntasks_per_node=4, world=MpiWorld()),
+        ),
+        (
+            "monitor: orte_ess_init on gpu02; x; mpirun, c [4, 4, 4]",
+            run(rc=1, failures=(failure("orte_ess_init", "gpu02"), failure("x", ""))),
+        ),
+    ],
+    mpi_world.allreduce: [
+        ("passed", run()),
+        ("not checked", run(world=MpiWorld())),
+        (
+            "monitor: rank 0 on gpu01; rank 1 on gpu01 [0, 0, 2, 1024]",
+            run(world=world_of(rank(0, elements=0), rank(1, wrong=2))),
+        ),
+    ],
+    checks.threads: [
+        ("not checked", run(world=MpiWorld()), "single"),
+        (
+            "configure: ranks 0; ranks 2",
             run(
                 world=world_of(rank(0, threads="single"), rank(1, threads="funneled"), rank(2, threads="odd"))
             ),
             "funneled",
         ),
-        "failed",
-        "",
-        ["ranks 0: MPI_THREAD_SINGLE / MPI_THREAD_FUNNELED", "ranks 2: MPI_THREAD_ODD / MPI_THREAD_FUNNELED"],
-        [],
-    ),
-    (
-        lambda: checks.threads(
-            run(world=world_of(*(rank(n, 10, threads="single") for n in range(10)))), "multiple"
+        (
+            "configure: ranks 0, 1, 2, 3, 4, 5, 6, 7 and 1 more",
+            run(world=world_of(*(rank(n, 9, threads="single") for n in range(9)))),
+            "multiple",
         ),
-        "failed",
-        "",
-        ["ranks 0, 1, 2, 3, 4, 5, 6, 7 and 2 more: MPI_THREAD_SINGLE / MPI_THREAD_MULTIPLE"],
-        [],
-    ),
-    (
-        lambda: checks.threads(
-            run(world=world_of(*(rank(n, 8, threads="single") for n in range(8)))), "multiple"
+        (
+            "configure: ranks 0, 1, 2, 3, 4, 5, 6, 7",
+            run(world=world_of(*(rank(n, 8, threads="single") for n in range(8)))),
+            "multiple",
         ),
-        "failed",
-        "",
-        ["ranks 0, 1, 2, 3, 4, 5, 6, 7: MPI_THREAD_SINGLE / MPI_THREAD_MULTIPLE"],
-        [],
-    ),
-    (lambda: checks.latency(run(), 2.0), "passed", "", [], ["mpi_latency 2 us gpu01-gpu02"]),
-    (
-        lambda: checks.latency(run(), 1.99),
-        "failed",
-        "",
-        ["gpu01-gpu02: 2 us / at most 1.99 us (mpi.max_latency)"],
-        ["mpi_latency 2 us gpu01-gpu02"],
-    ),
-    (
-        lambda: checks.latency(run(), None),
-        "not applicable",
-        "the cluster file does not set mpi.max_latency; the figures are recorded",
-        [],
-        ["mpi_latency 2 us gpu01-gpu02"],
-    ),
-    (
-        lambda: checks.latency(run(world=replace(run().world, pairs=())), 5.0),
-        "not checked",
-        "no pair of nodes was measured",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.latency(run(world=replace(run().world, pairs=()), nodes=NODES[:1]), 5.0),
-        "not applicable",
-        "a pair needs two nodes",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.latency(run(world=replace(run().world, pairs=(RankPair((0, 9), 0.0, 1e9),))), 5.0),
-        "failed",
-        "",
-        ["gpu01-rank 9: 0 us / at most 5 us (mpi.max_latency)"],
-        ["mpi_latency 0 us gpu01-rank 9"],
-    ),
-    (lambda: checks.bandwidth(run(), 10.0), "passed", "", [], ["mpi_bandwidth 10 GB/s gpu01-gpu02"]),
-    (
-        lambda: checks.bandwidth(run(), 10.01),
-        "failed",
-        "",
-        ["gpu01-gpu02: 10 GB/s / at least 10.01 GB/s (mpi.min_bandwidth)"],
-        ["mpi_bandwidth 10 GB/s gpu01-gpu02"],
-    ),
-    (
-        lambda: checks.bandwidth(run(), None),
-        "not applicable",
-        "the cluster file does not set mpi.min_bandwidth; the figures are recorded",
-        [],
-        ["mpi_bandwidth 10 GB/s gpu01-gpu02"],
-    ),
-    (
-        lambda: checks.latency(ring(2e-6, 50e-6, 50e-6, 2e-6), 10.0),
-        "failed",
-        "",
-        [
-            "gpu02-gpu03: 50 us (gpu03 with every neighbour) / at most 10 us (mpi.max_latency)",
-            "gpu03-gpu04: 50 us (gpu03 with every neighbour) / at most 10 us (mpi.max_latency)",
-        ],
-        [
-            "mpi_latency 2 us gpu01-gpu02",
-            "mpi_latency 50 us gpu02-gpu03",
-            "mpi_latency 50 us gpu03-gpu04",
-            "mpi_latency 2 us gpu04-gpu01",
-        ],
-    ),
-    (
-        lambda: checks.latency(ring(50e-6, 50e-6, 50e-6, 50e-6), 10.0),
-        "failed",
-        "",
-        [
-            "gpu01-gpu02: 50 us / at most 10 us (mpi.max_latency)",
-            "gpu02-gpu03: 50 us / at most 10 us (mpi.max_latency)",
-            "gpu03-gpu04: 50 us / at most 10 us (mpi.max_latency)",
-            "gpu04-gpu01: 50 us / at most 10 us (mpi.max_latency)",
-        ],
-        [
-            "mpi_latency 50 us gpu01-gpu02",
-            "mpi_latency 50 us gpu02-gpu03",
-            "mpi_latency 50 us gpu03-gpu04",
-            "mpi_latency 50 us gpu04-gpu01",
-        ],
-    ),
-    (
-        lambda: checks.latency(ring(2e-6, 50e-6, 2e-6, 2e-6), 10.0),
-        "failed",
-        "",
-        ["gpu02-gpu03: 50 us / at most 10 us (mpi.max_latency)"],
-        [
-            "mpi_latency 2 us gpu01-gpu02",
-            "mpi_latency 50 us gpu02-gpu03",
-            "mpi_latency 2 us gpu03-gpu04",
-            "mpi_latency 2 us gpu04-gpu01",
-        ],
-    ),
-    (lambda: checks.installed(GOOD, MpiConfig()), "passed", "", [], []),
-    (
-        lambda: checks.installed(replace(GOOD, mpirun=""), MpiConfig()),
-        "failed",
-        "",
-        ["mpirun: not on PATH / on PATH"],
-        [],
-    ),
-    (
-        lambda: checks.installed(replace(GOOD, mpirun=""), MpiConfig(), in_container=True),
-        "passed",
-        "",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.installed(replace(GOOD, mpirun=""), MpiConfig(launchers=("srun",))),
-        "passed",
-        "",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.installed(
-            replace(GOOD, problems={"c": "mpicc: not found"}), MpiConfig(languages=("c", "python"))
+    ],
+    checks.latency: [
+        (
+            "monitor: gpu01-gpu02; gpu01-gpu02; gpu02-gpu03 [9, 2, 9, 1]",
+            run(
+                nodes=("gpu01", "gpu02", "gpu03"),
+                world=replace(ring().world, pairs=(RankPair((0, 1), 9e-6, 1), RankPair((1, 2), 1e-6, 1))),
+            ),
+            2.0,
         ),
-        "failed",
-        "",
-        [
-            "MPI of C programs: mpicc: not found / a program that compiles and starts",
-            "mpi4py: no answer / a program that compiles and starts",
-        ],
-        [],
-    ),
-    (lambda: checks.installed(GOOD, MpiConfig(implementation="Open MPI v4.1")), "passed", "", [], []),
-    (
-        lambda: checks.installed(GOOD, MpiConfig(implementation="Open MPI v5")),
-        "failed",
-        "",
-        ["MPI of C programs: Open MPI v4.1.4, package: Debian OpenMPI / Open MPI v5 (mpi.implementation)"],
-        [],
-    ),
-    (
-        lambda: checks.path(replace(GOOD, mpirun=""), MpiConfig(), conda_environment=False),
-        "not checked",
-        "no mpirun on PATH, which mpi.installed judges",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.path(CONDA, MpiConfig(), conda_environment=False),
-        "failed",
-        "",
-        ["mpirun: /opt/conda/bin/mpirun of conda (Hydra 4.2) in front of /usr/bin/mpirun / /usr/bin/mpirun"],
-        [],
-    ),
-    (
-        lambda: checks.path(replace(CONDA, mpiruns=CONDA.mpiruns[:1]), MpiConfig(), conda_environment=False),
-        "failed",
-        "",
-        ["mpirun: /opt/conda/bin/mpirun of conda (Hydra 4.2) / the site's mpirun"],
-        [],
-    ),
-    (lambda: checks.path(CONDA, MpiConfig(), conda_environment=True), "passed", "", [], []),
-    (
-        lambda: checks.path(GOOD, MpiConfig(prefix="/opt/site/"), conda_environment=False),
-        "failed",
-        "",
-        ["mpirun: /usr/bin/mpirun (Open MPI 4.1.4) / /opt/site/bin/mpirun"],
-        [],
-    ),
-    (lambda: checks.path(GOOD, MpiConfig(prefix="/usr/"), conda_environment=False), "passed", "", [], []),
-    (
-        lambda: checks.path(replace(GOOD, mpiruns=()), MpiConfig(), conda_environment=False),
-        "passed",
-        "",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.matches(GOOD, MpiConfig(launchers=("srun",))),
-        "not applicable",
-        "mpi.launchers does not contain mpirun",
-        [],
-        [],
-    ),
-    (lambda: checks.matches(GOOD, MpiConfig()), "passed", "", [], []),
-    (
-        lambda: checks.matches(replace(GOOD, launcher=Version("", "")), MpiConfig()),
-        "not checked",
-        "the version of mpirun or of the library is not known",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.matches(replace(GOOD, library={}), MpiConfig()),
-        "not checked",
-        "the version of mpirun or of the library is not known",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.matches(replace(GOOD, launcher=Version("Open MPI", "5.0.1")), MpiConfig()),
-        "failed",
-        "",
-        ["MPI of C programs: Open MPI 4.1.4 / Open MPI 5.0.1, as /usr/bin/mpirun"],
-        [],
-    ),
-    (
-        lambda: checks.matches(replace(GOOD, launcher=Version("Hydra", "5.0.2")), MpiConfig()),
-        "failed",
-        "",
-        ["MPI of C programs: Open MPI 4.1.4 / Hydra 5.0.2, as /usr/bin/mpirun"],
-        [],
-    ),
-    (
-        lambda: checks.matches(replace(GOOD, library={"c": "odd"}), MpiConfig()),
-        "not checked",
-        "MPI of C programs: the version is not known from 'odd'",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.pmi(("none", "pmix"), (), GOOD),
-        "not applicable",
-        "mpi.launchers contains no `srun --mpi=TYPE`",
-        [],
-        [],
-    ),
-    (lambda: checks.pmi(("none", "pmix", "pmix_v4"), ("pmix", "pmix_v4"), GOOD), "passed", "", [], []),
-    (
-        lambda: checks.pmi(("none", "pmix"), ("pmi2",), GOOD),
-        "failed",
-        "",
-        ["srun --mpi=pmi2: Slurm has none, pmix / pmi2"],
-        [],
-    ),
-    (
-        lambda: checks.pmi(("none", "pmi2"), ("pmi2",), GOOD),
-        "failed",
-        "",
-        ["srun --mpi=pmi2: Open MPI 4.1.4 supports pmix / pmi2"],
-        [],
-    ),
-    (lambda: checks.pmi(("none", "pmi2"), ("pmi2",), None), "passed", "", [], []),
-    (lambda: checks.pmi(("none", "pmi2"), ("pmi2",), replace(GOOD, srun_types=())), "passed", "", [], []),
-    (
-        lambda: checks.pmi(("none", "pmi2"), ("pmi2",), replace(GOOD, library={})),
-        "failed",
-        "",
-        ["srun --mpi=pmi2: the MPI supports pmix / pmi2"],
-        [],
-    ),
-    (
-        lambda: checks.alike(GOOD, checks.norms({"gpu01": GOOD})),
-        "not applicable",
-        "there is no other node of its group, partition and architecture to compare with",
-        [],
-        [],
-    ),
-    (lambda: checks.alike(GOOD, checks.norms({"gpu01": GOOD, "gpu02": GOOD})), "passed", "", [], []),
-    (
-        lambda: checks.alike(
+        ("not applicable", run(nodes=NODES[:1], world=MpiWorld()), None),
+        ("passed: gpu01-gpu02 [2]", run(), 2.0),
+        ("monitor: gpu01-gpu02; gpu01-gpu02 [2, 1.99, 2]", run(), 1.99),
+        ("not applicable: gpu01-gpu02 [2]", run(), None),
+        ("not checked", run(world=replace(run().world, pairs=())), 5.0),
+        ("not applicable", run(world=replace(run().world, pairs=()), nodes=NODES[:1]), 5.0),
+        (
+            "monitor: gpu01-rank 9; gpu01-rank 9 [0, 5, 0]",
+            run(world=replace(run().world, pairs=(RankPair((0, 9), 0.0, 1000000000.0),))),
+            5.0,
+        ),
+        (
+            "monitor: gpu02-gpu03; gpu03-gpu04; gpu01-gpu02; gpu02-gpu03; gpu03-gpu04; gpu04-gpu01 [50, 10, 50, 10, 2, 50, 50, 2]",
+            ring(2e-06, 5e-05, 5e-05, 2e-06),
+            10.0,
+        ),
+        (
+            "monitor: gpu01-gpu02; gpu02-gpu03; gpu03-gpu04; gpu04-gpu01; gpu01-gpu02; gpu02-gpu03; gpu03-gpu04; gpu04-gpu01 [50, 10, 50, 10, 50, 10, 50, 10, 50, 50, 50, 50]",
+            ring(5e-05, 5e-05, 5e-05, 5e-05),
+            10.0,
+        ),
+    ],
+    checks.bandwidth: [
+        ("not checked", run(world=MpiWorld()), None),
+        ("passed: gpu01-gpu02 [10]", run(), 10.0),
+        ("monitor: gpu01-gpu02; gpu01-gpu02 [10, 10.01, 10]", run(), 10.01),
+        ("not applicable: gpu01-gpu02 [10]", run(), None),
+    ],
+    checks.installed: [
+        ("passed", GOOD, MpiConfig()),
+        ("configure: mpirun", replace(GOOD, mpirun=""), MpiConfig()),
+        ("passed", replace(GOOD, mpirun=""), MpiConfig(launchers=("srun",))),
+        (
+            "configure: MPI of C programs; mpi4py",
+            replace(GOOD, problems={"c": "mpicc: not found"}),
+            MpiConfig(languages=("c", "python")),
+        ),
+        ("passed", GOOD, MpiConfig(implementation="Open MPI v4.1")),
+        ("configure: MPI of C programs", GOOD, MpiConfig(implementation="Open MPI v5")),
+    ],
+    partial(checks.installed, in_container=True): [("passed", replace(GOOD, mpirun=""), MpiConfig())],
+    partial(checks.path, conda_environment=False): [
+        (
+            "configure: mpirun [4.2]",
+            replace(CONDA, mpiruns=(*CONDA.mpiruns, MpirunPath("/two/bin/mpirun", conda=False))),
+            MpiConfig(),
+        ),
+        ("not checked", replace(GOOD, mpirun=""), MpiConfig()),
+        ("configure: mpirun [4.2]", replace(CONDA, mpiruns=CONDA.mpiruns[:1]), MpiConfig()),
+        ("configure: mpirun [4.1]", GOOD, MpiConfig(prefix="/opt/site/")),
+        ("passed", GOOD, MpiConfig(prefix="/usr/")),
+        ("passed", replace(GOOD, mpiruns=()), MpiConfig()),
+    ],
+    partial(checks.path, conda_environment=True): [("passed", CONDA, MpiConfig())],
+    checks.matches: [
+        ("passed", replace(GOOD, launcher=Version("Hydra", "5.0.2"), library={"c": MPICH}), MpiConfig()),
+        ("not applicable", GOOD, MpiConfig(launchers=("srun",))),
+        ("passed", GOOD, MpiConfig()),
+        ("not checked", replace(GOOD, launcher=Version("", "")), MpiConfig()),
+        ("not checked", replace(GOOD, library={}), MpiConfig()),
+        (
+            "configure: MPI of C programs [4.1, 5]",
+            replace(GOOD, launcher=Version("Open MPI", "5.0.1")),
+            MpiConfig(),
+        ),
+        ("not checked", replace(GOOD, library={"c": "odd"}), MpiConfig()),
+    ],
+    checks.pmi: [
+        ("not applicable", ("none", "pmix"), (), GOOD),
+        ("passed", ("none", "pmix", "pmix_v4"), ("pmix", "pmix_v4"), GOOD),
+        ("configure: srun --mpi=pmi2", ("none", "pmix"), ("pmi2",), GOOD),
+        ("configure: srun --mpi=pmi2 [4.1]", ("none", "pmi2"), ("pmi2",), GOOD),
+        ("passed", ("none", "pmi2"), ("pmi2",), None),
+        ("passed", ("none", "pmi2"), ("pmi2",), replace(GOOD, srun_types=())),
+        ("configure: srun --mpi=pmi2", ("none", "pmi2"), ("pmi2",), replace(GOOD, library={})),
+    ],
+    checks.alike: [
+        ("not applicable", replace(GOOD, mpirun="/b/mpirun"), checks.norms({"gpu01": GOOD})),
+        (
+            "configure: mpirun [4, 4.1, 4]",
+            replace(GOOD, launcher=Version("Open MPI", "4.0.3")),
+            checks.norms({"gpu01": GOOD, "gpu02": replace(GOOD, launcher=Version("Open MPI", "4.0.3"))}),
+        ),
+        ("passed", GOOD, checks.norms({"gpu01": GOOD, "gpu02": GOOD})),
+        (
+            "configure: mpirun [4.1, 2, 3]",
             replace(GOOD, mpirun=""),
             checks.norms({"gpu01": GOOD, "gpu02": GOOD, "gpu03": replace(GOOD, mpirun="")}),
         ),
-        "failed",
-        "",
-        ["mpirun: none / /usr/bin/mpirun (Open MPI 4.1.4), as on 2 of 3 nodes"],
-        [],
-    ),
-    (
-        lambda: checks.alike(
+        (
+            "configure: MPI of C programs [5, 2, 3]",
             replace(GOOD, library={"c": MPICH}),
             checks.norms({"gpu01": GOOD, "gpu02": GOOD, "gpu03": replace(GOOD, library={"c": MPICH})}),
         ),
-        "failed",
-        "",
-        [
-            "MPI of C programs: MPICH Version:      5.0.2 / Open MPI v4.1.4, package: Debian OpenMPI, as on 2 of 3 nodes"
-        ],
-        [],
-    ),
-]
+    ],
+}
 
 
-@pytest.mark.parametrize(("judge", "outcome", "reason", "findings", "metrics"), EXACT)
-def test_verdicts_to_the_letter(
-    judge: Callable[[], Verdict], outcome: str, reason: str, findings: list[str], metrics: list[str]
-) -> None:
-    assert spelled(judge()) == (outcome, reason, findings, metrics)
-
-
-def test_a_world_that_failed_says_the_cause_of_its_messages() -> None:
-    known = mpi_world.world(run(rc=1, failures=(failure("orte_ess_init", "gpu02"), failure("x", ""))))
-    assert known.cause == "no PMI support: mpirun offers no PMI that this MPI was built for"
-    assert known.hint == "hint of it"
-    other = mpi_world.world(run(rc=1, failures=(failure("x", ""),)))
-    assert other.cause == "mpirun: x"
-    silent = mpi_world.world(run(rc=1))
-    assert silent.cause == "the launcher did not start one world on the requested nodes"
+@pytest.mark.parametrize(("check", "given", "expected"), rows_of(CASES))
+def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[Any], expected: str) -> None:
+    assert told(check(*given)) == expected
 
 
 @pytest.mark.parametrize(
@@ -1011,156 +511,79 @@ def test_payload_is_python_3_6_and_needs_only_what_it_tests() -> None:
     assert imported(world) <= sys.stdlib_module_names | {"mpi4py"}
 
 
-def mpi_run(*ranks: Any, pairs: tuple[RankPair, ...] = (), **change: Any) -> Any:
-    return run(world=MpiWorld(ranks, pairs), **change)
-
-
-def test_mpirun_of_conda_goes_before_several_others() -> None:
-    conda, one, two = (
-        MpirunPath("/conda/bin/mpirun", conda=True),
-        MpirunPath("/one/bin/mpirun", conda=False),
-        MpirunPath("/two/bin/mpirun", conda=False),
-    )
-    facts = InstalledMpi("n", mpiruns=(conda, one, two), mpirun=conda.path, launcher=Version("Open MPI", "4"))
-    assert mpi.path(facts, MpiConfig(), conda_environment=False).findings == (
-        Finding(
-            "mpirun", "/conda/bin/mpirun of conda (Open MPI 4) in front of /one/bin/mpirun", "/one/bin/mpirun"
-        ),
-    )
-    assert as_reported(mpi.path(InstalledMpi("n"), MpiConfig(prefix="/opt/mpi"), conda_environment=False)) == (
-        Outcome.NOT_CHECKED, "no mpirun on PATH, which mpi.installed judges", (), ()
-    )  # fmt: skip
-
-
 def test_a_library_of_unknown_version_is_quoted_in_80_characters() -> None:
-    facts = InstalledMpi("n", launcher=Version("Open MPI", "4"), library={"c": "x" * 90})
-    quoted = "x" * 79 + "…"
-    reason = mpi.matches(facts, MpiConfig()).reason
-    assert reason.startswith("MPI of C programs: the version is not known from 'xxx")
-    assert len(reason) == len(f"MPI of C programs: the version is not known from {quoted!r}")
-    short = replace(facts, library={"c": "y" * 80})
-    assert mpi.matches(short, MpiConfig()).reason == (
-        f"MPI of C programs: the version is not known from {'y' * 80!r}"
-    )
+    def reason(count: int) -> str:
+        facts = InstalledMpi("n", launcher=Version("Open MPI", "4"), library={"c": "y" * count})
+        return checks.matches(facts, MpiConfig()).reason
 
-
-def test_one_node_has_no_fleet_even_if_it_differs_from_itself() -> None:
-    norms = mpi.norms({"a": InstalledMpi("a", mpirun="/a/mpirun")})
-    assert as_reported(mpi.alike(InstalledMpi("a", mpirun="/b/mpirun"), norms)) == (
-        Outcome.NOT_APPLICABLE,
-        "there is no other node of its group, partition and architecture to compare with", (), (),
-    )  # fmt: skip
-
-
-def test_worlds_of_one_are_singletons_only_where_all_are() -> None:
-    two = mpi_run(
-        rank(0, 1, node="gpu01"), rank(0, 1, node="gpu02"), nodes=("gpu01", "gpu02"), ntasks_per_node=1
-    )
-    verdict = mpi_world.world(replace(two, rc=1))
-    assert verdict.findings == (
-        Finding("mpirun", "exit status 1: no message", "exit status 0"),
-        Finding("singletons", "2 programs, each rank 0 of 1", "one world of 2 ranks"),
-    )
-    assert verdict.cause == (
-        "the programs found no PMI of this launcher, and each ran as a world of its own: "
-        "exit status 0, wrong result"
-    )
-    assert (
-        verdict.hint
-        == "mpirun belongs to another MPI than the program (see mpi.matches): load one module only"
-    )
-    mixed = mpi_world.world(mpi_run(rank(0), rank(1), rank(2), rank(3, 1)))
-    assert mixed.findings == (Finding("size of the world", "1", "4"),)
-    alone = mpi_run(rank(0, 1, node="gpu01"), nodes=("gpu01",), ntasks_per_node=1)
-    assert mpi_world.world(alone).outcome is Outcome.PASSED
+    assert reason(80).endswith(f"{'y' * 80}'")
+    assert len(reason(79)) + 1 == len(reason(80)) == len(reason(90))
 
 
 @pytest.mark.parametrize(
-    ("kind", "cause"),
+    ("change", "cause", "hint"),
     [
-        ("MPI without PMI", "no PMI support: mpirun offers no PMI that this MPI was built for"),
-        ("orte_ess_init", "no PMI support: mpirun offers no PMI that this MPI was built for"),
-        ("plugin missing", "no PMI support: mpirun offers no PMI that this MPI was built for"),
-        ("killed", "mpirun: killed"),
+        ({"rc": 1}, "the launcher did not start one world", ""),
+        ({"failures": (failure("orte_ess_init", "gpu02"), failure("x", ""))}, "no PMI support", "hint of it"),
+        ({"failures": (failure("MPI without PMI", "gpu02"),)}, "no PMI support: mpirun", "hint of it"),
+        ({"failures": (failure("plugin missing", "gpu02"),)}, "no PMI support: mpirun", "hint of it"),
+        ({"failures": (failure("killed", ""), failure("orte_ess_init", ""))}, "mpirun: killed", "hint of it"),
+        ({"world": LONELY}, "the programs found no PMI of this launcher", "mpirun belongs to another MPI"),
+        (
+            {"world": LONELY, "launcher": "srun"},
+            "the programs found no PMI of this launcher",
+            "srun --mpi=pmi2",
+        ),
     ],
 )
-def test_the_first_failure_is_the_cause(kind: str, cause: str) -> None:
-    failures = (
-        LaunchFailure(kind, "gpu01", "words", "do this"),
-        LaunchFailure("other", "", "more", "do that"),
-    )
-    verdict = mpi_world.world(mpi_run(failures=failures))
-    assert (verdict.cause, verdict.hint) == (cause, "do this")
-    assert verdict.findings == (
-        Finding(f"{kind} on gpu01", "words", "a world of 4 ranks by mpirun"),
-        Finding("other", "more", "a world of 4 ranks by mpirun"),
-    )
+def test_the_first_failure_of_a_world_is_its_cause(change: dict[str, Any], cause: str, hint: str) -> None:
+    verdict = mpi_world.world(run(**change))
+    assert verdict.cause.startswith(cause)
+    assert hint in verdict.hint
 
 
 @pytest.mark.parametrize(
-    ("level", "wanted", "enough"),
+    ("recording", "launcher", "cause", "hint"),
     [
-        ("single", "single", True), ("single", "funneled", False), ("funneled", "serialized", False),
-        ("serialized", "serialized", True), ("serialized", "multiple", False), ("multiple", "serialized", True),
-        ("unknown", "single", False),
+        ("mpi-none.txt", "srun", "no PMI support: srun offers no PMI", "srun --mpi=pmix"),
+        ("mpi-pmi2.txt", "srun --mpi=pmi2", "no PMI support", "srun --mpi=pmix"),
+        ("mpi-pmix.txt", "srun --mpi=pmix", "step launch failed", "srun --mpi=list"),
     ],
-)  # fmt: skip
-def test_levels_of_threads(level: str, wanted: str, *, enough: bool) -> None:
-    run = mpi_run(rank(0, threads=level))
-    finding = Finding("ranks 0", f"MPI_THREAD_{level.upper()}", f"MPI_THREAD_{wanted.upper()}")
-    assert mpi.threads(run, wanted).findings == (() if enough else (finding,))
+)
+def test_recorded_failures_are_explained(recording: str, launcher: str, cause: str, hint: str) -> None:
+    failures = mpi_errors.explain((DATA / "nccl" / recording).read_text(), mpi=launcher.partition("=")[2])
+    verdict = mpi_world.world(run(launcher=launcher, world=MpiWorld(), rc=1, failures=failures))
+    assert cause in verdict.cause
+    assert hint in verdict.hint
 
 
 @pytest.mark.parametrize(
-    ("count", "shown"),
-    [(8, "0, 1, 2, 3, 4, 5, 6, 7"), (9, "0, 1, 2, 3, 4, 5, 6, 7 and 1 more"), (1, "0")],
+    ("text", "version", "family"),
+    [
+        ("mpirun (Open MPI) 4.1.4", "Open MPI 4.1.4", "Open MPI"),
+        ("Open MPI v5.0.3, package: Open MPI", "Open MPI 5.0.3", "Open MPI"),
+        ("HYDRA build details:     Version:                  4.0.2", "Hydra 4.0.2", "MPICH"),
+        (MPICH, "MPICH 5.0.2", "MPICH"),
+        ("MVAPICH2 Version      :	2.3.7", "MVAPICH 2.3.7", "MPICH"),
+        ("Intel(R) MPI Library for Linux* OS, Version 2021.11 Build", "Intel MPI 2021.11", "MPICH"),
+        ("Intel(R) MPI Library, 2019", "Intel MPI 2019", "MPICH"),
+        ("Intel(R) MPI Library2021.6a.", "Intel MPI 2021.6a", "MPICH"),
+        ("Intel(R) MPI Library v5.1", "Intel MPI 5.1", "MPICH"),
+        ("Intel(R) MPI Library x.y, 20.", "", ""),
+        ("Intel(R) MPI Library 5.x", "", ""),
+        ("Open MPI 5", "Open MPI 5", "Open MPI"),
+        ("MVAPICH2-GDR Version: 2,", "MVAPICH 2", "MPICH"),
+        ("MVAPICH2- Version: 2", "", ""),
+        ("MVAPICH Version:3.0", "MVAPICH 3.0", "MPICH"),
+        ("MPICH Version : 4.2", "MPICH 4.2", "MPICH"),
+        ("MPICH Version:", "", ""),
+        ("HYDRA build details:\nVersion :4\nHwloc Version: 2", "Hydra 4", "MPICH"),
+        ("HYDRA build details: Version:", "", ""),
+        ("HYDRA build detailsVersion:4", "Hydra 4", "MPICH"),
+        ("mpirun (Open MPI) 5.1.0a1", "Open MPI 5.1.0a1", "Open MPI"),
+        ("prterun: command not found", "", ""),
+    ],
 )
-def test_many_ranks_are_reported_as_eight_and_more(count: int, shown: str) -> None:
-    ranks = [rank(n, 12, node="gpu01", threads="single") for n in range(count)]
-    assert mpi.threads(mpi_run(*ranks), "multiple").findings == (
-        Finding(f"ranks {shown}", "MPI_THREAD_SINGLE", "MPI_THREAD_MULTIPLE"),
-    )
-
-
-def test_figures_between_nodes() -> None:
-    figures = run(world=MpiWorld(run().world.ranks, (RankPair((0, 2), 0.5e-6, 0.5e9),)))
-    latency = Metric("mpi_latency", 0.5, "us", "gpu01-gpu02")
-    assert as_reported(mpi.latency(figures, 2.0)) == (Outcome.PASSED, "", (), (latency,))
-    assert as_reported(mpi.latency(figures, None)) == (
-        Outcome.NOT_APPLICABLE, "the cluster file does not set mpi.max_latency; the figures are recorded", (), (latency,)
-    )  # fmt: skip
-    bandwidth = Metric("mpi_bandwidth", 0.5, "GB/s", "gpu01-gpu02")
-    assert as_reported(mpi.bandwidth(figures, 0.5)) == (Outcome.PASSED, "", (), (bandwidth,))
-    assert as_reported(mpi.bandwidth(figures, None)) == (
-        Outcome.NOT_APPLICABLE, "the cluster file does not set mpi.min_bandwidth; the figures are recorded", (),
-        (bandwidth,),
-    )  # fmt: skip
-
-
-def test_without_a_pair_there_is_no_speed() -> None:
-    alone = mpi_run(nodes=("gpu01",))
-    assert as_reported(mpi.latency(alone, None)) == (Outcome.NOT_APPLICABLE, "a pair needs two nodes", (), ())
-    assert as_reported(mpi.bandwidth(mpi_run(), None)) == (
-        Outcome.NOT_CHECKED,
-        "no pair of nodes was measured",
-        (),
-        (),
-    )
-
-
-def test_only_a_node_with_two_bad_neighbours_is_blamed() -> None:
-    ranks = [rank(n, 4, node=f"gpu0{n}") for n in range(4)]
-    slow, fine = 9e-6, 1e-6
-    line = mpi_run(*ranks, pairs=(RankPair((0, 1), slow, 1), RankPair((1, 2), fine, 1)))
-    assert mpi.latency(line, 2.0).findings == (
-        Finding("gpu00-gpu01", "9 us", "at most 2 us (mpi.max_latency)"),
-    )
-    ring = (
-        RankPair((0, 1), slow, 1),
-        RankPair((1, 2), slow, 1),
-        RankPair((2, 3), fine, 1),
-        RankPair((3, 0), fine, 1),
-    )
-    assert [it.measured for it in mpi.latency(mpi_run(*ranks, pairs=ring), 2.0).findings] == [
-        "9 us (gpu01 with every neighbour)", "9 us (gpu01 with every neighbour)",
-    ]  # fmt: skip
+def test_versions_are_read(text: str, version: str, family: str) -> None:
+    found = version_of(text)
+    assert (f"{found.name} {found.number}".strip(), found.family) == (version, family)

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from framework_helpers import spelled
+from framework_helpers import Table, rows_of, told
 from nccl_examples_helpers import toolchain
 from sandbox_helpers import free_port
 
-from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
 from pytest_gpucluster.kit.framework.payload_step import command, sent
 from pytest_gpucluster.suites.nccl_examples import checks, payload, payload_compile
@@ -121,119 +120,69 @@ WRONG = {"nccl_examples": "reduced", "ranks": [[1, 2]], "wrong": [5, 2], "init":
 FAILED = {"nccl_examples": "failed", "phase": "init", "reason": "no GPU"}
 STUCK = {"nccl_examples": "stuck", "phase": "init", "seconds": 60.0}
 LACKS = {"no_library": {"reason": "cannot open"}}
-ONE, TWO = (f"nccl_examples_devices {count} GPUs" for count in (1, 2))
-INIT = "nccl_examples_init 1 s"
 RIGHT = "right sums on every device"
 ONCE = "0 to 1 of 2, once each"
-EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
-    (lambda: checks.one_device(reported()), "passed", "", [], [TWO, INIT]),
-    (lambda: checks.one_process("gpu01", reported(task0=ranks((0, 1)))), "passed", "", [], [ONE, INIT]),
-    (
-        lambda: checks.one_process("gpu03", reported()),
-        "failed",
-        "",
-        ["tasks: no task started there / every task starts"],
-        [],
-    ),
-    (
-        lambda: checks.one_device(replace(reported(), tasks=())),
-        "failed",
-        "",
-        ["tasks: none started / every task starts"],
-        [],
-    ),
-    (
-        lambda: checks.one_device(replace(reported(), tasks=(), problem="refused")),
-        "failed",
-        "",
-        ["tasks: refused / every task starts"],
-        [],
-    ),
-    (
-        lambda: checks.many_devices(reported(task1=LACKS)),
-        "not checked",
-        "no libnccl.so.2 on gpu02: cannot open (NCCL_HOME names its folder)",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.one_device(ended(LOADED, WRONG, {"nccl_examples": "done"}, rc=7)),
-        "failed",
-        "",
-        [f"task 1 (gpu02): 7 elements wrong / {RIGHT}"],
-        [TWO, INIT],
-    ),
-    (
-        lambda: checks.one_device(ended(LOADED, rc=0)),
-        "failed",
-        "",
-        [f"task 1 (gpu02): exit status 0 / {RIGHT}"],
-        [TWO],
-    ),
-    (
-        lambda: checks.one_device(ended(FAILED)),
-        "failed",
-        "",
-        [f"task 1 (gpu02): init: no GPU / {RIGHT}"],
-        [ONE],
-    ),
-    (
-        lambda: checks.one_device(ended(STUCK)),
-        "failed",
-        "",
-        [f"task 1 (gpu02): init: no end after 60 s / {RIGHT}"],
-        [ONE],
-    ),
-    (
-        lambda: checks.one_device(ended(rc=None, signal=11)),
-        "failed",
-        "",
-        [f"task 1 (gpu02): ended by signal 11 (SIGSEGV) / {RIGHT}"],
-        [ONE],
-    ),
-    (
-        lambda: checks.one_device(reported(task0=ranks((1, 2)))),
-        "failed",
-        "",
-        [f"ranks: 1 of 2, 1 of 2 / {ONCE}"],
-        [TWO, INIT],
-    ),
-    (
-        lambda: checks.one_device(reported(task0=ranks((0, 1)), task1=ranks((0, 1)))),
-        "failed",
-        "",
-        [f"ranks: 0 of 1, 0 of 1 / {ONCE}"],
-        [TWO, INIT],
-    ),
-    (
-        lambda: checks.one_device(reported(task0=ranks(), task1=ranks())),
-        "failed",
-        "",
-        [f"ranks: none / {ONCE}"],
-        [TWO, INIT],
-    ),
-    (
-        lambda: checks.one_device(reported(task0=ranks(*((rank, 9) for rank in range(9))))),
-        "failed",
-        "",
-        [f"ranks: 0 of 9, 1 of 2, 1 of 9, 2 of 9, 3 of 9, 4 of 9, 5 of 9, 6 of 9 / {ONCE}"],
-        [TWO, INIT],
-    ),
-    (
-        lambda: checks.one_device(reported(task1={"loaded": {"node": "gpu01"}})),
-        "failed",
-        "",
-        ["GPU gpu01 0000:06:00.0: 2 ranks / one rank"],
-        [TWO, INIT],
-    ),
-    (
-        lambda: checks.one_device(reported(task1={"reduced": {"init": 3.5}})),
-        "passed",
-        "",
-        [],
-        [TWO, "nccl_examples_init 3.5 s"],
-    ),
-]
+
+
+def of_toolchain(*facts: dict[str, Any], silent: bool = False) -> PayloadResult:
+    """Return what one node reported of its toolchain."""
+    lines = tuple({"rank": 0, "node": "gpu01", "error": "", **fact} for fact in facts)
+    rc = 137 if silent else 0
+    task = PayloadTask(0, "gpu01", rc, None, lines)
+    return PayloadResult("nccl_examples", ("gpu01",), 1, (task,))
+
+
+BUILT = {"nccl_examples": "built", "tool": "nvcc", "seconds": 6.0}
+RAN = {"nccl_examples": "ran", "tool": "nvcc", "devices": 8, "wrong": 0}
+ONLY = NcclExamplesConfig(toolchain=("nvcc",))
+
+
+CASES: Table = {
+    checks.compiled: [
+        ("passed: nvcc [6]", "gpu01", of_toolchain(BUILT, RAN), ONLY),
+        ("configure: nvcc", "gpu01", of_toolchain({**BUILT, "error": "no nvcc"}), ONLY),
+        ("configure: nvcc [0, 137]", "gpu01", of_toolchain(silent=True), ONLY),
+    ],
+    checks.compiled_run: [
+        ("passed", "gpu01", of_toolchain(BUILT, RAN), ONLY, 8),
+        ("not checked", "gpu01", of_toolchain({**BUILT, "error": "no nvcc"}), ONLY, 8),
+        ("not checked", "gpu01", of_toolchain(silent=True), ONLY, 8),
+        ("monitor: program of nvcc [3, 8, 0, 8]", "gpu01", of_toolchain(BUILT, {**RAN, "wrong": 3}), ONLY, 8),
+        (
+            "monitor: program of nvcc [0, 7, 0, 8]",
+            "gpu01",
+            of_toolchain(BUILT, {**RAN, "devices": 7}),
+            ONLY,
+            8,
+        ),
+        ("monitor: program of nvcc [1]", "gpu01", of_toolchain(BUILT, {**RAN, "error": "exit 1"}), ONLY, 8),
+        ("not applicable", "gpu01", of_toolchain(BUILT, RAN), ONLY, 0),
+    ],
+    checks.one_device: [
+        ("passed [2, 1]", reported()),
+        ("monitor: tasks", replace(reported(), tasks=())),
+        ("monitor: tasks", replace(reported(), tasks=(), problem="refused")),
+        ("monitor: task 1 (gpu02) [7, 2, 1]", ended(LOADED, WRONG, {"nccl_examples": "done"}, rc=7)),
+        ("monitor: task 1 (gpu02) [0, 2]", ended(LOADED, rc=0)),
+        ("monitor: task 1 (gpu02) [1]", ended(FAILED)),
+        ("monitor: task 1 (gpu02) [60, 1]", ended(STUCK)),
+        ("monitor: task 1 (gpu02) [11, 1]", ended(rc=None, signal=11)),
+        ("monitor: ranks [1, 2, 1, 2, 0, 1, 2, 2, 1]", reported(task0=ranks((1, 2)))),
+        ("monitor: ranks [0, 1, 0, 1, 0, 1, 2, 2, 1]", reported(task0=ranks((0, 1)), task1=ranks((0, 1)))),
+        ("monitor: ranks [0, 1, 2, 2, 1]", reported(task0=ranks(), task1=ranks())),
+        (
+            "monitor: ranks [0, 9, 1, 2, 1, 9, 2, 9, 3, 9, 4, 9, 5, 9, 6, 9, 0, 1, 2, 2, 1]",
+            reported(task0=ranks(*((rank, 9) for rank in range(9)))),
+        ),
+        ("monitor: GPU gpu01 0000:06:00.0 [2, 2, 1]", reported(task1={"loaded": {"node": "gpu01"}})),
+        ("passed [2, 3.5]", reported(task1={"reduced": {"init": 3.5}})),
+    ],
+    checks.one_process: [
+        ("passed [1, 1]", "gpu01", reported(task0=ranks((0, 1)))),
+        ("monitor: tasks", "gpu03", reported()),
+    ],
+    checks.many_devices: [("not checked", reported(task1=LACKS))],
+}
 
 
 def compiled(folder: Path, tools: str = "nvcc,cmake", limit: str = "20", **env: str) -> list[dict[str, Any]]:
@@ -293,43 +242,6 @@ def test_an_absent_tool_or_header_is_named(tmp_path: Path) -> None:
         pytest.skip("this machine has nvcc")
 
 
-def of_toolchain(*facts: dict[str, Any], silent: bool = False) -> PayloadResult:
-    """Return what one node reported of its toolchain."""
-    lines = tuple({"rank": 0, "node": "gpu01", "error": "", **fact} for fact in facts)
-    rc = 137 if silent else 0
-    task = PayloadTask(0, "gpu01", rc, None, lines)
-    return PayloadResult("nccl_examples", ("gpu01",), 1, (task,))
-
-
-BUILT = {"nccl_examples": "built", "tool": "nvcc", "seconds": 6.0}
-RAN = {"nccl_examples": "ran", "tool": "nvcc", "devices": 8, "wrong": 0}
-ONLY = NcclExamplesConfig(toolchain=("nvcc",))
-
-
-@pytest.mark.parametrize(
-    ("result", "of_compiled", "of_run"),
-    [
-        (of_toolchain(BUILT, RAN), "", ""),
-        (of_toolchain({**BUILT, "error": "no nvcc"}), "nvcc: no nvcc", "not checked"),
-        (of_toolchain(silent=True), "nvcc: task 0: exit status 137", "not checked"),
-        (of_toolchain(BUILT, {**RAN, "wrong": 3}), "", "program of nvcc: 3 elements wrong on 8 devices"),
-        (of_toolchain(BUILT, {**RAN, "devices": 7}), "", "program of nvcc: 0 elements wrong on 7 devices"),
-        (of_toolchain(BUILT, {**RAN, "error": "exit 1"}), "", "program of nvcc: exit 1"),
-    ],
-)
-def test_verdicts_of_the_toolchain(result: PayloadResult, of_compiled: str, of_run: str) -> None:
-    found = []
-    for verdict in (checks.compiled("gpu01", result, ONLY), checks.compiled_run("gpu01", result, ONLY, 8)):
-        texts = [f"{it.part}: {it.measured}" for it in verdict.findings]
-        found.append(
-            texts[0] if texts else "" if verdict.outcome is Outcome.PASSED else verdict.outcome.value
-        )
-    assert found == [of_compiled, of_run]
-    assert checks.compiled_run("gpu01", result, ONLY, 0).outcome is Outcome.NOT_APPLICABLE
-
-
-@pytest.mark.parametrize(("judge", "outcome", "reason", "findings", "metrics"), EXACT)
-def test_verdicts_to_the_letter(
-    judge: Callable[[], Verdict], outcome: str, reason: str, findings: list[str], metrics: list[str]
-) -> None:
-    assert spelled(judge()) == (outcome, reason, findings, metrics)
+@pytest.mark.parametrize(("check", "given", "expected"), rows_of(CASES))
+def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[Any], expected: str) -> None:
+    assert told(check(*given)) == expected
