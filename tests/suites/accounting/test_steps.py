@@ -54,8 +54,6 @@ def accounting(table: Mapping[str, Any], config: Mapping[str, str] = CONFIG, **s
     ("words", "expected"),
     [
         ("none", set()),
-        ("", set()),
-        ("associations", {"associations"}),
         ("limits,qos", {"associations", "limits", "qos"}),
         ("safe", {"associations", "limits", "safe"}),
         ("all", {"all", "associations", "limits", "qos", "safe"}),

@@ -42,22 +42,21 @@ def read(text: str) -> PamFacts:
 
 
 def test_debian_and_rhel() -> None:
+    module = "/usr/lib/x86_64-linux-gnu/security/pam_slurm_adopt.so"
     assert read(DEBIAN) == PamFacts(
         readable=True,
         adopts="pam_slurm_adopt.so",
-        module="/usr/lib/x86_64-linux-gnu/security/pam_slurm_adopt.so",
+        module=module,
         systemd="common-session",
         use_pam="yes",
         logind="active",
     )
-    assert read(RHEL) == PamFacts(
-        readable=True,
-        adopts="pam_slurm_adopt.so",
-        module="/lib64/security/pam_slurm_adopt.so",
-        systemd="password-auth",
-        use_pam="yes",
-        logind="inactive",
-    )
+    changes = {
+        "module": "/lib64/security/pam_slurm_adopt.so",
+        "systemd": "password-auth",
+        "logind": "inactive",
+    }
+    assert vars(read(RHEL)) == vars(read(DEBIAN)) | changes
 
 
 @pytest.mark.parametrize(
@@ -66,7 +65,6 @@ def test_debian_and_rhel() -> None:
         ("pam|sshd:account  required     pam_slurm_adopt.so\n", "", {"adopts": ""}),
         ("pam|sshd:account  required", "pam|login:account  required", {"adopts": ""}),
         ("pam|sshd:account  required", "pam|sshd:session  required", {"adopts": ""}),
-        ("pam|sshd:account  required", "pam|common-account:account required", {}),
         ("pam|sshd:account  required", "pam|sshd:account [success=ok new_authtok_reqd=ok default=die]", {}),
         ("module|/usr/lib/x86_64-linux-gnu/security/pam_slurm_adopt.so\n", "", {"module": ""}),
         (
@@ -74,7 +72,6 @@ def test_debian_and_rhel() -> None:
             "required /opt/pam_slurm_adopt.so",
             {"adopts": "/opt/pam_slurm_adopt.so", "module": ""},
         ),
-        ("usepam|usepam yes", "usepam|UsePAM no", {"use_pam": "no"}),
         ("usepam|usepam yes", "usepam|", {"use_pam": ""}),
         ("pam|sshd:@include common-session\n", "", {"systemd": ""}),
         ("sshd|yes\n", "", {"readable": False}),
