@@ -16,7 +16,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from plugin_helpers import cluster_file, run_pytest, write_suites
 from sandbox_helpers import queue, wait_for
 
 from pytest_gpucluster.cli import clean as cli_clean
@@ -163,11 +162,6 @@ def test_a_job_that_stays_is_reported(left: str, refusal: str, printed: str, pau
     else:
         leftovers._cancel(of(fake), "7", "a")
     assert len(pauses) == len(fake.cancelled) == 10
-
-
-def test_a_job_that_is_gone_already_is_no_error(pauses: list[float]) -> None:
-    leftovers._cancel(of(FakeSlurm("", refusal="Invalid job id")), "7", "a")
-    assert pauses == []
 
 
 def test_what_cannot_be_removed_is_reported_and_the_rest_goes() -> None:
@@ -341,12 +335,6 @@ def controller_of(fake: object, *, started: bool) -> Controller:
     controller.cluster = cast("Any", SimpleNamespace(starts_containers=True))
     controller._started, controller._cleared, controller.left_behind = started, False, []
     return controller
-
-
-def test_agents_that_have_not_started_are_not_waited_for_at_the_end() -> None:
-    fake = FakeChannel()
-    controller_of(fake, started=False)._clear_nodes()
-    assert fake.asked == []
 
 
 def test_no_error_of_containers_keeps_the_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -672,84 +660,3 @@ def test_a_run_that_is_killed_whole_is_cleaned_and_live_runs_are_not(
         live.release()
         for job in queue(sandbox):
             client.run("scancel", job.split("_")[0].split()[0])
-
-
-BOXED = """
-import time
-from pathlib import Path
-def test_in_a_container(gpucluster_srun, gpucluster_node):
-    assert gpucluster_srun(["true"], environment="box").ok
-    Path("inside").touch()
-    time.sleep(300)
-"""
-
-
-def test_containers_of_a_killed_run_go_with_the_next(sandbox: Sandbox, tmp_path: Path) -> None:
-    image = str(sandbox.layout.root / "images" / "sandbox.sqsh")
-    cluster = cluster_file(sandbox, tmp_path, environments={"box": {"container_image": image}})
-    options = (f"--cluster={cluster}", "--nodes=gpu01")
-    clean = [
-        sys.executable,
-        "-m",
-        "pytest_gpucluster",
-        "clean",
-        f"--cluster={cluster}",
-        "--nodes=gpu01",
-    ]
-
-    def cleaned(*more: str) -> str:
-        done = subprocess.run([*clean, *more], env=env, stdout=subprocess.PIPE, text=True, check=True)
-        return done.stdout
-
-    env = {**os.environ, **sandbox.env}
-    write_suites(tmp_path, {"test_box.py": BOXED})
-    killed = subprocess.Popen(
-        [sys.executable, "-m", "pytest", *options, "test_box.py"],
-        cwd=tmp_path,
-        env=env,
-        stdout=subprocess.DEVNULL,
-    )
-    wait_for((tmp_path / "inside").exists, "the image is unpacked")
-    (job,) = (line.split()[0] for line in queue(sandbox))
-    killed.kill()
-    killed.wait()
-    wait_for(lambda: not queue(sandbox), "the nodes are back")
-    assert f"container pyxis_gpucluster-{job}-" in cleaned()
-    done = run_pytest(
-        tmp_path,
-        *options,
-        files={"test_next.py": "def test_next(gpucluster_node): pass\n"},
-        where=["test_next.py"],
-    )
-    assert done.rc == 0, done.out
-    assert cleaned("--yes") == "No leftovers of killed runs\n"
-
-
-def test_clean_searches_the_folder_of_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    searched: list[tuple[Path, ...]] = []
-
-    def folders(*more: Path) -> list[Leftover]:
-        searched.append(more)
-        return []
-
-    monkeypatch.setattr(leftovers, "folders", folders)
-    monkeypatch.setattr(containers, "stale_user_files", list)
-    monkeypatch.setattr(leftovers, "jobs", lambda _slurm: [])
-    for text, more in (("training: {checkpoint: /a}", (Path("/a"),)), ("training: {}", ())):
-        (tmp_path / "c.yaml").write_text(f"nodes: gpu01\n{text}\n")
-        assert cli.main(["clean", "--cluster", str(tmp_path / "c.yaml")]) == 0
-        assert searched.pop() == more
-
-
-def test_a_run_clears_what_dead_runs_left_before_it_requests_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[str] = []
-    controller = controller_of(None, started=False)
-    controller.channel, controller.retest = None, None
-    controller.cluster = cast("Any", SimpleNamespace(access="slurm"))
-    controller.plan = cast("Any", SimpleNamespace(testable=("gpu01",)))
-    controller.jobs = cast("Any", SimpleNamespace(ids=tuple, refresh_later=lambda: None))
-    monkeypatch.setattr(Controller, "_clear_dead_runs", lambda *_: done.append("clear"))
-    monkeypatch.setattr(Controller, "_open_others", lambda *_: done.append("request"))
-    monkeypatch.setattr(Controller, "_left_out_fallen", lambda *_: False)
-    controller.allocate(done.append, ())
-    assert done == ["clear", "request"]
