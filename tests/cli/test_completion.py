@@ -60,12 +60,6 @@ def test_request_of_a_shell_without_argcomplete_runs_nothing(
     assert capsys.readouterr() == ("", "")
 
 
-def test_nothing_is_imported_unless_a_shell_requests_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("_ARGCOMPLETE", raising=False)
-    monkeypatch.setitem(sys.modules, "argcomplete", None)
-    assert cli.main(["profiles"]) == 0
-
-
 def test_mark_of_global_completion_is_where_shells_search_it() -> None:
     (script,) = entry_points(group="console_scripts", name="gpucluster")
     module = import_module(script.module)

@@ -119,6 +119,7 @@ def test_nobody_is_accused_where_slurm_shows_no_jobs_or_no_clock_is_read(answers
     assert completing.mark_stuck(client, nodes, None) == nodes
 
 
+@pytest.mark.thorough
 def test_a_hanging_epilog_is_a_fault_by_name_once_it_takes_too_long(sandbox: Sandbox, tmp_path: Path) -> None:
     mark = sandbox.layout.node("gpu03") / "fault.epilog"
     mark.touch()
