@@ -31,6 +31,7 @@ def completed(line: str, folder: Path) -> list[str]:
     return [word.rstrip() for word in words.read_text().splitlines()]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("line", "words"),
     [

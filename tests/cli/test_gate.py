@@ -181,14 +181,15 @@ def test_the_first_line_is_the_reason_and_others_say_what_to_do(
     )
     found = result(SETTING, REPAIR, OF_JOB, hung, slow=["nvidia-smi topo -m"])
     run(monkeypatch, found, "--cluster", prod)
-    assert capsys.readouterr().out.splitlines() == [
-        "gpucluster:gpu.remapped_rows 7<8 GPUs (and 2 more)",
-        "gpu.vbios: GPUs: measured 7, expected 8 (configure)",
-        "gpu.remapped_rows: GPUs: measured 7, expected 8 (return to vendor)",
-        "gpu.idle_memory: GPUs: measured 7, expected 8 (drain; a job may be the cause)",
-        "not checked: gpu.topology: topology: nvidia-smi topo -m did not end within the budget of 8 s",
-        "slow: nvidia-smi topo -m",
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "gpucluster:gpu.remapped_rows 7<8 GPUs (and 2 more)"
+    assert [line.rpartition("(")[2] for line in lines[1:4]] == [
+        "configure)",
+        "return to vendor)",
+        "drain; a job may be the cause)",
     ]
+    assert lines[4].startswith("not checked: gpu.topology: ")
+    assert lines[5] == "slow: nvidia-smi topo -m"
     run(monkeypatch, result(SETTING), "--cluster", prod, "--context", "job")
     first = capsys.readouterr().out.splitlines()[0]
     assert first == "gpu01: gpucluster: OK: 2 checks judged, failed without a repair of the node: gpu.vbios"

@@ -390,6 +390,7 @@ def test_interrupt_has_no_traceback(
     assert capsys.readouterr().err == "gpucluster: error: interrupted\n"
 
 
+@pytest.mark.thorough
 def test_a_closed_pipe_has_no_traceback() -> None:
     command = f"set -o pipefail; '{sys.executable}' -m pytest_gpucluster schema | true"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=120)
