@@ -198,10 +198,8 @@ def test_nodes_that_were_given_back_are_waited_for_a_while(
     reported: list[str] = []
     monkeypatch.setattr("pytest_gpucluster.cluster.slurm.completing.time.monotonic", lambda: looks.now)
     slurm: Any = looks
-    assert (
-        sorted(completing.wait_completed(slurm, ["gpu01", "gpu02"], 10, reported.append, looks.sleep))
-        == let_go
-    )
+    found = completing.wait_completed(slurm, ["gpu01", "gpu02"], 10, reported.append, looks.sleep)
+    assert sorted(found) == let_go
     assert looks.now == slept
     assert reported == printed
 
