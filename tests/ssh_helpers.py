@@ -69,14 +69,7 @@ class Sshd:
             (self.folder / "known_hosts").write_text(f"[{HOST}]:{self.port} {self.host_key}\n")
             if os.geteuid() == 0:
                 Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
-            argv = [
-                str(SSHD),
-                "-D",
-                "-f",
-                str(self.folder / "sshd_config"),
-                "-E",
-                str(self.folder / "sshd.log"),
-            ]
+            argv = [str(SSHD), "-D", "-f", f"{self.folder}/sshd_config", "-E", f"{self.folder}/sshd.log"]
             self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True)
             deadline = time.monotonic() + 30
             while not self._listens():

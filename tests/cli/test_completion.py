@@ -31,6 +31,7 @@ def completed(line: str, folder: Path) -> list[str]:
     return [word.rstrip() for word in words.read_text().splitlines()]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("line", "words"),
     [
@@ -58,12 +59,6 @@ def test_request_of_a_shell_without_argcomplete_runs_nothing(
         cli.main(["profiles"])
     assert caught.value.code == 1
     assert capsys.readouterr() == ("", "")
-
-
-def test_nothing_is_imported_unless_a_shell_requests_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("_ARGCOMPLETE", raising=False)
-    monkeypatch.setitem(sys.modules, "argcomplete", None)
-    assert cli.main(["profiles"]) == 0
 
 
 def test_mark_of_global_completion_is_where_shells_search_it() -> None:

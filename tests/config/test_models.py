@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jsonschema
 import pytest
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.config import Cluster
 
+VALIDATOR = jsonschema.Draft202012Validator(json_schema.schema())
 EXAMPLES = sorted((ROOT / "examples" / "clusters").glob("*.yaml"))
 
 
@@ -43,33 +44,29 @@ def problem(load: Callable[[str | bytes], Cluster], content: str | bytes) -> str
     return message.rsplit("/", 1)[-1] if "prod.yaml" not in message else message[message.index("prod.yaml") :]
 
 
-def test_one_group_in_short(load: Callable[[str | bytes], Cluster]) -> None:
-    cluster = load("nodes: gpu[01-16]\nprofile: dgx-a100\n")
-    assert cluster.name == "prod"
-    assert len(cluster.groups) == 1
-    assert cluster.groups[0].names[::15] == ("gpu01", "gpu16")
-    assert cluster.groups[0].profile == config.load_profile("dgx-a100")
-    assert cluster.group_of("gpu07") is cluster.groups[0]
-    with pytest.raises(KeyError):
-        cluster.group_of("gpu17")
-
-
 def test_several_groups_with_their_own_profile_partition_and_thresholds(
-    load: Callable[[str | bytes], Cluster],
+    load: Callable[[str | bytes], Cluster], tmp_path: Path
 ) -> None:
+    (tmp_path / "mine.yaml").write_text("extends: dgx-1-v100\ngpu:\n  driver: 535*\n")
     cluster = load(
         """
 profile: dgx-a100
 thresholds: [{size: 1G, busbw: 2, source: site}]
 groups:
   - {nodes: "a[1-2]"}
+  - {nodes: c1, profile: {gpu: {count: 2, name: NVIDIA L4}}}
   - nodes: b1
     partition: old
-    profile: {extends: dgx-1-v100, gpu: {driver: '535*', count: 4}}
+    profile: {extends: ./mine.yaml, gpu: {count: 4}}
     thresholds: [{size: 1G, busbw: 1, source: group}]
 """
     )
-    first, second = cluster.groups
+    first, inline, second = cluster.groups
+    assert (inline.profile.name, inline.profile.gpu and inline.profile.gpu.count) == ("prod", 2)
+    assert cluster.group_of("a2") is first
+    with pytest.raises(KeyError):
+        cluster.group_of("a3")
+    assert load("nodes: cpu1").groups[0].profile == config.load_profile("generic")
     assert first.profile.name == "dgx-a100"
     assert [row.source for row in first.thresholds] == ["site"]
     assert (second.partition, second.profile.gpu and second.profile.gpu.driver) == ("old", "535*")
@@ -80,39 +77,19 @@ groups:
     assert second.profile.source.endswith("prod.yaml")
 
 
-def test_a_group_without_a_profile_demands_nothing_of_the_hardware(
-    load: Callable[[str | bytes], Cluster],
-) -> None:
-    assert load("nodes: cpu1").groups[0].profile == config.load_profile("generic")
-
-
-def test_an_inline_profile_needs_nothing_below_it(load: Callable[[str | bytes], Cluster]) -> None:
-    profile = load("nodes: a\nprofile: {gpu: {count: 2, name: NVIDIA L4}}").groups[0].profile
-    assert (profile.name, profile.gpu and profile.gpu.count) == ("prod", 2)
-
-
-def test_a_profile_file_is_found_beside_the_cluster_file(
+def test_mistakes_in_a_profile_file_are_reported(
     load: Callable[[str | bytes], Cluster], tmp_path: Path
 ) -> None:
-    (tmp_path / "mine.yaml").write_text("extends: h200-8\ngpu:\n  driver: 580.*\n")
-    profile = load("nodes: a\nprofile: ./mine.yaml").groups[0].profile
-    assert profile.gpu
-    assert (profile.gpu.driver, profile.gpu.count) == ("580.*", 8)
-
-
-def test_a_wrong_key_in_a_profile_file_is_reported_with_that_file(
-    load: Callable[[str | bytes], Cluster], tmp_path: Path
-) -> None:
-    (tmp_path / "mine.yaml").write_text("extends: h200-8\ngpu:\n  drivr: 580.*\n")
-    with pytest.raises(ConfigError, match=r"mine\.yaml:3: gpu\.drivr: unknown key; did you mean 'driver'\?"):
-        load("nodes: a\nprofile: ./mine.yaml")
-
-
-def test_profiles_that_extend_each_other_end(load: Callable[[str | bytes], Cluster], tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text("extends: ./b.yaml\n")
-    (tmp_path / "b.yaml").write_text("extends: ./a.yaml\n")
+    for name, text in (
+        ("a", "extends: ./b.yaml"),
+        ("b", "extends: ./a.yaml"),
+        ("c", "extends: h200-8\ngpu:\n  drivr: 580"),
+    ):
+        (tmp_path / f"{name}.yaml").write_text(f"{text}\n")
     with pytest.raises(ConfigError, match="in a circle"):
         load("nodes: a\nprofile: ./a.yaml")
+    with pytest.raises(ConfigError, match=r"c\.yaml:3: gpu\.drivr: unknown key; did you mean 'driver'\?"):
+        load("nodes: a\nprofile: ./c.yaml")
 
 
 def test_yaml_1_1_has_no_traps(load: Callable[[str | bytes], Cluster]) -> None:
@@ -164,7 +141,6 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
 
 WRONG: dict[str, tuple[str | bytes, str]] = {
     "empty": ("", "prod.yaml: is empty"),
-    "only a comment": ("# x\n", "prod.yaml: is empty"),
     "unknown key": ("nodez: a\n", "prod.yaml:1: nodez: unknown key; did you mean 'nodes'?"),
     "key of a section": (
         "nodes: a\npartition: b\n",
@@ -173,10 +149,6 @@ WRONG: dict[str, tuple[str | bytes, str]] = {
     "deep unknown key": (
         "nodes: a\nos:\n  mounts:\n    - path: /x\n      fstyp: nfs\n",
         "prod.yaml:5: os.mounts[0].fstyp: unknown key; did you mean 'fstype'?",
-    ),
-    "profile key": (
-        "nodes: a\nprofile:\n  extends: h200-8\n  gpu:\n    cout: 4\n",
-        "prod.yaml:5: profile.gpu.cout: unknown key; did you mean 'count'?",
     ),
     "profile key in a group": (
         "groups:\n - nodes: a\n - nodes: b\n   profile: {extends: h200-8, gpu: {count: many}}\n",
@@ -191,7 +163,6 @@ WRONG: dict[str, tuple[str | bytes, str]] = {
         "prod.yaml:2: profile: no profile is called 'dgx-a10'; did you mean",
     ),
     "wrong type": ("nodes: a\nsudo: maybe\n", "prod.yaml:2: sudo: must be true or false, not 'maybe'"),
-    "list for text": ("nodes: [a, b]\n", "prod.yaml:1: nodes: must be text, not a list"),
     "text for mapping": ("nodes: a\nslurm: x\n", "prod.yaml:2: slurm: must be a mapping, not 'x'"),
     "choice": (
         "nodes: a\nslurm: {scheduler: slrm}\n",
@@ -205,10 +176,6 @@ WRONG: dict[str, tuple[str | bytes, str]] = {
     "negative": (
         "nodes: a\nos: {hugepages: -1}\n",
         "prod.yaml:2: os.hugepages: must be greater than or equal to 0, not",
-    ),
-    "not a number": (
-        "nodes: a\nburnin: {max_temperature: nan}\n",
-        "prod.yaml:2: burnin.max_temperature: must be a finite number",
     ),
     "constant": (
         "nodes: a\nburnin: {beat: 3}\n",
@@ -236,7 +203,6 @@ WRONG: dict[str, tuple[str | bytes, str]] = {
     ),
     "tab": ("slurm:\n\tpartition: x\n", "prod.yaml:2: a tab stands where YAML wants spaces"),
     "no nodes": ("description: x\n", "prod.yaml:1: names no nodes: write"),
-    "no groups": ("groups: []\n", "prod.yaml:1: names no nodes: write"),
     "nodes and groups": (
         "nodes: a\ngroups: [{nodes: b}]\n",
         "prod.yaml:2: groups: 'nodes' at the top is for a single",
@@ -251,15 +217,12 @@ WRONG: dict[str, tuple[str | bytes, str]] = {
         "nodes: gpu[1-999999999]\n",
         "prod.yaml:1: nodes: hostlist 'gpu[1-999999999]' names 999999999",
     ),
-    "a list": ("- a\n", "prod.yaml:1: must be a mapping"),
     "plain text": ("hello\n", "prod.yaml:1: must be a mapping"),
     "two documents": ("nodes: a\n---\nnodes: b\n", "prod.yaml:2: a second document starts here"),
     "broken": ("nodes: a: b\n", "prod.yaml:1: not YAML: mapping values are not allowed here"),
-    "unclosed": ("nodes: [a\n", "prod.yaml:2: not YAML: "),
     "list as key": ("nodes: a\n? [x]\n: y\n", "prod.yaml:2: a key must be plain text"),
     "not UTF-8": (b"nodes: a\ncomment: \xe9\n", "prod.yaml:2: is not UTF-8 text (byte 0xe9)"),
     "binary": (bytes(range(128)), "prod.yaml:1: holds the character"),
-    "ELF": (b"\x7fELF\x02\x01\x01" + bytes(9), "prod.yaml:1: holds the character"),
     "code": (
         "nodes: !!python/object/apply:os.system [id]\n",
         "prod.yaml:1: nodes: the tag tag:yaml.org,2002:python",
@@ -269,7 +232,7 @@ WRONG: dict[str, tuple[str | bytes, str]] = {
         "nodes: a\nsettings: &a {x: *a}\n",
         "prod.yaml:2: settings.x: an alias points to what it stands in",
     ),
-    "too deep": ("settings: " + "[" * 5000, "prod.yaml: is nested too deeply"),
+    "too deep": ("settings: " + "[" * 1500, "prod.yaml: is nested too deeply"),
     "too large": ("# " + "x" * 2**20, "prod.yaml: is larger than 512 KiB"),
     "bad merge": ("nodes: a\n<<: x\n", "prod.yaml:2: <<: must be an alias of a mapping"),
 }
@@ -316,33 +279,6 @@ def test_the_working_folder_goes_before_the_users_before_the_built_in(home: Path
     assert config.cluster_names() == ("local", "sandbox")
 
 
-def test_an_unknown_cluster_lists_what_there_is_and_where_was_looked(home: Path) -> None:
-    put(home / "here/clusters", "production.yaml", "nodes: a\n")
-    with pytest.raises(ConfigError) as caught:
-        config.load_cluster("prodution")
-    message = str(caught.value)
-    for part in (
-        "did you mean 'production'?",
-        "local, production, sandbox",
-        "clusters",
-        str(home / "config"),
-    ):
-        assert part in message
-    assert "\n" not in message
-
-
-def test_sandbox_is_reserved(home: Path) -> None:
-    with pytest.raises(ConfigError, match="gpucluster sandbox up"):
-        config.load_cluster("sandbox")
-
-
-@pytest.mark.parametrize("name", ["", "  ", "a\nb", "x" * 300])
-def test_odd_names_are_no_trap(home: Path, name: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        config.load_cluster(name)
-    assert "\n" not in str(caught.value)
-
-
 def test_local_is_this_machine(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "gpu07.site.example")
     cluster = config.load_cluster("local", profile="h200-vm:4")
@@ -361,24 +297,21 @@ def test_a_profile_that_is_asked_for_replaces_every_groups(
         config.load_cluster(tmp_path / "prod.yaml", profile="dgx-h10")
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_examples_load_and_fit_the_schema(path: Path) -> None:
-    assert config.load_cluster(path).name == path.stem
-    validator().validate(yaml.safe_load(path.read_text()))
-
-
-def test_there_are_examples() -> None:
+def test_examples_load_and_fit_the_schema() -> None:
     assert [path.stem for path in EXAMPLES] == [
         "aws-g4dn",
         "dgx-a100-basepod",
         "k8s-h100",
         "v100-modules-conda",
     ]
-
-
-def validator(kind: Any = "cluster") -> jsonschema.protocols.Validator:
-    jsonschema.Draft202012Validator.check_schema(json_schema.schema(kind))
-    return jsonschema.Draft202012Validator(json_schema.schema(kind))
+    for path in EXAMPLES:
+        assert config.load_cluster(path).name == path.stem
+        VALIDATOR.validate(yaml.safe_load(path.read_text()))
+    for text in (
+        "environments: {x: {exports: {A: 1}}}",
+        "profile: {extends: h200-8, gpu: {driver: 580, count: 4}}",
+    ):
+        VALIDATOR.validate(yaml.safe_load(f"nodes: a\n{text}"))  # text needs no quotes
 
 
 @pytest.mark.parametrize(
@@ -398,14 +331,9 @@ def validator(kind: Any = "cluster") -> jsonschema.protocols.Validator:
 def test_the_schema_refuses_what_the_loader_refuses(
     load: Callable[[str | bytes], Cluster], wrong: str
 ) -> None:
-    assert not validator().is_valid(yaml.safe_load(wrong))
+    assert not VALIDATOR.is_valid(yaml.safe_load(wrong))
     with pytest.raises(ConfigError):
         load(wrong)
-
-
-def test_the_schema_takes_text_without_quotes() -> None:
-    validator().validate(yaml.safe_load("nodes: a\nenvironments: {x: {exports: {NCCL_IB_DISABLE: 1}}}"))
-    validator().validate(yaml.safe_load("nodes: a\nprofile: {extends: h200-8, gpu: {driver: 580, count: 4}}"))
 
 
 def test_a_check_is_stated_by_the_patterns_of_the_file(tmp_path: Path) -> None:

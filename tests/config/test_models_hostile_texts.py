@@ -89,6 +89,7 @@ def use(cluster: Cluster) -> None:
             ssh_connect._prepared(cluster.transport.host or "gpu01", reached, None)
 
 
+@pytest.mark.thorough
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(st.sampled_from(PLACES), st.sampled_from(ODD) | st.text(max_size=30))
 def test_text_of_each_key_is_refused_with_file_and_line_or_can_be_used(
@@ -97,6 +98,7 @@ def test_text_of_each_key_is_refused_with_file_and_line_or_can_be_used(
     check(tmp_path, place, text)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("text", "shown"),
     [

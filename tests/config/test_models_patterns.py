@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster import config, suites_path
+from pytest_gpucluster import config
 from pytest_gpucluster.config.models import Cluster, Group, Profile
 from pytest_gpucluster.core.check import CHECKS
 from pytest_gpucluster.core.errors import ConfigError
@@ -16,7 +16,6 @@ from pytest_gpucluster.core.registry import import_checks
 from pytest_gpucluster.plugin.options import (
     _CHECK,
     AfterCollection,
-    Unmatched,
     check_files,
     check_of_nodeid,
     names_in,
@@ -86,15 +85,11 @@ def test_a_pattern_that_matches_no_check_names_place_and_nearest(tmp_path: Path)
     assert refusal(tmp_path, cluster(required=["gpu.xid", wrong])) == f"cluster lab: required: {end}"
     assert refusal(tmp_path, cluster(not_applicable=[wrong], name="x")) == f"cluster x: not_applicable: {end}"
     assert refusal(tmp_path, cluster(absent={wrong: "why"})) == f"profile plain: absent: {end}"
-    assert refusal(tmp_path, cluster(name="y", absent={"gpu.zzz*": "w"})).startswith(
-        "profile plain: absent: 'gpu.zzz*' matches no check; the nearest is 'gpu."
-    )
-
-
-def test_even_what_is_like_nothing_has_a_nearest(tmp_path: Path) -> None:
-    assert refusal(tmp_path, cluster(required=["gpu.@@@@@@@@@@@@@@@@@@@@@@"])).endswith(
-        "; the nearest is 'gpu.*'"
-    )
+    odd = cluster(required=["gpu.@@@@@@@@@@@@@@@@@@@@@@"])
+    assert refusal(tmp_path, odd).endswith("; the nearest is 'gpu.*'")
+    plain = Profile(name="plain", description="of a test", source="none", required=("gpu.cout",))
+    lab = Cluster(name="lab", groups=(Group(nodes="gpu01", profile=plain),))
+    assert refusal(tmp_path, lab).startswith("profile plain: required: 'gpu.cout' matches no check")
 
 
 def test_the_hooks_look_before_items_are_deselected_and_need_no_xdist(tmp_path: Path) -> None:
@@ -108,29 +103,23 @@ def test_the_hooks_look_before_items_are_deselected_and_need_no_xdist(tmp_path: 
     manager.check_pending()  # raises for a hook that nobody specifies, unless it is optional
 
 
-def test_the_profile_s_own_required_is_judged_too(tmp_path: Path) -> None:
-    plain = Profile(name="plain", description="of a test", source="none", required=("gpu.cout",))
-    lab = Cluster(name="lab", groups=(Group(nodes="gpu01", profile=plain),))
-    assert refusal(tmp_path, lab) == (
-        "profile plain: required: 'gpu.cout' matches no check; the nearest is 'gpu.count'"
-    )
-
-
 def test_several_are_counted_and_a_suite_alone_gets_its_star(tmp_path: Path) -> None:
     assert refusal(tmp_path, cluster(required=["gpu", "gpu.no", "os.no"])) == (
         "cluster lab: required: 'gpu' matches no check (and 2 more); the nearest is 'gpu.*'"
     )
 
 
-@pytest.mark.parametrize("pattern", ["gpu.xid", "gpu.*", "*", "*.xid", "[gn]pu.x?d", "os.time_sync"])
+@pytest.mark.parametrize("pattern", ["gpu.xid", "gpu.*", "*.xid", "[gn]pu.x?d"])
 def test_a_pattern_of_a_shipped_check_is_known(tmp_path: Path, pattern: str) -> None:
     assert accepted(tmp_path, cluster(required=[pattern], not_applicable=[pattern], absent={pattern: "why"}))
 
 
-@pytest.mark.parametrize("name", config.profile_names())
-def test_patterns_of_shipped_profiles_match(tmp_path: Path, name: str) -> None:
-    lab = Cluster(name="lab", groups=(Group(nodes="gpu01", profile=config.load_profile(name)),))
-    assert accepted(tmp_path, lab)
+def test_patterns_of_shipped_profiles_match(tmp_path: Path) -> None:
+    groups = [
+        Group(nodes=f"gpu{at}", profile=config.load_profile(name))
+        for at, name in enumerate(config.profile_names())
+    ]
+    assert accepted(tmp_path, Cluster(name="lab", groups=tuple(groups)))
 
 
 @pytest.mark.parametrize(
@@ -140,8 +129,6 @@ def test_patterns_of_shipped_profiles_match(tmp_path: Path, name: str) -> None:
         ("a/b/c/test_site.py", "a"),
         ("a/b/c/test_site.py", "a/b/c/test_site.py::test_disk"),
         ("a/b/test_site.py", "elsewhere"),
-        ("a/test_site.py", "elsewhere/test_x.py"),
-        ("test_site.py", "elsewhere"),
     ],
 )
 def test_checks_of_a_site_are_known_where_a_run_finds_them(tmp_path: Path, where: str, asked: str) -> None:
@@ -149,14 +136,6 @@ def test_checks_of_a_site_are_known_where_a_run_finds_them(tmp_path: Path, where
     (tmp_path / where).write_text(SITE)
     lab = cluster(required=["site.disk", "site.imported", "site.made", "s*.d*"])
     assert accepted(tmp_path, lab, asked)
-
-
-def test_a_site_s_file_of_a_shipped_suite_s_name_adds_to_it(tmp_path: Path) -> None:
-    (tmp_path / "test_gpu.py").write_text(SITE)
-    assert accepted(tmp_path, cluster(required=["gpu.disk", "gpu.xid"]), ".")
-    assert "'gpu.disc' matches no check; the nearest is 'gpu.disk'" in refusal(
-        tmp_path, cluster(required=["gpu.disc"]), "."
-    )
 
 
 def test_folders_that_nobody_has_named_are_not_searched_to_their_end(tmp_path: Path) -> None:
@@ -183,17 +162,12 @@ def item(nodeid: str) -> Any:
 def test_checks_that_a_plugin_makes_are_known_after_the_collection(tmp_path: Path) -> None:
     items = [item("test_made.py::test_one"), item("test_made.py::test_two")]
     collected: Any = SimpleNamespace(testsfailed=0)
+    broken: Any = SimpleNamespace(testsfailed=1)  # a file that could not be imported may have the check
+    left(tmp_path, "made.one").pytest_collection_modifyitems(broken, [])
     left(tmp_path, "made.one", "mad?.*").pytest_collection_modifyitems(collected, items)
     with pytest.raises(pytest.UsageError) as caught:
         left(tmp_path, "made.one", "mode.two").pytest_collection_modifyitems(collected, items)
-    assert str(caught.value) == (
-        "cluster lab: required: 'mode.two' matches no check; the nearest is 'made.two'"
-    )
-
-
-def test_a_file_that_could_not_be_imported_may_have_the_check(tmp_path: Path) -> None:
-    broken: Any = SimpleNamespace(testsfailed=1)
-    left(tmp_path, "made.one").pytest_collection_modifyitems(broken, [])
+    assert "'mode.two' matches no check; the nearest is 'made.two'" in str(caught.value)
 
 
 def test_the_controller_of_xdist_looks_at_what_its_workers_collect(tmp_path: Path) -> None:
@@ -207,7 +181,6 @@ def test_the_controller_of_xdist_looks_at_what_its_workers_collect(tmp_path: Pat
     ("nodeid", "check"),
     [
         ("suites/gpu/test_gpu.py::test_xid[gpu01]", "gpu.xid"),
-        ("test_gpu.py::test_xid[a::b]", "gpu.xid"),
         ("test_gpu.py::TestAll::test_xid", "gpu.xid"),
         ("site.py::disk", "site.disk"),
     ],
@@ -222,13 +195,6 @@ def test_names_of_a_file(tmp_path: Path) -> None:
     assert sorted(names_in(path)) == ["site.disk", "site.imported", "site.made"]
     assert list(names_in(tmp_path / "none.py")) == []
     assert list(names_in(tmp_path)) == []
-
-
-def test_no_file_is_read_where_no_pattern_is_left() -> None:
-    nothing = Unmatched([])
-    nothing.read(Path(suites_path()).glob("test_*.py"))
-    assert nothing.names == set()
-    nothing.refuse([])
 
 
 def test_every_shipped_check_is_found_in_its_source() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import multiprocessing.connection
 import os
-import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -15,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster.cluster.channel import channel_server as relay
 from pytest_gpucluster.cluster.channel.channel import Channel, Fleet
 from pytest_gpucluster.cluster.channel.channel_server import FleetClient, FleetServer
 from pytest_gpucluster.core import run_mark as runmark
@@ -43,7 +40,7 @@ def test_a_client_is_a_channel(fleet: Fleet, server: FleetServer, tmp_path: Path
     assert client.nodes == ("here",)
     assert client.lost == {}
     command = f"echo x >>{tmp_path}/n; wc -l <{tmp_path}/n; echo e >&2; exit 3"
-    client.prefetch([(command, 9.0)])
+    client.prefetch([(command, 60.0)])
     answer = client.ask(command)["here"]
     assert (answer.out.strip(), answer.err, answer.rc) == ("1", "e\n", 3)
     assert fleet.ask(command)["here"] == answer
@@ -52,19 +49,15 @@ def test_a_client_is_a_channel(fleet: Fleet, server: FleetServer, tmp_path: Path
     client.close()
 
 
-def test_errors_cross_the_socket(server: FleetServer) -> None:
+def test_errors_cross_the_socket_and_only_methods_of_the_channel_can_be_called(server: FleetServer) -> None:
     client = FleetClient(*server.address)
     with pytest.raises(ValueError, match="gpu99 is no node of this channel"):
         client.ask_node("gpu99", "true")
     with pytest.raises(ValueError, match="NUL"):
         client.ask("\0")
-    assert client.ask("echo on")["here"].out == "on\n"
-
-
-def test_only_the_channels_methods(server: FleetServer) -> None:
-    client = FleetClient(*server.address)
     with pytest.raises(ValueError, match="the channel server has no '__class__'"):
         client._call("__class__")
+    assert client.ask("echo on")["here"].out == "on\n"
 
 
 WORKER = """
@@ -76,27 +69,27 @@ print(client.ask(sys.argv[3])["here"].out, flush=True)
 """
 
 
-def worker(server: FleetServer, command: str) -> subprocess.Popen[str]:
+def test_a_killed_worker_hurts_nobody(server: FleetServer, tmp_path: Path) -> None:
+    command = f"until [ -e {tmp_path}/go ]; do sleep 0.05; done; echo slow"
     argv = [sys.executable, "-c", WORKER, *server.address, command]
-    return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
-
-
-def test_a_killed_worker_hurts_nobody(server: FleetServer) -> None:
-    with worker(server, "sleep 2; echo slow") as doomed, worker(server, "sleep 2; echo slow") as other:
-        assert doomed.stdout is not None
-        assert other.stdout is not None
-        assert doomed.stdout.readline() == "up\n"
-        doomed.send_signal(signal.SIGKILL)
-        assert other.stdout.read() == "up\nslow\n\n"
+    workers = [subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    for worker in workers:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "up\n"
+    workers[0].kill()
+    workers[0].communicate()
+    (tmp_path / "go").touch()
+    assert workers[1].communicate()[0] == "slow\n\n"
     assert FleetClient(*server.address).ask("echo on")["here"].out == "on\n"
 
 
-def test_threads_of_a_worker_do_not_wait_for_each_other(server: FleetServer) -> None:
+def test_threads_of_a_worker_do_not_wait_for_each_other(server: FleetServer, tmp_path: Path) -> None:
     client = FleetClient(*server.address)
-    slow = threading.Thread(target=client.ask, args=("sleep 3",))
+    slow = threading.Thread(target=client.ask, args=(f"until [ -e {tmp_path}/go ]; do sleep 0.05; done",))
     slow.start()
     assert client.ask("echo quick")["here"].out == "quick\n"
     assert slow.is_alive()
+    (tmp_path / "go").touch()
     slow.join()
 
 
@@ -123,17 +116,16 @@ def test_private_and_nothing_left(fleet: Fleet) -> None:
 
 
 def test_a_long_folder_for_temporary_files_leaves_room_for_the_socket(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(runmark, "name_of_run", lambda suffix: f"gpucluster-{suffix}")
     room = 107 - len("/gpucluster-0123456789abcdef/s")
-    tmp_path = tmp_path.resolve()
-    longest, too_long = (str(tmp_path / "x").ljust(size, "x") for size in (room, room + 1))
-    for path in (longest, too_long):
-        Path(path).mkdir()
-    for usual, chosen in ((longest, longest), (too_long, "/tmp")):
-        monkeypatch.setattr(tempfile, "tempdir", usual)
-        place, name = relay._folder_of_run()
-        place.close()
-        assert str(place.path) == chosen
-        assert re.fullmatch("gpucluster-[0-9a-f]{16}", name)
+    for size, is_used in ((room, True), (room + 1, False)):
+        usual = tmp_path.resolve() / "x"
+        usual = Path(str(usual).ljust(size, "x"))
+        usual.mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(usual))
+        server = FleetServer(fleet)
+        chosen = Path(server.address[0]).parent.parent
+        server.close()
+        assert chosen == (usual if is_used else Path("/tmp"))

@@ -13,10 +13,9 @@ from plugin_helpers import TINY, Run, names, out_of_service, write_suites
 from sandbox_helpers import DEADLINE, environment, sandbox_folder
 from ssh_helpers import WHY_NOT as NO_SSHD
 
-from pytest_gpucluster import config, suites_path
+from pytest_gpucluster import suites_path
 from pytest_gpucluster.cluster.channel.over_ssh import settings_of
 from pytest_gpucluster.config.models import HostAddress, SshConfig
-from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.sandbox import Sandbox
 from slurm_sandbox import namespaces
 from slurm_sandbox.daemons import search_path
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NO_NODES = NO_SSHD or namespaces.why_not(search_path())
-needs_nodes = pytest.mark.skipif(bool(NO_NODES), reason=NO_NODES)
 ALTER = """
 def test_fresh(host, gpucluster_node):
     host.backend.fresh = True
@@ -68,21 +66,16 @@ def logins(box: Sandbox, node: str) -> int:
     return box.layout.log_file(f"sshd-{node}").read_text().count("Accepted publickey")
 
 
-@pytest.fixture(scope="module")
-def drained(box: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Run, dict[str, int]]]:
-    """All suites on two nodes of which Slurm gives away one, with a fault in the other."""
+@pytest.mark.thorough
+@pytest.mark.skipif(bool(NO_NODES), reason=NO_NODES)
+def test_a_drained_node_is_judged_as_the_others_over_one_connection(box: Sandbox, tmp_path: Path) -> None:
     box.fault("gpu_missing", "gpu02")
     before = {node: logins(box, node) for node in box.nodes}
     with out_of_service(box, "gpu02", "DRAIN", "bad cable"):
-        run = over_ssh(box, tmp_path_factory.mktemp("drained"), "-m", "os or gpu or fabric or slurm")
-    yield run, {node: logins(box, node) - before[node] for node in box.nodes}
+        run = over_ssh(box, tmp_path, "-m", "os or gpu or fabric or slurm")
     box.heal()
-
-
-@needs_nodes
-def test_a_drained_node_is_judged_as_the_others(drained: tuple[Run, dict[str, int]]) -> None:
-    run, _ = drained
     assert run.rc == 1, run.out + run.err
+    assert {node: logins(box, node) - before[node] for node in box.nodes} == {"gpu01": 1, "gpu02": 1}
     failed = names(run.outcomes, "failed")
     assert "test_count[gpu02]" in failed
     assert all("gpu02" in name for name in failed)
@@ -90,28 +83,17 @@ def test_a_drained_node_is_judged_as_the_others(drained: tuple[Run, dict[str, in
     passed = names(run.outcomes, "passed")
     assert {f"test_{what}[gpu0{n}]" for what in ("kernel", "names", "hca_count") for n in (1, 2)} <= {*passed}
     assert not names(run.outcomes, "error")
-
-
-@needs_nodes
-def test_what_needs_slurm_is_not_applicable_and_says_why(drained: tuple[Run, dict[str, int]]) -> None:
-    run, _ = drained
+    # what needs Slurm is not applicable, and says why
     ends = {n: end for n, end in run.outcomes.items() if "test_slurm.py" in n and "test_time_limit" not in n}
-    assert ends
     assert set(ends.values()) == {"not applicable"}
-    assert (
-        run.outcomes[next(name for name in run.outcomes if "test_limits[gpu01]" in name)] == "not applicable"
-    )
+    assert {end for name, end in run.outcomes.items() if "test_limits[gpu01]" in name} == {"not applicable"}
     case = next(case for name, case in run.cases.items() if "slurm" in name and case.result)
-    assert "the nodes are reached over SSH, without Slurm (access: ssh)" in case.result[0].message
+    assert "without Slurm (access: ssh)" in case.result[0].message
     assert run.event("finish")["processes"] == {}
 
 
-@needs_nodes
-def test_a_run_is_one_connection_a_node(drained: tuple[Run, dict[str, int]]) -> None:
-    assert drained[1] == {"gpu01": 1, "gpu02": 1}
-
-
-@needs_nodes
+@pytest.mark.thorough
+@pytest.mark.skipif(bool(NO_NODES), reason=NO_NODES)
 def test_workers_of_xdist_use_the_same_connections(box: Sandbox, tmp_path: Path) -> None:
     before = logins(box, "gpu01")
     run = over_ssh(box, tmp_path, "-n2", files={"test_tiny.py": TINY, "test_alter.py": ALTER})
@@ -119,8 +101,9 @@ def test_workers_of_xdist_use_the_same_connections(box: Sandbox, tmp_path: Path)
     assert logins(box, "gpu01") == before + 1
 
 
-@needs_nodes
-@pytest.mark.parametrize("options", [(), ("-k", "release"), ("-n2",)])
+@pytest.mark.thorough
+@pytest.mark.skipif(bool(NO_NODES), reason=NO_NODES)
+@pytest.mark.parametrize("options", [(), ("-n2",)])
 def test_an_inventory_names_the_nodes_and_one_that_is_away_is_not_available(
     box: Sandbox, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
@@ -145,7 +128,8 @@ def test_an_inventory_names_the_nodes_and_one_that_is_away_is_not_available(
     assert f"ssh to {namespaces.address(77)}: " in run.out
 
 
-@needs_nodes
+@pytest.mark.thorough
+@pytest.mark.skipif(bool(NO_NODES), reason=NO_NODES)
 def test_an_unknown_host_key_loses_the_node(box: Sandbox, tmp_path: Path) -> None:
     run = over_ssh(box, tmp_path, files={"test_tiny.py": TINY}, ssh={"known_hosts": "/dev/null"})
     assert run.rc == 1
@@ -153,79 +137,7 @@ def test_an_unknown_host_key_loses_the_node(box: Sandbox, tmp_path: Path) -> Non
     assert not [name for name in names(run.outcomes, "passed") if "release" in name]
 
 
-# --- inventories
-
-INI = """\
-[all]
-gpu[01:03] ansible_user=ops
-login01:2222 ansible_host=10.0.0.9
-[slurm-node]
-gpu[01:03]
-[slurm-node:vars]
-ansible_port=2022
-ansible_ssh_private_key_file=~/.ssh/ops
-"""
-YAML = """\
-all:
-  children:
-    gpu:
-      hosts:
-        gpu[1:2]:
-          ansible_host: 10.0.0.1
-          ansible_port: 2222
-"""
-
-
-def load(folder: Path, text: str, name: str = "hosts.ini", **keys: Any) -> config.Cluster:
-    (folder / name).write_text(text)
-    path = folder / "c.yaml"
-    path.write_text(json.dumps({"inventory": name, **keys}))
-    return config.load_cluster(path)
-
-
-def test_ini_inventory_gives_nodes_and_addresses(tmp_path: Path) -> None:
-    cluster = load(tmp_path, INI)
-    assert [group.nodes for group in cluster.groups] == ["gpu[01-03]"]
-    assert cluster.hosts["gpu02"] == HostAddress(host="gpu02", port=2022, user="ops", key_file="~/.ssh/ops")
-
-
-def test_yaml_inventory_gives_nodes_and_addresses(tmp_path: Path) -> None:
-    cluster = load(tmp_path, YAML, "hosts.yaml")
-    assert cluster.groups[0].names == ("gpu1", "gpu2")
-    assert cluster.hosts["gpu1"] == HostAddress(host="10.0.0.1", port=2222)
-
-
-def test_a_group_is_chosen_and_nodes_go_before_the_inventory(tmp_path: Path) -> None:
-    assert "login01" in load(tmp_path, INI, inventory_group="all").groups[0].names
-    assert load(tmp_path, INI, inventory_group="all").hosts["login01"].port == 2222
-    cluster = load(tmp_path, INI, nodes="gpu[01-02]")
-    assert cluster.groups[0].names == ("gpu01", "gpu02")
-    assert cluster.hosts["gpu01"].user == "ops"
-
-
-@pytest.mark.parametrize(
-    ("text", "keys", "words"),
-    [
-        (INI, {"inventory_group": "nobody"}, "has no hosts in group nobody (there are: all, slurm-node)"),
-        ("", {}, "has no hosts in group all"),
-        ("gpu01 ansible_port=ssh\n", {}, "ansible_port must be a port, not ssh"),
-        ("gpu01 ansible_port=99999\n", {}, "ansible_port must be a port"),
-        ("a;reboot\n", {}, "inventory: names no nodes as Slurm does"),
-    ],
-)
-def test_an_inventory_that_cannot_work_is_one_line(
-    tmp_path: Path, text: str, keys: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load(tmp_path, text, **keys)
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_missing_inventory_is_named(tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text("inventory: none.ini\n")
-    with pytest.raises(ConfigError, match=r"none\.ini: there is no such file"):
-        config.load_cluster(tmp_path / "c.yaml")
+# --- addresses; what an inventory holds: tests/config/test_loader.py
 
 
 def test_what_an_inventory_says_of_a_node_goes_before_the_cluster_file() -> None:

@@ -33,11 +33,8 @@ def frame(text: bytes) -> Frame:
     return found
 
 
-def test_plain_command_travels_as_it_is() -> None:
+def test_a_request_names_command_tasks_and_limits() -> None:
     assert request(7, None, 30, 99, "echo 'a  b' | wc") == b"7 * 30 99 p echo 'a  b' | wc|\n"
-
-
-def test_nodes_are_recognised_by_task_number() -> None:
     assert request(7, [0, 12], 1, 2, "x") == b"7 ,0,12, 1 2 p x|\n"
     assert request(0, [], 1, 2, "").startswith(b"0 ,, ")
 
@@ -50,10 +47,8 @@ def test_any_command_is_one_line_of_ascii(command: str) -> None:
     assert line.isascii()
     form, code = line[:-2].split(b" ", 5)[4:]
     if form == b"b":
-        printed = subprocess.run(["printf", "%b", code], capture_output=True, check=True).stdout
-        assert printed == command.encode()
-    else:
-        assert code == command.encode()
+        code = subprocess.run(["printf", "%b", code], capture_output=True, check=True).stdout
+    assert code == command.encode()
 
 
 def test_label_of_srun() -> None:
@@ -91,20 +86,12 @@ def test_stream_of_any_bytes(data: bytes, coder: bytes) -> None:
     assert (stream.damage, stream.truncated) == ("", False)
 
 
-@pytest.mark.parametrize("lost", [0, 1, 2])
-def test_a_lost_piece_is_noticed(lost: int) -> None:
+@pytest.mark.parametrize("pieces", [[b"1 o 1 4 YWJj"], [b"1 o 0 4 YWJj"], [b"1 o 0 8 YWJj", b"1 o 1 4 YWJj"]])
+def test_a_piece_that_is_lost_or_cut_is_noticed(pieces: list[bytes]) -> None:
     stream = Stream()
-    for number in range(3):
-        if number != lost:
-            stream.add(frame(b"1 o %d 4 YWJj" % number), 3000)
-    stream.end(frame(b"1 O 3 0"))
-    assert stream.damage
-
-
-def test_a_cut_piece_is_noticed() -> None:
-    stream = Stream()
-    stream.add(frame(b"1 o 0 8 YWJj"), 3000)
-    stream.end(frame(b"1 O 1 0"))
+    for piece in pieces:
+        stream.add(frame(piece), 3000)
+    stream.end(frame(b"1 O 2 0"))
     assert stream.damage
 
 
@@ -123,28 +110,26 @@ def test_undecodable_output_is_an_error() -> None:
         stream.data(BASE64, 99)
 
 
-# recorded from srun 22.05.8, the last two from its source (src/api/step_launch.c, src/srun/libsrun/launch.c)
-@pytest.mark.parametrize(
-    ("line", "nodes", "tasks", "why"),
-    [
-        ("srun: error: gpu02: task 1: Killed", "gpu02", "1", "Killed"),
-        ("srun: error: gpu[01-03]: tasks 0-2: Exited with exit code 9", "gpu[01-03]", "0-2", "Exited with exit code 9"),
-        ("srun: error: Node failure on gpu03", "gpu03", "", "Node failure"),
-        (
-            "srun: error: Task launch for StepId=5.0 failed on node gpu04: Communication connection failure",
-            "gpu04", "", "Communication connection failure",
-        ),
-    ],
-)  # fmt: skip
-def test_what_srun_says_of_ended_tasks(line: str, nodes: str, tasks: str, why: str) -> None:
-    reported = ending(line)
-    assert reported is not None
-    assert (reported.nodes, reported.tasks, reported.why) == (nodes, tasks, why)
+# recorded from srun 22.05.8, two from its source (src/api/step_launch.c, src/srun/libsrun/launch.c)
+KILLED = "srun: error: gpu02: task 1: Killed"
+ENDINGS = {
+    KILLED: ("gpu02", "1", "Killed"),
+    "srun: error: gpu[01-03]: tasks 0-2: Exited with exit code 9": (
+        *("gpu[01-03]", "0-2", "Exited with exit code 9"),
+    ),
+    "srun: error: Node failure on gpu03": ("gpu03", "", "Node failure"),
+    "srun: error: Task launch for StepId=5.0 failed on node gpu04: Communication connection failure": (
+        *("gpu04", "", "Communication connection failure"),
+    ),
+    "srun: cluster configuration lacks support for cpu binding": None,
+    "srun: Job step aborted: Waiting up to 4 seconds for job step to finish.": None,
+}
 
 
-def test_other_lines_of_srun_end_nothing() -> None:
-    assert ending("srun: cluster configuration lacks support for cpu binding") is None
-    assert ending("srun: Job step aborted: Waiting up to 4 seconds for job step to finish.") is None
+@pytest.mark.parametrize("line", ENDINGS)
+def test_what_srun_says_of_ended_tasks(line: str) -> None:
+    found = ending(line)
+    assert (found and (found.nodes, found.tasks, found.why)) == ENDINGS[line]
 
 
 def test_task_lists() -> None:
@@ -159,20 +144,17 @@ def test_agent_travels_without_comments() -> None:
     assert "while IFS=' ' read -r id" in source
 
 
+STEP = "slurmstepd-gpu01: error: *** STEP 7.0 ON gpu01 CANCELLED AT 2026-11-21T06:58:04"
+
+
 @pytest.mark.parametrize(
     ("line", "reported"),
     [
-        ("slurmstepd-gpu01: error: *** STEP 7.0 ON gpu01 CANCELLED AT 2026-11-21T06:58:04 ***", True),
-        (
-            "slurmstepd: error: *** STEP 7.0 ON gpu01 CANCELLED AT 2026-11-21T06:58:04 DUE TO TIME LIMIT ***",
-            True,
-        ),
-        (
-            "slurmstepd: error: *** STEP 7.0 ON gpu01 CANCELLED AT 2026-11-21T06:58:04 DUE TO NODE FAILURE",
-            False,
-        ),
+        (f"{STEP} ***", True),
+        (f"{STEP} DUE TO TIME LIMIT ***", True),
+        (f"{STEP} DUE TO NODE FAILURE", False),
         ("srun: Job step aborted: Waiting up to 32 seconds for job step to finish.", True),
-        ("srun: error: gpu02: task 1: Killed", False),
+        (KILLED, False),
     ],
 )
 def test_who_ended_the_step(line: str, *, reported: bool) -> None:

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.sandbox import Sandbox
 
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.thorough,
+]
 
 OWNER = """
 import sys, time

@@ -91,14 +91,11 @@ def test_a_partition_that_allows_it_is_not_in_the_way(printed: str) -> None:
     ("reason", "in_vain"),
     [
         ("QOSMaxNodePerJobLimit", True),
-        ("QOSMaxWallDurationPerJobLimit", True),
         ("AssocMaxNodePerJobLimit", True),
-        ("QOSMaxGRESPerJob", True),
         ("QOSMinGRES", True),
         ("AccountNotAllowed", True),
         ("PartitionTimeLimit", True),
         ("QOSMaxJobsPerUserLimit", False),  # theirs may end
-        ("QOSGrpNodeLimit", False),
         ("AssocGrpGRES", False),
         ("Resources", False),
         ("PartitionDown", False),
@@ -117,6 +114,7 @@ def test_a_job_submit_plugin_that_refuses_is_named() -> None:
     assert advice(printed) == "", "no job_submit plugin was ever asked"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("setting", "back", "reported"),
     [
@@ -166,6 +164,7 @@ def test_after(gpucluster_node):
 """
 
 
+@pytest.mark.thorough
 def test_a_run_whose_job_is_cancelled_says_so_in_slurms_words(sandbox: Sandbox, tmp_path: Path) -> None:
     run = run_pytest(tmp_path, on(sandbox), "--nodes=gpu[01-02]", files={"test_ending.py": ENDING})
     assert run.rc == 1
@@ -189,9 +188,3 @@ def test_how_a_job_ended_is_reported_only_where_it_explains_something() -> None:
     assert end_explanation("PREEMPTED").startswith("PREEMPTED: a job of higher priority")
     assert end_explanation("TIMEOUT").endswith("--time or slurm.time")
     assert end_explanation("COMPLETED") == end_explanation("") == ""
-
-
-def test_a_check_of_batch_jobs_alone_gets_its_jobs(sandbox: Sandbox, tmp_path: Path) -> None:
-    """A failure says `rerun: pytest ...::test_array`, which has to do again what failed."""
-    run = run_pytest(tmp_path, on(sandbox), "-k", "array", where=(str(SUITES / "slurm" / "test_slurm.py"),))
-    assert names(run.outcomes, "passed") == ["test_array"]

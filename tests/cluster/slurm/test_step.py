@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import MagicMock
 
 import pytest
+from counter_examples import PASSED
+from judged import judged
 
 from pytest_gpucluster.cluster.environment import login_lines
 from pytest_gpucluster.cluster.slurm import step
 from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
 from pytest_gpucluster.cluster.slurm.client import Slurm
-from pytest_gpucluster.cluster.slurm.inventory import PartitionInfo
 from pytest_gpucluster.cluster.slurm.result import StepResult, TaskResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step, srun_endings
 from pytest_gpucluster.cluster.transport import LocalTransport, kill_group
-from pytest_gpucluster.config.models import EnvironmentConfig, JobLimits, SlurmConfig
-from pytest_gpucluster.core.check import Outcome
+from pytest_gpucluster.config.models import EnvironmentConfig, SlurmConfig
 from pytest_gpucluster.core.errors import StepCancelled, StepError, StepTimeout
 from pytest_gpucluster.core.probe import last_line
-from pytest_gpucluster.core.units import cpu_list
 from pytest_gpucluster.kit.container import containers
 from pytest_gpucluster.kit.framework import framework_step
 from pytest_gpucluster.kit.framework.framework_config import FrameworkConfig
@@ -35,7 +33,6 @@ from pytest_gpucluster.suites.slurm import diagnostic_step as diagnostic
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pytest_gpucluster.core.check import Verdict
     from pytest_gpucluster.sandbox import Sandbox
 
 NODES = ("gpu01", "gpu02")
@@ -75,6 +72,7 @@ def test_a_task_outside_of_a_container_begins_with_what_a_login_sets(image: str 
     assert (env["LANG"], env["A"]) == ("C.UTF-8", "1")
 
 
+@pytest.mark.thorough
 def test_every_task_is_distinguished(held: Allocation) -> None:
     script = """
     echo out $SLURM_PROCID "$V"; printf open; echo err >&2; printf e >&2
@@ -93,19 +91,17 @@ def test_every_task_is_distinguished(held: Allocation) -> None:
     assert "--jobid" not in result.command
 
 
-def test_long_lines_stay_whole(held: Allocation) -> None:
+@pytest.mark.thorough
+def test_long_lines_stay_whole_and_output_is_capped(held: Allocation) -> None:
     sizes = (1023, 1024, 1025, 2048, 5000)
-    script = "".join(f"head -c {size} /dev/zero | tr '\\0' x; echo; " for size in sizes)
-    for task in _run(held, script).tasks:
-        assert tuple(map(len, task.stdout.splitlines())) == sizes
+    script = "cat; " + "".join(f"head -c {size} /dev/zero | tr '\\0' x; echo; " for size in sizes)
+    for task in _run(held, script, input=b"hello\n").tasks:
+        assert tuple(map(len, task.stdout.splitlines())) == (5, *sizes)
+    for task in _run(held, script, cap=2000).tasks:
+        assert (task.truncated, len(task.stdout), task.rc) == (True, 2000, 0)
 
 
-def test_input_reaches_every_task_and_output_is_capped(held: Allocation) -> None:
-    result = _run(held, "cat; head -c 9000 /dev/zero | tr '\\0' x", input=b"hello\n", cap=2000)
-    assert [task.stdout[:6] for task in result.tasks] == ["hello\n"] * 2
-    assert all(task.truncated and len(task.stdout) == 2000 and task.rc == 0 for task in result.tasks)
-
-
+@pytest.mark.thorough
 def test_a_deadline_names_who_had_not_ended(held: Allocation) -> None:
     script = 'trap "" TERM; echo partial; [ $SLURM_PROCID = 1 ] && sleep 300; exit 0'
     with pytest.raises(StepTimeout, match=r"1 of 2 tasks did not end, on gpu02: task 1") as caught:
@@ -115,6 +111,7 @@ def test_a_deadline_names_who_had_not_ended(held: Allocation) -> None:
     assert _run(held, "true").ok  # the nodes are free again
 
 
+@pytest.mark.thorough
 def test_a_node_that_starts_no_task_is_not_waited_for_as_long_as_the_step_may_take(
     held: Allocation, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +123,7 @@ def test_a_node_that_starts_no_task_is_not_waited_for_as_long_as_the_step_may_ta
     assert caught.value.unended == {}
 
 
+@pytest.mark.thorough
 def test_a_step_that_has_printed_enough_is_not_waited_for(
     held: Allocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,12 +134,14 @@ def test_a_step_that_has_printed_enough_is_not_waited_for(
     assert caught.value.unended == {1: "gpu02"}
 
 
+@pytest.mark.thorough
 def test_a_step_that_cannot_start_is_one_line(held: Allocation) -> None:
     with pytest.raises(StepError, match=r"no task started.*mpi/nosuch") as caught:
         _run(held, "true", mpi="nosuch")
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.thorough
 def test_a_missing_module_ends_the_task(held: Allocation) -> None:
     result = _run(held, "echo ran", environment=EnvironmentConfig(modules=("nosuch/1.0",)))
     assert [task.rc for task in result.tasks] == [1, 1]
@@ -149,16 +149,10 @@ def test_a_missing_module_ends_the_task(held: Allocation) -> None:
     assert "module load nosuch/1.0: failed" in result.tasks[0].stderr
 
 
-def test_a_command_that_is_not_there_is_the_same_message_in_each_step(held: Allocation) -> None:
-    results = [run_step(held.slurm, held, StepRequest(("gpucluster-nowhere",))) for _ in range(2)]
-    messages = {last_line(task.stderr) for result in results for task in result.tasks}
-    assert messages == {"gpucluster-nowhere: command not found"}
-
-
-def test_the_environment_of_the_cluster_file(held: Allocation) -> None:
-    environment = EnvironmentConfig(exports={"A": "1,2", "B": "x"})
-    result = _run(held, "echo $A $B", environment=environment, env={"B": "mine"})
-    assert [task.stdout for task in result.tasks] == ["1,2 mine\n"] * 2
+@pytest.mark.thorough
+def test_a_command_that_is_not_there_is_named(held: Allocation) -> None:
+    result = run_step(held.slurm, held, StepRequest(("gpucluster-nowhere",)))
+    assert {last_line(task.stderr) for task in result.tasks} == {"gpucluster-nowhere: command not found"}
 
 
 def test_what_srun_says_of_endings() -> None:
@@ -175,6 +169,7 @@ def test_what_srun_says_of_endings() -> None:
     ]
 
 
+@pytest.mark.thorough
 def test_diagnostic_step_and_jobs(sandbox: Sandbox) -> None:
     slurm = Slurm(LocalTransport(sandbox.env))
     jobs = diagnostic.submit_jobs(slurm, SlurmConfig())
@@ -187,110 +182,21 @@ def test_diagnostic_step_and_jobs(sandbox: Sandbox) -> None:
     finally:
         slurm.run("scancel", "--quiet", jobs.array, jobs.dependent)  # requeued, it would wait for minutes
     assert sorted(found) == list(NODES)
+    judges = (checks.step, checks.output, checks.environment, checks.exit_code, checks.signal)
     for one in found.values():
         assert len(one.tasks) == 8
-        for judge in DIAGNOSTIC_CHECKS:
-            verdict = judge(one)
-            assert verdict.outcome is Outcome.PASSED, verdict
+        for judge in (*judges, checks.gpu_binding, checks.cpu_affinity):
+            assert judged(judge(one)) == (PASSED, [])
     for judge_jobs in (checks.array, checks.dependency, checks.requeue, checks.begin):
-        assert judge_jobs(facts).outcome is Outcome.PASSED, facts
-    assert checks.job_start(facts, 60).outcome is Outcome.PASSED
+        assert judged(judge_jobs(facts)) == (PASSED, [])
     assert facts.ended
-    assert not replace(facts, records={}).ended
-    assert started <= 12, (
-        slurm.transport.started
-    )  # 8 where Slurm starts the jobs at once; never one per check or node
-
-
-DIAGNOSTIC_CHECKS: tuple[Callable[[diagnostic.NodeDiagnostic], Verdict], ...] = (
-    checks.step,
-    checks.output,
-    checks.environment,
-    checks.exit_code,
-    checks.signal,
-    checks.gpu_binding,
-    checks.cpu_affinity,
-)
-TASKS = tuple(
-    diagnostic.DiagnosticTask(
-        i,
-        i,
-        4,
-        str(i),
-        str(i),
-        (),
-        "tok",
-        stderr_arrived=True,
-        rc=rc,
-        signal=sig,
-        cpus=cpu_list(str(i)),
-        online=64,
-    )
-    for i, (rc, sig) in enumerate(((7, None), (137, 9), (0, None), (0, None)))
-)
-GOOD = diagnostic.NodeDiagnostic(
-    "gpu01", 4, 4, shared=False, token="tok", tasks=TASKS, seconds=0.1, command="srun"
-)
-
-
-def _with(index: int, **change: Any) -> diagnostic.NodeDiagnostic:
-    tasks = list(TASKS)
-    tasks[index] = replace(tasks[index], **change)
-    return replace(GOOD, tasks=tuple(tasks))
-
-
-@pytest.mark.parametrize(
-    ("bad", "name"),
-    [
-        (replace(GOOD, tasks=TASKS[:3]), {"slurm.step", "slurm.output"}),
-        (_with(2, stderr_arrived=False), {"slurm.output"}),
-        (_with(2, token="other"), {"slurm.environment"}),
-        (_with(0, rc=0), {"slurm.exit_code"}),
-        (_with(3, rc=1), {"slurm.exit_code"}),
-        (_with(1, signal=None), {"slurm.signal"}),
-        (_with(3, visible="2"), {"slurm.gpu_binding"}),
-        (_with(3, visible="0,1,2,3"), {"slurm.gpu_binding"}),
-        (_with(3, visible="unset"), {"slurm.gpu_binding"}),
-        (_with(3, cpus=cpu_list("0")), {"slurm.cpu_affinity"}),
-        (GOOD, set()),
-    ],
-)
-def test_each_deviation_is_found_by_its_check(bad: diagnostic.NodeDiagnostic, name: set[str]) -> None:
-    failed = {v.check for judge in DIAGNOSTIC_CHECKS if (v := judge(bad)).outcome is Outcome.FAILED}
-    assert failed == name
-
-
-def test_tasks_share_cpus_only_where_there_are_too_few() -> None:
-    def sharing(text: str, online: int) -> diagnostic.NodeDiagnostic:
-        return replace(GOOD, tasks=tuple(replace(task, cpus=cpu_list(text), online=online) for task in TASKS))
-
-    (finding,) = checks.cpu_affinity(sharing("0", 64)).findings
-    assert (finding.part, finding.measured) == ("CPUs of 4 tasks", "1 (CPU 0)")
-    for text, online in (("0-63", 64), ("0-1", 2), ("2,8-10", 64)):
-        assert checks.cpu_affinity(sharing(text, online)).outcome is Outcome.PASSED
-    assert checks.cpu_affinity(sharing("", 64)).outcome is Outcome.NOT_CHECKED
+    # 8 where Slurm starts the jobs at once; never one per check or node
+    assert started <= 12, slurm.transport.started
 
 
 def test_a_payload_s_source_stays_out_of_messages() -> None:
     assert step._shorten("srun python3 -c '# one\n# two'") == "srun python3 -c '# one..."
     assert step._shorten("srun true") == "srun true"
-
-
-def test_hidden_devices_are_recognised_by_what_opens() -> None:
-    tasks = tuple(replace(task, visible="0", openable=(str(task.rank),)) for task in TASKS)
-    assert checks.gpu_binding(replace(GOOD, tasks=tasks)).outcome is Outcome.PASSED
-
-
-def test_limits() -> None:
-    there = {"batch": PartitionInfo("batch", "UP", max_time=7200, max_nodes=None)}
-    assert checks.limits(there, {}).outcome is Outcome.NOT_APPLICABLE
-    assert checks.limits(there, {"batch": JobLimits(max_time=7200)}).outcome is Outcome.PASSED
-    verdict = checks.limits(there, {"batch": JobLimits(max_time=3600, max_nodes=4), "x": JobLimits()})
-    assert [finding.part for finding in verdict.findings] == [
-        "MaxTime of partition batch",
-        "MaxNodes of partition batch",
-        "partition x",
-    ]
 
 
 def _timed_out(reported: dict[str, int]) -> Any:
@@ -316,7 +222,6 @@ def test_a_diagnostic_step_out_of_time_accuses_a_few_nodes_or_none(monkeypatch: 
     found = diagnostic.run_diagnostic(slurm, held, {})
     assert [one.node for one in found.values() if one.problem] == ["gpu02"]
     assert found["gpu02"].problem.startswith("1 of 2 tasks of the step reported: srun: cancelled")
-    assert checks.output(found["gpu02"]).outcome is Outcome.NOT_CHECKED
     monkeypatch.setattr(diagnostic, "run_step", _timed_out({"gpu01": 2, "gpu02": 1}))
     with pytest.raises(StepTimeout):  # the machine is slow: an error, and no verdict on two of three nodes
         diagnostic.run_diagnostic(slurm, held, {})
@@ -360,6 +265,7 @@ begin 0; sleep 1.5; begin 1; sleep 5
 """
 
 
+@pytest.mark.thorough
 def test_a_node_that_begins_late_but_begins_costs_the_step_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step, "STRAGGLER", 5.0)
     monkeypatch.setattr(step, "STRAGGLER_FACTOR", 0.0)

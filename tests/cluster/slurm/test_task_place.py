@@ -153,6 +153,7 @@ def held() -> Iterator[tuple[Sandbox, Allocation]]:
             yield sandbox, allocation
 
 
+@pytest.mark.thorough
 def test_a_step_proves_its_container(held: tuple[Sandbox, Allocation], tmp_path: Path) -> None:
     sandbox, allocation = held
     sqsh = str(sandbox.layout.root / "images" / "sandbox.sqsh")
@@ -201,6 +202,7 @@ def test_a_step_proves_its_container(held: tuple[Sandbox, Allocation], tmp_path:
     assert run_step(allocation.slurm, allocation, StepRequest(("true",), environment=stated)).ok
 
 
+@pytest.mark.thorough
 def test_a_step_with_other_numbers_of_tasks_is_no_result(held: tuple[Sandbox, Allocation]) -> None:
     _, allocation = held
     request = StepRequest(("true",), nodes=NODES, ntasks_per_node=2)
@@ -210,6 +212,7 @@ def test_a_step_with_other_numbers_of_tasks_is_no_result(held: tuple[Sandbox, Al
         run_step(allocation.slurm, allocation, replace(request, environment=environment))
 
 
+@pytest.mark.thorough
 def test_a_task_on_the_host_is_no_result(held: tuple[Sandbox, Allocation]) -> None:
     sandbox, allocation = held
     sqsh = str(sandbox.layout.root / "images" / "sandbox.sqsh")

@@ -14,23 +14,16 @@ from pytest_gpucluster.cluster.transport import LocalTransport, kill_group
 from pytest_gpucluster.core.errors import TransportError
 
 
-def test_run_returns_what_came_out() -> None:
-    transport = LocalTransport({"GIVEN": "a b"})
-    done = transport.run(
-        ["sh", "-c", 'cat; echo "$GIVEN $MORE"; echo bad >&2; exit 3'],
-        timeout=20,
-        input="in\n",
-        env={"MORE": "x,y"},
-    )
-    assert (done.rc, done.stdout, done.stderr) == (3, "in\na b x,y\n", "bad\n")
-
-
-def test_none_takes_a_variable_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_returns_what_came_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_NTASKS", "7")
-    done = LocalTransport().run(
-        ["sh", "-c", "echo ${SLURM_NTASKS-gone}"], timeout=20, env={"SLURM_NTASKS": None}
+    script = 'cat; echo "$GIVEN $MORE ${SLURM_NTASKS-gone}"; printf "%s|" "$@"; echo bad >&2; exit 3'
+    done = LocalTransport({"GIVEN": "a b"}).run(
+        ["sh", "-c", script, "sh", "$HOME", "a;b", "* 'q'"],
+        timeout=60,
+        input="in\n",
+        env={"MORE": "x,y", "SLURM_NTASKS": None},
     )
-    assert done.stdout == "gone\n"
+    assert (done.rc, done.stdout, done.stderr) == (3, "in\na b x,y gone\n$HOME|a;b|* 'q'|", "bad\n")
 
 
 def test_a_path_for_the_tasks_does_not_choose_another_srun(tmp_path: Path) -> None:
@@ -42,26 +35,17 @@ def test_a_path_for_the_tasks_does_not_choose_another_srun(tmp_path: Path) -> No
         program.chmod(0o755)
     transport = LocalTransport({"PATH": f"{tmp_path}/site:/usr/bin:/bin"})
     for path in (f"{tmp_path}/tasks:/bin", "/bin"):
-        assert transport.run(["srun"], timeout=10, env={"PATH": path}).stdout == f"site {path}\n"
+        assert transport.run(["srun"], timeout=60, env={"PATH": path}).stdout == f"site {path}\n"
     (tmp_path / "tasks" / "srun").rename(tmp_path / "tasks" / "python-of-the-tasks")
     env = {"PATH": f"{tmp_path}/tasks:/bin"}
-    reported = transport.run(["python-of-the-tasks"], timeout=10, env=env).stdout
+    reported = transport.run(["python-of-the-tasks"], timeout=60, env=env).stdout
     assert reported.startswith("tasks "), "other programs are chosen by it"
-
-
-def test_no_shell_reads_the_words() -> None:
-    done = LocalTransport().run(["printf", "%s|", "$HOME", "a;b", "* 'q'"], timeout=20)
-    assert done.stdout == "$HOME|a;b|* 'q'|"
 
 
 def test_a_missing_slurm_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(TransportError) as caught:
-        LocalTransport().run(["srun", "true"], timeout=20)
-    assert str(caught.value) == (
-        "srun: not found on this machine: install Slurm's client tools, "
-        "or name a login node under transport in the cluster file"
-    )
+    with pytest.raises(TransportError, match="install Slurm's client tools"):
+        LocalTransport().run(["srun", "true"], timeout=60)
 
 
 def test_a_program_without_permission_is_named(tmp_path: Path) -> None:
@@ -73,22 +57,22 @@ def test_a_program_without_permission_is_named(tmp_path: Path) -> None:
 
 def test_the_whole_group_dies_at_the_deadline(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
-    with pytest.raises(TransportError, match="not finished after 5 s"):
-        LocalTransport().run(["sh", "-c", f"sleep 300 & echo $! > {pid_file}; wait"], timeout=5)
+    with pytest.raises(TransportError, match="not finished after"):
+        LocalTransport().run(["sh", "-c", f"sleep 300 & echo $! > {pid_file}; wait"], timeout=0.5)
     pid = int(pid_file.read_text())
-    wait_for(lambda: not _alive(pid), "the grandchild has ended too")
+    wait_for(lambda: not alive(pid), "the grandchild has ended too")
 
 
 def test_starts_are_counted_by_basename() -> None:
     transport = LocalTransport()
-    transport.run(["/bin/true"], timeout=20)
+    transport.run(["/bin/true"], timeout=60)
     process = transport.spawn(["true"])
-    process.wait(20)
+    process.wait(60)
     kill_group(process)
     assert transport.started == {"true": 2}
 
 
-def _alive(pid: int) -> bool:
+def alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -113,7 +97,7 @@ class Slow(LocalTransport):
 
     def spawn(self, argv, *, env=None):
         process = super().spawn(argv, env=env)
-        time.sleep(0.5)
+        time.sleep(0.1)
         return process
 
 command = ["sh", "-c", "echo $$ > {note}.new; mv {note}.new {note}; exec sleep 1000"]
@@ -122,4 +106,4 @@ while not Path({str(note)!r}).exists():
     time.sleep(0.01)
 '''
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
-    assert not _alive(int(note.read_text()))
+    assert not alive(int(note.read_text()))
