@@ -31,131 +31,123 @@ from pytest_gpucluster.kit.framework.payload_result import (
     last_stderr_line,
     most_common,
     read_facts,
-    signal_name,
 )
 from pytest_gpucluster.kit.mpi.mpi_errors import with_software_cause
 
 FINDING = Finding("GPU 1", "7", "8")
+METRIC = Metric("m", 1, "s")
 SENTENCE = "made for a test"
+WORDS = {"cause": "c", "hint": "h"}
+MILD = [Action.CONFIGURE, Action.MONITOR]
+REPAIRS = [Action.RESET_GPU, Action.REBOOT, Action.DRAIN, Action.VENDOR]
 
 
-def concluded(*printed: Finding | Advisory | Metric | NotJudged, action: Action = Action.DRAIN) -> Verdict:
-    return conclude("gpu.count", printed, cause="c", hint="h", action=action, never_healthy=SENTENCE)
+def concluded(*given: Any, action: Action = Action.DRAIN) -> Verdict:
+    return conclude("gpu.count", given, cause="c", hint="h", action=action, never_healthy=SENTENCE)
+
+
+def lost(*actions: Action | None) -> list[Finding]:
+    return [Finding(f"GPU {number}", "1", "2", action) for number, action in enumerate(actions)]
+
+
+# --- the outcome
 
 
 @pytest.mark.parametrize(
-    ("printed", "outcome", "reason"),
+    ("given", "outcome", "reason"),
     [
         ((), Outcome.PASSED, ""),
-        ((Metric("m", 1, "s"), Advisory("p", "m", "e")), Outcome.PASSED, ""),
+        ((METRIC, Advisory("p", "m", "e"), Remark("odd")), Outcome.PASSED, ""),
         ((NotApplicable("none"),), Outcome.NOT_APPLICABLE, "none"),
         ((NotApplicable("none"), NotAvailable("unknown")), Outcome.NOT_CHECKED, "unknown"),
-        (
-            (NotAvailable("first"), NotAvailable("second"), NotApplicable("none")),
-            Outcome.NOT_CHECKED,
-            "first",
-        ),
+        ((NotAvailable("1"), NotAvailable("2"), NotApplicable("none")), Outcome.NOT_CHECKED, "1"),
         ((NotAvailable("unknown"), FINDING), Outcome.FAILED, "unknown"),
         ((FINDING, NotApplicable("none")), Outcome.FAILED, "none"),
     ],
 )
-def test_what_a_judgement_adds_up_to(
-    printed: tuple[Finding | Advisory | Metric | NotJudged, ...],
-    outcome: Outcome,
-    reason: str,
-) -> None:
-    verdict = concluded(*printed)
+def test_what_a_judgement_adds_up_to(given: tuple[Any, ...], outcome: Outcome, reason: str) -> None:
+    verdict = concluded(*given)
     assert (verdict.outcome, verdict.reason) == (outcome, reason)
-    assert (verdict.check, verdict.cause, verdict.hint, verdict.action) == (
-        "gpu.count",
-        "c",
-        "h",
-        Action.DRAIN,
-    )
+    assert (verdict.check, verdict.cause, verdict.hint) == ("gpu.count", "c", "h")
+    warned = concluded(*given, Advisory("GPU 0", "1", "0"))  # a warning changes neither outcome nor action
+    assert (warned.outcome, warned.action) == (outcome, Action.DRAIN)
 
 
-@pytest.mark.parametrize(
-    ("raised", "outcome"),
-    [(NotAvailable, Outcome.NOT_CHECKED), (NotApplicable, Outcome.NOT_APPLICABLE)],
-)
-def test_a_raised_reason_ends_the_check_and_counts_as_a_yielded_one(
-    raised: type[NotJudged], outcome: Outcome
-) -> None:
-    metric = Metric("m", 1, "s")
-
+@pytest.mark.parametrize("raised", [NotAvailable, NotApplicable])
+def test_a_raised_reason_ends_the_check_and_counts_as_a_yielded_one(raised: type[NotJudged]) -> None:
     def ends(*before: Metric | Finding) -> Judgement:
         yield from before
         raise raised("why")
 
-    for before in ((), (metric,), (metric, FINDING)):
-        verdict = conclude("a.b", ends(*before), cause="c", hint="h", action=Action.MONITOR)
-        assert verdict == conclude(
-            "a.b", (*before, raised("why")), cause="c", hint="h", action=Action.MONITOR
+    for before in ((), (METRIC,), (METRIC, FINDING)):
+        assert conclude("gpu.count", ends(*before), **WORDS, action=Action.MONITOR) == replace(
+            concluded(*before, raised("why"), action=Action.MONITOR), never_healthy=""
         )
-        assert verdict.outcome is (Outcome.FAILED if FINDING in before else outcome)
 
 
-def test_a_check_that_is_no_generator_may_raise_too() -> None:
+def test_a_check_may_raise_without_a_yield_and_other_errors_stay_errors() -> None:
     @verdicts.check("a.b", cause="c", hint="h", action=Action.MONITOR)
-    def absent() -> Judgement:
-        raise NotAvailable("no facts")
+    def judge(error: Exception | None) -> Judgement:  # no generator
+        if error:
+            raise error
+        return None  # type: ignore[return-value]
 
-    assert (absent().outcome, absent().reason) == (Outcome.NOT_CHECKED, "no facts")
-
-
-def test_an_answer_that_is_not_understood_stays_an_error() -> None:
-    @verdicts.check("a.b", cause="c", hint="h", action=Action.MONITOR)
-    def damaged() -> Judgement:
-        yield Metric("m", 1, "s")
-        raise ProbeError("half a line")
-
+    verdict = judge(NotAvailable("no facts"))
+    assert (verdict.outcome, verdict.reason) == (Outcome.NOT_CHECKED, "no facts")
     with pytest.raises(ProbeError, match="half a line"):
-        damaged()
-
-
-def test_the_action_is_the_hardest_that_a_finding_asks_for() -> None:
-    actions = [Action.CONFIGURE, Action.MONITOR, Action.RESET_GPU, Action.REBOOT, Action.DRAIN, Action.VENDOR]
-    assert list(Action) == actions
-    mild = Finding("a", "b", "c", Action.MONITOR)
-    hard = Finding("a", "b", "c", Action.VENDOR)
-    assert concluded(mild).action is Action.MONITOR
-    assert concluded(mild, FINDING).action is Action.DRAIN
-    assert concluded(mild, hard, FINDING).action is Action.VENDOR
-    assert concluded(mild, Finding("a", "b", "c", Action.REBOOT)).action is Action.REBOOT
-    assert concluded(action=Action.REBOOT).action is Action.REBOOT
+        judge(ProbeError("half a line"))
+    with pytest.raises(TypeError, match="returns None"):
+        judge(None)
 
 
 @pytest.mark.parametrize("item", ["too old", None, 7])
 def test_a_check_that_yields_anything_else_is_refused_not_taken_for_a_reason(item: Any) -> None:
-    with pytest.raises(TypeError, match=r"site\.fit: the check yields .*; it must yield findings"):
-        conclude("site.fit", [item], cause="c", hint="h", action=Action.MONITOR)
+    with pytest.raises(TypeError, match=r"gpu\.count: the check yields"):
+        concluded(item)
 
 
-REPAIRS = [action for action in Action if action.is_repair]
-MILD = [Action.CONFIGURE, Action.MONITOR]
+# --- the action
+
+
+def test_the_actions_stand_in_the_order_of_their_severity() -> None:
+    assert list(Action) == [*MILD, *REPAIRS]
+    assert [action for action in Action if action.is_repair] == REPAIRS
+    assert concluded(action=Action.REBOOT).action is Action.REBOOT
+
+
+@pytest.mark.parametrize(
+    ("actions", "hardest", "own"),
+    [
+        ([None, None], Action.REBOOT, [None, None]),
+        ([None, Action.MONITOR], Action.REBOOT, [None, Action.MONITOR]),
+        ([Action.MONITOR], Action.MONITOR, [Action.MONITOR]),
+        ([None, Action.VENDOR], Action.VENDOR, [Action.REBOOT, Action.VENDOR]),
+        ([Action.MONITOR, Action.RESET_GPU], Action.RESET_GPU, [Action.MONITOR, Action.RESET_GPU]),
+        ([Action.DRAIN, None, Action.MONITOR], Action.DRAIN, [Action.DRAIN, Action.REBOOT, Action.MONITOR]),
+    ],
+)
+def test_the_hardest_finding_decides_and_each_tells_its_own(
+    actions: list[Action | None], hardest: Action, own: list[Action | None]
+) -> None:
+    found = concluded(*lost(*actions), action=Action.REBOOT)
+    assert (found.action, [finding.action for finding in found.findings]) == (hardest, own)
 
 
 @pytest.mark.parametrize("action", REPAIRS)
-def test_a_check_with_a_repair_must_state_why_no_healthy_node_fails_it(action: Action) -> None:
+def test_no_repair_is_asked_for_without_the_reason_why_no_healthy_node_fails(action: Action) -> None:
     for sentence in ("", "  "):
-        with pytest.raises(
-            TypeError, match=r"site\.fit: an action that takes a node out of service requires"
-        ):
-            verdicts.check("site.fit", cause="c", hint="h", action=action, never_healthy=sentence)
-    verdicts.check("site.fit", cause="c", hint="h", action=action, never_healthy=SENTENCE)
+        with pytest.raises(TypeError, match="takes a node out of service requires never_healthy"):
+            verdicts.check("a.b", cause="c", hint="h", action=action, never_healthy=sentence)
+    verdicts.check("a.b", cause="c", hint="h", action=action, never_healthy=SENTENCE)
+    for of_check in MILD:
 
+        def judge() -> Judgement:
+            yield replace(FINDING, action=action)
 
-@pytest.mark.parametrize("action", MILD)
-@pytest.mark.parametrize("own", REPAIRS)
-def test_a_finding_with_a_repair_of_a_milder_check_needs_the_sentence(own: Action, action: Action) -> None:
-    def judge() -> verdicts.Judgement:
-        yield Finding("GPU 1", "7", "8", own)
-
-    silent = verdicts.check("site.fit", cause="c", hint="h", action=action)(judge)
-    with pytest.raises(TypeError, match="never_healthy"):
-        silent()
-    stated = verdicts.check("site.fit", cause="c", hint="h", action=action, never_healthy=SENTENCE)(judge)
-    assert stated().action is own
+        with pytest.raises(TypeError, match="never_healthy"):
+            verdicts.check("a.b", cause="c", hint="h", action=of_check)(judge)()
+        stated = verdicts.check("a.b", cause="c", hint="h", action=of_check, never_healthy=SENTENCE)(judge)
+        assert stated().action is action
 
 
 @pytest.mark.parametrize("action", REPAIRS)
@@ -172,56 +164,62 @@ def test_no_transformation_makes_a_repair_of_a_verdict_without_the_sentence(acti
     assert replace(passed, action=action).outcome is Outcome.PASSED  # it asks nobody for anything
 
 
+# --- another cause
+
+
+def test_another_cause_of_the_whole_failure_has_one_action_for_all_findings() -> None:
+    verdict = concluded(Finding("GPU 0", "out of memory", "2", Action.VENDOR), Finding("1", "no memory", "2"))
+    plain = tuple(replace(finding, action=None) for finding in verdict.findings)
+    other = with_contention(verdict, "python3 (pid 7)")
+    assert (other.action, other.findings) == (Action.MONITOR, plain)
+    assert other.cause.startswith("python3 (pid 7); ")
+    assert "end the process" in other.hint
+    other = with_cause(verdict, "memory", "why", "what", action=Action.DRAIN)
+    assert (other.action, other.findings, other.cause, other.hint) == (Action.DRAIN, plain, "why", "what")
+    assert with_cause(verdict, "memory", "why", "what").action is Action.MONITOR
+    passed = concluded()
+    assert with_contention(verdict, "") is with_cause(verdict, "out of memory", "why", "what") is verdict
+    assert with_contention(passed, "somebody") is with_cause(passed, "memory", "why", "what") is passed
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ("CUDA error: out of memory (limits of this process: as 1G)", "low limits"),
+        ("The NVIDIA driver on your system is too old", "driver library"),
+        ("torch sees no GPU: it is a CPU build", "CPU build of torch"),
+        ("No module named 'torch'", "no torch"),
+        ("CUDA error: an illegal memory access was encountered", ""),
+    ],
+)
+def test_software_that_keeps_cuda_away_drains_nobody(words: str, kind: str) -> None:
+    verdict = concluded(Finding("p", words, "e", Action.VENDOR))
+    found = with_software_cause(verdict)
+    assert found.action is (Action.MONITOR if kind else Action.VENDOR)
+    assert found.cause.startswith(kind or "c")
+    for other in (concluded(*verdict.findings, FINDING), concluded()):
+        assert with_software_cause(other) is other
+
+
+# --- as plain types, in the list of checks
+
+
 def test_a_verdict_as_plain_types() -> None:
     own = Finding("a", "b", "c", Action.REBOOT)
-    plain = concluded(FINDING, own, Metric("m", 1.5, "s", "GPU 1"), Advisory("p", "x", "y")).as_dict()
+    metric, advisory = Metric("m", 1.5, "s", "GPU 1"), Advisory("p", "x", "y")
+    plain = concluded(FINDING, own, metric, advisory, Remark("odd", 2)).as_dict()
     assert plain == {
-        "check": "gpu.count", "outcome": "failed", "reason": "", "cause": "c", "hint": "h", "action": "drain",
-        "findings": [
-            {"part": "GPU 1", "measured": "7", "expected": "8"},
-            {"part": "a", "measured": "b", "expected": "c", "action": "reboot"},
-        ],
-        "metrics": [
-            {"name": "m", "value": 1.5, "unit": "s", "device": "GPU 1", "detail": False, "better": ""}
-        ],
+        "check": "gpu.count",
+        "outcome": "failed",
+        "reason": "",
+        "action": "drain",
+        **WORDS,
+        "findings": [FINDING.as_dict(), {"part": "a", "measured": "b", "expected": "c", "action": "reboot"}],
+        "metrics": [metric.as_dict()],
         "advisories": [{"part": "p", "measured": "x", "expected": "y"}],
-    }  # fmt: skip
-
-
-def test_others_at_work_explain_a_failure_and_drain_nobody() -> None:
-    failed = concluded(FINDING)
-    mild = with_contention(failed, "python3 (pid 7)")
-    assert (mild.action, mild.cause) == (
-        Action.MONITOR,
-        "python3 (pid 7); the hardware alone was not measured",
-    )
-    assert mild.hint.startswith("ps -eo pid,user,lstart,cmd on the node")
-    assert with_contention(failed, "") is failed
-    passed = concluded()
-    assert with_contention(passed, "python3 (pid 7)") is passed
-
-
-def test_words_that_every_finding_says_explain_a_failure() -> None:
-    port = Finding("port", "port 1 is taken", "free")
-    assert with_cause(concluded(port, FINDING), "is taken", "x", "y") == concluded(port, FINDING)
-    assert with_cause(concluded(), "is taken", "x", "y") == concluded()
-    mild = with_cause(concluded(port), "is taken", "x", "y")
-    assert (mild.cause, mild.hint, mild.action) == ("x", "y", Action.MONITOR)
-    assert with_cause(concluded(port), "is taken", "x", "y", action=Action.REBOOT).action is Action.REBOOT
-
-
-def test_software_that_keeps_cuda_away_drains_nobody() -> None:
-    cpu = Finding(
-        "rank 0", "torch 2.13.0+cpu sees no GPU: it is a CPU build (CUDA_VISIBLE_DEVICES=0)", "a GPU"
-    )
-    mild = with_software_cause(concluded(cpu))
-    assert (mild.action, mild.cause) == (
-        Action.MONITOR,
-        "CPU build of torch: settings or software of the node, not its GPU",
-    )
-    assert mild.hint not in {"h", ""}
-    for verdict in (concluded(cpu, FINDING), concluded(FINDING), concluded()):
-        assert with_software_cause(verdict) is verdict
+        "remarks": [{"text": "odd", "count": 2}],
+    }
+    assert "remarks" not in concluded().as_dict()
 
 
 def test_a_check_of_ours_is_listed_and_one_of_others_is_not() -> None:
@@ -233,45 +231,93 @@ def test_a_check_of_ours_is_listed_and_one_of_others_is_not() -> None:
         if value:
             yield FINDING
 
-    ours = judge
-    ours.__module__ = "pytest_gpucluster.checks.some"
+    about: dict[str, Any] = {"action": Action.REBOOT, "never_healthy": "n", "setting": "s", "show": "x"}
+    judge.__module__ = "pytest_gpucluster.checks.some"
     try:
-        made = verdicts.check("some.check", cause="c", hint="h", action=Action.REBOOT, never_healthy="n")(
-            ours
-        )
-        assert verdicts.CHECKS["some.check"] == verdicts.CheckDescription(
-            "Judge it.", "c", "h", Action.REBOOT, "n"
-        )
+        made = verdicts.check("some.check", cause="c", hint="h", of_job=True, **about)(judge)
+        described = verdicts.CheckDescription("Judge it.", "c", "h", of_job=True, **about)
+        assert verdicts.CHECKS["some.check"] == described
     finally:
         verdicts.CHECKS.pop("some.check", None)
-    assert made(0) == Verdict(
-        "some.check", Outcome.PASSED, cause="c", hint="h", action=Action.REBOOT, never_healthy="n"
-    )
+    assert made(0).setting == "s"
     assert made(1).findings == (FINDING,)
     judge.__module__ = "site.checks"
-    assert (
-        verdicts.check("other.check", cause="c", hint="h", action=Action.MONITOR)(judge)(1).action
-        is Action.MONITOR
-    )
+    other = verdicts.check("other.check", cause="c", hint="h", action=Action.MONITOR)(judge)
+    assert (other(1).action, other(0).setting) == (Action.MONITOR, "")
     assert "other.check" not in verdicts.CHECKS
 
 
 def test_every_check_is_listed_by_suite_and_what() -> None:
-    """Imported here, so that a changed name is noticed by this test."""
     import_checks()
     assert len(verdicts.CHECKS) > 100
     for name, about in verdicts.CHECKS.items():
         assert re.fullmatch(r"[a-z_]+\.[a-z0-9_]+", name), name
-        assert about.holds, name
-        assert about.cause, name
-        assert about.hint, name
+        assert all((about.holds, about.cause, about.hint)), name
 
 
-# -- what steps told ----------------------------------------------------------------------------------------------
+# --- several allocations
+
+
+def of_allocation(
+    outcome: Outcome, *, part: str = "", action: Action = Action.MONITOR, reason: str = ""
+) -> Verdict:
+    found = lost(None)[:1] if part else ()
+    given = tuple(replace(finding, part=part) for finding in found)
+    return Verdict(
+        "x.y",
+        outcome,
+        given,
+        (METRIC,),
+        reason,
+        f"cause {part}",
+        f"hint {part}",
+        action,
+        (Advisory(part, "odd", "usual"),),
+        never_healthy=SENTENCE,
+        remarks=(Remark(part),),
+    )
 
 
 @pytest.mark.parametrize(
-    ("rc", "signal", "words", "printed"),
+    ("outcomes", "expected"),
+    [
+        ("PASSED NOT_APPLICABLE", "PASSED"),
+        ("NOT_APPLICABLE NOT_APPLICABLE", "NOT_APPLICABLE"),
+        ("PASSED NOT_CHECKED", "NOT_CHECKED"),
+        ("NOT_APPLICABLE NOT_CHECKED", "NOT_CHECKED"),
+        ("NOT_APPLICABLE FAILED", "FAILED"),
+        ("FAILED NOT_CHECKED PASSED", "FAILED"),
+    ],
+)
+def test_the_worst_outcome_stands_for_all(outcomes: str, expected: str) -> None:
+    parts = [of_allocation(Outcome[name], reason=name) for name in outcomes.split()]
+    found = combined(parts)
+    assert (found.outcome, found.reason) == (Outcome[expected], expected)
+    assert len(found.metrics) == len(found.advisories) == len(found.remarks) == len(parts)
+
+
+def test_one_allocation_has_its_own_verdict_and_none_is_no_pass() -> None:
+    one = of_allocation(Outcome.PASSED, part="a", reason="r")
+    assert combined([one]) is one
+    assert combined([]).outcome is Outcome.NOT_CHECKED
+
+
+def test_findings_of_all_allocations_keep_the_action_of_their_own() -> None:
+    mild = of_allocation(Outcome.FAILED, part="a")
+    hard = of_allocation(Outcome.FAILED, part="b", action=Action.DRAIN)
+    found = combined([mild, hard, of_allocation(Outcome.PASSED)])
+    assert [(it.part, it.action) for it in found.findings] == [("a", Action.MONITOR), ("b", Action.DRAIN)]
+    assert (found.action, found.cause, found.hint) == (Action.DRAIN, "cause b", "hint b")
+    own = replace(mild, findings=(Finding("c", "bad", "good", Action.REBOOT),))
+    assert [it.action for it in combined([own, hard]).findings] == [Action.REBOOT, Action.DRAIN]
+    assert [it.action for it in combined([mild, mild]).findings] == [None, None]
+
+
+# --- what steps told
+
+
+@pytest.mark.parametrize(
+    ("rc", "signal", "words", "told"),
     [
         (137, 9, "x", "ended by signal 9 (SIGKILL)"),
         (None, 250, "", "ended by signal 250 (unknown)"),
@@ -281,16 +327,14 @@ def test_every_check_is_listed_by_suite_and_what() -> None:
         (0, None, "chatter", "exit status 0"),
     ],
 )
-def test_how_a_task_ended(rc: int | None, signal: int | None, words: str, printed: str) -> None:
-    assert PayloadTask(0, "gpu01", rc, signal, (), words).ending() == printed
+def test_how_a_task_ended(rc: int | None, signal: int | None, words: str, told: str) -> None:
+    assert PayloadTask(0, "gpu01", rc, signal, (), words).ending() == told
 
 
 def test_facts_are_in_the_order_of_ranks() -> None:
     first = PayloadTask(0, "gpu01", 0, None, ({"k": "a", "rank": 2, "node": "gpu01"}, {"k": "b", "rank": 0}))
-    other = PayloadTask(
-        1, "gpu02", 0, None, ({"k": "a", "rank": 1, "node": "gpu02"}, {"k": "a"}, {"k": "a", "rank": "x"})
-    )
-    step = PayloadResult("k", ("gpu01", "gpu02"), 2, (first, other))
+    odd = ({"k": "a", "rank": 1, "node": "gpu02"}, {"k": "a"}, {"k": "a", "rank": "x"})
+    step = PayloadResult("k", ("gpu01", "gpu02"), 2, (first, PayloadTask(1, "gpu02", 0, None, odd)))
     assert [fact.get("rank") for fact in step.facts("a")] == [None, 1, 2]
     assert step.of_node("gpu02", "a") == [{"k": "a", "rank": 1, "node": "gpu02"}]
     twice = PayloadTask(2, "gpu02", 0, None, ({"k": "c", "rank": 1, "n": 1}, {"k": "c", "rank": 1, "n": 2}))
@@ -308,106 +352,27 @@ def test_what_concerns_all_tasks_is_made_once_per_result() -> None:
     assert [step.once(count, word) for word in ("a", "b", "a")] == [3, 3, 3]
     assert replace(step, ntasks=4).once(count, "a") == 4
     assert made == [("a", 3), ("b", 3), ("a", 4)]
-    assert step == PayloadResult("k", (), 3)
 
 
 def test_why_a_node_is_silent() -> None:
     good, bad = PayloadTask(0, "gpu01", 0, None, ()), PayloadTask(1, "gpu01", 2, None, (), "boom")
-    assert (
-        PayloadResult("k", ("gpu01",), 2, (good, bad), "late").silence("gpu01")
-        == "task 1: exit status 2: boom"
-    )
-    assert PayloadResult("k", ("gpu01",), 2, (good,), "late").silence("gpu01") == "late"
-    assert PayloadResult("k", ("gpu01",), 2, (good,)).silence("gpu01") == "sent no result"
-    assert PayloadResult("k", ("gpu01",), 2, (good,)).silence("gpu02") == "no task started there"
+    for tasks, problem, node, why in (
+        ((good, bad), "late", "gpu01", "task 1: exit status 2: boom"),
+        ((good, PayloadTask(3, "gpu01", None, None, ())), "", "gpu01", "task 3: never ended"),
+        ((good,), "late", "gpu01", "late"),
+        ((good,), "", "gpu01", "sent no result"),
+        ((good,), "", "gpu02", "no task started there"),
+    ):
+        assert PayloadResult("k", ("gpu01",), 2, tasks, problem).silence(node) == why
 
 
 def test_facts_among_chatter() -> None:
-    text = 'noise {"k": "a", "n": 1}\n{"k": "b", "n"\n{"x": 1}\n{"k": "c"}\n'
+    text = 'noise {"k": "a", "n": 1}\n{"k": "b", "n"\n{"x": 1}\n{"k": "c"}\n{"k": 1} x\n[{"k": 3}]\n{"kk": 4}'
     assert read_facts(text, "k") == ({"k": "a", "n": 1}, {"k": "c"})
-    assert last_stderr_line(" a \n b \n\n") == "b"
-    assert last_stderr_line("-----\nAll nodes are filled.\n-----\n") == "All nodes are filled."
-    assert last_stderr_line("\n") == ""
-    for line in (
-        "37: p: not found",
-        "line 37: p: not found",
-        "exec: line 37: p: not found",
-        "1: exec: p: not found",
-    ):
-        assert (
-            last_stderr_line(f"task-0123456789abcdef: {line}\n") == "p: not found"
-        )  # of the script around the task
-    assert len(last_stderr_line("x" * 301)) == 300
-    assert most_common(["a", "b", "a"]) == "a"
-    assert most_common(["a", "b"]) == ""
-    assert most_common(["a", "a", "a", "b", "b"]) == "", "less than two thirds accuse nobody"
-    assert most_common([]) == ""
-    assert signal_name(11) == "SIGSEGV"
-
-
-def test_a_remark_changes_no_outcome_and_is_logged() -> None:
-    def remarks(count: int) -> Verdict:
-        found = (Remark(f"odd {number}", 2) for number in range(count))
-        return conclude("a.b", found, cause="c", hint="h", action=Action.MONITOR)
-
-    verdict = remarks(2)
-    assert (verdict.outcome, verdict.advisories) == (Outcome.PASSED, ())
-    assert verdict.as_dict()["remarks"] == [{"text": "odd 0", "count": 2}, {"text": "odd 1", "count": 2}]
-    assert "remarks" not in remarks(0).as_dict()
-    assert [it.text for it in combined([verdict, remarks(1)]).remarks] == ["odd 0", "odd 1", "odd 0"]
-
-
-# --- several allocations
-
-
-def of_allocation(
-    outcome: Outcome, *, part: str = "", action: Action = Action.MONITOR, reason: str = ""
-) -> Verdict:
-    found = (Finding(part, "bad", "good"),) if part else ()
-    metrics, advisories = (Metric("speed", 1.0, "GB/s", part),), (Advisory(part, "odd", "usual"),)
-    return Verdict(
-        "x.y", outcome, found, metrics, reason, f"cause {part}", f"hint {part}", action, advisories,
-        never_healthy="no healthy machine is bad",
-    )  # fmt: skip
-
-
-def test_one_allocation_has_its_own_verdict() -> None:
-    for outcome in Outcome:
-        one = of_allocation(outcome, part="a", reason="r")
-        assert combined([one]) is one
-
-
-def test_no_allocation_is_no_pass() -> None:
-    assert combined([]).outcome is Outcome.NOT_CHECKED
-
-
-@pytest.mark.parametrize(
-    ("outcomes", "expected"),
-    [
-        ("PASSED NOT_APPLICABLE", "PASSED"),
-        ("NOT_APPLICABLE NOT_APPLICABLE", "NOT_APPLICABLE"),
-        ("PASSED NOT_CHECKED", "NOT_CHECKED"),
-        ("NOT_APPLICABLE NOT_CHECKED", "NOT_CHECKED"),
-        ("NOT_APPLICABLE FAILED", "FAILED"),
-        ("FAILED NOT_CHECKED PASSED", "FAILED"),
-    ],
-)
-def test_the_worst_outcome_stands_for_all(outcomes: str, expected: str) -> None:
-    parts = [of_allocation(Outcome[name], reason=name) for name in outcomes.split()]
-    found = combined(parts)
-    assert found.outcome is Outcome[expected]
-    assert found.reason == expected
-    assert (len(found.metrics), len(found.advisories)) == (len(parts), len(parts))
-
-
-def test_findings_of_all_allocations_keep_the_action_of_their_own() -> None:
-    mild = of_allocation(Outcome.FAILED, part="a")
-    hard = of_allocation(Outcome.FAILED, part="b", action=Action.DRAIN)
-    found = combined([mild, hard, of_allocation(Outcome.PASSED)])
-    assert [(it.part, it.action) for it in found.findings] == [("a", Action.MONITOR), ("b", Action.DRAIN)]
-    assert (found.action, found.cause, found.hint) == (Action.DRAIN, "cause b", "hint b")
-    own = replace(mild, findings=(Finding("c", "bad", "good", Action.REBOOT),), never_healthy="stated")
-    assert [it.action for it in combined([own, hard]).findings] == [Action.REBOOT, Action.DRAIN]
-    # with one action for all, a finding has none of its own
-    assert combined([mild, mild]).findings == (*mild.findings, *mild.findings)
-    assert mild.findings[0].action is None
+    lines = {" a \n b \n\n": "b", "-----\nAll filled.\n-----\n": "All filled.", "\n": ""}
+    lines |= {"x" * 300: "x" * 300, "x" * 301: "x" * 300}
+    for line in ("37: p: not found", "line 37: p: not found", "exec: line 37: p: not found"):
+        lines[f"task-0123456789abcdef: {line}\n"] = "p: not found"  # of the script around the task
+    assert {text: last_stderr_line(text) for text in lines} == lines
+    most = {"aba": "a", "ab": "", "aaabb": "", "": ""}  # less than two thirds accuse nobody
+    assert {values: most_common(iter(values)) for values in most} == most

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
-import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -13,14 +11,11 @@ from unittest.mock import ANY
 import pytest
 from drain.test_executor import Client, Log, World, drained, grounds
 from drain_helpers import summed
-from paths import ROOT
 from report_helpers import a_run as events_of
 from report_helpers import failing, passing
 
-from pytest_gpucluster import plugin
 from pytest_gpucluster.cluster.slurm.client import Slurm
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
-from pytest_gpucluster.config.models import DrainConfig
 from pytest_gpucluster.core.check import Action
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.drain import Budget, policy
@@ -234,17 +229,6 @@ def test_a_node_whose_state_cannot_be_read_is_not_kept(a_run: Any) -> None:
     assert retest_of(run).kept == []
 
 
-def test_a_node_that_cannot_be_kept_is_resumed_once_it_is_drained_again(a_run: Any) -> None:
-    run = a_run()
-    retest_of(run).gone = True
-    act(run)
-    assert drained(world_of(run)) == ["gpu03"]
-    assert run.lines == [
-        "gpu02 is resumed: it passed gpu.count",
-        "gpu03 stays drained: gpu.count ended as failed",
-    ]
-
-
 def test_a_run_that_was_stopped_early_ends_its_trials_before_its_reports(a_run: Any) -> None:
     run = a_run()
     run._stopped_early(KeyboardInterrupt())
@@ -362,13 +346,6 @@ def test_without_a_trial_a_drained_node_that_passed_is_resumed(a_run: Any) -> No
     assert (run.lines[0], finish(run)) == ("gpu02 is resumed: it passed gpu.count", 0)
 
 
-def test_a_resume_that_comes_too_late_is_reported(a_run: Any) -> None:
-    run = a_run()
-    run.session.retest = None
-    act(run)
-    assert run.lines[1] == "not resumed: gpu02: it is not drained any more"
-
-
 def test_a_reason_that_a_person_has_edited_is_named_and_left_alone(a_run: Any) -> None:
     run = a_run()
     run.session.edited = {"gpu07": "its reason is not as gpucluster wrote it"}
@@ -387,11 +364,6 @@ def test_nodes_left_drained_by_a_reservation_test_are_reported_last() -> None:
     session.retest.stuck = ("gpu02",)
     session.release_nodes()
     assert session.left_behind == ["job 7", "gpu02: could not be drained again"]
-
-
-def test_a_worker_has_no_trials() -> None:
-    worker: Any = DrainPlugin(SimpleNamespace(), SimpleNamespace(), None, None)  # type: ignore[arg-type] # nothing is asked of them
-    assert finish(worker) == 0
 
 
 # --- whose a reason is
@@ -524,55 +496,3 @@ def test_one_command_may_take_20_seconds() -> None:
     transport: Any = None
     patient = little_patience(Slurm(transport, timeout=300.0))
     assert (patient.timeout, patient.retry_for) == (20.0, 5.0)
-
-
-# --- docs/drain.md
-
-PAGE = (ROOT / "docs" / "drain.md").read_text()
-
-
-def test_the_page_states_the_defaults_of_the_options() -> None:
-    defaults: dict[str, str] = {}
-    recorder: Any = SimpleNamespace(
-        getgroup=lambda *_names: recorder,
-        addoption=lambda *names, **attributes: defaults.update(
-            {names[0]: attributes.get("default") or "off"}
-        ),
-    )
-    plugin.pytest_addoption(recorder)
-    plugin.add_options(recorder)
-    stated = re.findall(
-        r"^\| `(--(?:drain|resume)[\w-]*).*?\| ([^| ]*) *(?:<!--.*-->)? *\|$", PAGE, re.MULTILINE
-    )
-    assert len(stated) == 2
-    assert {name: default or "off" for name, default in stated} == {
-        name: defaults[name] for name, _ in stated
-    }
-    keys = re.findall(r"^\| `drain\.(\w+): .*\| ([^| ]*) *\|$", PAGE, re.MULTILINE)
-    assert dict(keys) == {name: str(value) for name, value in DrainConfig().model_dump().items()}
-
-
-def fields_of_events() -> dict[str, set[str]]:
-    """Return the fields of each event that the source writes about drains."""
-    found: dict[str, set[str]] = {}
-    source = Path(plugin.__file__).parents[1]
-    for path in (*(source / "drain").glob("*.py"), source / "plugin" / "drain.py"):
-        for function in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(function, ast.FunctionDef):
-                continue
-            calls = [one for one in ast.walk(function) if isinstance(one, ast.Call) and one.args]
-            for call in calls:
-                event, keys = call.args[0], {word.arg or "command" for word in call.keywords}  # **fields
-                if isinstance(event, ast.Constant) and re.match(
-                    r"(drain|node|resume|trial)_[a-z_]+$", str(event.value)
-                ):
-                    found[str(event.value)] = found.get(str(event.value), set()) | keys
-    return found
-
-
-def test_the_page_lists_the_fields_of_each_event() -> None:
-    rows = re.findall(
-        r"^\| `((?:drain|node|resume|trial)_\w+)` \|[^|]*\| ([^|]*?) *(?:<!--.*-->)? *\|$", PAGE, re.MULTILINE
-    )
-    stated = {event: set(re.sub(r" \([^)]*\)", "", fields).split(", ")) for event, fields in rows}
-    assert stated == fields_of_events()

@@ -11,11 +11,9 @@ import pytest
 from pytest_gpucluster.plugin import outputs
 from pytest_gpucluster.plugin.outputs import cell
 from pytest_gpucluster.plugin.reporting import classify
-from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.proof import NOT_PROVED
 from pytest_gpucluster.report.run_model import Run
 from pytest_gpucluster.report.words import folded, number, remark_lines
-from pytest_gpucluster.run.record import clean
 
 
 def add(run: Run, record: dict[str, Any], outcome: str, message: str) -> None:
@@ -46,79 +44,6 @@ def test_the_outcome_distinguishes_a_bad_node_from_broken_infrastructure(
 ) -> None:
     report = pytest.TestReport("id", ("file", 1, "test"), {}, outcome, None, when, gpucluster=record)
     assert classify(report) == expected
-
-
-def test_nodes_with_the_same_results_share_a_row_and_bad_ones_come_last() -> None:
-    run = Run()
-    for node in ("gpu01", "gpu02", "gpu03"):
-        add(run, _record(node), "passed", "")
-    add(run, _record("gpu02"), "failed", "7, expected 8")
-    add(run, _record(""), "passed", "")
-    lines = outputs.node_table(run, 80)
-    assert lines[-1].split() == ["gpu02", "1", "ok,", "1", "FAILED"]
-    assert any(line.startswith("gpu[01,03] (cluster)") for line in lines)
-
-
-def test_a_suite_that_does_not_apply_is_a_line_and_no_column() -> None:
-    run = Run()
-    add(run, _record("gpu01"), "passed", "")
-    add(run, {**_record("gpu01"), "suite": "ray"}, "not applicable", "not applicable: no ray")
-    add(run, {**_record(""), "suite": "ray"}, "not applicable", "not applicable: no ray")
-    assert [line.split() for line in outputs.node_table(run, 80)] == [
-        ["nodes", "gpu"], ["-------", "-----"], ["gpu01", "1", "ok"],
-        ["not", "applicable", "here:", "ray", "(-v", "says", "why)"],
-    ]  # fmt: skip
-
-
-def test_metrics_say_where_their_ends_were_measured() -> None:
-    run = Run()
-    for node, value in (("gpu01", 360.0), ("gpu02", 27.5), ("gpu03", 361.5)):
-        add(
-            run,
-            _record(node, metrics=[{"name": "busbw", "value": value, "unit": "GB/s", "device": ""}]),
-            "passed",
-            "",
-        )
-    row = outputs.metric_table(run, 80)[-1].split()
-    assert row == ["busbw", "GB/s", "3", "27.5", "gpu02", "360", "361.5", "gpu03"]
-
-
-def test_a_single_value_is_printed_once() -> None:
-    run = Run()
-    metric = {"name": "busbw", "value": 360.0, "unit": "GB/s", "device": ""}
-    add(run, _record("gpu01", metrics=[metric]), "passed", "")
-    assert outputs.metric_table(run, 80)[-1].split() == ["busbw", "GB/s", "1", "360", "gpu01"]
-
-
-def test_coverage_counts_what_was_not_judged() -> None:
-    run = Run()
-    add(run, _record("gpu01"), "passed", "")
-    add(run, _record("gpu01"), "not checked", "not checked: dmesg: Operation not permitted")
-    add(run, _record("gpu02"), "not tested", "not tested: gpu02: DOWN")
-    assert outputs.coverage(run) == "coverage: 1 of 3 checks judged, 1 not checked, 1 not tested"
-    assert outputs.unjudged_lines(run, "not checked") == [
-        "not checked: gpu.count on gpu01: dmesg: Operation not permitted"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("nodeid", "node", "name"),
-    [
-        ("suites/gpu/test_gpu.py::test_count[gpu03]", "gpu03", "test_count"),
-        ("suites/nccl/test_nccl.py::test_busbw[gpu03-4GiB]", "gpu03", "test_busbw[4GiB]"),
-        ("suites/nccl/test_nccl.py::test_busbw[4GiB-gpu03]", "gpu03", "test_busbw[4GiB]"),
-        ("suites/slurm/test_slurm.py::test_array", "", "test_array"),
-        ("suites/test_x.py::TestX::test_y[gpu1]", "gpu1", "TestX::test_y"),
-        ("suites/test_x.py::test_y[gpu1-gpu10-a-]", "gpu10", "test_y[gpu1-a-]"),
-        ("suites/test_x.py::test_path[a::b-gpu1]", "gpu1", "test_path[a::b]"),
-    ],
-)
-def test_names_in_junit_are_stable(nodeid: str, node: str, name: str) -> None:
-    assert junit.name(nodeid, node) == name
-
-
-def test_control_characters_never_reach_a_report() -> None:
-    assert clean("bad\x1b[31m \x00cable\x85") == "bad?[31m ?cable?"
 
 
 # --- exactly
@@ -336,23 +261,6 @@ def test_the_row_of_the_cluster_keeps_its_name() -> None:
     assert folded(["gpu02"]) == "gpu02"
     assert folded(["(cluster)"]) == "(cluster)"
     assert folded([]) == ""
-
-
-def test_a_warning_is_printed_once_per_node() -> None:
-    advisory = {"part": "GPU 1 (GPU-1f)", "measured": "3", "expected": "0"}
-    run = Run()
-    for node in ("gpu01", "gpu01", "gpu02"):
-        add(run, _record(node, verdicts=[{"advisories": [advisory]}, {}]), "passed", "")
-    assert outputs.advisory_lines(run) == ["warning: gpu.count on gpu[01-02]: GPU 1: measured 3, expected 0"]
-    for place in range(outputs.MAX_WARNINGS):
-        found = [{"advisories": [{**advisory, "measured": f"{place + 4}"}]}]
-        add(run, _record("gpu01", verdicts=found), "passed", "")
-    lines = outputs.advisory_lines(run)
-    assert lines[-2:] == [
-        "warning: gpu.count on gpu01: GPU 1: measured 22, expected 0",
-        "warning: 1 more kinds: see report.html",
-    ]
-    assert len(lines) == 21
 
 
 def test_remarks_are_one_line_per_check() -> None:
