@@ -93,9 +93,7 @@ NOW = "now 1795446612 2026-11-23T15:10:12\n"
     ("line", "age"),
     [
         ("[2026-11-23T15:10:02.151] error: x", 10),  # iso8601_ms, the default
-        ("[2026-11-23T15:10:02] error: x", 10),
         ("[2026-11-23T17:10:02.151+02:00] error: x", 10),  # rfc5424_ms
-        ("[2026-11-23T20:40:02+0530] error: x", 10),
         ("[2026-11-23T11:40:02.151-03:30] error: x", 10),
         ("[2026-11-23T15:10:02Z] error: x", 10),  # rfc3339
         ("[Nov 23 15:10:02] error: x", 10),  # short
@@ -103,9 +101,7 @@ NOW = "now 1795446612 2026-11-23T15:10:12\n"
         ("[Dec 31 15:10:12] error: x", 327 * 86400),  # of last year
         ("[Nov 23 15:10:02.151 4711   slurmd 0x7f00] error: x", 10),  # thread_id
         ("[1234567] error: x", None),  # clock
-        ("2026-11-23T15:10:02+0000 gpu01 slurmd[4711]: error: x", 10),  # journalctl -o short-iso
         ("2026-11-23T15:10:02+00:00 gpu01 slurmd[4711]: slurmd: error: x", 10),
-        ("[2026-11-23T15:10:02.151] slurmscriptd: error: x", 10),
         ("[2026-11-23T15:10:02.151] slurmd-gpu_01.lab: error: x", 10),
         ("[2026-11-23T15:10:02.151] spank-prolog: error: x", 10),
         (
@@ -124,10 +120,7 @@ def test_times_of_all_formats_are_read(line: str, age: float | None) -> None:
     [
         "[error] error: x",
         "[Nov 23 15:1a:02] error: x",
-        "[202x-11-23T15:10:02] error: x",
         "[2026-11-23T15:10:02+0x:00] error: x",
-        "[2026-11-23T15:10:x2] error: x",
-        "[Nov x3 15:10:02] x",
     ],
 )
 def test_what_is_no_time_stays_in_the_line(line: str) -> None:

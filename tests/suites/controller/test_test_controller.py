@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.errors import NotApplicable
 from pytest_gpucluster.core.fact import Fact
 from pytest_gpucluster.core.known_lines import KnownLine
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.run.session import ClusterSession
-from pytest_gpucluster.suites.controller import SUITE, facts, jobs, steps
+from pytest_gpucluster.suites.controller import facts, steps
 from pytest_gpucluster.suites.controller import test_controller as suite
 from pytest_gpucluster.suites.controller.config import ControllerConfig
 
@@ -104,31 +105,5 @@ def test_errors_of_slurmd_are_those_of_the_node_within_the_window() -> None:
     assert asked[1][1] == facts.log_command("", "slurmd", config.log_size, config.log_window)
 
 
-def test_the_age_of_the_run_counts_from_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suite, "time", SimpleNamespace(time=lambda: 12.0))
-    assert fact("run_age", SimpleNamespace(started=5.0)) == 7
-    assert fact("info", SimpleNamespace(info="idle")) == "idle"
-
-
-def test_jobs_that_were_not_submitted_are_not_checked() -> None:
-    found = jobs.OrderFacts()
-
-    def session(outcome: Any) -> Any:
-        return SimpleNamespace(outcome=lambda of: outcome if of is SUITE else None)
-
-    assert suite.order(SLURM, session(found)) is found
-    with pytest.raises(NotAvailable, match="the jobs were not submitted"):
-        suite.order(SLURM, session(None))
-
-
-def test_the_burst_knows_the_load_and_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suite, "Burst", lambda *made: SimpleNamespace(run=lambda *given: (made, given)))
-    cluster, load = object(), SimpleNamespace(first="load")
-    assert suite.burst_facts(SLURM, cluster, CONFIG, load) == (
-        (SLURM, cluster, CONFIG),
-        ("load", SLURM.config()),
-    )
-
-
-def test_all_items_have_the_marks_of_the_suite() -> None:
-    assert suite.TESTS.marks == ("controller", "slurm")
+def test_the_age_of_the_run_counts_from_its_start() -> None:
+    assert 7 <= fact("run_age", SimpleNamespace(started=time.time() - 7)) < 600

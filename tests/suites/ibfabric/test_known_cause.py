@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 from ibfabric_helpers import Topology, rail_optimised
-from report_helpers import a_run, passing
 
 from pytest_gpucluster.core.check import CHECKS, Action, Finding, Outcome, Verdict
-from pytest_gpucluster.report.run_model import read_run
-from pytest_gpucluster.suites.ibfabric import checks, test_ibfabric
+from pytest_gpucluster.suites.ibfabric import test_ibfabric
 from pytest_gpucluster.suites.ibfabric.judge import owned
 from pytest_gpucluster.suites.ibfabric.known_cause import with_known_cause
 
@@ -93,23 +91,3 @@ def test_what_the_subnet_does_not_explain_is_left_as_it_is(
     verdict: Verdict, topology: Topology | None
 ) -> None:
     assert with_known_cause(verdict, session(topology), "") is verdict
-
-
-def test_both_are_one_group_of_the_report() -> None:
-    topology = bad_uplink()
-    facts = topology.facts()
-    uplink = checks.switch_links(facts, owned(facts, topology.ports()))
-    leaf = with_known_cause(slow("leaf switch sw1"), session(topology), "")
-    events = [result("ibfabric.switch_links", "ibfabric", uplink), result("nccl.links", "nccl", leaf)]
-    run = read_run(a_run([passing("gpu01"), *events], nodes=["gpu01"]))
-    (group,) = run.groups.values()
-    assert (group.check, group.suite) == ("ibfabric.switch_links", "ibfabric")
-    assert [row.found.part for row in group.rows.values()] == [
-        "leaf03 port 33 - spine01 port 5",
-        "leaf switch sw1",
-    ]
-
-
-def result(check: str, suite: str, verdict: Verdict) -> dict[str, Any]:
-    event = dict(passing(""))
-    return {**event, "check": check, "suite": suite, "outcome": "failed", "verdicts": [verdict.as_dict()]}

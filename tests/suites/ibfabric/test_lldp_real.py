@@ -16,6 +16,7 @@ from pytest_gpucluster.suites.ibfabric.lldp import NEIGHBOURS, of_neighbours
 from pytest_gpucluster.suites.ibfabric.plan import parse_plan
 from pytest_gpucluster.suites.ibfabric.wiring import compare
 
+pytestmark = pytest.mark.thorough
 PLAN = """A-Node Name,A-Type,A-Port,Z-Node Name,Z-Type,Z-Port
 gpu01,Host,rail0,leaf01,Switch,swp1s0
 gpu01,Host,rail1,leaf02,Switch,swp1
@@ -30,7 +31,7 @@ def test_swapped_and_missing_cables_of_a_real_lldpd_are_named_by_both_ends(tmp_p
     script = Path(__file__).with_name("lldpd.sh")
     cables = "gpu01 rail0 leaf02 swp1\ngpu01 rail1 leaf01 swp1s0\ngpu01 rail2 - -\n"
     command = (*around, "sh", script, NEIGHBOURS.command, tmp_path)
-    ended = subprocess.run(command, input=cables, capture_output=True, text=True, timeout=60, check=True)
+    ended = subprocess.run(command, input=cables, capture_output=True, text=True, timeout=300, check=True)
     found = NEIGHBOURS.parse(Answer("gpu01", 0, ended.stdout.encode()))
 
     verdict = checks_plan.neighbours(

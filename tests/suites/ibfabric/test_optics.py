@@ -22,7 +22,13 @@ OSFP = {
 }
 LIGHT = dict.fromkeys(("Rx Power Current [dBm]", "Tx Power Current [dBm]"), "0,0,0,0 [0..0]")
 # copper: MFT 4.35 with diagnostics that state nothing, and 4.30 without
-DAC = {**OSFP, **LIGHT, "Temperature [C]": "0 [0..0]", "Cable Type": "Passive copper cable", "Vendor Part Number": "OSFPFL-400G-PC01"}  # fmt: skip
+DAC = {
+    **OSFP,
+    **LIGHT,
+    "Temperature [C]": "0 [0..0]",
+    "Cable Type": "Passive copper cable",
+    "Vendor Part Number": "OSFPFL-400G-PC01",
+}
 NONE = dict.fromkeys(OSFP, "N/A") | {"Cable Type": "Passive copper cable"}
 ICMD = "\x1b[31m\n-E- Checking valid firmware raised the following exception: Failed to send access register: ICMD error 0x4\n\n\x1b[0m\n"
 

@@ -18,7 +18,10 @@ from pytest_gpucluster.suites.ibfabric.subnet import (
 
 def test_devices_and_each_link_once_with_both_ends() -> None:
     found = read_ibnetdiscover(NETDISCOVER)
-    assert [(it.node, it.ports, it.lid) for it in found.switches] == [("A09-IBLEAF-04", 65, 73), ("A10-IBSPINE-02", 65, 236)]  # fmt: skip
+    assert [(it.node, it.ports, it.lid) for it in found.switches] == [
+        ("A09-IBLEAF-04", 65, 73),
+        ("A10-IBSPINE-02", 65, 236),
+    ]
     assert [it.node for it in found.hcas] == ["dgx-04-c01"]  # the aggregation node is none
     assert [(link.label, link.width, link.speed) for link in found.links] == [
         ("dgx-04-c01 mlx5_5 - A09-IBLEAF-04 port 1", "4x", "NDR"),
@@ -110,11 +113,19 @@ def test_chips_of_a_chassis_have_names_of_their_own() -> None:
         "MF0;leaf.rack-1:MQM9790/U1",
         "SwitchX -  Mellanox",
     ]
-    assert [short_name("switch", name) for name in names] == ["core/S01/U1", "core/L01/U1", "leaf.rack-1", "SwitchX -  Mellanox"]  # fmt: skip
+    assert [short_name("switch", name) for name in names] == [
+        "core/S01/U1",
+        "core/L01/U1",
+        "leaf.rack-1",
+        "SwitchX -  Mellanox",
+    ]
     assert short_name("HCA", "gpu01.cluster.example mlx5_0") == "gpu01"
 
 
-@pytest.mark.parametrize(("width", "speed", "rate"), [("4x", "FDR10", 40.0), ("1x", "SDR", 2.5), ("4x", "???", 0.0), ("", "NDR", 0.0)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("width", "speed", "rate"),
+    [("4x", "FDR10", 40.0), ("1x", "SDR", 2.5), ("4x", "???", 0.0), ("", "NDR", 0.0)],
+)
 def test_the_rate_is_that_of_sysfs(width: str, speed: str, rate: float) -> None:
     port = Port("1", "leaf", "switch", "1", 1)
     assert Link(port, port, width, speed).gbps == rate

@@ -7,6 +7,7 @@ import subprocess
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import pytest
 from ibfabric_helpers import Topology, needs_ibsim, simulated
 
 from pytest_gpucluster.suites.ibfabric.subnet import Port, read_ibnetdiscover
@@ -15,7 +16,7 @@ from slurm_sandbox import hardware, models, node_files
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = needs_ibsim
+pytestmark = [needs_ibsim, pytest.mark.thorough]
 NODES = 2
 ERRORS = 40
 TOOLS = ("ibnetdiscover", "iblinkinfo --line", "sminfo", "ibqueryerrors --threshold-file /dev/null")

@@ -1,258 +1,26 @@
-"""Rules and metrics of GPUs in a real Prometheus. The exporters are SIMULATED: they serve text in the form of the real ones."""
+"""Verdicts on rules and metrics of GPUs, and the readers of Prometheus' answers about them."""
 
 from __future__ import annotations
 
-import contextlib
-import http.server
 import json
 import math
-import threading
-import time
-import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from paths import ROOT
-from plugin_helpers import Run, names, run_pytest
-from prometheus_helpers import answers, process
-from sandbox_helpers import free_port, wait_for
+from counter_examples import CONFIGURE, NOT_APPLICABLE, NOT_CHECKED, PASSED, WARNING
+from judged import figures, judged
 
 from pytest_gpucluster.config.models import Profile
-from pytest_gpucluster.core.check import Outcome, Verdict
 from pytest_gpucluster.core.errors import ProbeError
 from pytest_gpucluster.suites.monitoring import gpu_checks, gpu_facts
 from pytest_gpucluster.suites.monitoring.config import MonitoringConfig
 from pytest_gpucluster.suites.monitoring.facts import MonitoringFacts, Service, Target
 from pytest_gpucluster.suites.monitoring.gpu_facts import Rule, Sample
-from pytest_gpucluster.suites.monitoring.steps import query_monitoring
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from pytest_gpucluster.core.check import Verdict
 
 TEMPERATURE = "DCGM_FI_DEV_GPU_TEMP"
-BLANK = 9223372036854775794  # DCGM's value for "not supported", as dcgm-exporter's README shows it
-OLD = 200  # seconds
-
-
-def dcgm_4(*values: float, name: str, stamp: str = "") -> str:
-    """Return text of dcgm-exporter 4: in a container without --hostname its Hostname is the container's id."""
-    series = (
-        f'{TEMPERATURE}{{gpu="{n}",UUID="GPU-{name}-{n}",pci_bus_id="00000000:{n}1:00.0",device="nvidia{n}",'
-        f'modelName="NVIDIA H100 80GB HBM3",Hostname="3f1c9ab2d4e5",DCGM_FI_DRIVER_VERSION="550.90.07"}} {value}{stamp}'
-        for n, value in enumerate(values)
-    )
-    head = f"# HELP {TEMPERATURE} GPU temperature (in C).\n# TYPE {TEMPERATURE} gauge\n"
-    return head + "\n".join(series) + "\n"
-
-
-def dcgm_2(*values: float, host: str) -> str:
-    """Return text of dcgm-exporter 2: no bus id."""
-    series = (
-        f'{TEMPERATURE}{{gpu="{n}",UUID="GPU-{host}-{n}",device="nvidia{n}",modelName="Tesla T4",Hostname="{host}"}} {value}'
-        for n, value in enumerate(values)
-    )
-    return f"# TYPE {TEMPERATURE} gauge\n" + "\n".join(series) + "\n"
-
-
-def nvidia_gpu_exporter(*values: float) -> str:
-    """Return text of utkuozdemir/nvidia_gpu_exporter: one label."""
-    series = (
-        f'nvidia_smi_temperature_gpu{{uuid="df6e7a7c-7314-46f8-abc4-b88b36dcf3a{n}"}} {value}'
-        for n, value in enumerate(values)
-    )
-    return "# TYPE nvidia_smi_temperature_gpu gauge\n" + "\n".join(series) + "\n"
-
-
-def exported() -> dict[str, str]:
-    """Return {node: what its exporter serves}."""
-    old = f" {int((time.time() - OLD) * 1000)}"
-    return {
-        "gpu01": dcgm_4(31, 45, name="gpu01"),
-        "gpu02": dcgm_2(40, host="gpu02.example.org"),  # one GPU of two
-        "gpu03": dcgm_4(BLANK, 45, name="gpu03"),
-        "gpu04": dcgm_4(31, 45, name="gpu04", stamp=old),
-        "gpu05": "# no GPU\nup_to_date 1\n",
-        "gpu06": nvidia_gpu_exporter(44, 45),
-        "gpu07": dcgm_2(40, 41, host="gpu07"),
-    }
-
-
-RULES = """
-groups:
-- name: gpus
-  rules:
-  - {record: 'node:gpu_temperature:max', expr: max by (instance) (DCGM_FI_DEV_GPU_TEMP)}
-  - {alert: GpuHot, expr: 'node:gpu_temperature:max > 1e20'}
-  - {alert: InstanceDown, expr: up == 7}
-"""
-BROKEN = "  - {alert: GpuBroken, expr: DCGM_FI_DEV_GPU_TEMP * on() DCGM_FI_DEV_GPU_TEMP > 0}\n"
-
-
-class Exporter(http.server.ThreadingHTTPServer):
-    daemon_threads = True
-    body = b""
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    server: Exporter
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Type", "text/plain; version=0.0.4")
-        self.end_headers()
-        self.wfile.write(self.server.body)
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-@contextlib.contextmanager
-def exporter(address: str, port: int, body: str) -> Iterator[None]:
-    with Exporter((address, port), Handler) as server:
-        server.body = body.encode()
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-class World:
-    """A Prometheus that scrapes seven exporters, each with an address of its own."""
-
-    def __init__(self, url: str, port: int, rules: Path) -> None:
-        self.url, self.port, self.rules = url, port, rules
-
-    def config(self, **changes: Any) -> MonitoringConfig:
-        return MonitoringConfig(**{**self.section(), **changes})
-
-    def section(self) -> dict[str, Any]:
-        return {
-            "prometheus": self.url,
-            "grafana": None,
-            "exporters": {},
-            "gpu_exporters": {"dcgm_exporter": self.port},
-            "cluster_exporters": {},
-        }
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    folder = tmp_path_factory.mktemp("prometheus")
-    port, mine = free_port(), free_port()
-    pages = exported()
-    targets: list[dict[str, Any]] = [
-        {"targets": [f"127.0.0.{at}:{port}"], "labels": {"node": node}}
-        for at, node in enumerate(pages, 11)
-        if node not in ("gpu02", "gpu07")  # these are named by the exporter's own label only
-    ]
-    targets += [{"targets": [f"127.0.0.12:{port}"]}, {"targets": [f"127.0.0.17:{port}"]}]
-    settings = {
-        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-        "rule_files": ["rules.yml"],
-        "scrape_configs": [{"job_name": "dcgm", "static_configs": targets}],
-    }
-    (folder / "prometheus.yml").write_text(json.dumps(settings))
-    (folder / "rules.yml").write_text(RULES)
-    with contextlib.ExitStack() as stack:
-        for at, page in enumerate(pages.values(), 11):
-            stack.enter_context(exporter(f"127.0.0.{at}", port, page))
-        argv = ("prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data")
-        more = (f"--web.listen-address=127.0.0.1:{mine}", "--web.enable-lifecycle")
-        stack.enter_context(process(*argv, *more, log=folder / "prometheus.log"))
-        made = World(f"http://127.0.0.1:{mine}", port, folder / "rules.yml")
-        wait_for(lambda: answers(f"{made.url}/-/ready"), "Prometheus is ready")
-        wait_for(lambda: settled(made), "every exporter was scraped and the rules were evaluated")
-        yield made
-
-
-def settled(world: World) -> bool:
-    seen = query_monitoring(world.config(), tuple(exported()), {})
-    healths = {one.health for found in seen.targets.values() for one in found}
-    return healths == {"up"} and {rule.health for rule in seen.rules} == {"ok"} and len(seen.samples) == 6
-
-
-@pytest.fixture(scope="module")
-def run(world: World, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The suite on seven nodes with two GPUs each, which no Slurm knows."""
-    folder = tmp_path_factory.mktemp("run")
-    cluster = {
-        "name": "prod",
-        "nodes": "gpu[01-07]",
-        "profile": {"extends": "generic", "gpu": {"count": 2, "name": "NVIDIA H100 80GB HBM3"}},
-        "slurm": {"scheduler": "none"},
-        "monitoring": world.section(),
-    }
-    (folder / "prod.yaml").write_text(json.dumps(cluster))
-    options = (
-        f"--cluster={folder}/prod.yaml",
-        "-c",
-        ROOT / "pyproject.toml",
-        "-p",
-        "no:cacheprovider",
-        "-k",
-        "gpu_",
-    )
-    return run_pytest(folder, *options, where=[str(ROOT / "suites" / "monitoring" / "test_monitoring.py")])
-
-
-def message(run: Run, item: str) -> str:
-    (found,) = (e for e in run.events if e["event"] == "result" and e["nodeid"].endswith(f"::test_{item}"))
-    return str(found["message"])
-
-
-def test_each_sick_node_is_named_and_no_healthy_one(run: Run) -> None:
-    assert names(run.outcomes, "failed") == [f"test_gpu_metrics[gpu0{n}]" for n in (2, 3, 4, 5)], run.out
-    assert "test_gpu_rules" in names(run.outcomes, "passed")
-
-
-@pytest.mark.parametrize(
-    ("node", "words"),
-    [
-        ("gpu02", "GPUs with metrics: measured 1 (GPU-gpu02.example.org-0), expected 2"),
-        ("gpu03", f"{TEMPERATURE} of GPU GPU-gpu03-0: measured 9.22337e+18, expected 1 to 120 C"),
-        ("gpu04", "GPU GPU-gpu04-0: measured last value 2"),
-        ("gpu05", f"metrics of GPUs: measured none of {TEMPERATURE}"),
-    ],
-)
-def test_the_message_names_what_is_wrong(run: Run, node: str, words: str) -> None:
-    assert words in message(run, f"gpu_metrics[{node}]")
-
-
-def test_a_rule_that_cannot_be_evaluated_is_found(world: World) -> None:
-    world.rules.write_text(RULES + BROKEN)
-    reload(world)
-    try:
-        seen = wait_for(lambda: rules_with(world, "err"), "Prometheus evaluates the broken rule")
-        verdict = gpu_checks.gpu_rules(seen, world.config(), 7)
-        assert parts(verdict) == ["rule GpuBroken"]
-        assert "duplicate series" in verdict.findings[0].measured
-    finally:
-        world.rules.write_text(RULES)
-        reload(world)
-
-
-def reload(world: World) -> None:
-    with urllib.request.urlopen(urllib.request.Request(f"{world.url}/-/reload", method="POST"), timeout=20):
-        pass
-
-
-def rules_with(world: World, health: str) -> MonitoringFacts | None:
-    seen = query_monitoring(world.config(), ("gpu01",), {})
-    return seen if any(rule.health == health for rule in seen.rules) else None
-
-
-def test_a_required_rule_must_be_loaded(world: World) -> None:
-    seen = query_monitoring(world.config(), ("gpu01",), {})
-    config = world.config(required_alerts=("InstanceDown", "GpuXid"))
-    assert parts(gpu_checks.gpu_rules(seen, config, 7)) == ["rule GpuXid"]
-
-
-# --- verdicts on plain facts
-
 CONFIG = MonitoringConfig()
 ABOUT = {"name": "two", "description": "made up", "source": "this test"}
 PROFILE = Profile.model_validate({**ABOUT, "gpu": {"count": 2, "name": "NVIDIA H100 80GB HBM3"}})
@@ -297,7 +65,7 @@ def metrics(*samples: Sample, **changes: Any) -> Verdict:
         ((sample("a"), sample("b", math.nan)), [f"{TEMPERATURE} of GPU b"]),
         ((sample("a"),), ["GPUs with metrics"]),
         ((sample("a"), sample("b"), sample("c")), ["GPUs with metrics"]),  # those of another node
-        ((sample("a"), sample("b", time=941.0)), []),
+        ((sample("a"), sample("b", time=940.0)), []),
         ((sample("a"), sample("b", time=939.0)), ["GPU b", "GPUs with metrics"]),
         # two Prometheus jobs, or two metrics, of one GPU
         ((sample("a"), sample("b", time=900.0), sample("b")), []),
@@ -308,9 +76,17 @@ def test_number_age_and_bounds(samples: tuple[Sample, ...], found: list[str]) ->
     assert parts(metrics(*samples)) == found
 
 
+def test_figures_of_metrics() -> None:
+    verdict = metrics(sample("a"), sample("b", time=900.0))
+    late, few = verdict.findings
+    assert (figures(late.measured), figures(late.expected)) == ([100], [60])
+    assert (figures(few.measured)[0], few.expected) == (1, "2")
+    assert {one.name: one.value for one in verdict.metrics} == {"gpus_with_metrics": 1, "sample_age": 100.0}
+
+
 def test_a_metric_without_known_bounds_needs_a_number_only() -> None:
     odd = [Sample("site_gpu_metric", value, 990.0, gpu) for gpu, value in (("a", 1e9), ("b", -5.0))]
-    assert metrics(*odd).outcome is Outcome.PASSED
+    assert judged(metrics(*odd)) == (PASSED, [])
     assert parts(metrics(odd[0], Sample("site_gpu_metric", math.inf, 990.0, "b"))) == [
         "site_gpu_metric of GPU b"
     ]
@@ -319,44 +95,59 @@ def test_a_metric_without_known_bounds_needs_a_number_only() -> None:
 def test_an_exporter_that_was_not_scraped_yet_is_not_checked() -> None:
     new = Target("dcgm", "u", 9400, "unknown", interval=15.0)
     verdict = metrics(targets={"gpu01": (new,)}, now=1010.0, began=1000.0)
-    assert verdict.outcome is Outcome.NOT_CHECKED
+    assert judged(verdict) == (NOT_CHECKED, [])
     assert parts(metrics(targets={"gpu01": (new,)}, now=1040.0, began=1000.0)) == ["metrics of GPUs"]
 
 
 def test_what_does_not_apply_and_what_cannot_be_judged() -> None:
     none = Profile.model_validate(ABOUT)
-    assert gpu_checks.gpu_metrics(facts(), "gpu01", none, CONFIG).outcome is Outcome.NOT_APPLICABLE
     without = MonitoringConfig(gpu_exporters={})
-    assert gpu_checks.gpu_metrics(facts(), "gpu01", PROFILE, without).outcome is Outcome.NOT_APPLICABLE
-    assert metrics(samples_problem="no answer").outcome is Outcome.NOT_CHECKED
-    assert gpu_checks.gpu_rules(facts(), without, 1).outcome is Outcome.NOT_APPLICABLE
-    assert gpu_checks.gpu_rules(facts(), CONFIG, 0).outcome is Outcome.NOT_APPLICABLE
-    assert gpu_checks.gpu_rules(facts(rules_problem="no answer"), CONFIG, 1).outcome is Outcome.NOT_CHECKED
+    for verdict, word in (
+        (gpu_checks.gpu_metrics(facts(), "gpu01", none, CONFIG), NOT_APPLICABLE),
+        (gpu_checks.gpu_metrics(facts(), "gpu01", PROFILE, without), NOT_APPLICABLE),
+        (metrics(samples_problem="no answer"), NOT_CHECKED),
+        (gpu_checks.gpu_rules(facts(), without, 1), NOT_APPLICABLE),
+        (gpu_checks.gpu_rules(facts(), CONFIG, 0), NOT_APPLICABLE),
+        (gpu_checks.gpu_rules(facts(rules_problem="no answer"), CONFIG, 1), NOT_CHECKED),
+    ):
+        assert judged(verdict)[0] == word
+
+
+def alerting(query: str, **more: Any) -> Rule:
+    return Rule("A", query, **{"alerting": True, "health": "ok", **more})
+
+
+BROKEN = {"health": "err", "error": "x"}
 
 
 @pytest.mark.parametrize(
-    ("rules", "outcome"),
+    ("rules", "expected"),
     [
-        ((HOT, DOWN), Outcome.PASSED),
-        ((DOWN,), Outcome.FAILED),
-        ((), Outcome.FAILED),
-        ((Rule("GpuHot", HOT.query, alerting=False, health="ok"),), Outcome.FAILED),  # records only
-        ((Rule("GpuHot", HOT.query, alerting=True),), Outcome.NOT_CHECKED),
-        ((Rule("GpuHot", HOT.query, alerting=True, health="err", error="x"),), Outcome.FAILED),
-        (
-            (HOT, Rule("Other", "up == 0", alerting=True, health="err", error="x")),
-            Outcome.PASSED,
-        ),  # an advisory
-        ((Rule("A", "nvidia_smi_gpu_recovery_action > 0", alerting=True, health="ok"),), Outcome.PASSED),
-        (
-            (Rule("A", 'rate(nvidia_gpu_duty_cycle{job="x"}[5m]) > 0', alerting=True, health="ok"),),
-            Outcome.PASSED,
-        ),
-        ((Rule("A", "my_DCGM_FI_DEV_X > 0", alerting=True, health="ok"),), Outcome.FAILED),
+        ((HOT, DOWN), (PASSED, [])),
+        ((DOWN,), (CONFIGURE, ["alerting rules"])),
+        ((), (CONFIGURE, ["alerting rules"])),
+        ((alerting(HOT.query, alerting=False),), (CONFIGURE, ["alerting rules"])),  # records only
+        ((alerting(HOT.query, health="unknown"),), (NOT_CHECKED, [])),
+        ((alerting(HOT.query, **BROKEN),), (CONFIGURE, ["rule A"])),
+        ((HOT, alerting("up == 0", **BROKEN)), (WARNING, ["rule A"])),
+        ((HOT, alerting("up == 0", health="unknown")), (PASSED, [])),
+        ((alerting("nvidia_smi_gpu_recovery_action > 0"),), (PASSED, [])),
+        ((alerting('rate(nvidia_gpu_duty_cycle{job="x"}[5m]) > 0'),), (PASSED, [])),
+        ((alerting("my_DCGM_FI_DEV_X > 0"),), (CONFIGURE, ["alerting rules"])),
     ],
 )
-def test_gpu_rules(rules: tuple[Rule, ...], outcome: Outcome) -> None:
-    assert gpu_checks.gpu_rules(facts(rules=rules), CONFIG, 1).outcome is outcome
+def test_gpu_rules(rules: tuple[Rule, ...], expected: object) -> None:
+    verdict = gpu_checks.gpu_rules(facts(rules=rules), CONFIG, 1)
+    assert judged(verdict) == expected
+
+
+def test_a_required_rule_must_be_loaded_and_evaluated_also_without_gpus() -> None:
+    config = MonitoringConfig(required_alerts=("InstanceDown", "GpuXid"))
+    verdict = gpu_checks.gpu_rules(facts(rules=(DOWN,)), config, 0)
+    assert judged(verdict) == (CONFIGURE, ["rule GpuXid"])
+    late = gpu_checks.gpu_rules(facts(rules=(Rule("InstanceDown", "x", alerting=True),)), config, 0)
+    assert judged(late) == (CONFIGURE, ["rule GpuXid"])
+    assert [(one.name, one.value) for one in verdict.metrics] == [("gpu_rules", 0)]
 
 
 def test_a_rule_may_use_recorded_metrics_of_gpus() -> None:
