@@ -19,14 +19,14 @@ PARTS = 4  # of the decisions; each takes some seconds
 
 
 def of_the_night(name: str) -> bool:
-    """Return whether `make test` leaves a case to `make nightly` and `make corpus`: it judges each sixteenth, by a hash of the name."""
+    """Return whether `make test` leaves a case to `make test-all` and `make corpus`: it judges each sixteenth, by a hash of the name."""
     return zlib.crc32(name.encode()) % 16 != 0
 
 
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, id=case.name, marks=[pytest.mark.nightly] * of_the_night(case.name))
+        pytest.param(case, id=case.name, marks=[pytest.mark.thorough] * of_the_night(case.name))
         for case in CASES
     ],
 )
@@ -38,6 +38,7 @@ def test_at_least_half_of_the_machines_are_healthy() -> None:
     assert 2 * sum(not case.sick for case in CASES) >= len(CASES)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("part", range(PARTS))
 def test_the_checks_share_every_decision(part: int) -> None:
     number, found = corpus_decisions.differences(part, PARTS)

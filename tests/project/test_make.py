@@ -15,7 +15,6 @@ from paths import ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
-NIGHTLY = ROOT / "tests" / "nightly.txt"
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
 COLLECT = {
@@ -41,14 +40,6 @@ CASES: dict[str, tuple[str, dict[str, str], str]] = {  # target: (its variables,
     "bench": ("ONLY=import_cost.py", {}, "import_cost.py"),
     "clean": ("", {}, ""),
 }  # fmt: skip
-
-
-def test_each_line_for_the_night_names_a_test() -> None:
-    lines = [line for line in NIGHTLY.read_text().splitlines() if line and not line.startswith("#")]
-    assert len(lines) == len(set(lines)) > 100
-    for line in lines:
-        path, _, name = line.partition("[")[0].partition("::")
-        assert not name or f"def {name}(" in (ROOT / path).read_text(), line
 
 
 @pytest.fixture(scope="module")
@@ -80,11 +71,6 @@ def test_every_target_has_a_case_and_every_case_a_target() -> None:
     assert set(phony.group(1).split()) == TARGETS
 
 
-def test_help_describes_every_target_that_is_typed() -> None:
-    described = set(re.findall(r'@echo "make ([a-z-]+)', MAKEFILE))
-    assert TARGETS - described == {"help", "format", "clean", "slurm", "packages", "reframe"}
-
-
 def test_files_that_recipes_name_exist() -> None:
     scripts = [
         path.read_text(encoding="utf-8")
@@ -101,6 +87,7 @@ def test_files_that_recipes_name_exist() -> None:
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("target", CASES)
 def test_target_runs(checkout: Path, target: str) -> None:
     variables, environment, expected = CASES[target]
