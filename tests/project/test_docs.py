@@ -119,6 +119,21 @@ def command_environment(folder: Path, sandbox: Sandbox) -> dict[str, str]:
     return {name: value for name, value in shell.items() if not matters(name)}  # a run would warn of these
 
 
+def python(
+    *words: object, cwd: Path, env: dict[str, str], typed: str = ""
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *map(str, words)],
+        cwd=cwd,
+        env=env,
+        input=typed,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+
+
 def checkout(folder: Path) -> Path:
     """Return a folder that looks like the root of the project to who types a command there."""
     for name in ("suites", "examples", "pyproject.toml", "conftest.py", "src"):
@@ -139,16 +154,8 @@ def test_every_pytest_command_collects_items(sandbox: Sandbox, tmp_path: Path) -
     words = [shlex.split(text, comments=True)[1:] for text in OF_PYTEST]
     words.append(["--cluster=prod", "--no-such-option"])
     words.append(["--cluster=prod", "-m", "no_such_marker"])
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "collect_many.py")],
-        input=json.dumps(words),
-        cwd=checkout(tmp_path),
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=True,
-    )
+    program = ROOT / "tests" / "collect_many.py"
+    done = python(program, cwd=checkout(tmp_path), env=env, typed=json.dumps(words))
     *found, unknown, unmarked = json.loads(done.stdout)
     assert (unknown[0], unmarked[0]) == (4, 4)
     pairs = zip(OF_PYTEST, found, strict=True)
@@ -218,24 +225,9 @@ def test_the_shown_failure_is_what_a_run_prints(sandbox: Sandbox, tmp_path: Path
     sandbox.fault("remap_failure", "gpu02")
     sandbox.fault("nvlink_down", "gpu03")
     sandbox.fault("ib_down", "gpu04")
-    run = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-p",
-            "no:cacheprovider",
-            f"--cluster={sandbox.cluster_file}",
-            "-m",
-            "gpu or fabric or os or slurm",
-        ],
-        cwd=checkout(tmp_path),
-        env={**command_environment(tmp_path, sandbox), "COLUMNS": "80"},
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=False,
-    )
+    words = ("-m", "pytest", "-p", "no:cacheprovider", f"--cluster={sandbox.cluster_file}")
+    env = {**command_environment(tmp_path, sandbox), "COLUMNS": "80"}
+    run = python(*words, "-m", "gpu or fabric or os or slurm", cwd=checkout(tmp_path), env=env)
     assert run.returncode == 1
     said = run.stdout.replace(f"env SLURM_CONF={sandbox.env['SLURM_CONF']} ", "")
     said = said.replace(" SIMULATED hardware: this run says nothing about real GPUs.", "")
@@ -312,24 +304,19 @@ from site_parts import *
     path = str(ROOT / "examples" / "site_suite" / "copy_speed.py")
     parts = site[: site.index("OPEN_FILES = Probe")].replace("def test_", "def example_")
     (tmp_path / "site_parts.py").write_text(f"{parts}\nPAYLOAD = Path({path!r})\n")
-    run = subprocess.run(
-        [
-            *(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--cluster={sandbox.cluster_file}"),
-            *("-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path), "--nodes=gpu[01-02]"),
-            *(
-                "-v",
-                "--report-dir",
-                str(tmp_path / "reports"),
-                str(tmp_path),
-                str(ROOT / "examples" / "site_suite"),
-            ),
-        ],
+    run = python(
+        *(
+            "-m",
+            "pytest",
+            "-p",
+            "no:cacheprovider",
+            f"--cluster={sandbox.cluster_file}",
+            "--nodes=gpu[01-02]",
+        ),
+        *("-c", ROOT / "pyproject.toml", "--rootdir", tmp_path, "-v", "--report-dir", tmp_path / "reports"),
+        *(tmp_path, ROOT / "examples" / "site_suite"),
         cwd=tmp_path,
         env=command_environment(tmp_path, sandbox),
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=False,
     )
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-1000:]
     assert "16 passed" in run.stdout  # four tests of each, on two nodes
