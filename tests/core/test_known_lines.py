@@ -45,16 +45,28 @@ def test_a_warning_is_no_failure(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ("pattern: '(', meaning: m, reason: r", r"prod.yaml:4: known\[1\].pattern: must be a regular expression"),
-        ("pattern: 'x*', meaning: m, reason: r", r"prod.yaml:4: known\[1\].pattern: must not match the empty line"),
-        ("pattern: '[0-9]{2}', meaning: m, reason: r", r"prod.yaml:4: known\[1\].pattern: must be an extended .*without '{'"),
-        (r"pattern: '\d', meaning: m, reason: r", r"prod.yaml:4: known\[1\].pattern: must be an extended .*\[0-9\]"),
+        (
+            "pattern: '(', meaning: m, reason: r",
+            r"prod.yaml:4: known\[1\].pattern: must be a regular expression",
+        ),
+        (
+            "pattern: 'x*', meaning: m, reason: r",
+            r"prod.yaml:4: known\[1\].pattern: must not match the empty line",
+        ),
+        (
+            "pattern: '[0-9]{2}', meaning: m, reason: r",
+            r"prod.yaml:4: known\[1\].pattern: must be an extended .*without '{'",
+        ),
+        (
+            r"pattern: '\d', meaning: m, reason: r",
+            r"prod.yaml:4: known\[1\].pattern: must be an extended .*\[0-9\]",
+        ),
         ("pattern: '(?i)x', meaning: m, reason: r", r"prod.yaml:4: known\[1\].pattern: must be an extended "),
         ("pattern: x, meaning: m", r"prod.yaml:4: known\[1\].reason: is missing"),
         ("pattern: x, meaning: m, reason: r, action: explode", r"prod.yaml:4: known\[1\].action: .*ignore"),
         ("pattern: x, meaning: m, reason: r, lines: 3", r"prod.yaml:4: known\[1\].lines: "),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_entry_is_an_error_with_its_line(tmp_path: Path, entry: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         loaded(tmp_path, ONE, entry)

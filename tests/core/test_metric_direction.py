@@ -5,9 +5,6 @@ from __future__ import annotations
 import pytest
 
 from pytest_gpucluster.core.metric_direction import (
-    HIGHER,
-    LOWER,
-    NEITHER,
     RULES,
     ComparisonRule,
     MetricTrend,
@@ -22,19 +19,16 @@ SLOW = ComparisonRule("lower", 0.2, 4)
 
 
 def test_each_unit_has_its_kind() -> None:
-    assert (HIGHER, LOWER, NEITHER) == ("higher", "lower", "neither")
+    kinds = {
+        FAST: "GB/s TFLOP/s",
+        ComparisonRule("higher", 0.2, 4): "MB/s units/s Gb/s CPUs/task",
+        SLOW: "s ms us",
+        PARTS: "GPUs CPUs ports links lanes generation targets nodes",
+        ERRORS: "errors events rows alerts restarts",
+    }
     assert {unit: rule_of(unit) for unit in RULES} == {
-        "GB/s": FAST, "TFLOP/s": FAST, "MB/s": ComparisonRule("higher", 0.2, 4), "units/s": ComparisonRule("higher", 0.2, 4),
-        "Gb/s": ComparisonRule("higher", 0.2, 4), "CPUs/task": ComparisonRule("higher", 0.2, 4),
-        "s": SLOW, "ms": SLOW, "us": SLOW,
-        "GPUs": PARTS, "CPUs": PARTS, "ports": PARTS, "links": PARTS, "lanes": PARTS, "generation": PARTS,
-        "targets": PARTS, "nodes": PARTS, "errors": ERRORS, "events": ERRORS, "rows": ERRORS, "alerts": ERRORS, "restarts": ERRORS,
-    }  # fmt: skip
-
-
-def test_what_is_not_judged_has_no_numbers() -> None:
-    assert MetricTrend("new") == MetricTrend("new", None, 0.0, None, 0)
-    assert ComparisonRule("higher") == ComparisonRule("higher", 0.2, 4, counted=False)
+        unit: rule for rule, units in kinds.items() for unit in units.split()
+    }
 
 
 def test_what_a_metric_says_of_its_direction_goes_before_its_unit() -> None:
@@ -58,15 +52,25 @@ def test_what_a_metric_says_of_its_direction_goes_before_its_unit() -> None:
         (9.0, [1.0, 1.0, 1.0], "s", MetricTrend("too few", 1.0, 0.0, 8.0, 3)),
         (9.0, [1.0, 1.0, 1.0, 1.0], "s", MetricTrend("worse", 1.0, 0.0, 8.0, 4)),
         (0.5, [1.0, 1.0, 1.0, 1.0], "s", MetricTrend("better", 1.0, 0.0, -0.5, 4)),
-        (20.0, [5.0, 10.0, 10.0, 15.0, 20.0], "s", MetricTrend("same", 10.0, 5.0, 1.0, 5)),  # they vary as much
-        (20.0, [5.0, 10.0, 15.0], "GB/s", MetricTrend("better", 10.0, 5.0, 1.0, 3)),  # too few to know the spread
+        (
+            20.0,
+            [5.0, 10.0, 10.0, 15.0, 20.0],
+            "s",
+            MetricTrend("same", 10.0, 5.0, 1.0, 5),
+        ),  # they vary as much
+        (
+            20.0,
+            [5.0, 10.0, 15.0],
+            "GB/s",
+            MetricTrend("better", 10.0, 5.0, 1.0, 3),
+        ),  # too few to know the spread
         (7.0, [8.0, 6.0, 8.0], "GPUs", MetricTrend("worse", 8.0, 0.0, -0.125, 3)),
         (7.0, [9.0, 9.0, 9.0, 6.0], "GPUs", MetricTrend("better", 6.0, 3.0, 1 / 6, 4)),
         (3.0, [2.0], "errors", MetricTrend("worse", 2.0, 0.0, 0.5, 1)),
         (2.0, [2.0], "errors", MetricTrend("same", 2.0, 0.0, 0.0, 1)),
         (-3.0, [-2.0], "errors", MetricTrend("better", -2.0, 0.0, -0.5, 1)),
     ],
-)  # fmt: skip
+)
 def test_a_value_is_held_against_earlier_ones(
     value: float | None, earlier: list[float], unit: str, judged: MetricTrend
 ) -> None:

@@ -12,11 +12,19 @@ from pytest_gpucluster.core.outliers import Halves, Outliers, beyond_spread
     ("distance", "mad", "among", "beyond"),
     [
         # 3.5 / 0.6745 = 5.18903; of 8000 the normal distribution's quantile of 1 - 0.001 / 8000 is 5.15774
-        (5.1891, 1.0, 1, True), (5.1889, 1.0, 1, False), (-5.1891, 1.0, 1, True), (-5.1889, 1.0, 1, False),
-        (10.3782, 2.0, 4, True), (10.3779, 2.0, 4, False), (7.6468, 1.0, 8000, True), (7.6466, 1.0, 8000, False),
-        (0.001, 0.0, 8000, True), (0.0, 0.0, 1, True), (3.5, 0.6745, 1, True),
+        (5.1891, 1.0, 1, True),
+        (5.1889, 1.0, 1, False),
+        (-5.1891, 1.0, 1, True),
+        (-5.1889, 1.0, 1, False),
+        (10.3782, 2.0, 4, True),
+        (10.3779, 2.0, 4, False),
+        (7.6468, 1.0, 8000, True),
+        (7.6466, 1.0, 8000, False),
+        (0.001, 0.0, 8000, True),
+        (0.0, 0.0, 1, True),
+        (3.5, 0.6745, 1, True),
     ],
-)  # fmt: skip
+)
 def test_a_distance_beyond_the_spread(distance: float, mad: float, among: int, *, beyond: bool) -> None:
     assert beyond_spread(distance, mad, among=among) is beyond
     if among == 1:
@@ -49,8 +57,9 @@ def test_outliers_in_full() -> None:
 
 
 @pytest.mark.parametrize(
-    ("least", "low"), [(0.05, {}), (0.049, {"d": -0.05})],
-)  # fmt: skip
+    ("least", "low"),
+    [(0.05, {}), (0.049, {"d": -0.05})],
+)
 def test_the_least_distance_is_not_enough_by_itself(least: float, low: dict[str, float]) -> None:
     assert outliers.outliers(by_name(100.0, 100.0, 100.0, 95.0), min_relative=least).low == low
     assert outliers.outliers(by_name(100.0, 100.0, 100.0, 95.0)).low == {}
@@ -75,7 +84,7 @@ def test_the_least_distance_is_not_enough_by_itself(least: float, low: dict[str,
         ((90.0, 90.0, 95.18, 97.18), None),
         ((90.0, 90.0, 95.20, 97.20), Halves(("a", "b"), ("c", "d"), 90.0, 96.20)),
     ],
-)  # fmt: skip
+)
 def test_a_fleet_of_two_speeds(values: tuple[float, ...], halves: Halves | None) -> None:
     found = outliers.outliers(by_name(*values)).halves
     assert (found is None) is (halves is None)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import forked
 import pytest
 from paths import ROOT
 from plugin_helpers import cluster_file, run_pytest
-from sandbox_helpers import left_in_queue
+from sandbox_helpers import environment, left_in_queue
 from suite_wheel import install_suite
 
 from pytest_gpucluster import SuiteError, plugin
@@ -175,6 +174,7 @@ def test_markers_that_are_no_literal_are_refused(monkeypatch: pytest.MonkeyPatch
         marker_lines()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_a_suite_of_another_wheel_is_a_suite_like_ours(
     sandbox: Sandbox, tmp_path: Path, with_made_up: Path, workers: str
@@ -202,6 +202,7 @@ def test_a_suite_of_another_wheel_is_a_suite_like_ours(
     assert left_in_queue(sandbox) == []
 
 
+@pytest.mark.thorough
 def test_markers_and_options_of_a_suite_are_there_without_a_cluster(
     tmp_path: Path, with_made_up: Path
 ) -> None:
@@ -212,6 +213,7 @@ def test_markers_and_options_of_a_suite_are_there_without_a_cluster(
     assert "--made-up: needs --cluster" in run.err
 
 
+@pytest.mark.thorough
 def test_its_id_section_and_page_are_like_those_of_ours(
     sandbox: Sandbox, tmp_path: Path, with_made_up: Path
 ) -> None:
@@ -224,13 +226,7 @@ def test_its_id_section_and_page_are_like_those_of_ours(
     unasked = run_pytest(tmp_path, f"--cluster={plain}", "-m", "made_up or versions", env=env, where=())
     assert "made_up" in unasked.out.partition("no section")[2], unasked.out
     words = (sys.executable, "-m", "pytest_gpucluster.cli.main")
-    shown = subprocess.run(
-        [*words, "schema", "--reference"],
-        env={**os.environ, **env},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    shown = forked.run([*words, "schema", "--reference"], cwd=tmp_path, env=environment(**env), timeout=600)
     assert "[`made_up`](https://example.org/made_up.html)" in shown.stdout
     assert re.search(r"^\| `fans` \| \w+ \| Every node has fans\.", shown.stdout, re.MULTILINE)
 
@@ -243,23 +239,17 @@ def register_gone(folder: Path) -> None:
     (info / "entry_points.txt").write_text("[pytest_gpucluster.suites]\ngone = gpucluster_gone\n")
 
 
+SUITE = "from pytest_gpucluster.api import Suite\nSUITE = Suite(__name__, markers=(), proofs=1)"
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ("", " of gpucluster_gone cannot be imported: No module named 'gpucluster_gone'"),
-        (
-            "import nothing_of_this",
-            " of gpucluster_gone cannot be imported: No module named 'nothing_of_this'",
-        ),
-        (
-            "SUITES = 1",
-            " of gpucluster_gone cannot be imported: module 'gpucluster_gone' has no attribute 'SUITE'",
-        ),
-        (
-            "from pytest_gpucluster.api import Suite\nSUITE = Suite(__name__, markers=(), proofs=1)",
-            " of gpucluster_gone cannot be imported: Suite.__init__() got an unexpected keyword argument 'proofs' (/",
-        ),
-        ("SUITE = 1", " of gpucluster_gone must be a Suite; its SUITE is 1"),
+        ("", "No module named 'gpucluster_gone'"),
+        ("SUITES = 1", "has no attribute 'SUITE'"),
+        (SUITE, "unexpected keyword argument 'proofs' (/"),
+        ("SUITE = 1", "must be a Suite; its SUITE is 1"),
     ],
 )
 def test_a_suite_that_cannot_be_imported_is_named(tmp_path: Path, source: str, words: str) -> None:
@@ -269,15 +259,16 @@ def test_a_suite_that_cannot_be_imported_is_named(tmp_path: Path, source: str, w
         (tmp_path / "gpucluster_gone" / "__init__.py").write_text(source)
     run = run_pytest(tmp_path, "--cluster=local", env={"PYTHONPATH": str(tmp_path)})
     assert run.rc == 4
-    assert f"the suite 'gone'{words}" in run.err
-    words_of_command = (sys.executable, "-m", "pytest_gpucluster", "--help")
-    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(words_of_command, env=env, capture_output=True, text=True, check=False, timeout=60)
+    assert "the suite 'gone' of gpucluster_gone" in run.err
+    assert words in run.err
+    argv = (sys.executable, "-m", "pytest_gpucluster", "--help")
+    done = forked.run(argv, cwd=tmp_path, env=environment(PYTHONPATH=str(tmp_path)), timeout=600)
     assert done.returncode == 4
-    assert done.stderr.startswith("gpucluster: error: the suite 'gone' ")
-    assert len(done.stderr.splitlines()) == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("gpucluster: error: the suite 'gone' ")
 
 
+@pytest.mark.thorough
 def test_without_a_cluster_a_suite_that_is_not_there_is_named_too(tmp_path: Path) -> None:
     register_gone(tmp_path)
     run = run_pytest(tmp_path, "--markers", env={"PYTHONPATH": str(tmp_path)})

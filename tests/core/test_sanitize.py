@@ -10,35 +10,8 @@ from pytest_gpucluster.core.sanitize import bare, clean, one_line, printable, sh
 
 MARK = "\N{REPLACEMENT CHARACTER}"
 BAD = (
-    *(
-        "\x00",
-        "\x07",
-        "\x08",
-        "\x0b",
-        "\x0c",
-        "\r",
-        "\x1b",
-        "\x7f",
-        "\x80",
-        "\x85",
-        "\x9b",
-        "\xa0",
-        "\xad",
-        "\u200b",
-    ),
-    *(
-        "\u2028",
-        "\u2029",
-        "\u202e",
-        "\u2066",
-        "\ufeff",
-        "\ud800",
-        "\udfff",
-        "\ufffe",
-        "\uffff",
-        "\ue000",
-        "\U000e0001",
-    ),
+    "\x00\x07\x08\x0b\x0c\r\x1b\x7f\x80\x85\x9b\xa0\xad\u200b\u2028\u2029\u202e\u2066\ufeff\ud800\udfff\ufffe"
+    "\uffff\ue000\U000e0001"
 )
 GOOD = ["", " ", "a", "\n", "\t", "é", "漢", "\N{PILE OF POO}", MARK]
 
@@ -61,14 +34,12 @@ def test_what_prints_stays(char: str) -> None:
     ("raw", "shown"),
     [
         ("\x1b[31mred\x1b[0m", "red"),
-        ("\x1b[1;38;5;208mx\x1b[m", "x"),
         ("\x1b[?25lx\x1b[?25h", "x"),
         ("\x1b[2 qx", "x"),
         ("\x1b[@x\x1b[~y", "xy"),
         ("\x9b31mred\x9b0m", "red"),
         ("\x9b?1~x\x9b0 @y", "xy"),
         ("\x1b]0;title\x07x", "x"),
-        ("\x1b]\x07x", "x"),
         ("\x9bmx", "x"),
         ("\x1b]8;;http://a\x1b\\link\x1b]8;;\x1b\\", "link"),
         ("\x1b]0;never ended", ""),
@@ -82,10 +53,7 @@ def test_what_prints_stays(char: str) -> None:
         ("a\r\nb\rc\n", f"a\nb{MARK}c\n"),
         (None, ""),
         (7, "7"),
-        (2.5, "2.5"),
-        (True, "True"),
         (b"\x00x", r"b'\x00x'"),
-        (["a\x00"], "['a\\x00']"),
     ],
 )
 def test_terminal_escapes_go(raw: Any, shown: str) -> None:
@@ -105,14 +73,11 @@ def test_what_a_reader_sees(raw: str, shown: str) -> None:
     [
         ("a  b\n\tc ", 200, "a b c"),
         ("a\x00b", 200, "a?b"),
-        ("x" * 200, 200, "x" * 200),
-        ("x" * 201, 200, "x" * 197 + "..."),
         ("x" * 10, 10, "x" * 10),
         ("x" * 11, 10, "x" * 7 + "..."),
         (" " * 200 + "x", 10, ""),  # only the first 20 widths are looked at
         (" " * 199 + "x", 10, "x"),
         (7, 10, "7"),
-        ("", 10, ""),
     ],
 )
 def test_one_line(text: object, width: int, shown: str) -> None:

@@ -65,10 +65,6 @@ def test_a_campaign_has_only_the_groups_that_its_suites_need(
     assert [sorted(name.split("-")) for name in found] == [sorted(name.split("-")) for name in names]
 
 
-def test_a_path_selects_suites_too(cluster: Cluster, tmp_path: Path) -> None:
-    assert list(kinds(cluster, "", str(tmp_path))) == ["alone"]
-
-
 def test_the_runs_get_the_command_line_without_the_options_of_the_campaign() -> None:
     own = [
         "--campaign=x",

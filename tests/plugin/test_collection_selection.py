@@ -67,15 +67,6 @@ def test_a_result_about_the_cluster_counts_for_the_nodes_of_its_suite() -> None:
     assert alone.nodes == ("",)
 
 
-def test_each_item_of_a_check_is_required() -> None:
-    (found,) = rows(("nccl", "nccl.alone", False, ("gpu01", "gpu01")))
-    assert found.items == 2
-
-
-def test_a_test_of_the_site_states_no_proof() -> None:
-    assert rows(("disk", "disk.free", False, BOTH)) == [Required("disk", "", 1, BOTH)]
-
-
 def test_a_rerun_is_about_the_nodes_of_its_items_only() -> None:
     item: Any = SimpleNamespace(
         path=Path("test_gpu.py"),

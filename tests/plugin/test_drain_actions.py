@@ -14,7 +14,7 @@ from pytest_gpucluster.core.check import CHECKS, Action, Advisory, Finding, conc
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.registry import import_checks
 from pytest_gpucluster.drain.policy import NAMES, reaches
-from pytest_gpucluster.plugin.drain import DrainOptions, DrainPlugin
+from pytest_gpucluster.plugin.drain import DrainOptions, DrainPlugin, _hardest
 from pytest_gpucluster.report.result import read_result
 from pytest_gpucluster.report.run_model import read_run
 
@@ -132,7 +132,7 @@ def test_a_finding_drains_from_the_requested_class_on(least: Action) -> None:
 
 def test_a_failure_of_no_single_node_never_drains() -> None:
     whole = SimpleNamespace(gpucluster=record(BAD, node=""))
-    assert not drainage(Action.DRAIN)._grounds(whole)
+    assert not drainage(Action.RESET_GPU)._grounds(whole)
     assert not drainage(Action.DRAIN)._grounds(SimpleNamespace())
 
 
@@ -172,3 +172,14 @@ def test_a_failure_of_other_users_or_settings_asks_for_no_drain(action: Action) 
     )
     told = {"node": "gpu01", "verdicts": [found.as_dict()]}
     assert not drainage(Action.RESET_GPU)._grounds(SimpleNamespace(gpucluster=told))
+
+
+def test_a_drain_names_the_finding_that_asks_for_it() -> None:
+    found = [
+        record(MILD, BAD, Finding("GPU 4", "1", "2")),
+        record(BAD, Finding("GPU 5", "", "", Action.VENDOR)),
+    ]
+    foreign = {"action": "drain", "findings": [{"part": "GPU 7", "action": "reboot"}]}
+    verdicts = [*(verdict for one in found for verdict in one["verdicts"]), foreign]
+    logged = read_result({"verdicts": verdicts}).verdicts
+    assert [_hardest(it).part for it in logged] == ["GPU 1", "GPU 5", "GPU 7"]

@@ -170,7 +170,8 @@ def results(run: Run) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("options", [("-v", "-rA"), ("-n2",), ("-s", "-p", "no:logging")])
+@pytest.mark.thorough
+@pytest.mark.parametrize("options", [("-v", "-rA"), ("-n2",)])
 def test_a_check_of_a_suite_reports_what_a_test_of_a_site_reports(
     sandbox: Sandbox, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
@@ -295,6 +296,7 @@ TESTS = Tests(marks=("made",))
 """
 
 
+@pytest.mark.thorough
 def test_facts_of_the_run_clean_up_after_the_last_item_the_last_one_first(
     sandbox: Sandbox, tmp_path: Path
 ) -> None:
@@ -327,11 +329,11 @@ TESTS = Tests(marks=("made",))
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("how", "options", "rc"),
     [
         ("raise KeyboardInterrupt", (), 2),
-        ("pytest.exit('enough')", (), 2),
         ("raise AssertionError", ("-x", "--durations=1"), 1),  # by pytest's own protocol
     ],
 )
@@ -346,14 +348,13 @@ def test_facts_of_a_run_that_is_stopped_clean_up_too(
 PLAIN = OF_SUITE + "\n\ndef test_it(node, host):\n    pass\n"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "hook",
     [
         "def pytest_runtest_setup(item):",
         "def pytest_runtest_call(item):",
         "def pytest_runtest_teardown(item):",
-        "def pytest_runtest_logstart():",
-        "def pytest_runtest_protocol():",
         "def pytest_runtest_makereport():",
     ],
 )
@@ -391,6 +392,7 @@ KEY = pytest.StashKey[int]()
 """
 
 
+@pytest.mark.thorough
 def test_an_item_has_what_plugins_expect_of_a_function(sandbox: Sandbox, tmp_path: Path) -> None:
     run = run_made(tmp_path, sandbox, made_suite(PLAIN, conftest=ASKED), "-s")
     assert run.rc == 1, run.out + run.err  # the skipped node is not proved
@@ -421,6 +423,7 @@ def test_an_item_has_what_plugins_expect_of_a_function(sandbox: Sandbox, tmp_pat
     )
 
 
+@pytest.mark.thorough
 def test_intrusive_tests_run_with_their_option_alone(sandbox: Sandbox, tmp_path: Path) -> None:
     mark = "import pytest\n\n\n@pytest.mark.intrusive\ndef test_it(gpucluster_node):\n    assert gpucluster_node.name != 'gpu03'\n"
     files = {"test_it.py": mark, "conftest.py": ""}
@@ -437,6 +440,7 @@ def test_intrusive_tests_run_with_their_option_alone(sandbox: Sandbox, tmp_path:
     assert f"rerun:        pytest {on(sandbox)} --intrusive 'test_it.py::test_it[gpu03]'" in run.out
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("options", "left"),
     [
@@ -464,6 +468,7 @@ def test_items_are_chosen_as_functions_are(
     assert [line.rpartition("::")[2] for line in run.out.splitlines() if "::" in line] == left
 
 
+@pytest.mark.thorough
 def test_rules_of_the_cluster_file_end_items_one_by_one(sandbox: Sandbox, tmp_path: Path) -> None:
     file = cluster_file(sandbox, tmp_path, not_applicable={"made.it": "we have none"})
     run = run_pytest(
@@ -484,14 +489,13 @@ def pytest_terminal_summary(terminalreporter):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("conftest", "options", "reports"),
     [
         ("", (), 4),
         ("def pytest_runtest_logreport():\n    pass\n", (), 12),
-        ("def pytest_runtest_makereport():\n    pass\n", (), 12),
         ("def pytest_report_teststatus():\n    pass\n", (), 12),
-        ("def pytest_runtest_protocol():\n    pass\n", (), 12),
         ("", ("--durations=1",), 12),
         ("def pytest_runtest_teardown(item):\n    print('bye', item.name)\n", ("-rA",), 8),
     ],
@@ -506,25 +510,6 @@ def test_reports_that_nothing_reads_are_left_out(
     assert run.out.count("bye") == (4 if reports == 8 else 0)
 
 
-WIDE = """
-import pytest
-
-
-@pytest.fixture(scope="session")
-def wide(gpucluster_node):
-    return gpucluster_node.name
-
-
-def test_wide(wide, gpucluster_node):
-    assert wide == gpucluster_node.name
-"""
-
-
-def test_a_fixture_of_the_session_may_use_the_node(sandbox: Sandbox, tmp_path: Path) -> None:
-    run = run_pytest(tmp_path, on(sandbox), files={"test_it.py": WIDE})
-    assert names(run.outcomes, "passed") == [f"test_wide[{node}]" for node in NODES]
-
-
 NAMED = """
 def test_gpus(gpucluster_node):
     assert len(gpucluster_node.facts("gpu.gpus")) == 8
@@ -537,6 +522,7 @@ def test_no_suite(gpucluster_node):
 """
 
 
+@pytest.mark.thorough
 def test_a_test_of_a_site_gets_facts_of_a_suite_by_name(sandbox: Sandbox, tmp_path: Path) -> None:
     run = run_pytest(tmp_path, on(sandbox), files={"test_it.py": NAMED})
     assert names(run.outcomes, "passed") == [f"test_gpus[{node}]" for node in NODES]

@@ -22,7 +22,6 @@ from pytest_gpucluster.plugin.outputs import HistoryWriter
 from pytest_gpucluster.report.atomic_write import Reports
 from pytest_gpucluster.report.events import EventLog
 from pytest_gpucluster.report.history import History
-from pytest_gpucluster.run.record import clean_pair
 from pytest_gpucluster.suites.nccl import baseline
 
 
@@ -84,12 +83,6 @@ def test_folders_of_other_users_are_refused_for_every_file(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_own_folders_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    baseline.check_options(SimpleNamespace(baseline="record"))
-    outputs.refuse(tmp_path / "x.prom")
-
-
 # --- the history
 
 
@@ -144,19 +137,6 @@ def test_a_history_is_no_link(tmp_path: Path) -> None:
 # --- junit.xml
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "shown"),
-    [
-        ("my_token", "hunter2", "<redacted>"),
-        ("my_token", "true", "true"),
-        ("node", "A_TOKEN=hunter2 x", "A_TOKEN=<redacted> x"),
-        ("n\x00", "v\x00", "v?"),
-    ],
-)
-def test_a_property_is_clean_by_its_name_and_by_its_value(name: str, value: str, shown: str) -> None:
-    assert clean_pair(name, value) == shown
-
-
 def hooks_with(tmp_path: Path) -> Any:
     """Return the hooks of a run that has ended, and says in its log a secret."""
     hooks: Any = object.__new__(Hooks)
@@ -178,23 +158,6 @@ def test_junit_is_written_whole_without_secrets_and_for_its_user_and_group(tmp_p
     assert "hunter2" not in text
     assert "A_TOKEN=&lt;redacted&gt;" in text
     assert hooks._junit.stat().st_mode & 0o777 == 0o640
-
-
-def test_junit_that_is_not_written_is_a_problem(tmp_path: Path) -> None:
-    hooks = hooks_with(tmp_path)
-    hooks._junit.mkdir(parents=True)
-    hooks.write_junit()
-    why = f"{hooks._junit}: cannot be written (Is a directory)"
-    assert (hooks.reports.written, hooks.reports.problems) == ({}, {hooks._junit: why})
-
-
-@pytest.mark.parametrize("left_out", ["log", "_junit"])
-def test_a_run_without_reports_writes_no_junit(tmp_path: Path, left_out: str) -> None:
-    hooks = hooks_with(tmp_path)
-    path = hooks._junit
-    setattr(hooks, left_out, None)
-    hooks.write_junit()
-    assert not path.exists()
 
 
 def test_a_limit_on_files_hits_junit_as_a_whole(tmp_path: Path) -> None:

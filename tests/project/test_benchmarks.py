@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -17,8 +15,6 @@ sys.path[:0] = [str(BENCHMARKS), str(BENCHMARKS / "sides")]
 
 import controller  # the folder is no package
 import counted
-import questions
-import recorded_srun
 import rivals
 
 SDIAG = """\
@@ -37,43 +33,6 @@ def run(script: str, *options: str) -> str:
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
-
-
-STAMP = r"20\d\d-\d\d-\d\d,\s+commit ([0-9a-f]{8})\b"
-
-
-def test_each_figure_of_cost_names_its_benchmark_its_date_and_its_commit() -> None:
-    page = (BENCHMARKS / "README.md").read_text(encoding="utf-8")
-    section = page.partition("## Cost compared with other tools")[2].partition("\n## ")[0]
-    rows = [line for line in section.splitlines() if re.match(r"\| \d", line)]
-    assert 1 <= len(rows) <= 3
-    for row in rows:
-        assert re.search(STAMP, row), row
-        script = re.search(r"`(\w+\.py)", row)
-        assert script, row
-        assert (BENCHMARKS / script[1]).exists(), row
-
-
-def test_make_bench_runs_every_benchmark_of_the_table() -> None:
-    table = set(
-        re.findall(
-            r"^\| `(\w+\.py)` \|", (BENCHMARKS / "README.md").read_text(encoding="utf-8"), re.MULTILINE
-        )
-    )
-    every = importlib.import_module("all")
-    assert table == {script for script, *_ in every.QUICK} == {script for script, *_ in every.FULL}
-
-
-def test_commits_of_figures_are_in_the_history() -> None:
-    def git(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
-
-    if git("rev-parse", "--is-shallow-repository").stdout.strip() != "false":
-        pytest.skip("not a repository with its history")
-    pages = [BENCHMARKS / "README.md", *(ROOT / "docs").glob("*.md")]
-    found = {commit for page in pages for commit in re.findall(STAMP, page.read_text(encoding="utf-8"))}
-    assert len(found) > 1
-    assert [commit for commit in found if git("merge-base", "--is-ancestor", commit, "HEAD").returncode] == []
 
 
 def test_requests_are_counted_by_type_once() -> None:
@@ -121,29 +80,14 @@ def test_the_count_of_processes_survives_the_greatest_number() -> None:
     assert counter.total == 32768 + 400 - counted.RESERVED
 
 
-def test_there_are_forty_questions_each_with_its_name() -> None:
-    assert len({question.name for question in questions.QUESTIONS}) == 40
-    assert not any(question.right("no answer at all\n") for question in questions.QUESTIONS)
-
-
-def test_a_recorded_answer_is_made_each_nodes_own() -> None:
-    text = b"gpu01 GPU-3e45b2ec-9dfe-85d0, serial 1667457326242, gpu011\n"
-    assert recorded_srun.Template(text).of(258, "gpu00259") == (
-        b"gpu00259 GPU-3e45b2ec-0102-85d0, serial 1667457320258, gpu011\n"
-    )
-
-
-def test_a_request_is_read_in_both_forms() -> None:
-    assert recorded_srun.plain("p", "echo one |\n") == "echo one "
-    assert recorded_srun.plain("b", r"printf \0012a\0134n|" + "\n") == "printf \na\\n"
-
-
+@pytest.mark.thorough
 def test_the_controller_is_measured_with_recorded_answers() -> None:
     row = run("controller.py", "3", "--checks", "3").splitlines()[-2].split()
     assert row[:4] == ["3", "3", "9", "0"]
     assert len(controller.checks()) == 50
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(os.geteuid() != 0, reason="counts processes in a PID namespace, which needs root")
 @pytest.mark.skipif(shutil.which("sshd", path="/usr/sbin:/usr/bin") is None, reason="needs sshd: make nodes")
 def test_every_side_finds_the_fault() -> None:

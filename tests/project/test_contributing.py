@@ -58,6 +58,7 @@ def test_a_node_check_needs_at_most_three_files() -> None:
     assert int(count) == len(PLACES) <= 3
 
 
+@pytest.mark.thorough
 def test_the_added_check_is_one_item_per_node(sandbox: Sandbox, tmp_path: Path, root: Path) -> None:
     suite = str(root / "src" / "pytest_gpucluster" / "suites" / "os")
     run = run_pytest(
@@ -71,6 +72,7 @@ def test_the_added_check_is_one_item_per_node(sandbox: Sandbox, tmp_path: Path, 
     assert names(run.outcomes, "passed") == [f"test_aslr[gpu0{number}]" for number in range(1, 5)], run.out
 
 
+@pytest.mark.thorough
 def test_the_added_case_passes(tmp_path: Path, root: Path) -> None:
     env = {
         "PYTHONPATH": os.pathsep.join(map(str, (root / "src", root / "tests", ROOT / "slurm-sandbox/tests")))
@@ -102,6 +104,7 @@ from gpucluster_deepspeed import DeepspeedConfig, checks
 }
 
 
+@pytest.mark.thorough
 def test_the_framework_suite_of_the_page_works(sandbox: Sandbox, tmp_path: Path) -> None:
     section = TEXT.partition("## A framework suite")[2].partition("\n## ")[0]
     printed = re.findall(r"^\d\. `([\w.]+)`.*?```diff\n(.*?)```", section, re.DOTALL | re.MULTILINE)
@@ -157,6 +160,7 @@ def kernel(node_name, kernels):
 """
 
 
+@pytest.mark.thorough
 def test_the_suite_without_a_framework_works(sandbox: Sandbox, tmp_path: Path) -> None:
     printed = (
         TEXT.partition("A suite that tests no framework")[2].partition("```python\n")[2].partition("```")[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import json
 import os
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from docs_helpers import FENCE, PAGES, ROOT, Block, Command, anchors, blocks, commands, lines, links, name_of
+from docs_helpers import PAGES, ROOT, Block, Command, anchors, blocks, commands, lines, links, name_of
 from sandbox_helpers import environment, slurm, wait_for
 
 from pytest_gpucluster import config
@@ -101,24 +100,6 @@ def test_every_command_is_tried_or_excused() -> None:
     assert len(OF_GPUCLUSTER) > 15
 
 
-def test_commands_stand_in_shell_blocks_only() -> None:
-    """What looks like a command and stands elsewhere would not be tried."""
-    loose = [
-        f"{block.page}: {line}"
-        for block in blocks()
-        if block.language != "sh"
-        for line in block.text.splitlines()
-        if re.match(r"(pytest|gpucluster|make|pip|srun|scontrol) [-a-z]", line)
-    ]
-    loose += [
-        f"{name_of(page)}: {line.strip()}"
-        for page in PAGES
-        for line in page.read_text().splitlines()
-        if re.match(r" {4,}(pytest|gpucluster|make|pip) [-a-z]", line)
-    ]
-    assert loose == []
-
-
 def command_environment(folder: Path, sandbox: Sandbox) -> dict[str, str]:
     """Return an environment in which the sandbox is the cluster `prod`, and pytest and gpucluster are on PATH."""
     for name, module in (("pytest", "pytest"), ("gpucluster", "pytest_gpucluster")):
@@ -138,6 +119,21 @@ def command_environment(folder: Path, sandbox: Sandbox) -> dict[str, str]:
     return {name: value for name, value in shell.items() if not matters(name)}  # a run would warn of these
 
 
+def python(
+    *words: object, cwd: Path, env: dict[str, str], typed: str = ""
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *map(str, words)],
+        cwd=cwd,
+        env=env,
+        input=typed,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+
+
 def checkout(folder: Path) -> Path:
     """Return a folder that looks like the root of the project to who types a command there."""
     for name in ("suites", "examples", "pyproject.toml", "conftest.py", "src"):
@@ -145,6 +141,7 @@ def checkout(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 def test_every_pytest_command_collects_items(sandbox: Sandbox, tmp_path: Path) -> None:
     env = command_environment(tmp_path, sandbox)
     clusters = tmp_path / "config" / "pytest-gpucluster" / "clusters"
@@ -157,16 +154,8 @@ def test_every_pytest_command_collects_items(sandbox: Sandbox, tmp_path: Path) -
     words = [shlex.split(text, comments=True)[1:] for text in OF_PYTEST]
     words.append(["--cluster=prod", "--no-such-option"])
     words.append(["--cluster=prod", "-m", "no_such_marker"])
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "collect_many.py")],
-        input=json.dumps(words),
-        cwd=checkout(tmp_path),
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=True,
-    )
+    program = ROOT / "tests" / "collect_many.py"
+    done = python(program, cwd=checkout(tmp_path), env=env, typed=json.dumps(words))
     *found, unknown, unmarked = json.loads(done.stdout)
     assert (unknown[0], unmarked[0]) == (4, 4)
     pairs = zip(OF_PYTEST, found, strict=True)
@@ -198,18 +187,10 @@ def test_every_make_target_is_there() -> None:
     assert asked
 
 
-def test_every_named_program_is_there() -> None:
-    """What is excused from being run exists at least."""
-    named = {
-        word for one in ALL for word in one.words if word.startswith(("benchmarks/", "examples/", "tools/"))
-    }
-    assert [name for name in named if not list(ROOT.glob(name))] == []
-    assert named
-
-
 # --- the tutorial
 
 
+@pytest.mark.thorough
 def test_the_tutorial_runs_as_it_stands(sandbox: Sandbox, tmp_path: Path) -> None:
     """All of its commands in turn, in one shell, on a login node of the sandbox."""
     env = command_environment(tmp_path, sandbox)
@@ -238,29 +219,15 @@ def test_the_tutorial_runs_as_it_stands(sandbox: Sandbox, tmp_path: Path) -> Non
     wait_for(lambda: not slurm(sandbox, "squeue", "-h"), "the nodes are back")
 
 
+@pytest.mark.thorough
 def test_the_shown_failure_is_what_a_run_prints(sandbox: Sandbox, tmp_path: Path) -> None:
     """The faults are those of `make demo`."""
     sandbox.fault("remap_failure", "gpu02")
     sandbox.fault("nvlink_down", "gpu03")
     sandbox.fault("ib_down", "gpu04")
-    run = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-p",
-            "no:cacheprovider",
-            f"--cluster={sandbox.cluster_file}",
-            "-m",
-            "gpu or fabric or os or slurm",
-        ],
-        cwd=checkout(tmp_path),
-        env={**command_environment(tmp_path, sandbox), "COLUMNS": "80"},
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=False,
-    )
+    words = ("-m", "pytest", "-p", "no:cacheprovider", f"--cluster={sandbox.cluster_file}")
+    env = {**command_environment(tmp_path, sandbox), "COLUMNS": "80"}
+    run = python(*words, "-m", "gpu or fabric or os or slurm", cwd=checkout(tmp_path), env=env)
     assert run.returncode == 1
     said = run.stdout.replace(f"env SLURM_CONF={sandbox.env['SLURM_CONF']} ", "")
     said = said.replace(" SIMULATED hardware: this run says nothing about real GPUs.", "")
@@ -279,12 +246,6 @@ def undated(line: str) -> str:
 
 
 # --- code in the pages
-
-
-@pytest.mark.parametrize("page", sorted({block.page for block in blocks("python")}))
-def test_python_in_pages_is_python(page: str) -> None:
-    for block in blocks("python", page):
-        ast.parse(block.text)
 
 
 def keys_of_cluster_files() -> set[str]:
@@ -324,6 +285,7 @@ def load_completed(plain: dict[str, Any], block: Block, path: Path) -> None:
     config.load_cluster(path)
 
 
+@pytest.mark.thorough
 def test_the_suite_of_a_site_is_what_the_page_shows(sandbox: Sandbox, tmp_path: Path) -> None:
     """The pieces of docs/writing-checks.md, put together, run on every node as examples/site_suite does."""
     heads = """
@@ -342,24 +304,19 @@ from site_parts import *
     path = str(ROOT / "examples" / "site_suite" / "copy_speed.py")
     parts = site[: site.index("OPEN_FILES = Probe")].replace("def test_", "def example_")
     (tmp_path / "site_parts.py").write_text(f"{parts}\nPAYLOAD = Path({path!r})\n")
-    run = subprocess.run(
-        [
-            *(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--cluster={sandbox.cluster_file}"),
-            *("-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path), "--nodes=gpu[01-02]"),
-            *(
-                "-v",
-                "--report-dir",
-                str(tmp_path / "reports"),
-                str(tmp_path),
-                str(ROOT / "examples" / "site_suite"),
-            ),
-        ],
+    run = python(
+        *(
+            "-m",
+            "pytest",
+            "-p",
+            "no:cacheprovider",
+            f"--cluster={sandbox.cluster_file}",
+            "--nodes=gpu[01-02]",
+        ),
+        *("-c", ROOT / "pyproject.toml", "--rootdir", tmp_path, "-v", "--report-dir", tmp_path / "reports"),
+        *(tmp_path, ROOT / "examples" / "site_suite"),
         cwd=tmp_path,
         env=command_environment(tmp_path, sandbox),
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=False,
     )
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-1000:]
     assert "16 passed" in run.stdout  # four tests of each, on two nodes
@@ -368,8 +325,6 @@ from site_parts import *
 
 # --- the pages themselves
 
-# one command to paste, without a comment
-PASTED = ("python3 -m venv ~/gpucluster && ",)
 SUITES = sorted((ROOT / "suites").glob("*/test_*.py"))
 
 
@@ -378,24 +333,6 @@ def test_the_generated_parts_are_up_to_date() -> None:
     assert len(made) > len(SUITES)
     behind = [name_of(page) for page, text in made.items() if page.read_text() != text]
     assert behind == [], "these pages are behind the code: gpucluster schema --pages docs"
-
-
-def test_no_two_headings_of_a_page_have_one_anchor() -> None:
-    for page in PAGES:
-        headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text()), re.MULTILINE)
-        assert len(anchors(page)) == len(headings), name_of(page)
-
-
-def test_code_fits_a_window_of_100_columns() -> None:
-    """What a program printed is left as it is."""
-    kinds = ("sh", "yaml", "python", "toml", "ini")
-    wide = [
-        f"{block.page}: {line}"
-        for block in blocks()
-        for line in block.text.splitlines()
-        if block.language in kinds and len(line) > 100 and not line.startswith(PASTED)
-    ]
-    assert wide == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -460,9 +397,3 @@ def test_the_profile_of_the_examples_loads(tmp_path: Path) -> None:
     (group,) = config.load_cluster(tmp_path / "c.yaml").groups
     assert group.profile.gpu is not None
     assert group.profile.gpu.count == 8
-
-
-def test_every_example_is_named_in_a_page() -> None:
-    text = "".join(page.read_text() for page in PAGES)
-    names = [path.name for path in (ROOT / "examples").iterdir() if not path.name.startswith((".", "_"))]
-    assert [name for name in names if f"examples/{name}" not in text] == []

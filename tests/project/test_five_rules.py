@@ -8,7 +8,6 @@ from collections import Counter
 from functools import cache
 from typing import TYPE_CHECKING
 
-import pytest
 from counter_examples import CONFIGURE, MONITOR, STAYS, CounterExample
 from paths import ROOT
 
@@ -86,10 +85,3 @@ def test_no_healthy_machine_is_taken_out_of_service_and_each_states_its_source()
 def test_each_machine_of_a_check_is_considered_once() -> None:
     found = Counter((one.check, one.machine, one.source) for one in examples())
     assert [key for key, count in found.items() if count > 1] == []
-
-
-@pytest.mark.parametrize(
-    "rule", ["Rates", "Direction", "Function before mechanism", "Situation", "Identity and proportion"]
-)
-def test_the_page_names_each_rule(rule: str) -> None:
-    assert f"| **{rule}.**" in (ROOT / "docs" / "five-rules.md").read_text()

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import forked
 import pytest
-from paths import TESTS
 from sandbox_helpers import environment, wait_for
 
 SHOW = """
@@ -32,6 +31,7 @@ def test_a_fork_has_status_streams_folder_and_variables_of_a_process(tmp_path: P
     assert json.loads(fork.stdout) == json.loads(process.stdout)
 
 
+@pytest.mark.thorough
 def test_a_fork_that_does_not_end_is_killed(tmp_path: Path) -> None:
     (tmp_path / "waits.py").write_text(
         "import os, time, pathlib\npathlib.Path('pid').write_text(str(os.getpid()))\ntime.sleep(600)\n"
@@ -51,9 +51,3 @@ def test_other_variables_of_python_are_those_of_the_process(tmp_path: Path) -> N
     for _ in range(2):
         done = forked.run([sys.executable, "-m", "path"], cwd=tmp_path, env=env, timeout=60)
         assert (done.returncode, done.stdout) == (0, "found\n"), done.stderr
-
-
-def test_recorded_durations_are_of_modules_that_exist() -> None:
-    recorded = json.loads((TESTS / "durations.json").read_text())
-    assert recorded
-    assert [name for name in recorded if not (TESTS.parent / name).exists()] == []

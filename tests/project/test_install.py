@@ -53,20 +53,6 @@ def test_the_conda_recipe_has_the_requirements_of_the_project() -> None:
     assert set(PROJECT["build-system"]["requires"]) <= {one.replace(" ", "") for one in needs["host"]}
 
 
-def test_the_conda_recipe_has_the_commands_of_the_project_and_its_license() -> None:
-    scripts = [f"{name} = {place}" for name, place in PROJECT["project"]["scripts"].items()]
-    assert recipe()["build"]["python"]["entry_points"] == scripts
-    assert recipe()["about"]["license"] == PROJECT["project"]["license"]
-    assert PROJECT["project"]["urls"]["Homepage"] == recipe()["about"]["homepage"]
-
-
-def test_what_make_release_writes_into_the_conda_recipe_has_its_place() -> None:
-    words = re.findall(r"@[A-Z0-9]+@", (ROOT / "install" / "recipe.yaml").read_text())
-    assert sorted(words) == ["@SHA256@", "@VERSION@"]
-    release = (ROOT / "tools" / "release").read_text()
-    assert [word for word in words if word not in release] == []
-
-
 @pytest.mark.parametrize("name", ["Dockerfile", "gpucluster.def"])
 def test_an_image_has_what_both_builds_read(name: str) -> None:
     text = (ROOT / "install" / name).read_text()
@@ -109,15 +95,6 @@ def test_the_one_file_under_another_python_is_one_sentence(tmp_path: Path) -> No
     assert "is for Python 3.99 on Linux manylinux_" in sentence
     assert f"this is Python {HERE}" in sentence
     assert "install python3.99" in sentence
-
-
-def test_the_one_file_goes_on_under_its_own_python(tmp_path: Path) -> None:
-    other = tmp_path / "python3.99"
-    other.write_text('#!/bin/sh\necho "started: $*"\n')
-    other.chmod(0o755)
-    script = filled(tmp_path, "pyz_start.py", "3.99", "gpucluster.pyz")
-    done = start(script, "pytest", "-m", "gpu", path=f"{tmp_path}:/bin")
-    assert done.stdout == f"started: {script} pytest -m gpu\n"
 
 
 def test_the_archive_of_wheels_under_another_python_is_one_sentence(tmp_path: Path) -> None:

@@ -92,6 +92,7 @@ def test_files_that_recipes_name_exist() -> None:
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("target", CASES)
 def test_target_runs(checkout: Path, target: str) -> None:
     variables, environment, expected = CASES[target]

@@ -111,6 +111,7 @@ def without_tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         yield run
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in NEEDS_SLURM])
 def test_without_its_tool_no_suite_is_accepted(without_tools: Run, name: str) -> None:
     run = read_run(_of_suite(without_tools.events, name))
@@ -118,6 +119,7 @@ def test_without_its_tool_no_suite_is_accepted(without_tools: Run, name: str) ->
     assert judged.outcome in ("rejected", "unproved"), judged
 
 
+@pytest.mark.thorough
 def test_without_slurm_its_suites_are_not_accepted(tmp_path: Path) -> None:
     settings = {"name": "bare", "nodes": "gpu01", "slurm": {"partition": "batch", "bin": str(tmp_path)}}
     (tmp_path / "bare.yaml").write_text(yaml.safe_dump(settings))

@@ -8,8 +8,6 @@ import sys
 import pytest
 from paths import ROOT
 
-from pytest_gpucluster.core.check import CHECKS
-from pytest_gpucluster.core.registry import import_checks
 from pytest_gpucluster.sandbox.found_by import FOUND_BY
 
 sys.path.insert(0, str(ROOT / "tools"))
@@ -44,24 +42,10 @@ def test_each_section_shows_one_failure_with_its_own_parts() -> None:
             assert re.search(f"^{part}", SHOWN[failure.check], re.MULTILINE), (failure.check, part)
 
 
-def test_each_section_says_what_it_means_what_to_do_and_how_to_prove_the_repair() -> None:
-    for section in worked_failures.sections(PAGE):
-        assert re.findall(r"^- \*\*([\w ]+)\.\*\*", section, re.MULTILINE) == [
-            "What it means",
-            "What to do",
-            "Proof",
-        ], section[:80]
-
-
 def test_each_check_is_the_one_that_finds_the_fault() -> None:
     for failure in FAILURES:
         for kind, *_ in failure.faults:
             assert failure.check in FOUND_BY[kind]
-
-
-def test_the_shown_actions_are_those_of_an_installed_check() -> None:
-    import_checks()
-    assert {failure.check for failure in FAILURES} <= CHECKS.keys()
 
 
 def test_a_section_without_a_repair_is_refused() -> None:
@@ -74,6 +58,7 @@ def test_a_block_of_output_ends_at_the_next_one() -> None:
     assert list(worked_failures.blocks_of(text, "gpu.count")) == ["___ a ___\ngpu.count on n: x\nmore\n"]
 
 
+@pytest.mark.thorough
 def test_each_failure_is_what_the_page_shows_and_can_be_repaired() -> None:
     made = worked_failures.outputs(FAILURES)
     for check, text in made.items():

@@ -143,6 +143,14 @@ CASES = (
         },
     ),
     Case(
+        "no-infiniband",
+        (Fault("no_infiniband", "gpu04"),),
+        {
+            ("nccl.pairs", "gpu04"): ("gpu04", "gpu04"),
+            ("nccl.whole", ""): ("gpu[03-05]", "NET/Socket between nodes NET/IB/GDRDMA"),
+        },
+    ),
+    Case(
         "only-the-whole-is-slow",
         (Fault("slow_crowd", "gpu06"),),
         {WHOLE: ("all_reduce 1 GiB", "all 28 measured of 28 pairs are fine, so no node or link is at fault")},
