@@ -107,26 +107,6 @@ def drained(a_world: World) -> list[str]:
     return [name for name, info in a_world.nodes.items() if "DRAIN" in info.flags]
 
 
-def test_intent_before_the_act_and_result_after() -> None:
-    log = Log()
-    seen: list[list[str]] = []
-
-    def note(_world: World, argv: tuple[str, ...]) -> None:
-        if argv[1] == "update":
-            seen.append(log.kinds)
-
-    a_world = world(before=note)
-    actor(a_world, log).drain(grounds("gpu02"), limits(), spared={})
-    assert drained(a_world) == ["gpu02"]
-    assert a_world.nodes["gpu02"].reason == summed(
-        f"gpucluster:gpu.count 7<8 GPUs repair=drain run={RUN}", "gpu02"
-    )
-    assert seen == [["drain_decision", "node_intent"]]
-    assert log.kinds == ["drain_decision", "node_intent", "node_result"]
-    assert log[-1]["result"] == "drained"
-    assert log[-1]["state"] == "ALLOCATED+DRAIN"
-
-
 def test_no_act_without_its_intent_in_the_log() -> None:
     def full(event: str, **_: Any) -> None:
         if event == "node_intent":
@@ -136,19 +116,6 @@ def test_no_act_without_its_intent_in_the_log() -> None:
     with pytest.raises(GpuClusterError, match="no space"):
         DrainExecutor(any_client(a_world), full, RUN).drain(grounds("gpu02"), limits(), spared={})
     assert a_world.ran == []
-
-
-def test_forty_percent_failing_drains_ten_and_no_more() -> None:
-    a_world, log = world(20), Log()
-    act = actor(a_world, log)
-    act.drain(grounds(*(f"gpu{n:02}" for n in range(1, 9))), limits("10%"), spared={})
-    assert drained(a_world) == ["gpu01", "gpu02"]
-    assert act.over_budget == [f"gpu{n:02}" for n in range(3, 9)]
-    assert [event["decision"] for event in log if event["event"] == "drain_decision"] == [
-        "drain",
-        "drain",
-        *["spare"] * 6,
-    ]
 
 
 def test_what_former_runs_drained_counts_and_what_others_drained_does_not() -> None:
@@ -189,21 +156,6 @@ def test_a_dry_run_keeps_to_the_budget_and_touches_nothing() -> None:
     assert "node_intent" not in log.kinds
 
 
-def test_neither_unconfirmed_nor_spared_nodes_are_drained() -> None:
-    a_world, log = world(), Log()
-    act = actor(a_world, log)
-    act.drain(
-        [*grounds("gpu01", unconfirmed="fresh attempt 1 ended as passed"), *grounds("gpu02")],
-        limits(),
-        spared={"gpu02": "it was lost"},
-    )
-    assert a_world.ran == []
-    assert [event["why"] for event in log] == [
-        "not confirmed: fresh attempt 1 ended as passed",
-        "it was lost",
-    ]
-
-
 def test_a_foreign_drain_in_between_survives() -> None:
     def bob(a_world: World, argv: tuple[str, ...]) -> None:
         if argv[1] == "show" and "DRAIN" not in a_world.nodes["gpu01"].flags:
@@ -214,19 +166,6 @@ def test_a_foreign_drain_in_between_survives() -> None:
     assert a_world.ran == []
     assert a_world.nodes["gpu01"].reason == "bob: bad cable"
     assert 'another reason: "bob: bad cable"' in log[-1]["why"]
-
-
-def test_an_unreadable_controller_ends_all_acts() -> None:
-    def down(_world: World, _argv: tuple[str, ...]) -> None:
-        raise SlurmError("scontrol: Unable to contact slurm controller")
-
-    a_world, log = world(before=down), Log()
-    act = actor(a_world, log)
-    act.drain(grounds("gpu01", "gpu02"), limits(), spared={})
-    assert a_world.ran == []
-    assert log.kinds == ["drain_decision"] * 2
-    assert all("Unable to contact" in event["why"] for event in log)
-    assert act.problems
 
 
 def test_a_controller_that_goes_down_between_reading_and_act_leaves_unknown_and_no_more_acts() -> None:
@@ -244,18 +183,6 @@ def test_a_controller_that_goes_down_between_reading_and_act_leaves_unknown_and_
     assert [event["result"] for event in log if event["event"] == "node_result"] == ["unknown"]
     assert log[-1]["decision"] == "spare"
     assert act.drained == []
-
-
-def test_a_refusal_is_reported_and_ends_the_actions() -> None:
-    def refuse(_world: World, argv: tuple[str, ...]) -> None:
-        if argv[1] == "update":
-            raise SlurmError("scontrol: slurm_update error: Access/permission denied")
-
-    a_world, log = world(before=refuse), Log()
-    act = actor(a_world, log)
-    act.drain(grounds("gpu01", "gpu02"), limits(), spared={})
-    assert [event["result"] for event in log if event["event"] == "node_result"] == ["failed"]
-    assert any("permission denied" in problem for problem in act.problems)
 
 
 def test_an_update_whose_answer_is_lost_but_that_worked_is_a_drain() -> None:
@@ -304,16 +231,6 @@ def test_a_spared_node_is_named_with_its_hardest_check() -> None:
     mine = [*grounds("gpu01"), Grounds("gpu01", "gpu.memory", Action.VENDOR, Finding("", "3", "0"))]
     act.drain(mine, limits(), spared={"gpu01": "it was lost"})
     assert act.spared_lines == ["not drained: gpu01 (gpu.memory): it was lost"]
-
-
-def test_a_dry_run_resumes_nothing() -> None:
-    ours = summed("gpucluster:gpu.count 7<8 run=old")
-    a_world, log = world(), Log()
-    a_world.put("gpu01", "DRAIN", ours)
-    act = actor(a_world, log, dry=True)
-    assert not act.resume("gpu01", ours)
-    assert a_world.ran == []
-    assert act.commands == ["scontrol update NodeName=gpu01 State=UNDRAIN"]
 
 
 # --- every branch, exactly
@@ -563,15 +480,6 @@ def test_acts_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert act.current("gpu01") is None
 
 
-def test_a_spared_node_is_not_even_read() -> None:
-    def never(_world: World, _argv: tuple[str, ...]) -> None:
-        raise AssertionError("Slurm was asked")
-
-    act = actor(world(before=never), Log())
-    act.drain(grounds("gpu01"), limits(), spared={"gpu01": "it was lost"})
-    assert act.problems == []
-
-
 @pytest.mark.parametrize("dry", [False, True])
 def test_the_events_of_a_resume(dry: bool) -> None:  # a table
     a_world, log = world(), Log()
@@ -630,29 +538,6 @@ def test_a_node_that_is_not_ours_stays_drained(reason: str, why: str) -> None:
     assert a_world.ran == []
 
 
-def test_a_resume_that_slurm_refuses_is_no_resume() -> None:
-    def refuse(_world: World, argv: tuple[str, ...]) -> None:
-        if argv[1] == "update":
-            raise SlurmError("denied")
-
-    a_world, log = world(before=refuse), Log()
-    a_world.put("gpu01", "DRAIN", OURS)
-    act = actor(a_world, log)
-    assert not act.resume("gpu01", OURS)
-    assert log[-1]["result"] == "failed"
-    assert act.problems[0] == "gpu01: failed: denied"
-
-
-def test_a_look_returns_the_node_as_it_is_now() -> None:
-    a_world = world()
-    act = actor(a_world, Log())
-    a_world.put("gpu01", "DRAIN", OURS)
-    found = act.current("gpu01")
-    assert found is not None
-    assert found.reason == OURS
-    assert act.current("gpu99") is None
-
-
 @pytest.mark.parametrize(
     ("stderr", "why"),
     [
@@ -702,15 +587,6 @@ def test_one_run_at_a_time_holds_the_lock(tmp_path: Path) -> None:
         other.join(60)
     with locked(path, patience=10):
         pass
-
-
-def test_where_no_file_can_be_nothing_happens_under_the_lock(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    path = tmp_path / "file" / "lock"
-    with pytest.raises(LockError, match="cannot be locked") as caught, locked(path):
-        pytest.fail("there is no lock")
-    assert str(caught.value).startswith(f"{path}: cannot be locked (")
-    assert str(caught.value).endswith("): no node is changed; XDG_STATE_HOME names another folder")
 
 
 def test_the_lock_lies_below_the_state_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import re
 
 import pytest
 from drain_helpers import summed
-from paths import ROOT
 
 from pytest_gpucluster.cluster.slurm.inventory import (
     NodeInfo,
@@ -15,7 +14,7 @@ from pytest_gpucluster.cluster.slurm.inventory import (
     seen_from_inside,
 )
 from pytest_gpucluster.core.finding import Action, Finding
-from pytest_gpucluster.drain import Budget, Grounds, fit_for_retest, listed, policy, read_reason, write_reason
+from pytest_gpucluster.drain import Budget, Grounds, fit_for_retest, listed, read_reason, write_reason
 from pytest_gpucluster.drain.policy import (
     own_reason,
     ranked,
@@ -227,11 +226,6 @@ def test_a_reason_that_a_person_has_edited_is_that_persons(edited: str) -> None:
     assert not fit_for_retest(drained)
 
 
-def test_a_reason_that_was_copied_to_another_node_is_foreign() -> None:
-    assert read_reason("gpu02", OURS) is None
-    assert own_reason(node("IDLE", "DRAIN", reason=OURS, name="gpu02")) is None
-
-
 @pytest.mark.parametrize(
     ("patterns", "check", "concerned"),
     [
@@ -250,23 +244,6 @@ def test_a_reason_concerns_the_checks_that_it_names(
     concerned: bool,  # a table
 ) -> None:
     assert Reason(patterns, "", "").concerns(check) is concerned
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "bad cable, ticket 4711",
-        f"not gpucluster:gpu.count 7<8 run={RUN}",
-        f"{OURS} - bob: keep out, ticket 4711",
-        "gpucluster:gpu.count",
-        f"GPUCLUSTER:gpu.count 7<8 run={RUN}",
-        f"gpucluster: gpu.count 7<8 run={RUN}",
-        f"gpucluster:gpu.count 7<8\nrun={RUN}",
-    ],
-)
-def test_a_reason_that_gpucluster_did_not_write_alone_is_foreign(text: str) -> None:
-    assert read_reason("gpu01", text) is None
 
 
 @pytest.mark.parametrize(
@@ -298,11 +275,6 @@ def test_other_text_after_the_reason_makes_it_foreign(added: str) -> None:
 
 
 # --- drain
-
-
-@pytest.mark.parametrize("state", ["IDLE", "ALLOCATED", "MIXED"])
-def test_a_node_in_service_may_be_drained(state: str) -> None:
-    assert why_not_drain(node(state)) == ""
 
 
 @pytest.mark.parametrize(
@@ -353,30 +325,6 @@ def test_the_action_class_decides_what_is_grounds(
     action: str, least: Action, grounds: bool
 ) -> None:  # a table
     assert reaches(Action(action), least) is grounds
-
-
-def test_a_node_ranks_by_its_hardest_action() -> None:
-    def of(name: str, check: str, action: Action) -> Grounds:
-        return Grounds(name, check, action, Finding("", "1", "2"))
-
-    rows = ranked(
-        [of("gpu01", "a", Action.DRAIN), of("gpu02", "a", Action.RESET_GPU), of("gpu02", "b", Action.VENDOR)]
-    )
-    assert [name for name, _ in rows] == ["gpu02", "gpu01"]
-
-
-def test_the_words_for_actions_and_what_grounds_have_by_themselves() -> None:
-    assert reaches(Action.DRAIN, Action.DRAIN)
-    assert policy.NAMES == {
-        "reset-gpu": Action.RESET_GPU,
-        "reboot": Action.REBOOT,
-        "drain": Action.DRAIN,
-        "return-to-vendor": Action.VENDOR,
-    }
-    bare = Grounds("gpu01", "gpu.count", Action.DRAIN, Finding("", "7", "8"))
-    assert ranked([bare]) == [("gpu01", (bare,))]
-    assert bare.unconfirmed == ""
-    assert deviation(bare.finding) == "7<8"
 
 
 def test_the_worst_go_first_and_the_unconfirmed_not_at_all() -> None:
@@ -432,16 +380,6 @@ def test_the_worst_go_first_and_the_unconfirmed_not_at_all() -> None:
 def test_the_budget(text: str, nodes: int, allowed: int) -> None:
     assert Budget.parse(text).of(nodes) == allowed
     assert str(Budget.parse(text)) == text
-
-
-def test_the_budget_of_the_page_is_true_for_small_clusters() -> None:
-    root = ROOT
-    default = Budget.parse("10%")
-    assert {nodes: default.of(nodes) for nodes in (1, 2, 5, 8, 100)} == {1: 1, 2: 1, 5: 1, 8: 1, 100: 10}
-    rule = (
-        "10% of the partition's nodes, rounded down, but at least one (one of 1, 2, 5 or 8 nodes, 10 of 100)"
-    )
-    assert rule in " ".join((root / "docs/drain.md").read_text().split())
 
 
 @pytest.mark.parametrize(
@@ -680,32 +618,3 @@ def test_reservations_are_read_and_its_members_seen_from_inside() -> None:
 
 
 # --- docs/drain.md
-
-PAGE = " ".join((ROOT / "docs" / "drain.md").read_text().split())
-
-
-def test_the_page_lists_the_states_that_slurm_sets_by_itself() -> None:
-    states, flags = re.search(r"In service is ([A-Z, or]+) with flags [^:]+: ([A-Z_, ]+)\.", PAGE).groups()  # type: ignore[union-attr] # the page has it
-    assert set(re.findall(r"[A-Z_]+", states)) == policy.IN_SERVICE
-    assert set(flags.split(", ")) == policy.FLAGS_OF_SLURM
-
-
-def test_the_reasons_of_the_page_are_those_of_gpucluster() -> None:
-    reasons = re.findall(r"gpucluster:gpu\.\w+ .*? sum=[0-9a-f]{8}", PAGE)
-    found = [read_reason(f"gpu{number:02}", text) for number, text in enumerate(reasons, 1)]
-    assert [one.checks for one in found if one] == [("gpu.count",), ("gpu.nvlink_state", "gpu.count")]
-
-
-def test_commands_for_slurm() -> None:
-    assert policy.drain_command("gpu01", "why") == (
-        "scontrol",
-        "update",
-        "NodeName=gpu01",
-        "State=DRAIN",
-        "Reason=why",
-    )
-    assert policy.undrain_command("gpu01") == ("scontrol", "update", "NodeName=gpu01", "State=UNDRAIN")
-
-
-def test_a_node_with_every_flag_of_slurm_may_be_drained() -> None:
-    assert policy.why_not_drain(node("IDLE", *policy.FLAGS_OF_SLURM)) == ""

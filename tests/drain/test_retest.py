@@ -187,32 +187,6 @@ def test_what_is_kept_stays_and_the_others_are_drained_again_with_their_reason(w
     assert (world.ran, len(log)) == (before, 7)
 
 
-def test_the_first_node_is_kept_while_the_shell_drains_the_second_one(world: World) -> None:
-    run, _ = a_retest(world)
-    run.begin()
-    run.keep("gpu01")
-    run.end()  # the shell takes them in order: with gpu02 drained it is done with gpu01
-    assert (world.told("gpu01"), world.told("gpu02")) == (("IDLE", ""), ("IDLE+DRAIN", OURS))
-
-
-def test_the_shell_has_the_environment_of_slurm_and_its_time(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert (retest.BEGIN_WITHIN, retest.END_WITHIN) == (60.0, 30.0)
-    world.env = {"SLURM_CONF": "/etc/other.conf"}
-    spawn, seen = world.transport.spawn, []
-
-    def noted(argv: Any, **options: Any) -> Any:
-        seen.append(options)
-        return spawn(argv, **options)
-
-    monkeypatch.setattr(world.transport, "spawn", noted)
-    run, _ = a_retest(world, "gpu01")
-    run.begin()
-    run.end()
-    assert seen == [{"env": {"SLURM_CONF": "/etc/other.conf"}}]
-
-
 def test_a_node_that_has_changed_since_is_left_alone(world: World) -> None:
     world.put("gpu01", reason="bob: bad cable")
     run, log = a_retest(world, "gpu01", "gpu09")
@@ -299,15 +273,6 @@ def test_a_node_that_failed_and_that_a_person_keeps_in_service_is_reported(world
     assert world.told("gpu01") == ("IDLE", "bob: mine")
 
 
-def test_a_node_that_another_user_drained_meanwhile_keeps_that_reason(world: World) -> None:
-    run, _ = a_retest(world, "gpu01")
-    run.begin()
-    world.put("gpu01", "ALLOCATED+DRAIN", "bob: bad cable")
-    assert run.end() == []
-    assert world.told("gpu01") == ("ALLOCATED+DRAIN", "bob: bad cable")
-    assert run.ended == {"gpu01": "left"}
-
-
 def test_a_controller_that_is_away_is_tried_again(world: World) -> None:
     run, _ = a_retest(world, "gpu01")
     run.begin()
@@ -385,16 +350,6 @@ def test_when_the_shell_is_killed_while_it_undrains_its_nodes_are_not_on_trial(w
     assert run.ended == dict.fromkeys(("gpu01", "gpu02", "gpu03"), "drained")
     assert {world.told(node) for node in run.ended} == {("IDLE+DRAIN", OURS)}
     assert run.end() == []
-
-
-def test_what_was_kept_stays_so_where_the_shell_is_killed_then(world: World) -> None:
-    run, _ = a_retest(world)
-    run.begin()
-    assert run.keep("gpu02")
-    killed(run)
-    assert run.end() == []
-    assert run.ended == {"gpu01": "drained", "gpu02": "resumed"}
-    assert (world.told("gpu01")[0], world.told("gpu02")[0]) == ("IDLE+DRAIN", "IDLE")
 
 
 def test_nothing_is_kept_once_the_shell_is_gone(world: World) -> None:
@@ -641,14 +596,6 @@ def test_who_resumes_a_node_after_the_shell_has_drained_it_is_not_overruled(
     assert world.ours == []
 
 
-def test_text_that_slurm_adds_to_the_reason_keeps_it_own(world: World) -> None:
-    run, _ = a_retest(world, "gpu01")
-    run.begin()
-    world.put("gpu01", "DOWN+DRAIN", f"{OURS} : Not responding")
-    assert run.end() == []
-    assert run.ended == {"gpu01": "drained"}
-
-
 def test_a_full_log_keeps_no_node_in_service(world: Any) -> None:
     written: list[str] = []
 
@@ -750,20 +697,6 @@ def test_a_controller_without_an_answer_is_queried_again_while_a_node_is_awaited
     run.end()
 
 
-def test_the_pipe_drains_every_node_again_however_the_run_dies(world: World) -> None:
-    run, _ = a_retest(world)
-    run.begin()
-    shell = run._shell
-    assert shell is not None
-    assert shell.stdin is not None
-    shell.stdin.close()  # as the kernel does where we are killed
-    deadline = time.monotonic() + 30
-    while world.told("gpu02") != ("IDLE+DRAIN", OURS) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert {world.told(node) for node in ("gpu01", "gpu02")} == {("IDLE+DRAIN", OURS)}
-    run.end()
-
-
 def test_the_shell_survives_the_signals_of_a_terminal(world: World) -> None:
     run, _ = a_retest(world, "gpu01")
     run.begin()
@@ -785,3 +718,35 @@ def test_a_hostile_reason_is_one_word_to_the_shell(world: Any) -> None:
     run.end()
     assert world.told("gpu01") == ("IDLE+DRAIN", hostile)
     assert not (world.folder / "pwned").exists()
+
+
+def test_what_was_kept_stays_so_where_the_shell_is_killed_then(world: World) -> None:
+    run, _ = a_retest(world)
+    run.begin()
+    assert run.keep("gpu02")
+    killed(run)
+    assert run.end() == []
+    assert run.ended == {"gpu01": "drained", "gpu02": "resumed"}
+    assert (world.told("gpu01")[0], world.told("gpu02")[0]) == ("IDLE+DRAIN", "IDLE")
+
+
+def test_text_that_slurm_adds_to_the_reason_keeps_it_own(world: World) -> None:
+    run, _ = a_retest(world, "gpu01")
+    run.begin()
+    world.put("gpu01", "DOWN+DRAIN", f"{OURS} : Not responding")
+    assert run.end() == []
+    assert run.ended == {"gpu01": "drained"}
+
+
+def test_the_pipe_drains_every_node_again_however_the_run_dies(world: World) -> None:
+    run, _ = a_retest(world)
+    run.begin()
+    shell = run._shell
+    assert shell is not None
+    assert shell.stdin is not None
+    shell.stdin.close()  # as the kernel does where we are killed
+    deadline = time.monotonic() + 30
+    while world.told("gpu02") != ("IDLE+DRAIN", OURS) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert {world.told(node) for node in ("gpu01", "gpu02")} == {("IDLE+DRAIN", OURS)}
+    run.end()

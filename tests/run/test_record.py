@@ -42,12 +42,6 @@ def test_a_failure_is_printed_in_full() -> None:
     assert record.metrics == [Metric("count", 7, "")]
 
 
-def test_a_hint_names_the_node() -> None:
-    failed = verdict(Outcome.FAILED, Finding("state", "DOWN", "IDLE"), hint="scontrol show node NODE")
-    assert "what to do:   scontrol show node gpu01\n" in describe(failed, "slurm.known", "gpu01")
-    assert "what to do:   scontrol show node NODE\n" in describe(failed, "slurm.known", "")
-
-
 def ended(item: ItemView, judged: Verdict) -> tuple[type, str]:
     """Return how an item ends."""
     try:
@@ -91,16 +85,6 @@ def test_a_number_against_a_bound(bound: str, value: float, device: str) -> None
         hint="clean it",
         action=Action.MONITOR,
     )
-
-
-def test_a_bound_alone_has_no_cause() -> None:
-    for bound, value in (("at_least", 1.0), ("at_most", 3.0)):
-        item, record = made()
-        with pytest.raises(
-            CheckFailed, match=r"^site.disk on gpu01: free: measured . s, expected .= 2 s\naction: "
-        ):
-            getattr(item, bound)("free", value, 2, "s")
-        assert (record.verdicts[0].cause, record.verdicts[0].hint) == ("", "")
 
 
 def test_a_failed_verdict_as_text() -> None:
