@@ -57,24 +57,6 @@ def test_the_verdict_in_words(
         assert sentence == expected or (expected.endswith("2026") and sentence.startswith(expected))
 
 
-def test_who_is_fit_and_who_is_not() -> None:
-    nodes = ("gpu01", "gpu02", "gpu03", "gpu04", "gpu05", "gpu06", "gpu07")
-    results = [
-        passing("gpu01"),
-        failing("gpu02"),
-        passing("gpu02", check="os.x"),
-        passing("gpu03"),
-        failing("gpu03", check="os.x", outcome="error"),
-        unjudged("gpu04", "not checked"),
-        passing("gpu05"),
-        passing("gpu06"),
-        unjudged("gpu06", "not checked"),
-    ]
-    found = read_run([*a_run(results, nodes=nodes), event("lost", node="gpu05", why="gone")]).proofs
-    assert (found.of("fit"), found.of("failed")) == (("gpu01", "gpu06"), ("gpu02",))
-    assert (found.of("not proved"), found.of("not tested")) == (("gpu03", "gpu04", "gpu05"), ("gpu07",))
-
-
 def test_what_was_not_judged() -> None:
     again = [
         failing(node, check=check) | {"event": "rerun"}
@@ -398,20 +380,6 @@ def test_gaps_are_ordered() -> None:
     }
 
 
-def test_a_table_of_a_suite_is_ordered_by_place() -> None:
-    cells: list[dict[str, Any]] = [
-        {"row": "b", "column": "y", "text": 1, "note": "n", "place": [1, 1]},
-        {"row": "a", "column": "x", "text": "2", "place": [0, 0]},
-        {"row": "c", "column": "z", "text": "3"},
-    ]
-    assert html._suite_table("t", cells) == {
-        "title": "t",
-        "rows": ["a", "c", "b"],
-        "columns": ["x", "z", "y"],
-        "texts": {("b", "y"): ("1", "n"), ("a", "x"): ("2", ""), ("c", "z"): ("3", "")},
-    }
-
-
 def test_the_logs_of_a_failure_are_its_own_or_its_checks_or_its_suites() -> None:
     logs = {"gpu.a": "steps/1.log", "gpu.b": "steps/2.log"}
     ran = [passing("gpu01", check=check, logs=[log]) for check, log in logs.items()]
@@ -448,12 +416,6 @@ def test_rows_of_patterns_and_of_what_was_tried_again_have_a_limit(monkeypatch: 
     assert [row["state"] for row in html_map.fleet_map(run, anchors)["patterns"]] == ["failed", "not proved"]
     found = html._failures(run, anchors)["retried"]
     assert [key[0] for key, _ in found] == ["gpu.a"]
-
-
-def test_a_page_has_a_limit_of_acts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(html, "MAX_ACTS", 1)
-    text = page_of([*a_run([]), event("drain_one", why="first"), event("drain_two", why="second")]).text
-    assert ("first" in text, "second" in text) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -509,12 +471,6 @@ def test_the_record_of_an_empty_run() -> None:
     for seconds, shown in ((0.9, "under 1 s"), (1.0, "1 s"), (61.0, "1 min 1 s")):
         run = read_run([{"time": 5.0}, {"time": 5.0 + seconds}])
         assert html._record(run)["duration"] == shown
-
-
-def test_what_a_template_misses_is_an_error() -> None:
-    html.prepare()
-    with pytest.raises(UndefinedError):
-        html_page.template("report.html.j2").environment.from_string("{{ missing }}").render()
 
 
 def test_nodes_of_which_nothing_is_known_come_last() -> None:
