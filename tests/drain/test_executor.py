@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import multiprocessing
 import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -28,7 +27,6 @@ from pytest_gpucluster.drain import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from multiprocessing.synchronize import Event
     from pathlib import Path
 
 RUN = "20261121T020000-4711"
@@ -107,26 +105,6 @@ def drained(a_world: World) -> list[str]:
     return [name for name, info in a_world.nodes.items() if "DRAIN" in info.flags]
 
 
-def test_intent_before_the_act_and_result_after() -> None:
-    log = Log()
-    seen: list[list[str]] = []
-
-    def note(_world: World, argv: tuple[str, ...]) -> None:
-        if argv[1] == "update":
-            seen.append(log.kinds)
-
-    a_world = world(before=note)
-    actor(a_world, log).drain(grounds("gpu02"), limits(), spared={})
-    assert drained(a_world) == ["gpu02"]
-    assert a_world.nodes["gpu02"].reason == summed(
-        f"gpucluster:gpu.count 7<8 GPUs repair=drain run={RUN}", "gpu02"
-    )
-    assert seen == [["drain_decision", "node_intent"]]
-    assert log.kinds == ["drain_decision", "node_intent", "node_result"]
-    assert log[-1]["result"] == "drained"
-    assert log[-1]["state"] == "ALLOCATED+DRAIN"
-
-
 def test_no_act_without_its_intent_in_the_log() -> None:
     def full(event: str, **_: Any) -> None:
         if event == "node_intent":
@@ -136,19 +114,6 @@ def test_no_act_without_its_intent_in_the_log() -> None:
     with pytest.raises(GpuClusterError, match="no space"):
         DrainExecutor(any_client(a_world), full, RUN).drain(grounds("gpu02"), limits(), spared={})
     assert a_world.ran == []
-
-
-def test_forty_percent_failing_drains_ten_and_no_more() -> None:
-    a_world, log = world(20), Log()
-    act = actor(a_world, log)
-    act.drain(grounds(*(f"gpu{n:02}" for n in range(1, 9))), limits("10%"), spared={})
-    assert drained(a_world) == ["gpu01", "gpu02"]
-    assert act.over_budget == [f"gpu{n:02}" for n in range(3, 9)]
-    assert [event["decision"] for event in log if event["event"] == "drain_decision"] == [
-        "drain",
-        "drain",
-        *["spare"] * 6,
-    ]
 
 
 def test_what_former_runs_drained_counts_and_what_others_drained_does_not() -> None:
@@ -163,99 +128,10 @@ def test_what_former_runs_drained_counts_and_what_others_drained_does_not() -> N
     assert act.over_budget == ["gpu02"]
 
 
-def test_the_budget_is_of_the_partition() -> None:
-    a_world, log = world(20), Log()
-    for name in list(a_world.nodes)[10:]:
-        a_world.nodes[name] = NodeInfo(name, "IDLE", partitions=("other", "all"))
-    act = actor(a_world, log)
-    places = Limits(Budget.parse("10%"), dict.fromkeys(a_world.nodes, "batch") | {"gpu11": "other"})
-    act.drain(grounds("gpu01", "gpu02", "gpu11"), places, spared={})
-    assert drained(a_world) == ["gpu01", "gpu11"]
-
-
 def test_a_node_of_no_known_partition_has_no_budget() -> None:
     a_world, log = world(), Log()
     actor(a_world, log).drain(grounds("gpu01"), Limits(Budget.parse("100%"), {}), spared={})
     assert drained(a_world) == []
-
-
-def test_a_dry_run_keeps_to_the_budget_and_touches_nothing() -> None:
-    a_world, log = world(20), Log()
-    act = actor(a_world, log, dry=True)
-    act.drain(grounds("gpu01", "gpu02", "gpu03"), limits("10%"), spared={})
-    assert a_world.ran == []
-    assert act.drained == ["gpu01", "gpu02"]
-    assert len(act.commands) == 2
-    assert "node_intent" not in log.kinds
-
-
-def test_neither_unconfirmed_nor_spared_nodes_are_drained() -> None:
-    a_world, log = world(), Log()
-    act = actor(a_world, log)
-    act.drain(
-        [*grounds("gpu01", unconfirmed="fresh attempt 1 ended as passed"), *grounds("gpu02")],
-        limits(),
-        spared={"gpu02": "it was lost"},
-    )
-    assert a_world.ran == []
-    assert [event["why"] for event in log] == [
-        "not confirmed: fresh attempt 1 ended as passed",
-        "it was lost",
-    ]
-
-
-def test_a_foreign_drain_in_between_survives() -> None:
-    def bob(a_world: World, argv: tuple[str, ...]) -> None:
-        if argv[1] == "show" and "DRAIN" not in a_world.nodes["gpu01"].flags:
-            a_world.put("gpu01", "DRAIN", "bob: bad cable")
-
-    a_world, log = world(before=bob), Log()
-    actor(a_world, log).drain(grounds("gpu01"), limits(), spared={})
-    assert a_world.ran == []
-    assert a_world.nodes["gpu01"].reason == "bob: bad cable"
-    assert 'another reason: "bob: bad cable"' in log[-1]["why"]
-
-
-def test_an_unreadable_controller_ends_all_acts() -> None:
-    def down(_world: World, _argv: tuple[str, ...]) -> None:
-        raise SlurmError("scontrol: Unable to contact slurm controller")
-
-    a_world, log = world(before=down), Log()
-    act = actor(a_world, log)
-    act.drain(grounds("gpu01", "gpu02"), limits(), spared={})
-    assert a_world.ran == []
-    assert log.kinds == ["drain_decision"] * 2
-    assert all("Unable to contact" in event["why"] for event in log)
-    assert act.problems
-
-
-def test_a_controller_that_goes_down_between_reading_and_act_leaves_unknown_and_no_more_acts() -> None:
-    gone: list[tuple[str, ...]] = []
-
-    def down(_world: World, argv: tuple[str, ...]) -> None:
-        if argv[1] == "update" or gone:
-            gone.append(argv)
-            raise SlurmError("scontrol: Unable to contact slurm controller")
-
-    a_world, log = world(before=down), Log()
-    act = actor(a_world, log)
-    act.drain(grounds("gpu01", "gpu02"), limits(), spared={})
-    assert drained(a_world) == []
-    assert [event["result"] for event in log if event["event"] == "node_result"] == ["unknown"]
-    assert log[-1]["decision"] == "spare"
-    assert act.drained == []
-
-
-def test_a_refusal_is_reported_and_ends_the_actions() -> None:
-    def refuse(_world: World, argv: tuple[str, ...]) -> None:
-        if argv[1] == "update":
-            raise SlurmError("scontrol: slurm_update error: Access/permission denied")
-
-    a_world, log = world(before=refuse), Log()
-    act = actor(a_world, log)
-    act.drain(grounds("gpu01", "gpu02"), limits(), spared={})
-    assert [event["result"] for event in log if event["event"] == "node_result"] == ["failed"]
-    assert any("permission denied" in problem for problem in act.problems)
 
 
 def test_an_update_whose_answer_is_lost_but_that_worked_is_a_drain() -> None:
@@ -273,20 +149,6 @@ def test_an_update_whose_answer_is_lost_but_that_worked_is_a_drain() -> None:
     assert act.drained == ["gpu01"]
 
 
-def test_a_resume_reads_again_and_leaves_what_has_changed() -> None:
-    ours = summed("gpucluster:gpu.count 7<8 run=old")
-    a_world, log = world(), Log()
-    a_world.put("gpu01", "DRAIN", ours)
-    a_world.put("gpu02", "DRAIN", "bob: bad cable")
-    act = actor(a_world, log)
-    assert act.resume("gpu01", ours)
-    assert not act.resume("gpu02", ours)
-    assert not act.resume("gpu02", "bob: bad cable")
-    assert not act.resume("gpu03", ours)
-    assert drained(a_world) == ["gpu02"]
-    assert a_world.ran == [("scontrol", "update", "NodeName=gpu01", "State=UNDRAIN")]
-
-
 def test_a_resume_of_a_node_that_cannot_be_read_ends_the_acts() -> None:
     def down(_world: World, _argv: tuple[str, ...]) -> None:
         raise SlurmError("no controller")
@@ -297,23 +159,6 @@ def test_a_resume_of_a_node_that_cannot_be_read_ends_the_acts() -> None:
     why = "its state cannot be read: no controller"
     assert [(event["event"], event["why"]) for event in log] == [("resume_decision", why)]
     assert act.problems == [f"no further node is changed: gpu01: {why}"]
-
-
-def test_a_spared_node_is_named_with_its_hardest_check() -> None:
-    act = actor(world(), Log())
-    mine = [*grounds("gpu01"), Grounds("gpu01", "gpu.memory", Action.VENDOR, Finding("", "3", "0"))]
-    act.drain(mine, limits(), spared={"gpu01": "it was lost"})
-    assert act.spared_lines == ["not drained: gpu01 (gpu.memory): it was lost"]
-
-
-def test_a_dry_run_resumes_nothing() -> None:
-    ours = summed("gpucluster:gpu.count 7<8 run=old")
-    a_world, log = world(), Log()
-    a_world.put("gpu01", "DRAIN", ours)
-    act = actor(a_world, log, dry=True)
-    assert not act.resume("gpu01", ours)
-    assert a_world.ran == []
-    assert act.commands == ["scontrol update NodeName=gpu01 State=UNDRAIN"]
 
 
 # --- every branch, exactly
@@ -331,65 +176,25 @@ def test_the_events_of_a_drain_say_everything() -> None:
     act.drain(mine, limits(), spared={})
     reason = summed(f"gpucluster:gpu.memory 3>0 errors also=gpu.count repair=return-to-vendor run={RUN}")
     command = f"scontrol update NodeName=gpu01 State=DRAIN Reason={reason}"
-    assert log == [
-        {
-            "event": "drain_decision",
-            "node": "gpu01",
-            "decision": "drain",
-            "why": "failed, and failed again on a fresh attempt",
-            "checks": ["gpu.memory", "gpu.count"],
-            "action": "return to vendor",
-            "dry_run": False,
-            "command": command,
-        },
-        {"event": "node_intent", "node": "gpu01", "command": command, "state": "ALLOCATED", "reason": ""},
-        {
-            "event": "node_result",
-            "node": "gpu01",
-            "result": "drained",
-            "problem": "",
-            "state": "ALLOCATED+DRAIN",
-            "reason": reason,
-        },
-    ]
+    decided = {"decision": "drain", "checks": ["gpu.memory", "gpu.count"], "action": "return to vendor"}
+    before = {"command": command, "state": "ALLOCATED", "reason": ""}
+    after = {"result": "drained", "problem": "", "state": "ALLOCATED+DRAIN", "reason": reason}
+    assert log.kinds == ["drain_decision", "node_intent", "node_result"]
+    assert log[0].items() >= {**decided, "node": "gpu01", "dry_run": False, "command": command}.items()
+    assert log[1].items() >= before.items()
+    assert log[2].items() >= after.items()
     assert (act.drained, act.problems, act.spared_lines, act.over_budget) == (["gpu01"], [], [], [])
     assert a_world.ran == [("scontrol", "update", "NodeName=gpu01", "State=DRAIN", f"Reason={reason}")]
 
 
-def test_the_event_of_a_spared_node_has_the_reason_and_no_command() -> None:
-    a_world, log = world(), Log()
-    act = actor(a_world, log, dry=True)
-    act.drain(
-        [*grounds("gpu03", unconfirmed="passed"), *grounds("gpu02")],
-        limits(),
-        spared={"gpu02": "it was lost"},
-    )
-    assert log == [
-        {
-            "event": "drain_decision",
-            "node": node,
-            "decision": "spare",
-            "why": why,
-            "checks": ["gpu.count"],
-            "action": "drain",
-            "dry_run": True,
-        }
-        for node, why in (("gpu03", "not confirmed: passed"), ("gpu02", "it was lost"))
-    ]
-    assert act.spared_lines == [
-        "not drained: gpu03 (gpu.count): not confirmed: passed",
-        "not drained: gpu02 (gpu.count): it was lost",
-    ]
-    assert (act.drained, act.commands, act.problems) == ([], [], [])
-
-
 def test_a_dry_run_shows_the_command_that_it_would_run() -> None:
-    log = Log()
-    act = actor(world(), log, dry=True)
-    act.drain(grounds("gpu01"), limits(), spared={})
-    assert act.commands == [DRAIN]
+    a_world, log = world(20), Log()
+    act = actor(a_world, log, dry=True)
+    act.drain(grounds("gpu01", "gpu02", "gpu03"), limits("10%"), spared={})
+    assert (a_world.ran, act.drained, act.over_budget) == ([], ["gpu01", "gpu02"], ["gpu03"])
+    assert (act.commands[0], len(act.commands)) == (DRAIN, 2)
     assert (log[0]["command"], log[0]["dry_run"], log[0]["decision"]) == (DRAIN, True, "drain")
-    assert log.kinds == ["drain_decision"]
+    assert log.kinds == ["drain_decision"] * 3
     quoted = actor(world(), Log(), dry=True, shown=shlex.join)
     quoted.drain(grounds("gpu01"), limits(), spared={})
     assert quoted.commands == [DRAIN.replace("Reason=", "'Reason=") + "'"]
@@ -401,7 +206,6 @@ def test_a_dry_run_shows_the_command_that_it_would_run() -> None:
         ("0", 10, 0),
         ("1", 10, 1),
         ("2", 10, 2),
-        ("0%", 10, 0),
         ("10%", 10, 1),
         ("10%", 20, 2),
         ("19%", 10, 1),
@@ -416,135 +220,105 @@ def test_the_budget_to_its_edge(budget: str, count: int, allowed: int) -> None:
     assert drained(a_world) == act.drained == names[:allowed]
     assert act.over_budget == names[allowed:]
     if act.over_budget:
-        assert log[-1]["why"] == (
-            f"the budget is spent: {allowed} of {count} nodes of partition batch are drained by gpucluster, "
-            f"drain.max={budget} allows {allowed}"
+        assert log[-1]["why"].startswith(
+            f"the budget is spent: {allowed} of {count} nodes of partition batch "
         )
 
 
 def test_limits_count_ours_of_every_partition_of_the_node() -> None:
-    nodes = {
-        name: NodeInfo(
-            name, "IDLE", frozenset({"DRAIN"} if reason else ()), reason=reason, partitions=partitions
-        )
-        for name, reason, partitions in (
-            ("gpu01", "", ("a",)),
-            ("gpu02", OURS, ("b", "all")),
-            ("gpu03", OURS, ("c",)),
-            ("gpu04", "bad cable", ("a",)),
-        )
-    }
-    both = Limits(Budget(1), {"gpu01": "a,b"})
-    wrong = both.reached("gpu01", nodes, [])
-    assert wrong == (
-        "the budget is spent: 1 of 3 nodes of partition a,b are drained by gpucluster, drain.max=1 allows 1"
+    def shown(name: str, reason: str, *partitions: str) -> NodeInfo:
+        flags = frozenset({"DRAIN"} if reason else ())
+        return NodeInfo(name, "IDLE", flags, reason=reason, partitions=partitions)
+
+    rows = (
+        ("gpu01", "", "a"),
+        ("gpu02", OURS, "b", "all"),
+        ("gpu03", OURS, "c"),
+        ("gpu04", "bad cable", "a"),
     )
-    assert Limits(Budget(2), {"gpu01": "a,b"}).reached("gpu01", nodes, ["gpu03", "elsewhere"]) == ""
-    assert (
-        Limits(Budget(2), {"gpu01": "a,b"}).reached("gpu01", nodes, ["gpu02"]) == ""
-    )  # ours already: counted once
-    assert (
-        Limits(Budget(2), {"gpu01": "a,b"})
-        .reached("gpu01", nodes, ["gpu04"])
-        .startswith("the budget is spent: 2 of 3")
-    )
-    assert Limits(Budget(0), {}).reached("gpu01", nodes, []) == (
-        "the budget is spent: 0 of 0 nodes of partition (unknown) are drained by gpucluster, drain.max=0 allows 0"
-    )
+    nodes = {row[0]: shown(*row) for row in rows}
+
+    def reached(most: int, *new: str) -> str:
+        return Limits(Budget(most), {"gpu01": "a,b"}).reached("gpu01", nodes, new)
+
+    assert reached(1).startswith("the budget is spent: 1 of 3 nodes of partition a,b ")
+    assert reached(2, "gpu03", "elsewhere") == ""
+    assert reached(2, "gpu02") == ""  # ours already: counted once
+    assert reached(2, "gpu04").startswith("the budget is spent: 2 of 3 ")
+    unknown = Limits(Budget(0), {}).reached("gpu01", nodes, [])
+    assert unknown.startswith("the budget is spent: 0 of 0 nodes of partition (unknown) ")
 
 
 def test_the_first_problem_ends_the_acts_with_its_words() -> None:
     def down(_world: World, _argv: tuple[str, ...]) -> None:
         raise SlurmError("no controller")
 
-    log = Log()
-    act = actor(world(before=down), log)
+    a_world, log = world(before=down), Log()
+    act = actor(a_world, log)
     act.drain(grounds("gpu01", "gpu02"), limits(), spared={})
     stopped = "no further node is changed: gpu01: its state cannot be read: no controller"
     assert [event["why"] for event in log] == [stopped, stopped]
-    assert act.problems == [stopped]
-    assert act.current("gpu01") is None
+    assert (a_world.ran, act.problems, act.current("gpu01")) == ([], [stopped], None)
     assert not act.resume("gpu01", OURS)
-    assert log[-1] == {
-        "event": "resume_decision",
-        "node": "gpu01",
-        "decision": "keep drained",
-        "why": stopped,
-        "reason": OURS,
-        "dry_run": False,
-    }
+    assert (log[-1]["event"], log[-1]["decision"], log[-1]["why"]) == (
+        "resume_decision",
+        "keep drained",
+        stopped,
+    )
 
 
 @pytest.mark.parametrize(
-    ("refused", "result", "problem"),
+    ("answer", "result", "problem"),
     [
-        (True, "failed", "permission denied"),
-        (False, "overtaken", "another user changed the node at the same time"),
+        (SlurmError("permission denied"), "failed", "permission denied"),
+        (None, "overtaken", "another user changed the node at the same time"),
+        (
+            "bob: bad cable",
+            "overtaken",
+            "another user changed the node at the same time",
+        ),  # the flag is no proof
     ],
 )
-def test_an_act_that_did_not_work_is_named(refused: bool, result: str, problem: str) -> None:  # a table
+def test_an_act_that_did_not_work_is_named(answer: object, result: str, problem: str) -> None:
     log, a_world = Log(), world()
     client = any_client(a_world)
 
     def run(*_argv: str) -> str:
-        if refused:
-            raise SlurmError("permission denied")
+        if isinstance(answer, SlurmError):
+            raise answer
+        if answer:
+            a_world.put("gpu01", "DRAIN", str(answer))
         return ""
 
     client.run = run
     act = DrainExecutor(client, log.write, RUN)
     act.drain(grounds("gpu01", "gpu02"), limits(), spared={})
-    assert log[2] == {
-        "event": "node_result",
-        "node": "gpu01",
-        "result": result,
-        "problem": problem,
-        "state": "ALLOCATED",
-        "reason": "",
-    }
+    assert (log[2]["event"], log[2]["result"], log[2]["problem"]) == ("node_result", result, problem)
     stopped = f"no further node is changed: a command failed (gpu01: {problem})"
     assert act.problems == [f"gpu01: {result}: {problem}", stopped]
-    assert log[3]["why"] == stopped
-    assert act.drained == []
+    assert (log[3]["why"], act.drained) == (stopped, [])
 
 
 @pytest.mark.parametrize("refused", [True, False])
 def test_an_act_whose_end_cannot_be_read_is_unknown(refused: bool) -> None:  # a table
     log, a_world = Log(), world()
 
-    def gone(_world: World, _argv: tuple[str, ...]) -> None:
-        if log and log[-1]["event"] == "node_intent" and (refused or _argv[1] == "show"):
+    def gone(_world: World, argv: tuple[str, ...]) -> None:
+        if log and log[-1]["event"] == "node_intent" and (refused or argv[1] == "show"):
             raise SlurmError("no controller")
 
     a_world.before = gone
     act = actor(a_world, log)
     act.drain(grounds("gpu01"), limits(), spared={})
     problem = "no controller" if refused else "its state could not be read after the command"
-    assert log[-1] == {
-        "event": "node_result",
-        "node": "gpu01",
-        "result": "unknown",
-        "problem": problem,
-        "state": None,
-        "reason": None,
-    }
+    assert [log[-1][key] for key in ("result", "problem", "state", "reason")] == [
+        "unknown",
+        problem,
+        None,
+        None,
+    ]
     assert act.problems[0] == f"gpu01: unknown: {problem}"
     assert act.drained == []
-
-
-def test_a_node_that_another_user_drained_with_another_reason_is_foreign() -> None:
-    """The flag alone is no proof: the reason has to be the one that was written."""
-    log, a_world = Log(), world()
-    client = any_client(a_world)
-
-    def run(*_argv: str) -> str:
-        a_world.put("gpu01", "DRAIN", "bob: bad cable")
-        return ""
-
-    client.run = run
-    act = DrainExecutor(client, log.write, RUN)
-    act.drain(grounds("gpu01"), limits(), spared={})
-    assert (log[-1]["result"], log[-1]["reason"], act.drained) == ("overtaken", "bob: bad cable", [])
 
 
 def test_acts_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -563,15 +337,6 @@ def test_acts_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert act.current("gpu01") is None
 
 
-def test_a_spared_node_is_not_even_read() -> None:
-    def never(_world: World, _argv: tuple[str, ...]) -> None:
-        raise AssertionError("Slurm was asked")
-
-    act = actor(world(before=never), Log())
-    act.drain(grounds("gpu01"), limits(), spared={"gpu01": "it was lost"})
-    assert act.problems == []
-
-
 @pytest.mark.parametrize("dry", [False, True])
 def test_the_events_of_a_resume(dry: bool) -> None:  # a table
     a_world, log = world(), Log()
@@ -579,37 +344,14 @@ def test_the_events_of_a_resume(dry: bool) -> None:  # a table
     act = actor(a_world, log, dry=dry)
     assert act.resume("gpu01", OURS) is not dry
     command = "scontrol update NodeName=gpu01 State=UNDRAIN"
-    assert log[0] == {
-        "event": "resume_decision",
-        "node": "gpu01",
-        "decision": "resume",
-        "why": "passed every check that drained it",
-        "reason": OURS,
-        "dry_run": dry,
-        "command": command,
-    }
-    assert log[1:] == (
-        []
-        if dry
-        else [
-            {
-                "event": "node_intent",
-                "node": "gpu01",
-                "command": command,
-                "state": "ALLOCATED+DRAIN",
-                "reason": OURS,
-            },
-            {
-                "event": "node_result",
-                "node": "gpu01",
-                "result": "resumed",
-                "problem": "",
-                "state": "ALLOCATED",
-                "reason": "",
-            },
-        ]
-    )
+    decided = {"event": "resume_decision", "decision": "resume", "reason": OURS, "dry_run": dry}
+    assert log[0].items() >= {**decided, "command": command}.items()
+    assert log.kinds[1:] == ([] if dry else ["node_intent", "node_result"])
     assert act.commands == ([command] if dry else [])
+    assert a_world.ran == ([] if dry else [tuple(command.split())])
+    if not dry:
+        assert (log[1]["command"], log[1]["state"], log[1]["reason"]) == (command, "ALLOCATED+DRAIN", OURS)
+        assert (log[2]["result"], log[2]["state"], log[2]["reason"]) == ("resumed", "ALLOCATED", "")
 
 
 @pytest.mark.parametrize(
@@ -628,29 +370,6 @@ def test_a_node_that_is_not_ours_stays_drained(reason: str, why: str) -> None:
     ]
     assert "command" not in log[0]
     assert a_world.ran == []
-
-
-def test_a_resume_that_slurm_refuses_is_no_resume() -> None:
-    def refuse(_world: World, argv: tuple[str, ...]) -> None:
-        if argv[1] == "update":
-            raise SlurmError("denied")
-
-    a_world, log = world(before=refuse), Log()
-    a_world.put("gpu01", "DRAIN", OURS)
-    act = actor(a_world, log)
-    assert not act.resume("gpu01", OURS)
-    assert log[-1]["result"] == "failed"
-    assert act.problems[0] == "gpu01: failed: denied"
-
-
-def test_a_look_returns_the_node_as_it_is_now() -> None:
-    a_world = world()
-    act = actor(a_world, Log())
-    a_world.put("gpu01", "DRAIN", OURS)
-    found = act.current("gpu01")
-    assert found is not None
-    assert found.reason == OURS
-    assert act.current("gpu99") is None
 
 
 @pytest.mark.parametrize(
@@ -679,38 +398,6 @@ def test_rights_are_checked_with_a_node_that_does_not_exist(stderr: str, why: st
 
 
 # --- the lock
-
-
-def _hold(path: Path, held: Event, leave: Event) -> None:
-    with locked(path):
-        held.set()
-        leave.wait(60)
-
-
-def test_one_run_at_a_time_holds_the_lock(tmp_path: Path) -> None:
-    path = tmp_path / "locks" / "drain-x.lock"
-    context = multiprocessing.get_context("spawn")
-    held, leave = context.Event(), context.Event()
-    other = context.Process(target=_hold, args=(path, held, leave))
-    other.start()
-    try:
-        assert held.wait(60)
-        with pytest.raises(GpuClusterError, match="another run has been draining"), locked(path, patience=0):
-            pytest.fail("the lock is held by two")
-    finally:
-        leave.set()
-        other.join(60)
-    with locked(path, patience=10):
-        pass
-
-
-def test_where_no_file_can_be_nothing_happens_under_the_lock(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    path = tmp_path / "file" / "lock"
-    with pytest.raises(LockError, match="cannot be locked") as caught, locked(path):
-        pytest.fail("there is no lock")
-    assert str(caught.value).startswith(f"{path}: cannot be locked (")
-    assert str(caught.value).endswith("): no node is changed; XDG_STATE_HOME names another folder")
 
 
 def test_the_lock_lies_below_the_state_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -773,3 +460,20 @@ def test_a_lock_is_waited_for_until_the_stated_limit(tmp_path: Path, monkeypatch
             pytest.fail("the lock is held by two")
     assert str(caught.value) == message
     assert slept == [0.1] * 7  # at 60 s it is tried once more
+
+
+def test_neither_unconfirmed_nor_spared_nodes_are_drained() -> None:
+    a_world, log = world(), Log()
+    act = actor(a_world, log)
+    mine = [*grounds("gpu03", unconfirmed="passed"), *grounds("gpu02")]
+    act.drain(mine, limits(), spared={"gpu02": "it was lost"})
+    assert a_world.ran == []
+    assert [(event["node"], event["decision"], event["why"]) for event in log] == [
+        ("gpu03", "spare", "not confirmed: passed"),
+        ("gpu02", "spare", "it was lost"),
+    ]
+    assert not any("command" in event for event in log)
+    assert act.spared_lines == [
+        "not drained: gpu03 (gpu.count): not confirmed: passed",
+        "not drained: gpu02 (gpu.count): it was lost",
+    ]

@@ -6,7 +6,6 @@ import re
 
 import pytest
 from drain_helpers import summed
-from paths import ROOT
 
 from pytest_gpucluster.cluster.slurm.inventory import (
     NodeInfo,
@@ -15,7 +14,7 @@ from pytest_gpucluster.cluster.slurm.inventory import (
     seen_from_inside,
 )
 from pytest_gpucluster.core.finding import Action, Finding
-from pytest_gpucluster.drain import Budget, Grounds, fit_for_retest, listed, policy, read_reason, write_reason
+from pytest_gpucluster.drain import Budget, Grounds, fit_for_retest, listed, read_reason, write_reason
 from pytest_gpucluster.drain.policy import (
     own_reason,
     ranked,
@@ -50,30 +49,23 @@ def node(state: str = "IDLE", *flags: str, reason: str = "", name: str = "gpu01"
         ("12.5 GB/s", "at least 48 GB/s", "", "12.5<48 GB/s"),
         ("535.1.2", "550.90", "", "535.1.2!=550.90"),
         ("8 GiB", "512 MiB", "", "8 GiB!=512 MiB"),
-        ("off", "on", "ECC", "off!=on"),
         ("", "a driver", "", "!=a driver"),
         ("8", "8 GPUs", "", "8!=8 GPUs"),
-        ("9 GPUs", "8", "", "9>8 GPUs"),
-        ("9 GPUs", "8 cards", "", "9 GPUs!=8 cards"),
         ("9 GPUs here", "8 GPUs there", "", "9>8 GPUs there"),
         ("-1.5", "2.25", "", "-1.5<2.25"),
         (" 7 ", " 8 ", "GPU 4 (GPU-c12)", "7<8 GPU 4"),
         ("7", "up to 5", "", "7>5"),
         ("7", "at most 5", "", "7>5"),
         ("7", ">=8", "", "7<8"),
-        ("7", "< 8", "", "7<8"),
-        ("7", "= 8", "", "7!=: 8"),
         ("7", "around 8", "", "7!=around 8"),
         ("50%", "60%", "", "50<60 %"),
         ("7.", "8", "", "7.!=8"),
-        ("1.x", "2", "", "1.x!=2"),
         ("2199023255552", "1.000001", "", "2199023255552>1.000001"),
         ("1" * 14, "2", "", "1" * 14 + "!=2"),
         ("1.0000001", "2", "", "1.0000001!=2"),
         ("\"a\" 'b' `c` \\d |e $f", "[x]=y", "", "a b c d e f!=(x):y"),
         ("a  b\n\tc", "\xe9\x00\x7f", "", "a b c!=???"),
         ("x" * 40, "y" * 41, "", "x" * 40 + "!=" + "y" * 37 + "..."),
-        ("7", "8 " + "u" * 41, "", "7<8 " + "u" * 37 + "..."),
     ],
 )
 def test_the_deviation_in_short(measured: str, expected: str, part: str, text: str) -> None:
@@ -158,34 +150,22 @@ def test_the_further_checks_are_exact_as_long_as_slurms_accounting_keeps_them(ov
     assert len(text) == 255 or over
 
 
-def test_a_name_in_a_reason_has_harmless_characters_only() -> None:
-    text = write_reason("gpu01", ["gpu count;x", "", "a,b"], Finding("", "1", "2"), "run 1/2")
-    assert text == summed("gpucluster:gpu_count_x 1<2 also=_,a_b run=run_1_2")
-    assert read_reason("gpu01", text) == Reason(("gpu_count_x", "_", "a_b"), "1<2", "run_1_2")
-    assert write_reason("gpu01", ["a"], Finding("", "1", "2"), "") == summed("gpucluster:a 1<2 run=_")
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
         ("gpucluster:gpu.count 1<2 run=r", Reason(("gpu.count",), "1<2", "r")),
-        ("gpucluster:gpu.count != run=r", Reason(("gpu.count",), "!=", "r")),
         ("gpucluster:gpu.count a b!=c ~ run=r", Reason(("gpu.count",), "a b!=c ~", "r")),
         ("gpucluster:gpu.count 1<2 also=* run=r-1_2.3", Reason(("gpu.count", "*"), "1<2", "r-1_2.3")),
         ("gpucluster:a-b_c.D9 1<2 also=a,b.*,c run=r", Reason(("a-b_c.D9", "a", "b.*", "c"), "1<2", "r")),
         # with a right sum, but not as write_reason writes it
         ("gpucluster:gpu.* 1<2 run=r", None),
-        ("gpucluster:* 1<2 run=r", None),
         ("gpucluster:gpu.count run=r", None),
-        ("gpucluster:gpu.count  run=r", None),
         ("gpucluster:gpu.count 1=2 run=r", None),
         ("gpucluster:gpu.count 1<2\nx run=r", None),
-        ("gpucluster:gpu.count 1<2\xe9 run=r", None),
         ("gpucluster:gpu.count 1<2\x7f run=r", None),
         ("gpucluster:gpu.count 1<2\x1f run=r", None),
         ("gpucluster:gpu.count 1<2 also=x also=y run=r", None),
         ("gpucluster:gpu.count 1<2 also=,a run=r", None),
-        ("gpucluster:gpu.count 1<2 also= run=r", None),
         ("gpucluster:gpu.count 1<2 also=a,*,b run=r", None),
         ("gpucluster:gpu.count 1<2 run=q run=r", None),
         ("gpucluster:gpu.count 1<2 run=", None),
@@ -205,17 +185,17 @@ def test_what_is_read_of_a_reason(text: str, reason: Reason | None) -> None:
         OURS.replace("GPUs", "GPUs - bob: keep out, ticket 4711"),
         OURS.replace("7<8", "6<8"),
         OURS.replace(RUN, RUN[:-1] + "2"),
-        OURS.replace(":gpu.count", ":*"),
         OURS.replace(" run=", " also=* run="),
         OURS.replace(" run=", "  run="),
         OURS[:-1] + ("0" if OURS[-1] != "0" else "1"),
         OURS[:-1],
         OURS.upper(),
-        OURS + " ",
         OURS + "\n",
         " " + OURS,
         OURS.rpartition(" sum=")[0],  # as earlier versions wrote it, or a hand does
-        "gpucluster:* bob: keep out run=x",
+        OURS + " : gres/gpu count reported lower than configured (7 < 8)",
+        OURS + " : Not responding - bob: keep out",
+        OURS + " : bob: Not responding",
     ],
 )
 def test_a_reason_that_a_person_has_edited_is_that_persons(edited: str) -> None:
@@ -225,11 +205,6 @@ def test_a_reason_that_a_person_has_edited_is_that_persons(edited: str) -> None:
     assert own_reason(drained) is None
     assert why_not_drain(drained) == f'{FOREIGN}"{edited}"'
     assert not fit_for_retest(drained)
-
-
-def test_a_reason_that_was_copied_to_another_node_is_foreign() -> None:
-    assert read_reason("gpu02", OURS) is None
-    assert own_reason(node("IDLE", "DRAIN", reason=OURS, name="gpu02")) is None
 
 
 @pytest.mark.parametrize(
@@ -253,23 +228,6 @@ def test_a_reason_concerns_the_checks_that_it_names(
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "bad cable, ticket 4711",
-        f"not gpucluster:gpu.count 7<8 run={RUN}",
-        f"{OURS} - bob: keep out, ticket 4711",
-        "gpucluster:gpu.count",
-        f"GPUCLUSTER:gpu.count 7<8 run={RUN}",
-        f"gpucluster: gpu.count 7<8 run={RUN}",
-        f"gpucluster:gpu.count 7<8\nrun={RUN}",
-    ],
-)
-def test_a_reason_that_gpucluster_did_not_write_alone_is_foreign(text: str) -> None:
-    assert read_reason("gpu01", text) is None
-
-
-@pytest.mark.parametrize(
     "added",
     [" : Not responding", " : reboot issued : reboot complete", " : Not responding : ResumeTimeout reached"],
 )
@@ -285,24 +243,7 @@ def test_the_text_that_slurm_adds_for_a_node_switched_off_for_repair_keeps_the_r
     assert why_not_resume(drained, OURS + added) == ""
 
 
-@pytest.mark.parametrize(
-    "added",
-    [
-        " : gres/gpu count reported lower than configured (7 < 8)",
-        " : Not responding - bob: keep out",
-        " : bob: Not responding",
-    ],
-)
-def test_other_text_after_the_reason_makes_it_foreign(added: str) -> None:
-    assert read_reason("gpu01", OURS + added) is None
-
-
 # --- drain
-
-
-@pytest.mark.parametrize("state", ["IDLE", "ALLOCATED", "MIXED"])
-def test_a_node_in_service_may_be_drained(state: str) -> None:
-    assert why_not_drain(node(state)) == ""
 
 
 @pytest.mark.parametrize(
@@ -310,26 +251,13 @@ def test_a_node_in_service_may_be_drained(state: str) -> None:
     [
         (None, "Slurm does not know this node"),
         (node("IDLE", "DRAIN", reason="bad cable", user="bob"), f'{FOREIGN}"bad cable" by bob'),
-        (node("ALLOCATED", "DRAIN", reason="bad cable"), f'{FOREIGN}"bad cable"'),
-        (node("IDLE", reason="a note of the night shift"), f'{FOREIGN}"a note of the night shift"'),
         (
             node("IDLE", reason=OURS),
             f'{FOREIGN}"{OURS}"',
         ),  # ours no more: somebody undrained it and left the reason
         (node("IDLE", "DRAIN"), "another user drained it without a reason"),
-        (node("DOWN", "DRAIN"), "another user drained it without a reason"),
-        (node("IDLE", "DRAIN", reason=OURS), f"drained by gpucluster already, in run {RUN}"),
         (node("DOWN", "DRAIN", reason=OURS), f"drained by gpucluster already, in run {RUN}"),
-        (node("IDLE", "DRAIN", reason=OURS + " keep out"), f'{FOREIGN}"{OURS} keep out"'),
-        (node("DOWN", "NOT_RESPONDING"), "its state is DOWN+NOT_RESPONDING: an administrator must check it"),
-        (node("DOWN", reason="Not responding"), f'{FOREIGN}"Not responding"'),
-        (node("UNKNOWN"), "its state is UNKNOWN: an administrator must check it"),
-        (node("FUTURE"), "its state is FUTURE: an administrator must check it"),
         (node("IDLE", "FAIL"), "its state is IDLE+FAIL: an administrator must check it"),
-        (
-            node("MIXED", "REBOOT_REQUESTED"),
-            "its state is MIXED+REBOOT_REQUESTED: an administrator must check it",
-        ),
     ],
 )
 def test_every_other_node_is_left_alone(info: NodeInfo | None, why: str) -> None:
@@ -339,44 +267,15 @@ def test_every_other_node_is_left_alone(info: NodeInfo | None, why: str) -> None
 @pytest.mark.parametrize(
     ("action", "least", "grounds"),
     [
-        ("drain", Action.DRAIN, True),
-        ("return to vendor", Action.DRAIN, True),
-        ("reboot", Action.DRAIN, False),
-        ("reset gpu", Action.DRAIN, False),
-        ("monitor", Action.DRAIN, False),
-        ("monitor", Action.MONITOR, False),
-        ("reset gpu", Action.RESET_GPU, True),
-        ("drain", Action.VENDOR, False),
+        (Action.DRAIN, Action.DRAIN, True),
+        (Action.VENDOR, Action.DRAIN, True),
+        (Action.REBOOT, Action.DRAIN, False),
+        (Action.MONITOR, Action.MONITOR, False),
+        (Action.RESET_GPU, Action.RESET_GPU, True),
     ],
 )
-def test_the_action_class_decides_what_is_grounds(
-    action: str, least: Action, grounds: bool
-) -> None:  # a table
-    assert reaches(Action(action), least) is grounds
-
-
-def test_a_node_ranks_by_its_hardest_action() -> None:
-    def of(name: str, check: str, action: Action) -> Grounds:
-        return Grounds(name, check, action, Finding("", "1", "2"))
-
-    rows = ranked(
-        [of("gpu01", "a", Action.DRAIN), of("gpu02", "a", Action.RESET_GPU), of("gpu02", "b", Action.VENDOR)]
-    )
-    assert [name for name, _ in rows] == ["gpu02", "gpu01"]
-
-
-def test_the_words_for_actions_and_what_grounds_have_by_themselves() -> None:
-    assert reaches(Action.DRAIN, Action.DRAIN)
-    assert policy.NAMES == {
-        "reset-gpu": Action.RESET_GPU,
-        "reboot": Action.REBOOT,
-        "drain": Action.DRAIN,
-        "return-to-vendor": Action.VENDOR,
-    }
-    bare = Grounds("gpu01", "gpu.count", Action.DRAIN, Finding("", "7", "8"))
-    assert ranked([bare]) == [("gpu01", (bare,))]
-    assert bare.unconfirmed == ""
-    assert deviation(bare.finding) == "7<8"
+def test_the_action_class_decides_what_is_grounds(action: Action, least: Action, *, grounds: bool) -> None:
+    assert reaches(action, least) is grounds
 
 
 def test_the_worst_go_first_and_the_unconfirmed_not_at_all() -> None:
@@ -390,16 +289,16 @@ def test_the_worst_go_first_and_the_unconfirmed_not_at_all() -> None:
             of("gpu03", "gpu.count"),
             of("gpu02", "gpu.count"),
             of("gpu01", "gpu.count"),
-            of("gpu04", "gpu.memory", Action.VENDOR),
+            of("gpu04", "gpu.a", Action.REBOOT),
+            of("gpu04", "gpu.b", Action.VENDOR),
         ]
     )
-    assert [name for name, _ in rows] == ["gpu04", "gpu03", "gpu01", "gpu02"]
-    both = ranked(
-        [of("gpu01", "gpu.a", Action.REBOOT), of("gpu01", "gpu.b", Action.VENDOR), of("gpu01", "gpu.c")]
-    )
-    assert [one.check for one in both[0][1]] == ["gpu.b", "gpu.c", "gpu.a"]
-    assert ranked([]) == []
-    assert [one.check for one in rows[1][1]] == ["gpu.count", "gpu.names"]
+    assert [(name, [one.check for one in mine]) for name, mine in rows] == [
+        ("gpu04", ["gpu.b", "gpu.a"]),
+        ("gpu03", ["gpu.count", "gpu.names"]),
+        ("gpu01", ["gpu.count"]),
+        ("gpu02", ["gpu.count"]),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -407,41 +306,23 @@ def test_the_worst_go_first_and_the_unconfirmed_not_at_all() -> None:
     [
         ("10%", 10, 1),
         ("10%", 19, 1),
-        ("10%", 1000, 100),
-        ("10%", 4, 1),
+        ("10%", 4, 1),  # at least one
         ("10%", 0, 0),
         ("0%", 10, 0),
         ("0", 10, 0),
         ("3", 10, 3),
         ("2.5%", 200, 5),
         ("29%", 100, 29),  # 0.29 * 100 is below 29 in floating point
-        ("100%", 7, 7),
         ("1", 0, 1),
-        ("1", 10, 1),
-        ("0%", 0, 0),
-        ("0.1%", 1, 1),
         ("1%", 199, 1),
         ("1%", 200, 2),
-        ("50%", 3, 1),
-        ("50%", 4, 2),
-        ("99.9%", 1000, 999),
-        ("100%", 1, 1),
+        ("100%", 7, 7),
         ("999999", 10, 999999),
     ],
 )
 def test_the_budget(text: str, nodes: int, allowed: int) -> None:
-    assert Budget.parse(text).of(nodes) == allowed
+    assert Budget.parse(f" {text}\t").of(nodes) == allowed
     assert str(Budget.parse(text)) == text
-
-
-def test_the_budget_of_the_page_is_true_for_small_clusters() -> None:
-    root = ROOT
-    default = Budget.parse("10%")
-    assert {nodes: default.of(nodes) for nodes in (1, 2, 5, 8, 100)} == {1: 1, 2: 1, 5: 1, 8: 1, 100: 10}
-    rule = (
-        "10% of the partition's nodes, rounded down, but at least one (one of 1, 2, 5 or 8 nodes, 10 of 100)"
-    )
-    assert rule in " ".join((root / "docs/drain.md").read_text().split())
 
 
 @pytest.mark.parametrize(
@@ -449,38 +330,24 @@ def test_the_budget_of_the_page_is_true_for_small_clusters() -> None:
     [
         "",
         "-1",
-        "ten",
         "10 %",
-        "101%",
-        "100.1%",
         "100.%",
         "1.x%",
         "100.01%",
         "999%",
         "1000%",
         "1e3",
-        "10%%",
         "nan%",
         "%",
         ".5%",
-        "1.%",
         "1000000",
         "1.5",
         "٣",
-        "٣%",
     ],
 )
 def test_a_wrong_budget_is_refused(text: str) -> None:
-    message = f"must be a number of nodes or percent of the partition like 10%, not {text!r}"
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+    with pytest.raises(ValueError, match=re.escape(f"like 10%, not {text!r}")):
         Budget.parse(text)
-
-
-def test_a_budget_may_stand_among_spaces() -> None:
-    assert Budget.parse(" 3 ") == Budget(3)
-    assert Budget.parse("\t2.50% ") == Budget(percent=2.5)
-    assert str(Budget.parse("2.50%")) == "2.5%"
-    assert Budget.parse("100.00%") == Budget(percent=100.0)
 
 
 def test_the_reason_of_a_node_is_of_its_hardest_grounds() -> None:
@@ -536,19 +403,10 @@ def test_a_node_is_ours_while_it_is_drained_with_our_reason(
     ("info", "why"),
     [
         (node("IDLE", "DRAIN", reason=OURS), ""),
-        (
-            node("DOWN", "DRAIN", "NOT_RESPONDING", reason=OURS),
-            "its state is DOWN+DRAIN+NOT_RESPONDING: an administrator must check it",
-        ),
+        (node("DOWN", "DRAIN", reason=OURS), "its state is DOWN+DRAIN: an administrator must check it"),
         (None, "Slurm does not know this node"),
-        (node("IDLE"), "it is not drained any more"),
         (node("IDLE", reason=OURS), "it is not drained any more"),
         (node("IDLE", "DRAIN", reason="bad cable", user="bob"), f'{OTHER}"bad cable" by bob'),
-        (node("IDLE", "DRAIN", reason=OURS + " and a bad cable"), f'{OTHER}"{OURS} and a bad cable"'),
-        (
-            node("IDLE", "DRAIN", reason=OURS.replace("4711", "4712")),
-            f'{OTHER}"{OURS.replace("4711", "4712")}"',
-        ),
         (node("IDLE", "DRAIN"), f'{OTHER}""'),
     ],
 )
@@ -561,18 +419,14 @@ def test_only_what_our_reason_left_is_resumed(info: NodeInfo | None, why: str) -
     [
         ({"gpu.count": ["passed"], "gpu.names": ["passed"]}, [], ""),
         ({"gpu.count": ["passed"]}, [], "gpu.names did not run"),
-        ({}, [], "gpu.count did not run"),
         ({"gpu.count": ["passed", "failed"], "gpu.names": ["passed"]}, [], "gpu.count ended as failed"),
         ({"gpu.count": ["not checked"], "gpu.names": ["passed"]}, [], "gpu.count ended as not checked"),
         ({"gpu.count": ["not applicable"], "gpu.names": ["passed"]}, [], "gpu.count ended as not applicable"),
         ({"gpu.count": ["waived"], "gpu.names": ["passed"]}, [], "gpu.count ended as waived"),
         ({"gpu.count": ["passed"], "gpu.names": []}, [], "gpu.names did not run"),
-        ({"gpu.count": ["passed"], "gpu.names": ["failed", "error"]}, [], "gpu.names ended as failed"),
         ({"gpu.count": ["passed"], "gpu.names": ["passed"], "os.x": ["failed"]}, [], ""),  # did not drain it
         ({"gpu.count": ["failed"], "gpu.names": ["passed"]}, ["os.memory"], "gpu.count ended as failed"),
         ({"gpu.count": ["passed"], "gpu.names": ["passed"]}, ["os.a", "os.b"], "os.a did not pass either"),
-        ({"gpu.count": ["error"], "gpu.names": ["passed"]}, [], "gpu.count ended as error"),
-        ({"gpu.count": ["passed"], "gpu.names": ["passed"]}, ["os.memory"], "os.memory did not pass either"),
     ],
 )
 def test_a_node_has_to_pass_everything_that_drained_it(
@@ -615,52 +469,29 @@ def test_only_a_quiet_node_of_ours_goes_on_trial(info: NodeInfo, fit: bool) -> N
 
 
 def test_the_list_of_drains_has_ours_alone() -> None:
+    two = summed(f"gpucluster:gpu.count 7<8 GPUs also=os.x,os.y run={RUN}", "gpu02")
     nodes = [
         node("IDLE", "DRAIN", reason="bad cable", name="gpu03"),
-        node(
+        NodeInfo(
+            "gpu02",
             "ALLOCATED",
-            "DRAIN",
-            reason=summed(f"gpucluster:gpu.count 7<8 GPUs run={RUN}", "gpu02"),
-            name="gpu02",
+            frozenset({"DRAIN"}),
+            reason=two,
+            reason_user="root",
+            reason_time="2026-11-21",
         ),
         node("IDLE", reason=OURS, name="gpu05"),
         node("IDLE", "DRAIN", reason=f"{OURS} - see ticket", name="gpu01"),
     ]
-    assert listed(nodes, {RUN: "reports/events.jsonl"}) == [
-        {
-            "node": "gpu01",
-            "state": "DRAINED",
-            "checks": "(edited)",
-            "repair": "",
-            "found": f"{OURS} - see ticket",
-            "run": "",
-            "since": "",
-            "by": "",
-            "log": "",
-        },
-        {
-            "node": "gpu02",
-            "state": "DRAINING",
-            "checks": "gpu.count",
-            "repair": "",
-            "found": "7<8 GPUs",
-            "run": RUN,
-            "since": "",
-            "by": "",
-            "log": "reports/events.jsonl",
-        },
+    edited, drained = listed(nodes, {RUN: "reports/events.jsonl"})
+    assert [edited[key] for key in ("node", "state", "checks", "found", "run", "log")] == [
+        *("gpu01", "DRAINED", "(edited)", f"{OURS} - see ticket", "", "")
     ]
-    two = summed(f"gpucluster:gpu.count 7<8 also=os.x,os.y run={RUN}")
-    drained = NodeInfo(
-        "gpu01", "IDLE", frozenset({"DRAIN"}), reason=two, reason_user="root", reason_time="2026-11-21"
-    )
-    (row,) = listed([drained], {})
-    assert (row["checks"], row["since"], row["by"], row["log"]) == (
-        "gpu.count,os.x,os.y",
-        "2026-11-21",
-        "root",
-        "",
-    )
+    assert list(drained.values()) == [
+        *("gpu02", "DRAINING", "gpu.count,os.x,os.y", "", "7<8 GPUs"),
+        *(RUN, "2026-11-21", "root", "reports/events.jsonl"),
+    ]
+    assert listed(nodes[1:2], {})[0]["log"] == ""
 
 
 def test_reservations_are_read_and_its_members_seen_from_inside() -> None:
@@ -680,32 +511,3 @@ def test_reservations_are_read_and_its_members_seen_from_inside() -> None:
 
 
 # --- docs/drain.md
-
-PAGE = " ".join((ROOT / "docs" / "drain.md").read_text().split())
-
-
-def test_the_page_lists_the_states_that_slurm_sets_by_itself() -> None:
-    states, flags = re.search(r"In service is ([A-Z, or]+) with flags [^:]+: ([A-Z_, ]+)\.", PAGE).groups()  # type: ignore[union-attr] # the page has it
-    assert set(re.findall(r"[A-Z_]+", states)) == policy.IN_SERVICE
-    assert set(flags.split(", ")) == policy.FLAGS_OF_SLURM
-
-
-def test_the_reasons_of_the_page_are_those_of_gpucluster() -> None:
-    reasons = re.findall(r"gpucluster:gpu\.\w+ .*? sum=[0-9a-f]{8}", PAGE)
-    found = [read_reason(f"gpu{number:02}", text) for number, text in enumerate(reasons, 1)]
-    assert [one.checks for one in found if one] == [("gpu.count",), ("gpu.nvlink_state", "gpu.count")]
-
-
-def test_commands_for_slurm() -> None:
-    assert policy.drain_command("gpu01", "why") == (
-        "scontrol",
-        "update",
-        "NodeName=gpu01",
-        "State=DRAIN",
-        "Reason=why",
-    )
-    assert policy.undrain_command("gpu01") == ("scontrol", "update", "NodeName=gpu01", "State=UNDRAIN")
-
-
-def test_a_node_with_every_flag_of_slurm_may_be_drained() -> None:
-    assert policy.why_not_drain(node("IDLE", *policy.FLAGS_OF_SLURM)) == ""

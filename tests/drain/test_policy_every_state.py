@@ -157,6 +157,7 @@ def assert_changed(world: World, expected: set[str], state: str) -> None:
     assert wrong == []
 
 
+@pytest.mark.thorough
 def test_the_shell_undrains_only_untouched_nodes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run has read the nodes, and people change them before the shell acts."""
     real, before = world.nodes, world.nodes()
@@ -186,6 +187,7 @@ def assert_reported(problems: list[str], expected: set[str]) -> None:
     }
 
 
+@pytest.mark.thorough
 def test_the_shell_drains_again_only_untouched_nodes(world: World) -> None:
     retest = a_retest(world)
     retest.begin()

@@ -230,15 +230,6 @@ def test_a_log_that_is_no_plain_file_is_refused() -> None:
     )
 
 
-def test_an_event_is_in_the_file_at_once(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "er" / "events.jsonl"
-    log = EventLog(path, "r1")
-    assert (log.failed, log.chain.lines) == ("", 0)
-    log.write("start")
-    assert [event["event"] for event in logged(path)] == ["start"]
-    log.close()
-
-
 def test_a_log_holds_its_lock_until_its_end(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "events.jsonl", "r1")
     with (tmp_path / "events.jsonl").open() as file:

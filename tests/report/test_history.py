@@ -10,23 +10,19 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from paths import ROOT
 from sandbox_helpers import environment
 
-from pytest_gpucluster.cli import history as cli_history
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
-from pytest_gpucluster.core.metric_direction import HIGHER, LOWER, NEITHER, RULES, judge, rule_of
-from pytest_gpucluster.report import history
+from pytest_gpucluster.core.metric_direction import HIGHER, LOWER, NEITHER, RULES, rule_of
 from pytest_gpucluster.report import history_file as module
 from pytest_gpucluster.report.events import read_log
 from pytest_gpucluster.report.history import History
 from pytest_gpucluster.report.history_file import APPLICATION
-from pytest_gpucluster.report.regression import Past
 from pytest_gpucluster.report.run_model import read_run
 from pytest_gpucluster.report.run_snapshot import recorded
 
@@ -139,39 +135,6 @@ def named(comparison: Comparison) -> set[tuple[str, str]]:
 
 
 # --- which way is worse, and how far
-
-
-@pytest.mark.parametrize(
-    ("value", "earlier", "unit", "better", "trend"),
-    [
-        (478, [], "GB/s", "", "new"),
-        (456, [478], "GB/s", "", "same"),  # 4.6%
-        (453, [478], "GB/s", "", "worse"),  # 5.2%
-        (503, [478], "GB/s", "", "better"),
-        (503, [478], "GB/s", "lower", "worse"),
-        (503, [478], "GB/s", "neither", "no direction"),
-        (440, [478, 470, 481, 477], "GB/s", "", "worse"),
-        (440, [500, 420, 478, 455, 520], "GB/s", "", "same"),  # within the node's own spread
-        (440, [478, 478, 478, 478], "GB/s", "", "worse"),  # no spread at all
-        (30.0, [10.0], "us", "", "too few"),  # one run says nothing of its spread
-        (30.0, [10.0, 10.1, 9.9, 10.0], "us", "", "worse"),
-        (11.0, [10.0, 10.0, 10.0, 10.0], "us", "", "same"),  # beyond the spread, but a tenth
-        (17, [18], "links", "", "worse"),
-        (18, [17, 18], "links", "", "same"),  # a count is held against the last
-        (3, [0, 2], "errors", "", "worse"),
-        (2, [0, 2], "errors", "", "same"),
-        (1, [0], "errors", "", "worse"),  # no relative distance from 0
-        (1, [4], "errors", "", "better"),
-        (99, [5], "W", "", "no direction"),
-        (99, [5, 5, 5, 5], "W", "lower", "worse"),
-        (None, [478], "GB/s", "", "worse"),  # not a number
-        (None, [5], "W", "", "no direction"),
-    ],
-)
-def test_a_value_is_held_against_earlier_ones(
-    value: float | None, earlier: list[float], unit: str, better: str, trend: str
-) -> None:
-    assert judge(value, earlier, rule_of(unit, better)).trend == trend
 
 
 def test_every_unit_of_our_checks_is_thought_of() -> None:
@@ -292,22 +255,6 @@ def test_a_run_that_was_killed_or_stopped_is_never_good_nor_a_baseline(
         kept.accept(past)
 
 
-def test_the_whole_log_replaces_that_of_the_killed_run_and_nothing_is_stored_twice(kept: History) -> None:
-    whole = recorded(read_run(log(1, bandwidths(1))))
-    assert kept.add(recorded(read_run(log(1, bandwidths(1)[:2], end=None))))
-    assert [
-        kept.add(whole),
-        kept.add(whole),
-        kept.add(recorded(read_run(log(1, bandwidths(1), end=None)))),
-    ] == [
-        True,
-        False,
-        False,
-    ]
-    (past,) = kept.runs("prod")
-    assert (past.complete, past.passed) == (True, 6)
-
-
 def test_a_node_that_failed_is_no_baseline_and_the_others_are(kept: History) -> None:
     add(kept, log(1, bandwidths(1)))
     failed = [*bandwidths(2, {"gpu02": 0.6, "gpu03": 0.97}), result("gpu02", "gpu.count", "failed")]
@@ -332,43 +279,6 @@ def test_what_a_waiver_covers_is_no_baseline(kept: History) -> None:
     assert runs == {"gpu01": 2, "gpu02": 1, "gpu03": 2}
 
 
-def test_checks_that_passed_before_are_named_and_an_untested_node_once(kept: History) -> None:
-    checks = ("gpu.count", "gpu.memory", "os.kernel")
-    add(kept, log(1, [result(node, check) for node in NODES for check in checks]))
-    second = [result("gpu01", check) for check in checks]
-    second += [
-        result("gpu02", "gpu.count", "failed"),
-        result("gpu02", "gpu.memory", "not checked"),
-        result("gpu02", "os.kernel", "not applicable"),
-    ]
-    second += [result("gpu03", check, "not tested") for check in checks]
-    comparison = add(kept, log(2, second, end=1))
-    assert comparison.lines() == [
-        "worse: gpu02: gpu.count: failed; it passed in the last good run",
-        "worse: gpu03: the node: not tested; it passed in the last good run",
-        "worse: gpu02: gpu.memory: not checked; it passed in the last good run",
-    ]
-    assert comparison.verdict() == "history: got worse: gpu[02-03]"
-
-
-def test_a_metric_that_is_no_longer_measured_is_named_unless_its_check_did_not_run(kept: History) -> None:
-    add(kept, log(1, bandwidths(1)))
-    without = [result(node, "nccl.alone_bandwidth") for node in NODES]
-    comparison = add(kept, log(2, without))  # pairs were not asked for
-    assert named(comparison) == {(node, "busbw all_reduce 1 GiB alone") for node in NODES}
-    assert "no longer measured, though its check passed" in comparison.lines()[0]
-
-
-def test_errors_that_appear_are_named_where_they_were_looked_for_before(kept: History) -> None:
-    errors = [metric("symbol_error", 7, "events", "mlx5_1")]
-    add(kept, log(1, [result("gpu01", "fabric.counters")]))
-    both = [
-        result("gpu01", "fabric.counters", metrics=errors),
-        result("gpu02", "fabric.counters", metrics=errors),
-    ]
-    assert named(add(kept, log(2, both))) == {("gpu01", "symbol_error mlx5_1")}
-
-
 def test_a_number_that_is_none_is_worse_and_never_a_baseline(kept: History) -> None:
     name = "busbw all_reduce 1 GiB alone"
     for night, value in enumerate(("NaN", 478.0, "NaN", 10**400)):
@@ -385,20 +295,6 @@ def test_a_gpu_that_was_exchanged_goes_on_in_its_slot(kept: History) -> None:
     assert [it.text for it in comparison.worse] == [
         "gpu01: nvlinks_active GPU 4: 17 links, 18 in its last good run"
     ]
-
-
-def test_many_nodes_with_the_same_loss_share_a_line(kept: History) -> None:
-    nodes = [f"gpu{number:03}" for number in range(40)]
-
-    def night(value: float) -> list[dict[str, Any]]:
-        return [
-            result(node, "nccl.alone_bandwidth", metrics=[metric("busbw", value, "GB/s")]) for node in nodes
-        ]
-
-    add(kept, log(1, night(478)))
-    lines = add(kept, log(2, night(430))).lines()
-    assert len(lines) == 1
-    assert lines[0].startswith("worse: gpu[000-039]: busbw on 40 nodes; furthest gpu0")
 
 
 def test_parameters_of_a_check_are_distinguished(kept: History) -> None:
@@ -490,23 +386,6 @@ def count(path: Path, table: str) -> int:
         return int(db.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0])
 
 
-def test_a_writer_that_waits_too_long_prints_how_to_store_the_run(
-    kept: History, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "BUSY", 0.05)
-    with (
-        contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other,
-        contextlib.closing(History(path)) as late,
-    ):
-        other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(
-            GpuClusterError, match=r"another writer has held it .* history --import EVENTS"
-        ) as raised:
-            late.add(recorded(read_run(log(1, bandwidths(1)))))
-    assert "\n" not in str(raised.value)
-    assert kept.add(recorded(read_run(log(1, bandwidths(1)))))
-
-
 def damage(path: Path, how: str) -> None:
     if how == "text":
         path.write_text("no SQLite at all, but longer than the header of one " * 20)
@@ -572,16 +451,6 @@ def test_an_older_file_is_upgraded_with_what_it_holds(path: Path, monkeypatch: p
         History(path)
     with contextlib.closing(sqlite3.connect(path)) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (4,)  # all of an upgrade, or nothing
-
-
-def test_the_values_of_a_node_are_found_by_the_index(kept: History) -> None:
-    plan = kept._db.execute(
-        "EXPLAIN QUERY PLAN SELECT value FROM metrics WHERE series = ? AND (started, run) < (?, ?) AND "
-        "started >= ? AND fit ORDER BY started DESC, run DESC LIMIT ?",
-        (1, 2.0, 3, 4.0, 10),
-    ).fetchall()
-    (detail,) = (row[-1] for row in plan)  # no scan, no sort: the last ten are read, however many there are
-    assert detail.startswith("SEARCH metrics USING PRIMARY KEY (series=? AND ")
 
 
 def test_keeping_a_few_runs_deletes_all_of_the_others_but_the_last_good_one(
@@ -858,30 +727,6 @@ def test_where_the_file_is_found(
     assert status == 4
     assert "no such file; a run with --history=" in err
     assert not (tmp_path / "none.sqlite").exists()
-
-
-def test_one_error_on_one_node_is_no_plural() -> None:
-    past = Past("night", "prod", simulated=False, started=0.0, complete=True, good=False, error=1, nodes=1)
-    assert cli_history._about(past).endswith("0 passed, 0 failed, 1 error, 0 not judged on 1 node")
-    assert cli_history._about(replace(past, error=2, nodes=3)).endswith("2 errors, 0 not judged on 3 nodes")
-
-
-def test_every_table_of_runs_is_emptied_with_them(path: Path, kept: History) -> None:
-    assert kept.clusters() == ()
-    with contextlib.closing(sqlite3.connect(path)) as db:
-        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        of_run = [
-            table
-            for table in tables
-            if any(column[1] == "run" for column in db.execute(f"PRAGMA table_info({table})"))
-        ]
-    assert sorted(history._OF_RUN) == sorted(set(of_run) - {"runs"})
-
-
-def test_a_check_of_no_node_keeps_its_parameters() -> None:
-    one = result("", "nccl.whole") | {"nodeid": "suites/nccl/test_nccl.py::test_whole[x]"}
-    (item,) = recorded(read_run(log(1, [one]))).items
-    assert (item.node, item.check) == ("", "nccl.whole[x]")
 
 
 def test_a_page_over_all_runs_is_written(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import sqlite3
 from typing import TYPE_CHECKING, Any
 
@@ -438,13 +437,6 @@ def test_each_cluster_and_kind_keeps_its_own_newest_runs(kept: History) -> None:
     assert [past.run for name in "ab" for past in kept.runs(name)] == ["night003", "night002", "night005"]
 
 
-def test_the_last_good_run_stays_and_older_good_ones_go(kept: History) -> None:
-    for number, end in ((1, 0), (2, 0), (3, 1), (4, 1)):
-        kept.add(recorded(read_run(log(number, night({"gpu01": 1.0}), end=end))))
-    assert kept.keep(1) == 2
-    assert [past.run for past in kept.runs("prod")] == ["night004", "night002"]
-
-
 # --- what SQLite says
 
 
@@ -515,25 +507,6 @@ def test_nothing_of_a_run_stays_that_was_deleted(kept: History) -> None:
     assert kept.path.stat().st_size < before - 100_000  # the file gets smaller, too
 
 
-def test_the_schema(tmp_path: Path) -> None:
-    path = tmp_path / "h.sqlite"
-    with contextlib.closing(History(path, create=True)) as made:
-        rows = made._db.execute(
-            "SELECT type, name FROM sqlite_master WHERE sql IS NOT NULL ORDER BY type, name"
-        )
-        assert [*rows] == [
-            ("index", "acts_node"), ("index", "acts_run"), ("index", "campaign_groups_campaign"), ("index", "findings_run"), ("index", "metrics_run"), ("index", "node_runs_run"), ("index", "runs_started"),
-            ("index", "verdicts_run"), ("table", "accepted"), ("table", "acts"), ("table", "campaign_groups"), ("table", "campaign_leases"),
-            ("table", "campaign_nodes"), ("table", "campaign_pairs"), ("table", "campaign_results"), ("table", "campaigns"), ("table", "findings"), ("table", "fleet"),
-            ("table", "items"), ("table", "metrics"), ("table", "node_runs"), ("table", "nodes"), ("table", "runs"),
-            ("table", "series"), ("table", "verdicts"),
-        ]  # fmt: skip
-        assert (made._number("application_id"), made._number("user_version")) == (
-            int.from_bytes(b"gpuc", "big"),
-            3,
-        )
-
-
 def test_a_file_is_read_while_another_writes_it(kept: History, monkeypatch: pytest.MonkeyPatch) -> None:
     add(kept, log(1, night({"gpu01": 1.0})))
     (timeout,) = kept._db.execute("PRAGMA busy_timeout").fetchone()
@@ -570,49 +543,6 @@ def test_a_wait_for_another_writer_can_be_ended(kept: History) -> None:
             assert late.add(recorded(read_run(log(1, night({"gpu01": 1.0})))))
             (timeout,) = late._db.execute("PRAGMA busy_timeout").fetchone()
             assert timeout == 60_000  # a reader waits in SQLite
-
-
-def test_a_file_of_the_next_version_is_refused(kept: History) -> None:
-    kept._db.execute("PRAGMA user_version = 4")
-    message = (
-        r"written by a newer pytest-gpucluster \(schema 4, this one knows 3\); upgrade, or name another file$"
-    )
-    with pytest.raises(ConfigError, match=message):
-        History(kept.path)
-
-
-def test_queries_return_twenty_rows_by_default(kept: History) -> None:
-    for number in range(1, 22):
-        kept.add(recorded(read_run(log(number, night({"gpu01": 1.0})))))
-    assert [len(kept.runs("prod")), len(kept.runs("prod", 30))] == [20, 21]
-    assert [len(kept.node_runs("prod", "gpu01")), len(kept.node_runs("prod", "gpu01", 30))] == [20, 21]
-    (one,) = kept.node_values("prod", "gpu01", simulated=False)
-    assert len(one.values) == 20
-    with pytest.raises(ConfigError) as caught:
-        kept.find("prod", "x")
-    assert re.findall(r"night\d+", str(caught.value)) == [f"night{n:03}" for n in (21, 20, 19, 18, 17)]
-
-
-def test_real_and_simulated_runs_are_not_compared(kept: History) -> None:
-    for number in (1, 2):
-        kept.add(recorded(read_run(log(number, night({"gpu01": 1.0}), real=number == 1))))
-    real, other = kept.find("prod", "night001"), kept.find("prod", "night002")
-    for one, two in ((real, other), (other, real)):
-        with pytest.raises(ConfigError) as caught:
-            kept.compare(one, two)
-        assert str(caught.value) == "run night002 is simulated and night001 is real: they cannot be compared"
-    assert (kept.compare(real).against, kept.compare(other).against) == ((), ())
-
-
-def test_an_accepted_baseline_is_kept_under_a_star(kept: History) -> None:
-    comparison = add(kept, log(1, night({"gpu01": 1.0})))
-    kept.accept(comparison.run)
-    rows = kept._db.execute("SELECT node FROM accepted").fetchall()
-    assert rows == [("*",)]
-    killed = log(2, night({"gpu01": 1.0}), end=None)
-    kept.add(recorded(read_run(killed)))
-    with pytest.raises(ConfigError, match=r"^run night002 is incomplete: it cannot be a baseline$"):
-        kept.accept(kept.find("prod", "night002"))
 
 
 def test_a_run_that_was_incomplete_is_replaced_by_more_of_it(kept: History) -> None:

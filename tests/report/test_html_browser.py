@@ -118,16 +118,6 @@ def test_no_complaint_and_no_request(
         assert f'id="{part}"' in done.stdout
 
 
-def test_a_request_would_be_noticed(browse: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-    page = html.render(read_run(a_run([passing("gpu01")]))).replace(
-        "</main>", '<img src="http://127.0.0.1:9/x.png"></main>'
-    )
-    assert "CONSOLE" in browse(page, "--dump-dom").stderr
-    page = html.render(read_run(a_run([passing("gpu01")])))
-    page = page.replace("</main>", "<script>document.title = 'x'</script></main>")
-    assert "CONSOLE" in browse(page, "--dump-dom").stderr
-
-
 @pytest.mark.parametrize(("scheme", "paper"), [("1", "rgb(255, 255, 255)"), ("0", "rgb(20, 23, 27)")])
 def test_keys_filter_and_colours(
     scheme: str, paper: str, browse: Callable[..., subprocess.CompletedProcess[str]]
@@ -270,18 +260,6 @@ def pages(path: Path, page: str, browse: Callable[..., subprocess.CompletedProce
     return len(re.findall(rb"/Type\s*/Page\b", pdf))
 
 
-def test_it_prints_the_record_on_a_page_of_its_own(
-    tmp_path: Path, browse: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
-    assert pages(tmp_path / "page.pdf", html.render(read_run(a_run([passing("gpu01")]))), browse) == 2
-
-
-def test_six_nodes_with_faults_are_printed_on_four_pages(
-    tmp_path: Path, browse: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
-    assert pages(tmp_path / "page.pdf", html.render(read_run(faulty())), browse) <= 4
-
-
 def large(nodes: int = 60) -> list[dict[str, Any]]:
     """Return the events of a run of many nodes with curves, of which six have a fault of their own, and a slow link."""
     names = [f"gpu{number:03}" for number in range(1, nodes + 1)]
@@ -350,15 +328,6 @@ def test_nothing_is_wider_than_the_window(
     assert seen(html.render(read_run(faulty())), browse, width=width)["split"] == []
 
 
-def test_a_word_that_is_split_would_be_noticed(
-    browse: Callable[..., subprocess.CompletedProcess[str]],
-) -> None:
-    page = html.render(read_run(large())).replace(
-        "</style>", "td, p, li { overflow-wrap: anywhere; width: 3rem }</style>"
-    )
-    assert seen(page, browse, width=400)["split"]
-
-
 def test_folded_parts_and_what_is_not_signed_are_not_printed(
     browse: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
@@ -388,19 +357,6 @@ def test_folded_parts_and_what_is_not_signed_are_not_printed(
     on_screen = seen(html.render(read_run(faulty())), browse, width=1200, choices=[*left_out, *signed])
     hidden = [choice for choice in (*left_out, *signed) if not on_screen[choice]]
     assert hidden == ["#warnings table", ".paper"]
-
-
-def test_folded_lists_of_nodes_are_printed_in_the_record(
-    browse: Callable[..., subprocess.CompletedProcess[str]],
-) -> None:
-    nodes = [f"rack{number * 7919 % 9973}-gpu{number}x" for number in range(60)]
-    results = [failing(node) if place % 2 else passing(node) for place, node in enumerate(nodes)]
-    events = a_run([*results, passing("gpu01")], nodes=nodes, finish=1)
-    folded = "#record details.inline > i"
-    page = html.render(read_run(events)).replace("</summary>", "</summary><i>first</i>")
-    assert page.count('<details class="inline">') > 3
-    for printed, visible in ((True, True), (False, False)):
-        assert seen(page, browse, width=1200, printed=printed, choices=[folded])[folded] is visible
 
 
 @pytest.mark.parametrize("width", [390, 360])

@@ -93,10 +93,3 @@ def test_a_large_fabric_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         1,
         2,
     )
-
-
-def test_the_page_names_the_link() -> None:
-    text = page_of(a_fabric("link gpu001 - gpu007")).text
-    assert "Between nodes leaf0 (gpu001 to gpu004)" in text
-    assert f"slow link gpu001 {DASH} gpu007 : 0 GB/s" in text
-    assert "Not drawn: 1 leaf switch without a finding." in text

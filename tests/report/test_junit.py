@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import io
-import os
 import re
-import signal
-import subprocess
 import tracemalloc
 import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING, Any
@@ -15,15 +11,13 @@ import pytest
 import xmlschema
 from junitparser import xunit2
 from paths import DATA
-from plugin_helpers import ENDS, Run, cases, command, on, out_of_service, run_pytest
+from plugin_helpers import cases, on, run_pytest
 from report_helpers import junit_tree
-from sandbox_helpers import environment, wait_for
 
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.cli import run_command
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.report import junit
-from pytest_gpucluster.report.events import read_log
 from pytest_gpucluster.report.junit_merge import Merged, merge
 from pytest_gpucluster.report.result import read_result
 from pytest_gpucluster.report.run_model import read_run
@@ -87,128 +81,6 @@ def cases_of(path: Path) -> list[tuple[Any, ...]]:
     return sorted(found, key=str)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("junit")
-
-
-@pytest.fixture
-def night(sandbox: Sandbox, folder: Path) -> Run:
-    """One run with every kind of end, a drained node among them, made once."""
-    if not (folder / "reports").exists():
-        with out_of_service(sandbox, "gpu03", "DRAIN", 'bad "cable" <4711>'):
-            run = run_pytest(
-                folder, on(sandbox), "--nodes=gpu[01-03]", files={"test_ends.py": ENDS, "test_more.py": MORE}
-            )
-        assert run.rc == 1
-    return Run(1, "", "", folder)
-
-
-def test_the_live_file_is_valid(night: Run) -> None:
-    assert_valid(folder_of(night) / "junit.xml")
-
-
-def folder_of(run: Run) -> Path:
-    return run.folder / "reports" / "latest"
-
-
-def test_the_schemas_refuse_what_is_wrong(night: Run) -> None:
-    tree = ET.parse(folder_of(night) / "junit.xml")
-    assert not SCHEMAS["xunit2"].is_valid(tree)  # a testcase has properties
-    for case in tree.iter("testcase"):
-        case.set("file", "test_x.py")  # xunit1
-    assert not SCHEMAS["jenkins"].is_valid(tree)
-
-
-def test_a_file_from_the_log_equals_the_live_one(night: Run, tmp_path: Path) -> None:
-    again = tmp_path / "again.xml"
-    junit.write(read_log(folder_of(night) / "events.jsonl"), again)
-    assert_valid(again)
-    assert cases_of(again) == cases_of(folder_of(night) / "junit.xml")
-    counts = [
-        {
-            key: next(ET.parse(path).iter("testsuite")).get(key)
-            for key in ("tests", "failures", "errors", "skipped")
-        }
-        for path in (again, folder_of(night) / "junit.xml")
-    ]
-    assert counts[0] == counts[1]
-
-
-def test_names_have_no_node_and_classes_have_it(night: Run) -> None:
-    names = {(row[0], row[1]) for row in cases_of(folder_of(night) / "junit.xml")}
-    assert {
-        ("gpucluster.more.gpu01", "test_sizes[1MiB]"),
-        ("gpucluster.more.gpu02", "test_sizes[4GiB]"),
-        ("gpucluster.more.gpu02", "TestDisk::test_sizes"),
-        ("gpucluster.ends.cluster", "test_no_answer"),
-    } <= names
-    twice = [
-        row for row in cases_of(folder_of(night) / "junit.xml") if row[1] == "test_both" and "gpu01" in row[0]
-    ]
-    assert [row[2][0][0] for row in twice] == [
-        "error",
-        "failure",
-    ]  # pytest writes two where teardown breaks too
-
-
-def test_system_out_has_the_annotation(night: Run) -> None:
-    found = {(row[0], row[1]): row[4] for row in cases_of(folder_of(night) / "junit.xml")}
-    assert "Slurm state: IDLE" in found["gpucluster.ends.gpu01", "test_count"]
-    assert "reproduce:" in found["gpucluster.ends.gpu01", "test_count"]
-    assert found["gpucluster.ends.gpu01", "test_good"] is None
-    (drained,) = {told for (name, _), told in found.items() if "gpu03" in name and told}
-    assert 'reason: "bad "cable" <4711>" by root' in drained
-
-
-def test_the_second_night_has_the_same_names(night: Run, sandbox: Sandbox, folder: Path) -> None:
-    with out_of_service(sandbox, "gpu03", "DRAIN", "another reason"):
-        run_pytest(folder, on(sandbox), "--nodes=gpu[01-03]", "--report-dir=second", "-n", "2")
-    first, second = (
-        {row[:2] for row in cases_of(folder / name / "latest" / "junit.xml")}
-        for name in ("reports", "second")
-    )
-    assert first == second
-
-
-def test_a_run_that_was_killed_is_red(sandbox: Sandbox, tmp_path: Path) -> None:
-    (tmp_path / "test_long.py").write_text(
-        "import time\n\ndef test_a(gpucluster_node):\n    pass\n\ndef test_b(gpucluster_node):\n    time.sleep(600)\n"
-    )
-    process = subprocess.Popen(
-        command(on(sandbox), "--nodes=gpu01", "."),
-        cwd=tmp_path,
-        env=environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    log = tmp_path / "reports" / "latest" / "events.jsonl"
-    try:
-        wait_for(lambda: log.exists() and '"result"' in log.read_text(), "the first result")
-    finally:
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-    assert not (tmp_path / "reports" / "latest" / "junit.xml").exists()
-    junit.write(read_log(log), tmp_path / "junit.xml")
-    assert_valid(tmp_path / "junit.xml")
-    found = cases(tmp_path / "junit.xml")
-    assert found["gpucluster.long.gpu01 test_a"].is_passed
-    (error,) = found["gpucluster.run.cluster test_finished"].result
-    assert "killed" in error.message
-
-
-def test_a_run_that_executed_nothing_is_red(sandbox: Sandbox, tmp_path: Path) -> None:
-    files = {
-        "test_none.py": "import pytest\n\n@pytest.mark.skip(reason='no')\ndef test_a(gpucluster_node):\n    pass\n"
-    }
-    run = run_pytest(tmp_path, on(sandbox), "--nodes=gpu01", files=files)
-    assert run.rc == 1
-    (error,) = run.cases["gpucluster.run.cluster test_finished"].result
-    assert error.message == "no check was executed: this run says nothing about the cluster"
-    junit.write(read_run(run.events), tmp_path / "again.xml")
-    assert cases_of(tmp_path / "again.xml") == cases_of(tmp_path / "reports" / "latest" / "junit.xml")
-
-
 def result(
     test: str, outcome: str = "passed", *, node: str = "gpu01", message: str = "", **fields: Any
 ) -> dict[str, Any]:
@@ -244,27 +116,6 @@ def test_hostile_text_makes_a_valid_file(tmp_path: Path) -> None:
     assert_valid(path)
     (case,) = cases(path).values()
     assert case.result[0].text.startswith("??[31m ]]> <a b='&\"'> ?")
-
-
-def test_metrics_and_findings_are_properties() -> None:
-    verdict = {"findings": [{"part": "GPU 4", "measured": "17", "expected": "18"}], "action": "drain"}
-    metrics = [
-        {"name": "busbw", "value": 361.25, "unit": "GB/s", "device": ""},
-        {"name": "temperature", "value": "NaN", "unit": "C", "device": "GPU 4"},
-    ]
-    told = result("test_x", "failed", verdicts=[verdict], metrics=metrics)
-    assert junit.properties(read_result(told), state="IDLE", reason="r", simulated=True) == [
-        ("suite", "gpu"),
-        ("check", "gpu.x"),
-        ("node", "gpu01"),
-        ("slurm_state", "IDLE"),
-        ("slurm_reason", "r"),
-        ("simulated", "true"),
-        ("action", "drain"),
-        ("finding", "GPU 4: measured 17, expected 18"),
-        ("metric busbw", "361.25 GB/s"),
-        ("metric temperature[GPU 4]", "NaN C"),
-    ]
 
 
 # The part of pytest-rerunfailures that other plugins see: a report of a failed attempt has the outcome `rerun`.
@@ -455,10 +306,6 @@ def test_the_testcase_of_the_run(finish: dict[str, Any], message: str | None, te
     assert cases == ([] if message is None else [red])
 
 
-def test_of_two_finishes_the_last_counts() -> None:
-    assert case_of({"event": "finish", "complaints": ["before the last one"]}) == []
-
-
 def test_the_head_of_a_file() -> None:
     events = [
         {"event": "start", "time": 86400.0, "run": "r1", "cluster": "prod", "simulated": True},
@@ -522,44 +369,6 @@ def test_a_log_without_a_start_has_no_head() -> None:
     ]
     assert junit_tree([])[0].get("timestamp") == "1970-01-01T00:00:00+00:00"
     assert junit_tree([])[0].get("time") == "0.000"
-
-
-def test_the_file_of_a_run_is_written_whole(tmp_path: Path) -> None:
-    junit.write(read_run([result("test_a")]), tmp_path / "deep" / "a.xml")
-    text = (tmp_path / "deep" / "a.xml").read_text()
-    assert text.startswith(
-        "<?xml version='1.0' encoding='utf-8'?>\n<testsuites name=\"pytest tests\">\n <testsuite name=\"pytest\""
-    )
-    assert text.endswith("\n</testsuites>\n")
-
-
-def test_findings_have_a_limit_and_numbers_are_short() -> None:
-    findings = [{"part": f"GPU {n}", "measured": "1", "expected": "2"} for n in range(21)]
-    metrics = [
-        {"name": "x", "value": value, "unit": "s", "device": ""}
-        for value in (1.0, 0.125, 123456789, "Infinity")
-    ]
-    found = junit.properties(
-        read_result(
-            result("test_x", "failed", verdicts=[{"findings": findings, "action": "drain"}], metrics=metrics)
-        )
-    )
-    assert [value for key, value in found if key == "finding"] == [
-        f"GPU {n}: measured 1, expected 2" for n in range(20)
-    ]
-    assert [value for key, value in found if key == "metric x"] == [
-        "1 s",
-        "0.125 s",
-        "1.23457e+08 s",
-        "Infinity s",
-    ]
-    passed = junit.properties(read_result(result("test_x", verdicts=[{"findings": [], "action": "drain"}])))
-    assert [key for key, _ in passed] == ["suite", "check", "node"]
-    assert junit.run_properties("r", "c", ["gpu01"], simulated=False) == [
-        ("run", "r"),
-        ("cluster", "c"),
-        ("nodes", "gpu01"),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -668,62 +477,6 @@ def test_scopes_of_one_node_do_not_part_its_attempts(tmp_path: Path) -> None:
     assert attempts(case) == ([], ["FlakyFailure"], "failed, passed")
 
 
-def test_a_foreign_testcase_of_a_class_cluster_has_no_scopes(tmp_path: Path) -> None:
-    for place, end in enumerate(("<failure message='a'>b</failure>", "")):
-        head = f"<testsuites><testsuite name='x' timestamp='2026-11-2{place}T00:00:00'><properties>"
-        (tmp_path / f"{place}.xml").write_text(
-            f"{head}<property name='nodes' value='n{place}'/></properties>"
-            f"<testcase classname='own.cluster' name='t'>{end}</testcase></testsuite></testsuites>"
-        )
-    merge([tmp_path / "0.xml", tmp_path / "1.xml"], tmp_path / "out.xml")
-    (case,) = (case for suite in xunit2.JUnitXml.fromfile(str(tmp_path / "out.xml")) for case in suite)
-    assert attempts(case) == ([], ["FlakyFailure"], "failed, passed")
-
-
-def available(node: str, outcome: str, message: str = "gpu01 is not tested: DOWN") -> dict[str, Any]:
-    known = {"suite": "run", "check": "run.available", "phase": "setup"}
-    return (
-        result("test_available", outcome, node=node, message=message)
-        | known
-        | {"nodeid": f"run::test_available[{node}]"}
-    )
-
-
-def test_a_node_is_back_where_a_later_file_judged_it(tmp_path: Path) -> None:
-    out = available("gpu01", "error")
-    for later, back in (
-        ([result("test_x")], True),
-        ([result("test_x", "failed")], True),
-        ([result("test_x", "skipped")], False),
-        ([result("test_x", node="gpu02")], False),
-        ([available("gpu01", "error"), result("test_x")], False),
-    ):
-        found = merged(tmp_path, [out, result("test_other", node="gpu03")], later)
-        case = found["gpucluster.run.gpu01 test_available"]
-        assert (attempts(case)[0] == []) is back, later
-    far = "gpu01.east.site.example"
-    found = merged(tmp_path, [available(far, "error")], [result("test_x", node=far)])
-    assert attempts(found[f"gpucluster.run.{far} test_available"])[0] == []
-    # that it was there before says nothing of later
-    found = merged(tmp_path, [result("test_x")], [out])
-    assert attempts(found["gpucluster.run.gpu01 test_available"]) == (["Error"], [], "")
-
-
-def test_the_numbers_of_a_merge() -> None:
-    told = Merged(files=3, passed=4, failed=3, errors=2, skipped=1, flaky=2)
-    assert str(told) == "10 testcases of 3 files: 4 passed (2 of them flaky), 3 failed, 2 errors, 1 skipped"
-
-
-def test_properties_of_all_runs_are_kept_once(tmp_path: Path) -> None:
-    paths = [shard(tmp_path / f"{n}.xml", [result(f"test_{n}")], began=n) for n in (1, 2)]
-    merge(paths, tmp_path / "out.xml")
-    read: Any = xunit2.JUnitXml.fromfile(str(tmp_path / "out.xml"))
-    (suite,) = read
-    pairs = [(found.name, found.value) for found in suite.properties()]
-    assert pairs == [("run", "run1"), ("cluster", "prod"), ("nodes", "gpu01"), ("run", "run2")]
-    assert (suite.tests, suite.name) == (2, "pytest")
-
-
 def attempts(case: Any) -> tuple[list[str], list[str], str]:
     """Return what decides a testcase, its other attempts, and how it says they ended."""
     told = {found.name: found.value for found in case.properties()}
@@ -777,21 +530,6 @@ def test_what_was_once_red_stays_visible(
         assert interim.message
 
 
-def test_shards_on_other_nodes_are_no_second_attempts(tmp_path: Path) -> None:
-    runs = [
-        [result("test_pairs", "failed", node="", message="gpu02 is slow", text="gpu02 is slow")],
-        [result("test_pairs", "passed", node="")],
-        [result("test_pairs", "failed", node="", message="gpu05 is slow", text="gpu05 is slow")],
-    ]
-    nodes = (("gpu01", "gpu02"), ("gpu03",), ("gpu04", "gpu05"))
-    (case,) = merged(tmp_path, *runs, nodes=nodes).values()
-    assert attempts(case)[:2] == (["Failure"], [])
-    (failure,) = case.result
-    assert failure.text == "gpu02 is slow\n--- nodes gpu[04-05]\ngpu05 is slow"
-    told = {found.name: found.value for found in case.properties()}
-    assert told["scopes"] == "gpu[01-02]: failed; gpu03: passed; gpu[04-05]: failed"
-
-
 def test_a_repeat_on_one_node_does_not_clear_the_whole_cluster(tmp_path: Path) -> None:
     runs = [
         [result("test_pairs", "failed", node="", message="gpu01 is slow"), result("test_count", *FAILED[:1])],
@@ -800,28 +538,6 @@ def test_a_repeat_on_one_node_does_not_clear_the_whole_cluster(tmp_path: Path) -
     found = merged(tmp_path, *runs, nodes=(("gpu01", "gpu02"), ("gpu01",)))
     assert found["gpucluster.gpu.cluster test_pairs"].is_failure
     assert found["gpucluster.gpu.gpu01 test_count"].is_flaky
-
-
-def test_a_node_that_came_back_is_flaky_and_one_that_did_not_stays_red(tmp_path: Path) -> None:
-    out = {
-        "suite": "run",
-        "check": "run.available",
-        "phase": "setup",
-        "message": "gpu01 is not tested: DRAINED",
-    }
-    runs = [
-        [
-            {**result("test_available", "error", node=node), **out, "nodeid": f"run::test_available[{node}]"}
-            for node in ("gpu01", "gpu02")
-        ],
-        [
-            result("test_count"),
-            result("test_count", "not tested", node="gpu02", message="not tested: gpu02: down"),
-        ],
-    ]
-    found = merged(tmp_path, *runs, nodes=(("gpu01", "gpu02"),) * 2)
-    assert attempts(found["gpucluster.run.gpu01 test_available"]) == ([], ["FlakyError"], "error, passed")
-    assert found["gpucluster.run.gpu02 test_available"].is_error
 
 
 def test_shards_lie_side_by_side_and_a_merged_file_can_be_merged(tmp_path: Path) -> None:
@@ -834,22 +550,6 @@ def test_shards_lie_side_by_side_and_a_merged_file_can_be_merged(tmp_path: Path)
     suite: Any = next(iter(xunit2.JUnitXml.fromfile(str(tmp_path / "out.xml"))))
     assert {found.value for found in suite.properties() if found.name == "run"} == {"run1", "run2", "run3"}
     assert (suite.tests, suite.failures, suite.name) == (2, 0, "pytest")
-
-
-def test_a_live_run_merged_with_itself_hides_nothing(night: Run, tmp_path: Path) -> None:
-    path = folder_of(night) / "junit.xml"
-    done = merge([path, path], tmp_path / "out.xml")
-    assert_valid(tmp_path / "out.xml")
-    red = {row[:2] for row in cases_of(path) if any(end[0] in ("failure", "error") for end in row[2])}
-    still = {
-        row[:2]
-        for row in cases_of(tmp_path / "out.xml")
-        if any(end[0] in ("failure", "error") for end in row[2])
-    }
-    assert red == still
-    assert (done.failed + done.errors, done.flaky) == (len(red), 0)
-    both = cases(tmp_path / "out.xml")["gpucluster.more.gpu01 test_both"]
-    assert "teardown <breaks>" in both.result[0].text  # beside the failure of the test itself
 
 
 @pytest.mark.parametrize(
@@ -889,18 +589,6 @@ def test_the_command_prints_what_it_merged(tmp_path: Path, capsys: pytest.Captur
         f"{out}: 1 testcases of 2 files: 1 passed (1 of them flaky), 0 failed, 0 errors, 0 skipped\n"
     )
     assert out.stat().st_mode & 0o777 == 0o600
-
-
-def test_a_large_run_is_written_and_read(tmp_path: Path) -> None:
-    results = [
-        result(f"test_{check}", "failed" if check == node else "passed", node=f"gpu{node:04}", message="m")
-        for node in range(200)
-        for check in range(50)
-    ]
-    path = shard(tmp_path / "large.xml", results, began=1)
-    done = merge([path, path], tmp_path / "out.xml")
-    assert (done.passed, done.failed) == (9950, 50)
-    assert io.BytesIO((tmp_path / "out.xml").read_bytes()).read(5) == b"<?xml"
 
 
 def test_one_testcase_at_a_time_is_in_memory(tmp_path: Path) -> None:
@@ -945,17 +633,6 @@ def test_the_file_of_a_run_is_not_written_over(tmp_path: Path, capsys: pytest.Ca
 )
 def test_the_name_of_a_testcase_has_no_node(nodeid: str, node: str, name: str) -> None:
     assert junit.name(nodeid, node) == name
-
-
-def test_the_class_of_a_testcase_has_its_suite_and_node() -> None:
-    assert (junit.classname("gpu", "gpu03"), junit.classname("nccl", "")) == (
-        "gpucluster.gpu.gpu03",
-        "gpucluster.nccl.cluster",
-    )
-    assert (junit.RUN_CASE, junit.NODE_TEST) == (
-        ("gpucluster.run.cluster", "test_finished"),
-        "test_available",
-    )
 
 
 def test_the_properties_of_an_item_in_their_order() -> None:
@@ -1008,20 +685,3 @@ def test_the_first_start_and_the_last_end_of_a_log_count() -> None:
     ends = [{"event": "finish", "complaints": [word]} for word in ("one", "two")]
     assert [it.text for it in junit_tree(ends).iter("error")] == ["two"]
     assert [it.text for it in junit_tree([{"event": "finish", "complaints": []}]).iter("error")] == []
-
-
-@pytest.mark.parametrize(
-    ("rerun", "red", "tag", "text"),
-    [
-        ({"phase": "call", "message": "m"}, False, "flakyFailure", "m"),
-        ({"phase": "call", "message": "m", "text": "long"}, True, "rerunFailure", "long"),
-        ({"phase": "setup", "message": 5, "text": ""}, False, "flakyError", "5"),
-        ({"phase": "teardown", "message": "m"}, True, "rerunError", "m"),
-    ],
-)
-def test_an_attempt_that_does_not_decide(rerun: dict[str, Any], red: bool, tag: str, text: str) -> None:
-    element = junit.interim(read_result(rerun), red=red)
-    assert (element.tag, element.attrib) == (tag, {"message": str(rerun["message"]), "type": "rerun"})
-    assert [(child.tag, child.text) for child in element] == [("stackTrace", text)]
-    noted = junit.interim(read_result(rerun | {"annotation": ["a", "b"]}), red=red)
-    assert [(child.tag, child.text) for child in noted][1:] == [("system-out", "a\nb")]

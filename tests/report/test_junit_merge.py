@@ -137,16 +137,6 @@ def test_a_file_that_names_no_nodes_is_a_scope_of_its_own(tmp_path: Path) -> Non
     assert ends(one) == ([], ["FlakyFailure"], {"attempts": "failed, passed"})
 
 
-def test_a_file_without_a_time_leaves_the_order_of_the_files(tmp_path: Path) -> None:
-    for name, stamp, inside in (("a", "", RED), ("b", "timestamp='2026-11-20T00:00:00'", "")):
-        (tmp_path / name).write_text(f"<testsuite name='x' {stamp}>{case(inside=inside)}</testsuite>")
-    assert merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out.xml").flaky == 1
-    assert merge([tmp_path / "b", tmp_path / "a"], tmp_path / "out.xml").failed == 1
-    assert "timestamp=" in (tmp_path / "out.xml").read_text()
-    merge([tmp_path / "a"], tmp_path / "out.xml")
-    assert "timestamp=" not in (tmp_path / "out.xml").read_text()
-
-
 def test_three_attempts_in_several_scopes(tmp_path: Path) -> None:
     def of(nodes: str) -> str:
         return f"<properties><property name='nodes' value='{nodes}'/></properties>"

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from paths import ROOT
-from plugin_helpers import Run, on, run_pytest
+from plugin_helpers import run_pytest
 
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.report import prom
-from pytest_gpucluster.report.proof import NODE_STATES
 from pytest_gpucluster.report.result import read_result
 from pytest_gpucluster.report.run_model import read_run
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from pytest_gpucluster.sandbox import Sandbox
 
 
 def promtool(page: str) -> str:
@@ -82,11 +77,6 @@ def test_promtool_takes_every_unit_and_name() -> None:
     assert "gpucluster_measured_import_time_seconds{" in page
 
 
-def test_promtool_would_complain() -> None:
-    assert "no help text" in promtool("gpucluster_x 1\n")
-    assert "error while linting" in promtool('x{a="b"} 1\nx{a="b} 2\n')
-
-
 def test_verdicts_are_counted() -> None:
     results = [
         result("gpu.count"),
@@ -119,12 +109,6 @@ def test_verdicts_are_counted() -> None:
     }
 
 
-def test_a_lost_node_is_not_fit() -> None:
-    lost = {"event": "lost", "time": 106.0, "node": "gpu01", "why": "gone"}
-    page = prom.render(read_run([*events(result("gpu.count"), exit_=None), lost]))
-    assert samples(page)['gpucluster_node_fit{cluster="prod",node="gpu01"}'] == 0
-
-
 def test_the_last_success_is_carried_over(tmp_path: Path) -> None:
     path, series = tmp_path / "metrics.prom", 'gpucluster_last_success_timestamp_seconds{cluster="prod"}'
     for exit_, exit_time in ((1, None), (0, 110), (1, 110), (None, 110)):
@@ -136,28 +120,6 @@ def test_the_last_success_is_carried_over(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\x00 garbage")
     prom.write(read_run(events(result("gpu.count"), exit_=1)), path, prom.read(path))
     assert series not in samples(path.read_text())
-
-
-@pytest.mark.parametrize(
-    ("value", "unit", "series", "base"),
-    [
-        (12, "GiB", "bytes", 12 * 2**30),
-        (400, "Gb/s", "bytes_per_second", 50e9),
-        (2.5, "us", "seconds", 2.5e-6),
-        (87, "%", "ratio", 0.87),
-        (1980, "MHz", "hertz", 1.98e9),
-        ("Infinity", "W", "watts", math.inf),
-        ("-Infinity", "C", "celsius", -math.inf),
-    ],
-)
-def test_units_are_base_units(value: float | str, unit: str, series: str, base: float) -> None:
-    page = prom.render(
-        read_run(events(result("gpu.x", metrics=[metric("it", value, unit, "GPU 3 (GPU-9, 0:1)")])))
-    )
-    found = samples(page)[
-        f'gpucluster_measured_it_{series}{{check="gpu.x",cluster="prod",gpu="3",node="gpu01"}}'
-    ]
-    assert found == pytest.approx(base)
 
 
 def test_every_unit_with_its_base_unit_and_factor() -> None:
@@ -184,32 +146,6 @@ def test_every_unit_with_its_base_unit_and_factor() -> None:
         name, _, _, found = prom._series("x", unit)
         assert (name, found) == (f"gpucluster_measured_x_{suffix}", factor)
     assert prom.UNITS.keys() == known.keys()
-
-
-def test_what_is_no_number_is_no_number() -> None:
-    page = prom.render(read_run(events(result("gpu.x", metrics=[metric("it", "NaN", "W")]))))
-    assert promtool(page) == ""
-    assert " NaN\n" in page
-
-
-def test_one_series_a_set_of_labels() -> None:
-    metrics = [
-        result("nccl.busbw", inside=f"-{size}", metrics=[metric("busbw", n, "GB/s", "mlx5_0")])
-        for n, size in enumerate(("1M", "4G"))
-    ]
-    again = result(
-        "nccl.busbw",
-        inside="-4G",
-        metrics=[metric("busbw", 9, "GB/s", "mlx5_0"), metric("no", 1, "s", detail=True)],
-    )
-    page = prom.render(read_run(events(*metrics, again)))
-    assert promtool(page) == ""
-    found = {name: value for name, value in samples(page).items() if "measured" in name}
-    labels = 'check="nccl.busbw",cluster="prod",device="mlx5_0",node="gpu01",parameters='
-    assert found == {
-        f'gpucluster_measured_busbw_bytes_per_second{{{labels}"{size}"}}': value
-        for size, value in (("1M", 0), ("4G", 9e9))
-    }
 
 
 # --- line by line, without a parser
@@ -242,19 +178,6 @@ def test_a_node_is_fit_where_something_passed_and_nothing_was_red() -> None:
     assert 'gpucluster_node_fit{cluster="prod",node="gpu01"} 0.0' in prom.render(
         read_run([*events(result("gpu.a")), gone])
     )
-
-
-def test_counts_of_checks() -> None:
-    page = prom.render(
-        read_run(events(result("gpu.a"), result("gpu.b"), result("gpu.c", "failed"), result("x.y", node="")))
-    )
-    found = samples(page)
-    assert found['gpucluster_checks{cluster="prod",outcome="passed"}'] == 3
-    assert found['gpucluster_checks{cluster="prod",outcome="failed"}'] == 1
-    assert found['gpucluster_node_checks{cluster="prod",node="gpu01",outcome="passed"}'] == 2
-    assert [name for name in found if name.startswith("gpucluster_checks")] == [
-        f'gpucluster_checks{{cluster="prod",outcome="{outcome}"}}' for outcome in prom.OUTCOMES
-    ]
 
 
 def test_the_run_itself() -> None:
@@ -330,18 +253,6 @@ def test_the_name_of_a_series(name: str, unit: str, series: str, of: str) -> Non
     assert sample == f'gpucluster_measured_{series}{{check="gpu.a",cluster="prod",node="gpu01"{label}}} 0.0'
 
 
-def test_what_a_series_is_about() -> None:
-    page = prom.render(
-        read_run(events(result("gpu.a", metrics=[metric("x a", 1, "GB/s"), metric("y", 1, "lanes")])))
-    )
-    assert (
-        "# HELP gpucluster_measured_x_bytes_per_second x as the last run measured it, in bytes per second.\n"
-        in page
-    )
-    assert "# HELP gpucluster_measured_y y as the last run measured it (lanes).\n" in page
-    assert page.count("# TYPE gpucluster_measured_y gauge\n") == 1
-
-
 @pytest.mark.parametrize("value", [0, -2.0, 0.1, 1 / 3, 361.5e9, 1e14, 1e15, "NaN", "Infinity", "-Infinity"])
 def test_the_value_of_a_sample(value: float | str) -> None:
     sample = lines(result("gpu.a", metrics=[metric("x", value, "W")]))[1]
@@ -389,51 +300,6 @@ def test_hostile_text_stays_a_label() -> None:
     assert r'cluster="a\"b\\c\nd??[31m}{ ? ' in page
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("prom")
-
-
-@pytest.fixture
-def run(sandbox: Sandbox, folder: Path) -> Run:
-    """One run of the gpu suite with a fault, and with `reports.metrics`."""
-    if not (folder / "out").exists():
-        sandbox.fault("gpu_missing", "gpu02")
-        (folder / "collector").mkdir()
-        done = run_pytest(
-            folder,
-            on(sandbox),
-            "--nodes=gpu[01-02]",
-            f"--set=reports.metrics={folder}/collector/gpucluster.prom",
-            "-p",
-            "no:cacheprovider",
-            where=[str(ROOT / "suites" / "gpu" / "test_gpu.py")],
-        )
-        assert done.rc == 1, done.out
-        (folder / "out").write_text(done.out)
-    return Run(1, (folder / "out").read_text(), "", folder)
-
-
-def test_promtool_takes_the_metrics_of_a_real_run(run: Run) -> None:
-    page = (run.folder / "reports" / "latest" / "metrics.prom").read_text()
-    assert promtool(page) == ""
-    found = samples(page)
-    assert found['gpucluster_node_fit{cluster="sandbox",node="gpu01"}'] == 1
-    assert found['gpucluster_node_fit{cluster="sandbox",node="gpu02"}'] == 0
-    assert found['gpucluster_check_failed{check="gpu.count",cluster="sandbox",node="gpu02"}'] == 1
-    assert found['gpucluster_measured_gpu_count_value{check="gpu.count",cluster="sandbox",node="gpu02"}'] == 7
-    assert found['gpucluster_run_info{cluster="sandbox",simulated="true"}'] == 1
-
-
-def test_the_collector_gets_the_same_file_whole(run: Run) -> None:
-    collector = run.folder / "collector"
-    assert [path.name for path in collector.iterdir()] == ["gpucluster.prom"]
-    assert (collector / "gpucluster.prom").read_text() == (
-        run.folder / "reports" / "latest" / "metrics.prom"
-    ).read_text()
-    assert f"metrics: {collector}/gpucluster.prom" in run.out
-
-
 @pytest.mark.parametrize("name", ["x.txt", "no-such-folder/x.prom"])
 def test_a_file_that_cannot_be_is_refused_before_nodes_are_taken(tmp_path: Path, name: str) -> None:
     run = run_pytest(
@@ -460,78 +326,6 @@ def test_a_file_that_cannot_be_written_is_no_success(tmp_path: Path) -> None:
 
 # whole pages of small runs, line by line
 
-OUTCOMES = ("passed", "failed", "error", "waived", "not checked", "not tested", "not applicable", "skipped")
-
-
-def test_the_page_of_an_empty_run() -> None:
-    about = (
-        "# HELP gpucluster_checks Checks of the run, by how they ended.",
-        "# TYPE gpucluster_checks gauge",
-    )
-    assert prom.render(read_run([])).split("\n") == [
-        "# HELP gpucluster_run_info The run that this file is of.",
-        "# TYPE gpucluster_run_info gauge",
-        'gpucluster_run_info{simulated="false"} 1.0',
-        "# HELP gpucluster_run_start_timestamp_seconds When the run began, Unix time.",
-        "# TYPE gpucluster_run_start_timestamp_seconds gauge",
-        "gpucluster_run_start_timestamp_seconds 0.0",
-        "# HELP gpucluster_run_duration_seconds How long the run took.",
-        "# TYPE gpucluster_run_duration_seconds gauge",
-        "gpucluster_run_duration_seconds 0.0",
-        "# HELP gpucluster_run_success 1 where the run ended with exit status 0.",
-        "# TYPE gpucluster_run_success gauge",
-        "gpucluster_run_success 0.0",
-        *about,
-        *(f'gpucluster_checks{{outcome="{outcome}"}} 0.0' for outcome in OUTCOMES),
-        "# HELP gpucluster_nodes Selected nodes, each counted once.",
-        "# TYPE gpucluster_nodes gauge",
-        *(f'gpucluster_nodes{{state="{state}"}} 0.0' for state in NODE_STATES),
-        "",
-    ]
-
-
-def test_the_page_of_a_bad_node() -> None:
-    red = result("gpu.a", "failed", inside="-4G", verdicts=[{"findings": [{"part": "GPU 4"}, {"part": "x"}]}])
-    broken = result(
-        "gpu.b", "error", metrics=[metric("p", 2, "W", "mlx5_0"), metric("q", 3, "KiB", "GPU 1 (x)")]
-    )
-    about = "Warnings of a check: they fail no check and drain no node."
-    warned = [
-        {"findings": [], "advisories": [{}, {}]},
-        {"findings": [], "advisories": [{}]},
-        {"findings": []},
-    ]
-    page = prom.render(
-        read_run(events(red, broken, result("gpu.c", inside="-1-x", verdicts=warned), exit_=1))
-    )
-    fit = "1 where all that was selected of the node is proved and nothing failed; 0 otherwise."
-    states = zip(NODE_STATES, (0.0, 1.0, 0.0, 0.0), strict=True)
-    assert page.split("\n")[-26:] == [
-        f"# HELP gpucluster_node_fit {fit}",
-        "# TYPE gpucluster_node_fit gauge",
-        'gpucluster_node_fit{cluster="prod",node="gpu01"} 0.0',
-        "# HELP gpucluster_nodes Selected nodes, each counted once.",
-        "# TYPE gpucluster_nodes gauge",
-        *(f'gpucluster_nodes{{cluster="prod",state="{state}"}} {number}' for state, number in states),
-        "# HELP gpucluster_check_failed 1 for a check that failed; gpu is the index of the GPU at fault, if it is one.",
-        "# TYPE gpucluster_check_failed gauge",
-        'gpucluster_check_failed{check="gpu.a",cluster="prod",gpu="4",node="gpu01"} 1.0',
-        'gpucluster_check_failed{check="gpu.a",cluster="prod",node="gpu01"} 1.0',
-        "# HELP gpucluster_check_broken 1 for a check that could not be made: the infrastructure broke.",
-        "# TYPE gpucluster_check_broken gauge",
-        'gpucluster_check_broken{check="gpu.b",cluster="prod",node="gpu01"} 1.0',
-        "# HELP gpucluster_measured_p_watts p as the last run measured it, in watts.",
-        "# TYPE gpucluster_measured_p_watts gauge",
-        'gpucluster_measured_p_watts{check="gpu.b",cluster="prod",device="mlx5_0",node="gpu01"} 2.0',
-        "# HELP gpucluster_measured_q_bytes q as the last run measured it, in bytes.",
-        "# TYPE gpucluster_measured_q_bytes gauge",
-        'gpucluster_measured_q_bytes{check="gpu.b",cluster="prod",gpu="1",node="gpu01"} 3072.0',
-        f"# HELP gpucluster_check_warnings {about}",
-        "# TYPE gpucluster_check_warnings gauge",
-        'gpucluster_check_warnings{check="gpu.c",cluster="prod",node="gpu01",parameters="1-x"} 3.0',
-        "",
-    ]
-
 
 def test_a_series_has_the_parameters_of_its_check() -> None:
     logged = [
@@ -543,19 +337,6 @@ def test_a_series_has_the_parameters_of_its_check() -> None:
     assert lines(*logged)[1:] == [f'{start}"1M"}} 1e+09', f'{start}"4G"}} 3e+09']
     hidden = result("nccl.x", metrics=[metric("x", 1, "s", detail=True)])
     assert lines(hidden) == ['gpucluster_node_fit{cluster="prod",node="gpu01"} 1.0']
-
-
-@pytest.mark.parametrize("ending", ["count", "sum", "bucket", "total", "info"])
-def test_an_ending_that_means_something_else_gets_a_word(ending: str) -> None:
-    assert prom._series(f"x_{ending}", "odd") == (
-        f"gpucluster_measured_x_{ending}_value", f"x_{ending} as the last run measured it (odd).", "", 1.0,
-    )  # fmt: skip
-    assert prom._series(f"x{ending}", "")[0] == f"gpucluster_measured_x{ending}"
-
-
-def test_a_help_line_has_plain_quotes() -> None:
-    page = prom.render(read_run(events(result("gpu.a", metrics=[metric('a"b', 1, "W")]))))
-    assert '# HELP gpucluster_measured_a_b_watts a"b as the last run measured it, in watts.\n' in page
 
 
 def test_a_duration_is_in_milliseconds_and_of_two_finishes_the_last_counts() -> None:
@@ -583,17 +364,3 @@ def test_a_duration_is_in_milliseconds_and_of_two_finishes_the_last_counts() -> 
 def test_results_without_a_start_have_no_cluster() -> None:
     page = prom.render(read_run([result("gpu.a", metrics=[metric("x", 1, "W")])]))
     assert 'gpucluster_measured_x_watts{check="gpu.a",node="gpu01"} 1.0\n' in page
-
-
-def test_a_success_is_carried_over_from_the_file_before(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.prom"
-    prom.write(read_run(events(exit_=1)), path, prom.read(path))  # there is none
-    assert "last_success" not in path.read_text()
-    prom.write(read_run(events(exit_=0)), path, prom.read(path))
-    prom.write(read_run(events(exit_=1)), path, prom.read(path))
-    assert path.read_text().endswith("\n")
-    line = 'gpucluster_last_success_timestamp_seconds{cluster="prod"} 110.0\n'
-    assert line in path.read_text()
-    path.write_bytes(b"\xff\n" + line.encode())
-    prom.write(read_run(events(exit_=1)), path, prom.read(path))
-    assert line in path.read_text()

@@ -118,14 +118,6 @@ def test_only_an_accepted_run_on_real_hardware_has_passed(
     assert json.loads((folder / "record.intoto.json").read_text())["predicate"]["result"] == result
 
 
-def test_a_repeated_test_that_passed_at_last_is_warned(tmp_path: Path) -> None:
-    last = passing("gpu01")
-    events = a_run([{**last, "event": "rerun", "outcome": "failed"}, last], nodes=("gpu01",))
-    folder = write_run(tmp_path / "run", *events).parent
-    tests = json.loads((folder / "record.intoto.json").read_text())["predicate"]
-    assert (tests["passedTests"], tests["warnedTests"]) == ([], ["gpu.nvlink_state on gpu01"])
-
-
 @pytest.mark.parametrize(
     ("change", "why"),
     [

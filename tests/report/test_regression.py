@@ -22,12 +22,10 @@ from pytest_gpucluster.report.regression import (
     changed,
     describe,
     fold,
-    share,
     when,
     worse_of,
 )
 from pytest_gpucluster.report.run_snapshot import ItemMetric
-from pytest_gpucluster.report.words import number
 
 FLEET = FleetHistory(470.0, 476.0, 5)
 WORDS = "440 GB/s, 8.0% below the median of its last 5 good runs (478, MAD 1.5; fleet 476 before, 470 now)"
@@ -207,13 +205,6 @@ def test_the_verdict(kinds: list[str], verdict: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("good", "complete", "word"), [(True, True, "good"), (False, True, "bad"), (False, False, "incomplete")]
-)
-def test_a_run_in_a_word(good: bool, complete: bool, word: str) -> None:  # a table
-    assert past(good=good, complete=complete).outcome == word
-
-
-@pytest.mark.parametrize(
     ("fields", "words"),
     [
         ({}, WORDS),
@@ -323,13 +314,6 @@ def test_fold(names: list[str], folded: str) -> None:
     assert fold(names) == folded
 
 
-def test_numbers_and_shares() -> None:
-    assert [number(value) for value in (None, 0.0, 7.0, -7.0, 1e14, 1e15, 0.12345, 1234.56)] == [
-        *("-", "0", "7", "-7", "100000000000000", "1e+15", "0.1235", "1235"),
-    ]
-    assert [share(value) for value in (None, 0.0, 0.125, -0.08)] == ["-", "+0.0%", "+12.5%", "-8.0%"]
-
-
 def test_times() -> None:
     with in_utc():
         assert when(1763600000.0) == "2025-11-20 00:53"
@@ -384,13 +368,3 @@ def test_a_link_is_named_once_for_each_check_and_metric() -> None:
         ("link gpu01 - gpu02", "nccl.y", "busbw"),
         ("link gpu01 - gpu02", "nccl.x", "latency"),
     ]
-
-
-def test_what_a_run_does_not_say_is_none_or_nought() -> None:
-    assert vars(Past("r", "c", simulated=False, started=1.0, complete=False, good=False)) == {
-        "run": "r", "cluster": "c", "simulated": False, "started": 1.0, "complete": False, "good": False, "exit": None,
-        "passed": 0, "failed": 0, "error": 0, "unjudged": 0, "nodes": 0,
-    }  # fmt: skip
-    assert Turn("n", "c", "failed").base == ""
-    known = change()
-    assert (known.previous, known.base) == (None, "")

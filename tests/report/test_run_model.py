@@ -11,13 +11,11 @@ from report_helpers import a_run, event, failing, passing, result, unjudged
 
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.finding import Advisory, Finding, Metric
-from pytest_gpucluster.core.text import some
 from pytest_gpucluster.report import words
 from pytest_gpucluster.report.proof import CLUSTER
 from pytest_gpucluster.report.result import read_result
 from pytest_gpucluster.report.run_model import FindingRow, Run, _sized, part_of, read_run
 from pytest_gpucluster.report.run_snapshot import ItemMetric, RecordedItem, check_of, plain, recorded
-from pytest_gpucluster.report.verdict import MAX_NAMES
 
 # --- the model of a page
 
@@ -443,14 +441,6 @@ def test_a_field_is_one_line(words: int) -> None:
     assert read_run([event("error", message=None)]).errors == [""]
 
 
-def test_logs_of_a_failure_are_cut() -> None:
-    (group,) = read_run(
-        a_run([failing("gpu01", text="x" * 8001, annotation=["by hand: " + "y" * 1000])])
-    ).groups.values()
-    assert group.example["text"] == "x" * 4000 + " [... 1 characters left out ...] " + "x" * 4000
-    assert "[... 9 characters left out ...]" in group.example["by_hand"][0]
-
-
 # --- what a page says in words
 
 
@@ -490,13 +480,6 @@ def test_node_lists(nodes: list[str], text: str, count: str) -> None:
 @pytest.mark.parametrize("time", [None, "now", 1e30, -1e30, float("nan")])
 def test_a_time_that_is_none_is_not_known(time: Any) -> None:
     assert words.clock(time) == "not known"
-
-
-def test_names_are_cut_after_six() -> None:
-    names = [f"c{n}" for n in range(8)]
-    assert some(names[:6], MAX_NAMES) == "c0, c1, c2, c3, c4, c5"
-    assert some(names[:7], MAX_NAMES) == "c0, c1, c2, c3, c4, c5 and 1 more"
-    assert some(names, 2) == "c0, c1 and 6 more"
 
 
 # --- what the history keeps

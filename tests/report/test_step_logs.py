@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import re
-import subprocess
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from junitparser import JUnitXml
-from plugin_helpers import command, on, run_pytest, write_suites
+from plugin_helpers import on, run_pytest
 from report.test_html import Page
 from report_helpers import a_run, failing, passing
-from sandbox_helpers import environment, queue, wait_for
 
 from pytest_gpucluster.cli import main as cli
-from pytest_gpucluster.cluster.slurm.result import StepResult, TaskResult
 from pytest_gpucluster.report import record_check
-from pytest_gpucluster.report.atomic_write import Reports
 from pytest_gpucluster.report.events import strict_json
-from pytest_gpucluster.report.step_logs import MAX_STREAM, StepLogs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,17 +41,6 @@ def test_steps_end(gpucluster_node, gpucluster_srun):
 def test_gpus(gpus):
     print("captured words")
     assert len(gpus) == 9
-"""
-SLEEPS = """
-import time
-
-
-def test_first(gpucluster_node):
-    assert gpucluster_node.name != "gpu02"
-
-
-def test_second(gpucluster_node):
-    time.sleep(300 if gpucluster_node.name == "gpu02" else 0)
 """
 
 
@@ -92,28 +75,6 @@ def test_a_run_leaves_everything_in_one_folder(
     section = text[text.index("<h3>", text.index('id="failures"')) :]
     section = next(one for one in section.split("<article") if "mine.steps_end</h3>" in one)
     assert set(re.findall(r'href="(steps/[^"]+)"', section)) == failed
-
-
-def test_a_killed_run_gets_its_reports_from_the_log(
-    sandbox: Sandbox, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_suites(tmp_path, {"test_mine.py": SLEEPS})
-    log = tmp_path / "reports" / "latest" / "events.jsonl"
-    argv = command(on(sandbox), "--nodes=gpu[01-02]", "test_mine.py")
-    with subprocess.Popen(argv, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL) as process:
-        try:
-            wait_for(lambda: log.exists() and log.read_text().count('"result"') == 3, "three results")
-        finally:  # else a failure would wait for its end
-            process.kill()
-    wait_for(lambda: not queue(sandbox), "the nodes are given back")
-    assert not (tmp_path / "reports" / "latest" / "report.html").exists()
-    assert cli.main(["report", str(tmp_path / "reports")]) == 0
-    assert "report.html: written" in capsys.readouterr().out
-    page = Page((tmp_path / "reports" / "latest" / "report.html").read_text())
-    assert page.verdict == "rejected"
-    assert "1 of 2 nodes failed at least one check. The run did not end" in page.text
-    junit = JUnitXml.fromfile(str(tmp_path / "reports" / "latest" / "junit.xml"))
-    assert (sum(suite.failures for suite in junit), sum(suite.errors for suite in junit)) == (1, 1)
 
 
 # --- the command
@@ -162,38 +123,3 @@ def test_report_refuses_what_is_no_log(
 
 
 # --- logs of steps
-
-
-def step(**fields: Any) -> StepResult:
-    task = TaskResult(0, "gpu01", 3, stdout="out\n", stderr="err\n", truncated=True)
-    plain: dict[str, Any] = {
-        "rc": 3,
-        "tasks": (task,),
-        "stderr": "srun: error\n",
-        "seconds": 1.5,
-        "command": "srun x",
-    }
-    return StepResult(**(plain | fields))
-
-
-def test_a_step_log_records_how_it_ended(tmp_path: Path) -> None:
-    path = StepLogs(Reports(folder=tmp_path), "gw1").keep("nccl.alone", step())
-    assert path == "steps/gw1-0001-nccl.alone.log"
-    assert (tmp_path / path).read_text() == (
-        "check:   nccl.alone\ncommand: srun x\nexit:    3 after 1.5 s\n\n--- srun\nsrun: error\n\n"
-        "--- task 0 on gpu01: exit 3, output cut\nout\n--- its stderr\nerr\n"
-    )
-
-
-def test_an_endless_step_log_is_cut_at_its_middle(tmp_path: Path) -> None:
-    logs = StepLogs(Reports(folder=tmp_path))
-    text = (tmp_path / logs.keep("x/../y", step(stderr="a" * 10 * MAX_STREAM + "the end"))).read_text()
-    assert len(text) < 2 * MAX_STREAM
-    assert "characters left out" in text
-    assert "the end" in text
-    assert [path.name for path in (tmp_path / "steps").iterdir()] == ["0001-x-..-y.log"]
-
-
-def test_a_full_disk_does_not_end_the_run(tmp_path: Path) -> None:
-    (tmp_path / "steps").write_text("no folder")
-    assert StepLogs(Reports(folder=tmp_path)).keep("nccl.alone", step()) == ""

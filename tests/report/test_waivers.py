@@ -6,8 +6,6 @@ from typing import Any
 
 from report_helpers import a_run, junit_tree, passing, result
 
-from pytest_gpucluster.drain.policy import why_not_passed
-from pytest_gpucluster.drain.reason import Reason
 from pytest_gpucluster.report.html import render
 from pytest_gpucluster.report.run_model import Run, read_run
 from pytest_gpucluster.report.waivers import expired, unused, uses
@@ -81,8 +79,3 @@ def test_junit_has_the_waiver_the_finding_and_the_text_of_the_failure() -> None:
     assert skipped.text == "all\nof it"
     properties = {one.get("name"): one.get("value") for one in case.iter("property")}
     assert properties["waiver"] == "OPS-1, until 2027-01-31: slow <riser>"
-
-
-def test_a_waived_failure_resumes_no_node() -> None:
-    reason = Reason(("gpu.pcie",), "8<16 lanes", "20261121T020000-1")
-    assert why_not_passed(reason, {"gpu.pcie": ["waived"]}, ()) == "gpu.pcie ended as waived"
