@@ -6,7 +6,6 @@ import re
 from typing import Any
 
 import pytest
-from jinja2 import UndefinedError
 from report.test_html import page_of
 from report_helpers import a_run, event, failing, passing, result, unjudged
 
