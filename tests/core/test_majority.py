@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
+from kernel_logs import fold
 
 from pytest_gpucluster.core import majority as fleet
 from pytest_gpucluster.core.check import CHECKS, Action, Advisory, Finding
 from pytest_gpucluster.core.common_cause import NO_MAJORITY
 from pytest_gpucluster.core.majority import Norm, decides, differs, less, near, norm, older, owners
 from pytest_gpucluster.core.registry import import_checks
+from pytest_gpucluster.kit.gpu.xid_check import explains
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # what differs from most nodes may be the first node of an upgrade; os.memory and gpu.driver judge more than that
 COMPARING = {
@@ -119,9 +126,9 @@ def test_only_the_faulty_direction_condemns_and_a_warning_may_name_the_other() -
     assert list(usual.judge("memory", 64, worse=less, harmless="more")) == []
     with pytest.raises(TypeError, match="faulty direction"):
         list(usual.judge("memory", 96, worse=differs, action=Action.VENDOR))
-    assert [it.action for it in usual.judge("memory", 96, worse=differs, action=Action.MONITOR)] == [
-        Action.MONITOR
-    ]
+    assert [
+        getattr(it, "action", None) for it in usual.judge("memory", 96, worse=differs, action=Action.MONITOR)
+    ] == [Action.MONITOR]
 
 
 def test_who_has_more_than_the_others_is_not_worse_without_a_majority_either() -> None:
@@ -215,3 +222,16 @@ def test_checks_that_compare_nodes_require_no_repair() -> None:
     import_checks()
     names = [f"{suite}.{name}" for suite, names in COMPARING.items() for name in names.split()]
     assert {name: CHECKS[name].action for name in names if CHECKS[name].action.is_repair} == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "last", "belongs"),
+    [(1, None, True), (2, None, True), (3, None, False), (3, 61.0, True), (3, 61.1, False), (3, 1.0, True)],
+)
+def test_how_long_after_an_xid_a_message_belongs_to_it(
+    tmp_path: Path, line: int, last: float | None, *, belongs: bool
+) -> None:
+    log = fold(tmp_path, "NVRM: Xid (PCI:0000:43:00): 79, pid=1, GPU has fallen off the bus.")
+    (found,) = log.xids
+    assert (found.event.line, found.event.last) == (2, 1.0)
+    assert explains(log, line, last) is belongs

@@ -7,7 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from pytest_gpucluster.core.probe import Probe
+from pytest_gpucluster.core.errors import NotAvailable
+from pytest_gpucluster.core.probe import Answer, Probe, text_of
 from pytest_gpucluster.kit.gpu.fabric_manager import FABRIC_MANAGER, FabricManager
 from pytest_gpucluster.kit.gpu.nvidia_smi import GPUS, Gpus
 from pytest_gpucluster.suites.os import facts as basics
@@ -52,3 +53,21 @@ def test_the_version_of_the_fabric_manager_is_known_where_it_prints_one(
     version: str | None, versions: dict[str, str]
 ) -> None:
     assert FABRIC_MANAGER.versions(FabricManager("active", version)) == versions
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (Answer("n", 127), "command not found"),
+        (Answer("n", 126, b"out", b"x\nPermission denied\n"), "Permission denied"),
+        (Answer("n", 2, b"out\n", b"err\n"), "err (exit 2)"),
+        (Answer("n", 2, b"out\n"), "out (exit 2)"),
+        (Answer("n", 2), "exit status 2, no message"),
+        (Answer("n", 0, b"x", truncated=True), "cut at the cap"),
+    ],
+)
+def test_a_command_without_a_whole_answer_is_not_checked(answer: Answer, why: str) -> None:
+    with pytest.raises(NotAvailable) as caught:
+        text_of(answer)
+    assert why in str(caught.value)
+    assert text_of(Answer("n", 0, b"x")) == "x"

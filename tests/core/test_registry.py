@@ -153,6 +153,7 @@ def test_a_hook_that_nothing_calls_is_refused() -> None:
 @pytest.mark.parametrize("suite", suites(), ids=lambda suite: suite.name)
 def test_what_a_suite_registers_is_there(suite: Suite) -> None:
     assert all(suite.load(part) is not None for part in parts(suite))
+    assert suite.hook("no such hook") is None
     assert suite.markers[0].partition(":")[0] == suite.name
     assert (ROOT / suite.page).is_file()
 

@@ -153,8 +153,9 @@ def test_what_belongs_to_another_user_is_refused_on_the_way(
     if os.getuid() == 0:  # a new folder of ours inside theirs is one of ours
         Folder(tmp_path / "a" / "new", create=True).close()
         assert (tmp_path / "a" / "new").stat().st_uid == 0
+        (tmp_path / "roots").symlink_to("a/new")
         monkeypatch.setattr(os, "geteuid", lambda: OTHER + 1)
-        Folder(tmp_path / "a" / "new").close()  # root's
+        Folder(tmp_path / "roots").close()  # a folder and a link of root
 
 
 @pytest.mark.parametrize(
