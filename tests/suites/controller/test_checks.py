@@ -143,12 +143,8 @@ def test_a_backfill_scheduler_that_rests_is_no_failure() -> None:
     verdict = judged(pending=3, backfilled=LOAD.now - 601)
     assert verdict_of(verdict) == (WARNING, ["backfill scheduler"])
     assert figures(verdict.advisories[0].measured) == [10, 1, 3]
-    changes: dict[str, Any]
-    for changes in (
-        {"pending": 0, "backfilled": LOAD.now - 601},
-        {"pending": 3, "backfilled": LOAD.now - 600},
-    ):
-        assert verdict_of(judged(**changes)) == (PASSED, [])
+    for pending, age in ((0, 601), (3, 600)):
+        assert verdict_of(judged(pending=pending, backfilled=LOAD.now - age)) == (PASSED, [])
 
 
 def test_without_sdiag_nothing_is_judged() -> None:
