@@ -306,9 +306,9 @@ class Ibsim:
             check=False,
         )
 
-    def facts(self, host: str, *, between: str = ":", before: str = "") -> FabricFacts:
-        """Run subnet.sh, which does not wait between both readings of the counters, but runs `between`; first `before`."""
-        done = self.run(before + SUBNET_SH.replace("sleep 5 &", f"{between} &"), host)
+    def facts(self, host: str, *, before: str = "") -> FabricFacts:
+        """Run subnet.sh, which does not wait between both readings of the counters; first `before`."""
+        done = self.run(before + SUBNET_SH.replace("sleep 5 &", ": &"), host)
         return read_fabric(host, done.stdout, done.stderr)
 
     def facts_once(self, host: str, true: Callable[[FabricFacts], bool]) -> FabricFacts:

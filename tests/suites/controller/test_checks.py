@@ -78,7 +78,7 @@ def judged(
     return checks.load(Diagnostics(replace(LOAD, **changes), later, seconds, known), CONFIG)
 
 
-AT_LIMIT = {"threads": 192, "agent_queue": 1000, "dbd_queue": 10_006, "seconds": 10.0}
+AT_LIMIT: dict[str, Any] = {"threads": 192, "agent_queue": 1000, "dbd_queue": 10_006, "seconds": 10.0}
 AT_LIMIT |= {"main": Scheduler(10, 2.0), "backfill": Scheduler(10, 30.0), "rpcs": {"REQUEST_X": (10, 10.0)}}
 PARAMETERS = "SchedulerParameters"
 
@@ -143,11 +143,8 @@ def test_a_backfill_scheduler_that_rests_is_no_failure() -> None:
     verdict = judged(pending=3, backfilled=LOAD.now - 601)
     assert verdict_of(verdict) == (WARNING, ["backfill scheduler"])
     assert figures(verdict.advisories[0].measured) == [10, 1, 3]
-    for changes in (
-        {"pending": 0, "backfilled": LOAD.now - 601},
-        {"pending": 3, "backfilled": LOAD.now - 600},
-    ):
-        assert verdict_of(judged(**changes)) == (PASSED, [])
+    for pending, age in ((0, 601), (3, 600)):
+        assert verdict_of(judged(pending=pending, backfilled=LOAD.now - age)) == (PASSED, [])
 
 
 def test_without_sdiag_nothing_is_judged() -> None:

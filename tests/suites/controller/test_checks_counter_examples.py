@@ -63,7 +63,7 @@ PROLOG = "validate_node_specs: Prolog or job env setup failure on node gpu02, dr
 OOM = "Detected 1 oom_kill event in StepId=4711.0. Some of the step tasks have been OOM Killed."
 HEALTH = "health_check failed: rc:1 output:ERROR nhc: Health check failed: check_fs_mount"
 SLOW = Scheduler(400, 5.0)
-LONG = {"parameters": "bf_max_time=300,bf_interval=60", "backfill": Scheduler(40, 62.0)}
+LONG: dict[str, Any] = {"parameters": "bf_max_time=300,bf_interval=60", "backfill": Scheduler(40, 62.0)}
 MACHINES: tuple[tuple[str, str, str, str, Any], ...] = (
     ("load", "250 threads for a moment", SDIAG, PASSED, load({"threads": 4}, threads=250)),
     ("load", "backfill may take five minutes", CONF, PASSED, load(**LONG)),

@@ -132,21 +132,6 @@ def test_the_held_job_is_released_after_a_while_and_all_are_awaited(site: FakeSl
     assert site.released == ["guard1", "guard2"]
 
 
-def test_refused_jobs_have_their_reason_and_advice(site: FakeSlurm) -> None:
-    site.said["sbatch"] = lambda argv: (
-        "sbatch: error: Invalid qos specification" if "--hold" in argv else LIMIT
-    )
-    found = ordered(site)
-    facts = found.outcome()
-    assert re.match(r"sbatch: Invalid qos specification \(.*\): set slurm.qos in", facts.hold_problem)
-    assert re.match(
-        r"sbatch: AssocMaxSubmitJobLimit \(.*\): the account or QOS allows no more", facts.singleton_problem
-    )
-    assert (site.called("squeue"), site.now) == ([], 1000)  # there is nothing to wait for
-    assert (facts.held, facts.singletons, found.job_ids(), found.withdraw("x")) == (None, (), (), False)
-    assert (found.outcome(), site.released) == (facts, [])
-
-
 # --- burst
 
 IDLE = Load(0, 0, 0, 0, 0, 0, Scheduler(0, None), Scheduler(0, None), None)
@@ -216,11 +201,6 @@ def burst(
     return jobs.Burst(Slurm(transport, retry_for=0), cluster, section).run(load, settings)
 
 
-def lines(error: str) -> Callable[[int, int], str]:
-    """Let the second half of each command's submissions be refused."""
-    return lambda number, count: "\n".join((ids(number, count // 2), *(count - count // 2) * [error]))
-
-
 def test_a_burst_is_submitted_counted_and_cancelled_by_its_ids(site: FakeSlurm) -> None:
     slurm = Queue(site, ids)
     assert burst(site) == BurstFacts(70, 70, {}, 3 * 1.25, 3 * (0.25,), 0, "")
@@ -230,18 +210,3 @@ def test_a_burst_is_submitted_counted_and_cancelled_by_its_ids(site: FakeSlurm) 
     assert cancelled == [tuple(map(str, numbers[:50])), tuple(map(str, numbers[50:]))]
     assert site.now == 1000 + 3 * 1.25  # nothing is left: it waits no longer
     assert site.released == ["guard1"]
-
-
-def test_after_an_outage_jobs_that_appear_late_are_cancelled_too(site: FakeSlurm) -> None:
-    slurm = Queue(site, lines(AWAY))
-
-    def show(argv: tuple[str, ...]) -> str:
-        if len(site.called("squeue")) == 3 + 2:  # the second look after the burst
-            slurm.jobs.append("999")
-        return Queue.show(slurm, argv)
-
-    site.said["squeue"] = show
-    found = burst(site)
-    assert (found.accepted, sum(found.refused.values()), found.left) == (35, 35, 0)
-    assert site.called("scancel")[-1] == ("--quiet", "--name=guard1", "999")
-    assert site.now == 1000 + found.seconds + jobs.POLL + 2

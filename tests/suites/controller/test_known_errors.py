@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pytest_gpucluster.core.known_lines import KnownLine
@@ -93,5 +95,6 @@ def test_lines_of_jobs_users_and_clients_explain_no_node() -> None:
 
 
 def test_every_known_error_and_subject_has_a_hint_a_cause_and_a_source() -> None:
-    for known in (*table(SLURMCTLD), *table(SLURMD), *table(SLURMDBD), *subjects()):
+    every: tuple[Any, ...] = (*table(SLURMCTLD), *table(SLURMD), *table(SLURMDBD), *subjects())
+    for known in every:
         assert all((known.cause, known.hint, known.source)), known

@@ -159,19 +159,3 @@ def test_partitions_of_opensm_are_compared_between_nodes_and_with_the_ports_of_s
     moved = {**facts.pkeys, (link.z.guid, link.z.number): (0xFFFF,)}
     found = failed(replace(filtering, pkeys=moved), topology)
     assert found["ibfabric.pkeys[gpu02]"] == "leaf01 port 2 at mlx5_0 port 1 (0000:00:00.0): drops 0x8001"
-
-
-def test_two_ports_with_one_guid_or_one_lid_are_named(tmp_path: Path) -> None:
-    topology = rail_optimised(nodes=4, hcas=2)
-    one, other = topology.node_id("gpu03 mlx5_0"), topology.guid("gpu04 mlx5_0")
-    with simulated(tmp_path, topology, FIRST) as running:
-        lid = next(port.lid for port in running.facts(SECOND).ports if port.description == "gpu02 mlx5_1")
-        running.console(f'Baselid "{topology.node_id("gpu01 mlx5_1")}"[1] {lid}')
-        running.console(f'Guid "{one}" 0x{other}')
-        running.console(f'Guid "{one}"[1] 0x{topology.port_guid("gpu04 mlx5_0")}')
-        facts = running.facts(SECOND)
-    found = checks.unique(facts, topology.ports()).findings
-    assert [it.part for it in found] == [f"LID {lid}"]
-    assert {*found[0].measured.replace(" have it", "").split(", ")} == {"gpu01 mlx5_1", "gpu02 mlx5_1"}
-    silent = checks.switch_links(facts, judge.owned(facts, topology.ports())).advisories
-    assert [it.measured for it in silent] == ["the link is up, and no device answers"]

@@ -55,7 +55,7 @@ def step_pair(
     first: dict[str, Any] | None = None, second: dict[str, Any] | None = None, **changes: Any
 ) -> StepPair:
     """Return a healthy pair of steps with these facts instead."""
-    both = {"folders": {"found": {"/tmp": TMP, "/dev/shm": SHM}}, "met": {"met": True}}
+    both: dict[str, Any] = {"folders": {"found": {"/tmp": TMP, "/dev/shm": SHM}}, "met": {"met": True}}
     steps = {
         "first": step({**reach(0, cores=1), **opened(0), **both, **(first or {})}),
         "second": step({**reach(1, cores=1), **opened(1), **both, **(second or {})}),
@@ -109,7 +109,7 @@ def test_what_is_exempt_is_not_applicable_for_the_reason_of_the_exemption() -> N
 
 FIRST, SECOND, TWO = "device files of the first step", "device files of the second step", "GPUs of two steps"
 REFUSED_BY_MODE = {"devices": {"files": dict.fromkeys(("/dev/nvidia0", "/dev/nvidia1"), errno.EACCES)}}
-NONE = {"devices": {"files": {}}}
+NONE: dict[str, Any] = {"devices": {"files": {}}}
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_a_task_lives_below_its_limit_and_ends_above_it(
 ) -> None:
     verdict = checks.memory(NODE, ALL, found)
     assert judged(verdict) == expected
-    for one in (*verdict.findings, *verdict.advisories):
+    for one in verdict.findings or verdict.advisories:
         assert shown is None or figures(one.measured) == shown
 
 

@@ -55,7 +55,11 @@ def test_two_tasks_meet_only_while_both_run(monkeypatch: pytest.MonkeyPatch) -> 
 def reported(limit: int, most: int) -> dict[str, dict[str, Any]]:
     """Run the task that takes memory, in this process."""
     facts: dict[str, dict[str, Any]] = {}
-    payload_memory.main(lambda kind, **fact: facts.setdefault(kind, fact), limit, most)
+
+    def report(kind: str, **fact: Any) -> None:
+        facts[kind] = fact
+
+    payload_memory.main(report, limit, most)
     return facts
 
 

@@ -104,7 +104,12 @@ def test_a_target_is_read_whole() -> None:
 
 def test_an_alert_is_read_whole() -> None:
     labels = {"alertname": "Hot", "severity": "critical", "instance": "gpu01:9100"}
-    notes = ({"summary": "a\nb"}, {"description": "d"}, {"summary": "", "description": "e"}, {})
+    notes: tuple[dict[str, str], ...] = (
+        {"summary": "a\nb"},
+        {"description": "d"},
+        {"summary": "", "description": "e"},
+        {},
+    )
     told = [{"labels": labels, "state": "firing", "annotations": note} for note in notes]
     found = monitoring.read_alerts(body(alerts=[*told, {**told[0], "keepFiringSince": ONE["lastScrape"]}]))
     assert [(one.summary, one.past) for one in found] == [
