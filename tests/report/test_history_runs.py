@@ -90,8 +90,6 @@ def test_the_summary_of_the_second_night_names_the_node(nights: Nights) -> None:
     assert SLOWER in row
 
 
-
-
 def test_a_file_that_is_no_history_ends_the_run_before_it_begins(sandbox: Sandbox, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("not a database, and long enough to have a header " * 40)
     before = jobs_so_far(sandbox)
@@ -107,6 +105,8 @@ def test_a_file_that_is_no_history_ends_the_run_before_it_begins(sandbox: Sandbo
 
 DESTROYS = """
 from pathlib import Path
+
+pytestmark = pytest.mark.thorough
 
 
 def test_named(gpucluster_node):
