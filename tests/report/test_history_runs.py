@@ -106,6 +106,8 @@ def test_a_file_that_is_no_history_ends_the_run_before_it_begins(sandbox: Sandbo
 DESTROYS = """
 from pathlib import Path
 
+pytestmark = pytest.mark.thorough
+
 
 def test_named(gpucluster_node):
     Path("h.sqlite").write_text("gone " * 4000)

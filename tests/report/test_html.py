@@ -80,14 +80,14 @@ def test_complaints_of_a_run_without_failures_are_shown() -> None:
 # --- failures
 
 
-def test_a_thousand_nodes_that_fail_alike_are_one_group() -> None:
-    nodes = [f"gpu{number:04}" for number in range(1, 1001)]
+def test_many_nodes_that_fail_alike_are_one_group() -> None:
+    nodes = [f"gpu{number:04}" for number in range(1, 101)]
     results = [failing(node, part=f"GPU 4 (GPU-{node}, 0000:9d:00.0)") for node in nodes]
     page = page_of(a_run(results, nodes=nodes))
     assert len(page.of("article", "fail")) == 1
-    assert "failed on 1,000 nodes: gpu[0001-1000]" in page.text
+    assert "failed on 100 nodes: gpu[0001-0100]" in page.text
     assert (
-        "GPU 4 17 active links 18 1,000 nodes: gpu[0001-1000]" in page.text
+        "GPU 4 17 active links 18 100 nodes: gpu[0001-0100]" in page.text
     )  # one row; the UUIDs are each node's own
 
 
@@ -197,46 +197,40 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
     max_leaves=6,
 )
-FIELDS = (
-    *(
-        "time",
-        "run",
-        "nodeid",
-        "outcome",
-        "message",
-        "suite",
-        "check",
-        "node",
-        "verdicts",
-        "metrics",
-        "curves",
-    ),
-    *(
-        "cells",
-        "annotation",
-        "text",
-        "output",
-        "logs",
-        "selected",
-        "not_tested",
-        "versions",
-        "groups",
-        "scope",
-        "exit",
-    ),
-    *(
-        "slurmd",
-        "job",
-        "nodes",
-        "arguments",
-        "why",
-        "processes",
-        "not_applicable",
-        "host",
-        "cluster",
-        "simulated",
-    ),
-)
+FIELDS = [
+    "time",
+    "run",
+    "nodeid",
+    "outcome",
+    "message",
+    "suite",
+    "check",
+    "node",
+    "verdicts",
+    "metrics",
+    "curves",
+    "cells",
+    "annotation",
+    "text",
+    "output",
+    "logs",
+    "selected",
+    "not_tested",
+    "versions",
+    "groups",
+    "scope",
+    "exit",
+    "slurmd",
+    "job",
+    "nodes",
+    "arguments",
+    "why",
+    "processes",
+    "not_applicable",
+    "host",
+    "cluster",
+    "simulated",
+]
 KINDS = (
     "start",
     "nodes",
@@ -251,7 +245,7 @@ KINDS = (
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(
         st.tuples(st.sampled_from(KINDS), st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=8)),

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: `make packages` installs it")
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: `make packages` installs it"),
+]
 RECORDED = DATA / "h200x4-slurm" / "nccl-hostid-events.jsonl"
 QUIET = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),

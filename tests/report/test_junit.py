@@ -11,13 +11,14 @@ import pytest
 import xmlschema
 from junitparser import xunit2
 from paths import DATA
-from plugin_helpers import cases, on, run_pytest
+from plugin_helpers import ENDS, cases, on, out_of_service, run_pytest
 from report_helpers import junit_tree
 
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.cli import run_command
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.report import junit
+from pytest_gpucluster.report.events import read_log
 from pytest_gpucluster.report.junit_merge import Merged, merge
 from pytest_gpucluster.report.result import read_result
 from pytest_gpucluster.report.run_model import read_run
@@ -154,25 +155,21 @@ def test_good(gpucluster_node):
 """
 
 
+@pytest.mark.thorough
 def test_an_item_that_was_run_again_shows_its_earlier_attempts(sandbox: Sandbox, tmp_path: Path) -> None:
     files = {"conftest.py": RERUNS, "test_unsteady.py": UNSTEADY}
     run = run_pytest(tmp_path, on(sandbox), "--nodes=gpu01", files=files)
     assert sorted(run.outcomes.values()) == ["failed", "passed", "passed"]  # each counts once
-    assert_valid(tmp_path / "reports" / "latest" / "junit.xml")
-    junit.write(read_run(run.events), tmp_path / "again.xml")
-    for path in (tmp_path / "reports" / "latest" / "junit.xml", tmp_path / "again.xml"):
-        read: Any = xunit2.JUnitXml.fromfile(str(path))
-        found = {case.name: attempts(case)[:2] for suite in read for case in suite}
-        assert found == {
-            "test_unsteady": ([], ["FlakyFailure"]),
-            "test_bad": (["Failure"], ["RerunFailure", "RerunFailure"]),
-            "test_good": ([], []),
-        }
-        (flaky,) = (
-            case.interim_result[0] for suite in read for case in suite if case.name == "test_unsteady"
-        )
-        assert "the first <time>" in flaky.stack_trace
-    assert cases_of(tmp_path / "again.xml") == cases_of(tmp_path / "reports" / "latest" / "junit.xml")
+    live, again = tmp_path / "reports" / "latest" / "junit.xml", tmp_path / "again.xml"
+    assert_valid(live)
+    junit.write(read_run(run.events), again)
+    read: Any = xunit2.JUnitXml.fromfile(str(live))
+    assert {case.name: attempts(case)[:2] for suite in read for case in suite} == {
+        "test_unsteady": ([], ["FlakyFailure"]),
+        "test_bad": (["Failure"], ["RerunFailure", "RerunFailure"]),
+        "test_good": ([], []),
+    }
+    assert cases_of(again) == cases_of(live)
 
 
 # --- a file from events, exactly
@@ -198,31 +195,18 @@ SAYS = (
     [
         ("passed", {}, ""),
         ("failed", {"message": "7", "text": "long"}, '<failure message="7">long</failure>'),
-        ("failed", {"message": "7"}, '<failure message="7">7</failure>'),
         ("failed", {"message": "7", "text": ""}, '<failure message="7">7</failure>'),
         (
             "error",
             {"message": "no answer", "phase": "setup", "text": "long"},
             '<error message="failed on setup with &quot;no answer&quot;">long</error>',
         ),
-        (
-            "error",
-            {"message": "broke", "phase": "teardown"},
-            '<error message="failed on teardown with &quot;broke&quot;">broke</error>',
-        ),
-        (
-            "not checked",
-            {"message": "not checked: no right"},
-            '<skipped type="pytest.skip" message="not checked: no right">not checked: no right</skipped>',
-        ),
-        ("skipped", {"message": "why"}, '<skipped type="pytest.skip" message="why">why</skipped>'),
+        ("not checked", {"message": "why"}, '<skipped type="pytest.skip" message="why">why</skipped>'),
         (
             "failed",
             {"message": "7", "annotation": ["Slurm state: IDLE", "again: x"]},
             '<system-out>Slurm state: IDLE\nagain: x</system-out><failure message="7">7</failure>',
         ),
-        ("passed", {"annotation": ["a"]}, "<system-out>a</system-out>"),
-        ("passed", {"annotation": []}, ""),
     ],
 )
 def test_how_a_testcase_ends(outcome: str, fields: dict[str, Any], inside: str) -> None:
@@ -232,20 +216,12 @@ def test_how_a_testcase_ends(outcome: str, fields: dict[str, Any], inside: str) 
 def test_a_pass_whose_teardown_broke_is_one_red_testcase() -> None:
     broken = result("test_x", "error", message="broke", phase="teardown")
     (case,) = case_of(result("test_x"), broken)
-    assert (
-        case
-        == f'{HEAD}{SAYS}<error message="failed on teardown with &quot;broke&quot;">broke</error></testcase>'
-    )
+    assert '<error message="failed on teardown with &quot;broke&quot;">broke</error>' in case
     (case,) = case_of(broken, result("test_x", "skipped"))
     assert "<error" in case
     both = case_of(result("test_x", "failed", message="7"), broken)
     assert ["<failure" in case for case in both] == [True, False]  # as pytest writes it: two
-    assert ["<error" in case for case in both] == [False, True]
-
-
-def test_a_failure_on_another_node_hides_no_pass() -> None:
-    cases = case_of(result("test_x", "failed"), result("test_x", node="gpu02"))
-    assert len(cases) == 2
+    assert len(case_of(result("test_x", "failed"), result("test_x", node="gpu02"))) == 2
 
 
 def rerun(phase: str = "call", **fields: Any) -> dict[str, Any]:
@@ -257,11 +233,8 @@ def rerun(phase: str = "call", **fields: Any) -> dict[str, Any]:
     [
         ("call", "passed", "flakyFailure"),
         ("setup", "passed", "flakyError"),
-        ("teardown", "passed", "flakyError"),
         ("call", "failed", "rerunFailure"),
-        ("call", "error", "rerunFailure"),
-        ("setup", "failed", "rerunError"),
-        ("call", "not checked", "flakyFailure"),
+        ("setup", "error", "rerunError"),
     ],
 )
 def test_an_earlier_attempt_with_its_annotation(phase: str, outcome: str, tag: str) -> None:
@@ -271,8 +244,8 @@ def test_an_earlier_attempt_with_its_annotation(phase: str, outcome: str, tag: s
         f'</properties><{tag} message="first &lt;1&gt;" type="rerun"><stackTrace>long</stackTrace>'
         f"<system-out>Slurm state: IDLE\nagain: x</system-out></{tag}>"
     ) in case
-    (case,) = case_of(rerun(phase), result("test_x", outcome, message="m"))
-    assert f"<stackTrace>long</stackTrace></{tag}>" in case
+    (case,) = case_of(rerun(phase) | {"text": ""}, result("test_x", outcome, message="m"))
+    assert f"<stackTrace>first &lt;1&gt;</stackTrace></{tag}>" in case
 
 
 def test_earlier_attempts_belong_to_one_testcase_in_their_order() -> None:
@@ -290,41 +263,32 @@ def test_earlier_attempts_belong_to_one_testcase_in_their_order() -> None:
     ("finish", "message", "text"),
     [
         ({"event": "finish", "complaints": []}, None, None),
-        ({"event": "finish"}, None, None),
         ({"event": "finish", "complaints": ["one", 2]}, "one", "one\n2"),
-        (
-            {"event": "other"},
-            KILLED := "the run did not finish: it was killed, and the remaining items were not tested",
-            KILLED,
-        ),
+        ({"event": "other"}, "the run did not finish", "killed"),
     ],
 )
 def test_the_testcase_of_the_run(finish: dict[str, Any], message: str | None, text: str | None) -> None:
     cases = case_of(finish=finish)
-    red = '<testcase classname="gpucluster.run.cluster" name="test_finished" time="0.000">'
-    red += f'<error message="{message}">{text}</error></testcase>'
-    assert cases == ([] if message is None else [red])
+    assert len(cases) == bool(message)
+    for case in cases:
+        found = ET.fromstring(case)
+        assert (found.get("classname"), found.get("name")) == ("gpucluster.run.cluster", "test_finished")
+        assert str(message) in found[0].attrib["message"]
+        assert str(text) in str(found[0].text)
 
 
 def test_the_head_of_a_file() -> None:
+    slurm = {"gpu01": {"state": "IDLE", "reason": "why"}}
     events = [
         {"event": "start", "time": 86400.0, "run": "r1", "cluster": "prod", "simulated": True},
-        {
-            "event": "nodes",
-            "time": 86401.0,
-            "selected": ["gpu02", "gpu01"],
-            "slurm": {"gpu01": {"state": "IDLE", "reason": "why"}},
-        },
+        {"event": "nodes", "time": 86401.0, "selected": ["gpu02", "gpu01"], "slurm": slurm},
         result("test_a", "failed") | {"time": 86402.25},
         result("test_b", "error") | {"time": "soon"},
         result("test_c", "skipped", node=""),
         result("test_d"),
         {"event": "finish", "time": 86410.5},
     ]
-    root = junit_tree(iter(events))
-    assert root.tag == "testsuites"
-    assert root.attrib == {"name": "pytest tests"}
-    (suite,) = root
+    (suite,) = junit_tree(iter(events))
     assert suite.attrib == {
         "name": "pytest",
         "errors": "1",
@@ -334,55 +298,47 @@ def test_the_head_of_a_file() -> None:
         "time": "86409.000",
         "timestamp": "1970-01-01T00:00:01.500000+00:00",
     }
-    assert [(one.get("name"), one.get("value")) for one in suite[0]] == [
-        ("run", "r1"),
-        ("cluster", "prod"),
-        ("nodes", "gpu[01-02]"),
-        ("simulated", "true"),
-        ("verdict", "Not accepted"),
-        ("nodes fit", "0"),
-        ("nodes failed", "1"),
-        ("nodes not proved", "0"),
-        ("nodes not tested", "1"),
+
+    def pairs(element: ET.Element) -> list[str]:
+        return [f"{one.get('name')}={one.get('value')}" for one in element]
+
+    assert pairs(suite[0]) == [
+        *("run=r1", "cluster=prod", "nodes=gpu[01-02]", "simulated=true", "verdict=Not accepted"),
+        *("nodes fit=0", "nodes failed=1", "nodes not proved=0", "nodes not tested=1"),
     ]
-    first = [(one.get("name"), one.get("value")) for one in suite[1][0]]
-    assert first[2:] == [
-        ("node", "gpu01"),
-        ("slurm_state", "IDLE"),
-        ("slurm_reason", "why"),
-        ("simulated", "true"),
-    ]
-    assert [(one.get("name"), one.get("value")) for one in suite[3][0]] == [
-        ("suite", "gpu"),
-        ("check", "gpu.c"),
-        ("simulated", "true"),
-    ]
+    assert pairs(suite[1][0])[2:] == ["node=gpu01", "slurm_state=IDLE", "slurm_reason=why", "simulated=true"]
+    assert pairs(suite[3][0]) == ["suite=gpu", "check=gpu.c", "simulated=true"]
 
 
 def test_a_log_without_a_start_has_no_head() -> None:
     root = junit_tree([result("test_a", properties=[["site", "east"], ["n", 5]])])
     assert [child.tag for child in root[0]] == ["testcase", "testcase"]
-    assert [(one.get("name"), one.get("value")) for one in root[0][0][0]][:3] == [
-        ("site", "east"),
-        ("n", "5"),
-        ("suite", "gpu"),
-    ]
-    assert junit_tree([])[0].get("timestamp") == "1970-01-01T00:00:00+00:00"
-    assert junit_tree([])[0].get("time") == "0.000"
+    found = [(one.get("name"), one.get("value")) for one in root[0][0][0]]
+    assert found[:3] == [("site", "east"), ("n", "5"), ("suite", "gpu")]
+    assert (junit_tree([])[0].get("timestamp"), junit_tree([])[0].get("time")) == (
+        "1970-01-01T00:00:00+00:00",
+        "0.000",
+    )
 
 
 @pytest.mark.parametrize(
-    "char", ["\t", "\n", "\r", " ", "~", "\x80", "\ud7ff", "\ue000", "\ufffd", "\U00010000", "\U0010ffff"]
+    ("shown", "hidden"),
+    [
+        ("\t", "\x00"),
+        ("\n", "\x08"),
+        ("\r", "\x0b"),
+        (" ", "\x1f"),
+        ("~", "\x7f"),
+        ("\x80", "\x0e"),
+        ("\ud7ff", "\ud800"),
+        ("\ue000", "\x0c"),
+        ("\ufffd", "\ufffe"),
+        ("\U00010000", "\uffff"),
+        ("\U0010ffff", "\udfff"),
+    ],
 )
-def test_what_xml_may_hold_stays(char: str) -> None:
-    assert junit.xml_text(f"a{char}b") == f"a{char}b"
-
-
-@pytest.mark.parametrize(
-    "char", ["\x00", "\x08", "\x0b", "\x0c", "\x0e", "\x1f", "\x7f", "\ud800", "\ufffe", "\uffff"]
-)
-def test_what_xml_may_not_hold_is_marked(char: str) -> None:
-    assert junit.xml_text(f"a{char}b") == "a?b"
+def test_what_xml_may_not_hold_is_marked(shown: str, hidden: str) -> None:
+    assert junit.xml_text(f"a{shown}{hidden}b") == f"a{shown}?b"
 
 
 # --- merging
@@ -392,7 +348,6 @@ def test_what_xml_may_not_hold_is_marked(char: str) -> None:
     ("stamps", "order"),
     [
         (("2026-11-21T02:00:00", "2026-11-21T01:00:00"), "passed, failed"),
-        (("2026-11-21T02:00:00+00:00", "2026-11-21T02:30:00+01:00"), "passed, failed"),
         (("2026-11-21T02:00:00Z", "2026-11-21T02:30:00+01:00"), "passed, failed"),
         (("2026-11-21T02:00:00", "2026-11-21T02:30:00+01:00"), "passed, failed"),  # no zone: UTC
         (("2026-11-21T01:00:00", "2026-11-21T02:00:00"), "failed, passed"),
@@ -410,23 +365,18 @@ def test_attempts_are_in_the_order_of_their_timestamps(
         path.write_text(re.sub(r'timestamp="[^"]*"', f'timestamp="{stamp}"', path.read_text()))
         paths.append(path)
     merge(paths, tmp_path / "out.xml")
-    read: Any = xunit2.JUnitXml.fromfile(str(tmp_path / "out.xml"))
-    (case,) = (case for suite in read for case in suite)
+    (suite,) = xunit2.JUnitXml.fromfile(str(tmp_path / "out.xml"))
+    (case,) = suite
     assert attempts(case)[2] == order
-    (suite,) = read
     assert suite.timestamp == min(stamp for stamp in stamps if stamp)
 
 
 def test_a_merged_case_keeps_the_message_of_every_attempt(tmp_path: Path) -> None:
-    runs = [
-        [
-            rerun(annotation=["first note"]),
-            result("test_x", "failed", message="7 <a>", text="", annotation=["note"]),
-        ],
-        [result("test_x", "error", message="8", text="long", phase="setup")],
-        [result("test_x")],
-    ]
-    (case,) = merged(tmp_path, *runs).values()
+    first = result("test_x", "failed", message="7 <a>", text="", annotation=["note"])
+    second = result("test_x", "error", message="8", text="long", phase="setup")
+    (case,) = merged(
+        tmp_path, [rerun(annotation=["first note"]), first], [second], [result("test_x")]
+    ).values()
     told = [
         (type(it).__name__, it.message, it.type, it.stack_trace, it.system_out) for it in case.interim_result
     ]
@@ -451,21 +401,16 @@ def test_an_attempt_without_text_has_no_message(tmp_path: Path) -> None:
 
 
 def test_the_worst_of_several_scopes_decides(tmp_path: Path) -> None:
-    runs = [
-        [result("test_x", "passed", node="")],
-        [result("test_x", "error", node="", message="e", text="broke")],
-        [result("test_x", "skipped", node="", message="s")],
-    ]
+    def pairs(outcome: str, message: str = "", text: str = "") -> list[dict[str, Any]]:
+        return [result("test_x", outcome, node="", message=message, text=text)]
+
+    runs = (pairs("passed"), pairs("error", "e", "broke"), pairs("skipped", "s"))
     (case,) = merged(tmp_path, *runs, nodes=(("gpu01",), ("gpu02",), ())).values()
     assert attempts(case) == (["Error"], [], "")
-    assert {found.name: found.value for found in case.properties()}[
-        "scopes"
-    ] == "gpu02: error; gpu01: passed; ?: skipped"
+    told = {found.name: found.value for found in case.properties()}
+    assert told["scopes"] == "gpu02: error; gpu01: passed; ?: skipped"
     assert case.result[0].text == "broke"
-    both = [
-        [result("test_x", "error", node="", text="broke")],
-        [result("test_x", "failed", node="", message="7", text="")],
-    ]
+    both = (pairs("error", text="broke"), pairs("failed", "7"))
     (case,) = merged(tmp_path, *both, nodes=(("gpu01",), ())).values()
     assert attempts(case)[0] == ["Failure"]
     assert case.result[0].text == "7\n--- nodes gpu01\nbroke"
@@ -618,14 +563,11 @@ def test_the_file_of_a_run_is_not_written_over(tmp_path: Path, capsys: pytest.Ca
     [
         ("suites/gpu/test_gpu.py::test_count[gpu03]", "gpu03", "test_count"),
         ("suites/gpu/test_gpu.py::test_count", "gpu03", "test_count"),
-        ("suites/gpu/test_gpu.py::test_count[]", "gpu03", "test_count"),
         ("suites/gpu/test_gpu.py::test_count[gpu03-4GiB]", "gpu03", "test_count[4GiB]"),
         ("suites/gpu/test_gpu.py::test_count[4GiB-gpu03]", "gpu03", "test_count[4GiB]"),
         ("suites/gpu/test_gpu.py::test_count[a-gpu03-b]", "gpu03", "test_count[a-b]"),
         ("suites/gpu/test_gpu.py::test_count[gpu03-gpu03]", "gpu03", "test_count[gpu03]"),
-        ("suites/gpu/test_gpu.py::test_count[gpu03-x-gpu03]", "gpu03", "test_count[x-gpu03]"),
         ("suites/gpu/test_gpu.py::test_count[gpu031-x]", "gpu03", "test_count[gpu031-x]"),
-        ("suites/gpu/test_gpu.py::test_count[gpu03-[x]]", "gpu03", "test_count[[x]]"),
         ("suites/gpu/test_gpu.py::test_count[gpu03-4GiB]", "", "test_count[gpu03-4GiB]"),
         ("suites/gpu/test_gpu.py::TestA::test_count[sda-gpu03]", "gpu03", "TestA::test_count[sda]"),
         ("test_count", "gpu03", "test_count"),
@@ -646,7 +588,7 @@ def test_the_properties_of_an_item_in_their_order() -> None:
         {"name": "bw", "value": 1.5, "unit": "GB/s", "device": "GPU 1"},
         {"name": "odd", "value": "NaN", "unit": "W", "device": ""},
     ]
-    result = {"suite": "gpu", "check": "gpu.x", "node": "gpu01", "verdicts": verdicts, "metrics": metrics}
+    told = {"suite": "gpu", "check": "gpu.x", "node": "gpu01", "verdicts": verdicts, "metrics": metrics}
     head = [("suite", "gpu"), ("check", "gpu.x"), ("node", "gpu01")]
     said = [
         ("action", "drain"),
@@ -658,17 +600,12 @@ def test_the_properties_of_an_item_in_their_order() -> None:
         ("metric bw[GPU 1]", "1.5 GB/s"),
         ("metric odd", "NaN W"),
     ]
-    assert junit.properties(read_result(result)) == [*head, *said]
     slurm = [("slurm_state", "IDLE"), ("slurm_reason", "why"), ("simulated", "true")]
-    assert junit.properties(read_result(result), state="IDLE", reason="why", simulated=True) == [
-        *head,
-        *slurm,
-        *said,
-    ]
-    assert junit.properties(read_result({"suite": "s", "check": "c", "node": ""})) == [
-        ("suite", "s"),
-        ("check", "c"),
-    ]
+    assert junit.properties(read_result(told)) == [*head, *said]
+    found = junit.properties(read_result(told), state="IDLE", reason="why", simulated=True)
+    assert found == [*head, *slurm, *said]
+    whole = {"suite": "s", "check": "c", "node": ""}
+    assert junit.properties(read_result(whole)) == [("suite", "s"), ("check", "c")]
 
 
 def test_the_first_start_and_the_last_end_of_a_log_count() -> None:
@@ -685,3 +622,24 @@ def test_the_first_start_and_the_last_end_of_a_log_count() -> None:
     ends = [{"event": "finish", "complaints": [word]} for word in ("one", "two")]
     assert [it.text for it in junit_tree(ends).iter("error")] == ["two"]
     assert [it.text for it in junit_tree([{"event": "finish", "complaints": []}]).iter("error")] == []
+
+
+@pytest.mark.thorough
+def test_the_live_file_is_valid_and_equals_the_one_from_the_log(sandbox: Sandbox, tmp_path: Path) -> None:
+    """One run with every kind of end, a drained node among them."""
+    files = {"test_ends.py": ENDS, "test_more.py": MORE}
+    with out_of_service(sandbox, "gpu03", "DRAIN", 'bad "cable" <4711>'):
+        run = run_pytest(tmp_path, on(sandbox), "--nodes=gpu[01-03]", files=files)
+    assert run.rc == 1
+    live, again = tmp_path / "reports" / "latest" / "junit.xml", tmp_path / "again.xml"
+    junit.write(read_log(live.with_name("events.jsonl")), again)
+    found, counts = [], []
+    for path in (live, again):
+        assert_valid(path)
+        found.append(cases_of(path))
+        suite = next(ET.parse(path).iter("testsuite"))
+        counts.append([suite.get(key) for key in ("tests", "failures", "errors", "skipped")])
+    assert found[0] == found[1]
+    assert counts[0] == counts[1]
+    (drained,) = {row[4] for row in found[0] if "gpu03" in row[0] and row[4]}
+    assert 'reason: "bad "cable" <4711>" by root' in drained

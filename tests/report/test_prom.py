@@ -300,6 +300,7 @@ def test_hostile_text_stays_a_label() -> None:
     assert r'cluster="a\"b\\c\nd??[31m}{ ? ' in page
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["x.txt", "no-such-folder/x.prom"])
 def test_a_file_that_cannot_be_is_refused_before_nodes_are_taken(tmp_path: Path, name: str) -> None:
     run = run_pytest(
@@ -313,6 +314,7 @@ def test_a_file_that_cannot_be_is_refused_before_nodes_are_taken(tmp_path: Path,
     assert error.startswith(f"ERROR: reports.metrics: {name}: ")
 
 
+@pytest.mark.thorough
 def test_a_file_that_cannot_be_written_is_no_success(tmp_path: Path) -> None:
     code = "import os\ndef test_first(host):\n    assert host\n"
     code += "def test_second(host):\n    os.mkdir('reports/latest/metrics.prom')\n"

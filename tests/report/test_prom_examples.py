@@ -230,6 +230,7 @@ def query(address: str, expression: str) -> list[Any]:
     return found
 
 
+@pytest.mark.thorough
 def test_every_panel_shows_something_of_a_real_run(sandbox: Sandbox, tmp_path: Path) -> None:
     options = (on(sandbox), f"--set=reports.metrics={tmp_path}/metrics.prom", "-p", "no:cacheprovider")
     first = run_pytest(tmp_path, *options, "-m", "gpu", "-k", "test_count", where=())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from pytest_gpucluster.core.finding import Advisory, Finding, Metric
 from pytest_gpucluster.report import words
 from pytest_gpucluster.report.proof import CLUSTER
 from pytest_gpucluster.report.result import read_result
-from pytest_gpucluster.report.run_model import FindingRow, Run, _sized, part_of, read_run
+from pytest_gpucluster.report.run_model import FindingRow, Run, part_of, read_run
 from pytest_gpucluster.report.run_snapshot import ItemMetric, RecordedItem, check_of, plain, recorded
 
 # --- the model of a page
@@ -33,31 +32,17 @@ def test_times_are_those_of_the_first_and_last_event() -> None:
 
 
 def test_nodes_are_selected_untested_lost_or_silent() -> None:
+    nodes = ("gpu01", "gpu02", "gpu03", "gpu04", "gpu05", "gpu06")
     not_tested = {"gpu02": ["busy", "ALLOCATED"], "gpu03": ["down"], "gpu04": []}
-    run = read_run(
-        [
-            *a_run(
-                [passing("gpu01")],
-                nodes=("gpu01", "gpu02", "gpu03", "gpu04", "gpu05", "gpu06"),
-                not_tested=not_tested,
-            ),
-            event("lost", node="gpu05", why="gone"),
-            event("lost", node="gpu01", why="gone at last"),
-        ]
-    )
+    lost = {"gpu05": "gone", "gpu01": "gone at last"}
+    events = a_run([passing("gpu01")], nodes=nodes, not_tested=not_tested)
+    run = read_run([*events, *(event("lost", node=node, why=why) for node, why in lost.items())])
     assert run.problems == {"gpu02": ("busy", "ALLOCATED"), "gpu03": ("down", ""), "gpu04": ("", "")}
-    assert run.lost == {"gpu05": "gone", "gpu01": "gone at last"}
-    assert run.untested == {
-        "gpu02": "ALLOCATED",
-        "gpu03": "",
-        "gpu04": "",
-        "gpu05": "gone",
-        "gpu01": "gone at last",
-    }
+    assert run.lost == lost
+    assert run.untested == {"gpu02": "ALLOCATED", "gpu03": "", "gpu04": "", **lost}
     assert run.silent == ["gpu06"]
     assert [run.state(node) for node in ("gpu01", "gpu02", "gpu06")] == ["not proved", "not tested", ""]
-    assert run.state("gpu01", "gpu") == "passed"
-    assert run.state("gpu01", "os") == ""
+    assert (run.state("gpu01", "gpu"), run.state("gpu01", "os")) == ("passed", "")
 
 
 @pytest.mark.parametrize(
@@ -168,16 +153,13 @@ def test_versions_are_gathered_by_what_and_version() -> None:
 @pytest.mark.parametrize(
     ("log", "linked"),
     [
-        ("steps/0001-gpu.log", True),
         ("steps/gw0-0001-gpu.x_y.log", True),
         ("steps/x.log", True),
         ("steps/.log", False),
-        ("steps/.x.log", False),
         ("steps/a/b.log", False),
         ("steps/../x.log", False),
         ("steps/x.log.txt", False),
         ("steps/xlog", False),
-        ("/steps/x.log", False),
         ("http://x/steps/x.log", False),
         (7, False),
     ],
@@ -190,24 +172,16 @@ def test_only_step_logs_are_linked_to(log: Any, linked: bool) -> None:  # a tabl
 
 
 def test_the_annotation_of_a_failure_is_sorted_by_its_labels() -> None:
-    lines = [
-        "why",
-        "Slurm state: IDLE",
-        "reproduce:  a: b",
-        "by hand: c",
-        "rerun: d",
-        "again: e",
-        "note: f",
-        "reason: g",
-    ]
-    (group,) = read_run(a_run([failing("gpu01", annotation=lines, text="t", output="o")])).groups.values()
+    lines = ["why", "Slurm state: IDLE", "reproduce:  a: b", "by hand: c", "rerun: d", "again: e", "note: f"]
+    red = failing("gpu01", annotation=[*lines, "reason: g"], text="x" * 8001, output="o")
+    (group,) = read_run(a_run([red])).groups.values()
     assert group.example == {
         "node": "gpu01",
-        "text": "t",
         "output": "o",
         "by_hand": ["a: b", "c"],
         "again": "e",
         "slurm": "IDLE; why; reason: g",
+        "text": "x" * 4000 + " [... 1 characters left out ...] " + "x" * 4000,
     }
     assert group.slurm == {"IDLE; why; reason: g": ["gpu01"]}
     (plain_group,) = read_run(a_run([failing("gpu01")])).groups.values()
@@ -215,22 +189,23 @@ def test_the_annotation_of_a_failure_is_sorted_by_its_labels() -> None:
 
 
 def test_failures_are_grouped_by_what_differs() -> None:
+    def groups(*failures: dict[str, Any]) -> int:
+        return len(read_run(a_run(failures)).groups)
+
     base = failing("gpu01", cause="port 3 of gpu01 is down")
-    same = failing("gpu02", cause="port 14 of gpu02 is down")
-    assert len(read_run(a_run([base, same])).groups) == 1
+    alike = {"cause": "port 14 of gpu02 is down"}
+    assert groups(base, failing("gpu02", **alike)) == 1
     for other in (
-        failing("gpu02", cause="port of gpu02 is down"),
-        failing("gpu02", cause="port 14 of gpu02 is down", hint="other"),
-        failing("gpu02", cause="port 14 of gpu02 is down", action="reboot"),
-        failing("gpu02", cause="port 14 of gpu02 is down", check="gpu.other"),
-        failing("gpu02", cause="port 14 of gpu02 is down", outcome="error"),
+        {"cause": "port of gpu02 is down"},
+        {"hint": "other"},
+        {"action": "reboot"},
+        {"check": "gpu.other"},
+        {"outcome": "error"},
     ):
-        assert len(read_run(a_run([base, other])).groups) == 2
+        assert groups(base, failing("gpu02", **(alike | other))) == 2
     # with a verdict its message is no matter; without one it is what tells them apart
-    one, two = failing("gpu01", cause="", message="a"), failing("gpu02", cause="", message="b")
-    assert len(read_run(a_run([one, two])).groups) == 1
-    one, two = failing("gpu01", findings=[], message="a"), failing("gpu02", findings=[], message="b")
-    assert len(read_run(a_run([one, two])).groups) == 2
+    assert groups(failing("gpu01", cause="", message="a"), failing("gpu02", cause="", message="b")) == 1
+    assert groups(failing("gpu01", findings=[], message="a"), failing("gpu02", findings=[], message="b")) == 2
 
 
 def test_another_gpu_in_a_cause_is_another_group() -> None:
@@ -242,31 +217,20 @@ def test_another_gpu_in_a_cause_is_another_group() -> None:
     assert [list(group.nodes) for group in groups] == [["gpu00", "gpu01"], ["gpu02"], ["gpu03"]]
 
 
-def test_numbers_in_a_cause_make_no_group() -> None:
-    run = read_run(a_run([failing("gpu01", cause="port 31 of gpu01", hint="h", action="drain")]))
-    assert list(run.groups) == [("failed", "gpu.nvlink_state", "drain", "port # of gpu#", "h")]
-
-
 def test_rows_differ_in_part_measured_expected_and_action() -> None:
     finding = {"part": "a", "measured": "b", "expected": "c", "action": "drain"}
-    found = [
-        finding,
-        finding | {"part": "x"},
-        finding | {"measured": "x"},
-        finding | {"expected": "x"},
-        finding | {"action": "reboot"},
+    found = [finding, *(finding | {key: "x"} for key in ("part", "measured", "expected"))]
+    found += [finding | {"action": "reboot"}, finding]
+    (group,) = read_run(a_run([failing("gpu01", findings=found)])).groups.values()
+    rows = [(it.found.part, it.found.measured, it.found.expected, it.action) for it in group.rows.values()]
+    assert rows == [
+        ("a", "b", "c", "drain"),
+        ("x", "b", "c", "drain"),
+        ("a", "x", "c", "drain"),
+        ("a", "b", "x", "drain"),
+        ("a", "b", "c", "reboot"),
     ]
-    (group,) = read_run(a_run([failing("gpu01", findings=[*found, finding])])).groups.values()
-    assert [
-        (row.found.part, row.found.measured, row.found.expected, row.action, row.nodes)
-        for row in group.rows.values()
-    ] == [
-        ("a", "b", "c", "drain", ["gpu01"]),
-        ("x", "b", "c", "drain", ["gpu01"]),
-        ("a", "x", "c", "drain", ["gpu01"]),
-        ("a", "b", "x", "drain", ["gpu01"]),
-        ("a", "b", "c", "reboot", ["gpu01"]),
-    ]
+    assert {tuple(it.nodes) for it in group.rows.values()} == {("gpu01",)}
 
 
 def test_warnings_are_rows_of_their_check_and_ask_for_nothing() -> None:
@@ -300,18 +264,13 @@ def test_an_error_has_no_verdict_of_its_check() -> None:
 
 
 def test_rows_of_a_group_lose_what_is_one_nodes_own() -> None:
+    def rows(*failures: dict[str, Any]) -> list[tuple[str, list[str]]]:
+        (group,) = read_run(a_run(failures)).groups.values()
+        return [(row.found.part, row.nodes) for row in group.rows.values()]
+
     one, two = (failing(node, part=f"GPU 4 (GPU-{node}, 0:1)") for node in ("gpu01", "gpu02"))
-    (group,) = read_run(a_run([one])).groups.values()
-    assert [row.found.part for row in group.rows.values()] == ["GPU 4 (GPU-gpu01, 0:1)"]
-    (group,) = read_run(a_run([one, one])).groups.values()
-    assert [(row.found.part, row.nodes) for row in group.rows.values()] == [
-        ("GPU 4 (GPU-gpu01, 0:1)", ["gpu01"])
-    ]
-    (group,) = read_run(a_run([one, two])).groups.values()
-    assert [(row.found.part, row.nodes) for row in group.rows.values()] == [("GPU 4", ["gpu01", "gpu02"])]
-    assert list(group.nodes) == ["gpu01", "gpu02"]
-    (group,) = read_run(a_run([one, two, two])).groups.values()
-    assert [(row.found.part, row.nodes) for row in group.rows.values()] == [("GPU 4", ["gpu01", "gpu02"])]
+    assert rows(one) == rows(one, one) == [("GPU 4 (GPU-gpu01, 0:1)", ["gpu01"])]
+    assert rows(one, two) == rows(one, two, two) == [("GPU 4", ["gpu01", "gpu02"])]
 
 
 def metric(name: str, value: Any, unit: str = "W", device: Any = "", **more: Any) -> dict[str, Any]:
@@ -363,25 +322,28 @@ def test_details_are_not_drawn() -> None:
 
 
 def test_bandwidths_make_curves_and_bounds() -> None:
-    metrics = [
-        metric("busbw", 5, "GB/s", "all_reduce 1 MiB"),
-        metric("busbw", 6, "GB/s", "all_gather 2 GiB alone"),
-        metric("busbw", 7, "GB/s", "odd"),
-        metric("busbw", 7, "GB/s", "all_reduce 1.2.3 MiB"),
-        metric("busbw_bound", 4, "GB/s", "all_reduce 1 MiB"),
-        metric("bound all_reduce 4 KiB 2 nodes", 3),
-        metric("bound all_reduce 4 KiB 2 nodes", 3),
-        metric("bound all_reduce 4 KiB 2 nodes", 2),
-        metric("bound odd", 9),
-        metric("bound all_reduce 512 B", 1),
-        metric("bound all_reduce 1.5GiB 2 nodes x 8", 8),
-        metric("bound all_reduce x B", 9),
-        metric("bound all_reduce 1 GiBs", 9),
-        metric("bound 2all_reduce 1 GiB", 9),
+    bounds = [
+        ("all_reduce 4 KiB 2 nodes", 3),
+        ("all_reduce 4 KiB 2 nodes", 3),
+        ("all_reduce 4 KiB 2 nodes", 2),
+        ("odd", 9),
+        ("all_reduce 512 B", 1),
+        ("all_reduce 1.5GiB 2 nodes x 8", 8),
+        ("all_reduce x B", 9),
+        ("all_reduce 1 GiBs", 9),
+        ("2all_reduce 1 GiB", 9),
+        (" 1 GiB", 9),
+        ("all_reduce GiB", 9),
+        ("all_reduce 1", 9),
     ]
-    run = read_run(
-        a_run([passing("gpu01", metrics=metrics), passing("", metrics=metrics[:1] + metrics[4:5])])
-    )
+    measured = {"all_reduce 1 MiB": 5, "all_gather 2 GiB alone": 6, "odd": 7, "all_reduce 1.2.3 MiB": 7}
+    metrics = [
+        *(metric("busbw", value, "GB/s", what) for what, value in measured.items()),
+        metric("busbw_bound", 4, "GB/s", "all_reduce 1 MiB"),
+        *(metric(f"bound {what}", value) for what, value in bounds),
+    ]
+    whole = passing("", metrics=metrics[:1] + metrics[4:5])
+    run = read_run(a_run([passing("gpu01", metrics=metrics), whole]))
     assert run.node_curves == {
         "all_reduce": {"gpu01": {1 << 20: 5.0}},
         "all_gather": {"gpu01": {2 << 30: 6.0}},
@@ -397,13 +359,6 @@ def test_bandwidths_make_curves_and_bounds() -> None:
         ("busbw all_reduce 512 B", "GB/s", [], [1]),
         ("busbw all_reduce 1.5GiB 2 nodes x 8", "GB/s", [], [8]),
     ]
-
-
-@pytest.mark.parametrize(
-    "text", [" 1 GiB", "all_reduce 1 GiB ", "all_reduce", "all_reduce GiB", "all_reduce 1", ""]
-)
-def test_what_names_no_size_makes_no_curve(text: str) -> None:
-    assert _sized(text) is None
 
 
 def test_curves_and_cells_are_kept_with_their_node() -> None:
@@ -422,17 +377,9 @@ def test_curves_and_cells_are_kept_with_their_node() -> None:
     assert run.cells == {"a b": [{"title": "a b", "row": 1}]}
 
 
-@pytest.mark.parametrize(
-    ("length", "text"),
-    [
-        (199, "x" * 199),
-        (200, "x" * 200),
-        (600, "x" * 600),
-        (601, "x" * 300 + " [... 1 characters left out ...] " + "x" * 300),
-    ],
-)
-def test_fields_are_cut(length: int, text: str) -> None:
-    assert read_run([event("error", message="x" * length)]).errors == [text]
+@pytest.mark.parametrize(("length", "cut"), [(600, ""), (601, " [... 1 characters left out ...] ")])
+def test_fields_are_cut(length: int, cut: str) -> None:
+    assert read_run([event("error", message="x" * length)]).errors == ["x" * 300 + cut + "x" * 300]
 
 
 @pytest.mark.parametrize("words", [3, 150])
@@ -490,33 +437,14 @@ def start(**more: Any) -> dict[str, Any]:
 
 
 def test_the_head_of_a_recorded_run() -> None:
+    logged = [start(arguments=["-m", "gpu or os", 3]), start(run="second"), {"time": 9.5}]
     found = recorded(
-        read_run(
-            [
-                start(arguments=["-m", "gpu or os", 3]),
-                start(run="second"),
-                {"time": 9.5},
-                {"event": "finish", "exit": 1, "time": 8},
-            ]
-        )
+        read_run([*logged, {"event": "finish", "exit": 0}, {"event": "finish", "exit": 1, "time": 8}])
     )
     assert (found.run, found.cluster, found.simulated) == ("r1", "prod", False)
     assert (found.started, found.finished, found.exit) == (5.0, 9.5, 1)
     assert found.arguments == "-m gpu or os 3"
     assert (found.items, found.metrics) == ((), ())
-    twice = recorded(read_run([start(), {"event": "finish", "exit": 1}, {"event": "finish", "exit": 0}]))
-    assert twice.exit == 0
-
-
-def test_a_recorded_run_ends_with_its_last_time() -> None:
-    found = recorded(
-        read_run([start(time=0.25), {"event": "finish", "exit": 0, "time": 0.5}, {"event": "x"}])
-    )
-    assert (found.started, found.finished) == (0.25, 0.5)
-    assert asdict(RecordedItem("n", "c", "passed")) == {
-        "node": "n", "check": "c", "outcome": "passed", "message": "", "action": "", "findings": (),
-    }  # fmt: skip
-    assert check_of(read_result({"node": "n", "check": "c"})) == ("n", "c")
 
 
 @pytest.mark.parametrize(
@@ -581,17 +509,9 @@ def test_what_is_no_log_of_a_run_is_refused(wrong: dict[str, Any]) -> None:
 def test_items_have_their_findings() -> None:
     odd: Any = "odd"
     red = failing("gpu01", message="m", findings=[{"part": "a", "measured": 1, "expected": "b"}, odd, {}])
-    found = recorded(read_run([start(), red])).items
-    assert found == (
-        RecordedItem(
-            "gpu01",
-            "gpu.nvlink_state",
-            "failed",
-            "m",
-            "drain",
-            (Finding("a", "1", "b"), Finding("", "", "")),
-        ),
-    )
+    (item,) = recorded(read_run([start(), red])).items
+    findings = (Finding("a", "1", "b"), Finding("", "", ""))
+    assert item == RecordedItem("gpu01", "gpu.nvlink_state", "failed", "m", "drain", findings)
     two: list[dict[str, Any]] = [
         {"findings": [], "action": "monitor"},
         {"findings": [{"part": "a"}], "action": "reboot"},

@@ -44,6 +44,7 @@ def test_gpus(gpus):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "xdist"])
 def test_a_run_leaves_everything_in_one_folder(
     sandbox: Sandbox, tmp_path: Path, workers: tuple[str, ...]

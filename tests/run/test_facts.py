@@ -42,6 +42,8 @@ COUNTED = """
 from gpucluster_made import checks
 from pytest_gpucluster.suite import Tests, fact, probed
 
+pytestmark = pytest.mark.thorough
+
 kernel = probed(checks.KERNEL)
 read_later = fact(lambda gpucluster_item: lambda: gpucluster_item.facts(checks.KERNEL))
 TESTS = Tests(checks, marks=("made",))
