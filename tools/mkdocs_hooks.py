@@ -21,7 +21,7 @@ FENCE = re.compile(r"(^ *```.*?^ *```$)", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"(\]\(|^\[[^\]]+\]: )([^)\s#]*)", re.MULTILINE)
 ROW = re.compile(r"^\|.*", re.MULTILINE)
 CODE = re.compile(r"`[^`\n]+`")
-# for maintainers: tests/project/test_promises.py
+# for maintainers: marks of generated parts
 COMMENT = re.compile(r"^<!--.*?-->\n", re.DOTALL | re.MULTILINE)
 
 

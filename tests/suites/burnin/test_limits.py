@@ -139,8 +139,8 @@ MEASURED = {"fp64": 61.9, "fp32": 51.2, "tf32": 359.4, "fp16": 651.6, "bf16": 68
 def test_a_sound_h200_is_far_above_its_limits_and_one_at_70_percent_is_below(profile: str) -> None:
     rows = {row.metric: row.drain_below for row in configs.load_profile(profile).rows(BurninLimit)}
     assert rows.keys() == MEASURED.keys()
-    for metric, value in MEASURED.items():
-        assert 0.7 * value < rows[metric] < 0.85 * value, metric
+    for metric, drain_below in rows.items():
+        assert 0.7 * MEASURED[metric] < drain_below < 0.85 * MEASURED[metric], metric
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ def test_a_node_that_is_slow_with_partners_that_are_fast_with_others_is_drained(
     ids=["either of two", "two partners", "nobody is known to be fast"],
 )
 def test_a_slow_pair_without_a_partner_that_is_known_to_be_fast_drains_nobody(slow: str, fast: str) -> None:
-    busbw = {(a, b): 40.0 if a + b in slow else 90.0 for a, b in f"{slow} {fast}".split()}
+    busbw = {(it[0], it[1]): 40.0 if it in slow else 90.0 for it in f"{slow} {fast}".split()}
     strict = BurninConfig(expect={"nccl_pairs": 80})
     whole = pairs(busbw)
     assert judged(load_checks.nccl(whole, "a", strict)) == (MONITOR, ["node"])

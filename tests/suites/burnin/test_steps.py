@@ -169,7 +169,7 @@ def test_only_what_rose_between_two_snapshots_counts() -> None:
     assert payload_counters.deltas(before, after) == {"GPU-a": {"ecc": 1, "replay": 2, "xid_48": 1}}
     assert payload_counters.deltas(before, before) == {}
     assert payload_counters.deltas(before, snapshot(None, None)) == {"GPU-a": {"gone": 1}}
-    silent = {"gpus": [], "parts": {}, "kernel": None}
+    silent: dict[str, Any] = {"gpus": [], "parts": {}, "kernel": None}
     assert payload_counters.deltas(before, silent) == {}, "a silent nvidia-smi accuses no GPU"
 
 
@@ -359,7 +359,7 @@ module.print_json(lie=False, **list(gpu.loads({"load": "nonsense", "seconds": 0.
 @pytest.mark.thorough
 def test_products_are_compared_bit_by_bit() -> None:
     """The worker of a GPU, on torch's CPU: the arithmetic of its inputs, digests and comparisons."""
-    argv = [framework_python(), "-c", ON_CPU]
+    argv = [str(framework_python()), "-c", ON_CPU]
     done = subprocess.run(argv, input=sent(SOURCE), capture_output=True, text=True, check=True)
     found = [json.loads(line) for line in done.stdout.splitlines()]
     honest, lying = (
@@ -486,8 +486,8 @@ def test_power_is_recorded_of_hot_loads_and_compared_over_the_fleet() -> None:
 def test_power_of_all_rounds_adds_up_and_that_of_a_gpu_that_multiplied_nothing_is_not_compared() -> None:
     """Only the first round has the agent's hello; a resumed burn-in adds them up."""
     both, uuid = NodeTotals("a"), gpu_of("a", 0)
-    for told in ({"hello": hello("a")}, {}):
-        one = NodeTotals("a", **told)
+    for first in (True, False):
+        one = NodeTotals("a", hello=hello("a")) if first else NodeTotals("a")
         one.add(load("a", "matmul", sensors=power_of("a", 0, 690)))
         both.merge(NodeTotals.from_dict(json.loads(json.dumps(one.as_dict()))))
     assert (both.held[uuid]["watts"], both.slowed[uuid]) == ({"690": 38, "100": 2}, {"sw_power_cap": 16.0})
@@ -914,10 +914,11 @@ def test_a_load_that_hangs_when_the_burn_in_ends_is_no_pass(monkeypatch: pytest.
 )
 def test_who_stops_our_processes_breaks_no_hardware(held: str, action: str) -> None:
     """Recorded on an H200: SIGSTOP to the worker of its GPU amid NCCL."""
-    for kind, judge in (("nccl", load_checks.nccl), ("copies", load_checks.survived)):
+    for kind in ("nccl", "copies"):
         problem = {"load": kind, "uuid": gpu_of("a", 0), "problem": f"the load did not answer in time{held}"}
         whole = fleet(2, a=[load("a", "matmul"), {"load": kind, "results": [problem]}])
-        verdict = judge(*(whole, "a", CONFIG)[: 3 if kind == "nccl" else 2])
+        nccl = kind == "nccl"
+        verdict = load_checks.nccl(whole, "a", CONFIG) if nccl else load_checks.survived(whole, "a")
         assert result(verdict) == action
         assert ("scontrol suspend" in verdict.cause) == (action is MONITOR)
 

@@ -60,7 +60,15 @@ READ = {
     "recovery_action": "gpu.recovery_action",
 }
 # the profile states it; the action is stated nowhere, and yet there is nothing else to judge
-STATED = ("memory", "uuid", "pcie_width", "pcie_gen", "pcie_gen_max", "power_limit", "fabric_state")
+STATED: tuple[str, ...] = (
+    "memory",
+    "uuid",
+    "pcie_width",
+    "pcie_gen",
+    "pcie_gen_max",
+    "power_limit",
+    "fabric_state",
+)
 STATED += ("fabric_status", "recovery_action")
 
 

@@ -157,7 +157,7 @@ def test_memory_that_processes_hold_is_no_leak() -> None:
 
 def test_memory_in_use_on_grace_is_the_operating_systems() -> None:
     """Grace is known by its name."""
-    names = {WARNING: ("NVIDIA GH200 480GB", "NVIDIA GB200", "NVIDIA GB300")}
+    names: dict[str, tuple[str, ...]] = {WARNING: ("NVIDIA GH200 480GB", "NVIDIA GB200", "NVIDIA GB300")}
     names[MONITOR] = ("NVIDIA GB10", "NVIDIA RTX GX200", "NVIDIA xGH200", "NVIDIA GB2000", "NVIDIA GBX00", "")
     for expected, models in names.items():
         for model in models:

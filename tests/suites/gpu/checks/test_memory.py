@@ -112,7 +112,7 @@ def test_a_full_table_of_retired_pages_is_for_the_vendor(single: int | None, dou
 def test_errors_of_sram_where_the_driver_knows_no_threshold(
     sram: int | None, said: str, total: int, limit: int | None, expected: str
 ) -> None:
-    counted = {"ecc_aggregate_sram": sram, "ecc_aggregate_uncorrected": total}
+    counted: dict[str, Any] = {"ecc_aggregate_sram": sram, "ecc_aggregate_uncorrected": total}
     unread = {"ecc_aggregate_sram": said}
     one = replace(devices().devices[0], **counted, sram_threshold_exceeded=None, unread=unread)
     stated = {} if limit is None else {"max_aggregate_sram_uncorrectable": limit}
