@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,8 @@ from pytest_gpucluster.cluster.slurm.batch import submission
 from pytest_gpucluster.cluster.slurm.client import Slurm
 from pytest_gpucluster.cluster.transport.base import Completed
 from pytest_gpucluster.config.models import SlurmConfig
-from pytest_gpucluster.suites.controller import jobs
+from pytest_gpucluster.core.errors import TransportError
+from pytest_gpucluster.suites.controller import SUITE, jobs
 from pytest_gpucluster.suites.controller.config import ControllerConfig
 from pytest_gpucluster.suites.controller.facts import Load, Scheduler
 from pytest_gpucluster.suites.controller.jobs import BurstFacts, OrderedJob, OrderFacts
@@ -70,6 +72,12 @@ def site(monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     monkeypatch.setattr(jobs, "time", SimpleNamespace(monotonic=lambda: slurm.now, sleep=slurm.sleep))
     monkeypatch.setattr(jobs, "JobGuard", slurm.guard)
     return slurm
+
+
+def test_the_jobs_are_submitted_before_the_allocation_with_intrusive_alone() -> None:
+    assert SUITE.before_allocation is not None
+    assert (SUITE.before_allocation.fixture, SUITE.before_allocation.option) == ("order", "intrusive")
+    assert SUITE.load(SUITE.before_allocation.part) is jobs.OrderJobs
 
 
 # --- held job 1, singletons 2 and 3
@@ -130,6 +138,75 @@ def test_the_held_job_is_released_after_a_while_and_all_are_awaited(site: FakeSl
     assert site.released == []
     found.close()
     assert site.released == ["guard1", "guard2"]
+
+
+@pytest.mark.parametrize(
+    ("job", "released", "before", "after", "ids"),
+    [
+        (lambda _: HELD, [("release", "1")], HELD, HELD, ("2", "3")),  # stays held: no one waits for it
+        (lambda _: RUNS, [], RUNS, None, ("1", "2", "3")),  # was not held at all
+        (lambda _: None, [], None, None, ("2", "3")),
+        (lambda seconds: HELD if seconds < 6 else WAITS, [("release", "1")], HELD, WAITS, ("1", "2", "3")),
+    ],
+)
+def test_a_held_job_that_starts_or_stays_held_ends_the_wait(
+    site: FakeSlurm,
+    job: Callable[[float], OrderedJob | None],
+    released: list[tuple[str, ...]],
+    before: OrderedJob | None,
+    after: OrderedJob | None,
+    ids: tuple[str, ...],
+) -> None:
+    def shown(seconds: float, _: bool) -> dict[str, OrderedJob]:
+        held = job(seconds)
+        return {"2": DONE, "3": DONE, **({"1": held} if held else {})}
+
+    ordering(site, shown)
+    found = ordered(site, queue_wait=60)
+    assert site.called("scontrol") == released
+    assert site.now == 1000 + jobs.HELD_FOR + (10.5 if after is HELD else 1 if after else 0)
+    assert found.job_ids() == ids
+    began, waited = site.now, job(site.now - 1000) in (RUNS, WAITS)
+    assert found.outcome() == OrderFacts(before, after, job(site.now - 1000), (DONE, DONE))
+    assert site.now - began == (60.5 if waited else 0)
+    assert found.withdraw("no nodes")
+    assert found.outcome().hold_problem == "the jobs were withdrawn for the allocation: no nodes"
+    assert found.outcome().singleton_problem == found.outcome().hold_problem
+    assert site.released == ["guard1", "guard2"]
+
+
+def test_refused_jobs_have_their_reason_and_advice(site: FakeSlurm) -> None:
+    site.said["sbatch"] = lambda argv: (
+        "sbatch: error: Invalid qos specification" if "--hold" in argv else LIMIT
+    )
+    found = ordered(site)
+    facts = found.outcome()
+    assert re.match(r"sbatch: Invalid qos specification \(.*\): set slurm.qos in", facts.hold_problem)
+    assert re.match(
+        r"sbatch: AssocMaxSubmitJobLimit \(.*\): the account or QOS allows no more", facts.singleton_problem
+    )
+    assert (site.called("squeue"), site.now) == ([], 1000)  # there is nothing to wait for
+    assert (facts.held, facts.singletons, found.job_ids(), found.withdraw("x")) == (None, (), (), False)
+    assert (found.outcome(), site.released) == (facts, [])
+
+
+def test_a_job_that_cannot_be_released_is_not_checked(site: FakeSlurm) -> None:
+    ordering(site, lambda *_: {"1": HELD, "2": DONE, "3": DONE})
+    site.said["scontrol"] = lambda _: "scontrol: error: Access denied"
+    facts = ordered(site).outcome()
+    assert facts.hold_problem.startswith("scontrol: Access denied (exit 1: scontrol release 1)")
+    assert (facts.before, facts.after, facts.singleton_problem) == (HELD, None, "")
+
+
+@pytest.mark.parametrize(
+    "state",
+    ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"],
+)
+def test_a_job_in_a_state_of_its_end_is_not_awaited(site: FakeSlurm, state: str) -> None:
+    ordering(site, lambda *_: {"1": HELD, "2": DONE, "3": replace(DONE, state=state)})
+    found = ordered(site)
+    began = site.now
+    assert (found.outcome().singletons[1], site.now) == (replace(DONE, state=state), began)
 
 
 # --- burst
@@ -201,6 +278,11 @@ def burst(
     return jobs.Burst(Slurm(transport, retry_for=0), cluster, section).run(load, settings)
 
 
+def lines(error: str) -> Callable[[int, int], str]:
+    """Let the second half of each command's submissions be refused."""
+    return lambda number, count: "\n".join((ids(number, count // 2), *(count - count // 2) * [error]))
+
+
 def test_a_burst_is_submitted_counted_and_cancelled_by_its_ids(site: FakeSlurm) -> None:
     slurm = Queue(site, ids)
     assert burst(site) == BurstFacts(70, 70, {}, 3 * 1.25, 3 * (0.25,), 0, "")
@@ -210,3 +292,138 @@ def test_a_burst_is_submitted_counted_and_cancelled_by_its_ids(site: FakeSlurm) 
     assert cancelled == [tuple(map(str, numbers[:50])), tuple(map(str, numbers[50:]))]
     assert site.now == 1000 + 3 * 1.25  # nothing is left: it waits no longer
     assert site.released == ["guard1"]
+
+
+@pytest.mark.parametrize(
+    ("said", "chunks", "expected"),
+    [
+        # a limit or no job at all: more would be refused too
+        (lines(LIMIT), [10], BurstFacts(70, 5, {"AssocMaxSubmitJobLimit": 5}, 1.25, (0.25,))),
+        (lambda *_: "sbatch: error: Invalid qos", [10], BurstFacts(70, 0, {"Invalid qos": 1}, 1.25, (0.25,))),
+        (
+            lines("sbatch: error: node 12 is odd"),
+            [10, 50, 10],
+            BurstFacts(70, 35, {"node # is odd": 35}, 3.75, 3 * (0.25,)),
+        ),
+    ],
+)
+def test_refused_submissions_are_counted_by_error(
+    site: FakeSlurm, said: Callable[[int, int], str], chunks: list[int], expected: BurstFacts
+) -> None:
+    slurm = Queue(site, said)
+    assert burst(site) == expected
+    assert (slurm.chunks, slurm.jobs, site.released) == (chunks, [], ["guard1"])
+
+
+def late(number: int, count: int) -> str:
+    if number == 2:
+        raise TransportError("timed out")
+    return ids(number, count)
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds", "chunks", "accepted"),
+    [
+        (late, 1.0, [10, 50], 10),  # the command itself reaches the limit
+        (ids, 20.0, [10], 10),  # before the next command
+    ],
+)
+def test_a_burst_ends_at_its_time_limit_and_the_queue_must_stay_empty(
+    site: FakeSlurm, said: Callable[[int, int], str], seconds: float, chunks: list[int], accepted: int
+) -> None:
+    slurm = Queue(site, said, seconds)
+    found = burst(site)
+    took = len(chunks) * (seconds + 0.25)
+    assert (found.accepted, found.seconds, found.left) == (accepted, took, 0)
+    assert found.problem == "the time limit was reached"
+    assert slurm.chunks == chunks
+    # an sbatch that was cut off may still submit: the queue must be empty for the time of an answer
+    assert site.now == 1000 + took + 2
+    assert len(site.called("scancel")) == 1
+
+
+def test_after_an_outage_jobs_that_appear_late_are_cancelled_too(site: FakeSlurm) -> None:
+    slurm = Queue(site, lines(AWAY))
+
+    def show(argv: tuple[str, ...]) -> str:
+        if len(site.called("squeue")) == 3 + 2:  # the second look after the burst
+            slurm.jobs.append("999")
+        return Queue.show(slurm, argv)
+
+    site.said["squeue"] = show
+    found = burst(site)
+    assert (found.accepted, sum(found.refused.values()), found.left) == (35, 35, 0)
+    assert site.called("scancel")[-1] == ("--quiet", "--name=guard1", "999")
+    assert site.now == 1000 + found.seconds + jobs.POLL + 2
+
+
+@pytest.mark.parametrize(
+    ("until", "left", "waited"), [(5.0, 0, 6.0), (1e9, 70, 30.5)]
+)  # 50 jobs with each command
+def test_jobs_that_outlive_scancel_are_cancelled_by_name_for_a_while(
+    site: FakeSlurm, until: float, left: int, waited: float
+) -> None:
+    Queue(site, ids, stays=lambda now: now < 1003.75 + until)
+    assert (burst(site).left, site.now) == (left, 1003.75 + waited)
+
+
+def test_jobs_that_stay_after_an_outage_are_awaited_longer(site: FakeSlurm) -> None:
+    Queue(site, lines(AWAY), stays=lambda _: True)
+    found = burst(site)
+    assert (found.left, site.now) == (35, 1000 + found.seconds + 30 + 2 + jobs.POLL)
+
+
+def test_a_queue_that_cannot_be_read_is_not_empty(site: FakeSlurm) -> None:
+    slurm = Queue(site, ids)
+    site.said["squeue"] = lambda argv: "squeue: error: x" if "-a" in argv else Queue.show(slurm, argv)
+    assert burst(site).left == 1
+
+
+@pytest.mark.parametrize(
+    ("load", "settings", "config", "requested"),
+    [
+        (replace(IDLE, pending=9980), MANY, {}, 10),
+        (replace(IDLE, pending=9982), MANY, {}, 0),
+        (replace(IDLE, pending=9990), MANY, {"submissions": 5}, 5),
+        (None, MANY, {}, 0),
+        (IDLE, {"MaxJobCount": "n/a"}, {}, 0),
+    ],
+)
+def test_a_burst_needs_room_for_its_jobs(
+    site: FakeSlurm, load: Load | None, settings: dict[str, str], config: dict[str, Any], requested: int
+) -> None:
+    Queue(site, ids)
+    found = burst(site, load, settings, **config)
+    assert (found.requested, found.accepted) == (requested, requested)
+    why = "" if requested else "slurmctld has no room for more jobs (MaxJobCount), or its load is unknown"
+    assert (found.problem, bool(site.calls)) == (why, bool(requested))
+
+
+def test_squeue_is_called_again_until_the_submissions_have_ended(
+    site: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "POLL", 0.001)
+    slurm = Queue(site, ids)
+
+    def show(argv: tuple[str, ...]) -> str:
+        if "RUNNING" not in argv:
+            return ""
+        site.now += 0.5
+        if len(site.called("squeue")) >= 3:
+            slurm.asked.set()
+        if len(site.called("squeue")) == 2:
+            raise TransportError("no answer in time")
+        return ""
+
+    site.said["squeue"] = show
+    assert set(burst(site, submissions=10).answers[:3]) == {0.5}
+
+
+def test_the_shell_runs_the_command_as_often_as_asked() -> None:
+    done = subprocess.run(
+        ("sh", "-c", jobs._BURST, "sh", "12", "3", "echo", "a", "b c"),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == 12 * ["a b c"]
