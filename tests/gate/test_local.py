@@ -49,6 +49,7 @@ def test_what_the_budget_ends_is_named_and_costs_no_other_shell() -> None:
     assert one.slow == ["sleep 60"]
 
 
+@pytest.mark.thorough
 def test_a_child_that_leaves_its_shell_is_ended_with_it(tmp_path: Any) -> None:
     one = channel(budget=1.0)
     alive = tmp_path / "alive"
@@ -58,6 +59,7 @@ def test_a_child_that_leaves_its_shell_is_ended_with_it(tmp_path: Any) -> None:
     assert not alive.exists()
 
 
+@pytest.mark.thorough
 def test_a_command_in_a_group_of_its_own_is_ended_too(tmp_path: Any) -> None:
     one = channel(budget=1.0)
     own, alive = "timeout 50 sh -c", tmp_path / "alive"

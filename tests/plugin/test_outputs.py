@@ -54,6 +54,7 @@ def run_with(folder: Path, notify: dict[str, Any]) -> Run:
     return run_pytest(folder, "--cluster=site.yaml", files={"test_own.py": TEST.format(folder / "licence")})
 
 
+@pytest.mark.thorough
 def test_each_change_is_one_message(tmp_path: Path, receiver: tuple[str, list[dict[str, Any]]]) -> None:
     address, got = receiver
     kept = tmp_path / "kept.jsonl"

@@ -223,6 +223,7 @@ def pytest_sessionfinish(session):
 """
 
 
+@pytest.mark.thorough
 def test_a_disk_that_is_full_at_the_end_leaves_nothing_of_yesterday(tmp_path: Path) -> None:
     collector = tmp_path / "c.prom"
     options = (

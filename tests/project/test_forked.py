@@ -42,6 +42,7 @@ def test_a_fork_that_does_not_end_is_killed(tmp_path: Path) -> None:
     wait_for(lambda: not Path(f"/proc/{pid}").exists(), "the fork has ended", 10)
 
 
+@pytest.mark.thorough
 def test_other_variables_of_python_are_those_of_the_process(tmp_path: Path) -> None:
     """The first run with them is a process, the second a fork of another one."""
     (tmp_path / "path.py").write_text("import elsewhere\n")

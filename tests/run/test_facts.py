@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from plugin_helpers import made_suite, run_made
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpucluster.sandbox import Sandbox
+
+pytestmark = pytest.mark.thorough
 
 CHECKS = """
 from pathlib import Path
@@ -41,8 +44,6 @@ def second(kernel):
 COUNTED = """
 from gpucluster_made import checks
 from pytest_gpucluster.suite import Tests, fact, probed
-
-pytestmark = pytest.mark.thorough
 
 kernel = probed(checks.KERNEL)
 read_later = fact(lambda gpucluster_item: lambda: gpucluster_item.facts(checks.KERNEL))

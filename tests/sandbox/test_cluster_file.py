@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.thorough
+
 WHY_NOT_NAMESPACED = namespaces.why_not(daemons.search_path())
 
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.core.check import Verdict
 
+pytestmark = pytest.mark.thorough
+
 LASTING = {
     "file_server_away": (Action.MONITOR, "/home (storage01:/export/home) cannot be read now"),
     "file_system_read_only": (Action.DRAIN, "/raid is read-only now"),

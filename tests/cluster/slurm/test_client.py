@@ -133,6 +133,7 @@ def test_that_steps_cannot_be_listed_is_an_error(tmp_path: Path, monkeypatch: py
         Slurm(LocalTransport()).steps(9)
 
 
+@pytest.mark.thorough
 def test_a_controller_that_stays_away_is_waited_for_once_and_not_by_every_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -362,6 +362,9 @@ collective.GroupRounds.measure = crash
 def test_a_group_that_vanished_is_reported_by_the_others(python: Path) -> None:
     patch = """
 import os
+
+pytestmark = [pytest.mark.thorough, pytest.mark.alone]  # torch
+
 collective.GRACE = 1.0
 collective.GroupRounds.take_part = lambda self, *args: os._exit(9)
 """

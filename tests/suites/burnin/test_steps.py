@@ -240,6 +240,7 @@ def test_memory_is_read_back_and_a_changed_bit_is_found(monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures("ticking")
+@pytest.mark.thorough
 def test_memory_that_does_not_fit_into_the_time_is_tested_in_part() -> None:
     found = payload_host.burn_memory(80.0, 1, 16 * MIB)
     assert found["bytes"] == 11 * MIB  # what an eighth of the time wrote: four patterns are written and read
