@@ -362,17 +362,6 @@ def test_a_node_that_cannot_be_drained_again_is_reported_with_the_command(
     assert run.end() == []
 
 
-def test_a_drain_that_does_not_take_effect_is_reported(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(world, "run", lambda *_argv: "")
-    run, _ = a_retest(world, "gpu01")
-    run.begin()
-    killed(run)
-    settled(run, "gpu01")
-    assert run.end() == [
-        f"gpu01: could not be drained again after its trial (Slurm shows IDLE); run: {TYPED}"
-    ]
-
-
 @pytest.mark.parametrize("gone", [True, False])
 def test_with_the_controller_away_nothing_is_known(
     world: World, monkeypatch: pytest.MonkeyPatch, *, gone: bool
@@ -436,19 +425,6 @@ def test_whether_a_kept_node_is_resumed_is_not_known_without_slurm(world: World)
     (problem,) = run.end()
     assert problem.startswith("gpu01: whether it is resumed after its trial is not known (no controller): ")
     assert problem.endswith("run: scontrol update NodeName=gpu01 State=UNDRAIN")
-
-
-def test_a_node_that_left_the_slurm_configuration_is_reported(world: World) -> None:
-    run, _ = a_retest(world, "gpu01")
-    run.begin()
-    with run._news:
-        killed(run)
-        (world.folder / "gpu01.state").unlink()
-    settled(run, "gpu01")
-    (problem,) = run.end()
-    assert problem.startswith(
-        "gpu01: whether it is drained again after its trial is not known (Slurm shows no such"
-    )
 
 
 def test_who_drains_a_node_before_the_run_does_is_not_overruled(
@@ -583,9 +559,8 @@ def test_the_shell_survives_the_signals_of_a_terminal(world: World) -> None:
     shell: Any = run._shell
     for number in (1, 2, 15, 13):
         os.kill(shell.pid, number)
-    time.sleep(0.05)
-    assert shell.poll() is None
-    run.end()
+    assert run.end() == []
+    assert world.ours == []  # the shell did it
     assert world.told("gpu01") == ("IDLE+DRAIN", OURS)
 
 

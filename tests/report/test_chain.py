@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpucluster.report import chain
-from pytest_gpucluster.report.events import EventLog, read_events
+from pytest_gpucluster.report.events import EventLog
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,15 +52,6 @@ def test_a_changed_byte_is_found_at_its_line(log: Path, at: int) -> None:
         )
 
 
-@pytest.mark.parametrize(
-    ("order", "line"), [((0, 2, 3, 4), 2), ((0, 1, 1, 2, 3, 4), 3), ((1, 0, 2, 3, 4), 1), ((1, 2, 3, 4), 1)]
-)
-def test_a_line_that_is_removed_added_or_moved_is_found(log: Path, order: tuple[int, ...], line: int) -> None:
-    lines = log.read_bytes().splitlines(keepends=True)
-    log.write_bytes(b"".join(lines[number] for number in order))
-    assert chain.check(log).problem.startswith(f"{log}:{line}: does not follow from ")
-
-
 def test_a_line_without_a_hash_is_found(log: Path) -> None:
     with log.open("a") as file:
         file.write('{"event": "finish", "exit": 0}\n')
@@ -78,14 +69,3 @@ def test_a_log_of_an_earlier_version_has_no_chain(tmp_path: Path) -> None:
     assert (
         found.problem == f"{old}: its lines are not chained: an earlier version of pytest-gpucluster wrote it"
     )
-
-
-@pytest.mark.parametrize("cut", [0, 30])
-def test_a_second_writer_continues_the_chain(log: Path, cut: int) -> None:
-    log.write_bytes(log.read_bytes()[: -cut or None])
-    second = EventLog(log, "r")
-    second.write("finish", exit=0)
-    second.close()
-    assert chain.check(log)[1:] == (True, "", [5] if cut else [])
-    assert [event["event"] for event in read_events(log)][-1] == "finish"
-    assert len(log.read_bytes().splitlines()) == 6

@@ -14,7 +14,6 @@ from plugin_helpers import (
     FULL,
     TINY,
     Run,
-    cluster_file,
     jobs_so_far,
     on,
     run_pytest,
@@ -135,12 +134,3 @@ def test_a_run_whose_log_has_holes_is_not_kept(tmp_path: Path) -> None:
     )
     with contextlib.closing(History(tmp_path / "h.sqlite")) as kept:
         assert kept.clusters() == ()
-
-
-def test_workers_are_one_run(sandbox: Sandbox, tmp_path: Path) -> None:
-    path = cluster_file(sandbox, tmp_path, history=str(tmp_path / "h.sqlite"))
-    run = run_pytest(tmp_path, f"--cluster={path}", "-n", "2", files={"test_tiny.py": TINY})
-    assert run.rc == 0, run.out
-    with contextlib.closing(History(tmp_path / "h.sqlite")) as kept:
-        (past,) = kept.runs("tiny")
-        assert (past.passed, past.nodes, past.good) == (9, 4, True)

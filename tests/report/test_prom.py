@@ -361,8 +361,3 @@ def test_a_duration_is_in_milliseconds_and_of_two_finishes_the_last_counts() -> 
         'gpucluster_run_exit_status{cluster="a"} 3.0',
         'gpucluster_node_fit{cluster="a",node="n1"} 0.0',
     ]
-
-
-def test_results_without_a_start_have_no_cluster() -> None:
-    page = prom.render(read_run([result("gpu.a", metrics=[metric("x", 1, "W")])]))
-    assert 'gpucluster_measured_x_watts{check="gpu.a",node="gpu01"} 1.0\n' in page
