@@ -326,6 +326,7 @@ def test_a_shell_that_hangs_before_it_undrains_is_killed_too(
     assert world.told("gpu01") == ("IDLE+DRAIN", OURS)
 
 
+@pytest.mark.thorough
 def test_a_shell_whose_scontrol_fails_for_good_leaves_it_to_the_run(world: World) -> None:
     run, _ = begun(world, "gpu01")
     world.mark("gpu01", "broken", "200")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpucluster.report import chain
-from pytest_gpucluster.report.events import EventLog
+from pytest_gpucluster.report.events import EventLog, GrowingLog, read_events
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,6 +36,18 @@ def test_every_line_ends_with_the_hash_of_all_bytes_before_it(log: Path) -> None
         before += line
     assert chain.check(log).chain.sha256 == hashlib.sha256(log.read_bytes()).hexdigest()
     assert chain.check(log)[1:] == (True, "", [])
+
+
+def test_readers_have_neither_the_hash_nor_another_model(log: Path) -> None:
+    assert [sorted(event) for event in read_events(log)] == [["event", "number", "run", "time"]] * 5
+    with contextlib.closing(GrowingLog(log)) as growing:
+        assert [event["number"] for event in growing.new()] == [*range(5)]
+        with log.open("a") as file:
+            file.write('{"number": 5}\n{"numb')
+            file.flush()
+            assert [event["number"] for event in growing.new()] == [5]
+            file.write('er": 6}\n')
+        assert [event["number"] for event in growing.new()] == [6]
 
 
 @pytest.mark.parametrize("at", range(5))

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.sandbox import Sandbox
 
+pytestmark = pytest.mark.thorough
 SUITE = str(ROOT / "suites" / "nccl" / "test_nccl.py")
 SLOWER = "gpu02"
 THREE = "gpu[01-03]"  # too few for nccl.outlier, which would find it without a history
@@ -104,8 +105,6 @@ def test_a_file_that_is_no_history_ends_the_run_before_it_begins(sandbox: Sandbo
 
 DESTROYS = """
 from pathlib import Path
-
-pytestmark = pytest.mark.thorough
 
 
 def test_named(gpucluster_node):

@@ -204,7 +204,7 @@ FIELDS = (
 KINDS = "start nodes result lost allocation error finish rerun drain_decision other"
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(
         st.tuples(

@@ -182,7 +182,7 @@ def random_runs(draw: st.DrawFn) -> Run:
     return read_run([start, chosen, *selected, *others])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(random_runs())
 def test_the_numbers_add_up_and_are_the_same_in_all_outputs(run: Run) -> None:
     expected = run.proofs.counts

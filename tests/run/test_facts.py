@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.sandbox import Sandbox
 
+pytestmark = pytest.mark.thorough
 CHECKS = """
 from pathlib import Path
 
@@ -41,8 +42,6 @@ def second(kernel):
 COUNTED = """
 from gpucluster_made import checks
 from pytest_gpucluster.suite import Tests, fact, probed
-
-pytestmark = pytest.mark.thorough
 
 kernel = probed(checks.KERNEL)
 read_later = fact(lambda gpucluster_item: lambda: gpucluster_item.facts(checks.KERNEL))
