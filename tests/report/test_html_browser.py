@@ -203,7 +203,7 @@ def faulty() -> list[dict[str, Any]]:
             results.append(unjudged(node, "not applicable", check=f"{suite}.absent", message=why))
     for node, suites in zip(tested[1:], (SUITES[2:7], SUITES[3:5], SUITES[:2], SUITES[-1:]), strict=True):
         told = ["Slurm state: IDLE", *3 * [f"reproduce: srun -w {node} nvidia-smi"], f"rerun: {again}"]
-        more = {
+        more: dict[str, Any] = {
             "cause": "an NVLink is down or slow: the GPU is badly seated, or its fabric was not set up",
             "hint": "nvidia-smi nvlink -s; journalctl -u nvidia-fabricmanager; reset all GPUs of the node; reseat the GPU",
             "annotation": told,

@@ -302,7 +302,7 @@ def test_times() -> None:
 
 
 def test_nought_is_a_value() -> None:
-    nought = {"name": "alerts", "unit": "", "value": 0.0, "level": 0.0, "distance": None}
+    nought: dict[str, Any] = {"name": "alerts", "unit": "", "value": 0.0, "level": 0.0, "distance": None}
     none = change("gpu01", "same", fleet=FleetHistory(0.0, 0.0, 3), **nought)
     changes = (none, replace(none, fleet=FleetHistory(0.0, 2.0, 4)))
     comparison = replace(COMPARISON, changes=changes, turned=())

@@ -193,7 +193,7 @@ def test_failures_are_grouped_by_what_differs() -> None:
         return len(read_run(a_run(failures)).groups)
 
     base = failing("gpu01", cause="port 3 of gpu01 is down")
-    alike = {"cause": "port 14 of gpu02 is down"}
+    alike: dict[str, Any] = {"cause": "port 14 of gpu02 is down"}
     assert groups(base, failing("gpu02", **alike)) == 1
     for other in (
         {"cause": "port of gpu02 is down"},

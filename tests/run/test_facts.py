@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from plugin_helpers import made_suite, run_made
 
 if TYPE_CHECKING:
