@@ -430,7 +430,8 @@ def test_who_drains_a_node_before_the_run_does_is_not_overruled(
     run, log = begun(world, "gpu01")
     with run._news:
         monkeypatch.setattr(world, "nodes", bob)
-        killed(run, "gpu01")
+        killed(run)
+    settled(run, "gpu01")
     assert run.end() == []
     assert (run.ended, world.ours) == ({"gpu01": "left"}, [])
     assert [event["event"] for event in log] == ["node_intent", "node_result", "node_result"]
