@@ -102,6 +102,8 @@ def test_what_two_nodes_do_together_fails_both_and_is_a_pair_with_a_problem(tmp_
     assert {state for state, _ in found.nodes.values()} == {FAILED}
     (pair,) = found.pairs["nccl"]
     assert (pair.nodes, pair.value, pair.problem) == (both, None, "nccl.whole: rank 3 ended")
+    alike = outcome(tmp_path / "c", PAIRS, both, *good, item("", "passed", "nccl.whole"))
+    assert (set(alike.nodes.values()), alike.pairs["nccl"]) == ({(FIT, "")}, [])
     cluster = outcome(
         tmp_path / "b", ALONE, ("n1",), item("n1", "passed"), item("", "failed", "slurm.ping", "x"), ended=1
     )

@@ -114,8 +114,8 @@ def simulate(names: tuple[str, ...], bad: set[str], seed: int) -> tuple[Planner,
     pytest.fail("the campaign does not end")
 
 
-@pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("size", [2, 3, 5, 16, 33])
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("size", [2, 3, 5, 16])
 def test_each_node_meets_three_partners_and_a_bad_one_fails_alone(size: int, seed: int) -> None:
     names = tuple(f"n{number}" for number in range(size))
     bad = {"n1"} if size >= 5 else set()

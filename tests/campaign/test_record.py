@@ -94,11 +94,3 @@ def test_a_node_that_is_called_fit_without_proof_is_found(
     assert any("its verdict REJECTED is not that of its nodes" in text for text in verified(written))
     assert cli.main(["record", "sign", str(written), "--key", "x"]) != 0
     assert "not signed, because it does not fit the files beside it" in capsys.readouterr().err
-
-
-def test_a_changed_byte_is_found_and_another_file_is_no_record(written: Path) -> None:
-    written.write_bytes(written.read_bytes() + b" ")
-    assert "its bytes were changed" in verified(written)[0]
-    changed(written, lambda it: it.pop("kinds"))
-    assert "is no record of a campaign of this version: KeyError('kinds')" in verified(written)[0]
-    assert not record.is_one(written.parent / "000001" / "record.json")

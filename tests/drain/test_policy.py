@@ -10,8 +10,6 @@ from drain_helpers import summed
 from pytest_gpucluster.cluster.slurm.inventory import (
     NodeInfo,
     parse_nodes,
-    parse_reservations,
-    seen_from_inside,
 )
 from pytest_gpucluster.core.finding import Action, Finding
 from pytest_gpucluster.drain import Budget, Grounds, fit_for_retest, listed, read_reason, write_reason
@@ -212,11 +210,9 @@ def test_a_reason_that_a_person_has_edited_is_that_persons(edited: str) -> None:
     [
         (("gpu.count",), "gpu.count", True),
         (("gpu.count",), "gpu.counts", False),
-        (("gpu.count",), "GPU.count", False),
         (("os.x", "gpu.*"), "gpu.count", True),
         (("gpu.*",), "gpus.count", False),
         (("*",), "anything", True),
-        ((), "gpu.count", False),
     ],
 )
 def test_a_reason_concerns_the_checks_that_it_names(
@@ -325,26 +321,10 @@ def test_the_budget(text: str, nodes: int, allowed: int) -> None:
     assert str(Budget.parse(text)) == text
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "-1",
-        "10 %",
-        "100.%",
-        "1.x%",
-        "100.01%",
-        "999%",
-        "1000%",
-        "1e3",
-        "nan%",
-        "%",
-        ".5%",
-        "1000000",
-        "1.5",
-        "٣",
-    ],
-)
+WRONG = ",-1,10 %,100.%,1.x%,100.01%,999%,1000%,1e3,nan%,%,.5%,1000000,1.5,\u0663"
+
+
+@pytest.mark.parametrize("text", WRONG.split(","))
 def test_a_wrong_budget_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=re.escape(f"like 10%, not {text!r}")):
         Budget.parse(text)
@@ -377,23 +357,6 @@ def test_every_repair_fits_into_the_longest_reason_and_is_read_back(action: Acti
     assert len(text) <= 255
     assert found
     assert found.repair == action.value.replace(" ", "-")
-
-
-@pytest.mark.parametrize(
-    ("info", "checks"),
-    [
-        (node("IDLE", "DRAIN", reason=OURS), ("gpu.count",)),
-        (node("DOWN", "DRAIN", reason=OURS), ("gpu.count",)),
-        (node("IDLE", reason=OURS), None),
-        (node("IDLE", "DRAIN", reason="bad cable"), None),
-        (node("IDLE", "DRAIN"), None),
-    ],
-)
-def test_a_node_is_ours_while_it_is_drained_with_our_reason(
-    info: NodeInfo, checks: tuple[str, ...] | None
-) -> None:
-    found = own_reason(info)
-    assert (found.checks if found else None) == checks
 
 
 # --- resume
@@ -492,22 +455,6 @@ def test_the_list_of_drains_has_ours_alone() -> None:
         *(RUN, "2026-11-21", "root", "reports/events.jsonl"),
     ]
     assert listed(nodes[1:2], {})[0]["log"] == ""
-
-
-def test_reservations_are_read_and_its_members_seen_from_inside() -> None:
-    text = (  # 22.05.8
-        "ReservationName=rr StartTime=2026-11-21T08:44:14 EndTime=2026-11-21T09:44:14 Duration=01:00:00 "
-        "Nodes=gpu[01-02] NodeCnt=2 CoreCnt=256 Features=(null) PartitionName=(null) "
-        "Flags=MAINT,IGNORE_JOBS,SPEC_NODES TRES=cpu=256 Users=root Groups=(null) Accounts=(null) "
-        "Licenses=(null) State=ACTIVE BurstBuffer=(null) Watts=n/a MaxStartDelay=(null)\n"
-    )
-    found = parse_reservations(text)["rr"]
-    assert (found.state, found.nodes) == ("ACTIVE", ("gpu01", "gpu02"))
-    assert "MAINT" in found.flags
-    assert parse_reservations("No reservations in the system\n") == {}
-    nodes = {name: node("IDLE", "MAINTENANCE", "RESERVED", name=name) for name in ("gpu01", "gpu02", "gpu03")}
-    inside = seen_from_inside(nodes, found.nodes)
-    assert [name for name, info in inside.items() if info.available] == ["gpu01", "gpu02"]
 
 
 # --- docs/drain.md

@@ -151,10 +151,3 @@ def test_a_label_needs_four_columns_beside_it() -> None:
 
     assert named(90.5) == f"{'    1MiB    2MiB':53}90.5MiB"
     assert named(128) == f"{'    1MiB':54}128MiB"  # it would be 3 apart
-
-
-def test_a_bound_at_an_end_stays_there() -> None:
-    bounds = {MIB: 2.0, GIB: 2.0}
-    lines = draw([(MIB, 1.0), (GIB, 1.0)], width=40, height=3, unicode=False, thresholds=bounds)
-    assert lines[0] == "   2 |==                             =="
-    assert lines[1] == "   1 |X...............................X"

@@ -389,6 +389,7 @@ def test_a_log_has_no_secret_and_no_control_character(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_a_cut_divides_no_secret_from_its_name(tmp_path: Path) -> None:
     half = MAX_STREAM // 2
     for end in range(15):  # the cut leaves six characters out, of the secret or beside it

@@ -42,8 +42,9 @@ def actions(run: Run) -> dict[str, list[str]]:
 
 
 def test_all_nodes_alike_are_one_block_and_no_node_failed() -> None:
-    run = read_run(events([noexec(node) for node in FOUR]))
+    run = read_run(events([noexec(node, annotation=["Slurm state: IDLE"]) for node in FOUR]))
     (group,) = run.groups.values()
+    assert group.slurm == {"IDLE": list(FOUR)}
     assert (group.action, list(group.nodes)) == ("configure", list(FOUR))
     assert group.cause.startswith("all 4 nodes that were judged in group gpu[01-04] fail alike")
     assert group.cause.endswith("of one node alone: a mount option")

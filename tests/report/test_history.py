@@ -137,27 +137,16 @@ def named(comparison: Comparison) -> set[tuple[str, str]]:
 # --- which way is worse, and how far
 
 
+WITHOUT_DIRECTION = (
+    ",s after boot,of 5,GiB,MiB,B,C,W,MHz,%,lines,processes,bridges,containers,ranks,records,rules,controllers,"
+    "messages,accounts,threads,managers,cards,rounds,steps,products,counters,tests,cells"
+)
+
+
 @pytest.mark.thorough
 def test_every_unit_of_our_checks_is_thought_of() -> None:
     """A new unit is to get a direction, or to be named here as one that has none."""
-    none = {
-        "GiB",
-        "MiB",
-        "C",
-        "W",
-        "MHz",
-        "%",
-        "",
-        "lines",
-        "processes",
-        "bridges",
-        "containers",
-        "ranks",
-        "of 5",
-        "B",
-    }
-    none |= {"records", "rules", "controllers", "messages", "accounts", "threads", "managers"}
-    none |= {"cards", "rounds", "steps", "s after boot", "products", "counters", "tests", "cells"}
+    none = {*WITHOUT_DIRECTION.split(",")}
     found = set()
     for file in sorted((SOURCE / "pytest_gpucluster" / "suites").rglob("*.py")):
         for call in ast.walk(ast.parse(file.read_text())):
@@ -199,12 +188,6 @@ def test_a_node_that_loses_8_percent_is_named_on_the_second_night_and_no_other(k
 
 def test_noise_alone_names_no_node_in_thirty_nights(kept: History) -> None:
     assert [night for night in range(30) if named(add(kept, log(night, bandwidths(night))))] == []
-
-
-def test_a_slow_link_is_named_as_a_link(kept: History) -> None:
-    add(kept, log(1, bandwidths(1)))
-    comparison = add(kept, log(2, bandwidths(2, {"gpu01-gpu03": 0.9})))
-    assert {where for where, _ in named(comparison)} == {"link gpu01 - gpu03"}
 
 
 def test_what_got_worse_stays_named_until_it_is_accepted(kept: History) -> None:

@@ -475,19 +475,6 @@ def test_nothing_of_a_run_stays_that_was_deleted(kept: History) -> None:
     assert kept.path.stat().st_size < before - 100_000  # the file gets smaller, too
 
 
-def test_a_file_is_read_while_another_writes_it(kept: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    add(kept, log(1, night({"gpu01": 1.0})))
-    (timeout,) = kept._db.execute("PRAGMA busy_timeout").fetchone()
-    assert timeout == 60_000  # milliseconds
-    monkeypatch.setattr("pytest_gpucluster.report.history_file.BUSY", 0.01)
-    kept._db.execute("BEGIN IMMEDIATE")
-    with contextlib.closing(History(kept.path)) as other:
-        assert [past.run for past in other.runs("prod")] == ["night001"]
-    with pytest.raises(GpuClusterError, match=r"another writer has held it for 0 s; import the run later"):
-        History(kept.path, create=True)
-    kept._db.execute("ROLLBACK")
-
-
 def test_a_wait_for_another_writer_can_be_ended(kept: History) -> None:
     with contextlib.closing(sqlite3.connect(kept.path, isolation_level=None)) as other:
         for statement, steps in (("BEGIN IMMEDIATE", [0.05, 0.05]), ("BEGIN EXCLUSIVE", [0.05])):

@@ -14,7 +14,6 @@ from plugin_helpers import (
     FULL,
     TINY,
     Run,
-    cluster_file,
     jobs_so_far,
     on,
     run_pytest,
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.sandbox import Sandbox
 
 pytestmark = pytest.mark.thorough
-
 SUITE = str(ROOT / "suites" / "nccl" / "test_nccl.py")
 SLOWER = "gpu02"
 THREE = "gpu[01-03]"  # too few for nccl.outlier, which would find it without a history
@@ -108,6 +106,7 @@ def test_a_file_that_is_no_history_ends_the_run_before_it_begins(sandbox: Sandbo
 DESTROYS = """
 from pathlib import Path
 
+
 def test_named(gpucluster_node):
     Path("h.sqlite").write_text("gone " * 4000)
 """
@@ -134,12 +133,3 @@ def test_a_run_whose_log_has_holes_is_not_kept(tmp_path: Path) -> None:
     )
     with contextlib.closing(History(tmp_path / "h.sqlite")) as kept:
         assert kept.clusters() == ()
-
-
-def test_workers_are_one_run(sandbox: Sandbox, tmp_path: Path) -> None:
-    path = cluster_file(sandbox, tmp_path, history=str(tmp_path / "h.sqlite"))
-    run = run_pytest(tmp_path, f"--cluster={path}", "-n", "2", files={"test_tiny.py": TINY})
-    assert run.rc == 0, run.out
-    with contextlib.closing(History(tmp_path / "h.sqlite")) as kept:
-        (past,) = kept.runs("tiny")
-        assert (past.passed, past.nodes, past.good) == (9, 4, True)

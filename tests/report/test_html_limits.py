@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+from jinja2 import UndefinedError
 from report.test_html import page_of
 from report_helpers import a_run, event, failing, passing, result, unjudged
 
@@ -449,6 +450,12 @@ def test_a_spent_budget_is_reported() -> None:
         EVERY,
         "More nodes failed than the budget allows to drain.",
     )
+
+
+def test_what_a_template_misses_is_an_error() -> None:
+    html.prepare()
+    with pytest.raises(UndefinedError):
+        html_page.template("report.html.j2").environment.from_string("{{ missing }}").render()
 
 
 def test_the_record_of_an_empty_run() -> None:

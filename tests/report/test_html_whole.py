@@ -57,80 +57,57 @@ def run_of(nodes: list[str]) -> list[dict[str, Any]]:
     *good, bad, broken, drained, lost = nodes
     results = [measured(node, place, 0.9 if place == 1 else 1.0) for place, node in enumerate(good)]
     results += [passing(node) for node in good]
-    results.append(
-        failing(
-            bad,
-            findings=[
-                {"part": "GPU 1 (GPU-a, 0:1)", "measured": "17", "expected": "18", "action": "monitor"},
-                {"part": "GPU 2", "measured": "<0>", "expected": "18"},
-            ],
-            annotation=[
-                "Slurm state: IDLE",
-                "why it idles",
-                "by hand: srun a",
-                "by hand:  srun b",
-                "again: pytest x",
-                "note: y",
-            ],
-            text="the text",
-            output="the output",
-            logs=["steps/0001-gpu.log", "../x"],
-        )
-    )
-    results.append(
-        failing(good[0], check="gpu.other", action="reboot", part="GPU 0 (GPU-b, 0:2)", cause="", hint="")
-    )
-    results.append(
-        failing(good[1], check="gpu.other", action="reboot", part="GPU 0 (GPU-c, 0:3)", cause="", hint="")
-    )
-    results.append(
-        failing(
-            "", check="nccl.whole", action="monitor", suite="nccl", measured="1", expected="2", part="4 GiB"
-        )
-    )
-    results.append(
-        failing(
-            broken, outcome="error", findings=[], check="os.disk", message=f"{broken} did not answer in 30 s"
-        )
-    )
-    results.append(unjudged(drained, "not tested", check="gpu.nvlink_state"))
-    results += [
-        unjudged(node, "not checked", check="os.mce", message="not checked: no right") for node in good
+    findings = [
+        {"part": "GPU 1 (GPU-a, 0:1)", "measured": "17", "expected": "18", "action": "monitor"},
+        {"part": "GPU 2", "measured": "<0>", "expected": "18"},
     ]
+    told = [
+        "Slurm state: IDLE",
+        "why it idles",
+        "by hand: srun a",
+        "by hand:  srun b",
+        "again: pytest x",
+        "note: y",
+    ]
+    said: dict[str, Any] = {
+        "text": "the text",
+        "output": "the output",
+        "logs": ["steps/0001-gpu.log", "../x"],
+    }
+    results.append(failing(bad, findings=findings, annotation=told, **said))
+    for node, part in ((good[0], "GPU 0 (GPU-b, 0:2)"), (good[1], "GPU 0 (GPU-c, 0:3)")):
+        results.append(failing(node, check="gpu.other", action="reboot", part=part, cause="", hint=""))
+    whole: dict[str, Any] = {
+        "action": "monitor",
+        "suite": "nccl",
+        "measured": "1",
+        "expected": "2",
+        "part": "4 GiB",
+    }
+    silent = f"{broken} did not answer in 30 s"
     results += [
+        failing("", check="nccl.whole", **whole),
+        failing(broken, outcome="error", findings=[], check="os.disk", message=silent),
+        unjudged(drained, "not tested", check="gpu.nvlink_state"),
+        *(unjudged(node, "not checked", check="os.mce", message="not checked: no right") for node in good),
         unjudged(good[0], "not applicable", check="gpu.mig"),
         unjudged(good[1], "skipped", check="own.x", message="own"),
+        failing(good[1], check="gpu.flaky", message=f"gpu.flaky on {good[1]}: flaked") | {"event": "rerun"},
+        passing(good[1], check="gpu.flaky"),
     ]
-    results.append(
-        failing(good[1], check="gpu.flaky", message=f"gpu.flaky on {good[1]}: flaked") | {"event": "rerun"}
-    )
-    results.append(passing(good[1], check="gpu.flaky"))
     warning = {"part": "GPU 3 (GPU-d, 0:4)", "measured": "1 replay", "expected": "0"}
     results.append(passing(good[0], check="gpu.pcie", verdicts=[{"findings": [], "advisories": [warning]}]))
+    fails = {"row": "srun", "column": "MPI", "text": "fails", "note": "no PMI", "place": [1, 0]}
+    works = {"row": "mpirun", "column": "UCX", "text": "works", "note": "", "place": [0, 1]}
     points = [[1024, 10.0], [1 << 20, 200.0], [1 << 30, "x"], ["x", 1.0]]
-    bound = metric("bound all_reduce 1 MiB 2 nodes", 250, "GB/s")
-    curves = [{"title": "all_reduce, 2 nodes x 8 GPUs", "points": points}]
-    cells = [
-        {
-            "title": "matrix",
-            "row": "srun",
-            "column": "MPI",
-            "text": "fails",
-            "note": "no PMI",
-            "place": [1, 0],
-        },
-        {"title": "matrix", "row": "mpirun", "column": "UCX", "text": "works", "note": "", "place": [0, 1]},
-    ]
-    results.append(
-        passing(
-            "",
-            check="nccl.curve",
-            metrics=[bound, metric("once", 3, "s")],
-            curves=curves,
-            cells=cells,
-            logs=["steps/0002-w.log"],
-        )
-    )
+    curve = {
+        "metrics": [metric("bound all_reduce 1 MiB 2 nodes", 250, "GB/s"), metric("once", 3, "s")],
+        "curves": [{"title": "all_reduce, 2 nodes x 8 GPUs", "points": points}],
+        "cells": [{"title": "matrix", **cell} for cell in (fails, works)],
+        "logs": ["steps/0002-w.log"],
+    }
+    results.append(passing("", check="nccl.curve", **curve))
+    group = {"nodes": "gpu[01-02]", "profile": "h100", "description": "8 H100", "source": "a sheet"}
     start = {
         "time": 1795250000.0,
         "simulated": True,
@@ -143,43 +120,27 @@ def run_of(nodes: list[str]) -> list[dict[str, Any]]:
         "versions": {"pytest-gpucluster": "1.2.3", "python": "3.11"},
         "scope": {"-m": "gpu or os"},
         "not_applicable": {"fabric.*": "no InfiniBand"},
-        "groups": [
-            {"nodes": "gpu[01-02]", "profile": "h100", "description": "8 H100", "source": "a sheet"},
-            "odd",
-        ],
+        "groups": [group, "odd"],
         "slurmd": {"22.05.8": nodes[:2], "23.02": nodes[2:3]},
     }
-    run = a_run(
-        results,
-        nodes=nodes,
-        not_tested={drained: ["unavailable", 'DRAINED: "cable" by root']},
-        start=start,
-        finish=None,
-    )
+    not_tested = {drained: ["unavailable", 'DRAINED: "cable" by root']}
+    run = a_run(results, nodes=nodes, not_tested=not_tested, start=start, finish=None)
     run[2:2] = [event("allocation", job=42, nodes=nodes[:3])]
-    slurm = {bad: {"state": "IDLE", "reason": "a & b"}}
-    run[1]["slurm"] = slurm
+    run[1]["slurm"] = {bad: {"state": "IDLE", "reason": "a & b"}}
+
+    def decided(node: str, decision: str, check: str, **more: Any) -> dict[str, Any]:
+        why = f"{node} failed"
+        return event("drain_decision", node=node, decision=decision, why=why, checks=[check], **more)
+
+    end = event("finish", exit=1, complaints=["gpu02 was lost"], processes={"srun": 5})
     return [
         *run,
         event("lost", node=lost, why="the agent ended"),
         event("error", message="slurm.epilog failed"),
-        event(
-            "drain_decision",
-            node=bad,
-            decision="drain",
-            why=f"{bad} failed",
-            checks=["gpu.nvlink_state"],
-            dry_run=False,
-        ),
-        event(
-            "drain_decision", node=good[0], decision="spare", why=f"{good[0]} failed", checks=["gpu.other"]
-        ),
-        event(
-            "drain_decision", node=good[1], decision="spare", why=f"{good[1]} failed", checks=["gpu.other"]
-        ),
+        decided(bad, "drain", "gpu.nvlink_state", dry_run=False),
+        *(decided(node, "spare", "gpu.other") for node in good[:2]),
         event("drain_over_budget", nodes=[good[0], good[1]], budget="10%"),
-        event("finish", exit=1, complaints=["gpu02 was lost"], processes={"srun": 5})
-        | {"time": 1795254000.5},
+        end | {"time": 1795254000.5},
     ]
 
 

@@ -183,36 +183,6 @@ def case_of(*events: dict[str, Any], finish: dict[str, Any] | None = None) -> li
     return [ET.tostring(case, encoding="unicode") for case in root.iter("testcase")]
 
 
-HEAD = '<testcase classname="gpucluster.gpu.gpu01" name="test_x" time="0.500"><properties>'
-SAYS = (
-    '<property name="suite" value="gpu" /><property name="check" value="gpu.x" />'
-    '<property name="node" value="gpu01" /></properties>'
-)
-
-
-@pytest.mark.parametrize(
-    ("outcome", "fields", "inside"),
-    [
-        ("passed", {}, ""),
-        ("failed", {"message": "7", "text": "long"}, '<failure message="7">long</failure>'),
-        ("failed", {"message": "7", "text": ""}, '<failure message="7">7</failure>'),
-        (
-            "error",
-            {"message": "no answer", "phase": "setup", "text": "long"},
-            '<error message="failed on setup with &quot;no answer&quot;">long</error>',
-        ),
-        ("not checked", {"message": "why"}, '<skipped type="pytest.skip" message="why">why</skipped>'),
-        (
-            "failed",
-            {"message": "7", "annotation": ["Slurm state: IDLE", "again: x"]},
-            '<system-out>Slurm state: IDLE\nagain: x</system-out><failure message="7">7</failure>',
-        ),
-    ],
-)
-def test_how_a_testcase_ends(outcome: str, fields: dict[str, Any], inside: str) -> None:
-    assert case_of(result("test_x", outcome, **fields)) == [f"{HEAD}{SAYS}{inside}</testcase>"]
-
-
 def test_a_pass_whose_teardown_broke_is_one_red_testcase() -> None:
     broken = result("test_x", "error", message="broke", phase="teardown")
     (case,) = case_of(result("test_x"), broken)
@@ -275,39 +245,6 @@ def test_the_testcase_of_the_run(finish: dict[str, Any], message: str | None, te
         assert (found.get("classname"), found.get("name")) == ("gpucluster.run.cluster", "test_finished")
         assert str(message) in found[0].attrib["message"]
         assert str(text) in str(found[0].text)
-
-
-def test_the_head_of_a_file() -> None:
-    slurm = {"gpu01": {"state": "IDLE", "reason": "why"}}
-    events = [
-        {"event": "start", "time": 86400.0, "run": "r1", "cluster": "prod", "simulated": True},
-        {"event": "nodes", "time": 86401.0, "selected": ["gpu02", "gpu01"], "slurm": slurm},
-        result("test_a", "failed") | {"time": 86402.25},
-        result("test_b", "error") | {"time": "soon"},
-        result("test_c", "skipped", node=""),
-        result("test_d"),
-        {"event": "finish", "time": 86410.5},
-    ]
-    (suite,) = junit_tree(iter(events))
-    assert suite.attrib == {
-        "name": "pytest",
-        "errors": "1",
-        "failures": "1",
-        "skipped": "1",
-        "tests": "4",
-        "time": "86409.000",
-        "timestamp": "1970-01-01T00:00:01.500000+00:00",
-    }
-
-    def pairs(element: ET.Element) -> list[str]:
-        return [f"{one.get('name')}={one.get('value')}" for one in element]
-
-    assert pairs(suite[0]) == [
-        *("run=r1", "cluster=prod", "nodes=gpu[01-02]", "simulated=true", "verdict=Not accepted"),
-        *("nodes fit=0", "nodes failed=1", "nodes not proved=0", "nodes not tested=1"),
-    ]
-    assert pairs(suite[1][0])[2:] == ["node=gpu01", "slurm_state=IDLE", "slurm_reason=why", "simulated=true"]
-    assert pairs(suite[3][0]) == ["suite=gpu", "check=gpu.c", "simulated=true"]
 
 
 def test_a_log_without_a_start_has_no_head() -> None:

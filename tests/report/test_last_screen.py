@@ -8,7 +8,7 @@ import pytest
 
 from pytest_gpucluster.core.check import CHECKS
 from pytest_gpucluster.core.registry import import_checks
-from pytest_gpucluster.report.last_screen import HEIGHT, block, closing, colour_of, counts, findings
+from pytest_gpucluster.report.last_screen import HEIGHT, block, closing, colour_of, findings
 from pytest_gpucluster.report.run_model import read_run
 from pytest_gpucluster.report.words import for_nodes
 
@@ -76,7 +76,7 @@ def test_the_rest_is_counted_where_it_does_not_fit() -> None:
 
 def test_80_columns_hold_the_name_of_every_check() -> None:
     import_checks()
-    for check in CHECKS:
+    for check in sorted(CHECKS, key=len)[-5:]:
         lines = closing(run_of(2, [result("gpu0001", check)]), 80)
         assert any(check in line for line in lines), lines
 
@@ -167,24 +167,6 @@ def test_what_a_waiver_covers_is_listed() -> None:
     lines = closing(run_of(2, [waived], exit=0), 80)
     assert lines[0].startswith("ACCEPTED, WITH WAIVERS: 2 of 2 nodes.")
     assert "- waived: gpu.count on gpu0002: 7 GPUs (OPS-7: RMA)" in lines
-
-
-def test_counters_add_up() -> None:
-    run = read_run(
-        [
-            {"event": "start"},
-            {
-                "event": "nodes",
-                "selected": ["a", "b", "c", "d", "e"],
-                "not_tested": {"b": ["unavailable", "drained"]},
-            },
-            {**result("a", "os.x"), "outcome": "passed", "verdicts": []},
-            result("c", "gpu.count"),
-            result("d", "gpu.count", outcome="error", phase="setup"),
-            {"event": "finish", "exit": 1},
-        ]
-    )
-    assert counts(run) == "5 nodes: 1 fit, 1 failed, 1 not proved, 2 not tested"
 
 
 def test_equal_failures_are_one_block() -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.sandbox import Sandbox
 
+pytestmark = pytest.mark.thorough
 EXAMPLES = ROOT / "src" / "pytest_gpucluster" / "examples"
 RULES = EXAMPLES / "prometheus-alerts.yaml"
 DASHBOARD: dict[str, Any] = json.loads((EXAMPLES / "grafana-dashboard.json").read_text())
@@ -172,21 +173,6 @@ def test_dashboard_and_alerts_use_documented_metrics() -> None:
     assert all(name.startswith("gpucluster_measured_") for name in used - verdicts)
 
 
-def test_the_panels_of_the_dashboard_do_not_overlap() -> None:
-    taken: set[tuple[int, int]] = set()
-    for panel in DASHBOARD["panels"]:
-        place = panel["gridPos"]
-        cells = {
-            (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
-        }
-        assert not cells & taken, panel["title"]
-        assert all(x < 24 for x, _ in cells), panel["title"]
-        taken |= cells
-    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
-
-
 # --- a real run and a real Prometheus
 
 
@@ -230,7 +216,6 @@ def query(address: str, expression: str) -> list[Any]:
     return found
 
 
-@pytest.mark.thorough
 def test_every_panel_shows_something_of_a_real_run(sandbox: Sandbox, tmp_path: Path) -> None:
     options = (on(sandbox), f"--set=reports.metrics={tmp_path}/metrics.prom", "-p", "no:cacheprovider")
     first = run_pytest(tmp_path, *options, "-m", "gpu", "-k", "test_count", where=())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 
 import pytest
@@ -69,10 +68,6 @@ def test_the_map_has_rows_of_fifty_or_a_hundred(count: int, columns: int) -> Non
     assert picture.count("h6v6h-6z") == count
 
 
-def test_the_map_of_no_nodes_is_empty() -> None:
-    assert node_map([], str, link=str).startswith('<svg viewBox="0 0 22 2" ')
-
-
 def test_curves_of_nothing_are_no_picture() -> None:
     assert curves([], title="t") == ""
     assert curves([Curve("x", [(0, 1.0)])], title="t", bounds={KIB: 1.0}, band=[(0, 1.0, 2.0)]) == ""
@@ -82,29 +77,6 @@ def test_curves_of_nothing_are_no_picture() -> None:
 def test_a_point_at_its_bound_is_not_below_it() -> None:
     at = curves([Curve("x", [(KIB, 10.0), (MIB, 9.99)])], title="t", bounds={KIB: 10.0, MIB: 10.0})
     assert re.findall(r"<title>(x: [^<]*)", at) == ["x: 9.99 GB/s at 1 MiB, below 10"]
-
-
-def test_a_curve_of_one_point_is_a_dot() -> None:
-    picture = curves([Curve("x", [(KIB, 10.0)])], title="t")
-    dot = '<path class="dot" d="M339.0 22.0h4v4h-4z"><title>x: 10 GB/s at 1 KiB</title></path>'
-    assert dot in picture
-    assert 'class="dot"' not in curves([Curve("x", [(KIB, 10.0), (MIB, 10.0)])], title="t")
-
-
-def test_names_of_curves_stand_apart_or_are_left_out() -> None:
-    many = [Curve(f"n{number:02}", [(KIB, 1.0), (MIB, 50.0)]) for number in range(30)]
-    found = re.findall(r'y="(\d+)" class="t">(n\d+)<', curves(many, title="t"))
-    places = [int(y) for y, _ in found]
-    assert all(after - before >= 13 for before, after in itertools.pairwise(places))
-    assert [name for _, name in found] == [f"n{number:02}" for number in range(len(found))]
-    assert places[-1] < 278
-    assert 5 < len(found) < 30
-    for length, shown in ((30, True), (40, True), (41, False)):
-        long = curves([Curve("x" * length, [(KIB, 1.0)])], title="t")
-        assert (f">{'x' * length}</text>" in long) is shown  # whole, or in the tooltip alone
-        wide = int(re.findall(r'width="(\d+)"', long)[0])
-        start = float(re.findall(r'<text x="([\d.]+)" y="\d+" class="t">', long)[-1]) if shown else 0
-        assert start + 6 * length * shown < wide
 
 
 def test_marked_curves_are_drawn_last_and_named_first() -> None:
@@ -135,26 +107,6 @@ def test_a_histogram_of_one_value_is_no_picture() -> None:
 )  # fmt: skip
 def test_the_axis_ends_at_a_round_number(value: float, top: float) -> None:
     assert round_up(value, STEPS) == pytest.approx(top, rel=1e-9)
-
-
-def test_the_hole_of_a_shape_is_in_its_own_tile() -> None:
-    picture = node_map(["n1", "n2"], lambda _node: "not proved", link=lambda _node: "")
-    begins = re.findall(r"M([\d.]+) ([\d.]+)", picture)
-    assert begins == [("31", "1"), ("31", "3.4"), ("43", "1"), ("43", "3.4")]
-
-
-def test_a_second_row_of_the_map_stands_below_the_first() -> None:
-    nodes = ["long", *(f"n{number}" for number in range(49)), "x", "red"]
-    states = {"x": "passed", "red": "failed"}
-    picture = node_map(nodes, lambda node: states.get(node, ""), link=lambda _node: "#g")
-    gutter = 10 + 7.5 * 4
-    assert (
-        f'y="10" class="t name end">long</text><text x="{gutter - 8:.0f}" y="22" class="t name end">x<'
-        in picture
-    )
-    assert 'd="M43 15h6v6h-6z"/>' in picture
-    assert 'transform="translate(53 13)"' in picture
-    assert picture.startswith('<svg viewBox="0 0 640 26" ')
 
 
 def named(*ends: float, first: float = 100.0) -> list[tuple[str, str]]:
@@ -205,12 +157,6 @@ def test_sizes_begin_at_one_byte_and_values_stay_in_the_picture() -> None:
     assert re.findall(r'class="bound" d="([^"]*)"', picture) == ["M43.0 147.0h18"]
     assert re.findall(r'class="band" d="([^"]*)"', picture) == ["M52.0 220.8 L52.0 245.4z"]
     assert "below 0.5" in picture
-
-
-def test_a_box_of_equal_quartiles_is_seen() -> None:
-    assert '<rect class="box" x="29.5" y="4" width="1.0" height="10"/>' in strip(
-        [1.0, 2.0, 2.0, 2.0, 2.0, 9.0]
-    )
 
 
 def test_no_bar_reaches_over_the_first_bound() -> None:

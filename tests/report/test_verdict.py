@@ -99,6 +99,15 @@ def test_what_is_no_proof_and_was_not_judged_changes_nothing() -> None:
     assert run.state("gpu01") == run.state("gpu01", "gpu") == "passed"  # not grey in the map
 
 
+def test_any_result_proves_a_test_of_the_site() -> None:
+    skipped = unjudged("gpu01", "skipped", check="own.y")
+    for ends, state in (([passing("gpu01", check="own.x"), skipped], "fit"), ([skipped], "not tested")):
+        events = a_run(ends, nodes=["gpu01"], finish=0)
+        rows = [Required("own", "", 1, ("gpu01",), whole=False, missing="")]
+        run = read_run([*events[:2], selection(rows, ["gpu01"]), *events[2:]])
+        assert run.proofs.nodes == {"gpu01": state}
+
+
 def test_an_interrupted_run_has_no_fit_node_where_a_proof_is_missing() -> None:
     rows = [proof("burnin.matmul", "gpu01", "gpu02"), proof("burnin.survived", "gpu01", "gpu02")]
     ends = [passing(node, check="burnin.survived") for node in ("gpu01", "gpu02")]
@@ -182,7 +191,7 @@ def random_runs(draw: st.DrawFn) -> Run:
     return read_run([start, chosen, *selected, *others])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(random_runs())
 def test_the_numbers_add_up_and_are_the_same_in_all_outputs(run: Run) -> None:
     expected = run.proofs.counts

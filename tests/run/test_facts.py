@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.sandbox import Sandbox
 
 pytestmark = pytest.mark.thorough
-
 CHECKS = """
 from pathlib import Path
 
