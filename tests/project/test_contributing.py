@@ -78,7 +78,7 @@ def test_the_added_case_passes(tmp_path: Path, root: Path) -> None:
         "PYTHONPATH": os.pathsep.join(map(str, (root / "src", root / "tests", ROOT / "slurm-sandbox/tests")))
     }
     module = root / "tests" / "suites" / "os" / "test_checks.py"
-    run = run_pytest(tmp_path, "-k", "alike", env=env, where=(str(module),))
+    run = run_pytest(tmp_path, "-k", "alike", "--write-messages", env=env, where=(str(module),))
     assert run.rc == 0, run.out
     assert " passed" in run.out
 
