@@ -23,6 +23,7 @@ from pytest_gpucluster.kit.payloads import collective, collective_data, rendezvo
 
 PAYLOAD = Path(collective.__file__)
 PYTHON = ROOT / ".cache" / "frameworks" / "bin" / "python"
+pytestmark = [pytest.mark.thorough, pytest.mark.alone]  # torch
 PATCHED = """
 import sys, types
 collective = types.ModuleType("collective")
@@ -362,8 +363,6 @@ collective.GroupRounds.measure = crash
 def test_a_group_that_vanished_is_reported_by_the_others(python: Path) -> None:
     patch = """
 import os
-
-pytestmark = [pytest.mark.thorough, pytest.mark.alone]  # torch
 
 collective.GRACE = 1.0
 collective.GroupRounds.take_part = lambda self, *args: os._exit(9)
