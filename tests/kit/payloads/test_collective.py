@@ -23,7 +23,6 @@ from pytest_gpucluster.kit.payloads import collective, collective_data, rendezvo
 
 PAYLOAD = Path(collective.__file__)
 PYTHON = ROOT / ".cache" / "frameworks" / "bin" / "python"
-pytestmark = [pytest.mark.thorough, pytest.mark.alone]  # torch
 PATCHED = """
 import sys, types
 collective = types.ModuleType("collective")
@@ -178,6 +177,8 @@ def test_nccls_log_stays_out_of_the_results() -> None:
 # -- sweeps -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
+@pytest.mark.alone
 def test_every_collective_and_type_is_right_on_three_ranks(python: Path) -> None:
     types = "float,double,half,bfloat16,int32,int64,int8,uint8"
     result = launch(
@@ -192,6 +193,8 @@ def test_every_collective_and_type_is_right_on_three_ranks(python: Path) -> None
     assert "# rank 2: node gpu03 uuid -" in result.stdout
 
 
+@pytest.mark.thorough
+@pytest.mark.alone
 def test_one_wrong_element_is_counted_in_every_collective(python: Path) -> None:
     patch = """
 right = collective.Collective.call
@@ -209,6 +212,8 @@ collective.Collective.call = spoilt
     assert result.stdout.count("# Out of bounds values : 2 FAILED") == 6
 
 
+@pytest.mark.thorough
+@pytest.mark.alone
 def test_a_collective_that_moves_nothing_is_wrong(python: Path) -> None:
     patch = "collective.Collective.call = lambda self, in_place: lambda: None"
     result = launch(python, 2, "sweep", "-c", ALL, "-b", "4K", "-e", "4K", "-w", "0", "-n", "1", patch=patch)
@@ -217,6 +222,8 @@ def test_a_collective_that_moves_nothing_is_wrong(python: Path) -> None:
     assert all(int(row[8]) > 400 for row in result.rows)
 
 
+@pytest.mark.thorough
+@pytest.mark.alone
 def test_a_sweep_that_hangs_names_the_size(python: Path) -> None:
     patch = "import time\ncollective.Collective.measure = lambda *args: time.sleep(600)"
     result = launch(python, 2, "sweep", "-b", "4K", "-e", "4K", "--deadline", "2", patch=patch)
@@ -224,6 +231,8 @@ def test_a_sweep_that_hangs_names_the_size(python: Path) -> None:
     assert "gpu01: Test timeout (2s) all_reduce at 4096 bytes" in result.stdout
 
 
+@pytest.mark.thorough
+@pytest.mark.alone
 def test_a_rank_that_fails_ends_the_sweep_for_all(python: Path) -> None:
     """Nobody waits for it until the deadline, and what it says is not drowned."""
     patch = """
@@ -263,6 +272,8 @@ collective.HeartbeatMonitor = HeartbeatMonitor
     ("stopped", "reporter", "silent", "words"),
     [(1, 0, "4.0", "for 4 s"), (1, 0, "600.0", "when the deadline"), (0, 1, "4.0", "when the deadline")],
 )
+@pytest.mark.thorough
+@pytest.mark.alone
 def test_a_stopped_rank_is_named(python: Path, stopped: int, reporter: int, silent: str, words: str) -> None:
     args = ("sweep", "-b", "4K", "-e", "4K", "--deadline", "60" if words == "for 4 s" else "12")
     result = launch(python, 3, *args, patch=STOPPED % (silent, stopped))
@@ -273,6 +284,8 @@ def test_a_stopped_rank_is_named(python: Path, stopped: int, reporter: int, sile
     assert result.stdout.count(rendezvous.GIVEN_UP) == 1
 
 
+@pytest.mark.thorough
+@pytest.mark.alone
 def test_a_rank_without_a_gpu_keeps_nobody_waiting(python: Path) -> None:
     patch = """
 collective.BEAT = 0.1
@@ -305,6 +318,8 @@ def reported(result: Result) -> dict[tuple[int, str], dict[str, Any]]:
     return found
 
 
+@pytest.mark.thorough
+@pytest.mark.alone
 def test_groups_are_formed_anew_in_every_round(python: Path) -> None:
     schedule = [*SCHEDULE, [["gpu01:1", "gpu03:1"], ["gpu02:0", "gpu02:1"]]]
     args = ("rounds", "-s", "64K", "-n", "2", "--schedule", json.dumps(schedule))
@@ -320,6 +335,8 @@ def test_groups_are_formed_anew_in_every_round(python: Path) -> None:
         assert not measured.problem
 
 
+@pytest.mark.thorough
+@pytest.mark.alone
 def test_a_hung_group_costs_its_own_results_only(python: Path) -> None:
     patch = """
 import time
@@ -340,6 +357,8 @@ collective.GroupRounds.measure = hang
     assert "round 1, group gpu01 gpu02: hung" in result.stderr
 
 
+@pytest.mark.thorough
+@pytest.mark.alone
 def test_a_crashed_rank_costs_its_own_group_only(python: Path) -> None:
     patch = """
 import os
@@ -360,6 +379,8 @@ collective.GroupRounds.measure = crash
     assert lines[2, "gpu04 gpu01"]["skipped"]
 
 
+@pytest.mark.thorough
+@pytest.mark.alone
 def test_a_group_that_vanished_is_reported_by_the_others(python: Path) -> None:
     patch = """
 import os
@@ -384,6 +405,8 @@ collective.GroupRounds.take_part = lambda self, *args: os._exit(9)
     assert reported(result)[1, "gpu02"]["skipped"]
 
 
+@pytest.mark.thorough
+@pytest.mark.alone
 def test_wrong_data_is_reported_with_the_group(python: Path) -> None:
     patch = "collective.Collective.wrong = lambda self, in_place, seed: 3 if self.rank == 1 else 0"
     result = launch(
@@ -393,6 +416,8 @@ def test_wrong_data_is_reported_with_the_group(python: Path) -> None:
     assert Measurement.from_dict(result.lines[0]).problem == "wrong data: 3 elements"
 
 
+@pytest.mark.thorough
+@pytest.mark.alone
 def test_a_node_without_ranks_is_reported(python: Path) -> None:
     result = launch(python, 1, "rounds", "-s", "4K", "-n", "1", "--schedule", '[[["gpu07"]], [["gpu01"]]]')
     assert result.codes == [0], result.stderr
@@ -418,6 +443,8 @@ def refused(python: Path, *args: str, **env: str) -> tuple[int, str]:
     return done.returncode, printed[0]
 
 
+@pytest.mark.thorough
+@pytest.mark.alone
 def test_without_slurm_it_says_how_to_start_it(python: Path) -> None:
     code, text = refused(python, "sweep")
     assert code == rendezvous.EXIT_USAGE
@@ -425,12 +452,16 @@ def test_without_slurm_it_says_how_to_start_it(python: Path) -> None:
     assert "srun" in text
 
 
+@pytest.mark.thorough
+@pytest.mark.alone
 def test_without_a_gpu_it_says_so(python: Path) -> None:
     code, text = refused(python, "sweep", SLURM_PROCID="0", SLURM_NTASKS="1", SLURMD_NODENAME="gpu05")
     assert code == rendezvous.EXIT_NO_GPU
     assert "rank 0 on gpu05: torch finds no CUDA device" in text
 
 
+@pytest.mark.thorough
+@pytest.mark.alone
 def test_an_unreachable_rendezvous_is_named(python: Path) -> None:
     port = str(free_port())
     args = ("sweep", "--device", "cpu", "--rendezvous", "2", "--address", "127.0.0.1", "--port", port)
@@ -440,6 +471,8 @@ def test_an_unreachable_rendezvous_is_named(python: Path) -> None:
 
 
 @pytest.mark.parametrize("schedule", ["", "{", '[[["a", "b"], ["b", "c"]]]', "[[[1]]]", "7"])
+@pytest.mark.thorough
+@pytest.mark.alone
 def test_a_bad_schedule_is_refused(python: Path, schedule: str) -> None:
     args = ("rounds", "--device", "cpu", "--schedule", schedule)
     code, text = refused(python, *args, SLURM_PROCID="0", SLURM_NTASKS="1")
@@ -447,6 +480,8 @@ def test_a_bad_schedule_is_refused(python: Path, schedule: str) -> None:
     assert "schedule" in text
 
 
+@pytest.mark.thorough
+@pytest.mark.alone
 def test_an_endless_sweep_is_refused(python: Path) -> None:
     code, text = refused(python, "sweep", "-f", "1", SLURM_PROCID="0", SLURM_NTASKS="1")
     assert code == rendezvous.EXIT_USAGE
