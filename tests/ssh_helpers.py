@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,12 +69,9 @@ class Sshd:
             if os.geteuid() == 0:
                 Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
             argv = [str(SSHD), "-D", "-f", f"{self.folder}/sshd_config", "-E", f"{self.folder}/sshd.log"]
-            self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True)
-            deadline = time.monotonic() + 30
-            while not self._listens():
-                assert self.process.poll() is None, (self.folder / "sshd.log").read_text()
-                assert time.monotonic() < deadline, "sshd does not listen"
-                time.sleep(0.02)
+            started = self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True)
+            wait_for(lambda: self._listens() or started.poll() is not None, "sshd listens")
+            assert started.poll() is None, (self.folder / "sshd.log").read_text()
             wait_for(lambda: not self.sessions(), "the look at the port is no session any more")
         return self
 

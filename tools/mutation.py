@@ -93,7 +93,7 @@ source_paths = ["src"]
 also_copy = {others}
 only_mutate = {[str(path) for path in chosen]}
 process_isolation = "forkserver"  # a cache that tests have filled would hide a change
-pytest_add_cli_args_test_selection = {[*tests, "-m", "not thorough"]}
+pytest_add_cli_args_test_selection = {[*tests]}
 pytest_add_cli_args = ["-p", "no:cacheprovider"]
 use_git_change_detection = false
 """

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sandbox_helpers import wait_for
 
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, parse_state
 from pytest_gpucluster.cluster.transport import LocalTransport
@@ -245,9 +246,7 @@ def killed(run: Retest, *nodes: str) -> Any:
 
 
 def settled(run: Retest, *nodes: str) -> None:
-    deadline = time.monotonic() + 30
-    while not set(nodes) <= run.ended.keys() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for(lambda: set(nodes) <= run.ended.keys(), "the nodes are settled")
 
 
 def test_when_the_shell_is_killed_the_run_drains_its_nodes_at_once(world: World) -> None:
@@ -579,9 +578,7 @@ def test_the_pipe_drains_every_node_again_however_the_run_dies(world: World) -> 
     assert shell is not None
     assert shell.stdin is not None
     shell.stdin.close()  # as the kernel does where we are killed
-    deadline = time.monotonic() + 30
-    while world.told("gpu02") != ("IDLE+DRAIN", OURS) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for(lambda: world.told("gpu02") == ("IDLE+DRAIN", OURS), "gpu02 is drained again")
     assert {world.told(node) for node in ("gpu01", "gpu02")} == {("IDLE+DRAIN", OURS)}
     run.end()
 

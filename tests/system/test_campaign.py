@@ -179,11 +179,8 @@ def test_outside_of_its_window_a_campaign_starts_nothing(sandbox: Sandbox, tmp_p
     assert (tmp_path / "out").read_text().count(said) == 1
 
 
-@pytest.mark.parametrize("kills", [4])
-def test_killed_at_any_moment_it_goes_on_and_tests_no_node_twice(
-    sandbox: Sandbox, tmp_path: Path, kills: int
-) -> None:
-    dice, done, number = Random(20261), 0, 0
+def test_killed_at_any_moment_it_goes_on_and_tests_no_node_twice(sandbox: Sandbox, tmp_path: Path) -> None:
+    kills, dice, done, number = 4, Random(20261), 0, 0
     while done < kills:
         number += 1
         done += kill_until_it_ends(sandbox, tmp_path, f"kill{number}", dice, kills - done)

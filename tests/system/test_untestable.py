@@ -60,11 +60,10 @@ def busy(sandbox: Sandbox) -> Iterator[str]:
 
 
 @pytest.mark.usefixtures("drained")
-@pytest.mark.parametrize("workers", ["-n0"])
 def test_drained_and_failing_nodes_are_an_error_each_and_then_not_tested(
-    sandbox: Sandbox, tmp_path: Path, workers: str
+    sandbox: Sandbox, tmp_path: Path
 ) -> None:
-    run = run_pytest(tmp_path, on(sandbox), workers, files=SUITE)
+    run = run_pytest(tmp_path, on(sandbox), "-n0", files=SUITE)
     assert run.rc == 1
     outcomes = run.outcomes
     assert names(outcomes, "error") == ["test_available[gpu02]", "test_available[gpu03]"]
@@ -76,7 +75,7 @@ def test_drained_and_failing_nodes_are_an_error_each_and_then_not_tested(
     reported = re.compile(
         r'gpu02: DRAINED: "bad cable, ticket 4711" by root since \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d'
     )
-    header, _, rest = run.out.partition("collected" if workers == "-n0" else "workers [")
+    header, _, rest = run.out.partition("collected")
     assert reported.search(header)
     assert reported.search(rest)
     assert "2 of 4 nodes" in header
@@ -96,17 +95,14 @@ def test_drained_and_failing_nodes_are_an_error_each_and_then_not_tested(
 
 
 @pytest.mark.usefixtures("drained")
-@pytest.mark.parametrize(("workers", "rc"), [("-n0", 1)])
 def test_the_first_error_of_minus_x_may_be_a_node_that_cannot_be_tested(
-    sandbox: Sandbox, tmp_path: Path, workers: str, rc: int
+    sandbox: Sandbox, tmp_path: Path
 ) -> None:
-    run = run_pytest(tmp_path, on(sandbox), workers, "-x", files=SUITE)
-    assert run.rc == rc, run.out
-    first = {f"test_available[{node}]" for node in (["gpu02"] if workers == "-n0" else ["gpu02", "gpu03"])}
-    assert set(names(run.outcomes, "error")) & first
+    run = run_pytest(tmp_path, on(sandbox), "-n0", "-x", files=SUITE)
+    assert run.rc == 1, run.out
+    assert "test_available[gpu02]" in names(run.outcomes, "error")
     assert "stopping after 1 failures" in run.out
-    if workers == "-n0":  # node by node; the others of a lane may be under way
-        assert names(run.outcomes, "passed") == ["test_named[gpu01]", "test_release[gpu01]"]
+    assert names(run.outcomes, "passed") == ["test_named[gpu01]", "test_release[gpu01]"]  # node by node
 
 
 @pytest.mark.usefixtures("drained")
@@ -259,13 +255,10 @@ def test_more(host):
 """
 
 
-@pytest.mark.parametrize("workers", ["-n0"])
-def test_a_node_lost_in_the_middle_is_named_and_the_others_go_on(
-    sandbox: Sandbox, tmp_path: Path, workers: str
-) -> None:
+def test_a_node_lost_in_the_middle_is_named_and_the_others_go_on(sandbox: Sandbox, tmp_path: Path) -> None:
     write_suites(tmp_path, {"test_losing.py": LOSING})
     run = subprocess.Popen(
-        command(on(sandbox), "--nodes=gpu[01-02]", workers, "--dist=loadfile", "."),
+        command(on(sandbox), "--nodes=gpu[01-02]", "-n0", "--dist=loadfile", "."),
         cwd=tmp_path,
         env=environment(),
         stdout=subprocess.PIPE,

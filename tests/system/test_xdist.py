@@ -37,15 +37,14 @@ def junit(run: Run) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("dist", ["load"])
-def test_workers_say_the_same_as_one_process(sandbox: Sandbox, tmp_path: Path, dist: str) -> None:
+def test_workers_say_the_same_as_one_process(sandbox: Sandbox, tmp_path: Path) -> None:
     alone, shared = tmp_path / "alone", tmp_path / "shared"
     alone.mkdir()
     shared.mkdir()
     with out_of_service(sandbox, "gpu04", "DRAIN", "bad cable"):
         one = run_pytest(alone, on(sandbox), "-n0", "-m", "not slurm", files=SUITE)
         before = jobs_so_far(sandbox)
-        two = run_pytest(shared, on(sandbox), "-n2", f"--dist={dist}", "-m", "not nothing", files=SUITE)
+        two = run_pytest(shared, on(sandbox), "-n2", "--dist=load", "-m", "not nothing", files=SUITE)
         after = jobs_so_far(sandbox)
     assert one.rc == two.rc == 1
     assert one.outcomes == two.outcomes  # and no item twice

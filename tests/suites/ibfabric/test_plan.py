@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 from typing import TYPE_CHECKING
 
 import pytest
@@ -29,6 +30,11 @@ def recorded(name: str) -> str:
 ETHERNET = recorded("plan-cvt-1.5.csv")
 # 1.7, sheet "Links": other names of the columns, in any case and order; here as a German Excel writes CSV
 LINKS = recorded("plan-cvt-1.7.csv")
+# ibdm-topo-file(1), and UFM Cable Validation Tool 1.5, "Topo File", as ibdiagnet 2 writes it
+IBDM = recorded("plan-ibdm.topo")
+IBDIAGNET = recorded("plan-ibdiagnet-2.topo")
+# topology.dot.sample of PTM
+DOT = recorded("plan-ptm.dot")
 CONF = recorded("plan-topology.conf")
 # topology.yaml(5) of Slurm 25.05
 YAML = recorded("plan-topology.yaml")
@@ -45,10 +51,13 @@ YAML = recorded("plan-topology.yaml")
             ],
         ),
         (LINKS, ["gpu01 mlx5_0 - leaf01 1/1"]),
+        (IBDM, ["leaf01 P1 - gpu01 P1", "leaf01 P2 - gpu01 P2"]),
+        (IBDIAGNET, ["leaf01 P2 - gpu04 mlx5_0/P1", "leaf01 P40 - spine01 P62"]),
+        (DOT, ["leaf01 swp1 - spine01 swp41", "leaf01 swp2 - spine01 swp42", "leaf01 swp3 - gpu01 rail0"]),
         (CONF, ["gpu00 - s0", "gpu01 - s0", "gpu02 - s1"]),
         (YAML, ["gpu01 - leaf01", "gpu02 - leaf01"]),
     ],
-    ids=["CVT 1.5", "CVT 1.7", "topology.conf", "topology.yaml"],
+    ids=["CVT 1.5", "CVT 1.7", "IBDM", "ibdiagnet", "PTM", "topology.conf", "topology.yaml"],
 )
 def test_each_form_is_known_by_its_content(text: str, cables: list[str]) -> None:
     assert [cable.label for cable in parse_plan("plan", text).cables] == cables
@@ -94,10 +103,27 @@ def test_rows_with_a_remark_in_place_of_a_device_are_no_cables() -> None:
     assert parse_plan("plan", ETHERNET + spare).cables == parse_plan("plan", ETHERNET).cables
 
 
+def test_sheet_of_tabs_may_begin_with_guids() -> None:
+    text = "A-Node\tA-Port\tZ-Node\tZ-Port\n0x200000\t33\t0x200001\t1\n"
+    assert [it.label for it in parse_plan("p", text).cables] == ["0x200000 33 - 0x200001 1"]
+
+
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig"])
 def test_sheet_that_excel_has_saved_as_unicode_text_reads_the_same(tmp_path: Path, encoding: str) -> None:
     (tmp_path / "p2p.txt").write_bytes(ETHERNET.replace(",", "\t").replace("\n", "\r\n").encode(encoding))
     assert len(read_plan([tmp_path / "p2p.txt"]).cables) == 2
+
+
+def test_dot_is_read_by_statements_as_graphviz_does() -> None:
+    text = """strict graph G
+{ node [shape=box]; "leaf01" [label="a -- b"] /* "leaf09":"swp1" --
+ "gpu09":"eth1" */
+ "leaf01":"swp1"--"gpu01":"eth1" [left_mac="a0:00"]; leaf01:swp2 -- gpu02:eth1 } // end
+"""
+    assert [(it.label, it.where) for it in parse_plan("p", text).cables] == [
+        ("leaf01 swp1 - gpu01 eth1", "p:4"),
+        ("leaf01 swp2 - gpu02 eth1", "p:4"),
+    ]
 
 
 def test_line_of_topology_conf_may_be_continued() -> None:
@@ -108,6 +134,13 @@ def test_line_of_topology_conf_may_be_continued() -> None:
         "gpu03 - s0",
         "gpu02 - s1",
     ]
+
+
+def test_names_of_a_node_name_map_need_no_quotes() -> None:
+    found = parse_plan(
+        "names", '# rack 1\n0x200a00 leaf-1\n0x200b00\tleaf-2 # rack 2\n0x200c00 "leaf 3"\n'
+    ).names
+    assert list(found.values()) == ["leaf-1", "leaf-2", "leaf 3"]
 
 
 def test_node_name_map_has_names_and_no_cables(tmp_path: Path) -> None:
@@ -129,14 +162,22 @@ def test_cable_knows_its_file_and_line() -> None:
     ("text", "error"),
     [
         ("", "plan: no known form of a cabling plan"),
-        (ETHERNET.replace("rail6", ""), "plan:3: A-Port is empty"),
+        ("hello\n", "plan: no known form of a cabling plan"),
         (
-            ETHERNET.replace("rail6", "rail5"),
-            "plan:3: the port rail5 of gpu01 is already connected to .* at plan:2",
+            '0xf452140300f55051 "ib-test-7 mlx4_0" 37 1[  ] ==( 4X 14.0625 Gbps Active/  LinkUp)==>  0xf45214030067c630 5 16[  ] "sw" ( )\n',
+            "plan: no known form of a cabling plan",
         ),
+        (ETHERNET.replace("rail6", ""), "plan:3: A-Port is empty"),
+        (ETHERNET.replace("leaf06", ""), "plan:3: Z-Node Name is empty"),
+        (ETHERNET.replace("rail6", "rail5"), "plan:3: the port rail5 of gpu01 is already connected to .* at plan:2"),
         ("A-Node Name,Z-Node Name\n1,2\n", "plan: no row has all of the columns"),
+        ("# A-Node Z-Node\n1 2\n", "plan: no row has all of the columns"),
         ("A-Node Name,A-Port,Z-Node Name,Z-Port\n", "plan: the plan has no cables"),
         ('A-Node,A-Port,Z-Node,Z-Port\n"a,1,b,2\n' + "x" * 200_000, "plan:3: not CSV"),
+        (IBDM.replace("MTS2400 leaf01 CFG: leaf3=R,leaf5=R\n", ""), "plan:2: a cable before the first system"),
+        (IBDM + "one two three\n", "plan:8: neither SYSTEM-TYPE"),
+        (DOT.replace('"spine01":"swp42"', '"spine01"'), "plan:7: must be"),
+        ("graph G {\na1:p1 -- b1:p10 -- c1:p1\n}\n", "plan:2: must be"),
         ("BlockName=b1 Nodes=gpu[01-18]\nBlockSizes=18\n", "plan: the plan has no cables"),
         (ETHERNET + "R1,2,gpu03,Host,,R2,11,leaf05,Switch,swp9\n", "plan:4: A-Port is empty"),
         (CONF.replace("gpu02", "gpu0[2"), "plan:3: not a hostlist"),
@@ -145,7 +186,7 @@ def test_cable_knows_its_file_and_line() -> None:
         ("port,hca-name\n1 mlx5_0\n", "plan:2: must be PORT,HCA-NAME"),
         ('0x200000 "leaf01"\nleaf02\n', "plan:2: must be 0xGUID"),
     ],
-)
+)  # fmt: skip
 def test_error_names_file_and_line(text: str, error: str) -> None:
     with pytest.raises(ConfigError, match=error):
         parse_plan("plan", text)
@@ -170,6 +211,10 @@ def test_plan_of_the_example_has_every_rail_of_its_nodes() -> None:
     found = read_plan(EXAMPLES / path for path in section.plan).cables
     for node in hostlist.expand("dgx[01-04]"):
         assert sum(cable.a_node == node and cable.z_node.startswith("ib") for cable in found) == 8
+
+
+def test_examples_in_docstrings() -> None:
+    assert doctest.testmod(plan).failed == 0
 
 
 @pytest.mark.parametrize("again", ["leaf01 P2", "gpu04 mlx5_0/P1"])

@@ -4,7 +4,6 @@ import math
 import os
 import stat
 import subprocess
-import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paths import TESTS
+from sandbox_helpers import wait_for
 
 from pytest_gpucluster.core import probe as base
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable, ProbeError
@@ -232,10 +232,7 @@ def test_mounts_over_the_network_are_asked_too(
 
 
 def wait_for_end(pid: int) -> None:
-    deadline = time.monotonic() + 60
-    while runs(pid):
-        assert time.monotonic() < deadline, f"process {pid} still runs"
-        time.sleep(0.05)
+    wait_for(lambda: not runs(pid), f"process {pid} has ended")
 
 
 def runs(pid: int) -> bool:
