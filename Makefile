@@ -44,7 +44,7 @@ help:
 	@echo "make lint    ruff, mypy and shellcheck"
 	@echo "make docs    build the documentation site in site/; a broken link or anchor fails"
 	@echo "make release  build in dist/ sdists, wheels, and files that install without internet; run each; uploads nothing (PYTHONS='python3.12': for it too)"
-	@echo "make fuzz    many random inputs to every reader, half an hour (FUZZ_EXAMPLES, FUZZ_SECONDS, READERS=core.probe.RESPONDS)"
+	@echo "make fuzz    many random inputs to every reader, half an hour (FUZZ_EXAMPLES=2000)"
 	@echo "make bench   print the cost ratios (FULL=1: at all sizes; ONLY=controller.py)"
 	@echo "make chaos   kill runs at random moments, look at what they leave (KILLS=300 SEED=1: about half an hour)"
 
@@ -126,14 +126,10 @@ docs: .cache/docs/.ready
 release:
 	@./tools/release $(PYTHON) $(PYTHONS)
 
-# FUZZ_EXAMPLES: of hypothesis, a reader; FUZZ_SECONDS: of atheris, a reader (0: leave it out); READERS: of atheris, default all
 FUZZ_EXAMPLES ?= 2000
-FUZZ_SECONDS ?= 10
 fuzz: $(VENV)/.ready slurm
 	@GPUCLUSTER_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -q tests/project/test_readers_fuzz.py tests/config/test_loader_fuzz.py \
 	  tests/system/test_bad_input.py
-	@[ $(FUZZ_SECONDS) = 0 ] || { $(BIN)/pip install -q --disable-pip-version-check 'atheris>=3' && \
-	  $(BIN)/python tools/fuzz.py $(FUZZ_SECONDS) $(READERS); }
 
 # quick: the smallest sizes, a few minutes; FULL=1: all sizes, hours where ReFrame takes part; ONLY: some of the benchmarks
 bench: $(VENV)/.ready slurm reframe

@@ -1,4 +1,4 @@
-"""Every reader of text from nodes, from Slurm and from files, with what it is fuzzed from.
+"""Every reader of text from Slurm, from files and from steps, with what it is fuzzed from. What a probe reads is guarded: core/probe.py.
 
 A corpus is made of recordings (tests/data) and of short texts in the reader's own format. `readers_in_the_package`
 finds the readers by their names: tests/project/test_readers_fuzz.py fails for one that is in no corpus here.
@@ -14,7 +14,6 @@ import signal
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import ibfabric_helpers
@@ -37,7 +36,7 @@ from pytest_gpucluster.kit.mpi import mpi_facts as mpi
 from pytest_gpucluster.kit.nccl import nccl_log, nccl_tests
 from pytest_gpucluster.kit.nccl.measurement import Measurement
 from pytest_gpucluster.kit.nccl.nccl_names import NameFilter
-from pytest_gpucluster.kit.node import kernel_log, node_facts
+from pytest_gpucluster.kit.node import node_facts
 from pytest_gpucluster.report.chain import Chain, Checked
 from pytest_gpucluster.report.record import encode, of_events
 from pytest_gpucluster.report.record_check import parse_record
@@ -61,13 +60,8 @@ from pytest_gpucluster.suites.kubernetes import facts as kubernetes
 from pytest_gpucluster.suites.monitoring import facts as monitoring
 from pytest_gpucluster.suites.monitoring import gpu_facts
 from pytest_gpucluster.suites.nccl import steps as nccl
-from pytest_gpucluster.suites.os import network_facts as os_network
-from pytest_gpucluster.suites.os import software_facts as os_software
-from pytest_gpucluster.suites.os import storage_facts as os_storage
 from pytest_gpucluster.suites.slurm import diagnostic_step as diagnostic
 from pytest_gpucluster.suites.software import facts as software
-from pytest_gpucluster.suites.storage import facts as storage_facts
-from pytest_gpucluster.suites.storage.config import StorageConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -99,214 +93,11 @@ def _in(folder: str, pattern: str, most: int = 6) -> tuple[bytes, ...]:
     return tuple(path.read_bytes() for path in sorted((DATA / folder).glob(pattern))[:most])
 
 
-def _survey() -> bytes:
-    parts = {
-        "gpus": "query-gpu",
-        "rows": "query-remap",
-        "apps": "query-apps",
-        "header": "nvidia-smi",
-        "nvlink": "nvlink-s",
-        "topology": "topo",
-        "p2p": "topo-p2p",
-    }
-    survey = b"@@ errors 0\nGPU 0: NVIDIA H200 (UUID: GPU-5ec84d8d-0000-0000-0000-000000000000)\nzero 54\n"
-    for name, file in parts.items():
-        lines = recorded(f"h200x8/{file}.txt")[0].splitlines()
-        text = b"\n".join(line for line in lines if not line.startswith((b"$ ", b"rc=")))
-        survey += f"@@ {name} 0\n".encode() + text + b"\n"
-    return survey
-
-
 _KUBERNETES = tuple(
     section.encode()
     for path in sorted((DATA.parent / "corpus" / "kubernetes").glob("*a*.txt"))[:4]
     for section in re.split(r"^>>> .*\n", path.read_text(), flags=re.MULTILINE)[2:]
 )
-_SECTION = b"\x1e%s\n%s\x1e=0\n"
-BASICS, SURVEY = recorded("os/debian12-basics.txt")[0] + _SECTION % (b"taint", b"12289\n"), _survey()
-# by name of the constant or of the function that makes the probe
-_NETWORK = b"port mlx5_0 1;4: ACTIVE;400 Gb/sec (4X NDR);InfiniBand;32.0 GT/s PCIe;16;;;;;\nnet eth0;up;25000\nnet lo;unknown;\nend\n"
-PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
-    "kit.node.node_facts.SOFTWARE": (
-        b"python\tpython3 3.11.2\nsystem\tDebian\ndevices\t8\nprogram srun\t/usr/bin/srun\n"
-        b'packages\t{"torch": "2.4.0"}\nmpirun\t4.1.5\nimage\t/images/a.sqsh\nmodule\tcuda/12\npyxis\t\nend\n',
-    ),
-    "kit.node.node_facts.MACHINE": (b"Architecture:     x86_64\nHypervisor vendor:   KVM\n\nQEMU\nend\n",),
-    "kit.gpu.node_links.NETWORK": (_NETWORK,),
-    "core.probe": (b"",),
-    "suites.os.facts": (BASICS,),
-    "kit.gpu.nvidia_smi": (SURVEY,),
-    "kit.gpu.nvidia_smi.CLOCKS_LATER": (
-        b"".join(
-            b"@@ clocks%d 0\nuuid, clocks_event_reasons.active\nGPU-1, 0x0000000000000048\n" % n
-            for n in (1, 2, 3)
-        ),
-    ),
-    "kit.gpu.nvidia_smi.DEVICE_FILES": (b"nvidia0\nnvidiactl\nentries 2\n",),
-    "kit.container.enroot.PYXIS": (
-        b"so /usr/lib/slurm/spank_pyxis.so\npyxis: version v0.20.0\n",
-        b"no plugstack.conf\n",
-    ),
-    "kit.container.enroot.SPACE": (
-        b"data 1234 5678 4096 90 99 rw /var/lib/enroot\ncache 99 199 4096 0 0 ro /x\n",
-    ),
-    "kit.container.enroot.NAMES": (b"pyxis_12_nccl\npyxis_7.0\n",),
-    "kit.gpu.libraries": (
-        b"\tlibcuda.so.1 (libc6,x86-64) => /lib/libcuda.so.1\nbad\n/lib/libcuda.so.1\ngrep: /lib/x.so: Is a directory\nend\n",
-    ),
-    "kit.gpu.fabric_manager": (b"state active\nversion Fabric Manager version is : 580.82.07\n",),
-    "suites.nccl.environment_facts": (
-        b"env NCCL_PROTO=LL\nfile /root/.nccl.conf\n\nfile /etc/nccl.conf\n| # of the image\n| NCCL_DEBUG=INFO\n| export X=1\n\n"
-        b"seen /etc/environment:3:NCCL_PROTO=LL\nport mlx5_0 1 4:ACTIVE InfiniBand\nport mlx5_9 1 4:ACTIVE Ethernet virtual\n"
-        b"net lo eno1 ib0\nunreadable /opt/topo.xml\nsearched\nlib libnccl-net.so\nend\n",
-    ),
-    "suites.versions.facts": (
-        b"slurm slurm-wlm 22.05.8\npackage deb slurmd 22.05.8-4+deb12u3 Debian HPC Team <x@y>\nenroot 3.5.0\n"
-        b"ofed MLNX_OFED_LINUX-23.10-0.5.5.0:\ncontainer_toolkit 1.17.8\nnccl 2.27.3\nend\n",
-        b"slurm slurm 23.11.4\npackage rpm slurm-slurmd 23.11.4-1.el9 (none)\nenroot \nofed \ncontainer_toolkit \nnccl \nend\n",
-    ),
-    "suites.os.crash_facts.CRASHES": (
-        b"file 1704708000.25 /sys/fs/pstore/dmesg-efi-1\nreboot   system boot  5.15.0-91-generi Mon Jan  8 10:00:00 2024   still\n"
-        b"reboot   system boot  5.15.0-91-generi Fri Dec  1 09:00:00 2023 - Mon\nend\n",
-    ),
-    "suites.os.bmc_facts.BMC": (
-        b"user 0\npart time\n11/27/26 12:00:00 UTC\nrc 0\npart events\n   2 | 11/26/2026 | 14:49:30 | Critical Interrupt #0x90 | "
-        b"Bus Fatal Error | Asserted\n   e |  Pre-Init  |0000000093| Memory #0x02 | Uncorrectable ECC (a | b) | Deasserted\nrc 0\n"
-        b"part sensors\nFAN1             | 41h | lcr | 29.1 | 0 RPM\nPS1 Status       | C8h | ok  | 10.1 | Presence detected, "
-        b"Failure detected\nrc 0\npart second\nrc 124\nend\n",
-        b"user 1000\nno device\npart time\nCould not open device at /dev/ipmi0: Permission denied\nrc 1\nend\n",
-    ),
-    "suites.os.drive_facts.DRIVES": (
-        b"/sys/class/nvme/nvme0/model:CT1000P3PSSD8\ntools /usr/sbin/smartctl \nfound nvme0\nfound sda\ndrive nvme0\n"
-        b'{"smart_status":{"passed":true},"nvme_smart_health_information_log":{"critical_warning":0,"available_spare":100,'
-        b'"available_spare_threshold":10,"percentage_used":3,"media_errors":0}}\ndrive sda\n{"smart_status":{"passed":false},'
-        b'"ata_smart_attributes":{"table":[{"id":197,"name":"Current_Pending_Sector","value":1,"thresh":5,"when_failed":"now",'
-        b'"flags":{"prefailure":true},"raw":{"value":8}}]}}\nhung sdb\nend\n',
-    ),
-    "suites.os.memory_facts.MEMORY_USE": (
-        b"memory 1056000000 700000000 0 0\nfile 199999000 ada /dev/shm/x\nprocess  101000 31337 ada      python3\n"
-        b"tmpfs 9000000\nshm 199999000\nend\n",
-    ),
-    "suites.os.device_facts.DEVICES": (
-        b"pci 0000:01:00.0 0108 c0a9:540a 4 8.0\npci 0000:c1:00.0 0680 10de:22a3 - -\n"
-        b"sys/class/nvme/nvme0/model:CT1000P3PSSD8\nsys/class/nvme/nvme0/state:live\n"
-        b"md md0 : active raid1 sdb1[1](F) sda1[0]\nmd       1046528 blocks super 1.2 [2/1] [U_]\nend\n",
-    ),
-    "kit.fabric.facts.ADAPTERS": (
-        b"uptime 12.5 100\nport mlx5_0 1\n/sys/class/infiniband/mlx5_0/fw_ver:28.39.1002\n"
-        b"/sys/class/infiniband/mlx5_0/ports/1/state:4: ACTIVE\n/sys/class/infiniband/mlx5_0/ports/1/counters/link_downed:1\n"
-        b"net ib0 2044\nmtus\nhca_id: mlx5_0\nport: 1\nactive_mtu: 4096 (5)\nend\n",
-        b"uptime 12.5 100\nmtus\nend\n",
-    ),
-    "kit.fabric.facts.ADAPTERS_LATER": (b"uptime 12.5 100\nmtus\nend\n",),
-    "kit.fabric.facts.PEER_MEMORY": (
-        b"nvidia 14299136 - - Live 0x0 (O)\nlisted\nkernel 6.8.0\nNVRM version: NVIDIA UNIX Open Kernel Module\n",
-    ),
-    "kit.fabric.facts.INTERFACES": (
-        b"net lo\nnet eth0\nhca mlx5_0\n2: eth0 inet 10.0.0.1/24 brd 10.0.0.255\nend\n",
-    ),
-    "kit.fabric.facts.GIDS": (
-        b"port mlx5_0 1 Ethernet\n/sys/class/infiniband/mlx5_0/ports/1/gid_attrs/types/3:RoCE v2\nend\n",
-    ),
-    "kit.fabric.facts.IOMMU": (
-        b"BOOT_IMAGE=/vmlinuz iommu=pt\ndmar0\n/sys/class/infiniband/mlx5_0/device/iommu_group/type:DMA-FQ\nend\n",
-    ),
-    "kit.fabric.facts.ACS": (b"acs 00:01.0 downstream ACSCtl: SrcValid+ ReqRedir+\nend 20 0\n",),
-    "suites.ibfabric.lldp.NEIGHBOURS": tuple(
-        b"/sys/class/net/rail0/operstate:up\nrdma mlx5_0 rail0\nlldp\n%brc 0\n" % text
-        for text in _in("ibfabric", "lldp-*")
-    ),
-    "suites.ibfabric.facts.NODE_PORTS": (
-        b"tools\n/sys/class/infiniband/mlx5_0/ports/1/link_layer:InfiniBand\n/sys/class/infiniband/mlx5_0/ports/1/state:4: ACTIVE\n"
-        b"/sys/class/infiniband/mlx5_0/ports/1/gids/0:fe80:0000:0000:0000:a088:c203:00d5:7349\n"
-        b"path mlx5_0 /sys/devices/pci0000:15/0000:15:01.0/0000:18:00.0\nend\n",
-    ),
-    "suites.ibfabric.optics.OPTICS": (
-        b'= mlx5_0\n{"result": {"output": {"Module Info": {"Vendor Name": "X", "Temperature [C]": "48 [-5..75]", '
-        b'"Rx Power Current [dBm]": "0,2,-9,0 [-8..6]"}}}, "status": {"code": 0, "message": "success"}}\n= exit 0\n'
-        b"= mlx5_1\n-E- Failed to open device\n= exit 1\nuser 0\nend\n",
-    ),
-    "suites.isolation.pam": (
-        b"pam|sshd:@include common-account\npam|sshd:account required pam_slurm_adopt.so\npam|common-session:session optional "
-        b"pam_systemd.so\nsshd|yes\nmodule|/lib64/security/pam_slurm_adopt.so\nusepam|usepam yes\nlogind|active\n",
-    ),
-    "kit.node.kernel_log": (
-        b"source dmesg\nclock 1700000000 100.5 1\nfrom\t[    0.000000] Linux\n"
-        b"seen\t3\t90\t[  10.500000]\t[  12.250000]\tNVRM: Xid (PCI:0000:65:00): 79, GPU has fallen off the bus.\n"
-        b"need\tmounts\npci\t0000:1b:00.0\nend\t900\t0\t0\t1\t[   12.114906]\nstate\tread\n"
-        b"state\tmountinfo\t36 22 0:52 / /home rw,relatime shared:9 - nfs4 fs1:/export rw\nstate\tdf\t/home\thung\t\n"
-        b"state\tgpu\t\t0\tGPU 00000000:1B:00.0\nstate\tpci\t0000:c3:00.0 class 0x010802 DRIVER=nvme PCI_ID=144D:A80A\n",
-    ),
-    "cluster.slurm.mpi_types": recorded("mpi/mpi-list-22.05.txt"),
-    "suites.os.software_facts.PROCESSES": (
-        b"12 1 D 99 root nfsd\nprocesses 211\n12 1 D 100 root nfsd\nprocesses 212\n",
-        b"processes 3 visible\n",
-    ),
-    "suites.os.software_facts.TIME_SYNC": (
-        _SECTION % (b"chronyc", b"C0,ntp,2,1.5,0.000012,0,0,0,0,0,0,0,16,Normal\n"),
-        _SECTION % (b"ntpq", b"leap_none, offset=-0.25\n"),
-    ),
-    "suites.os.software_facts.FAILED_UNITS": (b"nvidia-persistenced.service loaded failed failed NVIDIA\n",),
-    "suites.os.software_facts.SYSTEM_STATE": (b"degraded\n",),
-    "suites.os.network_facts.NETWORK": (
-        _SECTION
-        % (
-            b"link",
-            b"2: eno1: <BROADCAST,UP,LOWER_UP> mtu 1500 qdisc mq state UP \\    link/ether 0c:42 brd ff\n",
-        )
-        + _SECTION % (b"addr", b"2: eno1    inet 10.1.0.1/16 brd 10.1.255.255 scope global eno1\n"),
-    ),
-    "suites.os.network_facts.naming": (b"10.1.0.1  gpu01\n10.1.0.2  gpu02\ntook 100.5 100.6 0 gpu01\n",),
-    "suites.os.network_facts.reach": (b"peer gpu02 10.1.0.2 1 Connection refused\npeer gpu04 - 2 -\n",),
-    "suites.os.software_facts.services": (b"active\nactive\ninactive\ninactive\n",),
-    "suites.os.software_facts.packages": (
-        b"slurmd\t22.05.8-4\tinstall ok installed\nno packages found matching munge\n",
-    ),
-    "suites.os.software_facts.sysctls": (
-        _SECTION % (b"all", b"1\n60\n"),
-        _SECTION % (b"vm.swappiness", b"60\n"),
-    ),
-    "suites.os.software_facts.command_output": (b"nofile 1048576\n",),
-    "suites.os.software_facts.resolution": (_SECTION % (b"gpu01", b"10.0.0.1 gpu01\n"),),
-    "suites.os.crash_facts": (
-        b"pstore 1795500000 /var/lib/systemd/pstore/1795500000/dmesg.txt\nreboot   system boot  6.8.0 Sat Nov 21 10:00:00 2026\nend\n",
-    ),
-    "suites.os.device_facts": (b"pci 0000:01:00.0 0108 c0a9:540a 4 8.0\nend\n",),
-    "suites.os.memory_facts": (b"memory 1056000000 90000000 0 0\nend\n",),
-    "suites.os.storage_facts.WRITES": (
-        b"\x1e/tmp\n\x1e=0\n\x1e/dev/shm\nmktemp: Read-only file system\n\x1e=1\n",
-    ),
-    "suites.storage.facts": (
-        b"10.0.0.1@o2ib:/fs /s lustre rw,flock 0 0\nlfs df /s\n"
-        b"OST0000             : inactive device\nlfs quota /s\n /s 4* 0 9 6d1h 1 0 0 -\nlfs getstripe /s\n4\n",
-        b"fs:/e /s nfs rw 0 0\n     Filesystem  blocks\n          fs:/e       4*      0       9       0       1       0       0       0\n",
-    ),
-    "suites.storage.draft": (b"server:/home /home nfs4 rw 0 0\n/dev/md0 /raid ext4 rw 0 0\n",),
-    "suites.os.storage_facts.disks": (
-        _SECTION
-        % (
-            b"/",
-            b"Filesystem 1024-blocks Used Available Capacity Mounted on\n/dev/vda 100 20 80 20% /\n"
-            b"Filesystem Inodes IUsed IFree IUse% Mounted on\n/dev/vda 900 10 890 2% /\n",
-        ),
-    ),
-}
-_STORAGE: Any = SimpleNamespace(
-    section=lambda _: StorageConfig.model_validate({"filesystems": [{"path": "/s"}]})
-)
-MADE: dict[str, Callable[[], Probe[Any]]] = {
-    "kernel_log_of": lambda: kernel_log.kernel_log_of(()),
-    "services": lambda: os_software.services(["slurmd", "munge"]),
-    "packages": lambda: os_software.packages(["slurmd", "munge"]),
-    "sysctls": lambda: os_software.sysctls(["kernel.pid_max", "vm.swappiness"]),
-    "command_output": lambda: os_software.command_output("ulimit -n"),
-    "resolution": lambda: os_software.resolution(["gpu01"]),
-    "naming": lambda: os_network.naming(["gpu02"]),
-    "reach": lambda: os_network.reach("gpu02 gpu01 gpu02 gpu01"),
-    "disks": lambda: os_storage.disks(["/"]),
-    "mounts": lambda: storage_facts.mounts(_STORAGE),
-    "quotas": lambda: storage_facts.quotas(_STORAGE),
-}
 _NODES = (
     b"NodeName=gpu01 Arch=x86_64 CoresPerSocket=1 CPUAlloc=0 CPUTot=4 Gres=gpu:h200:8(S:0-1) NodeAddr=127.0.0.1 "
     b"NodeHostName=gpu01 Version=22.05.8 OS=Linux RealMemory=1000 State=IDLE+DRAIN Partitions=batch,debug "
@@ -427,7 +218,7 @@ OTHERS: dict[str, Reader] = {
     for reader in (
         Reader("kit.framework.payload_result.read_facts", lambda data: payload_result.read_facts(_text(data), "ddp"), (
             b'{"ddp": "rank", "rank": 0, "node": "gpu01"}\nnoise {"ddp": "x"}\n',)),
-        Reader("kit.node.node_facts.read_hardware", _hardware, (SURVEY + b"%%" + _NETWORK + b"%%Architecture: x86_64\n\nQEMU\nend\n",)),
+        Reader("kit.node.node_facts.read_hardware", _hardware, (b"@@ gpus 0\n%%port mlx5_0 1;4: ACTIVE;400 Gb/sec (4X NDR);InfiniBand;32.0 GT/s PCIe;16;;;;;\nend\n%%Architecture: x86_64\n\nQEMU\nend\n",)),
         Reader("core.topology.parse_slurm_topology", _both(topology.parse_slurm_topology), (
             b"SwitchName=s0 Level=0 LinkSpeed=1 Nodes=gpu[01-04]\nSwitchName=s1 Level=1 Switches=s[0-3]\n",), VALUE),
         Reader("kit.nccl.measurement.Measurement.from_dict", lambda data: Measurement.from_dict(jsontext.loads(_text(data))), (
@@ -581,6 +372,7 @@ OTHERS: dict[str, Reader] = {
 ELSEWHERE = {
     "cluster.plan.Selection.parse": "options of pytest: tests/cluster/test_plan.py",
     "cli.node_survey.read_nodes": "asks the nodes; the probes of kit.node.node_facts read",
+    "kit.node.kernel_state.read_state": "a part of the probe of kit.node.kernel_log",
     "kit.framework.payload_result.PayloadTask": "words for people",
     "config.": "files: tests/config/test_loader_fuzz.py",
     "kit.nccl.nccl_failures.": "parts of kit.nccl.nccl_tests.read",
@@ -608,49 +400,6 @@ ELSEWHERE = {
     "cluster.transport.": "files of ssh, read by paramiko",
     "cluster.channel.over_ssh": "the frames are read by cluster.channel.protocol",
 }
-# modules of probes: their readers are fuzzed as the probe's parse
-_OF_PROBES = (
-    "core.probe", "kit.container.enroot", "kit.gpu.fabric_manager", "kit.node.kernel_log", "kit.node.kernel_state", "kit.node.node_facts", "kit.gpu.node_links",
-    "kit.gpu.libraries", "kit.gpu.nvidia_smi", "kit.fabric.facts",
-    "suites.isolation.pam", "suites.nccl.environment_facts",
-    "suites.os.facts", "suites.os.network_facts", "suites.os.software_facts", "suites.os.storage_facts",
-    "suites.os.bmc_facts", "suites.os.crash_facts", "suites.os.device_facts", "suites.os.drive_facts", "suites.os.memory_facts",
-    "suites.ibfabric.lldp", "suites.ibfabric.optics",
-    "suites.storage.draft", "suites.storage.facts", "suites.versions.facts",
-)  # fmt: skip
-_PROBES = (
-    *_OF_PROBES,
-    "cluster.slurm.mpi_types",
-    "suites.container.facts",
-    "suites.ibfabric.facts",
-    "suites.monitoring.facts",
-    "suites.horovod.facts",
-)
-
-
-def probes() -> dict[str, Probe[Any]]:
-    """Return every probe of the package by name; those made by functions are made for two names."""
-    found: dict[str, Probe[Any]] = {}
-    for module in _modules():
-        short = module.__name__.removeprefix("pytest_gpucluster.")
-        for name, value in vars(module).items():
-            if short not in _PROBES:
-                continue
-            if isinstance(value, Probe):
-                found[f"{short}.{name}"] = value
-            elif _makes_probe(value, module.__name__) and not name.startswith("_"):
-                found[f"{short}.{name}"] = MADE[name]()
-    return found
-
-
-def probe_readers() -> list[Reader]:
-    """Return a reader a probe; its seeds are found by its own name or its module's."""
-    made = []
-    for name, probe in probes().items():
-        module = name.rpartition(".")[0]
-        seeds = PROBE_SEEDS.get(name) or PROBE_SEEDS[module]
-        made.append(Reader(name, lambda data, probe=probe: probe.parse(Answer("gpu01", 0, data)), seeds))  # type: ignore[misc]
-    return made
 
 
 def unknown_readers() -> list[str]:
@@ -659,17 +408,15 @@ def unknown_readers() -> list[str]:
 
 
 def _is_known(name: str) -> bool:
-    return (
-        name in OTHERS
-        or name.startswith((*ELSEWHERE, *(f"{module}." for module in _OF_PROBES)))
-        or name == "cluster.slurm.mpi_types.read_mpi_list"
-    )
+    return name in OTHERS or name.startswith(tuple(ELSEWHERE))
 
 
 def readers_in_the_package() -> Iterator[str]:
     """Yield functions and class methods whose names say that they read."""
     for module in _modules():
         short = module.__name__.removeprefix("pytest_gpucluster.")
+        if any(_is_probe(value) for value in vars(module).values()):
+            continue  # its readers are parts of what probes read
         for name, value in vars(module).items():
             if getattr(value, "__module__", "") != module.__name__:
                 continue
@@ -686,15 +433,13 @@ def _modules() -> Iterator[Any]:
             yield importlib.import_module(info.name)
 
 
-def _makes_probe(value: object, module: str) -> bool:
-    return (
-        inspect.isfunction(value)
-        and value.__module__ == module
-        and "Probe[" in str(value.__annotations__.get("return", ""))
+def _is_probe(value: object) -> bool:
+    return isinstance(value, Probe) or "Probe[" in str(
+        getattr(value, "__annotations__", {}).get("return", "")
     )
 
 
-ALL = [*probe_readers(), *OTHERS.values()]
+ALL = [*OTHERS.values()]
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from pytest_gpucluster.core.errors import NotAvailable
+from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe, text_of
 from pytest_gpucluster.kit.gpu.fabric_manager import FABRIC_MANAGER, FabricManager
 from pytest_gpucluster.kit.gpu.nvidia_smi import GPUS, Gpus
@@ -71,3 +71,14 @@ def test_a_command_without_a_whole_answer_is_not_checked(answer: Answer, why: st
         text_of(answer)
     assert why in str(caught.value)
     assert text_of(Answer("n", 0, b"x")) == "x"
+
+
+@pytest.mark.parametrize("raised", [KeyError("x"), ValueError("x"), RecursionError("x"), AttributeError("x")])
+def test_whatever_a_reader_raises_is_an_error_of_the_probe_that_names_it(raised: Exception) -> None:
+    def read_half(answer: Answer) -> None:
+        raise raised
+
+    with pytest.raises(
+        ProbeError, match=r"half: the output is not understood: .* in read_half \(test_probe.py:\d+\)"
+    ):
+        Probe("half", "true", read_half).parse(Answer("n", 0, b"1"))
