@@ -158,8 +158,11 @@ def test_nvlink_errors_are_summed_over_the_links() -> None:
 def snapshot(counters: dict[str, int] | None, xids: dict[str, int] | None) -> dict[str, Any]:
     gpus = [] if counters is None else [{"uuid": "GPU-a", "bus": "0000:1b:00.0"}]
     other = {"GPU-b": {"pcie_replay": 1}}
-    return {"gpus": gpus or [{"uuid": "GPU-b", "bus": "-"}], "kernel": xids, "parts": {
-        **other, **({} if counters is None else {"GPU-a": counters})}}  # fmt: skip
+    return {
+        "gpus": gpus or [{"uuid": "GPU-b", "bus": "-"}],
+        "kernel": xids,
+        "parts": {**other, **({} if counters is None else {"GPU-a": counters})},
+    }
 
 
 def test_only_what_rose_between_two_snapshots_counts() -> None:
@@ -417,8 +420,11 @@ def test_the_record_of_a_load_is_a_histogram_with_seconds_of_throttling_and_the_
     assert sensors.watts_between("GPU-c", 0, 200) is None
     found = sensors.summary()
     assert found["GPU-a"]["held"] == {
-        "celsius": {"60": 3}, "watts": {"100": 1, "700": 2}, "sm_mhz": {"1755": 3}, "busy": {"99": 3},
-    }  # fmt: skip
+        "celsius": {"60": 3},
+        "watts": {"100": 1, "700": 2},
+        "sm_mhz": {"1755": 3},
+        "busy": {"99": 3},
+    }
     assert found["GPU-a"]["slowed"] == {"sw_power_cap": 6.0}
     assert (found["GPU-a"]["slow"], found["GPU-a"]["usual_watts"]) == ({}, 699.0)
     assert found[""] == {"held": {"watts": {"400": 1, "1400": 1, "1200": 1}}}
@@ -551,15 +557,7 @@ def burnin_of(
     cluster: Any = types.SimpleNamespace(section=lambda _: section, sudo=False, environment=lambda *_: None)
     held: Any = types.SimpleNamespace(job_id=7)
     slurm: Any = FakeSlurm(left)
-    made = Burnin(
-        slurm,
-        held,
-        cluster,
-        {},
-        nodes=[f"n{i}" for i in range(nodes)],
-        gpus=gpus,
-        seconds=seconds,
-    )
+    made = Burnin(slurm, held, cluster, {}, nodes=[f"n{i}" for i in range(nodes)], gpus=gpus, seconds=seconds)
     for name, told in made.result.nodes.items():
         told.hello = hello(name, gpus)
     return made
