@@ -58,6 +58,7 @@ class Agents:
 
     def start(self, _slurm: object, _allocation: object, request: StepRequest) -> Agents:
         self.requests.append(request)
+        self.due = []
         for node in request.nodes:
             self.say(1.0, node, "hello", **hello(node, self.lacking.get(node, self.gpus)))
         self.nodes = [*request.nodes]
@@ -78,6 +79,7 @@ class Agents:
 
     def lines(self, seconds: float) -> Iterator[tuple[int, str]]:
         if self.interrupted and self.sent:
+            self.interrupted = False
             raise KeyboardInterrupt
         due = min((at for at, _ in self.due), default=self.now + 5.0)
         self.now = max(self.now + seconds, min(due, self.now + 5.0))
@@ -150,7 +152,8 @@ def met(rounds: list[list[dict[str, Any]]]) -> list[list[str]]:
 def test_quiet_rounds_have_every_load_and_hot_ones_never_pause_the_products(agents: Agents) -> None:
     burnin = burnin_of(agents, 4, seconds=7200)
     run(burnin)
-    first, *hot, last = agents.rounds()
+    first, *between, last = agents.rounds()
+    hot = [loads for loads in between if loads[-1].get("hot")]
     quiet = ["matmul", "gpu_memory", "hbm", "copies", *3 * ["peer"], *4 * ["nccl"]]
     assert names(first) == ["dcgm", *quiet]
     assert names(last) == quiet[: len(last)], "rates are taken before the heat and after it"
@@ -171,7 +174,7 @@ def test_quiet_rounds_have_every_load_and_hot_ones_never_pause_the_products(agen
     assert len({frozenset(pair) for pair in met(hot[:3])}) == 6
     assert burnin.result.rounds >= len(hot) + 1
     assert (burnin.result.ended, burnin.progress().healthy) == ("the time is up", 4)
-    assert agents.now - 1000 <= 7200 + 5
+    assert agents.now - 1000 <= 7200 + 10
 
 
 @pytest.mark.parametrize("gpus", [2, 5, 8])
