@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,7 @@ from counter_examples import (
 from judged import figures, judged
 
 from pytest_gpucluster.core.check import Action, Metric
-from pytest_gpucluster.suites.burnin import error_checks, removal
+from pytest_gpucluster.suites.burnin import error_checks, removal, stragglers
 from pytest_gpucluster.suites.burnin.config import BurninConfig
 from pytest_gpucluster.suites.burnin.error_checks import counters, temperature, xid
 from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals, Peaks
@@ -193,6 +194,85 @@ def test_how_nvidia_smi_fails() -> None:
     assert mute(first="no end after 60 s") == "no end after 60 s"
     assert mute("no answer for 9 s", gpus=0) == "no answer for 9 s"
     assert error_checks.smi_failure(NodeTotals("a")) == ""
+
+
+def power_of(gpu: str, watts: int) -> dict[str, Any]:
+    held = {"watts": {str(watts): 19, "100": 1}, **{it: {"50": 20} for it in ("celsius", "sm_mhz", "busy")}}
+    return {gpu: {"samples": 20, "usual_watts": watts, "held": held, "slowed": {"sw_power_cap": 8.0}}}
+
+
+def test_power_is_recorded_of_hot_loads_and_compared_over_the_fleet() -> None:
+    whole = fleet(4)
+    for node, totals in whole.nodes.items():
+        for gpu in range(4):
+            watts = 400 if (node, gpu) == ("b", 2) else 690 + gpu
+            totals.add(load(node, "matmul", sensors=power_of(gpu_of(node, gpu), watts)))
+            totals.add(load(node, "hbm", sensors=power_of(gpu_of(node, gpu), 200)))
+    slow = {name: stragglers.stragglers(whole, name, CONFIG).findings for name in whole.nodes}
+    (finding,) = slow.pop("b")
+    assert (finding.part, figures(finding.measured)) == ("GPU 2 (GPU-b-2, 0000:20:00.0)", [400, 42])
+    assert not any(slow.values())
+    found = temperature(whole, "a", CONFIG).metrics
+    units = {it.name.removesuffix("_mean"): it.unit for it in found if it.name.endswith("_mean")}
+    assert units == {"burnin_watts": "W", "burnin_celsius": "C", "burnin_sm_mhz": "MHz", "burnin_busy": "%"}
+    metrics = {it.name: it.value for it in found if it.device == whole.nodes["a"].part(gpu_of("a", 0))}
+    assert (metrics["burnin_watts_mean"], metrics["burnin_watts_p95"]) == (660.5, 690)
+    assert metrics["burnin_slowed_sw_power_cap"] == 8.0, "not those of hbm"
+
+
+def test_power_of_all_rounds_adds_up_and_that_of_a_gpu_that_multiplied_nothing_is_not_compared() -> None:
+    """Only the first round has the agent's hello; a resumed burn-in adds them up."""
+    both = NodeTotals("a")
+    for said in (hello("a"), None):
+        one = NodeTotals("a", hello=said)
+        one.add(load("a", "matmul", sensors=power_of(UUID, 690)))
+        both.merge(NodeTotals.from_dict(json.loads(json.dumps(one.as_dict()))))
+    assert (both.held[UUID]["watts"], both.slowed[UUID]) == ({"690": 38, "100": 2}, {"sw_power_cap": 16.0})
+    idle = NodeTotals("a", hello={**hello("a"), "devices": []})
+    lacking = {"load": "matmul", "results": [{"load": "matmul", "lacks": "no torch"}]}
+    idle.add({**lacking, "sensors": power_of(UUID, 80)})
+    assert "power" not in idle.rates
+    metrics = temperature(BurninResult({"a": idle}, 3600, 4, seconds=3600, rounds=1), "a", CONFIG).metrics
+    assert [it.name for it in metrics if it.name.endswith("_mean")] == []
+
+
+HANGS, ABSENT = "nvidia-smi: no end after 60 s", "FileNotFoundError: nvidia-smi"
+
+
+@pytest.mark.parametrize(
+    ("at_first", "later", "expected"),
+    [
+        ("", "", PASSED),
+        ("", HANGS, DRAIN),
+        ("", "Failed to initialize NVML: Unknown Error", DRAIN),  # it had answered before the loads
+        (HANGS, "", DRAIN),
+        (ABSENT, ABSENT, NOT_CHECKED),  # the counters of InfiniBand are read all the same
+    ],
+)
+def test_counters_of_gpus_that_cannot_be_read_are_no_pass(at_first: str, later: str, expected: str) -> None:
+    whole, totals = one_node(a=[load("a", "matmul", unread={"gpu": later} if later else {})])
+    totals.hello = hello("a", unread={"gpu": at_first} if at_first else {})
+    if at_first == ABSENT:
+        totals.hello["gpus"] = []
+    assert judged(counters(whole, "a", CONFIG))[0] == expected
+    whole.gpus = 0  # nodes without GPUs, which need no nvidia-smi
+    assert judged(counters(whole, "a", CONFIG))[0] == (PASSED if at_first == ABSENT else expected)
+
+
+def test_an_nvidia_smi_that_answers_again_is_no_driver_that_hangs() -> None:
+    late = load("a", "matmul", unread={"gpu": HANGS, "xid": "dmesg: no"})
+    whole, totals = one_node(a=[late, load("a", "hbm", unread={})])
+    assert (judged(counters(whole, "a", CONFIG)), totals.unread) == ((PASSED, []), {"xid": "dmesg: no"})
+    assert not removal.suspicious(whole, "a", CONFIG, 60.0)
+    assert removal.suspicious(fleet(1, a=[late]), "a", CONFIG, 60.0)
+    earlier, later = NodeTotals("a"), NodeTotals("a")
+    earlier.add(late)
+    later.add(load("a", "hbm", unread={}))
+    earlier.merge(later)
+    assert earlier.unread == {"xid": "dmesg: no"}
+    earlier.add(late)
+    earlier.add({"load": "", "results": []})  # says nothing about it
+    assert "gpu" in earlier.unread
 
 
 def test_xids_are_counted_over_the_loads() -> None:

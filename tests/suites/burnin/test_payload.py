@@ -203,6 +203,8 @@ def test_an_nvidia_smi_that_hangs_is_known_for_how_long(monkeypatch: pytest.Monk
 
 def test_a_command_that_cannot_be_killed_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that hangs in the kernel dies when it comes back, and not before."""
+    assert payload_process.output_of(["sh", "-c", "echo a; echo b >&2; exit 3"], 600.0) == (3, "a\n", "b\n")
+    assert payload_process.output_of(["/no/such"], 600.0)[:2] == (127, "")
     waited: list[float] = []
 
     class Stuck:

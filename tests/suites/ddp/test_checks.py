@@ -206,8 +206,11 @@ def agents(
             given = {"LOCAL_RANK": str(local), "WORLD_SIZE": "4", "MASTER_ADDR": "gpu01", "MASTER_PORT": "1"}
             reported: dict[str, dict[str, Any]] = {
                 "given": {"given": {**given, **(first or {} if rank == 0 else {})}},
-                "joined": {}, "reduced": {"wrong": 0}, "trained": {"synced": "a", "after": "b", "losses": [1.0]}, "done": {},
-            }  # fmt: skip
+                "joined": {},
+                "reduced": {"wrong": 0},
+                "trained": {"synced": "a", "after": "b", "losses": [1.0]},
+                "done": {},
+            }
             for kind, fact in reported.items():
                 if rank or kind != drop:
                     extra = change.get(kind, {}) if rank == 0 else {}
@@ -548,8 +551,20 @@ def test_causes_come_before_what_follows_from_them() -> None:
     def failed(number: int, **fact: Any) -> PayloadTask:
         return PayloadTask(number, "n", 1, None, ({"rank": number, "phase": "init", **fact},))
 
-    follows = ("timeout", "Timeout", "timed out", "time out", "Timedout", "connection closed", "3 of 4 clients joined",
-               "Connection reset", "Connection refused", "connection was", "broken pipe", "Broken pipe")  # fmt: skip
+    follows = (
+        "timeout",
+        "Timeout",
+        "timed out",
+        "time out",
+        "Timedout",
+        "connection closed",
+        "3 of 4 clients joined",
+        "Connection reset",
+        "Connection refused",
+        "connection was",
+        "broken pipe",
+        "Broken pipe",
+    )
     tasks = (
         failed(0, ddp="stuck", seconds=60.0),
         *(failed(number, ddp="failed", reason=reason) for number, reason in enumerate(follows, 1)),

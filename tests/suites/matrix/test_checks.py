@@ -86,10 +86,17 @@ def failed(*findings: Finding) -> Verdict:
         ("srun", failed(OTHER), {"mpirun-mpi": "old MPI"}, True, State.BROKEN, "rank 3"),
         ("srun", Verdict("x", Outcome.NOT_CHECKED), {}, True, State.BROKEN, "could not be tried"),
         ("srun", failed(LONELY), {"srun-mpi": "no PMIx here"}, False, State.EXPECTED, "no PMIx here"),
-        ("srun", Verdict("x", Outcome.NOT_CHECKED, reason="no rank told"), {}, True, State.BROKEN, "no rank told"),
+        (
+            "srun",
+            Verdict("x", Outcome.NOT_CHECKED, reason="no rank told"),
+            {},
+            True,
+            State.BROKEN,
+            "no rank told",
+        ),
         ("srun", Verdict("x", Outcome.PASSED), {"srun-mpi": "old MPI"}, True, State.WORKS, ""),
     ],
-)  # fmt: skip
+)
 def test_how_a_cell_is_settled(
     *, row: str, verdict: Verdict, expected: Mapping[str, str], claimed: bool, state: State, why: str
 ) -> None:

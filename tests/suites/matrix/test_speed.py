@@ -167,12 +167,30 @@ def example(machine: str, source: str, expected: str, judged: Any, *, sick: bool
 
 LAUNCH = "https://slurm.schedmd.com/mpi_guide.html"
 COUNTER_EXAMPLES = (
-    example("slow in the first run, beside another program", LAUNCH, PASSED, compared(("mpirun", (FAST, FAST)), ("srun", (SLOW, FAST)))),
-    example("a tenth slower than the fastest", LAUNCH, PASSED, compared(("mpirun", (FAST,)), ("srun", (Rate(36.0, "GB/s", {}),)))),
+    example(
+        "slow in the first run, beside another program",
+        LAUNCH,
+        PASSED,
+        compared(("mpirun", (FAST, FAST)), ("srun", (SLOW, FAST))),
+    ),
+    example(
+        "a tenth slower than the fastest",
+        LAUNCH,
+        PASSED,
+        compared(("mpirun", (FAST,)), ("srun", (Rate(36.0, "GB/s", {}),))),
+    ),
     example("one launcher", LAUNCH, NOT_APPLICABLE, compared(("srun", (FAST,)))),
-    example("it could not be repeated", LAUNCH, NOT_CHECKED, compared(("mpirun", (FAST, FAST)), ("srun", (SLOW,)))),
-    example("slow in both runs", LAUNCH, MONITOR, compared(("mpirun", (FAST, FAST)), ("srun", (SLOW, SLOW))), sick=True),
-)  # fmt: skip
+    example(
+        "it could not be repeated", LAUNCH, NOT_CHECKED, compared(("mpirun", (FAST, FAST)), ("srun", (SLOW,)))
+    ),
+    example(
+        "slow in both runs",
+        LAUNCH,
+        MONITOR,
+        compared(("mpirun", (FAST, FAST)), ("srun", (SLOW, SLOW))),
+        sick=True,
+    ),
+)
 
 
 @pytest.mark.parametrize("machine", COUNTER_EXAMPLES, ids=name)

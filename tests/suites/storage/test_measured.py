@@ -89,10 +89,7 @@ def test_operations_are_per_second_and_a_node_that_made_none_has_no_figure() -> 
     assert found["storage_stat_files"].values == {}
 
 
-@pytest.mark.parametrize(
-    ("less_is_worse", "slow"),
-    [(True, ["gpu01"]), (False, ["gpu05"])],
-)
+@pytest.mark.parametrize(("less_is_worse", "slow"), [(True, ["gpu01"]), (False, ["gpu05"])])
 def test_a_node_is_slow_in_the_direction_that_is_worse(less_is_worse: bool, slow: list[str]) -> None:
     values = dict(zip(NODES, (1.0, 10.0, 10.1, 9.9, 90.0), strict=True))
     figure = measured.Figure("f", "", values, less_is_worse)

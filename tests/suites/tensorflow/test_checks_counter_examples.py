@@ -39,22 +39,114 @@ def machine(
 
 
 COUNTER_EXAMPLES = (
-    machine("mirrored", "eight replicas on eight GPUs", GUIDE, PASSED, lambda: checks.mirrored("gpu01", one(), 8)),
-    machine("mirrored", "two replicas on logical CPUs of a node without GPUs", GUIDE, PASSED, lambda: checks.mirrored("gpu01", one(2), 2)),
-    machine("mirrored", "the loss rises", GUIDE, PASSED, lambda: checks.mirrored("gpu01", one(r0={"trained": {"losses": [1.0, 3.0]}}), 8)),
-    machine("mirrored", "one GPU is not found", GUIDE, MONITOR, lambda: checks.mirrored("gpu01", one(7), 8), sick=True),
-    machine("mirrored", "replicas differ", GUIDE, MONITOR, lambda: checks.mirrored("gpu01", one(r0={"trained": {"after": ""}}), 8), sick=True),
-    machine("workers", "one worker joins late", WORKERS, PASSED, lambda: checks.workers(work(r3={"joined": {"seconds": 90.0}}), 1)),
-    machine("workers", "a worker warns on stderr and ends with 0", WORKERS, PASSED,
-        lambda: checks.workers(work(ends={1: {"error": "E0000 cuda_dnn.cc:8579] Unable to register cuDNN factory"}}), 1)),
-    machine("workers", "a worker does not join", WORKERS, MONITOR,
-        lambda: checks.workers(work(r2={"joined": None, "reduced": None, "trained": None, "done": None, "stuck": {"phase": "join", "seconds": 100}}, ends={2: {"rc": 137, "signal": 9}}), 1), sick=True),
-    machine("workers", "each worker is alone", WORKERS, MONITOR, lambda: checks.workers(work(**each_rank({"joined": {"replicas": 1}})), 1), sick=True),
-    machine("equal", "weights are equal, losses differ: the data do", WORKERS, PASSED, lambda: checks.equal(work(r1={"trained": {"losses": [0.5, 0.4]}}))),
-    machine("equal", "no worker trained", WORKERS, NOT_CHECKED, lambda: checks.equal(work(**each_rank({"trained": None})))),
-    machine("equal", "one worker differs", WORKERS, MONITOR, lambda: checks.equal(work(r1={"trained": {"after": "cccc"}})), sick=True),
-    machine("equal", "the losses are no numbers", WORKERS, MONITOR, lambda: checks.equal(work(r1={"trained": {"losses": [float("nan")]}})), sick=True),
-)  # fmt: skip
+    machine(
+        "mirrored", "eight replicas on eight GPUs", GUIDE, PASSED, lambda: checks.mirrored("gpu01", one(), 8)
+    ),
+    machine(
+        "mirrored",
+        "two replicas on logical CPUs of a node without GPUs",
+        GUIDE,
+        PASSED,
+        lambda: checks.mirrored("gpu01", one(2), 2),
+    ),
+    machine(
+        "mirrored",
+        "the loss rises",
+        GUIDE,
+        PASSED,
+        lambda: checks.mirrored("gpu01", one(r0={"trained": {"losses": [1.0, 3.0]}}), 8),
+    ),
+    machine(
+        "mirrored",
+        "one GPU is not found",
+        GUIDE,
+        MONITOR,
+        lambda: checks.mirrored("gpu01", one(7), 8),
+        sick=True,
+    ),
+    machine(
+        "mirrored",
+        "replicas differ",
+        GUIDE,
+        MONITOR,
+        lambda: checks.mirrored("gpu01", one(r0={"trained": {"after": ""}}), 8),
+        sick=True,
+    ),
+    machine(
+        "workers",
+        "one worker joins late",
+        WORKERS,
+        PASSED,
+        lambda: checks.workers(work(r3={"joined": {"seconds": 90.0}}), 1),
+    ),
+    machine(
+        "workers",
+        "a worker warns on stderr and ends with 0",
+        WORKERS,
+        PASSED,
+        lambda: checks.workers(
+            work(ends={1: {"error": "E0000 cuda_dnn.cc:8579] Unable to register cuDNN factory"}}), 1
+        ),
+    ),
+    machine(
+        "workers",
+        "a worker does not join",
+        WORKERS,
+        MONITOR,
+        lambda: checks.workers(
+            work(
+                r2={
+                    "joined": None,
+                    "reduced": None,
+                    "trained": None,
+                    "done": None,
+                    "stuck": {"phase": "join", "seconds": 100},
+                },
+                ends={2: {"rc": 137, "signal": 9}},
+            ),
+            1,
+        ),
+        sick=True,
+    ),
+    machine(
+        "workers",
+        "each worker is alone",
+        WORKERS,
+        MONITOR,
+        lambda: checks.workers(work(**each_rank({"joined": {"replicas": 1}})), 1),
+        sick=True,
+    ),
+    machine(
+        "equal",
+        "weights are equal, losses differ: the data do",
+        WORKERS,
+        PASSED,
+        lambda: checks.equal(work(r1={"trained": {"losses": [0.5, 0.4]}})),
+    ),
+    machine(
+        "equal",
+        "no worker trained",
+        WORKERS,
+        NOT_CHECKED,
+        lambda: checks.equal(work(**each_rank({"trained": None}))),
+    ),
+    machine(
+        "equal",
+        "one worker differs",
+        WORKERS,
+        MONITOR,
+        lambda: checks.equal(work(r1={"trained": {"after": "cccc"}})),
+        sick=True,
+    ),
+    machine(
+        "equal",
+        "the losses are no numbers",
+        WORKERS,
+        MONITOR,
+        lambda: checks.equal(work(r1={"trained": {"losses": [float("nan")]}})),
+        sick=True,
+    ),
+)
 
 
 @pytest.mark.parametrize("example", COUNTER_EXAMPLES, ids=name)

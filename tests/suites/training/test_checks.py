@@ -34,7 +34,7 @@ from pytest_gpucluster.suites.training.facts import trained_in
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pytest_gpucluster.core.check import Verdict
+    from pytest_gpucluster.core.check import Check, Verdict
 
 CONFIG = TrainingConfig(checkpoint="/shared")
 
@@ -62,31 +62,38 @@ def limits() -> tuple[TrainingLimit, ...]:
 def test_recorded_healthy_facts_pass() -> None:
     alone, together = recorded("alone"), recorded("together")
     for node in NODES:
-        assert checks.alone(node, alone).outcome is Outcome.PASSED
-        assert checks.replay(node, alone).outcome is Outcome.PASSED
-        assert checks.loss(node, alone, CONFIG).outcome is Outcome.PASSED
-        assert checks.stragglers(node, alone, together, CONFIG).outcome is Outcome.PASSED
+        for verdict in (
+            checks.alone(node, alone),
+            checks.replay(node, alone),
+            checks.loss(node, alone, CONFIG),
+            checks.stragglers(node, alone, together, CONFIG),
+            checks.speed(node, alone, CONFIG, (), ""),
+            checks.together((alone, together), CONFIG),
+            checks.checkpoint(together, CONFIG),
+        ):
+            assert judged(verdict) == (PASSED, [])
         assert checks.processes(node, alone, together).reason == "the ranks compute on CPUs"
-        figures = checks.speed(node, alone, CONFIG, (), "")
-        assert figures.outcome is Outcome.PASSED
-        assert {"training_plain_rate", "training_ddp_flops", "training_fsdp_p95"} <= {
-            it.name for it in figures.metrics
-        }
-    assert checks.together((alone, together), CONFIG).outcome is Outcome.PASSED
-    assert checks.checkpoint(together, CONFIG).outcome is Outcome.PASSED
+    figures = {it.name for it in checks.speed("gpu01", alone, CONFIG, (), "").metrics}
+    assert {"training_plain_rate", "training_ddp_flops", "training_fsdp_p95"} <= figures
     scaled = checks.scaling((alone, together), CONFIG)
-    assert (scaled.outcome, len(scaled.metrics)) == (Outcome.NOT_APPLICABLE, 4)
-    assert checks.start(together, CONFIG).outcome is Outcome.NOT_APPLICABLE
+    assert (judged(scaled)[0], len(scaled.metrics)) == (NOT_APPLICABLE, 4)
+    assert judged(checks.start(together, CONFIG))[0] == NOT_APPLICABLE
 
 
 def test_nothing_that_ran_is_never_a_pass() -> None:
-    verdicts = [
-        checks.alone("gpu01", NONE), checks.replay("gpu01", NONE), checks.loss("gpu01", NONE, CONFIG),
-        checks.speed("gpu01", NONE, CONFIG, (), ""), checks.stragglers("gpu01", NONE, NONE, CONFIG),
-        checks.processes("gpu01", NONE, NONE), checks.together((NONE, NONE), CONFIG),
-        checks.scaling((NONE, NONE), CONFIG), checks.checkpoint(NONE, CONFIG), checks.start(NONE, CONFIG),
-    ]  # fmt: skip
-    assert {verdict.outcome for verdict in verdicts} == {Outcome.NOT_CHECKED}
+    for verdict in (
+        checks.alone("gpu01", NONE),
+        checks.replay("gpu01", NONE),
+        checks.loss("gpu01", NONE, CONFIG),
+        checks.speed("gpu01", NONE, CONFIG, (), ""),
+        checks.stragglers("gpu01", NONE, NONE, CONFIG),
+        checks.processes("gpu01", NONE, NONE),
+        checks.together((NONE, NONE), CONFIG),
+        checks.scaling((NONE, NONE), CONFIG),
+        checks.checkpoint(NONE, CONFIG),
+        checks.start(NONE, CONFIG),
+    ):
+        assert judged(verdict)[0] == NOT_CHECKED
 
 
 def test_gpu_with_other_bits_is_named_and_not_drained() -> None:
@@ -217,13 +224,8 @@ def test_lost_rank_is_named_before_those_that_waited() -> None:
         "together", lambda fact: None if (fact["rank"], fact["training"]) == (2, "done") else fact
     )
     first, second, third, fourth = result.tasks
-    waited = {
-        "training": "failed",
-        "rank": 0,
-        "node": "gpu01",
-        "phase": "ddp",
-        "reason": "Connection closed by peer",
-    }
+    waited = {"training": "failed", "rank": 0, "node": "gpu01", "phase": "ddp"}
+    waited["reason"] = "Connection closed by peer"
     first = replace(first, rc=1, facts=(*first.facts, waited))
     tasks = (first, second, replace(third, rc=137, signal=9), fourth)
     verdict = checks.together((recorded("alone"), replace(result, tasks=tasks)), CONFIG)
@@ -339,26 +341,25 @@ def test_payload_imports_torch_alone() -> None:
 ONE, OTHER = {"digest": "a", "losses": ["1.0", "2.0"]}, {"digest": "b", "losses": ["1.0", "2.5"]}
 
 
-def replays(
-    machine: str, source: str, expected: str, *bad: int, runs: Any, sick: bool = False
+def machine(
+    check: Check[...], words: str, source: str, expected: str, *facts: Any, sick: bool = False
 ) -> CounterExample:
-    """Return the second of two nodes of eight GPUs, of which these ranks replayed so."""
-
-    def judged() -> Verdict:
-        return checks.replay("gpu02", eight_gpus_each(of_rank(*bad, kind="replayed", runs=runs)))
-
-    return CounterExample("training.replay", machine, source, expected, judged, sick)
+    return CounterExample(check.name, words, source, expected, lambda: check(*facts), sick)
 
 
-def example(
-    name: str, machine: str, source: str, expected: str, judged: Callable[[], Verdict], *, sick: bool = False
-) -> CounterExample:
-    return CounterExample(f"training.{name}", machine, source, expected, judged, sick)
+def replays(*bad: int, runs: Any) -> PayloadResult:
+    """Return two nodes of eight GPUs, of which these ranks replayed so."""
+    return eight_gpus_each(of_rank(*bad, kind="replayed", runs=runs))
 
 
 def trained(step: str, *ranks: int, mode: str = "ddp", **values: Any) -> PayloadResult:
     """Return a recorded step whose ranks trained so."""
     return recorded(step, of_rank(*ranks, kind="trained", mode=mode, **values))
+
+
+def plain(losses: list[float]) -> PayloadResult:
+    """Return two nodes of eight GPUs, of which one rank has these losses by itself."""
+    return eight_gpus_each(of_rank(11, kind="trained", mode="plain", losses=losses))
 
 
 def scaled(factor: float, *ranks: int) -> PayloadResult:
@@ -371,14 +372,10 @@ def scaled(factor: float, *ranks: int) -> PayloadResult:
     return recorded("alone", change)
 
 
-def on_h200(**steps: list[float]) -> PayloadResult:
-    """Return the recorded step on H200s; `rN`: the steps of a rank in the mode plain."""
-
-    def change(fact: Change) -> Change:
-        found, own = on_gpus(fact), steps.get(f"r{fact['rank']}")
-        return {**found, "steps": own, "compute": own} if own and fact.get("mode") == "plain" else found
-
-    return recorded("alone", change)
+def on_h200(*steps: float) -> PayloadResult:
+    """Return the recorded step on H200s, of which rank 0 by itself takes these seconds per step."""
+    own = of_rank(0, kind="trained", mode="plain", steps=list(steps), compute=list(steps))
+    return recorded("alone", lambda fact: own(on_gpus(fact)))
 
 
 def working(times: Mapping[int, float], other_model: tuple[int, ...] = ()) -> PayloadResult:
@@ -394,105 +391,134 @@ def working(times: Mapping[int, float], other_model: tuple[int, ...] = ()) -> Pa
     return eight_gpus_each(change)
 
 
-def beside(kind: str, *others: str) -> PayloadResult:
-    return recorded("alone", lambda fact: of_rank(1, kind=kind, others=list(others))(on_gpus(fact)))
+def beside(kind: str, others: list[str] | None, *ranks: int) -> PayloadResult:
+    """Return GPUs on which these ranks see processes of others, when they join or when they are done."""
+    return recorded("alone", lambda fact: of_rank(*ranks, kind=kind, others=others)(on_gpus(fact)))
 
 
-def over(between: str) -> PayloadResult:
-    return replace(recorded("together"), connections=connected(between))
-
-
-def judged_speed(result: PayloadResult, gpu: str = "NVIDIA H200") -> Callable[[], Verdict]:
-    return lambda: checks.speed("gpu01", result, CONFIG, limits(), gpu)
-
-
-def outliers_of(result: PayloadResult) -> Callable[[], Verdict]:
-    return lambda: checks.stragglers("gpu02", result, NONE, CONFIG)
-
-
-def scaling_of(factor: float, together: PayloadResult | None = None) -> Callable[[], Verdict]:
-    """Return the check of recorded runs on the nodes alone that take `factor` of the time of the run on all nodes."""
-    whole = recorded("together") if together is None else together
+def faster(factor: float) -> tuple[PayloadResult, PayloadResult]:
+    """Return runs on the nodes alone that take `factor` of the time of the run on all nodes, and that run."""
+    whole = recorded("together")
     times = {(fact["rank"], fact["mode"]): fact["steps"] for fact in whole.facts("trained")}
 
     def change(fact: Change) -> Change:
         steps = times.get((fact["rank"], fact.get("mode")))
         return {**fact, "steps": [factor * one for one in steps]} if steps else fact
 
-    return lambda: checks.scaling((recorded("alone", change), whole), TrainingConfig(min_scaling=0.9))
+    return recorded("alone", change), whole
 
 
-def transported(between: str) -> Callable[[], Verdict]:
-    return lambda: checks.transport(
-        "gpu01", Reach("training", 2, 2, None), over(between), fabric("NET/IB/GDRDMA"), 8
-    )
+def over(between: str) -> tuple[Any, ...]:
+    result = replace(recorded("together"), connections=connected(between))
+    return "gpu01", Reach("training", 2, 2, None), result, fabric("NET/IB/GDRDMA"), 8
 
 
-TORCH = "https://docs.pytorch.org/docs/stable/notes/randomness.html"
+def stored(**values: Any) -> PayloadResult:
+    return recorded("together", of_rank(1, kind="checkpoint", **values))
+
+
+def never_read(fact: Change) -> Change:
+    mine = fact["training"] == "checkpoint" and fact["rank"] == 1
+    return {key: fact[key] for key in fact if key not in ("read", "restored")} if mine else fact
+
+
+RANDOM = "https://docs.pytorch.org/docs/stable/notes/randomness.html"
 FSDP = "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html"
 MPS = "https://docs.nvidia.com/deploy/mps/index.html"
+NO_SMI = "https://github.com/NVIDIA/nvidia-container-toolkit"
 NFS = "https://nfs.sourceforge.net/"
 H200 = "https://www.nvidia.com/en-us/data-center/h200/"
+PLUGIN = "https://github.com/Mellanox/nccl-rdma-sharp-plugins"
+SDC = "silent data corruption"
 NAN = float("nan")
-
-
+SECOND = range(8, 16)  # the ranks of the second node of eight GPUs
+ALONE, TOGETHER = recorded("alone"), recorded("together")
+OF_ROW = (CONFIG, limits(), "NVIDIA H200")
+NO_NUMBER = trained("alone", 0, mode="plain", losses=[5.5] * 7 + [NAN])
+NO_FSDP = trained("together", *range(4), mode="fsdp", losses=[NAN] * 8)
+TWO_MODELS = working(dict.fromkeys(SECOND, 240), tuple(SECOND))
+SLOW_NODE = working(dict.fromkeys(SECOND, 200))
+SCALES = TrainingConfig(min_scaling=0.9)
+SLOW_STORAGE = recorded("together", of_rank(*range(4), kind="checkpoint", write=90.0))
+FULL = stored(problem="OSError: No space left on device")
+replay, loss, speed, slower = checks.replay, checks.loss, checks.speed, checks.stragglers
+busy, together, scaling = checks.processes, checks.together, checks.scaling
+checkpoint, transport = checks.checkpoint, checks.transport
 COUNTER_EXAMPLES = [
-    replays("a library that is not deterministic", "two replays differ on most GPUs", NOT_CHECKED, *range(16), runs=[ONE, OTHER]),
-    replays("a node with another cuDNN", "all GPUs of the node differ alike", MONITOR, *range(8, 16), runs=[ONE, ONE]),
-    replays("GPUs of several nodes differ", "more than one in eight: no single GPU", MONITOR, 0, 9, 10, runs=[ONE, ONE]),
-    replays("a GPU of sixteen that repeats other bits", "silent data corruption", DRAIN, 11, runs=[ONE, ONE], sick=True),
-    replays("a GPU of sixteen that contradicts itself", "silent data corruption", DRAIN, 11, runs=[ONE, OTHER], sick=True),
-    example("alone", "a rank warns on stderr and ends with 0", TORCH, PASSED, lambda: checks.alone("gpu01", recorded("alone"))),
-    example("alone", "losses of the ranks of a node differ: their data do", TORCH, PASSED, lambda: checks.alone("gpu01", scaled(1.2, 1))),
-    example("alone", "no node could be tested", TORCH, NOT_CHECKED, lambda: checks.alone("gpu01", NONE)),
-    example("alone", "ranks of the node have other parameters after DDP", TORCH, MONITOR, lambda: checks.alone("gpu01", trained("alone", 1, after="x")), sick=True),
-    example("alone", "a loss is no number", TORCH, MONITOR, lambda: checks.alone("gpu01", trained("alone", 0, mode="plain", losses=[5.5] * 7 + [NAN])), sick=True),
-    example("loss", "the order of sums moves the losses by 0.3%", TORCH, PASSED, lambda: checks.loss("gpu02", scaled(1.003, 2, 3), CONFIG)),
-    example("loss", "a rank by itself is alone on its node", TORCH, PASSED, lambda: checks.loss("gpu01", recorded("alone"), CONFIG)),
-    example("loss", "one rank of sixteen is 6% off", TORCH, MONITOR,
-            lambda: checks.loss("gpu02", eight_gpus_each(of_rank(11, kind="trained", mode="plain", losses=[5.9] * 8)), CONFIG), sick=True),
-    example("loss", "one rank of sixteen has a loss that is no number", TORCH, MONITOR,
-            lambda: checks.loss("gpu02", eight_gpus_each(of_rank(11, kind="trained", mode="plain", losses=[5.5] * 7 + [NAN])), CONFIG), sick=True),
-    example("speed", "1% above the row of the profile", H200, PASSED, judged_speed(on_h200(r0=[0.173] * 6))),
-    example("speed", "a model of GPU without a row", H200, PASSED, judged_speed(on_h200(r0=[0.5] * 6), "NVIDIA L40S")),
-    example("speed", "one slow step of six", H200, PASSED, judged_speed(on_h200(r0=[0.163] * 5 + [0.9]))),
-    example("speed", "half of the speed", H200, MONITOR, judged_speed(on_h200(r0=[0.32] * 6)), sick=True),
-    example("stragglers", "within 2% of each other", H200, PASSED, outliers_of(working({11: 163.5}))),
-    example("stragglers", "two models of GPUs, one slower", H200, PASSED, outliers_of(working(dict.fromkeys(range(8, 16), 240), tuple(range(8, 16))))),
-    example("stragglers", "a GPU is faster than the others", H200, PASSED, outliers_of(working({11: 120}))),
-    example("stragglers", "a GPU takes a quarter longer", H200, MONITOR, outliers_of(working({11: 200})), sick=True),
-    example("stragglers", "a whole node takes a quarter longer", H200, MONITOR, outliers_of(working(dict.fromkeys(range(8, 16), 200))), sick=True),
-    example("processes", "none", MPS, PASSED, lambda: checks.processes("gpu01", recorded("alone", lambda fact: of_rank(*range(4), kind="joined", others=[])(on_gpus(fact))), NONE)),
-    example("processes", "the container has no nvidia-smi", "https://github.com/NVIDIA/nvidia-container-toolkit", NOT_CHECKED,
-            lambda: checks.processes("gpu01", recorded("alone", lambda fact: of_rank(*range(4), kind="joined", others=None)(on_gpus(fact))), NONE)),
-    example("processes", "python of an earlier job, before the training", MPS, MONITOR, lambda: checks.processes("gpu01", beside("joined", "python3 (pid 4711)"), NONE), sick=True),
-    example("processes", "a process that began during the training", MPS, MONITOR, lambda: checks.processes("gpu01", beside("done", "python3 (pid 4712)"), NONE), sick=True),
-    example("together", "the loss of all nodes is 0.2% from that of one", TORCH, PASSED, lambda: checks.together((scaled(1.002, *range(4)), recorded("together")), CONFIG)),
-    example("together", "one node: nothing runs together", TORCH, NOT_CHECKED, lambda: checks.together((recorded("alone"), NONE), CONFIG)),
-    example("together", "parameters differ between two nodes: no majority names one", TORCH, CONFIGURE,
-            lambda: checks.together((recorded("alone"), trained("together", 2, 3, after="x")), CONFIG), sick=True),
-    example("together", "one rank of four has other parameters", TORCH, MONITOR, lambda: checks.together((recorded("alone"), trained("together", 3, after="x")), CONFIG), sick=True),
-    example("together", "the losses of FSDP are no numbers on all ranks", FSDP, MONITOR,
-            lambda: checks.together((recorded("alone"), trained("together", *range(4), mode="fsdp", losses=[NAN] * 8)), CONFIG), sick=True),
-    example("transport", "NVLink between nodes", H200, PASSED, transported("P2P/MNNVL")),
-    example("transport", "InfiniBand by NVIDIA's plugin", "https://github.com/Mellanox/nccl-rdma-sharp-plugins", PASSED, transported("NET/IBext_v9/0/GDRDMA")),
-    example("transport", "sockets", H200, MONITOR, transported("NET/Socket/0"), sick=True),
-    example("scaling", "97% of one node", H200, PASSED, scaling_of(0.97)),
-    example("scaling", "faster than one node, which was disturbed", H200, PASSED, scaling_of(1.1)),
-    example("scaling", "one node", H200, NOT_CHECKED, scaling_of(1.0, NONE)),
-    example("scaling", "60% of one node", H200, MONITOR, scaling_of(0.6), sick=True),
-    example("checkpoint", "slow storage without a stated limit", NFS, PASSED, lambda: checks.checkpoint(recorded("together", of_rank(*range(4), kind="checkpoint", write=90.0)), CONFIG)),
-    example("checkpoint", "the cluster file names no folder", NFS, NOT_APPLICABLE, lambda: checks.checkpoint(recorded("together"), TrainingConfig())),
-    example("checkpoint", "another node reads other bits", NFS, MONITOR, lambda: checks.checkpoint(recorded("together", of_rank(1, kind="checkpoint", restored="0")), CONFIG), sick=True),
-    example("checkpoint", "no space is left", NFS, MONITOR, lambda: checks.checkpoint(recorded("together", of_rank(1, kind="checkpoint", problem="OSError: No space left on device")), CONFIG), sick=True),
-    example("checkpoint", "a rank's part was never read", NFS, NOT_CHECKED,
-            lambda: checks.checkpoint(recorded("together", lambda fact: {k: v for k, v in fact.items() if k not in ("read", "restored")} if fact["training"] == "checkpoint" and fact["rank"] == 1 else fact), CONFIG), sick=True),
-]  # fmt: skip
+    machine(
+        replay, "not deterministic", RANDOM, NOT_CHECKED, "gpu02", replays(*range(16), runs=[ONE, OTHER])
+    ),
+    machine(replay, "another cuDNN on one node", RANDOM, MONITOR, "gpu02", replays(*SECOND, runs=[ONE, ONE])),
+    machine(replay, "GPUs of two nodes differ", RANDOM, MONITOR, "gpu02", replays(0, 9, 10, runs=[ONE, ONE])),
+    machine(replay, "a GPU repeats other bits", SDC, DRAIN, "gpu02", replays(11, runs=[ONE, ONE]), sick=True),
+    machine(
+        replay, "a GPU contradicts itself", SDC, DRAIN, "gpu02", replays(11, runs=[ONE, OTHER]), sick=True
+    ),
+    machine(checks.alone, "a rank warns on stderr and ends with 0", RANDOM, PASSED, "gpu01", ALONE),
+    machine(checks.alone, "losses of ranks differ: their data do", RANDOM, PASSED, "gpu01", scaled(1.2, 1)),
+    machine(checks.alone, "no node could be tested", RANDOM, NOT_CHECKED, "gpu01", NONE),
+    machine(
+        checks.alone, "other parameters", RANDOM, MONITOR, "gpu01", trained("alone", 1, after="x"), sick=True
+    ),
+    machine(checks.alone, "a loss is no number", RANDOM, MONITOR, "gpu01", NO_NUMBER, sick=True),
+    machine(loss, "the order of sums moves 0.3%", RANDOM, PASSED, "gpu02", scaled(1.003, 2, 3), CONFIG),
+    machine(loss, "a rank by itself is alone on its node", RANDOM, PASSED, "gpu01", ALONE, CONFIG),
+    machine(loss, "one of sixteen is 6% off", SDC, MONITOR, "gpu02", plain([5.9] * 8), CONFIG, sick=True),
+    machine(loss, "no number", SDC, MONITOR, "gpu02", plain([5.5] * 7 + [NAN]), CONFIG, sick=True),
+    machine(speed, "1% above the row", H200, PASSED, "gpu01", on_h200(*[0.173] * 6), *OF_ROW),
+    machine(speed, "no row", H200, PASSED, "gpu01", on_h200(*[0.5] * 6), CONFIG, limits(), "NVIDIA L40S"),
+    machine(speed, "one slow step of six", H200, PASSED, "gpu01", on_h200(*[0.163] * 5, 0.9), *OF_ROW),
+    machine(speed, "half of the speed", H200, MONITOR, "gpu01", on_h200(*[0.32] * 6), *OF_ROW, sick=True),
+    machine(slower, "within 2% of each other", H200, PASSED, "gpu02", working({11: 163.5}), NONE, CONFIG),
+    machine(slower, "two models of GPUs, one slower", H200, PASSED, "gpu02", TWO_MODELS, NONE, CONFIG),
+    machine(slower, "a faster GPU", H200, PASSED, "gpu02", working({11: 120}), NONE, CONFIG),
+    machine(slower, "a quarter longer", H200, MONITOR, "gpu02", working({11: 200}), NONE, CONFIG, sick=True),
+    machine(slower, "a whole node is slower", H200, MONITOR, "gpu02", SLOW_NODE, NONE, CONFIG, sick=True),
+    machine(busy, "none", MPS, PASSED, "gpu01", beside("joined", [], *range(4)), NONE),
+    machine(busy, "no nvidia-smi", NO_SMI, NOT_CHECKED, "gpu01", beside("joined", None, *range(4)), NONE),
+    machine(busy, "an earlier job", MPS, MONITOR, "gpu01", beside("joined", ["python3"], 1), NONE, sick=True),
+    machine(busy, "one that began later", MPS, MONITOR, "gpu01", beside("done", ["x"], 1), NONE, sick=True),
+    machine(together, "0.2% from one node", RANDOM, PASSED, (scaled(1.002, *range(4)), TOGETHER), CONFIG),
+    machine(together, "one node: nothing runs together", RANDOM, NOT_CHECKED, (ALONE, NONE), CONFIG),
+    machine(
+        together,
+        "parameters differ between two nodes: no majority names one",
+        RANDOM,
+        CONFIGURE,
+        (ALONE, trained("together", 2, 3, after="x")),
+        CONFIG,
+        sick=True,
+    ),
+    machine(
+        together,
+        "one rank of four has other parameters",
+        RANDOM,
+        MONITOR,
+        (ALONE, trained("together", 3, after="x")),
+        CONFIG,
+        sick=True,
+    ),
+    machine(together, "losses of FSDP are no numbers", FSDP, MONITOR, (ALONE, NO_FSDP), CONFIG, sick=True),
+    machine(transport, "NVLink between nodes", H200, PASSED, *over("P2P/MNNVL")),
+    machine(transport, "InfiniBand by NVIDIA's plugin", PLUGIN, PASSED, *over("NET/IBext_v9/0/GDRDMA")),
+    machine(transport, "sockets", H200, MONITOR, *over("NET/Socket/0"), sick=True),
+    machine(scaling, "97% of one node", H200, PASSED, faster(0.97), SCALES),
+    machine(scaling, "faster than one node, which was disturbed", H200, PASSED, faster(1.1), SCALES),
+    machine(scaling, "one node", H200, NOT_CHECKED, (ALONE, NONE), SCALES),
+    machine(scaling, "60% of one node", H200, MONITOR, faster(0.6), SCALES, sick=True),
+    machine(checkpoint, "slow storage without a stated limit", NFS, PASSED, SLOW_STORAGE, CONFIG),
+    machine(checkpoint, "no folder is stated", NFS, NOT_APPLICABLE, TOGETHER, TrainingConfig()),
+    machine(
+        checkpoint, "another node reads other bits", NFS, MONITOR, stored(restored="0"), CONFIG, sick=True
+    ),
+    machine(checkpoint, "no space is left", NFS, MONITOR, FULL, CONFIG, sick=True),
+    machine(checkpoint, "never read", NFS, NOT_CHECKED, recorded("together", never_read), CONFIG, sick=True),
+]
 
 
-@pytest.mark.parametrize("machine", COUNTER_EXAMPLES, ids=name)
-def test_machines_get_the_verdict_that_a_person_gives_them(machine: CounterExample) -> None:
-    assert_as_expected(machine)
+@pytest.mark.parametrize("example", COUNTER_EXAMPLES, ids=name)
+def test_machines_get_the_verdict_that_a_person_gives_them(example: CounterExample) -> None:
+    assert_as_expected(example)
 
 
 def test_training_between_nodes_needs_all_ranks_and_equal_parameters() -> None:
