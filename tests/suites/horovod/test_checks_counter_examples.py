@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from counter_examples import (
@@ -20,15 +20,16 @@ from pytest_gpucluster.core.errors import NotApplicable
 from pytest_gpucluster.suites.horovod import checks
 from pytest_gpucluster.suites.horovod.checks import Launch, World
 
-DOCS = "https://horovod.readthedocs.io/en/stable/"
+if TYPE_CHECKING:
+    from pytest_gpucluster.core.check import Check
+
 TYPES = ("float32", "float64", "float16", "int32", "int64")
-FACT = {
+FACT: dict[str, Any] = {
     "size": 4,
     "local_size": 2,
     "cross_size": 2,
     "controller": "gloo",
     "interface": "ib0",
-    "device": "GPU-0",
     "seconds": 0.01,
     "wrong": dict.fromkeys(TYPES, 0),
     "sent": {"0": 0, "3": 0},
@@ -40,151 +41,65 @@ def world(
     launcher: str = "srun", *, gpus: bool = True, between: str = "NET/IB/0/GDRDMA", **changed: Any
 ) -> World:
     """Return a job of four ranks; `rN`: values of a rank."""
-    ranks = tuple(
-        {
-            **FACT,
-            "rank": n,
-            "node": NODES[n // 2],
-            "local_rank": n % 2,
-            "cross_rank": n // 2,
-            "device": f"GPU-{n}",
-            **changed.pop(f"r{n}", {}),
-        }
-        for n in range(4)
-    )
     hosts = tuple(NODES[n // 2] for n in range(4))
-    known = {
-        "ranks": ranks,
-        "hosts": hosts,
-        "nodes": NODES,
-        "gpus": gpus,
-        "connections": connected(between),
-        **changed,
-    }
+    places = [
+        {"rank": n, "node": hosts[n], "local_rank": n % 2, "cross_rank": n // 2, "device": f"GPU-{n}"}
+        for n in range(4)
+    ]
+    ranks = tuple({**FACT, **place, **changed.pop(f"r{n}", {})} for n, place in enumerate(places))
+    known: dict[str, Any] = {"ranks": ranks, "hosts": hosts, "nodes": NODES, "gpus": gpus}
+    known |= {"connections": connected(between), **changed}
     return World(Launch("pytorch", "gloo", launcher), **known)
 
 
 def trained(**values: Any) -> dict[str, Any]:
-    return {"trained": {**FACT["trained"], **values}}  # type: ignore[dict-item]
+    return {"trained": {**FACT["trained"], **values}}
 
 
 def machine(
-    check: str, name: str, source: str, expected: str, judged: Any, *, sick: bool = False
+    check: Check[...], words: str, source: str, expected: str, *facts: Any, sick: bool = False
 ) -> CounterExample:
-    return CounterExample(f"horovod.{check}", name, source, expected, judged, sick=sick)
+    return CounterExample(check.name, words, source, expected, lambda: check(*facts), sick)
 
 
+def page(name: str) -> str:
+    return f"https://horovod.readthedocs.io/en/stable/{name}.html"
+
+
+SUMS = "https://docs.pytorch.org/docs/stable/notes/numerical_accuracy.html"
+PLUGIN = "https://github.com/Mellanox/nccl-rdma-sharp-plugins"
+TROUBLE, CONCEPTS, TORCH = page("troubleshooting_include"), page("concepts_include"), page("pytorch")
+IB = fabric("NET/IB/GDRDMA")
+FEW_TYPES = world(**each_rank({"wrong": {"float32": 0}}))
+WRONG = world(r1={"wrong": {**dict.fromkeys(TYPES, 0), "float16": 1}})
+NOT_OFFERED = world("horovodrun", obstacle=NotApplicable("ssh leads out of the container"))
+QUIET = (world("horovodrun", connections=None), world())
+NO_NUMBER = world(**each_rank(trained(error=float("nan"))))
+reduce, broadcast, training, transport = (
+    checks.all_reduce,
+    checks.broadcast,
+    checks.training,
+    checks.transport,
+)
 COUNTER_EXAMPLES = (
+    machine(reduce, "one slow rank", page("timeline_include"), PASSED, world(r2={"seconds": 9.0})),
+    machine(reduce, "the build lacks a type", page("install_include"), PASSED, FEW_TYPES),
+    machine(reduce, "a rank is silent", TROUBLE, NOT_CHECKED, world(ranks=world().ranks[:3]), sick=True),
+    machine(reduce, "one element of one type is wrong", TROUBLE, MONITOR, WRONG, sick=True),
+    machine(broadcast, "all received", CONCEPTS, PASSED, world()),
     machine(
-        "all_reduce",
-        "one rank is a thousand times slower",
-        f"{DOCS}timeline_include.html",
-        PASSED,
-        lambda: checks.all_reduce(world(r2={"seconds": 9.0})),
+        broadcast, "a launcher that is not offered", page("running_include"), NOT_APPLICABLE, NOT_OFFERED
     ),
+    machine(broadcast, "wrong data", CONCEPTS, MONITOR, world(r0={"sent": {"0": 0, "3": 12}}), sick=True),
+    machine(training, "the order of the sum", SUMS, PASSED, world(**each_rank(trained(error=2e-7)))),
+    machine(training, "all ranks step to the same parameters", TORCH, PASSED, world()),
+    machine(training, "own gradients", TORCH, MONITOR, world(r1=trained(after="c", error=0.4)), sick=True),
+    machine(training, "the error is no number on all ranks", TORCH, MONITOR, NO_NUMBER, sick=True),
+    machine(transport, "no GPUs", page("gpus_include"), NOT_APPLICABLE, "gpu01", (world(gpus=False),), IB),
+    machine(transport, "plugin", PLUGIN, PASSED, "gpu01", (world(between="NET/IBext_v8/0/GDRDMA"),), IB),
+    machine(transport, "one job logs nothing", page("running_include"), PASSED, "gpu01", QUIET, IB),
     machine(
-        "all_reduce",
-        "the build lacks a type: none of its elements is wrong",
-        f"{DOCS}install_include.html",
-        PASSED,
-        lambda: checks.all_reduce(world(**each_rank({"wrong": {"float32": 0}}))),
-    ),
-    machine(
-        "all_reduce",
-        "a rank does not report",
-        f"{DOCS}troubleshooting_include.html",
-        NOT_CHECKED,
-        lambda: checks.all_reduce(world(ranks=world().ranks[:3])),
-        sick=True,
-    ),
-    machine(
-        "all_reduce",
-        "one element of one type is wrong",
-        f"{DOCS}troubleshooting_include.html",
-        MONITOR,
-        lambda: checks.all_reduce(world(r1={"wrong": {**dict.fromkeys(TYPES, 0), "float16": 1}})),
-        sick=True,
-    ),
-    machine(
-        "broadcast", "all received", f"{DOCS}concepts_include.html", PASSED, lambda: checks.broadcast(world())
-    ),
-    machine(
-        "broadcast",
-        "the launcher is not offered here",
-        f"{DOCS}running_include.html",
-        NOT_APPLICABLE,
-        lambda: checks.broadcast(
-            world("horovodrun", obstacle=NotApplicable("ssh leads out of the container"))
-        ),
-    ),
-    machine(
-        "broadcast",
-        "the data of the last rank are wrong on one rank",
-        f"{DOCS}concepts_include.html",
-        MONITOR,
-        lambda: checks.broadcast(world(r0={"sent": {"0": 0, "3": 12}})),
-        sick=True,
-    ),
-    machine(
-        "training",
-        "the order of the sum changes the last bits of the mean",
-        "https://docs.pytorch.org/docs/stable/notes/numerical_accuracy.html",
-        PASSED,
-        lambda: checks.training(world(**each_rank(trained(error=2e-7)))),
-    ),
-    machine(
-        "training",
-        "all ranks step to the same parameters",
-        f"{DOCS}pytorch.html",
-        PASSED,
-        lambda: checks.training(world()),
-    ),
-    machine(
-        "training",
-        "one rank keeps gradients of its own",
-        f"{DOCS}pytorch.html",
-        MONITOR,
-        lambda: checks.training(world(r1=trained(after="cccc", error=0.4))),
-        sick=True,
-    ),
-    machine(
-        "training",
-        "the error is no number on all ranks",
-        f"{DOCS}pytorch.html",
-        MONITOR,
-        lambda: checks.training(world(**each_rank(trained(error=float("nan"))))),
-        sick=True,
-    ),
-    machine(
-        "transport",
-        "jobs without GPUs",
-        f"{DOCS}gpus_include.html",
-        NOT_APPLICABLE,
-        lambda: checks.transport("gpu01", (world(gpus=False),), fabric("NET/IB")),
-    ),
-    machine(
-        "transport",
-        "InfiniBand by NVIDIA's plugin",
-        "https://github.com/Mellanox/nccl-rdma-sharp-plugins",
-        PASSED,
-        lambda: checks.transport("gpu01", (world(between="NET/IBext_v8/0/GDRDMA"),), fabric("NET/IB/GDRDMA")),
-    ),
-    machine(
-        "transport",
-        "horovodrun's job logs nothing, srun's does",
-        f"{DOCS}running_include.html",
-        PASSED,
-        lambda: checks.transport(
-            "gpu01", (world("horovodrun", connections=None), world()), fabric("NET/IB/GDRDMA")
-        ),
-    ),
-    machine(
-        "transport",
-        "sockets",
-        NCCL_LOG,
-        MONITOR,
-        lambda: checks.transport("gpu01", (world(between="NET/Socket/0"),), fabric("NET/IB/GDRDMA")),
-        sick=True,
+        transport, "sockets", NCCL_LOG, MONITOR, "gpu01", (world(between="NET/Socket/0"),), IB, sick=True
     ),
 )
 

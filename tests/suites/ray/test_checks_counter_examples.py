@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from counter_examples import (
@@ -18,7 +18,11 @@ from counter_examples import (
 from pytest_gpucluster.suites.ray import checks
 from pytest_gpucluster.suites.ray.checks import ClusterFacts, NodeFacts, Share
 
+if TYPE_CHECKING:
+    from pytest_gpucluster.core.check import Check
+
 NODES = ("gpu01", "gpu02")
+FULL = {"cpu": 8.0, "gpu": 8.0}
 START = "https://docs.ray.io/en/latest/cluster/cli.html"
 SLURM = "https://docs.ray.io/en/latest/cluster/vms/user-guides/community/slurm.html"
 OBJECTS = "https://docs.ray.io/en/latest/ray-core/objects.html"
@@ -28,15 +32,12 @@ ACTORS = "https://docs.ray.io/en/latest/ray-core/actors.html"
 def cluster(requested: tuple[str, ...] = NODES, **changed: Any) -> ClusterFacts:
     """Return a cluster; a value replaces that of the driver's kind, `known` the facts of nodes."""
     known = {node: NodeFacts({"ended": {"ended": True}}) for node in requested} | changed.pop("known", {})
+    ran, yes = {node: node for node in NODES}, dict.fromkeys(NODES, True)
     driver = {
-        "nodes": {"alive": {node: {"cpu": 8.0, "gpu": 8.0} for node in NODES}, "seconds": 9.0},
-        "tasks": {"ran": {node: node for node in NODES}},
-        "actors": {"ran": {node: node for node in NODES}, "counted": {node: [1, 2] for node in NODES}},
-        "objects": {
-            "sent": dict.fromkeys(NODES, True),
-            "fetched": dict.fromkeys(NODES, True),
-            "rates": dict.fromkeys(NODES, 900.0),
-        },
+        "nodes": {"alive": dict.fromkeys(NODES, FULL), "seconds": 9.0},
+        "tasks": {"ran": ran},
+        "actors": {"ran": ran, "counted": {node: [1, 2] for node in NODES}},
+        "objects": {"sent": yes, "fetched": yes, "rates": dict.fromkeys(NODES, 900.0)},
         **changed,
     }
     return ClusterFacts(dict.fromkeys(requested, Share(8, 8)), "gpu01", known, driver, "2.60.0")
@@ -47,137 +48,49 @@ def alive(**nodes: dict[str, float]) -> dict[str, Any]:
 
 
 def machine(
-    check: str, name: str, source: str, expected: str, judged: Any, *, sick: bool = False
+    check: Check[...], words: str, source: str, expected: str, *facts: Any, sick: bool = False
 ) -> CounterExample:
-    return CounterExample(f"ray.{check}", name, source, expected, judged, sick=sick)
+    return CounterExample(check.name, words, source, expected, lambda: check(*facts), sick)
 
 
-FULL = {"cpu": 8.0, "gpu": 8.0}
+def objects(sent: object = True, **more: Any) -> ClusterFacts:
+    return cluster(objects={"sent": {"gpu02": sent}, "fetched": {"gpu02": True}, **more})
+
+
+LATE = cluster(nodes={"alive": dict.fromkeys(NODES, FULL), "seconds": 58.0})
+STRANGER = cluster(nodes=alive(gpu01=FULL, gpu02=FULL, gpu09=FULL))
+LESS = cluster(nodes=alive(gpu01=FULL, gpu02={"cpu": 8.0, "gpu": 7.0}))
+ALONE = cluster(nodes=alive(gpu01=FULL))
+RAN = {node: node for node in NODES}
+ELSEWHERE = cluster(tasks={"ran": {"gpu01": "gpu01", "gpu02": "gpu01"}})
+RESTARTED = cluster(actors={"ran": RAN, "counted": {"gpu02": [1, 1]}})
+RAYLET = "process 4711 /opt/ray/raylet --raylet_socket_name=..."
+nodes, tasks, actors, moved, left = checks.nodes, checks.tasks, checks.actors, checks.objects, checks.left
 COUNTER_EXAMPLES = (
-    machine("nodes", "all joined", START, PASSED, lambda: checks.nodes(cluster())),
+    machine(nodes, "all joined", START, PASSED, cluster()),
+    machine(nodes, "a cluster of one node", START, NOT_APPLICABLE, cluster(("gpu01",))),
+    machine(nodes, "a worker joined late", SLURM, PASSED, LATE),
+    machine(nodes, "a worker did not join", SLURM, MONITOR, ALONE, sick=True),
+    machine(nodes, "a node of another cluster joined", SLURM, MONITOR, STRANGER, sick=True),
+    machine(nodes, "a node lost a GPU", START, MONITOR, LESS, sick=True),
+    machine(tasks, "ran where it was bound", START, PASSED, "gpu02", cluster()),
+    machine(tasks, "the node is in no cluster", SLURM, NOT_CHECKED, "gpu02", ALONE),
+    machine(tasks, "ran on another node", START, MONITOR, "gpu02", ELSEWHERE, sick=True),
     machine(
-        "nodes", "a cluster of one node", START, NOT_APPLICABLE, lambda: checks.nodes(cluster(("gpu01",)))
+        tasks, "did not run", START, MONITOR, "gpu02", cluster(tasks={"ran": {"gpu01": "gpu01"}}), sick=True
     ),
+    machine(actors, "counts once and once more", ACTORS, PASSED, "gpu02", cluster()),
     machine(
-        "nodes",
-        "a worker joined late",
-        SLURM,
-        PASSED,
-        lambda: checks.nodes(cluster(nodes={"alive": dict.fromkeys(NODES, FULL), "seconds": 58.0})),
+        actors, "the release reports no counts", ACTORS, NOT_CHECKED, "gpu02", cluster(actors={"ran": RAN})
     ),
-    machine(
-        "nodes",
-        "a worker did not join",
-        SLURM,
-        MONITOR,
-        lambda: checks.nodes(cluster(nodes=alive(gpu01=FULL))),
-        sick=True,
-    ),
-    machine(
-        "nodes",
-        "a node of another cluster joined",
-        SLURM,
-        MONITOR,
-        lambda: checks.nodes(cluster(nodes=alive(gpu01=FULL, gpu02=FULL, gpu09=FULL))),
-        sick=True,
-    ),
-    machine(
-        "nodes",
-        "a node lost a GPU",
-        START,
-        MONITOR,
-        lambda: checks.nodes(cluster(nodes=alive(gpu01=FULL, gpu02={"cpu": 8.0, "gpu": 7.0}))),
-        sick=True,
-    ),
-    machine("tasks", "ran where it was bound", START, PASSED, lambda: checks.tasks("gpu02", cluster())),
-    machine(
-        "tasks",
-        "the node is in no cluster",
-        SLURM,
-        NOT_CHECKED,
-        lambda: checks.tasks("gpu02", cluster(nodes=alive(gpu01=FULL))),
-    ),
-    machine(
-        "tasks",
-        "ran on another node",
-        START,
-        MONITOR,
-        lambda: checks.tasks("gpu02", cluster(tasks={"ran": {"gpu01": "gpu01", "gpu02": "gpu01"}})),
-        sick=True,
-    ),
-    machine(
-        "tasks",
-        "did not run",
-        START,
-        MONITOR,
-        lambda: checks.tasks("gpu02", cluster(tasks={"ran": {"gpu01": "gpu01"}})),
-        sick=True,
-    ),
-    machine("actors", "counts once and once more", ACTORS, PASSED, lambda: checks.actors("gpu02", cluster())),
-    machine(
-        "actors",
-        "the release reports no counts",
-        ACTORS,
-        NOT_CHECKED,
-        lambda: checks.actors("gpu02", cluster(actors={"ran": {node: node for node in NODES}})),
-    ),
-    machine(
-        "actors",
-        "was restarted between two calls",
-        ACTORS,
-        MONITOR,
-        lambda: checks.actors(
-            "gpu02", cluster(actors={"ran": {node: node for node in NODES}, "counted": {"gpu02": [1, 1]}})
-        ),
-        sick=True,
-    ),
-    machine(
-        "objects",
-        "arrive slowly over Ethernet",
-        OBJECTS,
-        PASSED,
-        lambda: checks.objects(
-            "gpu02",
-            cluster(objects={"sent": {"gpu02": True}, "fetched": {"gpu02": True}, "rates": {"gpu02": 40.0}}),
-        ),
-    ),
-    machine(
-        "objects",
-        "no rate was measured",
-        OBJECTS,
-        PASSED,
-        lambda: checks.objects(
-            "gpu02", cluster(objects={"sent": {"gpu02": True}, "fetched": {"gpu02": True}})
-        ),
-    ),
-    machine(
-        "objects",
-        "other content",
-        OBJECTS,
-        MONITOR,
-        lambda: checks.objects(
-            "gpu02", cluster(objects={"sent": {"gpu02": False}, "fetched": {"gpu02": True}})
-        ),
-        sick=True,
-    ),
-    machine(
-        "objects",
-        "nothing arrived at the head",
-        OBJECTS,
-        MONITOR,
-        lambda: checks.objects("gpu02", cluster(objects={"sent": {"gpu02": True}, "fetched": {}})),
-        sick=True,
-    ),
-    machine("left", "nothing", SLURM, PASSED, lambda: checks.left("")),
-    machine("left", "the node did not answer", SLURM, NOT_CHECKED, lambda: checks.left(None)),
-    machine(
-        "left",
-        "a raylet outlived its step",
-        SLURM,
-        MONITOR,
-        lambda: checks.left("process 4711 /opt/ray/raylet --raylet_socket_name=..."),
-        sick=True,
-    ),
+    machine(actors, "was restarted between two calls", ACTORS, MONITOR, "gpu02", RESTARTED, sick=True),
+    machine(moved, "slowly over Ethernet", OBJECTS, PASSED, "gpu02", objects(rates={"gpu02": 40.0})),
+    machine(moved, "no rate was measured", OBJECTS, PASSED, "gpu02", objects()),
+    machine(moved, "other content", OBJECTS, MONITOR, "gpu02", objects(sent=False), sick=True),
+    machine(moved, "nothing came to the head", OBJECTS, MONITOR, "gpu02", objects(fetched={}), sick=True),
+    machine(left, "nothing", SLURM, PASSED, ""),
+    machine(left, "the node did not answer", SLURM, NOT_CHECKED, None),
+    machine(left, "a raylet outlived its step", SLURM, MONITOR, RAYLET, sick=True),
 )
 
 

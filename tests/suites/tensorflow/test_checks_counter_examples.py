@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from counter_examples import MONITOR, NOT_CHECKED, PASSED, CounterExample, assert_as_expected, name
@@ -10,6 +10,9 @@ from payload_helpers import each_rank, step
 
 from pytest_gpucluster.kit.framework.payload_result import PayloadResult
 from pytest_gpucluster.suites.tensorflow import checks
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.core.check import Check
 
 GUIDE = "https://www.tensorflow.org/guide/distributed_training"
 WORKERS = "https://www.tensorflow.org/tutorials/distribute/multi_worker_with_keras"
@@ -33,119 +36,34 @@ def one(replicas: int = 8, **changed: Any) -> PayloadResult:
 
 
 def machine(
-    check: str, name: str, source: str, expected: str, judged: Any, *, sick: bool = False
+    check: Check[...], words: str, source: str, expected: str, *facts: Any, sick: bool = False
 ) -> CounterExample:
-    return CounterExample(f"tensorflow.{check}", name, source, expected, judged, sick=sick)
+    return CounterExample(check.name, words, source, expected, lambda: check(*facts), sick)
 
 
+def trained(**values: Any) -> dict[str, Any]:
+    return {"trained": values}
+
+
+CUDNN = work(ends={1: {"error": "E0000 cuda_dnn.cc:8579] Unable to register cuDNN factory"}})
+GONE = dict.fromkeys(("joined", "reduced", "trained", "done"))
+ABSENT = work(r2={**GONE, "stuck": {"phase": "join", "seconds": 100}}, ends={2: {"rc": 137, "signal": 9}})
+SINGLE = work(**each_rank({"joined": {"replicas": 1}}))
+mirrored, workers, equal = checks.mirrored, checks.workers, checks.equal
 COUNTER_EXAMPLES = (
-    machine(
-        "mirrored", "eight replicas on eight GPUs", GUIDE, PASSED, lambda: checks.mirrored("gpu01", one(), 8)
-    ),
-    machine(
-        "mirrored",
-        "two replicas on logical CPUs of a node without GPUs",
-        GUIDE,
-        PASSED,
-        lambda: checks.mirrored("gpu01", one(2), 2),
-    ),
-    machine(
-        "mirrored",
-        "the loss rises",
-        GUIDE,
-        PASSED,
-        lambda: checks.mirrored("gpu01", one(r0={"trained": {"losses": [1.0, 3.0]}}), 8),
-    ),
-    machine(
-        "mirrored",
-        "one GPU is not found",
-        GUIDE,
-        MONITOR,
-        lambda: checks.mirrored("gpu01", one(7), 8),
-        sick=True,
-    ),
-    machine(
-        "mirrored",
-        "replicas differ",
-        GUIDE,
-        MONITOR,
-        lambda: checks.mirrored("gpu01", one(r0={"trained": {"after": ""}}), 8),
-        sick=True,
-    ),
-    machine(
-        "workers",
-        "one worker joins late",
-        WORKERS,
-        PASSED,
-        lambda: checks.workers(work(r3={"joined": {"seconds": 90.0}}), 1),
-    ),
-    machine(
-        "workers",
-        "a worker warns on stderr and ends with 0",
-        WORKERS,
-        PASSED,
-        lambda: checks.workers(
-            work(ends={1: {"error": "E0000 cuda_dnn.cc:8579] Unable to register cuDNN factory"}}), 1
-        ),
-    ),
-    machine(
-        "workers",
-        "a worker does not join",
-        WORKERS,
-        MONITOR,
-        lambda: checks.workers(
-            work(
-                r2={
-                    "joined": None,
-                    "reduced": None,
-                    "trained": None,
-                    "done": None,
-                    "stuck": {"phase": "join", "seconds": 100},
-                },
-                ends={2: {"rc": 137, "signal": 9}},
-            ),
-            1,
-        ),
-        sick=True,
-    ),
-    machine(
-        "workers",
-        "each worker is alone",
-        WORKERS,
-        MONITOR,
-        lambda: checks.workers(work(**each_rank({"joined": {"replicas": 1}})), 1),
-        sick=True,
-    ),
-    machine(
-        "equal",
-        "weights are equal, losses differ: the data do",
-        WORKERS,
-        PASSED,
-        lambda: checks.equal(work(r1={"trained": {"losses": [0.5, 0.4]}})),
-    ),
-    machine(
-        "equal",
-        "no worker trained",
-        WORKERS,
-        NOT_CHECKED,
-        lambda: checks.equal(work(**each_rank({"trained": None}))),
-    ),
-    machine(
-        "equal",
-        "one worker differs",
-        WORKERS,
-        MONITOR,
-        lambda: checks.equal(work(r1={"trained": {"after": "cccc"}})),
-        sick=True,
-    ),
-    machine(
-        "equal",
-        "the losses are no numbers",
-        WORKERS,
-        MONITOR,
-        lambda: checks.equal(work(r1={"trained": {"losses": [float("nan")]}})),
-        sick=True,
-    ),
+    machine(mirrored, "eight replicas on eight GPUs", GUIDE, PASSED, "gpu01", one(), 8),
+    machine(mirrored, "two replicas on logical CPUs", GUIDE, PASSED, "gpu01", one(2), 2),
+    machine(mirrored, "the loss rises", GUIDE, PASSED, "gpu01", one(r0=trained(losses=[1.0, 3.0])), 8),
+    machine(mirrored, "one GPU is not found", GUIDE, MONITOR, "gpu01", one(7), 8, sick=True),
+    machine(mirrored, "replicas differ", GUIDE, MONITOR, "gpu01", one(r0=trained(after="")), 8, sick=True),
+    machine(workers, "one worker joins late", WORKERS, PASSED, work(r3={"joined": {"seconds": 90.0}}), 1),
+    machine(workers, "a worker warns on stderr and ends with 0", WORKERS, PASSED, CUDNN, 1),
+    machine(workers, "a worker does not join", WORKERS, MONITOR, ABSENT, 1, sick=True),
+    machine(workers, "each worker is alone", WORKERS, MONITOR, SINGLE, 1, sick=True),
+    machine(equal, "losses differ: the data do", WORKERS, PASSED, work(r1=trained(losses=[0.5, 0.4]))),
+    machine(equal, "no worker trained", WORKERS, NOT_CHECKED, work(**each_rank({"trained": None}))),
+    machine(equal, "one worker differs", WORKERS, MONITOR, work(r1=trained(after="cccc")), sick=True),
+    machine(equal, "no numbers", WORKERS, MONITOR, work(r1=trained(losses=[float("nan")])), sick=True),
 )
 
 
