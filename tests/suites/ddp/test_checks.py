@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from counter_examples import CONFIGURE, MONITOR
+from counter_examples import CONFIGURE, MONITOR, PASSED, CounterExample, assert_as_expected, name
 from framework_helpers import Table, rows_of, told
 from judged import judged, parts
+from payload_helpers import NCCL_LOG, connected, fabric
 
 from pytest_gpucluster.cluster.slurm.allocation import Allocation
 from pytest_gpucluster.config.models import Cluster, Group, Profile
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_gpucluster.cluster.slurm.step import StepRequest
-    from pytest_gpucluster.core.check import Verdict
+    from pytest_gpucluster.core.check import Check, Verdict
 
 
 NODES = ("gpu01", "gpu02")
@@ -64,8 +65,8 @@ def resolving(*addresses: str, error: str = "") -> dict[str, Any]:
     return {"master": {"addresses": [*addresses], "error": error}}
 
 
-def worked(**changes: list[dict[str, Any]]) -> PayloadResult:
-    """Return four ranks that did all; `rank3=[...]` gives one rank other facts."""
+def worked(ends: dict[int, dict[str, Any]] | None = None, **changes: Any) -> PayloadResult:
+    """Return four ranks that did all; `rank3=[...]` gives one other facts, `rank3={kind: values}` changes its own."""
     tasks = []
     for rank in range(4):
         node = NODES[rank // 2]
@@ -78,8 +79,14 @@ def worked(**changes: list[dict[str, Any]]) -> PayloadResult:
             {"ddp": "trained", **trained},
             {"ddp": "done"},
         ]
-        facts = changes.get(f"rank{rank}", facts)
-        tasks.append(PayloadTask(rank, node, 0, None, tuple({**common, **fact} for fact in facts)))
+        own = changes.get(f"rank{rank}", {})
+        if isinstance(own, list):
+            facts = own
+        else:
+            kept = [fact for fact in facts if own.get(fact["ddp"], fact) is not None]
+            facts = [{**fact, **own.get(fact["ddp"], {})} for fact in kept]
+        task = PayloadTask(rank, node, 0, None, tuple({**common, **fact} for fact in facts))
+        tasks.append(replace(task, **(ends or {}).get(rank, {})))
     return PayloadResult("ddp", NODES, 4, tuple(tasks))
 
 
@@ -189,14 +196,18 @@ def first_facts(rank: int, count: int) -> list[dict[str, Any]]:
 
 
 def agents(
-    drop: str = "", more: dict[str, Any] | None = None, first: dict[str, str] | None = None, **change: Any
+    drop: str = "",
+    more: dict[str, Any] | None = None,
+    first: dict[str, str] | None = None,
+    ranks: tuple[int, ...] = (0, 1, 2, 3),
+    **change: Any,
 ) -> PayloadResult:
     """Return two torchrun agents with two ranks each; the rest changes what rank 0 reported."""
     tasks = []
     for agent, node in enumerate(NODES):
         facts: list[dict[str, Any]] = []
         for local in range(2):
-            rank = 2 * agent + local
+            rank = ranks[2 * agent + local]
             given = {"LOCAL_RANK": str(local), "WORLD_SIZE": "4", "MASTER_ADDR": "gpu01", "MASTER_PORT": "1"}
             own = first or {} if rank == 0 else {}
             reported: dict[str, dict[str, Any]] = {
@@ -219,11 +230,12 @@ def agents(
 LOST = {"ddp": "lost", "rank": 1, "node": "gpu02"}
 
 
-def losing(rc: int = 1, problem: str = "", dead: dict[str, Any] | None = None) -> PayloadResult:
+def losing(rc: int = 1, problem: str = "", dead: dict[str, Any] | None = None, **alive: Any) -> PayloadResult:
     """Return two ranks of which the second was killed, and the first noticed."""
     noticed = {"ddp": "noticed", "rank": 0, "node": "gpu01", "seconds": 2.5}
     killed = replace(PayloadTask(1, "gpu02", 137, 9, (LOST, LOST)), **(dead or {}))
-    tasks = (PayloadTask(0, "gpu01", 1, None, (noticed,)), killed)
+    waits = replace(PayloadTask(0, "gpu01", 1, None, (noticed,)), **alive)
+    tasks = (waits, killed)
     return PayloadResult("ddp", NODES, 2, tasks, problem, rc=rc)
 
 
@@ -503,3 +515,74 @@ def test_the_last_to_notice_a_lost_rank_counts() -> None:
     facts = enumerate([*noticed, {"ddp": "lost", "rank": 3}])
     tasks = tuple(PayloadTask(n, "n", 1, None, (fact,)) for n, fact in facts)
     assert told(ddp.lost_rank(PayloadResult("ddp", ("n",), 4, tasks, rc=1), 60.0)) == "passed [3]"
+
+
+# -- machines that were considered
+
+
+def machine(
+    check: Check[...], words: str, source: str, expected: str, *facts: Any, sick: bool = False
+) -> CounterExample:
+    return CounterExample(check.name, words, source, expected, lambda: check(*facts), sick)
+
+
+def every_rank(**kinds: Any) -> dict[str, Any]:
+    return {f"rank{rank}": kinds for rank in range(4)}
+
+
+def over(between: str) -> PayloadResult:
+    return replace(worked(), connections=connected(between))
+
+
+TORCH = "https://docs.pytorch.org/docs/stable/distributed.html"
+ELASTIC = "https://docs.pytorch.org/docs/stable/elastic/run.html"
+HOOK = "https://github.com/pytorch/pytorch/issues/67616"
+SRUN = "https://slurm.schedmd.com/srun.html"
+PLUGIN, EFA = "https://github.com/Mellanox/nccl-rdma-sharp-plugins", "https://github.com/aws/aws-ofi-nccl"
+RAISED = {"rc": 1, "error": "RuntimeError: Connection closed by peer"}
+LATE = worked(rank2={"loaded": {"seconds": 124.0}})
+MISSING = worked({3: RAISED}, rank3={"joined": None})
+TWO_GROUPS = worked(**every_rank(joined={"size": 2}))
+RISES = worked(**every_rank(trained={"losses": [1.0, 4.0]}))
+OWN_DATA = worked(rank1={"trained": {"losses": [0.1, 0.05]}})
+WARNS = ended(1, error="failed to shutdown the rendezvous: RendezvousConnectionError")
+NOTHING_CHANGED, INFINITE = agents(trained={"after": "a"}), agents(trained={"losses": [float("inf")]})
+HANGS = {"ddp": "stuck", "rank": 0, "node": "gpu01", "phase": "all_reduce", "seconds": 60}
+KILLED = losing(137, "exceeded the time limit of 70 s", signal=9, facts=())
+IB, LIBFABRIC = fabric("NET/IB/GDRDMA"), fabric("NET/Libfabric/GDRDMA")
+SRUN_ENDS = replace(losing(137), tasks=tuple(replace(it, rc=143) for it in losing(137).tasks))
+ENDS_WELL = replace(losing(137), tasks=(replace(losing().tasks[0], rc=0), losing().tasks[1]))
+lost, transport = ddp.lost_rank, ddp.transport
+COUNTER_EXAMPLES = (
+    machine(ddp.group, "one rank imports torch for two minutes", TORCH, PASSED, LATE),
+    machine(ddp.group, "a task ends with an error after its work", TORCH, PASSED, worked({1: RAISED})),
+    machine(ddp.group, "a rank is missing", TORCH, MONITOR, MISSING, sick=True),
+    machine(ddp.group, "two groups of two ranks", TORCH, MONITOR, TWO_GROUPS, sick=True),
+    machine(ddp.training, "the loss rises in one step", TORCH, PASSED, RISES),
+    machine(ddp.training, "losses of the ranks differ: their data do", TORCH, PASSED, OWN_DATA),
+    machine(ddp.training, "a loss is no number", TORCH, MONITOR, worked(rank1=NO_NUMBER), sick=True),
+    machine(ddp.torchrun, "ranks in another order", ELASTIC, PASSED, (agents(ranks=(2, 3, 0, 1)), 2)),
+    machine(ddp.torchrun, "an agent warns of the rendezvous at its end", HOOK, PASSED, (WARNS, 2)),
+    machine(ddp.torchrun, "training changed nothing", ELASTIC, MONITOR, (NOTHING_CHANGED, 2), sick=True),
+    machine(ddp.torchrun, "a loss is no number", ELASTIC, MONITOR, (INFINITE, 2), sick=True),
+    machine(lost, "srun ends the others", SRUN, PASSED, SRUN_ENDS, 60.0),
+    machine(lost, "the others raise an error", TORCH, PASSED, losing(137, error=RAISED["error"]), 60.0),
+    machine(lost, "NCCL's watchdog aborts them", TORCH, PASSED, losing(137, signal=6), 60.0),
+    machine(lost, "one ends with 0", SRUN, MONITOR, ENDS_WELL, 60.0, sick=True),
+    machine(
+        lost, "one rank still waits", TORCH, MONITOR, losing(137, signal=9, facts=(HANGS,)), 60.0, sick=True
+    ),
+    machine(lost, "one hung until Slurm ended the step", SRUN, MONITOR, KILLED, 60.0, sick=True),
+    machine(transport, "NVIDIA's plugin", PLUGIN, PASSED, "gpu01", over("NET/IBext_v8/0/GDRDMA"), IB),
+    machine(transport, "EFA", EFA, PASSED, "gpu01", over("NET/Libfabric/0/GDRDMA"), LIBFABRIC),
+    machine(transport, "NVLink between nodes", NCCL_LOG, PASSED, "gpu01", over("P2P/MNNVL"), IB),
+    machine(transport, "GPUDirect by PCIe", NCCL_LOG, PASSED, "gpu01", over("NET/IB/0/GDRDMA(PCI)"), IB),
+    machine(transport, "sockets", NCCL_LOG, MONITOR, "gpu01", over("NET/Socket/0"), IB, sick=True),
+    machine(transport, "no GPUDirect", NCCL_LOG, MONITOR, "gpu01", over("NET/IB/0"), IB, sick=True),
+)
+
+
+@pytest.mark.parametrize("example", COUNTER_EXAMPLES, ids=name)
+def test_runs_are_judged_as_a_person_would(example: CounterExample) -> None:
+    """Healthy runs that look broken, and broken ones that look well (docs/five-rules.md)."""
+    assert_as_expected(example)

@@ -12,8 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from counter_examples import (
+    MONITOR,
+    NOT_APPLICABLE,
+    NOT_CHECKED,
+    PASSED,
+    CounterExample,
+    assert_as_expected,
+    name,
+)
 from framework_helpers import Table, framework_python, imported, rows_of, told
 from paths import DATA
+from payload_helpers import NCCL_LOG, NODES, connected, fabric
 
 from pytest_gpucluster.core.errors import NotApplicable, ProbeError
 from pytest_gpucluster.kit.framework.payload_step import sent
@@ -28,7 +38,7 @@ from pytest_gpucluster.suites.horovod.steps import launches
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpucluster.core.check import Verdict
+    from pytest_gpucluster.core.check import Check, Verdict
 
 TABLE = (DATA / "horovod" / "check-build-0.28.1.txt").read_text()
 WAY = Launch("pytorch", "gloo", "srun")
@@ -206,6 +216,65 @@ CASES: Table = {
 @pytest.mark.parametrize(("check", "given", "expected"), rows_of(CASES))
 def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[Any], expected: str) -> None:
     assert told(check(*given)) == expected
+
+
+# --- machines that were considered
+
+
+def machine(
+    check: Check[...], words: str, source: str, expected: str, *facts: Any, sick: bool = False
+) -> CounterExample:
+    return CounterExample(check.name, words, source, expected, lambda: check(*facts), sick)
+
+
+def page(name: str) -> str:
+    return f"https://horovod.readthedocs.io/en/stable/{name}.html"
+
+
+def over(between: str, **change: Any) -> World:
+    return world(gpus=True, nodes=NODES, **{"connections": connected(between), **change})
+
+
+def errors(error: float) -> World:
+    return world(*(trained(n, "aa", "bb", error) for n in range(4)))
+
+
+SUMS = "https://docs.pytorch.org/docs/stable/notes/numerical_accuracy.html"
+PLUGIN = "https://github.com/Mellanox/nccl-rdma-sharp-plugins"
+TROUBLE, RUNNING = page("troubleshooting_include"), page("running_include")
+CONCEPTS, TORCH = page("concepts_include"), page("pytorch")
+IB = fabric("NET/IB/GDRDMA")
+FEW_TYPES = world(*(rank(n, wrong={"float32": 0}) for n in range(4)))
+QUIET = (over("", launch=Launch("pytorch", "gloo", "horovodrun"), connections=None), over("NET/IB/0/GDRDMA"))
+reduce, broadcast, training, transport = (
+    checks.all_reduce,
+    checks.broadcast,
+    checks.training,
+    checks.transport,
+)
+COUNTER_EXAMPLES = (
+    machine(reduce, "one slow rank", page("timeline_include"), PASSED, world(rank(2, seconds=9.0))),
+    machine(reduce, "the build lacks a type", page("install_include"), PASSED, FEW_TYPES),
+    machine(reduce, "a rank is silent", TROUBLE, NOT_CHECKED, world(ranks=ALL[:3]), sick=True),
+    machine(reduce, "one wrong element", TROUBLE, MONITOR, world(rank(1, wrong={"int64": 1})), sick=True),
+    machine(broadcast, "all received", CONCEPTS, PASSED, world()),
+    machine(broadcast, "a launcher that is not offered", RUNNING, NOT_APPLICABLE, NO_MPIRUN),
+    machine(broadcast, "wrong data", CONCEPTS, MONITOR, world(rank(0, sent={"0": 0, "3": 12})), sick=True),
+    machine(training, "the order of the sum", SUMS, PASSED, errors(2e-7)),
+    machine(training, "all ranks step to the same parameters", TORCH, PASSED, world()),
+    machine(training, "own gradients", TORCH, MONITOR, world(trained(1, "aa", "cc", 0.4)), sick=True),
+    machine(training, "the error is no number on all ranks", TORCH, MONITOR, errors(float("nan")), sick=True),
+    machine(transport, "no GPUs", page("gpus_include"), NOT_APPLICABLE, "gpu01", (world(),), IB),
+    machine(transport, "plugin", PLUGIN, PASSED, "gpu01", (over("NET/IBext_v8/0/GDRDMA"),), IB),
+    machine(transport, "horovodrun's job logs nothing, srun's does", RUNNING, PASSED, "gpu01", QUIET, IB),
+    machine(transport, "sockets", NCCL_LOG, MONITOR, "gpu01", (over("NET/Socket/0"),), IB, sick=True),
+)
+
+
+@pytest.mark.parametrize("example", COUNTER_EXAMPLES, ids=name)
+def test_runs_are_judged_as_a_person_would(example: CounterExample) -> None:
+    """Healthy runs that look broken, and broken ones that look well (docs/five-rules.md)."""
+    assert_as_expected(example)
 
 
 # --- payloads

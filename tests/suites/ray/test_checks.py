@@ -10,6 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from counter_examples import (
+    MONITOR,
+    NOT_APPLICABLE,
+    NOT_CHECKED,
+    PASSED,
+    CounterExample,
+    assert_as_expected,
+    name,
+)
 from framework_helpers import Table, imported, rows_of, told
 from sandbox_helpers import free_port, wait_for
 
@@ -22,7 +31,7 @@ from pytest_gpucluster.suites.ray.steps import leftovers_command, remove_command
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpucluster.core.check import Verdict
+    from pytest_gpucluster.core.check import Check, Verdict
 
 NODES = ("gpu01", "gpu02", "gpu03")
 SHARES = dict.fromkeys(NODES, Share(2, 1))
@@ -248,6 +257,56 @@ CASES: Table = {
 @pytest.mark.parametrize(("check", "given", "expected"), rows_of(CASES))
 def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[Any], expected: str) -> None:
     assert told(check(*given)) == expected
+
+
+# --- machines that were considered
+
+
+def machine(
+    check: Check[...], words: str, source: str, expected: str, *facts: Any, sick: bool = False
+) -> CounterExample:
+    return CounterExample(check.name, words, source, expected, lambda: check(*facts), sick)
+
+
+def objects(sent: object = True, **more: Any) -> ClusterFacts:
+    return formed(objects={"sent": {"gpu02": sent}, "fetched": {"gpu02": True}, **more})
+
+
+START = "https://docs.ray.io/en/latest/cluster/cli.html"
+SLURM = "https://docs.ray.io/en/latest/cluster/vms/user-guides/community/slurm.html"
+OBJECTS = "https://docs.ray.io/en/latest/ray-core/objects.html"
+ACTORS = "https://docs.ray.io/en/latest/ray-core/actors.html"
+SLOW = formed(nodes={"alive": dict.fromkeys(NODES, FULL), "seconds": 58.0})
+STRANGER = with_node(formed(), "gpu02", formed().nodes["gpu02"], *NODES, "gpu09")
+LESS = formed(nodes={"alive": {**dict.fromkeys(NODES, FULL), "gpu02": {"cpu": 2.0, "gpu": 0.0}}})
+RESTARTED = formed(actors={"ran": {"gpu02": "gpu02"}, "counted": {"gpu02": [1, 1]}})
+RAYLET = "process 4711 /opt/ray/raylet --raylet_socket_name=..."
+nodes, tasks, actors, moved, left = checks.nodes, checks.tasks, checks.actors, checks.objects, checks.left
+COUNTER_EXAMPLES = (
+    machine(nodes, "all joined", START, PASSED, formed()),
+    machine(nodes, "a cluster of one node", START, NOT_APPLICABLE, requesting(gpu01=SHARE)),
+    machine(nodes, "a worker joined late", SLURM, PASSED, SLOW),
+    machine(nodes, "a worker did not join", SLURM, MONITOR, of_gpu02(), sick=True),
+    machine(nodes, "a node of another cluster joined", SLURM, MONITOR, STRANGER, sick=True),
+    machine(nodes, "a node lost a GPU", START, MONITOR, LESS, sick=True),
+    machine(tasks, "ran where it was bound", START, PASSED, "gpu02", formed()),
+    machine(tasks, "the node is in no cluster", SLURM, NOT_CHECKED, "gpu02", of_gpu02()),
+    machine(tasks, "did not run", START, MONITOR, "gpu02", formed(tasks={"ran": {}}), sick=True),
+    machine(actors, "counts once and once more", ACTORS, PASSED, "gpu02", formed()),
+    machine(actors, "was restarted between two calls", ACTORS, MONITOR, "gpu02", RESTARTED, sick=True),
+    machine(moved, "slowly over Ethernet", OBJECTS, PASSED, "gpu02", objects(rates={"gpu02": 40.0})),
+    machine(moved, "no rate was measured", OBJECTS, PASSED, "gpu02", objects()),
+    machine(moved, "other content", OBJECTS, MONITOR, "gpu02", objects(sent=False), sick=True),
+    machine(left, "nothing", SLURM, PASSED, ""),
+    machine(left, "the node did not answer", SLURM, NOT_CHECKED, None),
+    machine(left, "a raylet outlived its step", SLURM, MONITOR, RAYLET, sick=True),
+)
+
+
+@pytest.mark.parametrize("example", COUNTER_EXAMPLES, ids=name)
+def test_runs_are_judged_as_a_person_would(example: CounterExample) -> None:
+    """Healthy runs that look broken, and broken ones that look well (docs/five-rules.md)."""
+    assert_as_expected(example)
 
 
 # --- payloads

@@ -6,15 +6,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from counter_examples import MONITOR, NOT_CHECKED, PASSED, CounterExample, assert_as_expected, name
 from framework_helpers import Table, rows_of, told
 from judged import parts
 
-from pytest_gpucluster.core.check import Verdict
 from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
 from pytest_gpucluster.suites.tensorflow import checks, payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from pytest_gpucluster.core.check import Check, Verdict
 
 
 NODES = ("gpu01", "gpu02")
@@ -53,7 +55,7 @@ def installed(*nodes: str, **change: dict[str, str]) -> PayloadResult:
     return PayloadResult("tensorflow", nodes, len(nodes), tuple(tasks))
 
 
-def everyone(**trained: str) -> PayloadResult:
+def everyone(**trained: Any) -> PayloadResult:
     """Return four workers that all trained to the same other end."""
     return worked(4, **{f"worker{rank}": {"trained": {**trained}} for rank in range(4)})
 
@@ -155,3 +157,52 @@ def test_what_only_follows_comes_after_its_cause(words: str) -> None:
     tasks = [PayloadTask(0, "gpu01", 1, None, (), words), PayloadTask(1, "gpu02", 137, 9, ())]
     named = parts(checks.workers(PayloadResult("tensorflow", NODES, 2, tuple(tasks)), 1))
     assert named == sorted(["worker 0 (gpu01)", "worker 1 (gpu02)"], reverse=words in FOLLOWS)
+
+
+# -- machines that were considered
+
+
+def machine(
+    check: Check[...], words: str, source: str, expected: str, *facts: Any, sick: bool = False
+) -> CounterExample:
+    return CounterExample(check.name, words, source, expected, lambda: check(*facts), sick)
+
+
+def eight(**changes: dict[str, Any]) -> PayloadResult:
+    return alone(**{"joined": {"replicas": 8}, **changes})
+
+
+GUIDE = "https://www.tensorflow.org/guide/distributed_training"
+WORKERS = "https://www.tensorflow.org/tutorials/distribute/multi_worker_with_keras"
+CUDNN = first(error="E0000 cuda_dnn.cc:8579] Unable to register cuDNN factory")
+HANGS = {"tensorflow": "stuck", "rank": 0, "node": "gpu01", "phase": "join", "seconds": 100}
+ABSENT = first(rc=137, signal=9, facts=(HANGS,))
+SINGLE = worked(4, **{f"worker{rank}": {"joined": {"replicas": 1}} for rank in range(4)})
+OWN_DATA = worked(worker1={"trained": {"losses": [0.5, 0.4]}})
+UNTRAINED = replace(worked(), tasks=tuple(replace(it, facts=it.facts[:3]) for it in worked().tasks))
+mirrored, workers, equal = checks.mirrored, checks.workers, checks.equal
+COUNTER_EXAMPLES = (
+    machine(mirrored, "eight replicas on eight GPUs", GUIDE, PASSED, "gpu01", eight(), 8),
+    machine(mirrored, "two replicas on logical CPUs", GUIDE, PASSED, "gpu01", alone(), 2),
+    machine(mirrored, "the loss rises", GUIDE, PASSED, "gpu01", eight(trained={"losses": [1.0, 3.0]}), 8),
+    machine(
+        mirrored, "one GPU is not found", GUIDE, MONITOR, "gpu01", alone(joined={"replicas": 7}), 8, sick=True
+    ),
+    machine(
+        workers, "one worker joins late", WORKERS, PASSED, worked(worker3={"joined": {"seconds": 90.0}}), 1
+    ),
+    machine(workers, "a worker warns on stderr and ends with 0", WORKERS, PASSED, CUDNN, 1),
+    machine(workers, "a worker does not join", WORKERS, MONITOR, ABSENT, 1, sick=True),
+    machine(workers, "each worker is alone", WORKERS, MONITOR, SINGLE, 1, sick=True),
+    machine(equal, "losses differ: the data do", WORKERS, PASSED, OWN_DATA),
+    machine(equal, "no worker trained", WORKERS, NOT_CHECKED, UNTRAINED),
+    machine(
+        equal, "one worker differs", WORKERS, MONITOR, worked(worker1={"trained": {"after": "c"}}), sick=True
+    ),
+)
+
+
+@pytest.mark.parametrize("example", COUNTER_EXAMPLES, ids=name)
+def test_runs_are_judged_as_a_person_would(example: CounterExample) -> None:
+    """Healthy runs that look broken, and broken ones that look well (docs/five-rules.md)."""
+    assert_as_expected(example)
