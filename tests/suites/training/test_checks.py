@@ -17,7 +17,7 @@ from counter_examples import (
     assert_as_expected,
     name,
 )
-from framework_helpers import imported, spelled
+from framework_helpers import imported
 from judged import figures, judged
 from paths import ROOT
 from payload_helpers import connected, fabric
@@ -34,7 +34,7 @@ from pytest_gpucluster.suites.training.facts import trained_in
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pytest_gpucluster.core.check import Check, Verdict
+    from pytest_gpucluster.core.check import Check
 
 CONFIG = TrainingConfig(checkpoint="/shared")
 
@@ -49,10 +49,6 @@ def on_gpus(fact: Change) -> Change:
     if fact["training"] == "trained":
         return {**fact, "flops": 95.4e12, "tokens": 8192, "steps": [0.163] * 6, "compute": [0.16] * 6}
     return fact
-
-
-def found(verdict: Verdict) -> list[str]:
-    return [f"{it.part}: {it.measured}" for it in verdict.findings]
 
 
 def limits() -> tuple[TrainingLimit, ...]:
@@ -96,31 +92,6 @@ def test_nothing_that_ran_is_never_a_pass() -> None:
         assert judged(verdict)[0] == NOT_CHECKED
 
 
-def test_gpu_with_other_bits_is_named_and_not_drained() -> None:
-    other = {"digest": "00", "losses": ["5.5", "5.6", "5.7"]}
-    bad = recorded("alone", of_rank(3, kind="replayed", runs=[other, other]))
-    verdict = checks.replay("gpu02", bad)
-    assert judged(verdict) == (MONITOR, ["rank 3"])
-    assert figures(verdict.findings[0].measured + verdict.findings[0].expected[-30:]) == [0, 5.7, 3, 4]
-    assert checks.replay("gpu01", bad).outcome is Outcome.PASSED
-    runs = [{"digest": "a", "losses": ["1.0", "2.0"]}, {"digest": "b", "losses": ["1.0", "2.5"]}]
-    itself = checks.replay("gpu02", recorded("alone", of_rank(2, kind="replayed", runs=runs)))
-    assert (judged(itself)[1], figures(itself.findings[0].measured)) == (["rank 2"], [2])
-
-
-def test_replays_that_differ_on_most_gpus_accuse_the_software() -> None:
-    runs = [{"digest": "a", "losses": ["1.0"]}, {"digest": "b", "losses": ["1.0"]}]
-    verdict = checks.replay("gpu02", recorded("alone", of_rank(0, 1, 2, kind="replayed", runs=runs)))
-    assert (verdict.outcome, verdict.reason) == (
-        Outcome.NOT_CHECKED,
-        "torch or a library is not deterministic: two replays differ on 3 of 4 ranks on such CPUs",
-    )
-    half = checks.replay("gpu02", recorded("alone", of_rank(2, 3, kind="replayed", runs=runs)))
-    assert [it.part for it in half.findings] == ["rank 2", "rank 3"], (
-        "two equal replays of four prove that the software can repeat itself"
-    )
-
-
 def eight_gpus_each(change: Callable[[Change], Change] = lambda fact: fact) -> PayloadResult:
     """Return two nodes of eight GPUs, whose facts are those of the recorded rank 0."""
     (first, *_) = recorded("alone", on_gpus).tasks
@@ -132,91 +103,130 @@ def eight_gpus_each(change: Callable[[Change], Change] = lambda fact: fact) -> P
     return PayloadResult("training", ("gpu01", "gpu02"), 16, tuple(tasks), seconds=20.0)
 
 
-@pytest.mark.parametrize(
-    ("bad", "action"), [((9, 10), Action.DRAIN), ((9, 10, 11), Action.MONITOR)], ids=["2 of 16", "3 of 16"]
+def trained(step: str, *ranks: int, mode: str = "ddp", **values: Any) -> PayloadResult:
+    """Return a recorded step whose ranks trained so."""
+    return recorded(step, of_rank(*ranks, kind="trained", mode=mode, **values))
+
+
+def replayed(*ranks: int, runs: Any, reason: str = "") -> PayloadResult:
+    return recorded("alone", of_rank(*ranks, kind="replayed", runs=runs, reason=reason))
+
+
+def stored(**values: Any) -> PayloadResult:
+    return recorded("together", of_rank(1, kind="checkpoint", **values))
+
+
+def others(fact: Change) -> Change:
+    """Return a fact of GPUs of which another process uses one, which is slow."""
+    fact = of_rank(2, kind="joined", others=["python3 (pid 4711)"])(on_gpus(fact))
+    return of_rank(2, kind="trained", mode="plain", compute=[0.2] * 6, steps=[0.3] * 6)(fact)
+
+
+def nine_seconds(fact: Change) -> Change:
+    return {**fact, "steps": [9.0] * 6} if "steps" in fact and "mode" in fact else fact
+
+
+ONE, OTHER = {"digest": "a", "losses": ["1.0", "2.0"]}, {"digest": "b", "losses": ["1.0", "2.5"]}
+NAN = float("nan")
+ALONE, TOGETHER = recorded("alone"), recorded("together")
+BUSY = recorded("alone", others)
+OF_ROW = (CONFIG, limits(), "NVIDIA H200")
+TWO, THREE = (
+    eight_gpus_each(of_rank(*it, kind="replayed", runs=[ONE, ONE])) for it in ((9, 10), (9, 10, 11))
 )
-def test_bits_of_more_than_one_gpu_in_eight_drain_no_node(bad: tuple[int, ...], action: Action) -> None:
-    other = {"digest": "00", "losses": ["5.5", "5.6", "5.7"]}
-    alone = eight_gpus_each(of_rank(*bad, kind="replayed", runs=[other, other]))
-    verdict = checks.replay("gpu02", alone)
-    assert (verdict.outcome, verdict.action) == (Outcome.FAILED, action)
-    assert verdict.findings[0].part == "rank 9 (GPU 0000:09:00, GPU-9)"
-    assert checks.replay("gpu01", alone).outcome is Outcome.PASSED
+NINE, TEN, ELEVEN = (
+    "rank 9 (GPU 0000:09:00, GPU-9)",
+    "rank 10 (GPU 0000:010:00, GPU-10)",
+    "rank 11 (GPU 0000:011:00, GPU-11)",
+)
+SECOND_GPU = "rank 2 (GPU 0000:02:00, GPU-2)"
+WRONG = trained("alone", 3, mode="plain", losses=[6.0] * 8)
+NO_NUMBER = trained("alone", 2, 3, mode="fsdp", losses=[6.0] * 7 + [NAN])
+SLOW = trained("together", 1, compute=[0.5] * 6)
+SLOW_GPU = recorded(
+    "alone", lambda it: of_rank(2, kind="trained", mode="plain", compute=[0.2] * 6)(on_gpus(it))
+)
+CURVE = trained("together", 0, 1, 2, 3, mode="fsdp", losses=[5.0] * 8)
+STILL = trained("alone", 2, 3, after=ALONE.by_rank("trained")[2]["before"])
+LACKING = {"training": "found", "node": "gpu01", "error": "No module", "version": ""}
+NO_TORCH = PayloadResult("training", ("gpu01",), 1, (PayloadTask(0, "gpu01", 0, None, (LACKING,)),))
+STRICT = TrainingConfig(checkpoint="/shared", min_scaling=1.0, min_checkpoint="100 GB/s", max_start="1s")
+CASES: list[tuple[Any, str, list[str], tuple[Any, ...]]] = [
+    (checks.replay, MONITOR, ["rank 3"], ("gpu02", replayed(3, runs=[OTHER, OTHER]))),  # on CPUs
+    (checks.replay, PASSED, [], ("gpu01", replayed(3, runs=[OTHER, OTHER]))),
+    (checks.replay, MONITOR, ["rank 2"], ("gpu02", replayed(2, runs=[ONE, OTHER]))),
+    (checks.replay, NOT_CHECKED, [], ("gpu02", replayed(0, 1, 2, runs=[ONE, OTHER]))),  # the software differs
+    (checks.replay, MONITOR, ["rank 2", "rank 3"], ("gpu02", replayed(2, 3, runs=[ONE, OTHER]))),
+    (checks.replay, DRAIN, [NINE, TEN], ("gpu02", TWO)),  # of sixteen: one in eight
+    (checks.replay, MONITOR, [NINE, TEN, ELEVEN], ("gpu02", THREE)),
+    (checks.replay, PASSED, [], ("gpu01", TWO)),
+    (checks.replay, NOT_CHECKED, [], ("gpu01", replayed(0, 1, runs=[], reason="no deterministic x"))),
+    (checks.replay, PASSED, [], ("gpu02", replayed(0, 1, runs=[], reason="no deterministic x"))),
+    (checks.loss, MONITOR, ["rank 3"], ("gpu02", WRONG, CONFIG)),
+    (checks.loss, PASSED, [], ("gpu01", WRONG, CONFIG)),
+    (checks.loss, MONITOR, ["fsdp on the node", "fsdp"], ("gpu02", NO_NUMBER, CONFIG)),
+    # all ranks of a group have equal steps; only the time before the collective shows the slow one
+    (checks.stragglers, MONITOR, ["rank 1, ddp (all nodes)"], ("gpu01", ALONE, SLOW, CONFIG)),
+    (checks.stragglers, PASSED, [], ("gpu02", ALONE, SLOW, CONFIG)),
+    (checks.stragglers, MONITOR, [f"{SECOND_GPU}, plain (alone)"], ("gpu02", SLOW_GPU, NONE, CONFIG)),
+    (checks.processes, MONITOR, [SECOND_GPU], ("gpu02", BUSY, NONE)),
+    (checks.processes, PASSED, [], ("gpu01", BUSY, NONE)),
+    (checks.together, MONITOR, ["fsdp on all nodes"], ((ALONE, CURVE), CONFIG)),
+    (checks.scaling, MONITOR, ["ddp", "fsdp"], ((ALONE, recorded("together", nine_seconds)), STRICT)),
+    (checks.checkpoint, MONITOR, ["write"], (TOGETHER, STRICT)),
+    (checks.checkpoint, MONITOR, ["rank 1 on gpu01"], (stored(restored="0"), CONFIG)),
+    (checks.checkpoint, MONITOR, ["rank 1 on gpu01"], (stored(removed=False), CONFIG)),
+    (checks.checkpoint, NOT_APPLICABLE, [], (TOGETHER, TrainingConfig())),
+    (checks.start, CONFIGURE, ["first step"], (TOGETHER, STRICT)),
+    (checks.alone, MONITOR, ["rank 2", "rank 3"], ("gpu02", STILL)),
+    (checks.alone, PASSED, [], ("gpu01", STILL)),
+    (checks.framework, CONFIGURE, ["package torch"], ("gpu01", NO_TORCH)),
+    (checks.framework, CONFIGURE, ["python"], ("gpu02", NO_TORCH)),
+]
 
 
-def test_torch_without_deterministic_algorithms_is_not_checked() -> None:
-    bad = recorded("alone", of_rank(0, 1, kind="replayed", runs=[], reason="no deterministic x"))
-    assert checks.replay("gpu01", bad).outcome is Outcome.NOT_CHECKED
-    assert checks.replay("gpu02", bad).outcome is Outcome.PASSED
+@pytest.mark.parametrize(("check", "expected", "named", "facts"), CASES)
+def test_each_case_has_its_verdict_and_names_its_parts(
+    check: Any, expected: str, named: list[str], facts: tuple[Any, ...]
+) -> None:
+    assert judged(check(*facts)) == (expected, named)
 
 
-def test_rank_with_another_loss_is_named() -> None:
-    wrong = [6.0] * 8
-    bad = recorded("alone", of_rank(3, kind="trained", mode="plain", losses=wrong))
-    assert [it.partition(" 8")[0] for it in found(checks.loss("gpu02", bad, CONFIG))] == [
-        "rank 3: losses of one rank by itself"
-    ]
-    assert checks.loss("gpu01", bad, CONFIG).outcome is Outcome.PASSED
-    fsdp = recorded("alone", of_rank(2, 3, kind="trained", mode="fsdp", losses=[*wrong[:7], float("nan")]))
-    assert "fsdp: losses inf% from those of ddp" in found(checks.loss("gpu02", fsdp, CONFIG))
-
-
-def test_slow_rank_is_named_by_its_own_work() -> None:
-    """All ranks of a group have equal steps; only the time before the collective shows the slow one."""
-    slow = recorded("together", of_rank(1, kind="trained", mode="ddp", compute=[0.5] * 6))
-    alone = recorded("alone")
-    assert found(checks.stragglers("gpu01", alone, slow, CONFIG)) == [
-        "rank 1, ddp (all nodes): 500 ms of its own work per step"
-    ]
-    assert checks.stragglers("gpu02", alone, slow, CONFIG).outcome is Outcome.PASSED
-    gpus = recorded(
-        "alone", lambda fact: of_rank(2, kind="trained", mode="plain", compute=[0.2] * 6)(on_gpus(fact))
-    )
-    assert found(checks.stragglers("gpu02", gpus, NONE, CONFIG)) == [
-        "rank 2 (GPU 0000:02:00, GPU-2), plain (alone): 200 ms of its own work per step"
-    ]
-
-
-def test_process_on_a_gpu_is_named_by_rank_and_explains_a_slow_one() -> None:
-    def change(fact: Change) -> Change:
-        fact = on_gpus(fact)
-        fact = of_rank(2, kind="joined", others=["python3 (pid 4711)"])(fact)
-        return of_rank(2, kind="trained", mode="plain", compute=[0.2] * 6, steps=[0.3] * 6)(fact)
-
-    busy = recorded("alone", change)
-    assert found(checks.processes("gpu02", busy, NONE)) == [
-        "rank 2 (GPU 0000:02:00, GPU-2): python3 (pid 4711)"
-    ]
-    assert checks.processes("gpu01", busy, NONE).outcome is Outcome.PASSED
-    for verdict in (
-        checks.stragglers("gpu02", busy, NONE, CONFIG),
-        checks.speed("gpu02", busy, CONFIG, limits(), "NVIDIA H200"),
+def test_figures_of_findings_are_those_that_were_measured() -> None:
+    for verdict, measured in (
+        (checks.replay("gpu02", replayed(2, runs=[ONE, OTHER])), [2]),  # the step that differs
+        (checks.stragglers("gpu01", ALONE, SLOW, CONFIG), [500]),
+        (checks.stragglers("gpu02", SLOW_GPU, NONE, CONFIG), [200]),
+        (checks.checkpoint(stored(restored="0"), CONFIG), [3]),  # the rank that wrote
     ):
-        assert verdict.outcome is Outcome.FAILED
-        assert verdict.cause.startswith(
-            "others are at work on rank 2 (GPU 0000:02:00, GPU-2): python3 (pid 4711)"
-        )
+        assert figures(verdict.findings[0].measured) == measured
+    by_votes = checks.replay("gpu02", replayed(3, runs=[OTHER, OTHER])).findings[0]
+    assert figures(by_votes.measured + by_votes.expected[-30:]) == [2.5, 3, 4]
+
+
+def test_a_process_on_a_gpu_explains_a_slow_one() -> None:
+    for verdict in (checks.stragglers("gpu02", BUSY, NONE, CONFIG), checks.speed("gpu02", BUSY, *OF_ROW)):
+        assert judged(verdict)[0] == MONITOR
+        assert verdict.cause.startswith(f"others are at work on {SECOND_GPU}: python3 (pid 4711)")
 
 
 def test_mfu_is_judged_by_the_row_of_the_profile() -> None:
     def slow(fact: Change) -> Change:
         return of_rank(1, kind="trained", mode="ddp", steps=[0.2] * 6)(on_gpus(fact))
 
-    good = recorded("alone", on_gpus)
-    verdict = checks.speed("gpu01", good, CONFIG, limits(), "NVIDIA H200")
-    assert verdict.outcome is Outcome.PASSED
+    good, bad = recorded("alone", on_gpus), recorded("alone", slow)
+    verdict = checks.speed("gpu01", good, *OF_ROW)
+    assert judged(verdict) == (PASSED, [])
     (mfu, *_) = (it.value for it in verdict.metrics if it.name == "training_plain_mfu")
     assert round(mfu, 1) == 59.1
-    bad = checks.speed("gpu01", recorded("alone", slow), CONFIG, limits(), "NVIDIA H200")
-    assert judged(bad) == (MONITOR, ["rank 1 (GPU 0000:01:00, GPU-1), ddp"])
-    assert figures(bad.findings[0].measured) == [48.2, 477]
-    other = checks.speed("gpu01", recorded("alone", slow), CONFIG, limits(), "NVIDIA H100 80GB HBM3")
-    assert other.outcome is Outcome.PASSED
+    low = checks.speed("gpu01", bad, *OF_ROW)
+    assert judged(low) == (MONITOR, ["rank 1 (GPU 0000:01:00, GPU-1), ddp"])
+    assert figures(low.findings[0].measured) == [48.2, 477]
     eight = recorded("alone", lambda fact: of_rank(1, kind="joined", size=8)(slow(fact)))
-    no_row = checks.speed("gpu01", eight, CONFIG, limits(), "NVIDIA H200")
-    assert no_row.outcome is Outcome.PASSED, "no row for 8"
+    assert judged(checks.speed("gpu01", eight, *OF_ROW)) == (PASSED, []), "no row for 8"
+    assert judged(checks.speed("gpu01", bad, CONFIG, limits(), "NVIDIA H100 80GB HBM3")) == (PASSED, [])
     stated = TrainingConfig(min_mfu={"ddp": 0.6})
-    assert len(found(checks.speed("gpu02", good, stated, limits(), "NVIDIA H200"))) == 2
+    assert len(checks.speed("gpu02", good, stated, limits(), "NVIDIA H200").findings) == 2
 
 
 def test_lost_rank_is_named_before_those_that_waited() -> None:
@@ -249,47 +259,6 @@ def test_nodes_that_share_a_gpu_are_no_fault_of_the_network() -> None:
     verdict = checks.together((recorded("alone"), replace(result, tasks=tuple(tasks))), CONFIG)
     assert verdict.cause == "duplicate GPU: settings or software of the node, not its GPU"
     assert "each rank needs its own GPU" in verdict.hint
-
-
-def test_another_curve_than_one_node_fails() -> None:
-    curve = recorded("together", of_rank(0, 1, 2, 3, kind="trained", mode="fsdp", losses=[5.0] * 8))
-    assert found(checks.together((recorded("alone"), curve), CONFIG))[0].startswith(
-        "fsdp on all nodes: losses 1"
-    )
-
-
-def test_scaling_checkpoint_and_start_are_judged_by_the_cluster_file() -> None:
-    alone, together = recorded("alone"), recorded("together")
-    strict = TrainingConfig(checkpoint="/shared", min_scaling=1.0, min_checkpoint="100 GB/s", max_start="1s")
-    slow = recorded(
-        "together", lambda fact: {**fact, "steps": [9.0] * 6} if "steps" in fact and "mode" in fact else fact
-    )
-    assert [it.partition(":")[0] for it in found(checks.scaling((alone, slow), strict))] == ["ddp", "fsdp"]
-    assert found(checks.checkpoint(together, strict))[0].startswith("write: ")
-    assert found(checks.start(together, strict))[0].startswith("first step: after ")
-    other = recorded("together", of_rank(1, kind="checkpoint", restored="0"))
-    assert found(checks.checkpoint(other, CONFIG)) == [
-        "rank 1 on gpu01: other bits than rank 3 on gpu02 wrote"
-    ]
-    left = recorded("together", of_rank(1, kind="checkpoint", removed=False))
-    assert "could not remove" in found(checks.checkpoint(left, CONFIG))[0]
-    assert checks.checkpoint(together, TrainingConfig()).outcome is Outcome.NOT_APPLICABLE
-
-
-def test_node_that_learns_nothing_fails() -> None:
-    start = recorded("alone").by_rank("trained")[2]["before"]
-    still = recorded("alone", of_rank(2, 3, kind="trained", mode="ddp", after=start))
-    assert found(checks.alone("gpu02", still))[0] == "rank 2: training changed no parameter"
-    assert checks.alone("gpu01", still).outcome is Outcome.PASSED
-
-
-def test_missing_torch_is_named() -> None:
-    task = PayloadTask(
-        0, "gpu01", 0, None, ({"training": "found", "node": "gpu01", "error": "No module", "version": ""},)
-    )
-    result = PayloadResult("training", ("gpu01",), 1, (task,))
-    assert spelled(checks.framework("gpu01", result))[2] == ["package torch: No module / installed"]
-    assert checks.framework("gpu02", result).outcome is Outcome.FAILED
 
 
 def test_memory_in_use_and_limits_drain_no_node() -> None:
@@ -338,9 +307,6 @@ def test_payload_imports_torch_alone() -> None:
     assert "pytest_gpucluster" not in names
 
 
-ONE, OTHER = {"digest": "a", "losses": ["1.0", "2.0"]}, {"digest": "b", "losses": ["1.0", "2.5"]}
-
-
 def machine(
     check: Check[...], words: str, source: str, expected: str, *facts: Any, sick: bool = False
 ) -> CounterExample:
@@ -350,11 +316,6 @@ def machine(
 def replays(*bad: int, runs: Any) -> PayloadResult:
     """Return two nodes of eight GPUs, of which these ranks replayed so."""
     return eight_gpus_each(of_rank(*bad, kind="replayed", runs=runs))
-
-
-def trained(step: str, *ranks: int, mode: str = "ddp", **values: Any) -> PayloadResult:
-    """Return a recorded step whose ranks trained so."""
-    return recorded(step, of_rank(*ranks, kind="trained", mode=mode, **values))
 
 
 def plain(losses: list[float]) -> PayloadResult:
@@ -413,10 +374,6 @@ def over(between: str) -> tuple[Any, ...]:
     return "gpu01", Reach("training", 2, 2, None), result, fabric("NET/IB/GDRDMA"), 8
 
 
-def stored(**values: Any) -> PayloadResult:
-    return recorded("together", of_rank(1, kind="checkpoint", **values))
-
-
 def never_read(fact: Change) -> Change:
     mine = fact["training"] == "checkpoint" and fact["rank"] == 1
     return {key: fact[key] for key in fact if key not in ("read", "restored")} if mine else fact
@@ -430,11 +387,8 @@ NFS = "https://nfs.sourceforge.net/"
 H200 = "https://www.nvidia.com/en-us/data-center/h200/"
 PLUGIN = "https://github.com/Mellanox/nccl-rdma-sharp-plugins"
 SDC = "silent data corruption"
-NAN = float("nan")
 SECOND = range(8, 16)  # the ranks of the second node of eight GPUs
-ALONE, TOGETHER = recorded("alone"), recorded("together")
-OF_ROW = (CONFIG, limits(), "NVIDIA H200")
-NO_NUMBER = trained("alone", 0, mode="plain", losses=[5.5] * 7 + [NAN])
+NAN_LOSS = trained("alone", 0, mode="plain", losses=[5.5] * 7 + [NAN])
 NO_FSDP = trained("together", *range(4), mode="fsdp", losses=[NAN] * 8)
 TWO_MODELS = working(dict.fromkeys(SECOND, 240), tuple(SECOND))
 SLOW_NODE = working(dict.fromkeys(SECOND, 200))
@@ -460,7 +414,7 @@ COUNTER_EXAMPLES = [
     machine(
         checks.alone, "other parameters", RANDOM, MONITOR, "gpu01", trained("alone", 1, after="x"), sick=True
     ),
-    machine(checks.alone, "a loss is no number", RANDOM, MONITOR, "gpu01", NO_NUMBER, sick=True),
+    machine(checks.alone, "a loss is no number", RANDOM, MONITOR, "gpu01", NAN_LOSS, sick=True),
     machine(loss, "the order of sums moves 0.3%", RANDOM, PASSED, "gpu02", scaled(1.003, 2, 3), CONFIG),
     machine(loss, "a rank by itself is alone on its node", RANDOM, PASSED, "gpu01", ALONE, CONFIG),
     machine(loss, "one of sixteen is 6% off", SDC, MONITOR, "gpu02", plain([5.9] * 8), CONFIG, sick=True),
