@@ -282,15 +282,15 @@ def test_two_that_differ_accuse_both_and_neither_has_to_leave() -> None:
     assert removal.corrupt_nodes(whole) == {}
 
 
-@pytest.mark.parametrize("upgraded", [4, 5])
-def test_halves_of_a_fleet_that_differ_in_their_results_drain_nobody(upgraded: int) -> None:
+def test_halves_of_a_fleet_that_differ_in_their_results_drain_nobody() -> None:
     """As where an upgrade has reached five nodes of nine: their library rounds otherwise."""
-    lines: dict[str, Any] = {
-        name: [host("cpu", hashes=["aa" if at < upgraded else "bb"])] for at, name in enumerate("abcdefgh")
-    }
-    whole = fleet(8, **lines)
-    assert removal.corrupt_nodes(whole) == {}
-    assert [judged(checks.cpu(whole, node, CONFIG)) for node in "abcdefgh"] == [(MONITOR, ["CPUs"])] * 8
+    for upgraded in (4, 5):
+        digests = ["aa"] * upgraded + ["bb"] * (8 - upgraded)
+        whole = fleet(
+            8, **{it: [host("cpu", hashes=[own])] for it, own in zip("abcdefgh", digests, strict=True)}
+        )
+        assert removal.corrupt_nodes(whole) == {}
+        assert {judged(checks.cpu(whole, node, CONFIG))[0] for node in "abcdefgh"} == {MONITOR}
 
 
 def test_several_wrong_results_are_each_reported() -> None:
@@ -323,13 +323,12 @@ def test_rates_are_measured_by_gpu() -> None:
     lines = [load("a", "matmul", gpus=2), load("a", "copies", gpus=1), load("a", "peer", gpus=1)]
     whole, totals = one_node(a=lines)
     for check, expected in (
-        (checks.matmul, [("bf16", 700.0, "TFLOP/s", GPU_0), ("bf16", 700.0, "TFLOP/s", GPU_1)]),
-        (checks.copies, [("h2d", 54.0, "GB/s", GPU_0), ("d2h", 55.0, "GB/s", GPU_0)]),
-        (checks.peer, [("peer", 380.0, "GB/s", GPU_0)]),
+        (checks.matmul, [("bf16", 700.0, GPU_0), ("bf16", 700.0, GPU_1)]),
+        (checks.copies, [("h2d", 54.0, GPU_0), ("d2h", 55.0, GPU_0)]),
+        (checks.peer, [("peer", 380.0, GPU_0)]),
     ):
-        assert check(whole, "a", CONFIG).metrics == tuple(
-            Metric(f"burnin_{metric}", *more) for metric, *more in expected
-        )
+        found = check(whole, "a", CONFIG).metrics
+        assert [(it.name.removeprefix("burnin_"), it.value, it.device) for it in found] == expected
     totals.rates["fp8"] = {UUID: [1900.0, 1000.0, 1800.0]}
     assert checks.matmul(whole, "a", CONFIG).metrics[-1].value == 1800.0
     assert totals.hello
@@ -349,18 +348,10 @@ def test_a_card_without_a_limit_is_measured_with_a_warning_unless_the_cluster_fi
         assert judged(checks.matmul(whole, "a", BurninConfig(expect={"bf16": limit}))) == expected
 
 
-@pytest.mark.parametrize(
-    ("kind", "check", "slow"),
-    [
-        ("matmul", checks.matmul, {"tflops": 9.0}),
-        ("hbm", checks.memory_bandwidth, {"gbs": 9.0}),
-        ("copies", checks.copies, {"h2d": 9.0}),
-        ("peer", checks.peer, {"gbs": 9.0}),
-    ],
-)
-def test_a_load_that_is_slow_beside_others_drains_nobody(
-    kind: str, check: Any, slow: dict[str, float]
-) -> None:
+@pytest.mark.parametrize("kind", ["matmul", "hbm", "copies", "peer"])
+def test_a_load_that_is_slow_beside_others_drains_nobody(kind: str) -> None:
+    check = next(check for check, load_, _ in LOADS.values() if load_ == kind)
+    slow = dict.fromkeys(("tflops", "gbs", "h2d"), 9.0)
     strict = BurninConfig(expect={"peer": 10.0})
     names = {UUID: ["z (pid 2)", "b (pid 1)"]}
     whole, totals = one_node(a=[load("a", kind, own={1: slow}, strangers=names)])
@@ -563,6 +554,18 @@ TAKEN = everywhere("gpu_memory", NO_MEMORY)
 NO_TEST = everywhere("gpu_memory", NO_KERNEL)
 LOSES = [trouble("rdma", "a: Completion with error at client"), added(host("rdma"), node="b")]
 RAILS = [added(host("rdma"), node=node) for node in "ab"]
+CAPPED = [capped, *measured("matmul", {1: {"tflops": 100.0}})]
+KILLED, SIGBUS = (trouble("hbm", f"the load ended by signal {it}", UUID) for it in (9, 7))
+HANGS = trouble("hbm", "the load did not answer in time: its process hangs in the kernel (state D)", UUID)
+SUSPENDED = trouble("nccl", "the load did not answer in time: its process is stopped by a signal", UUID)
+OPERATOR, NETWORK = lost("its agent ended by signal 15"), lost("silent for 60 s", "abc")
+ITSELF = added(load("a", "matmul", own={1: {"wrong": 3}}))
+ONE_OF_TWELVE = [digests("a", gpu1="zz"), digests("b"), digests("c")]
+WRONG_SUMS = added(nccl_line("a", members=["a"], busbw=300.0, wrong=4))
+BIT = added(load("a", "gpu_memory", own={1: {"wrong": 1, "first": FIRST}}))
+IN_PAIRS = BurninConfig(expect={"nccl_pairs": 40.0})
+WRONG_CPU, WRONG_MEMORY, WRONG_FILE = (added(host(it, wrong=1)) for it in HOST_LOADS)
+EIO = trouble("storage", "[Errno 5] I/O")
 survived, corruption, nccl, gpu_memory = checks.survived, checks.corruption, checks.nccl, checks.gpu_memory
 cpu, memory, storage, rdma = checks.cpu, checks.memory, checks.storage, checks.rdma
 COUNTER_EXAMPLES = [
@@ -570,77 +573,33 @@ COUNTER_EXAMPLES = [
     *of_a_load("hbm", checks.memory_bandwidth, {"gbs": 1000.0}, RESET),
     *of_a_load("copies", checks.copies, {"h2d": 5.0}, DRAIN),
     *of_a_load("peer", checks.peer, {"gbs": 5.0}, DRAIN),
-    healthy(
-        checks.matmul,
-        "power limit lowered by the site",
-        "nvidia-smi -pl 400",
-        MONITOR,
-        capped,
-        *measured("matmul", {1: {"tflops": 100.0}}),
-    ),
+    healthy(checks.matmul, "power limit lowered by the site", "nvidia-smi -pl 400", MONITOR, *CAPPED),
     healthy(survived, "a process killed by the OOM killer", "dmesg", MONITOR, trouble("hbm", OOM, UUID)),
     healthy(survived, "scontrol suspend", "state T in /proc", MONITOR, trouble("hbm", STOPPED, UUID)),
-    healthy(
-        survived, "kill -9", "no fault sends it", MONITOR, trouble("hbm", "the load ended by signal 9", UUID)
-    ),
-    healthy(
-        survived, "an operator ended the agent", "SIGTERM", MONITOR, lost("its agent ended by signal 15")
-    ),
-    healthy(
-        survived, "the login node lost its network", "all silent", MONITOR, lost("silent for 60 s", "abc")
-    ),
+    healthy(survived, "kill -9", "no fault sends it", MONITOR, KILLED),
+    healthy(survived, "an operator ended the agent", "SIGTERM", MONITOR, OPERATOR),
+    healthy(survived, "the login node lost its network", "all silent", MONITOR, NETWORK),
     sick(survived, "a node that fell silent beside two", "a crash", DRAIN, lost("silent for 60 s")),
-    sick(survived, "a bus error", "SIGBUS", DRAIN, trouble("hbm", "the load ended by signal 7", UUID)),
+    sick(survived, "a process that hangs in the kernel", "state D in /proc", DRAIN, HANGS),
+    sick(survived, "a bus error", "SIGBUS", DRAIN, SIGBUS),
     healthy(corruption, "three healthy nodes", "equal kernels", PASSED),
     healthy(corruption, "one node with another cuBLAS", CUBLAS, MONITOR, *ANOTHER_CUBLAS),
     healthy(corruption, "GH200: its only GPU differs from two others", GH200, MONITOR, *ONE_GPU_EACH),
-    sick(
-        corruption,
-        "a GPU contradicts itself",
-        "SDC",
-        VENDOR,
-        added(load("a", "matmul", own={1: {"wrong": 3}})),
-    ),
-    sick(
-        corruption,
-        "one GPU of twelve with another result",
-        "silent data corruption",
-        VENDOR,
-        *(digests("a", gpu1="zz"), digests("b"), digests("c")),
-    ),
+    sick(corruption, "a GPU contradicts itself", "no healthy GPU does", VENDOR, ITSELF),
+    sick(corruption, "one GPU of twelve with another result", "SDC", VENDOR, *ONE_OF_TWELVE),
     healthy(nccl, "NCCL has no kernels for this GPU", "torch: no kernel image", MONITOR, *NO_NCCL),
+    healthy(nccl, "scontrol suspend amid NCCL", "recorded on an H200", MONITOR, SUSPENDED),
     healthy(nccl, "a partner that died", "NCCL: remote process exited", PASSED, *DIED),
-    healthy(
-        nccl,
-        "all nodes are slow in pairs",
-        "a limit of another network",
-        MONITOR,
-        *SLOW_PAIRS,
-        config=BurninConfig(expect={"nccl_pairs": 40.0}),
-    ),
-    sick(
-        nccl,
-        "wrong sums within the node",
-        "no healthy node has them",
-        DRAIN,
-        added(nccl_line("a", members=["a"], busbw=300.0, wrong=4)),
-    ),
+    healthy(nccl, "all nodes are slow in pairs", "another network", MONITOR, *SLOW_PAIRS, config=IN_PAIRS),
+    sick(nccl, "wrong sums within the node", "no healthy node has them", DRAIN, WRONG_SUMS),
     *of_load(cpu, "cpu", ("no process can be started", "BlockingIOError: [Errno 11] RLIMIT_NPROC", MONITOR)),
     healthy(cpu, "a machine of a mixed group is faster", "units/s", PASSED, added(host("cpu", rate=1.0))),
     healthy(cpu, "aarch64 beside x86-64, another zlib", "one digest of all", PASSED, *ONE_DIGEST),
-    sick(
-        cpu, "a core computes something else", "silent data corruption", VENDOR, added(host("cpu", wrong=1))
-    ),
+    sick(cpu, "a core computes something else", "silent data corruption", VENDOR, WRONG_CPU),
     healthy(gpu_memory, "a healthy GPU", "all memory is tested", PASSED, added(load("a", "gpu_memory"))),
     healthy(gpu_memory, "another process took the memory", "CUDA: out of memory", MONITOR, *TAKEN),
     healthy(gpu_memory, "torch without kernels on all nodes", "torch: no kernel image", MONITOR, *NO_TEST),
-    sick(
-        gpu_memory,
-        "a word that lost a bit",
-        "healthy memory keeps it",
-        VENDOR,
-        added(load("a", "gpu_memory", own={1: {"wrong": 1, "first": FIRST}})),
-    ),
+    sick(gpu_memory, "a word that lost a bit", "healthy memory keeps it", VENDOR, BIT),
     *of_load(
         memory,
         "memory",
@@ -648,13 +607,7 @@ COUNTER_EXAMPLES = [
         ("a process of the load was killed", "ended with status 9", MONITOR),
     ),
     healthy(memory, "one NUMA node is slower", "GB/s", PASSED, added(host("memory", rate=2.0))),
-    sick(
-        memory,
-        "bytes that changed in memory",
-        "healthy memory keeps them",
-        VENDOR,
-        added(host("memory", wrong=1)),
-    ),
+    sick(memory, "bytes that changed in memory", "healthy memory keeps them", VENDOR, WRONG_MEMORY),
     *of_load(
         storage,
         "storage",
@@ -663,12 +616,8 @@ COUNTER_EXAMPLES = [
         ("/tmp that this user may not write", "PermissionError: [Errno 13] Permission denied", MONITOR),
     ),
     healthy(storage, "a file system of 50 MB/s", "GB/s", PASSED, added(host("storage", write=0.05))),
-    sick(
-        storage, "a disk with an I/O error", "EIO; soft NFS too", MONITOR, trouble("storage", "[Errno 5] I/O")
-    ),
-    sick(
-        storage, "a file reads otherwise than written", "no disk does", DRAIN, added(host("storage", wrong=1))
-    ),
+    sick(storage, "a disk with an I/O error", "EIO; a soft NFS mount gives it too", MONITOR, EIO),
+    sick(storage, "a file reads otherwise than written", "healthy storage returns it", DRAIN, WRONG_FILE),
     healthy(rdma, "two nodes with all rails at 49 GB/s", "perftest", PASSED, *RAILS),
     healthy(rdma, "a site that did not ask for it", "burnin.loads", NOT_APPLICABLE, added(host("cpu"))),
     sick(rdma, "a transfer that loses data under load", "perftest", MONITOR, *LOSES),

@@ -19,7 +19,7 @@ from framework_helpers import framework_python, imported
 from judged import judged
 from paths import DATA
 
-from pytest_gpucluster.kit.framework.payload_step import command, sent
+from pytest_gpucluster.kit.framework.payload_step import sent
 from pytest_gpucluster.suites.burnin import (
     error_checks,
     load_checks,
@@ -433,40 +433,6 @@ def test_power_between_two_loads_is_in_the_record_and_in_no_load(monkeypatch: py
 # --- the agent
 
 
-@pytest.mark.thorough
-def test_the_agent_ends_with_its_input_and_leaves_nothing(tmp_path: Path) -> None:
-    """The real agent on this machine, without GPUs: one round of CPU, memory and storage."""
-    sizes = {"storage": str(tmp_path), "storage_bytes": 4 * MIB, "memory_bytes": MIB, "cpus": 1}
-    wanted = {"gpus": 0, "beat": 0.2, **sizes}
-    loads = [{"load": kind, "seconds": 0.2, "seed": 1} for kind in ("cpu", "memory", "storage", "hbm")]
-    said = []
-    with subprocess.Popen(
-        command("python3", SOURCE, "agent", json.dumps(wanted)),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={"PATH": "/usr/bin:/bin", "SLURMD_NODENAME": "n1", "CUDA_VISIBLE_DEVICES": ""},
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(json.dumps({"do": "round", "id": 1, "round": 0, "loads": loads}) + "\n")
-        process.stdin.flush()
-        for line in process.stdout:
-            said.append(json.loads(line))
-            if said[-1]["burnin"] == "done":
-                process.stdin.close()
-    assert process.returncode == 0
-    told = NodeTotals("n1")
-    for one in said:
-        if one["burnin"] == "load":
-            told.add(one)
-    assert {one["node"] for one in said} == {"n1"}
-    assert said[-1]["burnin"] == "bye"
-    assert (told.ran["cpu"], told.ran["memory"], told.ran["storage"]) == (1, 1, 1)
-    assert (told.problems, told.lacks["hbm"]) == ([], "nothing to do on this node")
-    assert list(tmp_path.iterdir()) == []
-
-
 class Process:
     """A process that ended, of which nothing is killed."""
 
@@ -647,24 +613,6 @@ def test_a_load_that_hangs_when_the_burn_in_ends_is_no_pass(
     )
     verdict = load_checks.memory_bandwidth(whole, "n1", CONFIG)
     assert (judged(verdict)[0], "see burnin.survived" in verdict.reason) == (NOT_CHECKED, True)
-
-
-@pytest.mark.parametrize(
-    ("held", "action"),
-    [
-        (": its process is stopped by a signal", MONITOR),
-        (": its process hangs in the kernel (state D)", DRAIN),
-    ],
-)
-def test_who_stops_our_processes_breaks_no_hardware(held: str, action: str) -> None:
-    """Recorded on an H200: SIGSTOP to the worker of its GPU amid NCCL."""
-    for kind in ("nccl", "copies"):
-        problem = {"load": kind, "uuid": gpu_of("a", 0), "problem": f"the load did not answer in time{held}"}
-        whole = fleet(2, a=[load("a", "matmul"), {"load": kind, "results": [problem]}])
-        nccl = kind == "nccl"
-        verdict = load_checks.nccl(whole, "a", CONFIG) if nccl else load_checks.survived(whole, "a")
-        assert judged(verdict)[0] == action
-        assert ("scontrol suspend" in verdict.cause) == (action == MONITOR)
 
 
 @pytest.mark.thorough

@@ -228,8 +228,8 @@ def test_rdma_pairs_change_each_round_and_share_the_rails_that_both_nodes_have(a
         frozenset(it) for it in (("n0", "n1"), ("n0", "n2"), ("n1", "n2"))
     }
     for one in groups:
-        rails = [[*"ab"]] * 2 if "n1" in one["members"] else [[*"abc"]] * 2
-        assert [sorted(node["rails"]) for node in one["nodes"].values()] == rails
+        common = [*"ab"] if "n1" in one["members"] else [*"abc"]
+        assert [sorted(node["rails"]) for node in one["nodes"].values()] == [common] * 2
     assert {node["place"] for one in groups for node in one["nodes"].values()} == {0, 1, 2}
 
 
@@ -378,7 +378,8 @@ class Options:
     """What pytest's command line has of a burn-in."""
 
     def __init__(self, **given: Any) -> None:
-        self.burnin_time = self.burnin_resume = None
+        self.burnin_time: str | None = None
+        self.burnin_resume: str | None = None
         self.markexpr = ""
         vars(self).update(given)
 

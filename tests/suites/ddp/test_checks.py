@@ -65,7 +65,7 @@ def resolving(*addresses: str, error: str = "") -> dict[str, Any]:
     return {"master": {"addresses": [*addresses], "error": error}}
 
 
-def worked(ends: dict[int, dict[str, Any]] | None = None, **changes: Any) -> PayloadResult:
+def worked(ends: dict[int, dict[str, Any]] | None = None, /, **changes: Any) -> PayloadResult:
     """Return four ranks that did all; `rank3=[...]` gives one other facts, `rank3={kind: values}` changes its own."""
     tasks = []
     for rank in range(4):

@@ -42,15 +42,8 @@ SUITE = PAYLOAD.parent
 def start(
     rank: int, size: int, word: str = "run", token: str = "right", path: str = "", **options: Any
 ) -> subprocess.Popen[str]:
-    of_run = {
-        "budget": 64 << 20,
-        "files": 30,
-        "max_use": 0.99,
-        "imports": [],
-        "seconds": 0.05,
-        "phase": 100.0,
-    }
-    given = {**of_run, "address": "127.0.0.1", "cluster": "lab", "jobs": [7], **options}
+    of_run = {"budget": 64 << 20, "files": 30, "max_use": 0.99, "seconds": 0.05, "phase": 100.0}
+    given = {**of_run, "address": "127.0.0.1", "cluster": "lab", "jobs": [7], "imports": []} | options
     environment = {"PATH": path, payload.TOKEN: token, payload.FOLDER: NAME, "SLURM_PROCID": str(rank)}
     environment |= {"SLURM_STEP_NUM_TASKS": str(size), "SLURM_JOB_ID": str(os.getpid())}
     environment["SLURMD_NODENAME"] = f"gpu{rank}"
@@ -133,13 +126,8 @@ def test_a_small_file_system_is_not_filled_and_one_that_runs_full_has_the_error(
 def test_folders_of_ended_jobs_of_this_user_are_removed_and_no_others(tmp_path: Path) -> None:
     stem = f"{tmp_path}/gpucluster-storage-0123abcd-1-2-"
     ended = {"cluster": "lab", "job": 6}
-    markers = {
-        "aa": ended,
-        "bb": {**ended, "job": 7},
-        "cc": {**ended, "cluster": "other"},
-        "dd": None,
-        "ff": ended,
-    }
+    markers = dict.fromkeys(("aa", "ad"), ended) | {"bb": {**ended, "job": 7}, "dd": None}
+    markers["cc"] = {**ended, "cluster": "other"}
     for word, marker in markers.items():
         Path(stem + word).mkdir()
         if marker:
