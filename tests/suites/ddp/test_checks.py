@@ -11,9 +11,8 @@ from counter_examples import CONFIGURE, MONITOR, PASSED, CounterExample, assert_
 from framework_helpers import Table, rows_of, told
 from judged import judged, parts
 from payload_helpers import NCCL_LOG, connected, fabric
+from suite_helpers import allocation_of, cluster_of
 
-from pytest_gpucluster.cluster.slurm.allocation import Allocation
-from pytest_gpucluster.config.models import Cluster, Group, Profile
 from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask, read_facts
 from pytest_gpucluster.suites.ddp import checks as ddp
 from pytest_gpucluster.suites.ddp import payload
@@ -143,10 +142,7 @@ def test_on_a_slow_machine_torchrun_has_more_time(
         return steps.nothing()
 
     monkeypatch.setattr(runner.Ddp, "attempt", attempt)
-    profile = Profile(name="x", description="", source="", simulated=True)
-    cluster = Cluster(name="lab", groups=(Group(nodes="gpu[01-02]", profile=profile),))
-    slurm: Any = None
-    steps = runner.Ddp(Allocation(slurm, 7, NODES), cluster, {}, DdpConfig(), NODES)
+    steps = runner.Ddp(allocation_of(), cluster_of(simulated=True), {}, DdpConfig(), NODES)
     monkeypatch.setattr(runner.Ddp, "fit_nodes", NODES)
     steps.done["work", "gloo"] = PayloadResult("ddp", NODES, 4, seconds=took, problem=problem)
     assert steps.torchrun.ntasks == 0

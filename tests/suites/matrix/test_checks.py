@@ -118,10 +118,7 @@ CASES: Table = {
         ("passed", Cell("srun", "cpu", State.WORKS)),
         ("not applicable", Cell("srun", "cpu", State.NOT_APPLICABLE, "none")),
         ("configure: mpirun with GPU", broken("gpu", None, "mpirun")),
-        (
-            "configure: srun + Pyxis, framework image with NCCL",
-            broken("nccl", failed(), "srun_framework"),
-        ),
+        ("configure: srun + Pyxis, framework image with NCCL", broken("nccl", failed(), "srun_framework")),
         (
             "configure: srun + Pyxis with MPI: rank 3; srun + Pyxis with MPI: singletons [2, 4, 0, 1]",
             broken("mpi", failed(OTHER, LONELY)),
