@@ -22,19 +22,9 @@ from burnin_helpers import (
     sick,
 )
 from constants import with_constants
-from counter_examples import (
-    DRAIN,
-    MONITOR,
-    NOT_APPLICABLE,
-    NOT_CHECKED,
-    PASSED,
-    REBOOT,
-    WARNING,
-    CounterExample,
-    assert_as_expected,
-    name,
-)
+from counter_examples import DRAIN, MONITOR, NOT_APPLICABLE, NOT_CHECKED, PASSED, REBOOT, WARNING
 from judged import figures, judged
+from suite_helpers import considered
 
 from pytest_gpucluster.core.check import Action, Metric
 from pytest_gpucluster.suites.burnin import error_checks, removal, stragglers
@@ -403,8 +393,4 @@ COUNTER_EXAMPLES = [
     sick(temperature, "above its own slowdown temperature", SMI, DRAIN, sensed(UUID, own=90.0, celsius=93.0)),
     sick(temperature, "GB200 under an asserted power brake", "NVIDIA/NVSentinel#1666", DRAIN, BRAKE, *COOL),
 ]
-
-
-@pytest.mark.parametrize("machine", COUNTER_EXAMPLES, ids=name)
-def test_machines_get_the_verdict_that_a_person_gives_them(machine: CounterExample) -> None:
-    assert_as_expected(machine)
+test_machines_get_the_verdict_that_a_person_gives_them = considered(COUNTER_EXAMPLES)

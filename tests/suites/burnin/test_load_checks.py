@@ -35,10 +35,9 @@ from counter_examples import (
     PASSED,
     VENDOR,
     CounterExample,
-    assert_as_expected,
-    name,
 )
 from judged import figures, judged
+from suite_helpers import considered
 
 from pytest_gpucluster.core.check import Metric, Outcome, Verdict
 from pytest_gpucluster.suites.burnin import dcgm, error_checks, removal, stragglers
@@ -622,8 +621,4 @@ COUNTER_EXAMPLES = [
     healthy(rdma, "a site that did not ask for it", "burnin.loads", NOT_APPLICABLE, added(host("cpu"))),
     sick(rdma, "a transfer that loses data under load", "perftest", MONITOR, *LOSES),
 ]
-
-
-@pytest.mark.parametrize("machine", COUNTER_EXAMPLES, ids=name)
-def test_machines_get_the_verdict_that_a_person_gives_them(machine: CounterExample) -> None:
-    assert_as_expected(machine)
+test_machines_get_the_verdict_that_a_person_gives_them = considered(COUNTER_EXAMPLES)

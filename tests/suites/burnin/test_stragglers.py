@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from burnin_helpers import CONFIG, GPU_1, added, fleet, gpu_of, healthy, hello, load, reason, sick
 from constants import with_constants
-from counter_examples import MONITOR, NOT_CHECKED, PASSED, CounterExample, assert_as_expected, name
+from counter_examples import MONITOR, NOT_CHECKED, PASSED
 from judged import figures, judged
+from suite_helpers import considered
 
 from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.suites.burnin.config import BurninConfig
@@ -107,8 +108,4 @@ COUNTER_EXAMPLES = (
     sick(stragglers, "one GPU is a fifth slower", "heat or a power brake", MONITOR, ONE),
     sick(stragglers, "all GPUs of the node are a fifth slower", "a power limit of the node", MONITOR, ALL),
 )
-
-
-@pytest.mark.parametrize("machine", COUNTER_EXAMPLES, ids=name)
-def test_machines_are_judged_as_a_person_would(machine: CounterExample) -> None:
-    assert_as_expected(machine)
+test_machines_are_judged_as_a_person_would = considered(COUNTER_EXAMPLES)

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from counter_examples import CONFIGURE, MONITOR, PASSED, CounterExample, assert_as_expected, name
+from counter_examples import CONFIGURE, MONITOR, PASSED
 from framework_helpers import Table, rows_of, told
 from judged import judged, parts
 from payload_helpers import NCCL_LOG, connected, fabric
-from suite_helpers import allocation_of, cluster_of
+from suite_helpers import allocation_of, cluster_of, considered, machine
 
 from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask, read_facts
 from pytest_gpucluster.suites.ddp import checks as ddp
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_gpucluster.cluster.slurm.step import StepRequest
-    from pytest_gpucluster.core.check import Check, Verdict
+    from pytest_gpucluster.core.check import Verdict
 
 
 NODES = ("gpu01", "gpu02")
@@ -516,12 +516,6 @@ def test_the_last_to_notice_a_lost_rank_counts() -> None:
 # -- machines that were considered
 
 
-def machine(
-    check: Check[...], words: str, source: str, expected: str, *facts: Any, sick: bool = False
-) -> CounterExample:
-    return CounterExample(check.name, words, source, expected, lambda: check(*facts), sick)
-
-
 def every_rank(**kinds: Any) -> dict[str, Any]:
     return {f"rank{rank}": kinds for rank in range(4)}
 
@@ -576,9 +570,4 @@ COUNTER_EXAMPLES = (
     machine(transport, "sockets", NCCL_LOG, MONITOR, "gpu01", over("NET/Socket/0"), IB, sick=True),
     machine(transport, "no GPUDirect", NCCL_LOG, MONITOR, "gpu01", over("NET/IB/0"), IB, sick=True),
 )
-
-
-@pytest.mark.parametrize("example", COUNTER_EXAMPLES, ids=name)
-def test_runs_are_judged_as_a_person_would(example: CounterExample) -> None:
-    """Healthy runs that look broken, and broken ones that look well (docs/five-rules.md)."""
-    assert_as_expected(example)
+test_runs_are_judged_as_a_person_would = considered(COUNTER_EXAMPLES)

@@ -12,18 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from counter_examples import (
-    MONITOR,
-    NOT_APPLICABLE,
-    NOT_CHECKED,
-    PASSED,
-    CounterExample,
-    assert_as_expected,
-    name,
-)
+from counter_examples import MONITOR, NOT_APPLICABLE, NOT_CHECKED, PASSED
 from framework_helpers import Table, framework_python, imported, rows_of, told
 from paths import DATA
 from payload_helpers import NCCL_LOG, NODES, connected, fabric
+from suite_helpers import considered, machine
 
 from pytest_gpucluster.core.errors import NotApplicable, ProbeError
 from pytest_gpucluster.kit.framework.payload_step import sent
@@ -38,7 +31,7 @@ from pytest_gpucluster.suites.horovod.steps import launches
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpucluster.core.check import Check, Verdict
+    from pytest_gpucluster.core.check import Verdict
 
 TABLE = (DATA / "horovod" / "check-build-0.28.1.txt").read_text()
 WAY = Launch("pytorch", "gloo", "srun")
@@ -222,12 +215,6 @@ def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[An
 # --- machines that were considered
 
 
-def machine(
-    check: Check[...], words: str, source: str, expected: str, *facts: Any, sick: bool = False
-) -> CounterExample:
-    return CounterExample(check.name, words, source, expected, lambda: check(*facts), sick)
-
-
 def page(name: str) -> str:
     return f"https://horovod.readthedocs.io/en/stable/{name}.html"
 
@@ -270,12 +257,7 @@ COUNTER_EXAMPLES = (
     machine(transport, "horovodrun's job logs nothing, srun's does", RUNNING, PASSED, "gpu01", QUIET, IB),
     machine(transport, "sockets", NCCL_LOG, MONITOR, "gpu01", (over("NET/Socket/0"),), IB, sick=True),
 )
-
-
-@pytest.mark.parametrize("example", COUNTER_EXAMPLES, ids=name)
-def test_runs_are_judged_as_a_person_would(example: CounterExample) -> None:
-    """Healthy runs that look broken, and broken ones that look well (docs/five-rules.md)."""
-    assert_as_expected(example)
+test_runs_are_judged_as_a_person_would = considered(COUNTER_EXAMPLES)
 
 
 # --- payloads

@@ -5,16 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from counter_examples import (
-    MONITOR,
-    NOT_APPLICABLE,
-    NOT_CHECKED,
-    PASSED,
-    CounterExample,
-    assert_as_expected,
-    name,
-)
+from counter_examples import MONITOR, NOT_APPLICABLE, NOT_CHECKED, PASSED, CounterExample
 from judged import figures
+from suite_helpers import considered
 
 from pytest_gpucluster.core.check import Action, Metric, Outcome
 from pytest_gpucluster.kit.mpi.mpi_facts import MpiRank, MpiRun, MpiWorld, RankPair
@@ -171,8 +164,4 @@ COUNTER_EXAMPLES = (
     example("it could not be repeated", NOT_CHECKED, MPIRUN, ("srun", (SLOW,))),
     example("slow in both runs", MONITOR, MPIRUN, ("srun", (SLOW, SLOW)), sick=True),
 )
-
-
-@pytest.mark.parametrize("machine", COUNTER_EXAMPLES, ids=name)
-def test_launchers_are_judged_as_a_person_would(machine: CounterExample) -> None:
-    assert_as_expected(machine)
+test_launchers_are_judged_as_a_person_would = considered(COUNTER_EXAMPLES)

@@ -10,17 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from counter_examples import (
-    MONITOR,
-    NOT_APPLICABLE,
-    NOT_CHECKED,
-    PASSED,
-    CounterExample,
-    assert_as_expected,
-    name,
-)
+from counter_examples import MONITOR, NOT_APPLICABLE, NOT_CHECKED, PASSED
 from framework_helpers import Table, imported, rows_of, told
 from sandbox_helpers import free_port, wait_for
+from suite_helpers import considered, machine
 
 from pytest_gpucluster.kit.payloads.prelude import Failure
 from pytest_gpucluster.suites.ray import checks
@@ -31,7 +24,7 @@ from pytest_gpucluster.suites.ray.steps import leftovers_command, remove_command
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpucluster.core.check import Check, Verdict
+    from pytest_gpucluster.core.check import Verdict
 
 NODES = ("gpu01", "gpu02", "gpu03")
 SHARES = dict.fromkeys(NODES, Share(2, 1))
@@ -262,12 +255,6 @@ def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[An
 # --- machines that were considered
 
 
-def machine(
-    check: Check[...], words: str, source: str, expected: str, *facts: Any, sick: bool = False
-) -> CounterExample:
-    return CounterExample(check.name, words, source, expected, lambda: check(*facts), sick)
-
-
 def objects(sent: object = True, **more: Any) -> ClusterFacts:
     return formed(objects={"sent": {"gpu02": sent}, "fetched": {"gpu02": True}, **more})
 
@@ -301,12 +288,7 @@ COUNTER_EXAMPLES = (
     machine(left, "the node did not answer", SLURM, NOT_CHECKED, None),
     machine(left, "a raylet outlived its step", SLURM, MONITOR, RAYLET, sick=True),
 )
-
-
-@pytest.mark.parametrize("example", COUNTER_EXAMPLES, ids=name)
-def test_runs_are_judged_as_a_person_would(example: CounterExample) -> None:
-    """Healthy runs that look broken, and broken ones that look well (docs/five-rules.md)."""
-    assert_as_expected(example)
+test_runs_are_judged_as_a_person_would = considered(COUNTER_EXAMPLES)
 
 
 # --- payloads

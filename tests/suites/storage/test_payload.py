@@ -401,11 +401,7 @@ def test_rates_are_measured_together_then_alone_and_leave_room_for_the_next_step
     ],
 )
 def test_nodes_in_turn_make_the_folder_and_who_does_not_see_it_takes_part_in_its_removal_alone(
-    system: System,
-    made: list[Any],
-    seen: list[Any],
-    tries: int,
-    ring: list[int],
+    system: System, made: list[Any], seen: list[Any], tries: int, ring: list[int]
 ) -> None:
     one, _, patch = system
     rings, answers = list[tuple[str, list[int]]](), {"make the folder": made, "see the folder": seen}

@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from counter_examples import MONITOR, NOT_CHECKED, PASSED, CounterExample, assert_as_expected, name
+from counter_examples import MONITOR, NOT_CHECKED, PASSED
 from framework_helpers import Table, rows_of, told
 from judged import parts
+from suite_helpers import considered, machine
 
 from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
 from pytest_gpucluster.suites.tensorflow import checks, payload
@@ -16,7 +17,7 @@ from pytest_gpucluster.suites.tensorflow import checks, payload
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpucluster.core.check import Check, Verdict
+    from pytest_gpucluster.core.check import Verdict
 
 
 NODES = ("gpu01", "gpu02")
@@ -162,12 +163,6 @@ def test_what_only_follows_comes_after_its_cause(words: str) -> None:
 # -- machines that were considered
 
 
-def machine(
-    check: Check[...], words: str, source: str, expected: str, *facts: Any, sick: bool = False
-) -> CounterExample:
-    return CounterExample(check.name, words, source, expected, lambda: check(*facts), sick)
-
-
 def eight(**changes: dict[str, Any]) -> PayloadResult:
     return alone(**{"joined": {"replicas": 8}, **changes})
 
@@ -200,9 +195,4 @@ COUNTER_EXAMPLES = (
         equal, "one worker differs", WORKERS, MONITOR, worked(worker1={"trained": {"after": "c"}}), sick=True
     ),
 )
-
-
-@pytest.mark.parametrize("example", COUNTER_EXAMPLES, ids=name)
-def test_runs_are_judged_as_a_person_would(example: CounterExample) -> None:
-    """Healthy runs that look broken, and broken ones that look well (docs/five-rules.md)."""
-    assert_as_expected(example)
+test_runs_are_judged_as_a_person_would = considered(COUNTER_EXAMPLES)

@@ -6,21 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from counter_examples import (
-    CONFIGURE,
-    DRAIN,
-    MONITOR,
-    NOT_APPLICABLE,
-    NOT_CHECKED,
-    PASSED,
-    CounterExample,
-    assert_as_expected,
-    name,
-)
+from counter_examples import CONFIGURE, DRAIN, MONITOR, NOT_APPLICABLE, NOT_CHECKED, PASSED
 from framework_helpers import imported
 from judged import figures, judged
 from paths import ROOT
 from payload_helpers import connected, fabric
+from suite_helpers import considered, machine
 from training_helpers import NODES, NONE, Change, of_rank, recorded
 
 from pytest_gpucluster import config as configs
@@ -34,7 +25,6 @@ from pytest_gpucluster.suites.training.facts import trained_in
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pytest_gpucluster.core.check import Check
 
 CONFIG = TrainingConfig(checkpoint="/shared")
 
@@ -307,12 +297,6 @@ def test_payload_imports_torch_alone() -> None:
     assert "pytest_gpucluster" not in names
 
 
-def machine(
-    check: Check[...], words: str, source: str, expected: str, *facts: Any, sick: bool = False
-) -> CounterExample:
-    return CounterExample(check.name, words, source, expected, lambda: check(*facts), sick)
-
-
 def replays(*bad: int, runs: Any) -> PayloadResult:
     """Return two nodes of eight GPUs, of which these ranks replayed so."""
     return eight_gpus_each(of_rank(*bad, kind="replayed", runs=runs))
@@ -468,11 +452,7 @@ COUNTER_EXAMPLES = [
     machine(checkpoint, "no space is left", NFS, MONITOR, FULL, CONFIG, sick=True),
     machine(checkpoint, "never read", NFS, NOT_CHECKED, recorded("together", never_read), CONFIG, sick=True),
 ]
-
-
-@pytest.mark.parametrize("example", COUNTER_EXAMPLES, ids=name)
-def test_machines_get_the_verdict_that_a_person_gives_them(example: CounterExample) -> None:
-    assert_as_expected(example)
+test_machines_get_the_verdict_that_a_person_gives_them = considered(COUNTER_EXAMPLES)
 
 
 def test_training_between_nodes_needs_all_ranks_and_equal_parameters() -> None:
