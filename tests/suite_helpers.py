@@ -36,7 +36,8 @@ class Jobs:
 
 
 def allocation_of(slurm: Any = None, nodes: Sequence[str] = NODES) -> Allocation:
-    return Allocation(slurm or Jobs(), 10, nodes)
+    known: Any = slurm or Jobs()
+    return Allocation(known, 10, nodes)
 
 
 def machine(

@@ -87,8 +87,6 @@ def three(name: str, status: str, *warnings: Any, category: str = "Deployment", 
 
 PASS = {"status": "Pass"}
 
-# --- the reader
-
 
 def test_dcgm_3_and_4_are_read() -> None:
     found = dcgm.read(226, DCGM_3)
@@ -190,9 +188,6 @@ def test_where_the_words_of_a_result_stand() -> None:
 )
 def test_where_a_test_failed(result: dict[str, Any], where: str) -> None:
     assert of(three("GPU Memory", "Fail", "bad", **result)).findings[0].part == where
-
-
-# --- the check
 
 
 def test_each_result_is_judged_by_itself() -> None:

@@ -130,9 +130,6 @@ def test_limits_of_other_profiles_are_below_what_their_source_measured(
     assert limit < 0.75 * best
 
 
-# --- which limit holds
-
-
 def profile_of(name: str | None = NAME, **rows: float) -> Profile:
     limits = tuple(BurninLimit(metric=it, drain_below=value, source="site") for it, value in rows.items())
     gpu = GpuProfile(count=4, name=name) if name else None
@@ -168,9 +165,6 @@ def test_a_limit_that_could_never_work_is_refused(metric: Any, value: float) -> 
         BurninConfig(expect={metric: value})
     with pytest.raises(ValidationError):
         BurninLimit(metric=metric, drain_below=value, source="x")
-
-
-# --- what is below it
 
 
 @pytest.mark.parametrize(
@@ -242,9 +236,6 @@ def test_where_most_are_below_nobody_is_drained() -> None:
     alone = BurninResult({"a": NodeTotals("a", hello=hello("a", gpus=1), rounds=1)}, 60, 1)
     alone.nodes["a"].add(load("a", "matmul", gpus=1, own={0: {"tflops": 300.0}}))
     assert "first check" not in load_checks.matmul(alone, "a", CONFIG).findings[0].expected
-
-
-# --- collectives of the burn-in
 
 
 def pairs(busbw: dict[tuple[str, str], float], alone: float = 340.0) -> BurninResult:

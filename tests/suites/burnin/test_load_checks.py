@@ -72,9 +72,6 @@ def changed(whole: BurninResult, **more: Any) -> NodeTotals:
     return totals
 
 
-# --- the node took part
-
-
 def test_a_node_that_is_lost_or_lacks_a_gpu() -> None:
     whole = fleet(2)
     whole.nodes["a"].lost, whole.nodes["a"].rounds = "silent for 60 s", 7
@@ -134,9 +131,6 @@ def test_a_node_outside_of_the_stated_container_fails_without_a_repair() -> None
     whole = BurninResult(nodes, 60, 4)
     assert judged(checks.survived(whole, "a")) == (CONFIGURE, ["node"])
     assert checks.survived(whole, "b").outcome is Outcome.PASSED
-
-
-# --- why a load was not judged
 
 
 @pytest.mark.parametrize("name", LOADS)
@@ -222,9 +216,6 @@ def test_a_load_that_left_a_gpu_out_proves_nothing_of_it() -> None:
     whole, totals = one_node()
     totals.rates["hbm"].pop(UUID)
     reason(checks.memory_bandwidth(whole, "a", CONFIG), NOT_CHECKED, f"{GPU_1} has no result")
-
-
-# --- wrong results
 
 
 def host(kind: str, **fields: Any) -> dict[str, Any]:
@@ -315,9 +306,6 @@ def test_the_first_wrong_word_of_a_gpus_memory_has_its_address() -> None:
     reason(checks.gpu_memory(whole, "b", CONFIG), NOT_CHECKED, "gpu_memory was not run")
 
 
-# --- rates
-
-
 def test_rates_are_measured_by_gpu() -> None:
     lines = [load("a", "matmul", gpus=2), load("a", "copies", gpus=1), load("a", "peer", gpus=1)]
     whole, totals = one_node(a=lines)
@@ -384,9 +372,6 @@ def test_processes_of_others_explain_a_lack_of_memory_and_no_crash() -> None:
     assert (judged(verdict), "on the GPU: b, c, d (pid 4);" in verdict.cause) == ((MONITOR, ["GPUs"]), True)
     changed(whole, broken=["other"])
     assert "(pid 4)" not in checks.survived(whole, "a").cause
-
-
-# --- collectives
 
 
 def pair_of(*members: str, **more: Any) -> dict[str, Any]:
@@ -464,8 +449,6 @@ def test_the_figure_of_pairs_is_the_best_median() -> None:
         ("burnin_nccl_pairs", 90.0),
     ]
 
-
-# --- machines that were considered
 
 NO_KERNEL = "AcceleratorError: CUDA error: no kernel image is available for execution on the device"
 LAUNCH = "AcceleratorError: CUDA error: unspecified launch failure"

@@ -36,8 +36,6 @@ SOURCE = Path(payload.__file__)
 MIB = payload_process.MIB
 PORTS = "/sys/class/infiniband/mlx5_0/ports/1\n/sys/class/infiniband/hfi1/ports/1\n"
 
-# --- what the payload reads
-
 
 def recorded_xml() -> str:
     text = (DATA / "sandbox" / "nvidia-smi-q-x-of-one-gpu.xml").read_text()
@@ -222,9 +220,6 @@ def test_a_command_that_cannot_be_killed_is_not_waited_for(monkeypatch: pytest.M
     assert waited == [60.0, 2]
 
 
-# --- the host's loads
-
-
 @pytest.fixture
 def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that goes on by a second a look at it."""
@@ -294,8 +289,6 @@ def test_payload_needs_the_standard_library_of_3_6_and_torch_alone() -> None:
     names = imported(SOURCE)
     assert [name for name in names if name.startswith("pytest") or name in {"numpy", "dataclasses"}] == []
 
-
-# --- the worker of a GPU
 
 ON_CPU = """
 import contextlib, os, sys, types
@@ -393,9 +386,6 @@ def test_the_hottest_products_have_half_of_the_time(dtypes: list[str], expected:
     assert payload_gpu.shares(8.0, dtypes, "bf16") == expected
 
 
-# --- sensors
-
-
 def rows_of(sensors: payload_sensors.Sensors, *watts: int, uuid: str = "GPU-a", mask: str = "0x0") -> None:
     """Readings a second apart, from 100 s on."""
     for at, it in enumerate(watts):
@@ -428,9 +418,6 @@ def test_power_between_two_loads_is_in_the_record_and_in_no_load(monkeypatch: py
     found = sensors.summary()[UUID]
     assert (found["samples"], found["usual_watts"], found["slow"]) == (1, 690.0, {"hw_slowdown": 1.0})
     assert found["held"]["watts"] == {"690": 2}
-
-
-# --- the agent
 
 
 class Process:

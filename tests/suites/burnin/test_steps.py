@@ -146,9 +146,6 @@ def met(rounds: list[list[dict[str, Any]]]) -> list[list[str]]:
     return [group["members"] for one in found for group in one["groups"]]
 
 
-# --- rounds
-
-
 def test_quiet_rounds_have_every_load_and_hot_ones_never_pause_the_products(agents: Agents) -> None:
     burnin = burnin_of(agents, 4, seconds=7200)
     run(burnin)
@@ -258,9 +255,6 @@ def test_the_step_has_the_nodes_and_the_environment(agents: Agents, monkeypatch:
     assert len(asked) == 1, "no container is stated"
 
 
-# --- who leaves, who is lost, and how it ends
-
-
 def test_it_ends_before_slurm_takes_the_nodes_back(agents: Agents) -> None:
     for agents.left, words, seconds in (
         ("10:00", "it ended early: the time limit", 540),
@@ -335,9 +329,6 @@ def test_a_node_that_died_in_the_last_minute_is_no_pass(agents: Agents) -> None:
     assert [node for node, told in burnin.result.nodes.items() if told.lost] == ["n0"]
     assert burnin.result.nodes["n0"].lost.endswith("at the end")
     assert agents.stopped > 1600
-
-
-# --- what is resumed, shown and asked for
 
 
 def test_progress_says_all_that_matters_in_a_line() -> None:

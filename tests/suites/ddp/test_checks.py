@@ -13,7 +13,7 @@ from judged import judged, parts
 from payload_helpers import NCCL_LOG, connected, fabric
 from suite_helpers import allocation_of, cluster_of, considered, machine
 
-from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask, read_facts
+from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
 from pytest_gpucluster.suites.ddp import checks as ddp
 from pytest_gpucluster.suites.ddp import payload
 from pytest_gpucluster.suites.ddp import steps as runner
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
 
 NODES = ("gpu01", "gpu02")
-
-
-# -- verdicts on plain facts --------------------------------------------------------------------------------------
 
 
 def placed(**changes: Any) -> PayloadResult:
@@ -148,14 +145,6 @@ def test_on_a_slow_machine_torchrun_has_more_time(
     assert steps.torchrun.ntasks == 0
     assert asked[0].timeout == timeout
     assert float(asked[0].argv[asked[0].argv.index("PAYLOAD") - 1]) == timeout / 3
-
-
-def test_facts_are_read_between_chatter() -> None:
-    text = 'W1121 torch says\n[rank0] {"ddp": "done", "rank": 0}\n{"ddp": cut\n{"other": 1}\n'
-    assert read_facts(text, "ddp") == ({"ddp": "done", "rank": 0},)
-
-
-# -- pure parts of the payload ------------------------------------------------------------------------------------
 
 
 def test_a_port_that_is_taken_is_seen() -> None:
@@ -511,9 +500,6 @@ def test_the_last_to_notice_a_lost_rank_counts() -> None:
     facts = enumerate([*noticed, {"ddp": "lost", "rank": 3}])
     tasks = tuple(PayloadTask(n, "n", 1, None, (fact,)) for n, fact in facts)
     assert told(ddp.lost_rank(PayloadResult("ddp", ("n",), 4, tasks, rc=1), 60.0)) == "passed [3]"
-
-
-# -- machines that were considered
 
 
 def every_rank(**kinds: Any) -> dict[str, Any]:

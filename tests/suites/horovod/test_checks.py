@@ -38,9 +38,6 @@ WAY = Launch("pytorch", "gloo", "srun")
 PLACES = ("gpu01", "gpu01", "gpu02", "gpu02")
 
 
-# --- the reader
-
-
 def test_the_table_of_a_real_build_is_read_and_one_that_is_not_whole_is_not() -> None:
     build = read(TABLE)
     assert build.version == "0.28.1"
@@ -50,9 +47,6 @@ def test_the_table_of_a_real_build_is_read_and_one_that_is_not_whole_is_not() ->
     for text in ("", *cut, "[X] NCCL"):
         with pytest.raises(ProbeError):
             read(text)
-
-
-# --- checks on facts
 
 
 def rank(number: int, **change: Any) -> dict[str, Any]:
@@ -212,9 +206,6 @@ def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[An
     assert told(check(*given)) == expected
 
 
-# --- machines that were considered
-
-
 def page(name: str) -> str:
     return f"https://horovod.readthedocs.io/en/stable/{name}.html"
 
@@ -258,9 +249,6 @@ COUNTER_EXAMPLES = (
     machine(transport, "sockets", NCCL_LOG, MONITOR, "gpu01", (over("NET/Socket/0"),), IB, sick=True),
 )
 test_runs_are_judged_as_a_person_would = considered(COUNTER_EXAMPLES)
-
-
-# --- payloads
 
 
 @pytest.mark.parametrize("module", [build_payload, world_payload])

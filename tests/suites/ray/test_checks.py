@@ -31,9 +31,6 @@ SHARES = dict.fromkeys(NODES, Share(2, 1))
 DRIVER = Path(ray_node.__file__).with_name("payload_driver.py")
 
 
-# --- checks on facts
-
-
 SHARE = Share(2, 1)
 FULL = {"cpu": 2.0, "gpu": 1.0}
 
@@ -252,9 +249,6 @@ def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[An
     assert told(check(*given)) == expected
 
 
-# --- machines that were considered
-
-
 def objects(sent: object = True, **more: Any) -> ClusterFacts:
     return formed(objects={"sent": {"gpu02": sent}, "fetched": {"gpu02": True}, **more})
 
@@ -289,9 +283,6 @@ COUNTER_EXAMPLES = (
     machine(left, "a raylet outlived its step", SLURM, MONITOR, RAYLET, sick=True),
 )
 test_runs_are_judged_as_a_person_would = considered(COUNTER_EXAMPLES)
-
-
-# --- payloads
 
 
 @pytest.mark.parametrize("path", [Path(ray_node.__file__), DRIVER], ids=lambda path: path.stem)

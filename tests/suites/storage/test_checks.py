@@ -184,9 +184,6 @@ def test_healthy_nodes_pass_every_check() -> None:
         assert judged(checks.append(whole, CONFIG, {PATH: "lustre"})) == (PASSED, [])
 
 
-# -- rates
-
-
 def test_a_node_that_is_slow_fails_if_it_is_so_alone_or_in_both_directions() -> None:
     alone = [("write", [0.2, 0.25, 7.28]), ("read", [0.2, 0.25, 7.28])]
     assert failures(step(SLOW_ALONE)) == {("bandwidth", "gpu01"): alone}
@@ -321,8 +318,6 @@ def test_figures_of_short_operations_need_two_measurements_except_on_a_disk_of_t
     slow = both(*(of(0, "metadata", {"what": what}, seconds=50.0) for what in ("list", "remove")))
     assert judged(checks.metadata("gpu01", step(slow), CONFIG)) == (WARNING, ["/shared remove files"])
 
-
-# -- errors, space, and what nodes see of each other
 
 NO_OPERATION = named(OSError(errno.EOPNOTSUPP, "Operation not supported"))["code"]
 
@@ -504,9 +499,6 @@ def test_imports_are_recorded_a_module_that_is_missing_fails_and_a_slow_import_i
     assert judged(checks.imports("gpu02", step(change), stated)) == (PASSED, [])
 
 
-# -- mounts
-
-
 def mount_verdict(mine: str, *others: str) -> Verdict:
     nodes = {node: mounted(text) for node, text in zip(NODES, (mine, *others), strict=False)}
     return checks.mount(nodes["gpu01"], usual_mounts(nodes), CONFIG)
@@ -626,9 +618,6 @@ def test_a_read_only_target_of_lustre_fails_and_another_state_is_a_warning(
     assert [it.partition(",")[0] for it in said] == states
 
 
-# -- what is recorded
-
-
 def recorded(verdict: Verdict) -> dict[str, tuple[float, str, str, str]]:
     return {
         it.name.removeprefix("storage_"): (it.value, it.unit, it.device, it.better) for it in verdict.metrics
@@ -663,9 +652,6 @@ def test_the_figures_of_all_nodes_are_recorded_with_their_unit() -> None:
     assert {it[2:] for it in found.values()} == {(PATH, "higher")}
     values = [found[f"all_{it}"][0] for it in ("write", "read_alone", "creates")]
     assert values == [pytest.approx(16.26), pytest.approx(7.28), pytest.approx(1626)]
-
-
-# -- machines that were considered
 
 
 def machine(

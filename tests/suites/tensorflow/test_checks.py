@@ -160,9 +160,6 @@ def test_what_only_follows_comes_after_its_cause(words: str) -> None:
     assert named == sorted(["worker 0 (gpu01)", "worker 1 (gpu02)"], reverse=words in FOLLOWS)
 
 
-# -- machines that were considered
-
-
 def eight(**changes: dict[str, Any]) -> PayloadResult:
     return alone(**{"joined": {"replicas": 8}, **changes})
 
