@@ -174,9 +174,8 @@ def test_where_the_words_of_a_result_stand() -> None:
         assert dcgm.read(0, text).results[0].status == "pass"
 
 
-@pytest.mark.parametrize(
-    ("result", "where"),
-    [
+def test_where_a_test_failed() -> None:
+    for told, where in (
         ({"gpu_id": "3"}, "GPU 3"),
         ({"gpu_ids": 0}, "GPU 0"),
         ({"gpu_ids": ""}, "node"),
@@ -184,10 +183,8 @@ def test_where_the_words_of_a_result_stand() -> None:
         ({"entity_group": "CPU", "entity_id": 1}, "CPU 1"),
         ({"entity_id": 2}, "entity 2"),
         ({}, "node"),
-    ],
-)
-def test_where_a_test_failed(result: dict[str, Any], where: str) -> None:
-    assert of(three("GPU Memory", "Fail", "bad", **result)).findings[0].part == where
+    ):
+        assert of(three("GPU Memory", "Fail", "bad", **told)).findings[0].part == where
 
 
 def test_each_result_is_judged_by_itself() -> None:
@@ -239,21 +236,16 @@ SOFTWARE_TESTS = (
 )
 
 
-@pytest.mark.parametrize(
-    ("name", "words", "action"),
-    [
+def test_before_dcgm_says_how_grave_it_is_tests_and_words_of_software_drain_nobody() -> None:
+    for name, words, action in (
         *((name, "words", CONFIGURE) for name in SOFTWARE_TESTS),
         ("Inforom", "GPU 3 has a corrupt InfoROM", DRAIN),
         ("PCIe", "Error using CUDA API cudaDeviceGetByPCIBusId for GPU 0: 'invalid argument'", CONFIGURE),
         ("Memory", "CUDA context: CUDA-capable device(s) is/are busy or unavailable", CONFIGURE),
         ("Diagnostic", VISIBLE, CONFIGURE),
         ("Targeted Power", "Persistence mode for GPU 0 is disabled", CONFIGURE),
-    ],
-)
-def test_before_dcgm_says_how_grave_it_is_tests_and_words_of_software_drain_nobody(
-    name: str, words: str, action: str
-) -> None:
-    assert result(of(three(name, "Fail", words))) == action
+    ):
+        assert result(of(three(name, "Fail", words))) == action, name
 
 
 def test_a_warning_that_proves_no_fault_fails_nothing() -> None:
@@ -278,10 +270,13 @@ def test_software_that_passes_alone_is_no_pass_of_the_hardware() -> None:
     assert result(run(Deployment="Pass", Hardware="Skip", Stress="Pass")) == PASSED
 
 
-@pytest.mark.parametrize(("told", "status"), [({"status": "Maybe"}, "maybe"), ({}, "no status")])
-def test_a_status_that_is_not_known_is_no_pass(told: dict[str, Any], status: str) -> None:
-    verdict = of(four(PASS, told))
-    assert (result(verdict), f"status {status!r} of memory on GPU 1" in verdict.reason) == (NOT_CHECKED, True)
+def test_a_status_that_is_not_known_is_no_pass() -> None:
+    for told, status in (({"status": "Maybe"}, "'maybe'"), ({}, "'no status'")):
+        verdict = of(four(PASS, told))
+        assert (result(verdict), f"status {status} of memory on GPU 1" in verdict.reason) == (
+            NOT_CHECKED,
+            True,
+        )
 
 
 def test_a_diagnostic_that_broke_off_is_not_checked_unless_it_found_something() -> None:
@@ -291,19 +286,14 @@ def test_a_diagnostic_that_broke_off_is_not_checked_unless_it_found_something() 
     assert result(of(four(fail(warned(2)), runtime_error="NVVS died"))) == DRAIN
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (("Pass", "PASSED"), PASSED),
-        (("Warn", "warning"), WARNING),
-        (("Fail", "Failed", "ERROR"), CONFIGURE),
-        (("Skip", "Skipped", "Not Run", "NotRun"), NOT_CHECKED),
-    ],
-)
-def test_every_word_for_a_status_is_known(words: tuple[str, ...], expected: str) -> None:
-    for status in words:
-        told = () if expected == PASSED else (VISIBLE,)
-        verdict = of(three("Environment Variables", status, *told))
+def test_every_word_for_a_status_is_known() -> None:
+    for status, expected in (
+        *((word, PASSED) for word in ("Pass", "PASSED")),
+        *((word, WARNING) for word in ("Warn", "warning")),
+        *((word, CONFIGURE) for word in ("Fail", "Failed", "ERROR")),
+        *((word, NOT_CHECKED) for word in ("Skip", "Skipped", "Not Run", "NotRun")),
+    ):
+        verdict = of(three("Environment Variables", status, *(() if expected == PASSED else (VISIBLE,))))
         assert result(verdict) == expected
         assert ("skipped every test" in verdict.reason) == (expected == NOT_CHECKED)
     assert result(of(four(PASS, {"status": "Skip"}))) == PASSED
@@ -324,9 +314,7 @@ OLD_DBE = three("GPU Memory", "Fail", "Detected 2 volatile double-bit ECC error(
 UNSTATED = "dcgmi 2.x and 3.1: no severity"
 PERSISTENCE = four(fail(warned(5, 3, "Persistence mode for GPU 0 is disabled")))
 COUNTER_EXAMPLES = [
-    diagnosed(
-        "persistence mode is off", "tests/corpus/dcgm: 4.x-persistence-mode-off", CONFIGURE, PERSISTENCE
-    ),
+    diagnosed("persistence mode is off", "tests/corpus/dcgm: 4.x", CONFIGURE, PERSISTENCE),
     diagnosed("a board with few lanes", "DCGM_FR_LOW_BANDWIDTH: triage", MONITOR, four(fail(warned(4, 13)))),
     diagnosed(
         "a power limit of the site", "DCGM_FR_TARGET_POWER: triage", MONITOR, four(fail(warned(4, 14)))
@@ -341,9 +329,8 @@ COUNTER_EXAMPLES = [
 test_machines_get_the_verdict_that_a_person_gives_them = considered(COUNTER_EXAMPLES)
 
 
-@pytest.mark.parametrize(
-    ("code", "action"),
-    [
+def test_a_code_without_severity_has_that_of_dcgms_table() -> None:
+    for code, action in (
         (4, DRAIN),  # VOLATILE_DBE_DETECTED: isolate
         (85, RESET),  # PENDING_ROW_REMAP: reset
         (30, MONITOR),  # LOW_BANDWIDTH: triage
@@ -353,11 +340,9 @@ test_machines_get_the_verdict_that_a_person_gives_them = considered(COUNTER_EXAM
         (24, CONFIGURE),  # NVML_LIB_BAD: isolate, but a library
         (126, REBOOT),  # GPU_RECOVERY_REBOOT
         (4711, DRAIN),  # no code of DCGM 4.6: the test of the hardware failed
-    ],
-)
-def test_a_code_without_severity_has_that_of_dcgms_table(code: int, action: str) -> None:
-    words = {"warning": "CUDA_VISIBLE_DEVICES" if code != 4711 else "words", "error_id": code}
-    assert result(of(three("memory", "Fail", [words]))) == action
+    ):
+        words = {"warning": "CUDA_VISIBLE_DEVICES" if code != 4711 else "words", "error_id": code}
+        assert result(of(three("memory", "Fail", [words]))) == action, code
 
 
 def test_the_code_of_a_reboot_counts_beside_a_severity() -> None:

@@ -252,12 +252,6 @@ def pairs(busbw: dict[tuple[str, str], float], alone: float = 340.0) -> BurninRe
 STRICT = BurninConfig(expect={"nccl_pairs": 80})
 
 
-def test_a_node_that_is_slow_alone_is_reported_once() -> None:
-    whole = pairs({("a", "b"): 100.0})
-    for limit, expected in ((341, (MONITOR, ["node"])), (340, (PASSED, []))):
-        assert judged(load_checks.nccl(whole, "a", BurninConfig(expect={"nccl_alone": limit}))) == expected
-
-
 def test_a_node_that_is_slow_with_partners_that_are_fast_with_others_is_drained() -> None:
     whole = pairs({pair: 40.0 if "a" in pair else 90.0 for pair in itertools.combinations("abcd", 2)})
     verdict = load_checks.nccl(whole, "a", STRICT)

@@ -59,17 +59,13 @@ def test_xml_of_nvidia_smi_gives_counters_names_and_limits() -> None:
     assert "pcie_replay" not in payload_counters.read_xml(unread)[0]["counters"]
 
 
-@pytest.mark.parametrize(
-    ("margin", "threshold", "expected"),
-    [("49 C", "", 89.0), ("N/A", "90 C", 90.0), ("N/A", "N/A", None)],  # since Hopper, before it, unknown
-)
-def test_the_temperature_from_which_a_gpu_slows_down(
-    margin: str, threshold: str, expected: float | None
-) -> None:
-    text = recorded_xml().replace("<gpu_temp_tlimit>49 C<", f"<gpu_temp_tlimit>{margin}<")
-    own = f"<gpu_temp_slow_threshold>{threshold}</gpu_temp_slow_threshold><gpu_temp_tlimit>"
-    (gpu,) = payload_counters.read_xml(text.replace("<gpu_temp_tlimit>", own))
-    assert gpu["slow_celsius"] == expected
+def test_the_temperature_from_which_a_gpu_slows_down() -> None:
+    # since Hopper, before it, unknown
+    for margin, threshold, expected in (("49 C", "", 89.0), ("N/A", "90 C", 90.0), ("N/A", "N/A", None)):
+        text = recorded_xml().replace("<gpu_temp_tlimit>49 C<", f"<gpu_temp_tlimit>{margin}<")
+        own = f"<gpu_temp_slow_threshold>{threshold}</gpu_temp_slow_threshold><gpu_temp_tlimit>"
+        (gpu,) = payload_counters.read_xml(text.replace("<gpu_temp_tlimit>", own))
+        assert gpu["slow_celsius"] == expected
 
 
 class Tools:
@@ -229,11 +225,9 @@ def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("ticking")
 def test_memory_is_read_back_and_a_changed_bit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    good = payload_host.burn_memory(24.0, 1, 2 * MIB)
-    assert (good["bytes"], good["wrong"], good["first"], good["passes"] >= 4) == (2 * MIB, 0, None, True)
     large = payload_host.burn_memory(24.0, 1, 8 * MIB)
     assert large["bytes"] == 4 * MIB  # what an eighth of the time wrote: four patterns are written and read
-    assert large["passes"] >= 4
+    assert (large["wrong"], large["first"], large["passes"] >= 4) == (0, None, True)
     true_block = payload_host.memory_block
 
     def flipped(view: memoryview, at: int) -> Any:
@@ -297,7 +291,7 @@ exec(compile(sys.stdin.read(), "burnin.py", "exec"), module.__dict__)
 import time, torch
 torch.set_num_threads(1)
 torch.cuda.synchronize = torch.cuda.empty_cache = lambda *a: None
-torch.cuda.mem_get_info = lambda device: (256 << 20, 1 << 30)
+torch.cuda.mem_get_info = lambda device: (64 << 20, 1 << 30)
 module.CHUNK = 1 << 20
 class Event:
     def __init__(self, enable_timing): pass
@@ -374,16 +368,15 @@ def test_products_are_compared_bit_by_bit() -> None:
     assert "AttributeError" in hot_nonsense["problem"] == nonsense["problem"]
 
 
-@pytest.mark.parametrize(
-    ("dtypes", "expected"),
-    [
-        (["bf16"], {"bf16": 8.0}),
-        (["bf16", "fp64", "fp32"], {"bf16": 4.0, "fp64": 2.0, "fp32": 2.0}),
-        (["fp64", "fp32"], {"fp64": 4.0, "fp32": 4.0}),  # the cluster file leaves the hottest out
-    ],
-)
-def test_the_hottest_products_have_half_of_the_time(dtypes: list[str], expected: dict[str, float]) -> None:
-    assert payload_gpu.shares(8.0, dtypes, "bf16") == expected
+def test_the_hottest_products_have_half_of_the_time() -> None:
+    assert payload_gpu.shares(8.0, ["bf16"], "bf16") == {"bf16": 8.0}
+    assert payload_gpu.shares(8.0, ["bf16", "fp64", "fp32"], "bf16") == {
+        "bf16": 4.0,
+        "fp64": 2.0,
+        "fp32": 2.0,
+    }
+    # the cluster file leaves the hottest out
+    assert payload_gpu.shares(8.0, ["fp64", "fp32"], "bf16") == {"fp64": 4.0, "fp32": 4.0}
 
 
 def rows_of(sensors: payload_sensors.Sensors, *watts: int, uuid: str = "GPU-a", mask: str = "0x0") -> None:
@@ -594,10 +587,8 @@ def test_a_load_that_hangs_when_the_burn_in_ends_is_no_pass(
         told.add(line)
     whole = BurninResult({"n1": told}, requested=1.0, gpus=3)
     (finding,) = load_checks.survived(whole, "n1").findings
-    assert (finding.part, "did not end after 100 s instead of 10 s" in finding.measured) == (
-        "GPU 0 (GPU-0)",
-        True,
-    )
+    assert finding.part == "GPU 0 (GPU-0)"
+    assert "did not end after 100 s instead of 10 s" in finding.measured
     verdict = load_checks.memory_bandwidth(whole, "n1", CONFIG)
     assert (judged(verdict)[0], "see burnin.survived" in verdict.reason) == (NOT_CHECKED, True)
 

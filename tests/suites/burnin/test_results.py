@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from burnin_helpers import fleet, load
 from judged import figures
 
@@ -164,15 +163,13 @@ def test_no_more_than_50_problems_and_8_strangers() -> None:
     assert len(told.problems) == 50
 
 
-@pytest.mark.parametrize(
-    ("ran", "shared", "seen"), [(0, 0, False), (2, 1, True), (3, 1, False), (1, 1, True)]
-)
-def test_who_else_was_at_work(ran: int, shared: int, *, seen: bool) -> None:
-    told = NodeTotals("a", strangers={"U": ["b"]}, shared={"U": {"hbm": shared}})
-    told.ran["hbm"] = ran
-    assert told.others("U", "hbm") == (("b",) if seen else ())
-    told.hello = {"gpus": [{"index": 0, "uuid": "U", "processes": [{"name": "c", "pid": 1}]}]}
-    assert told.others("U", "hbm") == ("c (pid 1)",)
+def test_who_else_was_at_work() -> None:
+    for ran, shared, seen in ((0, 0, False), (2, 1, True), (3, 1, False), (1, 1, True)):
+        told = NodeTotals("a", strangers={"U": ["b"]}, shared={"U": {"hbm": shared}})
+        told.ran["hbm"] = ran
+        assert told.others("U", "hbm") == (("b",) if seen else ())
+        told.hello = {"gpus": [{"index": 0, "uuid": "U", "processes": [{"name": "c", "pid": 1}]}]}
+        assert told.others("U", "hbm") == ("c (pid 1)",)
 
 
 def test_no_more_than_four_reasons_are_shown() -> None:

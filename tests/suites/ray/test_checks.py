@@ -328,10 +328,8 @@ def test_where_a_port_is_taken_the_next_block_is_the_nodes(
     monkeypatch: pytest.MonkeyPatch, address: str, stride: int
 ) -> None:
     monkeypatch.setenv("SLURMD_NODENAME", "gpu01")
-    held = {
-        20007,
-        20000 + stride * ray_node.width_of(plan()),
-    }  # the last port of one block, the first of the next
+    # the last port of one block, the first of the next
+    held = {20007, 20000 + stride * ray_node.width_of(plan())}
     monkeypatch.setattr(ray_node, "taken", held.__contains__)
     assert ray_node.free_ports(plan(blocks=5), address) == 20000 + 2 * stride * ray_node.width_of(plan())
     with pytest.raises(Failure, match=r"port 20007 \(ray-client-server-port\) is taken"):
@@ -341,7 +339,9 @@ def test_where_a_port_is_taken_the_next_block_is_the_nodes(
 def test_a_port_that_is_taken_is_named_with_its_holder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURMD_NODENAME", "gpu01")
     port = free_port()
-    program = f"import socket, time; s = socket.create_server(('127.0.0.1', {port})); print(); time.sleep(60)"
+    program = (
+        f"import socket, time; s = socket.create_server(('127.0.0.1', {port})); print(); time.sleep(600)"
+    )
     with subprocess.Popen([sys.executable, "-u", "-c", program], stdout=subprocess.PIPE) as holder:
         try:
             assert holder.stdout is not None
@@ -367,11 +367,7 @@ def test_processes_and_folders_that_are_left_are_found_and_removed(tmp_path: Pat
     try:
         wait_for((folder / "log").exists, "the second one runs")
         found = set(shell(leftovers_command("4071ccab12cd", stem)).splitlines())
-        assert found == {
-            f"process {one.pid} sleep 600 ",
-            f"process {other.pid} sleep 600 ",
-            f"folder {folder}",
-        }
+        assert found == {*(f"process {it.pid} sleep 600 " for it in (one, other)), f"folder {folder}"}
         shell(remove_command((one.pid, other.pid), stem))
         assert (one.wait(600), other.wait(600)) == (-9, -9)
     finally:
