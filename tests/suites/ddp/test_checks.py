@@ -433,9 +433,8 @@ def test_what_comes_without_what_goes_before_is_not_judged() -> None:
         assert told(verdict).startswith("not checked")
 
 
-@pytest.mark.parametrize(
-    ("name", "given", "version", "job", "by"),
-    [
+def test_who_set_a_variable_of_a_job() -> None:
+    for variable, value, version, job, by in (
         ("RANK", "1", "2.1", "7", "Pyxis"),
         ("RANK", "1", "", "7", "a task prolog or the site's profile"),
         ("WORLD_SIZE", "9", "2.1", "7", "exports or pass_env of the environment in the cluster file"),
@@ -448,32 +447,27 @@ def test_what_comes_without_what_goes_before_is_not_judged() -> None:
         ("MASTER_PORT", "61000", "2.1", "", "Enroot's hook 50-slurm-pytorch.sh"),
         ("MASTER_PORT", "61001", "2.1", None, "the image or a hook of Enroot"),
         ("MASTER_ADDR", None, "2.1", "7", "this suite, from Slurm's variables"),
-    ],
-)
-def test_who_set_a_variable_of_a_job(
-    name: str, given: str | None, version: str, job: str | None, by: str
-) -> None:
-    fact = {"given": {} if given is None else {name: given}, "pytorch_version": version, "job": job}
-    setters = ddp.Setters({"WORLD_SIZE": "9"}, contained=not by.startswith("a task"))
-    assert ddp.who_set(name, fact, setters) == by
+    ):
+        given = {} if value is None else {variable: value}
+        setters = ddp.Setters({"WORLD_SIZE": "9"}, contained=not by.startswith("a task"))
+        assert ddp.who_set(variable, {"given": given, "pytorch_version": version, "job": job}, setters) == by
 
 
-@pytest.mark.parametrize(
-    ("facts", "taken"),
-    [
-        ([{"ddp": "place", "port": "taken", "given": {}}], True),
-        ([{"ddp": "place", "port": "taken", "given": {"MASTER_PORT": "1"}}], False),
-        ([{"ddp": "place", "port": "", "given": {}}], False),
-        ([{"ddp": "place", "port": "", "given": {}}, {"ddp": "failed", "port": 1}], True),
-        ([{"ddp": "place", "port": "", "given": {"MASTER_PORT": "1"}}, {"ddp": "failed", "port": 1}], False),
-        ([{"ddp": "place", "port": "", "given": {"RANK": "1"}}, {"ddp": "failed", "port": 1}], True),
-        ([{"ddp": "place", "port": "", "given": {}}, {"ddp": "failed"}], False),
-        ([{"ddp": "failed", "port": 1}], True),
-    ],
-)
-def test_a_port_that_was_drawn_and_is_taken(facts: list[dict[str, Any]], *, taken: bool) -> None:
-    step = PayloadResult("ddp", ("n",), 1, (PayloadTask(0, "n", 3, None, tuple(facts)),))
-    assert ddp.own_port_taken(step) is taken
+def test_a_port_that_was_drawn_and_is_taken() -> None:
+    def taken(*facts: dict[str, Any]) -> bool:
+        task = PayloadTask(
+            0, "n", 3, None, tuple({"ddp": "place", "port": "", "given": {}, **it} for it in facts)
+        )
+        return ddp.own_port_taken(PayloadResult("ddp", ("n",), 1, (task,)))
+
+    failed = {"ddp": "failed", "port": 1}
+    assert taken({"port": "taken"})
+    assert not taken({"port": "taken", "given": {"MASTER_PORT": "1"}})
+    assert not taken({})
+    assert taken({}, failed)
+    assert not taken({"given": {"MASTER_PORT": "1"}}, failed)
+    assert taken({"given": {"RANK": "1"}}, failed)
+    assert taken(failed)
 
 
 def test_causes_come_before_what_follows_from_them() -> None:
