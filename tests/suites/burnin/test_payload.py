@@ -225,8 +225,8 @@ def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("ticking")
 def test_memory_is_read_back_and_a_changed_bit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    large = payload_host.burn_memory(24.0, 1, 8 * MIB)
-    assert large["bytes"] == 4 * MIB  # what an eighth of the time wrote: four patterns are written and read
+    large = payload_host.burn_memory(8.0, 1, 4 * MIB)
+    assert large["bytes"] == 2 * MIB  # what an eighth of the time wrote: four patterns are written and read
     assert (large["wrong"], large["first"], large["passes"] >= 4) == (0, None, True)
     true_block = payload_host.memory_block
 
@@ -234,7 +234,7 @@ def test_memory_is_read_back_and_a_changed_bit_is_found(monkeypatch: pytest.Monk
         return true_block(view, at) if at != MIB else b"\0" + bytes(true_block(view, at))[1:]
 
     monkeypatch.setattr(payload_host, "memory_block", flipped)
-    bad = payload_host.burn_memory(24.0, 1, 2 * MIB)
+    bad = payload_host.burn_memory(8.0, 1, 2 * MIB)
     assert (bad["wrong"] >= 3, bad["first"]) == (True, MIB)  # every pattern that does not begin with 0 anyway
 
 

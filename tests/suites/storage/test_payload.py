@@ -102,6 +102,7 @@ def test_three_tasks_measure_and_prove_a_file_system_and_remove_their_folder(tmp
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_a_node_without_the_path_has_the_only_problem_and_the_others_continue(tmp_path: Path) -> None:
     """The first task has no access; another one makes the folder."""
     paths = ["absent", "", ""]
@@ -112,6 +113,7 @@ def test_a_node_without_the_path_has_the_only_problem_and_the_others_continue(tm
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_a_small_file_system_is_not_filled_and_one_that_runs_full_has_the_error(tmpfs: Path) -> None:
     facts = run(1, filesystems=shared(tmpfs), max_use=0.1)
     assert kinds(facts, "write") == []
@@ -500,6 +502,7 @@ def test_who_has_no_token_takes_no_part_and_tasks_that_send_nothing_cost_the_tim
         end.close()
 
 
+@pytest.mark.thorough
 def test_fio_measures_only_where_every_node_has_it(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "fio").write_text("#!/bin/sh\nexit 1\n")
@@ -607,6 +610,7 @@ def mount_of(path: Path) -> Mount:
     return asked(mounts(cluster))[str(path)]
 
 
+@pytest.mark.thorough
 def test_the_second_reading_is_that_of_the_disk_and_not_of_the_page_cache(ext4: Disk) -> None:
     path = ext4.path / "sum-0"
     with path.open("wb") as file:
