@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 from counter_examples import CounterExample, result
@@ -28,13 +29,29 @@ def gpu_of(node: str, index: int) -> str:
 
 def hello(node: str, gpus: int = 4, **more: Any) -> dict[str, Any]:
     about: list[dict[str, Any]] = [
-        {"index": i, "uuid": gpu_of(node, i), "bus": f"0000:{i}0:00.0", "name": NAME, "pcie_gen": 5.0,
-         "pcie_width": 16.0, "slow_celsius": None, "processes": []}
+        {
+            "index": i,
+            "uuid": gpu_of(node, i),
+            "bus": f"0000:{i}0:00.0",
+            "name": NAME,
+            "pcie_gen": 5.0,
+            "pcie_width": 16.0,
+            "slow_celsius": None,
+            "processes": [],
+        }
         for i in range(gpus)
-    ]  # fmt: skip
+    ]
     devices = [{"gpu": i, "uuid": gpu_of(node, i)} for i in range(gpus)]
-    return {"gpus": about, "devices": devices, "counted": ["pcie_replay"], "kernel": True, "unread": {}, "broken": [],
-            "cpus": 64, **more}  # fmt: skip
+    return {
+        "gpus": about,
+        "devices": devices,
+        "counted": ["pcie_replay"],
+        "kernel": True,
+        "unread": {},
+        "broken": [],
+        "cpus": 64,
+        **more,
+    }
 
 
 def load(node: str, kind: str, gpus: int = 4, **fields: Any) -> dict[str, Any]:
@@ -109,26 +126,28 @@ def reason(verdict: Verdict, expected: str, words: str = "") -> None:
     assert (result(verdict), words in verdict.reason, verdict.findings) == (expected, True, ()), verdict
 
 
-def example(
+def healthy(
     check: Check[...],
     machine: str,
     source: str,
     expected: str,
     *changes: Callable[[BurninResult], None],
-    nodes: int = 3,
+    config: BurninConfig = CONFIG,
     sick: bool = False,
-    config: BurninConfig | None = None,
 ) -> CounterExample:
-    """Return a machine: node a of a burn-in of healthy nodes with these changes."""
+    """Return a machine: node a of a burn-in of three healthy nodes with these changes."""
 
     def judged() -> Verdict:
-        whole = fleet(nodes)
+        whole = fleet(3)
         for change in changes:
             change(whole)
-        facts = {"burnin": whole, "node_name": "a", "config": config or CONFIG}
+        facts = {"burnin": whole, "node_name": "a", "config": config, "peers": None}
         return check(*(facts[name] for name in check.facts))
 
     return CounterExample(check.name, machine, source, expected, judged, sick)
+
+
+sick = functools.partial(healthy, sick=True)
 
 
 def risen(seconds: float, part: str = UUID, **counters: int) -> Callable[[BurninResult], None]:

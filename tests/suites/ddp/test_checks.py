@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import socket
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from counter_examples import CONFIGURE, MONITOR
+from counter_examples import CONFIGURE, MONITOR, PASSED
 from framework_helpers import Table, rows_of, told
 from judged import judged, parts
+from payload_helpers import NCCL_LOG, connected, fabric
+from suite_helpers import allocation_of, cluster_of, considered, machine
 
-from pytest_gpucluster.core.check import Verdict
-from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask, read_facts
+from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
 from pytest_gpucluster.suites.ddp import checks as ddp
 from pytest_gpucluster.suites.ddp import payload
 from pytest_gpucluster.suites.ddp import steps as runner
@@ -23,38 +23,31 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_gpucluster.cluster.slurm.step import StepRequest
+    from pytest_gpucluster.core.check import Verdict
 
 
 NODES = ("gpu01", "gpu02")
-
-
-# -- verdicts on plain facts --------------------------------------------------------------------------------------
 
 
 def placed(**changes: Any) -> PayloadResult:
     """Return four healthy tasks on two nodes; `task2={...}` changes the facts of one."""
     tasks = []
     for number in range(4):
-        node, local = NODES[number // 2], number % 2
+        node = NODES[number // 2]
+        slurm = {"WORLD_SIZE": "4", "RANK": f"{number}", "LOCAL_RANK": f"{number % 2}"}
         fact = {
             "ddp": "place",
             "rank": number,
             "task": number,
             "node": node,
             "host": node,
-            "slurm": {
-                "WORLD_SIZE": "4",
-                "RANK": str(number),
-                "LOCAL_RANK": str(local),
-                "MASTER_ADDR": "gpu01",
-                "MASTER_PORT": "20100",
-            },
+            "slurm": {**slurm, "MASTER_ADDR": "gpu01", "MASTER_PORT": "20100"},
             "given": {},
             "pytorch_version": "",
             "job": "7",
             "first": "gpu01",
-            "master": {"addresses": ["10.0.0.1"], "error": ""},
             "port": "",
+            **resolving("10.0.0.1"),
             "interfaces": ["lo", "eth0"],
             "interface_variables": {},
             "torch": {"version": "2.13.0", "error": ""},
@@ -64,28 +57,32 @@ def placed(**changes: Any) -> PayloadResult:
     return PayloadResult("ddp", NODES, 4, tuple(tasks))
 
 
-def worked(**changes: list[dict[str, Any]]) -> PayloadResult:
-    """Return four ranks that did all; `rank3=[...]` gives one rank other facts."""
+def resolving(*addresses: str, error: str = "") -> dict[str, Any]:
+    return {"master": {"addresses": [*addresses], "error": error}}
+
+
+def worked(ends: dict[int, dict[str, Any]] | None = None, /, **changes: Any) -> PayloadResult:
+    """Return four ranks that did all; `rank3=[...]` gives one other facts, `rank3={kind: values}` changes its own."""
     tasks = []
     for rank in range(4):
         node = NODES[rank // 2]
         common = {"rank": rank, "node": node}
+        trained = {"own": f"{rank}", "synced": "a", "after": "b", "losses": [2.0, 1.0], "seconds": 1}
         facts: list[dict[str, Any]] = [
             {"ddp": "loaded", "seconds": 1.0, "device": {"uuid": f"GPU-{rank}", "bus": ""}},
             {"ddp": "joined", "size": 4, "group_rank": rank, "seconds": 0.1},
             {"ddp": "reduced", "elements": 10, "wrong": 0, "seconds": 0.01},
-            {
-                "ddp": "trained",
-                "own": str(rank),
-                "synced": "a",
-                "after": "b",
-                "losses": [2.0, 1.0],
-                "seconds": 1,
-            },
+            {"ddp": "trained", **trained},
             {"ddp": "done"},
         ]
-        facts = changes.get(f"rank{rank}", facts)
-        tasks.append(PayloadTask(rank, node, 0, None, tuple({**common, **fact} for fact in facts)))
+        own = changes.get(f"rank{rank}", {})
+        if isinstance(own, list):
+            facts = own
+        else:
+            kept = [fact for fact in facts if own.get(fact["ddp"], fact) is not None]
+            facts = [{**fact, **own.get(fact["ddp"], {})} for fact in kept]
+        task = PayloadTask(rank, node, 0, None, tuple({**common, **fact} for fact in facts))
+        tasks.append(replace(task, **(ends or {}).get(rank, {})))
     return PayloadResult("ddp", NODES, 4, tuple(tasks))
 
 
@@ -142,23 +139,12 @@ def test_on_a_slow_machine_torchrun_has_more_time(
         return steps.nothing()
 
     monkeypatch.setattr(runner.Ddp, "attempt", attempt)
-    simulated = SimpleNamespace(profile=SimpleNamespace(simulated=True))
-    cluster: Any = SimpleNamespace(environment=lambda *_: None, group_of=lambda _: simulated)
-    allocation: Any = SimpleNamespace(slurm=None)
-    steps = runner.Ddp(allocation, cluster, {}, DdpConfig(), NODES)
+    steps = runner.Ddp(allocation_of(), cluster_of(simulated=True), {}, DdpConfig(), NODES)
     monkeypatch.setattr(runner.Ddp, "fit_nodes", NODES)
     steps.done["work", "gloo"] = PayloadResult("ddp", NODES, 4, seconds=took, problem=problem)
     assert steps.torchrun.ntasks == 0
     assert asked[0].timeout == timeout
     assert float(asked[0].argv[asked[0].argv.index("PAYLOAD") - 1]) == timeout / 3
-
-
-def test_facts_are_read_between_chatter() -> None:
-    text = 'W1121 torch says\n[rank0] {"ddp": "done", "rank": 0}\n{"ddp": cut\n{"other": 1}\n'
-    assert read_facts(text, "ddp") == ({"ddp": "done", "rank": 0},)
-
-
-# -- pure parts of the payload ------------------------------------------------------------------------------------
 
 
 def test_a_port_that_is_taken_is_seen() -> None:
@@ -171,7 +157,7 @@ def test_a_port_that_is_taken_is_seen() -> None:
     assert payload.try_port(["192.0.2.1"], port) == "not local"
 
 
-LOOP = {"master": {"addresses": ["127.0.1.1"], "error": ""}}
+LOOP = resolving("127.0.1.1")
 OTHER = {"given": {"MASTER_ADDR": "gpu02"}}
 NOTHING, SILENT = PayloadResult("ddp", (), 0), PayloadResult("ddp", NODES, 2)
 
@@ -195,19 +181,27 @@ def first_facts(rank: int, count: int) -> list[dict[str, Any]]:
 
 
 def agents(
-    drop: str = "", more: dict[str, Any] | None = None, first: dict[str, str] | None = None, **change: Any
+    drop: str = "",
+    more: dict[str, Any] | None = None,
+    first: dict[str, str] | None = None,
+    ranks: tuple[int, ...] = (0, 1, 2, 3),
+    **change: Any,
 ) -> PayloadResult:
     """Return two torchrun agents with two ranks each; the rest changes what rank 0 reported."""
     tasks = []
     for agent, node in enumerate(NODES):
         facts: list[dict[str, Any]] = []
         for local in range(2):
-            rank = 2 * agent + local
+            rank = ranks[2 * agent + local]
             given = {"LOCAL_RANK": str(local), "WORLD_SIZE": "4", "MASTER_ADDR": "gpu01", "MASTER_PORT": "1"}
+            own = first or {} if rank == 0 else {}
             reported: dict[str, dict[str, Any]] = {
-                "given": {"given": {**given, **(first or {} if rank == 0 else {})}},
-                "joined": {}, "reduced": {"wrong": 0}, "trained": {"synced": "a", "after": "b", "losses": [1.0]}, "done": {},
-            }  # fmt: skip
+                "given": {"given": {**given, **own}},
+                "joined": {},
+                "reduced": {"wrong": 0},
+                "done": {},
+                "trained": {"synced": "a", "after": "b", "losses": [1.0]},
+            }
             for kind, fact in reported.items():
                 if rank or kind != drop:
                     extra = change.get(kind, {}) if rank == 0 else {}
@@ -221,53 +215,79 @@ def agents(
 LOST = {"ddp": "lost", "rank": 1, "node": "gpu02"}
 
 
-def losing(rc: int = 1, problem: str = "", dead: dict[str, Any] | None = None) -> PayloadResult:
+def losing(rc: int = 1, problem: str = "", dead: dict[str, Any] | None = None, **alive: Any) -> PayloadResult:
     """Return two ranks of which the second was killed, and the first noticed."""
     noticed = {"ddp": "noticed", "rank": 0, "node": "gpu01", "seconds": 2.5}
     killed = replace(PayloadTask(1, "gpu02", 137, 9, (LOST, LOST)), **(dead or {}))
-    return PayloadResult(
-        "ddp", NODES, 2, (PayloadTask(0, "gpu01", 1, None, (noticed,)), killed), problem, rc=rc
-    )
+    waits = replace(PayloadTask(0, "gpu01", 1, None, (noticed,)), **alive)
+    tasks = (waits, killed)
+    return PayloadResult("ddp", NODES, 2, tasks, problem, rc=rc)
 
 
+def given(**variables: str) -> dict[str, Any]:
+    return {"given": variables}
+
+
+def port(number: str) -> PayloadResult:
+    return everywhere(given={"MASTER_PORT": number})
+
+
+def on_gpu(uuid: str, bus: str = "") -> list[dict[str, Any]]:
+    return [{"ddp": "loaded", "seconds": 1.0, "device": {"uuid": uuid, "bus": bus}}]
+
+
+def joined(size: int, rank: int, seconds: float) -> list[dict[str, Any]]:
+    return [{"ddp": "joined", "size": size, "group_rank": rank, "seconds": seconds}]
+
+
+def ended(*which: int, problem: str = "", **how: Any) -> PayloadResult:
+    """Return agents of which these ended otherwise."""
+    whole = agents()
+    tasks = tuple(replace(task, **how) if task.task in which else task for task in whole.tasks)
+    return replace(whole, problem=problem, tasks=tasks)
+
+
+UNSET = "MASTER_ADDR of task {0}; MASTER_PORT of task {0}"
+ALL_UNSET = f"RANK of task 0; {UNSET.format(0)}; RANK of task 1; {UNSET.format(1)}"
+EVERY_RANK = "rank 0 (gpu01); rank 1 (gpu01); rank 2 (gpu02); rank 3 (gpu02)"
+HOSTS = {"task2": resolving("127.0.1.1", "::1"), "task3": resolving("127.0.1.1", "10.0.0.1")}
+NO_NAME, ABSENT = resolving(error="unknown"), {"torch": {"version": "", "error": "No module"}}
+BOTH = {
+    **using(NCCL_SOCKET_IFNAME="ib0,ib1", GLOO_SOCKET_IFNAME="eth0"),
+    "interfaces": [f"e{n}" for n in range(9)],
+}
+ONE_BUS = {f"rank{n}": on_gpu("", "0000:1b") for n in (0, 2, 3)}
+WRONG = [*first_facts(1, 2), {"ddp": "reduced", "elements": 10, "wrong": 3, "seconds": 0.5}]
+NO_NUMBER = trained_as(1, after="a", losses=[float("nan"), 1.0])
+APART = {f"rank{n}": trained_as(n, after=str(n)) for n in range(4)}
+FAILED = {"ddp": "failed", "phase": "train", "reason": "NaN"}
+STUCK = {"ddp": "stuck", "phase": "reduce", "seconds": 3}
+GLOO = "GLOO_SOCKET_IFNAME"
 CASES: Table = {
     ddp.framework: [
         ("passed", "gpu01", placed()),
         ("configure: tasks", "gpu09", placed()),
-        ("configure: package torch", "gpu02", placed(task3={"torch": {"version": "", "error": "No module"}})),
+        ("configure: package torch", "gpu02", placed(task3=ABSENT)),
         (
             "configure: package torch [1.13, 2.13, 2, 3]",
-            "gpu02",
-            _mixed({"torch": {"version": "1.13.0", "error": ""}}),
+            *("gpu02", _mixed({"torch": {"version": "1.13.0", "error": ""}})),
         ),
     ],
     ddp.environment: [
-        (
-            "configure: RANK of task 3 [2, 3, 0]",
-            "gpu02",
-            placed(task3={"given": {"RANK": "2"}}),
-            ddp.Setters(),
-        ),
+        ("configure: RANK of task 3 [2, 3, 0]", "gpu02", placed(task3=given(RANK="2")), ddp.Setters()),
         ("passed [0]", "gpu01", placed(), ddp.Setters()),
         ("not checked", "gpu09", placed(), ddp.Setters()),
         (
-            "configure: RANK of task 0; MASTER_ADDR of task 0; MASTER_PORT of task 0; RANK of task 1; MASTER_ADDR of task 1; MASTER_PORT of task 1 [50, 50, 50, 50, 0]",
-            "gpu01",
-            placed(),
-            ddp.Setters(),
-            ("RANK", "MASTER_PORT", "MASTER_ADDR"),
+            f"configure: {ALL_UNSET} [50, 50, 50, 50, 0]",
+            *("gpu01", placed(), ddp.Setters(), ("RANK", "MASTER_PORT", "MASTER_ADDR")),
         ),
         (
             "configure: WORLD_SIZE of task 0 [8, 4, 3]",
-            "gpu01",
-            placed(task0={"given": {"RANK": "0", "WORLD_SIZE": "8", "MASTER_ADDR": "x"}}),
-            ddp.Setters(exports={"WORLD_SIZE": "8"}),
+            *("gpu01", placed(task0=given(RANK="0", WORLD_SIZE="8", MASTER_ADDR="x")), ddp.Setters()),
         ),
         (
             "configure: LOCAL_RANK of task 0; LOCAL_RANK 1 [1, 0, 0, 1, 1]",
-            "gpu01",
-            placed(task0={"given": {"LOCAL_RANK": "1"}}),
-            ddp.Setters({"LOCAL_RANK": "1"}),
+            *("gpu01", placed(task0=given(LOCAL_RANK="1")), ddp.Setters({"LOCAL_RANK": "1"})),
         ),
     ],
     ddp.master_addr: [
@@ -280,71 +300,41 @@ CASES: Table = {
         ("passed", "gpu01", placed(task0=LOOP, task1=LOOP)),
         (
             "configure: MASTER_ADDR of task 0; MASTER_ADDR of task 1 [2, 2, 2, 2]",
-            "gpu01",
-            placed(task2=OTHER, task3=OTHER),
+            *("gpu01", placed(task2=OTHER, task3=OTHER)),
         ),
         ("not checked", "gpu09", placed()),
         ("passed", "gpu02", placed()),
-        (
-            "configure: MASTER_ADDR gpu01",
-            "gpu02",
-            placed(task2={"master": {"addresses": [], "error": "unknown"}}),
-        ),
-        (
-            "configure: MASTER_ADDR gpu01",
-            "gpu01",
-            placed(task0={"master": {"addresses": [], "error": "unknown"}}),
-        ),
+        ("configure: MASTER_ADDR gpu01", "gpu02", placed(task2=NO_NAME)),
+        ("configure: MASTER_ADDR gpu01", "gpu01", placed(task0=NO_NAME)),
         (
             "configure: MASTER_ADDR gpu01; MASTER_ADDR gpu01 [127, 1, 127, 10, 127, 1, 127, 10]",
-            "gpu02",
-            placed(
-                task2={"master": {"addresses": ["127.0.1.1", "::1"], "error": ""}},
-                task3={"master": {"addresses": ["127.0.1.1", "10.0.0.1"], "error": ""}},
-            ),
+            *("gpu02", placed(**HOSTS)),
         ),
-        ("passed", "gpu02", everywhere(host="one", master={"addresses": ["127.0.0.1"], "error": ""})),
-        (
-            "configure: MASTER_ADDR of task 3 [3, 4]",
-            "gpu02",
-            placed(task3={"given": {"MASTER_ADDR": "gpu02"}}),
-        ),
+        ("passed", "gpu02", everywhere(host="one", **resolving("127.0.0.1"))),
+        ("configure: MASTER_ADDR of task 3 [3, 4]", "gpu02", placed(task3=OTHER)),
     ],
     ddp.master_port: [
-        ("configure: MASTER_PORT on gpu01 [1, 65535]", everywhere(given={"MASTER_PORT": "many"})),
+        ("configure: MASTER_PORT on gpu01 [1, 65535]", port("many")),
         ("not checked [0]", replace(placed(), tasks=placed().tasks[1:])),
         ("passed", placed()),
-        ("configure: MASTER_PORT on gpu01 [0, 1, 65535]", everywhere(given={"MASTER_PORT": "0"})),
-        ("passed", everywhere(given={"MASTER_PORT": "1"})),
-        ("passed", everywhere(given={"MASTER_PORT": "65535"})),
-        ("configure: MASTER_PORT on gpu01 [65536, 1, 65535]", everywhere(given={"MASTER_PORT": "65536"})),
+        ("configure: MASTER_PORT on gpu01 [0, 1, 65535]", port("0")),
+        ("passed", port("1")),
+        ("passed", port("65535")),
+        ("configure: MASTER_PORT on gpu01 [65536, 1, 65535]", port("65536")),
         ("configure: MASTER_PORT 20100 on gpu01", placed(task0={"port": "taken"})),
         ("configure: MASTER_ADDR gpu01 [10]", placed(task0={"port": "not local"})),
         ("configure: MASTER_PORT 20100 on gpu01 [0]", placed(task0={"port": "Permission denied"})),
-        ("passed", placed(task0={"port": "unknown host", "master": {"addresses": [], "error": "unknown"}})),
+        ("passed", placed(task0={"port": "unknown host", **NO_NAME})),
         (
             "configure: MASTER_PORT of task 3 on gpu02 [1234, 20100, 0]",
-            placed(task3={"given": {"MASTER_PORT": "1234"}}),
+            placed(task3=given(MASTER_PORT="1234")),
         ),
     ],
     ddp.interface: [
         ("passed", "gpu01", placed(task0=using(NCCL_SOCKET_IFNAME="eth"))),
         ("not checked", "gpu09", placed()),
-        (
-            "configure: GLOO_SOCKET_IFNAME; GLOO_SOCKET_IFNAME",
-            "gpu01",
-            placed(task0=using(GLOO_SOCKET_IFNAME="eth0,ib0,,ib1")),
-        ),
-        (
-            "configure: GLOO_SOCKET_IFNAME; NCCL_SOCKET_IFNAME; NCCL_SOCKET_IFNAME",
-            "gpu01",
-            placed(
-                task0={
-                    "interface_variables": {"NCCL_SOCKET_IFNAME": "ib0,ib1", "GLOO_SOCKET_IFNAME": "eth0"},
-                    "interfaces": [f"e{n}" for n in range(9)],
-                }
-            ),
-        ),
+        (f"configure: {GLOO}; {GLOO}", "gpu01", placed(task0=using(GLOO_SOCKET_IFNAME="eth0,ib0,,ib1"))),
+        (f"configure: {GLOO}; NCCL_SOCKET_IFNAME; NCCL_SOCKET_IFNAME", "gpu01", placed(task0=BOTH)),
         ("configure: NCCL_SOCKET_IFNAME", "gpu01", placed(task0=using(NCCL_SOCKET_IFNAME="^eth"))),
         ("passed", "gpu01", placed(task0=using(NCCL_SOCKET_IFNAME="^ib"))),
         ("configure: NCCL_SOCKET_IFNAME", "gpu01", placed(task0=using(NCCL_SOCKET_IFNAME="=eth"))),
@@ -355,34 +345,15 @@ CASES: Table = {
         ("configure: tasks [0]", "gpu01", PayloadResult("ddp", NODES, 4, problem="timed out")),
         ("passed [2]", "gpu01", worked()),
         ("configure: tasks [0]", "gpu09", worked()),
-        (
-            "configure: GPU-0 [0, 2, 2]",
-            "gpu02",
-            worked(rank2=[{"ddp": "loaded", "seconds": 1.0, "device": {"uuid": "GPU-0", "bus": ""}}]),
-        ),
-        (
-            "configure: GPU gpu02 0000:1b [2, 3, 1]",
-            "gpu02",
-            worked(
-                **{
-                    f"rank{n}": [{"ddp": "loaded", "seconds": 1.0, "device": {"uuid": "", "bus": "0000:1b"}}]
-                    for n in (0, 2, 3)
-                }
-            ),
-        ),
+        ("configure: GPU-0 [0, 2, 2]", "gpu02", worked(rank2=on_gpu("GPU-0"))),
+        ("configure: GPU gpu02 0000:1b [2, 3, 1]", "gpu02", worked(**ONE_BUS)),
         ("configure: rank 2 [1]", "gpu02", worked(rank2=[])),
     ],
     ddp.group: [
         ("not checked", NOTHING),
         ("passed [0.1, 1]", worked()),
-        (
-            "monitor: rank 3 (gpu02) [0, 1, 3, 4, 9, 1]",
-            worked(rank3=[{"ddp": "joined", "size": 1, "group_rank": 0, "seconds": 9}]),
-        ),
-        (
-            "monitor: rank 3 (gpu02) [2, 4, 3, 4, 0.1, 1]",
-            worked(rank3=[{"ddp": "joined", "size": 4, "group_rank": 2, "seconds": 0.1}]),
-        ),
+        ("monitor: rank 3 (gpu02) [0, 1, 3, 4, 9, 1]", worked(rank3=joined(1, 0, 9))),
+        ("monitor: rank 3 (gpu02) [2, 4, 3, 4, 0.1, 1]", worked(rank3=joined(4, 2, 0.1))),
         ("monitor: rank 3 (gpu02) [0.1, 3]", worked(rank3=[{"ddp": "loaded", "seconds": 3, "device": {}}])),
         ("monitor: rank 3 [0.1, 1]", replace(worked(), tasks=worked().tasks[:3])),
         ("monitor: rank 0 [0.1, 1]", replace(worked(), tasks=worked().tasks[1:], problem="timed out")),
@@ -392,29 +363,18 @@ CASES: Table = {
         ("not checked", NOTHING),
         ("not checked", SILENT),
         ("passed [10]", worked()),
-        (
-            "configure: rank 1 (gpu01) [3, 10, 500]",
-            worked(
-                rank1=[*first_facts(1, 2), {"ddp": "reduced", "elements": 10, "wrong": 3, "seconds": 0.5}]
-            ),
-        ),
-        ("configure: rank 1 (gpu01) [10]", worked(rank1=[*first_facts(1, 2)])),
+        ("configure: rank 1 (gpu01) [3, 10, 500]", worked(rank1=WRONG)),
+        ("configure: rank 1 (gpu01) [10]", worked(rank1=first_facts(1, 2))),
     ],
     ddp.training: [
         ("not checked", NOTHING),
         ("not checked", SILENT),
         ("passed [1]", worked()),
-        ("monitor: rank 1 (gpu01) [1]", worked(rank1=[*first_facts(1, 3)])),
-        ("monitor: rank 1 (gpu01) [1]", worked(rank1=[*first_facts(1, 4)])),
+        ("monitor: rank 1 (gpu01) [1]", worked(rank1=first_facts(1, 3))),
+        ("monitor: rank 1 (gpu01) [1]", worked(rank1=first_facts(1, 4))),
         ("monitor: rank 1 (gpu01) [5]", worked(rank1=trained_as(1, synced="z", seconds=5))),
-        (
-            "monitor: rank 1 (gpu01); rank 1 (gpu01); rank 1 (gpu01) [1, 1]",
-            worked(rank1=trained_as(1, after="a", losses=[float("nan"), 1.0])),
-        ),
-        (
-            "monitor: rank 0 (gpu01); rank 1 (gpu01); rank 2 (gpu02); rank 3 (gpu02) [0, 1, 2, 3, 1]",
-            worked(**{f"rank{n}": trained_as(n, after=str(n)) for n in range(4)}),
-        ),
+        ("monitor: rank 1 (gpu01); rank 1 (gpu01); rank 1 (gpu01) [1, 1]", worked(rank1=NO_NUMBER)),
+        (f"monitor: {EVERY_RANK} [0, 1, 2, 3, 1]", worked(**APART)),
     ],
     ddp.torchrun: [
         ("not checked", (NOTHING, 2)),
@@ -424,31 +384,15 @@ CASES: Table = {
         ("monitor: WORLD_SIZE [4, 8, 4]", (agents(first={"WORLD_SIZE": "8"}), 2)),
         ("monitor: MASTER_PORT [1, 2]", (agents(first={"MASTER_PORT": "2"}), 2)),
         ("monitor: MASTER_ADDR", (agents(first={"MASTER_ADDR": "b"}), 2)),
-        (
-            "monitor: agent on gpu01; ranks [1, 0, 2, 3, 0, 3]",
-            (replace(agents(), tasks=(replace(agents().tasks[0], rc=1, facts=()), agents().tasks[1])), 2),
-        ),
-        (
-            "monitor: ranks; step [0, 3]",
-            (
-                replace(
-                    agents(),
-                    problem="timed out",
-                    tasks=tuple(replace(t, rc=None, signal=9, facts=()) for t in agents().tasks),
-                ),
-                2,
-            ),
-        ),
+        ("monitor: agent on gpu01; ranks [1, 0, 2, 3, 0, 3]", (ended(0, rc=1, facts=()), 2)),
+        ("monitor: ranks; step [0, 3]", (ended(0, 1, problem="late", rc=None, signal=9, facts=()), 2)),
+        # of ranks that are done: it is reported and drains nobody
+        ("monitor: agent on gpu02 [1, 0]", (ended(1, rc=1, error="store is gone"), 2)),
+        ("monitor: step", (ended(0, 1, problem="timed out", rc=137, signal=9), 2)),
         ("monitor: rank 0", (agents(drop="joined"), 2)),
         ("monitor: rank 0", (agents(drop="done"), 2)),
-        (
-            "monitor: rank 0",
-            (agents(drop="trained", more={"ddp": "failed", "phase": "train", "reason": "NaN"}), 2),
-        ),
-        (
-            "monitor: rank 0",
-            (agents(drop="reduced", more={"ddp": "stuck", "phase": "reduce", "seconds": 3}), 2),
-        ),
+        ("monitor: rank 0", (agents(drop="trained", more=FAILED), 2)),
+        ("monitor: rank 0", (agents(drop="reduced", more=STUCK), 2)),
         ("monitor: all_reduce [4]", (agents(reduced={"wrong": 4}), 2)),
         ("monitor: parameters [2]", (agents(trained={"after": "c"}), 2)),
     ],
@@ -461,11 +405,7 @@ CASES: Table = {
         ("passed [2.5]", losing(rc=0, problem="x"), 30),
         ("monitor: rank 1 (gpu02) [0, 0, 2.5]", losing(dead={"rc": 0}), 30),
         ("monitor: rank 1 (gpu02) [30, 2.5]", losing(dead={"rc": None}), 30),
-        (
-            "monitor: rank 1 (gpu02) [7.5, 2.5]",
-            losing(dead={"facts": (LOST, {**LOST, "ddp": "stuck", "phase": "p", "seconds": 3})}),
-            7.5,
-        ),
+        ("monitor: rank 1 (gpu02) [7.5, 2.5]", losing(dead={"facts": (LOST, {**LOST, **STUCK})}), 7.5),
     ],
 }
 
@@ -473,14 +413,6 @@ CASES: Table = {
 @pytest.mark.parametrize(("check", "given", "expected"), rows_of(CASES))
 def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[Any], expected: str) -> None:
     assert told(check(*given)) == expected
-
-
-def test_an_agent_that_fails_after_all_ranks_are_done_is_reported_and_drains_nobody() -> None:
-    whole = agents()
-    failed = replace(whole, tasks=(whole.tasks[0], replace(whole.tasks[1], rc=1, error="store is gone")))
-    assert told(ddp.torchrun((failed, 2))) == "monitor: agent on gpu02 [1, 0]"
-    late = replace(whole, problem="timed out", tasks=tuple(replace(t, rc=137, signal=9) for t in whole.tasks))
-    assert told(ddp.torchrun((late, 2))) == "monitor: step"
 
 
 def test_what_comes_without_what_goes_before_is_not_judged() -> None:
@@ -501,9 +433,8 @@ def test_what_comes_without_what_goes_before_is_not_judged() -> None:
         assert told(verdict).startswith("not checked")
 
 
-@pytest.mark.parametrize(
-    ("name", "given", "version", "job", "by"),
-    [
+def test_who_set_a_variable_of_a_job() -> None:
+    for variable, value, version, job, by in (
         ("RANK", "1", "2.1", "7", "Pyxis"),
         ("RANK", "1", "", "7", "a task prolog or the site's profile"),
         ("WORLD_SIZE", "9", "2.1", "7", "exports or pass_env of the environment in the cluster file"),
@@ -516,40 +447,37 @@ def test_what_comes_without_what_goes_before_is_not_judged() -> None:
         ("MASTER_PORT", "61000", "2.1", "", "Enroot's hook 50-slurm-pytorch.sh"),
         ("MASTER_PORT", "61001", "2.1", None, "the image or a hook of Enroot"),
         ("MASTER_ADDR", None, "2.1", "7", "this suite, from Slurm's variables"),
-    ],
-)
-def test_who_set_a_variable_of_a_job(
-    name: str, given: str | None, version: str, job: str | None, by: str
-) -> None:
-    fact = {"given": {} if given is None else {name: given}, "pytorch_version": version, "job": job}
-    setters = ddp.Setters({"WORLD_SIZE": "9"}, contained=not by.startswith("a task"))
-    assert ddp.who_set(name, fact, setters) == by
+    ):
+        given = {} if value is None else {variable: value}
+        setters = ddp.Setters({"WORLD_SIZE": "9"}, contained=not by.startswith("a task"))
+        assert ddp.who_set(variable, {"given": given, "pytorch_version": version, "job": job}, setters) == by
 
 
-@pytest.mark.parametrize(
-    ("facts", "taken"),
-    [
-        ([{"ddp": "place", "port": "taken", "given": {}}], True),
-        ([{"ddp": "place", "port": "taken", "given": {"MASTER_PORT": "1"}}], False),
-        ([{"ddp": "place", "port": "", "given": {}}], False),
-        ([{"ddp": "place", "port": "", "given": {}}, {"ddp": "failed", "port": 1}], True),
-        ([{"ddp": "place", "port": "", "given": {"MASTER_PORT": "1"}}, {"ddp": "failed", "port": 1}], False),
-        ([{"ddp": "place", "port": "", "given": {"RANK": "1"}}, {"ddp": "failed", "port": 1}], True),
-        ([{"ddp": "place", "port": "", "given": {}}, {"ddp": "failed"}], False),
-        ([{"ddp": "failed", "port": 1}], True),
-    ],
-)
-def test_a_port_that_was_drawn_and_is_taken(facts: list[dict[str, Any]], *, taken: bool) -> None:
-    step = PayloadResult("ddp", ("n",), 1, (PayloadTask(0, "n", 3, None, tuple(facts)),))
-    assert ddp.own_port_taken(step) is taken
+def test_a_port_that_was_drawn_and_is_taken() -> None:
+    def taken(*facts: dict[str, Any]) -> bool:
+        task = PayloadTask(
+            0, "n", 3, None, tuple({"ddp": "place", "port": "", "given": {}, **it} for it in facts)
+        )
+        return ddp.own_port_taken(PayloadResult("ddp", ("n",), 1, (task,)))
+
+    failed = {"ddp": "failed", "port": 1}
+    assert taken({"port": "taken"})
+    assert not taken({"port": "taken", "given": {"MASTER_PORT": "1"}})
+    assert not taken({})
+    assert taken({}, failed)
+    assert not taken({"given": {"MASTER_PORT": "1"}}, failed)
+    assert taken({"given": {"RANK": "1"}}, failed)
+    assert taken(failed)
 
 
 def test_causes_come_before_what_follows_from_them() -> None:
     def failed(number: int, **fact: Any) -> PayloadTask:
         return PayloadTask(number, "n", 1, None, ({"rank": number, "phase": "init", **fact},))
 
-    follows = ("timeout", "Timeout", "timed out", "time out", "Timedout", "connection closed", "3 of 4 clients joined",
-               "Connection reset", "Connection refused", "connection was", "broken pipe", "Broken pipe")  # fmt: skip
+    follows = (
+        *("timeout", "Timeout", "timed out", "time out", "Timedout", "3 of 4 clients joined", "broken pipe"),
+        *("connection closed", "Connection reset", "Connection refused", "connection was", "Broken pipe"),
+    )
     tasks = (
         failed(0, ddp="stuck", seconds=60.0),
         *(failed(number, ddp="failed", reason=reason) for number, reason in enumerate(follows, 1)),
@@ -563,7 +491,63 @@ def test_causes_come_before_what_follows_from_them() -> None:
 
 def test_the_last_to_notice_a_lost_rank_counts() -> None:
     noticed = [{"ddp": "noticed", "rank": number, "seconds": number + 1.0} for number in range(3)]
-    tasks = tuple(
-        PayloadTask(n, "n", 1, None, (fact,)) for n, fact in enumerate([*noticed, {"ddp": "lost", "rank": 3}])
-    )
+    facts = enumerate([*noticed, {"ddp": "lost", "rank": 3}])
+    tasks = tuple(PayloadTask(n, "n", 1, None, (fact,)) for n, fact in facts)
     assert told(ddp.lost_rank(PayloadResult("ddp", ("n",), 4, tasks, rc=1), 60.0)) == "passed [3]"
+
+
+def every_rank(**kinds: Any) -> dict[str, Any]:
+    return {f"rank{rank}": kinds for rank in range(4)}
+
+
+def over(between: str) -> PayloadResult:
+    return replace(worked(), connections=connected(between))
+
+
+TORCH = "https://docs.pytorch.org/docs/stable/distributed.html"
+ELASTIC = "https://docs.pytorch.org/docs/stable/elastic/run.html"
+HOOK = "https://github.com/pytorch/pytorch/issues/67616"
+SRUN = "https://slurm.schedmd.com/srun.html"
+PLUGIN, EFA = "https://github.com/Mellanox/nccl-rdma-sharp-plugins", "https://github.com/aws/aws-ofi-nccl"
+RAISED = {"rc": 1, "error": "RuntimeError: Connection closed by peer"}
+LATE = worked(rank2={"loaded": {"seconds": 124.0}})
+MISSING = worked({3: RAISED}, rank3={"joined": None})
+TWO_GROUPS = worked(**every_rank(joined={"size": 2}))
+RISES = worked(**every_rank(trained={"losses": [1.0, 4.0]}))
+OWN_DATA = worked(rank1={"trained": {"losses": [0.1, 0.05]}})
+WARNS = ended(1, error="failed to shutdown the rendezvous: RendezvousConnectionError")
+NOTHING_CHANGED, INFINITE = agents(trained={"after": "a"}), agents(trained={"losses": [float("inf")]})
+HANGS = {"ddp": "stuck", "rank": 0, "node": "gpu01", "phase": "all_reduce", "seconds": 60}
+KILLED = losing(137, "exceeded the time limit of 70 s", signal=9, facts=())
+IB, LIBFABRIC = fabric("NET/IB/GDRDMA"), fabric("NET/Libfabric/GDRDMA")
+SRUN_ENDS = replace(losing(137), tasks=tuple(replace(it, rc=143) for it in losing(137).tasks))
+ENDS_WELL = replace(losing(137), tasks=(replace(losing().tasks[0], rc=0), losing().tasks[1]))
+lost, transport = ddp.lost_rank, ddp.transport
+COUNTER_EXAMPLES = (
+    machine(ddp.group, "one rank imports torch for two minutes", TORCH, PASSED, LATE),
+    machine(ddp.group, "a task ends with an error after its work", TORCH, PASSED, worked({1: RAISED})),
+    machine(ddp.group, "a rank is missing", TORCH, MONITOR, MISSING, sick=True),
+    machine(ddp.group, "two groups of two ranks", TORCH, MONITOR, TWO_GROUPS, sick=True),
+    machine(ddp.training, "the loss rises in one step", TORCH, PASSED, RISES),
+    machine(ddp.training, "losses of the ranks differ: their data do", TORCH, PASSED, OWN_DATA),
+    machine(ddp.training, "a loss is no number", TORCH, MONITOR, worked(rank1=NO_NUMBER), sick=True),
+    machine(ddp.torchrun, "ranks in another order", ELASTIC, PASSED, (agents(ranks=(2, 3, 0, 1)), 2)),
+    machine(ddp.torchrun, "an agent warns of the rendezvous at its end", HOOK, PASSED, (WARNS, 2)),
+    machine(ddp.torchrun, "training changed nothing", ELASTIC, MONITOR, (NOTHING_CHANGED, 2), sick=True),
+    machine(ddp.torchrun, "a loss is no number", ELASTIC, MONITOR, (INFINITE, 2), sick=True),
+    machine(lost, "srun ends the others", SRUN, PASSED, SRUN_ENDS, 60.0),
+    machine(lost, "the others raise an error", TORCH, PASSED, losing(137, error=RAISED["error"]), 60.0),
+    machine(lost, "NCCL's watchdog aborts them", TORCH, PASSED, losing(137, signal=6), 60.0),
+    machine(lost, "one ends with 0", SRUN, MONITOR, ENDS_WELL, 60.0, sick=True),
+    machine(
+        lost, "one rank still waits", TORCH, MONITOR, losing(137, signal=9, facts=(HANGS,)), 60.0, sick=True
+    ),
+    machine(lost, "one hung until Slurm ended the step", SRUN, MONITOR, KILLED, 60.0, sick=True),
+    machine(transport, "NVIDIA's plugin", PLUGIN, PASSED, "gpu01", over("NET/IBext_v8/0/GDRDMA"), IB),
+    machine(transport, "EFA", EFA, PASSED, "gpu01", over("NET/Libfabric/0/GDRDMA"), LIBFABRIC),
+    machine(transport, "NVLink between nodes", NCCL_LOG, PASSED, "gpu01", over("P2P/MNNVL"), IB),
+    machine(transport, "GPUDirect by PCIe", NCCL_LOG, PASSED, "gpu01", over("NET/IB/0/GDRDMA(PCI)"), IB),
+    machine(transport, "sockets", NCCL_LOG, MONITOR, "gpu01", over("NET/Socket/0"), IB, sick=True),
+    machine(transport, "no GPUDirect", NCCL_LOG, MONITOR, "gpu01", over("NET/IB/0"), IB, sick=True),
+)
+test_runs_are_judged_as_a_person_would = considered(COUNTER_EXAMPLES)

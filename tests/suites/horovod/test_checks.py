@@ -7,12 +7,16 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from counter_examples import MONITOR, NOT_APPLICABLE, NOT_CHECKED, PASSED
 from framework_helpers import Table, framework_python, imported, rows_of, told
 from paths import DATA
+from payload_helpers import NCCL_LOG, NODES, connected, fabric
+from suite_helpers import considered, machine
 
 from pytest_gpucluster.core.errors import NotApplicable, ProbeError
 from pytest_gpucluster.kit.framework.payload_step import sent
@@ -28,61 +32,30 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_gpucluster.core.check import Verdict
-from dataclasses import replace
-
-from pytest_gpucluster.core.check import Verdict
 
 TABLE = (DATA / "horovod" / "check-build-0.28.1.txt").read_text()
 WAY = Launch("pytorch", "gloo", "srun")
 PLACES = ("gpu01", "gpu01", "gpu02", "gpu02")
 
 
-# --- the reader
-
-
-def test_the_table_of_a_real_build_is_read() -> None:
+def test_the_table_of_a_real_build_is_read_and_one_that_is_not_whole_is_not() -> None:
     build = read(TABLE)
     assert build.version == "0.28.1"
     assert build.frameworks == {"pytorch"}
-    assert build.controllers == {"mpi", "gloo"}
-    assert build.operations == {"mpi", "gloo"}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        TABLE.replace("Available Controllers:", "Controllers"),
-        TABLE.partition("Available Tensor")[0],
-        "[X] NCCL",
-    ],
-)
-def test_a_table_that_is_not_whole_is_not_read(text: str) -> None:
-    with pytest.raises(ProbeError):
-        read(text)
-
-
-# --- checks on facts
+    assert build.controllers == build.operations == {"mpi", "gloo"}
+    cut = TABLE.replace("Available Controllers:", "Controllers"), TABLE.partition("Available Tensor")[0]
+    for text in ("", *cut, "[X] NCCL"):
+        with pytest.raises(ProbeError):
+            read(text)
 
 
 def rank(number: int, **change: Any) -> dict[str, Any]:
-    return {
-        "node": PLACES[number],
-        "rank": number,
-        "size": 4,
-        "local_rank": number % 2,
-        "local_size": 2,
-        "cross_rank": number // 2,
-        "cross_size": 2,
-        "controller": "gloo",
-        "interface": "eth0",
-        "device": "cpu",
-        "wrong": {"float32": 0, "int64": 0},
-        "sent": {"0": 0, "3": 0},
-        "trained": {"before": "aa", "after": "bb", "error": 1e-8},
-        "seconds": 0.1,
-        **change,
-    }
+    place = {"node": PLACES[number], "rank": number, "local_rank": number % 2, "cross_rank": number // 2}
+    sizes = {"size": 4, "local_size": 2, "cross_size": 2}
+    own = {"controller": "gloo", "interface": "eth0", "device": "cpu", "seconds": 0.1}
+    results = {"wrong": {"float32": 0, "int64": 0}, "sent": {"0": 0, "3": 0}}
+    trained = {"trained": {"before": "aa", "after": "bb", "error": 1e-8}}
+    return {**place, **sizes, **own, **results, **trained, **change}
 
 
 def world(*changed: dict[str, Any], **change: Any) -> World:
@@ -91,15 +64,9 @@ def world(*changed: dict[str, Any], **change: Any) -> World:
 
 
 def test_the_ways_are_those_that_the_cluster_file_claims() -> None:
-    config = HorovodConfig(
-        controllers=("gloo", "mpi"), launchers=("srun",), frameworks=("pytorch", "tensorflow")
-    )
-    assert [str(launch) for launch in launches(config)] == [
-        "pytorch-gloo-srun",
-        "pytorch-mpi-srun",
-        "tensorflow-gloo-srun",
-        "tensorflow-mpi-srun",
-    ]
+    both: dict[str, Any] = {"controllers": ("gloo", "mpi"), "frameworks": ("pytorch", "tensorflow")}
+    ways = [str(launch) for launch in launches(HorovodConfig(launchers=("srun",), **both))]
+    assert ways == [f"{framework}-{it}-srun" for framework in both["frameworks"] for it in ("gloo", "mpi")]
     assert {launch.launcher for launch in launches(HorovodConfig())} == {"srun", "horovodrun", "localhost"}
     assert [str(launch) for launch in launches(HorovodConfig(controllers=("mpi",)))] == ["pytorch-mpi-srun"]
     named = HorovodConfig(controllers=("mpi",), launchers=("horovodrun",))
@@ -107,13 +74,11 @@ def test_the_ways_are_those_that_the_cluster_file_claims() -> None:
 
 
 LONE = rank(0, size=1, local_size=1, cross_size=1)
-BAD = {
-    "controller": "mpi",
-    "wrong": {"int64": 3},
-    "sent": {"0": 2},
-    "trained": {"before": "x", "after": "x", "error": 1.0},
-}
+WRONG: dict[str, Any] = {"controller": "mpi", "wrong": {"int64": 3}, "sent": {"0": 2}}
+BAD = {**WRONG, "trained": {"before": "x", "after": "x", "error": 1.0}}
 SPOILT = [rank(number, **BAD) for number in range(4)]
+NO_MPIRUN = world(*SPOILT, obstacle=NotApplicable("no mpirun"))
+HUNG = world(*SPOILT, problem="it hung")
 
 
 def problem(what: str, stage: str = "init", **change: Any) -> dict[str, Any]:
@@ -124,117 +89,85 @@ def trained(number: int, before: str, after: str, error: float) -> dict[str, Any
     return rank(number, trained={"before": before, "after": after, "error": error})
 
 
+def built(*versions: str) -> dict[str, NodeBuild]:
+    """Return builds of these versions on gpu01, gpu02, ...; '' is a node without one."""
+    texts = [TABLE.replace("0.28.1", version) if version else "" for version in versions]
+    return {f"gpu0{n}": NodeBuild(read(text)) if text else NodeBuild() for n, text in enumerate(texts, 1)}
+
+
+def each(**change: Any) -> list[dict[str, Any]]:
+    """Return all ranks; of a text, {} is the number of the rank."""
+    texts = [{key: it.format(n) for key, it in change.items()} for n in range(4)]
+    return [rank(n, **own) for n, own in enumerate(texts)]
+
+
+REAL = NodeBuild(read(TABLE))
+NO_OPERATIONS = NodeBuild(replace(read(TABLE), operations=frozenset()))
+ETHERNET = NodeBuild(interfaces={"lo": "127.0.0.1", "eth0": "10.0.0.1"})
+OLD, NEW = "0.28.1", "0.29.0"
+ALL = tuple(map(rank, range(4)))
+MISPLACED = rank(3, local_rank=5, local_size=6, cross_rank=7, cross_size=8)
+BY_MPI = {"launch": Launch("pytorch", "mpi", "srun")}
+PAIRS = [rank(n, device=f"GPU-{n // 2}") for n in range(4)]
+NAMELESS = {"node": "gpu01", "what": "rendezvous", "stage": "init", "problem": "late"}
+LATE = (problem("deadline"),)
 CASES: Table = {
     checks.build: [
-        (
-            "configure: tensor operations",
-            NodeBuild(replace(read(TABLE), operations=frozenset())),
-            (),
-            (),
-            ("nccl", "mpi"),
-        ),
+        ("configure: tensor operations", NO_OPERATIONS, (), (), ("nccl", "mpi")),
         ("configure: Horovod", NodeBuild(problem="no module"), (), (), ()),
         ("configure: Horovod", NodeBuild(), (), (), ()),
-        ("passed", NodeBuild(read(TABLE)), ("pytorch",), ("gloo", "mpi"), ("gloo",)),
+        ("passed", REAL, ("pytorch",), ("gloo", "mpi"), ("gloo",)),
         (
             "configure: frameworks; controllers; tensor operations",
-            NodeBuild(read(TABLE)),
-            ("tensorflow", "mxnet", "pytorch"),
-            ("gloo", "x"),
-            ("nccl",),
+            *(REAL, ("tensorflow", "mxnet", "pytorch"), ("gloo", "x"), ("nccl",)),
         ),
     ],
     checks.version: [
-        ("not checked", "gpu03", {"gpu01": NodeBuild(read(TABLE))}),
-        ("passed", "gpu01", {"gpu01": NodeBuild(read(TABLE)), "gpu02": NodeBuild()}),
-        (
-            "configure: Horovod [0.28, 0.28, 0.29]",
-            "gpu01",
-            {"gpu01": NodeBuild(read(TABLE)), "gpu02": NodeBuild(read(TABLE.replace("0.28.1", "0.29.0")))},
-        ),
-        (
-            "configure: Horovod [0.29, 0.28, 2, 3]",
-            "gpu03",
-            {
-                "gpu01": NodeBuild(read(TABLE)),
-                "gpu02": NodeBuild(read(TABLE)),
-                "gpu03": NodeBuild(read(TABLE.replace("0.28.1", "0.29.0"))),
-            },
-        ),
+        ("not checked", "gpu03", built(OLD)),
+        ("passed", "gpu01", built(OLD, "")),
+        ("configure: Horovod [0.28, 0.28, 0.29]", "gpu01", built(OLD, NEW)),
+        ("configure: Horovod [0.29, 0.28, 2, 3]", "gpu03", built(OLD, OLD, NEW)),
     ],
     checks.interface: [
         ("not applicable", NodeBuild(), None),
         ("configure: interface ib0", NodeBuild(), "ib0"),
-        (
-            "configure: interface ib0 [10, 127]",
-            NodeBuild(interfaces={"lo": "127.0.0.1", "eth0": "10.0.0.1"}),
-            "ib0",
-        ),
+        ("configure: interface ib0 [10, 127]", ETHERNET, "ib0"),
         ("passed", NodeBuild(interfaces={"ib0": "10.0.0.1"}), "ib0"),
     ],
     checks.ranks: [
-        ("not applicable", world(*SPOILT, obstacle=NotApplicable("no mpirun"))),
-        (
-            "configure: rank 0 on gpu01; rank 0 on gpu01",
-            world(ranks=(), problems=(problem("import"), problem("import"))),
-        ),
-        (
-            "configure: rank 4 on gpu02 [4, 0, 3]",
-            world(ranks=(*map(rank, range(4)), rank(3, rank=4, local_rank=5))),
-        ),
+        ("not applicable", NO_MPIRUN),
+        ("configure: rank 0 on gpu01; rank 0 on gpu01", world(ranks=(), problems=(problem("import"),) * 2)),
+        ("configure: rank 4 on gpu02 [4, 0, 3]", world(ranks=(*ALL, rank(3, rank=4, local_rank=5)))),
         ("configure: rank 3 on gpu02 [2, 4]", world(rank(3, size=2, local_rank=5))),
-        (
-            "configure: rank 3 on gpu02 [5, 6, 7, 8, 1, 2, 1, 2]",
-            world(rank(3, local_rank=5, local_size=6, cross_rank=7, cross_size=8)),
-        ),
+        ("configure: rank 3 on gpu02 [5, 6, 7, 8, 1, 2, 1, 2]", world(MISPLACED)),
         ("configure: ranks [0]", world(hosts=("gpu01",), ranks=(LONE, LONE))),
         ("configure: size [2, 2]", world(hosts=("gpu01", "gpu01"), ranks=(rank(0, size=1), rank(0, size=1)))),
         ("passed", world()),
         ("passed", world(), "eth0"),
-        ("passed", World(WAY, ("gpu01",), (rank(0, size=1, local_size=1, cross_size=1),))),
+        ("passed", World(WAY, ("gpu01",), (LONE,))),
         ("configure: ranks; rank 0 on gpu01 [3, 4, 1, 2, 1, 4]", world(ranks=(rank(0, size=1),))),
-        ("configure: ranks [1, 4, 1]", world(ranks=(rank(0), rank(1), rank(2)))),
-        ("configure: ranks [1, 2]", world(ranks=(*map(rank, range(4)), rank(2), rank(1)))),
+        ("configure: ranks [1, 4, 1]", world(ranks=ALL[:3])),
+        ("configure: ranks [1, 2]", world(ranks=(*ALL, rank(2), rank(1)))),
         ("configure: rank 3", world(rank(3, node="gpu01"))),
-        (
-            "configure: rank -1 on gpu02 [-1, 0, 3]",
-            world(ranks=(*map(rank, range(4)), {**rank(3), "rank": -1})),
-        ),
+        ("configure: rank -1 on gpu02 [-1, 0, 3]", world(ranks=(*ALL, {**rank(3), "rank": -1}))),
         ("configure: controller of rank 2 on gpu02", world(rank(2, controller="mpi")), "eth0"),
         ("configure: interface of rank 0 on gpu01", world(rank(0, interface="")), "eth0"),
-        (
-            "passed",
-            world(
-                *(rank(n, interface="", controller="mpi") for n in range(4)),
-                launch=Launch("pytorch", "mpi", "srun"),
-            ),
-            "eth0",
-        ),
+        ("passed", world(*each(interface="", controller="mpi"), **BY_MPI), "eth0"),
         ("configure: pytorch-gloo-srun [9]", world(problem="the step ended with 9")),
         ("configure: rank 0 on gpu01; rank 1 on gpu01; rank 2 on gpu02; rank 3 on gpu02", world(gpus=True)),
-        (
-            "configure: GPU GPU-0 of gpu01; GPU GPU-1 of gpu02 [2, 2]",
-            world(*(rank(n, device=f"GPU-{n // 2}") for n in range(4)), gpus=True),
-        ),
-        ("passed", world(*(rank(n, device=f"GPU-{n}") for n in range(4)), gpus=True)),
-        ("configure: rank 0 on gpu01; gpu02", World(WAY, PLACES, problems=(problem("deadline"),))),
-        (
-            "configure: rank ? on gpu01; gpu02",
-            World(
-                WAY,
-                PLACES,
-                problems=({"node": "gpu01", "what": "rendezvous", "stage": "init", "problem": "late"},),
-            ),
-        ),
-        ("configure: rank 0 on gpu01", World(WAY, PLACES, ranks=(rank(2),), problems=(problem("deadline"),))),
+        ("configure: GPU GPU-0 of gpu01; GPU GPU-1 of gpu02 [2, 2]", world(*PAIRS, gpus=True)),
+        ("passed", world(*each(device="GPU-{}"), gpus=True)),
+        ("configure: rank 0 on gpu01; gpu02", World(WAY, PLACES, problems=LATE)),
+        ("configure: rank ? on gpu01; gpu02", World(WAY, PLACES, problems=(NAMELESS,))),
+        ("configure: rank 0 on gpu01", World(WAY, PLACES, ranks=(rank(2),), problems=LATE)),
         (
             "configure: rank 0 on gpu01",
-            World(WAY, PLACES, problem="ended", problems=(problem("import", "load"),)),
+            World(WAY, PLACES, problem="x", problems=(problem("import", "load"),)),
         ),
     ],
     checks.all_reduce: [
-        ("not checked", world(*SPOILT, problem="it hung")),
-        ("not applicable", world(*SPOILT, obstacle=NotApplicable("no mpirun"))),
+        ("not checked", HUNG),
+        ("not applicable", NO_MPIRUN),
         ("passed: pytorch-gloo-srun [0.167772]", world()),
         ("passed: pytorch-gloo-srun [0.0335544]", world(rank(2, seconds=0.5))),
         (
@@ -246,14 +179,14 @@ CASES: Table = {
         ("not checked", world(problems=({"node": "gpu01"},))),
     ],
     checks.broadcast: [
-        ("not checked", world(*SPOILT, problem="it hung")),
-        ("not applicable", world(*SPOILT, obstacle=NotApplicable("no mpirun"))),
+        ("not checked", HUNG),
+        ("not applicable", NO_MPIRUN),
         ("passed", world()),
         ("monitor: rank 1 on gpu01; rank 1 on gpu01 [1, 0, 9, 3]", world(rank(1, sent={"0": 1, "3": 9}))),
     ],
     checks.training: [
-        ("not checked", world(*SPOILT, problem="it hung")),
-        ("not applicable", world(*SPOILT, obstacle=NotApplicable("no mpirun"))),
+        ("not checked", HUNG),
+        ("not applicable", NO_MPIRUN),
         ("passed", world()),
         ("monitor: parameters before the step [3]", world(trained(3, "xx", "bb", 0.0))),
         (
@@ -273,7 +206,49 @@ def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[An
     assert told(check(*given)) == expected
 
 
-# --- payloads
+def page(name: str) -> str:
+    return f"https://horovod.readthedocs.io/en/stable/{name}.html"
+
+
+def over(between: str, **change: Any) -> World:
+    return world(gpus=True, nodes=NODES, **{"connections": connected(between), **change})
+
+
+def errors(error: float) -> World:
+    return world(*(trained(n, "aa", "bb", error) for n in range(4)))
+
+
+SUMS = "https://docs.pytorch.org/docs/stable/notes/numerical_accuracy.html"
+PLUGIN = "https://github.com/Mellanox/nccl-rdma-sharp-plugins"
+TROUBLE, RUNNING = page("troubleshooting_include"), page("running_include")
+CONCEPTS, TORCH = page("concepts_include"), page("pytorch")
+IB = fabric("NET/IB/GDRDMA")
+FEW_TYPES = world(*(rank(n, wrong={"float32": 0}) for n in range(4)))
+QUIET = (over("", launch=Launch("pytorch", "gloo", "horovodrun"), connections=None), over("NET/IB/0/GDRDMA"))
+reduce, broadcast, training, transport = (
+    checks.all_reduce,
+    checks.broadcast,
+    checks.training,
+    checks.transport,
+)
+COUNTER_EXAMPLES = (
+    machine(reduce, "one slow rank", page("timeline_include"), PASSED, world(rank(2, seconds=9.0))),
+    machine(reduce, "the build lacks a type", page("install_include"), PASSED, FEW_TYPES),
+    machine(reduce, "a rank is silent", TROUBLE, NOT_CHECKED, world(ranks=ALL[:3]), sick=True),
+    machine(reduce, "one wrong element", TROUBLE, MONITOR, world(rank(1, wrong={"int64": 1})), sick=True),
+    machine(broadcast, "all received", CONCEPTS, PASSED, world()),
+    machine(broadcast, "a launcher that is not offered", RUNNING, NOT_APPLICABLE, NO_MPIRUN),
+    machine(broadcast, "wrong data", CONCEPTS, MONITOR, world(rank(0, sent={"0": 0, "3": 12})), sick=True),
+    machine(training, "the order of the sum", SUMS, PASSED, errors(2e-7)),
+    machine(training, "all ranks step to the same parameters", TORCH, PASSED, world()),
+    machine(training, "own gradients", TORCH, MONITOR, world(trained(1, "aa", "cc", 0.4)), sick=True),
+    machine(training, "the error is no number on all ranks", TORCH, MONITOR, errors(float("nan")), sick=True),
+    machine(transport, "no GPUs", page("gpus_include"), NOT_APPLICABLE, "gpu01", (world(),), IB),
+    machine(transport, "plugin", PLUGIN, PASSED, "gpu01", (over("NET/IBext_v8/0/GDRDMA"),), IB),
+    machine(transport, "horovodrun's job logs nothing, srun's does", RUNNING, PASSED, "gpu01", QUIET, IB),
+    machine(transport, "sockets", NCCL_LOG, MONITOR, "gpu01", (over("NET/Socket/0"),), IB, sick=True),
+)
+test_runs_are_judged_as_a_person_would = considered(COUNTER_EXAMPLES)
 
 
 @pytest.mark.parametrize("module", [build_payload, world_payload])
@@ -296,13 +271,13 @@ def test_a_rendezvous_port_that_is_taken_is_named() -> None:
             "--hosts=gpu01",
             "--per-node=1",
         ]
-        words += ["--address=127.0.0.1", f"--port={port}", "--deadline=60"]
+        words += ["--address=127.0.0.1", f"--port={port}", "--deadline=600"]
         done = subprocess.run(
             [str(framework_python()), "-c", sent(Path(world_payload.__file__)), *words],
             env={**os.environ, "SLURM_PROCID": "0", "SLURMD_NODENAME": "gpu01"},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=1200,
             check=False,
         )
     printed = json.loads(done.stdout)

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 PASSED = Verdict("x", Outcome.PASSED)
 SINGLETONS = Verdict("x", Outcome.FAILED, (Finding("singletons", "4 worlds", "one"),))
-BROKEN = Verdict(
-    "x", Outcome.FAILED, (Finding("step", "refused", "starts"), Finding("n2", "silent", "tells"))
-)
+NOT_CHECKED, NOT_APPLICABLE = Outcome.NOT_CHECKED, Outcome.NOT_APPLICABLE
+REFUSED, MUTE = Finding("step", "refused", "starts"), Finding("n2", "silent", "tells")
+BROKEN = Verdict("x", Outcome.FAILED, (REFUSED, MUTE))
 
 
 def test_an_expected_failure_is_of_the_stated_kind() -> None:
@@ -30,10 +30,8 @@ def test_an_expected_failure_is_of_the_stated_kind() -> None:
     assert state(BROKEN, "n2: silent, expected tells") is State.EXPECTED
     assert state(BROKEN, "no PMI support") is State.BROKEN
     assert state(SINGLETONS, "refused") is State.BROKEN
-    assert (
-        state(Verdict("x", Outcome.FAILED, BROKEN.findings, cause="the image has no MPI"), "no MPI")
-        is State.EXPECTED
-    )
+    no_mpi = Verdict("x", Outcome.FAILED, BROKEN.findings, cause="the image has no MPI")
+    assert state(no_mpi, "no MPI") is State.EXPECTED
     other = matrix.settle("srun", "mpi", BROKEN, {"srun-mpi": "known"})
     assert other.why == "step: refused (matrix.expected states another failure: known)"
 
@@ -61,9 +59,7 @@ def test_a_matrix_in_which_no_cell_works_is_not_accepted() -> None:
     assert matrix.cell(Cell("srun", "nccl", State.LACKING, "no torch")).outcome is Outcome.NOT_CHECKED
 
 
-NO_PMI = Finding(
-    "MPI without PMI on gpu01", "OMPI was not built with SLURM's PMI support", "a world of 4 ranks"
-)
+NO_PMI = Finding("MPI without PMI on gpu01", "OMPI was not built with SLURM's PMI support", "a world")
 LONELY = Finding("singletons", "4 programs, each rank 0 of 1", "one world")
 OTHER = Finding("rank 3", "2 times", "once")
 
@@ -86,10 +82,10 @@ def failed(*findings: Finding) -> Verdict:
         ("srun", failed(OTHER), {"mpirun-mpi": "old MPI"}, True, State.BROKEN, "rank 3"),
         ("srun", Verdict("x", Outcome.NOT_CHECKED), {}, True, State.BROKEN, "could not be tried"),
         ("srun", failed(LONELY), {"srun-mpi": "no PMIx here"}, False, State.EXPECTED, "no PMIx here"),
-        ("srun", Verdict("x", Outcome.NOT_CHECKED, reason="no rank told"), {}, True, State.BROKEN, "no rank told"),
+        ("srun", Verdict("x", NOT_CHECKED, reason="no rank told"), {}, True, State.BROKEN, "no rank told"),
         ("srun", Verdict("x", Outcome.PASSED), {"srun-mpi": "old MPI"}, True, State.WORKS, ""),
     ],
-)  # fmt: skip
+)
 def test_how_a_cell_is_settled(
     *, row: str, verdict: Verdict, expected: Mapping[str, str], claimed: bool, state: State, why: str
 ) -> None:
@@ -97,57 +93,46 @@ def test_how_a_cell_is_settled(
     assert cell.state is state
     assert cell.why.startswith(why)
     assert cell.verdict == (None if state is State.NOT_APPLICABLE else verdict)
-    outcome = {State.BROKEN: Outcome.FAILED, State.NOT_APPLICABLE: Outcome.NOT_APPLICABLE}.get(
-        state, Outcome.PASSED
-    )
-    assert checks.cell(cell).outcome is outcome
+    ends = {State.BROKEN: Outcome.FAILED, State.NOT_APPLICABLE: Outcome.NOT_APPLICABLE}
+    assert checks.cell(cell).outcome is ends.get(state, Outcome.PASSED)
 
 
 NODES = ("gpu01", "gpu02")
 GOOD = tuple((node, "8") for node in NODES for _ in range(2))
 
+
+def broken(column: str, verdict: Verdict | None = None, row: str = "srun_pyxis") -> Cell:
+    return Cell(row, column, State.BROKEN, "why", verdict)
+
+
+def work(*told: tuple[str, str], problem: str = "", gpus: str = "GPUs") -> CellWork:
+    return CellWork(NODES, 2, told, "8", gpus, problem)
+
+
 CASES: Table = {
     checks.cell: [
         ("passed", Cell("srun", "cpu", State.EXPECTED, "why", BROKEN)),
-        (
-            "configure: srun with CPU: step; srun with CPU: n2",
-            Cell("srun", "cpu", State.BROKEN, "why", BROKEN),
-        ),
-        ("configure: srun + Pyxis with GPU", Cell("srun_pyxis", "gpu", State.BROKEN, "why")),
-        ("configure: srun + Pyxis with NCCL", Cell("srun_pyxis", "nccl", State.BROKEN, "why")),
-        ("configure: srun + Pyxis with CPU", Cell("srun_pyxis", "cpu", State.BROKEN, "why")),
-        (
-            "configure: srun + Pyxis with MPI: rank 3 [2]",
-            Cell("srun_pyxis", "mpi", State.BROKEN, "x", failed(OTHER)),
-        ),
+        ("configure: srun with CPU: step; srun with CPU: n2", broken("cpu", BROKEN, "srun")),
+        *((f"configure: srun + Pyxis with {it}", broken(it.lower())) for it in ("GPU", "NCCL", "CPU")),
+        ("configure: srun + Pyxis with MPI: rank 3 [2]", broken("mpi", failed(OTHER))),
         ("passed", Cell("srun", "cpu", State.WORKS)),
-        ("passed", Cell("srun", "cpu", State.EXPECTED, "old", failed(OTHER))),
         ("not applicable", Cell("srun", "cpu", State.NOT_APPLICABLE, "none")),
-        ("configure: mpirun with GPU", Cell("mpirun", "gpu", State.BROKEN, "why")),
-        (
-            "configure: srun + Pyxis, framework image with NCCL",
-            Cell("srun_framework", "nccl", State.BROKEN, "why", failed()),
-        ),
+        ("configure: mpirun with GPU", broken("gpu", None, "mpirun")),
+        ("configure: srun + Pyxis, framework image with NCCL", broken("nccl", failed(), "srun_framework")),
         (
             "configure: srun + Pyxis with MPI: rank 3; srun + Pyxis with MPI: singletons [2, 4, 0, 1]",
-            Cell("srun_pyxis", "mpi", State.BROKEN, "x", failed(OTHER, LONELY)),
+            broken("mpi", failed(OTHER, LONELY)),
         ),
     ],
     checks.work: [
-        ("passed", CellWork(NODES, 2, GOOD, "8", "GPUs")),
-        ("configure: step [4]", CellWork(NODES, 2, (), "8", "GPUs", "hangs")),
-        ("configure: step; gpu02 [4, 1, 2]", CellWork(NODES, 2, GOOD[:3], "8", "GPUs", "hangs")),
-        ("configure: gpu01; gpu02 [0, 2, 0, 2]", CellWork(NODES, 2, (), "8", "GPUs")),
-        (
-            "configure: an unknown host; gpu09",
-            CellWork(NODES, 2, (*GOOD, ("gpu09", "8"), ("", "8")), "8", "GPUs"),
-        ),
-        ("configure: gpu02 [7, 8]", CellWork(NODES, 2, (*GOOD[:3], ("gpu02", "7")), "8", "GPUs")),
-        ("configure: gpu02 [7, 8]", CellWork(NODES, 2, (*GOOD[:3], ("gpu02", "7")), "8")),
-        (
-            "configure: gpu02 [8]",
-            CellWork(NODES, 2, (*GOOD[:3], ("gpu02", "nvidia-smi: not found")), "8", "GPUs"),
-        ),
+        ("passed", work(*GOOD)),
+        ("configure: step [4]", work(problem="hangs")),
+        ("configure: step; gpu02 [4, 1, 2]", work(*GOOD[:3], problem="hangs")),
+        ("configure: gpu01; gpu02 [0, 2, 0, 2]", work()),
+        ("configure: an unknown host; gpu09", work(*GOOD, ("gpu09", "8"), ("", "8"))),
+        ("configure: gpu02 [7, 8]", work(*GOOD[:3], ("gpu02", "7"))),
+        ("configure: gpu02 [7, 8]", work(*GOOD[:3], ("gpu02", "7"), gpus="")),
+        ("configure: gpu02 [8]", work(*GOOD[:3], ("gpu02", "nvidia-smi: not found"))),
     ],
 }
 

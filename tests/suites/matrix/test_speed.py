@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from counter_examples import (
-    MONITOR,
-    NOT_APPLICABLE,
-    NOT_CHECKED,
-    PASSED,
-    CounterExample,
-    assert_as_expected,
-    name,
-)
+from counter_examples import MONITOR, NOT_APPLICABLE, NOT_CHECKED, PASSED, CounterExample
+from judged import figures
+from suite_helpers import considered
 
 from pytest_gpucluster.core.check import Action, Metric, Outcome
 from pytest_gpucluster.kit.mpi.mpi_facts import MpiRank, MpiRun, MpiWorld, RankPair
@@ -45,12 +38,10 @@ def test_a_slow_launcher_is_named_with_both_rates_and_the_transport() -> None:
     verdict = speed.speed(compared(("mpirun", (FAST, FAST)), ("srun", (FAST,)), ("srun_pyxis", (SLOW, SLOW))))
     (finding,) = verdict.findings
     assert finding.part == "srun + Pyxis with NCCL on gpu[01-02]"
-    assert finding.measured == (
-        "3 GB/s, 8% of mpirun (40 GB/s), in the better of two runs; transport: NET/Socket, not NET/IB/GDRDMA"
-    )
-    assert finding.expected == "at least 50% of the fastest launcher"
+    assert figures(finding.measured)[:3] == [3, 8, 40]
+    assert "transport: NET/Socket, not NET/IB/GDRDMA" in finding.measured
     assert verdict.cause == "NCCL uses another transport: NET/Socket; with mpirun: NET/IB/GDRDMA"
-    assert verdict.hint.startswith("check NCCL found or used no InfiniBand device")
+    assert "InfiniBand" in verdict.hint
     assert verdict.action is Action.MONITOR
     assert verdict.metrics[0] == Metric("matrix_rate", 40.0, "GB/s", "mpirun-nccl")
 
@@ -89,16 +80,13 @@ def test_what_differs_is_the_cause_only_if_it_can_slow_a_run() -> None:
     assert speed.differences(replace(slow, facts=free), replace(fast, facts=bound)) == {}
     assert speed.differences(replace(slow, facts={TRANSPORT: "not logged"}), FAST) == {}
     both = {**bound, LIBRARY: "MPICH", PMI: "pmi2"}
-    assert [
-        *speed.differences(Rate(1, "GB/s", both), Rate(9, "GB/s", {**free, LIBRARY: "Open MPI", PMI: "pmix"}))
-    ] == [CPUS, LIBRARY, PMI]
+    fine = Rate(9, "GB/s", {**free, LIBRARY: "Open MPI", PMI: "pmix"})
+    assert [*speed.differences(Rate(1, "GB/s", both), fine)] == [CPUS, LIBRARY, PMI]
     told = Rate(1, "GB/s", {**free, VARIABLES: "UCX_TLS=tcp"}), Rate(9, "GB/s", {**free, VARIABLES: "none"})
     by_variables = speed.speed(compared(("mpirun", told[1:] * 2), ("srun", told[:1] * 2), column="mpi"))
     assert by_variables.cause == "MPI has other variables: UCX_TLS=tcp; with mpirun: none"
     alike = speed.speed(compared(("mpirun", (fast, fast)), ("srun", (replace(slow, facts=free),) * 2)))
-    assert (
-        alike.cause == "the facts of both runs are alike: mounts, devices and limits of the launcher remain"
-    )
+    assert alike.cause.startswith("the facts of both runs are alike")
 
 
 def test_whether_tasks_share_cpus() -> None:
@@ -151,9 +139,8 @@ def test_the_rate_of_a_collective_is_its_bus_bandwidth_with_the_transport_betwee
     off = "gpu01:7:7 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.\n"
     without = speed.of_collective(output, nccl_log.read(off + LOG.replace("IB/0/GDRDMA", "Socket/0")), None)
     assert without == Rate(10.0, "GB/s", {TRANSPORT: "NET/Socket", SETTINGS: "NCCL_IB_DISABLE=1"})
-    assert speed.of_collective(output, nccl_log.NcclLog(), None) == Rate(
-        10.0, "GB/s", {TRANSPORT: "not logged", SETTINGS: "not logged"}
-    )
+    unlogged = Rate(10.0, "GB/s", {TRANSPORT: "not logged", SETTINGS: "not logged"})
+    assert speed.of_collective(output, nccl_log.NcclLog(), None) == unlogged
     assert speed.of_collective(NcclOutput(), nccl_log.NcclLog(), None) is None
 
 
@@ -161,20 +148,20 @@ def test_a_rate_is_shown_with_three_digits() -> None:
     assert str(Rate(352.456, "GB/s")) == "352 GB/s"
 
 
-def example(machine: str, source: str, expected: str, judged: Any, *, sick: bool = False) -> CounterExample:
-    return CounterExample("matrix.speed", machine, source, expected, lambda: speed.speed(judged), sick=sick)
+def example(
+    machine: str, expected: str, *rows: tuple[str, tuple[Rate, ...]], sick: bool = False
+) -> CounterExample:
+    guide, found = "https://slurm.schedmd.com/mpi_guide.html", compared(*rows)
+    return CounterExample("matrix.speed", machine, guide, expected, lambda: speed.speed(found), sick=sick)
 
 
-LAUNCH = "https://slurm.schedmd.com/mpi_guide.html"
+MPIRUN = ("mpirun", (FAST, FAST))
+TENTH = ("srun", (Rate(36.0, "GB/s", {}),))
 COUNTER_EXAMPLES = (
-    example("slow in the first run, beside another program", LAUNCH, PASSED, compared(("mpirun", (FAST, FAST)), ("srun", (SLOW, FAST)))),
-    example("a tenth slower than the fastest", LAUNCH, PASSED, compared(("mpirun", (FAST,)), ("srun", (Rate(36.0, "GB/s", {}),)))),
-    example("one launcher", LAUNCH, NOT_APPLICABLE, compared(("srun", (FAST,)))),
-    example("it could not be repeated", LAUNCH, NOT_CHECKED, compared(("mpirun", (FAST, FAST)), ("srun", (SLOW,)))),
-    example("slow in both runs", LAUNCH, MONITOR, compared(("mpirun", (FAST, FAST)), ("srun", (SLOW, SLOW))), sick=True),
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("machine", COUNTER_EXAMPLES, ids=name)
-def test_launchers_are_judged_as_a_person_would(machine: CounterExample) -> None:
-    assert_as_expected(machine)
+    example("slow in the first run, beside another program", PASSED, MPIRUN, ("srun", (SLOW, FAST))),
+    example("a tenth slower than the fastest", PASSED, ("mpirun", (FAST,)), TENTH),
+    example("one launcher", NOT_APPLICABLE, ("srun", (FAST,))),
+    example("it could not be repeated", NOT_CHECKED, MPIRUN, ("srun", (SLOW,))),
+    example("slow in both runs", MONITOR, MPIRUN, ("srun", (SLOW, SLOW)), sick=True),
+)
+test_launchers_are_judged_as_a_person_would = considered(COUNTER_EXAMPLES)

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from counter_examples import MONITOR, NOT_APPLICABLE, NOT_CHECKED, PASSED
 from framework_helpers import Table, imported, rows_of, told
 from sandbox_helpers import free_port, wait_for
+from suite_helpers import considered, machine
 
 from pytest_gpucluster.kit.payloads.prelude import Failure
 from pytest_gpucluster.suites.ray import checks
@@ -24,35 +26,40 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.core.check import Verdict
 
-from pytest_gpucluster.core.check import Verdict
-
 NODES = ("gpu01", "gpu02", "gpu03")
 SHARES = dict.fromkeys(NODES, Share(2, 1))
 DRIVER = Path(ray_node.__file__).with_name("payload_driver.py")
 
 
-# --- checks on facts
+SHARE = Share(2, 1)
+FULL = {"cpu": 2.0, "gpu": 1.0}
 
 
-def lone(**change: Any) -> NodeFacts:
+def lone(**change: Any) -> tuple[str, NodeFacts, Share]:
+    """Return the arguments of the check of a node alone, whose facts are changed."""
     facts: dict[str, Any] = {
-        "nodes": {"alive": {"gpu01": {"address": "10.0.0.1", "cpu": 2.0, "gpu": 1.0}}},
+        "nodes": {"alive": {"gpu01": {"address": "10.0.0.1", **FULL}}},
         "tasks": {"ran": {"gpu01": "gpu01"}},
         "actors": {"ran": {"gpu01": "gpu01"}},
         "ended": {"outlived": 0, "ended": True},
     }
-    return NodeFacts({**facts, **change})
+    return "gpu01", NodeFacts({**facts, **change}), SHARE
+
+
+def problem(what: str, text: str = "words") -> dict[str, Any]:
+    return {"problem": {"what": what, "problem": text}}
 
 
 TRIAL = {"devices": "0", "uuid": "GPU-1", "error": ""}
 
 
 def formed(**change: Any) -> ClusterFacts:
+    ran, yes = {node: node for node in NODES}, dict.fromkeys(NODES, True)
     driver: dict[str, Any] = {
-        "nodes": {"alive": {node: {"cpu": 2.0, "gpu": 1.0} for node in NODES}, "seconds": 2.0},
-        "tasks": {"ran": {node: node for node in NODES}},
-        "actors": {"ran": {node: node for node in NODES}, "counted": {node: [1, 2] for node in NODES}},
-        "objects": {"sent": dict.fromkeys(NODES, True), "fetched": dict.fromkeys(NODES, True), "rates": {}},
+        "nodes": {"alive": dict.fromkeys(NODES, FULL), "seconds": 2.0},
+        "tasks": {"ran": ran},
+        "actors": {"ran": ran, "counted": {node: [1, 2] for node in NODES}},
+        "objects": {"sent": yes, "fetched": yes, "rates": {}},
         "gpus": {"held": [[node, "0", f"GPU-{node}"] for node in NODES]},
         "tune": {"best": 4, "iterations": {"4": 8, "3": 2, "2": 1, "1": 1}, "errors": [], "seconds": 5.0},
         "tune_gpus": {"trials": {node: TRIAL | {"where": node} for node in NODES}, "patience": 120.0},
@@ -74,118 +81,92 @@ def with_node(facts: ClusterFacts, node: str, here: NodeFacts, *alive: str) -> C
 OPEN = formed(no_token={"refused": False, "rc": 0, "output": "hello"})
 
 
-def trial(**change: str) -> dict[str, Any]:
-    return {"trials": {"gpu02": {**TRIAL, "where": "gpu02", **change}}, "patience": 120.0}
+def trial(**change: str) -> tuple[Any, ...]:
+    """Return the arguments of the check of the trials, of which that of gpu02 is changed."""
+    trials = {"gpu02": {**TRIAL, "where": "gpu02", **change}} if change else {}
+    return "gpu02", formed(tune_gpus={"trials": trials, "patience": 120.0}), SHARE, True
+
+
+def requesting(**shares: Share) -> ClusterFacts:
+    return replace(formed(), requested=shares)
+
+
+def of_gpu02(facts: dict[str, Any] | None = None, silent: str = "", *alive: str) -> ClusterFacts:
+    """Return a cluster in which gpu02 reports this; the others are alive."""
+    return with_node(formed(), "gpu02", NodeFacts(facts or {}, silent=silent), *(alive or ("gpu01", "gpu03")))
+
+
+def held(*gpus: Any, facts: ClusterFacts | None = None) -> ClusterFacts:
+    whole = facts or formed()
+    return replace(whole, driver={**whole.driver, "gpus": {"held": list(gpus)}})
+
+
+def tuned(best: int, iterations: dict[str, int], *errors: str) -> ClusterFacts:
+    return formed(tune={"best": best, "iterations": iterations, "errors": [*errors], "seconds": 1})
 
 
 def head_died(what: str) -> ClusterFacts:
     """Return a cluster whose head died; a worker reports `what`, or nothing."""
-    worker = NodeFacts({"problem": {"what": what, "problem": "words"}} if what else {})
+    worker = NodeFacts(problem(what) if what else {})
     return with_node(with_node(formed(), "gpu01", NodeFacts(silent="killed")), "gpu02", worker)
 
 
+ONE, TWO, THREE = (["gpu01", "0", "GPU-1"], ["gpu02", "0", "GPU-2"], ["gpu03", "0", "GPU-3"])
+NO_UUID = ["gpu02", "0", ""]
+EXPOSED = {"token": {"set": False, "exposed": 2}}
+LOST_OBJECTS = {"sent": {"gpu02": "timeout"}, "fetched": {"gpu02": False}, "rates": {"gpu02": 90}}
+ELSEWHERE = {"ran": {"gpu02": "gpu03"}, "counted": {"gpu02": [1, 1]}}
+PORT_OF_WORKER = with_node(of_gpu02(problem("port")), "gpu01", NodeFacts(silent="died"), "gpu03")
 CASES: Table = {
     checks.tune_gpus: [
-        ("not checked", "gpu02", formed(tune_gpus=trial(uuid="")), Share(2, 1), True),
-        (
-            "configure: CUDA_VISIBLE_DEVICES of the trial",
-            "gpu02",
-            formed(tune_gpus=trial(devices="")),
-            Share(2, 1),
-            True,
-        ),
-        (
-            "configure: CUDA_VISIBLE_DEVICES of the trial [0, 1]",
-            "gpu02",
-            formed(tune_gpus=trial(devices="0,1")),
-            Share(2, 1),
-            True,
-        ),
-        (
-            "configure: trial",
-            "gpu02",
-            formed(tune_gpus=trial(where="", error="RayTaskError")),
-            Share(2, 1),
-            True,
-        ),
-        ("configure: trial [120]", "gpu02", formed(tune_gpus=trial(where="")), Share(2, 1), True),
-        ("configure: trial", "gpu02", formed(tune_gpus=trial(where="gpu03")), Share(2, 1), True),
-        (
-            "configure: trial [120]",
-            "gpu02",
-            formed(tune_gpus={"trials": {}, "patience": 120.0}),
-            Share(2, 1),
-            True,
-        ),
-        ("configure: driver", "gpu02", formed(tune_gpus={}), Share(2, 1), True),
-        ("not checked", "gpu02", formed(tune={"problem": "no module"}), Share(2, 1), True),
-        ("not applicable", "gpu02", formed(), Share(2, 1), False),
+        ("not checked", *trial(uuid="")),
+        ("configure: CUDA_VISIBLE_DEVICES of the trial", *trial(devices="")),
+        ("configure: CUDA_VISIBLE_DEVICES of the trial [0, 1]", *trial(devices="0,1")),
+        ("configure: trial", *trial(where="", error="RayTaskError")),
+        ("configure: trial [120]", *trial(where="")),
+        ("configure: trial", *trial(where="gpu03")),
+        ("configure: trial [120]", *trial()),
+        ("configure: driver", "gpu02", formed(tune_gpus={}), SHARE, True),
+        ("not checked", "gpu02", formed(tune={"problem": "no module"}), SHARE, True),
+        ("not applicable", "gpu02", formed(), SHARE, False),
         ("not applicable", "gpu02", formed(), Share(2, 0), True),
-        ("passed", "gpu02", formed(), Share(2, 1), True),
+        ("passed", "gpu02", formed(), SHARE, True),
     ],
     checks.alone: [
-        (
-            "configure: nodes",
-            "gpu01",
-            lone(nodes={"alive": {"gpu07": {"cpu": 2.0, "gpu": 1.0}}}),
-            Share(2, 1),
-        ),
-        ("passed [0]", "gpu01", lone(), Share(2, 1)),
-        ("configure: Ray", "gpu01", NodeFacts(silent="its task told nothing"), Share(2, 1)),
-        ("configure: driver", "gpu01", lone(problem={"what": "driver", "problem": "no answer"}), Share(2, 1)),
-        (
-            "monitor: port [1]",
-            "gpu01",
-            lone(problem={"what": "port", "problem": "port 1 (port) is taken by x"}),
-            Share(2, 1),
-        ),
-        (
-            "configure: network interface",
-            "gpu01",
-            lone(problem={"what": "interface", "problem": "no ib9"}),
-            Share(2, 1),
-        ),
-        ("configure: Ray", "gpu01", lone(problem={"what": "ray", "problem": "no ray"}), Share(2, 1)),
-        ("configure: nodes", "gpu01", lone(nodes={}), Share(2, 1)),
+        ("configure: nodes", *lone(nodes={"alive": {"gpu07": FULL}})),
+        ("passed [0]", *lone()),
+        ("configure: Ray", "gpu01", NodeFacts(silent="its task told nothing"), SHARE),
+        ("configure: driver", *lone(**problem("driver"))),
+        ("monitor: port [1]", *lone(**problem("port", "port 1 (port) is taken by x"))),
+        ("configure: network interface", *lone(**problem("interface"))),
+        ("configure: Ray", *lone(**problem("ray"))),
+        ("configure: nodes", *lone(nodes={})),
         (
             "configure: CPUs of gpu01; GPUs of gpu01 [4, 2, 0.5, 1, 0]",
-            "gpu01",
-            lone(nodes={"alive": {"gpu01": {"cpu": 4.0, "gpu": 0.5}}}),
-            Share(2, 1),
+            *lone(nodes={"alive": {"gpu01": {"cpu": 4.0, "gpu": 0.5}}}),
         ),
-        ("configure: task [0]", "gpu01", lone(tasks={"problem": "GetTimeoutError"}), Share(2, 1)),
-        ("configure: task [0]", "gpu01", lone(tasks={}), Share(2, 1)),
-        ("configure: actor [0]", "gpu01", lone(actors={"ran": {"gpu01": "gpu02"}}), Share(2, 1)),
-        ("configure: ray start [3]", "gpu01", lone(ended={"outlived": 3}), Share(2, 1)),
-        ("configure: ray start [0]", "gpu01", lone(ended={}), Share(2, 1)),
+        ("configure: task [0]", *lone(tasks={"problem": "GetTimeoutError"})),
+        ("configure: task [0]", *lone(tasks={})),
+        ("configure: actor [0]", *lone(actors={"ran": {"gpu01": "gpu02"}})),
+        ("configure: ray start [3]", *lone(ended={"outlived": 3})),
+        ("configure: ray start [0]", *lone(ended={})),
     ],
     checks.nodes: [
-        ("monitor: gpu02", with_node(formed(), "gpu02", NodeFacts({"ended": {}}), "gpu01", "gpu03")),
-        (
-            "monitor: gpu02",
-            with_node(formed(), "gpu02", NodeFacts(silent="its task told nothing"), "gpu01", "gpu03"),
-        ),
+        ("monitor: gpu02", of_gpu02({"ended": {}})),
+        ("monitor: gpu02", of_gpu02(silent="its task told nothing")),
+        ("monitor: gpu02", of_gpu02()),
         ("monitor: head on gpu01; gpu02", head_died("ray")),
         ("monitor: head on gpu01", head_died("")),
         ("monitor: head on gpu01", head_died("step")),
         ("monitor: head on gpu01", head_died("head")),
+        ("monitor: head on gpu01", replace(formed(), nodes={}, driver={})),
+        ("monitor: head on gpu01; gpu02", PORT_OF_WORKER),
         ("passed [2]", formed()),
-        ("not applicable", replace(formed(), requested={"gpu01": Share(2, 1)})),
-        ("monitor: nodes [2]", replace(formed(), requested=dict.fromkeys(("gpu01", "gpu02"), Share(2, 1)))),
+        ("not applicable", requesting(gpu01=SHARE)),
+        ("monitor: nodes [2]", requesting(gpu01=SHARE, gpu02=SHARE)),
         (
             "monitor: CPUs of gpu02; GPUs of gpu02 [2, 4, 1, 2, 2]",
-            replace(formed(), requested={**SHARES, "gpu02": Share(4, 2)}),
-        ),
-        ("monitor: head on gpu01", replace(formed(), nodes={}, driver={})),
-        ("monitor: gpu02", with_node(formed(), "gpu02", NodeFacts(), "gpu01", "gpu03")),
-        (
-            "monitor: head on gpu01; gpu02",
-            with_node(
-                with_node(formed(), "gpu01", NodeFacts(silent="died")),
-                "gpu02",
-                NodeFacts({"problem": {"what": "port", "problem": "p"}}),
-                "gpu03",
-            ),
+            requesting(**SHARES | {"gpu02": Share(4, 2)}),
         ),
         ("monitor: nodes", with_node(formed(), "gpu02", formed().nodes["gpu02"], *NODES, "login1", "a")),
     ],
@@ -197,85 +178,44 @@ CASES: Table = {
         ("monitor: driver", "gpu02", formed(tasks={})),
         ("monitor: driver", "gpu02", replace(formed(tasks={}), nodes={"gpu01": NodeFacts(silent="died")})),
         ("not checked", "gpu02", formed(nodes={})),
-        ("not applicable", "gpu02", replace(formed(), requested={"gpu02": Share(2, 1)})),
+        ("not applicable", "gpu02", requesting(gpu02=SHARE)),
     ],
     checks.actors: [
         ("passed", "gpu02", formed()),
-        (
-            "monitor: actor; counts [1, 1, 1, 2]",
-            "gpu02",
-            formed(actors={"ran": {"gpu02": "gpu03"}, "counted": {"gpu02": [1, 1]}}),
-        ),
+        ("monitor: actor; counts [1, 1, 1, 2]", "gpu02", formed(actors=ELSEWHERE)),
         ("not checked", "gpu02", formed(actors={"ran": {"gpu02": "gpu02"}})),
     ],
     checks.objects: [
         ("passed", "gpu02", formed()),
-        (
-            "monitor: head to node; node to head [90]",
-            "gpu02",
-            formed(
-                objects={"sent": {"gpu02": "timeout"}, "fetched": {"gpu02": False}, "rates": {"gpu02": 90}}
-            ),
-        ),
+        ("monitor: head to node; node to head [90]", "gpu02", formed(objects=LOST_OBJECTS)),
         ("monitor: head to node; node to head", "gpu02", formed(objects={"sent": {}, "fetched": {}})),
         ("not checked", "gpu09", formed()),
     ],
     checks.gpus: [
-        (
-            "not checked [2]",
-            with_node(
-                formed(gpus={"held": [[node, "0", node] for node in ("gpu01", "gpu03")]}),
-                "gpu02",
-                NodeFacts(silent="its task told nothing"),
-                "gpu01",
-                "gpu03",
-            ),
-        ),
-        (
-            "not checked [2]",
-            formed(gpus={"held": [[node, "0", "" if node == "gpu03" else node] for node in NODES]}),
-        ),
+        ("not checked [2]", held(ONE, THREE, facts=of_gpu02(silent="its task told nothing"))),
+        ("not checked [2]", held(ONE, NO_UUID, THREE)),
         ("passed [3]", formed()),
-        ("not applicable", replace(formed(), requested=dict.fromkeys(NODES, Share(2, 0)))),
+        ("not applicable", requesting(**dict.fromkeys(NODES, Share(2, 0)))),
         ("configure: driver", formed(gpus={})),
-        (
-            "configure: GPU GPU-1 [2, 0, 1, 2]",
-            formed(
-                gpus={"held": [["gpu01", "0", "GPU-1"], ["gpu02", "1", "GPU-1"], ["gpu03", "0", "GPU-3"]]}
-            ),
-        ),
-        (
-            "configure: actor with one GPU [2]",
-            formed(
-                gpus={
-                    "held": [["gpu01", "0", "GPU-1"], ["gpu02", "0", ""], ["gpu03", "0", "GPU-3"], "timeout"]
-                }
-            ),
-        ),
+        ("configure: GPU GPU-1 [2, 0, 1, 2]", held(ONE, ["gpu02", "1", "GPU-1"], THREE)),
+        ("configure: actor with one GPU [2]", held(ONE, NO_UUID, THREE, "timeout")),
         (
             "configure: gpu01; gpu03 [2, 1, 0, 1, 3]",
-            formed(
-                gpus={"held": [["gpu01", "0", "GPU-1"], ["gpu01", "1", "GPU-2"], ["gpu02", "0", "GPU-3"]]}
-            ),
+            held(ONE, ["gpu01", "1", "GPU-2"], ["gpu02", "0", "GPU-3"]),
         ),
     ],
     checks.tune: [
         ("configure: driver", formed(tune={"problem": "No module named 'pandas'"})),
         ("passed [5]", formed()),
         ("configure: driver", formed(tune={})),
-        (
-            "configure: trial; best trial [4, 7, 4, 8, 1]",
-            formed(tune={"best": 4, "iterations": {"4": 7, "3": 2}, "errors": ["e"], "seconds": 1}),
-        ),
-        (
-            "configure: best trial; ASHA [3, 8, 4, 8, 4, 8, 3, 8, 1]",
-            formed(tune={"best": 3, "iterations": {"4": 8, "3": 8}, "errors": [], "seconds": 1}),
-        ),
+        ("configure: trial; best trial [4, 7, 4, 8, 1]", tuned(4, {"4": 7, "3": 2}, "e")),
+        ("configure: best trial; ASHA [3, 8, 4, 8, 4, 8, 3, 8, 1]", tuned(3, {"4": 8, "3": 8})),
     ],
     checks.token: [
-        ("configure: a client without token [0]", replace(OPEN, version=""), True),
-        ("configure: a client without token [0]", replace(OPEN, version="2.52.dev1"), True),
-        ("configure: a client without token [0]", replace(OPEN, version="3.0.0"), True),
+        *(
+            ("configure: a client without token [0]", replace(OPEN, version=it), True)
+            for it in ("", "2.52.dev1", "3.0.0")
+        ),
         ("not checked [2.9, 2.52]", replace(OPEN, version="2.9.1"), True),
         ("not checked [2.51, 2.52]", replace(OPEN, version="2.51.9"), True),
         ("passed", formed(), True),
@@ -284,30 +224,17 @@ CASES: Table = {
         ("passed", replace(formed(), version=""), True),
         ("configure: driver", formed(no_token={}, token={"problem": "no"}), True),
         ("not checked", replace(formed(), nodes={}), True),
-        (
-            "configure: gpu03; gpu03 [2]",
-            with_node(formed(), "gpu03", NodeFacts({"token": {"set": False, "exposed": 2}}), *NODES),
-            True,
-        ),
+        ("configure: gpu03; gpu03 [2]", with_node(formed(), "gpu03", NodeFacts(EXPOSED), *NODES), True),
     ],
     checks.head_lost: [
-        (
-            "configure: worker",
-            "gpu03",
-            with_node(
-                formed(),
-                "gpu03",
-                NodeFacts({"problem": {"what": "leave", "problem": "Ray still ran"}}),
-                *NODES,
-            ),
-        ),
+        ("configure: worker", "gpu02", of_gpu02(problem("leave"), "", *NODES)),
         ("passed [5, 1]", "gpu02", formed()),
         ("not applicable", "gpu01", formed()),
         ("not checked", "gpu09", formed()),
         ("configure: worker", "gpu02", replace(formed(), nodes={"gpu01": NodeFacts({"killed": {}})})),
         ("not checked", "gpu02", replace(formed(), nodes={"gpu02": formed().nodes["gpu02"]})),
-        ("configure: worker", "gpu02", with_node(formed(), "gpu02", NodeFacts({"ended": {}}), *NODES)),
-        ("passed [2, 0]", "gpu02", with_node(formed(), "gpu02", NodeFacts({"left": {"seconds": 2}}), *NODES)),
+        ("configure: worker", "gpu02", of_gpu02({"ended": {}}, "", *NODES)),
+        ("passed [2, 0]", "gpu02", of_gpu02({"left": {"seconds": 2}}, "", *NODES)),
     ],
     checks.left: [
         ("monitor: left behind; left behind [1, 2]", "a 1\nb 2"),
@@ -322,7 +249,40 @@ def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[An
     assert told(check(*given)) == expected
 
 
-# --- payloads
+def objects(sent: object = True, **more: Any) -> ClusterFacts:
+    return formed(objects={"sent": {"gpu02": sent}, "fetched": {"gpu02": True}, **more})
+
+
+START = "https://docs.ray.io/en/latest/cluster/cli.html"
+SLURM = "https://docs.ray.io/en/latest/cluster/vms/user-guides/community/slurm.html"
+OBJECTS = "https://docs.ray.io/en/latest/ray-core/objects.html"
+ACTORS = "https://docs.ray.io/en/latest/ray-core/actors.html"
+SLOW = formed(nodes={"alive": dict.fromkeys(NODES, FULL), "seconds": 58.0})
+STRANGER = with_node(formed(), "gpu02", formed().nodes["gpu02"], *NODES, "gpu09")
+LESS = formed(nodes={"alive": {**dict.fromkeys(NODES, FULL), "gpu02": {"cpu": 2.0, "gpu": 0.0}}})
+RESTARTED = formed(actors={"ran": {"gpu02": "gpu02"}, "counted": {"gpu02": [1, 1]}})
+RAYLET = "process 4711 /opt/ray/raylet --raylet_socket_name=..."
+nodes, tasks, actors, moved, left = checks.nodes, checks.tasks, checks.actors, checks.objects, checks.left
+COUNTER_EXAMPLES = (
+    machine(nodes, "all joined", START, PASSED, formed()),
+    machine(nodes, "a cluster of one node", START, NOT_APPLICABLE, requesting(gpu01=SHARE)),
+    machine(nodes, "a worker joined late", SLURM, PASSED, SLOW),
+    machine(nodes, "a worker did not join", SLURM, MONITOR, of_gpu02(), sick=True),
+    machine(nodes, "a node of another cluster joined", SLURM, MONITOR, STRANGER, sick=True),
+    machine(nodes, "a node lost a GPU", START, MONITOR, LESS, sick=True),
+    machine(tasks, "ran where it was bound", START, PASSED, "gpu02", formed()),
+    machine(tasks, "the node is in no cluster", SLURM, NOT_CHECKED, "gpu02", of_gpu02()),
+    machine(tasks, "did not run", START, MONITOR, "gpu02", formed(tasks={"ran": {}}), sick=True),
+    machine(actors, "counts once and once more", ACTORS, PASSED, "gpu02", formed()),
+    machine(actors, "was restarted between two calls", ACTORS, MONITOR, "gpu02", RESTARTED, sick=True),
+    machine(moved, "slowly over Ethernet", OBJECTS, PASSED, "gpu02", objects(rates={"gpu02": 40.0})),
+    machine(moved, "no rate was measured", OBJECTS, PASSED, "gpu02", objects()),
+    machine(moved, "other content", OBJECTS, MONITOR, "gpu02", objects(sent=False), sick=True),
+    machine(left, "nothing", SLURM, PASSED, ""),
+    machine(left, "the node did not answer", SLURM, NOT_CHECKED, None),
+    machine(left, "a raylet outlived its step", SLURM, MONITOR, RAYLET, sick=True),
+)
+test_runs_are_judged_as_a_person_would = considered(COUNTER_EXAMPLES)
 
 
 @pytest.mark.parametrize("path", [Path(ray_node.__file__), DRIVER], ids=lambda path: path.stem)
@@ -332,16 +292,15 @@ def test_payloads_are_python_3_6_and_need_only_what_they_test(path: Path) -> Non
 
 def plan(**change: Any) -> dict[str, Any]:
     nodes = {node: {"address": "127.0.0.1", "cpus": 2, "gpus": 0} for node in NODES}
-    return {
-        "nodes": nodes,
+    common = {
         "port": 20000,
         "blocks": 1,
         "interface": None,
         "marker": "ab12cd34",
         "temp": "/tmp",
         "leave": 60,
-        **change,
     }
+    return {"nodes": nodes, **common, **change}
 
 
 def test_nodes_of_one_host_share_neither_address_nor_ports(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,10 +328,8 @@ def test_where_a_port_is_taken_the_next_block_is_the_nodes(
     monkeypatch: pytest.MonkeyPatch, address: str, stride: int
 ) -> None:
     monkeypatch.setenv("SLURMD_NODENAME", "gpu01")
-    held = {
-        20007,
-        20000 + stride * ray_node.width_of(plan()),
-    }  # the last port of one block, the first of the next
+    # the last port of one block, the first of the next
+    held = {20007, 20000 + stride * ray_node.width_of(plan())}
     monkeypatch.setattr(ray_node, "taken", held.__contains__)
     assert ray_node.free_ports(plan(blocks=5), address) == 20000 + 2 * stride * ray_node.width_of(plan())
     with pytest.raises(Failure, match=r"port 20007 \(ray-client-server-port\) is taken"):
@@ -382,7 +339,9 @@ def test_where_a_port_is_taken_the_next_block_is_the_nodes(
 def test_a_port_that_is_taken_is_named_with_its_holder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURMD_NODENAME", "gpu01")
     port = free_port()
-    program = f"import socket, time; s = socket.create_server(('127.0.0.1', {port})); print(); time.sleep(60)"
+    program = (
+        f"import socket, time; s = socket.create_server(('127.0.0.1', {port})); print(); time.sleep(600)"
+    )
     with subprocess.Popen([sys.executable, "-u", "-c", program], stdout=subprocess.PIPE) as holder:
         try:
             assert holder.stdout is not None
@@ -403,14 +362,14 @@ def test_processes_and_folders_that_are_left_are_found_and_removed(tmp_path: Pat
     folder = Path(stem + "hgpu01")
     folder.mkdir()
     marked = {**os.environ, ray_node.MARK: "4071ccab12cd/head/gpu01"}
-    one = subprocess.Popen(["sleep", "60"], env=marked)
-    other = subprocess.Popen(["sh", "-c", 'exec sleep 60 >"$0"', f"{folder}/log"])
+    one = subprocess.Popen(["sleep", "600"], env=marked)
+    other = subprocess.Popen(["sh", "-c", 'exec sleep 600 >"$0"', f"{folder}/log"])
     try:
         wait_for((folder / "log").exists, "the second one runs")
         found = set(shell(leftovers_command("4071ccab12cd", stem)).splitlines())
-        assert found == {f"process {one.pid} sleep 60 ", f"process {other.pid} sleep 60 ", f"folder {folder}"}
+        assert found == {*(f"process {it.pid} sleep 600 " for it in (one, other)), f"folder {folder}"}
         shell(remove_command((one.pid, other.pid), stem))
-        assert (one.wait(10), other.wait(10)) == (-9, -9)
+        assert (one.wait(600), other.wait(600)) == (-9, -9)
     finally:
         one.kill()
         other.kill()

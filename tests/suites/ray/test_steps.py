@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
+
+from suite_helpers import NODES, allocation_of, cluster_of
 
 from pytest_gpucluster.cluster.slurm.inventory import parse_nodes
 from pytest_gpucluster.suites.ray.checks import Share
@@ -14,8 +15,9 @@ NODE = "NodeName={} Arch=x86_64 CPUAlloc=0 CPUEfctv={} CPUTot=64 State=IDLE Gres
 
 
 def test_ray_is_asked_for_the_cpus_that_a_job_can_have() -> None:
-    config = RayConfig()
     inventory = parse_nodes(NODE.format("gpu01", 62) + NODE.format("gpu02", 60))
-    runner: Any = SimpleNamespace(nodes=("gpu01", "gpu02"), inventory=inventory, config=config, gpus=8)
-    ray: Any = Ray
-    assert ray.shares.func(runner) == dict.fromkeys(("gpu01", "gpu02"), Share(60, 8))
+    channel: Any = None
+    ray = Ray(
+        allocation_of(), cluster_of(), inventory, RayConfig(gpus=8, token=False), NODES, channel=channel
+    )
+    assert ray.shares == dict.fromkeys(NODES, Share(60, 8))

@@ -21,41 +21,27 @@ def test_without_figures_nothing_must_be_reached() -> None:
 
 
 def test_own_figures_precede_those_of_a_preset_and_each_has_its_source() -> None:
-    figures = FileSystem.model_validate(
-        {"path": "/s", "preset": "together", "expect": {"read": "30 GB/s"}}
-    ).figures()
+    section = {"path": "/s", "preset": "together", "expect": {"read": "30 GB/s"}}
+    figures = FileSystem.model_validate(section).figures()
     assert figures["read"] == (30.0, "storage.expect.read")
     assert figures["write"][0] == pytest.approx(5 * GIB)
     assert "Together AI" in figures["write"][1]
 
 
-@pytest.mark.parametrize(
-    ("path", "kind", "known"),
-    [
-        ("/raid", "local", {"read", "write"}),
-        ("/raid/acceptance", "local", {"read", "write"}),
-        ("/raid2", "local", {"write"}),
-        ("/raid", "shared", {"write"}),
-    ],
-)
-def test_rows_of_the_profile_are_for_local_file_systems_on_their_path(
-    path: str, kind: str, known: set[str]
-) -> None:
-    rows = [LocalLimit.model_validate({"path": "/raid", "read": "20 GB/s", "write": 9, "source": "lab"})]
-    own = {"write": "1 GB/s"}
-    figures = FileSystem.model_validate({"path": path, "kind": kind, "expect": own}).figures(rows)
-    assert set(figures) == known
-    assert figures["write"] == (1.0, "storage.expect.write")
-    assert figures.get("read", (20.0, "the profile's row of storage: lab")) == (
-        20.0,
-        "the profile's row of storage: lab",
-    )
-
-
-def test_a_row_of_the_root_is_for_every_local_file_system() -> None:
-    row = LocalLimit.model_validate({"path": "/", "read_iops": 5, "source": "lab"})
+def test_rows_of_the_profile_are_for_local_file_systems_on_their_path() -> None:
+    row = {"path": "/raid", "read": "20 GB/s", "write": 9, "source": "lab"}
+    stated, of_row = (1.0, "storage.expect.write"), (20.0, "the profile's row of storage: lab")
+    for path, kind, known in (
+        ("/raid", "local", {"read": of_row, "write": stated}),
+        ("/raid/acceptance", "local", {"read": of_row, "write": stated}),
+        ("/raid2", "local", {"write": stated}),
+        ("/raid", "shared", {"write": stated}),
+    ):
+        system = FileSystem.model_validate({"path": path, "kind": kind, "expect": {"write": "1 GB/s"}})
+        assert system.figures([LocalLimit.model_validate(row)]) == known
+    row = {"path": "/", "read_iops": 5, "source": "lab"}  # of every local file system
     local = FileSystem.model_validate({"path": "/raid", "kind": "local"})
-    assert local.figures([row]) == {"read_iops": (5.0, "the profile's row of storage: lab")}
+    assert local.figures([LocalLimit.model_validate(row)]) == {"read_iops": (5.0, of_row[1])}
     assert local.figures() == {}
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
+from suite_helpers import cluster_of
 
 from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.probe import Answer
@@ -21,8 +20,8 @@ not a mount
 """
 
 
-def read(*paths: str) -> dict[str, facts.Mount]:
-    return facts.read_mounts(Answer("gpu01", 0, TEXT.encode()), paths)
+def read(*paths: str, text: str = TEXT) -> dict[str, facts.Mount]:
+    return facts.read_mounts(Answer("gpu01", 0, text.encode()), paths)
 
 
 def test_the_longest_mount_point_holds_a_path() -> None:
@@ -53,12 +52,7 @@ def test_the_longest_mount_point_holds_a_path() -> None:
     ],
 )
 def test_nodes_with_one_mount_have_one_kind_whatever_their_addresses_names_and_places(line: str) -> None:
-    kinds = {
-        facts.read_mounts(Answer("gpu01", 0, f"{line} 0 0\n".format(n=n).encode()), ("/data",))[
-            "/data"
-        ].kind()
-        for n in (1, 2)
-    }
+    kinds = {read("/data", text=f"{line} 0 0\n".format(n=n))["/data"].kind() for n in (1, 2)}
     assert len(kinds) == 1
 
 
@@ -76,7 +70,7 @@ HOME = "srv:/home/ops /home/ops nfs4 rw,vers=4.2,addr=10.0.0.1 0 0\n"
     ],
 )
 def test_a_path_is_on_what_is_mounted_where_it_leads(before: str, text: str, point: str | None) -> None:
-    found = facts.read_mounts(Answer("gpu01", 0, (before + TEXT + text).encode()), ("/home/ops",))
+    found = read("/home/ops", text=before + TEXT + text)
     assert (found["/home/ops"].point if found else None) == point
 
 
@@ -84,10 +78,10 @@ def test_a_list_of_targets_without_its_end_names_the_last_one() -> None:
     """Seen where an object storage server hung: lfs df waits for it."""
     targets = "fs-MDT0000_UUID 9 1 8 11% /data[MDT:0]\nfs-OST003c_UUID 9 1 8 11% /data[OST:60]\n"
     text = f"fs /data lustre rw 0 0\nlfs df /data\n{targets}"
-    (cut,) = facts.read_mounts(Answer("gpu01", 0, text.encode()), ("/data",)).values()
+    (cut,) = read("/data", text=text).values()
     assert cut.absent == (("the target after fs-OST003c_UUID", "`lfs df` did not end"),)
     for last in ("filesystem_summary:  9 1 8 11% /data\n", "filesystem summary:  9 1 8 11% /data\n"):
-        (whole,) = facts.read_mounts(Answer("gpu01", 0, (text + last).encode()), ("/data",)).values()
+        (whole,) = read("/data", text=text + last).values()
         assert (whole.present, whole.absent) == (2, ())
 
 
@@ -99,8 +93,7 @@ def test_a_node_without_proc_is_not_available() -> None:
 def test_the_probes_read_the_paths_of_the_section_and_say_how_to_repeat_them() -> None:
     systems = [{"path": "/data"}, {"path": "/with blank"}]
     section = StorageConfig.model_validate({"filesystems": systems})
-    cluster: Any = SimpleNamespace(section=lambda model: section if model is StorageConfig else None)
-    mounts, quotas = facts.mounts(cluster), facts.quotas(cluster)
+    mounts, quotas = facts.mounts(cluster_of(storage=section)), facts.quotas(cluster_of(storage=section))
     assert "set -- /data '/with blank'\n" in mounts.command
     row = "server:/a b  4  0 6 0 1 2 0 0\n"
     answer = Answer("gpu01", 0, (TEXT + row).encode())
@@ -131,11 +124,9 @@ def test_what_a_quota_leaves_is_counted_to_the_hard_limit(row: str, quota: tuple
 @pytest.mark.parametrize("path", ["/shared", "/a 'b'"])
 def test_paths_are_quoted_for_the_shell_and_without_a_section_there_are_none(path: str) -> None:
     section = StorageConfig.model_validate({"filesystems": [{"path": path}]})
-    cluster: Any = SimpleNamespace(section=lambda _: section)
-    empty: Any = SimpleNamespace(section=lambda _: None)
     for probe in (facts.mounts, facts.quotas):
-        assert f"set -- {shlex.quote(path)}" in probe(cluster).command
-        assert "set -- ''" in probe(empty).command
+        assert f"set -- {shlex.quote(path)}" in probe(cluster_of(storage=section)).command
+        assert "set -- ''" in probe(cluster_of()).command
 
 
 def test_the_type_of_a_path_is_that_of_the_first_node_that_has_it() -> None:

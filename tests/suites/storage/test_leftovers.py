@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from suite_helpers import Jobs, cluster_of
 
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.probe import Answer
@@ -35,12 +35,12 @@ class Node:
         return Answer(node, done.returncode, done.stdout, done.stderr)
 
 
-SLURM: Any = SimpleNamespace(run=lambda *_: "7\n8\n", config=lambda: {"ClusterName": "lab"})
+SLURM: Any = Jobs()
 
 
 def cluster(*systems: dict[str, str]) -> Any:
     section = StorageConfig.model_validate({"filesystems": list(systems)}) if systems else None
-    return SimpleNamespace(section=lambda _model: section)
+    return cluster_of(storage=section)
 
 
 def folder(parent: Path, word: str, marker: object) -> Path:
@@ -85,5 +85,5 @@ def test_shared_folders_are_those_of_this_machine_and_without_a_section_there_ar
     both = cluster({"path": "/shared"}, {"path": "/raid", "kind": "local"})
     assert leftovers.folders(both) == [Path("/shared")]
     assert leftovers.folders(cluster()) == []
-    nothing: Any = SimpleNamespace()
+    nothing: Any = None
     assert leftovers.on_nodes(SLURM, nothing, cluster()) == ([], [])

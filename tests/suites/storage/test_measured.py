@@ -17,16 +17,9 @@ def step(*facts: dict[str, Any]) -> PayloadResult:
     """Return a step in which each node reports these facts; a list has one value per node."""
     tasks = []
     for rank, node in enumerate(NODES):
-        of_node = tuple(
-            {
-                "path": "/s",
-                "rank": rank,
-                "node": node,
-                **{key: it[rank] if isinstance(it, list) else it for key, it in fact.items()},
-            }
-            for fact in facts
-        )
-        tasks.append(PayloadTask(rank, node, 0, None, of_node))
+        place = {"path": "/s", "rank": rank, "node": node}
+        own = [{key: it[rank] if isinstance(it, list) else it for key, it in fact.items()} for fact in facts]
+        tasks.append(PayloadTask(rank, node, 0, None, tuple({**place, **fact} for fact in own)))
     return PayloadResult("storage", NODES, len(NODES), tuple(tasks))
 
 
@@ -37,9 +30,8 @@ def test_facts_are_those_of_their_path_node_and_values() -> None:
         {"storage": "write", "how": "together", "seconds": 3.0, "rate": 99.0, "path": "/other"},
     )
     values = dict(zip(NODES, (1.0, 2.0, 3.0, 4.0, 5.0), strict=True))
-    assert measured.rates(result, "/s", "write") == measured.Figure(
-        "storage_write", "GB/s", values, seconds=dict.fromkeys(NODES, 3.0)
-    )
+    figure = measured.Figure("storage_write", "GB/s", values, seconds=dict.fromkeys(NODES, 3.0))
+    assert measured.rates(result, "/s", "write") == figure
     alone = measured.rates(result, "/s", "write", "alone")
     assert (alone.name, set(alone.values.values())) == ("storage_write_alone", {9.0})
     assert measured.rates(result, "/s", "read").values == {}
@@ -89,10 +81,7 @@ def test_operations_are_per_second_and_a_node_that_made_none_has_no_figure() -> 
     assert found["storage_stat_files"].values == {}
 
 
-@pytest.mark.parametrize(
-    ("less_is_worse", "slow"),
-    [(True, ["gpu01"]), (False, ["gpu05"])],
-)
+@pytest.mark.parametrize(("less_is_worse", "slow"), [(True, ["gpu01"]), (False, ["gpu05"])])
 def test_a_node_is_slow_in_the_direction_that_is_worse(less_is_worse: bool, slow: list[str]) -> None:
     values = dict(zip(NODES, (1.0, 10.0, 10.1, 9.9, 90.0), strict=True))
     figure = measured.Figure("f", "", values, less_is_worse)

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shutil
-from types import SimpleNamespace
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,35 +22,21 @@ PERCENTILES = {"1.000000": 100, "50.000000": 2_000_000, "95.000000": 3_000_000, 
 
 def output(**job: Any) -> dict[str, Any]:
     """What fio 3.7 to 3.38 print of one group; fio 3.33 on a local disk had these keys."""
-    return {
-        "fio version": "fio-3.33",
-        "jobs": [{"jobname": "gpucluster", "error": 0, "read": SIDE, "write": SIDE, **job}],
-    }
+    group = {"jobname": "gpucluster", "error": 0, "read": SIDE, "write": SIDE, **job}
+    return {"fio version": "fio-3.33", "jobs": [group]}
 
 
 def wrote(**values: Any) -> dict[str, Any]:
-    return {
-        "io_bytes": 67108864,
-        "bw": 862315,
-        "runtime": 76,
-        "clat_ns": {"N": 64, "percentile": PERCENTILES},
-        **values,
-    }
+    side = {"io_bytes": 67108864, "bw": 862315, "runtime": 76}
+    return {**side, "clat_ns": {"N": 64, "percentile": PERCENTILES}, **values}
 
 
 def test_the_direction_that_moved_bytes_is_read_between_notes() -> None:
     text = f"note: both iodepth >= 1 and synchronous I/O engine\n{json.dumps(output(write=wrote()))}\n===DONE===\n"
-    assert rates.read_fio(text) == {
-        "bytes": 67108864,
-        "seconds": 0.076,
-        "latency": {"50": 2.0, "95": 3.0, "99": 4.0},
-    }
-
-
-def test_total_latencies_and_the_jobs_of_a_server_are_read_too() -> None:
-    side = wrote(clat_ns={"N": 64, "bins": {"100": 1}}, lat_ns={"percentile": PERCENTILES})
-    tree = output(read=side)
-    tree["client_stats"] = tree.pop("jobs")
+    latency = {"50": 2.0, "95": 3.0, "99": 4.0}
+    assert rates.read_fio(text) == {"bytes": 67108864, "seconds": 0.076, "latency": latency}
+    tree = output(read=wrote(clat_ns={"N": 64, "bins": {"100": 1}}, lat_ns={"percentile": PERCENTILES}))
+    tree["client_stats"] = tree.pop("jobs")  # of a server, with total latencies
     assert rates.read_fio(json.dumps(tree))["latency"]["99"] == 4.0
 
 
@@ -110,12 +96,14 @@ def test_both_engines_move_what_is_requested_and_agree_on_sizes(engine: str, tmp
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) == rates.JOBS * part
 
 
-def test_a_file_that_is_not_there_and_one_that_cannot_be_written_are_errors(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_and_one_that_cannot_be_written_are_errors_of_all_threads(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "f").write_bytes(bytes(1 << 20))
     with pytest.raises(FileNotFoundError):
-        rates.sequential_rate("python", "read", str(tmp_path / "absent"), 0, 1.0)
-    for job in range(rates.JOBS):
-        (tmp_path / f"empty.{job}").touch()
-    assert rates.smallest(str(tmp_path / "empty")) == 0
+        rates.in_threads("read", [str(tmp_path / "f"), str(tmp_path / "absent")], 1 << 20, 1.0)
+    with pytest.raises(FileNotFoundError):
+        rates.has_direct(str(tmp_path / "absent" / "f"))
     with pytest.raises(OSError, match="directory"):
         rates.in_threads("write", [str(tmp_path)] * 2, 1 << 20, 1.0)
 
@@ -123,17 +111,10 @@ def test_a_file_that_is_not_there_and_one_that_cannot_be_written_are_errors(tmp_
 def test_a_size_is_in_whole_blocks_and_the_end_of_a_file_ends_its_reading(tmp_path: Path) -> None:
     for job in range(rates.JOBS):
         (tmp_path / f"f.{job}").write_bytes(bytes((2 << 20) + job))
-    assert rates.smallest(str(tmp_path / "f")) == 2 << 20
-    found = rates.in_threads("read", [str(tmp_path / "f.0")] * 2, 8 << 20, 30.0)
+        (tmp_path / f"empty.{job}").touch()
+    assert (rates.smallest(str(tmp_path / "f")), rates.smallest(str(tmp_path / "empty"))) == (2 << 20, 0)
+    found = rates.in_threads("read", [str(tmp_path / "f.0")] * 2, 8 << 20, 600.0)
     assert found["bytes"] == 4 << 20
-
-
-def test_the_error_of_one_thread_is_that_of_all(tmp_path: Path) -> None:
-    (tmp_path / "f").write_bytes(bytes(1 << 20))
-    with pytest.raises(FileNotFoundError):
-        rates.in_threads("read", [str(tmp_path / "f"), str(tmp_path / "absent")], 1 << 20, 1.0)
-    with pytest.raises(FileNotFoundError):
-        rates.has_direct(str(tmp_path / "absent" / "f"))
 
 
 @pytest.mark.parametrize(
@@ -195,11 +176,11 @@ def test_accesses_of_4_kib_are_counted_per_second(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("what", "direct", "words"),
     [
-        ("write", True, "--filename_format=f-0.$jobnum --rw=write --bs=1048576 --size=3145728 --direct=1 --numjobs=4 --runtime=1500ms --end_fsync=1"),
-        ("read", False, "--filename_format=f-0.$jobnum --rw=read --bs=1048576 --size=3145728 --direct=0 --numjobs=4 --runtime=1500ms"),
-        ("randread", True, "--filename_format=f-0.0 --rw=randread --bs=4096 --size=3145728 --direct=1 --numjobs=16 --runtime=1500ms --time_based"),
+        ("write", True, "--filename_format=f-0.$jobnum --bs=1048576 --direct=1 --numjobs=4 --end_fsync=1"),
+        ("read", False, "--filename_format=f-0.$jobnum --bs=1048576 --direct=0 --numjobs=4"),
+        ("randread", True, "--filename_format=f-0.0 --bs=4096 --direct=1 --numjobs=16 --time_based"),
     ],
-)  # fmt: skip
+)
 def test_fio_makes_the_accesses_of_the_payload(
     what: str, direct: bool, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,7 +188,8 @@ def test_fio_makes_the_accesses_of_the_payload(
 
     def run(command: list[str], **_: Any) -> Any:
         started.append(command)
-        return SimpleNamespace(stdout=json.dumps(output(write=wrote())).encode(), stderr=b"")
+        said = json.dumps(output(write=wrote())).encode()
+        return subprocess.CompletedProcess(command, 0, said, b"")
 
     monkeypatch.setattr("subprocess.run", run)
     monkeypatch.setattr(rates, "has_direct", lambda _path: direct)
@@ -216,7 +198,7 @@ def test_fio_makes_the_accesses_of_the_payload(
     assert rates.fio(what, paths, 3 << 20, 1.5)["direct"] is direct
     ((program, *given),) = started
     assert program == "fio"
-    assert set(words.split()) <= set(given)
-    assert f"--directory={tmp_path}" in given
+    common = f"--rw={what} --size=3145728 --runtime=1500ms --directory={tmp_path}"
+    assert {*words.split(), *common.split()} <= set(given)
     assert ("--end_fsync=1" in given) == (what == "write")
     assert ("--time_based" in given) == single

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
+from suite_helpers import NODES, allocation_of, cluster_of
 
 from pytest_gpucluster.core import run_mark
 from pytest_gpucluster.core.errors import StepError
@@ -18,7 +18,6 @@ from pytest_gpucluster.suites.storage.steps import Storage
 if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.step import StepRequest
 
-NODES = ("gpu01", "gpu02")
 CONFIG = StorageConfig.model_validate({"filesystems": [{"path": "/shared"}]})
 
 
@@ -28,29 +27,20 @@ class Recorded(Storage):
     __module__ = Storage.__module__  # its payload is beside it
 
     def __init__(self, kinds: dict[str, dict[str, object]] | None) -> None:
-        slurm: Any = SimpleNamespace(run=lambda *_: "7\n8_1\n", config=lambda: {"ClusterName": "lab"})
-        allocation: Any = SimpleNamespace(slurm=slurm)
-        cluster: Any = SimpleNamespace(environment=lambda *_: None)
-        super().__init__(allocation, cluster, {}, CONFIG, NODES)
+        super().__init__(allocation_of(), cluster_of(), {}, CONFIG, NODES)
         self.kinds, self.requests = kinds, list["StepRequest"]()
 
     def run(self, request: StepRequest) -> PayloadResult:
         self.requests.append(request)
         if self.kinds is None:
             raise StepError("stopped")
-        tasks = tuple(
-            PayloadTask(
-                rank,
-                node,
-                0,
-                None,
-                tuple(
-                    {"storage": kind, "rank": rank, "node": node, **more} for kind, more in self.kinds.items()
-                ),
-            )
-            for rank, node in enumerate(NODES)
-        )
-        return PayloadResult("storage", NODES, 2, tasks)
+        tasks = []
+        for rank, node in enumerate(NODES):
+            facts = [
+                {"storage": kind, "rank": rank, "node": node, **more} for kind, more in self.kinds.items()
+            ]
+            tasks.append(PayloadTask(rank, node, 0, None, tuple(facts)))
+        return PayloadResult("storage", NODES, 2, tuple(tasks))
 
 
 ENDED: dict[str, dict[str, object]] = {"end": {"removed": True}, "done": {}}

@@ -6,15 +6,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from counter_examples import MONITOR, NOT_CHECKED, PASSED
 from framework_helpers import Table, rows_of, told
 from judged import parts
+from suite_helpers import considered, machine
 
-from pytest_gpucluster.core.check import Verdict
 from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
 from pytest_gpucluster.suites.tensorflow import checks, payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from pytest_gpucluster.core.check import Verdict
 
 
 NODES = ("gpu01", "gpu02")
@@ -25,10 +28,12 @@ def worked(size: int = 4, **changes: dict[str, dict[str, Any]]) -> PayloadResult
     tasks = []
     for rank in range(size):
         common = {"rank": rank, "node": NODES[rank // 2]}
-        workers = ["a:1", "a:2", "b:3", "b:4"]
-        config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
+        cluster = {"worker": ["a:1", "a:2", "b:3", "b:4"]}
         facts: dict[str, dict[str, Any]] = {
-            "config": {"config": config, "given": ""},
+            "config": {
+                "config": {"cluster": cluster, "task": {"type": "worker", "index": rank}},
+                "given": "",
+            },
             "loaded": {"seconds": 1.0},
             "joined": {"replicas": size, "seconds": 0.1},
             "reduced": {"wrong": 0},
@@ -42,158 +47,96 @@ def worked(size: int = 4, **changes: dict[str, dict[str, Any]]) -> PayloadResult
     return PayloadResult("tensorflow", NODES, size, tuple(tasks))
 
 
-def installed(node: str, **change: str) -> PayloadTask:
-    fact = {"tensorflow": "found", "node": node, "error": "", "version": "2.16", **change}
-    return PayloadTask(0, node, 0, None, (fact,))
+def installed(*nodes: str, **change: dict[str, str]) -> PayloadResult:
+    """Return what the nodes have installed; `gpu03={...}` changes the last fact of one."""
+    tasks = []
+    for node in nodes:
+        fact = {"tensorflow": "found", "node": node, "error": "", "version": "2.16", **change.get(node, {})}
+        tasks.append(PayloadTask(0, node, 0, None, (fact,)))
+    return PayloadResult("tensorflow", nodes, len(nodes), tuple(tasks))
 
 
-def everyone(**trained: str) -> PayloadResult:
+def everyone(**trained: Any) -> PayloadResult:
     """Return four workers that all trained to the same other end."""
     return worked(4, **{f"worker{rank}": {"trained": {**trained}} for rank in range(4)})
+
+
+def alone(**changes: dict[str, Any]) -> PayloadResult:
+    return worked(1, worker0={"joined": {"replicas": 2}, **changes})
+
+
+def first(problem: str = "", **ended: Any) -> PayloadResult:
+    """Return workers of which the first ended otherwise, or did not start."""
+    one, *others = worked().tasks
+    return replace(worked(), problem=problem, tasks=(*([replace(one, **ended)] if ended else []), *others))
 
 
 def test_tf_config_is_made_from_the_allocation() -> None:
     env = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "2"}
     made = payload.cluster("n1=10.0.0.1,n2=10.0.0.2", 20000, env)
     assert made["task"] == {"type": "worker", "index": 2}
-    assert made["cluster"]["worker"] == [
-        "10.0.0.1:20000",
-        "10.0.0.1:20001",
-        "10.0.0.2:20002",
-        "10.0.0.2:20003",
-    ]
+    ports = ["10.0.0.1:20000", "10.0.0.1:20001", "10.0.0.2:20002", "10.0.0.2:20003"]
+    assert made["cluster"]["worker"] == ports
 
 
+NONE = PayloadResult("tensorflow", (), 0)
+UNAVAILABLE = {"tensorflow": "failed", "rank": 0, "phase": "join", "reason": "Unavailable"}
+ALL = "worker 0 (gpu01); worker 1 (gpu01); worker 2 (gpu02); worker 3 (gpu02)"
+SHORT = {"config": {"config": {"cluster": {"worker": ["a:1"]}, "task": {"index": 1}}}}
+THREE = ("gpu01", "gpu02", "gpu03")
 CASES: Table = {
     checks.framework: [
-        (
-            "configure: package tensorflow",
-            "a",
-            PayloadResult(
-                "tensorflow", ("a",), 2, (installed("a", error="first"), installed("a", error="last"))
-            ),
-        ),
         ("configure: python", "gpu01", PayloadResult("tensorflow", NODES, 2)),
-        ("passed", "gpu01", PayloadResult("tensorflow", NODES, 2, (installed("gpu01"), installed("gpu02")))),
-        (
-            "configure: package tensorflow",
-            "gpu01",
-            PayloadResult("tensorflow", NODES, 2, (installed("gpu01", error="No module"),)),
-        ),
+        ("passed", "gpu01", installed("gpu01", "gpu02")),
+        ("configure: package tensorflow", "gpu01", installed("gpu01", gpu01={"error": "No module"})),
         (
             "configure: package tensorflow [2.15, 2.16, 2, 3]",
-            "gpu03",
-            PayloadResult(
-                "tensorflow",
-                NODES,
-                3,
-                (installed("gpu01"), installed("gpu02"), installed("gpu03", version="2.15")),
-            ),
+            *("gpu03", installed(*THREE, gpu03={"version": "2.15"})),
         ),
     ],
     checks.mirrored: [
-        ("not checked", "gpu01", PayloadResult("tensorflow", (), 0), 0),
+        ("not checked", "gpu01", NONE, 0),
         ("monitor: task", "gpu03", worked(), 0),
-        ("passed [1]", "gpu01", worked(1, worker0={"joined": {"replicas": 2}}), 0),
-        ("monitor: task 0 [2, 8, 1]", "gpu01", worked(1, worker0={"joined": {"replicas": 2}}), 8),
-        ("passed [1]", "gpu01", worked(1, worker0={"joined": {"replicas": 8}}), 8),
-        (
-            "monitor: task 0 [1]",
-            "gpu01",
-            worked(1, worker0={"joined": {"replicas": 2}, "trained": {"after": ""}}),
-            0,
-        ),
-        (
-            "monitor: task 0 [1]",
-            "gpu01",
-            worked(1, worker0={"joined": {"replicas": 2}, "trained": {"after": "a"}}),
-            0,
-        ),
-        (
-            "monitor: task 0 [1, 1]",
-            "gpu01",
-            worked(1, worker0={"joined": {"replicas": 2}, "reduced": {"wrong": 1}}),
-            0,
-        ),
+        ("passed [1]", "gpu01", alone(), 0),
+        ("monitor: task 0 [2, 8, 1]", "gpu01", alone(), 8),
+        ("passed [1]", "gpu01", alone(joined={"replicas": 8}), 8),
+        ("monitor: task 0 [1]", "gpu01", alone(trained={"after": ""}), 0),
+        ("monitor: task 0 [1]", "gpu01", alone(trained={"after": "a"}), 0),
+        ("monitor: task 0 [1, 1]", "gpu01", alone(reduced={"wrong": 1}), 0),
     ],
     checks.workers: [
         ("monitor: worker 0 (gpu01) [2, 4, 0.1]", worked(worker0={"joined": {"replicas": 2}}), 1),
         ("monitor: worker 2 (gpu02) [3, 0.1]", worked(worker2={"reduced": {"wrong": 3}}), 1),
-        ("not checked", PayloadResult("tensorflow", (), 0), 1),
+        ("not checked", NONE, 1),
         ("passed [0.1]", worked(), 1),
-        (
-            "monitor: worker 0 (gpu01); worker 1 (gpu01); worker 2 (gpu02); worker 3 (gpu02) [4, 8, 4, 8, 4, 8, 4, 8, 0.1]",
-            worked(),
-            2,
-        ),
+        (f"monitor: {ALL} [4, 8, 4, 8, 4, 8, 4, 8, 0.1]", worked(), 2),
         ("passed [7]", worked(worker1={"joined": {"seconds": 7}}), 1),
-        ("monitor: worker 0 [0.1]", replace(worked(), tasks=worked().tasks[1:]), 1),
-        (
-            "monitor: worker 0 [0.1]",
-            replace(worked(), tasks=worked().tasks[1:], problem="the step timed out"),
-            1,
-        ),
-        (
-            "monitor: worker 0 (gpu01) [3, 0, 0.1]",
-            replace(worked(), tasks=(replace(worked().tasks[0], rc=3), *worked().tasks[1:])),
-            1,
-        ),
-        (
-            "monitor: worker 0 (gpu01) [0, 0.1]",
-            replace(
-                worked(),
-                problem="cancelled",
-                tasks=(replace(worked().tasks[0], rc=None, signal=15, facts=()), *worked().tasks[1:]),
-            ),
-            1,
-        ),
-        (
-            "monitor: worker 0 (gpu01) [0, 0.1]",
-            replace(
-                worked(),
-                tasks=(
-                    replace(
-                        worked().tasks[0],
-                        facts=(
-                            {"tensorflow": "failed", "rank": 0, "phase": "join", "reason": "Unavailable"},
-                        ),
-                        rc=4,
-                    ),
-                    *worked().tasks[1:],
-                ),
-            ),
-            1,
-        ),
+        ("monitor: worker 0 [0.1]", first(), 1),
+        ("monitor: worker 0 [0.1]", first("the step timed out"), 1),
+        ("monitor: worker 0 (gpu01) [3, 0, 0.1]", first(rc=3), 1),
+        ("monitor: worker 0 (gpu01) [0, 0.1]", first("cancelled", rc=None, signal=15, facts=()), 1),
+        ("monitor: worker 0 (gpu01) [0, 0.1]", first(rc=4, facts=(UNAVAILABLE,)), 1),
     ],
     checks.config: [
         ("configure: task.index [0, 1, 2, 0, 3]", replace(worked(), tasks=worked().tasks[:3])),
         ("configure: TF_CONFIG of task 1 on gpu01", worked(worker1={"config": {"given": '{"cluster": {}}'}})),
-        ("not checked", PayloadResult("tensorflow", (), 0)),
+        ("not checked", NONE),
         ("passed", worked()),
         ("configure: task.index [0, 3]", replace(worked(), tasks=())),
         ("configure: TF_CONFIG of task 1 on gpu01", worked(worker1={"config": {"given": "x" * 121}})),
-        (
-            "configure: cluster [2]",
-            worked(worker1={"config": {"config": {"cluster": {"worker": ["a:1"]}, "task": {"index": 1}}}}),
-        ),
+        ("configure: cluster [2]", worked(worker1=SHORT)),
     ],
     checks.equal: [
         ("monitor: worker 1 (gpu01)", worked(worker1={"trained": {"losses": [float("nan")]}})),
         ("monitor: worker 1 (gpu01); worker 1 (gpu01)", worked(worker1={"trained": {"after": "a"}})),
         ("monitor: worker 2 (gpu02)", worked(worker2={"trained": {"after": ""}})),
         ("monitor: worker 2 (gpu02)", worked(worker2={"trained": {"after": "c"}})),
-        ("not checked", PayloadResult("tensorflow", (), 0)),
+        ("not checked", NONE),
         ("not checked", PayloadResult("tensorflow", NODES, 2)),
         ("passed", worked()),
         ("monitor: worker 2 (gpu02)", worked(worker2={"trained": {"before": "c"}})),
-        (
-            "monitor: worker 0 (gpu01); worker 1 (gpu01); worker 2 (gpu02); worker 3 (gpu02)",
-            everyone(after=""),
-        ),
-        (
-            "monitor: worker 0 (gpu01); worker 1 (gpu01); worker 2 (gpu02); worker 3 (gpu02)",
-            everyone(after="a"),
-        ),
+        (f"monitor: {ALL}", everyone(after="")),
+        (f"monitor: {ALL}", everyone(after="a")),
         ("monitor: worker 1 (gpu01) [1]", worked(worker1={"trained": {"losses": [1.0, float("inf")]}})),
     ],
 }
@@ -204,23 +147,49 @@ def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[An
     assert told(check(*given)) == expected
 
 
-@pytest.mark.parametrize(
-    ("words", "follows"),
-    [
-        ("no end after 3 s", True),
-        ("Unavailable: x", True),
-        ("Connection refused", True),
-        ("connection lost", True),
-        ("DEADLINE_EXCEEDED", True),
-        ("heartbeat", True),
-        ("/job:worker/task:1 died", True),
-        ("task:x", False),
-        ("out of memory", False),
-    ],
+FOLLOWS = (
+    *("no end after 3 s", "Unavailable: x", "Connection refused", "connection lost", "DEADLINE_EXCEEDED"),
+    *("heartbeat", "/job:worker/task:1 died"),
 )
-def test_what_only_follows_comes_after_its_cause(words: str, *, follows: bool) -> None:
+
+
+@pytest.mark.parametrize("words", [*FOLLOWS, "task:x", "out of memory"])
+def test_what_only_follows_comes_after_its_cause(words: str) -> None:
     tasks = [PayloadTask(0, "gpu01", 1, None, (), words), PayloadTask(1, "gpu02", 137, 9, ())]
     named = parts(checks.workers(PayloadResult("tensorflow", NODES, 2, tuple(tasks)), 1))
-    assert named == (
-        ["worker 1 (gpu02)", "worker 0 (gpu01)"] if follows else ["worker 0 (gpu01)", "worker 1 (gpu02)"]
-    )
+    assert named == sorted(["worker 0 (gpu01)", "worker 1 (gpu02)"], reverse=words in FOLLOWS)
+
+
+def eight(**changes: dict[str, Any]) -> PayloadResult:
+    return alone(**{"joined": {"replicas": 8}, **changes})
+
+
+GUIDE = "https://www.tensorflow.org/guide/distributed_training"
+WORKERS = "https://www.tensorflow.org/tutorials/distribute/multi_worker_with_keras"
+CUDNN = first(error="E0000 cuda_dnn.cc:8579] Unable to register cuDNN factory")
+HANGS = {"tensorflow": "stuck", "rank": 0, "node": "gpu01", "phase": "join", "seconds": 100}
+ABSENT = first(rc=137, signal=9, facts=(HANGS,))
+SINGLE = worked(4, **{f"worker{rank}": {"joined": {"replicas": 1}} for rank in range(4)})
+OWN_DATA = worked(worker1={"trained": {"losses": [0.5, 0.4]}})
+UNTRAINED = replace(worked(), tasks=tuple(replace(it, facts=it.facts[:3]) for it in worked().tasks))
+mirrored, workers, equal = checks.mirrored, checks.workers, checks.equal
+COUNTER_EXAMPLES = (
+    machine(mirrored, "eight replicas on eight GPUs", GUIDE, PASSED, "gpu01", eight(), 8),
+    machine(mirrored, "two replicas on logical CPUs", GUIDE, PASSED, "gpu01", alone(), 2),
+    machine(mirrored, "the loss rises", GUIDE, PASSED, "gpu01", eight(trained={"losses": [1.0, 3.0]}), 8),
+    machine(
+        mirrored, "one GPU is not found", GUIDE, MONITOR, "gpu01", alone(joined={"replicas": 7}), 8, sick=True
+    ),
+    machine(
+        workers, "one worker joins late", WORKERS, PASSED, worked(worker3={"joined": {"seconds": 90.0}}), 1
+    ),
+    machine(workers, "a worker warns on stderr and ends with 0", WORKERS, PASSED, CUDNN, 1),
+    machine(workers, "a worker does not join", WORKERS, MONITOR, ABSENT, 1, sick=True),
+    machine(workers, "each worker is alone", WORKERS, MONITOR, SINGLE, 1, sick=True),
+    machine(equal, "losses differ: the data do", WORKERS, PASSED, OWN_DATA),
+    machine(equal, "no worker trained", WORKERS, NOT_CHECKED, UNTRAINED),
+    machine(
+        equal, "one worker differs", WORKERS, MONITOR, worked(worker1={"trained": {"after": "c"}}), sick=True
+    ),
+)
+test_runs_are_judged_as_a_person_would = considered(COUNTER_EXAMPLES)

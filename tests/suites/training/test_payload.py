@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +17,7 @@ MINE, OTHER = "GPU-11", "GPU-22"
 
 
 def rank() -> payload.Trainer:
-    watch: Any = SimpleNamespace()
+    watch: Any = None
     made = payload.Trainer(Namespace(mode="alone", per_node=2, gpus=True), watch)
     made.uuid = MINE
     return made

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from suite_helpers import allocation_of, cluster_of
 from training_helpers import NODES, NONE, of_rank, recorded
 
 from pytest_gpucluster.cluster.slurm.step import StepRequest
@@ -34,10 +34,7 @@ def runner(
 
     monkeypatch.setattr(Training, "run", run)
     monkeypatch.setattr(Training, "fit_nodes", NODES)
-    profile = SimpleNamespace(profile=SimpleNamespace(simulated=True, gpu=None))
-    cluster: Any = SimpleNamespace(environment=lambda *_: None, group_of=lambda _: profile)
-    allocation: Any = SimpleNamespace(slurm=None, job_id=10)
-    return Training(allocation, cluster, {}, CONFIG, NODES), requests
+    return Training(allocation_of(), cluster_of(simulated=True), {}, CONFIG, NODES), requests
 
 
 def recorded_step(request: StepRequest) -> PayloadResult:
