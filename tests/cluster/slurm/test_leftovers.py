@@ -12,13 +12,11 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from sandbox_helpers import queue, wait_for
 
-from pytest_gpucluster.cli import clean as cli_clean
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.cluster.channel.channel import Fleet
 from pytest_gpucluster.cluster.slurm import leftovers
@@ -43,14 +41,14 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.sandbox import Sandbox
 
-OWN = f"gpucluster-{runmark._mark()}"
+MARK = runmark.mark_of(os.getpid())
 
 
 @pytest.fixture
 def dead() -> str:
     """Return the mark of a process that has ended."""
     with subprocess.Popen(["sleep", "60"]) as process:
-        mark = f"{runmark._machine()}-{process.pid}-{runmark._stat(process.pid)[1]}"
+        mark = runmark.mark_of(process.pid)
         process.kill()
     return mark
 
@@ -72,7 +70,6 @@ class FakeSlurm:
 
     def run(self, *argv: str) -> str:
         if argv[0] == "squeue":
-            assert argv == ("squeue", "--me", "-h", "-a", "-o", "%F %T %j")
             return self.queues.pop(0) if len(self.queues) > 1 else self.queues[0]
         self.cancelled.append(argv)
         if self.refusal:
@@ -84,87 +81,84 @@ def of(fake: FakeSlurm) -> Slurm:
     return cast("Slurm", fake)
 
 
-def of_another(pid: str) -> str:
-    return f"of process {pid} of another machine, or of this one before a restart"
-
-
 # --- jobs
 
 
-def test_only_jobs_of_dead_runs_are_found(dead: str) -> None:
+def test_only_jobs_of_dead_runs_are_found_and_cancelled(dead: str) -> None:
     place, pid, start = dead.split("-")
-    elsewhere = f"{int(place, 16) ^ 1:08x}-{pid}-{start}"
+    elsewhere = f"gpucluster-{int(place, 16) ^ 1:08x}-{pid}-{start}"
+    diagnostic, plain = f"gpucluster-diagnostic-{dead}-1a2b3c4d", f"gpucluster-{dead}"
     lines = [
-        f"11 PENDING gpucluster-diagnostic-{dead}-1a2b3c4d",
-        f"11 RUNNING gpucluster-diagnostic-{dead}-1a2b3c4d",
-        f"12 RUNNING gpucluster-{dead}",
-        f"13 RUNNING {OWN}",
-        f"14 PENDING gpucluster-diagnostic-{runmark._mark()}-1a2b3c4d",
-        f"15 RUNNING gpucluster-{elsewhere}",
+        f"11 PENDING {diagnostic}",
+        f"11 RUNNING {diagnostic}",
+        f"12 RUNNING {plain}",
+        f"13 RUNNING gpucluster-{MARK}",
+        f"14 PENDING gpucluster-diagnostic-{MARK}-1a2b3c4d",
+        f"15 RUNNING {elsewhere}",
         "16 RUNNING gpucluster",
         "17 RUNNING train gpt",
-        f"18 RUNNING my-gpucluster-{dead}",
+        f"18 RUNNING my-{plain}",
         "19 RUNNING",
     ]
     fake = FakeSlurm("\n".join(lines), "")
     found = leftovers.jobs(of(fake))
     assert [one.what.partition(")")[0] for one in found] == [
-        f"job 11 (gpucluster-diagnostic-{dead}-1a2b3c4d, PENDING",
-        f"job 12 (gpucluster-{dead}, RUNNING",
-        f"job 15 (gpucluster-{elsewhere}, RUNNING",
+        f"job 11 ({diagnostic}, PENDING",
+        f"job 12 ({plain}, RUNNING",
+        f"job 15 ({elsewhere}, RUNNING",
     ]
     assert found[0].what.endswith(f"of a killed run (process {pid})")
-    assert of_another(pid) in found[2].what
-    assert [bool(one.stays) for one in found] == [False, False, True]
-    assert [one.remove is None for one in found] == [False, False, True]
+    assert f"of process {pid} of another machine, or of this one before a restart" in found[2].what
+    assert [(one.remove is None, bool(one.stays)) for one in found] == [
+        (False, False),
+        (False, False),
+        (True, True),
+    ]
     printed: list[str] = []
     assert leftovers.remove(found, printed.append)
-    assert fake.cancelled == [
-        ("scancel", f"--name=gpucluster-diagnostic-{dead}-1a2b3c4d", "11"),
-        ("scancel", f"--name=gpucluster-{dead}", "12"),
-    ]
+    assert fake.cancelled == [("scancel", f"--name={diagnostic}", "11"), ("scancel", f"--name={plain}", "12")]
     assert printed == [
-        f"{found[0].what}: removed",
-        f"{found[1].what}: removed",
+        *(f"{one.what}: removed" for one in found[:2]),
         f"{found[2].what} stays: {found[2].stays}",
     ]
 
 
-@pytest.fixture
-def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    found: list[float] = []
-    monkeypatch.setattr(time, "sleep", found.append)
-    return found
-
-
-def test_a_job_is_cancelled_until_it_is_gone(pauses: list[float]) -> None:
-    """One that ends to be requeued escapes scancel, as the array of the slurm suite does."""
-    fake = FakeSlurm("7 COMPLETING a", "7 PENDING a", "7 RUNNING b\n8 RUNNING a")
-    leftovers._cancel(of(fake), "7", "a")
-    assert fake.cancelled == [("scancel", "--name=a", "7")] * 3
-    assert pauses == [1, 1]
-
-
 @pytest.mark.parametrize(
-    ("left", "refusal", "printed"),
+    ("queues", "refusal", "tries", "printed"),
     [
-        ("7 COMPLETING a", "scancel: Job/step already completing", ""),
-        ("7 RUNNING a\n7 PENDING a", "", "it is still PENDING, RUNNING: run scancel 7"),
-        ("7 RUNNING a\n7 COMPLETING a", "no", "no: it is still COMPLETING, RUNNING: run scancel 7"),
+        # one that ends to be requeued escapes scancel, as the array of the slurm suite does
+        (("7 COMPLETING {}", "7 PENDING {}", "7 RUNNING b\n8 RUNNING {}"), "", 3, ""),
+        (("7 COMPLETING {}",), "scancel: Job/step already completing", 10, ""),
+        (("7 RUNNING {0}\n7 PENDING {0}",), "", 10, "it is still PENDING, RUNNING: run scancel 7"),
+        (
+            ("7 RUNNING {0}\n7 COMPLETING {0}",),
+            "no",
+            10,
+            "no: it is still COMPLETING, RUNNING: run scancel 7",
+        ),
+        (("",), "Invalid job id", 1, ""),  # it is gone already
     ],
 )
-def test_a_job_that_stays_is_reported(left: str, refusal: str, printed: str, pauses: list[float]) -> None:
-    fake = FakeSlurm(left, refusal=refusal)
-    if printed:
-        with pytest.raises(GpuClusterError) as reported:
-            leftovers._cancel(of(fake), "7", "a")
-        assert str(reported.value) == printed
-    else:
-        leftovers._cancel(of(fake), "7", "a")
-    assert len(pauses) == len(fake.cancelled) == 10
-    pauses.clear()
-    leftovers._cancel(of(FakeSlurm("", refusal="Invalid job id")), "7", "a")
-    assert pauses == []  # it is gone already
+def test_a_job_is_cancelled_until_it_is_gone(
+    queues: tuple[str, ...],
+    refusal: str,
+    tries: int,
+    printed: str,
+    dead: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    name = f"gpucluster-{dead}"
+    seen = [text.format(name) for text in (f"7 RUNNING {name}", *queues)]
+    fake = FakeSlurm(*seen, refusal=refusal)
+    (job,) = leftovers.jobs(of(fake))
+    assert job.remove is not None
+    with pytest.raises(GpuClusterError) if printed else contextlib.nullcontext() as reported:
+        job.remove()
+    assert printed in str(reported.value if reported else "")
+    assert fake.cancelled == [("scancel", f"--name={name}", "7")] * tries
+    assert pauses == [1] * (tries if tries == leftovers.TRIES else tries - 1)
 
 
 def test_what_cannot_be_removed_is_reported_and_the_rest_goes() -> None:
@@ -177,16 +171,14 @@ def test_what_cannot_be_removed_is_reported_and_the_rest_goes() -> None:
         Leftover("a", lambda: refuse(GpuClusterError("why"))),
         Leftover("b", lambda: refuse(OSError(13, "no"))),
         Leftover("c", lambda: gone.append(1)),
-        Leftover("d", None, "alive"),
     ]
     printed: list[str] = []
     assert leftovers.remove(found, printed.append) is False
     assert gone == [1]
-    assert printed == [
+    assert [line[:31] for line in printed] == [
         "a: could not be removed: why",
-        "b: could not be removed: [Errno 13] no",
+        "b: could not be removed: [Errno",
         "c: removed",
-        "d stays: alive",
     ]
 
 
@@ -197,12 +189,10 @@ def test_only_folders_of_dead_runs_are_removed(
     tmp: Path, tmp_path: Path, dead: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, pid, start = dead.split("-")
-    shared = tmp_path / "shared"
-    precious = tmp_path / "precious"
+    shared, precious = tmp_path / "shared", tmp_path / "precious"
     elsewhere = f"gpucluster-{int(place, 16) ^ 1:08x}-{pid}-{start}-1a2b3c4d"
-    stay = [
-        tmp / name for name in (f"{OWN}-1a2b3c4d", elsewhere, "gpucluster-1a2b3c4d", f"my-{dead}", f"x{dead}")
-    ]
+    own = f"gpucluster-{MARK}-1a2b3c4d"
+    stay = [tmp / name for name in (own, elsewhere, "gpucluster-1a2b3c4d", f"my-{dead}", f"x{dead}")]
     go = [tmp / f"gpucluster-{dead}-1a2b3c4d", shared / f".gpucluster-submitit-{dead}-1a2b3c4d"]
     for folder in (*stay, *go, precious):
         folder.mkdir(parents=True)
@@ -224,8 +214,8 @@ def test_only_folders_of_dead_runs_are_removed(
     assert (tmp / f"gpucluster-{dead}-3a").exists()
 
 
-def users_file(tmp: Path, text: str, job: str = "7") -> Path:
-    path = tmp / f"gpucluster-{os.getuid()}-{job}-1a2b3c4d.users"
+def users_file(tmp: Path, text: str, job: str = "7", uid: int = 0) -> Path:
+    path = tmp / f"gpucluster-{os.getuid() + uid}-{job}-1a2b3c4d.users"
     path.write_text(text)
     return path
 
@@ -236,12 +226,10 @@ def test_only_files_that_nobody_uses_are_removed(
     killed = dead.split("-")[1]
     stale = users_file(tmp, killed)
     used = users_file(tmp, f"{killed} {os.getpid()}", "8")
-    foreign = tmp / f"gpucluster-{os.getuid() + 1}-9-1a2b3c4d.users"
-    odd = tmp / f"gpucluster-{os.getuid()}-x-1a2b3c4d.users"
-    longer = tmp / f"gpucluster-{os.getuid()}-9-1a2b3c4d.users.users"
+    foreign, odd = users_file(tmp, "", "9", uid=1), users_file(tmp, "", "x")
     link = tmp / f"gpucluster-{os.getuid()}-9-1a2b3c4d.users"
-    for path in (foreign, odd, longer):
-        path.touch()
+    longer = link.with_name(f"{link.name}.users")
+    longer.touch()
     link.symlink_to(foreign)
     locked = users_file(tmp, "", "10")  # by a process that imports an image, and is not in it yet
     with locked.open() as file:
@@ -271,10 +259,9 @@ def test_who_waits_for_a_file_that_is_taken_away_makes_a_new_one(tmp: Path) -> N
             lambda: sum(str(os.path.realpath(one)) == str(path) for one in held.iterdir()) > 1, "it waits"
         )
         path.unlink()
-    waiting.join(10)
+    waiting.join(60)
     ((new, handle),) = opened
-    assert new == path
-    assert os.fstat(handle).st_ino == path.stat().st_ino
+    assert (new, os.fstat(handle).st_ino) == (path, path.stat().st_ino)
     os.close(handle)
 
 
@@ -282,7 +269,7 @@ def test_who_waits_for_a_file_that_is_taken_away_makes_a_new_one(tmp: Path) -> N
 
 
 class FakeChannel:
-    """Three nodes; each command is kept."""
+    """Nodes that answer as given; each command is kept."""
 
     def __init__(self, *answers: dict[str, Answer]) -> None:
         self.answers, self.asked, self.timeouts = list(answers), list[str](), list[float]()
@@ -293,13 +280,15 @@ class FakeChannel:
         self.timeouts.append(timeout)
         return self.answers.pop(0)
 
+    def close(self) -> None:
+        """Nothing is open."""
+
 
 def listed(**names: str) -> dict[str, Answer]:
     return {node: Answer(node, 0, text.encode()) for node, text in names.items()}
 
 
 def test_a_container_of_a_live_job_is_no_leftover() -> None:
-    busy = cast("Slurm", SimpleNamespace(run=lambda *_: "7\n8_[0-1]\n9\n"))
     fake = FakeChannel(
         {
             **listed(
@@ -312,16 +301,17 @@ def test_a_container_of_a_live_job_is_no_leftover() -> None:
             "gpu06": Answer("gpu06", None, problem="timed out after 60 s"),
         }
     )
+    busy = of(FakeSlurm("7\n8_[0-1]\n9\n"))
     found, problems = containers.containers_of_ended_jobs(busy, cast("Channel", fake), ())
     assert found == {
         "gpu01": ("pyxis_gpucluster-6-a",),
         "gpu04": ("pyxis_5_gpucluster-6-a", "pyxis_gpucluster-5-a", "pyxis_gpucluster-6-a"),
     }
-    may_keep = "may still have containers named gpucluster-JOB-..."
-    assert problems[0].startswith(f"gpu05 {may_keep}: enroot does not list")
-    assert problems[1:] == [
-        f"gpu06 {may_keep}: timed out after 60 s. Run enroot list and enroot remove -f there"
-    ]
+    unlisted, late = problems
+    assert unlisted.startswith(
+        "gpu05 may still have containers named gpucluster-JOB-...: enroot does not list"
+    )
+    assert late.startswith("gpu06 may still have containers named gpucluster-JOB-...: timed out after 60 s. ")
 
 
 @pytest.mark.parametrize("hurry", [False, True])
@@ -331,33 +321,27 @@ def test_a_stopped_run_waits_for_containers_for_seconds(*, hurry: bool) -> None:
     assert fake.timeouts == [containers.HURRY if hurry else containers.PATIENCE] * 2
 
 
-def controller_of(fake: object, *, started: bool) -> Controller:
-    controller = Controller.__new__(Controller)
-    controller.channel, controller.slurm = cast("Channel", fake), cast("Slurm", object())
-    controller.allocations = cast("Any", (SimpleNamespace(job_id=6),))
-    controller.cluster = cast("Any", SimpleNamespace(starts_containers=True))
-    controller._started, controller._cleared, controller.left_behind = started, False, []
-    return controller
+@pytest.mark.parametrize("started", [False, True])
+def test_no_error_of_containers_keeps_the_nodes(*, started: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Agents that have not started are not waited for."""
 
-
-def test_no_error_of_containers_keeps_the_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> list[str]:
         raise GpuClusterError("no task started")
 
-    monkeypatch.setattr("pytest_gpucluster.suites.container.release.remove_containers", broken)
-    controller = controller_of(FakeChannel(), started=False)
-    controller._clear_nodes()
-    assert controller.left_behind == []  # agents that have not started are not waited for
-    controller = controller_of(FakeChannel(), started=True)
-    controller._clear_nodes()
-    (left,) = controller.left_behind
-    assert left.endswith("may still be there: no task started")
+    monkeypatch.setattr("pytest_gpucluster.suites.container.release.clear_nodes", broken)
+    controller: Any = Controller.__new__(Controller)
+    controller.__dict__.update(channel=FakeChannel(), slurm=object(), left_behind=[], lost=dict)
+    controller.__dict__.update(_started=started, _cleared=False)
+    controller.let_agents_leave()
+    assert [left.endswith("may still be there: no task started") for left in controller.left_behind] == [
+        True
+    ] * started
 
 
 def test_containers_are_recognised_by_name_and_removed_by_name() -> None:
-    found = {"gpu01": ("pyxis_a",), "gpu02": ("pyxis_a", "pyxis_b")}
     busy = {**listed(gpu01=""), "gpu02": Answer("gpu02", 1, b"", b"busy\n")}
     fake = FakeChannel(listed(gpu01="", gpu02=""), busy, busy)
+    found = {"gpu01": ("pyxis_a",), "gpu02": ("pyxis_a", "pyxis_b")}
     one, other = containers.as_leftovers(cast("Channel", fake), found)
     assert one.what == "container pyxis_a on gpu[01-02], whose job has ended"
     assert other.what == "container pyxis_b on gpu02, whose job has ended"
@@ -365,73 +349,54 @@ def test_containers_are_recognised_by_name_and_removed_by_name() -> None:
     assert leftovers.remove([one], printed.append)
     assert not leftovers.remove([one, other], printed.append)
     for text, left, name in zip(printed[1:], (one, other), ("pyxis_a", "pyxis_b"), strict=True):
-        problem = "gpu02 still has containers of ended jobs: busy: run there: "
-        assert text.startswith(f"{left.what}: could not be removed: {problem}")
+        assert text.startswith(
+            f"{left.what}: could not be removed: gpu02 still has containers of ended jobs: busy: "
+        )
         assert text.endswith(f"enroot remove -f {name} </dev/null")
-    assert "pyxis_a)" in fake.asked[0]
-    assert "pyxis_b" not in fake.asked[0]
-    assert "pyxis_b)" in fake.asked[2]
+    assert ["pyxis_a)" in asked for asked in fake.asked] == [True, True, False]
+    assert ["pyxis_b" in asked for asked in fake.asked] == [False, False, True]
 
 
-# --- the next run
+# --- what the next run and `gpucluster clean` find
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Leftover]]:
+    """What is found, by where one looks; without 'jobs' squeue does not answer."""
+    places: dict[str, list[Leftover]] = {"jobs": [], "folders": [], "files": []}
+
+    def jobs(_slurm: Slurm) -> list[Leftover]:
+        if "jobs" not in places:
+            raise SlurmError("squeue: not found")
+        return places["jobs"]
+
+    monkeypatch.setattr(leftovers, "jobs", jobs)
+    monkeypatch.setattr(leftovers, "folders", lambda *_more: places["folders"])
+    monkeypatch.setattr(containers, "stale_user_files", lambda: places["files"])
+    return places
 
 
 def test_the_next_run_removes_what_is_dead_and_says_nothing_of_the_rest(
-    monkeypatch: pytest.MonkeyPatch,
+    found: dict[str, list[Leftover]],
 ) -> None:
     gone: list[str] = []
-    monkeypatch.setattr(
-        leftovers, "jobs", lambda _slurm: [Leftover("a", lambda: gone.append("a")), Leftover("b", None)]
-    )
-    monkeypatch.setattr(leftovers, "folders", lambda: [Leftover("c", lambda: gone.append("c"))])
-    monkeypatch.setattr(containers, "stale_user_files", lambda: [Leftover("d", lambda: gone.append("d"))])
+    found["jobs"] = [Leftover("a", lambda: gone.append("a")), Leftover("b", None)]
+    found["folders"] = [Leftover("c", lambda: gone.append("c"))]
+    found["files"] = [Leftover("d", lambda: gone.append("d"))]
     controller = Controller.__new__(Controller)
     printed: list[str] = []
     for controller.slurm in (of(FakeSlurm("")), None):
         controller._clear_dead_runs(printed.append)
     assert gone == ["a", "c", "d", "c", "d"]
     assert printed == [f"{what}: removed" for what in gone]
-
-    def away(_slurm: Slurm) -> list[Leftover]:
-        raise SlurmError("squeue: away")
-
-    monkeypatch.setattr(leftovers, "jobs", away)
-    controller.slurm = of(FakeSlurm(""))
+    del found["jobs"]
     printed.clear()
+    controller.slurm = of(FakeSlurm(""))
     controller._clear_dead_runs(printed.append)
-    assert printed == ["jobs of runs that were killed may be left: squeue: away"]
-
-
-# --- gpucluster clean
-
-
-@pytest.fixture
-def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Leftover]]:
-    """What the command finds, by where it looks."""
-    places: dict[str, list[Leftover]] = {"jobs": [], "folders": [], "files": []}
-    monkeypatch.setattr(leftovers, "jobs", lambda _slurm: places["jobs"])
-    monkeypatch.setattr(leftovers, "folders", lambda *_more: places["folders"])
-    monkeypatch.setattr(containers, "stale_user_files", lambda: places["files"])
-    return places
+    assert printed == ["jobs of runs that were killed may be left: squeue: not found"]
 
 
 def test_clean_lists_and_removes_nothing_without_the_option(
-    found: dict[str, list[Leftover]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    gone: list[str] = []
-    found["jobs"] = [Leftover("job 1", lambda: gone.append("job")), Leftover("job 2", None, "it may live")]
-    found["files"] = [Leftover("file 3", lambda: gone.append("file"))]
-    assert cli.main(["clean"]) == 0
-    assert gone == []
-    listed = capsys.readouterr().out.splitlines()
-    assert listed[:3] == ["job 1", "job 2 stays: it may live", "file 3"]
-    assert listed[3].startswith("2 found: `gpucluster clean --yes`")
-    assert cli.main(["clean", "--yes"]) == 0
-    assert gone == ["job", "file"]
-    assert [line[:6] for line in capsys.readouterr().out.splitlines()] == ["job 1:", "job 2 ", "file 3"]
-
-
-def test_clean_that_finds_nothing_says_so(
     found: dict[str, list[Leftover]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     for argv in (["clean"], ["clean", "--yes"], ["clean", "--cluster", "local"]):
@@ -440,13 +405,21 @@ def test_clean_that_finds_nothing_says_so(
     found["jobs"] = [Leftover("job 2", None, "it may live")]
     assert cli.main(["clean"]) == 0
     assert capsys.readouterr().out == "job 2 stays: it may live\nNo further leftovers of killed runs\n"
+    gone: list[str] = []
+    found["jobs"].insert(0, Leftover("job 1", lambda: gone.append("job")))
+    found["files"] = [Leftover("file 3", lambda: gone.append("file"))]
+    assert cli.main(["clean"]) == 0
+    assert gone == []
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert lines == ["job 1", "job 2 stays: it may live", "file 3"]
+    assert last.startswith("2 found: `gpucluster clean --yes`")
+    assert cli.main(["clean", "--yes"]) == 0
+    assert gone == ["job", "file"]
+    assert [line[:6] for line in capsys.readouterr().out.splitlines()] == ["job 1:", "job 2 ", "file 3"]
 
 
 def test_clean_ends_with_1_where_something_stays(
-    found: dict[str, list[Leftover]],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    found: dict[str, list[Leftover]], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     def refuse() -> None:
         raise GpuClusterError("busy")
@@ -455,17 +428,11 @@ def test_clean_ends_with_1_where_something_stays(
     found["folders"] = [Leftover("folder 1", refuse), Leftover("folder 2", lambda: gone.append("2"))]
     assert cli.main(["clean", "--yes"]) == 1
     assert capsys.readouterr().out == "folder 1: could not be removed: busy\nfolder 2: removed\n"
-
-    def away(_slurm: Slurm) -> list[Leftover]:
-        raise SlurmError("squeue: not found")
-
-    monkeypatch.setattr(leftovers, "jobs", away)
+    del found["jobs"]
     found["folders"].pop(0)
     assert cli.main(["clean", "--yes"]) == 1
     assert gone == ["2", "2"]
-    reported = capsys.readouterr()
-    assert reported.out == "folder 2: removed\n"
-    assert "squeue: not found: run it where squeue works" in reported.err
+    assert "squeue: not found: run it where squeue works" in capsys.readouterr().err
     found["folders"].clear()
     (tmp_path / "c.yaml").write_text("nodes: gpu01\n")
     assert cli.main(["clean", "--cluster", str(tmp_path / "c.yaml")]) == 1
@@ -473,55 +440,56 @@ def test_clean_ends_with_1_where_something_stays(
     assert (reported.out, reported.err) == ("", "gpucluster: error: squeue: not found\n")
 
 
+@pytest.mark.parametrize(
+    ("argv", "why"),
+    [
+        (["--nodes", "gpu01"], "--nodes needs --cluster"),
+        (["--cluster", "local", "--nodes", "gpu01"], "has no scheduler, and runs without jobs leave no"),
+        (["--cluster", "/no/where/nope.yaml"], "nope.yaml"),
+    ],
+)
 def test_clean_refuses_what_does_not_fit(
-    found: dict[str, list[Leftover]], capsys: pytest.CaptureFixture[str], tmp_path: Path
+    found: dict[str, list[Leftover]], capsys: pytest.CaptureFixture[str], argv: list[str], why: str
 ) -> None:
     found["jobs"] = found["folders"] = [Leftover("x", lambda: pytest.fail("nothing may be removed"))]
-    for argv, why in (
-        (["--nodes", "gpu01"], "--nodes needs --cluster"),
-        (
-            ["--cluster", "local", "--nodes", "gpu01"],
-            "cluster local has no scheduler, and runs without jobs leave no",
-        ),
-        (["--cluster", str(tmp_path / "nope.yaml")], "nope.yaml"),
-    ):
-        assert cli.main(["clean", "--yes", *argv]) == 4
-        reported = capsys.readouterr()
-        assert reported.out == ""
-        assert why in reported.err
+    assert cli.main(["clean", "--yes", *argv]) == 4
+    reported = capsys.readouterr()
+    assert reported.out == ""
+    assert why in reported.err
 
 
-def test_clean_looks_into_the_folders_of_suites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked: list[tuple[Path, ...]] = []
-
-    def folders(*more: Path) -> list[Leftover]:
-        looked.append(more)
-        return []
-
-    monkeypatch.setattr(leftovers, "folders", folders)
-    monkeypatch.setattr(containers, "stale_user_files", list)
-    monkeypatch.setattr(leftovers, "jobs", lambda _slurm: [])
-    for text, more in (
+@pytest.mark.parametrize(
+    ("text", "more"),
+    [
         ("submitit: {folder: /a}\nos: {shared_storage: [/b]}", (Path("/a"),)),
         ("submitit: {}\nos: {shared_storage: [/b, /c]}", (Path("/b"),)),
         ("submitit: {}", ()),
         ("os: {shared_storage: [/b]}", ()),
         ("training: {checkpoint: /a}", (Path("/a"),)),
         ("training: {}", ()),
-    ):
-        (tmp_path / "c.yaml").write_text(f"nodes: gpu01\n{text}\n")
-        assert cli.main(["clean", "--cluster", str(tmp_path / "c.yaml")]) == 0
-        assert looked.pop() == more
+    ],
+)
+def test_clean_looks_into_the_folders_of_suites(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    found: dict[str, list[Leftover]],
+    text: str,
+    more: tuple[Path, ...],
+) -> None:
+    looked: list[tuple[Path, ...]] = []
+    monkeypatch.setattr(leftovers, "folders", lambda *folders: looked.append(folders) or found["folders"])
+    (tmp_path / "c.yaml").write_text(f"nodes: gpu01\n{text}\n")
+    assert cli.main(["clean", "--cluster", str(tmp_path / "c.yaml")]) == 0
+    assert looked == [more]
 
 
-NODES = """
-NodeName=gpu01 State=IDLE CPUTot=8 Partitions=batch Gres=gpu:8
+NODES = """NodeName=gpu01 State=IDLE CPUTot=8 Partitions=batch Gres=gpu:8
 NodeName=gpu02 State=IDLE CPUTot=8 Partitions=fast Gres=gpu:8
 NodeName=gpu03 State=DOWN CPUTot=8 Partitions=batch Reason=dead [root@2026-11-20T10:00:00]
 """
 NODES_FILE = """
 slurm: {partition: batch, account: ops, exclusive: true, time: 2h}
-groups: [{nodes: "gpu[01,03]"}, {nodes: gpu02, partition: fast}]
+groups: [{nodes: "gpu[01,03-05]"}, {nodes: gpu02, partition: fast}]
 """
 
 
@@ -531,69 +499,55 @@ def test_clean_asks_for_little_and_tells_which_nodes_it_did_not_see(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    gone: list[str] = []
     requests: list[AllocationRequest] = []
 
-    def looked(_slurm: Slurm, request: AllocationRequest, *_: object) -> Iterator[Leftover]:
-        requests.append(request)
-        if request.partition == "fast":
+    @contextlib.contextmanager
+    def request(_slurm: Slurm, asked: AllocationRequest, **_: object) -> Iterator[None]:
+        requests.append(asked)
+        if asked.partition == "fast":
             raise AllocationError("no nodes within 60 s")
-        yield Leftover("container a", lambda: gone.append("a"))
+        yield
 
-    monkeypatch.setattr(Slurm, "nodes", lambda _self: parse_nodes(NODES.strip()))
-    monkeypatch.setattr(cli_clean, "_on_nodes", looked)
+    def answering(*_: object) -> contextlib.nullcontext[FakeChannel]:
+        seen = {**listed(gpu01="pyxis_gpucluster-6-a"), "gpu04": Answer("gpu04", 127)}
+        return contextlib.nullcontext(FakeChannel(seen, listed(gpu01="")))
+
+    monkeypatch.setattr(Slurm, "nodes", lambda _self: parse_nodes(NODES))
+    monkeypatch.setattr(Slurm, "run", lambda *_: "")
+    monkeypatch.setattr(Allocation, "request", request)
+    monkeypatch.setattr(Fleet, "over_slurm", answering)
     (tmp_path / "c.yaml").write_text(NODES_FILE)
-    found["jobs"] = []
     argv = ["clean", "--cluster", str(tmp_path / "c.yaml"), "--nodes", "gpu[01-03]"]
     assert cli.main([*argv, "--yes"]) == 1
     reported = capsys.readouterr()
-    assert reported.out == "container a: removed\n"
-    assert gone == ["a"]
-    (down, held) = reported.err.splitlines()
-    assert down.startswith("gpucluster: error: gpu03 was not checked: ")
-    assert held == "gpucluster: error: gpu02 was not checked: no nodes within 60 s"
+    assert reported.out == "container pyxis_gpucluster-6-a on gpu01, whose job has ended: removed\n"
+    errors = [line.removeprefix("gpucluster: error: ") for line in reported.err.splitlines()]
+    assert [line[:21] for line in errors] == [
+        "gpu03 was not checked",  # it is down
+        "gpu04 may still have ",
+        "gpu03 was not checked",  # lost
+        "gpu02 was not checked",
+    ]
+    assert errors[-1].endswith(": no nodes within 60 s")
     assert [(one.nodes, one.partition, one.account, one.time) for one in requests] == [
         (("gpu01",), "batch", "ops", 300.0),
         (("gpu02",), "fast", "ops", 300.0),
     ]
     assert not any(one.exclusive or one.gpus_per_node for one in requests)
-    assert cli.main([*argv[:-1], "gpu01"]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == "container a"
-    assert gone == ["a"]
-
-
-def test_a_node_that_is_lost_was_not_looked_at(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fake = FakeChannel({**listed(gpu01="pyxis_gpucluster-6-a"), "gpu02": Answer("gpu02", 127)})
-    held = contextlib.nullcontext()
-    monkeypatch.setattr(Allocation, "request", lambda *_, **__: held)
-    monkeypatch.setattr(Fleet, "over_slurm", lambda *_: contextlib.nullcontext(fake))
-    work = cli_clean._Results(yes=False)
-    request = AllocationRequest(nodes=("gpu01", "gpu02", "gpu03"))
-    idle = cast("Slurm", SimpleNamespace(run=lambda *_: ""))
-    without: Any = SimpleNamespace(section=lambda _model: None)
-    found = list(cli_clean._on_nodes(idle, request, work, without))
-    assert [one.what for one in found] == ["container pyxis_gpucluster-6-a on gpu01, whose job has ended"]
-    (unknown, lost) = capsys.readouterr().err.splitlines()
-    assert unknown.startswith("gpucluster: error: gpu02 may still have containers named")
-    assert lost == "gpucluster: error: gpu03 was not checked: gone"
-    assert work.end() == 1
 
 
 def test_what_a_run_makes_bears_its_mark() -> None:
-    mark = runmark._mark()
     request = AllocationRequest(count=1, queue_wait=9.5)
-    assert runmark.mark_in(request.job_name) == mark
+    assert runmark.mark_in(request.job_name) == MARK
     assert request.job_name != AllocationRequest(count=1).job_name  # the guard cancels a job by its name
-    assert f"--job-name={request.job_name}" in request.argv()
-    assert "--immediate=70" in request.argv()  # salloc gives up by itself, should nobody be left to end it
-    assert parameters(load_cluster("local"))["name"] == f"gpucluster-submitit-{mark}"
+    # salloc gives up by itself, should nobody be left to end it
+    assert {f"--job-name={request.job_name}", "--immediate=70"} <= set(request.argv())
+    assert parameters(load_cluster("local"))["name"] == f"gpucluster-submitit-{MARK}"
     cluster = load_cluster("local").model_copy(update={"submitit": SubmititConfig(folder="/shared")})
     claim = cluster.section(SubmititConfig)
     assert claim is not None
     assert shared_folder(cluster, claim) == "/shared"
-    assert runmark.mark_in(f"gpucluster-submitit-{mark}-0123456789abcdef") == mark
+    assert runmark.mark_in(f"gpucluster-submitit-{MARK}-0123456789abcdef") == MARK
 
 
 OWNER = """
@@ -611,11 +565,11 @@ Allocation.request(slurm, AllocationRequest(nodes=("gpu01",), extra_args=("--beg
 
 def kill_all(owner: subprocess.Popen[str], *, but: str) -> None:
     """Kill a process and all sessions that it has led to, at once."""
-    started = subprocess.run(["pgrep", "-P", str(owner.pid)], stdout=subprocess.PIPE, text=True, check=True)
-    sessions = ",".join(started.stdout.split())
-    every = subprocess.run(
-        ["pgrep", "-s", sessions], stdout=subprocess.PIPE, text=True, check=True
-    ).stdout.split()
+
+    def pids(*words: str) -> list[str]:
+        return subprocess.run(["pgrep", *words], stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+
+    every = pids("-s", ",".join(pids("-P", str(owner.pid))))
     victims = [int(pid) for pid in every if Path("/proc", pid, "comm").read_text().strip() != but]
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for pid in (owner.pid, *victims):
@@ -641,8 +595,7 @@ def test_a_run_that_is_killed_whole_is_cleaned_and_live_runs_are_not(
         owner = subprocess.Popen([sys.executable, "-c", OWNER], env=env, stdout=subprocess.DEVNULL, text=True)
         wait_for(lambda: len(queue(sandbox)) == len(before) + 2, "both wait in the queue")
         kill_all(owner, but="salloc")
-        assert len(set(queue(sandbox)) - before) == 2
-        assert len(list(tmp.iterdir())) == 1
+        assert (len(set(queue(sandbox)) - before), len(list(tmp.iterdir()))) == (2, 1)
         arguments = ["clean", "--cluster", str(sandbox.cluster_file)]
         assert cli.main(arguments) == 0
         assert f"of a killed run (process {owner.pid})\n3 found: " in capsys.readouterr().out
@@ -650,11 +603,6 @@ def test_a_run_that_is_killed_whole_is_cleaned_and_live_runs_are_not(
         assert cli.main([*arguments, "--yes"]) == 0
         assert set(queue(sandbox)) == before
         assert list(tmp.iterdir()) == []
-        capsys.readouterr()
-        assert cli.main([*arguments, "--yes"]) == 0
-        (stays, nothing) = capsys.readouterr().out.splitlines()
-        assert "(gpucluster-1a2b3c4d-12-34, PENDING) of process 12 of another machine" in stays
-        assert nothing == "No further leftovers of killed runs"
     finally:
         tmp.rmdir()
         live.release()
