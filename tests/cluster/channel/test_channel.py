@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import shlex
 import shutil
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,32 +56,18 @@ def ask(fleet: Fleet, command: str, timeout: float = PATIENCE, cap: int = 1 << 2
     return fleet.ask_node("here", command, timeout=timeout, cap=cap, fresh=True)
 
 
-def running(mark: str) -> list[int]:
-    """Pids of living processes whose command line holds the mark."""
+def sleeping(seconds: str) -> list[int]:
+    """Pids of living processes that sleep so long."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if mark.encode() in (entry / "cmdline").read_bytes() and int(entry.name) != os.getpid():
+        with contextlib.suppress(OSError):
+            if f"sleep\x00{seconds}".encode() in (entry / "cmdline").read_bytes():
                 found.append(int(entry.name))
-        except OSError:
-            continue
     return found
-
-
-def sleeping(seconds: str) -> list[int]:
-    return running(f"sleep\x00{seconds}")
 
 
 def test_agents_have_the_limits_of_slurmd_not_those_of_the_shell() -> None:
     assert "--propagate=NONE" in srun_argv(7, ("gpu01", "gpu02"), "n")
-
-
-def test_streams_apart_and_status(fleet: Fleet) -> None:
-    answer = ask(fleet, "echo out; echo err >&2; exit 3")
-    assert (answer.rc, answer.stdout, answer.stderr, answer.problem) == (3, b"out\n", b"err\n", "")
-    assert answer.sent is not None
-    assert answer.received is not None
-    assert answer.sent <= answer.received
 
 
 def test_commands_have_nothing_of_the_agent_and_nothing_of_each_other(fleet: Fleet) -> None:
@@ -116,18 +104,20 @@ def test_any_bytes_in_and_out(fleet: Fleet, text: str, out: bytes, err: bytes, r
 
 def test_a_command_may_have_bytes_that_are_no_text_but_no_nul(fleet: Fleet) -> None:
     raw = b"\xff\x81\xfe"
-    assert ask(fleet, f"printf %s '{raw.decode(errors='surrogateescape')}'").stdout == raw
+    answer = ask(fleet, f"printf %s '{raw.decode(errors='surrogateescape')}'")
+    assert answer.stdout == raw
+    assert (answer.sent or 0) <= (answer.received or 0) != 0
     with pytest.raises(ValueError, match="NUL"):
         fleet.ask("echo \0")
 
 
-@pytest.mark.parametrize("size", [1, 524, 525, 526, 1050, 300_000])
+@pytest.mark.parametrize("size", [524, 525, 526, 300_000])
 def test_output_up_to_the_cap_is_whole(fleet: Fleet, size: int) -> None:
     answer = ask(fleet, f"head -c {size} /dev/zero", cap=size)
     assert (len(answer.stdout), answer.truncated, answer.rc) == (size, False, 0)
 
 
-@pytest.mark.parametrize("cap", [0, 700, 100_000])
+@pytest.mark.parametrize("cap", [0, 100_000])
 def test_endless_output_is_cut(fleet: Fleet, cap: int) -> None:
     answer = ask(fleet, "yes", cap=cap)
     assert (len(answer.stdout), answer.truncated, answer.rc) == (cap, True, 128 + signal.SIGPIPE)
@@ -168,21 +158,13 @@ def test_slow_command_delays_no_other(fleet: Fleet, tmp_path: Path) -> None:
 
 
 def test_many_at_once_from_many_threads(fleet: Fleet) -> None:
-    wrong: list[Answer] = []
+    def work(number: int) -> bool:
+        answer = ask(fleet, f"seq {number} {number + 400}; echo {number} >&2")
+        lines = "".join(f"{n}\n" for n in range(number, number + 401))
+        return (answer.out, answer.err) == (lines, f"{number}\n")
 
-    def work(worker: int) -> None:
-        for first in range(worker * 1000, worker * 1000 + 5):
-            answer = ask(fleet, f"seq {first} {first + 400}; echo {worker} >&2")
-            lines = "".join(f"{n}\n" for n in range(first, first + 401))
-            if (answer.out, answer.err) != (lines, f"{worker}\n"):
-                wrong.append(answer)
-
-    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    with ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(work, range(0, 30_000, 1000)))
 
 
 def test_an_answer_is_remembered_unless_it_must_be_fresh(own: Fleet, tmp_path: Path) -> None:
@@ -196,6 +178,18 @@ def test_an_answer_is_remembered_unless_it_must_be_fresh(own: Fleet, tmp_path: P
         own.ask_node("gpu99", "true")
 
 
+@pytest.mark.parametrize("at_once", [False, True])
+def test_what_is_asked_ahead_goes_one_after_another_and_what_somebody_waits_for_at_once(
+    own: Fleet, tmp_path: Path, *, at_once: bool
+) -> None:
+    following = held_and_next(own, tmp_path)
+    if at_once:
+        assert own.ask(following)["here"].out == "before\n"
+    assert ask(own, "echo between").out == "between\n"
+    (tmp_path / "go").touch()
+    assert own.ask(following)["here"].out == ("before\n" if at_once else "after\n")
+
+
 def held_and_next(own: Fleet, folder: Path) -> str:
     """Ask two commands ahead: one that lasts until there is a file `go`, and one that tells whether it was there."""
     held = f"cd {folder}; touch begun; until [ -e go ]; do sleep 0.05; done"
@@ -203,19 +197,6 @@ def held_and_next(own: Fleet, folder: Path) -> str:
     own.prefetch([(held, PATIENCE), (following, PATIENCE)])
     wait_for((folder / "begun").exists, "the first begins")
     return following
-
-
-def test_what_is_asked_ahead_goes_one_after_another(own: Fleet, tmp_path: Path) -> None:
-    following = held_and_next(own, tmp_path)
-    assert ask(own, "echo between").out == "between\n"
-    (tmp_path / "go").touch()
-    assert own.ask(following)["here"].out == "after\n"
-
-
-def test_what_somebody_waits_for_goes_at_once(own: Fleet, tmp_path: Path) -> None:
-    following = held_and_next(own, tmp_path)
-    assert own.ask(following)["here"].out == "before\n"
-    (tmp_path / "go").touch()
 
 
 def test_a_slow_command_holds_up_what_was_asked_ahead_for_seconds_only(
@@ -310,11 +291,34 @@ def test_rubbish_instead_of_an_agent() -> None:
         assert ask(fleet, "true").problem.startswith("node lost: no agent started within 1 s")
 
 
-def test_the_last_output_of_a_task_is_part_of_why_its_node_is_lost() -> None:
-    printed = "slurmstepd-here: error: TaskProlog failed status=1"
-    ended = "srun: error: here: task 0: Exited with exit code 1"
-    with impostor(f"echo '0: {printed}' >&2; echo '{ended}' >&2; cat", labelled=True) as fleet:
-        assert f"Exited with exit code 1 ({printed})" in ask(fleet, "true").problem
+@pytest.mark.parametrize(
+    ("printed", "labelled", "why"),
+    [
+        (
+            "echo '0: slurmstepd-here: error: TaskProlog failed' >&2; "
+            "echo 'srun: error: here: task 0: Exited with exit code 1' >&2; cat",
+            True,
+            "Exited with exit code 1 (slurmstepd-here: error: TaskProlog failed)",
+        ),
+        (
+            "echo 'srun: error: Unable to create step for job 5: Job/step already completing' >&2; exit 1",
+            False,
+            "Unable to create step for job 5",
+        ),
+    ],
+)
+def test_the_last_output_of_a_task_is_part_of_why_its_node_is_lost(
+    printed: str, labelled: bool, why: str
+) -> None:
+    with impostor(printed, labelled=labelled) as fleet:
+        assert why in ask(fleet, "true").problem
+
+
+@pytest.mark.thorough
+def test_agent_that_reads_nothing_does_not_block_the_controller() -> None:
+    with impostor("sleep 600", launch_timeout=2.0) as fleet:
+        fleet.prefetch([("echo " + "x" * 60_000 + str(number), 1.0) for number in range(20)])
+        assert "no agent started" in ask(fleet, "true").problem
 
 
 @pytest.mark.thorough
@@ -354,28 +358,14 @@ def test_garbage_is_never_an_answer_and_then_the_node_is_lost() -> None:
         assert "it sends invalid data" in fleet.lost["here"]
 
 
-def test_agent_that_dies_at_once_is_explained() -> None:
-    why = "Unable to create step for job 5: Job/step already completing"
-    with impostor(f"echo 'srun: error: {why}' >&2; exit 1") as fleet:
-        assert "Unable to create step for job 5" in ask(fleet, "true").problem
-
-
-@pytest.mark.thorough
-def test_agent_that_reads_nothing_does_not_block_the_controller() -> None:
-    with impostor("sleep 600", launch_timeout=2.0) as fleet:
-        fleet.prefetch([("echo " + "x" * 60_000 + str(number), 1.0) for number in range(20)])
-        assert "no agent started" in ask(fleet, "true").problem
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "hidden", [["base64"], ["base64", "openssl"], ["timeout"], ["timeout", "setsid"]], ids=" ".join
 )
 def test_nodes_that_lack_a_tool(hidden: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for folder in ("/usr/bin", "/bin"):
-        for tool in Path(folder).iterdir():
-            if tool.name not in hidden and not (tmp_path / tool.name).exists():
-                (tmp_path / tool.name).symlink_to(tool)
+    tools = {tool.name: tool for folder in ("/bin", "/usr/bin") for tool in Path(folder).iterdir()}
+    for name in tools.keys() - set(hidden):
+        (tmp_path / name).symlink_to(tools[name])
     monkeypatch.setenv("PATH", str(tmp_path))
     with Fleet.local("here") as fleet:
         answer = ask(fleet, r"printf 'a\0b\377'; seq 300; echo err >&2; exit 4")
@@ -387,11 +377,8 @@ def test_nodes_that_lack_a_tool(hidden: list[str], tmp_path: Path, monkeypatch: 
 
 
 def test_agent_leaves_no_zombies_when_idle(own: Fleet) -> None:
-    agent = ask(own, AGENT).out.strip()
-
-    def zombies() -> int:
-        argv = ["ps", "--no-headers", "-o", "stat=", "--ppid", agent]
-        return subprocess.run(argv, capture_output=True, text=True, check=False).stdout.count("Z")
-
+    argv = ["ps", "--no-headers", "-o", "stat=", "--ppid", ask(own, AGENT).out.strip()]
     # all have ended; the line that wakes an idle agent comes a moment later
-    wait_for(lambda: zombies() == 0, "none is left")
+    wait_for(
+        lambda: b"Z" not in subprocess.run(argv, capture_output=True, check=False).stdout, "none is left"
+    )
