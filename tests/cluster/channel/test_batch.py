@@ -32,6 +32,7 @@ def clients(folder: Path, sandbox: Sandbox, nodes: str) -> Counter[str]:
     run = run_pytest(folder, *options, where=[str(ROOT / "suites")])
     assert " passed" in run.out, run.out[-2000:] + run.err[-1000:]
     found = Counter[str](run.event("finish")["processes"])
+    del found["sh"]
     # a look is repeated until the job of a check, or the epilog, is over
     found["squeue"], found["scontrol"] = min(found["squeue"], 2), min(found["scontrol"], 4)
     return found
