@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -88,98 +89,68 @@ def test_only_jobs_of_dead_runs_are_found_and_cancelled(dead: str) -> None:
     place, pid, start = dead.split("-")
     elsewhere = f"gpucluster-{int(place, 16) ^ 1:08x}-{pid}-{start}"
     diagnostic, plain = f"gpucluster-diagnostic-{dead}-1a2b3c4d", f"gpucluster-{dead}"
-    lines = [
-        f"11 PENDING {diagnostic}",
-        f"11 RUNNING {diagnostic}",
-        f"12 RUNNING {plain}",
-        f"13 RUNNING gpucluster-{MARK}",
-        f"14 PENDING gpucluster-diagnostic-{MARK}-1a2b3c4d",
-        f"15 RUNNING {elsewhere}",
-        "16 RUNNING gpucluster",
-        "17 RUNNING train gpt",
-        f"18 RUNNING my-{plain}",
-        "19 RUNNING",
-    ]
-    fake = FakeSlurm("\n".join(lines), "")
-    found = leftovers.jobs(of(fake))
-    assert [one.what.partition(")")[0] for one in found] == [
-        f"job 11 ({diagnostic}, PENDING",
-        f"job 12 ({plain}, RUNNING",
-        f"job 15 ({elsewhere}, RUNNING",
-    ]
-    assert found[0].what.endswith(f"of a killed run (process {pid})")
-    assert f"of process {pid} of another machine, or of this one before a restart" in found[2].what
-    assert [(one.remove is None, bool(one.stays)) for one in found] == [
-        (False, False),
-        (False, False),
-        (True, True),
-    ]
+    own = (f"gpucluster-{MARK}", f"gpucluster-diagnostic-{MARK}-1a2b3c4d")
+    others = ("gpucluster", "train gpt", f"my-{plain}", "")
+    names = (diagnostic, plain, elsewhere, *own, *others)
+    lines = [f"{number} RUNNING {name}" for number, name in enumerate(names, 11)]
+    fake = FakeSlurm("\n".join([f"11 PENDING {diagnostic}", *lines]), "")
+    one, other, away = found = leftovers.jobs(of(fake))
+    assert one.what == f"job 11 ({diagnostic}, PENDING) of a killed run (process {pid})"
+    assert other.what == f"job 12 ({plain}, RUNNING) of a killed run (process {pid})"
+    assert away.what.startswith(f"job 13 ({elsewhere}, RUNNING) of process {pid} of another machine, or ")
+    assert (one.stays, other.stays, away.remove) == ("", "", None)
     printed: list[str] = []
     assert leftovers.remove(found, printed.append)
     assert fake.cancelled == [("scancel", f"--name={diagnostic}", "11"), ("scancel", f"--name={plain}", "12")]
-    assert printed == [
-        *(f"{one.what}: removed" for one in found[:2]),
-        f"{found[2].what} stays: {found[2].stays}",
-    ]
+    said = [f"{one.what}: removed", f"{other.what}: removed", f"{away.what} stays: {away.stays}"]
+    assert printed == said
+
+
+STAYS = "it is still {}: run scancel 7"
 
 
 @pytest.mark.parametrize(
-    ("queues", "refusal", "tries", "printed"),
+    ("states", "refusal", "tries", "printed"),
     [
         # one that ends to be requeued escapes scancel, as the array of the slurm suite does
-        (("7 COMPLETING {}", "7 PENDING {}", "7 RUNNING b\n8 RUNNING {}"), "", 3, ""),
-        (("7 COMPLETING {}",), "scancel: Job/step already completing", 10, ""),
-        (("7 RUNNING {0}\n7 PENDING {0}",), "", 10, "it is still PENDING, RUNNING: run scancel 7"),
-        (
-            ("7 RUNNING {0}\n7 COMPLETING {0}",),
-            "no",
-            10,
-            "no: it is still COMPLETING, RUNNING: run scancel 7",
-        ),
-        (("",), "Invalid job id", 1, ""),  # it is gone already
+        (["COMPLETING", "PENDING", ""], "", 3, ""),
+        (["COMPLETING"], "scancel: Job/step already completing", 10, ""),
+        (["RUNNING PENDING"], "", 10, STAYS.format("PENDING, RUNNING")),
+        (["RUNNING COMPLETING"], "no", 10, f"no: {STAYS.format('COMPLETING, RUNNING')}"),
+        ([""], "Invalid job id", 1, ""),  # it is gone already
     ],
 )
 def test_a_job_is_cancelled_until_it_is_gone(
-    queues: tuple[str, ...],
-    refusal: str,
-    tries: int,
-    printed: str,
-    dead: str,
-    monkeypatch: pytest.MonkeyPatch,
+    states: list[str], refusal: str, tries: int, printed: str, dead: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
     monkeypatch.setattr(time, "sleep", pauses.append)
     name = f"gpucluster-{dead}"
-    seen = [text.format(name) for text in (f"7 RUNNING {name}", *queues)]
-    fake = FakeSlurm(*seen, refusal=refusal)
+    seen = [
+        "\n".join(f"7 {word} {name}" for word in one.split()) + f"\n7 RUNNING b\n8 RUNNING {name}"
+        for one in states
+    ]
+    fake = FakeSlurm(f"7 RUNNING {name}", *seen, refusal=refusal)
     (job,) = leftovers.jobs(of(fake))
     assert job.remove is not None
     with pytest.raises(GpuClusterError) if printed else contextlib.nullcontext() as reported:
         job.remove()
-    assert printed in str(reported.value if reported else "")
+    assert str(reported.value if reported else "") == printed
     assert fake.cancelled == [("scancel", f"--name={name}", "7")] * tries
     assert pauses == [1] * (tries if tries == leftovers.TRIES else tries - 1)
 
 
+def refuse(error: Exception) -> None:
+    raise error
+
+
 def test_what_cannot_be_removed_is_reported_and_the_rest_goes() -> None:
-    gone: list[int] = []
-
-    def refuse(error: Exception) -> None:
-        raise error
-
-    found = [
-        Leftover("a", lambda: refuse(GpuClusterError("why"))),
-        Leftover("b", lambda: refuse(OSError(13, "no"))),
-        Leftover("c", lambda: gone.append(1)),
-    ]
-    printed: list[str] = []
-    assert leftovers.remove(found, printed.append) is False
+    gone, printed = list[int](), list[str]()
+    errors = [GpuClusterError("why"), OSError(13, "no")]
+    found = [Leftover(f"{error}", partial(refuse, error)) for error in errors]
+    assert leftovers.remove([*found, Leftover("c", lambda: gone.append(1))], printed.append) is False
     assert gone == [1]
-    assert [line[:31] for line in printed] == [
-        "a: could not be removed: why",
-        "b: could not be removed: [Errno",
-        "c: removed",
-    ]
+    assert printed == [*(f"{error}: could not be removed: {error}" for error in errors), "c: removed"]
 
 
 # --- folders and files
@@ -324,51 +295,48 @@ def test_a_stopped_run_waits_for_containers_for_seconds(*, hurry: bool) -> None:
 @pytest.mark.parametrize("started", [False, True])
 def test_no_error_of_containers_keeps_the_nodes(*, started: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Agents that have not started are not waited for."""
-
-    def broken(*_: object, **__: object) -> list[str]:
-        raise GpuClusterError("no task started")
-
-    monkeypatch.setattr("pytest_gpucluster.suites.container.release.clear_nodes", broken)
+    broken = "pytest_gpucluster.suites.container.release.clear_nodes"
+    monkeypatch.setattr(broken, lambda *_, **__: refuse(GpuClusterError("no task started")))
     controller: Any = Controller.__new__(Controller)
     controller.__dict__.update(channel=FakeChannel(), slurm=object(), left_behind=[], lost=dict)
     controller.__dict__.update(_started=started, _cleared=False)
     controller.let_agents_leave()
-    assert [left.endswith("may still be there: no task started") for left in controller.left_behind] == [
-        True
-    ] * started
+    left = [one.endswith("may still be there: no task started") for one in controller.left_behind]
+    assert left == [True] * started
 
 
 def test_containers_are_recognised_by_name_and_removed_by_name() -> None:
     busy = {**listed(gpu01=""), "gpu02": Answer("gpu02", 1, b"", b"busy\n")}
-    fake = FakeChannel(listed(gpu01="", gpu02=""), busy, busy)
+    fake = FakeChannel(listed(gpu01="", gpu02=""), busy)
     found = {"gpu01": ("pyxis_a",), "gpu02": ("pyxis_a", "pyxis_b")}
     one, other = containers.as_leftovers(cast("Channel", fake), found)
     assert one.what == "container pyxis_a on gpu[01-02], whose job has ended"
     assert other.what == "container pyxis_b on gpu02, whose job has ended"
     printed: list[str] = []
     assert leftovers.remove([one], printed.append)
-    assert not leftovers.remove([one, other], printed.append)
-    for text, left, name in zip(printed[1:], (one, other), ("pyxis_a", "pyxis_b"), strict=True):
-        assert text.startswith(
-            f"{left.what}: could not be removed: gpu02 still has containers of ended jobs: busy: "
-        )
-        assert text.endswith(f"enroot remove -f {name} </dev/null")
-    assert ["pyxis_a)" in asked for asked in fake.asked] == [True, True, False]
-    assert ["pyxis_b" in asked for asked in fake.asked] == [False, False, True]
+    assert not leftovers.remove([other], printed.append)
+    problem = "gpu02 still has containers of ended jobs: busy: "
+    assert printed[1].startswith(f"{other.what}: could not be removed: {problem}")
+    assert printed[1].endswith("enroot remove -f pyxis_b </dev/null")
+    assert [("pyxis_a)" in asked, "pyxis_b)" in asked) for asked in fake.asked] == [
+        (True, False),
+        (False, True),
+    ]
 
 
 # --- what the next run and `gpucluster clean` find
 
 
+Places = dict[str, list[Leftover]]
+
+
 @pytest.fixture
-def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Leftover]]:
+def found(monkeypatch: pytest.MonkeyPatch) -> Places:
     """What is found, by where one looks; without 'jobs' squeue does not answer."""
-    places: dict[str, list[Leftover]] = {"jobs": [], "folders": [], "files": []}
+    places: Places = {"jobs": [], "folders": [], "files": []}
 
     def jobs(_slurm: Slurm) -> list[Leftover]:
-        if "jobs" not in places:
-            raise SlurmError("squeue: not found")
-        return places["jobs"]
+        return places["jobs"] if "jobs" in places else refuse(SlurmError("squeue: not found")) or []
 
     monkeypatch.setattr(leftovers, "jobs", jobs)
     monkeypatch.setattr(leftovers, "folders", lambda *_more: places["folders"])
@@ -376,13 +344,17 @@ def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Leftover]]:
     return places
 
 
-def test_the_next_run_removes_what_is_dead_and_says_nothing_of_the_rest(
-    found: dict[str, list[Leftover]],
-) -> None:
+def clean(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, list[str], str]:
+    """Return the exit status, the lines and the errors of `gpucluster clean`."""
+    status = cli.main(["clean", *map(str, words)])
+    shown = capsys.readouterr()
+    return status, shown.out.splitlines(), shown.err
+
+
+def test_the_next_run_removes_what_is_dead_and_says_nothing_of_the_rest(found: Places) -> None:
     gone: list[str] = []
-    found["jobs"] = [Leftover("a", lambda: gone.append("a")), Leftover("b", None)]
-    found["folders"] = [Leftover("c", lambda: gone.append("c"))]
-    found["files"] = [Leftover("d", lambda: gone.append("d"))]
+    for place, what in (("jobs", "a"), ("folders", "c"), ("files", "d")):
+        found[place] = [Leftover(what, partial(gone.append, what)), Leftover("b", None)]
     controller = Controller.__new__(Controller)
     printed: list[str] = []
     for controller.slurm in (of(FakeSlurm("")), None):
@@ -390,97 +362,78 @@ def test_the_next_run_removes_what_is_dead_and_says_nothing_of_the_rest(
     assert gone == ["a", "c", "d", "c", "d"]
     assert printed == [f"{what}: removed" for what in gone]
     del found["jobs"]
-    printed.clear()
     controller.slurm = of(FakeSlurm(""))
     controller._clear_dead_runs(printed.append)
-    assert printed == ["jobs of runs that were killed may be left: squeue: not found"]
+    assert printed[5:] == ["jobs of runs that were killed may be left: squeue: not found"]
 
 
 def test_clean_lists_and_removes_nothing_without_the_option(
-    found: dict[str, list[Leftover]], capsys: pytest.CaptureFixture[str]
+    found: Places, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for argv in (["clean"], ["clean", "--yes"], ["clean", "--cluster", "local"]):
-        assert cli.main(argv) == 0
-        assert capsys.readouterr().out == "No leftovers of killed runs\n"
-    found["jobs"] = [Leftover("job 2", None, "it may live")]
-    assert cli.main(["clean"]) == 0
-    assert capsys.readouterr().out == "job 2 stays: it may live\nNo further leftovers of killed runs\n"
+    for argv in ((), ("--yes",), ("--cluster", "local")):
+        assert clean(capsys, *argv) == (0, ["No leftovers of killed runs"], "")
     gone: list[str] = []
-    found["jobs"].insert(0, Leftover("job 1", lambda: gone.append("job")))
-    found["files"] = [Leftover("file 3", lambda: gone.append("file"))]
-    assert cli.main(["clean"]) == 0
-    assert gone == []
-    *lines, last = capsys.readouterr().out.splitlines()
-    assert lines == ["job 1", "job 2 stays: it may live", "file 3"]
+    found["jobs"] = [Leftover("job 2", None, "it may live")]
+    stays = "job 2 stays: it may live"
+    assert clean(capsys) == (0, [stays, "No further leftovers of killed runs"], "")
+    found["jobs"].insert(0, Leftover("job 1", partial(gone.append, "job")))
+    found["files"] = [Leftover("file 3", partial(gone.append, "file"))]
+    status, (*lines, last), _ = clean(capsys)
+    assert (status, lines, gone) == (0, ["job 1", stays, "file 3"], [])
     assert last.startswith("2 found: `gpucluster clean --yes`")
-    assert cli.main(["clean", "--yes"]) == 0
+    assert clean(capsys, "--yes") == (0, ["job 1: removed", stays, "file 3: removed"], "")
     assert gone == ["job", "file"]
-    assert [line[:6] for line in capsys.readouterr().out.splitlines()] == ["job 1:", "job 2 ", "file 3"]
 
 
 def test_clean_ends_with_1_where_something_stays(
-    found: dict[str, list[Leftover]], capsys: pytest.CaptureFixture[str], tmp_path: Path
+    found: Places, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    def refuse() -> None:
-        raise GpuClusterError("busy")
-
-    gone: list[str] = []
-    found["folders"] = [Leftover("folder 1", refuse), Leftover("folder 2", lambda: gone.append("2"))]
-    assert cli.main(["clean", "--yes"]) == 1
-    assert capsys.readouterr().out == "folder 1: could not be removed: busy\nfolder 2: removed\n"
+    busy = Leftover("folder 1", partial(refuse, GpuClusterError("busy")))
+    found["folders"] = [busy, Leftover("folder 2", list)]
+    lines = ["folder 1: could not be removed: busy", "folder 2: removed"]
+    assert clean(capsys, "--yes") == (1, lines, "")
     del found["jobs"]
     found["folders"].pop(0)
-    assert cli.main(["clean", "--yes"]) == 1
-    assert gone == ["2", "2"]
-    assert "squeue: not found: run it where squeue works" in capsys.readouterr().err
+    status, printed, error = clean(capsys, "--yes")
+    assert (status, printed) == (1, ["folder 2: removed"])
+    assert "squeue: not found: run it where squeue works" in error
     found["folders"].clear()
     (tmp_path / "c.yaml").write_text("nodes: gpu01\n")
-    assert cli.main(["clean", "--cluster", str(tmp_path / "c.yaml")]) == 1
-    reported = capsys.readouterr()
-    assert (reported.out, reported.err) == ("", "gpucluster: error: squeue: not found\n")
+    problem = "gpucluster: error: squeue: not found\n"
+    assert clean(capsys, "--cluster", tmp_path / "c.yaml") == (1, [], problem)
 
 
 @pytest.mark.parametrize(
     ("argv", "why"),
     [
-        (["--nodes", "gpu01"], "--nodes needs --cluster"),
-        (["--cluster", "local", "--nodes", "gpu01"], "has no scheduler, and runs without jobs leave no"),
-        (["--cluster", "/no/where/nope.yaml"], "nope.yaml"),
+        ("--nodes gpu01", "--nodes needs --cluster"),
+        ("--cluster local --nodes gpu01", "has no scheduler, and runs without jobs leave no"),
+        ("--cluster /no/where/nope.yaml", "nope.yaml"),
     ],
 )
 def test_clean_refuses_what_does_not_fit(
-    found: dict[str, list[Leftover]], capsys: pytest.CaptureFixture[str], argv: list[str], why: str
+    found: Places, capsys: pytest.CaptureFixture[str], argv: str, why: str
 ) -> None:
     found["jobs"] = found["folders"] = [Leftover("x", lambda: pytest.fail("nothing may be removed"))]
-    assert cli.main(["clean", "--yes", *argv]) == 4
-    reported = capsys.readouterr()
-    assert reported.out == ""
-    assert why in reported.err
+    status, lines, error = clean(capsys, "--yes", *argv.split())
+    assert (status, lines) == (4, [])
+    assert why in error
 
 
-@pytest.mark.parametrize(
-    ("text", "more"),
-    [
-        ("submitit: {folder: /a}\nos: {shared_storage: [/b]}", (Path("/a"),)),
-        ("submitit: {}\nos: {shared_storage: [/b, /c]}", (Path("/b"),)),
-        ("submitit: {}", ()),
+@pytest.mark.usefixtures("found")
+def test_clean_looks_into_the_folders_of_suites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(leftovers, "folders", lambda *folders: looked.append((*map(str, folders),)) or [])
+    for text, more in (
+        ("submitit: {folder: /a}\nos: {shared_storage: [/b]}", ("/a",)),
+        ("submitit: {}\nos: {shared_storage: [/b, /c]}", ("/b",)),
+        ("submitit: {}\ntraining: {}", ()),
         ("os: {shared_storage: [/b]}", ()),
-        ("training: {checkpoint: /a}", (Path("/a"),)),
-        ("training: {}", ()),
-    ],
-)
-def test_clean_looks_into_the_folders_of_suites(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    found: dict[str, list[Leftover]],
-    text: str,
-    more: tuple[Path, ...],
-) -> None:
-    looked: list[tuple[Path, ...]] = []
-    monkeypatch.setattr(leftovers, "folders", lambda *folders: looked.append(folders) or found["folders"])
-    (tmp_path / "c.yaml").write_text(f"nodes: gpu01\n{text}\n")
-    assert cli.main(["clean", "--cluster", str(tmp_path / "c.yaml")]) == 0
-    assert looked == [more]
+        ("training: {checkpoint: /a}", ("/a",)),
+    ):
+        (tmp_path / "c.yaml").write_text(f"nodes: gpu01\n{text}\n")
+        assert cli.main(["clean", "--cluster", str(tmp_path / "c.yaml")]) == 0
+        assert looked.pop() == more
 
 
 NODES = """NodeName=gpu01 State=IDLE CPUTot=8 Partitions=batch Gres=gpu:8
@@ -493,11 +446,9 @@ groups: [{nodes: "gpu[01,03-05]"}, {nodes: gpu02, partition: fast}]
 """
 
 
+@pytest.mark.usefixtures("found")
 def test_clean_asks_for_little_and_tells_which_nodes_it_did_not_see(
-    found: dict[str, list[Leftover]],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     requests: list[AllocationRequest] = []
 
@@ -517,18 +468,13 @@ def test_clean_asks_for_little_and_tells_which_nodes_it_did_not_see(
     monkeypatch.setattr(Allocation, "request", request)
     monkeypatch.setattr(Fleet, "over_slurm", answering)
     (tmp_path / "c.yaml").write_text(NODES_FILE)
-    argv = ["clean", "--cluster", str(tmp_path / "c.yaml"), "--nodes", "gpu[01-03]"]
-    assert cli.main([*argv, "--yes"]) == 1
-    reported = capsys.readouterr()
-    assert reported.out == "container pyxis_gpucluster-6-a on gpu01, whose job has ended: removed\n"
-    errors = [line.removeprefix("gpucluster: error: ") for line in reported.err.splitlines()]
-    assert [line[:21] for line in errors] == [
-        "gpu03 was not checked",  # it is down
-        "gpu04 may still have ",
-        "gpu03 was not checked",  # lost
-        "gpu02 was not checked",
-    ]
-    assert errors[-1].endswith(": no nodes within 60 s")
+    argv = ("--cluster", tmp_path / "c.yaml", "--nodes", "gpu[01-03]", "--yes")
+    status, lines, error = clean(capsys, *argv)
+    assert (status, lines) == (1, ["container pyxis_gpucluster-6-a on gpu01, whose job has ended: removed"])
+    down, unlisted, lost, held = (line.partition("error: ")[2] for line in error.splitlines())
+    assert down[:21] == lost[:21] == "gpu03 was not checked"
+    assert unlisted.startswith("gpu04 may still have ")
+    assert held == "gpu02 was not checked: no nodes within 60 s"
     assert [(one.nodes, one.partition, one.account, one.time) for one in requests] == [
         (("gpu01",), "batch", "ops", 300.0),
         (("gpu02",), "fast", "ops", 300.0),
