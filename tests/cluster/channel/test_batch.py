@@ -16,7 +16,6 @@ from paths import ROOT
 from plugin_helpers import run_pytest
 
 from pytest_gpucluster.cluster.channel.batch import Batch, batched
-from pytest_gpucluster.cluster.channel.channel import Fleet
 from pytest_gpucluster.core.probe import Answer, last_line
 
 if TYPE_CHECKING:
@@ -106,18 +105,6 @@ def test_a_program_in_a_batch_is_a_child_of_its_shell_and_of_no_subshell(tmp_pat
     plain, listed = f"sh {tmp_path}/parent", f"sh {tmp_path}/parent; :"
     answers = run(Batch((("echo $$", 5), (plain, 5), (listed, 5))))
     assert answers[plain].stdout == answers["echo $$"].stdout != answers[listed].stdout
-
-
-@pytest.mark.thorough
-def test_a_command_that_hangs_takes_no_answer_of_those_before_it() -> None:
-    batch = Batch((("echo one", 1), ("echo two; sleep 50; :", 1), ("echo three", 1)))
-    with Fleet.local("n1") as fleet:  # the agent ends what is left of the batch
-        whole = fleet.ask_node("n1", batch.command, timeout=batch.timeout)
-    assert whole.rc is None
-    answers = batch.split(whole)  # the others are asked again alone
-    assert {command: (answer.rc, answer.out) for command, answer in answers.items()} == {
-        "echo one": (0, "one\n")
-    }
 
 
 def test_what_a_cut_batch_does_not_hold_is_left_out() -> None:

@@ -134,27 +134,14 @@ def test_a_library_that_is_preloaded_and_not_there_spoils_no_answer(monkeypatch:
 
 
 @pytest.mark.thorough
-def test_a_command_ends_at_its_deadline(fleet: Fleet) -> None:
-    answer = ask(fleet, "echo before; sleep 61.5", timeout=3)
+def test_a_command_and_its_children_end_at_its_deadline(fleet: Fleet) -> None:
+    answer = ask(fleet, "sleep 62.5 & echo before; sleep 61.5", timeout=3)
     assert (answer.rc, answer.stdout, answer.problem) == (None, b"before\n", "timed out after 3 s")
-    wait_for(lambda: not sleeping("61.5"), "it ends")
+    wait_for(lambda: not sleeping("61.5") and not sleeping("62.5"), "they end")
     answer = ask(fleet, "trap '' TERM; while :; do sleep 0.2; done", timeout=1)
     assert (answer.rc, answer.problem) == (None, "timed out after 1 s"), "it is deaf to SIGTERM"
-
-
-def test_children_left_behind_end_with_the_command(fleet: Fleet) -> None:
-    answer = ask(fleet, "sleep 62.5 & echo started")
-    assert (answer.rc, answer.stdout) == (0, b"started\n")
-    wait_for(lambda: not sleeping("62.5"), "they end")
-
-
-def test_slow_command_delays_no_other(fleet: Fleet, tmp_path: Path) -> None:
-    slow = threading.Thread(target=ask, args=(fleet, f"until [ -e {tmp_path}/go ]; do sleep 0.05; done"))
-    slow.start()
-    assert ask(fleet, "echo quick").stdout == b"quick\n"
-    assert slow.is_alive()
-    (tmp_path / "go").touch()
-    slow.join()
+    assert ask(fleet, "sleep 62.5 & echo started").stdout == b"started\n"
+    wait_for(lambda: not sleeping("62.5"), "a child ends with its command")
 
 
 def test_many_at_once_from_many_threads(fleet: Fleet) -> None:
@@ -251,9 +238,8 @@ def test_closing_ends_what_runs_and_waits_for_a_shell_that_is_slow_to_end_it(*, 
 
 
 CONTROLLER = f"""
-import sys
 from pytest_gpucluster.cluster.channel.channel import Fleet
-fleet = Fleet.local("here", shell=tuple(sys.argv[1:]))
+fleet = Fleet.local("here")
 fleet.prefetch([("sleep 64.5", 600.0)])
 print(fleet.ask_node("here", {AGENT!r}).out, flush=True)
 fleet.ask("sleep 65.5", timeout=600)
@@ -261,10 +247,10 @@ fleet.ask("sleep 65.5", timeout=600)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("shell", SHELLS.values(), ids=" ".join)
-def test_controller_killed(shell: tuple[str, ...]) -> None:
-    argv = [sys.executable, "-c", CONTROLLER, *shell]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as controller:
+def test_controller_killed() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", CONTROLLER], stdout=subprocess.PIPE, text=True
+    ) as controller:
         assert controller.stdout is not None
         try:
             agent = Path("/proc", controller.stdout.readline().strip())
@@ -315,13 +301,6 @@ def test_the_last_output_of_a_task_is_part_of_why_its_node_is_lost(
 
 
 @pytest.mark.thorough
-def test_agent_that_reads_nothing_does_not_block_the_controller() -> None:
-    with impostor("sleep 600", launch_timeout=2.0) as fleet:
-        fleet.prefetch([("echo " + "x" * 60_000 + str(number), 1.0) for number in range(20)])
-        assert "no agent started" in ask(fleet, "true").problem
-
-
-@pytest.mark.thorough
 def test_where_all_nodes_fall_silent_at_once_none_is_to_blame() -> None:
     hello = 'for task in 0 1; do echo "$task: $1 0 H 1 b sh"; done; exec sleep 60'
     with impostor(hello, "one", "two", labelled=True, ping_timeout=1.0) as fleet:
@@ -350,9 +329,8 @@ done
 def test_garbage_is_never_an_answer_and_then_the_node_is_lost() -> None:
     with impostor(GARBLER) as fleet:
         first = ask(fleet, "true")
-        assert (first.rc, first.stdout) == (None, b"")
+        assert (first.rc, first.stdout, fleet.lost) == (None, b"", {})
         assert first.problem.startswith("answer damaged in transit")
-        assert not fleet.lost
         ask(fleet, "true")
         ask(fleet, "true")
         assert "it sends invalid data" in fleet.lost["here"]

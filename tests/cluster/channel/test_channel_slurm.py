@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sandbox_helpers import slurm, wait_for
+from sandbox_helpers import wait_for
 
 from pytest_gpucluster.cluster.channel.channel import Fleet
 from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
@@ -17,18 +16,11 @@ from pytest_gpucluster.cluster.transport import LocalTransport
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from pytest_gpucluster.sandbox import Sandbox
 
 pytestmark = pytest.mark.thorough
-
-
-@dataclass
-class Job:
-    job_id: str
-    nodes: tuple[str, ...]
-    env: Mapping[str, str] = field(default_factory=dict)
 
 
 @pytest.fixture
@@ -70,14 +62,6 @@ def test_every_node_answers_for_itself_over_one_srun(fleet: Fleet, held: Allocat
     assert not fleet.lost
 
 
-def test_steps_run_beside_the_channel(fleet: Fleet, held: Allocation, sandbox: Sandbox) -> None:
-    fleet.ask("true")
-    script = 'test "$(echo $CUDA_VISIBLE_DEVICES | tr , "\\n" | wc -l)" = 1 && echo $SLURMD_NODENAME'
-    step = ["srun", "--overlap", f"--jobid={held.job_id}", f"--nodes={len(held.nodes)}", "--mem=0"]
-    out = slurm(sandbox, *step, "--ntasks-per-node=8", "--gpus-per-task=1", "sh", "-c", script)
-    assert sorted(out.split()) == sorted(held.nodes * 8)
-
-
 def test_an_srun_that_is_killed_is_the_fault_of_no_node(
     held: Allocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,9 +87,3 @@ def test_a_job_that_is_cancelled_is_the_fault_of_no_node(fleet: Fleet, held: All
     wait_for(lambda: set(fleet.lost) == set(held.nodes), "all are lost")
     assert fleet.ask("echo after")[held.nodes[0]].problem.startswith("node lost: ")
     assert fleet.disconnected == set(held.nodes), fleet.lost
-
-
-def test_a_job_that_is_not_there(sandbox: Sandbox) -> None:
-    client = Slurm(LocalTransport(sandbox.env))
-    with Fleet.over_slurm(client, Job("999999", tuple(sandbox.nodes))) as fleet:
-        assert "Invalid job id" in fleet.ask("true")[sandbox.nodes[0]].problem

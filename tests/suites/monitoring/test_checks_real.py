@@ -9,18 +9,15 @@ import contextlib
 import http.server
 import json
 import threading
-import urllib.request
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from judged import parts
 from paths import ROOT
 from plugin_helpers import run_pytest
 from prometheus_helpers import answers, process
 from sandbox_helpers import free_port, wait_for
 
-from pytest_gpucluster.suites.monitoring import gpu_checks
 from pytest_gpucluster.suites.monitoring.config import MonitoringConfig
 from pytest_gpucluster.suites.monitoring.steps import query_monitoring
 
@@ -46,7 +43,6 @@ groups:
   - {record: 'node:gpu_temperature:max', expr: max by (instance) (DCGM_FI_DEV_GPU_TEMP)}
   - {alert: GpuHot, expr: 'node:gpu_temperature:max > 1e20'}
 """
-BROKEN = "  - {alert: GpuBroken, expr: DCGM_FI_DEV_GPU_TEMP * on() DCGM_FI_DEV_GPU_TEMP > 0}\n"
 
 
 def dcgm(name: str, *values: float) -> str:
@@ -91,17 +87,10 @@ def serving(address: str, port: int, page: str) -> Iterator[None]:
 class World:
     """A Prometheus that scrapes exporters of gpu01 and gpu02, nothing on gpu03; gpu04 is unknown to it."""
 
-    url: str
     section: dict[str, Any]
-    rules: Path
 
     def seen(self) -> MonitoringFacts:
         return query_monitoring(MonitoringConfig.model_validate(self.section), NODES, {})
-
-    def reload(self, rules: str) -> None:
-        self.rules.write_text(rules)
-        request = urllib.request.Request(f"{self.url}/-/reload", method="POST")
-        urllib.request.urlopen(request, timeout=60).close()
 
 
 def settled(seen: MonitoringFacts) -> bool:
@@ -141,9 +130,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         for last, at, page in pages:
             stack.enter_context(serving(f"127.0.0.{last}", at, page))
         argv = ("prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data")
-        more = (f"--web.listen-address=127.0.0.1:{mine}", "--web.enable-lifecycle")
-        stack.enter_context(process(*argv, *more, log=folder / "prometheus.log"))
-        made = World(url, section, folder / "rules.yml")
+        listen = f"--web.listen-address=127.0.0.1:{mine}"
+        stack.enter_context(process(*argv, listen, log=folder / "prometheus.log"))
+        made = World(section)
         wait_for(lambda: answers(f"{url}/-/ready"), "Prometheus is ready")
         wait_for(lambda: settled(made.seen()), "every target was scraped and the alerts fire")
         yield made
@@ -179,18 +168,3 @@ def test_every_node_is_judged_by_what_prometheus_really_sees(world: World, tmp_p
     }
     found = {nodeid.rpartition("::test_")[2]: end for nodeid, end in run.outcomes.items()}
     assert found == {**of_cluster, **each}, run.out
-
-
-def test_a_rule_that_cannot_be_evaluated_is_found(world: World) -> None:
-    world.reload(RULES + BROKEN)
-
-    def broken() -> MonitoringFacts | None:
-        seen = world.seen()
-        return seen if any(rule.health == "err" for rule in seen.rules) else None
-
-    try:
-        seen = wait_for(broken, "Prometheus evaluates the broken rule")
-        verdict = gpu_checks.gpu_rules(seen, MonitoringConfig.model_validate(world.section), 3)
-        assert parts(verdict) == ["rule GpuBroken"]
-    finally:
-        world.reload(RULES)
