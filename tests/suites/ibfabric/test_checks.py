@@ -53,12 +53,12 @@ def managers(*states: str, missing: str = "") -> FabricFacts:
     return replace(small().facts(), managers=found, missing={"managers": missing} if missing else {})
 
 
-def rates(*, slow: int, speed: str = "4xEDR", of: Topology | None = None) -> FabricFacts:
-    """Return a fabric of which the first uplinks have another rate."""
-    topology = of or small()
+def rates(*, slow: int, speed: str = "4xEDR", slow_leaf: int = 0) -> FabricFacts:
+    """Return a fabric of which the first uplinks have another rate; slow_leaf: and so many of leaf01 100 Gb/s."""
+    topology = small()
     ends = [end for end in topology.peers if end[0].startswith("leaf") and end[1] > 32]
-    for end in ends[:slow]:
-        topology.slow(end, speed)
+    for end, rate in [*((end, "4xEDR") for end in ends[:slow_leaf]), *((end, speed) for end in ends[:slow])]:
+        topology.slow(end, rate)
     return topology.facts()
 
 
@@ -75,13 +75,6 @@ def older(facts: FabricFacts, leaf: str = "leaf01") -> FabricFacts:
     """Return the fabric in which this leaf is a switch of another model."""
     devices = tuple(replace(it, device_id="cf08") if it.node == leaf else it for it in facts.subnet.devices)
     return replace(facts, subnet=replace(facts.subnet, devices=devices))
-
-
-def slow_at_an_older_leaf() -> FabricFacts:
-    topology = small()
-    for end in [end for end in topology.peers if end[0] == "leaf01" and end[1] > 32]:
-        topology.slow(end)
-    return older(rates(slow=1, speed="4xDDR", of=topology))
 
 
 def counted(rise: int, counter: str = "symbol_error", *, before: int = 0, port: int = 33) -> FabricFacts:
@@ -121,28 +114,11 @@ def without(*ends: tuple[str, int]) -> Topology:
     return topology
 
 
-def half_of_the_uplinks() -> Topology:
-    return without(*(("leaf02", port) for port in (33, 35, 37, 39)))
-
-
-def two_missing() -> Topology:
-    """Half of four leaves lack an uplink, to different spines."""
-    return without(("leaf01", 33), ("leaf02", 35))
-
-
-def with_management() -> Topology:
-    """A leaf of a login node is connected to one of the four spines."""
-    topology = small()
-    topology.connect(("gpu99 mlx5_0", 1), ("leaf99", 1))
-    topology.connect(("leaf99", 33), ("spine01", 60))
-    return topology
-
-
-def with_routers() -> Topology:
-    """Each leaf but one has a link to a router beside it."""
-    topology = small()
-    for number in (1, 2, 3):
-        topology.connect((f"leaf{number:02}", 64), (f"router{number:02}", 1))
+def beside(*cables: tuple[tuple[str, int], tuple[str, int]], of: Topology | None = None) -> Topology:
+    """Return the fabric with further cables."""
+    topology = of or small()
+    for one, other in cables:
+        topology.connect(one, other)
     return topology
 
 
@@ -176,38 +152,30 @@ def size_of(of: tuple[Topology, Topology | None, dict[str, int]]) -> Verdict:
     return checks.size(topology.facts(), IbFabricConfig(**stated), {it.name: it.value for it in earlier})
 
 
+HALF, TWO_MISSING = (
+    without(*(("leaf02", port) for port in (33, 35, 37, 39))),
+    without(("leaf01", 33), ("leaf02", 35)),
+)
+UPLINK = without(("leaf01", 33))
+TWICE = {**small().ports(), "gpu99": small().ports()["gpu01"]}
+# a leaf of a login node is connected to one of the four spines; each leaf but one has a link to a router
+MANAGEMENT = beside((("gpu99 mlx5_0", 1), ("leaf99", 1)), (("leaf99", 33), ("spine01", 60)))
+ROUTERS = beside(*(((f"leaf{number:02}", 64), (f"router{number:02}", 1)) for number in (1, 2, 3)))
+# a leaf for storage with half of the uplinks stands beside eight for GPUs
+OF_STORAGE = (("nas01 mlx5_0", 1), ("leaf99", 1)), (("leaf99", 40), ("spine01", 60))
+STORAGE = beside(*OF_STORAGE, of=rail_optimised(nodes=4, hcas=8))
+
+
 def links_of(facts: FabricFacts) -> Verdict:
     return checks.switch_links(facts, NO_NODES)
 
 
-def errors_of(facts: FabricFacts) -> Verdict:
-    return checks.switch_errors(facts, owned(facts, small().ports()))
-
-
-def unique_of(of: tuple[FabricFacts, dict[str, NodePorts]]) -> Verdict:
-    return checks.unique(*of)
-
-
-def with_storage() -> Topology:
-    """A leaf for storage with half of the uplinks stands beside eight for GPUs."""
-    topology = rail_optimised(nodes=4, hcas=8)
-    topology.connect(("nas01 mlx5_0", 1), ("leaf99", 1))
-    topology.connect(("leaf99", 40), ("spine01", 60))
-    return topology
-
-
-def judge(check: str, given: Callable[[], Any]) -> Verdict:
-    return JUDGES[check](given())
-
-
-UPLINK = without(("leaf01", 33))
-TWICE = {**small().ports(), "gpu99": small().ports()["gpu01"]}
 JUDGES: dict[str, Callable[[Any], Verdict]] = {
     "subnet_manager": checks.subnet_manager,
     "size": size_of,
     "switch_links": links_of,
-    "switch_errors": errors_of,
-    "unique": unique_of,
+    "switch_errors": lambda facts: checks.switch_errors(facts, owned(facts, small().ports())),
+    "unique": lambda of: checks.unique(*of),
     "mtu": checks.mtu,
     "balance": balance_of,
     "routing": routing_of,
@@ -224,15 +192,21 @@ ROWS: tuple[tuple[str, str, str, str, Callable[[], Any]], ...] = (
     ("size", "as stated", "cluster file", PASSED, lambda: (small(), None, {"switches": 8, "links": 48})),
     ("size", "a link less", "cluster file", CONFIGURE, lambda: (UPLINK, None, {"links": 48})),
     ("size", "as in the last accepted run", "history", PASSED, lambda: (small(), small(), {})),
-    ("size", "more than last time", "extension", PASSED, lambda: (with_storage(), small(), {})),
+    ("size", "more than last time", "extension", PASSED, lambda: (STORAGE, small(), {})),
     ("size", "a host is off", "a repair", PASSED, lambda: (without(("gpu01 mlx5_0", 1)), small(), {})),
     ("size", "stated anew", "file", PASSED, lambda: (UPLINK, small(), {"switches": 8, "links": 47})),
     ("size", "a link less than last time", "history", CONFIGURE, lambda: (UPLINK, small(), {})),
-    ("size", "a switch less than last time", "history", CONFIGURE, lambda: (small(), with_storage(), {})),
+    ("size", "a switch less than last time", "history", CONFIGURE, lambda: (small(), STORAGE, {})),
     ("switch_links", "all of 2 x NDR200", "split cables", WARNING, lambda: states(could_be="4X")),
     ("switch_links", "half of the links of each generation", "extension", PASSED, lambda: rates(slow=16)),
     ("switch_links", "a leaf of EDR behind HDR spines", "an extension", PASSED, lambda: older(rates(slow=8))),
-    ("switch_links", "a slow link of an older leaf", "a transceiver", CONFIGURE, slow_at_an_older_leaf),
+    (
+        "switch_links",
+        "a slow link of an older leaf",
+        "a transceiver",
+        CONFIGURE,
+        lambda: older(rates(slow=1, speed="4xDDR", slow_leaf=8)),
+    ),
     ("switch_links", "a link at half speed", "a bad transceiver", CONFIGURE, lambda: rates(slow=1)),
     ("switch_links", "a link without lanes", "1x", CONFIGURE, lambda: rates(slow=1, speed="1xHDR")),
     ("switch_links", "a link that waits for its manager", "Init", CONFIGURE, lambda: states("Init")),
@@ -253,13 +227,13 @@ ROWS: tuple[tuple[str, str, str, str, Callable[[], Any]], ...] = (
     ("mtu", "the manager shows some ports", "an old SA", NOT_CHECKED, lambda: mtus(4096, unknown=3)),
     ("mtu", "one link with 2048", "partitions.conf", CONFIGURE, lambda: mtus(2048)),
     ("balance", "all leaves alike", "healthy", PASSED, small),
-    ("balance", "a leaf for storage with one uplink", "DGX SuperPOD", PASSED, with_storage),
-    ("balance", "half of the uplinks", "an older switch", WARNING, half_of_the_uplinks),
+    ("balance", "a leaf for storage with one uplink", "DGX SuperPOD", PASSED, lambda: STORAGE),
+    ("balance", "half of the uplinks", "an older switch", WARNING, lambda: HALF),
     ("balance", "one leaf", "a small cluster", NOT_APPLICABLE, lambda: rail_optimised(hcas=1, spines=0)),
     ("balance", "leaves at each other", "small", PASSED, lambda: rail_optimised(hcas=2, spines=0)),
-    ("balance", "a leaf for management at one of four spines", "login nodes", WARNING, with_management),
-    ("balance", "all leaves but one have a router", "Q3400", PASSED, with_routers),
-    ("balance", "many leaves lack an uplink", "a new cluster", CONFIGURE, two_missing),
+    ("balance", "a leaf for management at one of four spines", "login nodes", WARNING, lambda: MANAGEMENT),
+    ("balance", "all leaves but one have a router", "Q3400", PASSED, lambda: ROUTERS),
+    ("balance", "many leaves lack an uplink", "a new cluster", CONFIGURE, lambda: TWO_MISSING),
     ("balance", "an uplink is missing", "a pulled cable", CONFIGURE, lambda: without(("leaf03", 34))),
     ("routing", "the log is not here", "UFM on another host", NOT_APPLICABLE, lambda: ("", "", None)),
     ("routing", "as configured", "opensm.conf", PASSED, lambda: ("ar_updn", "AR_updn", None)),
@@ -269,11 +243,15 @@ ROWS: tuple[tuple[str, str, str, str, Callable[[], Any]], ...] = (
     ("switch_firmware", "alike", "healthy", PASSED, lambda: versions("31.1", "31.1", "31.1")),
     ("switch_firmware", "one is older", "UFM", CONFIGURE, lambda: versions("31.1", "31.0", "31.1")),
 )
+
+
+def verdict_of(check: str, given: Callable[[], Any]) -> Verdict:
+    return JUDGES[check](given())
+
+
 COUNTER_EXAMPLES = tuple(
-    CounterExample(
-        f"ibfabric.{it}", machine, source, expected, partial(judge, it, given), expected not in STAYS
-    )
-    for it, machine, source, expected, given in ROWS
+    CounterExample(f"ibfabric.{it}", machine, source, word, partial(verdict_of, it, given), word not in STAYS)
+    for it, machine, source, word, given in ROWS
 )
 
 
@@ -312,7 +290,7 @@ def test_a_subnet_is_compared_with_itself() -> None:
             [[6, 1, 1, 2, 8, 3, 4]],
         ),
         # where many leaves lack some, by the switch above
-        (lambda: balance_of(two_missing()), ["leaf leaf01", "leaf leaf02"], [[7, 1, 2, 2, 3, 4]] * 2),
+        (lambda: balance_of(TWO_MISSING), ["leaf leaf01", "leaf leaf02"], [[7, 1, 2, 2, 3, 4]] * 2),
     ],
 )
 def test_what_a_finding_names(
