@@ -59,9 +59,9 @@ def with_storage() -> Topology:
 WITH_STORAGE = with_storage().ports()[NODE]
 
 
-def changed(**steps: Any) -> Topology:
+def changed(of: Topology | None = None, **steps: Any) -> Topology:
     """Return the small fabric after swap, slow or cut of the node's cables."""
-    topology = steps.pop("of", None) or small()
+    topology = of or small()
     for step, arguments in steps.items():
         getattr(topology, step)(*arguments)
     return topology
@@ -102,16 +102,10 @@ def rail(topology: Topology, own: NodePorts | None = None) -> Verdict:
 
 
 # the node's adapters on other buses than those of the others
-BUSES = zip(small().ports()[NODE].ports, ("a0", "00", "b0", "c0"), strict=True)
+OWN, SWAP, SLOW_8 = small().ports()[NODE], [of(0), of(1)], [of(8), "1xEDR"]
+# the node's adapters on other buses than those of the others
+BUSES = zip(OWN.ports, ("a0", "00", "b0", "c0"), strict=True)
 OTHER_BUSES = NodePorts(tuple(replace(port, address=f"0000:{bus}:00.0") for port, bus in BUSES))
-
-
-def swapped_and_unplugged() -> tuple[Topology, NodePorts]:
-    return changed(swap=[of(0), of(1)], cut=[of(1)]), small().ports()[NODE]
-
-
-def slow_storage() -> Topology:
-    return changed(of=with_storage(), slow=[of(8), "1xEDR"])
 
 
 FULL, LIMITED, JOB = 0xFFFF, 0x7FFF, 0x8001
@@ -167,16 +161,13 @@ def leaf(topology: Topology, slurm: dict[str, str]) -> Verdict:
 def moved() -> Topology:
     """The node is cabled to the leaf of others."""
     topology = fat_tree(nodes=16)
-    topology.cut(("gpu02 mlx5_0", 1))
-    topology.connect(("gpu02 mlx5_0", 1), ("leaf03", 20))
+    topology.cut(of(0))
+    topology.connect(of(0), ("leaf03", 20))
     return topology
 
 
+IN_SLURM = {f"gpu{n:02}": f"sw{(n - 1) // 4}" for n in range(1, 17)}
 ALONE = {"gpu02": "sw1"}
-
-
-def in_slurm(*, same: bool = False) -> dict[str, str]:
-    return {f"gpu{n:02}": "all" if same else f"sw{(n - 1) // 4}" for n in range(1, 17)}
 
 
 def two_pods() -> Topology:
@@ -188,12 +179,12 @@ def two_pods() -> Topology:
     return topology
 
 
-ABSENT = NodePorts((*small().ports()[NODE].ports[:3], NodePort("mlx5_3", 1, "", "DOWN", "0000:30:00.0")))
+ABSENT = NodePorts((*OWN.ports[:3], NodePort("mlx5_3", 1, "", "DOWN", "0000:30:00.0")))
 MORE_KEYS = (0x8002, JOB, FULL)
 DARK = light(-40.0, -40.0)
 UNPLUGGED = "Cable is unplugged"
 ROWS: tuple[tuple[str, str, str, str, Callable[[], Verdict]], ...] = (
-    ("ports", "all active", "healthy", PASSED, lambda: ports(small(), own=small().ports()[NODE])),
+    ("ports", "all active", "healthy", PASSED, lambda: ports(small(), own=OWN)),
     ("ports", "storage in another subnet", "SuperPOD", PASSED, lambda: ports(small())),
     ("ports", "no cable at a port", "a pulled cable", CONFIGURE, lambda: ports(changed(cut=[of(3)]))),
     ("ports", "down on the node", "optics", CONFIGURE, lambda: ports(changed(cut=[of(3)]), own=ABSENT)),
@@ -203,7 +194,7 @@ ROWS: tuple[tuple[str, str, str, str, Callable[[], Verdict]], ...] = (
     ("cables", "none in the subnet", "ports", NOT_CHECKED, lambda: cables(fat_tree(nodes=1, leaves=1))),
     ("cables", "half speed", "a bad transceiver", CONFIGURE, lambda: cables(changed(slow=[of(1)]))),
     ("cables", "half of the lanes", "a cable", CONFIGURE, lambda: cables(changed(slow=[of(1), "2xHDR"]))),
-    ("cables", "a slow storage port", "a cable", CONFIGURE, lambda: cables(slow_storage())),
+    ("cables", "slow storage", "a cable", CONFIGURE, lambda: cables(changed(with_storage(), slow=SLOW_8))),
     ("cables", "NDR200 at NDR switches", "split cables by design", PASSED, lambda: could_be("4X", 25.0)),
     ("cables", "EDR cables, no rate is stated", "HDR", WARNING, lambda: could_be("53.125 Gbps", None)),
     ("cable_errors", "none", "healthy", PASSED, lambda: errors(0)),
@@ -231,13 +222,13 @@ ROWS: tuple[tuple[str, str, str, str, Callable[[], Verdict]], ...] = (
     ("rail", "a fat tree without rails", "one HCA each", NOT_APPLICABLE, lambda: rail(fat_tree(nodes=16))),
     ("rail", "few nodes", "top of rack", NOT_APPLICABLE, lambda: rail(rail_optimised(nodes=2, hcas=2))),
     ("rail", "an address of other hardware", "ibdiagnet", PASSED, lambda: rail(small(), OTHER_BUSES)),
-    ("rail", "two cables are swapped", "new", CONFIGURE, lambda: rail(changed(swap=[of(0), of(1)]))),
-    ("rail", "at an unplugged one's leaf", "repair", CONFIGURE, lambda: rail(*swapped_and_unplugged())),
-    ("leaf", "as in Slurm's topology", "topology.conf", PASSED, lambda: leaf(fat_tree(nodes=16), in_slurm())),
+    ("rail", "two cables are swapped", "new", CONFIGURE, lambda: rail(changed(swap=SWAP))),
+    ("rail", "at another leaf", "a repair", CONFIGURE, lambda: rail(changed(swap=SWAP, cut=[of(1)]), OWN)),
+    ("leaf", "as in Slurm's topology", "topology.conf", PASSED, lambda: leaf(fat_tree(nodes=16), IN_SLURM)),
     ("leaf", "no other of the leaf", "a test", NOT_APPLICABLE, lambda: leaf(fat_tree(nodes=16), ALONE)),
     ("leaf", "no topology", "topology/default", NOT_APPLICABLE, lambda: leaf(fat_tree(nodes=16), {})),
-    ("leaf", "one leaf", "a first try", PASSED, lambda: leaf(fat_tree(nodes=16), in_slurm(same=True))),
-    ("leaf", "moved to another leaf", "a repair", CONFIGURE, lambda: leaf(moved(), in_slurm())),
+    ("leaf", "one leaf", "flat", PASSED, lambda: leaf(fat_tree(nodes=16), dict.fromkeys(IN_SLURM, "all"))),
+    ("leaf", "moved to another leaf", "a repair", CONFIGURE, lambda: leaf(moved(), IN_SLURM)),
 )
 COUNTER_EXAMPLES = tuple(
     CounterExample(f"ibfabric.{check}", machine, source, expected, judge, sick=expected not in STAYS)
@@ -252,6 +243,10 @@ def test_counter_example(example: CounterExample) -> None:
     assert not any(finding.action for finding in example.judged().findings)
 
 
+SLOW_PART = "mlx5_1 port 1 (0000:10:00.0): gpu02 mlx5_1 - leaf02 port 2"
+SWAPPED = ["mlx5_0 port 1 (0000:00:00.0) of gpu02", "mlx5_1 port 1 (0000:10:00.0) of gpu02"]
+
+
 @pytest.mark.parametrize(
     ("judged", "parts", "shown"),
     [
@@ -262,16 +257,8 @@ def test_counter_example(example: CounterExample) -> None:
             {-12.4, -10.41, 6},
         ),
         (lambda: ports(changed(cut=[of(3)]), own=ABSENT), ["mlx5_3 port 1 (0000:30:00.0)"], set()),
-        (
-            lambda: cables(changed(slow=[of(1)])),
-            ["mlx5_1 port 1 (0000:10:00.0): gpu02 mlx5_1 - leaf02 port 2"],
-            {100, 200},
-        ),
-        (
-            lambda: rail(changed(swap=[of(0), of(1)])),
-            ["mlx5_0 port 1 (0000:00:00.0) of gpu02", "mlx5_1 port 1 (0000:10:00.0) of gpu02"],
-            set(),
-        ),
+        (lambda: cables(changed(slow=[of(1)])), [SLOW_PART], {100, 200}),
+        (lambda: rail(changed(swap=SWAP)), SWAPPED, set()),
     ],
 )
 def test_a_finding_names_the_port_and_the_figures(
