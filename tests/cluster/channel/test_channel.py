@@ -275,7 +275,7 @@ RUBBISH = "head -c 200000 /dev/urandom; echo; echo login:; cat"
         (PROLOG, {"labelled": True}, "Exited with exit code 1 (slurmstepd-here: error: TaskProlog failed)"),
         (NO_STEP, {}, "Unable to create step for job 5"),
         pytest.param(RUBBISH, {"launch_timeout": 5.0}, "within 5 s; it printed ", marks=pytest.mark.thorough),
-        ("cat /dev/zero", {"launch_timeout": 0.5}, "no agent started within 0.5 s"),  # it fills no memory
+        ("cat /dev/zero", {"launch_timeout": 1.0}, "no agent started within 1 s"),  # it fills no memory
     ],
 )
 def test_what_is_no_agent_loses_its_node_and_is_quoted(
@@ -283,7 +283,7 @@ def test_what_is_no_agent_loses_its_node_and_is_quoted(
 ) -> None:
     with impostor(script, **options) as fleet:
         assert why in ask(fleet, "true").problem
-        assert (fleet.noise["here"] > 0) is (script == RUBBISH)
+        assert script != RUBBISH or fleet.noise["here"] > 0
 
 
 @pytest.mark.thorough
