@@ -377,8 +377,9 @@ def test_a_queue_that_cannot_be_read_is_not_empty(site: FakeSlurm) -> None:
 @pytest.mark.parametrize(
     ("load", "settings", "config", "requested"),
     [
-        (replace(IDLE, pending=9980), MANY, {}, 10),
+        (replace(IDLE, pending=9000, running=980), MANY, {}, 10),
         (replace(IDLE, pending=9982), MANY, {}, 0),
+        (replace(IDLE, pending=20_000), MANY, {}, 0),
         (replace(IDLE, pending=9990), MANY, {"submissions": 5}, 5),
         (None, MANY, {}, 0),
         (IDLE, {"MaxJobCount": "n/a"}, {}, 0),

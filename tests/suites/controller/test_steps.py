@@ -32,25 +32,18 @@ class FakeSlurm:
     """Slurm and its transport: it answers one after the other; None: the command runs here."""
 
     def __init__(self, *answers: Answer, **env: str) -> None:
-        self.answers, self.env, self.transport = list(answers), env, FakeTransport(self)
-        self.calls: list[tuple[str, ...]] = []
+        self.answers, self.env, self.calls = list(answers), env, list[tuple[str, ...]]()
+        self.transport = self
 
-    def run(self, *argv: str, timeout: float) -> str:
-        return self.transport.run(argv, timeout=timeout, env=self.env).stdout
-
-
-class FakeTransport:
-    def __init__(self, slurm: FakeSlurm) -> None:
-        self.slurm = slurm
-
-    def run(self, argv: tuple[str, ...], *, timeout: float, env: object) -> Completed:
-        assert (timeout, env) == (steps.TIMEOUT, self.slurm.env)
-        self.slurm.calls.append(argv)
-        answer = self.slurm.answers.pop(0) if self.slurm.answers else None
+    def run(self, *words: Any, timeout: float, env: object = None) -> Any:
+        argv = words[0] if isinstance(words[0], tuple) else words
+        assert (timeout, env or self.env) == (steps.TIMEOUT, self.env)
+        self.calls.append(argv)
+        answer = self.answers.pop(0) if self.answers else None
         if isinstance(answer, Exception):
             raise answer
         if answer is not None:
-            return Completed(argv, 0, answer, "", 0.0)
+            return answer if argv is words else Completed(argv, 0, answer, "", 0.0)
         done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
         assert "secret" not in done.stdout + done.stderr
         return Completed(argv, done.returncode, done.stdout, done.stderr, 0.0)
@@ -77,7 +70,7 @@ def read(
 
 
 def test_the_log_of_slurmdbd_beside_slurmctld_is_judged_by_the_same_rules(tmp_path: Path) -> None:
-    conf = "# x\n logfile = {}\nStoragePass=secret\n"
+    conf = "# x\nLogFileFoo=/no\n logfile = {} # x\n#LogFile=/no\nStoragePass=secret\n"
     verdict = checks.errors(read(tmp_path, LOST, "error: Something of a later version", conf=conf), CONFIG)
     assert judged(verdict) == (MONITOR, ["database not reached"])
     assert "slurmdbd: mysql_real_connect failed: 2002 Can't connect" in verdict.findings[0].measured
@@ -108,41 +101,42 @@ def test_slurmdbd_is_judged_where_the_log_of_slurmctld_is_not_here(tmp_path: Pat
     assert "slurmctld.log cannot be read" in verdict.reason
 
 
-def test_the_log_file_of_slurmdbd_conf() -> None:
-    assert facts.dbd_log("DbdHost=a\nLOGFILE = /var/log/dbd.log # x\n#LogFile=/no\n") == "/var/log/dbd.log"
-    assert facts.dbd_log("#LogFile=/no\nLogFileFoo=/no\n") == ""
-
-
 SDIAG = (ROOT / "tests" / "data" / "controller" / "sdiag-22.05.8.txt").read_text()
 BUSY = SDIAG.replace("Server thread count:  3", "Server thread count:  200")
 assert BUSY != SDIAG
 
 
+class Clock:
+    """Time that passes only where someone sleeps, and half a second with each look."""
+
+    now = 100.0
+
+    def __init__(self) -> None:
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        self.now += 0.5
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+
 @pytest.mark.parametrize(
     ("answers", "threads", "slept"),
-    [
-        ([SDIAG], (3, None), []),
-        ([BUSY, SDIAG], (200, 3), [steps.LATER]),
-    ],
+    [([SDIAG], (3, None), []), ([BUSY, SDIAG], (200, 3), [steps.LATER])],
 )
 def test_a_high_figure_is_read_twice(
     monkeypatch: pytest.MonkeyPatch, answers: list[str], threads: tuple[int, int | None], slept: list[float]
 ) -> None:
-    found_slept: list[float] = []
-    monkeypatch.setattr(time, "sleep", found_slept.append)
+    clock = Clock()
+    monkeypatch.setattr(steps, "time", clock)
     slurm: Any = FakeSlurm(*answers)
     found = steps.query_load(slurm, {"MaxDBDMsgs": "10"}, CONFIG)
     assert found.first is not None
     assert (found.first.threads, found.later and found.later.threads) == threads
-    assert (found.settings, found.problem, found_slept) == ({"MaxDBDMsgs": "10"}, "", slept)
-    assert slurm.calls == [("sdiag",)] * len(answers)
-
-
-def test_what_sdiag_took_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter((100.0, 100.5))
-    monkeypatch.setattr(time, "monotonic", lambda: next(times))
-    slurm: Any = FakeSlurm(SDIAG)
-    assert steps.query_load(slurm, {}, CONFIG).seconds == 0.5
+    assert (found.settings, found.problem, found.seconds) == ({"MaxDBDMsgs": "10"}, "", 0.5)
+    assert (slurm.calls, clock.slept) == ([("sdiag",)] * len(answers), slept)
 
 
 @pytest.mark.parametrize("answer", [SlurmError("sdiag: no answer"), "what", f"{SDIAG[:900]}\n"])
