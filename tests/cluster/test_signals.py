@@ -18,18 +18,23 @@ if TYPE_CHECKING:
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+def handlers() -> list[Any]:
+    return [signal.getsignal(number) for number in STOPPING]
+
+
+def set_handlers(*given: Any) -> None:
+    for number, handler in zip(STOPPING, given, strict=True):
+        signal.signal(number, handler)
+
+
 @pytest.fixture(autouse=True)
 def _handlers() -> Iterator[None]:
     """Give every test the handlers of a fresh process, and this process its own again."""
-    before = {number: signal.getsignal(number) for number in STOPPING}
-    for number, fresh in zip(
-        STOPPING, (signal.default_int_handler, signal.SIG_DFL, signal.SIG_DFL), strict=True
-    ):
-        signal.signal(number, fresh)
+    before = handlers()
+    set_handlers(signal.default_int_handler, signal.SIG_DFL, signal.SIG_DFL)
     yield
     signals._state.before.clear()
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    set_handlers(*before)
 
 
 @pytest.fixture
@@ -86,16 +91,11 @@ def test_a_pause_lasts_as_long_as_it_should(clock: list[float], monkeypatch: pyt
     assert slept == pytest.approx([0.1, 0.1, 0.05])
 
 
-def handlers() -> list[Any]:
-    return [signal.getsignal(number) for number in STOPPING]
-
-
 def test_what_is_ignored_stays_so_and_other_handlers_of_ctrl_c_stay() -> None:
     def own(*_args: Any) -> None:
         """Stand for the handler of a program that embeds pytest."""
 
-    for number, handler in zip(STOPPING, (own, own, signal.SIG_IGN), strict=True):
-        signal.signal(number, handler)
+    set_handlers(own, own, signal.SIG_IGN)
     signals.catch()
     of_int, of_term, of_hup = handlers()
     assert (of_int, of_hup) == (own, signal.SIG_IGN)

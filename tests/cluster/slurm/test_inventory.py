@@ -47,9 +47,9 @@ def test_a_node_with_every_value_and_one_of_which_nothing_is_known() -> None:
         f"CPUTot=99 Reason=bad cable {MARK}\n"
     )
     node = parse_nodes(text)["gpu01"]
-    assert (node.name, node.base_state, node.flags) == ("gpu01", "MIXED", {"PLANNED"})
+    assert (node.name, node.base_state, node.flags) == ("gpu01", "MIXED", frozenset({"PLANNED"}))
     assert (node.gres, node.cpus, node.cpus_allocated, node.memory) == ({"gpu:h200": 8}, 16, 3, 20 * 2**20)
-    assert (node.features, node.partitions) == ({"a", "b"}, ("batch", "debug"))
+    assert (node.features, node.partitions) == (frozenset({"a", "b"}), ("batch", "debug"))
     assert (node.boot_time, node.version) == ("2026-11-21T05:22:43", "23.11.11")
     assert (node.address, node.hostname) == ("10.0.0.1", "vm")
     said = ("Slurm state: MIXED+PLANNED", f'reason: "bad cable" by root since {WHEN}')

@@ -9,8 +9,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -140,7 +140,7 @@ def test_a_job_is_cancelled_until_it_is_gone(
     assert pauses == [1] * (tries if tries == leftovers.TRIES else tries - 1)
 
 
-def refuse(error: Exception) -> None:
+def refuse(error: Exception) -> Any:
     raise error
 
 
@@ -219,19 +219,14 @@ def test_only_files_that_nobody_uses_are_removed(
 
 
 def test_who_waits_for_a_file_that_is_taken_away_makes_a_new_one(tmp: Path) -> None:
-    path = users_file(tmp, "")
-    opened: list[tuple[Path, int]] = []
-    with path.open() as file:
+    path, held = users_file(tmp, ""), Path("/proc/self/fd")
+    with path.open() as file, ThreadPoolExecutor(1) as pool:
         fcntl.flock(file, fcntl.LOCK_EX)
-        waiting = threading.Thread(target=lambda: opened.append(containers._open_locked("7-1a2b3c4d")))
-        waiting.start()
-        held = Path("/proc/self/fd")
-        wait_for(
-            lambda: sum(str(os.path.realpath(one)) == str(path) for one in held.iterdir()) > 1, "it waits"
-        )
+        opened = pool.submit(containers._open_locked, "7-1a2b3c4d")
+        wait_for(lambda: [os.path.realpath(one) for one in held.iterdir()].count(str(path)) > 1, "it waits")
         path.unlink()
-    waiting.join(60)
-    ((new, handle),) = opened
+        file.close()
+        new, handle = opened.result()
     assert (new, os.fstat(handle).st_ino) == (path, path.stat().st_ino)
     os.close(handle)
 
@@ -260,25 +255,18 @@ def listed(**names: str) -> dict[str, Answer]:
 
 
 def test_a_container_of_a_live_job_is_no_leftover() -> None:
-    fake = FakeChannel(
-        {
-            **listed(
-                gpu01="pyxis_gpucluster-7-a\npyxis_gpucluster-6-a\npyxis_gpucluster-kept-a-b\npyxis_mine",
-                gpu02="pyxis_gpucluster-9-a",
-                gpu04="pyxis_gpucluster-5-a\npyxis_5_gpucluster-6-a\npyxis_gpucluster-6-a",
-            ),
-            "gpu05": Answer("gpu05", 127),
-            "gpu03": Answer("gpu03", None, problem="lost: gone"),
-            "gpu06": Answer("gpu06", None, problem="timed out after 60 s"),
-        }
+    answers = listed(
+        gpu01="pyxis_gpucluster-7-a\npyxis_gpucluster-6-a\npyxis_gpucluster-kept-a-b\npyxis_mine",
+        gpu02="pyxis_gpucluster-9-a",
+        gpu04="pyxis_gpucluster-5-a\npyxis_5_gpucluster-6-a\npyxis_gpucluster-6-a",
     )
-    busy = of(FakeSlurm("7\n8_[0-1]\n9\n"))
-    found, problems = containers.containers_of_ended_jobs(busy, cast("Channel", fake), ())
-    assert found == {
-        "gpu01": ("pyxis_gpucluster-6-a",),
-        "gpu04": ("pyxis_5_gpucluster-6-a", "pyxis_gpucluster-5-a", "pyxis_gpucluster-6-a"),
-    }
-    unlisted, late = problems
+    answers["gpu05"] = Answer("gpu05", 127)
+    answers["gpu03"] = Answer("gpu03", None, problem="lost: gone")
+    answers["gpu06"] = Answer("gpu06", None, problem="timed out after 60 s")
+    busy, fake = of(FakeSlurm("7\n8_[0-1]\n9\n")), cast("Channel", FakeChannel(answers))
+    found, (unlisted, late) = containers.containers_of_ended_jobs(busy, fake, ())
+    of_gpu04 = ("pyxis_5_gpucluster-6-a", "pyxis_gpucluster-5-a", "pyxis_gpucluster-6-a")
+    assert found == {"gpu01": ("pyxis_gpucluster-6-a",), "gpu04": of_gpu04}
     assert unlisted.startswith(
         "gpu05 may still have containers named gpucluster-JOB-...: enroot does not list"
     )
@@ -336,7 +324,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Places:
     places: Places = {"jobs": [], "folders": [], "files": []}
 
     def jobs(_slurm: Slurm) -> list[Leftover]:
-        return places["jobs"] if "jobs" in places else refuse(SlurmError("squeue: not found")) or []
+        return places["jobs"] if "jobs" in places else refuse(SlurmError("squeue: not found"))
 
     monkeypatch.setattr(leftovers, "jobs", jobs)
     monkeypatch.setattr(leftovers, "folders", lambda *_more: places["folders"])
@@ -423,7 +411,12 @@ def test_clean_refuses_what_does_not_fit(
 @pytest.mark.usefixtures("found")
 def test_clean_looks_into_the_folders_of_suites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[tuple[str, ...]] = []
-    monkeypatch.setattr(leftovers, "folders", lambda *folders: looked.append((*map(str, folders),)) or [])
+
+    def folders(*more: Path) -> list[Leftover]:
+        looked.append(tuple(map(str, more)))
+        return []
+
+    monkeypatch.setattr(leftovers, "folders", folders)
     for text, more in (
         ("submitit: {folder: /a}\nos: {shared_storage: [/b]}", ("/a",)),
         ("submitit: {}\nos: {shared_storage: [/b, /c]}", ("/b",)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pytest_gpucluster.cluster.slurm import pyxis
@@ -106,7 +108,12 @@ def test_options() -> None:
     )
     names = ("image=r#i:t", "mounts=/a:/b:ro,/c:/d", "workdir=/w", "name=n:create", "save=/s")
     assert places.argv() == [f"--container-{name}" for name in names]
-    switches = {"mount_home": False, "remap_root": True, "entrypoint": False, "writable": False}
+    switches: dict[str, Any] = {
+        "mount_home": False,
+        "remap_root": True,
+        "entrypoint": False,
+        "writable": False,
+    }
     assert PyxisOptions(env=("A", "B"), **switches).argv() == [
         "--container-env=A,B",
         "--no-container-mount-home",

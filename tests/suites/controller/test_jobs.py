@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import threading
+from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +83,8 @@ def site(monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     slurm = FakeSlurm({})
     monkeypatch.setattr(jobs, "time", slurm)
     monkeypatch.setattr(jobs, "JobGuard", slurm.guard)
+    # however long a command takes on a busy machine, squeue is called once meanwhile
+    monkeypatch.setattr(jobs, "wait", lambda futures, _seconds: wait(futures))
     return slurm
 
 
@@ -109,9 +112,8 @@ def table(shown: dict[str, OrderedJob], argv: tuple[str, ...]) -> str:
 
 def ordered(site: FakeSlurm, **config: Any) -> jobs.OrderJobs:
     transport: Any = site
-    return jobs.OrderJobs(
-        Slurm(transport), load_cluster("local").model_copy(update={"slurm": SlurmConfig(**config)})
-    )
+    cluster = load_cluster("local").model_copy(update={"slurm": SlurmConfig(**config)})
+    return jobs.OrderJobs(Slurm(transport), cluster)
 
 
 def ordering(site: FakeSlurm, shown: Callable[[float, bool], dict[str, OrderedJob]]) -> None:
@@ -398,6 +400,7 @@ def test_squeue_is_called_again_until_the_submissions_have_ended(
     site: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs, "POLL", 0.001)
+    monkeypatch.setattr(jobs, "wait", wait)
     slurm = Queue(site, ids)
 
     def show(argv: tuple[str, ...]) -> str:

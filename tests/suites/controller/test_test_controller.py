@@ -97,7 +97,8 @@ def test_the_log_is_read_as_root_where_the_cluster_file_allows_it(
 
 @pytest.mark.parametrize("path", ["/var/log/slurmd.log", ""])  # without a path slurmd writes to syslog
 def test_errors_of_slurmd_are_those_of_the_node_within_the_window(path: str) -> None:
-    world = World(**({"SlurmdLogFile": path} if path else {}))
+    world = World()
+    world.settings = {"SlurmdLogFile": path} if path else {}
     (found,) = fact("slurmd_errors", None, world, CONFIG, world, world)
     assert (found.known, found.line) == (KNOWN, facts.LogLine(10.0, "error: this is odd"))
     command = facts.log_command(path, "slurmd", CONFIG.log_size, CONFIG.log_window)

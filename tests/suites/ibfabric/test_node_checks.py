@@ -278,7 +278,7 @@ def test_a_port_whose_partition_keys_are_not_shown_is_not_checked() -> None:
 class PeersOf:
     """A node, or the session, as the fixtures of peers use it."""
 
-    def __init__(self, peers: PeerGroup | None = None, **nodes: PeersOf) -> None:
+    def __init__(self, peers: PeerGroup | None = None, nodes: Any = None) -> None:
         self.peers, self.nodes = peers, nodes
 
 
@@ -286,7 +286,7 @@ def test_a_node_is_compared_with_nodes_of_its_own_group() -> None:
     topology = changed(slow=[of(1)])
     links = judge.owned(topology.facts(), topology.ports())
     new, old = PeerGroup("gpu[01,03-04]", ("gpu01", "gpu03", "gpu04")), PeerGroup(NODE, (NODE,))
-    session: Any = PeersOf(**{node: PeersOf(old if node == NODE else new) for node in links.of})
+    session: Any = PeersOf(None, {node: PeersOf(old if node == NODE else new) for node in links.of})
     of_peers = test_ibfabric.links_of_peers(links, session)
     usual = test_ibfabric.usual_rates(session.nodes[NODE], test_ibfabric.rates_of_peers(of_peers))
     assert node_checks.cables(profile(4, None), links.of[NODE], usual).outcome is Outcome.PASSED

@@ -24,8 +24,11 @@ def found_as(text: str = TEXT, *names: dict[str, str], **more: Any) -> Wiring:
 FOUND = found_as()
 
 
-def compared(*cables: str, found: Wiring = FOUND) -> Comparison:
-    return compare([Cable(*row.split(","), f"p:{line}") for line, row in enumerate(cables, 2)], found)
+def compared(*rows: str, found: Wiring = FOUND) -> Comparison:
+    cables = [tuple(row.split(",")) for row in rows]
+    return compare(
+        [Cable(a, port, z, other, f"p:{n}") for n, (a, port, z, other) in enumerate(cables, 2)], found
+    )
 
 
 def renamed(**names: str) -> str:
@@ -138,7 +141,8 @@ def test_swapped_cables_are_one_deviation_named_by_both_ends() -> None:
 
 def test_missing_cable_is_named_by_both_ends() -> None:
     (deviation,) = compared("gpu01,mlx5_2,leaf01,3", *RAILS).wrong
-    assert (deviation.part, deviation.nodes) == ("gpu01 mlx5_2 - leaf01 port 3", {"gpu01", "leaf01"})
+    assert deviation.part == "gpu01 mlx5_2 - leaf01 port 3"
+    assert deviation.nodes == {"gpu01", "leaf01"}
     assert (deviation.kind, deviation.planned, deviation.found) == ("missing", (("gpu01", "leaf01"),), ())
 
 

@@ -199,4 +199,4 @@ def test_the_port_of_an_address(address: str, expected: tuple[str, int | None]) 
     ],
 )
 def test_the_node_that_hosts_name(hosts: str, node: str) -> None:
-    assert monitoring.owner(hosts.split(), {"a": "n1", "b": "n2", "10": "n9", "b.x": "n3"}) == node
+    assert monitoring.owner(tuple(hosts.split()), {"a": "n1", "b": "n2", "10": "n9", "b.x": "n3"}) == node
