@@ -173,9 +173,7 @@ def test_exports_and_the_prolog_take_precedence_over_the_profile(login: str) -> 
 
 
 @pytest.mark.parametrize("profile", ["exit 3", "sleep 600 &", "if", "exec true", "set -eu; false"])
-def test_a_profile_that_fails_changes_nothing_and_delays_nothing(
-    login: str, tmp_path: Path, profile: str
-) -> None:
+def test_a_profile_that_fails_neither_changes_nor_delays(login: str, tmp_path: Path, profile: str) -> None:
     (tmp_path / "profile").write_text(f"{profile}\n")
     patient = login.replace("-k 2 30", "-k 2 600")  # above the time that a task has here
     assert task(patient, 'echo "$PATH"; umask') == f"/prolog:{SYSTEM_PATH}:/slurm/bin\n0022\n"

@@ -137,8 +137,6 @@ def test_a_thread_that_is_not_the_main_one_changes_nothing() -> None:
         ("-c", False),
     ],
 )
-def test_who_embeds_pytest_is_known_by_the_program(
-    monkeypatch: pytest.MonkeyPatch, program: str, *, only: bool
-) -> None:
+def test_who_embeds_pytest_is_known(monkeypatch: pytest.MonkeyPatch, program: str, *, only: bool) -> None:
     monkeypatch.setattr(sys, "argv", [program])
     assert signals.is_only_pytest() is only

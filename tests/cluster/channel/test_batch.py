@@ -38,9 +38,7 @@ def clients(folder: Path, sandbox: Sandbox, nodes: str) -> Counter[str]:
 
 
 @pytest.mark.thorough
-def test_three_suites_start_few_clients_whatever_the_number_of_nodes(
-    sandbox: Sandbox, tmp_path: Path
-) -> None:
+def test_three_suites_start_as_few_clients_for_four_nodes(sandbox: Sandbox, tmp_path: Path) -> None:
     two, four = (
         clients(tmp_path / "two", sandbox, "gpu[01-02]"),
         clients(tmp_path / "four", sandbox, "gpu[01-04]"),

@@ -162,9 +162,7 @@ def test_an_answer_is_remembered_unless_it_must_be_fresh(own: Fleet, tmp_path: P
 
 
 @pytest.mark.parametrize("at_once", [False, True])
-def test_what_is_asked_ahead_goes_one_after_another_and_what_somebody_waits_for_at_once(
-    own: Fleet, tmp_path: Path, *, at_once: bool
-) -> None:
+def test_what_is_asked_ahead_goes_one_by_one(own: Fleet, tmp_path: Path, *, at_once: bool) -> None:
     following = held_and_next(own, tmp_path)
     if at_once:
         assert own.ask(following)["here"].out == "before\n"
@@ -182,9 +180,7 @@ def held_and_next(own: Fleet, folder: Path) -> str:
     return following
 
 
-def test_a_slow_command_holds_up_what_was_asked_ahead_for_seconds_only(
-    own: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_command_is_passed_by(own: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_gpucluster.cluster.channel.channel.AHEAD", 0.2)
     held_and_next(own, tmp_path)
     wait_for((tmp_path / "told").exists, "the second runs too")
@@ -278,9 +274,7 @@ RUBBISH = "head -c 200000 /dev/urandom; echo; echo login:; cat"
         ("cat /dev/zero", {"launch_timeout": 1.0}, "no agent started within 1 s"),  # it fills no memory
     ],
 )
-def test_what_is_no_agent_loses_its_node_and_is_quoted(
-    script: str, options: dict[str, Any], why: str
-) -> None:
+def test_what_is_no_agent_is_quoted(script: str, options: dict[str, Any], why: str) -> None:
     with impostor(script, **options) as fleet:
         assert why in ask(fleet, "true").problem
         assert script != RUBBISH or fleet.noise["here"] > 0

@@ -83,9 +83,7 @@ def test_a_killed_worker_hurts_nobody(server: FleetServer, tmp_path: Path) -> No
     assert FleetClient(*server.address).ask("echo on")["here"].out == "on\n"
 
 
-def test_threads_of_a_worker_do_not_wait_for_each_other_and_a_stranger_is_turned_away(
-    server: FleetServer, tmp_path: Path
-) -> None:
+def test_threads_do_not_wait_and_strangers_are_turned_away(server: FleetServer, tmp_path: Path) -> None:
     client = FleetClient(*server.address)
     slow = threading.Thread(target=client.ask, args=(f"until [ -e {tmp_path}/go ]; do sleep 0.05; done",))
     slow.start()

@@ -62,9 +62,7 @@ def test_every_node_answers_for_itself_over_one_srun(fleet: Fleet, held: Allocat
     assert not fleet.lost
 
 
-def test_an_srun_that_is_killed_is_the_fault_of_no_node(
-    held: Allocation, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_srun_is_the_fault_of_no_node(held: Allocation, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[subprocess.Popen[bytes]] = []
     spawn = LocalTransport.spawn
 

@@ -90,9 +90,7 @@ def test_a_drained_node_is_judged_as_the_others_over_one_connection(box: Sandbox
 
 
 @needs_nodes
-def test_an_inventory_names_the_nodes_and_one_that_is_away_is_not_available(
-    box: Sandbox, tmp_path: Path
-) -> None:
+def test_a_node_of_an_inventory_that_is_away_is_not_available(box: Sandbox, tmp_path: Path) -> None:
     """Workers of xdist use the connections of the controller."""
     before = logins(box, "gpu01")
     hosts = "\n".join(f"gpu0{n} ansible_host={namespaces.address(n)}" for n in (1, 2))

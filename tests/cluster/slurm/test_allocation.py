@@ -117,9 +117,7 @@ def test_sigkill_leaves_nothing(slurm: Slurm, waits: bool) -> None:
         one.release()
 
 
-def test_a_job_that_is_queued_after_salloc_was_killed_is_cancelled(
-    slurm: Slurm, sandbox: Sandbox, tmp_path: Path
-) -> None:
+def test_a_job_queued_without_salloc_is_cancelled(slurm: Slurm, sandbox: Sandbox, tmp_path: Path) -> None:
     """As when salloc is killed between its request and slurmctld's answer: the id of the job is unknown."""
     killed = tmp_path / "salloc"
     killed.write_text(

@@ -125,9 +125,7 @@ def test_a_job_without_steps_or_one_that_is_over_has_none(
         assert Slurm(LocalTransport()).steps(9) == ()
 
 
-def test_a_controller_that_stays_away_is_waited_for_once_and_not_by_every_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_outage_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "AGAIN", 0.0)
     monkeypatch.setattr(client, "time", Clock())
     text = f"[ -e {tmp_path}/away ] || exit 0; echo 'error: Unable to contact slurm controller' >&2; exit 1"

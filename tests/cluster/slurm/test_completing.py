@@ -142,9 +142,7 @@ def test_a_hanging_epilog_is_a_fault_by_name_once_it_takes_too_long(sandbox: San
         ("", "none", Outcome.PASSED),  # it has ended just now
     ],
 )
-def test_a_node_whose_job_is_hidden_from_us_does_not_pass(
-    squeue: str, private: str, outcome: Outcome
-) -> None:
+def test_a_node_with_a_hidden_job_does_not_pass(squeue: str, private: str, outcome: Outcome) -> None:
     client: Any = _Slurm(private, squeue=squeue, date=DATE)
     nodes = completing.mark_stuck(client, _nodes(gpu01="IDLE+COMPLETING", gpu04="IDLE"), None)
     assert checks.completing(nodes["gpu01"]).outcome is outcome

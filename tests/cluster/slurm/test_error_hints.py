@@ -51,9 +51,7 @@ class Inventory:
 
 
 @pytest.mark.parametrize(("reservation", "out"), [("fix", ["gpu02"]), (None, ["gpu01", "gpu02"])])
-def test_inside_its_reservation_a_node_is_not_out_for_being_reserved(
-    reservation: str | None, out: list[str]
-) -> None:
+def test_inside_its_reservation_no_node_is_out_for_it(reservation: str | None, out: list[str]) -> None:
     """Else one node that is drained as salloc waits would cost the run all of the reservation's nodes."""
     holder: Any = object.__new__(_Holder)
     holder.slurm = Inventory(gpu01="MAINTENANCE RESERVED", gpu02="MAINTENANCE RESERVED DRAIN", gpu03="DRAIN")

@@ -297,9 +297,7 @@ def test_a_reservation_alone_holds_a_node_and_not_from_inside() -> None:
         ("IDLE+DRAIN", "Not responding", True),  # it has come back since
     ],
 )
-def test_a_node_that_slurm_itself_has_set_down_does_not_respond(
-    state: str, reason: str, responding: bool
-) -> None:
+def test_a_node_that_slurm_has_set_down_is_silent(state: str, reason: str, responding: bool) -> None:
     assert _node(state, f" Reason={reason} [slurm@{WHEN}]").responding is responding
 
 
@@ -337,9 +335,7 @@ def test_rubbish_is_no_empty_cluster() -> None:
         ("CPUTot=128", "", 128),
     ],
 )
-def test_cpus_that_are_reserved_for_the_system_are_not_requested(
-    cpus: str, reserved: str, for_jobs: int
-) -> None:
+def test_cpus_reserved_for_the_system_are_not_requested(cpus: str, reserved: str, for_jobs: int) -> None:
     system = "Linux 6.8.0-59 #61~22.04.1 SMP"
     text = f"NodeName=gpu01 Arch=x86_64 CPUAlloc=0 {cpus} CPULoad=0.92 OS={system} {reserved} State=IDLE"
     info = parse_nodes(text)["gpu01"]

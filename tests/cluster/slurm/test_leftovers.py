@@ -191,9 +191,7 @@ def users_file(tmp: Path, text: str, job: str = "7", uid: int = 0) -> Path:
     return path
 
 
-def test_only_files_that_nobody_uses_are_removed(
-    tmp: Path, dead: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_unused_files_are_removed(tmp: Path, dead: str, monkeypatch: pytest.MonkeyPatch) -> None:
     killed = dead.split("-")[1]
     stale = users_file(tmp, killed)
     used = users_file(tmp, f"{killed} {os.getpid()}", "8")
@@ -355,9 +353,7 @@ def test_the_next_run_removes_what_is_dead_and_says_nothing_of_the_rest(found: P
     assert printed[5:] == ["jobs of runs that were killed may be left: squeue: not found"]
 
 
-def test_clean_lists_and_removes_nothing_without_the_option(
-    found: Places, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_clean_only_lists_without_the_option(found: Places, capsys: pytest.CaptureFixture[str]) -> None:
     for argv in ((), ("--yes",), ("--cluster", "local")):
         assert clean(capsys, *argv) == (0, ["No leftovers of killed runs"], "")
     gone: list[str] = []
@@ -373,9 +369,7 @@ def test_clean_lists_and_removes_nothing_without_the_option(
     assert gone == ["job", "file"]
 
 
-def test_clean_ends_with_1_where_something_stays(
-    found: Places, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_clean_fails_if_some_stay(found: Places, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     busy = Leftover("folder 1", partial(refuse, GpuClusterError("busy")))
     found["folders"] = [busy, Leftover("folder 2", list)]
     lines = ["folder 1: could not be removed: busy", "folder 2: removed"]

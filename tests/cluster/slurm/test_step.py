@@ -108,9 +108,7 @@ def test_a_deadline_names_who_had_not_ended(held: Allocation) -> None:
 
 
 @pytest.mark.thorough
-def test_a_node_that_starts_no_task_is_not_waited_for_as_long_as_the_step_may_take(
-    held: Allocation, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hanging_node_is_cut(held: Allocation, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step, "STRAGGLER", 5.0)
     sandbox.fault("node_hanging", "gpu02")
     with pytest.raises(StepTimeout, match=r"no task started on gpu02 \(") as caught:
@@ -120,9 +118,7 @@ def test_a_node_that_starts_no_task_is_not_waited_for_as_long_as_the_step_may_ta
 
 
 @pytest.mark.thorough
-def test_a_step_that_has_printed_enough_is_not_waited_for(
-    held: Allocation, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_with_enough_output_is_ended(held: Allocation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step, "ENOUGH_GRACE", 5.0)
     script = "echo part$SLURM_PROCID; [ $SLURM_PROCID = 1 ] && sleep 900; exit 0"
     with pytest.raises(StepTimeout, match="on gpu02: task 1") as caught:
@@ -214,9 +210,7 @@ def test_the_diagnostic_step_of_many_tasks_has_more_time(count: int, least: floa
 
 
 @pytest.mark.parametrize("module", [container_steps, containers, mpi, nccl, framework_step, diagnostic])
-def test_a_step_that_somebody_ended_is_no_answer_of_its_nodes(
-    monkeypatch: pytest.MonkeyPatch, module: Any
-) -> None:
+def test_a_step_that_was_ended_is_no_answer(monkeypatch: pytest.MonkeyPatch, module: Any) -> None:
     def run_step(*_: object) -> StepResult:
         raise StepCancelled(
             "srun was killed by signal 9", argv=["srun"], rc=-9, stderr="pyxis: no such image"

@@ -150,24 +150,18 @@ def test_no_shell_reads_the_words(far: SshTransport, words: list[str], env: dict
         (["/no/such"], {}, "not found on"),
     ],
 )
-def test_what_cannot_be_started_says_why(
-    far: SshTransport, argv: list[str], env: dict[str, str], why: str
-) -> None:
+def test_no_start_says_why(far: SshTransport, argv: list[str], env: dict[str, str], why: str) -> None:
     with pytest.raises(TransportError, match=why):
         far.run(argv, timeout=LONG, env=env)
 
 
-def test_none_takes_a_variable_away_path_goes_first_and_workdir_is_the_folder(
-    server: Sshd, tmp_path: Path
-) -> None:
+def test_none_takes_a_variable_away_and_path_goes_first(server: Sshd, tmp_path: Path) -> None:
     program(tmp_path, "sinfo", "echo ours ${HOME-gone}; pwd")
     transport = SshTransport(server.settings(workdir=str(tmp_path)), path=str(tmp_path))
     assert answer(transport, "sinfo", env={"HOME": None}) == f"ours gone\n{tmp_path}\n"
 
 
-def test_a_login_shell_that_has_ended_before_the_command_is_sent_is_named_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_login_shell_that_ends_at_once_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def late(channel: Any, line: bytes) -> None:
         wait_for(lambda: channel.closed, "the shell has ended")
         plain(channel, line)
@@ -253,9 +247,7 @@ def test_a_broken_connection_ends_the_input_of_what_runs(own: Sshd, tmp_path: Pa
     transport.close()
 
 
-def test_silence_ends_a_connection_at_both_ends(
-    own: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_silence_ends_both_sides(own: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cable = Blackhole(own.port)
     known = own.folder / "known_hosts"
     known.write_text(f"[{HOST}]:{cable.port} {own.host_key}\n")
@@ -272,9 +264,7 @@ def test_silence_ends_a_connection_at_both_ends(
     transport.close()
 
 
-def test_a_command_that_only_reads_is_repeated_on_a_new_connection_and_a_submission_never(
-    own: Sshd, tmp_path: Path
-) -> None:
+def test_a_command_that_only_reads_is_repeated_and_a_submission_never(own: Sshd, tmp_path: Path) -> None:
     read, sent = tmp_path / "read", tmp_path / "sent"
     program(tmp_path, "sinfo", f'echo x >> {read}\n[ "$(wc -l < {read})" -gt 1 ] && echo idle || sleep 300')
     program(tmp_path, "sbatch", f"echo x >> {sent}\nsleep 20")

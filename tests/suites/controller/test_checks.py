@@ -163,9 +163,7 @@ def test_when_a_line_is_a_failure(text: str, age: float | None, info: NodeInfo |
     [(SLURMD, DRAINED, MONITOR), (SLURMD, IDLE, WARNING), (SLURMCTLD, DRAINED, WARNING)],
 )
 @pytest.mark.parametrize("why", ["can't stat gres.conf file /dev/nvidia0: No such file or directory", "odd"])
-def test_a_daemon_that_ended_is_a_failure_while_its_node_is_out_of_service(
-    why: str, daemon: Daemon, info: NodeInfo, outcome: str
-) -> None:
+def test_daemon_that_ended_fails_its_node(why: str, daemon: Daemon, info: NodeInfo, outcome: str) -> None:
     found = tuple(sorted_errors([LogLine(60.0, f"fatal: {why}")], daemon, window=HOUR))
     assert result(checks.node_errors(found, 5.0, info, CONFIG)) == outcome
 

@@ -396,9 +396,7 @@ def test_a_burst_needs_room_for_its_jobs(
     assert found.problem.startswith("" if requested else "slurmctld has no room for more jobs (MaxJobCount)")
 
 
-def test_squeue_is_called_again_until_the_submissions_have_ended(
-    site: FakeSlurm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_squeue_is_called_until_all_is_submitted(site: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "POLL", 0.001)
     monkeypatch.setattr(jobs, "wait", wait)
     slurm = Queue(site, ids)

@@ -155,9 +155,7 @@ def test_an_sdiag_without_figures_says_why(answer: Answer) -> None:
         (TransportError("timed out"), (), "timed out"),
     ],
 )
-def test_scontrol_ping_is_compared_with_the_hosts_of_slurm_conf(
-    answer: Answer, up: tuple[bool, ...], problem: str
-) -> None:
+def test_ping_is_compared_with_slurm_conf(answer: Answer, up: tuple[bool, ...], problem: str) -> None:
     slurm: Any = FakeSlurm(answer, A="b")
     hosts = {"SlurmctldHost[0]": "ctl1(10.0.0.1)", "SlurmctldHost[1]": "ctl2", "SlurmctldHostX": "ctl3"}
     found = steps.query_controllers(slurm, hosts)
@@ -182,9 +180,7 @@ def test_a_line_of_slurmctld_goes_to_its_nodes_unless_the_cluster_file_ignores_i
 
 
 @pytest.mark.parametrize(("later", "problem"), [(-600, False), (600, True)])
-def test_a_log_that_slurmctld_no_longer_writes_is_not_read(
-    tmp_path: Path, later: float, problem: bool
-) -> None:
+def test_a_log_that_nobody_writes_is_not_read(tmp_path: Path, later: float, problem: bool) -> None:
     read(tmp_path, logged="error: Can't save state, x")
     path = tmp_path / "slurmctld.log"
     os.utime(path, (time.time() - CONFIG.log_window - later,) * 2)

@@ -57,9 +57,7 @@ NO_PORT = "ibwarn: [4] mad_rpc_open_port: client_register for mgmt 1 failed\nibn
         ((ALONE, 0), "", "its port has no link: name a host in the subnet"),
     ],
 )
-def test_a_tool_that_may_not_run_is_no_finding_and_says_what_to_do(
-    shown_there: tuple[str, int], stderr: str, words: str
-) -> None:
+def test_tool_that_may_not_run_is_advised(shown_there: tuple[str, int], stderr: str, words: str) -> None:
     parts = {**WHOLE, "subnet": shown_there}
     with pytest.raises(NotAvailable, match=words):
         read_fabric("gpu01", shown(**parts), f"= before\n= subnet\n{stderr}= links\n")

@@ -90,7 +90,5 @@ def test_a_missing_uplink_explains_it_too() -> None:
         (replace(slow(), outcome=Outcome.NOT_CHECKED), bad_uplink()),
     ],
 )
-def test_what_the_subnet_does_not_explain_is_left_as_it_is(
-    verdict: Verdict, topology: Topology | None
-) -> None:
+def test_what_is_not_explained_is_left_as_it_is(verdict: Verdict, topology: Topology | None) -> None:
     assert explained(verdict, topology) is verdict

@@ -97,8 +97,6 @@ def test_a_management_host_is_reached_over_ssh() -> None:
         (Session(out=""), NODES, "ibnetdiscover did not run on gpu03"),
     ],
 )
-def test_where_the_tools_cannot_run_it_is_not_checked_and_no_failure(
-    session: Session, nodes: dict[str, NodePorts], words: str
-) -> None:
+def test_tools_that_cannot_run_no_failure(session: Session, nodes: dict[str, NodePorts], words: str) -> None:
     with pytest.raises(NotAvailable, match=words):
         query(session, nodes)

@@ -80,7 +80,7 @@ saquery() {
 """
 
 
-def test_partitions_of_opensm_are_compared_between_nodes_and_with_the_ports_of_switches(
+def test_partitions_of_opensm_are_compared_between_nodes_and_with_switches(
     tmp_path: Path,
 ) -> None:
     topology = rail_optimised(nodes=4, hcas=1, spines=2, each=1)

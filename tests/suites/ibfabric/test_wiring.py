@@ -268,7 +268,5 @@ def test_swapped_neighbours_are_one_deviation_and_a_cable_is_missing_where_no_no
         ("1", "HundredGigE1/0/3", False, True),
     ],
 )
-def test_cable_is_of_the_network_whose_ports_it_names(
-    port: str, other: str, usual: bool, expected: bool
-) -> None:
+def test_ports_show_the_network_of_a_cable(port: str, other: str, usual: bool, expected: bool) -> None:
     assert is_ethernet(Cable("gpu01", port, "leaf01", other), usual=usual) is expected

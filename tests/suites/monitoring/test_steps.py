@@ -155,9 +155,7 @@ def test_services_that_do_not_answer_are_problems_and_a_sick_database_too() -> N
         (200, b"x" * 1001, 60, "is larger than 1000 bytes"),
     ],
 )
-def test_every_http_trouble_is_one_line_without_a_password_and_has_an_end(
-    status: int, answer: Any, timeout: float, complaint: str
-) -> None:
+def test_http_trouble_is_one_clean_line(status: int, answer: Any, timeout: float, complaint: str) -> None:
     with serving({"/": (status, answer)}) as server:
         with pytest.raises(TransportError, match=complaint) as caught:
             get(server.url.replace("//", "//me:secret@") + "/", timeout=timeout, cap=1000)
