@@ -107,7 +107,7 @@ def table(shown: dict[str, OrderedJob], argv: tuple[str, ...]) -> str:
             times = {"StartTime": job.start, "EndTime": job.end}
             values = {"JobID": number, "State": job.state, "Reason": job.reason, **times}
             rows.append("".join(values[name].ljust(width) for name, width in columns))
-    return "\n".join(rows) or NO_ONE
+    return "\n".join(["", *rows]) if rows else NO_ONE
 
 
 def ordered(site: FakeSlurm, **config: Any) -> jobs.OrderJobs:
