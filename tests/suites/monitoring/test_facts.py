@@ -27,15 +27,8 @@ def target(**change: Any) -> Target:
     return found
 
 
-LABELS = {
-    "Hostname": "e",
-    "host": "d",
-    "hostname": "c",
-    "nodename": "b",
-    "node": "a",
-    "instance": "f:1",
-    "x": "y",
-}
+NAMES = ("node", "nodename", "hostname", "host", "Hostname", "instance", "x")
+LABELS = dict(reversed([*zip(NAMES, ("a", "b", "c", "d", "e", "f:1", "y"), strict=True)]))
 
 
 @pytest.mark.parametrize(
