@@ -116,12 +116,8 @@ def test_a_command_starts_with_the_fixed_umask(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.usefixtures("tool")
 def test_a_session_over_ssh_has_a_login_without_the_tool() -> None:
     shown = 'echo "$PATH"; echo "$LANG ${LC_ALL-none} ${VIRTUAL_ENV-none} ${PYTHONPATH-none} $SITE $(umask)"'
-    given = {
-        **SHELL,
-        "PATH": f"{VENV}/bin:/opt/site/bin:{VENV}/bin:/usr/bin:/bin",
-        "SITE": "kept",
-        "LD_PRELOAD": "",
-    }
+    path = f"{VENV}/bin:/opt/site/bin:{VENV}/bin:/usr/bin:/bin"
+    given = {**SHELL, "PATH": path, "SITE": "kept", "LD_PRELOAD": ""}
     assert task(f"umask 077\n{session_lines()}", shown, **given).splitlines() == [
         f"/opt/site/bin:/usr/bin:/bin:{SYSTEM_PATH}",
         "C.UTF-8 none none none kept 0022",

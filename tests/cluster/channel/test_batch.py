@@ -39,10 +39,8 @@ def clients(folder: Path, sandbox: Sandbox, nodes: str) -> Counter[str]:
 
 @pytest.mark.thorough
 def test_three_suites_start_as_few_clients_for_four_nodes(sandbox: Sandbox, tmp_path: Path) -> None:
-    two, four = (
-        clients(tmp_path / "two", sandbox, "gpu[01-02]"),
-        clients(tmp_path / "four", sandbox, "gpu[01-04]"),
-    )
+    two = clients(tmp_path / "two", sandbox, "gpu[01-02]")
+    four = clients(tmp_path / "four", sandbox, "gpu[01-04]")
     for command in ("srun", "salloc", "sbatch", "scancel", "sinfo"):
         assert two[command] == four[command], (two, four)
     assert two["srun"] > 0
@@ -67,11 +65,8 @@ def test_a_batch_gives_each_command_its_own_streams_and_status() -> None:
     killed, broken = "echo out; echo err >&2; sh -c 'kill -9 $$'", "if then"
     answers = run(Batch(tuple((command, 5) for command in (killed, broken, *expected))))
     assert {one: (answers[one].rc, answers[one].stdout, answers[one].stderr) for one in expected} == expected
-    assert (answers[killed].rc, answers[killed].stdout, answers[killed].stderr[:4]) == (
-        137,
-        b"out\n",
-        b"err\n",
-    )
+    one = answers[killed]
+    assert (one.rc, one.stdout, one.stderr[:4]) == (137, b"out\n", b"err\n")
     assert answers[broken].rc == 2
 
 

@@ -108,14 +108,11 @@ KILLED = "srun: error: gpu02: task 1: Killed"
     [
         (KILLED, ("gpu02", "1", "Killed")),
         (
-            "srun: error: gpu[01-03]: tasks 0-2: Exited with exit code 9",
-            ("gpu[01-03]", "0-2", "Exited with exit code 9"),
+            "srun: error: gpu[01-03]: tasks 0-2: Exited with code 9",
+            ("gpu[01-03]", "0-2", "Exited with code 9"),
         ),
         ("srun: error: Node failure on gpu03", ("gpu03", "", "Node failure")),
-        (
-            "srun: error: Task launch for StepId=5.0 failed on node gpu04: Communication",
-            ("gpu04", "", "Communication"),
-        ),
+        ("srun: error: Task launch for StepId=5.0 failed on node gpu04: Failed", ("gpu04", "", "Failed")),
         ("srun: cluster configuration lacks support for cpu binding", None),
     ],
 )

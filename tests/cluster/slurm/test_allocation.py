@@ -80,7 +80,7 @@ def test_the_wait_has_an_end_and_says_what_for(slurm: Slurm) -> None:
         (AllocationRequest(count=999), "PartitionNodeLimit|fewer nodes"),
         (
             AllocationRequest(count=1, reservation="nosuch", constraint="nosuch"),
-            "reservation is invalid|Invalid feat",
+            "reservation is inval|Invalid",
         ),
     ],
 )

@@ -217,22 +217,8 @@ def test_a_flag_that_keeps_jobs_away_says_why_and_others_do_not(flag: str) -> No
     ("state", "label", "available", "schedulable", "responding", "why"),
     [
         ("IDLE+DYNAMIC_NORM+PLANNED", "IDLE", True, True, True, ""),
-        (
-            "IDLE+CLOUD+POWER_DOWN+POWERED_DOWN",
-            "IDLE",
-            True,
-            True,
-            True,
-            "",
-        ),  # after scontrol power down force
-        (
-            "IDLE+POWER_DOWN+POWERING_UP",
-            "IDLE+POWER_DOWN",
-            False,
-            False,
-            True,
-            "Slurm is about to switch it off",
-        ),
+        ("IDLE+CLOUD+POWER_DOWN+POWERED_DOWN", "IDLE", True, True, True, ""),  # power down force
+        ("IDLE+POWER_DOWN+POWERING_UP", "IDLE+POWER_DOWN", False, False, True, "about to switch it off"),
         ("IDLE+CLOUD+NOT_RESPONDING+POWERING_UP", "IDLE", True, True, False, ""),
         ("IDLE+NOT_RESPONDING+POWERED_DOWN", "IDLE+NOT_RESPONDING", False, False, False, "no reason given"),
         ("IDLE+NOT_RESPONDING+POWERING_UP+DRAIN", "DRAINED", False, False, False, "no reason given"),

@@ -126,10 +126,8 @@ def test_a_job_is_cancelled_until_it_is_gone(
     pauses: list[float] = []
     monkeypatch.setattr(time, "sleep", pauses.append)
     name = f"gpucluster-{dead}"
-    seen = [
-        "\n".join(f"7 {word} {name}" for word in one.split()) + f"\n7 RUNNING b\n8 RUNNING {name}"
-        for one in states
-    ]
+    own = ("".join(f"7 {word} {name}\n" for word in one.split()) for one in states)
+    seen = [f"{one}7 RUNNING b\n8 RUNNING {name}" for one in own]
     fake = FakeSlurm(f"7 RUNNING {name}", *seen, refusal=refusal)
     (job,) = leftovers.jobs(of(fake))
     assert job.remove is not None
@@ -304,10 +302,7 @@ def test_containers_are_recognised_by_name_and_removed_by_name() -> None:
     problem = "gpu02 still has containers of ended jobs: busy: "
     assert printed[1].startswith(f"{other.what}: could not be removed: {problem}")
     assert printed[1].endswith("enroot remove -f pyxis_b </dev/null")
-    assert [("pyxis_a)" in asked, "pyxis_b)" in asked) for asked in fake.asked] == [
-        (True, False),
-        (False, True),
-    ]
+    assert [("pyxis_a)" in one, "pyxis_b)" in one) for one in fake.asked] == [(True, False), (False, True)]
 
 
 # --- what the next run and `gpucluster clean` find

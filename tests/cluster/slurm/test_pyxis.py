@@ -108,13 +108,8 @@ def test_options() -> None:
     )
     names = ("image=r#i:t", "mounts=/a:/b:ro,/c:/d", "workdir=/w", "name=n:create", "save=/s")
     assert places.argv() == [f"--container-{name}" for name in names]
-    switches: dict[str, Any] = {
-        "mount_home": False,
-        "remap_root": True,
-        "entrypoint": False,
-        "writable": False,
-    }
-    assert PyxisOptions(env=("A", "B"), **switches).argv() == [
+    off: dict[str, Any] = {"mount_home": False, "remap_root": True, "entrypoint": False, "writable": False}
+    assert PyxisOptions(env=("A", "B"), **off).argv() == [
         "--container-env=A,B",
         "--no-container-mount-home",
         "--container-remap-root",

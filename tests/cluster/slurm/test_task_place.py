@@ -64,11 +64,7 @@ def test_a_squashfs_that_is_mounted_has_another_device_than_the_host() -> None:
     [
         ("", HOST, "whether the task ran in the image /i.sqsh is not known"),
         (HOST, "", "whether the task ran in the image /i.sqsh is not known"),
-        (
-            "259:2:/data/pyxis_other",
-            HOST,
-            "the task ran in the container pyxis_other, not in the image /i.sqsh",
-        ),
+        ("259:2:/data/pyxis_x", HOST, "the task ran in the container pyxis_x, not in the image /i.sqsh"),
     ],
 )
 def test_what_does_not_show_the_container_is_no_proof(root: str, host: str, reason: str) -> None:

@@ -387,11 +387,8 @@ def test_a_key_of_the_agent_opens(own: Sshd, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_jump_host_leads_there_and_is_checked_too(own: Sshd, server: Sshd) -> None:
     known = with_known_hosts(server, own)
-    keys = {
-        "key_file": str(server.folder / "id_ed25519"),
-        "jump": f"{HOST}:{server.port}",
-        "known_hosts": known,
-    }
+    keys = {"jump": f"{HOST}:{server.port}", "known_hosts": known}
+    keys["key_file"] = str(server.folder / "id_ed25519")
     before = set(server.sessions())  # of tests before this one: they may be on their way out
     transport = SshTransport(own.settings(**keys))
     transport.run(["true"], timeout=LONG)

@@ -66,10 +66,7 @@ def test_an_incomplete_sdiag_is_no_fact(text: str) -> None:
 
 
 def test_ping_of_one_two_and_three_controllers() -> None:
-    up, down = (
-        "Slurmctld(primary) at ctl1 is UP\n",
-        "Slurmctld(backup) at ctl2 is DOWN\n*****\n** RESTORE **\n",
-    )
+    up, down = ("Slurmctld(primary) at ctl1 is UP\n", "Slurmctld(backup) at ctl2 is DOWN\n*****\n** RE\n")
     assert facts.parse_ping(up) == (ControllerState("primary", "ctl1", True),)
     assert [one.up for one in facts.parse_ping(up + down)] == [True, False]
     three = facts.parse_ping(f"{up}Slurmctld(backup1) at b is UP\nSlurmctld(backup2) at c is UP")

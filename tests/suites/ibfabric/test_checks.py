@@ -152,10 +152,8 @@ def size_of(of: tuple[Topology, Topology | None, dict[str, int]]) -> Verdict:
     return checks.size(topology.facts(), IbFabricConfig(**stated), {it.name: it.value for it in earlier})
 
 
-HALF, TWO_MISSING = (
-    without(*(("leaf02", port) for port in (33, 35, 37, 39))),
-    without(("leaf01", 33), ("leaf02", 35)),
-)
+HALF = without(*(("leaf02", port) for port in (33, 35, 37, 39)))
+TWO_MISSING, TWO_OF_ONE = without(("leaf01", 33), ("leaf02", 35)), without(("leaf03", 34), ("leaf03", 35))
 UPLINK = without(("leaf01", 33))
 TWICE = {**small().ports(), "gpu99": small().ports()["gpu01"]}
 # a leaf of a login node is connected to one of the four spines; each leaf but one has a link to a router
@@ -284,11 +282,7 @@ def test_a_subnet_is_compared_with_itself() -> None:
     [
         (lambda: links_of(rates(slow=1)), ["leaf01 port 33 - spine01 port 1"], [[4, 100, 200, 31, 32]]),
         # an uplink is told by where the others go
-        (
-            lambda: balance_of(without(("leaf03", 34), ("leaf03", 35))),
-            ["leaf leaf03"],
-            [[6, 1, 1, 2, 8, 3, 4]],
-        ),
+        (lambda: balance_of(TWO_OF_ONE), ["leaf leaf03"], [[6, 1, 1, 2, 8, 3, 4]]),
         # where many leaves lack some, by the switch above
         (lambda: balance_of(TWO_MISSING), ["leaf leaf01", "leaf leaf02"], [[7, 1, 2, 2, 3, 4]] * 2),
     ],

@@ -46,11 +46,7 @@ NO_PORT = "ibwarn: [4] mad_rpc_open_port: client_register for mgmt 1 failed\nibn
     ("shown_there", "stderr", "words"),
     [
         (("", 127), "sh: 1: ibnetdiscover: not found\n", "install infiniband-diags there, or name a host"),
-        (
-            ("", 1),
-            "ibwarn: [7] mad_rpc_open_port: can't open UMAD port ((null):0)\n",
-            "needs root: `sudo: true`",
-        ),
+        (("", 1), "ibwarn: [7] mad_rpc_open_port: can't open UMAD port ((null):0)\n", "needs root: `sudo"),
         (("", 1), "ibpanic: [7] main: Failed to open '(null)' port '0': (Permission denied)\n", "needs root"),
         (("", 1), "src/query_smp.c:240; umad (DR path ...) bad status 110\n", "bad status 110"),
         ((FAILED, 255), NO_PORT, "discover failed: ibnetdisc.c:802.*no InfiniBand port is up there"),
@@ -136,10 +132,8 @@ end
 def test_infiniband_ports_of_a_node_with_guid_and_place() -> None:
     found = NODE_PORTS.parse(Answer("gpu01", 0, NODE.encode()))
     assert found.tools
-    port, silent = (
-        NodePort("mlx5_0", 1, "a088c20300d57349", "ACTIVE", "0000:18:00.0"),
-        NodePort("mlx5_9", 1, "", "", ""),
-    )
+    port = NodePort("mlx5_0", 1, "a088c20300d57349", "ACTIVE", "0000:18:00.0")
+    silent = NodePort("mlx5_9", 1, "", "", "")
     assert found.ports == (port, silent)
     assert (port.place, silent.place) == ("0000:18:00.0 port 1", "mlx5_9 port 1")
 

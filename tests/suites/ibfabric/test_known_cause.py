@@ -35,11 +35,8 @@ class Session:
         if topology is not None:
             facts = topology.facts()
             links = owned(facts, topology.ports())
-            self._known = {
-                test_ibfabric.fabric: facts,
-                test_ibfabric.links: links,
-                test_ibfabric.slurm_leaves: LEAVES,
-            }
+            self._known = {test_ibfabric.fabric: facts, test_ibfabric.links: links}
+            self._known |= {test_ibfabric.slurm_leaves: LEAVES}
 
     def known(self, fixture: Any) -> object:
         return self._known.get(fixture)

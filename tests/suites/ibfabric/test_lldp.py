@@ -36,11 +36,8 @@ def test_node_without_neighbours_has_none(text: str) -> None:
 
 def test_switch_without_a_name_has_its_chassis_identifier() -> None:
     chassis = {"id": {"type": "mac", "value": "aa:bb"}, "capability": []}
-    body = {
-        "via": "LLDP",
-        "chassis": chassis,
-        "port": {"id": {"type": "ifname", "value": "Eth1/1"}, "descr": "Eth1/1"},
-    }
+    port = {"id": {"type": "ifname", "value": "Eth1/1"}, "descr": "Eth1/1"}
+    body = {"via": "LLDP", "chassis": chassis, "port": port}
     found = parse_neighbours(json.dumps({"lldp": {"interface": {"rail0": body}}}))
     assert found == (Neighbour("rail0", "aa:bb", ("Eth1/1",), "aa:bb"),)
 
@@ -72,11 +69,7 @@ def test_probe_reads_states_and_rdma_devices() -> None:
     ("output", "rc", "reason"),
     [
         ("sh: 1: lldpcli: not found\n", 127, "lldpcli is not installed"),
-        (
-            "2026 [WARN/control] unable to connect to socket /run/lldpd.socket: No such file\n",
-            1,
-            "is lldpd running",
-        ),
+        ("2026 [WARN] unable to connect to socket /run/lldpd.socket: No such file\n", 1, "is lldpd running"),
         ("-----\nLLDP neighbors:\n", 0, "lldpcli: LLDP neighbors:"),  # built without JSON (before 0.9.7)
     ],
 )

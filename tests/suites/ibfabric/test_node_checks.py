@@ -251,11 +251,7 @@ SWAPPED = ["mlx5_0 port 1 (0000:00:00.0) of gpu02", "mlx5_1 port 1 (0000:10:00.0
     ("judged", "parts", "shown"),
     [
         (lambda: pkeys(passed=(FULL,)), ["leaf02 port 2 at mlx5_1 port 1 (0000:10:00.0)"], set()),
-        (
-            lambda: optics(WARM, light(1.8, -12.4)),
-            ["rx_power of lane 2 at mlx5_0 port 1"],
-            {-12.4, -10.41, 6},
-        ),
+        (lambda: optics(light(1.8, -12.4)), ["rx_power of lane 2 at mlx5_0 port 1"], {-12.4, -10.41, 6}),
         (lambda: ports(changed(cut=[of(3)]), own=ABSENT), ["mlx5_3 port 1 (0000:30:00.0)"], set()),
         (lambda: cables(changed(slow=[of(1)])), [SLOW_PART], {100, 200}),
         (lambda: rail(changed(swap=SWAP)), SWAPPED, set()),

@@ -60,11 +60,7 @@ def test_lanes_and_limits_of_an_optical_module() -> None:
 
 @pytest.mark.parametrize(
     ("opcode", "recommendation", "trouble"),
-    [
-        ("15", "Bad signal integrity", "Bad signal integrity"),
-        ("0", "No issue was observed", ""),
-        ("N/A", "N/A", ""),
-    ],
+    [("15", "Bad signal", "Bad signal"), ("0", "No issue was observed", ""), ("N/A", "N/A", "")],
 )
 def test_what_the_firmware_finds_wrong_with_the_link(opcode: str, recommendation: str, trouble: str) -> None:
     advice = {"Group Opcode": "N/A", "Recommendation": recommendation, "Status Opcode": opcode}

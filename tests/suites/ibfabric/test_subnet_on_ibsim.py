@@ -23,11 +23,8 @@ def failed(facts: FabricFacts, topology: Topology) -> dict[str, str]:
     """Return {check, and node in brackets: the part and the measured value of its first finding} of all checks."""
     ports = topology.ports()
     links = judge.owned(facts, ports)
-    usual, rails, keys = (
-        judge.usual_rates(links),
-        judge.rails_of_leaves(links),
-        judge.usual_keys(facts, links),
-    )
+    usual, rails = judge.usual_rates(links), judge.rails_of_leaves(links)
+    keys = judge.usual_keys(facts, links)
     of_facts = (checks.subnet_manager, checks.mtu)
     of_links = (checks.switch_links, checks.switch_errors, checks.balance)
     verdicts = [*(judged(facts) for judged in of_facts), *(judged(facts, links) for judged in of_links)]

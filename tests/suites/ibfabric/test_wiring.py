@@ -245,10 +245,8 @@ def test_another_port_or_switch_is_wrong_whatever_the_kind_of_its_name(row: str)
 def test_swapped_neighbours_are_one_deviation_and_a_cable_is_missing_where_no_node_finds_the_switch() -> None:
     cables = ("gpu01,ens1,leaf02,swp1s0", "gpu01,ens2,leaf01,1/1", "gpu01,ens3,leaf09,swp1")
     swapped, missing = compared(*cables, found=ETHERNET).wrong
-    one, other = (
-        "gpu01 ens1 is connected to leaf01.example.com Ethernet1/1",
-        "gpu01 ens2 is connected to leaf02 swp1s0",
-    )
+    one = "gpu01 ens1 is connected to leaf01.example.com Ethernet1/1"
+    other = "gpu01 ens2 is connected to leaf02 swp1s0"
     assert (swapped.measured, missing.measured) == (f"swapped: {one}, {other}", "no link at this end")
     # cables of which no end was found are not compared
     assert compared("leaf01,swp51,spine01,swp1", "gpu09,ens1,leaf01,1/9", found=ETHERNET).planned[""] == 0

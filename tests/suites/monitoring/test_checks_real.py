@@ -162,9 +162,7 @@ def test_every_node_is_judged_by_what_prometheus_really_sees(world: World, tmp_p
         ("prometheus", "grafana", "exporters", "cluster_alerts", "gpu_rules"), "passed"
     )
     each = {
-        f"{what}[{node}]": end
-        for what, ends in of_nodes.items()
-        for node, end in zip(NODES, ends, strict=True)
+        f"{what}[{node}]": end for what, it in of_nodes.items() for node, end in zip(NODES, it, strict=True)
     }
     found = {nodeid.rpartition("::test_")[2]: end for nodeid, end in run.outcomes.items()}
     assert found == {**of_cluster, **each}, run.out
