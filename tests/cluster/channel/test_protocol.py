@@ -9,39 +9,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpucluster.cluster.channel.protocol import (
-    BASE64,
-    HEX,
-    Frame,
-    FrameError,
-    Stream,
-    agent_source,
-    cancelled,
-    ending,
-    parse,
-    request,
-    task_numbers,
-    unlabel,
-)
+from pytest_gpucluster.cluster.channel import protocol
 
 NONCE = b"gpucluster-abc"
 
 
-def frame(text: bytes) -> Frame:
-    found = parse(NONCE + b" " + text + b"\n", NONCE)
+def frame(text: bytes) -> protocol.Frame:
+    found = protocol.parse(NONCE + b" " + text + b"\n", NONCE)
     assert found is not None
     return found
 
 
 def test_a_request_names_command_tasks_and_limits() -> None:
-    assert request(7, None, 30, 99, "echo 'a  b' | wc") == b"7 * 30 99 p echo 'a  b' | wc|\n"
-    assert request(7, [0, 12], 1, 2, "x") == b"7 ,0,12, 1 2 p x|\n"
-    assert request(0, [], 1, 2, "").startswith(b"0 ,, ")
+    assert protocol.request(7, None, 30, 99, "echo 'a  b' | wc") == b"7 * 30 99 p echo 'a  b' | wc|\n"
+    assert protocol.request(7, [0, 12], 1, 2, "x") == b"7 ,0,12, 1 2 p x|\n"
+    assert protocol.request(0, [], 1, 2, "").startswith(b"0 ,, ")
 
 
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
 def test_any_command_is_one_line_of_ascii(command: str) -> None:
-    line = request(1, None, 1, 1, command)
+    line = protocol.request(1, None, 1, 1, command)
     assert line.count(b"\n") == 1
     assert line.endswith(b"|\n")
     assert line.isascii()
@@ -52,26 +39,26 @@ def test_any_command_is_one_line_of_ascii(command: str) -> None:
 
 
 def test_label_of_srun_and_what_is_not_ours() -> None:
-    assert unlabel(b" 3: hello\n") == (3, b"hello\n")
-    assert unlabel(b"12: 4: x") == (12, b"4: x")
-    assert unlabel(b"motd\n") == (None, b"motd\n")
-    assert parse(b"Welcome to gpu03!\n", NONCE) is None
-    assert parse(b"gpucluster-abcd 1 X 0\n", NONCE) is None
+    assert protocol.unlabel(b" 3: hello\n") == (3, b"hello\n")
+    assert protocol.unlabel(b"12: 4: x") == (12, b"4: x")
+    assert protocol.unlabel(b"motd\n") == (None, b"motd\n")
+    assert protocol.parse(b"Welcome to gpu03!\n", NONCE) is None
+    assert protocol.parse(b"gpucluster-abcd 1 X 0\n", NONCE) is None
 
 
 @pytest.mark.parametrize(
     "text", [b"1 Z 0", b"x X 0", b"1 o 0 4", b"1", b"", b"1 O 3", b"1 H 0 b", b"1 X zero"]
 )
 def test_damaged_frames_are_reported(text: bytes) -> None:
-    with pytest.raises(FrameError):
+    with pytest.raises(protocol.FrameError):
         frame(text).integer(0)
 
 
-@given(st.binary(max_size=3000), st.sampled_from([BASE64, HEX]))
+@given(st.binary(max_size=3000), st.sampled_from([protocol.BASE64, protocol.HEX]))
 def test_stream_of_any_bytes(data: bytes, coder: bytes) -> None:
-    text = data.hex(" ").encode() if coder == HEX else base64.b64encode(data)
-    width = 48 if coder == HEX else 76
-    stream = Stream()
+    text = data.hex(" ").encode() if coder == protocol.HEX else base64.b64encode(data)
+    width = 48 if coder == protocol.HEX else 76
+    stream = protocol.Stream()
     pieces = [text[i : i + width] for i in range(0, len(text), width)]
     for number, piece in enumerate(pieces):
         stream.add(frame(b"1 o %d %d %s" % (number, len(piece), piece)), 3000)
@@ -82,7 +69,7 @@ def test_stream_of_any_bytes(data: bytes, coder: bytes) -> None:
 
 @pytest.mark.parametrize("pieces", [[b"1 o 1 4 YWJj"], [b"1 o 0 4 YWJj"], [b"1 o 0 8 YWJj", b"1 o 1 4 YWJj"]])
 def test_a_piece_that_is_lost_or_cut_is_noticed(pieces: list[bytes]) -> None:
-    stream = Stream()
+    stream = protocol.Stream()
     for piece in pieces:
         stream.add(frame(piece), 3000)
     stream.end(frame(b"1 O 2 0"))
@@ -90,13 +77,13 @@ def test_a_piece_that_is_lost_or_cut_is_noticed(pieces: list[bytes]) -> None:
 
 
 def test_output_above_the_cap_is_cut_and_undecodable_output_is_an_error() -> None:
-    stream, odd = Stream(), Stream()
+    stream, odd = protocol.Stream(), protocol.Stream()
     stream.add(frame(b"1 o 0 8 YWJjZGVm"), 3000)
     stream.end(frame(b"1 O 1 0"))
-    assert (stream.data(BASE64, 4), stream.truncated) == (b"abcd", True)
+    assert (stream.data(protocol.BASE64, 4), stream.truncated) == (b"abcd", True)
     odd.add(frame(b"1 o 0 4 Y*Jj"), 3000)
-    with pytest.raises(FrameError, match="undecodable"):
-        odd.data(BASE64, 99)
+    with pytest.raises(protocol.FrameError, match="undecodable"):
+        odd.data(protocol.BASE64, 99)
 
 
 # recorded from srun 22.05.8, two from its source (src/api/step_launch.c, src/srun/libsrun/launch.c)
@@ -117,13 +104,13 @@ KILLED = "srun: error: gpu02: task 1: Killed"
     ],
 )
 def test_what_srun_says_of_ended_tasks(line: str, said: tuple[str, str, str] | None) -> None:
-    found = ending(line)
+    found = protocol.ending(line)
     assert (found and (found.nodes, found.tasks, found.why)) == said
-    assert (task_numbers("0-2,5"), task_numbers("")) == ((0, 1, 2, 5), ())
+    assert (protocol.task_numbers("0-2,5"), protocol.task_numbers("")) == ((0, 1, 2, 5), ())
 
 
 def test_agent_travels_without_comments() -> None:
-    source = agent_source()
+    source = protocol.agent_source()
     assert source.isascii()
     assert not any(line.startswith("#") for line in source.splitlines())
     assert "while IFS=' ' read -r id" in source
@@ -143,4 +130,4 @@ STEP = "slurmstepd-gpu01: error: *** STEP 7.0 ON gpu01 CANCELLED AT 2026-11-21T0
     ],
 )
 def test_who_ended_the_step(line: str, *, reported: bool) -> None:
-    assert cancelled(line) == reported
+    assert protocol.cancelled(line) == reported

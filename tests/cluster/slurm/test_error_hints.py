@@ -9,15 +9,9 @@ import pytest
 from paths import ROOT
 from plugin_helpers import names, on, run_pytest
 
+from pytest_gpucluster.cluster.slurm import error_hints
 from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest, _Holder
 from pytest_gpucluster.cluster.slurm.client import Slurm
-from pytest_gpucluster.cluster.slurm.error_hints import (
-    advice,
-    end_explanation,
-    hopeless,
-    partition_limits,
-    with_meaning,
-)
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, parse_partitions
 from pytest_gpucluster.cluster.transport.local import LocalTransport
 from pytest_gpucluster.core.errors import ConfigError, SlurmError
@@ -74,13 +68,13 @@ TIME = "MaxTime=0-00:10:00, 0-01:00:00 was requested: slurm.time or --time"
 )
 def test_the_setting_in_the_way_is_named_with_the_key_to_change(printed: str, reported: str) -> None:
     partition = parse_partitions(PARTITION)["batch"]
-    assert partition_limits(partition, ASKED, printed) == f"partition batch has {reported}"
+    assert error_hints.partition_limits(partition, ASKED, printed) == f"partition batch has {reported}"
 
 
 @pytest.mark.parametrize("printed", ["Requested time limit is invalid", "Node count", "account", "qos"])
 def test_a_partition_that_allows_it_is_not_in_the_way(printed: str) -> None:
     text = "PartitionName=batch AllowAccounts=ALL AllowQos=ALL MaxNodes=UNLIMITED Nodes=n1\n"
-    assert partition_limits(parse_partitions(text)["batch"], ASKED, printed) == ""
+    assert error_hints.partition_limits(parse_partitions(text)["batch"], ASKED, printed) == ""
 
 
 @pytest.mark.parametrize(
@@ -98,15 +92,15 @@ def test_a_partition_that_allows_it_is_not_in_the_way(printed: str) -> None:
     ],
 )
 def test_a_limit_of_one_job_is_not_waited_for(reason: str, in_vain: bool) -> None:
-    assert hopeless(with_meaning(reason)) is in_vain
-    assert with_meaning(reason) != reason  # it is said what it means
+    assert error_hints.hopeless(error_hints.with_meaning(reason)) is in_vain
+    assert error_hints.with_meaning(reason) != reason  # it is said what it means
 
 
 def test_a_job_submit_plugin_that_refuses_is_named() -> None:
     refused = "Job submit/allocate failed: Unspecified error"
-    assert "job_submit plugin" in advice(refused)
+    assert "job_submit plugin" in error_hints.advice(refused)
     versions = "error: Incompatible versions of client and server code"
-    assert advice(f"{versions}\nerror: {refused}") == "", "no job_submit plugin was ever asked"
+    assert error_hints.advice(f"{versions}\nerror: {refused}") == "", "no job_submit plugin was ever asked"
 
 
 def test_nodes_that_private_data_hides_are_no_unknown_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,5 +145,5 @@ def test_a_job_that_still_completes_is_asked_again_how_it_ended(monkeypatch: pyt
     monkeypatch.setattr(client, "run", lambda *_: f"{states.pop(0)}\n")
     assert Allocation(client, 7, ("gpu01",)).why_ended().startswith("PREEMPTED: ")
     assert not states
-    assert end_explanation("TIMEOUT").endswith("--time or slurm.time")
-    assert end_explanation("COMPLETED") == end_explanation("") == ""
+    assert error_hints.end_explanation("TIMEOUT").endswith("--time or slurm.time")
+    assert error_hints.end_explanation("COMPLETED") == error_hints.end_explanation("") == ""

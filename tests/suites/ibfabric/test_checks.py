@@ -77,6 +77,10 @@ def older(facts: FabricFacts, leaf: str = "leaf01") -> FabricFacts:
     return replace(facts, subnet=replace(facts.subnet, devices=devices))
 
 
+def slow_at_an_older_leaf() -> FabricFacts:
+    return older(rates(slow=1, speed="4xDDR", slow_leaf=8))
+
+
 def counted(rise: int, counter: str = "symbol_error", *, before: int = 0, port: int = 33) -> FabricFacts:
     """Return a fabric of which an uplink of leaf01, or another port, has counted."""
     topology = small()
@@ -198,13 +202,7 @@ ROWS: tuple[tuple[str, str, str, str, Callable[[], Any]], ...] = (
     ("switch_links", "all of 2 x NDR200", "split cables", WARNING, lambda: states(could_be="4X")),
     ("switch_links", "half of the links of each generation", "extension", PASSED, lambda: rates(slow=16)),
     ("switch_links", "a leaf of EDR behind HDR spines", "an extension", PASSED, lambda: older(rates(slow=8))),
-    (
-        "switch_links",
-        "a slow link of an older leaf",
-        "a transceiver",
-        CONFIGURE,
-        lambda: older(rates(slow=1, speed="4xDDR", slow_leaf=8)),
-    ),
+    ("switch_links", "a slow link of an older leaf", "a cable", CONFIGURE, slow_at_an_older_leaf),
     ("switch_links", "a link at half speed", "a bad transceiver", CONFIGURE, lambda: rates(slow=1)),
     ("switch_links", "a link without lanes", "1x", CONFIGURE, lambda: rates(slow=1, speed="1xHDR")),
     ("switch_links", "a link that waits for its manager", "Init", CONFIGURE, lambda: states("Init")),

@@ -32,6 +32,7 @@ def planned(*cables: tuple[str, str, str, str]) -> Comparison:
 
 
 SWAPPED = (("leaf01", "33", "spine01", "2"), ("leaf02", "33", "spine01", "1"))
+SWAPPED_PART = "leaf01 port 33 - spine01 port 2, leaf02 port 33 - spine01 port 1"
 UNKNOWN_LEAF = (*(cable for cable in RAILS if cable[2] == "leaf02"), ("gpu01", "mlx5_0", "rack1", "1"))
 OF_NAS, OFF = ("nas1", "mlx5_0", "leaf01", "3"), ("gpu09", "mlx5_0", "leaf01", "9")
 
@@ -40,12 +41,7 @@ OF_NAS, OFF = ("nas1", "mlx5_0", "leaf01", "3"), ("gpu09", "mlx5_0", "leaf01", "
     ("cables", "node", "of_node", "of_cluster"),
     [
         ((*RAILS, *UPLINKS), "gpu01", PASSED, []),
-        (
-            (*RAILS, *SWAPPED),
-            "gpu01",
-            PASSED,
-            ["leaf01 port 33 - spine01 port 2, leaf02 port 33 - spine01 port 1"],
-        ),
+        ((*RAILS, *SWAPPED), "gpu01", PASSED, [SWAPPED_PART]),
         ((OF_NAS,), "gpu01", NOT_APPLICABLE, ["nas1 mlx5_0 - leaf01 port 3"]),
         ((*RAILS, *UPLINKS, OFF), "gpu01", PASSED, []),  # a node that is off is nobody else's finding
         (UNKNOWN_LEAF, "gpu01", NOT_CHECKED, ["rack1 of the plan"]),
