@@ -37,9 +37,7 @@ def test_all_nodes_of_the_file_are_selected_in_its_order() -> None:
     assert plan == Plan(("gpu02", "gpu03", "gpu01"))
     assert plan.testable == plan.selected
     assert [kind.value for kind in Kind] == ["unavailable", "busy", "lost", "cut"]
-    known = _nodes(
-        gpu01="IDLE", gpu02="IDLE"
-    )  # one that Slurm does not have is a problem, and stays selected
+    known = _nodes(gpu01="IDLE", gpu02="IDLE")  # one that Slurm lacks is a problem and stays selected
     plan = make_plan(LAB, known, Selection())
     assert (plan.selected, plan.testable) == (("gpu01", "gpu02", "gpu03"), ("gpu01", "gpu02"))
     assert plan.problems["gpu03"].kind is Kind.UNAVAILABLE

@@ -48,9 +48,8 @@ def test_three_suites_start_as_few_clients_for_four_nodes(sandbox: Sandbox, tmp_
 
 
 def run(batch: Batch, **env: str) -> dict[str, Answer]:
-    done = subprocess.run(
-        ["sh", "-c", batch.command], capture_output=True, check=False, env={**os.environ, **env}
-    )
+    argv = ["sh", "-c", batch.command]
+    done = subprocess.run(argv, capture_output=True, check=False, env={**os.environ, **env})
     return batch.split(Answer("n1", done.returncode, done.stdout, done.stderr))
 
 

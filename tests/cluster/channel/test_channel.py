@@ -337,6 +337,4 @@ def test_nodes_that_lack_a_tool(hidden: list[str], tmp_path: Path, monkeypatch: 
 def test_agent_leaves_no_zombies_when_idle(own: Fleet) -> None:
     argv = ["ps", "--no-headers", "-o", "stat=", "--ppid", ask(own, AGENT).out.strip()]
     # all have ended; the line that wakes an idle agent comes a moment later
-    wait_for(
-        lambda: b"Z" not in subprocess.run(argv, capture_output=True, check=False).stdout, "none is left"
-    )
+    wait_for(lambda: b"Z" not in subprocess.run(argv, capture_output=True, check=False).stdout, "none left")

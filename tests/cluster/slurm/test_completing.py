@@ -70,7 +70,7 @@ def test_a_node_that_slurm_has_drained_for_it_keeps_slurms_words() -> None:
     [
         ("60 sec", None, 300),
         ("900 sec", None, 900),
-        ("9", 3.0, 3),
+        ("9", 3, 3),
         ("65533", None, 65533),
         ("65534", None, 300),
     ],

@@ -263,9 +263,7 @@ def test_a_container_of_a_live_job_is_no_leftover() -> None:
     found, (unlisted, late) = containers.containers_of_ended_jobs(busy, fake, ())
     of_gpu04 = ("pyxis_5_gpucluster-6-a", "pyxis_gpucluster-5-a", "pyxis_gpucluster-6-a")
     assert found == {"gpu01": ("pyxis_gpucluster-6-a",), "gpu04": of_gpu04}
-    assert unlisted.startswith(
-        "gpu05 may still have containers named gpucluster-JOB-...: enroot does not list"
-    )
+    assert unlisted.startswith("gpu05 may still have containers named gpucluster-JOB-...: enroot does not")
     assert late.startswith("gpu06 may still have containers named gpucluster-JOB-...: timed out after 60 s. ")
 
 

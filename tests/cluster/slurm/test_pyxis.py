@@ -103,11 +103,9 @@ def test_exit_statuses_and_other_words() -> None:
 
 def test_options() -> None:
     assert PyxisOptions().argv() == []
-    places = PyxisOptions(
-        image="r#i:t", mounts=("/a:/b:ro", "/c:/d"), workdir="/w", name="n:create", save="/s"
-    )
+    own = PyxisOptions(image="r#i:t", mounts=("/a:/b:ro", "/c:/d"), workdir="/w", name="n:create", save="/s")
     names = ("image=r#i:t", "mounts=/a:/b:ro,/c:/d", "workdir=/w", "name=n:create", "save=/s")
-    assert places.argv() == [f"--container-{name}" for name in names]
+    assert own.argv() == [f"--container-{name}" for name in names]
     off: dict[str, Any] = {"mount_home": False, "remap_root": True, "entrypoint": False, "writable": False}
     assert PyxisOptions(env=("A", "B"), **off).argv() == [
         "--container-env=A,B",

@@ -179,9 +179,7 @@ def _timed_out(reported: dict[str, int]) -> Any:
 
     def run_step(_slurm: object, _allocation: object, request: StepRequest) -> StepResult:
         nodes = [(node, i) for node, count in reported.items() for i in range(count)]
-        said = [
-            f"diagnostic|{rank}|{node}|{i}|2|0|0||0-1|0-1|tok|end\n" for rank, (node, i) in enumerate(nodes)
-        ]
+        said = [f"diagnostic|{n}|{node}|{i}|2|0|0||0-1|0-1|tok|end\n" for n, (node, i) in enumerate(nodes)]
         tasks = tuple(TaskResult(n, node, 0, None, said[n]) for n, (node, _) in enumerate(nodes))
         error = StepTimeout("srun: cancelled after 60 s", argv=["srun"], rc=None, stderr="")
         error.result = StepResult(-1, tasks, "", request.timeout, "srun sh")
@@ -212,9 +210,7 @@ def test_the_diagnostic_step_of_many_tasks_has_more_time(count: int, least: floa
 @pytest.mark.parametrize("module", [container_steps, containers, mpi, nccl, framework_step, diagnostic])
 def test_a_step_that_was_ended_is_no_answer(monkeypatch: pytest.MonkeyPatch, module: Any) -> None:
     def run_step(*_: object) -> StepResult:
-        raise StepCancelled(
-            "srun was killed by signal 9", argv=["srun"], rc=-9, stderr="pyxis: no such image"
-        )
+        raise StepCancelled("srun was killed by signal 9", argv=["srun"], rc=-9, stderr="no such image")
 
     monkeypatch.setattr(module, "run_step", run_step)
     request, one = StepRequest(("true",), nodes=NODES), MagicMock(nodes=NODES)

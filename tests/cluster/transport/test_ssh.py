@@ -228,9 +228,7 @@ def test_streams_are_whole_and_a_group_is_signalled_by_its_number(far: SshTransp
     out, err = process.communicate(data, LONG)  # the end of input is all that ends
     assert (out == data + b"after\n", err == data, process.wait(LONG)) == (True, True, 4)
     process.close()
-    process = far.spawn(
-        ["sh", "-c", "trap 'echo told; exit 5' TERM; echo ready; while :; do sleep 0.1; done"]
-    )
+    process = far.spawn(["sh", "-c", "trap 'echo told; exit 5' TERM; echo ready; while :; do sleep 1; done"])
     assert process.stdout.readline() == b"ready\n"
     kill_group(process, signal.SIGTERM)
     assert (process.wait(LONG), process.stdout.read()) == (5, b"told\n")

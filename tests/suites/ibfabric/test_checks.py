@@ -85,9 +85,8 @@ def counted(rise: int, counter: str = "symbol_error", *, before: int = 0, port: 
     """Return a fabric of which an uplink of leaf01, or another port, has counted."""
     topology = small()
     key = topology.guid("leaf01"), port
-    first, second = (
-        Readings(at, {key: {counter: value}}) for at, value in ((0.0, before), (5.0, before + rise))
-    )
+    first = Readings(0.0, {key: {counter: before}})
+    second = Readings(5.0, {key: {counter: before + rise}})
     return replace(topology.facts(), before=first, after=second)
 
 
@@ -309,9 +308,7 @@ def test_two_cables_with_one_guid_are_named() -> None:
     links = (first, replace(second, a=replace(second.a, node_guid=first.a.node_guid)), *others)
     assert first.a.kind == "HCA"
     found = checks.unique(replace(facts, subnet=replace(facts.subnet, links=links)), {})
-    assert {it.measured for it in found.findings} == {
-        f"{it.a.label} is at 2 cables" for it in (first, second)
-    }
+    assert {x.measured for x in found.findings} == {f"{it.a.label} is at 2 cables" for it in (first, second)}
 
 
 def test_a_port_whose_other_end_does_not_answer_is_a_warning() -> None:

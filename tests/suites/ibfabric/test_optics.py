@@ -25,16 +25,12 @@ LIGHT = dict.fromkeys(("Rx Power Current [dBm]", "Tx Power Current [dBm]"), "0,0
 # copper: MFT 4.35 with diagnostics that state nothing, and 4.30 without
 DAC = OSFP | LIGHT | {"Temperature [C]": "0 [0..0]", "Cable Type": "Passive copper cable"}
 NONE = dict.fromkeys(OSFP, "N/A") | {"Cable Type": "Passive copper cable"}
-ICMD = (
-    "Checking valid firmware raised the following exception: Failed to send access register: ICMD error 0x4"
-)
+ICMD = "Checking firmware raised the following exception: Failed to send access register: ICMD error 0x4"
 
 
 def shown(info: dict[str, str], others: dict[str, Any] | None = None) -> str:
     output = {"Module Info": info, **(others or {})}
-    return json.dumps(
-        {"result": {"output": output}, "status": {"code": 0, "message": "success"}}, indent="\t"
-    )
+    return json.dumps({"result": {"output": output}, "status": {"code": 0}}, indent="\t")
 
 
 def printed(user: int = 0, **modules: str) -> bytes:

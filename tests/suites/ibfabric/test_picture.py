@@ -24,9 +24,8 @@ def drawn(topology: Topology, planned: Topology | None = None) -> Picture:
     facts = topology.facts()
     links = owned(facts, topology.ports())
     cables = parse_plan("plan", planned.text()).cables if planned else ()
-    return picture_of(
-        facts, links, rails_of_leaves(links), compare(cables, of_subnet(facts.subnet, {})).wrong
-    )
+    wrong = compare(cables, of_subnet(facts.subnet, {})).wrong
+    return picture_of(facts, links, rails_of_leaves(links), wrong)
 
 
 def pairs(found: Picture) -> dict[str, tuple[int, str, str]]:

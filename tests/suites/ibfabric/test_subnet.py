@@ -63,9 +63,7 @@ def test_output_that_names_no_device_is_not_understood(text: str) -> None:
 
 
 def test_states_of_all_ports_and_what_they_could_be() -> None:
-    found = {
-        (port.description.partition(":")[0], port.number): port for port in subnet.read_iblinkinfo(LINKINFO)
-    }
+    found = {(it.description.partition(":")[0], it.number): it for it in subnet.read_iblinkinfo(LINKINFO)}
     ports = [found["MF0;A09-IBLEAF-04", number] for number in (1, 2, 3, 4, 35)]
     assert [port.physical for port in ports] == ["LinkUp", "Polling", "Disabled", "LinkUp", "LinkUp"]
     assert [port.answered for port in ports] == [True, True, True, False, True]
@@ -84,9 +82,7 @@ def test_links_have_the_state_of_their_worse_end() -> None:
 
 
 def test_unmanaged_switches_of_one_name_are_known_by_their_guids() -> None:
-    found = subnet.read_ibnetdiscover(
-        re.sub(r"MF0;\S+:MQM9701/U1", "SwitchIB Mellanox Technologies", NETDISCOVER)
-    )
+    found = subnet.read_ibnetdiscover(re.sub(r"MF0;\S+:MQM9701/U1", "SwitchIB Mellanox", NETDISCOVER))
     assert [it.node for it in found.switches] == [f"0x{LEAF}", f"0x{SPINE}"]
     assert f"0x{LEAF} port 35 - 0x{SPINE} port 32" in [link.label for link in found.links]
 

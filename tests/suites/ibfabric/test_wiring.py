@@ -26,9 +26,8 @@ FOUND = found_as()
 
 def compared(*rows: str, found: Wiring = FOUND) -> Comparison:
     cables = [tuple(row.split(",")) for row in rows]
-    return compare(
-        [Cable(a, port, z, other, f"p:{n}") for n, (a, port, z, other) in enumerate(cables, 2)], found
-    )
+    named = [Cable(a, port, z, other, f"p:{n}") for n, (a, port, z, other) in enumerate(cables, 2)]
+    return compare(named, found)
 
 
 def renamed(**names: str) -> str:
@@ -184,9 +183,8 @@ OF_GPU01 = (
     ("ens2", "leaf02", ("swp1s0",)),
 )
 OF_GPU02 = ("ens1", "leaf01", ("Eth1/2",)), ("ens1", "dsl-router", ("7",))
-ETHERNET = of_neighbours(
-    {"gpu01": neighbours(*OF_GPU01, ens3="down", ens4="up"), "gpu02": neighbours(*OF_GPU02)}
-)
+OF_BOTH = {"gpu01": neighbours(*OF_GPU01, ens3="down", ens4="up"), "gpu02": neighbours(*OF_GPU02)}
+ETHERNET = of_neighbours(OF_BOTH)
 
 
 @pytest.mark.parametrize(

@@ -229,9 +229,7 @@ SLOW = [gpu(n, seconds=100) for n in range(8)]
 ENDED = alert(keepFiringSince="2026-09-10T00:20:00Z")
 FIVE_MINUTES = is_young(scrapeInterval="5m", lastScrape="2026-09-10T00:23:20Z")
 FULL = of_all("No", "x", "(sum(up) or vector(0)) == 0")
-PODS = [
-    gpu(n, instance=at, seconds=s) for n in range(8) for at, s in (("10.1.0.4:94", 180), ("10.1.0.9:94", 5))
-]
+PODS = [gpu(n, instance=at, seconds=s) for n in range(8) for at, s in (("a:94", 180), ("b:94", 5))]
 INSTANCES = [gpu(n, GPU_I_ID=i, GPU_I_PROFILE="3g.40gb") for n in range(8) for i in "12"]
 NONE = 9223372036854775794  # DCGM's value
 MACHINES: tuple[tuple[str, str, str, str, Any], ...] = (

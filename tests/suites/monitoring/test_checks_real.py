@@ -151,18 +151,14 @@ def test_every_node_is_judged_by_what_prometheus_really_sees(world: World, tmp_p
     options = (f"--cluster={tmp_path}/prod.yaml", "-c", ROOT / "pyproject.toml", "-p", "no:cacheprovider")
     run = run_pytest(tmp_path, *options, where=[str(ROOT / "suites" / "monitoring" / "test_monitoring.py")])
     assert run.rc == 1, run.out + run.err
-    of_nodes = {
+    nodes = {
         "target": ("passed", "passed", "passed", "failed"),
         "up": ("passed", "passed", "failed", "not checked"),
         "scrape_age": ("passed", "passed", "passed", "not checked"),
         "alerts": ("passed", "failed", "passed", "passed"),
         "gpu_metrics": ("passed", "failed", "failed", "failed"),
     }
-    of_cluster = dict.fromkeys(
-        ("prometheus", "grafana", "exporters", "cluster_alerts", "gpu_rules"), "passed"
-    )
-    each = {
-        f"{what}[{node}]": end for what, it in of_nodes.items() for node, end in zip(NODES, it, strict=True)
-    }
+    others = dict.fromkeys(("prometheus", "grafana", "exporters", "cluster_alerts", "gpu_rules"), "passed")
+    each = {f"{what}[{node}]": end for what, it in nodes.items() for node, end in zip(NODES, it, strict=True)}
     found = {nodeid.rpartition("::test_")[2]: end for nodeid, end in run.outcomes.items()}
-    assert found == {**of_cluster, **each}, run.out
+    assert found == {**others, **each}, run.out
