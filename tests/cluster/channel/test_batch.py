@@ -100,7 +100,8 @@ def test_a_program_in_a_batch_is_a_child_of_its_shell_and_of_no_subshell(tmp_pat
 
 
 def test_what_a_cut_batch_does_not_hold_is_left_out() -> None:
-    batch = Batch((("a", 5), ("b", 5), ("c", 5)))
+    batch = Batch((("a", 5), ("b", 7), ("c", 6)))
+    assert batch.timeout == 7
     mark = batch.mark.encode()
     out, err = b"A" + mark + b" 0\nB" + mark, mark + b"\n" + mark + b"\n"
     cut = batch.split(Answer("n1", None, out, err, "timed out"))

@@ -218,7 +218,7 @@ def test_every_login_shell_starts_the_same_command(shell: str, tmp_path: Path) -
 def test_the_whole_far_group_dies_at_the_deadline(far: SshTransport, tmp_path: Path) -> None:
     file = tmp_path / "pid"
     with pytest.raises(TransportError, match=r"sh: not finished after 5 s on "):
-        far.run(["sh", "-c", f"sleep 300 & echo $! > {file}; wait"], timeout=5)
+        far.run(["sh", "-c", f"sleep 86400 & echo $! > {file}; wait"], timeout=5)
     wait_for(lambda: not alive(read_pid(file)), "the grandchild outlived the deadline")
 
 
