@@ -67,13 +67,7 @@ def test_a_node_that_slurm_has_drained_for_it_keeps_slurms_words() -> None:
 
 @pytest.mark.parametrize(
     ("unkillable", "stated", "seconds"),
-    [
-        ("60 sec", None, 300),
-        ("900 sec", None, 900),
-        ("9", 3, 3),
-        ("65533", None, 65533),
-        ("65534", None, 300),
-    ],
+    [("900 sec", None, 900), ("900 sec", 3, 3), ("65533", None, 65533), ("65534", None, 300)],
 )
 def test_patience_is_at_least_slurms_own(unkillable: str, stated: float | None, seconds: float) -> None:
     for name in ("UnkillableStepTimeout", "PrologEpilogTimeout", "EpilogTimeout"):

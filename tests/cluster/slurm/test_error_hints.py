@@ -135,9 +135,8 @@ def test_a_run_whose_job_is_cancelled_says_so_in_slurms_words(sandbox: Sandbox, 
     assert names(run.outcomes, "failed") == []
     (reported,) = (line for line in run.errors if "has ended" in line)
     assert re.match(r"ERROR: job \d+, which held gpu\[01-02\] for this run, has ended: CANCELLED: ", reported)
-    assert [event["message"] for event in run.events if event["event"] == "error"] == [
-        reported.removeprefix("ERROR: ")
-    ]
+    errors = [event["message"] for event in run.events if event["event"] == "error"]
+    assert errors == [reported.removeprefix("ERROR: ")]
 
 
 def test_a_job_that_still_completes_is_asked_again_how_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -390,7 +390,5 @@ def test_which_lines_are_configuration() -> None:
         "Empty": "",
     }
     for unset in ("N/A", "None", "NONE", "none"):
-        assert inventory.parse_config(f"Prolog = {unset}\nEpilog = {unset}x\n") == {
-            "Prolog": "",
-            "Epilog": f"{unset}x",
-        }
+        found = inventory.parse_config(f"Prolog = {unset}\nEpilog = {unset}x\n")
+        assert found == {"Prolog": "", "Epilog": f"{unset}x"}

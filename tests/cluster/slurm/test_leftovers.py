@@ -169,9 +169,8 @@ def test_only_folders_of_dead_runs_are_removed(
     (tmp / f"gpucluster-{dead}-2a").symlink_to(precious)
     (tmp / f"gpucluster-{dead}-3a").touch()
     found = [one for one in leftovers.folders(shared) if str(tmp_path) in one.what]
-    assert [one.what for one in found if one.remove] == [
-        f"folder {path} of a killed run (process {pid})" for path in go
-    ]
+    gone = [f"folder {path} of a killed run (process {pid})" for path in go]
+    assert [one.what for one in found if one.remove] == gone
     assert [one.what.split(" of ")[0] for one in found if one.remove is None] == [f"folder {tmp / elsewhere}"]
     with monkeypatch.context() as patch:
         patch.setattr(os, "geteuid", lambda: os.getuid() + 1)

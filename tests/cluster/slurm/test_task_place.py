@@ -89,9 +89,7 @@ MINE = Stated("/i.sqsh", "mine")
         ("1", Stated("/i.sqsh", fingerprint="x86_64-3-9"), "", {"gpu01": "not x86_64-3-9"}),
     ],
 )
-def test_one_name_is_one_image(
-    images: str, container: Stated, expected: str, at_fault: dict[str, str]
-) -> None:
+def test_one_name_is_one_image(images: str, container: Stated, expected: str, at_fault: Any) -> None:
     shown = [f"x86_64-{one}-9" if one.isdigit() else one for one in images.split()]
     tasks = [task(n, f"gpu{n + 1:02}", image=image) for n, image in enumerate(shown)]
     found = task_place.other_image(container, tasks, expected)

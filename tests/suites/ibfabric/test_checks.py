@@ -96,9 +96,8 @@ def bits(symbol: float, errors: int) -> FabricFacts:
 
 
 def lids(first: int, second: int) -> FabricFacts:
-    ports = tuple(
-        PortState(f"{lid}{n}", 1, f"gpu{n}", lid, "Active", "LinkUp") for n, lid in enumerate((first, second))
-    )
+    both = enumerate((first, second))
+    ports = tuple(PortState(f"{lid}{n}", 1, f"gpu{n}", lid, "Active", "LinkUp") for n, lid in both)
     return replace(small().facts(), ports=ports)
 
 

@@ -53,11 +53,8 @@ def test_whose_finding_a_cable_is(
     cables: Sequence[tuple[str, str, str, str]], node: str, of_node: str, of_cluster: list[str]
 ) -> None:
     result = planned(*cables)
-    assert (
-        judged(checks_plan.cabling(node, result))
-        == judged(checks_plan.neighbours(node, result))
-        == (of_node, [])
-    )
+    for check in (checks_plan.cabling, checks_plan.neighbours):
+        assert judged(check(node, result)) == (of_node, [])
     found = judged(checks_plan.switch_cabling(result, NODES))
     assert found == (CONFIGURE if of_cluster else PASSED, of_cluster)
 

@@ -63,10 +63,8 @@ def test_a_part_that_is_missing_leaves_the_others() -> None:
     failed = ("sminfo: iberror: failed: query\n", 255)
     parts = {**WHOLE, "before": ("time 100\n", 0), "managers": failed}  # without a subnet manager
     found = read_fabric("gpu01", shown(**parts), "= managers\nibwarn: [5] mad_rpc failed\n= ports\n")
-    assert (
-        found.missing["managers"]
-        == "sminfo on gpu01: sminfo: iberror: failed: query: ibwarn: [5] mad_rpc failed"
-    )
+    why = "sminfo on gpu01: sminfo: iberror: failed: query: ibwarn: [5] mad_rpc failed"
+    assert found.missing["managers"] == why
     assert len(found.subnet.links) == 3
     with pytest.raises(NotAvailable, match="ibqueryerrors on gpu01"):
         _ = found.seconds

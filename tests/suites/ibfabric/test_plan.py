@@ -91,9 +91,8 @@ def test_aggregation_node_of_a_switch_is_no_cable() -> None:
 
 def test_rows_with_a_remark_in_place_of_a_device_are_no_cables() -> None:
     remarks = enumerate(("SPARE,,", "-,-,-", "not connected,,"), 9)
-    assert labels(ETHERNET + "".join(f"R2,11,leaf05,Switch,swp{n},,,{it}\n" for n, it in remarks)) == labels(
-        ETHERNET
-    )
+    rows = "".join(f"R2,11,leaf05,Switch,swp{n},,,{it}\n" for n, it in remarks)
+    assert labels(ETHERNET + rows) == labels(ETHERNET)
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig"])
