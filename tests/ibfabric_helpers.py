@@ -190,7 +190,8 @@ class Topology:
         if is_hca:
             lines += [f"caguid=0x{guid}", f'Ca\t1 "H-{guid}"\t\t# "{device}"']
         else:
-            lines += [f"switchguid=0x{guid}({guid})", f'Switch\t{PORTS} "S-{guid}"\t\t# "{described(device)}" enhanced port 0 lid 0 lmc 0']  # fmt: skip
+            about = f'"{described(device)}" enhanced port 0 lid 0 lmc 0'
+            lines += [f"switchguid=0x{guid}({guid})", f'Switch\t{PORTS} "S-{guid}"\t\t# {about}']
         for (_, port), (other, its) in sorted(it for it in self.peers.items() if it[0][0] == device):
             rate, far, other_hca = self.rates.get((device, port), "4xHDR"), guids[other], " " in other
             own = f"({self.port_guid(device)})" if is_hca else ""

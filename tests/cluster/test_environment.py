@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -21,9 +21,6 @@ from pytest_gpucluster.cluster.environment import (
 )
 from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.config.models import EnvironmentConfig
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 VENV = "/home/me/venv"
 SHELL = {
@@ -62,14 +59,11 @@ def test_commands_get_identity_locale_and_slurm_conf_only() -> None:
 
 @pytest.mark.usefixtures("tool")
 def test_the_folder_of_slurm_commands_follows_the_system_folders(tmp_path: Path) -> None:
-    def folder(name: str) -> str:
-        program = tmp_path / name / "srun"
-        program.parent.mkdir(parents=True)
-        program.write_text("#!/bin/sh\n")
-        program.chmod(0o755)
-        return str(program.parent)
-
-    empty, slurm, system = str(tmp_path), folder("slurm/bin"), folder("usr/bin")
+    empty, slurm, system = (str(tmp_path / name) for name in ("", "slurm/bin", "usr/bin"))
+    for folder in (slurm, system):
+        Path(folder).mkdir(parents=True)
+        Path(folder, "srun").write_text("#!/bin/sh\n")
+        Path(folder, "srun").chmod(0o755)
     assert command_path(f"{slurm}:/bin", empty) == f"{empty}:{slurm}"
     assert command_path(f"{slurm}:{system}", system) == f"{slurm}:{system}", "the same srun within a shell"
     assert command_path(f"{system}:{slurm}", system) == system
@@ -77,33 +71,35 @@ def test_the_folder_of_slurm_commands_follows_the_system_folders(tmp_path: Path)
 
 
 @pytest.mark.usefixtures("tool")
-def test_pass_env_names_what_the_shell_gives_a_step() -> None:
+def test_pass_env_names_what_the_shell_gives_a_step_and_never_passes_the_tool() -> None:
     named = EnvironmentConfig(pass_env=("http_proxy", "NCCL_*", "ABSENT"), exports={"NCCL_DEBUG": "WARN"})
     assert variables(named, SHELL) == {"http_proxy": "http://proxy:3128", "NCCL_DEBUG": "WARN"}
     assert variables(EnvironmentConfig(), SHELL) == variables(None, SHELL) == {}
-
-
-@pytest.mark.usefixtures("tool")
-def test_pass_env_never_passes_the_tool() -> None:
     passed = EnvironmentConfig(pass_env=("PATH", "VIRTUAL_ENV", "PYTHONPATH"))
     shell = {**SHELL, "PYTHONPATH": f"{VENV}/lib/python3.12/site-packages:/site"}
     assert variables(passed, shell) == {"PATH": "/usr/bin:/bin", "PYTHONPATH": "/site"}
 
 
-def test_a_venv_is_the_tools_and_the_system_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "prefix", "/opt/venv")
+PYENV = "/home/me/.pyenv/versions/3.12.1"
+
+
+@pytest.mark.parametrize(
+    ("prefix", "base", "folders"),
+    [("/opt/venv", "/usr", ("/opt/venv/bin",)), ("/usr", "/usr", ())],
+)
+def test_a_venv_is_the_tools_and_the_system_is_not(
+    monkeypatch: pytest.MonkeyPatch, prefix: str, base: str, folders: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(sys, "prefix", prefix)
+    monkeypatch.setattr(sys, "base_prefix", base)
     environment.tool_folders.cache_clear()
-    assert environment.tool_folders() == ("/opt/venv/bin",)
-    monkeypatch.setattr(sys, "prefix", "/usr")
-    monkeypatch.setattr(sys, "base_prefix", "/usr")
-    environment.tool_folders.cache_clear()
-    assert environment.tool_folders() == ()
+    assert environment.tool_folders() == folders
     environment.tool_folders.cache_clear()
 
 
 def test_shims_of_the_tools_interpreter_are_the_tools(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "prefix", "/home/me/.pyenv/versions/3.12.1")
-    monkeypatch.setattr(sys, "base_prefix", "/home/me/.pyenv/versions/3.12.1")
+    monkeypatch.setattr(sys, "prefix", PYENV)
+    monkeypatch.setattr(sys, "base_prefix", PYENV)
     assert without_tool("PATH", "/home/me/.pyenv/shims:/opt/pyenv/shims:/bin") == "/opt/pyenv/shims:/bin"
 
 
@@ -120,14 +116,12 @@ def test_a_command_starts_with_the_fixed_umask(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.usefixtures("tool")
 def test_a_session_over_ssh_has_a_login_without_the_tool() -> None:
     shown = 'echo "$PATH"; echo "$LANG ${LC_ALL-none} ${VIRTUAL_ENV-none} ${PYTHONPATH-none} $SITE $(umask)"'
-    done = subprocess.run(
-        ["sh", "-c", f"umask 077\n{session_lines()}\n{shown}"],
-        env={**SHELL, "PATH": f"{VENV}/bin:/opt/site/bin:{VENV}/bin:/usr/bin:/bin", "SITE": "kept"},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == (f"/opt/site/bin:/usr/bin:/bin:{SYSTEM_PATH}\nC.UTF-8 none none none kept 0022\n")
+    path = f"{VENV}/bin:/opt/site/bin:{VENV}/bin:/usr/bin:/bin"
+    given = {**SHELL, "PATH": path, "SITE": "kept", "LD_PRELOAD": ""}
+    assert task(f"umask 077\n{session_lines()}", shown, **given).splitlines() == [
+        f"/opt/site/bin:/usr/bin:/bin:{SYSTEM_PATH}",
+        "C.UTF-8 none none none kept 0022",
+    ]
 
 
 # --- login.sh, with files of this test in place of /etc/profile and /etc/environment
@@ -146,11 +140,8 @@ readonly TMOUT=900; export TMOUT
 def login(tmp_path: Path, tool: None) -> str:
     (tmp_path / "profile").write_text(PROFILE)
     (tmp_path / "environment").write_text('# of PAM\nSITE_PROXY="http://site:3128"\nexport B=2\n0bad=1\n')
-    return (
-        login_lines()
-        .replace("/etc/profile", f"{tmp_path}/profile")
-        .replace("/etc/environment", f"{tmp_path}/environment")
-    )
+    lines = login_lines().replace("/etc/profile", f"{tmp_path}/profile")
+    return lines.replace("/etc/environment", f"{tmp_path}/environment")
 
 
 def task(lines: str, command: str, shell: str = "sh", **given: str) -> str:
@@ -173,15 +164,12 @@ def test_a_task_has_what_a_login_sets_on_its_node(login: str, shell: str) -> Non
 
 
 def test_exports_and_the_prolog_take_precedence_over_the_profile(login: str) -> None:
-    shown = 'echo "$PATH $NCCL_IB_HCA $LC_ALL"'
-    out = task(login, shown, PATH="/mine:/bin", NCCL_IB_HCA="mlx5_1", LC_ALL="C")
-    assert out == "/mine:/bin mlx5_1 C\n"
+    given = {"PATH": "/mine:/bin", "NCCL_IB_HCA": "mlx5_1", "LC_ALL": "C"}
+    assert task(login, 'echo "$PATH $NCCL_IB_HCA $LC_ALL"', **given) == "/mine:/bin mlx5_1 C\n"
 
 
 @pytest.mark.parametrize("profile", ["exit 3", "sleep 600 &", "if", "exec true", "set -eu; false"])
-def test_a_profile_that_fails_changes_nothing_and_delays_nothing(
-    login: str, tmp_path: Path, profile: str
-) -> None:
+def test_a_profile_that_fails_neither_changes_nor_delays(login: str, tmp_path: Path, profile: str) -> None:
     (tmp_path / "profile").write_text(f"{profile}\n")
     patient = login.replace("-k 2 30", "-k 2 600")  # above the time that a task has here
     assert task(patient, 'echo "$PATH"; umask') == f"/prolog:{SYSTEM_PATH}:/slurm/bin\n0022\n"

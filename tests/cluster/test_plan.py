@@ -37,16 +37,14 @@ def test_all_nodes_of_the_file_are_selected_in_its_order() -> None:
     assert plan == Plan(("gpu02", "gpu03", "gpu01"))
     assert plan.testable == plan.selected
     assert [kind.value for kind in Kind] == ["unavailable", "busy", "lost", "cut"]
-
-
-def test_nodes_that_slurm_does_not_have_are_problems_and_stay_selected() -> None:
-    plan = make_plan(LAB, _nodes(gpu01="IDLE", gpu02="IDLE"), Selection())
+    known = _nodes(gpu01="IDLE", gpu02="IDLE")  # one that Slurm lacks is a problem and stays selected
+    plan = make_plan(LAB, known, Selection())
     assert (plan.selected, plan.testable) == (("gpu01", "gpu02", "gpu03"), ("gpu01", "gpu02"))
     assert plan.problems["gpu03"].kind is Kind.UNAVAILABLE
     assert "slurm.conf" in plan.problems["gpu03"].text
 
 
-@pytest.mark.parametrize("state", ["IDLE+DRAIN", "DOWN", "IDLE+NOT_RESPONDING", "ALLOCATED+DRAIN"])
+@pytest.mark.parametrize("state", ["IDLE+DRAIN", "DOWN", "ALLOCATED+DRAIN"])
 @pytest.mark.parametrize("wait", [True, False])
 def test_a_bad_node_is_never_waited_for(state: str, *, wait: bool) -> None:
     problem = judge_node("gpu01", _nodes(gpu01=state), wait=wait)
@@ -70,20 +68,14 @@ def test_a_busy_node_is_left_out_unless_it_was_asked_for(state: str) -> None:
     ("selection", "words"),
     [
         (Selection(nodes=("gpu01", "gpu07")), "--nodes: gpu07 not in cluster lab"),
-        (Selection(exclude=("gpu01", "gpu02", "gpu03")), "--exclude-nodes leaves no node of gpu[01-03]"),
+        (Selection(exclude=("gpu01", "gpu02", "gpu03")), r"--exclude-nodes leaves no node of gpu\[01-03\]"),
         (Selection(nodes=("gpu01",), exclude=("gpu01",)), "--exclude-nodes leaves no node of gpu01 "),
         (Selection(exclude=("gpu07",)), "--exclude-nodes: gpu07 not in cluster lab"),
     ],
 )
 def test_a_selection_that_makes_no_sense_is_refused(selection: Selection, words: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=words):
         make_plan(LAB, IDLE, selection)
-    assert words in str(caught.value)
-
-
-def test_selection_reads_hostlists() -> None:
-    assert Selection.parse("gpu[03,01]", "gpu02") == Selection(("gpu01", "gpu03"), ("gpu02",))
-    assert Selection.parse(None, None) == Selection()
 
 
 @pytest.mark.parametrize(
@@ -92,12 +84,13 @@ def test_selection_reads_hostlists() -> None:
         ("gpu[1-", None, "--nodes: not a hostlist"),
         ("", None, "--nodes: names no node"),
         (None, " ", "--exclude-nodes: names no node"),
-        ("gpu01", "-x", "--exclude-nodes: not a hostlist"),
     ],
 )
 def test_selection_names_the_option_that_is_wrong(nodes: str | None, exclude: str | None, words: str) -> None:
     with pytest.raises(ConfigError, match=f"^{words}"):
         Selection.parse(nodes, exclude)
+    assert Selection.parse("gpu[03,01]", "gpu02") == Selection(("gpu01", "gpu03"), ("gpu02",))
+    assert Selection.parse(None, None) == Selection()
 
 
 def test_groups_share_an_allocation_where_partition_and_gpus_are_the_same() -> None:
@@ -130,9 +123,8 @@ def test_a_node_on_trial_is_no_problem() -> None:
 
 def test_nodes_that_only_a_section_names_are_judged_and_never_allocated(tmp_path: Path) -> None:
     file = tmp_path / "both.yaml"
-    file.write_text(
-        "nodes: gpu[01-02]\nprofile: dgx-h100\nkubernetes: {nodes: 'gpu[02-03]', profile: dgx-a100}\n"
-    )
+    section = "kubernetes: {nodes: 'gpu[02-03]', profile: dgx-a100}\n"
+    file.write_text(f"nodes: gpu[01-02]\nprofile: dgx-h100\n{section}")
     cluster = load_cluster(file)
     plan = make_plan(cluster, _nodes(gpu01="IDLE", gpu02="IDLE"), Selection())
     assert plan.selected == plan.judged == ("gpu01", "gpu02", "gpu03")

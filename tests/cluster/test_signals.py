@@ -18,17 +18,23 @@ if TYPE_CHECKING:
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+def handlers() -> list[Any]:
+    return [signal.getsignal(number) for number in STOPPING]
+
+
+def set_handlers(*given: Any) -> None:
+    for number, handler in zip(STOPPING, given, strict=True):
+        signal.signal(number, handler)
+
+
 @pytest.fixture(autouse=True)
 def _handlers() -> Iterator[None]:
     """Give every test the handlers of a fresh process, and this process its own again."""
-    before = {number: signal.getsignal(number) for number in STOPPING}
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    before = handlers()
+    set_handlers(signal.default_int_handler, signal.SIG_DFL, signal.SIG_DFL)
     yield
     signals._state.before.clear()
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    set_handlers(*before)
 
 
 @pytest.fixture
@@ -38,10 +44,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-@pytest.mark.parametrize(
-    ("number", "name"),
-    [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM"), (signal.SIGHUP, "SIGHUP")],
-)
+@pytest.mark.parametrize(("number", "name"), [*zip(STOPPING, ("Ctrl-C", "SIGTERM", "SIGHUP"), strict=True)])
 def test_a_signal_stops_the_tests_once(clock: list[float], number: int, name: str) -> None:
     signals.catch()
     assert signals.noted() == ""
@@ -92,38 +95,35 @@ def test_what_is_ignored_stays_so_and_other_handlers_of_ctrl_c_stay() -> None:
     def own(*_args: Any) -> None:
         """Stand for the handler of a program that embeds pytest."""
 
-    signal.signal(signal.SIGINT, own)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, own)
+    set_handlers(own, own, signal.SIG_IGN)
     signals.catch()
-    assert [signal.getsignal(number) for number in STOPPING] == [own, signals._arrived, signal.SIG_IGN]
+    of_int, of_term, of_hup = handlers()
+    assert (of_int, of_hup) == (own, signal.SIG_IGN)
+    assert of_term not in (own, signal.SIG_DFL, signal.SIG_IGN)
     signals.over()
-    assert [signal.getsignal(number) for number in STOPPING] == [own, signal.SIG_IGN, signal.SIG_IGN]
+    assert handlers() == [own, signal.SIG_IGN, signal.SIG_IGN]
     signals.restore_handlers()
-    assert [signal.getsignal(number) for number in STOPPING] == [own, own, signal.SIG_IGN]
+    assert handlers() == [own, own, signal.SIG_IGN]
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signals.restore_handlers()
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
 
 
 def test_handlers_go_back_to_what_they_were() -> None:
+    before = handlers()
     signals.catch()
     signals.over()
-    assert {signal.getsignal(number) for number in STOPPING} == {signal.SIG_IGN}
+    assert handlers() == [signal.SIG_IGN] * 3
     signals.restore_handlers()
-    assert [signal.getsignal(number) for number in STOPPING] == [
-        signal.default_int_handler,
-        signal.SIG_DFL,
-        signal.SIG_DFL,
-    ]
+    assert handlers() == before
 
 
 def test_a_thread_that_is_not_the_main_one_changes_nothing() -> None:
+    before = handlers()
     thread = threading.Thread(target=signals.catch)
     thread.start()
     thread.join()
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert signals._state.before == {}
+    assert handlers() == before
 
 
 @pytest.mark.parametrize(
@@ -137,8 +137,6 @@ def test_a_thread_that_is_not_the_main_one_changes_nothing() -> None:
         ("-c", False),
     ],
 )
-def test_who_embeds_pytest_is_known_by_the_program(
-    monkeypatch: pytest.MonkeyPatch, program: str, *, only: bool
-) -> None:
+def test_who_embeds_pytest_is_known(monkeypatch: pytest.MonkeyPatch, program: str, *, only: bool) -> None:
     monkeypatch.setattr(sys, "argv", [program])
     assert signals.is_only_pytest() is only

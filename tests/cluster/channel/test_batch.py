@@ -5,20 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import forked
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paths import ROOT
-from sandbox_helpers import environment
+from plugin_helpers import run_pytest
 
 from pytest_gpucluster.cluster.channel.batch import Batch, batched
-from pytest_gpucluster.cluster.channel.channel import Fleet
 from pytest_gpucluster.core.probe import Answer, last_line
 
 if TYPE_CHECKING:
@@ -27,74 +24,52 @@ if TYPE_CHECKING:
 MOST = 15  # processes of Slurm's clients; one of them looks for what killed runs have left
 
 
-def count_clients(folder: Path, sandbox: Sandbox, nodes: str) -> Counter[str]:
-    """Run the three suites on some nodes; return how often each Slurm command was started, jobs included."""
+def clients(folder: Path, sandbox: Sandbox, nodes: str) -> Counter[str]:
+    """Run three suites on some nodes; return how often each Slurm command was started, jobs included."""
     folder.mkdir()
-    log = folder / "log"
-    for name in ("sinfo", "scontrol", "squeue", "salloc", "srun", "sbatch", "scancel"):
-        wrapper = folder / name
-        wrapper.write_text(f'#!/bin/sh\necho {name} >>{log}\nexec {shutil.which(name)} "$@"\n')
-        wrapper.chmod(0o755)
-    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOT / "suites")]
-    argv += [f"--cluster={sandbox.cluster_file}", f"--nodes={nodes}", "-m", "os or slurm or gpu"]
-    argv += [f"--report-dir={folder / 'reports'}"]
-    done = forked.run(argv, cwd=ROOT, env=environment(PATH=f"{folder}:{os.environ['PATH']}"), timeout=600)
-    assert " passed" in done.stdout, done.stdout[-2000:] + done.stderr[-1000:]
-    names = log.read_text().split()
-    # where epilogs run last of all, the run ends with looks at the nodes until they are over
-    while names[-1] == "scontrol":
-        names.pop()
-    found = Counter(names)
-    found["squeue"] = min(found["squeue"], 2)  # a look is repeated until the job of a check is over
+    options = (f"--cluster={sandbox.cluster_file}", f"--nodes={nodes}", "-m", "os or slurm or gpu")
+    run = run_pytest(folder, *options, where=[str(ROOT / "suites")])
+    assert " passed" in run.out, run.out[-2000:] + run.err[-1000:]
+    found = Counter[str](run.event("finish")["processes"])
+    del found["sh"]
+    # a look is repeated until the job of a check, or the epilog, is over
+    found["squeue"], found["scontrol"] = min(found["squeue"], 2), min(found["scontrol"], 4)
     return found
 
 
 @pytest.mark.thorough
-def test_three_suites_start_few_clients_whatever_the_number_of_nodes(
-    sandbox: Sandbox, tmp_path: Path
-) -> None:
-    two = count_clients(tmp_path / "two", sandbox, "gpu[01-02]")
+def test_three_suites_start_as_few_clients_for_four_nodes(sandbox: Sandbox, tmp_path: Path) -> None:
+    two = clients(tmp_path / "two", sandbox, "gpu[01-02]")
+    four = clients(tmp_path / "four", sandbox, "gpu[01-04]")
+    for command in ("srun", "salloc", "sbatch", "scancel", "sinfo"):
+        assert two[command] == four[command], (two, four)
     assert two["srun"] > 0
     assert two.total() <= MOST, two
-    assert two == count_clients(tmp_path / "four", sandbox, "gpu[01-04]")
 
 
 def run(batch: Batch, **env: str) -> dict[str, Answer]:
-    done = subprocess.run(
-        ["sh", "-c", batch.command], capture_output=True, check=False, env={**os.environ, **env}
-    )
+    argv = ["sh", "-c", batch.command]
+    done = subprocess.run(argv, capture_output=True, check=False, env={**os.environ, **env})
     return batch.split(Answer("n1", done.returncode, done.stdout, done.stderr))
 
 
 def test_a_batch_gives_each_command_its_own_streams_and_status() -> None:
-    commands = (
-        "printf 'a\\0b'; echo 'it'\"'\"'s' >&2",
-        "exit 7",
-        "cat",
-        "echo out; echo err >&2; sh -c 'kill -9 $$'",
-        "m=other; b() { :; }; cd /; set -e; false; echo not reached",
-        "if then",
-        "pwd",
-    )
-    answers = run(Batch(tuple((command, 5) for command in commands)))
-    reported = [(answers[one].rc, answers[one].stdout, answers[one].stderr) for one in commands]
-    assert reported[:3] == [(0, b"a\0b", b"it's\n"), (7, b"", b""), (0, b"", b"")]
-    assert (*reported[3][:2], reported[3][2][:4]) == (137, b"out\n", b"err\n")  # the shell may say: Killed
-    assert reported[4] == (1, b"", b"")
-    assert reported[5][0] == 2
-    assert reported[6] == (0, f"{Path.cwd()}\n".encode(), b"")
+    expected = {
+        "printf 'a\\0b'; echo 'it'\"'\"'s' >&2": (0, b"a\0b", b"it's\n"),
+        "exit 7": (7, b"", b""),
+        "cat": (0, b"", b""),
+        "m=other; b() { :; }; cd /; set -e; false; echo not reached": (1, b"", b""),
+        "pwd": (0, f"{Path.cwd()}\n".encode(), b""),
+    }
+    killed, broken = "echo out; echo err >&2; sh -c 'kill -9 $$'", "if then"
+    answers = run(Batch(tuple((command, 5) for command in (killed, broken, *expected))))
+    assert {one: (answers[one].rc, answers[one].stdout, answers[one].stderr) for one in expected} == expected
+    one = answers[killed]
+    assert (one.rc, one.stdout, one.stderr[:4]) == (137, b"out\n", b"err\n")
+    assert answers[broken].rc == 2
 
 
-PLAIN = (
-    "env -u A=b",
-    "nosuch-program x",
-    "umask 022",
-    "command -v sh",
-    "true",
-    "sh -c exit\\ 3",
-    "./a b=c",
-    "[ x",
-)
+PLAIN = ("env -u A=b", "nosuch-program x", "umask 022", "command -v sh", "sh -c exit\\ 3", "./a b=c", "[ x")
 ABSENT = ("systemctl-x is-active a", "systemctl-x is-active a 2>&1")
 
 
@@ -124,20 +99,9 @@ def test_a_program_in_a_batch_is_a_child_of_its_shell_and_of_no_subshell(tmp_pat
     assert answers[plain].stdout == answers["echo $$"].stdout != answers[listed].stdout
 
 
-@pytest.mark.thorough
-def test_a_command_that_hangs_takes_no_answer_of_those_before_it() -> None:
-    batch = Batch((("echo one", 1), ("echo two; sleep 50; :", 1), ("echo three", 1)))
-    with Fleet.local("n1") as fleet:  # the agent ends what is left of the batch
-        whole = fleet.ask_node("n1", batch.command, timeout=batch.timeout)
-    assert whole.rc is None
-    answers = batch.split(whole)  # the others are asked again alone
-    assert [(command, answer.rc, answer.out) for command, answer in answers.items()] == [
-        ("echo one", 0, "one\n")
-    ]
-
-
 def test_what_a_cut_batch_does_not_hold_is_left_out() -> None:
-    batch = Batch((("a", 5), ("b", 5), ("c", 5)))
+    batch = Batch((("a", 5), ("b", 7), ("c", 6)))
+    assert batch.timeout == 7
     mark = batch.mark.encode()
     out, err = b"A" + mark + b" 0\nB" + mark, mark + b"\n" + mark + b"\n"
     cut = batch.split(Answer("n1", None, out, err, "timed out"))

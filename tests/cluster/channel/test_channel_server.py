@@ -83,7 +83,7 @@ def test_a_killed_worker_hurts_nobody(server: FleetServer, tmp_path: Path) -> No
     assert FleetClient(*server.address).ask("echo on")["here"].out == "on\n"
 
 
-def test_threads_of_a_worker_do_not_wait_for_each_other(server: FleetServer, tmp_path: Path) -> None:
+def test_threads_do_not_wait_and_strangers_are_turned_away(server: FleetServer, tmp_path: Path) -> None:
     client = FleetClient(*server.address)
     slow = threading.Thread(target=client.ask, args=(f"until [ -e {tmp_path}/go ]; do sleep 0.05; done",))
     slow.start()
@@ -91,41 +91,34 @@ def test_threads_of_a_worker_do_not_wait_for_each_other(server: FleetServer, tmp
     assert slow.is_alive()
     (tmp_path / "go").touch()
     slow.join()
-
-
-def test_a_stranger_is_turned_away(server: FleetServer) -> None:
-    path, _ = server.address
     with pytest.raises(multiprocessing.AuthenticationError):
-        multiprocessing.connection.Client(path, "AF_UNIX", authkey=b"guess")
+        multiprocessing.connection.Client(server.address[0], "AF_UNIX", authkey=b"guess")
     assert FleetClient(*server.address).nodes == ("here",)
 
 
 def test_private_and_nothing_left(fleet: Fleet) -> None:
     server = FleetServer(fleet)
     folder = Path(server.address[0]).parent
-    assert folder.stat().st_mode & 0o777 == 0o700
-    assert folder.stat().st_uid == os.getuid()
+    assert (folder.stat().st_mode & 0o777, folder.stat().st_uid) == (0o700, os.getuid())
     client = FleetClient(*server.address)
     server.close()
     server.close()
     assert not folder.exists()
-    with pytest.raises(TransportError, match="has ended"):
-        client.ask("true")
-    with pytest.raises(TransportError, match="has ended"):
-        FleetClient(*server.address)
+    for ask in (lambda: client.ask("true"), lambda: FleetClient(*server.address)):
+        with pytest.raises(TransportError, match="has ended"):
+            ask()
 
 
+@pytest.mark.parametrize("longer", [0, 1])
 def test_a_long_folder_for_temporary_files_leaves_room_for_the_socket(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, longer: int
 ) -> None:
     monkeypatch.setattr(runmark, "name_of_run", lambda suffix: f"gpucluster-{suffix}")
     room = 107 - len("/gpucluster-0123456789abcdef/s")
-    for size, is_used in ((room, True), (room + 1, False)):
-        usual = tmp_path.resolve() / "x"
-        usual = Path(str(usual).ljust(size, "x"))
-        usual.mkdir()
-        monkeypatch.setattr(tempfile, "tempdir", str(usual))
-        server = FleetServer(fleet)
-        chosen = Path(server.address[0]).parent.parent
-        server.close()
-        assert chosen == (usual if is_used else Path("/tmp"))
+    usual = Path(f"{tmp_path.resolve()}/x".ljust(room + longer, "x"))
+    usual.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(usual))
+    server = FleetServer(fleet)
+    chosen = Path(server.address[0]).parent.parent
+    server.close()
+    assert chosen == (Path("/tmp") if longer else usual)

@@ -9,39 +9,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpucluster.cluster.channel.protocol import (
-    BASE64,
-    HEX,
-    Frame,
-    FrameError,
-    Stream,
-    agent_source,
-    cancelled,
-    ending,
-    parse,
-    request,
-    task_numbers,
-    unlabel,
-)
+from pytest_gpucluster.cluster.channel import protocol
 
 NONCE = b"gpucluster-abc"
 
 
-def frame(text: bytes) -> Frame:
-    found = parse(NONCE + b" " + text + b"\n", NONCE)
+def frame(text: bytes) -> protocol.Frame:
+    found = protocol.parse(NONCE + b" " + text + b"\n", NONCE)
     assert found is not None
     return found
 
 
 def test_a_request_names_command_tasks_and_limits() -> None:
-    assert request(7, None, 30, 99, "echo 'a  b' | wc") == b"7 * 30 99 p echo 'a  b' | wc|\n"
-    assert request(7, [0, 12], 1, 2, "x") == b"7 ,0,12, 1 2 p x|\n"
-    assert request(0, [], 1, 2, "").startswith(b"0 ,, ")
+    assert protocol.request(7, None, 30, 99, "echo 'a  b' | wc") == b"7 * 30 99 p echo 'a  b' | wc|\n"
+    assert protocol.request(7, [0, 12], 1, 2, "x") == b"7 ,0,12, 1 2 p x|\n"
+    assert protocol.request(0, [], 1, 2, "").startswith(b"0 ,, ")
 
 
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
 def test_any_command_is_one_line_of_ascii(command: str) -> None:
-    line = request(1, None, 1, 1, command)
+    line = protocol.request(1, None, 1, 1, command)
     assert line.count(b"\n") == 1
     assert line.endswith(b"|\n")
     assert line.isascii()
@@ -51,33 +38,25 @@ def test_any_command_is_one_line_of_ascii(command: str) -> None:
     assert code == command.encode()
 
 
-def test_label_of_srun() -> None:
-    assert unlabel(b" 3: hello\n") == (3, b"hello\n")
-    assert unlabel(b"12: 4: x") == (12, b"4: x")
-    assert unlabel(b"motd\n") == (None, b"motd\n")
+def test_label_of_srun_and_what_is_not_ours() -> None:
+    assert protocol.unlabel(b" 3: hello\n") == (3, b"hello\n")
+    assert protocol.unlabel(b"12: 4: x") == (12, b"4: x")
+    assert protocol.unlabel(b"motd\n") == (None, b"motd\n")
+    assert protocol.parse(b"Welcome to gpu03!\n", NONCE) is None
+    assert protocol.parse(b"gpucluster-abcd 1 X 0\n", NONCE) is None
 
 
-def test_noise_is_not_ours() -> None:
-    assert parse(b"Welcome to gpu03!\n", NONCE) is None
-    assert parse(b"gpucluster-abcd 1 X 0\n", NONCE) is None
-
-
-@pytest.mark.parametrize("text", [b"1 Z 0", b"x X 0", b"1 o 0 4", b"1", b"", b"1 O 3", b"1 H 0 b"])
+@pytest.mark.parametrize("text", [b"1 Z 0", b"x X 0", b"1 o 0 4", b"1", b"", b"1 H 0 b", b"1 X zero"])
 def test_damaged_frames_are_reported(text: bytes) -> None:
-    with pytest.raises(FrameError):
-        parse(NONCE + b" " + text, NONCE)
+    with pytest.raises(protocol.FrameError):
+        frame(text).integer(0)
 
 
-def test_status_that_is_no_number() -> None:
-    with pytest.raises(FrameError, match="not a number"):
-        frame(b"1 X zero").integer(0)
-
-
-@given(st.binary(max_size=3000), st.sampled_from([BASE64, HEX]))
+@given(st.binary(max_size=3000), st.sampled_from([protocol.BASE64, protocol.HEX]))
 def test_stream_of_any_bytes(data: bytes, coder: bytes) -> None:
-    text = data.hex(" ").encode() if coder == HEX else base64.b64encode(data)
-    width = 48 if coder == HEX else 76
-    stream = Stream()
+    text = data.hex(" ").encode() if coder == protocol.HEX else base64.b64encode(data)
+    width = 48 if coder == protocol.HEX else 76
+    stream = protocol.Stream()
     pieces = [text[i : i + width] for i in range(0, len(text), width)]
     for number, piece in enumerate(pieces):
         stream.add(frame(b"1 o %d %d %s" % (number, len(piece), piece)), 3000)
@@ -88,57 +67,45 @@ def test_stream_of_any_bytes(data: bytes, coder: bytes) -> None:
 
 @pytest.mark.parametrize("pieces", [[b"1 o 1 4 YWJj"], [b"1 o 0 4 YWJj"], [b"1 o 0 8 YWJj", b"1 o 1 4 YWJj"]])
 def test_a_piece_that_is_lost_or_cut_is_noticed(pieces: list[bytes]) -> None:
-    stream = Stream()
+    stream = protocol.Stream()
     for piece in pieces:
         stream.add(frame(piece), 3000)
     stream.end(frame(b"1 O 2 0"))
     assert stream.damage
 
 
-def test_output_above_the_cap_is_cut_and_reported() -> None:
-    stream = Stream()
+def test_output_above_the_cap_is_cut_and_undecodable_output_is_an_error() -> None:
+    stream, odd = protocol.Stream(), protocol.Stream()
     stream.add(frame(b"1 o 0 8 YWJjZGVm"), 3000)
     stream.end(frame(b"1 O 1 0"))
-    assert stream.data(BASE64, 4) == b"abcd"
-    assert stream.truncated
-
-
-def test_undecodable_output_is_an_error() -> None:
-    stream = Stream()
-    stream.add(frame(b"1 o 0 4 Y*Jj"), 3000)
-    with pytest.raises(FrameError, match="undecodable"):
-        stream.data(BASE64, 99)
+    assert (stream.data(protocol.BASE64, 4), stream.truncated) == (b"abcd", True)
+    odd.add(frame(b"1 o 0 4 Y*Jj"), 3000)
+    with pytest.raises(protocol.FrameError, match="undecodable"):
+        odd.data(protocol.BASE64, 99)
 
 
 # recorded from srun 22.05.8, two from its source (src/api/step_launch.c, src/srun/libsrun/launch.c)
 KILLED = "srun: error: gpu02: task 1: Killed"
-ENDINGS = {
-    KILLED: ("gpu02", "1", "Killed"),
-    "srun: error: gpu[01-03]: tasks 0-2: Exited with exit code 9": (
-        *("gpu[01-03]", "0-2", "Exited with exit code 9"),
-    ),
-    "srun: error: Node failure on gpu03": ("gpu03", "", "Node failure"),
-    "srun: error: Task launch for StepId=5.0 failed on node gpu04: Communication connection failure": (
-        *("gpu04", "", "Communication connection failure"),
-    ),
-    "srun: cluster configuration lacks support for cpu binding": None,
-    "srun: Job step aborted: Waiting up to 4 seconds for job step to finish.": None,
-}
 
 
-@pytest.mark.parametrize("line", ENDINGS)
-def test_what_srun_says_of_ended_tasks(line: str) -> None:
-    found = ending(line)
-    assert (found and (found.nodes, found.tasks, found.why)) == ENDINGS[line]
-
-
-def test_task_lists() -> None:
-    assert task_numbers("0-2,5") == (0, 1, 2, 5)
-    assert task_numbers("") == ()
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (KILLED, ("gpu02", "1", "Killed")),
+        ("srun: error: gpu[01-03]: tasks 0-2: Exited with 9", ("gpu[01-03]", "0-2", "Exited with 9")),
+        ("srun: error: Node failure on gpu03", ("gpu03", "", "Node failure")),
+        ("srun: error: Task launch for StepId=5.0 failed on node gpu04: Failed", ("gpu04", "", "Failed")),
+        ("srun: cluster configuration lacks support for cpu binding", None),
+    ],
+)
+def test_what_srun_says_of_ended_tasks(line: str, said: tuple[str, str, str] | None) -> None:
+    found = protocol.ending(line)
+    assert (found and (found.nodes, found.tasks, found.why)) == said
+    assert (protocol.task_numbers("0-2,5"), protocol.task_numbers("")) == ((0, 1, 2, 5), ())
 
 
 def test_agent_travels_without_comments() -> None:
-    source = agent_source()
+    source = protocol.agent_source()
     assert source.isascii()
     assert not any(line.startswith("#") for line in source.splitlines())
     assert "while IFS=' ' read -r id" in source
@@ -158,4 +125,4 @@ STEP = "slurmstepd-gpu01: error: *** STEP 7.0 ON gpu01 CANCELLED AT 2026-11-21T0
     ],
 )
 def test_who_ended_the_step(line: str, *, reported: bool) -> None:
-    assert cancelled(line) == reported
+    assert protocol.cancelled(line) == reported

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from testinfra.host import Host
-
 
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[Fleet]:
@@ -24,12 +22,8 @@ def fleet() -> Iterator[Fleet]:
         yield channel
 
 
-@pytest.fixture
-def host(fleet: Fleet) -> Host:
-    return host_of(fleet, "here")
-
-
-def test_run(host: Host) -> None:
+def test_run(fleet: Fleet) -> None:
+    host = host_of(fleet, "here")
     result = host.run("echo %s; echo e >&2; exit 3", "it's %s")
     assert (result.stdout, result.stderr, result.rc) == ("it's %s\n", "e\n", 3)
     assert testinfra.backend.get_backend_class("gpucluster") is FleetBackend
@@ -37,8 +31,8 @@ def test_run(host: Host) -> None:
     assert host.backend.get_pytest_id() == "gpucluster://here"
 
 
-def test_modules_of_testinfra_read_the_node(host: Host, tmp_path: Path) -> None:
-    path = tmp_path / "ä file'"
+def test_modules_of_testinfra_read_the_node(fleet: Fleet, tmp_path: Path) -> None:
+    host, path = host_of(fleet, "here"), tmp_path / "ä file'"
     path.write_bytes(b"\xc3\xa4\xff\0")
     path.chmod(0o640)
     file = host.file(str(path))
@@ -68,10 +62,7 @@ def test_what_is_no_answer_is_an_error(fleet: Fleet) -> None:
     host.backend.cap = 100
     with pytest.raises(TransportError, match="more than 100 bytes"):
         host.run("seq 1000")
-
-
-def test_lost_node_is_an_error() -> None:
-    with Fleet.local("gpu03") as fleet:
-        host = host_of(fleet, "gpu03")
+    with Fleet.local("gpu03") as closed:
+        host = host_of(closed, "gpu03")
     with pytest.raises(TransportError, match=r"^node gpu03 lost: the channel is closed$"):
         host.file("/etc/passwd").exists  # a property that asks

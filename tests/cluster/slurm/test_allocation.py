@@ -19,6 +19,7 @@ from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.core.errors import AllocationError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from pytest_gpucluster.sandbox import Sandbox
@@ -44,20 +45,14 @@ def slurm(sandbox: Sandbox) -> Slurm:
     return Slurm(LocalTransport(sandbox.env))
 
 
-def test_nodes_are_had_and_given_back(slurm: Slurm) -> None:
+def test_nodes_are_had_and_given_back_and_an_attached_allocation_is_left_alone(slurm: Slurm) -> None:
     with Allocation.request(slurm, AllocationRequest(nodes=("gpu03", "gpu01"))) as held:
-        assert held.nodes == ("gpu01", "gpu03")
-        assert held.alive
-        assert _queue(slurm) == [f"{held.job_id} RUNNING"]
-    assert not _left(slurm)
-    held.release()
-
-
-def test_an_attached_allocation_is_left_alone(slurm: Slurm) -> None:
-    with Allocation.request(slurm, AllocationRequest(nodes=("gpu01",))) as held:
+        assert (held.nodes, held.alive) == (("gpu01", "gpu03"), True)
         with Allocation.attach(slurm, held.job_id, held.nodes) as attached:
             assert not attached.owned
         assert _queue(slurm) == [f"{held.job_id} RUNNING"]
+    assert not _left(slurm)
+    held.release()
 
 
 def test_a_cancelled_job_is_noticed(slurm: Slurm) -> None:
@@ -70,11 +65,10 @@ def test_a_cancelled_job_is_noticed(slurm: Slurm) -> None:
 
 def test_the_wait_has_an_end_and_says_what_for(slurm: Slurm) -> None:
     heard: list[str] = []
+    request = AllocationRequest(nodes=("gpu01",), queue_wait=12)
     with Allocation.request(slurm, AllocationRequest(nodes=("gpu01",))) as held:
         with pytest.raises(AllocationError, match=r"no nodes within 12 s: .*(Resources|Priority)"):
-            Allocation.request(
-                slurm, AllocationRequest(nodes=("gpu01",), queue_wait=12), progress=heard.append
-            )
+            Allocation.request(slurm, request, progress=heard.append)
         assert _queue(slurm) == [f"{held.job_id} RUNNING"]
     assert any("waiting for job" in line for line in heard)
 
@@ -83,11 +77,8 @@ def test_the_wait_has_an_end_and_says_what_for(slurm: Slurm) -> None:
     ("request_", "telling"),
     [
         (AllocationRequest(partition="nosuch", count=1), "invalid partition specified: nosuch"),
-        (AllocationRequest(nodes=("nosuch1",)), "Invalid node name"),
         (AllocationRequest(count=999), "PartitionNodeLimit|fewer nodes"),
-        (AllocationRequest(count=1, reservation="nosuch"), "reservation is invalid"),
-        (AllocationRequest(count=1, constraint="nosuch"), "Invalid feature"),
-        (AllocationRequest(count=1, extra_args=("--bogus",)), "unrecognized option '--bogus'"),
+        (AllocationRequest(count=1, reservation="nosuch", constraint="nosuch"), "is invalid|Invalid"),
     ],
 )
 def test_a_refusal_is_one_clear_line(slurm: Slurm, request_: AllocationRequest, telling: str) -> None:
@@ -109,28 +100,21 @@ def test_a_drained_node_is_named_with_its_reason(slurm: Slurm) -> None:
 
 @pytest.mark.parametrize("waits", [False, True])
 def test_sigkill_leaves_nothing(slurm: Slurm, waits: bool) -> None:
-    blocker = Allocation.request(slurm, AllocationRequest(nodes=("gpu02",))) if waits else None
-    for _ in range(4):
-        owner = subprocess.Popen(
-            [sys.executable, "-c", OWNER], env={**os.environ, "PYTHONPATH": "src"}, stdout=subprocess.PIPE
-        )
-        assert owner.stdout is not None
-        assert owner.stdout.readline() == b"begin\n"
-        time.sleep(random.uniform(0, 0.5))
-        owner.send_signal(signal.SIGKILL)
-        owner.wait()
-        owner.stdout.close()
-        if blocker is None:
-            assert not _left(slurm)
-        else:
-            assert not _left(slurm, besides=f"{blocker.job_id} RUNNING")
-    if blocker is not None:
-        blocker.release()
+    held = [Allocation.request(slurm, AllocationRequest(nodes=("gpu02",)))] if waits else []
+    besides = [f"{one.job_id} RUNNING" for one in held]
+    for _ in range(3):
+        env = {**os.environ, "PYTHONPATH": "src"}
+        with subprocess.Popen([sys.executable, "-c", OWNER], env=env, stdout=subprocess.PIPE) as owner:
+            assert owner.stdout is not None
+            assert owner.stdout.readline() == b"begin\n"
+            time.sleep(random.uniform(0, 0.5))  # anywhere in the request
+            owner.send_signal(signal.SIGKILL)
+        assert not _left(slurm, besides)
+    for one in held:
+        one.release()
 
 
-def test_a_job_that_is_queued_after_salloc_was_killed_is_cancelled(
-    slurm: Slurm, sandbox: Sandbox, tmp_path: Path
-) -> None:
+def test_a_job_queued_without_salloc_is_cancelled(slurm: Slurm, sandbox: Sandbox, tmp_path: Path) -> None:
     """As when salloc is killed between its request and slurmctld's answer: the id of the job is unknown."""
     killed = tmp_path / "salloc"
     killed.write_text(
@@ -150,11 +134,11 @@ def _queue(slurm: Slurm) -> list[str]:
     return slurm.run("squeue", "-h", "-o", "%i %T").splitlines()
 
 
-def _left(slurm: Slurm, besides: str = "") -> list[str]:
+def _left(slurm: Slurm, besides: Sequence[str] = ()) -> list[str]:
     """Return what is still queued after 10 s at most."""
     left = [""]
     for _ in range(100):
-        left = [line for line in _queue(slurm) if line != besides]
+        left = [line for line in _queue(slurm) if line not in besides]
         if not left:
             break
         time.sleep(0.1)

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import time
+import getpass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from paths import ROOT
-from plugin_helpers import Run, cluster_file, names, run_pytest
-from sandbox_helpers import queue, slurm, wait_for
+from sandbox_helpers import slurm, wait_for
 
 from pytest_gpucluster.cluster.plan import Kind, judge_node
 from pytest_gpucluster.cluster.slurm import completing
+from pytest_gpucluster.cluster.slurm.client import Slurm
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, parse_nodes
+from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.suites.slurm import checks
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pytest_gpucluster.sandbox import Sandbox
 
-SUITES = ROOT / "suites"
 
 # squeue -h -a -t CG -o '%A|%u|%e|%N', 22.05.8; a job of which no time of its end is known is no evidence
 SQUEUE = "12|alice|2026-11-21T03:00:00|gpu[01-02]\n14|bob|2026-11-21T03:09:00|gpu02\n15|eve|N/A|gpu03\n"
@@ -40,7 +37,7 @@ def _marked(most: float, **states: str) -> dict[str, NodeInfo]:
 @pytest.mark.parametrize("state", ["IDLE+COMPLETING", "MIXED+COMPLETING"])
 @pytest.mark.parametrize("wait", [True, False])
 def test_a_node_that_is_completing_for_long_is_named_and_not_waited_for(state: str, *, wait: bool) -> None:
-    nodes = _marked(300, gpu01=state, gpu02=state, gpu03=state)
+    nodes = _marked(300, gpu01=state, gpu02=state, gpu03=state, gpu04="IDLE")
     for node in ("gpu01", "gpu02"):
         problem = judge_node(node, nodes, wait=wait)
         assert problem is not None
@@ -49,63 +46,54 @@ def test_a_node_that_is_completing_for_long_is_named_and_not_waited_for(state: s
         assert checks.completing(nodes[node]).outcome is Outcome.FAILED
         assert checks.schedulable(nodes[node]).outcome is Outcome.NOT_CHECKED
     assert nodes["gpu03"].stuck is None
+    assert _marked(300, gpu01="IDLE")["gpu01"].stuck is None  # it let go meanwhile
 
 
 def test_a_node_that_has_just_begun_to_complete_is_merely_busy() -> None:
-    nodes = _marked(600, gpu01="IDLE+COMPLETING", gpu02="IDLE+COMPLETING")
-    for node in ("gpu01", "gpu02"):
-        problem = judge_node(node, nodes, wait=False)
-        assert problem is not None
-        assert problem.kind is Kind.BUSY
-        assert judge_node(node, nodes, wait=True) is None
-        assert checks.completing(nodes[node]).outcome is Outcome.PASSED
+    nodes = _marked(600, gpu01="IDLE+COMPLETING")
+    problem = judge_node("gpu01", nodes, wait=False)
+    assert problem is not None
+    assert problem.kind is Kind.BUSY
+    assert judge_node("gpu01", nodes, wait=True) is None
+    assert checks.completing(nodes["gpu01"]).outcome is Outcome.PASSED
 
 
 def test_a_node_that_slurm_has_drained_for_it_keeps_slurms_words() -> None:
-    text = "NodeName=gpu01 CPUTot=4 State=IDLE+COMPLETING+DRAIN Reason=Kill task failed [root@2026-11-21T03:02:00]"
-    jobs = completing.parse_ending(SQUEUE)
-    node = completing.with_stuck(parse_nodes(text), jobs, NOW, 300)["gpu01"]
+    why = "Reason=Kill task failed [root@2026-11-21T03:02:00]"
+    node = _marked(300, gpu01=f"IDLE+COMPLETING+DRAIN {why}")["gpu01"]
     assert '"Kill task failed" by root since 2026-11-21T03:02:00' in node.why_unavailable()
     assert checks.schedulable(node).outcome is Outcome.FAILED
 
 
-def test_a_node_that_let_go_meanwhile_is_not_marked() -> None:
-    assert _marked(300, gpu01="IDLE")["gpu01"].stuck is None
-
-
 @pytest.mark.parametrize(
-    ("config", "stated", "seconds"),
-    [
-        ({}, None, 300),
-        ({"UnkillableStepTimeout": "60 sec", "PrologEpilogTimeout": "65534"}, None, 300),
-        ({"UnkillableStepTimeout": "900 sec", "PrologEpilogTimeout": "65534"}, None, 900),
-        ({"UnkillableStepTimeout": "60 sec", "PrologEpilogTimeout": "1200"}, None, 1200),
-        ({"EpilogTimeout": "1200 sec"}, None, 1200),
-        ({"UnkillableStepTimeout": "900 sec"}, 30.0, 30),
-    ],
+    ("unkillable", "stated", "seconds"),
+    [("900 sec", None, 900), ("900 sec", 3, 3), ("65533", None, 65533), ("65534", None, 300)],
 )
-def test_patience_is_at_least_slurms_own(
-    config: dict[str, str], stated: float | None, seconds: float
-) -> None:
-    assert completing.allowed(config, stated) == seconds
+def test_patience_is_at_least_slurms_own(unkillable: str, stated: float | None, seconds: float) -> None:
+    for name in ("UnkillableStepTimeout", "PrologEpilogTimeout", "EpilogTimeout"):
+        assert completing.allowed({name: unkillable}, stated) == seconds
+    assert completing.allowed({}, None) == 300
 
 
 class _Slurm:
     """Slurm's commands with these answers."""
 
-    def __init__(self, **answers: str) -> None:
-        self.answers, self.asked = answers, list[str]()
+    def __init__(self, private: str = "", **answers: str) -> None:
+        self.answers, self.asked, self.private = answers, list[str](), private
 
     def run(self, *argv: str) -> str:
         self.asked.append(argv[0])
         return self.answers[argv[0]]
 
     def config(self) -> dict[str, str]:
-        return {}
+        return {"PrivateData": self.private}
+
+
+DATE = "2026-11-21T03:10:00\n"
 
 
 def test_squeue_is_asked_only_where_a_node_is_completing() -> None:
-    client: Any = _Slurm(squeue=SQUEUE, date="2026-11-21T03:10:00\n")
+    client: Any = _Slurm(squeue=SQUEUE, date=DATE)
     idle = _nodes(gpu01="IDLE")
     assert completing.mark_stuck(client, idle, None) == idle
     assert client.asked == []
@@ -120,30 +108,24 @@ def test_nobody_is_accused_where_slurm_shows_no_jobs_or_no_clock_is_read(answers
 
 
 @pytest.mark.thorough
-def test_a_hanging_epilog_is_a_fault_by_name_once_it_takes_too_long(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_a_hanging_epilog_is_a_fault_by_name_once_it_takes_too_long(sandbox: Sandbox) -> None:
+    client = Slurm(LocalTransport(sandbox.env))
     mark = sandbox.layout.node("gpu03") / "fault.epilog"
     mark.touch()
+
+    def seen(most: float) -> NodeInfo:
+        client.refresh()
+        return completing.mark_stuck(client, client.nodes(), most)["gpu03"]
+
     try:
         slurm(sandbox, "sbatch", "-w", "gpu03", "-o", "/dev/null", "--wrap", "true")
-        wait_for(lambda: any("COMPLETING" in line for line in queue(sandbox)), "the epilog hangs")
-        ends: dict[str, Run] = {}
-        for patience in ("10m", "1s"):
-            if ends:
-                time.sleep(2)  # Slurm counts whole seconds; a run may take less
-            keys = {"conf": sandbox.env["SLURM_CONF"], "partition": "batch", "completing": patience}
-            path = cluster_file(sandbox, tmp_path, slurm=keys)
-            argv = (f"--cluster={path}", "-k", "completing or hostname", "-m", "slurm or os")
-            ends[patience] = run_pytest(tmp_path, *argv, where=(str(SUITES),))
+        wait_for(lambda: "COMPLETING" in seen(600).flags, "the epilog hangs")
+        assert checks.completing(seen(600)).outcome is Outcome.PASSED
+        stuck = wait_for(lambda: seen(1).stuck, "it takes too long")
+        assert (stuck.user, stuck.most) == (getpass.getuser(), 1)
+        assert checks.completing(seen(1)).outcome is Outcome.FAILED
     finally:
         mark.unlink()
-    patient, strict = ends["10m"], ends["1s"]
-    assert patient.rc == 0, patient.out
-    assert "not tested: gpu03: COMPLETING: a job has ended there" in patient.out
-    assert strict.rc == 1, strict.out
-    assert names(strict.outcomes, "failed") == ["test_completing[gpu03]"]
-    assert "not tested: gpu03: COMPLETING for " in strict.out
-    assert "(at most 1 s): job" in strict.out
-    assert "4 nodes: 3 fit, 1 failed, 0 not proved, 0 not tested" in strict.out
 
 
 @pytest.mark.parametrize(
@@ -154,18 +136,15 @@ def test_a_hanging_epilog_is_a_fault_by_name_once_it_takes_too_long(sandbox: San
         ("", "none", Outcome.PASSED),  # it has ended just now
     ],
 )
-def test_a_node_whose_job_is_hidden_from_us_does_not_pass(
-    squeue: str, private: str, outcome: Outcome
-) -> None:
-    client: Any = _Slurm(squeue=squeue, date="2026-11-21T03:10:00\n")
-    client.config = lambda: {"PrivateData": private}
+def test_a_node_with_a_hidden_job_does_not_pass(squeue: str, private: str, outcome: Outcome) -> None:
+    client: Any = _Slurm(private, squeue=squeue, date=DATE)
     nodes = completing.mark_stuck(client, _nodes(gpu01="IDLE+COMPLETING", gpu04="IDLE"), None)
     assert checks.completing(nodes["gpu01"]).outcome is outcome
     assert checks.completing(nodes["gpu04"]).outcome is Outcome.PASSED
 
 
 class Looks:
-    """Slurm as it answers one look after another; the last answer stays."""
+    """Slurm as it answers one look after another, the last one stays; nobody asks about gpu03."""
 
     def __init__(self, *states: str) -> None:
         self.states, self.now = list(states), 0.0
@@ -174,12 +153,10 @@ class Looks:
         """Forget nothing."""
 
     def nodes(self) -> dict[str, NodeInfo]:
-        """Return gpu01 as it is now, beside one that has long let go and one that nobody asked about."""
         state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
         return _nodes(gpu01=state, gpu02="IDLE+DRAIN", gpu03="IDLE+COMPLETING")
 
     def sleep(self, seconds: float) -> None:
-        """Let time go by."""
         self.now += seconds
 
 

@@ -9,16 +9,15 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from sandbox_helpers import queue, wait_for
 
-from pytest_gpucluster.cli import clean as cli_clean
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.cluster.channel.channel import Fleet
 from pytest_gpucluster.cluster.slurm import leftovers
@@ -43,14 +42,14 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.sandbox import Sandbox
 
-OWN = f"gpucluster-{runmark._mark()}"
+MARK = runmark.mark_of(os.getpid())
 
 
 @pytest.fixture
 def dead() -> str:
     """Return the mark of a process that has ended."""
     with subprocess.Popen(["sleep", "60"]) as process:
-        mark = f"{runmark._machine()}-{process.pid}-{runmark._stat(process.pid)[1]}"
+        mark = runmark.mark_of(process.pid)
         process.kill()
     return mark
 
@@ -72,7 +71,6 @@ class FakeSlurm:
 
     def run(self, *argv: str) -> str:
         if argv[0] == "squeue":
-            assert argv == ("squeue", "--me", "-h", "-a", "-o", "%F %T %j")
             return self.queues.pop(0) if len(self.queues) > 1 else self.queues[0]
         self.cancelled.append(argv)
         if self.refusal:
@@ -84,110 +82,73 @@ def of(fake: FakeSlurm) -> Slurm:
     return cast("Slurm", fake)
 
 
-def of_another(pid: str) -> str:
-    return f"of process {pid} of another machine, or of this one before a restart"
-
-
 # --- jobs
 
 
-def test_only_jobs_of_dead_runs_are_found(dead: str) -> None:
+def test_only_jobs_of_dead_runs_are_found_and_cancelled(dead: str) -> None:
     place, pid, start = dead.split("-")
-    elsewhere = f"{int(place, 16) ^ 1:08x}-{pid}-{start}"
-    lines = [
-        f"11 PENDING gpucluster-diagnostic-{dead}-1a2b3c4d",
-        f"11 RUNNING gpucluster-diagnostic-{dead}-1a2b3c4d",
-        f"12 RUNNING gpucluster-{dead}",
-        f"13 RUNNING {OWN}",
-        f"14 PENDING gpucluster-diagnostic-{runmark._mark()}-1a2b3c4d",
-        f"15 RUNNING gpucluster-{elsewhere}",
-        "16 RUNNING gpucluster",
-        "17 RUNNING train gpt",
-        f"18 RUNNING my-gpucluster-{dead}",
-        "19 RUNNING",
-    ]
-    fake = FakeSlurm("\n".join(lines), "")
-    found = leftovers.jobs(of(fake))
-    assert [one.what.partition(")")[0] for one in found] == [
-        f"job 11 (gpucluster-diagnostic-{dead}-1a2b3c4d, PENDING",
-        f"job 12 (gpucluster-{dead}, RUNNING",
-        f"job 15 (gpucluster-{elsewhere}, RUNNING",
-    ]
-    assert found[0].what.endswith(f"of a killed run (process {pid})")
-    assert of_another(pid) in found[2].what
-    assert [bool(one.stays) for one in found] == [False, False, True]
-    assert [one.remove is None for one in found] == [False, False, True]
+    elsewhere = f"gpucluster-{int(place, 16) ^ 1:08x}-{pid}-{start}"
+    diagnostic, plain = f"gpucluster-diagnostic-{dead}-1a2b3c4d", f"gpucluster-{dead}"
+    own = (f"gpucluster-{MARK}", f"gpucluster-diagnostic-{MARK}-1a2b3c4d")
+    others = ("gpucluster", "train gpt", f"my-{plain}", "")
+    names = (diagnostic, plain, elsewhere, *own, *others)
+    lines = [f"{number} RUNNING {name}" for number, name in enumerate(names, 11)]
+    fake = FakeSlurm("\n".join([f"11 PENDING {diagnostic}", *lines]), "")
+    one, other, away = found = leftovers.jobs(of(fake))
+    assert one.what == f"job 11 ({diagnostic}, PENDING) of a killed run (process {pid})"
+    assert other.what == f"job 12 ({plain}, RUNNING) of a killed run (process {pid})"
+    assert away.what.startswith(f"job 13 ({elsewhere}, RUNNING) of process {pid} of another machine, or ")
+    assert (one.stays, other.stays, away.remove) == ("", "", None)
     printed: list[str] = []
     assert leftovers.remove(found, printed.append)
-    assert fake.cancelled == [
-        ("scancel", f"--name=gpucluster-diagnostic-{dead}-1a2b3c4d", "11"),
-        ("scancel", f"--name=gpucluster-{dead}", "12"),
-    ]
-    assert printed == [
-        f"{found[0].what}: removed",
-        f"{found[1].what}: removed",
-        f"{found[2].what} stays: {found[2].stays}",
-    ]
+    assert fake.cancelled == [("scancel", f"--name={diagnostic}", "11"), ("scancel", f"--name={plain}", "12")]
+    said = [f"{one.what}: removed", f"{other.what}: removed", f"{away.what} stays: {away.stays}"]
+    assert printed == said
 
 
-@pytest.fixture
-def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    found: list[float] = []
-    monkeypatch.setattr(time, "sleep", found.append)
-    return found
-
-
-def test_a_job_is_cancelled_until_it_is_gone(pauses: list[float]) -> None:
-    """One that ends to be requeued escapes scancel, as the array of the slurm suite does."""
-    fake = FakeSlurm("7 COMPLETING a", "7 PENDING a", "7 RUNNING b\n8 RUNNING a")
-    leftovers._cancel(of(fake), "7", "a")
-    assert fake.cancelled == [("scancel", "--name=a", "7")] * 3
-    assert pauses == [1, 1]
+STAYS = "it is still {}: run scancel 7"
 
 
 @pytest.mark.parametrize(
-    ("left", "refusal", "printed"),
+    ("states", "refusal", "tries", "printed"),
     [
-        ("7 COMPLETING a", "scancel: Job/step already completing", ""),
-        ("7 RUNNING a\n7 PENDING a", "", "it is still PENDING, RUNNING: run scancel 7"),
-        ("7 RUNNING a\n7 COMPLETING a", "no", "no: it is still COMPLETING, RUNNING: run scancel 7"),
+        # one that ends to be requeued escapes scancel, as the array of the slurm suite does
+        (["COMPLETING", "PENDING", ""], "", 3, ""),
+        (["COMPLETING"], "scancel: Job/step already completing", 10, ""),
+        (["RUNNING PENDING"], "", 10, STAYS.format("PENDING, RUNNING")),
+        (["RUNNING COMPLETING"], "no", 10, f"no: {STAYS.format('COMPLETING, RUNNING')}"),
+        ([""], "Invalid job id", 1, ""),  # it is gone already
     ],
 )
-def test_a_job_that_stays_is_reported(left: str, refusal: str, printed: str, pauses: list[float]) -> None:
-    fake = FakeSlurm(left, refusal=refusal)
-    if printed:
-        with pytest.raises(GpuClusterError) as reported:
-            leftovers._cancel(of(fake), "7", "a")
-        assert str(reported.value) == printed
-    else:
-        leftovers._cancel(of(fake), "7", "a")
-    assert len(pauses) == len(fake.cancelled) == 10
-    pauses.clear()
-    leftovers._cancel(of(FakeSlurm("", refusal="Invalid job id")), "7", "a")
-    assert pauses == []  # it is gone already
+def test_a_job_is_cancelled_until_it_is_gone(
+    states: list[str], refusal: str, tries: int, printed: str, dead: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    name = f"gpucluster-{dead}"
+    own = ("".join(f"7 {word} {name}\n" for word in one.split()) for one in states)
+    seen = [f"{one}7 RUNNING b\n8 RUNNING {name}" for one in own]
+    fake = FakeSlurm(f"7 RUNNING {name}", *seen, refusal=refusal)
+    (job,) = leftovers.jobs(of(fake))
+    assert job.remove is not None
+    with pytest.raises(GpuClusterError) if printed else contextlib.nullcontext() as reported:
+        job.remove()
+    assert str(reported.value if reported else "") == printed
+    assert fake.cancelled == [("scancel", f"--name={name}", "7")] * tries
+    assert pauses == [1] * (tries if tries == leftovers.TRIES else tries - 1)
+
+
+def refuse(error: Exception) -> Any:
+    raise error
 
 
 def test_what_cannot_be_removed_is_reported_and_the_rest_goes() -> None:
-    gone: list[int] = []
-
-    def refuse(error: Exception) -> None:
-        raise error
-
-    found = [
-        Leftover("a", lambda: refuse(GpuClusterError("why"))),
-        Leftover("b", lambda: refuse(OSError(13, "no"))),
-        Leftover("c", lambda: gone.append(1)),
-        Leftover("d", None, "alive"),
-    ]
-    printed: list[str] = []
-    assert leftovers.remove(found, printed.append) is False
+    gone, printed = list[int](), list[str]()
+    errors = [GpuClusterError("why"), OSError(13, "no")]
+    found = [Leftover(f"{error}", partial(refuse, error)) for error in errors]
+    assert leftovers.remove([*found, Leftover("c", lambda: gone.append(1))], printed.append) is False
     assert gone == [1]
-    assert printed == [
-        "a: could not be removed: why",
-        "b: could not be removed: [Errno 13] no",
-        "c: removed",
-        "d stays: alive",
-    ]
+    assert printed == [*(f"{error}: could not be removed: {error}" for error in errors), "c: removed"]
 
 
 # --- folders and files
@@ -197,12 +158,10 @@ def test_only_folders_of_dead_runs_are_removed(
     tmp: Path, tmp_path: Path, dead: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, pid, start = dead.split("-")
-    shared = tmp_path / "shared"
-    precious = tmp_path / "precious"
+    shared, precious = tmp_path / "shared", tmp_path / "precious"
     elsewhere = f"gpucluster-{int(place, 16) ^ 1:08x}-{pid}-{start}-1a2b3c4d"
-    stay = [
-        tmp / name for name in (f"{OWN}-1a2b3c4d", elsewhere, "gpucluster-1a2b3c4d", f"my-{dead}", f"x{dead}")
-    ]
+    own = f"gpucluster-{MARK}-1a2b3c4d"
+    stay = [tmp / name for name in (own, elsewhere, "gpucluster-1a2b3c4d", f"my-{dead}", f"x{dead}")]
     go = [tmp / f"gpucluster-{dead}-1a2b3c4d", shared / f".gpucluster-submitit-{dead}-1a2b3c4d"]
     for folder in (*stay, *go, precious):
         folder.mkdir(parents=True)
@@ -210,9 +169,8 @@ def test_only_folders_of_dead_runs_are_removed(
     (tmp / f"gpucluster-{dead}-2a").symlink_to(precious)
     (tmp / f"gpucluster-{dead}-3a").touch()
     found = [one for one in leftovers.folders(shared) if str(tmp_path) in one.what]
-    assert [one.what for one in found if one.remove] == [
-        f"folder {path} of a killed run (process {pid})" for path in go
-    ]
+    gone = [f"folder {path} of a killed run (process {pid})" for path in go]
+    assert [one.what for one in found if one.remove] == gone
     assert [one.what.split(" of ")[0] for one in found if one.remove is None] == [f"folder {tmp / elsewhere}"]
     with monkeypatch.context() as patch:
         patch.setattr(os, "geteuid", lambda: os.getuid() + 1)
@@ -224,24 +182,20 @@ def test_only_folders_of_dead_runs_are_removed(
     assert (tmp / f"gpucluster-{dead}-3a").exists()
 
 
-def users_file(tmp: Path, text: str, job: str = "7") -> Path:
-    path = tmp / f"gpucluster-{os.getuid()}-{job}-1a2b3c4d.users"
+def users_file(tmp: Path, text: str, job: str = "7", uid: int = 0) -> Path:
+    path = tmp / f"gpucluster-{os.getuid() + uid}-{job}-1a2b3c4d.users"
     path.write_text(text)
     return path
 
 
-def test_only_files_that_nobody_uses_are_removed(
-    tmp: Path, dead: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_unused_files_are_removed(tmp: Path, dead: str, monkeypatch: pytest.MonkeyPatch) -> None:
     killed = dead.split("-")[1]
     stale = users_file(tmp, killed)
     used = users_file(tmp, f"{killed} {os.getpid()}", "8")
-    foreign = tmp / f"gpucluster-{os.getuid() + 1}-9-1a2b3c4d.users"
-    odd = tmp / f"gpucluster-{os.getuid()}-x-1a2b3c4d.users"
-    longer = tmp / f"gpucluster-{os.getuid()}-9-1a2b3c4d.users.users"
+    foreign, odd = users_file(tmp, "", "9", uid=1), users_file(tmp, "", "x")
     link = tmp / f"gpucluster-{os.getuid()}-9-1a2b3c4d.users"
-    for path in (foreign, odd, longer):
-        path.touch()
+    longer = link.with_name(f"{link.name}.users")
+    longer.touch()
     link.symlink_to(foreign)
     locked = users_file(tmp, "", "10")  # by a process that imports an image, and is not in it yet
     with locked.open() as file:
@@ -260,21 +214,15 @@ def test_only_files_that_nobody_uses_are_removed(
 
 
 def test_who_waits_for_a_file_that_is_taken_away_makes_a_new_one(tmp: Path) -> None:
-    path = users_file(tmp, "")
-    opened: list[tuple[Path, int]] = []
-    with path.open() as file:
+    path, held = users_file(tmp, ""), Path("/proc/self/fd")
+    with path.open() as file, ThreadPoolExecutor(1) as pool:
         fcntl.flock(file, fcntl.LOCK_EX)
-        waiting = threading.Thread(target=lambda: opened.append(containers._open_locked("7-1a2b3c4d")))
-        waiting.start()
-        held = Path("/proc/self/fd")
-        wait_for(
-            lambda: sum(str(os.path.realpath(one)) == str(path) for one in held.iterdir()) > 1, "it waits"
-        )
+        opened = pool.submit(containers._open_locked, "7-1a2b3c4d")
+        wait_for(lambda: [os.path.realpath(one) for one in held.iterdir()].count(str(path)) > 1, "it waits")
         path.unlink()
-    waiting.join(10)
-    ((new, handle),) = opened
-    assert new == path
-    assert os.fstat(handle).st_ino == path.stat().st_ino
+        file.close()
+        new, handle = opened.result()
+    assert (new, os.fstat(handle).st_ino) == (path, path.stat().st_ino)
     os.close(handle)
 
 
@@ -282,7 +230,7 @@ def test_who_waits_for_a_file_that_is_taken_away_makes_a_new_one(tmp: Path) -> N
 
 
 class FakeChannel:
-    """Three nodes; each command is kept."""
+    """Nodes that answer as given; each command is kept."""
 
     def __init__(self, *answers: dict[str, Answer]) -> None:
         self.answers, self.asked, self.timeouts = list(answers), list[str](), list[float]()
@@ -293,35 +241,29 @@ class FakeChannel:
         self.timeouts.append(timeout)
         return self.answers.pop(0)
 
+    def close(self) -> None:
+        """Nothing is open."""
+
 
 def listed(**names: str) -> dict[str, Answer]:
     return {node: Answer(node, 0, text.encode()) for node, text in names.items()}
 
 
 def test_a_container_of_a_live_job_is_no_leftover() -> None:
-    busy = cast("Slurm", SimpleNamespace(run=lambda *_: "7\n8_[0-1]\n9\n"))
-    fake = FakeChannel(
-        {
-            **listed(
-                gpu01="pyxis_gpucluster-7-a\npyxis_gpucluster-6-a\npyxis_gpucluster-kept-a-b\npyxis_mine",
-                gpu02="pyxis_gpucluster-9-a",
-                gpu04="pyxis_gpucluster-5-a\npyxis_5_gpucluster-6-a\npyxis_gpucluster-6-a",
-            ),
-            "gpu05": Answer("gpu05", 127),
-            "gpu03": Answer("gpu03", None, problem="lost: gone"),
-            "gpu06": Answer("gpu06", None, problem="timed out after 60 s"),
-        }
+    answers = listed(
+        gpu01="pyxis_gpucluster-7-a\npyxis_gpucluster-6-a\npyxis_gpucluster-kept-a-b\npyxis_mine",
+        gpu02="pyxis_gpucluster-9-a",
+        gpu04="pyxis_gpucluster-5-a\npyxis_5_gpucluster-6-a\npyxis_gpucluster-6-a",
     )
-    found, problems = containers.containers_of_ended_jobs(busy, cast("Channel", fake), ())
-    assert found == {
-        "gpu01": ("pyxis_gpucluster-6-a",),
-        "gpu04": ("pyxis_5_gpucluster-6-a", "pyxis_gpucluster-5-a", "pyxis_gpucluster-6-a"),
-    }
-    may_keep = "may still have containers named gpucluster-JOB-..."
-    assert problems[0].startswith(f"gpu05 {may_keep}: enroot does not list")
-    assert problems[1:] == [
-        f"gpu06 {may_keep}: timed out after 60 s. Run enroot list and enroot remove -f there"
-    ]
+    answers["gpu05"] = Answer("gpu05", 127)
+    answers["gpu03"] = Answer("gpu03", None, problem="lost: gone")
+    answers["gpu06"] = Answer("gpu06", None, problem="timed out after 60 s")
+    busy, fake = of(FakeSlurm("7\n8_[0-1]\n9\n")), cast("Channel", FakeChannel(answers))
+    found, (unlisted, late) = containers.containers_of_ended_jobs(busy, fake, ())
+    of_gpu04 = ("pyxis_5_gpucluster-6-a", "pyxis_gpucluster-5-a", "pyxis_gpucluster-6-a")
+    assert found == {"gpu01": ("pyxis_gpucluster-6-a",), "gpu04": of_gpu04}
+    assert unlisted.startswith("gpu05 may still have containers named gpucluster-JOB-...: enroot does not")
+    assert late.startswith("gpu06 may still have containers named gpucluster-JOB-...: timed out after 60 s. ")
 
 
 @pytest.mark.parametrize("hurry", [False, True])
@@ -331,269 +273,206 @@ def test_a_stopped_run_waits_for_containers_for_seconds(*, hurry: bool) -> None:
     assert fake.timeouts == [containers.HURRY if hurry else containers.PATIENCE] * 2
 
 
-def controller_of(fake: object, *, started: bool) -> Controller:
-    controller = Controller.__new__(Controller)
-    controller.channel, controller.slurm = cast("Channel", fake), cast("Slurm", object())
-    controller.allocations = cast("Any", (SimpleNamespace(job_id=6),))
-    controller.cluster = cast("Any", SimpleNamespace(starts_containers=True))
-    controller._started, controller._cleared, controller.left_behind = started, False, []
-    return controller
-
-
-def test_no_error_of_containers_keeps_the_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object, **__: object) -> list[str]:
-        raise GpuClusterError("no task started")
-
-    monkeypatch.setattr("pytest_gpucluster.suites.container.release.remove_containers", broken)
-    controller = controller_of(FakeChannel(), started=False)
-    controller._clear_nodes()
-    assert controller.left_behind == []  # agents that have not started are not waited for
-    controller = controller_of(FakeChannel(), started=True)
-    controller._clear_nodes()
-    (left,) = controller.left_behind
-    assert left.endswith("may still be there: no task started")
+@pytest.mark.parametrize("started", [False, True])
+def test_no_error_of_containers_keeps_the_nodes(*, started: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Agents that have not started are not waited for."""
+    broken = "pytest_gpucluster.suites.container.release.clear_nodes"
+    monkeypatch.setattr(broken, lambda *_, **__: refuse(GpuClusterError("no task started")))
+    controller: Any = Controller.__new__(Controller)
+    controller.__dict__.update(channel=FakeChannel(), slurm=object(), left_behind=[], lost=dict)
+    controller.__dict__.update(_started=started, _cleared=False)
+    controller.let_agents_leave()
+    left = [one.endswith("may still be there: no task started") for one in controller.left_behind]
+    assert left == [True] * started
 
 
 def test_containers_are_recognised_by_name_and_removed_by_name() -> None:
-    found = {"gpu01": ("pyxis_a",), "gpu02": ("pyxis_a", "pyxis_b")}
     busy = {**listed(gpu01=""), "gpu02": Answer("gpu02", 1, b"", b"busy\n")}
-    fake = FakeChannel(listed(gpu01="", gpu02=""), busy, busy)
+    fake = FakeChannel(listed(gpu01="", gpu02=""), busy)
+    found = {"gpu01": ("pyxis_a",), "gpu02": ("pyxis_a", "pyxis_b")}
     one, other = containers.as_leftovers(cast("Channel", fake), found)
     assert one.what == "container pyxis_a on gpu[01-02], whose job has ended"
     assert other.what == "container pyxis_b on gpu02, whose job has ended"
     printed: list[str] = []
     assert leftovers.remove([one], printed.append)
-    assert not leftovers.remove([one, other], printed.append)
-    for text, left, name in zip(printed[1:], (one, other), ("pyxis_a", "pyxis_b"), strict=True):
-        problem = "gpu02 still has containers of ended jobs: busy: run there: "
-        assert text.startswith(f"{left.what}: could not be removed: {problem}")
-        assert text.endswith(f"enroot remove -f {name} </dev/null")
-    assert "pyxis_a)" in fake.asked[0]
-    assert "pyxis_b" not in fake.asked[0]
-    assert "pyxis_b)" in fake.asked[2]
+    assert not leftovers.remove([other], printed.append)
+    problem = "gpu02 still has containers of ended jobs: busy: "
+    assert printed[1].startswith(f"{other.what}: could not be removed: {problem}")
+    assert printed[1].endswith("enroot remove -f pyxis_b </dev/null")
+    assert [("pyxis_a)" in one, "pyxis_b)" in one) for one in fake.asked] == [(True, False), (False, True)]
 
 
-# --- the next run
+# --- what the next run and `gpucluster clean` find
 
 
-def test_the_next_run_removes_what_is_dead_and_says_nothing_of_the_rest(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+Places = dict[str, list[Leftover]]
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> Places:
+    """What is found, by where one looks; without 'jobs' squeue does not answer."""
+    places: Places = {"jobs": [], "folders": [], "files": []}
+
+    def jobs(_slurm: Slurm) -> list[Leftover]:
+        return places["jobs"] if "jobs" in places else refuse(SlurmError("squeue: not found"))
+
+    monkeypatch.setattr(leftovers, "jobs", jobs)
+    monkeypatch.setattr(leftovers, "folders", lambda *_more: places["folders"])
+    monkeypatch.setattr(containers, "stale_user_files", lambda: places["files"])
+    return places
+
+
+def clean(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, list[str], str]:
+    """Return the exit status, the lines and the errors of `gpucluster clean`."""
+    status = cli.main(["clean", *map(str, words)])
+    shown = capsys.readouterr()
+    return status, shown.out.splitlines(), shown.err
+
+
+def test_the_next_run_removes_what_is_dead_and_says_nothing_of_the_rest(found: Places) -> None:
     gone: list[str] = []
-    monkeypatch.setattr(
-        leftovers, "jobs", lambda _slurm: [Leftover("a", lambda: gone.append("a")), Leftover("b", None)]
-    )
-    monkeypatch.setattr(leftovers, "folders", lambda: [Leftover("c", lambda: gone.append("c"))])
-    monkeypatch.setattr(containers, "stale_user_files", lambda: [Leftover("d", lambda: gone.append("d"))])
+    for place, what in (("jobs", "a"), ("folders", "c"), ("files", "d")):
+        found[place] = [Leftover(what, partial(gone.append, what)), Leftover("b", None)]
     controller = Controller.__new__(Controller)
     printed: list[str] = []
     for controller.slurm in (of(FakeSlurm("")), None):
         controller._clear_dead_runs(printed.append)
     assert gone == ["a", "c", "d", "c", "d"]
     assert printed == [f"{what}: removed" for what in gone]
-
-    def away(_slurm: Slurm) -> list[Leftover]:
-        raise SlurmError("squeue: away")
-
-    monkeypatch.setattr(leftovers, "jobs", away)
+    del found["jobs"]
     controller.slurm = of(FakeSlurm(""))
-    printed.clear()
     controller._clear_dead_runs(printed.append)
-    assert printed == ["jobs of runs that were killed may be left: squeue: away"]
+    assert printed[5:] == ["jobs of runs that were killed may be left: squeue: not found"]
 
 
-# --- gpucluster clean
-
-
-@pytest.fixture
-def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Leftover]]:
-    """What the command finds, by where it looks."""
-    places: dict[str, list[Leftover]] = {"jobs": [], "folders": [], "files": []}
-    monkeypatch.setattr(leftovers, "jobs", lambda _slurm: places["jobs"])
-    monkeypatch.setattr(leftovers, "folders", lambda *_more: places["folders"])
-    monkeypatch.setattr(containers, "stale_user_files", lambda: places["files"])
-    return places
-
-
-def test_clean_lists_and_removes_nothing_without_the_option(
-    found: dict[str, list[Leftover]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_clean_only_lists_without_the_option(found: Places, capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in ((), ("--yes",), ("--cluster", "local")):
+        assert clean(capsys, *argv) == (0, ["No leftovers of killed runs"], "")
     gone: list[str] = []
-    found["jobs"] = [Leftover("job 1", lambda: gone.append("job")), Leftover("job 2", None, "it may live")]
-    found["files"] = [Leftover("file 3", lambda: gone.append("file"))]
-    assert cli.main(["clean"]) == 0
-    assert gone == []
-    listed = capsys.readouterr().out.splitlines()
-    assert listed[:3] == ["job 1", "job 2 stays: it may live", "file 3"]
-    assert listed[3].startswith("2 found: `gpucluster clean --yes`")
-    assert cli.main(["clean", "--yes"]) == 0
-    assert gone == ["job", "file"]
-    assert [line[:6] for line in capsys.readouterr().out.splitlines()] == ["job 1:", "job 2 ", "file 3"]
-
-
-def test_clean_that_finds_nothing_says_so(
-    found: dict[str, list[Leftover]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    for argv in (["clean"], ["clean", "--yes"], ["clean", "--cluster", "local"]):
-        assert cli.main(argv) == 0
-        assert capsys.readouterr().out == "No leftovers of killed runs\n"
     found["jobs"] = [Leftover("job 2", None, "it may live")]
-    assert cli.main(["clean"]) == 0
-    assert capsys.readouterr().out == "job 2 stays: it may live\nNo further leftovers of killed runs\n"
+    stays = "job 2 stays: it may live"
+    assert clean(capsys) == (0, [stays, "No further leftovers of killed runs"], "")
+    found["jobs"].insert(0, Leftover("job 1", partial(gone.append, "job")))
+    found["files"] = [Leftover("file 3", partial(gone.append, "file"))]
+    status, (*lines, last), _ = clean(capsys)
+    assert (status, lines, gone) == (0, ["job 1", stays, "file 3"], [])
+    assert last.startswith("2 found: `gpucluster clean --yes`")
+    assert clean(capsys, "--yes") == (0, ["job 1: removed", stays, "file 3: removed"], "")
+    assert gone == ["job", "file"]
 
 
-def test_clean_ends_with_1_where_something_stays(
-    found: dict[str, list[Leftover]],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    def refuse() -> None:
-        raise GpuClusterError("busy")
-
-    gone: list[str] = []
-    found["folders"] = [Leftover("folder 1", refuse), Leftover("folder 2", lambda: gone.append("2"))]
-    assert cli.main(["clean", "--yes"]) == 1
-    assert capsys.readouterr().out == "folder 1: could not be removed: busy\nfolder 2: removed\n"
-
-    def away(_slurm: Slurm) -> list[Leftover]:
-        raise SlurmError("squeue: not found")
-
-    monkeypatch.setattr(leftovers, "jobs", away)
+def test_clean_fails_if_some_stay(found: Places, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    busy = Leftover("folder 1", partial(refuse, GpuClusterError("busy")))
+    found["folders"] = [busy, Leftover("folder 2", list)]
+    lines = ["folder 1: could not be removed: busy", "folder 2: removed"]
+    assert clean(capsys, "--yes") == (1, lines, "")
+    del found["jobs"]
     found["folders"].pop(0)
-    assert cli.main(["clean", "--yes"]) == 1
-    assert gone == ["2", "2"]
-    reported = capsys.readouterr()
-    assert reported.out == "folder 2: removed\n"
-    assert "squeue: not found: run it where squeue works" in reported.err
+    status, printed, error = clean(capsys, "--yes")
+    assert (status, printed) == (1, ["folder 2: removed"])
+    assert "squeue: not found: run it where squeue works" in error
     found["folders"].clear()
     (tmp_path / "c.yaml").write_text("nodes: gpu01\n")
-    assert cli.main(["clean", "--cluster", str(tmp_path / "c.yaml")]) == 1
-    reported = capsys.readouterr()
-    assert (reported.out, reported.err) == ("", "gpucluster: error: squeue: not found\n")
+    problem = "gpucluster: error: squeue: not found\n"
+    assert clean(capsys, "--cluster", tmp_path / "c.yaml") == (1, [], problem)
 
 
+@pytest.mark.parametrize(
+    ("argv", "why"),
+    [
+        ("--nodes gpu01", "--nodes needs --cluster"),
+        ("--cluster local --nodes gpu01", "has no scheduler, and runs without jobs leave no"),
+        ("--cluster /no/where/nope.yaml", "nope.yaml"),
+    ],
+)
 def test_clean_refuses_what_does_not_fit(
-    found: dict[str, list[Leftover]], capsys: pytest.CaptureFixture[str], tmp_path: Path
+    found: Places, capsys: pytest.CaptureFixture[str], argv: str, why: str
 ) -> None:
     found["jobs"] = found["folders"] = [Leftover("x", lambda: pytest.fail("nothing may be removed"))]
-    for argv, why in (
-        (["--nodes", "gpu01"], "--nodes needs --cluster"),
-        (
-            ["--cluster", "local", "--nodes", "gpu01"],
-            "cluster local has no scheduler, and runs without jobs leave no",
-        ),
-        (["--cluster", str(tmp_path / "nope.yaml")], "nope.yaml"),
-    ):
-        assert cli.main(["clean", "--yes", *argv]) == 4
-        reported = capsys.readouterr()
-        assert reported.out == ""
-        assert why in reported.err
+    status, lines, error = clean(capsys, "--yes", *argv.split())
+    assert (status, lines) == (4, [])
+    assert why in error
 
 
+@pytest.mark.usefixtures("found")
 def test_clean_looks_into_the_folders_of_suites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked: list[tuple[Path, ...]] = []
+    looked: list[tuple[str, ...]] = []
 
     def folders(*more: Path) -> list[Leftover]:
-        looked.append(more)
+        looked.append(tuple(map(str, more)))
         return []
 
     monkeypatch.setattr(leftovers, "folders", folders)
-    monkeypatch.setattr(containers, "stale_user_files", list)
-    monkeypatch.setattr(leftovers, "jobs", lambda _slurm: [])
     for text, more in (
-        ("submitit: {folder: /a}\nos: {shared_storage: [/b]}", (Path("/a"),)),
-        ("submitit: {}\nos: {shared_storage: [/b, /c]}", (Path("/b"),)),
-        ("submitit: {}", ()),
+        ("submitit: {folder: /a}\nos: {shared_storage: [/b]}", ("/a",)),
+        ("submitit: {}\nos: {shared_storage: [/b, /c]}", ("/b",)),
+        ("submitit: {}\ntraining: {}", ()),
         ("os: {shared_storage: [/b]}", ()),
-        ("training: {checkpoint: /a}", (Path("/a"),)),
-        ("training: {}", ()),
+        ("training: {checkpoint: /a}", ("/a",)),
     ):
         (tmp_path / "c.yaml").write_text(f"nodes: gpu01\n{text}\n")
         assert cli.main(["clean", "--cluster", str(tmp_path / "c.yaml")]) == 0
         assert looked.pop() == more
 
 
-NODES = """
-NodeName=gpu01 State=IDLE CPUTot=8 Partitions=batch Gres=gpu:8
+NODES = """NodeName=gpu01 State=IDLE CPUTot=8 Partitions=batch Gres=gpu:8
 NodeName=gpu02 State=IDLE CPUTot=8 Partitions=fast Gres=gpu:8
 NodeName=gpu03 State=DOWN CPUTot=8 Partitions=batch Reason=dead [root@2026-11-20T10:00:00]
 """
 NODES_FILE = """
 slurm: {partition: batch, account: ops, exclusive: true, time: 2h}
-groups: [{nodes: "gpu[01,03]"}, {nodes: gpu02, partition: fast}]
+groups: [{nodes: "gpu[01,03-05]"}, {nodes: gpu02, partition: fast}]
 """
 
 
+@pytest.mark.usefixtures("found")
 def test_clean_asks_for_little_and_tells_which_nodes_it_did_not_see(
-    found: dict[str, list[Leftover]],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    gone: list[str] = []
     requests: list[AllocationRequest] = []
 
-    def looked(_slurm: Slurm, request: AllocationRequest, *_: object) -> Iterator[Leftover]:
-        requests.append(request)
-        if request.partition == "fast":
+    @contextlib.contextmanager
+    def request(_slurm: Slurm, asked: AllocationRequest, **_: object) -> Iterator[None]:
+        requests.append(asked)
+        if asked.partition == "fast":
             raise AllocationError("no nodes within 60 s")
-        yield Leftover("container a", lambda: gone.append("a"))
+        yield
 
-    monkeypatch.setattr(Slurm, "nodes", lambda _self: parse_nodes(NODES.strip()))
-    monkeypatch.setattr(cli_clean, "_on_nodes", looked)
+    def answering(*_: object) -> contextlib.nullcontext[FakeChannel]:
+        seen = {**listed(gpu01="pyxis_gpucluster-6-a"), "gpu04": Answer("gpu04", 127)}
+        return contextlib.nullcontext(FakeChannel(seen, listed(gpu01="")))
+
+    monkeypatch.setattr(Slurm, "nodes", lambda _self: parse_nodes(NODES))
+    monkeypatch.setattr(Slurm, "run", lambda *_: "")
+    monkeypatch.setattr(Allocation, "request", request)
+    monkeypatch.setattr(Fleet, "over_slurm", answering)
     (tmp_path / "c.yaml").write_text(NODES_FILE)
-    found["jobs"] = []
-    argv = ["clean", "--cluster", str(tmp_path / "c.yaml"), "--nodes", "gpu[01-03]"]
-    assert cli.main([*argv, "--yes"]) == 1
-    reported = capsys.readouterr()
-    assert reported.out == "container a: removed\n"
-    assert gone == ["a"]
-    (down, held) = reported.err.splitlines()
-    assert down.startswith("gpucluster: error: gpu03 was not checked: ")
-    assert held == "gpucluster: error: gpu02 was not checked: no nodes within 60 s"
+    argv = ("--cluster", tmp_path / "c.yaml", "--nodes", "gpu[01-03]", "--yes")
+    status, lines, error = clean(capsys, *argv)
+    assert (status, lines) == (1, ["container pyxis_gpucluster-6-a on gpu01, whose job has ended: removed"])
+    down, unlisted, lost, held = (line.partition("error: ")[2] for line in error.splitlines())
+    assert down[:21] == lost[:21] == "gpu03 was not checked"
+    assert unlisted.startswith("gpu04 may still have ")
+    assert held == "gpu02 was not checked: no nodes within 60 s"
     assert [(one.nodes, one.partition, one.account, one.time) for one in requests] == [
         (("gpu01",), "batch", "ops", 300.0),
         (("gpu02",), "fast", "ops", 300.0),
     ]
     assert not any(one.exclusive or one.gpus_per_node for one in requests)
-    assert cli.main([*argv[:-1], "gpu01"]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == "container a"
-    assert gone == ["a"]
-
-
-def test_a_node_that_is_lost_was_not_looked_at(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fake = FakeChannel({**listed(gpu01="pyxis_gpucluster-6-a"), "gpu02": Answer("gpu02", 127)})
-    held = contextlib.nullcontext()
-    monkeypatch.setattr(Allocation, "request", lambda *_, **__: held)
-    monkeypatch.setattr(Fleet, "over_slurm", lambda *_: contextlib.nullcontext(fake))
-    work = cli_clean._Results(yes=False)
-    request = AllocationRequest(nodes=("gpu01", "gpu02", "gpu03"))
-    idle = cast("Slurm", SimpleNamespace(run=lambda *_: ""))
-    without: Any = SimpleNamespace(section=lambda _model: None)
-    found = list(cli_clean._on_nodes(idle, request, work, without))
-    assert [one.what for one in found] == ["container pyxis_gpucluster-6-a on gpu01, whose job has ended"]
-    (unknown, lost) = capsys.readouterr().err.splitlines()
-    assert unknown.startswith("gpucluster: error: gpu02 may still have containers named")
-    assert lost == "gpucluster: error: gpu03 was not checked: gone"
-    assert work.end() == 1
 
 
 def test_what_a_run_makes_bears_its_mark() -> None:
-    mark = runmark._mark()
     request = AllocationRequest(count=1, queue_wait=9.5)
-    assert runmark.mark_in(request.job_name) == mark
+    assert runmark.mark_in(request.job_name) == MARK
     assert request.job_name != AllocationRequest(count=1).job_name  # the guard cancels a job by its name
-    assert f"--job-name={request.job_name}" in request.argv()
-    assert "--immediate=70" in request.argv()  # salloc gives up by itself, should nobody be left to end it
-    assert parameters(load_cluster("local"))["name"] == f"gpucluster-submitit-{mark}"
+    # salloc gives up by itself, should nobody be left to end it
+    assert {f"--job-name={request.job_name}", "--immediate=70"} <= set(request.argv())
+    assert parameters(load_cluster("local"))["name"] == f"gpucluster-submitit-{MARK}"
     cluster = load_cluster("local").model_copy(update={"submitit": SubmititConfig(folder="/shared")})
     claim = cluster.section(SubmititConfig)
     assert claim is not None
     assert shared_folder(cluster, claim) == "/shared"
-    assert runmark.mark_in(f"gpucluster-submitit-{mark}-0123456789abcdef") == mark
+    assert runmark.mark_in(f"gpucluster-submitit-{MARK}-0123456789abcdef") == MARK
 
 
 OWNER = """
@@ -611,11 +490,11 @@ Allocation.request(slurm, AllocationRequest(nodes=("gpu01",), extra_args=("--beg
 
 def kill_all(owner: subprocess.Popen[str], *, but: str) -> None:
     """Kill a process and all sessions that it has led to, at once."""
-    started = subprocess.run(["pgrep", "-P", str(owner.pid)], stdout=subprocess.PIPE, text=True, check=True)
-    sessions = ",".join(started.stdout.split())
-    every = subprocess.run(
-        ["pgrep", "-s", sessions], stdout=subprocess.PIPE, text=True, check=True
-    ).stdout.split()
+
+    def pids(*words: str) -> list[str]:
+        return subprocess.run(["pgrep", *words], stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+
+    every = pids("-s", ",".join(pids("-P", str(owner.pid))))
     victims = [int(pid) for pid in every if Path("/proc", pid, "comm").read_text().strip() != but]
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for pid in (owner.pid, *victims):
@@ -641,8 +520,7 @@ def test_a_run_that_is_killed_whole_is_cleaned_and_live_runs_are_not(
         owner = subprocess.Popen([sys.executable, "-c", OWNER], env=env, stdout=subprocess.DEVNULL, text=True)
         wait_for(lambda: len(queue(sandbox)) == len(before) + 2, "both wait in the queue")
         kill_all(owner, but="salloc")
-        assert len(set(queue(sandbox)) - before) == 2
-        assert len(list(tmp.iterdir())) == 1
+        assert (len(set(queue(sandbox)) - before), len(list(tmp.iterdir()))) == (2, 1)
         arguments = ["clean", "--cluster", str(sandbox.cluster_file)]
         assert cli.main(arguments) == 0
         assert f"of a killed run (process {owner.pid})\n3 found: " in capsys.readouterr().out
@@ -650,11 +528,6 @@ def test_a_run_that_is_killed_whole_is_cleaned_and_live_runs_are_not(
         assert cli.main([*arguments, "--yes"]) == 0
         assert set(queue(sandbox)) == before
         assert list(tmp.iterdir()) == []
-        capsys.readouterr()
-        assert cli.main([*arguments, "--yes"]) == 0
-        (stays, nothing) = capsys.readouterr().out.splitlines()
-        assert "(gpucluster-1a2b3c4d-12-34, PENDING) of process 12 of another machine" in stays
-        assert nothing == "No further leftovers of killed runs"
     finally:
         tmp.rmdir()
         live.release()

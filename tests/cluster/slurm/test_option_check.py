@@ -90,34 +90,23 @@ def test_all_settings_are_tried_in_one_request(load: Callable[[str], Cluster], t
 
 
 @pytest.mark.parametrize(
-    ("text", "printed"),
+    ("slurm", "others", "printed"),
     [
+        (", extra_args: [--good, --nosuch]", "", "slurm.extra_args: salloc refuses them: unrecognized"),
+        (", extra_args: [--value]", "", "slurm.extra_args: salloc refuses them: a word is no option"),
+        (", extra_args: [--help]", "", "slurm.extra_args: salloc refuses them: salloc only prints"),
+        (", extra_args: [--good]", "nccl: {srun_args: [--nosuch]}", "nccl.srun_args: srun refuses them: "),
         (
-            "slurm: {bin: BIN, extra_args: [--good, --nosuch]}",
-            "slurm.extra_args: salloc refuses them: unrecognized",
-        ),
-        (
-            "slurm: {bin: BIN, extra_args: [--value]}",
-            "slurm.extra_args: salloc refuses them: a word is no option",
-        ),
-        (
-            "slurm: {bin: BIN, extra_args: [--help]}",
-            "slurm.extra_args: salloc refuses them: salloc only prints",
-        ),
-        (
-            "slurm: {bin: BIN, extra_args: [--good]}\nnccl: {srun_args: [--nosuch]}",
-            "nccl.srun_args: srun refuses them: unrecognized option '--nosuch'",
-        ),
-        (
-            "slurm: {bin: BIN}\nenvironments: {x: {srun_args: [--good]}, y: {srun_args: [--nosuch]}}",
+            "",
+            "environments: {x: {srun_args: [--good]}, y: {srun_args: [--nosuch]}}",
             "environments.y.srun_args: srun refuses them: unrecognized option '--nosuch'",
         ),
     ],
 )
 def test_what_a_command_refuses_is_one_line(
-    load: Callable[[str], Cluster], tmp_path: Path, text: str, printed: str
+    load: Callable[[str], Cluster], tmp_path: Path, slurm: str, others: str, printed: str
 ) -> None:
-    line = refused(load(text.replace("BIN", f"{tmp_path}/bin")))
+    line = refused(load(f"slurm: {{bin: {tmp_path}/bin{slurm}}}\n{others}"))
     assert line.startswith(f"cluster lab: {printed}")
     assert "\n" not in line
 
@@ -125,35 +114,35 @@ def test_what_a_command_refuses_is_one_line(
 def test_a_folder_without_slurm_s_commands_is_refused(load: Callable[[str], Cluster], tmp_path: Path) -> None:
     cluster = load(f"slurm: {{bin: {tmp_path}/nowhere, extra_args: [--nosuch]}}")
     assert f"slurm.bin: {tmp_path}/nowhere has none of Slurm's commands (salloc, " in refused(cluster)
-    cluster = load(f'slurm: {{bin: "{tmp_path}/it\'s $HOME"}}')
-    (tmp_path / "it's $HOME").mkdir()
-    (tmp_path / "it's $HOME" / "salloc").mkdir()
-    (tmp_path / "it's $HOME" / "srun").write_text("")
-    (tmp_path / "it's $HOME" / "sinfo").symlink_to("/bin/sh")
-    assert f"{tmp_path}/it's $HOME has none of Slurm's commands" in refused(cluster)
-    (tmp_path / "it's $HOME" / "srun").chmod(0o755)  # the others may be on PATH
+    odd = tmp_path / "it's $HOME"
+    cluster = load(f'slurm: {{bin: "{odd}"}}')
+    (odd / "salloc").mkdir(parents=True)
+    (odd / "srun").write_text("")
+    (odd / "sinfo").symlink_to("/bin/sh")
+    assert f"{odd} has none of Slurm's commands" in refused(cluster)
+    (odd / "srun").chmod(0o755)  # the others may be on PATH
     assert tried(cluster) == 1
 
 
-def test_a_machine_that_does_not_answer_is_left_to_the_first_contact(
-    load: Callable[[str], Cluster], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("answer", [SlurmError("no end after 30 s"), "salloc\n"])
+def test_a_machine_that_does_not_answer_or_whose_answer_was_cut_is_left_to_the_first_contact(
+    load: Callable[[str], Cluster], monkeypatch: pytest.MonkeyPatch, answer: SlurmError | str
 ) -> None:
     asked: list[str] = []
 
-    def no_answer(_: Slurm, *argv: str, **_more: Any) -> str:
+    def run(_: Slurm, *argv: str, **_more: Any) -> str:
         asked.extend(argv[:2])
-        raise SlurmError("no end after 30 s")
+        if isinstance(answer, SlurmError):
+            raise answer
+        return answer
 
-    monkeypatch.setattr(Slurm, "run", no_answer)
+    monkeypatch.setattr(Slurm, "run", run)
     assert tried(load("slurm: {extra_args: [--nosuch]}")) == 0
     assert asked == ["sh", "-c"]
 
 
-def test_an_answer_that_was_cut_refuses_nothing(
-    load: Callable[[str], Cluster], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Slurm, "run", lambda *_, **__: "salloc\n")
-    assert tried(load("slurm: {extra_args: [--nosuch]}")) == 0
+NO_OPTION = "a word is no option, or an option has no value"
+ONLY_PRINTS = "salloc only prints something and ends"
 
 
 @pytest.mark.parametrize(
@@ -166,48 +155,42 @@ def test_an_answer_that_was_cut_refuses_nothing(
         ("sh: 3: salloc: not found\n", ""),
         ("sh: 3: salloc: Permission denied\n", ""),
         ("salloc: error: Unable to contact slurm controller (connect failure)\n", ""),
-        (BOTH, "a word is no option, or an option has no value"),
-        ("srun: fatal: No command given to execute.\n", "a word is no option, or an option has no value"),
-        ("salloc: error: Invalid --mem specification\n", "Invalid --mem specification"),
+        (BOTH, NO_OPTION),
+        ("srun: fatal: No command given to execute.\n", NO_OPTION),
         ("note\nsalloc: error: Invalid --mem specification\n", "Invalid --mem specification"),
-        (
-            "salloc: unrecognized option '--gpucluster-endless'\nTry\n",
-            "unrecognized option '--gpucluster-endless'",
-        ),
+        ("salloc: unrecognized option '--gpucluster-ends'\nTry\n", "unrecognized option '--gpucluster-ends'"),
         ("salloc: option '--no' is ambiguous\nTry\n", "option '--no' is ambiguous"),
-        ("slurm 26.05.3\n", "salloc only prints something and ends"),
-        ("", "salloc only prints something and ends"),
+        ("slurm 26.05.3\n", ONLY_PRINTS),
+        ("", ONLY_PRINTS),
     ],
 )
 def test_why_a_command_refuses(text: str, why: str) -> None:
     assert refusal("salloc", text) == why
 
 
-REAL = [
-    (["--mem=4G", "-C", "a&b", "--gres", "gpu:2", "--nice=5"], ""),
-    (["--nosuch"], "unrecognized option '--nosuch'"),
-    (["--mem=much"], "Invalid --mem specification"),
-    (["--ntasks-per-node=-3"], 'Invalid numeric value "-3" for --ntasks-per-node.'),
-    (["--exclusive", "touch"], "a word is no option, or an option has no value"),
-    (["--mem=1", ":", "--mem=2"], "a word is no option, or an option has no value"),
-    (["--"], "a word is no option, or an option has no value"),
-    (["--comment"], "a word is no option, or an option has no value"),
-    (["-V"], "salloc only prints something and ends"),
-]
-
-
-@pytest.mark.parametrize(("words", "why"), REAL, ids=[" ".join(words) for words, _ in REAL])
-def test_the_real_commands_end_before_they_ask_for_a_job(tmp_path: Path, words: list[str], why: str) -> None:
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("--mem=4G -C a&b --gres gpu:2 --nice=5", ""),
+        ("--nosuch", "unrecognized option '--nosuch'"),
+        ("--mem=much", "Invalid --mem specification"),
+        ("--ntasks-per-node=-3", 'Invalid numeric value "-3" for --ntasks-per-node.'),
+        ("--exclusive touch", NO_OPTION),
+        ("--mem=1 : --mem=2", NO_OPTION),
+        ("--", NO_OPTION),
+        ("--comment", NO_OPTION),
+        ("-V", ONLY_PRINTS),
+    ],
+)
+def test_the_real_commands_end_before_they_ask_for_a_job(tmp_path: Path, words: str, why: str) -> None:
     if shutil.which("salloc") is None:
         pytest.skip("no Slurm is installed here")
-    conf = tmp_path / "slurm.conf"  # port 1: nothing could be asked for
-    conf.write_text(
-        "ClusterName=x\nSlurmctldHost=localhost\nSlurmctldPort=1\nAuthType=auth/none\nNodeName=gpu01\n"
-    )
+    port = "SlurmctldHost=localhost\nSlurmctldPort=1"  # nothing could be asked for
+    conf = tmp_path / "slurm.conf"
+    conf.write_text(f"ClusterName=x\n{port}\nAuthType=auth/none\nNodeName=gpu01\n")
     slurm = Slurm(LocalTransport({"SLURM_CONF": str(conf)}))
     for command in ("salloc", "srun"):
-        answer = slurm.run(
-            "sh", "-c", option_check._trial(command, words) + "; echo $?", env={"LC_ALL": "C"}, timeout=60
-        )
+        trial = option_check._trial(command, words.split()) + "; echo $?"
+        answer = slurm.run("sh", "-c", trial, env={"LC_ALL": "C"}, timeout=60)
         assert "connect failure" not in answer, "it asked the controller"
         assert refusal(command, answer) == why.replace("salloc", command)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import MagicMock
 
@@ -17,7 +15,7 @@ from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationReq
 from pytest_gpucluster.cluster.slurm.client import Slurm
 from pytest_gpucluster.cluster.slurm.result import StepResult, TaskResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step, srun_endings
-from pytest_gpucluster.cluster.transport import LocalTransport, kill_group
+from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.config.models import EnvironmentConfig, SlurmConfig
 from pytest_gpucluster.core.errors import StepCancelled, StepError, StepTimeout
 from pytest_gpucluster.core.probe import last_line
@@ -49,27 +47,29 @@ def _run(held: Allocation, script: str, **options: Any) -> StepResult:
     return run_step(held.slurm, held, StepRequest(("sh", "-c", script), **options))
 
 
-def test_a_step_has_the_limits_of_slurmd_not_those_of_the_shell() -> None:
-    assert "--propagate=NONE" in StepRequest(("true",)).options()
+class NoSlurm(LocalTransport):
+    """A machine whose srun does not start; it keeps the commands and their environments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun: list[tuple[Any, Any]] = []
+
+    def spawn(self, argv: Any, *, env: Any = None) -> Any:
+        self.begun.append((argv, env))
+        raise StepError("no srun")
 
 
 @pytest.mark.parametrize("image", [None, "/i.sqsh"])
 def test_a_task_outside_of_a_container_begins_with_what_a_login_sets(image: str | None) -> None:
-    begun: list[tuple[list[str], dict[str, str]]] = []
-
-    def spawn(argv: list[str], *, env: dict[str, str]) -> None:
-        begun.append((argv, env))
-        raise StepError("no srun")
-
-    slurm: Any = SimpleNamespace(transport=SimpleNamespace(spawn=spawn), env={"LANG": "C.UTF-8"})
-    allocation: Any = SimpleNamespace(job_id=7, nodes=NODES)
+    slurm = Slurm(NoSlurm())
     place = EnvironmentConfig(container_image=image, exports={"A": "1"})
     with pytest.raises(StepError, match="no srun"):
-        run_step(slurm, allocation, StepRequest(("true",), environment=place))
-    ((argv, env),) = begun
+        run_step(slurm, Allocation(slurm, 7, NODES), StepRequest(("true",), environment=place))
+    transport: Any = slurm.transport
+    ((argv, env),) = transport.begun
     assert any(login_lines() in word for word in argv) is (image is None)
-    assert env["SLURM_EXPORT_ENV"] == "ALL"
-    assert (env["LANG"], env["A"]) == ("C.UTF-8", "1")
+    assert "--propagate=NONE" in argv  # a step has the limits of slurmd, not those of the shell
+    assert (env["SLURM_EXPORT_ENV"], env["SLURM_TIME_FORMAT"], env["A"]) == ("ALL", "standard", "1")
 
 
 @pytest.mark.thorough
@@ -78,12 +78,8 @@ def test_every_task_is_distinguished(held: Allocation) -> None:
     echo out $SLURM_PROCID "$V"; printf open; echo err >&2; printf e >&2
     [ $SLURM_PROCID = 1 ] && exit 42; [ $SLURM_PROCID = 2 ] && kill -SEGV $$; exit 0"""
     result = _run(held, script, ntasks_per_node=2, env={"V": "a,b c'd\"$X"})
-    assert [(t.rank, t.node, t.rc, t.signal) for t in result.tasks] == [
-        (0, "gpu01", 0, None),
-        (1, "gpu01", 42, None),
-        (2, "gpu02", 139, 11),
-        (3, "gpu02", 0, None),
-    ]
+    ends = [(0, "gpu01", 0, None), (1, "gpu01", 42, None), (2, "gpu02", 139, 11), (3, "gpu02", 0, None)]
+    assert [(t.rank, t.node, t.rc, t.signal) for t in result.tasks] == ends
     assert result.tasks[3].stdout == "out 3 a,b c'd\"$X\nopen\n"
     assert result.tasks[3].stderr == "err\ne"
     assert not result.ok
@@ -112,9 +108,7 @@ def test_a_deadline_names_who_had_not_ended(held: Allocation) -> None:
 
 
 @pytest.mark.thorough
-def test_a_node_that_starts_no_task_is_not_waited_for_as_long_as_the_step_may_take(
-    held: Allocation, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hanging_node_is_cut(held: Allocation, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step, "STRAGGLER", 5.0)
     sandbox.fault("node_hanging", "gpu02")
     with pytest.raises(StepTimeout, match=r"no task started on gpu02 \(") as caught:
@@ -124,9 +118,7 @@ def test_a_node_that_starts_no_task_is_not_waited_for_as_long_as_the_step_may_ta
 
 
 @pytest.mark.thorough
-def test_a_step_that_has_printed_enough_is_not_waited_for(
-    held: Allocation, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_with_enough_output_is_ended(held: Allocation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step, "ENOUGH_GRACE", 5.0)
     script = "echo part$SLURM_PROCID; [ $SLURM_PROCID = 1 ] && sleep 900; exit 0"
     with pytest.raises(StepTimeout, match="on gpu02: task 1") as caught:
@@ -135,22 +127,15 @@ def test_a_step_that_has_printed_enough_is_not_waited_for(
 
 
 @pytest.mark.thorough
-def test_a_step_that_cannot_start_is_one_line(held: Allocation) -> None:
+def test_what_cannot_start_is_one_line(held: Allocation) -> None:
     with pytest.raises(StepError, match=r"no task started.*mpi/nosuch") as caught:
-        _run(held, "true", mpi="nosuch")
+        _run(held, "true # a payload\n# and its source", mpi="nosuch")
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.thorough
-def test_a_missing_module_ends_the_task(held: Allocation) -> None:
+    assert "and its source" not in str(caught.value)
     result = _run(held, "echo ran", environment=EnvironmentConfig(modules=("nosuch/1.0",)))
     assert [task.rc for task in result.tasks] == [1, 1]
     assert "ran" not in result.tasks[0].stdout
     assert "module load nosuch/1.0: failed" in result.tasks[0].stderr
-
-
-@pytest.mark.thorough
-def test_a_command_that_is_not_there_is_named(held: Allocation) -> None:
     result = run_step(held.slurm, held, StepRequest(("gpucluster-nowhere",)))
     assert {last_line(task.stderr) for task in result.tasks} == {"gpucluster-nowhere: command not found"}
 
@@ -160,13 +145,8 @@ def test_what_srun_says_of_endings() -> None:
         "srun: error: gpu01: task 0: Exited with exit code 7\n"
         "srun: error: gpu[01-02]: tasks 1,3-4: Killed\nsrun: error: gpu02: task 5: Segmentation fault (core dumped)\n"
     )
-    assert srun_endings(text) == [
-        ("gpu01", 0, 7, None),
-        ("", 1, 137, 9),
-        ("", 3, 137, 9),
-        ("", 4, 137, 9),
-        ("gpu02", 5, 139, 11),
-    ]
+    killed = [("", rank, 137, 9) for rank in (1, 3, 4)]
+    assert srun_endings(text) == [("gpu01", 0, 7, None), *killed, ("gpu02", 5, 139, 11)]
 
 
 @pytest.mark.thorough
@@ -194,20 +174,13 @@ def test_diagnostic_step_and_jobs(sandbox: Sandbox) -> None:
     assert started <= 12, slurm.transport.started
 
 
-def test_a_payload_s_source_stays_out_of_messages() -> None:
-    assert step._shorten("srun python3 -c '# one\n# two'") == "srun python3 -c '# one..."
-    assert step._shorten("srun true") == "srun true"
-
-
 def _timed_out(reported: dict[str, int]) -> Any:
     """Make a run_step of two tasks a node of which so many told something until the deadline."""
 
     def run_step(_slurm: object, _allocation: object, request: StepRequest) -> StepResult:
-        lines = [(n, i) for n, count in reported.items() for i in range(count)]
-        tasks = tuple(
-            TaskResult(rank, node, 0, None, f"diagnostic|{rank}|{node}|{i}|2|0|0||0-1|0-1|tok|end\n")
-            for rank, (node, i) in enumerate(lines)
-        )
+        nodes = [(node, i) for node, count in reported.items() for i in range(count)]
+        said = [f"diagnostic|{n}|{node}|{i}|2|0|0||0-1|0-1|tok|end\n" for n, (node, i) in enumerate(nodes)]
+        tasks = tuple(TaskResult(n, node, 0, None, said[n]) for n, (node, _) in enumerate(nodes))
         error = StepTimeout("srun: cancelled after 60 s", argv=["srun"], rc=None, stderr="")
         error.result = StepResult(-1, tasks, "", request.timeout, "srun sh")
         raise error
@@ -216,8 +189,9 @@ def _timed_out(reported: dict[str, int]) -> Any:
 
 
 def test_a_diagnostic_step_out_of_time_accuses_a_few_nodes_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    slurm: Any = SimpleNamespace(refresh=lambda: None, nodes=dict)
-    held: Any = SimpleNamespace(nodes=("gpu01", "gpu02", "gpu03"))
+    slurm = Slurm(NoSlurm())
+    monkeypatch.setattr(slurm, "nodes", dict)
+    held = Allocation(slurm, 7, ("gpu01", "gpu02", "gpu03"))
     monkeypatch.setattr(diagnostic, "run_step", _timed_out({"gpu01": 2, "gpu02": 1, "gpu03": 2}))
     found = diagnostic.run_diagnostic(slurm, held, {})
     assert [one.node for one in found.values() if one.problem] == ["gpu02"]
@@ -227,22 +201,16 @@ def test_a_diagnostic_step_out_of_time_accuses_a_few_nodes_or_none(monkeypatch: 
         diagnostic.run_diagnostic(slurm, held, {})
 
 
-def test_the_diagnostic_step_of_many_tasks_has_more_time() -> None:
-    few, many = (
-        diagnostic.diagnostic_request(tuple(f"n{i}" for i in range(count)), 8, "tok") for count in (2, 200)
-    )
-    assert few.timeout < 70
-    assert many.timeout >= 400
+@pytest.mark.parametrize(("count", "least", "most"), [(2, 0, 70), (200, 400, 9999)])
+def test_the_diagnostic_step_of_many_tasks_has_more_time(count: int, least: float, most: float) -> None:
+    nodes = tuple(f"n{i}" for i in range(count))
+    assert least <= diagnostic.diagnostic_request(nodes, 8, "tok").timeout < most
 
 
 @pytest.mark.parametrize("module", [container_steps, containers, mpi, nccl, framework_step, diagnostic])
-def test_a_step_that_somebody_ended_is_no_answer_of_its_nodes(
-    monkeypatch: pytest.MonkeyPatch, module: Any
-) -> None:
+def test_a_step_that_was_ended_is_no_answer(monkeypatch: pytest.MonkeyPatch, module: Any) -> None:
     def run_step(*_: object) -> StepResult:
-        raise StepCancelled(
-            "srun was killed by signal 9", argv=["srun"], rc=-9, stderr="pyxis: no such image"
-        )
+        raise StepCancelled("srun was killed by signal 9", argv=["srun"], rc=-9, stderr="no such image")
 
     monkeypatch.setattr(module, "run_step", run_step)
     request, one = StepRequest(("true",), nodes=NODES), MagicMock(nodes=NODES)
@@ -259,19 +227,20 @@ def test_a_step_that_somebody_ended_is_no_answer_of_its_nodes(
         ways[module]()
 
 
-LATE = """
-begin() { echo "$1: nonce begin $1 n$1 0" >&2; }
-begin 0; sleep 1.5; begin 1; sleep 5
-"""
+class Late(LocalTransport):
+    """An srun whose second task begins after more than STRAGGLER seconds, while the step still runs."""
+
+    def spawn(self, argv: Any, *, env: Any = None) -> Any:
+        nonce = argv[argv.index("-c") + 2]
+        begin = f'begin() {{ echo "$1: {nonce} begin $1 $2 0" >&2; }}; end() {{ echo "$1: {nonce} end $1 $2 0" >&2; }}'
+        script = f"{begin}; begin 0 gpu01; sleep 1.5; begin 1 gpu02; sleep 5; end 0 gpu01; end 1 gpu02"
+        return super().spawn(("sh", "-c", script), env=env)
 
 
 @pytest.mark.thorough
 def test_a_node_that_begins_late_but_begins_costs_the_step_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step, "STRAGGLER", 5.0)
     monkeypatch.setattr(step, "STRAGGLER_FACTOR", 0.0)
-    process = LocalTransport().spawn(("sh", "-c", LATE))
-    request = StepRequest(("true",), nodes=("n0", "n1"), ntasks=2, timeout=60)
-    try:
-        assert step._Reader(process, "nonce", 1 << 16).wait(request, time.monotonic())
-    finally:
-        kill_group(process)
+    slurm = Slurm(Late())
+    result = run_step(slurm, Allocation(slurm, 7, NODES), StepRequest(("true",), timeout=60))
+    assert [task.rc for task in result.tasks] == [0, 0]

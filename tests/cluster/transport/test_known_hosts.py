@@ -59,9 +59,8 @@ def test_what_a_file_says_of_a_key(tmp_path: Path, line: str, name: str, verdict
 
 
 def test_the_kinds_of_known_keys_are_asked_for_first(tmp_path: Path) -> None:
-    found = entries(
-        tmp_path, f"login01 ssh-rsa {RSA}\nlogin01 ecdsa-sha2-nistp256 {NEW}\nother ssh-ed25519 {OLD}\n"
-    )
+    text = f"login01 ssh-rsa {RSA}\nlogin01 ecdsa-sha2-nistp256 {NEW}\nother ssh-ed25519 {OLD}\n"
+    found = entries(tmp_path, text)
     assert known_hosts.kinds(found, "login01") == ("rsa-sha2-512", "rsa-sha2-256", "ecdsa-sha2-nistp256")
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,9 +16,39 @@ from pytest_gpucluster.suites.controller import facts, steps
 from pytest_gpucluster.suites.controller import test_controller as suite
 from pytest_gpucluster.suites.controller.config import ControllerConfig
 
-SLURM: Any = SimpleNamespace(config=lambda: {"SlurmdLogFile": "/var/log/slurmd.log", "ClusterName": "c"})
 CONFIG = ControllerConfig()
 KNOWN = KnownLine(pattern="is odd", meaning="our patch", reason="ticket 7", action="warn")
+IGNORED = KnownLine(pattern="is ignored", meaning="x", reason="y")
+SLURMD_LOG = b"""now 1795000000 2026-11-18T12:26:40
+[2026-11-18T12:26:30.000] error: this is odd
+[2026-11-18T12:26:31.000] error: and this is ignored
+[2026-11-17T11:26:31.000] error: too old
+"""
+
+
+class World:
+    """A session, and its cluster, plan, item and Slurm at once."""
+
+    selected, known, why_no_slurm = ("gpu01",), (IGNORED, KNOWN), "no Slurm here"
+    need_slurm = ClusterSession.need_slurm
+
+    def __init__(
+        self, *, slurm: bool = True, sudo: bool = False, sandbox: bool = False, **settings: str
+    ) -> None:
+        self.slurm = self if slurm else None
+        self.cluster = self.plan = self
+        self.sudo, self.sandbox, self.settings, self.started = sudo, sandbox, settings, time.time() - 7
+        self.asked: list[tuple[str, str, bool]] = []
+
+    def config(self) -> dict[str, str]:
+        return self.settings
+
+    def section(self, model: Any) -> Any:
+        return model(backup=True)
+
+    def facts(self, probe: Any) -> Any:
+        self.asked.append((probe.name, probe.command, probe.root))
+        return probe.parse(Answer("gpu01", 0, SLURMD_LOG, b""))
 
 
 def fact(name: str, *arguments: Any) -> Any:
@@ -33,18 +61,13 @@ def test_requests_to_slurmctld_are_made_once_in_a_session() -> None:
     assert of_items == {"info", "slurmd_errors", "run_age"}
 
 
-def test_without_a_scheduler_the_suite_is_not_applicable() -> None:
-    session: Any = SimpleNamespace(slurm=None, cluster=SimpleNamespace(why_no_slurm="no Slurm here"))
-    session.need_slurm = partial(ClusterSession.need_slurm, session)
+def test_slurm_and_the_section_are_those_of_the_cluster_file() -> None:
     with pytest.raises(NotApplicable, match="no Slurm here"):
-        fact("slurm", session)
-    session.slurm = SLURM
-    assert fact("slurm", session) is SLURM
-
-
-def test_the_section_is_that_of_the_cluster_file() -> None:
-    cluster = SimpleNamespace(section=lambda model: model(backup=True))
-    assert fact("config", cluster) == ControllerConfig(backup=True)
+        fact("slurm", World(slurm=False))
+    world = World()
+    assert fact("slurm", world) is world
+    assert fact("config", world) == ControllerConfig(backup=True)
+    assert 7 <= fact("run_age", world) < 600
 
 
 @pytest.mark.parametrize(
@@ -55,55 +78,28 @@ def test_requests_know_the_settings(
     monkeypatch: pytest.MonkeyPatch, name: str, step: str, extra: tuple[Any, ...]
 ) -> None:
     monkeypatch.setattr(steps, step, lambda *given: given)
-    assert fact(name, SLURM, *extra) == (SLURM, SLURM.config(), *extra)
+    world = World(ClusterName="c")
+    assert fact(name, world, *extra) == (world, {"ClusterName": "c"}, *extra)
 
 
 @pytest.mark.parametrize(
-    ("sudo", "sandbox", "used"),
-    [(True, False, True), (True, True, False), (False, False, False), (False, True, False)],
+    ("sudo", "sandbox", "used"), [(True, False, True), (True, True, False), (False, False, False)]
 )
 def test_the_log_is_read_as_root_where_the_cluster_file_allows_it(
     monkeypatch: pytest.MonkeyPatch, *, sudo: bool, sandbox: bool, used: bool
 ) -> None:
     monkeypatch.setattr(steps, "query_controller_log", lambda *given, **words: (given, words))
-    session = SimpleNamespace(
-        started=5.0,
-        plan=SimpleNamespace(selected=("gpu01",)),
-        cluster=SimpleNamespace(known=(KNOWN,), sudo=sudo, sandbox=sandbox),
-    )
-    assert fact("controller_log", SLURM, CONFIG, session) == (
-        (SLURM, SLURM.config(), CONFIG, ("gpu01",)),
-        {"known_lines": (KNOWN,), "started": 5.0, "sudo": used},
-    )
+    world = World(sudo=sudo, sandbox=sandbox, ClusterName="c")
+    given, words = fact("controller_log", world, CONFIG, world)
+    assert given == (world, {"ClusterName": "c"}, CONFIG, ("gpu01",))
+    assert words == {"known_lines": world.known, "started": world.started, "sudo": used}
 
 
-def test_errors_of_slurmd_are_those_of_the_node_within_the_window() -> None:
-    asked = []
-    lines = [
-        "now 1795000000 2026-11-18T12:26:40",
-        "[2026-11-18T12:26:30.000] error: this is odd",
-        "[2026-11-18T12:26:31.000] error: and this is ignored",
-        "[2026-11-17T11:26:31.000] error: too old",
-    ]
-
-    def answer(probe: Any) -> Any:
-        asked.append((probe.name, probe.command, probe.root))
-        return probe.parse(Answer("gpu01", 0, "\n".join(lines).encode(), b""))
-
-    config = ControllerConfig()
-    ignored = KnownLine(pattern="is ignored", meaning="x", reason="y")
-    item, session = (
-        SimpleNamespace(facts=answer),
-        SimpleNamespace(cluster=SimpleNamespace(known=(ignored, KNOWN))),
-    )
-    (found,) = fact("slurmd_errors", None, SLURM, config, item, session)
+@pytest.mark.parametrize("path", ["/var/log/slurmd.log", ""])  # without a path slurmd writes to syslog
+def test_errors_of_slurmd_are_those_of_the_node_within_the_window(path: str) -> None:
+    world = World()
+    world.settings = {"SlurmdLogFile": path} if path else {}
+    (found,) = fact("slurmd_errors", None, world, CONFIG, world, world)
     assert (found.known, found.line) == (KNOWN, facts.LogLine(10.0, "error: this is odd"))
-    command = facts.log_command("/var/log/slurmd.log", "slurmd", config.log_size, config.log_window)
-    assert asked == [("slurmd log", command, True)]
-    nowhere: Any = SimpleNamespace(config=dict)  # slurmd writes to syslog
-    fact("slurmd_errors", None, nowhere, config, item, session)
-    assert asked[1][1] == facts.log_command("", "slurmd", config.log_size, config.log_window)
-
-
-def test_the_age_of_the_run_counts_from_its_start() -> None:
-    assert 7 <= fact("run_age", SimpleNamespace(started=time.time() - 7)) < 600
+    command = facts.log_command(path, "slurmd", CONFIG.log_size, CONFIG.log_window)
+    assert world.asked == [("slurmd log", command, True)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,23 +27,29 @@ def two_groups() -> Topology:
     return topology
 
 
-def session(topology: Topology | None) -> Any:
-    known = {}
-    if topology is not None:
-        facts = topology.facts()
-        known = {
-            test_ibfabric.fabric: facts,
-            test_ibfabric.links: owned(facts, topology.ports()),
-            test_ibfabric.slurm_leaves: LEAVES,
-        }
-    return SimpleNamespace(made=SimpleNamespace(known=known.get))
+class Session:
+    """A session that has made the facts of a fabric, or none."""
+
+    def __init__(self, topology: Topology | None) -> None:
+        self.made, self._known = self, dict[Any, object]()
+        if topology is not None:
+            facts = topology.facts()
+            links = owned(facts, topology.ports())
+            self._known = {test_ibfabric.fabric: facts, test_ibfabric.links: links}
+            self._known |= {test_ibfabric.slurm_leaves: LEAVES}
+
+    def known(self, fixture: Any) -> object:
+        return self._known.get(fixture)
+
+
+def explained(verdict: Verdict, topology: Topology | None) -> Verdict:
+    session: Any = Session(topology)
+    return with_known_cause(verdict, session, "")
 
 
 def slow(*parts: str, check: str = "nccl.links") -> Verdict:
     findings = tuple(Finding(part, "90 GB/s", "as fast as the others") for part in parts)
-    return Verdict(
-        check, Outcome.FAILED, findings, cause="a link, cable or leaf switch", action=Action.MONITOR
-    )
+    return Verdict(check, Outcome.FAILED, findings, cause="a link", action=Action.MONITOR)
 
 
 def bad_uplink() -> Topology:
@@ -57,21 +62,16 @@ def bad_uplink() -> Topology:
     "part", ["leaf switch sw1", "leaf switch leaf03", "link gpu02 - gpu07", "one of sw[0-1]"]
 )
 def test_a_bad_uplink_explains_a_slow_leaf_by_slurms_name_or_its_own(part: str) -> None:
-    found = with_known_cause(slow(part), session(bad_uplink()), "")
-    like = CHECKS["ibfabric.switch_links"]
-    assert (found.explained_by, found.cause, found.hint, found.action) == (
-        "ibfabric.switch_links",
-        like.cause,
-        like.hint,
-        like.action,
-    )
+    found, like = explained(slow(part), bad_uplink()), CHECKS["ibfabric.switch_links"]
+    assert (found.cause, found.hint, found.action) == (like.cause, like.hint, like.action)
+    assert found.explained_by == "ibfabric.switch_links"
     assert found.findings[0].measured == "90 GB/s; leaf03 port 33 - spine01 port 5: 4x EDR (100 Gb/s)"
 
 
 def test_a_missing_uplink_explains_it_too() -> None:
     topology = two_groups()
     topology.cut(("leaf04", 35))
-    found = with_known_cause(slow("leaf switch sw1"), session(topology), "")
+    found = explained(slow("leaf switch sw1"), topology)
     assert found.explained_by == "ibfabric.balance"
     assert "leaf leaf04 has 7 uplinks" in found.findings[0].measured
 
@@ -87,7 +87,5 @@ def test_a_missing_uplink_explains_it_too() -> None:
         (replace(slow(), outcome=Outcome.NOT_CHECKED), bad_uplink()),
     ],
 )
-def test_what_the_subnet_does_not_explain_is_left_as_it_is(
-    verdict: Verdict, topology: Topology | None
-) -> None:
-    assert with_known_cause(verdict, session(topology), "") is verdict
+def test_what_is_not_explained_is_left_as_it_is(verdict: Verdict, topology: Topology | None) -> None:
+    assert explained(verdict, topology) is verdict

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ibfabric_helpers import Topology, rail_optimised
 
 from pytest_gpucluster.report.html_subnet import subnet
@@ -10,8 +12,14 @@ from pytest_gpucluster.suites.ibfabric.picture import MOST_SWITCHES, bad_links, 
 from pytest_gpucluster.suites.ibfabric.plan import parse_plan
 from pytest_gpucluster.suites.ibfabric.wiring import compare, of_subnet
 
+Picture = dict[str, list[list[Any]]]
 
-def drawn(topology: Topology, planned: Topology | None = None) -> dict[str, list[list[object]]]:
+
+def small() -> Topology:
+    return rail_optimised(nodes=4, hcas=4)
+
+
+def drawn(topology: Topology, planned: Topology | None = None) -> Picture:
     """Return the picture of a fabric; `planned`: its cabling plan."""
     facts = topology.facts()
     links = owned(facts, topology.ports())
@@ -20,70 +28,53 @@ def drawn(topology: Topology, planned: Topology | None = None) -> dict[str, list
     return picture_of(facts, links, rails_of_leaves(links), wrong)
 
 
-def remarks(
-    found: dict[str, list[list[object]]],
-) -> tuple[dict[str, tuple[str, str]], dict[str, tuple[object, object]]]:
+def pairs(found: Picture) -> dict[str, tuple[int, str, str]]:
+    """Return {one - other: (links, what is wrong, kind)}."""
+    names = [row[0] for row in found["switches"]]
+    return {" - ".join(sorted((names[one], names[other]))): (*rest,) for one, other, *rest in found["links"]}
+
+
+def remarks(found: Picture) -> tuple[dict[str, tuple[str, str]], dict[str, tuple[int, str]]]:
     """Return {switch: (kind, what is wrong)} and {one - other: (links, kind)} of what has a remark."""
-    names = [str(row[0]) for row in found["switches"]]
-    switches = {str(row[0]): (str(row[4]), str(row[3])) for row in found["switches"] if row[3]}
-    links = {
-        " - ".join(sorted((names[one], names[other]))): (count, kind)  # type: ignore[call-overload]
-        for one, other, count, wrong, kind in found["links"]
-        if wrong
-    }
-    return switches, links
-
-
-def three_levels() -> Topology:
-    topology = rail_optimised(nodes=4, hcas=4, spines=2)
-    for spine in (1, 2):
-        topology.connect((f"spine{spine:02}", 64), ("core01", spine))
-    return topology
+    switches = {name: (kind, wrong) for name, _, _, wrong, kind in found["switches"] if wrong}
+    return switches, {pair: (count, kind) for pair, (count, wrong, kind) in pairs(found).items() if wrong}
 
 
 def test_switches_stand_above_the_leaves_that_they_connect() -> None:
-    found = drawn(three_levels())
-    assert {(name, level, hosts) for name, level, hosts, *_ in found["switches"]} == {
-        *((f"leaf{n:02}", 0, 4) for n in range(1, 5)),
-        ("spine01", 1, 0),
-        ("spine02", 1, 0),
-        ("core01", 2, 0),
-    }
-    names = [row[0] for row in found["switches"]]
-    pairs = {frozenset((names[one], names[other])): count for one, other, count, *_ in found["links"]}  # type: ignore[call-overload]
-    assert (pairs[frozenset(("leaf01", "spine02"))], pairs[frozenset(("spine01", "core01"))]) == (2, 1)
-    assert {wrong for *_, wrong, _ in (*found["switches"], *found["links"])} == {""}
+    topology = rail_optimised(nodes=4, hcas=4, spines=2)
+    for spine in (1, 2):
+        topology.connect((f"spine{spine:02}", 64), ("core01", spine))
+    found = drawn(topology)
+    leaves = {(f"leaf{n:02}", 0, 4) for n in range(1, 5)}
+    above = {("spine01", 1, 0), ("spine02", 1, 0), ("core01", 2, 0)}
+    assert {(name, level, hosts) for name, level, hosts, *_ in found["switches"]} == leaves | above
+    assert (pairs(found)["leaf01 - spine02"][0], pairs(found)["core01 - spine01"][0]) == (2, 1)
+    assert remarks(found) == ({}, {})
 
 
 def test_bad_links_and_leaves_say_what_is_wrong() -> None:
-    topology = rail_optimised(nodes=4, hcas=4)
+    topology = small()
     topology.slow(("leaf02", 33))
     topology.cut(("leaf03", 34))
     found = drawn(topology)
-    assert [wrong for *_, wrong, _ in found["links"] if wrong] == [
-        "leaf02 port 33 - spine01 port 3: 4x EDR (100 Gb/s)"
-    ]
-    assert {name: wrong for name, _, _, wrong, _ in found["switches"] if wrong} == {
-        "leaf03": "7 uplinks (1 to spine01, else 2)"
-    }
+    wrong = [wrong for _, wrong, _ in pairs(found).values() if wrong]
+    assert wrong == ["leaf02 port 33 - spine01 port 3: 4x EDR (100 Gb/s)"]
+    assert remarks(found)[0] == {"leaf03": ("bad", "7 uplinks (1 to spine01, else 2)")}
     assert [check for check, _, _ in bad_links(topology.facts())] == ["ibfabric.switch_links"]
     picture = subnet(found)
     assert (picture.count('class="link bad"'), picture.count("part bad")) == (1, 1)
 
 
 def test_swapped_missing_and_misplaced_cables_of_the_plan_are_drawn_apart() -> None:
-    planned, topology = rail_optimised(nodes=4, hcas=4), rail_optimised(nodes=4, hcas=4)
+    topology = small()
     topology.swap(("leaf01", 33), ("leaf02", 35))
     topology.cut(("leaf03", 37))
     topology.cut(("leaf04", 39))
     topology.connect(("leaf04", 39), ("spine01", 60))
     topology.swap(("gpu02 mlx5_0", 1), ("gpu02 mlx5_1", 1))
-    switches, links = remarks(drawn(topology, planned))
-    assert {name: kind for name, (kind, _) in switches.items()} == {
-        "leaf01": "swapped",
-        "leaf02": "swapped",
-        "leaf03": "bad",  # an uplink less than the others
-    }
+    switches, links = remarks(drawn(topology, small()))
+    kinds = {name: kind for name, (kind, _) in switches.items()}
+    assert kinds == {"leaf01": "swapped", "leaf02": "swapped", "leaf03": "bad"}  # leaf03 has an uplink less
     assert links == {
         "leaf01 - spine01": (1, "swapped"),
         "leaf02 - spine02": (1, "swapped"),
@@ -96,22 +87,18 @@ def test_swapped_missing_and_misplaced_cables_of_the_plan_are_drawn_apart() -> N
 
 
 def test_a_planned_connection_without_any_link_is_drawn() -> None:
-    planned, topology = rail_optimised(nodes=4, hcas=4), rail_optimised(nodes=4, hcas=4)
+    topology = small()
     topology.cut(("leaf03", 37))
     topology.cut(("leaf03", 38))
-    assert remarks(drawn(topology, planned))[1] == {"leaf03 - spine03": (0, "missing")}
+    assert remarks(drawn(topology, small()))[1] == {"leaf03 - spine03": (0, "missing")}
 
 
 def test_without_a_plan_cables_at_another_rail_are_a_remark_at_the_leaf() -> None:
-    topology = rail_optimised(nodes=4, hcas=4)
+    topology = small()
     topology.swap(("gpu02 mlx5_0", 1), ("gpu02 mlx5_1", 1))
-    assert remarks(drawn(topology)) == (
-        {
-            "leaf01": ("misplaced", "gpu02 mlx5_1 port 1 (0000:10:00.0) is of another rail"),
-            "leaf02": ("misplaced", "gpu02 mlx5_0 port 1 (0000:00:00.0) is of another rail"),
-        },
-        {},
-    )
+    ports = {"leaf01": "gpu02 mlx5_1 port 1 (0000:10:00.0)", "leaf02": "gpu02 mlx5_0 port 1 (0000:00:00.0)"}
+    expected = {leaf: ("misplaced", f"{port} is of another rail") for leaf, port in ports.items()}
+    assert remarks(drawn(topology)) == (expected, {})
 
 
 def test_more_switches_than_fit_are_not_drawn() -> None:

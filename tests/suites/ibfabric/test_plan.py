@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -43,48 +44,41 @@ YAML = recorded("plan-topology.yaml")
 @pytest.mark.parametrize(
     ("text", "cables"),
     [
-        (
-            ETHERNET,
-            [
-                "gpu01 rail5 - leaf05 swp1s0",
-                "gpu01 rail6 - leaf06 swp1s1",
-            ],
-        ),
+        (ETHERNET, ["gpu01 rail5 - leaf05 swp1s0", "gpu01 rail6 - leaf06 swp1s1"]),
         (LINKS, ["gpu01 mlx5_0 - leaf01 1/1"]),
         (IBDM, ["leaf01 P1 - gpu01 P1", "leaf01 P2 - gpu01 P2"]),
         (IBDIAGNET, ["leaf01 P2 - gpu04 mlx5_0/P1", "leaf01 P40 - spine01 P62"]),
         (DOT, ["leaf01 swp1 - spine01 swp41", "leaf01 swp2 - spine01 swp42", "leaf01 swp3 - gpu01 rail0"]),
         (CONF, ["gpu00 - s0", "gpu01 - s0", "gpu02 - s1"]),
         (YAML, ["gpu01 - leaf01", "gpu02 - leaf01"]),
+        ("A-Node\tA-Port\tZ-Node\tZ-Port\n0x200000\t33\t0x200001\t1\n", ["0x200000 33 - 0x200001 1"]),
+        (
+            "switchname=s0 \\\n  nodes=gpu[00-01],\\\ngpu03 # rack 1 \\\nSwitchName=s1 Nodes=gpu02\n",
+            ["gpu00 - s0", "gpu01 - s0", "gpu03 - s0", "gpu02 - s1"],
+        ),
     ],
-    ids=["CVT 1.5", "CVT 1.7", "IBDM", "ibdiagnet", "PTM", "topology.conf", "topology.yaml"],
+    ids=["CVT 1.5", "CVT 1.7", "IBDM", "ibdiagnet", "PTM", "conf", "yaml", "tabs", "continued lines"],
 )
 def test_each_form_is_known_by_its_content(text: str, cables: list[str]) -> None:
-    assert [cable.label for cable in parse_plan("plan", text).cables] == cables
+    assert labels(text) == cables
+
+
+NET = (DATA / "ibfabric/ibnetdiscover-ibsim.txt").read_text()
+
+
+def labels(text: str) -> list[str]:
+    return [cable.label for cable in parse_plan("plan", text).cables]
 
 
 def test_record_of_ibnetdiscover_has_each_cable_once() -> None:
-    text = (DATA / "ibfabric/ibnetdiscover-ibsim.txt").read_text()
-    assert sorted(cable.label for cable in parse_plan("net", text).cables) == [
-        "gpu01 mlx5_0/P1 - leaf01 1",
-        "gpu01 mlx5_1/P1 - leaf02 1",
-        "gpu02 mlx5_0/P1 - leaf01 2",
-        "gpu02 mlx5_1/P1 - leaf02 2",
-        "leaf01 33 - spine01 1",
-        "leaf02 33 - spine01 2",
-    ]
+    rails = {f"gpu0{n} mlx5_{rail - 1}/P1 - leaf0{rail} {n}" for n in (1, 2) for rail in (1, 2)}
+    assert sorted(labels(NET)) == sorted({*rails, "leaf01 33 - spine01 1", "leaf02 33 - spine01 2"})
 
 
 def test_switches_with_one_name_are_known_by_their_guids() -> None:
-    text = (DATA / "ibfabric/ibnetdiscover-ibsim.txt").read_text()
-    text = text.replace('"leaf01"', '"Quantum Mellanox Technologies"').replace(
-        '"leaf02"', '"Quantum Mellanox Technologies"'
-    )
-    assert {cable.z_node for cable in parse_plan("net", text).cables} == {
-        "0x0000000000200000",
-        "0x0000000000200001",
-        "spine01",
-    }
+    one = "Quantum Mellanox Technologies"
+    found = parse_plan("net", NET.replace('"leaf01"', f'"{one}"').replace('"leaf02"', f'"{one}"')).cables
+    assert {cable.z_node for cable in found} == {"0x0000000000200000", "0x0000000000200001", "spine01"}
 
 
 def test_aggregation_node_of_a_switch_is_no_cable() -> None:
@@ -92,20 +86,13 @@ def test_aggregation_node_of_a_switch_is_no_cable() -> None:
 [1]	"H-0000000000100002"[1](100003) 		# "gpu01 mlx5_1" lid 8 4xNDR
 [65]	"H-0000000000200002"[1](200003) 		# "Mellanox Technologies Aggregation Node" lid 9 4xNDR
 """
-    assert [cable.label for cable in parse_plan("net", text).cables] == ["gpu01 mlx5_1/P1 - leaf01 1"]
+    assert labels(text) == ["gpu01 mlx5_1/P1 - leaf01 1"]
 
 
 def test_rows_with_a_remark_in_place_of_a_device_are_no_cables() -> None:
-    spare = "".join(
-        f"R2,11,leaf05,Switch,swp{port},,,{it}\n"
-        for port, it in enumerate(("SPARE,,", "-,-,-", "not connected,,"), 9)
-    )
-    assert parse_plan("plan", ETHERNET + spare).cables == parse_plan("plan", ETHERNET).cables
-
-
-def test_sheet_of_tabs_may_begin_with_guids() -> None:
-    text = "A-Node\tA-Port\tZ-Node\tZ-Port\n0x200000\t33\t0x200001\t1\n"
-    assert [it.label for it in parse_plan("p", text).cables] == ["0x200000 33 - 0x200001 1"]
+    remarks = enumerate(("SPARE,,", "-,-,-", "not connected,,"), 9)
+    rows = "".join(f"R2,11,leaf05,Switch,swp{n},,,{it}\n" for n, it in remarks)
+    assert labels(ETHERNET + rows) == labels(ETHERNET)
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig"])
@@ -126,21 +113,9 @@ def test_dot_is_read_by_statements_as_graphviz_does() -> None:
     ]
 
 
-def test_line_of_topology_conf_may_be_continued() -> None:
-    text = "switchname=s0 \\\n  nodes=gpu[00-01],\\\ngpu03 # rack 1 \\\nSwitchName=s1 Nodes=gpu02\n"
-    assert [it.label for it in parse_plan("t", text).cables] == [
-        "gpu00 - s0",
-        "gpu01 - s0",
-        "gpu03 - s0",
-        "gpu02 - s1",
-    ]
-
-
 def test_names_of_a_node_name_map_need_no_quotes() -> None:
-    found = parse_plan(
-        "names", '# rack 1\n0x200a00 leaf-1\n0x200b00\tleaf-2 # rack 2\n0x200c00 "leaf 3"\n'
-    ).names
-    assert list(found.values()) == ["leaf-1", "leaf-2", "leaf 3"]
+    text = '# rack 1\n0x200a00 leaf-1\n0x200b00\tleaf-2 # rack 2\n0x200c00 "leaf 3"\n'
+    assert list(parse_plan("names", text).names.values()) == ["leaf-1", "leaf-2", "leaf 3"]
 
 
 def test_node_name_map_has_names_and_no_cables(tmp_path: Path) -> None:
@@ -162,19 +137,14 @@ def test_cable_knows_its_file_and_line() -> None:
     ("text", "error"),
     [
         ("", "plan: no known form of a cabling plan"),
-        ("hello\n", "plan: no known form of a cabling plan"),
-        (
-            '0xf452140300f55051 "ib-test-7 mlx4_0" 37 1[  ] ==( 4X 14.0625 Gbps Active/  LinkUp)==>  0xf45214030067c630 5 16[  ] "sw" ( )\n',
-            "plan: no known form of a cabling plan",
-        ),
+        ('0xf452140300f55051 "g7" 37 1[  ] ==( 4X Active)==>  0xf4521403 5 1[ ] "sw" ( )\n', "no known form"),
         (ETHERNET.replace("rail6", ""), "plan:3: A-Port is empty"),
         (ETHERNET.replace("leaf06", ""), "plan:3: Z-Node Name is empty"),
-        (ETHERNET.replace("rail6", "rail5"), "plan:3: the port rail5 of gpu01 is already connected to .* at plan:2"),
+        (ETHERNET.replace("rail6", "rail5"), "plan:3: the port rail5 of gpu01 is already .* at plan:2"),
         ("A-Node Name,Z-Node Name\n1,2\n", "plan: no row has all of the columns"),
-        ("# A-Node Z-Node\n1 2\n", "plan: no row has all of the columns"),
         ("A-Node Name,A-Port,Z-Node Name,Z-Port\n", "plan: the plan has no cables"),
         ('A-Node,A-Port,Z-Node,Z-Port\n"a,1,b,2\n' + "x" * 200_000, "plan:3: not CSV"),
-        (IBDM.replace("MTS2400 leaf01 CFG: leaf3=R,leaf5=R\n", ""), "plan:2: a cable before the first system"),
+        (IBDM.replace("MTS2400 leaf01 CFG: leaf3=R,leaf5=R\n", ""), "plan:2: a cable before the first"),
         (IBDM + "one two three\n", "plan:8: neither SYSTEM-TYPE"),
         (DOT.replace('"spine01":"swp42"', '"spine01"'), "plan:7: must be"),
         ("graph G {\na1:p1 -- b1:p10 -- c1:p1\n}\n", "plan:2: must be"),
@@ -186,31 +156,31 @@ def test_cable_knows_its_file_and_line() -> None:
         ("port,hca-name\n1 mlx5_0\n", "plan:2: must be PORT,HCA-NAME"),
         ('0x200000 "leaf01"\nleaf02\n', "plan:2: must be 0xGUID"),
     ],
-)  # fmt: skip
+)
 def test_error_names_file_and_line(text: str, error: str) -> None:
     with pytest.raises(ConfigError, match=error):
         parse_plan("plan", text)
 
 
 def test_file_that_cannot_be_a_plan_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "p2p.xlsx").write_bytes(b"PK\x03\x04")
-    with pytest.raises(ConfigError, match=r"p2p\.xlsx: is a workbook; save the sheet with the cables as CSV"):
-        read_plan([tmp_path / "p2p.xlsx"])
-    with pytest.raises(ConfigError, match=r"absent\.csv: no such file"):
-        read_plan([tmp_path / "absent.csv"])
     monkeypatch.setattr(plan, "MAX_BYTES", 10)
+    (tmp_path / "p2p.xlsx").write_bytes(b"PK\x03\x04")
     (tmp_path / "big.csv").write_text(ETHERNET)
-    with pytest.raises(ConfigError, match=r"big\.csv: the file exceeds the limit of"):
-        read_plan([tmp_path / "big.csv"])
+    for name, why in (
+        ("p2p.xlsx", "is a workbook; save the sheet with the cables as CSV"),
+        ("absent.csv", "no such file"),
+        ("big.csv", "the file exceeds the limit of"),
+    ):
+        with pytest.raises(ConfigError, match=f"{name}: {why}"):
+            read_plan([tmp_path / name])
 
 
 def test_plan_of_the_example_has_every_rail_of_its_nodes() -> None:
-    cluster = load_cluster(EXAMPLES / "dgx-a100-basepod.yaml")
-    section = cluster.section(IbFabricConfig)
+    section = load_cluster(EXAMPLES / "dgx-a100-basepod.yaml").section(IbFabricConfig)
     assert section is not None
     found = read_plan(EXAMPLES / path for path in section.plan).cables
-    for node in hostlist.expand("dgx[01-04]"):
-        assert sum(cable.a_node == node and cable.z_node.startswith("ib") for cable in found) == 8
+    rails = Counter(cable.a_node for cable in found if cable.z_node.startswith("ib"))
+    assert [rails[node] for node in hostlist.expand("dgx[01-04]")] == [8] * 4
 
 
 def test_examples_in_docstrings() -> None:

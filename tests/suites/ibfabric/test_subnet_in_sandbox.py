@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from ibfabric_helpers import Topology, needs_ibsim, simulated
 
-from pytest_gpucluster.suites.ibfabric.subnet import Port, read_ibnetdiscover
+from pytest_gpucluster.suites.ibfabric.subnet import read_ibnetdiscover
 from slurm_sandbox import hardware, models, node_files
 
 if TYPE_CHECKING:
@@ -53,12 +53,9 @@ def same_fabric(text: str) -> Topology:
     """Return the fabric of ibnetdiscover's output for ibsim, with names that its helper makes GUIDs of."""
     topology = Topology()
     for link in read_ibnetdiscover(text).links:
-        topology.connect(*(end_of(port) for port in link.ends))
+        one, other = (((it.description if it.kind == "HCA" else it.node), it.number) for it in link.ends)
+        topology.connect(one, other)
     return topology
-
-
-def end_of(port: Port) -> tuple[str, int]:
-    return (port.description if port.kind == "HCA" else port.node), port.number
 
 
 def masked(text: str) -> Counter[str]:
@@ -84,15 +81,11 @@ def masked(text: str) -> Counter[str]:
 def test_simulated_tools_print_the_lines_of_the_real_ones(tmp_path: Path) -> None:
     shown = Shown(tmp_path)
     topology = same_fabric(shown("ibnetdiscover"))
-    last = f"gpu{NODES:02} mlx5_1"
     with simulated(tmp_path, topology, "gpu01 mlx5_0") as running:
-        running.console(
-            f'PerformanceSet "{topology.node_id(last)}"[1] PortCounters.SymbolErrorCounter={ERRORS}'
-        )
-        leaf = topology.node_id("leaf01-1")
-        running.console(f'PerformanceSet "{leaf}"[33] PortCounters.SymbolErrorCounter={ERRORS}')
+        for device, port in ((f"gpu{NODES:02} mlx5_1", 1), ("leaf01-1", 33)):
+            line = f'PerformanceSet "{topology.node_id(device)}"[{port}] PortCounters.SymbolErrorCounter={ERRORS}'
+            running.console(line)
         running.facts_once("gpu01 mlx5_0", lambda it: bool(it.after and len(it.after.counters) == 2))
         for command in TOOLS:
-            real = running.run(command, "gpu01 mlx5_0")
-            of_sandbox, of_real = masked(shown(command)), masked(real.stdout)
+            of_sandbox, of_real = masked(shown(command)), masked(running.run(command, "gpu01 mlx5_0").stdout)
             assert ([*(of_sandbox - of_real)], [*(of_real - of_sandbox)]) == ([], []), command

@@ -1,4 +1,4 @@
-"""What differs between a plan and what was found, and how names are compared."""
+"""What differs between a plan and what was found, and how names are compared. A cable is written as a row of a sheet."""
 
 from __future__ import annotations
 
@@ -12,211 +12,163 @@ from pytest_gpucluster.suites.ibfabric.plan import Cable, parse_plan
 from pytest_gpucluster.suites.ibfabric.subnet import read_ibnetdiscover
 from pytest_gpucluster.suites.ibfabric.wiring import Comparison, Wiring, compare, is_ethernet, of_subnet
 
-TEXT = (
-    DATA / "ibfabric/ibnetdiscover-ibsim.txt"
-).read_text()  # gpu01, gpu02: mlx5_0 at leaf01, mlx5_1 at leaf02
-FOUND = of_subnet(read_ibnetdiscover(TEXT), {})
-RAILS = (
-    ("gpu01", "mlx5_0", "leaf01", "1"),
-    ("gpu01", "mlx5_1", "leaf02", "1"),
-    ("gpu02", "mlx5_0", "leaf01", "2"),
-    ("gpu02", "mlx5_1", "leaf02", "2"),
-)
-UPLINKS = (("leaf01", "33", "spine01", "1"), ("leaf02", "33", "spine01", "2"))
+TEXT = (DATA / "ibfabric/ibnetdiscover-ibsim.txt").read_text()
+RAILS = ("gpu01,mlx5_0,leaf01,1", "gpu01,mlx5_1,leaf02,1", "gpu02,mlx5_0,leaf01,2", "gpu02,mlx5_1,leaf02,2")
+UPLINKS = ("leaf01,33,spine01,1", "leaf02,33,spine01,2")
 
 
-def compared(*cables: tuple[str, str, str, str], found: Wiring = FOUND) -> Comparison:
-    return compare([Cable(*cable, f"p:{line}") for line, cable in enumerate(cables, 2)], found)
+def found_as(text: str = TEXT, *names: dict[str, str], **more: Any) -> Wiring:
+    return of_subnet(read_ibnetdiscover(text), *(names or ({},)), **more)
+
+
+FOUND = found_as()
+
+
+def compared(*rows: str, found: Wiring = FOUND) -> Comparison:
+    cables = [tuple(row.split(",")) for row in rows]
+    named = [Cable(a, port, z, other, f"p:{n}") for n, (a, port, z, other) in enumerate(cables, 2)]
+    return compare(named, found)
+
+
+def renamed(**names: str) -> str:
+    """Return what ibnetdiscover prints with other names of devices; '_0' of a keyword stands for ' mlx5_0'."""
+    text = TEXT
+    for number, old in enumerate(names):
+        text = text.replace(f'"{old.replace("_", " mlx5_")}"', f'"@{number}"')
+    for number, new in enumerate(names.values()):
+        text = text.replace(f'"@{number}"', f'"{new}"')
+    return text
 
 
 def test_fabric_as_planned_has_no_deviation() -> None:
     result = compared(*RAILS, *UPLINKS)
-    assert (result.planned[""], result.right[""], result.wrong, result.unknown, result.extra) == (
-        6,
-        6,
-        [],
-        {},
-        [],
-    )
-    assert (result.planned["gpu01"], result.right["leaf01"]) == (2, 3)
-
-
-@pytest.mark.parametrize(
-    "rail",
-    [
-        ("GPU01.example.com", "HCA-1", "LEAF01", "P1"),
-        ("gpu01", "1", "leaf01", "IB1/1"),
-        ("gpu01", "P1", "leaf01", "1/1"),
-        ("leaf01", "IB1/1/1", "gpu01", "mlx5_0/P1"),
-        ("gpu01", "mlx5_0 P1", "leaf01", "sw1p1"),
-        ("gpu01", "mlx5_0", "leaf01", "1/1/1"),
-        ("gpu01", "mlx5_0", "MF0;Leaf01:MQM9700/U1", "1"),
-        ("gpu01 HCA-1", "P1", "0X200000", "1"),
-    ],
-)
-def test_port_is_known_by_each_of_its_names(rail: tuple[str, str, str, str]) -> None:
-    assert compared(rail).right[""] == 1
-
-
-def test_half_of_a_cage_and_slot_with_port_are_ports() -> None:
-    assert compared(("leaf01", "17/1", "spine01", "1/1")).right[""] == 1  # 2 * 17 - 1 = 33
-    assert compared(("leaf01", "1/33", "spine01", "IB1/1")).right[""] == 1  # MLNX-OS: slot and port
-
-
-def test_adapter_without_a_number_is_known_by_its_name_without_case() -> None:
-    found = of_subnet(
-        read_ibnetdiscover(TEXT.replace("gpu01 mlx5_0", "gpu01 ibp3s0").replace("gpu02 mlx5_0", "gpu02")), {}
-    )
-    assert compared(("gpu01", "IBP3s0", "leaf01", "1"), found=found).right[""] == 1
-    assert compared(("gpu02", "mlx5_0", "leaf01", "2"), found=found).right[""] == 1  # a host with one adapter
-
-
-def test_three_cables_in_a_circle_are_no_swapped_pair() -> None:
-    circle = (
-        ("gpu01", "mlx5_0", "leaf01", "2"),
-        ("gpu02", "mlx5_0", "leaf02", "1"),
-        ("gpu01", "mlx5_1", "leaf01", "1"),
-    )
-    assert [it.part.count(" - ") for it in compared(*circle).wrong] == [1, 1, 1]
-
-
-def test_cable_in_the_port_of_one_that_is_missing_is_no_swapped_pair() -> None:
-    moved, missing = compared(("gpu01", "mlx5_0", "leaf01", "9"), ("gpu03", "mlx5_0", "leaf01", "1")).wrong
-    assert moved.measured == "gpu01 mlx5_0 is connected to leaf01 port 1, leaf01 port 9 has no link"
-    assert missing.measured == "gpu03 mlx5_0 has no link, leaf01 port 1 is connected to gpu01 mlx5_0"
-
-
-def test_swapped_cables_are_one_deviation_named_by_both_ends() -> None:
-    result = compared(("gpu01", "mlx5_0", "leaf01", "2"), ("leaf01", "1", "gpu02", "mlx5_0"), *UPLINKS)
-    (deviation,) = result.wrong
-    assert deviation.nodes == {"gpu01", "gpu02", "leaf01"}
-    assert (deviation.part, deviation.measured, deviation.expected) == (
-        "gpu01 mlx5_0 - leaf01 port 2, leaf01 port 1 - gpu02 mlx5_0",
-        "swapped: gpu01 mlx5_0 is connected to leaf01 port 1, leaf01 port 1 is connected to gpu01 mlx5_0",
-        "connected as planned (p:2, p:3)",
-    )
-    assert (deviation.kind, deviation.planned) == ("swapped", (("gpu01", "leaf01"), ("leaf01", "gpu02")))
-
-
-def test_missing_cable_is_named_by_both_ends() -> None:
-    (deviation,) = compared(("gpu01", "mlx5_2", "leaf01", "3"), *RAILS).wrong
-    assert deviation.part == "gpu01 mlx5_2 - leaf01 port 3"
-    assert deviation.measured == "neither end has a link"
-    assert deviation.nodes == {"gpu01", "leaf01"}
-    assert (deviation.kind, deviation.planned, deviation.found) == ("missing", (("gpu01", "leaf01"),), ())
-
-
-@pytest.mark.parametrize(
-    ("cable", "name"),
-    [
-        (("gpu01", "mlx5_0", "rack1-sw1", "1"), "rack1-sw1"),  # another name than the subnet has
-        (("node1", "mlx5_0", "leaf01", "1"), "node1"),
-        (("rack1-sw1", "33", "rack2-sw1", "1"), "rack1-sw1"),
-        (("gpu01", "mlx5_7", "leaf09", "1"), "leaf09"),  # a leaf that is off: not the node's fault
-        (("gpu01", "rail5", "leaf01", "3"), "gpu01 rail5"),
-        (("gpu01", "", "s0", ""), "s0"),  # a switch that only Slurm has
-    ],
-)
-def test_name_that_was_not_found_is_no_deviation(cable: tuple[str, str, str, str], name: str) -> None:
-    result = compared(cable)
-    assert (result.wrong, list(result.unknown)) == ([], [name])
-
-
-def test_leaf_of_slurm_is_one_of_the_switches_of_a_node() -> None:
-    result = compared(("gpu01", "", "leaf02", ""), ("gpu02", "", "spine01", ""), ("gpu03", "", "leaf01", ""))
-    assert result.right[""] == 1
-    assert [it.measured for it in result.wrong] == [
-        "gpu02 has links to: leaf01, leaf02",
-        "gpu03 has links to: none",
-    ]
-
-
-def test_link_that_the_plan_lacks_is_extra_only_between_its_devices() -> None:
+    planned, right = result.planned, result.right
+    assert (planned[""], right[""], planned["gpu01"], right["leaf01"]) == (6, 6, 2, 3)
+    assert (result.wrong, result.unknown, result.extra) == ([], {}, [])
+    # a link that the plan lacks is extra only between its devices
     assert compared(*RAILS, UPLINKS[0]).extra == ["leaf02 port 33 - spine01 port 2"]
     assert compared(*RAILS).extra == []
 
 
-def test_node_name_map_names_the_devices() -> None:
-    text = TEXT.replace('"leaf01"', '"Quantum Mellanox Technologies"').replace(
-        '"leaf02"', '"Quantum Mellanox Technologies"'
-    )
-    names = {"0000000000200000": "leaf01", "0000000000200001": "leaf02"}
-    assert compared(*RAILS, *UPLINKS, found=of_subnet(read_ibnetdiscover(text), names)).right[""] == 6
+NO_NUMBERS = found_as(renamed(gpu01_0="gpu01 ibp3s0", gpu02_0="gpu02"))  # gpu02 has one adapter
+# openibd: mlx5_10, mlx5_2
+HCAS = renamed(gpu01_0="gpu01 HCA-3", gpu01_1="gpu01 HCA-5")
+OPENIBD = found_as(HCAS, {"0000000000100000": "gpu01 mlx5_10", "0000000000100002": "gpu01 mlx5_2"})
+SHEET = "port,hca-name\n1, mlx5_1\n2,mlx5_0\nOSFP-1-1,mlx5_0\n"
+MAPPED = found_as(adapters=parse_plan("m", SHEET).adapters)
+# described as mlx5_0 and mlx5_1
+EXCHANGED = found_as(TEXT, {"0000000000100000": "gpu01 mlx5_1", "0000000000100002": "gpu01 mlx5_0"})
+# the name in Slurm, and udev's of the adapters
+IN_SLURM = found_as(TEXT, {"0000000000100000": "n1 ibp3s0", "0000000000100002": "n1 ibp4s0"})
 
 
-def test_record_of_adapters_without_a_description_is_compared_by_guid() -> None:
-    nameless = TEXT
-    for name in ("gpu01 mlx5_0", "gpu01 mlx5_1", "gpu02 mlx5_0", "gpu02 mlx5_1"):
-        nameless = nameless.replace(f'"{name}"', '"MT4129 ConnectX7   Mellanox Technologies"')
-    record = parse_plan("net", nameless).cables
-    assert record[0].a_node.startswith("0x")
-    own = {"0000000000100000": "gpu01 mlx5_0", "0000000000100002": "gpu01 mlx5_1"}  # as the nodes show it
-    result = compare(record, of_subnet(read_ibnetdiscover(nameless), own))
-    assert (result.right[""], result.right["gpu01"]) == (6, 2)
-
-
-OWN = {
-    "0000000000100000": "n1 ibp3s0",
-    "0000000000100002": "n1 ibp4s0",
-}  # of Slurm and udev: gpu01 with mlx5_0, mlx5_1
-
-
-def test_node_is_known_by_its_node_description_and_by_the_name_in_slurm() -> None:
-    found = of_subnet(read_ibnetdiscover(TEXT), OWN)
-    result = compared(*RAILS, ("n1", "ibp3s0", "leaf01", "1"), found=found)
-    assert (result.right[""], result.right["n1"], result.unknown) == (5, 3, {})
-    (deviation,) = compared(("gpu01", "mlx5_0", "leaf02", "1"), found=found).wrong
-    assert deviation.nodes == {"n1", "leaf02"}
+@pytest.mark.parametrize(
+    ("found", "row"),
+    [
+        (FOUND, "GPU01.example.com,HCA-1,LEAF01,P1"),
+        (FOUND, "gpu01,P1,leaf01,1/1"),
+        (FOUND, "leaf01,IB1/1/1,gpu01,mlx5_0/P1"),
+        (FOUND, "gpu01,mlx5_0 P1,leaf01,sw1p1"),
+        (FOUND, "gpu01,mlx5_0,MF0;Leaf01:MQM9700/U1,1"),
+        (FOUND, "gpu01 HCA-1,P1,0X200000,1"),
+        (FOUND, "leaf01,17/1,spine01,1/1"),  # 2 * 17 - 1 = 33
+        (FOUND, "leaf01,1/33,spine01,IB1/1"),  # MLNX-OS: slot and port
+        (FOUND, "gpu01,,leaf02,"),  # Slurm names the leaf alone
+        (NO_NUMBERS, "gpu01,IBP3s0,leaf01,1"),
+        (NO_NUMBERS, "gpu02,mlx5_0,leaf01,2"),
+        *((OPENIBD, f"gpu01,{adapter},leaf01,1") for adapter in ("HCA-3", "HCA-3/P1", "mlx5_10", "11")),
+        (MAPPED, "gpu01,1,leaf02,1"),
+        (MAPPED, "gpu01,P2,leaf01,1"),
+        (MAPPED, "gpu01,osfp-1-1,leaf01,1"),
+        (EXCHANGED, "gpu01,mlx5_1,leaf01,1"),
+        (IN_SLURM, "gpu01,mlx5_0,leaf01,1"),
+        (IN_SLURM, "n1,ibp3s0,leaf01,1"),
+    ],
+)
+def test_port_is_known_by_each_of_its_names(found: Wiring, row: str) -> None:
+    assert compared(row, found=found).right[""] == 1
 
 
 def test_number_of_an_adapter_is_that_of_the_device_before_that_of_its_description() -> None:
-    other = {"0000000000100000": "gpu01 mlx5_1", "0000000000100002": "gpu01 mlx5_0"}  # described as 0 and 1
-    found = of_subnet(read_ibnetdiscover(TEXT), other)
-    assert compared(("gpu01", "mlx5_1", "leaf01", "1"), found=found).right[""] == 1
-    assert len(compared(("gpu01", "mlx5_0", "leaf01", "1"), found=found).wrong) == 1
+    assert len(compared(RAILS[0], found=EXCHANGED).wrong) == 1
 
 
-def test_adapter_is_known_by_its_description_as_written_before_the_number_in_it() -> None:
-    text = TEXT.replace("gpu01 mlx5_0", "gpu01 HCA-3").replace(
-        "gpu01 mlx5_1", "gpu01 HCA-5"
-    )  # openibd: mlx5_10, mlx5_2
-    own = {"0000000000100000": "gpu01 mlx5_10", "0000000000100002": "gpu01 mlx5_2"}
-    found = of_subnet(read_ibnetdiscover(text), own)
-    for adapter in ("HCA-3", "HCA-3/P1", "mlx5_10", "11"):
-        assert compared(("gpu01", adapter, "leaf01", "1"), found=found).right[""] == 1
-    assert compare(parse_plan("net", text).cables, found).right[""] == 6
+def test_node_is_known_by_its_node_description_and_by_the_name_in_slurm() -> None:
+    result = compared(*RAILS, "n1,ibp3s0,leaf01,1", found=IN_SLURM)
+    assert (result.right[""], result.right["n1"], result.unknown) == (5, 3, {})
+    (deviation,) = compared("gpu01,mlx5_0,leaf02,1", found=IN_SLURM).wrong
+    assert deviation.nodes == {"n1", "leaf02"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "measured"),
+    [
+        (
+            ["gpu01,mlx5_0,leaf01,9", "gpu03,mlx5_0,leaf01,1"],
+            [
+                "gpu01 mlx5_0 is connected to leaf01 port 1, leaf01 port 9 has no link",
+                "gpu03 mlx5_0 has no link, leaf01 port 1 is connected to gpu01 mlx5_0",
+            ],
+        ),
+        (
+            ["gpu01,OSFP-1-1,leaf01,2", "gpu02,OSFP-1-1,leaf01,1"],
+            [
+                "gpu01 OSFP-1-1 has no link, leaf01 port 2 is connected to gpu02 mlx5_0",
+                "gpu02 OSFP-1-1 has no link, leaf01 port 1 is connected to gpu01 mlx5_0",
+            ],
+        ),
+        (["gpu01,mlx5_2,leaf01,3", *RAILS], ["neither end has a link"]),
+        (["gpu02,,spine01,"], ["gpu02 has links to: leaf01, leaf02"]),
+        (["gpu03,,leaf01,"], ["gpu03 has links to: none"]),
+    ],
+)
+def test_cable_at_another_port_is_no_swapped_pair(rows: list[str], measured: list[str]) -> None:
+    assert [it.measured for it in compared(*rows).wrong] == measured
+
+
+def test_swapped_cables_are_one_deviation_named_by_both_ends() -> None:
+    (deviation,) = compared("gpu01,mlx5_0,leaf01,2", "leaf01,1,gpu02,mlx5_0", *UPLINKS).wrong
+    assert deviation.nodes == {"gpu01", "gpu02", "leaf01"}
+    assert deviation.part == "gpu01 mlx5_0 - leaf01 port 2, leaf01 port 1 - gpu02 mlx5_0"
+    swapped = "gpu01 mlx5_0 is connected to leaf01 port 1, leaf01 port 1 is connected to gpu01 mlx5_0"
+    assert deviation.measured == f"swapped: {swapped}"
+    assert deviation.expected == "connected as planned (p:2, p:3)"
+    assert (deviation.kind, deviation.planned) == ("swapped", (("gpu01", "leaf01"), ("leaf01", "gpu02")))
+    circle = ("gpu01,mlx5_0,leaf01,2", "gpu02,mlx5_0,leaf02,1", "gpu01,mlx5_1,leaf01,1")
+    assert [it.part.count(" - ") for it in compared(*circle).wrong] == [1, 1, 1]
+
+
+def test_missing_cable_is_named_by_both_ends() -> None:
+    (deviation,) = compared("gpu01,mlx5_2,leaf01,3", *RAILS).wrong
+    assert deviation.part == "gpu01 mlx5_2 - leaf01 port 3"
+    assert deviation.nodes == {"gpu01", "leaf01"}
+    assert (deviation.kind, deviation.planned, deviation.found) == ("missing", (("gpu01", "leaf01"),), ())
+
+
+def test_node_name_map_names_the_devices() -> None:
+    text = renamed(leaf01="Quantum Mellanox Technologies", leaf02="Quantum Mellanox Technologies")
+    names = {"0000000000200000": "leaf01", "0000000000200001": "leaf02"}
+    assert compared(*RAILS, *UPLINKS, found=found_as(text, names)).right[""] == 6
+
+
+def test_record_of_adapters_without_a_description_is_compared_by_guid() -> None:
+    hcas = ("gpu01_0", "gpu01_1", "gpu02_0", "gpu02_1")
+    nameless = renamed(**dict.fromkeys(hcas, "MT4129 ConnectX7   Mellanox Technologies"))
+    record = parse_plan("net", nameless).cables
+    assert record[0].a_node.startswith("0x")
+    own = {"0000000000100000": "gpu01 mlx5_0", "0000000000100002": "gpu01 mlx5_1"}  # as the nodes show it
+    result = compare(record, found_as(nameless, own))
+    assert (result.right[""], result.right["gpu01"]) == (6, 2)
+    assert compare(parse_plan("net", HCAS).cables, OPENIBD).right[""] == 6
 
 
 def test_devices_renamed_since_the_record_are_known_by_their_guids() -> None:
     plan = parse_plan("net", TEXT)
-    renamed = TEXT.replace('"leaf01"', '"MF0;r1-sw1:MQM9700/U1"').replace('"gpu01 ', '"n1 ')
-    result = compare(plan.cables, of_subnet(read_ibnetdiscover(renamed), recorded=plan.recorded))
+    now = renamed(leaf01="MF0;r1-sw1:MQM9700/U1", gpu01_0="n1 mlx5_0", gpu01_1="n1 mlx5_1")
+    result = compare(plan.cables, found_as(now, recorded=plan.recorded))
     assert (result.right[""], result.right["n1"], result.unknown) == (6, 2, {})
-
-
-def test_name_of_another_device_in_the_record_is_no_further_name() -> None:
-    plan = parse_plan("net", TEXT)
-    exchanged = TEXT.replace('"leaf01"', '"x"').replace('"leaf02"', '"leaf01"').replace('"x"', '"leaf02"')
-    result = compare(plan.cables, of_subnet(read_ibnetdiscover(exchanged), recorded=plan.recorded))
-    assert result.right[""] == 0
-
-
-def test_another_host_at_the_port_of_an_unknown_label_is_a_deviation() -> None:
-    one, other = compared(("gpu01", "OSFP-1-1", "leaf01", "2"), ("gpu02", "OSFP-1-1", "leaf01", "1")).wrong
-    assert one.measured == "gpu01 OSFP-1-1 has no link, leaf01 port 2 is connected to gpu02 mlx5_0"
-    assert other.nodes == {"gpu02", "leaf01"}
-
-
-def test_label_of_an_unknown_kind_is_not_judged() -> None:
-    result = compared(("gpu01", "mlx5_0", "leaf01", "31/2/1"))
-    assert (result.wrong, list(result.unknown)) == ([], ["leaf01 port 31/2/1"])
-
-
-def test_hca_mapping_names_the_adapters_that_a_sheet_numbers() -> None:
-    mapping = parse_plan("m", "port,hca-name\n1, mlx5_1\n2,mlx5_0\nOSFP-1-1,mlx5_0\n").adapters
-    found = of_subnet(read_ibnetdiscover(TEXT), adapters=mapping)
-    assert compared(("gpu01", "1", "leaf02", "1"), ("gpu01", "P2", "leaf01", "1"), found=found).right[""] == 2
-    assert compared(("gpu01", "osfp-1-1", "leaf01", "1"), found=found).right[""] == 1
+    exchanged = renamed(leaf01="leaf02", leaf02="leaf01")  # the name of another device is no further name
+    assert compare(plan.cables, found_as(exchanged, recorded=plan.recorded)).right[""] == 0
 
 
 # --- Ethernet ----------------------------------------------------------------------------------------------------
@@ -226,32 +178,27 @@ def neighbours(*found: tuple[Any, ...], **states: str) -> Neighbours:
     return Neighbours(tuple(Neighbour(*one) for one in found), states, {"ens1": "mlx5_0"})
 
 
-ETHERNET = of_neighbours(
-    {
-        "gpu01": neighbours(
-            ("ens1", "leaf01.example.com", ("Ethernet1/1", "gpu01"), "44:38:39:ff:00:01"),
-            ("ens2", "leaf02", ("swp1s0",)),
-            ens3="down",
-            ens4="up",
-        ),
-        "gpu02": neighbours(("ens1", "leaf01", ("Eth1/2",)), ("ens1", "dsl-router", ("7",))),
-    }
+OF_GPU01 = (
+    ("ens1", "leaf01.example.com", ("Ethernet1/1", "gpu01"), "44:38:39:ff:00:01"),
+    ("ens2", "leaf02", ("swp1s0",)),
 )
+OF_GPU02 = ("ens1", "leaf01", ("Eth1/2",)), ("ens1", "dsl-router", ("7",))
+OF_BOTH = {"gpu01": neighbours(*OF_GPU01, ens3="down", ens4="up"), "gpu02": neighbours(*OF_GPU02)}
+ETHERNET = of_neighbours(OF_BOTH)
 
 
 @pytest.mark.parametrize(
-    "cable",
+    "row",
     [
-        ("gpu01", "ens1", "leaf01", "1/1"),
-        ("gpu01", "mlx5_0", "leaf01", "Eth1/1"),
-        ("LEAF02", "SWP1s0", "gpu01", "ens2"),
-        ("gpu02", "ens1", "leaf01", "Ethernet1/2"),
-        ("gpu02", "ens1", "dsl-router", "7"),
-        ("gpu01", "ens1", "4438.39FF.0001", "Eth1/1"),
+        "gpu01,ens1,leaf01,1/1",
+        "gpu01,mlx5_0,leaf01,Eth1/1",
+        "LEAF02,SWP1s0,gpu01,ens2",
+        "gpu02,ens1,dsl-router,7",
+        "gpu01,ens1,4438.39FF.0001,Eth1/1",
     ],
 )
-def test_neighbour_is_known_by_each_of_its_names(cable: tuple[str, str, str, str]) -> None:
-    assert compared(cable, found=ETHERNET).right[""] == 1
+def test_neighbour_is_known_by_each_of_its_names(row: str) -> None:
+    assert compared(row, found=ETHERNET).right[""] == 1
 
 
 @pytest.mark.parametrize(
@@ -261,69 +208,61 @@ def test_neighbour_is_known_by_each_of_its_names(cable: tuple[str, str, str, str
 )
 def test_port_of_a_switch_is_known_by_the_short_form_of_its_vendor(sent: str, planned: str) -> None:
     found = of_neighbours({"gpu01": neighbours(("ens1", "leaf01", (sent,)))})
-    assert compared(("gpu01", "ens1", "leaf01", planned), found=found).right[""] == 1
+    assert compared(f"gpu01,ens1,leaf01,{planned}", found=found).right[""] == 1
 
 
-def test_port_of_a_kind_of_name_that_its_switch_does_not_send_is_not_judged() -> None:
-    sonic = of_neighbours(
-        {
-            "gpu01": neighbours(("ens1", "leaf01", ("etp13a", "Ethernet96"))),
-            "gpu02": neighbours(("ens1", "leaf02", ("etp1a",))),
-        }
-    )
-    result = compared(("gpu01", "ens1", "leaf01", "13"), found=sonic)
-    assert (result.wrong, list(result.unknown)) == ([], ["leaf01 port 13"])
-    assert len(compared(("gpu01", "ens1", "leaf01", "etp14a"), found=sonic).wrong) == 1
-    assert (
-        len(compared(("gpu01", "ens1", "leaf02", "13"), found=sonic).wrong) == 1
-    )  # another switch is wrong at any port
-
-
-def test_swapped_neighbours_are_one_deviation() -> None:
-    (deviation,) = compared(
-        ("gpu01", "ens1", "leaf02", "swp1s0"), ("gpu01", "ens2", "leaf01", "1/1"), found=ETHERNET
-    ).wrong
-    assert (
-        deviation.measured
-        == "swapped: gpu01 ens1 is connected to leaf01.example.com Ethernet1/1, gpu01 ens2 is connected to leaf02 swp1s0"
-    )
-
-
-def test_interface_without_link_misses_its_cable_even_where_no_node_finds_the_switch() -> None:
-    (deviation,) = compared(("gpu01", "ens3", "leaf09", "swp1"), found=ETHERNET).wrong
-    assert deviation.measured == "no link at this end"
-
-
-def test_interface_that_is_up_without_a_neighbour_is_not_judged() -> None:
-    result = compared(("gpu01", "ens4", "leaf01", "1/9"), ("gpu01", "rail9", "leaf01", "1/8"), found=ETHERNET)
-    assert (result.wrong, list(result.unknown)) == ([], ["gpu01 ens4", "gpu01 rail9"])
-
-
-def test_cables_of_which_no_end_was_found_are_not_compared() -> None:
-    assert (
-        compared(
-            ("leaf01", "swp51", "spine01", "swp1"), ("gpu09", "ens1", "leaf01", "1/9"), found=ETHERNET
-        ).planned[""]
-        == 0
-    )
+OF_SONIC = ("ens1", "leaf01", ("etp13a", "Ethernet96")), ("ens1", "leaf02", ("etp1a",))
+SONIC = of_neighbours({f"gpu0{n}": neighbours(one) for n, one in enumerate(OF_SONIC, 1)})
 
 
 @pytest.mark.parametrize(
-    ("ports", "usual", "expected"),
+    ("found", "row", "name"),
     [
-        (("rail5", "swp1s0"), False, True),
-        (("ens1", "Ethernet1/1"), False, True),
-        (("mlx5_0", "1/1"), False, False),
-        (("mlx5_0", "sw1p1"), True, False),
-        (("mlx5_0", "1/1"), True, False),
-        (("1", "HCA-1"), True, False),
-        (("rail5", "1/1"), True, True),
-        (("1", "Et12/1"), False, True),
-        (("ens1f0np0", "1/1"), False, True),
-        (("1", "HundredGigE1/0/3"), False, True),
+        (FOUND, "gpu01,mlx5_0,rack1-sw1,1", "rack1-sw1"),  # another name than the subnet has
+        (FOUND, "node1,mlx5_0,leaf01,1", "node1"),
+        (FOUND, "rack1-sw1,33,rack2-sw1,1", "rack1-sw1"),
+        (FOUND, "gpu01,mlx5_7,leaf09,1", "leaf09"),  # a leaf that is off: not the node's fault
+        (FOUND, "gpu01,rail5,leaf01,3", "gpu01 rail5"),
+        (FOUND, "gpu01,mlx5_0,leaf01,31/2/1", "leaf01 port 31/2/1"),
+        (FOUND, "gpu01,,s0,", "s0"),  # a switch that only Slurm has
+        (SONIC, "gpu01,ens1,leaf01,13", "leaf01 port 13"),  # of a kind that its switch does not send
+        (ETHERNET, "gpu01,ens4,leaf01,1/9", "gpu01 ens4"),  # it is up, without a neighbour
+        (ETHERNET, "gpu01,rail9,leaf01,1/8", "gpu01 rail9"),
     ],
 )
-def test_cable_is_of_the_network_whose_ports_it_names(
-    ports: tuple[str, str], usual: bool, expected: bool
-) -> None:
-    assert is_ethernet(Cable("gpu01", ports[0], "leaf01", ports[1]), usual=usual) is expected
+def test_name_that_was_not_found_is_no_deviation(found: Wiring, row: str, name: str) -> None:
+    result = compared(row, found=found)
+    assert (result.wrong, list(result.unknown)) == ([], [name])
+
+
+@pytest.mark.parametrize("row", ["gpu01,ens1,leaf01,etp14a", "gpu01,ens1,leaf02,13"])
+def test_another_port_or_switch_is_wrong_whatever_the_kind_of_its_name(row: str) -> None:
+    assert len(compared(row, found=SONIC).wrong) == 1
+
+
+def test_swapped_neighbours_are_one_deviation_and_a_cable_is_missing_where_no_node_finds_the_switch() -> None:
+    cables = ("gpu01,ens1,leaf02,swp1s0", "gpu01,ens2,leaf01,1/1", "gpu01,ens3,leaf09,swp1")
+    swapped, missing = compared(*cables, found=ETHERNET).wrong
+    one = "gpu01 ens1 is connected to leaf01.example.com Ethernet1/1"
+    other = "gpu01 ens2 is connected to leaf02 swp1s0"
+    assert (swapped.measured, missing.measured) == (f"swapped: {one}, {other}", "no link at this end")
+    # cables of which no end was found are not compared
+    assert compared("leaf01,swp51,spine01,swp1", "gpu09,ens1,leaf01,1/9", found=ETHERNET).planned[""] == 0
+
+
+@pytest.mark.parametrize(
+    ("port", "other", "usual", "expected"),
+    [
+        ("rail5", "swp1s0", False, True),
+        ("ens1", "Ethernet1/1", False, True),
+        ("mlx5_0", "1/1", False, False),
+        ("rail5", "sw1p1", True, False),
+        ("mlx5_0", "1/1", True, False),
+        ("1", "HCA-1", True, False),
+        ("rail5", "1/1", True, True),
+        ("1", "Et12/1", False, True),
+        ("1", "HundredGigE1/0/3", False, True),
+    ],
+)
+def test_ports_show_the_network_of_a_cable(port: str, other: str, usual: bool, expected: bool) -> None:
+    assert is_ethernet(Cable("gpu01", port, "leaf01", other), usual=usual) is expected

@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from counter_examples import CONFIGURE, NOT_APPLICABLE, NOT_CHECKED, PASSED, WARNING
+from counter_examples import CONFIGURE, MONITOR, NOT_APPLICABLE, NOT_CHECKED, PASSED, WARNING
 from judged import figures, judged
 
 from pytest_gpucluster.config.models import Profile
@@ -46,11 +46,6 @@ def sample(gpu: str, value: float = 45.0, time: float = 990.0, **more: Any) -> S
     return Sample(TEMPERATURE, value, time, gpu, **more)
 
 
-def parts(verdict: Verdict) -> list[str]:
-    assert not verdict.action.is_repair
-    return [finding.part for finding in verdict.findings]
-
-
 def metrics(*samples: Sample, **changes: Any) -> Verdict:
     return gpu_checks.gpu_metrics(facts(samples={"gpu01": samples}, **changes), "gpu01", PROFILE, CONFIG)
 
@@ -58,7 +53,6 @@ def metrics(*samples: Sample, **changes: Any) -> Verdict:
 @pytest.mark.parametrize(
     ("samples", "found"),
     [
-        ((sample("a"), sample("b")), []),
         ((sample("a"), sample("b", 1.0)), []),
         ((sample("a"), sample("b", 120.0)), []),
         ((sample("a"), sample("b", 0.0)), [f"{TEMPERATURE} of GPU b"]),
@@ -67,13 +61,14 @@ def metrics(*samples: Sample, **changes: Any) -> Verdict:
         ((sample("a"), sample("b"), sample("c")), ["GPUs with metrics"]),  # those of another node
         ((sample("a"), sample("b", time=940.0)), []),
         ((sample("a"), sample("b", time=939.0)), ["GPU b", "GPUs with metrics"]),
-        # two Prometheus jobs, or two metrics, of one GPU
-        ((sample("a"), sample("b", time=900.0), sample("b")), []),
-        ((sample("a", mig=True), sample("a", mig=True)), []),
+        ((sample("a"), sample("b", time=900.0), sample("b")), []),  # two Prometheus jobs of one GPU
+        # without known bounds a number will do
+        ((sample("a"), Sample("site_gpu_metric", -5.0, 990.0, "b")), []),
+        ((sample("a"), Sample("site_gpu_metric", math.inf, 990.0, "b")), ["site_gpu_metric of GPU b"]),
     ],
 )
 def test_number_age_and_bounds(samples: tuple[Sample, ...], found: list[str]) -> None:
-    assert parts(metrics(*samples)) == found
+    assert judged(metrics(*samples)) == (MONITOR if found else PASSED, found)
 
 
 def test_figures_of_metrics() -> None:
@@ -84,19 +79,12 @@ def test_figures_of_metrics() -> None:
     assert {one.name: one.value for one in verdict.metrics} == {"gpus_with_metrics": 1, "sample_age": 100.0}
 
 
-def test_a_metric_without_known_bounds_needs_a_number_only() -> None:
-    odd = [Sample("site_gpu_metric", value, 990.0, gpu) for gpu, value in (("a", 1e9), ("b", -5.0))]
-    assert judged(metrics(*odd)) == (PASSED, [])
-    assert parts(metrics(odd[0], Sample("site_gpu_metric", math.inf, 990.0, "b"))) == [
-        "site_gpu_metric of GPU b"
-    ]
-
-
 def test_an_exporter_that_was_not_scraped_yet_is_not_checked() -> None:
-    new = Target("dcgm", "u", 9400, "unknown", interval=15.0)
-    verdict = metrics(targets={"gpu01": (new,)}, now=1010.0, began=1000.0)
-    assert judged(verdict) == (NOT_CHECKED, [])
-    assert parts(metrics(targets={"gpu01": (new,)}, now=1040.0, began=1000.0)) == ["metrics of GPUs"]
+    new = {"gpu01": (Target("dcgm", "u", 9400, "unknown", interval=15.0),)}
+    assert judged(metrics(targets=new, now=1010.0, began=1000.0)) == (NOT_CHECKED, [])
+    assert judged(metrics(targets=new, now=1040.0, began=1000.0)) == (MONITOR, ["metrics of GPUs"])
+    mig = metrics(sample("a", mig=True), sample("a", mig=True))  # their number is not judged
+    assert judged(mig) == (WARNING, ["metrics of GPUs"])
 
 
 def test_what_does_not_apply_and_what_cannot_be_judged() -> None:
@@ -132,7 +120,6 @@ BROKEN = {"health": "err", "error": "x"}
         ((HOT, alerting("up == 0", **BROKEN)), (WARNING, ["rule A"])),
         ((HOT, alerting("up == 0", health="unknown")), (PASSED, [])),
         ((alerting("nvidia_smi_gpu_recovery_action > 0"),), (PASSED, [])),
-        ((alerting('rate(nvidia_gpu_duty_cycle{job="x"}[5m]) > 0'),), (PASSED, [])),
         ((alerting("my_DCGM_FI_DEV_X > 0"),), (CONFIGURE, ["alerting rules"])),
     ],
 )
@@ -143,11 +130,12 @@ def test_gpu_rules(rules: tuple[Rule, ...], expected: object) -> None:
 
 def test_a_required_rule_must_be_loaded_and_evaluated_also_without_gpus() -> None:
     config = MonitoringConfig(required_alerts=("InstanceDown", "GpuXid"))
-    verdict = gpu_checks.gpu_rules(facts(rules=(DOWN,)), config, 0)
-    assert judged(verdict) == (CONFIGURE, ["rule GpuXid"])
-    late = gpu_checks.gpu_rules(facts(rules=(Rule("InstanceDown", "x", alerting=True),)), config, 0)
-    assert judged(late) == (CONFIGURE, ["rule GpuXid"])
+    for rule in (DOWN, Rule("InstanceDown", "x", alerting=True)):
+        verdict = gpu_checks.gpu_rules(facts(rules=(rule,)), config, 0)
+        assert judged(verdict) == (CONFIGURE, ["rule GpuXid"])
     assert [(one.name, one.value) for one in verdict.metrics] == [("gpu_rules", 0)]
+    config = MonitoringConfig(required_alerts=("InstanceDown",))
+    assert judged(gpu_checks.gpu_rules(facts(rules=(rule,)), config, 0)) == (NOT_CHECKED, [])
 
 
 def test_a_rule_may_use_recorded_metrics_of_gpus() -> None:
@@ -158,27 +146,28 @@ def test_a_rule_may_use_recorded_metrics_of_gpus() -> None:
     assert gpu_facts.about_gpus((alert, other, second, first)) == {first, second, alert}
 
 
-def test_answers_of_another_form_are_no_facts() -> None:
-    for body in (
+@pytest.mark.parametrize(
+    "body",
+    [
         b"<html>login</html>",
         b'{"status": "success", "data": {}}',
-        b'{"status": "success", "data": {"groups": [{}]}}',
         b'{"status": "success", "data": {"groups": [{"rules": [{}]}], "resultType": "vector", "result": []}}',
         b'{"status": "success", "data": {"groups": [7], "resultType": "matrix", "result": [{"values": [[1]]}]}}',
-    ):
-        for read in (gpu_facts.read_rules, gpu_facts.read_samples):
-            with pytest.raises(ProbeError):
-                read(body)
+    ],
+)
+def test_answers_of_another_form_are_no_facts(body: bytes) -> None:
+    for read in (gpu_facts.read_rules, gpu_facts.read_samples):
+        with pytest.raises(ProbeError):
+            read(body)
+
+
+DCGM = {"UUID": "GPU-1", "gpu": "0", "Hostname": "gpu01", "instance": "10.0.0.1:9400"}
 
 
 @pytest.mark.parametrize(
     ("labels", "gpu", "hosts"),
     [
-        (
-            {"UUID": "GPU-1", "gpu": "0", "Hostname": "gpu01", "instance": "10.0.0.1:9400"},
-            "GPU-1",
-            ("gpu01", "10.0.0.1"),
-        ),
+        (DCGM, "GPU-1", ("gpu01", "10.0.0.1")),
         ({"uuid": "1", "instance": "gpu01:9835"}, "1", ("gpu01",)),
         ({"minor_number": "0", "instance": "gpu01:9445"}, "0", ("gpu01",)),
         # copied from another Prometheus
