@@ -8,12 +8,12 @@ from judged import figures, judged
 from os_helpers import GROUP, peers
 
 from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.kit.node.peers import norm
 from pytest_gpucluster.suites.os import limits
 from pytest_gpucluster.suites.os.checks import settings as checks
 
 
-def test_limits_are_read_in_ulimits_units() -> None:
-    """Units of ulimit(1)."""
+def test_limits_are_read_in_the_units_of_ulimit() -> None:
     of_kib = {"as", "core", "data", "fsize", "memlock", "rss", "stack"}
     units = dict.fromkeys(limits.LIMITS, 1) | dict.fromkeys(of_kib, 1024)
     assert len(units) == 14
@@ -38,23 +38,25 @@ def test_limits_that_nobody_stated_are_those_of_most_nodes() -> None:
     hand = {"Max locked memory": 65536.0, "Max open files": 131072.0, "Max processes": 96364.0}
     fleet = checks.limits_of_group({"n1": good, "n2": good, "n3": good, "n4": hand})
     most = {name: values.of(GROUP) for name, values in fleet.items()}
+    assert sorted(fleet) == ["as", "memlock", "nofile", "stack"]
     assert judged(checks.limits(hand, {}, most)) == (CONFIGURE, ["memlock"])
     assert judged(checks.limits(good, {}, most)) == (PASSED, [])
     assert judged(checks.limits(hand, {"memlock": 65536.0}, most)) == (PASSED, [])
     assert result(checks.limits(hand, {}, {})) == NOT_APPLICABLE
-    assert sorted(fleet) == ["as", "memlock", "nofile", "stack"]
+    halves = {"memlock": norm({"n1": math.inf, "n2": 65536.0})}
+    for soft, expected in ((hand, CONFIGURE), (good, PASSED)):
+        assert result(checks.limits(soft, {}, halves)) == expected
 
 
 @pytest.mark.parametrize(
-    ("mine", "theirs", "expected"),
+    ("mine", "theirs"),
     [
-        ("vm.a=1 kernel.b=2", "vm.a=1 kernel.b=3", CONFIGURE),  # one of both differs
-        ("vm.a=1", "vm.a=1 kernel.b=3", CONFIGURE),
-        ("vm.max_map_count=7 vm.a=1", "vm.max_map_count=8 vm.a=1", CONFIGURE),
-        ("vm.max_map_count= vm.a=1", "vm.max_map_count=8 vm.a=1", CONFIGURE),
-        ("unread", "vm.a=1", CONFIGURE),
-        ("vm.a=1 kernel.pid_max=9 vm.=2", "vm.a=1 kernel.pid_max=9 vm.=3", CONFIGURE),
+        ("vm.a=1 kernel.b=2", "vm.a=1 kernel.b=3"),  # one of both differs
+        ("vm.a=1", "vm.a=1 kernel.b=3"),
+        ("vm.max_map_count= vm.a=1", "vm.max_map_count=8 vm.a=1"),
+        ("unread", "vm.a=1"),
+        ("vm.a=1 kernel.pid_max=9 vm.=2", "vm.a=1 kernel.pid_max=9 vm.=3"),
     ],
 )
-def test_settings_are_worse_if_one_of_them_is(mine: str, theirs: str, expected: str) -> None:
-    assert result(checks.kernel_settings(mine, peers(mine, theirs))) == expected
+def test_settings_are_worse_if_one_of_them_is(mine: str, theirs: str) -> None:
+    assert result(checks.kernel_settings(mine, peers(mine, theirs))) == CONFIGURE

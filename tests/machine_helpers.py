@@ -1,0 +1,30 @@
+"""Tables of counter-examples, one row a machine."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from counter_examples import CounterExample
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from pytest_gpucluster.core.check import Verdict
+
+SICK = "sick: "  # before a machine that must not pass
+Machines = dict[tuple[str, "Callable[..., Verdict]"], "list[tuple[Any, ...]]"]
+"""{(check, how a machine is judged): [("machine | source", what is expected, arguments ...)]}; a lambda needs no arguments."""
+
+
+def examples(machines: Machines) -> tuple[CounterExample, ...]:
+    """Return the counter-examples of a table."""
+    return tuple(_examples(machines))
+
+
+def _examples(machines: Machines) -> Iterable[CounterExample]:
+    for (check, judge), rows in machines.items():
+        for text, expected, *given in rows:
+            machine, _, source = text.removeprefix(SICK).partition(" | ")
+            judged = given[0] if given and callable(given[0]) else partial(judge, *given)
+            yield CounterExample(check, machine, source, expected, judged, text.startswith(SICK))
