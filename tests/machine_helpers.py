@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Verdict
 
 SICK = "sick: "  # before a machine that must not pass
-Machines = dict[tuple[str, "Callable[..., Verdict]"], "list[tuple[Any, ...]]"]
+Machines = dict["str | tuple[str, Callable[..., Verdict]]", "list[tuple[Any, ...]]"]
 """{(check, how a machine is judged): [("machine | source", what is expected, arguments ...)]}; a lambda needs no arguments."""
 
 
@@ -23,8 +23,9 @@ def examples(machines: Machines) -> tuple[CounterExample, ...]:
 
 
 def _examples(machines: Machines) -> Iterable[CounterExample]:
-    for (check, judge), rows in machines.items():
+    for key, rows in machines.items():
+        check, *judges = (key,) if isinstance(key, str) else key
         for text, expected, *given in rows:
             machine, _, source = text.removeprefix(SICK).partition(" | ")
-            judged = given[0] if given and callable(given[0]) else partial(judge, *given)
+            judged = given[0] if given and callable(given[0]) else partial(judges[0], *given)
             yield CounterExample(check, machine, source, expected, judged, text.startswith(SICK))
