@@ -16,6 +16,10 @@ def trial(**limit: object) -> dict[str, Any]:
     return {"qos": {"gpus": {"limits": LIMITS}}, "trials": {"partition": "batch", "limits": [limit]}}
 
 
+def of_gpus(limit: str, tres: str | None = None) -> dict[str, Any]:
+    return trial(qos="gpus", limit=limit, tres=tres)
+
+
 def test_users_are_a_list_or_a_map_and_preemption_is_one_trial_or_a_list() -> None:
     plain = {"accounts": {"ml": {"users": ["a", "b"]}, "ops": {"users": {"c": {"limits": {"MaxJobs": 2}}}}}}
     config = AccountingConfig.model_validate(plain)
@@ -36,7 +40,7 @@ def test_users_are_a_list_or_a_map_and_preemption_is_one_trial_or_a_list() -> No
     ],
 )
 def test_trial_has_the_stated_limit(limit: str, tres: str | None, name: str, amount: int) -> None:
-    config = AccountingConfig.model_validate(trial(qos="gpus", limit=limit, tres=tres))
+    config = AccountingConfig.model_validate(of_gpus(limit, tres))
     assert config.trials is not None
     (found,) = config.trials.limits
     assert (found.limit, config.amount_of(found)) == (name, amount)
@@ -45,12 +49,12 @@ def test_trial_has_the_stated_limit(limit: str, tres: str | None, name: str, amo
 @pytest.mark.parametrize(
     ("plain", "words"),
     [
-        (trial(qos="gpus", limit="MaxTRESPU", tres="node"), "not stated"),
-        (trial(qos="gpus", limit="MaxJobsPU"), "from 1 to 8"),
-        (trial(qos="gpus", limit="MaxTRESPU"), "needs `tres`"),
-        (trial(qos="gpus", limit="GrpWall"), "no trial for this limit"),
-        (trial(qos="gpus", limit="MaxWall", tres="cpu"), "has no `tres`"),
-        (trial(qos="gpus", limit="MaxTRESPU", tres="mem"), "from 200MiB"),
+        (of_gpus("MaxTRESPU", "node"), "not stated"),
+        (of_gpus("MaxJobsPU"), "from 1 to 8"),
+        (of_gpus("MaxTRESPU"), "needs `tres`"),
+        (of_gpus("GrpWall"), "no trial for this limit"),
+        (of_gpus("MaxWall", "cpu"), "has no `tres`"),
+        (of_gpus("MaxTRESPU", "mem"), "from 200MiB"),
         (trial(qos="gpus", account="ml", limit="MaxJobsPU"), "either"),
         (trial(limit="MaxJobsPU"), "either"),
         ({"qos": {"x": {"limits": {"MaxJobs": 1}}}}, "not a limit here"),
