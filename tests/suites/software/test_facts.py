@@ -79,15 +79,12 @@ def test_an_environment_of_the_stand_in_is_activated(tmp_path: Path) -> None:
     assert [step.rc for step in found.of(2, "activate")] == [1]
 
 
-def test_recorded_conda() -> None:
+def test_packages_of_conda() -> None:
     found = facts.read_steps(Answer("gpu01", 0, (DATA / "conda-26.7.txt").read_bytes()))
     assert facts.read_packages(found.text(1, "packages")) == {"numpy": "1.26.4"}
     assert "Could not find conda environment: nope" in found.text(2, "activate")
     with pytest.raises(ProbeError, match="Not a conda environment"):
         facts.read_packages(found.text(2, "packages"))
-
-
-def test_what_is_no_list_of_packages_is_an_error() -> None:
     for text in ("", "conda 4", "3", '[{"name": "x"}]', "[3]"):
         with pytest.raises(ProbeError):
             facts.read_packages(text)
