@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from counter_examples import CounterExample
+import pytest
+from counter_examples import CounterExample, assert_as_expected, name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -29,3 +30,13 @@ def _examples(machines: Machines) -> Iterable[CounterExample]:
             machine, _, source = text.removeprefix(SICK).partition(" | ")
             judged = given[0] if given and callable(given[0]) else partial(judges[0], *given)
             yield CounterExample(check, machine, source, expected, judged, text.startswith(SICK))
+
+
+def verdicts_of_a_person(examples: tuple[CounterExample, ...]) -> Callable[[CounterExample], None]:
+    """Return the test that each machine gets the verdict that a person gave."""
+
+    @pytest.mark.parametrize("example", examples, ids=name)
+    def test(example: CounterExample) -> None:
+        assert_as_expected(example)
+
+    return test

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from counter_examples import CONFIGURE, NOT_APPLICABLE, PASSED, result
 from judged import figures, judged
+from machine_helpers import Machines, examples, verdicts_of_a_person
 from os_helpers import ALONE, PLAIN, peers
 
 from pytest_gpucluster.config.models import Cluster, Group
@@ -23,6 +24,95 @@ from pytest_gpucluster.suites.os.network_facts import (
 
 ETHER, SMALL = NetworkInterface("ether", 9000), NetworkInterface("ether", 1500)
 IB = NetworkInterface("infiniband", 2044)
+HAS, HAS_NOT = True, False  # whether the name of a node means the address
+
+
+def named(mine: str, usual: str, *own: str) -> Verdict:
+    """Judge the addresses of the name gpu09; `own`: those of that node."""
+    networks = {"gpu09": Network({}, {"eno1": own})}
+    return checks.name_resolution({"gpu09": mine}, "n1", {"gpu09": peers(mine, usual)}, networks)
+
+
+def name_time(seconds: float, usual: float) -> Verdict:
+    return checks.name_time(Naming(seconds), usual)
+
+
+def of(*links: NetworkInterface | None) -> dict[str, Norm[Any]]:
+    return {"eno1": norm({f"n{number}": link for number, link in enumerate(links, 1)})}
+
+
+def mtu(*links: NetworkInterface | None, **stated: int) -> Verdict:
+    """Judge eno1 of the first node beside those of others."""
+    return checks.mtu(
+        Network({"eno1": links[0]} if links[0] else {}), of(*links) if links[1:] else {}, stated
+    )
+
+
+def addresses(node: str, having: tuple[bool, ...], nodes: int = 9) -> Verdict:
+    """Judge a node where n1, n2 ... of these have one address."""
+    own = {f"n{n}": mine for n, mine in enumerate(having, 1)}
+    return checks.addresses(node, checks.Owners({"10.0.0.9": {"n8": False}, "10.0.0.1": own}, nodes))
+
+
+MACHINES: Machines = {
+    ("os.name_resolution", named): [
+        ("hosts names its IB address, DNS another | nsswitch", PASSED, "10.1.0.9", "10.0.0.9", "10.1.0.9"),
+        ("IPv6 first | getent hosts", PASSED, "fe80::1", "10.0.0.1 fe80::2"),
+        ("as the others | DNS", PASSED, "10.0.0.1", "10.0.0.1"),
+        ("no name resolves anywhere | Slurm uses NodeAddr", NOT_APPLICABLE, "", ""),
+        ("it resolves here only | DNS", NOT_APPLICABLE, "1", ""),
+        (
+            "the only node | DNS",
+            NOT_APPLICABLE,
+            lambda: checks.name_resolution({"x": "1"}, "n1", {"x": ALONE}),
+        ),
+        ("sick: does not resolve here | DNS", CONFIGURE, "", "10.0.0.9", "10.0.0.9"),
+        ("sick: an address of nobody | old /etc/hosts", CONFIGURE, "10.9.9.9", "10.0.0.9", "10.0.0.9"),
+        ("sick: one of both is wrong | hosts", CONFIGURE, "10.0.0.2 10.0.0.4", "10.0.0.1", "10.0.0.2"),
+        ("sick: another of IPv6 | hosts", CONFIGURE, "fe80::1", "fe80::2"),
+    ],
+    ("os.name_time", name_time): [
+        ("files | /etc/hosts", PASSED, 2.0, 0.0),
+        ("five times as slow as most | SSSD", PASSED, 2.5, 0.5),
+        ("a loaded cluster: all are slow | SSSD", PASSED, 4.9, 1.5),
+        ("sick: slow | SSSD", CONFIGURE, 2.1, 0.0),
+        ("sick: slower than five times | SSSD", CONFIGURE, 2.6, 0.5),
+        ("sick: the first server is dead | resolv.conf", CONFIGURE, 4.95, 9.0),
+    ],
+    ("os.mtu", mtu): [
+        ("alike | netplan", PASSED, ETHER, ETHER, SMALL),
+        ("one in InfiniBand mode | mlxconfig", PASSED, ETHER, IB, ETHER),
+        ("as stated | os.interfaces", PASSED, lambda: mtu(SMALL, ETHER, ETHER, eno1=1500)),
+        # without a majority of its kind nobody is accused
+        ("down here | ip link", NOT_APPLICABLE, None, ETHER, ETHER),
+        ("others in InfiniBand mode | mlxconfig", NOT_APPLICABLE, SMALL, IB, IB),
+        ("half of them in InfiniBand mode | mlxconfig", NOT_APPLICABLE, ETHER, ETHER, IB, IB),
+        ("down on the other | ip link", NOT_APPLICABLE, ETHER, None),
+        ("the only node | ip link", NOT_APPLICABLE, ETHER),
+        ("halves | netplan", CONFIGURE, SMALL, SMALL, ETHER, ETHER, None),
+        ("sick: 1500 among 9000 | netplan", CONFIGURE, SMALL, ETHER, ETHER, ETHER),
+        ("sick: not as stated | netplan", CONFIGURE, lambda: mtu(ETHER, ETHER, ETHER, eno1=1500)),
+        ("sick: stated, and down | netplan", CONFIGURE, lambda: mtu(ETHER, eno1=9000, ib0=2044)),
+    ],
+    ("os.addresses", addresses): [
+        ("the only one with it | DHCP", PASSED, "n1", (HAS_NOT,)),
+        ("its name alone means it | DHCP", PASSED, "n1", (HAS, HAS_NOT)),
+        ("two others have it | DHCP", PASSED, "n7", (HAS, HAS_NOT)),
+        ("a network inside each host | kube-vip, usb0 with 192.168", PASSED, "n6", (HAS_NOT,) * 6, 11),
+        ("sick: cloned | two nodes, one address", CONFIGURE, "n2", (HAS, HAS_NOT), 2),
+        ("sick: both names mean it | DNS", CONFIGURE, "n1", (HAS, HAS)),
+        ("sick: no name means it | DHCP", CONFIGURE, "n1", (HAS_NOT, HAS_NOT)),
+        ("sick: half of the nodes have it | DHCP", CONFIGURE, "n6", (HAS_NOT,) * 6, 12),
+    ],
+    "os.reachable": [
+        ("the neighbours answer | no listener", PASSED, lambda: ring(4, {})["n1"]),
+        ("the only node | no neighbour", NOT_APPLICABLE, lambda: checks.reachable("n1", ALONE_IN_RING)),
+        ("one neighbour is down for all | n2 hangs", PASSED, lambda: ring(9, {**INTO, **OUT})["n1"]),
+        ("sick: its firewall drops | nftables", CONFIGURE, lambda: ring(9, {**INTO, **OUT})["n2"]),
+    ],
+}
+COUNTER_EXAMPLES = examples(MACHINES)
+test_each_machine_gets_the_verdict_of_a_person = verdicts_of_a_person(COUNTER_EXAMPLES)
 
 
 # --- names
@@ -37,30 +127,8 @@ def test_name_resolution_leaves_out_the_own_name_and_names_that_are_alike_nowher
     assert judged(checks.name_resolution(fleet["n4"], "n4", norms)) == (CONFIGURE, ["n1", "n2"])
     halves = {"n2": {"n1": "10.0.0.1"}, "n3": {"n1": ""}}
     assert judged(checks.name_resolution(halves["n3"], "n3", checks.resolved(halves))) == (CONFIGURE, ["n1"])
-    for most in (peers("1", ""), ALONE):
-        assert result(checks.name_resolution({"x": "1"}, "n1", {"x": most})) == NOT_APPLICABLE
     both = checks.name_resolution({"x": "1", "y": "3"}, "n1", {"x": peers("1", ""), "y": peers("3", "4")})
     assert judged(both) == (CONFIGURE, ["y"])
-
-
-@pytest.mark.parametrize(
-    ("mine", "theirs", "own", "expected"),
-    [
-        ("10.0.0.1", "10.0.0.1", (), PASSED),
-        ("10.0.0.2", "10.0.0.1", (), CONFIGURE),
-        ("10.0.0.2", "10.0.0.1", ("10.0.0.2", "10.0.0.3"), PASSED),
-        ("10.0.0.2 10.0.0.4", "10.0.0.1", ("10.0.0.2",), CONFIGURE),
-        ("fe80::1", "10.0.0.1", (), PASSED),  # the other family
-        ("fe80::1", "10.0.0.1 fe80::2", (), PASSED),
-        ("fe80::1", "fe80::2", (), CONFIGURE),
-    ],
-)
-def test_an_address_is_wrong_if_it_is_neither_theirs_nor_the_nodes_own(
-    mine: str, theirs: str, own: tuple[str, ...], expected: str
-) -> None:
-    networks = {"n9": Network({}, {"eno1": own})}
-    verdict = checks.name_resolution({"n9": mine}, "n1", {"n9": peers(mine, theirs)}, networks)
-    assert result(verdict) == expected
 
 
 def test_a_handful_of_names_is_spread_over_the_cluster() -> None:
@@ -69,72 +137,17 @@ def test_a_handful_of_names_is_spread_over_the_cluster() -> None:
         assert checks.some_names(Cluster(name="c", groups=groups)) == tuple(names.split())
 
 
-@pytest.mark.parametrize(
-    ("seconds", "usual", "expected"),
-    [
-        (2.0, 0.0, PASSED),
-        (2.1, 0.0, CONFIGURE),
-        (2.5, 0.5, PASSED),
-        (2.6, 0.5, CONFIGURE),
-        (4.0, 1.5, PASSED),  # all are slow: the machine is loaded
-        (4.9, 9.0, PASSED),
-        (4.95, 2.0, CONFIGURE),
-        (4.95, 2.1, CONFIGURE),
-        (5.02, 4.91, CONFIGURE),  # all wait for a server that is dead
-    ],
-)
-def test_names_at_their_bounds(seconds: float, usual: float, expected: str) -> None:
-    verdict = checks.name_time(Naming(seconds), usual)
-    assert result(verdict) == expected
-    assert [(one.name, one.value) for one in verdict.metrics] == [("name_time", seconds)]
-    if verdict.findings:
+def test_a_name_server_that_is_dead_for_all_is_the_cause() -> None:
+    for seconds, usual in ((4.95, 2.0), (4.95, 2.1), (5.02, 4.91)):
+        verdict = name_time(seconds, usual)
+        assert [(one.name, one.value) for one in verdict.metrics] == [("name_time", seconds)]
         assert ("half of the nodes" in verdict.findings[0].measured) is (usual > 2)
         assert ("site" in verdict.cause) is (usual > 4.9)
-
-
-def test_the_usual_time_is_the_median() -> None:
     assert checks.usual_seconds({}) == 0.0
     assert checks.usual_seconds({"a": Naming(1.0), "b": Naming(2.0), "c": Naming(9.0)}) == 2.0
 
 
 # --- interfaces
-
-
-def of(*links: NetworkInterface | None) -> dict[str, Norm[Any]]:
-    return {"eno1": norm({f"n{number}": link for number, link in enumerate(links, 1)})}
-
-
-@pytest.mark.parametrize(
-    ("mine", "usual", "stated", "expected", "parts"),
-    [
-        (SMALL, of(SMALL, ETHER, ETHER, ETHER), {}, CONFIGURE, ["MTU of eno1"]),
-        (ETHER, of(ETHER, ETHER, SMALL), {}, PASSED, []),
-        (ETHER, of(ETHER, IB, ETHER), {}, PASSED, []),
-        (SMALL, of(SMALL, SMALL, ETHER, ETHER, None), {}, CONFIGURE, ["MTU of eno1"]),  # halves
-        (SMALL, of(SMALL, ETHER, ETHER), {"eno1": 1500}, PASSED, []),
-        (ETHER, of(ETHER, ETHER, ETHER), {"eno1": 1501}, CONFIGURE, ["MTU of eno1"]),
-        (SMALL, {}, {"eno1": 9000, "ib0": 2044}, CONFIGURE, ["MTU of eno1", "ib0"]),
-        # without a majority of its kind nobody is accused
-        (None, of(None, ETHER, ETHER), {}, NOT_APPLICABLE, []),
-        (ETHER, of(ETHER), {}, NOT_APPLICABLE, []),
-        (SMALL, of(SMALL, IB, IB), {}, NOT_APPLICABLE, []),
-        (ETHER, of(ETHER, ETHER, IB, IB), {}, NOT_APPLICABLE, []),
-        (ETHER, of(ETHER, None), {}, NOT_APPLICABLE, []),
-        (ETHER, {}, {}, NOT_APPLICABLE, []),
-    ],
-)
-def test_the_mtu_of_an_interface(
-    mine: NetworkInterface | None,
-    usual: dict[str, Norm[Any]],
-    stated: dict[str, int],
-    expected: str,
-    parts: list[str],
-) -> None:
-    verdict = checks.mtu(Network({"eno1": mine} if mine else {}), usual, stated)
-    assert judged(verdict) == (expected, parts)
-    measured = [("mtu", mine.mtu, "eno1")] if mine and expected != NOT_APPLICABLE else []
-    assert [(it.name, it.value, it.device) for it in verdict.metrics] == measured
-    assert all(figures(it.measured) == [mine.mtu] for it in verdict.findings[:1] if mine)
 
 
 OF_CONTAINERS = (
@@ -148,6 +161,22 @@ def test_interfaces_of_containers_are_left_out(name: str) -> None:
     network = Network({name: ETHER, "lox": ETHER, "eno1": ETHER, "br0": ETHER}, {name: ("10.0.0.1",)})
     assert list(checks.links_of_all({"n1": network})) == ["br0", "eno1", "lox"]
     assert checks.owners({"n1": network}, {}).of == {}
+
+
+def test_what_is_measured_and_named() -> None:
+    verdict = mtu(SMALL, ETHER, ETHER, ETHER)
+    assert judged(verdict) == (CONFIGURE, ["MTU of eno1"])
+    assert [(it.name, it.value, it.device) for it in verdict.metrics] == [("mtu", 1500, "eno1")]
+    assert figures(verdict.findings[0].measured) == [1500]
+    verdict = mtu(SMALL, eno1=9000, ib0=2044)
+    assert judged(verdict) == (CONFIGURE, ["MTU of eno1", "ib0"])
+    assert [(it.name, it.value, it.device) for it in verdict.metrics] == [("mtu", 1500, "eno1")]
+    for nodes, having, words in (
+        (9, (HAS, HAS_NOT), "also on n1; only the name of n1 resolves to it"),
+        (9, (HAS_NOT, HAS_NOT), "also on n1"),
+        (12, (HAS_NOT, *(HAS_NOT,) * 5), "also on n1, n3, n4, n5"),
+    ):
+        assert addresses("n2", having, nodes).findings[0].measured == words
 
 
 # --- addresses
@@ -167,30 +196,6 @@ def test_whose_addresses_are() -> None:
         "10.0.0.9": {"n1": False},
         "16.9.254.1": {"n2": False},
     }
-
-
-HAS, HAS_NOT = True, False  # whether the name of the node means the address
-
-
-@pytest.mark.parametrize(
-    ("node", "having", "nodes", "named"),
-    [
-        ("n2", (HAS, HAS_NOT), 9, "also on n1; only the name of n1 resolves to it"),
-        ("n2", (HAS, HAS_NOT), 2, "also on n1"),
-        ("n1", (HAS, HAS_NOT), 9, ""),
-        ("n7", (HAS, HAS_NOT), 9, ""),
-        ("n1", (HAS, HAS), 9, "also on n2"),
-        ("n1", (HAS_NOT, HAS_NOT), 9, "also on n2"),
-        ("n1", (HAS_NOT,), 9, ""),
-        ("n6", (HAS_NOT,) * 6, 12, "also on n1, n2, n3, n4"),
-        ("n6", (HAS_NOT,) * 6, 11, ""),  # most nodes have it: a network inside each host
-    ],
-)
-def test_an_address_on_several_nodes(node: str, having: tuple[bool, ...], nodes: int, named: str) -> None:
-    own = {f"n{n}": mine for n, mine in enumerate(having, 1)}
-    verdict = checks.addresses(node, checks.Owners({"10.0.0.9": {"n8": False}, "10.0.0.1": own}, nodes))
-    assert judged(verdict) == ((CONFIGURE, ["10.0.0.1"]) if named else (PASSED, []))
-    assert all(one.measured.startswith(named) for one in verdict.findings)
 
 
 # --- ways
@@ -223,6 +228,7 @@ def at_fault(verdicts: dict[str, Verdict]) -> list[str]:
     return [node for node in accused(verdicts) if "not known" not in verdicts[node].cause]
 
 
+ALONE_IN_RING = checks.Reachability({"n1": ()}, {})
 INTO = {(1, 2): NO_ANSWER, (3, 2): "No route to host"}
 OUT = {(2, 1): NO_ANSWER, (2, 3): NO_ANSWER}
 ALL = [(n, to) for n in range(1, 5) for to in (n % 4 + 1, (n - 2) % 4 + 1)]
