@@ -135,19 +135,6 @@ def read(output: str, model: str = "SAMSUNG MZQLB1T9HAJR-00007", drive: str = "n
         (EVO970, DriveHealth("d", critical=0, spare=99, spare_threshold=10, used=3, media_errors=7)),
         (OPTANE, DriveHealth("d", critical=0, spare=100, spare_threshold=0, used=1, media_errors=0)),
         (NVME1, DriveHealth("d", critical=0, spare=100, spare_threshold=5, used=15, media_errors=0)),
-        (
-            "Failed to open a config: ignored\n" + NVME2_HUMAN,
-            DriveHealth("d", critical=4, spare=100, spare_threshold=10, used=41, media_errors=2.0**64),
-        ),
-        (
-            HITACHI,
-            DriveHealth(
-                "d",
-                passed=False,
-                failing=("Reallocated_Sector_Ct 1 (threshold 5)",),
-                sectors=(("Current_Pending_Sector", 8),),
-            ),
-        ),
         (HP_SATA, DriveHealth("d", passed=True)),
         (KINGSTON, DriveHealth("d", passed=True)),  # 197 is another value
         (ata(endurance_used={"current_percent": 12}), DriveHealth("d", passed=True, used=12)),
@@ -161,10 +148,6 @@ def read(output: str, model: str = "SAMSUNG MZQLB1T9HAJR-00007", drive: str = "n
         (DENIED, DriveHealth("d", problem="Permission denied")),
         (smartctl(NO_TYPE, status=1), DriveHealth("d", problem="Unable to detect device type")),
         (RAID, DriveHealth("d", problem="DELL or MegaRaid controller")),
-        (
-            smartctl("Read NVMe SMART/Health Information failed: NVMe Status 0x02", status=4),
-            DriveHealth("d", problem="Read NVMe SMART/Health Information failed: NVMe Status 0x02"),
-        ),
         (smartctl(status=4), DriveHealth("d", problem="it reports no SMART status")),
         (NVME_FAILS, DriveHealth("d", problem="No such file or directory")),
         ("", DriveHealth("d", problem="no output")),
@@ -174,6 +157,16 @@ def read(output: str, model: str = "SAMSUNG MZQLB1T9HAJR-00007", drive: str = "n
 )
 def test_what_a_drive_reports(output: str, found: DriveHealth) -> None:
     assert read_health("d", "", output) == found
+
+
+def test_what_tools_print_around_a_report() -> None:
+    human = read("Failed to open a config: ignored\n" + NVME2_HUMAN)
+    assert (human.critical, human.used, human.media_errors) == (4, 41, 2.0**64)
+    hitachi = read(HITACHI)
+    assert [hitachi.passed, *hitachi.failing] == [False, "Reallocated_Sector_Ct 1 (threshold 5)"]
+    assert list(hitachi.sectors) == [("Current_Pending_Sector", 8)]
+    failed = "Read NVMe SMART/Health Information failed: NVMe Status 0x02"
+    assert read(smartctl(failed, status=4)).problem == failed
 
 
 def test_an_old_smartctl_is_to_be_replaced() -> None:
@@ -363,7 +356,7 @@ MACHINES: Machines = {
         ("sick: an attribute predicts a failure first | smartctl(8), bit 4", MONITOR, ata(REALLOCATED)),
         ("sick: a SAS disk predicts its failure | SPC-5, Annex F: 5Dh", MONITOR, SAS_FAILS),
         (
-            "sick: a passed-through drive fails in a virtual machine | NVM Express",
+            "sick: a drive of a VM | NVMe",
             MONITOR,
             lambda: judge(WITHOUT_SMART, log(12, critical=8), virtual=True),
         ),

@@ -99,11 +99,7 @@ MACHINES: Machines = {
         ("the only node, a quarter in use | storage node", PASSED, 252, ()),
         ("one of two nodes | no median", WARNING, 400, (30,)),
         ("less than the others | a service is off", PASSED, 3, (160, 160, 160)),
-        (
-            "sick: files of an ended job in /dev/shm | llm-d, issue 352",
-            MONITOR,
-            lambda: judge(290, shm=256 * GIB, files=(LEFT,)),
-        ),
+        ("sick: files of an ended job | llm-d, issue 352", MONITOR, lambda: judge(290, files=(LEFT,))),
         ("sick: beyond a twentieth of the memory | 31 + 50.4 GiB", MONITOR, 82),
         ("sick: a leak on a small node | slabtop", MONITOR, 10.1, (2, 2, 3), 64),
         ("sick: the cache of ZFS explains half of it | arcstats", MONITOR, lambda: zfs(17)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,10 +33,7 @@ ROW = "   7     1 Z+    90 root     a b\n"
     [
         ("processes 200\n", ()),
         (f"{ROW}processes 200\nprocesses 201\n{ROW}processes 202\n", ()),
-        (
-            f"{ROW}processes 200\n{ROW.replace('Z+', 'Zs')}processes 201\n",
-            (ProcessRow(7, 1, "Zs", 90, "root", "a b"),),
-        ),
+        (f"{ROW}processes 200\n{ROW.replace('Z+', 'Zs')}processes 201\n", (replace(ZOMBIE, state="Zs"),)),
         (f"{ROW}processes 200\n{ROW.replace('Z+', 'D')}processes 201\n", ()),
         (f"{ROW.replace('90', '-')}\nprocesses 200\n", (ProcessRow(7, 1, "Z+", None, "root", "a b"),)),
         (f"{ROW}processes 200\n{ROW}", (ZOMBIE,)),
@@ -89,34 +87,26 @@ def test_a_real_zombie_is_found(tmp_path: Path) -> None:
 
 FIELDS = "A,t,3,1.0,{},a,b,c,d,e,f,g,h,{}\n"  # 14 fields
 GOOD = FIELDS.format("0", "Normal")
-UNSYNCED = "Not synchronised"
+LOST, SYNCED = "Not synchronised", "NTPSynchronized="
+NO_TALK = ("506 Cannot talk\n", 1)
 
 
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
         (of(chronyc=FIELDS.format("-0.5", "Normal")), TimeSync(True, "chronyc", -0.5, "leap status Normal")),
-        (
-            of(chronyc=FIELDS.format("x", UNSYNCED)),
-            TimeSync(False, "chronyc", None, f"leap status {UNSYNCED}"),
-        ),
+        (of(chronyc=FIELDS.format("x", LOST)), TimeSync(False, "chronyc", None, f"leap status {LOST}")),
         (of(ntpq="leap_none, sync_ntp\noffset=+1.5, x=1\n"), TimeSync(True, "ntpq", 0.0015, "leap_none")),
         (of(ntpq="status leap=11,\n"), TimeSync(False, "ntpq", None, "leap=11")),
         (of(ntpq="leap_none, clk_offset=7, x\n"), TimeSync(True, "ntpq", None, "leap_none")),
         (of(ntpq="leap_none, offset=0.5ms\n"), TimeSync(True, "ntpq", 0.0005, "leap_none")),
         (of(ntpq="status leap_alarm, offset=-2\n"), TimeSync(False, "ntpq", -0.002, "leap_alarm")),
+        (of(timedatectl=f"NTP=yes\n{SYNCED}no\n"), TimeSync(False, "timedatectl", None, f"{SYNCED}no")),
         (
-            of(timedatectl="NTP=yes\nNTPSynchronized=no\n"),
-            TimeSync(False, "timedatectl", None, "NTPSynchronized=no"),
+            of(chronyc=NO_TALK, timedatectl=f"{SYNCED}yes\n"),
+            TimeSync(True, "timedatectl", None, f"{SYNCED}yes"),
         ),
-        (
-            of(chronyc=("506 Cannot talk\n", 1), ntpq=("", 127), timedatectl="NTPSynchronized=yes\n"),
-            TimeSync(True, "timedatectl", None, "NTPSynchronized=yes"),
-        ),
-        (
-            of(chronyc=GOOD, timedatectl="NTPSynchronized=no\n"),
-            TimeSync(True, "chronyc", 0.0, "leap status Normal"),
-        ),
+        (of(chronyc=GOOD, timedatectl=f"{SYNCED}no\n"), TimeSync(True, "chronyc", 0.0, "leap status Normal")),
     ],
 )
 def test_the_time_service_that_is_believed(given: Answer, expected: TimeSync) -> None:
@@ -131,7 +121,7 @@ def test_the_time_service_that_is_believed(given: Answer, expected: TimeSync) ->
         (of(timedatectl="LastNTPSynchronized=yes\n"), "^timedatectl: "),
         (of(timedatectl="NTPSynchronized=yesterday\n"), "^timedatectl: "),
         (
-            of(chronyc=("506 Cannot talk\n", 1), ntpq=("", 127), timedatectl=("a\nno bus\n", 1)),
+            of(chronyc=NO_TALK, timedatectl=("a\nno bus\n", 1)),
             "^chronyc: 506 Cannot talk; timedatectl: no bus$",
         ),
         (of(chronyc=("", 127)), "^none of chronyc, ntpq and timedatectl is installed$"),

@@ -118,22 +118,16 @@ PROCFS = "https://github.com/prometheus/procfs testdata/fixtures.ttar"
 NITRO = "Amazon EBS, nvme-ebs-volumes"
 HALF = changed(NIC, link=Link(8, 32.0))
 REBUILT = "  [=>....]  recovery = 12.6% (37043392/292945152) finish=127.5min speed=33440K/sec"
+VOLUMES = Devices((ENA,)), Devices((ENA, EBS))
+WHOLE = "md1 : active raid1 sdb1[1] sda1[0]", "  1046528 blocks super 1.2 [2/2] [UU]"
 ONE_OF_TWO = "  1046528 blocks super 1.2 [2/1] [U_]"
 
 MACHINES: Machines = {
     ("os.pci_devices", cards): [
         ("a drive was replaced by one of another vendor | RMA", PASSED, changed(SSDS[2], kind="1e0f:0007")),
         ("a drive moved to another bay | hot plug", PASSED, changed(SSDS[2], address="0000:09:00.0")),
-        (
-            f"a virtual machine without the volume that others have attached | {NITRO}",
-            WARNING,
-            partial(cards, Devices((ENA,)), Devices((ENA, EBS)), virtual=True),
-        ),
-        (
-            "an additional card | login and storage in one node",
-            PASSED,
-            replace(NODE, functions=(*NODE.functions, EXTRA)),
-        ),
+        (f"a VM without the volume of others | {NITRO}", WARNING, partial(cards, *VOLUMES, virtual=True)),
+        ("an additional card | login node", PASSED, replace(NODE, functions=(*NODE.functions, EXTRA))),
         ("the only node | one node", NOT_APPLICABLE, NODE, NODE, 0),
         ("sick: a drive fell off the bus | removing after probe failure", CONFIGURE, without("0000:02:00.0")),
     ],
@@ -155,19 +149,10 @@ MACHINES: Machines = {
         ("sick: a dead controller | NVME_CTRL_DEAD", MONITOR, firmware("EPK9CB5Q", "dead")),
     ],
     ("os.raid", raid): [
-        ("RAID 5 | md(4)", PASSED, "md0 : active raid5 sdc1[2] sdb1[1] sda1[0]", "  9 blocks [3/3] [UUU]"),
+        ("RAID 1 | md(4)", PASSED, *WHOLE),
         ("RAID 0 | md(4)", PASSED, "md127 : active raid0 nvme1n1[1] nvme0n1[0]", "  7501212672 blocks"),
-        (
-            "the monthly check | mdcheck",
-            PASSED,
-            *("md1 : active raid1 sdb1[1] sda1[0]", "  1046528 blocks super 1.2 [2/2] [UU]"),
-            REBUILT.replace("recovery", "check"),
-        ),
-        (
-            "the replaced disk is rebuilt | md.html of the kernel",
-            WARNING,
-            *("md0 : active raid1 sdc1[2] sda1[0]", ONE_OF_TWO, REBUILT),
-        ),
+        ("the monthly check | mdcheck", PASSED, *WHOLE, REBUILT.replace("recovery", "check")),
+        ("the replaced disk is rebuilt | md.html of the kernel", WARNING, WHOLE[0], ONE_OF_TWO, REBUILT),
         ("no array | Personalities :", NOT_APPLICABLE),
         ("sick: a disk failed | md(4)", MONITOR, "md0 : active raid1 sdb1[1](F) sda1[0]", ONE_OF_TWO),
         ("sick: a disk was missing at boot | mdadm", MONITOR, "md1 : active raid1 sda1[0]", ONE_OF_TWO),

@@ -64,7 +64,7 @@ MACHINES: Machines = {
         (
             "the only node | DNS",
             NOT_APPLICABLE,
-            lambda: checks.name_resolution({"x": "1"}, "n1", {"x": ALONE}),
+            lambda: checks.name_resolution({"x": "1"}, "n", {"x": ALONE}),
         ),
         ("sick: does not resolve here | DNS", CONFIGURE, "", "10.0.0.9", "10.0.0.9"),
         ("sick: an address of nobody | old /etc/hosts", CONFIGURE, "10.9.9.9", "10.0.0.9", "10.0.0.9"),

@@ -73,9 +73,9 @@ MACHINES: Machines = {
     ("os.dstate", dstate): [
         ("md resyncs an array | md_do_sync of md0_resync", PASSED, "812 2 D 7000 root md0_resync"),
         (
-            "fstrim at work: it was woken between samples | FITRIM",
+            "fstrim was woken between samples | FITRIM",
             PASSED,
-            *("@100 77 1 D 900 root fstrim", "@180 77 1 D 901 root fstrim", "@260 77 1 D 902 root fstrim"),
+            *(f"@{n} 7 1 D 900 root fstrim" for n in (1, 2, 3)),
         ),
         ("mkfs began a minute ago | hung_task_timeout_secs", PASSED, "@7 79 1 D 119 root mkfs.ext4"),
         ("sick: it hangs in a dead mount | no switch between samples", MONITOR, "@40 80 1 D 7200 ada dd"),
