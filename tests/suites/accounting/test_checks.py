@@ -129,10 +129,7 @@ STATES: Cases = {
         (PASSED, SHARE, (ML, ALICE, NARROW)),
         (PASSED, SHARE, (ML, NARROW, ALICE)),
     ],
-    exact_accounts: [
-        (PASSED, STATED, BOTH),
-        (["user alice of account ml", "account x"], {"ml": {}}, OTHERS),
-    ],
+    exact_accounts: [(PASSED, STATED, BOTH), (["user alice of account ml", "account x"], {"ml": {}}, OTHERS)],
     qos: [
         (PASSED, FULL),
         (PASSED, {"flags": ["DenyOnLimit"], **FOUR}, ALL, "none"),

@@ -8,20 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from counter_examples import (
-    CONFIGURE,
-    MONITOR,
-    NOT_APPLICABLE,
-    NOT_CHECKED,
-    PASSED,
-    WARNING,
-    CounterExample,
-    assert_as_expected,
-    name,
-    result,
-)
+from counter_examples import CONFIGURE, MONITOR, NOT_APPLICABLE, NOT_CHECKED, PASSED, WARNING, result
 from judged import judged
-from machine_helpers import Machines, examples
+from machine_helpers import Machines, examples, verdicts_of_a_person
 from paths import DATA
 
 from pytest_gpucluster import config as configs
@@ -379,11 +368,7 @@ MACHINES: Machines = {
     ],
 }
 COUNTER_EXAMPLES = examples(MACHINES)
-
-
-@pytest.mark.parametrize("example", COUNTER_EXAMPLES, ids=name)
-def test_nodes_are_judged_as_a_person_would(example: CounterExample) -> None:
-    assert_as_expected(example)
+test_each_machine_gets_the_verdict_of_a_person = verdicts_of_a_person(COUNTER_EXAMPLES)
 
 
 def test_what_must_be_equal_on_all_nodes() -> None:

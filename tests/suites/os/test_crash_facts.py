@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from counter_examples import MONITOR, PASSED, WARNING, CounterExample, assert_as_expected, name
-from machine_helpers import Machines, examples
+from counter_examples import MONITOR, PASSED, WARNING
+from machine_helpers import Machines, examples, verdicts_of_a_person
 from os_helpers import answer, run
 
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
@@ -116,11 +116,7 @@ MACHINES: Machines = {
     ]
 }
 COUNTER_EXAMPLES = examples(MACHINES)
-
-
-@pytest.mark.parametrize("example", COUNTER_EXAMPLES, ids=name)
-def test_counter_example(example: CounterExample) -> None:
-    assert_as_expected(example)
+test_each_machine_gets_the_verdict_of_a_person = verdicts_of_a_person(COUNTER_EXAMPLES)
 
 
 def test_a_crash_before_the_last_good_run_is_no_news_but_three_in_a_week_are() -> None:

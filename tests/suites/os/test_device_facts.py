@@ -8,14 +8,7 @@ import pytest
 from os_helpers import answer, run
 
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
-from pytest_gpucluster.suites.os.device_facts import (
-    DEVICES,
-    Devices,
-    Drive,
-    Link,
-    PciFunction,
-    read_devices,
-)
+from pytest_gpucluster.suites.os.device_facts import DEVICES, Devices, Drive, Link, PciFunction, read_devices
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,18 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from counter_examples import (
-    MONITOR,
-    NOT_APPLICABLE,
-    NOT_CHECKED,
-    PASSED,
-    WARNING,
-    CounterExample,
-    assert_as_expected,
-    name,
-    result,
-)
-from machine_helpers import Machines, examples
+from counter_examples import MONITOR, NOT_APPLICABLE, NOT_CHECKED, PASSED, WARNING, result
+from machine_helpers import Machines, examples, verdicts_of_a_person
 from os_helpers import answer, run, with_tools
 
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
@@ -363,8 +353,4 @@ MACHINES: Machines = {
     ]
 }
 COUNTER_EXAMPLES = examples(MACHINES)
-
-
-@pytest.mark.parametrize("example", COUNTER_EXAMPLES, ids=name)
-def test_counter_example(example: CounterExample) -> None:
-    assert_as_expected(example)
+test_each_machine_gets_the_verdict_of_a_person = verdicts_of_a_person(COUNTER_EXAMPLES)

@@ -104,11 +104,7 @@ def test_files_read_together_say_what_each_says_by_itself(tmp_path: Path, unread
 
 def test_files_that_were_read_together_are_cut_where_they_end() -> None:
     assert facts.split_files(TOGETHER) == SINGLY
-    for text in (
-        TOGETHER.replace("b\na\nb\n", ""),
-        TOGETHER.rpartition(BETWEEN)[0],
-        TOGETHER + BETWEEN,
-    ):
+    for text in (TOGETHER.replace("b\na\nb\n", ""), TOGETHER.rpartition(BETWEEN)[0], TOGETHER + BETWEEN):
         with pytest.raises(ProbeError):
             facts.split_files(text)
     # a file that ends in the word between files keeps it

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from counter_examples import MONITOR, PASSED, WARNING, CounterExample, assert_as_expected, name
+from counter_examples import MONITOR, PASSED, WARNING
 from judged import figures
-from machine_helpers import Machines, examples
+from machine_helpers import Machines, examples, verdicts_of_a_person
 from os_helpers import GIB, answer, run, with_tools
 
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
@@ -106,11 +106,7 @@ MACHINES: Machines = {
     ]
 }
 COUNTER_EXAMPLES = examples(MACHINES)
-
-
-@pytest.mark.parametrize("example", COUNTER_EXAMPLES, ids=name)
-def test_counter_example(example: CounterExample) -> None:
-    assert_as_expected(example)
+test_each_machine_gets_the_verdict_of_a_person = verdicts_of_a_person(COUNTER_EXAMPLES)
 
 
 def test_a_finding_names_what_uses_the_memory() -> None:

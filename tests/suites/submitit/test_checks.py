@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from counter_examples import MONITOR, PASSED, WARNING, CounterExample, assert_as_expected, name
+from counter_examples import MONITOR, PASSED, WARNING
 from framework_helpers import Table, rows_of, told
-from machine_helpers import Machines, examples
+from machine_helpers import Machines, examples, verdicts_of_a_person
 
 from pytest_gpucluster.kit.framework.payload_result import PayloadTask
 from pytest_gpucluster.suites.submitit import checks
@@ -191,8 +191,4 @@ MACHINES: Machines = {
     ]
 }
 COUNTER_EXAMPLES = examples(MACHINES)
-
-
-@pytest.mark.parametrize("example", COUNTER_EXAMPLES, ids=name)
-def test_jobs_are_judged_as_a_person_would(example: CounterExample) -> None:
-    assert_as_expected(example)
+test_each_machine_gets_the_verdict_of_a_person = verdicts_of_a_person(COUNTER_EXAMPLES)

@@ -73,10 +73,7 @@ OF_550, OF_535 = row("550.90.07", "550"), row("535.183.01", "535")
     ],
 )
 def test_minimum_versions(
-    component: str,
-    installed: InstalledVersion | str,
-    stated: tuple[MinimumVersion, ...],
-    expected: str,
+    component: str, installed: InstalledVersion | str, stated: tuple[MinimumVersion, ...], expected: str
 ) -> None:
     assert result(judge(component, installed, *stated)) == expected
 

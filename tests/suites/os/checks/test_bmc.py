@@ -6,18 +6,9 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from counter_examples import (
-    MONITOR,
-    NOT_CHECKED,
-    PASSED,
-    WARNING,
-    CounterExample,
-    assert_as_expected,
-    name,
-    result,
-)
+from counter_examples import MONITOR, NOT_CHECKED, PASSED, WARNING, result
 from judged import figures, judged
-from machine_helpers import Machines, examples
+from machine_helpers import Machines, examples, verdicts_of_a_person
 
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer
@@ -365,8 +356,4 @@ MACHINES: Machines = {
     ],
 }
 COUNTER_EXAMPLES = examples(MACHINES)
-
-
-@pytest.mark.parametrize("example", COUNTER_EXAMPLES, ids=name)
-def test_counter_example(example: CounterExample) -> None:
-    assert_as_expected(example)
+test_each_machine_gets_the_verdict_of_a_person = verdicts_of_a_person(COUNTER_EXAMPLES)

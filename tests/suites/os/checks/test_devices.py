@@ -6,19 +6,9 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from counter_examples import (
-    CONFIGURE,
-    MONITOR,
-    NOT_APPLICABLE,
-    PASSED,
-    WARNING,
-    CounterExample,
-    assert_as_expected,
-    name,
-    result,
-)
+from counter_examples import CONFIGURE, MONITOR, NOT_APPLICABLE, PASSED, WARNING, result
 from judged import figures, judged
-from machine_helpers import Machines, examples
+from machine_helpers import Machines, examples, verdicts_of_a_person
 
 from pytest_gpucluster.core.check import Verdict
 from pytest_gpucluster.core.probe import Answer
@@ -159,8 +149,4 @@ MACHINES: Machines = {
     ],
 }
 COUNTER_EXAMPLES = examples(MACHINES)
-
-
-@pytest.mark.parametrize("example", COUNTER_EXAMPLES, ids=name)
-def test_counter_example(example: CounterExample) -> None:
-    assert_as_expected(example)
+test_each_machine_gets_the_verdict_of_a_person = verdicts_of_a_person(COUNTER_EXAMPLES)

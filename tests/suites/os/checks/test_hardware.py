@@ -136,7 +136,7 @@ MACHINES: Machines = {
         ("sick: SMT off and a core missing | lscpu", CONFIGURE, lscpu("0-109", "110-223", 1), WHOLE),
     ],
     ("os.cpu_model", checks.cpu_model): [
-        ("a VM among VMs | kvm", PASSED, replace(CPUS, hypervisor="KVM"), peers("EPYC", "EPYC")),
+        ("a VM among VMs | kvm", PASSED, replace(CPUS, hypervisor="KVM"), peers("EPYC", "EPYC"))
     ],
     ("os.numa", numa): [
         ("GH200 in NUMA mode, stated with CPUs only | lscpu of a GH200", PASSED, (9, 1), None, 1),
@@ -162,7 +162,7 @@ MACHINES: Machines = {
         ("sick: fewer than stated | fragmented memory", CONFIGURE, 4, 4, 5),
     ],
     ("os.transparent_hugepages", checks.transparent_hugepages): [
-        ("a kernel without huge pages | CONFIG_TRANSPARENT_HUGEPAGE", PASSED, "none", peers("none", "none")),
+        ("a kernel without huge pages | CONFIG_TRANSPARENT_HUGEPAGE", PASSED, "none", peers("none", "none"))
     ],
     ("os.swap", swap): [
         ("a swap partition of another size | disks of two orders", PASSED, 8 << 30, 4 << 30),

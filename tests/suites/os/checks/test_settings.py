@@ -28,7 +28,7 @@ def locked(mine: float, usual: float) -> Verdict:
 
 MACHINES: Machines = {
     ("os.security_modules", checks.security_modules): [
-        ("a container without securityfs | soperator", PASSED, "none", peers("none", "none")),
+        ("a container without securityfs | soperator", PASSED, "none", peers("none", "none"))
     ],
     ("os.kernel_settings", tunables): [
         ("a larger pid_max | systemd's 50-pid-max.conf", WARNING, HIGH, LOW),

@@ -70,7 +70,7 @@ MACHINES: Machines = {
         ("sick: a value differs | iommu=on instead of pt", CONFIGURE, "iommu=on quiet", "iommu=pt quiet"),
     ],
     ("os.architecture", checks.architecture): [
-        ("a mixed partition | core/common_cause.py", NOT_APPLICABLE, CPUS, NONE),
+        ("a mixed partition | core/common_cause.py", NOT_APPLICABLE, CPUS, NONE)
     ],
     ("os.uptime", checks.uptime): [
         ("idle for 400 days, no bound stated | long-lived node", NOT_APPLICABLE, 400 * DAY, None, None),
