@@ -11,7 +11,7 @@ from judged import figures, judged
 from machine_helpers import Machines, examples
 
 from pytest_gpucluster.cluster.slurm.inventory import parse_partitions
-from pytest_gpucluster.core.check import Check
+from pytest_gpucluster.core.check import Check, Verdict
 from pytest_gpucluster.suites.accounting import checks, trial_checks
 from pytest_gpucluster.suites.accounting.config import AccountingConfig
 from pytest_gpucluster.suites.accounting.facts import (
@@ -29,8 +29,6 @@ from pytest_gpucluster.suites.accounting.trials import BackfillResult, Fairshare
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from pytest_gpucluster.core.check import Verdict
 
 ALL = frozenset({"associations", "limits", "qos"})
 PARTITION = (

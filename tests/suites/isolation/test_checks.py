@@ -11,6 +11,7 @@ from counter_examples import CONFIGURE, NOT_APPLICABLE, NOT_CHECKED, PASSED, WAR
 from judged import figures, judged
 
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
+from pytest_gpucluster.core.check import Verdict
 from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
 from pytest_gpucluster.suites.isolation import checks
 from pytest_gpucluster.suites.isolation.exemptions import Exemptions
@@ -20,8 +21,6 @@ from pytest_gpucluster.suites.isolation.steps import MemoryStep, PtyResult, Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from pytest_gpucluster.core.check import Verdict
 
 NODE, MIB = "gpu01", 2**20
 ALL = Exemptions()

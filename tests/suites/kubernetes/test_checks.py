@@ -15,17 +15,23 @@ from paths import DATA
 
 from pytest_gpucluster import config as configs
 from pytest_gpucluster.config.models import GpuProfile, Profile
+from pytest_gpucluster.core.check import Verdict
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.suites.kubernetes import checks, job_checks
 from pytest_gpucluster.suites.kubernetes.config import KubernetesConfig
-from pytest_gpucluster.suites.kubernetes.facts import KubeFacts, KubeNode, rdma_of, read_objects, version_of
+from pytest_gpucluster.suites.kubernetes.facts import (
+    DaemonSet,
+    KubeFacts,
+    KubeNode,
+    Pod,
+    rdma_of,
+    read_objects,
+    version_of,
+)
 from pytest_gpucluster.suites.kubernetes.jobs import JobFacts, PodResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from pytest_gpucluster.core.check import Verdict
-    from pytest_gpucluster.suites.kubernetes.facts import DaemonSet, Pod
 
     Thunk = Callable[[], Verdict]
 

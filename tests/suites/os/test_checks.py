@@ -10,14 +10,13 @@ from counter_examples import CONFIGURE, NOT_APPLICABLE, PASSED, WARNING, Counter
 from judged import judged
 from os_helpers import CPUS, MEMORY, peers
 
+from pytest_gpucluster.core.check import Verdict
+from pytest_gpucluster.core.majority import Norm
 from pytest_gpucluster.kit.node.peers import norm
 from pytest_gpucluster.suites.os.checks import hardware, settings, state, system
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from pytest_gpucluster.core.check import Verdict
-    from pytest_gpucluster.core.majority import Norm
 
 ALIKE: list[tuple[str, Callable[[Norm[Any]], Verdict], object, object]] = [
     ("release", lambda p: system.release("a 1", None, p), "a 1", "a 2"),

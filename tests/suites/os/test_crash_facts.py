@@ -9,6 +9,7 @@ from counter_examples import MONITOR, PASSED, WARNING
 from machine_helpers import Machines, examples, verdicts_of_a_person
 from os_helpers import answer, run
 
+from pytest_gpucluster.core.check import Verdict
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.suites.os.checks.crashes import crashes
 from pytest_gpucluster.suites.os.crash_facts import CRASHES, Crashes, CrashRecord, read_crashes
@@ -16,8 +17,6 @@ from pytest_gpucluster.suites.os.facts import Clock
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from pytest_gpucluster.core.check import Verdict
 
 DAY = 86_400.0
 NOW = 1_705_000_000.0  # Thu Jan 11 19:06:40 2024

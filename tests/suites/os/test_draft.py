@@ -13,6 +13,7 @@ from pytest_gpucluster import config
 from pytest_gpucluster.config.init_template import DraftNode
 from pytest_gpucluster.config.init_template import draft as whole_draft
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
+from pytest_gpucluster.core.probe import Probe
 from pytest_gpucluster.core.survey import Survey
 from pytest_gpucluster.kit.node.os_config import OsConfig
 from pytest_gpucluster.suites.os import draft, facts, network_facts, software_facts
@@ -22,8 +23,6 @@ from pytest_gpucluster.suites.os.software_facts import TimeSync
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from pytest_gpucluster.core.probe import Probe
 
 NODES = ("gpu01", "gpu02", "gpu03")
 SURVEY = Survey(groups=(NODES,))
@@ -103,37 +102,31 @@ def test_without_nodes_agreement_or_a_time_service_there_are_comments_only(known
     assert line.startswith("  # 3 of 3 nodes are not synchronised")
 
 
-@pytest.mark.parametrize(
-    "mount",
-    [
+def test_mounts_are_drafted_whatever_their_names(known: dict[str, Any], tmp_path: Path) -> None:
+    for mount in (
         Mount("a@tcp:/fs", "/scratch", "lustre", ()),
         Mount("nas:/a,b", "/x [1], {2}", "nfs", ()),
         Mount('nas:/"\\', '/a"b', "nfs", ()),
-    ],
-)
-def test_mounts_are_drafted_whatever_their_names(known: dict[str, Any], tmp_path: Path, mount: Mount) -> None:
-    known[facts.MOUNTS.name] = {mount.path: mount}
-    (found,) = load(draft.lines(SURVEY), tmp_path).mounts
-    assert (found.path, found.fstype, found.source) == (mount.path, mount.fstype, mount.source)
+    ):
+        known[facts.MOUNTS.name] = {mount.path: mount}
+        (found,) = load(draft.lines(SURVEY), tmp_path).mounts
+        assert (found.path, found.fstype, found.source) == (mount.path, mount.fstype, mount.source)
     known[facts.MOUNTS.name] = [{"/home": Mount(f"nas{n}:/home", "/home", "nfs4", ())} for n in range(3)]
     (found,) = load(draft.lines(SURVEY), tmp_path).mounts
     assert (found.path, found.fstype, found.source) == ("/home", "nfs4", None)  # nodes differ
 
 
-@pytest.mark.parametrize(
-    "mount",
-    [
+def test_mounts_of_one_node_or_of_a_while_are_left_out(known: dict[str, Any]) -> None:
+    for mount in (
         Mount("nas:/export", "/a\nb", "nfs", ()),
         Mount("nas:/u", "/auto/user1", "nfs4", ()),  # mounted on demand
         Mount("tmpfs", "/scratch", "tmpfs", ()),
         Mount("/dev/sda1", "/var/lib/docker/x", "ext4", ()),
         Mount("gvfsd-fuse", "/home/a/.gvfs", "fuse.gvfsd-fuse", ()),
         Mount("/dev/sda3", "/local/gpu02", "ext4", ()),
-    ],
-)
-def test_mounts_of_one_node_or_of_a_while_are_left_out(known: dict[str, Any], mount: Mount) -> None:
-    known[facts.MOUNTS.name] = {"/auto": Mount("auto", "/auto", "autofs", ()), mount.path: mount}
-    assert draft.lines(SURVEY) == draft.EXAMPLE
+    ):
+        known[facts.MOUNTS.name] = {"/auto": Mount("auto", "/auto", "autofs", ()), mount.path: mount}
+        assert draft.lines(SURVEY) == draft.EXAMPLE
 
 
 def test_whole_draft_with_odd_values_loads(known: dict[str, Any], tmp_path: Path) -> None:
@@ -148,32 +141,22 @@ def test_whole_draft_with_odd_values_loads(known: dict[str, Any], tmp_path: Path
     assert yaml.safe_load(text)["os"]["packages"] == odd
 
 
-def test_services_that_run_and_are_enabled() -> None:
-    running = (
-        "munge.service loaded active running MUNGE authentication service\n"
-        "polkit.service loaded active running Authorization Manager\n"
-        "getty@tty1.service loaded active running Getty on tty1\n"
-        "nv.service loaded failed failed nv\n"
-    )
-    enabled = "".join(f"{name}.service enabled enabled\n" for name in ("munge", "getty@tty1", "nv"))
+def test_services_that_run_and_are_enabled_and_packages_in_one_version() -> None:
+    names = ("munge", "getty@tty1", "nv")
+    running = "".join(f"{name}.service loaded active running x\n" for name in (*names[:2], "polkit"))
+    enabled = "".join(f"{name}.service enabled enabled\n" for name in names)
+    running += "nv.service loaded failed failed nv\n"
     assert draft.SERVICES.parse(of(running=running, enabled=enabled)) == {"munge": "active"}
     with pytest.raises(NotAvailable):
         draft.SERVICES.parse(of(running=("Failed to connect to bus", 1), enabled=("", 1)))
     with pytest.raises(ProbeError):
         draft.SERVICES.parse(answer(""))
-
-
-def test_packages_installed_in_one_version() -> None:
     text = (
         "munge\t0.5.15-4\tinstalled\nslurm-wlm\t23.11\tconfig-files\n"
         "libnccl2\t2.28\tinstalled\nlibnccl2\t2.27\tinstalled\nnfs-common\t1\tinstalled\nnfs-common\t1\tinstalled\n"
     )
     assert draft.PACKAGES.parse(answer(text)) == {"munge": "0.5.15-4", "nfs-common": "1"}
     assert draft.PACKAGES.parse(answer("")) == {}
-
-
-@pytest.mark.thorough  # it lists all packages of the machine
-def test_packages_of_this_machine() -> None:
-    found = draft.PACKAGES.parse(run(draft.PACKAGES.command))
+    found = draft.PACKAGES.parse(run(draft.PACKAGES.command))  # of this machine
     assert found
     assert all(found.values())

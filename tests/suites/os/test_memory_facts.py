@@ -10,14 +10,13 @@ from judged import figures
 from machine_helpers import Machines, examples, verdicts_of_a_person
 from os_helpers import GIB, answer, run, with_tools
 
+from pytest_gpucluster.core.check import Verdict
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.suites.os.checks.state import memory_in_use
 from pytest_gpucluster.suites.os.memory_facts import MEMORY_USE, MemoryUse, MemoryUser, read_memory_use
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from pytest_gpucluster.core.check import Verdict
 
 # https://github.com/htop-dev/htop/issues/1559
 ZFS_HOST = "MemTotal: 65710420 kB\nMemAvailable: 26828796 kB\nHugePages_Total: 0\nHugepagesize: 2048 kB\n"

@@ -120,12 +120,9 @@ def test_the_deadlines_of_df_and_the_mounts_that_it_is_asked_about() -> None:
         assert words in command
     assert "|fuse.ceph|fuse.ceph-fuse|fuse.glusterfs|fuse.juicefs) ;;" in command
     assert facts.disks(["/"], 30).name != facts.disks(["/"]).name
-
-
-@pytest.mark.parametrize("path", ["relative", "", "/with\nnewline"])
-def test_paths_of_the_cluster_file_have_to_be_absolute(path: str) -> None:
-    with pytest.raises(ConfigError):
-        facts.disks([path])
+    for path in ("relative", "", "/with\nnewline"):
+        with pytest.raises(ConfigError):
+            facts.disks([path])
 
 
 # --- scratch space
@@ -140,9 +137,7 @@ def test_a_file_is_written_in_each_scratch_folder_and_removed(tmp_path: Path) ->
     assert (found["/tmp"], list(good.iterdir())) == ("", [])
     assert found["/dev/shm"].startswith("mktemp: ")
     assert found["/dev/shm"].endswith("No such file or directory")
-
-
-def test_a_file_that_finds_no_room_is_reported_and_removed(tmp_path: Path) -> None:
+    # one that finds no room is reported and removed
     path = with_tools(tmp_path, mktemp="echo /dev/full", rm=f'echo "$@" >>{tmp_path}/removed')
     found = facts.WRITES.parse(run(facts.WRITES.command, PATH=path))
     assert ["No space left on device" in problem for problem in found.values()] == [True, True]
@@ -154,10 +149,9 @@ def test_a_try_to_write_that_does_not_end_says_so() -> None:
     assert facts.read_writes(hung) == {"/tmp": "", "/dev/shm": "timed out after 30 s"}
     first = answer("\x1e/tmp\nmktemp: Read-only file system\n\x1e=1\n")
     assert facts.read_writes(first) == {"/tmp": "mktemp: Read-only file system", "/dev/shm": "no answer"}
-    with pytest.raises(ProbeError, match=r"^node lost: gone$"):
-        facts.read_writes(answer(rc=None, problem="node lost: gone"))
-    with pytest.raises(ProbeError):
-        facts.read_writes(answer())
+    for given in (answer(rc=None, problem="node lost: gone"), answer()):
+        with pytest.raises(ProbeError):
+            facts.read_writes(given)
 
 
 # --- shared files
@@ -236,10 +230,8 @@ def test_the_first_node_that_is_there_writes_all_read_and_the_writer_removes() -
         (files.read_command(), 20.0),
         ("n2", files.remove_command(["/a"]), 20.0, True),
     ]
-
-
-def test_what_nobody_could_write_is_neither_read_nor_removed() -> None:
-    files, fleet = SharedFiles(("/a",), "t"), Fleet("n1", "n2")
+    # what nobody could write is neither read nor removed
+    fleet = Fleet("n1", "n2")
     assert facts.write(fleet, files) == ("", {"/a": "no node to write it"})
     assert facts.write(Fleet(), SharedFiles((), "t")) == ("", {})
     result = facts.read(fleet, files, "", {"/a": "no node to write it"})

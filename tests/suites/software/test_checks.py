@@ -10,14 +10,13 @@ from framework_helpers import spelled
 from judged import judged
 from paths import TESTS
 
+from pytest_gpucluster.core.check import Verdict
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.suites.software import checks, facts
 from pytest_gpucluster.suites.software.config import SoftwareConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from pytest_gpucluster.core.check import Verdict
 
 DATA = TESTS / "data" / "software"
 LOAD = ["alpha/1.0", "beta", "gamma/1.0", "alpha gamma", "broken", "nope/1", "leaky"]

@@ -10,6 +10,7 @@ from counter_examples import MONITOR, PASSED, WARNING
 from framework_helpers import Table, rows_of, told
 from machine_helpers import Machines, examples, verdicts_of_a_person
 
+from pytest_gpucluster.core.check import Verdict
 from pytest_gpucluster.kit.framework.payload_result import PayloadTask
 from pytest_gpucluster.suites.submitit import checks
 from pytest_gpucluster.suites.submitit import steps as runner
@@ -17,8 +18,6 @@ from pytest_gpucluster.suites.submitit.checks import SubmititResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from pytest_gpucluster.core.check import Verdict
 
 
 @pytest.mark.parametrize(

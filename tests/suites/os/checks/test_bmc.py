@@ -10,6 +10,7 @@ from counter_examples import MONITOR, NOT_CHECKED, PASSED, WARNING, result
 from judged import figures, judged
 from machine_helpers import Machines, examples, verdicts_of_a_person
 
+from pytest_gpucluster.core.check import Verdict
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.suites.os.bmc_facts import BMC, Bmc, Grade, read_bmc, usual_bmc
@@ -17,8 +18,6 @@ from pytest_gpucluster.suites.os.checks import bmc as checks
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from pytest_gpucluster.core.check import Verdict
 
 NOW = "11/27/26 12:00:00 UTC"
 WEEK, YEAR = 7 * 86_400.0, 365 * 86_400.0

@@ -220,75 +220,66 @@ def ring(nodes: int, closed: Ways, *, told: int = 0, means: Ways | None = None) 
     return {node: checks.reachable(node, fleet) for node in found}
 
 
-def accused(verdicts: dict[str, Verdict]) -> list[str]:
-    return [node for node, verdict in verdicts.items() if result(verdict) == CONFIGURE]
-
-
-def at_fault(verdicts: dict[str, Verdict]) -> list[str]:
-    return [node for node in accused(verdicts) if "not known" not in verdicts[node].cause]
-
-
 ALONE_IN_RING = checks.Reachability({"n1": ()}, {})
 INTO = {(1, 2): NO_ANSWER, (3, 2): "No route to host"}
 OUT = {(2, 1): NO_ANSWER, (2, 3): NO_ANSWER}
 ALL = [(n, to) for n in range(1, 5) for to in (n % 4 + 1, (n - 2) % 4 + 1)]
 
 
+def lacking(ways: list[tuple[int, int]]) -> dict[str, Verdict]:
+    """Judge a ring of four where these names do not resolve."""
+    return ring(4, dict.fromkeys(ways, UNKNOWN_NAME), means=dict.fromkeys(ways, ""))
+
+
+ELSEWHERE = {(1, 2): "10.9.9.9", (3, 2): "10.9.9.9"}  # what the name of n2 means to its neighbours
+
+
 @pytest.mark.parametrize(
-    ("nodes", "closed", "expected"),
+    ("verdicts", "accused", "at_fault"),
     [
-        (4, {}, ([], [])),
-        *((nodes, ways, (["n2"], ["n2"])) for nodes in (3, 4, 9) for ways in (INTO, OUT, {**INTO, **OUT})),
-        (9, dict.fromkeys([(1, 2), (3, 2), (2, 3), (4, 3)], NO_ANSWER), (["n2", "n3"], ["n2", "n3"])),
+        (ring(4, {}), "", ""),
+        # the node that is shut is named alone
+        *((ring(nodes, ways), "n2", "n2") for nodes in (3, 4, 9) for ways in (INTO, OUT, {**INTO, **OUT})),
+        (ring(9, dict.fromkeys([(1, 2), (3, 2), (2, 3), (4, 3)], NO_ANSWER)), "n2 n3", "n2 n3"),
         # where one way alone is closed both ends are named, and none is to be at fault
-        (2, {(1, 2): NO_ANSWER}, (["n1", "n2"], [])),
-        (2, {(1, 2): NO_ANSWER, (2, 1): NO_ANSWER}, (["n1", "n2"], [])),
-        (9, {(1, 2): NO_ANSWER}, (["n1", "n2"], [])),
-        (4, dict.fromkeys(ALL, NO_ANSWER), (["n1", "n2", "n3", "n4"], [])),
+        (ring(2, {(1, 2): NO_ANSWER}), "n1 n2", ""),
+        (ring(2, {(1, 2): NO_ANSWER, (2, 1): NO_ANSWER}), "n1 n2", ""),
+        (ring(9, {(1, 2): NO_ANSWER}), "n1 n2", ""),
+        (ring(4, dict.fromkeys(ALL, NO_ANSWER)), "n1 n2 n3 n4", ""),
+        # a neighbour is dead; a node has an address behind a translation
+        (ring(4, {(3, 4): NO_ANSWER, (1, 4): NO_ANSWER}, told=3), "", ""),
+        (ring(4, {}, means={(1, 2): "192.0.2.2"}), "", ""),
+        # a wrong name is the fault of the node that has it
+        (ring(4, {(1, 2): NO_ANSWER}, means={(1, 2): "10.9.9.9"}), "n1", "n1"),
+        (ring(4, {(1, 2): REACHED}, means={(1, 2): "10.1.0.4"}), "n1", "n1"),
+        # an address that all nodes take for a node's is no fault of one of them: nobody reaches it
+        (ring(9, dict.fromkeys(ELSEWHERE, NO_ANSWER), means=ELSEWHERE), "n2", "n2"),
+        (ring(2, {(1, 2): NO_ANSWER}, means=ELSEWHERE), "n1 n2", ""),
+        # names that one node lacks are its fault
+        (lacking([(1, 2), (1, 4)]), "n1", "n1"),
+        (lacking(ALL), "", ""),
     ],
 )
-def test_the_node_that_is_shut_is_named_alone(
-    nodes: int, closed: Ways, expected: tuple[list[str], list[str]]
+def test_who_is_accused_of_a_way_that_is_closed(
+    verdicts: dict[str, Verdict], accused: str, at_fault: str
 ) -> None:
-    verdicts = ring(nodes, closed)
-    assert (accused(verdicts), at_fault(verdicts)) == expected
+    found = [node for node, verdict in verdicts.items() if result(verdict) == CONFIGURE]
+    assert found == accused.split()
+    assert [node for node in found if "not known" not in verdicts[node].cause] == at_fault.split()
 
 
 def test_the_parts_of_a_way_that_is_closed() -> None:
-    one, shut = ring(9, {(1, 2): NO_ANSWER}), ring(9, INTO)
-    assert judged(one["n1"]) == (CONFIGURE, ["to n2 (10.1.0.2)"])
-    assert judged(one["n2"]) == (CONFIGURE, ["from n1"])
-    assert judged(shut["n2"]) == (CONFIGURE, ["from n1", "from n3"])
-
-
-def test_neither_a_dead_neighbour_nor_an_address_behind_a_translation_accuses_anyone() -> None:
-    assert accused(ring(4, {(3, 4): NO_ANSWER, (1, 4): NO_ANSWER}, told=3)) == []
-    assert accused(ring(4, {}, means={(1, 2): "192.0.2.2"})) == []
-
-
-@pytest.mark.parametrize(("address", "outcome"), [("10.9.9.9", NO_ANSWER), ("10.1.0.4", REACHED)])
-def test_a_wrong_name_is_the_fault_of_the_node_that_has_it(address: str, outcome: str) -> None:
-    verdicts = ring(4, {(1, 2): outcome}, means={(1, 2): address})
-    assert accused(verdicts) == at_fault(verdicts) == ["n1"]
-    assert judged(verdicts["n1"]) == (CONFIGURE, ["n2"])
-
-
-def test_an_address_that_all_nodes_take_for_a_node_s_is_no_fault_of_one_of_them() -> None:
-    means = {(1, 2): "10.9.9.9", (3, 2): "10.9.9.9"}
-    assert at_fault(ring(9, dict.fromkeys(means, NO_ANSWER), means=means)) == ["n2"]  # nobody reaches it
-    assert at_fault(ring(2, {(1, 2): NO_ANSWER}, means=means)) == []
-
-
-def test_names_that_one_node_lacks_are_its_fault_and_of_all_are_none() -> None:
-    lacking = {(1, 2): UNKNOWN_NAME, (1, 4): UNKNOWN_NAME}
-    verdicts = ring(4, lacking, means=dict.fromkeys(lacking, ""))
-    assert (at_fault(verdicts), judged(verdicts["n1"])) == (["n1"], (CONFIGURE, ["n2", "n4"]))
-    every = dict.fromkeys(ALL, UNKNOWN_NAME)
-    verdicts = ring(4, every, means=dict.fromkeys(every, ""))
-    assert {result(one) for one in verdicts.values()} == {NOT_APPLICABLE}
-
-
-def test_the_owners_of_an_address_are_four_at_most() -> None:
+    one = ring(9, {(1, 2): NO_ANSWER})
+    wrong = ring(4, {(1, 2): NO_ANSWER}, means={(1, 2): "10.9.9.9"})
+    for verdict, parts in (
+        (one["n1"], ["to n2 (10.1.0.2)"]),
+        (one["n2"], ["from n1"]),
+        (ring(9, INTO)["n2"], ["from n1", "from n3"]),
+        (wrong["n1"], ["n2"]),
+        (lacking([(1, 2), (1, 4)])["n1"], ["n2", "n4"]),
+    ):
+        assert judged(verdict) == (CONFIGURE, parts)
+    assert {result(verdict) for verdict in lacking(ALL).values()} == {NOT_APPLICABLE}
     networks = {node: Network({}, {"eno1": ("1",)}) for node in "abcdef"}
     assert checks.reachability({"a": []}, networks).owners_of("1") == "a, b, c, d"
     assert checks.reachability({}, {"a": Network({}, {"x": ()})}).addresses == {}
