@@ -12,17 +12,8 @@ from machine_helpers import Machines, examples
 
 from pytest_gpucluster.cluster.slurm.inventory import parse_partitions
 from pytest_gpucluster.core.check import Check, Verdict
-from pytest_gpucluster.suites.accounting import checks, trial_checks
+from pytest_gpucluster.suites.accounting import checks, facts, trial_checks
 from pytest_gpucluster.suites.accounting.config import AccountingConfig
-from pytest_gpucluster.suites.accounting.facts import (
-    Answer,
-    Association,
-    JobRecord,
-    QosInfo,
-    Share,
-    TrialJob,
-    parse_records,
-)
 from pytest_gpucluster.suites.accounting.limit_plan import LimitResult
 from pytest_gpucluster.suites.accounting.steps import Records
 from pytest_gpucluster.suites.accounting.trials import BackfillResult, FairshareResult, PreemptionResult
@@ -56,17 +47,17 @@ def assert_judged(verdict: Verdict, expected: str | list[str]) -> None:
 
 # -- what the cluster file states, and what Slurm has --
 
-ML = Association("ml", "", "", "root", "10", frozenset({"normal"}), {"GrpTRES": {"gres/gpu": 8}})
-ALICE = Association("ml", "alice", fairshare="1", limits={"GrpTRES": None})
-NARROW = Association(
+ML = facts.Association("ml", "", "", "root", "10", frozenset({"normal"}), {"GrpTRES": {"gres/gpu": 8}})
+ALICE = facts.Association("ml", "alice", fairshare="1", limits={"GrpTRES": None})
+NARROW = facts.Association(
     "ml", "alice", "debug", fairshare="7"
 )  # of one partition: it does not hide the general one
 WHOLE = {"ml": {"parent": "root", "fairshare": 10, "users": ["Alice"], "limits": {"GrpTRES": "gres/gpu=8"}}}
 STATED = config(accounts=WHOLE)
 SHARE = config(accounts={"ml": {"users": {"alice": {"fairshare": 1}}}})
 PLAIN = config(accounts={"ml": {}})
-BOTH, OTHERS = (ML, ALICE), (ML, ALICE, Association("x"), Association("root"))
-HIGH = QosInfo(
+BOTH, OTHERS = (ML, ALICE), (ML, ALICE, facts.Association("x"), facts.Association("root"))
+HIGH = facts.QosInfo(
     "high", 1000, frozenset({"low"}), "requeue", 120.0, frozenset({"DenyOnLimit"}), {"MaxJobsPU": 4}
 )
 FULL = {"priority": 1000, "preempt": ["low"], "preempt_mode": "requeue", "grace_time": "2m"}
@@ -79,7 +70,7 @@ TEN, BASIC = {"PriorityWeightFairShare": "10"}, {"PriorityType": "priority/basic
 
 def qos(stated: Any, enforced: Any = ALL, kind: str = "qos", name: str = "High") -> Any:
     settings = {"PreemptType": f"preempt/{kind}"}
-    found = {"high": HIGH, "normal": QosInfo("normal")}
+    found = {"high": HIGH, "normal": facts.QosInfo("normal")}
     return checks.qos(config(qos={name: stated}, exact=name == "low"), found, enforced, settings)
 
 
@@ -92,7 +83,7 @@ def access(rule: str, kind: str, accounts: str = "ml", late: str = "ALL") -> Any
     stated = config(access={rule: [JOB]})
     (job,) = (*stated.access.may, *stated.access.may_not)
     found, settings = parse_partitions(PARTITION.format(accounts)), {"EnforcePartLimits": late}
-    return checks.access(stated, {job: Answer(kind, "why")}, found, settings)
+    return checks.access(stated, {job: facts.Answer(kind, "why")}, found, settings)
 
 
 def scheduling(stated: Any, found: Any) -> Any:
@@ -189,7 +180,7 @@ STATES: Cases = {
 # -- job records: sound ones that look broken, and broken ones that look sound (docs/five-rules.md) --
 
 
-def record(state: str = "COMPLETED", **changes: str) -> JobRecord:
+def record(state: str = "COMPLETED", **changes: str) -> facts.JobRecord:
     shown = {
         "submit": "2026-10-24T01:00:00",
         "start": "2026-10-24T01:01:00",
@@ -200,15 +191,15 @@ def record(state: str = "COMPLETED", **changes: str) -> JobRecord:
         **changes,
     }
     account = shown.pop("account", "ml")
-    (found,) = parse_records("|".join(("4711", "alice", account, "gpu", state, *shown.values())))
+    (found,) = facts.parse_records("|".join(("4711", "alice", account, "gpu", state, *shown.values())))
     return found
 
 
-def records(*jobs: JobRecord, **known: Any) -> Verdict:
+def records(*jobs: facts.JobRecord, **known: Any) -> Verdict:
     return checks.job_records(Records(jobs, **{"compared": 1, **known}), 3600.0, ALL)
 
 
-def waited(state: str, code: str = "0:0") -> JobRecord:
+def waited(state: str, code: str = "0:0") -> facts.JobRecord:
     """Return a job that never ran."""
     return record(state, start="None", tres="", nodes="None assigned", code=code)
 
@@ -263,18 +254,20 @@ def test_of_many_broken_records_twenty_are_shown_and_their_number() -> None:
 # -- trials --
 
 
-def running(**tres: int) -> TrialJob:
-    return TrialJob("1", "RUNNING", tres={key.replace("gpu", "gres/gpu"): size for key, size in tres.items()})
+def running(**tres: int) -> facts.TrialJob:
+    return facts.TrialJob(
+        "1", "RUNNING", tres={key.replace("gpu", "gres/gpu"): size for key, size in tres.items()}
+    )
 
 
-def waiting(reason: str) -> TrialJob:
-    return TrialJob("2", "PENDING", reason)
+def waiting(reason: str) -> facts.TrialJob:
+    return facts.TrialJob("2", "PENDING", reason)
 
 
-def access_jobs(rule: str, answer: str, job: TrialJob | None) -> Verdict:
+def access_jobs(rule: str, answer: str, job: facts.TrialJob | None) -> Verdict:
     stated = config(access={rule: [JOB]})
     (access,) = (*stated.access.may, *stated.access.may_not)
-    seen = {access: (Answer(answer, "why" * (answer != "accepted")), job)}
+    seen = {access: (facts.Answer(answer, "why" * (answer != "accepted")), job)}
     return trial_checks.access_jobs(stated, seen)
 
 
@@ -304,7 +297,7 @@ C2, C4, C6 = running(cpu=2), running(cpu=4), running(cpu=6)
 
 
 def no(number: int, result: str = "limit", message: str = "why") -> dict[str, Any]:
-    return {"refused": (number, Answer(result, message))}
+    return {"refused": (number, facts.Answer(result, message))}
 
 
 def sizes(*amounts: int) -> dict[str, Any]:
@@ -358,8 +351,11 @@ def test_limits(trial: Any, amount: int, jobs: Any, more: Any, expected: str | l
         assert_judged(verdict, expected)
 
 
-def shares(busy: tuple[int, float], idle: tuple[int, float] = (0, 0.5)) -> dict[str, Share]:
-    return {"b": Share(*busy, level=busy[1]), "i": Share(*idle, level=idle[1] if idle[0] else None)}
+def shares(busy: tuple[int, float], idle: tuple[int, float] = (0, 0.5)) -> dict[str, facts.Share]:
+    return {
+        "b": facts.Share(*busy, level=busy[1]),
+        "i": facts.Share(*idle, level=idle[1] if idle[0] else None),
+    }
 
 
 WEIGHT = {"PriorityType": "priority/multifactor", "PriorityWeightFairShare": "1000"}
@@ -367,7 +363,7 @@ EQUAL = {"b": 500, "i": 500}
 LOWER = {"b": 200, "i": 500}
 
 
-def fairshare(after: dict[str, Share], priorities: dict[str, int]) -> Verdict:
+def fairshare(after: dict[str, facts.Share], priorities: dict[str, int]) -> Verdict:
     return trial_checks.fairshare(TRIALS, FairshareResult(shares((0, 0.5)), after, priorities, 60.0), WEIGHT)
 
 
@@ -376,12 +372,12 @@ def preemption(mode: str, result: PreemptionResult) -> Verdict:
     return trial_checks.preemption(stated, [result])
 
 
-WAITS = TrialJob("2", "PENDING", "Resources", priority=20)
-SHORT = TrialJob("3", "PENDING", "Priority", priority=10)
-RUNS = TrialJob("3", "RUNNING", priority=10)
+WAITS = facts.TrialJob("2", "PENDING", "Resources", priority=20)
+SHORT = facts.TrialJob("3", "PENDING", "Priority", priority=10)
+RUNS = facts.TrialJob("3", "RUNNING", priority=10)
 IDLE = frozenset({"gpu02"})
-REQUEUED, KILLED = TrialJob("1", "PENDING", "BeginTime", restarts=1), TrialJob("1", "PREEMPTED")
-SUSPENDED = TrialJob("1", "SUSPENDED")
+REQUEUED, KILLED = facts.TrialJob("1", "PENDING", "BeginTime", restarts=1), facts.TrialJob("1", "PREEMPTED")
+SUSPENDED = facts.TrialJob("1", "SUSPENDED")
 TRIED: Cases = {
     access_jobs: [
         (PASSED, "may", "accepted", running()),

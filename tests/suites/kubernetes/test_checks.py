@@ -18,16 +18,8 @@ from pytest_gpucluster.config.models import GpuProfile, Profile
 from pytest_gpucluster.core.check import Verdict
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.suites.kubernetes import checks, job_checks
+from pytest_gpucluster.suites.kubernetes import facts as kube
 from pytest_gpucluster.suites.kubernetes.config import KubernetesConfig
-from pytest_gpucluster.suites.kubernetes.facts import (
-    DaemonSet,
-    KubeFacts,
-    KubeNode,
-    Pod,
-    rdma_of,
-    read_objects,
-    version_of,
-)
 from pytest_gpucluster.suites.kubernetes.jobs import JobFacts, PodResult
 
 if TYPE_CHECKING:
@@ -36,7 +28,7 @@ if TYPE_CHECKING:
     Thunk = Callable[[], Verdict]
 
 NOW = dt.datetime(2026, 9, 10, tzinfo=dt.timezone.utc)
-SEEN = KubeFacts(now=NOW.timestamp())
+SEEN = kube.KubeFacts(now=NOW.timestamp())
 DAY, YEAR = 86_400, 365 * 86_400
 RDMA = "rdma/rdma_shared_device_a"
 GPU = "nvidia.com/gpu"
@@ -51,8 +43,8 @@ def ago(seconds: float) -> str:
     return (NOW - dt.timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def listed(*items: dict[str, Any]) -> tuple[list[KubeNode], list[Pod], list[DaemonSet]]:
-    return read_objects(json.dumps({"kind": "List", "items": list(items)}))
+def listed(*items: dict[str, Any]) -> tuple[list[kube.KubeNode], list[kube.Pod], list[kube.DaemonSet]]:
+    return kube.read_objects(json.dumps({"kind": "List", "items": list(items)}))
 
 
 def node(
@@ -65,7 +57,7 @@ def node(
     created: float = YEAR,
     since: float = 9 * DAY,
     **conditions: str,
-) -> KubeNode:
+) -> kube.KubeNode:
     """Return a node with eight GPUs; `left` differs from its capacity; conditions: TYPE="STATUS REASON"."""
     whole = {GPU: "8", **dict(capacity)}
     said = [
@@ -121,7 +113,7 @@ def daemonset(name: str, **selector: str) -> dict[str, Any]:
 
 def operator(*items: dict[str, Any], check: Any = checks.gpu_operator, **facts: Any) -> Thunk:
     _, pods, sets = listed(*items)
-    seen = KubeFacts(daemonsets=tuple(sets), now=SEEN.now)
+    seen = kube.KubeFacts(daemonsets=tuple(sets), now=SEEN.now)
     return lambda: check(node(**facts), tuple(pods), seen, CONFIG)
 
 
@@ -129,7 +121,7 @@ network_operator = partial(operator, check=partial(checks.network_operator, prof
 
 
 def ready(**facts: Any) -> Thunk:
-    return lambda: checks.ready(node(**facts), KubeFacts())
+    return lambda: checks.ready(node(**facts), kube.KubeFacts())
 
 
 def taints(text: str) -> Thunk:
@@ -137,12 +129,12 @@ def taints(text: str) -> Thunk:
     key, _, rest = text.partition("=")
     value, _, effect = rest.partition(":")
     spec = {"taints": [{"key": key, "value": value, "effect": effect}]}
-    return lambda: checks.taints(node(spec=spec), KubeFacts(), CONFIG)
+    return lambda: checks.taints(node(spec=spec), kube.KubeFacts(), CONFIG)
 
 
 def gpus(*items: dict[str, Any], profile: GpuProfile = GPUS, **facts: Any) -> Thunk:
     _, pods, sets = listed(*items)
-    seen = KubeFacts(daemonsets=tuple(sets), now=SEEN.now)
+    seen = kube.KubeFacts(daemonsets=tuple(sets), now=SEEN.now)
     return lambda: checks.gpus(node(**facts), tuple(pods), seen, CONFIG, profile)
 
 
@@ -151,7 +143,7 @@ def allocated(*pods: dict[str, Any], **facts: Any) -> Thunk:
 
 
 def rdma(own: str, *others: str, left: str = "", created: float = YEAR) -> Thunk:
-    def offering(number: int, count: str) -> KubeNode:
+    def offering(number: int, count: str) -> kube.KubeNode:
         return node(
             f"gpu0{number}",
             capacity={RDMA: count},
@@ -161,7 +153,7 @@ def rdma(own: str, *others: str, left: str = "", created: float = YEAR) -> Thunk
         )
 
     group = [offering(n, it) for n, it in enumerate((own, *others), 1)]
-    typical = norm([(it.name, rdma_of(it).get(RDMA, "0")) for it in group], "nodes of its group")
+    typical = norm([(it.name, kube.rdma_of(it).get(RDMA, "0")) for it in group], "nodes of its group")
     return lambda: checks.rdma(group[0], SEEN, {RDMA: typical}, H100)
 
 
@@ -170,11 +162,11 @@ def labels(**shown: str) -> Thunk:
     found = {f"nvidia.com/{key.replace('__', '.').replace('_', '-')}": it for key, it in shown.items()}
     whole = {f"{GPU}.product": "NVIDIA-A100-SXM4-80GB", **found}
     profile = GpuProfile(count=8, name="NVIDIA A100-SXM4-80GB")
-    return lambda: checks.labels(node(labels=whole), KubeFacts(), CONFIG, profile, {})
+    return lambda: checks.labels(node(labels=whole), kube.KubeFacts(), CONFIG, profile, {})
 
 
 def api(server: str, **stated: Any) -> Thunk:
-    seen = KubeFacts(client=version_of(server), server=version_of(server))
+    seen = kube.KubeFacts(client=kube.version_of(server), server=kube.version_of(server))
     return lambda: checks.api(seen, KubernetesConfig(**stated), dt.date(2026, 9, 15))
 
 
@@ -378,7 +370,7 @@ test_each_machine_gets_the_verdict_of_a_person = verdicts_of_a_person(COUNTER_EX
 
 
 def test_what_must_be_equal_on_all_nodes() -> None:
-    one = KubeNode("n", kernel="6.8", runtime="containerd", kubelet="v1.35.1", os="Ubuntu")
+    one = kube.KubeNode("n", kernel="6.8", runtime="containerd", kubelet="v1.35.1", os="Ubuntu")
     assert list(checks.software_of(one).values()) == ["6.8", "containerd", "v1.35.1", "Ubuntu"]
 
 
@@ -419,7 +411,7 @@ def test_condition_of_an_agent(condition: str, status: str, reason: str, expecte
     ],
 )
 def test_replicas_of_a_gpu(labels: dict[str, str], capacity: dict[str, str], count: int | None) -> None:
-    assert checks.replicas(KubeNode("n", labels=labels, capacity=capacity), GPU) == count
+    assert checks.replicas(kube.KubeNode("n", labels=labels, capacity=capacity), GPU) == count
 
 
 def test_a_pod_that_was_rejected_long_ago_is_a_remark() -> None:
@@ -433,8 +425,8 @@ def test_restart_after_the_newest_heartbeat_is_shown_as_of_now() -> None:
 
 def test_a_node_that_was_not_read_proves_no_gpu() -> None:
     for problem in ("", "HTTP 403: nodes is forbidden"):
-        seen = KubeFacts(now=SEEN.now, nodes_problem=problem)
+        seen = kube.KubeFacts(now=SEEN.now, nodes_problem=problem)
         assert result(checks.gpus(None, (), seen, CONFIG, GPUS)) == NOT_CHECKED
         assert result(checks.ready(None, seen)) == (NOT_CHECKED if problem else MONITOR)
-    timeless = KubeNode("n", capacity={GPU: "0"}, allocatable={GPU: "0"})
+    timeless = kube.KubeNode("n", capacity={GPU: "0"}, allocatable={GPU: "0"})
     assert result(checks.gpus(timeless, (), SEEN, CONFIG, GPUS)) == MONITOR

@@ -13,16 +13,8 @@ from constants import with_constants
 
 from pytest_gpucluster.core.errors import GpuClusterError, ProbeError
 from pytest_gpucluster.core.scripts import script
-from pytest_gpucluster.suites.kubernetes import jobs
+from pytest_gpucluster.suites.kubernetes import facts, jobs
 from pytest_gpucluster.suites.kubernetes.config import KubernetesConfig
-from pytest_gpucluster.suites.kubernetes.facts import (
-    COMPLETION_INDEX,
-    JobPod,
-    KubeFacts,
-    KubeNode,
-    read_job_pods,
-    read_uid,
-)
 from pytest_gpucluster.suites.kubernetes.job_checks import RANK
 
 if TYPE_CHECKING:
@@ -33,13 +25,13 @@ POD = {
     "metadata": {
         "name": "pod-0",
         "labels": {"gpucluster-job": "gpucluster-nccl-t"},
-        "annotations": {COMPLETION_INDEX: "0"},
+        "annotations": {facts.COMPLETION_INDEX: "0"},
     },
     "spec": {"nodeName": "kube01"},
     "status": {"phase": "Failed", "containerStatuses": [{"state": ENDED}]},
 }
 HOSTS = ["gpu01", "gpu02"]
-NODES = {name: KubeNode(f"kube{name[-2:]}", allocatable={"nvidia.com/gpu": "8"}) for name in HOSTS}
+NODES = {name: facts.KubeNode(f"kube{name[-2:]}", allocatable={"nvidia.com/gpu": "8"}) for name in HOSTS}
 CREATED = '{"metadata": {"uid": "1"}}'
 
 
@@ -55,13 +47,13 @@ class Answers:
 
 
 def work(pods: object, created: str = CREATED) -> Any:
-    return jobs._Work(Answers(pods, created), KubeFacts(nodes=NODES), "mark", "t")  # type: ignore[arg-type]
+    return jobs._Work(Answers(pods, created), facts.KubeFacts(nodes=NODES), "mark", "t")  # type: ignore[arg-type]
 
 
 def damaged(path: str, value: object = ...) -> dict[str, Any]:
     """Return a List of a pod without the value at a path, or with another one."""
     pod: Any = copy.deepcopy(POD)
-    *folders, last = path.replace("INDEX", COMPLETION_INDEX).split(":")
+    *folders, last = path.replace("INDEX", facts.COMPLETION_INDEX).split(":")
     at = pod
     for key in folders:
         at = at[int(key) if isinstance(at, list) else key]
@@ -92,7 +84,7 @@ DAMAGED = [
 @pytest.mark.parametrize("answer", DAMAGED)
 def test_damaged_pods_of_a_job_are_one_clear_error(answer: object) -> None:
     with pytest.raises(ProbeError, match=r"^kubectl get pods: "):
-        read_job_pods(json.dumps(answer))
+        facts.read_job_pods(json.dumps(answer))
     with pytest.raises(GpuClusterError, match=r"^the pods of the Jobs cannot be read: kubectl get pods: "):
         work(answer).nccl(HOSTS)
 
@@ -134,24 +126,26 @@ def test_pod_without_an_index_of_its_job_is_one_clear_error(index: object, shown
 )
 def test_created_job_without_a_uid_is_one_clear_error(answer: str) -> None:
     with pytest.raises(ProbeError, match=r"^kubectl create: "):
-        read_uid(answer)
+        facts.read_uid(answer)
     guard = Mock()
     assert work({"items": []}, answer).own(guard, "gpu01").startswith("kubectl create: ")
     guard.note.assert_called_once_with("")  # it was created
 
 
 def test_pods_that_ended_or_wait_are_read_and_null_stands_for_what_is_absent() -> None:
-    def read(pod: dict[str, Any]) -> JobPod:
-        (found,) = read_job_pods(json.dumps({"items": [pod]}))
+    def read(pod: dict[str, Any]) -> facts.JobPod:
+        (found,) = facts.read_job_pods(json.dumps({"items": [pod]}))
         return found
 
-    assert read(POD) == JobPod("pod-0", "gpucluster-nccl-t", 0, "kube01", True, 3, "no GPU", "Failed")
+    assert read(POD) == facts.JobPod("pod-0", "gpucluster-nccl-t", 0, "kube01", True, 3, "no GPU", "Failed")
     meta = {"name": "p", "labels": {"gpucluster-job": "j"}, "annotations": None}
     nothing = dict.fromkeys(("phase", "containerStatuses", "conditions", "reason"))
-    assert read({"metadata": meta, "spec": None, "status": nothing}) == JobPod("p", "j")
+    assert read({"metadata": meta, "spec": None, "status": nothing}) == facts.JobPod("p", "j")
     waits = {"terminated": None, "waiting": {"reason": "ErrImagePull"}}
     status = {"phase": "Pending", "containerStatuses": [{"state": waits}]}
-    assert read({"metadata": meta, "status": status}) == JobPod("p", "j", problem="Pending: ErrImagePull")
+    assert read({"metadata": meta, "status": status}) == facts.JobPod(
+        "p", "j", problem="Pending: ErrImagePull"
+    )
 
 
 def test_rank_of_endless_digits_is_no_rank() -> None:

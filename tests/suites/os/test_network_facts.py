@@ -7,20 +7,7 @@ from os_helpers import answer, of, run, with_tools
 
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.suites.os.network_facts import (
-    NETWORK,
-    REACHED,
-    UNKNOWN_NAME,
-    Naming,
-    Network,
-    NetworkInterface,
-    ReachabilityResult,
-    naming,
-    reach,
-    read_naming,
-    read_reachability,
-    rings,
-)
+from pytest_gpucluster.suites.os import network_facts as facts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,22 +38,23 @@ ODD_ADDRESS = "".join(
 
 
 def test_interfaces_are_read_as_ip_writes_them() -> None:
-    ether = NetworkInterface("ether", 9000)
-    assert NETWORK.parse(of(link=LINK, addr=ADDRESS)) == Network(
+    ether = facts.NetworkInterface("ether", 9000)
+    assert facts.NETWORK.parse(of(link=LINK, addr=ADDRESS)) == facts.Network(
         {
-            "lo": NetworkInterface("loopback", 65536),
+            "lo": facts.NetworkInterface("loopback", 65536),
             "eno1": ether,
-            "ib0": NetworkInterface("infiniband", 2044),
+            "ib0": facts.NetworkInterface("infiniband", 2044),
             "bond0.12": ether,
         },
         {"lo": ("127.0.0.1",), "bond0.12": ("10.1.0.1",)},
     )
-    assert NETWORK.parse(of(link=ODD_LINK, addr=ODD_ADDRESS)) == Network(
-        {"a": NetworkInterface("", 9), "b": NetworkInterface("", 8)}, {"a": ("10.0.0.1", "10.0.0.2")}
+    assert facts.NETWORK.parse(of(link=ODD_LINK, addr=ODD_ADDRESS)) == facts.Network(
+        {"a": facts.NetworkInterface("", 9), "b": facts.NetworkInterface("", 8)},
+        {"a": ("10.0.0.1", "10.0.0.2")},
     )
     for given in (of(link="x", addr=""), of(link=("a\nno ip\n", 127), addr=""), of(link=LINK)):
         with pytest.raises(NotAvailable):
-            NETWORK.parse(given)
+            facts.NETWORK.parse(given)
 
 
 @pytest.mark.parametrize(
@@ -84,11 +72,11 @@ def test_interfaces_are_read_as_ip_writes_them() -> None:
 def test_the_time_of_names_is_read_with_the_addresses_of_the_nodes_own(
     text: str, seconds: float, own: tuple[str, ...]
 ) -> None:
-    assert read_naming(answer(text)) == Naming(pytest.approx(seconds), own)
+    assert facts.read_naming(answer(text)) == facts.Naming(pytest.approx(seconds), own)
     with pytest.raises(NotAvailable):
-        read_naming(answer("took 1.0 1.0 127 gpu01\n", err="timeout: getent: not found"))
+        facts.read_naming(answer("took 1.0 1.0 127 gpu01\n", err="timeout: getent: not found"))
     with pytest.raises(ProbeError):
-        read_naming(answer(""))
+        facts.read_naming(answer(""))
 
 
 @pytest.mark.parametrize("always", [False, True])
@@ -97,39 +85,42 @@ def test_names_that_are_slow_once_are_asked_again(tmp_path: Path, always: bool) 
     slow = "true" if always else '[ ! -e "$0.asked" ]'  # the clock of the node goes on by 2.1 s
     body = f"{slow} && read -r u _ <{tmp_path}/uptime && echo $((${{u%.*}} + 2)).60 9 >{tmp_path}/uptime\n"
     path = with_tools(tmp_path, getent=f'{body}echo "$@" >>"$0.asked"\necho 10.1.0.1 gpu01')
-    command = naming([]).command.replace("/proc/uptime", f"{tmp_path}/uptime")
-    told = naming([]).parse(run(command, PATH=path, SLURMD_NODENAME="gpu01"))
+    command = facts.naming([]).command.replace("/proc/uptime", f"{tmp_path}/uptime")
+    told = facts.naming([]).parse(run(command, PATH=path, SLURMD_NODENAME="gpu01"))
     assert (told.seconds >= 2, told.own) == (always, ("10.1.0.1",)), "the second time counts"
     assert (tmp_path / "getent.asked").read_text() == "hosts gpu01\n" * 2
 
 
 def test_how_names_are_asked_for() -> None:
-    assert "o=$(timeout 20 getent hosts \"$n\" 'a b')\n" in naming(["a b", "c"]).command
-    assert 'o=$(timeout 20 getent hosts "$n" )\n' in naming([]).command
+    assert "o=$(timeout 20 getent hosts \"$n\" 'a b')\n" in facts.naming(["a b", "c"]).command
+    assert 'o=$(timeout 20 getent hosts "$n" )\n' in facts.naming([]).command
 
 
 def test_each_node_takes_its_neighbours_of_its_own_group() -> None:
-    ring = rings((["a", "b", "c"], ["x", "y"], ["alone"]))
+    ring = facts.rings((["a", "b", "c"], ["x", "y"], ["alone"]))
     assert ring == "c a b c a y x y x"
-    assert rings([["c"]]) == ""
+    assert facts.rings([["c"]]) == ""
     told = {}
     for node in ("a", "b", "c", "x", "y"):
-        lines = run(reach(ring).command, SLURMD_NODENAME=node).out.splitlines()
+        lines = run(facts.reach(ring).command, SLURMD_NODENAME=node).out.splitlines()
         told[node] = sorted(line.split()[1] for line in lines)
     assert told == {"a": ["b", "c"], "b": ["a", "c"], "c": ["a", "b"], "x": ["y"], "y": ["x"]}
-    assert run(reach(ring).command, SLURMD_NODENAME="z").rc == 1
+    assert run(facts.reach(ring).command, SLURMD_NODENAME="z").rc == 1
 
 
 def test_what_came_of_a_way_is_read() -> None:
     rows = (
-        ("peer n5 10.1.0.5 0", ReachabilityResult("n5", "10.1.0.5", REACHED)),
-        ("peer n2 10.1.0.2 1 Connection refused", ReachabilityResult("n2", "10.1.0.2", REACHED)),
-        ("peer n3 10.1.0.2 124 ", ReachabilityResult("n3", "10.1.0.2", "no answer within 5 s")),
-        ("peer n4 10.1.0.2 1 No route to host", ReachabilityResult("n4", "10.1.0.2", "No route to host")),
-        ("peer n1 - 2 -", ReachabilityResult("n1", "", UNKNOWN_NAME)),
+        ("peer n5 10.1.0.5 0", facts.ReachabilityResult("n5", "10.1.0.5", facts.REACHED)),
+        ("peer n2 10.1.0.2 1 Connection refused", facts.ReachabilityResult("n2", "10.1.0.2", facts.REACHED)),
+        ("peer n3 10.1.0.2 124 ", facts.ReachabilityResult("n3", "10.1.0.2", "no answer within 5 s")),
+        (
+            "peer n4 10.1.0.2 1 No route to host",
+            facts.ReachabilityResult("n4", "10.1.0.2", "No route to host"),
+        ),
+        ("peer n1 - 2 -", facts.ReachabilityResult("n1", "", facts.UNKNOWN_NAME)),
     )
     ways = sorted((way for _, way in rows), key=lambda way: way.to)
-    assert read_reachability(answer("".join(f"{line}\n" for line, _ in rows))) == tuple(ways)
+    assert facts.read_reachability(answer("".join(f"{line}\n" for line, _ in rows))) == tuple(ways)
 
 
 @pytest.mark.parametrize(
@@ -154,4 +145,4 @@ def test_what_came_of_a_way_is_read() -> None:
 )
 def test_without_tools_or_names_no_way_is_closed(given: Answer, error: type[Exception]) -> None:
     with pytest.raises(error):
-        read_reachability(given)
+        facts.read_reachability(given)

@@ -14,17 +14,10 @@ from sandbox_helpers import wait_for
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.suites.os import software_facts as probes
-from pytest_gpucluster.suites.os.software_facts import (
-    CommandOutput,
-    Processes,
-    ProcessRow,
-    SystemState,
-    TimeSync,
-)
 
 # -- processes --------------------------------------------------------------------------------------------------
 
-ZOMBIE = ProcessRow(7, 1, "Z+", 90, "root", "a b")
+ZOMBIE = probes.ProcessRow(7, 1, "Z+", 90, "root", "a b")
 ROW = "   7     1 Z+    90 root     a b\n"
 
 
@@ -35,13 +28,13 @@ ROW = "   7     1 Z+    90 root     a b\n"
         (f"{ROW}processes 200\nprocesses 201\n{ROW}processes 202\n", ()),
         (f"{ROW}processes 200\n{ROW.replace('Z+', 'Zs')}processes 201\n", (replace(ZOMBIE, state="Zs"),)),
         (f"{ROW}processes 200\n{ROW.replace('Z+', 'D')}processes 201\n", ()),
-        (f"{ROW.replace('90', '-')}\nprocesses 200\n", (ProcessRow(7, 1, "Z+", None, "root", "a b"),)),
+        (f"{ROW.replace('90', '-')}\nprocesses 200\n", (probes.ProcessRow(7, 1, "Z+", None, "root", "a b"),)),
         (f"{ROW}processes 200\n{ROW}", (ZOMBIE,)),
     ],
 )
-def test_what_is_stuck_at_every_look(text: str, stuck: tuple[ProcessRow, ...]) -> None:
+def test_what_is_stuck_at_every_look(text: str, stuck: tuple[probes.ProcessRow, ...]) -> None:
     found = probes.read_processes(answer(text))
-    assert found == Processes(200, stuck)
+    assert found == probes.Processes(200, stuck)
     assert (found.of_state("Z"), found.of_state("D")) == (stuck, ())
 
 
@@ -94,22 +87,37 @@ NO_TALK = ("506 Cannot talk\n", 1)
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (of(chronyc=FIELDS.format("-0.5", "Normal")), TimeSync(True, "chronyc", -0.5, "leap status Normal")),
-        (of(chronyc=FIELDS.format("x", LOST)), TimeSync(False, "chronyc", None, f"leap status {LOST}")),
-        (of(ntpq="leap_none, sync_ntp\noffset=+1.5, x=1\n"), TimeSync(True, "ntpq", 0.0015, "leap_none")),
-        (of(ntpq="status leap=11,\n"), TimeSync(False, "ntpq", None, "leap=11")),
-        (of(ntpq="leap_none, clk_offset=7, x\n"), TimeSync(True, "ntpq", None, "leap_none")),
-        (of(ntpq="leap_none, offset=0.5ms\n"), TimeSync(True, "ntpq", 0.0005, "leap_none")),
-        (of(ntpq="status leap_alarm, offset=-2\n"), TimeSync(False, "ntpq", -0.002, "leap_alarm")),
-        (of(timedatectl=f"NTP=yes\n{SYNCED}no\n"), TimeSync(False, "timedatectl", None, f"{SYNCED}no")),
+        (
+            of(chronyc=FIELDS.format("-0.5", "Normal")),
+            probes.TimeSync(True, "chronyc", -0.5, "leap status Normal"),
+        ),
+        (
+            of(chronyc=FIELDS.format("x", LOST)),
+            probes.TimeSync(False, "chronyc", None, f"leap status {LOST}"),
+        ),
+        (
+            of(ntpq="leap_none, sync_ntp\noffset=+1.5, x=1\n"),
+            probes.TimeSync(True, "ntpq", 0.0015, "leap_none"),
+        ),
+        (of(ntpq="status leap=11,\n"), probes.TimeSync(False, "ntpq", None, "leap=11")),
+        (of(ntpq="leap_none, clk_offset=7, x\n"), probes.TimeSync(True, "ntpq", None, "leap_none")),
+        (of(ntpq="leap_none, offset=0.5ms\n"), probes.TimeSync(True, "ntpq", 0.0005, "leap_none")),
+        (of(ntpq="status leap_alarm, offset=-2\n"), probes.TimeSync(False, "ntpq", -0.002, "leap_alarm")),
+        (
+            of(timedatectl=f"NTP=yes\n{SYNCED}no\n"),
+            probes.TimeSync(False, "timedatectl", None, f"{SYNCED}no"),
+        ),
         (
             of(chronyc=NO_TALK, timedatectl=f"{SYNCED}yes\n"),
-            TimeSync(True, "timedatectl", None, f"{SYNCED}yes"),
+            probes.TimeSync(True, "timedatectl", None, f"{SYNCED}yes"),
         ),
-        (of(chronyc=GOOD, timedatectl=f"{SYNCED}no\n"), TimeSync(True, "chronyc", 0.0, "leap status Normal")),
+        (
+            of(chronyc=GOOD, timedatectl=f"{SYNCED}no\n"),
+            probes.TimeSync(True, "chronyc", 0.0, "leap status Normal"),
+        ),
     ],
 )
-def test_the_time_service_that_is_believed(given: Answer, expected: TimeSync) -> None:
+def test_the_time_service_that_is_believed(given: Answer, expected: probes.TimeSync) -> None:
     assert probes.read_time_sync(given) == expected
 
 
@@ -141,19 +149,19 @@ NO_INIT = "System has not been booted with systemd as init system (PID 1). Can't
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (answer("running\n"), SystemState("running")),
+        (answer("running\n"), probes.SystemState("running")),
         *(
-            (answer(f"{word}\n", 1), SystemState(word, ""))
+            (answer(f"{word}\n", 1), probes.SystemState(word, ""))
             for word in ("degraded", "initializing", "starting", "maintenance", "stopping", "offline")
         ),
-        (answer("", 1, NO_INIT), SystemState("offline")),
-        (answer("unknown\n", 1, "no bus"), SystemState("", "no bus")),
-        (answer("unknown\n", 1), SystemState("", "unknown")),
-        (answer("", 1, REFUSED), SystemState("", REFUSED)),
-        (answer("", 124), SystemState("", "no answer, twice, within 10 s")),
+        (answer("", 1, NO_INIT), probes.SystemState("offline")),
+        (answer("unknown\n", 1, "no bus"), probes.SystemState("", "no bus")),
+        (answer("unknown\n", 1), probes.SystemState("", "unknown")),
+        (answer("", 1, REFUSED), probes.SystemState("", REFUSED)),
+        (answer("", 124), probes.SystemState("", "no answer, twice, within 10 s")),
     ],
 )
-def test_the_state_of_systemd(given: Answer, expected: SystemState) -> None:
+def test_the_state_of_systemd(given: Answer, expected: probes.SystemState) -> None:
     assert probes.read_system_state(given) == expected
     assert expected.answers is bool(expected.word)
 
@@ -287,8 +295,8 @@ def test_names_are_asked_together_where_each_line_says_whose_it_is(
 
 def test_output_of_a_sites_command() -> None:
     probe = probes.command_output("ulimit -n")
-    assert probe.parse(answer(" 1024 \n")) == CommandOutput("1024", 0)
-    assert probe.parse(answer("x", 3)) == CommandOutput("x", 3)
+    assert probe.parse(answer(" 1024 \n")) == probes.CommandOutput("1024", 0)
+    assert probe.parse(answer("x", 3)) == probes.CommandOutput("x", 3)
     for rc in (126, 127):
         with pytest.raises(NotAvailable, match=r"^nothing of the kind$"):
             probe.parse(answer("", rc, "nothing of the kind"))

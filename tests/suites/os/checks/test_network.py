@@ -12,39 +12,32 @@ from pytest_gpucluster.config.models import Cluster, Group
 from pytest_gpucluster.core.check import Verdict
 from pytest_gpucluster.core.majority import Norm
 from pytest_gpucluster.kit.node.peers import norm
+from pytest_gpucluster.suites.os import network_facts as facts
 from pytest_gpucluster.suites.os.checks import network as checks
-from pytest_gpucluster.suites.os.network_facts import (
-    REACHED,
-    UNKNOWN_NAME,
-    Naming,
-    Network,
-    NetworkInterface,
-    ReachabilityResult,
-)
 
-ETHER, SMALL = NetworkInterface("ether", 9000), NetworkInterface("ether", 1500)
-IB = NetworkInterface("infiniband", 2044)
+ETHER, SMALL = facts.NetworkInterface("ether", 9000), facts.NetworkInterface("ether", 1500)
+IB = facts.NetworkInterface("infiniband", 2044)
 HAS, HAS_NOT = True, False  # whether the name of a node means the address
 
 
 def named(mine: str, usual: str, *own: str) -> Verdict:
     """Judge the addresses of the name gpu09; `own`: those of that node."""
-    networks = {"gpu09": Network({}, {"eno1": own})}
+    networks = {"gpu09": facts.Network({}, {"eno1": own})}
     return checks.name_resolution({"gpu09": mine}, "n1", {"gpu09": peers(mine, usual)}, networks)
 
 
 def name_time(seconds: float, usual: float) -> Verdict:
-    return checks.name_time(Naming(seconds), usual)
+    return checks.name_time(facts.Naming(seconds), usual)
 
 
-def of(*links: NetworkInterface | None) -> dict[str, Norm[Any]]:
+def of(*links: facts.NetworkInterface | None) -> dict[str, Norm[Any]]:
     return {"eno1": norm({f"n{number}": link for number, link in enumerate(links, 1)})}
 
 
-def mtu(*links: NetworkInterface | None, **stated: int) -> Verdict:
+def mtu(*links: facts.NetworkInterface | None, **stated: int) -> Verdict:
     """Judge eno1 of the first node beside those of others."""
     return checks.mtu(
-        Network({"eno1": links[0]} if links[0] else {}), of(*links) if links[1:] else {}, stated
+        facts.Network({"eno1": links[0]} if links[0] else {}), of(*links) if links[1:] else {}, stated
     )
 
 
@@ -144,7 +137,9 @@ def test_a_name_server_that_is_dead_for_all_is_the_cause() -> None:
         assert ("half of the nodes" in verdict.findings[0].measured) is (usual > 2)
         assert ("site" in verdict.cause) is (usual > 4.9)
     assert checks.usual_seconds({}) == 0.0
-    assert checks.usual_seconds({"a": Naming(1.0), "b": Naming(2.0), "c": Naming(9.0)}) == 2.0
+    assert (
+        checks.usual_seconds({"a": facts.Naming(1.0), "b": facts.Naming(2.0), "c": facts.Naming(9.0)}) == 2.0
+    )
 
 
 # --- interfaces
@@ -158,7 +153,7 @@ OF_CONTAINERS = (
 
 @pytest.mark.parametrize("name", OF_CONTAINERS.split())
 def test_interfaces_of_containers_are_left_out(name: str) -> None:
-    network = Network({name: ETHER, "lox": ETHER, "eno1": ETHER, "br0": ETHER}, {name: ("10.0.0.1",)})
+    network = facts.Network({name: ETHER, "lox": ETHER, "eno1": ETHER, "br0": ETHER}, {name: ("10.0.0.1",)})
     assert list(checks.links_of_all({"n1": network})) == ["br0", "eno1", "lox"]
     assert checks.owners({"n1": network}, {}).of == {}
 
@@ -185,10 +180,10 @@ def test_what_is_measured_and_named() -> None:
 def test_whose_addresses_are() -> None:
     many = ("10.0.0.1", "127.0.0.1", "169.254.0.1", "1270.0.0.1")
     networks = {
-        "n1": Network({}, {"eno1": many, "lox": ("10.0.0.9",)}),
-        "n2": Network({}, {"eno1": ("10.0.0.1", "16.9.254.1")}),
+        "n1": facts.Network({}, {"eno1": many, "lox": ("10.0.0.9",)}),
+        "n2": facts.Network({}, {"eno1": ("10.0.0.1", "16.9.254.1")}),
     }
-    found = checks.owners(networks, {"n1": Naming(0, ("10.0.0.1",))})
+    found = checks.owners(networks, {"n1": facts.Naming(0, ("10.0.0.1",))})
     assert found.nodes == 2
     assert found.of == {
         "10.0.0.1": {"n1": True, "n2": False},
@@ -210,12 +205,16 @@ def ring(nodes: int, closed: Ways, *, told: int = 0, means: Ways | None = None) 
     found = {}
     for number in range(1, (told or nodes) + 1):
         found[f"n{number}"] = [
-            ReachabilityResult(
-                f"n{to}", (means or {}).get((number, to), f"10.1.0.{to}"), closed.get((number, to), REACHED)
+            facts.ReachabilityResult(
+                f"n{to}",
+                (means or {}).get((number, to), f"10.1.0.{to}"),
+                closed.get((number, to), facts.REACHED),
             )
             for to in sorted({number % nodes + 1, (number - 2) % nodes + 1})
         ]
-    networks = {f"n{number}": Network({}, {"eno1": (f"10.1.0.{number}",)}) for number in range(1, nodes + 1)}
+    networks = {
+        f"n{number}": facts.Network({}, {"eno1": (f"10.1.0.{number}",)}) for number in range(1, nodes + 1)
+    }
     fleet = checks.reachability(found, networks)
     return {node: checks.reachable(node, fleet) for node in found}
 
@@ -228,7 +227,7 @@ ALL = [(n, to) for n in range(1, 5) for to in (n % 4 + 1, (n - 2) % 4 + 1)]
 
 def lacking(ways: list[tuple[int, int]]) -> dict[str, Verdict]:
     """Judge a ring of four where these names do not resolve."""
-    return ring(4, dict.fromkeys(ways, UNKNOWN_NAME), means=dict.fromkeys(ways, ""))
+    return ring(4, dict.fromkeys(ways, facts.UNKNOWN_NAME), means=dict.fromkeys(ways, ""))
 
 
 ELSEWHERE = {(1, 2): "10.9.9.9", (3, 2): "10.9.9.9"}  # what the name of n2 means to its neighbours
@@ -251,7 +250,7 @@ ELSEWHERE = {(1, 2): "10.9.9.9", (3, 2): "10.9.9.9"}  # what the name of n2 mean
         (ring(4, {}, means={(1, 2): "192.0.2.2"}), "", ""),
         # a wrong name is the fault of the node that has it
         (ring(4, {(1, 2): NO_ANSWER}, means={(1, 2): "10.9.9.9"}), "n1", "n1"),
-        (ring(4, {(1, 2): REACHED}, means={(1, 2): "10.1.0.4"}), "n1", "n1"),
+        (ring(4, {(1, 2): facts.REACHED}, means={(1, 2): "10.1.0.4"}), "n1", "n1"),
         # an address that all nodes take for a node's is no fault of one of them: nobody reaches it
         (ring(9, dict.fromkeys(ELSEWHERE, NO_ANSWER), means=ELSEWHERE), "n2", "n2"),
         (ring(2, {(1, 2): NO_ANSWER}, means=ELSEWHERE), "n1 n2", ""),
@@ -280,6 +279,6 @@ def test_the_parts_of_a_way_that_is_closed() -> None:
     ):
         assert judged(verdict) == (CONFIGURE, parts)
     assert {result(verdict) for verdict in lacking(ALL).values()} == {NOT_APPLICABLE}
-    networks = {node: Network({}, {"eno1": ("1",)}) for node in "abcdef"}
+    networks = {node: facts.Network({}, {"eno1": ("1",)}) for node in "abcdef"}
     assert checks.reachability({"a": []}, networks).owners_of("1") == "a, b, c, d"
-    assert checks.reachability({}, {"a": Network({}, {"x": ()})}).addresses == {}
+    assert checks.reachability({}, {"a": facts.Network({}, {"x": ()})}).addresses == {}
