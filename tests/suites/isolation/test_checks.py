@@ -27,14 +27,7 @@ ALL = Exemptions()
 INFO = NodeInfo(NODE, "ALLOCATED", gres={"gpu:h200": 4})
 SHM = {"error": "", "own": "41:1", "node": "", "root": "/", "age": 4.0, "uptime": 9e5}
 TMP = {**SHM, "own": "65024:1672133", "root": "/scratch/gpu01/6/.6"}
-ADOPTING = PamFacts(
-    readable=True,
-    adopts="pam_slurm_adopt.so",
-    module="/lib64/security/pam_slurm_adopt.so",
-    systemd="",
-    use_pam="yes",
-    logind="active",
-)
+ADOPTING = PamFacts(True, "pam_slurm_adopt.so", "/lib64/security/pam_slurm_adopt.so", "", "yes", "active")
 
 
 def opened(*numbers: int, **others: int) -> dict[str, Any]:

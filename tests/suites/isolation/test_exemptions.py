@@ -49,16 +49,13 @@ def test_what_slurm_does_not_isolate_is_exempt_with_the_setting(
     assert (found.any_step, found.nothing) == (True, False)
 
 
-def test_the_cluster_file_takes_precedence() -> None:
+def test_the_cluster_file_takes_precedence_and_slurm_may_allow_more_memory() -> None:
     found = exempt(SHOWN | {"ConstrainCores": "no"}, cpus=True, tmp=False)
     assert (found.cpus, found.tmp) == ("", "the cluster file has it under not_applicable")
     nothing = exempt(SHOWN, cpus=False, devices=False, tmp=False)
     assert (nothing.any_step, nothing.memory) == (False, "")
-
-
-@pytest.mark.parametrize(("shown", "share"), [("150.0%", 1.5), ("50.0%", 1.0), ("(null)", 1.0)])
-def test_more_memory_than_the_limit_may_be_allowed(shown: str, share: float) -> None:
-    assert exempt(SHOWN | {"AllowedRAMSpace": shown}).allowed_memory == share
+    for shown, share in (("150.0%", 1.5), ("50.0%", 1.0), ("(null)", 1.0)):
+        assert exempt(SHOWN | {"AllowedRAMSpace": shown}).allowed_memory == share
 
 
 def test_nothing_is_proved_where_slurm_isolates_nothing_and_the_cluster_file_does_not_accept_it() -> None:

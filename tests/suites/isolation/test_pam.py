@@ -36,14 +36,7 @@ usepam|UsePAM yes
 logind|inactive
 """
 MODULE = "/usr/lib/x86_64-linux-gnu/security/pam_slurm_adopt.so"
-OF_DEBIAN = {
-    "readable": True,
-    "adopts": "pam_slurm_adopt.so",
-    "module": MODULE,
-    "systemd": "common-session",
-    "use_pam": "yes",
-    "logind": "active",
-}
+OF_DEBIAN = vars(PamFacts(True, "pam_slurm_adopt.so", MODULE, "common-session", "yes", "active"))
 OF_RHEL = {"module": "/lib64/security/pam_slurm_adopt.so", "systemd": "password-auth", "logind": "inactive"}
 ADOPTS = "pam|sshd:account  required"
 ELSEWHERE = {"adopts": "/opt/pam_slurm_adopt.so", "module": ""}

@@ -76,80 +76,45 @@ def test_recordings(recording: str) -> None:
 
 PATHS = ":/bin\nLD_LIBRARY_PATH=\nPYTHONPATH=\n\n@@software paths_unloaded 3"
 NOT_LISTED = "\n\n@@software list 2"
-CASES: dict[Callable[..., Verdict], list[tuple[str, facts.ScriptResult, SoftwareConfig, list[str]]]] = {
-    checks.module_conflicts: [
-        (
-            "a module that does not load proves no conflict",
-            recorded(TCL, loaded("alone 8", "beta/1.0", "")),
-            modules(),
-            ["beta: does not load alone", "alpha/1.0 and gamma: loaded together: alpha/1.0, gamma/1.0"],
-        ),
-        (  # family() of Lmod and conflicts of Tcl Modules 5.1 with conflict_unload: the other module is taken out
-            "a module that replaces its rival is no conflict",
-            recorded(LMOD, loaded("both 8", "alpha/1.0", "beta/1.0")),
-            modules(conflicts=CONFLICTS),
-            ["alpha/1.0 and gamma: loaded together: alpha/1.0, gamma/1.0"],
-        ),
-    ],
-    checks.module_unload: [
-        (
-            "an unload takes a path of the system away",
-            recorded(TCL, (f"PATH=/usr/bin{PATHS}", f"PATH={PATHS[1:]}")),
-            modules(load=SOUND),
-            ["gamma/1.0: PATH: /usr/bin removed by unload"],
-        ),
-        (
-            "a module stays loaded",
-            recorded(LMOD, loaded("unloaded 1", "", "alpha/1.0")),
-            modules(load=LOAD[:1]),
-            ["alpha/1.0: alpha/1.0 still loaded"],
-        ),
-    ],
-    checks.modules: [
-        ("an alias", recorded(TCL), modules(load=["alpha/default", *LOAD[1:4]]), []),
-        (
-            "`module list` does not show it",
-            recorded(LMOD, (f"beta/1.0{NOT_LISTED}", f"No modules loaded{NOT_LISTED}")),
-            modules(load=SOUND),
-            ["beta: module list: No modules loaded"],
-        ),
-    ],
-    checks.conda: [
-        ("an environment", recorded(CONDA), conda(), []),
-        (
-            "another python",
-            recorded(CONDA, (f"{ENV}/bin/python", "/usr/bin/python")),
-            conda(),
-            ["torch: python is /usr/bin/python"],
-        ),
-        (
-            "another prefix",
-            recorded(CONDA, (f"{ENV}\n", "/opt/conda\n")),
-            conda(),
-            ["torch: CONDA_PREFIX is /opt/conda"],
-        ),
-        ("base", recorded(CONDA, (ENV, "/opt/conda")), conda(environments={"base": {}}), []),
-    ],
-    checks.conda_packages: [
-        ("as stated", recorded(CONDA), conda(), []),
-        ("python", recorded(CONDA), conda(torch={"python": "3.1"}), ["python of torch: 3.11.2"]),
-        ("a version", recorded(CONDA), conda(torch={"packages": {"numpy": "1.2"}}), ["torch: numpy: 1.26.4"]),
-        (
-            "a package",
-            recorded(CONDA),
-            conda(torch={"packages": {"Numpy": "1.26.4", "torch": "2.4"}}),
-            ["torch: torch: not installed"],
-        ),
-    ],
-}
+TOGETHER = "alpha/1.0 and gamma: loaded together: alpha/1.0, gamma/1.0"
+# family() of Lmod and conflicts of Tcl Modules 5.1 with conflict_unload: the other module is taken out
+REPLACES = loaded("both 8", "alpha/1.0", "beta/1.0")
+DOES_NOT_LOAD = loaded("alone 8", "beta/1.0", "")
+LOSES_A_PATH = (f"PATH=/usr/bin{PATHS}", f"PATH={PATHS[1:]}")
+UNSEEN = (f"beta/1.0{NOT_LISTED}", f"No modules loaded{NOT_LISTED}")
+CASES = [
+    (checks.module_conflicts, TCL, DOES_NOT_LOAD, modules(), ["beta: does not load alone", TOGETHER]),
+    (checks.module_conflicts, LMOD, REPLACES, modules(), [TOGETHER]),
+    (
+        checks.module_unload,
+        TCL,
+        LOSES_A_PATH,
+        modules(load=SOUND),
+        ["gamma/1.0: PATH: /usr/bin removed by unload"],
+    ),
+    (
+        *(checks.module_unload, LMOD, loaded("unloaded 1", "", "alpha/1.0"), modules(load=LOAD[:1])),
+        ["alpha/1.0: alpha/1.0 still loaded"],
+    ),
+    (checks.modules, TCL, (), modules(load=["alpha/default", *LOAD[1:4]]), []),  # an alias
+    (checks.modules, LMOD, UNSEEN, modules(load=SOUND), ["beta: module list: No modules loaded"]),
+    (checks.conda, CONDA, (), conda(), []),
+    (checks.conda, CONDA, (f"{ENV}/bin/python", "/bin/python"), conda(), ["torch: python is /bin/python"]),
+    (checks.conda, CONDA, (f"{ENV}\n", "/opt/conda\n"), conda(), ["torch: CONDA_PREFIX is /opt/conda"]),
+    (checks.conda, CONDA, (ENV, "/opt/conda"), conda(environments={"base": {}}), []),
+    (checks.conda_packages, CONDA, (), conda(), []),
+    (checks.conda_packages, CONDA, (), conda(torch={"python": "3.1"}), ["python of torch: 3.11.2"]),
+    (checks.conda_packages, CONDA, (), conda(torch={"packages": {"numpy": "1.2"}}), ["torch: numpy: 1.26.4"]),
+    (checks.conda_packages, CONDA, (), conda(torch={"packages": {"Numpy": "1.26.4"}}), []),
+    (checks.conda_packages, CONDA, (), conda(torch={"packages": {"x": "2"}}), ["torch: x: not installed"]),
+]
 
 
-@pytest.mark.parametrize(
-    ("check", "case"), [(check, case) for check, rows in CASES.items() for case in rows], ids=str
-)
-def test_each_case_has_its_findings(check: Callable[..., Verdict], case: Any) -> None:
-    _, found, config, expected = case
-    verdict = check(found, config)
+@pytest.mark.parametrize(("check", "recording", "replaced", "config", "expected"), CASES)
+def test_each_recording_has_its_findings(
+    check: Callable[..., Verdict], recording: str, replaced: Any, config: SoftwareConfig, expected: list[str]
+) -> None:
+    verdict = check(recorded(recording, *([replaced] if replaced else [])), config)
     assert findings(verdict) == expected
     assert result(verdict) == (CONFIGURE if expected else PASSED)
 

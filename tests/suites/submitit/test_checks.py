@@ -63,6 +63,10 @@ def reported(*, accounting: bool = False, **changes: dict[str, Any] | None) -> S
     return result(*facts, accounting=accounting)
 
 
+def placed(*places: dict[str, Any]) -> SubmititResult:
+    return reported(multitask={"value": list(places)})
+
+
 def error(kind: str, text: str = "t") -> dict[str, Any]:
     return {"error": kind, "text": text}
 
@@ -130,16 +134,13 @@ CASES: Table = {
         ("passed", reported()),
         ("configure: result of multitask", reported(multitask=None)),
         ("configure: job", reported(multitask=LATE)),
-        ("configure: ranks [0, 2]", reported(multitask={"value": []})),
-        ("configure: ranks [0, 2, 0, 2]", reported(multitask={"value": [place(0), place(2)]})),
+        ("configure: ranks [0, 2]", placed()),
+        ("configure: ranks [0, 2, 0, 2]", placed(place(0), place(2))),
         (
             "configure: task on a; task on a [1, 3, 0, 3, 2, 3, 0, 3]",
-            reported(multitask={"value": [place(rank, slurm=0) for rank in range(3)]}),
+            placed(*(place(n, slurm=0) for n in range(3))),
         ),
-        (
-            "configure: ranks; task on a [0, 0, 2, 0, 1, 0, 3]",
-            reported(multitask={"value": [place(0, tasks=1)]}),
-        ),
+        ("configure: ranks; task on a [0, 0, 2, 0, 1, 0, 3]", placed(place(0, tasks=1))),
     ],
     checks.failure: [
         ("not checked", result()),

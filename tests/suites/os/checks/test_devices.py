@@ -95,12 +95,8 @@ def test_firmware_of_another_series_fails_since_which_is_newer_is_not_known() ->
 
 # --- machines that were considered, judged by a person first
 
-LENOVO = Devices(
-    (
-        PciFunction("0000:01:00.0", "0108", "c0a9:540a", Link(4, 8.0)),
-        PciFunction("0000:03:00.0", "0107", "1000:00ab", Link(8, 8.0)),
-    )
-)
+GEN_3 = PciFunction("0000:01:00.0", "0108", "c0a9:540a", Link(4, 8.0))
+LENOVO = Devices((GEN_3, PciFunction("0000:03:00.0", "0107", "1000:00ab", Link(8, 8.0))))
 ENA = PciFunction("0000:00:05.0", "0200", "1d0f:ec20", None)
 EBS = PciFunction("0000:00:1f.0", "0108", "1d0f:8061", None)
 EXTRA = PciFunction("0000:c5:00.0", "0200", "15b3:1021", Link(16, 32.0))

@@ -54,11 +54,7 @@ MACHINES: Machines = {
         ("as the others | DNS", PASSED, "10.0.0.1", "10.0.0.1"),
         ("no name resolves anywhere | Slurm uses NodeAddr", NOT_APPLICABLE, "", ""),
         ("it resolves here only | DNS", NOT_APPLICABLE, "1", ""),
-        (
-            "the only node | DNS",
-            NOT_APPLICABLE,
-            lambda: checks.name_resolution({"x": "1"}, "n", {"x": ALONE}),
-        ),
+        ("the only node | DNS", NOT_APPLICABLE, lambda: checks.name_resolution({"x": "1"}, "", {"x": ALONE})),
         ("sick: does not resolve here | DNS", CONFIGURE, "", "10.0.0.9", "10.0.0.9"),
         ("sick: an address of nobody | old /etc/hosts", CONFIGURE, "10.9.9.9", "10.0.0.9", "10.0.0.9"),
         ("sick: one of both is wrong | hosts", CONFIGURE, "10.0.0.2 10.0.0.4", "10.0.0.1", "10.0.0.2"),
