@@ -37,7 +37,7 @@ def answer(out: str = "", rc: int | None = 0, err: str = "", **more: Any) -> Ans
     return Answer("n1", rc, out.encode(), err.encode(), **more)
 
 
-def of(**parts: str | tuple[str, int]) -> Answer:
+def of(**parts: Any) -> Answer:
     """Return an answer in sections; a pair is text and exit status."""
     told = {name: part if isinstance(part, tuple) else (part, 0) for name, part in parts.items()}
     return answer("".join(f"\x1e{name}\n{text}\x1e={rc}\n" for name, (text, rc) in told.items()))

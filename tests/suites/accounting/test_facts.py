@@ -16,16 +16,13 @@ if TYPE_CHECKING:
 KINDS = {"GrpTRES": "tres", "MaxJobs": "count"}
 
 
-def test_associations_of_accounts_and_users_with_their_limits() -> None:
+def test_associations_and_qos_with_their_limits() -> None:
     text = "root||||1|normal||\nml|||root|10|high,low|gres/gpu=2,mem=100G|4\nml|daemon|||parent|high||\n"
     root, account, user = facts.parse_associations(text, KINDS)
     assert (root.account, root.parent) == ("root", "")
     assert account.limits == {"GrpTRES": {"gres/gpu": 2, "mem": 100 << 30}, "MaxJobs": 4}
     assert (account.parent, account.qos, user.user) == ("root", frozenset({"high", "low"}), "daemon")
     assert (user.fairshare, user.limits) == ("parent", {"GrpTRES": None, "MaxJobs": None})
-
-
-def test_qos_with_preemption_and_limits() -> None:
     text = "normal|0||cluster|00:00:00||\nhigh|1000|low,scavenge|REQUEUE|00:02:00|DenyOnLimit|1-00:00:00\n"
     found = facts.parse_qos(text, {"MaxWall": "time"})["high"]
     preempted, flags = frozenset({"low", "scavenge"}), frozenset({"DenyOnLimit"})
@@ -33,16 +30,14 @@ def test_qos_with_preemption_and_limits() -> None:
     assert found == expected
 
 
-def test_job_records_of_a_run_and_of_a_job_that_was_cancelled_while_it_waited() -> None:
+def test_jobs_of_sacct_and_squeue() -> None:
     ran, waited = facts.parse_records(
         "10|root|ml|batch|COMPLETED|2026-11-23T14:45:44|2026-11-23T14:45:44|2026-11-23T14:46:04|0:0|cpu=1|gpu01\n"
         "6|root|ml|batch|CANCELLED by 0|2026-11-23T14:45:44|None|2026-11-23T14:46:24|0:0||None assigned\n"
     )
     assert (ran.state, ran.started, ran.nodes) == ("COMPLETED", "2026-11-23T14:45:44", "gpu01")
     assert (waited.state, waited.started, waited.ended) == ("CANCELLED", "", "2026-11-23T14:46:24")
-
-
-def test_jobs_of_squeue_have_fixed_widths() -> None:
+    # those of squeue have fixed widths
     words = ("19", "RUNNING", "None", "1", "20000", "gpu01", "cpu=1,mem=2G,node=1,gres/gpu=2")
     widths = [int(one.rpartition(":")[2]) for one in facts.JOB_COLUMNS.split(",")]
     line = "".join(word.ljust(width) for word, width in zip(words, widths, strict=True))
@@ -59,7 +54,7 @@ ROWS = ("ml|||root|10|high||", "root||||1|normal", "root||||1|normal||many", "ro
     "read",
     [
         lambda: facts.parse_associations("", KINDS),
-        *(lambda row=row: facts.parse_associations(f"{row}\n", KINDS) for row in ROWS),  # type: ignore[misc]
+        *(lambda row=row: facts.parse_associations(f"{row}\n", KINDS) for row in ROWS),
         lambda: facts.parse_qos("", {}),
         lambda: facts.parse_records("10|root|ml\n"),
         lambda: facts.parse_jobs("slurm_load_jobs error"),
@@ -116,9 +111,6 @@ def test_limits_of_a_file_have_the_names_of_sacctmgr() -> None:
     for wrong in ({"MaxGPUs": 1}, {"MaxTRESPU": "8"}, {"MaxJobsPU": "many"}, {"MaxWall": "long"}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             stated_limits(wrong, QOS_LIMITS)
-
-
-def test_reasons_beyond_limits() -> None:
     assert reason_beyond("qos", "MaxTRESPU", "gres/gpu:h200") == "QOSMaxGRESPerUser"
     assert reason_beyond("account", "GrpTRES", "node") == "AssocGrpNodeLimit"
     assert reason_beyond("qos", "MaxJobsPU") == "QOSMaxJobsPerUserLimit"

@@ -337,7 +337,6 @@ MACHINES: Machines = {
     ],
     "kubernetes.labels": [
         ("MIG is configured | mig-parted", PASSED, labels(mig__config__state="success")),
-        ("it was upgraded | k8s-operator-libs", PASSED, labels(gpu_driver_upgrade_state="upgrade-done")),
         ("MIG devices | plugin", PASSED, labels(gpu__product="NVIDIA-A100-SXM4-80GB-MIG-1g.10gb")),
         ("sick: MIG failed | mig-parted", CONFIGURE, labels(mig__config__state="failed")),
         ("sick: an upgrade failed | operator", CONFIGURE, labels(gpu_driver_upgrade_state="upgrade-failed")),

@@ -150,9 +150,6 @@ def test_what_tools_print_around_a_report() -> None:
     assert list(hitachi.sectors) == [("Current_Pending_Sector", 8)]
     failed = "Read NVMe SMART/Health Information failed: NVMe Status 0x02"
     assert read(smartctl(failed, status=4)).problem == failed
-
-
-def test_an_old_smartctl_is_to_be_replaced() -> None:
     problem = read(OLD).problem
     assert problem.startswith("smartctl 6.5 2016-01-24 r4214 has no --json: install smartmontools 7")
 
@@ -269,13 +266,6 @@ def test_wear_and_errors_are_metrics_of_each_drive() -> None:
     ]
 
 
-def test_each_bit_of_the_critical_warning_has_its_words() -> None:
-    verdict = judge(log(1, critical=0xFE))
-    assert len(verdict.findings) == 3
-    words = ("temperature", "persistent memory", "0x40", "0x80")
-    assert [word in it.measured for word, it in zip(words, verdict.advisories, strict=True)] == [True] * 4
-
-
 @pytest.mark.parametrize(
     ("drive", "said"),
     [
@@ -304,6 +294,10 @@ def test_findings_count_beside_drives_that_cannot_be_read() -> None:
     assert "nvme0, nvme1: " in verdict.reason
     assert (result(verdict), len(verdict.metrics)) == (NOT_CHECKED, 2)
     assert result(judge(DENIED, HITACHI)) == MONITOR
+    verdict = judge(log(1, critical=0xFE))  # each bit of the critical warning has its words
+    words = ("temperature", "persistent memory", "0x40", "0x80")
+    assert [word in it.measured for word, it in zip(words, verdict.advisories, strict=True)] == [True] * 4
+    assert len(verdict.findings) == 3
 
 
 HOT_SATA = ata(attribute(190, "Airflow_Temperature_Cel", (40, 45, 60), now=True))
@@ -313,7 +307,6 @@ RESERVED = log(255, spare=64, threshold=255)
 WITHOUT_SMART = smartctl(NO_TYPE, status=1)
 MACHINES: Machines = {
     ("os.drive_health", judge): [
-        ("a new data centre drive | smartctl_exporter", PASSED, PM983),
         ("eight drives at three quarters of their endurance | smartctl_exporter", PASSED, *[P4510] * 8),
         ("Optane drives without spare blocks | nvme-null", PASSED, OPTANE, log(0, spare=0, threshold=0)),
         ("a SATA drive that reported one error in its life | smartctl_exporter", PASSED, HP_SATA),

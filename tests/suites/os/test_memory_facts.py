@@ -50,12 +50,11 @@ def test_reserved_huge_pages_and_other_tmpfs_are_not_in_use(tmp_path: Path) -> N
     )
 
 
-def test_little_memory_in_use_starts_no_further_process(tmp_path: Path) -> None:
+def test_little_memory_in_use_starts_no_further_process_and_the_cache_of_zfs_is_not_in_use(
+    tmp_path: Path,
+) -> None:
     found = on_machine(tmp_path, "MemTotal: 1000000 kB\nMemAvailable: 960000 kB\n")
     assert found == MemoryUse(1000000 << 10, 40000 << 10)
-
-
-def test_the_cache_of_zfs_is_not_in_use(tmp_path: Path) -> None:
     rows = f"name                            type data\nsize                            4    {34 * GIB}\nc_max 4 9\n"
     without, with_cache = on_machine(tmp_path, ZFS_HOST), on_machine(tmp_path, ZFS_HOST, rows)
     assert without.used - with_cache.used == 34 * GIB - (9002000 << 10)  # little is left: no tmpfs is read
