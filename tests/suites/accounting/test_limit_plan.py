@@ -11,6 +11,7 @@ from pytest_gpucluster.suites.accounting.limit_plan import JobSize, first_job, p
 
 MIB, GIB = 1024**2, 1024**3
 TWO_CPUS = "2 nodes=1 ntasks=1 cpus-per-task=2"
+CORE, ONE = "cpus-per-task=2", "nodes=1 ntasks=1 "
 FOUR, TWO = "gpus-per-task=4", "nodes=2 ntasks=2 mem="
 NODES = [
     NodeInfo("a", "IDLE", cpus=16, memory=100 * GIB, gres={"gpu:h200": 4}),
@@ -41,23 +42,11 @@ def written(jobs: list[list[JobSize]]) -> str:
         # after the first job, of one core with two threads
         ("MaxTRESPU", "cpu", 41, 2, f"38 nodes=3 ntasks=19 cpus-per-task=2 then {TWO_CPUS}"),
         ("MaxTRESPU", "cpu", 3, 2, TWO_CPUS),
-        (
-            "MaxTRES",
-            "cpu",
-            5,
-            2,
-            "4 nodes=1 ntasks=2 cpus-per-task=2 then 6 nodes=1 ntasks=3 cpus-per-task=2",
-        ),
+        ("MaxTRES", "cpu", 5, 2, f"4 nodes=1 ntasks=2 {CORE} then 6 nodes=1 ntasks=3 {CORE}"),
         # on nodes that are allocated whole
         ("MaxTRES", "gres/gpu", 8, 4, f"8 nodes=2 ntasks=2 {FOUR} then 12 nodes=3 ntasks=3 {FOUR}"),
         ("MaxTRES", "node", 2, 1, "2 nodes=2 ntasks=2 exclusive then 3 nodes=3 ntasks=3 exclusive"),
-        (
-            "GrpTRES",
-            "mem",
-            300 * MIB,
-            1,
-            " then ".join(f"{n * MIB} nodes=1 ntasks=1 mem={n}M" for n in (100, 200, 100)),
-        ),
+        ("GrpTRES", "mem", 300 * MIB, 1, " then ".join(f"{n * MIB} {ONE}mem={n}M" for n in (100, 200, 100))),
         ("MaxTRES", "mem", 100 * GIB, 1, f"{100 * GIB} {TWO}51200M & {100 * GIB + 2 * MIB} {TWO}51201M"),
         ("MaxWall", None, 30, 1, "30 time=30 deadline=now+45minutes & 31 time=31 deadline=now+46minutes"),
     ],

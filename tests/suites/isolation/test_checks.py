@@ -99,6 +99,7 @@ def pty(rc: int, size: str | None, problem: str = "") -> Verdict:
     return checks.pty(terminals)
 
 
+APART = reach(0, cores=1) | {"met": {"met": False}}  # not at the same time
 SILENT = step_pair()
 SILENT = replace(SILENT, steps={**SILENT.steps, "second": step(None, problem="srun: cancelled")})
 UNREPORTED = step_pair(steps=dict.fromkeys(("first", "second"), step(None, problem="srun: cancelled")))
@@ -125,11 +126,7 @@ CASES: list[tuple[Callable[[], Verdict], str, list[str]]] = [
     (lambda: cpus(reach(0, 1, cores=2), reach(0, 1, cores=2)), CONFIGURE, [FIRST, SECOND, BOTH]),
     (lambda: cpus(reach(3, 67, cores=1), reach(4, 68, cores=1)), PASSED, []),  # both threads of a core
     (lambda: cpus(reach(0, cores=1), reach(0, cores=1)), CONFIGURE, [BOTH]),
-    (
-        lambda: cpus(None, reach(0, cores=1) | {"met": {"met": False}}),
-        NOT_CHECKED,
-        [],
-    ),  # not at the same time
+    (lambda: cpus(None, APART), NOT_CHECKED, []),  # not at the same time
     (lambda: cpus(reach(0, 2, cores=0)), NOT_CHECKED, []),
     (lambda: checks.cpus(NODE, ALL, SILENT), NOT_CHECKED, []),
     (lambda: checks.cpus(NODE, ALL, None), NOT_CHECKED, []),

@@ -210,6 +210,10 @@ MIG = {GPU: "0", "nvidia.com/mig-1g.10gb": "56", "nvidia.com/mig-3g.40gb": "0"}
 UNAVAILABLE = "Allocate failed due to requested number of devices unavailable"
 EARLY = "Allocate failed due to no healthy devices present"
 LOST = "nvml: GPU is lost, which is unexpected"
+gpu_operator = partial(operator, PLUGIN_SET, labels=ALL)
+NOTHING = node(), (), SEEN, CONFIG
+BOOTED = of_plugin(restarts=3, ended=800)
+WITH_ALL = pod("b", gpus=8)
 MODEL = {GPU: "0", "nvidia.com/GH100_H100_SXM5_80GB": "8"}
 VALIDATED = of_plugin(ready=False, state=ENDED, phase="Succeeded", owner="")
 OF_USER = pod(f"{PLUGIN}-test", space="alice", phase="Failed")
@@ -243,11 +247,7 @@ MACHINES: Machines = {
     "kubernetes.gpus": [
         ("four replicas of each GPU | k8s-device-plugin", PASSED, gpus(labels=SHARING, capacity={GPU: "32"})),
         ("ten shares, no label states them | HAMi, issue 314", NOT_CHECKED, gpus(HAMI, capacity={GPU: "80"})),
-        (
-            "whole GPUs for virtual machines | gpu-operator-kubevirt",
-            NOT_CHECKED,
-            gpus(labels=GUESTS, capacity=MODEL),
-        ),
+        ("whole GPUs of guests | gpu-operator-kubevirt", NOT_CHECKED, gpus(labels=GUESTS, capacity=MODEL)),
         ("MIG devices | mig-parted", NOT_CHECKED, gpus(capacity=MIG, profile=WITH_MIG)),
         ("MIG devices, or none | mig-parted", NOT_CHECKED, gpus(capacity=MIG, profile=ANY_MIG)),
         ("an earlier partition | kubelet", PASSED, gpus(capacity={"nvidia.com/mig-1g.10gb": "0"})),
@@ -264,64 +264,32 @@ MACHINES: Machines = {
         ("an init container has them | sidecars", PASSED, allocated(pod("a", gpus=8, init=[HOLDS]))),
         ("rejected three hours ago | k8s-device-plugin", PASSED, allocated(refused(UNAVAILABLE, 3 * 3600))),
         ("rejected before the plugin registered | kubelet", WARNING, allocated(refused(EARLY, 60))),
-        (
-            "its predecessor ended | pods",
-            PASSED,
-            allocated(pod("a", gpus=8, phase="Succeeded"), pod("b", gpus=8)),
-        ),
+        ("its predecessor ended | pods", PASSED, allocated(pod("a", gpus=8, phase="Succeeded"), WITH_ALL)),
         ("sick: rejected: a GPU is lost | nvml", MONITOR, allocated(refused(LOST, 60))),
         ("sick: rejected early, one lost | nvml", MONITOR, allocated(refused(EARLY, 60), left={GPU: "7"})),
         ("sick: lost under a pod | plugin", MONITOR, allocated(pod("a", gpus=8), left={GPU: "7"})),
         ("sick: a sidecar holds one too | sidecars", MONITOR, allocated(pod("a", gpus=8, init=[SIDECAR]))),
     ],
     "kubernetes.gpu_operator": [
-        (
-            "the validator has ended | GPU operator",
-            PASSED,
-            operator(PLUGIN_SET, of_plugin(), VALIDATED, labels=ALL),
-        ),
-        (
-            "a pod of a user fails | k8s-device-plugin",
-            PASSED,
-            operator(PLUGIN_SET, of_plugin(), OF_USER, labels=ALL),
-        ),
-        (
-            "months ago | driver",
-            PASSED,
-            operator(PLUGIN_SET, of_plugin(restarts=14, ended=130 * DAY), labels=ALL),
-        ),
+        ("the validator has ended | operator", PASSED, gpu_operator(of_plugin(), VALIDATED)),
+        ("a pod of a user fails | k8s-device-plugin", PASSED, gpu_operator(of_plugin(), OF_USER)),
+        ("restarts months ago | driver", PASSED, gpu_operator(of_plugin(restarts=14, ended=130 * DAY))),
         ("while the pod started | DCGM", WARNING, operator(of_plugin(restarts=3, ended=2000, started=2400))),
-        ("after a boot of the node | DCGM", WARNING, operator(of_plugin(restarts=3, ended=800), since=900)),
+        ("after a boot of the node | DCGM", WARNING, operator(BOOTED, since=900)),
         (
             "sick: not ready | DCGM",
             MONITOR,
-            operator(of_plugin(restarts=3, ended=800, ready=False), since=900),
+            operator(of_plugin(restarts=3, ended=800, ready=False), since=90),
         ),
-        ("sick: long after both | DCGM", MONITOR, operator(of_plugin(restarts=3, ended=800), since=9000)),
-        (
-            "sick: it crashes | plugin",
-            MONITOR,
-            operator(PLUGIN_SET, of_plugin(ready=False, state=CRASH), labels=ALL),
-        ),
-        ("sick: no pod of the plugin | GPU operator", MONITOR, operator(PLUGIN_SET, labels=ALL)),
+        ("sick: long after both | DCGM", MONITOR, operator(BOOTED, since=9000)),
+        ("sick: it crashes | plugin", MONITOR, gpu_operator(of_plugin(ready=False, state=CRASH))),
+        ("sick: no pod of the plugin | GPU operator", MONITOR, gpu_operator()),
     ],
     "kubernetes.network_operator": [
         ("the host has the driver | network-operator", NOT_CHECKED, network_operator(labels=NIC)),
-        (
-            "restarted months ago | network-operator",
-            PASSED,
-            network_operator(MOFED_SET, LONG_AGO, labels=NIC),
-        ),
-        (
-            "no adapters | profile",
-            NOT_APPLICABLE,
-            lambda: checks.network_operator(node(), (), SEEN, CONFIG, WITHOUT),
-        ),
-        (
-            "sick: its pod crashes | network-operator",
-            MONITOR,
-            network_operator(MOFED_SET, CRASHES, labels=NIC),
-        ),
+        ("restarts months ago | driver", PASSED, network_operator(MOFED_SET, LONG_AGO, labels=NIC)),
+        ("no adapters | profile", NOT_APPLICABLE, lambda: checks.network_operator(*NOTHING, profile=WITHOUT)),
+        ("sick: its pod crashes | mofed", MONITOR, network_operator(MOFED_SET, CRASHES, labels=NIC)),
     ],
     "kubernetes.rdma": [
         ("an adapter for storage | network-operator", WARNING, rdma("9", "8", "8", "8")),

@@ -304,6 +304,7 @@ HOT_SATA = ata(attribute(190, "Airflow_Temperature_Cel", (40, 45, 60), now=True)
 HOT_SAS = scsi(passed=False, asc=11, ascq=1, ie_string="WARNING - SPECIFIED TEMPERATURE EXCEEDED")
 SAS_FAILS = scsi(passed=False, asc=93, ascq=16, ie_string="HARDWARE IMPENDING FAILURE GENERAL HARD DRIVE")
 RESERVED = log(255, spare=64, threshold=255)
+READ_ONLY = log(12, critical=8)
 WITHOUT_SMART = smartctl(NO_TYPE, status=1)
 MACHINES: Machines = {
     ("os.drive_health", judge): [
@@ -325,17 +326,13 @@ MACHINES: Machines = {
         ("a disk of its host | QEMU", NOT_APPLICABLE, lambda: judge(WITHOUT_SMART, virtual=True)),
         ("diskless | no /sys/class/nvme", NOT_APPLICABLE),
         ("sick: the drive says that spare blocks are low | NVMe", MONITOR, log(97, spare=4, critical=1)),
-        ("sick: the media is read-only | NVM Express", MONITOR, log(12, critical=8)),
+        ("sick: the media is read-only | NVM Express", MONITOR, READ_ONLY),
         ("sick: reliability degraded before its time | NVM Express", MONITOR, log(41, critical=4)),
         ("sick: the capacitors failed | NVM Express", MONITOR, log(5, critical=16)),
         ("sick: 1975 reallocated sectors | scrutiny testdata", MONITOR, HITACHI),
         ("sick: an attribute predicts a failure first | smartctl(8), bit 4", MONITOR, ata(REALLOCATED)),
         ("sick: a SAS disk predicts its failure | SPC-5, Annex F: 5Dh", MONITOR, SAS_FAILS),
-        (
-            "sick: a drive of a VM | NVMe",
-            MONITOR,
-            lambda: judge(WITHOUT_SMART, log(12, critical=8), virtual=True),
-        ),
+        ("sick: a drive of a VM | NVMe", MONITOR, lambda: judge(WITHOUT_SMART, READ_ONLY, virtual=True)),
     ]
 }
 COUNTER_EXAMPLES = examples(MACHINES)

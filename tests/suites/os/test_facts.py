@@ -200,10 +200,7 @@ READ: list[tuple[Callable[[], object], object]] = [
         lambda: facts.read_mounts(MOUNTS),
         {"/": Mount("a", "/", "ext4", ("rw", "x")), "/m n": Mount("c", "/m n", "tmpfs", ("rw",))},
     ),
-    (
-        lambda: facts.read_limits(LIMITS),
-        {"Max open files": 1024.0, "Max nice priority": 0.0, "Max x": math.inf},
-    ),
+    (lambda: facts.read_limits(LIMITS), {"Max open files": 1024, "Max nice priority": 0, "Max x": math.inf}),
     (lambda: facts.read_taint("9" * 20), int("9" * 20)),
     (
         lambda: facts.read_memory_parts(of(nodes=NODES, cpus="0\n", crash="7\n", dimms=EDAC)),

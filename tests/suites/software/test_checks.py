@@ -79,25 +79,18 @@ NOT_LISTED = "\n\n@@software list 2"
 TOGETHER = "alpha/1.0 and gamma: loaded together: alpha/1.0, gamma/1.0"
 # family() of Lmod and conflicts of Tcl Modules 5.1 with conflict_unload: the other module is taken out
 REPLACES = loaded("both 8", "alpha/1.0", "beta/1.0")
+STAYS = loaded("unloaded 1", "", "alpha/1.0")
+STATED = modules(load=SOUND)
 DOES_NOT_LOAD = loaded("alone 8", "beta/1.0", "")
 LOSES_A_PATH = (f"PATH=/usr/bin{PATHS}", f"PATH={PATHS[1:]}")
 UNSEEN = (f"beta/1.0{NOT_LISTED}", f"No modules loaded{NOT_LISTED}")
 CASES = [
     (checks.module_conflicts, TCL, DOES_NOT_LOAD, modules(), ["beta: does not load alone", TOGETHER]),
     (checks.module_conflicts, LMOD, REPLACES, modules(), [TOGETHER]),
-    (
-        checks.module_unload,
-        TCL,
-        LOSES_A_PATH,
-        modules(load=SOUND),
-        ["gamma/1.0: PATH: /usr/bin removed by unload"],
-    ),
-    (
-        *(checks.module_unload, LMOD, loaded("unloaded 1", "", "alpha/1.0"), modules(load=LOAD[:1])),
-        ["alpha/1.0: alpha/1.0 still loaded"],
-    ),
+    (checks.module_unload, TCL, LOSES_A_PATH, STATED, ["gamma/1.0: PATH: /usr/bin removed by unload"]),
+    (checks.module_unload, LMOD, STAYS, modules(load=LOAD[:1]), ["alpha/1.0: alpha/1.0 still loaded"]),
     (checks.modules, TCL, (), modules(load=["alpha/default", *LOAD[1:4]]), []),  # an alias
-    (checks.modules, LMOD, UNSEEN, modules(load=SOUND), ["beta: module list: No modules loaded"]),
+    (checks.modules, LMOD, UNSEEN, STATED, ["beta: module list: No modules loaded"]),
     (checks.conda, CONDA, (), conda(), []),
     (checks.conda, CONDA, (f"{ENV}/bin/python", "/bin/python"), conda(), ["torch: python is /bin/python"]),
     (checks.conda, CONDA, (f"{ENV}\n", "/opt/conda\n"), conda(), ["torch: CONDA_PREFIX is /opt/conda"]),

@@ -89,6 +89,7 @@ def requeued(fact: dict[str, Any] | None) -> SubmititResult:
 
 
 LATE = error("late", "PENDING")
+ALONE = [place(rank, slurm=0) for rank in range(3)]
 UNDONE = "UncompletedJobError"
 AFTER_ALL = result(*reported(add=None).tasks[0].facts, failed("OSError"))
 CASES: Table = {
@@ -136,10 +137,7 @@ CASES: Table = {
         ("configure: job", reported(multitask=LATE)),
         ("configure: ranks [0, 2]", placed()),
         ("configure: ranks [0, 2, 0, 2]", placed(place(0), place(2))),
-        (
-            "configure: task on a; task on a [1, 3, 0, 3, 2, 3, 0, 3]",
-            placed(*(place(n, slurm=0) for n in range(3))),
-        ),
+        ("configure: task on a; task on a [1, 3, 0, 3, 2, 3, 0, 3]", placed(*ALONE)),
         ("configure: ranks; task on a [0, 0, 2, 0, 1, 0, 3]", placed(place(0, tasks=1))),
     ],
     checks.failure: [
