@@ -45,8 +45,6 @@ def assert_judged(verdict: Verdict, expected: str | list[str]) -> None:
         assert judged(verdict)[0] == expected
 
 
-# -- what the cluster file states, and what Slurm has --
-
 ML = facts.Association("ml", "", "", "root", "10", frozenset({"normal"}), {"GrpTRES": {"gres/gpu": 8}})
 ALICE = facts.Association("ml", "alice", fairshare="1", limits={"GrpTRES": None})
 NARROW = facts.Association(
@@ -177,9 +175,6 @@ STATES: Cases = {
 }
 
 
-# -- job records: sound ones that look broken, and broken ones that look sound (docs/five-rules.md) --
-
-
 def record(state: str = "COMPLETED", **changes: str) -> facts.JobRecord:
     shown = {
         "submit": "2026-10-24T01:00:00",
@@ -249,9 +244,6 @@ def test_of_many_broken_records_twenty_are_shown_and_their_number() -> None:
         findings = records(*[record(code="")] * count).findings
         assert len(findings) == shown
     assert figures(findings[-1].measured) == [22]
-
-
-# -- trials --
 
 
 def running(**tres: int) -> facts.TrialJob:

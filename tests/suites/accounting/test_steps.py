@@ -116,7 +116,7 @@ ENDED = RUNS.format(9, "b").replace("RUNNING", "COMPLETED")
 SENT, UNSENT = "DBD Agent queue size: 0\n", "DBD Agent queue size: 3\n"
 
 
-def test_jobs_that_only_the_accounting_has_are_runaways_if_they_still_live_in_a_later_look(
+def test_jobs_that_only_the_accounting_has_are_runaways_if_they_live_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     paused: list[float] = []

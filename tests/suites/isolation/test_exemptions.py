@@ -40,9 +40,7 @@ def exempt(config: dict[str, str], **kinds: bool) -> Exemptions:
         ({"TaskPlugin": "task/affinity"}, {"cpus", "devices", "memory"}),
     ],
 )
-def test_what_slurm_does_not_isolate_is_exempt_with_the_setting(
-    change: dict[str, str], exempted: set[str]
-) -> None:
+def test_what_slurm_does_not_isolate_is_exempt(change: dict[str, str], exempted: set[str]) -> None:
     found = exempt(SHOWN | change)
     reasons = {kind: getattr(found, kind) for kind in ("cpus", "devices", "memory", "tmp")}
     assert {kind for kind, reason in reasons.items() if "=" in reason} == exempted

@@ -57,9 +57,7 @@ def reported(limit: int, most: int) -> dict[str, dict[str, Any]]:
     return facts
 
 
-def test_a_task_keeps_its_memory_unless_the_node_has_little_or_might_panic(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_task_takes_no_memory_that_the_node_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = reported(128 << 20, 48 << 20)
     assert facts.keys() == {"below", "held"}
     assert facts["below"]["bytes"] == 32 << 20, "a quarter of the limit"

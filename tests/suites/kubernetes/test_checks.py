@@ -48,18 +48,13 @@ def listed(*items: dict[str, Any]) -> tuple[list[kube.KubeNode], list[kube.Pod],
 
 
 def node(
-    name: str = "gpu01",
-    *,
-    labels: Any = (),
-    spec: Any = (),
-    capacity: Any = (),
-    left: Any = (),
-    created: float = YEAR,
-    since: float = 9 * DAY,
-    **conditions: str,
+    name: str = "gpu01", *, created: float = YEAR, since: float = 9 * DAY, **given: Any
 ) -> kube.KubeNode:
-    """Return a node with eight GPUs; `left` differs from its capacity; conditions: TYPE="STATUS REASON"."""
-    whole = {GPU: "8", **dict(capacity)}
+    """Return a node with eight GPUs; given: labels, spec, capacity, what is left of it, and conditions TYPE="STATUS REASON"."""
+    labels, spec, capacity, left = (
+        dict(given.pop(key, ())) for key in ("labels", "spec", "capacity", "left")
+    )
+    whole = {GPU: "8", **capacity}
     said = [
         {
             "type": kind,
@@ -68,42 +63,34 @@ def node(
             "lastHeartbeatTime": ago(0),
             "lastTransitionTime": ago(since),
         }
-        for kind, it in {"Ready": "True KubeletReady", "MemoryPressure": "False", **conditions}.items()
+        for kind, it in {"Ready": "True KubeletReady", "MemoryPressure": "False", **given}.items()
     ]
-    status = {"capacity": whole, "allocatable": {**whole, **dict(left)}, "conditions": said}
-    meta = {"name": name, "labels": dict(labels), "creationTimestamp": ago(created)}
-    nodes, _, _ = listed({"kind": "Node", "metadata": meta, "spec": dict(spec), "status": status})
+    status = {"capacity": whole, "allocatable": {**whole, **left}, "conditions": said}
+    meta = {"name": name, "labels": labels, "creationTimestamp": ago(created)}
+    nodes, _, _ = listed({"kind": "Node", "metadata": meta, "spec": spec, "status": status})
     return nodes[0]
 
 
-def pod(
-    name: str,
-    *,
-    owner: str = "",
-    gpus: int = 0,
-    space: str = "gpu-operator",
-    init: Any = (),
-    started: float | None = 200 * DAY,
-    **status: Any,
-) -> dict[str, Any]:
-    meta: dict[str, Any] = {"name": name, "namespace": space}
+def pod(name: str, *, started: float = 200 * DAY, **given: Any) -> dict[str, Any]:
+    """Return a pod; given: owner, gpus, space, init containers, and its status."""
+    owner, gpus, init = given.pop("owner", ""), given.pop("gpus", 0), given.pop("init", ())
+    meta: dict[str, Any] = {"name": name, "namespace": given.pop("space", "gpu-operator")}
     if owner:
         meta["ownerReferences"] = [{"kind": "DaemonSet", "name": owner}]
     one = {"name": "main", "resources": {"limits": {GPU: f"{gpus}"}} if gpus else {}}
     spec = {"nodeName": "gpu01", "containers": [one], "initContainers": list(init)}
-    start = {} if started is None else {"startTime": ago(started)}
-    return {"kind": "Pod", "metadata": meta, "spec": spec, "status": {"phase": "Running", **start, **status}}
+    status = {"phase": "Running", "startTime": ago(started), **given}
+    return {"kind": "Pod", "metadata": meta, "spec": spec, "status": status}
 
 
 def of_plugin(
-    *, ready: bool = True, restarts: int = 0, ended: float | None = None, started: float = YEAR, **more: Any
+    *, ready: bool = True, restarts: int = 0, ended: float | None = None, **more: Any
 ) -> dict[str, Any]:
     """Return a pod of the device plugin, whose container ended so many seconds ago."""
     last = {"finishedAt": ago(ended), "reason": "Error", "exitCode": 1} if ended is not None else {}
-    owner, state = more.pop("owner", PLUGIN), more.pop("state", {})
-    container = {"name": "main", "ready": ready, "restartCount": restarts, "state": state}
+    container = {"name": "main", "ready": ready, "restartCount": restarts, "state": more.pop("state", {})}
     container["lastState"] = {"terminated": last} if last else {}
-    return pod("p", owner=owner, started=started, containerStatuses=[container], **more)
+    return pod("p", **{"owner": PLUGIN, "started": YEAR, **more}, containerStatuses=[container])
 
 
 def daemonset(name: str, **selector: str) -> dict[str, Any]:

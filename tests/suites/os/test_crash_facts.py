@@ -82,9 +82,6 @@ def test_the_command_finds_the_files_of_each_distribution(tmp_path: Path) -> Non
     assert found == {f"{tmp_path}/{file}" for file in kept}
 
 
-# --- machines that were considered
-
-
 def judge(*records: tuple[float, str], unclean: tuple[float, ...] = (), good: float = 1e4) -> Verdict:
     """Judge a node whose records, unclean boots and last good run are so many days old."""
     found = tuple(CrashRecord(NOW - days * DAY, path) for days, path in records)

@@ -115,9 +115,6 @@ def read(output: str, model: str = "SAMSUNG MZQLB1T9HAJR-00007", drive: str = "n
     return read_health(drive, model, output)
 
 
-# --- the reader
-
-
 @pytest.mark.parametrize(
     ("output", "found"),
     [
@@ -195,9 +192,6 @@ def test_no_tool_no_right_and_no_end() -> None:
     assert only.problem.startswith("smartctl is not installed")
 
 
-# --- the command
-
-
 def on_machine(folder: Path, ticks: int = 600, **tools: str) -> tuple[DriveHealth, ...]:
     """Run the command where /sys has a local NVMe drive, one over TCP and a SATA disk, and these are the tools."""
     for path, text in {
@@ -247,9 +241,6 @@ def test_a_drive_that_does_not_answer_delays_no_other(tmp_path: Path) -> None:
     tool = f"case $* in *sda) sleep 600 ;; *) echo '{PM983}' ;; esac"
     found = on_machine(tmp_path, 20, smartctl=tool)
     assert (found[0].used, found[1].problem) == (0, "no answer within 5 s")
-
-
-# --- machines that were considered
 
 
 def judge(*outputs: str, virtual: bool = False) -> Verdict:

@@ -168,8 +168,6 @@ def test_probes_that_take_longer_than_others_and_those_of_one_node() -> None:
     assert not any(one.root for one in found)
 
 
-# --- value by value
-
 LSCPU = (
     "On-line CPU(s) list: 0\nOff-line CPU(s) list: 1\nNUMA node(s): 4\nSocket(s): 2\nThread(s) per core: 3\n"
     "Model name: EPYC\nArchitecture: x86_64\nHypervisor vendor: KVM\nNUMA node0 CPU(s): 0\nNUMA node1 CPU(s):\n"
@@ -281,9 +279,6 @@ def test_words_of_one_node_are_left_out_of_the_command_line(words: str, kept: bo
     for word in words.split():
         expected = sorted(["quiet", "crash", *([word] if kept else [])])
         assert facts.read_cmdline(f"0\n0\nquiet {word} crash\n0\n").split() == expected
-
-
-# --- of the kit: MPI and containers
 
 
 @pytest.mark.parametrize(

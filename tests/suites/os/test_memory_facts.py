@@ -50,9 +50,7 @@ def test_reserved_huge_pages_and_other_tmpfs_are_not_in_use(tmp_path: Path) -> N
     )
 
 
-def test_little_memory_in_use_starts_no_further_process_and_the_cache_of_zfs_is_not_in_use(
-    tmp_path: Path,
-) -> None:
+def test_little_memory_starts_no_process_and_the_cache_of_zfs_is_not_in_use(tmp_path: Path) -> None:
     found = on_machine(tmp_path, "MemTotal: 1000000 kB\nMemAvailable: 960000 kB\n")
     assert found == MemoryUse(1000000 << 10, 40000 << 10)
     rows = f"name                            type data\nsize                            4    {34 * GIB}\nc_max 4 9\n"
@@ -66,9 +64,6 @@ def test_an_answer_that_cannot_be_judged() -> None:
             read_memory_use(answer(text))
     with pytest.raises(NotAvailable):  # a kernel before 3.14
         read_memory_use(answer("memory 100 0 0 0\nend\n"))
-
-
-# --- machines that were considered
 
 
 def judge(

@@ -15,8 +15,6 @@ from pytest_gpucluster.core.errors import ConfigError, NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.suites.os import software_facts as probes
 
-# -- processes --------------------------------------------------------------------------------------------------
-
 ZOMBIE = probes.ProcessRow(7, 1, "Z+", 90, "root", "a b")
 ROW = "   7     1 Z+    90 root     a b\n"
 
@@ -76,8 +74,6 @@ def test_a_real_zombie_is_found(tmp_path: Path) -> None:
     assert (child.pid, os.getpid()) in [(process.pid, process.ppid) for process in found.of_state("Z")]
 
 
-# -- time -------------------------------------------------------------------------------------------------------
-
 FIELDS = "A,t,3,1.0,{},a,b,c,d,e,f,g,h,{}\n"  # 14 fields
 GOOD = FIELDS.format("0", "Normal")
 LOST, SYNCED = "Not synchronised", "NTPSynchronized="
@@ -120,8 +116,6 @@ def test_a_time_service_that_does_not_tell_is_named(given: Answer, words: str) -
     with pytest.raises(NotAvailable, match=words):
         probes.read_time_sync(given)
 
-
-# -- systemd ----------------------------------------------------------------------------------------------------
 
 REFUSED = "Failed to connect to bus: Connection refused"
 NO_INIT = "System has not been booted with systemd as init system (PID 1). Can't operate."
@@ -173,9 +167,6 @@ def test_services_are_reported_one_a_line() -> None:
     for given in (answer("active\n"), answer("", 1), answer("x y z\n", 1, "no bus")):
         with pytest.raises(NotAvailable):
             probe.parse(given)
-
-
-# -- packages, sysctls, names -------------------------------------------------------------------------------------
 
 
 def test_empty_lists_ask_nothing() -> None:
@@ -263,9 +254,7 @@ def test_addresses_of_names() -> None:
         ("", {"a": "1.1.1.1", "b": "1.1.1.1"}),
     ],
 )
-def test_names_are_asked_together_where_each_line_says_whose_it_is(
-    tmp_path: Path, said: str, found: dict[str, str]
-) -> None:
+def test_names_are_asked_together_or_alone(tmp_path: Path, said: str, found: dict[str, str]) -> None:
     (tmp_path / "said").write_text(said)
     path = with_tools(
         tmp_path, getent=f'[ $# = 3 ] || {{ echo "1.1.1.1 $2"; exit 0; }}\nexec cat {tmp_path}/said'

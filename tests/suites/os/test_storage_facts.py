@@ -13,8 +13,6 @@ from pytest_gpucluster.suites.os import storage_facts as facts
 from pytest_gpucluster.suites.os.facts import CommandSection, sections
 from pytest_gpucluster.suites.os.storage_facts import Disk, SharedFiles, SharedFolder, SharedResult
 
-# --- df
-
 
 def test_one_df_answers_about_all_paths_and_one_for_each_where_one_fails() -> None:
     probe = facts.disks(["/", "/proc", "/tmp"])
@@ -42,9 +40,7 @@ tmpfs /run tmpfs rw 0 0
 
 
 @pytest.mark.parametrize("hangs", [False, pytest.param(True, marks=pytest.mark.thorough)])
-def test_networked_mounts_are_asked_too_and_a_hung_one_is_named_and_its_df_killed(
-    tmp_path: Path, *, hangs: bool
-) -> None:
+def test_networked_mounts_are_asked_too_and_a_hung_df_is_killed(tmp_path: Path, *, hangs: bool) -> None:
     """Once each, and not those that nobody could name."""
     path = with_tools(
         tmp_path,
@@ -122,9 +118,6 @@ def test_the_deadlines_of_df_and_the_mounts_that_it_is_asked_about() -> None:
             facts.disks([path])
 
 
-# --- scratch space
-
-
 def test_a_file_is_written_in_each_scratch_folder_and_removed(tmp_path: Path) -> None:
     good = tmp_path / "good"
     good.mkdir()
@@ -149,9 +142,6 @@ def test_a_try_to_write_that_does_not_end_says_so() -> None:
     for given in (answer(rc=None, problem="node lost: gone"), answer()):
         with pytest.raises(ProbeError):
             facts.read_writes(given)
-
-
-# --- shared files
 
 
 def test_shared_files_are_written_seen_and_removed(tmp_path: Path) -> None:

@@ -35,9 +35,6 @@ def test_records_are_kept_where_slurm_says_so() -> None:
     assert not runner.stores_records({})
 
 
-# -- verdicts on plain facts --
-
-
 def result(*facts: Mapping[str, Any], accounting: bool = False, problem: str = "") -> SubmititResult:
     """Return the result of a driver that printed these facts."""
     task = PayloadTask(0, "", None, None, facts)

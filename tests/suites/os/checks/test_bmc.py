@@ -49,8 +49,6 @@ def of_sensors(sensors: str, usual: str = "", again: str | None = None) -> Verdi
     return checks.bmc_sensors(mine, usual_bmc(fleet))
 
 
-# --- sensors, in the words of ipmitool
-
 DELL = """\
 Inlet Temp       | 04h | ok  |  7.1 | 23 degrees C
 Voltage 2        | 6Eh | ok  | 10.2 | 222 Volts
@@ -144,9 +142,6 @@ def test_the_dangerous_side_of_a_value_counts() -> None:
         for status, grade in of_status.items():
             (sensor,) = read(sensors=f"X | 01h | {status} | 7.1 | {reading}").sensors
             assert sensor.grade is grade, (reading, status)
-
-
-# --- events
 
 
 def event(what: str, at: str = "11/26/2026 | 14:49:30", number: str = "2", ends: str = "Asserted") -> str:
@@ -256,9 +251,6 @@ def test_a_sensor_that_can_be_read_decides() -> None:
     assert result(checks.bmc_sensors(unread, usual_bmc({"n1": unread}))) == NOT_CHECKED
 
 
-# --- no answer
-
-
 @pytest.mark.parametrize(
     ("text", "rc", "words"),
     [
@@ -300,8 +292,6 @@ def test_the_script_reads_twice_where_a_state_is_bad(tmp_path: Path) -> None:
         assert read_bmc(Answer("n1", done.returncode, done.stdout)).sensors
         assert (tmp_path / "calls").read_text().count("sdr elist") == calls, text
 
-
-# --- machines that were considered, judged by a person first
 
 MACHINES: Machines = {
     ("os.bmc_sensors", of_sensors): [

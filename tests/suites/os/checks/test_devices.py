@@ -93,8 +93,6 @@ def test_firmware_of_another_series_fails_since_which_is_newer_is_not_known() ->
     assert figures(verdict.findings[0].expected) == [15, 16]
 
 
-# --- machines that were considered, judged by a person first
-
 GEN_3 = PciFunction("0000:01:00.0", "0108", "c0a9:540a", Link(4, 8.0))
 LENOVO = Devices((GEN_3, PciFunction("0000:03:00.0", "0107", "1000:00ab", Link(8, 8.0))))
 ENA = PciFunction("0000:00:05.0", "0200", "1d0f:ec20", None)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from counter_examples import CONFIGURE, NOT_APPLICABLE, PASSED, VENDOR, WARNING
 from judged import figures, judged
@@ -21,22 +22,11 @@ def of(size: float) -> MemoryInfo:
     return MemoryInfo(int(size * GIB), 0, 0, 0, 0, 0)
 
 
-def memory(
-    mine: float,
-    usual: float | None = None,
-    stated: float | None = None,
-    *,
-    smaller: bool = False,
-    cmdline: str = "",
-    reserved: float = 0,
-    without_cpus: tuple[float, float] = (0, 0),
-    dimms: tuple[str, ...] = (),
-    all_dimms: tuple[str, ...] = (),
-) -> Verdict:
+def memory(mine: float, usual: float | None = None, stated: float | None = None, **more: Any) -> Verdict:
     """Judge MemTotal in GiB; `usual`: of three other nodes.
 
     reserved: for a crash kernel; without_cpus: on NUMA nodes without CPUs, here and on the others; dimms, all_dimms: what EDAC
-    lists here and on the others, "NAME GiB".
+    lists here and on the others, "NAME GiB"; smaller: slurm.conf states so; cmdline: of the kernel.
     """
 
     def parts(extra: float, modules: tuple[str, ...], held: float = 0) -> MemoryParts:
@@ -44,15 +34,15 @@ def memory(
         return MemoryParts(int(extra * GIB), int(held * GIB), listed)
 
     infos = {"n1": of(mine), **(dict.fromkeys(("n2", "n3", "n4"), of(usual)) if usual else {})}
-    own = parts(without_cpus[0], dimms, reserved)
-    theirs = dict.fromkeys(infos, parts(without_cpus[1], all_dimms))
+    here, elsewhere = more.get("without_cpus", (0, 0))
+    own = parts(here, more.get("dimms", ()), more.get("reserved", 0))
+    theirs = dict.fromkeys(infos, parts(elsewhere, more.get("all_dimms", ())))
     found = checks.installed(Peers(infos), {**theirs, "n1": own})
     group = Group(nodes=f"n[1-{len(infos)}]", profile=PLAIN)
     profile = NodeProfile(memory=None if stated is None else int(stated * GIB))
-    most = found.of(group, "total", checks.PEER_MEMORY_TOLERANCE)
-    return checks.memory(
-        infos["n1"], profile, most, smaller, own, found.of(group, "dimms"), f"{cmdline} quiet"
-    )
+    most, dimms = found.of(group, "total", checks.PEER_MEMORY_TOLERANCE), found.of(group, "dimms")
+    cmdline = f"{more.get('cmdline', '')} quiet"
+    return checks.memory(infos["n1"], profile, most, more.get("smaller", False), own, dimms, cmdline)
 
 
 def lscpu(online: str, off: str = "", threads: int = 2, more: str = "NUMA node(s): 1\n") -> Cpus:
@@ -73,10 +63,6 @@ def numa(found: tuple[int, int], usual: tuple[int, int] | None = None, stated: i
 
     mine = grace(*found)
     return checks.numa(mine, stated, peers(mine.cpu_nodes, grace(*usual).cpu_nodes) if usual else ALONE)
-
-
-def governor(mine: dict[str, int], usual: dict[str, int], stated: str | None = None) -> Verdict:
-    return checks.governor(mine, stated, peers(mine, usual))
 
 
 def hugepages(mine: int, usual: int, stated: int | None = None) -> Verdict:
@@ -135,7 +121,7 @@ MACHINES: Machines = {
         ("sick: NPS1 among NPS4 | firmware", CONFIGURE, (2, 2), (8, 8)),
         ("sick: not as stated | firmware", CONFIGURE, (2, 2), None, 4),
     ],
-    ("os.governor", governor): [
+    ("os.governor", lambda mine, usual, stated=None: checks.governor(mine, stated, peers(mine, usual))): [
         ("performance among schedutil | cpufreq", WARNING, FAST, {"schedutil": 8}),
         ("fewer CPUs (nosmt) | cpufreq of online CPUs", PASSED, {"performance": 4}, FAST),
         ("a VM without frequency scaling | kvm guest", NOT_APPLICABLE, {}, {}),

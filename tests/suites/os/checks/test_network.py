@@ -108,9 +108,6 @@ COUNTER_EXAMPLES = examples(MACHINES)
 test_each_machine_gets_the_verdict_of_a_person = verdicts_of_a_person(COUNTER_EXAMPLES)
 
 
-# --- names
-
-
 def test_name_resolution_leaves_out_the_own_name_and_names_that_are_alike_nowhere() -> None:
     good = {"n1": "10.0.0.1", "n2": "10.0.0.2"}
     fleet = {"n1": {**good, "n1": "127.0.1.1"}, "n2": {**good, "n2": "127.0.1.1"}, "n3": good}
@@ -142,9 +139,6 @@ def test_a_name_server_that_is_dead_for_all_is_the_cause() -> None:
     )
 
 
-# --- interfaces
-
-
 OF_CONTAINERS = (
     "lo veth0 docker0 br-1 virbr0 vnet1 tap0 tun0 wg0 cali1 cilium_x cni0 flannel.1 weave podman0 lxc1 lxdbr0 "
     "kube-ipvs0 nodelocaldns dummy0 vxlan1"
@@ -174,9 +168,6 @@ def test_what_is_measured_and_named() -> None:
         assert addresses("n2", having, nodes).findings[0].measured == words
 
 
-# --- addresses
-
-
 def test_whose_addresses_are() -> None:
     many = ("10.0.0.1", "127.0.0.1", "169.254.0.1", "1270.0.0.1")
     networks = {
@@ -191,9 +182,6 @@ def test_whose_addresses_are() -> None:
         "10.0.0.9": {"n1": False},
         "16.9.254.1": {"n2": False},
     }
-
-
-# --- ways
 
 
 def ring(nodes: int, closed: Ways, *, told: int = 0, means: Ways | None = None) -> dict[str, Verdict]:
@@ -249,9 +237,7 @@ ELSEWHERE = {(1, 2): "10.9.9.9", (3, 2): "10.9.9.9"}  # what the name of n2 mean
         (lacking(ALL), "", ""),
     ],
 )
-def test_who_is_accused_of_a_way_that_is_closed(
-    verdicts: dict[str, Verdict], accused: str, at_fault: str
-) -> None:
+def test_who_is_accused(verdicts: dict[str, Verdict], accused: str, at_fault: str) -> None:
     found = [node for node, verdict in verdicts.items() if result(verdict) == CONFIGURE]
     assert found == accused.split()
     assert [node for node in found if "not known" not in verdicts[node].cause] == at_fault.split()

@@ -18,10 +18,6 @@ OPEN = {"Max open files": 1048576.0}
 LOW, HIGH = "kernel.pid_max=32768 vm.swappiness=60", "kernel.pid_max=4194304 vm.swappiness=60"
 
 
-def tunables(mine: str, usual: str) -> Verdict:
-    return checks.kernel_settings(mine, peers(mine, usual))
-
-
 def locked(mine: float, usual: float) -> Verdict:
     return checks.limits({"Max locked memory": mine}, {}, {"memlock": peers(mine, usual)})
 
@@ -30,7 +26,7 @@ MACHINES: Machines = {
     ("os.security_modules", checks.security_modules): [
         ("a container without securityfs | soperator", PASSED, "none", peers("none", "none"))
     ],
-    ("os.kernel_settings", tunables): [
+    ("os.kernel_settings", lambda mine, usual: checks.kernel_settings(mine, peers(mine, usual))): [
         ("a larger pid_max | systemd's 50-pid-max.conf", WARNING, HIGH, LOW),
         ("sick: a lower pid_max | sysctl", CONFIGURE, LOW, HIGH),
         ("sick: one of both differs | sysctl", CONFIGURE, "vm.a=1 kernel.b=2", "vm.a=1 kernel.b=3"),

@@ -21,10 +21,6 @@ def processes(*samples: str) -> Processes:
     return facts.read_processes(answer("".join(f"{one}\nprocesses 400\n" for one in rows)))
 
 
-def zombies(most: int, *samples: str) -> Verdict:
-    return checks.zombies(processes(*samples), most)
-
-
 def dstate(*samples: str) -> Verdict:
     return checks.dstate(processes(*samples))
 
@@ -64,7 +60,7 @@ def log_start(since: float | None) -> Verdict:
 A, B, FAILING = CommandOutput("a", 0), CommandOutput("b", 0), CommandOutput("b", 1)
 NO_SYSTEMD = "System has not been booted with systemd as init system (PID 1). Can't operate."
 MACHINES: Machines = {
-    ("os.zombies", zombies): [
+    ("os.zombies", lambda most, *samples: checks.zombies(processes(*samples), most)): [
         ("a child that is reaped between samples | ps", PASSED, 0, "7 3 Z 0 root sh", "", ""),
         ("two accepted | os.max_zombies", PASSED, 2, "7 3 Z 900 root sh\n8 3 Z 900 root sh"),
         ("none | ps", PASSED, 0, "9 3 D 900 root dd"),

@@ -24,10 +24,6 @@ def release(mine: str, usual: str, stated: str | None = None) -> Verdict:
     return checks.release(mine, stated, peers(mine, usual))
 
 
-def kernel(mine: str, usual: str, stated: str | None = None) -> Verdict:
-    return checks.kernel(mine, stated, peers(mine, usual))
-
-
 def cmdline(mine: str, usual: str) -> Verdict:
     return checks.cmdline(mine, peers(mine, usual))
 
@@ -52,7 +48,7 @@ MACHINES: Machines = {
         ("sick: another distribution | wrong image", CONFIGURE, "debian 12", "ubuntu 22.04"),
         ("sick: not what is stated | cluster file", CONFIGURE, "a 1", "a 1", "a 2"),
     ],
-    ("os.kernel", kernel): [
+    ("os.kernel", lambda mine, usual, stated=None: checks.kernel(mine, stated, peers(mine, usual))): [
         ("first updated node | rolling upgrade", WARNING, EL9_5, EL9),
         ("a prefix is stated | os.kernel", PASSED, "6.8.0-1021-aws", "6.8.0-1018-aws", "6.8.*"),
         ("ahead, the group in halves | upgrade", PASSED, lambda: checks.kernel("6.8.0", None, HALVES)),
@@ -89,9 +85,6 @@ COUNTER_EXAMPLES = examples(MACHINES)
 test_each_machine_gets_the_verdict_of_a_person = verdicts_of_a_person(COUNTER_EXAMPLES)
 
 
-# --- clocks
-
-
 def clocks(**seconds: float) -> dict[str, Clock]:
     return {name: Clock(1000 + value, 1000.0, 1000.5) for name, value in seconds.items()}
 
@@ -113,9 +106,7 @@ WIDE = {f"n{n}": Clock(read, 0.0, received) for n, (read, received) in enumerate
         ({f"n{t}": Clock(t) for t in (100.0, 100.3, 160.0)}, ["n160.0"]),
     ],
 )
-def test_clock_skew_is_what_the_window_of_the_answer_can_not_explain(
-    fleet: dict[str, Clock], wrong: list[str]
-) -> None:
+def test_skew_is_what_no_window_explains(fleet: dict[str, Clock], wrong: list[str]) -> None:
     common = CommonTime.of(fleet, 1.0)
     assert [it for it in fleet if result(checks.clock(fleet[it], common, 1.0)) == CONFIGURE] == wrong
 
