@@ -31,19 +31,16 @@ def test_users_are_a_list_or_a_map_and_preemption_is_one_trial_or_a_list() -> No
         assert [one.mode for one in config.trials.preemption] == ["cancel"]
 
 
-@pytest.mark.parametrize(
-    ("limit", "tres", "name", "amount"),
-    [
+def test_trial_has_the_stated_limit() -> None:
+    for limit, tres, name, amount in (
         ("maxtrespu", "gres/gpu", "MaxTRESPU", 2),
         ("MaxTRESPerUser", "cpu", "MaxTRESPU", 500),
-        ("MaxWallDurationPerJob", None, "MaxWall", 24 * 60),  # minutes
-    ],
-)
-def test_trial_has_the_stated_limit(limit: str, tres: str | None, name: str, amount: int) -> None:
-    config = AccountingConfig.model_validate(of_gpus(limit, tres))
-    assert config.trials is not None
-    (found,) = config.trials.limits
-    assert (found.limit, config.amount_of(found)) == (name, amount)
+        ("MaxWallDurationPerJob", None, "MaxWall", 24 * 60),  # minutes,
+    ):
+        config = AccountingConfig.model_validate(of_gpus(limit, tres))
+        assert config.trials is not None
+        (found,) = config.trials.limits
+        assert (found.limit, config.amount_of(found)) == (name, amount)
 
 
 @pytest.mark.parametrize(

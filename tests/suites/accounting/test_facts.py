@@ -82,9 +82,8 @@ def test_private_data_is_that_of_slurmdbd_and_its_queue_not_that_of_slurmctld() 
     assert facts.parse_queue_size("Agent queue size:     3\n") is None
 
 
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
+def test_refusals_for_the_user_differ_from_all_others() -> None:
+    for text, kind in (
         ("allocation failure: Invalid account or account/partition combination specified\n", "refused"),
         (
             "sbatch: error: AssocMaxSubmitJobLimit\nallocation failure: Job violates accounting/QOS policy "
@@ -93,12 +92,10 @@ def test_private_data_is_that_of_slurmdbd_and_its_queue_not_that_of_slurmctld() 
         ),
         ("sbatch: error: invalid: nope\nallocation failure: Invalid partition name specified", "unclear"),
         ("", "unclear"),
-    ],
-)
-def test_refusals_for_the_user_differ_from_all_others(text: str, kind: str) -> None:
-    answer = facts.read_refusal(text)
-    assert answer.result == kind
-    assert not answer.message.startswith(("sbatch", "allocation failure"))
+    ):
+        answer = facts.read_refusal(text)
+        assert answer.result == kind
+        assert not answer.message.startswith(("sbatch", "allocation failure"))
 
 
 def test_limits_of_a_file_have_the_names_of_sacctmgr() -> None:

@@ -33,9 +33,8 @@ def written(jobs: list[list[JobSize]]) -> str:
     )
 
 
-@pytest.mark.parametrize(
-    ("limit", "tres", "amount", "unit", "expected"),
-    [
+def test_planned() -> None:
+    for limit, tres, amount, unit, expected in (
         ("MaxJobsPU", None, 2, 1, "1 & 1 & 1"),
         ("GrpTRES", "node", 1, 1, "1 nodes=1 ntasks=1 exclusive & 1 nodes=1 ntasks=1 exclusive"),
         ("GrpTRES", "gres/gpu:h200", 0, 1, "1 nodes=1 ntasks=1 gpus-per-task=h200:1"),
@@ -49,10 +48,8 @@ def written(jobs: list[list[JobSize]]) -> str:
         ("GrpTRES", "mem", 300 * MIB, 1, " then ".join(f"{n * MIB} {ONE}mem={n}M" for n in (100, 200, 100))),
         ("MaxTRES", "mem", 100 * GIB, 1, f"{100 * GIB} {TWO}51200M & {100 * GIB + 2 * MIB} {TWO}51201M"),
         ("MaxWall", None, 30, 1, "30 time=30 deadline=now+45minutes & 31 time=31 deadline=now+46minutes"),
-    ],
-)
-def test_planned(limit: str, tres: str | None, amount: int, unit: int, expected: str) -> None:
-    assert written(planned(trial(limit, tres), amount, unit, NODES)) == expected
+    ):
+        assert written(planned(trial(limit, tres), amount, unit, NODES)) == expected
 
 
 def test_unit_is_measured_where_a_job_may_get_more_than_it_requests() -> None:

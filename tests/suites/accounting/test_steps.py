@@ -65,20 +65,17 @@ def test_what_is_enforced_with_what_that_implies(words: str, expected: set[str])
         _ = accounting({}, {"AccountingStorageType": "accounting_storage/none"}).settings
 
 
-@pytest.mark.parametrize(
-    ("name", "level", "root", "sees_all"),
-    [
+def test_who_sees_what_private_data_hides() -> None:
+    for name, level, root, sees_all in (
         ("root", "", True, True),
         ("slurm", "", False, True),
         ("eve", "Operator", False, True),
         ("eve", "None", False, False),
-    ],
-)
-def test_who_sees_what_private_data_hides(name: str, level: str, root: bool, sees_all: bool) -> None:
-    private = "\nSlurmDBD configuration:\nPrivateData            = users\n"
-    found = accounting({"id -un": f"{name}\n", "show user": f"{level}\n", "show configuration": private})
-    assert (found.who.is_root, found.who.sees_all) == (root, sees_all)
-    assert found.hidden == (set() if sees_all else {"users"})
+    ):
+        private = "\nSlurmDBD configuration:\nPrivateData            = users\n"
+        found = accounting({"id -un": f"{name}\n", "show user": f"{level}\n", "show configuration": private})
+        assert (found.who.is_root, found.who.sees_all) == (root, sees_all)
+        assert found.hidden == (set() if sees_all else {"users"})
 
 
 def test_other_users_only_as_root_or_with_sudo() -> None:

@@ -334,9 +334,8 @@ AGENTS = (
 )
 
 
-@pytest.mark.parametrize(
-    ("condition", "status", "reason", "expected"),
-    [
+def test_condition_of_an_agent() -> None:
+    for condition, status, reason, expected in (
         ("GPUMissing", "True", "GPUMissing", MONITOR),
         ("GPUMissing", "Unknown", "", PASSED),
         ("AcceleratedHardwareReady", "False", "NvidiaDeviceCountMismatch", MONITOR),
@@ -347,11 +346,9 @@ AGENTS = (
             for it in ("ContainerRuntime", "Kernel", "Networking", "Storage")
         ),
         *((it, "True", "x", WARNING) for it in AGENTS.split()),
-    ],
-)
-def test_condition_of_an_agent(condition: str, status: str, reason: str, expected: str) -> None:
-    verdict = ready(**{condition: f"{status} {reason}"})()
-    assert judged(verdict) == (expected, [condition] if expected != PASSED else [])
+    ):
+        verdict = ready(**{condition: f"{status} {reason}"})()
+        assert judged(verdict) == (expected, [condition] if expected != PASSED else [])
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from pytest_gpucluster.suites.kubernetes import facts
 
 
@@ -22,19 +20,16 @@ def test_node_is_matched_by_name_first_label_and_address() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("stated", "expected"),
-    [
+def test_taint_is_stated_by_key_value_and_effect() -> None:
+    for stated, expected in (
         ("nvidia.com/gpu", True),
         ("nvidia.com/gpu=present", True),
         ("nvidia.com/gpu:NoSchedule", True),
         ("nvidia.com/gpu=present:NoExecute", False),
         ("nvidia.com/gpu=", False),
         ("nvidia.com", False),
-    ],
-)
-def test_taint_is_stated_by_key_value_and_effect(stated: str, expected: bool) -> None:
-    assert facts.Taint("nvidia.com/gpu", "present", "NoSchedule").is_stated([stated]) is expected
+    ):
+        assert facts.Taint("nvidia.com/gpu", "present", "NoSchedule").is_stated([stated]) is expected
 
 
 def test_daemonset_belongs_on_nodes_that_it_selects_and_tolerates() -> None:
@@ -50,20 +45,17 @@ def test_daemonset_belongs_on_nodes_that_it_selects_and_tolerates() -> None:
     assert tolerating.belongs_on(facts.KubeNode("n", {"gpu": "false"})) is False
 
 
-@pytest.mark.parametrize(
-    ("daemonset", "gpu", "network"),
-    [
+def test_component_of_a_daemonset() -> None:
+    for daemonset, gpu, network in (
         ("nvidia-sandbox-validator", "validator", ""),
         ("nvidia-sandbox-device-plugin-daemonset", "device-plugin", ""),
         ("nvidia-vgpu-manager-daemonset-9.6.20260324-0", "virtual machines", ""),
         ("nvidia-vfio-manager", "virtual machines", ""),
         ("aws-efa-k8s-device-plugin-daemonset", "", "device-plugin"),
         ("aws-node", "", ""),
-    ],
-)
-def test_component_of_a_daemonset(daemonset: str, gpu: str, network: str) -> None:
-    assert facts.component_of(daemonset, facts.GPU_COMPONENTS) == gpu
-    assert facts.component_of(daemonset, facts.NETWORK_COMPONENTS) == network
+    ):
+        assert facts.component_of(daemonset, facts.GPU_COMPONENTS) == gpu
+        assert facts.component_of(daemonset, facts.NETWORK_COMPONENTS) == network
 
 
 def test_resources_for_rdma() -> None:

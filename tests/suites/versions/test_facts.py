@@ -16,9 +16,8 @@ def read(text: str) -> NodeVersions:
     return VERSIONS.parse(Answer("gpu01", 0, text.encode()))
 
 
-@pytest.mark.parametrize(
-    ("line", "component", "version"),
-    [
+def test_forms_of_versions() -> None:
+    for line, component, version in (
         ("slurm slurm-wlm 22.05.8", "slurm", "22.05.8"),
         ("slurm slurm 25.11.0-0rc1", "slurm", "25.11.0-0rc1"),
         ("enroot 3.4.1-1", "enroot", "3.4.1-1"),
@@ -26,17 +25,14 @@ def read(text: str) -> NodeVersions:
         ("ofed OFED-internal-25.01-0.6.0:", "ofed", "25.01-0.6.0"),
         ("container_toolkit 1.17.8", "container_toolkit", "1.17.8"),
         ("nccl 2.27.3", "nccl", "2.27.3"),
-    ],
-)
-def test_forms_of_versions(line: str, component: str, version: str) -> None:
-    assert read(f"{line}\nend\n").known == {component: InstalledVersion(version)}
-    with pytest.raises(ProbeError, match="ended early"):
-        read(f"{line}\n")
+    ):
+        assert read(f"{line}\nend\n").known == {component: InstalledVersion(version)}
+        with pytest.raises(ProbeError, match="ended early"):
+            read(f"{line}\n")
 
 
-@pytest.mark.parametrize(
-    ("package", "found", "distribution"),
-    [
+def test_who_maintains_the_package() -> None:
+    for package, found, distribution in (
         ("deb slurmd 22.05.8-4+deb12u3 Debian HPC Team <x@y>", "slurmd 22.05.8-4+deb12u3", True),
         ("deb slurm-smd-slurmd 23.11.10-1 SchedMD LLC", "slurm-smd-slurmd 23.11.10-1", False),
         ("rpm slurm-slurmd 22.05.9-1.el9 Fedora Project", "slurm-slurmd 22.05.9-1.el9", True),
@@ -44,11 +40,9 @@ def test_forms_of_versions(line: str, component: str, version: str) -> None:
         ("rpm slurm-slurmd 25.05.3-1.el9 ", "slurm-slurmd 25.05.3-1.el9", False),
         ("deb slurmd ", "", False),
         ("deb", "", False),
-    ],
-)
-def test_who_maintains_the_package(package: str, found: str, distribution: bool) -> None:
-    slurm = read(f"slurm slurm 23.11.4\npackage {package}\nend\n").known["slurm"]
-    assert slurm == InstalledVersion("23.11.4", found, distribution=distribution)
+    ):
+        slurm = read(f"slurm slurm 23.11.4\npackage {package}\nend\n").known["slurm"]
+        assert slurm == InstalledVersion("23.11.4", found, distribution=distribution)
 
 
 def test_what_is_absent_has_a_reason() -> None:

@@ -251,22 +251,19 @@ def test_a_sensor_that_can_be_read_decides() -> None:
     assert result(checks.bmc_sensors(unread, usual_bmc({"n1": unread}))) == NOT_CHECKED
 
 
-@pytest.mark.parametrize(
-    ("text", "rc", "words"),
-    [
+def test_why_the_bmc_could_not_be_read() -> None:
+    for text, rc, words in (
         ("user 0\nend\n", 0, "install the package ipmitool"),
         ("user 1000\npart time\nCould not open device\nrc 1\nend\n", 0, "sudo: true"),
         ("user 0\nno device\npart time\nCould not open device\nrc 1\nend\n", 0, "modprobe ipmi_si"),
         ("user 0\npart time\nrc 124\nend\n", 0, "mc reset cold"),
         ("user 0\npart time\nodd\nrc 3\nend\n", 0, r"odd \(exit 3\)"),
         ("", 1, "a password is required"),
-    ],
-)
-def test_why_the_bmc_could_not_be_read(text: str, rc: int, words: str) -> None:
-    with pytest.raises(NotAvailable, match=words):
-        read_bmc(Answer("n1", rc, text.encode(), b"sudo: a password is required\n"))
-    with pytest.raises(ProbeError):
-        read_bmc(Answer("n1", 0, b"user 0\npart time\n"))
+    ):
+        with pytest.raises(NotAvailable, match=words):
+            read_bmc(Answer("n1", rc, text.encode(), b"sudo: a password is required\n"))
+        with pytest.raises(ProbeError):
+            read_bmc(Answer("n1", 0, b"user 0\npart time\n"))
 
 
 def test_a_slow_part_does_not_hide_the_other() -> None:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import pytest
 from counter_examples import CONFIGURE, DRAIN, MONITOR, NOT_APPLICABLE, NOT_CHECKED, PASSED, REBOOT, WARNING
 from judged import figures, judged
 from machine_helpers import Machines, examples, verdicts_of_a_person
@@ -127,19 +126,16 @@ def test_what_is_measured_and_shown() -> None:
 SILENT = "silent for 15 s: hung or unreachable; see its console and slurmd"
 
 
-@pytest.mark.parametrize(
-    ("lost", "words", "action"),
-    [
+def test_the_remedy_for_a_node_that_does_not_respond() -> None:
+    for lost, words, action in (
         ("its agent's task ended: Exited (slurmstepd: error: TaskProlog failed)", "TaskProlog", CONFIGURE),
         ("its slurmd starts no task (Connection refused): systemctl status slurmd", "slurmd", DRAIN),
         ("its agent's task ended: Killed: see slurmd's log there", "killed", MONITOR),
         (SILENT, "hangs", REBOOT),
-    ],
-)
-def test_the_remedy_for_a_node_that_does_not_respond(lost: str, words: str, action: str) -> None:
-    said = checks.responds(answer(rc=None, problem=f"node lost: {lost}"))
-    # what the channel says of the node counts more than its last answer
-    for verdict in (said, checks.responds(answer(rc=None, problem=SILENT), lost)):
-        assert judged(verdict) == (action, ["node"])
-        assert words in verdict.cause
-        assert ("power-cycle" in verdict.hint) == (action == REBOOT)
+    ):
+        said = checks.responds(answer(rc=None, problem=f"node lost: {lost}"))
+        # what the channel says of the node counts more than its last answer
+        for verdict in (said, checks.responds(answer(rc=None, problem=SILENT), lost)):
+            assert judged(verdict) == (action, ["node"])
+            assert words in verdict.cause
+            assert ("power-cycle" in verdict.hint) == (action == REBOOT)
