@@ -296,9 +296,8 @@ def sizes(*amounts: int) -> dict[str, Any]:
     return {"sizes": amounts}
 
 
-@pytest.mark.parametrize(
-    ("trial", "amount", "jobs", "more", "expected"),
-    [
+def test_limits() -> None:
+    for trial, amount, jobs, more, expected in (
         (COUNT, 1, (running(), BEYOND), {}, PASSED),
         (COUNT, 1, (running(), running()), {}, [2, 2, 1]),
         (COUNT, 1, (running(), BUSY), {}, NOT_CHECKED),
@@ -331,16 +330,14 @@ def sizes(*amounts: int) -> dict[str, Any]:
         (WALL, 3, (running(), NO_TIME), sizes(3, 4), PASSED),
         (WALL, 3, (running(), running()), sizes(3, 4), [0, 0, 4, 0, 0, 0, 3, 0]),
         (WALL, 3, (running(), waiting("PartitionTimeLimit")), sizes(3, 4), NOT_CHECKED),
-    ],
-)
-def test_limits(trial: Any, amount: int, jobs: Any, more: Any, expected: str | list[float]) -> None:
-    verdict = trial_checks.limits([LimitResult(trial, amount, jobs, **more)])
-    if isinstance(expected, list):
-        assert_judged(verdict, [str(trial)])
-        (finding,) = verdict.findings
-        assert figures(f"{finding.measured} / {finding.expected}") == expected
-    else:
-        assert_judged(verdict, expected)
+    ):
+        verdict = trial_checks.limits([LimitResult(trial, amount, jobs, **more)])
+        if isinstance(expected, list):
+            assert_judged(verdict, [str(trial)])
+            (finding,) = verdict.findings
+            assert figures(f"{finding.measured} / {finding.expected}") == expected
+        else:
+            assert_judged(verdict, expected)
 
 
 def shares(busy: tuple[int, float], idle: tuple[int, float] = (0, 0.5)) -> dict[str, facts.Share]:

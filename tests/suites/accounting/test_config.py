@@ -43,9 +43,8 @@ def test_trial_has_the_stated_limit() -> None:
         assert (found.limit, config.amount_of(found)) == (name, amount)
 
 
-@pytest.mark.parametrize(
-    ("plain", "words"),
-    [
+def test_mistakes_are_named() -> None:
+    for plain, words in (
         (of_gpus("MaxTRESPU", "node"), "not stated"),
         (of_gpus("MaxJobsPU"), "from 1 to 8"),
         (of_gpus("MaxTRESPU"), "needs `tres`"),
@@ -58,8 +57,6 @@ def test_trial_has_the_stated_limit() -> None:
         ({"accounts": {"a|b": {}}}, "one name of Slurm"),
         ({"access": {"may": [{"user": "-x"}]}}, "one name of Slurm"),
         ({"access": {"may": [{"user": "a"}] * 201}}, "200"),
-    ],
-)
-def test_mistakes_are_named(plain: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValidationError, match=words):
-        AccountingConfig.model_validate(plain)
+    ):
+        with pytest.raises(ValidationError, match=words):
+            AccountingConfig.model_validate(plain)

@@ -50,19 +50,16 @@ def accounting(table: Mapping[str, Any], config: Mapping[str, str] = CONFIG, **s
     return Accounting(slurm, AccountingConfig.model_validate(section), "/etc/slurm.conf")
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
+def test_what_is_enforced_with_what_that_implies() -> None:
+    for words, expected in (
         ("none", set()),
         ("limits,qos", {"associations", "limits", "qos"}),
         ("safe", {"associations", "limits", "safe"}),
         ("all", {"all", "associations", "limits", "qos", "safe"}),
-    ],
-)
-def test_what_is_enforced_with_what_that_implies(words: str, expected: set[str]) -> None:
-    assert accounting({}, {**CONFIG, "AccountingStorageEnforce": words}).enforced == expected
-    with pytest.raises(NotAvailable, match="accounting_storage/none"):
-        _ = accounting({}, {"AccountingStorageType": "accounting_storage/none"}).settings
+    ):
+        assert accounting({}, {**CONFIG, "AccountingStorageEnforce": words}).enforced == expected
+        with pytest.raises(NotAvailable, match="accounting_storage/none"):
+            _ = accounting({}, {"AccountingStorageType": "accounting_storage/none"}).settings
 
 
 def test_who_sees_what_private_data_hides() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from pytest_gpucluster.cluster.slurm.client import Slurm
 from pytest_gpucluster.cluster.transport.base import Completed
 from pytest_gpucluster.config import load_cluster
@@ -18,6 +16,8 @@ from pytest_gpucluster.suites.isolation.logins import Login, read_login, why_una
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import pytest
 
 REFUSED = (
     "Access denied by pam_slurm_adopt: you have no active jobs on this node\r\n"
@@ -39,9 +39,8 @@ ADOPTED = shell(
 )
 
 
-@pytest.mark.parametrize(
-    ("rc", "stdout", "stderr", "found"),
-    [
+def test_how_a_login_ended() -> None:
+    for rc, stdout, stderr, found in (
         (255, "", REFUSED, Login(refusal="you have no active jobs on this node")),
         (0, ADOPTED, "", Login(65534, 1, EXTERN)),
         (0, shell(V2), "", Login(1000, 77, V2.removeprefix("0::"))),
@@ -52,10 +51,8 @@ ADOPTED = shell(
         (0, shell(V2)[:40], "", Login(problem=f"ssh: {V2[:18]} (exit 0)")),
         (255, "", NO_JOBS, Login(problem="ssh: Closed. (exit 255)")),
         (0, "", "", Login(problem="ssh: no message (exit 0)")),
-    ],
-)
-def test_how_a_login_ended(rc: int, stdout: str, stderr: str, found: Login) -> None:
-    assert read_login(rc, stdout, stderr) == found
+    ):
+        assert read_login(rc, stdout, stderr) == found
 
 
 def test_why_no_login_is_tried() -> None:

@@ -7,7 +7,6 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from counter_examples import CONFIGURE, MONITOR, NOT_APPLICABLE, NOT_CHECKED, PASSED, WARNING, result
 from judged import judged
 from machine_helpers import Machines, examples, verdicts_of_a_person
@@ -351,18 +350,15 @@ def test_condition_of_an_agent() -> None:
         assert judged(verdict) == (expected, [condition] if expected != PASSED else [])
 
 
-@pytest.mark.parametrize(
-    ("labels", "capacity", "count"),
-    [
+def test_replicas_of_a_gpu() -> None:
+    for labels, capacity, count in (
         ({}, {GPU: "8"}, 1),
         ({f"{GPU}.replicas": "0"}, {GPU: "8"}, 1),
         ({f"{GPU}.replicas": "4"}, {f"{GPU}.shared": "32"}, 4),
         ({f"{GPU}.replicas": "1"}, {f"{GPU}.shared": "32"}, None),
         ({checks.GKE_SHARES: "6"}, {GPU: "48"}, 6),
-    ],
-)
-def test_replicas_of_a_gpu(labels: dict[str, str], capacity: dict[str, str], count: int | None) -> None:
-    assert checks.replicas(kube.KubeNode("n", labels=labels, capacity=capacity), GPU) == count
+    ):
+        assert checks.replicas(kube.KubeNode("n", labels=labels, capacity=capacity), GPU) == count
 
 
 def test_a_pod_that_was_rejected_long_ago_is_a_remark() -> None:

@@ -89,9 +89,8 @@ def test_damaged_pods_of_a_job_are_one_clear_error(answer: object) -> None:
         work(answer).nccl(HOSTS)
 
 
-@pytest.mark.parametrize(
-    ("problem", "noted"),
-    [
+def test_a_creation_counts_as_refused_only_where_the_answer_excludes_it() -> None:
+    for problem, noted in (
         ("", b"yes\n"),
         ("kubectl create: Error from server (Forbidden): jobs.batch is forbidden: exceeded quota", b"no\n"),
         ('kubectl create: The Job "x" is invalid: spec.template', b"no\n"),
@@ -99,26 +98,21 @@ def test_damaged_pods_of_a_job_are_one_clear_error(answer: object) -> None:
         ("kubectl create: Error from server (InternalError): timeout", b"unknown\n"),
         ("kubectl create: Error from server (AlreadyExists): jobs.batch already exists", b"unknown\n"),
         ("kubectl: not finished after 65 s: does its server respond?", b"unknown\n"),
-    ],
-)
-def test_a_creation_counts_as_refused_only_where_the_answer_excludes_it(problem: str, noted: bytes) -> None:
-    kubectl = Mock()
-    kubectl.config = KubernetesConfig()
-    kubectl.argv.return_value = ("kubectl",)
-    jobs.Guard(kubectl, "x", 60, Mock()).note(problem)
-    kubectl.transport.spawn.return_value.stdin.write.assert_called_once_with(noted)
+    ):
+        kubectl = Mock()
+        kubectl.config = KubernetesConfig()
+        kubectl.argv.return_value = ("kubectl",)
+        jobs.Guard(kubectl, "x", 60, Mock()).note(problem)
+        kubectl.transport.spawn.return_value.stdin.write.assert_called_once_with(noted)
 
 
-@pytest.mark.parametrize(
-    ("index", "shown"),
-    [
+def test_pod_without_an_index_of_its_job_is_one_clear_error() -> None:
+    for index, shown in (
         *((it, "pod pod-0 has no completion index") for it in (..., None)),
         *((it, f"pod pod-0 has completion index {it}, of 2 pods") for it in ("2", "-1")),
-    ],
-)
-def test_pod_without_an_index_of_its_job_is_one_clear_error(index: object, shown: str) -> None:
-    with pytest.raises(GpuClusterError, match=f"^the pods of the Jobs cannot be read: {shown}$"):
-        work(damaged("metadata:annotations:INDEX", index)).nccl(HOSTS)
+    ):
+        with pytest.raises(GpuClusterError, match=f"^the pods of the Jobs cannot be read: {shown}$"):
+            work(damaged("metadata:annotations:INDEX", index)).nccl(HOSTS)
 
 
 @pytest.mark.parametrize(

@@ -115,9 +115,8 @@ def read(output: str, model: str = "SAMSUNG MZQLB1T9HAJR-00007", drive: str = "n
     return read_health(drive, model, output)
 
 
-@pytest.mark.parametrize(
-    ("output", "found"),
-    [
+def test_what_a_drive_reports() -> None:
+    for output, found in (
         (EVO970, DriveHealth("d", critical=0, spare=99, spare_threshold=10, used=3, media_errors=7)),
         (NVME1, DriveHealth("d", critical=0, spare=100, spare_threshold=5, used=15, media_errors=0)),
         (ata(endurance_used={"current_percent": 12}), DriveHealth("d", passed=True, used=12)),
@@ -133,10 +132,8 @@ def read(output: str, model: str = "SAMSUNG MZQLB1T9HAJR-00007", drive: str = "n
         ("", DriveHealth("d", problem="no output")),
         ('{"smartctl": ', DriveHealth("d", problem='{"smartctl":')),
         ("[1, 2]", DriveHealth("d", problem="[1, 2]")),
-    ],
-)
-def test_what_a_drive_reports(output: str, found: DriveHealth) -> None:
-    assert read_health("d", "", output) == found
+    ):
+        assert read_health("d", "", output) == found
 
 
 def test_what_tools_print_around_a_report() -> None:
@@ -257,9 +254,8 @@ def test_wear_and_errors_are_metrics_of_each_drive() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("drive", "said"),
-    [
+def test_wear_and_spare_blocks_at_their_bounds() -> None:
+    for drive, said in (
         (log(89), (0, 0)),
         (log(90), (0, 1)),
         (log(100), (0, 1)),
@@ -273,11 +269,9 @@ def test_wear_and_errors_are_metrics_of_each_drive() -> None:
         (log(3, spare=9), (1, 0)),
         (log(3, spare=101), (0, 1)),
         (log(3, spare=101, critical=1), (1, 0)),
-    ],
-)
-def test_wear_and_spare_blocks_at_their_bounds(drive: str, said: tuple[int, int]) -> None:
-    verdict = judge(drive)
-    assert (len(verdict.findings), len(verdict.advisories)) == said
+    ):
+        verdict = judge(drive)
+        assert (len(verdict.findings), len(verdict.advisories)) == said
 
 
 def test_findings_count_beside_drives_that_cannot_be_read() -> None:

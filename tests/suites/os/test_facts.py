@@ -281,21 +281,18 @@ def test_words_of_one_node_are_left_out_of_the_command_line(words: str, kept: bo
         assert facts.read_cmdline(f"0\n0\nquiet {word} crash\n0\n").split() == expected
 
 
-@pytest.mark.parametrize(
-    ("library", "fact", "types"),
-    [
+def test_how_srun_starts_an_mpi() -> None:
+    for library, fact, types in (
         ("MPICH Version: 4.2", "mpich\tx --with-pmix=y", ("pmix",)),
         ("MPICH Version: 4.2", "mpich\t--with-pmi=pmi2", ("pmi2",)),
         ("Open MPI v5.0.1", "ompi-pmi\ts1", ("pmix",)),
         ("Open MPI v4.1", "ompi-pmi\ts1 s2 ext3x s2 x", ("pmi1", "pmi2", "pmix")),
         ("unknown", "mpich\t", ()),
-    ],
-)
-def test_how_srun_starts_an_mpi(library: str, fact: str, types: tuple[str, ...]) -> None:
-    text = f'gpucluster-mpi-c {{"library": "{library}"}}\ngpucluster-mpi-fact\t{fact}\n'
-    assert mpi.read_installed("n", text).srun_types == types
-    two = f'{text}gpucluster-mpi-python {{"library": "Intel(R) MPI Library 2021.1"}}\n'
-    assert mpi.read_installed("n", two).srun_types == ()  # it is unknown to which the fact belongs
+    ):
+        text = f'gpucluster-mpi-c {{"library": "{library}"}}\ngpucluster-mpi-fact\t{fact}\n'
+        assert mpi.read_installed("n", text).srun_types == types
+        two = f'{text}gpucluster-mpi-python {{"library": "Intel(R) MPI Library 2021.1"}}\n'
+        assert mpi.read_installed("n", two).srun_types == ()  # it is unknown to which the fact belongs
 
 
 def test_the_ranks_of_tasks_are_one_world_and_have_the_node_of_their_host() -> None:

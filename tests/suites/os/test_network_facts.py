@@ -57,9 +57,8 @@ def test_interfaces_are_read_as_ip_writes_them() -> None:
             facts.NETWORK.parse(given)
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds", "own"),
-    [
+def test_the_time_of_names_and_own_addresses() -> None:
+    for text, seconds, own in (
         ("10.1.0.1  gpu01.lab gpu01\n10.1.0.9 gpu09\ntook 100.50 105.52 0 gpu01\n", 5.02, ("10.1.0.1",)),
         ("took 100.50 120.50 124 gpu01\n", 20, ()),
         (
@@ -68,16 +67,14 @@ def test_interfaces_are_read_as_ip_writes_them() -> None:
             ("10.0.0.1", "10.0.0.2"),
         ),
         ("gpu1 z\ntook 5.5 25.5 2 gpu1\n", 20, ()),
-    ],
-)
-def test_the_time_of_names_and_own_addresses(text: str, seconds: float, own: tuple[str, ...]) -> None:
-    found = facts.read_naming(answer(text))
-    assert found.seconds == pytest.approx(seconds)
-    assert found.own == own
-    with pytest.raises(NotAvailable):
-        facts.read_naming(answer("took 1.0 1.0 127 gpu01\n", err="timeout: getent: not found"))
-    with pytest.raises(ProbeError):
-        facts.read_naming(answer(""))
+    ):
+        found = facts.read_naming(answer(text))
+        assert found.seconds == pytest.approx(seconds)
+        assert found.own == own
+        with pytest.raises(NotAvailable):
+            facts.read_naming(answer("took 1.0 1.0 127 gpu01\n", err="timeout: getent: not found"))
+        with pytest.raises(ProbeError):
+            facts.read_naming(answer(""))
 
 
 @pytest.mark.parametrize("always", [False, True])

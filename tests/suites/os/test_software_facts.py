@@ -19,21 +19,18 @@ ZOMBIE = probes.ProcessRow(7, 1, "Z+", 90, "root", "a b")
 ROW = "   7     1 Z+    90 root     a b\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "stuck"),
-    [
+def test_what_is_stuck_at_every_look() -> None:
+    for text, stuck in (
         ("processes 200\n", ()),
         (f"{ROW}processes 200\nprocesses 201\n{ROW}processes 202\n", ()),
         (f"{ROW}processes 200\n{ROW.replace('Z+', 'Zs')}processes 201\n", (replace(ZOMBIE, state="Zs"),)),
         (f"{ROW}processes 200\n{ROW.replace('Z+', 'D')}processes 201\n", ()),
         (f"{ROW.replace('90', '-')}\nprocesses 200\n", (probes.ProcessRow(7, 1, "Z+", None, "root", "a b"),)),
         (f"{ROW}processes 200\n{ROW}", (ZOMBIE,)),
-    ],
-)
-def test_what_is_stuck_at_every_look(text: str, stuck: tuple[probes.ProcessRow, ...]) -> None:
-    found = probes.read_processes(answer(text))
-    assert found == probes.Processes(200, stuck)
-    assert (found.of_state("Z"), found.of_state("D")) == (stuck, ())
+    ):
+        found = probes.read_processes(answer(text))
+        assert found == probes.Processes(200, stuck)
+        assert (found.of_state("Z"), found.of_state("D")) == (stuck, ())
 
 
 @pytest.mark.parametrize(
@@ -80,9 +77,8 @@ LOST, SYNCED = "Not synchronised", "NTPSynchronized="
 NO_TALK = ("506 Cannot talk\n", 1)
 
 
-@pytest.mark.parametrize(
-    ("given", "synchronised", "source", "offset", "detail"),
-    [
+def test_the_time_service_that_is_believed() -> None:
+    for given, synchronised, source, offset, detail in (
         (of(chronyc=FIELDS.format("-0.5", "Normal")), True, "chronyc", -0.5, "leap status Normal"),
         (of(chronyc=FIELDS.format("x", LOST)), False, "chronyc", None, f"leap status {LOST}"),
         (of(ntpq="leap_none, sync_ntp\noffset=+1.5, x=1\n"), True, "ntpq", 0.0015, "leap_none"),
@@ -93,37 +89,29 @@ NO_TALK = ("506 Cannot talk\n", 1)
         (of(timedatectl=f"NTP=yes\n{SYNCED}no\n"), False, "timedatectl", None, f"{SYNCED}no"),
         (of(chronyc=NO_TALK, timedatectl=f"{SYNCED}yes\n"), True, "timedatectl", None, f"{SYNCED}yes"),
         (of(chronyc=GOOD, timedatectl=f"{SYNCED}no\n"), True, "chronyc", 0.0, "leap status Normal"),
-    ],
-)
-def test_the_time_service_that_is_believed(
-    given: Answer, synchronised: bool, source: str, offset: float | None, detail: str
-) -> None:
-    assert probes.read_time_sync(given) == probes.TimeSync(synchronised, source, offset, detail)
+    ):
+        assert probes.read_time_sync(given) == probes.TimeSync(synchronised, source, offset, detail)
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
+def test_a_time_service_that_does_not_tell_is_named() -> None:
+    for given, words in (
         (of(chronyc=GOOD.replace("h,", "")), "^chronyc: "),  # 13 fields
         *((of(ntpq=f"{text}\n"), "^ntpq: ") for text in ("status leap=x1,", "leap_ ", "leap=,")),
         (of(timedatectl="LastNTPSynchronized=yes\n"), "^timedatectl: "),
         (of(timedatectl="NTPSynchronized=yesterday\n"), "^timedatectl: "),
         (of(chronyc=NO_TALK, timedatectl=("no bus\n", 1)), "^chronyc: 506 Cannot talk; timedatectl: no bus$"),
         (of(chronyc=("", 127)), "^none of chronyc, ntpq and timedatectl is installed$"),
-    ],
-)
-def test_a_time_service_that_does_not_tell_is_named(given: Answer, words: str) -> None:
-    with pytest.raises(NotAvailable, match=words):
-        probes.read_time_sync(given)
+    ):
+        with pytest.raises(NotAvailable, match=words):
+            probes.read_time_sync(given)
 
 
 REFUSED = "Failed to connect to bus: Connection refused"
 NO_INIT = "System has not been booted with systemd as init system (PID 1). Can't operate."
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
+def test_the_state_of_systemd() -> None:
+    for given, expected in (
         (answer("running\n"), probes.SystemState("running")),
         *(
             (answer(f"{word}\n", 1), probes.SystemState(word, ""))
@@ -134,11 +122,9 @@ NO_INIT = "System has not been booted with systemd as init system (PID 1). Can't
         (answer("unknown\n", 1), probes.SystemState("", "unknown")),
         (answer("", 1, REFUSED), probes.SystemState("", REFUSED)),
         (answer("", 124), probes.SystemState("", "no answer, twice, within 10 s")),
-    ],
-)
-def test_the_state_of_systemd(given: Answer, expected: probes.SystemState) -> None:
-    assert probes.read_system_state(given) == expected
-    assert expected.answers is bool(expected.word)
+    ):
+        assert probes.read_system_state(given) == expected
+        assert expected.answers is bool(expected.word)
 
 
 def test_a_systemd_that_may_not_be_asked_is_not_known() -> None:

@@ -72,18 +72,15 @@ def test_df_is_asked_where_dev_shm_takes_no_folder(tmp_path: Path) -> None:
         probe.parse(run(probe.command, PATH=path))
 
 
-@pytest.mark.parametrize(
-    ("section", "disk"),
-    [
+def test_df_of_one_path() -> None:
+    for section, disk in (
         (CommandSection("x", 124), Disk(problem="no answer within 8 s", hung=True)),
         (CommandSection("", 1), Disk(problem="df: exit 1")),
         (CommandSection("a\nb\n", 1), Disk(problem="b")),
         (CommandSection("d 10 4 6 60% /\nd 20 5 15 25% /\n", 0), Disk(10240, 6144, 20, 15)),
         (CommandSection("Filesystem 1 a\nfs1:/a b 9 4 5 4% /d\nfs1:/a b - - - - /d\n", 0), Disk(9216, 5120)),
-    ],
-)
-def test_df_of_one_path(section: CommandSection, disk: Disk) -> None:
-    assert facts.read_disk(section) == disk
+    ):
+        assert facts.read_disk(section) == disk
 
 
 def test_df_of_several_paths() -> None:

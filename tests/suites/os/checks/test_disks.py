@@ -3,7 +3,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from counter_examples import CONFIGURE, NOT_APPLICABLE, NOT_CHECKED, PASSED, REBOOT, WARNING
 from judged import figures, judged
 from machine_helpers import Machines, examples, verdicts_of_a_person
@@ -158,19 +157,16 @@ def test_a_path_is_named_with_its_mount_where_there_is_one() -> None:
     assert judged(checks.mount_response({"/gone": HUNG}, {}, ("/gone",))) == (CONFIGURE, ["/gone"])
 
 
-@pytest.mark.parametrize(
-    ("verdict", "least"),
-    [
+def test_the_room_that_is_asked_for() -> None:
+    for verdict, least in (
         (space("/", 100 * GIB, GIB - 1), [1]),
         (space("/tmp", GIB, GIB // 10), [102.4]),
         (space("/dev/shm", 640 * MIB, 64 * MIB - 1), [64]),
         (space("/dev/shm", 100 * GIB, 50 * GIB - 1, min_free=50 * GIB), [50]),
         # a write that finds no room is named once
         (written(0, "No space left on device"), [1]),
-    ],
-)
-def test_the_room_that_is_asked_for(verdict: Verdict, least: list[float]) -> None:
-    assert [figures(it.expected) for it in verdict.findings] == [least]
+    ):
+        assert [figures(it.expected) for it in verdict.findings] == [least]
 
 
 def test_what_is_measured_and_asked_for() -> None:

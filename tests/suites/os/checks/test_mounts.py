@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from counter_examples import CONFIGURE, DRAIN, NOT_APPLICABLE, NOT_CHECKED, PASSED, WARNING
 from judged import figures, judged
 from machine_helpers import Machines, examples, verdicts_of_a_person
@@ -182,18 +181,15 @@ def test_what_may_be_written_to_on_the_nodes_that_have_it() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("options", "fstype", "expected"),
-    [
+def test_what_scratch_space_gives() -> None:
+    for options, fstype, expected in (
         ((), "tmpfs", ScratchMount(size=HALF)),
         (("noexec", "size=64k"), "tmpfs", ScratchMount(noexec=True, size="64k")),
         (("size=64k",), "ext4", DISK),
         (("size=50%", "xsize=64k"), "tmpfs", ScratchMount(size=HALF)),
-    ],
-)
-def test_what_scratch_space_gives(options: tuple[str, ...], fstype: str, expected: ScratchMount) -> None:
-    shm = Mount("tmpfs", "/dev/shm", fstype, ("rw", *options))
-    assert ScratchMounts.of({"/": ROOT, "/dev/shm": shm}) == ScratchMounts(DISK, expected)
+    ):
+        shm = Mount("tmpfs", "/dev/shm", fstype, ("rw", *options))
+        assert ScratchMounts.of({"/": ROOT, "/dev/shm": shm}) == ScratchMounts(DISK, expected)
 
 
 def test_scratch_space_of_all_nodes_is_rounded_to_what_most_have() -> None:
