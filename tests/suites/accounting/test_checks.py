@@ -303,6 +303,7 @@ def test_limits() -> None:
         (COUNT, 1, (running(), BUSY), {}, NOT_CHECKED),
         (COUNT, 1, (BEYOND, BEYOND), {}, [0, 1]),
         (COUNT, 1, (), {"problem": "busy"}, NOT_CHECKED),
+        (COUNT, 1, (running(),), no(2, "unclear"), NOT_CHECKED),
         # nodes that are always allocated whole
         (GPUS, 4, (running(gpu=4), *[NO_GPU] * 4), {}, PASSED),
         (GPUS, 4, (running(gpu=2), *[NO_GPU] * 4), {}, [2, 4]),

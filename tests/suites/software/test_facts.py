@@ -44,7 +44,9 @@ def test_an_item_that_hangs_is_named_and_those_before_it_are_complete(tmp_path: 
 
 
 def test_a_node_without_modules_has_no_command(tmp_path: Path) -> None:
-    found = run(only(modules={"init": str(tmp_path / "nosuch"), "load": ["alpha"]}))
+    probe = only(modules={"init": str(tmp_path / "nosuch"), "load": ["alpha"], "conflicts": [["a", "b"]]})
+    assert "(begin 2; conflict a b; end )" in probe.command
+    found = run(probe)
     (version,) = found.of(0, "version")
     assert version.rc == 127
     assert "module: command not found" in version.text
