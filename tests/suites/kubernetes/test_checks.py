@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -325,6 +326,14 @@ test_each_machine_gets_the_verdict_of_a_person = verdicts_of_a_person(COUNTER_EX
 def test_what_must_be_equal_on_all_nodes() -> None:
     one = kube.KubeNode("n", kernel="6.8", runtime="containerd", kubelet="v1.35.1", os="Ubuntu")
     assert list(checks.software_of(one).values()) == ["6.8", "containerd", "v1.35.1", "Ubuntu"]
+    seen = kube.KubeFacts(server=kube.version_of("v1.35.2"))
+    for kubelet, expected in (
+        ("v1.35.9", PASSED),
+        ("v1.32.0", PASSED),
+        ("v1.31.0", CONFIGURE),
+        ("v1.36.0", CONFIGURE),
+    ):
+        assert result(checks.software(replace(one, kubelet=kubelet), seen, {})) == expected
 
 
 AGENTS = (
