@@ -116,15 +116,10 @@ STATES: Cases = {
     qos: [
         (PASSED, FULL),
         (PASSED, {"flags": ["DenyOnLimit"], **FOUR}, ALL, "none"),
-        *(
-            (["QoS High"], stated)
-            for stated in (
-                {"flags": ["NoDecay"]},
-                {"priority": 1},
-                {"grace_time": "1m"},
-                {"preempt_mode": "cancel"},
-            )
-        ),
+        (["QoS High"], {"flags": ["NoDecay"]}),
+        (["QoS High"], {"priority": 1}),
+        (["QoS High"], {"grace_time": "1m"}),
+        (["QoS High"], {"preempt_mode": "cancel"}),
         *((["QoS High"], {"preempt": names}) for names in (["low", "x"], [])),
         (["PreemptType"], {"preempt": ["low"]}, ALL, "none"),
         (["MaxJobsPU of QoS High"], {"limits": {"MaxJobsPU": 5}}),
