@@ -22,51 +22,46 @@ CONFIG = {
     "PriorityWeightTRES": "(null)",
 }
 PARTITION = "PartitionName={} AllowGroups=ALL AllowAccounts={} AllowQos=ALL Default=NO Nodes=gpu01 State=UP\n"
+ASSOCIATIONS = {
+    "root||||1|normal": {},
+    "ml|||root|10|high,normal": {"GrpTRES": "gres/gpu=8,mem=1T", "MaxWall": "1-00:00:00"},
+    "ml|yes|||1|high,normal": {"MaxWall": "1-00:00:00"},
+    "ml|bob|||parent|normal": {"MaxJobs": "2", "MaxWall": "1-00:00:00"},
+    "ops|||root|1|normal": {},
+    "ops|1e3|||1|normal": {},
+    "a b|||root|1|normal": {},
+}
+QOS = {
+    "high|10|normal|cluster|00:01:00|DenyOnLimit": {"MaxJobsPU": "3"},
+    "normal|0||gang,suspend|00:00:00|": {},
+}
 
 
-def row(kinds: dict[str, str], *first: str, **limits: str) -> str:
-    return "|".join([*first, *(limits.get(name, "") for name in kinds)]) + "\n"
-
-
-def association(*first: str, **limits: str) -> str:
-    return row(ASSOCIATION_LIMITS, *first, **limits)
-
-
-ASSOCIATIONS = (
-    association("root", "", "", "", "1", "normal")
-    + association(
-        "ml", "", "", "root", "10", "high,normal", GrpTRES="gres/gpu=8,mem=1T", MaxWall="1-00:00:00"
+def rows(kinds: dict[str, str], table: dict[str, dict[str, str]]) -> str:
+    """Return the rows of sacctmgr: the first columns, and the limits."""
+    return "".join(
+        "|".join([first, *(of.get(name, "") for name in kinds)]) + "\n" for first, of in table.items()
     )
-    + association("ml", "yes", "", "", "1", "high,normal", MaxWall="1-00:00:00")
-    + association("ml", "bob", "", "", "parent", "normal", MaxJobs="2", MaxWall="1-00:00:00")
-    + association("ops", "", "", "root", "1", "normal")
-    + association("ops", "1e3", "", "", "1", "normal")
-    + association("a b", "", "", "root", "1", "normal")
-)
-QOS = row(QOS_LIMITS, "high", "10", "normal", "cluster", "00:01:00", "DenyOnLimit", MaxJobsPU="3") + row(
-    QOS_LIMITS, "normal", "0", "", "gang,suspend", "00:00:00", ""
-)
 
 
 def survey(private: str = "none", level: str = "None", user: str = "eve", **changes: str) -> Survey:
     config = CONFIG | changes
-    shown = "".join(f"{key} = {value}\n" for key, value in config.items())
     *_, qos, associations = draft.commands(config)
-    outputs = {
-        ("scontrol", "show", "config"): shown,
-        ("scontrol", "show", "partition", "-o", "-a"): PARTITION.format("p", "ml")
-        + PARTITION.format("q", "ALL"),
-        ("id", "-un"): f"{user}\n",
-        ("sacctmgr", "-nP", "show", "user", "format=User,AdminLevel"): f"root|Administrator\neve|{level}\n",
-        (
-            "sacctmgr",
-            "show",
-            "configuration",
-        ): f"\nSlurmDBD configuration:\nPrivateData            = {private}\n",
-        qos: QOS,
-        associations: ASSOCIATIONS,
-    }
-    return Survey(outputs=outputs)
+    return Survey(
+        outputs={
+            ("scontrol", "show", "config"): "".join(f"{key} = {value}\n" for key, value in config.items()),
+            ("scontrol", "show", "partition", "-o", "-a"): PARTITION.format("p", "ml")
+            + PARTITION.format("q", "ALL"),
+            ("id", "-un"): f"{user}\n",
+            (
+                *["sacctmgr", "-nP", "show", "user"],
+                "format=User,AdminLevel",
+            ): f"root|Administrator\neve|{level}\n",
+            ("sacctmgr", "show", "configuration"): f"\nSlurmDBD configuration:\nPrivateData = {private}\n",
+            qos: rows(QOS_LIMITS, QOS),
+            associations: rows(ASSOCIATION_LIMITS, ASSOCIATIONS),
+        }
+    )
 
 
 def drafted(found: Survey) -> dict[str, Any]:
@@ -87,15 +82,9 @@ def test_accounts_qos_partitions_and_settings_are_stated_as_they_are() -> None:
         },
         "ops": {"parent": "root", "users": ["1e3"], "fairshare": 1, "qos": ["normal"]},
     }
+    high = {"priority": 10, "preempt": ["normal"], "preempt_mode": "cluster", "grace_time": "60s"}
     assert section["qos"] == {
-        "high": {
-            "priority": 10,
-            "preempt": ["normal"],
-            "preempt_mode": "cluster",
-            "grace_time": "60s",
-            "flags": ["DenyOnLimit"],
-            "limits": {"MaxJobsPU": 3},
-        },
+        "high": {**high, "flags": ["DenyOnLimit"], "limits": {"MaxJobsPU": 3}},
         "normal": {"priority": 0, "preempt": []},
     }
     assert section["partitions"]["p"]["allow_accounts"] == ["ml"]
@@ -108,8 +97,7 @@ def test_accounts_qos_partitions_and_settings_are_stated_as_they_are() -> None:
 def test_what_slurm_does_not_enforce_is_left_out_with_the_reason() -> None:
     found = survey(AccountingStorageEnforce="none", PreemptType="preempt/none", PriorityWeightFairShare="0")
     section = drafted(found)
-    assert "limits" not in section["accounts"]["ml"]
-    assert "fairshare" not in section["accounts"]["ml"]
+    assert not {"limits", "fairshare"} & section["accounts"]["ml"].keys()
     assert section["qos"]["high"].keys() == {"priority", "preempt_mode", "grace_time", "flags"}
     assert list(section["partitions"]) == ["q"]
     notes = [line for line in draft.lines(found) if line.startswith("# left out: ")]
@@ -121,23 +109,19 @@ def test_what_slurm_does_not_enforce_is_left_out_with_the_reason() -> None:
     ("level", "user", "seen"), [("None", "eve", False), ("Operator", "eve", True), ("None", "root", True)]
 )
 def test_accounts_that_private_data_hides_are_left_out(level: str, user: str, seen: bool) -> None:
-    found = survey("users,jobs", level, user)
-    assert ("accounts" in drafted(found)) is seen
-    assert any("PrivateData=users hides some" in line for line in draft.lines(found)) is not seen
+    lines = draft.lines(survey("users,jobs", level, user))
+    assert ("  accounts:" in lines) is seen
+    assert any("PrivateData=users hides some" in line for line in lines) is not seen
 
 
 def test_without_slurmdbd_or_without_an_answer_there_is_an_example_only() -> None:
     assert draft.commands({"AccountingStorageType": "accounting_storage/none"}) == []
     assert draft.lines(Survey()) == draft.EXAMPLE
-    found = survey()
-    needed = [command for command in found.outputs if command[-1] != "format=User,AdminLevel"]
+    outputs = survey().outputs
+    needed = [command for command in outputs if command[-1] != "format=User,AdminLevel"]
     for command in needed[1:]:
-        lines = draft.lines(
-            Survey(outputs={key: value for key, value in found.outputs.items() if key != command})
-        )
+        lines = draft.lines(Survey(outputs={key: outputs[key] for key in outputs if key != command}))
         assert all(line.startswith("#") for line in lines if line)
         assert lines[1] == f"# the accounting could not be read: {command[0]} failed"
-    garbled = Survey(outputs={**found.outputs, list(found.outputs)[-1]: "a|b\n"})
-    assert "# the accounting could not be read: sacctmgr show assoc: a row has" in "\n".join(
-        draft.lines(garbled)
-    )
+    garbled = draft.lines(Survey(outputs={**outputs, list(outputs)[-1]: "a|b\n"}))
+    assert "# the accounting could not be read: sacctmgr show assoc: a row has" in "\n".join(garbled)

@@ -10,6 +10,9 @@ from pytest_gpucluster.suites.accounting.config import LimitTrial
 from pytest_gpucluster.suites.accounting.limit_plan import JobSize, first_job, planned
 
 MIB, GIB = 1024**2, 1024**3
+TWO_CPUS = "2 nodes=1 ntasks=1 cpus-per-task=2"
+CORE, ONE = "cpus-per-task=2", "nodes=1 ntasks=1 "
+FOUR, TWO = "gpus-per-task=4", "nodes=2 ntasks=2 mem="
 NODES = [
     NodeInfo("a", "IDLE", cpus=16, memory=100 * GIB, gres={"gpu:h200": 4}),
     NodeInfo("login", "IDLE", cpus=0),
@@ -30,41 +33,23 @@ def written(jobs: list[list[JobSize]]) -> str:
     )
 
 
-@pytest.mark.parametrize(
-    ("limit", "tres", "amount", "unit", "expected"),
-    [
+def test_planned() -> None:
+    for limit, tres, amount, unit, expected in (
         ("MaxJobsPU", None, 2, 1, "1 & 1 & 1"),
         ("GrpTRES", "node", 1, 1, "1 nodes=1 ntasks=1 exclusive & 1 nodes=1 ntasks=1 exclusive"),
         ("GrpTRES", "gres/gpu:h200", 0, 1, "1 nodes=1 ntasks=1 gpus-per-task=h200:1"),
         # after the first job, of one core with two threads
-        *(
-            ("MaxTRESPU", "cpu", amount, 2, f"{more}2 nodes=1 ntasks=1 cpus-per-task=2")
-            for amount, more in ((41, "38 nodes=3 ntasks=19 cpus-per-task=2 then "), (3, ""))
-        ),
-        (
-            *("MaxTRES", "cpu", 5, 2),
-            "4 nodes=1 ntasks=2 cpus-per-task=2 then 6 nodes=1 ntasks=3 cpus-per-task=2",
-        ),
+        ("MaxTRESPU", "cpu", 41, 2, f"38 nodes=3 ntasks=19 cpus-per-task=2 then {TWO_CPUS}"),
+        ("MaxTRESPU", "cpu", 3, 2, TWO_CPUS),
+        ("MaxTRES", "cpu", 5, 2, f"4 nodes=1 ntasks=2 {CORE} then 6 nodes=1 ntasks=3 {CORE}"),
         # on nodes that are allocated whole
-        (
-            *("MaxTRES", "gres/gpu", 8, 4),
-            "8 nodes=2 ntasks=2 gpus-per-task=4 then 12 nodes=3 ntasks=3 gpus-per-task=4",
-        ),
+        ("MaxTRES", "gres/gpu", 8, 4, f"8 nodes=2 ntasks=2 {FOUR} then 12 nodes=3 ntasks=3 {FOUR}"),
         ("MaxTRES", "node", 2, 1, "2 nodes=2 ntasks=2 exclusive then 3 nodes=3 ntasks=3 exclusive"),
-        (
-            *("GrpTRES", "mem", 300 * MIB, 1),
-            f"{100 * MIB} nodes=1 ntasks=1 mem=100M then {200 * MIB} nodes=1 ntasks=1 mem=200M then "
-            f"{100 * MIB} nodes=1 ntasks=1 mem=100M",
-        ),
-        (
-            *("MaxTRES", "mem", 100 * GIB, 1),
-            f"{100 * GIB} nodes=2 ntasks=2 mem=51200M & {100 * GIB + 2 * MIB} nodes=2 ntasks=2 mem=51201M",
-        ),
+        ("GrpTRES", "mem", 300 * MIB, 1, " then ".join(f"{n * MIB} {ONE}mem={n}M" for n in (100, 200, 100))),
+        ("MaxTRES", "mem", 100 * GIB, 1, f"{100 * GIB} {TWO}51200M & {100 * GIB + 2 * MIB} {TWO}51201M"),
         ("MaxWall", None, 30, 1, "30 time=30 deadline=now+45minutes & 31 time=31 deadline=now+46minutes"),
-    ],
-)
-def test_planned(limit: str, tres: str | None, amount: int, unit: int, expected: str) -> None:
-    assert written(planned(trial(limit, tres), amount, unit, NODES)) == expected
+    ):
+        assert written(planned(trial(limit, tres), amount, unit, NODES)) == expected
 
 
 def test_unit_is_measured_where_a_job_may_get_more_than_it_requests() -> None:

@@ -27,12 +27,12 @@ RUNS = "{0}|{1}|ml|p|RUNNING|2026-11-23T14:45:44|2026-11-23T14:45:44|Unknown|0:0
 class TableSlurm:
     """Answers the first command in the table whose words a command has; a list has one answer per call."""
 
-    def __init__(self, table: Mapping[str, Any], config: Mapping[str, str] = CONFIG) -> None:
-        self.table, self._config = table, dict(config)
+    def __init__(self, table: Mapping[str, Any], config: Mapping[str, str]) -> None:
+        self.table, self.shown = table, dict(config)
         self.calls: list[str] = []
 
     def config(self) -> dict[str, str]:
-        return self._config
+        return self.shown
 
     def run(self, *argv: str) -> str:
         line = " ".join(argv)
@@ -50,38 +50,29 @@ def accounting(table: Mapping[str, Any], config: Mapping[str, str] = CONFIG, **s
     return Accounting(slurm, AccountingConfig.model_validate(section), "/etc/slurm.conf")
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
+def test_what_is_enforced_with_what_that_implies() -> None:
+    for words, expected in (
         ("none", set()),
         ("limits,qos", {"associations", "limits", "qos"}),
         ("safe", {"associations", "limits", "safe"}),
         ("all", {"all", "associations", "limits", "qos", "safe"}),
-    ],
-)
-def test_what_is_enforced_with_what_that_implies(words: str, expected: set[str]) -> None:
-    assert accounting({}, {**CONFIG, "AccountingStorageEnforce": words}).enforced == expected
+    ):
+        assert accounting({}, {**CONFIG, "AccountingStorageEnforce": words}).enforced == expected
+        with pytest.raises(NotAvailable, match="accounting_storage/none"):
+            _ = accounting({}, {"AccountingStorageType": "accounting_storage/none"}).settings
 
 
-def test_slurm_without_slurmdbd_is_not_available() -> None:
-    with pytest.raises(NotAvailable, match="accounting_storage/none"):
-        _ = accounting({}, {"AccountingStorageType": "accounting_storage/none"}).settings
-
-
-@pytest.mark.parametrize(
-    ("name", "level", "root", "sees_all"),
-    [
+def test_who_sees_what_private_data_hides() -> None:
+    for name, level, root, sees_all in (
         ("root", "", True, True),
         ("slurm", "", False, True),
         ("eve", "Operator", False, True),
         ("eve", "None", False, False),
-    ],
-)
-def test_who_sees_what_private_data_hides(name: str, level: str, root: bool, sees_all: bool) -> None:
-    private = "\nSlurmDBD configuration:\nPrivateData            = users\n"
-    found = accounting({"id -un": f"{name}\n", "show user": f"{level}\n", "show configuration": private})
-    assert (found.who.is_root, found.who.sees_all) == (root, sees_all)
-    assert found.hidden == (set() if sees_all else {"users"})
+    ):
+        private = "\nSlurmDBD configuration:\nPrivateData            = users\n"
+        found = accounting({"id -un": f"{name}\n", "show user": f"{level}\n", "show configuration": private})
+        assert (found.who.is_root, found.who.sees_all) == (root, sees_all)
+        assert found.hidden == (set() if sees_all else {"users"})
 
 
 def test_other_users_only_as_root_or_with_sudo() -> None:
@@ -110,50 +101,28 @@ def test_only_the_stated_limits_are_requested() -> None:
     assert found.associations[0].limits == {"MaxJobs": None}
     assert found.qos["normal"].limits == {}
     slurm: Any = found.slurm
-    assert slurm.calls[0].endswith(
-        "cluster=prod format=Account,User,Partition,ParentName,Fairshare,QOS,MaxJobs"
-    )
+    columns = "Account,User,Partition,ParentName,Fairshare,QOS,MaxJobs"
+    assert slurm.calls[0].endswith(f"cluster=prod format={columns}")
 
 
-def records_of(table: Mapping[str, Any], own: tuple[int, ...] = ()) -> steps.Records:
-    return accounting({"id -un": "root", "sdiag": "DBD Agent queue size: 0\n", **table}).records(own)
+ALIVE = RUNS.format(7, "a") + RUNS.format(8, "b") + RUNS.format(9, "b")
+ENDED = RUNS.format(9, "b").replace("RUNNING", "COMPLETED")
+SENT, UNSENT = "DBD Agent queue size: 0\n", "DBD Agent queue size: 3\n"
 
 
-@pytest.fixture(autouse=True)
-def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "LATER", 0.0)
-
-
-def test_jobs_that_only_the_accounting_has_are_runaways_if_they_still_live_in_a_second_look() -> None:
-    alive = RUNS.format(7, "a") + RUNS.format(8, "b") + RUNS.format(9, "b")
-    ended = RUNS.format(9, "b").replace("RUNNING", "COMPLETED")
-    table = {"-s PENDING": alive, "-j 8,9": RUNS.format(8, "b") + ended, "sacct": "", "squeue": "7\n"}
-    found = records_of(table)
+def test_jobs_that_only_the_accounting_has_are_runaways_if_they_live_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    paused: list[float] = []
+    monkeypatch.setattr("time.sleep", paused.append)
+    root = {"id -un": "root", "sdiag": [UNSENT, SENT], "sacct": "", "squeue": "7\n"}
+    found = accounting({"-s PENDING": ALIVE, "-j 8,9": RUNS.format(8, "b") + ENDED, **root}).records(())
     assert [one.job for one in found.runaways] == ["8"]
     assert (found.compared, found.unsent, found.hidden) == (3, 0, False)
-
-
-def test_without_rights_only_own_jobs_are_compared() -> None:
-    table = {
-        "id -un": "a",
-        "show user": "None",
-        "-s PENDING": RUNS.format(7, "a") + RUNS.format(8, "b"),
-        "sacct": "",
-        "squeue": "7\n",
-    }
-    found = accounting(table).records(())
+    assert set(paused) == {steps.LATER, 1.0}  # records on their way are waited for
+    # an own job without a record is looked up again
+    own = {"-s PENDING": "", "-j 5,6": RUNS.format(5, "a"), **root, "squeue": ""}
+    assert accounting(own).records((5, 6)).missing == ("6",)
+    # without rights only own jobs are compared
+    found = accounting({"-s PENDING": ALIVE, "show user": "None", **root, "id -un": "a"}).records(())
     assert (found.runaways, found.compared, found.hidden) == ((), 1, True)
-
-
-def test_own_job_without_a_record_is_looked_up_again() -> None:
-    table = {"-s PENDING": "", "-j 5,6": RUNS.format(5, "a"), "sacct": "", "squeue": ""}
-    assert records_of(table, (5, 6)).missing == ("6",)
-
-
-def test_records_on_their_way_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "LATER", 5.0)
-    monkeypatch.setattr("time.sleep", lambda _: None)
-    unsent = ["DBD Agent queue size: 3\n", "DBD Agent queue size: 0\n"]
-    table = {"-s PENDING": RUNS.format(8, "b"), "-j 8": RUNS.format(8, "b"), "sacct": "", "squeue": "7\n"}
-    found = accounting({"id -un": "root", "sdiag": unsent, **table}).records(())
-    assert (found.unsent, [one.job for one in found.runaways]) == (0, ["8"])

@@ -27,9 +27,8 @@ def exempt(config: dict[str, str], **kinds: bool) -> Exemptions:
     return read_exemptions(config, file)
 
 
-@pytest.mark.parametrize(
-    ("change", "exempted"),
-    [
+def test_what_slurm_does_not_isolate_is_exempt() -> None:
+    for change, exempted in (
         ({}, set()),
         ({"ConstrainCores": "no"}, {"cpus"}),
         ({"ConstrainDevices": "no"}, {"devices"}),
@@ -38,27 +37,20 @@ def exempt(config: dict[str, str], **kinds: bool) -> Exemptions:
         ({"JobContainerType": "(null)"}, {"tmp"}),
         ({"JobContainerType": "(null)", "NamespaceType": "namespace/linux"}, set()),
         ({"TaskPlugin": "task/affinity"}, {"cpus", "devices", "memory"}),
-    ],
-)
-def test_what_slurm_does_not_isolate_is_exempt_with_the_setting(
-    change: dict[str, str], exempted: set[str]
-) -> None:
-    found = exempt(SHOWN | change)
-    reasons = {kind: getattr(found, kind) for kind in ("cpus", "devices", "memory", "tmp")}
-    assert {kind for kind, reason in reasons.items() if "=" in reason} == exempted
-    assert (found.any_step, found.nothing) == (True, False)
+    ):
+        found = exempt(SHOWN | change)
+        reasons = {kind: getattr(found, kind) for kind in ("cpus", "devices", "memory", "tmp")}
+        assert {kind for kind, reason in reasons.items() if "=" in reason} == exempted
+        assert (found.any_step, found.nothing) == (True, False)
 
 
-def test_the_cluster_file_takes_precedence() -> None:
+def test_the_cluster_file_takes_precedence_and_slurm_may_allow_more_memory() -> None:
     found = exempt(SHOWN | {"ConstrainCores": "no"}, cpus=True, tmp=False)
     assert (found.cpus, found.tmp) == ("", "the cluster file has it under not_applicable")
     nothing = exempt(SHOWN, cpus=False, devices=False, tmp=False)
     assert (nothing.any_step, nothing.memory) == (False, "")
-
-
-@pytest.mark.parametrize(("shown", "share"), [("150.0%", 1.5), ("50.0%", 1.0), ("(null)", 1.0)])
-def test_more_memory_than_the_limit_may_be_allowed(shown: str, share: float) -> None:
-    assert exempt(SHOWN | {"AllowedRAMSpace": shown}).allowed_memory == share
+    for shown, share in (("150.0%", 1.5), ("50.0%", 1.0), ("(null)", 1.0)):
+        assert exempt(SHOWN | {"AllowedRAMSpace": shown}).allowed_memory == share
 
 
 def test_nothing_is_proved_where_slurm_isolates_nothing_and_the_cluster_file_does_not_accept_it() -> None:

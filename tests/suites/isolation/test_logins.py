@@ -5,8 +5,6 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from pytest_gpucluster.cluster.slurm.client import Slurm
 from pytest_gpucluster.cluster.transport.base import Completed
 from pytest_gpucluster.config import load_cluster
@@ -19,20 +17,14 @@ from pytest_gpucluster.suites.isolation.logins import Login, read_login, why_una
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import pytest
+
 REFUSED = (
     "Access denied by pam_slurm_adopt: you have no active jobs on this node\r\n"
     "Connection closed by 127.0.0.1 port 22221\r\n"
 )
+NO_JOBS = "Access denied: user alice has no active jobs.\nClosed.\n"  # of the older module pam_slurm
 EXTERN = "/gpucluster-24ce28ddadda/slurm_gpu01/uid_65534/job_1/step_extern"
-ADOPTED = f"""\
-gpucluster-login 65534
-9:name=systemd:/
-6:freezer:{EXTERN}
-5:devices:{EXTERN}
-1:cpu:/
-0::/
-gpucluster-login end
-"""
 SESSION = "/user.slice/user-1000.slice/session-3.scope"
 V2 = "0::/system.slice/slurmstepd.scope/job_77/step_extern/user/task_special"
 ADOPTING = {"PrologFlags": "Alloc,Contain", "ProctrackType": "proctrack/cgroup"}
@@ -42,9 +34,13 @@ def shell(*cgroups: str, uid: int = 1000) -> str:
     return "\n".join((f"gpucluster-login {uid}", *cgroups, "gpucluster-login end", ""))
 
 
-@pytest.mark.parametrize(
-    ("rc", "stdout", "stderr", "found"),
-    [
+ADOPTED = shell(
+    "9:name=systemd:/", f"6:freezer:{EXTERN}", f"5:devices:{EXTERN}", "1:cpu:/", "0::/", uid=65534
+)
+
+
+def test_how_a_login_ended() -> None:
+    for rc, stdout, stderr, found in (
         (255, "", REFUSED, Login(refusal="you have no active jobs on this node")),
         (0, ADOPTED, "", Login(65534, 1, EXTERN)),
         (0, shell(V2), "", Login(1000, 77, V2.removeprefix("0::"))),
@@ -53,18 +49,10 @@ def shell(*cgroups: str, uid: int = 1000) -> str:
         (0, shell("0::/slurm/job_7/step_0"), "", Login(1000, None, "/slurm/job_7/step_0")),
         (0, shell(), "", Login(1000, None, "")),
         (0, shell(V2)[:40], "", Login(problem=f"ssh: {V2[:18]} (exit 0)")),
-        # of the older module pam_slurm, and of other modules of the account stack
-        (
-            255,
-            "",
-            "Access denied: user alice has no active jobs.\nClosed.\n",
-            Login(problem="ssh: Closed. (exit 255)"),
-        ),
+        (255, "", NO_JOBS, Login(problem="ssh: Closed. (exit 255)")),
         (0, "", "", Login(problem="ssh: no message (exit 0)")),
-    ],
-)
-def test_how_a_login_ended(rc: int, stdout: str, stderr: str, found: Login) -> None:
-    assert read_login(rc, stdout, stderr) == found
+    ):
+        assert read_login(rc, stdout, stderr) == found
 
 
 def test_why_no_login_is_tried() -> None:
@@ -98,10 +86,10 @@ class FixedSlurm(Slurm):
 
     def __init__(self, ssh: Ssh, **changes: str) -> None:
         super().__init__(ssh)  # type: ignore[arg-type] # the two methods that logins call
-        self._config = ADOPTING | changes
+        self.shown = ADOPTING | changes
 
     def config(self) -> dict[str, str]:
-        return self._config
+        return self.shown
 
 
 def test_a_login_asks_nothing_and_uses_no_open_connection() -> None:
@@ -124,13 +112,10 @@ def test_logins_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(ssh.commands) == 1
 
 
-def test_logins_come_before_the_jobs_of_all_suites_which_would_be_on_the_nodes() -> None:
+def test_logins_come_before_the_jobs_of_all_suites_and_need_adoption() -> None:
     works = {suite.name: suite.before_allocation for suite in suites() if suite.before_allocation}
     assert [name for name, work in works.items() if work.first] == ["isolation"]
     assert [works["isolation"].wanted(Namespace(intrusive=on)) for on in (True, False)] == [True, False]
-
-
-def test_logins_before_the_allocation_need_adoption() -> None:
     for flags, tried in (("Contain", 1), ("None", 0)):
         ssh = Ssh(ADOPTED)
         early = logins.LoginsWithoutJob(FixedSlurm(ssh, PrologFlags=flags), load_cluster("local"))

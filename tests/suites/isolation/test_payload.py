@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_a_process_reaches_the_cpus_that_it_requests() -> None:
+def test_cpus_device_files_and_folders_of_this_machine(tmp_path: Path) -> None:
     before = os.sched_getaffinity(0)
     try:
         reach = payload.reachable_cpus()
@@ -24,14 +24,8 @@ def test_a_process_reaches_the_cpus_that_it_requests() -> None:
     assert before <= set(reach)
     assert 1 <= payload.cores_of(reach) <= len(reach)
     assert payload.cores_of([1 << 20]) == 0, "a CPU that the kernel does not show"
-
-
-def test_the_error_of_a_device_file(tmp_path: Path) -> None:
     assert payload.opened("/dev/null") == 0
     assert payload.opened(str(tmp_path / "nvidia0")) == errno.ENOENT
-
-
-def test_where_a_folder_comes_from(tmp_path: Path) -> None:
     found = payload.folder_facts(str(tmp_path), sudo=False)
     assert (found["error"], found["root"]) == ("", None), "nothing is mounted there"
     assert found["own"] == payload.identity(str(tmp_path))
@@ -63,19 +57,13 @@ def reported(limit: int, most: int) -> dict[str, dict[str, Any]]:
     return facts
 
 
-def test_a_task_without_a_limit_keeps_its_memory() -> None:
+def test_a_task_takes_no_memory_that_the_node_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = reported(128 << 20, 48 << 20)
     assert facts.keys() == {"below", "held"}
     assert facts["below"]["bytes"] == 32 << 20, "a quarter of the limit"
     assert facts["held"]["taken"] == 48 << 20 <= facts["held"]["resident"]
-
-
-def test_a_node_with_little_memory_is_left_alone() -> None:
     facts = reported(2**28, 2**60)
     assert facts.keys() == {"refused"}
     assert "MiB of free memory" in facts["refused"]["reason"]
-
-
-def test_a_kernel_that_might_panic_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(payload_memory, "number_in", lambda path, _pattern: 1 if "panic" in path else 2**40)
     assert payload_memory.why_refused(1) == "vm.panic_on_oom is 1: the kernel might panic"

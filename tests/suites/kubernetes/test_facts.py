@@ -2,70 +2,63 @@
 
 from __future__ import annotations
 
-import pytest
-
-from pytest_gpucluster.suites.kubernetes.facts import (
-    GPU_COMPONENTS,
-    NETWORK_COMPONENTS,
-    DaemonSet,
-    KubeNode,
-    Taint,
-    component_of,
-    matched,
-    rdma_of,
-)
+from pytest_gpucluster.suites.kubernetes import facts
 
 
 def test_node_is_matched_by_name_first_label_and_address() -> None:
     nodes = [
-        KubeNode("gpu01"),
-        KubeNode("gpu02.example.com"),
-        KubeNode("ip-10-0-0-3", addresses=("10.0.0.3",)),
-        KubeNode("cpu01"),
+        facts.KubeNode("gpu01"),
+        facts.KubeNode("gpu02.example.com"),
+        facts.KubeNode("ip-10-0-0-3", addresses=("10.0.0.3",)),
+        facts.KubeNode("cpu01"),
     ]
     known = {"gpu01": "gpu01", "gpu02": "gpu02", "10.0.0.3": "gpu03"}
-    assert matched(nodes, known) == {"gpu01": "gpu01", "gpu02.example.com": "gpu02", "ip-10-0-0-3": "gpu03"}
+    assert facts.matched(nodes, known) == {
+        "gpu01": "gpu01",
+        "gpu02.example.com": "gpu02",
+        "ip-10-0-0-3": "gpu03",
+    }
 
 
-@pytest.mark.parametrize(
-    ("stated", "expected"),
-    [
+def test_taint_is_stated_by_key_value_and_effect() -> None:
+    for stated, expected in (
         ("nvidia.com/gpu", True),
         ("nvidia.com/gpu=present", True),
         ("nvidia.com/gpu:NoSchedule", True),
         ("nvidia.com/gpu=present:NoExecute", False),
         ("nvidia.com/gpu=", False),
         ("nvidia.com", False),
-    ],
-)
-def test_taint_is_stated_by_key_value_and_effect(stated: str, expected: bool) -> None:
-    assert Taint("nvidia.com/gpu", "present", "NoSchedule").is_stated([stated]) is expected
+    ):
+        assert facts.Taint("nvidia.com/gpu", "present", "NoSchedule").is_stated([stated]) is expected
 
 
 def test_daemonset_belongs_on_nodes_that_it_selects_and_tolerates() -> None:
-    tolerating = DaemonSet("a", "b", {"gpu": "true"}, tolerations=({"key": "x", "operator": "Exists"},))
-    assert tolerating.belongs_on(KubeNode("n", {"gpu": "true"}, (Taint("x", "", "NoSchedule"),))) is True
-    assert tolerating.belongs_on(KubeNode("n", {"gpu": "true"}, (Taint("y", "", "NoSchedule"),))) is None
-    assert tolerating.belongs_on(KubeNode("n", {"gpu": "false"})) is False
+    tolerating = facts.DaemonSet("a", "b", {"gpu": "true"}, tolerations=({"key": "x", "operator": "Exists"},))
+    assert (
+        tolerating.belongs_on(facts.KubeNode("n", {"gpu": "true"}, (facts.Taint("x", "", "NoSchedule"),)))
+        is True
+    )
+    assert (
+        tolerating.belongs_on(facts.KubeNode("n", {"gpu": "true"}, (facts.Taint("y", "", "NoSchedule"),)))
+        is None
+    )
+    assert tolerating.belongs_on(facts.KubeNode("n", {"gpu": "false"})) is False
 
 
-@pytest.mark.parametrize(
-    ("daemonset", "gpu", "network"),
-    [
+def test_component_of_a_daemonset() -> None:
+    for daemonset, gpu, network in (
         ("nvidia-sandbox-validator", "validator", ""),
         ("nvidia-sandbox-device-plugin-daemonset", "device-plugin", ""),
         ("nvidia-vgpu-manager-daemonset-9.6.20260324-0", "virtual machines", ""),
         ("nvidia-vfio-manager", "virtual machines", ""),
         ("aws-efa-k8s-device-plugin-daemonset", "", "device-plugin"),
         ("aws-node", "", ""),
-    ],
-)
-def test_component_of_a_daemonset(daemonset: str, gpu: str, network: str) -> None:
-    assert component_of(daemonset, GPU_COMPONENTS) == gpu
-    assert component_of(daemonset, NETWORK_COMPONENTS) == network
+    ):
+        assert facts.component_of(daemonset, facts.GPU_COMPONENTS) == gpu
+        assert facts.component_of(daemonset, facts.NETWORK_COMPONENTS) == network
 
 
 def test_resources_for_rdma() -> None:
     names = ("rdma/hca", "mellanox.com/shared_hca_rdma", "vpc.amazonaws.com/efa", "nvidia.com/hostdev")
     others = ("nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "cpu", "memory")
-    assert tuple(rdma_of(KubeNode("n", capacity=dict.fromkeys((*names, *others), "1")))) == names
+    assert tuple(facts.rdma_of(facts.KubeNode("n", capacity=dict.fromkeys((*names, *others), "1")))) == names

@@ -33,24 +33,6 @@ def only(timeout: float = 60, **section: Any) -> Probe[facts.ScriptResult]:
     return probe
 
 
-@pytest.mark.thorough  # each step is a shell of its own
-def test_modules_are_loaded_listed_and_unloaded(tmp_path: Path) -> None:
-    init = init_file(tmp_path, str(module_tree(tmp_path / "tree")))
-    items = ["alpha/1.0", "alpha gamma"]
-    config = {"init": str(init), "load": items, "output": {"alpha/1.0": {"echo $ALPHA_HOME; exit 3": "x"}}}
-    found = run(only(modules={**config, "conflicts": [["alpha", "beta"]]}))
-    assert found.rc == 0
-    assert "Modules Release" in found.text(0, "version")
-    assert found.loaded(1, "before") == ()
-    assert found.loaded(1, "after") == ("alpha/1.0",)
-    assert "/opt/alpha/bin" not in found.text(1, "paths_unloaded")
-    (output,) = found.of(1, "output")
-    assert (output.rc, output.text) == (3, "/opt/alpha")
-    assert found.loaded(2, "after") == ("alpha/1.0", "gamma/1.0")
-    assert [step.seconds > 0 for step in found.of(2, "load")] == [True, True]
-    assert (found.loaded(3, "alone"), found.loaded(3, "both")) == (("beta/1.0",), ("alpha/1.0",))
-
-
 @pytest.mark.thorough  # it waits for the time limit
 def test_an_item_that_hangs_is_named_and_those_before_it_are_complete(tmp_path: Path) -> None:
     tree = module_tree(tmp_path / "tree", {"slow/1.0": "exec sleep 60\n"})
@@ -62,7 +44,9 @@ def test_an_item_that_hangs_is_named_and_those_before_it_are_complete(tmp_path: 
 
 
 def test_a_node_without_modules_has_no_command(tmp_path: Path) -> None:
-    found = run(only(modules={"init": str(tmp_path / "nosuch"), "load": ["alpha"]}))
+    probe = only(modules={"init": str(tmp_path / "nosuch"), "load": ["alpha"], "conflicts": [["a", "b"]]})
+    assert "(begin 2; conflict a b; end )" in probe.command
+    found = run(probe)
     (version,) = found.of(0, "version")
     assert version.rc == 127
     assert "module: command not found" in version.text
@@ -79,15 +63,12 @@ def test_an_environment_of_the_stand_in_is_activated(tmp_path: Path) -> None:
     assert [step.rc for step in found.of(2, "activate")] == [1]
 
 
-def test_recorded_conda() -> None:
+def test_packages_of_conda() -> None:
     found = facts.read_steps(Answer("gpu01", 0, (DATA / "conda-26.7.txt").read_bytes()))
     assert facts.read_packages(found.text(1, "packages")) == {"numpy": "1.26.4"}
     assert "Could not find conda environment: nope" in found.text(2, "activate")
     with pytest.raises(ProbeError, match="Not a conda environment"):
         facts.read_packages(found.text(2, "packages"))
-
-
-def test_what_is_no_list_of_packages_is_an_error() -> None:
     for text in ("", "conda 4", "3", '[{"name": "x"}]', "[3]"):
         with pytest.raises(ProbeError):
             facts.read_packages(text)

@@ -1,4 +1,4 @@
-"""Checks of submitit on plain facts."""
+"""Checks of submitit on plain facts; jobs that end as they should and look otherwise, and the other way round."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from counter_examples import MONITOR, PASSED, WARNING
 from framework_helpers import Table, rows_of, told
+from machine_helpers import Machines, examples, verdicts_of_a_person
 
 from pytest_gpucluster.core.check import Verdict
 from pytest_gpucluster.kit.framework.payload_result import PayloadTask
@@ -16,31 +18,6 @@ from pytest_gpucluster.suites.submitit.checks import SubmititResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-
-# -- verdicts on plain facts --------------------------------------------------------------------------------------
-
-
-def result(*facts: Mapping[str, Any], accounting: bool = False, problem: str = "") -> SubmititResult:
-    """Return the result of a driver that printed these facts."""
-    task = PayloadTask(0, "", None, None, facts)
-    return SubmititResult("submitit", (), 1, (task,), problem, accounting=accounting)
-
-
-def reported(*, accounting: bool = False, **changes: dict[str, Any] | None) -> SubmititResult:
-    """Return what a healthy driver tells; `add={...}` replaces one result, None leaves it away."""
-    places = [{"rank": rank, "tasks": 3, "slurm": rank, "node": "gpu01"} for rank in range(3)]
-    results: dict[str, dict[str, Any] | None] = {
-        "add": {"value": [12], "state": "COMPLETED"},
-        "array": {"value": [11, 22, 33]},
-        "multitask": {"value": places},
-        "failure": {"error": "FailedJobError", "text": f"Traceback\nValueError: {checks.FAILURE}"},
-        "cancel": {"over": True, "slurm": "", "known": accounting, "state": "CANCELLED by 0", "seconds": 1.0},
-        **changes,
-    }
-    facts: list[dict[str, Any]] = [{"submitit": "submitted", "version": "1.5", "jobs": ["1"]}]
-    facts += [{"submitit": name, **fact} for name, fact in results.items() if fact]
-    return result(*facts, accounting=accounting)
 
 
 @pytest.mark.parametrize(
@@ -53,67 +30,94 @@ def test_the_delay_of_a_requeue_is_that_of_slurm(auth: str, seconds: float) -> N
 
 
 def test_records_are_kept_where_slurm_says_so() -> None:
+    for kind, kept in (("none", False), ("slurmdbd", True)):
+        assert runner.stores_records({"AccountingStorageType": f"accounting_storage/{kind}"}) is kept
     assert not runner.stores_records({})
-    assert not runner.stores_records({"AccountingStorageType": "accounting_storage/none"})
-    assert runner.stores_records({"AccountingStorageType": "accounting_storage/slurmdbd"})
+
+
+def result(*facts: Mapping[str, Any], accounting: bool = False, problem: str = "") -> SubmititResult:
+    """Return the result of a driver that printed these facts."""
+    task = PayloadTask(0, "", None, None, facts)
+    return SubmititResult("submitit", (), 1, (task,), problem, accounting=accounting)
+
+
+def place(rank: int, tasks: int = 3, slurm: int | None = None) -> dict[str, Any]:
+    return {"rank": rank, "tasks": tasks, "slurm": rank if slurm is None else slurm, "node": "a"}
+
+
+def reported(*, accounting: bool = False, **changes: dict[str, Any] | None) -> SubmititResult:
+    """Return what a healthy driver tells; `add={...}` replaces one result, None leaves it away."""
+    results: dict[str, dict[str, Any] | None] = {
+        "add": {"value": [12], "state": "COMPLETED"},
+        "array": {"value": [11, 22, 33]},
+        "multitask": {"value": [place(rank) for rank in range(3)]},
+        "failure": {"error": "FailedJobError", "text": f"Traceback\nValueError: {checks.FAILURE}"},
+        "cancel": {"over": True, "slurm": "", "known": accounting, "state": "CANCELLED by 0", "seconds": 1.0},
+        **changes,
+    }
+    facts: list[dict[str, Any]] = [{"submitit": "submitted", "version": "1.5", "jobs": ["1"]}]
+    facts += [{"submitit": name, **fact} for name, fact in results.items() if fact]
+    return result(*facts, accounting=accounting)
+
+
+def placed(*places: dict[str, Any]) -> SubmititResult:
+    return reported(multitask={"value": list(places)})
+
+
+def error(kind: str, text: str = "t") -> dict[str, Any]:
+    return {"error": kind, "text": text}
+
+
+def failed(kind: str, text: str = "t") -> dict[str, Any]:
+    return {"submitit": "failed", **error(kind, text)}
 
 
 def over(**change: Any) -> dict[str, Any]:
     return {"over": True, "slurm": "", "known": False, "state": "CANCELLED", "seconds": 2, **change}
 
 
-def ran(*runs: tuple[int, int]) -> dict[str, Any]:
+def ran(*runs: tuple[int, int], total: int = 36) -> dict[str, Any]:
     """Return what a job that was requeued computed in its runs (restart, first step)."""
-    return {"sum": 36, "runs": [{"restart": restart, "step": step} for restart, step in runs]}
+    return {"value": [{"sum": total, "runs": [{"restart": restart, "step": step} for restart, step in runs]}]}
 
 
 def requeued(fact: dict[str, Any] | None) -> SubmititResult:
     return replace(reported(checkpoint=fact), checkpoint=True)
 
 
+LATE = error("late", "PENDING")
+ALONE = [place(rank, slurm=0) for rank in range(3)]
+UNDONE = "UncompletedJobError"
+AFTER_ALL = result(*reported(add=None).tasks[0].facts, failed("OSError"))
 CASES: Table = {
     checks.checkpoint: [
         ("configure: result of checkpoint", requeued(None)),
-        (
-            "configure: job [1]",
-            requeued({"error": "FailedJobError", "text": "Traceback\nscontrol requeue: exit 1"}),
-        ),
-        ("configure: job", requeued({"error": "late", "text": "PENDING"})),
-        ("configure: sum over both runs [26, 36]", requeued({"value": [{**ran((0, 0), (1, 4)), "sum": 26}]})),
-        ("configure: runs [0, 0, 1, 0, 0, 0, 1, 4]", requeued({"value": [ran((0, 0), (1, 0))]})),
-        ("configure: runs [0, 0, 0, 0, 1, 4]", requeued({"value": [ran((0, 0))]})),
-        ("configure: runs [1, 0, 0, 0, 1, 4]", requeued({"value": [ran((1, 0))]})),
-        ("passed", requeued({"value": [ran((0, 0), (1, 4))]})),
+        ("configure: job [1]", requeued(error("FailedJobError", "Traceback\nscontrol requeue: exit 1"))),
+        ("configure: job", requeued(LATE)),
+        ("configure: sum over both runs [26, 36]", requeued(ran((0, 0), (1, 4), total=26))),
+        ("configure: runs [0, 0, 1, 0, 0, 0, 1, 4]", requeued(ran((0, 0), (1, 0)))),
+        ("configure: runs [0, 0, 0, 0, 1, 4]", requeued(ran((0, 0)))),
+        ("configure: runs [1, 0, 0, 0, 1, 4]", requeued(ran((1, 0)))),
+        ("passed", requeued(ran((0, 0), (1, 4)))),
         ("not applicable", reported()),
     ],
     checks.framework: [
         ("passed", reported()),
         ("configure: submission", result()),
         ("configure: submission", result(problem="python: not found")),
-        ("configure: package submitit", result({"submitit": "failed", "error": "ImportError", "text": "t"})),
-        (
-            "configure: package submitit",
-            result({"submitit": "failed", "error": "ModuleNotFoundError", "text": "t"}),
-        ),
-        (
-            "configure: submission",
-            result({"submitit": "failed", "error": "FailedJobError", "text": "sbatch: refused"}),
-        ),
+        ("configure: package submitit", result(failed("ImportError"))),
+        ("configure: package submitit", result(failed("ModuleNotFoundError"))),
+        ("configure: submission", result(failed("FailedJobError", "sbatch: refused"))),
     ],
     checks.add: [
         ("passed", reported()),
         ("configure: result [13, 12]", reported(add={"value": [13]})),
-        ("configure: job", reported(add={"error": "late", "text": "PENDING"})),
-        ("configure: job", reported(add={"error": "late", "text": ""})),
-        ("configure: job", reported(add={"error": "UncompletedJobError", "text": "no\nfile\n"})),
-        ("configure: job", reported(add={"error": "UncompletedJobError", "text": ""})),
+        ("configure: job", reported(add=LATE)),
+        ("configure: job", reported(add=error("late", ""))),
+        ("configure: job", reported(add=error(UNDONE, "no\nfile\n"))),
+        ("configure: job", reported(add=error(UNDONE, ""))),
         ("configure: result of add", reported(add=None)),
-        (
-            "configure: result of add",
-            result(
-                *reported(add=None).tasks[0].facts, {"submitit": "failed", "error": "OSError", "text": "t"}
-            ),
-        ),
+        ("configure: result of add", AFTER_ALL),
         ("configure: result of add", replace(reported(add=None), problem="killed")),
         ("not checked", result()),
     ],
@@ -124,52 +128,32 @@ CASES: Table = {
         ("configure: result of array", reported(array=None)),
     ],
     checks.multitask: [
-        (
-            "configure: ranks [0, 2, 0, 2]",
-            reported(
-                multitask={
-                    "value": [{"rank": rank, "tasks": 3, "slurm": rank, "node": "a"} for rank in (0, 2)]
-                }
-            ),
-        ),
         ("not checked", result()),
         ("passed", reported()),
         ("configure: result of multitask", reported(multitask=None)),
-        ("configure: job", reported(multitask={"error": "late", "text": "PENDING"})),
-        ("configure: ranks [0, 2]", reported(multitask={"value": []})),
-        (
-            "configure: task on a; task on a [1, 3, 0, 3, 2, 3, 0, 3]",
-            reported(
-                multitask={"value": [{"rank": r, "tasks": 3, "slurm": 0, "node": "a"} for r in range(3)]}
-            ),
-        ),
-        (
-            "configure: ranks; task on a [0, 0, 2, 0, 1, 0, 3]",
-            reported(multitask={"value": [{"rank": 0, "tasks": 1, "slurm": 0, "node": "a"}]}),
-        ),
+        ("configure: job", reported(multitask=LATE)),
+        ("configure: ranks [0, 2]", placed()),
+        ("configure: ranks [0, 2, 0, 2]", placed(place(0), place(2))),
+        ("configure: task on a; task on a [1, 3, 0, 3, 2, 3, 0, 3]", placed(*ALONE)),
+        ("configure: ranks; task on a [0, 0, 2, 0, 1, 0, 3]", placed(place(0, tasks=1))),
     ],
     checks.failure: [
-        ("configure: job", reported(failure={"error": "FailedJobError"})),
         ("not checked", result()),
         ("passed", reported()),
+        ("configure: job", reported(failure={"error": "FailedJobError"})),
         ("configure: result of failure", reported(failure=None)),
         ("configure: job", reported(failure={"value": [None]})),
-        ("configure: job", reported(failure={"error": "FailedJobError", "text": "another"})),
-        ("configure: job", reported(failure={"error": "UncompletedJobError", "text": checks.FAILURE})),
-        ("configure: job", reported(failure={"error": "UncompletedJobError", "text": "y" + "x" * 200})),
+        ("configure: job", reported(failure=error("FailedJobError", "another"))),
+        ("configure: job", reported(failure=error(UNDONE, checks.FAILURE))),
+        ("configure: job", reported(failure=error(UNDONE, "y" + "x" * 200))),
     ],
     checks.cancel: [
         ("not checked", result()),
-        ("passed [1]", reported()),
         ("passed [1]", reported(accounting=True)),
         ("monitor: result of cancel", reported(cancel=None)),
-        ("monitor: job", reported(cancel={"error": "late", "text": "PENDING"})),
+        ("monitor: job", reported(cancel=LATE)),
         ("monitor: job [30]", reported(cancel={"over": False, "slurm": "RUNNING", "seconds": 30.0})),
         ("monitor: submitit's state of the job [2]", reported(accounting=True, cancel=over())),
-        (
-            "monitor: submitit's state of the job [2]",
-            reported(accounting=True, cancel=over(known=True, state="COMPLETED")),
-        ),
         ("passed [2]", reported(cancel=over(state="UNKNOWN"))),
     ],
     checks.accounting: [
@@ -185,3 +169,21 @@ CASES: Table = {
 @pytest.mark.parametrize(("check", "given", "expected"), rows_of(CASES))
 def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[Any], expected: str) -> None:
     assert told(check(*given)) == expected
+
+
+def cancel(**fact: Any) -> Any:
+    return lambda: checks.cancel(reported(accounting=True, cancel=over(**{"known": True, **fact})))
+
+
+FORGOTTEN = reported(cancel=over(state="UNKNOWN"))
+MACHINES: Machines = {
+    ("submitit.cancel", checks.cancel): [
+        ("cancelled by its user | sacct", PASSED, cancel(slurm="CANCELLED", state="CANCELLED by 1000")),
+        ("Slurm has forgotten the job, and stores no records | squeue", PASSED, FORGOTTEN),
+        ("its epilog takes a minute | prolog_epilog", WARNING, cancel(over=False, slurm="COMPLETING")),
+        ("sick: it still runs | squeue", MONITOR, cancel(over=False, slurm="RUNNING", state="RUNNING")),
+        ("sick: the accounting believes that it runs | sacct", MONITOR, cancel(state="RUNNING")),
+    ]
+}
+COUNTER_EXAMPLES = examples(MACHINES)
+test_each_machine_gets_the_verdict_of_a_person = verdicts_of_a_person(COUNTER_EXAMPLES)

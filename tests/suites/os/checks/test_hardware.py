@@ -1,49 +1,151 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import pytest
-from counter_examples import CONFIGURE, NOT_APPLICABLE, PASSED, VENDOR, WARNING, result
+from counter_examples import CONFIGURE, NOT_APPLICABLE, PASSED, VENDOR, WARNING
 from judged import figures, judged
-from os_helpers import ALONE, CPUS, GROUP, MEMORY, NONE, peers
+from machine_helpers import Machines, examples, verdicts_of_a_person
+from os_helpers import ALONE, CPUS, GIB, GROUP, MEMORY, NONE, PLAIN, peers
 
-from pytest_gpucluster.config.models import NodeProfile
+from pytest_gpucluster.config.models import Group, NodeProfile
+from pytest_gpucluster.core.check import Verdict
 from pytest_gpucluster.kit.node.peers import Peers, norm
 from pytest_gpucluster.suites.os.checks import hardware as checks
+from pytest_gpucluster.suites.os.facts import Cpus, MemoryInfo, MemoryParts, read_cpus
 
-if TYPE_CHECKING:
-    from pytest_gpucluster.core.check import Verdict
-    from pytest_gpucluster.core.majority import Norm
-
-GIB, MIB = 1 << 30, 1 << 20
+DIMMS = ("a 64", "b 64")
+RANKS = ("a 32", "b 32")
 
 
-def memory(total: int, profile: int | None, theirs: int | None) -> Verdict:
-    most = peers(total, theirs) if theirs else NONE
-    return checks.memory(replace(MEMORY, total=total), NodeProfile(memory=profile), most)
+def of(size: float) -> MemoryInfo:
+    return MemoryInfo(int(size * GIB), 0, 0, 0, 0, 0)
 
 
-@pytest.mark.parametrize(
-    ("total", "profile", "theirs", "expected"),
-    [
-        (95 * MIB, 100 * MIB, None, PASSED),
-        (105 * MIB, 100 * MIB, None, PASSED),
-        (95 * MIB - 1, 100 * MIB, None, CONFIGURE),  # the profile alone
-        (95 * MIB - 1, 100 * MIB, 9 * GIB, VENDOR),
-        (105 * MIB + 1, 100 * MIB, None, WARNING),
-        (990 * GIB, None, 1000 * GIB, PASSED),
-        (990 * GIB - 1, None, 1000 * GIB, VENDOR),
-        (15 * GIB, None, 16 * GIB, PASSED),  # 1 GiB of a small node
-        (15 * GIB - 1, None, 16 * GIB, VENDOR),
-        (2000 * GIB, 2000 * GIB, 1000 * GIB, PASSED),
-        (64 * GIB, None, None, NOT_APPLICABLE),
+def memory(mine: float, usual: float | None = None, stated: float | None = None, **more: Any) -> Verdict:
+    """Judge MemTotal in GiB; `usual`: of three other nodes.
+
+    reserved: for a crash kernel; without_cpus: on NUMA nodes without CPUs, here and on the others; dimms, all_dimms: what EDAC
+    lists here and on the others, "NAME GiB"; smaller: slurm.conf states so; cmdline: of the kernel.
+    """
+
+    def parts(extra: float, modules: tuple[str, ...], held: float = 0) -> MemoryParts:
+        listed = {one.rpartition(" ")[0]: int(one.rpartition(" ")[2]) * GIB for one in modules}
+        return MemoryParts(int(extra * GIB), int(held * GIB), listed)
+
+    infos = {"n1": of(mine), **(dict.fromkeys(("n2", "n3", "n4"), of(usual)) if usual else {})}
+    here, elsewhere = more.get("without_cpus", (0, 0))
+    own = parts(here, more.get("dimms", ()), more.get("reserved", 0))
+    theirs = dict.fromkeys(infos, parts(elsewhere, more.get("all_dimms", ())))
+    found = checks.installed(Peers(infos), {**theirs, "n1": own})
+    group = Group(nodes=f"n[1-{len(infos)}]", profile=PLAIN)
+    profile = NodeProfile(memory=None if stated is None else int(stated * GIB))
+    most, dimms = found.of(group, "total", checks.PEER_MEMORY_TOLERANCE), found.of(group, "dimms")
+    cmdline = f"{more.get('cmdline', '')} quiet"
+    return checks.memory(infos["n1"], profile, most, more.get("smaller", False), own, dimms, cmdline)
+
+
+def lscpu(online: str, off: str = "", threads: int = 2, more: str = "NUMA node(s): 1\n") -> Cpus:
+    text = f"Architecture: x86_64\nOn-line CPU(s) list: {online}\nThread(s) per core: {threads}\n"
+    return read_cpus(text + (f"Off-line CPU(s) list: {off}\n" if off else "") + more)
+
+
+def cpus(mine: Cpus, usual: Cpus | None = None, stated: int | None = None) -> Verdict:
+    return checks.cpus(mine, stated, peers(mine.online, usual.online) if usual else ALONE)
+
+
+def numa(found: tuple[int, int], usual: tuple[int, int] | None = None, stated: int | None = None) -> Verdict:
+    """Judge (NUMA nodes, those with CPUs) of lscpu."""
+
+    def grace(total: int, own: int) -> Cpus:
+        rows = "".join(f"NUMA node{n} CPU(s): {n if n < own else ''}\n" for n in range(total))
+        return lscpu("0-71", more=f"NUMA node(s): {total}\n{rows}")
+
+    mine = grace(*found)
+    return checks.numa(mine, stated, peers(mine.cpu_nodes, grace(*usual).cpu_nodes) if usual else ALONE)
+
+
+def hugepages(mine: int, usual: int, stated: int | None = None) -> Verdict:
+    return checks.hugepages(replace(MEMORY, hugepages=mine), stated, peers(mine, usual))
+
+
+def swap(mine: int, usual: int) -> Verdict:
+    return checks.swap(replace(MEMORY, swap_total=mine), peers(mine, usual))
+
+
+WHOLE, SMT_OFF = lscpu("0-223"), lscpu("0-111", "112-223", 1)
+FAST, SLOW = {"performance": 8}, {"powersave": 8}
+HALVES = norm({"n1": 8, "n2": 9})
+MACHINES: Machines = {
+    ("os.memory", memory): [
+        ("more memory than the others | mixed order of DIMMs", PASSED, 2015, 1007),
+        ("5% less than stated | kernel", PASSED, 95, None, 100),
+        ("5% more than stated | profile", PASSED, 105, None, 100),
+        ("more than the profile states | twice the DIMMs", WARNING, 105.01, None, 100),
+        ("less than stated, the only node | profile", CONFIGURE, 94.99, None, 100),
+        ("crashkernel=4G on 256 GiB | debug kernel", PASSED, lambda: memory(246.9, 250.9, reserved=4)),
+        ("GH200 in CDMM among NUMA mode | R580", PASSED, lambda: memory(473, 568, without_cpus=(0, 95))),
+        ("its HBM as a NUMA node | GH200", PASSED, lambda: memory(568, None, 480, without_cpus=(95, 0))),
+        ("smaller on purpose | RealMemory", CONFIGURE, lambda: memory(500, 1000, smaller=True)),
+        ("a test | kernel-parameters.txt", CONFIGURE, lambda: memory(503, 2015, cmdline="mem=512G")),
+        ("1% less than the others | DIMMs of two vendors", PASSED, 990, 1000),
+        ("1 GiB less, small | firmware", PASSED, 15, 16),
+        ("no other node, nothing stated | one node", NOT_APPLICABLE, 64),
+        ("sick: one rank | EDAC", VENDOR, lambda: memory(4001, 4033, dimms=("a 32",), all_dimms=RANKS)),
+        ("sick: more than 1% less | reseat", VENDOR, 989.99, 1000),
+        ("sick: more than 1 GiB less | reseat", VENDOR, 14.99, 16),
+        ("sick: one DIMM missing, below the profile too | reseat", VENDOR, 756, 1008, 1024),
+        ("sick: no DIMM lacks | EDAC", CONFIGURE, lambda: memory(900, 1008, dimms=DIMMS, all_dimms=DIMMS)),
     ],
-)
-def test_memory_at_its_bounds(total: int, profile: int | None, theirs: int | None, expected: str) -> None:
-    verdict = memory(total, profile, theirs)
-    assert judged(verdict) == (expected, [] if expected in {PASSED, NOT_APPLICABLE} else ["memory"])
-    assert [(it.name, it.value) for it in verdict.metrics] == [("memory_total", total / GIB)]
+    ("os.cpus", cpus): [
+        ("nosmt: all cores online | l1tf.rst, nosmt", WARNING, SMT_OFF, WHOLE),
+        ("nosmt, the only node | echo off > smt/control", WARNING, SMT_OFF),
+        ("more CPUs than the others | newer processors", PASSED, WHOLE, lscpu("0-191")),
+        ("SMT is off everywhere | firmware", PASSED, lscpu("0-5", "6-7"), lscpu("0-5")),
+        ("profile counts threads, SMT is off | site policy", WARNING, lscpu("0-111", "", 1), None, 224),
+        ("as stated, one is offline | profile", PASSED, lscpu("0-7", "8"), lscpu("0-8"), 8),
+        ("more than stated | profile", WARNING, lscpu("0-8"), None, 8),
+        ("one of two | group in halves", CONFIGURE, lambda: checks.cpus(CPUS, None, HALVES)),
+        ("sick: two cores offline | chcpu", CONFIGURE, lscpu("0-109,112-221", "110-111,222-223"), WHOLE),
+        ("sick: offline, the only node | chcpu", CONFIGURE, lscpu("0-5", "6-7")),
+        ("sick: less than stated | profile", CONFIGURE, lscpu("0-6", "7"), None, 8),
+        ("sick: SMT off and a core missing | lscpu", CONFIGURE, lscpu("0-109", "110-223", 1), WHOLE),
+    ],
+    ("os.cpu_model", checks.cpu_model): [
+        ("a VM among VMs | kvm", PASSED, replace(CPUS, hypervisor="KVM"), peers("EPYC", "EPYC"))
+    ],
+    ("os.numa", numa): [
+        ("GH200 in NUMA mode, stated with CPUs only | lscpu of a GH200", PASSED, (9, 1), None, 1),
+        ("a CXL expander as a node without CPUs | driver-api/cxl", PASSED, (3, 2), (2, 2)),
+        ("GB200 with 34 nodes, as the profile states | lscpu of a GB200", PASSED, (34, 2), None, 34),
+        ("sick: NPS1 among NPS4 | firmware", CONFIGURE, (2, 2), (8, 8)),
+        ("sick: not as stated | firmware", CONFIGURE, (2, 2), None, 4),
+    ],
+    ("os.governor", lambda mine, usual, stated=None: checks.governor(mine, stated, peers(mine, usual))): [
+        ("performance among schedutil | cpufreq", WARNING, FAST, {"schedutil": 8}),
+        ("fewer CPUs (nosmt) | cpufreq of online CPUs", PASSED, {"performance": 4}, FAST),
+        ("a VM without frequency scaling | kvm guest", NOT_APPLICABLE, {}, {}),
+        ("as stated | os.governor", PASSED, SLOW, FAST, "powersave"),
+        ("sick: one CPU | hotplug", CONFIGURE, {"performance": 7, "powersave": 1}, FAST),
+        ("sick: none here | cpufreq", CONFIGURE, {}, FAST),
+        ("sick: one CPU not as stated | hotplug", CONFIGURE, {"b": 1, "a": 7}, {"b": 1, "a": 7}, "a"),
+    ],
+    ("os.hugepages", hugepages): [
+        ("surplus huge pages for a DPDK job | vm.nr_hugepages", WARNING, 1024, 0),
+        ("as stated | os.hugepages", PASSED, 4, 5, 4),
+        ("sick: fewer than stated | fragmented memory", CONFIGURE, 4, 4, 5),
+    ],
+    ("os.transparent_hugepages", checks.transparent_hugepages): [
+        ("a kernel without huge pages | CONFIG_TRANSPARENT_HUGEPAGE", PASSED, "none", peers("none", "none"))
+    ],
+    ("os.swap", swap): [
+        ("a swap partition of another size | disks of two orders", PASSED, 8 << 30, 4 << 30),
+        ("no swap anywhere | cloud image", PASSED, 0, 0),
+        ("sick: none here only | swapoff", CONFIGURE, 0, 8 << 30),
+    ],
+}
+COUNTER_EXAMPLES = examples(MACHINES)
+test_each_machine_gets_the_verdict_of_a_person = verdicts_of_a_person(COUNTER_EXAMPLES)
 
 
 def test_memory_of_a_group_in_halves_is_not_returned_to_its_vendor() -> None:
@@ -57,51 +159,7 @@ def test_memory_of_a_group_in_halves_is_not_returned_to_its_vendor() -> None:
     assert figures(verdict.findings[0].expected)[::3] == [64, 60]
 
 
-@pytest.mark.parametrize(
-    ("online", "offline", "stated", "usual", "expected"),
-    [
-        (8, "", 8, NONE, PASSED),
-        (8, "", None, ALONE, PASSED),
-        (8, "", 9, NONE, CONFIGURE),
-        (7, "7", 8, NONE, CONFIGURE),
-        (6, "6-7", None, ALONE, CONFIGURE),
-        (6, "6-7", None, peers(8, 6), PASSED),  # SMT is off everywhere
-        (8, "7", None, norm({"n1": 8, "n2": 9}), CONFIGURE),
-        (8, "7", None, peers(8, 8), PASSED),
-        (8, "7", None, peers(8, 9), CONFIGURE),
-        (8, "7", 8, peers(8, 9), PASSED),
-        (6, "", None, norm({"n1": 8, "n2": 6}), CONFIGURE),  # halves
-        (8, "", None, norm({"n1": 8, "n2": 6}), PASSED),  # it lacks none
-    ],
-)
-def test_cpus(online: int, offline: str, stated: int | None, usual: Norm[Any], expected: str) -> None:
-    verdict = checks.cpus(replace(CPUS, online=online, offline=offline), stated, usual)
-    assert judged(verdict) == (expected, ["CPUs"] if expected == CONFIGURE else [])
-    assert [(it.name, it.value) for it in verdict.metrics] == [("cpus_online", online)]
-    assert all(("offline" in one.measured) is bool(offline) for one in verdict.findings)
-
-
-@pytest.mark.parametrize(
-    ("mine", "stated", "usual", "expected"),
-    [
-        ({"a": 8}, "a", NONE, PASSED),
-        ({"b": 1, "a": 7}, "a", NONE, CONFIGURE),
-        ({}, "a", NONE, CONFIGURE),
-        ({}, None, peers({}, {}), NOT_APPLICABLE),
-        ({}, None, peers({}, {"performance": 8}), CONFIGURE),
-        ({"performance": 8}, None, peers({"performance": 8}, {}), WARNING),
-    ],
-)
-def test_governor(mine: dict[str, int], stated: str | None, usual: Norm[Any], expected: str) -> None:
-    assert judged(checks.governor(mine, stated, usual)) == (
-        (expected, ["governor"] if expected in {CONFIGURE, WARNING} else [])
-    )
-
-
-def test_what_is_stated_is_compared_with_that() -> None:
-    for found, expected in ((checks.numa(CPUS, 2, NONE), PASSED), (checks.numa(CPUS, 4, NONE), CONFIGURE)):
-        assert result(found) == expected
-    assert result(checks.hugepages(MEMORY, 4, NONE)) == PASSED
-    assert result(checks.hugepages(MEMORY, 5, peers(4, 4))) == CONFIGURE
-    swap = checks.swap(MEMORY, NONE)
-    assert [(it.name, it.value, it.unit) for it in swap.metrics] == [("swap_used", 2, "MiB")]
+def test_what_is_measured() -> None:
+    verdicts = (memory(64), cpus(CPUS), checks.swap(MEMORY, NONE))
+    found = [(it.name, it.value, it.unit) for verdict in verdicts for it in verdict.metrics]
+    assert found == [("memory_total", 64, "GiB"), ("cpus_online", 8, "CPUs"), ("swap_used", 2, "MiB")]

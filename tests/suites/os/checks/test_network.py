@@ -1,37 +1,114 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from counter_examples import CONFIGURE, NOT_APPLICABLE, PASSED, result
 from judged import figures, judged
+from machine_helpers import Machines, examples, verdicts_of_a_person
 from os_helpers import ALONE, PLAIN, peers
 
 from pytest_gpucluster.config.models import Cluster, Group
+from pytest_gpucluster.core.check import Verdict
+from pytest_gpucluster.core.majority import Norm
 from pytest_gpucluster.kit.node.peers import norm
+from pytest_gpucluster.suites.os import network_facts as facts
 from pytest_gpucluster.suites.os.checks import network as checks
-from pytest_gpucluster.suites.os.network_facts import (
-    REACHED,
-    UNKNOWN_NAME,
-    Naming,
-    Network,
-    NetworkInterface,
-    ReachabilityResult,
-)
 
-if TYPE_CHECKING:
-    from pytest_gpucluster.core.check import Verdict
-    from pytest_gpucluster.core.majority import Norm
-
-Links = dict[str, NetworkInterface]
-ETHER, SMALL = NetworkInterface("ether", 9000), NetworkInterface("ether", 1500)
-IB = NetworkInterface("infiniband", 2044)
+ETHER, SMALL = facts.NetworkInterface("ether", 9000), facts.NetworkInterface("ether", 1500)
+IB = facts.NetworkInterface("infiniband", 2044)
+NO_ANSWER = "no answer within 5 s"
+Ways = dict[tuple[int, int], str]
+ALONE_IN_RING = checks.Reachability({"n1": ()}, {})
+INTO: Ways = {(1, 2): NO_ANSWER, (3, 2): "No route to host"}
+OUT: Ways = {(2, 1): NO_ANSWER, (2, 3): NO_ANSWER}
+ALL = [(n, to) for n in range(1, 5) for to in (n % 4 + 1, (n - 2) % 4 + 1)]
+HAS, HAS_NOT = True, False  # whether the name of a node means the address
 
 
-# --- names
+def named(mine: str, usual: str, *own: str) -> Verdict:
+    """Judge the addresses of the name gpu09; `own`: those of that node."""
+    networks = {"gpu09": facts.Network({}, {"eno1": own})}
+    return checks.name_resolution({"gpu09": mine}, "n1", {"gpu09": peers(mine, usual)}, networks)
 
 
-def test_name_resolution_leaves_out_the_own_name() -> None:
+def name_time(seconds: float, usual: float) -> Verdict:
+    return checks.name_time(facts.Naming(seconds), usual)
+
+
+def of(*links: facts.NetworkInterface | None) -> dict[str, Norm[Any]]:
+    return {"eno1": norm({f"n{number}": link for number, link in enumerate(links, 1)})}
+
+
+def mtu(*links: facts.NetworkInterface | None, **stated: int) -> Verdict:
+    """Judge eno1 of the first node beside those of others."""
+    return checks.mtu(
+        facts.Network({"eno1": links[0]} if links[0] else {}), of(*links) if links[1:] else {}, stated
+    )
+
+
+def addresses(node: str, having: tuple[bool, ...], nodes: int = 9) -> Verdict:
+    """Judge a node where n1, n2 ... of these have one address."""
+    own = {f"n{n}": mine for n, mine in enumerate(having, 1)}
+    return checks.addresses(node, checks.Owners({"10.0.0.9": {"n8": False}, "10.0.0.1": own}, nodes))
+
+
+MACHINES: Machines = {
+    ("os.name_resolution", named): [
+        ("hosts names its IB address, DNS another | nsswitch", PASSED, "10.1.0.9", "10.0.0.9", "10.1.0.9"),
+        ("IPv6 first | getent hosts", PASSED, "fe80::1", "10.0.0.1 fe80::2"),
+        ("no name resolves anywhere | Slurm uses NodeAddr", NOT_APPLICABLE, "", ""),
+        ("it resolves here only | DNS", NOT_APPLICABLE, "1", ""),
+        ("the only node | DNS", NOT_APPLICABLE, lambda: checks.name_resolution({"x": "1"}, "", {"x": ALONE})),
+        ("sick: does not resolve here | DNS", CONFIGURE, "", "10.0.0.9", "10.0.0.9"),
+        ("sick: an address of nobody | old /etc/hosts", CONFIGURE, "10.9.9.9", "10.0.0.9", "10.0.0.9"),
+        ("sick: one of both is wrong | hosts", CONFIGURE, "10.0.0.2 10.0.0.4", "10.0.0.1", "10.0.0.2"),
+        ("sick: another of IPv6 | hosts", CONFIGURE, "fe80::1", "fe80::2"),
+    ],
+    ("os.name_time", name_time): [
+        ("files | /etc/hosts", PASSED, 2.0, 0.0),
+        ("five times as slow as most | SSSD", PASSED, 2.5, 0.5),
+        ("a loaded cluster: all are slow | SSSD", PASSED, 4.9, 1.5),
+        ("sick: slow | SSSD", CONFIGURE, 2.1, 0.0),
+        ("sick: slower than five times | SSSD", CONFIGURE, 2.6, 0.5),
+        ("sick: the first server is dead | resolv.conf", CONFIGURE, 4.95, 9.0),
+    ],
+    ("os.mtu", mtu): [
+        ("alike | netplan", PASSED, ETHER, ETHER, SMALL),
+        ("one in InfiniBand mode | mlxconfig", PASSED, ETHER, IB, ETHER),
+        ("as stated | os.interfaces", PASSED, lambda: mtu(SMALL, ETHER, ETHER, eno1=1500)),
+        # without a majority of its kind nobody is accused
+        ("down here | ip link", NOT_APPLICABLE, None, ETHER, ETHER),
+        ("others in InfiniBand mode | mlxconfig", NOT_APPLICABLE, SMALL, IB, IB),
+        ("half of them in InfiniBand mode | mlxconfig", NOT_APPLICABLE, ETHER, ETHER, IB, IB),
+        ("the only node | ip link", NOT_APPLICABLE, ETHER),
+        ("halves | netplan", CONFIGURE, SMALL, SMALL, ETHER, ETHER, None),
+        ("sick: 1500 among 9000 | netplan", CONFIGURE, SMALL, ETHER, ETHER, ETHER),
+        ("sick: not as stated | netplan", CONFIGURE, lambda: mtu(ETHER, ETHER, ETHER, eno1=1500)),
+        ("sick: stated, and down | netplan", CONFIGURE, lambda: mtu(ETHER, eno1=9000, ib0=2044)),
+    ],
+    ("os.addresses", addresses): [
+        ("the only one with it | DHCP", PASSED, "n1", (HAS_NOT,)),
+        ("its name alone means it | DHCP", PASSED, "n1", (HAS, HAS_NOT)),
+        ("two others have it | DHCP", PASSED, "n7", (HAS, HAS_NOT)),
+        ("a network inside each host | kube-vip, usb0 with 192.168", PASSED, "n6", (HAS_NOT,) * 6, 11),
+        ("sick: cloned | two nodes, one address", CONFIGURE, "n2", (HAS, HAS_NOT), 2),
+        ("sick: both names mean it | DNS", CONFIGURE, "n1", (HAS, HAS)),
+        ("sick: no name means it | DHCP", CONFIGURE, "n1", (HAS_NOT, HAS_NOT)),
+        ("sick: half of the nodes have it | DHCP", CONFIGURE, "n6", (HAS_NOT,) * 6, 12),
+    ],
+    "os.reachable": [
+        ("the neighbours answer | no listener", PASSED, lambda: ring(4, {})["n1"]),
+        ("the only node | no neighbour", NOT_APPLICABLE, lambda: checks.reachable("n1", ALONE_IN_RING)),
+        ("one neighbour is down for all | n2 hangs", PASSED, lambda: ring(9, {**INTO, **OUT})["n1"]),
+        ("sick: its firewall drops | nftables", CONFIGURE, lambda: ring(9, {**INTO, **OUT})["n2"]),
+    ],
+}
+COUNTER_EXAMPLES = examples(MACHINES)
+test_each_machine_gets_the_verdict_of_a_person = verdicts_of_a_person(COUNTER_EXAMPLES)
+
+
+def test_name_resolution_leaves_out_the_own_name_and_names_that_are_alike_nowhere() -> None:
     good = {"n1": "10.0.0.1", "n2": "10.0.0.2"}
     fleet = {"n1": {**good, "n1": "127.0.1.1"}, "n2": {**good, "n2": "127.0.1.1"}, "n3": good}
     fleet["n4"] = {"n1": "10.0.0.9", "n2": ""}
@@ -40,112 +117,26 @@ def test_name_resolution_leaves_out_the_own_name() -> None:
     assert judged(checks.name_resolution(fleet["n4"], "n4", norms)) == (CONFIGURE, ["n1", "n2"])
     halves = {"n2": {"n1": "10.0.0.1"}, "n3": {"n1": ""}}
     assert judged(checks.name_resolution(halves["n3"], "n3", checks.resolved(halves))) == (CONFIGURE, ["n1"])
-
-
-def test_a_name_that_is_alike_nowhere_is_not_compared() -> None:
-    for most in (peers("1", ""), ALONE):
-        assert result(checks.name_resolution({"x": "1"}, "n1", {"x": most})) == NOT_APPLICABLE
     both = checks.name_resolution({"x": "1", "y": "3"}, "n1", {"x": peers("1", ""), "y": peers("3", "4")})
     assert judged(both) == (CONFIGURE, ["y"])
 
 
-@pytest.mark.parametrize(
-    ("mine", "theirs", "own", "expected"),
-    [
-        ("10.0.0.1", "10.0.0.1", (), PASSED),
-        ("10.0.0.2", "10.0.0.1", (), CONFIGURE),
-        ("10.0.0.2", "10.0.0.1", ("10.0.0.2", "10.0.0.3"), PASSED),
-        ("10.0.0.2 10.0.0.4", "10.0.0.1", ("10.0.0.2",), CONFIGURE),
-        ("fe80::1", "10.0.0.1", (), PASSED),  # the other family
-        ("fe80::1", "10.0.0.1 fe80::2", (), PASSED),
-        ("fe80::1", "fe80::2", (), CONFIGURE),
-        ("", "10.0.0.1", (), CONFIGURE),
-    ],
-)
-def test_an_address_is_wrong_if_it_is_neither_theirs_nor_the_nodes_own(
-    mine: str, theirs: str, own: tuple[str, ...], expected: str
-) -> None:
-    networks = {"n9": Network({}, {"eno1": own})}
-    assert (
-        result(checks.name_resolution({"n9": mine}, "n1", {"n9": peers(mine, theirs)}, networks)) == expected
-    )
-
-
 def test_a_handful_of_names_is_spread_over_the_cluster() -> None:
-    def names(*hosts: str) -> tuple[str, ...]:
-        groups = tuple(Group(nodes=one, profile=PLAIN) for one in hosts)
-        return checks.some_names(Cluster(name="c", groups=groups))
-
-    assert names("a[1-4]", "b[1-4]") == ("a1", "a3", "b1", "b3")
-    assert names("a[1-9]") == ("a1", "a4", "a7")
-    assert names("a1") == ("a1",)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "usual", "expected"),
-    [
-        (2.0, 0.0, PASSED),
-        (2.1, 0.0, CONFIGURE),
-        (2.5, 0.5, PASSED),
-        (2.6, 0.5, CONFIGURE),
-        (4.0, 1.5, PASSED),  # all are slow: the machine is loaded
-        (4.9, 9.0, PASSED),
-        (4.95, 2.0, CONFIGURE),
-        (4.95, 2.1, CONFIGURE),
-        (5.02, 5.01, CONFIGURE),  # all wait for a server that is dead
-    ],
-)
-def test_names_at_their_bounds(seconds: float, usual: float, expected: str) -> None:
-    verdict = checks.name_time(Naming(seconds), usual)
-    assert result(verdict) == expected
-    assert [(one.name, one.value) for one in verdict.metrics] == [("name_time", seconds)]
-    if verdict.findings:
-        assert ("half of the nodes" in verdict.findings[0].measured) is (usual > 2)
+    for hosts, names in (("a[1-4] b[1-4]", "a1 a3 b1 b3"), ("a[1-9]", "a1 a4 a7"), ("a1", "a1")):
+        groups = tuple(Group(nodes=one, profile=PLAIN) for one in hosts.split())
+        assert checks.some_names(Cluster(name="c", groups=groups)) == tuple(names.split())
 
 
 def test_a_name_server_that_is_dead_for_all_is_the_cause() -> None:
-    assert "site" in checks.name_time(Naming(5.0), 5.0).cause
-    assert "site" not in checks.name_time(Naming(5.0), 4.9).cause
+    for seconds, usual in ((4.95, 2.0), (4.95, 2.1), (5.02, 4.91)):
+        verdict = name_time(seconds, usual)
+        assert [(one.name, one.value) for one in verdict.metrics] == [("name_time", seconds)]
+        assert ("half of the nodes" in verdict.findings[0].measured) is (usual > 2)
+        assert ("site" in verdict.cause) is (usual > 4.9)
     assert checks.usual_seconds({}) == 0.0
-    assert checks.usual_seconds({"a": Naming(1.0), "b": Naming(2.0), "c": Naming(9.0)}) == 2.0
-
-
-# --- interfaces
-
-
-def of(*links: NetworkInterface | None) -> dict[str, Norm[Any]]:
-    return {"eno1": norm({f"n{number}": link for number, link in enumerate(links, 1)})}
-
-
-@pytest.mark.parametrize(
-    ("mine", "usual", "stated", "expected", "parts"),
-    [
-        ({"eno1": SMALL}, of(SMALL, ETHER, ETHER, ETHER), {}, CONFIGURE, ["MTU of eno1"]),
-        ({"eno1": ETHER}, of(ETHER, ETHER, SMALL), {}, PASSED, []),
-        ({"eno1": ETHER}, of(ETHER, IB, ETHER), {}, PASSED, []),
-        ({"eno1": SMALL}, of(SMALL, SMALL, ETHER, ETHER, None), {}, CONFIGURE, ["MTU of eno1"]),  # halves
-        ({"eno1": SMALL}, of(SMALL, ETHER, ETHER), {"eno1": 1500}, PASSED, []),
-        ({"eno1": ETHER}, of(ETHER, ETHER, ETHER), {"eno1": 1500}, CONFIGURE, ["MTU of eno1"]),
-        ({"eno1": ETHER, "ib0": IB}, {}, {"eno1": 9000, "ib0": 2044}, PASSED, []),
-        ({"eno1": SMALL}, {}, {"eno1": 9000, "ib0": 2044}, CONFIGURE, ["MTU of eno1", "ib0"]),
-        # without a majority of its kind nobody is accused
-        ({}, of(None, ETHER, ETHER), {}, NOT_APPLICABLE, []),
-        ({"eno1": ETHER}, of(ETHER), {}, NOT_APPLICABLE, []),
-        ({"eno1": SMALL}, of(SMALL, IB, IB), {}, NOT_APPLICABLE, []),
-        ({"eno1": ETHER}, of(ETHER, ETHER, IB, IB), {}, NOT_APPLICABLE, []),
-        ({"eno1": ETHER}, of(ETHER, None), {}, NOT_APPLICABLE, []),
-        ({"eno1": SMALL}, of(SMALL, ETHER, ETHER, None, None, None), {}, NOT_APPLICABLE, []),
-        ({"eno1": ETHER}, {}, {}, NOT_APPLICABLE, []),
-    ],
-)
-def test_the_mtu_of_an_interface(
-    mine: Links, usual: dict[str, Norm[Any]], stated: dict[str, int], expected: str, parts: list[str]
-) -> None:
-    verdict = checks.mtu(Network(mine), usual, stated)
-    assert judged(verdict) == (expected, parts)
-    if parts == ["MTU of eno1"] and not stated:
-        assert [(it.name, it.value, it.device) for it in verdict.metrics] == [("mtu", 1500, "eno1")]
-        assert figures(verdict.findings[0].measured) == [1500]
+    assert (
+        checks.usual_seconds({"a": facts.Naming(1.0), "b": facts.Naming(2.0), "c": facts.Naming(9.0)}) == 2.0
+    )
 
 
 OF_CONTAINERS = (
@@ -156,21 +147,34 @@ OF_CONTAINERS = (
 
 @pytest.mark.parametrize("name", OF_CONTAINERS.split())
 def test_interfaces_of_containers_are_left_out(name: str) -> None:
-    network = Network({name: ETHER, "lox": ETHER, "eno1": ETHER, "br0": ETHER}, {name: ("10.0.0.1",)})
+    network = facts.Network({name: ETHER, "lox": ETHER, "eno1": ETHER, "br0": ETHER}, {name: ("10.0.0.1",)})
     assert list(checks.links_of_all({"n1": network})) == ["br0", "eno1", "lox"]
     assert checks.owners({"n1": network}, {}).of == {}
 
 
-# --- addresses
+def test_what_is_measured_and_named() -> None:
+    verdict = mtu(SMALL, ETHER, ETHER, ETHER)
+    assert judged(verdict) == (CONFIGURE, ["MTU of eno1"])
+    assert [(it.name, it.value, it.device) for it in verdict.metrics] == [("mtu", 1500, "eno1")]
+    assert figures(verdict.findings[0].measured) == [1500]
+    verdict = mtu(SMALL, eno1=9000, ib0=2044)
+    assert judged(verdict) == (CONFIGURE, ["MTU of eno1", "ib0"])
+    assert [(it.name, it.value, it.device) for it in verdict.metrics] == [("mtu", 1500, "eno1")]
+    for nodes, having, words in (
+        (9, (HAS, HAS_NOT), "also on n1; only the name of n1 resolves to it"),
+        (9, (HAS_NOT, HAS_NOT), "also on n1"),
+        (12, (HAS_NOT, *(HAS_NOT,) * 5), "also on n1, n3, n4, n5"),
+    ):
+        assert addresses("n2", having, nodes).findings[0].measured == words
 
 
 def test_whose_addresses_are() -> None:
     many = ("10.0.0.1", "127.0.0.1", "169.254.0.1", "1270.0.0.1")
     networks = {
-        "n1": Network({}, {"eno1": many, "lox": ("10.0.0.9",)}),
-        "n2": Network({}, {"eno1": ("10.0.0.1", "16.9.254.1")}),
+        "n1": facts.Network({}, {"eno1": many, "lox": ("10.0.0.9",)}),
+        "n2": facts.Network({}, {"eno1": ("10.0.0.1", "16.9.254.1")}),
     }
-    found = checks.owners(networks, {"n1": Naming(0, ("10.0.0.1",))})
+    found = checks.owners(networks, {"n1": facts.Naming(0, ("10.0.0.1",))})
     assert found.nodes == 2
     assert found.of == {
         "10.0.0.1": {"n1": True, "n2": False},
@@ -180,125 +184,74 @@ def test_whose_addresses_are() -> None:
     }
 
 
-HAS, HAS_NOT = True, False  # whether the name of the node means the address
-
-
-@pytest.mark.parametrize(
-    ("node", "having", "nodes", "expected", "named"),
-    [
-        ("n2", (HAS, HAS_NOT), 9, CONFIGURE, "also on n1; only the name of n1 resolves to it"),
-        ("n2", (HAS, HAS_NOT), 2, CONFIGURE, "also on n1"),
-        ("n1", (HAS, HAS_NOT), 9, PASSED, ""),
-        ("n7", (HAS, HAS_NOT), 9, PASSED, ""),
-        ("n1", (HAS, HAS), 9, CONFIGURE, "also on n2"),
-        ("n1", (HAS_NOT, HAS_NOT), 9, CONFIGURE, "also on n2"),
-        ("n1", (HAS_NOT,), 9, PASSED, ""),
-        ("n6", (HAS_NOT,) * 6, 12, CONFIGURE, "also on n1, n2, n3, n4"),
-        ("n6", (HAS_NOT,) * 6, 11, PASSED, ""),  # most nodes have it: a network inside each host
-    ],
-)
-def test_an_address_on_several_nodes(
-    node: str, having: tuple[bool, ...], nodes: int, expected: str, named: str
-) -> None:
-    own = {f"n{n}": mine for n, mine in enumerate(having, 1)}
-    verdict = checks.addresses(node, checks.Owners({"10.0.0.9": {"n8": False}, "10.0.0.1": own}, nodes))
-    assert judged(verdict) == (expected, ["10.0.0.1"] if named else [])
-    assert all(one.measured.startswith(named) for one in verdict.findings)
-
-
-# --- ways
-
-
-NO_ANSWER = "no answer within 5 s"
-Ways = dict[tuple[int, int], str]
-
-
-def _ring(nodes: int, closed: Ways, *, told: int = 0, means: Ways | None = None) -> dict[str, Verdict]:
+def ring(nodes: int, closed: Ways, *, told: int = 0, means: Ways | None = None) -> dict[str, Verdict]:
     """Judge a ring of nodes n1, n2, ... with addresses 10.1.0.N; `closed`: what came of ways; `told`: of how many."""
     found = {}
     for number in range(1, (told or nodes) + 1):
         found[f"n{number}"] = [
-            ReachabilityResult(
-                f"n{to}", (means or {}).get((number, to), f"10.1.0.{to}"), closed.get((number, to), REACHED)
+            facts.ReachabilityResult(
+                f"n{to}",
+                (means or {}).get((number, to), f"10.1.0.{to}"),
+                closed.get((number, to), facts.REACHED),
             )
             for to in sorted({number % nodes + 1, (number - 2) % nodes + 1})
         ]
-    networks = {f"n{number}": Network({}, {"eno1": (f"10.1.0.{number}",)}) for number in range(1, nodes + 1)}
+    networks = {
+        f"n{number}": facts.Network({}, {"eno1": (f"10.1.0.{number}",)}) for number in range(1, nodes + 1)
+    }
     fleet = checks.reachability(found, networks)
     return {node: checks.reachable(node, fleet) for node in found}
 
 
-def _accused(verdicts: dict[str, Verdict]) -> list[str]:
-    return [node for node, verdict in verdicts.items() if result(verdict) == CONFIGURE]
+def lacking(ways: list[tuple[int, int]]) -> dict[str, Verdict]:
+    """Judge a ring of four where these names do not resolve."""
+    return ring(4, dict.fromkeys(ways, facts.UNKNOWN_NAME), means=dict.fromkeys(ways, ""))
 
 
-def _at_fault(verdicts: dict[str, Verdict]) -> list[str]:
-    return [node for node in _accused(verdicts) if "not known" not in verdicts[node].cause]
+ELSEWHERE = {(1, 2): "10.9.9.9", (3, 2): "10.9.9.9"}  # what the name of n2 means to its neighbours
 
 
-INTO = {(1, 2): NO_ANSWER, (3, 2): "No route to host"}
-OUT = {(2, 1): NO_ANSWER, (2, 3): NO_ANSWER}
-ALL = [(n, to) for n in range(1, 5) for to in (n % 4 + 1, (n - 2) % 4 + 1)]
-
-
-@pytest.mark.parametrize(
-    ("nodes", "closed", "accused", "at_fault"),
-    [
-        (4, {}, [], []),
-        *((nodes, ways, ["n2"], ["n2"]) for nodes in (3, 4, 9) for ways in (INTO, OUT, {**INTO, **OUT})),
-        (9, dict.fromkeys([(1, 2), (3, 2), (2, 3), (4, 3)], NO_ANSWER), ["n2", "n3"], ["n2", "n3"]),
+def test_who_is_accused() -> None:
+    for verdicts, accused, at_fault in (
+        (ring(4, {}), "", ""),
+        # the node that is shut is named alone
+        *((ring(nodes, ways), "n2", "n2") for nodes in (3, 4, 9) for ways in (INTO, OUT, {**INTO, **OUT})),
+        (ring(9, dict.fromkeys([(1, 2), (3, 2), (2, 3), (4, 3)], NO_ANSWER)), "n2 n3", "n2 n3"),
         # where one way alone is closed both ends are named, and none is to be at fault
-        (2, {(1, 2): NO_ANSWER}, ["n1", "n2"], []),
-        (2, {(1, 2): NO_ANSWER, (2, 1): NO_ANSWER}, ["n1", "n2"], []),
-        (9, {(1, 2): NO_ANSWER}, ["n1", "n2"], []),
-        (4, dict.fromkeys(ALL, NO_ANSWER), ["n1", "n2", "n3", "n4"], []),
-    ],
-)
-def test_the_node_that_is_shut_is_named_alone(
-    nodes: int, closed: Ways, accused: list[str], at_fault: list[str]
-) -> None:
-    verdicts = _ring(nodes, closed)
-    assert (_accused(verdicts), _at_fault(verdicts)) == (accused, at_fault)
+        (ring(2, {(1, 2): NO_ANSWER}), "n1 n2", ""),
+        (ring(2, {(1, 2): NO_ANSWER, (2, 1): NO_ANSWER}), "n1 n2", ""),
+        (ring(9, {(1, 2): NO_ANSWER}), "n1 n2", ""),
+        (ring(4, dict.fromkeys(ALL, NO_ANSWER)), "n1 n2 n3 n4", ""),
+        # a neighbour is dead; a node has an address behind a translation
+        (ring(4, {(3, 4): NO_ANSWER, (1, 4): NO_ANSWER}, told=3), "", ""),
+        (ring(4, {}, means={(1, 2): "192.0.2.2"}), "", ""),
+        # a wrong name is the fault of the node that has it
+        (ring(4, {(1, 2): NO_ANSWER}, means={(1, 2): "10.9.9.9"}), "n1", "n1"),
+        (ring(4, {(1, 2): facts.REACHED}, means={(1, 2): "10.1.0.4"}), "n1", "n1"),
+        # an address that all nodes take for a node's is no fault of one of them: nobody reaches it
+        (ring(9, dict.fromkeys(ELSEWHERE, NO_ANSWER), means=ELSEWHERE), "n2", "n2"),
+        (ring(2, {(1, 2): NO_ANSWER}, means=ELSEWHERE), "n1 n2", ""),
+        # names that one node lacks are its fault
+        (lacking([(1, 2), (1, 4)]), "n1", "n1"),
+        (lacking(ALL), "", ""),
+    ):
+        found = [node for node, verdict in verdicts.items() if result(verdict) == CONFIGURE]
+        assert found == accused.split()
+        assert [node for node in found if "not known" not in verdicts[node].cause] == at_fault.split()
 
 
 def test_the_parts_of_a_way_that_is_closed() -> None:
-    one, shut = _ring(9, {(1, 2): NO_ANSWER}), _ring(9, INTO)
-    assert judged(one["n1"]) == (CONFIGURE, ["to n2 (10.1.0.2)"])
-    assert judged(one["n2"]) == (CONFIGURE, ["from n1"])
-    assert judged(shut["n2"]) == (CONFIGURE, ["from n1", "from n3"])
-
-
-def test_a_node_that_is_dead_accuses_no_neighbour() -> None:
-    assert _accused(_ring(4, {(3, 4): NO_ANSWER, (1, 4): NO_ANSWER}, told=3)) == []
-
-
-@pytest.mark.parametrize(("address", "outcome"), [("10.9.9.9", NO_ANSWER), ("10.1.0.4", REACHED)])
-def test_a_wrong_name_is_the_fault_of_the_node_that_has_it(address: str, outcome: str) -> None:
-    verdicts = _ring(4, {(1, 2): outcome}, means={(1, 2): address})
-    assert _accused(verdicts) == _at_fault(verdicts) == ["n1"]
-    assert judged(verdicts["n1"]) == (CONFIGURE, ["n2"])
-
-
-def test_an_address_that_all_nodes_take_for_a_node_s_is_no_fault_of_one_of_them() -> None:
-    means = {(1, 2): "10.9.9.9", (3, 2): "10.9.9.9"}
-    assert _at_fault(_ring(9, dict.fromkeys(means, NO_ANSWER), means=means)) == ["n2"]  # nobody reaches it
-    assert _at_fault(_ring(2, {(1, 2): NO_ANSWER}, means=means)) == []
-
-
-def test_an_address_that_a_node_has_behind_a_translation_is_its_own() -> None:
-    assert _accused(_ring(4, {}, means={(1, 2): "192.0.2.2"})) == []
-
-
-def test_names_that_one_node_lacks_are_its_fault_and_of_all_are_none() -> None:
-    lacking = {(1, 2): UNKNOWN_NAME, (1, 4): UNKNOWN_NAME}
-    verdicts = _ring(4, lacking, means=dict.fromkeys(lacking, ""))
-    assert (_at_fault(verdicts), judged(verdicts["n1"])) == (["n1"], (CONFIGURE, ["n2", "n4"]))
-    every = dict.fromkeys(ALL, UNKNOWN_NAME)
-    verdicts = _ring(4, every, means=dict.fromkeys(every, ""))
-    assert {result(one) for one in verdicts.values()} == {NOT_APPLICABLE}
-
-
-def test_the_owners_of_an_address_are_four_at_most() -> None:
-    networks = {node: Network({}, {"eno1": ("1",)}) for node in "abcdef"}
+    one = ring(9, {(1, 2): NO_ANSWER})
+    wrong = ring(4, {(1, 2): NO_ANSWER}, means={(1, 2): "10.9.9.9"})
+    for verdict, parts in (
+        (one["n1"], ["to n2 (10.1.0.2)"]),
+        (one["n2"], ["from n1"]),
+        (ring(9, INTO)["n2"], ["from n1", "from n3"]),
+        (wrong["n1"], ["n2"]),
+        (lacking([(1, 2), (1, 4)])["n1"], ["n2", "n4"]),
+    ):
+        assert judged(verdict) == (CONFIGURE, parts)
+    assert {result(verdict) for verdict in lacking(ALL).values()} == {NOT_APPLICABLE}
+    networks = {node: facts.Network({}, {"eno1": ("1",)}) for node in "abcdef"}
     assert checks.reachability({"a": []}, networks).owners_of("1") == "a, b, c, d"
-    assert checks.reachability({}, {"a": Network({}, {"x": ()})}).addresses == {}
+    assert checks.reachability({}, {"a": facts.Network({}, {"x": ()})}).addresses == {}

@@ -1,86 +1,142 @@
 from __future__ import annotations
 
-import pytest
-from counter_examples import CONFIGURE, MONITOR, NOT_APPLICABLE, NOT_CHECKED, PASSED, result
+from counter_examples import CONFIGURE, MONITOR, NOT_APPLICABLE, NOT_CHECKED, PASSED, REBOOT
 from judged import judged
-from os_helpers import PLAIN, peers
+from machine_helpers import Machines, examples, verdicts_of_a_person
+from os_helpers import ALONE, answer, peers
 
-from pytest_gpucluster.config.models import Group
-from pytest_gpucluster.kit.node.peers import Peers, norm
+from pytest_gpucluster.core.check import Verdict
+from pytest_gpucluster.kit.node.kernel_log import KernelLog
+from pytest_gpucluster.kit.node.peers import norm
+from pytest_gpucluster.suites.os import software_facts as facts
 from pytest_gpucluster.suites.os.checks import software as checks
 from pytest_gpucluster.suites.os.software_facts import CommandOutput, Processes, ProcessRow, SystemState
 
+DAY = 86400.0
 
-@pytest.mark.parametrize(
-    ("installed", "stated", "expected"),
-    [
-        ("1", "", PASSED),
-        ("", "", CONFIGURE),
-        ("", "2", CONFIGURE),
-        ("1:3", "2*", CONFIGURE),
-        ("1:3", "3", PASSED),
-        ("1:3", "1:3", PASSED),
-        ("5:27.1", "4:", CONFIGURE),
-        ("3a", "3", PASSED),
-        ("3.b1", "3.b", PASSED),
-        ("31", "3", CONFIGURE),
-        ("22.05.8-4", "22.05.80", CONFIGURE),
-        ("5.2.1", "5.2*", PASSED),
+
+def processes(*samples: str) -> Processes:
+    """Read samples of ps: lines `PID PPID STAT ETIMES USER COMM`; one sample stands for three."""
+    rows = samples if len(samples) > 1 else samples * 3
+    return facts.read_processes(answer("".join(f"{one}\nprocesses 400\n" for one in rows)))
+
+
+def dstate(*samples: str) -> Verdict:
+    return checks.dstate(processes(*samples))
+
+
+def package(installed: str, stated: str) -> Verdict:
+    return checks.packages({"a": installed}, {"a": stated})
+
+
+def services(service: str, socket: str = "inactive", uptime: float = DAY) -> Verdict:
+    """Judge `systemctl is-active ssh ssh.socket`."""
+    found = facts.services(["ssh"]).parse(answer(f"{service}\n{socket}\n", 3))
+    return checks.services(found, ("ssh",), uptime)
+
+
+def units(text: str, stated: tuple[str, ...] = ()) -> Verdict:
+    return checks.failed_units(facts.read_failed_units(answer(f"{text}\n")), stated)
+
+
+def systemd(out: str, err: str = "", rc: int = 0, uptime: float = DAY) -> Verdict:
+    mine = facts.read_system_state(answer(out, rc, err))
+    return checks.systemd(mine, peers(mine.answers, usual=True), uptime)
+
+
+def silent(*answers: bool, word: str = "") -> Verdict:
+    state = SystemState(word, "" if word else "refused")
+    return checks.systemd(state, norm({f"n{n}": it for n, it in enumerate(answers, 1)}))
+
+
+def drift(mine: CommandOutput, usual: CommandOutput) -> Verdict:
+    return checks.drift({"c": mine}, {"c": peers(mine, usual)})
+
+
+def log_start(since: float | None) -> Verdict:
+    return checks.kernel_log_start(KernelLog("dmesg", 900, since, None))
+
+
+A, B, FAILING = CommandOutput("a", 0), CommandOutput("b", 0), CommandOutput("b", 1)
+NO_SYSTEMD = "System has not been booted with systemd as init system (PID 1). Can't operate."
+MACHINES: Machines = {
+    ("os.zombies", lambda most, *samples: checks.zombies(processes(*samples), most)): [
+        ("a child that is reaped between samples | ps", PASSED, 0, "7 3 Z 0 root sh", "", ""),
+        ("two accepted | os.max_zombies", PASSED, 2, "7 3 Z 900 root sh\n8 3 Z 900 root sh"),
+        ("none | ps", PASSED, 0, "9 3 D 900 root dd"),
+        ("sick: a daemon does not reap | ps", MONITOR, 1, "7 3 Z 900 root sh\n8 3 Z 900 root sh"),
     ],
-)
-def test_versions_of_packages(installed: str, stated: str, expected: str) -> None:
-    verdict = checks.packages({"a": installed}, {"a": stated})
-    assert judged(verdict) == (expected, ["a"] if expected != PASSED else [])
+    ("os.dstate", dstate): [
+        ("md resyncs an array | md_do_sync of md0_resync", PASSED, "812 2 D 7000 root md0_resync"),
+        ("fstrim was woken | FITRIM", PASSED, *(f"@{n} 7 1 D 900 root fstrim" for n in (1, 2, 3))),
+        ("mkfs began a minute ago | hung_task_timeout_secs", PASSED, "@7 79 1 D 119 root mkfs.ext4"),
+        ("sick: it hangs in a dead mount | no switch between samples", MONITOR, "@40 80 1 D 7200 ada dd"),
+        ("sick: its switch count is not readable | hidepid", MONITOR, "81 1 D 120 ada dd"),
+    ],
+    ("os.packages", package): [
+        ("an epoch | dpkg", PASSED, "5:27.3.1-1", "27.3"),
+        ("an epoch is stated | dpkg", PASSED, "1:3", "1:3"),
+        ("a longer version than stated | rpm", PASSED, "5.14.0-427.el9", "5.14.0*"),
+        ("a letter follows | dpkg", PASSED, "3a", "3"),
+        ("any version | cluster file", PASSED, "1", ""),
+        ("none stated | cluster file", NOT_APPLICABLE, lambda: checks.packages({}, {})),
+        ("sick: not installed | dpkg", CONFIGURE, "", ""),
+        ("sick: another epoch | dpkg", CONFIGURE, "5:27.1", "4:"),
+        ("sick: another number with the same digit | dpkg", CONFIGURE, "31", "3"),
+    ],
+    ("os.services", services): [
+        ("reloading | systemctl(1) is-active", PASSED, "reloading"),
+        ("activating, booted a minute ago | systemd", NOT_CHECKED, "activating", "inactive", 60),
+        ("ssh.service starts with its socket | Ubuntu 22.10: ssh.socket", PASSED, "inactive", "active"),
+        ("none stated | cluster file", NOT_APPLICABLE, lambda: checks.services({}, ())),
+        ("sick: inactive, without a socket | systemctl", CONFIGURE, "inactive"),
+        ("sick: failed, its socket listens | systemctl", CONFIGURE, "failed", "active"),
+        ("sick: failed, booted a minute ago | systemctl", CONFIGURE, "failed", "inactive", 60),
+    ],
+    ("os.failed_units", units): [
+        ("the session of a user failed | oom-killer", PASSED, "user@1001.service loaded failed failed User"),
+        ("a transient unit of systemd-run | run-rbc3e.scope", PASSED, "run-rbc3e.scope loaded failed failed"),
+        ("judged elsewhere | os.services", PASSED, "chrony.service loaded failed failed NTP", ("chrony",)),
+        ("a timer that is stated | os.services", PASSED, "b.timer loaded failed failed", ("b.timer",)),
+        ("sick: a timer of that name | systemd", MONITOR, "a.timer loaded failed failed", ("a",)),
+    ],
+    ("os.systemd", systemd): [
+        ("degraded | systemctl is-system-running", PASSED, "degraded\n", "", 1),
+        ("a container without systemd | soperator", NOT_APPLICABLE, "", NO_SYSTEMD, 1),
+        ("D-Bus was restarted | systemctl as a user", MONITOR, "", "Connection refused", 1),
+        ("no answer yet, booted a minute ago | systemd", NOT_CHECKED, "", "", 124, 60),
+        ("shutting down for scontrol reboot | systemd", NOT_CHECKED, "stopping\n", "", 1),
+        ("most others do not answer either | D-Bus", NOT_CHECKED, lambda: silent(False, False, True)),
+        ("the only node | D-Bus", NOT_CHECKED, lambda: silent(False)),
+        ("the only one that answers | D-Bus", PASSED, lambda: silent(True, False, False, word="running")),
+        ("sick: does not answer within 10 s | timeout(1)", REBOOT, "", "", 124),
+        ("sick: rescue mode | maintenance", MONITOR, "maintenance\n", "", 1),
+    ],
+    ("os.drift", drift): [
+        ("alike | cluster file", PASSED, A, A),
+        ("no command stated | cluster file", NOT_APPLICABLE, lambda: checks.drift({}, {})),
+        ("the only node | one node", NOT_APPLICABLE, lambda: checks.drift({"c": A}, {"c": ALONE})),
+        ("one of two | one node", CONFIGURE, lambda: checks.drift({"c": A}, {"c": norm({"n1": A, "n2": B})})),
+        ("sick: changed by hand | cluster file", CONFIGURE, A, B),
+        ("sick: another exit status | cluster file", CONFIGURE, FAILING, B),
+    ],
+    ("os.kernel_log_start", log_start): [
+        ("a log since boot | dmesg", PASSED, 0.0),
+        ("a virtual machine whose first line has a later time | kvm-clock", PASSED, 2.5),
+        ("a kernel that writes no times | printk.time=0", NOT_CHECKED, None),
+        ("sick: a flood of lines hid the boot | AER", NOT_CHECKED, 86_400.0),
+    ],
+}
+COUNTER_EXAMPLES = examples(MACHINES)
+test_each_machine_gets_the_verdict_of_a_person = verdicts_of_a_person(COUNTER_EXAMPLES)
 
 
-def test_services_and_failed_units_do_not_both_fail() -> None:
-    services = checks.services({"munge": "failed", "sssd": "active"}, ("munge", "sssd"))
-    assert judged(services) == (CONFIGURE, ["munge"])
-    assert judged(checks.failed_units(("a.service", "b.timer"), ("a", "b.timer"))) == (PASSED, [])
-    assert judged(checks.failed_units(("a.timer", "x.mount"), ("a",))) == (MONITOR, ["a.timer", "x.mount"])
-    assert result(checks.services({}, ())) == NOT_APPLICABLE
-
-
-def test_drift_of_further_commands() -> None:
-    mine, theirs, failing = CommandOutput("a", 0), CommandOutput("b", 0), CommandOutput("b", 1)
-    assert judged(checks.drift({"cmd": mine}, {"cmd": peers(mine, theirs)})) == (CONFIGURE, ["cmd"])
-    assert judged(checks.drift({"cmd": failing}, {"cmd": peers(failing, theirs)})) == (CONFIGURE, ["cmd"])
-    assert judged(checks.drift({"cmd": theirs}, {"cmd": peers(mine, theirs)})) == (PASSED, [])
-    halves = norm({"n1": mine, "n2": failing})
-    assert judged(checks.drift({"cmd": mine}, {"cmd": halves})) == (CONFIGURE, ["cmd"])
-
-
-def test_zombies_and_stuck_processes_are_named() -> None:
+def test_five_zombies_or_stuck_processes_are_named() -> None:
     dead = Processes(9, tuple(ProcessRow(n, 1, "Z", 90, "root", f"p{n}") for n in range(6)))
-    assert judged(checks.zombies(dead, 6)) == (PASSED, [])
     verdict = checks.zombies(dead, 5)
-    assert judged(verdict) == (MONITOR, ["processes"])
     assert verdict.findings[0].measured.count("parent 1") == 5
     assert [(it.name, it.value) for it in verdict.metrics] == [("zombies", 6)]
     stuck = Processes(9, tuple(ProcessRow(n, 1, "Ds", None if n else 120, "root", "cat") for n in range(6)))
     verdict = checks.dstate(stuck)
     assert judged(verdict) == (MONITOR, [f"pid {n}" for n in range(5)])
     assert [(it.name, it.value) for it in verdict.metrics] == [("dstate", 6)]
-    assert judged(checks.dstate(dead)) == (PASSED, [])
-
-
-UP, GONE = SystemState("running"), SystemState("", "Failed to connect to bus: Connection refused")
-
-
-@pytest.mark.parametrize(
-    ("fleet", "expected"),
-    [
-        ((GONE, UP, UP), MONITOR),
-        ((GONE, GONE, UP), NOT_CHECKED),
-        ((GONE,), NOT_CHECKED),
-        ((UP, GONE, GONE), PASSED),
-        ((SystemState("degraded"), UP, UP), PASSED),  # os.failed_units says more
-        ((SystemState("offline"), UP, UP), NOT_APPLICABLE),
-        ((SystemState("stopping"), UP, UP), NOT_CHECKED),
-        ((SystemState("maintenance"),), MONITOR),
-    ],
-)
-def test_a_dead_systemd_needs_others_that_answer(fleet: tuple[SystemState, ...], expected: str) -> None:
-    facts = dict(zip(("n1", "n2", "n3"), fleet, strict=False))
-    most = Peers(facts).of(Group(nodes="n[1-3]", profile=PLAIN), "answers")
-    assert result(checks.systemd(fleet[0], most)) == expected

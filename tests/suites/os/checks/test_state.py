@@ -1,100 +1,141 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
-import pytest
-from counter_examples import CONFIGURE, DRAIN, MONITOR, NOT_APPLICABLE, PASSED, REBOOT, WARNING, result
+from counter_examples import CONFIGURE, DRAIN, MONITOR, NOT_APPLICABLE, NOT_CHECKED, PASSED, REBOOT, WARNING
 from judged import figures, judged
-from os_helpers import peers
+from machine_helpers import Machines, examples, verdicts_of_a_person
+from os_helpers import answer, of, peers
 
-from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.core.check import Verdict
+from pytest_gpucluster.suites.os import facts
 from pytest_gpucluster.suites.os.checks import state as checks
 from pytest_gpucluster.suites.os.facts import Load
-from pytest_gpucluster.suites.os.software_facts import TimeSync
+from pytest_gpucluster.suites.os.software_facts import TimeSync, read_time_sync
+
+DAY = 86400.0
+NOW = 1_795_500_000
 
 
-@pytest.mark.parametrize(
-    ("sync", "expected"),
-    [
-        (TimeSync(synchronised=True, source="chronyc", offset=1.0), PASSED),
-        (TimeSync(synchronised=True, source="chronyc", offset=-1.0), PASSED),
-        (TimeSync(synchronised=True, source="chronyc", offset=None), PASSED),
-        (TimeSync(synchronised=True, source="ntpq", offset=1.5), CONFIGURE),
-        (TimeSync(synchronised=True, source="ntpq", offset=-3.0), CONFIGURE),
-        (TimeSync(synchronised=True, source="ntpq", offset=math.nan), CONFIGURE),
-        (TimeSync(synchronised=True, source="chronyc", offset=0.0, error=1.5), CONFIGURE),
-        (TimeSync(synchronised=False, source="timedatectl", offset=9.0), CONFIGURE),
+def load(one: float, cpus: int, uptime: float = DAY) -> Verdict:
+    return checks.load(Load(one, 9, 9), cpus, 0.5, uptime)
+
+
+def ids(mine: str, usual: str) -> Verdict:
+    return checks.user(facts.read_user(mine), peers(facts.read_user(mine), facts.read_user(usual)))
+
+
+def sync(offset: float | None, error: float | None = None) -> Verdict:
+    return checks.time_sync(TimeSync(synchronised=True, source="x", offset=offset, error=error))
+
+
+def chrony(reference: str = "0A000001,10.0.0.1,3", uptime: float = DAY, **told: Any) -> Verdict:
+    """Judge `chronyc -c tracking`; told: age, interval and leap."""
+    age, leap = NOW - told.get("age", 300), told.get("leap", "Normal")
+    values = f"0.00002,-0.00004,0.00005,2.286,-0.000,0.012,0.0127,0.0004,{told.get('interval', 1029.8)}"
+    line = f"{reference},{age:.6f},{values},{leap}\n"
+    return checks.time_sync(read_time_sync(of(now=f"{NOW}\n", chronyc=line)), uptime)
+
+
+def timedatectl(synchronised: str, uptime: float = DAY) -> Verdict:
+    shown = f"Timezone=UTC\nNTP=yes\nNTPSynchronized={synchronised}\n"
+    found = of(now=f"{NOW}\n", chronyc=("", 127), ntpq=("", 127), timedatectl=shown)
+    return checks.time_sync(read_time_sync(found), uptime)
+
+
+def ntpq(dispersion: float) -> Verdict:
+    """Judge `ntpq -c rv` with a dispersion in milliseconds."""
+    text = f"status=0615 leap_none, sync_ntp, 1 event,\nstratum=3, rootdisp={dispersion}, offset=-0.21\n"
+    return checks.time_sync(read_time_sync(of(now=f"{NOW}\n", chronyc=("", 127), ntpq=text)), DAY)
+
+
+NOT_YET: dict[str, Any] = {"reference": "7F7F0101,,0", "age": NOW, "leap": "Not synchronised"}
+ID = "uid=1000(ada) gid=1000(ada) groups=1000(ada),44(video)"
+RMEM = "4096 131072 6291456"
+MACHINES: Machines = {
+    ("os.load", load): [
+        ("idle | uptime(1)", PASSED, 0.3, 224),
+        ("booted two minutes ago: services start | systemd-analyze", NOT_CHECKED, 19, 16, 120),
+        ("half as many runnable tasks as CPUs, as stated | os.max_load", PASSED, 4.0, 8),
+        ("sick: a runaway daemon | top", MONITOR, 4.1, 8),
     ],
-)
-def test_the_time_service_at_its_bound(sync: TimeSync, expected: str) -> None:
-    verdict = checks.time_sync(sync)
-    assert judged(verdict) == (expected, [] if expected == PASSED else ["time service"])
-    if sync.offset is None:
-        assert verdict.metrics == ()
+    ("os.taint", checks.taint): [
+        ("NVIDIA's driver | P, O, E", PASSED, 1 | 1 << 12 | 1 << 13),
+        ("any other bit | bits W, K, I, S", PASSED, sum(1 << n for n in range(20) if n not in (4, 5, 7, 14))),
+        ("a VM whose host was busy: soft lockup | bit L", WARNING, 1 << 14),
+        *((f"sick: damaged | bit {bit}", REBOOT, 1 << bit | 1 << 12) for bit in (4, 5, 7)),
+    ],
+    ("os.user", ids): [
+        ("another gid of a local group | render", WARNING, ID.replace("44(video)", "39(video)"), ID),
+        ("a further group | docker installed on one node", WARNING, f"{ID},998(docker)", ID),
+        ("SELinux context at the end | id(1)", WARNING, f"{ID} context=unconfined_u:unconfined_r:s0", ID),
+        ("sick: no names | SSSD offline", CONFIGURE, "uid=1000 gid=1000 groups=1000", ID),
+        ("sick: another uid | local account", CONFIGURE, ID.replace("uid=1000", "uid=1001"), ID),
+        ("sick: a group is missing | LDAP", CONFIGURE, ID.replace(",44(video)", ""), ID),
+    ],
+    ("os.responds", lambda why: checks.responds(answer(rc=None, problem=why), why)): [
+        ("its TaskProlog fails | slurm.conf(5)", CONFIGURE, "slurmstepd: error: TaskProlog failed status=1"),
+        ("the agent was killed for memory | oom-killer", MONITOR, "its agent's task ended: signal 9"),
+        ("a wrapper ends true with 1 | script", MONITOR, lambda: checks.responds(answer("", 1))),
+        ("it answers | true(1)", PASSED, lambda: checks.responds(answer(""))),
+        ("sick: dead | power", REBOOT, "no answer for 120 s"),
+        ("sick: lost without a word | power", REBOOT, lambda: checks.responds(answer(rc=None))),
+        ("sick: lost later | power", REBOOT, lambda: checks.responds(answer(""), "dead")),
+    ],
+    "os.time_sync": [
+        ("polls every 36 hours | maxpoll 17", PASSED, lambda: chrony(age=4 * 131072, interval=131072)),
+        ("PTP clock | refclock PHC", PASSED, lambda: chrony("50485030,PHC0,1", age=2, interval=4.0)),
+        ("timesyncd | timedatectl show", PASSED, lambda: timedatectl("yes")),
+        ("timesyncd, booted 40 s ago | first poll", NOT_CHECKED, lambda: timedatectl("no", uptime=40)),
+        ("chrony, booted 40 s ago | iburst", NOT_CHECKED, lambda: chrony(**NOT_YET, uptime=40)),
+        ("ntpd | ntpq -c rv", PASSED, lambda: ntpq(24.5)),
+        ("1 s behind | tinker step", PASSED, lambda: sync(-1.0, 1.0)),
+        ("no offset | timedatectl", PASSED, lambda: sync(None)),
+        ("sick: it lost its servers, and shows Normal | Ref time", CONFIGURE, lambda: chrony(age=DAY + 1)),
+        ("sick: ntpd lost its servers: 15 ppm in ten days | rootdisp", CONFIGURE, lambda: ntpq(12960.5)),
+        ("sick: not synchronised | chronyc", CONFIGURE, lambda: chrony(**NOT_YET)),
+        ("sick: ahead | offset", CONFIGURE, lambda: sync(1.5)),
+        ("sick: behind | offset", CONFIGURE, lambda: sync(-1.5)),
+        ("sick: no number | offset", CONFIGURE, lambda: sync(math.nan)),
+        ("sick: a large error | chronyc", CONFIGURE, lambda: sync(0.0, 1.5)),
+    ],
+    ("os.sysctls", checks.sysctls): [
+        ("other blanks | net.ipv4.tcp_rmem", PASSED, {"a": RMEM}, {"a": RMEM.replace(" ", "\t ")}),
+        ("none stated | cluster file", NOT_APPLICABLE, {}, {}),
+        ("as stated | sysctl.d", PASSED, {"vm.swappiness": "60"}, {"vm.swappiness": "60"}),
+        ("sick: another value | sysctl", CONFIGURE, {"a": "1"}, {"a": "0"}),
+        ("sick: unknown to the kernel | sysctl", CONFIGURE, {"a": ""}, {"a": "0"}),
+    ],
+}
+COUNTER_EXAMPLES = examples(MACHINES)
+test_each_machine_gets_the_verdict_of_a_person = verdicts_of_a_person(COUNTER_EXAMPLES)
 
 
-def test_the_offset_of_the_time_is_measured() -> None:
-    verdict = checks.time_sync(TimeSync(synchronised=True, source="x", offset=-0.5))
-    assert [(it.name, it.value, it.unit) for it in verdict.metrics] == [("time_offset", -0.5, "s")]
-
-
-def test_long_values_are_shown_from_where_they_part() -> None:
-    common = "x" * 500
+def test_what_is_measured_and_shown() -> None:
+    assert [(it.name, it.value, it.unit) for it in sync(-0.5).metrics] == [("time_offset", -0.5, "s")]
+    assert sync(None).metrics == ()
+    assert [(it.name, it.value) for it in load(4.1, 8).metrics] == [("load_per_cpu", 4.1 / 8)]
+    assert figures(load(4.1, 8).findings[0].expected) == [4]
+    common = "x" * 500  # long values are shown from where they part
     (found,) = checks.user(common + "mine", peers(common + "mine", common + "theirs")).findings
     assert ("mine" in found.measured, "theirs" in found.expected) == (True, True)
     assert len(found.measured + found.expected) < 500
 
 
-def test_sysctls_are_compared_with_blanks_folded() -> None:
-    stated = {"vm.a": "1  2", "vm.b": "3", "vm.c": "4"}
-    verdict = checks.sysctls({"vm.a": "1 2", "vm.b": "", "vm.c": "5"}, stated)
-    assert judged(verdict) == (CONFIGURE, ["vm.b", "vm.c"])
-    assert result(checks.sysctls({}, {})) == NOT_APPLICABLE
-
-
-@pytest.mark.parametrize(("bit", "expected"), [(4, REBOOT), (5, REBOOT), (7, REBOOT), (14, WARNING)])
-def test_a_kernel_that_is_damaged_says_so(bit: int, expected: str) -> None:
-    assert judged(checks.taint(1 << bit | 1 << 12)) == (expected, ["kernel"])
-
-
-def test_no_other_taint_is_a_fault() -> None:
-    others = sum(1 << bit for bit in range(20) if bit not in (4, 5, 7, 14))
-    assert judged(checks.taint(others)) == (PASSED, [])
-
-
-def test_load_is_judged_by_cpu() -> None:
-    assert judged(checks.load(Load(4.0, 9, 9), 8, 0.5)) == (PASSED, [])
-    verdict = checks.load(Load(4.1, 0, 0), 8, 0.5)
-    assert judged(verdict) == (MONITOR, ["load"])
-    assert figures(verdict.findings[0].expected) == [4]
-    assert [(it.name, it.value) for it in verdict.metrics] == [("load_per_cpu", 4.1 / 8)]
-
-
 SILENT = "silent for 15 s: hung or unreachable; see its console and slurmd"
 
 
-@pytest.mark.parametrize(
-    ("lost", "words", "action"),
-    [
+def test_the_remedy_for_a_node_that_does_not_respond() -> None:
+    for lost, words, action in (
         ("its agent's task ended: Exited (slurmstepd: error: TaskProlog failed)", "TaskProlog", CONFIGURE),
         ("its slurmd starts no task (Connection refused): systemctl status slurmd", "slurmd", DRAIN),
         ("its agent's task ended: Killed: see slurmd's log there", "killed", MONITOR),
         (SILENT, "hangs", REBOOT),
-    ],
-)
-def test_a_node_that_does_not_respond_is_reported_with_reason_and_remedy(
-    lost: str, words: str, action: str
-) -> None:
-    said = checks.responds(Answer("n1", None, problem=f"node lost: {lost}"))
-    # what the channel says of the node counts more than its last answer
-    for verdict in (said, checks.responds(Answer("n1", None, problem=SILENT), lost)):
-        assert judged(verdict) == (action, ["node"])
-        assert words in verdict.cause
-        assert ("power-cycle" in verdict.hint) == (action == REBOOT)
-
-
-def test_a_node_that_ends_true_with_another_status() -> None:
-    assert judged(checks.responds(Answer("n1", 0))) == (PASSED, [])
-    assert judged(checks.responds(Answer("n1", 137))) == (MONITOR, ["node"])
-    assert judged(checks.responds(Answer("n1", 0), "dead")) == (REBOOT, ["node"])
-    assert judged(checks.responds(Answer("n1", None))) == (REBOOT, ["node"])
+    ):
+        said = checks.responds(answer(rc=None, problem=f"node lost: {lost}"))
+        # what the channel says of the node counts more than its last answer
+        for verdict in (said, checks.responds(answer(rc=None, problem=SILENT), lost)):
+            assert judged(verdict) == (action, ["node"])
+            assert words in verdict.cause
+            assert ("power-cycle" in verdict.hint) == (action == REBOOT)

@@ -2,132 +2,124 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from counter_examples import CONFIGURE, MONITOR, NOT_APPLICABLE, PASSED, WARNING, result
-from judged import figures, judged
-from os_helpers import ALONE, NONE, peers
+from judged import figures
+from machine_helpers import Machines, examples, verdicts_of_a_person
+from os_helpers import ALONE, CPUS, NONE, peers
 
+from pytest_gpucluster.core.check import Verdict
 from pytest_gpucluster.kit.node.peers import norm
 from pytest_gpucluster.suites.os.checks import system as checks
 from pytest_gpucluster.suites.os.checks.system import CommonTime
 from pytest_gpucluster.suites.os.facts import Clock
 
+DAY = 86400.0
+EL9, EL9_5 = "5.14.0-427.13.1.el9_4.x86_64", "5.14.0-503.11.1.el9_5.x86_64"
+AWS = "ip-10-0-1-7"
+HALVES = norm({"n1": "5.15.0", "n2": "5.15.0", "n3": "6.8.0", "n4": "6.8.0"})
 
-@pytest.mark.parametrize(
-    ("mine", "stated", "expected"),
-    [
-        ("6.8.0-51-generic", "6.8.0-*", PASSED),
-        ("6.8.0", "6.8.0", PASSED),
-        ("6.8.0", "*", PASSED),
-        ("6.8.0-51-generic", "6.8.0", CONFIGURE),
-        ("6.8.0", "6.1*", CONFIGURE),
+
+def release(mine: str, usual: str, stated: str | None = None) -> Verdict:
+    return checks.release(mine, stated, peers(mine, usual))
+
+
+def cmdline(mine: str, usual: str) -> Verdict:
+    return checks.cmdline(mine, peers(mine, usual))
+
+
+def skew(mine: float, *others: float, took: float = 0.0) -> Verdict:
+    clocks = {"n1": Clock(mine, 0.0, took), **{f"n{n}": Clock(t, 0.0, 0.0) for n, t in enumerate(others, 2)}}
+    return checks.clock(clocks["n1"], CommonTime.of(clocks, 1.0), 1.0)
+
+
+MACHINES: Machines = {
+    ("os.hostname", checks.hostname): [
+        ("uname -n is a FQDN (RHEL) | hostname(1)", PASSED, "GPU01.cluster.site", "gpu01", "gpu01"),
+        ("NodeName is a FQDN | slurm.conf(5), NodeName", PASSED, "gpu01", "gpu01.cluster.site", ""),
+        ("an AWS node | ParallelCluster", PASSED, f"{AWS}.compute.internal", "q1-st-p5-1", f"{AWS}.x"),
+        ("sick: cloned under another name | hostnamectl", CONFIGURE, "gpu02", "gpu01", "vm"),
     ],
-)
-def test_a_stated_kernel_may_be_a_prefix(mine: str, stated: str, expected: str) -> None:
-    assert result(checks.kernel(mine, stated, NONE)) == expected
-
-
-def test_a_stated_release_counts_whatever_the_others_have() -> None:
-    assert result(checks.release("a 1", "A 1", NONE)) == PASSED
-    assert result(checks.release("a 1", "a 2", peers("a 1", "a 1"))) == CONFIGURE
-
-
-def test_words_of_the_command_line() -> None:
-    more = checks.cmdline("b a", peers("b a", "a"))
-    assert (judged(more)[0], more.advisories[0].measured) == (WARNING, "additional: b; missing: none")
-    less = checks.cmdline("a", peers("a", "a d c"))
-    assert (judged(less)[0], less.findings[0].measured) == (CONFIGURE, "additional: none; missing: c d")
-    assert result(checks.cmdline("a", norm({"n1": "a", "n2": "b"}))) == CONFIGURE
-    assert result(checks.cmdline("x", ALONE)) == NOT_APPLICABLE
-
-
-@pytest.mark.parametrize(
-    ("seconds", "least", "most", "expected"),
-    [
-        (60, 60, 60, PASSED),
-        (60, 60, None, PASSED),
-        (60, None, 60, PASSED),
-        (59, 60, None, MONITOR),
-        (61, None, 60, MONITOR),
-        (60, None, None, NOT_APPLICABLE),
+    ("os.release", release): [
+        ("first updated node: 9.5 among 9.4 | rolling upgrade", WARNING, "rhel 9.5", "rhel 9.4"),
+        ("stated in other case | os-release(5)", PASSED, "ubuntu 22.04", "ubuntu 20.04", "Ubuntu 22.04"),
+        ("a rolling release without a version | Arch Linux os-release", PASSED, "arch", "arch"),
+        ("sick: missed the upgrade | reinstallation", CONFIGURE, "rhel 9.2", "rhel 9.4"),
+        ("sick: another distribution | wrong image", CONFIGURE, "debian 12", "ubuntu 22.04"),
+        ("sick: not what is stated | cluster file", CONFIGURE, "a 1", "a 1", "a 2"),
     ],
-)
-def test_bounds_of_uptime(seconds: int, least: int | None, most: int | None, expected: str) -> None:
-    verdict = checks.uptime(seconds, least, most)
-    assert result(verdict) == expected
-    assert [(it.name, it.value) for it in verdict.metrics] == [("uptime", seconds)]
-
-
-@pytest.mark.parametrize(
-    ("mine", "node", "shown", "expected"),
-    [
-        ("GPU01.site", "gpu01.x", "", PASSED),
-        ("vm", "gpu01", "vm.site", PASSED),  # NodeHostname in slurm.conf
-        ("gpu02", "gpu01", "gpu01", CONFIGURE),
-        ("gpu02", "gpu01", "vm", CONFIGURE),
+    ("os.kernel", lambda mine, usual, stated=None: checks.kernel(mine, stated, peers(mine, usual))): [
+        ("first updated node | rolling upgrade", WARNING, EL9_5, EL9),
+        ("a prefix is stated | os.kernel", PASSED, "6.8.0-1021-aws", "6.8.0-1018-aws", "6.8.*"),
+        ("ahead, the group in halves | upgrade", PASSED, lambda: checks.kernel("6.8.0", None, HALVES)),
+        ("behind, in halves | upgrade", CONFIGURE, lambda: checks.kernel("5.15.0", None, HALVES)),
+        ("sick: not rebooted since the update | needs-restarting", CONFIGURE, EL9, EL9_5),
+        ("sick: another flavour | image", CONFIGURE, "6.8.0-60-generic", "6.8.0-1015-nvidia"),
+        ("sick: longer than stated | os.kernel", CONFIGURE, "6.8.0-51", "6.8.0-51", "6.8.0"),
     ],
-)
-def test_the_name_of_the_host(mine: str, node: str, shown: str, expected: str) -> None:
-    assert result(checks.hostname(mine, node, shown)) == expected
-
-
-# --- clocks
+    ("os.cmdline", cmdline): [
+        ("nosmt added on one node | kernel-parameters.txt", WARNING, "nosmt quiet ro", "quiet ro"),
+        ("alike | one image", PASSED, "quiet ro", "quiet ro"),
+        ("the only node | one node", NOT_APPLICABLE, lambda: checks.cmdline("x", ALONE)),
+        ("one of two | image", CONFIGURE, lambda: checks.cmdline("a", norm({"n1": "a", "n2": "b"}))),
+        ("sick: a value differs | iommu=on instead of pt", CONFIGURE, "iommu=on quiet", "iommu=pt quiet"),
+    ],
+    ("os.architecture", checks.architecture): [
+        ("a mixed partition | core/common_cause.py", NOT_APPLICABLE, CPUS, NONE)
+    ],
+    ("os.uptime", checks.uptime): [
+        ("idle for 400 days, no bound stated | long-lived node", NOT_APPLICABLE, 400 * DAY, None, None),
+        ("booted a minute ago, no bound stated | scontrol reboot", NOT_APPLICABLE, 60, None, None),
+        ("at both bounds | os.min_uptime", PASSED, 600, 600, 600),
+        ("sick: rebooted by its watchdog | os.min_uptime", MONITOR, 599, 600, None),
+        ("sick: not rebooted for the update | os.max_uptime", MONITOR, 601, None, 600),
+    ],
+    ("os.clock", skew): [
+        ("0.4 s off within 1 s | chrony after a step", PASSED, 100.4, 100.0, 100.0),
+        ("a slow answer | loaded node", PASSED, lambda: skew(103.0, 100.0, 100.0, took=5.0)),
+        ("the only node | one node", NOT_APPLICABLE, 5.0),
+        ("sick: 90 s ahead | no time service", CONFIGURE, 190.0, 100.0, 100.0),
+    ],
+}
+COUNTER_EXAMPLES = examples(MACHINES)
+test_each_machine_gets_the_verdict_of_a_person = verdicts_of_a_person(COUNTER_EXAMPLES)
 
 
 def clocks(**seconds: float) -> dict[str, Clock]:
     return {name: Clock(1000 + value, 1000.0, 1000.5) for name, value in seconds.items()}
 
 
-def skewed(fleet: dict[str, Clock]) -> list[str]:
-    common = CommonTime.of(fleet, 1.0)
-    return [name for name, clock in fleet.items() if result(checks.clock(clock, common, 1.0)) == CONFIGURE]
-
-
 # a wide fleet starts over seconds: the windows differ, and all of them hold the one time
-WIDE = {
-    f"n{n}": Clock(read, 0.0, received)
-    for n, (read, received) in enumerate(
-        [(0.0, 9.0), (0.1, 8.0), (5.0, 5.1), (6.0, 6.1), (7.9, 9.5), (8.9, 9.0)]
-    )
-}
+WINDOWS = [(0.0, 9.0), (0.1, 8.0), (5.0, 5.1), (6.0, 6.1), (7.9, 9.5), (8.9, 9.0)]
+WIDE = {f"n{n}": Clock(read, 0.0, received) for n, (read, received) in enumerate(WINDOWS)}
 
 
-@pytest.mark.parametrize(
-    ("fleet", "wrong"),
-    [
+def test_skew_is_what_no_window_explains() -> None:
+    for fleet, wrong in (
         (clocks(n1=0.1, n2=0.3, n3=120, n4=0.2), ["n3"]),
-        ({**clocks(n1=0.1, n2=0.3, n3=0.2), "late": Clock(1009.0, 1000.0, 1009.5)}, []),  # a slow answer
         (WIDE, []),
-        ({**WIDE, "n0": Clock(60.0, 0.0, 9.0)}, ["n0"]),
+        ({**WIDE, "n9": Clock(60.0, 0.0, 9.0)}, ["n9"]),
         (clocks(n1=0.2, n2=-300), ["n2"]),  # between two clocks the controller decides
         (clocks(n1=50, n2=50.2, n3=50.1), []),  # the controller is the one that differs
         ({f"n{t}": Clock(t) for t in (100.0, 100.3, 160.0, 160.2)}, []),  # halves
         ({f"n{t}": Clock(t) for t in (100.0, 100.3, 160.0)}, ["n160.0"]),
-    ],
-)
-def test_clock_skew_is_what_the_window_of_the_answer_can_not_explain(
-    fleet: dict[str, Clock], wrong: list[str]
-) -> None:
-    assert skewed(fleet) == wrong
+    ):
+        common = CommonTime.of(fleet, 1.0)
+        assert [it for it in fleet if result(checks.clock(fleet[it], common, 1.0)) == CONFIGURE] == wrong
 
 
 def test_a_clock_at_its_bound() -> None:
     common = CommonTime(10, 20, 2, 3)
     for time in (9.0, 21.0):
         assert result(checks.clock(Clock(time), common, 1)) == PASSED
-    ahead, behind = checks.clock(Clock(21.5), common, 1), checks.clock(Clock(8.5), common, 1)
-    assert [figures(it.findings[0].measured) for it in (ahead, behind)] == [[1.5, 2, 3]] * 2
-    assert ("ahead" in ahead.findings[0].measured, "behind" in behind.findings[0].measured) == (True, True)
-    assert [it.metrics[0].value for it in (ahead, behind)] == [1.5, -1.5]
-    assert result(checks.clock(Clock(8.5), replace(common, agreeing=1, nodes=2), 1)) == CONFIGURE
-    alone = checks.clock(Clock(99), CommonTime(0, 0, 1, 1), 1)
-    assert (result(alone), alone.metrics) == (NOT_APPLICABLE, ())
+    for time, skew, side in ((21.5, 1.5, "ahead"), (8.5, -1.5, "behind")):
+        verdict = checks.clock(Clock(time), replace(common, nodes=2), 1)
+        assert figures(verdict.findings[0].measured) == [1.5, 2, 2]
+        assert (side in verdict.findings[0].measured, verdict.metrics[0].value) == (True, skew)
 
 
 def test_the_time_that_most_clocks_share() -> None:
     timed = {"a": Clock(5.0, 4.0, 4.5)}
     assert CommonTime.of({}, 1.0) == CommonTime(0.0, 0.0, 1, 0)
-    assert CommonTime.of({"a": Clock(5.0)}, 1.0) == CommonTime(5.0, 5.0, 1, 1)
     assert CommonTime.of(timed, 1.0) == CommonTime(0.5, 1.0, 1, 1)  # one node: the controller has no voice
     assert CommonTime.of({**timed, "b": Clock(4.25, 4.0, 4.5)}, 1.0) == CommonTime(0.25, 0.25, 3, 3)
     assert CommonTime.of({**timed, "b": Clock(9.0)}, 1.0).nodes == 2  # its window is not known
