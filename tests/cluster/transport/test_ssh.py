@@ -222,6 +222,16 @@ def test_the_whole_far_group_dies_at_the_deadline(far: SshTransport, tmp_path: P
     wait_for(lambda: not alive(read_pid(file)), "the grandchild outlived the deadline")
 
 
+def test_a_far_group_dies_where_the_server_allows_no_second_session(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    with sshd(tmp_path / "d", options=("MaxSessions 1",)) as server:
+        far = SshTransport(server.settings())
+        with pytest.raises(TransportError, match="not finished after 5 s"):
+            far.run(["sh", "-c", f"sleep 86400 & echo $! > {file}; wait"], timeout=5)
+        wait_for(lambda: not alive(read_pid(file)), "the grandchild outlived the deadline")
+        far.close()
+
+
 def test_streams_are_whole_and_a_group_is_signalled_by_its_number(far: SshTransport) -> None:
     data = bytes(range(256)) * 40_000
     process = far.spawn(["sh", "-c", "tee /dev/stderr; echo after; exit 4"])

@@ -43,12 +43,14 @@ class SshConnection:
 
     def __init__(self, host: str, settings: TransportConfig) -> None:
         self.where = address_of(host, settings)
+        self._again = (host, settings)
         self._connection = connect(host, settings)
         self._wire = self._connection.transport
         self._alive = settings.alive
         self._timeout = max(_BEGIN, settings.connect_timeout)
         self._signals: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._life: threading.Thread | None = None
+        self._no_lifeline = threading.Event()
         self._lock = threading.Lock()
 
     @property
@@ -79,34 +81,54 @@ class SshConnection:
     def signal(self, number: int, pid: int) -> None:
         """Signal a process group of this connection."""
         self._signals.put(f"{number:d} {pid:d}\n".encode())
+        if self._no_lifeline.is_set():
+            self._signal_elsewhere()
 
     def _keep_alive(self) -> None:
-        argv = (
-            "sh",
-            "-c",
-            script(__package__, "lifeline.sh"),
-            "gpucluster-lifeline",
-            f"{max(2, round(self._alive)):d}",
-        )
-        with contextlib.suppress(Exception):  # MaxSessions: the connection works without it too
-            process = SshProcess(self._wire.open_session(timeout=self._timeout), argv, self.where)
-            process.begin({}, timeout=self._timeout)
-            answered = time.monotonic()
-            while self.alive:
-                try:
-                    line = self._signals.get(timeout=self._alive / 4)
-                except queue.Empty:
-                    line = b"\n"
-                if line is None:
-                    break
-                if process.discard_output():
-                    answered = time.monotonic()
-                elif time.monotonic() - answered > self._alive:
-                    self.close()
-                    break
-                process.stdin.write(line)
-                process.stdin.flush()
-            process.close()
+        try:
+            process = self._far_shell("lifeline.sh", "gpucluster-lifeline", f"{max(2, round(self._alive)):d}")
+        except Exception:  # MaxSessions, or a login that takes too long: the connection works without it too
+            self._no_lifeline.set()
+            self._signal_elsewhere()
+            return
+        with contextlib.suppress(Exception):
+            self._feed(process)
+
+    def _far_shell(self, name: str, *words: str) -> SshProcess:
+        """Start a script of ours at the other end."""
+        argv = ("sh", "-c", script(__package__, name), *words)
+        process = SshProcess(self._wire.open_session(timeout=self._timeout), argv, self.where)
+        process.begin({}, timeout=self._timeout)
+        return process
+
+    def _feed(self, lifeline: SshProcess) -> None:
+        """Send it heartbeats and signals; close the connection where it answers none of them."""
+        answered = time.monotonic()
+        while self.alive:
+            try:
+                line = self._signals.get(timeout=self._alive / 4)
+            except queue.Empty:
+                line = b"\n"
+            if line is None:
+                break
+            if lifeline.discard_output():
+                answered = time.monotonic()
+            elif time.monotonic() - answered > self._alive:
+                self.close()
+                break
+            lifeline.stdin.write(line)
+            lifeline.stdin.flush()
+        lifeline.close()
+
+    def _signal_elsewhere(self) -> None:
+        """Send the signals that wait over a connection of its own: this one has no session for them."""
+        with contextlib.suppress(Exception), contextlib.closing(SshConnection(*self._again)) as other:
+            lifeline = other._far_shell("lifeline.sh", "gpucluster-lifeline", f"{self._alive:.0f}")
+            while not self._signals.empty():
+                if line := self._signals.get():
+                    lifeline.stdin.write(line)
+            lifeline.stdin.close()  # it ends when it has read them
+            lifeline.wait(self._timeout)
 
     def close(self) -> None:
         """Close the connection, which ends the input of all its processes."""
