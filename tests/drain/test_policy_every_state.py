@@ -6,9 +6,9 @@ from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-from drain.test_executor import Client, grounds
+from drain.test_executor import Client, Log, grounds
 from drain.test_executor import World as Memory
-from drain.test_retest import Log, World, killed, settled
+from drain.test_retest import World, killed, settled
 from drain_helpers import summed
 
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, parse_state
@@ -207,7 +207,7 @@ def test_the_run_drains_again_only_untouched_nodes(world: World, monkeypatch: py
     retest.begin()
     monkeypatch.setattr(world, "nodes", memory.show)
     monkeypatch.setattr(world, "run", memory.run)
-    killed(retest)
+    killed(world, retest)
     settled(retest, *(case.node for case in CASES))
     expected = {case.node for case in CASES if may_drain_again(case)}
     assert sorted(argv[2:] for argv in memory.ran) == sorted(
