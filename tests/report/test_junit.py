@@ -16,7 +16,6 @@ from report_helpers import junit_tree
 
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.cli import run_command
-from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.events import read_log
 from pytest_gpucluster.report.junit_merge import Merged, merge
@@ -87,16 +86,8 @@ def result(
 ) -> dict[str, Any]:
     nodeid = f"suites/gpu/test_gpu.py::{test}" + (f"[{node}]" if node else "")
     known = {"suite": "gpu", "check": f"gpu.{test.removeprefix('test_')}", "node": node, "phase": "call"}
-    return {
-        "event": "result",
-        "time": 1.5,
-        "nodeid": nodeid,
-        "outcome": outcome,
-        "seconds": 0.5,
-        "message": message,
-        **known,
-        **fields,
-    }
+    told = {"nodeid": nodeid, "outcome": outcome, "seconds": 0.5, "message": message}
+    return {"event": "result", "time": 1.5, **told, **known, **fields}
 
 
 def shard(
@@ -117,6 +108,10 @@ def test_hostile_text_makes_a_valid_file(tmp_path: Path) -> None:
     assert_valid(path)
     (case,) = cases(path).values()
     assert case.result[0].text.startswith("??[31m ]]> <a b='&\"'> ?")
+    for hidden in "\x00\x08\x0b\x0c\x0e\x1f\x7f\ud800\udfff\ufffe\uffff":
+        assert junit.xml_text(f"a{hidden}b") == "a?b"
+    shown = "\t\n\r ~\x80\ud7ff\ue000\ufffd\U00010000\U0010ffff"
+    assert junit.xml_text(shown) == shown
 
 
 # The part of pytest-rerunfailures that other plugins see: a report of a failed attempt has the outcome `rerun`.
@@ -153,23 +148,6 @@ def test_bad(gpucluster_node):
 def test_good(gpucluster_node):
     pass
 """
-
-
-@pytest.mark.thorough
-def test_an_item_that_was_run_again_shows_its_earlier_attempts(sandbox: Sandbox, tmp_path: Path) -> None:
-    files = {"conftest.py": RERUNS, "test_unsteady.py": UNSTEADY}
-    run = run_pytest(tmp_path, on(sandbox), "--nodes=gpu01", files=files)
-    assert sorted(run.outcomes.values()) == ["failed", "passed", "passed"]  # each counts once
-    live, again = tmp_path / "reports" / "latest" / "junit.xml", tmp_path / "again.xml"
-    assert_valid(live)
-    junit.write(read_run(run.events), again)
-    read: Any = xunit2.JUnitXml.fromfile(str(live))
-    assert {case.name: attempts(case)[:2] for suite in read for case in suite} == {
-        "test_unsteady": ([], ["FlakyFailure"]),
-        "test_bad": (["Failure"], ["RerunFailure", "RerunFailure"]),
-        "test_good": ([], []),
-    }
-    assert cases_of(again) == cases_of(live)
 
 
 # --- a file from events, exactly
@@ -219,13 +197,10 @@ def test_an_earlier_attempt_with_its_annotation(phase: str, outcome: str, tag: s
 
 
 def test_earlier_attempts_belong_to_one_testcase_in_their_order() -> None:
-    first, second = rerun(), rerun("setup")
-    cases = case_of(
-        first, second, result("test_x"), result("test_x", "error", phase="teardown"), result("test_y")
-    )
-    assert [case.count("rerunFailure") + case.count("rerunError") for case in cases] == [4, 0]
-    assert cases[0].index("rerunFailure") < cases[0].index("rerunError")
-    both = case_of(first, result("test_x", "failed"), result("test_x", "error"))
+    first, broken = rerun(), result("test_x", "error", phase="teardown")
+    cases = case_of(first, rerun("setup"), result("test_x"), broken, result("test_y"))
+    assert [re.findall(r"<(rerun\w+)", case) for case in cases] == [["rerunFailure", "rerunError"], []]
+    both = case_of(first, result("test_x", "failed"), broken)
     assert ["rerunFailure" in case for case in both] == [True, False]  # once
 
 
@@ -252,30 +227,8 @@ def test_a_log_without_a_start_has_no_head() -> None:
     assert [child.tag for child in root[0]] == ["testcase", "testcase"]
     found = [(one.get("name"), one.get("value")) for one in root[0][0][0]]
     assert found[:3] == [("site", "east"), ("n", "5"), ("suite", "gpu")]
-    assert (junit_tree([])[0].get("timestamp"), junit_tree([])[0].get("time")) == (
-        "1970-01-01T00:00:00+00:00",
-        "0.000",
-    )
-
-
-@pytest.mark.parametrize(
-    ("shown", "hidden"),
-    [
-        ("\t", "\x00"),
-        ("\n", "\x08"),
-        ("\r", "\x0b"),
-        (" ", "\x1f"),
-        ("~", "\x7f"),
-        ("\x80", "\x0e"),
-        ("\ud7ff", "\ud800"),
-        ("\ue000", "\x0c"),
-        ("\ufffd", "\ufffe"),
-        ("\U00010000", "\uffff"),
-        ("\U0010ffff", "\udfff"),
-    ],
-)
-def test_what_xml_may_not_hold_is_marked(shown: str, hidden: str) -> None:
-    assert junit.xml_text(f"a{shown}{hidden}b") == f"a{shown}?b"
+    empty = junit_tree([])[0]
+    assert (empty.get("timestamp"), empty.get("time")) == ("1970-01-01T00:00:00+00:00", "0.000")
 
 
 # --- merging
@@ -284,7 +237,6 @@ def test_what_xml_may_not_hold_is_marked(shown: str, hidden: str) -> None:
 @pytest.mark.parametrize(
     ("stamps", "order"),
     [
-        (("2026-11-21T02:00:00", "2026-11-21T01:00:00"), "passed, failed"),
         (("2026-11-21T02:00:00Z", "2026-11-21T02:30:00+01:00"), "passed, failed"),
         (("2026-11-21T02:00:00", "2026-11-21T02:30:00+01:00"), "passed, failed"),  # no zone: UTC
         (("2026-11-21T01:00:00", "2026-11-21T02:00:00"), "failed, passed"),
@@ -311,9 +263,8 @@ def test_attempts_are_in_the_order_of_their_timestamps(
 def test_a_merged_case_keeps_the_message_of_every_attempt(tmp_path: Path) -> None:
     first = result("test_x", "failed", message="7 <a>", text="", annotation=["note"])
     second = result("test_x", "error", message="8", text="long", phase="setup")
-    (case,) = merged(
-        tmp_path, [rerun(annotation=["first note"]), first], [second], [result("test_x")]
-    ).values()
+    runs = [rerun(annotation=["first note"]), first], [second], [result("test_x")]
+    (case,) = merged(tmp_path, *runs).values()
     told = [
         (type(it).__name__, it.message, it.type, it.stack_trace, it.system_out) for it in case.interim_result
     ]
@@ -353,12 +304,6 @@ def test_the_worst_of_several_scopes_decides(tmp_path: Path) -> None:
     assert case.result[0].text == "7\n--- nodes gpu01\nbroke"
 
 
-def test_scopes_of_one_node_do_not_part_its_attempts(tmp_path: Path) -> None:
-    runs = [[result("test_x", "failed")], [result("test_x", "passed")]]
-    (case,) = merged(tmp_path, *runs, nodes=(("gpu01", "gpu02"), ("gpu01",))).values()
-    assert attempts(case) == ([], ["FlakyFailure"], "failed, passed")
-
-
 def attempts(case: Any) -> tuple[list[str], list[str], str]:
     """Return what decides a testcase, its other attempts, and how it says they ended."""
     told = {found.name: found.value for found in case.properties()}
@@ -381,30 +326,25 @@ def merged(
     return {f"{case.classname} {case.name}": case for suite in read for case in suite}
 
 
-FAILED = ("failed", "7 GPUs, expected 8")
-ERROR = ("error", "no answer")
-SKIPPED = ("not tested", "not tested: gpu01: drained")
-PASSED = ("passed", "")
-
-
 @pytest.mark.parametrize(
     ("ends", "decided", "others", "listed"),
     [
-        ([PASSED], [], [], ""),
-        ([FAILED, PASSED], [], ["FlakyFailure"], "failed, passed"),
-        ([ERROR, FAILED, PASSED], [], ["FlakyError", "FlakyFailure"], "error, failed, passed"),
-        ([FAILED, FAILED], ["Failure"], ["RerunFailure"], "failed, failed"),
-        ([PASSED, FAILED], ["Failure"], [], "passed, failed"),
-        ([ERROR, FAILED], ["Failure"], ["RerunError"], "error, failed"),
-        ([FAILED, SKIPPED], ["Failure"], [], "failed, skipped"),
-        ([SKIPPED, PASSED], [], [], "skipped, passed"),
-        ([SKIPPED, SKIPPED], ["Skipped"], [], "skipped, skipped"),
+        ("p", [], [], ""),
+        ("fp", [], ["FlakyFailure"], "failed, passed"),
+        ("efp", [], ["FlakyError", "FlakyFailure"], "error, failed, passed"),
+        ("ff", ["Failure"], ["RerunFailure"], "failed, failed"),
+        ("pf", ["Failure"], [], "passed, failed"),
+        ("ef", ["Failure"], ["RerunError"], "error, failed"),
+        ("fs", ["Failure"], [], "failed, skipped"),
+        ("sp", [], [], "skipped, passed"),
+        ("ss", ["Skipped"], [], "skipped, skipped"),
     ],
 )
 def test_what_was_once_red_stays_visible(
-    tmp_path: Path, ends: list[tuple[str, str]], decided: list[str], others: list[str], listed: str
+    tmp_path: Path, ends: str, decided: list[str], others: list[str], listed: str
 ) -> None:
-    runs = [[result("test_count", end, message=message, text="the text")] for end, message in ends]
+    words = {"f": "failed", "e": "error", "s": "not tested", "p": "passed"}
+    runs = [[result("test_count", words[end], message="m", text="the text")] for end in ends]
     (case,) = merged(tmp_path, *runs).values()
     assert attempts(case) == (decided, others, listed)
     for interim in case.interim_result:
@@ -414,8 +354,8 @@ def test_what_was_once_red_stays_visible(
 
 def test_a_repeat_on_one_node_does_not_clear_the_whole_cluster(tmp_path: Path) -> None:
     runs = [
-        [result("test_pairs", "failed", node="", message="gpu01 is slow"), result("test_count", *FAILED[:1])],
-        [result("test_pairs", "passed", node=""), result("test_count", "passed")],
+        [result("test_pairs", end, node="", message="gpu01 is slow"), result("test_count", end)]
+        for end in ("failed", "passed")
     ]
     found = merged(tmp_path, *runs, nodes=(("gpu01", "gpu02"), ("gpu01",)))
     assert found["gpucluster.gpu.cluster test_pairs"].is_failure
@@ -437,10 +377,7 @@ def test_shards_lie_side_by_side_and_a_merged_file_can_be_merged(tmp_path: Path)
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        (
-            "<testsuites><testsuite name='x' tests='0' failures='0' errors='0'/></testsuites>",
-            "holds no testcase",
-        ),
+        ("<testsuites><testsuite name='x' tests='0'/></testsuites>", "holds no testcase"),
         ("<testsuites><testsuite><testcase name='a'", "is not JUnit"),
         ("<html/>", "is not JUnit"),
         (None, "cannot be read"),
@@ -453,11 +390,9 @@ def test_what_cannot_be_merged_is_reported_and_no_file_is_written(
     bad = tmp_path / "bad.xml"
     if text is not None:
         bad.write_text(text)
-    with pytest.raises(GpuClusterError, match=complaint):
-        merge([good, bad], tmp_path / "out.xml")
     assert cli.main(["junit", "merge", str(tmp_path / "out.xml"), str(good), str(bad)]) == run_command.FAILED
     told = capsys.readouterr().err
-    assert told.startswith(f"gpucluster: error: {bad}: ")
+    assert told.startswith(f"gpucluster: error: {bad}: {complaint}")
     assert told.count("\n") == 1
     assert not (tmp_path / "out.xml").exists()
 
@@ -467,30 +402,27 @@ def test_the_command_prints_what_it_merged(tmp_path: Path, capsys: pytest.Captur
     two = shard(tmp_path / "2.xml", [result("test_count")], began=2)
     out = tmp_path / "sub" / "out.xml"
     assert cli.main(["junit", "merge", str(out), str(one), str(two)]) == run_command.OK
-    assert capsys.readouterr().out == (
-        f"{out}: 1 testcases of 2 files: 1 passed (1 of them flaky), 0 failed, 0 errors, 0 skipped\n"
+    told = capsys.readouterr().out
+    assert (
+        told == f"{out}: 1 testcases of 2 files: 1 passed (1 of them flaky), 0 failed, 0 errors, 0 skipped\n"
     )
     assert out.stat().st_mode & 0o777 == 0o600
 
 
 def test_one_testcase_at_a_time_is_in_memory(tmp_path: Path) -> None:
-    results = [result("test_x", "failed", node=f"gpu{n:04}", text="x" * 20_000) for n in range(500)]
-    run, path = read_run(results), tmp_path / "junit.xml"
+    run = read_run(result("test_x", "failed", node=f"gpu{n}", text="x" * 100_000) for n in range(50))
     tracemalloc.start()
-    junit.write(run, path)
+    junit.write(run, tmp_path / "junit.xml")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert path.stat().st_size > 10_000_000
-    assert peak < 2_000_000
+    assert (tmp_path / "junit.xml").stat().st_size > 5_000_000 > 2 * peak
 
 
 def test_the_file_of_a_run_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("junit.xml", "events.jsonl"):
         (tmp_path / name).write_text("kept")
-    assert (
-        cli.main(["junit", "merge", str(tmp_path / "junit.xml"), str(tmp_path / "other.xml")])
-        == run_command.WRONG_CONFIG
-    )
+    argv = ["junit", "merge", str(tmp_path / "junit.xml"), str(tmp_path / "other.xml")]
+    assert cli.main(argv) == run_command.WRONG_CONFIG
     assert "name the output file before" in capsys.readouterr().err
     assert (tmp_path / "junit.xml").read_text() == "kept"
 
@@ -498,15 +430,13 @@ def test_the_file_of_a_run_is_not_written_over(tmp_path: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("nodeid", "node", "name"),
     [
-        ("suites/gpu/test_gpu.py::test_count[gpu03]", "gpu03", "test_count"),
-        ("suites/gpu/test_gpu.py::test_count", "gpu03", "test_count"),
-        ("suites/gpu/test_gpu.py::test_count[gpu03-4GiB]", "gpu03", "test_count[4GiB]"),
-        ("suites/gpu/test_gpu.py::test_count[4GiB-gpu03]", "gpu03", "test_count[4GiB]"),
-        ("suites/gpu/test_gpu.py::test_count[a-gpu03-b]", "gpu03", "test_count[a-b]"),
-        ("suites/gpu/test_gpu.py::test_count[gpu03-gpu03]", "gpu03", "test_count[gpu03]"),
-        ("suites/gpu/test_gpu.py::test_count[gpu031-x]", "gpu03", "test_count[gpu031-x]"),
-        ("suites/gpu/test_gpu.py::test_count[gpu03-4GiB]", "", "test_count[gpu03-4GiB]"),
-        ("suites/gpu/test_gpu.py::TestA::test_count[sda-gpu03]", "gpu03", "TestA::test_count[sda]"),
+        ("test_gpu.py::test_count[gpu03]", "gpu03", "test_count"),
+        ("test_gpu.py::test_count", "gpu03", "test_count"),
+        ("test_gpu.py::test_count[a-gpu03-b]", "gpu03", "test_count[a-b]"),
+        ("test_gpu.py::test_count[gpu03-gpu03]", "gpu03", "test_count[gpu03]"),
+        ("test_gpu.py::test_count[gpu031-x]", "gpu03", "test_count[gpu031-x]"),
+        ("test_gpu.py::test_count[gpu03-4GiB]", "", "test_count[gpu03-4GiB]"),
+        ("test_gpu.py::TestA::test_count[sda-gpu03]", "gpu03", "TestA::test_count[sda]"),
         ("test_count", "gpu03", "test_count"),
     ],
 )
@@ -526,21 +456,16 @@ def test_the_properties_of_an_item_in_their_order() -> None:
         {"name": "odd", "value": "NaN", "unit": "W", "device": ""},
     ]
     told = {"suite": "gpu", "check": "gpu.x", "node": "gpu01", "verdicts": verdicts, "metrics": metrics}
-    head = [("suite", "gpu"), ("check", "gpu.x"), ("node", "gpu01")]
-    said = [
-        ("action", "drain"),
-        ("finding", "GPU 0: measured 1, expected 0"),
+    found = junit.properties(read_result(told), state="IDLE", reason="why", simulated=True)
+    assert found == [
+        *(("suite", "gpu"), ("check", "gpu.x"), ("node", "gpu01")),
+        *(("slurm_state", "IDLE"), ("slurm_reason", "why"), ("simulated", "true")),
+        *(("action", "drain"), ("finding", "GPU 0: measured 1, expected 0")),
         ("warning", "GPU 1: measured 1, expected 0"),
         *(("warning", f"GPU {n}: measured 1, expected 0") for n in range(20)),
-        ("action", "reboot"),
-        ("finding", "GPU 2: measured 1, expected 0"),
-        ("metric bw[GPU 1]", "1.5 GB/s"),
-        ("metric odd", "NaN W"),
+        *(("action", "reboot"), ("finding", "GPU 2: measured 1, expected 0")),
+        *(("metric bw[GPU 1]", "1.5 GB/s"), ("metric odd", "NaN W")),
     ]
-    slurm = [("slurm_state", "IDLE"), ("slurm_reason", "why"), ("simulated", "true")]
-    assert junit.properties(read_result(told)) == [*head, *said]
-    found = junit.properties(read_result(told), state="IDLE", reason="why", simulated=True)
-    assert found == [*head, *slurm, *said]
     whole = {"suite": "s", "check": "c", "node": ""}
     assert junit.properties(read_result(whole)) == [("suite", "s"), ("check", "c")]
 
@@ -563,8 +488,8 @@ def test_the_first_start_and_the_last_end_of_a_log_count() -> None:
 
 @pytest.mark.thorough
 def test_the_live_file_is_valid_and_equals_the_one_from_the_log(sandbox: Sandbox, tmp_path: Path) -> None:
-    """One run with every kind of end, a drained node among them."""
-    files = {"test_ends.py": ENDS, "test_more.py": MORE}
+    """One run with every kind of end, repeated items and a drained node among them."""
+    files = {"conftest.py": RERUNS, "test_ends.py": ENDS, "test_more.py": MORE, "test_unsteady.py": UNSTEADY}
     with out_of_service(sandbox, "gpu03", "DRAIN", 'bad "cable" <4711>'):
         run = run_pytest(tmp_path, on(sandbox), "--nodes=gpu[01-03]", files=files)
     assert run.rc == 1
@@ -580,3 +505,10 @@ def test_the_live_file_is_valid_and_equals_the_one_from_the_log(sandbox: Sandbox
     assert counts[0] == counts[1]
     (drained,) = {row[4] for row in found[0] if "gpu03" in row[0] and row[4]}
     assert 'reason: "bad "cable" <4711>" by root' in drained
+    read: Any = xunit2.JUnitXml.fromfile(str(live))
+    ends = {case.name: attempts(case)[:2] for suite in read for case in suite if "gpu01" in case.classname}
+    assert [ends[name] for name in ("test_unsteady", "test_bad", "test_good")] == [
+        ([], ["FlakyFailure"]),
+        (["Failure"], ["RerunFailure", "RerunFailure"]),
+        ([], []),
+    ]
