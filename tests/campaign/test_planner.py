@@ -83,9 +83,7 @@ def test_a_node_is_tested_alone_before_it_is_tested_with_others() -> None:
         (5, "n1 n2 n3 n4 n5 n6", 3, 3),
     ],
 )
-def test_never_more_nodes_than_the_limit_and_waiting_leaves_room_for_a_group(
-    limit: int, busy: str, claimed: int, waiting: int
-) -> None:
+def test_the_limit_holds_and_waiting_leaves_room(limit: int, busy: str, claimed: int, waiting: int) -> None:
     waits = [waits for _, waits in all_choices(Planner(view(busy=busy, limit=limit)))]
     assert (len(waits), sum(waits)) == (claimed, waiting)
 

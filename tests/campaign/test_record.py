@@ -86,9 +86,7 @@ def test_a_changed_file_of_a_group_is_found(written: Path, name: str) -> None:
     assert any(str(file) in text or "record.json" in text for text in verified(written))
 
 
-def test_a_node_that_is_called_fit_without_proof_is_found(
-    written: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_node_that_is_called_fit_without_proof(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
     changed(written, lambda it: it["nodes"][2].update(state=FIT))
     assert any("its groups do not prove that gpu03 is fit, as it says" in text for text in verified(written))
     assert any("its verdict REJECTED is not that of its nodes" in text for text in verified(written))

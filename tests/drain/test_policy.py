@@ -342,7 +342,7 @@ def test_only_what_our_reason_left_is_resumed(info: NodeInfo | None, why: str) -
         (["passed"], ["passed"], ["os.a", "os.b"], "os.a did not pass either"),
     ],
 )
-def test_a_node_has_to_pass_everything_that_drained_it(
+def test_a_node_passes_what_drained_it(
     count: list[str], names: list[str] | None, worse: list[str], why: str
 ) -> None:
     reason = read(summed(f"gpucluster:gpu.count 7<8 GPUs also=gpu.names run={RUN}"))

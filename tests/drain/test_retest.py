@@ -299,9 +299,7 @@ def test_a_shell_that_hangs_is_killed_and_the_run_acts(world: World, monkeypatch
     assert world.retry_for == 5.0
 
 
-def test_a_shell_that_hangs_before_it_undrains_is_killed_too(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shell_that_hangs_at_first_is_killed_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("BEGIN_WITHIN", "END_WITHIN"):
         monkeypatch.setattr(retest, name, 0.0)
     held = hold(world)
@@ -324,9 +322,7 @@ def test_a_shell_whose_scontrol_fails_for_good_leaves_it_to_the_run(world: World
 
 
 @pytest.mark.parametrize("gone", [True, False])
-def test_a_node_that_cannot_be_drained_again_is_reported_with_the_command(
-    world: World, *, gone: bool
-) -> None:
+def test_a_node_that_is_not_drained_again_is_reported_with_the_command(world: World, *, gone: bool) -> None:
     run, log = begun(world, "gpu01")
     world.mark("gpu01", "refused")
     if gone:
@@ -339,7 +335,7 @@ def test_a_node_that_cannot_be_drained_again_is_reported_with_the_command(
 
 
 @pytest.mark.parametrize("gone", [True, False])
-def test_with_the_controller_away_nothing_is_known(
+def test_without_a_controller_nothing_is_known(
     world: World, monkeypatch: pytest.MonkeyPatch, *, gone: bool
 ) -> None:
     monkeypatch.setattr(retest, "END_WITHIN", 0.0)
@@ -409,9 +405,7 @@ def at_query(
     return calls
 
 
-def test_who_drains_a_node_before_the_run_does_is_not_overruled(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_drains_a_node_earlier_is_not_overruled(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     run, log = begun(world, "gpu01")
     with run._news:
         at_query(world, monkeypatch, 2, lambda: world.put("gpu01", *BOB))
@@ -422,9 +416,7 @@ def test_who_drains_a_node_before_the_run_does_is_not_overruled(
     assert world.told("gpu01") == BOB
 
 
-def test_who_resumes_a_node_after_the_shell_has_drained_it_is_not_overruled(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_resumes_a_node_later_is_not_overruled(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     run, _ = begun(world, "gpu01")
     at_query(world, monkeypatch, 1, lambda: world.put("gpu01", "IDLE", ""))
     (problem,) = run.end()
@@ -447,9 +439,7 @@ def test_a_full_log_keeps_no_node_in_service(world: World) -> None:
     assert len(log) == 8
 
 
-def test_an_end_that_is_interrupted_is_ended_by_the_next(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_end_is_ended_by_the_next(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_args: object) -> None:
         raise KeyboardInterrupt
 

@@ -74,9 +74,7 @@ def test_a_file_of_another_form_is_left_out(tmp_path: Path) -> None:
         assert known_to(one) == set()
 
 
-def test_the_second_waits_for_the_first_and_has_its_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_second_waits_for_the_first_s_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waits, go_on = threading.Event(), threading.Event()
 
     def sleep(_seconds: float) -> None:

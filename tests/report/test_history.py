@@ -7,6 +7,7 @@ import contextlib
 import json
 import random
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -195,9 +196,7 @@ def test_simulated_runs_are_no_baseline_of_real_ones(kept: History) -> None:
 
 
 @pytest.mark.parametrize("end", [None, 2])
-def test_a_run_that_was_killed_or_stopped_is_never_good_nor_a_baseline(
-    kept: History, end: int | None
-) -> None:
+def test_a_run_that_was_killed_or_stopped_is_no_good_baseline(kept: History, end: int | None) -> None:
     add(kept, 1, bandwidths(1), end=end)
     (past,) = kept.runs("prod")
     assert (past.complete, past.good, past.outcome) == (False, False, "incomplete")
@@ -475,9 +474,7 @@ def test_what_a_bad_node_measured_is_not_accepted(kept: History) -> None:
         ("us", "passed", "new"),
     ],
 )
-def test_errors_were_none_where_the_check_passed_without_any(
-    kept: History, unit: str, outcome: str, trend: str
-) -> None:
+def test_errors_were_none_where_the_check_passed(kept: History, unit: str, outcome: str, trend: str) -> None:
     other = result("gpu01", "os.x")  # the node is good
     add(kept, 1, [other, result("gpu01", "nccl.x", outcome)], end=1 if outcome == "failed" else 0)
     comparison = add(kept, 2, [other, *night({"gpu01": 3.0}, unit=unit)])
@@ -501,9 +498,7 @@ def test_errors_were_none_where_the_check_passed_without_any(
         ("GB/s", {"device": "with gpu02"}, False),  # another partner, perhaps
     ],
 )
-def test_a_missing_measurement_is_named_where_it_matters(
-    kept: History, unit: str, more: dict[str, Any], *, gone: bool
-) -> None:
+def test_a_missing_metric_is_named(kept: History, unit: str, more: dict[str, Any], *, gone: bool) -> None:
     add(kept, 1, night({"gpu01": 5.0}, unit=unit, **more))
     comparison = add(kept, 2, night({"gpu01": None}))
     for found, base in (
@@ -543,7 +538,7 @@ def test_the_last_good_run_of_each_node_decides_what_is_missing(kept: History) -
         *((before, "failed", []) for before in ("failed", "error", "not checked", "not applicable")),
     ],
 )
-def test_what_passed_before_and_does_not_now_has_turned(
+def test_what_passed_has_turned(
     kept: History, before: str, outcome: str, turned: list[tuple[str, str]]
 ) -> None:
     add(kept, 1, [result("gpu01", "gpu.x", before), result("gpu01", "gpu.y")])
@@ -624,37 +619,43 @@ def three_nights(kept: History) -> Path:
     return kept.path
 
 
-def called(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, str]:
-    status = cli.main([str(word) for word in argv])
-    out, err = capsys.readouterr()
-    return status, out, err
+Called = Callable[..., tuple[int, str, str]]
 
 
-def test_compare_names_what_got_worse_and_sets_the_exit_status(
-    three_nights: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def called(capsys: pytest.CaptureFixture[str]) -> Called:
+    """Call a command, and return its status, output and errors."""
+
+    def call(*argv: object) -> tuple[int, str, str]:
+        status = cli.main([str(word) for word in argv])
+        return status, *capsys.readouterr()
+
+    return call
+
+
+def test_compare_names_what_got_worse_and_sets_the_exit_status(three_nights: Path, called: Called) -> None:
     worse = f"worse: gpu02: {ALONE}: 4"
     for argv, head, base in (
         ((), "history: against the last run, the last good one night001", "below its last good run (47"),
         (("last-good", "last"), "A  night001", "below run night001 (47"),
     ):
-        status, out, _ = called(capsys, "compare", *argv, "--history", three_nights)
+        status, out, _ = called("compare", *argv, "--history", three_nights)
         assert (status, out.startswith(head), base in out, worse in out) == (3, True, True, True)
-    status, out, _ = called(capsys, "compare", "night003", "night001", "--history", three_nights)
+    status, out, _ = called("compare", "night003", "night001", "--history", three_nights)
     assert (status, worse.replace("worse", "better") in out) == (0, True)
 
 
 def test_no_run_has_to_be_good_as_a_whole_and_what_is_not_compared_is_named(
-    kept: History, capsys: pytest.CaptureFixture[str]
+    kept: History, called: Called
 ) -> None:
     """A one-check rerun was the last good run; the loss of bandwidth was compared with nothing."""
     bad = result("gpu01", "os.governor", outcome="failed", message="powersave")
     store(kept, 1, [bad, *bandwidths(1)], end=1)
     store(kept, 2, [result("gpu01", "gpu.count")])
     store(kept, 3, [bad, *bandwidths(3, {"gpu02": 0.4})], end=1)
-    status, out, _ = called(capsys, "compare", "--history", kept.path)
+    status, out, _ = called("compare", "--history", kept.path)
     assert (status, f"worse: gpu02: {ALONE}: " in out) == (3, True)
-    out = called(capsys, "compare", "last-good", "last", "--history", kept.path)[1]
+    out = called("compare", "last-good", "last", "--history", kept.path)[1]
     assert "not compared, since only B has them: metrics of nccl.alone_bandwidth, nccl.pairs" in out
 
 
@@ -667,30 +668,26 @@ def test_no_run_has_to_be_good_as_a_whole_and_what_is_not_compared_is_named(
     ],
 )
 def test_missing_runs_are_reported_in_one_line(
-    three_nights: Path, capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], error: str
+    three_nights: Path, called: Called, argv: tuple[str, ...], error: str
 ) -> None:
-    status, out, err = called(capsys, "compare", *argv, "--history", three_nights)
+    status, out, err = called("compare", *argv, "--history", three_nights)
     assert (status, out, error in err, err.count("\n")) == (4, "", True, 1)
 
 
-def test_history_lists_runs_and_the_past_of_a_node(
-    three_nights: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    status, out, _ = called(capsys, "history", "--history", three_nights)
+def test_history_lists_runs_and_the_past_of_a_node(three_nights: Path, called: Called) -> None:
+    status, out, _ = called("history", "--history", three_nights)
     shown = [(line.split()[0], "incomplete" in line) for line in out.splitlines()]
     assert (status, shown[1:]) == (0, [("night001", False), ("night002", True), ("night003", False)])
-    out = called(capsys, "history", "gpu02", "--history", three_nights, "--metric", "busbw*")[1]
+    out = called("history", "gpu02", "--history", three_nights, "--metric", "busbw*")[1]
     (row,) = (line for line in out.splitlines() if ALONE in line)
     assert "-8." in row or "-7." in row
     assert "pair_busbw" not in out
-    status, _, err = called(capsys, "history", "gpu77", "--history", three_nights)
+    status, _, err = called("history", "gpu77", "--history", three_nights)
     assert status == 4
     assert "no node 'gpu77' of cluster prod; it has: gpu[01-03]" in err
 
 
-def test_why_a_node_was_drained_and_who_resumed_it_is_shown(
-    kept: History, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_why_a_node_was_drained_and_who_resumed_it_is_shown(kept: History, called: Called) -> None:
     """One chronic failure hides no new one."""
     chronic = result("gpu03", "os.governor", "failed", message="os.governor on gpu03: powersave")
     fresh = result("gpu03", "gpu.ecc", "failed", message="gpu.ecc on gpu03: 2 errors")
@@ -699,7 +696,7 @@ def test_why_a_node_was_drained_and_who_resumed_it_is_shown(
     for number in range(1, 31):
         store(kept, number, [chronic, *([fresh, drained] if number == 30 else [])], end=1, user="ops")
     store(kept, 31, [drained | {"result": "resumed", "reason": None}], user="anna")
-    out = called(capsys, "history", "gpu03", "--history", kept.path)[1]
+    out = called("history", "gpu03", "--history", kept.path)[1]
     assert "night030  failed: gpu.ecc on gpu03: 2 errors\n" in out
     assert "night030  failed (and in 18 of the runs before, since night012): os.governor on gpu03" in out
     acts = [line.split() for line in out.splitlines() if " drained " in line or " resumed " in line]
@@ -707,30 +704,28 @@ def test_why_a_node_was_drained_and_who_resumed_it_is_shown(
     assert acts[1][5:] == reason.split()
 
     def listed() -> list[tuple[str, str]]:
-        rows = json.loads(called(capsys, "history", "gpu03", "--history", kept.path, "--json")[1])["acts"]
+        rows = json.loads(called("history", "gpu03", "--history", kept.path, "--json")[1])["acts"]
         return [(act["result"], act["user"]) for act in rows]
 
     assert listed() == [("resumed", "anna"), ("drained", "ops")]
-    called(capsys, "history", "--keep", "1", "--history", kept.path)
+    called("history", "--keep", "1", "--history", kept.path)
     assert listed() == [("resumed", "anna")]
 
 
-def test_what_never_changed_is_counted_only(kept: History, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_never_changed_is_counted_only(kept: History, called: Called) -> None:
     for number, speed in ((1, 478.0), (2, 470.0)):
         metrics = [metric("gpu_count", 8, "GPUs"), metric("busbw", speed, "GB/s")]
         store(kept, number, [result("gpu01", "nccl.alone", metrics=metrics)])
-    output = called(capsys, "history", "gpu01", "--history", kept.path)[1]
+    output = called("history", "gpu01", "--history", kept.path)[1]
     assert ("nccl.alone  busbw" in output, "gpu_count" in output) == (True, False)
     assert output.splitlines()[-1] == "1 more metrics did not change in these runs (--all shows them)"
-    assert "gpu_count" in called(capsys, "history", "gpu01", "--history", kept.path, "--all")[1]
+    assert "gpu_count" in called("history", "gpu01", "--history", kept.path, "--all")[1]
 
 
-def test_accept_and_keep_from_the_command_line(
-    kept: History, three_nights: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    status, out, _ = called(capsys, "history", "--accept", "last", "--history", three_nights)
+def test_accept_and_keep_from_the_command_line(kept: History, three_nights: Path, called: Called) -> None:
+    status, out, _ = called("history", "--accept", "last", "--history", three_nights)
     assert (status, out) == (0, "all nodes of cluster prod: baselines begin with run night003 from here on\n")
-    status, out, _ = called(capsys, "history", "--keep", "1", "--history", three_nights)
+    status, out, _ = called("history", "--keep", "1", "--history", three_nights)
     assert (status, out) == (0, f"{three_nights}: 2 runs deleted\n")
     assert not named(add(kept, 4, bandwidths(4, {"gpu02": 0.92})))
     with pytest.raises(SystemExit):
@@ -742,19 +737,17 @@ def write(path: Path, events: Sequence[dict[str, Any]]) -> Path:
     return path
 
 
-def test_logs_are_imported_in_the_order_of_their_nights(
-    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_logs_are_imported_in_the_order_of_their_nights(path: Path, tmp_path: Path, called: Called) -> None:
     nights = [log(2, bandwidths(2, {"gpu02": 0.92})), log(1, bandwidths(1)), log(3, bandwidths(3), end=None)]
     logs = [write(tmp_path / f"{number}.jsonl", events) for number, events in enumerate(nights)]
     with logs[-1].open("a") as cut:
         cut.write('{"time": 1, "event": "res')
-    status, out, _ = called(capsys, "history", "--history", path, "--import", *logs)
+    status, out, _ = called("history", "--history", path, "--import", *logs)
     assert status == 0
     stored = re.findall(r"run (\w+) of cluster prod stored(, incomplete)?", out)
     assert stored == [("night001", ""), ("night002", ""), ("night003", ", incomplete")]
-    assert "is stored already" in called(capsys, "history", "--history", path, "--import", logs[0])[1]
-    assert called(capsys, "compare", "last-good", "night002", "--history", path)[0] == 3
+    assert "is stored already" in called("history", "--history", path, "--import", logs[0])[1]
+    assert called("compare", "last-good", "night002", "--history", path)[0] == 3
     assert recorded(read_log(logs[-1])).exit is None
 
 
@@ -767,43 +760,41 @@ def test_logs_are_imported_in_the_order_of_their_nights(
     ],
 )
 def test_what_is_no_event_log_is_not_imported(
-    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, error: str
+    path: Path, tmp_path: Path, called: Called, text: str | None, error: str
 ) -> None:
     events = tmp_path / "events.jsonl"
     if text is not None:
         events.write_text(text)
-    status, out, err = called(capsys, "history", "--history", path, "--import", events)
+    status, out, err = called("history", "--history", path, "--import", events)
     assert (status, out, error in err, err.count("\n")) == (1, "", True, 1)
 
 
 def test_where_the_file_is_found(
-    three_nights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    three_nights: Path, tmp_path: Path, called: Called, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("GPUCLUSTER_HISTORY", raising=False)
-    status, _, err = called(capsys, "history")
+    status, _, err = called("history")
     assert (status, "no history file: use --history FILE" in err) == (4, True)
     own = tmp_path / "prod.yaml"
     own.write_text(f"nodes: gpu[01-03]\nhistory: {three_nights}\n")
-    assert "night003" in called(capsys, "history", "--cluster", own)[1]
+    assert "night003" in called("history", "--cluster", own)[1]
     monkeypatch.setenv("GPUCLUSTER_HISTORY", str(three_nights))
-    assert "night003" in called(capsys, "history")[1]
-    status, _, err = called(capsys, "history", "--history", tmp_path / "none.sqlite")
+    assert "night003" in called("history")[1]
+    status, _, err = called("history", "--history", tmp_path / "none.sqlite")
     assert (status, "no such file; a run with --history=" in err) == (4, True)
     assert not (tmp_path / "none.sqlite").exists()
 
 
-def test_a_page_over_all_runs_is_written(
-    three_nights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page_over_all_runs_is_written(three_nights: Path, tmp_path: Path, called: Called) -> None:
     page = tmp_path / "fleet.html"
     argv = ["history", "--history", three_nights, "--html", page]
     told = f"{page}: written: 3 runs of 3 nodes of cluster prod\n"
-    assert called(capsys, *argv)[:2] == (0, told)
+    assert called(*argv)[:2] == (0, told)
     assert page.stat().st_mode & 0o777 == 0o600
     assert "3 runs from " in page.read_text(encoding="utf-8")
-    assert called(capsys, *argv, "--runs", "2")[0] == 0
+    assert called(*argv, "--runs", "2")[0] == 0
     assert "1 older runs are in the history." in page.read_text(encoding="utf-8")
-    status, _, err = called(capsys, *argv, "gpu01")
+    status, _, err = called(*argv, "gpu01")
     assert (status, "--html shows all nodes" in err) == (4, True)
 
 
@@ -813,14 +804,14 @@ HOSTILE = (
 )
 
 
-def test_hostile_names_are_names(kept: History, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hostile_names_are_names(kept: History, called: Called) -> None:
     for number, factor in enumerate((1.0, 0.9)):
         found = [metric("busbw\x1b[2J", 400 * factor, "GB/s")]
         comparison = add(kept, number, [result(node, "nccl.alone", metrics=found) for node in HOSTILE])
     assert len(comparison.worse) == len(kept.nodes("prod")) == len(HOSTILE)
     kept.accept(comparison.run, "*")
-    out = called(capsys, "history", "--history", kept.path, HOSTILE[0])[1]
-    status, more, _ = called(capsys, "compare", "--history", kept.path, "night000", "night001")
+    out = called("history", "--history", kept.path, HOSTILE[0])[1]
+    status, more, _ = called("compare", "--history", kept.path, "night000", "night001")
     assert status == 3
     assert all(char.isprintable() or char == "\n" for char in out + more)
     assert "DROP TABLE" in out

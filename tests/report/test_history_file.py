@@ -168,9 +168,7 @@ def test_an_older_file_is_upgraded_with_what_it_holds(path: Path, monkeypatch: p
         (OSError(28, "No space left on device"), ConfigError, "No space left on device; name another file"),
     ],
 )
-def test_an_error_of_the_file_is_one_line(
-    path: Path, error: Exception, kind: type[Exception], message: str
-) -> None:
+def test_an_error_of_the_file(path: Path, error: Exception, kind: type[Exception], message: str) -> None:
     with contextlib.closing(History(path, create=True)) as kept:
         with pytest.raises(GpuClusterError) as caught, kept._readable_errors():
             raise error

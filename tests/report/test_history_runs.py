@@ -23,9 +23,7 @@ SLOWER = "gpu02"
 THREE = "gpu[01-03]"  # too few for nccl.outlier, which would find it without a history
 
 
-def test_the_second_of_two_green_nights_names_the_node_that_lost_8_percent(
-    sandbox: Sandbox, tmp_path: Path
-) -> None:
+def test_the_second_green_night_names_the_node_that_lost_8_percent(sandbox: Sandbox, tmp_path: Path) -> None:
     plain = yaml.safe_load(sandbox.cluster_file.read_text())
     for row in plain["thresholds"]:
         row["tolerance"] = 0.15

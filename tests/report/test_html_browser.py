@@ -236,9 +236,7 @@ def test_nothing_is_wider_than_the_window(width: int, cell: str, browse: Browse)
         assert shown["split"] == []
 
 
-def test_folded_parts_and_what_is_not_signed_are_not_printed_and_the_rest_on_four_pages(
-    tmp_path: Path, browse: Browse
-) -> None:
+def test_what_is_signed_is_printed_on_four_pages(tmp_path: Path, browse: Browse) -> None:
     left_out = "#map table, #failures, #numbers tr.unjudged, #warnings table, details.log, .fail .command"
     signed = "#record .sign, #work, #map svg, .card li, #bandwidth svg, #numbers td, #warnings summary, #gaps td, .paper"
     choices, page = [*left_out.split(", "), *signed.split(", ")], faulty()

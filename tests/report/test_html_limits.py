@@ -85,9 +85,7 @@ def failures(run: Run) -> dict[str, Any]:
         ),
     ],
 )
-def test_the_verdict_in_words(
-    results: list[Any], options: dict[str, Any], kind: str, sentences: list[str]
-) -> None:
+def test_the_verdict(results: list[Any], options: dict[str, Any], kind: str, sentences: list[str]) -> None:
     found = judge(read_run(a_run(results, **options)))
     assert (found.outcome, len(found.sentences)) == (kind, len(sentences))
     for sentence, expected in zip(found.sentences, sentences, strict=True):
@@ -131,9 +129,7 @@ def test_failures_are_ordered_by_action_then_nodes_then_name() -> None:
 
 
 @pytest.mark.parametrize(("groups", "brief", "dropped"), [(2, 0, 0), (3, 1, 0), (5, 2, 1)])
-def test_sections_have_a_limit(
-    monkeypatch: pytest.MonkeyPatch, groups: int, brief: int, dropped: int
-) -> None:
+def test_sections_are_limited(monkeypatch: pytest.MonkeyPatch, groups: int, brief: int, dropped: int) -> None:
     monkeypatch.setattr(html, "MAX_GROUPS", 2)
     monkeypatch.setattr(html, "MAX_LINES", 2)
     page = page_of(a_run([failing("gpu01", check=f"gpu.c{n}") for n in range(groups)]))
@@ -142,7 +138,7 @@ def test_sections_have_a_limit(
     assert ("1 more kinds of failure are in the event log." in page.text) is bool(dropped)
 
 
-def test_rows_of_sections_share_their_room_and_those_of_many_nodes_come_first(
+def test_sections_share_their_room_and_rows_of_many_nodes_come_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     two = run_of([failing("gpu01", findings=[GPU_1, GPU_2]), failing("gpu02", findings=[GPU_2])])

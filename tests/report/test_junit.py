@@ -245,7 +245,7 @@ def test_a_log_without_a_start_has_no_head() -> None:
         (("2026-11-21T02:00:00", "2026-11-21T02:00:00"), "failed, passed"),
     ],
 )
-def test_attempts_are_in_the_order_of_their_timestamps(
+def test_attempts_are_ordered_by_their_timestamps(
     tmp_path: Path, stamps: tuple[str, str], order: str
 ) -> None:
     paths = []

@@ -98,9 +98,7 @@ OUT = case("test_available", BROKEN, "gpucluster.run.gpu01")
         (case("test_available", BROKEN, "gpu01"), case(), False),
     ],
 )
-def test_a_node_has_come_back_where_something_of_it_was_judged(
-    tmp_path: Path, first: str, second: str, *, back: bool
-) -> None:
+def test_a_node_that_was_judged_has_come_back(tmp_path: Path, first: str, second: str, *, back: bool) -> None:
     _, (one, *_), _ = merged(tmp_path, first, second)
     if back:
         assert ends(one) == ([], ["FlakyError"], {"attempts": "error, passed"})
