@@ -31,24 +31,19 @@ SCHEMAS = {name: xmlschema.XMLSchema(str(DATA / "junit" / f"{name}.xsd")) for na
 MORE = """
 import pytest
 
-
 @pytest.mark.parametrize("size", ["1MiB", "4GiB"])
 def test_sizes(gpucluster_node, size, record_property):
     record_property("site", "east <1>")
-
 
 class TestDisk:
     def test_sizes(self, gpucluster_node):
         pass
 
-
 def test_teardown(gpucluster_node, breaks):
     pass
 
-
 def test_both(gpucluster_node, breaks):
     assert gpucluster_node.name == "no"
-
 
 @pytest.fixture
 def breaks():
@@ -71,11 +66,8 @@ def cases_of(path: Path) -> list[tuple[Any, ...]]:
     """Return all that two files of one run are to agree on, of every testcase."""
     found = []
     for case in ET.parse(path).iter("testcase"):
-        results = [
-            (child.tag, child.get("message", "").partition("\n")[0], child.get("type"))
-            for child in case
-            if child.tag in ("failure", "error", "skipped")
-        ]
+        ends = [child for child in case if child.tag in ("failure", "error", "skipped")]
+        results = [(it.tag, it.get("message", "").partition("\n")[0], it.get("type")) for it in ends]
         pairs = sorted((p.get("name"), p.get("value")) for p in case.iter("property"))
         found.append((case.get("classname"), case.get("name"), results, pairs, case.findtext("system-out")))
     return sorted(found, key=str)
@@ -114,36 +106,30 @@ def test_hostile_text_makes_a_valid_file(tmp_path: Path) -> None:
     assert junit.xml_text(shown) == shown
 
 
-# The part of pytest-rerunfailures that other plugins see: a report of a failed attempt has the outcome `rerun`.
 RERUNS = """
 import pytest
 from _pytest.runner import runtestprotocol
 
-
 def pytest_runtest_protocol(item, nextitem):
     for attempt in (1, 2, 3):
-        reports = runtestprotocol(item, log=False, nextitem=nextitem)
-        for report in reports:
-            if report.failed and attempt < 3:
-                report.outcome = "rerun"
-                item.ihook.pytest_runtest_logreport(report=report)
-                break
+        for report in runtestprotocol(item, log=False, nextitem=nextitem):
+            again = report.failed and attempt < 3
+            report.outcome = "rerun" if again else report.outcome
             item.ihook.pytest_runtest_logreport(report=report)
+            if again:
+                break
         else:
             return True
 """
 UNSTEADY = """
 count = {}
 
-
 def test_unsteady(gpucluster_node):
     count[gpucluster_node.name] = count.get(gpucluster_node.name, 0) + 1
     assert count[gpucluster_node.name] == 2, "the first <time>"
 
-
 def test_bad(gpucluster_node):
     assert not gpucluster_node, "ever"
-
 
 def test_good(gpucluster_node):
     pass
@@ -176,24 +162,22 @@ def rerun(phase: str = "call", **fields: Any) -> dict[str, Any]:
     return result("test_x", phase=phase, message="first <1>", **fields) | {"event": "rerun", "text": "long"}
 
 
-@pytest.mark.parametrize(
-    ("phase", "outcome", "tag"),
-    [
+def test_an_earlier_attempt_with_its_annotation() -> None:
+    for phase, outcome, tag in (
         ("call", "passed", "flakyFailure"),
         ("setup", "passed", "flakyError"),
         ("call", "failed", "rerunFailure"),
         ("setup", "error", "rerunError"),
-    ],
-)
-def test_an_earlier_attempt_with_its_annotation(phase: str, outcome: str, tag: str) -> None:
-    again = rerun(phase, annotation=["Slurm state: IDLE", "again: x"])
-    (case,) = case_of(again, result("test_x", outcome, message="m"))
-    assert (
-        f'</properties><{tag} message="first &lt;1&gt;" type="rerun"><stackTrace>long</stackTrace>'
-        f"<system-out>Slurm state: IDLE\nagain: x</system-out></{tag}>"
-    ) in case
-    (case,) = case_of(rerun(phase) | {"text": ""}, result("test_x", outcome, message="m"))
-    assert f"<stackTrace>first &lt;1&gt;</stackTrace></{tag}>" in case
+    ):
+        again, end = rerun(phase, annotation=["Slurm state: IDLE", "again: x"]), result("test_x", outcome)
+        (case,) = case_of(again, end)
+        begin, told = (
+            f'</properties><{tag} message="first &lt;1&gt;" type="rerun">',
+            "Slurm state: IDLE\nagain: x",
+        )
+        assert f"{begin}<stackTrace>long</stackTrace><system-out>{told}</system-out></{tag}>" in case
+        (case,) = case_of(rerun(phase) | {"text": ""}, end)
+        assert f"<stackTrace>first &lt;1&gt;</stackTrace></{tag}>" in case
 
 
 def test_earlier_attempts_belong_to_one_testcase_in_their_order() -> None:
@@ -204,22 +188,20 @@ def test_earlier_attempts_belong_to_one_testcase_in_their_order() -> None:
     assert ["rerunFailure" in case for case in both] == [True, False]  # once
 
 
-@pytest.mark.parametrize(
-    ("finish", "message", "text"),
-    [
-        ({"event": "finish", "complaints": []}, None, None),
+def test_the_testcase_of_the_run() -> None:
+    for finish, message, text in (
+        ({"event": "finish", "complaints": []}, None, ""),
         ({"event": "finish", "complaints": ["one", 2]}, "one", "one\n2"),
         ({"event": "other"}, "the run did not finish", "killed"),
-    ],
-)
-def test_the_testcase_of_the_run(finish: dict[str, Any], message: str | None, text: str | None) -> None:
-    cases = case_of(finish=finish)
-    assert len(cases) == bool(message)
-    for case in cases:
-        found = ET.fromstring(case)
-        assert (found.get("classname"), found.get("name")) == ("gpucluster.run.cluster", "test_finished")
-        assert str(message) in found[0].attrib["message"]
-        assert str(text) in str(found[0].text)
+    ):
+        cases = [ET.fromstring(case) for case in case_of(finish=finish)]
+        assert len(cases) == bool(message)
+        for case in cases:
+            assert (case.get("classname"), case.get("name")) == ("gpucluster.run.cluster", "test_finished")
+            assert str(message) in case[0].attrib["message"]
+            assert text in str(case[0].text)
+    ends = [{"event": "finish", "complaints": [word]} for word in ("one", "two")]
+    assert [it.text for it in junit_tree(ends).iter("error")] == ["two"]
 
 
 def test_a_log_without_a_start_has_no_head() -> None:
@@ -276,14 +258,13 @@ def test_a_merged_case_keeps_the_message_of_every_attempt(tmp_path: Path) -> Non
 
 
 def test_an_attempt_without_text_has_no_message(tmp_path: Path) -> None:
-    for place, end in enumerate(("<failure/>", "<error/>", "")):
-        (tmp_path / f"{place}.xml").write_text(
-            f"<testsuites><testsuite name='x' timestamp='2026-11-2{place}T00:00:00'>"
-            f"<testcase classname='c' name='t'>{end}</testcase></testsuite></testsuites>"
-        )
-    merge([tmp_path / f"{place}.xml" for place in range(3)], tmp_path / "out.xml")
-    read: Any = xunit2.JUnitXml.fromfile(str(tmp_path / "out.xml"))
-    (case,) = (case for suite in read for case in suite)
+    paths = [tmp_path / f"{place}.xml" for place in range(3)]
+    for path, end in zip(paths, ("<failure/>", "<error/>", ""), strict=True):
+        case = f"<testcase classname='c' name='t'>{end}</testcase>"
+        stamp = f"timestamp='2026-11-2{path.stem}T00:00:00'"
+        path.write_text(f"<testsuites><testsuite name='x' {stamp}>{case}</testsuite></testsuites>")
+    merge(paths, tmp_path / "out.xml")
+    ((case,),) = xunit2.JUnitXml.fromfile(str(tmp_path / "out.xml"))
     told = [(type(it).__name__, it.message, it.type, it.stack_trace) for it in case.interim_result]
     assert told == [("FlakyFailure", None, "failed", None), ("FlakyError", None, "error", None)]
 
@@ -306,12 +287,9 @@ def test_the_worst_of_several_scopes_decides(tmp_path: Path) -> None:
 
 def attempts(case: Any) -> tuple[list[str], list[str], str]:
     """Return what decides a testcase, its other attempts, and how it says they ended."""
+    ends, others = ([type(one).__name__ for one in found] for found in (case.result, case.interim_result))
     told = {found.name: found.value for found in case.properties()}
-    return (
-        [type(end).__name__ for end in case.result],
-        [type(interim).__name__ for interim in case.interim_result],
-        told.get("attempts", ""),
-    )
+    return ends, others, told.get("attempts", "")
 
 
 def merged(
@@ -427,9 +405,8 @@ def test_the_file_of_a_run_is_not_written_over(tmp_path: Path, capsys: pytest.Ca
     assert (tmp_path / "junit.xml").read_text() == "kept"
 
 
-@pytest.mark.parametrize(
-    ("nodeid", "node", "name"),
-    [
+def test_the_name_of_a_testcase_has_no_node() -> None:
+    for nodeid, node, name in (
         ("test_gpu.py::test_count[gpu03]", "gpu03", "test_count"),
         ("test_gpu.py::test_count", "gpu03", "test_count"),
         ("test_gpu.py::test_count[a-gpu03-b]", "gpu03", "test_count[a-b]"),
@@ -438,10 +415,8 @@ def test_the_file_of_a_run_is_not_written_over(tmp_path: Path, capsys: pytest.Ca
         ("test_gpu.py::test_count[gpu03-4GiB]", "", "test_count[gpu03-4GiB]"),
         ("test_gpu.py::TestA::test_count[sda-gpu03]", "gpu03", "TestA::test_count[sda]"),
         ("test_count", "gpu03", "test_count"),
-    ],
-)
-def test_the_name_of_a_testcase_has_no_node(nodeid: str, node: str, name: str) -> None:
-    assert junit.name(nodeid, node) == name
+    ):
+        assert junit.name(nodeid, node) == name
 
 
 def test_the_properties_of_an_item_in_their_order() -> None:
@@ -470,20 +445,15 @@ def test_the_properties_of_an_item_in_their_order() -> None:
     assert junit.properties(read_result(whole)) == [("suite", "s"), ("check", "c")]
 
 
-def test_the_first_start_and_the_last_end_of_a_log_count() -> None:
+def test_the_first_start_of_a_log_counts() -> None:
     def of(*events: dict[str, Any]) -> list[tuple[str, str]]:
         found = [(it.attrib["name"], it.attrib["value"]) for it in junit_tree(events)[0].iter("property")]
         return found[:-5]  # without verdict and counts
 
-    two = [
-        {"event": "start", "time": n, "run": f"r{n}", "cluster": f"c{n}", "simulated": n == 2} for n in (1, 2)
-    ]
+    two = [{"event": "start", "run": f"r{n}", "cluster": f"c{n}", "simulated": n == 2} for n in (1, 2)]
     nodes = [{"event": "nodes", "selected": [f"n{n}"]} for n in (1, 2)]
     assert of(*two, *nodes) == [("run", "r1"), ("cluster", "c1"), ("nodes", "n1")]
     assert of({"event": "start", "simulated": False}) == [("run", ""), ("cluster", ""), ("nodes", "")]
-    ends = [{"event": "finish", "complaints": [word]} for word in ("one", "two")]
-    assert [it.text for it in junit_tree(ends).iter("error")] == ["two"]
-    assert [it.text for it in junit_tree([{"event": "finish", "complaints": []}]).iter("error")] == []
 
 
 @pytest.mark.thorough
