@@ -47,42 +47,33 @@ def failures(run: Run) -> dict[str, Any]:
     return html._failures(run, anchors(run))
 
 
+def ended(*outcomes: str) -> list[dict[str, Any]]:
+    """Return how one check of the nodes gpu01, gpu02 ended, by letters: p(assed), f(ailed), e(rror)."""
+    kinds = {"p": passing, "f": failing, "e": lambda node: failing(node, outcome="error")}
+    return [kinds[letter](f"gpu0{n}") for n, letter in enumerate(outcomes, 1)]
+
+
+ABSENT = [failing("gpu02", outcome="error", check=check) for check in ("ddp.proved", "run.x")]
+
+
 @pytest.mark.parametrize(
     ("results", "options", "kind", "sentences"),
     [
-        ([passing("gpu01"), passing("gpu02")], {}, "accepted", [EVERY]),
-        ([passing("gpu01")], {}, "unproved", ["Without any result: gpu02."]),
-        ([failing("gpu01")], {}, "rejected", [FAILED]),
+        (ended(*"pp"), {}, "accepted", [EVERY]),
+        (ended("p"), {}, "unproved", ["Without any result: gpu02."]),
+        (ended("f"), {}, "rejected", [FAILED]),
         ([failing("")], {}, "rejected", ["A check of the whole cluster failed."]),
-        (
-            [failing("gpu01"), failing("gpu02", outcome="error")],
-            {},
-            "rejected",
-            [FAILED, "1 check could not be judged because something broke."],
-        ),
+        (ended(*"fe"), {}, "rejected", [FAILED, "1 check could not be judged because something broke."]),
         # a suite without a section in the cluster file, and a node out of service: nothing broke
-        (
-            [
-                failing("gpu01"),
-                *(failing("gpu02", outcome="error", check=c) for c in ("ddp.proved", "run.x")),
-            ],
-            {},
-            "rejected",
-            [FAILED],
-        ),
-        ([failing("gpu01")], {"finish": None}, "rejected", [FAILED, "The run did not end"]),
-        ([passing("gpu01")], {"finish": None}, "unproved", ["The run did not end"]),
+        ([*ended("f"), *ABSENT], {}, "rejected", [FAILED]),
+        (ended("f"), {"finish": None}, "rejected", [FAILED, "The run did not end"]),
+        (ended("p"), {"finish": None}, "unproved", ["The run did not end"]),
         ([], {}, "unproved", ["No check was executed: this run says nothing about the cluster."]),
-        ([failing("gpu01")], {"finish": 2}, "rejected", [FAILED, "The run was stopped before its end."]),
-        ([passing("gpu01")], {"finish": 2}, "unproved", ["The run was stopped before its end."]),
-        ([passing("gpu01"), failing("gpu02", outcome="error")], {}, "unproved", ["Nothing failed, but not"]),
-        ([passing("gpu01")], {"finish": 3, "nodes": ["gpu01"]}, "unproved", ["The run ended with status 3"]),
-        (
-            [passing("gpu01"), passing("gpu02")],
-            {"start": {"simulated": True}},
-            "accepted",
-            [EVERY, "SIMULATED hardware"],
-        ),
+        (ended("f"), {"finish": 2}, "rejected", [FAILED, "The run was stopped before its end."]),
+        (ended("p"), {"finish": 2}, "unproved", ["The run was stopped before its end."]),
+        (ended(*"pe"), {}, "unproved", ["Nothing failed, but not"]),
+        (ended("p"), {"finish": 3, "nodes": ["gpu01"]}, "unproved", ["The run ended with status 3"]),
+        (ended(*"pp"), {"start": {"simulated": True}}, "accepted", [EVERY, "SIMULATED hardware"]),
     ],
 )
 def test_the_verdict(results: list[Any], options: dict[str, Any], kind: str, sentences: list[str]) -> None:
@@ -116,26 +107,22 @@ def test_what_was_not_judged() -> None:
 
 
 def test_failures_are_ordered_by_action_then_nodes_then_name() -> None:
-    results = [
-        failing("gpu01", check="gpu.d", outcome="error"),
-        failing("gpu01", check="gpu.c", action="odd"),
-        failing("gpu01", check="gpu.b", action="reboot"),
-        failing("gpu01", check="gpu.a", action="reboot"),
-        *(failing(node, check="gpu.z", action="reboot") for node in ("gpu01", "gpu02")),
-        failing("gpu01", check="gpu.e", action="drain"),
-    ]
+    checks = {"d": "", "c": "odd", "b": "reboot", "a": "reboot", "z": "reboot", "e": "drain"}
+    results = [failing("gpu01", check=f"gpu.{name}", action=action) for name, action in checks.items()]
+    results[0] = failing("gpu01", check="gpu.d", outcome="error")
+    results.append(failing("gpu02", check="gpu.z", action="reboot"))
     found = [group.check.removeprefix("gpu.") for group in ordered(read_run(a_run(results)))]
     assert "".join(found) == "ezabcd"
 
 
-@pytest.mark.parametrize(("groups", "brief", "dropped"), [(2, 0, 0), (3, 1, 0), (5, 2, 1)])
-def test_sections_are_limited(monkeypatch: pytest.MonkeyPatch, groups: int, brief: int, dropped: int) -> None:
+def test_sections_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(html, "MAX_GROUPS", 2)
     monkeypatch.setattr(html, "MAX_LINES", 2)
-    page = page_of(a_run([failing("gpu01", check=f"gpu.c{n}") for n in range(groups)]))
-    assert len(page.of("article", "fail")) == 2
-    assert page.text.partition("Further failures")[2].count("failed gpu01") == brief
-    assert ("1 more kinds of failure are in the event log." in page.text) is bool(dropped)
+    for groups, brief, dropped in ((2, 0, False), (3, 1, False), (5, 2, True)):
+        page = page_of(a_run([failing("gpu01", check=f"gpu.c{n}") for n in range(groups)]))
+        assert len(page.of("article", "fail")) == 2
+        assert page.text.partition("Further failures")[2].count("failed gpu01") == brief
+        assert ("1 more kinds of failure are in the event log." in page.text) is dropped
 
 
 def test_sections_share_their_room_and_rows_of_many_nodes_come_first(
@@ -197,13 +184,13 @@ def test_the_logs_of_a_failure_are_its_own_or_its_checks_or_its_suites() -> None
 # --- the map
 
 
-@pytest.mark.parametrize(("count", "small"), [(40, True), (41, False)])
-def test_small_fleets_have_a_row_for_each_node(count: int, small: bool) -> None:  # a table
-    results = [passing(node) for node in names(count)]
-    found = html_map.fleet_map(run_of(results, count), {})
-    assert (found["small"], len(found["patterns"])) == (small, 40 if small else 1)
-    assert [title for title, *_ in found["tiles"]] == [""]
-    assert len(patterns(run_of([*results, passing("")], count))) == (41 if small else 1)
+def test_small_fleets_have_a_row_for_each_node() -> None:
+    for count, small in ((40, True), (41, False)):
+        results = [passing(node) for node in names(count)]
+        found = html_map.fleet_map(run_of(results, count), {})
+        assert (found["small"], len(found["patterns"])) == (small, 40 if small else 1)
+        assert [title for title, *_ in found["tiles"]] == [""]
+        assert len(patterns(run_of([*results, passing("")], count))) == (41 if small else 1)
 
 
 def test_a_row_of_nodes_merges_no_different_causes_and_links_to_its_own() -> None:
@@ -234,12 +221,12 @@ def test_too_many_patterns_are_drawn_by_states_and_have_a_limit(monkeypatch: pyt
     assert [row["state"] for row in patterns(run_of(ends, 45))] == ["failed", "not proved"]
 
 
-@pytest.mark.parametrize("most", [80, 2])  # by counts or by states
-def test_a_lost_node_is_not_drawn_as_one_that_passed(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    monkeypatch.setattr(html_map, "MAX_PATTERNS", most)
+def test_a_lost_node_is_not_drawn_as_one_that_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     events = a_run([*map(passing, names(45))], nodes=names(45))
-    found = patterns(read_run([*events, event("lost", node="gpu07", why="gone")]))
-    assert [(row["state"], len(row["nodes"])) for row in found] == [("not proved", 1), ("passed", 44)]
+    for most in (80, 2):  # by counts or by states
+        monkeypatch.setattr(html_map, "MAX_PATTERNS", most)
+        found = patterns(read_run([*events, event("lost", node="gpu07", why="gone")]))
+        assert [(row["state"], len(row["nodes"])) for row in found] == [("not proved", 1), ("passed", 44)]
 
 
 def test_nodes_of_which_nothing_is_known_come_last() -> None:
@@ -355,13 +342,14 @@ def busbw(nodes: list[dict[str, float]]) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize(("count", "banded"), [(8, False), (9, True)])
-def test_many_curves_are_a_band_and_a_median(count: int, banded: bool) -> None:  # a table
-    chart = curves(*busbw([{"0 B": 1.0, "1 MiB": 100.0 + n / 10, "1 GiB": 400.0} for n in range(count)]))
-    assert chart["title"] == f"all_reduce, each of {count} nodes alone"
-    assert ('class="band"' in chart["svg"]) is (">median of 9</text>" in chart["svg"]) is banded
-    assert chart["svg"].count('class="line"') == (1 if banded else 8)
-    assert (chart["note"], chart["apart"], chart["bounds"]) == ("", [], False)
+def test_many_curves_are_a_band_and_a_median() -> None:
+    for count, banded in ((8, False), (9, True)):
+        nodes = [{"0 B": 1.0, "1 MiB": 100.0 + n / 10, "1 GiB": 400.0} for n in range(count)]
+        chart = curves(*busbw(nodes))
+        assert chart["title"] == f"all_reduce, each of {count} nodes alone"
+        assert ('class="band"' in chart["svg"]) is (">median of 9</text>" in chart["svg"]) is banded
+        assert chart["svg"].count('class="line"') == (1 if banded else 8)
+        assert (chart["note"], chart["apart"], chart["bounds"]) == ("", [], False)
 
 
 def test_a_slow_node_is_apart_at_large_sizes_only() -> None:
