@@ -133,7 +133,7 @@ def test_an_update_whose_answer_is_lost_but_that_worked_is_a_drain() -> None:
         raise SlurmError("scontrol: Socket timed out on send/recv operation")
 
     act = actor(a_world, log)
-    act.slurm.run = lose  # type: ignore[method-assign]
+    act.slurm.run = lose  # type: ignore[assignment, method-assign]
     act.drain(grounds("gpu01"), limits(), spared={})
     assert (log[-1]["result"], act.drained) == ("drained", ["gpu01"])
 
@@ -266,7 +266,7 @@ def test_an_act_that_did_not_work_is_named(answer: object, result: str, problem:
         return ""
 
     act = actor(a_world, log)
-    act.slurm.run = run  # type: ignore[method-assign]
+    act.slurm.run = run  # type: ignore[assignment, method-assign]
     act.drain(grounds("gpu01", "gpu02"), limits(), spared={})
     assert (log[2]["event"], log[2]["result"], log[2]["problem"]) == ("node_result", result, problem)
     stopped = f"no further node is changed: a command failed (gpu01: {problem})"

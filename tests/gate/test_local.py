@@ -69,8 +69,8 @@ def test_other_nodes_answer_from_the_baseline_or_not_at_all() -> None:
 def test_a_message_quotes_the_start_of_a_command() -> None:
     quoted = {"nvidia-smi -q  -d 'ECC'": "nvidia-smi -q -d ECC", "it's": "it's", "a" * 80: f"{'a' * 57}..."}
     plain = "nvidia-smi --query-gpu=index --format=csv"
-    scripts = ("export LC_ALL=C\ns() { :; }", "o=$(nvidia-smi nvlink -e 2>&1); echo $o", "keys=; d=/sys")
-    scripts += ("for n in $(ls /sys); do :; done", "[ ! -e /x ] || { cat /x; }")
+    scripts = ["export LC_ALL=C\ns() { :; }", "o=$(nvidia-smi nvlink -e 2>&1); echo $o", "keys=; d=/sys"]
+    scripts += ["for n in $(ls /sys); do :; done", "[ ! -e /x ] || { cat /x; }"]
     for command, words in {
         **quoted,
         plain: plain,

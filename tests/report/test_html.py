@@ -149,7 +149,7 @@ def hostile_run(text: str = HOSTILE) -> list[dict[str, Any]]:
 
 def hostile_page() -> str:
     row = Compared(HOSTILE, Metric(HOSTILE, 1.0, HOSTILE, HOSTILE), last_good=2.0, worse=True, note=HOSTILE)
-    words = dict.fromkeys(("last_good", "previous", "fleet_is", "note"), HOSTILE)
+    words: dict[str, Any] = dict.fromkeys(("last_good", "previous", "fleet_is", "note"), HOSTILE)
     return html.render(read_run(hostile_run()), comparison=ShownComparison(HOSTILE, (row,), **words))
 
 
@@ -173,7 +173,11 @@ def test_no_control_character_and_no_escape_sequence_is_left() -> None:
 
 
 def test_endless_output_is_cut_and_marked() -> None:
-    endless = {"text": "x" * 5_000_000, "message": "y" * 5_000_000, "measured": "z" * 5_000_000}
+    endless: dict[str, Any] = {
+        "text": "x" * 5_000_000,
+        "message": "y" * 5_000_000,
+        "measured": "z" * 5_000_000,
+    }
     page = html.render(read_run(a_run([failing("gpu01", **endless)])))
     assert len(page) < 100_000
     assert "characters left out ...]" in page

@@ -73,7 +73,7 @@ def run_of(nodes: list[str]) -> list[dict[str, Any]]:
     results.append(failing(bad, findings=findings, annotation=told, **said))
     for node, part in ((good[0], "GPU 0 (GPU-b, 0:2)"), (good[1], "GPU 0 (GPU-c, 0:3)")):
         results.append(failing(node, check="gpu.other", action="reboot", part=part, cause="", hint=""))
-    whole = {"suite": "nccl", "measured": "1", "expected": "2", "part": "4 GiB"}
+    whole: dict[str, Any] = {"suite": "nccl", "measured": "1", "expected": "2", "part": "4 GiB"}
     silent = f"{broken} did not answer in 30 s"
     results += [
         failing("", check="nccl.whole", action="monitor", **whole),

@@ -264,8 +264,9 @@ def test_an_attempt_without_text_has_no_message(tmp_path: Path) -> None:
         stamp = f"timestamp='2026-11-2{path.stem}T00:00:00'"
         path.write_text(f"<testsuites><testsuite name='x' {stamp}>{case}</testsuite></testsuites>")
     merge(paths, tmp_path / "out.xml")
-    ((case,),) = xunit2.JUnitXml.fromfile(str(tmp_path / "out.xml"))
-    told = [(type(it).__name__, it.message, it.type, it.stack_trace) for it in case.interim_result]
+    read: Any = xunit2.JUnitXml.fromfile(str(tmp_path / "out.xml"))
+    ((merged_case,),) = read
+    told = [(type(it).__name__, it.message, it.type, it.stack_trace) for it in merged_case.interim_result]
     assert told == [("FlakyFailure", None, "failed", None), ("FlakyError", None, "error", None)]
 
 

@@ -120,13 +120,13 @@ def of(nodes: str) -> str:
 
 
 def test_a_file_that_names_no_nodes_is_a_scope_of_its_own(tmp_path: Path) -> None:
-    whole, flaky = "gpucluster.nccl.cluster", ([], ["FlakyFailure"], {"attempts": "failed, passed"})
+    whole, flaky = "gpucluster.nccl.cluster", {"attempts": "failed, passed"}
     _, (one,), text = merged(tmp_path, case(inside=RED, of=whole), case(of=whole), heads=("", of("gpu01")))
     assert ends(one) == (["Failure"], [], {"scopes": "?: failed; gpu01: passed"})
     assert text.count('<property name="other" value="o"') == 1
     for name, heads in ((whole, ()), ("gpucluster.x", ("", of("gpu01"))), ("own.cluster", ("", of("gpu01")))):
         _, (one,), _ = merged(tmp_path, case(inside=RED, of=name), case(of=name), heads=heads)
-        assert ends(one) == flaky
+        assert ends(one) == ([], ["FlakyFailure"], flaky)
     shards = [case(inside=inside, of=whole) for inside in (SKIPPED, BROKEN, "", RED)]
     _, (one,), _ = merged(tmp_path, *shards, heads=tuple(map(of, "abbc")))
     assert ends(one) == (["Failure"], ["FlakyError"], {"scopes": "c: failed; a: skipped; b: passed"})

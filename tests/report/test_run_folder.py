@@ -23,7 +23,6 @@ def run_id(number: int) -> str:
 STOP, FAILED = {"event": "finish", "exit": 2}, {"event": "finish", "exit": 1}
 FULL: list[dict[str, Any]] = [{"event": "start", "full": True}, FAILED]
 STOPPED: list[dict[str, Any]] = [*FULL, STOP]
-STOPPED: list[dict[str, Any]] = [*FULL, STOP]
 PART: dict[str, Any] = {"event": "start", "full": False}
 DRAINED: list[dict[str, Any]] = [PART, {"event": "node_intent", "node": "gpu01"}]
 QUOTED: list[dict[str, Any]] = [PART, {"event": "result", "message": '"event": "node_intent"'}]
