@@ -91,6 +91,7 @@ def test_claims_of_all_campaigns_of_a_cluster_count(store: CampaignStore) -> Non
     one, other = taken(store, begin(store)), taken(store, begin(store, "y"))
     assert set(store.leases("prod")) == {*one.nodes, *other.nodes} == {"n000", "n001"}
     assert store.leases("other") == {}
+    assert take(store, begin(store), limit=2) is None
 
 
 def test_a_campaign_goes_on_where_it_stopped_and_begins_again_after_its_end(store: CampaignStore) -> None:

@@ -184,16 +184,7 @@ def test_a_dry_run_shows_the_command_that_it_would_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("budget", "count", "allowed"),
-    [
-        ("0", 10, 0),
-        ("1", 10, 1),
-        ("2", 10, 2),
-        ("10%", 10, 1),
-        ("19%", 10, 1),
-        ("10%", 20, 2),
-        ("100%", 3, 3),
-    ],
+    ("budget", "count", "allowed"), [("0", 10, 0), ("2", 10, 2), ("19%", 10, 1), ("100%", 3, 3)]
 )
 def test_the_budget_to_its_edge(budget: str, count: int, allowed: int) -> None:
     a_world, log = world(count), Log()
@@ -246,23 +237,25 @@ def test_the_first_problem_ends_the_acts_with_its_words() -> None:
     assert other.problems == [stopped]
 
 
+OVERTAKEN = "another user changed the node at the same time"
+
+
 @pytest.mark.parametrize(
     ("answer", "result", "problem"),
     [
         (SlurmError("permission denied"), "failed", "permission denied"),
-        (None, "overtaken", "another user changed the node at the same time"),
-        # the flag is no proof
-        ("bob: bad cable", "overtaken", "another user changed the node at the same time"),
+        ("", "overtaken", OVERTAKEN),
+        ("bob: bad cable", "overtaken", OVERTAKEN),  # the flag is no proof
     ],
 )
-def test_an_act_that_did_not_work_is_named(answer: object, result: str, problem: str) -> None:
+def test_an_act_that_did_not_work_is_named(answer: str | SlurmError, result: str, problem: str) -> None:
     log, a_world = Log(), world()
 
     def run(*_argv: str) -> str:
         if isinstance(answer, SlurmError):
             raise answer
         if answer:
-            a_world.put("gpu01", "DRAIN", str(answer))
+            a_world.put("gpu01", "DRAIN", answer)
         return ""
 
     act = actor(a_world, log)
@@ -308,17 +301,20 @@ def test_acts_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_events_of_a_resume(dry: bool) -> None:  # a table
     a_world, log = world(), Log()
     a_world.put("gpu01", "DRAIN", OURS)
-    act = actor(a_world, log, dry=dry)
+    act, command = actor(a_world, log, dry=dry), "scontrol update NodeName=gpu01 State=UNDRAIN"
     assert act.resume("gpu01", OURS) is not dry
-    command = "scontrol update NodeName=gpu01 State=UNDRAIN"
     decided = {"event": "resume_decision", "decision": "resume", "reason": OURS, "dry_run": dry}
     assert log[0].items() >= {**decided, "command": command}.items()
-    assert log.kinds[1:] == ([] if dry else ["node_intent", "node_result"])
     assert act.commands == ([command] if dry else [])
     assert a_world.ran == ([] if dry else [tuple(command.split())])
-    if not dry:
-        assert (log[1]["command"], log[1]["state"], log[1]["reason"]) == (command, "ALLOCATED+DRAIN", OURS)
-        assert (log[2]["result"], log[2]["state"], log[2]["reason"]) == ("resumed", "ALLOCATED", "")
+    events = [[event.get(key) for key in ("event", "result", "state", "reason")] for event in log[1:]]
+    assert (
+        events
+        == [
+            ["node_intent", None, "ALLOCATED+DRAIN", OURS],
+            ["node_result", "resumed", "ALLOCATED", ""],
+        ][: 0 if dry else 2]
+    )
 
 
 @pytest.mark.parametrize(
@@ -418,14 +414,8 @@ def test_neither_unconfirmed_nor_spared_nodes_are_drained() -> None:
     act = actor(a_world, log)
     mine = [*grounds("gpu03", unconfirmed="passed"), *grounds("gpu02")]
     act.drain(mine, limits(), spared={"gpu02": "it was lost"})
-    assert [(event["node"], event["decision"], event["why"], "command" in event) for event in log] == [
-        ("gpu03", "spare", "not confirmed: passed", False),
-        ("gpu02", "spare", "it was lost", False),
-    ]
-    assert (a_world.ran, act.spared_lines) == (
-        [],
-        [
-            "not drained: gpu03 (gpu.count): not confirmed: passed",
-            "not drained: gpu02 (gpu.count): it was lost",
-        ],
-    )
+    spared = {"gpu03": "not confirmed: passed", "gpu02": "it was lost"}
+    told = [(event["node"], event["decision"], event["why"], "command" in event) for event in log]
+    assert told == [(node, "spare", why, False) for node, why in spared.items()]
+    assert act.spared_lines == [f"not drained: {node} (gpu.count): {why}" for node, why in spared.items()]
+    assert a_world.ran == []

@@ -94,10 +94,11 @@ def test_why_something_was_not_judged_is_kept_without_its_kind() -> None:
         "gpu.f": ("not tested", "not tested: down"),
     }
     results = [result("gpu01", end, check=check, message=why) for check, (end, why) in ends.items()]
+    one = {"gpu01"}
     assert read_run(a_run(results)).unjudged == {
-        "not checked": {"no right": {"gpu.a": {"gpu01"}, "gpu.b": {"gpu01"}}},
-        "not applicable": {"no MIG": {"gpu.c": {"gpu01"}}},
-        "skipped": {"not checked: twice": {"gpu.d": {"gpu01"}}, "Skipped: own": {"gpu.e": {"gpu01"}}},
+        "not checked": {"no right": {"gpu.a": one, "gpu.b": one}},
+        "not applicable": {"no MIG": {"gpu.c": one}},
+        "skipped": {"not checked: twice": {"gpu.d": one}, "Skipped: own": {"gpu.e": one}},
     }
 
 
@@ -137,17 +138,12 @@ def groups(*failures: dict[str, Any]) -> list[FailureGroup]:
     return [*read_run(a_run(failures)).groups.values()]
 
 
+NO_LOGS = "steps/.log steps/a/b.log steps/../x.log steps/x.log.txt steps/xlog http://x/steps/x.log"
+
+
 def test_only_step_logs_are_linked_to() -> None:
     good = ["steps/gw0-0001-gpu.x_y.log", "steps/x.log"]
-    bad = [
-        "steps/.log",
-        "steps/a/b.log",
-        "steps/../x.log",
-        "steps/x.log.txt",
-        "steps/xlog",
-        "http://x/steps/x.log",
-    ]
-    run = read_run(a_run([failing("gpu01", logs=[*bad, 7, *good])]))
+    run = read_run(a_run([failing("gpu01", logs=[*NO_LOGS.split(), 7, *good])]))
     assert [list(group.logs) for group in run.groups.values()] == [good]
     assert run.logs == {"gpu": dict.fromkeys(good, "gpu.nvlink_state")}
 
@@ -190,13 +186,7 @@ def test_rows_differ_in_part_measured_expected_and_action() -> None:
     found = [finding, *(finding | {key: "x"} for key in ("part", "measured", "expected"))]
     (group,) = groups(failing("gpu01", findings=[*found, finding | {"action": "reboot"}, finding]))
     rows = [(it.found.part, it.found.measured, it.found.expected, it.action) for it in group.rows.values()]
-    assert rows == [
-        (*"abc", "drain"),
-        (*"xbc", "drain"),
-        (*"axc", "drain"),
-        (*"abx", "drain"),
-        (*"abc", "reboot"),
-    ]
+    assert rows == [*((*texts, "drain") for texts in ("abc", "xbc", "axc", "abx")), (*"abc", "reboot")]
     assert {tuple(it.nodes) for it in group.rows.values()} == {("gpu01",)}
 
 
@@ -221,8 +211,8 @@ def test_the_first_verdict_with_findings_names_the_cause() -> None:
 
 def test_an_error_has_no_verdict_of_its_check() -> None:
     (group,) = groups(failing("gpu01", outcome="error", message="gpu01 broke"))
-    assert (group.action, group.cause, group.hint) == ("", "", "")
     (row,) = group.rows.values()
+    assert (group.action, group.cause, group.hint) == ("", "", "")
     assert (row.found, row.nodes) == (Finding("", "NODE broke", ""), ["gpu01"])
 
 
@@ -242,37 +232,20 @@ def metric(name: str, value: Any, unit: str = "W", device: Any = "", **more: Any
     return {"name": name, "value": value, "unit": unit, "device": device, **more}
 
 
+PARTS = ",GPU4,nic 1,HCA 2,port 1,link 1,NVLink 3,device 3,rank 3,mlx5_0,with gpu02"
+OTHERS = "4 GiB,a GPU 4,GPU clock,mlxfw,without gpu02"
+
+
 def test_a_device_is_a_part_or_what_was_measured() -> None:
-    parts = (
-        "",
-        "GPU4",
-        "nic 1",
-        "HCA 2",
-        "port 1",
-        "link 1",
-        "NVLink 3",
-        "device 3",
-        "rank 3",
-        "mlx5_0",
-        "with gpu02",
-    )
-    devices = {part: ("power", part) for part in parts} | {
-        "GPU 4 (GPU-x, 0:1)": ("power", "GPU 4"),
-        "/scratch (nvme)": ("power /scratch", ""),
-        **{
-            what: (f"power {what}", "")
-            for what in ("4 GiB", "a GPU 4", "GPU clock", "mlxfw", "without gpu02")
-        },
-    }
+    devices = {part: ("power", part) for part in PARTS.split(",")}
+    devices |= {what: (f"power {what}", "") for what in OTHERS.split(",")}
+    devices |= {"GPU 4 (GPU-x, 0:1)": ("power", "GPU 4"), "/scratch (nvme)": ("power /scratch", "")}
     for device, (label, part) in devices.items():
         run = read_run(a_run([passing("gpu01", metrics=[metric("power", 5, device=device)])]))
-        spread = run.spreads[label, "W"]
-        assert (len(run.spreads), spread.nodes, [part_of(one) for one in spread.metrics]) == (
-            1,
-            ["gpu01"],
-            [part],
-        )
-        assert (spread.name, spread.unit, spread.metrics[0].value) == (label, "W", 5.0)
+        (spread,) = run.spreads.values()
+        (found,) = spread.metrics
+        assert (spread.name, spread.unit, spread.nodes, found.value) == (label, "W", ["gpu01"], 5.0)
+        assert (run.spreads[label, "W"], part_of(found)) == (spread, part)
 
 
 @pytest.mark.parametrize("value", ["NaN", None, float("nan"), float("-inf"), [1]])
@@ -282,35 +255,20 @@ def test_what_is_no_number_or_a_detail_is_not_drawn(value: Any) -> None:
     assert (run.spreads, run.node_curves) == ({}, {})
 
 
+NO_BANDWIDTH = "odd,all_reduce x B,all_reduce 1 GiBs,2all_reduce 1 GiB, 1 GiB,all_reduce GiB,all_reduce 1"
+
+
 def test_bandwidths_make_curves_and_bounds() -> None:
-    bounds: list[tuple[str, float]] = [
-        ("all_reduce 4 KiB 2 nodes", 3),
-        ("all_reduce 4 KiB 2 nodes", 3),
-        ("all_reduce 4 KiB 2 nodes", 2),
-        ("all_reduce 512 B", 1),
-        ("all_reduce 1.5GiB 2 nodes x 8", 8),
-    ]
-    odd = (
-        "odd",
-        "all_reduce x B",
-        "all_reduce 1 GiBs",
-        "2all_reduce 1 GiB",
-        " 1 GiB",
-        "all_reduce GiB",
-        "all_reduce 1",
-    )
+    two = "all_reduce 4 KiB 2 nodes"
+    bounds = [(two, 3), (two, 3), (two, 2), ("all_reduce 512 B", 1), ("all_reduce 1.5GiB 2 nodes x 8", 8)]
+    bounds += [(what, 9) for what in NO_BANDWIDTH.split(",")]
     measured = {"all_reduce 1 MiB": 5, "all_gather 2 GiB alone": 6, "odd": 7, "all_reduce 1.2.3 MiB": 7}
     limit = metric("busbw_bound", 4, "GB/s", "all_reduce 1 MiB")
     metrics = [metric("busbw", value, "GB/s", what) for what, value in measured.items()]
-    metrics += [
-        limit,
-        *(metric(f"bound {what}", value) for what, value in (*bounds, *((one, 9) for one in odd))),
-    ]
+    metrics += [limit, *(metric(f"bound {what}", value) for what, value in bounds)]
     run = read_run(a_run([passing("gpu01", metrics=metrics), passing("", metrics=[metrics[0], limit])]))
-    assert run.node_curves == {
-        "all_reduce": {"gpu01": {1 << 20: 5.0}},
-        "all_gather": {"gpu01": {2 << 30: 6.0}},
-    }
+    alone, gathered = {"gpu01": {1 << 20: 5.0}}, {"gpu01": {2 << 30: 6.0}}
+    assert run.node_curves == {"all_reduce": alone, "all_gather": gathered}
     assert run.bounds == {
         ("all_reduce", "alone"): {1 << 20: 4},
         ("all_reduce", "2 nodes"): {4096: 2},
@@ -318,7 +276,7 @@ def test_bandwidths_make_curves_and_bounds() -> None:
         ("all_reduce", ""): {1 << 20: 4, 512: 1},
     }
     assert [(one.name, one.unit, one.metrics, one.bounds) for one in run.spreads.values()] == [
-        ("busbw all_reduce 4 KiB 2 nodes", "GB/s", [], [3, 2]),
+        (f"busbw {two}", "GB/s", [], [3, 2]),
         ("busbw all_reduce 512 B", "GB/s", [], [1]),
         ("busbw all_reduce 1.5GiB 2 nodes x 8", "GB/s", [], [8]),
     ]
@@ -393,10 +351,7 @@ def test_the_head_of_a_recorded_run() -> None:
     assert (found.run, found.cluster, found.simulated) == ("r1", "prod", False)
     assert (found.started, found.finished, found.exit) == (5.0, 9.5, 1)
     assert (found.arguments, found.items, found.metrics) == ("-m gpu or os 3", (), ())
-
-
-def test_a_run_counts_as_simulated_unless_it_is_stated_real() -> None:
-    stated: list[Any] = [False, True, None, "no", 0]
+    stated: list[Any] = [False, True, None, "no", 0]  # simulated unless it is stated real
     assert [kept(simulated=one).simulated for one in stated] == [False, True, True, True, True]
 
 
