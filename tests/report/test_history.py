@@ -502,21 +502,18 @@ def test_errors_were_none_where_the_check_passed(kept: History, unit: str, outco
 def test_a_missing_metric_is_named(kept: History, unit: str, more: dict[str, Any], *, gone: bool) -> None:
     add(kept, 1, night({"gpu01": 5.0}, unit=unit, **more))
     comparison = add(kept, 2, night({"gpu01": None}))
-    for found, base in (
-        (comparison, ""),
-        (kept.compare(comparison.run, comparison.against[0]), "night001"),
-    ):
+    chosen = kept.compare(comparison.run, comparison.against[0])
+    for found, base in ((comparison, ""), (chosen, "night001")):
         changes = [it for it in found.changes if it.metric.device != "best partner"]
-        assert [(it.item.node, it.trend, it.judged.level, it.judged.runs, it.base) for it in changes] == (
-            [("gpu01", "gone", 5.0, 1, base)] if gone else []
-        )
+        shown = [(it.item.node, it.trend, it.judged.level, it.judged.runs, it.base) for it in changes]
+        assert shown == [("gpu01", "gone", 5.0, 1, base)][: int(gone)]
 
 
-@pytest.mark.parametrize("outcome", ["failed", "error", "not checked", "not tested"])
-def test_what_was_not_judged_now_is_not_gone(kept: History, outcome: str) -> None:
+def test_what_was_not_judged_now_is_not_gone(kept: History) -> None:
     add(kept, 1, ONE)
-    comparison = add(kept, 2, [result("gpu01", "nccl.x", outcome), result("gpu01", "os.x")], end=1)
-    assert comparison.changes == ()
+    for number, outcome in enumerate(("failed", "error", "not checked", "not tested"), 2):
+        now = [result("gpu01", "nccl.x", outcome), result("gpu01", "os.x")]
+        assert add(kept, number, now, end=1).changes == ()
 
 
 def test_the_last_good_run_of_each_node_decides_what_is_missing(kept: History) -> None:
@@ -660,19 +657,14 @@ def test_no_run_has_to_be_good_as_a_whole_and_what_is_not_compared_is_named(
     assert "not compared, since only B has them: metrics of nccl.alone_bandwidth, nccl.pairs" in out
 
 
-@pytest.mark.parametrize(
-    ("argv", "error"),
-    [
+def test_missing_runs_are_reported_in_one_line(three_nights: Path, called: Called) -> None:
+    for argv, error in (
         (("night003", "last"), "run night003 is compared with itself"),
         (("last-good", "last", "--cluster", "other"), "no run of cluster other; it has: prod"),
         (("last' OR 1=1 --", "last"), 'no run "last\' OR 1=1 --" of cluster prod'),
-    ],
-)
-def test_missing_runs_are_reported_in_one_line(
-    three_nights: Path, called: Called, argv: tuple[str, ...], error: str
-) -> None:
-    status, out, err = called("compare", *argv, "--history", three_nights)
-    assert (status, out, error in err, err.count("\n")) == (4, "", True, 1)
+    ):
+        status, out, err = called("compare", *argv, "--history", three_nights)
+        assert (status, out, error in err, err.count("\n")) == (4, "", True, 1)
 
 
 def test_history_lists_runs_and_the_past_of_a_node(three_nights: Path, called: Called) -> None:
@@ -752,22 +744,18 @@ def test_logs_are_imported_in_the_order_of_their_nights(path: Path, tmp_path: Pa
     assert recorded(read_log(logs[-1])).exit is None
 
 
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        ("not json\n[1]\n", "not the event log of a run"),
-        ('{"event": "start", "run": "x", "time": "now", "cluster": "c"}\n', "not the event log of a run"),
+def test_what_is_no_event_log_is_not_imported(path: Path, tmp_path: Path, called: Called) -> None:
+    start = '{"event": "start", "run": "x", "time": "now", "cluster": "c"}\n'
+    for text, error in (
         (None, "cannot be read (No such file or directory)"),
-    ],
-)
-def test_what_is_no_event_log_is_not_imported(
-    path: Path, tmp_path: Path, called: Called, text: str | None, error: str
-) -> None:
-    events = tmp_path / "events.jsonl"
-    if text is not None:
-        events.write_text(text)
-    status, out, err = called("history", "--history", path, "--import", events)
-    assert (status, out, error in err, err.count("\n")) == (1, "", True, 1)
+        ("not json\n[1]\n", "not the event log of a run"),
+        (start, "not the event log of a run"),
+    ):
+        events = tmp_path / "events.jsonl"
+        if text is not None:
+            events.write_text(text)
+        status, out, err = called("history", "--history", path, "--import", events)
+        assert (status, out, error in err, err.count("\n")) == (1, "", True, 1)
 
 
 def test_where_the_file_is_found(
@@ -818,16 +806,12 @@ def test_hostile_names_are_names(kept: History, called: Called) -> None:
     assert "DROP TABLE" in out
 
 
-@pytest.mark.parametrize(
-    "event",
-    [
+def test_foreign_events_are_stored_as_far_as_they_go(kept: History) -> None:
+    foreign: list[dict[str, Any]] = [
         {"event": "result", "node": 3, "check": None, "metrics": 7, "verdicts": "x", "outcome": []},
         {"event": "result", "metrics": [{"name": {}, "value": "1"}, 5], "verdicts": [{"findings": [1]}]},
-        {"event": "finish", "exit": True},
-        {"event": 5},
-    ],
-)
-def test_foreign_events_are_stored_as_far_as_they_go(kept: History, event: dict[str, Any]) -> None:
-    kept.add(recorded(read_run([*log(1, bandwidths(1), end=None), event])))
-    (past,) = kept.runs("prod")
-    assert (past.complete, past.passed) == (False, 6)
+        *({"event": "finish", "exit": True}, {"event": 5}),
+    ]
+    for number, event in enumerate(foreign):
+        kept.add(recorded(read_run([*log(number, bandwidths(1), end=None), event])))
+    assert [(past.complete, past.passed) for past in kept.runs("prod")] == [(False, 6)] * 4

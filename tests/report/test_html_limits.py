@@ -274,10 +274,11 @@ def numbers(*results: dict[str, Any]) -> dict[str, Any]:
     return html_figures.numbers(read_run(a_run(results)))
 
 
-def test_numbers_are_judged_varying_the_same_or_single() -> None:
+def test_numbers_are_judged_varying_the_same_or_single(monkeypatch: pytest.MonkeyPatch) -> None:
     metrics = [BOUND, {"name": JUDGED, "value": 6.0, "unit": "GB/s"}, {"name": "once", "value": 1.5}]
     others = [*measured([1.0, 2.0], "b"), *measured([1.0, 2.0], "a"), *measured([3.0, 3.0], "same")]
-    found = numbers(*others, passing("gpu09", metrics=metrics))
+    results = [*others, passing("gpu09", metrics=metrics)]
+    found = numbers(*results)
     assert [(row["name"], row["n"]) for row in found["rows"]] == [(JUDGED, 1), ("a", 2), ("b", 2)]
     assert (found["same"], found["left_out"]) == ([("same", "3 W", 2)], 0)
     assert found["single"] == [("once", "1.5", "gpu09")]
@@ -286,12 +287,9 @@ def test_numbers_are_judged_varying_the_same_or_single() -> None:
     )  # nothing was measured of what has a bound
     (row,) = numbers(*measured([1.0]), *measured([2.0]))["rows"]  # one place counts once
     assert (row["n"], row["strip"], row["low"], row["high"]) == (1, "", ("2", "gpu00"), ("2", "gpu00"))
-
-
-def test_numbers_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(html_figures, "MAX_SERIES", 2)
-    found = numbers(*(one for n in range(5) for one in measured([1.0, 2.0], f"m{n}")))
-    assert ([row["name"] for row in found["rows"]], found["left_out"]) == (["m0", "m1"], 3)
+    found = numbers(*results)
+    assert ([row["name"] for row in found["rows"]], found["left_out"]) == ([JUDGED, "a"], 1)
 
 
 def test_the_whole_cluster_is_kept_apart_from_nodes() -> None:
@@ -420,8 +418,7 @@ def test_a_compared_metric_has_its_change_against_the_last_good_run_or_the_last(
     page = compared(
         Compared("gpu01", metric, last_good=100.0, previous=50.0),
         Compared("gpu02", Metric("m", 110.0, "W", "GPU 1"), previous=88.0),
-        Compared("gpu03", less, last_good=-100.0),
-        Compared("gpu04", less, last_good=0.0, previous=50.0),
+        *(Compared("gpu03", less, last_good=-100.0), Compared("gpu04", less, last_good=0.0, previous=50.0)),
         Compared("gpu05", less),
     )
     shown = page.text[page.text.index("5 others") :]
@@ -442,35 +439,19 @@ def test_compared_metrics_and_texts_of_the_history_have_a_limit(monkeypatch: pyt
 
 
 def test_acts_share_a_row_where_they_differ_in_the_node_alone() -> None:
-    drained = {"result": "drained", "problem": ""}
-    run = read_run(
-        [
-            event("node_result", node="gpu1", reason="gpu1 and gpu10", **drained),
-            event("node_result", node="gpu2", reason="gpu2 and gpu10", **(drained | {"problem": None})),
-            event("node_result", node="gpu10", reason="gpu10 and gpu10", checks=[], **drained),
-            event("drain_over_budget", nodes=["gpu1", "gpu2"], n=0, checks=["a", "b"]),
-            event("drain_skipped", why="stopped"),
-        ]
-    )
+    known = {"result": "drained", "problem": ""}
+    results = [
+        event("node_result", node=node, reason=f"{node} and gpu10", **known) for node in ("gpu1", "gpu2")
+    ]
+    results.append(event("node_result", node="gpu10", reason="gpu10 and gpu10", checks=[], **known))
+    over = event("drain_over_budget", nodes=["gpu1", "gpu2"], n=0, checks=["a", "b"])
+    run = read_run([*results, over, event("drain_skipped", why="stopped")])
     assert [(row["act"], row["details"], row["nodes"]) for row in html._acts(run)] == [
         ("node_result", "reason: NODE and gpu10; result: drained", ["gpu1", "gpu2"]),
         ("node_result", "reason: gpu10 and gpu10; result: drained", ["gpu10"]),
         ("drain_over_budget", "n: 0; checks: a, b", ["gpu1", "gpu2"]),
         ("drain_skipped", "why: stopped", []),
     ]
-
-
-def test_gaps_are_ordered() -> None:
-    ends = ("odd", "not applicable", "skipped", "not checked")
-    results = [unjudged("gpu00", end, check=f"gpu.{n}") for n, end in enumerate(ends)]
-    found = html._gaps(run_of(results, 3, not_tested={"gpu02": ["x", "busy"]}))
-    assert list(found["checks"].items()) == [
-        ("not checked", [("because", ["gpu.3"], ["gpu00"])]),
-        ("skipped", [("skipped: because", ["gpu.2"], ["gpu00"])]),
-        ("not applicable", [("because", ["gpu.1"], ["gpu00"])]),
-        ("odd", [("odd: because", ["gpu.0"], ["gpu00"])]),
-    ]
-    assert found["nodes"] == [("busy", ["gpu02"]), ("the run ended before any check of them", ["gpu01"])]
 
 
 def test_warnings_are_sorted_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -498,6 +479,7 @@ def test_remarks_stand_below_the_warnings() -> None:
     noted = [{"outcome": "passed", "remarks": [{"text": "odd <a>", "count": 2}]}]
     text = page_of(a_run([passing("gpu01", check="controller.errors", verdicts=noted)])).text
     assert "controller.errors on gpu01: 2 lines of 1 kind without a known meaning, like: odd <a>" in text
+    assert "gpu02 the run ended before any check of them" in text
     assert 'id="warnings"' not in html.render(read_run(a_run([passing("gpu01")])))
 
 
