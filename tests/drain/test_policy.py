@@ -77,20 +77,13 @@ def test_a_reason_has_its_check_first_and_is_read_again() -> None:
     assert read(text) == Reason(("gpu.count", "gpu.names"), "7<8 GPUs", RUN)
 
 
-@pytest.mark.parametrize(
-    "hostile",
-    [
-        "7\nNodeName=ALL State=RESUME",
-        "7 run=of-another also=nothing",
-        "\x1b[31m7\x07\x00",
-        "7\u202e\u2028",
-        "'; rm -rf / #\"`$(id)`",
-        "7 [root@2026-11-21T08:00:00]",
-        "x" * 100_000,
-        "1" * 1000,
-        "1." + "0" * 1000,
-    ],
+HOSTILE = (
+    *("7\nNodeName=ALL State=RESUME", "7 run=of-another also=nothing", "\x1b[31m7\x07\x00", "7\u202e\u2028"),
+    *("'; rm -rf / #\"`$(id)`", "7 [root@2026-11-21T08:00:00]", "x" * 100_000, "1" * 1000, "1." + "0" * 1000),
 )
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
 def test_no_output_of_a_node_breaks_the_reason(hostile: str) -> None:
     text = write_reason("gpu01", ["gpu.count"], Finding("", hostile, hostile), RUN)
     assert (text.isascii(), text.isprintable(), len(text) <= LIMIT) == (True, True, True)
@@ -129,52 +122,38 @@ def test_the_further_checks_are_exact_as_long_as_slurms_accounting_keeps_them(ov
     assert len(text) == 255 or over
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("gpucluster:gpu.count a b!=c ~ run=r", Reason(("gpu.count",), "a b!=c ~", "r")),
-        ("gpucluster:gpu.count 1<2 also=* run=r-1_2.3", Reason(("gpu.count", "*"), "1<2", "r-1_2.3")),
-        ("gpucluster:a-b_c.D9 1<2 also=a,b.*,c run=r", Reason(("a-b_c.D9", "a", "b.*", "c"), "1<2", "r")),
-        # with a right sum, but not as write_reason writes it
-        ("gpucluster:gpu.* 1<2 run=r", None),
-        ("gpucluster:gpu.count run=r", None),
-        ("gpucluster:gpu.count 1=2 run=r", None),
-        ("gpucluster:gpu.count 1<2\nx run=r", None),
-        ("gpucluster:gpu.count 1<2\x7f run=r", None),
-        ("gpucluster:gpu.count 1<2\x1f run=r", None),
-        ("gpucluster:gpu.count 1<2 also=x also=y run=r", None),
-        ("gpucluster:gpu.count 1<2 also=,a run=r", None),
-        ("gpucluster:gpu.count 1<2 also=a,*,b run=r", None),
-        ("gpucluster:gpu.count 1<2 run=q run=r", None),
-        ("gpucluster:gpu.count 1<2 run=", None),
-        ("gpucluster:gpu.count 1<2 run=r x", None),
-        ("gpucluster:gpu,count 1<2 run=r", None),
-        ("xgpucluster:gpu.count 1<2 run=r", None),
-    ],
+# with a right sum, but not as write_reason writes it
+WRONG_REASONS = (
+    *("gpu.* 1<2 run=r", "gpu.count run=r", "gpu.count 1=2 run=r", "gpu.count 1<2\nx run=r", " 1<2 run=r"),
+    *("gpu.count 1<2\x7f run=r", "gpu.count 1<2\x1f run=r", "gpu.count 1<2 also=x also=y run=r"),
+    *("gpu.count 1<2 also=,a run=r", "gpu.count 1<2 also=a,*,b run=r", "gpu.count 1<2 run=q run=r"),
+    *("gpu.count 1<2 run=", "gpu.count 1<2 run=r x", "gpu,count 1<2 run=r"),
 )
-def test_what_is_read_of_a_reason(text: str, reason: Reason | None) -> None:
-    assert read_reason("gpu01", summed(text)) == reason
 
 
-@pytest.mark.parametrize(
-    "edited",
-    [
-        OURS.replace("GPUs", "GPUs - bob: keep out, ticket 4711"),
-        OURS.replace("7<8", "6<8"),
-        OURS.replace(RUN, RUN[:-1] + "2"),
-        OURS.replace(" run=", " also=* run="),
-        OURS.replace(" run=", "  run="),
-        OURS[:-1] + ("0" if OURS[-1] != "0" else "1"),
-        OURS[:-1],
-        OURS.upper(),
-        OURS + "\n",
-        " " + OURS,
-        OURS.rpartition(" sum=")[0],  # as earlier versions wrote it, or a hand does
-        OURS + " : gres/gpu count reported lower than configured (7 < 8)",
-        OURS + " : Not responding - bob: keep out",
-        OURS + " : bob: Not responding",
-    ],
+def test_what_is_read_of_a_reason() -> None:
+    for text, reason in (
+        ("gpu.count a b!=c ~ run=r", Reason(("gpu.count",), "a b!=c ~", "r")),
+        ("gpu.count 1<2 also=* run=r-1_2.3", Reason(("gpu.count", "*"), "1<2", "r-1_2.3")),
+        ("a-b_c.D9 1<2 also=a,b.*,c run=r", Reason(("a-b_c.D9", "a", "b.*", "c"), "1<2", "r")),
+    ):
+        assert read(summed(f"gpucluster:{text}")) == reason
+    for text in (*(f"gpucluster:{wrong}" for wrong in WRONG_REASONS), "xgpucluster:gpu.count 1<2 run=r"):
+        assert read_reason("gpu01", summed(text)) is None
+
+
+EDITED = (
+    OURS.replace("GPUs", "GPUs - bob: keep out, ticket 4711"),
+    *(OURS.replace("7<8", "6<8"), OURS.replace(RUN, RUN[:-1] + "2"), OURS.replace(" run=", " also=* run=")),
+    *(OURS.replace(" run=", "  run="), OURS[:-1] + ("0" if OURS[-1] != "0" else "1"), OURS[:-1]),
+    *(OURS.upper(), OURS + "\n", " " + OURS),
+    OURS.rpartition(" sum=")[0],  # as earlier versions wrote it, or a hand does
+    OURS + " : gres/gpu count reported lower than configured (7 < 8)",
+    *(OURS + " : Not responding - bob: keep out", OURS + " : bob: Not responding"),
 )
+
+
+@pytest.mark.parametrize("edited", EDITED)
 def test_a_reason_that_a_person_has_edited_is_that_persons(edited: str) -> None:
     assert read_reason("gpu01", OURS) is not None
     assert read_reason("gpu01", edited) is None
@@ -195,24 +174,25 @@ def test_a_reason_concerns_the_checks_that_it_names() -> None:
         assert Reason(patterns, "", "").concerns(check) is concerned
 
 
-@pytest.mark.parametrize(
-    "added",
-    [" : Not responding", " : reboot issued : reboot complete", " : Not responding : ResumeTimeout reached"],
-)
-def test_the_text_that_slurm_adds_for_a_node_switched_off_for_repair_keeps_the_reason_own(added: str) -> None:
+def test_the_text_that_slurm_adds_for_a_node_switched_off_for_repair_keeps_the_reason_own() -> None:
     """Slurm 23.02 and later appends them (node_mgr.c, set_node_reason); 22.05 left the reason as it was."""
-    assert read(OURS + added) == Reason(("gpu.count",), "7<8 GPUs", RUN)
-    drained = node("IDLE", "DRAIN", reason=OURS + added)
-    assert fit_for_retest(drained)
-    assert why_not_resume(drained, OURS + added) == ""
+    for added in (
+        "Not responding",
+        "reboot issued : reboot complete",
+        "Not responding : ResumeTimeout reached",
+    ):
+        text = f"{OURS} : {added}"
+        assert read(text) == Reason(("gpu.count",), "7<8 GPUs", RUN)
+        drained = node("IDLE", "DRAIN", reason=text)
+        assert fit_for_retest(drained)
+        assert why_not_resume(drained, text) == ""
 
 
 # --- drain
 
 
-@pytest.mark.parametrize(
-    ("info", "why"),
-    [
+def test_every_other_node_is_left_alone() -> None:
+    for info, why in (
         (None, "Slurm does not know this node"),
         (node("IDLE", "DRAIN", reason="bad cable", user="bob"), f'{FOREIGN}"bad cable" by bob'),
         # ours no more: somebody undrained it and left the reason
@@ -220,10 +200,8 @@ def test_the_text_that_slurm_adds_for_a_node_switched_off_for_repair_keeps_the_r
         (node("IDLE", "DRAIN"), "another user drained it without a reason"),
         (node("DOWN", "DRAIN", reason=OURS), f"drained by gpucluster already, in run {RUN}"),
         (node("IDLE", "FAIL"), "its state is IDLE+FAIL: an administrator must check it"),
-    ],
-)
-def test_every_other_node_is_left_alone(info: NodeInfo | None, why: str) -> None:
-    assert why_not_drain(info) == why
+    ):
+        assert why_not_drain(info) == why
 
 
 def test_the_action_class_decides_what_is_grounds() -> None:
@@ -313,19 +291,17 @@ def test_every_repair_fits_into_the_longest_reason_and_is_read_back(action: Acti
 # --- resume
 
 
-@pytest.mark.parametrize(
-    ("info", "why"),
-    [
-        (node("IDLE", "DRAIN", reason=OURS), ""),
-        (node("DOWN", "DRAIN", reason=OURS), "its state is DOWN+DRAIN: an administrator must check it"),
+def test_only_what_our_reason_left_is_resumed() -> None:
+    drained = node("IDLE", "DRAIN", reason=OURS)
+    for info, why in (
+        (drained, ""),
+        (replace(drained, state="DOWN"), "its state is DOWN+DRAIN: an administrator must check it"),
         (None, "Slurm does not know this node"),
         (node("IDLE", reason=OURS), "it is not drained any more"),
         (node("IDLE", "DRAIN", reason="bad cable", user="bob"), f'{OTHER}"bad cable" by bob'),
         (node("IDLE", "DRAIN"), f'{OTHER}""'),
-    ],
-)
-def test_only_what_our_reason_left_is_resumed(info: NodeInfo | None, why: str) -> None:
-    assert why_not_resume(info, OURS) == why
+    ):
+        assert why_not_resume(info, OURS) == why
 
 
 @pytest.mark.parametrize(
