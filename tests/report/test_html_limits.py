@@ -356,6 +356,8 @@ def test_a_slow_node_is_apart_at_large_sizes_only() -> None:
     assert curves(*busbw([slow, *[usual] * 11]))["apart"] == [("gpu00", "80% of the median")]
     below = [{"1023 KiB": 9.0, "1 GiB": 1.0}, *[{"1023 KiB": 1.0, "1 GiB": 1.0}] * 11]
     assert curves(*busbw(below))["apart"] == []
+    edge = [{"1 MiB": 80.0, "1 GiB": 0.0}, *[{"1 MiB": 100.0, "1 GiB": 0.0}] * 11]  # there is no share of 0
+    assert curves(*busbw(edge))["apart"] == [("gpu00", "80% of the median")]
     small = curves(*busbw([{"1 KiB": 1.0}, *[{"1 KiB": 9.0}] * 11]))
     assert (small["apart"], small["note"]) == ([], "")
     few = curves(*busbw([slow, usual]))
