@@ -126,38 +126,34 @@ def test_the_page_gets_every_metric_the_worst_first() -> None:
     assert (alone.last_good, alone.previous, alone.runs, alone.note, alone.rows) == ("", "", 0, "", ())
 
 
-@pytest.mark.parametrize(
-    ("fields", "head"),
-    [
+def test_the_head() -> None:
+    heads: tuple[tuple[dict[str, Any], str], ...] = (
         ({}, "against the last 2 complete runs, the last good one r7 of 1970-01-02 00:00"),
         ({"against": (past("r8"),), "last_good": None}, "against the last run, none of them good as a whole"),
         ({"against": ()}, "no earlier complete run of cluster prod: nothing to compare with"),
-    ],
-)
-def test_the_head(fields: dict[str, Any], head: str) -> None:
-    with in_utc():
-        assert replace(COMPARISON, **fields).head == f"history: {head}"
-        simulated = replace(COMPARISON, run=replace(past(), simulated=True), **fields).head
-    assert simulated == "history: " + re.sub("(runs?) of|(runs?),", lambda it: f"simulated {it[0]}", head)
+    )
+    for fields, head in heads:
+        with in_utc():
+            assert replace(COMPARISON, **fields).head == f"history: {head}"
+            simulated = replace(COMPARISON, run=replace(past(), simulated=True), **fields).head
+        assert simulated == "history: " + re.sub("(runs?) of|(runs?),", r"simulated \g<0>", head)
 
 
-@pytest.mark.parametrize(
-    ("kinds", "verdict"),
-    [
-        ([], ""),
-        (["new", "no direction"], ""),
-        (["same"], "history: 1 metrics could be compared, none got worse"),
+def test_the_verdict() -> None:
+    few = "2 vary too much to be judged by so few runs"
+    for kinds, verdict in (
+        ((), ""),
+        (("new", "no direction"), ""),
+        (("same",), "history: 1 metrics could be compared, none got worse"),
         (
-            ["same", "better", "too few", "too few"],
-            "history: 2 metrics could be compared, none got worse; 2 vary too much to be judged by so few runs",
+            ("same", "better", *["too few"] * 2),
+            f"history: 2 metrics could be compared, none got worse; {few}",
         ),
-        (["too few"], ""),
-        (["worse"], "history: got worse: gpu01"),
-    ],
-)
-def test_the_verdict(kinds: list[str], verdict: str) -> None:
-    changes = tuple(change(kind=kind) for kind in kinds)
-    assert replace(COMPARISON, changes=changes, turned=()).verdict() == verdict
+        (("too few",), ""),
+        (("worse",), "history: got worse: gpu01"),
+    ):
+        changes = tuple(change(kind=kind) for kind in kinds)
+        assert replace(COMPARISON, changes=changes, turned=()).verdict() == verdict
 
 
 @pytest.mark.parametrize(
@@ -259,17 +255,11 @@ def test_nought_is_a_value() -> None:
     assert [row.metric.value for row in comparison.for_html().rows] == [0.0, 0.0]
 
 
-@pytest.mark.parametrize(
-    ("fields", "badness"),
-    [
-        ({"kind": "worse", "distance": None}, float("inf")),
-        ({"kind": "gone", "distance": None}, float("inf")),
-        ({"kind": "new", "distance": None}, 0.0),
-        ({"distance": -0.25}, 0.25),
-        ({"distance": 0.25}, -0.25),
-        ({"unit": "us", "distance": 0.25}, 0.25),
-        ({"unit": "W", "distance": -0.25}, 0.25),
-    ],
-)
-def test_how_far_a_metric_went_the_wrong_way(fields: dict[str, Any], badness: float) -> None:
-    assert trend.badness(change(**fields)) == badness
+def test_how_far_a_metric_went_the_wrong_way() -> None:
+    for kind, badness in (("worse", math.inf), ("gone", math.inf), ("new", 0.0)):
+        assert trend.badness(change(kind=kind, distance=None)) == badness
+    for unit, distance, badness in (
+        *(("GB/s", -0.25, 0.25), ("GB/s", 0.25, -0.25)),
+        *(("us", 0.25, 0.25), ("W", -0.25, 0.25)),
+    ):
+        assert trend.badness(change(unit=unit, distance=distance)) == badness

@@ -6,7 +6,6 @@ import re
 import xml.etree.ElementTree as ET
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
@@ -68,22 +67,19 @@ def test_a_proof_without_a_result_is_not_proved() -> None:
     assert stopped.proofs.counts == {"fit": 0, "failed": 0, "not proved": 2, "not tested": 0}
 
 
-@pytest.mark.parametrize(
-    ("outcomes", "state"),
-    [
-        (["passed"], "fit"),
-        (["failed"], "failed"),
-        (["not applicable"], "not tested"),  # the hardware lacks it: nothing is proved, nothing is missing
-        (["skipped"], "not proved"),
-        (["waived"], "fit"),
-        ([], "not tested"),
-        (["passed", "not checked"], "not proved"),
-    ],
-)
-def test_the_state_of_a_node_by_its_proof(outcomes: list[str], state: str) -> None:
-    ends = [result("gpu01", outcome, check="gpu.count") for outcome in outcomes]
-    rows = [proof("gpu.count", "gpu01", items=max(1, len(outcomes)))]
-    assert run_of(ends, rows, ["gpu01"]).proofs.nodes == {"gpu01": state}
+def test_the_state_of_a_node_by_its_proof() -> None:
+    for outcomes, state in (
+        ("passed", "fit"),
+        ("failed", "failed"),
+        ("not applicable", "not tested"),  # the hardware lacks it: nothing is proved, nothing is missing
+        ("skipped", "not proved"),
+        ("waived", "fit"),
+        ("", "not tested"),
+        ("passed, not checked", "not proved"),
+    ):
+        ends = [result("gpu01", outcome, check="gpu.count") for outcome in outcomes.split(", ") if outcome]
+        rows = [proof("gpu.count", "gpu01", items=max(1, len(ends)))]
+        assert run_of(ends, rows, ["gpu01"]).proofs.nodes == {"gpu01": state}
 
 
 def test_what_is_no_proof_and_was_not_judged_changes_nothing() -> None:
