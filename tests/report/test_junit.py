@@ -216,30 +216,24 @@ def test_a_log_without_a_start_has_no_head() -> None:
 # --- merging
 
 
-@pytest.mark.parametrize(
-    ("stamps", "order"),
-    [
-        (("2026-11-21T02:00:00Z", "2026-11-21T02:30:00+01:00"), "passed, failed"),
-        (("2026-11-21T02:00:00", "2026-11-21T02:30:00+01:00"), "passed, failed"),  # no zone: UTC
-        (("2026-11-21T01:00:00", "2026-11-21T02:00:00"), "failed, passed"),
-        (("2026-11-21T02:00:00", "yesterday"), "failed, passed"),  # the order of the files
-        (("2026-11-21T02:00:00", ""), "failed, passed"),
-        (("2026-11-21T02:00:00", "2026-11-21T02:00:00"), "failed, passed"),
-    ],
-)
-def test_attempts_are_ordered_by_their_timestamps(
-    tmp_path: Path, stamps: tuple[str, str], order: str
-) -> None:
-    paths = []
-    for place, (end, stamp) in enumerate(zip(("failed", "passed"), stamps, strict=True)):
-        path = shard(tmp_path / f"{place}.xml", [result("test_x", end, message="m")], began=1)
-        path.write_text(re.sub(r'timestamp="[^"]*"', f'timestamp="{stamp}"', path.read_text()))
-        paths.append(path)
-    merge(paths, tmp_path / "out.xml")
-    (suite,) = xunit2.JUnitXml.fromfile(str(tmp_path / "out.xml"))
-    (case,) = suite
-    assert attempts(case)[2] == order
-    assert suite.timestamp == min(stamp for stamp in stamps if stamp)
+def test_attempts_are_ordered_by_their_timestamps(tmp_path: Path) -> None:
+    two = "2026-11-21T02:00:00"
+    for stamps, order in (
+        ((f"{two}Z", "2026-11-21T02:30:00+01:00"), "passed, failed"),
+        ((two, "2026-11-21T02:30:00+01:00"), "passed, failed"),  # no zone: UTC
+        (("2026-11-21T01:00:00", two), "failed, passed"),
+        *(((two, other), "failed, passed") for other in ("yesterday", "", two)),  # the order of the files
+    ):
+        paths = []
+        for place, (end, stamp) in enumerate(zip(("failed", "passed"), stamps, strict=True)):
+            path = shard(tmp_path / f"{place}.xml", [result("test_x", end, message="m")], began=1)
+            path.write_text(re.sub(r'timestamp="[^"]*"', f'timestamp="{stamp}"', path.read_text()))
+            paths.append(path)
+        merge(paths, tmp_path / "out.xml")
+        (suite,) = xunit2.JUnitXml.fromfile(str(tmp_path / "out.xml"))
+        (case,) = suite
+        assert attempts(case)[2] == order
+        assert suite.timestamp == min(stamp for stamp in stamps if stamp)
 
 
 def test_a_merged_case_keeps_the_message_of_every_attempt(tmp_path: Path) -> None:
@@ -305,30 +299,25 @@ def merged(
     return {f"{case.classname} {case.name}": case for suite in read for case in suite}
 
 
-@pytest.mark.parametrize(
-    ("ends", "decided", "others", "listed"),
-    [
-        ("p", [], [], ""),
-        ("fp", [], ["FlakyFailure"], "failed, passed"),
-        ("efp", [], ["FlakyError", "FlakyFailure"], "error, failed, passed"),
-        ("ff", ["Failure"], ["RerunFailure"], "failed, failed"),
-        ("pf", ["Failure"], [], "passed, failed"),
-        ("ef", ["Failure"], ["RerunError"], "error, failed"),
-        ("fs", ["Failure"], [], "failed, skipped"),
-        ("sp", [], [], "skipped, passed"),
-        ("ss", ["Skipped"], [], "skipped, skipped"),
-    ],
-)
-def test_what_was_once_red_stays_visible(
-    tmp_path: Path, ends: str, decided: list[str], others: list[str], listed: str
-) -> None:
+def test_what_was_once_red_stays_visible(tmp_path: Path) -> None:
     words = {"f": "failed", "e": "error", "s": "not tested", "p": "passed"}
-    runs = [[result("test_count", words[end], message="m", text="the text")] for end in ends]
-    (case,) = merged(tmp_path, *runs).values()
-    assert attempts(case) == (decided, others, listed)
-    for interim in case.interim_result:
-        assert interim.stack_trace == "the text"
-        assert interim.message
+    for ends, decided, others, listed in (
+        ("p", "", "", ""),
+        ("fp", "", "FlakyFailure", "failed, passed"),
+        ("efp", "", "FlakyError FlakyFailure", "error, failed, passed"),
+        ("ff", "Failure", "RerunFailure", "failed, failed"),
+        ("pf", "Failure", "", "passed, failed"),
+        ("ef", "Failure", "RerunError", "error, failed"),
+        ("fs", "Failure", "", "failed, skipped"),
+        ("sp", "", "", "skipped, passed"),
+        ("ss", "Skipped", "", "skipped, skipped"),
+    ):
+        runs = [[result("test_count", words[end], message="m", text="the text")] for end in ends]
+        (case,) = merged(tmp_path, *runs).values()
+        assert attempts(case) == (decided.split(), others.split(), listed)
+        for interim in case.interim_result:
+            assert interim.stack_trace == "the text"
+            assert interim.message
 
 
 def test_a_repeat_on_one_node_does_not_clear_the_whole_cluster(tmp_path: Path) -> None:
@@ -353,27 +342,23 @@ def test_shards_lie_side_by_side_and_a_merged_file_can_be_merged(tmp_path: Path)
     assert (suite.tests, suite.failures, suite.name) == (2, 0, "pytest")
 
 
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
+def test_what_cannot_be_merged_is_reported_and_no_file_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = shard(tmp_path / "good.xml", [result("test_count")], began=1)
+    bad, out = tmp_path / "bad.xml", tmp_path / "out.xml"
+    for text, complaint in (
+        (None, "cannot be read"),
         ("<testsuites><testsuite name='x' tests='0'/></testsuites>", "holds no testcase"),
         ("<testsuites><testsuite><testcase name='a'", "is not JUnit"),
         ("<html/>", "is not JUnit"),
-        (None, "cannot be read"),
-    ],
-)
-def test_what_cannot_be_merged_is_reported_and_no_file_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, complaint: str
-) -> None:
-    good = shard(tmp_path / "good.xml", [result("test_count")], began=1)
-    bad = tmp_path / "bad.xml"
-    if text is not None:
-        bad.write_text(text)
-    assert cli.main(["junit", "merge", str(tmp_path / "out.xml"), str(good), str(bad)]) == run_command.FAILED
-    told = capsys.readouterr().err
-    assert told.startswith(f"gpucluster: error: {bad}: {complaint}")
-    assert told.count("\n") == 1
-    assert not (tmp_path / "out.xml").exists()
+    ):
+        if text is not None:
+            bad.write_text(text)
+        assert cli.main(["junit", "merge", str(out), str(good), str(bad)]) == run_command.FAILED
+        told = capsys.readouterr().err
+        assert told.startswith(f"gpucluster: error: {bad}: {complaint}")
+        assert (told.count("\n"), out.exists()) == (1, False)
 
 
 def test_the_command_prints_what_it_merged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from junitparser import xunit2
 
 from pytest_gpucluster.report.junit_merge import Merged, merge
@@ -84,26 +83,21 @@ def test_the_worst_of_one_name_in_one_file_stands_with_what_else_is_red(tmp_path
 OUT = case("test_available", BROKEN, "gpucluster.run.gpu01")
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "back"),
-    [
-        (OUT, case(inside=SKIPPED) + case(), True),  # one of two that were skipped: it was there
-        (OUT, case() + case(inside=SKIPPED), True),
-        (OUT, case(inside=RED), True),
-        (OUT, OUT + case(), False),
-        (OUT, case(inside=SKIPPED), False),
-        (OUT, case(of="gpucluster.gpu.gpu02"), False),
-        (OUT, case(of="own.gpu01"), False),  # another program's class
-        (case("test_other", BROKEN, "gpucluster.run.gpu01"), case(), False),
-        (case("test_available", BROKEN, "gpu01"), case(), False),
-    ],
+OTHER, NO_CLASS = (
+    case("test_other", BROKEN, "gpucluster.run.gpu01"),
+    case("test_available", BROKEN, "gpu01"),
 )
-def test_a_node_that_was_judged_has_come_back(tmp_path: Path, first: str, second: str, *, back: bool) -> None:
-    _, (one, *_), _ = merged(tmp_path, first, second)
-    if back:
-        assert ends(one) == ([], ["FlakyError"], {"attempts": "error, passed"})
-    else:
-        assert ends(one)[0] == ["Error"]
+
+
+def test_a_node_that_was_judged_has_come_back(tmp_path: Path) -> None:
+    back = ([], ["FlakyError"], {"attempts": "error, passed"})
+    # one of two that were skipped: it was there
+    for second in (case(inside=SKIPPED) + case(), case() + case(inside=SKIPPED), case(inside=RED)):
+        assert ends(merged(tmp_path, OUT, second)[1][0]) == back
+    others = [OUT + case(), case(inside=SKIPPED), case(of="gpucluster.gpu.gpu02")]
+    others.append(case(of="own.gpu01"))  # another program's class
+    for first, second in (*((OUT, other) for other in others), (OTHER, case()), (NO_CLASS, case())):
+        assert ends(merged(tmp_path, first, second)[1][0])[0] == ["Error"]
 
 
 def test_a_node_with_a_long_name_has_come_back_but_not_by_what_was_judged_before(tmp_path: Path) -> None:
