@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from pytest_gpucluster.campaign.child import OUTPUT, Child, arguments_of, outcome_of
 from pytest_gpucluster.campaign.model import FAILED, FIT, NOT_PROVED, NOT_TESTED, Group, Kind
 from pytest_gpucluster.core.run_mark import is_running
@@ -58,33 +56,32 @@ def test_a_run_that_was_killed_has_judged_nothing(tmp_path: Path) -> None:
         assert found.nodes == {"n1": (NOT_TESTED, "the run was stopped")}
 
 
-@pytest.mark.parametrize(
-    ("line", "state"),
-    [
+def test_a_run_without_a_log_waited_in_vain_or_was_refused(tmp_path: Path) -> None:
+    silent = "the Slurm controller did not answer for 300 s: Unable to contact"
+    for line, state in (
         ("", NOT_TESTED),
         ("ERROR: no nodes: salloc of n1: no nodes within 8 s: Resources", NOT_TESTED),
-        ("ERROR: scontrol: the Slurm controller did not answer for 300 s: Unable to contact", NOT_TESTED),
+        (f"ERROR: scontrol: {silent}", NOT_TESTED),
         ("ERROR: no nodes: salloc of n1: Invalid qos specification", NOT_PROVED),
         ("ERROR: unknown option", NOT_PROVED),
-    ],
-)
-def test_a_run_without_a_log_waited_in_vain_or_was_refused(tmp_path: Path, line: str, state: str) -> None:
-    (tmp_path / OUTPUT).write_text(f"collecting\n{line}\n" if line else "")
-    found = outcome_of(group(tmp_path, ALONE, "n1"), ALONE, {})
-    assert found.nodes["n1"] == (state, line or "the run was killed before its first test")
+    ):
+        if line:
+            (tmp_path / OUTPUT).write_text(f"collecting\n{line}\n")
+        found = outcome_of(group(tmp_path, ALONE, "n1"), ALONE, {})
+        assert found.nodes["n1"] == (state, line or "the run was killed before its first test")
 
 
-@pytest.mark.parametrize(
-    ("why", "state"),
-    [
-        ("the job ended: PREEMPTED: a job of higher priority took the nodes", NOT_TESTED),
-        ("the job ended: CANCELLED: scancel", NOT_TESTED),
-        ("slurmd does not answer", NOT_PROVED),
-    ],
-)
-def test_a_node_whose_job_was_taken_back_is_tested_later(tmp_path: Path, why: str, state: str) -> None:
-    lost = ("lost", {"node": "n1", "why": why})
-    assert outcome(tmp_path, ALONE, "n1", item("n1", "error"), lost, ended=1).nodes["n1"][0] == state
+def test_a_node_whose_job_was_taken_back_is_tested_later(tmp_path: Path) -> None:
+    for number, (why, state) in enumerate(
+        (
+            ("the job ended: PREEMPTED: a job of higher priority took the nodes", NOT_TESTED),
+            ("the job ended: CANCELLED: scancel", NOT_TESTED),
+            ("slurmd does not answer", NOT_PROVED),
+        )
+    ):
+        ends = (item("n1", "error"), ("lost", {"node": "n1", "why": why}))
+        found = outcome(tmp_path / str(number), ALONE, "n1", *ends, ended=1)
+        assert found.nodes["n1"][0] == state
 
 
 def test_what_two_nodes_do_together_fails_both_and_is_a_pair_with_a_problem(tmp_path: Path) -> None:
