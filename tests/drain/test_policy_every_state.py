@@ -205,7 +205,8 @@ def test_the_shell_drains_again_only_untouched_nodes(world: World) -> None:
 
 def test_the_run_drains_again_only_untouched_nodes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The shell is killed before it drains."""
-    monkeypatch.setattr("pytest_gpucluster.drain.retest._SHELL", "cat >/dev/null")
+    (world.folder / "bin" / "sh").write_text("#!/bin/sh\nexec cat >/dev/null\n")  # it does not act
+    (world.folder / "bin" / "sh").chmod(0o755)
     monkeypatch.setattr("pytest_gpucluster.drain.retest.BEGIN_WITHIN", 0.0)
     retest, memory = a_retest(world), Memory({case.node: case.info for case in CASES})
     retest.begin()
@@ -220,3 +221,4 @@ def test_the_run_drains_again_only_untouched_nodes(world: World, monkeypatch: py
         if case.node in expected
     )
     assert_reported(retest.end(), expected)
+    assert world.ran == []
