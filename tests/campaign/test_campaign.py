@@ -36,7 +36,7 @@ def loop() -> Loop:
         ("self", "dead", 60.0, True),
     ],
 )
-def test_a_group_has_ended_with_its_process_or_when_no_job_of_it_can_run(
+def test_a_group_ends_with_its_process_or_its_last_job(
     owner: str, child: str, left: float, ended: bool
 ) -> None:
     own = mark_of(os.getpid())

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from pytest_gpucluster.campaign.child import OUTPUT, Child, arguments_of, outcome_of
 from pytest_gpucluster.campaign.model import FAILED, FIT, NOT_PROVED, NOT_TESTED, Group, Kind
 from pytest_gpucluster.core.run_mark import is_running
@@ -20,16 +18,13 @@ PAIRS = Kind("nccl", "nccl", ("nccl",), size=2, partners=3)
 
 
 def outcome(
-    folder: Path,
-    kind: Kind,
-    nodes: tuple[str, ...],
-    *events: tuple[str, dict[str, Any]],
-    ended: int | None = 0,
+    folder: Path, kind: Kind, nodes: str, *events: tuple[str, dict[str, Any]], ended: int | None = 0
 ) -> Any:
+    """Return what the log of a run on these nodes says."""
     log = EventLog(folder / "events.jsonl", "r1")
     with contextlib.closing(log):
         log.write("start", cluster="prod", simulated=True)
-        log.write("nodes", selected=list(nodes), not_tested={})
+        log.write("nodes", selected=nodes.split(), not_tested={})
         for event, fields in events:
             log.write(event, **fields)
         if ended is not None:
@@ -37,8 +32,8 @@ def outcome(
     return outcome_of(group(folder, kind, nodes), kind, {})
 
 
-def group(folder: Path, kind: Kind, nodes: tuple[str, ...]) -> Group:
-    return Group(1, 1, kind.name, nodes, False, str(folder), "", "", 0.0, 1.0)
+def group(folder: Path, kind: Kind, nodes: str) -> Group:
+    return Group(1, 1, kind.name, tuple(nodes.split()), False, str(folder), "", "", 0.0, 1.0)
 
 
 def item(node: str, ended: str, check: str = "gpu.count", message: str = "") -> tuple[str, dict[str, Any]]:
@@ -49,78 +44,65 @@ def item(node: str, ended: str, check: str = "gpu.count", message: str = "") -> 
 
 
 def test_a_judged_node_has_its_verdict_and_the_first_failure_as_reason(tmp_path: Path) -> None:
-    found = outcome(tmp_path, ALONE, ("n1",), item("n1", "passed"))
-    assert found.nodes["n1"] == (FIT, "")
-    assert (found.run, len(found.sha256)) == ("r1", 64)
-    bad = outcome(
-        tmp_path / "b",
-        ALONE,
-        ("n1",),
-        item("n1", "error", "gpu.a", "x"),
-        item("n1", "failed", "gpu.b", "7"),
-        ended=1,
-    )
-    assert bad.nodes["n1"] == (FAILED, "gpu.b: 7")
+    found = outcome(tmp_path, ALONE, "n1", item("n1", "passed"))
+    assert (found.nodes["n1"], found.run, len(found.sha256)) == ((FIT, ""), "r1", 64)
+    red = (item("n1", "error", "gpu.a", "x"), item("n1", "failed", "gpu.b", "7"))
+    assert outcome(tmp_path / "b", ALONE, "n1", *red, ended=1).nodes["n1"] == (FAILED, "gpu.b: 7")
 
 
 def test_a_run_that_was_killed_has_judged_nothing(tmp_path: Path) -> None:
     for number, ended in enumerate((None, 2)):
-        found = outcome(tmp_path / str(number), ALONE, ("n1",), item("n1", "failed"), ended=ended)
+        found = outcome(tmp_path / str(number), ALONE, "n1", item("n1", "failed"), ended=ended)
         assert found.nodes == {"n1": (NOT_TESTED, "the run was stopped")}
 
 
-@pytest.mark.parametrize(
-    ("line", "state"),
-    [
+def test_a_run_without_a_log_waited_in_vain_or_was_refused(tmp_path: Path) -> None:
+    silent = "the Slurm controller did not answer for 300 s: Unable to contact"
+    for line, state in (
         ("", NOT_TESTED),
         ("ERROR: no nodes: salloc of n1: no nodes within 8 s: Resources", NOT_TESTED),
-        ("ERROR: scontrol: the Slurm controller did not answer for 300 s: Unable to contact", NOT_TESTED),
+        (f"ERROR: scontrol: {silent}", NOT_TESTED),
         ("ERROR: no nodes: salloc of n1: Invalid qos specification", NOT_PROVED),
         ("ERROR: unknown option", NOT_PROVED),
-    ],
-)
-def test_a_run_without_a_log_waited_in_vain_or_was_refused(tmp_path: Path, line: str, state: str) -> None:
-    (tmp_path / OUTPUT).write_text(f"collecting\n{line}\n" if line else "")
-    found = outcome_of(group(tmp_path, ALONE, ("n1",)), ALONE, {})
-    assert found.nodes["n1"] == (state, line or "the run was killed before its first test")
+    ):
+        if line:
+            (tmp_path / OUTPUT).write_text(f"collecting\n{line}\n")
+        found = outcome_of(group(tmp_path, ALONE, "n1"), ALONE, {})
+        assert found.nodes["n1"] == (state, line or "the run was killed before its first test")
 
 
-@pytest.mark.parametrize("why", ["PREEMPTED: a job of higher priority took the nodes", "CANCELLED: scancel"])
-def test_a_node_whose_job_was_taken_back_is_tested_later(tmp_path: Path, why: str) -> None:
-    lost = ("lost", {"node": "n1", "why": f"the job ended: {why}"})
-    found = outcome(tmp_path, ALONE, ("n1",), item("n1", "error"), lost, ended=1)
-    assert found.nodes["n1"][0] == NOT_TESTED
-    other = ("lost", {"node": "n1", "why": "slurmd does not answer"})
-    found = outcome(tmp_path / "b", ALONE, ("n1",), item("n1", "error"), other, ended=1)
-    assert found.nodes["n1"][0] == NOT_PROVED
+def test_a_node_whose_job_was_taken_back_is_tested_later(tmp_path: Path) -> None:
+    for number, (why, state) in enumerate(
+        (
+            ("the job ended: PREEMPTED: a job of higher priority took the nodes", NOT_TESTED),
+            ("the job ended: CANCELLED: scancel", NOT_TESTED),
+            ("slurmd does not answer", NOT_PROVED),
+        )
+    ):
+        ends = (item("n1", "error"), ("lost", {"node": "n1", "why": why}))
+        found = outcome(tmp_path / str(number), ALONE, "n1", *ends, ended=1)
+        assert found.nodes["n1"][0] == state
 
 
 def test_what_two_nodes_do_together_fails_both_and_is_a_pair_with_a_problem(tmp_path: Path) -> None:
-    both = ("n1", "n2")
-    good = [item(node, "passed", "nccl.alone") for node in both]
-    found = outcome(tmp_path, PAIRS, both, *good, item("", "failed", "nccl.whole", "rank 3 ended"), ended=1)
+    good = [item(node, "passed", "nccl.alone") for node in ("n1", "n2")]
+    whole = item("", "failed", "nccl.whole", "rank 3 ended")
+    found = outcome(tmp_path, PAIRS, "n1 n2", *good, whole, ended=1)
     assert {state for state, _ in found.nodes.values()} == {FAILED}
     (pair,) = found.pairs["nccl"]
-    assert (pair.nodes, pair.value, pair.problem) == (both, None, "nccl.whole: rank 3 ended")
-    alike = outcome(tmp_path / "c", PAIRS, both, *good, item("", "passed", "nccl.whole"))
+    assert (pair.nodes, pair.value, pair.problem) == (("n1", "n2"), None, "nccl.whole: rank 3 ended")
+    alike = outcome(tmp_path / "c", PAIRS, "n1 n2", *good, item("", "passed", "nccl.whole"))
     assert (set(alike.nodes.values()), alike.pairs["nccl"]) == ({(FIT, "")}, [])
-    cluster = outcome(
-        tmp_path / "b", ALONE, ("n1",), item("n1", "passed"), item("", "failed", "slurm.ping", "x"), ended=1
-    )
+    ping = (item("n1", "passed"), item("", "failed", "slurm.ping", "x"))
+    cluster = outcome(tmp_path / "b", ALONE, "n1", *ping, ended=1)
     assert cluster.nodes == {"n1": (FIT, ""), "": (FAILED, "slurm.ping: x")}
 
 
 def test_the_last_word_of_the_command_line_is_that_of_the_campaign(tmp_path: Path) -> None:
     given = ["--cluster=prod", "-m", "gpu or nccl", "--report-dir=x"]
     found = arguments_of(given, PAIRS, ("n1", "n2"), tmp_path, ["slurm.queue_wait=60s"])
-    assert found == [
-        *given,
-        "-m",
-        "nccl",
-        "--nodes=n[1-2]",
-        f"--report-dir={tmp_path}",
-        "--set=slurm.queue_wait=60s",
-    ]
+    own = ["-m", "nccl", "--nodes=n[1-2]", f"--report-dir={tmp_path}", "--set=slurm.queue_wait=60s"]
+    assert found == [*given, *own]
 
 
 def test_a_run_starts_only_after_its_process_is_stored(tmp_path: Path) -> None:

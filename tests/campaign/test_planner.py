@@ -50,6 +50,21 @@ def result(
     return tuple(Result(kind.name, node, number, members, float(number), outcome, **more) for node in members)  # type: ignore[arg-type]
 
 
+def chosen(found: Planner) -> tuple[Kind, tuple[str, ...]]:
+    choice = found.choose({})
+    assert choice is not None
+    return choice.kind, choice.nodes
+
+
+def all_choices(found: Planner) -> list[tuple[tuple[str, ...], bool]]:
+    """Return what the planner chooses, each time with what it has chosen before claimed."""
+    taken, order = dict[str, bool](), list[tuple[tuple[str, ...], bool]]()
+    while choice := found.choose(taken):
+        taken |= dict.fromkeys(choice.nodes, choice.waits)
+        order.append((choice.nodes, choice.waits))
+    return order
+
+
 def test_a_node_is_tested_alone_before_it_is_tested_with_others() -> None:
     planner = Planner(view())
     choice = planner.choose({})
@@ -68,35 +83,22 @@ def test_a_node_is_tested_alone_before_it_is_tested_with_others() -> None:
         (5, "n1 n2 n3 n4 n5 n6", 3, 3),
     ],
 )
-def test_never_more_nodes_than_the_limit_and_waiting_leaves_room_for_a_group(
-    limit: int, busy: str, claimed: int, waiting: int
-) -> None:
-    planner, taken = Planner(view(busy=busy, limit=limit)), dict[str, bool]()
-    while choice := planner.choose(taken):
-        taken |= dict.fromkeys(choice.nodes, choice.waits)
-    assert (len(taken), sum(taken.values())) == (claimed, waiting)
+def test_the_limit_holds_and_waiting_leaves_room(limit: int, busy: str, claimed: int, waiting: int) -> None:
+    waits = [waits for _, waits in all_choices(Planner(view(busy=busy, limit=limit)))]
+    assert (len(waits), sum(waits)) == (claimed, waiting)
 
 
 def test_idle_nodes_come_before_busy_ones_and_nodes_out_of_service_never() -> None:
-    planner, claimed, order = Planner(view(busy="n1 n2", out="n3")), dict[str, bool](), list[object]()
-    while choice := planner.choose(claimed):
-        claimed |= dict.fromkeys(choice.nodes, choice.waits)
-        order.append((choice.nodes, choice.waits))
-    assert order[:3] == [(("n4",), False), (("n5",), False), (("n6",), False)]
-    assert order[3:] == [(("n1",), True), (("n2",), True)]
+    order = all_choices(Planner(view(busy="n1 n2", out="n3")))
+    assert order == [((f"n{number}",), number < 3) for number in (4, 5, 6, 1, 2)]
 
 
 def test_the_oldest_verdict_comes_first_and_after_it_what_was_tried_least_recently() -> None:
     ages = {"n1": 50.0, "n2": 20.0, "n3": 0.0, "n4": 40.0, "n5": 30.0, "n6": 10.0}
-    planner, claimed, order = Planner(view(kinds=(ALONE,), ages=ages)), dict[str, bool](), list[object]()
-    while choice := planner.choose(claimed):
-        claimed |= dict.fromkeys(choice.nodes, False)
-        order += choice.nodes
-    assert order == ["n3", "n6", "n2", "n5", "n4", "n1"]
-    withdrawn = result(1, "n3", NOT_TESTED)
-    choice = Planner(view(withdrawn, kinds=(ALONE,), ages=ages)).choose({})
-    assert choice is not None
-    assert choice.nodes == ("n6",)
+    order = all_choices(Planner(view(kinds=(ALONE,), ages=ages)))
+    assert [nodes[0] for nodes, _ in order] == ["n3", "n6", "n2", "n5", "n4", "n1"]
+    withdrawn = view(result(1, "n3", NOT_TESTED), kinds=(ALONE,), ages=ages)
+    assert chosen(Planner(withdrawn)) == (ALONE, ("n6",))
 
 
 def simulate(names: tuple[str, ...], bad: set[str], seed: int) -> tuple[Planner, list[Result]]:
@@ -131,27 +133,19 @@ def test_each_node_meets_three_partners_and_a_bad_one_fails_alone(size: int, see
     assert sorted(alone) == sorted(names)  # each once
 
 
-def test_a_node_that_failed_is_no_partner_and_is_tested_no_further() -> None:
-    results = (
-        *result(1, "n1", FAILED),
-        *(it for number, node in enumerate(NAMES[1:], 2) for it in result(number, node)),
-    )
-    planner, claimed = Planner(view(results)), dict[str, bool]()
-    while choice := planner.choose(claimed):
-        claimed |= dict.fromkeys(choice.nodes, False)
-    assert "n1" not in claimed
-    assert (planner.state("n1"), planner.state("n2")) == (FAILED, OPEN)
+def alone(*nodes: str) -> tuple[Result, ...]:
+    """Return the results of nodes that are fit alone."""
+    return tuple(it for number, node in enumerate(nodes, 2) for it in result(number, node))
 
 
-def test_a_repaired_node_is_tested_again() -> None:
+def test_a_node_that_failed_is_no_partner_and_is_tested_no_further_until_it_is_repaired() -> None:
     failed = result(1, "n1", FAILED)
-    assert Planner(view(failed)).state("n1") == FAILED
+    planner = Planner(view((*failed, *alone(*NAMES[1:]))))
+    assert "n1" not in {node for nodes, _ in all_choices(planner) for node in nodes}
+    assert (planner.state("n1"), planner.state("n2")) == (FAILED, OPEN)
     repaired = tuple(replace(it, left=True) for it in failed)
     planner = Planner(view(repaired, names=("n1",), kinds=(ALONE,)))
-    assert planner.state("n1") == OPEN
-    choice = planner.choose({})
-    assert choice is not None
-    assert choice.nodes == ("n1",)
+    assert (planner.state("n1"), chosen(planner)) == (OPEN, (ALONE, ("n1",)))
 
 
 def test_preemption_is_tried_at_any_time_and_a_broken_run_three_times() -> None:
@@ -163,24 +157,16 @@ def test_preemption_is_tried_at_any_time_and_a_broken_run_three_times() -> None:
 
 
 def test_a_pair_that_decides_a_question_comes_first() -> None:
-    alone = tuple(it for number, node in enumerate(NAMES, 1) for it in result(number, node))
-    choice = Planner(view(alone, wanted=(("n5", "n2"),))).choose({})
-    assert choice is not None
-    assert choice.nodes == ("n5", "n2")
+    assert chosen(Planner(view(alone(*NAMES), wanted=(("n5", "n2"),)))) == (PAIRS, ("n5", "n2"))
 
 
 def test_a_node_that_the_pairs_name_fails_although_single_pairs_passed() -> None:
-    alone = tuple(it for number, node in enumerate(NAMES, 1) for it in result(number, node))
-    planner = Planner(view(alone, bad={"n3": "slow with n1 and n2"}))
-    assert planner.state("n3") == FAILED
-    assert planner.state("n1") == OPEN
+    planner = Planner(view(alone(*NAMES), bad={"n3": "slow with n1 and n2"}))
+    assert (planner.state("n3"), planner.state("n1")) == (FAILED, OPEN)
 
 
 def test_without_a_partner_in_service_a_node_stays_open_and_does_not_hold_up_the_campaign() -> None:
     planner = Planner(view(result(1, "n1"), names=("n1", "n2"), out="n2"))
-    assert planner.state("n1") == OPEN
-    assert planner.unfinished() == []
+    assert (planner.state("n1"), planner.unfinished()) == (OPEN, [])
     single = Planner(view(result(1, "n1"), names=("n1",)))
-    choice = single.choose({})
-    assert choice is not None
-    assert (choice.kind, choice.nodes) == (PAIRS, ("n1",))  # as in any run of one node
+    assert chosen(single) == (PAIRS, ("n1",))  # as in any run of one node

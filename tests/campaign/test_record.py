@@ -30,25 +30,19 @@ def written(tmp_path: Path) -> Path:
     """The record of a campaign of three nodes, of which one failed; a fourth run was killed before it wrote a log."""
     folder = tmp_path / "reports" / "campaign-july"
     folder.mkdir(parents=True)
-    groups, results = [], []
+    groups, results = [], list[Result]()
     for number, node in enumerate(NODES, 1):
-        bad = node == "gpu03"
-        events = a_run([failing(node) if bad else passing(node)], nodes=[node], finish=int(bad))
-        write_run(folder / f"{number:06d}", *events)
-        group = Group(
-            number, 1, "alone", (node,), False, str(folder / f"{number:06d}"), "", "", 1.0, 9.0, 2.0
-        )
+        bad, own = node == "gpu03", folder / f"{number:06d}"
+        write_run(own, *a_run([failing(node) if bad else passing(node)], nodes=[node], finish=int(bad)))
+        group = Group(number, 1, "alone", (node,), False, str(own), "", "", 1.0, 9.0, 2.0)
         found = outcome_of(group, ALONE, {})
         groups.append(replace(group, run=found.run, sha256=found.sha256))
-        results += [
-            Result("alone", name, number, (node,), 2.0, *state) for name, state in found.nodes.items()
-        ]
+        results += [Result("alone", name, number, (node,), 2.0, *end) for name, end in found.nodes.items()]
     groups.append(Group(4, 1, "alone", ("gpu03",), False, "", "", "", 1.0, 9.0))
     campaign = Campaign(1, "prod", "july", False, NODES, (ALONE,), 1.0, 3.0)
     rows = tuple(NodeRow(node, FAILED if node == "gpu03" else FIT, "", 0) for node in NODES)
-    return record.write(
-        Summary(campaign, 4.0, rows, (), (), tuple(groups), tuple(results)), folder, group=None
-    )
+    summary = Summary(campaign, 4.0, rows, (), (), tuple(groups), tuple(results))
+    return record.write(summary, folder, group=None)
 
 
 def verified(path: Path) -> list[str]:
@@ -86,9 +80,7 @@ def test_a_changed_file_of_a_group_is_found(written: Path, name: str) -> None:
     assert any(str(file) in text or "record.json" in text for text in verified(written))
 
 
-def test_a_node_that_is_called_fit_without_proof_is_found(
-    written: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_node_that_is_called_fit_without_proof(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
     changed(written, lambda it: it["nodes"][2].update(state=FIT))
     assert any("its groups do not prove that gpu03 is fit, as it says" in text for text in verified(written))
     assert any("its verdict REJECTED is not that of its nodes" in text for text in verified(written))

@@ -34,6 +34,8 @@ def begin(store: CampaignStore, name: str = "x", **more: float) -> Campaign:
 
 
 def take(store: CampaignStore, campaign: Campaign, limit: int = len(NAMES)) -> Group | None:
+    """Claim the next node, unless this many are claimed."""
+
     def choose(now: CampaignStore) -> Choice | None:
         claimed = now.leases("prod")
         tested = {it.node for it in now.results(campaign)}
@@ -44,6 +46,12 @@ def take(store: CampaignStore, campaign: Campaign, limit: int = len(NAMES)) -> G
         return Group(0, campaign.number, "alone", choice.nodes, False, "", "m-1-2", "", 1.0, 2.0)
 
     return store.claim(campaign, choose, group)
+
+
+def taken(store: CampaignStore, campaign: Campaign) -> Group:
+    group = take(store, campaign)
+    assert group is not None
+    return group
 
 
 def test_processes_of_one_campaign_test_no_node_twice_and_keep_the_limit(tmp_path: Path) -> None:
@@ -67,40 +75,29 @@ def test_processes_of_one_campaign_test_no_node_twice_and_keep_the_limit(tmp_pat
 
 
 def test_a_group_is_released_once_with_its_results(store: CampaignStore) -> None:
-    campaign = begin(store)
-    group = take(store, campaign)
-    assert group is not None
-    outcome = Outcome(
-        {"n000": (FAILED, "gpu.count: 7")}, boots={"n000": "2026-01-01T00:00:00"}, run="r1", sha256="ab"
-    )
-    assert store.release(group, outcome)
+    campaign, boot = begin(store), "2026-01-01T00:00:00"
+    group = taken(store, campaign)
+    failed = {"n000": (FAILED, "gpu.count: 7")}
+    assert store.release(group, Outcome(failed, boots={"n000": boot}, run="r1", sha256="ab"))
     assert not store.release(group, Outcome({"n000": (FIT, "")}))
     (found,) = store.results(campaign)
-    assert (found.node, found.outcome, found.message, found.boot) == (
-        "n000",
-        FAILED,
-        "gpu.count: 7",
-        "2026-01-01T00:00:00",
-    )
-    assert store.leases("prod") == {}
+    assert {found.node: (found.outcome, found.message)} == failed
+    assert (found.boot, store.leases("prod")) == (boot, {})
     (stored,) = store.groups(campaign)
     assert (stored.run, stored.sha256, stored.ended is not None) == ("r1", "ab", True)
 
 
 def test_claims_of_all_campaigns_of_a_cluster_count(store: CampaignStore) -> None:
-    first, second = begin(store), begin(store, "y")
-    one, other = take(store, first), take(store, second)
-    assert one is not None
-    assert other is not None
+    one, other = taken(store, begin(store)), taken(store, begin(store, "y"))
     assert set(store.leases("prod")) == {*one.nodes, *other.nodes} == {"n000", "n001"}
     assert store.leases("other") == {}
+    assert take(store, begin(store), limit=2) is None
 
 
 def test_a_campaign_goes_on_where_it_stopped_and_begins_again_after_its_end(store: CampaignStore) -> None:
     campaign = begin(store)
     for outcome in (FIT, FAILED, NOT_TESTED):
-        group = take(store, campaign)
-        assert group is not None
+        group = taken(store, campaign)
         store.release(group, Outcome({group.nodes[0]: (outcome, "")}))
     assert begin(store) == campaign
     assert [it.left for it in store.results(campaign)] == [False] * 3
@@ -119,10 +116,8 @@ def test_a_campaign_of_other_suites_needs_another_name(store: CampaignStore) -> 
 
 def test_pairs_of_a_repaired_node_count_no_more(store: CampaignStore) -> None:
     campaign = begin(store)
-    group = take(store, campaign)
-    assert group is not None
     pairs = {"nccl": [PairResult(("n000", "n001"), "pair_busbw", 3.5)]}
-    store.release(group, Outcome({"n000": (FAILED, "")}, pairs=pairs))
+    store.release(taken(store, campaign), Outcome({"n000": (FAILED, "")}, pairs=pairs))
     assert store.pairs(campaign) == pairs
     store.mark_left(campaign, ["n000"])
     assert store.pairs(campaign) == {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from drain_helpers import summed
@@ -37,72 +38,57 @@ def node(state: str = "IDLE", *flags: str, reason: str = "", name: str = "gpu01"
 # --- the reason
 
 
-@pytest.mark.parametrize(
-    ("measured", "expected", "part", "text"),
-    [
-        ("7", "8 GPUs", "", "7<8 GPUs"),
-        ("7", "8", "GPUs", "7<8 GPUs"),
-        ("17 active links (inactive: link 7)", "18", "GPU 4 (GPU-c12)", "17<18 active links"),
-        ("91 C", "<= 85 C", "", "91>85 C"),
-        ("12.5 GB/s", "at least 48 GB/s", "", "12.5<48 GB/s"),
-        ("535.1.2", "550.90", "", "535.1.2!=550.90"),
-        ("8 GiB", "512 MiB", "", "8 GiB!=512 MiB"),
-        ("", "a driver", "", "!=a driver"),
-        ("8", "8 GPUs", "", "8!=8 GPUs"),
-        ("9 GPUs here", "8 GPUs there", "", "9>8 GPUs there"),
-        ("-1.5", "2.25", "", "-1.5<2.25"),
-        (" 7 ", " 8 ", "GPU 4 (GPU-c12)", "7<8 GPU 4"),
-        ("7", "up to 5", "", "7>5"),
-        ("7", "at most 5", "", "7>5"),
-        ("7", ">=8", "", "7<8"),
-        ("7", "around 8", "", "7!=around 8"),
-        ("50%", "60%", "", "50<60 %"),
-        ("7.", "8", "", "7.!=8"),
-        ("2199023255552", "1.000001", "", "2199023255552>1.000001"),
-        ("1" * 14, "2", "", "1" * 14 + "!=2"),
-        ("1.0000001", "2", "", "1.0000001!=2"),
-        ("\"a\" 'b' `c` \\d |e $f", "[x]=y", "", "a b c d e f!=(x):y"),
-        ("a  b\n\tc", "\xe9\x00\x7f", "", "a b c!=???"),
-        ("x" * 40, "y" * 41, "", "x" * 40 + "!=" + "y" * 37 + "..."),
-    ],
-)
-def test_the_deviation_in_short(measured: str, expected: str, part: str, text: str) -> None:
-    assert deviation(Finding(part, measured, expected)) == text
+def test_the_deviation_in_short() -> None:
+    for measured, expected, text in (
+        ("7", "8 GPUs", "7<8 GPUs"),
+        ("17 active links (inactive: link 7)", "18", "17<18 active links"),
+        ("91 C", "<= 85 C", "91>85 C"),
+        ("12.5 GB/s", "at least 48 GB/s", "12.5<48 GB/s"),
+        ("535.1.2", "550.90", "535.1.2!=550.90"),
+        ("8 GiB", "512 MiB", "8 GiB!=512 MiB"),
+        ("", "a driver", "!=a driver"),
+        ("8", "8 GPUs", "8!=8 GPUs"),
+        ("9 GPUs here", "8 GPUs there", "9>8 GPUs there"),
+        ("-1.5", "2.25", "-1.5<2.25"),
+        *(("7", "up to 5", "7>5"), ("7", "at most 5", "7>5"), ("7", ">=8", "7<8"), ("7.", "8", "7.!=8")),
+        ("7", "around 8", "7!=around 8"),
+        ("50%", "60%", "50<60 %"),
+        ("2199023255552", "1.000001", "2199023255552>1.000001"),
+        *(("1" * 14, "2", "1" * 14 + "!=2"), ("1.0000001", "2", "1.0000001!=2")),
+        ("\"a\" 'b' `c` \\d |e $f", "[x]=y", "a b c d e f!=(x):y"),
+        ("a  b\n\tc", "\xe9\x00\x7f", "a b c!=???"),
+        ("x" * 40, "y" * 41, "x" * 40 + "!=" + "y" * 37 + "..."),
+    ):
+        assert deviation(Finding("", measured, expected)) == text
+    # the part replaces a missing unit
+    assert deviation(Finding("GPU 4 (GPU-c12)", "17 links", "18")) == "17<18 links"
+    assert deviation(Finding("GPU 4 (GPU-c12)", " 7 ", " 8 ")) == "7<8 GPU 4"
+
+
+def read(text: str, name: str = "gpu01") -> Reason:
+    found = read_reason(name, text)
+    assert found is not None
+    return found
 
 
 def test_a_reason_has_its_check_first_and_is_read_again() -> None:
     text = write_reason("gpu01", ["gpu.count", "gpu.names", "gpu.count"], Finding("GPUs", "7", "8"), RUN)
     assert text == f"gpucluster:gpu.count 7<8 GPUs also=gpu.names run={RUN} sum=ad70a871"
-    found = read_reason("gpu01", text)
-    assert found is not None
-    assert (found.checks, found.detail, found.run) == (("gpu.count", "gpu.names"), "7<8 GPUs", RUN)
-    assert found.concerns("gpu.names")
-    assert not found.concerns("gpu.memory")
+    assert read(text) == Reason(("gpu.count", "gpu.names"), "7<8 GPUs", RUN)
 
 
-@pytest.mark.parametrize(
-    "hostile",
-    [
-        "7\nNodeName=ALL State=RESUME",
-        "7 run=of-another also=nothing",
-        "\x1b[31m7\x07\x00",
-        "7\u202e\u2028",
-        "'; rm -rf / #\"`$(id)`",
-        "7 [root@2026-11-21T08:00:00]",
-        "x" * 100_000,
-        "1" * 1000,
-        "1." + "0" * 1000,
-    ],
+HOSTILE = (
+    *("7\nNodeName=ALL State=RESUME", "7 run=of-another also=nothing", "\x1b[31m7\x07\x00", "7\u202e\u2028"),
+    *("'; rm -rf / #\"`$(id)`", "7 [root@2026-11-21T08:00:00]", "x" * 100_000, "1" * 1000, "1." + "0" * 1000),
 )
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
 def test_no_output_of_a_node_breaks_the_reason(hostile: str) -> None:
     text = write_reason("gpu01", ["gpu.count"], Finding("", hostile, hostile), RUN)
-    assert text.isascii()
-    assert text.isprintable()
-    assert len(text) <= LIMIT
+    assert (text.isascii(), text.isprintable(), len(text) <= LIMIT) == (True, True, True)
     assert not set("\"'`\\|$[]") & set(text)
-    found = read_reason("gpu01", text)
-    assert found is not None
-    assert (found.checks, found.run) == (("gpu.count",), RUN)
+    assert (read(text).checks, read(text).run) == (("gpu.count",), RUN)
     shown = (
         f"NodeName=gpu01 State=IDLE+DRAIN Partitions=batch \n   Reason={text} [root@2026-11-21T08:53:55]\n"
     )
@@ -110,29 +96,17 @@ def test_no_output_of_a_node_breaks_the_reason(hostile: str) -> None:
 
 
 def test_a_long_list_of_checks_is_shortened_to_one_that_asks_for_more() -> None:
-    many = [f"gpu.check_number_{number}" for number in range(20)]
-    text = write_reason("gpu01", ["os.memory", *many], Finding("", "1", "2"), RUN)
-    assert len(text) <= LIMIT
-    found = read_reason("gpu01", text)
-    assert found is not None
-    assert found.checks == ("os.memory", "gpu.*")
-    wide = write_reason(
-        "gpu01", [f"suite{n}_of_long_name.what" for n in range(40)], Finding("", "1", "2"), RUN
-    )
-    everywhere = read_reason("gpu01", wide)
-    assert everywhere is not None
-    assert everywhere.checks[1:] == ("*",)
+    short = Finding("", "1", "2")
+    text = write_reason("gpu01", ["os.memory", *(f"gpu.check_number_{n}" for n in range(20))], short, RUN)
+    assert (read(text).checks, len(text) <= LIMIT) == (("os.memory", "gpu.*"), True)
+    wide = write_reason("gpu01", [f"suite{n}_of_long_name.what" for n in range(40)], short, RUN)
+    assert read(wide).checks[1:] == ("*",)
     longest = write_reason("gpu01", ["x" * 500], Finding("", "y" * 500, "z" * 500), "r" * 500)
     y, z = "y" * (PART - 3), "z" * (PART - 3)
     assert longest == summed(f"gpucluster:{'x' * 80} {y}...!={z}... run={'r' * 48}")
-    assert len(longest) == LIMIT - 15
-    assert read_reason("gpu01", longest) is not None
-    digits = write_reason(
-        "gpu01",
-        ["x" * 500, "y" * 500],
-        Finding("", "-" + "1" * 13 + ".5" + "0" * 5, "2" * 13 + " " + "u" * 500),
-        "r" * 500,
-    )
+    assert (len(longest), read(longest).repair) == (LIMIT - 15, "")
+    most = Finding("", "-" + "1" * 13 + ".5" + "0" * 5, "2" * 13 + " " + "u" * 500)
+    digits = write_reason("gpu01", ["x" * 500, "y" * 500], most, "r" * 500)
     assert f" also=* run={'r' * 48} sum=" in digits
     assert len(digits) <= LIMIT
 
@@ -148,54 +122,38 @@ def test_the_further_checks_are_exact_as_long_as_slurms_accounting_keeps_them(ov
     assert len(text) == 255 or over
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("gpucluster:gpu.count 1<2 run=r", Reason(("gpu.count",), "1<2", "r")),
-        ("gpucluster:gpu.count a b!=c ~ run=r", Reason(("gpu.count",), "a b!=c ~", "r")),
-        ("gpucluster:gpu.count 1<2 also=* run=r-1_2.3", Reason(("gpu.count", "*"), "1<2", "r-1_2.3")),
-        ("gpucluster:a-b_c.D9 1<2 also=a,b.*,c run=r", Reason(("a-b_c.D9", "a", "b.*", "c"), "1<2", "r")),
-        # with a right sum, but not as write_reason writes it
-        ("gpucluster:gpu.* 1<2 run=r", None),
-        ("gpucluster:gpu.count run=r", None),
-        ("gpucluster:gpu.count 1=2 run=r", None),
-        ("gpucluster:gpu.count 1<2\nx run=r", None),
-        ("gpucluster:gpu.count 1<2\x7f run=r", None),
-        ("gpucluster:gpu.count 1<2\x1f run=r", None),
-        ("gpucluster:gpu.count 1<2 also=x also=y run=r", None),
-        ("gpucluster:gpu.count 1<2 also=,a run=r", None),
-        ("gpucluster:gpu.count 1<2 also=a,*,b run=r", None),
-        ("gpucluster:gpu.count 1<2 run=q run=r", None),
-        ("gpucluster:gpu.count 1<2 run=", None),
-        ("gpucluster:gpu.count 1<2 run=r x", None),
-        ("gpucluster:gpu,count 1<2 run=r", None),
-        ("gpucluster: 1<2 run=r", None),
-        ("xgpucluster:gpu.count 1<2 run=r", None),
-    ],
+# with a right sum, but not as write_reason writes it
+WRONG_REASONS = (
+    *("gpu.* 1<2 run=r", "gpu.count run=r", "gpu.count 1=2 run=r", "gpu.count 1<2\nx run=r", " 1<2 run=r"),
+    *("gpu.count 1<2\x7f run=r", "gpu.count 1<2\x1f run=r", "gpu.count 1<2 also=x also=y run=r"),
+    *("gpu.count 1<2 also=,a run=r", "gpu.count 1<2 also=a,*,b run=r", "gpu.count 1<2 run=q run=r"),
+    *("gpu.count 1<2 run=", "gpu.count 1<2 run=r x", "gpu,count 1<2 run=r"),
 )
-def test_what_is_read_of_a_reason(text: str, reason: Reason | None) -> None:
-    assert read_reason("gpu01", summed(text)) == reason
 
 
-@pytest.mark.parametrize(
-    "edited",
-    [
-        OURS.replace("GPUs", "GPUs - bob: keep out, ticket 4711"),
-        OURS.replace("7<8", "6<8"),
-        OURS.replace(RUN, RUN[:-1] + "2"),
-        OURS.replace(" run=", " also=* run="),
-        OURS.replace(" run=", "  run="),
-        OURS[:-1] + ("0" if OURS[-1] != "0" else "1"),
-        OURS[:-1],
-        OURS.upper(),
-        OURS + "\n",
-        " " + OURS,
-        OURS.rpartition(" sum=")[0],  # as earlier versions wrote it, or a hand does
-        OURS + " : gres/gpu count reported lower than configured (7 < 8)",
-        OURS + " : Not responding - bob: keep out",
-        OURS + " : bob: Not responding",
-    ],
+def test_what_is_read_of_a_reason() -> None:
+    for text, reason in (
+        ("gpu.count a b!=c ~ run=r", Reason(("gpu.count",), "a b!=c ~", "r")),
+        ("gpu.count 1<2 also=* run=r-1_2.3", Reason(("gpu.count", "*"), "1<2", "r-1_2.3")),
+        ("a-b_c.D9 1<2 also=a,b.*,c run=r", Reason(("a-b_c.D9", "a", "b.*", "c"), "1<2", "r")),
+    ):
+        assert read(summed(f"gpucluster:{text}")) == reason
+    for text in (*(f"gpucluster:{wrong}" for wrong in WRONG_REASONS), "xgpucluster:gpu.count 1<2 run=r"):
+        assert read_reason("gpu01", summed(text)) is None
+
+
+EDITED = (
+    OURS.replace("GPUs", "GPUs - bob: keep out, ticket 4711"),
+    *(OURS.replace("7<8", "6<8"), OURS.replace(RUN, RUN[:-1] + "2"), OURS.replace(" run=", " also=* run=")),
+    *(OURS.replace(" run=", "  run="), OURS[:-1] + ("0" if OURS[-1] != "0" else "1"), OURS[:-1]),
+    *(OURS.upper(), OURS + "\n", " " + OURS),
+    OURS.rpartition(" sum=")[0],  # as earlier versions wrote it, or a hand does
+    OURS + " : gres/gpu count reported lower than configured (7 < 8)",
+    *(OURS + " : Not responding - bob: keep out", OURS + " : bob: Not responding"),
 )
+
+
+@pytest.mark.parametrize("edited", EDITED)
 def test_a_reason_that_a_person_has_edited_is_that_persons(edited: str) -> None:
     assert read_reason("gpu01", OURS) is not None
     assert read_reason("gpu01", edited) is None
@@ -205,73 +163,56 @@ def test_a_reason_that_a_person_has_edited_is_that_persons(edited: str) -> None:
     assert not fit_for_retest(drained)
 
 
-@pytest.mark.parametrize(
-    ("patterns", "check", "concerned"),
-    [
+def test_a_reason_concerns_the_checks_that_it_names() -> None:
+    for patterns, check, concerned in (
         (("gpu.count",), "gpu.count", True),
         (("gpu.count",), "gpu.counts", False),
         (("os.x", "gpu.*"), "gpu.count", True),
         (("gpu.*",), "gpus.count", False),
         (("*",), "anything", True),
-    ],
-)
-def test_a_reason_concerns_the_checks_that_it_names(
-    patterns: tuple[str, ...],
-    check: str,
-    concerned: bool,  # a table
-) -> None:
-    assert Reason(patterns, "", "").concerns(check) is concerned
+    ):
+        assert Reason(patterns, "", "").concerns(check) is concerned
 
 
-@pytest.mark.parametrize(
-    "added",
-    [" : Not responding", " : reboot issued : reboot complete", " : Not responding : ResumeTimeout reached"],
-)
-def test_the_text_that_slurm_adds_for_a_node_switched_off_for_repair_keeps_the_reason_own(
-    added: str,
-) -> None:
+def test_the_text_that_slurm_adds_for_a_node_switched_off_for_repair_keeps_the_reason_own() -> None:
     """Slurm 23.02 and later appends them (node_mgr.c, set_node_reason); 22.05 left the reason as it was."""
-    found = read_reason("gpu01", OURS + added)
-    assert found is not None
-    assert (found.checks, found.detail, found.run) == (("gpu.count",), "7<8 GPUs", RUN)
-    drained = node("IDLE", "DRAIN", reason=OURS + added)
-    assert fit_for_retest(drained)
-    assert why_not_resume(drained, OURS + added) == ""
+    for added in (
+        "Not responding",
+        "reboot issued : reboot complete",
+        "Not responding : ResumeTimeout reached",
+    ):
+        text = f"{OURS} : {added}"
+        assert read(text) == Reason(("gpu.count",), "7<8 GPUs", RUN)
+        drained = node("IDLE", "DRAIN", reason=text)
+        assert fit_for_retest(drained)
+        assert why_not_resume(drained, text) == ""
 
 
 # --- drain
 
 
-@pytest.mark.parametrize(
-    ("info", "why"),
-    [
+def test_every_other_node_is_left_alone() -> None:
+    for info, why in (
         (None, "Slurm does not know this node"),
         (node("IDLE", "DRAIN", reason="bad cable", user="bob"), f'{FOREIGN}"bad cable" by bob'),
-        (
-            node("IDLE", reason=OURS),
-            f'{FOREIGN}"{OURS}"',
-        ),  # ours no more: somebody undrained it and left the reason
+        # ours no more: somebody undrained it and left the reason
+        (node("IDLE", reason=OURS), f'{FOREIGN}"{OURS}"'),
         (node("IDLE", "DRAIN"), "another user drained it without a reason"),
         (node("DOWN", "DRAIN", reason=OURS), f"drained by gpucluster already, in run {RUN}"),
         (node("IDLE", "FAIL"), "its state is IDLE+FAIL: an administrator must check it"),
-    ],
-)
-def test_every_other_node_is_left_alone(info: NodeInfo | None, why: str) -> None:
-    assert why_not_drain(info) == why
+    ):
+        assert why_not_drain(info) == why
 
 
-@pytest.mark.parametrize(
-    ("action", "least", "grounds"),
-    [
+def test_the_action_class_decides_what_is_grounds() -> None:
+    for action, least, grounds in (
         (Action.DRAIN, Action.DRAIN, True),
         (Action.VENDOR, Action.DRAIN, True),
         (Action.REBOOT, Action.DRAIN, False),
         (Action.MONITOR, Action.MONITOR, False),
         (Action.RESET_GPU, Action.RESET_GPU, True),
-    ],
-)
-def test_the_action_class_decides_what_is_grounds(action: Action, least: Action, *, grounds: bool) -> None:
-    assert reaches(action, least) is grounds
+    ):
+        assert reaches(action, least) is grounds
 
 
 def test_the_worst_go_first_and_the_unconfirmed_not_at_all() -> None:
@@ -281,12 +222,13 @@ def test_the_worst_go_first_and_the_unconfirmed_not_at_all() -> None:
     rows = ranked(
         [
             of("gpu05", "gpu.count", unconfirmed="passed afresh"),
-            of("gpu03", "gpu.names"),
-            of("gpu03", "gpu.count"),
-            of("gpu02", "gpu.count"),
-            of("gpu01", "gpu.count"),
-            of("gpu04", "gpu.a", Action.REBOOT),
-            of("gpu04", "gpu.b", Action.VENDOR),
+            *(
+                of("gpu03", "gpu.names"),
+                of("gpu03", "gpu.count"),
+                of("gpu02", "gpu.count"),
+                of("gpu01", "gpu.count"),
+            ),
+            *(of("gpu04", "gpu.a", Action.REBOOT), of("gpu04", "gpu.b", Action.VENDOR)),
         ]
     )
     assert [(name, [one.check for one in mine]) for name, mine in rows] == [
@@ -297,28 +239,22 @@ def test_the_worst_go_first_and_the_unconfirmed_not_at_all() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "nodes", "allowed"),
-    [
-        ("10%", 10, 1),
-        ("10%", 19, 1),
+def test_the_budget() -> None:
+    for text, nodes, allowed in (
+        *(("10%", 10, 1), ("10%", 19, 1), ("10%", 0, 0), ("0%", 10, 0), ("0", 10, 0), ("3", 10, 3)),
         ("10%", 4, 1),  # at least one
-        ("10%", 0, 0),
-        ("0%", 10, 0),
-        ("0", 10, 0),
-        ("3", 10, 3),
-        ("2.5%", 200, 5),
         ("29%", 100, 29),  # 0.29 * 100 is below 29 in floating point
-        ("1", 0, 1),
-        ("1%", 199, 1),
-        ("1%", 200, 2),
-        ("100%", 7, 7),
-        ("999999", 10, 999999),
-    ],
-)
-def test_the_budget(text: str, nodes: int, allowed: int) -> None:
-    assert Budget.parse(f" {text}\t").of(nodes) == allowed
-    assert str(Budget.parse(text)) == text
+        *(
+            ("2.5%", 200, 5),
+            ("1", 0, 1),
+            ("1%", 199, 1),
+            ("1%", 200, 2),
+            ("100%", 7, 7),
+            ("999999", 10, 999999),
+        ),
+    ):
+        assert Budget.parse(f" {text}\t").of(nodes) == allowed
+        assert str(Budget.parse(text)) == text
 
 
 WRONG = ",-1,10 %,100.%,1.x%,100.01%,999%,1000%,1e3,nan%,%,.5%,1000000,1.5,\u0663"
@@ -331,21 +267,16 @@ def test_a_wrong_budget_is_refused(text: str) -> None:
 
 
 def test_the_reason_of_a_node_is_of_its_hardest_grounds() -> None:
-    mine = (
-        Grounds("gpu01", "gpu.memory", Action.VENDOR, Finding("GPU 4", "3 errors", "0 errors")),
-        Grounds("gpu01", "gpu.count", Action.DRAIN, Finding("", "7", "8 GPUs")),
-    )
-    assert reason_for(mine, RUN) == summed(
+    count = Grounds("gpu01", "gpu.count", Action.DRAIN, Finding("GPUs", "7", "8"))
+    memory = Grounds("gpu01", "gpu.memory", Action.VENDOR, Finding("GPU 4", "3 errors", "0 errors"))
+    assert reason_for((memory, count), RUN) == summed(
         f"gpucluster:gpu.memory 3>0 errors also=gpu.count repair=return-to-vendor run={RUN}"
     )
-    parted = Grounds("gpu01", "gpu.count", Action.DRAIN, Finding("GPUs", "7", "8"))
-    text = reason_for([parted], RUN)
+    text = reason_for([count], RUN)
     assert text == summed(f"gpucluster:gpu.count 7<8 GPUs repair=drain run={RUN}")
-    ours, former = read_reason("gpu01", text), read_reason("gpu01", OURS)  # written by an earlier version
-    assert ours
-    assert former
-    assert (ours.repair, former.repair) == ("drain", "")
-    assert (ours.checks, ours.detail, ours.run) == (former.checks, former.detail, former.run)
+    # as an earlier version wrote it
+    assert read(text) == replace(read(OURS), repair="drain")
+    assert read(OURS).repair == ""
 
 
 @pytest.mark.parametrize("action", [action for action in Action if action.is_repair])
@@ -353,79 +284,64 @@ def test_every_repair_fits_into_the_longest_reason_and_is_read_back(action: Acti
     checks = [f"{'x' * 80}.{number}" for number in range(9)]
     grounds = [Grounds("gpu01", check, action, Finding("", "y" * 99, "z" * 99)) for check in checks]
     text = reason_for(grounds, "r" * 60)
-    found = read_reason("gpu01", text)
     assert len(text) <= 255
-    assert found
-    assert found.repair == action.value.replace(" ", "-")
+    assert read(text).repair == action.value.replace(" ", "-")
 
 
 # --- resume
 
 
-@pytest.mark.parametrize(
-    ("info", "why"),
-    [
-        (node("IDLE", "DRAIN", reason=OURS), ""),
-        (node("DOWN", "DRAIN", reason=OURS), "its state is DOWN+DRAIN: an administrator must check it"),
+def test_only_what_our_reason_left_is_resumed() -> None:
+    drained = node("IDLE", "DRAIN", reason=OURS)
+    for info, why in (
+        (drained, ""),
+        (replace(drained, state="DOWN"), "its state is DOWN+DRAIN: an administrator must check it"),
         (None, "Slurm does not know this node"),
         (node("IDLE", reason=OURS), "it is not drained any more"),
         (node("IDLE", "DRAIN", reason="bad cable", user="bob"), f'{OTHER}"bad cable" by bob'),
         (node("IDLE", "DRAIN"), f'{OTHER}""'),
-    ],
-)
-def test_only_what_our_reason_left_is_resumed(info: NodeInfo | None, why: str) -> None:
-    assert why_not_resume(info, OURS) == why
+    ):
+        assert why_not_resume(info, OURS) == why
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "worse", "why"),
+    ("count", "names", "worse", "why"),
     [
-        ({"gpu.count": ["passed"], "gpu.names": ["passed"]}, [], ""),
-        ({"gpu.count": ["passed"]}, [], "gpu.names did not run"),
-        ({"gpu.count": ["passed", "failed"], "gpu.names": ["passed"]}, [], "gpu.count ended as failed"),
-        ({"gpu.count": ["not checked"], "gpu.names": ["passed"]}, [], "gpu.count ended as not checked"),
-        ({"gpu.count": ["not applicable"], "gpu.names": ["passed"]}, [], "gpu.count ended as not applicable"),
-        ({"gpu.count": ["waived"], "gpu.names": ["passed"]}, [], "gpu.count ended as waived"),
-        ({"gpu.count": ["passed"], "gpu.names": []}, [], "gpu.names did not run"),
-        ({"gpu.count": ["passed"], "gpu.names": ["passed"], "os.x": ["failed"]}, [], ""),  # did not drain it
-        ({"gpu.count": ["failed"], "gpu.names": ["passed"]}, ["os.memory"], "gpu.count ended as failed"),
-        ({"gpu.count": ["passed"], "gpu.names": ["passed"]}, ["os.a", "os.b"], "os.a did not pass either"),
+        (["passed"], ["passed"], [], ""),
+        (["passed"], None, [], "gpu.names did not run"),
+        (["passed"], [], [], "gpu.names did not run"),
+        (["passed", "failed"], ["passed"], [], "gpu.count ended as failed"),
+        (["not checked"], ["passed"], [], "gpu.count ended as not checked"),
+        (["not applicable"], ["passed"], [], "gpu.count ended as not applicable"),
+        (["waived"], ["passed"], [], "gpu.count ended as waived"),
+        (["failed"], ["passed"], ["os.memory"], "gpu.count ended as failed"),
+        (["passed"], ["passed"], ["os.a", "os.b"], "os.a did not pass either"),
     ],
 )
-def test_a_node_has_to_pass_everything_that_drained_it(
-    outcomes: dict[str, list[str]], worse: list[str], why: str
+def test_a_node_passes_what_drained_it(
+    count: list[str], names: list[str] | None, worse: list[str], why: str
 ) -> None:
-    reason = read_reason("gpu01", summed(f"gpucluster:gpu.count 7<8 GPUs also=gpu.names run={RUN}"))
-    assert reason is not None
-    assert why_not_passed(reason, outcomes, worse) == why
+    reason = read(summed(f"gpucluster:gpu.count 7<8 GPUs also=gpu.names run={RUN}"))
+    outcomes = {"gpu.count": count, "os.x": ["failed"]} | ({} if names is None else {"gpu.names": names})
+    assert why_not_passed(reason, outcomes, worse) == why  # os.x did not drain it
 
 
 def test_a_shortened_list_asks_for_the_whole_suite() -> None:
-    reason = read_reason("gpu01", summed(f"gpucluster:os.memory 1<2 also=gpu.* run={RUN}"))
-    assert reason is not None
-    good = {"os.memory": ["passed"], "gpu.count": ["passed"], "gpu.mig": ["not applicable"]}
+    reason = read(summed(f"gpucluster:os.memory 1<2 also=gpu.* run={RUN}"))
+    memory = {"os.memory": ["passed"]}
+    good = {**memory, "gpu.count": ["passed"], "gpu.mig": ["not applicable"]}
     assert why_not_passed(reason, good, ()) == ""
-    assert why_not_passed(reason, {"os.memory": ["passed"]}, ()) == "gpu.* did not run"
+    assert why_not_passed(reason, memory, ()) == "gpu.* did not run"
     assert why_not_passed(reason, {**good, "gpu.names": ["not checked"]}, ()) == "gpu.* ended as not checked"
-    nothing = {"os.memory": ["passed"], "gpu.count": ["not applicable"]}
-    assert why_not_passed(reason, nothing, ()) == "gpu.* did not run"
+    assert why_not_passed(reason, {**memory, "gpu.count": ["not applicable"]}, ()) == "gpu.* did not run"
 
 
-@pytest.mark.parametrize(
-    ("info", "fit"),
-    [
-        (node("IDLE", "DRAIN", reason=OURS), True),
-        (node("IDLE", "DRAIN", "MAINTENANCE", "RESERVED", reason=OURS), True),
-        (node("ALLOCATED", "DRAIN", reason=OURS), False),
-        (node("DOWN", "DRAIN", reason=OURS), False),
-        (node("IDLE", reason=OURS), False),
-        (node("IDLE", "DRAIN", reason="bad cable"), False),
-        (node("MIXED", "DRAIN", reason=OURS), False),
-        (node("IDLE", "DRAIN", "COMPLETING", reason=OURS), False),
-    ],
-)
-def test_only_a_quiet_node_of_ours_goes_on_trial(info: NodeInfo, fit: bool) -> None:  # a table
-    assert fit_for_retest(info) is fit
+def test_only_a_quiet_node_of_ours_goes_on_trial() -> None:
+    fit = [node("IDLE", "DRAIN", *flags, reason=OURS) for flags in ((), ("MAINTENANCE", "RESERVED"))]
+    unfit = [node(state, "DRAIN", reason=OURS) for state in ("ALLOCATED", "DOWN", "MIXED")]
+    unfit += [node("IDLE", reason=OURS), node("IDLE", "DRAIN", reason="bad cable")]
+    unfit.append(node("IDLE", "DRAIN", "COMPLETING", reason=OURS))
+    assert [*map(fit_for_retest, [*fit, *unfit])] == [True] * 2 + [False] * 6
 
 
 # --- listing and reservations
@@ -433,28 +349,19 @@ def test_only_a_quiet_node_of_ours_goes_on_trial(info: NodeInfo, fit: bool) -> N
 
 def test_the_list_of_drains_has_ours_alone() -> None:
     two = summed(f"gpucluster:gpu.count 7<8 GPUs also=os.x,os.y run={RUN}", "gpu02")
+    drained = node("ALLOCATED", "DRAIN", reason=two, name="gpu02", user="root")
     nodes = [
         node("IDLE", "DRAIN", reason="bad cable", name="gpu03"),
-        NodeInfo(
-            "gpu02",
-            "ALLOCATED",
-            frozenset({"DRAIN"}),
-            reason=two,
-            reason_user="root",
-            reason_time="2026-11-21",
-        ),
+        replace(drained, reason_time="2026-11-21"),
         node("IDLE", reason=OURS, name="gpu05"),
         node("IDLE", "DRAIN", reason=f"{OURS} - see ticket", name="gpu01"),
     ]
-    edited, drained = listed(nodes, {RUN: "reports/events.jsonl"})
+    edited, ours = listed(nodes, {RUN: "reports/events.jsonl"})
     assert [edited[key] for key in ("node", "state", "checks", "found", "run", "log")] == [
         *("gpu01", "DRAINED", "(edited)", f"{OURS} - see ticket", "", "")
     ]
-    assert list(drained.values()) == [
+    assert list(ours.values()) == [
         *("gpu02", "DRAINING", "gpu.count,os.x,os.y", "", "7<8 GPUs"),
         *(RUN, "2026-11-21", "root", "reports/events.jsonl"),
     ]
     assert listed(nodes[1:2], {})[0]["log"] == ""
-
-
-# --- docs/drain.md

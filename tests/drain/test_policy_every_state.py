@@ -6,39 +6,48 @@ from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-from drain.test_executor import Client, grounds
+from drain.test_executor import Client, Log, grounds
 from drain.test_executor import World as Memory
-from drain.test_retest import Log, World, killed, settled
+from drain.test_retest import World, killed, settled
 from drain_helpers import summed
 
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, parse_state
 from pytest_gpucluster.drain import Budget, DrainExecutor, Limits, Retest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
 # states in which nobody but slurmctld has changed a node that is in service
 IN_SERVICE = (
-    *("IDLE", "ALLOCATED", "MIXED", "IDLE+MAINTENANCE+RESERVED", "ALLOCATED+MAINT+RESERVED", "MAINT", "IDLE+PLANNED"),
-    *("IDLE*", "IDLE+NOT_RESPONDING", "MIXED+COMPLETING", "IDLE+INVALID_REG", "IDLE+CLOUD+POWERED_DOWN", "IDLE~"),
-    *("ALLOCATED+CLOUD+POWERING_UP+NOT_RESPONDING", "ALLOCATED+DYNAMIC_NORM", "IDLE$", "RESERVED+CLOUD"),
-)  # fmt: skip
+    *("IDLE", "ALLOCATED", "MIXED", "IDLE+MAINTENANCE+RESERVED", "ALLOCATED+MAINT+RESERVED", "MAINT"),
+    *("IDLE*", "IDLE~", "IDLE$", "IDLE+NOT_RESPONDING", "MIXED+COMPLETING", "IDLE+INVALID_REG"),
+    *("IDLE+CLOUD+POWERED_DOWN", "RESERVED+CLOUD", "IDLE+PLANNED", "ALLOCATED+DYNAMIC_NORM"),
+    "ALLOCATED+CLOUD+POWERING_UP+NOT_RESPONDING",
+)
 DOWN = ("DOWN", "DOWN*", "DOWN+NOT_RESPONDING", "DOWN+MAINTENANCE+RESERVED", "DOWN+POWERED_DOWN")
 STARTING = ("UNKNOWN", "UNKNOWN*", "UNKNOWN+NOT_RESPONDING+MAINTENANCE")
 TOUCHED = (
     *("FAIL", "IDLE+FAIL", "ALLOCATED+FAIL", "FAILING", "FAILING*", "IDLE+FAIL+NOT_RESPONDING", "DOWN+FAIL"),
-    *("IDLE+FAIL+MAINTENANCE+RESERVED", "UNKNOWN+FAIL", "ERROR", "FUTURE", "INACTIVE", "EXTERNAL", "IDLE+EXTERNAL"),
-    *("IDLE+REBOOT_REQUESTED", "MIXED+REBOOT", "IDLE@", "IDLE+REBOOT_ISSUED", "IDLE^", "DOWN+REBOOT_ISSUED"),
-    *("IDLE+POWER_DOWN", "IDLE!", "ALLOCATED+POWER_DOWN", "IDLE+POWERING_DOWN", "IDLE%", "DOWN+POWERING_DOWN"),
-    *("IDLE+CLOUD+MAINTENANCE+POWERING_DOWN", "IDLE+OF_A_LATER_VERSION", "MIXED+FAIL+REBOOT_REQUESTED+POWER_DOWN"),
-)  # fmt: skip
+    *("UNKNOWN+FAIL", "ERROR", "FUTURE", "IDLE+FAIL+MAINTENANCE+RESERVED", "INACTIVE", "EXTERNAL"),
+    *("IDLE+EXTERNAL", "IDLE+REBOOT_REQUESTED", "MIXED+REBOOT", "IDLE@", "IDLE^", "IDLE+REBOOT_ISSUED"),
+    *(
+        "DOWN+REBOOT_ISSUED",
+        "IDLE+POWER_DOWN",
+        "IDLE!",
+        "ALLOCATED+POWER_DOWN",
+        "IDLE+POWERING_DOWN",
+        "IDLE%",
+    ),
+    *("DOWN+POWERING_DOWN", "IDLE+CLOUD+MAINTENANCE+POWERING_DOWN", "IDLE+OF_A_LATER_VERSION"),
+    "MIXED+FAIL+REBOOT_REQUESTED+POWER_DOWN",
+)
 OURS, SILENT = "ours", "ours : Not responding"
 REASONS = (
-    *("", OURS, "Not responding", SILENT),
-    *("bob: bad cable", "ours bob: keep out", "ours - ", "bob ours", "ours : reboot issued", "of a later run"),
-    *("copied", "gpucluster:", "bob : Not responding", "ours [bob", "ours [root@2026-11-21T08:53:55]        bob too"),
-)  # fmt: skip
+    *("", OURS, "Not responding", SILENT, "of a later run", "copied", "bob: bad cable", "ours bob: keep out"),
+    *("ours - ", "bob ours", "ours : reboot issued", "gpucluster:", "bob : Not responding", "ours [bob"),
+    "ours [root@2026-11-21T08:53:55]        bob too",
+)
 
 
 class Case(NamedTuple):
@@ -77,26 +86,25 @@ def _cases() -> Iterable[Case]:
 CASES = tuple(_cases())
 
 
+# what gpucluster may change, by what it has written last: nothing, DRAIN with its reason, or UNDRAIN for a test
+
+
 def may_drain(case: Case) -> bool:
-    """Last written: nothing."""
     return case.kind == "in service" and not case.drained and case.reason == ""
 
 
 def may_undrain(case: Case) -> bool:
-    """Last written: DRAIN with our reason."""
     return case.kind == "in service" and case.drained and case.reason == OURS
 
 
 def may_drain_again(case: Case) -> bool:
-    """Last written: UNDRAIN, for a test."""
     by_slurm = case.reason in {"Not responding", SILENT}
     known = case.kind in {"in service", "starting"} or (case.kind == "down" and by_slurm)
     return known and not case.drained and (by_slurm or case.reason in {"", OURS})
 
 
-def changed(found: Iterable[str], expected: Iterable[str]) -> list[tuple[Case, bool]]:
-    """Return the cases where the change differs from the expected one, and whether the node was changed."""
-    return [(case, case.node in found) for case in CASES if (case.node in found) != (case.node in expected)]
+def chosen(rule: Callable[[Case], bool]) -> set[str]:
+    return {case.node for case in CASES if rule(case)}
 
 
 def test_the_table_has_all_combinations() -> None:
@@ -121,10 +129,9 @@ def _acted(case: Case, act: str) -> bool:
 
 
 @pytest.mark.parametrize(("act", "rule"), [("drain", may_drain), ("resume", may_undrain)])
-def test_the_executor_changes_only_untouched_nodes(act: str, rule: object) -> None:
-    assert callable(rule)
-    found = {case.node for case in CASES if _acted(case, act)}
-    assert changed(found, {case.node for case in CASES if rule(case)}) == []
+def test_the_executor_changes_only_untouched_nodes(act: str, rule: Callable[[Case], bool]) -> None:
+    wrong = [case for case in CASES if _acted(case, act) != rule(case)]
+    assert wrong == []
 
 
 @pytest.fixture
@@ -147,13 +154,11 @@ def put_all(world: World) -> None:
 
 def assert_changed(world: World, expected: set[str], state: str) -> None:
     """Each expected node is as gpucluster sets it, each other one exactly as it was."""
-    by_us = {case.node: (state, case.ours if "DRAIN" in state else "") for case in CASES}
-    wrong = [
-        (case, world.told(case.node))
-        for case in CASES
-        if world.told(case.node)
-        != (by_us[case.node] if case.node in expected else (case.state, case.text.strip()))
-    ]
+    wrong = []
+    for case in CASES:
+        by_us = (state, case.ours if "DRAIN" in state else "")
+        if world.told(case.node) != (by_us if case.node in expected else (case.state, case.text.strip())):
+            wrong.append((case, world.told(case.node)))
     assert wrong == []
 
 
@@ -162,7 +167,7 @@ def test_the_shell_undrains_only_untouched_nodes(world: World, monkeypatch: pyte
     """The run has read the nodes, and people change them before the shell acts."""
     real, before = world.nodes, world.nodes()
     put_all(world)
-    expected = {case.node for case in CASES if may_undrain(case)}
+    expected = chosen(may_undrain)
     retest = a_retest(world)
     monkeypatch.setattr(world, "nodes", lambda: before)
     retest.begin()
@@ -176,9 +181,8 @@ def test_the_shell_undrains_only_untouched_nodes(world: World, monkeypatch: pyte
 
 def assert_reported(problems: list[str], expected: set[str]) -> None:
     """A node that has failed, is left and takes jobs is reported with the command."""
-    loud = {problem.partition(":")[0] for problem in problems}
     assert all(" is in service: another user changed it meanwhile (" in problem for problem in problems)
-    assert loud == {
+    assert {problem.partition(":")[0] for problem in problems} == {
         case.node
         for case in CASES
         if case.node not in expected
@@ -193,7 +197,7 @@ def test_the_shell_drains_again_only_untouched_nodes(world: World) -> None:
     retest.begin()
     put_all(world)
     problems = retest.end()
-    expected = {case.node for case in CASES if may_drain_again(case)}
+    expected = chosen(may_drain_again)
     assert_changed(world, expected, "IDLE+DRAIN")
     assert world.ours == []
     assert_reported(problems, expected)
@@ -201,18 +205,20 @@ def test_the_shell_drains_again_only_untouched_nodes(world: World) -> None:
 
 def test_the_run_drains_again_only_untouched_nodes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The shell is killed before it drains."""
-    monkeypatch.setattr("pytest_gpucluster.drain.retest._SHELL", "cat >/dev/null")
+    (world.folder / "bin" / "sh").write_text("#!/bin/sh\nexec cat >/dev/null\n")  # it does not act
+    (world.folder / "bin" / "sh").chmod(0o755)
     monkeypatch.setattr("pytest_gpucluster.drain.retest.BEGIN_WITHIN", 0.0)
     retest, memory = a_retest(world), Memory({case.node: case.info for case in CASES})
     retest.begin()
     monkeypatch.setattr(world, "nodes", memory.show)
     monkeypatch.setattr(world, "run", memory.run)
-    killed(retest)
+    killed(world, retest)
     settled(retest, *(case.node for case in CASES))
-    expected = {case.node for case in CASES if may_drain_again(case)}
+    expected = chosen(may_drain_again)
     assert sorted(argv[2:] for argv in memory.ran) == sorted(
         (f"NodeName={case.node}", "State=DRAIN", f"Reason={case.ours}")
         for case in CASES
         if case.node in expected
     )
     assert_reported(retest.end(), expected)
+    assert world.ran == []

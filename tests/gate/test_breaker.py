@@ -38,10 +38,19 @@ def test_what_failed_long_ago_does_not_count(tmp_path: Path) -> None:
     assert breaker(tmp_path, "gpu03").why_open("os.mounts") == ""
 
 
-def test_without_a_folder_nothing_is_taken_out_of_service(tmp_path: Path) -> None:
+def test_without_a_folder_nothing_is_taken_out_of_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert "gate.state" in breaker(None, "gpu01").why_open("os.mounts")
     (tmp_path / "file").write_text("")
     assert "cannot be used" in breaker(tmp_path / "file", "gpu01").why_open("os.mounts")
+
+    def away(*_: Any, **__: Any) -> None:
+        raise TransportError("no end within 2 s")
+
+    one = breaker(tmp_path, "gpu01")
+    monkeypatch.setattr(one.transport, "run", away)
+    assert one.why_open("os.mounts") == f"{tmp_path} does not answer within 2 s"
 
 
 def test_a_folder_where_every_user_can_put_a_link_is_not_used(tmp_path: Path) -> None:
@@ -55,12 +64,3 @@ def test_a_folder_where_every_user_can_put_a_link_is_not_used(tmp_path: Path) ->
     (tmp_path / "link").symlink_to(tmp_path)
     assert "cannot be used: it is a link" in breaker(tmp_path / "link", "gpu01").why_open("os.mounts")
     assert victim.read_text() == "precious"
-
-
-def test_a_folder_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def away(*_: Any, **__: Any) -> None:
-        raise TransportError("no end within 2 s")
-
-    one = breaker(tmp_path, "gpu01")
-    monkeypatch.setattr(one.transport, "run", away)
-    assert one.why_open("os.mounts") == f"{tmp_path} does not answer within 2 s"

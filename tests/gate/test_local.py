@@ -16,9 +16,13 @@ from pytest_gpucluster.gate.local import LocalChannel, shown
 HANGS = "sleep 60"
 
 
-def channel(budget: float = 30.0, **options: Any) -> LocalChannel:
-    options = {"peers": {}, "known": {}, **options}
-    return LocalChannel("gpu01", options["peers"], LocalTransport(), budget=budget, known=options["known"])
+def channel(
+    budget: float = 300.0,
+    peers: dict[str, dict[str, Answer]] | None = None,
+    known: dict[str, Answer] | None = None,
+    **options: Any,
+) -> LocalChannel:
+    return LocalChannel("gpu01", peers or {}, LocalTransport(), budget=budget, known=known or {}, **options)
 
 
 def unanswered(one: LocalChannel, command: str) -> str:
@@ -29,36 +33,27 @@ def unanswered(one: LocalChannel, command: str) -> str:
 
 
 def test_commands_of_a_batch_have_their_answers() -> None:
-    one = channel()
-    one.start([[("echo a", 9.0), ("echo b; echo c >&2; exit 3", 9.0)], [("echo d", 9.0)]])
-    answers = [
-        one.ask_node("gpu01", command) for command in ("echo a", "echo b; echo c >&2; exit 3", "echo d")
-    ]
+    one, loud = channel(), "echo b; echo c >&2; exit 3"
+    one.start([[("echo a", 9.0), (loud, 9.0)], [("echo d", 9.0)]])
+    answers = [one.ask_node("gpu01", command) for command in ("echo a", loud, "echo d")]
     assert [(it.rc, it.out, it.err) for it in answers] == [(0, "a\n", ""), (3, "b\n", "c\n"), (0, "d\n", "")]
     assert one.ask("echo e")["gpu01"].out == "e\n"
     one.close()
 
 
 def test_what_the_budget_ends_is_named_and_costs_no_other_shell() -> None:
-    one = channel(budget=1.5)
+    one = channel(budget=1.5, names={HANGS: "nvidia-smi -q"})
     one.start([[("echo a", 9.0), (HANGS, 9.0), ("echo b", 9.0)], [("echo c", 9.0)]])
     assert one.ask_node("gpu01", "echo a").out == "a\n"
-    late = "sleep 60 did not end within the budget of 1.5 s"
+    late = "nvidia-smi -q did not end within the budget of 1.5 s"
     assert unanswered(one, HANGS) == late
     assert unanswered(one, "echo b") == f"it waited for another command: {late}"
     assert one.ask_node("gpu01", "echo c").out == "c\n"
-    assert one.slow == ["sleep 60"]
-
-
-def test_a_message_names_a_command_as_its_probe_does() -> None:
-    one = LocalChannel("gpu01", {}, LocalTransport(), budget=0.5, known={}, names={HANGS: "nvidia-smi -q"})
-    one.start([[(HANGS, 9.0)]])
-    assert unanswered(one, HANGS) == "nvidia-smi -q did not end within the budget of 0.5 s"
+    assert one.slow == ["nvidia-smi -q"]
 
 
 def test_known_answers_start_nothing() -> None:
-    known = {"false": Answer("gpu01", 0, b"known")}
-    one = channel(known=known)
+    one = channel(known={"false": Answer("gpu01", 0, b"known")})
     one.start([[("false", 9.0)]])
     assert one.ask_node("gpu01", "false").out == "known"
     assert one.ask_node("gpu01", "false", fresh=True).rc == 1
@@ -71,22 +66,17 @@ def test_other_nodes_answer_from_the_baseline_or_not_at_all() -> None:
     assert one.ask_node("gpu02", "id").problem == "the baseline has no answer of it"
 
 
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        ("nvidia-smi -q  -d 'ECC'", "nvidia-smi -q -d ECC"),
-        ("it's", "it's"),
-        ("a" * 80, f"{'a' * 57}..."),
-        ("nvidia-smi --query-gpu=index --format=csv", "nvidia-smi --query-gpu=index --format=csv"),
-        ("export LC_ALL=C\ns() { :; }", "a script of gpucluster"),
-        ("o=$(nvidia-smi nvlink -e 2>&1); echo $o", "a script of gpucluster"),
-        ("for n in $(ls /sys); do :; done", "a script of gpucluster"),
-        ("[ ! -e /x ] || { cat /x; }", "a script of gpucluster"),
-        ("keys=; d=/sys", "a script of gpucluster"),
-    ],
-)
-def test_a_message_quotes_the_start_of_a_command(command: str, words: str) -> None:
-    assert shown(command) == words
+def test_a_message_quotes_the_start_of_a_command() -> None:
+    quoted = {"nvidia-smi -q  -d 'ECC'": "nvidia-smi -q -d ECC", "it's": "it's", "a" * 80: f"{'a' * 57}..."}
+    plain = "nvidia-smi --query-gpu=index --format=csv"
+    scripts = ["export LC_ALL=C\ns() { :; }", "o=$(nvidia-smi nvlink -e 2>&1); echo $o", "keys=; d=/sys"]
+    scripts += ["for n in $(ls /sys); do :; done", "[ ! -e /x ] || { cat /x; }"]
+    for command, words in {
+        **quoted,
+        plain: plain,
+        **dict.fromkeys(scripts, "a script of gpucluster"),
+    }.items():
+        assert shown(command) == words
 
 
 def ended(pid: int) -> bool:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from report.test_history import DAY, FIRST, log, result
+from report.test_history import DAY, FIRST, result, store
 from report_helpers import event
 
 from pytest_gpucluster.report import fleet_runs
 from pytest_gpucluster.report.fleet_runs import Act, Verdict, Worst, read_fleet
 from pytest_gpucluster.report.history import History
-from pytest_gpucluster.report.run_model import read_run
-from pytest_gpucluster.report.run_snapshot import recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,61 +26,44 @@ def kept(tmp_path: Path) -> Iterator[History]:
         yield found
 
 
-def add(kept: History, number: int, results: list[dict[str, Any]], **options: Any) -> None:
-    kept.add(recorded(read_run(log(number, results, **options))))
-
-
 def fill(kept: History) -> None:
     fine = [result(node, check) for node in ("gpu01", "gpu02") for check in ("gpu.a", "os.b")]
-    add(kept, 1, fine)
-    add(kept, 2, [*fine[:2], result("gpu02", "gpu.a", "failed"), result("gpu02", "os.b", "error")], end=1)
-    add(kept, 3, [fine[0], result("gpu02", "gpu.a", "not tested"), result("gpu03", "gpu.a", "failed")], end=1)
+    store(kept, 1, fine)
+    store(kept, 2, [*fine[:2], result("gpu02", "gpu.a", "failed"), result("gpu02", "os.b", "error")], end=1)
+    third = [fine[0], result("gpu02", "gpu.a", "not tested"), result("gpu03", "gpu.a", "failed")]
+    store(kept, 3, third, end=1)
 
 
 def test_states_are_those_of_each_run_oldest_first(kept: History) -> None:
     fill(kept)
     found = read_fleet(kept, "prod", now=NOW)
     assert [run.run for run in found.runs] == ["night001", "night002", "night003"]
-    assert found.states["gpu01"] == ["passed", "passed", "passed"]
-    assert found.states["gpu02"] == ["passed", "failed", "not tested"]
-    assert found.states["gpu03"] == ["", "", "failed"]
+    assert found.states == {
+        "gpu01": ["passed", "passed", "passed"],
+        "gpu02": ["passed", "failed", "not tested"],
+        "gpu03": ["", "", "failed"],
+    }
     assert (found.more_runs, found.simulated) == (0, False)
-
-
-@pytest.mark.parametrize(
-    ("ends", "state"),
-    [
-        ((1, 5, 0, 0), "passed"),
-        ((0, 5, 1, 1), "failed"),
-        ((0, 5, 0, 1), "error"),
-        ((0, 5, 0, 0), "not proved"),
-        ((0, 0, 0, 0), "not tested"),
-    ],
-)
-def test_a_state_from_counts(ends: tuple[int, int, int, int], state: str) -> None:
-    assert fleet_runs._state(*ends) == state
+    store(kept, 4, [result("gpu02", "gpu.a"), result("gpu02", "os.b", "error")], end=1)
+    store(kept, 5, [result("gpu02", "gpu.a")], end=None)
+    assert read_fleet(kept, "prod", now=NOW).states["gpu02"][3:] == ["error", "not proved"]
 
 
 def test_a_verdict_is_the_newest_of_its_suite_and_failed_counts(kept: History) -> None:
     fill(kept)
-    found = read_fleet(kept, "prod", now=NOW).verdicts
-    assert found["gpu01"]["os"].started < found["gpu01"]["gpu"].started
-    assert found["gpu01"]["gpu"].outcome == "passed"
-    first, second, _ = (run.started for run in read_fleet(kept, "prod", now=NOW).runs)
+    fleet = read_fleet(kept, "prod", now=NOW)
+    first, second, third = (run.started for run in fleet.runs)
+    assert fleet.verdicts["gpu01"] == {"gpu": Verdict(third, "passed"), "os": Verdict(second, "passed")}
     # an error and "not tested" are no verdicts
-    assert found["gpu02"] == {"gpu": Verdict(second, "failed"), "os": Verdict(first, "passed")}
-    add(
-        kept,
-        4,
-        [result("gpu01", "gpu.a"), result("gpu01", "gpu.b", "failed"), result("gpu01", "gpu.c")],
-        end=1,
-    )
+    assert fleet.verdicts["gpu02"] == {"gpu": Verdict(second, "failed"), "os": Verdict(first, "passed")}
+    ends = {"gpu.a": "passed", "gpu.b": "failed", "gpu.c": "passed"}
+    store(kept, 4, [result("gpu01", check, end) for check, end in ends.items()], end=1)
     assert read_fleet(kept, "prod", now=NOW).verdicts["gpu01"]["gpu"].outcome == "failed"
 
 
 def test_the_worst_nodes_have_their_checks(kept: History, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(kept)
-    add(kept, 4, [result("gpu02", "gpu.z", "failed"), result("gpu02", "gpu.a", "failed")], end=1)
+    store(kept, 4, [result("gpu02", "gpu.z", "failed"), result("gpu02", "gpu.a", "failed")], end=1)
     found = read_fleet(kept, "prod", now=NOW)
     last = [run.started for run in found.runs]
     assert found.worst == (
@@ -100,7 +81,7 @@ def test_older_runs_are_counted_and_simulated_ones_are_apart(kept: History) -> N
     found = read_fleet(kept, "prod", now=NOW, most=2)
     assert ([run.run for run in found.runs], found.more_runs) == (["night002", "night003"], 1)
     assert found.states["gpu01"] == ["passed", "passed"]
-    add(kept, 9, [result("gpu01", "gpu.a", "failed")], real=False, end=1)
+    store(kept, 9, [result("gpu01", "gpu.a", "failed")], real=False, end=1)
     found = read_fleet(kept, "prod", now=NOW)
     assert (found.simulated, list(found.states), found.states["gpu01"]) == (True, ["gpu01"], ["failed"])
     assert read_fleet(kept, "other", now=NOW).runs == ()
@@ -108,15 +89,8 @@ def test_older_runs_are_counted_and_simulated_ones_are_apart(kept: History) -> N
 
 def test_acts_come_newest_first(kept: History) -> None:
     for number, node in ((1, "gpu01"), (2, "gpu02")):
-        events = log(number, [result(node, "gpu.a")])
-        done = {"node": node, "result": "drained", "reason": "bad"}
-        kept.add(
-            recorded(
-                read_run(
-                    [*events[:-1], event("node_result", **done) | {"time": FIRST + number * DAY}, events[-1]]
-                )
-            )
-        )
+        act = event("node_result", node=node, result="drained", reason="bad")
+        store(kept, number, [result(node, "gpu.a"), act | {"time": FIRST + number * DAY}])
     assert read_fleet(kept, "prod", now=NOW).acts == tuple(
         Act(FIRST + number * DAY, f"gpu0{number}", "drained", "", f"night00{number}", "bad")
         for number in (2, 1)

@@ -1,4 +1,4 @@
-"""The history: what it keeps, what it calls worse, and how it fails. Pure, on event logs made here."""
+"""The history: what it keeps, what it calls worse, and its commands. Pure, on event logs made here."""
 
 from __future__ import annotations
 
@@ -6,68 +6,47 @@ import ast
 import contextlib
 import json
 import random
-import signal
-import sqlite3
-import subprocess
-import sys
+import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from paths import ROOT
-from sandbox_helpers import environment
 
 from pytest_gpucluster.cli import main as cli
-from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
+from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.finding import Metric
 from pytest_gpucluster.core.metric_direction import HIGHER, LOWER, NEITHER, RULES, rule_of
-from pytest_gpucluster.report import history_file as module
 from pytest_gpucluster.report.events import read_log
-from pytest_gpucluster.report.history import History
-from pytest_gpucluster.report.history_file import APPLICATION
+from pytest_gpucluster.report.history import WINDOW, History
+from pytest_gpucluster.report.regression import FleetHistory, Turn
 from pytest_gpucluster.report.run_model import read_run
-from pytest_gpucluster.report.run_snapshot import recorded
+from pytest_gpucluster.report.run_snapshot import ItemMetric, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from pytest_gpucluster.report.regression import Comparison
+    from pytest_gpucluster.report.regression import Change, Comparison
 
 NODES = ("gpu01", "gpu02", "gpu03")
 DAY = 86_400
 FIRST = 1_763_600_000.0
-SOURCE = ROOT / "src"
-DEADLINE = 120
+ALONE = "busbw all_reduce 1 GiB alone"
 
 
 def metric(name: str, value: Any, unit: str, device: str = "", **more: Any) -> dict[str, Any]:
-    return {
-        "name": name,
-        "value": value,
-        "unit": unit,
-        "device": device,
-        "detail": False,
-        "better": "",
-        **more,
-    }
+    known = {"name": name, "value": value, "unit": unit, "device": device}
+    return {**known, "detail": False, "better": "", **more}
 
 
 def result(
     node: str, check: str, outcome: str = "passed", metrics: Sequence[dict[str, Any]] = (), **more: Any
 ) -> dict[str, Any]:
     suite, _, what = check.partition(".")
-    inside = f"[{node}]" if node else ""
-    return {
-        "event": "result",
-        "nodeid": f"suites/test_{suite}.py::test_{what}{inside}",
-        "suite": suite,
-        "check": check,
-        "node": node,
-        "outcome": outcome,
-        "message": "",
-        "verdicts": [],
-        "metrics": list(metrics),
-        **more,
-    }
+    nodeid = f"suites/test_{suite}.py::test_{what}{f'[{node}]' if node else ''}"
+    known = {"suite": suite, "check": check, "node": node, "outcome": outcome, "message": "", "verdicts": []}
+    return {"event": "result", "nodeid": nodeid, **known, "metrics": list(metrics), **more}
 
 
 def log(
@@ -75,14 +54,8 @@ def log(
 ) -> list[dict[str, Any]]:
     """Return the events of one night's run; `end` None: it was killed."""
     run, time = f"night{night:03}", FIRST + night * DAY
-    start = {
-        "event": "start",
-        "cluster": "prod",
-        "simulated": not real,
-        "arguments": ["--cluster=prod"],
-        **more,
-    }
-    events: list[dict[str, Any]] = [start, *map(dict, results)]
+    about = {"cluster": "prod", "simulated": not real, "arguments": ["--cluster=prod"]}
+    events: list[dict[str, Any]] = [{"event": "start", **about, **more}, *map(dict, results)]
     if end is not None:
         events.append({"event": "finish", "exit": end})
     return [{"time": time + place, "run": run, **event} for place, event in enumerate(events)]
@@ -90,27 +63,32 @@ def log(
 
 def bandwidths(night: int, factors: Mapping[str, float] | None = None) -> list[dict[str, Any]]:
     """Return a night's results of the bandwidth of each node alone and in pairs, with the noise of real runs."""
-    noise = random.Random(night)
-    speed = {node: (factors or {}).get(node, 1.0) for node in NODES}
-    slow = {tuple(key.split("-")): factor for key, factor in (factors or {}).items() if "-" in key}
+    noise, speed = random.Random(night), dict.fromkeys(NODES, 1.0) | dict(factors or {})
 
     def measured(base: float, *nodes: str) -> float:
-        link = slow.get(tuple(sorted(nodes)), 1.0)
-        return base * min(speed[node] for node in nodes) * link * noise.lognormvariate(0.0, 0.004)
+        return base * min(speed[node] for node in nodes) * noise.lognormvariate(0.0, 0.004)
 
     found = []
     for node in NODES:
-        alone = [metric("busbw all_reduce 1 GiB alone", measured(478, node), "GB/s")]
-        pairs = [
-            metric("pair_busbw", measured(365, node, other), "GB/s", f"with {other}")
-            for other in NODES
-            if other != node
-        ]
-        found += [
-            result(node, "nccl.alone_bandwidth", metrics=alone),
-            result(node, "nccl.pairs", metrics=pairs),
-        ]
+        others = [other for other in NODES if other != node]
+        alone = metric(ALONE, measured(478, node), "GB/s")
+        pairs = [metric("pair_busbw", measured(365, node, it), "GB/s", f"with {it}") for it in others]
+        found.append(result(node, "nccl.alone_bandwidth", metrics=[alone]))
+        found.append(result(node, "nccl.pairs", metrics=pairs))
     return found
+
+
+def night(
+    values: Mapping[str, Any], *, check: str = "nccl.x", unit: str = "GB/s", **more: Any
+) -> list[dict[str, Any]]:
+    """Return the results of one metric on nodes; None: the check passed and measured nothing."""
+    return [
+        result(node, check, metrics=[] if value is None else [metric("bw", value, unit, **more)])
+        for node, value in values.items()
+    ]
+
+
+ONE = night({"gpu01": 1.0})
 
 
 @pytest.fixture
@@ -124,8 +102,13 @@ def kept(path: Path) -> Iterator[History]:
         yield opened
 
 
-def add(kept: History, events: Sequence[dict[str, Any]]) -> Comparison:
-    run = recorded(read_run(events))
+def store(kept: History, number: int, results: Sequence[dict[str, Any]], **options: Any) -> bool:
+    return kept.add(recorded(read_run(log(number, results, **options))))
+
+
+def add(kept: History, number: int, results: Sequence[dict[str, Any]], **options: Any) -> Comparison:
+    """Store a run, and compare it with those before."""
+    run = recorded(read_run(log(number, results, **options)))
     assert kept.add(run)
     return kept.compare(kept.find(run.cluster, run.run))
 
@@ -134,7 +117,9 @@ def named(comparison: Comparison) -> set[tuple[str, str]]:
     return {(it.where, it.change.label) for it in comparison.worse}
 
 
-# --- which way is worse, and how far
+def of(comparison: Comparison, node: str, device: str = "") -> Change:
+    (found,) = (it for it in comparison.changes if (it.item.node, it.metric.device) == (node, device))
+    return found
 
 
 WITHOUT_DIRECTION = (
@@ -148,7 +133,7 @@ def test_every_unit_of_our_checks_is_thought_of() -> None:
     """A new unit is to get a direction, or to be named here as one that has none."""
     none = {*WITHOUT_DIRECTION.split(",")}
     found = set()
-    for file in sorted((SOURCE / "pytest_gpucluster" / "suites").rglob("*.py")):
+    for file in sorted((ROOT / "src" / "pytest_gpucluster" / "suites").rglob("*.py")):
         for call in ast.walk(ast.parse(file.read_text())):
             if isinstance(call, ast.Call) and ast.unparse(call.func) == "Metric" and len(call.args) > 2:
                 if any(keyword.arg == "better" for keyword in call.keywords):
@@ -166,52 +151,42 @@ def test_every_unit_of_our_checks_is_thought_of() -> None:
 
 
 def test_a_node_that_loses_8_percent_is_named_on_the_second_night_and_no_other(kept: History) -> None:
-    first = add(kept, log(1, bandwidths(1)))
+    first = add(kept, 1, bandwidths(1))
     assert (named(first), first.verdict()) == (set(), "")
     assert "nothing to compare with" in first.head
-    second = add(kept, log(2, bandwidths(2, {"gpu02": 0.92})))
+    second = add(kept, 2, bandwidths(2, {"gpu02": 0.92}))
     # its partners are as fast as ever with each other, so no link and no partner is named
-    assert named(second) == {
-        ("gpu02", "busbw all_reduce 1 GiB alone"),
-        ("gpu02", "pair_busbw best partner"),
-    }
+    assert named(second) == {("gpu02", ALONE), ("gpu02", "pair_busbw best partner")}
     assert second.run.good  # all within the threshold
     assert second.verdict() == "history: got worse: gpu02"
-    (line,) = (line for line in second.lines() if "alone" in line)
-    assert line.startswith("worse: gpu02: busbw all_reduce 1 GiB alone: 44")
-    assert "below its last good run (47" in line or "below its last good run (48" in line
-    assert any("gpu02" in row and ("-8." in row or "-7." in row) for row in second.table(200))
     html = second.for_html()
     assert {row.node for row in html.rows if row.worse and row.note} == {"gpu02"}
     assert html.last_good.startswith("night001")
 
 
 def test_noise_alone_names_no_node_in_thirty_nights(kept: History) -> None:
-    assert [night for night in range(30) if named(add(kept, log(night, bandwidths(night))))] == []
+    assert [number for number in range(30) if named(add(kept, number, bandwidths(number)))] == []
 
 
 def test_what_got_worse_stays_named_until_it_is_accepted(kept: History) -> None:
-    def alone(node: str, comparison: Comparison) -> bool:
-        return (node, "busbw all_reduce 1 GiB alone") in named(comparison)
-
-    for night in range(6):
-        add(kept, log(night, bandwidths(night)))
+    for number in range(6):
+        add(kept, number, bandwidths(number))
     slower = {"gpu02": 0.92}
-    for night in range(6, 26):  # longer than the window
-        comparison = add(kept, log(night, bandwidths(night, slower)))
-        assert alone("gpu02", comparison), night
+    for number in range(6, 26):  # longer than the window
+        comparison = add(kept, number, bandwidths(number, slower))
+        assert ("gpu02", ALONE) in named(comparison), number
     kept.accept(comparison.run, "gpu02")
-    after = add(kept, log(26, bandwidths(26, slower)))
+    after = add(kept, 26, bandwidths(26, slower))
     assert not named(after)
     runs = {(it.item.node, it.metric.device): it.judged.runs for it in after.changes}
     assert (runs["gpu02", ""], runs["gpu01", "with gpu02"], runs["gpu01", "with gpu03"]) == (1, 1, 10)
-    assert alone("gpu02", add(kept, log(27, bandwidths(27, {"gpu02": 0.85}))))
-    assert alone("gpu01", add(kept, log(28, bandwidths(28, {"gpu01": 0.92}))))
+    assert ("gpu02", ALONE) in named(add(kept, 27, bandwidths(27, {"gpu02": 0.85})))
+    assert ("gpu01", ALONE) in named(add(kept, 28, bandwidths(28, {"gpu01": 0.92})))
 
 
 def test_simulated_runs_are_no_baseline_of_real_ones(kept: History) -> None:
-    add(kept, log(1, bandwidths(1), real=False))
-    comparison = add(kept, log(2, bandwidths(2, {"gpu02": 0.5})))
+    add(kept, 1, bandwidths(1), real=False)
+    comparison = add(kept, 2, bandwidths(2, {"gpu02": 0.5}))
     assert (comparison.against, named(comparison)) == ((), set())
     assert {change.trend for change in comparison.changes} == {"new"}
     first = kept.find("prod", "night001")
@@ -220,14 +195,12 @@ def test_simulated_runs_are_no_baseline_of_real_ones(kept: History) -> None:
             kept.compare(one, other)
 
 
-@pytest.mark.parametrize("end", [None, 2, 3, 4, 5])
-def test_a_run_that_was_killed_or_stopped_is_never_good_nor_a_baseline(
-    kept: History, end: int | None
-) -> None:
-    add(kept, log(1, bandwidths(1), end=end))
+@pytest.mark.parametrize("end", [None, 2])
+def test_a_run_that_was_killed_or_stopped_is_no_good_baseline(kept: History, end: int | None) -> None:
+    add(kept, 1, bandwidths(1), end=end)
     (past,) = kept.runs("prod")
     assert (past.complete, past.good, past.outcome) == (False, False, "incomplete")
-    comparison = add(kept, log(2, bandwidths(2, {"gpu02": 0.5})))
+    comparison = add(kept, 2, bandwidths(2, {"gpu02": 0.5}))
     assert (comparison.against, named(comparison), comparison.last_good) == ((), set(), None)
     with pytest.raises(ConfigError, match="no good run of cluster prod before night002"):
         kept.find("prod", "last-good", before=comparison.run)
@@ -235,333 +208,488 @@ def test_a_run_that_was_killed_or_stopped_is_never_good_nor_a_baseline(
         kept.accept(past)
 
 
+def test_a_node_that_failed_or_is_waived_is_no_baseline_and_the_others_are(kept: History) -> None:
+    add(kept, 1, bandwidths(1))
+    failed = [*bandwidths(2, {"gpu02": 0.6, "gpu03": 0.97}), result("gpu02", "gpu.count", "failed")]
+    bad = add(kept, 2, failed, end=1)
+    assert (bad.run.complete, bad.run.good) == (True, False)
+    waived = [
+        one | {"outcome": "waived"}
+        if (one["node"], one["check"]) == ("gpu02", "nccl.alone_bandwidth")
+        else one
+        for one in bandwidths(3)
+    ]
+    add(kept, 3, waived)
+    comparison = add(kept, 4, bandwidths(4))
+    runs = {it.item.node: it.judged.runs for it in comparison.changes if "alone" in it.label}
+    assert runs == {"gpu01": 3, "gpu02": 1, "gpu03": 3}
+    assert comparison.last_good is not None
+    assert comparison.last_good.run == "night003"
+
+
 def test_a_number_that_is_none_is_worse_and_never_a_baseline(kept: History) -> None:
-    name = "busbw all_reduce 1 GiB alone"
-    for night, value in enumerate(("NaN", 478.0, "NaN", 10**400)):
-        found = [metric(name, value, "GB/s")]
-        comparison = add(kept, log(night, [result("gpu01", "nccl.alone_bandwidth", metrics=found)]))
-        assert bool(named(comparison)) == (night > 1)
+    for number, value in enumerate(("NaN", 478.0, "NaN", 10**400)):
+        comparison = add(kept, number, night({"gpu01": value}))
+        assert bool(named(comparison)) == (number > 1)
     assert "not a number; 478 GB/s in its last good run" in comparison.lines()[0]
 
 
 def test_a_gpu_that_was_exchanged_goes_on_in_its_slot(kept: History) -> None:
-    for night, serial in enumerate(("GPU 4 (GPU-aaaa, 9d:00)", "GPU 4 (GPU-bbbb, 9d:00)")):
-        links = [metric("nvlinks_active", 18 - night, "links", serial)]
-        comparison = add(kept, log(night, [result("gpu01", "gpu.nvlink_state", metrics=links)]))
-    assert [it.text for it in comparison.worse] == [
-        "gpu01: nvlinks_active GPU 4: 17 links, 18 in its last good run"
+    for number, serial in enumerate(("GPU 4 (GPU-aaaa, 9d:00)", "GPU 4 (GPU-bbbb, 9d:00)")):
+        comparison = add(kept, number, night({"gpu01": 18 - number}, unit="links", device=serial))
+    assert [it.text for it in comparison.worse] == ["gpu01: bw GPU 4: 17 links, 18 in its last good run"]
+
+
+# --- what is kept
+
+
+def test_a_run_is_kept_with_its_counts(kept: History) -> None:
+    ends = ("passed", "passed", "failed", "error", "not checked", "not applicable", "skipped")
+    results = [result("gpu01", f"gpu.c{n}", end) for n, end in enumerate(ends)]
+    store(kept, 1, [*results, result("", "nccl.x"), result("gpu02", "gpu.c0", "not tested")], end=1)
+    (past,) = kept.runs("prod")
+    assert (past.run, past.cluster, past.simulated, past.started) == ("night001", "prod", False, FIRST + DAY)
+    assert (past.complete, past.good, past.exit) == (True, False, 1)
+    assert (past.passed, past.failed, past.error, past.unjudged, past.nodes) == (3, 1, 1, 4, 2)
+    counts = {
+        node: [(of_run == past, *found.values()) for of_run, found in kept.node_runs("prod", node)]
+        for node in ("gpu01", "gpu02", "", "gpu03")
+    }
+    assert counts == {
+        "gpu01": [(True, 0, 2, 1, 1, 3)],  # good, passed, failed, error, unjudged
+        "gpu02": [(True, 0, 0, 0, 0, 1)],
+        "": [(True, 1, 1, 0, 0, 0)],
+        "gpu03": [],
+    }
+    assert (kept.nodes("prod"), kept.nodes("other")) == (("", "gpu01", "gpu02"), ())
+
+
+def test_runs_come_newest_first_and_have_a_limit(kept: History) -> None:
+    for number in (3, 1, 2):
+        store(kept, number, ONE)
+    store(kept, 9, ONE, cluster="other")
+    assert [past.run for past in kept.runs("prod")] == ["night003", "night002", "night001"]
+    assert [past.run for past in kept.runs("prod", 2)] == ["night003", "night002"]
+    assert [past.run for past, _ in kept.node_runs("prod", "gpu01", 2)] == ["night003", "night002"]
+    assert kept.clusters() == ("other", "prod")
+
+
+def test_a_run_that_was_incomplete_is_replaced_by_more_of_it(kept: History) -> None:
+    for end, added in ((None, True), (None, False), (0, True), (0, False), (None, False)):
+        values = {"gpu01": 1.0} if end is None else {"gpu01": 1.0, "gpu02": 2.0}
+        assert store(kept, 1, night(values), end=end) is added
+    (past,) = kept.runs("prod")
+    assert (past.complete, past.nodes, past.passed) == (True, 2, 2)
+
+
+def test_a_node_was_last_good_in_the_last_run_without_a_failure(kept: History) -> None:
+    for number, end in enumerate(("passed", "failed", "error"), 1):
+        results = [result("gpu01", "gpu.a", end), result("gpu02", "gpu.a")]
+        store(kept, number, [*results, result("gpu03", "gpu.a", "not tested")], end=int(number > 1))
+    store(kept, 4, [result("gpu01", "gpu.a")], real=False)
+    store(kept, 5, [result("gpu01", "gpu.a")], cluster="other")
+    assert kept.last_good("prod", simulated=False) == {"gpu01": FIRST + DAY, "gpu02": FIRST + 3 * DAY}
+
+
+def test_values_of_the_cluster_are_those_of_the_last_good_run_that_has_them(kept: History) -> None:
+    def of_cluster(switches: int, end: str = "passed") -> list[dict[str, Any]]:
+        return [result("", "ibfabric.size", end, [metric("switches", switches, "switches")]), *ONE]
+
+    store(kept, 1, of_cluster(11))
+    store(kept, 2, of_cluster(12))
+    store(kept, 3, of_cluster(10, "failed"), end=1)
+    store(kept, 4, ONE)  # another suite
+    store(kept, 5, of_cluster(9), cluster="other")
+    store(kept, 6, of_cluster(8), real=False)
+    assert kept.accepted("prod", simulated=False) == {("ibfabric.size", "switches"): 12.0}
+    assert kept.accepted("new", simulated=False) == {}
+
+
+def test_a_run_is_found_by_its_id_or_the_beginning_of_it(kept: History) -> None:
+    for number in (1, 10, 11, 12, 13):
+        kept.add(recorded(read_run(event | {"run": f"r{number}"} for event in log(number, ONE))))
+    assert kept.find("prod", "r1").run == "r1"  # though it begins four newer ones
+    assert kept.find("prod", "r13").run == kept.find("prod", "last").run == "r13"
+    with pytest.raises(ConfigError, match="'r' begins several runs: r13 ") as caught:
+        kept.find("prod", "r")
+    assert str(caught.value).count("good") == 3  # the newest three are named
+    with pytest.raises(
+        ConfigError, match=r"no run 'R1' of cluster prod; the last are r13 \(.*, good\), r12 "
+    ):
+        kept.find("prod", "R1")
+
+
+def test_the_last_run_before_another_is_of_its_kind(kept: History) -> None:
+    for number, real, end in ((1, True, 0), (2, True, 1), (3, False, 0), (4, True, 1), (5, True, None)):
+        store(kept, number, ONE, real=real, end=end)
+    fourth = kept.find("prod", "night004")
+    found = [
+        kept.find("prod", name, before=it).run for it in (fourth, None) for name in ("last", "last-good")
+    ]
+    assert found == ["night002", "night001", "night005", "night003"]
+    with pytest.raises(ConfigError, match=r"no run of cluster prod before night001; the last are night005"):
+        kept.find("prod", "last", before=kept.find("prod", "night001"))
+
+
+def test_a_history_without_runs_names_its_clusters(kept: History) -> None:
+    with pytest.raises(ConfigError, match=r"no run of cluster prod; it has clusters: none$"):
+        kept.find("prod", "last")
+    store(kept, 1, ONE, cluster="other")
+    with pytest.raises(ConfigError, match=r"no run 'x' of cluster prod; it has clusters: other$"):
+        kept.find("prod", "x")
+
+
+def test_what_was_red_on_a_node_is_listed(kept: History) -> None:
+    for number in (1, 2):
+        red = [result("gpu01", "gpu.b", "failed", message=f"b{number}"), result("gpu01", "gpu.a", "error")]
+        store(kept, number, [*red, result("gpu01", "gpu.c"), result("gpu02", "gpu.b", "failed")], end=1)
+    assert kept.node_red("prod", "gpu01", ["night001", "night002"]) == [
+        ("night002", "gpu.a", "error", ""),
+        ("night002", "gpu.b", "failed", "b2"),
+        ("night001", "gpu.a", "error", ""),
+        ("night001", "gpu.b", "failed", "b1"),
+    ]
+    assert len(kept.node_red("prod", "gpu01", iter(["night002"]))) == 2
+    assert kept.node_red("prod", "gpu01", []) == []
+
+
+def test_the_values_of_a_node_come_oldest_first(kept: History) -> None:
+    others = [metric("hidden", 1, "s", detail=True), metric("a", 1, "W", "GPU 1")]
+    for number, value in enumerate((478.0, 300.0, "NaN", 477.0)):
+        store(kept, number, [result("gpu01", "nccl.x", metrics=[metric("bw", value, "GB/s"), *others])])
+    values = kept.node_values("prod", "gpu01", simulated=False)
+    assert [one.item for one in values] == [
+        ItemMetric("gpu01", "nccl.x", Metric("a", 1.0, "W", "GPU 1")),
+        ItemMetric("gpu01", "nccl.x", Metric("bw", 477.0, "GB/s")),
+    ]
+    assert values[1].values == ((478.0, True), (300.0, False), (None, False), (477.0, True))
+    assert kept.node_values("prod", "gpu01", simulated=False, count=2)[1].values == values[1].values[2:]
+    assert kept.node_values("prod", "gpu01", simulated=True) == []
+
+
+# --- what a value is held against
+
+
+def test_the_baseline_is_the_last_ten_good_values(kept: History) -> None:
+    for number in range(WINDOW + 2):
+        add(kept, number, night({"gpu01": 400.0 + number, "gpu02": 500.0}))
+    comparison = add(kept, 20, night({"gpu01": 405.0, "gpu02": 501.0, "gpu03": 7.0}))
+    one = of(comparison, "gpu01")
+    assert (one.judged.runs, one.judged.level, one.judged.trend) == (10, 406.5, "same")
+    assert one.judged.mad == 2.5
+    assert one.judged.distance == pytest.approx(-1.5 / 406.5)
+    assert (one.previous, one.base) == (411.0, "")
+    # medians of both nodes, then of the ten runs: 452 to 456.5 and so on; now of three nodes
+    assert one.fleet == FleetHistory(405.0, (450 + 2 / 2 + (450 + 11 / 2)) / 2, 10)
+    assert (of(comparison, "gpu03").trend, of(comparison, "gpu03").previous) == ("new", None)
+    assert len(comparison.against) == WINDOW
+    assert [past.run for past in comparison.against[:2]] == ["night011", "night010"]
+
+
+def test_a_run_that_was_chosen_is_the_only_base(kept: History) -> None:
+    for number, value in ((1, 400.0), (2, 500.0), (3, 450.0)):
+        add(kept, number, night({"gpu01": value, "gpu02": 1.0}))
+    runs = {past.run: past for past in kept.runs("prod")}
+    comparison = kept.compare(runs["night003"], runs["night001"])
+    one = of(comparison, "gpu01")
+    assert (one.judged.level, one.judged.runs, one.previous, one.base) == (400.0, 1, 400.0, "night001")
+    assert (comparison.against, comparison.last_good) == ((runs["night001"],), runs["night001"])
+    assert one.fleet == FleetHistory(225.5, 200.5, 1)
+    back = kept.compare(runs["night001"], runs["night002"])
+    assert (of(back, "gpu01").trend, named(back)) == ("worse", {("gpu01", "bw")})
+    assert kept.compare(runs["night003"]).last_good == runs["night002"]
+    with (
+        contextlib.closing(History(kept.path.with_name("other"), create=True)) as other,
+        pytest.raises(ConfigError, match=r"other: no run 'night003' of cluster prod$"),
+    ):
+        other.compare(comparison.run)
+
+
+def test_a_comparison_has_the_values_of_the_last_runs(kept: History) -> None:
+    for number in (1, 2, 3):
+        add(kept, number, night({"gpu01": 400.0 + number}))
+    last, before = (of(kept.compare(kept.find("prod", name)), "gpu01") for name in ("night003", "night002"))
+    assert (last.values, before.values) == ((401.0, 402.0, 403.0), (401.0, 402.0))  # none of a later run
+
+
+def test_a_bad_run_that_was_chosen_is_no_last_good_one(kept: History) -> None:
+    add(kept, 1, [*ONE, result("gpu02", "gpu.x", "failed")], end=1)
+    comparison = add(kept, 2, ONE)
+    first = kept.find("prod", "night001")
+    assert kept.compare(comparison.run, first).last_good is comparison.last_good is None
+    assert (comparison.against, comparison.file) == ((first,), str(kept.path))
+
+
+def test_the_fleet_is_of_nodes_alone_and_of_what_is_no_detail(kept: History) -> None:
+    first = [*night({"gpu01": 2.0, "gpu02": 4.0, "": 99.0})]
+    first += [result("gpu01", "nccl.y", metrics=[metric("hidden", 1, "s", detail=True)])]
+    add(kept, 1, first)
+    comparison = add(kept, 2, first)
+    assert of(comparison, "gpu01").fleet == of(comparison, "").fleet == FleetHistory(3.0, 3.0, 1)
+    assert [it.metric.name for it in comparison.changes] == ["bw"] * 3
+
+
+def test_a_series_takes_its_new_direction(kept: History) -> None:
+    add(kept, 1, night({"gpu01": 5.0}, unit="W"))
+    comparison = add(kept, 2, night({"gpu01": 50.0}, unit="W", better="lower"))
+    assert of(comparison, "gpu01").metric.better == "lower"
+    assert add(kept, 3, night({"gpu01": 50.0}, unit="W", detail=True)).changes == ()
+
+
+def test_a_baseline_that_was_accepted_begins_with_that_run(kept: History) -> None:
+    for number in range(3):
+        add(kept, number, night({"gpu01": 400.0, "gpu02": 400.0}))
+    third = add(kept, 3, night({"gpu01": 300.0, "gpu02": 300.0}))
+    assert len(third.worse) == 2
+    kept.accept(third.run, "gpu01")
+    comparison = add(kept, 4, night({"gpu01": 301.0, "gpu02": 301.0}))
+    assert named(comparison) == {("gpu02", "bw")}
+    assert (of(comparison, "gpu01").judged.runs, of(comparison, "gpu02").judged.runs) == (1, 3)
+    kept.accept(comparison.run)
+    comparison = add(kept, 5, night({"gpu01": 302.0, "gpu02": 302.0}))
+    assert named(comparison) == set()
+    assert [of(comparison, node).judged.runs for node in ("gpu01", "gpu02")] == [1, 1]
+    rows = kept.query("SELECT cluster, simulated, node, started FROM accepted ORDER BY node")
+    assert rows == [("prod", 0, "*", FIRST + 4 * DAY), ("prod", 0, "gpu01", FIRST + 3 * DAY)]
+    # a run before the accepted one is held against what was then
+    assert of(kept.compare(kept.find("prod", "night002")), "gpu01").judged.runs == 2
+
+
+def test_what_a_bad_node_measured_is_not_accepted(kept: History) -> None:
+    add(kept, 1, night({"gpu01": 400.0}))
+    bad = add(kept, 2, [*night({"gpu01": 300.0}), result("gpu01", "gpu.x", "failed")], end=1)
+    kept.accept(bad.run)
+    assert of(add(kept, 3, night({"gpu01": 300.0})), "gpu01").trend == "new"
+
+
+# --- what was 0, what is gone, what turned
+
+
+@pytest.mark.parametrize(
+    ("unit", "outcome", "trend"),
+    [
+        ("errors", "passed", "worse"),
+        ("errors", "failed", "new"),
+        ("errors", "not checked", "new"),
+        ("links", "passed", "new"),
+        ("us", "passed", "new"),
+    ],
+)
+def test_errors_were_none_where_the_check_passed(kept: History, unit: str, outcome: str, trend: str) -> None:
+    other = result("gpu01", "os.x")  # the node is good
+    add(kept, 1, [other, result("gpu01", "nccl.x", outcome)], end=1 if outcome == "failed" else 0)
+    comparison = add(kept, 2, [other, *night({"gpu01": 3.0}, unit=unit)])
+    found = of(comparison, "gpu01")
+    assert found.trend == trend
+    if trend == "worse":
+        assert (found.judged.level, found.judged.runs, found.judged.distance) == (0.0, 1, None)
+        chosen = kept.compare(comparison.run, comparison.against[0])
+        assert [it.text for it in chosen.worse] == ["gpu01: bw: 3 errors, 0 in run night001"]
+
+
+@pytest.mark.parametrize(
+    ("unit", "more", "gone"),
+    [
+        ("GB/s", {}, True),
+        ("us", {}, True),
+        ("errors", {}, False),  # no errors, nothing to record
+        ("W", {}, False),  # no direction
+        ("W", {"better": "lower"}, True),
+        ("GB/s", {"detail": True}, False),
+        ("GB/s", {"device": "with gpu02"}, False),  # another partner, perhaps
+    ],
+)
+def test_a_missing_metric_is_named(kept: History, unit: str, more: dict[str, Any], *, gone: bool) -> None:
+    add(kept, 1, night({"gpu01": 5.0}, unit=unit, **more))
+    comparison = add(kept, 2, night({"gpu01": None}))
+    chosen = kept.compare(comparison.run, comparison.against[0])
+    for found, base in ((comparison, ""), (chosen, "night001")):
+        changes = [it for it in found.changes if it.metric.device != "best partner"]
+        shown = [(it.item.node, it.trend, it.judged.level, it.judged.runs, it.base) for it in changes]
+        assert shown == [("gpu01", "gone", 5.0, 1, base)][: int(gone)]
+
+
+def test_what_was_not_judged_now_is_not_gone(kept: History) -> None:
+    add(kept, 1, ONE)
+    for number, outcome in enumerate(("failed", "error", "not checked", "not tested"), 2):
+        now = [result("gpu01", "nccl.x", outcome), result("gpu01", "os.x")]
+        assert add(kept, number, now, end=1).changes == ()
+
+
+def test_the_last_good_run_of_each_node_decides_what_is_missing(kept: History) -> None:
+    add(kept, 1, night({"gpu01": 5.0, "gpu02": 6.0}))
+    add(kept, 2, [*night({"gpu01": 7.0, "gpu02": None}), result("gpu01", "gpu.x", "failed")], end=1)
+    comparison = add(kept, 3, night({"gpu01": None, "gpu02": None, "gpu03": None}))
+    assert [(it.item.node, it.judged.level) for it in comparison.changes] == [("gpu01", 5.0)]
+    nan = add(kept, 4, night({"gpu01": "NaN"}))
+    assert [it.trend for it in nan.changes] == ["worse"]  # it is there, and no number
+
+
+@pytest.mark.parametrize(
+    ("before", "outcome", "turned"),
+    [
+        ("passed", "failed", [("gpu.x", "failed")]),
+        ("passed", "error", [("gpu.x", "error")]),
+        ("passed", "not checked", [("gpu.x", "not checked")]),
+        ("passed", "not tested", [("", "not tested")]),
+        *(("passed", outcome, []) for outcome in ("not applicable", "skipped", "passed")),
+        *((before, "failed", []) for before in ("failed", "error", "not checked", "not applicable")),
+    ],
+)
+def test_what_passed_has_turned(
+    kept: History, before: str, outcome: str, turned: list[tuple[str, str]]
+) -> None:
+    add(kept, 1, [result("gpu01", "gpu.x", before), result("gpu01", "gpu.y")])
+    now = [result("gpu01", "gpu.x", outcome), result("gpu01", "gpu.new", outcome), result("gpu01", "gpu.y")]
+    comparison = add(kept, 2, now, end=1)
+    assert comparison.turned == tuple(Turn("gpu01", *turn) for turn in turned)
+    chosen = kept.compare(comparison.run, comparison.against[0])
+    assert chosen.turned == tuple(Turn("gpu01", *turn, "night001") for turn in turned)
+
+
+def test_the_last_good_run_that_has_the_check_counts(kept: History) -> None:
+    failed = [result("gpu01", "gpu.x", "failed"), result("gpu01", "gpu.y", "failed")]
+    add(kept, 1, [result("gpu01", "gpu.x"), result("gpu01", "gpu.y")])
+    add(kept, 2, [result("gpu01", "gpu.y")])
+    third = add(kept, 3, failed, end=1)
+    comparison = add(kept, 4, failed, end=1)
+    assert {turn.check for turn in comparison.turned} == {"gpu.x", "gpu.y"}
+    assert kept.compare(comparison.run, third.run).turned == ()
+
+
+def test_a_node_that_was_not_tested_is_one_turn_beside_what_failed(kept: History) -> None:
+    ends = {"gpu.a": "not tested", "gpu.b": "not tested", "gpu.c": "failed", "gpu.d": "not checked"}
+    nodes = ("gpu01", "gpu02")
+    add(kept, 1, [result(node, check) for node in nodes for check in ends])
+    comparison = add(kept, 2, [result(node, *end) for node in nodes for end in ends.items()], end=1)
+    assert sorted((turn.node, turn.check, turn.now) for turn in comparison.turned) == [
+        (node, check, end)
+        for node in nodes
+        for check, end in (("", "not tested"), ("gpu.c", "failed"), ("gpu.d", "not checked"))
     ]
 
 
-# --- the file
+# --- keeping few
 
 
-WRITER = """
-import contextlib, json, os, signal, sys
-from pathlib import Path
-from pytest_gpucluster.report.history import History
-from pytest_gpucluster.report.run_model import read_run
-from pytest_gpucluster.report.run_snapshot import recorded
-
-how, path, *logs = sys.argv[1:]
-def die(*_):
-    os.kill(os.getpid(), signal.SIGKILL)
-if how == "killed":
-    History._insert_fleet = die
-with contextlib.closing(History(Path(path), create=True)) as kept:
-    if how == "killed":
-        kept._db.execute("PRAGMA cache_size = 1")  # pages reach the file before the end of the transaction
-    for log in logs:
-        assert kept.add(recorded(read_run(json.loads(Path(log).read_text()))))
-"""
+def rows(kept: History) -> list[int]:
+    """Return how many rows each table of a run has."""
+    tables = ("runs", "metrics", "verdicts", "findings", "fleet", "node_runs", "series", "items")
+    return [kept.query(f"SELECT COUNT(*) FROM {table}")[0][0] for table in tables]
 
 
-def writer(how: str, path: Path, logs: Sequence[Path]) -> subprocess.Popen[str]:
-    argv = [sys.executable, "-c", WRITER, how, str(path), *map(str, logs)]
-    env = environment(PYTHONPATH=str(SOURCE))
-    return subprocess.Popen(argv, env=env, stderr=subprocess.PIPE, text=True)
-
-
-def store(path: Path, events: Path) -> None:
-    with contextlib.closing(History(path, create=True)) as kept:
-        assert kept.add(recorded(read_run(json.loads(events.read_text()))))
-
-
-def logs_of(folder: Path, nights: Sequence[int]) -> list[Path]:
-    found = []
-    for night in nights:
-        found.append(folder / f"log{night}.json")
-        found[-1].write_text(json.dumps(log(night, bandwidths(night))))
-    return found
-
-
-@pytest.mark.thorough
-def test_two_writers_at_once_lose_nothing(path: Path, tmp_path: Path) -> None:
-    shares = (range(0, 40, 2), range(1, 40, 2))
-    writers = [writer("whole", path, logs_of(tmp_path, share)) for share in shares]
-    for one in writers:
-        assert (one.communicate(timeout=DEADLINE)[1], one.returncode) == ("", 0)
-    with contextlib.closing(History(path)) as kept:
-        runs = kept.runs("prod", 100)
-        assert sorted(past.run for past in runs) == [f"night{night:03}" for night in range(40)]
-        assert {past.passed for past in runs} == {6}
-    assert count(path, "metrics") == 40 * 3 * 4  # alone, two partners, the best of them
-    assert count(path, "fleet") == 40 * 5
-
-
-@pytest.mark.thorough
-def test_a_writer_that_is_killed_leaves_no_half_run(path: Path, tmp_path: Path) -> None:
-    first, second = logs_of(tmp_path, (1, 2))
-    store(path, first)
-    before = path.read_bytes()
-    killed = writer("killed", path, [second])
-    killed.communicate(timeout=DEADLINE)
-    assert killed.returncode == -signal.SIGKILL
-    assert path.read_bytes() != before, "nothing had reached the file: the test shows nothing"
-    with contextlib.closing(History(path)) as kept:
-        assert [past.run for past in kept.runs("prod")] == ["night001"]
-    assert (count(path, "metrics"), count(path, "verdicts")) == (12, 6)
-    store(path, second)
-    assert count(path, "runs") == 2
-
-
-def count(path: Path, table: str) -> int:
-    with contextlib.closing(sqlite3.connect(path)) as db:
-        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        return int(db.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0])
-
-
-def damage(path: Path, how: str) -> None:
-    if how == "text":
-        path.write_text("no SQLite at all, but longer than the header of one " * 20)
-    elif how == "folder":
-        path.mkdir()
-    elif how == "foreign":
-        with contextlib.closing(sqlite3.connect(path)) as db:
-            db.execute("CREATE TABLE bookmarks (url TEXT)")
-            db.commit()
-    elif how == "newer":
-        History(path, create=True).close()
-        with contextlib.closing(sqlite3.connect(path)) as db:
-            db.execute("PRAGMA user_version = 999")
-    else:  # the header is whole, the pages are not
-        with contextlib.closing(History(path, create=True)) as kept:
-            kept.add(recorded(read_run(log(1, bandwidths(1)))))
-        data = bytearray(path.read_bytes())
-        data[4096:] = b"\xa5" * (len(data) - 4096)
-        path.write_bytes(data)
-
-
-@pytest.mark.parametrize(
-    ("how", "message"),
-    [
-        ("text", "damaged, or no SQLite file"),
-        ("folder", "unable to open database file"),
-        ("foreign", "an SQLite file of another program"),
-        ("newer", "written by a newer pytest-gpucluster (schema 999, this one knows 3)"),
-        ("pages", "damaged, or no SQLite file"),
-    ],
-)
-def test_an_unusable_file_is_reported_in_one_line_and_left_unchanged(
-    path: Path, how: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    damage(path, how)
-    before = path.read_bytes() if path.is_file() else b""
-    assert cli.main(["history", "--history", str(path)]) in (1, 4)
-    out, err = capsys.readouterr()
-    assert message in err
-    assert (out, err.count("\n")) == ("", 1)
-    events = path.with_name("events.jsonl")
-    events.write_text("".join(json.dumps(event) + "\n" for event in log(7, bandwidths(7))))
-    assert cli.main(["history", "--history", str(path), "--import", str(events)]) in (1, 4)
-    assert (path.read_bytes() if path.is_file() else b"") == before
-
-
-def test_an_older_file_is_upgraded_with_what_it_holds(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with contextlib.closing(History(path, create=True)) as kept:
-        kept.add(recorded(read_run(log(1, bandwidths(1)))))
-    step = (
-        "ALTER TABLE runs ADD COLUMN site TEXT NOT NULL DEFAULT 'here'",
-        "CREATE INDEX runs_site ON runs (site)",
-    )
-    monkeypatch.setattr(module, "MIGRATIONS", (*module.MIGRATIONS, step))
-    with contextlib.closing(History(path)) as kept:
-        assert [past.run for past in kept.runs("prod")] == ["night001"]
-    with contextlib.closing(sqlite3.connect(path)) as db:
-        assert db.execute("SELECT site FROM runs").fetchall() == [("here",)]
-        assert db.execute("PRAGMA user_version").fetchone() == (4,)
-        assert db.execute("PRAGMA application_id").fetchone() == (APPLICATION,)
-    monkeypatch.setattr(module, "MIGRATIONS", (*module.MIGRATIONS, ("CREATE TABLE runs (id)",)))
-    with pytest.raises(GpuClusterError, match="table runs already exists"):
-        History(path)
-    with contextlib.closing(sqlite3.connect(path)) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (4,)  # all of an upgrade, or nothing
-
-
-def test_keeping_a_few_runs_deletes_all_of_the_others_but_the_last_good_one(
-    kept: History, path: Path
-) -> None:
-    add(kept, log(0, [result("gone01", "os.kernel"), *bandwidths(0)]))
-    for night in range(1, 4):
-        add(kept, log(night, bandwidths(night)))
-    for night in range(4, 7):
-        add(kept, log(night, [*bandwidths(night), result("gpu01", "gpu.count", "failed")], end=1))
+def test_keeping_a_few_runs_deletes_all_of_the_others_but_the_last_good_one(kept: History) -> None:
+    add(kept, 0, [result("gone01", "os.kernel"), *bandwidths(0)])
+    for number in range(1, 7):
+        bad = [result("gpu01", "gpu.count", "failed")] if number > 3 else []
+        add(kept, number, [*bandwidths(number), *bad], end=len(bad))
     assert kept.keep(2) == 4
     assert [past.run for past in kept.runs("prod")] == ["night006", "night005", "night003"]
-    assert (count(path, "metrics"), count(path, "verdicts"), count(path, "fleet")) == (36, 20, 15)
-    assert count(path, "items") == 3 * 2 + 1
-    assert named(add(kept, log(7, bandwidths(7, {"gpu02": 0.92})))) >= {
-        ("gpu02", "busbw all_reduce 1 GiB alone")
-    }
+    assert rows(kept) == [3, 36, 20, 0, 15, 9, 12, 7]
+    assert ("gpu02", ALONE) in named(add(kept, 7, bandwidths(7, {"gpu02": 0.92})))
 
 
-HOSTILE = (
-    "'; DROP TABLE runs; --",
-    "\x1b[2J\x1b[31mgpu",
-    "\ud800gpu",
-    "(cluster)",
-    "*",
-    "x" * 5000,
-    "gpu[01-99]",
-)
+def test_each_cluster_and_kind_keeps_its_own_newest_runs(kept: History) -> None:
+    for number, real, cluster in ((1, 1, "a"), (2, 1, "a"), (3, 0, "a"), (4, 1, "b"), (5, 1, "b")):
+        store(kept, number, ONE, real=bool(real), cluster=cluster)
+    assert (kept.keep(5), kept.keep(1)) == (0, 2)
+    assert [past.run for name in "ab" for past in kept.runs(name)] == ["night003", "night002", "night005"]
 
 
-def test_hostile_names_are_names(kept: History, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for night, factor in enumerate((1.0, 0.9)):
-        found = [
-            result(node, "nccl.alone_bandwidth", metrics=[metric("busbw\x1b[2J", 400 * factor, "GB/s", node)])
-            for node in HOSTILE
-        ]
-        comparison = add(kept, log(night, found, cluster="prod"))
-    assert len(comparison.worse) == len(HOSTILE)
-    assert len(kept.nodes("prod")) == len(HOSTILE)
-    kept.accept(comparison.run, "*")
-    assert cli.main(["history", "--history", str(path), "'; DROP TABLE runs; --"]) == 0
-    assert cli.main(["compare", "--history", str(path), "night000", "night001"]) == 3
-    out = capsys.readouterr().out
-    assert all(char.isprintable() or char == "\n" for char in out)
-    assert "DROP TABLE" in out
+def test_nothing_of_a_run_stays_that_was_deleted(kept: History) -> None:
+    found = [{"part": "p" * 500, "measured": str(n), "expected": "x"} for n in range(400)]
+    add(kept, 1, [result("gpu01", "gpu.x", "failed", verdicts=[{"findings": found}]), *ONE], end=1)
+    assert all(rows(kept))
+    before = kept.path.stat().st_size
+    assert (kept.keep(1), kept.keep(0)) == (0, 1)
+    assert not any(rows(kept))
+    assert kept.path.stat().st_size < before - 100_000  # the file gets smaller, too
 
 
-@pytest.mark.parametrize(
-    "event",
-    [
-        {"event": "result", "node": 3, "check": None, "metrics": 7, "verdicts": "x", "outcome": []},
-        {"event": "result", "metrics": [{"name": {}, "value": "1"}, 5], "verdicts": [{"findings": [1]}]},
-        {"event": "finish", "exit": True},
-        {"event": 5},
-    ],
-)
-def test_foreign_events_are_stored_as_far_as_they_go(kept: History, event: dict[str, Any]) -> None:
-    kept.add(recorded(read_run([*log(1, bandwidths(1), end=None), event])))
-    (past,) = kept.runs("prod")
-    assert not past.complete
-    assert past.passed == 6
-
-
-# --- the command
+# --- the commands
 
 
 @pytest.fixture
-def three_nights(path: Path) -> Path:
-    with contextlib.closing(History(path, create=True)) as kept:
-        kept.add(recorded(read_run(log(1, bandwidths(1)))))
-        kept.add(recorded(read_run(log(2, bandwidths(2), end=None))))
-        kept.add(recorded(read_run(log(3, bandwidths(3, {"gpu02": 0.92})))))
-    return path
+def three_nights(kept: History) -> Path:
+    store(kept, 1, bandwidths(1))
+    store(kept, 2, bandwidths(2), end=None)
+    store(kept, 3, bandwidths(3, {"gpu02": 0.92}))
+    return kept.path
 
 
-def called(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, str]:
-    status = cli.main([str(word) for word in argv])
-    out, err = capsys.readouterr()
-    return status, out, err
+Called = Callable[..., tuple[int, str, str]]
 
 
-def test_compare_names_what_got_worse_and_sets_the_exit_status(
-    three_nights: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    worse = "worse: gpu02: busbw all_reduce 1 GiB alone: 4"
+@pytest.fixture
+def called(capsys: pytest.CaptureFixture[str]) -> Called:
+    """Call a command, and return its status, output and errors."""
+
+    def call(*argv: object) -> tuple[int, str, str]:
+        status = cli.main([str(word) for word in argv])
+        return status, *capsys.readouterr()
+
+    return call
+
+
+def test_compare_names_what_got_worse_and_sets_the_exit_status(three_nights: Path, called: Called) -> None:
+    worse = f"worse: gpu02: {ALONE}: 4"
     for argv, head, base in (
         ((), "history: against the last run, the last good one night001", "below its last good run (47"),
         (("last-good", "last"), "A  night001", "below run night001 (47"),
     ):
-        status, out, _ = called(capsys, "compare", *argv, "--history", three_nights)
-        assert status == 3
-        assert out.startswith(head)
-        assert base in out
-        assert worse in out
-    status, out, _ = called(capsys, "compare", "night003", "night001", "--history", three_nights)
-    assert status == 0
-    assert worse.replace("worse", "better") in out
+        status, out, _ = called("compare", *argv, "--history", three_nights)
+        assert (status, out.startswith(head), base in out, worse in out) == (3, True, True, True)
+    status, out, _ = called("compare", "night003", "night001", "--history", three_nights)
+    assert (status, worse.replace("worse", "better") in out) == (0, True)
 
 
 def test_no_run_has_to_be_good_as_a_whole_and_what_is_not_compared_is_named(
-    path: Path, capsys: pytest.CaptureFixture[str]
+    kept: History, called: Called
 ) -> None:
     """A one-check rerun was the last good run; the loss of bandwidth was compared with nothing."""
     bad = result("gpu01", "os.governor", outcome="failed", message="powersave")
-    with contextlib.closing(History(path, create=True)) as kept:
-        kept.add(recorded(read_run(log(1, [bad, *bandwidths(1)], end=1))))
-        kept.add(recorded(read_run(log(2, [result("gpu01", "gpu.count")]))))
-        kept.add(recorded(read_run(log(3, [bad, *bandwidths(3, {"gpu02": 0.4})], end=1))))
-    status, out, _ = called(capsys, "compare", "--history", path)
-    assert status == 3
-    assert "worse: gpu02: busbw all_reduce 1 GiB alone: " in out
-    status, out, _ = called(capsys, "compare", "last-good", "last", "--history", path)
+    store(kept, 1, [bad, *bandwidths(1)], end=1)
+    store(kept, 2, [result("gpu01", "gpu.count")])
+    store(kept, 3, [bad, *bandwidths(3, {"gpu02": 0.4})], end=1)
+    status, out, _ = called("compare", "--history", kept.path)
+    assert (status, f"worse: gpu02: {ALONE}: " in out) == (3, True)
+    out = called("compare", "last-good", "last", "--history", kept.path)[1]
     assert "not compared, since only B has them: metrics of nccl.alone_bandwidth, nccl.pairs" in out
 
 
-@pytest.mark.parametrize(
-    ("argv", "error"),
-    [
-        (("night", "last"), "'night' begins several runs: night003"),
-        (("x", "last"), "no run 'x' of cluster prod; the last are night003"),
-        (("last", "night001"), "no run of cluster prod before night001"),
+def test_missing_runs_are_reported_in_one_line(three_nights: Path, called: Called) -> None:
+    for argv, error in (
         (("night003", "last"), "run night003 is compared with itself"),
         (("last-good", "last", "--cluster", "other"), "no run of cluster other; it has: prod"),
         (("last' OR 1=1 --", "last"), 'no run "last\' OR 1=1 --" of cluster prod'),
-    ],
-)
-def test_missing_runs_are_reported_in_one_line(
-    three_nights: Path, capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], error: str
-) -> None:
-    status, out, err = called(capsys, "compare", *argv, "--history", three_nights)
-    assert (status, out) == (4, "")
-    assert error in err
-    assert err.count("\n") == 1
+    ):
+        status, out, err = called("compare", *argv, "--history", three_nights)
+        assert (status, out, error in err, err.count("\n")) == (4, "", True, 1)
 
 
-def test_history_lists_runs_and_the_past_of_a_node(
-    three_nights: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    status, out, _ = called(capsys, "history", "--history", three_nights)
-    assert status == 0
-    assert [line.split()[0] for line in out.splitlines()] == ["run", "night001", "night002", "night003"]
-    assert ["incomplete" in line for line in out.splitlines()] == [False, False, True, False]
-    status, out, _ = called(capsys, "history", "gpu02", "--history", three_nights, "--metric", "busbw*")
-    (row,) = (line for line in out.splitlines() if "busbw all_reduce 1 GiB alone" in line)
+def test_history_lists_runs_and_the_past_of_a_node(three_nights: Path, called: Called) -> None:
+    status, out, _ = called("history", "--history", three_nights)
+    shown = [(line.split()[0], "incomplete" in line) for line in out.splitlines()]
+    assert (status, shown[1:]) == (0, [("night001", False), ("night002", True), ("night003", False)])
+    out = called("history", "gpu02", "--history", three_nights, "--metric", "busbw*")[1]
+    (row,) = (line for line in out.splitlines() if ALONE in line)
     assert "-8." in row or "-7." in row
     assert "pair_busbw" not in out
-    status, _, err = called(capsys, "history", "gpu77", "--history", three_nights)
+    status, _, err = called("history", "gpu77", "--history", three_nights)
     assert status == 4
     assert "no node 'gpu77' of cluster prod; it has: gpu[01-03]" in err
 
 
-def test_why_a_node_was_drained_and_who_resumed_it_is_shown(
-    path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_why_a_node_was_drained_and_who_resumed_it_is_shown(kept: History, called: Called) -> None:
     """One chronic failure hides no new one."""
-    chronic = result("gpu03", "os.governor", outcome="failed", message="os.governor on gpu03: powersave")
-    fresh = result("gpu03", "gpu.ecc", outcome="failed", message="gpu.ecc on gpu03: 2 errors")
+    chronic = result("gpu03", "os.governor", "failed", message="os.governor on gpu03: powersave")
+    fresh = result("gpu03", "gpu.ecc", "failed", message="gpu.ecc on gpu03: 2 errors")
     reason = "gpucluster:gpu.ecc 2!=0 errors repair=reset-gpu"
     drained = {"event": "node_result", "node": "gpu03", "result": "drained", "problem": "", "reason": reason}
-    resumed = drained | {"result": "resumed", "reason": None}
-    with contextlib.closing(History(path, create=True)) as kept:
-        for night in range(1, 31):
-            more = [fresh, drained] if night == 30 else []
-            kept.add(recorded(read_run(log(night, [chronic, *more], end=1, user="ops"))))
-        kept.add(recorded(read_run(log(31, [resumed], user="anna"))))
-    out = called(capsys, "history", "gpu03", "--history", path)[1]
+    for number in range(1, 31):
+        store(kept, number, [chronic, *([fresh, drained] if number == 30 else [])], end=1, user="ops")
+    store(kept, 31, [drained | {"result": "resumed", "reason": None}], user="anna")
+    out = called("history", "gpu03", "--history", kept.path)[1]
     assert "night030  failed: gpu.ecc on gpu03: 2 errors\n" in out
     assert "night030  failed (and in 18 of the runs before, since night012): os.governor on gpu03" in out
     acts = [line.split() for line in out.splitlines() if " drained " in line or " resumed " in line]
@@ -569,144 +697,121 @@ def test_why_a_node_was_drained_and_who_resumed_it_is_shown(
     assert acts[1][5:] == reason.split()
 
     def listed() -> list[tuple[str, str]]:
-        rows = json.loads(called(capsys, "history", "gpu03", "--history", path, "--json")[1])["acts"]
+        rows = json.loads(called("history", "gpu03", "--history", kept.path, "--json")[1])["acts"]
         return [(act["result"], act["user"]) for act in rows]
 
     assert listed() == [("resumed", "anna"), ("drained", "ops")]
-    called(capsys, "history", "--keep", "1", "--history", path)
+    called("history", "--keep", "1", "--history", kept.path)
     assert listed() == [("resumed", "anna")]
 
 
-def test_what_never_changed_is_counted_only(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with contextlib.closing(History(path, create=True)) as kept:
-        for night, speed in ((1, 478.0), (2, 470.0)):
-            metrics = [metric("gpu_count", 8, "GPUs"), metric("busbw", speed, "GB/s")]
-            kept.add(recorded(read_run(log(night, [result("gpu01", "nccl.alone", metrics=metrics)]))))
-    output = called(capsys, "history", "gpu01", "--history", path)[1]
-    assert "nccl.alone  busbw" in output
-    assert "gpu_count" not in output
+def test_what_never_changed_is_counted_only(kept: History, called: Called) -> None:
+    for number, speed in ((1, 478.0), (2, 470.0)):
+        metrics = [metric("gpu_count", 8, "GPUs"), metric("busbw", speed, "GB/s")]
+        store(kept, number, [result("gpu01", "nccl.alone", metrics=metrics)])
+    output = called("history", "gpu01", "--history", kept.path)[1]
+    assert ("nccl.alone  busbw" in output, "gpu_count" in output) == (True, False)
     assert output.splitlines()[-1] == "1 more metrics did not change in these runs (--all shows them)"
-    assert "gpu_count" in called(capsys, "history", "gpu01", "--history", path, "--all")[1]
+    assert "gpu_count" in called("history", "gpu01", "--history", kept.path, "--all")[1]
 
 
-def test_accept_and_keep_from_the_command_line(
-    three_nights: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    status, out, _ = called(capsys, "history", "--accept", "last", "--history", three_nights)
+def test_accept_and_keep_from_the_command_line(kept: History, three_nights: Path, called: Called) -> None:
+    status, out, _ = called("history", "--accept", "last", "--history", three_nights)
     assert (status, out) == (0, "all nodes of cluster prod: baselines begin with run night003 from here on\n")
-    status, out, _ = called(capsys, "history", "--keep", "1", "--history", three_nights)
+    status, out, _ = called("history", "--keep", "1", "--history", three_nights)
     assert (status, out) == (0, f"{three_nights}: 2 runs deleted\n")
-    with contextlib.closing(History(three_nights)) as kept:
-        assert not named(add(kept, log(4, bandwidths(4, {"gpu02": 0.92}))))
+    assert not named(add(kept, 4, bandwidths(4, {"gpu02": 0.92})))
     with pytest.raises(SystemExit):
         cli.main(["history", "--keep", "0", "--history", str(three_nights)])
 
 
-def test_logs_are_imported_in_the_order_of_their_nights(
-    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    logs = []
-    for night, events in (
-        (2, log(2, bandwidths(2, {"gpu02": 0.92}))),
-        (1, log(1, bandwidths(1))),
-        (3, log(3, bandwidths(3), end=None)),
-    ):
-        logs.append(tmp_path / f"{night}.jsonl")
-        logs[-1].write_text("".join(json.dumps(event) + "\n" for event in events))
+def write(path: Path, events: Sequence[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(event) + "\n" for event in events))
+    return path
+
+
+def test_logs_are_imported_in_the_order_of_their_nights(path: Path, tmp_path: Path, called: Called) -> None:
+    nights = [log(2, bandwidths(2, {"gpu02": 0.92})), log(1, bandwidths(1)), log(3, bandwidths(3), end=None)]
+    logs = [write(tmp_path / f"{number}.jsonl", events) for number, events in enumerate(nights)]
     with logs[-1].open("a") as cut:
         cut.write('{"time": 1, "event": "res')
-    status, out, _ = called(capsys, "history", "--history", path, "--import", *logs)
+    status, out, _ = called("history", "--history", path, "--import", *logs)
     assert status == 0
-    assert [line.split(": ")[1] for line in out.splitlines()] == [
-        "run night001 of cluster prod stored",
-        "run night002 of cluster prod stored",
-        "run night003 of cluster prod stored, incomplete",
-    ]
-    assert "is stored already" in called(capsys, "history", "--history", path, "--import", logs[0])[1]
-    assert called(capsys, "compare", "last-good", "night002", "--history", path)[0] == 3
+    stored = re.findall(r"run (\w+) of cluster prod stored(, incomplete)?", out)
+    assert stored == [("night001", ""), ("night002", ""), ("night003", ", incomplete")]
+    assert "is stored already" in called("history", "--history", path, "--import", logs[0])[1]
+    assert called("compare", "last-good", "night002", "--history", path)[0] == 3
     assert recorded(read_log(logs[-1])).exit is None
 
 
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        ("", "not the event log of a run"),
-        ("not json\n[1]\n", "not the event log of a run"),
-        ('{"event": "start", "run": "x", "time": "now", "cluster": "c"}\n', "not the event log of a run"),
+def test_what_is_no_event_log_is_not_imported(path: Path, tmp_path: Path, called: Called) -> None:
+    start = '{"event": "start", "run": "x", "time": "now", "cluster": "c"}\n'
+    for text, error in (
         (None, "cannot be read (No such file or directory)"),
-    ],
-)
-def test_what_is_no_event_log_is_not_imported(
-    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, error: str
-) -> None:
-    events = tmp_path / "events.jsonl"
-    if text is not None:
-        events.write_text(text)
-    status, out, err = called(capsys, "history", "--history", path, "--import", events)
-    assert (status, out) == (1, "")
-    assert error in err
-    assert err.count("\n") == 1
+        ("not json\n[1]\n", "not the event log of a run"),
+        (start, "not the event log of a run"),
+    ):
+        events = tmp_path / "events.jsonl"
+        if text is not None:
+            events.write_text(text)
+        status, out, err = called("history", "--history", path, "--import", events)
+        assert (status, out, error in err, err.count("\n")) == (1, "", True, 1)
 
 
 def test_where_the_file_is_found(
-    three_nights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    three_nights: Path, tmp_path: Path, called: Called, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("GPUCLUSTER_HISTORY", raising=False)
-    status, _, err = called(capsys, "history")
-    assert status == 4
-    assert "no history file: use --history FILE" in err
+    status, _, err = called("history")
+    assert (status, "no history file: use --history FILE" in err) == (4, True)
     own = tmp_path / "prod.yaml"
     own.write_text(f"nodes: gpu[01-03]\nhistory: {three_nights}\n")
-    assert "night003" in called(capsys, "history", "--cluster", own)[1]
+    assert "night003" in called("history", "--cluster", own)[1]
     monkeypatch.setenv("GPUCLUSTER_HISTORY", str(three_nights))
-    assert "night003" in called(capsys, "history")[1]
-    status, _, err = called(capsys, "history", "--history", tmp_path / "none.sqlite")
-    assert status == 4
-    assert "no such file; a run with --history=" in err
+    assert "night003" in called("history")[1]
+    status, _, err = called("history", "--history", tmp_path / "none.sqlite")
+    assert (status, "no such file; a run with --history=" in err) == (4, True)
     assert not (tmp_path / "none.sqlite").exists()
 
 
-def test_a_page_over_all_runs_is_written(
-    three_nights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page_over_all_runs_is_written(three_nights: Path, tmp_path: Path, called: Called) -> None:
     page = tmp_path / "fleet.html"
-    argv = ["history", "--history", str(three_nights), "--html", str(page)]
-    assert cli.main(argv) == 0
-    assert capsys.readouterr().out == f"{page}: written: 3 runs of 3 nodes of cluster prod\n"
+    argv = ["history", "--history", three_nights, "--html", page]
+    told = f"{page}: written: 3 runs of 3 nodes of cluster prod\n"
+    assert called(*argv)[:2] == (0, told)
     assert page.stat().st_mode & 0o777 == 0o600
     assert "3 runs from " in page.read_text(encoding="utf-8")
-    assert cli.main([*argv, "--runs", "2"]) == 0
+    assert called(*argv, "--runs", "2")[0] == 0
     assert "1 older runs are in the history." in page.read_text(encoding="utf-8")
-    assert cli.main([*argv, "gpu01"]) == 4
-    assert "--html shows all nodes" in capsys.readouterr().err
+    status, _, err = called(*argv, "gpu01")
+    assert (status, "--html shows all nodes" in err) == (4, True)
 
 
-def test_a_comparison_has_the_values_of_the_last_runs(three_nights: Path) -> None:
-    with contextlib.closing(History(three_nights)) as kept:
-        last, *before = (kept.find("prod", name) for name in ("night003", "night002"))
-        change = next(it for it in kept.compare(last).changes if it.metric.name.startswith("busbw"))
-        earlier = next(
-            it for it in kept.compare(before[0]).changes if it.item == change.item or it.label == change.label
-        )
-        assert len(change.values) == 3
-        assert change.values[-1] == change.metric.value
-        assert len(earlier.values) == 2  # no value of a later run
-        shown = next(row for row in kept.compare(last).for_html().rows if row.values == change.values)
-        assert shown.metric == change.metric
+HOSTILE = (
+    *("'; DROP TABLE runs; --", "\x1b[2J\x1b[31mgpu", "\ud800gpu", "(cluster)", "*", "x" * 5000),
+    "gpu[01-99]",
+)
 
 
-def test_a_node_that_failed_or_is_waived_is_no_baseline_and_the_others_are(kept: History) -> None:
-    add(kept, log(1, bandwidths(1)))
-    failed = [*bandwidths(2, {"gpu02": 0.6, "gpu03": 0.97}), result("gpu02", "gpu.count", "failed")]
-    bad = add(kept, log(2, failed, end=1))
-    assert (bad.run.complete, bad.run.good) == (True, False)
-    waived = bandwidths(3, {"gpu02": 0.6})
-    for one in waived:
-        if (one["node"], one["check"]) == ("gpu02", "nccl.alone_bandwidth"):
-            one["outcome"] = "waived"
-    add(kept, log(3, waived))
-    comparison = add(kept, log(4, bandwidths(4)))
-    runs = {it.item.node: it.judged.runs for it in comparison.changes if "alone" in it.label}
-    assert runs == {"gpu01": 3, "gpu02": 1, "gpu03": 3}
-    assert comparison.last_good is not None
-    assert comparison.last_good.run == "night003"
+def test_hostile_names_are_names(kept: History, called: Called) -> None:
+    for number, factor in enumerate((1.0, 0.9)):
+        found = [metric("busbw\x1b[2J", 400 * factor, "GB/s")]
+        comparison = add(kept, number, [result(node, "nccl.alone", metrics=found) for node in HOSTILE])
+    assert len(comparison.worse) == len(kept.nodes("prod")) == len(HOSTILE)
+    kept.accept(comparison.run, "*")
+    out = called("history", "--history", kept.path, HOSTILE[0])[1]
+    status, more, _ = called("compare", "--history", kept.path, "night000", "night001")
+    assert status == 3
+    assert all(char.isprintable() or char == "\n" for char in out + more)
+    assert "DROP TABLE" in out
+
+
+def test_foreign_events_are_stored_as_far_as_they_go(kept: History) -> None:
+    foreign: list[dict[str, Any]] = [
+        {"event": "result", "node": 3, "check": None, "metrics": 7, "verdicts": "x", "outcome": []},
+        {"event": "result", "metrics": [{"name": {}, "value": "1"}, 5], "verdicts": [{"findings": [1]}]},
+        *({"event": "finish", "exit": True}, {"event": 5}),
+    ]
+    for number, event in enumerate(foreign):
+        kept.add(recorded(read_run([*log(number, bandwidths(1), end=None), event])))
+    assert [(past.complete, past.passed) for past in kept.runs("prod")] == [(False, 6)] * 4

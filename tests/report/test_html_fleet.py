@@ -31,9 +31,12 @@ def a_fleet(states: dict[str, str], **fields: Any) -> FleetRuns:
     """Return a fleet whose states are letters: p(assed), f(ailed), e(rror), n(ot proved), t(ested not), - (absent)."""
     words = {"p": "passed", "f": "failed", "e": "error", "n": "not proved", "t": "not tested", "-": ""}
     rows = {node: [words[letter] for letter in row] for node, row in states.items()}
-    length = len(next(iter(states.values())))
-    return FleetRuns(**{"cluster": "prod", "simulated": False, "now": FIRST + 30.5 * DAY, "runs": runs(length),
-                        "states": rows, **fields})  # fmt: skip
+    known: dict[str, Any] = {"cluster": "prod", "simulated": False, "now": FIRST + 30.5 * DAY}
+    return FleetRuns(**{**known, "runs": runs(len(next(iter(states.values())))), "states": rows, **fields})
+
+
+def text_of(states: dict[str, str], **fields: Any) -> str:
+    return Page(html_fleet.render(a_fleet(states, **fields))).text
 
 
 def labels(page: str) -> list[str]:
@@ -61,9 +64,8 @@ def test_a_row_per_node_the_worst_first_and_equal_neighbours_are_one_bar() -> No
 
 def test_nodes_of_a_large_fleet_with_equal_states_share_a_row() -> None:
     states = {f"gpu{n:02}": "ppp" for n in range(50)} | {"gpu07": "pfp", "": "ppp"}
-    page = html_fleet.render(a_fleet(states))
-    assert labels(page) == ["(cluster)", "gpu07", "49 nodes"]
-    assert "49 nodes: gpu[00-06,08-49]" in Page(page).text
+    assert labels(html_fleet.render(a_fleet(states))) == ["(cluster)", "gpu07", "49 nodes"]
+    assert "49 nodes: gpu[00-06,08-49]" in text_of(states)
     assert len(labels(html_fleet.render(a_fleet({f"gpu{n:02}": "ppp" for n in range(40)})))) == 40
 
 
@@ -74,8 +76,8 @@ def test_ages_are_whole_days_the_oldest_first() -> None:
         for node, days in (("gpu01", 2.9), ("gpu02", 2.1), ("gpu03", 40))
     }
     del verdicts["gpu03"]["os"]
-    page = Page(html_fleet.render(a_fleet({"gpu01": "p"}, verdicts=verdicts, now=now)))
-    ages = page.text[page.text.index("share a row. nodes gpu os") :]
+    text = text_of({"gpu01": "p"}, verdicts=verdicts)
+    ages = text[text.index("share a row. nodes gpu os") :]
     assert ages.startswith("share a row. nodes gpu os gpu03 40 d \N{EN DASH} 2 nodes: gpu[01-02] 2 d < 1 d")
     later = html_fleet.render(a_fleet({"gpu01": "p"}, verdicts=verdicts, now=now - 9 * DAY))
     assert "-" not in re.findall(r"(\S+) d</td>", later)  # a clock that went back
@@ -85,29 +87,22 @@ def test_acts_of_a_run_share_a_row() -> None:
     acts = [Act(FIRST, node, "drained", "ops", "night001", f"bad {node}") for node in ("gpu01", "gpu02")]
     acts.append(Act(FIRST, "gpu03", "resumed", "ops", "night001", "repaired"))
     with in_utc():
-        text = Page(html_fleet.render(a_fleet({"gpu01": "p"}, acts=tuple(acts)))).text
+        text = text_of({"gpu01": "p"}, acts=tuple(acts))
     assert "2025-11-20 00:53 drained 2 nodes: gpu[01-02] ops night001 bad gpu[01-02]" in text
     assert "resumed gpu03 ops night001 repaired" in text
-    assert "No run drained or resumed a node." in Page(html_fleet.render(a_fleet({"gpu01": "p"}))).text
+    assert "No run drained or resumed a node." in text_of({"gpu01": "p"})
 
 
 def test_the_worst_nodes_and_the_newest_runs() -> None:
-    worst = (
-        Worst("", 2, 9, FIRST, (("nccl.links", 2),)),
-        Worst("gpu01", 1, 9, FIRST, (("gpu.a", 1), ("os.b", 1))),
-    )
-    text = Page(html_fleet.render(a_fleet({"gpu01": "p" * 60}, worst=worst, more_runs=3))).text
-    assert "(cluster) 2 9 2025-11-2" in text
-    assert "gpu.a (1), os.b (1)" in text
-    assert "3 older runs are in the history." in text
+    checks = (("gpu.a", 1), ("os.b", 1))
+    worst = (Worst("", 2, 9, FIRST, (("nccl.links", 2),)), Worst("gpu01", 1, 9, FIRST, checks))
+    text = text_of({"gpu01": "p" * 60}, worst=worst, more_runs=3)
+    for words in ("(cluster) 2 9 2025-11-2", "gpu.a (1), os.b (1)", "3 older runs are in the history."):
+        assert words in text
     listed = re.findall(r"night\d+", text[text.index("Runs run began") :])
     assert (len(listed), listed[0], listed[-1]) == (html_fleet.MAX_RUNS, "night059", "night010")
-
-
-def test_an_empty_history_is_a_page() -> None:
-    text = Page(html_fleet.render(FleetRuns("prod", False, FIRST))).text
-    assert "0 runs, 0 nodes." in text
-    assert "No runs." in text
+    empty = Page(html_fleet.render(FleetRuns("prod", False, FIRST))).text
+    assert ("0 runs, 0 nodes." in empty, "No runs." in empty) == (True, True)
 
 
 def test_rows_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,24 +114,25 @@ def test_rows_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "2 further nodes are in the history." in Page(page).text
     monkeypatch.setattr(html_fleet, "MAX_AGES", 1)
     verdicts = {f"gpu{n}": {"gpu": Verdict(FIRST + n * DAY, "passed")} for n in range(5)}
-    assert (
-        "4 further nodes have younger verdicts."
-        in Page(html_fleet.render(a_fleet({"gpu0": "p"}, verdicts=verdicts))).text
-    )
+    assert "4 further nodes have younger verdicts." in text_of({"gpu0": "p"}, verdicts=verdicts)
 
 
 def test_nothing_of_another_user_becomes_markup(tmp_path: Path) -> None:
-    past = replace(runs(1)[0], run=HOSTILE, cluster=HOSTILE)
     fleet = FleetRuns(
-        HOSTILE, True, FIRST, (past,), 0, {HOSTILE: ["failed"], "gpu01": ["odd"]},
-        {HOSTILE: {HOSTILE: Verdict(FIRST, HOSTILE)}}, (Worst(HOSTILE, 1, 1, FIRST, ((HOSTILE, 1),)),),
-        (Act(FIRST, HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE),),
-    )  # fmt: skip
+        cluster=HOSTILE,
+        simulated=True,
+        now=FIRST,
+        more_runs=0,
+        runs=(replace(runs(1)[0], run=HOSTILE, cluster=HOSTILE),),
+        states={HOSTILE: ["failed"], "gpu01": ["odd"]},
+        verdicts={HOSTILE: {HOSTILE: Verdict(FIRST, HOSTILE)}},
+        worst=(Worst(HOSTILE, 1, 1, FIRST, ((HOSTILE, 1),)),),
+        acts=(Act(FIRST, HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE),),
+    )
     html_fleet.write(fleet, tmp_path / "fleet.html")
     text = (tmp_path / "fleet.html").read_text(encoding="utf-8")
     page = Page(text)
-    assert not page.of("script")
-    assert not page.of("img")
+    assert (page.of("script"), page.of("img")) == ([], [])
     assert not [name for _, attributes in page.elements for name in attributes if name.startswith("on")]
     assert not [char for char in text if not char.isprintable() and char not in "\n\t"]
     assert page.text.count("alert(1)") >= 10

@@ -39,10 +39,14 @@ def marked(picture: str) -> list[str]:
     [
         ("GPU 4 (GPU-c12b, 0000:9d:00.0)", {}, ["GPU 4"]),
         ("GPU 4 (GPU-c12b, 0000:9d:00.0) NVLink 17", {}, ["GPU 4 NVLink 17"]),
-        ("GPU 4", {"measured": "16 active links (inactive: link 3, 7)"}, ["GPU 4 NVLink 3", "GPU 4 NVLink 7"]),
+        (
+            "GPU 4",
+            {"measured": "16 active links (inactive: link 3, 7)"},
+            [f"GPU 4 NVLink {n}" for n in (3, 7)],
+        ),
         ("GPU 1 to GPU 3", {}, ["GPU 1", "GPU 3"]),
         ("gpu01 GPU 3 or its adapter", {}, ["GPU 3"]),
-        ("mlx5_2 port 1 (0000:4f:00.0), rail of GPU 2 (0000:52:00.0)", {"suite": "fabric"}, ["mlx5_2 port 1"]),
+        ("mlx5_2 port 1 (0:4f), rail of GPU 2 (0:52)", {"suite": "fabric"}, ["mlx5_2 port 1"]),
         ("mlx5_2 port 1", {"suite": "fabric"}, ["mlx5_2 port 1"]),
         ("GPU 3 (0000:61:00.0)", {"suite": "fabric"}, ["adapter of GPU 3"]),
         ("GPUs", {"measured": "6"}, ["2 of the GPUs", "missing"]),
@@ -53,7 +57,7 @@ def marked(picture: str) -> list[str]:
         ("GPU 4 NVLink 18", {}, ["GPU 4"]),
         ("mlx5_2 port 1", {"suite": "fabric", "ports": 0}, ["mlx5_2 port 1"]),
     ],
-)  # fmt: skip
+)
 def test_the_part_that_a_finding_names_is_marked(part: str, options: dict[str, Any], bad: list[str]) -> None:
     picture = drawn(part, **options)
     ET.fromstring(picture)
@@ -65,14 +69,18 @@ def test_the_part_that_a_finding_names_is_marked(part: str, options: dict[str, A
 
 
 def test_as_many_parts_are_drawn_as_the_profile_states() -> None:
-    for gpus, nvlinks, ports in ((8, 18, 8), (4, 0, 0), (16, 6, 8), (1, 0, 1)):
+    for gpus, nvlinks, ports, words in (
+        (8, 18, 8, "8 GPUs, 18 NVLinks each, 8 ports"),
+        (4, 0, 0, "4 GPUs"),
+        (16, 6, 8, "16 GPUs, 6 NVLinks each, 8 ports"),
+        (1, 0, 1, "1 GPUs, 1 ports"),
+    ):
         picture = drawn("/tmp", gpus=gpus, nvlinks=nvlinks, ports=ports)
         assert picture.count('<rect class="part"') == gpus + ports
         assert picture.count("v10") == gpus * nvlinks
-        words = (
-            [f"{gpus} GPUs"] + [f"{nvlinks} NVLinks each"] * bool(nvlinks) + [f"{ports} ports"] * bool(ports)
-        )
-        assert f'aria-label="{", ".join(words)}; bad: /tmp"' in picture
+        assert f'aria-label="{words}; bad: /tmp"' in picture
+    # no more than can be drawn
+    assert drawn("GPU 4", gpus=10**9, nvlinks=-1).count("<rect") == html_node.MOST + 8
 
 
 def test_without_known_parts_there_is_no_picture() -> None:
@@ -85,29 +93,20 @@ def test_without_known_parts_there_is_no_picture() -> None:
 
 
 def test_a_port_without_a_known_gpu_is_named_at_the_end_of_its_row() -> None:
-    placed = drawn("mlx5_2 port 1, rail of GPU 2", suite="fabric")
-    last = drawn("mlx5_2 port 1", suite="fabric")
+    ports = ("mlx5_2 port 1, rail of GPU 2", "mlx5_2 port 1", "a_long_name port 1")
+    placed, last, long = (drawn(port, suite="fabric") for port in ports)
     x = [float(re.findall(r'class="cross" d="M([\d.]+)', one)[0]) for one in (placed, last)]
     assert [round((one - html_node.LEFT) // html_node.PITCH) for one in x] == [2, 7]
     assert placed.count("<rect") == last.count("<rect") == 16
     assert ">mlx5_2</text>" in placed
-    assert ">a_long_name</text>" not in drawn(
-        "a_long_name port 1", suite="fabric"
-    )  # it would run into the next
+    assert ">a_long_name</text>" not in long  # it would run into the next
 
 
 def test_other_parts_are_listed_or_counted() -> None:
-    run = run_of(**EIGHT)
     paths = [("os", "", Finding(f"/a/path/number/{n}", "bad", "good")) for n in range(4)]
-    assert ">/a/path/number/0, /a/path/number/1 and 2 more</text>" in html_node.picture(run, ["gpu01"], paths)
+    picture = html_node.picture(run_of(**EIGHT), ["gpu01"], paths)
+    assert ">/a/path/number/0, /a/path/number/1 and 2 more</text>" in picture
     assert ">1 other part</text>" in drawn("x" * 70, suite="os")
-
-
-def test_a_log_states_no_more_parts_than_can_be_drawn() -> None:
-    assert drawn("GPU 4", gpus=10**9, nvlinks=-1).count("<rect") == html_node.MOST + 8
-
-
-def test_hostile_names_are_text() -> None:
-    picture = drawn('"><script>', suite="os")
-    assert "<script" not in picture
-    ET.fromstring(picture)
+    hostile = drawn('"><script>', suite="os")
+    assert "<script" not in hostile
+    ET.fromstring(hostile)

@@ -7,8 +7,7 @@ import xml.etree.ElementTree as ET
 from importlib.resources import files
 from typing import Any
 
-import pytest
-from report.test_html import page_of
+from report.test_html import Page, page_of
 from report_helpers import a_run, passing
 
 from pytest_gpucluster.report.html_subnet import KINDS, MOST_SWITCHES, legend, subnet
@@ -23,24 +22,19 @@ FABRIC = {
 }
 
 
-def events(fabric: Any) -> list[dict[str, Any]]:
-    return a_run([{**passing("gpu01"), "fabric": fabric}, passing("gpu02")], nodes=["gpu01", "gpu02"])
-
-
 def test_leaves_stand_below_and_what_is_wrong_is_marked_and_told() -> None:
     picture = subnet(FABRIC)
     ET.fromstring(picture)
-    at = {
-        name: int(y) for y, name in re.findall(r'y="(\d+)" width="14" height="14"><title>([\w&;]+)', picture)
-    }
-    assert at["leaf01"] == at["leaf&lt;02&gt;"] > at["spine01"]
-    assert re.findall(r'class="link bad"[^>]*><title>([^<]*)', picture) == [
-        "leaf&lt;02&gt; - spine01, 1 links: leaf&lt;02&gt; port 33 - spine01 port 3: 4x EDR"
-    ]
-    assert re.findall(r'class="part bad"[^>]*><title>([^<]*)', picture) == [
-        "leaf&lt;02&gt;, 16 HCAs: 7 uplinks"
-    ]
+    found = re.findall(r'y="(\d+)" width="14" height="14"><title>([\w&;]+)', picture)
+    at = {name: int(y) for y, name in found}
+    leaf = "leaf&lt;02&gt;"
+    assert at["leaf01"] == at[leaf] > at["spine01"]
+    told = re.findall(r'class="(link|part) bad"[^>]*><title>([^<]*)', picture)
+    link = f"{leaf} - spine01, 1 links: {leaf} port 33 - spine01 port 3: 4x EDR"
+    assert told == [("link", link), ("part", f"{leaf}, 16 HCAs: 7 uplinks")]
     assert "3 switches, 1 of 2 connections with a finding" in picture
+    # a log of an earlier version has no kinds
+    assert subnet({part: [row[:-1] for row in rows] for part, rows in FABRIC.items()}) == picture
 
 
 def test_the_legend_explains_the_kinds_that_are_drawn_each_with_a_dash_of_its_own() -> None:
@@ -60,30 +54,23 @@ def test_the_legend_explains_the_kinds_that_are_drawn_each_with_a_dash_of_its_ow
     assert len({tuple(found) for found in dashes if found}) == len(KINDS)
 
 
-def test_a_log_of_an_earlier_version_has_no_kinds() -> None:
-    old = {part: [row[:-1] for row in rows] for part, rows in FABRIC.items()}
-    assert subnet(old) == subnet(FABRIC)
-
-
 def test_the_page_has_the_picture_of_the_run_and_none_without_the_suite() -> None:
-    page = page_of(events(FABRIC))
-    titles = [given.get("aria-label", "") for tag, given in page.elements if tag == "svg"]
+    def page(fabric: Any) -> Page:
+        return page_of(a_run([{**passing("gpu01"), "fabric": fabric}, passing("gpu02")]))
+
+    titles = [given.get("aria-label", "") for given in page(FABRIC).of("svg")]
     assert any(title.startswith("InfiniBand subnet: 3 switches") for title in titles)
-    assert "InfiniBand subnet" not in page_of(events({})).text
+    assert "InfiniBand subnet" not in page({}).text
 
 
-@pytest.mark.parametrize(
-    "fabric",
-    [
+def test_what_a_log_should_not_hold_is_left_out() -> None:
+    fabrics: list[Any] = [
         {"switches": "many"},
         {"switches": [[]], "links": [[]]},
         {"switches": [["a", 1e308, None, 7]], "links": [[[], {}, "x"], [0, 9, 1, ""], None]},
         {"switches": [["a", -3, -1, ""]], "links": [[0, 0, 1, "loop"]]},
-    ],
-)
-def test_what_a_log_should_not_hold_is_left_out(fabric: Any) -> None:
-    picture = subnet(fabric)
-    if picture:
+    ]
+    for picture in filter(None, map(subnet, fabrics)):
         ET.fromstring(picture)
 
 

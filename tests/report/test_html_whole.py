@@ -34,22 +34,18 @@ def metric(name: str, value: float | str, unit: str, device: str = "", **more: A
 
 def measured(node: str, place: int, share: float = 1.0) -> dict[str, Any]:
     """Return the result of a node with metrics of every kind."""
+    sizes = enumerate(SIZES, 1)
     metrics = [
-        metric("busbw", 100.0 * n * share, "GB/s", f"all_reduce {size}") for n, size in enumerate(SIZES, 1)
+        *(metric("busbw", 100.0 * n * share, "GB/s", f"all_reduce {size}") for n, size in sizes),
+        *(metric("bound all_reduce 1 GiB alone", 280, "GB/s"), metric("gpu_count", 8, "GPUs")),
+        *(metric("power", 80.0 + place, "W", f"GPU {gpu} (GPU-{node}-{gpu}, 0:1)") for gpu in (0, 1)),
+        *(metric("free", 5.5 + place, "GiB", "/scratch"), metric("odd", "NaN", "W")),
+        *(metric("in", "Infinity", "C"), metric("hidden", 1, "s", detail=True)),
+        metric("busbw all_reduce 1 GiB alone", 300.0 * share, "GB/s"),
+        metric("busbw_bound", 290, "GB/s", "all_reduce 1 MiB"),
     ]
-    metrics += [metric("bound all_reduce 1 GiB alone", 280, "GB/s"), metric("gpu_count", 8, "GPUs")]
-    metrics += [metric("power", 80.0 + place, "W", f"GPU {gpu} (GPU-{node}-{gpu}, 0:1)") for gpu in (0, 1)]
-    metrics += [
-        metric("free", 5.5 + place, "GiB", "/scratch"),
-        metric("odd", "NaN", "W"),
-        metric("in", "Infinity", "C"),
-    ]
-    metrics += [metric("hidden", 1, "s", detail=True)]
-    metrics += [metric("busbw all_reduce 1 GiB alone", 300.0 * share, "GB/s")]
-    metrics += [metric("busbw_bound", 290, "GB/s", "all_reduce 1 MiB")]
-    return passing(
-        node, check="nccl.alone", metrics=metrics, versions={"driver": "580.1" if place % 3 else "570.9"}
-    )
+    versions = {"driver": "580.1" if place % 3 else "570.9"}
+    return passing(node, check="nccl.alone", metrics=metrics, versions=versions)
 
 
 def run_of(nodes: list[str]) -> list[dict[str, Any]]:
@@ -77,16 +73,10 @@ def run_of(nodes: list[str]) -> list[dict[str, Any]]:
     results.append(failing(bad, findings=findings, annotation=told, **said))
     for node, part in ((good[0], "GPU 0 (GPU-b, 0:2)"), (good[1], "GPU 0 (GPU-c, 0:3)")):
         results.append(failing(node, check="gpu.other", action="reboot", part=part, cause="", hint=""))
-    whole: dict[str, Any] = {
-        "action": "monitor",
-        "suite": "nccl",
-        "measured": "1",
-        "expected": "2",
-        "part": "4 GiB",
-    }
+    whole: dict[str, Any] = {"suite": "nccl", "measured": "1", "expected": "2", "part": "4 GiB"}
     silent = f"{broken} did not answer in 30 s"
     results += [
-        failing("", check="nccl.whole", **whole),
+        failing("", check="nccl.whole", action="monitor", **whole),
         failing(broken, outcome="error", findings=[], check="os.disk", message=silent),
         unjudged(drained, "not tested", check="gpu.nvlink_state"),
         *(unjudged(node, "not checked", check="os.mce", message="not checked: no right") for node in good),
@@ -97,17 +87,23 @@ def run_of(nodes: list[str]) -> list[dict[str, Any]]:
     ]
     warning = {"part": "GPU 3 (GPU-d, 0:4)", "measured": "1 replay", "expected": "0"}
     results.append(passing(good[0], check="gpu.pcie", verdicts=[{"findings": [], "advisories": [warning]}]))
-    fails = {"row": "srun", "column": "MPI", "text": "fails", "note": "no PMI", "place": [1, 0]}
-    works = {"row": "mpirun", "column": "UCX", "text": "works", "note": "", "place": [0, 1]}
+    cells = [
+        {
+            "title": "matrix",
+            "row": "srun",
+            "column": "MPI",
+            "text": "fails",
+            "note": "no PMI",
+            "place": [1, 0],
+        },
+        {"title": "matrix", "row": "mpirun", "column": "UCX", "text": "works", "note": "", "place": [0, 1]},
+    ]
     points = [[1024, 10.0], [1 << 20, 200.0], [1 << 30, "x"], ["x", 1.0]]
-    curve = {
-        "metrics": [metric("bound all_reduce 1 MiB 2 nodes", 250, "GB/s"), metric("once", 3, "s")],
-        "curves": [{"title": "all_reduce, 2 nodes x 8 GPUs", "points": points}],
-        "cells": [{"title": "matrix", **cell} for cell in (fails, works)],
-        "logs": ["steps/0002-w.log"],
-    }
-    results.append(passing("", check="nccl.curve", **curve))
-    group = {"nodes": "gpu[01-02]", "profile": "h100", "description": "8 H100", "source": "a sheet"}
+    curve = {"title": "all_reduce, 2 nodes x 8 GPUs", "points": points}
+    once = [metric("bound all_reduce 1 MiB 2 nodes", 250, "GB/s"), metric("once", 3, "s")]
+    last = passing(
+        "", check="nccl.curve", metrics=once, curves=[curve], cells=cells, logs=["steps/0002-w.log"]
+    )
     start = {
         "time": 1795250000.0,
         "simulated": True,
@@ -120,11 +116,14 @@ def run_of(nodes: list[str]) -> list[dict[str, Any]]:
         "versions": {"pytest-gpucluster": "1.2.3", "python": "3.11"},
         "scope": {"-m": "gpu or os"},
         "not_applicable": {"fabric.*": "no InfiniBand"},
-        "groups": [group, "odd"],
+        "groups": [
+            {"nodes": "gpu[01-02]", "profile": "h100", "description": "8 H100", "source": "a sheet"},
+            "odd",
+        ],
         "slurmd": {"22.05.8": nodes[:2], "23.02": nodes[2:3]},
     }
     not_tested = {drained: ["unavailable", 'DRAINED: "cable" by root']}
-    run = a_run(results, nodes=nodes, not_tested=not_tested, start=start, finish=None)
+    run = a_run([*results, last], nodes=nodes, not_tested=not_tested, start=start, finish=None)
     run[2:2] = [event("allocation", job=42, nodes=nodes[:3])]
     run[1]["slurm"] = {bad: {"state": "IDLE", "reason": "a & b"}}
 

@@ -21,12 +21,16 @@ NODES = ("gpu01", "gpu02", "gpu03", "gpu04")
 
 
 def work(
-    results: list[dict[str, Any]], comparison: ShownComparison | None = None, **places: Any
+    results: list[dict[str, Any]], comparison: ShownComparison | None = None, *, places: bool = False
 ) -> dict[str, Any]:
     events = a_run(results, nodes=NODES)
-    events[1] |= places
+    events[1] |= {"places": [{"group": "g", "nodes": list(NODES)}]} if places else {}
     run = read_run(events)
     return html_work.work(run, {id(group): group.check for group in ordered(run)}, comparison)
+
+
+def nodes_of_cards(results: list[dict[str, Any]]) -> list[list[str]]:
+    return [card["nodes"] for card in work(results)["cards"]]
 
 
 def cards(found: dict[str, Any]) -> list[tuple[list[str], str, list[str]]]:
@@ -51,32 +55,22 @@ def test_each_node_has_a_card_the_hardest_first() -> None:
 
 
 def test_only_nodes_with_the_same_findings_share_a_card() -> None:
-    results = [failing(node) for node in NODES[:3]]
-    results += [failing("gpu04", cause="another cause")]
-    assert [nodes for nodes, *_ in cards(work(results))] == [list(NODES[:3]), ["gpu04"]]
+    results = [*(failing(node) for node in NODES[:3]), failing("gpu04", cause="another cause")]
+    assert nodes_of_cards(results) == [[*NODES[:3]], ["gpu04"]]
     results[1] = failing("gpu02", part="GPU 5 (GPU-x, 0000:9d:00.0)")
-    assert [nodes for nodes, *_ in cards(work(results))] == [["gpu01", "gpu03"], ["gpu02"], ["gpu04"]]
+    assert nodes_of_cards(results) == [["gpu01", "gpu03"], ["gpu02"], ["gpu04"]]
     results[2] = failing("gpu03", check="gpu.other")
-    assert [nodes for nodes, *_ in cards(work(results))] == [["gpu01"], ["gpu02"], ["gpu04"], ["gpu03"]]
-
-
-def test_links_of_a_gpu_are_different_parts() -> None:
-    results = [failing(node, part=f"GPU 4 (x) NVLink {link}") for node, link in (("gpu01", 7), ("gpu02", 9))]
-    found = [[one["findings"] for one in card["failures"]] for card in work(results)["cards"]]
-    assert [[part for part, *_ in one[0]] for one in found] == [
-        ["GPU 4 (x) NVLink 7"],
-        ["GPU 4 (x) NVLink 9"],
-    ]
+    assert nodes_of_cards(results) == [["gpu01"], ["gpu02"], ["gpu04"], ["gpu03"]]
+    links = [failing(node, part=f"GPU 4 (x) NVLink {link}") for node, link in (("gpu01", 7), ("gpu02", 9))]
+    found = [card["failures"][0]["findings"][0][0] for card in work(links)["cards"]]
+    assert found == ["GPU 4 (x) NVLink 7", "GPU 4 (x) NVLink 9"]  # of one GPU, and yet different parts
 
 
 def test_a_finding_of_the_cluster_has_a_card_of_its_own() -> None:
     noexec = [{"part": "/tmp", "measured": "noexec", "expected": "programs can be run"}]
-    results = [failing(node, check="os.tmp", findings=noexec) for node in NODES] + [failing("gpu02")]
-    found = work(results, places=[{"group": "g", "nodes": list(NODES)}])
-    assert cards(found) == [
-        (["gpu02"], "drain", ["gpu.nvlink_state"]),
-        (list(NODES), "configure", ["os.tmp"]),
-    ]
+    results = [*(failing(node, check="os.tmp", findings=noexec) for node in NODES), failing("gpu02")]
+    found = work(results, places=True)
+    assert cards(found) == [(["gpu02"], "drain", ["gpu.nvlink_state"]), ([*NODES], "configure", ["os.tmp"])]
     assert [bool(card["common"]) for card in found["cards"]] == [False, True]
 
 
@@ -86,9 +80,10 @@ def test_what_to_do_names_the_nodes_and_parts_of_the_card() -> None:
     found = [card["failures"][0]["to_do"] for card in work(results)["cards"]]
     assert found == [f"nvidia-smi -q -i {gpu}; scontrol show node gpu0{n}" for gpu, n in ((4, 1), (6, 2))]
     text = page_of(a_run([failing("gpu01", annotation=["Slurm state: IDLE+DRAIN"])])).text
-    for shown in ("GPU 4 (GPU-c12b, 0000:9d:00.0) : 17 active links expected 18", "Cause an NVLink is down",
-                  "To do reseat the GPU", "Slurm: IDLE+DRAIN"):  # fmt: skip
-        assert shown in text[text.index("What to do") : text.index("Map:")]
+    section = text[text.index("What to do") : text.index("Map:")]
+    assert "GPU 4 (GPU-c12b, 0000:9d:00.0) : 17 active links expected 18" in section
+    for shown in ("Cause an NVLink is down", "To do reseat the GPU", "Slurm: IDLE+DRAIN"):
+        assert shown in section
     assert "What to do" not in page_of(a_run([passing("gpu01"), unjudged("gpu02", "not checked")])).text
 
 
@@ -110,29 +105,19 @@ def test_what_a_card_leaves_out_stays_a_section_on_paper(monkeypatch: pytest.Mon
     assert (found["cards"][0]["failures"][0]["more"], found["carded"]) == (1, {"gpu.b"})
     monkeypatch.setattr(html_work, "MAX_FAILURES", 1)
     found = work(results)
-    assert (len(found["cards"][0]["failures"]), found["cards"][0]["cut"], found["carded"]) == (
-        1,
-        ["gpu.b"],
-        set(),
-    )
+    (card,) = found["cards"]
+    assert (len(card["failures"]), card["cut"], found["carded"]) == (1, ["gpu.b"], set())
 
 
 def test_a_card_has_the_trends_of_what_got_worse_on_its_nodes() -> None:
     row = Compared("gpu01", Metric("busbw", 440, "GB/s"), worse=True, values=(478.0, None, 440.0))
     rows = (
-        row,
-        replace(row, node="gpu02"),
-        replace(row, worse=False),
-        replace(row, values=(440.0,)),
-        replace(row, values=(440.0, 440.0)),
+        *(row, replace(row, node="gpu02"), replace(row, worse=False)),
+        *(replace(row, values=(440.0,)), replace(row, values=(440.0, 440.0))),
         *(replace(row, metric=Metric(f"m{n}", 440, "W")) for n in range(3)),
     )
     (card,) = work([failing("gpu01")], ShownComparison("h.db", rows))["cards"]
-    assert [one["text"] for one in card["trends"]] == [
-        "busbw: 440 GB/s; 440 to 478 in 3 runs",
-        "m0: 440 W; 440 to 478 in 3 runs",
-        "m1: 440 W; 440 to 478 in 3 runs",
-    ]
+    texts = ("busbw: 440 GB/s", "m0: 440 W", "m1: 440 W")
+    assert [one["text"] for one in card["trends"]] == [f"{text}; 440 to 478 in 3 runs" for text in texts]
     assert "busbw in the last runs: 478, -, 440" in card["trends"][0]["picture"]
-    (card,) = work([failing("gpu01")])["cards"]
-    assert card["trends"] == []
+    assert work([failing("gpu01")])["cards"][0]["trends"] == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from junitparser import xunit2
 
 from pytest_gpucluster.report.junit_merge import Merged, merge
@@ -45,17 +44,13 @@ def ends(one: Any) -> tuple[list[str], list[str], dict[str, str]]:
 
 
 def test_every_end_is_counted(tmp_path: Path) -> None:
-    shard = "".join(
-        case(f"{kind}{n}", inside)
-        for kind, inside, count in (("f", RED, 4), ("e", BROKEN, 3), ("s", SKIPPED, 2), ("p", "", 1))
-        for n in range(count)
-    )
-    told, found, text = merged(tmp_path, shard)
+    kinds = {"f": (RED, 4), "e": (BROKEN, 3), "s": (SKIPPED, 2), "p": ("", 1)}
+    shard = [case(f"{kind}{n}", inside) for kind, (inside, count) in kinds.items() for n in range(count)]
+    told, found, text = merged(tmp_path, "".join(shard))
     assert told == Merged(files=1, passed=1, failed=4, errors=3, skipped=2, flaky=0)
     assert [one.name for one in found] == ["f0", "f1", "f2", "f3", "e0", "e1", "e2", "s0", "s1", "p0"]
-    assert 'tests="10"' in text
-    assert '<testsuites name="pytest tests"' in text
-    assert '<testsuite name="pytest"' in text
+    for part in ('tests="10"', '<testsuites name="pytest tests"', '<testsuite name="pytest"'):
+        assert part in text
     assert text.count("\n") <= 1  # as small as can be: files of a thousand nodes are large
 
 
@@ -75,49 +70,34 @@ def test_a_testcase_without_a_name_is_one_of_its_own(tmp_path: Path) -> None:
     assert (told.passed, told.flaky) == (1, 1)
 
 
-@pytest.mark.parametrize(
-    "order", [("", BROKEN, RED), (RED, "", BROKEN), (BROKEN, RED, ""), (SKIPPED, RED, BROKEN)]
-)
-def test_the_worst_of_one_name_in_one_file_stands_with_what_else_is_red(
-    tmp_path: Path, order: tuple[str, ...]
-) -> None:
-    told, (one,), _ = merged(tmp_path, "".join(case(inside=inside) for inside in order))
-    assert (told.failed, ends(one)) == (1, (["Failure"], [], {}))
-    assert one.result[0].text == "why\n--- again in this run\ne"
-    _, (broken,), _ = merged(tmp_path, case(inside=BROKEN) + case(inside="<error>two</error>"))
-    assert broken.result[0].text == "\n--- again in this run\ntwo"
-    _, (mute,), _ = merged(tmp_path, case(inside=BROKEN) + case(inside="<error/>"))
-    assert mute.result[0].text == "\n--- again in this run\n"
+def test_the_worst_of_one_name_in_one_file_stands_with_what_else_is_red(tmp_path: Path) -> None:
+    for order in (("", BROKEN, RED), (RED, "", BROKEN), (BROKEN, RED, ""), (SKIPPED, RED, BROKEN)):
+        told, (one,), _ = merged(tmp_path, "".join(case(inside=inside) for inside in order))
+        assert (told.failed, ends(one)) == (1, (["Failure"], [], {}))
+        assert one.result[0].text == "why\n--- again in this run\ne"
+    for other, text in (("<error>two</error>", "two"), ("<error/>", "")):
+        _, (one,), _ = merged(tmp_path, case(inside=BROKEN) + case(inside=other))
+        assert one.result[0].text == f"\n--- again in this run\n{text}"
 
 
 OUT = case("test_available", BROKEN, "gpucluster.run.gpu01")
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "back"),
-    [
-        (OUT, case(inside=SKIPPED) + case(), True),  # one of two that were skipped: it was there
-        (OUT, case() + case(inside=SKIPPED), True),
-        (OUT, case(inside=RED), True),
-        (OUT, OUT + case(), False),
-        (OUT, case(inside=SKIPPED), False),
-        (OUT, case(of="gpucluster.gpu.gpu02"), False),
-        (OUT, case(of="own.gpu01"), False),  # another program's class
-        (case("test_other", BROKEN, "gpucluster.run.gpu01"), case(), False),
-        (case("test_available", BROKEN, "gpu01"), case(), False),
-    ],
+OTHER, NO_CLASS = (
+    case("test_other", BROKEN, "gpucluster.run.gpu01"),
+    case("test_available", BROKEN, "gpu01"),
 )
-def test_a_node_has_come_back_where_something_of_it_was_judged(
-    tmp_path: Path,
-    first: str,
-    second: str,
-    back: bool,  # a table
-) -> None:
-    _, (one, *_), _ = merged(tmp_path, first, second)
-    if back:
-        assert ends(one) == ([], ["FlakyError"], {"attempts": "error, passed"})
-    else:
-        assert ends(one)[0] == ["Error"]
+
+
+def test_a_node_that_was_judged_has_come_back(tmp_path: Path) -> None:
+    back = {"attempts": "error, passed"}
+    # one of two that were skipped: it was there
+    for second in (case(inside=SKIPPED) + case(), case() + case(inside=SKIPPED), case(inside=RED)):
+        assert ends(merged(tmp_path, OUT, second)[1][0]) == ([], ["FlakyError"], back)
+    others = [OUT + case(), case(inside=SKIPPED), case(of="gpucluster.gpu.gpu02")]
+    others.append(case(of="own.gpu01"))  # another program's class
+    for first, second in (*((OUT, other) for other in others), (OTHER, case()), (NO_CLASS, case())):
+        assert ends(merged(tmp_path, first, second)[1][0])[0] == ["Error"]
 
 
 def test_a_node_with_a_long_name_has_come_back_but_not_by_what_was_judged_before(tmp_path: Path) -> None:
@@ -127,30 +107,20 @@ def test_a_node_with_a_long_name_has_come_back_but_not_by_what_was_judged_before
     assert merged(tmp_path, judged, out)[0].errors == 1
 
 
-def test_a_file_that_names_no_nodes_is_a_scope_of_its_own(tmp_path: Path) -> None:
-    nodes = (
-        "<properties><property name='other' value='o'/><property name='nodes' value='gpu01'/></properties>"
+def of(nodes: str) -> str:
+    return (
+        f"<properties><property name='other' value='o'/><property name='nodes' value='{nodes}'/></properties>"
     )
-    whole = "gpucluster.nccl.cluster"
-    _, (one,), text = merged(tmp_path, case(inside=RED, of=whole), case(of=whole), heads=("", nodes))
+
+
+def test_a_file_that_names_no_nodes_is_a_scope_of_its_own(tmp_path: Path) -> None:
+    whole, flaky = "gpucluster.nccl.cluster", {"attempts": "failed, passed"}
+    _, (one,), text = merged(tmp_path, case(inside=RED, of=whole), case(of=whole), heads=("", of("gpu01")))
     assert ends(one) == (["Failure"], [], {"scopes": "?: failed; gpu01: passed"})
     assert text.count('<property name="other" value="o"') == 1
-    _, (one,), _ = merged(tmp_path, case(inside=RED, of=whole), case(of=whole))
-    assert ends(one) == ([], ["FlakyFailure"], {"attempts": "failed, passed"})
-    for other in ("gpucluster.x", "own.cluster"):
-        _, (one,), _ = merged(tmp_path, case(inside=RED, of=other), case(of=other), heads=("", nodes))
-        assert ends(one) == ([], ["FlakyFailure"], {"attempts": "failed, passed"})
-
-
-def test_three_attempts_in_several_scopes(tmp_path: Path) -> None:
-    def of(nodes: str) -> str:
-        return f"<properties><property name='nodes' value='{nodes}'/></properties>"
-
-    whole = "gpucluster.nccl.cluster"
+    for name, heads in ((whole, ()), ("gpucluster.x", ("", of("gpu01"))), ("own.cluster", ("", of("gpu01")))):
+        _, (one,), _ = merged(tmp_path, case(inside=RED, of=name), case(of=name), heads=heads)
+        assert ends(one) == ([], ["FlakyFailure"], flaky)
     shards = [case(inside=inside, of=whole) for inside in (SKIPPED, BROKEN, "", RED)]
-    _, (one,), _ = merged(tmp_path, *shards, heads=(of("a"), of("b"), of("b"), of("c")))
-    assert ends(one) == (
-        ["Failure"],
-        ["FlakyError"],
-        {"scopes": "c: failed; a: skipped; b: passed"},
-    )
+    _, (one,), _ = merged(tmp_path, *shards, heads=tuple(map(of, "abbc")))
+    assert ends(one) == (["Failure"], ["FlakyError"], {"scopes": "c: failed; a: skipped; b: passed"})

@@ -13,48 +13,41 @@ from pytest_gpucluster.report.run_model import read_run
 from pytest_gpucluster.report.words import for_nodes
 
 if TYPE_CHECKING:
-    from pytest_gpucluster.report.run_model import Run
+    from pytest_gpucluster.report.run_model import FailureGroup, Run
 
 
 def result(node: str, check: str, measured: str = "7", **more: Any) -> dict[str, Any]:
     finding = {"part": "GPUs", "measured": measured, "expected": "8"}
-    verdict = {
-        "outcome": "failed", "action": "drain", "cause": "a GPU fell off the bus", "hint": "scontrol show node NODE",
-        "findings": [finding], "advisories": [],
-    }  # fmt: skip
+    cause = {"action": "drain", "cause": "a GPU fell off the bus", "hint": "scontrol show node NODE"}
+    told = ["Slurm state: IDLE", f"reproduce: srun -w {node} nvidia-smi", f"rerun: pytest t.py::t[{node}]"]
+    about = {"nodeid": f"t.py::t[{node}]", "suite": check.partition(".")[0], "check": check, "node": node}
     shown: dict[str, Any] = {
-        "event": "result", "nodeid": f"t.py::t[{node}]", "outcome": "failed", "phase": "call", "message": f"{check} on {node}",
-        "suite": check.partition(".")[0], "check": check, "node": node, "verdicts": [verdict],
-        "annotation": ["Slurm state: IDLE", f"reproduce: srun -w {node} nvidia-smi", f"rerun: pytest --cluster=x t.py::t[{node}]"],
-    }  # fmt: skip
-    return shown | more
+        "event": "result",
+        "outcome": "failed",
+        "phase": "call",
+        "annotation": told,
+        **about,
+    }
+    verdict = {"outcome": "failed", **cause, "findings": [finding], "advisories": []}
+    return shown | {"message": f"{check} on {node}", "verdicts": [verdict]} | more
 
 
 def run_of(nodes: int, results: list[dict[str, Any]], exit: int = 1) -> Run:
     names = [f"gpu{number:04}" for number in range(1, nodes + 1)]
-    return read_run(
-        [
-            {"event": "start", "cluster": "prod"},
-            {"event": "nodes", "selected": names},
-            *({**result(name, "os.responds"), "outcome": "passed", "verdicts": []} for name in names),
-            *results,
-            {"event": "finish", "exit": exit},
-        ]
-    )
+    fine = (result(name, "os.responds", outcome="passed", verdicts=[]) for name in names)
+    begin: list[dict[str, Any]] = [
+        {"event": "start", "cluster": "prod"},
+        {"event": "nodes", "selected": names},
+    ]
+    return read_run([*begin, *fine, *results, {"event": "finish", "exit": exit}])
 
 
 @pytest.mark.parametrize("width", [80, 200])
 @pytest.mark.parametrize("failing", [1, 6, 60, 600])
 @pytest.mark.parametrize("kinds", [1, 5, 40])
 def test_the_verdict_fits_one_screen(failing: int, kinds: int, width: int) -> None:
-    results = [
-        result(
-            f"gpu{number:04}",
-            f"suite{number % kinds}.check_with_a_long_name_{number % kinds}",
-            str(number % 7),
-        )
-        for number in range(1, failing + 1)
-    ]
+    names = [f"suite{kind}.check_with_a_long_name_{kind}" for kind in range(kinds)]
+    results = [result(f"gpu{n:04}", names[n % kinds], str(n % 7)) for n in range(1, failing + 1)]
     lines = closing(run_of(1000, results), width)
     assert len(lines) <= HEIGHT
     assert max(map(len, lines)) <= width
@@ -85,55 +78,34 @@ GPU = "GPU 3 (GPU-9a80e8a7-3666-8cbc-48a4-f67d9da8c8d8, 0000:61:00.0)"
 
 
 def found(part: str, measured: str, expected: str, action: str, cause: str = "") -> dict[str, Any]:
-    verdict = {
-        "outcome": "failed", "action": action, "cause": cause, "hint": "", "advisories": [],
-        "findings": [{"part": part, "measured": measured, "expected": expected}],
-    }  # fmt: skip
-    return {"verdicts": [verdict]}
+    findings = [{"part": part, "measured": measured, "expected": expected}]
+    return {"verdicts": [{"outcome": "failed", "action": action, "cause": cause, "findings": findings}]}
 
 
-@pytest.mark.parametrize(
-    ("width", "lines"),
-    [
-        (
-            80,
-            [
-                "return to vendor:",
-                "  gpu0003         gpu.remapped_rows  GPU 3 (0000:61:00.0): a row remapping",
-                "                                     failed, expected no failure",
-                "drain:",
-                "  gpu[0001-0002]  gpu.nvlink_state   GPU 3: 17 active links, expected 18",
-                "configure:",
-                "  gpu0004         os.services        gpu-manager.service: failed, expected",
-                "                                     active",
-            ],
-        ),
-        (
-            120,
-            [
-                "return to vendor:",
-                "  gpu0003         gpu.remapped_rows  GPU 3 (0000:61:00.0): a row remapping failed, expected no failure; no spare rows",
-                "drain:",
-                "  gpu[0001-0002]  gpu.nvlink_state   GPU 3: 17 active links (inactive: link 7), expected 18; a bad seat",
-                "configure:",
-                "  gpu0004         os.services        gpu-manager.service: failed, expected active",
-            ],
-        ),
-    ],
-)
-def test_the_hardest_repair_is_first_and_each_finding_has_its_line(width: int, lines: list[str]) -> None:
+def test_the_hardest_repair_is_first_and_each_finding_has_its_line() -> None:
     links = found(GPU, "17 active links (inactive: link 7)", "18", "drain", "a bad seat")
+    rows = found(GPU, "a row remapping failed", "no failure", "return to vendor", "no spare rows")
     results = [
         result("gpu0004", "os.services", **found("gpu-manager.service", "failed", "active", "configure")),
-        result("gpu0001", "gpu.nvlink_state", **links),
-        result("gpu0002", "gpu.nvlink_state", **links),
-        result(
-            "gpu0003",
-            "gpu.remapped_rows",
-            **found(GPU, "a row remapping failed", "no failure", "return to vendor", "no spare rows"),
-        ),
+        *(result(node, "gpu.nvlink_state", **links) for node in ("gpu0001", "gpu0002")),
+        result("gpu0003", "gpu.remapped_rows", **rows),
     ]
-    assert closing(run_of(4, results), width)[-len(lines) :] == lines
+    narrow, wide = (closing(run_of(4, results), width) for width in (80, 120))
+    assert narrow[-8:] == [
+        "return to vendor:",
+        "  gpu0003         gpu.remapped_rows  GPU 3 (0000:61:00.0): a row remapping",
+        "                                     failed, expected no failure",
+        "drain:",
+        "  gpu[0001-0002]  gpu.nvlink_state   GPU 3: 17 active links, expected 18",
+        "configure:",
+        "  gpu0004         os.services        gpu-manager.service: failed, expected",
+        "                                     active",
+    ]
+    assert [line[37:] for line in wide[-6:] if line.startswith(" ")] == [
+        "GPU 3 (0000:61:00.0): a row remapping failed, expected no failure; no spare rows",
+        "GPU 3: 17 active links (inactive: link 7), expected 18; a bad seat",
+        "gpu-manager.service: failed, expected active",
+    ]
 
 
 def test_an_accepted_run_has_no_table() -> None:
@@ -143,41 +115,29 @@ def test_an_accepted_run_has_no_table() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("verdict", "colour"),
-    [
-        ("NOT ACCEPTED: 1 of 2 nodes", "red"),
-        ("NOT PROVED: 0 of 2", "yellow"),
-        ("ACCEPTED, WITH WAIVERS: 2", "green"),
-    ],
-)
-def test_the_verdict_has_the_colour_of_its_meaning(verdict: str, colour: str) -> None:
-    assert colour_of(verdict) == colour
+def test_the_verdict_has_the_colour_of_its_meaning() -> None:
+    verdicts = ("NOT ACCEPTED: 1 of 2 nodes", "NOT PROVED: 0 of 2", "ACCEPTED, WITH WAIVERS: 2")
+    assert [*map(colour_of, verdicts)] == ["red", "yellow", "green"]
 
 
 def test_what_a_waiver_covers_is_listed() -> None:
-    waiver = {
-        "at": ["prod.yaml:9"],
-        "words": "OPS-7: RMA",
-        "outcome": "failed",
-        "message": "7 GPUs",
-        "text": "",
-    }
+    words = {"at": ["prod.yaml:9"], "words": "OPS-7: RMA", "text": ""}
+    waiver = {**words, "outcome": "failed", "message": "7 GPUs"}
     waived = result("gpu0002", "gpu.count", outcome="waived", verdicts=[], waiver=waiver)
     lines = closing(run_of(2, [waived], exit=0), 80)
     assert lines[0].startswith("ACCEPTED, WITH WAIVERS: 2 of 2 nodes.")
     assert "- waived: gpu.count on gpu0002: 7 GPUs (OPS-7: RMA)" in lines
 
 
+def group_of(check: str, *measured: str) -> FailureGroup:
+    """Return the failures of nodes that measured this."""
+    results = [result(f"gpu000{n}", check, text) for n, text in enumerate(measured, 1)]
+    (group,) = run_of(len(measured), results).groups.values()
+    return group
+
+
 def test_equal_failures_are_one_block() -> None:
-    run = run_of(
-        3,
-        [
-            result(f"gpu000{n}", "gpu.count", measured)
-            for n, measured in ((1, "7 GPUs"), (2, "5 GPUs"), (3, "6 GPUs"))
-        ],
-    )
-    (group,) = run.groups.values()
+    group = group_of("gpu.count", "7 GPUs", "5 GPUs", "6 GPUs")
     assert block(group, "pytest --cluster=x --nodes=all t.py::t") == [
         "gpu.count on 3 nodes: gpu[0001-0003]: GPUs: measured 5 to 7 GPUs, expected 8",
         "likely cause: a GPU fell off the bus",
@@ -190,24 +150,15 @@ def test_equal_failures_are_one_block() -> None:
 
 
 def test_values_that_are_no_numbers_are_listed_and_counted() -> None:
-    texts = ("off", "on", "N/A", "unknown", "?")
-    run = run_of(5, [result(f"gpu000{n}", "gpu.ecc", text) for n, text in enumerate(texts, 1)])
-    (group,) = run.groups.values()
+    group = group_of("gpu.ecc", "off", "on", "N/A", "unknown", "?")
     assert findings(group) == ["GPUs: measured off, on, N/A and 2 more, expected 8"]
-
-
-def test_a_number_in_a_path_is_no_range() -> None:
+    # a number in a path is no range
     texts = [f"cannot create /run/gpu0{n}/enroot" for n in (1, 2)]
-    run = run_of(2, [result(f"gpu000{n}", "container.import", text) for n, text in enumerate(texts, 1)])
-    (group,) = run.groups.values()
-    assert findings(group) == [f"GPUs: measured {texts[0]}, {texts[1]}, expected 8"]
+    assert findings(group_of("x.y", *texts)) == [f"GPUs: measured {texts[0]}, {texts[1]}, expected 8"]
 
 
 def test_a_placeholder_becomes_the_nodes() -> None:
     assert for_nodes("scontrol show node NODE", ["gpu01", "gpu02"]) == "scontrol show node gpu[01-02]"
     assert for_nodes("read MY_NODE and NODE_LIST", ["gpu01"]) == "read MY_NODE and NODE_LIST"
     assert for_nodes("NODE", ["(cluster)"]) == "NODE"
-
-
-def test_what_is_no_name_of_a_node_is_shown_as_it_is() -> None:
     assert for_nodes("NODE is lost", ["[]"]) == "[] is lost"

@@ -16,42 +16,32 @@ def event(name: str, **fields: Any) -> dict[str, Any]:
     return {"time": START, "run": "20261127T020000-1", "event": name, **fields}
 
 
-def result(node: str, outcome: str = "passed") -> dict[str, Any]:
+def result(node: str, outcome: str = "passed", check: str = "gpu.count") -> dict[str, Any]:
     finding = {"part": "GPUs", "measured": "7", "expected": "8"}
-    verdict = {
-        "check": "gpu.count",
-        "outcome": "failed",
-        "action": "configure",
-        "findings": [finding],
-        "advisories": [],
-    }
-    return event(
-        "result", nodeid=f"suites/gpu/test_gpu.py::test_count[{node}]", outcome=outcome, phase="call", suite="gpu",
-        check="gpu.count", node=node, verdicts=[verdict] if outcome == "failed" else [],
-    )  # fmt: skip
+    verdict = {"check": check, "outcome": "failed", "action": "configure", "findings": [finding]}
+    about = {"nodeid": f"test_gpu.py::test_count[{node}]", "suite": "gpu", "check": check, "node": node}
+    return event("result", outcome=outcome, verdicts=[verdict] if outcome == "failed" else [], **about)
+
+
+NODES = [f"gpu0{n}" for n in range(1, 9)]
 
 
 BEGUN = [
     event("start", cluster="prod"),
-    event("nodes", selected=[f"gpu0{n}" for n in range(1, 9)]),
-    event("selection", nodes=[f"gpu0{n}" for n in range(1, 9)], items=8, required=[]),
+    event("nodes", selected=NODES),
+    event("selection", nodes=NODES, items=8, required=[]),
 ]
 
 
 def test_the_line_has_items_time_left_and_what_failed() -> None:
-    run = read_run([*BEGUN, *(result(f"gpu0{n}") for n in range(1, 6)), result("gpu06", "failed")])
+    run = read_run([*BEGUN, *map(result, NODES[:5]), result("gpu06", "failed")])
     assert progress(run, START + 60) == (
         "20261127T020000-1: 8 nodes, for 1 min, 6 of 8 items (75%), about 20 s left, failed: gpu.count on gpu06"
     )
-    assert (
-        progress(read_run(BEGUN), START)
-        == "20261127T020000-1: 8 nodes, for 0 s, 0 of 8 items (0%), no failure"
-    )
+    begun = progress(read_run(BEGUN), START)
+    assert begun == "20261127T020000-1: 8 nodes, for 0 s, 0 of 8 items (0%), no failure"
     assert progress(read_run(BEGUN[:2]), START).endswith("for 0 s, 0 items, no failure")
-
-
-def test_failures_beyond_the_third_are_counted() -> None:
-    failed = [{**result(f"gpu0{n}", "failed"), "check": f"gpu.check{n}"} for n in range(1, 6)]
+    failed = [result(node, "failed", f"gpu.check{node}") for node in NODES[:5]]
     assert progress(read_run([*BEGUN, *failed]), START).endswith(" and 2 more")
 
 

@@ -20,17 +20,12 @@ def run_id(number: int) -> str:
     return f"20261101T0600{number:02}-{number}"
 
 
-FULL: list[dict[str, Any]] = [{"event": "start", "full": True}, {"event": "finish", "exit": 1}]
-STOPPED: list[dict[str, Any]] = [
-    {"event": "start", "full": True},
-    {"event": "finish", "exit": 1},
-    {"event": "finish", "exit": 2},
-]
-DRAINED: list[dict[str, Any]] = [{"event": "start", "full": False}, {"event": "node_intent", "node": "gpu01"}]
-QUOTED: list[dict[str, Any]] = [
-    {"event": "start", "full": False},
-    {"event": "result", "message": '"event": "node_intent"'},
-]
+STOP, FAILED = {"event": "finish", "exit": 2}, {"event": "finish", "exit": 1}
+FULL: list[dict[str, Any]] = [{"event": "start", "full": True}, FAILED]
+STOPPED: list[dict[str, Any]] = [*FULL, STOP]
+PART: dict[str, Any] = {"event": "start", "full": False}
+DRAINED: list[dict[str, Any]] = [PART, {"event": "node_intent", "node": "gpu01"}]
+QUOTED: list[dict[str, Any]] = [PART, {"event": "result", "message": '"event": "node_intent"'}]
 
 
 def made(root: Path, number: int, events: Sequence[dict[str, Any]] = ({},)) -> Path:
@@ -127,22 +122,16 @@ def test_a_run_without_items_leaves_the_folders_as_they_were(tmp_path: Path) -> 
     assert not (tmp_path / "new").exists()
 
 
-def test_the_oldest_runs_are_deleted_with_all_that_they_hold(tmp_path: Path) -> None:
+def test_the_oldest_runs_are_deleted_but_none_that_is_still_written(tmp_path: Path) -> None:
     for number in (10, 9, 8, 7):
         made(tmp_path, number)
     for other in ("4711", "20261101T060001", "x20261101T060001-1"):
         (tmp_path / other).mkdir()
-    assert prune(tmp_path, 2) == [run_id(7), run_id(8)]
-    assert names(tmp_path) == ["20261101T060001", run_id(9), run_id(10), "4711", "x20261101T060001-1"]
-    assert prune(tmp_path, 2) == []
-
-
-def test_a_run_that_is_still_written_is_not_deleted(tmp_path: Path) -> None:
-    log = EventLog(tmp_path / run_id(1) / "events.jsonl", run_id(1))
-    made(tmp_path, 2)
-    assert prune(tmp_path, 1) == []
+    log = EventLog(tmp_path / run_id(8) / "events.jsonl", run_id(8))
+    assert prune(tmp_path, 2) == [run_id(7)]
     log.close()
-    assert prune(tmp_path, 1) == [run_id(1)]
+    assert (prune(tmp_path, 2), prune(tmp_path, 2)) == ([run_id(8)], [])
+    assert names(tmp_path) == ["20261101T060001", run_id(9), run_id(10), "4711", "x20261101T060001-1"]
 
 
 def test_a_link_with_the_name_of_a_run_is_neither_followed_nor_removed(tmp_path: Path) -> None:
@@ -167,15 +156,14 @@ def test_a_folder_of_another_user_stays(tmp_path: Path) -> None:
 def test_a_log_is_found_by_its_run_its_folder_or_itself(tmp_path: Path) -> None:
     folder = made(tmp_path, 1)
     RunFolder(tmp_path, run_id(1), most=9).publish()
-    assert log_in(tmp_path) == folder / "events.jsonl"
-    assert log_in(folder) == log_in(folder / "events.jsonl") == folder / "events.jsonl"
+    assert {log_in(where) for where in (tmp_path, folder, folder / "events.jsonl")} == {
+        folder / "events.jsonl"
+    }
 
 
 def test_the_newest_full_run_goes_before_a_later_rerun(tmp_path: Path) -> None:
-    for run in ("20261127T020000-1", "20261127T030000-2"):
-        (tmp_path / run).mkdir()
-    (tmp_path / "latest-rerun").symlink_to("20261127T030000-2")
-    assert full_log(tmp_path) == log_in(tmp_path) == tmp_path / "20261127T030000-2" / "events.jsonl"
-    (tmp_path / "latest").symlink_to("20261127T020000-1")
-    assert full_log(tmp_path) == tmp_path / "20261127T020000-1" / "events.jsonl"
-    assert log_in(tmp_path).parent.name == "20261127T030000-2"
+    full, rerun = made(tmp_path, 1), made(tmp_path, 2)
+    (tmp_path / "latest-rerun").symlink_to(rerun.name)
+    assert full_log(tmp_path) == log_in(tmp_path) == rerun / "events.jsonl"
+    (tmp_path / "latest").symlink_to(full.name)
+    assert (full_log(tmp_path), log_in(tmp_path)) == (full / "events.jsonl", rerun / "events.jsonl")

@@ -6,7 +6,6 @@ import re
 import xml.etree.ElementTree as ET
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
@@ -27,72 +26,65 @@ def selection(rows: list[Required], nodes: list[str]) -> dict[str, Any]:
     return event("selection", nodes=nodes, **write_required(rows))
 
 
-def proof(check: str, *nodes: str, items: int = 1, whole: bool = False, missing: str = "") -> Required:
-    return Required(check.partition(".")[0], check, items, nodes, whole=whole, missing=missing)
+def proof(check: str, *nodes: str, items: int = 1, whole: bool = False) -> Required:
+    return Required(check.partition(".")[0], check, items, nodes, whole=whole)
+
+
+def run_of(ends: list[dict[str, Any]], rows: list[Required], nodes: list[str], finish: int = 0) -> Run:
+    """Return a run that had to prove these rows on these nodes."""
+    start, chosen, *others = a_run(ends, nodes=nodes, finish=finish)
+    return read_run([start, chosen, selection(rows, nodes), *others])
 
 
 def test_every_selected_node_is_counted_once() -> None:
     results = [
-        passing("gpu01"),
-        failing("gpu02"),
+        *(passing("gpu01"), failing("gpu02"), passing("gpu06"), unjudged("gpu07", "not checked")),
         unjudged("gpu03", "not tested"),  # drained, and that failed a check
         failing("gpu03", check="slurm.schedulable"),
         unjudged("gpu04", "not tested"),
         failing("gpu05", outcome="error"),
-        passing("gpu06"),
-        unjudged("gpu07", "not checked"),  # and gpu08 has no result
-    ]
+    ]  # gpu08 has no result
     drained = {node: ["unavailable", "DRAINED"] for node in ("gpu03", "gpu04", "gpu99")}
     events = a_run(results, nodes=NODES, not_tested=drained, finish=1)
     run = read_run([*events, event("lost", node="gpu06", why="gone")])
-    assert dict(run.proofs.nodes) == {
-        "gpu01": "fit",
-        "gpu02": "failed",
-        "gpu03": "failed",
-        "gpu04": "not tested",
-        "gpu05": "not proved",
-        "gpu06": "not proved",
-        "gpu07": "not proved",
-        "gpu08": "not tested",
-    }
+    states = ["fit", "failed", "failed", "not tested", *["not proved"] * 3, "not tested"]
+    assert dict(run.proofs.nodes) == dict(zip(NODES, states, strict=True))
     assert counts(run) == "8 nodes: 1 fit, 2 failed, 3 not proved, 2 not tested"
 
 
 def test_a_proof_without_a_result_is_not_proved() -> None:
-    rows = [proof("nccl.alone", "gpu01", "gpu02"), proof("nccl.whole", "gpu01", "gpu02", whole=True)]
-    whole = result("", "passed", check="nccl.whole")
-    ends = [passing("gpu01", check="nccl.alone"), unjudged("gpu02", "not checked", check="nccl.alone"), whole]
-    events = a_run(ends, finish=0)
-    run = read_run([*events[:2], selection(rows, ["gpu01", "gpu02"]), *events[2:]])
+    both = ["gpu01", "gpu02"]
+    rows = [proof("nccl.alone", *both), proof("nccl.whole", *both, whole=True)]
+    ends = [passing("gpu01", check="nccl.alone"), unjudged("gpu02", "not checked", check="nccl.alone")]
+    run = run_of([*ends, passing("", check="nccl.whole")], rows, both)
     assert run.proofs.nodes == {"gpu01": "fit", "gpu02": "not proved"}
     assert run.proofs.unproved["nccl", "gpu02"].reasons == ["because"]
     assert judge(run).outcome == "unproved"
     assert (run.state("gpu01", "nccl"), run.state("gpu02", "nccl")) == ("passed", "not proved")
+    # an interrupted run has no fit node where a proof is missing
+    rows = [proof("burnin.matmul", *both), proof("burnin.survived", *both)]
+    stopped = run_of([passing(node, check="burnin.survived") for node in both], rows, both, finish=2)
+    assert stopped.proofs.counts == {"fit": 0, "failed": 0, "not proved": 2, "not tested": 0}
 
 
-@pytest.mark.parametrize(
-    ("outcomes", "state"),
-    [
-        (["passed"], "fit"),
-        (["failed"], "failed"),
-        (["not applicable"], "not tested"),  # the hardware lacks it: nothing is proved, nothing is missing
-        (["skipped"], "not proved"),
-        (["waived"], "fit"),
-        ([], "not tested"),
-        (["passed", "not checked"], "not proved"),
-    ],
-)
-def test_the_state_of_a_node_by_its_proof(outcomes: list[str], state: str) -> None:
-    ends = [result("gpu01", outcome, check="gpu.count") for outcome in outcomes]
-    rows = [proof("gpu.count", "gpu01", items=max(1, len(outcomes)))]
-    events = a_run(ends, nodes=["gpu01"], finish=0)
-    assert read_run([*events[:2], selection(rows, ["gpu01"]), *events[2:]]).proofs.nodes == {"gpu01": state}
+def test_the_state_of_a_node_by_its_proof() -> None:
+    for outcomes, state in (
+        ("passed", "fit"),
+        ("failed", "failed"),
+        ("not applicable", "not tested"),  # the hardware lacks it: nothing is proved, nothing is missing
+        ("skipped", "not proved"),
+        ("waived", "fit"),
+        ("", "not tested"),
+        ("passed, not checked", "not proved"),
+    ):
+        ends = [result("gpu01", outcome, check="gpu.count") for outcome in outcomes.split(", ") if outcome]
+        rows = [proof("gpu.count", "gpu01", items=max(1, len(ends)))]
+        assert run_of(ends, rows, ["gpu01"]).proofs.nodes == {"gpu01": state}
 
 
 def test_what_is_no_proof_and_was_not_judged_changes_nothing() -> None:
     ends = [passing("gpu01", check="gpu.count"), unjudged("gpu01", "not checked", check="gpu.vbios")]
-    events = a_run(ends, nodes=["gpu01"], finish=0)
-    run = read_run([*events[:2], selection([proof("gpu.count", "gpu01")], ["gpu01"]), *events[2:]])
+    run = run_of(ends, [proof("gpu.count", "gpu01")], ["gpu01"])
     judged = judge(run)
     assert (judged.outcome, judged.nodes) == ("accepted", "1 of 1 node")
     assert judged.unjudged == ("1 check not checked: gpu.vbios",)
@@ -101,42 +93,27 @@ def test_what_is_no_proof_and_was_not_judged_changes_nothing() -> None:
 
 def test_any_result_proves_a_test_of_the_site() -> None:
     skipped = unjudged("gpu01", "skipped", check="own.y")
+    rows = [Required("own", "", 1, ("gpu01",))]
     for ends, state in (([passing("gpu01", check="own.x"), skipped], "fit"), ([skipped], "not tested")):
-        events = a_run(ends, nodes=["gpu01"], finish=0)
-        rows = [Required("own", "", 1, ("gpu01",), whole=False, missing="")]
-        run = read_run([*events[:2], selection(rows, ["gpu01"]), *events[2:]])
-        assert run.proofs.nodes == {"gpu01": state}
-
-
-def test_an_interrupted_run_has_no_fit_node_where_a_proof_is_missing() -> None:
-    rows = [proof("burnin.matmul", "gpu01", "gpu02"), proof("burnin.survived", "gpu01", "gpu02")]
-    ends = [passing(node, check="burnin.survived") for node in ("gpu01", "gpu02")]
-    events = a_run(ends, finish=2)
-    run = read_run([*events[:2], selection(rows, ["gpu01", "gpu02"]), *events[2:]])
-    assert run.proofs.counts == {"fit": 0, "failed": 0, "not proved": 2, "not tested": 0}
+        assert run_of(ends, rows, ["gpu01"]).proofs.nodes == {"gpu01": state}
 
 
 def test_a_proof_of_the_cluster_without_a_result_accepts_no_node() -> None:
-    ends = [unjudged("", "not checked", check="controller.ping"), passing("gpu01", check="gpu.count")]
+    ping = unjudged("", "not checked", check="controller.ping")
     rows = [proof("controller.ping", "", whole=True), proof("gpu.count", "gpu01")]
-    events = a_run(ends, nodes=["gpu01"], finish=0)
-    run = read_run([*events[:2], selection(rows, ["gpu01"]), *events[2:]])
-    assert run.proofs.nodes == {"gpu01": "fit"}
-    assert judge(run).outcome == "unproved"
+    run = run_of([ping, passing("gpu01", check="gpu.count")], rows, ["gpu01"])
+    assert (run.proofs.nodes, judge(run).outcome) == ({"gpu01": "fit"}, "unproved")
     assert judge(run).sentences[0] == "Nothing failed, but controller did not prove all selected nodes."
-
-
-def test_a_run_that_executed_no_check_accepts_nothing() -> None:
-    run = read_run(a_run([unjudged("", "not applicable", check="controller.ping")], nodes=[], finish=0))
-    assert judge(run).outcome == "unproved"
-    assert judge(run).sentences[0] == "No check was executed: this run says nothing about the cluster."
+    nothing = judge(read_run(a_run([unjudged("", "not applicable", check="controller.ping")], nodes=[])))
+    assert nothing.outcome == "unproved"
+    assert nothing.sentences[0] == "No check was executed: this run says nothing about the cluster."
 
 
 def test_a_suite_that_applies_nowhere_is_named_where_the_rest_is_accepted() -> None:
     ends = [passing("gpu01", check="os.kernel"), unjudged("gpu01", "not applicable", check="gpu.count")]
-    run = read_run(a_run(ends, nodes=["gpu01"], finish=0))
-    assert judge(run).outcome == "accepted"
-    assert judge(run).sentences[0] == "All that applies is proved; nothing was judged of gpu."
+    judged = judge(read_run(a_run(ends, nodes=["gpu01"])))
+    assert judged.outcome == "accepted"
+    assert judged.sentences[0] == "All that applies is proved; nothing was judged of gpu."
 
 
 def test_nodes_that_no_selected_item_concerns_do_not_count() -> None:
@@ -146,10 +123,8 @@ def test_nodes_that_no_selected_item_concerns_do_not_count() -> None:
 
 
 def test_busy_nodes_are_named_in_the_verdict() -> None:
-    run = read_run(
-        a_run([passing("gpu01"), unjudged("gpu02", "not tested")], not_tested={"gpu02": ["busy", "b"]})
-    )
-    first, second, *_ = closing(run, 200)
+    ends = [passing("gpu01"), unjudged("gpu02", "not tested")]
+    first, second, *_ = closing(read_run(a_run(ends, not_tested={"gpu02": ["busy", "b"]})), 200)
     assert first == "ACCEPTED: 1 of 2 nodes (1 busy). All that was selected is proved."
     assert second == "2 nodes: 1 fit, 0 failed, 0 not proved, 1 not tested"
 
@@ -157,9 +132,9 @@ def test_busy_nodes_are_named_in_the_verdict() -> None:
 def test_a_waiver_is_named_by_the_verdict() -> None:
     waiver = {"at": ["prod.yaml:9"], "words": "OPS-7: RMA", "outcome": "failed", "message": "old", "text": ""}
     waived = result("gpu02", "waived", check="gpu.vbios", message="waived: OPS-7: RMA; old", waiver=waiver)
-    run = read_run(a_run([passing("gpu01"), passing("gpu02"), waived]))
-    assert judge(run).title == "Accepted, with waivers"
-    assert judge(run).waivers == ("gpu.vbios on gpu02: old (OPS-7: RMA)",)
+    judged = judge(read_run(a_run([passing("gpu01"), passing("gpu02"), waived])))
+    assert judged.title == "Accepted, with waivers"
+    assert judged.waivers == ("gpu.vbios on gpu02: old (OPS-7: RMA)",)
 
 
 CHECKS = ("gpu.count", "gpu.vbios", "nccl.alone", "os.kernel")
@@ -170,24 +145,21 @@ def random_runs(draw: st.DrawFn) -> Run:
     """Any selection, any results, also of a run that was stopped or killed, or whose nodes were busy, drained or lost."""
     nodes = draw(st.lists(st.sampled_from(NODES), min_size=1, unique=True))
     of_node, kinds = st.sampled_from(nodes), st.sampled_from(("busy", "unavailable", "lost"))
+    some = st.lists(of_node, unique=True)
     not_tested = {node: [draw(kinds), "why"] for node in draw(st.sets(of_node))}
     rows = [
-        proof(
-            check,
-            *draw(st.lists(of_node, unique=True)),
-            items=draw(st.integers(1, 2)),
-            whole=draw(st.booleans()),
-        )
+        proof(check, *draw(some), items=draw(st.integers(1, 2)), whole=draw(st.booleans()))
         for check in draw(st.sets(st.sampled_from(CHECKS)))
     ]
     item = st.tuples(st.sampled_from([*nodes, ""]), st.sampled_from(OUTCOMES), st.sampled_from(CHECKS))
-    items = draw(st.lists(item, max_size=20))
-    ends = [result(node, outcome, check=check, message="m") for node, outcome, check in items]
+    ends = [
+        result(node, outcome, check=check, message="m")
+        for node, outcome, check in draw(st.lists(item, max_size=20))
+    ]
     lost = [event("lost", node=node, why="gone") for node in draw(st.sets(of_node, max_size=2))]
     finish = draw(st.sampled_from((0, 1, 2, None)))
     start, chosen, *others = a_run([*ends, *lost], nodes=nodes, not_tested=not_tested, finish=finish)
-    concerned = draw(st.lists(of_node, unique=True))
-    selected = [selection(rows, concerned)] if draw(st.booleans()) else []
+    selected = [selection(rows, draw(some))] if draw(st.booleans()) else []
     return read_run([start, chosen, *selected, *others])
 
 

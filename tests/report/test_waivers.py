@@ -49,15 +49,12 @@ def test_an_expired_waiver_is_an_error_of_each_run_that_it_concerns() -> None:
         assert line.startswith("a:2: the waiver of gpu.ecc on gpu[02-03] (OPS-1) expired on 2027-01-31")
     other = waiver("a:2", "gpu.ecc", nodes="gpu01", expired=True)
     assert expired(run(other))
-    assert not expired(run(other, full=False))
-    assert not unused(run(other))
+    assert expired(run(other, full=False)) == unused(run(other)) == []
 
 
 def test_the_page_lists_every_waiver_with_what_it_covers() -> None:
-    page = render(
-        run(waiver("a:1", "gpu.pcie"), waiver("a:2", "os.*"), waiver("a:3", "nccl.*", expired=True))
-    )
-    section = page.partition('<section id="waivers">')[2].partition("</section>")[0]
+    waivers = (waiver("a:1", "gpu.pcie"), waiver("a:2", "os.*"), waiver("a:3", "nccl.*", expired=True))
+    section = render(run(*waivers)).partition('<section id="waivers">')[2].partition("</section>")[0]
     for text in (
         "gpu.pcie",
         "measured 8 lanes",
@@ -65,7 +62,7 @@ def test_the_page_lists_every_waiver_with_what_it_covers() -> None:
         "OPS-1",
         "a:2",
         "os.*",
-        "expired, so it covers",
+        "expired, so it",
     ):
         assert text in section, text
 
