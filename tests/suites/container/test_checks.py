@@ -75,12 +75,7 @@ def good(**steps: Any) -> ContainerFacts:
     """A node where all is well. `STEP={...}` changes facts (None takes one away), a StepFacts replaces the step."""
     facts: dict[str, dict[str, str]] = {
         "outside": OUTSIDE,
-        "plain": {
-            **INSIDE,
-            "env.GPUCLUSTER_PASSED": container_facts.PASSED,
-            "image.V": "own",
-            "rc": "yes",
-        },
+        "plain": {**INSIDE, "env.GPUCLUSTER_PASSED": container_facts.PASSED, "image.V": "own", "rc": "yes"},
         "readonly": {**INSIDE, "writable": "no", "env.V": "own"},
         "gpus": INSIDE,
         "turned": {**INSIDE, "uid": "0", "at_home": "yes", "marked": "yes", "env.V": HOST_VALUE},

@@ -103,11 +103,7 @@ def test_the_script_reports_a_real_environment(tmp_path: Path) -> None:
     found = read(done.stdout)
     assert found.environment == {"NCCL_CONF_FILE": str(conf), "NCCL_DEBUG": "INFO"}
     assert [it.where for it in found.files] == [f"{conf}:1", f"{conf}:2"]
-    assert found.readable == {
-        f"{tmp_path}/topo.xml": True,
-        f"{tmp_path}/absent.xml": False,
-        str(conf): True,
-    }
+    assert found.readable == {f"{tmp_path}/topo.xml": True, f"{tmp_path}/absent.xml": False, str(conf): True}
     assert found.where(found.effective["NCCL_DEBUG"]) == f"{tmp_path}/.bashrc:2"
     assert "lo" in found.interfaces
     assert found.libraries is not None

@@ -90,8 +90,7 @@ def test_cards_that_are_bridged_in_pairs_are_not_accused(count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("speed", "end"),
-    [(26.297, "passed"), (26.296, "drain"), (26.827, "passed"), (26.828, "configure")],
+    ("speed", "end"), [(26.297, "passed"), (26.296, "drain"), (26.827, "passed"), (26.828, "configure")]
 )
 def test_a_link_is_at_its_speed_within_one_percent(speed: float, end: str) -> None:
     assert said("gpu.nvlink_state", link(4, 7, speed)).partition(":")[0] == end
