@@ -20,7 +20,6 @@ from pytest_gpucluster import config
 from pytest_gpucluster.config.models import BandwidthThreshold, FabricProfile, GpuProfile, Profile
 from pytest_gpucluster.core.check import Action, Metric, Outcome
 from pytest_gpucluster.core.errors import ConfigError
-from pytest_gpucluster.core.units import parse_size
 from pytest_gpucluster.kit.nccl.nccl_floor import Floor
 from pytest_gpucluster.kit.nccl.nccl_rows import Half, NcclRow
 from pytest_gpucluster.kit.nccl.nccl_tests import NcclRun, read
@@ -61,11 +60,6 @@ def choose(rows: tuple[BandwidthThreshold, ...] = H200, **more: Any) -> float:
     return threshold_for(rows, **{**RUN, "size": 4 * GIB, "env": NO_NVLS, **more}).bound
 
 
-def test_the_bound_is_the_value_less_its_tolerance() -> None:
-    assert choose() == pytest.approx(365 * 0.95)
-    assert choose(size=16 * GIB, env={}) == 431
-
-
 def test_the_choice_names_its_row_with_source_and_conditions() -> None:
     chosen = threshold_for(H200, **{**RUN, "nodes": 4}, size=4 * GIB, env={})
     assert chosen.why == "191.05 GB/s less 5%; source: DeepOps performance guide"
@@ -81,7 +75,9 @@ def test_the_choice_names_its_row_with_source_and_conditions() -> None:
     assert figures(whys[2]) == [365, 12.5]
 
 
-def test_more_conditions_go_first_then_the_earlier_row() -> None:
+def test_the_bound_is_the_value_less_its_tolerance_of_the_row_with_more_conditions_else_the_earlier() -> None:
+    assert choose() == pytest.approx(365 * 0.95)
+    assert choose(size=16 * GIB, env={}) == 431
     plain, special, other = row(400), row(365, conditions=NO_NVLS), row(300)
     assert choose((plain, special, other)) == pytest.approx(365 * 0.95)
     assert choose((plain, special, other), env={}) == pytest.approx(400 * 0.95)
@@ -93,7 +89,6 @@ def test_more_conditions_go_first_then_the_earlier_row() -> None:
     [
         ({"nodes": 8}, "no row has more than 4 nodes, and rows are not extrapolated"),
         ({"nodes": 8}, "all_reduce 4 x 8 4 GiB 191.05 GB/s differs in nodes 4"),
-        ({"nodes": 2}, "no threshold for all_reduce on 2 nodes x 8 GPUs at 4 GiB; nearest:"),
         ({"size": 2 * GIB}, "differs in size 1 GiB"),
         ({"env": {}}, "differs in NCCL_NVLS_ENABLE=0 (is not set)"),
         ({"env": {"NCCL_NVLS_ENABLE": "1"}}, "(is 1)"),
@@ -206,47 +201,21 @@ def test_below_the_hard_limit_a_node_may_be_drained_and_above_it_is_watched(
 
 
 def test_a_hard_limit_above_what_is_accepted_is_refused() -> None:
-    assert row(busbw=100, tolerance=0.1, drain_below=90).bound == pytest.approx(90)
+    assert row(100, tolerance=0.1, drain_below=90).bound == pytest.approx(90)
     with pytest.raises(ValidationError, match=r"drain_below 90.1 GB/s is above what is accepted: 90 GB/s"):
-        row(busbw=100, tolerance=0.1, drain_below=90.1)
+        row(100, tolerance=0.1, drain_below=90.1)
 
 
-# Half of each figure, or what one lost link leaves, must be below; the least that sound nodes reach must be above.
-# A100, V100, NC: the minimum of azurehpc-health-checks. H100, H200: without NVLink multicast, 365 GB/s (recorded)
-@pytest.mark.parametrize(
-    ("profiles", "gpus", "sizes", "hard", "sound"),
-    [
-        ("h200-8 azure-nd96isr-h200-v5 dgx-h100 azure-nd96isr-h100-v5", 8, "16G", 300, 365),
-        ("h200-8-nonvls h200-vm", 8, "1G", 290, 359),
-        ("h200-8-nonvls h200-vm", 8, "4G", 300, 365),
-        ("h200-vm", 4, "4G", 290, 363),
-        ("h200-vm", 2, "1G", 260, 327),
-        ("h200-vm", 2, "4G", 275, 345),
-        ("dgx-a100 azure-nd96asr-v4", 8, "8G 16G", 180, 228),
-        ("azure-nd96amsr-a100-v4", 8, "8G", 180, 228),
-        ("dgx-1-v100 azure-nd40rs-v2", 8, "8G", 80, 110),
-        ("azure-nc48ads-a100-v4", 2, "16G", 145, 193),
-        ("azure-nc80adis-h100-v5", 2, "16G", 155, 208),
-    ],
-)
-def test_hard_limits_of_the_profiles(profiles: str, gpus: int, sizes: str, hard: float, sound: float) -> None:
-    assert 0.7 * sound < hard < 0.85 * sound
-    for profile in profiles.split():
-        rows = [it for it in config.load_profile(profile).nccl if (it.nodes, it.gpus_per_node) == (1, gpus)]
-        for size in sizes.split():
-            assert [it.drain_below for it in rows if it.size == parse_size(size)] == [hard], profile
-
-
-def test_no_other_row_of_a_profile_has_a_hard_limit() -> None:
-    bare = {
-        (name, it.nodes, it.size // MIB)
-        for name in config.profile_names()
-        for it in config.load_profile(name).nccl
-        if it.drain_below is None and it.nodes == 1 and name != "sandbox-h200"
-    }
-    small = {(name, 1, size) for name in ("h200-8-nonvls", "h200-vm") for size in (64, 256)}
-    pcie_alone = {("azure-nc96ads-a100-v4", 1, 8192)}
-    assert bare == small | pcie_alone, "these vary too much"
+def test_hard_limits_of_the_profiles_are_far_below_what_sound_nodes_reach_and_above_half_of_it() -> None:
+    """H100 and H200 reach 365 GB/s without NVLink multicast (recorded); PCIe alone, and small messages, vary too much."""
+    for profile in config.profile_names():
+        for found in config.load_profile(profile).nccl:
+            varies = found.size < GIB or profile == "azure-nc96ads-a100-v4"
+            sound = min(found.busbw, 365)
+            if found.nodes == 1 and not varies:
+                assert 0.7 * sound < (found.drain_below or 0) < 0.85 * sound, (profile, found)
+            else:
+                assert found.drain_below is None, (profile, found)
 
 
 # --- ceilings --------------------------------------------------------------------------------------------------
@@ -364,14 +333,11 @@ def test_without_a_row_the_largest_message_must_reach_the_floor() -> None:
         bound(239.0, "floor: 18 NVLinks x 26.562 GB/s"),
     )
     assert above_floor(Floor(365.76, 732.0, "at the floor")).outcome is Outcome.PASSED
+    assert above_floor(Floor(1000.0, 2000.0, "rows go first"), row(365)).outcome is Outcome.PASSED
+    assert above_floor(Floor(1.0, 2.0, "rows go first"), row(400)).outcome is Outcome.FAILED
     bad = above_floor(Floor(366.0, 732.0, "2 links"))
     assert judged(bad) == (Action.MONITOR.value, ["all_reduce 4 GiB"])
     assert figures(f"{bad.findings[0].measured} / {bad.findings[0].expected}") == [365.76, 366, 732, 2]
-
-
-def test_rows_go_before_the_floor() -> None:
-    assert above_floor(Floor(1000.0, 2000.0, "x"), row(365)).outcome is Outcome.PASSED
-    assert above_floor(Floor(1.0, 2.0, "x"), row(400)).outcome is Outcome.FAILED
 
 
 def test_without_row_and_links_nothing_is_judged() -> None:
@@ -403,10 +369,10 @@ def test_a_baseline_is_the_median_less_mads_and_at_least_2_percent() -> None:
 
 
 def test_too_few_repeats_or_none_with_a_bandwidth_make_no_row() -> None:
-    rows, refused = baseline.record({KEY: [100.0, 101.0]}, FROM)
-    assert not rows
-    assert "2 repeats, at least 3 are needed" in refused[0]
-    assert "no bandwidth" in baseline.record({KEY: [100.0, 0.0, 99.0]}, FROM)[1][0]
+    for values, why in (([100.0, 101.0], "2 repeats, at least 3"), ([100.0, 0.0, 99.0], "no bandwidth")):
+        rows, (refused,) = baseline.record({KEY: values}, FROM)
+        assert not rows
+        assert why in refused
 
 
 @given(st.lists(st.floats(1, 1000), min_size=3, max_size=20))

@@ -5,16 +5,7 @@ from __future__ import annotations
 import functools
 
 import pytest
-from counter_examples import (
-    DRAIN,
-    MONITOR,
-    NOT_APPLICABLE,
-    NOT_CHECKED,
-    PASSED,
-    CounterExample,
-    assert_as_expected,
-    name,
-)
+from counter_examples import CounterExample, assert_as_expected, name
 from judged import figures, judged
 
 from pytest_gpucluster.core.check import Metric, Verdict
@@ -38,9 +29,9 @@ def fed(text: str) -> tuple[Measurement, ...]:
 def test_a_node_without_pairs_or_with_pairs_that_were_not_tried() -> None:
     bad = Localisation(("a",), why={"a": "slow alone, measured twice"})
     alone = pairs("a", bad, Measurement(("a",), 300.0), Measurement(("b", "c"), 1.0))
-    assert judged(alone) == (NOT_CHECKED, [])
+    assert judged(alone) == ("not checked", [])
     untried = pairs("a", bad, SKIPPED, OTHER_SKIPPED)
-    assert (judged(untried), untried.reason) == ((NOT_CHECKED, []), "a had ended")
+    assert (judged(untried), untried.reason) == (("not checked", []), "a had ended")
 
 
 def test_a_bad_node_is_reported_with_its_parts_and_the_first_lines_of_evidence() -> None:
@@ -54,7 +45,7 @@ def test_a_bad_node_is_reported_with_its_parts_and_the_first_lines_of_evidence()
     verdict = pairs(
         "a", found, Measurement(("a", "b"), 30.0), Measurement(("c", "a"), None, "hung"), SKIPPED, hard=10
     )
-    assert judged(verdict) == (DRAIN, ["a GPU 1, GPU 3"])
+    assert judged(verdict) == ("drain", ["a GPU 1, GPU 3"])
     assert verdict.findings[0].measured == f"bad with b, c at 64 MiB: {'; '.join(lines[:6])}"
     assert verdict.metrics == (Metric("pair_busbw", 30.0, "GB/s", "with b"),)
     (metric,) = pairs("a", Localisation(), Measurement(("a", "b", "c"), 30.0)).metrics
@@ -64,12 +55,12 @@ def test_a_bad_node_is_reported_with_its_parts_and_the_first_lines_of_evidence()
 @pytest.mark.parametrize(
     ("measured", "hard", "action"),
     [
-        ((Measurement(("a", "b", "c"), 30.0),), 30.0, MONITOR),
-        (fed("ab:30 ac:28"), 29.1, DRAIN),
-        (fed("ab:30 ac:28"), 29.0, MONITOR),
-        ((*fed("ab:50"), Measurement(("a", "c"), 50.0, "wrong data")), 29.0, DRAIN),
-        ((*fed("ab:50"), Measurement(("a", "c"), None, "hung")), 29.0, DRAIN),
-        (fed("ab:50"), None, DRAIN),  # sound partners convict it
+        ((Measurement(("a", "b", "c"), 30.0),), 30.0, "monitor"),
+        (fed("ab:30 ac:28"), 29.1, "drain"),
+        (fed("ab:30 ac:28"), 29.0, "monitor"),
+        ((*fed("ab:50"), Measurement(("a", "c"), 50.0, "wrong data")), 29.0, "drain"),
+        ((*fed("ab:50"), Measurement(("a", "c"), None, "hung")), 29.0, "drain"),
+        (fed("ab:50"), None, "drain"),  # sound partners convict it
     ],
 )
 def test_a_named_node_whose_pairs_reach_the_hard_limit_is_watched(
@@ -81,14 +72,14 @@ def test_a_named_node_whose_pairs_reach_the_hard_limit_is_watched(
 @pytest.mark.parametrize(
     ("measured", "said", "action"),
     [
-        ("ab:20 ac:19 bc:30", [20, 64, 2], DRAIN),
-        ("ab:20 ac:19 bd:30 ce:10", [20, 64, 2, 3, 5], DRAIN),
-        ("ab:20", [20, 64, 1, 2, 2], MONITOR),
-        ("ab:20 bc:30", [20, 64, 1], MONITOR),
-        ("ab:20 ac:20 bd:29", [20, 64, 2, 4, 4], MONITOR),
-        ("ab:0 ac:0 bd:30 ce:0", [0, 64, 2, 3, 5], DRAIN),
+        ("ab:20 ac:19 bc:30", [20, 64, 2], "drain"),
+        ("ab:20 ac:19 bd:30 ce:10", [20, 64, 2, 3, 5], "drain"),
+        ("ab:20", [20, 64, 1, 2, 2], "monitor"),
+        ("ab:20 bc:30", [20, 64, 1], "monitor"),
+        ("ab:20 ac:20 bd:29", [20, 64, 2, 4, 4], "monitor"),
+        ("ab:0 ac:0 bd:30 ce:0", [0, 64, 2, 3, 5], "drain"),
         # half of the nodes is not most of them
-        ("ab:20 ac:20 bd:30 ce:30 af:20", [20, 64, 3], DRAIN),
+        ("ab:20 ac:20 bd:30 ce:30 af:20", [20, 64, 3], "drain"),
     ],
 )
 def test_a_node_below_the_hard_limit_that_the_fleet_does_not_name(
@@ -102,7 +93,7 @@ def test_a_node_below_the_hard_limit_that_the_fleet_does_not_name(
 def test_a_node_below_the_hard_limit_is_watched_while_something_else_may_be_the_cause() -> None:
     leaf = Localisation(unresolved=(Unresolved(("a", "link a-b", "leaf1"), "no further acquitted partner"),))
     verdict = pairs("a", leaf, *fed("ab:20 ac:19 bc:30"), hard=30.0)
-    assert judged(verdict) == (MONITOR, ["a"])
+    assert judged(verdict) == ("monitor", ["a"])
 
 
 def test_at_the_hard_limit_no_node_is_named() -> None:
@@ -112,7 +103,7 @@ def test_at_the_hard_limit_no_node_is_named() -> None:
         Measurement(("a", "d")),
     )
     for measured, hard in ((fed("ab:30 ac:1"), 30.0), (fed("ab:1"), None), (wrong, 30.0)):
-        assert judged(pairs("a", Localisation(), *measured, hard=hard)) == (PASSED, [])
+        assert judged(pairs("a", Localisation(), *measured, hard=hard)) == ("passed", [])
 
 
 def links(found: Localisation, *measured: Measurement, nodes: tuple[str, ...] = ("a", "b", "c")) -> Verdict:
@@ -143,7 +134,7 @@ def test_links_are_reported_with_their_evidence() -> None:
         "one of c,link b-c",
         "one of n[1-2]",
     ]
-    assert judged(verdict) == (MONITOR, parts)
+    assert judged(verdict) == ("monitor", parts)
     evidence = ["a with b: 3 GB/s; b:0 with a:0: 4 GB/s", "slow", "3 of 4 are slow", "slow"]
     assert [it.measured for it in verdict.findings[:4]] == evidence
     assert [it.value for it in verdict.metrics] == [3, 2]
@@ -154,11 +145,11 @@ def test_links_that_cannot_be_judged() -> None:
         unresolved=(Unresolved(("a",), "no bound: state the expected bandwidth"),), rounds=1, steps=1
     )
     few = links(found, nodes=("a", "b"))
-    assert (judged(few), figures(few.reason)) == ((NOT_CHECKED, []), [2])
-    assert judged(links(found, nodes=("a",))) == (NOT_APPLICABLE, [])
+    assert (judged(few), figures(few.reason)) == (("not checked", []), [2])
+    assert judged(links(found, nodes=("a",))) == ("not applicable", [])
     untried = links(found, Measurement(("a",), 5.0), SKIPPED, OTHER_SKIPPED)
-    assert (judged(untried), untried.reason) == ((NOT_CHECKED, []), "a had ended")
-    assert judged(links(Localisation(), SKIPPED, *fed("ac:5"))) == (PASSED, [])
+    assert (judged(untried), untried.reason) == (("not checked", []), "a had ended")
+    assert judged(links(Localisation(), SKIPPED, *fed("ac:5"))) == ("passed", [])
 
 
 @pytest.mark.parametrize(
@@ -188,7 +179,7 @@ def test_where_a_bad_whole_may_lie(
 def test_a_node_that_stands_apart_from_its_fleet() -> None:
     values = {f"n{i}": 100.0 for i in range(1, 9)} | {"n3": 94.9}
     verdict = nccl_fleet.outlier("n3", values, "all_reduce")
-    assert judged(verdict) == (MONITOR, ["all_reduce"])
+    assert judged(verdict) == ("monitor", ["all_reduce"])
     assert figures(f"{verdict.findings[0].measured} / {verdict.findings[0].expected}") == [
         94.9,
         5.1,
@@ -197,10 +188,10 @@ def test_a_node_that_stands_apart_from_its_fleet() -> None:
         0,
     ]
     for node, known, end in (
-        ("n3", {**values, "n3": 95.1}, PASSED),
-        ("n1", values, PASSED),
-        ("n9", values, NOT_APPLICABLE),
-        ("n1", {"n1": 1.0}, NOT_APPLICABLE),
+        ("n3", {**values, "n3": 95.1}, "passed"),
+        ("n1", values, "passed"),
+        ("n9", values, "not applicable"),
+        ("n1", {"n1": 1.0}, "not applicable"),
     ):
         assert judged(nccl_fleet.outlier(node, known, "x")) == (end, [])
 
@@ -208,10 +199,10 @@ def test_a_node_that_stands_apart_from_its_fleet() -> None:
 def test_a_fleet_in_halves_names_both_and_drains_nobody() -> None:
     values = {"gpu01": 470.0, "gpu02": 471.0, "gpu03": 365.0, "gpu04": 366.0}
     verdict = nccl_fleet.outlier("gpu03", values, "all_reduce alone")
-    assert judged(verdict) == (MONITOR, ["all_reduce alone"])
+    assert judged(verdict) == ("monitor", ["all_reduce alone"])
     assert figures(verdict.findings[0].measured) == [365]
     assert verdict.findings[0].expected.endswith("gpu[01-02] about 470.50 GB/s, gpu[03-04] about 365.50 GB/s")
-    assert judged(nccl_fleet.outlier("gpu01", values, "x")) == (PASSED, [])
+    assert judged(nccl_fleet.outlier("gpu01", values, "x")) == ("passed", [])
 
 
 # machine, source, expected, pairs, nodes that the rounds named, hard limit of a pair
@@ -219,16 +210,16 @@ ROWS = [
     (
         "a profile of another network",
         "no pair reaches the limit",
-        MONITOR,
+        "monitor",
         "ab:20 ac:20 bc:20 bd:21 cd:20",
         "",
         29.0,
     ),
-    ("one partner, which is slow too", "two do not show which is at fault", MONITOR, "ab:20", "", 29.0),
-    ("10% below the fleet", "the spread of a fleet is no limit", MONITOR, "ab:30 ac:30 bc:34", "a", 29.0),
-    ("pairs at the speed of the fleet", "healthy", PASSED, "ab:34 ac:33 bc:34", "", 29.0),
-    ("slow with all partners, which are fast", "a failing adapter", DRAIN, "ab:20 ac:19 bc:34", "a", 29.0),
-    ("the same without a hard limit", "a failing adapter", DRAIN, "ab:20 ac:19 bc:34", "a", None),
+    ("one partner, which is slow too", "two do not show which is at fault", "monitor", "ab:20", "", 29.0),
+    ("10% below the fleet", "the spread of a fleet is no limit", "monitor", "ab:30 ac:30 bc:34", "a", 29.0),
+    ("pairs at the speed of the fleet", "healthy", "passed", "ab:34 ac:33 bc:34", "", 29.0),
+    ("slow with all partners, which are fast", "a failing adapter", "drain", "ab:20 ac:19 bc:34", "a", 29.0),
+    ("the same without a hard limit", "a failing adapter", "drain", "ab:20 ac:19 bc:34", "a", None),
 ]
 COUNTER_EXAMPLES = [
     CounterExample(
@@ -237,7 +228,7 @@ COUNTER_EXAMPLES = [
         source,
         expected,
         functools.partial(pairs, "a", Localisation(tuple(bad)), *fed(measured), hard=hard),
-        sick=expected == DRAIN,
+        sick=expected == "drain",
     )
     for machine, source, expected, measured, bad, hard in ROWS
 ]

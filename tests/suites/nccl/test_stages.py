@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from counter_examples import DRAIN, MONITOR, CounterExample, assert_as_expected, name
 from judged import judged
-from paths import DATA, ROOT
+from paths import DATA
 
 from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
 from pytest_gpucluster.cluster.slurm.client import Slurm
@@ -42,7 +42,6 @@ from pytest_gpucluster.suites.nccl.thresholds import Thresholds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from pytest_gpucluster.cluster.slurm.step import StepRequest
     from pytest_gpucluster.sandbox import Sandbox
@@ -123,12 +122,13 @@ def line(request: StepRequest) -> str:
 # --- nccl-tests under srun
 
 
-@pytest.mark.parametrize("mpi", ["pmix", "pmi2"])
-def test_under_srun_one_rank_a_gpu_with_the_mpi_that_is_asked_for(steps: list[StepRequest], mpi: str) -> None:
-    runner(runner="nccl-tests", mpi=mpi).whole(NODES)
-    (step,) = steps
-    assert {f"--mpi={mpi}", "--ntasks-per-node=8", "--gpus-per-task=1", "--nodes=2"} <= set(step.options())
-    assert step.argv == ("all_reduce_perf", "-b", "8", "-e", "1048576", "-f", "2", "-g", "1")
+def test_under_srun_one_rank_a_gpu_with_the_mpi_that_is_asked_for(steps: list[StepRequest]) -> None:
+    for mpi in ("pmix", "pmi2"):
+        runner(runner="nccl-tests", mpi=mpi).whole(NODES)
+        step = steps.pop()
+        words = {f"--mpi={mpi}", "--ntasks-per-node=8", "--gpus-per-task=1", "--nodes=2"}
+        assert words <= set(step.options())
+        assert step.argv == ("all_reduce_perf", "-b", "8", "-e", "1048576", "-f", "2", "-g", "1")
 
 
 def test_alone_is_one_process_a_node_with_all_gpus(steps: list[StepRequest]) -> None:
@@ -139,41 +139,49 @@ def test_alone_is_one_process_a_node_with_all_gpus(steps: list[StepRequest]) -> 
     assert "unset" in step.argv[2]  # PMI and Slurm are hidden: else an MPI build would join the nodes
 
 
-@pytest.mark.parametrize(
-    "collective", ["all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "sendrecv"]
-)
-def test_each_collective_has_its_program_and_its_payload(steps: list[StepRequest], collective: str) -> None:
-    runner(runner="nccl-tests", mpi="pmix").whole(NODES, collective)
-    runner(runner="payload").whole(NODES, collective)
-    tests, payload = steps
-    begin = "8" if collective in ("all_reduce", "broadcast", "sendrecv") else str(2**20)
-    assert (tests.argv[0], tests.argv[2]) == (f"{collective}_perf", begin)
-    assert payload.argv[payload.argv.index("-c", 2) + 1] == collective
+def test_alone_the_payload_makes_a_world_of_each_node(steps: list[StepRequest]) -> None:
+    runner(runner="payload", payload=("sh", "-c", "env", "sh"), gpus=2).alone(NODES)
+    job = {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "3", "SLURM_PROCID": "5", "SLURM_LOCALID": "1"}
+    worlds = []
+    for node in ("0", "1"):
+        printed = subprocess.check_output(
+            steps[0].argv, env=os.environ | job | {"SLURM_NODEID": node}, text=True
+        )
+        worlds.append(dict(line.split("=", 1) for line in printed.splitlines() if "=" in line))
+        assert (worlds[-1]["SLURM_PROCID"], worlds[-1]["SLURM_NTASKS"]) == ("1", "2")
+        assert worlds[-1]["MASTER_ADDR"] == "127.0.0.1"
+    first, second = (int(world["MASTER_PORT"]) for world in worlds)
+    assert 20000 <= first < second < 32768  # nodes of a sandbox share one host
 
 
-def test_a_folder_of_the_command_stays(steps: list[StepRequest]) -> None:
-    command = "/opt/nt/build/all_reduce_perf -b 8 -e 8 -c 1 -n 5"
-    runner(runner="nccl-tests", command=command).whole(NODES, "alltoall")
-    assert steps[0].argv[0] == "/opt/nt/build/alltoall_perf"
-    assert steps[0].argv[-4:] == ("-c", "1", "-n", "5")  # what is no size is passed on
+def test_each_collective_has_its_program_and_its_payload(steps: list[StepRequest]) -> None:
+    undivided = ("all_reduce", "broadcast", "sendrecv")
+    for collective in (*undivided, "all_gather", "reduce_scatter", "alltoall"):
+        runner(runner="nccl-tests", mpi="pmix").whole(NODES, collective)
+        runner(runner="payload").whole(NODES, collective)
+        tests, payload = steps[-2:]
+        begin = "8" if collective in undivided else str(2**20)
+        assert (tests.argv[0], tests.argv[2]) == (f"{collective}_perf", begin)
+        assert payload.argv[payload.argv.index("-c", 2) + 1] == collective
 
 
-def test_exports_further_options_deadline_and_gpus(steps: list[StepRequest]) -> None:
+def test_exports_further_options_deadline_gpus_and_the_folder_of_the_command(
+    steps: list[StepRequest],
+) -> None:
     exports = {"NCCL_IB_HCA": "mlx5", "OMPI_MCA_pml": "^ucx"}
-    runner(
-        runner="nccl-tests",
-        mpi="pmi2",
-        exports=exports,
-        srun_args=("--exclusive", "--comment=x y"),
-        gpus_per_node=4,
-        deadline=77.0,
-        hostid_from_slurm=True,
-    ).whole(NODES)
+    options = {"srun_args": ("--exclusive", "--comment=x y"), "deadline": 77.0, "hostid_from_slurm": True}
+    command = "/opt/nt/build/all_reduce_perf -b 8 -e 8 -c 1 -n 5"
+    made = runner(
+        runner="nccl-tests", mpi="pmi2", exports=exports, gpus_per_node=4, command=command, **options
+    )
+    made.whole(NODES, "alltoall")
     (step,) = steps
     assert (step.env, step.timeout) == ({"NCCL_DEBUG": "INFO", **exports}, 77.0)
     assert step.options()[-2:] == ["--exclusive", "--comment=x y"]
     assert "--ntasks-per-node=4" in step.options()
     assert "NCCL_HOSTID" in step.prelude
+    assert step.argv[0] == "/opt/nt/build/alltoall_perf"
+    assert step.argv[-4:] == ("-c", "1", "-n", "5")  # what is no size is passed on
 
 
 @pytest.mark.parametrize(
@@ -350,16 +358,14 @@ def test_the_payload_travels_on_the_command_line(steps: list[StepRequest]) -> No
     assert "--mpi" not in line(step)
 
 
-@pytest.mark.parametrize(("deadline", "patience"), [(600, "120"), (60, "30")])
-def test_the_payload_gives_up_before_the_step_does(
-    steps: list[StepRequest], deadline: int, patience: str
-) -> None:
-    made = runner(runner="payload", deadline=deadline)
-    made.alone(NODES)
-    made.whole(NODES)
-    for step in steps:
-        words = dict(itertools.pairwise(step.argv))
-        assert (words["--deadline"], words["--rendezvous"]) == (patience, patience)
+def test_the_payload_gives_up_before_the_step_does(steps: list[StepRequest]) -> None:
+    for deadline, patience in ((600, "120"), (60, "30")):
+        made = runner(runner="payload", deadline=deadline)
+        made.alone(NODES)
+        made.whole(NODES)
+        for step in steps[-2:]:
+            words = dict(itertools.pairwise(step.argv))
+            assert (words["--deadline"], words["--rendezvous"]) == (patience, patience)
 
 
 def test_a_sweep_that_was_given_up_is_not_waited_for(steps: list[StepRequest]) -> None:
@@ -501,47 +507,22 @@ def test_a_port_that_another_process_has_costs_a_step_and_no_verdict(monkeypatch
 # --- on a real Slurm
 
 
-def on_slurm(sandbox: Sandbox, run: Callable[[NcclRunner], NcclMeasurement], **nccl: Any) -> NcclMeasurement:
-    slurm = Slurm(LocalTransport(sandbox.env))
-    with Allocation.request(slurm, AllocationRequest(nodes=NODES)) as held:
-        channel: Any = Channel()
-        return run(NcclRunner(slurm, held, cluster(**nccl), channel, slurm.nodes(), gpus_per_node=2))
-
-
 @pytest.mark.thorough
 @pytest.mark.skipif(not shutil.which("mpirun"), reason="needs Open MPI: apt-get install openmpi-bin")
 def test_mpirun_starts_all_ranks_inside_the_allocation(sandbox: Sandbox) -> None:
     as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     exports = {**as_root, "OMPI_MCA_btl_tcp_if_include": "lo"}
-    found = on_slurm(
-        sandbox, lambda made: made.whole(NODES), runner="nccl-tests", launcher="mpirun", exports=exports
-    )
+    config = cluster(runner="nccl-tests", launcher="mpirun", exports=exports)
+    slurm, channel = Slurm(LocalTransport(sandbox.env)), Channel()
+    with Allocation.request(slurm, AllocationRequest(nodes=NODES)) as held:
+        world: tuple[Any, ...] = (slurm, held, config, channel, slurm.nodes())
+        found = NcclRunner(*world, gpus_per_node=2).whole(NODES)
     assert found.problem == "", found.text
     (run,) = found.output.runs
     assert [(line.rank, line.host) for line in run.ranks] == list(enumerate(sorted(NODES * 2)))
     spec = beliefs.RunSpec(NODES, 2, "all_reduce")
     assert beliefs.validate_run(found.output, spec).outcome is Outcome.PASSED
     assert set(found.log.hosts.values()) == set(NODES)
-
-
-PYTHON = ROOT / ".cache" / "frameworks" / "bin" / "python"
-
-
-@pytest.mark.thorough
-@pytest.mark.skipif(not PYTHON.exists(), reason="needs a python with torch: make frameworks")
-def test_our_payload_makes_a_world_of_each_node_on_cpus(sandbox: Sandbox, tmp_path: Path) -> None:
-    script = tmp_path / "python"  # python -c SOURCE MODE ..., with one word more
-    script.write_text(f'#!/bin/sh\nc=$1 s=$2 m=$3; shift 3; exec {PYTHON} "$c" "$s" "$m" --device cpu "$@"\n')
-    script.chmod(0o755)
-    own = EnvironmentConfig(python=str(script), exports={"OMP_NUM_THREADS": "1"})
-    found = on_slurm(
-        sandbox, lambda made: made.alone(NODES), environments={"pt": own}, environment="pt", runner="payload"
-    )
-    assert found.problem == "", found.text
-    runs = found.output.runs
-    assert [[line.rank for line in run.ranks] for run in runs] == [[0, 1], [0, 1]]
-    assert [(run.rows[0].size, run.rows[-1].size) for run in runs] == [(8, 2**20)] * 2
-    assert found.node_of_rank == {0: "gpu01", 1: "gpu01", 2: "gpu02", 3: "gpu02"}
 
 
 # --- what the stages conclude
@@ -681,7 +662,7 @@ def test_where_most_nodes_are_slow_alone_each_says_so(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(
     ("setting", "action"),
-    [("NCCL_PROTO", Action.MONITOR), ("NCCL_IB_HCA", Action.DRAIN), ("NCCL_NVLS_ENABLE", Action.DRAIN)],
+    [("NCCL_ALGO", Action.MONITOR), ("NCCL_IB_HCA", Action.DRAIN), ("NCCL_NVLS_ENABLE", Action.DRAIN)],
 )
 def test_a_setting_that_slows_a_node_drains_nobody(
     monkeypatch: pytest.MonkeyPatch, setting: str, action: Action
