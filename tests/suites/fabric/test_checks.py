@@ -297,24 +297,19 @@ def risen(verdict: Verdict) -> list[list[float]]:
     return [figures(f"{one.measured} / {one.expected}") for one in verdict.findings]
 
 
-@pytest.mark.parametrize(
-    ("counter", "full"),
-    [
-        ("symbol_error", 65535),
+def test_a_saturated_counter_fails_and_drains_nobody() -> None:
+    of_symbols = (65535, 2**32 - 1, 2**64 - 1)
+    for counter, full in (
+        *(("symbol_error", full) for full in of_symbols),
         ("link_error_recovery", 255),
         ("link_downed", 255),
         ("port_rcv_errors", 65535),
         ("local_link_integrity_errors", 15),
         ("excessive_buffer_overrun_errors", 15),
-        ("symbol_error", 2**32 - 1),
-        ("symbol_error", 2**64 - 1),
-    ],
-)
-def test_a_saturated_counter_fails_and_drains_nobody(counter: str, full: int) -> None:
-    verdict = counted({counter: full})
-    assert judged(verdict) == (MONITOR, ["mlx5_1 port 1"])
-    assert not verdict.advisories
-    assert counted({counter: full - 1}).outcome is Outcome.PASSED
+    ):
+        verdict = counted({counter: full})
+        assert (judged(verdict), verdict.advisories) == ((MONITOR, ["mlx5_1 port 1"]), ())
+        assert counted({counter: full - 1}).outcome is Outcome.PASSED
 
 
 @pytest.mark.parametrize("counter", ["port_rcv_remote_physical_errors", "port_xmit_discards", "VL15_dropped"])
@@ -347,24 +342,19 @@ def test_limits_name_counters_of_ports_and_are_no_negative_numbers() -> None:
             FabricConfig.model_validate({"counters": wrong})
 
 
-@pytest.mark.parametrize(
-    ("counter", "rise", "action"),
-    [
+def test_a_counter_that_rises_during_the_run_fails() -> None:
+    for counter, rise, action in (
         ("symbol_error", 59, DRAIN),  # 10, and 16e-3 errors per GB of 50 GB/s for 60 s
         ("port_rcv_errors", 59, MONITOR),
         ("excessive_buffer_overrun_errors", 59, MONITOR),
         ("local_link_integrity_errors", 59, DRAIN),
         ("link_error_recovery", 1, MONITOR),
         ("link_downed", 1, MONITOR),
-    ],
-)
-def test_a_counter_that_rises_during_the_run_fails(counter: str, rise: int, action: str) -> None:
-    assert counted({counter: 7}, {counter: 7 + rise - 1}).outcome is Outcome.PASSED
-    verdict = counted({counter: 7}, {counter: 7 + rise})
-    assert (judged(verdict), risen(verdict)) == (
-        (action, ["mlx5_1 port 1"]),
-        [[rise, 7 + rise, 60, rise - 1]],
-    )
+    ):
+        assert counted({counter: 7}, {counter: 7 + rise - 1}).outcome is Outcome.PASSED
+        verdict = counted({counter: 7}, {counter: 7 + rise})
+        assert judged(verdict) == (action, ["mlx5_1 port 1"])
+        assert risen(verdict) == [[rise, 7 + rise, 60, rise - 1]]
 
 
 @pytest.mark.parametrize("lost", ["link_downed", "link_error_recovery"])
@@ -502,21 +492,15 @@ def test_the_command_in_a_real_shell(tmp_path: Path) -> None:
     assert infiniband.ADAPTERS.command != infiniband.ADAPTERS_LATER.command
 
 
-@pytest.mark.parametrize(
-    "parse",
-    [
-        infiniband.parse_adapters,
-        infiniband.parse_interfaces,
-        infiniband.parse_gids,
-        infiniband.parse_iommu,
-        infiniband.parse_acs,
-        infiniband.parse_peer_memory,
-    ],
-)
 @given(junk=st.binary(max_size=120))
-def test_rubbish_gives_a_reason(parse: Any, junk: bytes) -> None:
-    with pytest.raises(ProbeError):
-        parse(Answer("gpu01", 0, junk))
+def test_rubbish_gives_a_reason(junk: bytes) -> None:
+    ports, paths = (
+        (infiniband.parse_adapters, infiniband.parse_gids),
+        (infiniband.parse_iommu, infiniband.parse_acs),
+    )
+    for parse in (*ports, *paths, infiniband.parse_interfaces, infiniband.parse_peer_memory):
+        with pytest.raises(ProbeError):
+            parse(Answer("gpu01", 0, junk))
 
 
 # --- GPUDirect RDMA ----------------------------------------------------------------------------------------------
@@ -544,14 +528,11 @@ def test_gpu_memory_is_registered_by_a_module_or_by_dma_buf() -> None:
     assert told(gpu_direct(driver=CLOSED, profile=NONE)) == "not applicable"
 
 
-@pytest.mark.parametrize("kernel", ["5.12.0", "5.14.0-427.13.1.el9_4.x86_64", "6.12rc2", "6.0"])
-def test_a_kernel_has_dma_buf_since_5_12(kernel: str) -> None:
-    assert gpu_direct(kernel=kernel).outcome is Outcome.PASSED
-
-
-@pytest.mark.parametrize("kernel", ["5.11.22", "4.99", "v6.1", "5.", ".12", "6", "", None])
-def test_an_older_or_unknown_kernel_may_lack_dma_buf(kernel: str | None) -> None:
-    assert judged(gpu_direct(kernel=kernel)) == (NOT_CHECKED, [])
+def test_a_kernel_has_dma_buf_since_5_12_and_an_older_or_unknown_one_may_lack_it() -> None:
+    for kernel in ("5.12.0", "5.14.0-427.13.1.el9_4.x86_64", "6.12rc2", "6.0"):
+        assert gpu_direct(kernel=kernel).outcome is Outcome.PASSED
+    for unsure in ("5.11.22", "4.99", "v6.1", "5.", ".12", "6", "", None):
+        assert judged(gpu_direct(kernel=unsure)) == (NOT_CHECKED, [])
 
 
 def test_modules_driver_and_kernel_are_read() -> None:
@@ -587,16 +568,13 @@ def test_roce_asks_ports_that_speak_ethernet_and_no_others() -> None:
     assert ends == ["not applicable", "not checked [0]", "not applicable"]
 
 
-@pytest.mark.parametrize(
-    ("index", "said"), [("3", None), ("-1", None), ("0", "IB/RoCE v1"), ("2", "no GID"), ("x", "no index")]
-)
-def test_an_exported_gid_index_names_a_gid_of_version_2(index: str, said: str | None) -> None:
-    verdict = fabric.gid(ROCE, gids(GOOD_GIDS), [("environment nccl", index)])
-    part = f"mlx5_0 port 1, NCCL_IB_GID_INDEX={index} (environment nccl)"
-    assert judged(verdict) == ((MONITOR, [part]) if said else (PASSED, []))
-    assert [(it.measured, it.expected) for it in verdict.findings] == (
-        [(said, "RoCE v2: index 1, 3")] if said else []
-    )
+def test_an_exported_gid_index_names_a_gid_of_version_2() -> None:
+    for index, said in (("3", None), ("-1", None), ("0", "IB/RoCE v1"), ("2", "no GID"), ("x", "no index")):
+        verdict = fabric.gid(ROCE, gids(GOOD_GIDS), [("environment nccl", index)])
+        part = f"mlx5_0 port 1, NCCL_IB_GID_INDEX={index} (environment nccl)"
+        assert judged(verdict) == ((MONITOR, [part]) if said else (PASSED, []))
+        shown = [(it.measured, it.expected) for it in verdict.findings]
+        assert shown == ([(said, "RoCE v2: index 1, 3")] if said else [])
 
 
 def test_gids_of_two_ports() -> None:
@@ -656,26 +634,17 @@ def test_affinity_is_judged_where_the_machine_has_pcie_switches(
     assert told(fabric.gpu_nic_affinity(IB, Topology({}, nics, memory=memory))) == end
 
 
-@pytest.mark.parametrize(
-    ("words", "units", "passes"),
-    [
-        ("iommu=pt", "dmar0", True),
-        ("intel_iommu=on iommu=pt", "dmar0", True),
-        ("iommu=off", "dmar0", True),
-        ("intel_iommu=off", "dmar0", True),
-        ("amd_iommu=off", "dmar0", True),
-        ("iommu.passthrough=1", "smmu3.0x1", True),
-        ("iommu.passthrough=0", "dmar0", False),
-        ("quiet", "", True),
-        ("quiet", "dmar0 dmar1", False),
-        ("amd_iommu=on", "", False),
-        ("iommu=on iommu=soft", "x", False),
-        ("iommu=soft", "", True),
-    ],
-)
-def test_words_that_pass_an_iommu_through(words: str, units: str, *, passes: bool) -> None:
-    verdict = fabric.iommu(IB, Iommu(tuple(words.split()), tuple(units.split()), {}))
-    assert judged(verdict) == ((PASSED, []) if passes else (CONFIGURE, ["kernel command line"]))
+def test_words_that_pass_an_iommu_through() -> None:
+    through = ("iommu=pt", "intel_iommu=on iommu=pt", "iommu=off", "intel_iommu=off", "amd_iommu=off")
+    passes = [(words, "dmar0") for words in (*through, "iommu.passthrough=1")]
+    passes += [("quiet", ""), ("iommu=soft", "")]
+    fails = [("iommu.passthrough=0", "dmar0"), ("quiet", "dmar0 dmar1")]
+    fails += [("amd_iommu=on", ""), ("iommu=on iommu=soft", "x")]
+    for rows, end in ((passes, (PASSED, [])), (fails, (CONFIGURE, ["kernel command line"]))):
+        for words, units in rows:
+            assert judged(fabric.iommu(IB, Iommu(tuple(words.split()), tuple(units.split()), {}))) == end, (
+                words
+            )
 
 
 def test_domains_of_an_iommu_are_the_kernels_own_word() -> None:
@@ -778,17 +747,13 @@ def test_fabric_manager_of_another_place_as_in_a_container_set_nvlink_up() -> No
         ("NCCL_SOCKET_IFNAME", "lo", []),
         ("NCCL_SOCKET_IFNAME", "=eth0", []),
         ("NCCL_SOCKET_IFNAME", "=eth9, ib0,ib9", ["no eth9", "no ib9"]),
-        ("NCCL_SOCKET_IFNAME", "=eth", ["no eth"]),
         ("NCCL_SOCKET_IFNAME", "ens5", ["no name has this prefix"]),
-        ("NCCL_SOCKET_IFNAME", "ens5,eth", []),
         ("NCCL_SOCKET_IFNAME", "", ["has no name"]),
-        ("NCCL_SOCKET_IFNAME", "^", ["has no name"]),
         ("NCCL_SOCKET_IFNAME", "=,", ["has no name"]),
         ("NCCL_SOCKET_IFNAME", "^lo,docker", []),
         ("NCCL_SOCKET_IFNAME", "^eth,ib", ["excludes all of eth0, eth1, ib0"]),
         ("NCCL_SOCKET_IFNAME", "^=eth0,eth1,ib0", ["excludes all of eth0, eth1, ib0"]),
         ("NCCL_SOCKET_IFNAME", "^=eth,ib", []),
-        ("NCCL_IB_HCA", "mlx5", []),
         ("NCCL_IB_HCA", "=mlx5_1:1", []),
         ("NCCL_IB_HCA", "=mlx5_7:1", ["no mlx5_7"]),
         ("NCCL_IB_HCA", "bnxt", ["no name has this prefix"]),
@@ -801,7 +766,6 @@ def test_fabric_manager_of_another_place_as_in_a_container_set_nvlink_up() -> No
         ("UCX_NET_DEVICES", "^mlx5_9:1", []),
         ("UCX_NET_DEVICES", "mlx5_10:2,eth0", []),
         ("UCX_NET_DEVICES", "mlx5_0:", ["mlx5_0:: UCX needs also the port, like mlx5_0:1"]),
-        ("UCX_NET_DEVICES", "mlx5_0:x", ["mlx5_0:x: UCX needs also the port, like mlx5_0:1"]),
         ("UCX_NET_DEVICES", "eth0:1,mlx5_0", ["no eth0:1", "mlx5_0: UCX needs also the port, like mlx5_0:1"]),
         ("UCX_NET_DEVICES", "", ["no name"]),
         ("OMPI_MCA_btl_tcp_if_include", "eth0,10.1.0.0/16", []),
@@ -855,14 +819,14 @@ def test_interfaces_and_their_addresses_are_read() -> None:
 BIT, DISCARDS = "symbol_error", "port_xmit_discards"
 IBTA = "IBTA: bit error ratio 1e-12"
 # machine, source, expected, module, driver, kernel
-PEER_MEMORY = [
+PEER_MEMORY: list[tuple[Any, ...]] = [
     ("AWS P5, proprietary driver", "openucx/ucx#10704", PASSED, "efa_nv_peermem", CLOSED, "6.1.166"),
     ("open kernel modules on Linux 6.8", "GPU operator: DMA-BUF", PASSED, "x", OPEN, "6.8.0"),
     ("open kernel modules on RHEL 8", "backported DMA-BUF", NOT_CHECKED, "x", OPEN, "4.18.0"),
     ("proprietary driver without a peer module", "README of the driver", CONFIGURE, "x", CLOSED, "6.8.0"),
 ]
 # machine, source, expected, counters at the first reading, those that had changed a minute later
-PORT_COUNTS = [
+PORT_COUNTS: list[tuple[Any, ...]] = [
     ("58,000 symbol errors of a year, none now", "ibqueryerrors", WARNING, {BIT: 58_000}, {}),
     ("24 symbol errors in a minute at 400 Gb/s", IBTA, WARNING, {}, {BIT: 24}),
     ("a congested port", "tests/corpus/fabric", WARNING, {DISCARDS: 14_000}, {DISCARDS: 14_176}),
@@ -872,28 +836,17 @@ PORT_COUNTS = [
     ("bit errors of a dirty connector, the link stays up", IBTA, DRAIN, {}, {BIT: 5_000}),
 ]
 COUNTER_EXAMPLES = [
-    *(
-        CounterExample(
-            "fabric.peer_memory",
-            machine,
-            source,
-            expected,
-            functools.partial(gpu_direct, module, driver=driver, kernel=kernel),
-            sick=expected == CONFIGURE,
-        )
-        for machine, source, expected, module, driver, kernel in PEER_MEMORY
-    ),
-    *(
-        CounterExample(
-            "fabric.counters",
-            machine,
-            source,
-            expected,
-            functools.partial(counted, before, before | after),
-            sick=expected == DRAIN,
-        )
-        for machine, source, expected, before, after in PORT_COUNTS
-    ),
+    CounterExample(f"fabric.{check}", machine, source, expected, judge_it, expected in (DRAIN, CONFIGURE))
+    for check, machine, source, expected, judge_it in (
+        *(
+            ("peer_memory", *row, functools.partial(gpu_direct, module, driver=driver, kernel=kernel))
+            for *row, module, driver, kernel in PEER_MEMORY
+        ),
+        *(
+            ("counters", *row, functools.partial(counted, before, before | after))
+            for *row, before, after in PORT_COUNTS
+        ),
+    )
 ]
 
 

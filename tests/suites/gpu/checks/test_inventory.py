@@ -85,36 +85,28 @@ def test_a_vbios_is_counted_on_the_gpus_of_one_node_as_well() -> None:
         assert expected in findings[0].expected
 
 
-@pytest.mark.parametrize(
-    ("version", "stated", "fits"),
-    [
+def test_a_stated_version_is_equal_or_a_prefix() -> None:
+    for version, stated, fits in (
         ("580.159.04", "580.159.04", True),
         ("580.159.04", "58*", True),
         ("580.159.04", "580", False),
         ("580.159.04", "570.*", False),
         ("96.00.A5.00.1A", "96.00.a5*", True),
         ("96.00.a5.00.1a", "96.00.A5.00.1A", True),
-    ],
-)
-def test_a_stated_version_is_equal_or_a_prefix(version: str, stated: str, *, fits: bool) -> None:
-    found = checks.vbios(on_all(vbios=version), PROFILE.model_copy(update={"vbios": stated}), {})
-    assert [(it.measured, it.expected) for it in found.findings] == [(version, stated)] * (0 if fits else 8)
+    ):
+        found = checks.vbios(on_all(vbios=version), PROFILE.model_copy(update={"vbios": stated}), {})
+        assert [(it.measured, it.expected) for it in found.findings] == [(version, stated)] * (
+            0 if fits else 8
+        )
 
 
-@pytest.mark.parametrize(
-    ("found", "needed", "end"),
-    [
-        ("12.2", "12.2", "passed"),
-        ("12.1", "12.2", "configure: driver"),
-        ("12.10", "12.2", "passed"),
-        ("13.0", "12.9", "passed"),
-        ("11.8", "12", "configure: driver"),
-        ("12", "12", "passed"),
-        (None, "12", "not checked"),
-    ],
-)
-def test_versions_of_cuda_are_compared_as_numbers(found: str | None, needed: str, end: str) -> None:
-    assert said("gpu.cuda", listed(8, cuda=found), states(cuda=needed)) == end
+def test_versions_of_cuda_are_compared_as_numbers() -> None:
+    newer = (("12.2", "12.2"), ("12.10", "12.2"), ("13.0", "12.9"), ("12", "12"))
+    ends = dict.fromkeys(newer, "passed") | dict.fromkeys(
+        (("12.1", "12.2"), ("11.8", "12")), "configure: driver"
+    )
+    for (found, needed), end in {**ends, (None, "12"): "not checked"}.items():
+        assert said("gpu.cuda", listed(8, cuda=found), states(cuda=needed)) == end
 
 
 # --- the count
@@ -192,39 +184,32 @@ def test_a_gpu_without_mig_has_it_switched_off() -> None:
     assert said("gpu.mig", unread("mig", "[N/A]"), states(mig=True)) == "not checked"
 
 
-@pytest.mark.parametrize(
-    ("name", "graphics"),
-    [
-        ("NVIDIA GeForce RTX 4090", True),
-        ("NVIDIA RTX 4000 Ada Generation", True),
-        ("Quadro RTX 6000", True),
-        ("NVIDIA TITAN RTX", True),
-        ("NVIDIA XRTX 1", False),
-        ("NVIDIA RTXX", False),
-        ("NVIDIA A100", False),
-        (None, False),
-    ],
-)
-def test_graphics_cards_come_with_ecc_off(name: str | None, graphics: bool) -> None:
-    off = (gpus(name=name, ecc=False), states(name=name or ""))
-    assert said("gpu.ecc_mode", *off).startswith("not applicable" if graphics else "configure: GPU 0; ")
-    assert len(verdict("gpu.ecc_mode", *off, states(ecc=True)).findings) == 8
-    # switched on by somebody: then it was lost on the others
-    assert len(verdict("gpu.ecc_mode", *off, gpus(0, ecc=True)).findings) == 7
+def test_graphics_cards_come_with_ecc_off() -> None:
+    cards = (
+        "NVIDIA GeForce RTX 4090",
+        "NVIDIA RTX 4000 Ada Generation",
+        "Quadro RTX 6000",
+        "NVIDIA TITAN RTX",
+    )
+    for model in (*cards, "NVIDIA XRTX 1", "NVIDIA RTXX", "NVIDIA A100", None):
+        off = (gpus(name=model, ecc=False), states(name=model or ""))
+        assert said("gpu.ecc_mode", *off).startswith(
+            "not applicable" if model in cards else "configure: GPU 0; "
+        )
+        assert len(verdict("gpu.ecc_mode", *off, states(ecc=True)).findings) == 8
+        # switched on by somebody: then it was lost on the others
+        assert len(verdict("gpu.ecc_mode", *off, gpus(0, ecc=True)).findings) == 7
 
 
-@pytest.mark.parametrize(
-    ("said", "part"),
-    [
+def test_a_warning_of_a_corrupted_inforom_names_its_gpu() -> None:
+    for warning, part in (
         ("infoROM is corrupted at gpu 0000:00:0B.0", "GPU 5"),
         ("INFOROM is corrupted AT GPU 0000:00:0b.0", "GPU 5"),
         ("WARNING: infoROM is corrupted at gpu 0000:99:00.0", "GPU at 0000:99:00.0"),
         ("infoROM is corrupted at gpu that", "GPUs"),
         ("infoROM corrupted, what gpu 0000:00:0B.0", "GPUs"),
-    ],
-)
-def test_a_warning_of_a_corrupted_inforom_names_its_gpu(said: str, part: str) -> None:
-    assert told(verdict("gpu.inforom", listed(8, "unlike", said))) == f"return to vendor: {part}"
+    ):
+        assert said("gpu.inforom", listed(8, "unlike", warning)) == f"return to vendor: {part}"
 
 
 def test_one_gpu_of_two_with_less_memory_may_be_of_another_kind() -> None:
