@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from counter_examples import CONFIGURE, NOT_APPLICABLE, PASSED, CounterExample, assert_as_expected, name
@@ -50,7 +50,7 @@ UCX, AZURE = "https://github.com/openucx/ucx/pull", "https://github.com/Microsof
 TENANT = node(0x8023, DEFAULT_LIMITED)
 ROCE, DOWN = node(DEFAULT, link_layer="Ethernet"), node(DEFAULT_LIMITED, state="DOWN")
 # machine, source, expected, judge, its arguments
-ROWS = (
+ROWS: tuple[Any, ...] = (
     ("the default partition on all nodes", "opensm(8)", PASSED, judge, node(DEFAULT), node(DEFAULT)),
     ("a virtual machine with its tenant's", AZURE, PASSED, judge, TENANT, TENANT),
     ("full member among limited ones", "partitions.conf", PASSED, judge, node(FULL), node(LIMITED)),

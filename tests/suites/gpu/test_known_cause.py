@@ -61,7 +61,8 @@ def failed(*findings: Finding) -> Verdict:
 
 
 def explained(verdict: Verdict, node: str = "", session: Any = None) -> Verdict:
-    return with_known_cause(verdict, session or Session(), node)
+    run: Any = session or Session()
+    return with_known_cause(verdict, run, node)
 
 
 def test_a_failure_of_a_node_has_the_missing_gpu_as_its_cause() -> None:

@@ -169,7 +169,11 @@ def test_exports_further_options_deadline_gpus_and_the_folder_of_the_command(
     steps: list[StepRequest],
 ) -> None:
     exports = {"NCCL_IB_HCA": "mlx5", "OMPI_MCA_pml": "^ucx"}
-    options = {"srun_args": ("--exclusive", "--comment=x y"), "deadline": 77.0, "hostid_from_slurm": True}
+    options: dict[str, Any] = {
+        "srun_args": ("--exclusive", "--comment=x y"),
+        "deadline": 77.0,
+        "hostid_from_slurm": True,
+    }
     command = "/opt/nt/build/all_reduce_perf -b 8 -e 8 -c 1 -n 5"
     made = runner(
         runner="nccl-tests", mpi="pmi2", exports=exports, gpus_per_node=4, command=command, **options
@@ -690,7 +694,7 @@ def test_a_setting_that_slows_a_node_drains_nobody(
 )
 def test_the_hard_limit_of_a_pair(
     monkeypatch: pytest.MonkeyPatch,
-    own: dict[str, float],
+    own: dict[str, Any],
     row: dict[str, float],
     limit: float | None,
     expected: dict[str, float],

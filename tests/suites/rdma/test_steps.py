@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,6 +15,9 @@ from pytest_gpucluster.kit.framework.payload_result import PayloadResult, Payloa
 from pytest_gpucluster.suites.rdma.config import RdmaConfig
 from pytest_gpucluster.suites.rdma.results import Slot
 from pytest_gpucluster.suites.rdma.steps import Rdma, bound_of, packet_size
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 PORT = Port("mlx5_0", 1)
 
@@ -43,7 +46,7 @@ def cluster(**profiles: str) -> Cluster:
     return Cluster(name="prod", groups=groups)
 
 
-def runner(rails: dict[str, tuple[Port, ...]], profile: str = "dgx-h100") -> Rdma:
+def runner(rails: Mapping[str, tuple[Port, ...]], profile: str = "dgx-h100") -> Rdma:
     """Return a runner on nodes with these ports, of one profile."""
     nodes: Any = tuple(rails)
     of_nodes = {node: (Rails(1, ports),) for node, ports in rails.items()}
@@ -103,7 +106,7 @@ def test_the_limit_is_that_of_the_smallest_packets() -> None:
 def test_ports_of_different_rates_in_one_partition_are_measured_apart() -> None:
     """Otherwise every HDR port is slow beside NDR ports."""
     profiles = {"a": "dgx-h100", "b": "dgx-a100", "c": "dgx-h100", "d": "dgx-a100"}
-    held = Held(tuple(profiles))
+    held: Any = Held(tuple(profiles))
     session: Any = Session(cluster(**profiles), (held,))
     assert Rdma.groups(session) == [(held, ("a", "c")), (held, ("b", "d"))]
 

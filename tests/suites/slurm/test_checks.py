@@ -138,8 +138,10 @@ def job(
     eligible: str = "22:00:02",
 ) -> JobRecord:
     """Return a job that was submitted at 22:00:00."""
-    times = (time and f"2026-01-01T{time}" for time in ("22:00:00", eligible, start, end))
-    return JobRecord("7_1", state, reason, restarts, *times, rc, "gpu01")
+    submitted, eligible, start, end = (
+        time and f"2026-01-01T{time}" for time in ("22:00:00", eligible, start, end)
+    )
+    return JobRecord("7_1", state, reason, restarts, submitted, eligible, start, end, rc, "gpu01")
 
 
 def waiting(reason: str) -> JobRecord:
@@ -165,7 +167,8 @@ BUSY = (
 
 
 def ran(**changed: JobRecord) -> JobFacts:
-    return jobs(**{"element": ELEMENT, "dependent": DEPENDENT, "requeued": REQUEUED, **changed})
+    records: dict[str, Any] = {"element": ELEMENT, "dependent": DEPENDENT, "requeued": REQUEUED, **changed}
+    return jobs(**records)
 
 
 def queued(reason: str) -> JobFacts:
@@ -197,7 +200,7 @@ NO_CGROUPS = [task(at, visible=str(at), openable=()) for at in (0, 1)]
 Row = tuple[Any, ...]  # expected, machine, source, what the check is given
 
 
-MACHINES: dict[Check, list[Row]] = {
+MACHINES: dict[Check[...], list[Row]] = {
     checks.known: [
         (PASSED, "a node of slurm.conf", "scontrol show node", "gpu01", node()),
         (PASSED, "a dynamic node", "Slinky", "gpu01", node("IDLE+DYNAMIC_NORM")),

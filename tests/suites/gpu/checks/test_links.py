@@ -338,7 +338,7 @@ CORRECTED = ((7, "Tx discards", 12), (7, "Effective BER", 15e-255))
 NO_GENERATION = (unread("pcie_gen", "[N/A]"), unread("pcie_gen_max", "[N/A]"))
 MESH = (bridged("0123", "4567"), states(topology="NV2", nvlinks=6))
 PAIRS = (bridged("01", "23", "45", "67"), states(topology="NV12"))
-IN_MIG = [peer(*sorted((3, other)), "NS") for other in range(8) if other != 3]
+IN_MIG = [peer(min(3, other), max(3, other), "NS") for other in range(8) if other != 3]
 NO_PEERS = put(
     peer_access=lambda host: {it: dict.fromkeys(row, "DR") for it, row in host.peer_access.items()}
 )
