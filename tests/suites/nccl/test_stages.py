@@ -627,13 +627,14 @@ def test_what_is_set_on_one_node_alone_stands_at_what_fails_between_nodes(
     own = replace(tasks[1], stderr="gpu02:7:7 [0] NCCL INFO NCCL_PROTO set by environment to LL\n")
     proof = proof_of(monkeypatch)
     proof.measured[proofs.EACH_ALONE] = nccl_stage.Stage(measured(*tasks), SOUND)
-    localised(proof, Localisation(bad_links=(NODES,)), 30.0)
-    assert "not set on all nodes" not in proof.links().cause
+    localised(proof, Localisation(bad_nodes=("gpu02",), bad_links=(NODES,)), 30.0)
+    assert "not set on all nodes" not in proof.links().cause + proof.pairs("gpu02").cause
     proof.measured["all_reduce"] = nccl_stage.Stage(measured(own), {})
     assert proof.links().cause.startswith("not set on all nodes: NCCL_PROTO=LL (gpu02)")
     del proof.measured["all_reduce"]
     proof.runner.paired = (own,)  # before the whole was measured
-    assert proof.links().cause.startswith("not set on all nodes: NCCL_PROTO=LL (gpu02)")
+    for verdict in (proof.links(), proof.pairs("gpu02")):
+        assert verdict.cause.startswith("not set on all nodes: NCCL_PROTO=LL (gpu02)")
 
 
 def slow_alone(

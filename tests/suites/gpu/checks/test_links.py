@@ -165,6 +165,9 @@ def test_the_bit_error_rate_after_correction_is_at_most_1e_12() -> None:
     for rates, end in (((15e-255, 1e-12), "passed"), ((2e-12, 15e-3), "monitor: GPU 4 NVLink 7")):
         for rate in rates:
             assert said("gpu.nvlink_errors", counted_on(4, (7, "Effective BER", rate))) == end
+    for errors, action in ((9, "monitor"), (10, "drain")):  # fewer measure no rate
+        measured = ((7, "Effective Errors", errors), (7, "Effective BER", 1e-9))
+        assert said("gpu.nvlink_errors", counted_on(4, *measured)) == f"{action}: GPU 4 NVLink 7"
 
 
 def test_counters_that_cannot_be_read() -> None:
@@ -354,6 +357,7 @@ COUNTER_EXAMPLES = [
             CARDS,
         ),
         ("not applicable", "H200 NVL: a bridge of four", "product brief", bridged("0123"), CARDS),
+        ("passed", "H200 NVL: four of six", "product brief", bridged("0123"), listed(6), CARDS),
         ("passed", "H100 NVL: 12 of 18 links", "Azure/azurehpc-health-checks#162", DESIGNED, CARDS),
         ("not applicable", "one H200 in a virtual machine", "healthy-h200-vm-one-of-eight", *ONE_OF_EIGHT),
         ("passed", "a card for a display beside seven GPUs", "T1000 in a server with HGX", *T1000),
