@@ -14,15 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from counter_examples import (
-    MONITOR,
-    NOT_APPLICABLE,
-    NOT_CHECKED,
-    PASSED,
-    CounterExample,
-    assert_as_expected,
-    name,
-)
+from counter_examples import CounterExample, assert_as_expected, name
 from framework_helpers import Table, rows_of, told
 from nccl_examples_helpers import toolchain
 from sandbox_helpers import free_port
@@ -270,22 +262,28 @@ def ran_on(devices: int, **changed: Any) -> Verdict:
 
 # machine, source, expected, check, what it is given
 ROWS: list[tuple[Any, ...]] = [
-    ("a node with one GPU", EXAMPLES, PASSED, of_gpu01, run(tasks=1)),
-    ("no libnccl on the node", EXAMPLES, NOT_CHECKED, checks.one_process, "gpu02", ended(LACKS)),
-    ("one element is wrong", EXAMPLES, MONITOR, of_gpu01, run(8, tasks=1, wrong=1, drop="done")),
-    ("the same PCI addresses on both nodes", EXAMPLES, PASSED, checks.one_device, run(tasks=16)),
-    ("two tasks of a node share a GPU", SUM, MONITOR, checks.one_device, run(tasks=4, shared=True)),
-    ("each task has a communicator of its own", SUM, MONITOR, checks.one_device, run(of=1)),
-    ("two nodes with eight GPUs", EXAMPLES, PASSED, checks.many_devices, run(8)),
-    ("all sums are wrong, and each process ends with 0", SUM, MONITOR, checks.many_devices, run(8, wrong=3)),
-    ("a process did not end its work", SUM, MONITOR, checks.many_devices, run(8, drop="reduced", rc=1)),
-    ("right on all GPUs", FORWARD, PASSED, ran_on, 8),
-    ("simulated GPUs", EXAMPLES, NOT_APPLICABLE, ran_on, 0),
-    ("the driver is too old", FORWARD, MONITOR, partial(ran_on, error=OLD), 8),
+    ("a node with one GPU", EXAMPLES, "passed", of_gpu01, run(tasks=1)),
+    ("no libnccl on the node", EXAMPLES, "not checked", checks.one_process, "gpu02", ended(LACKS)),
+    ("one element is wrong", EXAMPLES, "monitor", of_gpu01, run(8, tasks=1, wrong=1, drop="done")),
+    ("the same PCI addresses on both nodes", EXAMPLES, "passed", checks.one_device, run(tasks=16)),
+    ("two tasks of a node share a GPU", SUM, "monitor", checks.one_device, run(tasks=4, shared=True)),
+    ("each task has a communicator of its own", SUM, "monitor", checks.one_device, run(of=1)),
+    ("two nodes with eight GPUs", EXAMPLES, "passed", checks.many_devices, run(8)),
+    (
+        "all sums are wrong, and each process ends with 0",
+        SUM,
+        "monitor",
+        checks.many_devices,
+        run(8, wrong=3),
+    ),
+    ("a process did not end its work", SUM, "monitor", checks.many_devices, run(8, drop="reduced", rc=1)),
+    ("right on all GPUs", FORWARD, "passed", ran_on, 8),
+    ("simulated GPUs", EXAMPLES, "not applicable", ran_on, 0),
+    ("the driver is too old", FORWARD, "monitor", partial(ran_on, error=OLD), 8),
 ]
 COUNTER_EXAMPLES = [
     CounterExample(
-        check(*given).check, machine, source, expected, partial(check, *given), sick=expected == MONITOR
+        check(*given).check, machine, source, expected, partial(check, *given), sick=expected == "monitor"
     )
     for machine, source, expected, check, *given in ROWS
 ]
