@@ -504,13 +504,11 @@ MPIRUN = "https://docs.open-mpi.org/en/v5.0.x/launching-apps/slurm.html"
 UCX = "https://openucx.readthedocs.io/en/master/faq.html"
 PMI = "https://slurm.schedmd.com/mpi_guide.html"
 OSU = "https://mvapich.cse.ohio-state.edu/benchmarks/"
-ONE = of(rank(0, 1), ntasks_per_node=1, nodes=("gpu01",))
 FAR = ring(1.9e-6, 2.6e-6, 2e-6, 2e-6)
 TCP = ring(*[45e-6] * 4, bandwidth=2e9)
 # machine, source, expected, check, its arguments
 ROWS: list[tuple[Any, ...]] = [
     ("four ranks on two nodes", MPIRUN, PASSED, mpi_world.world, run()),
-    ("one rank on one node", MPIRUN, PASSED, mpi_world.world, ONE),
     ("each program is a world of its own, exit 0", PMI, MONITOR, mpi_world.world, LONELY),
     ("all ranks reported, and mpirun failed", MPIRUN, MONITOR, mpi_world.world, run(rc=139)),
     ("right on all ranks", MPIRUN, PASSED, mpi_world.allreduce, run()),
@@ -519,7 +517,6 @@ ROWS: list[tuple[Any, ...]] = [
     ("no limit is stated", OSU, NOT_APPLICABLE, checks.latency, TCP, None),
     ("TCP instead of InfiniBand", UCX, MONITOR, checks.latency, TCP, 3.0),
     ("above the limit", OSU, PASSED, checks.bandwidth, ring(2e-6, bandwidth=24e9), 20.0),
-    ("no limit is stated", OSU, NOT_APPLICABLE, checks.bandwidth, TCP, None),
     ("TCP instead of InfiniBand", UCX, MONITOR, checks.bandwidth, TCP, 20.0),
 ]
 COUNTER_EXAMPLES = [
