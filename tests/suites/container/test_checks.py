@@ -1,14 +1,16 @@
-"""Verdicts on containers: each deviation alone with its exact text, and each reason not to judge."""
+"""Verdicts on containers: each deviation alone, and each reason not to judge."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from counter_examples import MONITOR, PASSED, WARNING, CounterExample, assert_as_expected, name
 from framework_helpers import Table, rows_of, told
 
-from pytest_gpucluster.core.check import Action, Outcome, Verdict
+from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.core.probe import Answer
@@ -26,11 +28,11 @@ from pytest_gpucluster.kit.container.enroot import (
 )
 from pytest_gpucluster.kit.container.enroot import UNKNOWN as NO_LIST
 from pytest_gpucluster.suites.container import checks
+from pytest_gpucluster.suites.container import facts as container_facts
 from pytest_gpucluster.suites.container.config import ContainerConfig
 from pytest_gpucluster.suites.container.facts import (
     HOST_VALUE,
     MOUNTED,
-    PASSED,
     ContainerFacts,
     StepFacts,
     read_facts,
@@ -39,38 +41,41 @@ from pytest_gpucluster.suites.container.facts import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pytest_gpucluster.core.check import Verdict
     from pytest_gpucluster.core.majority import Norm
-
-from typing import TYPE_CHECKING
 
 IMAGE = ImageImport("/i.sqsh", "n", {"gpu01": 2.0}, {"gpu01": 10_000_000})
 OUTSIDE = {
-    "root": "8:1 /", "release": "debian 12", "uid": "1000", "memlock": "unlimited", "shm": "10 4096",
-    "devices": "2", "gpu.GPU-1": "1", "gpu.GPU-2": "1",
-}  # fmt: skip
+    "root": "8:1 /",
+    "release": "debian 12",
+    "uid": "1000",
+    "memlock": "unlimited",
+    "shm": "10 4096",
+    "devices": "2",
+    "gpu.GPU-1": "1",
+    "gpu.GPU-2": "1",
+}
 INSIDE = {**OUTSIDE, "root": "8:1 /data/pyxis_x", "release": "ubuntu 24.04", "mark": "yes"}
 
 
 def rank(number: int, **more: str) -> dict[str, str]:
-    name = str(number)
-    return {
-        "env.SLURM_PROCID": name, "env.SLURM_LOCALID": name, "env.RANK": name, "env.LOCAL_RANK": name, **more
-    }  # fmt: skip
+    names = ("SLURM_PROCID", "SLURM_LOCALID", "RANK", "LOCAL_RANK")
+    own = dict.fromkeys(names, str(number)) | more
+    return {f"env.{name}": value for name, value in own.items()}
 
 
 def hooked(number: int, **more: str) -> dict[str, str]:
     """Facts of a task where Enroot's hook 50-slurm-pytorch.sh runs: 61000 + 4537 % 4536."""
-    return rank(number) | {
-        "env.SLURM_JOB_ID": "4537", "env.SLURM_NTASKS": "2",
-        "env.MASTER_ADDR": "gpu01", "env.MASTER_PORT": "61001", "env.WORLD_SIZE": "2", **more,
-    }  # fmt: skip
+    of_slurm = {"SLURM_JOB_ID": "4537", "SLURM_NTASKS": "2"}
+    of_hook = {"MASTER_ADDR": "gpu01", "MASTER_PORT": "61001", "WORLD_SIZE": "2"}
+    return rank(number, **of_slurm | of_hook | more)
 
 
 def good(**steps: Any) -> ContainerFacts:
     """A node where all is well. `STEP={...}` changes facts (None takes one away), a StepFacts replaces the step."""
     facts: dict[str, dict[str, str]] = {
         "outside": OUTSIDE,
-        "plain": {**INSIDE, "env.GPUCLUSTER_PASSED": PASSED, "image.V": "own", "rc": "yes"},
+        "plain": {**INSIDE, "env.GPUCLUSTER_PASSED": container_facts.PASSED, "image.V": "own", "rc": "yes"},
         "readonly": {**INSIDE, "writable": "no", "env.V": "own"},
         "gpus": INSIDE,
         "turned": {**INSIDE, "uid": "0", "at_home": "yes", "marked": "yes", "env.V": HOST_VALUE},
@@ -81,46 +86,51 @@ def good(**steps: Any) -> ContainerFacts:
     }
     seen = {name: StepFacts((those,), seconds=1.5) for name, those in facts.items()}
     seen["ranks"] = StepFacts((rank(0), rank(1)))
-    for name, change in steps.items():
+    for step, change in steps.items():
         if isinstance(change, StepFacts):
-            seen[name] = change
+            seen[step] = change
         else:
-            changed = {**facts[name], **change}
-            seen[name] = StepFacts(({key: value for key, value in changed.items() if value is not None},))
+            changed = {**facts[step], **change}
+            seen[step] = StepFacts(({key: value for key, value in changed.items() if value is not None},))
     config = ContainerConfig()
     return ContainerFacts("gpu01", config, (IMAGE,), seen, gpus=2, override="V", token="t", token_back=True)
 
 
-def configured(found: ContainerFacts, **keys: Any) -> ContainerFacts:
-    return replace(found, config=ContainerConfig(**keys))
+def site(steps: dict[str, Any], **keys: Any) -> ContainerFacts:
+    """Return a node with these keys in the cluster file."""
+    return replace(good(**steps), config=ContainerConfig(**keys))
+
+
+def ranks(*tasks: dict[str, str], **keys: Any) -> ContainerFacts:
+    return site({"ranks": StepFacts(tasks)}, **keys)
 
 
 def sshd(server: dict[str, str] | None = None, client: dict[str, str] | None = None) -> ContainerFacts:
     """A node where sshd ran in a container and a command was answered through it."""
     of_server = {"port": "20655", "ended": "yes"} if server is None else server
     of_client = {"rc": "0", "answer": "t ubuntu 24.04 20655 "} if client is None else client
-    return configured(good(sshd=StepFacts((of_server, of_client))), sshd=True)
+    return site({"sshd": StepFacts((of_server, of_client))}, sshd=True)
+
+
+def not_imported(why: str, **facts: Any) -> ContainerFacts:
+    return replace(good(), imports=(replace(IMAGE, seconds={}, failed={"gpu01": why}),), **facts)
 
 
 def fleet(*releases: str) -> Norm[str]:
     return norm((f"gpu{place:02}", told) for place, told in enumerate(releases, 1))
 
 
-def lines(verdict: Verdict) -> list[str]:
-    return [f"{found.part}|{found.measured}|{found.expected}" for found in verdict.findings]
-
-
 BROKEN = StepFacts(problem="the step ended with 1")
 HOOK_FAILED = StepFacts(problem="Enroot's hook /e/hooks.d/60-x.sh exited with 3: no license")
-STOPPED_BY_HOOK = replace(
-    good(), imports=(replace(IMAGE, seconds={}, failed={"gpu01": HOOK_FAILED.problem}),)
-)
-NOT_IMPORTED = replace(good(), imports=(replace(IMAGE, seconds={}, failed={"gpu01": "no such image"}),))
+UNSAVED, FULL = (StepFacts(({},), unsaved=why) for why in ("no room", "no space on the node (x)"))
+STOPPED_BY_HOOK = not_imported(HOOK_FAILED.problem)
+NOT_IMPORTED = not_imported("no such image")
 BARE = good(plain={"root": "8:1 /", "release": "debian 12"})
+OF_HOST = {"rc": "0", "answer": "t debian 12 20655"}
+NO_UUIDS: dict[str, Any] = {"gpu.GPU-1": None, "gpu.GPU-2": None}
+NO_DEVICES = {**NO_UUIDS, "devices": None}
 
 
-NO_IMPORT = "the image could not be imported, which container.import judges"
-NO_CONTAINER = "the tasks ran outside of a container, which container.plugin judges"
 STEPS: dict[Callable[[ContainerFacts], Verdict], tuple[str, ...]] = {
     checks.root: ("outside", "plain", "readonly", "turned"),
     checks.workdir: ("outside", "plain", "mounts"),
@@ -142,15 +152,11 @@ STEPS: dict[Callable[[ContainerFacts], Verdict], tuple[str, ...]] = {
 def test_what_needs_a_step_is_not_checked_without_it(judge: Callable[[ContainerFacts], Verdict]) -> None:
     for step in STEPS[judge]:
         verdict = judge(good(**{step: BROKEN}))
-        assert (verdict.outcome, verdict.reason) == (
-            Outcome.NOT_CHECKED,
-            f"step {step!r}: the step ended with 1",
-        )
-        assert not verdict.metrics
-    assert judge(NOT_IMPORTED).reason == NO_IMPORT
-    assert judge(BARE).reason == NO_CONTAINER
-    unknown = judge(replace(good(), seen={}))
-    assert unknown.reason == "step 'outside': the step was not run on this node"
+        assert (verdict.outcome, verdict.metrics) == (Outcome.NOT_CHECKED, ())
+        assert verdict.reason == f"step {step!r}: the step ended with 1"
+    assert "container.import" in judge(NOT_IMPORTED).reason
+    assert "container.plugin" in judge(BARE).reason
+    assert "not run on this node" in judge(replace(good(), seen={})).reason
 
 
 CASES: Table = {
@@ -181,7 +187,7 @@ CASES: Table = {
         ("configure: saved image", good(saved={"mark": "no"})),
         ("not checked", good(back=StepFacts(({},), unsaved="no space on the node (x)"))),
         ("not checked", good(turned=BROKEN, saved={"mark": "no"})),
-        ("not applicable", configured(good(), save=False)),
+        ("not applicable", site({}, save=False)),
     ],
     checks.root: [
         ("passed", good()),
@@ -205,7 +211,7 @@ CASES: Table = {
     checks.home: [
         ("passed", good()),
         ("configure: home, without a flag", good(plain={"at_home": "yes"})),
-        ("configure: home, without a flag", configured(good(), mount_home=True)),
+        ("configure: home, without a flag", site({}, mount_home=True)),
         ("configure: home, --container-mount-home", good(turned={"at_home": "no"})),
         ("configure: home, --no-container-mount-home", good(back={"at_home": "yes"})),
     ],
@@ -221,16 +227,16 @@ CASES: Table = {
             "configure: --container-entrypoint [1]",
             replace(good(entrypoint=BROKEN), entrypoint_elsewhere=True),
         ),
-        ("configure: E, --container-entrypoint", configured(good(), entrypoint_sets="E")),
+        ("configure: E, --container-entrypoint", site({}, entrypoint_sets="E")),
         (
             "configure: E, --no-container-entrypoint",
-            configured(good(entrypoint={"env.E": "1"}, back={"env.E": "1"}), entrypoint_sets="E"),
+            site({"entrypoint": {"env.E": "1"}, "back": {"env.E": "1"}}, entrypoint_sets="E"),
         ),
-        ("passed", configured(good(entrypoint={"env.E": "1"}), entrypoint_sets="E")),
+        ("passed", site({"entrypoint": {"env.E": "1"}}, entrypoint_sets="E")),
         ("not applicable", good(plain={"rc": "no"})),
         ("not checked [1]", good(entrypoint=BROKEN)),
-        ("not checked", configured(good(), entrypoint_sets="V")),
-        ("not checked", configured(good(turned=BROKEN), entrypoint_sets="E")),
+        ("not checked", site({}, entrypoint_sets="V")),
+        ("not checked", site({"turned": BROKEN}, entrypoint_sets="E")),
     ],
     checks.reuse: [
         ("passed [1.5]", good()),
@@ -245,7 +251,7 @@ CASES: Table = {
         ("passed", good()),
         ("configure: named container", replace(good(), saved_removed="still listed")),
         ("not checked", replace(good(), saved_removed=NO_LIST)),
-        ("not applicable", configured(good(), save=False)),
+        ("not applicable", site({}, save=False)),
     ],
     checks.gpus: [
         ("passed [2]", good()),
@@ -256,73 +262,54 @@ CASES: Table = {
         ("configure: /dev/nvidia* [1, 2, 2]", good(gpus={"devices": "1"})),
         ("configure: /dev/nvidia* [2, 2]", good(gpus={"devices": None})),
         ("configure: /dev/nvidia* [2, 2]", good(outside={"devices": None})),
-        ("passed [2]", good(outside={"gpu.GPU-1": None, "gpu.GPU-2": None})),
+        ("passed [2]", good(outside=NO_UUIDS)),
+        ("configure: nvidia-smi inside [0, 1, 2, 2]", good(gpus=NO_UUIDS)),
+        ("configure: nvidia-smi inside; /dev/nvidia* [0, 1, 2, 2, 0]", good(gpus=NO_DEVICES)),
         ("not applicable", replace(good(), gpus=0)),
-        (
-            "not checked [0]",
-            good(
-                outside={"devices": None, "gpu.GPU-1": None, "gpu.GPU-2": None},
-                gpus={"devices": None, "gpu.GPU-1": None, "gpu.GPU-2": None},
-            ),
-        ),
+        ("not checked [0]", good(outside=NO_DEVICES, gpus=NO_DEVICES)),
     ],
     checks.ranks: [
-        ("configure: tasks [1, 2]", good(ranks=StepFacts((rank(0),)))),
-        ("configure: rank 1: RANK [0, 1]", good(ranks=StepFacts((rank(0), rank(1, **{"env.RANK": "0"}))))),
+        ("configure: tasks [1, 2]", ranks(rank(0))),
+        ("configure: rank 1: RANK [0, 1]", ranks(rank(0), rank(1, RANK="0"))),
+        ("configure: rank 1: LOCAL_RANK [0, 1]", ranks(rank(0), rank(1, LOCAL_RANK="0"))),
+        ("configure: rank ?: RANK; rank ?: LOCAL_RANK", ranks(rank(0), {})),
+        ("passed", ranks(hooked(0), hooked(1))),
+        ("passed", ranks(hooked(0), hooked(1), rank_hook=True)),
+        ("passed", ranks(rank(0), rank(1), rank_hook=False)),
+        ("configure: MASTER_ADDR; MASTER_PORT; WORLD_SIZE", ranks(rank(0), hooked(1), rank_hook=False)),
+        ("configure: rank 1: WORLD_SIZE [3, 2]", ranks(hooked(0), hooked(1, WORLD_SIZE="3"))),
+        ("configure: rank 0: MASTER_PORT [1, 61001]", ranks(hooked(0, MASTER_PORT="1"), hooked(1))),
+        ("configure: MASTER_ADDR", ranks(hooked(0), hooked(1, MASTER_ADDR=""))),
+        ("configure: rank 1: MASTER_PORT [61001, 0]", ranks(hooked(0), hooked(1, SLURM_JOB_ID="4_1"))),
         (
-            "configure: rank 1: LOCAL_RANK [0, 1]",
-            good(ranks=StepFacts((rank(0), rank(1, **{"env.LOCAL_RANK": "0"})))),
-        ),
-        ("configure: rank ?: RANK; rank ?: LOCAL_RANK", good(ranks=StepFacts((rank(0), {})))),
-        ("passed", good(ranks=StepFacts((hooked(0), hooked(1))))),
-        ("passed", configured(good(ranks=StepFacts((hooked(0), hooked(1)))), rank_hook=True)),
-        ("passed", configured(good(), rank_hook=False)),
-        (
-            "configure: MASTER_ADDR; MASTER_PORT; WORLD_SIZE",
-            configured(good(ranks=StepFacts((rank(0), hooked(1)))), rank_hook=False),
-        ),
-        (
-            "configure: rank 1: WORLD_SIZE [3, 2]",
-            good(ranks=StepFacts((hooked(0), hooked(1, **{"env.WORLD_SIZE": "3"})))),
-        ),
-        (
-            "configure: rank 0: MASTER_PORT [1, 61001]",
-            good(ranks=StepFacts((hooked(0, **{"env.MASTER_PORT": "1"}), hooked(1)))),
-        ),
-        ("configure: MASTER_ADDR", good(ranks=StepFacts((hooked(0), hooked(1, **{"env.MASTER_ADDR": ""}))))),
-        (
-            "configure: rank 1: MASTER_PORT [61001, 0]",
-            good(ranks=StepFacts((hooked(0), hooked(1, **{"env.SLURM_JOB_ID": "4_1"})))),
-        ),
-        (
-            "configure: rank 0: MASTER_PORT; rank 0: WORLD_SIZE; MASTER_ADDR; rank 1: MASTER_PORT; rank 1: WORLD_SIZE; MASTER_ADDR [61000, 61000]",
-            configured(good(), rank_hook=True),
+            "configure: rank 0: MASTER_PORT; rank 0: WORLD_SIZE; MASTER_ADDR; "
+            "rank 1: MASTER_PORT; rank 1: WORLD_SIZE; MASTER_ADDR [61000, 61000]",
+            ranks(rank(0), rank(1), rank_hook=True),
         ),
     ],
     checks.memlock: [
         ("passed", good()),
         ("configure: locked memory [64]", good(plain={"memlock": "64"})),
-        ("configure: locked memory [63, 64]", configured(good(plain={"memlock": "63"}), memlock="64")),
-        ("passed", configured(good(plain={"memlock": "64"}), memlock="64")),
-        ("passed", configured(good(), memlock="64")),
+        ("configure: locked memory [63, 64]", site({"plain": {"memlock": "63"}}, memlock="64")),
+        ("passed", site({"plain": {"memlock": "64"}}, memlock="64")),
+        ("passed", site({}, memlock="64")),
         ("not checked", good(plain={"memlock": None})),
         ("not checked", good(outside={"memlock": None})),
     ],
     checks.shm: [
         ("passed [3.8147e-05]", good()),
         ("configure: shared memory [36, 40, 3.43323e-05]", good(plain={"shm": "9 4096"})),
-        ("configure: shared memory [40, 41.02, 3.8147e-05]", configured(good(), shm=42000)),
-        ("passed [3.8147e-05]", configured(good(), shm=40960)),
+        ("configure: shared memory [40, 41.02, 3.8147e-05]", site({}, shm=42000)),
+        ("passed [3.8147e-05]", site({}, shm=40960)),
+        ("passed [2]", good(plain={"shm": f"{2**19} 4096"})),
         ("not checked", good(plain={"shm": ""})),
         ("not checked", good(plain={"shm": "x 1"})),
         ("not checked", good(plain={"shm": "1"})),
         ("not checked", good(outside={"shm": "1 2 3"})),
     ],
     checks.imported: [
-        (
-            "configure: /i.sqsh",
-            replace(good(), imports=(replace(IMAGE, seconds={}, failed={"gpu01": "damaged"}),)),
-        ),
+        ("passed: /i.sqsh; /i.sqsh [2, 5]", good()),
+        ("configure: /i.sqsh", not_imported("damaged")),
         (
             "configure: /j.sqsh; /i.sqsh; /i.sqsh [2, 5]",
             replace(good(), imports=(IMAGE, ImageImport("/j.sqsh", "m"))),
@@ -332,7 +319,7 @@ CASES: Table = {
         ("not checked", BARE),
     ],
     checks.release: [
-        ("configure: os-release [24.04, 22.04]", configured(good(), release="ubuntu 22.04"), fleet()),
+        ("configure: os-release [24.04, 22.04]", site({}, release="ubuntu 22.04"), fleet()),
         ("configure: os-release [24.04, 2, 2, 3]", good(), fleet("a 1", "b 2", "b 2")),
         ("configure: os-release [24.04, 24.04, 2]", good(), fleet("ubuntu 24.04", "b 2")),
         ("passed", good(), fleet("ubuntu 24.04", "ubuntu 24.04")),
@@ -343,26 +330,13 @@ CASES: Table = {
     checks.plugin: [
         ("configure: Pyxis", BARE, Pyxis()),
         ("configure: Pyxis [1]", good(outside=BROKEN), Pyxis()),
-        (
-            "configure: Pyxis",
-            replace(
-                NOT_IMPORTED,
-                seen={},
-                imports=(ImageImport("/i", "n", failed={"gpu01": "srun has no option --x"}),),
-            ),
-            Pyxis(),
-        ),
-        (
-            "configure: version of Pyxis [0.23, 0.24]",
-            configured(good(), version="0.24"),
-            Pyxis("so", "0.23.1"),
-        ),
-        ("passed", configured(good(), version="0.24"), Pyxis("so", "0.24.1")),
+        ("configure: Pyxis", not_imported("srun has no option --x", seen={}), Pyxis()),
+        ("configure: version of Pyxis [0.23, 0.24]", site({}, version="0.24"), Pyxis("so", "0.23.1")),
+        ("passed", site({}, version="0.24"), Pyxis("so", "0.24.1")),
         ("not checked", good(plain=BROKEN), Pyxis()),
         ("not checked", replace(NOT_IMPORTED, seen={}), Pyxis()),
-        ("not checked", configured(good(), version="0.24"), Pyxis(absent="no plugstack.conf")),
-        ("not checked", configured(good(), version="0.24"), Pyxis(absent="no line")),
-        ("not checked", configured(good(), version="0.24"), Pyxis("/p.so")),
+        ("not checked", site({}, version="0.24"), Pyxis(absent="no plugstack.conf")),
+        ("not checked", site({}, version="0.24"), Pyxis("/p.so")),
         ("not checked", replace(STOPPED_BY_HOOK, seen={}), Pyxis()),
     ],
     checks.sshd: [
@@ -371,15 +345,12 @@ CASES: Table = {
         ("configure: ssh", sshd(client={"rc": "255", "message": "Permission denied"})),
         ("configure: ssh [255]", sshd(client={"rc": "255"})),
         ("configure: ssh", sshd(client={})),
-        (
-            "configure: answer through ssh [12, 20655, 24.04, 20655]",
-            sshd(client={"rc": "0", "answer": "t debian 12 20655"}),
-        ),
+        ("configure: answer through ssh [12, 20655, 24.04, 20655]", sshd(client=OF_HOST)),
         ("configure: sshd", sshd({"port": "20655"})),
-        ("configure: sshd [1]", configured(good(sshd=BROKEN), sshd=True)),
+        ("configure: sshd [1]", site({"sshd": BROKEN}, sshd=True)),
         ("not applicable", good()),
-        ("not applicable", configured(good(plain={"uid": "0"}), sshd=True)),
-        ("not checked", configured(NOT_IMPORTED, sshd=True)),
+        ("not applicable", site({"plain": {"uid": "0"}}, sshd=True)),
+        ("not checked", replace(NOT_IMPORTED, config=ContainerConfig(sshd=True))),
     ],
 }
 
@@ -389,46 +360,22 @@ def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[An
     assert told(check(*given)) == expected
 
 
-def test_metrics() -> None:
-    assert [(it.name, it.value, it.unit, it.device) for it in checks.imported(good()).metrics] == [
-        ("import_time", 2.0, "s", "/i.sqsh"),
-        ("import_throughput", 5.0, "MB/s", "/i.sqsh"),
-    ]
-    (reuse,) = checks.reuse(good()).metrics
-    assert (reuse.name, reuse.value, reuse.unit) == ("reuse_time", 1.5, "s")
-    (inside,) = checks.gpus(good()).metrics
-    assert (inside.name, inside.value, inside.unit) == ("gpus_inside", 2, "GPUs")
-    gone: dict[str, Any] = {"gpu.GPU-1": None, "gpu.GPU-2": None}
-    assert checks.gpus(good(gpus=gone)).metrics[0].value == 2.0
-    assert checks.gpus(good(gpus={**gone, "devices": None})).metrics[0].value == 0.0
-    (shm,) = checks.shm(good(plain={"shm": f"{2**19} 4096"})).metrics
-    assert (shm.name, shm.value, shm.unit) == ("shm", 2.0, "GiB")
+def space(what: str, free: int, *, writable: bool = True) -> EnrootSpace:
+    return EnrootSpace(what, f"/{what}", free, 2**40, writable=writable)
 
 
 def test_room_of_enroot() -> None:
-    config = ContainerConfig(min_free=2**30)
-    enough, little = (
-        EnrootSpace("data", "/d", 2**30, 2**40, writable=True),
-        EnrootSpace("cache", "/c", 2**30 - 1, 2**40, writable=True),
-    )
-    closed = EnrootSpace("temp", "/t", 0, 2**40, writable=False)
-    verdict = checks.room((enough, little, closed), config)
-    assert lines(verdict) == [
-        "cache path /c|1024 MiB free of 1 TiB|1 GiB",
-        "temp path /t|not writable|writable",
-    ]
-    assert next((it.name, it.value, it.unit, it.device) for it in verdict.metrics) == (
-        "enroot_free", 1.0, "GiB", "data",
-    )  # fmt: skip
-    assert verdict.action is Action.MONITOR
+    paths = (space("data", 2**30), space("cache", 2**30 - 1), space("temp", 0, writable=False))
+    verdict = checks.room(paths, ContainerConfig(min_free=2**30))
+    ends = "monitor: cache path /cache; temp path /temp; data; cache; temp"
+    assert told(verdict) == f"{ends} [1024, 1, 1, 1, 1, 0]"
 
 
 def test_leftovers_are_containers_of_jobs_that_are_over() -> None:
     names = ("pyxis_7_x", "pyxis_8.0", "pyxis_9_9.1", "pyxis_named", "mine")
     verdict = checks.leftovers(names, {8})
+    assert told(verdict) == "monitor: pyxis_9_9.1 [9, 5]"
     assert [it.part for it in verdict.advisories] == ["pyxis_7_x"]  # may be a user's name
-    assert lines(verdict) == ["pyxis_9_9.1|job 9 is over|removed with its job"]
-    assert [(it.name, it.value, it.unit) for it in verdict.metrics] == [("containers", 5, "containers")]
     assert jobs_of(names) == {"pyxis_7_x": 7, "pyxis_8.0": 8, "pyxis_9_9.1": 9}
 
 
@@ -456,30 +403,88 @@ def test_throughput_needs_size_and_time() -> None:
     assert replace(IMAGE, reused=("gpu02",)).nodes == ("gpu01", "gpu02")
 
 
+def answer(text: str, rc: int = 0, err: str = "") -> Answer:
+    return Answer("gpu01", rc, text.encode(), err.encode())
+
+
 def test_pyxis_is_library_and_version() -> None:
-    assert read_pyxis(Answer("gpu01", 0, b"so /p.so\npyxis: version v0.24.0\n", b"")) == Pyxis(
-        "/p.so", "0.24.0"
-    )
-    assert read_pyxis(Answer("gpu01", 0, b"so /p.so\n", b"")) == Pyxis("/p.so")
-    assert read_pyxis(Answer("gpu01", 0, b"no plugstack.conf \n", b"")) == Pyxis(absent="no plugstack.conf")
-    assert read_pyxis(Answer("gpu01", 0, b"a\nb\n", b"")) == Pyxis(absent="b")
+    for text, pyxis in (
+        ("so /p.so\npyxis: version v0.24.0\n", Pyxis("/p.so", "0.24.0")),
+        ("so /p.so\n", Pyxis("/p.so")),
+        ("no plugstack.conf \n", Pyxis(absent="no plugstack.conf")),
+        ("a\nb\n", Pyxis(absent="b")),
+    ):
+        assert read_pyxis(answer(text)) == pyxis
 
 
 def test_room_is_free_blocks_and_rights() -> None:
-    assert read_space(Answer("gpu01", 0, b"data 10 20 4096 5 9 rw /d d\ntemp 1 2 512 0 0 ro /t\n", b"")) == (
+    assert read_space(answer("data 10 20 4096 5 9 rw /d d\ntemp 1 2 512 0 0 ro /t\n")) == (
         EnrootSpace("data", "/d d", 40960, 81920, writable=True, inodes=5),
         EnrootSpace("temp", "/t", 512, 1024, writable=False),
     )
     with pytest.raises(ProbeError, match="space of enroot: not understood: 'data x'"):
-        read_space(Answer("gpu01", 0, b"data x\n", b""))
+        read_space(answer("data x\n"))
 
 
 def test_names_are_lines() -> None:
-    assert read_names(Answer("gpu01", 0, b" a \n\nb\n", b"")) == ("a", "b")
+    assert read_names(answer(" a \n\nb\n")) == ("a", "b")
     with pytest.raises(NotAvailable, match="enroot is not found on PATH"):
-        read_names(Answer("gpu01", 127, b"", b"sh: enroot: not found"))
+        read_names(answer("", 127, "sh: enroot: not found"))
     assert enroot_names(("pyxis_x", "pyxis_7_x", "pyxis_xy", "x"), "x") == ("pyxis_x", "pyxis_7_x")
     assert remove_command(("a", "b c")) == f"{SEARCH}; enroot remove -f a 'b c' </dev/null"
 
 
-# -- pure checks ------------------------------------------------------------------------------------------------
+# -- healthy nodes whose Enroot looks broken, and broken ones that look well (docs/five-rules.md) ------------------
+
+ENROOT = "https://github.com/NVIDIA/enroot/blob/master/doc/configuration.md"
+PYXIS = "https://github.com/NVIDIA/pyxis/wiki/Usage"
+GIB = 2**30
+
+
+def line(
+    free: float = 900,
+    size: float = 1000,
+    what: str = "data",
+    inodes: tuple[int, int] = (40_000_000, 60_000_000),
+    rights: str = "rw",
+) -> str:
+    """Return a line of the probe: free and whole size in GiB, free and all inodes."""
+    blocks = f"{int(free * GIB / 4096)} {int(size * GIB / 4096)} 4096 {inodes[0]} {inodes[1]}"
+    return f"{what} {blocks} {rights} /raid/enroot\n"
+
+
+def room(*lines: str) -> Callable[[], Verdict]:
+    return lambda: checks.room(read_space(answer("".join(lines))), ContainerConfig())
+
+
+def left(*names: str) -> Callable[[], Verdict]:
+    return partial(checks.leftovers, names, (77,))
+
+
+# machine, source, expected, verdict
+ROWS = (
+    ("an empty /tmp of 1 GiB", ENROOT, PASSED, room(line(), line(0.99, 1, "temp"))),
+    ("a file system that counts no inodes", "btrfs(5)", PASSED, room(line(inodes=(0, 0)))),
+    ("a shared file system, 97% used, 60 TiB free", ENROOT, PASSED, room(line(60_000, 2_000_000))),
+    ("a full disk", ENROOT, MONITOR, room(line(0.2))),
+    ("a full /tmp of 1 GiB", ENROOT, MONITOR, room(line(), line(0.1, 1, "temp"))),
+    ("no inode is left, and 900 GiB are", "ext4", MONITOR, room(line(inodes=(0, 60_000_000)))),
+    ("9,999 inodes are left", "fewer than one image has", MONITOR, room(line(inodes=(9_999, 60_000_000)))),
+    ("10,000 inodes are left", "an image has fewer", PASSED, room(line(inodes=(10_000, 60_000_000)))),
+    ("the user may not write", ENROOT, MONITOR, room(line(rights="ro"))),
+    ("a named container that stays, of the scope global", PYXIS, PASSED, left("pyxis_pytorch")),
+    ("a user's own container", ENROOT, PASSED, left("ubuntu", "nvidia+cuda+12.4.1")),
+    ("containers of running jobs", PYXIS, PASSED, left("pyxis_77.0", "pyxis_77_torch", "pyxis_77_77.3")),
+    ("a name that begins with a number, of the scope global", PYXIS, WARNING, left("pyxis_2024_torch")),
+    ("of a job that is over", PYXIS, MONITOR, left("pyxis_77.0", "pyxis_76.0")),
+    ("of a step of a job that is over, of the scope job", PYXIS, MONITOR, left("pyxis_76_76.1")),
+)
+COUNTER_EXAMPLES = [
+    CounterExample(judged().check, machine, source, expected, judged, sick=expected == MONITOR)
+    for machine, source, expected, judged in ROWS
+]
+
+
+@pytest.mark.parametrize("example", COUNTER_EXAMPLES, ids=name)
+def test_nodes_are_judged_as_a_person_would(example: CounterExample) -> None:
+    assert_as_expected(example)

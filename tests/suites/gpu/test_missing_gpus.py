@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from gpu_helpers import devices, lost
+from gpu_helpers import LOST, changed, devices, unread
 
 from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
 from pytest_gpucluster.kit.gpu.nvidia_smi import Gpus
@@ -13,48 +13,41 @@ from pytest_gpucluster.suites.gpu.missing_gpus import (
     HINT,
     RESET_HINT,
     MissingGpus,
+    UsualBuses,
     missing_gpus,
     usual_buses,
     with_missing,
 )
 
 ALL = devices()
+BUS = [gpu.bus for gpu in ALL.devices]
 USUAL = usual_buses([ALL, ALL, replace(ALL, devices=ALL.devices[:7])])
+# of other machines: no bus id is the same
+OTHERS: UsualBuses = {(ALL.devices[0].name, 8): tuple(f"0000:{place:02}:00.0" for place in range(8))}
 
 
 def without(*indices: int) -> Gpus:
     return replace(ALL, devices=tuple(gpu for place, gpu in enumerate(ALL.devices) if place not in indices))
 
 
-def test_missing_gpus_have_the_index_and_bus_id_that_they_have_on_other_nodes() -> None:
-    found = missing_gpus(without(5), 8, USUAL)
+@pytest.mark.parametrize(
+    ("gpus", "usual", "cause", "hint"),
+    [
+        (without(5), USUAL, f"GPU 5 ({BUS[5]}) missing: fell off the bus, or not found at boot", HINT),
+        (without(0, 7), USUAL, f"GPU 0 ({BUS[0]}), GPU 7 ({BUS[7]}) missing: ", HINT),
+        (without(5), usual_buses([without(5)]), "1 of 8 GPUs missing: ", HINT),  # no node is complete
+        (without(5), OTHERS, "1 of 8 GPUs missing: ", HINT),
+        (changed(LOST).gpus, {}, f"GPU 4 ({BUS[4]}): [GPU is lost]", HINT),
+        (changed(unread("memory", "[GPU requires reset]", 7)).gpus, USUAL, f"GPU 7 ({BUS[7]}): ", RESET_HINT),
+    ],
+)
+def test_missing_gpus_are_named_as_far_as_other_nodes_tell(
+    gpus: Gpus, usual: UsualBuses, cause: str, hint: str
+) -> None:
+    found = missing_gpus(gpus, 8, usual)
     assert found is not None
-    assert found.cause == f"GPU 5 ({ALL.devices[5].bus}) missing: fell off the bus, or not found at boot"
-    two = missing_gpus(without(0, 7), 8, USUAL)
-    assert two is not None
-    assert two.cause.startswith(f"GPU 0 ({ALL.devices[0].bus}), GPU 7 ({ALL.devices[7].bus}) missing: ")
-
-
-def test_without_a_complete_node_their_number_is_named() -> None:
-    found = missing_gpus(without(5), 8, usual_buses([without(5)]))
-    assert found is not None
-    assert found.cause.startswith("1 of 8 GPUs missing: ")
-    others = {(ALL.devices[0].name, 8): tuple(f"0000:{place:02}:00.0" for place in range(8))}
-    elsewhere = missing_gpus(without(5), 8, others)  # of other machines: no bus id is the same
-    assert elsewhere is not None
-    assert elsewhere.cause.startswith("1 of 8 GPUs missing: ")
-
-
-def test_a_gpu_that_nvidia_smi_lists_as_lost_is_named_with_its_message() -> None:
-    gpus = lost().gpus
-    found = missing_gpus(gpus, 8, {})
-    assert found is not None
-    assert (found.cause, found.hint) == (f"GPU 4 ({gpus.devices[4].bus}): [GPU is lost]", HINT)
-    unread = {"memory": "[GPU requires reset]"}
-    reset = replace(ALL, devices=(*ALL.devices[:7], replace(ALL.devices[7], unread=unread)))
-    found = missing_gpus(reset, 8, USUAL)
-    assert found is not None
-    assert found.hint == RESET_HINT
+    assert found.cause.startswith(cause)
+    assert found.hint == hint
 
 
 def test_complete_nodes_and_nodes_without_driver_miss_no_gpu() -> None:
@@ -70,8 +63,6 @@ def test_complete_nodes_and_nodes_without_driver_miss_no_gpu() -> None:
         ("task 7 (gpu02)", "local task 7, but only 7 devices are visible", "right sums on every device"),
         ("rank 7", "torch 2.4 sees no GPU: none (CUDA_VISIBLE_DEVICES=7)", "its own GPU"),
         ("GPUs", "7 took part: no reason is known", "8"),
-        ("GPUs", "7", "8"),
-        ("GPUs of gpu02", "7", "8"),
         ("task 0", "7 replicas", "8"),
         ("Gres", "7 GPUs (gpu:h200:7)", "8 GPUs"),
         ("GPU 0 of gpu02", "used by 2 ranks", "one rank"),
@@ -91,6 +82,7 @@ def test_findings_about_too_few_gpus_are_explained(part: str, measured: str, exp
         ("mlx5_2", "DOWN", "ACTIVE"),
         ("/raid", "7 GiB free", "8 GiB"),
         ("GPUs", "6", "8"),
+        ("GPUs", "7", "9"),
     ],
 )
 def test_other_findings_are_not_explained(part: str, measured: str, expected: str) -> None:

@@ -3,44 +3,36 @@
 from __future__ import annotations
 
 import pytest
+from counter_examples import CONFIGURE
+from judged import judged
 
 from pytest_gpucluster.config.models import Group
 from pytest_gpucluster.config.profile_files import fitting_profiles, load_profile
-from pytest_gpucluster.core.check import Action, Outcome
 from pytest_gpucluster.kit.gpu.nvidia_smi import Gpu, Gpus
 from pytest_gpucluster.suites.gpu.profile_fit import Contradiction, contradiction
 
-H200, MIB = "NVIDIA H200", 2**20
-
+H200, H100, MIB = "NVIDIA H200", "NVIDIA H100 80GB HBM3", 2**20
 OWN = "one that extends generic and states these GPUs"
 
 
-def group(profile: str) -> Group:
-    return Group(nodes="gpu[01-02]", profile=load_profile(profile))
+def gpus(*names: str, memory: int = 143771) -> Gpus:
+    return Gpus(tuple(Gpu(index=at, name=name, memory=memory * MIB) for at, name in enumerate(names)))
 
 
-def gpus(*names: str, memory: int | None = 143771) -> Gpus:
-    return Gpus(
-        tuple(Gpu(index=at, name=name, memory=memory and memory * MIB) for at, name in enumerate(names))
-    )
-
-
-def judged(profile: str, *nodes: Gpus, gres: int = 8) -> Contradiction | None:
+def contradicted(profile: str, *nodes: Gpus, gres: int = 8) -> Contradiction | None:
+    group = Group(nodes="gpu[01-02]", profile=load_profile(profile))
     fleet = {f"gpu{number:02}": one for number, one in enumerate(nodes, 1)}
-    return contradiction(group(profile), fleet, dict.fromkeys(fleet, gres))
+    return contradiction(group, fleet, dict.fromkeys(fleet, gres))
 
 
 def test_another_model_in_all_nodes_is_one_failure_with_the_profiles_that_fit() -> None:
-    found = judged("dgx-a100", gpus(*[H200] * 8), gpus(*[H200] * 8))
+    found = contradicted("dgx-a100", gpus(*[H200] * 8), gpus(*[H200] * 8))
     assert found is not None
     verdict = found.verdict()
-    assert (verdict.outcome, verdict.action, verdict.check) == (
-        Outcome.FAILED,
-        Action.CONFIGURE,
-        "run.profile",
-    )
-    assert verdict.findings[0].measured == "8 NVIDIA H200 of 140.4 GiB"
-    assert verdict.findings[0].expected == "8 NVIDIA A100-SXM4-80GB (profile dgx-a100)"
+    assert (verdict.check, judged(verdict)) == ("run.profile", (CONFIGURE, ["GPUs of gpu[01-02]"]))
+    (finding,) = verdict.findings
+    assert finding.measured == "8 NVIDIA H200 of 140.4 GiB"
+    assert finding.expected == "8 NVIDIA A100-SXM4-80GB (profile dgx-a100)"
     assert "h200-8 or " in verdict.hint
     assert verdict.hint.endswith(f" or {OWN}")
     assert "see run.profile" in found.reason
@@ -50,7 +42,7 @@ def test_another_model_in_all_nodes_is_one_failure_with_the_profiles_that_fit() 
     ("profile", "nodes", "gres"),
     [
         ("h200-8", (gpus(*[H200] * 8),), 8),
-        ("h200-8", (gpus(H200, *["NVIDIA H100 80GB HBM3"] * 7),), 8),  # one fits: the others were replaced
+        ("h200-8", (gpus(H200, *[H100] * 7),), 8),  # one fits: the others were replaced
         ("h200-8", (gpus(*[H200] * 7),), 8),  # Slurm has the eighth: it is lost
         ("h200-8", (gpus(*[H200] * 7), gpus(*[H200] * 8)), 7),
         ("h200-8", (Gpus(driver_problem="no driver"),), 8),
@@ -59,42 +51,22 @@ def test_another_model_in_all_nodes_is_one_failure_with_the_profiles_that_fit() 
     ],
 )
 def test_a_fault_contradicts_no_profile(profile: str, nodes: tuple[Gpus, ...], gres: int) -> None:
-    assert judged(profile, *nodes, gres=gres) is None
+    assert contradicted(profile, *nodes, gres=gres) is None
 
 
 @pytest.mark.parametrize(
     ("profile", "nodes", "gres", "hint"),
     [
-        (
-            "h100-pcie:1",
-            (gpus("NVIDIA H100 80GB HBM3", memory=81559),),
-            1,
-            OWN,
-        ),
-        (
-            "h200-8",
-            (gpus(H200), gpus(H200)),
-            1,
-            f"h200-vm:1 or {OWN}",
-        ),
-        (
-            "dgx-h100",
-            (gpus(*["NVIDIA H100 80GB HBM3"] * 8, memory=40960),),
-            8,
-            OWN,
-        ),
-        (
-            "dgx-h100",
-            (gpus(*[H200] * 8), gpus("Tesla T4", memory=15360)),
-            8,
-            OWN,
-        ),  # two kinds in one group
+        ("h100-pcie:1", (gpus(H100, memory=81559),), 1, OWN),
+        ("h200-8", (gpus(H200), gpus(H200)), 1, f"h200-vm:1 or {OWN}"),
+        ("dgx-h100", (gpus(*[H100] * 8, memory=40960),), 8, OWN),
+        ("dgx-h100", (gpus(*[H200] * 8), gpus("Tesla T4", memory=15360)), 8, OWN),  # two kinds in one group
     ],
 )
 def test_number_and_memory_of_all_contradict_too(
     profile: str, nodes: tuple[Gpus, ...], gres: int, hint: str
 ) -> None:
-    found = judged(profile, *nodes, gres=gres)
+    found = contradicted(profile, *nodes, gres=gres)
     assert found is not None
     assert found.verdict().hint.endswith(f": {hint}")
 

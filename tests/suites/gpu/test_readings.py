@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
-from counter_examples import DRAIN, MONITOR
-from gpu_helpers import PROFILE, Host, devices, failing, judge, lost
-from judged import judged
+from gpu_helpers import (
+    LOST,
+    PROFILE,
+    Host,
+    changed,
+    devices,
+    failing,
+    gpus,
+    judge,
+    put,
+    said,
+    states,
+    told,
+    unread,
+    verdict,
+)
 
-from pytest_gpucluster.config.models import GpuProfile
 from pytest_gpucluster.core.check import Outcome
-from pytest_gpucluster.kit.gpu import nvidia_csv, nvidia_smi
+from pytest_gpucluster.kit.gpu import nvidia_csv
+from pytest_gpucluster.kit.gpu.nvidia_smi import Gpu, Gpus, RowRemapping
 from pytest_gpucluster.suites.gpu.checks import inventory, memory
 
-
-def test_one_value_that_cannot_be_read_is_no_lost_gpu() -> None:
-    host = Host()
-    host.change(4, temperature=None, unread={"temperature": "[Unknown Error]"})
-    assert not host.gpus.devices[4].lost
-
-
-def test_what_an_old_driver_does_not_report_is_not_checked() -> None:
-    host = Host()
-    host.change(0, recovery_action=None, unread={"recovery_action": nvidia_csv.NOT_REPORTED})
-    assert judge(host)["gpu.recovery_action"].outcome is Outcome.NOT_CHECKED
-
-
-@pytest.mark.parametrize("attribute", sorted(nvidia_smi._FIELDS.keys() - {"index", "uuid", "bus"}))
-def test_what_nvidia_smi_shows_to_root_alone_is_no_fault_of_a_gpu(attribute: str) -> None:
-    host = Host()
-    for index in range(8):
-        host.change(index, **{attribute: None}, unread={attribute: "[Insufficient Permissions]"})
-    assert failing(host) == []
-
-
-# attribute: the check, what it expects, and what an error in reading it asks for
 # attribute: the check that judges it
 READ = {
     "memory": "gpu.memory",
@@ -59,110 +50,85 @@ READ = {
     "fabric_status": "gpu.fabric_state",
     "recovery_action": "gpu.recovery_action",
 }
-# the profile states it; the action is stated nowhere, and yet there is nothing else to judge
-STATED: tuple[str, ...] = (
-    "memory",
-    "uuid",
-    "pcie_width",
-    "pcie_gen",
-    "pcie_gen_max",
-    "power_limit",
-    "fabric_state",
-)
-STATED += ("fabric_status", "recovery_action")
+# the profile states it, or there is nothing else to judge
+STATED = {"memory", "uuid", "pcie_width", "pcie_gen", "pcie_gen_max", "power_limit", "fabric_state"}
+STATED |= {"fabric_status", "recovery_action"}
+ALL = sorted({it.name for it in fields(Gpu)} - {"index", "uuid", "bus", "unread"})
 
 
-@pytest.mark.parametrize("said", ["[Unknown Error]", "ERR!", "[Timeout]"])
+@pytest.mark.parametrize("attribute", ALL)
+def test_what_nvidia_smi_shows_to_root_alone_is_no_fault_of_a_gpu(attribute: str) -> None:
+    assert failing(changed(unread(attribute, "[Insufficient Permissions]"))) == []
+
+
 @pytest.mark.parametrize("attribute", READ)
-def test_an_error_in_reading_a_value_is_an_error_of_that_value(attribute: str, said: str) -> None:
-    host = Host()
-    host.change(4, **{attribute: None}, unread={attribute: said})
-    verdict = judge(host)[READ[attribute]]
-    assert judged(verdict) == (MONITOR, [str(host.gpus.devices[4])])
-    assert verdict.findings[0].measured == said
+def test_an_error_in_reading_a_value_is_an_error_of_that_value(attribute: str) -> None:
+    for shown in ("[Unknown Error]", "ERR!", "[Timeout]"):
+        host = changed(unread(attribute, shown, 4))
+        assert not host.gpus.devices[4].lost
+        found = judge(host, READ[attribute])[READ[attribute]]
+        assert (told(found), found.findings[0].measured) == ("monitor: GPU 4", shown)
 
 
-@pytest.mark.parametrize("said", ["[N/A]", "N/A", "[Not Supported]", "[Not Found]", "Unknown"])
 @pytest.mark.parametrize("attribute", sorted(set(READ) - {"mig"}))
-def test_a_value_that_no_gpu_of_the_node_has_accuses_none(attribute: str, said: str) -> None:
+def test_a_value_that_no_gpu_of_the_node_has_accuses_none(attribute: str) -> None:
     """As in guests. Where the profile states the value, it is not checked."""
-    host = Host()
-    for index in range(8):
-        host.change(index, **{attribute: None}, unread={attribute: said})
-    verdict = judge(host)[READ[attribute]]
-    expected = Outcome.NOT_CHECKED if attribute in STATED else Outcome.NOT_APPLICABLE
-    assert (verdict.findings, verdict.outcome) == ((), expected)
-    if attribute != "serial":
-        shown = host.gpus.devices[7 * (expected is Outcome.NOT_APPLICABLE)]
-        assert verdict.reason.startswith(f"{attribute} of {shown}: {said}, as on all GPUs")
+    for shown in ("[N/A]", "N/A", "[Not Supported]", "[Not Found]", "Unknown"):
+        found = verdict(READ[attribute], unread(attribute, shown))
+        assert told(found) == ("not checked" if attribute in STATED else "not applicable")
+        assert attribute == "serial" or f"{shown}, as on all GPUs" in found.reason
 
 
 @pytest.mark.parametrize("key", ["ecc", "persistence", "compute_mode", "max_temperature", "max_idle_memory"])
 def test_what_the_profile_states_itself_is_not_checked_where_it_cannot_be_read(key: str) -> None:
-    stated = GpuProfile(**{**PROFILE.model_dump(exclude_unset=True), key: getattr(PROFILE, key)})
     attribute = {"max_temperature": "temperature", "max_idle_memory": "memory_used"}.get(key, key)
-    host = Host()
-    for index in range(8):
-        host.change(index, **{attribute: None}, unread={attribute: "[N/A]"})
-    assert judge(host, stated)[READ[attribute]].outcome is Outcome.NOT_CHECKED
+    stated = states(**{key: getattr(PROFILE, key)})
+    assert said(READ[attribute], unread(attribute, "[N/A]"), stated) == "not checked"
     if key == "ecc":
-        for index in range(8):
-            host.change(index, ecc_volatile_uncorrected=None, unread={"ecc_volatile_uncorrected": "[N/A]"})
-        assert judge(host, stated)["gpu.ecc_volatile"].outcome is Outcome.NOT_CHECKED
+        assert said("gpu.ecc_volatile", unread("ecc_volatile_uncorrected", "[N/A]"), stated) == "not checked"
 
 
 def test_a_gpu_that_lacks_what_its_siblings_report_is_watched() -> None:
-    host = Host()
-    host.change(2, memory=None, unread={"memory": "[N/A]"})
-    verdict = judge(host)["gpu.memory"]
-    assert judged(verdict) == (MONITOR, [str(host.gpus.devices[2])])
-    assert "other GPUs of the node report it" in verdict.findings[0].expected
-    host.change(2, name="another model")
-    assert judge(host)["gpu.memory"].outcome is Outcome.NOT_CHECKED  # nobody like it to compare with
+    lacking = unread("memory", "[N/A]", 2)
+    found = verdict("gpu.memory", lacking)
+    assert told(found) == "monitor: GPU 2"
+    assert "other GPUs of the node report it" in found.findings[0].expected
+    # nobody like it to compare with
+    assert said("gpu.memory", lacking, gpus(2, name="another model")) == "not checked"
 
 
 def test_a_lost_gpu_is_reported_and_not_counted() -> None:
-    host = lost()
-    verdicts = judge(host)
-    part = str(host.gpus.devices[4])
-    assert judged(verdicts["gpu.count"]) == (DRAIN, [part])
-    assert [it.value for it in verdicts["gpu.count"].metrics] == [7]
+    count = verdict("gpu.count", LOST)
+    assert (told(count), [it.value for it in count.metrics]) == ("drain: GPU 4", [7])
+    part = count.findings[0].part
     for check in ("gpu.names", "gpu.throttle", "gpu.idle_memory"):
-        assert verdicts[check].outcome is Outcome.NOT_CHECKED
-        assert verdicts[check].reason.startswith(f"{part} is lost")
-    assert part not in {it.device for it in verdicts["gpu.temperature"].metrics}
-
-
-def test_a_node_whose_gpus_are_all_lost_names_each() -> None:
-    host = Host()
-    for index in range(8):
-        host.change(index, memory=None, unread={"memory": "[GPU is lost]"})
-    verdict = judge(host)["gpu.names"]
-    assert verdict.outcome is Outcome.NOT_CHECKED
-    assert verdict.reason == f"{host.gpus.devices[0]} is lost (see gpu.count): [GPU is lost]"
+        found = verdict(check, LOST)
+        assert (told(found), found.reason.startswith(f"{part} is lost")) == ("not checked", True)
+    assert part not in {it.device for it in verdict("gpu.temperature", LOST).metrics}
+    assert said("gpu.names", unread("memory", "[GPU is lost]")) == "not checked", "of all"
 
 
 @pytest.mark.parametrize(
-    ("gpus", "said"),
+    ("found", "shown"),
     [
-        (nvidia_smi.Gpus(), ""),
-        (nvidia_smi.Gpus(messages=("a", "b"), failed="exit 6"), "a; b (exit 6)"),
-        (nvidia_smi.Gpus(failed="exit 6"), "(exit 6)"),
-        (nvidia_smi.Gpus(messages=("x" * 300,)), "x" * 200),
+        (Gpus(), ""),
+        (Gpus(messages=("a", "b"), failed="exit 6"), "a; b (exit 6)"),
+        (Gpus(failed="exit 6"), "(exit 6)"),
+        (Gpus(messages=("x" * 300,)), "x" * 200),
     ],
 )
-def test_a_node_without_gpus_has_the_message_of_nvidia_smi(gpus: nvidia_smi.Gpus, said: str) -> None:
-    verdicts = judge(Host(gpus=gpus))
+def test_a_node_without_gpus_has_the_message_of_nvidia_smi(found: Gpus, shown: str) -> None:
     for check in ("gpu.names", "gpu.driver"):
-        assert verdicts[check].outcome is Outcome.NOT_CHECKED
-        assert verdicts[check].reason.endswith(f"(see gpu.count): {said or 'no message'}")
-    assert judged(verdicts["gpu.count"]) == (DRAIN, ["GPUs"])
-    assert verdicts["gpu.count"].findings[0].measured == (f"0, nvidia-smi: {said}" if said else "0")
+        none = verdict(check, put(gpus=found))
+        assert none.outcome is Outcome.NOT_CHECKED
+        assert none.reason.endswith(f"(see gpu.count): {shown or 'no message'}")
+    count = verdict("gpu.count", put(gpus=found))
+    assert told(count) == "drain: GPUs"
+    assert count.findings[0].measured == (f"0, nvidia-smi: {shown}" if shown else "0")
 
 
 def test_a_node_without_a_driver_has_its_message() -> None:
-    verdicts = judge(Host(gpus=nvidia_smi.Gpus(driver_problem="no driver")))
-    assert judged(verdicts["gpu.driver"])[1] == ["driver"]
+    verdicts = judge(Host(gpus=Gpus(driver_problem="no driver")))
     assert verdicts["gpu.driver"].findings[0].measured == "no driver"
     for check in ("gpu.names", "gpu.count"):
         assert verdicts[check].reason.endswith("(see gpu.driver): no driver")
@@ -170,18 +136,14 @@ def test_a_node_without_a_driver_has_its_message() -> None:
 
 
 def test_values_that_a_driver_does_not_report_name_its_version() -> None:
-    unread = {"recovery_action": nvidia_csv.NOT_REPORTED}
+    old = unread("recovery_action", nvidia_csv.NOT_REPORTED, 0)
     for driver, shown in (("580.159.04", "580.159.04"), (None, "version unknown")):
-        host = Host()
-        host.change(0, recovery_action=None, driver=driver, unread=unread)
-        assert judge(host)["gpu.recovery_action"].reason.endswith(f"({shown})")
+        assert verdict("gpu.recovery_action", old, gpus(0, driver=driver)).reason.endswith(f"({shown})")
 
 
 def test_a_value_without_a_word_of_why_it_is_absent() -> None:
     first = replace(devices().devices[0], memory=None, unread={})
-    alone = nvidia_smi.Gpus((first,))
-    row = nvidia_smi.RowRemapping(0, None, pending=False, failure=False)
-    rows = memory.remapped_rows(alone, {str(first.uuid): row}, PROFILE)
-    for verdict in (inventory.memory(alone, PROFILE), rows):
-        assert judged(verdict) == (MONITOR, [str(first)])
-        assert verdict.findings[0].measured == "no value"
+    row = RowRemapping(0, None, pending=False, failure=False)
+    rows = memory.remapped_rows(Gpus((first,)), {str(first.uuid): row}, PROFILE)
+    for found in (inventory.memory(Gpus((first,)), PROFILE), rows):
+        assert (told(found), found.findings[0].measured) == ("monitor: GPU 0", "no value")

@@ -60,10 +60,7 @@ def test_the_environment_counts_before_the_users_file_and_that_before_the_system
         "NCCL_DEBUG": ("WARN", "/home/alice/.nccl.conf:1"),
         "NCCL_ALGO": ('"Ring"', "/home/alice/.nccl.conf:2"),  # NCCL removes no quotes
     }
-
-
-def test_lines_that_nccl_ignores_are_known_with_their_place() -> None:
-    assert read(TEXT).ignored == (
+    assert found.ignored == (
         ("/etc/nccl.conf:6", "export NCCL_SHM_DISABLE=1"),
         ("/etc/nccl.conf:7", " NCCL_P2P_DISABLE=1"),
     )
@@ -89,9 +86,6 @@ def test_ports_interfaces_paths_and_libraries() -> None:
     assert found.readable == {"/opt/topo.xml": False}
     assert found.libraries == frozenset({"libnccl.so.2"})
     assert read("end\n") == NcclEnvironment()
-
-
-def test_an_answer_that_ended_early_is_no_empty_environment() -> None:
     with pytest.raises(ProbeError, match="ended early"):
         read(TEXT.removesuffix("end\n"))
 
@@ -109,11 +103,7 @@ def test_the_script_reports_a_real_environment(tmp_path: Path) -> None:
     found = read(done.stdout)
     assert found.environment == {"NCCL_CONF_FILE": str(conf), "NCCL_DEBUG": "INFO"}
     assert [it.where for it in found.files] == [f"{conf}:1", f"{conf}:2"]
-    assert found.readable == {
-        f"{tmp_path}/topo.xml": True,
-        f"{tmp_path}/absent.xml": False,
-        str(conf): True,
-    }
+    assert found.readable == {f"{tmp_path}/topo.xml": True, f"{tmp_path}/absent.xml": False, str(conf): True}
     assert found.where(found.effective["NCCL_DEBUG"]) == f"{tmp_path}/.bashrc:2"
     assert "lo" in found.interfaces
     assert found.libraries is not None

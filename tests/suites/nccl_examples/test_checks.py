@@ -9,10 +9,12 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from counter_examples import CounterExample, assert_as_expected, name
 from framework_helpers import Table, rows_of, told
 from nccl_examples_helpers import toolchain
 from sandbox_helpers import free_port
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 # -- the payload --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [1, 2, 8, 31, 32, 70])
+@pytest.mark.parametrize("size", [1, 2, 31, 32, 70])
 def test_the_closed_form_is_the_sum_of_all_ranks(size: int) -> None:
     count = 100
     ranks = [array.array("f", payload.summed([rank], count)) for rank in range(size)]
@@ -60,157 +62,157 @@ def test_the_unique_id_reaches_every_task_that_asks() -> None:
     for thread in asking:
         thread.join(20)
     assert got == [unique] * 3
-
-
-def test_the_unique_id_goes_by_value_in_its_full_length() -> None:
-    assert ctypes.sizeof(payload.UniqueId) == 128
+    assert ctypes.sizeof(payload.UniqueId) == 128  # it goes by value in its full length
 
 
 def test_without_a_driver_it_says_so() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", sent(Path(payload.__file__)), "one-process", "127.0.0.1", "60"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    words = [sys.executable, "-c", sent(Path(payload.__file__)), "one-process", "127.0.0.1", "60"]
+    done = subprocess.run(words, capture_output=True, check=False)
     if done.returncode == 0:
         pytest.skip("this machine has GPUs")
     (fact,) = (json.loads(line) for line in done.stdout.splitlines())
-    assert fact["nccl_examples"] == "failed"
-    assert fact["phase"] == "load the libraries"
-    assert done.returncode == 1
+    assert (fact["nccl_examples"], fact["phase"], done.returncode) == ("failed", "load the libraries", 1)
 
 
 # -- verdicts -----------------------------------------------------------------------------------------------------
 
 
-def reported(**changes: dict[str, dict[str, Any]]) -> PayloadResult:
-    """Return two tasks on two nodes, one GPU each; `task1={kind: facts}` changes one."""
-    tasks = []
-    for number, node in enumerate(("gpu01", "gpu02")):
+NODES = ("gpu01", "gpu02")
+
+
+def run(
+    per_task: int = 1,
+    *,
+    tasks: int = 2,
+    rc: int = 0,
+    wrong: int = 0,
+    drop: str = "",
+    of: int = 0,
+    shared: bool = False,
+) -> PayloadResult:
+    """Return a run of tasks with `per_task` GPUs each.
+
+    All ranks are in order, unless `of` gives each task ranks of its own; `shared`: all tasks of a node have one GPU.
+    """
+    found = []
+    for task in range(tasks):
+        place = task * per_task % 8
+        ranks = [[n if of else task * per_task + n, of or tasks * per_task] for n in range(per_task)]
         facts: dict[str, dict[str, Any]] = {
-            "loaded": {"devices": 1, "buses": ["0000:06:00.0"]},
-            "reduced": {"ranks": [[number, 2]], "wrong": [0], "init": 1.0},
+            "loaded": {
+                "devices": per_task,
+                "buses": [f"0000:{6 if shared else place + n:02x}:00.0" for n in range(per_task)],
+            },
+            "reduced": {"ranks": ranks, "wrong": [wrong] + [0] * (per_task - 1), "init": 1.0},
             "done": {},
         }
-        for kind, change in changes.get(f"task{number}", {}).items():
-            facts[kind] = {**facts.get(kind, {}), **change}
+        node = NODES[task * len(NODES) // tasks]
+        common = {"rank": task, "node": node}
         lines = tuple(
-            {"nccl_examples": kind, "rank": number, "node": node, **fact} for kind, fact in facts.items()
+            {"nccl_examples": kind, **common, **fact} for kind, fact in facts.items() if kind != drop
         )
-        tasks.append(PayloadTask(number, node, 0, None, lines))
-    return PayloadResult("nccl_examples", ("gpu01", "gpu02"), 2, tuple(tasks))
+        found.append(PayloadTask(task, node, rc, None, lines))
+    return PayloadResult("nccl_examples", NODES, tasks, tuple(found))
 
 
 def ended(*facts: dict[str, Any], rc: int | None = 4, signal: int | None = None) -> PayloadResult:
     """Return two tasks, of which the second printed only these facts."""
-    base = reported()
+    base = run()
     lines = tuple({"rank": 1, "node": "gpu02", **fact} for fact in facts)
     return replace(base, tasks=(base.tasks[0], replace(base.tasks[1], facts=lines, rc=rc, signal=signal)))
 
 
-def ranks(*seen: tuple[int, int]) -> dict[str, Any]:
-    """Return what a task reduced, with its ranks as (rank, size)."""
-    return {"reduced": {"ranks": [list(one) for one in seen]}}
+def ranks(*of_tasks: list[tuple[int, int]]) -> PayloadResult:
+    """Return two tasks that reduced as these ranks, each (rank, size)."""
+    base = run()
+    tasks = []
+    for task, seen in zip(base.tasks, of_tasks, strict=True):
+        facts = [
+            {**fact, "ranks": [list(one) for one in seen]} if fact["nccl_examples"] == "reduced" else fact
+            for fact in task.facts
+        ]
+        tasks.append(replace(task, facts=tuple(facts)))
+    return replace(base, tasks=tuple(tasks))
 
 
 LOADED = {"nccl_examples": "loaded", "devices": 1, "buses": ["0000:06:00.0"]}
 WRONG = {"nccl_examples": "reduced", "ranks": [[1, 2]], "wrong": [5, 2], "init": 1.0}
 FAILED = {"nccl_examples": "failed", "phase": "init", "reason": "no GPU"}
 STUCK = {"nccl_examples": "stuck", "phase": "init", "seconds": 60.0}
-LACKS = {"no_library": {"reason": "cannot open"}}
-RIGHT = "right sums on every device"
-ONCE = "0 to 1 of 2, once each"
+LACKS = {"nccl_examples": "no_library", "reason": "cannot open shared object file"}
+SECOND = [(1, 2)]
 
 
-def of_toolchain(*facts: dict[str, Any], silent: bool = False) -> PayloadResult:
+def of_toolchain(*facts: dict[str, Any], rc: int = 0) -> PayloadResult:
     """Return what one node reported of its toolchain."""
     lines = tuple({"rank": 0, "node": "gpu01", "error": "", **fact} for fact in facts)
-    rc = 137 if silent else 0
-    task = PayloadTask(0, "gpu01", rc, None, lines)
-    return PayloadResult("nccl_examples", ("gpu01",), 1, (task,))
+    return PayloadResult("nccl_examples", ("gpu01",), 1, (PayloadTask(0, "gpu01", rc, None, lines),))
 
 
 BUILT = {"nccl_examples": "built", "tool": "nvcc", "seconds": 6.0}
 RAN = {"nccl_examples": "ran", "tool": "nvcc", "devices": 8, "wrong": 0}
 ONLY = NcclExamplesConfig(toolchain=("nvcc",))
+NOT_BUILT, SILENT = of_toolchain({**BUILT, "error": "no nvcc"}), of_toolchain(rc=137)
+
+
+def ran(**changed: Any) -> PayloadResult:
+    return of_toolchain(BUILT, {**RAN, **changed})
 
 
 CASES: Table = {
     checks.compiled: [
-        ("passed: nvcc [6]", "gpu01", of_toolchain(BUILT, RAN), ONLY),
-        ("configure: nvcc", "gpu01", of_toolchain({**BUILT, "error": "no nvcc"}), ONLY),
-        ("configure: nvcc [0, 137]", "gpu01", of_toolchain(silent=True), ONLY),
+        ("passed: nvcc [6]", "gpu01", ran(), ONLY),
+        ("configure: nvcc", "gpu01", NOT_BUILT, ONLY),
+        ("configure: nvcc [0, 137]", "gpu01", SILENT, ONLY),
     ],
     checks.compiled_run: [
-        ("passed", "gpu01", of_toolchain(BUILT, RAN), ONLY, 8),
-        ("not checked", "gpu01", of_toolchain({**BUILT, "error": "no nvcc"}), ONLY, 8),
-        ("not checked", "gpu01", of_toolchain(silent=True), ONLY, 8),
-        ("monitor: program of nvcc [3, 8, 0, 8]", "gpu01", of_toolchain(BUILT, {**RAN, "wrong": 3}), ONLY, 8),
-        (
-            "monitor: program of nvcc [0, 7, 0, 8]",
-            "gpu01",
-            of_toolchain(BUILT, {**RAN, "devices": 7}),
-            ONLY,
-            8,
-        ),
-        ("monitor: program of nvcc [1]", "gpu01", of_toolchain(BUILT, {**RAN, "error": "exit 1"}), ONLY, 8),
-        ("not applicable", "gpu01", of_toolchain(BUILT, RAN), ONLY, 0),
+        ("passed", "gpu01", ran(), ONLY, 8),
+        ("not checked", "gpu01", NOT_BUILT, ONLY, 8),
+        ("not checked", "gpu01", SILENT, ONLY, 8),
+        ("monitor: program of nvcc [3, 8, 0, 8]", "gpu01", ran(wrong=3), ONLY, 8),
+        ("monitor: program of nvcc [0, 7, 0, 8]", "gpu01", ran(devices=7), ONLY, 8),
+        ("monitor: program of nvcc [1]", "gpu01", ran(error="exit 1"), ONLY, 8),
+        ("not applicable", "gpu01", ran(), ONLY, 0),
     ],
     checks.one_device: [
-        ("passed [2, 1]", reported()),
-        ("monitor: tasks", replace(reported(), tasks=())),
-        ("monitor: tasks", replace(reported(), tasks=(), problem="refused")),
+        ("passed [2, 1]", run()),
+        ("monitor: tasks", replace(run(), tasks=())),
+        ("monitor: tasks", replace(run(), tasks=(), problem="refused")),
         ("monitor: task 1 (gpu02) [7, 2, 1]", ended(LOADED, WRONG, {"nccl_examples": "done"}, rc=7)),
         ("monitor: task 1 (gpu02) [0, 2]", ended(LOADED, rc=0)),
         ("monitor: task 1 (gpu02) [1]", ended(FAILED)),
         ("monitor: task 1 (gpu02) [60, 1]", ended(STUCK)),
         ("monitor: task 1 (gpu02) [11, 1]", ended(rc=None, signal=11)),
-        ("monitor: ranks [1, 2, 1, 2, 0, 1, 2, 2, 1]", reported(task0=ranks((1, 2)))),
-        ("monitor: ranks [0, 1, 0, 1, 0, 1, 2, 2, 1]", reported(task0=ranks((0, 1)), task1=ranks((0, 1)))),
-        ("monitor: ranks [0, 1, 2, 2, 1]", reported(task0=ranks(), task1=ranks())),
+        ("monitor: ranks [1, 2, 1, 2, 0, 1, 2, 2, 1]", ranks(SECOND, SECOND)),
+        ("monitor: ranks [0, 1, 0, 1, 0, 1, 2, 2, 1]", run(of=1)),
+        ("monitor: ranks [0, 1, 2, 2, 1]", ranks([], [])),
         (
             "monitor: ranks [0, 9, 1, 2, 1, 9, 2, 9, 3, 9, 4, 9, 5, 9, 6, 9, 0, 1, 2, 2, 1]",
-            reported(task0=ranks(*((rank, 9) for rank in range(9)))),
+            ranks([(rank, 9) for rank in range(9)], SECOND),
         ),
-        ("monitor: GPU gpu01 0000:06:00.0 [2, 2, 1]", reported(task1={"loaded": {"node": "gpu01"}})),
-        ("passed [2, 3.5]", reported(task1={"reduced": {"init": 3.5}})),
+        ("monitor: GPU gpu01 0000:06:00.0; GPU gpu02 0000:06:00.0 [2, 2, 4, 1]", run(tasks=4, shared=True)),
     ],
-    checks.one_process: [
-        ("passed [1, 1]", "gpu01", reported(task0=ranks((0, 1)))),
-        ("monitor: tasks", "gpu03", reported()),
-    ],
-    checks.many_devices: [("not checked", reported(task1=LACKS))],
+    checks.one_process: [("passed [1, 1]", "gpu01", run(tasks=1)), ("monitor: tasks", "gpu03", run())],
+    checks.many_devices: [("not checked", ended(LACKS))],
 }
 
 
 def compiled(folder: Path, tools: str = "nvcc,cmake", limit: str = "20", **env: str) -> list[dict[str, Any]]:
     """Run the payload as a step does; return its facts without the last, and check that no folder stays."""
     temporary = folder / "tmp"
-    temporary.mkdir()
-    done = subprocess.run(
-        command(sys.executable, Path(payload_compile.__file__), tools, limit, "1"),
-        env={"TMPDIR": str(temporary), **env},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
+    temporary.mkdir(exist_ok=True)
+    argv = command(sys.executable, Path(payload_compile.__file__), tools, limit, "1")
+    printed = subprocess.check_output(argv, env={"TMPDIR": str(temporary), **env}, text=True)
     assert not list(temporary.iterdir())
-    facts = [json.loads(line) for line in done.stdout.splitlines()]
+    facts = [json.loads(line) for line in printed.splitlines()]
     assert facts.pop()["nccl_examples"] == "done"
     return facts
 
 
 def test_the_example_is_compiled_and_run_by_both_tools(tmp_path: Path) -> None:
     facts = compiled(tmp_path, **toolchain(tmp_path))
-    assert [(fact["nccl_examples"], fact["tool"], fact["error"]) for fact in facts] == [
-        ("built", "nvcc", ""),
-        ("ran", "nvcc", ""),
-        ("built", "cmake", ""),
-        ("ran", "cmake", ""),
-    ]
+    told = [(fact["tool"], fact["nccl_examples"], fact["error"]) for fact in facts]
+    assert told == [(tool, kind, "") for tool in ("nvcc", "cmake") for kind in ("built", "ran")]
     assert (facts[1]["devices"], facts[1]["wrong"]) == (8, 0)
 
 
@@ -231,12 +233,10 @@ def test_an_absent_tool_or_header_is_named(tmp_path: Path) -> None:
     (tmp_path / "bin" / "cmake").unlink()
     (fact,) = compiled(tmp_path, "cmake", **{**env, "PATH": f"{tmp_path}/bin"})
     assert fact["error"].startswith("cmake cannot be run: ")
-    (tmp_path / "tmp").rmdir()
     (tmp_path / "include" / "nccl.h").unlink()
     facts = compiled(tmp_path, "nvcc", **env)
     if "no nccl.h in " not in facts[0]["error"]:
         pytest.skip("this machine has nccl.h")
-    (tmp_path / "tmp").rmdir()
     (fact,) = compiled(tmp_path, "nvcc", PATH="/nonexistent")
     if not fact["error"].startswith("no nvcc"):
         pytest.skip("this machine has nvcc")
@@ -245,3 +245,50 @@ def test_an_absent_tool_or_header_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("check", "given", "expected"), rows_of(CASES))
 def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[Any], expected: str) -> None:
     assert told(check(*given)) == expected
+
+
+# -- healthy runs that look broken, and broken ones that look well (docs/five-rules.md) ---------------------------
+
+EXAMPLES = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/examples.html"
+SUM = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/communicators.html"
+FORWARD = "https://docs.nvidia.com/deploy/cuda-compatibility/"
+OLD = "CUDA driver version is insufficient for CUDA runtime version"
+of_gpu01 = partial(checks.one_process, "gpu01")
+
+
+def ran_on(devices: int, **changed: Any) -> Verdict:
+    return checks.compiled_run("gpu01", ran(**changed), ONLY, devices)
+
+
+# machine, source, expected, check, what it is given
+ROWS: list[tuple[Any, ...]] = [
+    ("a node with one GPU", EXAMPLES, "passed", of_gpu01, run(tasks=1)),
+    ("no libnccl on the node", EXAMPLES, "not checked", checks.one_process, "gpu02", ended(LACKS)),
+    ("one element is wrong", EXAMPLES, "monitor", of_gpu01, run(8, tasks=1, wrong=1, drop="done")),
+    ("the same PCI addresses on both nodes", EXAMPLES, "passed", checks.one_device, run(tasks=16)),
+    ("two tasks of a node share a GPU", SUM, "monitor", checks.one_device, run(tasks=4, shared=True)),
+    ("each task has a communicator of its own", SUM, "monitor", checks.one_device, run(of=1)),
+    ("two nodes with eight GPUs", EXAMPLES, "passed", checks.many_devices, run(8)),
+    (
+        "all sums are wrong, and each process ends with 0",
+        SUM,
+        "monitor",
+        checks.many_devices,
+        run(8, wrong=3),
+    ),
+    ("a process did not end its work", SUM, "monitor", checks.many_devices, run(8, drop="reduced", rc=1)),
+    ("right on all GPUs", FORWARD, "passed", ran_on, 8),
+    ("simulated GPUs", EXAMPLES, "not applicable", ran_on, 0),
+    ("the driver is too old", FORWARD, "monitor", partial(ran_on, error=OLD), 8),
+]
+COUNTER_EXAMPLES = [
+    CounterExample(
+        check(*given).check, machine, source, expected, partial(check, *given), sick=expected == "monitor"
+    )
+    for machine, source, expected, check, *given in ROWS
+]
+
+
+@pytest.mark.parametrize("example", COUNTER_EXAMPLES, ids=name)
+def test_runs_are_judged_as_a_person_would(example: CounterExample) -> None:
+    assert_as_expected(example)

@@ -23,9 +23,8 @@ from slurm_sandbox import perftest
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-RAIL = {
-    "rate": 400.0, "state": "ACTIVE", "link_layer": "InfiniBand", "mtu": 4096, "lid": 1, "speed": 1.0, "latency": 1.0, "gids": 8,
-}  # fmt: skip
+RAIL = {"rate": 400.0, "state": "ACTIVE", "link_layer": "InfiniBand", "mtu": 4096, "lid": 1}
+RAIL |= {"speed": 1.0, "latency": 1.0, "gids": 8}
 RAILS = {"r0": ["mlx5_0", 1, 0], "r1": ["mlx5_1", 1, 1]}
 
 
@@ -75,20 +74,21 @@ def run(
     return {(fact["slot"], fact.get("rail", ""), fact.get("test", "")): fact for fact in facts}
 
 
-def test_each_direction_and_the_latency_are_measured_on_every_rail(tools: Path) -> None:
+@pytest.mark.thorough
+def test_each_direction_and_the_latency_are_measured_on_every_rail_and_then_all_at_once(tools: Path) -> None:
     change(tools, "b", "mlx5_1", speed=0.5)
-    found = run(tools, (["r0"], ["write", "send", "read"]), (["r1"], ["write"]))
+    found = run(tools, (["r0"], ["write", "send", "read"]), (["r1"], ["write"]), (["r0", "r1"], ["write"]))
     assert found[0, "r0", "write"]["bandwidth"] == pytest.approx(49.2, rel=0.02)
     assert (found[0, "r0", "write"]["client"], found[0, "r0", "send"]["client"]) == ("a", "b")
     assert found[0, "r0", "read"]["latency"] == pytest.approx(2.35, rel=0.02)
     assert found[1, "r1", "write"]["bandwidth"] == pytest.approx(24.6, rel=0.02)
+    assert {rail for slot, rail, _ in found if slot == 2 and "bandwidth" in found[slot, rail, "write"]} == {
+        "r0",
+        "r1",
+    }
 
 
-def test_all_rails_at_once_have_a_result_each(tools: Path) -> None:
-    found = run(tools, (["r0", "r1"], ["write"]))
-    assert {key[1] for key, fact in found.items() if "bandwidth" in fact} == {"r0", "r1"}
-
-
+@pytest.mark.thorough
 def test_a_missing_gid_is_reported_with_the_words_of_both_sides_and_the_next_slot_works(tools: Path) -> None:
     change(tools, "b", "mlx5_0", gids=1)
     found = run(tools, (["r0"], ["write", "read"]), (["r1"], ["write"]), gid=3)
@@ -99,6 +99,7 @@ def test_a_missing_gid_is_reported_with_the_words_of_both_sides_and_the_next_slo
     assert "bandwidth" in found[1, "r1", "write"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("node", ["a", "b"])
 def test_a_port_that_is_down_is_reported_at_once_from_either_end(tools: Path, node: str) -> None:
     change(tools, node, "mlx5_0", state="DOWN")
@@ -176,6 +177,7 @@ def test_a_tool_runs_on_the_adapters_socket(
     assert shared.near_cpus("mlx5_0", {1, 2, 8}) == expected
 
 
+@pytest.mark.thorough
 def test_a_tool_that_ends_without_a_figure_is_no_lost_data(tools: Path) -> None:
     tool = tools / "bin/ib_write_bw"
     tool.write_text(tool.read_text().replace('"$@"', '"$@" >/dev/null'))

@@ -1,288 +1,244 @@
+"""Clocks, temperature, leftovers of jobs, device files and fabric manager."""
+
 from __future__ import annotations
 
-import pytest
-from counter_examples import (
-    CONFIGURE,
-    DRAIN,
-    MONITOR,
-    NOT_APPLICABLE,
-    NOT_CHECKED,
-    PASSED,
-    REBOOT,
-    WARNING,
-    CounterExample,
-    assert_as_expected,
-    name,
-)
-from gpu_helpers import MIB, PROFILE, Host, devices, example, failing, gpus, judge, put, uuid
-from judged import judged
+from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.core.check import Action, Finding, Outcome
+import pytest
+from counter_examples import CounterExample, name
+from gpu_helpers import (
+    GIB,
+    MIB,
+    Host,
+    assert_judged,
+    examples,
+    gpus,
+    process,
+    put,
+    said,
+    sick,
+    unread,
+    uuid,
+    verdict,
+)
+from judged import figures
+
+from pytest_gpucluster.core.check import Action
 from pytest_gpucluster.kit.gpu import nvidia_smi
 from pytest_gpucluster.kit.gpu.fabric_manager import FabricManager
 from pytest_gpucluster.kit.gpu.nvidia_csv import NOT_REPORTED
-from pytest_gpucluster.suites.gpu.checks import health as checks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HARMLESS = 0x117  # idle, application clocks, power cap, sync boost, display
 
 
-@pytest.mark.parametrize(
-    ("mask", "action"),
-    [(0x8, MONITOR), (0x88, DRAIN), (0x48, DRAIN), (0x80, MONITOR), (0x40, MONITOR), (0x20, MONITOR)],
-)
-def test_clocks_that_the_hardware_has_halved_drain(mask: int, action: str) -> None:
-    host = Host()
-    harmless = 0x117  # idle, application clocks, power cap, sync boost, display
-    host.change(3, throttle=mask | harmless)
-    verdict = judge(host)["gpu.throttle"]
-    assert judged(verdict) == (action, [str(host.gpus.devices[3])])
-
-
-def test_a_slowdown_fails_only_if_every_later_reading_has_it() -> None:
-    host = Host()
-    host.change(3, throttle=0x48)
-    for later, outcome, action, measured in (
-        (0x48, Outcome.FAILED, Action.DRAIN, "hardware slowdown, hardware thermal slowdown"),
-        (0x40, Outcome.FAILED, Action.MONITOR, "hardware thermal slowdown"),
+def test_clocks_are_slow_by_some_reasons_and_unknown_ones_are_a_warning() -> None:
+    """The examples below have the others."""
+    for mask, end in (
+        (0, "passed"),
+        (0xE8, "drain: GPU 3"),
+        (0x40, "monitor: GPU 3"),
+        (1 << 16, "warning: GPU 3"),
     ):
-        verdict = checks.throttle(host.gpus, {uuid(host, 3): later})
-        assert (verdict.outcome, verdict.action) == (outcome, action)
-        assert [finding.measured for finding in verdict.findings] == [measured]
-    ended = checks.throttle(host.gpus, {uuid(host, 3): 0x4})
-    assert (ended.outcome, ended.advisories[0].measured) == (
-        Outcome.PASSED, "hardware slowdown, hardware thermal slowdown, which ended within 15 s"
-    )  # fmt: skip
-    alone = checks.throttle(host.gpus)
-    assert alone.outcome is Outcome.NOT_CHECKED
-    assert alone.reason == (
-        f"{host.gpus.devices[3]}: hardware slowdown, hardware thermal slowdown in one reading; later readings have no result"
-    )
-
-
-def test_harmless_and_unknown_clock_reasons_fail_nothing() -> None:
-    host = Host()
-    host.change(3, throttle=0x117)
-    assert judge(host)["gpu.throttle"].advisories == ()
-    host.change(3, throttle=0x10001)
-    verdict = judge(host)["gpu.throttle"]
-    assert judged(verdict) == (WARNING, [str(host.gpus.devices[3])])
-    assert verdict.advisories[0].measured.endswith(" 0x10000")
+        assert said("gpu.throttle", gpus(3, throttle=mask | HARMLESS)) == end
+    (warning,) = verdict("gpu.throttle", gpus(3, throttle=0x10001)).advisories
+    assert warning.measured.endswith(" 0x10000")
 
 
 @pytest.mark.parametrize(
-    ("said", "action"),
+    ("later", "end", "measured"),
     [
-        ("Reset", "reset gpu"),
-        ("Reboot", REBOOT),
-        ("Drain P2P", DRAIN),
-        ("Drain and Reset", "reset gpu"),
-        ("something new", MONITOR),
+        (0x48, Action.DRAIN, "hardware slowdown, hardware thermal slowdown"),
+        (0x40, Action.MONITOR, "hardware thermal slowdown"),
     ],
 )
-def test_what_the_driver_asks_for_is_the_action(said: str, action: str) -> None:
-    host = Host()
-    host.change(5, recovery_action=said)
-    verdict = judge(host)["gpu.recovery_action"]
-    assert judged(verdict) == (action, [str(host.gpus.devices[5])])
-    assert verdict.findings[0].measured == said
-
-
-def test_memory_in_use_where_a_display_is_active_is_no_leak() -> None:
-    host = Host()
-    host.change(2, display=True, memory_used=40_960 * MIB)
-    verdict = judge(host)["gpu.idle_memory"]
-    assert verdict.outcome is Outcome.PASSED
-    (advisory,) = verdict.advisories
-    assert (advisory.part, advisory.measured) == (str(host.gpus.devices[2]), "40 GiB that no process holds")
-    host.change(2, display=False)
-    assert failing(host) == ["gpu.idle_memory"]
-
-
-def test_the_bits_of_clock_reasons_are_those_of_nvml() -> None:
-    host = Host()
-    host.change(0, throttle=0x1FF)
-    verdict = judge(host)["gpu.throttle"]
-    assert verdict.findings[0].measured == (
-        "hardware slowdown, software thermal slowdown, hardware thermal slowdown, hardware power brake"
-    )
-    assert verdict.advisories == ()
-    assert set(checks.FINE_REASONS) == {0x1, 0x2, 0x4, 0x10, 0x100}
-    assert set(checks.SLOW_REASONS) == {0x8, 0x20, 0x40, 0x80}
-
-
-def test_device_files() -> None:
-    host = Host(
-        files=frozenset({"nvidiactl", "nvidia-uvm", *(f"nvidia{n}" for n in range(7)), "nvidia-modeset"})
-    )
-    assert judge(host)["gpu.device_files"].findings == (Finding("/dev/nvidia[0-9]*", "7 files", "8"),)
-    host.files = frozenset()
-    verdict = judge(host)["gpu.device_files"]
-    assert (verdict.outcome, verdict.reason) == (
-        Outcome.NOT_CHECKED,
-        "nvidia-smi works, but /dev shows no nvidiactl: nvidia-smi uses another /dev",
-    )
-    absent = judge(Host(gpus=nvidia_smi.Gpus(), files=frozenset()))["gpu.device_files"].findings
-    assert [it.part for it in absent] == ["/dev/nvidia[0-9]*", "/dev/nvidiactl", "/dev/nvidia-uvm"]
+def test_a_slowdown_fails_only_if_every_later_reading_has_it(later: int, end: Action, measured: str) -> None:
+    slow = gpus(3, throttle=0x48)
+    found = verdict("gpu.throttle", slow, put(throttle_later=lambda host: {uuid(host, 3): later}))
+    assert (found.action, [it.measured for it in found.findings]) == (end, [measured])
+    assert said("gpu.throttle", slow, put(throttle_later={"another": 0x48})) == "not checked"
 
 
 @pytest.mark.parametrize(
-    ("name", "pid", "memory", "told"),
+    "asked", ["Reset: reset gpu", "Reboot: reboot", "Drain P2P: drain", "Drain and Reset: reset gpu"]
+)
+def test_what_the_driver_asks_for_is_the_action(asked: str) -> None:
+    words, action = asked.split(": ")
+    assert said("gpu.recovery_action", gpus(5, recovery_action=words)) == f"{action}: GPU 5"
+
+
+HELD = gpus(2, memory_used=3000 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("changes", "end"),
     [
-        ("/usr/bin/nvidia-cuda-mps-server", 7, MIB, None),
-        ("nvidia-cuda-mps-server", 7, MIB, None),
-        ("/opt/python3", None, None, "process ? /opt/python3 (memory unknown)"),
-        ("[Not Found]", 9, 3 * MIB, "process 9 [Not Found] (3 MiB)"),
+        ((HELD, process(2, 1000 * MIB), process(2, 1000 * MIB)), "passed"),  # all but 1000 MiB
+        ((gpus(2, memory_used=3025 * MIB), process(2, 1000 * MIB), process(2, 1000 * MIB)), "monitor: GPU 2"),
+        ((HELD, process(2, None)), "passed"),  # how much it holds is unknown
+        ((HELD, process(3, 4000 * MIB)), "monitor: GPU 2"),
+        ((gpus(2, display=True, memory_used=40 * GIB),), "warning: GPU 2"),
+        ((gpus(2, display=False, memory_used=40 * GIB),), "monitor: GPU 2"),
     ],
 )
-def test_who_is_a_stray_process(name: str, pid: int | None, memory: int | None, told: str | None) -> None:
-    host = Host()
-    host.apps = (nvidia_smi.GpuProcess(pid, uuid(host, 2), memory, name),)
-    verdict = judge(host)["gpu.stray_processes"]
-    assert [it.measured for it in verdict.findings] == ([told] if told else [])
-    assert {it.part for it in verdict.findings} <= {str(host.gpus.devices[2])}
-
-
-def test_memory_that_processes_hold_is_no_leak() -> None:
-    host = Host()
-    host.change(2, memory_used=3000 * MIB)
-    host.apps = tuple(nvidia_smi.GpuProcess(n, uuid(host, 2), 1000 * MIB, "python3") for n in (1, 2))
-    assert judge(host)["gpu.idle_memory"].outcome is Outcome.PASSED
-    host.change(2, memory_used=3025 * MIB)
-    assert [it.measured for it in judge(host)["gpu.idle_memory"].findings] == [
-        "1.001 GiB that no process holds"
-    ]
-    host.apps = (nvidia_smi.GpuProcess(1, uuid(host, 2), None, "python3"),)
-    assert judge(host)["gpu.idle_memory"].findings == ()
-    host.apps = (nvidia_smi.GpuProcess(1, uuid(host, 3), 4000 * MIB, "python3"),)
-    assert len(judge(host)["gpu.idle_memory"].findings) == 1
+def test_memory_that_no_process_and_no_display_holds_is_a_leak(
+    changes: tuple[Callable[[Host], None], ...], end: str
+) -> None:
+    assert said("gpu.idle_memory", *changes) == end
 
 
 def test_memory_in_use_on_grace_is_the_operating_systems() -> None:
     """Grace is known by its name."""
-    names: dict[str, tuple[str, ...]] = {WARNING: ("NVIDIA GH200 480GB", "NVIDIA GB200", "NVIDIA GB300")}
-    names[MONITOR] = ("NVIDIA GB10", "NVIDIA RTX GX200", "NVIDIA xGH200", "NVIDIA GB2000", "NVIDIA GBX00", "")
-    for expected, models in names.items():
+    others = ("NVIDIA GB10", "NVIDIA RTX GX200", "NVIDIA xGH200", "NVIDIA GB2000", "NVIDIA GBX00", None)
+    for end, models in (("warning", ("NVIDIA GH200 480GB", "NVIDIA GB300")), ("monitor", others)):
         for model in models:
-            host = Host()
-            host.change(2, name=model or None, memory_used=2048 * MIB)
-            assert judged(judge(host)["gpu.idle_memory"]) == (expected, [str(host.gpus.devices[2])])
+            assert said("gpu.idle_memory", gpus(2, name=model, memory_used=2 * GIB)) == f"{end}: GPU 2"
+
+
+@pytest.mark.parametrize(
+    ("found", "shown"),
+    [
+        (process(2, MIB, "/usr/bin/nvidia-cuda-mps-server"), []),
+        (process(2, MIB, "nvidia-cuda-mps-server"), []),
+        (process(2, None, "/opt/python3", None), [[]]),
+        (process(2, 3 * MIB, "[Not Found]", 9), [[9, 3]]),
+    ],
+)
+def test_who_is_a_stray_process(found: Callable[[Host], None], shown: list[list[float]]) -> None:
+    findings = verdict("gpu.stray_processes", found).findings
+    assert [figures(it.measured) for it in findings] == shown
+    assert {it.part for it in findings} <= {str(Host().gpus.devices[2])}
 
 
 def test_highest_clocks_are_compared_by_model() -> None:
-    host = Host()
-    host.change(3, clock_sm_max=1500.0)
-    usual = host.gpus.devices[0]
-    (found,) = judge(host)["gpu.clocks"].findings
-    assert found.part == str(host.gpus.devices[3])
-    assert found.measured == f"SM 1500 MHz, memory {usual.clock_memory_max:g} MHz"
-    assert (
-        found.expected
-        == f"SM {usual.clock_sm_max:g} MHz, memory {usual.clock_memory_max:g} MHz, as on 31 of 32 GPUs of this model"
-    )
-    host.change(
-        3, clock_sm_max=usual.clock_sm_max, clock_memory_max=None, unread={"clock_memory_max": "ERR!"}
-    )
-    (found,) = judge(host)["gpu.clocks"].findings
-    assert (found.measured, found.expected, found.action) == ("ERR!", "a highest clock", Action.MONITOR)
-    host.change(4, clock_sm=None)
-    assert [it.value for it in judge(host)["gpu.clocks"].metrics][3] == 0
+    usual = Host().gpus.devices[0]
+    found = verdict("gpu.clocks", gpus(3, clock_sm_max=1500.0))
+    (one,) = found.findings
+    assert (found.action, one.part) == (Action.MONITOR, str(Host().gpus.devices[3]))  # no setting
+    clocks = [usual.clock_sm_max, usual.clock_memory_max]
+    assert (figures(one.measured), figures(one.expected)) == ([1500, clocks[1]], [*clocks, 31, 32])
+    assert said("gpu.clocks", unread("clock_memory_max", "ERR!", 3)) == "monitor: GPU 3"
+    assert verdict("gpu.clocks", gpus(3, clock_sm=None)).metrics[3].value == 0
 
 
-def test_device_files_are_counted_by_their_numbers() -> None:
-    gpus = devices()
-    names = {"nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia", *(f"nvidia{n}" for n in range(8))}
-    assert checks.device_files(frozenset(names), gpus, PROFILE).outcome is Outcome.PASSED
-    more = frozenset({*names, "nvidia8"})
-    assert checks.device_files(more, gpus, PROFILE).outcome is Outcome.PASSED
-    assert checks.device_files(frozenset({"nvidiactl"}), nvidia_smi.Gpus(), PROFILE).findings == (
-        Finding("/dev/nvidia[0-9]*", "0 files", "8"), Finding("/dev/nvidia-uvm", "absent", "present")
-    )  # fmt: skip
+@pytest.mark.parametrize(("degrees", "end"), [(95.0, "drain"), (94.9, "monitor")])
+def test_a_gpu_without_processes_is_taken_out_at_95_degrees(degrees: float, end: str) -> None:
+    assert said("gpu.temperature", gpus(2, temperature=degrees, throttle=0)) == f"{end}: GPU 2"
 
 
-REASONS = "nvml.h, nvmlClocksEventReasons"
-FLAGS = "NVIDIA GPU Memory Error Management, Error Recovery and Response Flags"
-BUSY = put(apps=lambda host: [nvidia_smi.GpuProcess(7, uuid(host, 0), 9 * 2**30, "python3")])
+def test_memory_is_measured_in_mib() -> None:
+    assert verdict("gpu.idle_memory", gpus(2, memory_used=3 * MIB)).metrics[2].value == 3
+
+
+NUMBERED = {f"nvidia{n}" for n in range(8)}
+NO_GPU = nvidia_smi.Gpus()
+ALL_FILES = "/dev/nvidia[0-9]*; /dev/nvidiactl; /dev/nvidia-uvm"
+
+
+@pytest.mark.parametrize(
+    ("files", "facts", "end"),
+    [
+        ({"nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia", *NUMBERED}, {}, "passed"),
+        ({"nvidiactl", "nvidia-uvm", *NUMBERED, "nvidia8"}, {}, "passed"),
+        (
+            {"nvidiactl", "nvidia-uvm", *NUMBERED, "nvidia-modeset"} - {"nvidia7"},
+            {},
+            "configure: /dev/nvidia[0-9]*",
+        ),
+        (set(), {}, "not checked"),  # nvidia-smi works, with another /dev
+        (set(), {"gpus": NO_GPU}, f"configure: {ALL_FILES}"),
+        ({"nvidiactl"}, {"gpus": NO_GPU}, "configure: /dev/nvidia[0-9]*; /dev/nvidia-uvm"),
+    ],
+)
+def test_device_files_are_counted_by_their_numbers(files: set[str], facts: dict[str, Any], end: str) -> None:
+    assert said("gpu.device_files", put(files=frozenset(files), **facts)) == end
+
+
+NVML = "nvml.h, nvmlClocksEventReasons"
+FLAGS = "GPU Memory Error Management, Recovery Flags"
 MPS = "https://docs.nvidia.com/deploy/mps/index.html"
+NVSENTINEL = "NVIDIA/NVSentinel#883"
 
 
-def mps(host: Host) -> list[nvidia_smi.GpuProcess]:
-    return [
-        nvidia_smi.GpuProcess(9, uuid(host, n), 900 * MIB, "/usr/bin/nvidia-cuda-mps-server")
-        for n in range(8)
-    ]
+def mps(host: Host) -> None:
+    for index in range(8):
+        process(index, 900 * MIB, "/usr/bin/nvidia-cuda-mps-server")(host)
 
 
+def service(state: str) -> Callable[[Host], None]:
+    return put(fabric_service=FabricManager(state, None))
+
+
+NO_FABRIC = (unread("fabric_state", "[N/A]"), unread("fabric_status", "[N/A]"))
+NOT_JOINED = gpus(fabric_state="In Progress", fabric_status="N/A")
+BURST = (gpus(3, throttle=0x48), put(throttle_later=lambda host: {uuid(host, 3): 0x1}))
+NO_UVM = put(files=lambda host: host.files - {"nvidia-uvm"})
+MODPROBE = put(files=lambda host: (host.files - {"nvidia-uvm"}) | {"nvidia-modprobe"})
 COUNTER_EXAMPLES = [
-    example("gpu.idle_memory", "the driver's own reserve counts as used", "nvidia-smi: memory.used, memory.reserved", PASSED, gpus(memory_used=900 * MIB)),
-    example("gpu.idle_memory", "MPS holds a context on each GPU", MPS, PASSED, gpus(memory_used=1500 * MIB), put(apps=mps)),
-    example("gpu.idle_memory", "GH200: the operating system uses memory of the GPU", "NVIDIA Grace tuning guide: coherent memory", WARNING,
-            gpus(memory_used=6 * 1024 * MIB, name="NVIDIA GH200 480GB")),
-    example("gpu.idle_memory", "40 GiB without a process", "a job ended without releasing it", MONITOR, gpus(3, memory_used=40 * 1024 * MIB), sick=True),
-    example("gpu.stray_processes", "MPS holds a context on each GPU", MPS, PASSED, put(apps=mps)),
-    example("gpu.stray_processes", "none", "nvidia-smi --query-compute-apps", PASSED),
-    example("gpu.stray_processes", "python of an earlier job", "nvidia-smi --query-compute-apps", MONITOR, BUSY, sick=True),
-    example("gpu.throttle", "T4, idle", REASONS, PASSED, gpus(throttle=0x1)),
-    example("gpu.throttle", "H200 at its power limit under load", REASONS, PASSED, gpus(throttle=0x4)),
-    example("gpu.throttle", "clocks locked by the site, sync boost", REASONS, PASSED, gpus(throttle=0x12)),
-    example("gpu.throttle", "H100 sampled while its performance state changes", f"{REASONS}: HW slowdown", MONITOR,
-            gpus(3, throttle=0x8)),
-    example("gpu.throttle", "H100 read as a burst of another job ends", REASONS, WARNING, gpus(3, throttle=0x48),
-            put(throttle_later=lambda host: {uuid(host, 3): 0x1})),
-    example("gpu.throttle", "B200 in a warm aisle, slowed by the driver", REASONS, MONITOR, gpus(3, throttle=0x20)),
-    example("gpu.throttle", "GeForce in a guest, reasons not supported", "healthy-titan-v-driver-560", NOT_APPLICABLE,
-            gpus(throttle=None, unread={"throttle": "[N/A]"})),
-    example("gpu.throttle", "GB200 whose power brake is asserted", "NVIDIA/NVSentinel#1666", DRAIN,
-            gpus(0, 1, throttle=0x88), sick=True),
-    example("gpu.throttle", "H100 with a dead fan, hardware slows it", REASONS, DRAIN, gpus(2, throttle=0x48), sick=True),
-    example("gpu.temperature", "passive T4, idle at 70 C", "T4 product brief: 85 C at most", PASSED, gpus(temperature=70.0)),
-    example("gpu.temperature", "RTX 4090 at 86 C a second after its job", "slows down at 90 C", MONITOR,
-            gpus(0, temperature=86.0, throttle=0x1)),
-    example("gpu.temperature", "TITAN RTX at 91 C after its job, limit 94 C", "nvidia-smi -q: GPU Slowdown Temp 94 C", MONITOR,
-            gpus(0, temperature=91.0, throttle=0x1)),
-    example("gpu.temperature", "V100 at work on a host without Slurm", "a process of its own", MONITOR, BUSY,
-            gpus(0, temperature=92.0, throttle=0x60)),
-    example("gpu.temperature", "GPU at 97 C without a process, its reasons not readable", "above the limit of every model", DRAIN,
-            gpus(0, temperature=97.0, throttle=None), sick=True),
-    example("gpu.temperature", "idle A100 at 93 C that its driver slows", f"{REASONS}: thermal slowdown", DRAIN,
-            gpus(0, temperature=93.0, throttle=0x20), sick=True),
-    example("gpu.recovery_action", "H200, driver 580", FLAGS, PASSED),
-    example("gpu.recovery_action", "A100, driver 535 without the field", "nvidia-smi 535 --help-query-gpu", NOT_CHECKED,
-            gpus(recovery_action=None, unread={"recovery_action": NOT_REPORTED})),
-    example("gpu.recovery_action", "guest with a virtual GPU", "nvidia-smi: [N/A]", NOT_CHECKED,
-            gpus(recovery_action=None, unread={"recovery_action": "[N/A]"})),
-    example("gpu.recovery_action", "a word that a later driver adds", "nvml.h: the list grows", MONITOR,
-            gpus(3, recovery_action="Bus Reset")),
-    example("gpu.recovery_action", "H100 after an uncontained error", FLAGS, "reset gpu", gpus(3, recovery_action="Reset"),
-            sick=True),
-    example("gpu.device_files", "freshly booted node: CUDA makes nvidia-uvm", "NVIDIA/enroot#106", WARNING,
-            put(files=lambda host: (host.files - {"nvidia-uvm"}) | {"nvidia-modprobe"})),
-    example("gpu.device_files", "no nvidia-uvm, and nothing that could make it", "NVIDIA/enroot#106", CONFIGURE,
-            put(files=lambda host: host.files - {"nvidia-uvm"}), sick=True),
-    example("gpu.fabric_manager", "GPU operator: fabric manager in its container", "NVIDIA/NVSentinel#883", WARNING,
-            put(service=FabricManager("inactive", None))),
-    example("gpu.fabric_manager", "HGX A100: the driver reports no fabric", "nvidia-smi: fabric.state [N/A]", MONITOR,
-            put(service=FabricManager("inactive", None)),
-            gpus(fabric_state=None, fabric_status=None, unread={"fabric_state": "[N/A]", "fabric_status": "[N/A]"})),
-    example("gpu.fabric_manager", "HGX H100 whose fabric manager failed after it set up the fabric", "NVIDIA/NVSentinel#883",
-            CONFIGURE, put(service=FabricManager("failed", None)), sick=True),
-    example("gpu.fabric_manager", "HGX H100 whose fabric manager was killed", "NVIDIA/NVSentinel#883, node 1", CONFIGURE,
-            put(service=FabricManager("failed", None)), gpus(fabric_state="In Progress", fabric_status="N/A"), sick=True),
-]  # fmt: skip
+    *examples(
+        "gpu.idle_memory",
+        ("passed", "the driver's own reserve counts as used", "memory.reserved", gpus(memory_used=900 * MIB)),
+        ("passed", "MPS holds a context on each GPU", MPS, gpus(memory_used=1500 * MIB), mps),
+        (
+            "warning",
+            "GH200: memory of the system",
+            "Grace",
+            gpus(memory_used=6 * GIB, name="NVIDIA GH200 480GB"),
+        ),
+        ("monitor", "40 GiB without a process", "of a job that ended", gpus(3, memory_used=40 * GIB), sick),
+    ),
+    *examples(
+        "gpu.stray_processes",
+        ("passed", "MPS holds a context on each GPU", MPS, mps),
+        ("monitor", "python of an earlier job", "nvidia-smi --query-compute-apps", process(0), sick),
+    ),
+    *examples(
+        "gpu.throttle",
+        ("passed", "T4, idle", NVML, gpus(throttle=0x1)),
+        ("passed", "H200 at its power limit under load", NVML, gpus(throttle=0x4)),
+        ("passed", "clocks locked by the site, sync boost", NVML, gpus(throttle=0x12)),
+        ("monitor", "H100 while its performance state changes", NVML, gpus(3, throttle=0x8)),
+        ("warning", "H100 read as a burst of another job ends", NVML, *BURST),
+        ("monitor", "B200 in a warm aisle, slowed by the driver", NVML, gpus(3, throttle=0x20)),
+        ("not applicable", "GeForce in a guest", "healthy-titan-v-driver-560", unread("throttle", "[N/A]")),
+        ("drain", "GB200 whose power brake is asserted", "NVIDIA/NVSentinel#1666", gpus(0, 1, throttle=0x88)),
+        ("drain", "H100 with a dead fan, hardware slows it", NVML, gpus(2, throttle=0x48)),
+    ),
+    *examples(
+        "gpu.temperature",
+        ("passed", "passive T4, idle at 70 C", "T4 product brief: 85 C", gpus(temperature=70.0)),
+        ("monitor", "RTX 4090 a second after its job", "limit 90 C", gpus(0, temperature=86.0, throttle=0x1)),
+        ("monitor", "TITAN RTX after its job", "limit 94 C", gpus(0, temperature=91.0, throttle=0x1)),
+        ("monitor", "V100 at work", "its process", process(0), gpus(0, temperature=92.0, throttle=0x60)),
+        ("drain", "97 C without a process", "above all limits", gpus(0, temperature=97.0, throttle=None)),
+        ("drain", "idle A100 that its driver slows", NVML, gpus(0, temperature=93.0, throttle=0x20)),
+        ("drain", "idle GPU that the hardware slows", NVML, gpus(0, temperature=93.0, throttle=0x40)),
+    ),
+    *examples(
+        "gpu.recovery_action",
+        ("passed", "H200, driver 580", FLAGS),
+        ("not checked", "driver 535 without the field", FLAGS, unread("recovery_action", NOT_REPORTED)),
+        ("not checked", "guest with a virtual GPU", FLAGS, unread("recovery_action", "[N/A]")),
+        ("monitor", "a word that a later driver adds", FLAGS, gpus(3, recovery_action="Bus Reset")),
+        ("reset gpu", "H100 after an uncontained error", FLAGS, gpus(3, recovery_action="Reset")),
+    ),
+    *examples(
+        "gpu.device_files",
+        ("warning", "freshly booted: CUDA makes nvidia-uvm", "NVIDIA/enroot#106", MODPROBE),
+        ("configure", "nothing can make nvidia-uvm", "NVIDIA/enroot#106", NO_UVM, sick),
+    ),
+    *examples(
+        "gpu.fabric_manager",
+        ("warning", "GPU operator: it runs in a container", NVSENTINEL, service("inactive")),
+        ("monitor", "HGX A100: the driver reports no fabric", "[N/A]", service("inactive"), *NO_FABRIC),
+        ("configure", "it failed after it set up the fabric", NVSENTINEL, service("failed"), sick),
+        ("configure", "it was killed", NVSENTINEL, service("failed"), NOT_JOINED),
+    ),
+]
 
 
 @pytest.mark.parametrize("machine", COUNTER_EXAMPLES, ids=name)
 def test_machines_get_the_verdict_that_a_person_gives_them(machine: CounterExample) -> None:
-    assert_as_expected(machine)
-
-
-def test_the_bounds_of_heat_clocks_and_memory() -> None:
-    """A hot GPU is taken out at 95 C; a highest clock that differs is no setting; memory is shown in MiB."""
-    host = Host()
-    for temperature, action in ((95.0, Action.DRAIN), (94.9, Action.MONITOR)):
-        host.change(2, temperature=temperature, throttle=0)
-        verdict = judge(host)["gpu.temperature"]
-        assert (verdict.outcome, verdict.action) == (Outcome.FAILED, action)
-    host = Host()
-    host.change(2, clock_sm_max=1000)
-    verdict = judge(host)["gpu.clocks"]
-    assert (verdict.outcome, verdict.action) == (Outcome.FAILED, Action.MONITOR)
-    host.change(2, memory_used=3 * MIB)
-    assert judge(host)["gpu.idle_memory"].metrics[2].value == 3
+    assert_judged(machine)

@@ -1,209 +1,198 @@
+"""Memory errors of GPUs and their repair."""
+
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from counter_examples import (
-    MONITOR,
-    NOT_APPLICABLE,
-    NOT_CHECKED,
-    PASSED,
-    VENDOR,
-    WARNING,
-    CounterExample,
-    assert_as_expected,
-    name,
+from counter_examples import CounterExample, name
+from gpu_helpers import (
+    Host,
+    assert_judged,
+    changed,
+    examples,
+    failing,
+    gpus,
+    judge,
+    listed,
+    put,
+    remap,
+    said,
+    states,
+    unread,
+    verdict,
 )
-from gpu_helpers import PROFILE, Host, devices, example, failing, gpus, judge, put, remap
-from judged import figures, judged
+from judged import figures
 
-from pytest_gpucluster.config.models import GpuProfile
-from pytest_gpucluster.core.check import Action, Outcome
+from pytest_gpucluster.core.check import Action
 from pytest_gpucluster.kit.gpu import nvidia_smi
 from pytest_gpucluster.kit.gpu.nvidia_csv import NOT_REPORTED
-from pytest_gpucluster.suites.gpu.checks import memory as checks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+DENIED = "[Insufficient Permissions]"
+
 
 def test_gpu_7_of_the_recording_is_within_limits_and_measured() -> None:
-    verdicts = judge(Host())
-    aggregate = {(m.name, m.device[:5]): m.value for m in verdicts["gpu.ecc_aggregate"].metrics}
-    assert aggregate["ecc_aggregate_sram_uncorrected", "GPU 7"] == 1
-    rows = {(m.name, m.device[:5]): m.value for m in verdicts["gpu.remapped_rows"].metrics}
-    assert rows["remapped_rows_correctable", "GPU 7"] == 1
-    strict = PROFILE.model_copy(update={"max_aggregate_sram_uncorrectable": 0})
-    assert "max_aggregate_sram_uncorrectable" in strict.model_fields_set
-    assert failing(Host(), strict) == ["gpu.ecc_aggregate"]  # a site that says 0 means 0
+    for check, metric in (
+        ("gpu.ecc_aggregate", "ecc_aggregate_sram_uncorrected"),
+        ("gpu.remapped_rows", "remapped_rows_correctable"),
+    ):
+        found = {(m.name, m.device[:5]): m.value for m in verdict(check).metrics}
+        assert found[metric, "GPU 7"] == 1
+    # a site that says 0 means 0
+    assert failing(changed(states(max_aggregate_sram_uncorrectable=0))) == ["gpu.ecc_aggregate"]
 
 
 def test_a_broken_gpu_accuses_no_other_of_its_retired_pages() -> None:
-    host = Host()
-    for index in range(8):
-        text = "[Unknown Error]" if index == 3 else "[N/A]"
-        host.change(index, retired_pending=None, unread={"retired_pending": text})
-    (finding,) = judge(host)["gpu.retired_pages"].findings
-    assert finding.part.startswith("GPU 3 ")
+    broken = (unread("retired_pending", "[N/A]"), unread("retired_pending", "[Unknown Error]", 3))
+    assert said("gpu.retired_pages", *broken) == "monitor: GPU 3"
 
 
 def test_row_remapping_for_root_alone_is_not_checked() -> None:
-    host = Host()
-    denied = {"failure": "[Insufficient Permissions]", "pending": "[Insufficient Permissions]"}
-    remap(host, failure=None, pending=None, unread=denied)
-    verdicts = judge(host)
+    host = changed(remap(failure=None, pending=None, unread={"failure": DENIED, "pending": DENIED}))
     assert failing(host) == []
     for check in ("gpu.remapped_rows", "gpu.remapped_pending"):
-        assert verdicts[check].outcome is Outcome.NOT_CHECKED
-        assert "to root alone" in verdicts[check].reason
+        assert "to root alone" in judge(host, check)[check].reason
 
 
-@pytest.mark.parametrize("name", ["failure", "uncorrectable", "pending"])
-def test_one_value_of_row_remapping_that_cannot_be_read(name: str) -> None:
-    for said, expected in (("[N/A]", (NOT_CHECKED, [])), ("[Unknown Error]", (MONITOR, ["GPU 3"]))):
-        host = Host()
-        remap(host, **{name: None}, unread={name: said})
-        verdict = judge(host)["gpu.remapped_pending" if name == "pending" else "gpu.remapped_rows"]
-        outcome, parts = judged(verdict)
-        assert (outcome, [part[:5] for part in parts]) == expected
-        assert said in (verdict.reason or verdict.findings[0].measured)
+@pytest.mark.parametrize("value", ["failure", "uncorrectable", "pending"])
+def test_one_value_of_row_remapping_that_cannot_be_read(value: str) -> None:
+    check = "gpu.remapped_pending" if value == "pending" else "gpu.remapped_rows"
+    for shown, end in (("[N/A]", "not checked"), ("[Unknown Error]", "monitor: GPU 3")):
+        change = remap(**{value: None}, unread={value: shown})
+        assert said(check, change) == end
+        found = verdict(check, change)
+        assert shown in (found.reason or found.findings[0].measured)
+
+
+def test_remapped_rows_without_a_count_of_corrected_ones() -> None:
+    found = verdict("gpu.remapped_rows", remap(correctable=None)).metrics
+    assert [it.name for it in found if it.device.startswith("GPU 3 ")] == ["remapped_rows_uncorrectable"]
 
 
 def test_many_remapped_rows_are_watched_also_where_the_site_states_a_limit() -> None:
-    host = Host()
-    remap(host, uncorrectable=8)
-    assert failing(host) == []
-    remap(host, uncorrectable=9)
-    (warning,) = judge(host)["gpu.remapped_rows"].advisories
-    assert warning.measured == "9 rows remapped for uncorrectable errors"
-    assert warning.expected == "at most 8"
-    stated = GpuProfile(**PROFILE.model_dump(exclude_unset=True), max_remapped_uncorrectable=8)
-    assert judge(host, stated)["gpu.remapped_rows"].action is Action.MONITOR
-    remap(host, uncorrectable=0, failure=True)
-    assert judge(host)["gpu.remapped_rows"].action is Action.VENDOR
+    stated = states(max_remapped_uncorrectable=8)
+    for rows, change, end in ((8, (), "passed"), (9, (), "warning: GPU 3"), (9, (stated,), "monitor: GPU 3")):
+        assert said("gpu.remapped_rows", remap(uncorrectable=rows), *change) == end
+    (warning,) = verdict("gpu.remapped_rows", remap(uncorrectable=9)).advisories
+    assert figures(f"{warning.measured} {warning.expected}") == [9, 8]
 
 
 @pytest.mark.parametrize(("single", "double"), [(60, 3), (None, 63), (63, None)])
 def test_a_full_table_of_retired_pages_is_for_the_vendor(single: int | None, double: int | None) -> None:
-    host = Host()
-    host.change(
-        3, retired_pending=False, retired_single=single, retired_double=double, unread={"retired_pending": ""}
-    )
-    verdict = judge(host)["gpu.retired_pages"]
-    assert judged(verdict) == (VENDOR, [str(host.gpus.devices[3])])
-    assert figures(verdict.findings[0].measured + verdict.findings[0].expected) == [63, 63]
-    host.change(3, retired_pending=True)
-    both = judge(host)["gpu.retired_pages"].findings
-    assert [it.action for it in both] == [Action.VENDOR, Action.RESET_GPU]
+    for pending, more in ((False, []), (True, [Action.RESET_GPU])):
+        full = gpus(3, retired_single=single, retired_double=double, retired_pending=pending)
+        found = verdict("gpu.retired_pages", full).findings
+        assert [it.action or Action.RESET_GPU for it in found] == [Action.VENDOR, *more]
+        assert figures(found[0].measured + found[0].expected) == [63, 63]
 
 
 @pytest.mark.parametrize(
-    ("sram", "said", "total", "limit", "expected"),
+    ("sram", "shown", "total", "limit", "end"),
     [
-        (0, "[N/A]", 0, None, PASSED),
-        (1, "[N/A]", 9, 1, PASSED),
-        (2, "[N/A]", 9, 1, MONITOR),
-        (None, "[Unknown Error]", 9, 1, MONITOR),
-        (None, "[N/A]", 1, 1, PASSED),
-        (None, "[N/A]", 2, 1, NOT_CHECKED),
+        (0, "[N/A]", 0, None, "passed"),
+        (1, "[N/A]", 9, 1, "passed"),
+        (2, "[N/A]", 9, 1, "monitor: GPU 0"),
+        (None, "[Unknown Error]", 9, 1, "monitor: GPU 0"),
+        (None, "[N/A]", 1, 1, "passed"),
+        (None, "[N/A]", 2, 1, "not checked"),
     ],
 )
 def test_errors_of_sram_where_the_driver_knows_no_threshold(
-    sram: int | None, said: str, total: int, limit: int | None, expected: str
+    sram: int | None, shown: str, total: int, limit: int | None, end: str
 ) -> None:
-    counted: dict[str, Any] = {"ecc_aggregate_sram": sram, "ecc_aggregate_uncorrected": total}
-    unread = {"ecc_aggregate_sram": said}
-    one = replace(devices().devices[0], **counted, sram_threshold_exceeded=None, unread=unread)
-    stated = {} if limit is None else {"max_aggregate_sram_uncorrectable": limit}
-    verdict = checks.ecc_aggregate(nvidia_smi.Gpus((one,)), PROFILE.model_copy(update=stated))
-    assert judged(verdict) == (expected, [str(one)] if expected == MONITOR else [])
+    alone = (listed(1), unread("ecc_aggregate_sram", shown, 0))
+    counted = gpus(ecc_aggregate_sram=sram, ecc_aggregate_uncorrected=total, sram_threshold_exceeded=None)
+    limits = [] if limit is None else [states(max_aggregate_sram_uncorrectable=limit)]
+    assert said("gpu.ecc_aggregate", *alone, counted, *limits) == end
 
 
 def test_a_threshold_for_root_alone_is_not_checked() -> None:
-    host = Host()
-    hidden = {"sram_threshold_exceeded": "[Insufficient Permissions]"}
-    host.change(0, sram_threshold_exceeded=None, ecc_aggregate_sram=99, unread=hidden)
-    verdict = judge(host)["gpu.ecc_aggregate"]
-    assert (verdict.outcome, verdict.reason) == (
-        Outcome.NOT_CHECKED,
-        f"SRAM threshold of {host.gpus.devices[0]}: nvidia-smi shows it to root alone",
-    )
-    stated = PROFILE.model_copy(update={"max_aggregate_sram_uncorrectable": 5})
-    assert judge(host, stated)["gpu.ecc_aggregate"].outcome is Outcome.FAILED
-
-
-def test_remapped_rows_without_a_count_of_corrected_ones() -> None:
-    host = Host()
-    remap(host, correctable=None)
-    names = [
-        it.name for it in judge(host)["gpu.remapped_rows"].metrics if it.device == str(host.gpus.devices[3])
-    ]
-    assert names == ["remapped_rows_uncorrectable"]
+    hidden = (unread("sram_threshold_exceeded", DENIED, 0), gpus(0, ecc_aggregate_sram=99))
+    assert said("gpu.ecc_aggregate", *hidden) == "not checked"
+    assert "to root alone" in verdict("gpu.ecc_aggregate", *hidden).reason
+    assert said("gpu.ecc_aggregate", *hidden, states(max_aggregate_sram_uncorrectable=5)) == "monitor: GPU 0"
 
 
 RMA = "NVIDIA GPU Memory Error Management, RMA Policy"
 NO_ROWS = nvidia_smi.RowRemapping(None, None, None, None, dict.fromkeys(nvidia_smi.ROWS, "[N/A]"))
-NO_ECC = {"ecc_volatile_uncorrected": "[N/A]", "ecc_volatile_corrected": "[N/A]"}
-
-
-def rows(**values: Any) -> Callable[[Host], None]:
-    return lambda host: remap(host, **values)
+NO_REMAPPING = put(rows=lambda host: dict.fromkeys(host.rows, NO_ROWS))
+HIDDEN = replace(NO_ROWS, unread=dict.fromkeys(nvidia_smi.ROWS, DENIED))
+FOR_ROOT = put(rows=lambda host: dict.fromkeys(host.rows, HIDDEN))
+NO_ECC = (unread("ecc_volatile_uncorrected", "[N/A]"), unread("ecc_volatile_corrected", "[N/A]"))
+NOT_APART = (unread("ecc_aggregate_sram", NOT_REPORTED), unread("sram_threshold_exceeded", NOT_REPORTED))
+NO_THRESHOLD = unread("sram_threshold_exceeded", NOT_REPORTED)
+EXCEEDED = gpus(2, ecc_aggregate_sram=9, sram_threshold_exceeded=True)
 
 
 def pages(single: int, double: int = 0, *, pending: bool = False) -> Callable[[Host], None]:
-    return gpus(
-        retired_single=single, retired_double=double, retired_pending=pending, unread={"retired_pending": ""}
-    )
+    return gpus(3, retired_single=single, retired_double=double, retired_pending=pending)
 
 
 COUNTER_EXAMPLES = [
-    example("gpu.ecc_volatile", "40,000 corrected errors since boot", f"{RMA}: corrected errors are no criterion", PASSED,
-            gpus(2, ecc_volatile_corrected=40_000)),
-    example("gpu.ecc_volatile", "RTX 4090 without ECC", "healthy-geforce-4090-ecc-off-as-delivered", NOT_APPLICABLE,
-            gpus(ecc=False, ecc_volatile_uncorrected=None, ecc_volatile_corrected=None, unread=NO_ECC), ecc=False),
-    example("gpu.ecc_volatile", "guest that sees no counters", "nvidia-smi: [N/A]", NOT_APPLICABLE,
-            gpus(ecc_volatile_uncorrected=None, ecc_volatile_corrected=None, unread=NO_ECC)),
-    example("gpu.ecc_volatile", "uncorrectable errors of former years, none since the reset", RMA, PASSED,
-            gpus(2, ecc_aggregate_uncorrected=7, ecc_volatile_uncorrected=0)),
-    example("gpu.ecc_volatile", "one uncorrectable error since boot", "DCGM_FR_VOLATILE_DBE_DETECTED", "reset gpu",
-            gpus(2, ecc_volatile_uncorrected=1), sick=True),
-    example("gpu.ecc_aggregate", "nine uncorrectable errors of DRAM, repaired by remapping", RMA, PASSED,
-            gpus(2, ecc_aggregate_uncorrected=9, ecc_aggregate_sram=0)),
-    example("gpu.ecc_aggregate", "two SRAM errors in three years, below the GPU's threshold", f"{RMA}: SRAM", PASSED,
-            gpus(2, ecc_aggregate_sram=2, sram_threshold_exceeded=False)),
-    example("gpu.ecc_aggregate", "driver 535, SRAM not counted apart", "nvidia-smi 535 --help-query-gpu", NOT_CHECKED,
-            gpus(ecc_aggregate_sram=None, sram_threshold_exceeded=None, ecc_aggregate_uncorrected=4,
-                 unread={"ecc_aggregate_sram": NOT_REPORTED, "sram_threshold_exceeded": NOT_REPORTED})),
-    example("gpu.ecc_aggregate", "driver 550, one SRAM error, no threshold", "azurehpc-health-checks: 0", MONITOR,
-            gpus(2, ecc_aggregate_sram=1), gpus(sram_threshold_exceeded=None, unread={"sram_threshold_exceeded": NOT_REPORTED})),
-    example("gpu.ecc_aggregate", "the GPU reports that its SRAM exceeded the threshold", "DCGM_FR_SRAM_THRESHOLD", VENDOR,
-            gpus(2, ecc_aggregate_sram=9, sram_threshold_exceeded=True), sick=True),
-    example("gpu.remapped_rows", "GH200 with one remapped row", "healthy-gh200-one-pcie-lane-one-remapped-row", PASSED,
-            rows(uncorrectable=1)),
-    example("gpu.remapped_rows", "A100 with 12 rows remapped in three years", f"{RMA}: only a failed remapping", WARNING,
-            rows(uncorrectable=12)),
-    example("gpu.remapped_rows", "100 rows remapped for corrected errors", RMA, PASSED, rows(correctable=100)),
-    example("gpu.remapped_rows", "V100 and guests have no remapping", "nvidia-smi: [N/A]", NOT_APPLICABLE,
-            put(rows=lambda host: dict.fromkeys(host.rows, NO_ROWS))),
-    example("gpu.remapped_rows", "a remapping failed", f"{RMA}: return", VENDOR, rows(failure=True), sick=True),
-    example("gpu.remapped_pending", "rows remapped, nothing pending", RMA, PASSED, rows(uncorrectable=3, correctable=2)),
-    example("gpu.remapped_pending", "V100 and guests have no remapping", "nvidia-smi: [N/A]", NOT_APPLICABLE,
-            put(rows=lambda host: dict.fromkeys(host.rows, NO_ROWS))),
-    example("gpu.remapped_pending", "a user without the permission", "nvmlErrorString", NOT_CHECKED,
-            put(rows=lambda host: dict.fromkeys(host.rows, replace(
-                NO_ROWS, unread=dict.fromkeys(nvidia_smi.ROWS, "[Insufficient Permissions]"))))),
-    example("gpu.remapped_pending", "A100 after Xid 63", "sick-a100-row-remapping-pending; DCGM_FR_PENDING_ROW_REMAP: reset",
-            "reset gpu", rows(pending=True), sick=True),
-    example("gpu.retired_pages", "H200: the driver has no retired pages", "nvidia-smi: [N/A]", NOT_APPLICABLE),
-    example("gpu.retired_pages", "V100 with 14 pages retired long ago", "NVIDIA Dynamic Page Retirement", PASSED, pages(12, 2)),
-    example("gpu.retired_pages", "V100 with 62 of 64 pages", "DcgmGPUHardwareLimits.h: 63", PASSED, pages(60, 2)),
-    example("gpu.retired_pages", "V100 with a full table", "sick-v100-full-table-of-retired-pages", VENDOR, pages(60, 3), sick=True),
-    example("gpu.retired_pages", "P100 with a page that waits", "DCGM_FR_PENDING_PAGE_RETIREMENTS: reset", "reset gpu",
-            pages(1, pending=True), sick=True),
-]  # fmt: skip
+    *examples(
+        "gpu.ecc_volatile",
+        ("passed", "40,000 corrected errors since boot", RMA, gpus(2, ecc_volatile_corrected=40_000)),
+        (
+            "not applicable",
+            "RTX 4090 without ECC",
+            "as delivered",
+            gpus(ecc=False),
+            *NO_ECC,
+            states(ecc=False),
+        ),
+        ("not applicable", "guest that sees no counters", "nvidia-smi: [N/A]", *NO_ECC),
+        ("passed", "uncorrectable errors of former years", RMA, gpus(2, ecc_aggregate_uncorrected=7)),
+        ("reset gpu", "one since boot", "DCGM_FR_VOLATILE_DBE_DETECTED", gpus(2, ecc_volatile_uncorrected=1)),
+    ),
+    *examples(
+        "gpu.ecc_aggregate",
+        ("passed", "nine errors of DRAM, repaired by remapping", RMA, gpus(2, ecc_aggregate_uncorrected=9)),
+        ("passed", "two SRAM errors, below the GPU's threshold", RMA, gpus(2, ecc_aggregate_sram=2)),
+        ("not checked", "driver 535", "SRAM is not apart", *NOT_APART, gpus(ecc_aggregate_uncorrected=4)),
+        (
+            "monitor",
+            "driver 550, one error",
+            "azurehpc-health-checks: 0",
+            gpus(2, ecc_aggregate_sram=1),
+            NO_THRESHOLD,
+        ),
+        ("return to vendor", "the GPU reports it", "DCGM_FR_SRAM_THRESHOLD", EXCEEDED),
+    ),
+    *examples(
+        "gpu.remapped_rows",
+        ("passed", "GH200 with one remapped row", "healthy-gh200-one-pcie-lane", remap(uncorrectable=1)),
+        ("warning", "A100 with 12 rows remapped in three years", RMA, remap(uncorrectable=12)),
+        ("passed", "100 rows remapped for corrected errors", RMA, remap(correctable=100)),
+        ("not applicable", "V100 and guests have no remapping", "nvidia-smi: [N/A]", NO_REMAPPING),
+        ("return to vendor", "a remapping failed", RMA, remap(failure=True, uncorrectable=0)),
+    ),
+    *examples(
+        "gpu.remapped_pending",
+        ("passed", "rows remapped, nothing pending", RMA, remap(uncorrectable=3, correctable=2)),
+        ("not applicable", "V100 and guests have no remapping", "nvidia-smi: [N/A]", NO_REMAPPING),
+        ("not checked", "a user without the permission", "nvmlErrorString", FOR_ROOT),
+        ("reset gpu", "A100 after Xid 63", "DCGM_FR_PENDING_ROW_REMAP", remap(pending=True)),
+    ),
+    *examples(
+        "gpu.retired_pages",
+        ("not applicable", "H200: the driver has no retired pages", "nvidia-smi: [N/A]"),
+        ("passed", "V100 with 14 pages", "NVIDIA Dynamic Page Retirement", pages(12, 2)),
+        ("passed", "V100 with 62 of 64 pages", "DcgmGPUHardwareLimits.h: 63", pages(60, 2)),
+        ("return to vendor", "V100 with a full table", "sick-v100-full-table-of-retired-pages", pages(60, 3)),
+        (
+            "reset gpu",
+            "P100 with a page that waits",
+            "DCGM_FR_PENDING_PAGE_RETIREMENTS",
+            pages(1, pending=True),
+        ),
+    ),
+]
 
 
 @pytest.mark.parametrize("machine", COUNTER_EXAMPLES, ids=name)
 def test_machines_get_the_verdict_that_a_person_gives_them(machine: CounterExample) -> None:
-    assert_as_expected(machine)
+    assert_judged(machine)
