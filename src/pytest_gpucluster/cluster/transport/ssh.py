@@ -85,19 +85,26 @@ class SshConnection:
             self._signal_elsewhere()
 
     def _keep_alive(self) -> None:
-        try:
-            process = self._far_shell("lifeline.sh", "gpucluster-lifeline", f"{max(2, round(self._alive)):d}")
-        except Exception:  # MaxSessions, or a login that takes too long: the connection works without it too
+        process = None
+        with contextlib.suppress(
+            Exception
+        ):  # MaxSessions, or a slow login: the connection works without it too
+            process = self.lifeline()
+        if process is None:
             self._no_lifeline.set()
             self._signal_elsewhere()
             return
         with contextlib.suppress(Exception):
             self._feed(process)
 
-    def _far_shell(self, name: str, *words: str) -> SshProcess:
-        """Start a script of ours at the other end."""
-        argv = ("sh", "-c", script(__package__, name), *words)
-        process = SshProcess(self._wire.open_session(timeout=self._timeout), argv, self.where)
+    def lifeline(self) -> SshProcess:
+        """Start the script at the other end that sends signals there; it ends with its input."""
+        argv = ("sh", "-c", script(__package__, "lifeline.sh"), "gpucluster-lifeline")
+        process = SshProcess(
+            self._wire.open_session(timeout=self._timeout),
+            (*argv, f"{max(2, round(self._alive)):d}"),
+            self.where,
+        )
         process.begin({}, timeout=self._timeout)
         return process
 
@@ -123,7 +130,7 @@ class SshConnection:
     def _signal_elsewhere(self) -> None:
         """Send the signals that wait over a connection of its own: this one has no session for them."""
         with contextlib.suppress(Exception), contextlib.closing(SshConnection(*self._again)) as other:
-            lifeline = other._far_shell("lifeline.sh", "gpucluster-lifeline", f"{self._alive:.0f}")
+            lifeline = other.lifeline()
             while not self._signals.empty():
                 if line := self._signals.get():
                     lifeline.stdin.write(line)
