@@ -124,16 +124,6 @@ def test_a_dead_driver_is_a_fact_and_stops_the_survey(tmp_path: Path, body: str,
         nvidia_smi.parse_nvlink(answer)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["No devices were found", "Unable to determine the device handle for GPU0000:1B:00.0: Unknown Error"],
-)
-def test_a_lost_gpu_is_no_problem_of_the_driver(text: str) -> None:
-    gpus = nvidia_smi.parse_gpus(survey(gpus=f"!6 {text}"))
-    assert gpus.driver_problem == ""
-    assert gpus.messages == (text,)
-
-
 def test_an_nvidia_smi_that_hangs_costs_its_own_section_and_the_later_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,48 +137,6 @@ def test_an_nvidia_smi_that_hangs_costs_its_own_section_and_the_later_ones(
         nvidia_smi.parse_nvlink(answer)
     with pytest.raises(NotAvailable, match="not queried"):
         nvidia_smi.parse_topology(answer)
-
-
-def test_a_hung_nvidia_smi_is_named() -> None:
-    hung = Answer("gpu01", 0, b"\n@@ hung 124\n")
-    assert "did not answer" in nvidia_smi.parse_gpus(hung).driver_problem
-    assert "did not answer" in nvidia_smi.parse_gpus(survey(gpus="!124 ")).driver_problem
-
-
-@pytest.mark.parametrize(
-    "junk",
-    ["[N/A]", "[Not Supported]", "[Unknown Error]", "[GPU requires reset]", "ERR!", "", "7 GiB", "-3", "nan"],
-)
-def test_what_stands_in_place_of_a_value_is_never_a_number(junk: str) -> None:
-    gpu = nvidia_smi.parse_gpus(survey(gpus=f"index, memory.used [MiB]\n0, {junk}\n")).devices[0]
-    assert gpu.memory_used is None
-    assert gpu.unread["memory_used"]
-
-
-@pytest.mark.parametrize("text", ["index, memory.used [MiB]\n0, 7 MiB\n", "index, memory.used [MiB]\n0, 7\n"])
-def test_units_in_the_cell_or_in_the_header(text: str) -> None:
-    assert nvidia_smi.parse_gpus(survey(gpus=text)).devices[0].memory_used == 7 * 2**20
-
-
-def test_no_unit_anywhere_is_no_number() -> None:
-    assert nvidia_smi.parse_gpus(survey(gpus="index, memory.used\n0, 7\n")).devices[0].memory_used is None
-
-
-def test_names_with_commas_are_put_together_again() -> None:
-    text = "pid, gpu_uuid, used_gpu_memory [MiB], process_name\n7, GPU-1, 528 MiB, python a, b, c\n"
-    (app,) = nvidia_smi.parse_apps(survey(apps=text))
-    assert (app.pid, app.memory, app.name) == (7, 528 * 2**20, "python a, b, c")
-
-
-def test_a_cut_row_is_an_error() -> None:
-    with pytest.raises(ProbeError, match="cut"):
-        nvidia_smi.parse_gpus(survey(gpus="index, uuid, name\n0, GPU-1\n"))
-
-
-def test_a_cut_matrix_is_an_error() -> None:
-    text = "\n".join(recorded("topo.txt").splitlines()[:5]) + "\n"
-    with pytest.raises(ProbeError, match="no row"):
-        nvidia_smi.parse_topology(survey(topology=text))
 
 
 def test_a_node_without_gpus_says_so_in_every_section() -> None:
@@ -215,29 +163,6 @@ def test_a_banner_and_warnings_hide_nothing(rc: str) -> None:
     text = f"!{rc} {BANNER}{links}{BANNER[28:]}"
     assert nvidia_smi.parse_nvlink(survey(nvlink=text)) == nvidia_smi.parse_nvlink(survey(nvlink=links))
     assert len(nvidia_smi.parse_nvlink(survey(nvlink=text))) == 8
-
-
-def test_a_banner_alone_is_no_state_of_nvlink() -> None:
-    with pytest.raises(ProbeError, match="Authorised"):
-        nvidia_smi.parse_nvlink(survey(nvlink=BANNER))
-
-
-def test_what_ended_nvidia_smi_is_kept_beside_what_it_listed() -> None:
-    gpus = nvidia_smi.parse_gpus(survey(gpus="!139 index, uuid\n0, GPU-1\n"))
-    assert (len(gpus), gpus.failed) == (1, "exit 139, signal 11")
-    assert nvidia_smi.parse_gpus(survey(gpus="!14 index, uuid\n0, GPU-1\n")).failed == ""
-
-
-def test_a_comma_of_another_cell_moves_no_value_to_a_wrong_column() -> None:
-    text = "index, name, pci.bus_id, memory.used [MiB]\n0, NVIDIA H200, 00000000:1B:00.0, 0,5 MiB\n"
-    with pytest.raises(ProbeError, match="more cells than columns"):
-        nvidia_smi.parse_gpus(survey(gpus=text))
-
-
-def test_rubbish_is_reported_short_and_without_control_characters() -> None:
-    (said,) = nvidia_smi.parse_gpus(survey(gpus="\x1b[2J\x07" + "x" * 500)).messages
-    assert said.isprintable()
-    assert len(said) == 160
 
 
 FIELDS = [query for query, _ in nvidia_smi._FIELDS.values()]
@@ -333,11 +258,6 @@ def test_no_such_thing_and_an_error_are_distinguished(text: str, *, lacks: bool)
     assert nvidia_smi.Gpu(unread={"ecc": text}).lacks("ecc") is lacks
 
 
-def test_unknown_is_no_performance_state() -> None:
-    (one,) = nvidia_smi.parse_gpus(survey(gpus="index, pstate\n0, Unknown\n"))
-    assert (one.pstate, one.unread["pstate"]) == (None, "Unknown")
-
-
 @pytest.mark.parametrize("rc", [0, 3])
 @pytest.mark.parametrize(
     "said",
@@ -353,11 +273,6 @@ def test_a_gpu_without_links_has_none(said: str, rc: int) -> None:
     found = nvidia_smi.parse_nvlink(survey(nvlink=text))
     assert found == {"GPU-1": {}, "GPU-2": {0: None}}
     assert nvidia_smi.parse_nvlink(survey(nvlink=f"!{rc} {said}")) == {}
-
-
-def test_other_words_about_a_gpu_are_not_understood() -> None:
-    with pytest.raises(ProbeError, match="not understood: 'Surprise'"):
-        nvidia_smi.parse_nvlink(survey(nvlink="GPU 0: NVIDIA L40S (UUID: GPU-1)\nSurprise\n"))
 
 
 # A healthy B300 (p6-b300.48xlarge, driver 595.91.07): names and values at boot as published, put into lines here.
@@ -464,18 +379,6 @@ def test_affinities_of_old_drivers_and_of_guests(header: str, rest: str, numa: d
     assert (found.numa, found.memory) == (numa, {})
 
 
-def test_the_rows_of_adapters_are_not_needed() -> None:
-    text = "\tGPU0\tGPU1\tNIC0\nGPU0\t X \tSYS\tPIX\nGPU1\tSYS\t X \tSYS\n\nNIC Legend:\n\n  NIC0: mlx5_0\n"
-    assert nvidia_smi.parse_topology(survey(topology=text)).nics == {
-        0: {"mlx5_0": "PIX"},
-        1: {"mlx5_0": "SYS"},
-    }
-    with pytest.raises(ProbeError, match="no row for GPU1; the answer is cut"):
-        nvidia_smi.parse_topology(survey(topology="\tGPU0\tGPU1\nGPU0\t X \tSYS\n"))
-    with pytest.raises(ProbeError, match="the row of GPU0 is cut"):
-        nvidia_smi.parse_topology(survey(topology="\tGPU0\tGPU1\nGPU0\t X \t\n"))
-
-
 # --- kernel log --------------------------------------------------------------------------------------------------
 
 LOG = """[    0.000000] Linux version 6.8
@@ -504,26 +407,6 @@ def read_log(tmp_path: Path, dmesg: str, journalctl: str = "exit 1") -> Answer:
     return Answer("gpu01", done.returncode, done.stdout, done.stderr)
 
 
-def test_the_log_is_folded_on_the_node(tmp_path: Path) -> None:
-    (tmp_path / "log").write_text(LOG)
-    log = kernel_log.parse(read_log(tmp_path, f"exec cat {tmp_path}/log"))
-    assert (log.source, log.lines, log.since) == ("dmesg", 7, 0.0)
-    assert [(found.number, found.bus, found.event.count) for found in log.xids] == [
-        (31, "0000:1b:00", 2),
-        (79, "0000:43:00", 1),
-    ]
-    assert [event.kind for event in log.events] == ["xid", "xid", "filesystem", "sxid"]
-    assert log.sxids[0].text.startswith("Non-fatal")
-
-
-def test_a_flood_hides_nothing(tmp_path: Path) -> None:
-    flood = "".join(f"[{n}.000000] NVRM: Xid (PCI:0000:1b:00): 13, pid={n}, Graphics\n" for n in range(3000))
-    (tmp_path / "log").write_text(LOG + flood)
-    answer = read_log(tmp_path, f"exec cat {tmp_path}/log")
-    assert {found.number for found in kernel_log.parse(answer).xids} == {13, 31, 79}
-    assert len(answer.stdout) < 3000
-
-
 def test_without_permission_the_journal_is_asked(tmp_path: Path) -> None:
     (tmp_path / "log").write_text(LOG)
     log = kernel_log.parse(read_log(tmp_path, "echo denied >&2; exit 1", f"exec cat {tmp_path}/log"))
@@ -537,39 +420,6 @@ def test_an_unreadable_or_empty_log_is_no_good_news(tmp_path: Path, journal: str
         kernel_log.parse(read_log(tmp_path, "echo 'dmesg: not permitted' >&2; exit 1", journal))
     with pytest.raises(NotAvailable):
         kernel_log.parse(read_log(tmp_path, "exit 0", journal))
-
-
-def test_a_wrapped_log_says_from_when_it_reaches_back(tmp_path: Path) -> None:
-    log = kernel_log.parse(read_log(tmp_path, "echo '[86400.000000] usb 1-1: new device'"))
-    assert log.since == 86400.0
-
-
-@pytest.mark.parametrize(
-    "first",
-    ["Hint: You are currently not seeing messages from other users and the system.", "\x1b\ufffd\x00" * 9],
-)
-def test_a_message_or_rubbish_is_no_kernel_log(first: str) -> None:
-    lines = 2 if first.startswith("Hint") else 400
-    text = f"source journalctl\nfrom\t{first}\nend\t{lines}\t0\t0\t0\t\n"
-    with pytest.raises(NotAvailable, match="not a kernel log"):
-        kernel_log.parse(Answer("gpu01", 0, text.encode()))
-
-
-@pytest.mark.parametrize(
-    "first", ["[    0.000000] Linux", "[Sa Nov 21 10:00:00 2026] Linux", "<5>[ 1.0] Linux"]
-)
-def test_every_way_to_write_times_is_a_kernel_log(first: str) -> None:
-    text = f"source dmesg\nfrom\t{first}\nend\t1\t0\t0\t0\t\n"
-    assert kernel_log.parse(Answer("gpu01", 0, text.encode())).lines == 1
-
-
-def test_a_kernel_without_times_has_a_log_too() -> None:
-    assert (
-        kernel_log.parse(
-            Answer("gpu01", 0, b"source dmesg\nfrom\tLinux version 6\nend\t400\t0\t0\t0\t\n")
-        ).lines
-        == 400
-    )
 
 
 def test_a_warning_below_the_table_is_a_message_once() -> None:
@@ -990,11 +840,6 @@ def test_a_matrix_that_is_cut(old: str, new: str, words: str) -> None:
     assert str(error.value) == f"nvidia-smi topo -m: {words}"
 
 
-def test_a_matrix_of_no_gpu() -> None:
-    with pytest.raises(NotAvailable, match=r"^nvidia-smi topo -m: No devices were found$"):
-        nvidia_smi.parse_topology(answered(topology="Legend:\n  X = Self"))
-
-
 @pytest.mark.parametrize(
     ("text", "files"),
     [
@@ -1011,27 +856,6 @@ def test_device_files(text: str, files: set[str] | None) -> None:
             nvidia_smi.parse_device_files(answer)
     else:
         assert nvidia_smi.parse_device_files(answer) == files
-
-
-def test_the_probes_of_nvidia_smi() -> None:
-    found = {
-        it.name: (it.timeout, it.alone, it.by_hand)
-        for it in (
-            nvidia_smi.GPUS, nvidia_smi.REMAPPED_ROWS, nvidia_smi.APPS, nvidia_smi.NVLINK, nvidia_smi.NVLINK_ERRORS,
-            nvidia_smi.TOPOLOGY, nvidia_smi.P2P,
-        )
-    }  # fmt: skip
-    assert found == {
-        "GPUs": (105.0, True, "nvidia-smi -q -i INDEX"),
-        "row remapping": (105.0, True, "nvidia-smi -q -d ROW_REMAPPER"),
-        "GPU processes": (105.0, True, "nvidia-smi"),
-        "NVLink state": (105.0, True, "nvidia-smi nvlink -s"),
-        "NVLink errors": (105.0, True, "nvidia-smi nvlink -e"),
-        "GPU topology": (105.0, True, "nvidia-smi topo -m"),
-        "peer access": (105.0, True, "nvidia-smi topo -p2p n"),
-    }
-    files = nvidia_smi.DEVICE_FILES
-    assert (files.name, files.by_hand) == ("GPU device files", "ls -l /dev/nvidia*")
 
 
 # --- fabric manager and adapters -----------------------------------------------------------------------------------
@@ -1090,14 +914,6 @@ def test_the_rate_of_a_port(rate: str, found: float | None) -> None:
     assert adapters == infiniband.Adapters((infiniband.Port("mlx5_0", 1, rate=found),), 5.0)
 
 
-def test_the_widths_of_counters_are_those_of_ibta() -> None:
-    assert infiniband.COUNTERS == {
-        "symbol_error": 16, "link_error_recovery": 8, "link_downed": 8, "port_rcv_errors": 16,
-        "port_rcv_remote_physical_errors": 16, "port_xmit_discards": 16, "local_link_integrity_errors": 4,
-        "excessive_buffer_overrun_errors": 4, "VL15_dropped": 16,
-    }  # fmt: skip
-
-
 def test_the_mtus_of_adapters() -> None:
     text = (
         "uptime 5.25 1\nport mlx5_0 1\n/sys/class/infiniband/mlx5_0/ports/1/state:4: ACTIVE\n"
@@ -1145,13 +961,6 @@ def test_a_port_of_which_all_is_known() -> None:
     assert str(port) == "mlx5_0 port 1"
 
 
-@pytest.mark.parametrize("rate", [".5 Gb/sec", "x5 Gb/sec", ""])
-def test_a_rate_that_is_no_number(rate: str) -> None:
-    text = f"port mlx5_0 1\n/sys/class/infiniband/mlx5_0/ports/1/rate:{rate}\nend\n"
-    (port,) = infiniband.parse_adapters(Answer("gpu01", 0, text.encode())).ports
-    assert port.rate is None
-
-
 def test_lines_that_are_cut_name_nothing() -> None:
     text = "net\nnet eth0\nhca\nhca mlx5_0\n2: eth0 inet\n2: eth0 inet6 fe80::1/64\n3: eth1 inet 10.0.0.1/24 brd x\nend\n"
     found = infiniband.parse_interfaces(Answer("gpu01", 0, text.encode()))
@@ -1189,26 +998,6 @@ def test_rows_of_lspci_that_are_cut_are_no_control() -> None:
     with pytest.raises(NotAvailable, match=r"^lspci -vvv: capabilities are hidden: root is needed$"):
         infiniband.parse_acs(Answer("gpu01", 0, b"end 9 3\n"))
     assert infiniband.parse_acs(Answer("gpu01", 0, b"end 9 0\n")) == infiniband.Acs(0)
-
-
-def test_the_probes_of_adapters() -> None:
-    probes = (
-        infiniband.ADAPTERS, infiniband.ADAPTERS_LATER, infiniband.PEER_MEMORY, infiniband.INTERFACES, infiniband.GIDS,
-        infiniband.IOMMU, infiniband.ACS,
-    )  # fmt: skip
-    assert {it.name: (it.root, it.by_hand) for it in probes} == {
-        "network adapters": (False, "ibstat; ls /sys/class/infiniband"),
-        "network adapters, later": (False, "grep . /sys/class/infiniband/*/ports/*/counters/*"),
-        "GPUDirect RDMA": (False, "lsmod | grep -e peermem -e peer_mem; cat /proc/driver/nvidia/version; uname -r"),
-        "network interfaces": (False, "ip -o addr; ls /sys/class/infiniband"),
-        "GID types": (False, "grep . /sys/class/infiniband/*/ports/*/gid_attrs/types/*"),
-        "IOMMU": (
-            False, "cat /proc/cmdline; ls /sys/class/iommu; grep . /sys/class/infiniband/*/device/iommu_group/type"
-        ),
-        "PCIe access control": (True, "lspci -vvv | grep -e '^[0-9a-f]' -e 'Express (' -e ACSCtl"),
-    }  # fmt: skip
-    assert probes[1].command != probes[0].command
-    assert probes[0].command.removeprefix("keys=read; ") in probes[1].command
 
 
 def test_what_only_looks_like_a_part_of_the_survey() -> None:

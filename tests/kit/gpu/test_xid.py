@@ -10,17 +10,13 @@ from kernel_logs import fold
 
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.config.models import EnvironmentConfig
-from pytest_gpucluster.core.check import Action, Finding, Outcome
+from pytest_gpucluster.core.check import Action
 from pytest_gpucluster.kit.fabric.facts import Interfaces
 from pytest_gpucluster.kit.gpu import xid
 from pytest_gpucluster.kit.gpu import xid_check as xid_checks
-from pytest_gpucluster.kit.gpu.pcie import NEAR
 from pytest_gpucluster.kit.gpu.xid import Advice
-from pytest_gpucluster.kit.node import port_errors
 from pytest_gpucluster.kit.node.kernel_log import KernelLog
 from pytest_gpucluster.suites.fabric import checks as fabric
-from pytest_gpucluster.suites.slurm import checks as slurm
-from pytest_gpucluster.suites.slurm.diagnostic_step import FORGOTTEN
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,34 +66,6 @@ def test_what_an_advice_asks_for(tmp_path: Path) -> None:
 # --- the fabric ----------------------------------------------------------------------------------------------------
 
 
-def test_the_tables_of_the_fabric() -> None:
-    assert (fabric.DMABUF_KERNEL, fabric._registers_dmabufs("5.12")) == ((5, 12), True)
-    assert (fabric.ROCE_V2, fabric.GID_BY_NCCL) == ("RoCE v2", "-1")
-    assert fabric.NO_PORT == "the node has no port (see fabric.hca_count)"
-    assert fabric.NONE_ACTIVE == "no port is active (see fabric.port_state)"
-    assert port_errors.USUAL == {
-        "symbol_error": 10, "link_error_recovery": 10, "link_downed": 10, "port_rcv_errors": 10,
-        "port_rcv_remote_physical_errors": 100, "port_xmit_discards": 100, "local_link_integrity_errors": 10,
-        "excessive_buffer_overrun_errors": 10, "VL15_dropped": 100,
-    }  # fmt: skip
-    assert port_errors.CAUSED_ELSEWHERE == (
-        "port_rcv_remote_physical_errors",
-        "port_xmit_discards",
-        "VL15_dropped",
-    )
-    assert (port_errors.LINK_LOST, port_errors.BIT_ERRORS) == (
-        ("link_downed", "link_error_recovery"),
-        ("symbol_error", "local_link_integrity_errors"),
-    )
-    assert {"nvidia_peermem", "nv_peer_mem", "efa_nv_peermem"} == fabric.PEER_MODULES
-    assert (fabric.LINK_UP, NEAR) == (("LinkUp", "<unknown>", None), ("PIX", "PXB"))
-    assert pytest.approx(0.016) == port_errors.ERRORS_PER_GB
-    assert set(fabric.RULES) == {
-        "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "UCX_NET_DEVICES",
-        "OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include",
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("value", "printed"),
     [
@@ -145,10 +113,3 @@ def test_from_which_kernel_on_dma_buf_is_sure(kernel: str | None, *, sure: bool)
 )  # fmt: skip
 def test_the_names_of_mig_instances(name: str, *, mig: bool) -> None:
     assert NodeInfo("gpu01", "IDLE", gres={name: 7}).allocates_mig is mig
-
-
-def test_the_words_of_slurm() -> None:
-    assert FORGOTTEN == "Slurm no longer knows the job"
-    assert pytest.approx(0.85) == slurm.MEMORY_SHARE
-    assert slurm.known("n1", None).findings == (Finding("n1", "not known to Slurm", "a node of slurm.conf"),)
-    assert slurm.known("n1", None).outcome is Outcome.FAILED

@@ -156,10 +156,6 @@ def test_the_first_word_of_an_sxid_is_its_severity(text: str, advice: Advice) ->
     assert xid.lookup_sxid(12028, text).advice is advice
 
 
-def test_an_sxid_is_quoted_up_to_80_characters() -> None:
-    assert str(xid.lookup_sxid(7, "Fatal, " + "x" * 100)) == f"SXid 7: Fatal, {'x' * 73} (reset the GPU)"
-
-
 # --- the check
 
 GPUS = Gpus()
@@ -200,22 +196,6 @@ def test_a_finding_says_what_the_xid_asks_for(tmp_path: Path) -> None:
         ("kernel_log_since", 0.0, "s after boot", ""),
         ("xid_79", 2, "events", "GPU at 0000:43:00"),
     ]
-
-
-@pytest.mark.parametrize(
-    ("number", "action"),
-    [
-        (119, Action.RESET_GPU),
-        (79, Action.REBOOT),
-        (61, Action.MONITOR),
-        (142, Action.MONITOR),
-        (54, Action.DRAIN),
-        (109, Action.RESET_GPU),
-    ],
-)
-def test_the_action_is_the_catalogues(tmp_path: Path, number: int, action: Action) -> None:
-    verdict = judged(tmp_path, f"NVRM: Xid (PCI:0000:43:00): {number}, pid=1, name=a, x")
-    assert (verdict.outcome, verdict.action) == (Outcome.FAILED, action)
 
 
 def test_the_three_lines_of_a_nonfatal_sxid_are_one_event_and_no_fault(tmp_path: Path) -> None:
@@ -260,15 +240,6 @@ def test_a_contained_error_that_asks_for_a_reset_is_not_hidden(tmp_path: Path) -
     assert [
         found[2] for found in shown(judged(tmp_path, f"{gpu}RST: Yes, D-RST: No", f"{gpu}RST: No, D-RST: No"))
     ] == [Action.RESET_GPU]
-
-
-def test_an_sxid_without_severity_warns(tmp_path: Path) -> None:
-    verdict = judged(tmp_path, f"{SWITCH}10007, Module 3 boot failure")
-    assert verdict.outcome is Outcome.PASSED
-    assert warned(verdict) == [
-        "nvidia-nvswitch3: SXid 10007: Module 3 boot failure (no action known), last 1 s after boot"
-    ]
-    assert verdict.advisories[0].expected == "no Xid"
 
 
 @pytest.mark.parametrize("number", [4711, 78, 165])
@@ -355,21 +326,6 @@ def test_a_log_of_more_sorts_than_were_sent_is_not_checked(tmp_path: Path) -> No
 def test_the_cluster_files_section_is_checked(values: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         GpuConfig.model_validate(values)
-
-
-def test_an_age_is_a_duration() -> None:
-    assert GpuConfig.model_validate({"xid_max_age": "7d"}).xid_max_age == 7 * 86400
-
-
-@pytest.mark.parametrize(
-    ("number", "text", "advice"),
-    [
-        (154, "from 0x0 (None) to 0x (Drain P2P)", Advice.UNKNOWN), (154, "from 0x0 (None) to 0x1 ()", Advice.UNKNOWN),
-    ],
-)  # fmt: skip
-def test_words_that_almost_are_a_severity(number: int, text: str, advice: Advice) -> None:
-    assert xid.lookup(number, text).advice is advice
-    assert xid.lookup_sxid(7, "  Non-Fatal, Link 3").advice is Advice.IGNORE
 
 
 GPU = Gpu(bus="0000:43:00.0", recovery_action="None", temperature=31.0)

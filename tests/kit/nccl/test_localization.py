@@ -215,7 +215,7 @@ def test_no_results_at_all_are_not_green() -> None:
 @pytest.mark.parametrize(
     ("seeds", "largest"),
     [
-        (range(60), 32),
+        (range(60), 128),
         *(pytest.param(range(at, at + 100), 1024, marks=pytest.mark.thorough) for at in range(0, 1000, 100)),
     ],
 )

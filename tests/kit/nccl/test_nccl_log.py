@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from paths import DATA
 
-from pytest_gpucluster.config.models import NodeProfile
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.kit.fabric import facts as infiniband
-from pytest_gpucluster.kit.gpu import nvidia_csv, nvidia_smi
+from pytest_gpucluster.kit.gpu import nvidia_smi
 from pytest_gpucluster.kit.mpi import mpi_errors
 from pytest_gpucluster.kit.nccl import nccl_failures, nccl_log, nccl_rows, nccl_tests
 from pytest_gpucluster.kit.nccl.nccl_log import HINTS, NcclConnection, NcclLog, read
 from pytest_gpucluster.kit.node import kernel_log
 from pytest_gpucluster.suites.burnin import dcgm
-from pytest_gpucluster.suites.slurm import checks as slurm
 
 
 def test_one_node_recording() -> None:
@@ -53,69 +48,8 @@ def test_one_label_alone() -> None:
     assert set(log.hosts) == {5}
 
 
-@pytest.mark.parametrize(
-    ("path", "kind"),
-    [
-        ("P2P/CUMEM/read", "P2P/CUMEM"),
-        ("P2P/IPC", "P2P/IPC"),
-        ("P2P/direct pointer", "P2P/direct"),
-        ("P2P/indirect/3[3]", "P2P/indirect"),
-        ("SHM/direct/direct", "SHM"),
-        ("SHM", "SHM"),
-        ("NET/Socket/0", "NET/Socket"),
-        ("NET/IB/0", "NET/IB"),
-        ("NET/IB/0/GDRDMA", "NET/IB/GDRDMA"),
-        ("NET/IB/3(1)/GDRDMA/Shared", "NET/IB/GDRDMA"),
-        ("NET/AWS Libfabric/0/GDRDMA", "NET/AWS"),
-        ("NVLS", "NVLS"),
-    ],
-)
-@pytest.mark.parametrize("channel", ["Channel 03/0", "Channel 03", "Ring 03"])
-def test_kinds(path: str, kind: str, channel: str) -> None:
-    log = read(f"[3] n1:1:2 [0] NCCL INFO {channel} : 0[1b000] -> 9[3] via {path}\n")
-    if kind != "NET/AWS":  # a plugin's name may have blanks; its first word names it
-        assert log.channels == {NcclConnection(3, 0, 9, kind)}
-
-
-def test_warnings_and_plugins() -> None:
-    log = read(
-        "[2026-11-20 15:33:36] n1:1:2 [0] misc/socket.cc:50 NCCL WARN socketStartConnect: Connect to 10.0.0.1 failed\n"
-        "n1:1:2 [0] NCCL INFO Connected NVLS tree\n"
-        "n1:1:2 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.1<0>\n"
-        "n1:1:2 [0] NCCL INFO Using network IB\n"
-        "n1:1:2 [0] NCCL INFO Connected all rings, use ring PXN 0 GDR 1\n"
-        "n1:1:2 [0] NCCL INFO CollNet 00/1 : 3 [send] via COLLNET/IB/0/GDRDMA\n"
-    )
-    assert log.warnings == ("socketStartConnect: Connect to 10.0.0.1 failed",)
-    assert log.nvls
-    assert log.interfaces == ("mlx5_0", "mlx5_1")
-    assert (log.network, log.gdr) == ("IB", True)
-    assert dict(log.collnet) == {"COLLNET/IB/GDRDMA": 1}
-
-
 def test_a_cut_line_does_not_count() -> None:
     assert not read("n1:1:2 [0] NCCL INFO Channel 03/0 : 0[0] -> 9[3] [send] via NET/IB/0").channels
-
-
-def test_nothing_logged() -> None:
-    assert read("").summary() == "no connection was logged"
-
-
-def test_settings_from_outside_are_read() -> None:
-    """As NCCL 2.28.9 logged them on 4 H200: some lines end with a stop, some do not."""
-    text = "".join(
-        f"vm:1:1 [0] NCCL INFO {printed}\n"
-        for printed in (
-            "NCCL_PROTO set by environment to LL",
-            "NCCL_MAX_NCHANNELS set by environment to 2.",
-            "NCCL_DEBUG set by environment to INFO",
-        )
-    )
-    log = read(text)
-    assert log.settings["NCCL_PROTO"] == "LL"
-    assert log.set_by == "set in the environment or nccl.conf: NCCL_MAX_NCHANNELS=2, NCCL_PROTO=LL"
-    assert log.summary().endswith(log.set_by)
-    assert read("").set_by == ""
 
 
 # --- each line, and lines that almost are one
@@ -279,7 +213,7 @@ def test_each_line_of_a_log() -> None:
 @pytest.mark.parametrize(
     ("via", "kind"),
     [
-        ("P2P/CUMEM/read", "P2P/CUMEM"), ("P2P/IPC", "P2P/IPC"), ("SHM/direct/direct", "SHM"), ("NET/Socket/0", "NET/Socket"),
+        ("P2P/CUMEM/read", "P2P/CUMEM"), ("P2P/direct pointer", "P2P/direct"), ("P2P/indirect/3[3]", "P2P/indirect"), ("SHM", "SHM"), ("SHM/direct/direct", "SHM"), ("NET/Socket/0", "NET/Socket"),
         ("NET/IB/0(1)/GDRDMA/Shared", "NET/IB/GDRDMA"), ("NET/IB/0", "NET/IB"), ("NVLS/x", "NVLS"),
     ],
 )  # fmt: skip
@@ -359,21 +293,6 @@ def test_the_lines_of_a_process_that_nccl_tests_cut() -> None:
     )
 
 
-def test_words_that_only_look_like_a_counter() -> None:
-    gpu = "GPU 0: NVIDIA H200 (UUID: GPU-1)"
-    text = f"@@ errors 0\n{gpu}\nLink 0: : 5\nzero 3\n"
-    assert nvidia_smi.parse_nvlink_errors(Answer("gpu01", 0, text.encode())) == {
-        "GPU-1": nvidia_smi.LinkErrors(3, ())
-    }
-
-
-@pytest.mark.parametrize("line", ["invalid option", "invalid size", "USAGE: ", "invalid op x"])
-def test_a_usage(line: str) -> None:
-    found = nccl_failures.read_failure(line)
-    assert found is not None
-    assert found.kind == "usage"
-
-
 def test_what_only_looks_right() -> None:
     assert printed("INFO CollNet 00/x : 1 [send] via COLLNET/SHARP/0").collnet == {}
     assert printed("INFO CollNet 0/0 : 1 [receive] via COLLNET/SHARP/x").collnet == {}
@@ -385,32 +304,6 @@ def test_what_only_looks_right() -> None:
         ("2026-11-20 15:33", False),
     ):
         assert bool(nccl_rows._STAMPS.fullmatch(stamp)) is fits
-
-
-def test_the_files_of_an_adapter_are_asked_for() -> None:
-    assert infiniband._OF_DEVICE == ("fw_ver", "hca_type", "board_id", "sys_image_guid")
-    assert infiniband._OF_PORT[:4] == ("state", "phys_state", "rate", "link_layer")
-
-
-def test_the_metrics_of_what_slurm_hands_out() -> None:
-    info: Any = SimpleNamespace(cpus=64, memory=2**31)
-    (cpus,) = slurm.cpus(info, NodeProfile()).metrics
-    (memory,) = slurm.memory(info, NodeProfile()).metrics
-    task = SimpleNamespace(
-        rank=0, local_id=0, lost=(), visible="3", openable=(), cpus=frozenset({1, 2}), online=8
-    )
-    diagnostic: Any = SimpleNamespace(
-        problem="", shared=False, gpus_requested=1, seconds=1.5, tasks_requested=1, tasks=[task], reported=lambda: [task]
-    )  # fmt: skip
-    found = [
-        cpus,
-        memory,
-        *(judge(diagnostic).metrics[0] for judge in (slurm.step, slurm.gpu_binding, slurm.cpu_affinity)),
-    ]
-    assert [(it.name, it.value, it.unit) for it in found] == [
-        ("slurm_cpus", 64, "CPUs"), ("slurm_memory", 2.0, "GiB"), ("step", 1.5, "s"), ("bound_gpus", 1, "GPUs"),
-        ("step_cpus", 2, "CPUs"),
-    ]  # fmt: skip
 
 
 def test_the_iterations_behind_each_row_are_none_of_its_figures() -> None:
@@ -437,57 +330,6 @@ def test_deadlines_that_passed_for_want_of_a_silent_rank_are_not_named() -> None
     assert nccl_failures.merge_ranks([timeout]) == [timeout]
 
 
-def test_words_of_the_first_nccl_tests() -> None:
-    failures = nccl_tests.read("NCCL failure common.cu:908 'unhandled system error'\n").failures
-    assert [(one.kind, one.text) for one in failures] == [
-        ("NCCL", "NCCL failure common.cu:908 'unhandled system error'")
-    ]
-
-
-def test_a_half_without_its_last_column_is_no_layout() -> None:
-    assert nccl_rows.layout_of(["size", "count", "type", "time", "algbw", "busbw"]) is None
-
-
-def test_a_line_of_nccl_is_cut_off_a_row_and_a_line_without_one_is_whole() -> None:
-    row = "     1048576        262144     float     sum      -1   123.00    8.53   15.98       "
-    assert nccl_tests._strip_log(f"{row}gpu01:77:99 [0] NCCL INFO x", None) == (row, True)
-    assert nccl_tests._strip_log(f"{row}N/Agpu01:77:99 [0] NCCL INFO x", None) == (f"{row}N/A", True)
-    assert nccl_tests._strip_log(row, None) == (row, False)
-    assert nccl_tests._strip_log("# NCCL", None) == ("# NCCL", False)
-    assert nccl_tests.NcclRun().world == 0
-
-
-@pytest.mark.parametrize(
-    ("cell", "reported"),
-    [
-        ("[]", "[]"),
-        ("", "an empty cell"),
-        ("N/A", "N/A"),
-        ("NA", "NA"),
-        ("ERR", "ERR"),
-        ("Unknown", "Unknown"),
-    ],
-)
-def test_what_stands_in_place_of_a_value(cell: str, reported: str) -> None:
-    assert nvidia_csv._parsed_cell(lambda text, _unit: text, cell, "") == (None, reported)
-
-
-def test_a_short_line_is_a_cut_row_only_where_it_begins_like_one() -> None:
-    assert nvidia_csv._row(", x", ["", "x"], ["index", "name", "uuid"], "") is None
-    for cut in ("0, x", "12 , x", "GPU-1f, x"):
-        with pytest.raises(ProbeError, match=r"a row of 2 of 3 cells, cut\?"):
-            nvidia_csv._row(cut, cut.split(","), ["index", "name", "uuid"], "")
-
-
-@pytest.mark.parametrize(
-    "first",
-    ["Nov 21 10:00:00 gpu01 kernel: x", "[    0.1] x", "2026-11-21T10:00 x", "kern  :info  : [ 1.0] x"],
-)
-def test_a_short_log_that_tells_times_is_one(first: str) -> None:
-    text = f"source dmesg\nfrom\t{first}\nend\t1\t0\t0\t0\t\n"
-    assert kernel_log.parse(Answer("gpu01", 0, text.encode())).lines == 1
-
-
 @pytest.mark.parametrize(
     "first",
     [
@@ -511,12 +353,6 @@ def test_a_short_text_without_times_is_no_log(first: str) -> None:
         kernel_log.parse(Answer("gpu01", 0, text.encode()))
 
 
-def test_legends_of_a_topology_may_begin_their_line() -> None:
-    assert dict(nvidia_smi._LEGEND.findall("NIC Legend:\n\nNIC0: mlx5_0\n  NIC1: mlx5_1\n")) == {
-        "NIC0": "mlx5_0", "NIC1": "mlx5_1"
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize("place", [0, 5, 6, 8, 9, 11, 12, 14, 15, 17, 18])
 def test_a_row_whose_time_of_day_is_damaged_is_refused(place: int) -> None:
     text = (DATA / "nccl" / "derived-2.17.6-stamps.txt").read_text()
@@ -525,20 +361,3 @@ def test_a_row_whose_time_of_day_is_damaged_is_refused(place: int) -> None:
     damaged = f"{stamp[0][:place]}x{stamp[0][place + 1 :]}"
     whole, broken = nccl_tests.read(text, rc=0), nccl_tests.read(text.replace(stamp[0], damaged, 1), rc=0)
     assert (whole.runs[0].complete, broken.runs[0].complete) == (True, False)
-
-
-def test_a_rank_line_that_is_not_understood_is_reported_once() -> None:
-    text = (DATA / "nccl" / "derived-2.17.6-stamps.txt").read_text()
-    line = next(line for line in text.splitlines() if "Rank  3" in line)
-    run = nccl_tests.read(text.replace(line, "#  Rank  3 is lost")).runs[0]
-    assert [reason for reason in run.reasons if reason.startswith("line ")] == [
-        f"line {text.splitlines().index(line) + 1}: Rank line not understood: '# Rank 3 is lost'"
-    ]
-
-
-def test_the_world_of_a_table_is_the_group_of_its_first_rank() -> None:
-    def line(rank: int, group: int) -> tuple[int, nccl_tests.RankLine]:
-        return rank, nccl_tests.RankLine(rank, group, 1, "gpu01", rank, "0000:01:00", "H200")
-
-    table = nccl_tests._Table("", ranks=[line(2, 1), line(0, 0), line(1, 0), line(3, 1), line(4, 1)])
-    assert nccl_tests._ranks(table, []) == 2

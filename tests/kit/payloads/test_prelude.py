@@ -69,11 +69,6 @@ def parts_of(tree: ast.Module) -> Iterator[ast.Module]:
     yield tree
 
 
-def test_every_suite_with_a_payload_is_in_these_tests() -> None:
-    assert len(PAYLOADS) >= 11
-    assert {"collective.py", "world.py", "payload_node.py"} <= {path.name for path in PAYLOADS}
-
-
 def test_prelude_is_python_3_6_and_needs_the_standard_library_alone() -> None:
     assert imported(PRELUDE) <= sys.stdlib_module_names
 
@@ -108,14 +103,6 @@ def test_parts_travel_without_docstrings_and_with_their_line_numbers() -> None:
             assert ast.dump(travelled.body[-1]) == ast.dump(own.body[-1])  # type: ignore[attr-defined]
 
 
-def test_each_part_of_a_payload_is_sent_once() -> None:
-    text = sent(payload_step.COLLECTIVE)
-    assert [
-        text.count(f'"{part.name}\\", \\"exec') + text.count(f'"{part.name}", "exec') for part in PARTS
-    ] == [1, 1, 1]
-    assert "pytest_gpucluster.kit.payloads" not in text
-
-
 def test_traceback_of_a_sent_payload_names_lines_of_its_file() -> None:
     path = Path(payload_node.__file__)
     lines = path.read_text().splitlines()
@@ -125,11 +112,6 @@ def test_traceback_of_a_sent_payload_names_lines_of_its_file() -> None:
     )
     assert f'File "ray/payload_node.py", line {call}, in <module>' in done.stderr
     assert "KeyError" in done.stderr
-
-
-def test_line_is_reported_in_one_piece(capsys: pytest.CaptureFixture[str]) -> None:
-    prelude.print_json(kind="place", rank=1)
-    assert capsys.readouterr().out == '{"kind": "place", "rank": 1}\n'
 
 
 def test_errors_become_one_line() -> None:
