@@ -18,6 +18,7 @@ from counter_examples import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from judged import figures
 from paths import ROOT
 
 from pytest_gpucluster.kit.nccl import pairing as schedule
@@ -31,14 +32,8 @@ from collections import Counter
 from campaigns import draw
 from link_model import WITHIN, LinkModel
 
-from pytest_gpucluster.kit.nccl import inference, localization, next_pairs, open_questions
-from pytest_gpucluster.kit.nccl.measurement import (
-    GroupKind,
-    Judged,
-    Status,
-    judge,
-    kind_of,
-)
+from pytest_gpucluster.kit.nccl import inference, next_pairs, open_questions
+from pytest_gpucluster.kit.nccl.measurement import GroupKind, Judged, Status, judge, kind_of
 
 if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Verdict
@@ -64,9 +59,6 @@ def assert_disjoint(batch: Batch) -> None:
     for groups in batch:
         members = [member for group in groups for member in group]
         assert len(members) == len(set(members))
-
-
-# -- schedules --------------------------------------------------------------------------------------------------
 
 
 @given(st.integers(2, 40))
@@ -101,12 +93,6 @@ def test_pairs_across_leaves_cross(sizes: list[int]) -> None:
     assert len(within) == sum(sizes) // 2
 
 
-# -- bounds -----------------------------------------------------------------------------------------------------
-
-
-# -- one fault at a time ----------------------------------------------------------------------------------------
-
-
 def test_a_healthy_fleet_is_clean_in_one_step() -> None:
     found = localise(names(64), LinkModel(noise=0.03, seed=1), gpus_per_node=8)
     assert found.clean
@@ -126,15 +112,6 @@ def test_links_that_stay_slow_accuse_no_node_that_they_share(links: str, partner
     assert found.why[nodes[5]].count("gpu") == partners
 
 
-def test_a_stated_bound_that_no_pair_reaches_accuses_nobody() -> None:
-    nodes = names(16)
-    model = LinkModel(leaves=leaves_of(nodes, 8))
-    found = localise(nodes, model, expected={"within": 2 * WITHIN}, alone=False)
-    assert found.bad_nodes == ()
-    assert set(nodes) <= {part for entry in found.unresolved for part in entry.candidates}
-    assert found.steps == 1
-
-
 @pytest.mark.parametrize(("steps", "bad"), [(1, ()), (9, ("leaf1",))])
 def test_a_leaf_that_is_busy_in_one_step_is_not_bad(steps: int, bad: tuple[str, ...]) -> None:
     nodes = names(32)
@@ -150,14 +127,14 @@ def test_a_leaf_that_is_busy_in_one_step_is_not_bad(steps: int, bad: tuple[str, 
 
 def test_a_passing_disturbance_is_reported_and_accuses_nobody() -> None:
     plan = Localiser(names(16))
-    model = LinkModel(seed=8)
-    first = model.run(plan.next_rounds())
-    at = next(i for i, m in enumerate(first) if m.members == ("gpu004", "gpu005"))
-    first[at] = Measurement(first[at].members, 30.0)
-    plan.feed(first)
-    again = plan.next_rounds()
-    assert again == ((("gpu004", "gpu005"),),)
-    plan.feed(model.run(again))
+    pair = ("gpu004", "gpu005")
+    plan.feed(
+        Measurement(group, 30.0 if group == pair else 100.0)
+        for groups in plan.next_rounds()
+        for group in groups
+    )
+    assert plan.next_rounds() == ((pair,),)
+    plan.feed([Measurement(pair, 100.0)])
     assert plan.next_rounds() == ()
     found = plan.verdict()
     assert found.clean
@@ -192,9 +169,6 @@ def test_data_that_were_wrong_once_are_no_passing_disturbance() -> None:
     assert question.reason == "wrong data: 7 elements, right when repeated"
 
 
-# -- what cannot be told ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("count", [3, 4, 5])
 def test_a_few_nodes_are_enough(count: int) -> None:
     found = localise(names(count), LinkModel(network={"gpu001": 0.5}))
@@ -207,9 +181,6 @@ def test_no_results_at_all_are_not_green() -> None:
     while plan.next_rounds():
         pass  # the executor lost every step
     assert not plan.verdict().clean
-
-
-# -- campaigns --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -254,61 +225,61 @@ def test_pairs_of_a_slow_fleet_are_below_what_the_links_allow() -> None:
     assert verdict(190.0, 200.0, expected={"within": 180.0}).clean, "a stated figure goes before"
 
 
-# -- machines ---------------------------------------------------------------------------------------------------
-
-
-def linked(
-    machine: str,
-    source: str,
-    verdict: str,
-    nodes: list[str],
-    model: LinkModel,
-    *,
-    sick: bool = False,
-    **options: Any,
-) -> CounterExample:
-    """Return the check of the links of a fleet of this health."""
+def linked(machine: str, verdict: str, nodes: int, *, leaf: int = 0, **options: Any) -> CounterExample:
+    """Return the check of the links of a fleet of this health, with so many nodes on a leaf switch."""
+    stated = {"expected": {"within": options.pop("within")}} if "within" in options else {}
+    of_leaves = leaves_of(names(nodes), leaf) if leaf else {}
+    model = LinkModel(leaves=of_leaves, **options)
 
     def judged() -> Verdict:
-        plan, measured = Localiser(nodes, leaves=model.leaves, **options), []
+        plan, measured = Localiser(names(nodes), leaves=of_leaves, **stated), []
         while batch := plan.next_rounds():
             measured += (results := model.run(batch))
             plan.feed(results)
-        return fleet.links(plan.verdict(), measured, nodes)
+        return fleet.links(plan.verdict(), measured, names(nodes))
 
-    return CounterExample("nccl.links", machine, source, verdict, judged, sick)
+    source = FAT_TREE if leaf or "links" in options else TESTS
+    return CounterExample("nccl.links", machine, source, verdict, judged, sick=verdict == MONITOR)
 
 
-def apart(machine: str, source: str, expected: str, *values: float, sick: bool = False) -> CounterExample:
+def apart(machine: str, expected: str, *values: float) -> CounterExample:
     """Return the check of the first node of a fleet with these bandwidths in GB/s."""
     found = {f"gpu{n:03}": value for n, value in enumerate(values)}
-    return CounterExample(
-        "nccl.outlier", machine, source, expected, lambda: fleet.outlier("gpu000", found, "all_reduce"), sick
-    )
+
+    def judged() -> Verdict:
+        return fleet.outlier("gpu000", found, "all_reduce")
+
+    return CounterExample("nccl.outlier", machine, TESTS, expected, judged, sick=expected == MONITOR)
 
 
 TESTS = "https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md"
 FAT_TREE = "https://docs.nvidia.com/dgx-superpod/reference-architecture-scalable-infrastructure-h100/latest/network-fabrics.html"
-TWO = {"within": 80.0}
+SLOW_LINK = {frozenset(("gpu002", "gpu003")): 0.5}
+ALIKE = [365.0 + n / 10 for n in range(8)]
 COUNTER_EXAMPLES = (
-    linked("64 nodes with 3% of noise", TESTS, PASSED, names(64), LinkModel(noise=0.03, seed=1)),
-    linked("a slow node explains its slow links", TESTS, PASSED, names(16), LinkModel(network={"gpu003": 0.5})),
-    linked("two nodes above the stated bound", TESTS, PASSED, names(2), LinkModel(), expected=TWO),
-    linked("two nodes without a bound", TESTS, NOT_CHECKED, names(2), LinkModel()),
-    linked("leaves with half of the uplinks, by design", "https://docs.nvidia.com/networking/display/rdgroce", NOT_CHECKED,
-           names(64), LinkModel(leaves=leaves_of(names(64), 16), bad_leaves={f"leaf{n}": 0.5 for n in range(4)})),
-    linked("one node", TESTS, NOT_APPLICABLE, names(1), LinkModel()),
-    linked("a slow link", FAT_TREE, MONITOR, names(16), LinkModel(links={frozenset(("gpu002", "gpu003")): 0.5}), sick=True),
-    linked("a slow leaf switch", FAT_TREE, MONITOR, names(48), LinkModel(leaves=leaves_of(names(48), 16), bad_leaves={"leaf1": 0.5}), sick=True),
-    linked("one of two nodes is slow, or their link", TESTS, MONITOR, names(2), LinkModel(network={"gpu001": 0.5}), sick=True, expected=TWO),
-    linked("the whole fleet has half of the stated bandwidth", TESTS, MONITOR, names(32), LinkModel(), sick=True, expected={"within": 2 * WITHIN}),
-    apart("0.5% below, the others within 0.1%", TESTS, PASSED, 363.0, *(365.0 + n / 10 for n in range(8))),
-    apart("a tenth faster than the others", TESTS, PASSED, 401.0, *(365.0 + n / 10 for n in range(8))),
-    apart("4% below, as the noise of the fleet", TESTS, PASSED, 350.0, 365, 351, 372, 360, 349, 370, 366),
-    apart("the only node", TESTS, NOT_APPLICABLE, 340.0),
-    apart("15% below", TESTS, MONITOR, 310.0, *(365.0 + n / 10 for n in range(8)), sick=True),
-    apart("half of the fleet is 15% below", TESTS, MONITOR, 310.0, 311, 309.5, 310.4, 365, 366, 364.6, 365.3, sick=True),
-)  # fmt: skip
+    linked("64 nodes with 3% of noise", PASSED, 64, noise=0.03, seed=1),
+    linked("a slow node explains its slow links", PASSED, 16, network={"gpu003": 0.5}),
+    linked("two nodes above the stated bound", PASSED, 2, within=80.0),
+    linked("two nodes without a bound", NOT_CHECKED, 2),
+    linked(
+        "half of the uplinks, by design",
+        NOT_CHECKED,
+        64,
+        leaf=16,
+        bad_leaves={f"leaf{n}": 0.5 for n in range(4)},
+    ),
+    linked("one node", NOT_APPLICABLE, 1),
+    linked("a slow link", MONITOR, 16, links=SLOW_LINK),
+    linked("a slow leaf switch", MONITOR, 48, leaf=16, bad_leaves={"leaf1": 0.5}),
+    linked("one of two nodes is slow, or their link", MONITOR, 2, network={"gpu001": 0.5}, within=80.0),
+    linked("the whole fleet has half of the stated bandwidth", MONITOR, 32, within=2 * WITHIN),
+    apart("0.5% below, the others within 0.1%", PASSED, 363.0, *ALIKE),
+    apart("a tenth faster than the others", PASSED, 401.0, *ALIKE),
+    apart("4% below, as the noise of the fleet", PASSED, 350.0, 365, 351, 372, 360, 349, 370, 366),
+    apart("the only node", NOT_APPLICABLE, 340.0),
+    apart("15% below", MONITOR, 310.0, *ALIKE),
+    apart("half of the fleet is 15% below", MONITOR, 310.0, 311, 309.5, 310.4, 365, 366, 364.6, 365.3),
+)
 
 
 @pytest.mark.parametrize("machine", COUNTER_EXAMPLES, ids=name)
@@ -316,21 +287,24 @@ def test_fleets_get_the_verdict_that_a_person_gives_them(machine: CounterExample
     assert_as_expected(machine)
 
 
-# --- value by value ---
+def health(words: str) -> dict[str, float | str]:
+    """Read parts at half their speed, 'ab c=0.8' at another, or 'ab=hung': what happens there, '-' before it if skipped."""
+    found: dict[str, float | str] = {}
+    for word in words.split():
+        part, _, value = word.partition("=")
+        found[part] = float(value or 0.5) if not value or value[0].isdigit() else value
+    return found
 
 
 class Course:
     """A plan on parts of given health, to its end: all batches, and the verdict."""
 
-    def __init__(
-        self, nodes: str, sick: dict[str, float | str] | None = None, leaves: str = "", **options: Any
-    ) -> None:
-        self.sick = sick or {}
+    def __init__(self, nodes: str, sick: str = "", leaves: str = "", **options: Any) -> None:
+        self.sick = health(sick)
         self.leaf = dict(zip(nodes, leaves, strict=False))
         self.batches: list[schedule.Batch] = []
-        plan = Localiser(
-            tuple(nodes), leaves={n: leaf for n, leaf in self.leaf.items() if leaf != "-"}, **options
-        )
+        known = {n: leaf for n, leaf in self.leaf.items() if leaf != "-"}
+        plan = Localiser(tuple(nodes), leaves=known, **options)
         while batch := plan.next_rounds():
             self.batches.append(batch)
             plan.feed([self.measure(group) for groups in batch for group in groups])
@@ -380,152 +354,81 @@ class Course:
 
 
 BOTH = {"within": 90.0, "across": 80.0}
+UNREACHED = {"expected": {"within": 200.0}}
 PARTS_OF_C = "c:0a:0 c:1a:1 c:2a:2 c:3a:3 b:0d:0 b:1d:1 b:2d:2 b:3d:3 | c:0c:1 c:2c:3 | c:1c:2 c:3c:0"
 RAILS_OF_C = "c:0f:0 c:1f:1 c:2f:2 e:0d:0 e:1d:1 e:2d:2"
-RAILS = {"within": 90.0, "rail": 40.0}
-SEVEN_TIMES = " / ".join(["{}"] * 7)
+RAILS: dict[str, Any] = {"expected": {"within": 90.0, "rail": 40.0}, "gpus_per_node": 3}
 HALF: dict[str, Any] = {"expected": {"alone": 390.0, "rail": 40.0, "local": 250.0}, "gpus_per_node": 4}
-# nodes, what is sick and the options, the batches after the first one, what the verdict says
-COURSES: list[tuple[str, dict[str, Any], str, str]] = [
-    ("abcd", {"sick": {"b+": 0.5}}, "", "bad b"),
-    ("abcde", {"sick": {"b+": 0.5}}, "ac bd", "bad b"),
-    ("abcdefgh", {"sick": {"cd": 0.5}}, "cd", "link c-d"),
-    ("abcdefgh", {"leaves": "xxxxyyyy"}, "", ""),
-    ("abcdefghijkl", {"sick": {"y": 0.5}, "leaves": "xxxxyyyyzzzz"}, "", "leaf y"),
-    ("abcdefghijkl", {"sick": {"y": 0.5, "f+": 0.3}, "leaves": "xxxxyyyyzzzz"}, "eg fh", "bad f; leaf y"),
-    ("abcdefgh", {"sick": {"x": 0.5}, "leaves": "xxxxyyyy", "expected": BOTH}, "", "open x y: slow to"),
-    ("abcdefgh", {"sick": {"x": 0.5}, "leaves": "xxxxyyyy"}, "", "open x y: no bound"),
-    ("abcdef", {"sick": {"c:2": 0.5, "c": 0.6}, "gpus_per_node": 4}, f"c / {PARTS_OF_C}", "bad c"),
-    (
-        "abcdef",
-        {"sick": {"c:1+": 0.5, "c+": 0.5}, "gpus_per_node": 2},
-        "c:0a:0 c:1a:1 b:0d:0 b:1d:1",
-        "bad c",
-    ),
-    ("abcdef", {"sick": {"c": "crashed"}, "gpus_per_node": 2}, "", "bad c"),
-    ("abcde", {"expected": {"within": 200.0}}, "", "open a b c d e: no pair"),
-    (
-        "abcd",
-        {"expected": {"within": 200.0}},
-        "",
-        "open a d link a-d: no further; open b c link b-c: no further",
-    ),
-    ("ab", {}, "", "open a: no bound:; open b: no bound:"),
-    ("ab", {"sick": {"ab": "hung"}, "expected": {"within": 50.0}}, "", "open a b link a-b: no further"),
-    ("abcdefgh", {"sick": {"h+": 0.5}, "leaves": "xxx-yyy-"}, "", "bad h"),
-    ("abcdef", {"sick": {"c+": "-c had ended"}}, SEVEN_TIMES.format(*["ca"] * 7), "open c: never measured"),
-    ("a", {}, "", ""),
-    ("a", {"sick": {"a": 0.5}, "expected": {"alone": 300.0}}, "a", "bad a"),
-    ("abcdefgh", {"sick": {"c+": 0.5, "d+": 0.5}}, "ca db", "bad c d"),
-    ("abcdefgh", {"sick": {"c+": 0.5, "d+": 0.5, "e+": 0.5}}, "ca db eg / da", "bad c d e"),
-    ("abcdefgh", {"sick": {"b+": 0.5, "f+": 0.5}, "leaves": "xxxxyyyy"}, "bc fg", "bad b f"),
+# nodes, what is sick, the options, the batches after the first one, what the verdict says
+COURSES: list[tuple[str, str, dict[str, Any], str, str]] = [
+    ("abcd", "b+", {}, "", "bad b"),
+    ("abcde", "b+", {}, "ac bd", "bad b"),
+    ("abcdefgh", "cd", {}, "cd", "link c-d"),
+    ("abcdefgh", "", {"leaves": "xxxxyyyy"}, "", ""),
+    ("abcdefghijkl", "y", {"leaves": "xxxxyyyyzzzz"}, "", "leaf y"),
+    ("abcdefghijkl", "y f+=0.3", {"leaves": "xxxxyyyyzzzz"}, "eg fh", "bad f; leaf y"),
+    ("abcdefgh", "x", {"leaves": "xxxxyyyy", "expected": BOTH}, "", "open x y: slow to"),
+    ("abcdefgh", "x", {"leaves": "xxxxyyyy"}, "", "open x y: no bound"),
+    ("abcdef", "c:2 c=0.6", {"gpus_per_node": 4}, f"c / {PARTS_OF_C}", "bad c"),
+    ("abcdef", "c:1+ c+", {"gpus_per_node": 2}, "c:0a:0 c:1a:1 b:0d:0 b:1d:1", "bad c"),
+    ("abcdef", "c=crashed", {"gpus_per_node": 2}, "", "bad c"),
+    ("abcde", "", UNREACHED, "", "open a b c d e: no pair"),
+    ("abcd", "", UNREACHED, "", "open a d link a-d: no further; open b c link b-c: no further"),
+    ("ab", "", {}, "", "open a: no bound:; open b: no bound:"),
+    ("ab", "ab=hung", {"expected": {"within": 50.0}}, "", "open a b link a-b: no further"),
+    ("abcdefgh", "h+", {"leaves": "xxx-yyy-"}, "", "bad h"),
+    ("abcdef", "c+=-ended", {}, "ca" + 6 * " / ca", "open c: never measured"),
+    ("a", "", {}, "", ""),
+    ("a", "a", {"expected": {"alone": 300.0}}, "a", "bad a"),
+    ("abcdefgh", "c+ d+", {}, "ca db", "bad c d"),
+    ("abcdefgh", "c+ d+ e+", {}, "ca db eg / da", "bad c d e"),
+    ("abcdefgh", "b+ f+", {"leaves": "xxxxyyyy"}, "bc fg", "bad b f"),
     (
         "abcdefghi",
-        {"sick": {"d+": 0.5, "e+": 0.5, "f+": 0.5}, "leaves": "xxxyyyzzz"},
+        "d+ e+ f+",
+        {"leaves": "xxxyyyzzz"},
         "ca db eg fh / da eb fg / ea / df / ef",
         "open y d e f: no pair",
     ),
-    ("abcdefgh", {"sick": {"c+": 0.5}, "max_steps": 1}, "", "bad c"),
-    ("abcdef", {"sick": {"c+": 0.5}, "alone": False}, "", "bad c"),
+    ("abcdefgh", "c+", {"max_steps": 1}, "", "bad c"),
+    ("abcdef", "c+", {"alone": False}, "", "bad c"),
+    ("abcdef", "c:2 c+=0.9 c=0.8", HALF, f"c / {PARTS_OF_C}", "bad c; part c GPU 2"),
+    ("abcdef", "ab ac", {"leaves": "xxyyzz", "expected": {"within": 95.0, "across": 85.0}}, "ab", "link a-b"),
+    ("abcdefgh", "e+ f+", {"leaves": "xxxxyyzz"}, "ea fb / eb fa", "open e f link e-f: no further"),
+    ("abcdefgh", "ae", {"leaves": "xxxxyyyy"}, "ae", "link a-e"),
+    ("dcba", "a+ b+", {}, "", "bad b a"),
+    ("abcdefghijkl", "z x", {"leaves": "zzzyyyxxxwww"}, "ca fd ig lj", "leaf x; leaf z"),
     (
         "abcdef",
-        {"sick": {"c:2": 0.5, "c+": 0.9, "c": 0.8}, **HALF},
-        f"c / {PARTS_OF_C}",
-        "bad c; part c GPU 2",
-    ),
-    (
-        "abcdef",
-        {"sick": {"ab": 0.5, "ac": 0.5}, "leaves": "xxyyzz", "expected": {"within": 95.0, "across": 85.0}},
-        "ab",
-        "link a-b",
-    ),
-    (
-        "abcdefgh",
-        {"sick": {"e+": 0.5, "f+": 0.5}, "leaves": "xxxxyyzz"},
-        "ea fb / eb fa",
-        "open e f link e-f: no further",
-    ),
-    ("abcdefgh", {"sick": {"ae": 0.5}, "leaves": "xxxxyyyy"}, "ae", "link a-e"),
-    ("dcba", {"sick": {"a+": 0.5, "b+": 0.5}}, "", "bad b a"),
-    (
-        "abcdefghijkl",
-        {"sick": {"z": 0.5, "x": 0.5}, "leaves": "zzzyyyxxxwww"},
-        "ca fd ig lj",
-        "leaf x; leaf z",
-    ),
-    (
-        "abcdef",
-        {"sick": {"b": "crashed", "ae": "-lost", "ac": "-lost", "ad": "-lost", "af": "-lost"}},
-        SEVEN_TIMES.format(*["ac"] * 7),
+        "b=crashed ae=-lost ac=-lost ad=-lost af=-lost",
+        {},
+        "ac" + 6 * " / ac",
         "bad b; open a: measured with",
     ),
-    (
-        "abcdef",
-        {"sick": {"c!": 0.5}, "gpus_per_node": 2},
-        "c / c:0a:0 c:1a:1 b:0d:0 b:1d:1 | c:0c:1 | c:1c:0",
-        "bad c",
-    ),
-    ("abcde", {"leaves": "xxxxy"}, "eb", ""),
-    (
-        "abcde",
-        {"sick": {"e+": 0.5}, "leaves": "xxxxy"},
-        "eb / ec / ed",
-        "open x y: no bound; open e: no bound:",
-    ),
-    ("abcde", {"sick": {"a!": 0.5}, "leaves": "xxxxy"}, "a | eb", "bad a"),
-    ("abcdefgh", {"sick": {"cd": 0.5}, "max_steps": 1}, "", "open link c-d: slow or"),
-    (
-        "fedcba",
-        {"sick": {"c!": 0.5, "e!": 0.5}, "max_steps": 1},
-        "",
-        "open e: slow alone,; open c: slow alone,",
-    ),
-    ("abcdefgh", {"sick": {"x": 0.5, "b+": 0.6}, "leaves": "xxxxyyyy"}, "ac bd", "bad b; open x y: no bound"),
-    (
-        "abcdefgh",
-        {"sick": {"x": 0.5, "bf": "hung"}, "leaves": "xxxxyyyy"},
-        "",
-        "open x y: no bound; open x y link b-f: too few",
-    ),
-    (
-        "fedcba",
-        {"sick": {"c:1+": 0.5, "c+": 0.8}, "gpus_per_node": 3, "expected": RAILS},
-        RAILS_OF_C,
-        "bad c; part c GPU 1 or its adapter",
-    ),
-    (
-        "fedcba",
-        {"sick": {"c:1+": "hung", "c+": 0.8}, "gpus_per_node": 3, "expected": RAILS},
-        RAILS_OF_C,
-        "bad c; part c GPU 1 or its adapter",
-    ),
-    (
-        "abcdef",
-        {"sick": {"ad": 0.5, "be": 0.5, "cf": 0.5}, "leaves": "xxxyyy", "expected": BOTH},
-        "ca fd",
-        "open x y: slow to",
-    ),
-    ("abcdefg", {"sick": {"y": 0.5}, "leaves": "xxxyyzz", "expected": BOTH}, "ca", "leaf y"),
-    (
-        "abcdefgh",
-        {"sick": {"g+": 0.5, "h+": 0.5}, "leaves": "xxxyyy--", "expected": BOTH},
-        "ga hc",
-        "bad g h",
-    ),
-    ("abc", {"sick": {"a+": 0.5}, "leaves": "xyz", "expected": BOTH}, "", "open a link a-c x: no further"),
-    (
-        "abcdefghijkl",
-        {"sick": {"y": 0.5, "ef": 0.5}, "leaves": "xxxxyyyyzzzz"},
-        "eg fh / ef",
-        "link e-f; leaf y",
-    ),
-    ("abcde", {"sick": {"x": 0.5}, "leaves": "xxyyy", "expected": BOTH}, "ec", "open x y: slow to"),
+    ("abcdef", "c!", {"gpus_per_node": 2}, "c / c:0a:0 c:1a:1 b:0d:0 b:1d:1 | c:0c:1 | c:1c:0", "bad c"),
+    ("abcde", "", {"leaves": "xxxxy"}, "eb", ""),
+    ("abcde", "e+", {"leaves": "xxxxy"}, "eb / ec / ed", "open x y: no bound; open e: no bound:"),
+    ("abcde", "a!", {"leaves": "xxxxy"}, "a | eb", "bad a"),
+    ("abcdefgh", "cd", {"max_steps": 1}, "", "open link c-d: slow or"),
+    ("fedcba", "c! e!", {"max_steps": 1}, "", "open e: slow alone,; open c: slow alone,"),
+    ("abcdefgh", "x b+=0.6", {"leaves": "xxxxyyyy"}, "ac bd", "bad b; open x y: no bound"),
+    ("abcdefgh", "x bf=hung", {"leaves": "xxxxyyyy"}, "", "open x y: no bound; open x y link b-f: too few"),
+    ("fedcba", "c:1+ c+=0.8", RAILS, RAILS_OF_C, "bad c; part c GPU 1 or its adapter"),
+    ("fedcba", "c:1+=hung c+=0.8", RAILS, RAILS_OF_C, "bad c; part c GPU 1 or its adapter"),
+    ("abcdef", "ad be cf", {"leaves": "xxxyyy", "expected": BOTH}, "ca fd", "open x y: slow to"),
+    ("abcdefg", "y", {"leaves": "xxxyyzz", "expected": BOTH}, "ca", "leaf y"),
+    ("abcdefgh", "g+ h+", {"leaves": "xxxyyy--", "expected": BOTH}, "ga hc", "bad g h"),
+    ("abc", "a+", {"leaves": "xyz", "expected": BOTH}, "", "open a link a-c x: no further"),
+    ("abcdefghijkl", "y ef", {"leaves": "xxxxyyyyzzzz"}, "eg fh / ef", "link e-f; leaf y"),
+    ("abcde", "x", {"leaves": "xxyyy", "expected": BOTH}, "ec", "open x y: slow to"),
 ]
 
 
-@pytest.mark.parametrize(("nodes", "options", "later", "said"), COURSES)
-def test_the_course_of_a_localisation(nodes: str, options: dict[str, Any], later: str, said: str) -> None:
-    course = Course(nodes, **options)
+@pytest.mark.parametrize(("nodes", "sick", "options", "later", "said"), COURSES)
+def test_the_course_of_a_localisation(
+    nodes: str, sick: str, options: dict[str, Any], later: str, said: str
+) -> None:
+    course = Course(nodes, sick, **options)
     assert (course.later, course.said) == (later, said)
     found = course.found
     assert found.clean is not bool(said)
@@ -559,14 +462,14 @@ def test_the_evidence_is_of_what_is_bad_and_open() -> None:
             for line in Course(nodes, **options).found.evidence
         ]
 
-    assert heads("abcd", sick={"b+": 0.5}) == ["b alone", "b with c", "d with b", "a with b"]
-    assert heads("abcdefgh", sick={"cd": 0.5}) == ["c with d", "c with d"]
-    assert heads("abcdef", sick={"c": "crashed"}, gpus_per_node=2) == ["c alone", "c with d", "b with c"]
+    assert heads("abcd", sick="b+") == ["b alone", "b with c", "d with b", "a with b"]
+    assert heads("abcdefgh", sick="cd") == ["c with d", "c with d"]
+    assert heads("abcdef", sick="c=crashed", gpus_per_node=2) == ["c alone", "c with d", "b with c"]
     assert heads("ab") == ["a alone", "b alone", "a with b"]
     rails, local = ["c:0", "c:1", "c:2", "c:3"], ["c:0", "c:2", "c:1", "c:3"]
     alone = ["c alone", "c with d", "b with c", "c alone"]
-    assert heads("abcdef", sick={"c:2": 0.5, "c": 0.6}, gpus_per_node=4) == [*alone, *rails, *local]
-    why = Course("abcde", sick={"b+": 0.5}).found.why
+    assert heads("abcdef", sick="c:2 c=0.6", gpus_per_node=4) == [*alone, *rails, *local]
+    why = Course("abcde", sick="b+").found.why
     assert why == {"b": "bad with a, c, d, which are fine with others"}
 
 
@@ -616,7 +519,6 @@ def test_bounds_by_kind_and_where_they_come_from() -> None:
         it.next_rounds()
         it.feed(Measurement(tuple(group), value) for group, value in fed)
         it.next_rounds()
-        it._steps = 2
         it.feed(Measurement(tuple(group), value) for group, value in later)
         return {kind.value: round(bound.value, 2) for kind, bound in it.bounds().items()}
 
@@ -638,22 +540,20 @@ def test_bounds_by_kind_and_where_they_come_from() -> None:
 def test_kinds_and_judgements() -> None:
     it = Localiser(("a", "b", "c"), leaves={"a": "x", "b": "x", "q": "z"}, gpus_per_node=2)
     assert it.leaves == {"a": "x", "b": "x"}
-    assert {group: kind_of(group, it.leaves) for group in (("a",), ("a", "b"), ("a", "c"), ("a:0", "b:0"), ("a:0", "a:1"))} == {
-        ("a",): GroupKind.ALONE, ("a", "b"): GroupKind.WITHIN, ("a", "c"): GroupKind.ACROSS, ("a:0", "b:0"): GroupKind.RAIL,
-        ("a:0", "a:1"): GroupKind.LOCAL,
-    }  # fmt: skip
+    kinds = [("a", "alone"), ("a b", "within"), ("a c", "across"), ("a:0 b:0", "rail"), ("a:0 a:1", "local")]
+    assert [(group, kind_of(tuple(group.split()), it.leaves).value) for group, _ in kinds] == kinds
     bounds = {GroupKind.ALONE: Bound(10.0, "expected")}
     judged = [
-        (Measurement(("a",), 10.0), Status.GOOD), (Measurement(("a",), 9.99), Status.SLOW),
-        (Measurement(("a",)), Status.FAILED), (Measurement(("a",), 20.0, "hung"), Status.FAILED),
+        (Measurement(("a",), 10.0), Status.GOOD),
+        (Measurement(("a",), 9.99), Status.SLOW),
+        (Measurement(("a",)), Status.FAILED),
+        (Measurement(("a",), 20.0, "hung"), Status.FAILED),
         (Measurement(("a",), 20.0, "gone", skipped=True), Status.SKIPPED),
         (Measurement(("a", "b"), 20.0), Status.UNJUDGED),
-    ]  # fmt: skip
+    ]
     assert [judge(one, bounds.get(kind_of(one.members, it.leaves))) for one, _ in judged] == [
         status for _, status in judged
     ]
-    assert [kind.value for kind in GroupKind] == ["alone", "within", "across", "rail", "local"]
-    assert [status.value for status in Status] == ["good", "slow", "failed", "skipped", "unjudged"]
 
 
 def test_names_must_be_there_once_each_and_known() -> None:
@@ -664,52 +564,36 @@ def test_names_must_be_there_once_each_and_known() -> None:
         Localiser(("a",)).feed([Measurement(("y:0", "a:0", "x:1"), 1.0)])
 
 
-def test_the_leaf_with_the_largest_slow_share_is_the_worst() -> None:
-    # x: 3 of 4 slow, y: 2 of 2 slow, z: fine elsewhere
-    crossing = [
-        (("x", "z"), True), (("x", "z"), True), (("x", "w"), True), (("x", "w"), False), (("y", "z"), True),
-        (("y", "w"), True), (("z", "w"), False), (("z", "w"), False), (("z", "w"), False), (("z", "w"), False),
-    ]  # fmt: skip
-    assert inference._worst_leaf(crossing) == ("y", "2 of 2 pairs across it are slow, pairs within are fine")
-    assert inference._worst_leaf([it for it in crossing if "y" not in it[0]]) == (
-        "x",
-        "3 of 4 pairs across it are slow, pairs within are fine",
-    )
+# pairs 'ae-' (slow) and 'bh+' (fine) of nodes ab on leaf x, cd on y, ef on z, gh on w; the bad leaves with their pairs
+LEAVES: list[tuple[str, dict[str, list[float]], tuple[str, ...]]] = [
+    ("ae- bf- ag- bh+ ce- dg- eg+ eh+ fg+ fh+", {"x": [3, 4], "y": [2, 2]}, ()),
+    ("ae- bf- ag- bh+ eg+ eh+", {"x": [3, 4]}, ()),  # three quarters
+    ("ae- bf- ag+ eh+", {}, ()),
+    ("ae- bh+ eg+", {}, ()),
+    ("ac- be- cf+", {"x": [2, 2]}, ()),
+    ("ac- be-", {}, ("x",)),  # nobody that it met is known to be fine
+    ("ac- bd- eg+", {}, ("x", "y")),
+    ("", {}, ()),
+    ("ac- ac+ bd- bd+ ae- bf- ce+ df+", {}, ()),  # a pair that is as often fine as slow
+    ("ac- ac- ac+ bd- bd- bd+ ae- bf- ce+ df+", {}, ()),
+    ("ac- ac- ac+ bd- ae- bf- ce+ df+", {"x": [3, 4]}, ()),
+]
 
 
-@pytest.mark.parametrize(
-    ("slow", "fine", "mostly"), [(2, 0, True), (1, 0, False), (0, 2, False), (2, 98, False)]
-)
-def test_a_leaf_that_is_mostly_slow(slow: int, fine: int, *, mostly: bool) -> None:
-    assert inference._mostly_slow(Counter({True: slow, False: fine})) is mostly
+@pytest.mark.parametrize(("across", "bad", "candidates"), LEAVES)
+def test_a_leaf_is_bad_that_is_mostly_slow_with_leaves_that_are_fine_elsewhere(
+    across: str, bad: dict[str, list[float]], candidates: tuple[str, ...]
+) -> None:
+    found = pairs_of("xxyyzzww", f"ab+ cd+ ef+ gh+ {across}").leaves
+    assert ({leaf: figures(why) for leaf, why in found.bad.items()}, found.candidates) == (bad, candidates)
 
 
-def test_the_worst_leaf_is_slow_with_those_that_are_fine_elsewhere() -> None:
-    slow = [(("x", "y"), True), (("x", "z"), True)]
-    assert inference._worst_leaf([*slow, (("y", "z"), False)]) == (
-        "x",
-        "2 of 2 pairs across it are slow, pairs within are fine",
-    )
-    assert inference._worst_leaf(slow) is None  # nobody that it met is known to be fine
-    assert inference._worst_leaf([*slow, (("v", "w"), False)]) is None
-    assert inference._worst_leaf([]) is None
-    assert inference._tally(slow) == {
-        "x": Counter({True: 2}),
-        "y": Counter({True: 1}),
-        "z": Counter({True: 1}),
-    }
-
-
-def test_pairs_are_placed_in_few_rounds() -> None:
-    pairs = [("a", "b"), ("c", "d"), ("a", "c"), ("b", "d"), ("a", "d"), ("a", "e"), ("a", "f")]
-    assert localization._arrange(pairs) == (
-        (("a", "b"), ("c", "d")),
-        (("a", "c"), ("b", "d")),
-        (("a", "d"),),
-        (("a", "e"),),
-    )
-    assert localization._arrange([]) == ()
-    assert open_questions.link(("a", "b")) == "link a-b"
+def test_a_batch_of_suspects_has_at_most_four_rounds_of_disjoint_pairs() -> None:
+    plan = Localiser(tuple("abcdefgh"), alone=False, repeats=1)
+    plan.next_rounds()
+    slow = [Measurement(("a", other), 1.0) for other in "bcdefgh"]
+    plan.feed([*slow, *(Measurement(pair, 9.0) for pair in combinations("bcdefgh", 2))])
+    assert plan.next_rounds() == ((("a", "b"),), (("a", "c"),), (("a", "d"),), (("a", "e"),))
 
 
 def judged(kind: GroupKind, *results: tuple[Measurement, Status]) -> list[Judged]:
@@ -735,13 +619,19 @@ def test_lines_of_evidence() -> None:
 @pytest.mark.parametrize(
     ("results", "again", "why"),
     [
-        ([5.0], True, None), ([20.0], False, None), ([], False, None), ([5.0, 20.0], False, None),
-        ([5.0, 20.0, 20.0], False, None), ([5.0, 5.0, 20.0], False, "slow alone, measured twice"),
-        ([5.0, 5.0], False, "slow alone, measured twice"), ([5.0, 20.0, 5.0, 20.0], False, None),
-        ([5.0, None], True, None), ([5.0, 5.0, None, None], False, "slow alone, measured twice"),
-        ([20.0, "hung", "crashed"], False, "failed alone: hung"), ([None], False, None),
+        ([5.0], True, None),
+        ([20.0], False, None),
+        ([], False, None),
+        ([5.0, 20.0], False, None),
+        ([5.0, 20.0, 20.0], False, None),
+        ([5.0, 5.0, 20.0], False, "slow alone, measured twice"),
+        ([5.0, 5.0], False, "slow alone, measured twice"),
+        ([5.0, 20.0, 5.0, 20.0], False, None),
+        ([5.0, None], True, None),
+        ([20.0, "hung", "crashed"], False, "failed alone: hung"),
+        ([None], False, None),
     ],
-)  # fmt: skip
+)
 def test_what_a_node_measures_alone(
     results: list[float | str | None], *, again: bool, why: str | None
 ) -> None:
@@ -782,36 +672,22 @@ def test_a_link_needs_more_slow_measurements_where_pairs_are_slow_again_that_are
     found = pairs_of("xxxxxxxx", f"ab- ab- ab- cd- cd- cd+ {fine}", repeats=1)
     assert found.bad_links == ()
     (question,) = open_questions.unresolved(found)
-    assert (question.candidates, question.reason) == (
-        ("link a-b",), "slow or failed every time, as pairs were that are fine now"
-    )  # fmt: skip
+    assert question.candidates == ("link a-b",)
+    assert "every time" in question.reason
     assert pairs_of("xxxxxxxx", f"{'ab- ' * 9}cd- cd- cd+ {fine}", repeats=1).bad_links == (("a", "b"),)
-
-
-def test_a_pair_across_that_is_as_often_fine_as_slow_accuses_no_leaf() -> None:
-    within = "ab+ cd+ ef+"
-    assert pairs_of("xxyyzz", f"{within} ac- bd- ce+ df+ ae+").leaves.candidates == ()
-    assert pairs_of("xxyyzz", f"{within} ac- bd- ce+ ae+").leaves.candidates == ()
-    assert pairs_of("xxyyzz", f"{within} ac- bd- ae- bf- ce+ df+").leaves.bad.keys() == {"x"}
-    assert pairs_of("xxyyzz", f"{within} ac- ac+ bd- bd+ ae- bf- ce+ df+").leaves.bad == {}
-    assert pairs_of("xxyyzz", f"{within} ac- ac- ac+ bd- ae- bf- ce+ df+").leaves.bad.keys() == {"x"}
-    assert pairs_of("xxyyzz", f"{within} ac- ac- ac+ bd- bd- bd+ ae- bf- ce+ df+").leaves.bad == {}
-    # nodes of unknown leaf say nothing of leaves
-    assert pairs_of("x--y", "bc+ ab- cd-").leaves.bad == {}
 
 
 def test_leaves_that_slow_and_unknown_leaves_share_stay_open() -> None:
     found = pairs_of("x--y", "bc+ ab- cd-")
     assert found.closed_leaves == {"x", "y"}
+    assert found.leaves.bad == {}
     assert pairs_of("xxyy", "ab+ cd+ ac- bd+").closed_leaves == set()
 
 
 def test_values_with_a_problem_set_no_bound() -> None:
     it = Localiser(("a", "b", "c"))
-    it.feed([
-        Measurement(("a",), 100.0), Measurement(("b",), 100.0), Measurement(("c",), 500.0, "wrong data"),
-        Measurement(("c",), 500.0, "wrong data"), Measurement(("c",)),
-    ])  # fmt: skip
+    wrong = [Measurement(("c",), 500.0, "wrong data")] * 2
+    it.feed([Measurement(("a",), 100.0), Measurement(("b",), 100.0), *wrong, Measurement(("c",))])
     assert it.bounds() == {GroupKind.ALONE: Bound(88.0, "fleet median 100 less 12%")}
 
 
@@ -821,9 +697,7 @@ def test_a_spine_at_three_quarters_of_the_leaves_is_no_slow_spine() -> None:
         return inference.slow_spine({GroupKind.WITHIN: within, GroupKind.ACROSS: Bound(across, origin)})
 
     assert spine(75.0) == ""
-    assert spine(74.0).startswith(
-        "no bound of pairs across leaves, which are equally slow (fleet median 74 less 12%; within a leaf "
-    )
+    assert figures(spine(74.0)) == [74, 12, 100, 12]
     assert spine(20.0, "expected") == ""
     assert inference.slow_spine({GroupKind.WITHIN: Bound(100.0, "expected")}) == ""
 
