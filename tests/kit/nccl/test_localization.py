@@ -93,12 +93,6 @@ def test_pairs_across_leaves_cross(sizes: list[int]) -> None:
     assert len(within) == sum(sizes) // 2
 
 
-def test_a_healthy_fleet_is_clean_in_one_step() -> None:
-    found = localise(names(64), LinkModel(noise=0.03, seed=1), gpus_per_node=8)
-    assert found.clean
-    assert (found.rounds, found.steps) == (2, 1)
-
-
 @pytest.mark.parametrize(("links", "partners"), [("45 56", 3), ("45 56 50 9a cd", 4)])
 def test_links_that_stay_slow_accuse_no_node_that_they_share(links: str, partners: int) -> None:
     nodes = names(16)
@@ -167,13 +161,6 @@ def test_data_that_were_wrong_once_are_no_passing_disturbance() -> None:
     (question,) = plan.verdict().unresolved
     assert question.candidates == ("gpu002", "gpu003", "link gpu002-gpu003")
     assert question.reason == "wrong data: 7 elements, right when repeated"
-
-
-@pytest.mark.parametrize("count", [3, 4, 5])
-def test_a_few_nodes_are_enough(count: int) -> None:
-    found = localise(names(count), LinkModel(network={"gpu001": 0.5}))
-    assert found.bad_nodes == ("gpu001",)
-    assert not found.unresolved
 
 
 def test_no_results_at_all_are_not_green() -> None:
@@ -358,6 +345,7 @@ UNREACHED = {"expected": {"within": 200.0}}
 PARTS_OF_C = "c:0a:0 c:1a:1 c:2a:2 c:3a:3 b:0d:0 b:1d:1 b:2d:2 b:3d:3 | c:0c:1 c:2c:3 | c:1c:2 c:3c:0"
 RAILS_OF_C = "c:0f:0 c:1f:1 c:2f:2 e:0d:0 e:1d:1 e:2d:2"
 RAILS: dict[str, Any] = {"expected": {"within": 90.0, "rail": 40.0}, "gpus_per_node": 3}
+LONG, LOST = "ca db eg fh / da eb fg / ea / df / ef", "ae=-lost ac=-lost ad=-lost af=-lost"
 HALF: dict[str, Any] = {"expected": {"alone": 390.0, "rail": 40.0, "local": 250.0}, "gpus_per_node": 4}
 # nodes, what is sick, the options, the batches after the first one, what the verdict says
 COURSES: list[tuple[str, str, dict[str, Any], str, str]] = [
@@ -383,13 +371,7 @@ COURSES: list[tuple[str, str, dict[str, Any], str, str]] = [
     ("abcdefgh", "c+ d+", {}, "ca db", "bad c d"),
     ("abcdefgh", "c+ d+ e+", {}, "ca db eg / da", "bad c d e"),
     ("abcdefgh", "b+ f+", {"leaves": "xxxxyyyy"}, "bc fg", "bad b f"),
-    (
-        "abcdefghi",
-        "d+ e+ f+",
-        {"leaves": "xxxyyyzzz"},
-        "ca db eg fh / da eb fg / ea / df / ef",
-        "open y d e f: no pair",
-    ),
+    ("abcdefghi", "d+ e+ f+", {"leaves": "xxxyyyzzz"}, LONG, "open y d e f: no pair"),
     ("abcdefgh", "c+", {"max_steps": 1}, "", "bad c"),
     ("abcdef", "c+", {"alone": False}, "", "bad c"),
     ("abcdef", "c:2 c+=0.9 c=0.8", HALF, f"c / {PARTS_OF_C}", "bad c; part c GPU 2"),
@@ -398,13 +380,7 @@ COURSES: list[tuple[str, str, dict[str, Any], str, str]] = [
     ("abcdefgh", "ae", {"leaves": "xxxxyyyy"}, "ae", "link a-e"),
     ("dcba", "a+ b+", {}, "", "bad b a"),
     ("abcdefghijkl", "z x", {"leaves": "zzzyyyxxxwww"}, "ca fd ig lj", "leaf x; leaf z"),
-    (
-        "abcdef",
-        "b=crashed ae=-lost ac=-lost ad=-lost af=-lost",
-        {},
-        "ac" + 6 * " / ac",
-        "bad b; open a: measured with",
-    ),
+    ("abcdef", f"b=crashed {LOST}", {}, "ac" + 6 * " / ac", "bad b; open a: measured with"),
     ("abcdef", "c!", {"gpus_per_node": 2}, "c / c:0a:0 c:1a:1 b:0d:0 b:1d:1 | c:0c:1 | c:1c:0", "bad c"),
     ("abcde", "", {"leaves": "xxxxy"}, "eb", ""),
     ("abcde", "e+", {"leaves": "xxxxy"}, "eb / ec / ed", "open x y: no bound; open e: no bound:"),

@@ -121,79 +121,48 @@ TIMEOUT, RELAYED = (
 IN_PLACE = replace(LARGE, in_place=replace(GOOD, wrong=5))
 OUT_OF_PLACE = replace(LARGE, out_of_place=replace(GOOD, wrong=4))
 UNCHECKED = replace(LARGE, out_of_place=replace(GOOD, wrong=None))
+ONCE = "ranks 0-3 once each"
+GONE = replace(run_of(), ranks=run_of().ranks[:3])
+NAMELESS = with_rank(run_of(), 0, 1, bus_id="-")
+TWICE, ASTRAY = with_rank(run_of(), 1, bus_id="0000:06:00"), with_rank(run_of(), 3, host="gpu09")
+UNEVEN = with_rank(run_of(), 3, host="gpu01", bus_id="x")
+WHERE = "ranks on gpu[01-02]"
+OF_OTHERS = run_of(failures=(RELAYED, replace(TIMEOUT, host="")))
+CUT = run_of(reasons=("line 7: row rejected",))
 # run, the first finding and how many, a word of the cause
-DOUBTS: list[tuple[NcclRun, tuple[str, str, str], int, str]] = [
-    (
-        replace(run_of(), ranks=run_of().ranks[:3]),
-        ("ranks 3", "missing", "ranks 0-3 once each"),
-        2,
-        "smaller",
-    ),
-    (run_of(gpus=3, world=6), ("ranks 4, 5", "too many", "ranks 0-3 once each"), 3, "larger"),
-    (
-        run_of(gpus=5, world=10),
-        ("ranks 4, 5, 6, 7 and 2 more", "too many", "ranks 0-3 once each"),
-        3,
-        "larger",
-    ),
-    (with_rank(run_of(), 1, rank=0), ("ranks 1", "missing", "ranks 0-3 once each"), 2, "smaller"),
-    (
-        with_rank(run_of(), 1, bus_id="0000:06:00"),
-        ("GPU 0000:06:00 of gpu01", "ranks 0, 1", "one rank per GPU"),
-        1,
-        "share",
-    ),
-    (with_rank(run_of(), 0, 1, bus_id="-"), ("ranks 0, 1", "no GPU named", "one GPU each"), 1, "CPUs"),
-    (with_rank(run_of(), 3, host="gpu01", bus_id="x"), ("gpu01", "3 ranks", "2 ranks"), 2, "unevenly"),
-    (run_of(out_of_bounds=3), ("data", "3 values out of bounds", "0"), 1, "corrupted"),
-    (run_of(validation=False), ("data", "not checked (0 of 2 sizes)", "checked"), 1, "-c 0"),
-    (run_of(rows=(UNCHECKED,)), ("data", "not checked (1 of 1 sizes)", "checked"), 1, "-c 0"),
-    (run_of(collective="all_gather"), ("collective", "all_gather", "all_reduce"), 1, "another"),
-    (run_of(collective=""), ("collective", "not named", "all_reduce"), 1, "another"),
-    (run_of(rows=(SMALL,)), ("size 1 MiB", "not measured", "measured"), 1, "does not reach"),
-    (
-        run_of(reasons=("line 7: row rejected",)),
-        ("table", "line 7: row rejected", "a complete table"),
-        1,
-        "cut",
-    ),
-    (
-        run_of(rows=(OUT_OF_PLACE,)),
-        ("all_reduce 1 MiB out-of-place", "4 wrong elements", "0 wrong elements"),
-        1,
-        "corrupted",
-    ),
-    (
-        run_of(rows=(IN_PLACE,)),
-        ("all_reduce 1 MiB in-place", "5 wrong elements", "0 wrong elements"),
-        1,
-        "corrupted",
-    ),
-    (run_of(failures=(TIMEOUT,)), ("gpu02", "timeout: Test timeout", "no failure"), 1, "timeout"),
-    (
-        run_of(failures=(RELAYED, replace(TIMEOUT, host=""))),
-        ("run", "timeout: Test timeout", "no failure"),
-        1,
-        "timeout",
-    ),
-    (run_of(failures=(RELAYED,)), ("run", "relayed: x", "no failure"), 1, "relayed"),
-    (
-        with_rank(run_of(), 3, host="gpu09"),
-        ("nodes", "ranks on gpu[01-02,09]", "ranks on gpu[01-02]"),
-        1,
-        "requested: gpu09",
-    ),
-    (on_one_host("gpu01"), ("nodes", "ranks on gpu01", "ranks on gpu[01-02]"), 1, "without a rank: gpu02"),
-    (on_one_host("vm"), ("nodes", "ranks on vm", "ranks on gpu[01-02]"), 1, "without a rank: gpu[01-02]"),
+DOUBTS: list[tuple[NcclRun, str, int, str]] = [
+    (GONE, f"ranks 3: missing / {ONCE}", 2, "smaller"),
+    (run_of(gpus=3, world=6), f"ranks 4, 5: too many / {ONCE}", 3, "larger"),
+    (run_of(gpus=5, world=10), f"ranks 4, 5, 6, 7 and 2 more: too many / {ONCE}", 3, "larger"),
+    (with_rank(run_of(), 1, rank=0), f"ranks 1: missing / {ONCE}", 2, "smaller"),
+    (TWICE, "GPU 0000:06:00 of gpu01: ranks 0, 1 / one rank per GPU", 1, "share"),
+    (NAMELESS, "ranks 0, 1: no GPU named / one GPU each", 1, "CPUs"),
+    (UNEVEN, "gpu01: 3 ranks / 2 ranks", 2, "unevenly"),
+    (run_of(out_of_bounds=3), "data: 3 values out of bounds / 0", 1, "corrupted"),
+    (run_of(validation=False), "data: not checked (0 of 2 sizes) / checked", 1, "-c 0"),
+    (run_of(rows=(UNCHECKED,)), "data: not checked (1 of 1 sizes) / checked", 1, "-c 0"),
+    (run_of(collective="all_gather"), "collective: all_gather / all_reduce", 1, "another"),
+    (run_of(collective=""), "collective: not named / all_reduce", 1, "another"),
+    (run_of(rows=(SMALL,)), "size 1 MiB: not measured / measured", 1, "does not reach"),
+    (CUT, "table: line 7: row rejected / a complete table", 1, "cut"),
+    (run_of(rows=(OUT_OF_PLACE,)), "all_reduce 1 MiB out-of-place: 4 wrong elements / 0", 1, "corrupted"),
+    (run_of(rows=(IN_PLACE,)), "all_reduce 1 MiB in-place: 5 wrong elements / 0", 1, "corrupted"),
+    (run_of(failures=(TIMEOUT,)), "gpu02: timeout: Test timeout / no failure", 1, "timeout"),
+    (OF_OTHERS, "run: timeout: Test timeout / no failure", 1, "timeout"),
+    (run_of(failures=(RELAYED,)), "run: relayed: x / no failure", 1, "relayed"),
+    (ASTRAY, f"nodes: ranks on gpu[01-02,09] / {WHERE}", 1, "requested: gpu09"),
+    (on_one_host("gpu01"), f"nodes: ranks on gpu01 / {WHERE}", 1, "without a rank: gpu02"),
+    (on_one_host("vm"), f"nodes: ranks on vm / {WHERE}", 1, "without a rank: gpu[01-02]"),
 ]
 
 
 @pytest.mark.parametrize(("run", "first", "findings", "cause"), DOUBTS)
 def test_a_doubt_names_the_part_and_measures_nothing(
-    run: NcclRun, first: tuple[str, str, str], findings: int, cause: str
+    run: NcclRun, first: str, findings: int, cause: str
 ) -> None:
     verdict = judged(run)
-    assert (verdict.findings[0], len(verdict.findings)) == (Finding(*first), findings)
+    assert len(verdict.findings) == findings
+    assert reported(verdict).startswith(first)
     assert cause in verdict.cause
     assert (verdict.check, verdict.action, verdict.metrics) == ("nccl.belief", Action.MONITOR, ())
 
@@ -228,22 +197,16 @@ def test_virtual_nodes_need_slurms_word() -> None:
             "mpi-none.txt",
             "",
             "gpu[01-04]",
-            "built for PMIx 3 (ext3x_client.c); the step ran without --mpi",
+            "PMIx 3 (ext3x_client.c); the step ran without --mpi",
             "--mpi=pmix",
         ),
         ("mpi-pmi2.txt", "pmi2", "gpu[01-04]", "the step ran with --mpi=pmi2", "--mpi=pmix"),
-        (
-            "mpi-pmix.txt",
-            "pmix",
-            "run",
-            "step launch failed: launch_p_step_launch: StepId=6.0",
-            "slurmd's log",
-        ),
+        ("mpi-pmix.txt", "pmix", "run", "launch_p_step_launch: StepId=6.0", "slurmd's log"),
         (
             "torch-duplicate-gpu.txt",
             None,
             "gpu[01-04]",
-            "ranks 0 (gpu01), 2 (gpu02), 4 (gpu03), 6 (gpu04) share",
+            "ranks 0 (gpu01), 2 (gpu02), 4 (gpu03), 6 ",
             "own GPU",
         ),
         ("nccl-toomany.txt", None, "run", "9 requested but only 8 were found", "--gpus-per-node"),
@@ -270,39 +233,25 @@ BUSY = "AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unav
 NO_SPACE, LIMITS = "Cuda failure 'out of memory'", "limits of this process: 32 GiB of address space"
 SHM = "Error while creating shared memory segment /dev/shm/nccl-1enYdo (size 9637888), error: No space left on device (28)"
 NO_DEVICE = "torch finds no CUDA device (torch 2.11.0+cu130, CUDA_VISIBLE_DEVICES=4; check --gpus-per-task)"
+CPU_BUILD = "torch finds no CUDA device: it is a CPU build"
+WARNED, LIMITED = f"n01:7:9 [0] alloc.h:12 NCCL WARN {NO_SPACE}", f"NCCL error: {NO_SPACE}; {LIMITS}"
 NO_INTERFACE = "NCCL error: Bootstrap : no socket interface found"
 
 
 @pytest.mark.parametrize(
     ("stderr", "cause", "words"),
     [
-        (
-            OUT_OF_MEMORY,
-            "out of memory",
-            "rank 1 (GPU 0000:00:07): OutOfMemoryError: CUDA out of memory. Tried",
-        ),
+        (OUT_OF_MEMORY, "out of memory", "rank 1 (GPU 0000:00:07): OutOfMemoryError: CUDA out of memory."),
         (f"{OUT_OF_MEMORY}; {LIMITS}", "out of memory", "Process 1142 has 136.86 GiB"),
         (f"collective: rank 1 on n01: {NO_DEVICE}", "no GPU", f"rank 1: {NO_DEVICE}"),
         ("collective: rank 1 on n01: RuntimeError: odd", "a rank failed", "rank 1: RuntimeError: odd"),
         (f"collective: rank 1 on n01: RuntimeError: odd; {LIMITS}", "a rank failed", "RuntimeError: odd"),
-        (
-            "collective: rank 0 on n01: No module named 'torch': give it",
-            "no torch",
-            "No module named 'torch'",
-        ),
+        ("collective: rank 0 on n01: No module named 'torch'", "no torch", "No module named 'torch'"),
         (f"collective: rank 0 on n01 (GPU 0000:00:07): {NO_INTERFACE}", "no network interface", NO_INTERFACE),
         (f"collective: rank 1 on n01: torch finds no CUDA device: {STUB}", "driver library", STUB),
-        (
-            "collective: rank 1 on n01: torch finds no CUDA device: it is a CPU build",
-            "CPU build of torch",
-            "CPU build",
-        ),
+        (f"collective: rank 1 on n01: {CPU_BUILD}", "CPU build of torch", CPU_BUILD),
         (f"collective: rank 1 on n01: {BUSY}; {LIMITS}", "low limits", f"busy or unavailable; {LIMITS}"),
-        (
-            f"n01:7:9 [0] alloc.h:12 NCCL WARN {NO_SPACE}\ncollective: rank 1 on n01: NCCL error: {NO_SPACE}; {LIMITS}",
-            "low limits",
-            f"rank 1: NCCL error: {NO_SPACE}; {LIMITS}",
-        ),
+        (f"{WARNED}\ncollective: rank 1 on n01: {LIMITED}", "low limits", f"rank 1: {LIMITED}"),
         (f"collective: rank 1 on n01: NCCL error: {SHM}", "shared memory is full", "/dev/shm/nccl-1enYdo"),
     ],
 )
@@ -389,6 +338,9 @@ def line(path: str, source: int = 1, target: int = 2, tag: str = "[send] ") -> s
     return ranks + f"gpu01:1:1 [0] NCCL INFO Channel 00/0 : {source}[1] -> {target}[0] {tag}via {path}\n"
 
 
+DIRECT = line("NET/IB/0/GDRDMA")
+
+
 def transports(text: str, profile: Profile = IB) -> Verdict:
     return validate_run(NcclOutput((run_of(),)), replace(TWO_NODES, log=nccl_log.read(text)), profile)
 
@@ -415,18 +367,14 @@ def test_socket_between_nodes_of_an_infiniband_profile() -> None:
 @pytest.mark.parametrize(
     ("text", "words", "hint"),
     [
-        (line("NET/IB/0/GDRDMA"), "", ""),
+        (DIRECT, "", ""),
         (line("NET/IB/0(3)/GDRDMA(PCI)/Shared"), "", ""),
         (line("P2P/MNNVL"), "", ""),
         (line("NET/IB/0"), "gpu[01-02]: ranks 1->2: NET/IB between nodes", "nvidia_peermem"),
         (line("NET/Socket/0"), "gpu[01-02]: ranks 1->2: NET/Socket between nodes", "InfiniBand"),
         (line("NET/AWS Libfabric/0"), "NET/AWS between nodes", ""),
-        (
-            line("NET/IB/0/GDRDMA") + line("SHM/direct/direct", 0, 1, ""),
-            "gpu01: ranks 0->1: SHM within a node",
-            "",
-        ),
-        (line("NET/IB/0/GDRDMA") + line("NET/IB/0", 0, 1), "NET/IB within a node", ""),
+        (DIRECT + line("SHM/direct/direct", 0, 1, ""), "gpu01: ranks 0->1: SHM within a node", ""),
+        (DIRECT + line("NET/IB/0", 0, 1), "NET/IB within a node", ""),
         (line("P2P/CUMEM", 0, 1, ""), "no connection between nodes was logged", ""),
         ("", "no connection between nodes was logged", ""),
     ],
@@ -440,7 +388,7 @@ def test_transports_are_held_against_the_profile(text: str, words: str, hint: st
 
 def test_a_transport_that_is_better_than_the_profile_passes() -> None:
     socket = IB.model_copy(update={"fabric": FabricProfile(transport="NET/Socket")})
-    assert transports(line("NET/IB/0/GDRDMA"), socket).outcome is Outcome.PASSED
+    assert transports(DIRECT, socket).outcome is Outcome.PASSED
 
 
 def test_lists_of_pairs_are_cut_after_four() -> None:
@@ -526,27 +474,17 @@ def nodewise(**change: Any) -> NcclOutput:
 
 WRONG = replace(SMALL, out_of_place=replace(GOOD, wrong=3))
 SECOND = nodewise().runs[1]
+ELSEWHERE = with_rank(SECOND, 0, 1, host="gpu07").ranks
+ON_ONE_GPU = with_rank(SECOND, 1, bus_id="0000:06:00").ranks
 # what is wrong with the table of the second node, what is said of it, and a word of the cause
 NODEWISE: list[tuple[dict[str, Any], str, str]] = [
     ({}, "", ""),
     ({"label": "9"}, "gpu02: 0 tables / 1 table", "printed nothing"),
     ({"ranks": SECOND.ranks[1:]}, "gpu02: ranks 1 / ranks 0-1", "other GPUs"),
-    (
-        {"ranks": with_rank(SECOND, 0, 1, host="gpu07").ranks},
-        "gpu02: ran on gpu07 / ran on gpu02",
-        "did not run where",
-    ),
-    (
-        {"ranks": with_rank(SECOND, 1, bus_id="0000:06:00").ranks},
-        "GPU 0000:06:00 of gpu02: ranks 0, 1 / one rank per GPU",
-        "share",
-    ),
+    ({"ranks": ELSEWHERE}, "gpu02: ran on gpu07 / ran on gpu02", "did not run where"),
+    ({"ranks": ON_ONE_GPU}, "GPU 0000:06:00 of gpu02: ranks 0, 1 / one rank per GPU", "share"),
     ({"failures": (replace(TIMEOUT, host=""),)}, "run: timeout: Test timeout / no failure", "timeout"),
-    (
-        {"rows": (WRONG, LARGE)},
-        "all_reduce 8 B out-of-place: 3 wrong elements / 0 wrong elements",
-        "corrupted",
-    ),
+    ({"rows": (WRONG, LARGE)}, "all_reduce 8 B out-of-place: 3 wrong elements / 0 wrong elements", "corrupt"),
     ({"reasons": ("no end",)}, "table: no end / a complete table", "cut"),
 ]
 

@@ -132,9 +132,7 @@ ORDINARY = {
 ALONE = {
     "LustreError: 3341:0:(osc_cache.c:1014:osc_extent_truncate()) LBUG": "lockup",
     "PANIC at zfs_quota.c:89:zpl_get_file_info()": "lockup",
-    "systemd[1]: Freezing execution.": "lockup",
     "Kernel panic - not syncing: VFS: Unable to mount root fs": "lockup",
-    "Internal error: Oops: 96000004 [#1] SMP": "lockup",
     "general protection fault, probably for non-canonical address 0x78d29c0722bf7aa1: 0000 [#1] SMP NOPTI": "lockup",
     "BUG: kernel NULL pointer dereference, address: 0000000000000008": "lockup",
     "mce: [Hardware Error]: CPU 12: Machine Check: 0 Bank 7: bd80000000100134": "mce",
@@ -142,7 +140,6 @@ ALONE = {
     "mce: Uncorrected hardware memory error in user-access at 3f8e65c0": "mce",
     "[Hardware Error]: Deferred error, no action required.": "mce",
     "[Hardware Error]: CPU:0 (19:1:1) MC18_STATUS[-|UE|MiscV|AddrV|-|TCC|SyndV|UECC|-|-|-]: 0xbc2030000000011b": "mce",
-    "Kernel panic - not syncing: Fatal machine check": "mce",
     "EDAC MC0: 1 UE memory scrubbing error on CPU_SrcID#0_MC#0_Chan#1_DIMM#0": "edac",
     "nvidia 0000:3a:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer": "pcie",
     "NVRM: GPU 0000:1b:00.0: GPU has fallen off the bus.": "nvrm",
@@ -154,12 +151,9 @@ QUESTIONS = {
     "EXT4-fs (sda1): warning: mounting fs with errors, running e2fsck is recommended": "filesystem",
     "BTRFS error (device sda2): bdev /dev/sda2 errs: wr 1, rd 0, flush 0, corrupt 0, gen 0": "filesystem",
     "nfs: server fs1 not responding, timed out": "stall",
-    "nfs: server fs1 not responding, still trying": "stall",
     "Lustre: a-OST1-osc-ff: Connection to a-OST1 (at 10.0.0.5@o2ib) was lost; in progress": "stall",
     "NFS: nfs4_reclaim_open_state: Lock reclaim failed!": "stall",
     "rcu: INFO: rcu_sched self-detected stall on CPU": "lockup",
-    "rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:": "lockup",
-    "NMI watchdog: Watchdog detected hard LOCKUP on cpu 12": "lockup",
     "watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python:4711]": "lockup",
     "INFO: task python:4711 blocked for more than 120 seconds.": "hung",
     "md/raid1:md0: active with 1 out of 2 mirrors": "raid",
@@ -169,8 +163,6 @@ QUESTIONS = {
     "nvme nvme0: I/O 778 QID 8 timeout, aborting": "io",
     "block nvme0n1: no available path - failing I/O": "io",
     "print_req_error: critical medium error, dev sdb, sector 8736552": "io",
-    "nvme nvme0: controller is down; will reset: CSTS=0xffffffff, PCI_STATUS=0x10": "io",
-    "blk_update_request: I/O error, dev sda, sector 5": "io",
     "NVRM: The NVIDIA probe routine failed for 1 device(s).": "nvrm",
 }
 # the kernel gave a device up: a failure without a repair where the state is not read
@@ -192,12 +184,7 @@ GAVE_UP = {
     "nvme nvme4: Disabling device after reset failure: -19": "io",
     "nvme nvme4: Removing controller...": "io",
     "bcache: bch_cached_dev_error() stop bcache0: stopping bcache0: too many IO errors on backing device sdb": "io",
-    "igb 0000:03:00.0 enp3s0: PCIe link lost": "device",
     "hpsa 0000:43:00.0: controller lockup detected: 0x00150000 after 30": "device",
-    "ice 0000:17:00.0: Rebuild failed, unload and reload driver": "device",
-    "sfc 0000:17:00.0 ens3f0np0: has been disabled": "nic",
-    "cxgb4 0000:81:00.4: encountered fatal error, adapter stopped": "nic",
-    "gfs2: fsid=clu1:home.2: File system withdrawn": "filesystem",
     "nvidia-nvswitch: unrecoverable error in ISR": "nvswitch",
 }
 # never more than a warning
@@ -207,7 +194,6 @@ WARNINGS = {
     "iwlwifi 0000:03:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer": "pcie",
     "pci 0000:05:00.0: AER: can't recover (no error_detected callback)": "pcie",
     "{3}[Hardware Error]: event severity: recoverable": "mce",
-    "soft offline: 0x3f8e65: page migrated": "mce",
     "Memory failure: registered address space: start 0x400000000000": "mce",
     "mce: CPU7: Package temperature above threshold, cpu clock throttled (total events = 1)": "mce",
     "Out of memory: Killed process 4711 (python) total-vm:9900kB, anon-rss:900kB, UID:1000": "oom",
@@ -223,8 +209,6 @@ WARNINGS = {
     "NVRM: nvAssertOkFailedNoLog: Assertion failed: Invalid state [NV_ERR_INVALID_STATE] (0x00000040)": "driver",
     "NVRM: API mismatch: the client has the version 535.54.03, but": "driver",
     "mlx5_core 0000:3b:00.0: Port module event[error]: module 0, Cable error, High Temperature": "nic",
-    "bnxt_re: Couldn't start port": "driver",
-    "efa 0000:00:06.0: Admin queue is closed": "driver",
 }
 
 
