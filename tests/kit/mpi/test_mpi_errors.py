@@ -25,7 +25,6 @@ LINES = {
         "PMI server not found",
         "PMI_Init failed",
         "|PMI2_Init failed to intialize|. Return code: 14",
-        "PMI2_Job_GetId failed",
     ],
     "orte_ess_init": [
         "orte_ess_init failed",
@@ -34,15 +33,10 @@ LINES = {
         "ORTE_ERROR_LOG: Not found in file ess_pmi_module.c",
     ],
     "PMIx abort": [
-        "PMIX ERROR: UNREACHABLE in file x.c",
         "a  |PMIX ERROR: b|",
-        "PMIx_Init failed",
         "PMIx_Init failed: no server",
         "mpi/pmix_v4: ERROR: no peer",
-        "mpi/pmix: ERROR: x",
-        "pmixp_client_v2.c error",
         "pmixp_server: ERROR: no peer",
-        "pmixp_xerror",
     ],
     "step launch failed": ["|launch_p_step_launch: StepId=7.0 aborted before step completely launched|."],
     "plugin missing": [
@@ -58,7 +52,6 @@ LINES = {
         "PRTE has lost communication with a remote daemon",
         "HYDU_create_process: execvp error",
         "|HYDT_bscd: unable to| launch",
-        "HYDxerror",
     ],
     "mpirun as root": [
         "|mpirun has detected an attempt to run as root|.",
@@ -66,7 +59,6 @@ LINES = {
     ],
     "shared memory is full": [
         "Error while creating shared memory segment /x (size 9), error: No space left on device (28)",
-        "Error while creating shared memory segment No space left on device",
     ],
     "no network interface": ["Bootstrap : no socket interface found", "NET/Socket : no interface found"],
     "low limits": [
@@ -85,7 +77,6 @@ LINES = {
         "cannot listen at 0.0.0.0:1 (EADDRINUSE)",
         "cannot listen at 0.0.0.0:29500: Address already in use (98)",
         "cannot listen at x: address already in use",
-        "cannot listen at EADDRINUSE",
     ],
     "ranks do not fit": ["NET/IB : peer 10.0.0.1<1> message truncated : receiving 8 bytes instead of 4"],
     "NCCL": [
@@ -94,27 +85,21 @@ LINES = {
         "torch.distributed.DistBackendError: NCCL error in: x",
         "ncclUnhandledCudaError: Call to CUDA",
         "ncclSystemError: System call",
-        "ncclRemoteError",
         "ncclRemoteError: A call failed",
         "ncclInternalError: Internal check",
     ],
     "out of memory": [
         "CUDA error: out of memory",
         "|Cuda failure 'out of memory|'",
-        "Cuda failure out of memory",
         "import: |torch.OutOfMemoryError: CUDA out of memory|",
-        "OutOfMemoryError",
-        "Out of memoryoom_kill",
         "Out Of Memory: oom-kill of task 3",
         "out of memory by oom_kill",
     ],
     "no torch": ["ModuleNotFoundError: |No module named 'torch' (python3.11)|"],
-    "no GPU": ["torch finds no CUDA device (0 of 8)", "torch finds no CUDA device"],
+    "no GPU": ["torch finds no CUDA device (0 of 8)"],
     "library missing": [
         "x: |error while loading shared libraries: libmpi.so.40: cannot open shared object file|",
         "|libnccl.so.2: cannot open shared object file|",
-        "|libnccl.so.12: cannot open shared object file|",
-        "error while loading shared libraries: libx: ",
     ],
     "command missing": [
         "slurmstepd: error: |execve(): /opt/x: No such file or directory|",
@@ -132,47 +117,26 @@ def test_each_wording_has_its_kind(kind: str, line: str) -> None:
     assert found.hint
 
 
-SHARED, CUT = (
-    "Duplicate GPU detected : rank {} and rank {} both on CUDA device {}",
-    "NET/{} : peer {} message truncated",
-)
-RECEIVED = f"{CUT} : receiving {{}} bytes instead of {{}}"
+SAME_GPU = "Duplicate GPU detected : rank {} and rank {} both on CUDA device {}"
 
 
 @pytest.mark.parametrize(
     "line",
     [
         "limits of this process: 40 open files",
-        "a limit is a CPU build",
         "edit is a CPU built",
         "x_perf : not found",
         "torch finds a CUDA device",
         "No module named 'torchvision'",
-        "execve(): done",
         "execve(): : No such file or directory",
-        *(SHARED.format(*values) for values in (("1x", 1, 60), (1, "1x", 60), ("x", 1, 60), (1, "x", 60))),
-        *(SHARED.format(*values) for values in ((1, 2, "xyz"), ("", 2, 60), (1, "", 60), (1, 2, ""))),
-        "libnccl.so.x: cannot open shared object file",
+        *(SAME_GPU.format(*values) for values in (("1x", 1, 60), (1, "x", 60), (1, 2, "xyz"), (1, "", 60))),
         "libnccl.so.: cannot open shared object file",
-        "error while loading shared libraries: : x",
-        CUT.format("IB", "x"),
-        *(RECEIVED.format(*values) for values in (("", "x", 8, 4), ("IB", "", 8, 4), ("IB", "x", "x", 4))),
-        *(
-            RECEIVED.format(*values)
-            for values in (("IB", "x", 8, "x"), ("IB", "x", "", 4), ("IB", "x", 8, ""))
-        ),
+        "NET/IB : peer x message truncated : receiving x bytes instead of 4",
         "launch_p_step_launch: StepId= aborted before step completely launched",
-        "cannot find mpi plugin for ",
-        "cannot create mpi context for ",
         "Couldn't find the specified plugin name for mpi/ x",
         "PMIX ERROR: ",
-        "mpi/pmix: ERROR: ",
         "mpi/pmix: error: x",
-        "pmixp_ error",
-        "pmixp_ is fine",
         "ORTE_ERROR_LOG: x in file ess_.c",
-        "ORTE_ERROR_LOG: x in file ess_pmi_c",
-        "HYD error",
         "HYDU_x: started",
     ],
 )
