@@ -32,7 +32,7 @@ from collections import Counter
 from campaigns import draw
 from link_model import WITHIN, LinkModel
 
-from pytest_gpucluster.kit.nccl import inference, next_pairs, open_questions
+from pytest_gpucluster.kit.nccl import inference, open_questions
 from pytest_gpucluster.kit.nccl.measurement import GroupKind, Judged, Status, judge, kind_of
 
 if TYPE_CHECKING:
@@ -712,10 +712,3 @@ def test_a_bad_pair_is_open_until_a_bad_end_or_leaf_explains_it() -> None:
     assert inference.unexplained([edge("ab", "yy", slow=1)], set(), {"y"}) != ()  # it does not cross
     assert inference.closed_leaves([across], set(), set()) == {"x", "y"}
     assert inference.closed_leaves([across, edge("cd", "xz", good=1)], set(), {"w"}) == {"y", "w"}
-
-
-def test_nodes_have_met_if_their_pair_ran() -> None:
-    assert next_pairs.met_in([edge("ab", "xx", slow=1, skipped=1), edge("ac", "xx", skipped=1)]) == {
-        "a": {"b"},
-        "b": {"a"},
-    }

@@ -236,34 +236,33 @@ def late(*lines: str) -> list[str]:
     return [*["usb 1-1: new device"] * 61, *lines]
 
 
+EVERY_ORDINARY = [one for lines in ORDINARY.values() for one in lines]
+SPEAKING = {**ALONE, **QUESTIONS, **GAVE_UP, **WARNINGS}
+
+
 @pytest.mark.parametrize("what", ORDINARY)
 def test_what_is_ordinary_fails_no_node(tmp_path: Path, what: str) -> None:
     assert failing(tmp_path, *ORDINARY[what]) == []
 
 
-@pytest.mark.parametrize("line", ALONE)
-def test_what_a_repair_alone_ends_fails_among_ordinary_lines(tmp_path: Path, line: str) -> None:
-    ordinary = [one for lines in ORDINARY.values() for one in lines]
-    verdict = verdict_of(fold(tmp_path, *late(*ordinary, line)))
-    assert (bool(verdict.findings), kinds(verdict)) == (True, [ALONE[line]])
-    assert verdict.action.is_repair
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, KernelLog]:
+    """The log of each line alone, from one fold of all of them among ordinary lines."""
+    log = fold(tmp_path_factory.mktemp("log"), *late(*EVERY_ORDINARY, *SPEAKING))
+    return {event.text: replace(log, events=(event,), now=None) for event in log.events}
 
 
-@pytest.mark.parametrize("line", [*QUESTIONS, *GAVE_UP])
-def test_a_question_without_an_answer_warns_and_what_the_kernel_gave_up_fails(
-    tmp_path: Path, line: str
-) -> None:
-    verdict = verdict_of(replace(fold(tmp_path, *late(line)), now=None))
-    assert result(verdict) == (WARNING if line in QUESTIONS else MONITOR)
-    assert kinds(verdict) == [{**QUESTIONS, **GAVE_UP}[line]]
-    assert said(verdict)[0].startswith(f"{line[:160]} (1 times, last 62 s after boot)")
-    assert "the present state is not known" in said(verdict)[0]
-
-
-@pytest.mark.parametrize("line", WARNINGS)
-def test_what_says_nothing_of_the_present_is_a_warning(tmp_path: Path, line: str) -> None:
-    verdict = verdict_of(fold(tmp_path, *late(line)))
-    assert (result(verdict), kinds(verdict)) == (WARNING, [WARNINGS[line]])
+@pytest.mark.parametrize("line", SPEAKING)
+def test_what_a_line_alone_says_of_a_node(logs: dict[str, KernelLog], line: str) -> None:
+    verdict = verdict_of(logs[line])
+    assert kinds(verdict) == [SPEAKING[line]]
+    if line in ALONE:
+        assert verdict.findings
+        assert verdict.action.is_repair
+    else:
+        assert result(verdict) == (MONITOR if line in GAVE_UP else WARNING)
+    if line in QUESTIONS or line in GAVE_UP:
+        assert "the present state is not known" in said(verdict)[0]
 
 
 LOST = "md/raid1:md0: Disk failure on sda1, disabling device."
@@ -919,16 +918,13 @@ def test_a_level_of_the_log_silences_a_word_of_a_driver(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("awk", ["mawk", "gawk", "busybox awk", "original-awk"])
-def test_the_program_runs_in_every_awk(tmp_path: Path, awk: str) -> None:
+def test_the_program_runs_in_every_awk(tmp_path: Path, awk: str, logs: dict[str, KernelLog]) -> None:
     if not shutil.which(awk.split(maxsplit=1)[0]):
         pytest.skip(f"{awk} is not installed")
     (tmp_path / "awk").write_text(f'#!/bin/sh\nexec {awk} "$@"\n')
     (tmp_path / "awk").chmod(0o755)
-    lines = [one for lines in ORDINARY.values() for one in lines] + [*ALONE, *QUESTIONS, *WARNINGS]
-    events = fold(tmp_path, *late(*lines)).events
-    (tmp_path / "awk").unlink()
-    assert [event.text for event in fold(tmp_path, *late(*lines)).events] == [event.text for event in events]
-    assert {event.kind for event in events} >= {*ALONE.values(), *QUESTIONS.values(), *WARNINGS.values()}
+    texts = [event.text for event in fold(tmp_path, *late(*EVERY_ORDINARY, *SPEAKING)).events]
+    assert texts == [*logs]
 
 
 STAMP = "[ 1234.114906]"
