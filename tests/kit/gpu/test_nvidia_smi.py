@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
 import os
 import re
@@ -10,8 +9,6 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from paths import TESTS
 
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
@@ -164,40 +161,6 @@ def test_a_banner_and_warnings_hide_nothing(rc: str) -> None:
     text = BANNER + links + BANNER[28:]
     assert nvidia_smi.parse_nvlink(survey(rc, nvlink=text)) == nvidia_smi.parse_nvlink(survey(nvlink=links))
     assert len(nvidia_smi.parse_nvlink(survey(rc, nvlink=text))) == 8
-
-
-PARSERS = [
-    nvidia_smi.parse_gpus,
-    nvidia_smi.parse_rows,
-    nvidia_smi.parse_apps,
-    nvidia_smi.parse_nvlink,
-    nvidia_smi.parse_nvlink_errors,
-    nvidia_smi.parse_topology,
-    nvidia_smi.parse_p2p,
-    nvidia_smi.parse_device_files,
-    kernel_log.parse,
-]
-
-
-@pytest.mark.parametrize("parse", PARSERS)
-@given(
-    st.one_of(st.binary(max_size=200), st.text(max_size=200).map(lambda text: text.encode(errors="replace")))
-)
-def test_rubbish_gives_a_reason_and_no_facts(parse: Any, junk: bytes) -> None:
-    with pytest.raises(ProbeError) as caught:
-        parse(Answer("gpu01", 0, junk))
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["gpus", "rows", "apps", "nvlink", "errors", "topology", "p2p"])
-@given(st.text(max_size=200))
-def test_rubbish_in_a_section_gives_no_number(name: str, junk: str) -> None:
-    answer = Answer("gpu01", 0, f"@@ {name} 0\n{junk}\n".encode(errors="replace"))
-    for parse in PARSERS[:7]:
-        with contextlib.suppress(ProbeError):
-            facts: Any = parse(answer)
-            assert len(facts) == 0, facts
-            assert getattr(facts, "cuda", None) is None
 
 
 LACKING = ["[N/A]", "N/A", "[Not Supported]", "[Not Available]", "[Function Not Found]", "Unknown"]
@@ -552,19 +515,11 @@ def test_why_nvidia_smi_did_not_work(rc: int, text: str, problem: str, failed: s
     assert nvidia_smi.parse_gpus(survey(1, gpus="index\n0\nnot found")).driver_problem == ""
 
 
-@pytest.mark.parametrize(
-    ("text", "cuda"),
-    [
-        ("CUDA Version: 13.0", "13.0"),
-        ("CUDA UMD Version: 13.2 ", "13.2"),
-        ("CUDA Version : 12.10", "12.10"),
-        ("CUDA Version: N/A", None),
-        ("CUDA Version:13", None),
-        ("CUDA UMD: 1.2", None),
-    ],
-)
-def test_the_version_of_cuda(text: str, cuda: str | None) -> None:
-    assert nvidia_smi.parse_gpus(survey(gpus="index\n0", header=text)).cuda == cuda
+def test_the_version_of_cuda() -> None:
+    found = {"CUDA Version: 13.0": "13.0", "CUDA UMD Version: 13.2 ": "13.2", "CUDA Version : 12.10": "12.10"}
+    none = dict.fromkeys(("CUDA Version: N/A", "CUDA Version:13", "CUDA UMD: 1.2"))
+    for text, cuda in {**found, **none}.items():
+        assert nvidia_smi.parse_gpus(survey(gpus="index\n0", header=text)).cuda == cuda, text
 
 
 @pytest.mark.parametrize(
@@ -664,13 +619,8 @@ def test_links_and_their_counters() -> None:
 
 def test_counters_of_links() -> None:
     gpu = "GPU 0: NVIDIA H200 (UUID: GPU-1)"
-    lines = [
-        "Link 0: Replay Errors: 12",
-        "Link 1: Effective BER : 15e-3",
-        "Link 2: A B: N/A x",
-        "Link x: A: 1",
-    ]
-    counters = "\n".join([gpu, *lines, "zero ", "zero 7"])
+    lines = ["Link 0: Replay Errors: 12", "Link 1: Effective BER : 15e-3", "Link 2: A B: N/A x"]
+    counters = "\n".join([gpu, *lines, "Link x: A: 1", "zero ", "zero 7"])
     counts = ((0, "Replay Errors", 12), (1, "Effective BER", 0.015))
     errors = nvidia_smi.LinkErrors(7, counts, ((2, "A B", "N/A x"),))
     assert nvidia_smi.parse_nvlink_errors(survey(errors=counters)) == {"GPU-1": errors}
@@ -697,12 +647,13 @@ TOPOLOGY = nvidia_smi.Topology(
 
 def test_a_topology() -> None:
     named = "  NIC0: mlx5_0"
-    same = [
-        ("\tGPU0\tGPU1", "\t\x1b[4mGPU0\tGPU1\x1b[0m"),
+    gpus, (on, off) = "GPU0\tGPU1", ("\x1b[4m", "\x1b[0m")
+    for old, new in (
+        ("", ""),
+        (gpus, f"{on}{gpus}{off}"),
         (named, "NIC0: mlx5_0  "),
-        (named, f"\x1b[4m{named}\x1b[0m"),
-    ]
-    for old, new in [("", ""), *same]:
+        (named, f"{on}{named}{off}"),
+    ):
         assert nvidia_smi.parse_topology(survey(topology=MATRIX.replace(old, new, 1))) == TOPOLOGY
     assert nvidia_smi.parse_p2p(survey(p2p=MATRIX)) == TOPOLOGY.links
     for new in ("", "  NIC0: ", "  NIC: mlx5_0", "  NIC0: a b", "  NICx: mlx5_0"):
@@ -753,33 +704,23 @@ def test_fabric_manager(text: str, state: str, version: str | None) -> None:
     assert fabric_manager.parse(Answer("gpu01", 0, text.encode())) == FabricManager(state, version)
 
 
-@pytest.mark.parametrize(
-    ("out", "err", "said"),
-    [
-        ("state System has not been booted\n", "x", "System has not been booted"),
+def test_a_node_without_systemd_has_no_state_of_it() -> None:
+    for out, err, said in (
+        ("state not booted\n", "x", "not booted"),
         ("version 1\n", "a\nlast", "last"),
         ("", "", "no answer"),
-    ],
-)
-def test_a_node_without_systemd_has_no_state_of_it(out: str, err: str, said: str) -> None:
-    with pytest.raises(NotAvailable) as error:
-        fabric_manager.parse(Answer("gpu01", 0, out.encode(), err.encode()))
-    assert str(error.value) == f"systemctl is-active nvidia-fabricmanager: {said}"
+    ):
+        with pytest.raises(NotAvailable, match=f"{said}$"):
+            fabric_manager.parse(Answer("gpu01", 0, out.encode(), err.encode()))
 
 
-@pytest.mark.parametrize(
-    ("rate", "found"),
-    [
-        ("400 Gb/sec (4X NDR)", 50.0),
-        ("2.5 Gb/sec (1X SDR)", 0.3125),
-        ("12.5 Gb/sec", 1.5625),
-        *((bad, None) for bad in ("0.x Gb/sec", "400 GB/sec", "400Gb/sec", "x 400 Gb/sec", "2.a5 Gb/sec")),
-    ],
-)
-def test_the_rate_of_a_port(rate: str, found: float | None) -> None:
-    text = f"uptime 5 1\nport mlx5_0 1\n/sys/class/infiniband/mlx5_0/ports/1/rate:{rate}\nmtus\nend\n"
-    adapters = infiniband.parse_adapters(Answer("gpu01", 0, text.encode()))
-    assert adapters == infiniband.Adapters((infiniband.Port("mlx5_0", 1, rate=found),), 5.0)
+def test_the_rate_of_a_port() -> None:
+    rates = {"400 Gb/sec (4X NDR)": 50.0, "2.5 Gb/sec (1X SDR)": 0.3125, "12.5 Gb/sec": 1.5625}
+    bad = dict.fromkeys(("0.x Gb/sec", "400 GB/sec", "400Gb/sec", "x 400 Gb/sec", "2.a5 Gb/sec"))
+    for rate, found in {**rates, **bad}.items():
+        text = f"uptime 5 1\nport mlx5_0 1\n/sys/class/infiniband/mlx5_0/ports/1/rate:{rate}\nmtus\nend\n"
+        adapters = infiniband.parse_adapters(Answer("gpu01", 0, text.encode()))
+        assert adapters == infiniband.Adapters((infiniband.Port("mlx5_0", 1, rate=found),), 5.0), rate
 
 
 def test_the_mtus_of_adapters() -> None:
@@ -793,20 +734,13 @@ def test_the_mtus_of_adapters() -> None:
     assert found == infiniband.Adapters((one, infiniband.Port("mlx5_0", 2, mtu=2048)), 5.25)
 
 
-@pytest.mark.parametrize(
-    ("line", "uptime"),
-    [
-        ("uptime 5.25 1", 5.25),
-        ("uptime 5 1", 5.0),
-        ("uptime 5.2x", 5.2),
-        *((bad, None) for bad in ("uptime x5 1", "uptime .", "x uptime 7", "")),
-    ],
-)
-def test_for_how_long_a_node_is_up(line: str, uptime: float | None) -> None:
-    answer = Answer("gpu01", 0, f"{line}\nend\n".encode())
-    assert infiniband.parse_adapters(answer) == infiniband.Adapters((), uptime)
+def test_for_how_long_a_node_is_up() -> None:
+    bad = dict.fromkeys(("uptime x5 1", "uptime .", "x uptime 7", ""))
+    for line, uptime in {"uptime 5.25 1": 5.25, "uptime 5 1": 5.0, "uptime 5.2x": 5.2, **bad}.items():
+        answer = Answer("gpu01", 0, f"{line}\nend\n".encode())
+        assert infiniband.parse_adapters(answer) == infiniband.Adapters((), uptime), line
     for early in (Answer("gpu01", 0, b"uptime 5 1\n"), Answer("gpu01", 0, b"end\n", truncated=True)):
-        with pytest.raises(ProbeError, match=r"^/sys/class/infiniband: the answer ended early$"):
+        with pytest.raises(ProbeError, match="the answer ended early"):
             infiniband.parse_adapters(early)
 
 

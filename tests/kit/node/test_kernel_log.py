@@ -402,31 +402,26 @@ def test_the_device_of_an_event(text: str, device: str) -> None:
     assert Event("x", 1, None, None, text).device == device
 
 
-@pytest.mark.parametrize(
-    ("text", "server"),
-    [
-        ("nfs: server fs1 not responding, timed out", "fs1"),
-        ("nfs: server  not responding", ""),
-        ("CIFS: VFS: \\\\fs2 has not responded in 180 seconds", "fs2"),
-        ("Lustre: lfs-OST0001: Connection to lfs-OST0001 (at 10.0.0.1@o2ib) was lost", "lfs-OST0001"),
-    ],
-)
-def test_the_server_of_a_stall(text: str, server: str) -> None:
-    assert Event("stall", 1, None, None, text).server == server
+def test_the_server_of_a_stall() -> None:
+    servers = {
+        "nfs: server fs1 not responding, timed out": "fs1",
+        "nfs: server  not responding": "",
+        "CIFS: VFS: \\\\fs2 has not responded in 180 seconds": "fs2",
+        "Lustre: lfs-OST0001: Connection to lfs-OST0001 (at 10.0.0.1@o2ib) was lost": "lfs-OST0001",
+    }
+    assert {text: Event("stall", 1, None, None, text).server for text in servers} == servers
 
 
-@pytest.mark.parametrize(
-    ("error", "remedy"),
-    [
-        ("dmesg: read kernel buffer failed: Operation not permitted", True),
-        ("journalctl -k: Permission denied", True),
-        ("dmesg: empty; journalctl -k: empty", False),
-    ],
-)
-def test_a_log_that_may_not_be_read_names_the_remedy(error: str, *, remedy: bool) -> None:
-    with pytest.raises(NotAvailable) as found:
-        parse(Answer("gpu01", 1, b"", error.encode()))
-    assert ("sudo: true" in str(found.value)) is remedy
+def test_a_log_that_may_not_be_read_names_the_remedy() -> None:
+    for error in (
+        "dmesg: read kernel buffer failed: Operation not permitted",
+        "journalctl -k: Permission denied",
+    ):
+        with pytest.raises(NotAvailable, match="sudo: true"):
+            parse(Answer("gpu01", 1, b"", error.encode()))
+    with pytest.raises(NotAvailable, match="journalctl -k: empty") as found:
+        parse(Answer("gpu01", 1, b"", b"dmesg: empty; journalctl -k: empty"))
+    assert "sudo: true" not in str(found.value)
 
 
 @pytest.mark.parametrize(
@@ -523,7 +518,6 @@ OLD_CARD = "NVRM: The NVIDIA probe routine failed for 1 device(s)."
 ONE_MIRROR = "md/raid1:md0: active with 1 out of 2 mirrors"
 MOUNTS_RO = "mounts /dev/sda2 / ext4 ro 0 0"
 EXT4, EXT4_DM = "EXT4-fs error (device sda2): x", "EXT4-fs error (device dm-3): x"
-IXGBE = "ixgbe 0000:3b:00.0: initialization failed, link is down"
 FIRMWARE = "nvidia 0000:01:00.0: Direct firmware load failed"
 # line, present state, verdict, and what it says: other branches have the same verdict
 ANSWERED: list[tuple[str, str, str, str]] = [
@@ -533,7 +527,6 @@ ANSWERED: list[tuple[str, str, str, str]] = [
     (NFS, f"{HOME}; {OTHER}; df /home 0; df /data hung", WARNING, "/home can be read"),
     (NFS, ROOT_RW, WARNING, "it is not mounted"),
     (NFS, f"{HOME}; df /home 126", WARNING, ""),
-    (NFS, f"{HOME}; df /home 127 df: not found", WARNING, ""),
     (NFS, f"{ROOT_RW}; {WAITS('20711 kubelet')}", MONITOR, "20711 kubelet"),
     (NFS, f"{HOME}; df /home 0; {WAITS('20711 dd')}", WARNING, "can be read"),
     ("nfs: server fs3 not responding, timed out", f"{OTHER}; df /data hung", MONITOR, "/data"),
@@ -570,7 +563,6 @@ ANSWERED: list[tuple[str, str, str, str]] = [
     ("blk_update_request: I/O error, dev sr0, sector 5 op 0x0:(READ)", ROOT_RW, WARNING, "not a disk"),
     (REMOVED, "dd nvme2n1 1 dd: failed to open '/dev/nvme2n1': No such file or directory", MONITOR, "absent"),
     (REMOVED, "dd nvme2n1 0", WARNING, "can be read"),
-    (LOST, "md md0 : active raid1 sdb1[0]; md       5 blocks [2/1] [U_]", MONITOR, "md0 [U_]"),
     (LOST, "md md0 : active raid1 sdb1[0]; md       5 blocks [2/2] [UU]", WARNING, "no array lacks a disk"),
     (ONE_MIRROR, "md md0 : active raid1 sdb1[0]; md       5 blocks [2/1] [U_]", MONITOR, "md0 [U_]"),
     (INIT, f"{LISTED}; gpu  0     GPU Recovery Action : None", WARNING, "lists this GPU"),
@@ -591,11 +583,9 @@ ANSWERED: list[tuple[str, str, str, str]] = [
     (FATAL, f"{C3} class 0x010802 DRIVER=nvme PCI_ID=144D:A80A", DRAIN, "broke in this boot"),
     (FATAL, f"{C3} class; pci 0000:c3:00.0 has", DRAIN, "broke in this boot"),
     (FATAL, f"{C3} class 0x010802 PCI_ID=144D:A80A", WARNING, "no driver uses it"),
-    (FATAL, f"{C3} class 0x028000 DRIVER=iwlwifi", WARNING, "neither a GPU"),
     (FATAL, f"{C3} class 0x030000 DRIVER=ast PCI_ID=1A03:2000", WARNING, "neither a GPU"),
     (FATAL, NIC, DRAIN, "broke"),
     (FATAL, PORT_OF_NVME, DRAIN, "broke"),
-    (HUNG, "task tasks 1", WARNING, "no process waits"),
     (HUNG, WAITS("31415 dd"), MONITOR, "waiting now: 31415 dd"),
     (HUNG, "task tasks 0", WARNING, "not known"),
     (HUNG, f"task tasks 1; task 31415 dd; {WEKA}; df /home hung", WARNING, "waits for a file server"),
@@ -619,7 +609,6 @@ ANSWERED: list[tuple[str, str, str, str]] = [
     (CEPH, f"{CEPHFS}; df /home 0", WARNING, "can be read"),
     (UNSUPPORTED, f"{AT_01} class 0x030200 PCI_ID=10DE:2330", MONITOR, "no driver uses"),
     (RESET, "", MONITOR, "does not use"),
-    (RESET, "pci 0000:e3:00.0 class 0x030000 DRIVER=amdgpu", WARNING, ""),
     ("Aborting journal on device sda2-8.", ROOT_RO, DRAIN, "/ is read-only"),
     (MEGARAID, "", MONITOR, "does not use"),
     (MEGARAID, f"{AT_01} class 0x010400 PCI_ID=1000:005F", MONITOR, "no driver uses"),
@@ -627,11 +616,9 @@ ANSWERED: list[tuple[str, str, str, str]] = [
     (MEGARAID, f"{AT_01} class 0x010400 DRIVER=vfio-pci", WARNING, ""),
     (COMPLAINT, "", WARNING, ""),
     (COMPLAINT, f"{AT_01} class 0x010400 PCI_ID=1000:005F", MONITOR, "no driver uses"),
-    (COMPLAINT, f"{AT_01} class 0x010400 DRIVER=megaraid_sas", WARNING, ""),
     (MSIX, "", MONITOR, "does not use"),
     (MSIX, "pci 0000:00:03.0 class 0x020000 DRIVER=ena", WARNING, ""),
     (FIRMWARE, f"{AT_01} class 0x030000 PCI_ID=10DE:1C03", WARNING, ""),
-    (IXGBE, "pci 0000:3b:00.0 class 0x020000 DRIVER=ixgbe", WARNING, ""),
 ]
 
 
