@@ -111,10 +111,7 @@ def test_what_fails_and_what_warns() -> None:
 @pytest.mark.parametrize(
     ("number", "text", "advice"),
     [
-        (149, "NETIR_LINK_EVT  Fatal   XC0 i0 Link 01 (0x021425c6 0x00000000)", Advice.RESET),
-        (149, "NETIR_BER_EVENT Nonfatal XC0 i0 Link 03 (0x00086226 0x00000001)", Advice.IGNORE),
         (144, "SAW_MVB Nonfatal XC0 i0 Link 00 (0x00000001 0x00000004)", Advice.IGNORE),
-        (150, "MSE_WATCHDOG Fatal XC0 i0 Link 00 (0x00000000 0x00000000)", Advice.RESET),
         (150, "pid=7, name=nonfatal, MSE_WATCHDOG Fatal XC0 i0 Link 00 (0x0 0x00000000)", Advice.RESET),
         (145, "pid=8, name=ray::Worker, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x8)", Advice.IGNORE),
         (143, "Nonfatal", Advice.RESET),

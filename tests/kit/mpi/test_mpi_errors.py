@@ -177,8 +177,8 @@ def test_a_line_belongs_to_its_first_kind_alone() -> None:
         ("Too many open files; limits of this process: 4", "low limits"),
     ):
         assert [found.kind for found in explain(f"{line}\nNCCL error: x")] == [kind]
-    both = explain("fabric: system not yet initialized\nNCCL error: x")
-    assert [found.kind for found in both] == ["fabric manager", "NCCL"]
+    apart = explain("fabric: system not yet initialized\nNCCL error: x")
+    assert [found.kind for found in apart] == ["fabric manager", "NCCL"]
 
 
 def test_a_message_says_how_often_and_for_which_pmix_it_was_built() -> None:

@@ -200,7 +200,7 @@ def test_pairs_of_a_slow_fleet_are_below_what_the_links_allow() -> None:
 
 def linked(machine: str, verdict: str, nodes: int, *, leaf: int = 0, **options: Any) -> CounterExample:
     """Return the check of the links of a fleet of this health, with so many nodes on a leaf switch."""
-    stated = {"expected": {"within": options.pop("within")}} if "within" in options else {}
+    stated: dict[str, Any] = {"expected": {"within": options.pop("within")}} if "within" in options else {}
     of_leaves = leaves_of(names(nodes), leaf) if leaf else {}
     model = LinkModel(leaves=of_leaves, **options)
 

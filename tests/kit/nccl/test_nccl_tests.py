@@ -179,28 +179,6 @@ def test_alltoall_of_old_versions_leaves_its_reduction_blank() -> None:
     assert (run.complete, len(run.rows)) == (True, 2)
 
 
-def test_a_table_with_the_number_of_iterations_behind_each_row() -> None:
-    """DCGM's all_reduce_perf, testing/python3/mocks of NVIDIA/DCGM."""
-    text = """# Collective test starting: all_reduce_perf
-# nThread 1 nGpus 1 minBytes 33554432 maxBytes 33554432 step: 1048576(bytes) warmup iters: 1 iters: 20 agg iters: 1 validation: 1 graph: 0
-#
-# Using devices
-#  Rank  0 Group  0 Pid 12345 on testhost device  0 [0000:1b:00] NVIDIA Test GPU
-#
-#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong  #iters
-#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)
-    33554432       8388608     float     sum      -1    25.74  1303.8    0.00       0     0.37   89754    0.00       0      20
-# Out of bounds values : 0 OK
-# Avg bus bandwidth    : 0
-#
-# Collective test concluded: all_reduce_perf
-"""  # as it was printed
-    (run,) = read(text).runs
-    assert (run.reasons, run.complete, run.rows[0].out_of_place.algbw) == ((), True, 1303.8)
-    (cut,) = read(text.replace("       0      20\n", "       0\n")).runs
-    assert not cut.complete
-
-
 HEAD = (
     "# nccl-tests version 2.19.6 nccl-headers=22809 nccl-library=22809\n"
     "# Collective test starting: all_reduce_perf\n"
