@@ -813,7 +813,8 @@ def test_two_tables_of_one_output() -> None:
 def test_a_log_line_behind_na_takes_no_letter_of_it() -> None:
     log = "vm:1:2 [0] NCCL INFO words"
     row = ONE.replace("0.05 0\n", "0.05 N/")
-    for end in (f"{row}A{log}\n\n", f"{ONE.strip()}{log}\n \n"):  # the end of a row is printed by itself
+    ends = (f"{row}A{log}\n\n", f"{row}A{log.replace('vm', 'other')}\n\n", f"{ONE.strip()}{log}\n \n")
+    for end in ends:  # the end of a row is printed by itself
         (run,) = read(WHOLE.replace(ONE, end)).runs
         assert run.complete, run.reasons
     (short,) = read(WHOLE.replace(ONE, f"{ONE[:30]}{log}\n\n")).runs

@@ -69,6 +69,18 @@ def parts_of(tree: ast.Module) -> Iterator[ast.Module]:
 
 def test_prelude_is_python_3_6_and_needs_the_standard_library_alone() -> None:
     assert imported(PRELUDE) <= sys.stdlib_module_names
+    assert {"collective.py", "world.py", "payload_node.py"} <= {path.name for path in PAYLOADS}
+
+
+def test_each_part_of_a_payload_is_sent_once() -> None:
+    text = sent(payload_step.COLLECTIVE).replace("\\", "")
+    assert [text.count(f'"{part.name}", "exec') for part in PARTS] == [1, 1, 1]
+    assert "pytest_gpucluster.kit.payloads" not in text
+
+
+def test_line_is_reported_in_one_piece(capsys: pytest.CaptureFixture[str]) -> None:
+    prelude.print_json(kind="place", rank=1)
+    assert capsys.readouterr().out == '{"kind": "place", "rank": 1}\n'
 
 
 @pytest.mark.parametrize("path", PAYLOADS, ids=lambda path: f"{path.parent.name}-{path.stem}")
