@@ -35,7 +35,8 @@ def test_a_cut_loses_rows_and_never_changes_one(version: str, label: str) -> Non
     lines = text_of(f"derived-{version}-all_reduce.txt").splitlines()
     text = "".join(f"{label}{line}\n" for line in lines)
     (whole,) = read(text, collective="all_reduce").runs
-    for end in range(text.index("ank 15"), len(text)):
+    last = text.index("4194304")  # its row: before it a few ends are enough
+    for end in (*range(text.index("ank 15"), last, 9), *range(last, len(text))):
         output = read(text[:end], collective="all_reduce")
         rows = rows_of(output)
         assert rows == whole.rows[: len(rows)], text[:end]

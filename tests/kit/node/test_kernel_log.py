@@ -891,9 +891,9 @@ def test_numbers_and_addresses_make_no_new_event(tmp_path: Path) -> None:
 
 def test_the_name_of_a_device_makes_a_new_event(tmp_path: Path) -> None:
     buses = ["nvme0n{}", "sda{}", "md{}", "0000:1b:0{}.0", "GPU{}", "ens{}f0"]
-    for device in (*buses, "DIMM#{}", "CPU_SrcID#{}_MC#2", "any (csrow:{} channel:1 page:0x7"):
-        lines = [f"Buffer I/O error on dev {device.format(n)}, logical block 0" for n in range(5)]
-        assert len(fold(tmp_path, *lines).events) == 5, device
+    devices = (*buses, "DIMM#{}", "CPU_SrcID#{}_MC#2", "any (csrow:{} channel:1 page:0x7")
+    lines = [f"Buffer I/O error on dev {it.format(n)}, logical block 0" for it in devices for n in range(5)]
+    assert [event.text for event in fold(tmp_path, *lines).events] == lines
 
 
 def test_a_level_of_the_log_silences_a_word_of_a_driver(tmp_path: Path) -> None:
@@ -922,28 +922,29 @@ TIMELESS = ["[Sun Feb 23 16:24:18 2025] {}", "kernel: {}", "[  +0.000844] {}"]
 FORMS = (*STAMPED, *OF_JOURNAL, *TIMELESS, "kern  :warn  : 2025-01-21T04:41:44,283302+00:00 {}")
 
 
+XIDS = [
+    ("NVRM: Xid (PCI:0000:1B:00): 79, GPU has fallen", 79, "0000:1b:00", "GPU has fallen"),
+    ("NVRM: Xid (0000:03:00): 45, Ch 00000010", 45, "0000:03:00", "Ch 00000010"),
+    ("NVRM: Xid (PCI:0000:1b:00 GPU-I:05 GPU-CI:01): 31, pid=1", 31, "0000:1b:00", "pid=1"),
+    ("NVRM: Xid (PCI:0000:3f:00): 46", 46, "0000:3f:00", ""),
+]
+
+
 @pytest.mark.parametrize(
-    ("line", "number", "bus", "text"),
-    [
-        ("NVRM: Xid (PCI:0000:1B:00): 79, GPU has fallen", 79, "0000:1b:00", "GPU has fallen"),
-        ("NVRM: Xid (0000:03:00): 45, Ch 00000010", 45, "0000:03:00", "Ch 00000010"),
-        ("NVRM: Xid (PCI:0000:1b:00 GPU-I:05 GPU-CI:01): 31, pid=1", 31, "0000:1b:00", "pid=1"),
-        ("NVRM: Xid (PCI:0000:3f:00): 46", 46, "0000:3f:00", ""),
-    ],
+    ("form", "xid"), [*((form, XIDS[0]) for form in FORMS), *((FORMS[0], xid) for xid in XIDS[1:])]
 )
 def test_an_xid_is_read_in_every_form_of_the_log(
-    tmp_path: Path, line: str, number: int, bus: str, text: str
+    tmp_path: Path, form: str, xid: tuple[str, int, str, str]
 ) -> None:
-    for form in FORMS:
-        (found,) = fold_raw(tmp_path, f"{form.format(line)}\n" * 2).xids
-        assert (found.number, found.bus, found.text, found.event.count) == (number, bus, text, 2), form
-        times = 1234.114906 if "1234" in form else None
-        event = found.event
-        assert (event.text, event.first, event.last, event.line) == (line, times, times, 2), form
+    line, *values = xid
+    (found,) = fold_raw(tmp_path, f"{form.format(line)}\n" * 2).xids
+    event, times = found.event, 1234.114906 if "1234" in form else None
+    assert [found.number, found.bus, found.text] == values
+    assert event == Event("xid", 2, times, times, line, 2)
 
 
 def test_the_level_of_a_line_is_not_of_its_text_but_a_subsystem_is(tmp_path: Path) -> None:
-    for level in ("emerg", "alert", "crit", "err", "warn", "notice", "info", "debug"):
+    for level in ("emerg", "warn", "debug"):
         (event,) = fold_raw(tmp_path, f"kern  :{level:6}: [    5.000000] {PAGE_FAULT}\n").events
         assert event.text == PAGE_FAULT
     (event,) = fold_raw(tmp_path, "kernel: nfs: server fs1 not responding, still trying\n").events
