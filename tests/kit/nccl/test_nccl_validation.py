@@ -403,6 +403,7 @@ def test_lists_of_pairs_are_cut_after_four() -> None:
     ("nodes", "nvls", "good"),
     [
         (1, "NVLS comm 0x1 headRank 0 nHeads 4", True),
+        (0, "NVLS comm 0x1 headRank 0 nHeads 4", False),  # an NCCL that counts no nodes
         (2, "NVLS comm 0x1 headRank 0 nHeads 2", False),
         (1, "Connected all rings", False),
     ],
