@@ -127,7 +127,8 @@ def test_phase_that_outlives_its_deadline_is_reported_and_ends_the_process(
     watch.enter("barrier", 0.1)
     assert codes.get(timeout=60) == prelude.EXIT_STUCK
     ((kind, phase, seconds),) = reported
-    assert (kind, phase, seconds) == ("stuck", "barrier", pytest.approx(0.1))
+    assert (kind, phase) == ("stuck", "barrier")
+    assert seconds == pytest.approx(0.1)
 
 
 def test_phase_that_fails_is_reported() -> None:
