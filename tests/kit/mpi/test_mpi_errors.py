@@ -155,6 +155,8 @@ def test_how_the_step_ran_is_reported_with_what_depends_on_it(kind: str) -> None
 
 
 def test_a_line_of_two_kinds_is_reported_once() -> None:
+    (first,) = explain("OMPI was not built with SLURM's PMI support\nPMI_Init failed\n")
+    assert first.text.startswith("OMPI was not built")  # of two messages of one kind the first
     line = "PMIX ERROR: PMI_Init failed"
     assert [found.kind for found in explain(line)] == ["MPI without PMI"]
     assert [found.kind for found in explain(f"x\n{line}\n")] == ["MPI without PMI"]
