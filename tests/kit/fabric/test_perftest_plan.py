@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,16 +12,24 @@ from pytest_gpucluster.kit.fabric.rails import RailPort
 from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
 
 
+class Section:
+    """A cluster whose only section is that of nccl."""
+
+    def __init__(self, exports: dict[str, str]) -> None:
+        self.exports = exports
+
+    def section(self, _: object) -> NcclConfig:
+        return NcclConfig(exports=self.exports)
+
+
 @pytest.mark.parametrize(
     ("of_nccl", "of_environment", "expected"),
-    [({}, {}, None), ({"NCCL_IB_GID_INDEX": "3"}, {}, 3), ({}, {"NCCL_IB_GID_INDEX": "1"}, 1), ({"NCCL_IB_GID_INDEX": "-1"}, {}, None),
-     ({"NCCL_IB_GID_INDEX": "3"}, {"NCCL_IB_GID_INDEX": "1"}, 3)],
-)  # fmt: skip
-def test_the_gid_index_is_that_of_the_jobs(
-    of_nccl: dict[str, str], of_environment: dict[str, str], expected: int | None
-) -> None:
-    cluster: Any = SimpleNamespace(section=lambda _: NcclConfig(exports=of_nccl))
-    assert gid_index(cluster, EnvironmentConfig(exports=of_environment)) == expected
+    [("", "", None), ("3", "", 3), ("", "1", 1), ("-1", "", None), ("3", "1", 3)],
+)
+def test_the_gid_index_is_that_of_the_jobs(of_nccl: str, of_environment: str, expected: int | None) -> None:
+    cluster, environment = ({"NCCL_IB_GID_INDEX": it} if it else {} for it in (of_nccl, of_environment))
+    of_jobs: Any = Section(cluster)
+    assert gid_index(of_jobs, EnvironmentConfig(exports=environment)) == expected
 
 
 def test_a_node_has_its_address_its_place_and_its_rails() -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from framework_helpers import spelled
@@ -44,19 +43,8 @@ def example(node: str, reach: Reach, exchanged: tuple[str, ...]) -> Judgement:
         (REACH, ("gpu02",), "not checked", "the ranks of gpu01 exchanged no data: see ddp.group"),
         (REACH, ("gpu01",), "not checked", f"{NOTHING} with gpu01: see ddp.group"),
         (REACH, (), "not checked", "the ranks of gpu01 exchanged no data: see ddp.group"),
-        (
-            replace(REACH, limit=1),
-            ("gpu01",),
-            "not checked",
-            f"{NOTHING}: ddp.nodes is 1; set it to 2 or more, or remove it",
-        ),
-        (
-            replace(REACH, allocated=1),
-            ("gpu01",),
-            "not checked",
-            f"{NOTHING}: no other node of the run shares partition and GPU count with gpu01; test it with another node of "
-            "its kind, or waive the check",
-        ),
+        (replace(REACH, limit=1), ("gpu01",), "not checked", f"{NOTHING}: ddp.nodes is 1"),
+        (replace(REACH, allocated=1), ("gpu01",), "not checked", f"{NOTHING}: no other node of the run"),
         # a rerun on one node proves that node, if it did anything
         (Reach("ddp", 1, 1), ("gpu01",), "not applicable", ONE_NODE_RUN),
         (Reach("ddp", 1, 1), (), "not checked", "the ranks of gpu01 exchanged no data: see ddp.group"),
@@ -65,22 +53,30 @@ def example(node: str, reach: Reach, exchanged: tuple[str, ...]) -> Judgement:
 def test_a_node_without_others_is_not_proved(
     reach: Reach, exchanged: tuple[str, ...], outcome: str, reason: str
 ) -> None:
-    assert spelled(example("gpu01", reach, exchanged)) == (outcome, reason, [], [])
+    verdict = example("gpu01", reach, exchanged)
+    assert (judged(verdict), verdict.findings) == (outcome, ())
+    assert verdict.reason.startswith(reason)
 
 
-def result(
-    key: str = "ddp", wrong: int = 0, ranks: int = 4, last: str = "trained", **more: Any
-) -> PayloadResult:
+def step(key: str, *facts: dict[str, Any], ranks: int = 0, **more: Any) -> PayloadResult:
+    """Return a step whose ranks, one a node, reported a fact each."""
+    nodes = tuple(str(fact["node"]) for fact in facts)
+    tasks = (
+        PayloadTask(n, node, 0, None, (fact,))
+        for n, (node, fact) in enumerate(zip(nodes, facts, strict=True))
+    )
+    return PayloadResult(key, nodes, ranks or len(facts), tuple(tasks), **more)
+
+
+def result(key: str = "ddp", wrong: int = 0, ranks: int = 4, last: str = "trained") -> PayloadResult:
     """Return a step of two ranks on each of two nodes, all of which reported sums and training but the last one."""
     tasks = []
     for rank in range(ranks):
         node = TWO[rank // 2]
         kinds = ("reduced", "trained") if rank < 3 or last == "trained" else ("reduced",)
-        facts = tuple(
-            {key: kind, "rank": rank, "node": node, "wrong": wrong if rank == 1 else 0} for kind in kinds
-        )
-        tasks.append(PayloadTask(rank, node, 0, None, facts))
-    return PayloadResult(key, TWO, 4, tuple(tasks), **more)
+        fact = {"rank": rank, "node": node, "wrong": wrong if rank == 1 else 0}
+        tasks.append(PayloadTask(rank, node, 0, None, tuple({key: kind, **fact} for kind in kinds)))
+    return PayloadResult(key, TWO, 4, tuple(tasks))
 
 
 def judged(verdict: Verdict) -> str:
@@ -105,15 +101,11 @@ def test_tensorflow_on_the_cpu_of_a_gpu_node_is_not_proved() -> None:
             "version": "2.20",
             "python": "/p",
         }
-        return PayloadResult("tensorflow", ("gpu01",), 1, (PayloadTask(0, "gpu01", 0, None, (fact,)),))
+        return step("tensorflow", fact)
 
-    assert spelled(tensorflow.devices("gpu01", loaded(0), loaded(0), 1)) == (
-        "not checked",
-        "rank 0 computed on the CPU: tensorflow 2.20 of /p finds 0 of 1 GPUs; name an environment with a GPU build: "
-        "tensorflow.environment",
-        [],
-        [],
-    )
+    verdict = tensorflow.devices("gpu01", loaded(0), loaded(0), 1)
+    assert judged(verdict) == "not checked"
+    assert "tensorflow 2.20 of /p finds 0 of 1 GPUs" in verdict.reason
     assert judged(tensorflow.devices("gpu01", loaded(2), loaded(0), 2)) == "not checked"
     assert judged(tensorflow.devices("gpu01", loaded(2), loaded(1), 2)) == "passed"
     assert judged(tensorflow.devices("gpu01", loaded(0), loaded(0), 0)) == "not applicable"
@@ -123,13 +115,12 @@ def test_a_job_of_horovod_is_valid_on_several_nodes() -> None:
     launch = horovod.Launch("pytorch", "gloo", "srun")
 
     def world(wrong: int = 0, **more: Any) -> horovod.World:
-        ranks = tuple(
-            {
-                "rank": rank, "node": TWO[rank], "size": 2, "local_rank": 0, "local_size": 1, "cross_rank": rank,
-                "cross_size": 2, "wrong": {"float32": wrong}, "trained": {},
-            }
-            for rank in range(2)
-        )  # fmt: skip
+        places = (
+            {"rank": n, "node": node, "size": 2, "cross_rank": n, "cross_size": 2}
+            for n, node in enumerate(TWO)
+        )
+        local = {"local_rank": 0, "local_size": 1, "wrong": {"float32": wrong}, "trained": {}}
+        ranks = tuple({**place, **local} for place in places)
         return horovod.World(launch, TWO, ranks, nodes=TWO, **more)
 
     assert judged(horovod.between("gpu01", REACH, [world()])) == "passed"
@@ -170,18 +161,11 @@ def test_each_proof_is_a_check() -> None:
 
 def test_a_package_that_no_node_has_is_missing_in_the_environment() -> None:
     def packages(*errors: str) -> PayloadResult:
-        tasks = tuple(
-            PayloadTask(
-                n,
-                node,
-                0,
-                None,
-                ({"training": "found", "rank": n, "node": node, "error": error, "version": "2"},),
-            )
-            for n, (node, error) in enumerate(zip(TWO, errors, strict=False))
+        facts = (
+            {"training": "found", "rank": n, "node": node, "error": error, "version": "2"}
+            for n, (node, error) in enumerate(zip(TWO, errors, strict=True))
         )
-        where = "environment default, image /i.sqsh"
-        return PayloadResult("training", TWO, 2, tasks, where=where)
+        return step("training", *facts, where="environment default, image /i.sqsh")
 
     lacks = "No module named 'torch' (/usr/bin/python3)"
     verdict = training.framework("gpu01", packages(lacks, lacks))
@@ -193,24 +177,11 @@ def test_a_package_that_no_node_has_is_missing_in_the_environment() -> None:
 
 def test_torch_is_compared_with_nodes_of_the_same_kind_only() -> None:
     def placed(*versions: str) -> PayloadResult:
-        tasks = tuple(
-            PayloadTask(
-                n,
-                f"gpu0{n + 1}",
-                0,
-                None,
-                (
-                    {
-                        "ddp": "place",
-                        "rank": n,
-                        "node": f"gpu0{n + 1}",
-                        "torch": {"error": "", "version": version},
-                    },
-                ),
-            )
-            for n, version in enumerate(versions)
+        torch = ({"error": "", "version": version} for version in versions)
+        return step(
+            "ddp",
+            *({"ddp": "place", "rank": n, "node": f"gpu0{n + 1}", "torch": it} for n, it in enumerate(torch)),
         )
-        return PayloadResult("ddp", tuple(f"gpu0{n + 1}" for n in range(len(versions))), len(versions), tasks)
 
     found = placed("2.9.0", "2.9.0", "2.9.0", "2.7.0a0+gh200")
     assert judged(ddp.framework("gpu04", found, ("gpu04",))) == "passed"
@@ -220,20 +191,32 @@ def test_torch_is_compared_with_nodes_of_the_same_kind_only() -> None:
 
 def test_torch_that_is_not_installed_is_a_failure_of_the_environment() -> None:
     place = {"ddp": "place", "rank": 0, "node": "gpu01", "torch": {"error": "No module named 'torch'"}}
-    found = PayloadResult("ddp", ("gpu01",), 1, (PayloadTask(0, "gpu01", 0, None, (place,)),))
-    verdict = ddp.framework("gpu01", found, ("gpu01",))
-    assert (judged(verdict), verdict.action, verdict.setting) == (
-        "failed",
-        Action.CONFIGURE,
-        "ddp.environment",
-    )
+    verdict = ddp.framework("gpu01", step("ddp", place), ("gpu01",))
+    assert (judged(verdict), verdict.action) == ("failed", Action.CONFIGURE)
+    assert verdict.setting == "ddp.environment"
+
+
+class Held:
+    """An allocation of one node."""
+
+    slurm = None
+
+    def __init__(self, node: str) -> None:
+        self.nodes = (node,)
+
+
+class Session:
+    """A run whose two nodes are in allocations of their own."""
+
+    allocations = tuple(map(Held, TWO))
+    without_problem = tuple
+    cluster = None
+    inventory: ClassVar[dict[str, Any]] = {}
+    nodes: ClassVar[dict[str, Any]] = dict.fromkeys(TWO)
 
 
 def test_nodes_of_the_run_in_other_allocations_are_possible_partners() -> None:
-    allocations = [SimpleNamespace(nodes=(node,), slurm=None) for node in TWO]
-    session: Any = SimpleNamespace(
-        allocations=allocations, without_problem=tuple, cluster=None, inventory={}, nodes=dict.fromkeys(TWO)
-    )
+    session: Any = Session()
     runners: Any = FrameworkStepRunner.of_allocations(session, FrameworkConfig())
     for runner in runners:
         assert (runner.reach.selected, runner.reach.allocated) == (2, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit.gpu.libraries import LIBRARIES, Libraries, read_libraries
 from pytest_gpucluster.suites.gpu.checks.inventory import libraries
 
+CACHED = ("libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-nvvm.so.4", "libnvidia-ptxjitcompiler.so.1")
 GOOD = b"\x7fELF\x02\x01\x01\n\x00\x7f\n"
-EMPTY_140 = "https://github.com/NVIDIA/libnvidia-container/issues/140"
+EMPTY_140, EMPTY_117 = (f"https://github.com/NVIDIA/libnvidia-container/issues/{n}" for n in (140, 117))
 
 
 @pytest.fixture
@@ -28,36 +30,21 @@ def machine(tmp_path: Path) -> Answer:
     (folder / "libnvidia-nvvm.so.4").write_bytes(b"")
     (folder / "libnvidia-ptxjitcompiler.so.1").write_bytes(b"<html>not found</html>\n")
     (folder / "libnvidia-fatbinaryloader.so.418.56").write_bytes(b"")
-    names = (
-        "libcuda.so.1",
-        "libnvidia-ml.so.1",
-        "libnvidia-nvvm.so.4",
-        "libnvidia-ptxjitcompiler.so.1",
-    )
-    rows = [f"\t{one} (libc6,x86-64, OS ABI: Linux 2.3.99) => {folder}/{one}" for one in names]
+    rows = [f"\t{one} (libc6,x86-64, OS ABI: Linux 2.3.99) => {folder}/{one}" for one in CACHED]
     rows += [
         f"\tlibcuda.so.1 (libc6) => {tmp_path}/lib32/libcuda.so.1",
         "\tlibc.so.6 (libc6,x86-64) => /lib/libc.so.6",
     ]
     (tmp_path / "ldconfig").write_text("#!/bin/sh\ncat <<'X'\n" + "\n".join(rows) + "\nX\n")
     (tmp_path / "ldconfig").chmod(0o755)
-    done = subprocess.run(
-        ["sh", "-c", f"PATH={tmp_path}:$PATH; {LIBRARIES.command}"],
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
+    command = f"PATH={tmp_path}:$PATH; {LIBRARIES.command}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, timeout=60, check=False)
     return Answer("n1", done.returncode, done.stdout, done.stderr)
 
 
 def test_each_broken_file_is_found(machine: Answer, tmp_path: Path) -> None:
     found = read_libraries(machine)
-    assert {Path(path).name for path in found.cached} == {
-        "libcuda.so.1",
-        "libnvidia-ml.so.1",
-        "libnvidia-nvvm.so.4",
-        "libnvidia-ptxjitcompiler.so.1",
-    }
+    assert {Path(path).name for path in found.cached} == {*CACHED}
     none, absent = "is empty or no ELF file", "No such file or directory"
     assert {path.removeprefix(f"{tmp_path}/"): why for path, why in found.bad.items()} == {
         "lib/libnvidia-ml.so.1": absent,
@@ -67,11 +54,7 @@ def test_each_broken_file_is_found(machine: Answer, tmp_path: Path) -> None:
         "lib32/libcuda.so.1": absent,
     }
     verdict = libraries(found)
-    assert {Path(one.part).name for one in verdict.findings} == {
-        "libnvidia-ml.so.1",
-        "libnvidia-nvvm.so.4",
-        "libnvidia-ptxjitcompiler.so.1",
-    }
+    assert {Path(one.part).name for one in verdict.findings} == {*CACHED[1:]}
     assert len(verdict.advisories) == 2
 
 
@@ -90,31 +73,32 @@ def test_a_file_that_the_user_may_not_read_is_not_bad() -> None:
 # --- machines that were considered
 
 LIB = "/usr/lib/x86_64-linux-gnu"
-NEW = {
-    f"{LIB}/libcuda.so.1": True,
-    f"{LIB}/libnvidia-ml.so.1": True,
-    f"{LIB}/libnvidia-ptxjitcompiler.so.1": True,
-}
-EMPTY = "is empty or no ELF file"
-ROWS: tuple[tuple[str, str, str, dict[str, bool], dict[str, str], bool], ...] = (
-    ("all are good", "ldconfig -p", PASSED, NEW, {}, False),
-    ("empty files of an earlier driver beside good ones", EMPTY_140, WARNING, NEW, {f"{LIB}/libcuda.so.418.56": EMPTY, f"{LIB}/libnvidia-ptxjitcompiler.so.418.56": EMPTY}, False),
-    ("an empty library that the present driver no longer has", EMPTY_140, WARNING, NEW, {f"{LIB}/libnvidia-fatbinaryloader.so.418.56": EMPTY}, False),
-    ("the library of 32 bits was removed", "libnvidia-compute:i386", WARNING, {**NEW, "/usr/lib32/libcuda.so.1": False}, {"/usr/lib32/libcuda.so.1": "No such file or directory"}, False),
-    ("libcuda.so.1 is empty", "https://github.com/NVIDIA/libnvidia-container/issues/117", CONFIGURE, NEW, {f"{LIB}/libcuda.so.1": EMPTY}, True),
-    ("all are empty, and ldconfig has left them out", EMPTY_140, CONFIGURE, {f"{LIB}/libnvidia-ml.so.1": True}, {f"{LIB}/libcuda.so.418.56": EMPTY}, True),
-    ("the link points to a driver that was removed", "aborted upgrade", CONFIGURE, NEW, {f"{LIB}/libnvidia-ml.so.1": "No such file or directory"}, True),
-)  # fmt: skip
-COUNTER_EXAMPLES = tuple(
-    CounterExample(
-        "gpu.libraries",
-        machine,
-        source,
-        expected,
-        lambda cached=cached, bad=bad: libraries(Libraries(cached, bad)),  # type: ignore[misc]
-        sick=sick,
-    )
-    for machine, source, expected, cached, bad, sick in ROWS
+CUDA, ML, JIT = (f"{LIB}/{one}.so.1" for one in ("libcuda", "libnvidia-ml", "libnvidia-ptxjitcompiler"))
+OLD_CUDA, OLD_JIT = f"{LIB}/libcuda.so.418.56", f"{LIB}/libnvidia-ptxjitcompiler.so.418.56"
+OLD_FATBIN, CUDA_32 = f"{LIB}/libnvidia-fatbinaryloader.so.418.56", "/usr/lib32/libcuda.so.1"
+NEW = {CUDA: True, ML: True, JIT: True}
+EMPTY, ABSENT = "is empty or no ELF file", "No such file or directory"
+
+
+def considered(
+    machine: str, source: str, expected: str, cached: dict[str, bool], bad: dict[str, str]
+) -> CounterExample:
+    verdict = partial(libraries, Libraries(cached, bad))
+    return CounterExample("gpu.libraries", machine, source, expected, verdict, sick=expected == CONFIGURE)
+
+
+COUNTER_EXAMPLES = (
+    considered("all are good", "ldconfig -p", PASSED, NEW, {}),
+    considered(
+        "empty files of an earlier driver", EMPTY_140, WARNING, NEW, {OLD_CUDA: EMPTY, OLD_JIT: EMPTY}
+    ),
+    considered("an empty one that the driver no longer has", EMPTY_140, WARNING, NEW, {OLD_FATBIN: EMPTY}),
+    considered("no library of 32 bits", "i386", WARNING, {**NEW, CUDA_32: False}, {CUDA_32: ABSENT}),
+    considered("libcuda.so.1 is empty", EMPTY_117, CONFIGURE, NEW, {CUDA: EMPTY}),
+    considered(
+        "all are empty, and ldconfig has left them out", EMPTY_140, CONFIGURE, {ML: True}, {OLD_CUDA: EMPTY}
+    ),
+    considered("a link to a driver that was removed", "aborted upgrade", CONFIGURE, NEW, {ML: ABSENT}),
 )
 
 

@@ -1,8 +1,7 @@
-"""The readers of nvidia-smi and of the kernel log: recordings, the survey in a real shell, and rubbish."""
+"""The readers of nvidia-smi and of the fabric: recordings, the survey in a real shell, and rubbish."""
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
 import os
 import re
@@ -10,8 +9,6 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from paths import TESTS
 
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
@@ -32,13 +29,17 @@ def recorded(name: str) -> str:
     return "\n".join((DATA / name).read_text().splitlines()[1:-1]) + "\n"
 
 
-def survey(**texts: str) -> Answer:
-    """An answer of the survey: name=text, exit 0; a text that begins with '!N ' exits N."""
-    parts = []
-    for name, text in texts.items():
-        rc, body = (text[1:].split(" ", 1)) if text.startswith("!") else ("0", text)
-        parts.append(f"@@ {name} {rc}\n{body}\n")
+def survey(rc: int | str = 0, **texts: str) -> Answer:
+    """An answer of the survey: the text of each section, all with this exit status."""
+    parts = (f"@@ {name} {rc}\n{text}\n" for name, text in texts.items())
     return Answer("gpu01", 0, "".join(parts).encode())
+
+
+def gpu_of(**cells: str) -> nvidia_smi.Gpu:
+    """The only GPU of a table of these columns, by the names of the attributes."""
+    columns = [COLUMNS[name][0].partition(" [")[0] for name in cells]
+    (gpu,) = nvidia_smi.parse_gpus(survey(gpus=f"{', '.join(columns)}\n{', '.join(cells.values())}"))
+    return gpu
 
 
 def run_survey(tmp_path: Path, body: str, command: str = "") -> Answer:
@@ -105,33 +106,19 @@ echo 'GPU-b, 0x0000000000000081'; [ "$n" = 3 ] || echo 'GPU-c, 0x000000000000000
         nvidia_smi.parse_lasting(run_survey(tmp_path, "echo 'No devices were found'; exit 6", command))
 
 
+DEAD = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
+
+
 @pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        (
-            'echo "NVIDIA-SMI has failed because it couldn\'t communicate with the NVIDIA driver."; exit 9',
-            "couldn't communicate",
-        ),
-        ("echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18", "version mismatch"),
-    ],
+    ("words", "status"), [(DEAD, 9), ("Failed to initialize NVML: Driver/library version mismatch", 18)]
 )
-def test_a_dead_driver_is_a_fact_and_stops_the_survey(tmp_path: Path, body: str, said: str) -> None:
-    answer = run_survey(tmp_path, body)
+def test_a_dead_driver_is_a_fact_and_stops_the_survey(tmp_path: Path, words: str, status: int) -> None:
+    answer = run_survey(tmp_path, f'echo "{words}"; exit {status}')
     gpus = nvidia_smi.parse_gpus(answer)
-    assert said in gpus.driver_problem
+    assert words in gpus.driver_problem
     assert len(gpus) == 0
     with pytest.raises(NotAvailable):
         nvidia_smi.parse_nvlink(answer)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["No devices were found", "Unable to determine the device handle for GPU0000:1B:00.0: Unknown Error"],
-)
-def test_a_lost_gpu_is_no_problem_of_the_driver(text: str) -> None:
-    gpus = nvidia_smi.parse_gpus(survey(gpus=f"!6 {text}"))
-    assert gpus.driver_problem == ""
-    assert gpus.messages == (text,)
 
 
 def test_an_nvidia_smi_that_hangs_costs_its_own_section_and_the_later_ones(
@@ -149,61 +136,20 @@ def test_an_nvidia_smi_that_hangs_costs_its_own_section_and_the_later_ones(
         nvidia_smi.parse_topology(answer)
 
 
-def test_a_hung_nvidia_smi_is_named() -> None:
-    hung = Answer("gpu01", 0, b"\n@@ hung 124\n")
-    assert "did not answer" in nvidia_smi.parse_gpus(hung).driver_problem
-    assert "did not answer" in nvidia_smi.parse_gpus(survey(gpus="!124 ")).driver_problem
-
-
-@pytest.mark.parametrize(
-    "junk",
-    ["[N/A]", "[Not Supported]", "[Unknown Error]", "[GPU requires reset]", "ERR!", "", "7 GiB", "-3", "nan"],
-)
-def test_what_stands_in_place_of_a_value_is_never_a_number(junk: str) -> None:
-    gpu = nvidia_smi.parse_gpus(survey(gpus=f"index, memory.used [MiB]\n0, {junk}\n")).devices[0]
-    assert gpu.memory_used is None
-    assert gpu.unread["memory_used"]
-
-
-@pytest.mark.parametrize("text", ["index, memory.used [MiB]\n0, 7 MiB\n", "index, memory.used [MiB]\n0, 7\n"])
-def test_units_in_the_cell_or_in_the_header(text: str) -> None:
-    assert nvidia_smi.parse_gpus(survey(gpus=text)).devices[0].memory_used == 7 * 2**20
-
-
-def test_no_unit_anywhere_is_no_number() -> None:
-    assert nvidia_smi.parse_gpus(survey(gpus="index, memory.used\n0, 7\n")).devices[0].memory_used is None
-
-
-def test_names_with_commas_are_put_together_again() -> None:
-    text = "pid, gpu_uuid, used_gpu_memory [MiB], process_name\n7, GPU-1, 528 MiB, python a, b, c\n"
-    (app,) = nvidia_smi.parse_apps(survey(apps=text))
-    assert (app.pid, app.memory, app.name) == (7, 528 * 2**20, "python a, b, c")
-
-
-def test_a_cut_row_is_an_error() -> None:
-    with pytest.raises(ProbeError, match="cut"):
-        nvidia_smi.parse_gpus(survey(gpus="index, uuid, name\n0, GPU-1\n"))
-
-
-def test_a_cut_matrix_is_an_error() -> None:
-    text = "\n".join(recorded("topo.txt").splitlines()[:5]) + "\n"
-    with pytest.raises(ProbeError, match="no row"):
-        nvidia_smi.parse_topology(survey(topology=text))
-
-
 def test_a_node_without_gpus_says_so_in_every_section() -> None:
     """Recorded from driver 580 with the device file of the only GPU masked; topo prints its legend alone."""
     none = "No devices were found"
     legend = "\n\nLegend:\n\n  X    = Self\n  NV#  = Connection traversing a bonded set of # NVLinks"
-    answer = survey(nvlink=none, errors=f"!6 {none}", topology=legend, p2p=legend)
-    for parse in (
-        nvidia_smi.parse_nvlink,
-        nvidia_smi.parse_nvlink_errors,
-        nvidia_smi.parse_topology,
-        nvidia_smi.parse_p2p,
-    ):
+    readers = {
+        "nvlink": nvidia_smi.parse_nvlink,
+        "errors": nvidia_smi.parse_nvlink_errors,
+        "topology": nvidia_smi.parse_topology,
+        "p2p": nvidia_smi.parse_p2p,
+    }
+    for name, parse in readers.items():
+        text = none if name in ("nvlink", "errors") else legend
         with pytest.raises(NotAvailable, match=none):
-            parse(answer)
+            parse(survey(6 if name == "errors" else 0, **{name: text}))
 
 
 BANNER = "*** Authorised use only ***\nWARNING: infoROM is corrupted at gpu 0000:1B:00.0\n"
@@ -212,130 +158,21 @@ BANNER = "*** Authorised use only ***\nWARNING: infoROM is corrupted at gpu 0000
 @pytest.mark.parametrize("rc", ["0", "14"])  # nvidia-smi(1): 14 warns of the infoROM beside a whole answer
 def test_a_banner_and_warnings_hide_nothing(rc: str) -> None:
     links = recorded("nvlink-s.txt")
-    text = f"!{rc} {BANNER}{links}{BANNER[28:]}"
-    assert nvidia_smi.parse_nvlink(survey(nvlink=text)) == nvidia_smi.parse_nvlink(survey(nvlink=links))
-    assert len(nvidia_smi.parse_nvlink(survey(nvlink=text))) == 8
+    text = BANNER + links + BANNER[28:]
+    assert nvidia_smi.parse_nvlink(survey(rc, nvlink=text)) == nvidia_smi.parse_nvlink(survey(nvlink=links))
+    assert len(nvidia_smi.parse_nvlink(survey(rc, nvlink=text))) == 8
 
 
-def test_a_banner_alone_is_no_state_of_nvlink() -> None:
-    with pytest.raises(ProbeError, match="Authorised"):
-        nvidia_smi.parse_nvlink(survey(nvlink=BANNER))
+LACKING = ["[N/A]", "N/A", "[Not Supported]", "[Not Available]", "[Function Not Found]", "Unknown"]
+DEPRECATED = "[Requested functionality has been deprecated]"
+ERRORS = ["", "[Unknown Error]", "ERR!", "[GPU is lost]", "[GPU requires reset]", "[Timeout]"]
 
 
-def test_what_ended_nvidia_smi_is_kept_beside_what_it_listed() -> None:
-    gpus = nvidia_smi.parse_gpus(survey(gpus="!139 index, uuid\n0, GPU-1\n"))
-    assert (len(gpus), gpus.failed) == (1, "exit 139, signal 11")
-    assert nvidia_smi.parse_gpus(survey(gpus="!14 index, uuid\n0, GPU-1\n")).failed == ""
-
-
-def test_a_comma_of_another_cell_moves_no_value_to_a_wrong_column() -> None:
-    text = "index, name, pci.bus_id, memory.used [MiB]\n0, NVIDIA H200, 00000000:1B:00.0, 0,5 MiB\n"
-    with pytest.raises(ProbeError, match="more cells than columns"):
-        nvidia_smi.parse_gpus(survey(gpus=text))
-
-
-def test_rubbish_is_reported_short_and_without_control_characters() -> None:
-    (said,) = nvidia_smi.parse_gpus(survey(gpus="\x1b[2J\x07" + "x" * 500)).messages
-    assert said.isprintable()
-    assert len(said) == 160
-
-
-FIELDS = [query for query, _ in nvidia_smi._FIELDS.values()]
-CELLS = st.one_of(
-    st.integers(0, 10**6).map(str),
-    st.sampled_from(
-        ["[N/A]", "ERR!", "[Unknown Error]", "Enabled", "Yes", "0x1", "1 MiB", "3 W", "4 MHz", "x"]
-    ),
-    st.text(st.characters(blacklist_characters="\n\r,", blacklist_categories=["Cs"]), max_size=8),
-)
-
-
-@given(st.lists(st.sampled_from(FIELDS), unique=True, max_size=6), st.data())
-def test_every_number_that_is_read_was_printed_so(columns: list[str], data: st.DataObject) -> None:
-    cells = [data.draw(CELLS) for _ in columns]
-    text = ", ".join(["index", *columns]) + "\n" + ", ".join(["0", *cells]) + "\n"
-    if "index" in columns:
-        return
-    with contextlib.suppress(ProbeError):
-        for gpu in nvidia_smi.parse_gpus(survey(gpus=text)):
-            printed = dict(zip(columns, (cell.strip() for cell in cells), strict=True))
-            for attribute, (query, _) in nvidia_smi._FIELDS.items():
-                value = getattr(gpu, attribute)
-                assert (value is None) == (attribute in gpu.unread)  # never without a reason
-                if isinstance(value, (int, float)) and query in printed:
-                    assert (
-                        printed[query][:1].isdigit() or printed[query] in ("Enabled", "Yes") or value is False
-                    )
-                if query in printed and printed[query] in ("[N/A]", "ERR!", "[Unknown Error]", ""):
-                    assert value is None
-
-
-PARSERS = [
-    nvidia_smi.parse_gpus,
-    nvidia_smi.parse_rows,
-    nvidia_smi.parse_apps,
-    nvidia_smi.parse_nvlink,
-    nvidia_smi.parse_nvlink_errors,
-    nvidia_smi.parse_topology,
-    nvidia_smi.parse_p2p,
-    nvidia_smi.parse_device_files,
-    kernel_log.parse,
-]
-
-
-@pytest.mark.parametrize("parse", PARSERS)
-@given(
-    st.one_of(st.binary(max_size=200), st.text(max_size=200).map(lambda text: text.encode(errors="replace")))
-)
-def test_rubbish_gives_a_reason_and_no_facts(parse: Any, junk: bytes) -> None:
-    with pytest.raises(ProbeError) as caught:
-        parse(Answer("gpu01", 0, junk))
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["gpus", "rows", "apps", "nvlink", "errors", "topology", "p2p"])
-@given(st.text(max_size=200))
-def test_rubbish_in_a_section_gives_no_number(name: str, junk: str) -> None:
-    answer = Answer("gpu01", 0, f"@@ {name} 0\n{junk}\n".encode(errors="replace"))
-    for parse in PARSERS[:7]:
-        with contextlib.suppress(ProbeError):
-            facts: Any = parse(answer)
-            assert len(facts) == 0, facts
-            assert getattr(facts, "cuda", None) is None
-
-
-# --- NVLink and topology of other machines ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "lacks"),
-    [
-        ("[N/A]", True),
-        ("N/A", True),
-        ("[Not Supported]", True),
-        ("[Not Available]", True),
-        ("[Not Found]", True),
-        ("[Function Not Found]", True),
-        ("Unknown", True),
-        ("[Requested functionality has been deprecated]", True),
-        (nvidia_csv.NOT_REPORTED, True),
-        ("[Unknown Error]", False),
-        ("ERR!", False),
-        ("[GPU is lost]", False),
-        ("[GPU requires reset]", False),
-        ("[Insufficient Permissions]", False),
-        ("[Timeout]", False),
-        ("", False),
-    ],
-)
-def test_no_such_thing_and_an_error_are_distinguished(text: str, *, lacks: bool) -> None:
+@pytest.mark.parametrize("text", [*LACKING, DEPRECATED, nvidia_csv.NOT_REPORTED, *ERRORS])
+def test_no_such_thing_and_an_error_are_distinguished(text: str) -> None:
+    lacks = text not in ERRORS
     assert nvidia_csv.is_unsupported(text) is lacks
     assert nvidia_smi.Gpu(unread={"ecc": text}).lacks("ecc") is lacks
-
-
-def test_unknown_is_no_performance_state() -> None:
-    (one,) = nvidia_smi.parse_gpus(survey(gpus="index, pstate\n0, Unknown\n"))
-    assert (one.pstate, one.unread["pstate"]) == (None, "Unknown")
 
 
 @pytest.mark.parametrize("rc", [0, 3])
@@ -349,45 +186,30 @@ def test_unknown_is_no_performance_state() -> None:
 )
 def test_a_gpu_without_links_has_none(said: str, rc: int) -> None:
     """Recorded from drivers 535 to 610; the exit status is not."""
-    text = f"!{rc} GPU 0: NVIDIA L40S (UUID: GPU-1)\n{said}\nGPU 1: NVIDIA L40S (UUID: GPU-2)\n\t Link 0: <inactive>\n"
-    found = nvidia_smi.parse_nvlink(survey(nvlink=text))
+    text = (
+        f"GPU 0: NVIDIA L40S (UUID: GPU-1)\n{said}\nGPU 1: NVIDIA L40S (UUID: GPU-2)\n\t Link 0: <inactive>\n"
+    )
+    found = nvidia_smi.parse_nvlink(survey(rc, nvlink=text))
     assert found == {"GPU-1": {}, "GPU-2": {0: None}}
-    assert nvidia_smi.parse_nvlink(survey(nvlink=f"!{rc} {said}")) == {}
-
-
-def test_other_words_about_a_gpu_are_not_understood() -> None:
-    with pytest.raises(ProbeError, match="not understood: 'Surprise'"):
-        nvidia_smi.parse_nvlink(survey(nvlink="GPU 0: NVIDIA L40S (UUID: GPU-1)\nSurprise\n"))
+    assert nvidia_smi.parse_nvlink(survey(rc, nvlink=said)) == {}
 
 
 # A healthy B300 (p6-b300.48xlarge, driver 595.91.07): names and values at boot as published, put into lines here.
 NVLINK_5 = """\
 \t Link 0: Malformed packet Errors: 0
-\t Link 0: Buffer overrun Errors: 0
-\t Link 0: Rx Errors: 0
-\t Link 0: Rx remote Errors: 0
-\t Link 0: Rx General Errors: 0
 \t Link 0: Local link integrity Errors: 0
-\t Link 0: Tx discards: 0
 \t Link 0: Link recovery successful events: 0
-\t Link 0: Link recovery failed events: 0
-\t Link 0: Total link recovery events: 0
-\t Link 0: Effective Errors: 0
 \t Link 0: Effective BER: 15e-255
-\t Link 0: Symbol Errors: 0
 \t Link 0: Symbol BER: 15e-255
 \t Link 0: Raw BER Lane 0: 2061
-\t Link 0: Raw BER Lane 1: 1038
 \t Link 0: Raw BER Total: 1037
 \t Link 0: Raw Errors Lane 0: 82
-\t Link 0: Raw Errors Lane 1: 4
 \t Link 0: FEC Errors - 0: 36140749276
 \t Link 0: FEC Errors - 1: 175
-\t Link 0: FEC Errors - 15: 0
 \t Link 0: Tx packets: 9
 \t Link 0: Rx bytes: 12
 """
-NVLINK_5_SICK = """\
+SICK = """\
 \t Link 1: Link recovery failed events: 2
 \t Link 1: Link recovery successful events: 505
 \t Link 1: Effective BER: 15e-3
@@ -395,40 +217,32 @@ NVLINK_5_SICK = """\
 \t Link 1: PLR Xmit Retry Blocks: 7
 \t Link 1: Replay Errors: N/A
 """
+SICK_COUNTS = (
+    (1, "Link recovery failed events", 2),
+    (1, "Link recovery successful events", 505),
+    (1, "Effective BER", 15e-3),
+    (1, "Symbol BER", 15e-254),
+    (1, "PLR Xmit Retry Blocks", 7),
+)
 
 
-def fold(tmp_path: Path, text: str) -> nvidia_smi.LinkErrors:
+@pytest.mark.parametrize(
+    ("text", "counts", "unread"),
+    [(NVLINK_5, (), ()), (NVLINK_5 + SICK, SICK_COUNTS, ((1, "Replay Errors", "N/A"),))],
+)
+def test_harmless_counters_are_folded_on_the_node(
+    tmp_path: Path, text: str, counts: tuple[Any, ...], unread: tuple[Any, ...]
+) -> None:
     (tmp_path / "errors").write_text(f"GPU 0: NVIDIA B300 SXM6 AC (UUID: GPU-1)\n{text}")
-    found = nvidia_smi.parse_nvlink_errors(
-        run_survey(tmp_path, f'case "$*" in "nvlink -e") cat {tmp_path}/errors;; esac\n')
-    )
-    return found["GPU-1"]
-
-
-def test_harmless_counters_are_folded_on_the_node(tmp_path: Path) -> None:
-    assert fold(tmp_path, NVLINK_5) == nvidia_smi.LinkErrors(24, ())
-
-
-def test_other_counters_and_rates_are_read(tmp_path: Path) -> None:
-    assert fold(tmp_path, NVLINK_5 + NVLINK_5_SICK) == nvidia_smi.LinkErrors(
-        24,
-        (
-            (1, "Link recovery failed events", 2),
-            (1, "Link recovery successful events", 505),
-            (1, "Effective BER", 15e-3),
-            (1, "Symbol BER", 15e-254),
-            (1, "PLR Xmit Retry Blocks", 7),
-        ),
-        ((1, "Replay Errors", "N/A"),),
-    )
+    answer = run_survey(tmp_path, f'case "$*" in "nvlink -e") cat {tmp_path}/errors;; esac\n')
+    assert nvidia_smi.parse_nvlink_errors(answer)["GPU-1"] == nvidia_smi.LinkErrors(12, counts, unread)
 
 
 def test_a_query_of_nothing_ends(tmp_path: Path) -> None:
     """Else the survey would ask for no field for ever."""
     said = 'echo "Field \\"${f%%,*}\\" is not a valid field to query."'
-    found = nvidia_smi.parse_gpus(
-        run_survey(tmp_path, f'case "$*" in *query-gpu*) f=${{1#*=}}; {said}; exit 2;; esac\n')
-    )
+    answer = run_survey(tmp_path, f'case "$*" in *query-gpu*) f=${{1#*=}}; {said}; exit 2;; esac\n')
+    found = nvidia_smi.parse_gpus(answer)
     assert (found.devices, found.driver_problem, found.failed) == ((), "", "exit 2")
 
 
@@ -464,27 +278,9 @@ def test_affinities_of_old_drivers_and_of_guests(header: str, rest: str, numa: d
     assert (found.numa, found.memory) == (numa, {})
 
 
-def test_the_rows_of_adapters_are_not_needed() -> None:
-    text = "\tGPU0\tGPU1\tNIC0\nGPU0\t X \tSYS\tPIX\nGPU1\tSYS\t X \tSYS\n\nNIC Legend:\n\n  NIC0: mlx5_0\n"
-    assert nvidia_smi.parse_topology(survey(topology=text)).nics == {
-        0: {"mlx5_0": "PIX"},
-        1: {"mlx5_0": "SYS"},
-    }
-    with pytest.raises(ProbeError, match="no row for GPU1; the answer is cut"):
-        nvidia_smi.parse_topology(survey(topology="\tGPU0\tGPU1\nGPU0\t X \tSYS\n"))
-    with pytest.raises(ProbeError, match="the row of GPU0 is cut"):
-        nvidia_smi.parse_topology(survey(topology="\tGPU0\tGPU1\nGPU0\t X \t\n"))
-
-
-# --- kernel log --------------------------------------------------------------------------------------------------
-
 LOG = """[    0.000000] Linux version 6.8
-[   12.114906] NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.159.04
 [   20.000000] NVRM: Xid (PCI:0000:1b:00): 31, pid=123, name=python, Ch 00000008
-[   21.000000] NVRM: Xid (PCI:0000:1b:00): 31, pid=124, name=python, Ch 00000009
 [   99.500000] NVRM: Xid (PCI:0000:43:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.
-[  100.000000] EXT4-fs error (device sda1): ext4_find_entry: inode #2: comm ls: reading directory
-[  101.000000] nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32 egress
 """
 
 
@@ -504,26 +300,6 @@ def read_log(tmp_path: Path, dmesg: str, journalctl: str = "exit 1") -> Answer:
     return Answer("gpu01", done.returncode, done.stdout, done.stderr)
 
 
-def test_the_log_is_folded_on_the_node(tmp_path: Path) -> None:
-    (tmp_path / "log").write_text(LOG)
-    log = kernel_log.parse(read_log(tmp_path, f"exec cat {tmp_path}/log"))
-    assert (log.source, log.lines, log.since) == ("dmesg", 7, 0.0)
-    assert [(found.number, found.bus, found.event.count) for found in log.xids] == [
-        (31, "0000:1b:00", 2),
-        (79, "0000:43:00", 1),
-    ]
-    assert [event.kind for event in log.events] == ["xid", "xid", "filesystem", "sxid"]
-    assert log.sxids[0].text.startswith("Non-fatal")
-
-
-def test_a_flood_hides_nothing(tmp_path: Path) -> None:
-    flood = "".join(f"[{n}.000000] NVRM: Xid (PCI:0000:1b:00): 13, pid={n}, Graphics\n" for n in range(3000))
-    (tmp_path / "log").write_text(LOG + flood)
-    answer = read_log(tmp_path, f"exec cat {tmp_path}/log")
-    assert {found.number for found in kernel_log.parse(answer).xids} == {13, 31, 79}
-    assert len(answer.stdout) < 3000
-
-
 def test_without_permission_the_journal_is_asked(tmp_path: Path) -> None:
     (tmp_path / "log").write_text(LOG)
     log = kernel_log.parse(read_log(tmp_path, "echo denied >&2; exit 1", f"exec cat {tmp_path}/log"))
@@ -537,39 +313,6 @@ def test_an_unreadable_or_empty_log_is_no_good_news(tmp_path: Path, journal: str
         kernel_log.parse(read_log(tmp_path, "echo 'dmesg: not permitted' >&2; exit 1", journal))
     with pytest.raises(NotAvailable):
         kernel_log.parse(read_log(tmp_path, "exit 0", journal))
-
-
-def test_a_wrapped_log_says_from_when_it_reaches_back(tmp_path: Path) -> None:
-    log = kernel_log.parse(read_log(tmp_path, "echo '[86400.000000] usb 1-1: new device'"))
-    assert log.since == 86400.0
-
-
-@pytest.mark.parametrize(
-    "first",
-    ["Hint: You are currently not seeing messages from other users and the system.", "\x1b\ufffd\x00" * 9],
-)
-def test_a_message_or_rubbish_is_no_kernel_log(first: str) -> None:
-    lines = 2 if first.startswith("Hint") else 400
-    text = f"source journalctl\nfrom\t{first}\nend\t{lines}\t0\t0\t0\t\n"
-    with pytest.raises(NotAvailable, match="not a kernel log"):
-        kernel_log.parse(Answer("gpu01", 0, text.encode()))
-
-
-@pytest.mark.parametrize(
-    "first", ["[    0.000000] Linux", "[Sa Nov 21 10:00:00 2026] Linux", "<5>[ 1.0] Linux"]
-)
-def test_every_way_to_write_times_is_a_kernel_log(first: str) -> None:
-    text = f"source dmesg\nfrom\t{first}\nend\t1\t0\t0\t0\t\n"
-    assert kernel_log.parse(Answer("gpu01", 0, text.encode())).lines == 1
-
-
-def test_a_kernel_without_times_has_a_log_too() -> None:
-    assert (
-        kernel_log.parse(
-            Answer("gpu01", 0, b"source dmesg\nfrom\tLinux version 6\nend\t400\t0\t0\t0\t\n")
-        ).lines
-        == 400
-    )
 
 
 def test_a_warning_below_the_table_is_a_message_once() -> None:
@@ -587,29 +330,17 @@ def test_a_warning_below_the_table_is_a_message_once() -> None:
 def test_a_matrix_whose_tabs_became_spaces(*, stripped: bool) -> None:
     text = (
         "        GPU0    GPU1    NIC0    CPU Affinity    NUMA Affinity   GPU NUMA ID\n"
-        "GPU0     X      NV18    PIX     0-47,96-143     0               N/A\n"
-        "GPU1    NV18     X      SYS     48-95           1               N/A\n"
+        "GPU0     X      NV18    PIX     0-31            0               4\n"
+        "GPU1    NV18     X      SYS     32-63           1               N/A\n"
         "NIC0    PIX     SYS      X\n\nLegend:\n\nNIC Legend:\n\n  NIC0: mlx5_0\n"
     )
     text = text.strip() if stripped else text
-    for found in map(
-        nvidia_smi.parse_topology, (survey(topology=text), survey(topology=re.sub(" {2,}", "\t", text)))
-    ):
-        assert found.links == {0: {0: "X", 1: "NV18"}, 1: {0: "NV18", 1: "X"}}
-        assert found.nics == {0: {"mlx5_0": "PIX"}, 1: {"mlx5_0": "SYS"}}
-        assert found.numa == {0: "0", 1: "1"}
+    assert nvidia_smi.parse_topology(survey(topology=text)) == TOPOLOGY
+    assert nvidia_smi.parse_topology(survey(topology=re.sub(" {2,}", "\t", text))) == TOPOLOGY
 
-
-# --- value by value ---
 
 MIB = 2**20
 
-
-def answered(rc: Any = 0, **texts: str) -> Answer:
-    return Answer("gpu01", 0, "".join(f"@@ {name} {rc}\n{text}\n" for name, text in texts.items()).encode())
-
-
-# --- one GPU -------------------------------------------------------------------------------------------------------
 
 # attribute: nvidia-smi's name of the column (nvidia-smi --help-query-gpu), a cell, the value
 COLUMNS: dict[str, tuple[str, str, Any]] = {
@@ -657,128 +388,105 @@ COLUMNS: dict[str, tuple[str, str, Any]] = {
 }
 # what other drivers call a column
 ALIASES = {
-    "uuid": "gpu_uuid", "name": "gpu_name", "serial": "gpu_serial", "pci.bus_id": "gpu_bus_id",
-    "clocks.sm [MHz]": "clocks.current.sm [MHz]", "clocks.mem [MHz]": "clocks.current.memory [MHz]",
+    "uuid": "gpu_uuid",
+    "name": "gpu_name",
+    "serial": "gpu_serial",
+    "pci.bus_id": "gpu_bus_id",
+    "clocks.sm [MHz]": "clocks.current.sm [MHz]",
+    "clocks.mem [MHz]": "clocks.current.memory [MHz]",
     "clocks.max.mem [MHz]": "clocks.max.memory [MHz]",
     "clocks.applications.graphics [MHz]": "clocks.applications.gr [MHz]",
     "clocks.default_applications.graphics [MHz]": "clocks.default_applications.gr [MHz]",
     "clocks_throttle_reasons.active": "clocks_event_reasons.active",
     "power.limit [W]": "power.requested_limit [W]",
-}  # fmt: skip
-
-
-def read(names: dict[str, str]) -> nvidia_smi.Gpu:
-    header = ", ".join(names.get(column, column) for column, _, _ in COLUMNS.values())
-    row = ", ".join(cell for _, cell, _ in COLUMNS.values())
-    (gpu,) = nvidia_smi.parse_gpus(answered(gpus=f"{header}\n{row}"))
-    return gpu
+}
 
 
 @pytest.mark.parametrize("names", [{}, ALIASES, {"power.limit [W]": "gpu.power.requested_limit [W]"}])
 def test_every_column_is_read(names: dict[str, str]) -> None:
-    gpu = read(names)
+    header = ", ".join(names.get(column, column) for column, _, _ in COLUMNS.values())
+    row = ", ".join(cell for _, cell, _ in COLUMNS.values())
+    (gpu,) = nvidia_smi.parse_gpus(survey(gpus=f"{header}\n{row}"))
     assert {name: getattr(gpu, name) for name in COLUMNS} == {name: it[2] for name, it in COLUMNS.items()}
     assert gpu.unread == {}
     assert str(gpu) == "GPU 3 (GPU-1, 0000:1b:00.0)"
 
 
-def test_the_columns_that_are_asked_for() -> None:
-    assert {name: column for name, (column, _) in nvidia_smi._FIELDS.items()} == {
-        name: column.partition(" [")[0] for name, (column, _, _) in COLUMNS.items()
-    }
-    for name, (column, _, _) in COLUMNS.items():
-        assert column.partition(" [")[0] in nvidia_smi.SURVEY, name
+def test_every_column_is_asked_for() -> None:
+    for column, _, _ in COLUMNS.values():
+        name = re.escape(column.partition(" [")[0])
+        assert re.search(rf"[=,;]{name}(?![.\w])", nvidia_smi.SURVEY), column
 
 
 def test_a_gpu_of_which_nothing_is_known() -> None:
     gpu = nvidia_smi.Gpu()
     assert [getattr(gpu, name) for name in COLUMNS] == [None] * len(COLUMNS)
     assert (str(gpu), gpu.lost, gpu.lacks("memory")) == ("GPU ? (no UUID, no bus id)", "", False)
-    (bare,) = nvidia_smi.parse_gpus(answered(gpus="index\n0"))
+    (bare,) = nvidia_smi.parse_gpus(survey(gpus="index\n0"))
     assert bare.unread == dict.fromkeys(COLUMNS.keys() - {"index"}, nvidia_csv.NOT_REPORTED)
     assert bare.lacks("memory")
     assert str(nvidia_smi.Gpu(0)) == "GPU 0 (no UUID, no bus id)"
 
 
 @pytest.mark.parametrize(
-    ("name", "cell"),
+    ("name", "cells"),
     [
-        ("index", "-1"), ("index", "1.0"), ("index", "x"), ("index", "1 MiB"), ("memory", "12"), ("memory", "12 GiB"),
-        ("temperature", "38 C"), ("power", "12"), ("power", "1,2 W"), ("power", "1. W"), ("power", "W"),
-        ("persistence", "enabled"), ("persistence", "Yes"), ("retired_pending", "Enabled"), ("throttle", "16"),
-        ("throttle", "0x"), ("throttle", "0x00000000000000001"), ("throttle", "0xg"), ("bus", "1B:00.0"),
-        ("bus", "00000000:1B:00.8"), ("bus", "000000000:1B:00.0"), ("bus", "0000:1B:00.0x"), ("bus", "0000:1B:0:0"),
+        ("index", ["-1", "1.0", "x", "1 MiB"]),
+        ("memory", ["12", "12 GiB"]),
+        ("temperature", ["38 C"]),
+        ("power", ["12", "1. W", "W"]),
+        ("persistence", ["enabled", "Yes"]),
+        ("retired_pending", ["Enabled"]),
+        ("throttle", ["16", "0x", "0x00000000000000001", "0xg"]),
+        ("bus", ["1B:00.0", "00000000:1B:00.8", "000000000:1B:00.0", "0000:1B:00.0x", "0000:1B:0:0"]),
     ],
-)  # fmt: skip
-def test_a_cell_that_is_not_understood_is_no_value(name: str, cell: str) -> None:
-    column = COLUMNS[name][0].partition(" [")[0]
-    header = f"index, {column}" if name != "index" else "index"
-    row = f"0, {cell}" if name != "index" else cell
-    if "," in cell:
-        with pytest.raises(ProbeError, match="a row of 3 cells under 2 columns"):
-            nvidia_smi.parse_gpus(answered(gpus=f"{header}\n{row}"))
-        return
-    (gpu,) = nvidia_smi.parse_gpus(answered(gpus=f"{header}\n{row}"))
-    assert getattr(gpu, name) is None
-    assert gpu.unread[name] == f"{cell!r}, which is not understood"
+)
+def test_a_cell_that_is_not_understood_is_no_value(name: str, cells: list[str]) -> None:
+    for cell in cells:
+        gpu = gpu_of(**{"index": "0", name: cell})
+        assert getattr(gpu, name) is None
+        assert gpu.unread[name] == f"{cell!r}, which is not understood"
 
 
 @pytest.mark.parametrize(
     ("name", "cell", "value"),
     [
-        ("temperature", "-5", -5.0), ("power", "0.5 W", 0.5), ("throttle", "0xFf", 255), ("throttle", "0x0", 0),
-        ("bus", "0000:aF:01.7", "0000:af:01.7"), ("bus", "0001000A:1b:00.0", "000a:1b:00.0"), ("memory", "0 MiB", 0),
+        ("temperature", "-5", -5.0),
+        ("power", "0.5 W", 0.5),
+        ("throttle", "0xFf", 255),
+        ("throttle", "0x0", 0),
+        ("bus", "0000:aF:01.7", "0000:af:01.7"),
+        ("bus", "0001000A:1b:00.0", "000a:1b:00.0"),
+        ("memory", "0 MiB", 0),
     ],
-)  # fmt: skip
+)
 def test_a_cell_that_is_understood(name: str, cell: str, value: Any) -> None:
-    (gpu,) = nvidia_smi.parse_gpus(answered(gpus=f"index, {COLUMNS[name][0].partition(' [')[0]}\n0, {cell}"))
-    assert getattr(gpu, name) == value
+    assert getattr(gpu_of(index="0", **{name: cell}), name) == value
 
 
 def test_an_empty_cell_is_reported() -> None:
-    (gpu,) = nvidia_smi.parse_gpus(answered(gpus="index, serial\n0, "))
-    assert gpu.unread["serial"] == "an empty cell"
+    assert gpu_of(index="0", serial="").unread["serial"] == "an empty cell"
 
 
-@pytest.mark.parametrize(("errors", "gone"), [(20, ""), (21, "[Unknown Error]")])
-def test_a_gpu_most_of_whose_values_are_errors_is_lost(errors: int, gone: str) -> None:
-    names = sorted(COLUMNS)
-    assert len(names) == 41
-    assert nvidia_smi.Gpu(unread=dict.fromkeys(names[:errors], "[Unknown Error]")).lost == gone
+def test_a_gpu_is_lost_that_says_so_or_most_of_whose_values_are_errors() -> None:
+    def lost(*texts: str) -> str:
+        return nvidia_smi.Gpu(unread=dict(zip(COLUMNS, texts, strict=False))).lost
 
-
-@pytest.mark.parametrize(
-    ("text", "gone"),
-    [
-        ("[GPU is lost]", True), ("[gpu requires reset]", True), ("GPU has fallen off the bus", True),
-        ("[Unknown Error]", False), ("xGPU is lost", False), ("GPU is lostx", False),
-    ],
-)  # fmt: skip
-def test_what_says_that_a_gpu_is_lost(text: str, *, gone: bool) -> None:
-    assert nvidia_smi.Gpu(unread={"memory": text}).lost == (text if gone else "")
+    assert len(COLUMNS) == 41
+    assert lost(*["[Unknown Error]"] * 20) == ""
+    assert lost(*["[Unknown Error]"] * 21) == "[Unknown Error]"
+    for text in ("[GPU is lost]", "[gpu requires reset]", "GPU has fallen off the bus"):
+        assert lost("x", text) == text
+    for text in ("[Unknown Error]", "xGPU is lost", "GPU is lostx"):
+        assert lost(text) == ""
 
 
 def test_a_part_has_its_gpus_name() -> None:
     gpus = nvidia_smi.Gpus((nvidia_smi.Gpu(0, "GPU-0"), nvidia_smi.Gpu(1, "GPU-1", bus="0000:1b:00.0")))
     assert (len(gpus), [gpu.index for gpu in gpus]) == (2, [0, 1])
-    assert (
-        gpus.named("GPU-1")
-        == gpus.at("0000:1B:00")
-        == gpus.at("0000:1b:00.1")
-        == "GPU 1 (GPU-1, 0000:1b:00.0)"
-    )
+    names = {gpus.named("GPU-1"), gpus.at("0000:1B:00"), gpus.at("0000:1b:00.1")}
+    assert names == {"GPU 1 (GPU-1, 0000:1b:00.0)"}
     assert (gpus.named("GPU-2"), gpus.at("0000:1C:00")) == ("GPU (GPU-2)", "GPU at 0000:1c:00")
-    empty = nvidia_smi.Gpus()
-    assert (empty.messages, empty.driver_problem, empty.failed, empty.cut_off, empty.cuda) == (
-        (),
-        "",
-        "",
-        "",
-        None,
-    )
-
-
-# --- all GPUs ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -793,68 +501,50 @@ def test_a_part_has_its_gpus_name() -> None:
         (193, "x", "", "exit 193"),
         (128, "x", "", "exit 128"),
         (129, "x", "", "exit 129, signal 1"),
-        (255, "Failed to initialize NVML: x", "Failed to initialize NVML: x (exit 255)", "exit 255"),
-        (18, "Driver/library version mismatch", "Driver/library version mismatch (exit 18)", "exit 18"),
         (1, "couldn't communicate", "couldn't communicate (exit 1)", "exit 1"),
         (1, "command not found", "command not found (exit 1)", "exit 1"),
-        (1, "No such file", "No such file (exit 1)", "exit 1"),
         (1, "permission denied", "permission denied (exit 1)", "exit 1"),
         (6, "No devices were found", "", "exit 6"),
-        (0, "not found", "", ""),
         (14, "WARNING", "", ""),
         (1, "not found " + "x" * 300, "not found " + "x" * 190 + " (exit 1)", "exit 1"),
     ],
 )
 def test_why_nvidia_smi_did_not_work(rc: int, text: str, problem: str, failed: str) -> None:
-    found = nvidia_smi.parse_gpus(answered(rc, gpus=text))
+    found = nvidia_smi.parse_gpus(survey(rc, gpus=text))
     assert (found.driver_problem, found.failed, found.devices) == (problem, failed, ())
-    assert nvidia_smi.parse_gpus(answered(1, gpus="index\n0\nnot found")).driver_problem == ""
+    assert nvidia_smi.parse_gpus(survey(1, gpus="index\n0\nnot found")).driver_problem == ""
 
 
-@pytest.mark.parametrize(
-    ("text", "cuda"),
-    [
-        ("CUDA Version: 13.0", "13.0"), ("CUDA UMD Version: 13.2 ", "13.2"), ("CUDA Version : 12.10", "12.10"),
-        ("CUDA Version: N/A", None), ("CUDA Version:13", None), ("CUDA UMD: 1.2", None),
-    ],
-)  # fmt: skip
-def test_the_version_of_cuda(text: str, cuda: str | None) -> None:
-    assert nvidia_smi.parse_gpus(answered(gpus="index\n0", header=text)).cuda == cuda
+def test_the_version_of_cuda() -> None:
+    found = {"CUDA Version: 13.0": "13.0", "CUDA UMD Version: 13.2 ": "13.2", "CUDA Version : 12.10": "12.10"}
+    none = dict.fromkeys(("CUDA Version: N/A", "CUDA Version:13", "CUDA UMD: 1.2"))
+    for text, cuda in {**found, **none}.items():
+        assert nvidia_smi.parse_gpus(survey(gpus="index\n0", header=text)).cuda == cuda, text
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("index\n0\n0", "nvidia-smi: a GPU is listed twice: indices [0, 0]"),
-        (
-            "index, name, pci.bus_id\n0, a, b, 0000",
-            "nvidia-smi: a row has more cells than columns: GPU 0, 'a, b'",
-        ),
-        ("index, name\n0", "nvidia-smi: a row of 1 of 2 cells, cut? '0'"),
-        ("index, serial\n0, a, b", "nvidia-smi: a row of 3 cells under 2 columns: '0, a, b'"),
-        (
-            f"index, serial\n0, a, {'b' * 90}",
-            f"nvidia-smi: a row of 3 cells under 2 columns: '0, a, {'b' * 74}'",
-        ),
+        ("index\n0\n0", "a GPU is listed twice: indices [0, 0]"),
+        ("index, name, pci.bus_id\n0, a, b, 0000", "more cells than columns: GPU 0, 'a, b'"),
+        ("index, name, uuid\n0 , a", "a row of 2 of 3 cells, cut? '0 , a'"),
+        ("index, serial\n0, a, b", "a row of 3 cells under 2 columns: '0, a, b'"),
+        (f"index, serial\n0, a, {'b' * 90}", f"a row of 3 cells under 2 columns: '0, a, {'b' * 74}'"),
     ],
 )
 def test_a_table_that_is_not_understood(text: str, words: str) -> None:
-    if text == "index, name\n0":
-        text = "index, name, uuid\n0 , a"
-        words = "nvidia-smi: a row of 2 of 3 cells, cut? '0 , a'"
-    with pytest.raises(ProbeError) as error:
-        nvidia_smi.parse_gpus(answered(gpus=text))
-    assert str(error.value) == words
+    with pytest.raises(ProbeError, match=re.escape(words) + "$"):
+        nvidia_smi.parse_gpus(survey(gpus=text))
 
 
 def test_lines_that_are_no_rows_are_messages() -> None:
-    found = nvidia_smi.parse_gpus(answered(gpus=f"before\nindex, name\n0, a\nafter\x07\n{'x' * 200}"))
+    found = nvidia_smi.parse_gpus(survey(gpus=f"before\nindex, name\n0, a\nafter\x07\n{'x' * 200}"))
     assert found.messages == ("before", "after?", "x" * 160)
 
 
 def test_an_answer_without_its_first_query() -> None:
     with pytest.raises(ProbeError, match=r"^nvidia-smi: the query of the GPUs has not answered$"):
-        nvidia_smi.parse_gpus(answered(rows=""))
+        nvidia_smi.parse_gpus(survey(rows=""))
     with pytest.raises(ProbeError, match=r"^nvidia-smi: the answer was cut at the cap$"):
         nvidia_smi.parse_gpus(Answer("gpu01", 0, b"@@ gpus 0\nindex\n0\n", truncated=True))
     with pytest.raises(ProbeError, match=r"^nvidia-smi: no section in the answer: 'words'$"):
@@ -878,10 +568,10 @@ def test_a_section_that_failed_has_the_message_of_nvidia_smi(parse: Any, name: s
             parse(answer)
         return str(error.value)
 
-    assert said(answered(other="x")) == f"{what}: its section is missing; the answer ended early"
-    assert said(answered(2, **{name: "a\nInvalid\n"})) == f"{what}: Invalid (exit 2)"
-    assert said(answered(2, **{name: ""})) == f"{what}: no message (exit 2)"
-    assert said(answered(0, **{name: "No devices were found"})) == f"{what}: No devices were found"
+    assert said(survey(other="x")) == f"{what}: its section is missing; the answer ended early"
+    assert said(survey(2, **{name: "a\nInvalid\n"})) == f"{what}: Invalid (exit 2)"
+    assert said(survey(2, **{name: ""})) == f"{what}: no message (exit 2)"
+    assert said(survey(0, **{name: "No devices were found"})) == f"{what}: No devices were found"
     skipped = Answer("gpu01", 0, f"@@ {name} -\n\n".encode())
     assert said(skipped) == f"{what}: not queried, since nvidia-smi failed before (see gpu.driver)"
 
@@ -890,36 +580,27 @@ def test_a_section_that_failed_has_the_message_of_nvidia_smi(parse: Any, name: s
 def test_a_section_without_a_table_is_not_available(parse: Any, name: str, what: str) -> None:
     for text, words in (("", "no answer"), ("some words", "some words")):
         with pytest.raises(NotAvailable) as error:
-            parse(answered(0, **{name: text}))
+            parse(survey(0, **{name: text}))
         assert str(error.value) == f"{what}: {words}"
 
 
 def test_rows_and_processes() -> None:
     names = ("correctable", "uncorrectable", "pending", "failure")
     header = ", ".join(("gpu_uuid", *(f"remapped_rows.{name}" for name in names)))
-    rows = nvidia_smi.parse_rows(answered(rows=f"{header}\nGPU-1, 1, 2, Yes, No\nGPU-2, [N/A], 0, x, No"))
+    rows = nvidia_smi.parse_rows(survey(rows=f"{header}\nGPU-1, 1, 2, Yes, No\nGPU-2, [N/A], 0, x, No"))
+    unread = {"correctable": "[N/A]", "pending": "'x', which is not understood"}
     assert rows == {
         "GPU-1": nvidia_smi.RowRemapping(1, 2, pending=True, failure=False),
-        "GPU-2": nvidia_smi.RowRemapping(
-            None,
-            0,
-            None,
-            failure=False,
-            unread={"correctable": "[N/A]", "pending": "'x', which is not understood"},
-        ),
+        "GPU-2": nvidia_smi.RowRemapping(None, 0, None, failure=False, unread=unread),
     }
-    assert list(nvidia_smi.ROWS) == ["correctable", "uncorrectable", "pending", "failure"]
     header = "pid, gpu_uuid, used_gpu_memory [MiB], process_name"
-    apps = nvidia_smi.parse_apps(answered(apps=f"{header}\n7, GPU-1, 3 MiB, a, b\n[N/A], GPU-2, [N/A], c"))
+    apps = nvidia_smi.parse_apps(survey(apps=f"{header}\n7, GPU-1, 3 MiB, a, b\n[N/A], GPU-2, [N/A], c"))
     assert apps == (
         nvidia_smi.GpuProcess(7, "GPU-1", 3 * MIB, "a, b"),
         nvidia_smi.GpuProcess(None, "GPU-2", None, "c"),
     )
-    assert nvidia_smi.parse_apps(answered(apps="pid\n7")) == (nvidia_smi.GpuProcess(7, "", None, "unnamed"),)
-    assert nvidia_smi.parse_apps(answered(apps=header)) == ()
-
-
-# --- NVLink and topology -------------------------------------------------------------------------------------------
+    assert nvidia_smi.parse_apps(survey(apps="pid\n7")) == (nvidia_smi.GpuProcess(7, "", None, "unnamed"),)
+    assert nvidia_smi.parse_apps(survey(apps=header)) == ()
 
 
 def test_links_and_their_counters() -> None:
@@ -927,28 +608,25 @@ def test_links_and_their_counters() -> None:
     text = (
         f"banner\n{gpu}\n\t Link 0: 26.562 GB/s\n\t Link 1: <inactive>\n Link 12: 25 GB/s\n Link 3: inActive"
     )
-    assert nvidia_smi.parse_nvlink(answered(nvlink=text)) == {
-        "GPU-1": {0: 26.562, 1: None, 12: 25.0, 3: None}
-    }
-    for bad in ("Link 0: 26.5 MB/s", "Link x: <inactive>", "words"):
-        with pytest.raises(ProbeError) as error:
-            nvidia_smi.parse_nvlink(answered(nvlink=f"{gpu}\n{bad}\n"))
-        assert str(error.value) == f"nvidia-smi nvlink -s: not understood: {bad!r}"
-    with pytest.raises(ProbeError, match=r"^nvidia-smi nvlink -s: not understood: 'banner'$"):
-        nvidia_smi.parse_nvlink(answered(nvlink="banner\nmore"))
-    with pytest.raises(ProbeError, match=r"^nvidia-smi nvlink -s: not understood: 'Link 0: 1 GB/s'$"):
-        nvidia_smi.parse_nvlink(answered(nvlink="Link 0: 1 GB/s"))
-    counters = (
-        f"{gpu}\n Link 0: Replay Errors: 12\n Link 1: Effective BER : 15e-3\n Link 2: A B: N/A x\nzero 7\n"
-    )
-    assert nvidia_smi.parse_nvlink_errors(answered(errors=counters)) == {
-        "GPU-1": nvidia_smi.LinkErrors(
-            7, ((0, "Replay Errors", 12), (1, "Effective BER", 0.015)), ((2, "A B", "N/A x"),)
-        )
-    }
-    with pytest.raises(ProbeError, match=r"^nvidia-smi nvlink -e: the answer ends within a GPU$"):
-        nvidia_smi.parse_nvlink_errors(answered(errors=f"{gpu}\n Link 0: Replay Errors: 12"))
-    assert nvidia_smi.parse_nvlink_errors(answered(errors="zero 7")) == {}
+    links = {0: 26.562, 1: None, 12: 25.0, 3: None}
+    assert nvidia_smi.parse_nvlink(survey(nvlink=text)) == {"GPU-1": links}
+    bad = {f"{gpu}\n{line}\n": line for line in ("Link 0: 26.5 MB/s", "Link x: <inactive>", "words")}
+    bad |= {"banner\nmore": "banner", "Link 0: 1 GB/s": "Link 0: 1 GB/s"}
+    for text, line in bad.items():
+        with pytest.raises(ProbeError, match=f"not understood: '{line}'$"):
+            nvidia_smi.parse_nvlink(survey(nvlink=text))
+
+
+def test_counters_of_links() -> None:
+    gpu = "GPU 0: NVIDIA H200 (UUID: GPU-1)"
+    lines = ["Link 0: Replay Errors: 12", "Link 1: Effective BER : 15e-3", "Link 2: A B: N/A x"]
+    counters = "\n".join([gpu, *lines, "Link x: A: 1", "zero ", "zero 7"])
+    counts = ((0, "Replay Errors", 12), (1, "Effective BER", 0.015))
+    errors = nvidia_smi.LinkErrors(7, counts, ((2, "A B", "N/A x"),))
+    assert nvidia_smi.parse_nvlink_errors(survey(errors=counters)) == {"GPU-1": errors}
+    assert nvidia_smi.parse_nvlink_errors(survey(errors="zero 7")) == {}
+    with pytest.raises(ProbeError, match="the answer ends within a GPU"):
+        nvidia_smi.parse_nvlink_errors(survey(errors=f"{gpu}\n Link 0: Replay Errors: 12"))
 
 
 MATRIX = (
@@ -959,143 +637,90 @@ MATRIX = (
 )
 
 
+TOPOLOGY = nvidia_smi.Topology(
+    {0: {0: "X", 1: "NV18"}, 1: {0: "NV18", 1: "X"}},
+    {0: {"mlx5_0": "PIX"}, 1: {"mlx5_0": "SYS"}},
+    {0: "0", 1: "1"},
+    {0: "4"},
+)
+
+
 def test_a_topology() -> None:
-    for text in (MATRIX, MATRIX.replace("\tGPU0\tGPU1", "\t\x1b[4mGPU0\tGPU1\x1b[0m", 1)):
-        assert nvidia_smi.parse_topology(answered(topology=text)) == nvidia_smi.Topology(
-            {0: {0: "X", 1: "NV18"}, 1: {0: "NV18", 1: "X"}},
-            {0: {"mlx5_0": "PIX"}, 1: {"mlx5_0": "SYS"}},
-            {0: "0", 1: "1"},
-            {0: "4"},
-        )
-    assert nvidia_smi.parse_p2p(answered(p2p=MATRIX)) == {0: {0: "X", 1: "NV18"}, 1: {0: "NV18", 1: "X"}}
-    nameless = nvidia_smi.parse_topology(answered(topology=MATRIX.replace("  NIC0: mlx5_0\n", "")))
-    assert nameless.nics == {0: {"NIC0": "PIX"}, 1: {"NIC0": "SYS"}}
+    named = "  NIC0: mlx5_0"
+    gpus, (on, off) = "GPU0\tGPU1", ("\x1b[4m", "\x1b[0m")
+    for old, new in (
+        ("", ""),
+        (gpus, f"{on}{gpus}{off}"),
+        (named, "NIC0: mlx5_0  "),
+        (named, f"{on}{named}{off}"),
+    ):
+        assert nvidia_smi.parse_topology(survey(topology=MATRIX.replace(old, new, 1))) == TOPOLOGY
+    assert nvidia_smi.parse_p2p(survey(p2p=MATRIX)) == TOPOLOGY.links
+    for new in ("", "  NIC0: ", "  NIC: mlx5_0", "  NIC0: a b", "  NICx: mlx5_0"):
+        nameless = nvidia_smi.parse_topology(survey(topology=MATRIX.replace(named, new)))
+        assert nameless.nics == {0: {"NIC0": "PIX"}, 1: {"NIC0": "SYS"}}
+
+
+ROW_OF_1 = "GPU1\tNV18\t X \tSYS\t32-63\t1\t\tN/A\n"
 
 
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("GPU1\tNV18\t X \tSYS\t32-63\t1\t\tN/A\n", "", "no row for GPU1; the answer is cut"),
-        ("GPU1\tNV18\t X \tSYS\t32-63\t1\t\tN/A\n", "GPU1\tNV18\n", "the row of GPU1 is cut: 'GPU1\\tNV18'"),
-        (
-            "GPU0\t X \tNV18",
-            "GPU0\t\tNV18",
-            "the row of GPU0 is cut: 'GPU0\\t\\tNV18\\tPIX\\t0-31\\t0\\t\\t4'",
-        ),
+        (ROW_OF_1, "", "no row for GPU1; the answer is cut"),
+        (ROW_OF_1, "GPU1\tNV18\n", "the row of GPU1 is cut"),
+        ("GPU0\t X \tNV18", "GPU0\t\tNV18", "the row of GPU0 is cut"),
     ],
 )
 def test_a_matrix_that_is_cut(old: str, new: str, words: str) -> None:
-    with pytest.raises(ProbeError) as error:
-        nvidia_smi.parse_topology(answered(topology=MATRIX.replace(old, new)))
-    assert str(error.value) == f"nvidia-smi topo -m: {words}"
+    with pytest.raises(ProbeError, match=words):
+        nvidia_smi.parse_topology(survey(topology=MATRIX.replace(old, new)))
 
 
-def test_a_matrix_of_no_gpu() -> None:
-    with pytest.raises(NotAvailable, match=r"^nvidia-smi topo -m: No devices were found$"):
-        nvidia_smi.parse_topology(answered(topology="Legend:\n  X = Self"))
+def test_device_files() -> None:
+    def parse(text: str) -> Any:
+        return nvidia_smi.parse_device_files(Answer("gpu01", 0, text.encode()))
 
-
-@pytest.mark.parametrize(
-    ("text", "files"),
-    [
-        ("nvidia0\nnvidiactl\nentries 200\n", {"nvidia0", "nvidiactl"}),
-        ("entries 1\n", set()),
-        ("entries 0\n", None), ("nvidia0\n", None), ("nvidia0\nentries\n", None), ("entries x", None), ("", None),
-        ("nvidia0 7", None),
-    ],
-)  # fmt: skip
-def test_device_files(text: str, files: set[str] | None) -> None:
-    answer = Answer("gpu01", 0, text.encode())
-    if files is None:
-        with pytest.raises(NotAvailable, match=r"^ls /dev: no answer$"):
-            nvidia_smi.parse_device_files(answer)
-    else:
-        assert nvidia_smi.parse_device_files(answer) == files
-
-
-def test_the_probes_of_nvidia_smi() -> None:
-    found = {
-        it.name: (it.timeout, it.alone, it.by_hand)
-        for it in (
-            nvidia_smi.GPUS, nvidia_smi.REMAPPED_ROWS, nvidia_smi.APPS, nvidia_smi.NVLINK, nvidia_smi.NVLINK_ERRORS,
-            nvidia_smi.TOPOLOGY, nvidia_smi.P2P,
-        )
-    }  # fmt: skip
-    assert found == {
-        "GPUs": (105.0, True, "nvidia-smi -q -i INDEX"),
-        "row remapping": (105.0, True, "nvidia-smi -q -d ROW_REMAPPER"),
-        "GPU processes": (105.0, True, "nvidia-smi"),
-        "NVLink state": (105.0, True, "nvidia-smi nvlink -s"),
-        "NVLink errors": (105.0, True, "nvidia-smi nvlink -e"),
-        "GPU topology": (105.0, True, "nvidia-smi topo -m"),
-        "peer access": (105.0, True, "nvidia-smi topo -p2p n"),
-    }
-    files = nvidia_smi.DEVICE_FILES
-    assert (files.name, files.by_hand) == ("GPU device files", "ls -l /dev/nvidia*")
-
-
-# --- fabric manager and adapters -----------------------------------------------------------------------------------
+    assert parse("nvidia0\nnvidiactl\nentries 200\n") == {"nvidia0", "nvidiactl"}
+    assert parse("entries 1\n") == set()
+    for text in ("entries 0\n", "nvidia0\n", "nvidia0\nentries\n", "entries x", "", "nvidia0 7"):
+        with pytest.raises(NotAvailable):
+            parse(text)
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "state", "version"),
     [
-        (
-            "state active\nversion Fabric Manager version is : 580.159.04\n",
-            FabricManager("active", "580.159.04"),
-        ),
-        (
-            "state active\nversion Fabric Manager version is : 580.159.04rc1\n",
-            FabricManager("active", "580.159.04"),
-        ),
-        ("state inactive\nversion version is:5\n", FabricManager("inactive", "5")),
-        ("state failed\nversion sh: nv-fabricmanager: not found\n", FabricManager("failed", None)),
-        ("state unknown\n", FabricManager("unknown", None)),
-        ("\nstate  maintenance\nversion\n", FabricManager("maintenance", None)),
-        ("state activating\nversion version is : x5\n", FabricManager("activating", None)),
-        ("state deactivating\n", FabricManager("deactivating", None)),
-        ("state reloading\n", FabricManager("reloading", None)),
+        ("state active\nversion Fabric Manager version is : 580.159.04\n", "active", "580.159.04"),
+        ("state active\nversion Fabric Manager version is : 580.159.04rc1\n", "active", "580.159.04"),
+        ("state inactive\nversion version is:5\n", "inactive", "5"),
+        ("state failed\nversion sh: nv-fabricmanager: not found\n", "failed", None),
+        ("\nstate  maintenance\nversion\n", "maintenance", None),
+        ("state activating\nversion version is : x5\n", "activating", None),
+        *((f"state {state}\n", state, None) for state in ("unknown", "deactivating", "reloading")),
     ],
 )
-def test_fabric_manager(text: str, found: FabricManager) -> None:
-    assert fabric_manager.parse(Answer("gpu01", 0, text.encode())) == found
+def test_fabric_manager(text: str, state: str, version: str | None) -> None:
+    assert fabric_manager.parse(Answer("gpu01", 0, text.encode())) == FabricManager(state, version)
 
 
-@pytest.mark.parametrize(
-    ("out", "err", "said"),
-    [
-        ("state System has not been booted\n", "x", "System has not been booted"),
+def test_a_node_without_systemd_has_no_state_of_it() -> None:
+    for out, err, said in (
+        ("state not booted\n", "x", "not booted"),
         ("version 1\n", "a\nlast", "last"),
         ("", "", "no answer"),
-    ],
-)
-def test_a_node_without_systemd_has_no_state_of_it(out: str, err: str, said: str) -> None:
-    with pytest.raises(NotAvailable) as error:
-        fabric_manager.parse(Answer("gpu01", 0, out.encode(), err.encode()))
-    assert str(error.value) == f"systemctl is-active nvidia-fabricmanager: {said}"
-    probe = fabric_manager.FABRIC_MANAGER
-    assert (probe.name, probe.by_hand) == ("fabric manager", "systemctl status nvidia-fabricmanager")
+    ):
+        with pytest.raises(NotAvailable, match=f"{said}$"):
+            fabric_manager.parse(Answer("gpu01", 0, out.encode(), err.encode()))
 
 
-@pytest.mark.parametrize(
-    ("rate", "found"),
-    [
-        ("400 Gb/sec (4X NDR)", 50.0), ("2.5 Gb/sec (1X SDR)", 0.3125), ("12.5 Gb/sec", 1.5625), ("0.x Gb/sec", None),
-        ("400 GB/sec", None), ("400Gb/sec", None), ("x 400 Gb/sec", None), ("2.a5 Gb/sec", None),
-    ],
-)  # fmt: skip
-def test_the_rate_of_a_port(rate: str, found: float | None) -> None:
-    text = f"uptime 5 1\nport mlx5_0 1\n/sys/class/infiniband/mlx5_0/ports/1/rate:{rate}\nmtus\nend\n"
-    adapters = infiniband.parse_adapters(Answer("gpu01", 0, text.encode()))
-    assert adapters == infiniband.Adapters((infiniband.Port("mlx5_0", 1, rate=found),), 5.0)
-
-
-def test_the_widths_of_counters_are_those_of_ibta() -> None:
-    assert infiniband.COUNTERS == {
-        "symbol_error": 16, "link_error_recovery": 8, "link_downed": 8, "port_rcv_errors": 16,
-        "port_rcv_remote_physical_errors": 16, "port_xmit_discards": 16, "local_link_integrity_errors": 4,
-        "excessive_buffer_overrun_errors": 4, "VL15_dropped": 16,
-    }  # fmt: skip
+def test_the_rate_of_a_port() -> None:
+    rates = {"400 Gb/sec (4X NDR)": 50.0, "2.5 Gb/sec (1X SDR)": 0.3125, "12.5 Gb/sec": 1.5625}
+    bad = dict.fromkeys(("0.x Gb/sec", "400 GB/sec", "400Gb/sec", "x 400 Gb/sec", "2.a5 Gb/sec"))
+    for rate, found in {**rates, **bad}.items():
+        text = f"uptime 5 1\nport mlx5_0 1\n/sys/class/infiniband/mlx5_0/ports/1/rate:{rate}\nmtus\nend\n"
+        adapters = infiniband.parse_adapters(Answer("gpu01", 0, text.encode()))
+        assert adapters == infiniband.Adapters((infiniband.Port("mlx5_0", 1, rate=found),), 5.0), rate
 
 
 def test_the_mtus_of_adapters() -> None:
@@ -1104,27 +729,18 @@ def test_the_mtus_of_adapters() -> None:
         "/sys/class/infiniband/mlx5_0/ports/1/phys_state:LinkUp\nnet ib0 4092\nnet ib1 x\nport mlx5_0 2\nmtus\n"
         "hca_id: mlx5_0\nport: 1\nactive_mtu: 4096 (5)\nport: 2\nactive_mtu: 2048 (4)\nport: 3\nactive_mtu: none\nend\n"
     )
-    assert infiniband.parse_adapters(Answer("gpu01", 0, text.encode())) == infiniband.Adapters(
-        (
-            infiniband.Port("mlx5_0", 1, state="ACTIVE", interfaces={"ib0": 4092, "ib1": None}, mtu=4096),
-            infiniband.Port("mlx5_0", 2, mtu=2048),
-        ),
-        5.25,
-    )
+    one = infiniband.Port("mlx5_0", 1, state="ACTIVE", interfaces={"ib0": 4092, "ib1": None}, mtu=4096)
+    found = infiniband.parse_adapters(Answer("gpu01", 0, text.encode()))
+    assert found == infiniband.Adapters((one, infiniband.Port("mlx5_0", 2, mtu=2048)), 5.25)
 
 
-@pytest.mark.parametrize(
-    ("line", "uptime"),
-    [
-        ("uptime 5.25 1", 5.25), ("uptime 5 1", 5.0), ("uptime 5.2x", 5.2), ("uptime x5 1", None), ("uptime .", None),
-        ("x uptime 7", None), ("", None),
-    ],
-)  # fmt: skip
-def test_for_how_long_a_node_is_up(line: str, uptime: float | None) -> None:
-    answer = Answer("gpu01", 0, f"{line}\nend\n".encode())
-    assert infiniband.parse_adapters(answer) == infiniband.Adapters((), uptime)
+def test_for_how_long_a_node_is_up() -> None:
+    bad = dict.fromkeys(("uptime x5 1", "uptime .", "x uptime 7", ""))
+    for line, uptime in {"uptime 5.25 1": 5.25, "uptime 5 1": 5.0, "uptime 5.2x": 5.2, **bad}.items():
+        answer = Answer("gpu01", 0, f"{line}\nend\n".encode())
+        assert infiniband.parse_adapters(answer) == infiniband.Adapters((), uptime), line
     for early in (Answer("gpu01", 0, b"uptime 5 1\n"), Answer("gpu01", 0, b"end\n", truncated=True)):
-        with pytest.raises(ProbeError, match=r"^/sys/class/infiniband: the answer ended early$"):
+        with pytest.raises(ProbeError, match="the answer ended early"):
             infiniband.parse_adapters(early)
 
 
@@ -1139,17 +755,16 @@ def test_a_port_of_which_all_is_known() -> None:
     )
     (port,) = infiniband.parse_adapters(Answer("gpu01", 0, text.encode())).ports
     assert port == infiniband.Port(
-        "mlx5_0", 1, "28.39", "MT4129", "MT_0", "ACTIVE", "LinkUp", 1.0, "InfiniBand", {"symbol_error": 7}, {"ib0": None},
-        4096, {"link_downed": f"N/A {'x' * 36}"}, virtual=True,
-    )  # fmt: skip
+        "mlx5_0",
+        1,
+        *("28.39", "MT4129", "MT_0", "ACTIVE", "LinkUp", 1.0, "InfiniBand"),
+        {"symbol_error": 7},
+        {"ib0": None},
+        4096,
+        {"link_downed": f"N/A {'x' * 36}"},
+        virtual=True,
+    )
     assert str(port) == "mlx5_0 port 1"
-
-
-@pytest.mark.parametrize("rate", [".5 Gb/sec", "x5 Gb/sec", ""])
-def test_a_rate_that_is_no_number(rate: str) -> None:
-    text = f"port mlx5_0 1\n/sys/class/infiniband/mlx5_0/ports/1/rate:{rate}\nend\n"
-    (port,) = infiniband.parse_adapters(Answer("gpu01", 0, text.encode())).ports
-    assert port.rate is None
 
 
 def test_lines_that_are_cut_name_nothing() -> None:
@@ -1165,13 +780,11 @@ def test_lines_that_are_cut_name_nothing() -> None:
 
 
 def test_the_iommu_of_each_device() -> None:
-    text = (
-        "ro  iommu=pt\ndmar0\n\n dmar1 \n/sys/class/infiniband/mlx5_0/device/iommu_group/type:identity\n"
-        "/sys/bus/pci/drivers/nvidia/0000:1b:00.0/iommu_group/type:DMA-FQ\nend\n"
-    )
-    assert infiniband.parse_iommu(Answer("gpu01", 0, text.encode())) == infiniband.Iommu(
-        ("ro", "iommu=pt"), ("dmar0", "dmar1"), {"mlx5_0": "identity", "0000:1b:00.0": "DMA-FQ"}
-    )
+    gpu, adapter = "/sys/bus/pci/drivers/nvidia/0000:1b:00.0", "/sys/class/infiniband/mlx5_0/device"
+    text = f"ro  iommu=pt\ndmar0\n\n dmar1 \n{adapter}/iommu_group/type:identity\n{gpu}/iommu_group/type:DMA-FQ\nend\n"
+    domains = {"mlx5_0": "identity", "0000:1b:00.0": "DMA-FQ"}
+    found = infiniband.parse_iommu(Answer("gpu01", 0, text.encode()))
+    assert found == infiniband.Iommu(("ro", "iommu=pt"), ("dmar0", "dmar1"), domains)
 
 
 def test_rows_of_lspci_that_are_cut_are_no_control() -> None:
@@ -1184,37 +797,17 @@ def test_rows_of_lspci_that_are_cut_are_no_control() -> None:
         4, ("0000:03:00.0",), ("0000:04:00.0", "0000:05:00.0")
     )
     for end in ("end x 0", "end 0 0", "end 5", "end 5 0 0", "5 5 0"):
-        with pytest.raises(NotAvailable, match=r"^lspci -vvv: no device$"):
+        with pytest.raises(NotAvailable, match="no device"):
             infiniband.parse_acs(Answer("gpu01", 0, f"{end}\n".encode()))
-    with pytest.raises(NotAvailable, match=r"^lspci -vvv: capabilities are hidden: root is needed$"):
+    with pytest.raises(NotAvailable, match="root is needed"):
         infiniband.parse_acs(Answer("gpu01", 0, b"end 9 3\n"))
     assert infiniband.parse_acs(Answer("gpu01", 0, b"end 9 0\n")) == infiniband.Acs(0)
-
-
-def test_the_probes_of_adapters() -> None:
-    probes = (
-        infiniband.ADAPTERS, infiniband.ADAPTERS_LATER, infiniband.PEER_MEMORY, infiniband.INTERFACES, infiniband.GIDS,
-        infiniband.IOMMU, infiniband.ACS,
-    )  # fmt: skip
-    assert {it.name: (it.root, it.by_hand) for it in probes} == {
-        "network adapters": (False, "ibstat; ls /sys/class/infiniband"),
-        "network adapters, later": (False, "grep . /sys/class/infiniband/*/ports/*/counters/*"),
-        "GPUDirect RDMA": (False, "lsmod | grep -e peermem -e peer_mem; cat /proc/driver/nvidia/version; uname -r"),
-        "network interfaces": (False, "ip -o addr; ls /sys/class/infiniband"),
-        "GID types": (False, "grep . /sys/class/infiniband/*/ports/*/gid_attrs/types/*"),
-        "IOMMU": (
-            False, "cat /proc/cmdline; ls /sys/class/iommu; grep . /sys/class/infiniband/*/device/iommu_group/type"
-        ),
-        "PCIe access control": (True, "lspci -vvv | grep -e '^[0-9a-f]' -e 'Express (' -e ACSCtl"),
-    }  # fmt: skip
-    assert probes[1].command != probes[0].command
-    assert probes[0].command.removeprefix("keys=read; ") in probes[1].command
 
 
 def test_what_only_looks_like_a_part_of_the_survey() -> None:
     table = "index\n0"
     found = nvidia_smi.parse_gpus(
-        answered(gpus=table, header="WARNING: infoROM is corrupted\n words\nCUDA Version: 13.\n")
+        survey(gpus=table, header="WARNING: infoROM is corrupted\n words\nCUDA Version: 13.\n")
     )
     assert (found.messages, found.cuda) == (("WARNING: infoROM is corrupted",), None)
     cut = Answer("gpu01", 0, b"@@ gpus 0\nindex\n0\n@@ rows x\n@@ hung 124\n")
@@ -1225,18 +818,3 @@ def test_what_only_looks_like_a_part_of_the_survey() -> None:
         nvidia_smi.SurveySection(None, "")
     }
     assert nvidia_smi.parse_gpus(cut).cut_off == "rows"
-    gpu = "GPU 0: NVIDIA H200 (UUID: GPU-1)"
-    counters = f"{gpu}\nLink 0: Replay Errors: 7\nLink x: A: 1\nzero \nzero 3\n"
-    assert nvidia_smi.parse_nvlink_errors(answered(errors=counters)) == {
-        "GPU-1": nvidia_smi.LinkErrors(3, ((0, "Replay Errors", 7),))
-    }
-    for old, new in (
-        ("  NIC0: mlx5_0", "NIC0: mlx5_0  "),
-        ("  NIC0: mlx5_0", "\x1b[4m  NIC0: mlx5_0\x1b[0m"),
-    ):
-        assert nvidia_smi.parse_topology(answered(topology=MATRIX.replace(old, new))).nics[0] == {
-            "mlx5_0": "PIX"
-        }
-    for new in ("  NIC0: ", "  NIC: mlx5_0", "  NIC0: a b", "  NICx: mlx5_0"):
-        nics = nvidia_smi.parse_topology(answered(topology=MATRIX.replace("  NIC0: mlx5_0", new))).nics
-        assert nics == {0: {"NIC0": "PIX"}, 1: {"NIC0": "SYS"}}

@@ -10,37 +10,28 @@ from kernel_logs import fold
 
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.config.models import EnvironmentConfig
-from pytest_gpucluster.core.check import Action, Finding, Outcome
 from pytest_gpucluster.kit.fabric.facts import Interfaces
 from pytest_gpucluster.kit.gpu import xid
 from pytest_gpucluster.kit.gpu import xid_check as xid_checks
-from pytest_gpucluster.kit.gpu.pcie import NEAR
 from pytest_gpucluster.kit.gpu.xid import Advice
-from pytest_gpucluster.kit.node import port_errors
-from pytest_gpucluster.kit.node.kernel_log import KernelLog
 from pytest_gpucluster.suites.fabric import checks as fabric
-from pytest_gpucluster.suites.slurm import checks as slurm
-from pytest_gpucluster.suites.slurm.diagnostic_step import FORGOTTEN
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-NO_LOG = KernelLog("dmesg", 0, None, None)
-
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "action"),
     [
-        ("", "the recovery action of the GPU changed"),
-        ("GPU recovery action changed from 0x0 (None) to 0x1 ()", "the recovery action of the GPU changed"),
-        ("changed from 0x0 (None) to 0x1 (GPU Reset Required)",
-         "the recovery action of the GPU changed to GPU Reset Required"),
-        ("changed TO 0xA (Drain P2P)", "the recovery action of the GPU changed to Drain P2P"),
-        ("changed to x1 (Drain P2P)", "the recovery action of the GPU changed"),
+        ("", ""),
+        ("GPU recovery action changed from 0x0 (None) to 0x1 ()", ""),
+        ("changed from 0x0 (None) to 0x1 (GPU Reset Required)", " to GPU Reset Required"),
+        ("changed TO 0xA (Drain P2P)", " to Drain P2P"),
+        ("changed to x1 (Drain P2P)", ""),
     ],
-)  # fmt: skip
-def test_the_words_of_a_recovery_action(text: str, shown: str) -> None:
-    assert xid.lookup(154, text).meaning == shown
+)
+def test_the_words_of_a_recovery_action(text: str, action: str) -> None:
+    assert xid.lookup(154, text).meaning == f"the recovery action of the GPU changed{action}"
     assert xid.lookup(153, text).meaning == "DLA timeout"
 
 
@@ -52,103 +43,34 @@ def test_the_process_of_an_xid_is_no_word_of_the_driver() -> None:
         assert xid.lookup(149, text).advice is Advice.RESET
 
 
-def test_what_an_advice_asks_for(tmp_path: Path) -> None:
-    assert xid.lookup(159).advice is Advice.SOFTWARE
-    actions = {entry.action for entry in xid._catalogue().values()}
-    assert {action for action in actions if action not in xid._ADVICE} == {
-        "NONE",
-        "WORKFLOW_NVLINK5_ERR",
-        "XID_154",
-    }
+def test_a_log_without_an_xid_explains_nothing(tmp_path: Path) -> None:
     assert not xid_checks.explains(fold(tmp_path, "usb 1-1: hello"), 1, None)
-    assert xid_checks.ACTIONS == {
-        Advice.SUPPORT: Action.MONITOR, Advice.RESET: Action.RESET_GPU, Advice.REBOOT: Action.REBOOT,
-        Advice.INSPECT: Action.DRAIN,
-    }  # fmt: skip
-
-
-# --- the fabric ----------------------------------------------------------------------------------------------------
-
-
-def test_the_tables_of_the_fabric() -> None:
-    assert (fabric.DMABUF_KERNEL, fabric._registers_dmabufs("5.12")) == ((5, 12), True)
-    assert (fabric.ROCE_V2, fabric.GID_BY_NCCL) == ("RoCE v2", "-1")
-    assert fabric.NO_PORT == "the node has no port (see fabric.hca_count)"
-    assert fabric.NONE_ACTIVE == "no port is active (see fabric.port_state)"
-    assert port_errors.USUAL == {
-        "symbol_error": 10, "link_error_recovery": 10, "link_downed": 10, "port_rcv_errors": 10,
-        "port_rcv_remote_physical_errors": 100, "port_xmit_discards": 100, "local_link_integrity_errors": 10,
-        "excessive_buffer_overrun_errors": 10, "VL15_dropped": 100,
-    }  # fmt: skip
-    assert port_errors.CAUSED_ELSEWHERE == (
-        "port_rcv_remote_physical_errors",
-        "port_xmit_discards",
-        "VL15_dropped",
-    )
-    assert (port_errors.LINK_LOST, port_errors.BIT_ERRORS) == (
-        ("link_downed", "link_error_recovery"),
-        ("symbol_error", "local_link_integrity_errors"),
-    )
-    assert {"nvidia_peermem", "nv_peer_mem", "efa_nv_peermem"} == fabric.PEER_MODULES
-    assert (fabric.LINK_UP, NEAR) == (("LinkUp", "<unknown>", None), ("PIX", "PXB"))
-    assert pytest.approx(0.016) == port_errors.ERRORS_PER_GB
-    assert set(fabric.RULES) == {
-        "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "UCX_NET_DEVICES",
-        "OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include",
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("value", "printed"),
     [
-        ("10.1.0.0/16", None), ("192.168.0.0/24", None), ("192.168.0.9/24", None), ("172.16.0.0/12", "172.16.0.0/12"),
-        (" ib0 , 10.1.0.0/16,", None),
+        *(
+            (value, None)
+            for value in ("10.1.0.0/16", "192.168.0.0/24", "192.168.0.9/24", " ib0 , 10.1.0.0/16,")
+        ),
+        ("172.16.0.0/12", "172.16.0.0/12"),
     ],
-)  # fmt: skip
+)
 def test_one_address_of_the_node_in_a_subnet_is_enough(value: str, printed: str | None) -> None:
-    there = Interfaces(
-        frozenset({"eth0", "ib0"}),
-        frozenset(),
-        {
-            "eth0": (ipaddress.IPv4Interface("10.1.2.3/16"), ipaddress.IPv4Interface("192.168.0.1/24")),
-            "ib0": (ipaddress.IPv4Interface("10.9.0.1/16"),),
-        },
-    )
+    ethernet = ipaddress.IPv4Interface("10.1.2.3/16"), ipaddress.IPv4Interface("192.168.0.1/24")
+    addresses = {"eth0": ethernet, "ib0": (ipaddress.IPv4Interface("10.9.0.1/16"),)}
+    there = Interfaces(frozenset({"eth0", "ib0"}), frozenset(), addresses)
     environment = EnvironmentConfig(exports={"OMPI_MCA_oob_tcp_if_include": value})
     findings = fabric.nic_names(there, {"mpi": environment}).findings
     assert [it.measured for it in findings] == ([f"no address in {printed}"] if printed else [])
 
 
-@pytest.mark.parametrize(
-    ("kernel", "sure"),
-    [
-        ("5.12.0-x", True), ("5.11.22", False), ("4.18.0", False), ("6.1", True), ("5.2", False), (None, False),
-        ("linux-6.1", False), ("10.0", True), ("x", False),
-    ],
-)  # fmt: skip
-def test_from_which_kernel_on_dma_buf_is_sure(kernel: str | None, *, sure: bool) -> None:
-    assert fabric._registers_dmabufs(kernel) is sure
+@pytest.mark.parametrize("name", ["gpu:1g.10gb", "gpu:nvidia_a100_1g.5gb", "gpu:1c.3g.20gb", "gpu:3G.40GB"])
+def test_the_names_of_mig_instances(name: str) -> None:
+    assert NodeInfo("gpu01", "IDLE", gres={name: 7}).allocates_mig
 
 
-# --- the kernel log ------------------------------------------------------------------------------------------------
-
-
-# --- Slurm ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "mig"),
-    [
-        ("gpu:1g.10gb", True), ("gpu:nvidia_a100_1g.5gb", True), ("gpu:1c.3g.20gb", True), ("gpu:3G.40GB", True),
-        ("gpu:h200", False), ("gpu:g.5gb", False), ("gpu:1gx5gb", False), ("gpu:1g.gb", False), ("gpu:1.5gb", False),
-    ],
-)  # fmt: skip
-def test_the_names_of_mig_instances(name: str, *, mig: bool) -> None:
-    assert NodeInfo("gpu01", "IDLE", gres={name: 7}).allocates_mig is mig
-
-
-def test_the_words_of_slurm() -> None:
-    assert FORGOTTEN == "Slurm no longer knows the job"
-    assert pytest.approx(0.85) == slurm.MEMORY_SHARE
-    assert slurm.known("n1", None).findings == (Finding("n1", "not known to Slurm", "a node of slurm.conf"),)
-    assert slurm.known("n1", None).outcome is Outcome.FAILED
+@pytest.mark.parametrize("name", ["gpu:h200", "gpu:g.5gb", "gpu:1gx5gb", "gpu:1g.gb", "gpu:1.5gb"])
+def test_names_of_whole_gpus(name: str) -> None:
+    assert not NodeInfo("gpu01", "IDLE", gres={name: 7}).allocates_mig

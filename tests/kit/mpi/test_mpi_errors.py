@@ -7,163 +7,156 @@ import pytest
 from pytest_gpucluster.kit.mpi import mpi_errors
 from pytest_gpucluster.kit.mpi.mpi_errors import explain
 
+LIMITED = [
+    "CUDA error: out of memory",
+    "Cuda failure 'out of memory",
+    "Cuda failure out of memory",
+    "busy or unavailable",
+    "Too many open files",
+    "too many open files",
+    "Cannot allocate memory",
+    "cannot allocate memory",
+    "unknown error",
+]
+# the lines of each kind; what is quoted is between two bars, or the whole line
 LINES = {
-    "MPI without PMI": (
-        "OMPI was not built with SLURM's PMI support", "PMI server not found", "PMI_Init failed",
-        "PMI2_Init failed to intialize. Return code: 14", "PMI2_Job_GetId failed",
-    ),
-    "orte_ess_init": (
-        "orte_ess_init failed", "ess_init failed", "orte_init failed",
-        "ORTE_ERROR_LOG: Not found in file ess_pmi_module.c", "ORTE_ERROR_LOG:  in file ess_x.c",
-    ),
-    "PMIx abort": (
-        "PMIX ERROR: UNREACHABLE", "PMIx_Init failed", "PMIx_Init failed: x", "mpi/pmix_v4: ERROR: no", "mpi/pmix: ERROR: x",
-        "pmixp_client_v2.c error", "pmixp_server: ERROR", "pmixp_xerror",
-    ),
-    "step launch failed": ("launch_p_step_launch: StepId=7.0 aborted before step completely launched.",),
-    "plugin missing": (
-        "Couldn't find the specified plugin name for mpi/pmix looking at all files",
-        "cannot find mpi plugin for pmix", "cannot create mpi context for mpi/pmix",
-    ),
-    "too few slots": ("There are not enough slots available in the system to satisfy the 4 slots",),
-    "mpirun daemons": (
-        "ORTE was unable to reliably start one or more daemons", "OMPI was unable to reliably start one or more daemons",
-        "An ORTE daemon has unexpectedly failed after launch", "PRTE has lost communication with a remote daemon",
-        "HYDU_create_process: execvp error", "HYDT_bscd: unable to launch", "HYDxerror",
-    ),
-    "mpirun as root": (
-        "mpirun has detected an attempt to run as root.", "prterun has detected an attempt to run as root.",
-    ),
-    "shared memory is full": (
-        "Error while creating shared memory segment /dev/shm/nccl-x (size 9), error: No space left on device (28)",
-        "Error while creating shared memory segment No space left on device",
-    ),
-    "no network interface": ("Bootstrap : no socket interface found", "NET/Socket : no interface found"),
-    "low limits": tuple(
-        f"{words}; limits of this process: 40 open files"
-        for words in ("CUDA error: out of memory", "Cuda failure 'out of memory", "Cuda failure out of memory",
-                      "busy or unavailable", "Too many open files", "too many open files", "Cannot allocate memory",
-                      "cannot allocate memory", "unknown error")
-    ),
-    "fabric manager": ("CUDA error: system not yet initialized",),
-    "driver library": (
-        "CUDA driver is a stub library", "driver on your system is too old", "CUDA driver version is insufficient",
-        "forward compatibility was attempted on non supported HW", "system has unsupported display driver",
-    ),
-    "CPU build of torch": ("torch sees no GPU: it is a CPU build",),
-    "port taken": (
-        "cannot listen at 0.0.0.0:1 (EADDRINUSE)", "cannot listen at x: Address already in use",
-        "cannot listen at x: address already in use", "cannot listen at EADDRINUSE",
-    ),
-    "ranks do not fit": ("NET/IB : peer 10.0.0.1<1> message truncated : receiving 8 bytes instead of 4",),
-    "NCCL": (
-        "NCCL error: ", "ncclUnhandledCudaError", "ncclSystemError", "ncclInternalError",
-        "NCCL error: x", "NCCL error in: x", "torch.distributed.DistBackendError: NCCL error in: x",
-        "ncclUnhandledCudaError: y", "ncclSystemError: y", "ncclRemoteError", "ncclInternalError: y",
-    ),
-    "out of memory": (
-        "CUDA error: out of memory", "Cuda failure 'out of memory'", "Cuda failure out of memory",
-        "torch.OutOfMemoryError: CUDA", "OutOfMemoryError", "Out of memoryoom_kill", "Out Of Memory: oom-kill", "out of memory by oom_kill",
-    ),
-    "no torch": ("ModuleNotFoundError: No module named 'torch'",),
-    "no GPU": ("torch finds no CUDA device (0)", "torch finds no CUDA device"),
-    "library missing": (
-        "x: error while loading shared libraries: libmpi.so.40: cannot open", "libnccl.so.2: cannot open shared object file",
-        "libnccl.so.12: cannot open shared object file", "error while loading shared libraries: libx: ",
-    ),
-    "command missing": (
-        "slurmstepd: error: execve(): /opt/x: No such file or directory", "sh: all_reduce_perf: not found",
+    "MPI without PMI": [
+        "OMPI was not built with SLURM's PMI support",
+        "PMI server not found",
+        "PMI_Init failed",
+        "|PMI2_Init failed to intialize|. Return code: 14",
+    ],
+    "orte_ess_init": [
+        "orte_ess_init failed",
+        "ess_init failed",
+        "orte_init failed",
+        "ORTE_ERROR_LOG: Not found in file ess_pmi_module.c",
+    ],
+    "PMIx abort": [
+        "a  |PMIX ERROR: b|",
+        "PMIx_Init failed: no server",
+        "mpi/pmix_v4: ERROR: no peer",
+        "pmixp_server: ERROR: no peer",
+    ],
+    "step launch failed": ["|launch_p_step_launch: StepId=7.0 aborted before step completely launched|."],
+    "plugin missing": [
+        "|Couldn't find the specified plugin name for mpi/pmix| looking at all files",
+        "cannot find mpi plugin for pmix",
+        "|cannot create mpi context for mpi|/pmix",
+    ],
+    "too few slots": ["|There are not enough slots available in the system| to satisfy the 4 slots"],
+    "mpirun daemons": [
+        "ORTE was unable to reliably start one or more daemons",
+        "OMPI was unable to reliably start one or more daemons",
+        "|An ORTE daemon has unexpectedly failed| after launch",
+        "PRTE has lost communication with a remote daemon",
+        "HYDU_create_process: execvp error",
+        "|HYDT_bscd: unable to| launch",
+    ],
+    "mpirun as root": [
+        "|mpirun has detected an attempt to run as root|.",
+        "|prterun has detected an attempt to run as root|.",
+    ],
+    "shared memory is full": [
+        "Error while creating shared memory segment /x (size 9), error: No space left on device (28)",
+    ],
+    "no network interface": ["Bootstrap : no socket interface found", "NET/Socket : no interface found"],
+    "low limits": [
+        *(f"{words}; limits of this process: 40 open files" for words in LIMITED),
+    ],
+    "fabric manager": ["CUDA error: |system not yet initialized|"],
+    "driver library": [
+        "CUDA driver is a stub library",
+        "driver on your system is too old",
+        "CUDA |driver version is insufficient|",
+        "|forward compatibility was attempted| on non supported HW",
+        "system has unsupported display driver",
+    ],
+    "CPU build of torch": ["torch sees no GPU: |it is a CPU build|"],
+    "port taken": [
+        "cannot listen at 0.0.0.0:1 (EADDRINUSE)",
+        "cannot listen at 0.0.0.0:29500: Address already in use (98)",
+        "cannot listen at x: address already in use",
+    ],
+    "ranks do not fit": ["NET/IB : peer 10.0.0.1<1> message truncated : receiving 8 bytes instead of 4"],
+    "NCCL": [
+        "NCCL error: x",
+        "NCCL error in: x.cpp:1, unhandled",
+        "torch.distributed.DistBackendError: NCCL error in: x",
+        "ncclUnhandledCudaError: Call to CUDA",
+        "ncclSystemError: System call",
+        "ncclRemoteError: A call failed",
+        "ncclInternalError: Internal check",
+    ],
+    "out of memory": [
+        "CUDA error: out of memory",
+        "|Cuda failure 'out of memory|'",
+        "import: |torch.OutOfMemoryError: CUDA out of memory|",
+        "Out Of Memory: oom-kill of task 3",
+        "out of memory by oom_kill",
+    ],
+    "no torch": ["ModuleNotFoundError: |No module named 'torch' (python3.11)|"],
+    "no GPU": ["torch finds no CUDA device (0 of 8)"],
+    "library missing": [
+        "x: |error while loading shared libraries: libmpi.so.40: cannot open shared object file|",
+        "|libnccl.so.2: cannot open shared object file|",
+    ],
+    "command missing": [
+        "slurmstepd: error: |execve(): /opt/x: No such file or directory|",
+        "sh: 1: |/opt/x/all_reduce_perf: not found|",
         "all_reduce_perf: command not found",
-    ),
-}  # fmt: skip
+    ],
+}
 
 
 @pytest.mark.parametrize(("kind", "line"), [(kind, line) for kind, lines in LINES.items() for line in lines])
 def test_each_wording_has_its_kind(kind: str, line: str) -> None:
-    (found,) = explain(f"first\n{line}\nlast")
+    (found,) = explain(f"first\n{line.replace('|', '')}\nlast")
     assert (found.kind, found.host) == (kind, "")
-    assert found.text in " ".join(line.split())
+    assert found.text == (line.split("|")[1] if line.count("|") == 2 else line.strip("| "))
     assert found.hint
+
+
+SAME_GPU = "Duplicate GPU detected : rank {} and rank {} both on CUDA device {}"
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        "limits of this process: 40 open files", "a limit is a CPU build", "edit is a CPU built", "x_perf : not found",
-        "mpi/pmix: error: x", "pmixp_ is fine", "HYDU_x: started", "torch finds a CUDA device",
-        "No module named 'torchvision'", "NET/IB : peer x message truncated", "execve(): done",
-        "Duplicate GPU detected : rank 1x and rank 1 both on CUDA device 60",
-        "Duplicate GPU detected : rank 1 and rank 1x both on CUDA device 60",
-        "Duplicate GPU detected : rank x and rank 1 both on CUDA device 60",
-        "Duplicate GPU detected : rank 1 and rank x both on CUDA device 60",
-        "Duplicate GPU detected : rank 1 and rank 2 both on CUDA device xyz",
-        "Duplicate GPU detected : rank  and rank 2 both on CUDA device 60",
-        "Duplicate GPU detected : rank 1 and rank  both on CUDA device 60",
-        "Duplicate GPU detected : rank 1 and rank 2 both on CUDA device ",
-        "libnccl.so.x: cannot open shared object file", "libnccl.so.: cannot open shared object file",
-        "error while loading shared libraries: : x", "execve(): : No such file or directory",
-        "NET/ : peer x message truncated : receiving 8 bytes instead of 4",
-        "NET/IB : peer  message truncated : receiving 8 bytes instead of 4",
+        "limits of this process: 40 open files",
+        "edit is a CPU built",
+        "x_perf : not found",
+        "torch finds a CUDA device",
+        "No module named 'torchvision'",
+        "execve(): : No such file or directory",
+        *(SAME_GPU.format(*values) for values in (("1x", 1, 60), (1, "x", 60), (1, 2, "xyz"), (1, "", 60))),
+        "libnccl.so.: cannot open shared object file",
         "NET/IB : peer x message truncated : receiving x bytes instead of 4",
-        "NET/IB : peer x message truncated : receiving 8 bytes instead of x",
-        "NET/IB : peer x message truncated : receiving  bytes instead of 4",
-        "NET/IB : peer x message truncated : receiving 8 bytes instead of ",
         "launch_p_step_launch: StepId= aborted before step completely launched",
-        "cannot find mpi plugin for ", "cannot create mpi context for ",
-        "Couldn't find the specified plugin name for mpi/ x", "PMIX ERROR: ", "mpi/pmix: ERROR: ", "pmixp_ error",
-        "ORTE_ERROR_LOG: x in file ess_.c", "ORTE_ERROR_LOG: x in file ess_pmi_c", "HYD error",
+        "Couldn't find the specified plugin name for mpi/ x",
+        "PMIX ERROR: ",
+        "mpi/pmix: error: x",
+        "ORTE_ERROR_LOG: x in file ess_.c",
+        "HYDU_x: started",
     ],
-)  # fmt: skip
+)
 def test_what_is_like_a_known_message_is_none(line: str) -> None:
     assert explain(line) == ()
 
 
 @pytest.mark.parametrize(
-    "line",
-    [
-        "PMIX ERROR: UNREACHABLE in file x.c", "PMIx_Init failed: no server", "pmixp_server: ERROR: no peer",
-        "mpi/pmix_v4: ERROR: no peer", "ncclUnhandledCudaError: Call to CUDA", "ncclSystemError: System call",
-        "ncclRemoteError: A call failed", "ncclInternalError: Internal check", "NCCL error in: x.cpp:1, unhandled",
-        "Error while creating shared memory segment /x (size 9), error: No space left on device (28)",
-        "unknown error; limits of this process: 40 open files, 9 processes",
-        "cannot listen at 0.0.0.0:29500: Address already in use (98)",
-        "torch.OutOfMemoryError: CUDA out of memory", "Out Of Memory: oom-kill of task 3",
-        "No module named 'torch' (python3.11)", "torch finds no CUDA device (0 of 8)",
-        "error while loading shared libraries: libmpi.so.40: cannot open shared object file",
-    ],
-)  # fmt: skip
-def test_a_message_is_reported_to_the_end_of_its_line(line: str) -> None:
-    assert [found.text for found in explain(f"first\n{line}\nlast")] == [line]
-
-
-@pytest.mark.parametrize(
-    ("line", "text"),
-    [
-        ("import: torch.OutOfMemoryError: CUDA", "torch.OutOfMemoryError: CUDA"),
-        ("sh: 1: /opt/x/all_reduce_perf: not found", "/opt/x/all_reduce_perf: not found"),
-        ("a  PMIX ERROR: b   c", "PMIX ERROR: b c"),
-    ],
+    "kind", ["MPI without PMI", "orte_ess_init", "PMIx abort", "step launch failed", "plugin missing"]
 )
-def test_where_a_message_begins(line: str, text: str) -> None:
-    assert [found.text for found in explain(line)] == [text]
-
-
-@pytest.mark.parametrize(
-    ("line", "kind"),
-    [
-        ("PMI server not found", "MPI without PMI"),
-        ("orte_init failed", "orte_ess_init"),
-        ("PMIX ERROR: x", "PMIx abort"),
-        ("launch_p_step_launch: StepId=7.0 aborted before step completely launched", "step launch failed"),
-        ("cannot find mpi plugin for pmix", "plugin missing"),
-    ],
-)
-def test_how_the_step_ran_is_reported_with_what_depends_on_it(line: str, kind: str) -> None:
-    (found,) = explain(line, mpi="pmix")
-    assert (found.kind, found.text) == (kind, f"{line}; the step ran with --mpi=pmix")
+def test_how_the_step_ran_is_reported_with_what_depends_on_it(kind: str) -> None:
+    line = LINES[kind][0].replace("|", "")
+    for mpi, words in (("pmix", "the step ran with --mpi=pmix"), ("", "the step ran without --mpi")):
+        assert [(found.kind, words in found.text) for found in explain(line, mpi=mpi)] == [(kind, True)]
+    assert explain("NCCL error: x", mpi="pmix")[0].text == "NCCL error: x"
 
 
 def test_a_line_of_two_kinds_is_reported_once() -> None:
+    (first,) = explain("OMPI was not built with SLURM's PMI support\nPMI_Init failed\n")
+    assert first.text.startswith("OMPI was not built")  # of two messages of one kind the first
     line = "PMIX ERROR: PMI_Init failed"
     assert [found.kind for found in explain(line)] == ["MPI without PMI"]
     assert [found.kind for found in explain(f"x\n{line}\n")] == ["MPI without PMI"]
@@ -186,19 +179,12 @@ def test_a_line_belongs_to_its_first_kind_alone() -> None:
         ("Too many open files; limits of this process: 4", "low limits"),
     ):
         assert [found.kind for found in explain(f"{line}\nNCCL error: x")] == [kind]
-    assert [found.kind for found in explain("fabric: system not yet initialized\nNCCL error: x")] == [
-        "fabric manager", "NCCL",
-    ]  # fmt: skip
+    apart = explain("fabric: system not yet initialized\nNCCL error: x")
+    assert [found.kind for found in apart] == ["fabric manager", "NCCL"]
 
 
-def test_a_message_says_how_often_and_how_the_step_ran() -> None:
-    twice = "PMI server not found\nPMI server not found\n"
-    assert explain(twice)[0].text == "PMI server not found (2 times)"
-    assert explain(twice, mpi="")[0].text == "PMI server not found (2 times); the step ran without --mpi"
-    assert (
-        explain(twice, mpi="pmix")[0].text == "PMI server not found (2 times); the step ran with --mpi=pmix"
-    )
-    assert explain("NCCL error: x", mpi="pmix")[0].text == "NCCL error: x"
+def test_a_message_says_how_often_and_for_which_pmix_it_was_built() -> None:
+    assert explain("PMI server not found\nPMI server not found\n")[0].text == "PMI server not found (2 times)"
     client = "PMIX ERROR: Unreachable in file ext3x_client.c at line 1\nPMI_Init failed\n"
     assert explain(client)[0].text == "PMI_Init failed; it was built for PMIx 3 (ext3x_client.c)"
 
@@ -239,9 +225,8 @@ def test_lines_of_srun_about_tasks() -> None:
         "srun: error: : task 7: y\nsrun: error: d: tasks 12345678: z\nsrun: error: e: tasks 6-6: z\n"
     )
     assert reported == {1: "a", 2: "b", 4: "b", 5: "b", 6: "e"}
-    assert list(mpi_errors._numbers("131071-9999999")) == [131071, 131072]
-    assert list(mpi_errors._numbers("1x x2 12345678 3")) == [3]
-    assert list(mpi_errors._numbers("1-x")) == [1]
+    for tasks, numbers in (("131071-9999999", [131071, 131072]), ("1 - 2 12345678 3", [1, 2, 3])):
+        assert [*mpi_errors.nodes_of_tasks(f"srun: error: a: tasks {tasks}: x")] == numbers
 
 
 def test_damaged_lines_of_srun_break_nothing() -> None:

@@ -47,18 +47,9 @@ def bound(collective: str, size: int, node: NodeLinks, nodes: int, gpus: int, **
     return found.bound
 
 
-DGX_1 = meshed(
-    "01212000",
-    "10120200",
-    "21010020",
-    "12100002",
-    "20000121",
-    "02001012",
-    "00202101",
-    "00021210",
-    speed=25,
-    gen=3,
-)
+CUBE = "01212000 10120200 21010020 12100002 20000121 02001012 00202101 00021210"
+DGX_1 = meshed(*CUBE.split(), speed=25, gen=3)
+PAIRS = meshed("0900", "9000", "0009", "0090", speed=25, gen=4)
 A100 = switched(8, 12, 25.0, pcie=(pcie_rate(4, 16) or 0,) * 8, adapters=ports(8, 25.0))
 H100 = switched(8, 18, 26.562, pcie=(63.0,) * 8, adapters=ports(8, 50.0))
 PUBLISHED: tuple[tuple[str, str, int, NodeLinks, int, int, float], ...] = (
@@ -68,14 +59,14 @@ PUBLISHED: tuple[tuple[str, str, int, NodeLinks, int, int, float], ...] = (
     ("8 H100", "all_reduce", 16 * GIB, H100, 1, 8, 460),
     ("2 A100 with bridge", "all_reduce", 16 * GIB, switched(2, 12, 25.0), 1, 2, 193),
     ("2 H100 NVL", "all_reduce", 16 * GIB, switched(2, 12, 25.0), 1, 2, 208),
-    ("4 A100, two pairs", "all_reduce", 8 * GIB, meshed("0900", "9000", "0009", "0090", speed=25, gen=4), 1, 4, 25),
+    ("4 A100, two pairs", "all_reduce", 8 * GIB, PAIRS, 1, 4, 25),
     # DeepOps: measured; cluster-health-scanner: minimum
     ("4 DGX A100", "all_reduce", 4 * GIB, A100, 4, 8, 191.05),
     ("4 DGX A100, 256 MiB", "all_reduce", GIB // 4, A100, 4, 8, 168.69),
     ("4 DGX A100, 1 MiB", "all_reduce", 2**20, A100, 4, 8, 15.02),
     ("2 A3-ultra", "all_gather", 8 * GIB, replace(H100, adapters=ports(8, 50.0, "Ethernet")), 2, 8, 250),
     ("2 A4X", "all_gather", 8 * GIB, switched(4, 18, 53.125, adapters=ports(4, 50.0, "Ethernet")), 2, 4, 160),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("row", PUBLISHED, ids=lambda row: row[0])
@@ -89,10 +80,12 @@ def test_published_figures_of_healthy_hardware_are_well_above(row: tuple[Any, ..
 @pytest.mark.parametrize(
     ("file", "collective", "gpus"),
     [
-        ("nccl-allreduce-g8.txt", "all_reduce", 8), ("nccl-allreduce-g2.txt", "all_reduce", 2),
-        ("nccl-allgather.txt", "all_gather", 8), ("nccl-reducescatter.txt", "reduce_scatter", 8),
+        ("nccl-allreduce-g8.txt", "all_reduce", 8),
+        ("nccl-allreduce-g2.txt", "all_reduce", 2),
+        ("nccl-allgather.txt", "all_gather", 8),
+        ("nccl-reducescatter.txt", "reduce_scatter", 8),
     ],
-)  # fmt: skip
+)
 def test_recorded_figures_are_well_above_at_every_size(file: str, collective: str, gpus: int) -> None:
     (run,) = read((DATA / file).read_text()).runs
     for row in run.rows:
@@ -140,9 +133,7 @@ def test_sockets_only_where_the_site_has_no_other_way() -> None:
     roce = replace(H100, adapters=ports(8, 12.5, "Ethernet"), interfaces={"eno1": 12.5})
     infiniband = bound("all_reduce", 4 * GIB, H100, 2, 8)
     over_tcp = {"ran": ("NET/Socket",)}
-    assert bound("all_reduce", 4 * GIB, H100, 2, 8, **over_tcp) == infiniband, (
-        "InfiniBand is there, and unused"
-    )
+    assert bound("all_reduce", 4 * GIB, H100, 2, 8, **over_tcp) == infiniband  # it is there, and unused
     assert bound("all_reduce", 4 * GIB, roce, 2, 8, **over_tcp) < TCP, "Ethernet without RoCE"
     assert bound("all_reduce", 4 * GIB, roce, 2, 8, roce=True, **over_tcp) > 40, "the profile states RoCE"
     for env in ({"NCCL_IB_DISABLE": "1"}, {"NCCL_NET": "Socket"}, {"NCCL_IB_HCA": "^mlx5"}):
@@ -183,13 +174,7 @@ def test_no_floor_has_a_reason() -> None:
     assert floor("all_reduce", GIB, [NodeLinks(unread={"GPUs": "no driver"})], gpus=8) == "GPUs: no driver"
 
 
-@given(
-    st.sampled_from(sorted(COLLECTIVES)),
-    st.integers(3, 36),
-    st.integers(1, 64),
-    st.integers(1, 8),
-    st.integers(0, 8),
-)
+@given(st.sampled_from(sorted(COLLECTIVES)), *map(st.integers, (3, 1, 1, 0), (36, 64, 8, 8)))
 def test_any_collective_on_any_nodes_and_gpus_has_a_floor_below_half_of_the_links(
     collective: str, power: int, nodes: int, gpus: int, adapters: int
 ) -> None:

@@ -49,7 +49,7 @@ def test_the_entries_of_a_data_file(package: Path) -> None:
         ("[", "lines.yaml: "),
         ("- x", "lines.yaml: "),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_data_file_is_named(package: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read(package, text)

@@ -43,8 +43,8 @@ def test_recorded_host_of_eight() -> None:
 
 
 def test_single_gpu_and_mig_of_some() -> None:
-    rows = "".join(f"{n}, GPU-{n}, NVIDIA A100-SXM4-40GB, 40960 MiB, {mig}, Enabled, Default\n" for n, mig in
-                   ((0, "Enabled"), (1, "Disabled")))  # fmt: skip
+    gpu = "{0}, GPU-{0}, NVIDIA A100-SXM4-40GB, 40960 MiB, {1}, Enabled, Default\n".format
+    rows = gpu(0, "Enabled") + gpu(1, "Disabled")
     found = read_hardware(survey(gpus=H100 + rows), answer("end\n"), answer("\n\nend\n"))
     assert (found.mig, found.settings["mig"], found.settings["compute_mode"]) == (True, None, "Default")
     assert (found.virtual, found.vendor, found.ports) == (None, "", ())

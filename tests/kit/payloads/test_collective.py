@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import types
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,11 @@ exec(compile({source!r}, "collective.py", "exec"), collective.__dict__)
 {patch}
 collective.exit_now(collective.main(sys.argv[1:]))
 """
+
+
+def with_torch(test: Any) -> Any:
+    """Leave a test of real ranks to make test-all, where it runs alone."""
+    return pytest.mark.thorough(pytest.mark.alone(test))
 
 
 @pytest.fixture(scope="module")
@@ -73,39 +77,26 @@ def environment(rank: int, size: int, per_node: int, port: int) -> dict[str, str
     }
 
 
-def launch(
-    python: Path, size: int, *args: str, per_node: int = 1, patch: str = "", source: str = ""
-) -> Result:
+def launch(python: Path, size: int, *args: str, per_node: int = 1, patch: str = "") -> Result:
     """Start one process a rank, as srun would."""
-    program = source or PATCHED.format(source=sent(PAYLOAD), patch=patch)
+    program = PATCHED.format(source=sent(PAYLOAD), patch=patch) if patch else sent(PAYLOAD)
     port = free_port()
     argv = [str(python), "-c", program, *args, "--device", "cpu"]
     return Result([Fork(argv, ROOT, environment(rank, size, per_node, port)) for rank in range(size)])
 
 
 ALL = ",".join(collective_data.COLLECTIVES)
-
-
-# -- pure -------------------------------------------------------------------------------------------------------
+SMALL = ("sweep", "-b", "4K", "-e", "4K")
 
 
 def test_the_payload_is_python_3_6_and_stands_alone() -> None:
     assert imported(PAYLOAD) <= sys.stdlib_module_names | {"torch"}
 
 
-@pytest.mark.parametrize(
-    ("name", "factor"),
-    [
-        ("all_reduce", 1.75),
-        ("all_gather", 0.875),
-        ("reduce_scatter", 0.875),
-        ("alltoall", 0.875),
-        ("broadcast", 1.0),
-        ("sendrecv", 1.0),
-    ],
-)
-def test_bus_bandwidth_is_that_of_nccl_tests(name: str, factor: float) -> None:
-    assert collective_data.busbw_factor(name, 8) == factor
+def test_bus_bandwidth_is_that_of_nccl_tests() -> None:
+    factors = {name: collective_data.busbw_factor(name, 8) for name in collective_data.COLLECTIVES}
+    share = dict.fromkeys(("all_gather", "reduce_scatter", "alltoall"), 0.875)
+    assert factors == {"all_reduce": 1.75, **share, "broadcast": 1.0, "sendrecv": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -130,40 +121,31 @@ def test_a_row_looks_like_a_recorded_one() -> None:
     assert [collective.rate(v) for v in (27.59, 1171.8, 18198.4)] == ["27.59", "1171.8", "18198"]
 
 
-def test_the_useful_line_of_a_duplicate_gpu_is_reported() -> None:
-    recorded = (
-        "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:93, invalid usage (run with "
-        "NCCL_DEBUG=WARN for details), NCCL version 2.28.9\nncclInvalidUsage: This usually reflects invalid usage of "
-        "NCCL library.\nLast error:\nDuplicate GPU detected : rank 2 and rank 0 both on CUDA device 60"
-    )
-    text, code = collective.reason_of(RuntimeError(recorded))
-    assert text.startswith("duplicate GPU: Duplicate GPU detected : rank 2 and rank 0 both on CUDA device 60")
-    assert code == rendezvous.EXIT_NCCL
+def test_the_useful_line_of_an_nccl_error_is_reported() -> None:
+    same = "Duplicate GPU detected : rank 2 and rank 0 both on CUDA device 60"
+    error = "NCCL error in: x.cpp:93, invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.28.9\n{}\nLast error:\n{}"
+    duplicate = error.format("ncclInvalidUsage: This usually reflects invalid usage of NCCL library.", same)
+    text, code = collective.reason_of(RuntimeError(duplicate))
+    assert (text.startswith(f"duplicate GPU: {same}"), code) == (True, rendezvous.EXIT_NCCL)
+    other = error.format("ncclSystemError: System call failed.", "socket refused")
+    assert collective.reason_of(RuntimeError(other)) == ("NCCL error: socket refused", rendezvous.EXIT_NCCL)
 
 
-def test_the_first_useful_line_of_another_nccl_error_is_reported() -> None:
-    error = RuntimeError(
-        "NCCL error in: x.cpp:93\nncclSystemError: System call failed.\nLast error:\nsocket refused"
-    )
-    assert collective.reason_of(error) == ("NCCL error: socket refused", rendezvous.EXIT_NCCL)
+def rank_0(**env: str) -> rendezvous.RankContext:
+    return rendezvous.RankContext({"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "MASTER_ADDR": "x", **env})
 
 
 def test_ports_differ_by_job_and_step_and_are_not_ephemeral() -> None:
-    def port(job: int, step: int) -> int:
-        ids = {"SLURM_JOB_ID": str(job), "SLURM_STEP_ID": str(step)}
-        return rendezvous.RankContext(
-            {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "MASTER_ADDR": "x", **ids}
-        ).port
-
-    ports = {port(job, step) for job in range(100, 110) for step in range(5)}
+    ids = [
+        {"SLURM_JOB_ID": f"{job}", "SLURM_STEP_ID": f"{step}"} for job in range(100, 110) for step in range(5)
+    ]
+    ports = {rank_0(**one).port for one in ids}
     assert len(ports) == 50
     assert all(1024 < p < 32768 for p in ports)
 
 
 def test_nccls_log_stays_out_of_the_results() -> None:
-    place = rendezvous.RankContext(
-        {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURMD_NODENAME": "gpu07", "MASTER_ADDR": "x"}
-    )
+    place = rank_0(SLURMD_NODENAME="gpu07")
     env = {"NCCL_DEBUG": "INFO"}
     collective.prepare(collective.parser().parse_args(["sweep", "--hostid-from-slurm"]), env, place)
     assert env["NCCL_DEBUG_FILE"] == "/dev/stderr"
@@ -174,17 +156,11 @@ def test_nccls_log_stays_out_of_the_results() -> None:
     assert env == {**env, "NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "/dev/stderr"}
 
 
-# -- sweeps -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.thorough
-@pytest.mark.alone
+@with_torch
 def test_every_collective_and_type_is_right_on_three_ranks(python: Path) -> None:
     types = "float,double,half,bfloat16,int32,int64,int8,uint8"
-    result = launch(
-        python, 3, "sweep", "-c", ALL, "-d", types, "-b", "96", "-e", "48K", "-f", "512", "-w", "1", "-n", "2",
-        source=sent(PAYLOAD),
-    )  # fmt: skip
+    sizes = ("-b", "96", "-e", "48K", "-f", "512")
+    result = launch(python, 3, "sweep", "-c", ALL, "-d", types, *sizes, "-w", "1", "-n", "2")
     assert result.codes == [0, 0, 0], result.stderr
     assert len(result.rows) == 6 * 8 * 2
     assert all(len(row) == 13 and row[8] == "0" and row[12] == "0" for row in result.rows)
@@ -193,10 +169,7 @@ def test_every_collective_and_type_is_right_on_three_ranks(python: Path) -> None
     assert "# rank 2: node gpu03 uuid -" in result.stdout
 
 
-@pytest.mark.thorough
-@pytest.mark.alone
-def test_one_wrong_element_is_counted_in_every_collective(python: Path) -> None:
-    patch = """
+ONE_WRONG = """
 right = collective.Collective.call
 def spoilt(self, in_place):
     run = right(self, in_place)
@@ -206,33 +179,31 @@ def spoilt(self, in_place):
     return call
 collective.Collective.call = spoilt
 """
-    result = launch(python, 2, "sweep", "-c", ALL, "-b", "4K", "-e", "4K", "-w", "0", "-n", "1", patch=patch)
-    assert result.codes == [rendezvous.EXIT_WRONG] * 2, result.stderr
-    assert [(row[8], row[12]) for row in result.rows] == [("1", "1")] * 6
-    assert result.stdout.count("# Out of bounds values : 2 FAILED") == 6
+NOTHING_MOVES = "collective.Collective.call = lambda self, in_place: lambda: None"
 
 
-@pytest.mark.thorough
-@pytest.mark.alone
-def test_a_collective_that_moves_nothing_is_wrong(python: Path) -> None:
-    patch = "collective.Collective.call = lambda self, in_place: lambda: None"
-    result = launch(python, 2, "sweep", "-c", ALL, "-b", "4K", "-e", "4K", "-w", "0", "-n", "1", patch=patch)
+@with_torch
+@pytest.mark.parametrize(("patch", "wrong"), [(ONE_WRONG, range(1, 2)), (NOTHING_MOVES, range(401, 10_000))])
+def test_wrong_elements_are_counted_in_every_collective(python: Path, patch: str, wrong: range) -> None:
+    result = launch(python, 2, *SMALL, "-c", ALL, "-w", "0", "-n", "1", patch=patch)
     assert result.codes == [rendezvous.EXIT_WRONG] * 2, result.stderr
     assert len(result.rows) == 6
-    assert all(int(row[8]) > 400 for row in result.rows)
+    assert all(int(row[8]) in wrong for row in result.rows)
+    assert result.stdout.count("FAILED") == 6
+    if patch == ONE_WRONG:
+        assert {row[12] for row in result.rows} == {"1"}
+        assert result.stdout.count("# Out of bounds values : 2 FAILED") == 6
 
 
-@pytest.mark.thorough
-@pytest.mark.alone
+@with_torch
 def test_a_sweep_that_hangs_names_the_size(python: Path) -> None:
     patch = "import time\ncollective.Collective.measure = lambda *args: time.sleep(600)"
-    result = launch(python, 2, "sweep", "-b", "4K", "-e", "4K", "--deadline", "2", patch=patch)
+    result = launch(python, 2, *SMALL, "--deadline", "2", patch=patch)
     assert result.codes == [rendezvous.EXIT_DEADLINE] * 2
     assert "gpu01: Test timeout (2s) all_reduce at 4096 bytes" in result.stdout
 
 
-@pytest.mark.thorough
-@pytest.mark.alone
+@with_torch
 def test_a_rank_that_fails_ends_the_sweep_for_all(python: Path) -> None:
     """Nobody waits for it until the deadline, and what it says is not drowned."""
     patch = """
@@ -243,7 +214,7 @@ def fail(self, *args):
     return measure(self, *args)
 collective.Collective.measure = fail
 """
-    result = launch(python, 3, "sweep", "-b", "4K", "-e", "4K", patch=patch)
+    result = launch(python, 3, *SMALL, patch=patch)
     assert result.codes == [rendezvous.EXIT_FAILED] * 3, result.stderr
     printed = [line for line in result.stderr.splitlines() if line.startswith("collective:")]
     assert "collective: rank 1 on gpu02: RuntimeError: CUDA out of memory. Process 42 has 9 GiB." in printed
@@ -272,10 +243,9 @@ collective.HeartbeatMonitor = HeartbeatMonitor
     ("stopped", "reporter", "silent", "words"),
     [(1, 0, "4.0", "for 4 s"), (1, 0, "600.0", "when the deadline"), (0, 1, "4.0", "when the deadline")],
 )
-@pytest.mark.thorough
-@pytest.mark.alone
+@with_torch
 def test_a_stopped_rank_is_named(python: Path, stopped: int, reporter: int, silent: str, words: str) -> None:
-    args = ("sweep", "-b", "4K", "-e", "4K", "--deadline", "60" if words == "for 4 s" else "12")
+    args = (*SMALL, "--deadline", "60" if words == "for 4 s" else "12")
     result = launch(python, 3, *args, patch=STOPPED % (silent, stopped))
     assert result.codes[stopped] == -9
     assert result.codes[reporter] == rendezvous.EXIT_DEADLINE, result.stderr
@@ -284,8 +254,7 @@ def test_a_stopped_rank_is_named(python: Path, stopped: int, reporter: int, sile
     assert result.stdout.count(rendezvous.GIVEN_UP) == 1
 
 
-@pytest.mark.thorough
-@pytest.mark.alone
+@with_torch
 def test_a_rank_without_a_gpu_keeps_nobody_waiting(python: Path) -> None:
     patch = """
 collective.BEAT = 0.1
@@ -296,13 +265,11 @@ def lacking(torch, place, wanted):
 collective.device_of = lacking
 """
     for rank in (0, 1):
-        result = launch(python, 2, "sweep", "-b", "4K", "-e", "4K", patch=patch.replace("{rank}", str(rank)))
+        result = launch(python, 2, *SMALL, patch=patch.replace("{rank}", str(rank)))
         assert result.codes[rank] == rendezvous.EXIT_NO_GPU
         assert result.codes[1 - rank] == rendezvous.EXIT_RENDEZVOUS, result.stderr
         assert f"ranks {rank} never came to the rendezvous" in result.stderr
 
-
-# -- rounds -----------------------------------------------------------------------------------------------------
 
 SCHEDULE = [
     [["gpu01"], ["gpu02"], ["gpu03"], ["gpu04"]],
@@ -318,8 +285,7 @@ def reported(result: Result) -> dict[tuple[int, str], dict[str, Any]]:
     return found
 
 
-@pytest.mark.thorough
-@pytest.mark.alone
+@with_torch
 def test_groups_are_formed_anew_in_every_round(python: Path) -> None:
     schedule = [*SCHEDULE, [["gpu01:1", "gpu03:1"], ["gpu02:0", "gpu02:1"]]]
     args = ("rounds", "-s", "64K", "-n", "2", "--schedule", json.dumps(schedule))
@@ -335,8 +301,7 @@ def test_groups_are_formed_anew_in_every_round(python: Path) -> None:
         assert not measured.problem
 
 
-@pytest.mark.thorough
-@pytest.mark.alone
+@with_torch
 def test_a_hung_group_costs_its_own_results_only(python: Path) -> None:
     patch = """
 import time
@@ -357,8 +322,7 @@ collective.GroupRounds.measure = hang
     assert "round 1, group gpu01 gpu02: hung" in result.stderr
 
 
-@pytest.mark.thorough
-@pytest.mark.alone
+@with_torch
 def test_a_crashed_rank_costs_its_own_group_only(python: Path) -> None:
     patch = """
 import os
@@ -379,8 +343,7 @@ collective.GroupRounds.measure = crash
     assert lines[2, "gpu04 gpu01"]["skipped"]
 
 
-@pytest.mark.thorough
-@pytest.mark.alone
+@with_torch
 def test_a_group_that_vanished_is_reported_by_the_others(python: Path) -> None:
     patch = """
 import os
@@ -388,118 +351,76 @@ import os
 collective.GRACE = 1.0
 collective.GroupRounds.take_part = lambda self, *args: os._exit(9)
 """
-    result = launch(
-        python,
-        2,
-        "rounds",
-        "-s",
-        "4K",
-        "--deadline",
-        "2",
-        "--schedule",
-        '[[["gpu02"]], [["gpu02"]]]',
-        patch=patch,
-    )
+    args = ("rounds", "-s", "4K", "--deadline", "2", "--schedule", '[[["gpu02"]], [["gpu02"]]]')
+    result = launch(python, 2, *args, patch=patch)
     assert result.codes == [0, 9], result.stderr
     assert reported(result)[0, "gpu02"]["problem"] == "crashed: rank 1 on gpu02 vanished"
     assert reported(result)[1, "gpu02"]["skipped"]
 
 
-@pytest.mark.thorough
-@pytest.mark.alone
+@with_torch
 def test_wrong_data_is_reported_with_the_group(python: Path) -> None:
     patch = "collective.Collective.wrong = lambda self, in_place, seed: 3 if self.rank == 1 else 0"
-    result = launch(
-        python, 2, "rounds", "-s", "4K", "-n", "1", "--schedule", '[[["gpu01", "gpu02"]]]', patch=patch
-    )
+    args = ("rounds", "-s", "4K", "-n", "1", "--schedule", '[[["gpu01", "gpu02"]]]')
+    result = launch(python, 2, *args, patch=patch)
     assert result.codes == [rendezvous.EXIT_WRONG] * 2, result.stderr
     assert Measurement.from_dict(result.lines[0]).problem == "wrong data: 3 elements"
 
 
-@pytest.mark.thorough
-@pytest.mark.alone
+@with_torch
 def test_a_node_without_ranks_is_reported(python: Path) -> None:
     result = launch(python, 1, "rounds", "-s", "4K", "-n", "1", "--schedule", '[[["gpu07"]], [["gpu01"]]]')
     assert result.codes == [0], result.stderr
     assert reported(result)[0, "gpu07"]["problem"] == "gpu07: 0 of 1 ranks came to the rendezvous"
 
 
-# -- refusals ---------------------------------------------------------------------------------------------------
+PORT = free_port()
+AWAY = ["sweep", "--device", "cpu", "--rendezvous", "2", "--address", "127.0.0.1", "--port", f"{PORT}"]
+REFUSED: list[tuple[list[str], str, int, str]] = [
+    (["sweep"], "", rendezvous.EXIT_USAGE, "SLURM_PROCID"),
+    (["sweep"], "0 of 1", rendezvous.EXIT_NO_GPU, "rank 0 on gpu05: torch finds no CUDA device"),
+    (AWAY, "1 of 2", rendezvous.EXIT_RENDEZVOUS, f"rendezvous unreachable: 127.0.0.1 port {PORT}"),
+    (["sweep", "-f", "1"], "0 of 1", rendezvous.EXIT_USAGE, "would not end"),
+    *(
+        (["rounds", "--device", "cpu", "--schedule", schedule], "0 of 1", rendezvous.EXIT_USAGE, "schedule")
+        for schedule in ("", "{", '[[["a", "b"], ["b", "c"]]]', "[[[1]]]", "7")
+    ),
+]
 
 
-def refused(python: Path, *args: str, **env: str) -> tuple[int, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "MASTER"))}
-    done = subprocess.run(
-        [str(python), "-c", sent(PAYLOAD), *args],
-        env={**kept, **env},
-        text=True,
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-    printed = [line for line in done.stderr.splitlines() if line.startswith("collective: ")]
-    assert len(printed) == 1, done.stderr
-    assert "Traceback" not in done.stderr
-    return done.returncode, printed[0]
-
-
-@pytest.mark.thorough
-@pytest.mark.alone
-def test_without_slurm_it_says_how_to_start_it(python: Path) -> None:
-    code, text = refused(python, "sweep")
-    assert code == rendezvous.EXIT_USAGE
-    assert "SLURM_PROCID" in text
-    assert "srun" in text
-
-
-@pytest.mark.thorough
-@pytest.mark.alone
-def test_without_a_gpu_it_says_so(python: Path) -> None:
-    code, text = refused(python, "sweep", SLURM_PROCID="0", SLURM_NTASKS="1", SLURMD_NODENAME="gpu05")
-    assert code == rendezvous.EXIT_NO_GPU
-    assert "rank 0 on gpu05: torch finds no CUDA device" in text
-
-
-@pytest.mark.thorough
-@pytest.mark.alone
-def test_an_unreachable_rendezvous_is_named(python: Path) -> None:
-    port = str(free_port())
-    args = ("sweep", "--device", "cpu", "--rendezvous", "2", "--address", "127.0.0.1", "--port", port)
-    code, text = refused(python, *args, SLURM_PROCID="1", SLURM_NTASKS="2")
-    assert code == rendezvous.EXIT_RENDEZVOUS
-    assert f"rendezvous unreachable: 127.0.0.1 port {port}" in text
-
-
-@pytest.mark.parametrize("schedule", ["", "{", '[[["a", "b"], ["b", "c"]]]', "[[[1]]]", "7"])
-@pytest.mark.thorough
-@pytest.mark.alone
-def test_a_bad_schedule_is_refused(python: Path, schedule: str) -> None:
-    args = ("rounds", "--device", "cpu", "--schedule", schedule)
-    code, text = refused(python, *args, SLURM_PROCID="0", SLURM_NTASKS="1")
-    assert code == rendezvous.EXIT_USAGE
-    assert "schedule" in text
-
-
-@pytest.mark.thorough
-@pytest.mark.alone
-def test_an_endless_sweep_is_refused(python: Path) -> None:
-    code, text = refused(python, "sweep", "-f", "1", SLURM_PROCID="0", SLURM_NTASKS="1")
-    assert code == rendezvous.EXIT_USAGE
-    assert "would not end" in text
+@with_torch
+@pytest.mark.parametrize(("args", "place", "status", "words"), REFUSED)
+def test_what_cannot_run_is_refused_in_one_line(
+    python: Path, args: list[str], place: str, status: int, words: str
+) -> None:
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "MASTER"))}
+    if place:
+        rank, _, size = place.partition(" of ")
+        env |= {"SLURM_PROCID": rank, "SLURM_NTASKS": size, "SLURMD_NODENAME": "gpu05"}
+    argv = [str(python), "-c", sent(PAYLOAD), *args]
+    done = subprocess.run(argv, env=env, text=True, capture_output=True, timeout=60, check=False)
+    (said,) = [line for line in done.stderr.splitlines() if line.startswith("collective: ")]
+    assert (done.returncode, "Traceback" in done.stderr) == (status, False)
+    assert words in said
 
 
 class Slow:
-    """A collective that takes so many seconds a time."""
+    """A collective, and its buffers and device, that takes so many seconds a time."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.runs, self.timed = seconds, 0, [0]
 
     def job(self) -> collective_data.Collective:
         job: Any = object.__new__(collective_data.Collective)
-        job.source = job.target = types.SimpleNamespace(zero_=lambda: None)
-        job.device = types.SimpleNamespace(synchronize=lambda: None, time=self.time)
+        job.source = job.target = job.device = self
         job.size, job.call, job.total = 2, lambda _: self.run, lambda value: 2 * value
         return job  # type: ignore[no-any-return]
+
+    def zero_(self) -> None:
+        """The buffers hold nothing."""
+
+    def synchronize(self) -> None:
+        """Nothing runs in the background."""
 
     def run(self) -> None:
         self.runs += 1

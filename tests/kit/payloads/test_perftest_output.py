@@ -109,37 +109,31 @@ def test_the_last_size_of_a_sweep_counts() -> None:
     assert read_perftest(head + rows) == {"bandwidth": 23 / 8}
 
 
+FAILED = " Completion with error at client\n Failed status {}: wr_id 0 syndrom 0x{}\nscnt=128, ccnt=0\n"
+ZEROS = "00000000 00000000 00000000 00000000\n"
+DOWN, WARNING = " Port number 1 state is Down\n", "libibverbs: Warning: "
+
+
 @pytest.mark.parametrize(
     ("stderr", "expected"),
     [
+        (f"{DOWN} Couldn't set the link layer\n Couldn't get context for the device\n", DOWN.strip()),
+        (FAILED.format(12, 81), "Completion with error at client Failed status 12: wr_id 0 syndrom 0x81"),
+        (f"{WARNING}couldn't load driver 'x.so'\nIB device mlx5_9 not found\n", "IB device mlx5_9 not found"),
+        # an adapter of another vendor than NVIDIA
+        (f" new post send flow is not supported, falling back to ibv_post_send\n{DOWN}", DOWN.strip()),
+        # rdma-core: check_memlock_limit
         (
-            " Port number 1 state is Down\n Couldn't set the link layer\n Couldn't get context for the device\n",
-            "Port number 1 state is Down",
-        ),
-        (
-            "Completion with error at client\n Failed status 12: wr_id 0 syndrom 0x81\nscnt=128, ccnt=0\n",
-            "Completion with error at client Failed status 12: wr_id 0 syndrom 0x81",
-        ),
-        (
-            "libibverbs: Warning: couldn't load driver 'libmana-rdmav34.so'\nIB device mlx5_9 not found\n",
-            "IB device mlx5_9 not found",
-        ),
-        (  # an adapter of another vendor than NVIDIA
-            " new post send flow is not supported, falling back to ibv_post_send\n Port number 1 state is Down\n",
-            "Port number 1 state is Down",
-        ),
-        (  # rdma-core: check_memlock_limit
-            "libibverbs: Warning: RLIMIT_MEMLOCK is 32768 bytes.\n    This will severely limit memory registrations.\nCouldn't allocate MR\n",
+            f"{WARNING}RLIMIT_MEMLOCK is 32768 bytes.\n    This will severely limit memory registrations.\nCouldn't allocate MR\n",
             "Couldn't allocate MR",
         ),
-        (  # perftest issue 140
-            "got completion with error:\n00000000 00000000 00000000 00000000\n00000000 01005104 08001a78 000013d2\n"
-            " Completion with error at client\n Failed status 4: wr_id 0 syndrom 0x51\nscnt=128, ccnt=0\n",
+        # perftest issue 140; providers/mlx5/cq.c
+        (
+            f"got completion with error:\n{ZEROS}00000000 01005104 08001a78 000013d2\n{FAILED.format(4, 51)}",
             "Completion with error at client Failed status 4: wr_id 0 syndrom 0x51",
         ),
-        (  # providers/mlx5/cq.c
-            "mlx5: gpu1: got completion with error:\n00000000 00000000 00000000 00000000\n Completion with error at client\n"
-            " Failed status 10: wr_id 0 syndrom 0x88\n",
+        (
+            f"mlx5: gpu1: got completion with error:\n{ZEROS}{FAILED.format(10, 88)}",
             "Completion with error at client Failed status 10: wr_id 0 syndrom 0x88",
         ),
         ("Perftest doesn't supports CUDA tests with inline messages: inline size set to 0\n", ""),

@@ -8,9 +8,8 @@ import re
 import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
-from types import SimpleNamespace
+from queue import Queue
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -33,13 +32,12 @@ PAYLOADS = [
     and path.name != "__init__.py"
 ]
 PARTS = (PRELUDE, PRELUDE.with_name("collective_data.py"), PRELUDE.with_name("rendezvous.py"))
-C_LIBRARY = PRELUDE.with_name("c_library.py")
 # parts that use nothing of the prelude
 WITHOUT_PRELUDE = {
-    C_LIBRARY,
-    PRELUDE.with_name("own_folder.py"),
-    PRELUDE.with_name("tensor_bits.py"),
-    PRELUDE.with_name("perftest_output.py"),
+    *(
+        PRELUDE.with_name(f"{name}.py")
+        for name in ("c_library", "own_folder", "tensor_bits", "perftest_output")
+    ),
     SOURCE / "suites" / "storage" / "payload_rates.py",
     SOURCE / "suites" / "training" / "payload_model.py",
 }
@@ -69,13 +67,20 @@ def parts_of(tree: ast.Module) -> Iterator[ast.Module]:
     yield tree
 
 
-def test_every_suite_with_a_payload_is_in_these_tests() -> None:
-    assert len(PAYLOADS) >= 11
+def test_prelude_is_python_3_6_and_needs_the_standard_library_alone() -> None:
+    assert imported(PRELUDE) <= sys.stdlib_module_names
     assert {"collective.py", "world.py", "payload_node.py"} <= {path.name for path in PAYLOADS}
 
 
-def test_prelude_is_python_3_6_and_needs_the_standard_library_alone() -> None:
-    assert imported(PRELUDE) <= sys.stdlib_module_names
+def test_each_part_of_a_payload_is_sent_once() -> None:
+    text = sent(payload_step.COLLECTIVE).replace("\\", "")
+    assert [text.count(f'"{part.name}", "exec') for part in PARTS] == [1, 1, 1]
+    assert "pytest_gpucluster.kit.payloads" not in text
+
+
+def test_line_is_reported_in_one_piece(capsys: pytest.CaptureFixture[str]) -> None:
+    prelude.print_json(kind="place", rank=1)
+    assert capsys.readouterr().out == '{"kind": "place", "rank": 1}\n'
 
 
 @pytest.mark.parametrize("path", PAYLOADS, ids=lambda path: f"{path.parent.name}-{path.stem}")
@@ -94,42 +99,14 @@ def test_payload_defines_no_name_of_its_parts_again(path: Path) -> None:
         seen |= defined(part) | modules
 
 
-def test_parts_travel_without_docstrings_and_with_their_line_numbers() -> None:
-    *_, prelude = (
-        part
-        for part in parts_of(ast.parse(sent(payload_step.COLLECTIVE)))
-        if defined(part) == defined(ast.parse(PRELUDE.read_text()))
-    )
-    here = ast.parse(PRELUDE.read_text())
-    for own, travelled in zip(here.body, prelude.body, strict=True):
-        assert own.lineno == travelled.lineno
-        if isinstance(travelled, ast.FunctionDef):
-            assert ast.get_docstring(travelled) is None
-            assert ast.dump(travelled.body[-1]) == ast.dump(own.body[-1])  # type: ignore[attr-defined]
-
-
-def test_each_part_of_a_payload_is_sent_once() -> None:
-    text = sent(payload_step.COLLECTIVE)
-    assert [
-        text.count(f'"{part.name}\\", \\"exec') + text.count(f'"{part.name}", "exec') for part in PARTS
-    ] == [1, 1, 1]
-    assert "pytest_gpucluster.kit.payloads" not in text
-
-
 def test_traceback_of_a_sent_payload_names_lines_of_its_file() -> None:
     path = Path(payload_node.__file__)
     lines = path.read_text().splitlines()
     call = next(number for number, line in enumerate(lines, 1) if line.startswith("    sys.exit(main("))
-    done = subprocess.run(
-        command(sys.executable, path, "alone", "{}"), capture_output=True, text=True, check=False
-    )
+    argv = command(sys.executable, path, "alone", "{}")
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert f'File "ray/payload_node.py", line {call}, in <module>' in done.stderr
     assert "KeyError" in done.stderr
-
-
-def test_line_is_reported_in_one_piece(capsys: pytest.CaptureFixture[str]) -> None:
-    prelude.print_json(kind="place", rank=1)
-    assert capsys.readouterr().out == '{"kind": "place", "rank": 1}\n'
 
 
 def test_errors_become_one_line() -> None:
@@ -143,18 +120,15 @@ def test_errors_become_one_line() -> None:
 def test_phase_that_outlives_its_deadline_is_reported_and_ends_the_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    reported: list[tuple[str, dict[str, Any]]] = []
-    codes: list[int] = []
-    monkeypatch.setattr(prelude, "exit_now", codes.append)
-    watch = prelude.Watch(60, lambda kind, **facts: reported.append((kind, facts)))
+    reported: list[tuple[str, str, float]] = []
+    codes: Queue[int] = Queue()
+    monkeypatch.setattr(prelude, "exit_now", codes.put)
+    watch = prelude.Watch(60, lambda kind, **facts: reported.append((kind, facts["phase"], facts["seconds"])))
     watch.enter("barrier", 0.1)
-    until = time.monotonic() + 20
-    while not codes and time.monotonic() < until:
-        time.sleep(0.05)
-    assert codes == [prelude.EXIT_STUCK]
-    ((kind, facts),) = reported
-    assert (kind, facts["phase"]) == ("stuck", "barrier")
-    assert facts["seconds"] == pytest.approx(0.1)
+    assert codes.get(timeout=60) == prelude.EXIT_STUCK
+    ((kind, phase, seconds),) = reported
+    assert (kind, phase) == ("stuck", "barrier")
+    assert seconds == pytest.approx(0.1)
 
 
 def test_phase_that_fails_is_reported() -> None:
@@ -166,7 +140,8 @@ def test_phase_that_fails_is_reported() -> None:
     def raises(error: BaseException) -> int:
         raise error
 
-    watch = SimpleNamespace(phase="join")
+    watch = prelude.Watch(600, report)
+    watch.enter("join", 600)
     assert prelude.run_phases(report, watch, lambda: 7) == 7
     assert prelude.run_phases(report, watch, lambda: raises(prelude.Failure("no_library", "none"))) == 1
     assert prelude.run_phases(report, watch, lambda: raises(KeyError("x"))) == 1
@@ -193,10 +168,7 @@ def test_node_has_slurms_name(monkeypatch: pytest.MonkeyPatch) -> None:
         ("gpu7", "gpu7"),
         ("a1,b2", "a1 b2"),
         ("rack[3-4]-n", "rack3-n rack4-n"),
-        (
-            "gpu[07,01-03],login,r[1-2]n[08-09]x",
-            "gpu07 gpu01 gpu02 gpu03 login r1n08x r1n09x r2n08x r2n09x",
-        ),
+        ("gpu[07,01],login,r[1-2]n[08-09]x", "gpu07 gpu01 login r1n08x r1n09x r2n08x r2n09x"),
         ("", ""),
     ],
 )
@@ -215,9 +187,7 @@ def test_ports_are_below_those_that_linux_hands_out(width: int) -> None:
 
 def test_interfaces_have_their_addresses() -> None:
     assert prelude.interfaces()["lo"] == prelude.address_of("lo") == prelude.address_towards("127.0.0.1")
-    with pytest.raises(
-        prelude.Failure, match=r"interface ib9 has no IPv4 address here; there are: .*lo"
-    ) as caught:
+    with pytest.raises(prelude.Failure, match=r"interface ib9 .*; there are: .*lo") as caught:
         prelude.address_of("ib9")
     assert caught.value.kind == "interface"
 
