@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from pathlib import Path
@@ -27,63 +26,7 @@ PLACES = {
     "tests/suites/os/test_checks.py": '    ("kernel", lambda p:',
 }
 IMPORTS = "from pytest_gpucluster.core.probe import Probe, text_of\n"  # the diffs leave out imports
-
-
-def steps() -> dict[str, str]:
-    """Return {file: what is added to it} of the section on a node check."""
-    section = TEXT.partition("## A node check")[2].partition("\n## ")[0]
-    found = re.findall(r"^\d\. `([^`]+)`.*?```diff\n(.*?)```", section, re.MULTILINE | re.DOTALL)
-    return {name: "".join(line[1:] + "\n" for line in diff.splitlines()) for name, diff in found}
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("contributed")
-    shutil.copytree(Path(pytest_gpucluster.__file__).parent, root / "src" / "pytest_gpucluster")
-    shutil.copytree(
-        ROOT / "tests", root / "tests", ignore=shutil.ignore_patterns("data", "corpus", "__pycache__")
-    )
-    for name, added in steps().items():
-        path, place = root / name, PLACES[name]
-        added = f"{IMPORTS if 'Probe(' in added else ''}{added}" + ("\n\n" if "def " in added else "")
-        text = path.read_text()
-        assert text.count(place) == 1
-        path.write_text(text.replace(place, f"{added}{place}"))
-    return root
-
-
-def test_a_node_check_needs_at_most_three_files() -> None:
-    assert [*steps()] == [*PLACES]
-    (count,) = re.findall(r"^\| a node check \| (\d) \| 1 \|$", TEXT, re.MULTILINE)
-    assert int(count) == len(PLACES) <= 3
-
-
-@pytest.mark.thorough
-def test_the_added_check_is_one_item_per_node(sandbox: Sandbox, tmp_path: Path, root: Path) -> None:
-    suite = str(root / "src" / "pytest_gpucluster" / "suites" / "os")
-    run = run_pytest(
-        tmp_path,
-        f"--cluster={cluster_file(sandbox, tmp_path, required=['os.aslr'])}",
-        "-k",
-        "aslr",
-        env={"PYTHONPATH": str(root / "src")},
-        where=(suite,),
-    )
-    assert names(run.outcomes, "passed") == [f"test_aslr[gpu0{number}]" for number in range(1, 5)], run.out
-
-
-@pytest.mark.thorough
-def test_the_added_case_passes(tmp_path: Path, root: Path) -> None:
-    env = {
-        "PYTHONPATH": os.pathsep.join(map(str, (root / "src", root / "tests", ROOT / "slurm-sandbox/tests")))
-    }
-    module = root / "tests" / "suites" / "os" / "test_checks.py"
-    run = run_pytest(tmp_path, "-k", "alike", "--write-messages", env=env, where=(str(module),))
-    assert run.rc == 0, run.out
-    assert " passed" in run.out
-
-
-# what the page leaves out
+# what the page leaves out of its framework suite
 SUITE_IMPORTS = {
     "__init__.py": """
 from pydantic import Field
@@ -104,12 +47,41 @@ from gpucluster_deepspeed import DeepspeedConfig, checks
 }
 
 
+def diffs(section: str) -> dict[str, str]:
+    """Return {file: what is added to it} of a section."""
+    text = TEXT.partition(f"## {section}")[2].partition("\n## ")[0]
+    found = re.findall(r"^\d\. `([^`]+)`.*?```diff\n(.*?)```", text, re.MULTILINE | re.DOTALL)
+    return {name: "".join(line[1:] + "\n" for line in diff.splitlines()) for name, diff in found}
+
+
+def test_a_node_check_needs_at_most_three_files() -> None:
+    assert [*diffs("A node check")] == [*PLACES]
+    for name, place in PLACES.items():
+        assert (ROOT / name).read_text().count(place) == 1
+
+
+@pytest.mark.thorough
+def test_the_added_check_is_one_item_per_node(sandbox: Sandbox, tmp_path: Path) -> None:
+    package = tmp_path / "src" / "pytest_gpucluster"
+    shutil.copytree(Path(pytest_gpucluster.__file__).parent, package)
+    for name, added in diffs("A node check").items():
+        path, place = tmp_path / name, PLACES[name]
+        if path.exists():
+            added = f"{IMPORTS if 'Probe(' in added else ''}{added}" + ("\n\n" if "def " in added else "")
+            path.write_text(path.read_text().replace(place, f"{added}{place}"))
+    run = run_pytest(
+        tmp_path,
+        *(f"--cluster={cluster_file(sandbox, tmp_path, required=['os.aslr'])}", "-k", "aslr"),
+        env={"PYTHONPATH": str(package.parent)},
+        where=(str(package / "suites" / "os"),),
+    )
+    assert names(run.outcomes, "passed") == [f"test_aslr[gpu0{number}]" for number in range(1, 5)], run.out
+
+
 @pytest.mark.thorough
 def test_the_framework_suite_of_the_page_works(sandbox: Sandbox, tmp_path: Path) -> None:
-    section = TEXT.partition("## A framework suite")[2].partition("\n## ")[0]
-    printed = re.findall(r"^\d\. `([\w.]+)`.*?```diff\n(.*?)```", section, re.DOTALL | re.MULTILINE)
-    assert [name for name, _ in printed] == ["pyproject.toml", *SUITE_IMPORTS]
-    bodies = {name: re.sub(r"^\+", "", text, flags=re.MULTILINE) for name, text in printed}
+    bodies = diffs("A framework suite")
+    assert [*bodies] == ["pyproject.toml", *SUITE_IMPORTS]
     project = PROJECT.partition("[project.entry-points")[0] + bodies.pop("pyproject.toml")
     files = {
         name: f"from __future__ import annotations\n{SUITE_IMPORTS[name]}\n{body}"
@@ -129,55 +101,3 @@ def test_the_framework_suite_of_the_page_works(sandbox: Sandbox, tmp_path: Path)
         **{f"test_framework[gpu0{number}]": "not applicable" for number in (3, 4)},
     }, run.out
     assert "No module named 'deepspeed'" in message(run, "test_framework[gpu01]")
-
-
-PLAIN = {
-    "__init__.py": """
-from pydantic import Field
-from pytest_gpucluster.api import ProfileRow, Section, Suite, Text
-""",
-    "test_image.py": """
-import shlex
-from pytest_gpucluster.api import Allocation, Answer, Cluster, Probe, StepRequest, TaskResult, Tests, fact, probed, run_step, text_of
-from gpucluster_image import ImageConfig, ImageRow, checks
-""",
-}
-IMAGE_CHECKS = """
-from pytest_gpucluster.api import Action, Finding, NotAvailable, check
-
-words = {"cause": "c", "hint": "h", "action": Action.CONFIGURE}
-
-@check("image.build", **words)
-def old(build, config, flavours):
-    if build < config.min_build:
-        yield Finding("image", f"{build} of {flavours}", f"at least {config.min_build}")
-
-@check("image.kernel", **words)
-def kernel(node_name, kernels):
-    if not kernels[node_name].ok:
-        raise NotAvailable("no kernel")
-    yield from ()
-"""
-
-
-@pytest.mark.thorough
-def test_the_suite_without_a_framework_works(sandbox: Sandbox, tmp_path: Path) -> None:
-    printed = (
-        TEXT.partition("A suite that tests no framework")[2].partition("```python\n")[2].partition("```")[0]
-    )
-    first, _, second = printed.partition("# test_image.py\n")
-    bodies = dict(zip(PLAIN, (first, second), strict=True))
-    files = {
-        name: f"from __future__ import annotations\n{PLAIN[name]}\n{body}" for name, body in bodies.items()
-    }
-    installed = install_suite(tmp_path / "wheel", "image", {**files, "checks.py": IMAGE_CHECKS})
-    images = tmp_path / "images"
-    images.mkdir()
-    for number, build in enumerate((42, 30, 42, 42), 1):
-        (images / f"gpu0{number}").write_text(f"{build}\n")
-    file = cluster_file(sandbox, tmp_path, image={"folder": str(images), "min_build": 40})
-    env = {"PYTHONPATH": str(installed)}
-    run = run_pytest(tmp_path, f"--cluster={file}", "-m", "image", env=env, where=())
-    assert names(run.outcomes, "failed") == ["test_build[gpu02]"], run.out
-    assert len(names(run.outcomes, "passed")) == 7
-    assert len([*(run.reports / "steps").iterdir()]) == 1  # of all nodes

@@ -1,27 +1,16 @@
-"""Files for people who contribute or report: templates, the security policy, hooks of commits."""
+"""Releases are made of a checkout without changes."""
 
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-import yaml
 from docs_helpers import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-def test_a_commit_runs_make_lint() -> None:
-    (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
-    assert repository["repo"] == "local"
-    (hook,) = repository["hooks"]
-    assert (hook["entry"], hook["language"]) == ("make lint", "system")
-    assert (hook["pass_filenames"], hook["always_run"]) == (False, True)
-    assert re.search(r"^lint:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
 def test_a_checkout_with_changes_is_not_released(tmp_path: Path) -> None:
