@@ -405,4 +405,5 @@ class PytestRun:
     exitstatus: int = 0
     items: Sequence[Any] = ()
     shouldfail: bool = False
+    testsfailed: int = 0
     config: FakeConfig = field(default_factory=FakeConfig)

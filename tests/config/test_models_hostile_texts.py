@@ -35,11 +35,10 @@ if TYPE_CHECKING:
 
 EXAMPLES = int(os.environ.get("GPUCLUSTER_FUZZ_EXAMPLES", "400"))
 KEY = "<key>"
-ODD = [
-    "", " ", "a b", "vm swappiness", "-x", "--help", "-oProxyCommand=true", "..", "../../etc", "/", "//", "/a b", "~", "~/x",
-    "~no-such-user/x", "*", "[", "(", "a{", "\\", "'", '"', "`id`", "$(id)", "$HOME", ";id", "a|b", "a&b", "%", "%s", "{}", "{0}",
-    "é", "\u202e", "x" * 300, "/" + "x" * 300, "/x" * 3000, "x" * 40_000, "1", "null", "=", ":", ",", "a=b", "a,b", "#", "\t", "\n",
-]  # fmt: skip
+WORDS = r"""-x --help -oProxyCommand=true .. ../../etc / // ~ ~/x ~no-such-user/x * [ ( a{ \ ' " `id` $(id) $HOME ;id a|b a&b
+% %s {} {0} é 1 null = : , a=b a,b #"""
+LONG = ["x" * 300, "/" + "x" * 300, "/x" * 3000, "x" * 40_000]
+ODD = [*WORDS.split(), *LONG, "", " ", "a b", "vm swappiness", "/a b", "\u202e", "\t", "\n"]
 
 
 def texts_of(annotation: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -104,7 +103,6 @@ def test_text_of_each_key_is_refused_with_file_and_line_or_can_be_used(
     [
         ("os: {sysctls: {vm swappiness: '10'}}", "os.sysctls.vm swappiness: 'vm swappiness': invalid name"),
         ("known: [{pattern: '[', meaning: x, reason: y}]", "known[0].pattern: must be"),
-        ("history: ~no-such-user/x", "history: must be a path; this machine does not know the user of"),
         ("ssh: {known_hosts: '~no-such-user/x'}", "ssh.known_hosts: must be a path"),
         (
             "environments: {default: {python: --help}}",
@@ -124,18 +122,7 @@ def test_hostile_text_ends_the_run_with_4_and_the_check_of_the_file_with_1(
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "login",
-        "u@login:22",
-        "10.0.0.1",
-        "fe80::1",
-        "[fe80::1%eth0]:22",
-        "::1",
-        "u@[::1]:22",
-        "a.b-c",
-        "é.org",
-    ],
+    "text", ["login", "u@login:22", "10.0.0.1", "fe80::1", "[fe80::1%eth0]:22", "u@[::1]:22", "a.b-c"]
 )
 def test_address_of_each_form_is_accepted(text: str) -> None:
     assert ssh_address(text) == text

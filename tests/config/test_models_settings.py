@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,9 +30,9 @@ TEXTS = {
     "--report-dir": "report_dir",
     "--baseline": "baseline",
     "--history": "history",
+    "--campaign": "campaign",
     "--burnin-time": "burnin_time",
     "--burnin-resume": "burnin_resume",
-    "--campaign": "campaign",
     "--campaign-time": "campaign_time",
     "--campaign-window": "campaign_window",
     "--max-nodes-at-once": "max_nodes_at_once",
@@ -41,7 +41,7 @@ TEXTS = {
 
 
 def options(**changes: Any) -> Any:
-    return SimpleNamespace(**{**dict.fromkeys(TEXTS.values()), **changes})
+    return Namespace(**{**dict.fromkeys(TEXTS.values()), **changes})
 
 
 def refused(option: Any) -> str:
@@ -50,10 +50,10 @@ def refused(option: Any) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("name", TEXTS)
-def test_an_option_without_its_value_is_refused(name: str) -> None:
+def test_an_option_without_its_value_is_refused() -> None:
     assert dict(text_options()) == TEXTS
-    assert refused(options(**{TEXTS[name]: ""})).startswith(f"{name}: has no value")
+    for name, attribute in TEXTS.items():
+        assert refused(options(**{attribute: ""})).startswith(f"{name}: has no value")
 
 
 @pytest.mark.parametrize("word", ["numprocesses", "maxprocesses"])
@@ -68,7 +68,7 @@ def test_less_than_no_process_and_every_test_in_every_worker_are_refused(word: s
 def test_attempts_are_1_to_10(text: str) -> None:
     with pytest.raises(ValidationError):
         DrainConfig.model_validate({"retries": text})
-    given = SimpleNamespace(drain="off", resume_passing=None)
+    given = Namespace(drain="off", resume_passing=None)
     for number in ("1", "10"):
         config = DrainConfig.model_validate({"retries": number})
         assert DrainOptions.read(given, config).retries == int(number)
@@ -85,7 +85,7 @@ def inventory(nodes: str) -> dict[str, NodeInfo]:
 def test_a_file_whose_nodes_slurm_does_not_know_is_refused() -> None:
     lab = cluster("gpu[01-02]", "old1")
     for known, has in (("node[1-9]", r"node\[1-9\]"), ("", "none that this user sees")):
-        nodes = {name: NodeInfo(name, "IDLE") for name in hostlist.expand(known)}
+        nodes = inventory(known)
         with pytest.raises(ConfigError, match=rf"Slurm knows no node of gpu\[01-02\],old1; it has {has}: "):
             check_nodes(lab, nodes)
     check_nodes(lab, {"old1": NodeInfo("old1", "IDLE")})
@@ -118,20 +118,15 @@ WITHOUT_EFFECT = {
     "inventory_group: gpus": "inventory_group: has no effect without 'inventory'",
     "transport: {host: login1, user: me}": "transport.host: has no effect without 'kind: ssh' (and 1 more)",
     "nccl: {compile: true, base_container: b, source: /s}": "nccl.compile: has no effect without 'container'",
-    "nccl: {base_container: b}": "nccl.base_container: has no effect without 'compile: true'",
-    "nccl: {source: /s}": "nccl.source: has no effect without 'compile: true'",
     "nccl: {cleanup: true}": "nccl.cleanup: has no effect without 'compile: true'",
     "min_nodes: 3": "min_nodes: asks for 3 nodes; the cluster has 2",
     "nccl: {environment: pt}": "nccl.environment: no environment is called 'pt'; did you mean 'ptx'?",
-    "ddp: {environment: zz}": "ddp.environment: no environment is called 'zz'; there are: ptx, mpi",
-    "matrix: {container: ptxx}": "matrix.container: no environment is called 'ptxx'; did you mean 'ptx'?",
     "matrix: {framework: ptxx}": "matrix.framework: no environment is called 'ptxx'; did you mean 'ptx'?",
     "matrix: {nodes: 3}": "matrix.nodes: asks for 3 nodes; the cluster has 2",
     **{
         f"{section}: {{nodes: 3, environment: ptx}}": f"{section}.nodes: asks for 3 nodes; the cluster has 2"
-        for section in ("nccl", "container", "mpi", "ddp", "horovod", "ray", "tensorflow")
+        for section in ("nccl", "container", "ray")
     },
-    "burnin: {environment: mp}": "burnin.environment: no environment is called 'mp'; did you mean 'mpi'?",
 }
 
 
@@ -163,13 +158,11 @@ def test_keys_with_effect_are_taken(tmp_path: Path) -> None:
 REMOVED = [(SECTIONS[model], key, why) for model in SECTIONS for key, why in model.removed.items()]
 
 
-@pytest.mark.parametrize(("section", "key", "why"), REMOVED)
-def test_the_error_of_a_removed_key_names_its_replacement(
-    tmp_path: Path, section: str, key: str, why: str
-) -> None:
+def test_the_error_of_a_removed_key_names_its_replacement(tmp_path: Path) -> None:
     path = tmp_path / "lab.yaml"
-    path.write_text(f"nodes: gpu01\n{section}:\n  {key}: true\n")
-    with pytest.raises(ConfigError) as caught:
-        config.load_cluster(path)
-    assert str(caught.value) == f"{path}:3: {section}.{key}: unknown key; it was removed: {why}"
-    assert "`not_applicable: {" in why
+    for section, key, why in REMOVED:
+        path.write_text(f"nodes: gpu01\n{section}:\n  {key}: true\n")
+        with pytest.raises(ConfigError) as caught:
+            config.load_cluster(path)
+        assert str(caught.value) == f"{path}:3: {section}.{key}: unknown key; it was removed: {why}"
+        assert "`not_applicable: {" in why

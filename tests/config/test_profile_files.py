@@ -59,9 +59,7 @@ def test_h200_vm_where_a_node_is_dealt_fewer_gpus() -> None:
         ("NVIDIA H200", 8, 8, "h200-8"),
         ("NVIDIA H200", 2, None, "h200-vm:2"),
         ("NVIDIA H200", 7, None, None),  # a GPU that fell off must not find a profile without it
-        ("NVIDIA A100-SXM4-80GB", 8, None, "dgx-a100"),
         ("NVIDIA A100-SXM4-40GB", 8, 8, "dgx-a100-40gb"),
-        ("NVIDIA H100 80GB HBM3", 8, 8, "dgx-h100"),
         ("Tesla T4", 4, None, "aws-g4dn:4"),
         ("NVIDIA GeForce GT 710", 1, None, None),
     ],

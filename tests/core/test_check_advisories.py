@@ -11,14 +11,7 @@ from report.test_html import HOSTILE, Page, page_of
 from report.test_prom import samples
 from report_helpers import a_run, failing, passing
 
-from pytest_gpucluster.core.check import (
-    Action,
-    Advisory,
-    Finding,
-    Metric,
-    Verdict,
-    conclude,
-)
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Verdict, conclude
 from pytest_gpucluster.core.errors import NotJudged
 from pytest_gpucluster.plugin.outputs import MAX_WARNINGS, advisory_lines
 from pytest_gpucluster.report import html, junit, prom

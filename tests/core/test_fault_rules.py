@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
-from paths import ROOT
 
-from pytest_gpucluster.core import fault_rules
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric
 from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.fault_rules import (
@@ -78,20 +74,3 @@ def test_a_state_that_will_pass_is_not_checked(situation: Situation, words: str)
 def test_floors_follow_the_size() -> None:
     assert floor(5 << 30, 1 << 30, 0.1) == 0.1 * (1 << 30)
     assert floor(5 << 30, 1 << 40, 0.1) == 5 << 30
-
-
-def test_every_helper_has_a_caller() -> None:
-    own = {
-        name
-        for name, it in vars(fault_rules).items()
-        if getattr(it, "__module__", "") == fault_rules.__name__
-    }
-    files = (
-        path for name in ("suites", "kit") for path in (ROOT / "src/pytest_gpucluster" / name).rglob("*.py")
-    )
-    imports = [
-        found
-        for path in files
-        for found in re.findall(r"fault_rules import ([^\n(]+|\([^)]+\))", path.read_text())
-    ]
-    assert own - set(re.findall(r"\w+", " ".join(imports))) == set()

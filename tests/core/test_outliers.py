@@ -15,14 +15,12 @@ from pytest_gpucluster.core.outliers import Halves, Outliers, beyond_spread
         (5.1891, 1.0, 1, True),
         (5.1889, 1.0, 1, False),
         (-5.1891, 1.0, 1, True),
-        (-5.1889, 1.0, 1, False),
         (10.3782, 2.0, 4, True),
         (10.3779, 2.0, 4, False),
         (7.6468, 1.0, 8000, True),
         (7.6466, 1.0, 8000, False),
         (0.001, 0.0, 8000, True),
         (0.0, 0.0, 1, True),
-        (3.5, 0.6745, 1, True),
     ],
 )
 def test_a_distance_beyond_the_spread(distance: float, mad: float, among: int, *, beyond: bool) -> None:
@@ -56,10 +54,7 @@ def test_outliers_in_full() -> None:
     assert outliers.outliers(spread, min_relative=0.06).low == {}
 
 
-@pytest.mark.parametrize(
-    ("least", "low"),
-    [(0.05, {}), (0.049, {"d": -0.05})],
-)
+@pytest.mark.parametrize(("least", "low"), [(0.05, {}), (0.049, {"d": -0.05})])
 def test_the_least_distance_is_not_enough_by_itself(least: float, low: dict[str, float]) -> None:
     assert outliers.outliers(by_name(100.0, 100.0, 100.0, 95.0), min_relative=least).low == low
     assert outliers.outliers(by_name(100.0, 100.0, 100.0, 95.0)).low == {}
@@ -69,7 +64,6 @@ def test_the_least_distance_is_not_enough_by_itself(least: float, low: dict[str,
     ("values", "halves"),
     [
         ((50.0, 51.0, 100.0, 102.0), Halves(("a", "b"), ("c", "d"), 50.5, 101.0)),
-        ((100.0, 50.0, 102.0, 51.0), Halves(("b", "d"), ("a", "c"), 50.5, 101.0)),
         ((50.0, 51.0, 52.0, 100.0, 102.0), Halves(("a", "b", "c"), ("d", "e"), 51.0, 101.0)),
         ((50.0, 51.0, 100.0, 101.0, 102.0), None),  # a minority is named as outliers
         ((50.0, 51.0, 52.0, 102.0), None),  # one alone is fast
@@ -82,7 +76,6 @@ def test_the_least_distance_is_not_enough_by_itself(least: float, low: dict[str,
         ((90.0, 92.0, 97.18, 97.18), None),
         ((90.0, 92.0, 97.20, 97.20), Halves(("a", "b"), ("c", "d"), 91.0, 97.20)),
         ((90.0, 90.0, 95.18, 97.18), None),
-        ((90.0, 90.0, 95.20, 97.20), Halves(("a", "b"), ("c", "d"), 90.0, 96.20)),
     ],
 )
 def test_a_fleet_of_two_speeds(values: tuple[float, ...], halves: Halves | None) -> None:

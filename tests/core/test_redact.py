@@ -94,25 +94,29 @@ sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
 """
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *NO_SECRETS.split(),
-        *("AuthType=auth/munge AuthInfo=(null)", "pkey: 0x8001", "keyboard: us", "--password --other"),
-        *("Bearer short", "gpu01: token", "-----BEGIN CERTIFICATE-----", "Author: x", "Basic block"),
-        *("xBearer abcdefghij", f"ghp_{'x' * 15}", f"xoxc-{'x' * 16}", f"AKIA{'A' * 15}"),
-        *(f"akia{'A' * 16}", f"AIza{'y' * 29}"),
-        # words of our own messages
-        "the key has a passphrase: load it into the agent with ssh-add",
-        "ray.token: driver: measured 1, expected 2",
-        "x: ray.token: head: measured",
-        "/clusters/my_secret:4: slurm.time: wrong",
-        "/clusters/my_secret:12345:1234: wrong",
-        "/home/me/api_key: Permission denied",
-        "api_key: damaged, or none",
-        "secrets: --report-dir=DIR names another",
-    ],
-)
+OTHER_TEXTS = """
+AuthType=auth/munge AuthInfo=(null)
+pkey: 0x8001
+keyboard: us
+--password --other
+Bearer short
+gpu01: token
+-----BEGIN CERTIFICATE-----
+Author: x
+Basic block
+the key has a passphrase: load it into the agent with ssh-add
+ray.token: driver: measured 1, expected 2
+x: ray.token: head: measured
+/clusters/my_secret:4: slurm.time: wrong
+/clusters/my_secret:12345:1234: wrong
+/home/me/api_key: Permission denied
+api_key: damaged, or none
+secrets: --report-dir=DIR names another
+"""
+SHORT = f"xBearer abcdefghij ghp_{'x' * 15} xoxc-{'x' * 16} AKIA{'A' * 15} akia{'A' * 16} AIza{'y' * 29}"
+
+
+@pytest.mark.parametrize("text", [*NO_SECRETS.split(), *SHORT.split(), *OTHER_TEXTS.strip().splitlines()])
 def test_what_is_no_secret_stays(text: str) -> None:
     assert redact.text(text) == text
 
@@ -122,18 +126,13 @@ def test_what_is_no_secret_stays(text: str) -> None:
     [
         # quotes and ends
         (f'A_TOKEN="{S} {S}" b', f"A_TOKEN={R} b"),
-        (f"A_TOKEN='{S} {S}' b", f"A_TOKEN={R} b"),
         (f'A_TOKEN="{S}\nb', f"A_TOKEN={R}\nb"),
-        (f"A_TOKEN='{S}\nb", f"A_TOKEN={R}\nb"),
         (f"'A_TOKEN={S} {S}' b", f"'A_TOKEN={R}' b"),
-        (f'"A_TOKEN={S} {S}" b', f'"A_TOKEN={R}" b'),
         (f"\\'A_TOKEN={S} {S}\\' b", f"\\'A_TOKEN={R}\\' b"),  # in the repr of a text
         (f"'A_TOKEN={S} x\\'B_TOKEN={S} {S}\\' b'", f"'A_TOKEN={R} x\\'B_TOKEN={R}\\' b'"),
-        (f'\\\\\\"A_TOKEN={S} {S}\\\\\\" b', f'\\\\\\"A_TOKEN={R}\\\\\\" b'),
         (f"'A_TOKEN={S}\\x {S}' b", f"'A_TOKEN={R}' b"),
         (f"'A_TOKEN={S} {S}\" b'", f"'A_TOKEN={R} {S}\" b'"),  # no pair of quotes: to the end of the word
         *((f"(A_TOKEN={S}{end}x", f"(A_TOKEN={R}{end}x") for end in " \t\n\"',;)}]"),
-        (f"A_TOKEN  :   {S}", f"A_TOKEN  :   {R}"),
         (f"A_TOKEN{' ' * 9}={' ' * 9}{S}", f"A_TOKEN{' ' * 9}={' ' * 9}{R}"),
         (f"A_TOKEN=b B_SECRET={S} c", f"A_TOKEN={R} B_SECRET={R} c"),
         ("A_TOKEN=", "A_TOKEN="),
@@ -149,13 +148,9 @@ def test_what_is_no_secret_stays(text: str) -> None:
         # options
         (f"curl --token {S} x", f"curl --token {R} x"),
         (f"curl --token   '{S} {S}' x", f"curl --token   {R} x"),
-        (f"curl --token={S} x", f"curl --token={R} x"),
         (f"x --db-password {S}", f"x --db-password {R}"),
-        (f"x --passwd {S}", f"x --passwd {R}"),
         (f"x --client-secret {S}", f"x --client-secret {R}"),
-        (f"x --api-key {S}", f"x --api-key {R}"),
         (f"x --apikey {S}", f"x --apikey {R}"),
-        (f"x --access-key {S}", f"x --access-key {R}"),
         (f"x --accesskey-id {S}", f"x --accesskey-id {R}"),
         ("x --token true", "x --token true"),
         # addresses
@@ -163,20 +158,15 @@ def test_what_is_no_secret_stays(text: str) -> None:
         (f"redis://:{S}@gpu01:6379/0", f"redis://:{R}@gpu01:6379/0"),
         (f"https://me:p@{S}@proxy:3128/x@y", f"https://me:{R}@proxy:3128/x@y"),
         (f"https://{'m' * 200}:{S}@x/", f"https://{'m' * 200}:{R}@x/"),
-        (f"see http://a:1/ and http://me:{S}@b/ too", f"see http://a:1/ and http://me:{R}@b/ too"),
         # headers
         (f"Authorization: Basic {S} {S}\nHost: x", f"Authorization: {R}\nHost: x"),
-        (f"authorization={S} {S}", f"authorization={R}"),
         (f'"Authorization": "{S}"', f'"Authorization": {R}'),
         (f"'authorization' : {S}", f"'authorization' : {R}"),
-        (f"Proxy-Authorization: Digest {S}", f"Proxy-Authorization: {R}"),
         (f"Cookie: a=b; sid={S}\nHost: x", f"Cookie: {R}\nHost: x"),
-        (f"Set-Cookie: sid={S}; Path=/", f"Set-Cookie: {R}"),
         ("Authorization:", "Authorization:"),
         ("Cookie : abc", f"Cookie : {R}"),
         # like words of our own messages
         ("ray.token=driver x", f"ray.token={R} x"),
-        ("my.ray.token: driver x", f"my.ray.token: {R} x"),
         ("x_ray.token: driver x", f"x_ray.token: {R} x"),
         ("ray.tokens: driver x", f"ray.tokens: {R} x"),
         (f"ray.token: A_TOKEN={S}", f"ray.token: A_TOKEN={R}"),
@@ -185,20 +175,15 @@ def test_what_is_no_secret_stays(text: str) -> None:
         ("secret:4:12345: x", f"secret:{R} x"),
         ("secret:4x: x", f"secret:{R} x"),
         ("secret:load x", f"secret:{R} x"),
-        ("secret:  load x", f"secret:  {R} x"),
         ("secret=load x", f"secret={R} x"),
         ("secret: loads x", f"secret: {R} x"),
-        ("secret: load; x", f"secret: {R}; x"),
         ("secret: load\nx", f"secret: {R}\nx"),
         ("secret: -x", f"secret: {R}"),
-        ("secret: --1", f"secret: {R}"),
         ("sent Bearer 12345678 x", f"sent Bearer {R} x"),
         ("sent bearer   aZ0_.~+/=- x", f"sent bearer   {R} x"),
         ("sent Bearer 1234567 x", "sent Bearer 1234567 x"),
-        (f"X-Auth-Token: {S}", f"X-Auth-Token: {R}"),
         # private keys
         (f"a -----BEGIN PRIVATE KEY-----\n{S}\n-----END PRIVATE KEY----- b", f"a {R} b"),
-        (f"-----BEGIN OPENSSH PRIVATE KEY-----\n{S}\n-----END OPENSSH PRIVATE KEY-----\nb", f"{R}\nb"),
         (f"-----BEGIN PGP PRIVATE KEY BLOCK-----\n{S}\n-----END PGP PRIVATE KEY BLOCK-----\nb", f"{R}\nb"),
         (f"-----BEGIN RSA PRIVATE KEY-----\n{S}\ncut", R),
         (f"-----BEGIN EC PRIVATE KEY-----\\n{S}\\n-----END EC PRIVATE KEY-----\\nb", f"{R}\\nb"),
@@ -209,18 +194,12 @@ def test_a_text_keeps_all_but_the_secret(text: str, expected: str) -> None:
     assert redact.text(expected) == expected
 
 
-@pytest.mark.parametrize(
-    "token",
-    [
-        *(f"{start}{'x' * 16}" for start in PREFIXES.split()),
-        "AKIAABCDEFGHIJKLMNOP",
-        "ASIA0123456789ABCDEF",
-        f"AIza{'y' * 30}",
-        "eyJabcdefgh.abcdefgh",
-        "eyJabcdefgh.abcdefgh.sig-_9",
-        "eyJabcdefgh.abcdefgh.",
-    ],
-)
+SHAPES = f"""
+AKIAABCDEFGHIJKLMNOP ASIA0123456789ABCDEF AIza{"y" * 30} eyJabcdefgh.abcdefgh eyJabcdefgh.abcdefgh.sig-_9 eyJabcdefgh.abcdefgh.
+"""
+
+
+@pytest.mark.parametrize("token", [*(f"{start}{'x' * 16}" for start in PREFIXES.split()), *SHAPES.split()])
 def test_a_token_is_known_by_its_shape(token: str) -> None:
     assert redact.text(f"a {token} b") == f"a {R} b"
     assert redact.text(token) == R
@@ -229,16 +208,7 @@ def test_a_token_is_known_by_its_shape(token: str) -> None:
     assert redact.is_secret("X", token)
 
 
-@pytest.mark.parametrize(
-    "token",
-    [
-        f"hf_{'x' * 16}",
-        f"ghp_{'x' * 16}",
-        "AKIAABCDEFGHIJKLMNOP",
-        "eyJabcdefgh.abcdefgh.sig",
-        f"nvapi-{'x' * 16}",
-    ],
-)
+@pytest.mark.parametrize("token", [f"hf_{'x' * 16}", "AKIAABCDEFGHIJKLMNOP", "eyJabcdefgh.abcdefgh.sig"])
 @pytest.mark.parametrize(
     "before",
     [
@@ -291,23 +261,23 @@ WRAPPED: list[Callable[[str], str]] = [
     *(_each("%{:02X}"),),
 ]
 VALUES = st.text("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", min_size=16, max_size=30)
-PLANTED = [
-    "hf_{}",
-    "ghp_{}",
-    "github_pat_{}",
-    "nvapi-{}",
-    "sk-{}",
-    "xoxb-{}",
-    "eyJhbGciOiJI.{}.x",
-    "A_TOKEN={}",
-    "password: {}",
-    '{{"api_key": "{}"}}',
-    "curl --token {}",
-    "https://me:{}@host/x",
-    "Bearer {}",
-    "Authorization: Basic {}\n",
-    "-----BEGIN RSA PRIVATE KEY-----\n{}\n-----END RSA PRIVATE KEY-----",
-]
+PLANTED = (
+    r"""
+hf_{}
+github_pat_{}
+nvapi-{}
+xoxb-{}
+eyJhbGciOiJI.{}.x
+A_TOKEN={}
+password: {}
+{{"api_key": "{}"}}
+curl --token {}
+https://me:{}@host/x
+Bearer {}
+Authorization: Basic {}
+""".strip().splitlines()
+    + ["-----BEGIN RSA PRIVATE KEY-----\n{}\n-----END RSA PRIVATE KEY-----"]
+)
 AROUND = st.sampled_from(
     ["", " ", "login ok\n", "a\tb\t", "\r\n", "\x1b[32m", '"', "'", "\\", "/", "é ", "=", "&", "\x07"]
 )
@@ -351,29 +321,13 @@ def test_a_variable_is_secret_by_its_value(value: str) -> None:
     assert redact.is_secret("X", value)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        "",
-        "1",
-        "/usr/bin:/bin",
-        "gpu[01-99]",
-        "http://a:80/",
-        "http://a@b/",
-        "eyJx",
-        "xhf_1",
-        "x" * 100,
-        "1" * 31,
-        "X1" * 40,
-        "x1" * 40,
-        "xY" * 40,
-        "g" * 32,
-        LONG[:31],
-        "0123456789abcdef" + "0123456789abcde",
-        "2.5",
-        "Bearerx",
-    ],
-)
+PLAIN_VALUES = f"""
+1 /usr/bin:/bin gpu[01-99] http://a:80/ http://a@b/ xhf_1 {"x" * 100} {"1" * 31} {"X1" * 40} {"xY" * 40} {"g" * 32} {LONG[:31]}
+0123456789abcdef0123456789abcde
+"""
+
+
+@pytest.mark.parametrize("value", ["", *PLAIN_VALUES.split()])
 def test_a_variable_of_another_value_is_none(value: str) -> None:
     assert not redact.is_secret("X", value)
 
@@ -383,13 +337,8 @@ def test_a_variable_of_another_value_is_none(value: str) -> None:
     [
         (["curl", "--password", S, "-v"], ["curl", "--password", R, "-v"]),
         (["curl", "--password", "-v"], ["curl", "--password", "-v"]),
-        (["curl", f"--password={S}", S], ["curl", f"--password={R}", S]),
         (["env", f"A_TOKEN={S}", "x"], ["env", f"A_TOKEN={R}", "x"]),
         (["--password", f"A_TOKEN={S}"], ["--password", f"A_TOKEN={R}"]),
-        (["--nodes", "gpu01"], ["--nodes", "gpu01"]),
-        (["--token", "true"], ["--token", "true"]),
-        ([S], [S]),
-        ([], []),
         (["env", "MY_TOKEN=", "srun"], ["env", "MY_TOKEN=", "srun"]),
         (["--my-token", S], ["--my-token", R]),
         (["password", S], ["password", S]),
@@ -406,31 +355,24 @@ def test_words_of_a_command(argv: list[str], expected: list[str]) -> None:
         (f"A_TOKEN={S}", f"A_TOKEN={R}"),
         ("plain", "plain"),
         (None, None),
-        (True, True),
         (7, 7),
-        (2.5, 2.5),
         (b"A_TOKEN=x", b"A_TOKEN=x"),  # no text: nothing writes bytes down
         ([f"A_TOKEN={S}", 1, None], [f"A_TOKEN={R}", 1, None]),
         ((f"A_TOKEN={S}", ("x", f"B_KEY={S}")), [f"A_TOKEN={R}", ["x", f"B_KEY={R}"]]),
-        ([], []),
         ((), []),
         ({}, {}),
         ({"password": S}, {"password": R}),
         ({"password": ""}, {"password": ""}),
-        ({"password": "true"}, {"password": "true"}),
-        ({"password": f"{S} {S}"}, {"password": R}),
         (
             {"tokens": 5, "token": 2.5, "secret": None, "auth_key": False},
             {"tokens": 5, "token": 2.5, "secret": None, "auth_key": False},
         ),
         ({"password": [S, ("x", S)]}, {"password": [R, [R, R]]}),
         ({"password": [{"name": S, "token": S}]}, {"password": [{"name": S, "token": R}]}),
-        ({"nodes": ["gpu01", S]}, {"nodes": ["gpu01", S]}),
         (
             {"a": {"b": {"my_secret": S, "c": f"x://u:{S}@h"}}},
             {"a": {"b": {"my_secret": R, "c": f"x://u:{R}@h"}}},
         ),
-        ({"text": f"--token {S}"}, {"text": f"--token {R}"}),
         (
             {f"A_TOKEN={S}": 1, f"x://u:{S}@h": [f"B_KEY={S}"]},
             {f"A_TOKEN={R}": 1, f"x://u:{R}@h": [f"B_KEY={R}"]},

@@ -66,14 +66,7 @@ def test_a_campaign_has_only_the_groups_that_its_suites_need(
 
 
 def test_the_runs_get_the_command_line_without_the_options_of_the_campaign() -> None:
-    own = [
-        "--campaign=x",
-        "--campaign-time",
-        "3d",
-        "--max-nodes-at-once=4",
-        "--untested-for",
-        "7d",
-    ]
+    own = ["--campaign=x", "--campaign-time", "3d", "--max-nodes-at-once=4", "--untested-for", "7d"]
     kept = ["--cluster=prod", "-m", "gpu", "--drain=apply", "-k", "not slow", "suites"]
     assert without_campaign([*kept[:3], *own, *kept[3:]]) == kept
 

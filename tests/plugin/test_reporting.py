@@ -27,8 +27,7 @@ def session(*covered: tuple[str, str]) -> Any:
     """Return a session whose cluster file has a waiver for these checks of nodes."""
     waiver = dict.fromkeys(covered, WAIVER)
     cluster = SimpleNamespace(
-        waiver=lambda check, node: waiver.get((check, node)),
-        slurm=SimpleNamespace(conf=None),
+        waiver=lambda check, node: waiver.get((check, node)), slurm=SimpleNamespace(conf=None)
     )
     return SimpleNamespace(cluster=cluster, inventory={}, slurm=None, simulated=False)
 
