@@ -39,7 +39,7 @@ def test_formatter_finds_no_fault() -> None:
     if shutil.which("groff") is None:
         pytest.skip("groff is not installed")
     done = subprocess.run(
-        ["groff", "-man", "-Tutf8", "-ww"], input=PAGE, capture_output=True, text=True, check=True, timeout=60
+        ["groff", "-man", "-Tutf8", "-ww"], input=PAGE, capture_output=True, text=True, check=True
     )
     assert done.stderr == ""
     shown = re.sub(r"\x1b\[[\d;]*m|.\x08", "", done.stdout)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cli import main as cli
@@ -24,17 +23,11 @@ def event(name: str, **fields: Any) -> dict[str, Any]:
 
 def result(node: str, outcome: str = "passed") -> dict[str, Any]:
     finding = {"part": "GPUs", "measured": "7", "expected": "8"}
-    verdict = {
-        "check": "gpu.count",
-        "outcome": "failed",
-        "action": "configure",
-        "findings": [finding],
-        "advisories": [],
-    }
-    return event(
-        "result", nodeid=f"suites/gpu/test_gpu.py::test_count[{node}]", outcome=outcome, phase="call", suite="gpu",
-        check="gpu.count", node=node, verdicts=[verdict] if outcome == "failed" else [],
-    )  # fmt: skip
+    words = {"check": "gpu.count", "outcome": "failed", "action": "configure"}
+    verdict = {**words, "findings": [finding], "advisories": []}
+    names = {"suite": "gpu", "check": "gpu.count", "node": node, "phase": "call", "outcome": outcome}
+    nodeid = f"suites/gpu/test_gpu.py::test_count[{node}]"
+    return event("result", nodeid=nodeid, verdicts=[verdict] if outcome == "failed" else [], **names)
 
 
 BEGUN = [
@@ -53,13 +46,8 @@ def test_a_log_that_grows_is_followed_to_its_end(tmp_path: Path, capsys: pytest.
             fcntl.flock(file, fcntl.LOCK_EX)  # as a run does
             locked.set()
             seen.wait()
-            for text in (
-                json.dumps(result("gpu02", "failed")) + "\n",
-                "no event\n",
-                *json.dumps(event("finish", exit=1)),
-                "\n",
-            ):
-                time.sleep(0.01)
+            failed = json.dumps(result("gpu02", "failed"))
+            for text in (f"{failed}\nno event\n", *json.dumps(event("finish", exit=1)), "\n"):
                 file.write(text)
                 file.flush()
 
