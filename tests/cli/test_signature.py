@@ -87,9 +87,7 @@ def test_bits_that_base64_does_not_use_are_found() -> None:
 
 def test_a_missing_or_old_tool_is_named(key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(key.parent))
-    with pytest.raises(
-        GpuClusterError, match="ssh-keygen is not installed here"
-    ):
+    with pytest.raises(GpuClusterError, match="ssh-keygen is not installed here"):
         signature.sign(DATA, key)
     old = key.with_name("ssh-keygen")  # OpenSSH 8.0 answers so
     old.write_text("#!/bin/sh\necho 'unknown option -- Y\nusage: ssh-keygen [-q]' >&2\nexit 1\n")

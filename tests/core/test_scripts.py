@@ -162,14 +162,11 @@ def in_package(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str) -> None
     scripts._text.cache_clear()
 
 
-def test_comments_and_leading_blanks_are_not_sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    in_package(monkeypatch, tmp_path, "#!/bin/sh\n# why\nif a; then\n\n  # why\n  b '#' # c\nfi\n")
-    assert script("programs", "x.sh") == "#!/bin/sh\nif a; then\nb '#' # c\nfi"
-
-
-def test_a_value_takes_the_place_of_its_name_as_it_stands(
+def test_comments_and_blanks_are_not_sent_and_a_value_takes_the_place_of_its_name(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    in_package(monkeypatch, tmp_path, "#!/bin/sh\n# why\nif a; then\n\n  # why\n  b '#' # c\nfi\n")
+    assert script("programs", "x.sh") == "#!/bin/sh\nif a; then\nb '#' # c\nfi"
     in_package(monkeypatch, tmp_path, '# @COMMENT@\na @A@ @B_C@ "$@" x@y @A@\n')
     assert script("programs", "x.sh", A=r"\1 @B_C@", B_C=7) == r'a \1 @B_C@ 7 "$@" x@y \1 @B_C@'
 

@@ -28,7 +28,6 @@ from pytest_gpucluster.plugin.start import matters
 if TYPE_CHECKING:
     from pytest_gpucluster.sandbox import Sandbox
 
-DEADLINE = 600  # seconds, on a machine that others use with all their might
 TUTORIAL = "docs/tutorial.md"
 
 # What is not run, and why. A word that no page uses any more fails.
@@ -106,31 +105,11 @@ def command_environment(folder: Path, sandbox: Sandbox) -> dict[str, str]:
         path.parent.mkdir(exist_ok=True)
         path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m {module} "$@"\n')
         path.chmod(0o755)
-    shell = environment(
-        **{
-            **sandbox.env,
-            "PATH": os.pathsep.join([str(folder / "bin"), sandbox.env.get("PATH", os.environ["PATH"])]),
-            "XDG_CONFIG_HOME": str(folder / "config"),
-            "XDG_STATE_HOME": str(folder / "state"),
-            "GPUCLUSTER_SANDBOX": str(sandbox.cluster_file.parent),
-        }
-    )
+    path = os.pathsep.join([str(folder / "bin"), sandbox.env.get("PATH", os.environ["PATH"])])
+    homes = {"XDG_CONFIG_HOME": str(folder / "config"), "XDG_STATE_HOME": str(folder / "state")}
+    state = str(sandbox.cluster_file.parent)
+    shell = environment(**{**sandbox.env, **homes, "PATH": path, "GPUCLUSTER_SANDBOX": state})
     return {name: value for name, value in shell.items() if not matters(name)}  # a run would warn of these
-
-
-def python(
-    *words: object, cwd: Path, env: dict[str, str], typed: str = ""
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *map(str, words)],
-        cwd=cwd,
-        env=env,
-        input=typed,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=False,
-    )
 
 
 def checkout(folder: Path) -> Path:
@@ -151,10 +130,17 @@ def test_every_pytest_command_collects_items(sandbox: Sandbox, tmp_path: Path) -
     keys = without_section(config.load_cluster(prod)).values()
     prod.write_text(prod.read_text() + "".join(f"{key}: {SECTIONS.get(key, '{}')}\n" for key in keys))
     words = [shlex.split(text, comments=True)[1:] for text in OF_PYTEST]
-    words.append(["--cluster=prod", "--no-such-option"])
-    words.append(["--cluster=prod", "-m", "no_such_marker"])
+    words += [["--cluster=prod", "--no-such-option"], ["--cluster=prod", "-m", "no_such_marker"]]
     program = ROOT / "tests" / "collect_many.py"
-    done = python(program, cwd=checkout(tmp_path), env=env, typed=json.dumps(words))
+    done = subprocess.run(
+        [sys.executable, program],
+        cwd=checkout(tmp_path),
+        env=env,
+        input=json.dumps(words),
+        text=True,
+        capture_output=True,
+        check=True,
+    )
     *found, unknown, unmarked = json.loads(done.stdout)
     assert (unknown[0], unmarked[0]) == (4, 4)
     pairs = zip(OF_PYTEST, found, strict=True)
@@ -194,15 +180,8 @@ def test_the_tutorial_runs_as_it_stands(sandbox: Sandbox, tmp_path: Path) -> Non
     kept = [line for line in typed if not line.startswith(left_out)]
     assert len(kept) > 14
     assert len(typed) - len(kept) == len(left_out)
-    done = subprocess.run(
-        ["sh", "-ex", "-c", "\n".join(kept)],
-        cwd=checkout(tmp_path),
-        env={**env, "PYTEST_ADDOPTS": "-p no:cacheprovider"},
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=False,
-    )
+    argv, env = ["sh", "-ex", "-c", "\n".join(kept)], {**env, "PYTEST_ADDOPTS": "-p no:cacheprovider"}
+    done = subprocess.run(argv, cwd=checkout(tmp_path), env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     assert (tmp_path / "reports" / "latest" / "report.html").exists()
     assert (tmp_path / "prod.baseline.yaml").exists()
@@ -213,13 +192,9 @@ def test_the_tutorial_runs_as_it_stands(sandbox: Sandbox, tmp_path: Path) -> Non
 # --- code in the pages
 
 
-def keys_of_cluster_files() -> set[str]:
-    return {field.alias or name for name, field in ClusterFile.model_fields.items()}
-
-
 @pytest.mark.parametrize("page", sorted({block.page for block in blocks("yaml")}))
 def test_yaml_in_pages_is_a_cluster_file(page: str, tmp_path: Path) -> None:
-    known = keys_of_cluster_files()
+    known = {field.alias or name for name, field in ClusterFile.model_fields.items()}
     for number, block in enumerate(blocks("yaml", page)):
         plain = yaml.safe_load(block.text)
         if not isinstance(plain, dict) or not set(plain) & known:
@@ -237,48 +212,13 @@ def load_completed(plain: dict[str, Any], block: Block, path: Path) -> None:
     if "inventory" in plain:
         path.with_name("inventory").write_text("[slurm-node]\ngpu01\n")
         text = text.replace(plain["inventory"], "inventory")
-    missing = {
-        name for name in re.findall(r"environment: (\w+)", text) if name not in plain.get("environments", {})
-    }
-    if missing and "environments" not in plain:
+    if "environments" not in plain:
+        named = sorted(set(re.findall(r"environment: (\w+)", text)))
         text += (
-            "\nenvironments: {"
-            + ", ".join(f"{name}: {{modules: [cuda]}}" for name in sorted(missing))
-            + "}\n"
+            yaml.safe_dump({"environments": {key: {"modules": ["cuda"]} for key in named}}) if named else ""
         )
     path.write_text(text)
     config.load_cluster(path)
-
-
-@pytest.mark.thorough
-def test_the_suite_of_a_site_is_what_the_page_shows(sandbox: Sandbox, tmp_path: Path) -> None:
-    """The pieces of docs/writing-checks.md, put together, run on every node as examples/site_suite does."""
-    heads = """
-import json, re
-from pathlib import Path
-import pytest
-from pytest_gpucluster.core.check import Finding, Metric, check
-from pytest_gpucluster.core.errors import ProbeError, StepError
-from pytest_gpucluster.core.probe import Probe, text_of
-from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
-from site_parts import *
-"""
-    shown = "\n\n".join(block.text for block in blocks("python", "docs/writing-checks.md"))
-    (tmp_path / "test_page.py").write_text(heads + shown)
-    site = (ROOT / "examples" / "site_suite" / "test_site.py").read_text()
-    path = str(ROOT / "examples" / "site_suite" / "copy_speed.py")
-    parts = site[: site.index("OPEN_FILES = Probe")].replace("def test_", "def example_")
-    (tmp_path / "site_parts.py").write_text(f"{parts}\nPAYLOAD = Path({path!r})\n")
-    options = (f"--cluster={sandbox.cluster_file}", "--nodes=gpu[01-02]", "-c", ROOT / "pyproject.toml")
-    run = python(
-        *("-m", "pytest", "-p", "no:cacheprovider", *options, "--rootdir", tmp_path, "-v"),
-        *("--report-dir", tmp_path / "reports", tmp_path, ROOT / "examples" / "site_suite"),
-        cwd=tmp_path,
-        env=command_environment(tmp_path, sandbox),
-    )
-    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-1000:]
-    assert "16 passed" in run.stdout  # four tests of each, on two nodes
-    assert "copy_speed" in run.stdout
 
 
 # --- the pages themselves
@@ -304,25 +244,10 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(there), f"{name_of(page)}: {target}: no such heading"
 
 
-def test_every_page_is_linked() -> None:
-    """From the README, over any number of pages."""
-    seen, queue = set(), [ROOT / "README.md"]
-    while queue:
-        page = queue.pop()
-        seen.add(page)
-        there = [(page.parent / target.partition("#")[0]).resolve() for target in links(page)]
-        queue += [path for path in there if path.suffix == ".md" and path not in seen]
-    assert [name_of(page) for page in PAGES if page not in seen] == []
-
-
-def page_of(suite: Path) -> str:
-    name = suite.stem.removeprefix("test_").replace("_", "-")
-    return (ROOT / "docs" / "suites" / f"{name}.md").read_text()
-
-
 @pytest.mark.parametrize("suite", SUITES, ids=lambda path: path.stem)
 def test_every_check_is_documented(suite: Path) -> None:
-    name, text = suite.stem.removeprefix("test_"), page_of(suite)
+    name = suite.stem.removeprefix("test_")
+    text = (ROOT / "docs" / "suites" / f"{name.replace('_', '-')}.md").read_text()
     module = importlib.import_module(f"pytest_gpucluster.suites.{name}.{suite.stem}")
     tests = {test.removeprefix("test_") for test in vars(module) if test.startswith("test_")}
     tests |= {check.name.partition(".")[2] for check in module.TESTS.checks()}

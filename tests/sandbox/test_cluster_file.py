@@ -12,7 +12,7 @@ from pytest_gpucluster import config
 from pytest_gpucluster.kit.node.os_config import OsConfig
 from pytest_gpucluster.sandbox import Sandbox
 from pytest_gpucluster.suites.ibfabric.plan import read_plan
-from slurm_sandbox import daemons, hardware, namespaces
+from slurm_sandbox import daemons, hardware
 from slurm_sandbox import node_files as render
 from slurm_sandbox.collectives import CommunicatorModel, NodeHealth, busbw
 from slurm_sandbox.models import MODELS
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.thorough
-
-WHY_NOT_NAMESPACED = namespaces.why_not(daemons.search_path())
 
 
 @pytest.fixture
@@ -53,11 +51,10 @@ def test_the_next_step_names_this_sandbox(folder: Path, monkeypatch: pytest.Monk
     assert other.next_step.startswith(f"pytest --cluster={other.cluster_file}; ")
 
 
-@pytest.mark.parametrize("nodes", [1, 3])
-def test_the_cluster_file_states_the_limits_that_slurm_has(folder: Path, nodes: int) -> None:
+def test_the_cluster_file_states_the_limits_that_slurm_has(folder: Path) -> None:
     """Recorded on a sandbox of one node: slurm.limits failed, for the file said MaxNodes=1 of a partition of 2."""
     sandbox = Sandbox(folder / "s")
-    sandbox.up(nodes=nodes)
+    sandbox.up(nodes=1, pyxis="off")
     try:
         shown = slurm(sandbox, "scontrol", "show", "partition", "debug")
         stated = config.load_cluster(sandbox.cluster_file).limits["debug"].max_nodes
@@ -79,17 +76,6 @@ def test_a_slurm_of_another_folder_is_named_in_the_cluster_file(
     sandbox.up(nodes=1, pyxis="off")
     try:
         assert config.load_cluster(str(sandbox.cluster_file)).slurm.bin == str(slurm)
-    finally:
-        sandbox.down()
-
-
-@pytest.mark.skipif(bool(WHY_NOT_NAMESPACED), reason=WHY_NOT_NAMESPACED)
-def test_cluster_file_names_the_commands(folder: Path) -> None:
-    sandbox = Sandbox(folder / "s")
-    sandbox.up(nodes=1, kind="namespaced", pyxis="off")
-    try:
-        cluster = config.load_cluster(sandbox.cluster_file)
-        assert cluster.slurm.bin == str(sandbox.layout.bin)
     finally:
         sandbox.down()
 
