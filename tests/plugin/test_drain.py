@@ -27,7 +27,6 @@ from pytest_gpucluster.plugin.drain import (
     DrainOptions,
     DrainPlugin,
     edited_reasons,
-    is_repeatable,
     little_patience,
     retest_reasons,
 )
@@ -276,17 +275,9 @@ def test_without_a_lock_no_node_is_drained_or_resumed_and_a_dry_run_reports_it(
     assert (dry.session.messages, dry.finish(), dry.world.ran) == ([], 0, [])
 
 
-def killed(run: Ended) -> None:
-    run.retest.end()
-
-
 def drained_by_itself(run: Ended) -> None:
     run.retest.gone = True
     run.world.put("gpu02", "DRAIN", reason_of("gpu02"))
-
-
-def not_undrained(run: Ended) -> None:
-    run.retest.refused["gpu03"] = "it could not be undrained"
 
 
 def without_a_trial(run: Ended) -> None:
@@ -295,18 +286,18 @@ def without_a_trial(run: Ended) -> None:
         run.world.put(node, "DRAIN", reason_of(node))
 
 
-def edited(run: Ended) -> None:
-    run.session.edited = {"gpu07": "its reason is not as gpucluster wrote it"}
+RESUMED, STAYS = "gpu02 is resumed: it passed gpu.count", "gpu03 stays drained: gpu.count ended as failed"
+EDITED = "its reason is not as gpucluster wrote it"
 
 
 @pytest.mark.parametrize(
     ("prepare", "lines"),
     [
-        (killed, ["gpu02 is resumed: it passed gpu.count", "gpu03 stays drained: gpu.count ended as failed"]),
-        (drained_by_itself, ["gpu02 is resumed: it passed gpu.count"]),
-        (not_undrained, ["gpu03 stays drained: gpu.count ended as failed"]),
-        (without_a_trial, ["gpu02 is resumed: it passed gpu.count"]),
-        (edited, ["gpu07 stays drained: its reason is not as gpucluster wrote it"]),
+        (lambda run: run.retest.end(), [RESUMED, STAYS]),  # the trial was killed
+        (drained_by_itself, [RESUMED]),
+        (lambda run: run.retest.refused.update(gpu03="it could not be undrained"), [STAYS]),
+        (without_a_trial, [RESUMED]),
+        (lambda run: run.session.edited.update(gpu07=EDITED), [f"gpu07 stays drained: {EDITED}"]),
     ],
 )
 def test_a_node_is_judged_by_its_state_now(
@@ -503,21 +494,11 @@ def test_only_failures_by_verdict_that_are_grounds_to_drain_are_repeated(
         ("no record", {}, {}),
     ):
         fail(run, FakeItem(node), event, **how)
-    submitted = FakeItem("submitted", fixturenames=["gpucluster_submitted"])
-    fail(run, submitted, failing("submitted"))
-    run.act(items=[submitted])
+    for name in ("jobs", "submitted"):  # before the allocation: they could not start beside it
+        last = FakeItem(name, fixturenames=["gpucluster_node", f"gpucluster_{name}"])
+        fail(run, last, failing(name))
+    run.act(items=[last])
     assert repeated == ["sick"]
-
-
-@pytest.mark.parametrize(
-    ("fixtures", "repeatable"),
-    [(["node", "expect"], True), (["node", "jobs"], False), (["submitted"], False), ([], True)],
-)
-def test_items_on_jobs_before_the_allocation_are_not_repeated(
-    fixtures: list[str], *, repeatable: bool
-) -> None:
-    item: Any = FakeItem(fixturenames=[f"gpucluster_{name}" for name in fixtures])
-    assert is_repeatable(item) is repeatable
 
 
 def test_one_command_may_take_20_seconds() -> None:
