@@ -205,7 +205,7 @@ def test_a_shown_profile_has_units_and_is_read_back_as_it_was(capsys: pytest.Cap
 
 
 class FakeSandbox:
-    """Notes what it is asked to do."""
+    """It notes what is asked of it: this module is about words on a command line."""
 
     command, next_step = "gpucluster sandbox", "pytest --cluster=sandbox"
     asked: list[Any]
@@ -232,10 +232,8 @@ class FakeSandbox:
 
 
 @pytest.fixture
-def sandbox_module(monkeypatch: pytest.MonkeyPatch) -> type[FakeSandbox]:
-    """Put a recorder in the place of the sandbox: this file is about words on a command line."""
+def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_gpucluster.sandbox.Sandbox", FakeSandbox)
-    return FakeSandbox
 
 
 PLAIN: dict[str, Any] = {
@@ -252,6 +250,7 @@ PLAIN: dict[str, Any] = {
 SHARED = {"kind": "namespaced", "accounting": True, "share": [Path("/tmp/a"), Path("/tmp/b")], "pyxis": "off"}
 
 
+@pytest.mark.usefixtures("_fake")
 @pytest.mark.parametrize(
     ("words", "asked"),
     [
@@ -270,12 +269,12 @@ SHARED = {"kind": "namespaced", "accounting": True, "share": [Path("/tmp/a"), Pa
         ("heal gpu[01-02] gpu04", [None, ("gpu[01-02],gpu04", None)]),
     ],
 )
-def test_sandbox(sandbox_module: type[FakeSandbox], words: str, asked: list[Any]) -> None:
+def test_sandbox(words: str, asked: list[Any]) -> None:
     assert cli.main(["sandbox", *words.split()]) == 0
-    assert sandbox_module.asked == asked
+    assert FakeSandbox.asked == asked
 
 
-@pytest.mark.usefixtures("sandbox_module")
+@pytest.mark.usefixtures("_fake")
 def test_sandbox_says(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["sandbox", "fault", "--list"]) == 0
     assert "gpu.xid" in capsys.readouterr().out
@@ -312,7 +311,7 @@ def test_without_slurm_sandbox_the_command_says_how_to_install_it(
     assert "the sandbox is not installed" in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("sandbox_module")
+@pytest.mark.usefixtures("_fake")
 @pytest.mark.parametrize(
     ("words", "printed"),
     [
@@ -328,15 +327,6 @@ def test_an_error_of_the_sandbox_is_one_line(
     error = capsys.readouterr().err
     assert error.startswith(f"gpucluster: error: {printed}")
     assert error.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    "words", ["", "nonsense", "sandbox", "sandbox up --nodes 257", "sandbox up --gpus x"]
-)
-def test_wrong_usage_is_exit_2(words: str) -> None:
-    with pytest.raises(SystemExit) as caught:
-        cli.main(words.split())
-    assert caught.value.code == 2
 
 
 def test_interrupt_has_no_traceback(
@@ -371,6 +361,12 @@ def test_without_a_slurm_that_answers_there_is_one_line(
     assert "ssh to 127.0.0.1" in capsys.readouterr().err
     assert cli.main(["drains", "--cluster", "local"]) == run_command.WRONG_CONFIG
     assert "cluster local has no Slurm" in capsys.readouterr().err
+
+
+def test_wrong_usage_is_exit_2() -> None:
+    for words in ("", "nonsense", "sandbox", "sandbox up --nodes 257", "sandbox up --gpus x"):
+        with pytest.raises(SystemExit, match="2"):
+            cli.main(words.split())
 
 
 @pytest.mark.parametrize("text", ["٣", "-3", "+3", "0"])

@@ -183,18 +183,13 @@ def test_report_is_narrow_and_the_status_counts_suites_with_a_section(
     assert cli.main(["check", str(path), "--try"]) == 0
 
 
-def test_without_an_idle_node_nothing_is_tried(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_without_an_idle_node_or_slurm_nothing_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = Site(monkeypatch, {}, idle=False)
-    path = tmp_path / "lab.yaml"
-    path.write_text(FILE)
-    assert cli.main(["check", str(path), "--try"]) == 1
-    assert "gpu[01-04]: not tried: no node of it is idle (gpu01: " in capsys.readouterr().out
-    assert site.held == []
-
-
-def test_without_slurm_there_are_no_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, left = tried(tmp_path, "")
+    assert (found, site.held) == ({}, [])
+    assert [why.startswith("no node of it is idle (gpu01: ") for why in left.values()] == [True]
     monkeypatch.setattr(client, "make_slurm", lambda _cluster: None)
     with pytest.raises(GpuClusterError, match="--try: there are no steps: the nodes are reached over SSH"):
         tried(tmp_path, "access: ssh\n".replace("slurm", ""))

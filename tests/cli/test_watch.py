@@ -69,13 +69,12 @@ def test_where_no_run_is_written_the_newest_one_is_shown(
 ) -> None:
     """Also a killed one: no process holds the lock of its log."""
     for name, more in (
-        ("20261126T020000-9", [result("gpu01")]),
-        ("20261127T020000-1", [result("gpu02", "failed")]),
+        ("20261126T020000-9", result("gpu01")),
+        ("20261127T020000-1", result("gpu02", "failed")),
     ):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "events.jsonl").write_text(
-            "".join(json.dumps(one) + "\n" for one in [*BEGUN, *more])
-        )
+        lines = "".join(json.dumps(one) + "\n" for one in [*BEGUN, more])
+        (tmp_path / name / "events.jsonl").write_text(lines)
     assert cli.main(["watch", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "no run is being written; the newest is 20261127T020000-1:"

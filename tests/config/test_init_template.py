@@ -216,8 +216,8 @@ def test_sections_that_can_run_are_written_and_the_others_say_what_they_lack(tmp
     assert sections.container.image == "/shared/pt.sqsh"
     assert sections.nccl.command == "/opt/nccl-tests/build/all_reduce_perf -b 1M -e 4G -f 2 -g 1"
     assert (sections.ray, sections.tensorflow, sections.submitit, cluster.warnings) == (None, None, None, ())
-    known = replace(known, software={"a1": Software()})
-    bare = draft("p", [*nodes, DraftNode("c", "alone")], origin="sinfo", survey=known)
+    lacking = replace(known, software={"a1": Software()})
+    bare = draft("p", [*nodes, DraftNode("c", "alone")], origin="sinfo", survey=lacking)
     assert loaded(bare, tmp_path).warnings == ()
     for line in (
         "# ddp: {}  # torch is not in python3 of a1; needs two nodes; partition alone has one",
@@ -233,21 +233,13 @@ def test_sections_that_can_run_are_written_and_the_others_say_what_they_lack(tmp
     assert "several nodes of Slurm are one machine" in shared
 
 
-def test_simulated_gpus_are_called_so(tmp_path: Path) -> None:
-    nodes = [DraftNode("a", "batch", {"gpu:h200": 8}), DraftNode("b", "batch")]
-    assert not loaded(draft("p", nodes, origin="sinfo"), tmp_path).simulated
-    cluster = loaded(draft("p", nodes, origin="sinfo", simulated=True), tmp_path)
-    assert [group.profile.simulated for group in cluster.groups] == [True, True]
-
-
-def test_odd_names_stay_what_they_are(tmp_path: Path) -> None:
+def test_notes_are_valid_themselves_odd_names_stay_and_simulated_gpus_are_called_so(tmp_path: Path) -> None:
     login = Login("no", 'log"in: #1')
-    cluster = loaded(draft("no", [DraftNode("a", "my part: #1")], origin="a\nb: c", login=login), tmp_path)
+    nodes = [DraftNode("a", "my part: #1", {"gpu:h200": 8})]
+    cluster = loaded(draft("no", nodes, origin="a\nb: c", login=login, simulated=True), tmp_path)
     assert (cluster.name, cluster.slurm.partition) == ("no", "my part: #1")
     assert (cluster.transport.host, cluster.transport.user) == ("no", 'log"in: #1')
-
-
-def test_the_notes_of_a_draft_are_valid_themselves(tmp_path: Path) -> None:
+    assert cluster.groups[0].profile.simulated
     text = draft("p", [DraftNode("a")], origin="sinfo")
     start = text.index("# environments:")
     notes = "\n".join(line.removeprefix("# ").removeprefix("#") for line in text[start:].splitlines())

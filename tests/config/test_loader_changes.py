@@ -88,12 +88,6 @@ def test_a_wrong_change_is_one_line_that_names_the_option(file: Path, text: str,
         assert line.startswith(f"--set {text}: ")
 
 
-def test_errors_of_the_file_keep_their_lines(file: Path) -> None:
-    file.write_text(FILE.replace("required:", "requird:"))
-    line = refused(file, "slurm.partition=debug")
-    assert line.startswith(f"{file}:6: requird: unknown key")
-
-
 @pytest.mark.parametrize(
     ("text", "more"),
     [
@@ -104,9 +98,9 @@ def test_errors_of_the_file_keep_their_lines(file: Path) -> None:
 )
 def test_a_change_without_effect_is_refused(file: Path, text: str, more: str) -> None:
     assert "has no effect" in refused(file, text, more)
-
-
-def test_what_the_file_has_for_the_other_access_is_no_warning(file: Path) -> None:
-    assert changed(file, "access=ssh").warnings == ()
+    assert changed(file, "access=ssh").warnings == ()  # what the file has for the other access is none
     file.write_text(f"{FILE}access: ssh\n")
     assert len(load_cluster(file).warnings) == 3
+    file.write_text(FILE.replace("required:", "requird:"))
+    line = refused(file, "slurm.partition=debug")
+    assert line.startswith(f"{file}:6: requird: unknown key")  # errors of the file keep their lines

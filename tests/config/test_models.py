@@ -125,12 +125,9 @@ def test_anchors_and_merge_keys_work(load: Callable[[str | bytes], Cluster]) -> 
         "nodes: a\nenvironments:\n  one: &one {python: py1, mpi: pmix}\n  two: {<<: *one, python: py2}\n"
     )
     assert (cluster.environments["two"].python, cluster.environments["two"].mpi) == ("py2", "pmix")
-
-
-def test_a_merged_key_does_not_move_the_line_of_the_mappings_own(
-    load: Callable[[str | bytes], Cluster],
-) -> None:
-    text = "nodes: a\nenvironments:\n  one: &one {mpi: x}\n  two:\n    <<: *one\n    mpi: [y]\n"
+    text = (
+        "nodes: a\nenvironments:\n  one: &one {mpi: x}\n  two:\n    <<: *one\n    mpi: [y]\n"  # its own line
+    )
     assert problem(load, text).startswith("prod.yaml:6: environments.two.mpi: must be text, not a list")
 
 
@@ -224,16 +221,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def put(folder: Path, name: str, text: str) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_text(text)
-
-
 def test_the_working_folder_goes_before_the_users_before_the_built_in(home: Path) -> None:
     assert config.load_cluster("local").slurm.scheduler == "none"
-    put(home / "config/pytest-gpucluster/clusters", "local.yaml", "nodes: user1\n")
+    (home / "config/pytest-gpucluster/clusters").mkdir(parents=True)
+    (home / "config/pytest-gpucluster/clusters/local.yaml").write_text("nodes: user1\n")
     assert config.load_cluster("local").groups[0].nodes == "user1"
-    put(home / "here/clusters", "local.yml", "nodes: here1\n")
+    (home / "here/clusters").mkdir()
+    (home / "here/clusters/local.yml").write_text("nodes: here1\n")
     assert config.load_cluster("local").groups[0].nodes == "here1"
     assert config.cluster_names() == ("local", "sandbox")
 
@@ -249,14 +243,10 @@ def test_a_profile_that_is_asked_for_replaces_every_groups(
 
 
 def test_examples_load_and_fit_the_schema() -> None:
-    assert [path.stem for path in EXAMPLES] == [
-        "aws-g4dn",
-        "dgx-a100-basepod",
-        "k8s-h100",
-        "v100-modules-conda",
-    ]
+    assert len(EXAMPLES) == 4
     for path in EXAMPLES:
-        assert config.load_cluster(path).name == path.stem
+        loaded = config.load_cluster(path)
+        assert (loaded.name, loaded.warnings) == (path.stem, ())
         VALIDATOR.validate(yaml.safe_load(path.read_text()))
     for text in (
         "environments: {x: {exports: {A: 1}}}",

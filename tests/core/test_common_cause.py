@@ -120,14 +120,11 @@ def test_sick_nodes_that_are_most_of_a_group_are_reported_and_not_drained() -> N
     assert "by hand" not in mild.hint
 
 
-def test_groups_are_judged_apart() -> None:
+def test_groups_and_what_divides_a_group_are_judged_apart() -> None:
     places = {node: Place(group="a" if node < "gpu03" else "b") for node in SIX}
     assert found([limits("gpu01"), limits("gpu02"), limits("gpu03")], SIX, **places) == [
         ("in group a", ("gpu01", "gpu02"))
     ]
-
-
-def test_partition_architecture_and_image_divide_a_group() -> None:
     two = ("gpu01", "gpu02")
     for name, words in (("partition", "of partition new"), ("arch", "on new"), ("image", "with new")):
         places = {node: Place(group="g", **{name: "new" if node in two else "old"}) for node in SIX}
@@ -147,9 +144,7 @@ def test_all_nodes_of_a_leaf_switch_are_a_finding_of_the_switch() -> None:
     down = [finding(node, "mlx5_0", "Down", "Active", "drain") for node in many[4:8]]
     assert found(down, many, **places) == [("in group g below switch leaf1", many[4:8])]
     assert found(down[:3], many, **places) == []
-
-
-def test_a_node_counts_once_where_it_shares_more_than_one_thing() -> None:
+    # a node counts once where it shares more than one thing
     places = {node: Place(group="g", image="a" if node < "gpu04" else "b") for node in SIX}
     assert found([*map(limits, SIX)], SIX, **places) == [("in group g", SIX)]
 

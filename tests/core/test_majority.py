@@ -94,17 +94,6 @@ def test_a_node_that_votes_several_times_is_named_once_with_how_often() -> None:
     ]
 
 
-def test_four_values_are_listed_and_the_others_counted() -> None:
-    for counts, value, expected in (
-        ((2, 1, 1, 1), "D", "A on n[001-002], B on n003, C on n004, D on n005"),
-        ((2, 1, 1, 1, 1), "D", "D on n005, and 1 more values"),
-        ((2, 1, 1, 1, 1, 1), "F", "D on n005, and 2 more values"),
-    ):
-        (found,) = fleet_of(*counts).judge("x", value, worse=differs)
-        assert found.expected.endswith(expected)
-        assert found.measured == value
-
-
 def test_only_the_faulty_direction_condemns_and_a_warning_may_name_the_other() -> None:
     usual = norm([("a", 64), ("b", 64), ("c", 48), ("d", 96)] + [(f"e{n}", 64) for n in range(4)])
     (lost,) = usual.judge("memory", 48, worse=less, action=Action.VENDOR)
@@ -159,7 +148,14 @@ def test_long_values_are_shown_from_where_they_part(mine: str, theirs: str, show
         assert warning.expected == f"{shown}, as on 2 of 2 nodes"
 
 
-def test_a_long_list_of_nodes_is_cut_and_counted() -> None:
+def test_long_lists_of_nodes_and_values_are_cut_and_counted() -> None:
+    assert owners({"a": [1, 2], "b": [2], "c": [3, 3]}) == {1: ("a",), 2: ("a", "b"), 3: ("c", "c")}
+    for counts, value, expected in (
+        ((2, 1, 1, 1), "D", "A on n[001-002], B on n003, C on n004, D on n005"),
+        ((2, 1, 1, 1, 1, 1), "F", "D on n005, and 2 more values"),
+    ):
+        (found,) = fleet_of(*counts).judge("x", value, worse=differs)
+        assert (found.expected.endswith(expected), found.measured) == (True, value)
     odd = norm((f"gpu{number:04}", str(number % 2)) for number in range(1, 201))
     (one,) = odd.judge("x", "1", worse=differs)
     assert "... (100 nodes), 0 on gpu[0002,0004" in one.expected
@@ -200,10 +196,6 @@ def test_an_older_version_and_a_version_of_another_kind_deviate(
     mine: str, theirs: str, *, expected: bool
 ) -> None:
     assert older(mine, theirs) is expected
-
-
-def test_values_name_their_owners() -> None:
-    assert owners({"a": [1, 2], "b": [2], "c": [3, 3]}) == {1: ("a",), 2: ("a", "b"), 3: ("c", "c")}
 
 
 def test_checks_that_compare_nodes_require_no_repair() -> None:

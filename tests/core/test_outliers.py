@@ -43,6 +43,8 @@ def test_outliers_in_full() -> None:
         100.0, 0.0, {"c": -0.2}, {"e": 0.25}
     )
     assert outliers.outliers(by_name(-100.0, -100.0, -80.0, -100.0)) == Outliers(-100.0, 0.0, {"c": -0.2}, {})
+    with pytest.raises(ValueError, match=r"^outliers need at least one value$"):
+        outliers.outliers({})
     zero = outliers.outliers(by_name(0.0, 0.0, 0.0, 5.0))
     assert zero == Outliers(0.0, 0.0, {}, {}, "median is 0: no relative distance")
     # median 101, MAD 1: of 8 values 3.662 / 0.6745 = 5.429 is beyond the spread; 5.05 is the least distance
@@ -94,8 +96,3 @@ def test_the_gap_between_two_speeds_is_measured_by_the_number_of_values() -> Non
     assert outliers.outliers(few).halves is not None
     many = {f"{name}-{copy}": value for name, value in few.items() for copy in range(1000)}
     assert outliers.outliers(many).halves is None
-
-
-def test_no_values_are_an_error() -> None:
-    with pytest.raises(ValueError, match=r"^outliers need at least one value$"):
-        outliers.outliers({})

@@ -53,19 +53,16 @@ def test_a_value_under_the_name_of_a_secret_is_taken_out() -> None:
         assert redact.text(f"a {word}={S} b") == f"a {word}={R} b"
         assert redact.text(f"a {word}: {S} b") == f"a {word}: {R} b"
         assert redact.everything({word: S}) == {word: R}
+    assert [name for name in VARIABLES.split() if not redact.is_secret(name, "x")] == []
+    assert [name for name in (*OTHER_VARIABLES.split(), "") if redact.is_secret(name, "x")] == []
+    given = ["A=1=2", "B", "C=", f"WANDB_API_KEY={S}=y", "A=3"]
+    assert redact.variables(given) == {"A": "3", "B": "", "C": "", "WANDB_API_KEY": R}
     kelvin, long_s = f"API_\N{KELVIN SIGN}EY={S}", f"my_\N{LATIN SMALL LETTER LONG S}ecret={S}"
     for folded in (kelvin, long_s):  # K and S where case is ignored
         assert redact.is_suspect(folded)
         assert redact.text(folded).endswith(R)
     assert redact.is_suspect("x" * 300 + "Token")
     assert not redact.is_suspect("x" * 300)
-
-
-def test_a_variable_is_secret_by_its_name() -> None:
-    assert [name for name in VARIABLES.split() if not redact.is_secret(name, "x")] == []
-    assert [name for name in (*OTHER_VARIABLES.split(), "") if redact.is_secret(name, "x")] == []
-    given = ["A=1=2", "B", "C=", f"WANDB_API_KEY={S}=y", "A=3"]
-    assert redact.variables(given) == {"A": "3", "B": "", "C": "", "WANDB_API_KEY": R}
 
 
 def test_a_switch_is_no_secret_and_what_begins_as_one_may_be() -> None:
@@ -85,6 +82,7 @@ def test_names_have_a_limit_so_that_hostile_text_costs_no_time() -> None:
     assert redact.is_secret("X", f"{longest} ")  # longer than any setting
 
 
+OPTIONS = "--token --db-password --client-secret --apikey --accesskey-id"
 NO_SECRETS = """
 TOKENIZERS_PARALLELISM=false TOKENIZER=fast JWTS=5x PWD=/root PATH=/bin OLDPWD=/tmp KEY=x monkey=3 BYPASS_X=1x
 MY_KEYS=5x MY_PATH=/x NCCL_DEBUG=INFO http://gpu01:8080/metrics http://gpu01:8080/x@y a@b:c ssh://root@gpu01/
@@ -145,13 +143,9 @@ def test_what_is_no_secret_stays(text: str) -> None:
             f'{ESC}[1;36m"api_token"{ESC}[0m: {R}{ESC}[0m',
         ),
         # options
-        (f"curl --token {S} x", f"curl --token {R} x"),
         (f"curl --token   '{S} {S}' x", f"curl --token   {R} x"),
-        (f"x --db-password {S}", f"x --db-password {R}"),
-        (f"x --client-secret {S}", f"x --client-secret {R}"),
-        (f"x --apikey {S}", f"x --apikey {R}"),
-        (f"x --accesskey-id {S}", f"x --accesskey-id {R}"),
         ("x --token true", "x --token true"),
+        *((f"x {it} {S} y", f"x {it} {R} y") for it in OPTIONS.split()),
         # addresses
         (f"redis://:{S}@gpu01:6379/0", f"redis://:{R}@gpu01:6379/0"),
         (f"https://me:p@{S}@proxy:3128/x@y", f"https://me:{R}@proxy:3128/x@y"),
@@ -159,23 +153,17 @@ def test_what_is_no_secret_stays(text: str) -> None:
         # headers
         (f"Authorization: Basic {S} {S}\nHost: x", f"Authorization: {R}\nHost: x"),
         (f"'authorization' : {S}", f"'authorization' : {R}"),
-        (f"Cookie: a=b; sid={S}\nHost: x", f"Cookie: {R}\nHost: x"),
-        ("Authorization:", "Authorization:"),
         ("Cookie : abc", f"Cookie : {R}"),
         # like words of our own messages
         ("ray.token=driver x", f"ray.token={R} x"),
-        ("ray.tokens: driver x", f"ray.tokens: {R} x"),
         (f"ray.token: A_TOKEN={S}", f"ray.token: A_TOKEN={R}"),
         ("secret:123456: x", f"secret:{R} x"),
         ("secret:4:x", f"secret:{R}"),
         ("secret:4:12345: x", f"secret:{R} x"),
-        ("secret:load x", f"secret:{R} x"),
-        ("secret=load x", f"secret={R} x"),
         ("secret: loads x", f"secret: {R} x"),
         ("secret: -x", f"secret: {R}"),
         ("sent Bearer 12345678 x", f"sent Bearer {R} x"),
         ("sent bearer   aZ0_.~+/=- x", f"sent bearer   {R} x"),
-        ("sent Bearer 1234567 x", "sent Bearer 1234567 x"),
         # private keys
         (f"a -----BEGIN PRIVATE KEY-----\n{S}\n-----END PRIVATE KEY----- b", f"a {R} b"),
         (f"-----BEGIN RSA PRIVATE KEY-----\n{S}\ncut", R),
@@ -266,9 +254,7 @@ Authorization: Basic {}
 """.strip().splitlines()
     + ["-----BEGIN RSA PRIVATE KEY-----\n{}\n-----END RSA PRIVATE KEY-----"]
 )
-AROUND = st.sampled_from(
-    ["", " ", "login ok\n", "a\tb\t", "\r\n", "\x1b[32m", '"', "'", "\\", "/", "é ", "=", "&", "\x07"]
-)
+AROUND = st.sampled_from([*"\"'\\/=&", "", " ", "login ok\n", "a\tb\t", "\r\n", "\x1b[32m", "é ", "\x07"])
 
 
 @given(VALUES, st.sampled_from(PLANTED), AROUND, AROUND, st.lists(st.sampled_from(WRAPPED), max_size=3))

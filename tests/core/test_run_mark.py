@@ -32,6 +32,8 @@ def test_a_name_holds_the_mark_of_its_run(kind: str, suffix: str) -> None:
     assert runmark.mark_in(name) == runmark.mark_of(os.getpid())
     assert runmark.process_of(runmark.mark_in(name)) == os.getpid()
     assert runmark.is_running(runmark.mark_in(name)) is True
+    foreign = (*FOREIGN.split(), "gpucluster-1a2b3c4d-12-34-5678\n", "")
+    assert [one for one in foreign if runmark.mark_in(one)] == []
 
 
 FOREIGN = """
@@ -39,11 +41,6 @@ gpucluster gpucluster-diagnostic-1a2b3c4d gpucluster-12-1a2b3c4d gpucluster-kept
 gpucluster-1a2b3c4d-12-34x gpucluster-1a2b3c4d-12-34- gpucluster-1a2b3c4d-12 my-gpucluster-1a2b3c4d-12-34
 gpucluster-a-b-1a2b3c4d-12-34 gpucluster-1a2b3c4-12-34 gpucluster-1a2b3c4d--34
 """
-
-
-def test_a_name_of_somebody_else_holds_none() -> None:
-    names = (*FOREIGN.split(), "gpucluster-1a2b3c4d-12-34-5678\n", "")
-    assert [name for name in names if runmark.mark_in(name)] == []
 
 
 def test_a_run_is_dead_once_its_process_is(other: subprocess.Popen[bytes]) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from drain.test_executor import Client, Log, World, drained
@@ -37,7 +36,7 @@ from pytest_gpucluster.report.run_snapshot import Recorded
 from pytest_gpucluster.run.facts import CheckFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from pytest_gpucluster.report.run_model import Run
 
@@ -106,22 +105,17 @@ class EventsOfARun(Log):
         self.model = model
 
 
-@dataclass
-class WorkerNode:
+class WorkerNode(NamedTuple):
     """A worker of xdist that has ended."""
 
-    workeroutput: Mapping[str, Any] = field(default_factory=dict)
+    workeroutput: dict[str, Any]
 
 
 class Ended:
     """A run of ten nodes after its last test, of which gpu02 and gpu03 are on trial: gpu02 has passed, gpu03 has not."""
 
     def __init__(
-        self,
-        results: Iterable[dict[str, Any]] = (),
-        *,
-        problems: Mapping[str, Problem] | None = None,
-        **options: Any,
+        self, results: Iterable[dict[str, Any]] = (), *, problems: Any = None, **options: Any
     ) -> None:
         self.world = World({name: NodeInfo(name, "ALLOCATED", partitions=("batch",)) for name in ALL})
         cluster = a_cluster(slurm=SlurmConfig(reservation="fix"))
@@ -131,11 +125,9 @@ class Ended:
         made: Any = self
         self.session.retest = made.retest
         results = [*TRIALS, *results]
-        places = [{"group": "gpu[01-10]", "nodes": list(ALL)}]
         events = events_of(results, nodes=ALL, finish=None)
-        events[1]["places"] = places
-        log: Any = EventsOfARun(read_run(events))
-        self.log: EventsOfARun = log
+        events[1]["places"] = [{"group": "gpu[01-10]", "nodes": list(ALL)}]
+        made.log = log = EventsOfARun(read_run(events))
         usual = {"mode": "apply", "retries": 1, "budget": Budget(5), "least": Action.DRAIN, "resume": True}
         config: Any = FakeConfig()
         self.plugin = DrainPlugin(config, self.session, log, DrainOptions(**{**usual, **options}))
@@ -421,10 +413,7 @@ def test_logs_are_found_by_their_runs(tmp_path: Path) -> None:
     ],
 )
 def test_only_what_is_ours_and_reserved_goes_on_trial(
-    resume: bool,  # a table
-    mode: str,
-    reserved: set[str] | None,
-    chosen: list[str],
+    mode: str, reserved: set[str] | None, chosen: list[str], *, resume: bool
 ) -> None:
     nodes = inventory(**{node: reason_of(node) for node in ("gpu01", "gpu02", "gpu03")}, gpu04="bad cable")
     options = DrainOptions(mode=mode, retries=1, budget=Budget(1), least=Action.DRAIN, resume=resume)

@@ -81,13 +81,10 @@ def test_folders_of_other_users_are_refused_for_every_file(
 # --- the history
 
 
-def test_a_history_makes_no_folder(tmp_path: Path) -> None:
+def test_a_history_is_for_its_user_or_a_group_as_well_and_keeps_its_mode(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no folder"):
         History(tmp_path / "no" / "where" / "h.db", create=True)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_history_is_for_its_user_or_a_group_as_well_and_keeps_its_mode(tmp_path: Path) -> None:
     for name, group in (("own", None), ("shared", os.getegid())):
         History(tmp_path / name, create=True, group=group).close()
     assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("own", "shared")] == [0o600, 0o640]
@@ -148,6 +145,8 @@ def test_variables_that_matter_are_named_without_their_values() -> None:
     assert found["action"] == "configure"
     assert "NCCL_DEBUG, PYTHONPATH, RANK, ROCR_VISIBLE_DEVICES, SLURM_* (4), http_proxy" in found["text"]
     assert "secret" not in found["text"]
+    assert folded(["NCCL_A", "NCCL_B", "NCCL_C"]) == ["NCCL_A", "NCCL_B", "NCCL_C"]
+    assert folded(["NCCL_A", "NCCL_B", "NCCL_C", "NCCL_D"]) == ["NCCL_* (4)"]
 
 
 def test_variables_that_do_not_reach_jobs_or_that_the_cluster_file_passes_are_no_warning() -> None:
@@ -177,8 +176,3 @@ def test_limits_that_jobs_inherit_are_those_of_slurm_conf(config: dict[str, str]
     found = shell_warning(wanting, config, PLAIN, {"nofile": 1024.0, "memlock": math.inf})
     assert ("nofile 1024 (os.limits: 4096)" in found.get("text", "")) is inherited
     assert shell_warning(wanting, config, PLAIN, {"nofile": 4096.0}) == {}
-
-
-def test_few_variables_of_one_prefix_are_named() -> None:
-    assert folded(["NCCL_A", "NCCL_B", "NCCL_C"]) == ["NCCL_A", "NCCL_B", "NCCL_C"]
-    assert folded(["NCCL_A", "NCCL_B", "NCCL_C", "NCCL_D"]) == ["NCCL_* (4)"]
