@@ -236,16 +236,15 @@ def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_gpucluster.sandbox.Sandbox", FakeSandbox)
 
 
-PLAIN: dict[str, Any] = {
+OFF = dict.fromkeys(("accounting", "backup", "isolation"), False)
+PLAIN = {
     "nodes": 4,
     "gpus_per_node": None,
     "model": "h200",
     "kind": "plain",
-    "accounting": False,
-    "backup": False,
     "share": [],
     "pyxis": "auto",
-    "isolation": False,
+    **OFF,
 }
 SHARED = {"kind": "namespaced", "accounting": True, "share": [Path("/tmp/a"), Path("/tmp/b")], "pyxis": "off"}
 

@@ -22,22 +22,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PLAIN = Profile(name="plain", description="of a test", source="none")
-TEXTS = {
-    "--nodes": "nodes",
-    "--exclude-nodes": "exclude_nodes",
-    "--profile": "profile",
-    "--time": "time_limit",
-    "--report-dir": "report_dir",
-    "--baseline": "baseline",
-    "--history": "history",
-    "--campaign": "campaign",
-    "--burnin-time": "burnin_time",
-    "--burnin-resume": "burnin_resume",
-    "--campaign-time": "campaign_time",
-    "--campaign-window": "campaign_window",
-    "--max-nodes-at-once": "max_nodes_at_once",
-    "--untested-for": "untested_for",
-}
+TEXTS = {"--time": "time_limit"}  # {option: its attribute}
+NAMES = """
+nodes exclude-nodes profile report-dir baseline history burnin-time burnin-resume campaign campaign-time campaign-window
+max-nodes-at-once untested-for
+"""
+TEXTS |= {f"--{name}": name.replace("-", "_") for name in NAMES.split()}
 
 
 def options(**changes: Any) -> Any:

@@ -85,19 +85,6 @@ def test_a_warning_is_sanitised_and_redacted_as_a_finding_is() -> None:
     assert page.text.count("alert(1)") >= 5
 
 
-def test_html_folds_warnings_by_check_and_text() -> None:
-    nodes = ["gpu01", "gpu02", "gpu03"]
-    results = [warned(node, {**WARNING, "part": f"GPU 4 (GPU-{node}, 0000:9d:00.0)"}) for node in nodes]
-    results += [warned("gpu02", {**WARNING, "measured": "99 replays"}), warned("", check="fabric.counters")]
-    page = page_of(a_run(results, nodes=nodes))
-    assert f"fabric.counters {WARNING['part']} 12 replays 0 (cluster) gpu.pcie" in page.text
-    assert "gpu.pcie GPU 4 12 replays 0 3 nodes: gpu[01-03] gpu.pcie" in page.text
-    assert f"gpu.pcie {WARNING['part']} 99 replays 0 gpu02" in page.text
-    assert page.verdict == "accepted"
-    assert "1 on the cluster check" in page_of(a_run([warned("")])).text
-    assert "Warnings" not in page_of(a_run([passing("gpu01"), failing("gpu02")])).text
-
-
 def test_findings_of_different_actions_are_rows_of_their_own() -> None:
     first = {"part": "GPU 0", "measured": "1", "expected": "2", "action": "reset gpu"}
     second = {"part": "GPU 1", "measured": "3", "expected": "4"}
