@@ -36,23 +36,21 @@ DOCUMENTED = {
 
 
 def night(number: int, speed: float, outcome: str) -> Recorded:
+    good, start = outcome == "passed", 1_763_600_000.0 + number
+    loaded = RecordedItem("gpu02", "os.load", outcome, "measured 200, expected at most 8")
+    drained = NodeAct("gpu02", start + 0.4, "drained", "gpucluster: os.load")
     return Recorded(
-        run=f"night{number}",
-        cluster="lab",
+        f"night{number}",
+        "lab",
         simulated=False,
-        started=1_763_600_000.0 + number,
-        finished=1_763_600_000.5 + number,
-        exit=int(outcome != "passed"),
+        started=start,
+        finished=start + 0.5,
+        exit=int(not good),
         arguments="",
-        items=(
-            RecordedItem("gpu01", "nccl.alone", "passed"),
-            RecordedItem("gpu02", "os.load", outcome, "measured 200, expected at most 8"),
-        ),
+        items=(RecordedItem("gpu01", "nccl.alone", "passed"), loaded),
         metrics=(ItemMetric("gpu01", "nccl.alone", Metric("busbw", speed, "GB/s")),),
-        fit=frozenset({"gpu01"} | ({"gpu02"} if outcome == "passed" else set())),
-        acts=(NodeAct("gpu02", 1_763_600_000.4, "drained", "gpucluster: os.load"),)[
-            : int(outcome != "passed")
-        ],
+        fit=frozenset({"gpu01", "gpu02"} if good else {"gpu01"}),
+        acts=() if good else (drained,),
     )
 
 

@@ -19,7 +19,7 @@ from pytest_gpucluster.core.errors import ConfigError
 if TYPE_CHECKING:
     from pathlib import Path
 
-EXAMPLES = int(os.environ.get("GPUCLUSTER_FUZZ_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("GPUCLUSTER_FUZZ_EXAMPLES", "20"))
 CAMPAIGN = settings(
     max_examples=EXAMPLES,
     deadline=None,

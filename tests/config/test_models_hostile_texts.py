@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.config.models import Cluster
 
-EXAMPLES = int(os.environ.get("GPUCLUSTER_FUZZ_EXAMPLES", "400"))
+EXAMPLES = int(os.environ.get("GPUCLUSTER_FUZZ_EXAMPLES", "200"))
 KEY = "<key>"
 WORDS = r"""-x --help -oProxyCommand=true .. ../../etc / // ~ ~/x ~no-such-user/x * [ ( a{ \ ' " `id` $(id) $HOME ;id a|b a&b
 % %s {} {0} é 1 null = : , a=b a,b #"""

@@ -237,19 +237,16 @@ def test_pytest_is_used_as_it_is_documented() -> None:
     assert [path for path in of_pytest if [*beside_the_documentation(tree_of(path))]] == []
 
 
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [
-        ("from _pytest.runner import runtestprotocol", 1),
-        ("width = terminalreporter._tw.fullwidth", 1),
-        ("getattr(reporter, '_tw', None)", 1),
-        ("pytest.Item.runtest = mine", 1),
-        ("class Item(pytest.Item):\n    def setup(self):\n        self._request = 1", 0),
-        ("import pytest\npytest.skip('why')", 0),
-    ],
-)
-def test_the_reading_of_undocumented_uses_itself(text: str, count: int) -> None:
-    assert len([*beside_the_documentation(ast.parse(text))]) == count
+def test_the_reading_of_undocumented_uses_itself() -> None:
+    for text in (
+        "import _pytest.fixtures",
+        "item._fixtureinfo",
+        "getattr(one, '_tw')",
+        "pytest.Item.runtest = mine",
+    ):
+        assert len([*beside_the_documentation(ast.parse(text))]) == 1, text
+    for text in ("self._request = 1", "import pytest\npytest.skip('why')"):
+        assert [*beside_the_documentation(ast.parse(text))] == [], text
 
 
 def test_tests_are_where_their_source_is() -> None:

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.thorough
 CASES = all_cases()
-PARTS = 4  # of the decisions: one here, all by `make corpus`
+PARTS = 16  # of the decisions: one here, all by `make corpus`
 
 
-# each sixteenth, by a hash of the name; `make corpus` judges all
-SAMPLE = [case for case in CASES if zlib.crc32(case.name.encode()) % 16 == 0]
+# one of 48, by a hash of the name; `make corpus` judges all
+SAMPLE = [case for case in CASES if zlib.crc32(case.name.encode()) % 48 == 0]
 
 
 @pytest.mark.parametrize("case", SAMPLE, ids=lambda case: case.name)
@@ -34,5 +34,5 @@ def test_at_least_half_of_the_machines_are_healthy() -> None:
 
 def test_the_checks_share_every_decision() -> None:
     number, found = corpus_decisions.differences(0, PARTS)
-    assert number > 300
+    assert number > 80
     assert found == []

@@ -31,30 +31,31 @@ if TYPE_CHECKING:
 TUTORIAL = "docs/tutorial.md"
 
 # What is not run, and why. A word that no page uses any more fails.
+ABOVE, OF_A_USER = "as above", "run by test_documents.py, as an ordinary user"
 NOT_RUN = {
     "pip install": "would change the environment of the tests; `make test` installs the same way",
-    "python3 -m venv": "run by test_documents.py, as an ordinary user",
+    "python3 -m venv": OF_A_USER,
     'eval "$(register-python-argcomplete': "for an interactive shell; test_completion.py requests the words",
-    "export PATH=~/gpucluster/bin": "as above",
-    "~/gpucluster/bin/pip install": "run by test_documents.py, as an ordinary user",
-    "/opt/gpucluster/bin/pip install": "as above",
+    "export PATH=~/gpucluster/bin": ABOVE,
+    "~/gpucluster/bin/pip install": OF_A_USER,
+    "/opt/gpucluster/bin/pip install": ABOVE,
     "pipx install": "installs for the user of the tests",
-    "uv tool install": "as above",
+    "uv tool install": ABOVE,
     "install -D -t ~/bin gpucluster-": "of `make release`, which starts the file by such a link",
-    "ln -s ~/bin/gpucluster": "as above",
-    "export PATH=~/bin": "as above",
+    "ln -s ~/bin/gpucluster": ABOVE,
+    "export PATH=~/bin": ABOVE,
     "tar xf pytest_gpucluster": "of `make release`, which runs the script in the archive",
-    "pytest_gpucluster-*-wheels-*/install": "as above",
+    "pytest_gpucluster-*-wheels-*/install": ABOVE,
     "docker ": "needs an index of images; test_install.py compares the recipes with the checkout",
-    "apptainer ": "as above",
+    "apptainer ": ABOVE,
     "apt-get install": "would change the machine; the packages are those of `make slurm`",
     "systemctl enable": "would change the machine; the unit's commands are run in test_examples_ci.py",
-    "cp examples/systemd": "as above",
+    "cp examples/systemd": ABOVE,
     "prometheus-node-exporter": "serves without end; test_prom.py gives promtool the same file",
     "scontrol create reservation": "run by test_examples_maintenance.py, in the script of examples/",
     "examples/burnin-maintenance.sh": "run by test_examples_maintenance.py",
     "PYTHONPATH=src python benchmarks/": "takes minutes: that is what `make bench` is for",
-    "python benchmarks/": "as above",
+    "python benchmarks/": ABOVE,
 }
 STAND_IN = {"NAME": "prod", "gpu[01-16]": "gpu[01-02]", "gpu[07,12]": "gpu[01,02]", "gpu07": "gpu01"}
 SECTIONS = {  # those that may not be empty
@@ -132,14 +133,9 @@ def test_every_pytest_command_collects_items(sandbox: Sandbox, tmp_path: Path) -
     words = [shlex.split(text, comments=True)[1:] for text in OF_PYTEST]
     words += [["--cluster=prod", "--no-such-option"], ["--cluster=prod", "-m", "no_such_marker"]]
     program = ROOT / "tests" / "collect_many.py"
+    argv, typed = [sys.executable, program], json.dumps(words)
     done = subprocess.run(
-        [sys.executable, program],
-        cwd=checkout(tmp_path),
-        env=env,
-        input=json.dumps(words),
-        text=True,
-        capture_output=True,
-        check=True,
+        argv, cwd=checkout(tmp_path), env=env, input=typed, text=True, capture_output=True, check=True
     )
     *found, unknown, unmarked = json.loads(done.stdout)
     assert (unknown[0], unmarked[0]) == (4, 4)

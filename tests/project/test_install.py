@@ -60,45 +60,16 @@ def test_an_image_has_what_both_builds_read(name: str) -> None:
     assert "pip install --no-cache-dir /source /source/slurm-sandbox" in text
 
 
-def start(script: Path, *words: str, path: str = "/nowhere") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(script), *words], capture_output=True, text=True, check=False, env={"PATH": path}
-    )
-
-
-@pytest.mark.parametrize(
-    ("file", "words", "printed"),
-    [
-        ("gpucluster.pyz", ("--version",), "None ['--version']"),
-        ("gpucluster.pyz", ("pytest", "-m", "pytest"), "pytest ['-m', 'pytest']"),
-        ("pytest", ("-m", "gpu"), "pytest ['-m', 'gpu']"),
-    ],
-)
-def test_the_one_file_is_both_commands(
-    tmp_path: Path, file: str, words: tuple[str, ...], printed: str
-) -> None:
-    script = filled(tmp_path, "pyz_start.py", HERE, file)
-    with script.open("a") as text:
-        text.write('print(os.environ.get("PEX_SCRIPT"), sys.argv[1:])\n')
-    done = start(script, *words)
-    assert (done.stdout.strip(), done.stderr) == (printed, "")
-
-
 def test_a_file_for_another_python_says_so_and_installs_nothing(tmp_path: Path) -> None:
-    done = start(filled(tmp_path, "pyz_start.py", "3.99", "gpucluster.pyz"), "--version")
+    argv = [sys.executable, filled(tmp_path, "pyz_start.py", "3.99", "gpucluster.pyz"), "--version"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env={"PATH": "/nowhere"})
     assert (done.returncode, done.stdout) == (4, "")
     assert f"this is Python {HERE}" in done.stderr
     script = filled(tmp_path, "wheels_install", "3.99", "install")
     sums = subprocess.run(["sha256sum", "install"], capture_output=True, check=True, cwd=tmp_path).stdout
     (tmp_path / "SHA256SUMS").write_bytes(sums)
-    done = subprocess.run(
-        [str(script), "there"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        env={"PATH": "/usr/bin:/bin", "PYTHON": sys.executable},
-    )
+    argv, env = [str(script), "there"], {"PATH": "/usr/bin:/bin", "PYTHON": sys.executable}
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=tmp_path, env=env)
     assert (done.returncode, done.stdout) == (4, "")
     assert f"this machine has Python {HERE}" in done.stderr
     assert not (tmp_path / "there").exists()

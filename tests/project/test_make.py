@@ -32,10 +32,9 @@ READY = [
 
 
 def make(folder: Path, *words: str) -> str:
-    inherited = {
-        name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_", "MAKE"))
-    }
-    env = {**inherited, "PYTEST_ADDOPTS": "--collect-only -qq"}
+    own = ("PYTEST_", "COV_", "MAKE")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(own)}
+    env["PYTEST_ADDOPTS"] = "--collect-only -qq"
     done = subprocess.run(
         ["make", *READY, *words], cwd=folder, env=env, capture_output=True, text=True, check=False
     )

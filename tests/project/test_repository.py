@@ -19,14 +19,10 @@ def test_a_checkout_with_changes_is_not_released(tmp_path: Path) -> None:
     git.write_text("#!/bin/sh\n[ \"$*\" = 'status --porcelain' ] && echo '?? stray.txt'\n")
     git.chmod(0o755)
     (tmp_path / "checkout").mkdir()
+    argv, env = [ROOT / "tools/release", sys.executable], {"PATH": f"{git.parent}:{os.environ['PATH']}"}
+    place = tmp_path / "checkout"
     done = subprocess.run(
-        [str(ROOT / "tools" / "release"), sys.executable],
-        cwd=tmp_path / "checkout",
-        env={**os.environ, "PATH": f"{git.parent}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+        argv, cwd=place, env={**os.environ, **env}, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert "?? stray.txt" in done.stderr

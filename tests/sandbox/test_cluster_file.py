@@ -51,31 +51,25 @@ def test_the_next_step_names_this_sandbox(folder: Path, monkeypatch: pytest.Monk
     assert other.next_step.startswith(f"pytest --cluster={other.cluster_file}; ")
 
 
-def test_the_cluster_file_states_the_limits_that_slurm_has(folder: Path) -> None:
-    """Recorded on a sandbox of one node: slurm.limits failed, for the file said MaxNodes=1 of a partition of 2."""
+def test_the_cluster_file_states_the_limits_and_the_folder_of_its_slurm(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recorded on a sandbox of one node: slurm.limits failed, for the file said MaxNodes=1 of a partition of 2.
+
+    Commands of one version do not talk with daemons of a much older or newer one.
+    """
+    programs = folder / "slurm"
+    programs.mkdir(parents=True)
+    for name, program in daemons.find_programs().items():
+        (programs / name).symlink_to(program)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
     sandbox = Sandbox(folder / "s")
     sandbox.up(nodes=1, pyxis="off")
     try:
         shown = slurm(sandbox, "scontrol", "show", "partition", "debug")
         stated = config.load_cluster(sandbox.cluster_file).limits["debug"].max_nodes
         assert f"MaxNodes={stated} " in shown
-    finally:
-        sandbox.down()
-
-
-def test_a_slurm_of_another_folder_is_named_in_the_cluster_file(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Commands of one version do not talk with daemons of a much older or newer one."""
-    slurm = folder / "slurm"
-    slurm.mkdir(parents=True)
-    for name, program in daemons.find_programs().items():
-        (slurm / name).symlink_to(program)
-    monkeypatch.setenv("PATH", f"{slurm}{os.pathsep}{os.environ['PATH']}")
-    sandbox = Sandbox(folder / "s")
-    sandbox.up(nodes=1, pyxis="off")
-    try:
-        assert config.load_cluster(str(sandbox.cluster_file)).slurm.bin == str(slurm)
+        assert config.load_cluster(str(sandbox.cluster_file)).slurm.bin == str(programs)
     finally:
         sandbox.down()
 
