@@ -374,7 +374,10 @@ class FakeItem:
     def __post_init__(self) -> None:
         self.originalname, self.path = self.name, Path("test_gpu.py")
         self.nodeid = f"test_gpu.py::{self.name}[{self.node}]"
-        self.callspec = self
+        self.callspec, self.stash = self, pytest.Stash()
+
+    def iter_markers(self) -> Iterator[pytest.Mark]:
+        return iter(())
 
     @property
     def params(self) -> dict[str, str]:

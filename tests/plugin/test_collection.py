@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from plugin_helpers import FakeConfig, FakeItem, a_cluster, a_session, run_pytest
 
 from pytest_gpucluster import suites_path
 from pytest_gpucluster.config.loader import load_cluster
-from pytest_gpucluster.config.models import Profile
-from pytest_gpucluster.plugin.collection import Selection, ignores, on_request_line, selects
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from pytest_gpucluster.config.models import Cluster, Group, Profile
+from pytest_gpucluster.plugin import text_options
+from pytest_gpucluster.plugin.collection import (
+    WHY_NOT,
+    Collection,
+    Selection,
+    ignores,
+    on_request_line,
+    selects,
+)
+from pytest_gpucluster.report.proof import Required, read_required
 
 
 @pytest.mark.parametrize(
@@ -38,42 +44,41 @@ def test_an_expression_of_marks(expression: str, marks: set[str], selected: bool
 BOTH = ("gpu01", "gpu02")
 
 
-def item(check: str, node: str) -> FakeItem:
+def item(check: str, node: str) -> Any:
     suite, _, what = check.partition(".")
     made = FakeItem(node=node, name=f"test_{what}")
     made.path = Path(f"test_{suite}.py")
     return made
 
 
-def required(items: Iterable[FakeItem], *more: str) -> tuple[list[str], dict[str, Any]]:
-    """Return the checks that a run of these items must judge, and its event."""
+def required(items: list[Any], *more: str) -> tuple[list[Required], dict[str, Any]]:
+    """Return what a run of these items must judge, and its event."""
     profile = Profile(name="p", description="p", source="p", required=("gpu.ecc*",))
-    session = a_session(a_cluster("gpu[01-02]", profile=profile, required=more))
     config: Any = FakeConfig()
-    given: Any = [*items]
-    event = Selection(config, session).event(given)
-    return sorted({row[1] for row in event["required"]}), event
+    session = a_session(a_cluster("gpu[01-02]", profile=profile, required=more))
+    event = Selection(config, session).event(items)
+    return sorted(read_required(event), key=lambda row: row.check), event
 
 
 def test_the_proof_of_a_suite_is_required_and_what_cluster_file_and_profile_add() -> None:
     checks = [f"gpu.{what}" for what in ("count", "ecc_mode", "vbios", "clocks")]
-    found, event = required([item(check, node) for check in checks for node in BOTH], "gpu.vbios")
-    assert found == ["gpu.count", "gpu.ecc_mode", "gpu.vbios"]
-    assert {tuple(event["sets"][row[-1]] if isinstance(row[-1], int) else BOTH) for row in event["required"]}
+    found, _ = required([item(check, node) for check in checks for node in BOTH], "gpu.vbios")
+    assert [row.check for row in found] == ["gpu.count", "gpu.ecc_mode", "gpu.vbios"]
+    assert {row.nodes for row in found} == {BOTH}
 
 
 def test_a_rerun_must_judge_what_it_selects_on_the_nodes_of_its_items() -> None:
     found, event = required([item("gpu.clocks", "gpu02")])
-    assert found == ["gpu.clocks"]
+    assert found == [Required("gpu", "gpu.clocks", 1, ("gpu02",))]
     assert (event["nodes"], event["sets"]) == (["gpu02"], [["gpu02"]])
 
 
 def test_a_result_about_the_cluster_counts_for_the_nodes_of_its_suite() -> None:
     per_node = [item("controller.node_errors", node) for node in BOTH]
-    _, event = required([item("controller.ping", ""), *per_node])
-    assert event["sets"] == [[*BOTH]]
-    _, alone = required([item("accounting.accounts", "")])
-    assert alone["sets"] == [[""]]
+    (found,), _ = required([item("controller.ping", ""), *per_node])
+    assert (found.check, found.nodes, found.whole) == ("controller.ping", BOTH, True)
+    (alone,), _ = required([item("accounting.accounts", "")])
+    assert alone.nodes == ("",)
 
 
 def test_what_runs_on_request_is_one_line() -> None:
@@ -84,28 +89,21 @@ def test_what_runs_on_request_is_one_line() -> None:
     assert on_request_line({}) == ""
 
 
-SITE = """
-def test_ecc(gpucluster_node):
-    pass
+def test_what_hardware_lacks_does_not_apply_to_its_nodes_and_what_the_file_says_to_all() -> None:
+    words = {"description": "p", "source": "p"}
+    t4 = Profile(name="t4", absent={"gpu.ecc*": "this card has no ECC memory"}, **words)
+    groups = (Group(nodes="t4", profile=t4), Group(nodes="h200", profile=Profile(name="h200", **words)))
+    session = a_session(Cluster(name="c", groups=groups, not_applicable={"os.load": "in use"}))
+    texts = dict.fromkeys(attribute for _, attribute in text_options())
+    config: Any = FakeConfig(Namespace(**texts, slow=False, intrusive=False, markexpr=""))
+    checks = ("gpu.ecc_volatile", "gpu.count", "os.load")
+    items = [item(check, node) for check in checks for node in ("t4", "h200", "")]
+    Collection(config, session).pytest_collection_modifyitems(items)
+    reasons = [str(one.stash.get(WHY_NOT, "")) for one in items]
+    assert reasons == ["this card has no ECC memory", *[""] * 5, *["in use"] * 3]
 
 
-def test_load(gpucluster_node):
-    pass
-"""
 ONE_NODE = "name: one\nnodes: localhost\nslurm: {scheduler: none}\n"
-
-
-def test_what_hardware_lacks_does_not_apply_to_its_nodes_and_what_the_file_says_to_all(
-    tmp_path: Path,
-) -> None:
-    absent = "profile: {extends: generic, absent: {gpu.ecc: this card has no ECC memory}}\n"
-    for profile, ended in ((absent, "not applicable"), ("", "passed")):
-        (tmp_path / "one.yaml").write_text(f"{ONE_NODE}{profile}not_applicable: {{gpu.load: in use}}\n")
-        run = run_pytest(tmp_path, f"--cluster={tmp_path}/one.yaml", "-rs", files={"test_gpu.py": SITE})
-        ecc, load = run.outcomes.values()
-        assert (ecc, load) == (ended, "not applicable"), run.out
-        assert "not applicable: in use" in run.out
-        assert ("this card has no ECC memory" in run.out) is bool(profile)
 
 
 def test_suites_without_a_section_are_one_line_and_no_item_and_an_error_where_one_is_named(
