@@ -43,6 +43,8 @@ def test_what_a_metric_says_of_its_direction_goes_before_its_unit() -> None:
         (94.0, [100.0], "GB/s", MetricTrend("worse", 100.0, 0.0, -0.06, 1)),
         (106.0, [100.0], "GB/s", MetricTrend("better", 100.0, 0.0, 0.06, 1)),
         (None, [100.0], "GB/s", MetricTrend("worse", 100.0, 0.0, None, 1)),
+        (None, [100.0], "W", MetricTrend("no direction", 100.0, 0.0, None, 1)),
+        (9.0, [1.0, 1.0, 1.0], "s", MetricTrend("too few", 1.0, 0.0, 8.0, 3)),
         (1.0, [0.0], "GB/s", MetricTrend("better", 0.0, 0.0, None, 1)),
         (9.0, [1.0, 1.0, 1.0, 1.0], "s", MetricTrend("worse", 1.0, 0.0, 8.0, 4)),
         (20.0, [5.0, 10.0, 10.0, 15.0, 20.0], "s", MetricTrend("same", 10.0, 5.0, 1.0, 5)),

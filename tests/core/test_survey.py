@@ -23,6 +23,7 @@ def have(value: str, *nodes: str) -> dict[str, str]:
         (SIX, have("a", "g1", "g2", "g3", "g4") | have("b", "g5", "g6"), Agreed("a", "4 of 6 nodes")),
         (SIX, have("a", "g1", "g2", "g3") | have("b", "g4", "g5", "g6"), None),
         (SIX, have("a", "g1", "g2", "g3"), None),  # the others did not provide it
+        (SIX, {}, None),
         (Survey(groups=(("g1",),)), have("a", "g1"), Agreed("a", "1 of 1 node")),
         (TWO_GROUPS, have("a", "g1", "g2", "g3", "c1", "c2"), Agreed("a", "5 of 6 nodes")),
         # five of six nodes, but no node of the other group
@@ -33,8 +34,13 @@ def test_value_of_two_thirds_of_every_group(
     survey: Survey, values: dict[str, str], agreed: Agreed[str] | None
 ) -> None:
     assert survey.agreed(values) == agreed
-    given = {node: {"same": value} for node, value in values.items()}
-    assert survey.each_agreed(given) == ({"same": agreed} if agreed else {})
+
+
+def test_each_name_is_agreed_by_itself() -> None:
+    values = {node: {"same": "1", "own": node, "some": "1"} for node in ("g1", "g2", "g3")}
+    del values["g3"]["some"]
+    found = Survey(groups=(("g1", "g2", "g3"),)).each_agreed(values)
+    assert found == {"same": Agreed("1", "3 of 3 nodes"), "some": Agreed("1", "2 of 3 nodes")}
 
 
 @pytest.mark.parametrize(
