@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 REASON = "gpucluster:gpu.count 7<8 GPUs repair=reboot run=20261101T060003-3 sum=0123abcd"
 
 
+@dataclass
 class History:
     """A history that names one run."""
 
-    def __init__(self, error: Exception | None = None) -> None:
-        self._error = error
+    error: Exception | None = None
 
     def runs(self) -> set[str]:
-        if self._error:
-            raise self._error
+        if self.error:
+            raise self.error
         return {"20261101T060002-2"}
 
 
@@ -111,15 +111,12 @@ def test_missing_logs_of_steps_are_counted_also_those_of_workers(tmp_path: Path)
     hooks, _ = ended(tmp_path)
     for sent, missing in (
         ({}, []),
-        ({"workeroutput": {}}, []),
-        ({"workeroutput": {"gpucluster": [("a", "a: full")]}}, ["reports are missing: a: full"]),
-        (
-            {"workeroutput": {"gpucluster": [("b", "b: full"), ("c", "c")]}},
-            ["reports are missing: a: full (and 2 more)"],
-        ),
+        ({"gpucluster": [("a", "a: full")]}, ["reports are missing: a: full"]),
+        ({"gpucluster": [("b", "b: full"), ("c", "c")]}, ["reports are missing: a: full (and 2 more)"]),
     ):
-        hooks.pytest_testnodedown(SimpleNamespace(**sent))
+        hooks.pytest_testnodedown(SimpleNamespace(workeroutput=sent))
         assert hooks._missing_logs() == missing
+    hooks.pytest_testnodedown(SimpleNamespace())  # a worker that has crashed
     assert hooks.reports.problems[Path("a")] == "a: full"
 
 

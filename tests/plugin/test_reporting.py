@@ -39,15 +39,9 @@ DRAINED = Problem(Kind.UNAVAILABLE, 'DRAINED: "bad cable"')
 
 
 def failure(check: str, node: str, **keywords: Any) -> Any:
-    return pytest.TestReport(
-        "test_gpu.py::test_count[gpu03]",
-        ("test_gpu.py", 1, "test_count[gpu03]"),
-        keywords,
-        "failed",
-        "7 of 8 GPUs",
-        "call",
-        gpucluster=Record(check.partition(".")[0], check, node).as_dict(),
-    )
+    name, record = "test_count[gpu03]", Record(check.partition(".")[0], check, node).as_dict()
+    where = (f"test_gpu.py::{name}", ("test_gpu.py", 1, name))
+    return pytest.TestReport(*where, keywords, "failed", "7 of 8 GPUs", "call", gpucluster=record)
 
 
 def test_a_waived_failure_fails_no_run_and_keeps_what_was_found() -> None:
