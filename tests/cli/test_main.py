@@ -299,6 +299,7 @@ def test_without_slurm_sandbox_the_command_says_how_to_install_it(
         cli.main(["sandbox", "--help"])
     assert caught.value.code == 0
     assert "pip install 'pytest-gpucluster[sandbox]'" in capsys.readouterr().out
+    assert not cli._of_simulated_sandbox("/nowhere/etc/slurm.conf")
     assert cli.main(["check", "sandbox"]) == run_command.FAILED
     assert "the sandbox is not installed" in capsys.readouterr().err
 
@@ -363,6 +364,8 @@ def test_wrong_usage_is_exit_2() -> None:
 
 @pytest.mark.parametrize("text", ["٣", "-3", "+3", "0"])
 def test_a_number_has_ascii_digits_and_is_positive(capsys: pytest.CaptureFixture[str], text: str) -> None:
+    assert cli.main(["history", "--history=none.sqlite", "--runs=3"]) != 2
+    capsys.readouterr()
     for words in (["sandbox", "up", f"--nodes={text}"], ["history", f"--runs={text}"]):
         with pytest.raises(SystemExit) as caught:
             cli.main(words)

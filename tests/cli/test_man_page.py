@@ -32,12 +32,14 @@ def test_every_option_is_in_it_with_its_meaning() -> None:
     assert "Compare two runs; exit status 3 if something got worse.\n" in plain
 
 
-def test_text_is_no_macro(tmp_path: Path) -> None:
+def test_text_is_no_macro(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     odd = argparse.ArgumentParser("gpucluster", description="'x a\\fB--b")
     odd.add_subparsers().add_parser("one", help=".so /etc/passwd").add_argument("--x", help=".so /etc/passwd")
     assert ".so" not in {line.split()[0] for line in man_page(odd, "1").splitlines() if line}
     macros = {line.split()[0] for line in PAGE.splitlines() if line.startswith((".", "'"))}
     assert macros == {".TH", ".SH", ".SS", ".TP", ".B", ".I", ".BR"}
+    assert cli.main(["man"]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == PAGE.splitlines()[1:]
     page = tmp_path / "man1" / "gpucluster.1"
     assert cli.main(["man", "--output", str(page)]) == 0
     assert page.read_text().splitlines()[1:] == PAGE.splitlines()[1:]

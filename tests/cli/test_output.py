@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from docs_helpers import ROOT
 
+from pytest_gpucluster.cli import clean as cli_clean
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.cli.output import print_json
 from pytest_gpucluster.cluster.slurm import leftovers
+from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
 from pytest_gpucluster.cluster.slurm.client import Slurm
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.cluster.slurm.leftovers import Leftover
@@ -127,6 +129,21 @@ def test_values(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
 def test_listing_with_json_removes_nothing() -> None:
     with pytest.raises(SystemExit, match="2"):
         cli.main(["clean", "--json", "--yes"])
+
+
+def test_progress_of_an_allocation_is_no_part_of_the_document(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def request(_slurm: object, _request: object, *, progress: Any) -> Any:
+        progress("waits for nodes")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Allocation, "request", request)
+    results = cli_clean._Results(yes=False, json=True)
+    slurm: Any = None
+    with pytest.raises(KeyboardInterrupt):
+        list(cli_clean._on_nodes(slurm, AllocationRequest(count=1), results, slurm))
+    assert capsys.readouterr() == ("", "waits for nodes\n")
 
 
 def test_document_is_json_in_ascii(capsys: pytest.CaptureFixture[str]) -> None:

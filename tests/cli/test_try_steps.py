@@ -184,12 +184,13 @@ def test_report_is_narrow_and_the_status_counts_suites_with_a_section(
 
 
 def test_without_an_idle_node_or_slurm_nothing_is_tried(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     site = Site(monkeypatch, {}, idle=False)
-    found, left = tried(tmp_path, "")
-    assert (found, site.held) == ({}, [])
-    assert [why.startswith("no node of it is idle (gpu01: ") for why in left.values()] == [True]
+    (tmp_path / "lab.yaml").write_text(FILE)
+    assert cli.main(["check", str(tmp_path / "lab.yaml"), "--try"]) == 1
+    assert "gpu[01-04]: not tried: no node of it is idle (gpu01: " in capsys.readouterr().out
+    assert site.held == []
     monkeypatch.setattr(client, "make_slurm", lambda _cluster: None)
     with pytest.raises(GpuClusterError, match="--try: there are no steps: the nodes are reached over SSH"):
         tried(tmp_path, "access: ssh\n".replace("slurm", ""))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import threading
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cli import main as cli
@@ -37,28 +36,28 @@ BEGUN = [
 ]
 
 
-def test_a_log_that_grows_is_followed_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_that_grows_is_followed_to_its_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = tmp_path / "events.jsonl"
     log.write_text("".join(json.dumps(one) + "\n" for one in [*BEGUN, result("gpu01")]))
+    failed = json.dumps(result("gpu02", "failed"))
+    pieces = [f"{failed}\nno event\n", *json.dumps(event("finish", exit=1)), "\n"]
+    with log.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # as a run does
 
-    def grow() -> None:
-        with log.open("a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # as a run does
-            locked.set()
-            seen.wait()
-            failed = json.dumps(result("gpu02", "failed"))
-            for text in (f"{failed}\nno event\n", *json.dumps(event("finish", exit=1)), "\n"):
-                file.write(text)
+        def grow(_seconds: float) -> None:
+            if pieces:
+                file.write(pieces.pop(0))
                 file.flush()
+            else:
+                fcntl.flock(file, fcntl.LOCK_UN)
 
-    writer, locked, seen = threading.Thread(target=grow), threading.Event(), threading.Event()
-    writer.start()
-    locked.wait()
-    assert cli.main(["watch", str(tmp_path), "--once"]) == 0
-    assert "1 of 8 items (12%), no failure" in capsys.readouterr().out
-    seen.set()
-    assert cli.main(["watch", str(tmp_path), "--interval=0.1"]) == 0
-    writer.join()
+        monkeypatch.setattr("pytest_gpucluster.cli.watch.time.sleep", grow)
+        assert cli.main(["watch", str(tmp_path), "--once"]) == 0
+        assert "1 of 8 items (12%), no failure" in capsys.readouterr().out
+        assert cli.main(["watch", str(tmp_path), "--interval=0.1"]) == 0
+    assert pieces == []
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("NOT ACCEPTED: ") for line in lines)
     assert any("gpu.count" in line for line in lines[-3:])

@@ -158,6 +158,15 @@ def test_ethernet_and_unusual_settings_are_not_demanded(tmp_path: Path, second: 
     assert "which adapters carry the traffic of GPUs is not known" in text
 
 
+def test_virtual_machine_with_passed_through_gpus(tmp_path: Path) -> None:
+    whole = replace(H200, ports=(), virtual=True, vendor="QEMU")
+    half = replace(whole, gpus=H200.gpus[:4], nvlinks=(18,) * 4)
+    nodes = [DraftNode("vm1", "b", {"gpu:h200": 8}), DraftNode("vm2", "b", {"gpu:h200": 4})]
+    found = profiles(drafted(tmp_path, nodes, {"vm1": whole, "vm2": half})[1])
+    shown = {nodes: (name, gpu.count) for nodes, (_, name, gpu) in found.items()}
+    assert shown == {"vm1": ("h200-vm", 8), "vm2": ("h200-vm", 4)}
+
+
 def test_a_gpu_that_the_read_node_lacks_is_still_expected(tmp_path: Path) -> None:
     sick = replace(H200, gpus=H200.gpus[:7], nvlinks=(18,) * 7)
     nodes = [DraftNode("a", "b", {"gpu:h200": 8}), DraftNode("b", "b", {"gpu:h200": 8})]
@@ -213,7 +222,7 @@ def test_notes_are_valid_themselves_odd_names_stay_and_simulated_gpus_are_called
     cluster = loaded(draft("no", nodes, origin="a\nb: c", login=login, simulated=True), tmp_path)
     assert (cluster.name, cluster.slurm.partition) == ("no", "my part: #1")
     assert (cluster.transport.host, cluster.transport.user) == ("no", 'log"in: #1')
-    assert cluster.groups[0].profile.simulated
+    assert cluster.simulated
     text = draft("p", [DraftNode("a")], origin="sinfo")
     start = text.index("# environments:")
     notes = "\n".join(line.removeprefix("# ").removeprefix("#") for line in text[start:].splitlines())
@@ -272,6 +281,7 @@ def test_host_ranges(tmp_path: Path, pattern: str, hosts: tuple[str, ...]) -> No
             "[slurm-node:children]\na\n[a:children]\nslurm-node\n",
             r"no hosts in a group 'slurm-node'",
         ),
+        ("hosts.yml", "all: [a]\n", r"all: must be a mapping"),
         ("hosts.yml", "all: {vars: {x: !vault y}}\n", r"hosts.yml:1: all.vars.x: the tag !vault is not"),
     ],
 )

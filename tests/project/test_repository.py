@@ -19,7 +19,7 @@ def test_a_checkout_with_changes_is_not_released(tmp_path: Path) -> None:
     git.write_text("#!/bin/sh\n[ \"$*\" = 'status --porcelain' ] && echo '?? stray.txt'\n")
     git.chmod(0o755)
     (tmp_path / "checkout").mkdir()
-    argv, env = [ROOT / "tools/release", sys.executable], {"PATH": f"{git.parent}:{os.environ['PATH']}"}
+    argv, env = [str(ROOT / "tools/release"), sys.executable], {"PATH": f"{git.parent}:{os.environ['PATH']}"}
     place = tmp_path / "checkout"
     done = subprocess.run(
         argv, cwd=place, env={**os.environ, **env}, capture_output=True, text=True, check=False
