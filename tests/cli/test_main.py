@@ -237,7 +237,14 @@ def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 OFF = dict.fromkeys(("accounting", "backup", "isolation"), False)
-PLAIN = {"nodes": 4, "gpus_per_node": None, "model": "h200", "kind": "plain", "share": [], **OFF}
+PLAIN: dict[str, Any] = {
+    "nodes": 4,
+    "gpus_per_node": None,
+    "model": "h200",
+    "kind": "plain",
+    "share": [],
+    **OFF,
+}
 PLAIN["pyxis"] = "auto"
 SHARED = {"kind": "namespaced", "accounting": True, "share": [Path("/tmp/a"), Path("/tmp/b")], "pyxis": "off"}
 

@@ -72,8 +72,8 @@ def test_where_no_run_is_written_the_newest_one_is_shown(
         ("20261127T020000-1", result("gpu02", "failed")),
     ):
         (tmp_path / name).mkdir()
-        lines = "".join(json.dumps(one) + "\n" for one in [*BEGUN, more])
-        (tmp_path / name / "events.jsonl").write_text(lines)
+        text = "".join(json.dumps(one) + "\n" for one in [*BEGUN, more])
+        (tmp_path / name / "events.jsonl").write_text(text)
     assert cli.main(["watch", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "no run is being written; the newest is 20261127T020000-1:"

@@ -189,15 +189,15 @@ def test_nodes_that_were_not_read_get_no_profile(tmp_path: Path) -> None:
 def test_sections_that_can_run_are_written_and_the_others_say_what_they_lack(tmp_path: Path) -> None:
     tests = "/opt/nccl-tests/build/all_reduce_perf"
     programs = {"mpirun": "/m", "mpicc": "/c", "enroot": "/e", "all_reduce_perf": tests}
-    images = {"images": ("/shared/pt.sqsh",), "pyxis": True}
-    full = Software("/usr/bin/python3 3.11", programs, {"torch": "2.5"}, **images)
+    image = "/shared/pt.sqsh"
+    full = Software("/usr/bin/python3 3.11", programs, {"torch": "2.5"}, images=(image,), pyxis=True)
     nodes = [DraftNode("a1", "b"), DraftNode("a2", "b")]
     known = Survey(hardware={"a1": H200}, software={"a1": full})
     _, cluster = drafted(tmp_path, nodes, survey=known)
     sections: Any = cluster
     assert (sections.ddp, sections.training) != (None, None)
     assert sections.mpi.launchers == ("mpirun",)
-    assert sections.container.image == "/shared/pt.sqsh"
+    assert sections.container.image == image
     assert sections.nccl.command == f"{tests} -b 1M -e 4G -f 2 -g 1"
     assert (sections.ray, sections.tensorflow, sections.submitit, cluster.warnings) == (None, None, None, ())
     lacking = replace(known, software={"a1": Software()})

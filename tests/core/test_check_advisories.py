@@ -111,8 +111,8 @@ def test_summary_junit_and_prometheus_have_each_warning_and_the_history_takes_no
     lines = advisory_lines(read_run([warned("gpu01"), warned("gpu02", elsewhere, other), warned("")]))
     assert len(lines) == 2  # the summary has one for each warning
     assert "on gpu[01-02] (cluster): GPU 4: measured 12 replays" in lines[0]
-    found = dict(junit.properties(read_result(warned("gpu01"))))
-    assert found == {"suite": "gpu", "check": "gpu.pcie", "node": "gpu01", "warning": SAID}
+    properties = dict(junit.properties(read_result(warned("gpu01"))))
+    assert properties == {"suite": "gpu", "check": "gpu.pcie", "node": "gpu01", "warning": SAID}
     many = junit.properties(read_result(warned("gpu01", *([WARNING] * (junit.MAX_FINDINGS + 1)))))
     assert [name for name, _ in many].count("warning") == junit.MAX_FINDINGS
     (item,) = recorded(read_run(a_run([warned("gpu01")]))).items

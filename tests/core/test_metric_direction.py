@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -59,5 +60,5 @@ def test_a_value_is_held_against_earlier_ones(
     value: float | None, earlier: list[float], unit: str, judged: MetricTrend
 ) -> None:
     found = judge(value, earlier, rule_of(unit))
-    distance = None if judged.distance is None else pytest.approx(judged.distance)
+    distance: Any = None if judged.distance is None else pytest.approx(judged.distance)
     assert found == replace(judged, distance=distance)

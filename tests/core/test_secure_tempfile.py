@@ -136,9 +136,9 @@ def test_what_belongs_to_another_user_is_refused_on_the_way(
     for path in (tmp_path / "x", tmp_path / "x" / "y"):
         assert why_not(path, create=True)[0] == errno.ENOTDIR
     owner = to_another_user(monkeypatch, tmp_path / "a", tmp_path / "link")
-    for path, printed in (("a", "the folder belongs to"), ("link/b", "link is a link of")):
+    for name, printed in (("a", "the folder belongs to"), ("link/b", "link is a link of")):
         why = f"{printed} another user ({owner})"
-        assert why_not(tmp_path / path, create=True) == (errno.EPERM, why)
+        assert why_not(tmp_path / name, create=True) == (errno.EPERM, why)
     assert list((tmp_path / "a").iterdir()) == []
     if os.getuid() == 0:  # a new folder of ours inside theirs is one of ours
         Folder(tmp_path / "a" / "new", create=True).close()

@@ -127,7 +127,8 @@ class Ended:
         results = [*TRIALS, *results]
         events = events_of(results, nodes=ALL, finish=None)
         events[1]["places"] = [{"group": "gpu[01-10]", "nodes": list(ALL)}]
-        made.log = log = EventsOfARun(read_run(events))
+        log: Any = EventsOfARun(read_run(events))
+        self.log: EventsOfARun = log
         usual = {"mode": "apply", "retries": 1, "budget": Budget(5), "least": Action.DRAIN, "resume": True}
         config: Any = FakeConfig()
         self.plugin = DrainPlugin(config, self.session, log, DrainOptions(**{**usual, **options}))
@@ -460,7 +461,7 @@ def test_a_node_is_drained_only_if_every_repetition_fails(
     run.act(items=[item])
     (confirmed,) = (it for it in run.log if it["event"] == "drain_confirm")
     assert (confirmed["why"], confirmed["confirmed"]) == (why, not why)
-    assert ("gpu05" in run.drained) is not why
+    assert ("gpu05" in run.drained) is (not why)
     assert asked == list(range(1, len(ends) + 1))
 
 

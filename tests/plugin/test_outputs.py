@@ -118,7 +118,7 @@ def test_the_examples_send_the_text(tmp_path: Path, script: str, program: str, k
     env["SLACK_WEBHOOK_FILE"] = str(tmp_path / "webhook")
     text, argv = (
         json.dumps({"text": "prod: Accepted\nall ü"}),
-        [ROOT / "examples" / script, "ops@example.org"],
+        [str(ROOT / "examples" / script), "ops@example.org"],
     )
     subprocess.run(argv, input=text, text=True, env=env, check=True)
     got = (tmp_path / "got").read_text()

@@ -106,10 +106,10 @@ def command_environment(folder: Path, sandbox: Sandbox) -> dict[str, str]:
         path.parent.mkdir(exist_ok=True)
         path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m {module} "$@"\n')
         path.chmod(0o755)
-    path = os.pathsep.join([str(folder / "bin"), sandbox.env.get("PATH", os.environ["PATH"])])
+    search = os.pathsep.join([str(folder / "bin"), sandbox.env.get("PATH", os.environ["PATH"])])
     homes = {"XDG_CONFIG_HOME": str(folder / "config"), "XDG_STATE_HOME": str(folder / "state")}
     state = str(sandbox.cluster_file.parent)
-    shell = environment(**{**sandbox.env, **homes, "PATH": path, "GPUCLUSTER_SANDBOX": state})
+    shell = environment(**{**dict(sandbox.env), **homes, "PATH": search, "GPUCLUSTER_SANDBOX": state})
     return {name: value for name, value in shell.items() if not matters(name)}  # a run would warn of these
 
 
@@ -133,7 +133,7 @@ def test_every_pytest_command_collects_items(sandbox: Sandbox, tmp_path: Path) -
     words = [shlex.split(text, comments=True)[1:] for text in OF_PYTEST]
     words += [["--cluster=prod", "--no-such-option"], ["--cluster=prod", "-m", "no_such_marker"]]
     program = ROOT / "tests" / "collect_many.py"
-    argv, typed = [sys.executable, program], json.dumps(words)
+    argv, typed = [sys.executable, str(program)], json.dumps(words)
     done = subprocess.run(
         argv, cwd=checkout(tmp_path), env=env, input=typed, text=True, capture_output=True, check=True
     )

@@ -61,7 +61,7 @@ def test_an_image_has_what_both_builds_read(name: str) -> None:
 
 
 def test_a_file_for_another_python_says_so_and_installs_nothing(tmp_path: Path) -> None:
-    argv = [sys.executable, filled(tmp_path, "pyz_start.py", "3.99", "gpucluster.pyz"), "--version"]
+    argv = [sys.executable, str(filled(tmp_path, "pyz_start.py", "3.99", "gpucluster.pyz")), "--version"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, env={"PATH": "/nowhere"})
     assert (done.returncode, done.stdout) == (4, "")
     assert f"this is Python {HERE}" in done.stderr

@@ -213,7 +213,7 @@ def gate_state(place: Path, _: pytest.MonkeyPatch) -> None:
         raise PermissionError(problem)
 
 
-SCENARIOS: dict[str, Callable[[Path, pytest.MonkeyPatch], None]] = {
+SCENARIOS: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {
     "TMPDIR/gpucluster-MARK-RANDOM/": lambda *_: FleetServer(None).close(),  # type: ignore[arg-type] # it answers nothing
     "TMPDIR/gpucluster-UID-JOB-HASH.users": lambda *_: os.close(open_own(f"gpucluster-{GUESS}")[1]),
     "TMPDIR/tmpRANDOM/": lambda *_: temporary_folder().close(),
