@@ -8,22 +8,28 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass
+from argparse import Namespace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import forked
+import pytest
 from constants import in_environment
 from forked import DEFAULT_SIGNALS
 from junitparser import JUnitXml, TestCase
 from sandbox_helpers import DEADLINE, environment, slurm, wait_for
 
+from pytest_gpucluster.cluster.plan import Plan, Problem
+from pytest_gpucluster.config.models import Cluster, Group, Profile
+from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.report.events import read_events
 from slurm_sandbox.processes import identify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.sandbox import Sandbox
 
 
@@ -337,3 +343,70 @@ def processes(mark: str) -> Iterator[tuple[int, str]]:
 def names(results: Mapping[str, str], outcome: str) -> Sequence[str]:
     """Return the items of one outcome, without their file, sorted."""
     return sorted(nodeid.rpartition("::")[2] for nodeid, end in results.items() if end == outcome)
+
+
+def a_cluster(nodes: str = "gpu[01-10]", **keys: Any) -> Cluster:
+    profile = keys.pop("profile", None) or Profile(name="p", description="", source="test")
+    return Cluster(name="c", groups=(Group(nodes=nodes, profile=profile),), **keys)
+
+
+def a_session(
+    cluster: Cluster | None = None,
+    *,
+    problems: Mapping[str, Problem] | None = None,
+    inventory: Mapping[str, NodeInfo] | None = None,
+    slurm: Any = None,
+) -> Controller:
+    """Return a session that selects all nodes of a cluster and holds none."""
+    cluster = cluster or a_cluster()
+    selected = tuple(node for group in cluster.groups for node in group.names)
+    return Controller(cluster, inventory or {}, Plan(selected, problems or {}), slurm)
+
+
+@dataclass
+class FakeItem:
+    """What the plugin reads of an item that pytest collected of a module test_gpu.py."""
+
+    node: str = ""
+    name: str = "test_count"
+    fixturenames: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        self.originalname, self.path = self.name, Path("test_gpu.py")
+        self.nodeid = f"test_gpu.py::{self.name}[{self.node}]"
+        self.callspec, self.stash = self, pytest.Stash()
+
+    def iter_markers(self) -> Iterator[pytest.Mark]:
+        return iter(())
+
+    @property
+    def params(self) -> dict[str, str]:
+        return {"gpucluster_node": self.node}
+
+
+@dataclass
+class FakeConfig:
+    """What the plugin reads of pytest's config."""
+
+    option: Namespace = field(default_factory=Namespace)
+    args: Sequence[str] = ()
+    folder: Path = Path("/")
+    hook: Any = None
+
+    @property
+    def invocation_params(self) -> pytest.Config.InvocationParams:
+        return pytest.Config.InvocationParams(args=self.args, plugins=None, dir=self.folder)
+
+    def getoption(self, name: str, default: Any = None) -> Any:
+        return getattr(self.option, name, default)
+
+
+@dataclass
+class PytestRun:
+    """What the plugin reads and changes of pytest's own session."""
+
+    exitstatus: int = 0
+    items: Sequence[Any] = ()
+    shouldfail: bool = False
+    testsfailed: int = 0
+    config: FakeConfig = field(default_factory=FakeConfig)

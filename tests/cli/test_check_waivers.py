@@ -20,7 +20,7 @@ waivers:
 OLD = "  - {checks: [gpu.count], reason: r, ticket: OPS-1, until: 2020-02-29}\n"
 
 
-def test_a_waiver_that_can_cover_nothing_is_a_warning(
+def test_a_waiver_without_effect_is_a_warning_and_an_expired_one_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "prod.yaml"
@@ -31,12 +31,6 @@ def test_a_waiver_that_can_cover_nothing_is_a_warning(
         f"warning: {path}:4: waivers[1].nodes: has no effect on gpu05: the cluster has no such node",
         f"warning: {path}:4: 'gpu.ecmode' of a waiver matches no check; the nearest is 'gpu.ecc_mode'",
     ]
-
-
-def test_an_expired_waiver_is_an_error_with_line_and_ticket(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "prod.yaml"
     path.write_text(FILE + OLD)
     assert main(["check", str(path)]) == 4
     out = capsys.readouterr().out

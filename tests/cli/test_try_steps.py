@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -33,6 +32,13 @@ profile: h200-8
 """
 
 
+class Held(NamedTuple):
+    """An allocation."""
+
+    nodes: tuple[str, ...]
+    job_id: int = 7
+
+
 class Site:
     """A Slurm whose steps print `said[label of the image or python]`; an exception is raised."""
 
@@ -42,25 +48,25 @@ class Site:
         self.said = printed
         self.asked: list[StepRequest] = []
         self.held: list[tuple[str, float]] = []
-        nodes = {
-            name: NodeInfo(name, "IDLE" if idle else "ALLOCATED", gres={"gpu": 8})
-            for name in ("gpu01", "gpu02")
-        }
-        slurm = SimpleNamespace(
-            nodes=lambda: nodes, transport=SimpleNamespace(close=lambda: None), retry_for=1
-        )
-        monkeypatch.setattr(client, "make_slurm", lambda _cluster: slurm)
-        monkeypatch.setattr(try_steps, "held_node", self._hold)
-        monkeypatch.setattr(slurm_step, "run_step", self._run)
+        state = "IDLE" if idle else "ALLOCATED"
+        nodes = {name: NodeInfo(name, state, gres={"gpu": 8}) for name in ("gpu01", "gpu02")}
+        self.retry_for, self.transport = 1, self
+        self.nodes: Any = lambda: nodes
+        monkeypatch.setattr(client, "make_slurm", lambda _cluster: self)
+        monkeypatch.setattr(try_steps, "held_node", self.hold)
+        monkeypatch.setattr(slurm_step, "run_step", self.run)
+
+    def close(self) -> None:
+        """Close the connection."""
 
     @contextlib.contextmanager
-    def _hold(
+    def hold(
         self, _cluster: Any, _slurm: Any, _group: Any, node: str, _say: Any, *, seconds: float
     ) -> Iterator[Any]:
         self.held.append((node, seconds))
-        yield SimpleNamespace(nodes=(node,))
+        yield Held((node,))
 
-    def _run(self, _slurm: Any, held: Any, request: StepRequest) -> StepResult:
+    def run(self, _slurm: Any, held: Any, request: StepRequest) -> StepResult:
         self.asked.append(request)
         place = request.environment
         printed = self.said[(place.container_image or place.python) if place else ""]
@@ -102,17 +108,13 @@ def test_each_environment_is_tried_once_in_one_job(tmp_path: Path, monkeypatch: 
     assert found["tensorflow"].environment == try_steps.OUTSIDE
 
 
-def test_the_named_command_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    site = Site(monkeypatch, {"": BARE})
-    found, _ = tried(tmp_path, "nccl: {command: /opt/nt/all_reduce_perf -g 1}\n")
-    assert all(" /opt/nt/all_reduce_perf;" in one.argv[-1] for one in site.asked)
-    assert "neither /opt/nt/all_reduce_perf nor torch was found" in found["nccl"].missing
-    Site(monkeypatch, {"": f"program /opt/nt/all_reduce_perf\t/opt/nt/all_reduce_perf\n{BARE}"})
-    found, _ = tried(tmp_path, "nccl: {command: /opt/nt/all_reduce_perf -g 1}\n")
-    assert found["nccl"].runs.startswith("nccl-tests: /opt/nt/all_reduce_perf")
-
-
 def test_what_is_missing_names_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = "nccl: {command: /opt/nt/all_reduce_perf -g 1}\n"
+    site = Site(monkeypatch, {"": f"program /opt/nt/all_reduce_perf\t/opt/nt/all_reduce_perf\n{BARE}"})
+    assert tried(tmp_path, command)[0]["nccl"].runs.startswith("nccl-tests: /opt/nt/all_reduce_perf")
+    assert all(" /opt/nt/all_reduce_perf;" in one.argv[-1] for one in site.asked)
+    Site(monkeypatch, {"": BARE})
+    assert "neither /opt/nt/all_reduce_perf nor torch" in tried(tmp_path, command)[0]["nccl"].missing
     Site(monkeypatch, {"": BARE})
     found, _ = tried(tmp_path, "mpi: {}\nddp: {nodes: 1}\n")
     assert "neither nccl-tests nor torch was found" in found["nccl"].missing
@@ -125,12 +127,15 @@ def test_what_is_missing_names_the_way_out(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("printed", "missing"),
     [
-        (StepError("srun: no task started: the image is not there (exit 1; repeat: srun -n 1 a)"), "the image is not there (exit 1)"),
+        (
+            StepError("srun: no task started: the image is not there (exit 1; repeat: srun -n 1 a)"),
+            "the image is not there (exit 1)",
+        ),
         ("program x\t/x\n", "module load x: failed"),
         (TORCH.replace("devices\t8", "devices\t0"), "torch sees no GPU there"),
         (TORCH.replace("devices\t8\n", ""), "torch is installed, and does not start"),
     ],
-)  # fmt: skip
+)
 def test_step_that_fails_is_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Any, missing: str
 ) -> None:
@@ -178,18 +183,14 @@ def test_report_is_narrow_and_the_status_counts_suites_with_a_section(
     assert cli.main(["check", str(path), "--try"]) == 0
 
 
-def test_without_an_idle_node_nothing_is_tried(
+def test_without_an_idle_node_or_slurm_nothing_is_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     site = Site(monkeypatch, {}, idle=False)
-    path = tmp_path / "lab.yaml"
-    path.write_text(FILE)
-    assert cli.main(["check", str(path), "--try"]) == 1
+    (tmp_path / "lab.yaml").write_text(FILE)
+    assert cli.main(["check", str(tmp_path / "lab.yaml"), "--try"]) == 1
     assert "gpu[01-04]: not tried: no node of it is idle (gpu01: " in capsys.readouterr().out
     assert site.held == []
-
-
-def test_without_slurm_there_are_no_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "make_slurm", lambda _cluster: None)
     with pytest.raises(GpuClusterError, match="--try: there are no steps: the nodes are reached over SSH"):
         tried(tmp_path, "access: ssh\n".replace("slurm", ""))

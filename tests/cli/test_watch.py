@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cli import main as cli
@@ -24,17 +22,11 @@ def event(name: str, **fields: Any) -> dict[str, Any]:
 
 def result(node: str, outcome: str = "passed") -> dict[str, Any]:
     finding = {"part": "GPUs", "measured": "7", "expected": "8"}
-    verdict = {
-        "check": "gpu.count",
-        "outcome": "failed",
-        "action": "configure",
-        "findings": [finding],
-        "advisories": [],
-    }
-    return event(
-        "result", nodeid=f"suites/gpu/test_gpu.py::test_count[{node}]", outcome=outcome, phase="call", suite="gpu",
-        check="gpu.count", node=node, verdicts=[verdict] if outcome == "failed" else [],
-    )  # fmt: skip
+    words = {"check": "gpu.count", "outcome": "failed", "action": "configure"}
+    verdict = {**words, "findings": [finding], "advisories": []}
+    names = {"suite": "gpu", "check": "gpu.count", "node": node, "phase": "call", "outcome": outcome}
+    nodeid = f"suites/gpu/test_gpu.py::test_count[{node}]"
+    return event("result", nodeid=nodeid, verdicts=[verdict] if outcome == "failed" else [], **names)
 
 
 BEGUN = [
@@ -44,33 +36,28 @@ BEGUN = [
 ]
 
 
-def test_a_log_that_grows_is_followed_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_that_grows_is_followed_to_its_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = tmp_path / "events.jsonl"
     log.write_text("".join(json.dumps(one) + "\n" for one in [*BEGUN, result("gpu01")]))
+    failed = json.dumps(result("gpu02", "failed"))
+    pieces = [f"{failed}\nno event\n", *json.dumps(event("finish", exit=1)), "\n"]
+    with log.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # as a run does
 
-    def grow() -> None:
-        with log.open("a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # as a run does
-            locked.set()
-            seen.wait()
-            for text in (
-                json.dumps(result("gpu02", "failed")) + "\n",
-                "no event\n",
-                *json.dumps(event("finish", exit=1)),
-                "\n",
-            ):
-                time.sleep(0.01)
-                file.write(text)
+        def grow(_seconds: float) -> None:
+            if pieces:
+                file.write(pieces.pop(0))
                 file.flush()
+            else:
+                fcntl.flock(file, fcntl.LOCK_UN)
 
-    writer, locked, seen = threading.Thread(target=grow), threading.Event(), threading.Event()
-    writer.start()
-    locked.wait()
-    assert cli.main(["watch", str(tmp_path), "--once"]) == 0
-    assert "1 of 8 items (12%), no failure" in capsys.readouterr().out
-    seen.set()
-    assert cli.main(["watch", str(tmp_path), "--interval=0.1"]) == 0
-    writer.join()
+        monkeypatch.setattr("pytest_gpucluster.cli.watch.time.sleep", grow)
+        assert cli.main(["watch", str(tmp_path), "--once"]) == 0
+        assert "1 of 8 items (12%), no failure" in capsys.readouterr().out
+        assert cli.main(["watch", str(tmp_path), "--interval=0.1"]) == 0
+    assert pieces == []
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("NOT ACCEPTED: ") for line in lines)
     assert any("gpu.count" in line for line in lines[-3:])
@@ -81,13 +68,12 @@ def test_where_no_run_is_written_the_newest_one_is_shown(
 ) -> None:
     """Also a killed one: no process holds the lock of its log."""
     for name, more in (
-        ("20261126T020000-9", [result("gpu01")]),
-        ("20261127T020000-1", [result("gpu02", "failed")]),
+        ("20261126T020000-9", result("gpu01")),
+        ("20261127T020000-1", result("gpu02", "failed")),
     ):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "events.jsonl").write_text(
-            "".join(json.dumps(one) + "\n" for one in [*BEGUN, *more])
-        )
+        text = "".join(json.dumps(one) + "\n" for one in [*BEGUN, more])
+        (tmp_path / name / "events.jsonl").write_text(text)
     assert cli.main(["watch", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "no run is being written; the newest is 20261127T020000-1:"

@@ -17,29 +17,25 @@ from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.survey import Hardware, Software, Survey
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from pytest_gpucluster.config import Cluster
 
 MIB = 2**20
-USUAL: dict[str, bool | str | None] = {
-    "mig": False,
-    "ecc": True,
-    "persistence": True,
-    "compute_mode": "Default",
-}
-H200 = Hardware(
-    (("NVIDIA H200", 143771 * MIB),) * 8, (18,) * 8, frozenset({"NV18"}), settings=USUAL,
-    ports=(("InfiniBand", 50.0),) * 8, virtual=False, vendor="NVIDIA",
-)  # fmt: skip
-A100 = replace(
-    H200, gpus=(("NVIDIA A100-SXM4-80GB", 81920 * MIB),) * 8, nvlinks=(12,) * 8, links=frozenset({"NV12"}),
-    ports=(*(("InfiniBand", 25.0),) * 8, ("Ethernet", 12.5)),
-)  # fmt: skip
-H100_SXM = Hardware(
-    (("NVIDIA H100 80GB HBM3", 81559 * MIB),), (0,), settings=USUAL, virtual=True, vendor="QEMU"
-)
+USUAL: dict[str, Any] = {"mig": False, "ecc": True, "persistence": True, "compute_mode": "Default"}
+
+
+def machine(gpu: str, memory: int, count: int, nvlinks: int, *links: str, **more: Any) -> Hardware:
+    gpus, settings = ((gpu, memory * MIB),) * count, more.pop("settings", USUAL)
+    return Hardware(gpus, (nvlinks,) * count, frozenset(links), settings=settings, **more)
+
+
+INFINIBAND, METAL = (("InfiniBand", 50.0),) * 8, {"virtual": False, "vendor": "NVIDIA"}
+H200 = machine("NVIDIA H200", 143771, 8, 18, "NV18", ports=INFINIBAND, **METAL)
+PORTS = (*(("InfiniBand", 25.0),) * 8, ("Ethernet", 12.5))
+A100 = machine("NVIDIA A100-SXM4-80GB", 81920, 8, 12, "NV12", ports=PORTS, **METAL)
+H100_SXM = machine("NVIDIA H100 80GB HBM3", 81559, 1, 0, virtual=True, vendor="QEMU")
 DEEPOPS = """\
 # Ansible inventory
 [all]
@@ -92,9 +88,14 @@ def loaded(text: str, folder: Path) -> Cluster:
     return config.load_cluster(path)
 
 
-def read(hardware: Mapping[str, Hardware], **more: Any) -> Survey:
-    """Return a survey in which these nodes were read."""
-    return Survey(hardware=hardware, software={name: Software() for name in hardware}, **more)
+def drafted(
+    folder: Path, nodes: Sequence[DraftNode], hardware: Mapping[str, Hardware] | None = None, **more: Any
+) -> tuple[str, Cluster]:
+    """Return the draft of a file for these nodes, of which some were read, and its cluster."""
+    known = hardware or {}
+    more.setdefault("survey", Survey(hardware=known, software={name: Software() for name in known}))
+    text = draft("p", nodes, origin="sinfo", **more)
+    return text, loaded(text, folder)
 
 
 def profiles(cluster: Cluster) -> dict[str, Any]:
@@ -106,9 +107,8 @@ def test_each_group_has_the_profile_of_its_node(tmp_path: Path) -> None:
     nodes = [DraftNode(f"gpu{number:02}", "batch", {"gpu:h200": 8}) for number in (3, 1, 2)]
     nodes += [DraftNode("old1", "lab", {"gpu": 8}), DraftNode("cpu1", "batch", {})]
     nodes += [DraftNode("far1", "lab", {"gpu:h200": 8})]
-    survey = read({"gpu01": H200, "old1": A100, "cpu1": Hardware(), "far1": replace(H200, ports=())})
-    text = draft("prod", nodes, origin="sinfo", survey=survey)
-    cluster = loaded(text, tmp_path)
+    hardware = {"gpu01": H200, "old1": A100, "cpu1": Hardware(), "far1": replace(H200, ports=())}
+    text, cluster = drafted(tmp_path, nodes, hardware)
     assert cluster.warnings == ()
     found = profiles(cluster)
     assert {nodes: row[:2] for nodes, row in found.items()} == {
@@ -117,42 +117,27 @@ def test_each_group_has_the_profile_of_its_node(tmp_path: Path) -> None:
         "cpu1": ("batch", "generic"),
         "far1": ("lab", "generic"),
     }
-    assert found["gpu[01-03]"][2].gres_type == "h200"
+    assert (found["gpu[01-03]"][2].gres_type, found["cpu1"][2]) == ("h200", None)
     far = found["far1"][2]
-    assert (far.count, far.name, far.memory, far.nvlinks, far.topology) == (
-        *(8, "NVIDIA H200", 143771 * MIB, 18, "NV18"),
-    )
-    assert found["cpu1"][2] is None
+    shown = (far.count, far.name, far.memory, far.nvlinks, far.topology)
+    assert shown == (8, "NVIDIA H200", 143771 * MIB, 18, "NV18")
     assert "h200-8: 0 ports as the profile states, not 8" in text
 
 
 def test_a_single_sxm_gpu_is_no_pcie_card(tmp_path: Path) -> None:
     """A node of gpu:h100:1 with NVIDIA H100 80GB HBM3, as recorded."""
-    text = draft("p", [DraftNode("a", "b", {"gpu:h100": 1})], origin="sinfo", survey=read({"a": H100_SXM}))
-    _, name, gpu = profiles(loaded(text, tmp_path))["a"]
-    assert (name, gpu.count, gpu.name, gpu.memory, gpu.nvlinks, gpu.topology) == (
-        *("generic", 1, "NVIDIA H100 80GB HBM3", 81559 * MIB, None, None),
-    )
+    text, cluster = drafted(tmp_path, [DraftNode("a", "b", {"gpu:h100": 1})], {"a": H100_SXM})
+    _, name, gpu = profiles(cluster)["a"]
+    shown = (name, gpu.count, gpu.name, gpu.memory, gpu.nvlinks, gpu.topology)
+    assert shown == ("generic", 1, "NVIDIA H100 80GB HBM3", 81559 * MIB, None, None)
     assert "h100-pcie: GPUs are NVIDIA H100 80GB HBM3, not NVIDIA H100 PCIe" in text
 
 
-def test_virtual_machine_with_passed_through_gpus(tmp_path: Path) -> None:
-    machine = replace(H200, ports=(), virtual=True, vendor="QEMU")
-    nodes = [DraftNode("vm1", "b", {"gpu:h200": 8}), DraftNode("vm2", "b", {"gpu:h200": 4})]
-    survey = read({"vm1": machine, "vm2": replace(machine, gpus=H200.gpus[:4], nvlinks=(18,) * 4)})
-    found = profiles(loaded(draft("p", nodes, origin="sinfo", survey=survey), tmp_path))
-    assert {nodes: (name, gpu.count) for nodes, (_, name, gpu) in found.items()} == {
-        "vm1": ("h200-vm", 8),
-        "vm2": ("h200-vm", 4),
-    }
-
-
 def test_mig_is_stated_and_slurms_instances_are_not_counted(tmp_path: Path) -> None:
-    mig = replace(A100, nvlinks=(0,) * 8, links=frozenset({"SYS"}), mig=True, settings={"mig": True, "ecc": True,
-                  "persistence": True, "compute_mode": "Default"})  # fmt: skip
-    nodes = [DraftNode("a", "b", {"gpu:1g.10gb": 56})]
-    text = draft("p", nodes, origin="sinfo", survey=read({"a": mig}))
-    _, name, gpu = profiles(loaded(text, tmp_path))["a"]
+    settings = {**USUAL, "mig": True}
+    mig = replace(A100, nvlinks=(0,) * 8, links=frozenset({"SYS"}), mig=True, settings=settings)
+    text, cluster = drafted(tmp_path, [DraftNode("a", "b", {"gpu:1g.10gb": 56})], {"a": mig})
+    _, name, gpu = profiles(cluster)["a"]
     assert (name, gpu.count, gpu.mig, gpu.gres_type) == ("generic", 8, True, None)
     assert "one of the two is wrong" not in text
 
@@ -161,13 +146,10 @@ def test_mig_is_stated_and_slurms_instances_are_not_counted(tmp_path: Path) -> N
     ("second", "words"),
     [(3.125, "1 Ethernet at 100 Gb/s; 1 Ethernet at 25 Gb/s"), (12.5, "2 Ethernet at 100 Gb/s")],
 )
-def test_ethernet_only_and_unusual_settings_are_not_demanded(
-    tmp_path: Path, second: float, words: str
-) -> None:
-    card = Hardware((("NVIDIA L40", 46068 * MIB),) * 2, (0, 0), frozenset({"SYS"}), False, {"ecc": False, "mig": None},
-                    (("Ethernet", 12.5), ("Ethernet", second)), virtual=False)  # fmt: skip
-    text = draft("p", [DraftNode("a", "b", {"gpu": 2})], origin="sinfo", survey=read({"a": card}))
-    cluster = loaded(text, tmp_path)
+def test_ethernet_and_unusual_settings_are_not_demanded(tmp_path: Path, second: float, words: str) -> None:
+    ports, settings = (("Ethernet", 12.5), ("Ethernet", second)), {"ecc": False, "mig": None}
+    card = machine("NVIDIA L40", 46068, 2, 0, "SYS", mig=False, settings=settings, ports=ports, virtual=False)
+    text, cluster = drafted(tmp_path, [DraftNode("a", "b", {"gpu": 2})], {"a": card})
     profile = cluster.groups[0].profile
     assert profile.gpu
     assert (profile.gpu.name, profile.gpu.ecc, profile.gpu.persistence) == ("NVIDIA L40", None, None)
@@ -176,21 +158,28 @@ def test_ethernet_only_and_unusual_settings_are_not_demanded(
     assert "which adapters carry the traffic of GPUs is not known" in text
 
 
+def test_virtual_machine_with_passed_through_gpus(tmp_path: Path) -> None:
+    whole = replace(H200, ports=(), virtual=True, vendor="QEMU")
+    half = replace(whole, gpus=H200.gpus[:4], nvlinks=(18,) * 4)
+    nodes = [DraftNode("vm1", "b", {"gpu:h200": 8}), DraftNode("vm2", "b", {"gpu:h200": 4})]
+    found = profiles(drafted(tmp_path, nodes, {"vm1": whole, "vm2": half})[1])
+    shown = {nodes: (name, gpu.count) for nodes, (_, name, gpu) in found.items()}
+    assert shown == {"vm1": ("h200-vm", 8), "vm2": ("h200-vm", 4)}
+
+
 def test_a_gpu_that_the_read_node_lacks_is_still_expected(tmp_path: Path) -> None:
     sick = replace(H200, gpus=H200.gpus[:7], nvlinks=(18,) * 7)
     nodes = [DraftNode("a", "b", {"gpu:h200": 8}), DraftNode("b", "b", {"gpu:h200": 8})]
-    text = draft("p", nodes, origin="sinfo", survey=read({"a": sick}))
-    assert profiles(loaded(text, tmp_path))["a,b"][1] == "h200-8"
+    text, cluster = drafted(tmp_path, nodes, {"a": sick})
+    assert profiles(cluster)["a,b"][1] == "h200-8"
     assert "Slurm has 8 GPUs there (Gres), and a shows 7: one of the two is wrong" in text
 
 
 def test_nodes_that_were_not_read_get_no_profile(tmp_path: Path) -> None:
     nodes = [DraftNode("a", "b", {"gpu:h200": 8}), DraftNode("c", "b", {"gpu:1g.5gb": 14, "gpu:a100": 6})]
-    nodes += [DraftNode("d", "b", {"gpufs": 2})]
-    text = draft(
-        "p", nodes, origin="sinfo", survey=Survey(unread={"a": "no node of it is idle (a: allocated)"})
-    )
-    assert {row[1] for row in profiles(loaded(text, tmp_path)).values()} == {"generic"}
+    unread = Survey(unread={"a": "no node of it is idle (a: allocated)"})
+    text, cluster = drafted(tmp_path, [*nodes, DraftNode("d", "b", {"gpufs": 2})], survey=unread)
+    assert {row[1] for row in profiles(cluster).values()} == {"generic"}
     assert "# not read: no node of it is idle (a: allocated)" in text
     assert "8 GPUs of the type h200; by this name it may be h200-8" in text
     assert "20 GPUs of the type 1g.5gb,a100" in text
@@ -198,25 +187,22 @@ def test_nodes_that_were_not_read_get_no_profile(tmp_path: Path) -> None:
 
 
 def test_sections_that_can_run_are_written_and_the_others_say_what_they_lack(tmp_path: Path) -> None:
-    full = Software("/usr/bin/python3 3.11", {"mpirun": "/m", "mpicc": "/c", "enroot": "/e",
-                    "all_reduce_perf": "/opt/nccl-tests/build/all_reduce_perf"}, {"torch": "2.5"},
-                    images=("/shared/pt.sqsh",), pyxis=True)  # fmt: skip
+    tests = "/opt/nccl-tests/build/all_reduce_perf"
+    programs = {"mpirun": "/m", "mpicc": "/c", "enroot": "/e", "all_reduce_perf": tests}
+    image = "/shared/pt.sqsh"
+    full = Software("/usr/bin/python3 3.11", programs, {"torch": "2.5"}, images=(image,), pyxis=True)
     nodes = [DraftNode("a1", "b"), DraftNode("a2", "b")]
     known = Survey(hardware={"a1": H200}, software={"a1": full})
-    cluster = loaded(draft("p", nodes, origin="sinfo", survey=known), tmp_path)
+    _, cluster = drafted(tmp_path, nodes, survey=known)
     sections: Any = cluster
     assert (sections.ddp, sections.training) != (None, None)
     assert sections.mpi.launchers == ("mpirun",)
-    assert sections.container.image == "/shared/pt.sqsh"
-    assert sections.nccl.command == "/opt/nccl-tests/build/all_reduce_perf -b 1M -e 4G -f 2 -g 1"
+    assert sections.container.image == image
+    assert sections.nccl.command == f"{tests} -b 1M -e 4G -f 2 -g 1"
     assert (sections.ray, sections.tensorflow, sections.submitit, cluster.warnings) == (None, None, None, ())
-    bare = draft(
-        "p",
-        [*nodes, DraftNode("c", "alone")],
-        origin="sinfo",
-        survey=replace(known, software={"a1": Software()}),
-    )
-    assert loaded(bare, tmp_path).warnings == ()
+    lacking = replace(known, software={"a1": Software()})
+    bare, cluster = drafted(tmp_path, [*nodes, DraftNode("c", "alone")], survey=lacking)
+    assert cluster.warnings == ()
     for line in (
         "# ddp: {}  # torch is not in python3 of a1; needs two nodes; partition alone has one",
         "# mpi: {launchers: [mpirun, srun --mpi=pmix]}  # not found: mpirun on a1; mpicc on a1",
@@ -225,27 +211,18 @@ def test_sections_that_can_run_are_written_and_the_others_say_what_they_lack(tmp
         "# kubernetes: {}  # needs kubectl and a context",
     ):
         assert line in bare
-    with_one = draft("p", [nodes[0]], origin="sinfo", survey=known)
-    assert "needs two nodes; partition b has one" in with_one
-    shared = draft("p", nodes, origin="sinfo", survey=replace(known, share_host=True))
+    assert "needs two nodes; partition b has one" in drafted(tmp_path, [nodes[0]], survey=known)[0]
+    shared, _ = drafted(tmp_path, nodes, survey=replace(known, share_host=True))
     assert "several nodes of Slurm are one machine" in shared
 
 
-def test_simulated_gpus_are_called_so(tmp_path: Path) -> None:
-    nodes = [DraftNode("a", "batch", {"gpu:h200": 8}), DraftNode("b", "batch")]
-    assert not loaded(draft("p", nodes, origin="sinfo"), tmp_path).simulated
-    cluster = loaded(draft("p", nodes, origin="sinfo", simulated=True), tmp_path)
-    assert [group.profile.simulated for group in cluster.groups] == [True, True]
-
-
-def test_odd_names_stay_what_they_are(tmp_path: Path) -> None:
+def test_notes_are_valid_themselves_odd_names_stay_and_simulated_gpus_are_called_so(tmp_path: Path) -> None:
     login = Login("no", 'log"in: #1')
-    cluster = loaded(draft("no", [DraftNode("a", "my part: #1")], origin="a\nb: c", login=login), tmp_path)
+    nodes = [DraftNode("a", "my part: #1", {"gpu:h200": 8})]
+    cluster = loaded(draft("no", nodes, origin="a\nb: c", login=login, simulated=True), tmp_path)
     assert (cluster.name, cluster.slurm.partition) == ("no", "my part: #1")
     assert (cluster.transport.host, cluster.transport.user) == ("no", 'log"in: #1')
-
-
-def test_the_notes_of_a_draft_are_valid_themselves(tmp_path: Path) -> None:
+    assert cluster.simulated
     text = draft("p", [DraftNode("a")], origin="sinfo")
     start = text.index("# environments:")
     notes = "\n".join(line.removeprefix("# ").removeprefix("#") for line in text[start:].splitlines())
@@ -255,13 +232,10 @@ def test_the_notes_of_a_draft_are_valid_themselves(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "count", "first"),
     [
-        ("a100", 8, "dgx-a100"),
         ("h100", 8, "dgx-h100"),
         ("H200", 8, "h200-8"),
         ("h200", 2, "h200-vm"),  # 8 adapters and an NVSwitch are not looked for where two GPUs are
-        ("v100", 8, "dgx-1-v100"),
         ("nvidia_h100_80gb_hbm3", 8, "dgx-h100"),  # AutoDetect=nvml
-        ("nvidia_a100-sxm4-40gb", 8, "dgx-a100-40gb"),
     ],
 )
 def test_proposals(kind: str, count: int, first: str) -> None:
@@ -278,14 +252,13 @@ def test_an_inventory_in_the_deepops_form(tmp_path: Path, name: str, text: str) 
     login = cluster.transport
     assert (login.kind, login.host, login.user) == ("ssh", "10.0.0.1", "ubuntu")
     assert [inventory.variable("gpu04", name) for name in ("ansible_user", "nothing")] == [
-        *("ubuntu" if name == "inventory" else "root", None),
+        *("ubuntu" if name == "inventory" else "root", None)
     ]
 
 
 @pytest.mark.parametrize(
     ("pattern", "hosts"),
     [
-        ("n[1:3]", ("n1", "n2", "n3")),
         ("n[08:10]x", ("n08x", "n09x", "n10x")),
         ("n[a:b][1:2]", ("na1", "na2", "nb1", "nb2")),
         ("n[0:6:3]", ("n0", "n3", "n6")),
@@ -301,7 +274,6 @@ def test_host_ranges(tmp_path: Path, pattern: str, hosts: tuple[str, ...]) -> No
     [
         ("inventory", "[slurm-node]\nn[1:99999999]\n", r"inventory:2: the host range .* more than"),
         ("inventory", "[slurm-node]\nn[1:b]\n", r"inventory:2: not a host range"),
-        ("inventory", "[slurm-node]\nn[1:3:0]\n", r"inventory:2: not a host range"),
         ("inventory", "[slurm-node]\nn1 a='b\n", r"inventory:2: not an inventory line"),
         ("inventory", "[kube-node]\nn1\n", r"no hosts in a group 'slurm-node' .*: kube-node, ungrouped\)"),
         (

@@ -19,7 +19,7 @@ from pytest_gpucluster.core.errors import ConfigError
 if TYPE_CHECKING:
     from pathlib import Path
 
-EXAMPLES = int(os.environ.get("GPUCLUSTER_FUZZ_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("GPUCLUSTER_FUZZ_EXAMPLES", "20"))
 CAMPAIGN = settings(
     max_examples=EXAMPLES,
     deadline=None,
@@ -44,21 +44,15 @@ HOSTILE: dict[str, bytes] = {
     "deep flow mapping": b"nodes: " + b"{a: " * 5_000,
     "deep block": b"".join(b" " * n + b"a:\n" for n in range(300)),
     "NUL": b"nodes: gpu\x0001\n",
-    "escape by name": b'nodes: gpu01\n"\\e[31m": red\n',
     "UTF-16": "nodes: gpu01\n".encode("utf-16"),
     "huge number": b"nodes: gpu01\nslurm: {time: %s}\n" % (b"9" * 5000),
-    "infinite time": b"nodes: gpu01\nslurm: {time: .inf}\n",
     "huge range": b"nodes: gpu[1-%s]\n" % (b"9" * 5000),
-    "product of ranges": b"nodes: 'a[1-9999]b[1-9999]c[1-9999]'\n",
-    "node that is an option": b"nodes: '--help'\n",
     "node with a command": b"nodes: 'gpu01;$(touch x)'\n",
     "directive": b"%YAML 9.9\n---\nnodes: gpu01\n",
-    "surrogate": b'nodes: gpu01\nname: "\\uD800"\n',
 }
 HOSTILE_INVENTORIES: dict[str, bytes] = {
     "product of ranges": b"[g]\na[1:60000]b[1:60000]c[1:60000]\n",
     "huge number": b"[g]\ngpu[1:%s]\n" % (b"9" * 9),
-    "open quote": b"[g]\ngpu01 a='\n",
     "empty word": b"[g]\n''\n",
     "NUL": b"[g]\ngpu\x0001\n",
     "cyclic children": b"[a:children]\nb\n[b:children]\na\n[b]\ngpu01\n",
@@ -101,10 +95,11 @@ def test_a_hostile_inventory_is_read_or_one_line_with_its_place(tmp_path: Path, 
     assert readable or str(printed).startswith(f"{tmp_path / 'lab.ini'}:2: ")
 
 
-PIECES = (
-    "&a", "*a", "<<: *a", "!!int ", "{", "}", "[", "]", ": ", "- ", "? ", "|\n", ">\n", "'", '"', "%", "---\n", "\t", "\0",
-    "\r", "\ufeff", "\u2028", "9" * 400, ".nan", "~", "gpu[01-", "#", "\n  ", "\x1b[0m", "é", "null", "[1:99999]",
-)  # fmt: skip
+WORDS = "&a *a { } [ ] ' \" % .nan ~ gpu[01- # é null [1:99999]"
+PIECES = [
+    *("<<: *a", "!!int ", ": ", "- ", "? ", "|\n", ">\n", "---\n", "\t", "\0", "\r", "\ufeff", "\u2028"),
+    *("9" * 400, "\n  ", "\x1b[0m", *WORDS.split()),
+]
 
 
 @st.composite

@@ -33,13 +33,12 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.config.models import Cluster
 
-EXAMPLES = int(os.environ.get("GPUCLUSTER_FUZZ_EXAMPLES", "400"))
+EXAMPLES = int(os.environ.get("GPUCLUSTER_FUZZ_EXAMPLES", "200"))
 KEY = "<key>"
-ODD = [
-    "", " ", "a b", "vm swappiness", "-x", "--help", "-oProxyCommand=true", "..", "../../etc", "/", "//", "/a b", "~", "~/x",
-    "~no-such-user/x", "*", "[", "(", "a{", "\\", "'", '"', "`id`", "$(id)", "$HOME", ";id", "a|b", "a&b", "%", "%s", "{}", "{0}",
-    "é", "\u202e", "x" * 300, "/" + "x" * 300, "/x" * 3000, "x" * 40_000, "1", "null", "=", ":", ",", "a=b", "a,b", "#", "\t", "\n",
-]  # fmt: skip
+WORDS = r"""-x --help -oProxyCommand=true .. ../../etc / // ~ ~/x ~no-such-user/x * [ ( a{ \ ' " `id` $(id) $HOME ;id a|b a&b
+% %s {} {0} é 1 null = : , a=b a,b #"""
+LONG = ["x" * 300, "/" + "x" * 300, "/x" * 3000, "x" * 40_000]
+ODD = [*WORDS.split(), *LONG, "", " ", "a b", "vm swappiness", "/a b", "\u202e", "\t", "\n"]
 
 
 def texts_of(annotation: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -104,7 +103,6 @@ def test_text_of_each_key_is_refused_with_file_and_line_or_can_be_used(
     [
         ("os: {sysctls: {vm swappiness: '10'}}", "os.sysctls.vm swappiness: 'vm swappiness': invalid name"),
         ("known: [{pattern: '[', meaning: x, reason: y}]", "known[0].pattern: must be"),
-        ("history: ~no-such-user/x", "history: must be a path; this machine does not know the user of"),
         ("ssh: {known_hosts: '~no-such-user/x'}", "ssh.known_hosts: must be a path"),
         (
             "environments: {default: {python: --help}}",
@@ -123,28 +121,12 @@ def test_hostile_text_ends_the_run_with_4_and_the_check_of_the_file_with_1(
     assert f"c.yaml:3: {shown}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "login",
-        "u@login:22",
-        "10.0.0.1",
-        "fe80::1",
-        "[fe80::1%eth0]:22",
-        "::1",
-        "u@[::1]:22",
-        "a.b-c",
-        "é.org",
-    ],
-)
-def test_address_of_each_form_is_accepted(text: str) -> None:
-    assert ssh_address(text) == text
-
-
-@pytest.mark.parametrize("text", ["", ":", "a b", "-x", "@a", "a@", "a:99999", "a:", ":22", "a;id", "$(id)"])
-def test_text_that_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"must be \[USER@\]HOST\[:PORT\]"):
-        ssh_address(text)
+def test_addresses_of_each_form_are_accepted_and_others_refused() -> None:
+    for text in ("login", "u@login:22", "10.0.0.1", "::1", "[fe80::1%eth0]:22", "u@[::1]:22", "é.org"):
+        assert ssh_address(text) == text
+    for text in ("", ":", "a b", "-x", "@a", "a@", "a:99999", "a:", ":22", "a;id", "$(id)"):
+        with pytest.raises(ValueError, match=r"must be \[USER@\]HOST\[:PORT\]"):
+            ssh_address(text)
 
 
 def check(folder: Path, place: tuple[str, ...], text: str) -> None:

@@ -22,6 +22,7 @@ H100 = Hardware(
 
 def test_all_facts_fit() -> None:
     assert fitting(H100, 8) == ["dgx-h100"]
+    assert fitting(H100, 4) == []
     more = (*H100.ports, ("Ethernet", 12.5), ("InfiniBand", 12.5))  # of storage
     assert fitting(replace(H100, ports=more), 8) == ["dgx-h100"]
 
@@ -29,16 +30,13 @@ def test_all_facts_fit() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        replace(H100, gpus=(("NVIDIA H100 PCIe", 81559 * MIB),) * 8),
         replace(H100, gpus=((*H100.gpus[:7], ("NVIDIA H200", 143771 * MIB)))),
         replace(H100, gpus=(("NVIDIA H100 80GB HBM3", 97871 * MIB),) * 8),
         replace(H100, gpus=(("NVIDIA H100 80GB HBM3", None),) * 8),
         replace(H100, nvlinks=(18,) * 7 + (17,)),
-        replace(H100, nvlinks=()),
         replace(H100, links=frozenset({"NV18", "SYS"})),
         replace(H100, ports=(("InfiniBand", 50.0),) * 7),
         replace(H100, ports=(("InfiniBand", 25.0),) * 8),
-        replace(H100, ports=(("Ethernet", 50.0),) * 8),
         replace(H100, ports=()),
         replace(H100, virtual=True),
         Hardware(),
@@ -46,10 +44,6 @@ def test_all_facts_fit() -> None:
 )
 def test_one_fact_that_differs_excludes_all_profiles(other: Hardware) -> None:
     assert fitting(other, 8) == []
-
-
-def test_count_is_that_of_the_profile() -> None:
-    assert fitting(H100, 4) == []
 
 
 @pytest.mark.parametrize(
@@ -65,11 +59,8 @@ def test_each_shipped_profile_fits_the_hardware_that_it_states() -> None:
         profile = load_profile(name)
         if profile.gpu is None or profile.simulated:
             continue
-        gpu, fabric, vendors = (
-            profile.gpu,
-            profile.fabric,
-            {"aws": "Amazon EC2", "azure": "Microsoft", "gcp": "Google"},
-        )
+        gpu, fabric = profile.gpu, profile.fabric
+        vendors = {"aws": "Amazon EC2", "azure": "Microsoft", "gcp": "Google"}
         vendor = vendors.get(name.partition("-")[0], "")
         node = Hardware(
             ((gpu.name, gpu.memory),) * gpu.count,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +23,6 @@ from pytest_gpucluster.core.check import (
     with_contention,
 )
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, NotJudged, ProbeError
-from pytest_gpucluster.core.registry import import_checks
 from pytest_gpucluster.kit.framework.payload_result import (
     PayloadResult,
     PayloadTask,
@@ -57,7 +55,6 @@ def lost(*actions: Action | None) -> list[Finding]:
     ("given", "outcome", "reason"),
     [
         ((), Outcome.PASSED, ""),
-        ((METRIC, Advisory("p", "m", "e"), Remark("odd")), Outcome.PASSED, ""),
         ((NotApplicable("none"),), Outcome.NOT_APPLICABLE, "none"),
         ((NotApplicable("none"), NotAvailable("unknown")), Outcome.NOT_CHECKED, "unknown"),
         ((NotAvailable("1"), NotAvailable("2"), NotApplicable("none")), Outcome.NOT_CHECKED, "1"),
@@ -98,21 +95,12 @@ def test_a_check_may_raise_without_a_yield_and_other_errors_stay_errors() -> Non
         judge(ProbeError("half a line"))
     with pytest.raises(TypeError, match="returns None"):
         judge(None)
-
-
-@pytest.mark.parametrize("item", ["too old", None, 7])
-def test_a_check_that_yields_anything_else_is_refused_not_taken_for_a_reason(item: Any) -> None:
-    with pytest.raises(TypeError, match=r"gpu\.count: the check yields"):
-        concluded(item)
+    for item in ("too old", None, 7):
+        with pytest.raises(TypeError, match=r"gpu\.count: the check yields"):
+            concluded(item)
 
 
 # --- the action
-
-
-def test_the_actions_stand_in_the_order_of_their_severity() -> None:
-    assert list(Action) == [*MILD, *REPAIRS]
-    assert [action for action in Action if action.is_repair] == REPAIRS
-    assert concluded(action=Action.REBOOT).action is Action.REBOOT
 
 
 @pytest.mark.parametrize(
@@ -120,7 +108,6 @@ def test_the_actions_stand_in_the_order_of_their_severity() -> None:
     [
         ([None, None], Action.REBOOT, [None, None]),
         ([None, Action.MONITOR], Action.REBOOT, [None, Action.MONITOR]),
-        ([Action.MONITOR], Action.MONITOR, [Action.MONITOR]),
         ([None, Action.VENDOR], Action.VENDOR, [Action.REBOOT, Action.VENDOR]),
         ([Action.MONITOR, Action.RESET_GPU], Action.RESET_GPU, [Action.MONITOR, Action.RESET_GPU]),
         ([Action.DRAIN, None, Action.MONITOR], Action.DRAIN, [Action.DRAIN, Action.REBOOT, Action.MONITOR]),
@@ -187,7 +174,6 @@ def test_another_cause_of_the_whole_failure_has_one_action_for_all_findings() ->
     [
         ("CUDA error: out of memory (limits of this process: as 1G)", "low limits"),
         ("The NVIDIA driver on your system is too old", "driver library"),
-        ("torch sees no GPU: it is a CPU build", "CPU build of torch"),
         ("No module named 'torch'", "no torch"),
         ("CUDA error: an illegal memory access was encountered", ""),
     ],
@@ -247,42 +233,24 @@ def test_a_check_of_ours_is_listed_and_one_of_others_is_not() -> None:
     assert "other.check" not in verdicts.CHECKS
 
 
-def test_every_check_is_listed_by_suite_and_what() -> None:
-    import_checks()
-    assert len(verdicts.CHECKS) > 100
-    for name, about in verdicts.CHECKS.items():
-        assert re.fullmatch(r"[a-z_]+\.[a-z0-9_]+", name), name
-        assert all((about.holds, about.cause, about.hint)), name
-
-
 # --- several allocations
 
 
 def of_allocation(
     outcome: Outcome, *, part: str = "", action: Action = Action.MONITOR, reason: str = ""
 ) -> Verdict:
-    found = lost(None)[:1] if part else ()
-    given = tuple(replace(finding, part=part) for finding in found)
-    return Verdict(
-        "x.y",
-        outcome,
-        given,
-        (METRIC,),
-        reason,
-        f"cause {part}",
-        f"hint {part}",
-        action,
-        (Advisory(part, "odd", "usual"),),
-        never_healthy=SENTENCE,
-        remarks=(Remark(part),),
+    """Return a verdict of one allocation, with one finding where a part is named."""
+    found = (Finding(part, "1", "2"),) if part else ()
+    advisory, told = Advisory(part, "odd", "usual"), (f"cause {part}", f"hint {part}")
+    made = Verdict(
+        "x.y", outcome, found, (METRIC,), reason, *told, action, (advisory,), never_healthy=SENTENCE
     )
+    return replace(made, remarks=(Remark(part),))
 
 
 @pytest.mark.parametrize(
     ("outcomes", "expected"),
     [
-        ("PASSED NOT_APPLICABLE", "PASSED"),
-        ("NOT_APPLICABLE NOT_APPLICABLE", "NOT_APPLICABLE"),
         ("PASSED NOT_CHECKED", "NOT_CHECKED"),
         ("NOT_APPLICABLE NOT_CHECKED", "NOT_CHECKED"),
         ("NOT_APPLICABLE FAILED", "FAILED"),
@@ -294,11 +262,7 @@ def test_the_worst_outcome_stands_for_all(outcomes: str, expected: str) -> None:
     found = combined(parts)
     assert (found.outcome, found.reason) == (Outcome[expected], expected)
     assert len(found.metrics) == len(found.advisories) == len(found.remarks) == len(parts)
-
-
-def test_one_allocation_has_its_own_verdict_and_none_is_no_pass() -> None:
-    one = of_allocation(Outcome.PASSED, part="a", reason="r")
-    assert combined([one]) is one
+    assert combined(parts[:1]) is parts[0]
     assert combined([]).outcome is Outcome.NOT_CHECKED
 
 
@@ -323,7 +287,6 @@ def test_findings_of_all_allocations_keep_the_action_of_their_own() -> None:
         (None, 250, "", "ended by signal 250 (unknown)"),
         (None, None, "x", "never ended"),
         (3, None, "boom", "exit status 3: boom"),
-        (3, None, "", "exit status 3"),
         (0, None, "chatter", "exit status 0"),
     ],
 )
@@ -339,19 +302,14 @@ def test_facts_are_in_the_order_of_ranks() -> None:
     assert step.of_node("gpu02", "a") == [{"k": "a", "rank": 1, "node": "gpu02"}]
     twice = PayloadTask(2, "gpu02", 0, None, ({"k": "c", "rank": 1, "n": 1}, {"k": "c", "rank": 1, "n": 2}))
     assert PayloadResult("k", (), 1, (twice,)).by_rank("c") == {1: {"k": "c", "rank": 1, "n": 2}}
+    made: list[str] = []
 
+    def count(of_step: PayloadResult, word: str) -> int:
+        made.append(word)
+        return of_step.ntasks
 
-def test_what_concerns_all_tasks_is_made_once_per_result() -> None:
-    made: list[tuple[str, int]] = []
-
-    def count(result: PayloadResult, word: str) -> int:
-        made.append((word, result.ntasks))
-        return result.ntasks
-
-    step = PayloadResult("k", (), 3)
-    assert [step.once(count, word) for word in ("a", "b", "a")] == [3, 3, 3]
-    assert replace(step, ntasks=4).once(count, "a") == 4
-    assert made == [("a", 3), ("b", 3), ("a", 4)]
+    assert [step.once(count, word) for word in "aba"] == [2] * 3
+    assert made == ["a", "b"]  # once per result
 
 
 def test_why_a_node_is_silent() -> None:

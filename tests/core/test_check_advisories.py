@@ -11,14 +11,7 @@ from report.test_html import HOSTILE, Page, page_of
 from report.test_prom import samples
 from report_helpers import a_run, failing, passing
 
-from pytest_gpucluster.core.check import (
-    Action,
-    Advisory,
-    Finding,
-    Metric,
-    Verdict,
-    conclude,
-)
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Verdict, conclude
 from pytest_gpucluster.core.errors import NotJudged
 from pytest_gpucluster.plugin.outputs import MAX_WARNINGS, advisory_lines
 from pytest_gpucluster.report import html, junit, prom
@@ -38,14 +31,10 @@ def concluded(*found: Finding | Advisory | Metric | NotJudged) -> Verdict:
     return conclude("gpu.x", found, cause="a cause", hint="a hint", action=Action.REBOOT, never_healthy="n")
 
 
-def warned(node: str, *advisories: dict[str, str], outcome: str = "passed", **fields: Any) -> dict[str, Any]:
+def warned(node: str, *advisories: dict[str, str], **fields: Any) -> dict[str, Any]:
     """Return the result of an item whose verdict has warnings."""
-    verdict = {
-        "outcome": outcome,
-        "findings": [],
-        "action": "drain",
-        "advisories": list(advisories or [WARNING]),
-    }
+    found = list(advisories or [WARNING])
+    verdict = {"outcome": "passed", "findings": [], "action": "drain", "advisories": found}
     return passing(node, **({"check": "gpu.pcie", "verdicts": [verdict]} | fields))
 
 
@@ -55,13 +44,10 @@ def test_a_failure_shows_action_of_each_finding_where_they_differ() -> None:
         Finding("GPU 1", "3", "4", Action.VENDOR),
         Advisory("GPU 2", "5", "0"),
     )
-    lines = describe(concluded(*found), "gpu.x", "gpu01").splitlines()
-    assert [lines[row].split() for row in (1, 3, 4)] == [
-        ["part", "measured", "expected", "action"],
-        ["GPU", "0", "1", "2", "reboot"],
-        ["GPU", "1", "3", "4", "return", "to", "vendor"],
-    ]
-    assert lines[-1].split() == ["warning:", "GPU", "2:", "measured", "5,", "expected", "0"]
+    lines = [" ".join(line.split()) for line in describe(concluded(*found), "gpu.x", "gpu01").splitlines()]
+    assert lines[1] == "part measured expected action"
+    assert lines[3:5] == ["GPU 0 1 2 reboot", "GPU 1 3 4 return to vendor"]
+    assert lines[-1] == "warning: GPU 2: measured 5, expected 0"
     assert "action" not in describe(concluded(found[0]), "gpu.x", "").splitlines()[1]
 
 
@@ -99,42 +85,6 @@ def test_a_warning_is_sanitised_and_redacted_as_a_finding_is() -> None:
     assert page.text.count("alert(1)") >= 5
 
 
-def test_the_summary_has_a_line_for_each_warning_with_its_nodes() -> None:
-    elsewhere, other = {**WARNING, "part": "GPU 4 (GPU-ffff, 0000:9d:00.0)"}, {**WARNING, "measured": "13"}
-    lines = advisory_lines(read_run([warned("gpu01"), warned("gpu02", elsewhere, other), warned("")]))
-    assert len(lines) == 2
-    assert "on gpu[01-02] (cluster): GPU 4: measured 12 replays" in lines[0]
-    assert "on gpu02: GPU 4: measured 13," in lines[1]
-    assert advisory_lines(read_run([passing("gpu01"), failing("gpu02")])) == []
-
-
-def test_junit_has_a_property_for_each_warning() -> None:
-    found = dict(junit.properties(read_result(warned("gpu01"))))
-    assert found == {"suite": "gpu", "check": "gpu.pcie", "node": "gpu01", "warning": SAID}
-    many = junit.properties(read_result(warned("gpu01", *([WARNING] * (junit.MAX_FINDINGS + 1)))))
-    assert [name for name, _ in many].count("warning") == junit.MAX_FINDINGS
-    both = failing("gpu01")
-    both["verdicts"][0]["advisories"] = [WARNING]
-    assert [name for name, _ in junit.properties(read_result(both))][3:] == ["action", "finding", "warning"]
-
-
-def test_html_folds_warnings_by_check_and_text() -> None:
-    nodes = ["gpu01", "gpu02", "gpu03"]
-    results = [warned(node, {**WARNING, "part": f"GPU 4 (GPU-{node}, 0000:9d:00.0)"}) for node in nodes]
-    results += [warned("gpu02", {**WARNING, "measured": "99 replays"}), warned("", check="fabric.counters")]
-    page = page_of(a_run(results, nodes=nodes))
-    for row in (
-        "3 on 3 nodes check part measured expected where fabric.counters",
-        f"fabric.counters {WARNING['part']} 12 replays 0 (cluster) gpu.pcie",
-        "gpu.pcie GPU 4 12 replays 0 3 nodes: gpu[01-03] gpu.pcie",
-        f"gpu.pcie {WARNING['part']} 99 replays 0 gpu02",
-    ):
-        assert row in page.text
-    assert page.verdict == "accepted"
-    assert "1 on the cluster check" in page_of(a_run([warned("")])).text
-    assert "Warnings" not in page_of(a_run([passing("gpu01"), failing("gpu02")])).text
-
-
 def test_findings_of_different_actions_are_rows_of_their_own() -> None:
     first = {"part": "GPU 0", "measured": "1", "expected": "2", "action": "reset gpu"}
     second = {"part": "GPU 1", "measured": "3", "expected": "4"}
@@ -142,17 +92,12 @@ def test_findings_of_different_actions_are_rows_of_their_own() -> None:
     assert "part measured expected action where GPU 0 1 2 reset gpu gpu01 GPU 1 3 4 drain gpu01" in text
     text = page_of(a_run([failing("gpu01", findings=[{**first, "action": "drain"}, second])])).text
     assert "part measured expected where GPU 0 1 2 gpu01 GPU 1 3 4 gpu01" in text
-    many = [{**second, "part": f"GPU {n}"} for n in range(html.OPEN_ROWS)]
-    text = page_of(a_run([failing("gpu01", findings=[*many, first])])).text
-    assert "1 more part measured expected action where GPU 0 1 2 reset gpu gpu01" in text
-    results = [
-        failing(node, findings=[{**second, **own}]) for node, own in (("a", {}), ("b", {"action": "monitor"}))
-    ]
+    results = [failing("a", findings=[second]), failing("b", findings=[{**second, "action": "monitor"}])]
     (group,) = read_run(a_run(results)).groups.values()
     assert [(row.action, row.nodes) for row in group.rows.values()] == [("drain", ["a"]), ("monitor", ["b"])]
 
 
-def test_prometheus_counts_the_warnings_of_a_check_and_the_history_takes_none_for_a_finding() -> None:
+def test_summary_junit_and_prometheus_have_each_warning_and_the_history_takes_none_for_a_finding() -> None:
     nodeid = "suites/gpu/test_gpu.py::test_pcie[gpu02-4G]"
     two = warned("gpu02", WARNING, {**WARNING, "part": "GPU 5"}, nodeid=nodeid)
     page = prom.render(read_run(a_run([warned("gpu01"), two, passing("gpu03")])))
@@ -162,6 +107,14 @@ def test_prometheus_counts_the_warnings_of_a_check_and_the_history_takes_none_fo
         f'gpucluster_check_warnings{{{labels}1"}}': 1,
         f'gpucluster_check_warnings{{{labels}2",parameters="4G"}}': 2,
     }
+    elsewhere, other = {**WARNING, "part": "GPU 4 (GPU-ffff, 0000:9d:00.0)"}, {**WARNING, "measured": "13"}
+    lines = advisory_lines(read_run([warned("gpu01"), warned("gpu02", elsewhere, other), warned("")]))
+    assert len(lines) == 2  # the summary has one for each warning
+    assert "on gpu[01-02] (cluster): GPU 4: measured 12 replays" in lines[0]
+    properties = dict(junit.properties(read_result(warned("gpu01"))))
+    assert properties == {"suite": "gpu", "check": "gpu.pcie", "node": "gpu01", "warning": SAID}
+    many = junit.properties(read_result(warned("gpu01", *([WARNING] * (junit.MAX_FINDINGS + 1)))))
+    assert [name for name, _ in many].count("warning") == junit.MAX_FINDINGS
     (item,) = recorded(read_run(a_run([warned("gpu01")]))).items
     assert (item.outcome, item.findings, item.action) == ("passed", (), "")
 
@@ -173,18 +126,18 @@ def test_a_damaged_warning_of_a_foreign_log_is_no_crash(odd: Any) -> None:
 
 
 SUITE = """
-import pytest
 from pytest_gpucluster.core.check import Action, Advisory, Finding, conclude
+
+WORDS = {"cause": "c", "hint": "h", "action": Action.DRAIN, "never_healthy": "why"}
 
 
 def test_warned(host, gpucluster_item):
-    found = [Advisory("GPU 4", "12 replays <&>", "0")]
-    gpucluster_item.expect(conclude("own.warned", found, cause="c", hint="h", action=Action.DRAIN, never_healthy="why"))
+    gpucluster_item.expect(conclude("own.warned", [Advisory("GPU 4", "12 replays <&>", "0")], **WORDS))
 
 
 def test_bad(host, gpucluster_item):
     found = [Advisory("GPU 4", "API_TOKEN=hunter2hunter2", "0"), Finding("GPU 1", "1", "2")]
-    gpucluster_item.expect(conclude("own.bad", found, cause="c", hint="h", action=Action.DRAIN, never_healthy="why"))
+    gpucluster_item.expect(conclude("own.bad", found, **WORDS))
 """
 
 
@@ -195,19 +148,13 @@ def test_a_run_shows_a_warning_in_every_report(tmp_path: Path) -> None:
     assert "warning:      GPU 4: measured API_TOKEN=<redacted>, expected 0" in run.out
     verdicts = {event["check"]: event["verdicts"][0] for event in run.events if event["event"] == "result"}
     assert verdicts["own.warned"]["outcome"] == "passed"
-    assert verdicts["own.warned"]["advisories"] == [
-        {"part": "GPU 4", "measured": "12 replays <&>", "expected": "0"}
-    ]
-    junit.write(read_run(run.events), tmp_path / "again.xml")
-    for path in (tmp_path / "reports" / "latest" / "junit.xml", tmp_path / "again.xml"):
-        text = path.read_text()
-        assert text.count('name="warning" value="GPU 4: measured 12 replays &lt;&amp;&gt;, expected 0"') == 1
-        assert text.count('name="warning"') == 2
-    assert (
-        'check="own.warned",cluster="local",node='
-        in (tmp_path / "reports" / "latest" / "metrics.prom").read_text()
-    )
-    assert "12 replays &lt;&amp;&gt;" in (tmp_path / "reports" / "latest" / "report.html").read_text()
-    for path in (tmp_path / "reports").glob("*.*"):
+    (advisory,) = verdicts["own.warned"]["advisories"]
+    assert advisory == {"part": "GPU 4", "measured": "12 replays <&>", "expected": "0"}
+    text = (run.reports / "junit.xml").read_text()
+    assert text.count('name="warning" value="GPU 4: measured 12 replays &lt;&amp;&gt;, expected 0"') == 1
+    assert text.count('name="warning"') == 2
+    assert 'check="own.warned",cluster="local",node=' in (run.reports / "metrics.prom").read_text()
+    assert "12 replays &lt;&amp;&gt;" in (run.reports / "report.html").read_text()
+    for path in run.reports.glob("*.*"):
         assert "hunter2" not in path.read_text(), path
     assert "hunter2" not in run.out

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
-from paths import ROOT
 
-from pytest_gpucluster.core import fault_rules
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric
 from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.fault_rules import (
@@ -34,6 +30,8 @@ def test_errors_are_judged_per_time_of_their_source() -> None:
     assert list(HOURLY.judge("mlx5_0", 1440, 1)) == []  # its whole count in less than its time
     assert [type(one) for one in HOURLY.judge("mlx5_0", 1441, 1)] == [Finding]
     assert HOURLY.within(7200) == 2880
+    assert floor(5 << 30, 1 << 30, 0.1) == 0.1 * (1 << 30)  # floors follow the size
+    assert floor(5 << 30, 1 << 40, 0.1) == 5 << 30
 
 
 def test_a_count_without_its_time_is_judged_only_if_it_is_always_allowed() -> None:
@@ -61,10 +59,7 @@ def test_the_function_decides_and_the_mechanism_alone_takes_no_node_out_of_servi
         (Situation(), ""),
         (Situation(SETTLED), ""),
         (Situation(SETTLED - 1), "booted 9 min 59 s ago: repeat the check 10 min after boot"),
-        (
-            Situation(DAY, "reservation night"),
-            "in maintenance (reservation night): repeat the check afterwards",
-        ),
+        (Situation(DAY, "night"), "in maintenance (night): repeat the check afterwards"),
     ],
 )
 def test_a_state_that_will_pass_is_not_checked(situation: Situation, words: str) -> None:
@@ -73,25 +68,3 @@ def test_a_state_that_will_pass_is_not_checked(situation: Situation, words: str)
     judged = list(unless_unsettled(situation.why_not_yet(), iter((metric, FOUND))))
     expected = NotAvailable(f"/dev/nvidia-uvm: absent, expected present; {words}") if words else FOUND
     assert repr(judged) == repr([metric, expected])
-
-
-def test_floors_follow_the_size() -> None:
-    assert floor(5 << 30, 1 << 30, 0.1) == 0.1 * (1 << 30)
-    assert floor(5 << 30, 1 << 40, 0.1) == 5 << 30
-
-
-def test_every_helper_has_a_caller() -> None:
-    own = {
-        name
-        for name, it in vars(fault_rules).items()
-        if getattr(it, "__module__", "") == fault_rules.__name__
-    }
-    files = (
-        path for name in ("suites", "kit") for path in (ROOT / "src/pytest_gpucluster" / name).rglob("*.py")
-    )
-    imports = [
-        found
-        for path in files
-        for found in re.findall(r"fault_rules import ([^\n(]+|\([^)]+\))", path.read_text())
-    ]
-    assert own - set(re.findall(r"\w+", " ".join(imports))) == set()

@@ -15,11 +15,9 @@ from pytest_gpucluster.report.events import strict_json
 @pytest.mark.parametrize(
     "found",
     [
-        Finding("GPU 3", "7", "8"),
         Finding("GPU 3", "7", "8", Action.REBOOT, "gpu.count"),
         Advisory("GPU 3", "1 replay", "0"),
         Remark("a line", 3),
-        Metric("busbw", 440, "GB/s"),
         Metric("busbw", 440.5, "GB/s", "GPU 3", detail=True, better="higher"),
         Metric("busbw", math.nan, "GB/s"),
         Metric("busbw", -math.inf, "GB/s"),

@@ -16,8 +16,6 @@ from pytest_gpucluster.core import hostlist
     [
         ("", ()),
         (" \n", ()),
-        ("g[007]", ("g007",)),
-        ("gpu01", ("gpu01",)),
         ("gpu[09-11]", ("gpu09", "gpu10", "gpu11")),
         ("b,a,a", ("a", "b")),
         ("rack[1-2]gpu[1-2]", ("rack1gpu1", "rack1gpu2", "rack2gpu1", "rack2gpu2")),
@@ -48,16 +46,13 @@ def test_names_of_nodes() -> None:
         assert hostlist.is_name(text) is False
 
 
-@pytest.mark.parametrize("text", ["gpu[01", "gpu[x]", "a[1-"])
-def test_what_is_no_name_is_not_folded(text: str) -> None:
-    with pytest.raises(ValueError, match=r"^no names of nodes: "):
-        hostlist.fold([text, "b"])
-
-
 def test_names_for_a_message_are_folded_or_listed() -> None:
     cases: tuple[list[str], ...] = ([], ["n2", "n1"], ["b[", "a["])
     assert [hostlist.shown(names) for names in cases] == ["none", "n[1-2]", "a[, b["]
     assert hostlist.shown(set(), none="") == ""
+    for text in ("gpu[01", "gpu[x]", "a[1-"):
+        with pytest.raises(ValueError, match=r"^no names of nodes: "):
+            hostlist.fold([text, "b"])
 
 
 LONG = "n" * 90
@@ -73,7 +68,6 @@ LONG = "n" * 90
         *((text, "hostlist") for text in ("gpu01;reboot", "--help", ".hidden", f"{LONG};", f"{LONG}[1")),
         ("gpu" + "7" * 33 + "[1-20],l", "more than 18 digits"),
         (LONG + "7" * 19, "more than 18 digits"),
-        ("a[1-9]77777777777[1-9]", "hostlist"),
         ("gpu[" + "9" * 30 + "]", "hostlist"),
         ("g[1-٣]" + LONG, "ASCII"),
         *((text, "more than 65536") for text in ("gpu[1-70000]", "r[1-300]g[1-300]", "x," * 70_000)),
@@ -98,7 +92,6 @@ def test_what_is_no_list_or_too_long_is_refused_in_short(text: str, why: str) ->
         ("r[1-3]g[1-4],l,m[5-6]", 15, 15),  # names add up
         ("gpu[001-300],cpu[001-300]", 600, 600),
         ("g[007]", 1, 1),
-        ("g,h", 2, 2),
     ],
 )
 def test_how_many_nodes_a_list_may_name(

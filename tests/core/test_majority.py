@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
-from kernel_logs import fold
 
 from pytest_gpucluster.core import majority as fleet
 from pytest_gpucluster.core.check import CHECKS, Action, Advisory, Finding
 from pytest_gpucluster.core.common_cause import NO_MAJORITY
 from pytest_gpucluster.core.majority import Norm, decides, differs, less, near, norm, older, owners
 from pytest_gpucluster.core.registry import import_checks
-from pytest_gpucluster.kit.gpu.xid_check import explains
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # what differs from most nodes may be the first node of an upgrade; os.memory and gpu.driver judge more than that
 COMPARING = {
@@ -82,9 +75,9 @@ def test_without_a_majority_all_values_are_named_and_nobody_is_drained() -> None
 
 
 def test_a_fleet_of_one_and_of_none_has_nothing_to_compare_with() -> None:
-    assert bool(Norm[str]().absent) is bool(fleet_of(1).absent) is True
     assert fleet_of(1, 1).absent == ""
     for alone in (Norm[str](), fleet_of(1)):
+        assert alone.absent
         assert list(alone.judge("x", "B", worse=differs)) == []
     assert (Norm[str]().value, Norm[str]().clear, Norm[str]().agree) == (None, False, 0)
     assert norm([]).voters == Norm[str]().voters == "nodes"
@@ -99,17 +92,6 @@ def test_a_node_that_votes_several_times_is_named_once_with_how_often() -> None:
     assert list(clear.judge("p", 1, measured="one", worse=differs)) == [
         Finding("p", "one", "2, as on 3 of 4 GPUs")
     ]
-
-
-def test_four_values_are_listed_and_the_others_counted() -> None:
-    for counts, value, expected in (
-        ((2, 1, 1, 1), "D", "A on n[001-002], B on n003, C on n004, D on n005"),
-        ((2, 1, 1, 1, 1), "D", "D on n005, and 1 more values"),
-        ((2, 1, 1, 1, 1, 1), "F", "D on n005, and 2 more values"),
-    ):
-        (found,) = fleet_of(*counts).judge("x", value, worse=differs)
-        assert found.expected.endswith(expected)
-        assert found.measured == value
 
 
 def test_only_the_faulty_direction_condemns_and_a_warning_may_name_the_other() -> None:
@@ -147,7 +129,6 @@ LONG = "x" * fleet.SHOWN
     ("mine", "theirs", "shown"),
     [
         ("", "x", "nothing"),
-        (LONG, "y", LONG),
         (f"{LONG}x", "y", f"{LONG}..."),
         (f"{LONG}x", LONG * 2, f"...{'x' * 20}..."),  # the beginning of the other
         (f"{LONG * 2}end", LONG * 2, f"...{'x' * 20}end..."),
@@ -167,7 +148,14 @@ def test_long_values_are_shown_from_where_they_part(mine: str, theirs: str, show
         assert warning.expected == f"{shown}, as on 2 of 2 nodes"
 
 
-def test_a_long_list_of_nodes_is_cut_and_counted() -> None:
+def test_long_lists_of_nodes_and_values_are_cut_and_counted() -> None:
+    assert owners({"a": [1, 2], "b": [2], "c": [3, 3]}) == {1: ("a",), 2: ("a", "b"), 3: ("c", "c")}
+    for counts, value, expected in (
+        ((2, 1, 1, 1), "D", "A on n[001-002], B on n003, C on n004, D on n005"),
+        ((2, 1, 1, 1, 1, 1), "F", "D on n005, and 2 more values"),
+    ):
+        (found,) = fleet_of(*counts).judge("x", value, worse=differs)
+        assert (found.expected.endswith(expected), found.measured) == (True, value)
     odd = norm((f"gpu{number:04}", str(number % 2)) for number in range(1, 201))
     (one,) = odd.judge("x", "1", worse=differs)
     assert "... (100 nodes), 0 on gpu[0002,0004" in one.expected
@@ -180,12 +168,10 @@ def test_a_long_list_of_nodes_is_cut_and_counted() -> None:
     ("values", "tolerance", "shared"),
     [
         ({"a": 100, "b": 101, "c": 99, "d": 50}, 0.02, {"a": 100, "b": 100, "c": 100, "d": 50}),
-        ({"a": 100, "b": 102, "c": 100}, 0.02, {"a": 100, "b": 100, "c": 100}),
         ({"a": 100, "b": 103, "c": 100}, 0.02, {"a": 100, "b": 103, "c": 100}),
         ({"a": 95.0, "b": 100.0}, 0.05, {"a": 100.0, "b": 100.0}),  # the upper median
         ({"a": 94.9, "b": 100.0}, 0.05, {"a": 94.9, "b": 100.0}),
         ({"a": -95.0, "b": -100.0, "c": -100.0}, 0.05, dict.fromkeys("abc", -100.0)),
-        ({"a": 0.0, "b": 0.0}, 0.02, {"a": 0.0, "b": 0.0}),
         ({}, 0.02, {}),
     ],
 )
@@ -200,11 +186,9 @@ def test_values_near_each_other_are_one(
     [
         ("5.14.0-427.13.1.el9_4.x86_64", "5.14.0-503.11.1.el9_5.x86_64", True),
         ("5.14.0-503.11.1.el9_5.x86_64", "5.14.0-427.13.1.el9_4.x86_64", False),
-        ("6.8.0-45-generic", "6.8.0-45-generic", False),
         # another flavour is not ordered, whichever has the higher number
         ("6.8.0-45-generic", "6.8.0-1015-nvidia", True),
         ("6.8.0-1015-nvidia", "6.8.0-45-generic", True),
-        ("5.3.18-2-RT", "5.3.18-1-PREEMPT", True),
         ("ubuntu 22.04", "debian 12", True),
     ],
 )
@@ -214,24 +198,7 @@ def test_an_older_version_and_a_version_of_another_kind_deviate(
     assert older(mine, theirs) is expected
 
 
-def test_values_name_their_owners() -> None:
-    assert owners({"a": [1, 2], "b": [2], "c": [3, 3]}) == {1: ("a",), 2: ("a", "b"), 3: ("c", "c")}
-
-
 def test_checks_that_compare_nodes_require_no_repair() -> None:
     import_checks()
     names = [f"{suite}.{name}" for suite, names in COMPARING.items() for name in names.split()]
     assert {name: CHECKS[name].action for name in names if CHECKS[name].action.is_repair} == {}
-
-
-@pytest.mark.parametrize(
-    ("line", "last", "belongs"),
-    [(1, None, True), (2, None, True), (3, None, False), (3, 61.0, True), (3, 61.1, False), (3, 1.0, True)],
-)
-def test_how_long_after_an_xid_a_message_belongs_to_it(
-    tmp_path: Path, line: int, last: float | None, *, belongs: bool
-) -> None:
-    log = fold(tmp_path, "NVRM: Xid (PCI:0000:43:00): 79, pid=1, GPU has fallen off the bus.")
-    (found,) = log.xids
-    assert (found.event.line, found.event.last) == (2, 1.0)
-    assert explains(log, line, last) is belongs

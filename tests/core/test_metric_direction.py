@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
-from pytest_gpucluster.core.metric_direction import (
-    RULES,
-    ComparisonRule,
-    MetricTrend,
-    judge,
-    rule_of,
-)
+from pytest_gpucluster.core.metric_direction import RULES, ComparisonRule, MetricTrend, judge, rule_of
 
 PARTS = ComparisonRule("higher", 0.0, 1, counted=True)
 ERRORS = ComparisonRule("lower", 0.0, 1, counted=True)
@@ -48,26 +45,14 @@ def test_what_a_metric_says_of_its_direction_goes_before_its_unit() -> None:
         (106.0, [100.0], "GB/s", MetricTrend("better", 100.0, 0.0, 0.06, 1)),
         (None, [100.0], "GB/s", MetricTrend("worse", 100.0, 0.0, None, 1)),
         (None, [100.0], "W", MetricTrend("no direction", 100.0, 0.0, None, 1)),
-        (1.0, [0.0], "GB/s", MetricTrend("better", 0.0, 0.0, None, 1)),
         (9.0, [1.0, 1.0, 1.0], "s", MetricTrend("too few", 1.0, 0.0, 8.0, 3)),
+        (1.0, [0.0], "GB/s", MetricTrend("better", 0.0, 0.0, None, 1)),
         (9.0, [1.0, 1.0, 1.0, 1.0], "s", MetricTrend("worse", 1.0, 0.0, 8.0, 4)),
-        (0.5, [1.0, 1.0, 1.0, 1.0], "s", MetricTrend("better", 1.0, 0.0, -0.5, 4)),
-        (
-            20.0,
-            [5.0, 10.0, 10.0, 15.0, 20.0],
-            "s",
-            MetricTrend("same", 10.0, 5.0, 1.0, 5),
-        ),  # they vary as much
-        (
-            20.0,
-            [5.0, 10.0, 15.0],
-            "GB/s",
-            MetricTrend("better", 10.0, 5.0, 1.0, 3),
-        ),  # too few to know the spread
+        (20.0, [5.0, 10.0, 10.0, 15.0, 20.0], "s", MetricTrend("same", 10.0, 5.0, 1.0, 5)),
+        (20.0, [5.0, 10.0, 15.0], "GB/s", MetricTrend("better", 10.0, 5.0, 1.0, 3)),
         (7.0, [8.0, 6.0, 8.0], "GPUs", MetricTrend("worse", 8.0, 0.0, -0.125, 3)),
         (7.0, [9.0, 9.0, 9.0, 6.0], "GPUs", MetricTrend("better", 6.0, 3.0, 1 / 6, 4)),
         (3.0, [2.0], "errors", MetricTrend("worse", 2.0, 0.0, 0.5, 1)),
-        (2.0, [2.0], "errors", MetricTrend("same", 2.0, 0.0, 0.0, 1)),
         (-3.0, [-2.0], "errors", MetricTrend("better", -2.0, 0.0, -0.5, 1)),
     ],
 )
@@ -75,10 +60,5 @@ def test_a_value_is_held_against_earlier_ones(
     value: float | None, earlier: list[float], unit: str, judged: MetricTrend
 ) -> None:
     found = judge(value, earlier, rule_of(unit))
-    assert (found.trend, found.level, found.mad, found.runs) == (
-        judged.trend,
-        judged.level,
-        judged.mad,
-        judged.runs,
-    )
-    assert found.distance == (None if judged.distance is None else pytest.approx(judged.distance))
+    distance: Any = None if judged.distance is None else pytest.approx(judged.distance)
+    assert found == replace(judged, distance=distance)

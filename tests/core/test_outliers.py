@@ -15,14 +15,12 @@ from pytest_gpucluster.core.outliers import Halves, Outliers, beyond_spread
         (5.1891, 1.0, 1, True),
         (5.1889, 1.0, 1, False),
         (-5.1891, 1.0, 1, True),
-        (-5.1889, 1.0, 1, False),
         (10.3782, 2.0, 4, True),
         (10.3779, 2.0, 4, False),
         (7.6468, 1.0, 8000, True),
         (7.6466, 1.0, 8000, False),
         (0.001, 0.0, 8000, True),
         (0.0, 0.0, 1, True),
-        (3.5, 0.6745, 1, True),
     ],
 )
 def test_a_distance_beyond_the_spread(distance: float, mad: float, among: int, *, beyond: bool) -> None:
@@ -45,6 +43,8 @@ def test_outliers_in_full() -> None:
         100.0, 0.0, {"c": -0.2}, {"e": 0.25}
     )
     assert outliers.outliers(by_name(-100.0, -100.0, -80.0, -100.0)) == Outliers(-100.0, 0.0, {"c": -0.2}, {})
+    with pytest.raises(ValueError, match=r"^outliers need at least one value$"):
+        outliers.outliers({})
     zero = outliers.outliers(by_name(0.0, 0.0, 0.0, 5.0))
     assert zero == Outliers(0.0, 0.0, {}, {}, "median is 0: no relative distance")
     # median 101, MAD 1: of 8 values 3.662 / 0.6745 = 5.429 is beyond the spread; 5.05 is the least distance
@@ -56,10 +56,7 @@ def test_outliers_in_full() -> None:
     assert outliers.outliers(spread, min_relative=0.06).low == {}
 
 
-@pytest.mark.parametrize(
-    ("least", "low"),
-    [(0.05, {}), (0.049, {"d": -0.05})],
-)
+@pytest.mark.parametrize(("least", "low"), [(0.05, {}), (0.049, {"d": -0.05})])
 def test_the_least_distance_is_not_enough_by_itself(least: float, low: dict[str, float]) -> None:
     assert outliers.outliers(by_name(100.0, 100.0, 100.0, 95.0), min_relative=least).low == low
     assert outliers.outliers(by_name(100.0, 100.0, 100.0, 95.0)).low == {}
@@ -69,7 +66,6 @@ def test_the_least_distance_is_not_enough_by_itself(least: float, low: dict[str,
     ("values", "halves"),
     [
         ((50.0, 51.0, 100.0, 102.0), Halves(("a", "b"), ("c", "d"), 50.5, 101.0)),
-        ((100.0, 50.0, 102.0, 51.0), Halves(("b", "d"), ("a", "c"), 50.5, 101.0)),
         ((50.0, 51.0, 52.0, 100.0, 102.0), Halves(("a", "b", "c"), ("d", "e"), 51.0, 101.0)),
         ((50.0, 51.0, 100.0, 101.0, 102.0), None),  # a minority is named as outliers
         ((50.0, 51.0, 52.0, 102.0), None),  # one alone is fast
@@ -82,7 +78,6 @@ def test_the_least_distance_is_not_enough_by_itself(least: float, low: dict[str,
         ((90.0, 92.0, 97.18, 97.18), None),
         ((90.0, 92.0, 97.20, 97.20), Halves(("a", "b"), ("c", "d"), 91.0, 97.20)),
         ((90.0, 90.0, 95.18, 97.18), None),
-        ((90.0, 90.0, 95.20, 97.20), Halves(("a", "b"), ("c", "d"), 90.0, 96.20)),
     ],
 )
 def test_a_fleet_of_two_speeds(values: tuple[float, ...], halves: Halves | None) -> None:
@@ -101,8 +96,3 @@ def test_the_gap_between_two_speeds_is_measured_by_the_number_of_values() -> Non
     assert outliers.outliers(few).halves is not None
     many = {f"{name}-{copy}": value for name, value in few.items() for copy in range(1000)}
     assert outliers.outliers(many).halves is None
-
-
-def test_no_values_are_an_error() -> None:
-    with pytest.raises(ValueError, match=r"^outliers need at least one value$"):
-        outliers.outliers({})

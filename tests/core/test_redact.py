@@ -53,19 +53,16 @@ def test_a_value_under_the_name_of_a_secret_is_taken_out() -> None:
         assert redact.text(f"a {word}={S} b") == f"a {word}={R} b"
         assert redact.text(f"a {word}: {S} b") == f"a {word}: {R} b"
         assert redact.everything({word: S}) == {word: R}
+    assert [name for name in VARIABLES.split() if not redact.is_secret(name, "x")] == []
+    assert [name for name in (*OTHER_VARIABLES.split(), "") if redact.is_secret(name, "x")] == []
+    given = ["A=1=2", "B", "C=", f"WANDB_API_KEY={S}=y", "A=3"]
+    assert redact.variables(given) == {"A": "3", "B": "", "C": "", "WANDB_API_KEY": R}
     kelvin, long_s = f"API_\N{KELVIN SIGN}EY={S}", f"my_\N{LATIN SMALL LETTER LONG S}ecret={S}"
     for folded in (kelvin, long_s):  # K and S where case is ignored
         assert redact.is_suspect(folded)
         assert redact.text(folded).endswith(R)
     assert redact.is_suspect("x" * 300 + "Token")
     assert not redact.is_suspect("x" * 300)
-
-
-def test_a_variable_is_secret_by_its_name() -> None:
-    assert [name for name in VARIABLES.split() if not redact.is_secret(name, "x")] == []
-    assert [name for name in (*OTHER_VARIABLES.split(), "") if redact.is_secret(name, "x")] == []
-    given = ["A=1=2", "B", "C=", f"WANDB_API_KEY={S}=y", "A=3"]
-    assert redact.variables(given) == {"A": "3", "B": "", "C": "", "WANDB_API_KEY": R}
 
 
 def test_a_switch_is_no_secret_and_what_begins_as_one_may_be() -> None:
@@ -85,6 +82,7 @@ def test_names_have_a_limit_so_that_hostile_text_costs_no_time() -> None:
     assert redact.is_secret("X", f"{longest} ")  # longer than any setting
 
 
+OPTIONS = "--token --db-password --client-secret --apikey --accesskey-id"
 NO_SECRETS = """
 TOKENIZERS_PARALLELISM=false TOKENIZER=fast JWTS=5x PWD=/root PATH=/bin OLDPWD=/tmp KEY=x monkey=3 BYPASS_X=1x
 MY_KEYS=5x MY_PATH=/x NCCL_DEBUG=INFO http://gpu01:8080/metrics http://gpu01:8080/x@y a@b:c ssh://root@gpu01/
@@ -94,25 +92,29 @@ sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
 """
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *NO_SECRETS.split(),
-        *("AuthType=auth/munge AuthInfo=(null)", "pkey: 0x8001", "keyboard: us", "--password --other"),
-        *("Bearer short", "gpu01: token", "-----BEGIN CERTIFICATE-----", "Author: x", "Basic block"),
-        *("xBearer abcdefghij", f"ghp_{'x' * 15}", f"xoxc-{'x' * 16}", f"AKIA{'A' * 15}"),
-        *(f"akia{'A' * 16}", f"AIza{'y' * 29}"),
-        # words of our own messages
-        "the key has a passphrase: load it into the agent with ssh-add",
-        "ray.token: driver: measured 1, expected 2",
-        "x: ray.token: head: measured",
-        "/clusters/my_secret:4: slurm.time: wrong",
-        "/clusters/my_secret:12345:1234: wrong",
-        "/home/me/api_key: Permission denied",
-        "api_key: damaged, or none",
-        "secrets: --report-dir=DIR names another",
-    ],
-)
+OTHER_TEXTS = """
+AuthType=auth/munge AuthInfo=(null)
+pkey: 0x8001
+keyboard: us
+--password --other
+Bearer short
+gpu01: token
+-----BEGIN CERTIFICATE-----
+Author: x
+Basic block
+the key has a passphrase: load it into the agent with ssh-add
+ray.token: driver: measured 1, expected 2
+x: ray.token: head: measured
+/clusters/my_secret:4: slurm.time: wrong
+/clusters/my_secret:12345:1234: wrong
+/home/me/api_key: Permission denied
+api_key: damaged, or none
+secrets: --report-dir=DIR names another
+"""
+SHORT = f"xBearer abcdefghij ghp_{'x' * 15} xoxc-{'x' * 16} AKIA{'A' * 15} akia{'A' * 16} AIza{'y' * 29}"
+
+
+@pytest.mark.parametrize("text", [*NO_SECRETS.split(), *SHORT.split(), *OTHER_TEXTS.strip().splitlines()])
 def test_what_is_no_secret_stays(text: str) -> None:
     assert redact.text(text) == text
 
@@ -122,19 +124,13 @@ def test_what_is_no_secret_stays(text: str) -> None:
     [
         # quotes and ends
         (f'A_TOKEN="{S} {S}" b', f"A_TOKEN={R} b"),
-        (f"A_TOKEN='{S} {S}' b", f"A_TOKEN={R} b"),
         (f'A_TOKEN="{S}\nb', f"A_TOKEN={R}\nb"),
-        (f"A_TOKEN='{S}\nb", f"A_TOKEN={R}\nb"),
         (f"'A_TOKEN={S} {S}' b", f"'A_TOKEN={R}' b"),
-        (f'"A_TOKEN={S} {S}" b', f'"A_TOKEN={R}" b'),
         (f"\\'A_TOKEN={S} {S}\\' b", f"\\'A_TOKEN={R}\\' b"),  # in the repr of a text
         (f"'A_TOKEN={S} x\\'B_TOKEN={S} {S}\\' b'", f"'A_TOKEN={R} x\\'B_TOKEN={R}\\' b'"),
-        (f'\\\\\\"A_TOKEN={S} {S}\\\\\\" b', f'\\\\\\"A_TOKEN={R}\\\\\\" b'),
         (f"'A_TOKEN={S}\\x {S}' b", f"'A_TOKEN={R}' b"),
         (f"'A_TOKEN={S} {S}\" b'", f"'A_TOKEN={R} {S}\" b'"),  # no pair of quotes: to the end of the word
         *((f"(A_TOKEN={S}{end}x", f"(A_TOKEN={R}{end}x") for end in " \t\n\"',;)}]"),
-        (f"A_TOKEN  :   {S}", f"A_TOKEN  :   {R}"),
-        (f"A_TOKEN{' ' * 9}={' ' * 9}{S}", f"A_TOKEN{' ' * 9}={' ' * 9}{R}"),
         (f"A_TOKEN=b B_SECRET={S} c", f"A_TOKEN={R} B_SECRET={R} c"),
         ("A_TOKEN=", "A_TOKEN="),
         # JSON in a text, as docker and wandb log it; JSON in JSON in a text
@@ -147,59 +143,29 @@ def test_what_is_no_secret_stays(text: str) -> None:
             f'{ESC}[1;36m"api_token"{ESC}[0m: {R}{ESC}[0m',
         ),
         # options
-        (f"curl --token {S} x", f"curl --token {R} x"),
         (f"curl --token   '{S} {S}' x", f"curl --token   {R} x"),
-        (f"curl --token={S} x", f"curl --token={R} x"),
-        (f"x --db-password {S}", f"x --db-password {R}"),
-        (f"x --passwd {S}", f"x --passwd {R}"),
-        (f"x --client-secret {S}", f"x --client-secret {R}"),
-        (f"x --api-key {S}", f"x --api-key {R}"),
-        (f"x --apikey {S}", f"x --apikey {R}"),
-        (f"x --access-key {S}", f"x --access-key {R}"),
-        (f"x --accesskey-id {S}", f"x --accesskey-id {R}"),
         ("x --token true", "x --token true"),
+        *((f"x {it} {S} y", f"x {it} {R} y") for it in OPTIONS.split()),
         # addresses
-        (f"docker://me:{S}@registry/image", f"docker://me:{R}@registry/image"),
         (f"redis://:{S}@gpu01:6379/0", f"redis://:{R}@gpu01:6379/0"),
         (f"https://me:p@{S}@proxy:3128/x@y", f"https://me:{R}@proxy:3128/x@y"),
         (f"https://{'m' * 200}:{S}@x/", f"https://{'m' * 200}:{R}@x/"),
-        (f"see http://a:1/ and http://me:{S}@b/ too", f"see http://a:1/ and http://me:{R}@b/ too"),
         # headers
         (f"Authorization: Basic {S} {S}\nHost: x", f"Authorization: {R}\nHost: x"),
-        (f"authorization={S} {S}", f"authorization={R}"),
-        (f'"Authorization": "{S}"', f'"Authorization": {R}'),
         (f"'authorization' : {S}", f"'authorization' : {R}"),
-        (f"Proxy-Authorization: Digest {S}", f"Proxy-Authorization: {R}"),
-        (f"Cookie: a=b; sid={S}\nHost: x", f"Cookie: {R}\nHost: x"),
-        (f"Set-Cookie: sid={S}; Path=/", f"Set-Cookie: {R}"),
-        ("Authorization:", "Authorization:"),
         ("Cookie : abc", f"Cookie : {R}"),
         # like words of our own messages
         ("ray.token=driver x", f"ray.token={R} x"),
-        ("my.ray.token: driver x", f"my.ray.token: {R} x"),
-        ("x_ray.token: driver x", f"x_ray.token: {R} x"),
-        ("ray.tokens: driver x", f"ray.tokens: {R} x"),
         (f"ray.token: A_TOKEN={S}", f"ray.token: A_TOKEN={R}"),
         ("secret:123456: x", f"secret:{R} x"),
         ("secret:4:x", f"secret:{R}"),
         ("secret:4:12345: x", f"secret:{R} x"),
-        ("secret:4x: x", f"secret:{R} x"),
-        ("secret:load x", f"secret:{R} x"),
-        ("secret:  load x", f"secret:  {R} x"),
-        ("secret=load x", f"secret={R} x"),
         ("secret: loads x", f"secret: {R} x"),
-        ("secret: load; x", f"secret: {R}; x"),
-        ("secret: load\nx", f"secret: {R}\nx"),
         ("secret: -x", f"secret: {R}"),
-        ("secret: --1", f"secret: {R}"),
         ("sent Bearer 12345678 x", f"sent Bearer {R} x"),
         ("sent bearer   aZ0_.~+/=- x", f"sent bearer   {R} x"),
-        ("sent Bearer 1234567 x", "sent Bearer 1234567 x"),
-        (f"X-Auth-Token: {S}", f"X-Auth-Token: {R}"),
         # private keys
         (f"a -----BEGIN PRIVATE KEY-----\n{S}\n-----END PRIVATE KEY----- b", f"a {R} b"),
-        (f"-----BEGIN OPENSSH PRIVATE KEY-----\n{S}\n-----END OPENSSH PRIVATE KEY-----\nb", f"{R}\nb"),
-        (f"-----BEGIN PGP PRIVATE KEY BLOCK-----\n{S}\n-----END PGP PRIVATE KEY BLOCK-----\nb", f"{R}\nb"),
         (f"-----BEGIN RSA PRIVATE KEY-----\n{S}\ncut", R),
         (f"-----BEGIN EC PRIVATE KEY-----\\n{S}\\n-----END EC PRIVATE KEY-----\\nb", f"{R}\\nb"),
     ],
@@ -209,18 +175,12 @@ def test_a_text_keeps_all_but_the_secret(text: str, expected: str) -> None:
     assert redact.text(expected) == expected
 
 
-@pytest.mark.parametrize(
-    "token",
-    [
-        *(f"{start}{'x' * 16}" for start in PREFIXES.split()),
-        "AKIAABCDEFGHIJKLMNOP",
-        "ASIA0123456789ABCDEF",
-        f"AIza{'y' * 30}",
-        "eyJabcdefgh.abcdefgh",
-        "eyJabcdefgh.abcdefgh.sig-_9",
-        "eyJabcdefgh.abcdefgh.",
-    ],
-)
+SHAPES = f"""
+AKIAABCDEFGHIJKLMNOP ASIA0123456789ABCDEF AIza{"y" * 30} eyJabcdefgh.abcdefgh eyJabcdefgh.abcdefgh.sig-_9 eyJabcdefgh.abcdefgh.
+"""
+
+
+@pytest.mark.parametrize("token", [*(f"{start}{'x' * 16}" for start in PREFIXES.split()), *SHAPES.split()])
 def test_a_token_is_known_by_its_shape(token: str) -> None:
     assert redact.text(f"a {token} b") == f"a {R} b"
     assert redact.text(token) == R
@@ -229,16 +189,7 @@ def test_a_token_is_known_by_its_shape(token: str) -> None:
     assert redact.is_secret("X", token)
 
 
-@pytest.mark.parametrize(
-    "token",
-    [
-        f"hf_{'x' * 16}",
-        f"ghp_{'x' * 16}",
-        "AKIAABCDEFGHIJKLMNOP",
-        "eyJabcdefgh.abcdefgh.sig",
-        f"nvapi-{'x' * 16}",
-    ],
-)
+@pytest.mark.parametrize("token", [f"hf_{'x' * 16}", "AKIAABCDEFGHIJKLMNOP", "eyJabcdefgh.abcdefgh.sig"])
 @pytest.mark.parametrize(
     "before",
     [
@@ -265,10 +216,6 @@ def test_token_behind_an_escape_is_taken_out(before: str, token: str) -> None:
         ("%68%66_" + "x" * 16, R),
         ("&#104;f_" + "x" * 16, R),
         # no escape: the text stays
-        (
-            "95% of C:\\new\\ghost_x &c. 100%; %zz \\xzz &nope;",
-            "95% of C:\\new\\ghost_x &c. 100%; %zz \\xzz &nope;",
-        ),
         ("\\U00110000 \\ud83d &#0; &#x110000; token", "\\U00110000 \\ud83d &#0; &#x110000; token"),
     ],
 )
@@ -286,31 +233,28 @@ def _each(form: str) -> Callable[[str], str]:
 
 
 WRAPPED: list[Callable[[str], str]] = [
-    *(repr, ascii, json.dumps, _json, html.escape, quoteattr, partial(quote, safe=""), quote),
-    *(quote_plus, _each("\\x{:02x}"), _each("\\u{:04x}"), _each("\\{:03o}"), _each("&#{};")),
-    *(_each("%{:02X}"),),
+    *(repr, ascii, json.dumps, _json, html.escape, quoteattr, partial(quote, safe=""), quote, quote_plus),
+    *map(_each, ("\\x{:02x}", "\\u{:04x}", "\\{:03o}", "&#{};", "%{:02X}")),
 ]
 VALUES = st.text("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", min_size=16, max_size=30)
-PLANTED = [
-    "hf_{}",
-    "ghp_{}",
-    "github_pat_{}",
-    "nvapi-{}",
-    "sk-{}",
-    "xoxb-{}",
-    "eyJhbGciOiJI.{}.x",
-    "A_TOKEN={}",
-    "password: {}",
-    '{{"api_key": "{}"}}',
-    "curl --token {}",
-    "https://me:{}@host/x",
-    "Bearer {}",
-    "Authorization: Basic {}\n",
-    "-----BEGIN RSA PRIVATE KEY-----\n{}\n-----END RSA PRIVATE KEY-----",
-]
-AROUND = st.sampled_from(
-    ["", " ", "login ok\n", "a\tb\t", "\r\n", "\x1b[32m", '"', "'", "\\", "/", "é ", "=", "&", "\x07"]
+PLANTED = (
+    r"""
+hf_{}
+github_pat_{}
+nvapi-{}
+xoxb-{}
+eyJhbGciOiJI.{}.x
+A_TOKEN={}
+password: {}
+{{"api_key": "{}"}}
+curl --token {}
+https://me:{}@host/x
+Bearer {}
+Authorization: Basic {}
+""".strip().splitlines()
+    + ["-----BEGIN RSA PRIVATE KEY-----\n{}\n-----END RSA PRIVATE KEY-----"]
 )
+AROUND = st.sampled_from([*"\"'\\/=&", "", " ", "login ok\n", "a\tb\t", "\r\n", "\x1b[32m", "é ", "\x07"])
 
 
 @given(VALUES, st.sampled_from(PLANTED), AROUND, AROUND, st.lists(st.sampled_from(WRAPPED), max_size=3))
@@ -351,29 +295,13 @@ def test_a_variable_is_secret_by_its_value(value: str) -> None:
     assert redact.is_secret("X", value)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        "",
-        "1",
-        "/usr/bin:/bin",
-        "gpu[01-99]",
-        "http://a:80/",
-        "http://a@b/",
-        "eyJx",
-        "xhf_1",
-        "x" * 100,
-        "1" * 31,
-        "X1" * 40,
-        "x1" * 40,
-        "xY" * 40,
-        "g" * 32,
-        LONG[:31],
-        "0123456789abcdef" + "0123456789abcde",
-        "2.5",
-        "Bearerx",
-    ],
-)
+PLAIN_VALUES = f"""
+1 /usr/bin:/bin gpu[01-99] http://a:80/ http://a@b/ xhf_1 {"x" * 100} {"1" * 31} {"X1" * 40} {"xY" * 40} {"g" * 32} {LONG[:31]}
+0123456789abcdef0123456789abcde
+"""
+
+
+@pytest.mark.parametrize("value", ["", *PLAIN_VALUES.split()])
 def test_a_variable_of_another_value_is_none(value: str) -> None:
     assert not redact.is_secret("X", value)
 
@@ -383,13 +311,8 @@ def test_a_variable_of_another_value_is_none(value: str) -> None:
     [
         (["curl", "--password", S, "-v"], ["curl", "--password", R, "-v"]),
         (["curl", "--password", "-v"], ["curl", "--password", "-v"]),
-        (["curl", f"--password={S}", S], ["curl", f"--password={R}", S]),
         (["env", f"A_TOKEN={S}", "x"], ["env", f"A_TOKEN={R}", "x"]),
         (["--password", f"A_TOKEN={S}"], ["--password", f"A_TOKEN={R}"]),
-        (["--nodes", "gpu01"], ["--nodes", "gpu01"]),
-        (["--token", "true"], ["--token", "true"]),
-        ([S], [S]),
-        ([], []),
         (["env", "MY_TOKEN=", "srun"], ["env", "MY_TOKEN=", "srun"]),
         (["--my-token", S], ["--my-token", R]),
         (["password", S], ["password", S]),
@@ -406,31 +329,23 @@ def test_words_of_a_command(argv: list[str], expected: list[str]) -> None:
         (f"A_TOKEN={S}", f"A_TOKEN={R}"),
         ("plain", "plain"),
         (None, None),
-        (True, True),
         (7, 7),
-        (2.5, 2.5),
         (b"A_TOKEN=x", b"A_TOKEN=x"),  # no text: nothing writes bytes down
         ([f"A_TOKEN={S}", 1, None], [f"A_TOKEN={R}", 1, None]),
         ((f"A_TOKEN={S}", ("x", f"B_KEY={S}")), [f"A_TOKEN={R}", ["x", f"B_KEY={R}"]]),
-        ([], []),
         ((), []),
         ({}, {}),
         ({"password": S}, {"password": R}),
         ({"password": ""}, {"password": ""}),
-        ({"password": "true"}, {"password": "true"}),
-        ({"password": f"{S} {S}"}, {"password": R}),
         (
             {"tokens": 5, "token": 2.5, "secret": None, "auth_key": False},
             {"tokens": 5, "token": 2.5, "secret": None, "auth_key": False},
         ),
         ({"password": [S, ("x", S)]}, {"password": [R, [R, R]]}),
-        ({"password": [{"name": S, "token": S}]}, {"password": [{"name": S, "token": R}]}),
-        ({"nodes": ["gpu01", S]}, {"nodes": ["gpu01", S]}),
         (
             {"a": {"b": {"my_secret": S, "c": f"x://u:{S}@h"}}},
             {"a": {"b": {"my_secret": R, "c": f"x://u:{R}@h"}}},
         ),
-        ({"text": f"--token {S}"}, {"text": f"--token {R}"}),
         (
             {f"A_TOKEN={S}": 1, f"x://u:{S}@h": [f"B_KEY={S}"]},
             {f"A_TOKEN={R}": 1, f"x://u:{R}@h": [f"B_KEY={R}"]},
@@ -461,7 +376,6 @@ def test_everything(given: Any, expected: Any) -> None:
         (f"token\x1b[0m={S}", f"token?[0m={R}"),
         ("\ud800 \u202e \ufffe", "? ? ?"),
         (R, R),
-        ("a\xa0b", "a?b"),
         (f"a pass\x1b[1mword={S} \x1b[0mb", f"a password={R} b"),
         (f"\x1b[1mpass\x00word={S}\nb", f"password={R}\nb"),
         ("\x1b[1mpass\x00word\tb", "?[1mpass?word\tb"),

@@ -32,6 +32,8 @@ def test_a_name_holds_the_mark_of_its_run(kind: str, suffix: str) -> None:
     assert runmark.mark_in(name) == runmark.mark_of(os.getpid())
     assert runmark.process_of(runmark.mark_in(name)) == os.getpid()
     assert runmark.is_running(runmark.mark_in(name)) is True
+    foreign = (*FOREIGN.split(), "gpucluster-1a2b3c4d-12-34-5678\n", "")
+    assert [one for one in foreign if runmark.mark_in(one)] == []
 
 
 FOREIGN = """
@@ -39,11 +41,6 @@ gpucluster gpucluster-diagnostic-1a2b3c4d gpucluster-12-1a2b3c4d gpucluster-kept
 gpucluster-1a2b3c4d-12-34x gpucluster-1a2b3c4d-12-34- gpucluster-1a2b3c4d-12 my-gpucluster-1a2b3c4d-12-34
 gpucluster-a-b-1a2b3c4d-12-34 gpucluster-1a2b3c4-12-34 gpucluster-1a2b3c4d--34
 """
-
-
-def test_a_name_of_somebody_else_holds_none() -> None:
-    names = (*FOREIGN.split(), "gpucluster-1a2b3c4d-12-34-5678\n", "")
-    assert [name for name in names if runmark.mark_in(name)] == []
 
 
 def test_a_run_is_dead_once_its_process_is(other: subprocess.Popen[bytes]) -> None:
@@ -58,17 +55,13 @@ def test_a_run_is_dead_once_its_process_is(other: subprocess.Popen[bytes]) -> No
     assert runmark.is_running(mark) is False
 
 
-def test_a_number_that_was_given_away_again_is_another_process(other: subprocess.Popen[bytes]) -> None:
-    place, pid, start = runmark.mark_of(other.pid).split("-")
-    assert runmark.is_running(f"{place}-{pid}-{int(start) - 1}") is False
-
-
 def test_what_cannot_be_seen_from_here_is_unknown(
     other: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, pid, start = runmark.mark_of(other.pid).split("-")
     elsewhere = f"{int(place, 16) ^ 1:08x}"
     assert runmark.is_running(f"{elsewhere}-{pid}-{start}") is None
+    assert runmark.is_running(f"{place}-{pid}-{int(start) - 1}") is False  # the number was given away again
     assert runmark.is_running(f"{place}-{'9' * 30}-{start}") is None
 
     def refused(_pid: int, _number: int) -> None:

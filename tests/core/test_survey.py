@@ -39,11 +39,8 @@ def test_value_of_two_thirds_of_every_group(
 def test_each_name_is_agreed_by_itself() -> None:
     values = {node: {"same": "1", "own": node, "some": "1"} for node in ("g1", "g2", "g3")}
     del values["g3"]["some"]
-    survey = Survey(groups=(("g1", "g2", "g3"),))
-    assert survey.each_agreed(values) == {
-        "same": Agreed("1", "3 of 3 nodes"),
-        "some": Agreed("1", "2 of 3 nodes"),
-    }
+    found = Survey(groups=(("g1", "g2", "g3"),)).each_agreed(values)
+    assert found == {"same": Agreed("1", "3 of 3 nodes"), "some": Agreed("1", "2 of 3 nodes")}
 
 
 @pytest.mark.parametrize(
@@ -54,9 +51,7 @@ def test_each_name_is_agreed_by_itself() -> None:
         ("x", "0123456789abcdef0123456789abcdef"),
         ("path", "/local/g1/data"),
         ("g1", "x"),
-        ("x", "a\nb"),
         ("x", "\x1b[31m"),
-        ("x", "\u202e"),
         ("x", "y" * 300),
     ],
 )

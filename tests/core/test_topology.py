@@ -14,12 +14,8 @@ SwitchName=spine Level=1 LinkSpeed=1 Nodes=gpu[01-04] Switches=leaf[0-1]
 
 
 def test_leaves_of_slurm() -> None:
-    assert parse_slurm_topology(SLURM) == {
-        "gpu01": "leaf0",
-        "gpu02": "leaf0",
-        "gpu03": "leaf1",
-        "gpu04": "leaf1",
-    }
+    leaves = {"gpu01": "leaf0", "gpu02": "leaf0", "gpu03": "leaf1", "gpu04": "leaf1"}
+    assert parse_slurm_topology(SLURM) == leaves
 
 
 @pytest.mark.parametrize("text", ["", "slurm_load_topo error: Requested operation not supported\n"])

@@ -82,47 +82,19 @@ def test_what_a_value_may_be(kind: Any, good: list[str], bad: list[Any]) -> None
 WRONG = {
     "slurm: {time: 0}": "slurm.time: must be greater than 0",
     "slurm: {time: 40000000m}": "slurm.time: '40000000m' is longer than Slurm can count",
-    "slurm: {time: ٣m}": "slurm.time: not a duration",
     "slurm: {account: ''}": "slurm.account: must be text",
     "slurm: {bin: bin}": "slurm.bin: must be an absolute path",
     "slurm: {extra_args: [--no-shell]}": "slurm.extra_args[0]: --no-shell would leave the nodes allocated",
-    "ddp: {nodes: 0}": "ddp.nodes: must be greater than or equal to 1",
-    "mpi: {ntasks_per_node: -3}": "mpi.ntasks_per_node: must be greater than or equal to 1",
-    "mpi: {ntasks_per_node: 65534}": "mpi.ntasks_per_node: must be less than or equal to 65533",
     "mpi: {launchers: []}": "mpi.launchers: is empty",
-    "mpi: {languages: []}": "mpi.languages: is empty",
-    "mpi: {min_bandwidth: 0}": "mpi.min_bandwidth: must be greater than 0",
-    "mpi: {prefix: opt/mpi}": "mpi.prefix: must be an absolute path",
     "nccl: {nodes: 65537}": "nccl.nodes: must be less than or equal to 65536",
-    "nccl: {gpus_per_node: 0}": "nccl.gpus_per_node: must be greater than or equal to 1",
-    "nccl: {pair_busbw: 0}": "nccl.pair_busbw: must be greater than 0",
     "nccl: {exports: {A B: x}}": "nccl.exports.A B: must be the name of an environment variable",
-    "nccl: {collectives: []}": "nccl.collectives: is empty",
-    "horovod: {operations: []}": "horovod.operations: is empty",
-    "horovod: {launchers: []}": "horovod.launchers: is empty",
     "burnin: {max_temperature: inf}": "burnin.max_temperature: must be a finite number",
-    "burnin: {storage: scratch}": "burnin.storage: must be an absolute path",
-    "burnin: {memory: 0}": "burnin.memory: must be greater than 0",
     "os: {mounts: [{path: home}]}": "os.mounts[0].path: must be an absolute path",
-    "os: {shared_storage: [nfs]}": "os.shared_storage[0]: must be an absolute path",
-    "container: {scratch: tmp}": "container.scratch: must be an absolute path",
-    "ray: {temp: tmp}": "ray.temp: must be an absolute path",
-    "submitit: {folder: .}": "submitit.folder: must be an absolute path",
     "isolation: {device_files: [dev/x]}": "isolation.device_files[0]: must be an absolute path",
     "environments: {x: {container_mounts: ['data:/d']}}": "container_mounts[0]: must be SOURCE:TARGET",
-    "environments: {x: {container_image: x.sqsh}}": "container_image: must be an absolute path",
     "profile: {gpu: {count: 1, name: x, cuda: twelve}}": "profile.gpu.cuda: must be a version",
-    "profile: {gpu: {count: 1, name: x, nvlink_speed: 0}}": "profile.gpu.nvlink_speed: must be greater than 0",
-    "profile: {gpu: {count: 1, name: x, driver: ''}}": "profile.gpu.driver: must be text",
-    "profile: {gpu: {count: 1, name: x, power_limit: 0}}": "profile.gpu.power_limit: must be greater than 0",
-    "profile: {gpu: {count: 1, name: x, max_temperature: 0}}": "max_temperature: must be greater than 0",
     "profile: {fabric: {mtu: 9}}": "profile.fabric: rate and mtu have no effect without link_layer",
-    "profile: {fabric: {rate: 9}}": "profile.fabric: rate and mtu have no effect without link_layer",
-    "profile: {fabric: {rate: 0}}": "profile.fabric.rate: must be greater than 0",
-    "not_applicable: {gpu.xid: ''}": "not_applicable.gpu.xid: must be text",
-    "required: ['']": "required[0]: must be text",
     "thresholds: [{size: 0, busbw: 1, source: x}]": "thresholds[0].size: must be greater than 0",
-    "thresholds: [{size: 1, busbw: 1, source: x, gpus_per_node: 0}]": "must be greater than or equal to 1",
 }
 
 
@@ -134,10 +106,6 @@ def test_a_setting_that_means_nothing_is_one_line(tmp_path: Path, text: str) -> 
         config.load_cluster(path)
     assert str(caught.value).startswith(f"{path}:2: ")
     assert WRONG[text] in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_profile_may_take_the_network_away(tmp_path: Path) -> None:
-    path = tmp_path / "lab.yaml"
     path.write_text("nodes: a\nprofile: {extends: dgx-h100, fabric: {link_layer: none}}\n")
-    assert config.load_cluster(path).groups[0].profile.fabric.hcas
+    assert config.load_cluster(path).groups[0].profile.fabric.hcas  # a profile may take the network away
+    assert "\n" not in str(caught.value)

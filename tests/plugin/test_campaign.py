@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from types import SimpleNamespace
+from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from plugin_helpers import FakeConfig
 
 from pytest_gpucluster import suites_path
 from pytest_gpucluster.campaign.model import Kind
@@ -16,6 +16,8 @@ from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.plugin.campaign import kinds_of, make_rules, selected_nodes, without_campaign
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pytest_gpucluster.config.models import Cluster
 
 
@@ -27,11 +29,7 @@ def cluster(tmp_path: Path) -> Cluster:
 
 
 def config(expression: str, path: str = "") -> Any:
-    return SimpleNamespace(
-        option=SimpleNamespace(markexpr=expression, pyargs=False),
-        args=[path or suites_path()],
-        invocation_params=SimpleNamespace(dir=Path("/")),
-    )
+    return FakeConfig(Namespace(markexpr=expression, pyargs=False), [path or suites_path()])
 
 
 def kinds(cluster: Cluster, expression: str, path: str = "") -> dict[str, Kind]:
@@ -66,29 +64,16 @@ def test_a_campaign_has_only_the_groups_that_its_suites_need(
 
 
 def test_the_runs_get_the_command_line_without_the_options_of_the_campaign() -> None:
-    own = [
-        "--campaign=x",
-        "--campaign-time",
-        "3d",
-        "--max-nodes-at-once=4",
-        "--untested-for",
-        "7d",
-    ]
+    own = ["--campaign=x", "--campaign-time", "3d", "--max-nodes-at-once=4", "--untested-for", "7d"]
     kept = ["--cluster=prod", "-m", "gpu", "--drain=apply", "-k", "not slow", "suites"]
     assert without_campaign([*kept[:3], *own, *kept[3:]]) == kept
 
 
 def option(**changes: Any) -> Any:
-    plain = {
-        "max_nodes_at_once": 8,
-        "campaign_window": None,
-        "campaign_time": None,
-        "untested_for": None,
-        "report_dir": "reports",
-        "nodes": None,
-        "exclude_nodes": None,
-    }
-    return SimpleNamespace(**{**plain, **changes})
+    words = "campaign_window campaign_time untested_for nodes exclude_nodes"
+    return Namespace(
+        **{**dict.fromkeys(words.split()), "max_nodes_at_once": 8, "report_dir": "reports", **changes}
+    )
 
 
 PAIRS = (Kind("nccl", "nccl", ("nccl",), size=2, partners=3),)

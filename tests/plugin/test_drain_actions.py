@@ -5,23 +5,24 @@ The page of each suite has the action of its checks; a test compares it with the
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from plugin.test_drain import Ended
+from plugin.test_drain import ended as _ended
+from report_helpers import result
 
-from pytest_gpucluster.core.check import CHECKS, Action, Advisory, Finding, conclude, with_contention
+from pytest_gpucluster.core.check import CHECKS, Action, Advisory, Finding, Verdict, conclude, with_contention
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.registry import import_checks
 from pytest_gpucluster.drain.policy import NAMES, reaches
-from pytest_gpucluster.plugin.drain import DrainOptions, DrainPlugin, _hardest
 from pytest_gpucluster.report.result import read_result
-from pytest_gpucluster.report.run_model import read_run
 
+ended = _ended  # a fixture
 VALUES = ("configure", "monitor", "reset gpu", "reboot", "drain", "return to vendor")
 
 
-def test_the_actions_from_mild_to_hard() -> None:
+def test_an_action_reaches_its_own_class_and_milder_ones() -> None:
     assert tuple(action.value for action in Action) == VALUES
     assert {name: action.value for name, action in NAMES.items()} == {
         "reset-gpu": "reset gpu",
@@ -29,16 +30,12 @@ def test_the_actions_from_mild_to_hard() -> None:
         "drain": "drain",
         "return-to-vendor": "return to vendor",
     }  # of --drain-min-action: the repairs
+    for at, action in enumerate(VALUES):
+        reached = [least for least in VALUES if reaches(Action(action), Action(least))]
+        assert reached == (list(VALUES[: at + 1]) if at > 1 else []), action
 
 
-@pytest.mark.parametrize("least", VALUES)
-@pytest.mark.parametrize("action", VALUES)
-def test_an_action_reaches_its_own_class_and_milder_ones(action: str, least: str) -> None:
-    expected = action not in VALUES[:2] and VALUES.index(action) >= VALUES.index(least)
-    assert reaches(Action(action), Action(least)) is expected
-
-
-@pytest.mark.parametrize("action", ["", "explode", "DRAIN", "Drain", " drain", "reset-gpu"])
+@pytest.mark.parametrize("action", ["", "explode", "DRAIN", " drain", "reset-gpu"])
 def test_an_unknown_action_never_drains(action: str) -> None:
     event = {"verdicts": [{"outcome": "failed", "action": action, "findings": [{"part": "x"}]}]}
     (verdict,) = read_result(event).verdicts
@@ -80,24 +77,27 @@ def test_only_these_checks_may_take_a_node_out_of_service() -> None:
 
 # --- what the plugin takes for grounds
 
-
-def drainage(least: Action) -> Any:
-    """Return what --drain registers, without a Slurm behind it."""
-    absent: Any = None  # it acts on no node, as in a worker
-    options = DrainOptions(mode="on", retries=1, budget=absent, least=least, resume=False)
-    return DrainPlugin(absent, absent, absent, options)
-
-
-def record(*found: Any, action: Action = Action.DRAIN, node: str = "gpu01") -> dict[str, Any]:
-    verdict = conclude("gpu.x", found, cause="", hint="", action=action, never_healthy="made")
-    return {"node": node, "check": "gpu.x", "verdicts": [verdict.as_dict()]}
-
-
 BAD, WARNING = Finding("GPU 1", "1", "2"), Advisory("GPU 1", "1", "2")
 MILD = Finding("GPU 2", "1", "2", Action.MONITOR)
 
 
-@pytest.mark.parametrize("least", [action for action in Action if action.is_repair])
+def verdict(*found: Any, action: Action = Action.DRAIN) -> Verdict:
+    return conclude("gpu.x", found, cause="", hint="", action=action, never_healthy="made")
+
+
+def judged_at(node: str, *verdicts: Verdict, outcome: str = "failed") -> dict[str, Any]:
+    """Return the event of an item that has these verdicts."""
+    return result(node, outcome, check="gpu.x", verdicts=[one.as_dict() for one in verdicts])
+
+
+def is_drained(ended: type[Ended], least: Action, event: dict[str, Any]) -> bool:
+    """Return whether a run takes gpu05 out of service for this, each repetition of which has failed too."""
+    run = ended([event], least=least, resume=False)
+    run.act()
+    assert set(run.drained) <= {"gpu05"}
+    return bool(run.drained)
+
+
 @pytest.mark.parametrize(
     ("found", "action"),
     [
@@ -106,80 +106,81 @@ MILD = Finding("GPU 2", "1", "2", Action.MONITOR)
         ((NotApplicable("no MIG"),), Action.VENDOR),
         ((), Action.VENDOR),
         ((BAD,), Action.MONITOR),
-        ((BAD,), Action.CONFIGURE),
-        ((BAD, WARNING), Action.MONITOR),
+        ((BAD, WARNING), Action.CONFIGURE),
         ((MILD,), Action.VENDOR),
         ((MILD, WARNING), Action.VENDOR),
     ],
 )
-def test_what_never_drains(found: tuple[Any, ...], action: Action, least: Action) -> None:
-    asked = drainage(least)
-    assert not asked._grounds(SimpleNamespace(gpucluster=record(*found, action=action)))
+def test_what_never_drains(ended: type[Ended], found: tuple[Any, ...], action: Action) -> None:
+    event = judged_at("gpu05", verdict(*found, action=action))
+    assert not is_drained(ended, Action.RESET_GPU, event)
 
 
 @pytest.mark.parametrize("least", [action for action in Action if action.is_repair])
-def test_a_finding_drains_from_the_requested_class_on(least: Action) -> None:
-    asked = drainage(least)
+def test_a_finding_drains_from_the_requested_class_on(ended: type[Ended], least: Action) -> None:
     for action in Action:
         hard = action.is_repair and list(Action).index(action) >= list(Action).index(least)
-        alone = SimpleNamespace(gpucluster=record(BAD, WARNING, action=action))
-        beside = SimpleNamespace(
-            gpucluster=record(MILD, Finding("GPU 3", "1", "2", action), action=Action.MONITOR)
-        )
-        assert asked._grounds(alone) is hard
-        assert asked._grounds(beside) is hard
+        alone = verdict(BAD, WARNING, action=action)
+        beside = verdict(MILD, Finding("GPU 3", "1", "2", action), action=Action.MONITOR)
+        for one in (alone, beside):
+            assert is_drained(ended, least, judged_at("gpu05", one)) is hard
 
 
-def test_a_failure_of_no_single_node_never_drains() -> None:
-    whole = SimpleNamespace(gpucluster=record(BAD, node=""))
-    assert not drainage(Action.RESET_GPU)._grounds(whole)
-    assert not drainage(Action.DRAIN)._grounds(SimpleNamespace())
+def test_a_failure_of_no_single_node_or_by_no_verdict_never_drains(ended: type[Ended]) -> None:
+    assert is_drained(ended, Action.DRAIN, judged_at("gpu05", verdict(BAD)))
+    assert not is_drained(ended, Action.RESET_GPU, judged_at("", verdict(BAD)))
+    assert not is_drained(ended, Action.RESET_GPU, judged_at("gpu05"))
 
 
-def test_an_error_is_no_grounds_and_keeps_a_drained_node_drained() -> None:
+@pytest.mark.parametrize(
+    ("outcome", "action", "stays"),
+    [
+        ("error", Action.DRAIN, True),
+        ("failed", Action.DRAIN, True),
+        ("failed", Action.MONITOR, False),
+        ("not checked", Action.DRAIN, False),
+    ],
+)
+def test_an_error_is_no_grounds_and_keeps_a_drained_node_drained(
+    ended: type[Ended], outcome: str, action: Action, *, stays: bool
+) -> None:
     """A fixture that broke says nothing of the node: only a verdict in the call does."""
-    ends = [
-        ("error", record(BAD)),
-        ("error", record(BAD)),
-        ("not checked", record(BAD)),
-        ("passed", record(WARNING)),
-        ("failed", record(BAD, action=Action.MONITOR)),
-    ]
-    events = [{"event": "result", "outcome": end, "nodeid": "x", **found} for end, found in ends]
-    asked = drainage(Action.DRAIN)
-    asked._read(read_run([*events, {**events[0], "node": ""}, {**events[0], "event": "rerun"}]))
-    assert asked._failed == {}
-    assert asked._worse == {"gpu01": ["gpu.x", "gpu.x"]}  # the two errors; a failure to be watched is none
-    assert asked._ends == {"gpu01": {"gpu.x": ["error", "error", "not checked", "passed", "failed"]}}
-    asked._read(read_run([{**events[0], "outcome": "failed"}]))
-    assert list(asked._failed) == ["x"]
-    assert asked._worse == {"gpu01": ["gpu.x"] * 3}
+    found = verdict(BAD, action=action)
+    on_trial = ended([judged_at("gpu02", found, outcome=outcome)])
+    on_trial.act()
+    assert ("gpu02" in on_trial.drained) is stays
+    in_service = judged_at("gpu05", found, outcome=outcome)
+    assert is_drained(ended, Action.DRAIN, in_service) is (stays and outcome == "failed")
 
 
 @pytest.mark.parametrize("action", Action)
-def test_a_failure_of_other_users_or_settings_asks_for_no_drain(action: Action) -> None:
+def test_a_failure_of_other_users_or_settings_asks_for_no_drain(ended: type[Ended], action: Action) -> None:
     """Where others were at work on the GPUs, the hardware alone was not measured."""
-    found = with_contention(
-        conclude(
-            "gpu.x",
-            [BAD, Finding("GPU 3", "1", "2", action)],
-            cause="",
-            hint="",
-            action=action,
-            never_healthy="made",
-        ),
-        "others",
-    )
-    told = {"node": "gpu01", "verdicts": [found.as_dict()]}
-    assert not drainage(Action.RESET_GPU)._grounds(SimpleNamespace(gpucluster=told))
+    found = with_contention(verdict(BAD, Finding("GPU 3", "1", "2", action)), "others")
+    assert not is_drained(ended, Action.RESET_GPU, judged_at("gpu05", found))
 
 
-def test_a_drain_names_the_finding_that_asks_for_it() -> None:
-    found = [
-        record(MILD, BAD, Finding("GPU 4", "1", "2")),
-        record(BAD, Finding("GPU 5", "", "", Action.VENDOR)),
+@pytest.mark.parametrize(
+    ("verdicts", "part"),
+    [
+        ([verdict(MILD, BAD, Finding("GPU 4", "1", "2"))], "GPU 1"),
+        ([verdict(BAD, Finding("GPU 5", "3", "4", Action.VENDOR))], "GPU 5"),
+        ([verdict(MILD, action=Action.MONITOR), verdict(BAD)], "GPU 1"),
+    ],
+)
+def test_a_drain_names_the_finding_that_asks_for_it(
+    ended: type[Ended], verdicts: list[Verdict], part: str
+) -> None:
+    run = ended([judged_at("gpu05", *verdicts)], resume=False)
+    run.act()
+    assert part in run.world.nodes["gpu05"].reason
+
+
+def test_a_drain_for_an_action_that_no_finding_has_names_the_first(ended: type[Ended]) -> None:
+    event = judged_at("gpu05", verdict(BAD))
+    event["verdicts"][0]["findings"] = [
+        {"part": "GPU 7", "measured": "1", "expected": "2", "action": "reboot"}
     ]
-    foreign = {"action": "drain", "findings": [{"part": "GPU 7", "action": "reboot"}]}
-    verdicts = [*(verdict for one in found for verdict in one["verdicts"]), foreign]
-    logged = read_result({"verdicts": verdicts}).verdicts
-    assert [_hardest(it).part for it in logged] == ["GPU 1", "GPU 5", "GPU 7"]
+    run = ended([event], resume=False)
+    run.act()
+    assert "GPU 7" in run.world.nodes["gpu05"].reason

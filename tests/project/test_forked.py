@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -40,15 +39,3 @@ def test_a_fork_that_does_not_end_is_killed(tmp_path: Path) -> None:
         forked.run([sys.executable, "-m", "waits"], cwd=tmp_path, timeout=3)
     pid = int((tmp_path / "pid").read_text())
     wait_for(lambda: not Path(f"/proc/{pid}").exists(), "the fork has ended", 10)
-
-
-@pytest.mark.thorough
-def test_other_variables_of_python_are_those_of_the_process(tmp_path: Path) -> None:
-    """The first run with them is a process, the second a fork of another one."""
-    (tmp_path / "path.py").write_text("import elsewhere\n")
-    (tmp_path / "more").mkdir()
-    (tmp_path / "more" / "elsewhere.py").write_text("print('found')\n")
-    env = environment(PYTHONPATH=os.fspath(tmp_path / "more"))
-    for _ in range(2):
-        done = forked.run([sys.executable, "-m", "path"], cwd=tmp_path, env=env, timeout=60)
-        assert (done.returncode, done.stdout) == (0, "found\n"), done.stderr

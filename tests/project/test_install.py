@@ -26,11 +26,6 @@ def requirements(texts: list[str]) -> dict[str, str]:
     return {canonicalize_name(one.name): str(one.specifier) for one in map(Requirement, texts)}
 
 
-def recipe() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((ROOT / "install" / "recipe.yaml").read_text())
-    return found
-
-
 def filled(tmp_path: Path, name: str, python: str, file: str) -> Path:
     """A script of tools/ as `make release` puts it into a file for this Python."""
     text = (ROOT / "tools" / name).read_text()
@@ -46,9 +41,10 @@ def filled(tmp_path: Path, name: str, python: str, file: str) -> Path:
 
 def test_the_conda_recipe_has_the_requirements_of_the_project() -> None:
     stated = PROJECT["project"]
-    needs = recipe()["requirements"]
+    recipe = yaml.safe_load((ROOT / "install" / "recipe.yaml").read_text())
+    needs = recipe["requirements"]
     own = {**requirements(stated["dependencies"]), "python": stated["requires-python"]}
-    minimum = recipe()["context"]["python_min"]
+    minimum = recipe["context"]["python_min"]
     assert requirements([one.replace("${{ python_min }}", minimum) for one in needs["run"]]) == own
     assert set(PROJECT["build-system"]["requires"]) <= {one.replace(" ", "") for one in needs["host"]}
 
@@ -64,55 +60,18 @@ def test_an_image_has_what_both_builds_read(name: str) -> None:
     assert "pip install --no-cache-dir /source /source/slurm-sandbox" in text
 
 
-def start(script: Path, *words: str, path: str = "/nowhere") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(script), *words], capture_output=True, text=True, check=False, env={"PATH": path}
-    )
-
-
-@pytest.mark.parametrize(
-    ("file", "words", "printed"),
-    [
-        ("gpucluster.pyz", ("--version",), "None ['--version']"),
-        ("gpucluster.pyz", ("pytest", "-m", "pytest"), "pytest ['-m', 'pytest']"),
-        ("pytest", ("-m", "gpu"), "pytest ['-m', 'gpu']"),
-    ],
-)
-def test_the_one_file_is_both_commands(
-    tmp_path: Path, file: str, words: tuple[str, ...], printed: str
-) -> None:
-    script = filled(tmp_path, "pyz_start.py", HERE, file)
-    with script.open("a") as text:
-        text.write('print(os.environ.get("PEX_SCRIPT"), sys.argv[1:])\n')
-    done = start(script, *words)
-    assert (done.stdout.strip(), done.stderr) == (printed, "")
-
-
-def test_the_one_file_under_another_python_is_one_sentence(tmp_path: Path) -> None:
-    done = start(filled(tmp_path, "pyz_start.py", "3.99", "gpucluster.pyz"), "--version")
-    (sentence,) = done.stderr.splitlines()
+def test_a_file_for_another_python_says_so_and_installs_nothing(tmp_path: Path) -> None:
+    argv = [sys.executable, str(filled(tmp_path, "pyz_start.py", "3.99", "gpucluster.pyz")), "--version"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env={"PATH": "/nowhere"})
     assert (done.returncode, done.stdout) == (4, "")
-    assert "is for Python 3.99 on Linux manylinux_" in sentence
-    assert f"this is Python {HERE}" in sentence
-    assert "install python3.99" in sentence
-
-
-def test_the_archive_of_wheels_under_another_python_is_one_sentence(tmp_path: Path) -> None:
+    assert f"this is Python {HERE}" in done.stderr
     script = filled(tmp_path, "wheels_install", "3.99", "install")
     sums = subprocess.run(["sha256sum", "install"], capture_output=True, check=True, cwd=tmp_path).stdout
     (tmp_path / "SHA256SUMS").write_bytes(sums)
-    done = subprocess.run(
-        [str(script), "there"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        env={"PATH": "/usr/bin:/bin", "PYTHON": sys.executable},
-    )
-    (sentence,) = done.stderr.splitlines()
+    argv, env = [str(script), "there"], {"PATH": "/usr/bin:/bin", "PYTHON": sys.executable}
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=tmp_path, env=env)
     assert (done.returncode, done.stdout) == (4, "")
-    assert "are for Python 3.99 on Linux manylinux_" in sentence
-    assert f"this machine has Python {HERE}" in sentence
+    assert f"this machine has Python {HERE}" in done.stderr
     assert not (tmp_path / "there").exists()
 
 

@@ -8,9 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from plugin_helpers import FakeItem, a_session
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Outcome, Verdict
-from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, NotJudged
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.plugin.items import CheckItem, check_of, matches, node_of, record_of, suite_of
 from pytest_gpucluster.run.facts import CheckFailed, ItemView
 from pytest_gpucluster.run.record import Record, clean, describe, is_clean, one_line
@@ -18,45 +19,27 @@ from pytest_gpucluster.run.record import Record, clean, describe, is_clean, one_
 
 def made() -> tuple[ItemView, Record]:
     record = Record("site", "site.disk", "gpu01")
-    session: Any = SimpleNamespace(facts=SimpleNamespace(is_requested=lambda _: False))
-    return ItemView(session, record), record
+    return ItemView(a_session(), record), record
 
 
 def verdict(outcome: Outcome, *findings: Finding, **fields: Any) -> Verdict:
     return Verdict("gpu.count", outcome, findings, **fields)
 
 
-def test_a_pass_goes_on_and_is_kept() -> None:
+def test_a_pass_goes_on_and_other_verdicts_end_the_item() -> None:
     item, record = made()
-    passed = verdict(Outcome.PASSED, metrics=(Metric("count", 8, ""),))
+    count = Metric("count", 8, "")
+    passed = verdict(Outcome.PASSED, metrics=(count,))
     item.expect(passed)
-    assert (record.verdicts, record.metrics) == ([passed], [Metric("count", 8, "")])
-
-
-def test_a_failure_is_printed_in_full() -> None:
-    item, record = made()
-    failed = verdict(Outcome.FAILED, Finding("GPU 3", "7", "8"), metrics=(Metric("count", 7, ""),))
+    assert (record.verdicts, record.metrics) == ([passed], [count])
+    failed = verdict(Outcome.FAILED, Finding("GPU 3", "7", "8"), metrics=(count,))
     with pytest.raises(CheckFailed) as caught:
         item.expect(failed)
-    assert str(caught.value) == ("site.disk on gpu01: GPU 3: measured 7, expected 8\naction:       monitor")
-    assert record.metrics == [Metric("count", 7, "")]
-
-
-def ended(item: ItemView, judged: Verdict) -> tuple[type, str]:
-    """Return how an item ends."""
-    try:
-        item.expect(judged)
-    except (NotJudged, CheckFailed) as end:
-        return type(end), str(end)
-    raise AssertionError("it goes on")
-
-
-def test_what_is_not_judged_ends_the_item() -> None:
-    item, record = made()
-    assert ended(item, verdict(Outcome.NOT_CHECKED, reason="no right")) == (NotAvailable, "no right")
-    reason = "no NVSwitch"
-    assert ended(item, verdict(Outcome.NOT_APPLICABLE, reason=reason)) == (NotApplicable, reason)
-    assert len(record.verdicts) == 2
+    assert str(caught.value) == "site.disk on gpu01: GPU 3: measured 7, expected 8\naction:       monitor"
+    for outcome, end in ((Outcome.NOT_CHECKED, NotAvailable), (Outcome.NOT_APPLICABLE, NotApplicable)):
+        with pytest.raises(end, match=r"^no right$"):
+            item.expect(verdict(outcome, reason="no right"))
+    assert (len(record.verdicts), record.metrics) == (4, [count, count])
 
 
 @pytest.mark.parametrize("value", [499.5, 500.0, 500.5, math.nan])
@@ -77,37 +60,25 @@ def test_a_number_against_a_bound(bound: str, value: float) -> None:
         assert judged.findings == (() if good else (finding,))
         assert judged.metrics[0].better == ("higher" if lower else "lower")
         assert (judged.check, judged.action) == ("site.disk", Action.MONITOR)
-        assert (judged.metrics[0].name, judged.metrics[0].unit, judged.metrics[0].device) == (
-            "free",
-            "GiB",
-            device,
-        )
+        metric = judged.metrics[0]
+        assert (metric.name, metric.unit, metric.device) == ("free", "GiB", device)
         assert (judged.cause, judged.hint) == (words.get("cause", ""), words.get("hint", ""))
 
 
 def test_a_failed_verdict_as_text() -> None:
-    two = verdict(
-        Outcome.FAILED,
-        Finding("GPU 3", "7", "8"),
-        Finding("GPU 4", "6", "8", Action.DRAIN),
-        cause="a fault",
-        hint="scontrol show node NODE",
-        action=Action.DRAIN,
-        never_healthy="a healthy node has all of its GPUs",
-        advisories=(Advisory("GPU 5", "9", "8"),),
-    )
+    found = (Finding("GPU 3", "7", "8"), Finding("GPU 4", "6", "8", Action.DRAIN))
+    words = {"cause": "a fault", "hint": "scontrol show node NODE", "never_healthy": "it has all of its GPUs"}
+    advisory = Advisory("GPU 5", "9", "8")
+    two = verdict(Outcome.FAILED, *found, **words, action=Action.DRAIN, advisories=(advisory,))
     assert "what to do:   scontrol show node gpu01\n" in describe(two, "gpu.count", "gpu01")
-    assert describe(two, "gpu.count", "") == (
-        "gpu.count: GPU 3: measured 7, expected 8 (and 1 more)\n"
-        "part    measured    expected\n"
-        "------  ----------  ----------\n"
-        "GPU 3   7           8\n"
-        "GPU 4   6           8\n"
-        "likely cause: a fault\n"
-        "what to do:   scontrol show node NODE\n"
-        "action:       drain\n"
-        "warning:      GPU 5: measured 9, expected 8"
-    )
+    lines = [" ".join(line.split()) for line in describe(two, "gpu.count", "").splitlines()]
+    assert lines[0] == "gpu.count: GPU 3: measured 7, expected 8 (and 1 more)"
+    assert lines[1::2] == ["part measured expected", "GPU 3 7 8", "likely cause: a fault", "action: drain"]
+    assert lines[4::2] == [
+        "GPU 4 6 8",
+        "what to do: scontrol show node NODE",
+        "warning: GPU 5: measured 9, expected 8",
+    ]
 
 
 # --- the record
@@ -145,8 +116,12 @@ def test_a_record_as_plain_types() -> None:
     assert dirty.as_dict() == {**head, "verdicts": [judged], "metrics": [flat], **told}
 
 
-def item(name: str, file: str = "test_gpu.py", **fields: Any) -> Any:
-    return SimpleNamespace(name=name, path=Path("suites", file), stash=pytest.Stash(), **fields)
+class Stashed(FakeItem):
+    """An item of a site's test, with a stash."""
+
+    def __init__(self, node: str, name: str, file: str) -> None:
+        super().__init__(node, name)
+        self.path, self.stash = Path("suites", file), pytest.Stash()
 
 
 def own_item() -> Any:
@@ -156,28 +131,17 @@ def own_item() -> Any:
     return found
 
 
-def test_names_of_an_item() -> None:
-    spec = SimpleNamespace(params={"gpucluster_node": "gpu01", "size": 4})
-    known = [
-        (
-            item("test_count[gpu01-4]", originalname="test_count", callspec=spec),
-            ("gpu", "gpu.count", "gpu01"),
-        ),
-        (item("test_all", callspec=SimpleNamespace(params={"size": 4})), ("gpu", "gpu.all", "")),
-        (item("check_test_x", "own.py"), ("own", "own.check_test_x", "")),
+def test_an_item_has_its_names_and_one_record() -> None:
+    known: list[tuple[Any, tuple[str, str, str]]] = [
+        (Stashed("gpu01", "test_count", "test_gpu.py"), ("gpu", "gpu.count", "gpu01")),
+        (Stashed("", "test_all", "test_gpu.py"), ("gpu", "gpu.all", "")),
+        (Stashed("", "check_test_x", "own.py"), ("own", "own.check_test_x", "")),
         (own_item(), ("gpu", "gpu.count", "gpu01")),
     ]
     for found, names in known:
         assert (suite_of(found), check_of(found), node_of(found)) == names
-
-
-def test_the_record_of_an_item_is_made_once() -> None:
-    for found in (
-        item("test_count", callspec=SimpleNamespace(params={"gpucluster_node": "gpu01"})),
-        own_item(),
-    ):
         record = record_of(found)
-        assert record == Record("gpu", "gpu.count", "gpu01")
+        assert record == Record(*names)
         assert record_of(found) is record
 
 

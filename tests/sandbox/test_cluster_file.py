@@ -12,7 +12,7 @@ from pytest_gpucluster import config
 from pytest_gpucluster.kit.node.os_config import OsConfig
 from pytest_gpucluster.sandbox import Sandbox
 from pytest_gpucluster.suites.ibfabric.plan import read_plan
-from slurm_sandbox import daemons, hardware, namespaces
+from slurm_sandbox import daemons, hardware
 from slurm_sandbox import node_files as render
 from slurm_sandbox.collectives import CommunicatorModel, NodeHealth, busbw
 from slurm_sandbox.models import MODELS
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.thorough
-
-WHY_NOT_NAMESPACED = namespaces.why_not(daemons.search_path())
 
 
 @pytest.fixture
@@ -53,43 +51,25 @@ def test_the_next_step_names_this_sandbox(folder: Path, monkeypatch: pytest.Monk
     assert other.next_step.startswith(f"pytest --cluster={other.cluster_file}; ")
 
 
-@pytest.mark.parametrize("nodes", [1, 3])
-def test_the_cluster_file_states_the_limits_that_slurm_has(folder: Path, nodes: int) -> None:
-    """Recorded on a sandbox of one node: slurm.limits failed, for the file said MaxNodes=1 of a partition of 2."""
+def test_the_cluster_file_states_the_limits_and_the_folder_of_its_slurm(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recorded on a sandbox of one node: slurm.limits failed, for the file said MaxNodes=1 of a partition of 2.
+
+    Commands of one version do not talk with daemons of a much older or newer one.
+    """
+    programs = folder / "slurm"
+    programs.mkdir(parents=True)
+    for name, program in daemons.find_programs().items():
+        (programs / name).symlink_to(program)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
     sandbox = Sandbox(folder / "s")
-    sandbox.up(nodes=nodes)
+    sandbox.up(nodes=1, pyxis="off")
     try:
         shown = slurm(sandbox, "scontrol", "show", "partition", "debug")
         stated = config.load_cluster(sandbox.cluster_file).limits["debug"].max_nodes
         assert f"MaxNodes={stated} " in shown
-    finally:
-        sandbox.down()
-
-
-def test_a_slurm_of_another_folder_is_named_in_the_cluster_file(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Commands of one version do not talk with daemons of a much older or newer one."""
-    slurm = folder / "slurm"
-    slurm.mkdir(parents=True)
-    for name, program in daemons.find_programs().items():
-        (slurm / name).symlink_to(program)
-    monkeypatch.setenv("PATH", f"{slurm}{os.pathsep}{os.environ['PATH']}")
-    sandbox = Sandbox(folder / "s")
-    sandbox.up(nodes=1, pyxis="off")
-    try:
-        assert config.load_cluster(str(sandbox.cluster_file)).slurm.bin == str(slurm)
-    finally:
-        sandbox.down()
-
-
-@pytest.mark.skipif(bool(WHY_NOT_NAMESPACED), reason=WHY_NOT_NAMESPACED)
-def test_cluster_file_names_the_commands(folder: Path) -> None:
-    sandbox = Sandbox(folder / "s")
-    sandbox.up(nodes=1, kind="namespaced", pyxis="off")
-    try:
-        cluster = config.load_cluster(sandbox.cluster_file)
-        assert cluster.slurm.bin == str(sandbox.layout.bin)
+        assert config.load_cluster(str(sandbox.cluster_file)).slurm.bin == str(programs)
     finally:
         sandbox.down()
 

@@ -1,22 +1,23 @@
-"""Lanes: the nodes divided, turns on them, and which worker gets what; pure."""
+"""Lanes: the nodes divided, turns on them, which worker gets what, and what is not judged on other hardware; pure."""
 
 from __future__ import annotations
 
 import threading
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from plugin_helpers import FakeConfig, FakeItem, a_cluster, a_session
 
 from pytest_gpucluster.cluster.channel.node_lock import NodeLocks
 from pytest_gpucluster.cluster.plan import make_lanes
 from pytest_gpucluster.core.errors import TransportError
-from pytest_gpucluster.plugin.scheduling import LaneScheduling, unit_of
+from pytest_gpucluster.plugin.scheduling import LaneScheduling, contradicted, unit_of
+from pytest_gpucluster.suites.gpu.profile_fit import Contradiction
 
 NODES = tuple(f"gpu{at:02}" for at in range(1, 8))
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 7, 20])
+@pytest.mark.parametrize("count", [1, 3, 7, 20])
 def test_lanes_are_disjoint_and_hold_every_node(count: int) -> None:
     lanes = make_lanes(NODES, count, {})
     assert [node for lane in lanes for node in lane] == list(NODES)
@@ -31,28 +32,36 @@ def test_a_leaf_switch_stays_together() -> None:
     assert make_lanes(NODES[:4], 2, leaves) == (("gpu01", "gpu03"), ("gpu02", "gpu04"))
 
 
-def waits(turns: NodeLocks, owner: str, *nodes: str, load: bool) -> bool:
-    """Return True where an owner does not get these nodes; it gives up its turn then."""
-    thread = threading.Thread(
-        target=turns.take, args=(owner, frozenset(nodes)), kwargs={"load": load}, daemon=True
-    )
-    thread.start()
-    thread.join(0.2)
-    return thread.is_alive()
+class Owner(threading.Thread):
+    """One that takes nodes, and notes that it has them."""
+
+    def __init__(self, turns: NodeLocks, name: str, *nodes: str, load: bool) -> None:
+        super().__init__(daemon=True)
+        self.take = lambda: turns.take(name, frozenset(nodes), load=load)
+        self.has = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        self.take()
+        self.has.set()
 
 
 def test_readers_share_and_a_load_is_alone() -> None:
     turns = NodeLocks()
     turns.take("a", frozenset({"gpu01"}), load=False)
-    assert not waits(turns, "b", "gpu01", "gpu02", load=False)
-    assert waits(turns, "c", "gpu01", load=True)
-    assert not waits(turns, "d", "gpu03", load=True)
-    assert waits(turns, "e", "gpu03", load=False)
-    assert turns.loaded_by("a") == frozenset()
+    assert Owner(turns, "b", "gpu01", "gpu02", load=False).has.wait(600)
+    waits = Owner(turns, "c", "gpu01", load=True)
+    assert Owner(turns, "d", "gpu03", load=True).has.wait(600)
+    reader = Owner(turns, "e", "gpu03", load=False)
     turns.leave("a")
+    assert turns.loaded_by("a") == frozenset()
+    assert not waits.has.is_set()  # b reads
     turns.leave("b")
-    while turns.loaded_by("c") != {"gpu01"}:
-        pass  # c has waited for both
+    assert waits.has.wait(600)
+    assert turns.loaded_by("c") == {"gpu01"}
+    assert not reader.has.is_set()
+    turns.leave("d")
+    assert reader.has.wait(600)
 
 
 def test_more_nodes_are_requested_without_holding_any() -> None:
@@ -64,7 +73,7 @@ def test_more_nodes_are_requested_without_holding_any() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(600)
     assert not any(thread.is_alive() for thread in threads)
 
 
@@ -85,7 +94,7 @@ class Worker:
     """An xdist worker, as a scheduler sees it: it keeps what it is sent."""
 
     def __init__(self, name: str) -> None:
-        self.gateway = SimpleNamespace(id=name)
+        self.gateway, self.id = self, name
         self.sent: list[int] = []
         self.shutting_down = False
 
@@ -96,14 +105,18 @@ class Worker:
         self.shutting_down = True
 
 
+class Silent:
+    """The log of xdist."""
+
+    def loadsched(self, *_words: object) -> None: ...
+
+
 def scheduler(
     places: list[str], workers: list[Worker], dist: str = "load", names: Any = None
 ) -> LaneScheduling:
-    config: Any = SimpleNamespace(
-        getvalue={"dist": dist, "tx": ["popen"] * len(workers)}.__getitem__,
-        getoption={"maxschedchunk": None}.get,
-    )
-    made = LaneScheduling(config, SimpleNamespace(loadsched=lambda *_words: None), lambda: places)
+    config: Any = FakeConfig()
+    config.getvalue = {"dist": dist, "tx": ["popen"] * len(workers)}.__getitem__
+    made = LaneScheduling(config, Silent(), lambda: places)
     for worker in workers:
         made.add_node(worker)
         made.add_node_collection(worker, names or [f"test_x.py::test_{at}" for at in range(len(places))])
@@ -165,3 +178,35 @@ def test_a_unit_is_not_divided() -> None:
     files = [{names[index].partition("::")[0] for index in items} for items in ran.values()]
     assert files[0] & files[1] == set()
     assert files[0] | files[1] == {f"test_{file}.py" for file in "abcd"}
+
+
+# --- the profile of a group is of other hardware
+
+OTHER = Contradiction("gpu[01-02]", "dgx-a100", "8 NVIDIA H200", "8 NVIDIA A100", ("h200-8",))
+REASON = "the nodes gpu[01-02] have 8 NVIDIA H200, profile dgx-a100 states 8 NVIDIA A100: see run.profile"
+
+
+def session(found: dict[str, Contradiction]) -> Any:
+    made = a_session(a_cluster("gpu[01-02]"))
+    made.contradictions = found
+    return made
+
+
+@pytest.mark.parametrize(
+    ("node", "facts", "nodes"),
+    [
+        ("gpu01", {"gpus", "gpu_profile"}, OTHER.nodes),
+        ("gpu01", {"profile"}, OTHER.nodes),
+        ("gpu01", {"gpus"}, ""),  # judges the GPUs by themselves
+        ("", {"profile"}, OTHER.nodes),  # about all nodes
+    ],
+)
+def test_an_item_that_compares_with_a_profile_of_other_hardware_is_not_judged(
+    node: str, facts: set[str], nodes: str
+) -> None:
+    item: Any = FakeItem(node=node, fixturenames=[f"gpucluster_{name}" for name in facts])
+    assert contradicted(item, session({"gpu[01-02]": OTHER})) == nodes
+    assert contradicted(item, session({})) == ""
+    if node:  # the profile of its own group fits
+        assert contradicted(item, session({"old1": OTHER})) == ""
+    assert OTHER.reason == REASON
