@@ -3,7 +3,7 @@
 PATH: modules or packages below the package, as `drain/policy.py` or `suites/matrix`. The tests of a module are those at its
 mirrored path, or of its folder if it has none there. A comment `# pragma: no mutate` in the source excludes a line; state why.
 
-Everything happens in a copy. There each decorator is called below its function, as mutmut changes no function that has one,
+Tests that fail where no change is made, as those that need the frameworks, are left out, and named. Everything happens in a copy. There each decorator is called below its function, as mutmut changes no function that has one,
 and every check has. What stands outside functions is not changed.
 """
 
@@ -13,10 +13,12 @@ import argparse
 import ast
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +32,7 @@ SOURCE = Path("src/pytest_gpucluster")
 DEFAULT = ("core/majority.py", "core/outliers.py", "drain/policy.py")
 # mutmut changes functions with these
 LEFT_ABOVE = {"staticmethod", "classmethod"}
+FIRST_ARGUMENT = "pytest_add_cli_args = ["
 DETECTED = {"killed", "timeout", "segfault", "suspicious"}
 
 
@@ -94,7 +97,8 @@ also_copy = {others}
 only_mutate = {[str(path) for path in chosen]}
 process_isolation = "forkserver"  # a cache that tests have filled would hide a change
 pytest_add_cli_args_test_selection = {[*tests]}
-pytest_add_cli_args = ["-p", "no:cacheprovider"]
+{FIRST_ARGUMENT}"-p", "no:cacheprovider"]
+debug = true
 use_git_change_detection = false
 """
     (WORK / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text() + section)
@@ -126,13 +130,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     copy(chosen, list(dict.fromkeys(test for path in chosen for test in tests_of(path))))
     os.chdir(WORK)
     names = sample(chosen, options.seed, options.count)
-    command = [Path(sys.executable).with_name("mutmut"), "run", "--max-children", str(os.cpu_count()), *names]
-    with Path("mutmut.log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log) as mutmut:
-        try:
-            mutmut.wait(60 * options.minutes)
-        except subprocess.TimeoutExpired:
-            mutmut.send_signal(signal.SIGINT)
+    deadline = time.monotonic() + 60 * options.minutes
+    mutate(names, deadline)
+    while leave_out_failing() and time.monotonic() < deadline:
+        mutate(names, deadline)
     return report(names)
+
+
+def mutate(names: Sequence[str], deadline: float) -> None:
+    mutmut = str(Path(sys.executable).with_name("mutmut"))
+    command = [mutmut, "run", "--max-children", str(os.cpu_count()), *names]
+    with Path("mutmut.log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log) as running:
+        try:
+            running.wait(deadline - time.monotonic())
+        except subprocess.TimeoutExpired:
+            running.send_signal(signal.SIGINT)
+
+
+def leave_out_failing() -> list[str]:
+    """Return the tests without which mutmut can go on: those that failed before it changed anything."""
+    log = Path("mutmut.log").read_text(errors="replace")
+    if "failed to collect stats" not in log:
+        return []
+    failed = re.findall(r"^FAILED (\S+)", log, re.MULTILINE)
+    config = Path("pyproject.toml")
+    words = ", ".join(f'"--deselect={one}"' for one in failed)
+    config.write_text(config.read_text().replace(FIRST_ARGUMENT, f"{FIRST_ARGUMENT}{words}, "))
+    print("left out, since they fail without a change:", *failed)
+    return failed
 
 
 def report(names: Sequence[str]) -> int:
