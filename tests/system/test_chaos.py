@@ -166,7 +166,7 @@ import os, signal, subprocess
 from pytest_gpucluster.cluster.slurm.client import Slurm
 from pytest_gpucluster.cluster.slurm.job_cleanup import JobGuard
 from pytest_gpucluster.cluster.transport import LocalTransport
-guard = JobGuard(Slurm(LocalTransport()))
+guard = JobGuard(Slurm(LocalTransport({"PATH": os.environ["PATH"]})))
 late = f"until [ -e calls ]; do sleep 0.05; done; sbatch --job-name={guard.name} --begin=now+600 -o /dev/null --wrap true; >submitted"
 subprocess.Popen(["sh", "-c", late], start_new_session=True, stdout=subprocess.DEVNULL)
 os.kill(os.getpid(), signal.SIGKILL)
