@@ -57,8 +57,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpucluster.core.check import Action, Finding, check
-from pytest_gpucluster.core.errors import StepError
+from pytest_gpucluster.core.check import Action, Finding, Metric, check
+from pytest_gpucluster.core.errors import NotApplicable, StepError
 from pytest_gpucluster.core.probe import Probe, text_of
 
 HOSTILE = {HOSTILE!r}
@@ -87,6 +87,7 @@ def garbled(gpucluster_node):
 
 @check("hostile.shown", cause=HOSTILE, hint=f"export DB_PASSWORD={{SECRET}}", action=Action.MONITOR)
 def judge(text):
+    yield Metric("m" + text, float("nan"), text, text)
     yield Finding(HOSTILE, text, f"https://me:{{SECRET}}@host/x")
 
 
@@ -120,6 +121,20 @@ def test_step(gpucluster_node):
 
 def test_locals(gpucluster_node):
     step({{"WANDB_API_KEY": SECRET}})
+
+
+def test_refused(host, gpucluster_node):
+    gpucluster_node.facts(Probe("refused", r"printf '\\033[31m<b>' >&2; exit 5", text_of))
+
+
+def test_none(gpucluster_node):
+    raise NotApplicable(HOSTILE)
+
+
+@pytest.mark.parametrize("value", [HOSTILE])
+def test_parameter(gpucluster_node, value, record_property):
+    record_property("mine", value)
+    assert not value
 
 
 def test_printed(gpucluster_node):
@@ -159,6 +174,9 @@ def test_no_hostile_text_and_no_secret_reaches_terminal_or_reports(hostile: Run)
         "test_garbled": "error",
         "test_step": "error",
         "test_locals": "failed",
+        "test_refused": "not checked",
+        "test_none": "not applicable",
+        "test_parameter": "failed",
         "test_printed": "failed",
         "test_login": "failed",
         "test_memory": "passed",
@@ -175,7 +193,8 @@ def test_no_hostile_text_and_no_secret_reaches_terminal_or_reports(hostile: Run)
     for name in ("events.jsonl", "junit.xml"):
         assert redact.REDACTED in html.unescape((hostile.reports / name).read_text())
     ET.fromstring((hostile.reports / "junit.xml").read_text())
-    assert all(json.loads(line) for line in (hostile.reports / "events.jsonl").read_text().splitlines())
+    for line in (hostile.reports / "events.jsonl").read_text().splitlines():  # strict JSON, one event a line
+        json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert "login ok" in hostile.out
     assert not (hostile.folder / "owned").exists()
     # 100 MiB and an endless output were printed; python and pytest have 80

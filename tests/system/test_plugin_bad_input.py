@@ -60,6 +60,8 @@ def test_an_unknown_name_says_what_there_is(tmp_path: Path) -> None:
         ("--exclude-nodes=gpu[01-04]", {}, ("--exclude-nodes", "gpu[01-04]")),
         ("--set=slurm.partition=fast", {}, ("'fast'", "batch", "debug")),
         ("--set=drain.retries=0", {}, ("drain.retries", "greater than or equal to 1")),
+        ("--set=min_nodes=0", {}, ("min_nodes: must be a number from 1, or a percentage like 90%",)),
+        ("--set=min_nodes=110%", {}, ("min_nodes: must be a number from 1, or a percentage like 90%",)),
         ("--set=drain.max=lots", {}, ("drain.max", "number of nodes or percent")),
         ("--report-dir=test_tiny.py", {}, ("test_tiny.py",)),
         ("-q", {"required": ["tiny.*", "gpu.nothing"]}, ("required", "'gpu.nothing'", "the nearest is")),
