@@ -100,12 +100,6 @@ def test_all_runs_are_found() -> None:
     assert set(systemd_lines()) == {"ExecStart", "ExecStopPost"}
 
 
-def test_an_option_that_does_not_exist_would_be_found(place: Path, sandbox: Sandbox) -> None:
-    text = RUNS["jenkins nightly"].replace("--drain=dry-run", "--drain-it")
-    assert text != RUNS["jenkins nightly"]
-    assert shell(place, text, surroundings(place, sandbox, "--collect-only -q")).returncode == 4
-
-
 def test_a_burn_in_without_a_reservation_does_not_start(place: Path, sandbox: Sandbox) -> None:
     done = shell(
         place, RUNS["jenkins burn-in"], surroundings(place, sandbox, "--collect-only -q", RESERVATION="")

@@ -85,7 +85,7 @@ def test_a_task_on_the_host_is_in_no_image(places: Sandbox, tmp_path: Path) -> N
     for suite, item in {
         "ddp": "framework", "horovod": "build", "mpi": "installed", "ray": "alone", "tensorflow": "framework",
         "training": "framework",
-    }.items():  # fmt: skip
+    }.items():
         (event,) = (
             it
             for it in done.events

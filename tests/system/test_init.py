@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import getpass
 import re
 import shutil
@@ -133,20 +132,6 @@ def test_suites_are_tried_in_the_environments_of_the_file(
         in out
     )
     assert "ray CANNOT RUN: module load gone: failed on gpu01" in out
-
-
-def test_without_an_idle_node_the_reason_is_in_the_draft(
-    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with contextlib.ExitStack() as drained:
-        for node in sandbox.nodes:
-            drained.enter_context(out_of_service(sandbox, node, "DRAIN", "bad cable"))
-        assert cli.main(["init", "--name", "lab"]) == 0
-    assert "was not read: no node of it is idle (gpu01: " in capsys.readouterr().err
-    text = (tmp_path / "clusters" / "lab.yaml").read_text()
-    assert "# not read: no node of it is idle (gpu01: " in text
-    assert "8 GPUs of the type h200; by this name it may be h200-8" in text
 
 
 def test_nodes_are_queried_over_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

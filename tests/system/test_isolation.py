@@ -38,9 +38,16 @@ def box(mounts_of_machine: None) -> Iterator[Sandbox]:
 def run_suite(box: Sandbox, folder: Path, *words: str) -> Run:
     folder.mkdir(exist_ok=True)
     return run_pytest(
-        folder, on(box), "-c", ROOT / "pyproject.toml", "-p", "no:cacheprovider", *words,
-        where=[str(ROOT / "suites/isolation")], env=box.env,
-    )  # fmt: skip
+        folder,
+        on(box),
+        "-c",
+        ROOT / "pyproject.toml",
+        "-p",
+        "no:cacheprovider",
+        *words,
+        where=[str(ROOT / "suites/isolation")],
+        env=box.env,
+    )
 
 
 def not_passed(run: Run) -> dict[str, set[str]]:
@@ -69,11 +76,6 @@ def test_isolated_jobs_pass_everything(box: Sandbox, tmp_path: Path) -> None:
     assert len(run.outcomes) == 6 * len(box.nodes) + 1
     # a node shows `comp` until its epilog has ended
     wait_for(lambda: set(box.status()["nodes"].values()) == {"idle"}, "all nodes are idle")
-
-
-def test_the_memory_of_a_task_is_exceeded_on_request_only(box: Sandbox, tmp_path: Path) -> None:
-    run = run_suite(box, tmp_path, "-k", "test_memory or test_tmp", "--nodes=gpu01")
-    assert run.outcomes == {"suites/isolation/test_isolation.py::test_tmp[gpu01]": "passed"}, run.out
 
 
 def test_each_fault_is_found_by_its_check_on_its_node_alone(box: Sandbox, tmp_path: Path) -> None:

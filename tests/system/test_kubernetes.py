@@ -253,7 +253,7 @@ def run_of_jobs(folder: Path, **constants: float) -> Iterator[subprocess.Popen[s
         ["env", "--default-signal=TERM", *command(*SUITE, "-k", "job_gpus")], cwd=folder, text=True,
         env=in_environment(environment(MARK=str(folder)), kubernetes=constants), stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-    ) as run:  # fmt: skip
+    ) as run:
         try:
             yield run
         finally:

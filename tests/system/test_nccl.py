@@ -57,11 +57,6 @@ def eight() -> Iterator[Sandbox]:
     yield from up(NODES)
 
 
-@pytest.fixture
-def single() -> Iterator[Sandbox]:
-    yield from up(4, gpus_per_node=1)
-
-
 def cluster_with(sandbox: Sandbox, folder: Path, tolerance: float | None = None, **nccl: Any) -> Path:
     """Write the sandbox's cluster file with a short deadline, these keys of `nccl`, and this tolerance in its rows."""
     plain = yaml.safe_load(sandbox.cluster_file.read_text())
@@ -228,48 +223,7 @@ def measure_again(run: Run, sandbox: Sandbox) -> None:
     assert float(row[7]) < 200, done.stdout
 
 
-# a node hangs while the suite runs, before the step of the named measurement
-HANGS = """
-from pathlib import Path
-from pytest_gpucluster.suites.nccl.steps import NcclRunner
-from pytest_gpucluster.sandbox import Sandbox
-from pytest_gpucluster.cluster.slurm import step
-
-step.STRAGGLER, step.ENOUGH_GRACE = 4.0, 2.0
-measure = NcclRunner.{measurement}
-
-
-def hang_and_measure(self, *args, **named):
-    NcclRunner.{measurement} = measure
-    Sandbox(Path("{state}")).fault("node_hanging", "gpu05")
-    return measure(self, *args, **named)
-
-
-NcclRunner.{measurement} = hang_and_measure
-"""
-
-
 def test_every_nccl_fault_of_the_sandbox_is_shown() -> None:
     shown = {fault.kind for case in CASES for fault in case.faults} | {"slow_leaf"}
     shown |= {"nccl_conf", "task_variable"}  # test_nccl_environment.py
     assert {name for name, fault in FAULTS.items() if FOUND_BY[name][0].startswith("nccl.")} <= shown
-
-
-@pytest.mark.parametrize(
-    ("text", "printed"),
-    [
-        (None, "baseline cannot be read: No such file"),
-        ("nodes: gpu01\n", "not a baseline"),
-        ("nccl: [", "not a baseline"),
-    ],
-)
-def test_a_bad_baseline_is_reported_in_one_line_before_anything_starts(
-    eight: Sandbox, tmp_path: Path, text: str | None, printed: str
-) -> None:
-    path = tmp_path / "own.yaml"
-    if text is not None:
-        path.write_text(text)
-    run = accept(eight, tmp_path, f"--baseline={path}")
-    assert run.rc == 4
-    (error,) = run.errors
-    assert f"{path}: {printed}" in error

@@ -25,7 +25,7 @@ def test_a_node_without_its_toolchain_is_found(sandbox: Sandbox, tmp_path: Path)
         sandbox, tmp_path, "test_nccl_examples.py", "-k", "compiled", nodes="gpu[01-03]",
         profile=yaml.safe_load(sandbox.cluster_file.read_text())["profile"], nccl={"exports": env},
         nccl_examples={"nodes": "gpu[01-02]"},
-    )  # fmt: skip
+    )
     found = {item: end for item, end in ends(run).items() if "compiled[" in item}
     assert found == {
         "test_compiled[gpu01]": "passed",

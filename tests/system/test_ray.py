@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.alone  # it loads all cores
 
-# --- the real thing
-
 
 def leftovers() -> list[str]:
     """Return the processes and folders that any run of ours has left."""
@@ -26,13 +24,8 @@ def leftovers() -> list[str]:
 
 
 def test_ray_runs_over_two_nodes_and_leaves_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
-    claim = {
-        "environment": "frameworks",
-        "cpus": 2,
-        "gpus": 2,
-        "deadline": "600s",
-        "join": "120s",
-    }  # the driver has what two joins leave
+    # the driver has what two joins leave
+    claim = {"environment": "frameworks", "cpus": 2, "gpus": 2, "deadline": "600s", "join": "120s"}
     run = run_suite(sandbox, tmp_path, "test_ray.py", nodes="gpu[01-02]", ray=claim)
     found = ends(run)
     apart = {"test_head_lost[gpu01]": "not applicable"}  # the head
@@ -50,9 +43,3 @@ def test_a_node_works_alone(sandbox: Sandbox, tmp_path: Path) -> None:
     run = run_suite(sandbox, tmp_path, "test_ray.py", "-k", "framework or alone", nodes="gpu01", ray=claim)
     assert set(ends(run).values()) == {"passed"}, run.out[-4000:]
     assert leftovers() == []
-
-
-def test_what_is_selected_without_its_section_is_not_proved(sandbox: Sandbox, tmp_path: Path) -> None:
-    run = run_suite(sandbox, tmp_path, "test_ray.py", nodes="gpu[01-02]")
-    assert set(ends(run).values()) == {"error"}
-    assert "add `ray:`" in run.out

@@ -35,7 +35,7 @@ def run_storage(sandbox: Sandbox, folder: Path, nodes: str, *words: str, **secti
     return run_suite(
         sandbox, folder, "test_storage.py", *words, nodes=nodes, storage=section, python=Path(sys.executable),
         constants=QUICK,
-    )  # fmt: skip
+    )
 
 
 def test_healthy_nodes_pass_and_leave_no_folder(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_healthy_nodes_pass_and_leave_no_folder(sandbox: Sandbox, tmp_path: Path
     assert names(run.outcomes, "failed") == names(run.outcomes, "error") == [], run.out
     assert {name for name, end in ends(run).items() if end == "not applicable"} == {
         "test_lustre[gpu01]", "test_lustre[gpu02]",
-    }  # fmt: skip
+    }
     assert set(ends(run).values()) == {"passed", "not applicable"}
     assert list(shared.iterdir()) == list(local.iterdir()) == []
 

@@ -65,7 +65,7 @@ def test_healthy_nodes_pass_and_leave_no_checkpoint(sandbox: Sandbox, tmp_path: 
     assert {name for name, end in outcomes.items() if end == "not applicable"} == {
         "test_processes[gpu01]", "test_processes[gpu02]", "test_scaling", "test_start",
         "test_transport[gpu01]", "test_transport[gpu02]",
-    }  # fmt: skip
+    }
     assert {outcomes[name] for name in ("test_together", "test_checkpoint", "test_replay[gpu02]")} == {
         "passed"
     }
@@ -81,7 +81,7 @@ def test_slow_rank_and_rank_with_wrong_results_are_named(sandbox: Sandbox, tmp_p
     run = run_suite(
         sandbox, tmp_path, "test_training.py", "-k", "replay or loss or stragglers or together",
         nodes="gpu[01-02]", training=section, python=disturbed_python(tmp_path), constants={"training": QUICK},
-    )  # fmt: skip
+    )
     outcomes = ends(run)
     assert outcomes["test_replay[gpu02]"] == outcomes["test_stragglers[gpu01]"] == "failed", run.out
     assert message(run, "test_replay[gpu02]").startswith("rank 3: parameters ")
