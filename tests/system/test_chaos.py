@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -67,24 +66,6 @@ def result(item: str, outcome: str, message: str = "") -> dict[str, Any]:
 )
 def test_what_the_campaign_calls_wrong(event: dict[str, Any], fine: bool) -> None:  # a table
     assert (chaos.wrong_verdict(event) == "") == fine
-
-
-def test_what_the_campaign_calls_lost(sandbox: Sandbox, tmp_path: Path) -> None:
-    campaign = chaos.Campaign(sandbox, tmp_path, 1, ("signal",))
-    (tmp_path / "reports" / "latest").mkdir(parents=True)
-    start = {"event": "start"}
-    passed = result("test_quick[gpu01]", "passed")
-    text = "\n".join((json.dumps(start), '{"event": "resu', json.dumps(passed), '{"cut'))
-    (tmp_path / "reports" / "latest" / "events.jsonl").write_text(text)
-    (tmp_path / "witness").write_text('"test_x.py::test_quick[gpu01]"\n"test_x.py::test_quick[gpu02]"\n')
-    (tmp_path / "out").write_text("INTERNALERROR> x")
-    reported = chaos.RunOutcome(1, "signal", "x", rc=0)
-    with subprocess.Popen(["true"], text=True) as process:
-        process.wait()
-        campaign._judge_events(chaos.Running(process, campaign.plan, "X=1", tmp_path, False, 0.0), reported)
-    assert [kind for kind, _ in reported.faults] == ["lost", "lost", "wrong", "wrong", "lost"]
-    assert "line 2 cannot be read" in reported.faults[0][1]
-    assert "test_quick[gpu02] has ended" in reported.faults[1][1]
 
 
 # --- what it has found

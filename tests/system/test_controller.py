@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from paths import ROOT
-from plugin_helpers import Run, cluster_file, command, jobs_so_far, names, run_pytest
+from plugin_helpers import Run, cluster_file, command, names, run_pytest
 from sandbox_helpers import environment, left_in_queue, queue, sandbox_folder, slurm, wait_for
 
 from pytest_gpucluster.sandbox import Sandbox
@@ -64,14 +64,6 @@ def test_a_healthy_slurm_passes_everything(world: Sandbox, tmp_path: Path) -> No
     assert metrics["controllers"] == 2
     assert metrics["submission_rate"] > 1
     assert left_in_queue(world) == []
-
-
-def test_without_the_option_no_job_is_submitted(world: Sandbox, tmp_path: Path) -> None:
-    before = jobs_so_far(world)
-    run = judge(world, tmp_path, "-k", "burst or hold or singleton or ping")
-    assert {nodeid.rpartition("::")[2] for nodeid in run.outcomes} == {"test_ping"}
-    assert "on request only: 3 intrusive checks (--intrusive): controller" in run.out
-    assert jobs_so_far(world) == before
 
 
 def test_a_killed_run_leaves_no_job(world: Sandbox, tmp_path: Path) -> None:

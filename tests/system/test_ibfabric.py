@@ -112,6 +112,10 @@ def test_each_fault_is_found_by_its_own_check_on_its_own_part(subnet: Sandbox, t
     )
     # no finding takes a node out of service
     actions = {
-        verdict["action"] for event in run.events if event["event"] == "result" for verdict in event["verdicts"] if verdict["findings"]
+        verdict["action"]
+        for event in run.events
+        if event["event"] == "result"
+        for verdict in event["verdicts"]
+        if verdict["findings"]
     }
     assert actions == {"configure", "monitor"}

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.sandbox import Sandbox
 
 SITE = "def test_site(gpucluster_node):\n    assert gpucluster_node.name\n"
-EQUAL = "def test_release(host):\n    assert host.run('nproc').rc == 7\n"
 WIDE = """
 import pytest
 
@@ -137,17 +136,6 @@ def test_shipped_suites_and_own_tests_run_together(
     assert run.rc == 0, run.out + run.err
     checks_run = {event["check"] for event in run.events if event["event"] == "result"}
     assert checks_run == {"site.site", "more.more", "os.hostname"}
-
-
-def test_own_tests_with_equal_assertions_are_grouped(
-    sandbox: Sandbox, tmp_path: Path, installed: str
-) -> None:
-    write_suites(tmp_path, {"test_equal.py": EQUAL})
-    run = run_in(tmp_path, installed, on(sandbox), "test_equal.py")
-    assert len(re.findall(r"^FAILED ", run.out, re.MULTILINE)) == 1
-    assert "equal.release on 4 nodes: gpu[01-04]" in run.out
-    assert "def test_release(host):" in run.out  # with the traceback of one
-    assert re.search(r"^reproduce: .*srun -N1 -w gpu01 .*nproc", run.out, re.MULTILINE)
 
 
 def test_fixtures_of_a_module_or_the_session_use_host(

@@ -8,7 +8,6 @@ import yaml
 from framework_helpers import ends, message, run_suite
 from nccl_examples_helpers import toolchain
 from paths import ROOT
-from plugin_helpers import run_pytest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,8 +21,14 @@ def test_a_node_without_its_toolchain_is_found(sandbox: Sandbox, tmp_path: Path)
     case = '[ "$SLURMD_NODENAME" != gpu02 ] || { echo "nvcc fatal: error: no host compiler"; exit 1; }'
     env = toolchain(tmp_path, case)
     run = run_suite(
-        sandbox, tmp_path, "test_nccl_examples.py", "-k", "compiled", nodes="gpu[01-03]",
-        profile=yaml.safe_load(sandbox.cluster_file.read_text())["profile"], nccl={"exports": env},
+        sandbox,
+        tmp_path,
+        "test_nccl_examples.py",
+        "-k",
+        "compiled",
+        nodes="gpu[01-03]",
+        profile=yaml.safe_load(sandbox.cluster_file.read_text())["profile"],
+        nccl={"exports": env},
         nccl_examples={"nodes": "gpu[01-02]"},
     )
     found = {item: end for item, end in ends(run).items() if "compiled[" in item}
@@ -36,21 +41,3 @@ def test_a_node_without_its_toolchain_is_found(sandbox: Sandbox, tmp_path: Path)
     assert printed == "nvcc: exit 1: nvcc fatal: error: no host compiler"
     runs = {end for item, end in ends(run).items() if "compiled_run[" in item}
     assert runs == {"not applicable"}
-
-
-def test_simulated_gpus_are_not_applicable(sandbox: Sandbox, tmp_path: Path) -> None:
-    path = tmp_path / "cluster.yaml"
-    path.write_text(f"{sandbox.cluster_file.read_text()}\nnccl_examples: {{}}\n")
-    done = run_pytest(
-        tmp_path,
-        f"--cluster={path}",
-        "-p",
-        "no:cacheprovider",
-        "-v",
-        "--nodes=gpu[01-02]",
-        where=(str(SUITE),),
-    )
-    # the nodes of the sandbox have no compiler of CUDA, which is judged on any GPU
-    ran = {end for name, end in done.outcomes.items() if "test_compiled[" not in name}
-    assert ran == {"not applicable"}, done.out
-    assert "simulated GPUs run no NCCL" in done.out

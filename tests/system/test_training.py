@@ -52,10 +52,7 @@ QUICK = {"steps": 4, "warmup": 1}
 def test_healthy_nodes_pass_and_leave_no_checkpoint(sandbox: Sandbox, tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
-    section = {
-        "environment": "frameworks",
-        "checkpoint": str(shared),
-    }
+    section = {"environment": "frameworks", "checkpoint": str(shared)}
     constants = {"training": {**QUICK, "checkpoint_size": 2 << 20}}
     run = run_suite(
         sandbox, tmp_path, "test_training.py", nodes="gpu[01-02]", training=section, constants=constants
@@ -63,8 +60,12 @@ def test_healthy_nodes_pass_and_leave_no_checkpoint(sandbox: Sandbox, tmp_path: 
     outcomes = ends(run)
     assert names(run.outcomes, "failed") == names(run.outcomes, "error") == [], run.out
     assert {name for name, end in outcomes.items() if end == "not applicable"} == {
-        "test_processes[gpu01]", "test_processes[gpu02]", "test_scaling", "test_start",
-        "test_transport[gpu01]", "test_transport[gpu02]",
+        "test_processes[gpu01]",
+        "test_processes[gpu02]",
+        "test_scaling",
+        "test_start",
+        "test_transport[gpu01]",
+        "test_transport[gpu02]",
     }
     assert {outcomes[name] for name in ("test_together", "test_checkpoint", "test_replay[gpu02]")} == {
         "passed"
@@ -79,8 +80,15 @@ def test_healthy_nodes_pass_and_leave_no_checkpoint(sandbox: Sandbox, tmp_path: 
 def test_slow_rank_and_rank_with_wrong_results_are_named(sandbox: Sandbox, tmp_path: Path) -> None:
     section = {"environment": "frameworks"}
     run = run_suite(
-        sandbox, tmp_path, "test_training.py", "-k", "replay or loss or stragglers or together",
-        nodes="gpu[01-02]", training=section, python=disturbed_python(tmp_path), constants={"training": QUICK},
+        sandbox,
+        tmp_path,
+        "test_training.py",
+        "-k",
+        "replay or loss or stragglers or together",
+        nodes="gpu[01-02]",
+        training=section,
+        python=disturbed_python(tmp_path),
+        constants={"training": QUICK},
     )
     outcomes = ends(run)
     assert outcomes["test_replay[gpu02]"] == outcomes["test_stragglers[gpu01]"] == "failed", run.out
