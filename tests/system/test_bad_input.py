@@ -235,13 +235,6 @@ WORDS = st.lists(
 )
 
 
-@CAMPAIGN
-@given(WORDS)
-def test_words_reach_a_program_as_they_are(words: list[str]) -> None:
-    done = LocalTransport().run(["printf", "%s\\0", *words], timeout=DEADLINE)
-    assert done.stdout.split("\0")[:-1] == words
-
-
 @pytest.fixture(scope="module")
 def channel() -> Iterator[Fleet]:
     with Fleet.local("here") as fleet:

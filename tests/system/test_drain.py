@@ -309,15 +309,6 @@ def test_forty_percent_failing_drains_ten_percent_and_says_so_loudly(
     assert list(reasons(sandbox)) == ["gpu02"]
 
 
-def test_confirmation_repeats_as_often_as_the_option_states(sandbox: Sandbox, tmp_path: Path) -> None:
-    fail(tmp_path, "gpu01", "gpu02.once")
-    run = site(sandbox, tmp_path, "--drain=apply", "--set=drain.retries=3", "--set=drain.max=5")
-    assert list(reasons(sandbox)) == ["gpu01"], run.out
-    asked = {name: (tmp_path / f"asked.{name}").read_text().count("x") for name in ("gpu01", "gpu02")}
-    assert asked["gpu01"] == 4
-    assert run.outcomes["test_site.py::test_fit[gpu02]"] == "failed"  # the first verdict stands
-
-
 MORE = """
 def test_watched(state, gpucluster_item):
     gpucluster_item.expect(watched(state))

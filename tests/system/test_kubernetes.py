@@ -17,7 +17,7 @@ import yaml
 from constants import in_environment
 from corpus_cases import CORPUS, load
 from kubernetes_kubelet import Kubelet
-from kubernetes_server import Objects, Trouble, serving
+from kubernetes_server import Objects, serving
 from plugin_helpers import command, names, processes, run_pytest
 from sandbox_helpers import environment, wait_for
 
@@ -99,28 +99,16 @@ def break_nodes(found: Objects) -> None:
     for part in ("capacity", "allocatable"):
         del found.node("gpu13")["status"][part]["vpc.amazonaws.com/efa"]
     request = {"resources": {"limits": {"nvidia.com/gpu": "9"}}}
-    holder = {"name": "train", "namespace": "team-a"}
-    running = {"phase": "Running", "containerStatuses": []}
+    owner = {"kind": "DaemonSet", "name": "mofed-ubuntu22.04-ds"}
     found.kinds["pods"] += [
-        {
-            "kind": "Pod",
-            "apiVersion": "v1",
-            "metadata": holder,
-            "spec": {"nodeName": "gpu11", "containers": [request]},
-            "status": running,
-        },
-        {
-            "kind": "Pod",
-            "apiVersion": "v1",
-            "metadata": {
-                "name": "mofed-x",
-                "namespace": "net",
-                "ownerReferences": [{"kind": "DaemonSet", "name": "mofed-ubuntu22.04-ds"}],
-            },
-            "spec": {"nodeName": "gpu12"},
-            "status": {"phase": "Pending"},
-        },
+        pod("gpu11", "Running", {"name": "train", "namespace": "team-a"}, containers=[request]),
+        pod("gpu12", "Pending", {"name": "mofed-x", "namespace": "net", "ownerReferences": [owner]}),
     ]
+
+
+def pod(node: str, phase: str, meta: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    about = {"kind": "Pod", "apiVersion": "v1", "metadata": meta, "spec": {"nodeName": node, **spec}}
+    return {**about, "status": {"phase": phase, "containerStatuses": []}}
 
 
 FAULTS = [
@@ -243,9 +231,6 @@ def job_names(found: Objects) -> list[str]:
     return sorted(it["metadata"]["name"] for it in found.kinds["jobs"])
 
 
-JOBS = "POST /apis/batch/v1/namespaces/default/jobs"
-
-
 @contextmanager
 def run_of_jobs(folder: Path, **constants: float) -> Iterator[subprocess.Popen[str]]:
     """Start a run of Jobs whose pods never end."""
@@ -333,28 +318,6 @@ def test_a_run_whose_shell_was_killed_deletes_its_jobs(cleaned: tuple[Objects, P
         printed, _ = run.communicate(timeout=1200)
     assert "may be left" not in printed
     nothing_is_left(found, folder)
-
-
-def test_kubernetes_removes_everything_by_the_deadline_if_all_processes_are_dead(
-    cleaned: tuple[Objects, Path],
-) -> None:
-    found, folder = cleaned
-    found.trouble = lambda *request: Trouble(
-        delay=2 if " ".join(request) == JOBS and found.requests.count(JOBS) == 3 else 0
-    )
-    with run_of_jobs(folder) as run:
-        wait_for(lambda: found.requests.count(JOBS) == 3, "the last creation is in flight")
-        for pid in (*shells(folder), run.pid):
-            os.kill(pid, signal.SIGSTOP)
-        for pid in (*shells(folder), run.pid):
-            os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not found.open, "all requests were answered")
-    found.kinds["jobs"][-1]["spec"]["suspend"] = True  # by a queue: no deadline applies to it
-    assert len(found.left()) == 3
-    found.pass_time(60 + 600 + 300)  # job_pull, job_time, keep_finished
-    assert len(found.left()) == 2  # the owner, and the Job that did not start
-    found.pass_time(2 * (60 + 600 + 3 * 60) + 300)
-    assert found.left() == []
 
 
 def test_clean_removes_no_other_job_of_the_same_name(cleaned: tuple[Objects, Path]) -> None:

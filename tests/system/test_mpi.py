@@ -7,9 +7,9 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from framework_helpers import message
 from paths import ROOT
-from plugin_helpers import Run as Pytest
-from plugin_helpers import cluster_file, names, run_pytest
+from plugin_helpers import Run, cluster_file, names, run_pytest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,21 +48,11 @@ def accept(
     *options: str,
     environments: Mapping[str, Any] = ENVIRONMENTS,
     **mpi: Any,
-) -> Pytest:
+) -> Run:
     """Run the suite on two nodes with two tasks each."""
     claim = {"environment": environment, "ntasks_per_node": 2, "nodes": 2, "deadline": "900s", **mpi}
     file = cluster_file(sandbox, folder, environments=dict(environments), mpi=claim)
     return run_pytest(folder, f"--cluster={file}", *options, where=[str(SUITE)])
-
-
-def why(run: Pytest, item: str) -> str:
-    """Return what the failing item says, in full."""
-    (found,) = (
-        event for event in run.events if event["event"] == "result" and event["nodeid"].endswith(f"::{item}")
-    )
-    (verdict,) = found["verdicts"]
-    findings = "; ".join(f"{it['part']}: {it['measured']} / {it['expected']}" for it in verdict["findings"])
-    return f"{findings} | {verdict['cause']} | {verdict['hint']}"
 
 
 def test_real_mpi_in_c_and_python(sandbox: Sandbox, frameworks: Path, tmp_path: Path) -> None:
@@ -108,8 +98,8 @@ def test_one_node_without_mpi_is_named_and_the_others_go_on(
         launchers=["srun --mpi=pmi2"],
     )
     assert names(run.outcomes, "failed") == ["test_installed[gpu02]"]
-    assert "MPI of C programs: " in why(run, "test_installed[gpu02]")
-    assert "mpi.h: No such file" in why(run, "test_installed[gpu02]")
+    assert "MPI of C programs: " in message(run, "test_installed[gpu02]")
+    assert "mpi.h: No such file" in message(run, "test_installed[gpu02]")
     assert "test_world[srun_pmi2-c]" in names(run.outcomes, "passed")
     (world,) = (event for event in run.events if "test_world" in event.get("nodeid", ""))
     assert [metric["value"] for metric in world["metrics"]] == [4]  # two of three nodes
@@ -123,10 +113,10 @@ def test_condas_mpirun_first_on_path(sandbox: Sandbox, frameworks: Path, tmp_pat
     environment = {"first": {"exports": {"PATH": f"{conda}/bin:/usr/bin:/bin"}}}
     chosen = ("-k", "path or matches")
     run = accept(sandbox, tmp_path, "first", *chosen, environments=environment, launchers=["mpirun"])
-    printed = why(run, "test_path[gpu01]")
+    printed = message(run, "test_path[gpu01]")
     assert f"{conda}/bin/mpirun of conda (Hydra " in printed
     assert "in front of /usr/bin/mpirun" in printed
-    assert "Open MPI 4" in why(run, "test_matches[gpu01]")  # and it is of another MPI than the compiler
+    assert "Open MPI 4" in message(run, "test_matches[gpu01]")  # and it is of another MPI than the compiler
 
 
 def test_the_payload_compiles_without_warnings(frameworks: Path, tmp_path: Path) -> None:

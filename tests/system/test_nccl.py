@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import signal
 import subprocess
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from pytest_gpucluster.sandbox.found_by import FOUND_BY
 from slurm_sandbox.api import FAULTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 SUITE = str(ROOT / "suites" / "nccl" / "test_nccl.py")
@@ -27,56 +26,25 @@ NODES = 8
 PATIENCE = 1200  # seconds; a run takes a tenth of it at most
 
 
-@dataclasses.dataclass(frozen=True)
-class Fault:
-    """A fault of the sandbox on a node."""
-
-    kind: str
-    node: str
-    options: dict[str, Any] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """Faults, and all that has to fail: (check, node) -> words of the first finding's part and of the message."""
-
-    name: str
-    faults: tuple[Fault, ...]
-    failed: dict[tuple[str, str], tuple[str, str]]
-
-
-def up(nodes: int, gpus_per_node: int = 8) -> Iterator[Sandbox]:
+@pytest.fixture(scope="module")
+def eight() -> Iterator[Sandbox]:
     with sandbox_folder() as folder:
         sandbox = Sandbox(folder / "s")
-        sandbox.up(nodes=nodes, gpus_per_node=gpus_per_node)
+        sandbox.up(nodes=NODES, gpus_per_node=8)
         yield sandbox
 
 
-@pytest.fixture(scope="module")
-def eight() -> Iterator[Sandbox]:
-    yield from up(NODES)
-
-
-def cluster_with(sandbox: Sandbox, folder: Path, tolerance: float | None = None, **nccl: Any) -> Path:
-    """Write the sandbox's cluster file with a short deadline, these keys of `nccl`, and this tolerance in its rows."""
+def accept(sandbox: Sandbox, folder: Path, faults: Iterable[Fault] = ()) -> Run:
+    """Run the suite with a short deadline and these faults in the nodes, and none other."""
+    sandbox.heal()
+    for kind, node, *options in faults:
+        sandbox.fault(kind, node, **dict(options))
     plain = yaml.safe_load(sandbox.cluster_file.read_text())
-    for row in plain["thresholds"]:
-        row["tolerance"] = row["tolerance"] if tolerance is None else tolerance
-    plain["nccl"] |= {"deadline": f"{DEADLINE}s", **nccl}
+    plain["nccl"] |= {"deadline": f"{DEADLINE}s"}
     path = folder / "cluster.yaml"
     path.write_text(yaml.safe_dump(plain))
-    return path
-
-
-def accept(sandbox: Sandbox, folder: Path, *args: str, faults: tuple[Fault, ...] = (), **nccl: Any) -> Run:
-    """Run the suite with these faults in the nodes, and none other."""
-    sandbox.heal()
-    for fault in faults:
-        sandbox.fault(fault.kind, fault.node, **fault.options)
-    options = [f"--cluster={cluster_with(sandbox, folder, **nccl)}", f"--report-dir={folder / 'reports'}"]
-    return run_pytest(
-        folder, "-p", "no:cacheprovider", *options, *args, where=(SUITE,), timeout=PATIENCE, env=sandbox.env
-    )
+    words = ("-p", "no:cacheprovider", f"--cluster={path}")
+    return run_pytest(folder, *words, where=(SUITE,), timeout=PATIENCE, env=sandbox.env)
 
 
 def results(run: Run) -> list[dict[str, Any]]:
@@ -117,10 +85,12 @@ def metrics(run: Run, name: str) -> dict[tuple[str, str], float]:
 
 
 WHOLE = ("nccl.whole_bandwidth", "")
-CASES = (
-    Case(
-        "slow-node-and-slow-link",
-        (Fault("slow_node", "gpu03"), Fault("slow_link", "gpu05", {"peer": "gpu06"})),
+Fault = tuple[Any, ...]
+"""Kind, node, (option, value) ..."""
+# name: faults, and all that has to fail: (check, node) -> words of the first finding's part and of the message
+CASES: dict[str, tuple[list[Fault], dict[tuple[str, str], tuple[str, str]]]] = {
+    "slow-node-and-slow-link": (
+        [("slow_node", "gpu03"), ("slow_link", "gpu05", ("peer", "gpu06"))],
         {
             ("nccl.alone_bandwidth", "gpu03"): ("all_reduce 1 GiB", "link model of the sandbox"),
             ("nccl.outlier", "gpu03"): ("all_reduce alone", "below the median"),
@@ -129,36 +99,30 @@ CASES = (
             WHOLE: ("all_reduce 1 GiB", "the rounds of pairs name gpu03, link gpu05 - gpu06"),
         },
     ),
-    Case(
-        "no-peermem",
-        (Fault("no_peermem", "gpu04"),),
+    "no-peermem": (
+        [("no_peermem", "gpu04")],
+        {("nccl.pairs", "gpu04"): ("gpu04", "gpu04"), ("nccl.whole", ""): ("gpu[03-05]", "NET/IB between")},
+    ),
+    "no-infiniband": (
+        [("no_infiniband", "gpu04")],
         {
             ("nccl.pairs", "gpu04"): ("gpu04", "gpu04"),
-            ("nccl.whole", ""): ("gpu[03-05]", "NET/IB between nodes NET/IB/GDRDMA"),
+            ("nccl.whole", ""): ("gpu[03-05]", "NET/Socket between"),
         },
     ),
-    Case(
-        "no-infiniband",
-        (Fault("no_infiniband", "gpu04"),),
-        {
-            ("nccl.pairs", "gpu04"): ("gpu04", "gpu04"),
-            ("nccl.whole", ""): ("gpu[03-05]", "NET/Socket between nodes NET/IB/GDRDMA"),
-        },
+    "only-the-whole-is-slow": (
+        [("slow_crowd", "gpu06")],
+        {WHOLE: ("all_reduce 1 GiB", "so no node or link is at fault")},
     ),
-    Case(
-        "only-the-whole-is-slow",
-        (Fault("slow_crowd", "gpu06"),),
-        {WHOLE: ("all_reduce 1 GiB", "all 28 measured of 28 pairs are fine, so no node or link is at fault")},
-    ),
-    Case(  # five nodes fail by themselves, each in its own way, and none spoils the others
-        "alone",
-        (
-            Fault("wrong_data", "gpu02"),
-            Fault("nccl_crash", "gpu03"),
-            Fault("rank_mixup", "gpu04"),
-            Fault("nccl_hang", "gpu06"),
-            Fault("nccl_hang", "gpu07"),
-        ),
+    # five nodes fail by themselves, each in its own way, and none spoils the others
+    "alone": (
+        [
+            ("wrong_data", "gpu02"),
+            ("nccl_crash", "gpu03"),
+            ("rank_mixup", "gpu04"),
+            ("nccl_hang", "gpu06"),
+            ("nccl_hang", "gpu07"),
+        ],
         {
             ("nccl.alone", "gpu02"): ("all_reduce 8 B out-of-place", "17 wrong elements"),
             ("nccl.alone", "gpu03"): ("gpu03", "unhandled system error"),
@@ -167,7 +131,7 @@ CASES = (
             ("nccl.alone", "gpu07"): ("gpu07", "hangs: 1 of 1 tasks never ended"),
         },
     ),
-)
+}
 
 
 def test_healthy_nodes_pass_everything_and_their_figures_are_reported(eight: Sandbox, tmp_path: Path) -> None:
@@ -189,24 +153,23 @@ def test_healthy_nodes_pass_everything_and_their_figures_are_reported(eight: San
     assert ("gpu05", "link model of the sandbox") in metrics(run, "bound all_reduce 1 GiB alone")
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("name", CASES)
 def test_a_fault_leads_to_the_right_verdict_on_the_right_part(
-    eight: Sandbox, tmp_path: Path, case: Case
+    eight: Sandbox, tmp_path: Path, name: str
 ) -> None:
-    run = accept(eight, tmp_path, faults=case.faults)
+    faults, expected = CASES[name]
+    run = accept(eight, tmp_path, faults)
     found = failures(run)
-    assert found.keys() == case.failed.keys(), run.out[-3000:]
-    for key, (part, words) in case.failed.items():
+    assert found.keys() == expected.keys(), run.out[-3000:]
+    for key, (part, words) in expected.items():
         assert first_part(found[key]).startswith(part)
         assert words in reported(found[key]), key
-    for fault in case.faults:  # the table says which check finds the fault
-        says = FOUND_BY[fault.kind][0]
-        assert not says.startswith("nccl.") or {(says, fault.node), (says, "")} & found.keys()
-    hangs = any(fault.kind == "nccl_hang" for fault in case.faults)
-    assert len(ended_by_us(run)) == hangs, "a hang costs one deadline"
-    named = {node for _, node in found if node}
-    assert named <= {fault.node for fault in case.faults}
-    if case is CASES[0]:
+    for kind, node, *_ in faults:  # the table says which check finds the fault
+        says = FOUND_BY[kind][0]
+        assert not says.startswith("nccl.") or {(says, node), (says, "")} & found.keys()
+    assert {node for _, node in found if node} <= {fault[1] for fault in faults}
+    assert len(ended_by_us(run)) == (name == "alone"), "a hang costs one deadline"
+    if name == "slow-node-and-slow-link":
         measure_again(run, eight)
 
 
@@ -216,14 +179,13 @@ def measure_again(run: Run, sandbox: Sandbox) -> None:
         line for line in run.out.splitlines() if "gpu[05-06]" in line and "all_reduce_perf" in line
     )
     command = printed.removeprefix("reproduce:").strip()
-    done = subprocess.run(
-        ["sh", "-c", command], check=True, capture_output=True, text=True, env=sandbox.env, timeout=1200
-    )
+    argv = ["sh", "-c", command]
+    done = subprocess.run(argv, check=True, capture_output=True, text=True, env=sandbox.env, timeout=1200)
     (row,) = (line.split() for line in done.stdout.splitlines() if line.split()[:1] == [str(256 << 20)])
     assert float(row[7]) < 200, done.stdout
 
 
 def test_every_nccl_fault_of_the_sandbox_is_shown() -> None:
-    shown = {fault.kind for case in CASES for fault in case.faults} | {"slow_leaf"}
+    shown = {fault[0] for faults, _ in CASES.values() for fault in faults} | {"slow_leaf"}
     shown |= {"nccl_conf", "task_variable"}  # test_nccl_environment.py
     assert {name for name, fault in FAULTS.items() if FOUND_BY[name][0].startswith("nccl.")} <= shown

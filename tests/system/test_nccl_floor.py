@@ -35,14 +35,8 @@ def accept(
     """Run the suite with a cluster file that has no threshold, as `gpucluster init` drafts it for unknown hardware."""
     plain = yaml.safe_load(sandbox.cluster_file.read_text())
     plain.pop("thresholds", None)
-    unstated = {
-        "link_layer": "none",
-        "hcas": 0,
-        "rate": None,
-        "transport": None,
-        "peer_memory": False,
-        "mtu": None,
-    }
+    unstated = {"link_layer": "none", "hcas": 0, "peer_memory": False}
+    unstated |= dict.fromkeys(("rate", "transport", "mtu"))
     plain["profile"] |= {"nccl": [], "fabric": unstated | (fabric or {})}
     plain["nccl"] |= {"deadline": "300s", **nccl}
     path = folder / "site.yaml"

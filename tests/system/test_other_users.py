@@ -159,24 +159,6 @@ def test_a_login_is_refused_without_a_job_and_adopted_with_one(homes: Mapping[st
     assert "isolation.login on gpu02: login without a job: measured a shell, expected refused" in run.out
 
 
-def test_what_the_load_of_one_user_has_left_is_seen_by_all_and_replaced_by_the_next(sandbox: Sandbox) -> None:
-    """As the burn-in's simulated GPUs write it; whole burn-ins need a Python that others may start."""
-    layout = sandbox.layout
-    for name, serial in ((ALICE, "GPU-aaaaaaaa"), (BOB, "GPU-bbbbbbbb")):
-        code = (
-            "import re, pathlib; from slurm_sandbox.gpu_load import NodeFiles;"
-            f"shown = NodeFiles(pathlib.Path({str(layout.nodes)!r}), pathlib.Path({str(layout.root / 'base')!r}), 'gpu01');"
-            f"shown.write('gpus', re.sub(r'GPU-[0-9a-f]{{8}}', {serial!r}, shown.read('gpus')))"
-        )
-        subprocess.run([PYTHON, "-c", code], **identity(name), env=_environment("/"), cwd="/", check=True)
-        for reader in (ALICE, BOB):
-            command = f"SLURMD_NODENAME=gpu01 {layout.simbin}/nvidia-smi -L"
-            assert shell_as(reader, command).out.count(serial) == 8
-    sandbox.fault("hot", "gpu01")
-    sandbox.heal()
-    assert "GPU-bbbbbbbb" not in shell_as(ALICE, command).out
-
-
 @pytest.mark.parametrize("where", ["file", "folder"])
 def test_a_history_that_we_may_only_read_is_reported_before_a_node_is_taken(
     sandbox: Sandbox, homes: Mapping[str, Path], where: str

@@ -150,17 +150,6 @@ def test_the_summary_has_nodes_by_suites_and_metrics(ends: Run) -> None:
     assert "no-such-tool" in ends.out
 
 
-def test_again_repeats_the_item(ends: Run, sandbox: Sandbox) -> None:
-    (event,) = (e for e in ends.events if e.get("nodeid", "").endswith("test_count[gpu02]"))
-    (line,) = (line for line in event["annotation"] if line.startswith("rerun:"))
-    words = shlex.split(line.removeprefix("rerun:"))
-    assert words[0] == "pytest"
-    assert words[1] == on(sandbox)
-    run = run_pytest(ends.folder, "--report-dir=again", *words[1:-1], where=words[-1:])
-    assert run.rc == 1
-    assert "1 failed" in run.out
-
-
 ERRORS = "from pytest_gpucluster.core.errors import NotApplicable, NotAvailable\n\n\n"
 
 

@@ -143,13 +143,6 @@ def pairs(element: Any) -> list[tuple[str, str]]:
     return [(it.get("name"), it.get("value")) for it in element.iter("property")]
 
 
-def test_a_run_without_the_junitxml_plugin_of_pytest_has_its_junit_file(tmp_path: Path) -> None:
-    run = run_pytest(tmp_path, "--cluster=local", "-p", "no:junitxml", files=SUITE)
-    assert run.rc == 0, run.out
-    assert all(case.is_passed for case in run.cases.values())
-    assert run.cases
-
-
 def test_groups_in_two_partitions_have_an_allocation_each(sandbox: Sandbox, tmp_path: Path) -> None:
     groups = [{"nodes": "gpu[01-02]"}, {"nodes": "gpu03", "partition": "debug"}]
     slurm = {"conf": sandbox.env["SLURM_CONF"], "partition": "batch", "time": "10m"}

@@ -138,11 +138,9 @@ def test_a_healthy_cluster_is_healthy_from_a_strange_shell(
         assert (name in warning) is (name != "MASTER_ADDR"), "pass_env names MASTER_*"
     assert "nofile 1024 (os.limits: 4096)" in warning
     shell = run.event("start")["shell"]
-    assert f"warning: {shell['text']}" == warning
-    assert shell["action"] == "configure"
-    latest = run.folder / "reports" / "latest"
-    assert 'name="warning"' in (latest / "junit.xml").read_text()
-    assert "nofile 1024 (os.limits: 4096)" in (latest / "report.html").read_text()
+    assert (f"warning: {shell['text']}", shell["action"]) == (warning, "configure")
+    assert 'name="warning"' in (run.reports / "junit.xml").read_text()
+    assert "nofile 1024 (os.limits: 4096)" in (run.reports / "report.html").read_text()
     for kind in ("step", "agent"):
         for node in ("gpu01", "gpu02"):
             found = json.loads((tmp_path / f"{kind}-{node}").read_text())

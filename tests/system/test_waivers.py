@@ -110,13 +110,6 @@ def test_what_waivers_cover_is_listed_everywhere_and_the_run_is_accepted_with_wa
     assert "OPS-1" in (tmp_path / "own.xml").read_text()
 
 
-def test_a_waiver_covers_neither_another_node_nor_another_check(sandbox: Sandbox, tmp_path: Path) -> None:
-    run = site(sandbox, tmp_path, [waiver(["site.fit"], nodes="gpu02"), NEEDS], bad="gpu02,gpu01,whole")
-    assert run.rc == 1
-    assert names(run.outcomes, "failed") == ["test_fit[gpu01]", "test_whole"]
-    assert "NOT ACCEPTED" in run.out
-
-
 def test_an_expired_waiver_is_an_error_with_file_line_and_ticket(sandbox: Sandbox, tmp_path: Path) -> None:
     old = waiver(["site.fit"], PAST, nodes="gpu02", ticket="OPS-9")
     run = site(sandbox, tmp_path, [NEEDS, old], "test_site.py")

@@ -35,7 +35,7 @@ def junit(run: Run) -> dict[str, Any]:
     return {
         name: (
             [(type(result).__name__, result.message) for result in case.result],
-            sorted((prop.name, prop.value) for prop in case.properties()),
+            sorted((prop.get("name"), prop.get("value")) for prop in case._elem.iter("property")),
         )
         for name, case in run.cases.items()
     }
