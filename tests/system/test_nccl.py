@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from framework_helpers import ends, message, run_suite
+from nccl_examples_helpers import toolchain
 from paths import ROOT
-from plugin_helpers import Run, run_pytest
+from plugin_helpers import Run, on, run_pytest
 from sandbox_helpers import sandbox_folder
 
 from pytest_gpucluster.sandbox import Sandbox
@@ -17,7 +20,7 @@ from pytest_gpucluster.sandbox.found_by import FOUND_BY
 from slurm_sandbox.api import FAULTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
 SUITE = str(ROOT / "suites" / "nccl" / "test_nccl.py")
@@ -34,17 +37,32 @@ def eight() -> Iterator[Sandbox]:
         yield sandbox
 
 
-def accept(sandbox: Sandbox, folder: Path, faults: Iterable[Fault] = ()) -> Run:
-    """Run the suite with a short deadline and these faults in the nodes, and none other."""
+def accept(
+    sandbox: Sandbox,
+    folder: Path,
+    *words: str,
+    faults: Iterable[Fault] = (),
+    profile: Mapping[str, Any] | None = None,
+    env: Mapping[str, str] | None = None,
+    **nccl: Any,
+) -> Run:
+    """Run the suite with a short deadline and these faults in the nodes, and none other.
+
+    `profile`: of unknown hardware, of which only this is stated, and without thresholds.
+    """
     sandbox.heal()
     for kind, node, *options in faults:
         sandbox.fault(kind, node, **dict(options))
     plain = yaml.safe_load(sandbox.cluster_file.read_text())
-    plain["nccl"] |= {"deadline": f"{DEADLINE}s"}
+    plain["nccl"] |= {"deadline": f"{DEADLINE}s", **nccl}
+    if profile is not None:
+        plain.pop("thresholds", None)
+        unstated = {"link_layer": "none", "hcas": 0, "rate": None, "transport": None, "mtu": None}
+        plain["profile"] |= {"nccl": [], "fabric": {**unstated, "peer_memory": False, **profile}}
     path = folder / "cluster.yaml"
     path.write_text(yaml.safe_dump(plain))
-    words = ("-p", "no:cacheprovider", f"--cluster={path}")
-    return run_pytest(folder, *words, where=(SUITE,), timeout=PATIENCE, env=sandbox.env)
+    argv = ("-p", "no:cacheprovider", f"--cluster={path}", *words)
+    return run_pytest(folder, *argv, where=(SUITE,), timeout=PATIENCE, env={**sandbox.env, **(env or {})})
 
 
 def results(run: Run) -> list[dict[str, Any]]:
@@ -158,7 +176,7 @@ def test_a_fault_leads_to_the_right_verdict_on_the_right_part(
     eight: Sandbox, tmp_path: Path, name: str
 ) -> None:
     faults, expected = CASES[name]
-    run = accept(eight, tmp_path, faults)
+    run = accept(eight, tmp_path, faults=faults)
     found = failures(run)
     assert found.keys() == expected.keys(), run.out[-3000:]
     for key, (part, words) in expected.items():
@@ -187,5 +205,154 @@ def measure_again(run: Run, sandbox: Sandbox) -> None:
 
 def test_every_nccl_fault_of_the_sandbox_is_shown() -> None:
     shown = {fault[0] for faults, _ in CASES.values() for fault in faults} | {"slow_leaf"}
-    shown |= {"nccl_conf", "task_variable"}  # test_nccl_environment.py
+    shown |= {"nccl_conf", "task_variable"}  # below
     assert {name for name, fault in FAULTS.items() if FOUND_BY[name][0].startswith("nccl.")} <= shown
+
+
+# --- without a threshold for the hardware, or without a tool
+
+
+def outcomes(run: Run, check: str) -> dict[str, tuple[str, str]]:
+    """Return {node, '' for all: (outcome, message)} of a check."""
+    return {it["node"]: (it["outcome"], it["message"]) for it in results(run) if it["check"] == check}
+
+
+def test_a_fleet_over_sockets_is_below_the_floor_and_fails_by_transport_where_the_profile_has_adapters(
+    eight: Sandbox, tmp_path: Path
+) -> None:
+    sockets = [("no_infiniband", node) for node in eight.nodes]
+    run = accept(eight, tmp_path, faults=sockets, profile={})
+    ((outcome, message),) = outcomes(run, "nccl.whole_bandwidth").values()
+    assert outcome == "failed"
+    assert "8 adapters x 50 GB/s" in message
+    assert re.search(r"^monitor:\n(?:  .*\n)*  \(cluster\) +nccl.whole_bandwidth", run.out, re.MULTILINE)
+    stated = accept(
+        eight, tmp_path, faults=sockets, profile={"link_layer": "InfiniBand", "hcas": 8, "rate": "400 Gb/s"}
+    )
+    ((outcome, message),) = outcomes(stated, "nccl.whole").values()
+    assert outcome == "failed"
+    assert "NET/Socket between nodes" in message
+
+
+def test_without_a_tool_nothing_is_measured_and_the_suite_says_what_to_install(
+    eight: Sandbox, tmp_path: Path
+) -> None:
+    run = accept(
+        eight,
+        tmp_path,
+        profile={},
+        command="absent_all_reduce_perf -b 1M -e 4G -f 2",
+        runner="auto",
+        payload=[],
+    )
+    words = "neither absent_all_reduce_perf nor torch was found on gpu[01-08]: install nccl-tests, or name an environment"
+    for check in ("nccl.alone", "nccl.alone_bandwidth", "nccl.pairs"):
+        found = outcomes(run, check)
+        assert sorted(found) == sorted(eight.nodes)
+        for outcome, message in found.values():
+            assert outcome == "not checked"
+            assert words in message
+    assert {outcome for outcome, _ in outcomes(run, "nccl.whole_bandwidth").values()} == {"not checked"}
+    assert run.rc == 1
+    assert "NOT PROVED" in run.out
+    errors = outcomes(run, "nccl.proved")
+    assert sorted(errors) == sorted(eight.nodes)
+    for outcome, message in errors.values():
+        assert outcome == "error"
+        assert f"nccl measured nothing on gpu[01-08]: {words}" in message
+
+
+# --- variables of NCCL
+
+
+def of_check(run: Run, check: str = "nccl.environment") -> dict[str, dict[str, Any]]:
+    """Return {node: result}."""
+    return {it["node"]: it for it in results(run) if it["check"] == check}
+
+
+def spelled(result: dict[str, Any], kind: str = "findings") -> list[str]:
+    return [f"{it['part']}: {it['measured']}" for verdict in result["verdicts"] for it in verdict[kind]]
+
+
+def test_each_setting_is_found_on_its_node_alone_with_its_place(sandbox: Sandbox, tmp_path: Path) -> None:
+    adapters = (("name", "NCCL_IB_HCA"), ("value", "mlx5_0,mlx5_1"))
+    faults = [("task_variable", "gpu02"), ("nccl_conf", "gpu03"), ("task_variable", "gpu04", *adapters)]
+    run = accept(sandbox, tmp_path, "-k", "environment", faults=faults)
+    found = of_check(run)
+    outcomes = {node: it["outcome"] for node, it in found.items()}
+    assert outcomes == {**dict.fromkeys(sandbox.nodes, "failed"), "gpu01": "passed"}, run.out
+    of_task, of_file, of_adapters = (spelled(found[node]) for node in ("gpu02", "gpu03", "gpu04"))
+    assert of_task[0].startswith("NCCL_PROTO: LL (the environment of the task")
+    assert spelled(found["gpu02"], "advisories")[0].startswith("NCCL_PROTO=LL: restricts")
+    assert of_file[0].startswith("NCCL_P2P_DISABLE=1: ")
+    assert "(/etc/nccl.conf:1)" in of_file[0]
+    assert found["gpu03"]["verdicts"][0]["action"] == "configure"
+    assert "selects 2 of 8 ports; without mlx5_2:1, mlx5_3:1" in of_adapters[0]
+
+
+def test_what_the_shell_sets_is_one_warning_of_the_run_and_reaches_no_task(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    exported = {"NCCL_DEBUG": "INFO", "NCCL_P2P_DISABLE": "1", "NCCL_ALGO": "Ring"}
+    run = accept(sandbox, tmp_path, "-k", "environment", env=exported)
+    found = of_check(run)
+    assert {node: it["outcome"] for node, it in found.items()} == dict.fromkeys(sandbox.nodes, "passed")
+    assert not any(spelled(it, "advisories") for it in found.values())
+    assert run.rc == 0, run.out
+    assert set(exported) <= set(run.event("start")["shell"]["variables"])
+
+
+def test_the_image_of_the_steps_is_read_by_one_step(sandbox: Sandbox, tmp_path: Path) -> None:
+    image = yaml.safe_load(sandbox.cluster_file.read_text())["container"]["image"]
+    topology = ("task_variable", "gpu02", ("name", "NCCL_TOPO_FILE"), ("value", "/opt/topo.xml"))
+    words = ("-k", "environment")
+    run = accept(sandbox, tmp_path, *words, faults=[topology], container=image, runner="nccl-tests")
+    inside, outside = of_check(run, "nccl.image_environment"), of_check(run)
+    outcomes = {node: it["outcome"] for node, it in inside.items()}
+    assert outcomes == {**dict.fromkeys(sandbox.nodes, "passed"), "gpu02": "failed"}, run.out
+    assert "/opt/topo.xml cannot be read here" in spelled(inside["gpu02"])[0]
+    assert "it may exist in the image" in spelled(outside["gpu02"], "advisories")[0]
+    logs = (run.folder / "reports" / "latest" / "steps").glob("*.log")
+    assert len([*logs]) == 1, "one step serves all nodes"
+
+
+# --- other suites
+
+
+def test_a_node_without_the_toolchain_of_the_examples_is_found(sandbox: Sandbox, tmp_path: Path) -> None:
+    case = '[ "$SLURMD_NODENAME" != gpu02 ] || { echo "nvcc fatal: error: no host compiler"; exit 1; }'
+    env = toolchain(tmp_path, case)
+    profile = yaml.safe_load(sandbox.cluster_file.read_text())["profile"]
+    keys = {"profile": profile, "nccl": {"exports": env}, "nccl_examples": {"nodes": "gpu[01-02]"}}
+    run = run_suite(sandbox, tmp_path, "test_nccl_examples.py", "-k", "compiled", nodes="gpu[01-03]", **keys)
+    found = {item: end for item, end in ends(run).items() if "compiled[" in item}
+    assert found == {
+        "test_compiled[gpu01]": "passed",
+        "test_compiled[gpu02]": "failed",
+        "test_compiled[gpu03]": "not applicable",
+    }, run.out
+    assert message(run, "test_compiled[gpu02]").startswith("nvcc: exit 1: ")
+    runs = {end for item, end in ends(run).items() if "compiled_run[" in item}
+    assert runs == {"not applicable"}
+
+
+def test_every_suite_names_the_missing_gpu(sandbox: Sandbox, tmp_path: Path) -> None:
+    sandbox.fault("gpu_missing", "gpu02", gpu=5)
+    run = run_pytest(tmp_path, on(sandbox), "-m", "slurm or gpu or fabric or nccl", where=())
+    failed = [event for event in run.events if event["event"] == "result" and event["outcome"] == "failed"]
+    causes = {event["check"]: event["verdicts"][0]["cause"] for event in failed if event["node"] == "gpu02"}
+    assert {"nccl.alone", "gpu.count"} <= set(causes), run.out + run.err
+    assert set(causes.values()) == {"GPU 5 (0000:c3:00.0) missing: fell off the bus, or not found at boot"}
+    (whole,) = (
+        event
+        for event in run.events
+        if event["event"] == "result" and event["nodeid"].endswith("::test_whole_bandwidth[all_reduce]")
+    )
+    scopes = {
+        metric["name"].rpartition(" GiB ")[2]
+        for metric in whole["metrics"]
+        if metric["name"].startswith("busbw")
+    }
+    assert scopes == {"3 nodes"}  # those that took part
+    (advisory,) = whole["verdicts"][0]["advisories"]
+    assert advisory["measured"] == "3 of 4, without gpu02: see nccl.alone"
