@@ -210,29 +210,24 @@ def test_the_command_line_tool_prints_no_escape(capsys: pytest.CaptureFixture[st
 
 # --- quoting
 
-WORDS = st.lists(
-    st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
-    | st.sampled_from(
-        [
-            "$(touch owned)",
-            "`id`",
-            "a'b",
-            'a"b',
-            "\\",
-            "\n",
-            "-n",
-            "--",
-            "*",
-            "~",
-            "a;b|c&d",
-            "{x}",
-            "%s",
-            "é\x1b",
-        ]
-    ),
-    min_size=1,
-    max_size=4,
+ODD = (
+    "$(touch owned)",
+    "`id`",
+    "a'b",
+    'a"b',
+    "\\",
+    "\n",
+    "-n",
+    "--",
+    "*",
+    "~",
+    "a;b|c&d",
+    "{x}",
+    "%s",
+    "é\x1b",
 )
+ANY = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
+WORDS = st.lists(ANY | st.sampled_from(ODD), min_size=1, max_size=4)
 
 
 @pytest.fixture(scope="module")
@@ -272,7 +267,7 @@ def test_names_of_the_cluster_file_run_nothing(tmp_path: Path, kind: str) -> Non
 
 
 def test_words_reach_a_task_as_they_are(sandbox: Sandbox) -> None:
-    words = ["$(touch owned)", "a'b", 'a"b', "\\", "", "-n", "* ~", "a;b|c&d {x} %s", "é\x1b", "x,y=z"]
+    words = [*(word for word in ODD if "\n" not in word), "", "x,y=z"]
     env = {"HOSTILE": "a,b=c 'd' $(id)", "MY_TOKEN": SECRET}
     slurm = Slurm(LocalTransport(dict(sandbox.env)))
     with Allocation.request(slurm, AllocationRequest(nodes=("gpu01",), partition="batch")) as held:

@@ -20,19 +20,10 @@ OUTSIDE_TMP = Path("/var/tmp")  # the jobs have another /tmp
 CLUSTER = ""  # the node of an item about all nodes
 
 
-def run_suite(box: Sandbox, folder: Path, *words: str) -> Run:
+def run_suite(box: Sandbox, folder: Path, *words: object) -> Run:
     folder.mkdir(exist_ok=True)
-    return run_pytest(
-        folder,
-        on(box),
-        "-c",
-        ROOT / "pyproject.toml",
-        "-p",
-        "no:cacheprovider",
-        *words,
-        where=[str(ROOT / "suites/isolation")],
-        env=box.env,
-    )
+    words = ("-c", ROOT / "pyproject.toml", "-p", "no:cacheprovider", *words)
+    return run_pytest(folder, on(box), *words, where=[str(ROOT / "suites/isolation")], env=box.env)
 
 
 def not_passed(run: Run) -> dict[str, set[str]]:

@@ -222,44 +222,37 @@ def test_a_fleet_over_sockets_is_below_the_floor_and_fails_by_transport_where_th
 ) -> None:
     sockets = [("no_infiniband", node) for node in eight.nodes]
     run = accept(eight, tmp_path, faults=sockets, profile={})
-    ((outcome, message),) = outcomes(run, "nccl.whole_bandwidth").values()
+    ((outcome, said),) = outcomes(run, "nccl.whole_bandwidth").values()
     assert outcome == "failed"
-    assert "8 adapters x 50 GB/s" in message
+    assert "8 adapters x 50 GB/s" in said
     assert re.search(r"^monitor:\n(?:  .*\n)*  \(cluster\) +nccl.whole_bandwidth", run.out, re.MULTILINE)
-    stated = accept(
-        eight, tmp_path, faults=sockets, profile={"link_layer": "InfiniBand", "hcas": 8, "rate": "400 Gb/s"}
-    )
-    ((outcome, message),) = outcomes(stated, "nccl.whole").values()
+    adapters = {"link_layer": "InfiniBand", "hcas": 8, "rate": "400 Gb/s"}
+    stated = accept(eight, tmp_path, faults=sockets, profile=adapters)
+    ((outcome, said),) = outcomes(stated, "nccl.whole").values()
     assert outcome == "failed"
-    assert "NET/Socket between nodes" in message
+    assert "NET/Socket between nodes" in said
 
 
 def test_without_a_tool_nothing_is_measured_and_the_suite_says_what_to_install(
     eight: Sandbox, tmp_path: Path
 ) -> None:
-    run = accept(
-        eight,
-        tmp_path,
-        profile={},
-        command="absent_all_reduce_perf -b 1M -e 4G -f 2",
-        runner="auto",
-        payload=[],
-    )
+    tool = {"command": "absent_all_reduce_perf -b 1M -e 4G -f 2", "runner": "auto", "payload": []}
+    run = accept(eight, tmp_path, profile={}, **tool)
     words = "neither absent_all_reduce_perf nor torch was found on gpu[01-08]: install nccl-tests, or name an environment"
     for check in ("nccl.alone", "nccl.alone_bandwidth", "nccl.pairs"):
         found = outcomes(run, check)
         assert sorted(found) == sorted(eight.nodes)
-        for outcome, message in found.values():
+        for outcome, said in found.values():
             assert outcome == "not checked"
-            assert words in message
+            assert words in said
     assert {outcome for outcome, _ in outcomes(run, "nccl.whole_bandwidth").values()} == {"not checked"}
     assert run.rc == 1
     assert "NOT PROVED" in run.out
     errors = outcomes(run, "nccl.proved")
     assert sorted(errors) == sorted(eight.nodes)
-    for outcome, message in errors.values():
+    for outcome, said in errors.values():
         assert outcome == "error"
-        assert f"nccl measured nothing on gpu[01-08]: {words}" in message
+        assert f"nccl measured nothing on gpu[01-08]: {words}" in said
 
 
 # --- variables of NCCL

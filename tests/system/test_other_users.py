@@ -56,18 +56,14 @@ def _environment(home: str, **more: str) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
     """A sandbox of root's, started with a mask that lets nobody else in, in a folder that others may enter."""
-    folder = Path(tempfile.mkdtemp(prefix="usr-"))
-    folder.chmod(0o755)
-    box, mask = Sandbox(folder / "s"), os.umask(0o077)
-    try:
+    with sandbox_folder() as folder:
+        folder.chmod(0o755)
+        box, mask = Sandbox(folder / "s"), os.umask(0o077)
         try:
             box.up(nodes=4)
         finally:
             os.umask(mask)
         yield box
-    finally:
-        box.down()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture
@@ -286,9 +282,7 @@ def site() -> Iterator[Sandbox]:
     """A sandbox that asks for an account, which one of our users has."""
     if shutil.which("mariadbd") is None:
         pytest.skip("no MariaDB: apt-get install mariadb-server-core mariadb-client-core slurmdbd")
-    folder = Path(tempfile.mkdtemp(prefix="usr-"))
-    folder.chmod(0o755)
-    box, plain = Sandbox(folder / "s"), slurmconf.slurm_conf
+    plain = slurmconf.slurm_conf
 
     def strict(*args: Any, **options: Any) -> str:
         text = plain(*args, **options).replace("=CR_Core\n", "=CR_Core_Memory\n")
@@ -298,16 +292,14 @@ def site() -> Iterator[Sandbox]:
             .replace("PartitionName=debug ", "PartitionName=debug DefMemPerNode=300 MaxMemPerNode=3000 ")
         )
 
-    with pytest.MonkeyPatch.context() as patch:
+    with sandbox_folder() as folder, pytest.MonkeyPatch.context() as patch:
+        folder.chmod(0o755)
         patch.setattr(slurmconf, "slurm_conf", strict)
-        try:
-            box.up(nodes=4, gpus_per_node=2, accounting=True)
-            account(box, "add", "account", "ops", "Organization=ops")
-            account(box, "add", "user", ALICE, "Account=ops")
-            yield box
-        finally:
-            box.down()
-            shutil.rmtree(folder, ignore_errors=True)
+        box = Sandbox(folder / "s")
+        box.up(nodes=4, gpus_per_node=2, accounting=True)
+        account(box, "add", "account", "ops", "Organization=ops")
+        account(box, "add", "user", ALICE, "Account=ops")
+        yield box
 
 
 def account(box: Sandbox, *words: str) -> None:

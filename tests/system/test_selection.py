@@ -23,21 +23,10 @@ ALL = {
 }
 
 
-def test_one_item_a_node(sandbox: Sandbox, tmp_path: Path) -> None:
-    run = run_pytest(tmp_path, on(sandbox), files=SUITE)
-    assert run.rc == 0, run.out
-    assert run.outcomes == dict.fromkeys(ALL, "passed")
-    assert run.event("allocation")["nodes"] == ["gpu01", "gpu02", "gpu03", "gpu04"]
-    finish = run.event("finish")
-    assert (finish["exit"], finish["passed"], finish["failed"]) == (0, 9, 0)
-    assert "coverage: 9 of 9 checks judged" in run.out
-    assert left_in_queue(sandbox) == []
-
-
 def test_collecting_starts_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
     before = jobs_so_far(sandbox)
     run = run_pytest(tmp_path, on(sandbox), "--collect-only", "-q", files=SUITE)
-    assert run.rc == 0
+    assert run.rc == 0, run.out
     assert {line for line in run.out.splitlines() if "::" in line} == ALL
     assert jobs_so_far(sandbox) == before
     assert not (tmp_path / "reports").exists()
@@ -118,29 +107,25 @@ def test_own(gpucluster_node, request, record_property):
     run = run_pytest(tmp_path, *options, files={"test_site.py": code}, env={"HERE": str(tmp_path)})
     assert run.rc == 0, run.out
     (node,) = run.events[1]["selected"]
-    own = [("suite", "site"), ("check", "site.own"), ("node", node)]
-    fact = [("suite", "site"), ("check", "site.fact"), ("node", node)]
-    site = [("site_token", "<redacted>"), ("site", "east")]
-    (suite,), (ours,) = (
-        list(ET.parse(tmp_path / name).iter("testsuite")) for name in ("mine.xml", "reports/latest/junit.xml")
-    )
-    of_run = [("run", run.events[0]["run"]), ("cluster", "local"), ("nodes", node)]
+    fact = {("suite", "site"), ("check", "site.fact"), ("node", node)}
+    own = {
+        ("suite", "site"),
+        ("check", "site.own"),
+        ("node", node),
+        ("site_token", "<redacted>"),
+        ("site", "east"),
+    }
+    (suite,) = ET.parse(tmp_path / "mine.xml").iter("testsuite")
     # pytest writes these at the start of the run: they cannot have the verdict
-    assert pairs(suite.find("properties")) == pairs(ours.find("properties"))[:3] == of_run
-    assert ("verdict", "Accepted") in pairs(ours.find("properties"))
-    assert {(case.get("classname"), case.get("name")): pairs(case) for case in suite.iter("testcase")} == {
-        ("test_site", f"test_fact[{node}]"): fact,
-        ("test_site", f"test_own[{node}]"): [*site, *own],
-    }
+    of_run = {("run", run.events[0]["run"]), ("cluster", "local"), ("nodes", node)}
+    assert pairs(suite.find("properties")) == of_run
+    cases = {case.get("name"): pairs(case) for case in suite.iter("testcase")}
+    assert cases == {f"test_fact[{node}]": fact, f"test_own[{node}]": own}
     assert (tmp_path / "mine.xml").stat().st_mode & 0o777 == 0o600
-    assert {(case.get("classname"), case.get("name")): pairs(case) for case in ours.iter("testcase")} == {
-        (f"gpucluster.site.{node}", "test_fact"): fact,
-        (f"gpucluster.site.{node}", "test_own"): [*site, *own],
-    }
 
 
-def pairs(element: Any) -> list[tuple[str, str]]:
-    return [(it.get("name"), it.get("value")) for it in element.iter("property")]
+def pairs(element: Any) -> set[tuple[str, str]]:
+    return {(it.get("name"), it.get("value")) for it in element.iter("property")}
 
 
 def test_groups_in_two_partitions_have_an_allocation_each(sandbox: Sandbox, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -53,10 +52,8 @@ def test_long(host):
 
 @pytest.fixture(scope="module")
 def login() -> Iterator[Sshd]:
-    folder = Path(tempfile.mkdtemp(prefix="ssh-"))
-    with sshd(folder / "d") as server:
+    with tempfile.TemporaryDirectory(prefix="ssh-") as folder, sshd(Path(folder) / "d") as server:
         yield server
-    shutil.rmtree(folder)
 
 
 def far_file(sandbox: Sandbox, server: Sshd, folder: Path, **keys: Any) -> Path:

@@ -32,16 +32,8 @@ HEALTHY = 3
 
 
 def run_storage(sandbox: Sandbox, folder: Path, nodes: str, *words: str, **section: Any) -> Run:
-    return run_suite(
-        sandbox,
-        folder,
-        "test_storage.py",
-        *words,
-        nodes=nodes,
-        storage=section,
-        python=Path(sys.executable),
-        constants=QUICK,
-    )
+    keys = {"nodes": nodes, "storage": section, "python": Path(sys.executable), "constants": QUICK}
+    return run_suite(sandbox, folder, "test_storage.py", *words, **keys)
 
 
 def test_healthy_nodes_pass_and_leave_no_folder(sandbox: Sandbox, tmp_path: Path) -> None:

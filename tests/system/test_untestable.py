@@ -310,18 +310,8 @@ def test_a_node_with_a_reservation_to_come_is_left_out_and_the_reservation_named
     """One further away than our job is long says nothing."""
     user = getpass.getuser()
     for name, node, start in (("soon", "gpu03", "now+20minutes"), ("later", "gpu02", "now+5hours")):
-        slurm(
-            sandbox,
-            "scontrol",
-            "create",
-            "reservation",
-            f"ReservationName={name}",
-            f"StartTime={start}",
-            "Duration=60",
-            f"Nodes={node}",
-            f"Users={user}",
-            "Flags=MAINT",
-        )
+        what = f"ReservationName={name} StartTime={start} Duration=60 Nodes={node} Users={user} Flags=MAINT"
+        slurm(sandbox, "scontrol", "create", "reservation", *what.split())
     try:
         run = run_pytest(tmp_path, on(sandbox), "--time=30m", files=SUITE)
     finally:
