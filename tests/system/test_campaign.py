@@ -77,7 +77,7 @@ def wrap(name):
 def pytest_cmdline_main(config):
     if config.option.campaign is not None:
         (HERE / "campaign.pid").write_text(str(os.getpid()))
-        for name in ("claim", "started", "release", "see_nodes"):
+        for name in ("claim", "started", "release", "results"):
             wrap(name)
 
 
@@ -205,9 +205,7 @@ def test_outside_of_its_window_a_campaign_starts_nothing(sandbox: Sandbox, tmp_p
         said = f"outside of the window {window.partition('=')[2]}: nothing starts before {begin:%H:%M}"
         wait_for(lambda: said in (tmp_path / "out").read_text(), "the campaign has begun")
         points = tmp_path / "points"
-        wait_for(
-            lambda: points.read_text().count("see_nodes") > 2, "it has looked at the nodes several times"
-        )
+        wait_for(lambda: points.read_text().count("results") > 12, "it has gone round several times")
         assert left_in_queue(sandbox) == []
         assert report(tmp_path, "night")["groups"] == []
         process.send_signal(signal.SIGINT)
