@@ -35,7 +35,7 @@ DIFFERENT = {
 
 
 def test_nodes_pass_what_was_drafted_from_them_except_the_different_one(
-    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for fault in DIFFERENT:
         sandbox.fault(fault, "gpu04")
@@ -60,24 +60,20 @@ def test_nodes_pass_what_was_drafted_from_them_except_the_different_one(
     sandbox.heal()
     run = run_pytest(tmp_path, "--cluster=lab", "-m", "os", where=())
     assert run.rc == 0, run.out
-
-
-def test_node_out_of_service_is_named_and_counts_no_vote(
-    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
     with out_of_service(sandbox, "gpu02", "DRAIN", "bad cable"):
         assert cli.main(["init", "--from-nodes", "--output", "-"]) == 0
     out, err = capsys.readouterr()
-    assert "  kernel: 6.8.0-79-generic  # 3 of 3 nodes\n" in out
+    assert "  kernel: 6.8.0-79-generic  # 3 of 3 nodes\n" in out, "a node out of service has no vote"
     assert "gpu02 was not checked: " in err
 
 
-def test_one_node_is_read_by_one_short_job_and_the_draft_fits_it(
+def test_one_node_is_read_by_one_short_job_and_suites_are_tried_in_the_environments_of_the_draft(
     sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """gpu01 is drained: the next node is read. The draft has no warning, no limit of this shell, and fits."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
     before = jobs_so_far(sandbox)
     with out_of_service(sandbox, "gpu01", "DRAIN", "bad cable"):
         assert cli.main(["init", "--name", "lab"]) == 0
@@ -85,32 +81,23 @@ def test_one_node_is_read_by_one_short_job_and_the_draft_fits_it(
     wait_for(lambda: not slurm(sandbox, "squeue", "-h").strip(), "the job that read the node has ended")
     cluster = config.load_cluster("lab")
     assert (cluster.groups[0].profile.name, cluster.warnings) == ("h200-8", ())
-    text = (tmp_path / "clusters" / "lab.yaml").read_text()
+    path = tmp_path / "clusters" / "lab.yaml"
+    text = path.read_text()
     assert "# read on gpu02: 8 x NVIDIA H200 (143771 MiB); NV18; 8 InfiniBand at 400 Gb/s\n" in text
     assert "limits" not in text
     capsys.readouterr()
     assert cli.main(["check", "lab"]) == 0
     assert "warning" not in capsys.readouterr().out
-
-
-def test_suites_are_tried_in_the_environments_of_the_file(
-    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One job for all steps; an image is started and proved; what is missing is the exit status."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-    assert cli.main(["init", "--name", "lab"]) == 0
+    # one job for all steps; an image is started and proved; what is missing is the exit status
     before = jobs_so_far(sandbox)
     assert cli.main(["check", "lab", "--try"]) == 0
     assert jobs_so_far(sandbox) == before + 1
     out = capsys.readouterr().out
     assert re.search(r"\n  nccl +nccl-tests: /\S+/all_reduce_perf,\s+started\s+by\s+srun --mpi=", out)
-    path = tmp_path / "clusters" / "lab.yaml"
     image = yaml.safe_load(sandbox.cluster_file.read_text())["container"]["image"]
     more = f"environments: {{default: {{container_image: {image}}}, gone: {{modules: [gone]}}}}\n"
-    path.write_text(
-        path.read_text() + more + f"container: {{image: {image}}}\nddp: {{}}\nray: {{environment: gone}}\n"
-    )
+    more += f"container: {{image: {image}}}\nddp: {{}}\nray: {{environment: gone}}\n"
+    path.write_text(text + more)
     assert cli.main(["check", "lab", "--try"]) == 1
     out = " ".join(capsys.readouterr().out.split())
     assert "container starts: image of the sandbox" in out

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-from framework_helpers import DEADLINE, framework_python
 from paths import ROOT
 from plugin_helpers import Run, command
-from sandbox_helpers import environment
+from sandbox_helpers import DEADLINE, environment
 from user_helpers import Checkout
 
 from pytest_gpucluster.sandbox import Sandbox
@@ -79,9 +78,7 @@ OF_SLURM = {"CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID", "TMPDIR"}
 def venv(tmp_path: Path) -> Path:
     """Return the folder of an interpreter without torch that is this one: the venv of the tutorial."""
     folder = tmp_path / "venv"
-    subprocess.run(
-        [sys.executable, "-m", "venv", "--without-pip", "--symlinks", str(folder)], check=True, timeout=1200
-    )
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--symlinks", folder], check=True)
     return folder
 
 
@@ -89,12 +86,9 @@ def run_from_a_strange_shell(
     sandbox: Sandbox, folder: Path, venv: Path, *words: str, where: list[str]
 ) -> Run:
     known = yaml.safe_load(sandbox.cluster_file.read_text())
-    known["environments"] = {
-        **known.get("environments", {}),
-        "frameworks": {"python": str(framework_python())},
-        "passed": {"pass_env": ["http_proxy", "MASTER_*"], "exports": {"MASTER_PORT": "7"}},
-    }
-    known |= {"ddp": {"environment": "frameworks"}, "os": {**known["os"], "limits": {"nofile": "4096"}}}
+    passed = {"pass_env": ["http_proxy", "MASTER_*"], "exports": {"MASTER_PORT": "7"}}
+    known["environments"] = {**known.get("environments", {}), "passed": passed}
+    known["os"]["limits"] = {"nofile": "4096"}
     path = folder / "strange.yaml"
     path.write_text(yaml.safe_dump(known))
     env = environment(
@@ -113,7 +107,7 @@ def run_from_a_strange_shell(
         env=env,
         capture_output=True,
         text=True,
-        timeout=DEADLINE,
+        timeout=4 * DEADLINE,
         check=False,
     )
     return Run(done.returncode, done.stdout, done.stderr, folder)
@@ -123,14 +117,14 @@ def test_a_healthy_cluster_is_healthy_from_a_strange_shell(
     sandbox: Sandbox, tmp_path: Path, venv: Path
 ) -> None:
     (tmp_path / "test_shown.py").write_text(SHOWN)
-    suites = [str(ROOT / "suites" / name) for name in ("os", "slurm", "ddp", "container")]
+    suites = [str(ROOT / "suites" / name) for name in ("os", "slurm", "container")]
     words = ("--nodes=gpu[01-02]", "--drain=dry-run", "-n2")
     run = run_from_a_strange_shell(sandbox, tmp_path, venv, *words, where=[*suites, "test_shown.py"])
     assert run.rc == 0, run.out[-5000:] + run.err[-2000:]
     ends = set(run.outcomes.values())
     assert ends <= {"passed", "not applicable", "not checked"}, run.out[-5000:]
     judged = {event["check"] for event in run.events if event.get("outcome") == "passed" and "check" in event}
-    assert {"os.limits", "ddp.environment", "ddp.master_addr", "ddp.all_reduce", "container.import"} <= judged
+    assert {"os.limits", "slurm.step", "container.import"} <= judged
     assert "would be drained: gpu" not in run.out
     (warning,) = (line for line in run.out.splitlines() if "the shell that runs pytest" in line)
     assert warning.startswith("warning: ")
