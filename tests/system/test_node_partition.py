@@ -180,18 +180,6 @@ def test_a_crash_loses_the_verdict_of_no_other_item(sandbox: Sandbox, tmp_path: 
     assert left_in_queue(sandbox) == []
 
 
-def test_framework_suites_measure_once(sandbox: Sandbox, tmp_path: Path) -> None:
-    suites = [str(SUITES / name / f"test_{name}.py") for name in ("nccl", "container", "slurm")]
-    run = run_pytest(tmp_path, on(sandbox), "-n2", "--nodes=gpu[01-02]", where=suites)
-    assert run.rc == 0, run.out[-3000:]
-    logs = sorted(path.stem for path in (tmp_path / "reports" / "latest" / "steps").glob("*.log"))
-    workers = {name.split("-")[0] for name in logs}
-    assert len(workers) == 1, f"one worker owns the loads of all nodes: {logs}"
-    suffixes = [name.split("-", 2)[2] for name in logs]
-    assert suffixes.count("nccl.alone") == suffixes.count("diagnostic") == 1, logs
-    assert len({name for name in suffixes if name.startswith("container.")}) == 1, logs
-
-
 def test_stopped_at_the_first_failure_gives_the_nodes_back(sandbox: Sandbox, tmp_path: Path) -> None:
     files = {"test_ends.py": ENDS, "test_stamps.py": STAMPS}
     run = run_pytest(tmp_path, on(sandbox), "-n2", "-x", *NO_JOBS, files=files)

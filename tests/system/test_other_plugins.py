@@ -80,12 +80,6 @@ def test_foreign_suites_run_as_ever(tmp_path: Path) -> None:
     assert not (tmp_path / "reports").exists()
 
 
-def test_a_suite_of_ours_without_a_cluster_says_what_is_missing(tmp_path: Path) -> None:
-    run = run_pytest(tmp_path, files={"test_own.py": "def test_gpus(gpucluster_item):\n    pass\n"})
-    assert run.rc == 1
-    assert "fixture 'gpucluster_item' not found" in run.out
-
-
 def test_help_markers_and_fixtures_describe_the_plugin(tmp_path: Path) -> None:
     options = run_pytest(tmp_path, "--help").out
     for name in ("cluster", "nodes", "exclude-nodes", "set", "profile", "time", "report-dir", "slow"):

@@ -143,20 +143,6 @@ def test_busy_nodes_are_left_out_and_named_and_fewer_than_min_nodes_are_no_succe
     assert "ACCEPTED: 3 of 4 nodes (1 busy)." in run.out
 
 
-def test_min_nodes_is_reported_beside_failures_and_holds_for_a_selection(
-    sandbox: Sandbox, tmp_path: Path
-) -> None:
-    path = cluster_file(sandbox, tmp_path, min_nodes=4)  # of the whole cluster: two that are chosen are two
-    code = 'def test_one(gpucluster_node):\n    assert gpucluster_node.name != "gpu01"\n\ndef test_two(host):\n    assert host.exists("sh")\n'
-    chosen = "--nodes=gpu[01-02]"
-    assert run_pytest(tmp_path, f"--cluster={path}", chosen, "-k", "two", files={"test_x.py": code}).rc == 0
-    with out_of_service(sandbox, "gpu02", "DRAIN", "bad cable"):
-        run = run_pytest(tmp_path, f"--cluster={path}", chosen)
-    assert run.rc == 1
-    assert "1 of 2 nodes were tested" in run.errors[0]
-    assert 'not tested: gpu02: DRAINED: "bad cable"' in run.errors[0]
-
-
 def test_only_busy_nodes_is_no_success_even_where_the_inventory_is_fine(
     sandbox: Sandbox, tmp_path: Path, busy: str
 ) -> None:
