@@ -246,7 +246,8 @@ def test_ctrl_c_ends_it_with_verdicts_and_resumed_it_goes_on_with_the_time_that_
     (end,) = burnin_events(stopped, "end")
     spent, done = end["seconds"], end["rounds"]
     log = tmp_path / "reports" / "latest" / "events.jsonl"
-    gone, worse = {"gpu02", "gpu03", "gpu04"}, {"gpu04": {"burn_memory": {}}}
+    gone = {"gpu02", "gpu03", "gpu04"}
+    worse: Faults = {"gpu04": {"burn_memory": {}}}
     run = burn_until_gone(sandbox, tmp_path, worse, f"--burnin-resume={log}", gone=gone, terminal=False)
     assert failed(run) == {**expected(STOPPED), "gpu04": {"burnin.memory"}}, run.out[-3000:]
     (begin,) = burnin_events(run, "begin")

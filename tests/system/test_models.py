@@ -74,7 +74,7 @@ def test_healthy_nodes_of_the_model_pass(tmp_path: Path, model: str) -> None:
     with sandbox_folder() as folder:
         sandbox = Sandbox(folder / "s")
         sandbox.up(nodes=2, model=model, gpus="simulated")
-        run = run_pytest(tmp_path, on(sandbox), "-m", MARKED, where=(ROOT / "suites",))
+        run = run_pytest(tmp_path, on(sandbox), "-m", MARKED, where=(str(ROOT / "suites"),))
     results = [event for event in run.events if event["event"] == "result"]
     ends = {event["check"]: event["outcome"] for event in results if event["outcome"] != "passed"}
     assert ends == ANYWHERE | NOT_JUDGED[model], run.out[-3000:]

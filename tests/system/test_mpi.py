@@ -57,7 +57,7 @@ def accept(
 
 def test_real_mpi_in_c_and_python(sandbox: Sandbox, frameworks: Path, tmp_path: Path) -> None:
     launchers = ["mpirun", "srun --mpi=pmix"]
-    bounds = {"max_latency": 1e7, "min_bandwidth": "0.000001 GB/s", "threads": "multiple"}
+    bounds: dict[str, Any] = {"max_latency": 1e7, "min_bandwidth": "0.000001 GB/s", "threads": "multiple"}
     claim: dict[str, Any] = {"launchers": launchers, "languages": ["c", "python"], "scratch": str(tmp_path)}
     run = accept(sandbox, tmp_path, "openmpi", **claim, **bounds)
     assert run.rc == 0, run.out
@@ -87,7 +87,7 @@ def test_one_node_without_mpi_is_named_and_the_others_go_on(
         f'exec {FRAMEWORKS}/mpicc "$@"\n'
     )
     compiler.chmod(0o755)
-    claim = {"nodes": 3, "compiler": str(compiler), "launchers": ["srun --mpi=pmi2"]}
+    claim: dict[str, Any] = {"nodes": 3, "compiler": str(compiler), "launchers": ["srun --mpi=pmi2"]}
     run = accept(sandbox, tmp_path, "mpich", "-k", "installed or world", **claim)
     assert names(run.outcomes, "failed") == ["test_installed[gpu02]"]
     assert "MPI of C programs: " in message(run, "test_installed[gpu02]")

@@ -236,7 +236,11 @@ def test_a_fleet_over_sockets_is_below_the_floor_and_fails_by_transport_where_th
 def test_without_a_tool_nothing_is_measured_and_the_suite_says_what_to_install(
     eight: Sandbox, tmp_path: Path
 ) -> None:
-    tool = {"command": "absent_all_reduce_perf -b 1M -e 4G -f 2", "runner": "auto", "payload": []}
+    tool: dict[str, Any] = {
+        "command": "absent_all_reduce_perf -b 1M -e 4G -f 2",
+        "runner": "auto",
+        "payload": [],
+    }
     run = accept(eight, tmp_path, profile={}, **tool)
     words = "neither absent_all_reduce_perf nor torch was found on gpu[01-08]: install nccl-tests, or name an environment"
     for check in ("nccl.alone", "nccl.alone_bandwidth", "nccl.pairs"):

@@ -6,7 +6,6 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import pytest
-from paths import ROOT
 from plugin_helpers import ENDS, jobs_so_far, names, on, run_pytest
 from sandbox_helpers import left_in_queue
 
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.alone  # it loads all cores
 
-SUITES = ROOT / "suites"
 NO_JOBS = ("-m", "not nothing")  # without any, jobs for the slurm suite would go first
 
 STAMPS = """

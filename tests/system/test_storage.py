@@ -32,7 +32,12 @@ HEALTHY = 3
 
 
 def run_storage(sandbox: Sandbox, folder: Path, nodes: str, *words: str, **section: Any) -> Run:
-    keys = {"nodes": nodes, "storage": section, "python": Path(sys.executable), "constants": QUICK}
+    keys: dict[str, Any] = {
+        "nodes": nodes,
+        "storage": section,
+        "python": Path(sys.executable),
+        "constants": QUICK,
+    }
     return run_suite(sandbox, folder, "test_storage.py", *words, **keys)
 
 

@@ -135,6 +135,8 @@ def test_busy_nodes_are_left_out_and_named_and_fewer_than_min_nodes_are_no_succe
     (error,) = run.cases["gpucluster.run.cluster test_finished"].result
     assert "3 of 4 nodes were tested" in error.message
     assert run.event("finish")["complaints"] == [run.errors[0].removeprefix("ERROR: ")]
+    # of the whole cluster: two that are chosen are two
+    assert run_pytest(tmp_path, f"--cluster={path}", "--set=min_nodes=4", "--nodes=gpu[01-02]").rc == 0
     # the command line goes before the file
     run = run_pytest(tmp_path, f"--cluster={path}", "--set=min_nodes=3")
     assert run.rc == 0, run.out
