@@ -119,13 +119,13 @@ def shell_as(name: str, command: str, around: tuple[str, ...] = ()) -> Answer:
 
 
 def test_two_users_at_once_find_healthy_nodes_fit(sandbox: Sandbox, homes: Mapping[str, Path]) -> None:
-    argv = ("pytest", on(sandbox), "-m", "os or slurm or gpu or fabric or container", HERE.suites)
+    argv = ("pytest", on(sandbox), "-m", "os or slurm or container", HERE.suites)
     options = {ALICE: ("--nodes=gpu[01-02]", "-n2"), BOB: ("--nodes=gpu[03-04]",)}
     both = {name: begin(name, homes[name], *argv, *options[name]) for name in (ALICE, BOB)}
     for run in [end(process, homes[name]) for name, process in both.items()]:
         assert run.rc == 0, run.out[-3000:] + run.err
         assert not names(run.outcomes, "failed")
-        assert len(names(run.outcomes, "passed")) > 150
+        assert len(names(run.outcomes, "passed")) > 80
         assert "Warning" not in run.out
 
 
@@ -175,23 +175,20 @@ def test_a_history_that_we_may_only_read_is_reported_before_a_node_is_taken(
 # --- rights of Slurm's
 
 
-@pytest.mark.parametrize("option", ["--drain=apply", "--resume-passing"])
-def test_who_may_change_no_node_is_reported_before_a_node_is_taken(
+@pytest.mark.parametrize("option", ["--drain=apply", "--resume-passing", "--drain=dry-run"])
+def test_who_may_change_no_node_is_told_so_before_a_node_is_taken_and_a_dry_run_needs_no_rights(
     sandbox: Sandbox, homes: Mapping[str, Path], option: str
 ) -> None:
     before = jobs_so_far(sandbox)
-    run = run_as(ALICE, homes[ALICE], "pytest", on(sandbox), option, "-m", "gpu", HERE.suites)
+    run = run_as(ALICE, homes[ALICE], "pytest", on(sandbox), option, "-k", "known", HERE.suites)
+    if option == "--drain=dry-run":
+        assert run.rc == 0, run.out + run.err
+        return
     assert run.rc == 4
     (line,) = run.errors
     assert option in line
     assert "only Slurm's administrators change nodes" in line
     assert jobs_so_far(sandbox) == before
-
-
-def test_a_dry_run_needs_no_rights(sandbox: Sandbox, homes: Mapping[str, Path]) -> None:
-    argv = ("pytest", on(sandbox), "--drain=dry-run", "-k", "known", HERE.suites)
-    run = run_as(ALICE, homes[ALICE], *argv)
-    assert run.rc == 0, run.out + run.err
 
 
 # --- what a node does not show to everybody
