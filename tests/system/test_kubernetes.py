@@ -5,16 +5,12 @@ from __future__ import annotations
 import copy
 import datetime as dt
 import json
-import os
-import signal
 import subprocess
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from constants import in_environment
 from corpus_cases import CORPUS, load
 from kubernetes_kubelet import Kubelet
 from kubernetes_server import Objects, serving
@@ -31,6 +27,7 @@ from pytest_gpucluster.suites.kubernetes.leftovers import jobs as left_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from pytest_gpucluster.sandbox import Sandbox
 
@@ -111,18 +108,17 @@ def pod(node: str, phase: str, meta: dict[str, Any], **spec: Any) -> dict[str, A
     return {**about, "status": {"phase": phase, "containerStatuses": []}}
 
 
-FAULTS = [
-    "test_allocated[gpu11]",
-    "test_api",
-    "test_gpu_operator[gpu08]",
-    "test_gpus[gpu07]",
-    "test_labels[gpu09]",
-    "test_network_operator[gpu12]",
-    "test_rdma[gpu13]",
-    "test_ready[gpu05]",
-    "test_software[gpu10]",
-    "test_taints[gpu06]",
-]
+FAULTS = {
+    "allocated": "gpu11",
+    "gpu_operator": "gpu08",
+    "gpus": "gpu07",
+    "labels": "gpu09",
+    "ready": "gpu05",
+    "network_operator": "gpu12",
+    "rdma": "gpu13",
+    "software": "gpu10",
+    "taints": "gpu06",
+}
 
 
 def in_slurm_too(found: Objects, *nodes: str) -> None:
@@ -143,7 +139,8 @@ def test_each_fault_is_found_on_its_node_alone_and_a_node_in_slurm_too_is_one_no
     suites = ("--pyargs", "pytest_gpucluster.suites.slurm", "pytest_gpucluster.suites.kubernetes")
     run = run_pytest(folder, "--cluster=both.yaml", "-k", "kubernetes or test_known", *suites, where=())
     assert run.rc == 1, run.out + run.err
-    assert names(run.outcomes, "failed") == FAULTS, run.out
+    failed = {"test_api", *(f"test_{check}[{node}]" for check, node in FAULTS.items())}
+    assert set(names(run.outcomes, "failed")) == failed, run.out
     assert "9 restarts" in run.out
     assert "SIMULATED" in run.out
     assert "drain" not in {event["action"] for event in run.events if "action" in event}
@@ -191,9 +188,8 @@ def test_healthy_cluster_passes_and_its_jobs_prove_ranks_and_are_removed(
     assert {it["name"]: it["value"] for it in result["metrics"]}["job_nodes"] == 2
     assert found.kinds["jobs"] == found.kinds["services"] == []
     assert [it["spec"]["ttlSecondsAfterFinished"] for it in kubelet.jobs] == [300] * 3
-    assert all(
-        it["metadata"]["ownerReferences"][0]["name"].startswith("gpucluster-run-") for it in kubelet.jobs
-    )
+    owners = [it["metadata"]["ownerReferences"][0]["name"] for it in kubelet.jobs]
+    assert all(owner.startswith("gpucluster-run-") for owner in owners)
     assert all(it["spec"]["activeDeadlineSeconds"] == 660 for it in kubelet.jobs)
     assert found.requests.count("POST /api/v1/namespaces/default/services") == 1
     assert {"POST", "DELETE"} == {it.split()[0] for it in found.requests} - {"GET"}
@@ -202,13 +198,8 @@ def test_healthy_cluster_passes_and_its_jobs_prove_ranks_and_are_removed(
 def foreign_job(name: str, run: str | None, **status: object) -> dict[str, Any]:
     labels = {} if run is None else {"pytest-gpucluster/run": run}
     meta = {"name": name, "namespace": "default", "uid": f"uid-of-{name}", "labels": labels}
-    return {
-        "kind": "Job",
-        "apiVersion": "batch/v1",
-        "metadata": meta,
-        "spec": {"ttlSecondsAfterFinished": 300},
-        "status": status,
-    }
+    about = {"kind": "Job", "apiVersion": "batch/v1", "metadata": meta}
+    return {**about, "spec": {"ttlSecondsAfterFinished": 300}, "status": status}
 
 
 ELSEWHERE = "gpucluster-kube-1a2b3c4d-12-34-00c0ffee"
@@ -232,13 +223,14 @@ def job_names(found: Objects) -> list[str]:
 
 
 @contextmanager
-def run_of_jobs(folder: Path, **constants: float) -> Iterator[subprocess.Popen[str]]:
+def run_of_jobs(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """Start a run of Jobs whose pods never end."""
+    argv = ["env", "--default-signal=TERM", *command(*SUITE, "-k", "job_gpus")]
     with subprocess.Popen(
-        ["env", "--default-signal=TERM", *command(*SUITE, "-k", "job_gpus")],
+        argv,
         cwd=folder,
         text=True,
-        env=in_environment(environment(MARK=str(folder)), kubernetes=constants),
+        env=environment(MARK=str(folder)),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     ) as run:
@@ -246,19 +238,6 @@ def run_of_jobs(folder: Path, **constants: float) -> Iterator[subprocess.Popen[s
             yield run
         finally:
             run.kill()
-
-
-def shells(folder: Path) -> list[int]:
-    """Return the shells of a run, without the subshells that they fork for a moment."""
-    found = [pid for pid, words in processes(f"MARK={folder}") if words.startswith("sh ")]
-    return [pid for pid in found if parent_of(pid) not in found]
-
-
-def parent_of(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:  # it has ended
-        return 0
 
 
 def nothing_is_left(found: Objects, folder: Path) -> None:
@@ -312,8 +291,7 @@ def test_a_run_whose_shell_was_killed_deletes_its_jobs(cleaned: tuple[Objects, P
     found, folder = cleaned
     with run_of_jobs(folder) as run:
         wait_for(lambda: len(found.kinds["jobs"]) == 3, "the Jobs were created")
-        (shell,) = shells(folder)
-        os.kill(shell, signal.SIGKILL)
+        subprocess.run(["pkill", "-KILL", "-x", "-P", str(run.pid), "sh"], check=True)
         run.terminate()
         printed, _ = run.communicate(timeout=1200)
     assert "may be left" not in printed
