@@ -13,7 +13,7 @@ import pytest
 import yaml
 from corpus_cases import CORPUS, load
 from kubernetes_kubelet import Kubelet
-from kubernetes_server import Objects, serving
+from kubernetes_server import Objects, Trouble, serving
 from plugin_helpers import command, names, processes, run_pytest
 from sandbox_helpers import environment, wait_for
 
@@ -202,6 +202,7 @@ def foreign_job(name: str, run: str | None, **status: object) -> dict[str, Any]:
     return {**about, "spec": {"ttlSecondsAfterFinished": 300}, "status": status}
 
 
+JOBS = "POST /apis/batch/v1/namespaces/default/jobs"
 ELSEWHERE = "gpucluster-kube-1a2b3c4d-12-34-00c0ffee"
 
 
@@ -238,6 +239,12 @@ def run_of_jobs(folder: Path) -> Iterator[subprocess.Popen[str]]:
             yield run
         finally:
             run.kill()
+
+
+def shell_of(run: subprocess.Popen[str]) -> int:
+    """Return the only shell that a run has started, which deletes its Jobs."""
+    found = subprocess.run(["pgrep", "-x", "-P", str(run.pid), "sh"], stdout=subprocess.PIPE, check=True)
+    return int(found.stdout)
 
 
 def nothing_is_left(found: Objects, folder: Path) -> None:
@@ -291,11 +298,33 @@ def test_a_run_whose_shell_was_killed_deletes_its_jobs(cleaned: tuple[Objects, P
     found, folder = cleaned
     with run_of_jobs(folder) as run:
         wait_for(lambda: len(found.kinds["jobs"]) == 3, "the Jobs were created")
-        subprocess.run(["pkill", "-KILL", "-x", "-P", str(run.pid), "sh"], check=True)
+        os.kill(shell_of(run), signal.SIGKILL)
         run.terminate()
         printed, _ = run.communicate(timeout=1200)
     assert "may be left" not in printed
     nothing_is_left(found, folder)
+
+
+def test_kubernetes_removes_everything_by_the_deadline_if_all_processes_are_dead(
+    cleaned: tuple[Objects, Path],
+) -> None:
+    found, folder = cleaned
+    found.trouble = lambda *request: Trouble(
+        delay=2 if " ".join(request) == JOBS and found.requests.count(JOBS) == 3 else 0
+    )
+    with run_of_jobs(folder) as run:
+        wait_for(lambda: found.requests.count(JOBS) == 3, "the last creation is in flight")
+        pids = (shell_of(run), run.pid)
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in pids:
+                os.kill(pid, number)
+    wait_for(lambda: not found.open, "all requests were answered")
+    found.kinds["jobs"][-1]["spec"]["suspend"] = True  # by a queue: no deadline applies to it
+    assert len(found.left()) == 3
+    found.pass_time(60 + 600 + 300)  # job_pull, job_time, keep_finished
+    assert len(found.left()) == 2  # the owner, and the Job that did not start
+    found.pass_time(2 * (60 + 600 + 3 * 60) + 300)
+    assert found.left() == []
 
 
 def test_clean_removes_no_other_job_of_the_same_name(cleaned: tuple[Objects, Path]) -> None:
