@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import datetime as dt
 import json
+import os
+import signal
 import subprocess
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
