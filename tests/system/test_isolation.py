@@ -9,6 +9,7 @@ from paths import ROOT
 from plugin_helpers import Run, names, on, run_pytest
 from sandbox_helpers import sandbox_folder, wait_for
 
+from pytest_gpucluster import suites_path
 from pytest_gpucluster.report.events import read_log
 from pytest_gpucluster.report.run_snapshot import check_of
 from pytest_gpucluster.sandbox import Sandbox
@@ -91,3 +92,11 @@ def test_the_usual_sandbox_isolates_nothing_and_opens_a_terminal(sandbox: Sandbo
     assert outcomes["test_cpus[gpu01]"] == outcomes["test_tmp[gpu01]"] == "not checked"
     assert {end for name, end in outcomes.items() if "proved" in name} == {"error"}
     assert "passed" not in outcomes.values(), outcomes
+
+
+def test_isolation_is_left_out_by_one_line_where_slurm_isolates_nothing(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    run = run_pytest(tmp_path, on(sandbox), "--collect-only", where=(suites_path(),))
+    assert "nothing to test: isolation: Slurm isolates no job from another" in run.out
+    assert "test_isolation.py" not in run.out
