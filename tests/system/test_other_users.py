@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from plugin_helpers import Run, jobs_so_far, names
+from plugin_helpers import Run, jobs_so_far, names, on
 from sandbox_helpers import environment, sandbox_folder, slurm
 from user_helpers import PYTHON, Checkout, identity, readable_checkout
 
@@ -100,10 +100,6 @@ def end(process: subprocess.Popen[str], folder: Path) -> Run:
 
 def run_as(name: str, home: Path, *argv: object, cwd: Path | None = None, **env: str) -> Run:
     return end(begin(name, home, *argv, cwd=cwd, **env), cwd or home)
-
-
-def on(sandbox: Sandbox) -> str:
-    return f"--cluster={sandbox.cluster_file}"
 
 
 def shell_as(name: str, command: str, around: tuple[str, ...] = ()) -> Answer:

@@ -33,14 +33,21 @@ def slurm_of(folder: Path, salloc: str = SALLOC) -> Slurm:
     return Slurm(LocalTransport({"PATH": f"{folder}:{os.environ['PATH']}"}), retry_for=1)
 
 
-@pytest.mark.parametrize(("listed", "said"), [("", "no node"), ("echo gpu02", "gpu02")])
+@pytest.mark.parametrize(
+    ("listed", "asked", "said"),
+    [
+        ("", AllocationRequest(nodes=("gpu01",)), "no node"),
+        ("", AllocationRequest(count=1), "no node"),
+        ("echo gpu02", AllocationRequest(nodes=("gpu01",)), "gpu02"),
+    ],
+)
 def test_an_allocation_of_which_other_nodes_are_listed_is_refused(
-    tmp_path: Path, listed: str, said: str
+    tmp_path: Path, listed: str, asked: AllocationRequest, said: str
 ) -> None:
     """A `scontrol show hostnames` that was killed listed none: every node was accused of not answering."""
     slurm = slurm_of(tmp_path, SALLOC.replace("echo gpu01", listed).replace("kill -9 $$", ""))
     with pytest.raises(AllocationError, match=f"listed {said} in the job; run again"):
-        Allocation.request(slurm, AllocationRequest(nodes=("gpu01",)))
+        Allocation.request(slurm, asked)
 
 
 def test_an_allocation_that_cannot_be_given_back_is_reported_once(tmp_path: Path) -> None:
