@@ -278,10 +278,13 @@ def test_a_stopped_run_writes_its_reports(
 
 
 def test_a_second_signal_does_not_break_the_cleaning_up(sandbox: Sandbox, tmp_path: Path) -> None:
-    write_suites(tmp_path, {"test_sleepy.py": SLEEPY})
+    conftest = "def pytest_keyboard_interrupt():\n    open('interrupted', 'w').close()\n"
+    write_suites(tmp_path, {"test_sleepy.py": SLEEPY, "conftest.py": conftest})
     with running(sandbox, tmp_path, "-n0", "-k", "sleeps") as run:
         run.asleep()
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGTERM):
+        run.process.send_signal(signal.SIGTERM)
+        wait_for((tmp_path / "interrupted").exists, "the run begins to end")
+        for number in (signal.SIGTERM, signal.SIGHUP):
             run.process.send_signal(number)
         run.nodes_are_back()
         done = run.ended()
