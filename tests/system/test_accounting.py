@@ -175,15 +175,8 @@ def sacctmgr(box: Sandbox, *scripts: str) -> None:
     """Run each script in a process of its own, all at once."""
 
     def one(lines: str) -> None:
-        done = subprocess.run(
-            ["sacctmgr", "-i"],
-            env=environment(**box.env),
-            input=lines,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=1200,
-        )
+        argv, env = ["sacctmgr", "-i"], environment(**box.env)
+        done = subprocess.run(argv, env=env, input=lines, capture_output=True, text=True, check=True)
         assert "error" not in done.stderr.lower(), done.stderr
 
     with ThreadPoolExecutor(len(scripts)) as pool:
@@ -245,9 +238,8 @@ def test_the_draft_of_a_site_states_it_and_passes_there_with_all_trials(
     assert "is empty" not in healthy.out  # a QoS that preempts no other
     assert not left_in_queue(box)
     metrics = [metric for event in healthy.events for metric in event.get("metrics", ())]
-    assert [one["device"] for one in metrics if one["name"] == "preemption"] == [
-        *("suspend paused", "requeue low", "cancel gone")
-    ]
+    tried = [one["device"] for one in metrics if one["name"] == "preemption"]
+    assert tried == ["suspend paused", "requeue low", "cancel gone"]
     assert any(one["name"] == "backfill" for one in metrics)
 
 
@@ -332,9 +324,7 @@ def test_clean_removes_the_jobs_of_a_trial_whose_run_and_guard_were_killed(
 ) -> None:
     write(tmp_path, drafted, preemption={"low_qos": "low", "mode": "cancel"})
     argv = command("--cluster=site.yaml", "--intrusive", "-k", "preemption", "-p", "no:cacheprovider", *SUITE)
-    with subprocess.Popen(
-        argv, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as process:
+    with subprocess.Popen(argv, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL) as process:
         try:
             wait_for(lambda: len(queue(box)) >= 2, "the jobs of the trial are submitted")
             name = queue(box)[0].split()[1]

@@ -8,15 +8,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from datetime import datetime, timedelta
-from pathlib import Path
-from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from plugin_helpers import cluster_file, command, restart_controller, run_pytest, write_suites
+from plugin_helpers import Run, cluster_file, command, run_pytest, write_suites
 from sandbox_helpers import DEADLINE, environment, left_in_queue, queue, slurm, wait_for
 
 from pytest_gpucluster.campaign import record
@@ -24,7 +21,7 @@ from pytest_gpucluster.campaign.model import JUDGED
 from pytest_gpucluster.campaign.store import CampaignStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
     from pytest_gpucluster.sandbox import Sandbox
 
@@ -37,7 +34,62 @@ import time
 
 def test_count(host):
     assert host.run("nvidia-smi -L | wc -l").stdout.strip() == "8"
-    time.sleep(2)
+    time.sleep(1)
+"""
+WAITING = """
+def test_count(host):
+    open("waits", "w").close()
+    host.run("sleep 1200")
+"""
+# in the runs of a campaign and in its own process, which dies at the point that KILL_AT names, once
+POINTS = """
+import os, signal
+from pathlib import Path
+
+import pytest
+from pytest_gpucluster.campaign.store import CampaignStore
+
+HERE = Path(__file__).parent
+
+
+def reached(point):
+    with (HERE / "points").open("a") as file:
+        file.write(point + chr(10))
+    killed = HERE / f"killed-{point}"
+    if os.environ.get("KILL_AT") == point and not killed.exists():
+        killed.touch()
+        os.kill(int((HERE / "campaign.pid").read_text()), signal.SIGKILL)
+
+
+def wrap(name):
+    call = getattr(CampaignStore, name)
+
+    def called(*args, **named):
+        result = call(*args, **named)
+        if result is not None or name != "claim":
+            reached(name)
+        return result
+
+    setattr(CampaignStore, name, called)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config):
+    if config.option.campaign is not None:
+        (HERE / "campaign.pid").write_text(str(os.getpid()))
+        for name in ("claim", "started", "release", "results"):
+            wrap(name)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logreport(report):
+    if report.when == "teardown":
+        reached("result")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish():
+    reached("reports")
 """
 PYTEST_INI = "[pytest]\naddopts = -p no:cacheprovider\n"
 NODES = ("gpu01", "gpu02", "gpu03", "gpu04")
@@ -52,15 +104,20 @@ def arguments(sandbox: Sandbox, folder: Path, name: str, *more: str) -> list[str
 
 
 def start(
-    sandbox: Sandbox, folder: Path, name: str, *more: str, tests: str = COUNT, within: tuple[str, ...] = ()
+    sandbox: Sandbox,
+    folder: Path,
+    name: str,
+    *more: str,
+    tests: str = COUNT,
+    within: tuple[str, ...] = (),
+    kill_at: str = "",
 ) -> subprocess.Popen[str]:
     """Start a campaign in the background, `within` a command that starts it."""
-    write_suites(folder, {"test_site.py": tests, "pytest.ini": PYTEST_INI})
+    write_suites(folder, {"test_site.py": tests, "pytest.ini": PYTEST_INI, "conftest.py": POINTS})
     argv = [*within, *command(*arguments(sandbox, folder, name, *more), "test_site.py")]
     with (folder / "out").open("a") as out:
-        return subprocess.Popen(
-            argv, cwd=folder, env=environment(), stdout=out, stderr=subprocess.STDOUT, text=True
-        )
+        env = environment(KILL_AT=kill_at)
+        return subprocess.Popen(argv, cwd=folder, env=env, stdout=out, stderr=subprocess.STDOUT, text=True)
 
 
 def campaign(sandbox: Sandbox, folder: Path, name: str, *more: str, tests: str = COUNT) -> tuple[int, str]:
@@ -75,17 +132,8 @@ def campaign(sandbox: Sandbox, folder: Path, name: str, *more: str, tests: str =
 
 
 def report(folder: Path, name: str, *more: str) -> dict[str, Any]:
-    argv = (
-        sys.executable,
-        "-m",
-        "pytest_gpucluster",
-        "campaign",
-        "status",
-        name,
-        "--history=h.db",
-        "--json",
-        *more,
-    )
+    status = ("campaign", "status", name, "--history=h.db", "--json", *more)
+    argv = (sys.executable, "-m", "pytest_gpucluster", *status)
     done = subprocess.run(argv, cwd=folder, env=environment(), capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
     assert isinstance(found, dict)
@@ -139,28 +187,13 @@ def test_a_full_cluster_is_tested_as_its_nodes_come_free(sandbox: Sandbox, tmp_p
     assert [outcome.text for path in records for outcome in record.verify(path) if outcome.failed] == []
 
 
-@pytest.fixture
-def preempting(sandbox: Sandbox) -> Iterator[Sandbox]:
-    """Jobs of the partition `urgent` take the nodes of others away."""
-    conf = Path(sandbox.env["SLURM_CONF"])
-    before = conf.read_text()
-    conf.write_text(
-        before.rstrip("\n") + "\nPreemptType=preempt/partition_prio\nPreemptMode=CANCEL\n"
-        "PartitionName=urgent Nodes=ALL PriorityTier=10\n"
-    )
-    restart_controller(sandbox)
-    yield sandbox
-    conf.write_text(before)
-    restart_controller(sandbox)
-
-
 def test_ctrl_c_releases_the_nodes_and_the_same_command_continues(sandbox: Sandbox, tmp_path: Path) -> None:
-    with start(sandbox, tmp_path, "stopped", "--max-nodes-at-once=2", tests=SLOW) as process:
-        wait_for(lambda: any(line.endswith("RUNNING") for line in queue(sandbox)), "a group runs")
+    with start(sandbox, tmp_path, "stopped", "--max-nodes-at-once=2", tests=WAITING) as process:
+        wait_for((tmp_path / "waits").exists, "a group runs")
         process.send_signal(signal.SIGINT)
         assert process.wait(DEADLINE) == 2, (tmp_path / "out").read_text()
     assert left_in_queue(sandbox) == []
-    rc, out = campaign(sandbox, tmp_path, "stopped", tests=SLOW)
+    rc, out = campaign(sandbox, tmp_path, "stopped")
     assert rc == 0, out
     assert verdicts(tmp_path, "stopped") == dict.fromkeys(NODES, 1)
 
@@ -171,7 +204,8 @@ def test_outside_of_its_window_a_campaign_starts_nothing(sandbox: Sandbox, tmp_p
     with start(sandbox, tmp_path, "night", window, "--set=campaign.poll=1s") as process:
         said = f"outside of the window {window.partition('=')[2]}: nothing starts before {begin:%H:%M}"
         wait_for(lambda: said in (tmp_path / "out").read_text(), "the campaign has begun")
-        time.sleep(4)
+        points = tmp_path / "points"
+        wait_for(lambda: points.read_text().count("results") > 12, "it has gone round several times")
         assert left_in_queue(sandbox) == []
         assert report(tmp_path, "night")["groups"] == []
         process.send_signal(signal.SIGINT)
@@ -179,27 +213,17 @@ def test_outside_of_its_window_a_campaign_starts_nothing(sandbox: Sandbox, tmp_p
     assert (tmp_path / "out").read_text().count(said) == 1
 
 
-def test_killed_at_any_moment_it_goes_on_and_tests_no_node_twice(sandbox: Sandbox, tmp_path: Path) -> None:
-    kills, dice, done, number = 4, Random(20261), 0, 0
-    while done < kills:
-        number += 1
-        done += kill_until_it_ends(sandbox, tmp_path, f"kill{number}", dice, kills - done)
-        assert verdicts(tmp_path, f"kill{number}") == dict.fromkeys(NODES, 1), (tmp_path / "out").read_text()
-        assert left_in_queue(sandbox) == []
-    assert done == kills
-
-
-def kill_until_it_ends(sandbox: Sandbox, folder: Path, name: str, dice: Random, most: int) -> int:
-    """Start a campaign until it has ended well, and kill it up to `most` times; return how often it was killed."""
-    kills = 0
-    while True:
-        with start(sandbox, folder, name, "--max-nodes-at-once=2", tests=SLOW) as process:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                status = process.wait(dice.uniform(1, 6) if kills < most else DEADLINE)
-                assert status == 0, (folder / "out").read_text()
-                return kills
-            os.kill(process.pid, signal.SIGKILL)
-            kills += 1
+@pytest.mark.parametrize("points", [("claim", "result"), ("started", "release"), ("reports",)])
+def test_killed_at_any_point_it_goes_on_and_tests_no_node_twice(
+    sandbox: Sandbox, tmp_path: Path, points: tuple[str, ...]
+) -> None:
+    for point in (*points, ""):
+        words = ("--nodes=gpu[01-02]", "--max-nodes-at-once=1")
+        with start(sandbox, tmp_path, "killed", *words, kill_at=point) as process:
+            status = process.wait(DEADLINE)
+        assert status == (-signal.SIGKILL if point else 0), (point, (tmp_path / "out").read_text())
+    assert verdicts(tmp_path, "killed") == {"gpu01": 1, "gpu02": 1}, (tmp_path / "out").read_text()
+    assert left_in_queue(sandbox) == []
 
 
 # its processes are in another PID namespace: neither sees whether the other's run, as on two login nodes
@@ -215,28 +239,32 @@ def test_two_processes_of_one_campaign_on_two_login_nodes_share_its_nodes(
         start(sandbox, tmp_path, *options, tests=SLOW) as one,
         start(sandbox, tmp_path, *options, tests=SLOW, within=OTHER_LOGIN_NODE) as other,
     ):
-        most = 0
-        while one.poll() is None or other.poll() is None:
-            most = max(most, sum(line.endswith(("RUNNING", "PENDING")) for line in queue(sandbox)))
-            time.sleep(0.2)
+        held: list[int] = []
+
+        def ended() -> bool:
+            held.append(sum(line.endswith(("RUNNING", "PENDING")) for line in queue(sandbox)))
+            return one.poll() is not None and other.poll() is not None
+
+        wait_for(ended, "both have ended")
         assert (one.wait(), other.wait()) == (0, 0), (tmp_path / "out").read_text()
-    assert 1 <= most <= 2
+    assert 1 <= max(held) <= 2
     assert verdicts(tmp_path, "both") == dict.fromkeys(NODES, 1)
 
 
 def test_only_nodes_that_were_not_tested_for_a_time_are_tested(sandbox: Sandbox, tmp_path: Path) -> None:
     files = {"test_site.py": COUNT, "pytest.ini": PYTEST_INI}
     file = f"--cluster={cluster_file(sandbox, tmp_path)}"
-    first = run_pytest(
-        tmp_path, file, "--history=h.db", "--nodes=gpu[01-02]", files=files, where=("test_site.py",)
-    )
-    assert first.rc == 0, first.out
-    due = run_pytest(tmp_path, file, "--history=h.db", "--untested-for=1h", where=("test_site.py",))
-    assert due.rc == 0, due.out
+
+    def run(*words: str) -> Run:
+        where = ("test_site.py",)
+        done = run_pytest(tmp_path, file, "--history=h.db", *words, files=files, where=where)
+        assert done.rc == 0, done.out
+        return done
+
+    run("--nodes=gpu[01-02]")
+    due = run("--untested-for=1h")
     assert set(due.outcomes) == {f"test_site.py::test_count[gpu0{number}]" for number in (3, 4)}
-    none = run_pytest(tmp_path, file, "--history=h.db", "--untested-for=1h", where=("test_site.py",))
-    assert none.rc == 0
-    assert "nothing to do: every selected node has a good verdict" in none.out
+    assert "nothing to do: every selected node has a good verdict" in run("--untested-for=1h").out
     rc, out = campaign(sandbox, tmp_path, "old", "--untested-for=1h")
     assert rc == 0
     assert "nothing to do" in out
@@ -246,8 +274,6 @@ def test_only_nodes_that_were_not_tested_for_a_time_are_tested(sandbox: Sandbox,
     ("more", "message"),
     [
         (("--max-nodes-at-once=0",), "must be at least 1"),
-        (("--campaign-window=22-6",), "must be HH:MM-HH:MM"),
-        (("--campaign-time=5",), "has no unit"),
         (("--junitxml=x.xml",), "a campaign has many runs"),
         (("--campaign=a/b",), "invalid name"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from plugin_helpers import Run
 
+NODES = ("gpu01", "gpu02")
 SUITE = ROOT / "suites" / "container" / "test_container.py"
 FAULTS = {
     "image_missing": "container.import",
@@ -39,45 +40,23 @@ FAULTS = {
 }
 
 
-@pytest.fixture(scope="module")
-def faulty() -> Iterator[tuple[Sandbox, dict[str, str]]]:
+def test_each_fault_has_its_own_verdict_and_a_healthy_node_passes_everything(tmp_path: Path) -> None:
     with sandbox_folder() as folder:
         sandbox = Sandbox(folder / "s")
         sandbox.up(nodes=len(FAULTS) + 1, gpus_per_node=2)
         node_of = dict(zip(FAULTS, sandbox.nodes, strict=False))
         for kind, node in node_of.items():
             sandbox.fault(kind, node)
-        yield sandbox, node_of
-
-
-@pytest.fixture(scope="module")
-def run(faulty: tuple[Sandbox, dict[str, str]], tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return run_pytest(tmp_path_factory.mktemp("run"), on(faulty[0]), where=[str(SUITE)])
-
-
-@pytest.mark.parametrize("kind", FAULTS)
-def test_fault_has_its_own_verdict(run: Run, faulty: tuple[Sandbox, dict[str, str]], kind: str) -> None:
-    node = faulty[1][kind]
-    failed = {
-        event["check"]
-        for event in run.events
-        if event.get("outcome") == "failed" and event.get("node") == node
-    }
-    assert failed == {FAULTS[kind]}, run.out[-3000:]
-
-
-def test_healthy_node_passes_everything(run: Run, faulty: tuple[Sandbox, dict[str, str]]) -> None:
-    healthy = faulty[0].nodes[-1]
-    ends = {
-        event["check"]: event["outcome"]
-        for event in run.events
-        if event.get("node") == healthy and "check" in event
-    }
+        run = run_pytest(tmp_path, on(sandbox), where=[str(SUITE)])
+        healthy = sandbox.nodes[-1]
+        assert list((sandbox.layout.node(healthy) / "enroot").glob("pyxis*")) == []
+    results = [event for event in run.events if event["event"] == "result"]
+    failed = {(it["node"], it["check"]) for it in results if it["outcome"] == "failed" and it["node"]}
+    assert failed == {(node_of[kind], check) for kind, check in FAULTS.items()}, run.out[-3000:]
+    ends = {it["check"]: it["outcome"] for it in results if it["node"] == healthy}
     assert len(ends) == 21
     assert ends.pop("container.sshd") == "not applicable"
     assert set(ends.values()) == {"passed"}, ends
-    left = (faulty[0].layout.node(healthy) / "enroot").glob("pyxis*")
-    assert list(left) == []
 
 
 @pytest.mark.skipif("GPUCLUSTER_TEST_PYXIS" not in os.environ, reason="no Pyxis of a site is named")
@@ -92,72 +71,74 @@ def test_with_the_site_s_pyxis(tmp_path: Path) -> None:
 # -- images by name ---------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Held:
+    """Two nodes, and the containers by name that runs make there."""
+
+    slurm: Slurm
+    allocation: Allocation
+    channel: Fleet
+
+    def store(self, *, keep: bool = False) -> NamedContainers:
+        """Return what one run knows of containers: nothing at first."""
+        return NamedContainers(self.slurm, self.allocation, self.channel, deadline=60, keep=keep)
+
+
 @pytest.fixture
-def store(sandbox: Sandbox) -> Iterator[NamedContainers]:
+def held(sandbox: Sandbox) -> Iterator[Held]:
     slurm = Slurm(LocalTransport(sandbox.env))
-    request = AllocationRequest(nodes=("gpu01", "gpu02"))
-    with Allocation.request(slurm, request) as held, Fleet.over_slurm(slurm, held) as fleet:
-        made = NamedContainers(slurm, held, fleet, deadline=60)
-        yield made
-        made.close()
+    request = AllocationRequest(nodes=NODES)
+    with Allocation.request(slurm, request) as allocation, Fleet.over_slurm(slurm, allocation) as fleet:
+        yield Held(slurm, allocation, fleet)
 
 
-def test_one_import_for_many_and_removed_at_the_end(
-    store: NamedContainers, sandbox: Sandbox, tmp_path: Path
-) -> None:
-    image = tmp_path / "image.sqsh"
-    shutil.copy(sandbox.layout.root / "images" / "sandbox.sqsh", image)
-    nodes = ("gpu01", "gpu02")
-    first = store.ensure(str(image))
-    assert set(first.seconds) == set(nodes)
-    assert store.ensure(str(image)) is first
+@pytest.fixture
+def image(sandbox: Sandbox, tmp_path: Path) -> str:
+    return str(shutil.copy(sandbox.layout.root / "images" / "sandbox.sqsh", tmp_path / "image.sqsh"))
+
+
+def test_one_import_for_many_and_removed_at_the_end(held: Held, image: str) -> None:
+    store = held.store()
+    first = store.ensure(image)
+    assert set(first.seconds) == set(NODES)
+    assert store.ensure(image) is first
     assert store.remove(first.name, ["gpu01"]) == {}
     store._known.clear()  # as another run would start
-    again = store.ensure(str(image))
+    again = store.ensure(image)
     assert (set(again.seconds), again.reused) == ({"gpu01"}, ("gpu02",))
+    failed = store.ensure("/nonexistent.sqsh").failed
+    assert set(failed) == set(NODES)
+    assert "/nonexistent.sqsh does not exist on the node" in failed["gpu01"]
     store.close()
-    assert store.listed(nodes) == {"gpu01": (), "gpu02": ()}
+    assert store.listed(NODES) == {"gpu01": (), "gpu02": ()}
 
 
-def test_what_is_kept_is_imported_anew_where_its_image_was_made_anew(
-    store: NamedContainers, sandbox: Sandbox, tmp_path: Path
-) -> None:
-    image = tmp_path / "image.sqsh"
-    shutil.copy(sandbox.layout.root / "images" / "sandbox.sqsh", image)
-    store._keep = True
-    kept = store.ensure(str(image))
+def test_what_is_kept_is_imported_anew_where_its_image_was_made_anew(held: Held, image: str) -> None:
+    store = held.store(keep=True)
+    kept = store.ensure(image)
     assert re.fullmatch(r"gpucluster-kept-[0-9a-f]{8}-[0-9a-f]{8}", kept.name)
+    store.close()
     os.utime(image, (1, 1))  # made anew
-    store._known.clear()
-    newer = store.ensure(str(image))
+    newer = store.ensure(image)
     assert newer.name != kept.name
-    assert set(newer.replaced) == {"gpu01", "gpu02"}
+    assert set(newer.replaced) == set(NODES)
     store.close()
     assert set(store.listed(["gpu01"]).values()) == {(f"pyxis_{newer.name}",)}
-    store.remove(newer.name, ["gpu01", "gpu02"])
+    store.remove(newer.name, NODES)
 
 
-def test_containers_go_with_their_job_and_those_of_others_stay(
-    store: NamedContainers, sandbox: Sandbox
-) -> None:
-    slurm, held = store._slurm, store._allocation
-    image = str(sandbox.layout.root / "images" / "sandbox.sqsh")
+def test_containers_go_with_their_job_and_those_of_others_stay(held: Held, image: str) -> None:
+    slurm, job, store = held.slurm, held.allocation, held.store()
     environment = EnvironmentConfig(container_image=image)
     request = StepRequest(argv=("true",), nodes=("gpu01",), environment=environment)
-    assert run_step(slurm, held, request).ok
-    assert run_step(slurm, held, request).ok
-    own = f"pyxis_{container_name(held.job_id, 'step', image)}"
+    assert run_step(slurm, job, request).ok
+    assert run_step(slurm, job, request).ok
+    own = f"pyxis_{container_name(job.job_id, 'step', image)}"
     assert store.listed(["gpu01"]) == {"gpu01": (own,)}
     for name in ("gpucluster-4000000-x", "gpucluster-kept-x-y", "mine"):
         options = PyxisOptions(image=image, name=name)
-        assert run_step(slurm, held, StepRequest(argv=("true",), nodes=("gpu01",), pyxis=options)).ok
-    assert remove_containers(slurm, store._channel, {held.job_id}) == []
+        assert run_step(slurm, job, StepRequest(argv=("true",), nodes=("gpu01",), pyxis=options)).ok
+    assert remove_containers(slurm, held.channel, {job.job_id}) == []
     assert store.listed(["gpu01"]) == {"gpu01": ("pyxis_gpucluster-kept-x-y", "pyxis_mine")}
     for name in ("gpucluster-kept-x-y", "mine"):
         store.remove(name, ["gpu01"])
-
-
-def test_image_that_is_not_there(store: NamedContainers) -> None:
-    failed = store.ensure("/nonexistent.sqsh").failed
-    assert set(failed) == {"gpu01", "gpu02"}
-    assert "/nonexistent.sqsh does not exist on the node" in failed["gpu01"]

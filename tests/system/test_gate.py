@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-from sandbox_helpers import DEADLINE, environment
+from sandbox_helpers import DEADLINE, wait_for
 
 from pytest_gpucluster.cluster.slurm.inventory import parse_nodes
 from pytest_gpucluster.drain.reason import read_reason
@@ -22,13 +21,12 @@ if TYPE_CHECKING:
     from pytest_gpucluster.sandbox import Sandbox
 
 GATE = Path(sys.executable).with_name("gpucluster")
-PATIENCE = DEADLINE
 BAD, BEFORE = "gpu02", "prolog.before"
 
 
 def slurm(sandbox: Sandbox, *argv: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        argv, env=sandbox.env, capture_output=True, text=True, timeout=PATIENCE, check=False
+        argv, env=sandbox.env, capture_output=True, text=True, timeout=DEADLINE, check=False
     )
 
 
@@ -36,13 +34,6 @@ def node(sandbox: Sandbox, name: str) -> tuple[frozenset[str], str]:
     """Return the flags and the reason of a node."""
     info = parse_nodes(slurm(sandbox, "scontrol", "show", "node", "-o", name).stdout)[name]
     return info.flags, info.reason
-
-
-def until(happens: object, what: str) -> None:
-    end = time.monotonic() + PATIENCE
-    while not happens():  # type: ignore[operator]
-        assert time.monotonic() < end, what
-        time.sleep(0.2)
 
 
 @pytest.fixture
@@ -82,80 +73,58 @@ def test_a_prolog_with_the_gate_drains_the_bad_node_and_the_job_runs_elsewhere(
     )
     sandbox.fault("remap_failure", BAD)
     out = gated.parent / "out"
-    submitted = slurm(
-        sandbox,
-        "sbatch",
-        "--parsable",
-        "--requeue",
-        f"--output={out}",
-        "--nodes=1",
-        f"--nodelist={BAD}",
-        "--wrap",
-        "hostname; echo ran",
-    )
-    job = submitted.stdout.strip()
-    until(lambda: "DRAIN" in node(sandbox, BAD)[0], log.read_text() if log.exists() else submitted.stderr)
+    words = ("--requeue", f"--output={out}", "--nodes=1", f"--nodelist={BAD}", "--wrap", "echo ran")
+    job = slurm(sandbox, "sbatch", "--parsable", *words).stdout.strip()
+    wait_for(lambda: "DRAIN" in node(sandbox, BAD)[0], "the node is drained")
     assert "gpucluster:gpu.remapped_rows" in log.read_text()
     flags, reason = node(sandbox, BAD)
     assert "Prolog" in reason, (flags, reason)
-    until(
-        lambda: slurm(sandbox, "squeue", "-h", "-j", job, "-o", "%T").stdout.strip() == "PENDING",
-        "it is requeued",
-    )
+    state = ("squeue", "-h", "-j", job, "-o", "%T")
+    wait_for(lambda: slurm(sandbox, *state).stdout.strip() == "PENDING", "it is requeued")
     slurm(sandbox, "scontrol", "update", f"JobId={job}", "ReqNodeList=")
     slurm(sandbox, "scontrol", "release", job)  # Slurm holds it, and has a later StartTime
     slurm(sandbox, "scontrol", "update", f"JobId={job}", "StartTime=now")
-    until(lambda: out.exists() and "ran" in out.read_text(), log.read_text())
+    wait_for(lambda: out.exists() and "ran" in out.read_text(), "the job runs elsewhere")
     assert log.read_text().count("gpucluster: OK: ") >= 1
 
 
 def test_a_health_check_drains_its_node_and_takes_back_what_it_set_itself(
     sandbox: Sandbox, gated: Path
 ) -> None:
-    health = [
-        "sh",
-        "-c",
-        gate_line(sandbox, gated, "--context", "health", "--drain", "--fresh", "0", "--budget", "60s"),
-    ]
+    words = ("--context", "health", "--drain", "--fresh", "0", "--budget", "60s")
+    health = f"export SLURMD_NODENAME={BAD}; {gate_line(sandbox, gated, *words)}"
 
-    def check(name: str) -> str:
-        done = subprocess.run(
-            health,
-            env={**sandbox.env, "SLURMD_NODENAME": name},
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+    def check() -> str:
+        done = slurm(sandbox, "sh", "-c", health)
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout
 
-    assert check(BAD).startswith("gpucluster: OK: ")
+    assert check().startswith("gpucluster: OK: ")
     (shared,) = yaml.safe_load(gated.read_text())["os"]["shared_storage"]
     assert list(Path(shared).glob(".gpucluster-*")) == [], "the file of os.shared_storage is removed"
     sandbox.fault("remap_failure", BAD)
-    assert "drained: gpucluster:gpu.remapped_rows " in check(BAD)
+    assert "drained: gpucluster:gpu.remapped_rows " in check()
     flags, reason = node(sandbox, BAD)
     found = read_reason(BAD, reason)
     assert "DRAIN" in flags
     assert found is not None
     assert found.run.startswith("gate-")
-    assert f"not drained: drained by gpucluster already, in run {found.run}" in check(BAD)
+    assert f"not drained: drained by gpucluster already, in run {found.run}" in check()
     sandbox.heal()
-    assert check(BAD).splitlines()[-1] == "resumed: gpu.remapped_rows passed"
+    assert check().splitlines()[-1] == "resumed: gpu.remapped_rows passed"
     assert "DRAIN" not in node(sandbox, BAD)[0]
     # a person who drains the node, or edits the reason, keeps it
     sandbox.fault("remap_failure", BAD)
-    check(BAD)
+    check()
     slurm(sandbox, "scontrol", "update", f"NodeName={BAD}", "State=DRAIN", "Reason=ticket 7")
     sandbox.heal()
-    assert "resumed" not in check(BAD)
+    assert "resumed" not in check()
     assert node(sandbox, BAD)[1] == "ticket 7"
     # a state that a person set without a drain stays as well
     slurm(sandbox, "scontrol", "update", f"NodeName={BAD}", "State=UNDRAIN")
     slurm(sandbox, "scontrol", "update", f"NodeName={BAD}", "State=FAIL", "Reason=ticket 8")
     sandbox.fault("remap_failure", BAD)
-    assert 'not drained: it has another reason: "ticket 8"' in check(BAD)
+    assert 'not drained: it has another reason: "ticket 8"' in check()
     assert node(sandbox, BAD)[1] == "ticket 8"
     slurm(sandbox, "scontrol", "update", f"NodeName={BAD}", "State=UNDRAIN")
     slurm(sandbox, "scontrol", "update", f"NodeName={BAD}", "State=RESUME")
@@ -172,9 +141,7 @@ def test_gates_send_slurmctld_no_request(sandbox: Sandbox, gated: Path) -> None:
     slurm(sandbox, "sdiag", "--reset")
     for name in sandbox.nodes:
         argv = ["sh", "-c", f"SLURMD_NODENAME={name}; export SLURMD_NODENAME; {gate_line(sandbox, gated)}"]
-        done = subprocess.run(
-            argv, env=environment(**sandbox.env), capture_output=True, text=True, check=False
-        )
+        done = slurm(sandbox, *argv)
         assert done.returncode == 0, done.stdout + done.stderr
     assert requests(sandbox) <= {"REQUEST_STATS_INFO"}  # of sdiag
     slurm(sandbox, "sinfo")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from plugin_helpers import on, run_pytest
 from sandbox_helpers import sandbox_folder
 
@@ -13,7 +12,6 @@ from pytest_gpucluster.sandbox.found_by import FOUND_BY
 from slurm_sandbox.api import FAULTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from plugin_helpers import Run
@@ -55,12 +53,18 @@ NOT_AS_PLANNED = (
 )  # swapped, at other leaves, without a GUID of its own, down
 
 
-@pytest.fixture(scope="module")
-def subnet() -> Iterator[Sandbox]:
-    with sandbox_folder() as folder:
-        sandbox = Sandbox(folder / "s")
-        sandbox.up(nodes=NODES)
-        yield sandbox
+SAID = {
+    ("ibfabric.switch_links", ""): "leaf01-1 port 35 - spine02 port 1: 4x EDR (100 Gb/s)",
+    ("ibfabric.switch_errors", ""): "leaf01-1 port 36 - spine02 port 2: symbol_error",
+    ("ibfabric.mtu", ""): "leaf01-1 port 37 - spine03 port 1: 2048",
+    ("ibfabric.balance", ""): "leaf leaf01-1: 7 uplinks (1 to spine01",
+    ("ibfabric.cabling", "gpu02"): "gpu02 mlx5_0 - leaf01-1 port 2, gpu02 mlx5_1 - leaf01-2 port 2: swapped",
+    ("ibfabric.cabling", "gpu08"): "gpu08 mlx5_2 - leaf01-3 port 8: neither end has a link",
+    ("ibfabric.neighbours", "gpu09"): "gpu09 eno1 - eth01 swp9: gpu09 eno1 is connected to eth01 swp47",
+    ("ibfabric.pkeys", "gpu01"): "mlx5_2 port 1 (0000:4f:00.0): 0x7fff",
+    ("ibfabric.pkeys", "gpu04"): "leaf01-3 port 4 at mlx5_2 port 1 (0000:4f:00.0): drops 0x8001",
+    ("ibfabric.optics", "gpu02"): "rx_power of lane 1 at mlx5_3 port 1 (0000:5e:00.0): -12.2 dBm",
+}
 
 
 def failures(run: Run) -> dict[tuple[str, str], str]:
@@ -74,44 +78,28 @@ def failures(run: Run) -> dict[tuple[str, str], str]:
     }
 
 
-def test_each_fault_is_found_by_its_own_check_on_its_own_part(subnet: Sandbox, tmp_path: Path) -> None:
-    assert {
-        kind for kind in FAULTS if FOUND_BY.get(kind, ("",))[0].startswith("ibfabric.")
-    } == INJECTED.keys()
-    for kind, (node, options) in INJECTED.items():
-        subnet.fault(kind, node, **options)
-    for kind, (node, _) in OF_FABRIC.items():
-        subnet.fault(kind, node)
-    run = run_pytest(tmp_path, on(subnet), "-m", "ibfabric", where=())
+def test_each_fault_is_found_by_its_own_check_on_its_own_part(tmp_path: Path) -> None:
+    ours = {kind for kind in FAULTS if FOUND_BY.get(kind, ("",))[0].startswith("ibfabric.")}
+    assert ours == INJECTED.keys()
+    with sandbox_folder() as folder:
+        subnet = Sandbox(folder / "s")
+        subnet.up(nodes=NODES)
+        for kind, (node, options) in INJECTED.items():
+            subnet.fault(kind, node, **options)
+        for kind, (node, _) in OF_FABRIC.items():
+            subnet.fault(kind, node)
+        run = run_pytest(tmp_path, on(subnet), "-m", "ibfabric", where=())
     found = failures(run)
     expected = {(FOUND_BY[kind][0], INJECTED[kind][0] if kind in OF_NODES else "") for kind in INJECTED}
     expected |= {(check, node) for node, check in OF_FABRIC.values()} | {("ibfabric.ports", "gpu05")}
     expected |= {("ibfabric.cabling", node) for node in NOT_AS_PLANNED}
     assert found.keys() == expected, run.out + run.err
-    parts = {check: text for (check, _), text in found.items()}
-    assert (
-        parts["ibfabric.switch_links"]
-        == "leaf01-1 port 35 - spine02 port 1: 4x EDR (100 Gb/s); both ends support 106.25 Gbps"
-    )
-    assert parts["ibfabric.switch_errors"].startswith("leaf01-1 port 36 - spine02 port 2: symbol_error")
-    assert parts["ibfabric.mtu"] == "leaf01-1 port 37 - spine03 port 1: 2048"
-    assert parts["ibfabric.balance"].startswith("leaf leaf01-1: 7 uplinks (1 to spine01")
-    assert "gpu01 mlx5_0" in parts["ibfabric.subnet_manager"]
-    assert "gpu06 mlx5_0" in parts["ibfabric.subnet_manager"]
+    for key, text in SAID.items():
+        assert text in found[key], key
+    managers = found["ibfabric.subnet_manager", ""]
+    assert "gpu01 mlx5_0" in managers
+    assert "gpu06 mlx5_0" in managers
     assert found["ibfabric.rail", "gpu02"].count("leaf01-") == 2
-    assert found["ibfabric.cabling", "gpu02"] == (
-        "gpu02 mlx5_0 - leaf01-1 port 2, gpu02 mlx5_1 - leaf01-2 port 2: swapped: "
-        "gpu02 mlx5_0 is connected to leaf01-2 port 2, gpu02 mlx5_1 is connected to leaf01-1 port 2"
-    )
-    assert found["ibfabric.cabling", "gpu08"] == "gpu08 mlx5_2 - leaf01-3 port 8: neither end has a link"
-    assert parts["ibfabric.neighbours"] == "gpu09 eno1 - eth01 swp9: gpu09 eno1 is connected to eth01 swp47"
-    assert found["ibfabric.pkeys", "gpu01"] == "mlx5_2 port 1 (0000:4f:00.0): 0x7fff"
-    assert found["ibfabric.pkeys", "gpu04"] == "leaf01-3 port 4 at mlx5_2 port 1 (0000:4f:00.0): drops 0x8001"
-    assert (
-        found["ibfabric.optics", "gpu02"] == "rx_power of lane 1 at mlx5_3 port 1 (0000:5e:00.0): -12.2 dBm"
-    )
     # no finding takes a node out of service
-    actions = {
-        verdict["action"] for event in run.events if event["event"] == "result" for verdict in event["verdicts"] if verdict["findings"]
-    }  # fmt: skip
-    assert actions == {"configure", "monitor"}
+    verdicts = [it for event in run.events if event["event"] == "result" for it in event["verdicts"]]
+    assert {it["action"] for it in verdicts if it["findings"]} == {"configure", "monitor"}

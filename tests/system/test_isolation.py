@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from paths import ROOT
 from plugin_helpers import Run, names, on, run_pytest
 from sandbox_helpers import sandbox_folder, wait_for
 
+from pytest_gpucluster import suites_path
 from pytest_gpucluster.report.events import read_log
 from pytest_gpucluster.report.run_snapshot import check_of
 from pytest_gpucluster.sandbox import Sandbox
@@ -17,30 +17,14 @@ from pytest_gpucluster.sandbox.found_by import FOUND_BY
 from slurm_sandbox.isolation import CONTROLLERS, Isolation, why_not
 from slurm_sandbox.isolation_faults import KINDS
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 OUTSIDE_TMP = Path("/var/tmp")  # the jobs have another /tmp
 CLUSTER = ""  # the node of an item about all nodes
 
 
-@pytest.fixture(scope="module")
-def box(mounts_of_machine: None) -> Iterator[Sandbox]:
-    """A sandbox with isolated jobs and a node for every fault; the first one is where srun --pty runs."""
-    if why := why_not(OUTSIDE_TMP, "plain"):
-        pytest.skip(why)
-    with sandbox_folder(OUTSIDE_TMP) as folder:
-        sandbox = Sandbox(folder / "s")
-        sandbox.up(nodes=len(KINDS) + 1, isolation=True)
-        yield sandbox
-
-
-def run_suite(box: Sandbox, folder: Path, *words: str) -> Run:
+def run_suite(box: Sandbox, folder: Path, *words: object) -> Run:
     folder.mkdir(exist_ok=True)
-    return run_pytest(
-        folder, on(box), "-c", ROOT / "pyproject.toml", "-p", "no:cacheprovider", *words,
-        where=[str(ROOT / "suites/isolation")], env=box.env,
-    )  # fmt: skip
+    words = ("-c", ROOT / "pyproject.toml", "-p", "no:cacheprovider", *words)
+    return run_pytest(folder, on(box), *words, where=[str(ROOT / "suites/isolation")], env=box.env)
 
 
 def not_passed(run: Run) -> dict[str, set[str]]:
@@ -55,51 +39,48 @@ def not_passed(run: Run) -> dict[str, set[str]]:
 def failed(run: Run) -> dict[str, set[str]]:
     """Return {node: checks that failed}."""
     found: dict[str, set[str]] = {}
-    for result in read_log(next((run.folder / "reports").glob("20*/events.jsonl"))).results:
+    for result in read_log(run.reports / "events.jsonl").results:
         node, check = check_of(result)
         if result.outcome == "failed":
             found.setdefault(node, set()).add(check)
     return found
 
 
-def test_isolated_jobs_pass_everything(box: Sandbox, tmp_path: Path) -> None:
-    run = run_suite(box, tmp_path, "--intrusive")
-    assert run.rc == 0, run.out
-    assert not_passed(run) == {"not applicable": {f"test_login[{node}]" for node in box.nodes}}  # root is
-    assert len(run.outcomes) == 6 * len(box.nodes) + 1
-    # a node shows `comp` until its epilog has ended
-    wait_for(lambda: set(box.status()["nodes"].values()) == {"idle"}, "all nodes are idle")
-
-
-def test_the_memory_of_a_task_is_exceeded_on_request_only(box: Sandbox, tmp_path: Path) -> None:
-    run = run_suite(box, tmp_path, "-k", "test_memory or test_tmp", "--nodes=gpu01")
-    assert run.outcomes == {"suites/isolation/test_isolation.py::test_tmp[gpu01]": "passed"}, run.out
-
-
-def test_each_fault_is_found_by_its_check_on_its_node_alone(box: Sandbox, tmp_path: Path) -> None:
-    kinds = sorted(KINDS, key=lambda kind: kind != "pty_missing")
-    node_of = dict(zip(kinds, box.nodes, strict=False))
-    for kind, node in node_of.items():
-        box.fault(kind, node)
-    run = run_suite(box, tmp_path / "faulty", "--intrusive")
-    expected = {node_of[kind]: {*FOUND_BY[kind]} for kind in KINDS}
-    # srun --pty is judged once for all nodes
-    expected[CLUSTER] = expected.pop(node_of["pty_missing"])
-    assert failed(run) == expected, run.out
-    assert f"isolation.pty: {node_of['pty_missing']}" in run.out
-    assert names(run.outcomes, "error") == []
-    box.heal()
-    healed = run_suite(box, tmp_path / "healed", "--intrusive")
-    assert not_passed(healed).keys() == {"not applicable"}, healed.out
-
-
-def test_nothing_is_left_of_a_sandbox(box: Sandbox) -> None:
-    own = Isolation(box.layout).cgroup
-    folders = [Path("/sys/fs/cgroup", controller, own) for controller in CONTROLLERS]
-    assert all(folder.exists() for folder in folders)
-    box.down()
-    assert not any(folder.exists() for folder in folders)
-    assert str(box.layout.root) not in Path("/proc/self/mountinfo").read_text()
+@pytest.mark.usefixtures("mounts_of_machine")
+def test_each_fault_is_found_by_its_check_on_its_node_alone_and_healthy_nodes_pass_everything(
+    tmp_path: Path,
+) -> None:
+    if why := why_not(OUTSIDE_TMP, "plain"):
+        pytest.skip(why)
+    with sandbox_folder(OUTSIDE_TMP) as folder:
+        box = Sandbox(folder / "s")
+        # a node for every fault; the first one is where srun --pty runs
+        box.up(nodes=len(KINDS) + 1, isolation=True)
+        kinds = sorted(KINDS, key=lambda kind: kind != "pty_missing")
+        node_of = dict(zip(kinds, box.nodes, strict=False))
+        for kind, node in node_of.items():
+            box.fault(kind, node)
+        run = run_suite(box, tmp_path / "faulty", "--intrusive")
+        expected = {node_of[kind]: {*FOUND_BY[kind]} for kind in KINDS}
+        # srun --pty is judged once for all nodes
+        expected[CLUSTER] = expected.pop(node_of["pty_missing"])
+        assert failed(run) == expected, run.out
+        assert f"isolation.pty: {node_of['pty_missing']}" in run.out
+        assert names(run.outcomes, "error") == []
+        box.heal()
+        healed = run_suite(box, tmp_path / "healed", "--intrusive")
+        assert healed.rc == 0, healed.out
+        logins = {f"test_login[{node}]" for node in box.nodes}  # root needs no job to log in
+        assert not_passed(healed) == {"not applicable": logins}
+        assert len(healed.outcomes) == 6 * len(box.nodes) + 1
+        # a node shows `comp` until its epilog has ended
+        wait_for(lambda: set(box.status()["nodes"].values()) == {"idle"}, "all nodes are idle")
+        own = Isolation(box.layout).cgroup
+        folders = [Path("/sys/fs/cgroup", controller, own) for controller in CONTROLLERS]
+        assert all(folder.exists() for folder in folders)
+        box.down()
+        assert not any(folder.exists() for folder in folders)
+        assert str(box.layout.root) not in Path("/proc/self/mountinfo").read_text()
 
 
 def test_the_usual_sandbox_isolates_nothing_and_opens_a_terminal(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -110,3 +91,11 @@ def test_the_usual_sandbox_isolates_nothing_and_opens_a_terminal(sandbox: Sandbo
     assert outcomes["test_cpus[gpu01]"] == outcomes["test_tmp[gpu01]"] == "not checked"
     assert {end for name, end in outcomes.items() if "proved" in name} == {"error"}
     assert "passed" not in outcomes.values(), outcomes
+
+
+def test_isolation_is_left_out_by_one_line_where_slurm_isolates_nothing(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    run = run_pytest(tmp_path, on(sandbox), "--collect-only", where=(suites_path(),))
+    assert "nothing to test: isolation: Slurm isolates no job from another" in run.out
+    assert "test_isolation.py" not in run.out

@@ -9,14 +9,11 @@ import pytest
 import yaml
 from paths import ROOT
 from plugin_helpers import Run, names, run_pytest
-from sandbox_helpers import sandbox_folder
 
 from pytest_gpucluster.sandbox import Sandbox
 from pytest_gpucluster.suites.matrix import checks, speed
-from slurm_sandbox.api import SandboxError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.alone  # it loads all cores
@@ -25,9 +22,6 @@ SUITE = ROOT / "suites" / "matrix" / "test_matrix.py"
 HOST = ("/usr", "/lib", "/lib64", "/etc/alternatives")  # makes an image with a compiler
 FRAMEWORKS = ROOT / ".cache" / "frameworks"
 RATE = re.compile(r", \d[\d.e+-]* (?:CPUs/task|GB/s)")
-
-
-# --- on virtual nodes
 
 
 def rates_of(run: Run) -> dict[str, tuple[float, str]]:
@@ -45,15 +39,13 @@ def rates_of(run: Run) -> dict[str, tuple[float, str]]:
 def accept(
     sandbox: Sandbox,
     folder: Path,
-    matrix: dict[str, Any] | None,
+    matrix: dict[str, Any],
     *options: str,
     mpi: dict[str, Any] | None = None,
-    nccl: dict[str, Any] | None = None,
     **environments: Any,
 ) -> Run:
     keys: dict[str, Any] = yaml.safe_load(sandbox.cluster_file.read_text())
-    keys |= {"environments": environments, "nccl": keys["nccl"] | (nccl or {})}
-    keys |= {"matrix": {"nodes": 2, **matrix}} if matrix is not None else {}
+    keys |= {"environments": environments, "matrix": {"nodes": 2, **matrix}}
     keys |= {"mpi": {"deadline": "900s", "ntasks_per_node": 2, **mpi}} if mpi is not None else {}
     file = folder / "site.yaml"
     file.write_text(yaml.safe_dump(keys))
@@ -91,15 +83,11 @@ def image_of(sandbox: Sandbox) -> str:
 def test_launchers_by_workloads(sandbox: Sandbox, frameworks: Path, tmp_path: Path) -> None:
     image = image_of(sandbox)
     host = [f"{folder}:{folder}:ro" for folder in HOST]
-    where = frameworks.resolve()
+    where, expected = frameworks.resolve(), {"srun_framework-gpu": "nvidia-smi: not found"}
     run = accept(
         sandbox,
         tmp_path,
-        {
-            "container": "plain",
-            "framework": "with-mpi",
-            "expected": {"srun_framework-gpu": "nvidia-smi: not found"},
-        },
+        {"container": "plain", "framework": "with-mpi", "expected": expected},
         "-k",
         "not (mpirun and nccl)",
         mpi={
@@ -110,12 +98,7 @@ def test_launchers_by_workloads(sandbox: Sandbox, frameworks: Path, tmp_path: Pa
         },
         bare={},
         plain={"container_image": image},
-        **{
-            "with-mpi": {
-                "container_image": image,
-                "container_mounts": [*host, f"{where}:{where}:ro"],
-            }
-        },
+        **{"with-mpi": {"container_image": image, "container_mounts": [*host, f"{where}:{where}:ro"]}},
     )
     assert table_of(run) == {
         "mpirun-cpu": "works, RATE",
@@ -143,43 +126,16 @@ def test_launchers_by_workloads(sandbox: Sandbox, frameworks: Path, tmp_path: Pa
     assert {f"test_speed[{column}]" for column in speed.MEASURED} <= {*names(run.outcomes, "not applicable")}
 
 
-@pytest.fixture
-def namespaced() -> Iterator[Sandbox]:
-    """Two nodes with a network of their own: MPI uses TCP between them under every launcher."""
-    with sandbox_folder() as folder:
-        sandbox = Sandbox(folder / "s")
-        try:
-            sandbox.up(nodes=2, gpus_per_node=2, kind="namespaced", share=[ROOT])
-        except SandboxError as error:
-            pytest.skip(f"this machine makes no namespaced nodes: {error}")
-        yield sandbox
-
-
-def test_a_cell_is_asked_for_by_name(sandbox: Sandbox, tmp_path: Path) -> None:
-    run = accept(
-        sandbox,
-        tmp_path,
-        {"container": "lost"},
-        "-k",
-        "cpu and srun_pyxis",
-        lost={"container_image": "/no.sqsh"},
-    )
-    assert list(run.outcomes.values()) == ["failed"]
-    assert table_of(run)["srun_pyxis-cpu"].startswith("BROKEN step: /no.sqsh does not exist on the node")
-
-
-def test_an_environment_without_an_image_is_an_error(sandbox: Sandbox, tmp_path: Path) -> None:
-    run = accept(sandbox, tmp_path, {"container": "bare"}, "-k", "cpu and srun_pyxis", bare={})
-    assert list(run.outcomes.values()) == ["error"]
-    assert (
-        "matrix.container 'bare' is not an environment with a container_image; these have one: none"
-        in run.out
-    )
-
-
-def test_a_matrix_that_the_cluster_file_does_not_have_is_not_proved(sandbox: Sandbox, tmp_path: Path) -> None:
-    run = accept(sandbox, tmp_path, None)
-    assert run.rc == 1
-    assert set(run.outcomes.values()) == {"error"}
-    assert "add `matrix:`" in run.out
-    assert "experiment matrix\n" not in run.out
+@pytest.mark.parametrize(
+    ("environment", "end", "text"),
+    [
+        ({"container_image": "/no.sqsh"}, "failed", "BROKEN step: /no.sqsh does not exist on the node"),
+        ({}, "error", "matrix.container 'own' is not an environment with a container_image"),
+    ],
+)
+def test_a_cell_without_its_image_is_broken_or_an_error(
+    sandbox: Sandbox, tmp_path: Path, environment: dict[str, str], end: str, text: str
+) -> None:
+    run = accept(sandbox, tmp_path, {"container": "own"}, "-k", "cpu and srun_pyxis", own=environment)
+    assert list(run.outcomes.values()) == [end]
+    assert text in (table_of(run)["srun_pyxis-cpu"] if end == "failed" else run.out)

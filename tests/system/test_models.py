@@ -1,21 +1,17 @@
-"""The suites on healthy nodes of each hardware model of the sandbox, and on nodes with another model's values."""
+"""The suites on healthy nodes of each hardware model of the sandbox."""
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-import forked
 import pytest
 from paths import ROOT
+from plugin_helpers import on, run_pytest
 from sandbox_helpers import sandbox_folder
 
-from pytest_gpucluster.report.events import read_events
 from pytest_gpucluster.sandbox import Sandbox
-from slurm_sandbox.models import MODELS, healthy_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 OTHERS = ("t4", "v100", "a100", "h100", "gb200")  # test_fault_matrix runs the suites on the H200
@@ -55,12 +51,7 @@ def not_applicable(*checks: str) -> dict[str, str]:
 # ... and what is not judged on this model, beside that.
 NOT_JUDGED = {
     "t4": not_applicable(
-        *RETIRES_PAGES,
-        *NO_NVSWITCH,
-        *NO_FABRIC_STATE,
-        *NO_ADAPTERS,
-        *NO_NVLINKS,
-        "os.governor",
+        *RETIRES_PAGES, *NO_NVSWITCH, *NO_FABRIC_STATE, *NO_ADAPTERS, *NO_NVLINKS, "os.governor"
     )
     | OLD_DRIVER,
     "v100": not_applicable(*RETIRES_PAGES, *NO_NVSWITCH, *NO_FABRIC_STATE, "gpu.topology") | OLD_DRIVER,
@@ -78,56 +69,13 @@ NOT_JUDGED = {
 }
 
 
-class Run(NamedTuple):
-    """One run of suites: {node, '' for the cluster: {check: outcome}}, its exit status, what it printed."""
-
-    ends: dict[str, dict[str, str]]
-    rc: int
-    text: str
-
-    def not_passed(self) -> dict[str, str]:
-        """{check: outcome} of all nodes, without what passed everywhere."""
-        return {
-            check: end for of_node in self.ends.values() for check, end in of_node.items() if end != "passed"
-        }
-
-
-def suites(sandbox: Sandbox, reports: Path, *options: str) -> Run:
-    argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "suites", *options]
-    argv += [f"--cluster={sandbox.cluster_file}", f"--report-dir={reports}"]
-    done = forked.run(argv, cwd=ROOT, timeout=1200)
-    ends: dict[str, dict[str, str]] = {}
-    for event in read_events(reports / "latest" / "events.jsonl"):
-        if event["event"] == "result":
-            ends.setdefault(event["node"], {})[event["check"]] = event["outcome"]
-    return Run(ends, done.returncode, done.stdout + done.stderr)
-
-
-@pytest.fixture(scope="module", params=OTHERS)
-def running(request: pytest.FixtureRequest) -> Iterator[tuple[str, Sandbox, Path]]:
-    """A sandbox of two nodes of a model: (model, sandbox, folder)."""
+@pytest.mark.parametrize("model", OTHERS)
+def test_healthy_nodes_of_the_model_pass(tmp_path: Path, model: str) -> None:
     with sandbox_folder() as folder:
         sandbox = Sandbox(folder / "s")
-        sandbox.up(nodes=2, model=request.param, gpus="simulated")
-        yield request.param, sandbox, folder
-
-
-def test_healthy_nodes_of_the_model_pass(running: tuple[str, Sandbox, Path]) -> None:
-    model, sandbox, folder = running
-    run = suites(sandbox, folder / "healthy", "-m", MARKED)
-    assert run.not_passed() == ANYWHERE | NOT_JUDGED[model], run.text[-3000:]
+        sandbox.up(nodes=2, model=model, gpus="simulated")
+        run = run_pytest(tmp_path, on(sandbox), "-m", MARKED, where=(str(ROOT / "suites"),))
+    results = [event for event in run.events if event["event"] == "result"]
+    ends = {event["check"]: event["outcome"] for event in results if event["outcome"] != "passed"}
+    assert ends == ANYWHERE | NOT_JUDGED[model], run.out[-3000:]
     assert run.rc == 0
-
-
-def test_values_of_another_model_are_found(running: tuple[str, Sandbox, Path]) -> None:
-    model, sandbox, folder = running
-    other = healthy_fields(MODELS["a100" if model != "a100" else "h100"])
-    sandbox.fault("gpu_name", "gpu02", name=other["name"])
-    sandbox.fault("power_limit", "gpu02", watts=float(other["power.limit"]))
-    run = suites(
-        sandbox, folder / "other", "-m", "gpu", "-k", "test_names or test_power_limit or test_memory"
-    )
-    assert run.ends == {
-        "gpu01": {"gpu.names": "passed", "gpu.power_limit": "passed", "gpu.memory": "passed"},
-        "gpu02": {"gpu.names": "failed", "gpu.power_limit": "failed", "gpu.memory": "passed"},
-    }, run.text[-3000:]

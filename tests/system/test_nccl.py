@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
+import re
 import signal
 import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from framework_helpers import ends, message, run_suite
+from nccl_examples_helpers import toolchain
 from paths import ROOT
-from plugin_helpers import Run, run_pytest
+from plugin_helpers import Run, on, run_pytest
 from sandbox_helpers import sandbox_folder
 
 from pytest_gpucluster.sandbox import Sandbox
@@ -18,7 +20,7 @@ from pytest_gpucluster.sandbox.found_by import FOUND_BY
 from slurm_sandbox.api import FAULTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
 SUITE = str(ROOT / "suites" / "nccl" / "test_nccl.py")
@@ -27,61 +29,40 @@ NODES = 8
 PATIENCE = 1200  # seconds; a run takes a tenth of it at most
 
 
-@dataclasses.dataclass(frozen=True)
-class Fault:
-    """A fault of the sandbox on a node."""
-
-    kind: str
-    node: str
-    options: dict[str, Any] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """Faults, and all that has to fail: (check, node) -> words of the first finding's part and of the message."""
-
-    name: str
-    faults: tuple[Fault, ...]
-    failed: dict[tuple[str, str], tuple[str, str]]
-
-
-def up(nodes: int, gpus_per_node: int = 8) -> Iterator[Sandbox]:
+@pytest.fixture(scope="module")
+def eight() -> Iterator[Sandbox]:
     with sandbox_folder() as folder:
         sandbox = Sandbox(folder / "s")
-        sandbox.up(nodes=nodes, gpus_per_node=gpus_per_node)
+        sandbox.up(nodes=NODES, gpus_per_node=8)
         yield sandbox
 
 
-@pytest.fixture(scope="module")
-def eight() -> Iterator[Sandbox]:
-    yield from up(NODES)
+def accept(
+    sandbox: Sandbox,
+    folder: Path,
+    *words: str,
+    faults: Iterable[Fault] = (),
+    profile: Mapping[str, Any] | None = None,
+    env: Mapping[str, str] | None = None,
+    **nccl: Any,
+) -> Run:
+    """Run the suite with a short deadline and these faults in the nodes, and none other.
 
-
-@pytest.fixture
-def single() -> Iterator[Sandbox]:
-    yield from up(4, gpus_per_node=1)
-
-
-def cluster_with(sandbox: Sandbox, folder: Path, tolerance: float | None = None, **nccl: Any) -> Path:
-    """Write the sandbox's cluster file with a short deadline, these keys of `nccl`, and this tolerance in its rows."""
+    `profile`: of unknown hardware, of which only this is stated, and without thresholds.
+    """
+    sandbox.heal()
+    for kind, node, *options in faults:
+        sandbox.fault(kind, node, **dict(options))
     plain = yaml.safe_load(sandbox.cluster_file.read_text())
-    for row in plain["thresholds"]:
-        row["tolerance"] = row["tolerance"] if tolerance is None else tolerance
     plain["nccl"] |= {"deadline": f"{DEADLINE}s", **nccl}
+    if profile is not None:
+        plain.pop("thresholds", None)
+        unstated = {"link_layer": "none", "hcas": 0, "rate": None, "transport": None, "mtu": None}
+        plain["profile"] |= {"nccl": [], "fabric": {**unstated, "peer_memory": False, **profile}}
     path = folder / "cluster.yaml"
     path.write_text(yaml.safe_dump(plain))
-    return path
-
-
-def accept(sandbox: Sandbox, folder: Path, *args: str, faults: tuple[Fault, ...] = (), **nccl: Any) -> Run:
-    """Run the suite with these faults in the nodes, and none other."""
-    sandbox.heal()
-    for fault in faults:
-        sandbox.fault(fault.kind, fault.node, **fault.options)
-    options = [f"--cluster={cluster_with(sandbox, folder, **nccl)}", f"--report-dir={folder / 'reports'}"]
-    return run_pytest(
-        folder, "-p", "no:cacheprovider", *options, *args, where=(SUITE,), timeout=PATIENCE, env=sandbox.env
-    )
+    argv = ("-p", "no:cacheprovider", f"--cluster={path}", *words)
+    return run_pytest(folder, *argv, where=(SUITE,), timeout=PATIENCE, env={**sandbox.env, **(env or {})})
 
 
 def results(run: Run) -> list[dict[str, Any]]:
@@ -122,10 +103,12 @@ def metrics(run: Run, name: str) -> dict[tuple[str, str], float]:
 
 
 WHOLE = ("nccl.whole_bandwidth", "")
-CASES = (
-    Case(
-        "slow-node-and-slow-link",
-        (Fault("slow_node", "gpu03"), Fault("slow_link", "gpu05", {"peer": "gpu06"})),
+Fault = tuple[Any, ...]
+"""Kind, node, (option, value) ..."""
+# name: faults, and all that has to fail: (check, node) -> words of the first finding's part and of the message
+CASES: dict[str, tuple[list[Fault], dict[tuple[str, str], tuple[str, str]]]] = {
+    "slow-node-and-slow-link": (
+        [("slow_node", "gpu03"), ("slow_link", "gpu05", ("peer", "gpu06"))],
         {
             ("nccl.alone_bandwidth", "gpu03"): ("all_reduce 1 GiB", "link model of the sandbox"),
             ("nccl.outlier", "gpu03"): ("all_reduce alone", "below the median"),
@@ -134,36 +117,30 @@ CASES = (
             WHOLE: ("all_reduce 1 GiB", "the rounds of pairs name gpu03, link gpu05 - gpu06"),
         },
     ),
-    Case(
-        "no-peermem",
-        (Fault("no_peermem", "gpu04"),),
+    "no-peermem": (
+        [("no_peermem", "gpu04")],
+        {("nccl.pairs", "gpu04"): ("gpu04", "gpu04"), ("nccl.whole", ""): ("gpu[03-05]", "NET/IB between")},
+    ),
+    "no-infiniband": (
+        [("no_infiniband", "gpu04")],
         {
             ("nccl.pairs", "gpu04"): ("gpu04", "gpu04"),
-            ("nccl.whole", ""): ("gpu[03-05]", "NET/IB between nodes NET/IB/GDRDMA"),
+            ("nccl.whole", ""): ("gpu[03-05]", "NET/Socket between"),
         },
     ),
-    Case(
-        "no-infiniband",
-        (Fault("no_infiniband", "gpu04"),),
-        {
-            ("nccl.pairs", "gpu04"): ("gpu04", "gpu04"),
-            ("nccl.whole", ""): ("gpu[03-05]", "NET/Socket between nodes NET/IB/GDRDMA"),
-        },
+    "only-the-whole-is-slow": (
+        [("slow_crowd", "gpu06")],
+        {WHOLE: ("all_reduce 1 GiB", "so no node or link is at fault")},
     ),
-    Case(
-        "only-the-whole-is-slow",
-        (Fault("slow_crowd", "gpu06"),),
-        {WHOLE: ("all_reduce 1 GiB", "all 28 measured of 28 pairs are fine, so no node or link is at fault")},
-    ),
-    Case(  # five nodes fail by themselves, each in its own way, and none spoils the others
-        "alone",
-        (
-            Fault("wrong_data", "gpu02"),
-            Fault("nccl_crash", "gpu03"),
-            Fault("rank_mixup", "gpu04"),
-            Fault("nccl_hang", "gpu06"),
-            Fault("nccl_hang", "gpu07"),
-        ),
+    # five nodes fail by themselves, each in its own way, and none spoils the others
+    "alone": (
+        [
+            ("wrong_data", "gpu02"),
+            ("nccl_crash", "gpu03"),
+            ("rank_mixup", "gpu04"),
+            ("nccl_hang", "gpu06"),
+            ("nccl_hang", "gpu07"),
+        ],
         {
             ("nccl.alone", "gpu02"): ("all_reduce 8 B out-of-place", "17 wrong elements"),
             ("nccl.alone", "gpu03"): ("gpu03", "unhandled system error"),
@@ -172,7 +149,7 @@ CASES = (
             ("nccl.alone", "gpu07"): ("gpu07", "hangs: 1 of 1 tasks never ended"),
         },
     ),
-)
+}
 
 
 def test_healthy_nodes_pass_everything_and_their_figures_are_reported(eight: Sandbox, tmp_path: Path) -> None:
@@ -194,24 +171,23 @@ def test_healthy_nodes_pass_everything_and_their_figures_are_reported(eight: San
     assert ("gpu05", "link model of the sandbox") in metrics(run, "bound all_reduce 1 GiB alone")
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("name", CASES)
 def test_a_fault_leads_to_the_right_verdict_on_the_right_part(
-    eight: Sandbox, tmp_path: Path, case: Case
+    eight: Sandbox, tmp_path: Path, name: str
 ) -> None:
-    run = accept(eight, tmp_path, faults=case.faults)
+    faults, expected = CASES[name]
+    run = accept(eight, tmp_path, faults=faults)
     found = failures(run)
-    assert found.keys() == case.failed.keys(), run.out[-3000:]
-    for key, (part, words) in case.failed.items():
+    assert found.keys() == expected.keys(), run.out[-3000:]
+    for key, (part, words) in expected.items():
         assert first_part(found[key]).startswith(part)
         assert words in reported(found[key]), key
-    for fault in case.faults:  # the table says which check finds the fault
-        says = FOUND_BY[fault.kind][0]
-        assert not says.startswith("nccl.") or {(says, fault.node), (says, "")} & found.keys()
-    hangs = any(fault.kind == "nccl_hang" for fault in case.faults)
-    assert len(ended_by_us(run)) == hangs, "a hang costs one deadline"
-    named = {node for _, node in found if node}
-    assert named <= {fault.node for fault in case.faults}
-    if case is CASES[0]:
+    for kind, node, *_ in faults:  # the table says which check finds the fault
+        says = FOUND_BY[kind][0]
+        assert not says.startswith("nccl.") or {(says, node), (says, "")} & found.keys()
+    assert {node for _, node in found if node} <= {fault[1] for fault in faults}
+    assert len(ended_by_us(run)) == (name == "alone"), "a hang costs one deadline"
+    if name == "slow-node-and-slow-link":
         measure_again(run, eight)
 
 
@@ -221,55 +197,159 @@ def measure_again(run: Run, sandbox: Sandbox) -> None:
         line for line in run.out.splitlines() if "gpu[05-06]" in line and "all_reduce_perf" in line
     )
     command = printed.removeprefix("reproduce:").strip()
-    done = subprocess.run(
-        ["sh", "-c", command], check=True, capture_output=True, text=True, env=sandbox.env, timeout=1200
-    )
+    argv = ["sh", "-c", command]
+    done = subprocess.run(argv, check=True, capture_output=True, text=True, env=sandbox.env, timeout=1200)
     (row,) = (line.split() for line in done.stdout.splitlines() if line.split()[:1] == [str(256 << 20)])
     assert float(row[7]) < 200, done.stdout
 
 
-# a node hangs while the suite runs, before the step of the named measurement
-HANGS = """
-from pathlib import Path
-from pytest_gpucluster.suites.nccl.steps import NcclRunner
-from pytest_gpucluster.sandbox import Sandbox
-from pytest_gpucluster.cluster.slurm import step
-
-step.STRAGGLER, step.ENOUGH_GRACE = 4.0, 2.0
-measure = NcclRunner.{measurement}
-
-
-def hang_and_measure(self, *args, **named):
-    NcclRunner.{measurement} = measure
-    Sandbox(Path("{state}")).fault("node_hanging", "gpu05")
-    return measure(self, *args, **named)
-
-
-NcclRunner.{measurement} = hang_and_measure
-"""
-
-
 def test_every_nccl_fault_of_the_sandbox_is_shown() -> None:
-    shown = {fault.kind for case in CASES for fault in case.faults} | {"slow_leaf"}
-    shown |= {"nccl_conf", "task_variable"}  # test_nccl_environment.py
+    shown = {fault[0] for faults, _ in CASES.values() for fault in faults} | {"slow_leaf"}
+    shown |= {"nccl_conf", "task_variable"}  # below
     assert {name for name, fault in FAULTS.items() if FOUND_BY[name][0].startswith("nccl.")} <= shown
 
 
-@pytest.mark.parametrize(
-    ("text", "printed"),
-    [
-        (None, "baseline cannot be read: No such file"),
-        ("nodes: gpu01\n", "not a baseline"),
-        ("nccl: [", "not a baseline"),
-    ],
-)
-def test_a_bad_baseline_is_reported_in_one_line_before_anything_starts(
-    eight: Sandbox, tmp_path: Path, text: str | None, printed: str
+# --- without a threshold for the hardware, or without a tool
+
+
+def outcomes(run: Run, check: str) -> dict[str, tuple[str, str]]:
+    """Return {node, '' for all: (outcome, message)} of a check."""
+    return {it["node"]: (it["outcome"], it["message"]) for it in results(run) if it["check"] == check}
+
+
+def test_a_fleet_over_sockets_is_below_the_floor_and_fails_by_transport_where_the_profile_has_adapters(
+    eight: Sandbox, tmp_path: Path
 ) -> None:
-    path = tmp_path / "own.yaml"
-    if text is not None:
-        path.write_text(text)
-    run = accept(eight, tmp_path, f"--baseline={path}")
-    assert run.rc == 4
-    (error,) = run.errors
-    assert f"{path}: {printed}" in error
+    sockets = [("no_infiniband", node) for node in eight.nodes]
+    run = accept(eight, tmp_path, faults=sockets, profile={})
+    ((outcome, said),) = outcomes(run, "nccl.whole_bandwidth").values()
+    assert outcome == "failed"
+    assert "8 adapters x 50 GB/s" in said
+    assert re.search(r"^monitor:\n(?:  .*\n)*  \(cluster\) +nccl.whole_bandwidth", run.out, re.MULTILINE)
+    adapters = {"link_layer": "InfiniBand", "hcas": 8, "rate": "400 Gb/s"}
+    stated = accept(eight, tmp_path, faults=sockets, profile=adapters)
+    ((outcome, said),) = outcomes(stated, "nccl.whole").values()
+    assert outcome == "failed"
+    assert "NET/Socket between nodes" in said
+
+
+def test_without_a_tool_nothing_is_measured_and_the_suite_says_what_to_install(
+    eight: Sandbox, tmp_path: Path
+) -> None:
+    tool: dict[str, Any] = {
+        "command": "absent_all_reduce_perf -b 1M -e 4G -f 2",
+        "runner": "auto",
+        "payload": [],
+    }
+    run = accept(eight, tmp_path, profile={}, **tool)
+    words = "neither absent_all_reduce_perf nor torch was found on gpu[01-08]: install nccl-tests, or name an environment"
+    for check in ("nccl.alone", "nccl.alone_bandwidth", "nccl.pairs"):
+        found = outcomes(run, check)
+        assert sorted(found) == sorted(eight.nodes)
+        for outcome, said in found.values():
+            assert outcome == "not checked"
+            assert words in said
+    assert {outcome for outcome, _ in outcomes(run, "nccl.whole_bandwidth").values()} == {"not checked"}
+    assert run.rc == 1
+    assert "NOT PROVED" in run.out
+    errors = outcomes(run, "nccl.proved")
+    assert sorted(errors) == sorted(eight.nodes)
+    for outcome, said in errors.values():
+        assert outcome == "error"
+        assert f"nccl measured nothing on gpu[01-08]: {words}" in said
+
+
+# --- variables of NCCL
+
+
+def of_check(run: Run, check: str = "nccl.environment") -> dict[str, dict[str, Any]]:
+    """Return {node: result}."""
+    return {it["node"]: it for it in results(run) if it["check"] == check}
+
+
+def spelled(result: dict[str, Any], kind: str = "findings") -> list[str]:
+    return [f"{it['part']}: {it['measured']}" for verdict in result["verdicts"] for it in verdict[kind]]
+
+
+def test_each_setting_is_found_on_its_node_alone_with_its_place(sandbox: Sandbox, tmp_path: Path) -> None:
+    adapters = (("name", "NCCL_IB_HCA"), ("value", "mlx5_0,mlx5_1"))
+    faults = [("task_variable", "gpu02"), ("nccl_conf", "gpu03"), ("task_variable", "gpu04", *adapters)]
+    run = accept(sandbox, tmp_path, "-k", "environment", faults=faults)
+    found = of_check(run)
+    outcomes = {node: it["outcome"] for node, it in found.items()}
+    assert outcomes == {**dict.fromkeys(sandbox.nodes, "failed"), "gpu01": "passed"}, run.out
+    of_task, of_file, of_adapters = (spelled(found[node]) for node in ("gpu02", "gpu03", "gpu04"))
+    assert of_task[0].startswith("NCCL_PROTO: LL (the environment of the task")
+    assert spelled(found["gpu02"], "advisories")[0].startswith("NCCL_PROTO=LL: restricts")
+    assert of_file[0].startswith("NCCL_P2P_DISABLE=1: ")
+    assert "(/etc/nccl.conf:1)" in of_file[0]
+    assert found["gpu03"]["verdicts"][0]["action"] == "configure"
+    assert "selects 2 of 8 ports; without mlx5_2:1, mlx5_3:1" in of_adapters[0]
+
+
+def test_what_the_shell_sets_is_one_warning_of_the_run_and_reaches_no_task(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    exported = {"NCCL_DEBUG": "INFO", "NCCL_P2P_DISABLE": "1", "NCCL_ALGO": "Ring"}
+    run = accept(sandbox, tmp_path, "-k", "environment", env=exported)
+    found = of_check(run)
+    assert {node: it["outcome"] for node, it in found.items()} == dict.fromkeys(sandbox.nodes, "passed")
+    assert not any(spelled(it, "advisories") for it in found.values())
+    assert run.rc == 0, run.out
+    assert set(exported) <= set(run.event("start")["shell"]["variables"])
+
+
+def test_the_image_of_the_steps_is_read_by_one_step(sandbox: Sandbox, tmp_path: Path) -> None:
+    image = yaml.safe_load(sandbox.cluster_file.read_text())["container"]["image"]
+    topology = ("task_variable", "gpu02", ("name", "NCCL_TOPO_FILE"), ("value", "/opt/topo.xml"))
+    words = ("-k", "environment")
+    run = accept(sandbox, tmp_path, *words, faults=[topology], container=image, runner="nccl-tests")
+    inside, outside = of_check(run, "nccl.image_environment"), of_check(run)
+    outcomes = {node: it["outcome"] for node, it in inside.items()}
+    assert outcomes == {**dict.fromkeys(sandbox.nodes, "passed"), "gpu02": "failed"}, run.out
+    assert "/opt/topo.xml cannot be read here" in spelled(inside["gpu02"])[0]
+    assert "it may exist in the image" in spelled(outside["gpu02"], "advisories")[0]
+    logs = (run.folder / "reports" / "latest" / "steps").glob("*.log")
+    assert len([*logs]) == 1, "one step serves all nodes"
+
+
+# --- other suites
+
+
+def test_a_node_without_the_toolchain_of_the_examples_is_found(sandbox: Sandbox, tmp_path: Path) -> None:
+    case = '[ "$SLURMD_NODENAME" != gpu02 ] || { echo "nvcc fatal: error: no host compiler"; exit 1; }'
+    env = toolchain(tmp_path, case)
+    profile = yaml.safe_load(sandbox.cluster_file.read_text())["profile"]
+    keys = {"profile": profile, "nccl": {"exports": env}, "nccl_examples": {"nodes": "gpu[01-02]"}}
+    run = run_suite(sandbox, tmp_path, "test_nccl_examples.py", "-k", "compiled", nodes="gpu[01-03]", **keys)
+    found = {item: end for item, end in ends(run).items() if "compiled[" in item}
+    assert found == {
+        "test_compiled[gpu01]": "passed",
+        "test_compiled[gpu02]": "failed",
+        "test_compiled[gpu03]": "not applicable",
+    }, run.out
+    assert message(run, "test_compiled[gpu02]").startswith("nvcc: exit 1: ")
+    runs = {end for item, end in ends(run).items() if "compiled_run[" in item}
+    assert runs == {"not applicable"}
+
+
+def test_every_suite_names_the_missing_gpu(sandbox: Sandbox, tmp_path: Path) -> None:
+    sandbox.fault("gpu_missing", "gpu02", gpu=5)
+    run = run_pytest(tmp_path, on(sandbox), "-m", "slurm or gpu or fabric or nccl", where=())
+    failed = [event for event in run.events if event["event"] == "result" and event["outcome"] == "failed"]
+    causes = {event["check"]: event["verdicts"][0]["cause"] for event in failed if event["node"] == "gpu02"}
+    assert {"nccl.alone", "gpu.count"} <= set(causes), run.out + run.err
+    assert set(causes.values()) == {"GPU 5 (0000:c3:00.0) missing: fell off the bus, or not found at boot"}
+    (whole,) = (
+        event
+        for event in run.events
+        if event["event"] == "result" and event["nodeid"].endswith("::test_whole_bandwidth[all_reduce]")
+    )
+    scopes = {
+        metric["name"].rpartition(" GiB ")[2]
+        for metric in whole["metrics"]
+        if metric["name"].startswith("busbw")
+    }
+    assert scopes == {"3 nodes"}  # those that took part
+    (advisory,) = whole["verdicts"][0]["advisories"]
+    assert advisory["measured"] == "3 of 4, without gpu02: see nccl.alone"

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-import pytest
 from plugin_helpers import run_pytest
 from sandbox_helpers import environment
 
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FOREIGN = """
+import signal
 import sys
 
 import pytest
@@ -45,6 +45,11 @@ def test_parameters(nodes):
     assert nodes
 
 
+def test_signals():
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+
+
 def test_nothing_of_ours_is_there():
     ours = {name for name in sys.modules if name.startswith("pytest_gpucluster")}
     assert ours == {"pytest_gpucluster", "pytest_gpucluster.plugin"}
@@ -58,57 +63,32 @@ def test_importing_the_plugin_brings_in_pytest_and_nothing_else() -> None:
         "import pytest_gpucluster.plugin, json\n"
         "print(json.dumps(sorted(set(sys.modules) - before)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment()
-    )
+    argv = [sys.executable, "-c", code]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, env=environment())
     new = [name for name in json.loads(done.stdout) if not name.startswith("json")]
     assert new == ["pytest_gpucluster", "pytest_gpucluster.plugin"]
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)])
-def test_foreign_suites_run_as_ever(tmp_path: Path, workers: tuple[str, ...]) -> None:
+def test_foreign_suites_run_as_ever(tmp_path: Path) -> None:
     # its own process: a fork has our modules already
     started = (shutil.which("env") or "env",)
-    run = run_pytest(
-        tmp_path, "-p", "no:testinfra", *workers, files={"test_foreign.py": FOREIGN}, signals=started
-    )
+    files = {"test_foreign.py": FOREIGN}
+    run = run_pytest(tmp_path, "-p", "no:testinfra", "-n2", files=files, signals=started)
     assert run.rc == 0, run.out
-    assert "5 passed" in run.out
+    assert "6 passed" in run.out
     assert "cluster:" not in run.out
     assert not (tmp_path / "reports").exists()
 
 
-def test_signals_are_left_alone_without_a_cluster(tmp_path: Path) -> None:
-    code = """
-import signal
-
-def test_default():
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
-"""
-    assert run_pytest(tmp_path, files={"test_signals.py": code}).rc == 0
-
-
-def test_a_suite_of_ours_without_a_cluster_says_what_is_missing(tmp_path: Path) -> None:
-    run = run_pytest(tmp_path, files={"test_own.py": "def test_gpus(gpucluster_item):\n    pass\n"})
-    assert run.rc == 1
-    assert "fixture 'gpucluster_item' not found" in run.out
-
-
 def test_help_markers_and_fixtures_describe_the_plugin(tmp_path: Path) -> None:
     options = run_pytest(tmp_path, "--help").out
-    names = "cluster nodes exclude-nodes set profile time report-dir slow"
-    for name in names.split():
+    for name in ("cluster", "nodes", "exclude-nodes", "set", "profile", "time", "report-dir", "slow"):
         assert f"--{name}" in options
     markers = run_pytest(tmp_path, "--markers", "--cluster=local").out
     for name in ("os", "slurm", "gpu", "fabric", "nccl", "inventory", "slow"):
         assert f"@pytest.mark.{name}:" in markers
-    shown = run_pytest(tmp_path, "--fixtures", "--cluster=local").out
+    lines = run_pytest(tmp_path, "--fixtures", "--cluster=local").out.splitlines()
     ends = ("", "_fleet", "_node", "_item", "_srun", "_allocation", "_lane_nodes", "_gpu_profile")
     for name in ("host", *(f"gpucluster{end}" for end in ends)):
-        lines = shown.splitlines()
-        (place,) = (
-            at for at, line in enumerate(lines) if line.split(" ")[0] == name and "plugin/fixtures.py" in line
-        )
+        (place,) = (at for at, line in enumerate(lines) if line.startswith(f"{name} ") and "plugin/" in line)
         assert lines[place + 1].strip() not in ("", "no docstring available"), name
-    assert not (tmp_path / "reports").exists()

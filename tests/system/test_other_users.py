@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from plugin_helpers import Run, jobs_so_far, names
+from plugin_helpers import Run, jobs_so_far, names, on
 from sandbox_helpers import environment, sandbox_folder, slurm
 from user_helpers import PYTHON, Checkout, identity, readable_checkout
 
-from pytest_gpucluster.core import secure_tempfile as ownfile
-from pytest_gpucluster.core.errors import GpuClusterError, NotAvailable
+from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit.node import kernel_log
 from pytest_gpucluster.report.history import History
@@ -57,18 +56,14 @@ def _environment(home: str, **more: str) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
     """A sandbox of root's, started with a mask that lets nobody else in, in a folder that others may enter."""
-    folder = Path(tempfile.mkdtemp(prefix="usr-"))
-    folder.chmod(0o755)
-    box, mask = Sandbox(folder / "s"), os.umask(0o077)
-    try:
+    with sandbox_folder() as folder:
+        folder.chmod(0o755)
+        box, mask = Sandbox(folder / "s"), os.umask(0o077)
         try:
             box.up(nodes=4)
         finally:
             os.umask(mask)
         yield box
-    finally:
-        box.down()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture
@@ -107,17 +102,12 @@ def run_as(name: str, home: Path, *argv: object, cwd: Path | None = None, **env:
     return end(begin(name, home, *argv, cwd=cwd, **env), cwd or home)
 
 
-def on(sandbox: Sandbox) -> str:
-    return f"--cluster={sandbox.cluster_file}"
-
-
 def shell_as(name: str, command: str, around: tuple[str, ...] = ()) -> Answer:
     """Answer as a node would, whose tasks are of this user."""
     user = pwd.getpwnam(name)
     become = ("setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups")
-    done = subprocess.run(
-        [*around, *become, "sh", "-c", command], capture_output=True, timeout=1200, check=False
-    )
+    argv = [*around, *become, "sh", "-c", command]
+    done = subprocess.run(argv, capture_output=True, timeout=1200, check=False)
     return Answer("x", done.returncode, done.stdout, done.stderr)
 
 
@@ -125,13 +115,13 @@ def shell_as(name: str, command: str, around: tuple[str, ...] = ()) -> Answer:
 
 
 def test_two_users_at_once_find_healthy_nodes_fit(sandbox: Sandbox, homes: Mapping[str, Path]) -> None:
-    argv = ("pytest", on(sandbox), "-m", "os or slurm or gpu or fabric or container", str(HERE.suites))
+    argv = ("pytest", on(sandbox), "-m", "os or slurm or container", HERE.suites)
     options = {ALICE: ("--nodes=gpu[01-02]", "-n2"), BOB: ("--nodes=gpu[03-04]",)}
     both = {name: begin(name, homes[name], *argv, *options[name]) for name in (ALICE, BOB)}
     for run in [end(process, homes[name]) for name, process in both.items()]:
         assert run.rc == 0, run.out[-3000:] + run.err
         assert not names(run.outcomes, "failed")
-        assert len(names(run.outcomes, "passed")) > 150
+        assert len(names(run.outcomes, "passed")) > 80
         assert "Warning" not in run.out
 
 
@@ -161,24 +151,6 @@ def test_a_login_is_refused_without_a_job_and_adopted_with_one(homes: Mapping[st
     assert "isolation.login on gpu02: login without a job: measured a shell, expected refused" in run.out
 
 
-def test_what_the_load_of_one_user_has_left_is_seen_by_all_and_replaced_by_the_next(sandbox: Sandbox) -> None:
-    """As the burn-in's simulated GPUs write it; whole burn-ins need a Python that others may start."""
-    layout = sandbox.layout
-    for name, serial in ((ALICE, "GPU-aaaaaaaa"), (BOB, "GPU-bbbbbbbb")):
-        code = (
-            "import re, pathlib; from slurm_sandbox.gpu_load import NodeFiles;"
-            f"shown = NodeFiles(pathlib.Path({str(layout.nodes)!r}), pathlib.Path({str(layout.root / 'base')!r}), 'gpu01');"
-            f"shown.write('gpus', re.sub(r'GPU-[0-9a-f]{{8}}', {serial!r}, shown.read('gpus')))"
-        )
-        subprocess.run([PYTHON, "-c", code], **identity(name), env=_environment("/"), cwd="/", check=True)
-        for reader in (ALICE, BOB):
-            command = f"SLURMD_NODENAME=gpu01 {layout.simbin}/nvidia-smi -L"
-            assert shell_as(reader, command).out.count(serial) == 8
-    sandbox.fault("hot", "gpu01")
-    sandbox.heal()
-    assert "GPU-bbbbbbbb" not in shell_as(ALICE, command).out
-
-
 @pytest.mark.parametrize("where", ["file", "folder"])
 def test_a_history_that_we_may_only_read_is_reported_before_a_node_is_taken(
     sandbox: Sandbox, homes: Mapping[str, Path], where: str
@@ -189,41 +161,30 @@ def test_a_history_that_we_may_only_read_is_reported_before_a_node_is_taken(
     os.chown(history, mine.pw_uid, -1)
     history.chmod(0o400 if where == "file" else 0o600)
     before = jobs_so_far(sandbox)
-    run = run_as(ALICE, homes[ALICE], "pytest", on(sandbox), f"--history={history}", str(HERE.suites))
+    run = run_as(ALICE, homes[ALICE], "pytest", on(sandbox), f"--history={history}", HERE.suites)
     assert run.rc == 4
     (line,) = run.errors
     assert line.startswith(f"ERROR: history {history}: this user cannot write it, or its folder (")
     assert jobs_so_far(sandbox) == before
 
 
-def test_a_cluster_file_in_a_folder_of_somebody_else_is_there_all_the_same(homes: Mapping[str, Path]) -> None:
-    path = homes[BOB] / "prod.yaml"
-    path.touch()
-    run = run_as(ALICE, homes[ALICE], "pytest", f"--cluster={path}")
-    assert run.errors == [f"ERROR: {path}: this user cannot enter a folder of the path (Permission denied)"]
-
-
 # --- rights of Slurm's
 
 
-@pytest.mark.parametrize("option", ["--drain=apply", "--resume-passing"])
-def test_who_may_change_no_node_is_reported_before_a_node_is_taken(
+@pytest.mark.parametrize("option", ["--drain=apply", "--resume-passing", "--drain=dry-run"])
+def test_who_may_change_no_node_is_told_so_before_a_node_is_taken_and_a_dry_run_needs_no_rights(
     sandbox: Sandbox, homes: Mapping[str, Path], option: str
 ) -> None:
     before = jobs_so_far(sandbox)
-    run = run_as(ALICE, homes[ALICE], "pytest", on(sandbox), option, "-m", "gpu", str(HERE.suites))
+    run = run_as(ALICE, homes[ALICE], "pytest", on(sandbox), option, "-k", "known", HERE.suites)
+    if option == "--drain=dry-run":
+        assert run.rc == 0, run.out + run.err
+        return
     assert run.rc == 4
     (line,) = run.errors
     assert option in line
     assert "only Slurm's administrators change nodes" in line
     assert jobs_so_far(sandbox) == before
-
-
-def test_a_dry_run_needs_no_rights(sandbox: Sandbox, homes: Mapping[str, Path]) -> None:
-    run = run_as(
-        ALICE, homes[ALICE], "pytest", on(sandbox), "--drain=dry-run", "-k", "known", str(HERE.suites)
-    )
-    assert run.rc == 0, run.out + run.err
 
 
 # --- what a node does not show to everybody
@@ -232,9 +193,8 @@ def test_a_dry_run_needs_no_rights(sandbox: Sandbox, homes: Mapping[str, Path]) 
 def test_hidden_processes_are_no_healthy_ones() -> None:
     hide = 'mount -t proc -o hidepid=2 proc /proc && "$@"; exit $?'
     around = ("unshare", "--mount", "--pid", "--fork", "sh", "-c", hide, "sh")
-    root = subprocess.run(
-        [*around, "sh", "-c", os_software.PROCESSES.command], capture_output=True, check=False
-    )
+    argv = [*around, "sh", "-c", os_software.PROCESSES.command]
+    root = subprocess.run(argv, capture_output=True, check=False)
     if root.returncode:
         pytest.skip(f"no /proc of its own can be mounted: {root.stderr.decode()[-200:]}")
     assert os_software.PROCESSES.parse(Answer("x", 0, root.stdout)).total > 1
@@ -250,20 +210,6 @@ def test_a_kernel_log_for_root_alone_says_how_to_read_it() -> None:
         kernel_log.kernel_log_of(()).parse(answer)
 
 
-@pytest.mark.parametrize(
-    "printed",
-    [
-        "sudo: a password is required",
-        "sh: 1: sudo: not found",
-        "Sorry, user ops is not allowed to execute '/bin/sh -c dmesg' as root on gpu01.",
-        "ops is not in the sudoers file.",
-    ],
-)
-def test_a_sudo_that_is_not_ours_is_named(printed: str) -> None:
-    with pytest.raises(NotAvailable, match=r"sudo: true in the cluster file needs NOPASSWD"):
-        kernel_log.kernel_log_of(()).parse(Answer("x", 1, b"", printed.encode()))
-
-
 def test_a_mount_in_a_folder_of_somebody_else_is_not_down(homes: Mapping[str, Path]) -> None:
     probe = os_storage.disks(["/", f"{homes[ALICE]}/scratch"])
     found = probe.parse(shell_as(BOB, probe.command))
@@ -274,50 +220,11 @@ def test_a_mount_in_a_folder_of_somebody_else_is_not_down(homes: Mapping[str, Pa
 # --- what others left where everybody may write
 
 
-def _leave_link(path: Path, victim: Path) -> None:
-    path.symlink_to(victim)
-
-
-def _leave_second_name(path: Path, victim: Path) -> None:
-    path.hardlink_to(victim)
-
-
-def _leave_file_of_bob(path: Path, _victim: Path) -> None:
-    path.touch(mode=0o666)
-    os.chown(path, pwd.getpwnam(BOB).pw_uid, -1)
-
-
-def _leave_pipe(path: Path, _victim: Path) -> None:
-    os.mkfifo(path)
-
-
-def _leave_folder(path: Path, _victim: Path) -> None:
-    path.mkdir()
-
-
-@pytest.mark.parametrize(
-    "leave", [_leave_link, _leave_second_name, _leave_file_of_bob, _leave_pipe, _leave_folder]
-)
-def test_what_others_left_under_our_name_is_refused_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leave: object
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    victim = tmp_path / "victim"
-    victim.write_text("precious")
-    assert callable(leave)
-    leave(tmp_path / "ours.lock", victim)
-    with pytest.raises(
-        GpuClusterError, match=r"ours\.lock: .*remove it, or set TMPDIR to a folder of your own$"
-    ):
-        ownfile.open_own("ours.lock")
-    assert victim.read_text() == "precious"
-
-
 @pytest.mark.parametrize(
     ("mode", "printed"),
     [
-        (0o1777, "the folder belongs to another user ({bob}): set TMPDIR to a folder of your own"),
-        (0o777, "all users may replace files in this folder (mode 0777): set TMPDIR to a folder of your own"),
+        (0o1777, "the folder belongs to another user ({bob})"),
+        (0o777, "all users may replace files in this folder (mode 0777)"),
     ],
 )
 def test_a_temporary_folder_that_others_control_is_refused_with_workers(
@@ -328,18 +235,8 @@ def test_a_temporary_folder_that_others_control_is_refused_with_workers(
     temporary.mkdir()
     os.chown(temporary, alice if mode == 0o777 else bob, -1)
     temporary.chmod(mode)
-    run = run_as(
-        ALICE,
-        home,
-        "pytest",
-        "--cluster=local",
-        "-n",
-        "2",
-        "-m",
-        "os",
-        str(HERE.suites),
-        TMPDIR=str(temporary),
-    )
+    argv = ("pytest", "--cluster=local", "-n2", "-m", "os", HERE.suites)
+    run = run_as(ALICE, home, *argv, TMPDIR=str(temporary))
     assert run.rc == 4, run.out
     (line,) = run.errors
     assert f"TMPDIR={temporary}: {printed.format(bob=bob)}" in line
@@ -355,34 +252,13 @@ def test_the_link_of_another_user_in_a_shared_folder_is_left_and_reported(homes:
     reports.chmod(0o1777)
     (reports / "latest-rerun").symlink_to(precious)  # a run of one check is no full run
     os.chown(reports / "latest-rerun", bob, -1, follow_symlinks=False)
-    run = run_as(
-        ALICE,
-        home,
-        "pytest",
-        "--cluster=local",
-        "-k",
-        "test_responds",
-        f"--report-dir={reports}",
-        str(HERE.suites),
-    )
+    argv = ("pytest", "--cluster=local", "-k", "test_responds", f"--report-dir={reports}", HERE.suites)
+    run = run_as(ALICE, home, *argv)
     assert run.rc == 1, run.out
-    assert any(
-        "reports/latest-rerun: cannot be written (Operation not permitted)" in line for line in run.errors
-    ), run.out
+    assert any("latest-rerun: cannot be written" in line for line in run.errors), run.out
     assert (reports / "latest-rerun").readlink() == precious
     assert list(precious.iterdir()) == []
     assert len(list(reports.glob("20*/junit.xml"))) == 1
-
-
-def test_our_own_file_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    path, handle = ownfile.open_own("ours.lock")
-    os.write(handle, b"12")
-    os.close(handle)
-    assert path.stat().st_mode & 0o777 == 0o600
-    again, handle = ownfile.open_own("ours.lock")
-    assert (again, os.read(handle, 9)) == (path, b"12")
-    os.close(handle)
 
 
 # --- a site with accounts, limits, memory as a resource, and private data
@@ -399,9 +275,7 @@ def site() -> Iterator[Sandbox]:
     """A sandbox that asks for an account, which one of our users has."""
     if shutil.which("mariadbd") is None:
         pytest.skip("no MariaDB: apt-get install mariadb-server-core mariadb-client-core slurmdbd")
-    folder = Path(tempfile.mkdtemp(prefix="usr-"))
-    folder.chmod(0o755)
-    box, plain = Sandbox(folder / "s"), slurmconf.slurm_conf
+    plain = slurmconf.slurm_conf
 
     def strict(*args: Any, **options: Any) -> str:
         text = plain(*args, **options).replace("=CR_Core\n", "=CR_Core_Memory\n")
@@ -411,16 +285,14 @@ def site() -> Iterator[Sandbox]:
             .replace("PartitionName=debug ", "PartitionName=debug DefMemPerNode=300 MaxMemPerNode=3000 ")
         )
 
-    with pytest.MonkeyPatch.context() as patch:
+    with sandbox_folder() as folder, pytest.MonkeyPatch.context() as patch:
+        folder.chmod(0o755)
         patch.setattr(slurmconf, "slurm_conf", strict)
-        try:
-            box.up(nodes=4, gpus_per_node=2, accounting=True)
-            account(box, "add", "account", "ops", "Organization=ops")
-            account(box, "add", "user", ALICE, "Account=ops")
-            yield box
-        finally:
-            box.down()
-            shutil.rmtree(folder, ignore_errors=True)
+        box = Sandbox(folder / "s")
+        box.up(nodes=4, gpus_per_node=2, accounting=True)
+        account(box, "add", "account", "ops", "Organization=ops")
+        account(box, "add", "user", ALICE, "Account=ops")
+        yield box
 
 
 def account(box: Sandbox, *words: str) -> None:
@@ -438,25 +310,15 @@ def cluster_of(site: Sandbox, folder: Path, **keys: str) -> str:
 def test_a_limit_of_jobs_costs_the_checks_of_jobs_alone(site: Sandbox, homes: Mapping[str, Path]) -> None:
     account(site, "modify", "user", ALICE, "set", "MaxSubmitJobs=2")
     try:
-        argv = ("pytest", cluster_of(site, homes[ALICE], account="ops"), "-m", "slurm", str(HERE.suites))
+        argv = ("pytest", cluster_of(site, homes[ALICE], account="ops"), "-m", "slurm", HERE.suites)
         run = run_as(ALICE, homes[ALICE], *argv)
     finally:
         account(site, "modify", "user", ALICE, "set", "MaxSubmitJobs=-1")
     assert run.rc == 0, run.out[-3000:] + run.err
-    assert {end for name, end in run.outcomes.items() if "array" in name or "requeue" in name} == {
-        "not checked"
-    }
+    ends = {end for name, end in run.outcomes.items() if "array" in name or "requeue" in name}
+    assert ends == {"not checked"}
     assert "MaxSubmitJobLimit" in run.out
     assert "test_step[gpu01]" in names(run.outcomes, "passed")
-
-
-def test_an_account_that_is_lacking_is_reported_with_the_key(
-    site: Sandbox, homes: Mapping[str, Path]
-) -> None:
-    cluster = cluster_of(site, homes[BOB])
-    run = run_as(BOB, homes[BOB], "pytest", cluster, "-k", "hostname", str(HERE.suites))
-    assert run.rc in (1, 4)
-    assert "set slurm.account in the cluster file" in run.out + run.err
 
 
 @pytest.mark.parametrize(("level", "rc"), [("Operator", 4), ("Administrator", 0)])
@@ -466,7 +328,7 @@ def test_nodes_are_drained_by_administrators_alone(
     cluster = cluster_of(site, homes[ALICE], account="ops")
     account(site, "modify", "user", ALICE, "set", f"AdminLevel={level}")
     try:
-        run = run_as(ALICE, homes[ALICE], "pytest", cluster, "--drain=apply", "-k", "known", str(HERE.suites))
+        run = run_as(ALICE, homes[ALICE], "pytest", cluster, "--drain=apply", "-k", "known", HERE.suites)
     finally:
         account(site, "modify", "user", ALICE, "set", "AdminLevel=None")
     assert run.rc == rc, run.out + run.err

@@ -29,115 +29,75 @@ def refused(run: Run, *words: str) -> None:
     assert not (run.folder / "reports").exists(), "reports of a run that never was"
 
 
-FILES = {
-    "unknown key": ("nodes: gpu01\nslurm: {partitoin: batch}\n", ("bad.yaml:2", "partitoin", "'partition'")),
-    "wrong type": ("nodes: gpu01\nsudo: perhaps\n", ("bad.yaml:2", "sudo")),
-    "duplicate key": ("nodes: gpu01\nname: a\nname: b\n", ("bad.yaml:3", "name")),
-    "tabs": ("nodes: gpu01\nslurm:\n\tpartition: batch\n", ("bad.yaml:3", "tab")),
-    "huge hostlist": ("nodes: gpu[000000000-999999999]\n", ("bad.yaml:1", "nodes")),
-    "no hostlist": ("nodes: 'gpu[01-'\n", ("bad.yaml:1", "nodes")),
-    "empty": ("", ("bad.yaml", "empty")),
-    "no nodes": ("name: lab\n", ("bad.yaml", "nodes")),
-    "unknown profile": ("nodes: gpu01\nprofile: dgx-h10\n", ("bad.yaml:2", "dgx-h100")),
-    "a list": ("- nodes\n", ("bad.yaml:1",)),
-    "python object": ("nodes: !!python/object/apply:os.system [true]\n", ("bad.yaml:1",)),
-    "ssh": (
-        "nodes: gpu01\ntransport: {kind: ssh, host: no-such.invalid}\n",
-        ("no-such.invalid", "no such host"),
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", FILES)
-def test_a_bad_cluster_file_is_one_line(tmp_path: Path, kind: str) -> None:
-    text, words = FILES[kind]
-    refused(run_pytest(tmp_path, "--cluster=bad.yaml", files={**SUITE, "bad.yaml": text}), *words)
-
-
-def test_binary_rubbish_and_folders_are_one_line(tmp_path: Path) -> None:
-    (tmp_path / "rubbish.yaml").write_bytes(RUBBISH)
-    (tmp_path / "folder.yaml").mkdir()
-    refused(run_pytest(tmp_path, "--cluster=rubbish.yaml", files=SUITE), "rubbish.yaml")
-    refused(run_pytest(tmp_path, "--cluster=folder.yaml"), "folder.yaml")
-
-
-@pytest.mark.parametrize("workers", [(), ("-n2",)])
-def test_an_unknown_name_says_what_there_is(tmp_path: Path, workers: tuple[str, ...]) -> None:
-    refused(run_pytest(tmp_path, "--cluster=locla", *workers, files=SUITE), "'local'", "sandbox")
-
-
+# tests/config has the table of files, tests/cluster and tests/plugin those of options: here it ends before anything starts
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("text", "words"),
     [
-        (("--time=soon",), ("--time", "soon")),
-        (("--time=30",), ("--time: '30' has no unit: write 30s, 30m, 30h or 30d",)),
-        (("--nodes=gpu[01",), ("--nodes", "gpu[01")),
-        (("--nodes=gpu[03-09]",), ("gpu[05-09]", "gpu[01-04]")),
-        (("--exclude-nodes=gpu[01-04]",), ("--exclude-nodes", "gpu[01-04]")),
-        (("--set=slurm.partition=fast",), ("'fast'", "batch", "debug")),
-        (("--profile=h20",), ("h20",)),
-        (("--report-dir=test_tiny.py",), ("test_tiny.py",)),
-    ],
-)
-def test_a_bad_option_is_one_line(
-    sandbox: Sandbox, tmp_path: Path, options: tuple[str, ...], words: tuple[str, ...]
-) -> None:
-    before = jobs_so_far(sandbox)
-    refused(run_pytest(tmp_path, on(sandbox), *options, files=SUITE), *words)
-    assert jobs_so_far(sandbox) == before, "a job was started"
-
-
-@pytest.mark.parametrize(
-    ("keys", "words"),
-    [
+        (b"nodes: gpu01\nslurm: {partitoin: batch}\n", ("bad.yaml:2", "partitoin", "'partition'")),
+        (b"nodes: !!python/object/apply:os.system [true]\n", ("bad.yaml:1",)),
         (
-            {"required": ["tiny.*", "gpu.nothing_like_this"]},
-            ("required", "'gpu.nothing_like_this'", "'gpu.nvlink_state'"),
+            b"nodes: gpu01\ntransport: {kind: ssh, host: no-such.invalid}\n",
+            ("no-such.invalid", "no such host"),
         ),
-        ({"nodes": "old[1-2]"}, ("Slurm knows no node of old[1-2]", "gpu[01-04]")),
-        ({"slurm": {"extra_args": ["--exclusive", "--nosuch"]}}, ("slurm.extra_args", "'--nosuch'")),
-        ({"slurm": {"bin": "/nowhere"}}, ("slurm.bin", "/nowhere")),
+        (RUBBISH, ("bad.yaml",)),
     ],
+    ids=["key", "object", "host", "rubbish"],
 )
-def test_a_setting_that_means_nothing_is_one_line(
-    sandbox: Sandbox, tmp_path: Path, keys: dict[str, Any], words: tuple[str, ...]
-) -> None:
-    if "slurm" in keys:
-        keys = {"slurm": {"conf": sandbox.env["SLURM_CONF"], **keys["slurm"]}}
-    before = jobs_so_far(sandbox)
-    path = cluster_file(sandbox, tmp_path, **keys)
-    refused(run_pytest(tmp_path, f"--cluster={path}", files=SUITE), *words)
-    assert jobs_so_far(sandbox) == before, "a job was started"
+def test_a_bad_cluster_file_is_one_line(tmp_path: Path, text: bytes, words: tuple[str, ...]) -> None:
+    (tmp_path / "bad.yaml").write_bytes(text)
+    refused(run_pytest(tmp_path, "--cluster=bad.yaml", files=SUITE), *words)
 
 
-def test_less_than_no_worker_is_one_line(tmp_path: Path) -> None:
-    refused(run_pytest(tmp_path, "--cluster=local", "-n", "-3", files=SUITE), "-n -3")
-
-
-def test_a_pattern_of_no_suite_ends_the_run_before_nodes_are_asked_for(tmp_path: Path) -> None:
-    text = "nodes: localhost\nslurm: {scheduler: none}\nrequired: [tiny.*, tony.named]\n"
-    run = run_pytest(tmp_path, "--cluster=lab.yaml", files={**SUITE, "lab.yaml": text})
-    assert run.rc == 4, run.out + run.err
-    assert run.errors == [
-        "ERROR: cluster lab: required: 'tony.named' matches no check; the nearest is 'tiny.named'"
-    ]
-    assert run.outcomes == {}
+def test_an_unknown_name_says_what_there_is(tmp_path: Path) -> None:
+    refused(run_pytest(tmp_path, "--cluster=locla", "-n2", files=SUITE), "'local'", "sandbox")
 
 
 @pytest.mark.parametrize(
-    ("option", "printed"),
+    ("option", "keys", "words"),
     [
-        ("--cluster=", "no cluster is named"),
-        ("--nodes=gpu01", "--nodes"),
-        ("--time=3m", "--time: needs --cluster"),
-        ("--slow", "--slow: needs --cluster"),
+        ("--time=30", {}, ("--time: '30' has no unit: write 30s, 30m, 30h or 30d",)),
+        ("--nodes=gpu[03-09]", {}, ("gpu[05-09]", "gpu[01-04]")),
+        ("--exclude-nodes=gpu[01-04]", {}, ("--exclude-nodes", "gpu[01-04]")),
+        ("--set=slurm.partition=fast", {}, ("'fast'", "batch", "debug")),
+        ("--set=drain.retries=0", {}, ("drain.retries", "greater than or equal to 1")),
+        ("--set=min_nodes=0", {}, ("min_nodes: must be a number from 1, or a percentage like 90%",)),
+        ("--set=min_nodes=110%", {}, ("min_nodes: must be a number from 1, or a percentage like 90%",)),
+        ("--set=drain.max=lots", {}, ("drain.max", "number of nodes or percent")),
+        ("--report-dir=test_tiny.py", {}, ("test_tiny.py",)),
+        ("-q", {"required": ["tiny.*", "gpu.nothing"]}, ("required", "'gpu.nothing'", "the nearest is")),
+        ("-q", {"nodes": "old[1-2]"}, ("Slurm knows no node of old[1-2]", "gpu[01-04]")),
+        ("-q", {"slurm": {"extra_args": ["--nosuch"]}}, ("slurm.extra_args", "'--nosuch'")),
+        (
+            "-q",
+            {"nodes": None, "groups": [{"nodes": "gpu02", "partition": "fast"}]},
+            ("'fast'", "does not exist"),
+        ),
+    ],
+)
+def test_a_bad_option_or_setting_is_one_line(
+    sandbox: Sandbox, tmp_path: Path, option: str, keys: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    slurm = {"conf": sandbox.env["SLURM_CONF"], **keys.get("slurm", {})}
+    before = jobs_so_far(sandbox)
+    path = cluster_file(sandbox, tmp_path, **{**keys, "slurm": slurm})
+    refused(run_pytest(tmp_path, f"--cluster={path}", option, files=SUITE), *words)
+    assert jobs_so_far(sandbox) == before, "a job was started"
+
+
+@pytest.mark.parametrize(
+    ("options", "printed"),
+    [
+        (("--cluster=",), "no cluster is named"),
+        (("--nodes=gpu01",), "--nodes"),
+        (("--drain=apply",), "--drain: needs --cluster"),
+        (("--cluster=local", "--drain=apply"), "has no scheduler"),
     ],
 )
 def test_a_forgotten_cluster_is_no_green_run_on_this_machine(
-    tmp_path: Path, option: str, printed: str
+    tmp_path: Path, options: tuple[str, ...], printed: str
 ) -> None:
     stock = "def test_stock(host):\n    assert host.user('root').exists\n"
-    refused(run_pytest(tmp_path, option, files={"test_stock.py": stock}), printed)
+    refused(run_pytest(tmp_path, *options, files={"test_stock.py": stock}), printed)
 
 
 OTHERS = """
@@ -170,19 +130,6 @@ def test_an_option_that_another_has_too_is_one_line(tmp_path: Path) -> None:
     )
 
 
-def test_a_partition_of_the_file_that_is_not_there_is_one_line(sandbox: Sandbox, tmp_path: Path) -> None:
-    path = cluster_file(
-        sandbox,
-        tmp_path,
-        slurm={"conf": sandbox.env["SLURM_CONF"]},
-        nodes=None,
-        groups=[{"nodes": "gpu01"}, {"nodes": "gpu02", "partition": "fast"}],
-    )
-    before = jobs_so_far(sandbox)
-    refused(run_pytest(tmp_path, f"--cluster={path}", files=SUITE), "'fast'", "does not exist", "batch")
-    assert jobs_so_far(sandbox) == before
-
-
 def test_an_unreachable_controller_is_one_line_and_soon(sandbox: Sandbox, tmp_path: Path) -> None:
     conf = (sandbox.layout.conf).read_text()
     port = next(line for line in conf.splitlines() if line.startswith("SlurmctldPort="))
@@ -191,12 +138,6 @@ def test_an_unreachable_controller_is_one_line_and_soon(sandbox: Sandbox, tmp_pa
     path = cluster_file(sandbox, tmp_path, slurm={"conf": str(dead)})
     run = run_pytest(tmp_path, f"--cluster={path}", files=SUITE, timeout=1200)
     refused(run, "controller", "SLURM_CONF")
-
-
-def test_no_slurm_commands_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "lab.yaml").write_text("nodes: gpu01\n")
-    run = run_pytest(tmp_path, "--cluster=lab.yaml", files=SUITE, env={"PATH": str(tmp_path)})
-    refused(run, "scontrol", "install Slurm's client tools")
 
 
 def test_a_slurm_command_that_fails_is_one_line(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -53,10 +52,8 @@ def test_long(host):
 
 @pytest.fixture(scope="module")
 def login() -> Iterator[Sshd]:
-    folder = Path(tempfile.mkdtemp(prefix="ssh-"))
-    with sshd(folder / "d") as server:
+    with tempfile.TemporaryDirectory(prefix="ssh-") as folder, sshd(Path(folder) / "d") as server:
         yield server
-    shutil.rmtree(folder)
 
 
 def far_file(sandbox: Sandbox, server: Sshd, folder: Path, **keys: Any) -> Path:
@@ -95,59 +92,39 @@ def released(sandbox: Sandbox) -> None:
     wait_for(lambda: slurm(sandbox, *idle).split() == ["idle"], "all nodes are idle")
 
 
-# --- verdicts
-
-
-@pytest.fixture(scope="module")
-def both(
-    _session_sandbox: Sandbox, login: Sshd, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Run, Run]]:
+def test_the_verdicts_are_those_of_the_login_node(sandbox: Sandbox, login: Sshd, tmp_path: Path) -> None:
     """The suites slurm, os and gpu with faults in two nodes, here and over SSH."""
-    sandbox = _session_sandbox
-    sandbox.heal()
-    here, there = (tmp_path_factory.mktemp(name) for name in ("here", "there"))
     sandbox.fault("gpu_missing", "gpu02")
     sandbox.fault("sysctl", "gpu03")
+    folders = [tmp_path / name for name in ("here", "there")]
+    for folder in folders:
+        folder.mkdir()
     suites = ("-m", "slurm or os or gpu")
-    local = run_pytest(here, on(sandbox), *suites, env=sandbox.env, where=SUITES)
-    yield local, over(sandbox, login, there, *suites, where=SUITES)
-    sandbox.heal()
-
-
-def test_the_verdicts_are_those_of_the_login_node(both: tuple[Run, Run]) -> None:
-    here, there = both
-    # judged on the nodes that the short jobs of a run happened to get
-    mine, theirs = ({k: v for k, v in run.outcomes.items() if "test_epilog" not in k} for run in both)
+    here = run_pytest(folders[0], on(sandbox), *suites, env=sandbox.env, where=SUITES)
+    there = over(sandbox, login, folders[1], *suites, where=SUITES)
+    # epilogs are judged on the nodes that the short jobs of a run happened to get
+    mine, theirs = ({k: v for k, v in it.outcomes.items() if "test_epilog" not in k} for it in (here, there))
     assert len(mine) > 300
     assert theirs == mine
     assert names(there.outcomes, "failed")
     assert not names(there.outcomes, "error")
     assert (there.rc, here.rc) == (1, 1)
-
-
-def test_the_reasons_are_the_same(both: tuple[Run, Run]) -> None:
-    here, there = (
-        {name: [r.message for r in case.result] for name, case in run.cases.items()} for run in both
+    reasons, same = (
+        {name: [result.message for result in case.result] for name, case in it.cases.items()}
+        for it in (here, there)
     )
-    failed = {name for name, results in here.items() if results and "epilog" not in name}
-    assert {name: there[name] for name in failed} == {name: here[name] for name in failed}
-
-
-def test_as_many_processes_of_slurm_are_started(both: tuple[Run, Run]) -> None:
-    here, there = (run.event("finish")["processes"] for run in both)
+    failed = {name for name, results in reasons.items() if results and "epilog" not in name}
+    assert {name: same[name] for name in failed} == {name: reasons[name] for name in failed}
+    mine, theirs = (it.event("finish")["processes"] for it in (here, there))
     # scontrol is also asked again while a step is awaited
-    few = abs(here.pop("scontrol") - there.pop("scontrol"))
-    assert there == here
-    assert few <= 2
+    assert abs(mine.pop("scontrol") - theirs.pop("scontrol")) <= 2
+    assert theirs == mine, "as many processes of Slurm are started"
 
 
 def test_steps_words_and_signals_come_through(sandbox: Sandbox, login: Sshd, tmp_path: Path) -> None:
     run = over(sandbox, login, tmp_path, files={"test_steps.py": STEPS})
     assert (run.rc, set(run.outcomes.values()), len(run.outcomes)) == (0, {"passed"}, 12), run.out
     released(sandbox)
-
-
-# --- ends
 
 
 def test_a_killed_connection_gives_the_nodes_back(sandbox: Sandbox, login: Sshd, tmp_path: Path) -> None:
@@ -169,26 +146,13 @@ def test_our_sudden_death_gives_the_nodes_back(sandbox: Sandbox, login: Sshd, tm
     released(sandbox)
 
 
-# --- bad input
-
-
-@pytest.mark.parametrize(
-    ("keys", "words"),
-    [
-        ({"known_hosts": "/dev/null"}, "its host key is not in /dev/null"),
-        ({"key_file": "/no/key"}, "no such file"),
-        ({"host": None}, "name the login node"),
-        ({"port": 1}, "no SSH server answers"),
-    ],
-)
-def test_a_login_that_fails_is_one_line(
-    sandbox: Sandbox, login: Sshd, tmp_path: Path, keys: dict[str, Any], words: str
-) -> None:
-    cluster = far_file(sandbox, login, tmp_path, transport=login.keys(**keys))
+# tests/cluster/transport/test_ssh.py has the other logins that fail
+def test_a_login_that_fails_is_one_line(sandbox: Sandbox, login: Sshd, tmp_path: Path) -> None:
+    cluster = far_file(sandbox, login, tmp_path, transport=login.keys(known_hosts="/dev/null"))
     run = run_pytest(tmp_path, f"--cluster={cluster}", files={"test_tiny.py": TINY}, env=NO_SLURM)
     assert run.rc == 4
     (line,) = run.errors
-    assert words in line
+    assert "its host key is not in /dev/null" in line
     assert not left_in_queue(sandbox)
 
 
@@ -200,29 +164,10 @@ def test_slurm_that_is_not_on_the_login_node_is_named(sandbox: Sandbox, tmp_path
     assert "slurm.bin" in run.errors[0]
 
 
-def test_options_are_tried_on_the_login_node(sandbox: Sandbox, login: Sshd, tmp_path: Path) -> None:
-    own = yaml.safe_load(sandbox.cluster_file.read_text())["slurm"]
-    cluster = far_file(
-        sandbox, login, tmp_path, slurm={**own, "extra_args": ["--comment=it's $HOME", "--nosuch"]}
-    )
-    run = run_pytest(tmp_path, f"--cluster={cluster}", env=NO_SLURM, files={"test_tiny.py": TINY})
-    assert (run.rc, run.errors) == (
-        4,
-        [
-            "ERROR: cluster sandbox: slurm.extra_args: salloc refuses them: unrecognized option '--nosuch'",
-        ],
-    )
-
-
 def test_a_job_around_the_login_session_is_not_ours_and_no_secret_is_written(
     sandbox: Sandbox, tmp_path: Path
 ) -> None:
-    around = {
-        "SLURM_JOB_ID": "999999",
-        "SINFO_FORMAT": "%N",
-        "SQUEUE_FORMAT": "%i",
-        "SALLOC_PARTITION": "nowhere",
-    }
+    around = {"SLURM_JOB_ID": "999999", "SINFO_FORMAT": "%N", "SALLOC_PARTITION": "nowhere"}
     with sshd(tmp_path / "d", set_env=around) as server:
         loud = ("-vv", "--log-level=DEBUG", "-rA")
         run = over(sandbox, server, tmp_path, *loud, files={"test_tiny.py": TINY})

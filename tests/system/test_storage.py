@@ -32,10 +32,13 @@ HEALTHY = 3
 
 
 def run_storage(sandbox: Sandbox, folder: Path, nodes: str, *words: str, **section: Any) -> Run:
-    return run_suite(
-        sandbox, folder, "test_storage.py", *words, nodes=nodes, storage=section, python=Path(sys.executable),
-        constants=QUICK,
-    )  # fmt: skip
+    keys: dict[str, Any] = {
+        "nodes": nodes,
+        "storage": section,
+        "python": Path(sys.executable),
+        "constants": QUICK,
+    }
+    return run_suite(sandbox, folder, "test_storage.py", *words, **keys)
 
 
 def test_healthy_nodes_pass_and_leave_no_folder(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -52,8 +55,9 @@ def test_healthy_nodes_pass_and_leave_no_folder(sandbox: Sandbox, tmp_path: Path
     )
     assert names(run.outcomes, "failed") == names(run.outcomes, "error") == [], run.out
     assert {name for name, end in ends(run).items() if end == "not applicable"} == {
-        "test_lustre[gpu01]", "test_lustre[gpu02]",
-    }  # fmt: skip
+        "test_lustre[gpu01]",
+        "test_lustre[gpu02]",
+    }
     assert set(ends(run).values()) == {"passed", "not applicable"}
     assert list(shared.iterdir()) == list(local.iterdir()) == []
 

@@ -63,9 +63,3 @@ def test_what_no_node_has_is_not_proved(sandbox: Sandbox, tmp_path: Path) -> Non
     run = accept(sandbox, tmp_path, {"nccl": minimum("2.27.3")})
     assert set(outcomes(run).values()) == {"error"}, run.out  # the nodes are not proved
     assert "nccl: the loader finds no libnccl.so.2 on the node" in run.out
-
-
-def test_an_unknown_component_is_refused_with_file_and_line(sandbox: Sandbox, tmp_path: Path) -> None:
-    run = accept(sandbox, tmp_path, {"drivers": minimum("1")})
-    assert run.rc == 4
-    assert "versions.drivers" in run.out + run.err

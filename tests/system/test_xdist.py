@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from paths import ROOT
-from plugin_helpers import ENDS, TINY, Run, jobs_so_far, names, on, out_of_service, run_pytest
+from plugin_helpers import ENDS, TINY, Run, jobs_so_far, on, out_of_service, run_pytest
 from sandbox_helpers import left_in_queue
 
 if TYPE_CHECKING:
@@ -15,8 +15,12 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.sandbox import Sandbox
 
-SUITE = {"test_ends.py": ENDS, "test_tiny.py": TINY}
 SUITES = ROOT / "suites"
+SUITE = {
+    "test_ends.py": ENDS,
+    "test_tiny.py": TINY,
+    "test_gpu.py": (SUITES / "gpu" / "test_gpu.py").read_text(),
+}
 ALIKE = ("suite", "check", "node", "outcome", "phase", "message", "verdicts", "metrics")
 
 
@@ -37,31 +41,38 @@ def junit(run: Run) -> dict[str, Any]:
     }
 
 
+def drained(run: Run) -> list[tuple[Any, ...]]:
+    """Return what would be drained, and why."""
+    acts = [event for event in run.events if event["event"] in ("drain_confirm", "node_result")]
+    return sorted((it["event"], it["node"], str(it.get("check")), str(it.get("confirmed"))) for it in acts)
+
+
 def test_workers_say_the_same_as_one_process(sandbox: Sandbox, tmp_path: Path) -> None:
-    alone, shared = tmp_path / "alone", tmp_path / "shared"
-    alone.mkdir()
-    shared.mkdir()
+    runs, before = [], jobs_so_far(sandbox)
+    sandbox.fault("gpu_missing", "gpu02")
     with out_of_service(sandbox, "gpu04", "DRAIN", "bad cable"):
-        one = run_pytest(alone, on(sandbox), "-n0", "-m", "not slurm", files=SUITE)
-        before = jobs_so_far(sandbox)
-        two = run_pytest(shared, on(sandbox), "-n2", "--dist=load", "-m", "not nothing", files=SUITE)
-        after = jobs_so_far(sandbox)
+        for workers in ("-n0", "-n2"):
+            folder = tmp_path / workers
+            folder.mkdir()
+            words = (workers, "--dist=load", "--drain=dry-run", "-m", "not nothing")
+            runs.append(run_pytest(folder, on(sandbox), *words, files=SUITE))
+    assert jobs_so_far(sandbox) == before + 2, "one allocation each"
+    one, two = runs
     assert one.rc == two.rc == 1
     assert one.outcomes == two.outcomes  # and no item twice
     assert judged(one) == judged(two)
     assert junit(one) == junit(two)
-    assert after == before + 1, "one allocation"
+    assert drained(one) == drained(two)
+    assert any(it[1] == "gpu02" and it[3] == "True" for it in drained(one))
     more, fewer = (Counter(run.event("finish")["processes"]) for run in (two, one))
     assert dict(more - fewer) == {"scontrol": 1}, (
         "lanes ask once for the topology; nothing else is started more"
     )
     assert not fewer - more
     for kind in ("start", "nodes", "allocation", "finish"):
-        assert len([event for event in two.events if event["event"] == kind]) == 1
-    assert (
-        one.out.rpartition("coverage:")[2].splitlines()[0]
-        == two.out.rpartition("coverage:")[2].splitlines()[0]
-    )
+        assert two.event(kind)
+    first, second = (run.out.rpartition("coverage:")[2].splitlines()[0] for run in (one, two))
+    assert first == second
     assert left_in_queue(sandbox) == []
 
 
@@ -87,34 +98,6 @@ def test_the_real_suites_say_the_same(sandbox: Sandbox, tmp_path: Path) -> None:
 def node_id(nodeid: str) -> str:
     """Return the id from the file's name on: rootdir differs between the two runs."""
     return nodeid.rpartition("/")[2]
-
-
-def test_a_worker_that_crashes_costs_one_item(sandbox: Sandbox, tmp_path: Path) -> None:
-    code = """
-import os, signal
-
-def test_a(host):
-    assert host.run("true").rc == 0
-
-def test_crash(gpucluster_node):
-    if gpucluster_node.name == "gpu02":
-        os.kill(os.getpid(), signal.SIGKILL)
-
-def test_z(host):
-    assert host.run("true").rc == 0
-"""
-    before = jobs_so_far(sandbox)
-    run = run_pytest(tmp_path, on(sandbox), "-n2", "-m", "not nothing", files={"test_crash.py": code})
-    assert run.rc == 1
-    assert names(run.outcomes, "error") == ["test_crash[gpu02]"], run.out
-    assert len(names(run.outcomes, "passed")) == 11
-    (error,) = run.cases["gpucluster.crash.gpu02 test_crash"].result
-    assert "crashed" in error.message + str(error.text)
-    assert len(run.cases) == 12
-    (event,) = (e for e in run.events if e.get("nodeid", "").endswith("test_crash[gpu02]"))
-    assert (event["node"], event["check"], event["suite"]) == ("gpu02", "crash.crash", "crash")
-    assert jobs_so_far(sandbox) == before + 1, "one allocation, however many workers"
-    assert left_in_queue(sandbox) == []
 
 
 def test_without_nodes_workers_and_controller_say_one_line(sandbox: Sandbox, tmp_path: Path) -> None:

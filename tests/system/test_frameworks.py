@@ -1,0 +1,234 @@
+"""The suites of frameworks with the real ones on two virtual nodes: healthy, with faults, and where tasks run elsewhere."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from framework_helpers import DEADLINE, ROOT, ends, framework_python, message, run_suite
+from plugin_helpers import Run, cluster_file, names, run_pytest
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.sandbox import Sandbox
+
+pytestmark = pytest.mark.alone  # it loads all cores
+NODES = "gpu[01-02]"
+OF_TRAINING = {"steps": 4, "warmup": 1}
+
+
+def accept(sandbox: Sandbox, folder: Path, suite: str, *words: str, **keys: Any) -> Run:
+    """Run a suite on two nodes; its section is the key of its name."""
+    section = {"environment": "frameworks", **keys.pop(suite, {})}
+    return run_suite(sandbox, folder, f"test_{suite}.py", *words, **{"nodes": NODES, suite: section, **keys})
+
+
+def test_tensorflow(sandbox: Sandbox, tmp_path: Path) -> None:
+    run = accept(sandbox, tmp_path, "tensorflow", tensorflow={"deadline": "900s"})
+    assert run.rc == 0, run.out
+    assert len(names(run.outcomes, "passed")) == 9
+    assert names(run.outcomes, "not applicable") == ["test_devices[gpu01]", "test_devices[gpu02]"]
+
+
+def test_horovod_of_two_tasks_a_node(sandbox: Sandbox, tmp_path: Path) -> None:
+    claim = {"operations": ["gloo"], "interface": "lo", "launchers": ["srun"]}
+    run = accept(sandbox, tmp_path, "horovod", "-m", "gloo", horovod=claim)
+    nodes = [f"[gpu0{n}]" for n in (1, 2)]
+    good = {f"test_{name}{node}" for name in ("build", "versions", "interface", "between") for node in nodes}
+    good |= {f"test_{name}[pytorch-gloo-srun]" for name in ("ranks", "all_reduce", "broadcast", "training")}
+    found = ends(run)
+    assert {item for item, end in found.items() if end == "passed"} == good, run.out[-4000:]
+    assert all(item.startswith("test_transport") for item in found.keys() - good)
+
+
+# --- Ray
+
+
+def leftovers() -> list[str]:
+    """Return the processes and folders that any run of ours has left."""
+    ask = "grep -la GPUCLUSTER_RAY_TASK /proc/[0-9]*/environ 2>/dev/null; ls -d /tmp/r??????[ahw]gpu* 2>/dev/null"
+    return subprocess.run(["sh", "-c", ask], capture_output=True, text=True, check=False).stdout.splitlines()
+
+
+def test_ray_runs_over_two_nodes_and_leaves_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
+    # the driver has what two joins leave
+    claim = {"cpus": 2, "gpus": 2, "deadline": "600s", "join": "120s"}
+    run = accept(sandbox, tmp_path, "ray", ray=claim)
+    found = ends(run)
+    apart = {"test_head_lost[gpu01]": "not applicable"}  # the head
+    assert {item: end for item, end in found.items() if end != "passed"} == apart, run.out[-4000:]
+    assert len(found) == 18
+    metrics = {metric["name"]: metric["value"] for event in run.events for metric in event.get("metrics", ())}
+    assert metrics["gpus"] == 4
+    assert leftovers() == []
+    reports = "".join(path.read_text() for path in (tmp_path / "reports").rglob("*") if path.is_file())
+    assert not re.search(r"RAY_AUTH_TOKEN=\S", reports)
+
+
+# --- DDP
+
+
+def run_ddp(sandbox: Sandbox, folder: Path, **exports: str) -> Run:
+    constants = {"ddp": {"lost_rank": 20}}
+    exports = {"GLOO_SOCKET_IFNAME": "lo", **exports}
+    return accept(sandbox, folder, "ddp", ddp={"deadline": "900s"}, exports=exports, constants=constants)
+
+
+def test_ddp(sandbox: Sandbox, tmp_path: Path) -> None:
+    run = run_ddp(sandbox, tmp_path)
+    assert run.rc == 0, run.out
+    assert len(names(run.outcomes, "passed")) == 16
+    assert set(run.outcomes.values()) == {"passed", "not applicable"}
+    absent = names(run.outcomes, "not applicable")
+    assert all("nccl" in name or "devices" in name or "transport" in name for name in absent)
+
+
+@pytest.mark.parametrize(
+    ("exports", "failing", "measured"),
+    [
+        ({"RANK": "1"}, "environment", "RANK of task 0: 1"),
+        ({"MASTER_ADDR": "nosuchhost.invalid"}, "master_addr", "does not resolve"),
+        ({"GLOO_SOCKET_IFNAME": "ib7"}, "interface", "no such interface"),
+    ],
+)
+def test_ddp_where_the_environment_is_wrong(
+    sandbox: Sandbox, tmp_path: Path, exports: dict[str, str], failing: str, measured: str
+) -> None:
+    run = run_ddp(sandbox, tmp_path, **exports)
+    assert names(run.outcomes, "failed") == [f"test_{failing}[gpu01]", f"test_{failing}[gpu02]"], run.out
+    assert measured in message(run, f"test_{failing}[gpu01]")
+    assert "test_group[gloo]" in names(run.outcomes, "not checked")
+
+
+def test_ddp_where_the_port_is_taken(sandbox: Sandbox, tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen(1)
+        port = other.getsockname()[1]
+        run = run_ddp(sandbox, tmp_path, MASTER_PORT=str(port))
+    assert names(run.outcomes, "failed") == ["test_master_port"], run.out
+    assert f"MASTER_PORT {port} on gpu01: measured taken by another process" in run.out
+
+
+# --- training
+
+# Before the payload: rank 1 repeats each product 100 times, rank 3 changes a value of one product.
+DISTURBED = """
+import os
+import torch
+_linear, _rank = torch.nn.functional.linear, os.environ["SLURM_PROCID"]
+def _slow(*args):
+    with torch.no_grad():
+        for _ in range(100):
+            _linear(*args)
+    return _linear(*args)
+def _wrong(*args):
+    result = _linear(*args)
+    if result.shape[-1] == 256 and result.ndim == 3:
+        result.data[0, 0, 0] += 100
+    return result
+torch.nn.functional.linear = {"1": _slow, "3": _wrong}.get(_rank, _linear)
+"""
+
+
+def disturbed_python(folder: Path) -> Path:
+    """Write an interpreter that disturbs torch in the ranks of `alone`."""
+    (folder / "disturb.py").write_text(DISTURBED)
+    path = folder / "python"
+    change = f'alone) source="$(cat {folder}/disturb.py)\n$2"; shift 2; set -- -c "$source" "$@" ;;'
+    path.write_text(f'#!/bin/sh\ncase "$3" in\n{change}\nesac\nexec {framework_python()} "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
+def test_training_leaves_no_checkpoint(sandbox: Sandbox, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    constants = {"training": {**OF_TRAINING, "checkpoint_size": 2 << 20}}
+    run = accept(sandbox, tmp_path, "training", training={"checkpoint": str(shared)}, constants=constants)
+    outcomes = ends(run)
+    assert names(run.outcomes, "failed") == names(run.outcomes, "error") == [], run.out
+    absent = {name.partition("[")[0] for name, end in outcomes.items() if end == "not applicable"}
+    assert absent == {"test_processes", "test_scaling", "test_start", "test_transport"}
+    for name in ("test_together", "test_checkpoint", "test_replay[gpu02]"):
+        assert outcomes[name] == "passed"
+    assert list(shared.iterdir()) == []
+    text = json.dumps(run.events)
+    for name in ("training_fsdp_scaling", "training_checkpoint_read", "training_start"):
+        assert name in text
+
+
+def test_training_names_a_slow_rank_and_a_rank_with_wrong_results(sandbox: Sandbox, tmp_path: Path) -> None:
+    chosen = ("-k", "replay or loss or stragglers or together")
+    python, constants = disturbed_python(tmp_path), {"training": OF_TRAINING}
+    run = accept(sandbox, tmp_path, "training", *chosen, python=python, constants=constants)
+    outcomes = ends(run)
+    assert outcomes["test_replay[gpu02]"] == outcomes["test_stragglers[gpu01]"] == "failed", run.out
+    assert message(run, "test_replay[gpu02]").startswith("rank 3: parameters ")
+    assert re.match(r"rank 1, (plain|ddp) \(alone\): ", message(run, "test_stragglers[gpu01]"))
+    assert message(run, "test_loss[gpu02]").startswith("rank 3: losses of one rank by itself ")
+    assert outcomes["test_replay[gpu01]"] == outcomes["test_stragglers[gpu02]"] == "passed"
+    assert outcomes["test_together"] == "not checked", "a node with wrong results must not train with others"
+
+
+# --- tasks that run elsewhere
+
+# tests/cluster/slurm/test_task_place.py proves the rules; this, that six suites follow them: the item that looks, a section
+SUITES: dict[str, tuple[str, dict[str, Any]]] = {
+    "ddp": ("framework", {"deadline": "900s"}),
+    "horovod": ("build", {"deadline": "900s", "launchers": ["srun"]}),
+    "mpi": ("installed", {"launchers": ["srun"], "languages": ["c"], "deadline": "900s"}),
+    "ray": ("alone", {"cpus": 1}),
+    "tensorflow": ("framework", {}),
+    "training": ("framework", {}),
+}
+
+
+def test_a_task_on_the_host_is_in_no_image(sandbox: Sandbox, tmp_path: Path) -> None:
+    for node in ("gpu01", "gpu02"):
+        sandbox.fault("pyxis_missing", node)
+    image = str(sandbox.layout.root / "images" / "sandbox.sqsh")
+    own = {"python": str(framework_python()), "exports": {"OMP_NUM_THREADS": "1"}, "container_image": image}
+    sections = {name: {"environment": "own", **section} for name, (_, section) in SUITES.items()}
+    path = cluster_file(sandbox, tmp_path, nodes=NODES, environments={"own": own}, **sections)
+    args = (f"--cluster={path}", "-c", ROOT / "pyproject.toml", "-p", "no:cacheprovider")
+    where = [str(ROOT / "suites" / name / f"test_{name}.py") for name in SUITES]
+    constants = {"ddp": {"lost_rank": 20}, "training": OF_TRAINING}
+    run = run_pytest(tmp_path, *args, where=where, timeout=DEADLINE, constants=constants)
+    assert run.rc == 1, run.out
+    on_host = f"the task ran on the host, not in the image {image}: slurmd there does not load Pyxis"
+    results = [event for event in run.events if event["event"] == "result"]
+    found = {(it["suite"], it["nodeid"].rpartition("::")[2]): it["verdicts"] for it in results}
+    for suite, (item, _) in SUITES.items():
+        (verdict,) = found[suite, f"test_{item}[gpu01]"]
+        (finding,) = verdict["findings"]
+        assert finding["measured"].startswith(on_host), suite
+        assert verdict["action"] == "configure"
+    assert {name.partition("[")[0] for name in names(run.outcomes, "passed")} == {"test_left"}, run.out
+
+
+def two_partitions(sandbox: Sandbox) -> dict[str, Any]:
+    """Return keys of a cluster file with two nodes in two partitions, and a Python without a framework."""
+    groups = [{"nodes": "gpu01"}, {"nodes": "gpu02", "partition": "debug"}]
+    slurm = {"conf": sandbox.env["SLURM_CONF"], "partition": "batch", "time": "10m"}
+    return {"nodes": None, "groups": groups, "slurm": slurm, "python": Path(sys.executable)}
+
+
+def test_nodes_of_the_second_partition_are_judged(sandbox: Sandbox, tmp_path: Path) -> None:
+    run = accept(sandbox, tmp_path, "ddp", "-k", "test_framework", **two_partitions(sandbox))
+    assert ends(run) == {"test_framework[gpu01]": "failed", "test_framework[gpu02]": "failed"}, run.out
+
+
+def test_a_cell_of_the_matrix_has_the_nodes_of_every_partition(sandbox: Sandbox, tmp_path: Path) -> None:
+    sandbox.fault("gpu_missing", "gpu02", gpu=1)
+    profile = yaml.safe_load(sandbox.cluster_file.read_text())["profile"]
+    keys = {"profile": profile, "matrix": {}, **two_partitions(sandbox)}
+    run = run_suite(sandbox, tmp_path, "test_matrix.py", "-k", "srun-cpu or srun-gpu", **keys)
+    assert ends(run) == {"test_cell[srun-cpu]": "passed", "test_cell[srun-gpu]": "failed"}, run.out
+    assert "gpu02: measured 7 GPUs, expected 8 GPUs" in run.out
