@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -63,6 +64,27 @@ def test_a_signal_stops_the_tests_once(clock: list[float], number: int, name: st
     assert signals.noted() == ""
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(number)
+
+
+def test_a_signal_beside_the_second_try_does_not_prevent_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Beside(threading.Timer):
+        def start(self) -> None:
+            signal.raise_signal(signal.SIGTERM)
+            super().start()
+
+    monkeypatch.setattr("pytest_gpucluster.cluster.signals.threading.Timer", Beside)
+    hook = sys.unraisablehook
+    signals.catch()
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGTERM)
+    try:
+        sys.unraisablehook(SimpleNamespace(exc_type=KeyboardInterrupt))
+    except KeyboardInterrupt:
+        pytest.fail("the hook itself was ended")
+    with pytest.raises(KeyboardInterrupt):
+        threading.Event().wait(600)
+    signals.restore_handlers()
+    assert sys.unraisablehook is hook
 
 
 def test_a_signal_at_the_end_is_noted_and_ends_waits() -> None:

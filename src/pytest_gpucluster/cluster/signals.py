@@ -104,10 +104,14 @@ def _arrived(number: int, _frame: FrameType | None) -> None:
 def _dropped(error: Any) -> None:
     """Stop the run a moment later, if Python has dropped the KeyboardInterrupt in a finalizer or beside the garbage collector."""
     if error.exc_type is KeyboardInterrupt and _state.noted and not _state.ending:
-        _state.raised = -math.inf
-        number = next(iter(_state.before))
-        again = threading.Timer(STEP, os.kill, (os.getpid(), number))
+        again = threading.Timer(STEP, _again, (next(iter(_state.before)),))
         again.daemon = True
         again.start()
     elif _state.hook is not None:
         _state.hook(error)
+
+
+def _again(number: int) -> None:
+    # until now another signal raises nothing: it would be dropped as well, and no timer started
+    _state.raised = -math.inf
+    os.kill(os.getpid(), number)
