@@ -34,7 +34,7 @@ def _handlers() -> Iterator[None]:
     before = handlers()
     set_handlers(signal.default_int_handler, signal.SIG_DFL, signal.SIG_DFL)
     yield
-    signals._state.before.clear()
+    signals.restore_handlers()
     set_handlers(*before)
 
 

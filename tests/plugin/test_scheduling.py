@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -37,7 +38,7 @@ class Owner(threading.Thread):
 
     def __init__(self, turns: NodeLocks, name: str, *nodes: str, load: bool) -> None:
         super().__init__(daemon=True)
-        self.take = lambda: turns.take(name, frozenset(nodes), load=load)
+        self.take = partial(turns.take, name, frozenset(nodes), load=load)
         self.has = threading.Event()
         self.start()
 
@@ -188,7 +189,7 @@ REASON = "the nodes gpu[01-02] have 8 NVIDIA H200, profile dgx-a100 states 8 NVI
 
 def session(found: dict[str, Contradiction]) -> Any:
     made = a_session(a_cluster("gpu[01-02]"))
-    made.contradictions = found
+    made.contradictions = {**found}
     return made
 
 

@@ -36,8 +36,8 @@ def test_lines_reach_all_tasks_theirs_come_back_and_the_end_of_one_ends_no_other
     step.send("begin")
     lines = step.lines(600)
     assert [next(lines), next(lines)] == [(1, "heard begin"), (0, '{"x": 1}')]
-    assert not step.ended
+    ended = [step.ended]
     step.stop(patience=600)
-    assert step.ended
+    assert [*ended, step.ended] == [False, True]
     assert step.endings() == [("gpu02", 1, 3, None)]
     assert list(step.lines(600)) == []
