@@ -88,7 +88,7 @@ def test_a_place_is_one_boot_and_one_namespace(tmp_path: Path, monkeypatch: pyte
     for number, (boot, space) in enumerate(
         (("b", "pid:[1]"), ("b", "pid:[1]"), ("c", "pid:[1]"), ("b", "pid:[2]"))
     ):
-        monkeypatch.setattr(runmark, "_PROC", proc(tmp_path / str(number), boot=boot, space=space))
+        monkeypatch.setattr(runmark, "PROC", proc(tmp_path / str(number), boot=boot, space=space))
         places.append(runmark.mark_of(os.getpid()).partition("-")[0])
     assert places[0] == places[1]
     assert len(set(places)) == 3
@@ -102,6 +102,6 @@ def test_without_its_own_proc_a_name_has_no_mark(tmp_path: Path, monkeypatch: py
     other = os.getpid() + 1
     for folder in (tmp_path / "none", proc(tmp_path / "foreign", pid=other)):
         mark = runmark.mark_of(os.getpid()) or "1a2b3c4d-1-2"
-        monkeypatch.setattr(runmark, "_PROC", folder)
+        monkeypatch.setattr(runmark, "PROC", folder)
         assert runmark.name_of_run("diagnostic", "1a2b3c4d") == "gpucluster-diagnostic-1a2b3c4d"
         assert runmark.is_running(mark) is None

@@ -81,7 +81,7 @@ def ended(tmp_path: Path) -> tuple[Any, Path]:
     hooks.log.close()
     hooks.session, hooks.reports = a_session(), Reports(os.getegid())
     hooks.end = SimpleNamespace(stated=0)
-    hooks._junit = path = tmp_path / "deep" / "x.xml"
+    hooks.junit_file = path = tmp_path / "deep" / "x.xml"
     return hooks, path
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 DEADLINE = 600
 WRITER = """
-import contextlib, json, os, signal, sys
+import contextlib, json, os, signal, statistics, sys
 from pathlib import Path
 from pytest_gpucluster.report.history import History
 from pytest_gpucluster.report.run_model import read_run
@@ -37,7 +37,7 @@ how, path, *logs = sys.argv[1:]
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 if how == "killed":
-    History._insert_fleet = die
+    statistics.median = die  # of the last table
 with contextlib.closing(History(Path(path), create=True)) as kept:
     if how == "killed":
         kept._db.execute("PRAGMA cache_size = 1")  # pages reach the file before the end of the transaction

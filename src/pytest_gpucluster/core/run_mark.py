@@ -15,7 +15,7 @@ from pathlib import Path
 
 PREFIX = "gpucluster"
 NO_NODE = f"{PREFIX}-asks-for-its-rights"  # no node: only whether this user may update nodes
-_PROC = Path("/proc")
+PROC = Path("/proc")
 _NAME = re.compile(rf"{PREFIX}-(?:[a-z]+-)?([0-9a-f]{{8}}-[0-9]+-[0-9]+)(?:-[0-9a-f]+)?")
 
 
@@ -73,9 +73,9 @@ def _mark() -> str:
 def _machine() -> str:
     """Return eight hexadecimal digits for this boot and PID namespace; '' without a usable /proc."""
     try:
-        if str((_PROC / "self").readlink()) != str(os.getpid()):  # the /proc of another namespace
+        if str((PROC / "self").readlink()) != str(os.getpid()):  # the /proc of another namespace
             return ""
-        words = (_PROC / "sys/kernel/random/boot_id").read_text() + str((_PROC / "self/ns/pid").readlink())
+        words = (PROC / "sys/kernel/random/boot_id").read_text() + str((PROC / "self/ns/pid").readlink())
     except OSError:
         return ""
     return digest(words)
@@ -83,5 +83,5 @@ def _machine() -> str:
 
 def _stat(pid: int) -> tuple[str, str]:
     """Return a process's state and start, fields 3 and 22 of its stat; its name, field 2, may hold anything."""
-    fields = (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    fields = (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
     return fields[0], fields[19]

@@ -71,7 +71,7 @@ class Hooks:
         self._problems_logged = dict(session.plan.problems)
         self._selection_logged = False
         self._reminder: Reminder | None = None
-        self._junit = reports.folder / "junit.xml" if log is not None else None
+        self.junit_file = reports.folder / "junit.xml" if log is not None else None
         if log is not None:
             self._log_start(log)
 
@@ -316,10 +316,10 @@ class Hooks:
 
     def write_junit(self) -> None:
         """Write the JUnit file, where there is one."""
-        if self._junit is None or self.log is None or self.end.stated is None:
+        if self.junit_file is None or self.log is None or self.end.stated is None:
             return
-        with self.reports.writing(self._junit):
-            junit.write(self.log.model, self._junit, group=self.reports.group)
+        with self.reports.writing(self.junit_file):
+            junit.write(self.log.model, self.junit_file, group=self.reports.group)
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         """Remember how a run was stopped: before its first test pytest has no pytest_sessionfinish for it."""
