@@ -36,13 +36,14 @@ from pytest_gpucluster.report.run_snapshot import recorded
 how, path, *logs = sys.argv[1:]
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
-if how == "killed":
-    statistics.median = die  # of the last table
 with contextlib.closing(History(Path(path), create=True)) as kept:
     if how == "killed":
         kept._db.execute("PRAGMA cache_size = 1")  # pages reach the file before the end of the transaction
     for log in logs:
-        assert kept.add(recorded(read_run(json.loads(Path(log).read_text()))))
+        run = recorded(read_run(json.loads(Path(log).read_text())))
+        if how == "killed":
+            statistics.median = die  # of the last table
+        assert kept.add(run)
 """
 
 
