@@ -30,23 +30,6 @@ def framework_python() -> Path:
     return FRAMEWORKS
 
 
-def as_reported(verdict: Verdict) -> tuple[Any, ...]:
-    """Return all that a report has of a verdict."""
-    return verdict.outcome, verdict.reason, verdict.findings, verdict.metrics
-
-
-def deviant_python(folder: Path, cases: str) -> Path:
-    """Write an interpreter that does as `cases` says on some nodes: branches of sh's `case "$SLURMD_NODENAME $3"`.
-
-    $3 is the first word of a payload: python -c SOURCE WORD ...
-    """
-    path = folder / "python"
-    text = f'#!/bin/sh\ncase "$SLURMD_NODENAME $3" in\n{cases}\nesac\nexec {framework_python()} "$@"\n'
-    path.write_text(text)
-    path.chmod(0o755)
-    return path
-
-
 def run_suite(
     sandbox: Sandbox,
     folder: Path,

@@ -52,11 +52,6 @@ def step(
     return PayloadResult(key, NODES[: (ranks + 1) // 2], ranks, tuple(tasks), **changed.get("result", {}))
 
 
-def each_rank(values: Any) -> dict[str, Any]:
-    """Return {rN: values} of all ranks."""
-    return {f"r{rank}": values for rank in range(RANKS)}
-
-
 def connected(between: str, within: str = "P2P/CUMEM", nodes: Sequence[str] = NODES) -> Connections:
     """Return the connections of a ring of two ranks per node, as NCCL logs them."""
     size = 2 * len(nodes)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 from argparse import Namespace
@@ -299,15 +298,6 @@ def start_controller(sandbox: Sandbox) -> None:
     known["processes"]["slurmctld"] = [process.pid, process.started]
     (root / "sandbox.json").write_text(json.dumps(known))  # else the sandbox would not know it as its own
     wait_for(lambda: slurm(sandbox, "sinfo", "-h"), "slurmctld answers")
-
-
-def restart_controller(sandbox: Sandbox) -> None:
-    """End slurmctld, and start it on a changed slurm.conf."""
-    pid_file = sandbox.layout.pid_file("slurmctld")
-    pid = int(pid_file.read_text())
-    os.kill(pid, signal.SIGTERM)
-    wait_for(lambda: not Path(f"/proc/{pid}").exists(), "slurmctld has ended")
-    start_controller(sandbox)
 
 
 @contextlib.contextmanager
