@@ -303,7 +303,13 @@ def test_the_events_of_a_resume(dry: bool) -> None:  # a table
     a_world.put("gpu01", "DRAIN", OURS)
     act, command = actor(a_world, log, dry=dry), "scontrol update NodeName=gpu01 State=UNDRAIN"
     assert act.resume("gpu01", OURS) is not dry
-    decided = {"event": "resume_decision", "decision": "resume", "reason": OURS, "dry_run": dry}
+    decided = {
+        "event": "resume_decision",
+        "node": "gpu01",
+        "decision": "resume",
+        "reason": OURS,
+        "dry_run": dry,
+    }
     assert log[0].items() >= {**decided, "command": command}.items()
     assert act.commands == ([command] if dry else [])
     assert a_world.ran == ([] if dry else [tuple(command.split())])

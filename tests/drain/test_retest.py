@@ -166,7 +166,7 @@ def test_what_is_kept_stays_and_the_others_are_drained_again_with_their_reason(w
     ]
     undrain = "scontrol update NodeName=gpu01 State=UNDRAIN"
     assert (log[0]["command"], log[0]["state"], log[0]["reason"]) == (undrain, "IDLE+DRAIN", OURS)
-    assert log[4]["command"] == TYPED
+    assert (log[4]["command"], bool(log[4]["why"])) == (TYPED, True)
     assert [log[5][key] for key in ("problem", "state", "reason")] == ["", "IDLE+DRAIN", OURS]
     assert world.transport.started["scontrol"] == 2
     before = world.ran
