@@ -369,6 +369,9 @@ class FakeItem:
     def iter_markers(self) -> Iterator[pytest.Mark]:
         return iter(())
 
+    def get_closest_marker(self, _name: str) -> None:
+        """It has none."""
+
     @property
     def params(self) -> dict[str, str]:
         return {"gpucluster_node": self.node}

@@ -9,11 +9,12 @@ import jsonschema
 import pytest
 import yaml
 
-from pytest_gpucluster import config
+from pytest_gpucluster import SuiteError, config
 from pytest_gpucluster.config import json_schema
 from pytest_gpucluster.config.ansible import read_inventory
 from pytest_gpucluster.config.init_template import DraftNode, Login, draft, from_inventory, proposals
 from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.registry import Suite
 from pytest_gpucluster.core.survey import Hardware, Software, Survey
 
 if TYPE_CHECKING:
@@ -290,3 +291,9 @@ def test_a_bad_inventory_gives_one_line(tmp_path: Path, name: str, text: str, ex
     with pytest.raises(ConfigError, match=expected) as caught:
         from_inventory(read_inventory(tmp_path / name), name="x", origin=name)
     assert "\n" not in str(caught.value)
+
+
+def test_a_draft_that_is_a_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Suite, "load", lambda _suite, _part: lambda _survey: "text: it")
+    with pytest.raises(SuiteError, match="its draft is a text"):
+        draft("it", [DraftNode("gpu01")], origin="x")

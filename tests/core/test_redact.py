@@ -154,6 +154,7 @@ def test_what_is_no_secret_stays(text: str) -> None:
         (f"Authorization: Basic {S} {S}\nHost: x", f"Authorization: {R}\nHost: x"),
         (f"'authorization' : {S}", f"'authorization' : {R}"),
         ("Cookie : abc", f"Cookie : {R}"),
+        (f"Set-Cookie: a=b; sid={S}\nHost: x", f"Set-Cookie: {R}\nHost: x"),
         # like words of our own messages
         ("ray.token=driver x", f"ray.token={R} x"),
         (f"ray.token: A_TOKEN={S}", f"ray.token: A_TOKEN={R}"),
@@ -167,6 +168,7 @@ def test_what_is_no_secret_stays(text: str) -> None:
         # private keys
         (f"a -----BEGIN PRIVATE KEY-----\n{S}\n-----END PRIVATE KEY----- b", f"a {R} b"),
         (f"-----BEGIN RSA PRIVATE KEY-----\n{S}\ncut", R),
+        (f"-----BEGIN PGP PRIVATE KEY BLOCK-----\n{S}\n-----END PGP PRIVATE KEY BLOCK-----\nb", f"{R}\nb"),
         (f"-----BEGIN EC PRIVATE KEY-----\\n{S}\\n-----END EC PRIVATE KEY-----\\nb", f"{R}\\nb"),
     ],
 )

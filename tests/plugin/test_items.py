@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from plugin_helpers import cluster_file, made_suite, names, on, run_made, run_pytest
+from plugin_helpers import FakeItem, cluster_file, made_suite, names, on, run_made, run_pytest
 
 from pytest_gpucluster.core.registry import Suite
 from pytest_gpucluster.plugin import items
@@ -436,3 +436,10 @@ def test_a_proof_that_no_check_gives_is_refused(
     if caught is not None:
         assert f"suite {suite.name} has no check {proof!r}" in str(caught.value)
         assert hint in str(caught.value)
+
+
+@pytest.mark.parametrize(("fact", "needed"), [("jobs", True), ("submitted", False)])
+def test_a_check_of_batch_jobs_alone_gets_its_jobs(fact: str, *, needed: bool) -> None:
+    """A failure states `rerun: pytest ...::test_array`, which has to do again what failed."""
+    item: Any = FakeItem(fixturenames=[f"gpucluster_{fact}"])
+    assert items.needs_nodes(item) is needed

@@ -326,3 +326,8 @@ def test_the_number_of_devices_is_measured_without_a_stated_one() -> None:
     found = {it.name: it.value for it in verdict.metrics}
     assert found == {"hcas": 16, "switches": 8, "links": 48, "links_between_switches": 32}
     assert figures(verdict.reason) == [8, 48]
+
+
+def test_a_manager_that_is_not_master_is_named_with_its_state() -> None:
+    (found,) = checks.subnet_manager(managers("SMINFO_DISCOVER")).findings
+    assert "is SMINFO_DISCOVER" in found.measured

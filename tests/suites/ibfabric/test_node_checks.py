@@ -290,3 +290,11 @@ def test_a_node_is_compared_with_nodes_of_its_own_group() -> None:
     keys = test_ibfabric.keys_of_peers(topology.facts(), of_peers)
     assert set(keys) == {"gpu[01,03-04]", NODE}
     assert test_ibfabric.usual_keys(session.nodes[NODE], keys) == {}
+
+
+def test_the_planes_of_an_xdr_adapter_are_one_link() -> None:
+    topology = small()
+    for (device, _), (leaf, port) in list(topology.peers.items()):
+        if " " in device:
+            topology.connect((device, 2), (leaf, port + 20))
+    assert cables(topology, rate=50.0).outcome is Outcome.PASSED
