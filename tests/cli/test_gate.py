@@ -190,7 +190,11 @@ def test_the_first_line_is_the_reason_and_others_say_what_to_do(ran: Gate) -> No
     [
         (Judged("gpu.count", "not checked", why="x"), "NOT PROVED (gpu.count not checked): 1 check", 3),
         (failed("gpu.count", Action.CONFIGURE), "NOT PROVED (gpu.count failed): 2 checks judged", 3),
-        (Judged("gpu.count", "not applicable", why="x"), "OK: 1 check judged, nothing of gpu applies", 0),
+        (
+            Judged("gpu.count", "not applicable", why="x"),
+            "OK: 1 check judged, nothing of gpu applies (profile generic)",
+            0,
+        ),
         (failed("gpu.temperature", Action.MONITOR), "OK: 2 checks judged", 0),  # a job has heated it
     ],
 )
@@ -245,6 +249,10 @@ def test_collect_prints_the_option_and_the_reasons(
     assert shown.err == "gpu02: gpu.count 7<8 GPUs\ngpu03: its gate printed nothing\n"
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     assert cli.main(["gate", "--collect"]) == 1
+
+
+def test_a_check_of_the_user_has_no_place_in_a_gate() -> None:
+    assert node_checks(["os.user"]) == []  # the baseline is of another user
 
 
 def test_this_machine_has_a_name_in_the_cluster_file(monkeypatch: pytest.MonkeyPatch, prod: str) -> None:

@@ -277,6 +277,14 @@ def test_findings_of_all_allocations_keep_the_action_of_their_own() -> None:
     assert [it.action for it in combined([mild, mild]).findings] == [None, None]
 
 
+def test_a_check_of_several_allocations_judges_all_of_them() -> None:
+    def of_count(count: int) -> Verdict:
+        return of_allocation(Outcome.FAILED, part=str(count))
+
+    every = verdicts.Check("made.up", of_count, item=True, marks=(), each="counts")
+    assert [it.part for it in every.of_facts({"counts": [1, 2]}).findings] == ["1", "2"]
+
+
 # --- what steps told
 
 

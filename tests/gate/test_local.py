@@ -49,6 +49,7 @@ def test_what_the_budget_ends_is_named_and_costs_no_other_shell() -> None:
     assert unanswered(one, HANGS) == late
     assert unanswered(one, "echo b") == f"it waited for another command: {late}"
     assert one.ask_node("gpu01", "echo c").out == "c\n"
+    assert unanswered(one, "echo not started") == late
     assert one.slow == ["nvidia-smi -q"]
 
 

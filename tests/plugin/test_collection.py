@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -87,6 +88,20 @@ def test_what_runs_on_request_is_one_line() -> None:
         "on request only: 1 slow check (--slow): slurm; 11 intrusive checks (--intrusive): controller, isolation"
     )
     assert on_request_line({}) == ""
+
+
+def test_a_suite_that_runs_on_request_is_left_out_and_listed() -> None:
+    texts: dict[str, Any] = dict.fromkeys(attribute for _, attribute in text_options())
+    config: Any = FakeConfig(Namespace(**texts, slow=False, intrusive=False, markexpr=""))
+    config.hook = SimpleNamespace(pytest_deselected=lambda **_: None)
+    config.pluginmanager = SimpleNamespace(has_plugin=lambda _: False)
+    run, burnin = a_session(a_cluster("gpu[01-02]")), item("burnin.cpu", "gpu01")
+    burnin.iter_markers = lambda: iter([pytest.mark.burnin.mark])
+    items, collection = [item("gpu.count", "gpu01"), burnin], Collection(config, run)
+    collection.pytest_collection_modifyitems(items)
+    collected: Any = SimpleNamespace(items=items)
+    collection.pytest_collection_finish(collected)
+    assert on_request_line(run.selection or {}) == "on request only: suite burnin (-m burnin)"
 
 
 def test_what_hardware_lacks_does_not_apply_to_its_nodes_and_what_the_file_says_to_all() -> None:

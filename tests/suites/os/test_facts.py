@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,7 +18,7 @@ from pytest_gpucluster.core.probe import Answer, Probe
 from pytest_gpucluster.kit.container import enroot
 from pytest_gpucluster.kit.container.containers import ImageImport
 from pytest_gpucluster.kit.mpi import mpi_facts as mpi
-from pytest_gpucluster.suites.os import facts, network_facts, software_facts, storage_facts
+from pytest_gpucluster.suites.os import facts, network_facts, software_facts, storage_facts, test_os
 from pytest_gpucluster.suites.os.facts import CommandSection, Cpus, Load, MemoryInfo, MemoryParts, Mount
 
 if TYPE_CHECKING:
@@ -319,3 +321,13 @@ def test_names_of_containers_that_belong_to_a_job_or_to_the_suites() -> None:
     assert enroot.suite_containers((*ours, *others)) == ours
     image = ImageImport("i", "n", {"b": 0.0}, {"b": 1, "c": 1}, reused=("a",))
     assert (image.nodes, image.throughput("b"), image.throughput("c")) == (("b", "a"), None, None)
+
+
+@pytest.mark.parametrize("away", [True, False])
+def test_a_node_that_went_with_the_whole_channel_is_not_judged(*, away: bool) -> None:
+    fleet = SimpleNamespace(disconnected={"n"} if away else set(), lost={"n": "srun ended"})
+    assert test_os.lost("n", fleet) == (None if away else "srun ended")
+    none = answer(rc=None, problem="node lost: srun ended")
+    session = SimpleNamespace(answer=lambda *_: none, is_disconnected=lambda _: away)
+    with pytest.raises(ProbeError, match="srun ended") if away else contextlib.nullcontext():
+        assert test_os.answer(SimpleNamespace(name="n"), session) == none

@@ -97,3 +97,9 @@ def test_output_lost_twice_is_the_fault_of_the_node(
     verdict = checks.output(found["gpu02"])
     assert judged(verdict) == ("configure", ["stdout"])
     assert verdict.findings[0].measured == "of 1 tasks"
+
+
+def test_a_slow_machine_accuses_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(StepError):  # no verdict where most nodes have no report
+        run(monkeypatch, StepError("srun: cancelled after 60 s"))
+    assert diagnostic.diagnostic_request(("n",) * 200, 8, "tok").timeout >= 400
