@@ -10,12 +10,12 @@ from pytest_gpucluster.drain.table import listed
 
 def test_nodes_that_we_drained_are_rows_and_what_somebody_has_edited_is_shown() -> None:
     ours = summed("gpucluster:gpu.count 7<8 GPUs repair=drain run=r1", "gpu02")
-    who = {"reason_user": "root", "reason_time": "2026-11-21T08:53:55"}
+    since = "2026-11-21T08:53:55"
     nodes = [
-        NodeInfo(name, "IDLE", frozenset({"DRAIN"}), reason=reason, **who)
+        NodeInfo(name, "IDLE", frozenset({"DRAIN"}), reason=reason, reason_user="root", reason_time=since)
         for name, reason in (("gpu03", f"{ours} bob"), ("gpu02", ours), ("gpu01", "bob: cable"))
     ]
-    common = {"state": "DRAINED", "since": who["reason_time"], "by": "root"}
+    common = {"state": "DRAINED", "since": since, "by": "root"}
     assert listed(nodes, {"r1": "reports/r1/events.jsonl"}) == [
         {
             "node": "gpu02",
