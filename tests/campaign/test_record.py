@@ -56,6 +56,7 @@ def changed(path: Path, change: Any) -> Path:
     return path
 
 
+@pytest.mark.thorough  # by ssh-keygen
 def test_a_record_is_signed_and_verified_also_where_its_folder_was_moved(
     tmp_path: Path, written: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

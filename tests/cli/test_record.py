@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+pytestmark = pytest.mark.thorough  # by ssh-keygen
+
+
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     make_key(tmp_path / "key")

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 DATA = b'{"format": 1}\n'
 
 
+pytestmark = pytest.mark.thorough  # by ssh-keygen
+
+
 @pytest.fixture
 def key(tmp_path: Path) -> Path:
     return make_key(tmp_path / "key")

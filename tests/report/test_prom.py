@@ -59,6 +59,7 @@ def samples(page: str) -> dict[str, float]:
     return found
 
 
+@pytest.mark.thorough
 def test_promtool_takes_every_unit_and_name() -> None:
     units = [*prom.UNITS, "GPUs", "", "lanes", "errors"]
     metrics = [metric(f"it{n}", 1.5, unit) for n, unit in enumerate(units)]
@@ -203,6 +204,7 @@ def test_a_series_has_the_parameters_of_its_check() -> None:
 HOSTILE = 'a"b\\c\nd\x00\x1b[31m}{ \ud800 \u202e # HELP x'
 
 
+@pytest.mark.thorough
 def test_hostile_text_stays_a_label() -> None:
     metrics = [metric(f"x {HOSTILE}", 1, HOSTILE, HOSTILE)]
     hostile = result("gpu.x", "failed", node=HOSTILE, metrics=metrics)
