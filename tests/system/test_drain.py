@@ -111,7 +111,9 @@ def drain_by_hand(node: str, reason: str, sandbox: Sandbox) -> None:
 
 
 def reserve(sandbox: Sandbox, *nodes: str) -> None:
-    what = f"Nodes={','.join(nodes)} Users=root Flags=maint,ignore_jobs StartTime=now Duration=60"
+    what = (
+        f"Nodes={','.join(nodes)} Users={getpass.getuser()} Flags=maint,ignore_jobs StartTime=now Duration=60"
+    )
     slurm(sandbox, "scontrol", "create", "reservation", "ReservationName=fix", *what.split())
 
 
