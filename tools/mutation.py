@@ -3,8 +3,9 @@
 PATH: modules or packages below the package, as `drain/policy.py` or `suites/matrix`. The tests of a module are those at its
 mirrored path, or of its folder if it has none there. A comment `# pragma: no mutate` in the source excludes a line; state why.
 
-Tests that fail where no change is made, as those that need the frameworks, are left out, and named. Everything happens in a copy. There each decorator is called below its function, as mutmut changes no function that has one,
-and every check has. What stands outside functions is not changed.
+Everything happens in a copy. There each decorator is called below its function, as mutmut changes no function that has one,
+and every check has. What stands outside functions is not changed. Tests that fail where no change is made, as those that need the
+frameworks, are left out, and named.
 """
 
 from __future__ import annotations

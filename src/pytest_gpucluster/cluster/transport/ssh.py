@@ -85,17 +85,11 @@ class SshConnection:
             self._signal_elsewhere()
 
     def _keep_alive(self) -> None:
-        process = None
-        with contextlib.suppress(
-            Exception
-        ):  # MaxSessions, or a slow login: the connection works without it too
-            process = self.lifeline()
-        if process is None:
-            self._no_lifeline.set()
-            self._signal_elsewhere()
-            return
+        # MaxSessions, a slow login, or an end of the lifeline: the connection works without it too
         with contextlib.suppress(Exception):
-            self._feed(process)
+            self._feed(self.lifeline())
+        self._no_lifeline.set()
+        self._signal_elsewhere()
 
     def lifeline(self) -> SshProcess:
         """Start the script at the other end that sends signals there; it ends with its input."""
@@ -129,11 +123,15 @@ class SshConnection:
 
     def _signal_elsewhere(self) -> None:
         """Send the signals that wait over a connection of its own: this one has no session for them."""
+        lines = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                lines.append(self._signals.get_nowait() or b"")
+        if not any(lines) or not self.alive:
+            return
         with contextlib.suppress(Exception), contextlib.closing(SshConnection(*self._again)) as other:
             lifeline = other.lifeline()
-            while not self._signals.empty():
-                if line := self._signals.get():
-                    lifeline.stdin.write(line)
+            lifeline.stdin.write(b"".join(lines))
             lifeline.stdin.close()  # it ends when it has read them
             lifeline.wait(self._timeout)
 
