@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -34,8 +32,9 @@ import sys, time
 from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
 from pytest_gpucluster.cluster.slurm.client import Slurm
 from pytest_gpucluster.cluster.transport import LocalTransport
-print("begin", flush=True)
+print("begins", flush=True)
 held = Allocation.request(Slurm(LocalTransport()), AllocationRequest(nodes=("gpu01", "gpu02")))
+print("granted", flush=True)
 time.sleep(300)
 """
 
@@ -51,7 +50,7 @@ def test_nodes_are_had_and_given_back_and_an_attached_allocation_is_left_alone(s
         with Allocation.attach(slurm, held.job_id, held.nodes) as attached:
             assert not attached.owned
         assert _queue(slurm) == [f"{held.job_id} RUNNING"]
-    assert not _left(slurm)
+    _nothing_is_left(slurm)
     held.release()
 
 
@@ -85,7 +84,7 @@ def test_a_refusal_is_one_clear_line(slurm: Slurm, request_: AllocationRequest, 
     with pytest.raises(AllocationError, match=telling) as caught:
         Allocation.request(slurm, request_)
     assert "\n" not in str(caught.value)
-    assert not _left(slurm)
+    _nothing_is_left(slurm)
 
 
 def test_a_drained_node_is_named_with_its_reason(slurm: Slurm) -> None:
@@ -95,21 +94,26 @@ def test_a_drained_node_is_named_with_its_reason(slurm: Slurm) -> None:
             Allocation.request(slurm, AllocationRequest(nodes=("gpu01", "gpu02"), queue_wait=60))
     finally:
         slurm.run("scontrol", "update", "NodeName=gpu02", "State=RESUME")
-    assert not _left(slurm)
+    _nothing_is_left(slurm)
 
 
-@pytest.mark.parametrize("waits", [False, True])
-def test_sigkill_leaves_nothing(slurm: Slurm, waits: bool) -> None:
+@pytest.mark.parametrize(
+    ("waits", "point"),
+    [(False, "begins"), (False, "queued"), (False, "granted"), (True, "begins"), (True, "queued")],
+)
+def test_sigkill_leaves_nothing(slurm: Slurm, point: str, *, waits: bool) -> None:
     held = [Allocation.request(slurm, AllocationRequest(nodes=("gpu02",)))] if waits else []
     besides = [f"{one.job_id} RUNNING" for one in held]
-    for _ in range(3):
-        env = {**os.environ, "PYTHONPATH": "src"}
-        with subprocess.Popen([sys.executable, "-c", OWNER], env=env, stdout=subprocess.PIPE) as owner:
-            assert owner.stdout is not None
-            assert owner.stdout.readline() == b"begin\n"
-            time.sleep(random.uniform(0, 0.5))  # anywhere in the request
-            owner.send_signal(signal.SIGKILL)
-        assert not _left(slurm, besides)
+    env = {**os.environ, "PYTHONPATH": "src"}
+    with subprocess.Popen([sys.executable, "-c", OWNER], env=env, stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == b"begins\n"
+        if point == "queued":
+            wait_for(lambda: {*_queue(slurm)} - {*besides}, "the request is in the queue")
+        elif point == "granted":
+            assert owner.stdout.readline() == b"granted\n"
+        owner.send_signal(signal.SIGKILL)
+    _nothing_is_left(slurm, besides)
     for one in held:
         one.release()
 
@@ -127,19 +131,12 @@ def test_a_job_queued_without_salloc_is_cancelled(slurm: Slurm, sandbox: Sandbox
     with pytest.raises(AllocationError, match="salloc ended with exit 137"):
         Allocation.request(own, AllocationRequest(nodes=("gpu01",)))
     assert (tmp_path / "job").read_text().strip().isdecimal()
-    assert not _left(slurm)
+    _nothing_is_left(slurm)
 
 
 def _queue(slurm: Slurm) -> list[str]:
     return slurm.run("squeue", "-h", "-o", "%i %T").splitlines()
 
 
-def _left(slurm: Slurm, besides: Sequence[str] = ()) -> list[str]:
-    """Return what is still queued after 10 s at most."""
-    left = [""]
-    for _ in range(100):
-        left = [line for line in _queue(slurm) if line not in besides]
-        if not left:
-            break
-        time.sleep(0.1)
-    return left
+def _nothing_is_left(slurm: Slurm, besides: Sequence[str] = ()) -> None:
+    wait_for(lambda: {*_queue(slurm)} <= {*besides}, "the queue is empty")
