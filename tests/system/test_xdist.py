@@ -65,6 +65,7 @@ def test_workers_say_the_same_as_one_process(sandbox: Sandbox, tmp_path: Path) -
     assert drained(one) == drained(two)
     assert any(it[1] == "gpu02" and it[3] == "True" for it in drained(one))
     more, fewer = (Counter(run.event("finish")["processes"]) for run in (two, one))
+    del more["squeue"], fewer["squeue"]  # asked while nodes are awaited, so a slow machine asks more often
     assert dict(more - fewer) == {"scontrol": 1}, (
         "lanes ask once for the topology; nothing else is started more"
     )
