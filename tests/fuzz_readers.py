@@ -1,14 +1,10 @@
 """Every reader of text from Slurm, from files and from steps, with what it is fuzzed from. What a probe reads is guarded: core/probe.py.
 
-A corpus is made of recordings (tests/data) and of short texts in the reader's own format. `readers_in_the_package`
-finds the readers by their names: tests/project/test_readers_fuzz.py fails for one that is in no corpus here.
+A corpus is made of recordings (tests/data) and of short texts in the reader's own format.
 """
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import pkgutil
 import re
 import signal
 from contextlib import contextmanager, suppress
@@ -18,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import ibfabric_helpers
 
-import pytest_gpucluster
 from pytest_gpucluster.cluster.channel import protocol
 from pytest_gpucluster.cluster.channel.batch import Batch
 from pytest_gpucluster.cluster.slurm import completing, inventory, pyxis, step
@@ -27,7 +22,7 @@ from pytest_gpucluster.core import hostlist, topology, units
 from pytest_gpucluster.core import safe_json as jsontext
 from pytest_gpucluster.core.budget import Budget
 from pytest_gpucluster.core.errors import GpuClusterError
-from pytest_gpucluster.core.probe import Answer, Probe
+from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.drain.reason import read_reason
 from pytest_gpucluster.gate import baseline as gate_baseline
 from pytest_gpucluster.kit.framework import payload_result
@@ -68,10 +63,6 @@ if TYPE_CHECKING:
 
 DATA = Path(__file__).parent / "data"
 TOO_LONG = 20  # seconds that no reader may take for 100 kB, on the slowest machine
-LISTED = re.compile(
-    r"(read|parse|explain|srun_endings|task_numbers|unlabel|ending|expand|cpu_list|version_of|json_of|loads|sections|matrix)"
-    r"(_|$)"
-)
 
 
 @dataclass(frozen=True)
@@ -367,77 +358,6 @@ OTHERS: dict[str, Reader] = {
         Reader("core.units.parse_bandwidth", _both(units.parse_bandwidth), (b"400 Gb/s",), VALUE),
     )
 }  # fmt: skip
-
-# Readers that need no corpus of their own, and why.
-ELSEWHERE = {
-    "cluster.plan.Selection.parse": "options of pytest: tests/cluster/test_plan.py",
-    "cli.node_survey.read_nodes": "asks the nodes; the probes of kit.node.node_facts read",
-    "kit.node.kernel_state.read_state": "a part of the probe of kit.node.kernel_log",
-    "kit.framework.payload_result.PayloadTask": "words for people",
-    "config.": "files: tests/config/test_loader_fuzz.py",
-    "kit.nccl.nccl_failures.": "parts of kit.nccl.nccl_tests.read",
-    "kit.nccl.nccl_rows.": "parts of kit.nccl.nccl_tests.read",
-    "kit.nccl.nccl_tests.explain_exit_status": "reads a number",
-    "kit.gpu.nvidia_csv.": "parts of the probes of kit.gpu.nvidia_smi",
-    "cluster.slurm.pyxis.explain_exit": "reads a number",
-    "suites.slurm.diagnostic_step.read_jobs": "asks Slurm; parse_squeue reads",
-    "suites.os.storage_facts.read": "asks the nodes; read_written and read_seen read",
-    "suites.os.storage_facts.SharedFiles": "writes a command",
-    "suites.ibfabric.plan.read_plan": "files; parse_plan reads",
-    "report.events.read_events": "a file: tests/report/test_atomic_write.py",
-    "report.events.read_log": "a file; read_run is fuzzed",
-    "gate.baseline.read": "a file; gate.baseline.parse is fuzzed",
-    "report.fleet_runs.read_fleet": "queries of the history",
-    "report.proof.read_required": "read_run calls it",
-    "core.finding.": "read_run calls them",
-    "report.result.read_result": "read_run calls it",
-    "report.prom.read": "text as it is; its lines are read where it is written",
-    "suites.burnin.steps.ResumeState": "a file: tests/suites/burnin/test_steps.py",
-    "kit.nccl.nccl_step.NcclCommand.parse": "an option of the cluster file",
-    "plugin.": "ours",
-    "sandbox.": "ours",
-    "suite.": "ours",
-    "cluster.transport.": "files of ssh, read by paramiko",
-    "cluster.channel.over_ssh": "the frames are read by cluster.channel.protocol",
-}
-
-
-def unknown_readers() -> list[str]:
-    """Return the readers of the package that no corpus here names."""
-    return [name for name in readers_in_the_package() if not _is_known(name)]
-
-
-def _is_known(name: str) -> bool:
-    return name in OTHERS or name.startswith(tuple(ELSEWHERE))
-
-
-def readers_in_the_package() -> Iterator[str]:
-    """Yield functions and class methods whose names say that they read."""
-    for module in _modules():
-        short = module.__name__.removeprefix("pytest_gpucluster.")
-        if any(_is_probe(value) for value in vars(module).values()):
-            continue  # its readers are parts of what probes read
-        for name, value in vars(module).items():
-            if getattr(value, "__module__", "") != module.__name__:
-                continue
-            if inspect.isfunction(value) and LISTED.match(name):
-                yield f"{short}.{name}"
-            elif inspect.isclass(value):
-                methods = (key for key in vars(value) if LISTED.match(key) or key in ("from_dict", "split"))
-                yield from (f"{short}.{name}.{key}" for key in methods if callable(getattr(value, key)))
-
-
-def _modules() -> Iterator[Any]:
-    for info in pkgutil.walk_packages(pytest_gpucluster.__path__, "pytest_gpucluster."):
-        if ".payload" not in info.name and ".test_" not in info.name and "__main__" not in info.name:
-            yield importlib.import_module(info.name)
-
-
-def _is_probe(value: object) -> bool:
-    return isinstance(value, Probe) or "Probe[" in str(
-        getattr(value, "__annotations__", {}).get("return", "")
-    )
-
 
 ALL = [*OTHERS.values()]
 

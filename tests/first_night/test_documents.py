@@ -99,4 +99,6 @@ def test_readme_and_tutorial_as_an_ordinary_user(cluster: Sandbox, folder: Path)
     verdicts = [line for line in done.stdout.splitlines() if line.startswith(("ACCEPTED", "NOT "))]
     assert verdicts, screen
     assert all(line.startswith("ACCEPTED:") for line in verdicts), screen
+    assert "No node is drained" in done.stdout
+    assert (checkout / "reports" / "latest" / "report.html").exists()
     assert not left_in_queue(cluster)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from docs_helpers import PAGES, ROOT, Block, Command, anchors, blocks, commands, lines, links, name_of
-from sandbox_helpers import environment, slurm, wait_for
+from docs_helpers import PAGES, ROOT, Block, Command, anchors, blocks, commands, links, name_of
+from sandbox_helpers import environment
 
 from pytest_gpucluster import config
 from pytest_gpucluster.cli import main as cli
@@ -66,7 +66,7 @@ PLAIN = str.maketrans("", "", "[]")
 
 # need what a command before them has left, so that collecting alone ends with 4; run elsewhere
 RUN_IN_TURN = {
-    "pytest --cluster=prod -m nccl --baseline=prod.baseline.yaml",  # test_the_tutorial_runs_as_it_stands
+    "pytest --cluster=prod -m nccl --baseline=prod.baseline.yaml",  # test_documents.py
     "pytest --cluster=prod -m burnin --burnin-resume=reports/latest-rerun/events.jsonl",
 }  # the latter by test_burnin_suite.py
 
@@ -187,36 +187,7 @@ def test_every_make_target_is_there() -> None:
     assert asked
 
 
-# --- the tutorial
-
-
-@pytest.mark.thorough
-def test_the_tutorial_runs_as_it_stands(sandbox: Sandbox, tmp_path: Path) -> None:
-    """All of its commands in turn, in one shell, on a login node of the sandbox."""
-    env = command_environment(tmp_path, sandbox)
-    left_out = (
-        *("python3 -m venv", "~/gpucluster/bin/pip", "export PATH="),  # command_environment() has done it
-        *("python3 -m venv", "/opt/gpucluster/bin/pip"),  # would change the machine, as all that follow
-        *("install -D", "useradd", "cp ", "systemctl"),
-    )
-    typed = [line for block in blocks("sh", TUTORIAL) for line in lines(block.text)]
-    kept = [line for line in typed if not line.startswith(left_out)]
-    assert len(kept) > 14
-    assert len(typed) - len(kept) == len(left_out)
-    done = subprocess.run(
-        ["sh", "-ex", "-c", "\n".join(kept)],
-        cwd=checkout(tmp_path),
-        env={**env, "PYTEST_ADDOPTS": "-p no:cacheprovider"},
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
-    assert (tmp_path / "reports" / "latest" / "report.html").exists()
-    assert (tmp_path / "prod.baseline.yaml").exists()
-    assert "No node is drained" in done.stdout
-    wait_for(lambda: not slurm(sandbox, "squeue", "-h"), "the nodes are back")
+# --- what the pages show
 
 
 @pytest.mark.thorough
