@@ -78,11 +78,13 @@ def fail(*warnings: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"status": "Fail", "warnings": [*warnings], **more}
 
 
-def three(name: str, status: str, *warnings: Any, category: str = "Deployment", **more: Any) -> str:
+def three(name: str, status: str, *warnings: Any, **more: Any) -> str:
     """Return DCGM 2's and 3's JSON of one test."""
     told = {"warnings": warnings[0] if len(warnings) == 1 else warnings} if warnings else {}
     tests = [{"name": name, "results": [{"status": status, **told, **more}]}]
-    return json.dumps({"DCGM GPU Diagnostic": {"test_categories": [{"category": category, "tests": tests}]}})
+    return json.dumps(
+        {"DCGM GPU Diagnostic": {"test_categories": [{"category": "Deployment", "tests": tests}]}}
+    )
 
 
 PASS = {"status": "Pass"}
@@ -102,7 +104,7 @@ def test_dcgm_3_and_4_are_read() -> None:
     assert found.version == "4.2.3"
     assert [(r.where, r.status, r.warnings) for r in found.results] == [
         ("GPU 0", "pass", ()),
-        ("GPU 1", "fail", (DcgmWarning("ECC", 2, 10),)),
+        ("GPU 1", "fail", (DcgmWarning("ECC", 4711, 2, 10),)),
     ]
     root = json.loads(four(PASS))["DCGM Diagnostic"]
     for more, version in (
@@ -164,7 +166,7 @@ def test_where_the_words_of_a_result_stand() -> None:
         assert told(**{key: "words"}) == told(**{key: ["words", None]}) == (DcgmWarning("words"),)
     for key in ("warning", "warnings", "error", "message"):
         found = told(warnings=[{key: "words", "error_severity": 5, "error_category": 3}])
-        assert found == (DcgmWarning("words", 5, 3),)
+        assert found == (DcgmWarning("words", None, 5, 3),)
     assert told(warnings=[{"x": 1}]) == (DcgmWarning(""),)
     assert told(warnings=[["a", "", {"message": "b"}]]) == (DcgmWarning("a; b"),)
     nameless: dict[str, Any] = {"DCGM Diagnostic": {"test_categories": [{"tests": [{"results": [{}]}]}]}}
@@ -211,9 +213,10 @@ def test_dcgm_that_is_not_installed_does_not_apply() -> None:
         ([warned(6), warned(2)], DRAIN),
         ([warned(3)], MONITOR),
         ([warned(4, None)], MONITOR),  # to be triaged
-        ([warned(None)], DRAIN),  # before DCGM 3.3
-        ([warned(1), warned(None)], DRAIN),
-        ([], DRAIN),
+        ([warned(None)], MONITOR),  # before DCGM 3.3
+        ([warned(2), warned(None)], DRAIN),
+        ([], MONITOR),
+        ([{**warned(2), "error_id": 126}], REBOOT),  # GPU_RECOVERY_REBOOT
         ([warned(6, SOFTWARE_OTHER)], CONFIGURE),  # graphics processes
         ([warned(2, EUD)], DRAIN),  # an EUD that failed
         ([warned(4, CUDA), warned(4)], MONITOR),
@@ -229,27 +232,8 @@ def test_how_grave_dcgm_calls_it_decides_what_to_do(warnings: list[dict[str, Any
     assert ("dcgmi diag -r 1" in verdict.hint) == (action == CONFIGURE)
 
 
-SOFTWARE_TESTS = (
-    *("Denylist", "Blacklist", "NVML Library", "CUDA Main Library", "CUDA Toolkit Libraries"),
-    *("Permissions and OS Blocks", "Permissions and OS-related Blocks", "Persistence Mode"),
-    *("Environment Variables", "Graphics Processes", "Fabric Manager"),
-)
-
-
-def test_before_dcgm_says_how_grave_it_is_tests_and_words_of_software_drain_nobody() -> None:
-    for name, words, action in (
-        *((name, "words", CONFIGURE) for name in SOFTWARE_TESTS),
-        ("Inforom", "GPU 3 has a corrupt InfoROM", DRAIN),
-        ("PCIe", "Error using CUDA API cudaDeviceGetByPCIBusId for GPU 0: 'invalid argument'", CONFIGURE),
-        ("Memory", "CUDA context: CUDA-capable device(s) is/are busy or unavailable", CONFIGURE),
-        ("Diagnostic", VISIBLE, CONFIGURE),
-        ("Targeted Power", "Persistence mode for GPU 0 is disabled", CONFIGURE),
-    ):
-        assert result(of(three(name, "Fail", words))) == action, name
-
-
 def test_a_warning_that_proves_no_fault_fails_nothing() -> None:
-    assert judged(of(three("Environment Variables", "Warn", VISIBLE))) == (WARNING, ["node"])
+    assert judged(of(three("Environment Variables", "Warn", VISIBLE))) == (WARNING, ["node"])  # no severity
     assert judged(of(four({**PASS, "warnings": [warned(4, 8, "held")]}))) == (WARNING, ["GPU 0"])
     assert judged(of(four({"status": "Warn", "warnings": [warned(2)]}))) == (DRAIN, ["GPU 0"])
 
@@ -290,7 +274,7 @@ def test_every_word_for_a_status_is_known() -> None:
     for status, expected in (
         *((word, PASSED) for word in ("Pass", "PASSED")),
         *((word, WARNING) for word in ("Warn", "warning")),
-        *((word, CONFIGURE) for word in ("Fail", "Failed", "ERROR")),
+        *((word, MONITOR) for word in ("Fail", "Failed", "ERROR")),
         *((word, NOT_CHECKED) for word in ("Skip", "Skipped", "Not Run", "NotRun")),
     ):
         verdict = of(three("Environment Variables", status, *(() if expected == PASSED else (VISIBLE,))))
@@ -303,15 +287,7 @@ def diagnosed(machine: str, source: str, expected: str, out: str, *, sick: bool 
     return CounterExample("burnin.dcgm", machine, source, expected, lambda: of(out), sick)
 
 
-FEW_LANES = (
-    "Bandwidth of GPU 0 in direction Host-to-GPU of 5.1 did not exceed minimum required bandwidth of 12.0."
-)
-NO_POWER = "Max power of 253.1 did not reach desired power minimum target_power of 262.5 for GPU 0"
-OLD_PCIE = three("PCIe", "Fail", FEW_LANES, category="Integration")
-OLD_POWER = three("Targeted Power", "Fail", NO_POWER, category="Stress")
-BUSY = three("Memory", "Fail", "CUDA-capable device(s) is/are busy or unavailable")
-OLD_DBE = three("GPU Memory", "Fail", "Detected 2 volatile double-bit ECC error(s) on GPU 0.")
-UNSTATED = "dcgmi 2.x and 3.1: no severity"
+NO_SEVERITY = three("Targeted Power", "Fail", "Max power of 253.1 did not reach 262.5 for GPU 0")
 PERSISTENCE = four(fail(warned(5, 3, "Persistence mode for GPU 0 is disabled")))
 COUNTER_EXAMPLES = [
     diagnosed("persistence mode is off", "tests/corpus/dcgm: 4.x", CONFIGURE, PERSISTENCE),
@@ -319,39 +295,8 @@ COUNTER_EXAMPLES = [
     diagnosed(
         "a power limit of the site", "DCGM_FR_TARGET_POWER: triage", MONITOR, four(fail(warned(4, 14)))
     ),
-    diagnosed("the same before DCGM 3.3", UNSTATED, MONITOR, OLD_POWER),
-    diagnosed("few lanes before DCGM 3.3", UNSTATED, MONITOR, OLD_PCIE),
-    diagnosed("another process on the GPU", "tests/corpus/dcgm: t4-cuda-busy", CONFIGURE, BUSY),
+    diagnosed("the same before DCGM 3.3", "dcgmi 2.x and 3.1: no severity", MONITOR, NO_SEVERITY),
     diagnosed("uncorrectable errors", "VOLATILE_DBE: isolate", DRAIN, four(fail(warned(2))), sick=True),
     diagnosed("row remappings wait", "PENDING_ROW_REMAP: reset", RESET, four(fail(warned(6))), sick=True),
-    diagnosed("uncorrectable errors before DCGM 3.3", UNSTATED, DRAIN, OLD_DBE, sick=True),
 ]
 test_machines_get_the_verdict_that_a_person_gives_them = considered(COUNTER_EXAMPLES)
-
-
-def test_a_code_without_severity_has_that_of_dcgms_table() -> None:
-    for code, action in (
-        (4, DRAIN),  # VOLATILE_DBE_DETECTED: isolate
-        (85, RESET),  # PENDING_ROW_REMAP: reset
-        (30, MONITOR),  # LOW_BANDWIDTH: triage
-        (29, CONFIGURE),  # PERSISTENCE_MODE: config
-        (95, DRAIN),  # EUD_TEST_FAILED: the only error of the EUD that is about the hardware
-        (94, CONFIGURE),  # EUD_NON_ZERO_EXIT_CODE
-        (24, CONFIGURE),  # NVML_LIB_BAD: isolate, but a library
-        (126, REBOOT),  # GPU_RECOVERY_REBOOT
-        (4711, DRAIN),  # no code of DCGM 4.6: the test of the hardware failed
-    ):
-        words = {"warning": "CUDA_VISIBLE_DEVICES" if code != 4711 else "words", "error_id": code}
-        assert result(of(three("memory", "Fail", [words]))) == action, code
-
-
-def test_the_code_of_a_reboot_counts_beside_a_severity() -> None:
-    found = {"warning": "x", "error_id": 126, "error_severity": 2, "error_category": 18}
-    assert result(of(three("memory", "Fail", [found]))) == REBOOT
-    assert result(of(three("memory", "Fail", [{**found, "error_id": 120}]))) == DRAIN
-
-
-def test_dcgms_table_is_whole() -> None:
-    for code in range(133):
-        (found,) = dcgm.read(0, three("memory", "Fail", [{"error_id": code}])).results
-        assert found.warnings[0].severity is not None, code

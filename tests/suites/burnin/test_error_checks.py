@@ -27,7 +27,7 @@ from judged import figures, judged
 from suite_helpers import considered
 
 from pytest_gpucluster.core.check import Action, Metric
-from pytest_gpucluster.suites.burnin import error_checks, removal, stragglers
+from pytest_gpucluster.suites.burnin import error_checks, stragglers
 from pytest_gpucluster.suites.burnin.config import BurninConfig
 from pytest_gpucluster.suites.burnin.error_checks import counters, temperature, xid
 from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals, Peaks
@@ -126,10 +126,9 @@ def test_a_gpu_that_is_too_hot_or_slowed_for_long() -> None:
         (peaked(slow={"hw_power_brake": 2}), CONFIG, (PASSED, [])),
     ):
         assert judged(temperature(whole, "a", config)) == expected
-    verdict = temperature(peaked(celsius=61.0, watts=690.0, sm_mhz=[1500.0, 1600.0, 1700.0]), "a", CONFIG)
+    verdict = temperature(peaked(celsius=61.0, sm_mhz=[1500.0, 1600.0, 1700.0]), "a", CONFIG)
     assert verdict.metrics == (
         Metric("burnin_celsius", 61.0, "C", GPU_1),
-        Metric("burnin_watts", 690.0, "W", GPU_1),
         Metric("burnin_sm_mhz", 1600.0, "MHz", GPU_1),
     )
 
@@ -138,7 +137,7 @@ def test_each_gpu_and_reason_is_reported() -> None:
     whole, totals = one_node()
     totals.peaks = {
         UUID: Peaks(10, 91.0, slow=Counter({"power": 3, "heat": 4, "x": 2})),
-        gpu_of("a", 0): Peaks(10, 91.5, watts=5.0),
+        gpu_of("a", 0): Peaks(10, 91.5),
         "gone": Peaks(0, None, slow=Counter({"heat": 4})),
         "hidden": Peaks(1, None, slow=Counter({"heat": 1})),
     }
@@ -150,7 +149,7 @@ def test_each_gpu_and_reason_is_reported() -> None:
         (GPU_1, [3, 10, 91]),
         ("hidden", [1, 1, 0]),
     ]
-    assert [it.value for it in verdict.metrics] == [91.5, 5.0, 91.0]
+    assert [it.value for it in verdict.metrics] == [91.5, 91.0]
 
 
 def test_counters_of_several_parts() -> None:
@@ -187,8 +186,7 @@ def test_how_nvidia_smi_fails() -> None:
 
 
 def power_of(gpu: str, watts: int) -> dict[str, Any]:
-    held = {"watts": {str(watts): 19, "100": 1}, **{it: {"50": 20} for it in ("celsius", "sm_mhz", "busy")}}
-    return {gpu: {"samples": 20, "usual_watts": watts, "held": held, "slowed": {"sw_power_cap": 8.0}}}
+    return {gpu: {"samples": 20, "watts": {str(watts): 19, "100": 1}, "slowed": {"sw_power_cap": 8.0}}}
 
 
 def test_power_is_recorded_of_hot_loads_and_compared_over_the_fleet() -> None:
@@ -203,8 +201,6 @@ def test_power_is_recorded_of_hot_loads_and_compared_over_the_fleet() -> None:
     assert (finding.part, figures(finding.measured)) == ("GPU 2 (GPU-b-2, 0000:20:00.0)", [400, 42])
     assert not any(slow.values())
     found = temperature(whole, "a", CONFIG).metrics
-    units = {it.name.removesuffix("_mean"): it.unit for it in found if it.name.endswith("_mean")}
-    assert units == {"burnin_watts": "W", "burnin_celsius": "C", "burnin_sm_mhz": "MHz", "burnin_busy": "%"}
     metrics = {it.name: it.value for it in found if it.device == whole.nodes["a"].part(gpu_of("a", 0))}
     assert (metrics["burnin_watts_mean"], metrics["burnin_watts_p95"]) == (660.5, 690)
     assert metrics["burnin_slowed_sw_power_cap"] == 8.0, "not those of hbm"
@@ -217,13 +213,13 @@ def test_power_of_all_rounds_adds_up_and_that_of_a_gpu_that_multiplied_nothing_i
         one = NodeTotals("a", hello=said)
         one.add(load("a", "matmul", sensors=power_of(UUID, 690)))
         both.merge(NodeTotals.from_dict(json.loads(json.dumps(one.as_dict()))))
-    assert (both.held[UUID]["watts"], both.slowed[UUID]) == ({"690": 38, "100": 2}, {"sw_power_cap": 16.0})
+    assert (both.watts[UUID], both.slowed[UUID]) == ({"690": 38, "100": 2}, {"sw_power_cap": 16.0})
     idle = NodeTotals("a", hello={**hello("a"), "devices": []})
     lacking = {"load": "matmul", "results": [{"load": "matmul", "lacks": "no torch"}]}
     idle.add({**lacking, "sensors": power_of(UUID, 80)})
-    assert "power" not in idle.rates
-    metrics = temperature(BurninResult({"a": idle}, 3600, 4, seconds=3600, rounds=1), "a", CONFIG).metrics
-    assert [it.name for it in metrics if it.name.endswith("_mean")] == []
+    whole = BurninResult({"a": idle}, 3600, 4, seconds=3600, rounds=1)
+    assert whole.median("power", "a") == {}
+    assert [it.name for it in temperature(whole, "a", CONFIG).metrics if it.name.endswith("_mean")] == []
 
 
 HANGS, ABSENT = "nvidia-smi: no end after 60 s", "FileNotFoundError: nvidia-smi"
@@ -250,8 +246,6 @@ def test_an_nvidia_smi_that_answers_again_is_no_driver_that_hangs() -> None:
     late = load("a", "matmul", unread={"gpu": HANGS, "xid": "dmesg: no"})
     whole, totals = one_node(a=[late, load("a", "hbm", unread={})])
     assert (judged(counters(whole, "a", CONFIG)), totals.unread) == ((PASSED, []), {"xid": "dmesg: no"})
-    assert not removal.suspicious(whole, "a", CONFIG, 60.0)
-    assert removal.suspicious(fleet(1, a=[late]), "a", CONFIG, 60.0)
     earlier, later = NodeTotals("a"), NodeTotals("a")
     earlier.add(late)
     later.add(load("a", "hbm", unread={}))
@@ -300,7 +294,7 @@ def test_xids_that_ask_for_a_repair_fail_the_gpu(counter: str, expected: str) ->
     whole = with_rose(counter, 2)
     verdict = xid(whole, "a")
     assert (judged(verdict)[0] if verdict.findings else "") == expected
-    assert len(verdict.findings) == bool(removal.fatal(whole.nodes["a"])) == bool(expected)
+    assert len(verdict.findings) == bool(expected)
     assert [(it.name, it.value) for it in verdict.metrics] == [(f"burnin_{counter.partition('_')[0]}", 2)]
 
 

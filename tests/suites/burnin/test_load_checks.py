@@ -40,7 +40,7 @@ from judged import figures, judged
 from suite_helpers import considered
 
 from pytest_gpucluster.core.check import Metric, Outcome, Verdict
-from pytest_gpucluster.suites.burnin import dcgm, error_checks, removal, stragglers
+from pytest_gpucluster.suites.burnin import dcgm, error_checks, stragglers
 from pytest_gpucluster.suites.burnin import load_checks as checks
 from pytest_gpucluster.suites.burnin.config import BurninConfig
 from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals
@@ -258,18 +258,16 @@ def test_the_gpu_whose_result_differs_is_named_and_the_others_are_not() -> None:
     assert (judged(verdict), figures(verdict.findings[0].measured)) == ((VENDOR, [GPU_1]), [7])
     assert verdict.metrics == (Metric("burnin_products_checked", 36, "products"),)
     assert checks.corruption(whole, "b").outcome is Outcome.PASSED
-    assert list(removal.corrupt_nodes(whole)) == ["a"]
     itself = fleet(1, a=[load("a", "matmul", 1), load("a", "matmul", 1, own={0: {"hash": "bb"}})])
     assert judged(checks.corruption(itself, "a")) == (VENDOR, [GPU_0])  # that needs no majority
 
 
-def test_two_that_differ_accuse_both_and_neither_has_to_leave() -> None:
+def test_two_that_differ_accuse_both() -> None:
     whole = fleet(2, a=[load("a", "matmul", 1)], b=[load("b", "matmul", 1, own={0: {"hash": "bb"}})])
     for node in "ab":
         verdict = checks.corruption(whole, node)
         assert judged(verdict) == (MONITOR, [f"GPU 0 (GPU-{node}-0, 0000:00:00.0)"])
         assert verdict.findings[0].expected.endswith("aa on a, bb on b")
-    assert removal.corrupt_nodes(whole) == {}
 
 
 def test_halves_of_a_fleet_that_differ_in_their_results_drain_nobody() -> None:
@@ -279,7 +277,6 @@ def test_halves_of_a_fleet_that_differ_in_their_results_drain_nobody() -> None:
         whole = fleet(
             8, **{it: [host("cpu", hashes=[own])] for it, own in zip("abcdefgh", digests, strict=True)}
         )
-        assert removal.corrupt_nodes(whole) == {}
         assert {judged(checks.cpu(whole, node, CONFIG))[0] for node in "abcdefgh"} == {MONITOR}
 
 
@@ -380,10 +377,10 @@ def pair_of(*members: str, **more: Any) -> dict[str, Any]:
 
 def test_wrong_sums_are_blamed_on_a_partner_that_is_bad() -> None:
     whole = fleet(3, a=[pair_of("a", "b", wrong=2)])
-    whole.nodes["c"].out = "wrong data"
+    whole.nodes["c"].wrong = {"hbm": {"": 1}}
     verdict = checks.nccl(whole, "a", CONFIG)
     assert (judged(verdict), figures(verdict.findings[0].measured)) == ((DRAIN, [GPU_0]), [2])
-    whole.nodes["b"].out = "wrong data"
+    whole.nodes["b"].wrong = {"hbm": {"": 1}}
     excused = checks.nccl(whole, "a", CONFIG)
     assert (excused.findings, excused.metrics) == ((), (Metric("burnin_nccl_pairs", 90.0, "GB/s"),))
 
@@ -399,11 +396,15 @@ def excused(*own: str, other: str = "Xid", **more: NodeTotals) -> bool:
 
 def test_a_partner_that_broke_excuses_only_who_waited() -> None:
     left, lost, fine = NodeTotals("b", out="x"), NodeTotals("b", lost="gone"), NodeTotals("b")
+    wrong, dead = (
+        NodeTotals("b", wrong={"cpu": {"": 1}}),
+        NodeTotals("b", problems=[("hbm", "", "the load ended")]),
+    )
     assert excused("timed out (a b)", "connection closed (a b)")
     assert not excused("timed out (a b)", "connection closed (a c)")
     assert not excused("timed out (a b)", "illegal memory access (a b)")
     assert excused("illegal memory access (a b)", b=left)
-    assert excused("timeout (a b)", b=lost)
+    assert all(excused("timeout (a b)", b=bad) for bad in (lost, wrong, dead))
     assert not excused("timeout (a b)", b=fine)
     assert not excused("timeout (a b)", b=fine, c=lost)
     assert excused("timeout", b=fine, c=left)

@@ -21,10 +21,9 @@ def test_units_of_rates() -> None:
 
 def test_peaks_are_the_highest() -> None:
     peaks = Peaks()
-    peaks.add(3, {"celsius": 70, "watts": 600.0})
-    peaks.add(2, {"celsius": 60, "memory_celsius": 80, "watts": None})
-    peaks.add(1, {"celsius": 75, "memory_celsius": 90})
-    assert (peaks.samples, peaks.celsius, peaks.memory_celsius, peaks.watts) == (6, 75, 90, 600.0)
+    for samples, celsius in ((3, 70), (2, 60), (1, None), (1, 75)):
+        peaks.add(samples, {"celsius": celsius})
+    assert (peaks.samples, peaks.celsius) == (7, 75)
 
 
 def test_a_power_limit_below_the_cards_own() -> None:
@@ -90,13 +89,7 @@ def test_a_line_is_added_up() -> None:
     assert told.skips == {"storage": "no room"}
     assert (told.rose, told.rose_in) == ({"U": {"xid_79": 1}}, {"U xid_79": ["matmul"]})
     peaks = told.peaks["U"]
-    assert (peaks.samples, peaks.celsius, peaks.watts, peaks.sm_mhz, peaks.slow) == (
-        10,
-        70,
-        None,
-        [1500],
-        {"heat": 2},
-    )
+    assert (peaks.samples, peaks.celsius, peaks.sm_mhz, peaks.slow) == (10, 70, [1500], {"heat": 2})
     assert told.unread == {"gpu": "hung"}
     told.add(line("hbm", deltas={"U": {"xid_79": 2}}, sensors={"U": {"sm_mhz": 900}}, unread={"xid": "no"}))
     assert (told.rose, told.rose_in) == ({"U": {"xid_79": 3}}, {"U xid_79": ["matmul", "hbm"]})

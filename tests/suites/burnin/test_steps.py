@@ -282,18 +282,17 @@ def test_nodes_that_are_silent_dead_or_late_are_lost_and_the_others_go_on(agents
     assert {"do": "leave", "nodes": ["n4"]} in agents.sent
 
 
-def test_a_node_with_wrong_data_leaves_and_is_suspect(agents: Agents) -> None:
-    wrong = {"load": "hbm", "results": [{"load": "hbm", "uuid": "GPU-n1-0", "wrong": 3}]}
-    other = {"load": "cpu", "results": [{"load": "cpu", "key": "k", "hashes": ["b"]}]}
-    same = {"load": "cpu", "results": [{"load": "cpu", "key": "k", "hashes": ["a"]}]}
-    agents.results = {"n1": [wrong], "n0": [other], **{it: [same] for it in ("n2", "n3", "n4")}}
-    burnin = burnin_of(agents, 5)
-    events = run(burnin)
-    assert burnin.live == ["n2", "n3", "n4"]
-    assert {node for one in agents.sent if one["do"] == "leave" for node in one["nodes"]} == {"n0", "n1"}
-    assert events[-1]["out"].keys() == {"n0", "n1"}
-    progress = burnin.progress()
-    assert (progress.suspect, progress.healthy, progress.lost) == (2, 3, 0)
+def test_nodes_with_errors_are_suspect_and_stay(agents: Agents) -> None:
+    wrong = {"results": [{"load": "hbm", "uuid": "GPU-n1-0", "wrong": 3}]}
+    hot = {"sensors": {"GPU-n2-0": {"samples": 9, "celsius": 99}}}
+    fallen, healthy = ({"deltas": {"GPU-n3-0": {it: 1}}} for it in ("xid_79", "xid_31"))
+    risen, smi = {"deltas": {"GPU-n4-0": {"ecc_uncorrected_volatile": 1}}}, {"unread": {"gpu": "Failed"}}
+    sent = {"n0": healthy, "n1": wrong, "n2": hot, "n3": fallen, "n4": risen, "n5": smi}
+    agents.results = {node: [{"load": "hbm", **fields}] for node, fields in sent.items()}
+    burnin = burnin_of(agents, 7, max_temperature=90)
+    run(burnin)
+    assert len(burnin.live) == 7
+    assert (burnin.progress().suspect, burnin.progress().healthy, burnin.progress().lost) == (5, 2, 0)
 
 
 def test_a_burn_in_without_nodes_ends(agents: Agents) -> None:

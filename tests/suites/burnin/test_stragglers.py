@@ -54,7 +54,9 @@ def eight(metric: str, slow: float, usual: float, **of_others: Any) -> BurninRes
     nodes = {name: NodeTotals(name, hello(name, **({} if name == "a" else of_others))) for name in "abcdefgh"}
     for node, totals in nodes.items():
         part = "" if metric == "cpu" else gpu_of(node, 0)
-        totals.rates = {metric: {part: [slow if node == "a" else usual]}}
+        value = slow if node == "a" else usual
+        totals.rates = {"bf16" if metric == "power" else metric: {part: [value]}}
+        totals.watts = {part: {str(value): 3}}
     return BurninResult(nodes, 60)
 
 
