@@ -304,7 +304,7 @@ OTHERS: dict[str, Reader] = {
         Reader("suites.software.facts.read_packages", _both(software.read_packages), (
             b'[{"name": "numpy", "version": "1.26.4"}]', b'{"message": "No packages match"}')),
         Reader("suites.ibfabric.plan.parse_plan", _both(lambda text: parse_plan("plan", text)), (
-            *_in("ibfabric", "plan-*", 10), *recorded("ibfabric/ibnetdiscover-ibsim.txt"))),
+            *_in("ibfabric", "plan-*", 7), *recorded("ibfabric/ibnetdiscover-ibsim.txt"))),
         Reader("suites.ibfabric.lldp.parse_neighbours", _both(parse_neighbours), _in("ibfabric", "lldp-*")),
         Reader("report.run_model.read_run", _run, _EVENTS),
         Reader("report.record_check.parse_record", lambda data: parse_record(data, Path("record.json")), (_record(),)),
