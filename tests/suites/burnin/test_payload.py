@@ -544,18 +544,14 @@ def test_what_changes_results_or_speed_is_kept_from_the_loads(monkeypatch: pytes
         assert (env["NCCL_PROTO"], env["CUDA_VISIBLE_DEVICES"]) == ("LL", "0")
 
 
-@pytest.mark.parametrize(
-    ("visible", "words"), [("", ["CUDA_VISIBLE_DEVICES= in the step"]), (None, []), ("0", [])]
-)
-def test_a_step_without_gpus_says_so(
-    monkeypatch: pytest.MonkeyPatch, visible: str | None, words: list[str]
-) -> None:
+def test_a_step_without_gpus_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Recorded on an H200: '0 took part: no reason is known'."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    (said,) = Ran(monkeypatch, gpus=1).told("hello")
-    assert (said["broken"], len(said["devices"])) == (words, visible != "")
+    for visible, words in ((None, []), ("", ["CUDA_VISIBLE_DEVICES= in the step"]), ("0", [])):
+        if visible is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        (said,) = Ran(monkeypatch, gpus=1).told("hello")
+        assert (said["broken"], len(said["devices"])) == (words, visible != "")
 
 
 @pytest.fixture
@@ -606,25 +602,24 @@ def test_a_process_that_was_stopped_is_distinguished_from_one_that_computes(said
 OOM = "Killed process 4711 (python3) total-vm:34356472kB"
 
 
-@pytest.mark.parametrize(
-    ("log", "words"),
-    [
+def test_who_lacks_memory_of_the_host_has_no_broken_gpu(
+    monkeypatch: pytest.MonkeyPatch, said: object
+) -> None:
+    """Recorded on two H200: a memory limit of the job's cgroup drained the node."""
+    for log, words in (
         (f"Memory cgroup out of memory: {OOM}", ": by the OOM killer, at the memory limit of its cgroup"),
         (f"Out of memory: {OOM}", ": by the OOM killer"),
         (f"Out of memory: {OOM.replace('4711', '471')}", ""),
-    ],
-)
-def test_who_lacks_memory_of_the_host_has_no_broken_gpu(
-    monkeypatch: pytest.MonkeyPatch, said: object, log: str, words: str
-) -> None:
-    """Recorded on two H200: a memory limit of the job's cgroup drained the node."""
-    monkeypatch.setattr(payload, "output_of", lambda *_: (0, f"[ 0.5] Linux\n[ 1.0] {log}\n", ""))
-    why = worker(0, busy=True).exit_reason()
-    assert why == f"ended by signal 9{words}"
-    died = {"load": "hbm", "uuid": gpu_of("a", 0), "problem": f"the load {why}"}
-    verdict = load_checks.survived(fleet(1, a=[load("a", "matmul"), {"load": "hbm", "results": [died]}]), "a")
-    assert judged(verdict)[0] == MONITOR  # no fault of hardware sends KILL
-    assert ("DefMemPerNode" in verdict.hint) == bool(words)
+    ):
+        text = f"[ 0.5] Linux\n[ 1.0] {log}\n"
+        monkeypatch.setattr(payload, "output_of", lambda *_, text=text: (0, text, ""))
+        why = worker(0, busy=True).exit_reason()
+        assert why == f"ended by signal 9{words}"
+        died = {"load": "hbm", "uuid": gpu_of("a", 0), "problem": f"the load {why}"}
+        lines = [load("a", "matmul"), {"load": "hbm", "results": [died]}]
+        verdict = load_checks.survived(fleet(1, a=lines), "a")
+        assert judged(verdict)[0] == MONITOR  # no fault of hardware sends KILL
+        assert ("DefMemPerNode" in verdict.hint) == bool(words)
 
 
 def test_a_collective_that_failed_is_reported_once(monkeypatch: pytest.MonkeyPatch, said: object) -> None:

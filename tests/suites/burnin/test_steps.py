@@ -295,13 +295,6 @@ def test_nodes_with_errors_are_suspect_and_stay(agents: Agents) -> None:
     assert (burnin.progress().suspect, burnin.progress().healthy, burnin.progress().lost) == (5, 2, 0)
 
 
-def test_a_burn_in_without_nodes_ends(agents: Agents) -> None:
-    agents.dead = [("n0", 0, 1, None)]
-    burnin = burnin_of(agents, 1)
-    run(burnin)
-    assert burnin.result.ended == "no node is left in the burn-in"
-
-
 def test_a_step_that_ends_by_itself_is_no_fault_of_a_node(
     agents: Agents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,6 +307,11 @@ def test_a_step_that_ends_by_itself_is_no_fault_of_a_node(
     run(burnin)
     assert burnin.result.ended == "it ended early: the step ended: srun exited 7"
     assert burnin.live == ["n0", "n1"]
+    agents.dead = [("n0", 0, 1, None)]
+    burnin = burnin_of(agents, 1)
+    run(burnin)
+    assert burnin.result.ended == "no node is left in the burn-in"
+    agents.dead = []
     agents.ended, agents.interrupted, agents.sent = False, True, []
     burnin = burnin_of(agents, 2)
     run(burnin)
@@ -395,9 +393,14 @@ def test_a_burn_in_is_resumed_from_its_log_for_the_time_that_was_left(
         burnin_options.seconds(option, CONFIG)
 
 
-def test_options_say_how_long() -> None:
-    assert burnin_options.seconds(Options(burnin_time="4h"), CONFIG) == 14400
-    assert burnin_options.seconds(Options(), CONFIG) == CONFIG.time
+def test_hours_of_load_never_come_unasked_and_options_say_how_many() -> None:
+    given: tuple[dict[str, Any], ...] = (
+        {"markexpr": "gpu or nccl"},
+        {"markexpr": "burnin"},
+        {"burnin_time": "4h"},
+    )
+    assert [burnin_options.requested(Options(**it)) for it in given] == [False, True, True]
+    assert [burnin_options.seconds(Options(**it), CONFIG) for it in given[1:]] == [CONFIG.time, 14400]
     for wrong in ("soon", "0s"):
         with pytest.raises(ConfigError, match="--burnin-time"):
             burnin_options.seconds(Options(burnin_time=wrong), CONFIG)
@@ -414,9 +417,3 @@ def test_wrong_options_are_reported_in_a_line(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=what):
             burnin_options.prepare(Options(**wrong), read_log)
-
-
-def test_hours_of_load_never_come_unasked() -> None:
-    assert not burnin_options.requested(Options(markexpr="gpu or nccl"))
-    assert burnin_options.requested(Options(markexpr="burnin"))
-    assert burnin_options.requested(Options(burnin_time="1h"))

@@ -93,18 +93,15 @@ def test_sheet_that_excel_has_saved_as_unicode_text_reads_the_same(tmp_path: Pat
     assert len(read_plan([tmp_path / "p2p.txt"]).cables) == 2
 
 
-def test_names_of_a_node_name_map_need_no_quotes() -> None:
-    text = '# rack 1\n0x200a00 leaf-1\n0x200b00\tleaf-2 # rack 2\n0x200c00 "leaf 3"\n'
-    assert list(parse_plan("names", text).names.values()) == ["leaf-1", "leaf-2", "leaf 3"]
-
-
-def test_node_name_map_has_names_and_no_cables(tmp_path: Path) -> None:
-    (tmp_path / "names").write_text('# comment\n0x200A00 "leaf01"  # rack 1\n0x0000000000200001 "leaf02"\n')
+def test_node_name_map_and_hca_mapping_have_names_and_no_cables(tmp_path: Path) -> None:
+    # names need no quotes
+    names = '# comment\n0x200A00 "leaf 3"  # rack 1\n0x0000000000200001\tleaf-2 # rack 2\n'
+    (tmp_path / "names").write_text(names)
     (tmp_path / "cables.csv").write_text(ETHERNET)
     (tmp_path / "hcas.csv").write_text("port,hca-name\n2, mlx5_3\n")
     found = read_plan([tmp_path / "names", tmp_path / "cables.csv", tmp_path / "hcas.csv"])
     assert found.adapters == {"2": "mlx5_3"}
-    assert found.names == {"0000000000200a00": "leaf01", "0000000000200001": "leaf02"}
+    assert found.names == {"0000000000200a00": "leaf 3", "0000000000200001": "leaf-2"}
     assert len(found.cables) == 2
 
 
