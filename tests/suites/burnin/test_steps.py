@@ -287,7 +287,14 @@ def test_nodes_with_errors_are_suspect_and_stay(agents: Agents) -> None:
     hot = {"sensors": {"GPU-n2-0": {"samples": 9, "celsius": 99}}}
     fallen, healthy = ({"deltas": {"GPU-n3-0": {it: 1}}} for it in ("xid_79", "xid_31"))
     risen, smi = {"deltas": {"GPU-n4-0": {"ecc_uncorrected_volatile": 1}}}, {"unread": {"gpu": "Failed"}}
-    sent = {"n0": healthy, "n1": wrong, "n2": hot, "n3": fallen, "n4": risen, "n5": smi}
+    sent: dict[str, dict[str, Any]] = {
+        "n0": healthy,
+        "n1": wrong,
+        "n2": hot,
+        "n3": fallen,
+        "n4": risen,
+        "n5": smi,
+    }
     agents.results = {node: [{"load": "hbm", **fields}] for node, fields in sent.items()}
     burnin = burnin_of(agents, 7, max_temperature=90)
     run(burnin)

@@ -121,9 +121,7 @@ class NodeTotals:
     rose: dict[str, dict[str, int]] = field(default_factory=dict)  # part -> counter -> increase
     rose_in: dict[str, list[str]] = field(default_factory=dict)  # 'part counter' -> loads
     peaks: dict[str, Peaks] = field(default_factory=dict)
-    watts: dict[str, dict[str, int]] = field(
-        default_factory=dict
-    )  # part -> power -> samples of the hot loads
+    watts: dict[str, dict[str, int]] = field(default_factory=dict)  # part -> power -> hot samples
     slowed: dict[str, dict[str, float]] = field(default_factory=dict)  # part -> reason -> seconds
     skips: dict[str, str] = field(
         default_factory=dict
