@@ -30,41 +30,30 @@ def gpu_of(node: str, index: int) -> str:
 def hello(node: str, gpus: int = 4, **more: Any) -> dict[str, Any]:
     about: list[dict[str, Any]] = [
         {
-            "index": i,
-            "uuid": gpu_of(node, i),
-            "bus": f"0000:{i}0:00.0",
-            "name": NAME,
-            "pcie_gen": 5.0,
-            "pcie_width": 16.0,
-            "slow_celsius": None,
-            "processes": [],
+            "index": i, "uuid": gpu_of(node, i), "bus": f"0000:{i}0:00.0", "name": NAME, "pcie_gen": 5.0,
+            "pcie_width": 16.0, "slow_celsius": None, "processes": [],
         }
         for i in range(gpus)
-    ]
+    ]  # fmt: skip
     devices = [{"gpu": i, "uuid": gpu_of(node, i)} for i in range(gpus)]
     return {
-        "gpus": about,
-        "devices": devices,
-        "counted": ["pcie_replay"],
-        "kernel": True,
-        "unread": {},
-        "broken": [],
-        "cpus": 64,
-        **more,
-    }
+        "gpus": about, "devices": devices, "counted": ["pcie_replay"], "kernel": True, "unread": {}, "broken": [],
+        "cpus": 64, **more,
+    }  # fmt: skip
 
 
 def load(node: str, kind: str, gpus: int = 4, **fields: Any) -> dict[str, Any]:
     """A line of kind `load`: healthy results of every GPU, changed by `fields` ({GPU index: {...}})."""
+    product = {
+        "dtype": "bf16",
+        "key": "bf16/8192/1/x",
+        "hash": "aa",
+        "wrong": 0,
+        "checked": 9,
+        "tflops": 700.0,
+    }
     healthy: dict[str, dict[str, Any]] = {
-        "matmul": {
-            "dtype": "bf16",
-            "key": "bf16/8192/1/x",
-            "hash": "aa",
-            "wrong": 0,
-            "checked": 9,
-            "tflops": 700.0,
-        },
+        "matmul": product,
         "hbm": {"gbs": 4200.0, "wrong": 0},
         "copies": {"h2d": 54.0, "d2h": 55.0, "wrong": 0},
         "peer": {"gbs": 380.0, "wrong": 0},

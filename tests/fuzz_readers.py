@@ -48,8 +48,8 @@ from pytest_gpucluster.suites.ibfabric import facts as ib_facts
 from pytest_gpucluster.suites.ibfabric import subnet as ib_subnet
 from pytest_gpucluster.suites.ibfabric.lldp import parse_neighbours
 from pytest_gpucluster.suites.ibfabric.plan import parse_plan
-from pytest_gpucluster.suites.isolation.exemptions import read_exemptions
 from pytest_gpucluster.suites.isolation.logins import read_login
+from pytest_gpucluster.suites.isolation.settings import shared_resources
 from pytest_gpucluster.suites.isolation.steps import read_terminal
 from pytest_gpucluster.suites.kubernetes import facts as kubernetes
 from pytest_gpucluster.suites.monitoring import facts as monitoring
@@ -129,8 +129,8 @@ def _hardware(data: bytes) -> Any:
     )
 
 
-def _exemptions(data: bytes) -> Any:
-    return read_exemptions(inventory.parse_config(_text(data)), load_cluster("local"))
+def _shared(data: bytes) -> Any:
+    return shared_resources(inventory.parse_config(_text(data)), load_cluster("local"))
 
 
 def _generated(function: Callable[[str], Any]) -> Callable[[bytes], Any]:
@@ -295,7 +295,7 @@ OTHERS: dict[str, Reader] = {
         Reader("suites.software.facts.read_packages", _both(software.read_packages), (
             b'[{"name": "numpy", "version": "1.26.4"}]', b'{"message": "No packages match"}')),
         Reader("suites.ibfabric.plan.parse_plan", _both(lambda text: parse_plan("plan", text)), (
-            *_in("ibfabric", "plan-*", 10), *recorded("ibfabric/ibnetdiscover-ibsim.txt"))),
+            *_in("ibfabric", "plan-*", 7), *recorded("ibfabric/ibnetdiscover-ibsim.txt"))),
         Reader("suites.ibfabric.lldp.parse_neighbours", _both(parse_neighbours), _in("ibfabric", "lldp-*")),
         Reader("report.run_model.read_run", _run, _EVENTS),
         Reader("report.record_check.parse_record", lambda data: parse_record(data, Path("record.json")), (_record(),)),
@@ -332,11 +332,11 @@ OTHERS: dict[str, Reader] = {
         Reader("kit.nccl.nccl_names.NameFilter.parse", _both(NameFilter.parse), (b"^=mlx5_0:1,mlx5_1", b"eth,ib:2"), ()),
         Reader("suites.nccl.steps.read_rounds", _generated(nccl.read_rounds), (
             b'{"round": 1, "members": ["gpu01", "gpu02"], "busbw": 1.5}\n',)),
-        Reader("suites.isolation.steps.read_terminal", _both(read_terminal), (b"^@srun: error\r\npty|gpu01|33 101|end\r\n",)),
+        Reader("suites.isolation.steps.read_terminal", _both(read_terminal), (b"^@srun: error\r\npty|yes|end\r\n",)),
         Reader("suites.isolation.logins.read_login", lambda data: read_login(255, _text(data), _text(data)), (
-            b"gpucluster-login 1000\n0::/slurm/job_7/step_extern\ngpucluster-login end\n",
+            b"gpucluster-login 1000\n",
             b"Access denied by pam_slurm_adopt: you have no active jobs on this node\r\n")),
-        Reader("suites.isolation.exemptions.read_exemptions", _exemptions, (b"TaskPlugin = task/cgroup\nConstrainCores = yes\n",), VALUE),
+        Reader("suites.isolation.settings.shared_resources", _shared, (b"TaskPlugin = task/cgroup\nConstrainCores = yes\n",), VALUE),
         Reader("suites.slurm.diagnostic_step.parse_squeue", _both(diagnostic.parse_squeue), (
             b"12_0                12        COMPLETED           1  \n",), VALUE),
         Reader("cluster.slurm.inventory.parse_nodes", _both(inventory.parse_nodes), _NODES, VALUE),

@@ -126,7 +126,7 @@ def test_two_users_at_once_find_healthy_nodes_fit(sandbox: Sandbox, homes: Mappi
 
 
 @pytest.mark.usefixtures("mounts_of_machine")
-def test_a_login_is_refused_without_a_job_and_adopted_with_one(homes: Mapping[str, Path]) -> None:
+def test_a_login_is_refused_without_a_job(homes: Mapping[str, Path]) -> None:
     outside_tmp, home = Path("/var/tmp"), homes[ALICE]
     if why := isolation.why_not(outside_tmp, "plain") or node_sshd.why_not():
         pytest.skip(why)

@@ -18,7 +18,7 @@ from pytest_gpucluster.kit.gpu.gpu_peaks import KNOWN, LANE, Floor, figures_of, 
 from pytest_gpucluster.suites.burnin import load_checks, stragglers
 from pytest_gpucluster.suites.burnin.config import DTYPES, BurninConfig, BurninLimit
 from pytest_gpucluster.suites.burnin.limits import Rate, limit_of
-from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals, Peaks
+from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals, Peaks, unit_of
 
 # NVIDIA's data sheets, dense: fp64, fp32, tf32, fp16, fp8, int8 (TFLOP/s, TOP/s), memory (GB/s)
 A100, V100 = (19.5, 19.5, 156, 312, None, 624), (7.8, 15.7, None, 125, None, None, 900)
@@ -116,17 +116,18 @@ def test_a_sound_h200_is_far_above_its_limits_and_one_at_70_percent_is_below(pro
 
 
 @pytest.mark.parametrize(
-    ("profile", "limit", "best"),
+    ("profiles", "limit", "best"),
     [
-        *((profile, 520, 794.5) for profile in ("dgx-h100", "azure-nd96isr-h100-v5")),
-        *((profile, 200, 271.2) for profile in ("dgx-a100", "dgx-a100-40gb", "azure-nd96asr-v4")),
+        (("dgx-h100", "azure-nd96isr-h100-v5"), 520, 794.5),
+        (("dgx-a100", "dgx-a100-40gb", "azure-nd96asr-v4"), 200, 271.2),
     ],
 )
 def test_limits_of_other_profiles_are_below_what_their_source_measured(
-    profile: str, limit: float, best: float
+    profiles: tuple[str, ...], limit: float, best: float
 ) -> None:
-    (row,) = configs.load_profile(profile).rows(BurninLimit)
-    assert (row.metric, row.drain_below, f"{best}" in row.source) == ("bf16", limit, True)
+    for profile in profiles:
+        (row,) = configs.load_profile(profile).rows(BurninLimit)
+        assert (row.metric, row.drain_below, f"{best}" in row.source) == ("bf16", limit, True)
     assert limit < 0.75 * best
 
 
@@ -168,49 +169,41 @@ def test_a_limit_that_could_never_work_is_refused(metric: Any, value: float) -> 
 
 
 @pytest.mark.parametrize(
-    ("kind", "own", "metric", "check", "action"),
+    ("kind", "key", "metric", "check", "action"),
     [
-        ("matmul", {"tflops": 599.0}, "bf16", load_checks.matmul, DRAIN),
-        ("hbm", {"gbs": 599.0}, "hbm", load_checks.memory_bandwidth, "reset gpu"),
-        ("copies", {"h2d": 599.0, "d2h": 600.0}, "h2d", load_checks.copies, DRAIN),
-        ("copies", {"h2d": 600.0, "d2h": 599.0}, "d2h", load_checks.copies, DRAIN),
-        ("peer", {"gbs": 599.0}, "peer", load_checks.peer, DRAIN),
+        ("matmul", "tflops", "bf16", load_checks.matmul, DRAIN),
+        ("hbm", "gbs", "hbm", load_checks.memory_bandwidth, "reset gpu"),
+        ("copies", "h2d", "h2d", load_checks.copies, DRAIN),
+        ("copies", "d2h", "d2h", load_checks.copies, DRAIN),
+        ("peer", "gbs", "peer", load_checks.peer, DRAIN),
+        ("cpu", "rate", "cpu", load_checks.cpu, MONITOR),
+        ("memory", "rate", "memory", load_checks.memory, MONITOR),
+        ("storage", "write", "storage_write", load_checks.storage, MONITOR),
+        ("storage", "read", "storage_read", load_checks.storage, MONITOR),
     ],
 )
-def test_a_rate_of_a_gpu_below_its_limit_fails(
-    kind: str, own: dict[str, float], metric: Any, check: Any, action: str
+def test_a_rate_below_its_limit_fails_and_that_of_a_host_is_watched(
+    kind: str, key: str, metric: Any, check: Any, action: str
 ) -> None:
-    high = dict.fromkeys(("tflops", "gbs", "h2d", "d2h"), 600.0)
-    limit = BurninConfig(expect={metric: 600})
-    whole = fleet(1, a=[load("a", kind, own=dict.fromkeys(range(4), high) | {1: high | own})])
-    verdict = check(whole, "a", limit)
-    assert (judged(verdict), figures(verdict.findings[0].measured)) == ((action, [GPU_1]), [599])
-    assert figures(verdict.findings[0].expected) == [600]
-    equal = fleet(1, a=[load("a", kind, own=dict.fromkeys(range(4), high))])
-    assert check(equal, "a", limit).outcome is Outcome.PASSED
-
-
-@pytest.mark.parametrize(
-    ("metric", "key", "check", "unit"),
-    [
-        ("cpu", "rate", load_checks.cpu, "units/s"),
-        ("memory", "rate", load_checks.memory, "GB/s"),
-        ("storage_write", "write", load_checks.storage, "GB/s"),
-        ("storage_read", "read", load_checks.storage, "GB/s"),
-    ],
-)
-def test_a_slow_host_is_watched(metric: Any, key: str, check: Any, unit: str) -> None:
-    def verdict(value: float, config: BurninConfig) -> Verdict:
-        kind = metric.partition("_")[0]
-        line = {"load": kind, "wrong": 0, "write": 9.0, "read": 9.0, "rate": 9.0, key: value}
-        found: Verdict = check(fleet(1, a=[{"load": kind, "results": [line]}]), "a", config)
+    def verdict(slow: float, config: BurninConfig) -> Verdict:
+        rates = dict.fromkeys(("tflops", "gbs", "h2d", "d2h", "rate", "write", "read"), 600.0)
+        if action == MONITOR:
+            line = {"load": kind, "results": [{"load": kind, "wrong": 0, **rates, key: slow}]}
+        else:
+            line = load("a", kind, own=dict.fromkeys(range(4), rates) | {1: {**rates, key: slow}})
+        found: Verdict = check(fleet(1, a=[line]), "a", config)
         return found
 
-    strict = BurninConfig(expect={metric: 5.0})
-    slow = verdict(4.9, strict)
-    assert (judged(slow), figures(slow.findings[0].expected)) == ((MONITOR, ["node"]), [5])
-    assert Metric(f"burnin_{metric}", 4.9, unit) in slow.metrics
-    assert judged(verdict(5.0, strict)) == judged(verdict(4.9, CONFIG)) == (PASSED, []), "no figure, no limit"
+    strict = BurninConfig(expect={metric: 600})
+    slow = verdict(599.0, strict)
+    assert judged(slow) == (action, ["node" if action == MONITOR else GPU_1])
+    assert (figures(slow.findings[0].measured), figures(slow.findings[0].expected)) == ([599], [600])
+    assert (
+        Metric(f"burnin_{metric}", 599.0, unit_of(metric), "" if action == MONITOR else GPU_1) in slow.metrics
+    )
+    assert judged(verdict(600.0, strict)) == (PASSED, [])
+    if action == MONITOR:
+        assert judged(verdict(599.0, CONFIG)) == (PASSED, []), "no figure, no limit"
 
 
 def test_a_gpu_whose_power_was_limited_is_watched_and_not_drained() -> None:

@@ -282,25 +282,24 @@ def test_nodes_that_are_silent_dead_or_late_are_lost_and_the_others_go_on(agents
     assert {"do": "leave", "nodes": ["n4"]} in agents.sent
 
 
-def test_a_node_with_wrong_data_leaves_and_is_suspect(agents: Agents) -> None:
-    wrong = {"load": "hbm", "results": [{"load": "hbm", "uuid": "GPU-n1-0", "wrong": 3}]}
-    other = {"load": "cpu", "results": [{"load": "cpu", "key": "k", "hashes": ["b"]}]}
-    same = {"load": "cpu", "results": [{"load": "cpu", "key": "k", "hashes": ["a"]}]}
-    agents.results = {"n1": [wrong], "n0": [other], **{it: [same] for it in ("n2", "n3", "n4")}}
-    burnin = burnin_of(agents, 5)
-    events = run(burnin)
-    assert burnin.live == ["n2", "n3", "n4"]
-    assert {node for one in agents.sent if one["do"] == "leave" for node in one["nodes"]} == {"n0", "n1"}
-    assert events[-1]["out"].keys() == {"n0", "n1"}
-    progress = burnin.progress()
-    assert (progress.suspect, progress.healthy, progress.lost) == (2, 3, 0)
-
-
-def test_a_burn_in_without_nodes_ends(agents: Agents) -> None:
-    agents.dead = [("n0", 0, 1, None)]
-    burnin = burnin_of(agents, 1)
+def test_nodes_with_errors_are_suspect_and_stay(agents: Agents) -> None:
+    wrong = {"results": [{"load": "hbm", "uuid": "GPU-n1-0", "wrong": 3}]}
+    hot = {"sensors": {"GPU-n2-0": {"samples": 9, "celsius": 99}}}
+    fallen, healthy = ({"deltas": {"GPU-n3-0": {it: 1}}} for it in ("xid_79", "xid_31"))
+    risen, smi = {"deltas": {"GPU-n4-0": {"ecc_uncorrected_volatile": 1}}}, {"unread": {"gpu": "Failed"}}
+    sent: dict[str, dict[str, Any]] = {
+        "n0": healthy,
+        "n1": wrong,
+        "n2": hot,
+        "n3": fallen,
+        "n4": risen,
+        "n5": smi,
+    }
+    agents.results = {node: [{"load": "hbm", **fields}] for node, fields in sent.items()}
+    burnin = burnin_of(agents, 7, max_temperature=90)
     run(burnin)
-    assert burnin.result.ended == "no node is left in the burn-in"
+    assert len(burnin.live) == 7
+    assert (burnin.progress().suspect, burnin.progress().healthy, burnin.progress().lost) == (5, 2, 0)
 
 
 def test_a_step_that_ends_by_itself_is_no_fault_of_a_node(
@@ -315,6 +314,11 @@ def test_a_step_that_ends_by_itself_is_no_fault_of_a_node(
     run(burnin)
     assert burnin.result.ended == "it ended early: the step ended: srun exited 7"
     assert burnin.live == ["n0", "n1"]
+    agents.dead = [("n0", 0, 1, None)]
+    burnin = burnin_of(agents, 1)
+    run(burnin)
+    assert burnin.result.ended == "no node is left in the burn-in"
+    agents.dead = []
     agents.ended, agents.interrupted, agents.sent = False, True, []
     burnin = burnin_of(agents, 2)
     run(burnin)
@@ -396,9 +400,14 @@ def test_a_burn_in_is_resumed_from_its_log_for_the_time_that_was_left(
         burnin_options.seconds(option, CONFIG)
 
 
-def test_options_say_how_long() -> None:
-    assert burnin_options.seconds(Options(burnin_time="4h"), CONFIG) == 14400
-    assert burnin_options.seconds(Options(), CONFIG) == CONFIG.time
+def test_hours_of_load_never_come_unasked_and_options_say_how_many() -> None:
+    given: tuple[dict[str, Any], ...] = (
+        {"markexpr": "gpu or nccl"},
+        {"markexpr": "burnin"},
+        {"burnin_time": "4h"},
+    )
+    assert [burnin_options.requested(Options(**it)) for it in given] == [False, True, True]
+    assert [burnin_options.seconds(Options(**it), CONFIG) for it in given[1:]] == [CONFIG.time, 14400]
     for wrong in ("soon", "0s"):
         with pytest.raises(ConfigError, match="--burnin-time"):
             burnin_options.seconds(Options(burnin_time=wrong), CONFIG)
@@ -415,9 +424,3 @@ def test_wrong_options_are_reported_in_a_line(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=what):
             burnin_options.prepare(Options(**wrong), read_log)
-
-
-def test_hours_of_load_never_come_unasked() -> None:
-    assert not burnin_options.requested(Options(markexpr="gpu or nccl"))
-    assert burnin_options.requested(Options(markexpr="burnin"))
-    assert burnin_options.requested(Options(burnin_time="1h"))

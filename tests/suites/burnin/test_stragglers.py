@@ -54,7 +54,9 @@ def eight(metric: str, slow: float, usual: float, **of_others: Any) -> BurninRes
     nodes = {name: NodeTotals(name, hello(name, **({} if name == "a" else of_others))) for name in "abcdefgh"}
     for node, totals in nodes.items():
         part = "" if metric == "cpu" else gpu_of(node, 0)
-        totals.rates = {metric: {part: [slow if node == "a" else usual]}}
+        value = slow if node == "a" else usual
+        totals.rates = {"bf16" if metric == "power" else metric: {part: [value]}}
+        totals.watts = {part: {str(value): 3}}
     return BurninResult(nodes, 60)
 
 
@@ -97,14 +99,10 @@ def of_rates(*tflops: float) -> Any:
 
 
 ONE, ALL = of_rates(700, 560, 700, 700), of_rates(560, 560, 560, 560)
+EQUAL, FAST = of_rates(704, 696, 699, 700), of_rates(700, 770)
 COUNTER_EXAMPLES = (
-    healthy(
-        stragglers, "within 1% of each other", "clocks of one model", PASSED, of_rates(704, 696, 699, 700)
-    ),
-    healthy(
-        stragglers, "one GPU is a tenth faster", "a cooler place in the rack", PASSED, of_rates(700, 770)
-    ),
-    healthy(stragglers, "three equal nodes", "one batch", PASSED),
+    healthy(stragglers, "within 1% of each other", "clocks of one model", PASSED, EQUAL),
+    healthy(stragglers, "one GPU is a tenth faster", "a cooler place in the rack", PASSED, FAST),
     sick(stragglers, "one GPU is a fifth slower", "heat or a power brake", MONITOR, ONE),
     sick(stragglers, "all GPUs of the node are a fifth slower", "a power limit of the node", MONITOR, ALL),
 )

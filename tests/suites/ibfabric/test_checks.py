@@ -157,6 +157,7 @@ def size_of(of: tuple[Topology, Topology | None, dict[str, int]]) -> Verdict:
 HALF = without(*(("leaf02", port) for port in (33, 35, 37, 39)))
 TWO_MISSING, TWO_OF_ONE = without(("leaf01", 33), ("leaf02", 35)), without(("leaf03", 34), ("leaf03", 35))
 UPLINK = without(("leaf01", 33))
+SILENT = PortState("1", 7, "leaf01", 3, "Active", "LinkUp", answered=False)
 TWICE = {**small().ports(), "gpu99": small().ports()["gpu01"]}
 # a leaf of a login node is connected to one of the four spines; each leaf but one has a link to a router
 MANAGEMENT = beside((("gpu99 mlx5_0", 1), ("leaf99", 1)), (("leaf99", 33), ("spine01", 60)))
@@ -166,6 +167,24 @@ OF_STORAGE = (("nas01 mlx5_0", 1), ("leaf99", 1)), (("leaf99", 40), ("spine01", 
 STORAGE = beside(*OF_STORAGE, of=rail_optimised(nodes=4, hcas=8))
 
 
+def halves() -> FabricFacts:
+    found = mtus(4096)
+    both = {key: replace(it, mtu=2048 << n % 2) for n, (key, it) in enumerate(found.records.items())}
+    return replace(found, records=both)
+
+
+def slow_host() -> Topology:
+    topology = fat_tree(nodes=16)
+    topology.slow(("gpu16 mlx5_0", 1))
+    return topology
+
+
+def links_under_test(topology: Topology) -> Verdict:
+    """Judge links of which the cables of nodes are judged with their node."""
+    facts = topology.facts()
+    return checks.switch_links(facts, owned(facts, topology.ports()))
+
+
 def links_of(facts: FabricFacts) -> Verdict:
     return checks.switch_links(facts, NO_NODES)
 
@@ -173,7 +192,7 @@ def links_of(facts: FabricFacts) -> Verdict:
 JUDGES: dict[str, Callable[[Any], Verdict]] = {
     "subnet_manager": checks.subnet_manager,
     "size": size_of,
-    "switch_links": links_of,
+    "switch_links": lambda of: links_under_test(of) if isinstance(of, Topology) else links_of(of),
     "switch_errors": lambda facts: checks.switch_errors(facts, owned(facts, small().ports())),
     "unique": lambda of: checks.unique(*of),
     "mtu": checks.mtu,
@@ -188,6 +207,7 @@ ROWS: tuple[tuple[str, str, str, str, Callable[[], Any]], ...] = (
     ("subnet_manager", "no answer", "sminfo(8)", CONFIGURE, lambda: managers(missing="failed: query")),
     ("subnet_manager", "no tool", "Debian", NOT_CHECKED, lambda: managers(missing="sminfo is not on gpu01")),
     ("subnet_manager", "no state", "sminfo of OFED 1.x", NOT_CHECKED, managers),
+    ("subnet_manager", "no master yet", "a sweep", CONFIGURE, lambda: managers("SMINFO_DISCOVER")),
     ("size", "no number is stated", "cluster file", NOT_APPLICABLE, lambda: (small(), None, {})),
     ("size", "as stated", "cluster file", PASSED, lambda: (small(), None, {"switches": 8, "links": 48})),
     ("size", "a link less", "cluster file", CONFIGURE, lambda: (UPLINK, None, {"links": 48})),
@@ -204,6 +224,15 @@ ROWS: tuple[tuple[str, str, str, str, Callable[[], Any]], ...] = (
     ("switch_links", "a link at half speed", "a bad transceiver", CONFIGURE, lambda: rates(slow=1)),
     ("switch_links", "a link without lanes", "1x", CONFIGURE, lambda: rates(slow=1, speed="1xHDR")),
     ("switch_links", "a link that waits for its manager", "Init", CONFIGURE, lambda: states("Init")),
+    (
+        "switch_links",
+        "a silent port",
+        "two GUIDs",
+        WARNING,
+        lambda: replace(small().facts(), ports=(SILENT,)),
+    ),
+    ("switch_links", "a slow host that is not tested", "a login node", WARNING, lambda: slow_host().facts()),
+    ("switch_links", "a slow host under test", "ibfabric.cables", PASSED, slow_host),
     ("switch_errors", "a few symbol errors, as IBTA allows", "volume 2 of IBTA", PASSED, lambda: counted(9)),
     ("switch_errors", "errors of last year", "never cleared", WARNING, lambda: counted(0, before=900)),
     ("switch_errors", "a host was restarted", "log", PASSED, lambda: counted(0, DOWN, before=40, port=1)),
@@ -219,6 +248,7 @@ ROWS: tuple[tuple[str, str, str, str, Callable[[], Any]], ...] = (
     ("unique", "two nodes with one GUID", "a cloned adapter", CONFIGURE, lambda: (small().facts(), TWICE)),
     ("mtu", "2048 everywhere", "opensm's default partition", PASSED, lambda: mtus(2048, 2048)),
     ("mtu", "the manager shows some ports", "an old SA", NOT_CHECKED, lambda: mtus(4096, unknown=3)),
+    ("mtu", "none is usual", "an upgrade", PASSED, halves),
     ("mtu", "one link with 2048", "partitions.conf", CONFIGURE, lambda: mtus(2048)),
     ("balance", "all leaves alike", "healthy", PASSED, small),
     ("balance", "a leaf for storage with one uplink", "DGX SuperPOD", PASSED, lambda: STORAGE),
@@ -291,16 +321,6 @@ def test_what_a_finding_names(
     assert [figures(f"{it.measured}, {it.expected}") for it in findings] == shown
 
 
-@pytest.mark.parametrize("tested", [True, False])
-def test_cables_of_hosts_that_are_not_tested_are_warnings(*, tested: bool) -> None:
-    topology = fat_tree(nodes=16)
-    topology.slow(("gpu16 mlx5_0", 1))
-    facts = topology.facts()
-    ports = topology.ports() if tested else {}
-    found = judged(checks.switch_links(facts, owned(facts, ports)))
-    assert found == ((PASSED, []) if tested else (WARNING, ["gpu16 mlx5_0 - leaf04 port 4"]))
-
-
 def test_two_cables_with_one_guid_are_named() -> None:
     facts = small().facts()
     first, second, *others = facts.subnet.links
@@ -310,24 +330,8 @@ def test_two_cables_with_one_guid_are_named() -> None:
     assert {x.measured for x in found.findings} == {f"{it.a.label} is at 2 cables" for it in (first, second)}
 
 
-def test_a_port_whose_other_end_does_not_answer_is_a_warning() -> None:
-    port = PortState("1", 7, "leaf01", 3, "Active", "LinkUp", answered=False)
-    assert judged(links_of(replace(small().facts(), ports=(port,)))) == (WARNING, ["leaf01 port 7"])
-
-
-def test_where_no_mtu_is_usual_none_is_wrong() -> None:
-    found = mtus(4096)
-    both = {key: replace(it, mtu=2048 << n % 2) for n, (key, it) in enumerate(found.records.items())}
-    assert judged(checks.mtu(replace(found, records=both))) == (PASSED, [])
-
-
 def test_the_number_of_devices_is_measured_without_a_stated_one() -> None:
     verdict = size_of((small(), None, {}))
     found = {it.name: it.value for it in verdict.metrics}
     assert found == {"hcas": 16, "switches": 8, "links": 48, "links_between_switches": 32}
     assert figures(verdict.reason) == [8, 48]
-
-
-def test_a_manager_that_is_not_master_is_named_with_its_state() -> None:
-    (found,) = checks.subnet_manager(managers("SMINFO_DISCOVER")).findings
-    assert "is SMINFO_DISCOVER" in found.measured

@@ -93,16 +93,13 @@ def test_a_further_subnet_that_does_not_answer_leaves_the_first() -> None:
         read_fabric("gpu01", silent, why)
 
 
-def test_an_answer_that_was_cut_names_what_did_not_run() -> None:
+def test_an_answer_that_was_cut_and_counters_that_were_cleared() -> None:
     whole = shown(**WHOLE)
     missing = read_fabric("gpu01", whole[: whole.index("= after")], "").missing
     assert missing.keys() == {"after"}
     assert missing["after"].startswith("ibqueryerrors did not run on gpu01")
-
-
-def test_counters_that_were_cleared_meanwhile_have_not_risen() -> None:
-    parts = {**WHOLE, "after": (ERRORS.format(time=105, errors=3, leaf=LEAF), 1)}
-    assert read_fabric("gpu01", shown(**parts), "").rises((LEAF, 35)) == {}
+    cleared = {**WHOLE, "after": (ERRORS.format(time=105, errors=3, leaf=LEAF), 1)}
+    assert read_fabric("gpu01", shown(**cleared), "").rises((LEAF, 35)) == {}
 
 
 def test_errors_without_their_summary_are_not_understood() -> None:

@@ -29,29 +29,21 @@ def test_both_forms_of_lldpcli_read_alike(form: str) -> None:
     )
 
 
-@pytest.mark.parametrize("text", ['{"lldp": {}}', '{"lldp": [{}]}', '{\n  "lldp": {\n    \n  }\n}\n'])
-def test_node_without_neighbours_has_none(text: str) -> None:
-    assert parse_neighbours(text) == ()
-
-
-def test_switch_without_a_name_has_its_chassis_identifier() -> None:
+def test_forms_of_the_json() -> None:
+    for text in ('{"lldp": {}}', '{"lldp": [{}]}', '{\n  "lldp": {\n    \n  }\n}\n'):
+        assert parse_neighbours(text) == ()
+    # a switch without a name has its chassis identifier
     chassis = {"id": {"type": "mac", "value": "aa:bb"}, "capability": []}
     port = {"id": {"type": "ifname", "value": "Eth1/1"}, "descr": "Eth1/1"}
     body = {"via": "LLDP", "chassis": chassis, "port": port}
     found = parse_neighbours(json.dumps({"lldp": {"interface": {"rail0": body}}}))
     assert found == (Neighbour("rail0", "aa:bb", ("Eth1/1",), "aa:bb"),)
-
-
-def test_several_neighbours_at_one_interface_are_all_read() -> None:
-    port = {"id": {"type": "local", "value": "605"}}
+    # several neighbours at one interface
     two = [{"rail0": {"chassis": {node: {"id": {}}}, "port": port}} for node in ("a", "b")]
     assert [it.node for it in parse_neighbours(json.dumps({"lldp": {"interface": two}}))] == ["a", "b"]
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"lldp": 1}', "{" * 5000])
-def test_other_json_is_not_understood(text: str) -> None:
-    with pytest.raises(ProbeError):
-        parse_neighbours(text)
+    for text in ("", "[]", "{}", '{"lldp": 1}', "{" * 5000):
+        with pytest.raises(ProbeError):
+            parse_neighbours(text)
 
 
 def answer(output: str, rc: int = 0) -> Answer:

@@ -81,6 +81,15 @@ def cables(topology: Topology, rate: float = 25.0) -> Verdict:
     return node_checks.cables(profile(4, rate), links.of.get(NODE, ()), judge.usual_rates(links))
 
 
+def with_planes() -> Topology:
+    """Each adapter has a link in each of two planes."""
+    topology = small()
+    for (device, _), (leaf, port) in list(topology.peers.items()):
+        if " " in device:
+            topology.connect((device, 2), (leaf, port + 20))
+    return topology
+
+
 def could_be(text: str, rate: float | None) -> Verdict:
     """Judge links of which both ends support more."""
     links = judge.owned(small().facts(), small().ports()).of[NODE]
@@ -116,7 +125,7 @@ def pkeys(
     *,
     passed: tuple[int, ...] = (JOB, FULL),
     filters: bool = True,
-    known: bool = True,
+    known: bool | None = True,  # None: no table, and no reason
 ) -> Verdict:
     """Judge a fabric in which a port of the node, or its port of the switch, has these partition keys."""
     facts = small().facts()
@@ -128,7 +137,7 @@ def pkeys(
         facts,
         pkeys={**keys, own.key: mine, far: passed} if known else {},
         records={far: PortRecord(4096, 4096, 1, filters)},
-        missing={} if known else {"pkeys": "saquery PKTR: Query SA failed"},
+        missing={} if known is not False else {"pkeys": "saquery PKTR: Query SA failed"},
     )
     return node_checks.pkeys(links.of[NODE], facts, judge.usual_keys(facts, links))
 
@@ -192,6 +201,7 @@ ROWS: tuple[tuple[str, str, str, str, Callable[[], Verdict]], ...] = (
     ("cables", "a slower port for storage on each node", "DGX", PASSED, lambda: cables(with_storage())),
     ("cables", "the profile states less", "HDR switches", PASSED, lambda: cables(small(), rate=12.5)),
     ("cables", "none in the subnet", "ports", NOT_CHECKED, lambda: cables(fat_tree(nodes=1, leaves=1))),
+    ("cables", "planes of an XDR adapter", "one link", PASSED, lambda: cables(with_planes(), rate=50.0)),
     ("cables", "half speed", "a bad transceiver", CONFIGURE, lambda: cables(changed(slow=[of(1)]))),
     ("cables", "half of the lanes", "a cable", CONFIGURE, lambda: cables(changed(slow=[of(1), "2xHDR"]))),
     ("cables", "slow storage", "a cable", CONFIGURE, lambda: cables(changed(with_storage(), slow=SLOW_8))),
@@ -206,6 +216,7 @@ ROWS: tuple[tuple[str, str, str, str, Callable[[], Verdict]], ...] = (
     ("pkeys", "a limited entry of the switch", "opensm", PASSED, lambda: pkeys(passed=(0x0001, LIMITED))),
     ("pkeys", "the switch does not filter", "opensm", PASSED, lambda: pkeys(passed=(), filters=False)),
     ("pkeys", "the tables are not shown", "another sa_key", NOT_CHECKED, lambda: pkeys(known=False)),
+    ("pkeys", "a port is not shown", "saquery", NOT_CHECKED, lambda: pkeys(known=None)),
     ("pkeys", "a partition is missing", "partitions.conf", CONFIGURE, lambda: pkeys((FULL,))),
     ("pkeys", "a limited member", "partitions.conf", CONFIGURE, lambda: pkeys((JOB, LIMITED))),
     ("pkeys", "the switch drops a partition", "a moved cable", CONFIGURE, lambda: pkeys(passed=(FULL,))),
@@ -265,12 +276,6 @@ def test_a_finding_names_the_port_and_the_figures(
     assert shown <= set(figures(f"{findings[0].measured} / {findings[0].expected}"))
 
 
-def test_a_port_whose_partition_keys_are_not_shown_is_not_checked() -> None:
-    facts = small().facts()
-    verdict = node_checks.pkeys(judge.owned(facts, small().ports()).of[NODE], facts, {})
-    assert verdict.outcome is Outcome.NOT_CHECKED
-
-
 class PeersOf:
     """A node, or the session, as the fixtures of peers use it."""
 
@@ -290,11 +295,3 @@ def test_a_node_is_compared_with_nodes_of_its_own_group() -> None:
     keys = test_ibfabric.keys_of_peers(topology.facts(), of_peers)
     assert set(keys) == {"gpu[01,03-04]", NODE}
     assert test_ibfabric.usual_keys(session.nodes[NODE], keys) == {}
-
-
-def test_the_planes_of_an_xdr_adapter_are_one_link() -> None:
-    topology = small()
-    for (device, _), (leaf, port) in list(topology.peers.items()):
-        if " " in device:
-            topology.connect((device, 2), (leaf, port + 20))
-    assert cables(topology, rate=50.0).outcome is Outcome.PASSED

@@ -54,32 +54,26 @@ def test_lanes_and_limits_of_an_optical_module() -> None:
     assert found.problems == {"mlx5_1": ICMD}
 
 
-@pytest.mark.parametrize(
-    ("opcode", "recommendation", "trouble"),
-    [("15", "Bad signal", "Bad signal"), ("0", "No issue was observed", ""), ("N/A", "N/A", "")],
-)
-def test_what_the_firmware_finds_wrong_with_the_link(opcode: str, recommendation: str, trouble: str) -> None:
-    advice = {"Group Opcode": "N/A", "Recommendation": recommendation, "Status Opcode": opcode}
-    module = read_module(shown(OSFP, {"Troubleshooting Info": advice}))
-    assert isinstance(module, Module)
-    assert module.trouble == trouble
+def test_what_the_firmware_finds_wrong_with_the_link() -> None:
+    for opcode, words, trouble in (
+        ("15", "Bad", "Bad"),
+        ("0", "No issue was observed", ""),
+        ("N/A", "N/A", ""),
+    ):
+        advice = {"Group Opcode": "N/A", "Recommendation": words, "Status Opcode": opcode}
+        module = read_module(shown(OSFP, {"Troubleshooting Info": advice}))
+        assert isinstance(module, Module)
+        assert module.trouble == trouble
 
 
-@pytest.mark.parametrize("info", [DAC, NONE])
-def test_copper_states_no_limits(info: dict[str, str]) -> None:
-    module = read_module("-W- a warning of stderr\n" + shown(info))
-    assert isinstance(module, Module)
-    assert module.readings == ()
-    assert module.kind.endswith("Passive copper cable")
-
-
-def test_an_adapter_without_a_cage_has_no_module_and_is_no_problem() -> None:
-    """A mezzanine at a backplane, or one that is soldered to an NVSwitch."""
+def test_modules_without_limits_and_adapters_without_a_module() -> None:
+    for info in (DAC, NONE):
+        module = read_module("-W- a warning of stderr\n" + shown(info))
+        assert isinstance(module, Module)
+        assert (module.readings, module.kind.endswith("Passive copper cable")) == ((), True)
+    # a mezzanine at a backplane, or one that is soldered to an NVSwitch
     found = {"Operational Info": {"State": "Active"}, "Troubleshooting Info": {"Status Opcode": "0"}}
     assert read_module(json.dumps({"result": {"output": found}})) == Module("", ())
-
-
-def test_the_status_says_why_there_is_no_module() -> None:
     failed = json.dumps({"status": {"code": 1, "message": 'Failed to open device: "mlx5_0"'}})
     assert read_module(failed) == 'Failed to open device: "mlx5_0"'
     assert read(printed(mlx5_0="{ cut")).problems == {"mlx5_0": "{ cut"}

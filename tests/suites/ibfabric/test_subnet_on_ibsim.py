@@ -77,9 +77,7 @@ saquery() {
 """
 
 
-def test_partitions_of_opensm_are_compared_between_nodes_and_with_switches(
-    tmp_path: Path,
-) -> None:
+def test_partitions_of_opensm_are_compared_between_nodes_and_with_switches(tmp_path: Path) -> None:
     topology = rail_optimised(nodes=4, hcas=1, spines=2, each=1)
     members = ", ".join(f"0x{topology.port_guid(f'gpu{node:02} mlx5_0')}=full" for node in (1, 2, 3))
     (tmp_path / "partitions").write_text(f"Default=0x7fff : ALL=full, SELF=full;\njob=0x0001 : {members};\n")

@@ -187,28 +187,25 @@ OF_BOTH = {"gpu01": neighbours(*OF_GPU01, ens3="down", ens4="up"), "gpu02": neig
 ETHERNET = of_neighbours(OF_BOTH)
 
 
+def vendor(sent: str) -> Wiring:
+    return of_neighbours({"gpu01": neighbours(("ens1", "leaf01", (sent,)))})
+
+
 @pytest.mark.parametrize(
-    "row",
+    ("found", "row"),
     [
-        "gpu01,ens1,leaf01,1/1",
-        "gpu01,mlx5_0,leaf01,Eth1/1",
-        "LEAF02,SWP1s0,gpu01,ens2",
-        "gpu02,ens1,dsl-router,7",
-        "gpu01,ens1,4438.39FF.0001,Eth1/1",
+        (ETHERNET, "gpu01,ens1,leaf01,1/1"),
+        (ETHERNET, "gpu01,mlx5_0,leaf01,Eth1/1"),
+        (ETHERNET, "LEAF02,SWP1s0,gpu01,ens2"),
+        (ETHERNET, "gpu02,ens1,dsl-router,7"),
+        (ETHERNET, "gpu01,ens1,4438.39FF.0001,Eth1/1"),
+        (vendor("ethernet1/1/3:1"), "gpu01,ens1,leaf01,Eth 1/1/3:1"),  # Dell OS10
+        (vendor("et-0/0/29:1"), "gpu01,ens1,leaf01,0/0/29:1"),  # Junos
+        (vendor("Ethernet48"), "gpu01,ens1,leaf01,Et48"),  # Arista
     ],
 )
-def test_neighbour_is_known_by_each_of_its_names(row: str) -> None:
-    assert compared(row, found=ETHERNET).right[""] == 1
-
-
-@pytest.mark.parametrize(
-    ("sent", "planned"),
-    [("ethernet1/1/3:1", "Eth 1/1/3:1"), ("et-0/0/29:1", "0/0/29:1"), ("Ethernet48", "Et48")],
-    ids=["Dell OS10", "Junos", "Arista"],
-)
-def test_port_of_a_switch_is_known_by_the_short_form_of_its_vendor(sent: str, planned: str) -> None:
-    found = of_neighbours({"gpu01": neighbours(("ens1", "leaf01", (sent,)))})
-    assert compared(f"gpu01,ens1,leaf01,{planned}", found=found).right[""] == 1
+def test_neighbour_is_known_by_each_of_its_names(found: Wiring, row: str) -> None:
+    assert compared(row, found=found).right[""] == 1
 
 
 OF_SONIC = ("ens1", "leaf01", ("etp13a", "Ethernet96")), ("ens1", "leaf02", ("etp1a",))

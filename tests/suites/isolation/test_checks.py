@@ -14,7 +14,6 @@ from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.core.check import Verdict
 from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
 from pytest_gpucluster.suites.isolation import checks
-from pytest_gpucluster.suites.isolation.exemptions import Exemptions
 from pytest_gpucluster.suites.isolation.logins import Login
 from pytest_gpucluster.suites.isolation.pam import PamFacts
 from pytest_gpucluster.suites.isolation.steps import MemoryStep, PtyResult, StepPair
@@ -23,11 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 NODE, MIB = "gpu01", 2**20
-ALL = Exemptions()
+ALL: dict[str, str] = {}
 INFO = NodeInfo(NODE, "ALLOCATED", gres={"gpu:h200": 4})
 SHM = {"error": "", "own": "41:1", "node": "", "root": "/", "age": 4.0, "uptime": 9e5}
 TMP = {**SHM, "own": "65024:1672133", "root": "/scratch/gpu01/6/.6"}
-ADOPTING = PamFacts(True, "pam_slurm_adopt.so", "/lib64/security/pam_slurm_adopt.so", "", "yes", "active")
+ADOPTING = PamFacts(True, "pam_slurm_adopt.so", "/lib64/security/pam_slurm_adopt.so", "yes")
 
 
 def opened(*numbers: int, **others: int) -> dict[str, Any]:
@@ -90,13 +89,12 @@ def pam(flags: str, **change: Any) -> Verdict:
     return checks.pam_slurm_adopt(replace(ADOPTING, **change), "", flags)
 
 
-def login(before: Login | None, with_job: Login | None, *, subject: bool = True) -> Verdict:
-    return checks.login("", "", subject, before, with_job)
+def login(found: Login | None, *, refused: bool = True) -> Verdict:
+    return checks.login("", refused, found)
 
 
-def pty(rc: int, size: str | None, problem: str = "") -> Verdict:
-    terminals = [PtyResult("gpu09", 23, "33 101"), PtyResult(NODE, rc, size, problem)]
-    return checks.pty(terminals)
+def pty(rc: int, terminal: bool | None, text: str = "") -> Verdict:
+    return checks.pty([PtyResult("gpu09", 0, True), PtyResult(NODE, rc, terminal, text)])
 
 
 APART = reach(0, cores=1) | {"met": {"met": False}}  # not at the same time
@@ -116,9 +114,6 @@ TASK = "task with --mem=256M"
 DRAINING = {NODE: 'DRAINING: "Kill task failed" by root since 2026-11-23T15:00:00'}
 PRIVATE_TMP = "/systemd-private-0a1b-slurmd.service-x/tmp"
 PANIC = {"refused": {"reason": "vm.panic_on_oom is 1"}}
-REFUSED = Login(refusal="you have no active jobs on this node")
-ADOPTED = Login(1000, 7, "/slurm/uid_1000/job_7/step_extern")
-SHELL = Login(1000, None, "/user.slice/user-1000.slice/session-3.scope")
 BROKEN = Login(problem="ssh: Host key verification failed. (exit 255)")
 CASES: list[tuple[Callable[[], Verdict], str, list[str]]] = [
     # a step has one core of its own
@@ -181,28 +176,19 @@ CASES: list[tuple[Callable[[], Verdict], str, list[str]]] = [
     (lambda: pam("Contain", readable=False, adopts=""), NOT_CHECKED, []),
     (lambda: pam(""), CONFIGURE, ["PrologFlags of slurm.conf"]),
     (lambda: pam("Alloc,ContainX"), CONFIGURE, ["PrologFlags of slurm.conf"]),
-    (lambda: pam("Contain", systemd="sshd"), WARNING, ["pam_systemd.so in /etc/pam.d/sshd"]),
-    (lambda: pam("Contain", systemd="sshd", logind="inactive"), PASSED, []),
-    # logins
-    (lambda: login(REFUSED, ADOPTED), PASSED, []),
-    (lambda: login(SHELL, ADOPTED), CONFIGURE, ["login without a job"]),
-    (lambda: login(REFUSED, REFUSED), CONFIGURE, ["login with a job"]),
-    (lambda: login(REFUSED, SHELL), CONFIGURE, ["login with a job"]),
-    # a healthy node must not fail: users whom PAM exempts, users with jobs, ssh that does not work
-    (lambda: login(SHELL, SHELL, subject=False), NOT_CHECKED, []),
-    (lambda: login(ADOPTED, ADOPTED), NOT_CHECKED, []),
-    (lambda: login(BROKEN, ADOPTED), NOT_CHECKED, []),
-    (lambda: login(REFUSED, BROKEN), NOT_CHECKED, []),
-    (lambda: login(None, ADOPTED, subject=False), NOT_CHECKED, []),
-    (lambda: login(REFUSED, None), NOT_CHECKED, []),
-    (lambda: login(replace(SHELL, uid=0), SHELL), NOT_APPLICABLE, []),
+    # logins without a job
+    (lambda: login(Login(refusal="you have no active jobs on this node")), PASSED, []),
+    (lambda: login(Login(1000)), CONFIGURE, ["login without a job"]),
+    # a healthy node must not fail: users whom PAM exempts, ssh that does not work
+    (lambda: login(Login(1000), refused=False), NOT_CHECKED, []),
+    (lambda: login(BROKEN), NOT_CHECKED, []),
+    (lambda: login(None, refused=False), NOT_CHECKED, []),
+    (lambda: login(Login(0)), NOT_APPLICABLE, []),
     # terminals
-    (lambda: pty(23, "33 101"), PASSED, []),
-    (lambda: pty(0, "33 101"), CONFIGURE, [NODE]),
-    (lambda: pty(23, "24 80"), CONFIGURE, [NODE]),
-    (lambda: pty(23, ""), CONFIGURE, [NODE]),
-    (lambda: pty(23, None, "srun: error: task 0 launch failed"), CONFIGURE, [NODE]),
-    (lambda: pty(124, "33 101"), CONFIGURE, [NODE]),
+    (lambda: pty(0, True), PASSED, []),
+    (lambda: pty(0, False), CONFIGURE, [NODE]),
+    (lambda: pty(1, None, "srun: error: task 0 launch failed"), CONFIGURE, [NODE]),
+    (lambda: pty(124, True), CONFIGURE, [NODE]),
     (lambda: checks.pty([PtyResult(NODE, problem="script: command not found")]), NOT_CHECKED, []),
 ]
 
@@ -213,17 +199,18 @@ def test_each_case_has_its_verdict(at: int) -> None:
     assert judged(judge()) == (expected, parts)
 
 
-def test_what_is_exempt_is_not_applicable_for_the_reason_of_the_exemption() -> None:
-    exempt = Exemptions(cpus="a", devices="b", memory="c", tmp="d")
+def test_shared_resources_and_logins_without_pam_slurm_adopt_are_not_applicable() -> None:
+    shared = {"cpus": "a", "devices": "b", "memory": "c"}
     verdicts = [
-        checks.cpus(NODE, exempt, None),
-        checks.devices(NODE, exempt, None, INFO),
-        checks.memory(NODE, exempt, None),
-        checks.tmp(NODE, exempt, None),
-        checks.pam_slurm_adopt(replace(ADOPTING, adopts=""), "e", ""),
-        checks.login("f", "", False, None, None),
+        checks.cpus(NODE, shared, None),
+        checks.devices(NODE, shared, None, INFO),
+        checks.memory(NODE, shared, None),
+        checks.pam_slurm_adopt(replace(ADOPTING, adopts=""), "d", ""),
+        checks.login("e", False, None),
     ]
-    assert [(judged(it)[0], it.reason) for it in verdicts] == [(NOT_APPLICABLE, one) for one in "abcdef"]
+    assert [(judged(it)[0], it.reason) for it in verdicts] == [(NOT_APPLICABLE, one) for one in "abcde"]
+    assert judged(checks.tmp(NODE, {"tmp": "d"}, None))[0] == NOT_APPLICABLE
+    assert judged(checks.tmp(NODE, shared | {"tmp": "d"}, None))[0] == NOT_CHECKED, "nothing is isolated"
 
 
 def test_what_is_shown() -> None:
@@ -234,5 +221,3 @@ def test_what_is_shown() -> None:
     assert figures(memory(held(256, 270)).advisories[0].measured) == [270]
     assert checks.cpus(NODE, ALL, SILENT).reason == "second step: srun: cancelled"
     assert checks.tmp(NODE, ALL, step_pair(job_age=None)).reason.startswith("/dev/shm: ")
-    verdict = checks.login("", "slurm.conf has no Contain", False, SHELL, SHELL)
-    assert (judged(verdict)[0], verdict.reason) == (NOT_CHECKED, "slurm.conf has no Contain")

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.cluster.slurm.client import Slurm
 from pytest_gpucluster.cluster.transport.base import Completed
 from pytest_gpucluster.config import load_cluster
-from pytest_gpucluster.core.errors import TransportError
+from pytest_gpucluster.core.errors import SlurmError, TransportError
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.suites.isolation import logins
 from pytest_gpucluster.suites.isolation.config import IsolationConfig
-from pytest_gpucluster.suites.isolation.logins import Login, read_login, why_unadoptable
+from pytest_gpucluster.suites.isolation.logins import Login, read_login
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,50 +24,24 @@ REFUSED = (
     "Connection closed by 127.0.0.1 port 22221\r\n"
 )
 NO_JOBS = "Access denied: user alice has no active jobs.\nClosed.\n"  # of the older module pam_slurm
-EXTERN = "/gpucluster-24ce28ddadda/slurm_gpu01/uid_65534/job_1/step_extern"
-SESSION = "/user.slice/user-1000.slice/session-3.scope"
-V2 = "0::/system.slice/slurmstepd.scope/job_77/step_extern/user/task_special"
-ADOPTING = {"PrologFlags": "Alloc,Contain", "ProctrackType": "proctrack/cgroup"}
-
-
-def shell(*cgroups: str, uid: int = 1000) -> str:
-    return "\n".join((f"gpucluster-login {uid}", *cgroups, "gpucluster-login end", ""))
-
-
-ADOPTED = shell(
-    "9:name=systemd:/", f"6:freezer:{EXTERN}", f"5:devices:{EXTERN}", "1:cpu:/", "0::/", uid=65534
-)
+SHELL = "gpucluster-login 1000\n"
 
 
 def test_how_a_login_ended() -> None:
     for rc, stdout, stderr, found in (
         (255, "", REFUSED, Login(refusal="you have no active jobs on this node")),
-        (0, ADOPTED, "", Login(65534, 1, EXTERN)),
-        (0, shell(V2), "", Login(1000, 77, V2.removeprefix("0::"))),
-        (0, f"Welcome\n{shell(f'0::{SESSION}')}bye\n", "motd", Login(1000, None, SESSION)),
-        # a shell of another step is not adopted: the epilog does not end it with the job
-        (0, shell("0::/slurm/job_7/step_0"), "", Login(1000, None, "/slurm/job_7/step_0")),
-        (0, shell(), "", Login(1000, None, "")),
-        (0, shell(V2)[:40], "", Login(problem=f"ssh: {V2[:18]} (exit 0)")),
+        (0, f"Welcome\n{SHELL}bye\n", "motd", Login(1000)),
+        (0, "gpucluster-login", "", Login(problem="ssh: gpucluster-login (exit 0)")),
         (255, "", NO_JOBS, Login(problem="ssh: Closed. (exit 255)")),
         (0, "", "", Login(problem="ssh: no message (exit 0)")),
     ):
         assert read_login(rc, stdout, stderr) == found
 
 
-def test_why_no_login_is_tried() -> None:
-    cluster = load_cluster("local")
-    excluded = cluster.model_copy(update={"not_applicable": {"isolation.pam_slurm_adopt": "why"}})
-    assert why_unadoptable(ADOPTING, cluster) == ""
-    assert "not_applicable" in why_unadoptable(ADOPTING, excluded)
-    assert "PrologFlags=Alloc" in why_unadoptable(ADOPTING | {"PrologFlags": "Alloc"}, cluster)
-    assert "ProctrackType=x" in why_unadoptable(ADOPTING | {"ProctrackType": "x"}, cluster)
-
-
 class Ssh:
-    """A transport whose ssh answers as told, and which counts the logins."""
+    """A transport whose ssh has one answer, and which counts the logins."""
 
-    def __init__(self, answer: str | TransportError) -> None:
+    def __init__(self, answer: str | TransportError = SHELL) -> None:
         self.answer = answer
         self.commands: list[Sequence[str]] = []
 
@@ -82,21 +56,24 @@ class Ssh:
 
 
 class FixedSlurm(Slurm):
-    """Slurm with this configuration over an Ssh."""
+    """Slurm over an Ssh; squeue prints one list of nodes after the other, or fails."""
 
-    def __init__(self, ssh: Ssh, **changes: str) -> None:
+    def __init__(self, ssh: Ssh, *listed: str) -> None:
         super().__init__(ssh)  # type: ignore[arg-type] # the two methods that logins call
-        self.shown = ADOPTING | changes
+        self.listed = list(listed)
 
-    def config(self) -> dict[str, str]:
-        return self.shown
+    def run(self, *argv: str, **_options: Any) -> str:
+        assert argv[0] == "squeue"
+        if not self.listed:
+            raise SlurmError("slurmctld does not answer")
+        return self.listed.pop(0)
 
 
 def test_a_login_asks_nothing_and_uses_no_open_connection() -> None:
-    ssh = Ssh(ADOPTED)
+    ssh = Ssh()
     section = IsolationConfig(ssh_options=("-i", "~/.ssh/id_test"))
     found = logins.log_in(FixedSlurm(ssh), section, ("gpu01", "gpu02"))
-    assert found == dict.fromkeys(("gpu01", "gpu02"), Login(65534, 1, EXTERN))
+    assert found == dict.fromkeys(("gpu01", "gpu02"), Login(1000))
     assert {"-oBatchMode=yes", "-oControlPath=none", "-n"} < set(ssh.commands[0])
     assert sorted(command[-2] for command in ssh.commands) == ["gpu01", "gpu02"]
     assert ssh.commands[0][-4:-2] == ("-i", "~/.ssh/id_test")
@@ -112,12 +89,23 @@ def test_logins_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(ssh.commands) == 1
 
 
-def test_logins_come_before_the_jobs_of_all_suites_and_need_adoption() -> None:
+def test_a_shell_on_a_node_with_a_job_of_the_user_proves_nothing() -> None:
+    def outcome(*listed: str, answer: str = SHELL, **update: Any) -> dict[str, Login]:
+        cluster = load_cluster("local").model_copy(update=update)
+        early = logins.LoginsWithoutJob(FixedSlurm(Ssh(answer), *listed), cluster)
+        early.use_nodes(("gpu01", "gpu02", "gpu03"))
+        return early.outcome()
+
+    found = outcome("gpu[02-02]\n", "gpu03\ncpu01\n")
+    assert (found["gpu01"], found["gpu02"]) == (Login(1000), found["gpu03"])
+    assert "had a job" in found["gpu02"].problem
+    assert all("slurmctld does not answer" in it.problem for it in outcome("").values())
+    as_root = outcome("gpu[01-03]", "", answer="gpucluster-login 0\n")
+    assert {*as_root.values()} == {Login(0)}, "root needs no job"
+    assert outcome(not_applicable={"isolation.login": "why"}) == {}
+
+
+def test_logins_come_before_the_jobs_of_all_suites() -> None:
     works = {suite.name: suite.before_allocation for suite in suites() if suite.before_allocation}
     assert [name for name, work in works.items() if work.first] == ["isolation"]
     assert [works["isolation"].wanted(Namespace(intrusive=on)) for on in (True, False)] == [True, False]
-    for flags, tried in (("Contain", 1), ("None", 0)):
-        ssh = Ssh(ADOPTED)
-        early = logins.LoginsWithoutJob(FixedSlurm(ssh, PrologFlags=flags), load_cluster("local"))
-        early.use_nodes(("gpu01",))
-        assert len(early.outcome()) == len(ssh.commands) == tried

@@ -9,9 +9,7 @@ from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.suites.isolation.pam import PAM, PamFacts
 
 DEBIAN = """\
-pam|common-session:session	optional	pam_systemd.so 
 pam|login:@include common-session
-pam|runuser-l:-session	optional	pam_systemd.so
 pam|sshd:@include common-auth
 pam|sshd:account  required     pam_slurm_adopt.so
 pam|sshd:@include common-account
@@ -19,10 +17,8 @@ pam|sshd:@include common-session
 sshd|yes
 module|/usr/lib/x86_64-linux-gnu/security/pam_slurm_adopt.so
 usepam|usepam yes
-logind|active
-"""  # noqa: W291 - as the package libpam-runtime writes it
+"""
 RHEL = """\
-pam|password-auth:-session     optional      pam_systemd.so
 pam|postlogin:session     [default=1]   pam_lastlog.so nowtmp showfailed
 pam|sshd:auth       substack     password-auth
 pam|sshd:account    include      password-auth
@@ -33,11 +29,10 @@ sshd|yes
 module|/lib64/security/pam_slurm_adopt.so
 module|/usr/lib64/security/pam_slurm_adopt.so
 usepam|UsePAM yes
-logind|inactive
 """
 MODULE = "/usr/lib/x86_64-linux-gnu/security/pam_slurm_adopt.so"
-OF_DEBIAN = vars(PamFacts(True, "pam_slurm_adopt.so", MODULE, "common-session", "yes", "active"))
-OF_RHEL = {"module": "/lib64/security/pam_slurm_adopt.so", "systemd": "password-auth", "logind": "inactive"}
+OF_DEBIAN = vars(PamFacts(True, "pam_slurm_adopt.so", MODULE, "yes"))
+OF_RHEL = {"module": "/lib64/security/pam_slurm_adopt.so"}
 ADOPTS = "pam|sshd:account  required"
 ELSEWHERE = {"adopts": "/opt/pam_slurm_adopt.so", "module": ""}
 
@@ -58,7 +53,13 @@ def test_the_stack_of_debian_and_changes_of_it() -> None:
         (f"module|{MODULE}\n", "", {"module": ""}),
         ("required     pam_slurm_adopt.so", "required /opt/pam_slurm_adopt.so", ELSEWHERE),
         ("usepam|usepam yes", "usepam|", {"use_pam": ""}),
-        ("pam|sshd:@include common-session\n", "", {"systemd": ""}),
+        # the module is in an included file
+        (f"{ADOPTS}     pam_slurm_adopt.so", f"pam|common-account:{ADOPTS[9:]} pam_slurm_adopt.so", {}),
+        (
+            f"{ADOPTS}     pam_slurm_adopt.so",
+            f"pam|sshd:account include a\npam|a:{ADOPTS[9:]} pam_slurm_adopt.so",
+            {},
+        ),
         ("sshd|yes\n", "", {"readable": False}),
         # a file that includes itself ends the search
         ("pam|sshd:@include common-auth", "pam|sshd:@include sshd", {}),
@@ -69,6 +70,6 @@ def test_the_stack_of_debian_and_changes_of_it() -> None:
 
 def test_an_answer_that_was_cut_is_no_fact() -> None:
     with pytest.raises(ProbeError):
-        read(DEBIAN.partition("logind")[0])
+        read(DEBIAN.partition("usepam")[0])
     with pytest.raises(NotAvailable):
         PAM.parse(Answer("gpu01", 1, b"", b"sudo: a password is required"))

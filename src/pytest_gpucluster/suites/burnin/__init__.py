@@ -28,7 +28,7 @@ SUITE = Suite(
         "--burnin-time": {"metavar": "TIME", "help": "run the burnin suite for this time: 30m, 4h"},
         "--burnin-resume": {
             "metavar": "EVENTS",
-            "help": "continue the burn-in of this events.jsonl for its remaining time, without nodes that failed it",
+            "help": "continue the burn-in of this events.jsonl for its remaining time",
         },
     },
     hooks={"tried": "draft:tried", "on_request": "options", "simulated_payload": "steps:simulated_payload"},

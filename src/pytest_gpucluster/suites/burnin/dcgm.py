@@ -3,7 +3,7 @@
 Formats, from HelperJsonAddResult of dcgmi/Diag.cpp: DCGM 2 and 3 have "DCGM GPU Diagnostic" and results with `gpu_ids`
 (3.3: `gpu_id`), warnings as text or (3.2 and later) as a list of objects, with a severity since 3.3; DCGM 4 has "DCGM
 Diagnostic", results with `entity_group` and `entity_id`, and a `test_summary` for faults of no entity (its schema is
-testing/python3/dcgm_diag_schema.json).
+testing/python3/dcgm_diag_schema.json). A failure without a severity takes no node out of service.
 Lists may hold null, the case of a status varies, other text may precede and follow the JSON.
 """
 
@@ -11,15 +11,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import safe_json
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check, revised
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import last_line
-from pytest_gpucluster.core.values import Model, Text
-from pytest_gpucluster.kit.node.known_lines import data_file
 from pytest_gpucluster.suites.burnin.load_checks import unmeasured
 
 if TYPE_CHECKING:
@@ -35,56 +32,25 @@ PASSED, WARNED = ("pass", "passed"), ("warn", "warning")
 FAILED, SKIPPED = ("fail", "failed", "error"), ("skip", "skipped", "not run", "notrun")
 # dcgmErrorSeverity_t of dcgm_errors.h; a GPU is fit for work with an error of the severity none, monitor or config
 _ISOLATE, _CONFIG, _RESET = 2, 5, 6
-_MILD = frozenset({0, 1, _CONFIG})
+_MILD = frozenset({None, 0, 1, _CONFIG})
 # dcgmErrorCategory_t: configuration, library, CUDA, EUD, other software, DCGM itself. Their errors are no fault of the
 # hardware, except an EUD (NVIDIA's extended diagnostic) that failed: it has the severity isolate
 _EUD = 7
 _SOFTWARE_CATEGORIES = frozenset({3, 4, 6, _EUD, 8, 16})
-# Results before DCGM 3.3 have no severity. These tests of nvvs/plugin_src/software check software; the others there (page
-# retirement, row remapping, InfoROM) check hardware
-_SOFTWARE_TESTS = frozenset({
-    "denylist", "blacklist", "nvml library", "cuda main library", "cuda toolkit libraries", "permissions and os blocks",
-    "permissions and os-related blocks", "persistence mode", "environment variables", "graphics processes",
-    "fabric manager",
-})  # fmt: skip
-_MEASURING = (
-    "Integration",
-    "Stress",
-)  # they compare rates and power with bounds of DCGM, which proves no fault
-_DEPLOYMENT = "Deployment"  # the category of software tests; others: Hardware, Integration, Stress
-# words of a warning about an environment variable or another process on the GPU
-_SOFTWARE_WORDS = (
-    "CUDA_VISIBLE_DEVICES",
-    "cudaDeviceGetByPCIBusId",
-    "busy or unavailable",
-    "ersistence mode",
+_REBOOT = (
+    126  # DCGM_FR_GPU_RECOVERY_REBOOT: its severity is isolate, its message asks for a reboot of the node
 )
+_DEPLOYMENT = "Deployment"  # the category of software tests; others: Hardware, Integration, Stress
 
 
 @dataclass(frozen=True)
 class DcgmWarning:
-    """One warning; `severity` and `category` as in dcgm_errors.h (dcgmErrorSeverity_t, dcgmErrorCategory_t)."""
+    """One warning; `code`, `severity` (None before DCGM 3.3) and `category` as in dcgm_errors.h."""
 
     text: str
+    code: int | None = None
     severity: int | None = None
     category: int | None = None
-    action: Action | None = None  # the one that the error code names, whatever its severity
-
-
-class _Error(Model):
-    """One code of data/dcgm-errors.yaml, which describes the keys."""
-
-    id: int
-    name: Text
-    severity: int
-    category: int
-    action: Literal["reboot"] | None = None
-
-
-@cache
-def _errors() -> dict[int, _Error]:
-    found = data_file("dcgm-errors.yaml", _Error, "pytest_gpucluster.suites.burnin")
-    return {error.id: error for error in found}
 
 
 @dataclass(frozen=True)
@@ -194,12 +160,7 @@ def _warning(value: Any) -> DcgmWarning:
         number if isinstance(number := value.get(name), int) else None
         for name in ("error_id", "error_severity", "error_category")
     )
-    known = _errors().get(code) if code is not None else None
-    if known is None:
-        return DcgmWarning(_texts(value), severity, category)
-    if severity is None:  # before DCGM 3.3
-        severity, category = known.severity, known.category
-    return DcgmWarning(_texts(value), severity, category, Action(known.action) if known.action else None)
+    return DcgmWarning(_texts(value), code, severity, category)
 
 
 def _where(result: dict[str, Any]) -> list[str]:
@@ -247,8 +208,8 @@ def _diagnosis(totals: NodeTotals) -> DcgmDiag | None:
     cause="NVIDIA's own diagnostic fails",
     hint="dcgmi diag -r 3 -v; /var/log/nvidia-dcgm; return the GPU if it fails again",
     action=Action.DRAIN,
-    never_healthy="DCGM classes the error as one that requires isolation or a reset of the GPU, or its test of the hardware failed; "
-    "errors of settings and software, those to be triaged, and tests of speed and power are milder",
+    never_healthy="DCGM classes the error as one that requires isolation or a reset of the GPU; errors of settings and software, those "
+    "to be triaged, and those without a severity are milder",
 )
 def dcgm(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Every test of `dcgmi diag` passes."""
@@ -288,27 +249,18 @@ def _judged(result: DcgmResult) -> Judgement:
 
 def _is_mild(result: DcgmResult) -> bool:
     """Return whether a GPU is fit for work with these warnings."""
-    return (_action(result) or Action.DRAIN) is Action.CONFIGURE or all(
-        it.severity in _MILD for it in result.warnings
-    )
+    return _action(result) is Action.CONFIGURE or all(it.severity in _MILD for it in result.warnings)
 
 
-def _action(result: DcgmResult) -> Action | None:
-    """Return the action that a failed test requires; None: the action of the check."""
-    if not result.warnings or any(it.severity is None for it in result.warnings):  # before DCGM 3.3
-        software = result.test.lower() in _SOFTWARE_TESTS or any(
-            word in result.warning for word in _SOFTWARE_WORDS
-        )
-        if not software and result.category in _MEASURING:
-            return Action.MONITOR
-        return Action.CONFIGURE if software else None
-    return max(map(_warning_action, result.warnings), key=list(Action).index)
+def _action(result: DcgmResult) -> Action:
+    """Return the action that a failed test requires."""
+    return max(map(_warning_action, result.warnings), key=list(Action).index, default=Action.MONITOR)
 
 
 def _warning_action(warning: DcgmWarning) -> Action:
     """Return the action for DCGM's severity; triage, as of a bandwidth below a bound of DCGM, proves no fault."""
-    if warning.action:
-        return warning.action
+    if warning.code == _REBOOT:
+        return Action.REBOOT
     failed_eud = warning.category == _EUD and warning.severity == _ISOLATE
     software = warning.category in _SOFTWARE_CATEGORIES and not failed_eud
     if software or warning.severity == _CONFIG:

@@ -15,7 +15,7 @@ from pytest_gpucluster.kit.gpu.xid_check import ACTIONS
 from pytest_gpucluster.kit.node.port_errors import CAUSED_ELSEWHERE, USUAL, allowed, proves_fault
 from pytest_gpucluster.suites.burnin.config import GPU_LOADS
 from pytest_gpucluster.suites.burnin.load_checks import unmeasured
-from pytest_gpucluster.suites.burnin.results import held
+from pytest_gpucluster.suites.burnin.results import power
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -42,7 +42,6 @@ RATES = {
     "nvlink_crc_data_errors": _CRC,
 }
 USUAL_RATE = 50.0  # GB/s of a port whose rate cannot be read: NDR
-UNITS = {"celsius": "C", "watts": "W", "sm_mhz": "MHz", "busy": "%"}
 SMI = "nvidia-smi"  # the part for a failure of the tool itself
 # reasons of Sensors: the driver slows a GPU for heat; the hardware does, for a cause that has a reason of its own
 SOFT_HEAT, HALVED = "sw_thermal_slowdown", "hw_slowdown"
@@ -194,7 +193,6 @@ def temperature(burnin: BurninResult, node_name: str, config: BurninConfig) -> J
         part = totals.part(uuid)
         for name, value, unit in (
             ("celsius", peaks.celsius, "C"),
-            ("watts", peaks.watts, "W"),
             ("sm_mhz", statistics.median(peaks.sm_mhz) if peaks.sm_mhz else None, "MHz"),
         ):
             if value is not None:
@@ -206,15 +204,13 @@ def temperature(burnin: BurninResult, node_name: str, config: BurninConfig) -> J
 
 
 def _record(totals: NodeTotals) -> Iterator[Metric]:
-    """Yield mean and 95th percentile of what was held under the hot loads, and the seconds of each reason of throttling."""
+    """Yield mean and 95th percentile of the power under the hot loads, and the seconds of each reason of throttling."""
     if not totals.used:
         return
-    for uuid, quantities in sorted(totals.held.items()):
-        part = totals.part(uuid) if uuid else ""
-        for quantity in quantities:
-            mean, high = held(totals, uuid, quantity) or (0.0, 0.0)
-            yield Metric(f"burnin_{quantity}_mean", round(mean, 1), UNITS[quantity], part)
-            yield Metric(f"burnin_{quantity}_p95", high, UNITS[quantity], part)
+    for uuid in sorted(totals.watts):
+        mean, high = power(totals, uuid)
+        yield Metric("burnin_watts_mean", round(mean, 1), "W", totals.part(uuid))
+        yield Metric("burnin_watts_p95", high, "W", totals.part(uuid))
     for uuid, reasons in sorted(totals.slowed.items()):
         for reason, seconds in sorted(reasons.items()):
             yield Metric(f"burnin_slowed_{reason}", round(seconds, 1), "s", totals.part(uuid))

@@ -416,7 +416,7 @@ def peer(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgemen
 def nccl(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """All-reduce within the node and with changing partners ends, and the sums are right.
 
-    A pair that fails fails both nodes, except a node whose partner left the burn-in, was lost, or fails with others.
+    A pair that fails fails both nodes, except a node whose partner is bad by itself, was lost, or fails with others.
     """
     totals = burnin.nodes[node_name]
     if totals.used and sum(len(other.used) for other in burnin.nodes.values()) == 1:
@@ -467,20 +467,26 @@ def _environment_at_fault(burnin: BurninResult, why: str) -> bool:
 
 
 def _partners_at_fault(burnin: BurninResult, node: str) -> bool:
-    """Return whether every failed group of the node has a partner that left, was lost, or failed first."""
+    """Return whether every failed group of the node has a partner that is bad by itself, was lost, or failed first."""
     totals = burnin.nodes[node]
     problems = _nccl_problems(totals)
     waited = all(_SECONDARY.search(text) for text in problems)
     bad = {
         name
         for name, other in burnin.nodes.items()
-        if name != node and (other.out or other.lost or (waited and _failed_first(other)))
+        if name != node and (_bad_by_itself(other) or (waited and _failed_first(other)))
     }
     if any(totals.wrong.get("nccl", {}).values()):
         return bool(bad & totals.partners.keys())
     return bool(bad) and all(
         "(" not in text or bad & set(text.rpartition("(")[2].strip(")").split()) for text in problems
     )
+
+
+def _bad_by_itself(totals: NodeTotals) -> bool:
+    """Return whether a node was lost, could not take part, or has wrong data or dead loads without a partner."""
+    wrong = any(count for load, parts in totals.wrong.items() if load != "nccl" for count in parts.values())
+    return bool(totals.out or totals.lost or wrong or dead_loads(totals))
 
 
 def _nccl_problems(totals: NodeTotals) -> list[str]:

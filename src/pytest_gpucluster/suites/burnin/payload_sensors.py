@@ -7,7 +7,7 @@ import re
 import statistics
 import threading
 import time
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from pytest_gpucluster.suites.burnin.payload_counters import SMI, SMI_WARNING, number
 
@@ -20,8 +20,7 @@ SLOW_BITS = {
 }
 REASONS = dict(SLOW_BITS)
 REASONS.update({0x4: "sw_power_cap", 0x10: "sync_boost"})
-STEPS = {"celsius": 1, "watts": 5, "sm_mhz": 15, "busy": 1}  # widths of the histograms
-NODE = ""  # the part of the sums over the GPUs of the node
+WATTS = 5  # width of the histogram of power
 SETTLED = 1.0  # seconds after which the power follows a new load
 
 
@@ -30,10 +29,8 @@ class Row:
 
     def __init__(self, at: float, cells: Sequence[str], loaded: bool) -> None:
         self.at, self.loaded = at, loaded
-        self.celsius, self.memory_celsius, self.watts, self.sm_mhz, self.busy = [
-            number(cell) for cell in cells[:5]
-        ]
-        self.mask = int(cells[5], 16) if re.match(r"0x[0-9a-fA-F]+$", cells[5]) else None
+        self.celsius, self.watts, self.sm_mhz = [number(cell) for cell in cells[:3]]
+        self.mask = int(cells[3], 16) if re.match(r"0x[0-9a-fA-F]+$", cells[3]) else None
 
 
 def known(rows: Sequence[Row], name: str) -> List[float]:
@@ -41,11 +38,11 @@ def known(rows: Sequence[Row], name: str) -> List[float]:
     return [value for value in (getattr(row, name) for row in rows) if value is not None]
 
 
-def histogram(values: Sequence[float], step: int) -> Dict[str, int]:
-    """Return {value rounded to the step: number of its readings}."""
+def histogram(values: Sequence[float]) -> Dict[str, int]:
+    """Return {power rounded to WATTS: number of its readings}."""
     found = {}  # type: Dict[str, int]
     for value in values:
-        key = str(int(round(value / step) * step))
+        key = str(int(round(value / WATTS) * WATTS))
         found[key] = found.get(key, 0) + 1
     return found
 
@@ -53,7 +50,7 @@ def histogram(values: Sequence[float], step: int) -> Dict[str, int]:
 class Sensors:
     """Samples the GPUs in a thread from `start` on, every `every` seconds; a summary is of the time since the last one."""
 
-    FIELDS = "uuid,temperature.gpu,temperature.memory,power.draw,clocks.sm,utilization.gpu,"
+    FIELDS = "uuid,temperature.gpu,power.draw,clocks.sm,"
 
     def __init__(self, every: float) -> None:
         self.every, self.reasons = every, "clocks_event_reasons.active"
@@ -86,7 +83,7 @@ class Sensors:
         with self.lock:
             for line in out.splitlines():
                 cells = [cell.strip() for cell in line.split(",")]
-                if len(cells) == 7:  # the fields
+                if len(cells) == 5:  # the fields
                     row = Row(now, cells[1:], loaded and self.loaded)
                     self.rows.setdefault(cells[0], []).append(row)
 
@@ -102,17 +99,14 @@ class Sensors:
         return round(statistics.mean(watts), 1) if watts else None
 
     def summary(self) -> Dict[str, Dict[str, Any]]:
-        """End the load; return {UUID: readings of the load, histograms and reasons of throttling of the whole time}.
+        """End the load; return {UUID: readings of the load, power and reasons of throttling of the whole time}.
 
-        `samples`, peaks, median clock and power, and shares of samples that were slowed are of the load; `held` and
-        `slowed` (seconds for each reason) are of all the time since the last summary. NODE has the power of all GPUs.
+        `samples`, the highest temperature, the median clock and shares of samples that were slowed are of the load; `watts`
+        (histogram) and `slowed` (seconds for each reason) are of all the time since the last summary.
         """
         with self.lock:
             self.loaded, rows, self.rows = False, self.rows, {}
-        found = {uuid: {**_of_load(mine), **_of_time(mine, self.every)} for uuid, mine in rows.items()}
-        if found:
-            found[NODE] = {"held": {"watts": histogram(list(_sums(rows)), 2 * STEPS["watts"])}}
-        return found
+        return {uuid: {**_of_load(mine), **_of_time(mine, self.every)} for uuid, mine in rows.items()}
 
 
 def _of_load(rows: Sequence[Row]) -> Dict[str, Any]:
@@ -123,34 +117,19 @@ def _of_load(rows: Sequence[Row]) -> Dict[str, Any]:
         for bit, name in SLOW_BITS.items()
         if any(mask & bit for mask in masks)
     }
-    found = {"samples": len(rows), "slow": slow}  # type: Dict[str, Any]
-    for name, source, reduce in (
-        ("celsius", "celsius", max),
-        ("memory_celsius", "memory_celsius", max),
-        ("watts", "watts", max),
-        ("usual_watts", "watts", statistics.median),
-        ("sm_mhz", "sm_mhz", statistics.median),
-        ("busy", "busy", statistics.median),
-    ):
-        values = known(rows, source)
-        found[name] = reduce(values) if values else None
-    return found
+    celsius, sm_mhz = known(rows, "celsius"), known(rows, "sm_mhz")
+    return {
+        "samples": len(rows),
+        "slow": slow,
+        "celsius": max(celsius) if celsius else None,
+        "sm_mhz": statistics.median(sm_mhz) if sm_mhz else None,
+    }
 
 
 def _of_time(rows: Sequence[Row], every: float) -> Dict[str, Any]:
     masks = [int(mask) for mask in known(rows, "mask")]
     slowed = {name: sum(bool(mask & bit) for mask in masks) * every for bit, name in REASONS.items()}
-    held = {name: histogram(known(rows, name), step) for name, step in STEPS.items()}
-    return {"held": held, "slowed": {name: round(seconds, 1) for name, seconds in slowed.items() if seconds}}
-
-
-def _sums(rows: Dict[str, List[Row]]) -> Iterator[float]:
-    """Yield the power of all GPUs together for each reading that has it of all of them."""
-    at = {}  # type: Dict[float, List[float]]
-    for mine in rows.values():
-        for row in mine:
-            if row.watts is not None:
-                at.setdefault(row.at, []).append(row.watts)
-    for watts in at.values():
-        if len(watts) == len(rows):
-            yield sum(watts)
+    return {
+        "watts": histogram(known(rows, "watts")),
+        "slowed": {name: round(seconds, 1) for name, seconds in slowed.items() if seconds},
+    }

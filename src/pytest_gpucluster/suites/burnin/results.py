@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.kit.gpu.gpu_processes import EXPECTED_PROCESSES
-from pytest_gpucluster.suites.burnin.config import HOST_METRICS, BurninLimit
+from pytest_gpucluster.suites.burnin.config import DTYPES, HOST_METRICS, BurninLimit
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from pytest_gpucluster.config.models import Profile
 
@@ -50,7 +50,7 @@ UNITS: dict[str, str] = {
 }
 # loads that need a quiet GPU, or leave it alone for a time: the record of power is without them
 _COOL = ("dcgm", "hbm", "copies", "idle", "bursts")
-_FEW = 3  # samples of a load from which on its power is compared
+_FEW = 3  # samples of power from which on it is compared
 
 
 @dataclass(frozen=True)
@@ -94,18 +94,14 @@ class Peaks:
 
     samples: int = 0
     celsius: float | None = None
-    memory_celsius: float | None = None
-    watts: float | None = None
     sm_mhz: list[float] = field(default_factory=list)  # median of each matmul load
     slow: Counter[str] = field(default_factory=Counter)  # reason -> samples
 
     def add(self, samples: int, seen: Line) -> None:
         """Add the summary of one load, or the sums of a round."""
         self.samples += samples
-        for name in ("celsius", "memory_celsius", "watts"):
-            now, value = getattr(self, name), seen.get(name)
-            if value is not None:
-                setattr(self, name, value if now is None else max(now, value))
+        known = [value for value in (self.celsius, seen.get("celsius")) if value is not None]
+        self.celsius = max(known, default=None)
 
 
 @dataclass
@@ -125,9 +121,7 @@ class NodeTotals:
     rose: dict[str, dict[str, int]] = field(default_factory=dict)  # part -> counter -> increase
     rose_in: dict[str, list[str]] = field(default_factory=dict)  # 'part counter' -> loads
     peaks: dict[str, Peaks] = field(default_factory=dict)
-    held: dict[str, dict[str, dict[str, int]]] = field(
-        default_factory=dict
-    )  # part -> quantity -> value -> samples of the hot loads
+    watts: dict[str, dict[str, int]] = field(default_factory=dict)  # part -> power -> hot samples
     slowed: dict[str, dict[str, float]] = field(default_factory=dict)  # part -> reason -> seconds
     skips: dict[str, str] = field(
         default_factory=dict
@@ -144,7 +138,7 @@ class NodeTotals:
     )  # part -> load -> runs beside processes of others
     unread: dict[str, str] = field(default_factory=dict)  # source of counters -> why it could not be read
     dcgm: dict[str, Any] | None = None
-    out: str = ""  # why the node was removed from the burn-in
+    out: str = ""  # why the node could not take part
     lost: str = ""  # how the node was lost
 
     def absent(self) -> NotAvailable:
@@ -214,8 +208,7 @@ class NodeTotals:
         for part, counters in line.get("deltas", {}).items():
             for counter, count in counters.items():
                 self._add_increase(part, counter, count, [load])
-        multiplied = {it.get("uuid") for it in line.get("results", ()) if "tflops" in it}
-        self._add_sensors(load, line.get("sensors", {}), multiplied)
+        self._add_sensors(load, line.get("sensors", {}))
         for uuid, names in line.get("strangers", {}).items():
             if foreign := _foreign(names):
                 self._add_strangers(uuid, foreign)
@@ -223,14 +216,10 @@ class NodeTotals:
         if "unread" in line:
             self._add_unread(line["unread"])
 
-    def _add_sensors(self, load: str, sensors: Mapping[str, Line], multiplied: Container[object]) -> None:
+    def _add_sensors(self, load: str, sensors: Mapping[str, Line]) -> None:
         for uuid, seen in sensors.items():
             if load not in _COOL:
-                self._add_held(uuid, seen.get("held", {}), seen.get("slowed", {}))
-            if uuid == HOST:
-                continue
-            if uuid in multiplied and seen.get("usual_watts") is not None and seen["samples"] >= _FEW:
-                self.rates.setdefault("power", {}).setdefault(uuid, []).append(seen["usual_watts"])
+                self._add_power(uuid, seen.get("watts", {}), seen.get("slowed", {}))
             peaks = self.peaks.setdefault(uuid, Peaks())
             samples = int(seen.get("samples", 0))
             peaks.add(samples, seen)
@@ -238,12 +227,9 @@ class NodeTotals:
             if load == "matmul" and seen.get("sm_mhz") is not None:
                 peaks.sm_mhz.append(seen["sm_mhz"])
 
-    def _add_held(
-        self, part: str, held: Mapping[str, Mapping[str, int]], slowed: Mapping[str, float]
-    ) -> None:
-        for quantity, counts in held.items():
-            for value, count in counts.items():
-                _count(self.held.setdefault(part, {}), quantity, value, count)
+    def _add_power(self, part: str, watts: Mapping[str, int], slowed: Mapping[str, float]) -> None:
+        for value, count in watts.items():
+            _count(self.watts, part, value, count)
         reasons = self.slowed.setdefault(part, {}) if slowed else {}
         for reason, seconds in slowed.items():
             reasons[reason] = reasons.get(reason, 0.0) + seconds
@@ -314,8 +300,8 @@ class NodeTotals:
             peaks.add(seen.samples, vars(seen))
             peaks.sm_mhz.extend(seen.sm_mhz)
             peaks.slow.update(seen.slow)
-        for part in other.held.keys() | other.slowed.keys():
-            self._add_held(part, other.held.get(part, {}), other.slowed.get(part, {}))
+        for part in other.watts.keys() | other.slowed.keys():
+            self._add_power(part, other.watts.get(part, {}), other.slowed.get(part, {}))
         self.first_wrong = {**other.first_wrong, **self.first_wrong}
         for uuid, names in other.strangers.items():
             self._add_strangers(uuid, names)
@@ -357,7 +343,7 @@ class NodeTotals:
         """Return the totals of an event."""
         totals = cls(**{name: value for name, value in plain.items() if name in cls.__dataclass_fields__})
         totals.peaks = {
-            uuid: Peaks(**{**peaks, "slow": Counter(peaks["slow"])})
+            uuid: Peaks(peaks["samples"], peaks["celsius"], peaks["sm_mhz"], Counter(peaks["slow"]))
             for uuid, peaks in plain.get("peaks", {}).items()
         }
         totals.problems = [(problem[0], problem[1], problem[2]) for problem in plain.get("problems", ())]
@@ -386,8 +372,16 @@ class BurninResult:
         self.model = profile.gpu.name if profile.gpu else ""
 
     def median(self, metric: str, node: str) -> dict[str, float]:
-        """Return {part: median over the rounds} of a node."""
-        rates = self.nodes[node].rates.get(metric, {})
+        """Return {part: median over the rounds} of a node; `power`: the 95th percentile of GPUs that multiplied."""
+        totals = self.nodes[node]
+        if metric == "power":
+            hot = {part for dtype in DTYPES for part in totals.rates.get(dtype, ())}
+            return {
+                part: power(totals, part)[1]
+                for part in hot
+                if sum(totals.watts.get(part, {}).values()) >= _FEW
+            }
+        rates = totals.rates.get(metric, {})
         return {part: statistics.median(values) for part, values in rates.items() if values}
 
     def fleet(self, metric: str) -> dict[tuple[str, str], float]:
@@ -429,14 +423,10 @@ class BurninResult:
         return votes
 
 
-def held(totals: NodeTotals, part: str, quantity: str) -> tuple[float, float] | None:
-    """Return mean and 95th percentile of a quantity (watts, celsius, sm_mhz, busy) of a part under the hot loads."""
-    counts = sorted(
-        (float(value), count) for value, count in totals.held.get(part, {}).get(quantity, {}).items()
-    )
+def power(totals: NodeTotals, part: str) -> tuple[float, float]:
+    """Return mean and 95th percentile of the power of a GPU under the hot loads, in watts; it must have a reading."""
+    counts = sorted((float(value), count) for value, count in totals.watts[part].items())
     total = sum(count for _, count in counts)
-    if not total:
-        return None
     sums = accumulate(count for _, count in counts)
     high = next(value for (value, _), below in zip(counts, sums, strict=True) if below >= 0.95 * total)
     return sum(value * count for value, count in counts) / total, high

@@ -1,8 +1,7 @@
 """Burn-in: one long step with an agent per node, which runs the loads of each round.
 
-The agents measure. This module chooses the loads and pairs of each round, removes nodes with wrong results or broken
-GPUs, detects lost nodes (no heartbeat, or srun reports the end of the task) and ends the burn-in. Every node is an
-independent task of the step.
+The agents measure. This module chooses the loads and pairs of each round, detects lost nodes (no heartbeat, or srun
+reports the end of the task) and ends the burn-in. Every node is an independent task of the step.
 """
 
 from __future__ import annotations
@@ -22,8 +21,9 @@ from pytest_gpucluster.core.units import format_duration, parse_duration
 from pytest_gpucluster.kit.fabric.perftest_plan import gid_index, node_plan
 from pytest_gpucluster.kit.framework.payload_step import command, environment_named, sent
 from pytest_gpucluster.kit.nccl.pairing import circle
-from pytest_gpucluster.suites.burnin import payload, removal
+from pytest_gpucluster.suites.burnin import payload
 from pytest_gpucluster.suites.burnin.config import GPU_LOADS, BurninConfig
+from pytest_gpucluster.suites.burnin.error_checks import counters, temperature, xid
 from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ class Burnin:
             nodes=list(self.result.nodes), loads=list(self.config.loads), profile=self.config.profile,
         )  # fmt: skip
         try:
-            self._remove_misplaced()
+            self._leave_out_misplaced()
             if left > 0 and self.live:
                 self._step = self._start()
                 self.result.command = " ".join(self._step.argv[:12]) + " ..."
@@ -183,8 +183,8 @@ class Burnin:
             self._finish()
         return self.result
 
-    def _remove_misplaced(self) -> None:
-        """Remove the nodes on which tasks run outside of the stated container, or in another image."""
+    def _leave_out_misplaced(self) -> None:
+        """Leave out the nodes on which tasks run outside of the stated container, or in another image."""
         if self.environment is None or not self.environment.in_container or not self.live:
             return
         request = StepRequest(
@@ -388,12 +388,7 @@ class Burnin:
             json.dumps({"do": "round", "id": number, "round": self.result.rounds, "loads": loads})
         )
         timeout = 3 * sum(float(load.get("timeout", load["seconds"])) for load in loads) + ROUND_SLACK
-        if not self._wait(lambda: set(self.live) <= self._done[number], timeout, f"command {number}"):
-            return False
-        for node, why in removal.corrupt_nodes(self.result).items():
-            if node in self.live:
-                self._remove(node, why)
-        return True
+        return self._wait(lambda: set(self.live) <= self._done[number], timeout, f"command {number}")
 
     # --- lines of the agents
 
@@ -439,19 +434,21 @@ class Burnin:
         elif kind == "load":
             recent.add(line)
             totals.add(line)
-            if removal.suspicious(self.result, node, self.config, self.elapsed):
+            if self._is_suspect(node):
                 self._suspect.add(node)
-            if not totals.out and not totals.lost and (why := removal.fatal(totals)):
-                self._remove(node, why)
         elif kind == "done":
             self._done.setdefault(int(line["id"]), set()).add(node)
 
-    def _remove(self, node: str, why: str) -> None:
-        self.result.nodes[node].out = self._recent[node].out = why
-        self._suspect.add(node)
-        self._write_totals(node)
-        if self._step is not None:
-            self._step.send(json.dumps({"do": "leave", "nodes": [node]}))
+    def _is_suspect(self, node: str) -> bool:
+        """Return whether the node has wrong data or fails a check of errors already, for the progress line."""
+        self.result.seconds = self.elapsed
+        verdicts = (
+            counters(self.result, node, self.config),
+            xid(self.result, node),
+            temperature(self.result, node, self.config),
+        )
+        wrong = any(count for parts in self.result.nodes[node].wrong.values() for count in parts.values())
+        return wrong or any(verdict.findings for verdict in verdicts)
 
     def _lose(self, node: str, why: str) -> None:
         self.result.nodes[node].lost = self._recent[node].lost = why

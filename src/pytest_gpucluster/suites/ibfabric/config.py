@@ -36,8 +36,8 @@ class IbFabricConfig(OptionalSection):
     )
     plan: tuple[LocalPath, ...] = Field(
         (),
-        description="files of the cabling plan, beside the cluster file: a CSV sheet of NVIDIA's Cable Validation Tool, IBDM's "
-        "`.topo`, a saved output of ibnetdiscover, Slurm's topology.conf or topology.yaml, PTM's `.dot`, and a node name map or HCA mapping",
+        description="files of the cabling plan, beside the cluster file: a CSV sheet of NVIDIA's Cable Validation Tool, a saved "
+        "output of ibnetdiscover, Slurm's topology.conf or topology.yaml, and a node name map or HCA mapping",
     )
     # seconds between two readings of the error counters
     counted: ClassVar[int] = 5

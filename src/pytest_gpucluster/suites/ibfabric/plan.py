@@ -4,10 +4,8 @@ The content of a file decides its form:
 
 - a point-to-point sheet as CSV: NVIDIA UFM Cable Validation Tool, "P2P File", 1.4 to 1.6 (`A-Node Name`, `A-Port`, `Z-Node Name`,
   `Z-Port`; the header names decide) and 1.7 (`A-Node`, `Z-Node`)
-- a topology file of IBDM: ibdm-topo-file(1), and as ibdiagnet 2 writes it, with width and speed in the arrow
 - the output of ibnetdiscover, saved as built: what `ibnetdiscover --diff` compares with
 - Slurm's topology.conf(5) and topology.yaml(5): the leaf of each node, without ports
-- Cumulus' Prescriptive Topology Manager: topology.dot (ptmd(8))
 - a node name map of opensm(8): names for GUIDs, no cables
 - the HCA mapping file of the Cable Validation Tool ("Optional Files", `port,hca-name`): adapters for the numbers of a sheet, no cables
 """
@@ -138,8 +136,8 @@ def parse_plan(label: str, text: str) -> Plan:
                 raise ConfigError(f"{label}: the plan has no cables")
             return replace(found, cables=_each_once(found.cables))
     raise ConfigError(
-        f"{label}: no known form of a cabling plan: a CSV sheet with the columns A-Node Name, A-Port, Z-Node Name, Z-Port; a .topo "
-        "file of IBDM; the output of ibnetdiscover; topology.conf or topology.yaml of Slurm; a .dot file of PTM; a node name map; an HCA mapping"
+        f"{label}: no known form of a cabling plan: a CSV sheet with the columns A-Node Name, A-Port, Z-Node Name, Z-Port; the "
+        "output of ibnetdiscover; topology.conf or topology.yaml of Slurm; a node name map; an HCA mapping"
     )
 
 
@@ -209,59 +207,6 @@ def _sheet(file: _File) -> Plan:
 def _cell(text: str) -> str:
     """Return the text of a cell; one of dashes alone is empty."""
     return " ".join(text.split()) if re.search(r"\w", text) else ""
-
-
-# --- a topology file of IBDM -------------------------------------------------------------------------------------
-
-_ARROW = re.compile(r"\s*(\S+)\s+-(?:\S{1,30}-)?>\s+(\S+)\s+(\S+)\s+(\S+)\s*$")
-_SYSTEM = re.compile(r"(\S+)\s+(\S+)(?:\s+CFG:.*)?$")
-
-
-def _topo(file: _File) -> Plan:
-    cables, system = [], ""
-    for number, line in file.lines():
-        if found := _ARROW.match(line):
-            if not system:
-                raise file.error(
-                    number, "a cable before the first system: SYSTEM-TYPE SYSTEM-NAME must precede it"
-                )
-            cables.append(Cable(system, found[1], found[3], found[4], file.where(number)))
-        elif header := _SYSTEM.match(line):
-            system = header[2]
-        else:
-            raise file.error(
-                number, "neither SYSTEM-TYPE SYSTEM-NAME nor PORT -> TYPE NAME PORT (ibdm-topo-file(1))"
-            )
-    return Plan(tuple(cables))
-
-
-# --- a topology of PTM -------------------------------------------------------------------------------------------
-
-_ID = r'(?:"([^"\n]*)"|([\w.-]+))'
-_EDGE = re.compile(rf"(?<![\w.-]){_ID}\s*:\s*{_ID}\s*--\s*{_ID}\s*:\s*{_ID}(?![\w.-]|\s*--)")
-# strings stay; comments and attributes, which are no cables, do not; one that is left open ends with the file
-_NO_EDGE = re.compile(
-    r'"[^"\n]*"|/\*.*?(?:\*/|\Z)|(?:#|//)[^\n]*|\[(?:"[^"]*(?:"|\Z)|[^\]"])*(?:\]|\Z)', re.DOTALL
-)
-
-
-def _dot(file: _File) -> Plan:
-    text = _NO_EDGE.sub(lambda it: it[0] if it[0][0] == '"' else "\n" * it[0].count("\n"), file.text)
-    strings = re.sub(r'"[^"\n]*"', lambda it: "x" * len(it[0]), text)
-    cables, end, line = [], 0, 1
-    for edge in [*_EDGE.finditer(text), None]:
-        start = edge.start() if edge else len(text)
-        if (other := strings.find("--", end, start)) >= 0:
-            line += text.count("\n", end, other)
-            raise file.error(line, 'must be "NODE":"PORT" -- "NODE":"PORT" (ptmd(8))')
-        line += text.count("\n", end, start)
-        if edge:
-            quoted, bare = edge.groups()[::2], edge.groups()[1::2]
-            words = (one if one is not None else other for one, other in zip(quoted, bare, strict=True))
-            cables.append(_cable(words, file.where(line)))
-            line += edge[0].count("\n")
-            end = edge.end()
-    return Plan(tuple(cables))
 
 
 # --- others ------------------------------------------------------------------------------------------------------
@@ -391,11 +336,9 @@ def _hca_mapping(file: _File) -> Plan:
 _SHEET = r"^(?=.*\ba[ _-]?node)(?=.*\bz[ _-]?node)"
 _FORMS: dict[str, Callable[[_File], Plan]] = {
     r'^(Switch|Ca|Rt)\s+\d+\s+"[SHR]-': _as_built,
-    r"^[ \t]*(strict[ \t]+)?graph\b[^\n{]*\s*\{": _dot,
     r"^[ \t]*(Switch|Block|Ring)Name[ \t]*=": _slurm_conf,
     r"^[ \t]*-[ \t]+topology[ \t]*:": _slurm_yaml,
     _SHEET: _sheet,
     r"^[ \t]*0x[0-9a-f]{1,16}[ \t]+(?!.*==\()\S": _name_map,  # iblinkinfo has ==( ... )==>
     r"^[ \t]*port[ \t]*,[ \t]*hca-name[ \t]*$": _hca_mapping,
-    r"^[ \t]*\S+[ \t]+-(\S{1,30}-)?>[ \t]+\S": _topo,
 }

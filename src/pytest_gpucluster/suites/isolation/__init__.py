@@ -7,7 +7,7 @@ SUITE = Suite(
     order=3,
     markers=("isolation: jobs are confined to their CPUs, GPUs, memory and /tmp; srun --pty",),
     section="config:IsolationConfig",
-    before_allocation=Work("logins_before", "logins:LoginsWithoutJob", option="intrusive", first=True),
+    before_allocation=Work("logins", "logins:LoginsWithoutJob", option="intrusive", first=True),
     proof=("isolation.cpus", "isolation.devices", "isolation.tmp"),
-    hooks={"idle": "exemptions:why_idle"},
+    hooks={"idle": "settings:why_idle"},
 )

@@ -14,8 +14,9 @@ from pytest_gpucluster.core import units
 from pytest_gpucluster.core.check import Action, Advisory, Finding, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.text import listed
-from pytest_gpucluster.suites.isolation.pam import ADOPT, SYSTEMD
-from pytest_gpucluster.suites.isolation.steps import COLUMNS, CPUS, EXIT_CODE, ROLES, ROWS, TIMED_OUT
+from pytest_gpucluster.suites.isolation.pam import ADOPT
+from pytest_gpucluster.suites.isolation.settings import require
+from pytest_gpucluster.suites.isolation.steps import CPUS, ROLES, TIMED_OUT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
-    from pytest_gpucluster.suites.isolation.exemptions import Exemptions
     from pytest_gpucluster.suites.isolation.logins import Login
     from pytest_gpucluster.suites.isolation.pam import PamFacts
     from pytest_gpucluster.suites.isolation.steps import MemoryStep, PtyResult, StepPair
@@ -46,9 +46,9 @@ _DAEMON = "on the node: diff its cgroup.conf with that of the controller; system
     hint=f"srun -w NODE --exact -c1 sh -c 'taskset -pc 0-999 $$; taskset -pc $$'; {_DAEMON}",
     action=Action.CONFIGURE,
 )
-def cpus(node_name: str, exempt: Exemptions, step_pair: StepPair | None) -> Judgement:
+def cpus(node_name: str, shared: Mapping[str, str], step_pair: StepPair | None) -> Judgement:
     """Judge that a step can use its own CPUs only, also if it requests all, and that two steps share none."""
-    exempt.require("cpus")
+    require(shared, "cpus")
     found, missing = _facts(_tried(step_pair), node_name, "cpus")
     yield from missing
     for role, facts in found.items():
@@ -69,10 +69,10 @@ def cpus(node_name: str, exempt: Exemptions, step_pair: StepPair | None) -> Judg
     action=Action.CONFIGURE,
 )
 def devices(
-    node_name: str, exempt: Exemptions, step_pair: StepPair | None, info: NodeInfo | None
+    node_name: str, shared: Mapping[str, str], step_pair: StepPair | None, info: NodeInfo | None
 ) -> Judgement:
     """Judge that a step can open the device files of its own GPUs only."""
-    exempt.require("devices")
+    require(shared, "devices")
     if info is None or not info.gpus:
         raise NotApplicable("Slurm has no GPUs on this node")
     if info.allocates_mig:
@@ -137,9 +137,9 @@ def _disjoint(
     "are private",
     action=Action.CONFIGURE,
 )
-def tmp(node_name: str, exempt: Exemptions, step_pair: StepPair | None) -> Judgement:
+def tmp(node_name: str, shared: Mapping[str, str], step_pair: StepPair | None) -> Judgement:
     """Judge that /tmp and /dev/shm of a job are not those of the node, which all its jobs would share."""
-    exempt.require("tmp")
+    require(shared, "tmp")
     step_pair = _tried(step_pair)
     found, missing = _facts(step_pair, node_name, "folders")
     if not found:
@@ -165,9 +165,9 @@ def tmp(node_name: str, exempt: Exemptions, step_pair: StepPair | None) -> Judge
     action=Action.CONFIGURE,
     marks=("intrusive",),  # the kernel ends a process for want of memory, and logs it
 )
-def memory(node_name: str, exempt: Exemptions, memory_step: MemoryStep | None) -> Judgement:
+def memory(node_name: str, shared: Mapping[str, str], memory_step: MemoryStep | None) -> Judgement:
     """Judge that a task above its memory limit is ended, one below it lives, and the node stays in service."""
-    exempt.require("memory")
+    require(shared, "memory")
     tried = _tried(memory_step)
     facts = tried.step.last_facts(node_name)
     if state := tried.states.get(node_name):
@@ -207,55 +207,33 @@ def pam_slurm_adopt(pam: PamFacts, adopting: str, prolog_flags: str) -> Judgemen
         yield Finding("UsePAM of sshd", "no: sshd does not use PAM", "yes")
     if not re.search(r"\bcontain\b", prolog_flags, re.IGNORECASE):
         yield Finding("PrologFlags of slurm.conf", prolog_flags or "none", "with Contain")
-    if pam.systemd and pam.logind == "active":
-        part = f"{SYSTEMD} in /etc/pam.d/{pam.systemd}"
-        yield Advisory(
-            part, "in the session stack of sshd: it may move a login out of the job", "disabled for sshd"
-        )
 
 
 @check(
     "isolation.login",
-    cause="pam_slurm_adopt is not in the account stack of this sshd, comes after a module that ends the stack (sufficient), or "
-    "another module (pam_systemd) moves the login out of the job",
-    hint="cat /proc/self/cgroup by ssh to the node, with a job there and without one; journalctl -t sshd on the node",
+    cause="pam_slurm_adopt is not in the account stack of this sshd, or comes after a module that ends the stack (sufficient)",
+    hint="ssh to the node without a job there; journalctl -t sshd on the node",
     action=Action.CONFIGURE,
     marks=("intrusive",),  # sshd logs a refused login, which may raise an alarm
 )
-def login(
-    adopting: str, unadoptable: str, subject: bool, login_before: Login | None, login_with_job: Login | None
-) -> Judgement:
-    """Judge that sshd refuses the user without a job on the node, and puts the user with a job into it."""
+def login(adopting: str, refused: bool, login_without_job: Login | None) -> Judgement:
+    """Judge that sshd refuses the user without a job on the node."""
     if adopting:
         raise NotApplicable(adopting)
-    if unadoptable:
-        raise NotAvailable(unadoptable)
-    if login_before is None or login_with_job is None:
+    if login_without_job is None:
         raise NotAvailable("no login to the node was tried")
-    if not login_before.refusal:
-        yield _admitted(login_before, subject=subject)
-    elif login_with_job.refusal:
-        yield Finding("login with a job", f"refused: {login_with_job.refusal}", "admitted")
-    elif login_with_job.problem:
-        raise NotAvailable(f"with a job: {login_with_job.problem}")
-    elif login_with_job.job is None:
-        yield Finding("login with a job", f"in cgroup {login_with_job.cgroup}", "in job_ID/step_extern")
-
-
-def _admitted(login: Login, *, subject: bool) -> Finding:
-    """Judge a login without a job that pam_slurm_adopt did not refuse."""
-    if login.problem:
-        raise NotAvailable(f"without a job: {login.problem}")
-    if login.uid == 0:
+    if login_without_job.problem:
+        raise NotAvailable(login_without_job.problem)
+    if login_without_job.refusal:
+        return
+    if login_without_job.uid == 0:
         raise NotApplicable("pam_slurm_adopt admits root without a job: run the tests as another user")
-    if login.job is not None:
-        raise NotAvailable(f"before the run job {login.job} of this user ran on the node")
-    if not subject:
+    if not refused:
         raise NotAvailable(
             "most nodes of the group admit this user without a job (pam_access, action_no_jobs=ignore): run the tests as a "
             "user whom they refuse"
         )
-    return Finding("login without a job", "a shell", "refused, as on most nodes of the group")
+    yield Finding("login without a job", "a shell", "refused, as on most nodes of the group")
 
 
 @check(
@@ -265,24 +243,18 @@ def _admitted(login: Login, *, subject: bool) -> Finding:
     action=Action.CONFIGURE,
 )
 def pty(ptys: Sequence[PtyResult]) -> Judgement:
-    """Judge that `srun --pty` opens a terminal of the given size on the first node of each partition."""
+    """Judge that `srun --pty` opens a terminal on the first node of each partition."""
     for one in ptys:
         if one.problem:
             yield NotAvailable(f"{one.node}: {one.problem}")
         elif one.rc == TIMED_OUT:
             yield Finding(one.node, "srun --pty did not end in time", "a shell that ends")
-        elif one.size is None:
+        elif one.terminal is None:
             yield Finding(
                 one.node, f"no output of the shell: {one.text or 'no message'} (exit {one.rc})", "a shell"
             )
-        elif not one.size:
+        elif not one.terminal:
             yield Finding(one.node, "the shell has no terminal", "a terminal")
-        elif one.size != f"{ROWS} {COLUMNS}":
-            yield Finding(
-                one.node, f"a terminal of {one.size} rows and columns", f"{ROWS} {COLUMNS}, as here"
-            )
-        elif one.rc != EXIT_CODE:
-            yield Finding(one.node, f"exit status {one.rc}", f"exit status {EXIT_CODE} of the shell")
 
 
 def _tried(result: T | None) -> T:

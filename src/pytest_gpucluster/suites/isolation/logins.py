@@ -1,4 +1,4 @@
-"""Logins over ssh as the user of the run: before it has a job on the nodes, and with one.
+"""One login over ssh to each node as the user of the run, before it has a job there.
 
 ssh starts where Slurm's commands run, with the keys and known hosts of the user. It never prompts, and uses no connection that
 is already open, which PAM would not see.
@@ -11,16 +11,16 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.errors import TransportError
+from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.errors import SlurmError, TransportError
 from pytest_gpucluster.core.sanitize import one_line
-from pytest_gpucluster.kit.framework.framework_step import nodes_by_allocation
 from pytest_gpucluster.kit.suite_work import Submission
 from pytest_gpucluster.suites.isolation.config import IsolationConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.config.models import Cluster
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 AT_ONCE = 16  # logins
 CONNECT, PATIENCE = 10, 25.0  # seconds for the connection, and for the whole login
 SECONDS_PER_NODE = 0.25
-_MARK = "gpucluster-login"
-_SHOW = f"sh -c 'echo {_MARK} $(id -u); cat /proc/self/cgroup; echo {_MARK} end'"
+_SHOW = "echo gpucluster-login $(id -u)"
 _SSH = (
     *("ssh", "-n", "-T", "-a", "-x"),
     *("-oBatchMode=yes", f"-oConnectTimeout={CONNECT}", "-oControlPath=none", "-oClearAllForwardings=yes"),
@@ -37,20 +36,14 @@ _SSH = (
 )
 # send_user_msg() of contribs/pam_slurm_adopt/helper.c
 _REFUSAL = re.compile(r"Access denied by pam_slurm_adopt: ([^\r\n]+)")
-_SHELL = re.compile(rf"^{_MARK} (\d{{1,10}})\s*$(.*?)^{_MARK} end\s*$", re.MULTILINE | re.DOTALL)
-_EXTERN = re.compile(r"/job_(\d{1,10})/step_extern(?:/|$)", re.MULTILINE)
+_SHELL = re.compile(r"^gpucluster-login (\d{1,10})\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Login:
-    """How a login ended: with a shell of `uid`, with a `refusal` by pam_slurm_adopt, or with a `problem` of ssh.
-
-    `job`: the job whose external step has the shell, None if none has; `cgroup`: the longest of the shell's cgroups.
-    """
+    """How a login ended: with a shell of `uid`, with a `refusal` by pam_slurm_adopt, or with a `problem`."""
 
     uid: int | None = None
-    job: int | None = None
-    cgroup: str = ""
     refusal: str = ""
     problem: str = ""
 
@@ -58,26 +51,11 @@ class Login:
 def read_login(rc: int, stdout: str, stderr: str) -> Login:
     """Read what ssh printed, with any lines of the site around it."""
     if shell := _SHELL.search(stdout):
-        paths = [line.split(":", 2)[-1] for line in shell[2].split()]
-        extern = _EXTERN.search(shell[2])
-        return Login(int(shell[1]), int(extern[1]) if extern else None, max(paths, key=len, default=""))
+        return Login(int(shell[1]))
     if refusal := _REFUSAL.search(stderr):
         return Login(refusal=one_line(refusal[1], 120))
     lines = [line.strip() for line in f"{stdout}\n{stderr}".splitlines() if line.strip()]
     return Login(problem=f"ssh: {one_line(lines[-1], 160) if lines else 'no message'} (exit {rc})")
-
-
-def why_unadoptable(config: Mapping[str, str], cluster: Cluster) -> str:
-    """Return why Slurm's configuration or the cluster file lets no login be tested, '' if they do."""
-    if cluster.stated("isolation.pam_slurm_adopt") is False:
-        return "the cluster file has isolation.pam_slurm_adopt under not_applicable"
-    if not re.search(r"\bcontain\b", config.get("PrologFlags", ""), re.IGNORECASE):
-        return f"no job has an external step: slurm.conf has PrologFlags={config.get('PrologFlags', '')}, not Contain"
-    if "cgroup" not in (tracking := config.get("ProctrackType", "")):
-        return (
-            f"a process does not show its job: slurm.conf has ProctrackType={tracking}, not proctrack/cgroup"
-        )
-    return ""
 
 
 def log_in(slurm: Slurm, section: IsolationConfig, nodes: Sequence[str]) -> dict[str, Login]:
@@ -98,6 +76,12 @@ def _log_in(slurm: Slurm, section: IsolationConfig, until: float, node: str) -> 
     return read_login(done.rc, done.stdout, done.stderr)
 
 
+def _with_jobs(slurm: Slurm) -> set[str]:
+    """Return the nodes on which this user has a job."""
+    lists = slurm.run("squeue", "-h", "--me", "-t", "running,completing", "-o", "%N").split()
+    return {node for nodes in lists for node in hostlist.expand(nodes)}
+
+
 class LoginsWithoutJob(Submission):
     """Logins before the run requests its nodes: the only time at which it has no job there. It submits no job."""
 
@@ -107,19 +91,20 @@ class LoginsWithoutJob(Submission):
 
     def use_nodes(self, nodes: Sequence[str]) -> None:
         """Log in to the nodes."""
-        if not why_unadoptable(self._slurm.config(), self._cluster):
-            self._found = log_in(self._slurm, self._cluster.section(IsolationConfig), nodes)
+        if self._cluster.stated("isolation.login") is False:
+            return
+        section = self._cluster.section(IsolationConfig)
+        try:
+            own = _with_jobs(self._slurm)
+            self._found = log_in(self._slurm, section, nodes)
+            own |= _with_jobs(self._slurm)  # a job that started meanwhile
+            why = "this user had a job on the node"
+        except (SlurmError, ValueError) as error:
+            own, why = {*nodes}, f"squeue does not show on which nodes this user has a job: {error}"
+        self._found |= {
+            node: Login(problem=why) for node, login in self._found.items() if login.uid and node in own
+        }
 
     def outcome(self) -> dict[str, Login]:
         """Return {node: login}."""
         return self._found
-
-
-def logins_with_job(session: Any, section: IsolationConfig) -> dict[str, Login]:
-    """Log in to the nodes of every allocation: {node: login}."""
-    found: dict[str, Login] = {}
-    for held, nodes in nodes_by_allocation(session):
-        logins = log_in(held.slurm, section, nodes)
-        ended = Login(problem=f"job {held.job_id} of the run ended meanwhile")
-        found |= logins if held.alive else dict.fromkeys(nodes, ended)
-    return found

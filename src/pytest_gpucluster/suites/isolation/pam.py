@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.core.probe import Answer
 
-ADOPT, SYSTEMD = "pam_slurm_adopt.so", "pam_systemd.so"
+ADOPT = "pam_slurm_adopt.so"
 _SERVICE = "sshd"
 MAX_DEPTH = 16  # of included files
 _LINE = re.compile(r"\s*-?(\w+)\s+(\[[^\]]*\]|\S+)\s+(\S+)")
@@ -26,16 +26,13 @@ _DEBIAN = re.compile(r"\s*@include\s+(\S+)")
 class PamFacts:
     """PAM of sshd. `readable`: the node has a file for sshd. `adopts`: the module as the account stack names it, or ''.
 
-    `module`: the file of the module, '' if there is none; `systemd`: the file that puts pam_systemd into the session stack;
-    `use_pam`: yes, no, or '' if unknown; `logind`: the state of systemd-logind, '' if unknown.
+    `module`: the file of the module, '' if there is none; `use_pam`: yes, no, or '' if unknown.
     """
 
     readable: bool
     adopts: str
     module: str
-    systemd: str
     use_pam: str
-    logind: str
 
 
 def read_pam(answer: Answer) -> PamFacts:
@@ -51,41 +48,37 @@ def read_pam(answer: Answer) -> PamFacts:
             files.setdefault(path, []).append(text)
         else:
             found.setdefault(key, []).append(value.strip())
-    if "logind" not in found:
+    if "usepam" not in found:
         raise ProbeError("the end of the answer is missing")
-    account = list(_modules(files, "account"))
-    session = list(_modules(files, "session"))
-    adopts = next((module for _, module in account if module.rpartition("/")[2] == ADOPT), "")
+    adopts = next((module for module in _account(files) if module.rpartition("/")[2] == ADOPT), "")
     modules = found.get("module", [])
     return PamFacts(
         readable="sshd" in found,
         adopts=adopts,
         module=next((path for path in modules if not adopts.startswith("/") or path == adopts), ""),
-        systemd=next((name for name, module in session if module.rpartition("/")[2] == SYSTEMD), ""),
-        use_pam="".join(found.get("usepam", [""])[0].lower().split()[1:2]),
-        logind=found.get("logind", [""])[0],
+        use_pam="".join(found["usepam"][0].lower().split()[1:2]),
     )
 
 
-def _modules(files: Mapping[str, list[str]], module_type: str) -> Iterator[tuple[str, str]]:
-    """Yield (file, module) of one type of the stack of sshd, in order, with the files that it includes (pam.d(5))."""
-    pending = [(line, _SERVICE, 0) for line in reversed(files.get(_SERVICE, []))]
+def _account(files: Mapping[str, list[str]]) -> Iterator[str]:
+    """Yield the modules of the account stack of sshd, in order, with the files that it includes (pam.d(5))."""
+    pending = [(line, 0) for line in reversed(files.get(_SERVICE, []))]
     opened = {_SERVICE}
     while pending:
-        line, name, depth = pending.pop()
+        line, depth = pending.pop()
         debian, found = _DEBIAN.match(line), _LINE.match(line)
         if debian:
             included = debian[1]
-        elif found and found[1].lower() == module_type:
+        elif found and found[1].lower() == "account":
             included = found[3] if found[2].lower() in ("include", "substack") else ""
             if not included:
-                yield name, found[3]
+                yield found[3]
         else:
             continue
         included = included.rpartition("/")[2]
         if included and included not in opened and depth < MAX_DEPTH:
             opened.add(included)
-            pending += [(one, included, depth + 1) for one in reversed(files.get(included, []))]
+            pending += [(one, depth + 1) for one in reversed(files.get(included, []))]
 
 
 PAM = Probe(

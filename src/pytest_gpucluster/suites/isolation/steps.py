@@ -18,6 +18,7 @@ from pytest_gpucluster.core.errors import SlurmError, StepError, TransportError
 from pytest_gpucluster.kit.framework.framework_step import nodes_by_allocation, payload_tasks, step_or_timeout
 from pytest_gpucluster.kit.framework.payload_result import PayloadResult
 from pytest_gpucluster.kit.framework.payload_step import command
+from pytest_gpucluster.suites.isolation.settings import allowed_memory, isolates_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.kit.framework.framework_step import NodesUnderTest
     from pytest_gpucluster.suites.isolation.config import IsolationConfig
-    from pytest_gpucluster.suites.isolation.exemptions import Exemptions
 
 KEY = "isolation"
 ROLES = ("first", "second")
@@ -34,11 +34,8 @@ CPUS = 1  # of each step
 _STEP_MEMORY = "256M"  # a step without --mem would take all of the job, and the second one would wait
 _SECONDS_PER_NODE = 0.25
 EXCEEDED = 2  # times the allowed memory
-ROWS, COLUMNS, EXIT_CODE, TIMED_OUT = 33, 101, 23, 124
-_SHELL = (
-    "if tty >/dev/null 2>&1 && : </dev/tty; then size=$(stty size); else size=; fi; "
-    f'printf \'pty|%s|%s|end\\n\' "$SLURMD_NODENAME" "$size"; exit {EXIT_CODE}'
-)
+TIMED_OUT = 124
+_SHELL = "if tty >/dev/null 2>&1 && : </dev/tty; then echo 'pty|yes|end'; else echo 'pty|no|end'; fi"
 _NO_TERMINAL = "Not using a pseudo-terminal"  # srun, of the machine on which it runs
 _OUT_OF_MEMORY = re.compile(r"oom.?kill|out.of.memory", re.IGNORECASE)
 
@@ -72,14 +69,14 @@ class MemoryStep:
 
 @dataclass(frozen=True)
 class PtyResult:
-    """`srun --pty` on one node. `size`: rows and columns of its terminal, '' without one, None if nothing arrived.
+    """`srun --pty` on one node. `terminal`: whether the shell has one, None if nothing arrived.
 
     `problem`: why it could not be tried; `text`: what it printed.
     """
 
     node: str
     rc: int | None = None
-    size: str | None = None
+    terminal: bool | None = None
     text: str = ""
     problem: str = ""
     command: str = ""
@@ -94,19 +91,16 @@ class Isolation:
         allocation: Allocation,
         nodes: tuple[str, ...],
         config: IsolationConfig,
-        exempt: Exemptions,
     ) -> None:
-        self.allocation, self.nodes, self.config, self.exempt = allocation, nodes, config, exempt
+        self.allocation, self.nodes, self.config = allocation, nodes, config
         self.slurm = allocation.slurm
         self.sudo = session.cluster.sudo
         self._inventory: Mapping[str, NodeInfo] = session.inventory
 
     @classmethod
-    def of_allocations(
-        cls, session: NodesUnderTest, config: IsolationConfig, exempt: Exemptions
-    ) -> list[Isolation]:
+    def of_allocations(cls, session: NodesUnderTest, config: IsolationConfig) -> list[Isolation]:
         """Return one per allocation that has testable nodes."""
-        return [cls(session, held, nodes, config, exempt) for held, nodes in nodes_by_allocation(session)]
+        return [cls(session, held, nodes, config) for held, nodes in nodes_by_allocation(session)]
 
     @property
     def timeout(self) -> float:
@@ -156,7 +150,7 @@ class Isolation:
     def exceed_memory(self) -> MemoryStep:
         """Run one task per node that takes twice the memory that it may use; then read the states of the nodes."""
         limit = self.config.step_memory >> 20 << 20
-        most = int(limit * self.exempt.allowed_memory)
+        most = int(limit * allowed_memory(self.slurm.config()))
         payload = Path(__file__).with_name("payload_memory.py")
         argv = command(self.config.python, payload, str(limit), str(EXCEEDED * most))
         request = StepRequest(
@@ -220,11 +214,10 @@ class Isolation:
         )
         step = (*srun, "--ntasks=1", "--time=1", "--pty", "sh", "-c", _SHELL)
         bounded = ("timeout", "--foreground", "-k", "5", str(seconds), *step)
-        command = f"stty rows {ROWS} cols {COLUMNS} && exec {shlex.join(bounded)}"
         shown = f"srun --nodelist={node} --pty sh"
         try:
             done = self.slurm.transport.run(
-                ("script", "-qec", command, "/dev/null"),
+                ("script", "-qec", f"exec {shlex.join(bounded)}", "/dev/null"),
                 timeout=seconds + 15.0,
                 env={**self.slurm.env, **OF_STEPS, "SHELL": "/bin/sh"},
             )
@@ -236,24 +229,24 @@ class Isolation:
         return PtyResult(node, done.rc, *read_terminal(output), command=shown)
 
 
-def read_terminal(text: str) -> tuple[str | None, str]:
-    """Return the size that the task printed, None if it printed none, and the last line of other output."""
-    size = None
+def read_terminal(text: str) -> tuple[bool | None, str]:
+    """Return whether the shell has a terminal, None if it printed nothing, and the last line of other output."""
+    terminal = None
     last = ""
     for line in re.split(r"[\r\n]+", text):
-        found = re.search(r"pty\|[^|]*\|([^|]*)\|end", line)
+        found = re.search(r"pty\|(yes|no)\|end", line)
         if found:
-            size = found[1].strip()
+            terminal = found[1] == "yes"
         elif clean := "".join(one for one in line if one.isprintable()).strip():
             last = clean
-    return size, last
+    return terminal, last
 
 
-def step_pairs_of(session: Any, config: IsolationConfig, exempt: Exemptions) -> dict[str, StepPair]:
+def step_pairs_of(session: Any, config: IsolationConfig, shared: Mapping[str, str]) -> dict[str, StepPair]:
     """Return {node: the steps of its allocation}; {} if there is nothing to test."""
-    if not exempt.any_step:
+    if isolates_nothing(shared):
         return {}
     found: dict[str, StepPair] = {}
-    for one in Isolation.of_allocations(session, config, exempt):
+    for one in Isolation.of_allocations(session, config):
         found |= dict.fromkeys(one.nodes, one.try_all())
     return found

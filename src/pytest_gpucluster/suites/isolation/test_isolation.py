@@ -11,9 +11,8 @@ from pytest_gpucluster.core.majority import decides
 from pytest_gpucluster.suite import Tests, fact, fleet_probed, probed
 from pytest_gpucluster.suites.isolation import SUITE, checks
 from pytest_gpucluster.suites.isolation.config import IsolationConfig
-from pytest_gpucluster.suites.isolation.exemptions import read_exemptions
-from pytest_gpucluster.suites.isolation.logins import logins_with_job, why_unadoptable
 from pytest_gpucluster.suites.isolation.pam import PAM
+from pytest_gpucluster.suites.isolation.settings import shared_resources
 from pytest_gpucluster.suites.isolation.steps import Isolation, step_pairs_of
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.run.session import ClusterSession, Node
-    from pytest_gpucluster.suites.isolation.exemptions import Exemptions
     from pytest_gpucluster.suites.isolation.logins import Login
     from pytest_gpucluster.suites.isolation.pam import PamFacts
     from pytest_gpucluster.suites.isolation.steps import MemoryStep, PtyResult, StepPair
@@ -46,9 +44,9 @@ def isolation_slurm(gpucluster_session: ClusterSession) -> Slurm:
 
 
 @fact(once=True)
-def exempt(isolation_slurm: Slurm, cluster: Cluster) -> Exemptions:
-    """What need not be isolated."""
-    return read_exemptions(isolation_slurm.config(), cluster)
+def shared(isolation_slurm: Slurm, cluster: Cluster) -> Mapping[str, str]:
+    """The resources that Slurm leaves to all jobs: {resource: setting}."""
+    return shared_resources(isolation_slurm.config(), cluster)
 
 
 @fact(once=True)
@@ -62,10 +60,10 @@ def step_pairs(
     allocation: Allocation,
     gpucluster_session: ClusterSession,
     section: IsolationConfig,
-    exempt: Exemptions,
+    shared: Mapping[str, str],
 ) -> dict[str, StepPair]:  # must be held
     """Two steps that run at the same time, on all nodes of every allocation, by node."""
-    return step_pairs_of(gpucluster_session, section, exempt)
+    return step_pairs_of(gpucluster_session, section, shared)
 
 
 @fact
@@ -79,12 +77,12 @@ def memory_steps(
     allocation: Allocation,
     gpucluster_session: ClusterSession,
     section: IsolationConfig,
-    exempt: Exemptions,
+    shared: Mapping[str, str],
 ) -> dict[str, MemoryStep]:  # must be held
     """A task per node that exceeds its memory, in every allocation, by node; {} if that is not tested."""
     found: dict[str, MemoryStep] = {}
-    if not exempt.memory:
-        for one in Isolation.of_allocations(gpucluster_session, section, exempt):
+    if "memory" not in shared:
+        for one in Isolation.of_allocations(gpucluster_session, section):
             found |= dict.fromkeys(one.nodes, one.exceed_memory())
     return found
 
@@ -97,13 +95,10 @@ def memory_step(memory_steps: dict[str, MemoryStep], node: Node) -> MemoryStep |
 
 @fact(once=True)
 def ptys(
-    allocation: Allocation,
-    gpucluster_session: ClusterSession,
-    section: IsolationConfig,
-    exempt: Exemptions,
+    allocation: Allocation, gpucluster_session: ClusterSession, section: IsolationConfig
 ) -> list[PtyResult]:  # must be held
     """`srun --pty` on the first node of every allocation."""
-    return [one.open_terminal() for one in Isolation.of_allocations(gpucluster_session, section, exempt)]
+    return [one.open_terminal() for one in Isolation.of_allocations(gpucluster_session, section)]
 
 
 @fact
@@ -123,47 +118,27 @@ def adopting(
 
 
 @fact(once=True)
-def unadoptable(isolation_slurm: Slurm, cluster: Cluster) -> str:
-    """Why no login was tried; '' if logins were."""
-    return why_unadoptable(isolation_slurm.config(), cluster)
-
-
-@fact(once=True)
-def logins_before(gpucluster_session: ClusterSession) -> Mapping[str, Login]:
+def logins(gpucluster_session: ClusterSession) -> Mapping[str, Login]:
     """The logins before the nodes were allocated: {node: login}."""
     return gpucluster_session.outcome(SUITE) or {}
 
 
 @fact
-def login_before(logins_before: Mapping[str, Login], node: Node) -> Login | None:
-    """The login to the item's node before it was allocated, None if none was tried."""
-    return logins_before.get(node.name)
+def login_without_job(logins: Mapping[str, Login], node: Node) -> Login | None:
+    """The login to the item's node, None if none was tried."""
+    return logins.get(node.name)
 
 
 @fact
-def subject(logins_before: Mapping[str, Login], node: Node, gpucluster_session: ClusterSession) -> bool:
+def refused(logins: Mapping[str, Login], node: Node, gpucluster_session: ClusterSession) -> bool:
     """Whether most nodes of the item's group refused the user without a job."""
     nodes = gpucluster_session.nodes
     decided = [
         bool(one.refusal)
-        for name, one in logins_before.items()
-        if nodes[name].group == node.group and not one.problem and one.job is None
+        for name, one in logins.items()
+        if nodes[name].group == node.group and not one.problem
     ]
     return decides(sum(decided), len(decided))
-
-
-@fact(once=True)
-def logins_held(
-    allocation: Allocation, gpucluster_session: ClusterSession, section: IsolationConfig, unadoptable: str
-) -> Mapping[str, Login]:  # must be held
-    """A login to every node of every allocation: {node: login}; {} if that is not tested."""
-    return {} if unadoptable else logins_with_job(gpucluster_session, section)
-
-
-@fact
-def login_with_job(logins_held: Mapping[str, Login], node: Node) -> Login | None:
-    """The login to the item's node while the run has a job there, None if none was tried."""
-    return logins_held.get(node.name)
 
 
 TESTS = Tests(
