@@ -42,7 +42,6 @@ from pytest_gpucluster.suites.burnin import dcgm
 from pytest_gpucluster.suites.burnin.results import NodeTotals
 from pytest_gpucluster.suites.container import facts as container
 from pytest_gpucluster.suites.controller import facts as controller
-from pytest_gpucluster.suites.controller import jobs as controller_jobs
 from pytest_gpucluster.suites.horovod import facts as horovod_build
 from pytest_gpucluster.suites.ibfabric import facts as ib_facts
 from pytest_gpucluster.suites.ibfabric import subnet as ib_subnet
@@ -243,9 +242,6 @@ OTHERS: dict[str, Reader] = {
         Reader("suites.controller.facts.parse_sdiag", _both(controller.parse_sdiag), recorded("controller/sdiag-22.05.8.txt")),
         Reader("suites.controller.facts.parse_log", _both(controller.parse_log), _SLURM_LOG),
         Reader("suites.controller.facts.read_log", lambda data: controller.read_log(Answer("gpu01", 0, data)), _SLURM_LOG),
-        Reader("suites.controller.jobs.parse_jobs", _both(controller_jobs.parse_jobs), (
-            b"1018                PENDING             JobHeldUser                             N/A                      N/A\n",),
-            VALUE),
         Reader("suites.kubernetes.facts.read_version", _both(kubernetes.read_version), (
             b'{"clientVersion": {"gitVersion": "v1.33.5"}, "serverVersion": {"gitVersion": "v1.33.5+rke2r1"}}',)),
         Reader("suites.kubernetes.facts.read_objects", _both(kubernetes.read_objects), _KUBERNETES),

@@ -980,7 +980,7 @@ TROUBLES: dict[str, Callable[[Campaign, Running, random.Random], str]] = {
     "network": network,
     "kubernetes": kubernetes,
     "training": suite,
-    "intrusive": suite,
+    "jobs": suite,
 }
 ONCE = (
     "holder",
@@ -993,7 +993,7 @@ ONCE = (
     "helper",
     "kubernetes",
     "training",
-    "intrusive",
+    "jobs",
 )
 USUAL = ("signal",) * 13 + ("double", "double", "end", "end", *ONCE)
 

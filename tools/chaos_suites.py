@@ -1,6 +1,6 @@
-"""What a run of chaos.py tests; the kinds `training` and `intrusive` end suites of the product while they hold something.
+"""What a run of chaos.py tests; the kinds `training` and `jobs` end suites of the product while they hold something.
 
-`training` writes a checkpoint into a shared folder, `intrusive` submits jobs of its own beside its allocation.
+`training` writes a checkpoint into a shared folder, `jobs` submits jobs before its allocation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PYTHON = Path(__file__).parent.parent / ".cache" / "frameworks" / "bin" / "pytho
 # kind: its suite, and the tests of it that run; all of them are about all nodes
 SUITES = {
     "training": ("training", ("test_together", "test_checkpoint")),
-    "intrusive": ("controller", ("test_hold", "test_singleton", "test_burst")),
+    "jobs": ("slurm", ("test_array", "test_dependency", "test_begin")),
 }
 
 
@@ -60,20 +60,19 @@ def plan(kind: str, folder: Path, sandbox: Sandbox) -> Plan:
     """Write the cluster file of a run of this kind."""
     suite, tests = SUITES[kind]
     keys: dict[str, Any] = yaml.safe_load(sandbox.cluster_file.read_text())
-    shared = None
+    shared, constants = None, dict[str, Mapping[str, Any]]()
     if kind == "training":
         if not PYTHON.exists():
             raise SystemExit(f"{PYTHON} is missing: make .cache/frameworks/.ready")
         shared = folder / "shared"
         shared.mkdir()
-        constants = {"training.config.TrainingConfig": {"steps": 4, "warmup": 1, "checkpoint_size": 64 << 20}}
+        constants |= {
+            "training.config.TrainingConfig": {"steps": 4, "warmup": 1, "checkpoint_size": 64 << 20}
+        }
         exports = {"OMP_NUM_THREADS": "1"}
         keys["environments"] = {"frameworks": {"python": str(PYTHON), "exports": exports}}
         keys |= {"nodes": "gpu[01-02]", "training": {"environment": "frameworks", "checkpoint": str(shared)}}
-    else:
-        constants = {"controller.config.ControllerConfig": {"submissions": 40, "burst_time": 60}}
     path = folder / "cluster.yaml"
     path.write_text(json.dumps(keys))  # JSON is YAML
     ids = tuple(f"suites/{suite}/test_{suite}.py::{name}" for name in tests)
-    options = ("--intrusive",) * (kind == "intrusive")
-    return Plan(ids, path, len(tests), options, constants, shared=shared)
+    return Plan(ids, path, len(tests), constants=constants, shared=shared)

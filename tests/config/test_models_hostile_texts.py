@@ -25,7 +25,6 @@ from pytest_gpucluster.core.fact import Fact
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.values import ssh_address
 from pytest_gpucluster.plugin.options import refused_values
-from pytest_gpucluster.suites.controller.known_errors import sorted_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,7 +81,6 @@ def use(cluster: Cluster) -> None:
             if isinstance(fact, Fact) and fact.probes is not None:
                 assert all(probe.command for probe in fact.probes(cluster, ["gpu01"]))
     [*refused_values(cluster)]
-    [*sorted_errors([], "slurmctld", window=1, of_site=cluster.known)]
     for reached in (cluster.transport, cluster.ssh):
         with contextlib.suppress(GpuClusterError):
             ssh_connect._prepared(cluster.transport.host or "gpu01", reached, None)

@@ -75,17 +75,21 @@ def test_a_rerun_must_judge_what_it_selects_on_the_nodes_of_its_items() -> None:
 
 
 def test_a_result_about_the_cluster_counts_for_the_nodes_of_its_suite() -> None:
-    per_node = [item("controller.node_errors", node) for node in BOTH]
-    (found,), _ = required([item("controller.ping", ""), *per_node])
+    per_node = [item("kubernetes.labels", node) for node in BOTH]
+    (found,), _ = required([item("kubernetes.api", ""), *per_node])
+    assert (found.check, found.nodes, found.whole) == ("kubernetes.api", BOTH, True)
+    together = item("controller.node_errors", "")
+    together.fixturenames = ("gpucluster_fleet",)  # about all nodes, and without an item of each
+    (found,), _ = required([item("controller.ping", ""), together])
     assert (found.check, found.nodes, found.whole) == ("controller.ping", BOTH, True)
     (alone,), _ = required([item("accounting.accounts", "")])
     assert alone.nodes == ("",)
 
 
 def test_what_runs_on_request_is_one_line() -> None:
-    event = {"on_request": {"slow": {"slurm": 1}, "intrusive": {"isolation": 8, "controller": 3}}}
+    event = {"on_request": {"slow": {"slurm": 1}, "intrusive": {"isolation": 8, "accounting": 3}}}
     assert on_request_line(event) == (
-        "on request only: 1 slow check (--slow): slurm; 11 intrusive checks (--intrusive): controller, isolation"
+        "on request only: 1 slow check (--slow): slurm; 11 intrusive checks (--intrusive): accounting, isolation"
     )
     assert on_request_line({}) == ""
 

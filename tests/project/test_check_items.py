@@ -11,11 +11,9 @@ MARKS = {
     "exclusive": "kubernetes.job_gpus kubernetes.job_nccl",
     "intrusive": "isolation.login isolation.memory",
     "intrusive exclusive": "accounting.access_jobs accounting.backfill accounting.fairshare accounting.limits accounting.preemption",
-    "intrusive inventory": "controller.hold controller.singleton",
-    "intrusive inventory exclusive": "controller.burst",
     "inventory": "controller.errors controller.load controller.ping slurm.cpus slurm.gres slurm.limits slurm.memory slurm.version",
     "inventory exclusive": "slurm.prolog",
-    "inventory judges_node": "controller.reported slurm.completing slurm.known slurm.responding slurm.schedulable",
+    "inventory judges_node": "slurm.completing slurm.known slurm.responding slurm.schedulable",
     "judges_node": "os.responds",
     "slow": "os.bmc_events os.bmc_sensors slurm.time_limit",
 }

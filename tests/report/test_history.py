@@ -298,11 +298,13 @@ def test_values_of_the_cluster_are_those_of_the_last_good_run_that_has_them(kept
     store(kept, 1, of_cluster(11))
     store(kept, 2, of_cluster(12))
     store(kept, 3, of_cluster(10, "failed"), end=1)
-    store(kept, 4, ONE)  # another suite
+    store(kept, 4, [result("", "ibfabric.size", "not checked"), *ONE])
     store(kept, 5, of_cluster(9), cluster="other")
     store(kept, 6, of_cluster(8), real=False)
     assert kept.accepted("prod", simulated=False) == {("ibfabric.size", "switches"): 12.0}
     assert kept.accepted("new", simulated=False) == {}
+    assert kept.last_accepted("prod", "ibfabric.size", simulated=False) == FIRST + 2 * DAY
+    assert kept.last_accepted("prod", "ibfabric.rail", simulated=False) is None
 
 
 def test_a_run_is_found_by_its_id_or_the_beginning_of_it(kept: History) -> None:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     [
         ("signal", 12),  # pytest -n2
         ("full", 6),
-        ("intrusive", 11),  # SIGKILL while jobs are submitted
+        ("jobs", 11),  # SIGKILL while jobs are submitted
     ],
 )
 def test_a_run_that_meets_trouble(sandbox: Sandbox, tmp_path: Path, kind: str, number: int) -> None:

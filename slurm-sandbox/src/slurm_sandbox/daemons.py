@@ -15,7 +15,7 @@ from slurm_sandbox import commands, processes, slurmconf
 from slurm_sandbox.errors import CommandError, SandboxError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from slurm_sandbox.commands import Completed
     from slurm_sandbox.layout import Layout
@@ -97,18 +97,13 @@ class SlurmDaemons:
         key = layout.etc / "munge.key"
         key.touch(mode=0o600)
         key.write_bytes(secrets.token_bytes(1024))
-        self.run_munged(
-            {
-                "--socket": layout.munge_socket,
-                "--key-file": key,
-                "--pid-file": layout.pid_file("munged"),
-                "--log-file": layout.log_file("munged"),
-                "--seed-file": layout.run / "munged.seed",
-            }
-        )
-
-    def run_munged(self, files: Mapping[str, Path]) -> None:
-        """Start a munged with these options and files."""
+        files = {
+            "--socket": layout.munge_socket,
+            "--key-file": key,
+            "--pid-file": layout.pid_file("munged"),
+            "--log-file": layout.log_file("munged"),
+            "--seed-file": layout.run / "munged.seed",
+        }
         # --force: state folders may be below a group-writable one
         options = [f"{option}={path}" for option, path in files.items()]
         self._run([str(self._programs["munged"]), *options, "--force"], "munged")

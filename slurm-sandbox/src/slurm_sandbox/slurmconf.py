@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from slurm_sandbox.layout import Layout
 
-HEALTH_CHECK_INTERVAL = 43_200  # seconds: at the start of slurmd, and hardly ever again
 CONTROLLER_PORT, NODE_PORT, DBD_PORT = 6817, 6818, 6819  # Slurm's own defaults
 BACKUP_HOST, BACKUP_ADDRESS = "sandbox-backup", "127.0.0.2"
 
@@ -144,8 +143,6 @@ InactiveLimit=0
 SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0,sched_min_interval=10000
 Prolog={layout.etc}/prolog
 Epilog={layout.etc}/epilog
-HealthCheckProgram={layout.etc}/health_check
-HealthCheckInterval={HEALTH_CHECK_INTERVAL}
 {prolog_line}NodeName={names} {addresses.nodes} CPUs={resources.cpus} \
 Sockets={resources.sockets} CoresPerSocket={resources.cpus // resources.sockets} ThreadsPerCore=1 \
 RealMemory={resources.memory}{gres}{feature} State=UNKNOWN

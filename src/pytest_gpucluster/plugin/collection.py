@@ -221,8 +221,10 @@ class Selection:
             suite for suite, check, _ in counts if matches(check, (*proofs.get(suite, ()), *self._required))
         }
         of_suite: dict[str, dict[str, None]] = defaultdict(dict)
+        together: dict[str, dict[str, None]] = defaultdict(dict)
         for (suite, _, whole), by_node in counts.items():
             of_suite[suite] |= dict.fromkeys([] if whole else by_node)
+            together[suite] |= dict.fromkeys(filter(None, by_node) if whole else ())
         for (suite, check, whole), by_node in counts.items():
             everywhere = matches(check, (*proofs.get(suite, ()), *self._required)) is not None
             # a rerun of single checks must judge just these
@@ -231,18 +233,15 @@ class Selection:
             for items in sorted({by_node[node] for node in nodes}):
                 of_row = tuple(node for node in nodes if by_node[node] == items)
                 if of_row == ("",):  # a result about the cluster counts for the nodes that its suite is about
-                    of_row = tuple(of_suite[suite]) or of_row
+                    of_row = tuple(of_suite[suite] or together[suite]) or of_row
                 yield Required(suite, check, items, of_row, whole=whole)
         # tests of the site state no proof
         for suite, of_nodes in of_suite.items():
             if suite not in proofs and of_nodes:
                 yield Required(suite, "", 1, tuple(of_nodes))
         for suite in dict.fromkeys(suite for suite, _, whole in counts if whole and suite not in proofs):
-            together = dict.fromkeys(
-                node for key, row in counts.items() if key[::2] == (suite, True) for node in row
-            )
-            if nodes := list(filter(None, together)):
-                yield Required(suite, "", 1, tuple(nodes), whole=True)
+            if of_all := tuple(together[suite]):
+                yield Required(suite, "", 1, of_all, whole=True)
 
     def _rows_without_items(self) -> Iterator[Required]:
         for (suite, why), nodes in self._missing.items():

@@ -382,6 +382,16 @@ class History(HistoryFile):
         )
         return {(check, name): value for check, name, value, _ in rows}
 
+    def last_accepted(self, cluster: str, check: str, *, simulated: bool) -> float | None:
+        """Return the start of the last good run in which this check of the cluster passed, in seconds since the epoch."""
+        ((started,),) = self.query(
+            "SELECT MAX(r.started) FROM runs r JOIN verdicts v ON v.run = r.id JOIN items i ON i.id = v.item "
+            "JOIN nodes n ON n.id = i.node WHERE n.cluster = ? AND n.simulated = ? AND n.name = '' "
+            "AND i.\"check\" = ? AND v.outcome = 'passed' AND r.good",
+            (cluster, simulated, check),
+        )
+        return None if started is None else float(started)
+
     def node_runs(self, cluster: str, node: str, count: int = 20) -> list[tuple[Past, dict[str, int]]]:
         """Return the last runs with a node, newest first, and how its items ended in each."""
         with self._readable_errors():

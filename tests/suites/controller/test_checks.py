@@ -11,26 +11,15 @@ from judged import figures
 from judged import judged as verdict_of
 from paths import ROOT
 
-from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
-from pytest_gpucluster.core.check import Outcome, Verdict
-from pytest_gpucluster.core.known_lines import KnownLine
-from pytest_gpucluster.suites.controller import checks, job_checks
-from pytest_gpucluster.suites.controller.checks import ControllerLog, Controllers, Diagnostics
+from pytest_gpucluster.core.check import Verdict
+from pytest_gpucluster.suites.controller import checks
+from pytest_gpucluster.suites.controller.checks import Controllers, DaemonLog, Diagnostics
 from pytest_gpucluster.suites.controller.config import ControllerConfig
-from pytest_gpucluster.suites.controller.facts import ControllerState, Load, LogLine, Scheduler, parse_sdiag
-from pytest_gpucluster.suites.controller.jobs import BurstFacts, OrderedJob, OrderFacts
-from pytest_gpucluster.suites.controller.known_errors import (
-    SLURMCTLD,
-    SLURMD,
-    Daemon,
-    LogError,
-    sorted_errors,
-)
+from pytest_gpucluster.suites.controller.facts import ControllerState, Load, Scheduler, parse_sdiag
+from pytest_gpucluster.suites.controller.log_lines import Kind
 
 CONFIG = ControllerConfig()
 LOAD = parse_sdiag((ROOT / "tests" / "data" / "controller" / "sdiag-22.05.8.txt").read_text())
-IDLE, DRAINED = NodeInfo("gpu02", "IDLE"), NodeInfo("gpu02", "IDLE", frozenset({"DRAIN"}))
-HOUR = 3600.0
 
 
 def controllers(*up: bool) -> Controllers:
@@ -124,137 +113,43 @@ def test_a_backfill_scheduler_that_rests_is_no_failure() -> None:
         assert verdict_of(judged(pending=pending, backfilled=LOAD.now - age)) == (PASSED, [])
 
 
-def errors(text: str, age: float | None) -> tuple[LogError, ...]:
-    return tuple(sorted_errors([LogLine(age, text)], SLURMCTLD, window=24 * HOUR, nodes=("gpu02",)))
+MANY = tuple(Kind(f"error: {letter * 100}", 2, 60.0) for letter in "abcdefghij")
 
 
-PROLOG = "error: validate_node_specs: Prolog or job env setup failure on node gpu02, draining the node"
-CONF = "error: Node gpu02 appears to have a different slurm.conf than the slurmctld."
-
-
-SAVE = "error: Can't save state, create file /x/job_state.new error Permission denied"
-
-
+@pytest.mark.parametrize("check", [checks.errors, checks.node_errors])
 @pytest.mark.parametrize(
-    ("text", "age", "info", "fails"),
+    ("log", "expected", "lines"),
     [
-        (PROLOG, 2 * HOUR, DRAINED, True),
-        (PROLOG, 2 * HOUR, IDLE, False),  # somebody has returned it to service
-        (PROLOG, 5.0, IDLE, True),  # during the run
-        (PROLOG, None, IDLE, False),
-        (PROLOG, None, None, True),
-        (CONF, None, IDLE, False),
-        ("fatal: Unable to use slurm.conf of node gpu02", 1.0, DRAINED, False),  # it runs again
-        (SAVE, 300.0, IDLE, True),
-        (SAVE, 301.0, IDLE, False),
+        (DaemonLog(), PASSED, []),
+        (DaemonLog((Kind("fatal: odd", 2, 7300.0, ("gpu01", "gpu02"), "ours"),)), WARNING, [2]),
+        (DaemonLog((Kind("error: odd", 1, None), *MANY[:3])), WARNING, [7]),
+        (DaemonLog(MANY), WARNING, [20]),
+        (DaemonLog(problem="cannot be read"), NOT_CHECKED, []),
+        (DaemonLog(MANY, "gpu07: cannot be read"), NOT_CHECKED, [20]),
     ],
 )
-def test_when_a_line_is_a_failure(text: str, age: float | None, info: NodeInfo | None, fails: bool) -> None:
-    log = ControllerLog({"gpu02": errors(text, age)}, run_age=10.0)
-    verdict = checks.reported(log, "gpu02", info, CONFIG)
-    assert result(verdict) == (MONITOR if fails else WARNING)
-    assert result(checks.reported(log, "gpu01", info, CONFIG)) == PASSED
-    same = checks.node_errors(log.errors["gpu02"], 10.0, info, CONFIG)
-    assert same.outcome is (verdict.outcome if info else Outcome.PASSED)
+def test_errors_of_a_log_are_one_warning_and_never_a_failure(
+    check: Any, log: DaemonLog, expected: str, lines: list[int]
+) -> None:
+    verdict = check(log)
+    assert (result(verdict), verdict.reason) == (expected, log.problem)
+    assert [int(figures(one.measured)[0]) for one in verdict.advisories] == lines
+    shown = "".join(one.measured for one in verdict.advisories)
+    assert all(kind.example in shown for kind in log.kinds[:3])
+    assert len(shown) < 600
+    rest = [(it.example, it.count) for it in log.kinds if it.example not in shown]
+    assert [(it.text, it.count) for it in verdict.remarks] == rest * bool(shown)
+    assert len(rest) == (7 if len(log.kinds) == 10 else 0)
 
 
-@pytest.mark.parametrize(
-    ("daemon", "info", "outcome"),
-    [(SLURMD, DRAINED, MONITOR), (SLURMD, IDLE, WARNING), (SLURMCTLD, DRAINED, WARNING)],
-)
-@pytest.mark.parametrize("why", ["can't stat gres.conf file /dev/nvidia0: No such file or directory", "odd"])
-def test_daemon_that_ended_fails_its_node(why: str, daemon: Daemon, info: NodeInfo, outcome: str) -> None:
-    found = tuple(sorted_errors([LogLine(60.0, f"fatal: {why}")], daemon, window=HOUR))
-    assert result(checks.node_errors(found, 5.0, info, CONFIG)) == outcome
+def test_a_kind_is_shown_with_count_nodes_last_time_and_meaning() -> None:
+    log = DaemonLog((Kind("error: odd " + 200 * "x", 3, 7300.0, ("gpu01", "gpu02"), "ours"),))
+    (one,) = checks.errors(log).advisories
+    assert (
+        one.measured
+        == f"3 error lines of 1 kind: 3 x 'error: odd {109 * 'x'}' (gpu[01-02], last 2 h 1 min ago): ours"
+    )
 
 
-def test_what_is_unknown_only_says_why_a_node_is_out_of_service() -> None:
-    log = ControllerLog({"gpu02": errors("error: Munge something of node gpu02", 1.0)}, run_age=10.0)
-    assert verdict_of(checks.reported(log, "gpu02", IDLE, CONFIG)) == (PASSED, [])
-    assert verdict_of(checks.reported(log, "gpu02", DRAINED, CONFIG))[0] == WARNING
-
-
-def test_known_lines_of_the_cluster_file_decide_first() -> None:
-    ours = KnownLine(pattern="odd thing", meaning="our patch", reason="ticket 7", action="monitor")
-    quiet = KnownLine(pattern="slurm.conf", meaning="two files", reason="by intent")
-    lines = [LogLine(1.0, CONF), LogLine(2.0, "debug: odd thing"), LogLine(3.0, "error: odd thing 2")]
-    for known, word in ((ours, MONITOR), (ours.model_copy(update={"action": "warn"}), WARNING)):
-        found = tuple(sorted_errors(lines, SLURMCTLD, window=HOUR, of_site=(known, quiet)))
-        verdict = checks.errors(ControllerLog({"": found}, run_age=10.0), CONFIG)
-        assert verdict_of(verdict) == (word, ["our patch"])
-        said = [one.measured for one in verdict.findings] or [one.measured for one in verdict.advisories]
-        assert said == ["2 lines, last 2 s ago: odd thing 2; our patch (known: ticket 7)"]
-
-
-def test_what_was_not_read_is_not_checked() -> None:
-    log = ControllerLog(problem="slurmctld's log: cannot be read")
-    for verdict in (
-        checks.errors(log, CONFIG),
-        checks.reported(log, "gpu02", IDLE, CONFIG),
-        checks.load(Diagnostics(problem="sdiag: timed out"), CONFIG),
-    ):
-        assert result(verdict) == NOT_CHECKED
-
-
-# --- jobs
-
-HELD = OrderedJob("PENDING", "JobHeldUser", "N/A", "N/A")
-WAITS = OrderedJob("PENDING", "Priority", "N/A", "N/A")
-
-
-def ran(start: str, end: str, state: str = "COMPLETED") -> OrderedJob:
-    return OrderedJob(state, "None", f"2026-11-23T15:07:{start}", f"2026-11-23T15:07:{end}")
-
-
-@pytest.mark.parametrize(
-    ("facts", "outcome"),
-    [
-        (OrderFacts(HELD, WAITS, ran("10", "11")), PASSED),
-        (OrderFacts(replace(HELD, reason="JobHeldAdmin"), WAITS, ran("10", "11")), PASSED),
-        (OrderFacts(ran("10", "11"), None, ran("10", "11")), CONFIGURE),
-        (OrderFacts(HELD, HELD, HELD), CONFIGURE),
-        (OrderFacts(HELD, WAITS, WAITS), NOT_CHECKED),
-        (OrderFacts(HELD, WAITS, ran("10", "11", "FAILED")), CONFIGURE),
-        (OrderFacts(HELD, None, ran("10", "11")), NOT_CHECKED),
-        (OrderFacts(hold_problem="sbatch: Invalid qos"), NOT_CHECKED),
-        (OrderFacts(), NOT_CHECKED),
-    ],
-)
-def test_hold(facts: OrderFacts, outcome: str) -> None:
-    assert result(job_checks.hold(facts)) == outcome
-
-
-@pytest.mark.parametrize(
-    ("jobs", "outcome"),
-    [
-        ((ran("10", "13"), ran("13", "16")), PASSED),
-        ((ran("13", "16"), ran("10", "13")), PASSED),
-        ((ran("10", "13"), ran("12", "15")), CONFIGURE),
-        ((ran("10", "13"), WAITS), NOT_CHECKED),
-        ((ran("10", "13"), None), NOT_CHECKED),
-        ((), NOT_CHECKED),
-    ],
-)
-def test_singleton(jobs: tuple[OrderedJob | None, ...], outcome: str) -> None:
-    assert result(job_checks.singleton(OrderFacts(singletons=jobs))) == outcome
-
-
-LIMIT = {"AssocMaxSubmitJobLimit": 10}
-
-
-@pytest.mark.parametrize(
-    ("facts", "outcome"),
-    [
-        (BurstFacts(1000, 1000, {}, 10.0, (0.1, 10.0)), PASSED),
-        (BurstFacts(1000, 1000, {}, 10.0, (0.1, 10.1)), MONITOR),
-        (BurstFacts(1000, 60, {}, 120.0, (0.1,), problem="the time limit was reached"), MONITOR),
-        (BurstFacts(1000, 1000, {}, 10.0, (0.1,), left=1), MONITOR),
-        # a limit of the account is no fault: what it allows is judged
-        (BurstFacts(1000, 10, LIMIT, 1.0, (10.0,)), WARNING),
-        (BurstFacts(1000, 9, LIMIT, 1.0, (0.1,)), NOT_CHECKED),
-        (BurstFacts(1000, 0, {"Invalid account or account/partition": 10}, 1.0, (0.1,)), NOT_CHECKED),
-        (BurstFacts(problem="no room"), NOT_CHECKED),
-    ],
-)
-def test_burst(facts: BurstFacts, outcome: str) -> None:
-    assert result(job_checks.burst(facts, CONFIG)) == outcome
+def test_a_load_that_was_not_read_is_not_checked() -> None:
+    assert result(checks.load(Diagnostics(problem="sdiag: timed out"), CONFIG)) == NOT_CHECKED

@@ -122,7 +122,7 @@ def test_when_the_log_was_written() -> None:
 
 def logged(path: object, size: int = 4096, **env: str) -> Answer:
     """Run the command for slurmd's log at a path, as it reads it on a node."""
-    command = facts.log_command(str(path), "slurmd", size, 86400)
+    command = facts.log_command(str(path), "slurmd", size)
     done = subprocess.run(["sh", "-c", command], capture_output=True, env={**os.environ, **env}, check=False)
     return Answer("gpu01", done.returncode, done.stdout, done.stderr)
 

@@ -5,25 +5,25 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from counter_examples import MONITOR, NOT_CHECKED, PASSED, WARNING
-from judged import judged
 from paths import ROOT
 
 from pytest_gpucluster.cluster.transport.base import Completed
-from pytest_gpucluster.core.errors import SlurmError, TransportError
-from pytest_gpucluster.core.known_lines import KnownLine
+from pytest_gpucluster.core.errors import NotAvailable, ProbeError, SlurmError, TransportError
 from pytest_gpucluster.core.probe import with_root
 from pytest_gpucluster.suites.controller import checks, facts, steps
 from pytest_gpucluster.suites.controller.config import ControllerConfig
+from pytest_gpucluster.suites.controller.log_lines import Kind, folded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
 CONFIG = ControllerConfig()
+FOLDING = partial(folded, window=3600.0, nodes=("gpu01", "gpu02"))
 LOST = "error: mysql_real_connect failed: 2002 Can't connect to local server through socket '/run/mysqld.sock' (2)"
 Answer = str | Exception | None
 
@@ -55,8 +55,7 @@ def read(
     conf: str = "LogFile={}\n",
     controller: bool = True,
     logged: str = "slurmctld version 25.11",
-    **words: Any,
-) -> checks.ControllerLog:
+) -> checks.DaemonLog:
     now = time.strftime("%Y-%m-%dT%H:%M:%S")
     if controller:
         (folder / "slurmctld.log").write_text(f"[{now}.000] {logged}\n")
@@ -65,37 +64,45 @@ def read(
         (folder / "slurmdbd.conf").write_text(conf.format(folder / "dbd.log"))
     slurm: Any = FakeSlurm()
     settings = {"SlurmctldLogFile": f"{folder}/slurmctld.log", "SLURM_CONF": f"{folder}/slurm.conf"}
-    words = {"config": CONFIG, "nodes": (), "started": time.time() - 5, "sudo": False, **words}
-    return steps.query_controller_log(slurm, settings, **words)
+    return steps.query_controller_log(slurm, settings, CONFIG, FOLDING, sudo=False)
 
 
-def test_the_log_of_slurmdbd_beside_slurmctld_is_judged_by_the_same_rules(tmp_path: Path) -> None:
+def examples(log: checks.DaemonLog) -> list[str]:
+    return [kind.example for kind in log.kinds]
+
+
+def test_lines_of_slurmctld_and_of_slurmdbd_beside_it_are_read(tmp_path: Path) -> None:
     conf = "# x\nLogFileFoo=/no\n logfile = {} # x\n#LogFile=/no\nStoragePass=secret\n"
-    verdict = checks.errors(read(tmp_path, LOST, "error: Something of a later version", conf=conf), CONFIG)
-    assert judged(verdict) == (MONITOR, ["database not reached"])
-    assert "slurmdbd: mysql_real_connect failed: 2002 Can't connect" in verdict.findings[0].measured
-    assert verdict.cause.startswith("the database of slurmdbd does not run")
-    assert [one.text for one in verdict.remarks] == ["Something of a later version"]
-
-
-def test_a_refused_record_is_a_warning_and_a_deadlock_means_nothing(tmp_path: Path) -> None:
-    full = "error: mysql_query failed: 1114 The table 'a_job_table' is full"
-    deadlock = "error: _mysql_query_internal: deadlock detected attempt 1/10: 1213 Deadlock found"
-    assert judged(checks.errors(read(tmp_path, full, deadlock), CONFIG)) == (WARNING, ["record not stored"])
+    found = read(tmp_path, LOST, conf=conf, logged="error: Nodes gpu[01-02] not responding")
+    assert examples(found) == ["error: Nodes gpu[01-02] not responding", f"slurmdbd: {LOST}"]
+    assert (found.kinds[0].nodes, found.problem) == (("gpu01", "gpu02"), "")
 
 
 def test_a_slurmdbd_that_runs_elsewhere_changes_nothing(tmp_path: Path) -> None:
-    found = read(tmp_path, LOST, conf="")
-    assert (found.errors.get("", ()), found.problem) == ((), "")
-    assert judged(checks.errors(read(tmp_path, LOST, conf="LogFile=/no/dbd.log\n"), CONFIG)) == (PASSED, [])
+    assert read(tmp_path, LOST, conf="") == checks.DaemonLog()
+    assert read(tmp_path, LOST, conf="LogFile=/no/dbd.log\n") == checks.DaemonLog()
 
 
-def test_slurmdbd_is_judged_where_the_log_of_slurmctld_is_not_here(tmp_path: Path) -> None:
-    verdict = checks.errors(read(tmp_path, LOST, controller=False), CONFIG)
-    assert judged(verdict) == (MONITOR, ["database not reached"])
-    verdict = checks.errors(read(tmp_path, controller=False), CONFIG)
-    assert judged(verdict) == (NOT_CHECKED, [])
-    assert "slurmctld.log cannot be read" in verdict.reason
+def test_slurmdbd_is_read_where_the_log_of_slurmctld_is_not_here(tmp_path: Path) -> None:
+    found = read(tmp_path, LOST, controller=False)
+    assert examples(found) == [f"slurmdbd: {LOST}"]
+    assert "slurmctld.log cannot be read" in found.problem
+
+
+def test_logs_of_all_nodes_are_folded_and_nodes_without_one_are_named() -> None:
+    def tail(node: str) -> facts.LogTail:
+        if node == "gpu03":
+            raise ProbeError("the node did not answer")
+        if node > "gpu03":
+            raise NotAvailable("/var/log/slurmd.log cannot be read")
+        return facts.LogTail((facts.LogLine(60.0, f"error: odd on {node}"),))
+
+    found = steps.query_slurmd_logs([f"gpu0{number}" for number in range(1, 6)], tail, FOLDING)
+    assert found.kinds == (Kind("error: odd on gpu01", 2, 60.0, ("gpu01", "gpu02")),)
+    assert found.problem == (
+        "slurmd's log on gpu03: the node did not answer; "
+        "slurmd's log on gpu[04-05]: /var/log/slurmd.log cannot be read"
+    )
 
 
 SDIAG = (ROOT / "tests" / "data" / "controller" / "sdiag-22.05.8.txt").read_text()
@@ -161,21 +168,6 @@ def test_ping_is_compared_with_slurm_conf(answer: Answer, up: tuple[bool, ...], 
     assert found.problem == problem
 
 
-SILENT = "error: Nodes gpu[01-02] not responding"
-
-
-def test_a_line_of_slurmctld_goes_to_its_nodes_unless_the_cluster_file_ignores_it(tmp_path: Path) -> None:
-    found = read(tmp_path, logged=SILENT, nodes=("gpu01", "gpu02", "gpu03"))
-    assert sorted(node for node, lines in found.errors.items() if lines) == ["gpu01", "gpu02"]
-    assert 5 <= found.run_age < 600
-    quiet = KnownLine(pattern="not responding", meaning="silent nodes", reason="ticket 8")
-    assert not any(read(tmp_path, logged=SILENT, nodes=("gpu01",), known_lines=(quiet,)).errors.values())
-    known = KnownLine(pattern="is odd", meaning="our patch", reason="ticket 7", action="warn")
-    (one,) = read(tmp_path, logged="error: this is odd", known_lines=(known,)).errors[""]
-    assert one.known == known
-    assert read(tmp_path, started=time.time() + 600).run_age == 0  # the clock was set back
-
-
 @pytest.mark.parametrize(("later", "problem"), [(-600, False), (600, True)])
 def test_a_log_that_nobody_writes_is_not_read(tmp_path: Path, later: float, problem: bool) -> None:
     read(tmp_path, logged="error: Can't save state, x")
@@ -183,20 +175,19 @@ def test_a_log_that_nobody_writes_is_not_read(tmp_path: Path, later: float, prob
     os.utime(path, (time.time() - CONFIG.log_window - later,) * 2)
     found = read(tmp_path, controller=False)
     assert found.problem == f"slurmctld's log: {path} was not written within the last 24 h" * problem
-    assert bool(found.errors.get("")) is not problem
+    assert bool(found.kinds) is not problem
 
 
 @pytest.mark.parametrize(("path", "sudo"), [("/var/log/slurmctld.log", True), ("", False)])
 def test_the_commands_are_those_of_the_settings(path: str, sudo: bool) -> None:
     slurm: Any = FakeSlurm("", "LogFile=/dbd.log\n", "", SLURM_CONF="/x")
     settings = {"SLURM_CONF": "/etc/slurm/slurm.conf", **({"SlurmctldLogFile": path} if path else {})}
-    steps.query_controller_log(slurm, settings, CONFIG, (), started=0, sudo=sudo)
+    steps.query_controller_log(slurm, settings, CONFIG, FOLDING, sudo=sudo)
     as_user: Callable[[str], str] = with_root if sudo else str
     calls = [argv[2] for argv in slurm.calls]
     assert {argv[:2] for argv in slurm.calls} == {("sh", "-c")}
-    size, window = CONFIG.log_size, CONFIG.log_window
-    assert calls[0] == as_user(facts.log_command(path, "slurmctld", size, window))
-    assert calls[2] == as_user(facts.log_command("/dbd.log", "slurmdbd", size, window))
+    assert calls[0] == as_user(facts.log_command(path, "slurmctld", CONFIG.log_size))
+    assert calls[2] == as_user(facts.log_command("/dbd.log", "slurmdbd", CONFIG.log_size))
     assert ("journalctl -q -u slurmctld" in calls[0]) == (not path)
     assert "/etc/slurm/slurmdbd.conf" in calls[1]
     assert calls[1].startswith("awk") != sudo

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,25 +12,30 @@ from pytest_gpucluster.core.errors import NotApplicable
 from pytest_gpucluster.core.fact import Fact
 from pytest_gpucluster.core.known_lines import KnownLine
 from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.report.history import History
+from pytest_gpucluster.report.run_snapshot import Recorded, RecordedItem
 from pytest_gpucluster.run.session import ClusterSession
-from pytest_gpucluster.suites.controller import facts, steps
+from pytest_gpucluster.suites.controller import checks, facts, steps
 from pytest_gpucluster.suites.controller import test_controller as suite
 from pytest_gpucluster.suites.controller.config import ControllerConfig
+from pytest_gpucluster.suites.controller.log_lines import Kind
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 CONFIG = ControllerConfig()
-KNOWN = KnownLine(pattern="is odd", meaning="our patch", reason="ticket 7", action="warn")
 IGNORED = KnownLine(pattern="is ignored", meaning="x", reason="y")
-SLURMD_LOG = b"""now 1795000000 2026-11-18T12:26:40
-[2026-11-18T12:26:30.000] error: this is odd
-[2026-11-18T12:26:31.000] error: and this is ignored
-[2026-11-17T11:26:31.000] error: too old
-"""
+STARTED = time.time() - 7
+ODD = [("", facts.LogLine(age, "error: gpu01 is odd")) for age in (5.0, 3600.0, 7200.0, 90_000.0)]
+ODD.append(("", facts.LogLine(1.0, "error: this is ignored")))
 
 
 class World:
-    """A session, and its cluster, plan, item and Slurm at once."""
+    """A session, and its cluster, plan, channel and Slurm at once."""
 
-    selected, known, why_no_slurm = ("gpu01",), (IGNORED, KNOWN), "no Slurm here"
+    name, selected, nodes, simulated, started = "prod", ("gpu01",), ("gpu01", "gpu02"), False, STARTED
+    known, why_no_slurm = (IGNORED,), "no Slurm here"
+    history: Path | None = None
     need_slurm = ClusterSession.need_slurm
 
     def __init__(
@@ -37,8 +43,8 @@ class World:
     ) -> None:
         self.slurm = self if slurm else None
         self.cluster = self.plan = self
-        self.sudo, self.sandbox, self.settings, self.started = sudo, sandbox, settings, time.time() - 7
-        self.asked: list[tuple[str, str, bool]] = []
+        self.sudo, self.sandbox, self.settings = sudo, sandbox, settings
+        self.asked: list[tuple[str, str, str, bool]] = []
 
     def config(self) -> dict[str, str]:
         return self.settings
@@ -46,9 +52,9 @@ class World:
     def section(self, model: Any) -> Any:
         return model(backup=True)
 
-    def facts(self, probe: Any) -> Any:
-        self.asked.append((probe.name, probe.command, probe.root))
-        return probe.parse(Answer("gpu01", 0, SLURMD_LOG, b""))
+    def facts(self, node: str, probe: Any) -> Any:
+        self.asked.append((node, probe.name, probe.command, probe.root))
+        return probe.parse(Answer(node, 0, b"now 1795000000 2026-11-18T12:26:40\nerror: this is odd\n"))
 
 
 def fact(name: str, *arguments: Any) -> Any:
@@ -56,9 +62,8 @@ def fact(name: str, *arguments: Any) -> Any:
     return found.function(*arguments)
 
 
-def test_requests_to_slurmctld_are_made_once_in_a_session() -> None:
-    of_items = {name for name, it in vars(suite).items() if isinstance(it, Fact) and not it.once}
-    assert of_items == {"info", "slurmd_errors", "run_age"}
+def test_requests_are_made_once_in_a_session() -> None:
+    assert [name for name, it in vars(suite).items() if isinstance(it, Fact) and not it.once] == []
 
 
 def test_slurm_and_the_section_are_those_of_the_cluster_file() -> None:
@@ -67,7 +72,6 @@ def test_slurm_and_the_section_are_those_of_the_cluster_file() -> None:
     world = World()
     assert fact("slurm", world) is world
     assert fact("config", world) == ControllerConfig(backup=True)
-    assert 7 <= fact("run_age", world) < 600
 
 
 @pytest.mark.parametrize(
@@ -91,15 +95,57 @@ def test_the_log_is_read_as_root_where_the_cluster_file_allows_it(
     monkeypatch.setattr(steps, "query_controller_log", lambda *given, **words: (given, words))
     world = World(sudo=sudo, sandbox=sandbox, ClusterName="c")
     given, words = fact("controller_log", world, CONFIG, world)
-    assert given == (world, {"ClusterName": "c"}, CONFIG, ("gpu01",))
-    assert words == {"known_lines": world.known, "started": world.started, "sudo": used}
+    assert given[:3] == (world, {"ClusterName": "c"}, CONFIG)
+    assert words == {"sudo": used}
+
+
+def counted(world: World, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Return how many of the lines ODD are shown."""
+    monkeypatch.setattr(steps, "query_controller_log", lambda *given, **_: given[3](ODD))
+    (kind,) = fact("controller_log", world, CONFIG, world)
+    assert kind.nodes == ("gpu01",)
+    return int(kind.count)
+
+
+@pytest.mark.parametrize(
+    ("accepted", "check", "count"),
+    [
+        (3700, "controller.errors", 2),
+        (7300, "controller.errors", 3),
+        (200_000, "controller.errors", 4),
+        (3700, "controller.node_errors", 3),  # that run did not show them
+    ],
+)
+def test_lines_count_since_the_last_accepted_run_that_showed_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accepted: float, check: str, count: int
+) -> None:
+    world = World()
+    world.history = tmp_path / "history"
+    began = STARTED - accepted
+    with contextlib.closing(History(world.history, create=True)) as history:
+        history.add(
+            Recorded("r1", "prod", False, began, began, 0, "", (RecordedItem("", check, "passed"),), ())
+        )
+    assert counted(world, monkeypatch) == count
+
+
+@pytest.mark.parametrize("text", [None, "", "no database"])
+def test_lines_of_a_day_count_where_no_history_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None
+) -> None:
+    world = World()
+    if text is not None:
+        world.history = tmp_path / "history"
+    if text:
+        (tmp_path / "history").write_text(text)
+    assert counted(world, monkeypatch) == 3
 
 
 @pytest.mark.parametrize("path", ["/var/log/slurmd.log", ""])  # without a path slurmd writes to syslog
-def test_errors_of_slurmd_are_those_of_the_node_within_the_window(path: str) -> None:
+def test_the_log_of_slurmd_is_read_on_each_node(path: str) -> None:
     world = World()
     world.settings = {"SlurmdLogFile": path} if path else {}
-    (found,) = fact("slurmd_errors", None, world, CONFIG, world, world)
-    assert (found.known, found.line) == (KNOWN, facts.LogLine(10.0, "error: this is odd"))
-    command = facts.log_command(path, "slurmd", CONFIG.log_size, CONFIG.log_window)
-    assert world.asked == [("slurmd log", command, True)]
+    found = fact("slurmd_logs", world, world, CONFIG, world)
+    assert found == checks.DaemonLog((Kind("error: this is odd", 2, None, ("gpu01", "gpu02")),))
+    command = facts.log_command(path, "slurmd", CONFIG.log_size)
+    assert world.asked == [(node, "slurmd log", command, True) for node in world.nodes]

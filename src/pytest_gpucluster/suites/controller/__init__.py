@@ -1,12 +1,11 @@
-"""Slurm's own daemons: controllers, their load and logs; on request a burst of submissions, hold and singleton."""
+"""Slurm's own daemons: controllers, their load and logs."""
 
-from pytest_gpucluster.core.registry import Suite, Work
+from pytest_gpucluster.core.registry import Suite
 
 SUITE = Suite(
     __name__,
     order=3,
-    markers=("controller: Slurm's daemons: controllers, load, logs, submissions",),
+    markers=("controller: Slurm's daemons: controllers, load, logs",),
     section="config:ControllerConfig",
-    before_allocation=Work("order", "jobs:OrderJobs", needs_nodes=False, option="intrusive"),
     proof=("controller.ping",),
 )

@@ -1,52 +1,29 @@
-"""Checks of slurmctld, its backups, its load and of the logs of slurmctld, slurmdbd and slurmd. Pure.
-
-No check drains: what a log shows of the past proves nothing about the node now.
-"""
+"""Checks of slurmctld, its backups and its load; what the logs of slurmctld, slurmdbd and slurmd show, as warnings. Pure."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core import units
-from pytest_gpucluster.core.check import (
-    Action,
-    Advisory,
-    Finding,
-    Judgement,
-    Metric,
-    Remark,
-    Verdict,
-    check,
-    revised,
-)
+from pytest_gpucluster.core import hostlist, units
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, Metric, Remark, check
 from pytest_gpucluster.core.errors import NotAvailable
-from pytest_gpucluster.core.known_lines import KnownLine
-from pytest_gpucluster.suites.controller.known_errors import (
-    SLURMCTLD,
-    SLURMD,
-    SLURMDBD,
-    Subject,
-    subjects,
-    table,
-)
+from pytest_gpucluster.core.sanitize import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Mapping
 
-    from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.suites.controller.config import ControllerConfig
     from pytest_gpucluster.suites.controller.facts import ControllerState, Load
-    from pytest_gpucluster.suites.controller.known_errors import KnownError, LogError
+    from pytest_gpucluster.suites.controller.log_lines import Kind
 
 FEWEST_CYCLES = 10  # a mean of fewer says nothing: the counters are reset daily and by `sdiag -r`
 BACKFILL = 30.0  # seconds: default of bf_interval, and so of bf_max_time (slurm.conf(5))
 BACKFILL_LATE = 600.0
 MESSAGE_TIMEOUT = 10.0  # seconds: default of MessageTimeout (slurm.conf(5))
-SHOWN = 160  # characters of a line that a report quotes
+MOST_QUOTED, MOST_SHOWN = 120, 500  # characters of one line, and of all lines, in a warning; reports show 600
 
 
 @dataclass(frozen=True)
@@ -73,16 +50,10 @@ class Diagnostics:
 
 
 @dataclass(frozen=True)
-class ControllerLog:
-    """The errors of slurmctld's log, by node; '' has those that name no node, and those of slurmdbd's log.
+class DaemonLog:
+    """The error lines of the logs of a daemon, folded. `problem`: which log was not read, and why; '' if all were."""
 
-    `problem`: why slurmctld's was not read. Whether slurmdbd's was depends on where it runs.
-
-    `run_age`: seconds since the start of the run when the log was read.
-    """
-
-    errors: Mapping[str, tuple[LogError, ...]] = field(default_factory=dict)
-    run_age: float = 0.0
+    kinds: tuple[Kind, ...] = ()
     problem: str = ""
 
 
@@ -217,145 +188,53 @@ def _backfill_limit(values: Mapping[str, str]) -> float:
     return float(_count(values.get("bf_max_time", "")) or _count(values.get("bf_interval", "")) or BACKFILL)
 
 
-def explained(verdict: Verdict, *_: Any) -> Verdict:
-    """Return a failure with cause and hint of its first known error."""
-    causes: dict[str, KnownError | Subject] = {one.what: one for one in subjects()}
-    causes |= {one.what: one for one in (*table(SLURMD), *table(SLURMDBD), *table(SLURMCTLD))}
-    known = next((causes[one.part] for one in verdict.findings if one.part in causes), None)
-    return replace(verdict, cause=known.cause, hint=known.hint) if known else verdict
-
-
-@revised(explained)
 @check(
     "controller.errors",
-    cause="slurmctld or slurmdbd reports an error",
+    cause="slurmctld or slurmdbd reports errors; the checks `ping` and `load` judge its state",
     hint="slurmctld's log (SlurmctldLogFile; journalctl -u slurmctld); slurmdbd's (LogFile of slurmdbd.conf)",
     action=Action.MONITOR,
-    never_healthy="only a line of `known` in the cluster file, which a person wrote, can require a repair here",
     marks=("inventory",),
 )
-def errors(controller_log: ControllerLog, config: ControllerConfig) -> Judgement:
-    """The log of slurmctld, and that of slurmdbd where it runs beside it, show no known error without a node."""
-    if controller_log.problem:  # the log of slurmdbd may be known
-        yield NotAvailable(controller_log.problem)
-    yield from _judged(controller_log.errors.get("", ()), controller_log.run_age, config, in_service=True)
+def errors(controller_log: DaemonLog) -> Judgement:
+    """The log of slurmctld, and that of slurmdbd where it runs beside it, show no error; each is a warning."""
+    yield from _shown("log of slurmctld", controller_log)
 
 
-@revised(explained)
-@check(
-    "controller.reported",
-    cause="slurmctld reports an error of the node",
-    hint="scontrol show node NODE; slurmctld's log; sinfo -R",
-    action=Action.MONITOR,
-    never_healthy="only a line of `known` in the cluster file, which a person wrote, can require a repair here",
-    marks=("inventory", "judges_node"),
-)
-def reported(
-    controller_log: ControllerLog, node_name: str, info: NodeInfo | None, config: ControllerConfig
-) -> Judgement:
-    """The log of slurmctld shows no known error of the node."""
-    if controller_log.problem:
-        raise NotAvailable(controller_log.problem)
-    in_service = info is not None and info.in_service
-    yield from _judged(
-        controller_log.errors.get(node_name, ()), controller_log.run_age, config, in_service=in_service
-    )
-
-
-@revised(explained)
 @check(
     "controller.node_errors",
-    cause="slurmd reports an error",
+    cause="slurmd reports errors; the suite slurm judges its state",
     hint="slurmd's log on the node (SlurmdLogFile; journalctl -u slurmd)",
     action=Action.MONITOR,
-    never_healthy="only a line of `known` in the cluster file, which a person wrote, can require a repair here",
 )
-def node_errors(
-    slurmd_errors: Sequence[LogError], run_age: float, info: NodeInfo | None, config: ControllerConfig
-) -> Judgement:
-    """The log of slurmd shows no known error."""
-    yield from _judged(slurmd_errors, run_age, config, in_service=info is None or info.in_service)
+def node_errors(slurmd_logs: DaemonLog) -> Judgement:
+    """The logs of slurmd of all nodes show no error; each is a warning."""
+    yield from _shown("logs of slurmd", slurmd_logs)
 
 
-def _judged(
-    errors: Iterable[LogError], run_age: float, config: ControllerConfig, *, in_service: bool
-) -> Judgement:
-    kinds: dict[str, list[LogError]] = defaultdict(list)
-    for one in _telling(tuple(errors), in_service=in_service):
-        kinds[_part(one)].append(one)
-    for what, found in kinds.items():
-        known = found[-1].known
-        age = min((one.line.age for one in found if one.line.age is not None), default=None)
-        if known is None and not in_service:
-            yield Advisory(what, _shown(found, age), "no error before Slurm took the node out of service")
-        elif known is None:
-            yield Remark(found[-1].line.text.partition(": ")[2][:SHOWN], len(found))
-        elif isinstance(known, KnownLine):
-            words = f"{_shown(found, age)}; {known.words}"
-            yield (
-                Finding(what, words, "no such line", known.failure)
-                if known.failure
-                else Advisory(what, words, "no such line")
-            )
-        elif isinstance(known, Subject):
-            yield Advisory(what, _shown(found, age), "no such line")
-        else:
-            fails = _does_not_run(found[-1], in_service=in_service) or _fails(
-                known, age, run_age, config, in_service=in_service
-            )
-            words = _shown(found, age)
-            yield (
-                Finding(what, words, "no such line")
-                if fails
-                else Advisory(what, f"{words}{_since(known, age)}", "no such line")
-            )
+def _shown(part: str, log: DaemonLog) -> Judgement:
+    """Yield one warning: a log proves no fault of now."""
+    if log.problem:
+        yield NotAvailable(log.problem)
+    shown: list[str] = []
+    for kind in log.kinds:
+        words = _kind(kind)
+        if shown and sum(map(len, shown)) + len(words) > MOST_SHOWN:
+            break
+        shown.append(words)
+    rest = log.kinds[len(shown) :]
+    if shown:
+        lines, kinds = sum(kind.count for kind in log.kinds), len(log.kinds)
+        total = f"{lines} error line{'s' * (lines != 1)} of {kinds} kind{'s' * (kinds != 1)}"
+        more = [f"{len(rest)} more"] * bool(rest)
+        yield Advisory(part, f"{total}: {'; '.join([*shown, *more])}", "no line of level error or fatal")
+    for kind in rest:
+        yield Remark(kind.example, kind.count)
 
 
-def _since(known: KnownError, age: float | None) -> str:
-    """Say what has happened since a line that no longer fails the check; '' where its log does not say."""
-    if known.fails == "drained":  # a node in service was returned to service
-        return "; before the last repair: the node is in service again"
-    if known.fails == "lasting" and age is not None:
-        return f"; repeated every {known.repeats} s while it lasts, and not since"
-    return ""
-
-
-def _telling(errors: Sequence[LogError], *, in_service: bool) -> Iterator[LogError]:
-    """Yield the lines that are not quiet; of a node out of service without a known one, the last line too."""
-    explains = any(one.known for one in errors)
-    for position, one in enumerate(errors, 1):
-        last = position == len(errors) and not in_service and not explains
-        if last or not one.quiet:
-            yield one
-
-
-def _part(one: LogError) -> str:
-    if one.known is None:
-        return re.sub(r"\d+", "#", one.line.text)
-    return one.known.meaning if isinstance(one.known, KnownLine) else one.known.what
-
-
-def _does_not_run(one: LogError, *, in_service: bool) -> bool:
-    """Return whether a slurmd ended and its node is out of service; slurmctld answers, so that it runs again."""
-    return one.ended and one.daemon == SLURMD and not in_service
-
-
-def _fails(
-    known: KnownError, age: float | None, run_age: float, config: ControllerConfig, *, in_service: bool
-) -> bool:
-    """Return whether the newest line of a kind proves a fault of now; data/slurm-errors.yaml defines `fails`."""
-    if known.fails == "never":
-        return False
-    if age is not None and age <= run_age:
-        return True
-    if known.fails == "drained":
-        return not in_service
-    return age is not None and age <= min(known.repeats, config.log_recent)
-
-
-def _shown(found: Sequence[LogError], age: float | None) -> str:
-    times = "" if len(found) == 1 else f"{len(found)} lines, "
-    last = f"{units.format_duration(max(0, round(age)))} ago" if age is not None else "at an unknown time"
-    text = found[-1].line.text.removeprefix("error: ")[:SHOWN]
-    text = f"{SLURMDBD}: {text}" if found[-1].daemon == SLURMDBD else text
-    return f"{times}last {last}: {text}" if times else f"{last}: {text}"
+def _kind(kind: Kind) -> str:
+    last = "at an unknown time"
+    if kind.age is not None:
+        last = f"{units.format_duration(max(0, round(kind.age)))} ago"
+    nodes = f"{one_line(hostlist.shown(kind.nodes), MOST_QUOTED)}, " if kind.nodes else ""
+    meaning = f": {kind.meaning}" if kind.meaning else ""
+    return f"{kind.count} x '{kind.example[:MOST_QUOTED]}' ({nodes}last {last}){meaning}"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 MOST_LINES, LINE_LENGTH = 300, 400
+MOST_OF_JOURNAL = 50_000  # lines that are searched
 _PING = re.compile(r"^Slurmctld\(([^)\s]+)\) at (\S+) is (UP|DOWN)$", re.MULTILINE)
 _RPC = re.compile(r"^\t(\w+)\s*\(\s*\d+\) count:(\d+)\s+ave_time:(\d+)\s+total_time:(\d+)", re.MULTILINE)
 _RPC_TITLE = "Remote Procedure Call statistics by message type"
@@ -31,12 +32,9 @@ _SHORT = re.compile(r"(?P<open>\[)?(?P<time>[A-Z][a-z]{2} [ \d]\d [\d:]{8})(?(op
 _UNDATED = re.compile(r"\[\d+\]\s+")  # LogTimeFormat=clock
 _JOURNAL = re.compile(r"^\S+ \S+\[\d+\]: ")  # HOST slurmd[PID]:
 _DAEMON = re.compile(
-    r"^(?:slurm(?:ctld|d|stepd|scriptd)(?:-[\w.-]+)?|spank-(?:prolog|epilog)): (?=error: |fatal: |warning: )"
+    r"^(?:slurm(?:ctld|d|stepd|scriptd)(?:-[\w.-]+)?|spank-(?:prolog|epilog)): (?=error: |fatal: )"
 )
-_SELECTED = (
-    "error: |fatal: |warning: |reason set to: Kill task failed|unexpectedly rebooted|functionality, but |autodetected GPUs"
-    f"|{NO_NODE}"
-)
+_SELECTED = f"error: |fatal: |{NO_NODE}"
 
 
 @dataclass(frozen=True)
@@ -137,7 +135,7 @@ def _scheduler(part: str) -> Scheduler:
     return Scheduler(cycles, _figure(part, "Mean cycle") / 1e6 if cycles else None)
 
 
-def log_command(path: str, unit: str, size: int, window: float) -> str:
+def log_command(path: str, unit: str, size: int) -> str:
     """Return a shell command that prints the error lines at the end of a log; parse_log reads them.
 
     `path` is the value of slurm.conf, '' if the daemon writes to syslog: then systemd's journal of the unit is read.
@@ -150,7 +148,7 @@ def log_command(path: str, unit: str, size: int, window: float) -> str:
         return (
             f'{clock}; [ -n "$({journal} -n 1 2>/dev/null)" ] || '
             f"{{ echo 'the journal shows no line of {unit}' >&2; exit {_NO_LOG}; }}; "
-            f"{journal} --since=-{window:.0f}s 2>/dev/null | tail -c {size} | {keep}"
+            f"{journal} -n {MOST_OF_JOURNAL} 2>/dev/null | tail -c {size} | {keep}"
         )
     return (
         f"node=${{SLURMD_NODENAME:-$(hostname -s)}}; log={_shell_path(path)}; {clock}; "

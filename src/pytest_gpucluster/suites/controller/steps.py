@@ -7,22 +7,26 @@ import re
 import shlex
 import time
 from collections import defaultdict
+from dataclasses import replace
 from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import ProbeError, SlurmError, TransportError
 from pytest_gpucluster.core.probe import Answer, with_root
 from pytest_gpucluster.suites.controller import facts
-from pytest_gpucluster.suites.controller.checks import ControllerLog, Controllers, Diagnostics, is_high
-from pytest_gpucluster.suites.controller.known_errors import SLURMCTLD, SLURMDBD, LogError, sorted_errors
+from pytest_gpucluster.suites.controller.checks import Controllers, DaemonLog, Diagnostics, is_high
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pytest_gpucluster.cluster.slurm.client import Slurm
-    from pytest_gpucluster.core.known_lines import KnownLine
     from pytest_gpucluster.suites.controller.config import ControllerConfig
+    from pytest_gpucluster.suites.controller.facts import LogLine
+    from pytest_gpucluster.suites.controller.log_lines import Kind
+
+    Folding = Callable[[Iterable[tuple[str, LogLine]]], tuple[Kind, ...]]
 
 LATER = 3.0  # seconds until the second query after a high figure
 TIMEOUT = 60.0  # scontrol ping waits MessageTimeout (10 s) for each controller that does not answer
@@ -58,22 +62,13 @@ def query_controller_log(
     slurm: Slurm,
     settings: Mapping[str, str],
     config: ControllerConfig,
-    nodes: Collection[str],
+    folding: Folding,
     *,
-    known_lines: Collection[KnownLine] = (),
-    started: float,
     sudo: bool,
-) -> ControllerLog:
-    """Read the end of slurmctld's log, and of slurmdbd's, on the machine of Slurm's commands. `started`: begin of the run (Unix time)."""
+) -> DaemonLog:
+    """Read the end of slurmctld's log, and of slurmdbd's, on the machine of Slurm's commands."""
     path = settings.get("SlurmctldLogFile", "")
     read = partial(_tail, slurm, config, sudo=sudo)
-    errors = partial(
-        sorted_errors,
-        window=config.log_window,
-        of_site=known_lines,
-        nodes=nodes,
-    )
-    found: dict[str, list[LogError]] = defaultdict(list)
     problem = ""
     try:
         tail = read(path, "slurmctld")
@@ -83,15 +78,28 @@ def query_controller_log(
         # a running slurmctld logs every job, at least those of this run: it writes on another machine
         hours = f"{config.log_window / 3600:g} h"
         tail, problem = facts.LogTail(()), f"slurmctld's log: {path} was not written within the last {hours}"
-    for one in errors(tail.lines, SLURMCTLD):
-        for node in one.nodes or ("",):
-            found[node].append(one)
+    kinds = folding(("", line) for line in tail.lines)
     # slurmdbd may run elsewhere: then its configuration is not here
     with contextlib.suppress(TransportError, ProbeError):
-        found[""] += errors(read(_dbd_log(slurm, settings, sudo=sudo), "slurmdbd").lines, SLURMDBD)
-    return ControllerLog(
-        {node: tuple(lines) for node, lines in found.items()}, max(0.0, time.time() - started), problem
-    )
+        lines = read(_dbd_log(slurm, settings, sudo=sudo), "slurmdbd").lines
+        of_dbd = folding(("", line) for line in lines)
+        kinds += tuple(replace(kind, example=f"slurmdbd: {kind.example}") for kind in of_dbd)
+    return DaemonLog(kinds, problem)
+
+
+def query_slurmd_logs(
+    nodes: Sequence[str], read: Callable[[str], facts.LogTail], folding: Folding
+) -> DaemonLog:
+    """Read the end of slurmd's log on each node; `read` returns that of one, and sends its command to all at once."""
+    tails: dict[str, facts.LogTail] = {}
+    problems: dict[str, list[str]] = defaultdict(list)
+    for node in nodes:
+        try:
+            tails[node] = read(node)
+        except ProbeError as error:
+            problems[str(error)].append(node)
+    unread = "; ".join(f"slurmd's log on {hostlist.fold(of)}: {why}" for why, of in problems.items())
+    return DaemonLog(folding((node, line) for node, tail in tails.items() for line in tail.lines), unread)
 
 
 def _dbd_log(slurm: Slurm, settings: Mapping[str, str], *, sudo: bool) -> str:
@@ -109,7 +117,7 @@ def _dbd_log(slurm: Slurm, settings: Mapping[str, str], *, sudo: bool) -> str:
 
 def _tail(slurm: Slurm, config: ControllerConfig, path: str, unit: str, *, sudo: bool) -> facts.LogTail:
     """Return the error lines at the end of a log on the machine of Slurm's commands."""
-    command = facts.log_command(path, unit, config.log_size, config.log_window)
+    command = facts.log_command(path, unit, config.log_size)
     command = with_root(command) if sudo else command
     done = slurm.transport.run(("sh", "-c", command), timeout=TIMEOUT, env=slurm.env)
     return facts.read_log(Answer("", done.rc, done.stdout.encode(), done.stderr.encode()))

@@ -1,30 +1,31 @@
-"""Slurm's daemons: every controller answers, slurmctld is not overloaded, its log and those of slurmd show no known error.
+"""Slurm's daemons: every controller answers, slurmctld is not overloaded; errors of its log and of slurmd's are warnings.
 
-Only the logs of slurmd need the nodes: one command. With --intrusive also a burst of submissions, hold and singleton.
+Only the logs of slurmd need the nodes: one command.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.errors import NotAvailable
+from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.probe import Probe
+from pytest_gpucluster.report.history import History
 from pytest_gpucluster.suite import Tests, fact
-from pytest_gpucluster.suites.controller import SUITE, checks, job_checks, steps
+from pytest_gpucluster.suites.controller import checks, steps
 from pytest_gpucluster.suites.controller.config import ControllerConfig
 from pytest_gpucluster.suites.controller.facts import log_command, read_log
-from pytest_gpucluster.suites.controller.jobs import Burst, BurstFacts
-from pytest_gpucluster.suites.controller.known_errors import SLURMD, sorted_errors
+from pytest_gpucluster.suites.controller.log_lines import folded
 
 if TYPE_CHECKING:
+    from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.run.facts import ItemView
-    from pytest_gpucluster.run.session import ClusterSession, Node
-    from pytest_gpucluster.suites.controller.checks import ControllerLog, Controllers, Diagnostics
-    from pytest_gpucluster.suites.controller.jobs import OrderFacts
-    from pytest_gpucluster.suites.controller.known_errors import LogError
+    from pytest_gpucluster.run.session import ClusterSession
+    from pytest_gpucluster.suites.controller.checks import Controllers, DaemonLog, Diagnostics
+    from pytest_gpucluster.suites.controller.steps import Folding
 
 
 @fact(once=True)
@@ -52,75 +53,45 @@ def diagnostics(slurm: Slurm, config: ControllerConfig) -> Diagnostics:
 
 
 @fact(once=True)
-def controller_log(
-    slurm: Slurm, config: ControllerConfig, gpucluster_session: ClusterSession
-) -> ControllerLog:
-    """The errors of slurmctld's log, by node."""
-    session = gpucluster_session
+def controller_log(slurm: Slurm, config: ControllerConfig, gpucluster_session: ClusterSession) -> DaemonLog:
+    """The errors of slurmctld's log, folded."""
+    folding = _folding(gpucluster_session, config, "controller.errors")
+    cluster = gpucluster_session.cluster
     return steps.query_controller_log(
-        slurm,
-        slurm.config(),
-        config,
-        session.plan.selected,
-        known_lines=session.cluster.known,
-        started=session.started,
-        sudo=session.cluster.sudo and not session.cluster.sandbox,
+        slurm, slurm.config(), config, folding, sudo=cluster.sudo and not cluster.sandbox
     )
 
 
-info = fact(lambda node: node.info)
+@fact(once=True)
+def slurmd_logs(
+    fleet: Channel, slurm: Slurm, config: ControllerConfig, gpucluster_session: ClusterSession
+) -> DaemonLog:
+    """The errors of slurmd's logs on all nodes, folded."""
+    session = gpucluster_session
+    command = log_command(slurm.config().get("SlurmdLogFile", ""), "slurmd", config.log_size)
+    probe = Probe("slurmd log", command, read_log, root=True)
+    folding = _folding(session, config, "controller.node_errors")
+    return steps.query_slurmd_logs(fleet.nodes, lambda node: session.facts(node, probe), folding)
 
 
-@fact
-def slurmd_errors(
-    node: Node,
-    slurm: Slurm,
-    config: ControllerConfig,
-    gpucluster_item: ItemView,
-    gpucluster_session: ClusterSession,
-) -> tuple[LogError, ...]:
-    """The errors of slurmd's log on the item's node. The same command goes to all nodes at once."""
-    path = slurm.config().get("SlurmdLogFile", "")
-    command = log_command(path, "slurmd", config.log_size, config.log_window)
-    tail = gpucluster_item.facts(Probe("slurmd log", command, read_log, root=True))
-    return tuple(
-        sorted_errors(
-            tail.lines,
-            SLURMD,
-            window=config.log_window,
-            of_site=gpucluster_session.cluster.known,
-        )
+def _folding(session: ClusterSession, config: ControllerConfig, check: str) -> Folding:
+    """Fold lines since the last accepted run of the history that showed them; without one, those of `log_window`."""
+    since = _last_accepted(session, check) or session.started - config.log_window
+    return partial(
+        folded,
+        window=time.time() - since,
+        nodes=frozenset(session.plan.selected),
+        of_site=session.cluster.known,
     )
 
 
-@fact
-def run_age(gpucluster_session: ClusterSession) -> float:
-    """Seconds since the start of the run."""
-    return time.time() - gpucluster_session.started
+def _last_accepted(session: ClusterSession, check: str) -> float | None:
+    """Return when the last accepted run that has this check began, in seconds since the epoch."""
+    if session.history is None or not session.history.exists():
+        return None
+    with contextlib.suppress(GpuClusterError), contextlib.closing(History(session.history)) as history:
+        return history.last_accepted(session.cluster.name, check, simulated=session.simulated)
+    return None  # the end of the run reports a file that cannot be read
 
 
-@fact(once=True)
-def order(slurm: Slurm, gpucluster_session: ClusterSession) -> OrderFacts:
-    """The held job and the singletons, which were submitted before the nodes were allocated."""
-    found: OrderFacts | None = gpucluster_session.outcome(SUITE)
-    if found is None:
-        raise NotAvailable("the jobs were not submitted before the nodes were allocated")
-    return found
-
-
-@fact(once=True)
-def burst_facts(
-    slurm: Slurm, cluster: Cluster, config: ControllerConfig, diagnostics: Diagnostics
-) -> BurstFacts:
-    """The burst of submissions, which takes place once."""
-    return Burst(slurm, cluster, config).run(diagnostics.first, slurm.config())
-
-
-TESTS = Tests(
-    checks,
-    job_checks,
-    marks=(
-        "controller",
-        "slurm",
-    ),
-)
+TESTS = Tests(checks, marks=("controller", "slurm"))
