@@ -20,6 +20,7 @@ from sandbox_helpers import environment, slurm, wait_for
 from pytest_gpucluster import config
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.cli import reference as cli_reference
+from pytest_gpucluster.cli.command import parser_of
 from pytest_gpucluster.config.models import ClusterFile
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.plugin.collection import without_section
@@ -165,7 +166,7 @@ def test_every_pytest_command_collects_items(sandbox: Sandbox, tmp_path: Path) -
 
 
 def test_every_gpucluster_command_parses(capsys: pytest.CaptureFixture[str]) -> None:
-    parser = cli._parser()
+    parser = parser_of(cli.commands())
     refused = []
     for text in OF_GPUCLUSTER:
         words = shlex.split(text.translate(PLAIN).replace("EVENTS...", "EVENTS"), comments=True)[1:]
@@ -329,7 +330,7 @@ SUITES = sorted((ROOT / "suites").glob("*/test_*.py"))
 
 
 def test_the_generated_parts_are_up_to_date() -> None:
-    made = cli_reference.pages(ROOT / "docs", cli._parser())
+    made = cli_reference.pages(ROOT / "docs", cli.commands())
     assert len(made) > len(SUITES)
     behind = [name_of(page) for page, text in made.items() if page.read_text() != text]
     assert behind == [], "these pages are behind the code: gpucluster schema --pages docs"

@@ -16,8 +16,8 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster import config
-from pytest_gpucluster.cli.completion import add_cluster
-from pytest_gpucluster.cli.output import add_json, print_json, print_table
+from pytest_gpucluster.cli.command import JSON, Command, argument, cluster_option, one_of
+from pytest_gpucluster.cli.output import print_json, print_table
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.core.sanitize import clean
 from pytest_gpucluster.core.text import some
@@ -40,74 +40,6 @@ VARIABLE = "GPUCLUSTER_HISTORY"
 MAX_RED = 20
 RUNS = 20
 _BARS = "▁▂▃▄▅▆▇█"
-
-
-def _common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--history",
-        type=Path,
-        metavar="FILE",
-        help=f"the file of pytest's --history (default: ${VARIABLE}, else `history` of the cluster file)",
-    )
-    add_cluster(parser, "cluster of the runs (default: the only cluster in the file)")
-
-
-def history_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `gpucluster history`."""
-    parser.add_argument(
-        "node",
-        nargs="?",
-        help=f"show the runs and metrics of this node; '{CLUSTER}': of items about no single node",
-    )
-    _common(parser)
-    parser.add_argument(
-        "--runs",
-        type=_positive,
-        metavar="N",
-        help=f"number of runs ({RUNS}; of --html: all, at most {MAX_RUNS})",
-    )
-    parser.add_argument("--metric", metavar="PATTERN", help="only metrics with these names, like 'busbw*'")
-    parser.add_argument(
-        "--all",
-        action="store_true",
-        help="also show metrics of the node that were the same in all these runs",
-    )
-    actions = parser.add_mutually_exclusive_group()
-    add_json(actions)
-    actions.add_argument(
-        "--import",
-        dest="logs",
-        type=Path,
-        nargs="+",
-        metavar="EVENTS",
-        help="store runs from their events.jsonl; a killed run is stored as incomplete, and is never a good run",
-    )
-    actions.add_argument(
-        "--html",
-        type=Path,
-        metavar="FILE",
-        help="write one HTML page over all nodes and runs: states, ages of verdicts, worst nodes, drains and resumes",
-    )
-    actions.add_argument(
-        "--keep", type=_positive, metavar="N", help="delete all but the last N runs of each cluster"
-    )
-    actions.add_argument(
-        "--accept",
-        metavar="RUN",
-        help="compare later runs with this run, for NODE or for all nodes (after an intended change)",
-    )
-
-
-def compare_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `gpucluster compare`."""
-    about = f"id of a run, the beginning of one, '{LAST}' or '{LAST_GOOD}'"
-    parser.add_argument(
-        "a", metavar="A", nargs="?", help=f"{about}; default: the last good runs of each node"
-    )
-    parser.add_argument("b", metavar="B", nargs="?", default=LAST, help="compared with A (%(default)s)")
-    _common(parser)
-    parser.add_argument("--all", action="store_true", help="also show metrics that did not change")
-    add_json(parser)
 
 
 def history(args: argparse.Namespace) -> None:
@@ -479,3 +411,77 @@ def _positive(text: str) -> int:
 
 def _print(text: str) -> None:
     print(clean(text))  # another user may have written the file
+
+
+_ABOUT_RUN = f"id of a run, the beginning of one, '{LAST}' or '{LAST_GOOD}'"
+_COMMON = (
+    argument(
+        "--history",
+        type=Path,
+        metavar="FILE",
+        help=f"the file of pytest's --history (default: ${VARIABLE}, else `history` of the cluster file)",
+    ),
+    cluster_option("cluster of the runs (default: the only cluster in the file)"),
+)
+HISTORY = Command(
+    "history",
+    "list the runs that pytest's --history has stored, or the history of one node",
+    history,
+    (
+        argument(
+            "node",
+            nargs="?",
+            help=f"show the runs and metrics of this node; '{CLUSTER}': of items about no single node",
+        ),
+        *_COMMON,
+        argument(
+            "--runs",
+            type=_positive,
+            metavar="N",
+            help=f"number of runs ({RUNS}; of --html: all, at most {MAX_RUNS})",
+        ),
+        argument("--metric", metavar="PATTERN", help="only metrics with these names, like 'busbw*'"),
+        argument(
+            "--all",
+            action="store_true",
+            help="also show metrics of the node that were the same in all these runs",
+        ),
+        one_of(
+            JSON,
+            argument(
+                "--import",
+                dest="logs",
+                type=Path,
+                nargs="+",
+                metavar="EVENTS",
+                help="store runs from their events.jsonl; a killed run is stored as incomplete, and is never a good run",
+            ),
+            argument(
+                "--html",
+                type=Path,
+                metavar="FILE",
+                help="write one HTML page over all nodes and runs: states, ages of verdicts, worst nodes, drains and resumes",
+            ),
+            argument(
+                "--keep", type=_positive, metavar="N", help="delete all but the last N runs of each cluster"
+            ),
+            argument(
+                "--accept",
+                metavar="RUN",
+                help="compare later runs with this run, for NODE or for all nodes (after an intended change)",
+            ),
+        ),
+    ),
+)
+COMPARE = Command(
+    "compare",
+    "compare two runs; exit status 3 if something got worse",
+    compare,
+    (
+        argument("a", metavar="A", nargs="?", help=f"{_ABOUT_RUN}; default: the last good runs of each node"),
+        argument("b", metavar="B", nargs="?", default=LAST, help="compared with A (%(default)s)"),
+        *_COMMON,
+        argument("--all", action="store_true", help="also show metrics that did not change"),
+        JSON,
+    ),
+)
