@@ -21,10 +21,10 @@ from pytest_gpucluster import config
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.cli import reference as cli_reference
 from pytest_gpucluster.cli.command import parser_of
+from pytest_gpucluster.cluster.calling_shell import unpassed
 from pytest_gpucluster.config.models import ClusterFile
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.plugin.collection import without_section
-from pytest_gpucluster.plugin.start import matters
 
 if TYPE_CHECKING:
     from pytest_gpucluster.sandbox import Sandbox
@@ -117,7 +117,8 @@ def command_environment(folder: Path, sandbox: Sandbox) -> dict[str, str]:
             "GPUCLUSTER_SANDBOX": str(sandbox.cluster_file.parent),
         }
     )
-    return {name: value for name, value in shell.items() if not matters(name)}  # a run would warn of these
+    named = unpassed(config.load_cluster("local"), shell)  # `gpucluster check` would warn of these
+    return {name: value for name, value in shell.items() if name not in named}
 
 
 def python(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from datetime import date
 from functools import partial
@@ -110,6 +111,7 @@ def _written(cluster: Cluster, pattern: str) -> tuple[Loc, str] | None:
 
 
 def _summary(source: Source, cluster: Cluster) -> dict[str, Any]:
+    from pytest_gpucluster.cluster import calling_shell
     from pytest_gpucluster.plugin.options import unmatched_waivers  # slow to import
 
     groups = [
@@ -127,7 +129,11 @@ def _summary(source: Source, cluster: Cluster) -> dict[str, Any]:
         "nodes": sum(len(group.names) for group in cluster.groups),
         "groups": groups,
         "suites": [suite.name for suite in suites() if suite.section and suite.name in source.data],
-        "warnings": (*cluster.warnings, *unmatched_waivers(cluster, _own_files(cluster))),
+        "warnings": (
+            *cluster.warnings,
+            *unmatched_waivers(cluster, _own_files(cluster)),
+            *filter(None, [calling_shell.sentence(calling_shell.unpassed(cluster, os.environ))]),
+        ),
     }
 
 
