@@ -96,7 +96,7 @@ def _errors(source: Source, cluster: Cluster) -> Iterator[ConfigError]:
     unmatched, wrong = unmatched_by(cluster, _own_files(cluster))
     for pattern in wrong:
         at, where = _written(cluster, pattern) or ((), unmatched.left[pattern])
-        yield source.error(at, f"{where} matches no check; the nearest is {unmatched.nearest(pattern)!r}")
+        yield source.error(at, f"{where} {unmatched.why(pattern)}")
 
 
 def _own_files(cluster: Cluster) -> list[Path]:

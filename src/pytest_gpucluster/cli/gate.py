@@ -14,6 +14,7 @@ from pytest_gpucluster.cli.output import print_json
 from pytest_gpucluster.cli.run_command import run_command
 from pytest_gpucluster.core import redact, units
 from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.former_names import present_check
 from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.gate.output import NAGIOS
 
@@ -91,7 +92,7 @@ def _found(args: argparse.Namespace) -> Gated:
     baseline = _of_cluster(read(path), cluster) if path else _empty()
     node = own_node(cluster, baseline, args.node, os.environ)
     request = GateRequest(
-        checks=args.checks.split(",") if args.checks else stated.checks,
+        checks=_patterns(args.checks) if args.checks else stated.checks,
         budget=_seconds("--budget", args.budget) if args.budget else stated.budget,
         fresh=_seconds("--fresh", args.fresh),
         folder=args.folder or default_folder(),
@@ -143,6 +144,13 @@ def _of_cluster(baseline: Baseline, cluster: Cluster) -> Baseline:
     if baseline.cluster and baseline.cluster != cluster.name:
         raise ConfigError(f"the baseline is of cluster {baseline.cluster}, not of {cluster.name}")
     return baseline
+
+
+def _patterns(text: str) -> list[str]:
+    try:
+        return [present_check(pattern) for pattern in text.split(",")]
+    except ValueError as error:
+        raise ConfigError(f"--checks: {error}") from error
 
 
 def _seconds(option: str, text: str) -> float:

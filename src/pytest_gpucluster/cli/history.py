@@ -23,6 +23,7 @@ from pytest_gpucluster.core.sanitize import clean
 from pytest_gpucluster.core.text import some
 from pytest_gpucluster.report.fleet_runs import MAX_RUNS, read_fleet
 from pytest_gpucluster.report.history import LAST, LAST_GOOD, History
+from pytest_gpucluster.report.history_file import MIGRATIONS
 from pytest_gpucluster.report.proof import CLUSTER
 from pytest_gpucluster.report.regression import fold, share, when
 from pytest_gpucluster.report.words import count, labelled, number
@@ -44,8 +45,12 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 def history(args: argparse.Namespace) -> None:
     """Show runs or a node, or import, delete or accept runs."""
-    with _open(args, create=bool(args.logs)) as found:
-        if args.logs:
+    with _open(args, create=bool(args.logs), convert=args.convert) as found:
+        if args.convert:
+            now = len(MIGRATIONS)
+            done = f"converted from schema {found.converted} to {now}" if found.converted < now else "nothing to convert"
+            _print(f"{found.path}: {done}")
+        elif args.logs:
             _import(found, args.logs)
         elif args.keep:
             _print(f"{found.path}: {found.keep(args.keep)} runs deleted")
@@ -104,8 +109,8 @@ def compare(args: argparse.Namespace) -> int:
 
 
 @contextlib.contextmanager
-def _open(args: argparse.Namespace, *, create: bool = False) -> Iterator[History]:
-    with contextlib.closing(History(history_file(args), create=create)) as found:
+def _open(args: argparse.Namespace, *, create: bool = False, convert: bool = False) -> Iterator[History]:
+    with contextlib.closing(History(history_file(args), create=create, convert=convert)) as found:
         yield found
 
 
@@ -455,6 +460,11 @@ HISTORY = Command(
                 nargs="+",
                 metavar="EVENTS",
                 help="store runs from their events.jsonl; a killed run is stored as incomplete, and is never a good run",
+            ),
+            argument(
+                "--convert",
+                action="store_true",
+                help="bring a history of 0.2.0 to the present schema, in place; every other command refuses it",
             ),
             argument(
                 "--html",

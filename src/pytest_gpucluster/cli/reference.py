@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cli.command import each, leaves
 from pytest_gpucluster.config import json_schema
+from pytest_gpucluster.core import former_names
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.registry import HOOKS, Suite, suites
 from pytest_gpucluster.plugin.items import FIXTURES
@@ -38,7 +39,9 @@ _PART = re.compile(
 def reference(commands: Sequence[Command]) -> str:
     """Return the whole reference as Markdown; `commands` are those of gpucluster."""
     parts = _parts(commands)
-    texts = [f"# Reference: {name}\n\n{part()}" for name, part in parts.items() if name != "keys"]
+    texts = [
+        f"# Reference: {name}\n\n{part()}" for name, part in parts.items() if name not in ("keys", "former")
+    ]
     suites_with_checks = sorted({name.partition(".")[0] for name in _all_checks()})
     texts += [f"# Checks of {suite}\n\n{_checks(suite)}" for suite in suites_with_checks]
     return "\n".join(texts)
@@ -50,6 +53,7 @@ def _parts(commands: Sequence[Command]) -> Mapping[str, Callable[[], str]]:
         "commands": lambda: _text(_commands(commands)),
         "python": lambda: _text(_fixtures(), _facts(), _api(), _suite()),
         "keys": json_schema.reference,
+        "former": lambda: _text(_former()),
     }
 
 
@@ -229,6 +233,17 @@ def _suite() -> Iterator[str]:
 
 def _paragraph(part: object) -> str:
     return _flat((inspect.getdoc(part) or "").partition("\n\n")[0])
+
+
+def _former() -> Iterator[str]:
+    """Yield the tables of former names; those that share a sentence are one row."""
+    for title, rows in former_names.tables():
+        alike: dict[str, list[str]] = {}
+        for name, former in rows.items():
+            alike.setdefault(former.text, []).append(f"`{name}`")
+        yield from (f"| {title} of an earlier version | now |", "|---|---|")
+        yield from (_row(", ".join(names), text) for text, names in alike.items())
+        yield ""
 
 
 # --- the command gpucluster

@@ -11,6 +11,7 @@ from pytest_gpucluster.cli.command import parser_of
 from pytest_gpucluster.cli.completion import complete
 from pytest_gpucluster.cli.errors import complain
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
+from pytest_gpucluster.core.former_names import OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,9 +24,11 @@ OK, FAILED, WRONG_CONFIG, INTERRUPTED = 0, 1, 4, 130
 def run_command(commands: Iterable[Command], argv: Sequence[str] | None = None) -> int:
     """Parse the arguments, run the command that they name, and return the exit status."""
     try:
+        words = sys.argv[1:] if argv is None else argv
+        _refuse_former(words)
         parser = parser_of(commands)
         complete(parser)
-        args = parser.parse_args(argv)
+        args = parser.parse_args(words)
         status = args.run(args)
         sys.stdout.flush()
     except (ConfigError, SuiteError) as error:
@@ -40,3 +43,9 @@ def run_command(commands: Iterable[Command], argv: Sequence[str] | None = None) 
     except OSError as error:
         return complain(error, FAILED)
     return int(status or OK)
+
+
+def _refuse_former(words: Sequence[str]) -> None:
+    name = f"gpucluster {words[0]}" if words else ""
+    if name in OPTIONS:
+        raise ConfigError(f"{name} {OPTIONS[name].text}")
