@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from docs_helpers import ROOT
+from plugin_helpers import run_pytest
 
 from pytest_gpucluster import config
 from pytest_gpucluster.cli import main as cli
@@ -120,7 +121,7 @@ def test_a_gate_and_the_command_refuse_former_names(capsys: pytest.CaptureFixtur
     assert cli.main(["gate", "--checks", "gpu.*,os.kernal"]) == 4
     assert "--checks: 'os.kernal' is now os.kernel" in capsys.readouterr().err
     assert cli.main(["man"]) == 4
-    assert f"gpucluster man {OPTIONS['gpucluster man'].text}" in capsys.readouterr().err
+    assert f"gpucluster man {OPTIONS['man'].text}" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("former")
@@ -139,3 +140,18 @@ def test_a_node_that_was_drained_for_a_former_check_is_judged_by_the_present_one
     gone = Reason(("old.gone",), "x", "r1")
     assert policy.why_not_passed(gone, ends, ()) == f"old.gone did not run: 'old.gone' {REMOVED.text}"
     assert (present_name("old.gone"), present_name("gpu.count")) == ("old.gone", "gpu.count")
+
+
+OWN = "def pytest_addoption(parser):\n    parser.addoption('--partition')\n"
+
+
+def test_former_options_are_refused_with_what_to_write_unless_another_plugin_has_them(tmp_path: Path) -> None:
+    words = ("--cluster=local", "--partition=debug", "--min-nodes", "3", "--partition", "x", "--collect-only")
+    run = run_pytest(tmp_path, *words)
+    told = [f"{name} {OPTIONS[name].text}" for name in ("--partition", "--min-nodes")]
+    assert (run.rc, "; ".join(told) in run.err) == (4, True)
+    run = run_pytest(tmp_path, *words, files={"conftest.py": OWN})
+    assert (run.rc, told[1] in run.err, told[0] in run.err) == (4, True, False)
+    assert (
+        "--partition is now" not in run_pytest(tmp_path, "--partition=x").err
+    )  # without --cluster it is not ours

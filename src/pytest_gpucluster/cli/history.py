@@ -48,7 +48,11 @@ def history(args: argparse.Namespace) -> None:
     with _open(args, create=bool(args.logs), convert=args.convert) as found:
         if args.convert:
             now = len(MIGRATIONS)
-            done = f"converted from schema {found.converted} to {now}" if found.converted < now else "nothing to convert"
+            done = (
+                f"converted from schema {found.converted} to {now}"
+                if found.converted < now
+                else "nothing to convert"
+            )
             _print(f"{found.path}: {done}")
         elif args.logs:
             _import(found, args.logs)

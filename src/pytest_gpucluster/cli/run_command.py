@@ -46,6 +46,5 @@ def run_command(commands: Iterable[Command], argv: Sequence[str] | None = None) 
 
 
 def _refuse_former(words: Sequence[str]) -> None:
-    name = f"gpucluster {words[0]}" if words else ""
-    if name in OPTIONS:
-        raise ConfigError(f"{name} {OPTIONS[name].text}")
+    if words and words[0] in OPTIONS:
+        raise ConfigError(f"gpucluster {words[0]} {OPTIONS[words[0]].text}")

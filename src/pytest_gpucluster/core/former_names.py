@@ -73,7 +73,7 @@ KEYS: dict[str, Former] = {
     "os.time_sync": _leave_out("os.time_sync"),
     "ray.tune": _leave_out("ray.tune"),
 }
-# as they are typed, and subcommands of gpucluster
+# as they are typed; without dashes: commands of gpucluster
 OPTIONS: dict[str, Former] = {
     "--access": _key("access"),
     "--account": _key("slurm.account"),
@@ -91,7 +91,7 @@ OPTIONS: dict[str, Former] = {
     "--partition": _key("slurm.partition"),
     "--report-group": _key("reports.group"),
     "--reservation": _key("slurm.reservation"),
-    "gpucluster man": Former(why="`gpucluster COMMAND --help` and the reference have every option"),
+    "man": Former(why="`gpucluster COMMAND --help` and the reference have every option"),
 }
 
 
@@ -123,6 +123,6 @@ def present_name(check: str) -> str:
 
 def tables() -> Iterator[tuple[str, Mapping[str, Former]]]:
     """Yield a title and the rows of each table that has some."""
-    for title, rows in (("option", OPTIONS), ("key", KEYS), ("check", CHECKS)):
+    for title, rows in (("option or command", OPTIONS), ("key", KEYS), ("check", CHECKS)):
         if rows:
             yield title, rows

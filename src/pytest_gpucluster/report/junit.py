@@ -21,8 +21,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import quoteattr
 
-from junitparser import Error, Failure, Properties, Property, Skipped, xunit2
-from junitparser.junitparser import Element, SystemOut
+from junitparser import Element, Error, Failure, Properties, Property, Skipped, SystemOut, xunit2
 
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.safe_json import as_dict, as_list
@@ -174,8 +173,9 @@ def document(
     yield b"</testsuite>\n</testsuites>\n"
 
 
-def _properties(pairs: Iterable[Iterable[Any]]) -> Element:
-    found = Properties()
+def _properties(pairs: Iterable[Iterable[Any]]) -> Any:  # junitparser's methods have no types
+    make: type[Any] = Properties
+    found = make()
     found.extend(Property(*(xml_text(str(it)) for it in pair)) for pair in pairs)
     return found
 
@@ -185,7 +185,7 @@ def _cases(run: Run, results: Iterable[Result]) -> Iterator[bytes]:
     for result in results:
         known = as_dict(slurm.get(result.node))
         state, reason = known.get("state", ""), known.get("reason", "")
-        case = xunit2.TestCase(
+        case: Any = xunit2.TestCase(
             xml_text(name(result.nodeid, result.node)), xml_text(classname(result.suite, result.node))
         )
         case.time = round(result.seconds, 3)
@@ -219,7 +219,7 @@ def _troubles(run: Run) -> list[bytes]:
     if not complaints:
         return []
     of, called = RUN_CASE
-    case = xunit2.TestCase(called, of, 0.0)
+    case: Any = xunit2.TestCase(called, of, 0.0)
     case.append(_ended(Error(), complaints[0], "\n".join(complaints)))
     return [case.tostring()]
 
@@ -234,7 +234,7 @@ def interim(rerun: Result, *, red: bool) -> Element:
     return element
 
 
-def _ended(element: Any, message: str, text: str) -> Element:
+def _ended(element: Any, message: str, text: str) -> Any:
     element.message, element.text = xml_text(message), xml_text(text)
     return element
 
