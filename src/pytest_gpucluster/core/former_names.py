@@ -108,10 +108,15 @@ def of_pattern(pattern: str) -> str:
     return found[0] + more if found else ""
 
 
+def of_check(name: str) -> str:
+    """Return a sentence about the former name of a check, '' for any other name or pattern."""
+    return of_pattern(name) if name in CHECKS else ""
+
+
 def present_check(name: str) -> str:
     """Return a check's name or pattern; ValueError for the former name of a check."""
-    if name in CHECKS:
-        raise ValueError(of_pattern(name))
+    if former := of_check(name):
+        raise ValueError(former)
     return name
 
 

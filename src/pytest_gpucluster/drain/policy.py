@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.finding import Action
-from pytest_gpucluster.core.former_names import CHECKS, of_pattern, present_name
+from pytest_gpucluster.core.former_names import of_check, present_name
 from pytest_gpucluster.drain.reason import PREFIX, SILENT, Reason, read_reason, write_reason
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def why_not_passed(reason: Reason, outcomes: Mapping[str, Sequence[str]], worse:
             ends = [end for end in ends if end != "not applicable"]
         bad = next((end for end in ends if end != "passed"), None)
         if bad is not None or not ends:
-            former = of_pattern(named) if named in CHECKS else ""
+            former = of_check(named)
             return f"{pattern} {f'ended as {bad}' if bad else 'did not run'}{former and f': {former}'}"
     for check in worse:
         return f"{check} did not pass either"
