@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_gpucluster import config
 from pytest_gpucluster.cli import main as cli
+from pytest_gpucluster.cluster.calling_shell import unpassed
 from pytest_gpucluster.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    for name in unpassed(config.load_cluster("local"), os.environ):
+        monkeypatch.delenv(name)
     folder = tmp_path / "clusters"
     folder.mkdir()
     return folder
@@ -29,7 +33,9 @@ def printed(capsys: pytest.CaptureFixture[str], name: str = "lab") -> tuple[int,
     return status, out.splitlines()
 
 
-def test_valid_file_is_summarized(clusters: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_valid_file_is_summarized(
+    clusters: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     (clusters / "lab.yaml").write_text(
         "slurm: {partition: batch}\nos: {}\nnccl: {mpi: pmix}\n"
         "groups: [{nodes: 'gpu[01-04]', profile: h200-8}, {nodes: cpu1, partition: debug}]\n"
@@ -44,6 +50,10 @@ def test_valid_file_is_summarized(clusters: Path, capsys: pytest.CaptureFixture[
     assert printed(capsys, "clusters/lab.yaml")[0] == 0
     (clusters / "lab.yaml").write_text("nodes: gpu1\n")
     assert printed(capsys)[1][-1] == "suites with a section: none"
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    assert printed(capsys)[1][-1].startswith(
+        "warning: the shell that runs pytest sets NCCL_DEBUG, which no step gets"
+    )
     assert printed(capsys, "nowhere")[0] == 4
 
 

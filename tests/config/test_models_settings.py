@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from pytest_gpucluster import config
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
-from pytest_gpucluster.config.models import SECTIONS, Cluster, DrainConfig, Group, Profile
+from pytest_gpucluster.config.models import Cluster, DrainConfig, Group, Profile
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
@@ -140,16 +140,3 @@ def test_keys_with_effect_are_taken(tmp_path: Path) -> None:
     path.write_text("nodes: a\nddp: {environment: x}\n")
     with pytest.raises(ConfigError, match="no environment is called 'x'; there are: none"):
         config.load_cluster(path)
-
-
-REMOVED = [(SECTIONS[model], key, why) for model in SECTIONS for key, why in model.removed.items()]
-
-
-def test_the_error_of_a_removed_key_names_its_replacement(tmp_path: Path) -> None:
-    path = tmp_path / "lab.yaml"
-    for section, key, why in REMOVED:
-        path.write_text(f"nodes: gpu01\n{section}:\n  {key}: true\n")
-        with pytest.raises(ConfigError) as caught:
-            config.load_cluster(path)
-        assert str(caught.value) == f"{path}:3: {section}.{key}: unknown key; it was removed: {why}"
-        assert "`not_applicable: {" in why

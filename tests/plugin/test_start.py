@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from plugin_helpers import a_cluster, run_pytest
 
-from pytest_gpucluster.config.models import EnvironmentConfig, TransportConfig
+from pytest_gpucluster.config.models import TransportConfig
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.kit.node.os_config import OsConfig
 from pytest_gpucluster.plugin import outputs, start
-from pytest_gpucluster.plugin.start import folded, inherited_limits, own_limits, shell_warning
+from pytest_gpucluster.plugin.start import inherited_limits, shell_warning
 from pytest_gpucluster.report.history import History
 from pytest_gpucluster.suites.nccl import baseline
 
@@ -119,43 +119,7 @@ def test_a_history_is_no_link(tmp_path: Path) -> None:
     assert not (tmp_path / "absent").exists()
 
 
-# --- the shell
-
-PLAIN = {
-    "HOME": "/root",
-    "PATH": "/bin",
-    "LANG": "C",
-    "VIRTUAL_ENV": "/v",
-    "SLURM_CONF": "/x",
-    "TERM": "xterm",
-}
-MINE = {
-    "RANK": "0",
-    "http_proxy": "http://me:secret@proxy",
-    "NCCL_DEBUG": "INFO",
-    "PYTHONPATH": "/x",
-    "ROCR_VISIBLE_DEVICES": "0",
-    **{f"SLURM_{name}": "1" for name in ("JOB_ID", "NTASKS", "NNODES", "PROCID")},
-}
-
-
-def test_variables_that_matter_are_named_without_their_values() -> None:
-    found = shell_warning(a_cluster(), {}, {**PLAIN, **MINE}, {})
-    assert found["variables"] == sorted(MINE)
-    assert found["action"] == "configure"
-    assert "NCCL_DEBUG, PYTHONPATH, RANK, ROCR_VISIBLE_DEVICES, SLURM_* (4), http_proxy" in found["text"]
-    assert "secret" not in found["text"]
-    assert folded(["NCCL_A", "NCCL_B", "NCCL_C"]) == ["NCCL_A", "NCCL_B", "NCCL_C"]
-    assert folded(["NCCL_A", "NCCL_B", "NCCL_C", "NCCL_D"]) == ["NCCL_* (4)"]
-
-
-def test_variables_that_do_not_reach_jobs_or_that_the_cluster_file_passes_are_no_warning() -> None:
-    assert shell_warning(a_cluster(), {}, PLAIN, own_limits()) == {}
-    named = a_cluster(environments={"x": EnvironmentConfig(pass_env=("RANK", "http_*"))})
-    found = shell_warning(named, {}, {"RANK": "1", "http_proxy": "x", "NCCL_A": "1"}, {})
-    assert found["variables"] == ["NCCL_A"]
-    far = a_cluster(transport=TransportConfig(kind="ssh", host="login"))
-    assert shell_warning(far, {}, MINE, {}) == {} == shell_warning(a_cluster(access="ssh"), {}, MINE, {})
+# --- limits of the shell
 
 
 @pytest.mark.parametrize(
@@ -173,6 +137,9 @@ def test_variables_that_do_not_reach_jobs_or_that_the_cluster_file_passes_are_no
 def test_limits_that_jobs_inherit_are_those_of_slurm_conf(config: dict[str, str], inherited: bool) -> None:
     assert ("nofile" in inherited_limits(config)) is inherited
     wanting = a_cluster().model_copy(update={"os": OsConfig(limits={"nofile": "4096"})})
-    found = shell_warning(wanting, config, PLAIN, {"nofile": 1024.0, "memlock": math.inf})
+    found = shell_warning(wanting, config, {"nofile": 1024.0, "memlock": math.inf})
     assert ("nofile 1024 (os.limits: 4096)" in found.get("text", "")) is inherited
-    assert shell_warning(wanting, config, PLAIN, {"nofile": 4096.0}) == {}
+    assert shell_warning(wanting, config, {"nofile": 4096.0}) == {}
+    far = wanting.model_copy(update={"transport": TransportConfig(kind="ssh", host="login")})
+    low = {"nofile": 1.0}
+    assert shell_warning(far, config, low) == {} == shell_warning(a_cluster(access="ssh"), config, low)

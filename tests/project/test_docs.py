@@ -20,10 +20,11 @@ from sandbox_helpers import environment
 from pytest_gpucluster import config
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.cli import reference as cli_reference
+from pytest_gpucluster.cli.command import parser_of
+from pytest_gpucluster.cluster.calling_shell import unpassed
 from pytest_gpucluster.config.models import ClusterFile
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.plugin.collection import without_section
-from pytest_gpucluster.plugin.start import matters
 
 if TYPE_CHECKING:
     from pytest_gpucluster.sandbox import Sandbox
@@ -116,7 +117,8 @@ def command_environment(folder: Path, sandbox: Sandbox) -> dict[str, str]:
             "GPUCLUSTER_SANDBOX": str(sandbox.cluster_file.parent),
         }
     )
-    return {name: value for name, value in shell.items() if not matters(name)}  # a run would warn of these
+    named = unpassed(config.load_cluster("local"), shell)  # `gpucluster check` would warn of these
+    return {name: value for name, value in shell.items() if name not in named}
 
 
 def python(
@@ -165,7 +167,7 @@ def test_every_pytest_command_collects_items(sandbox: Sandbox, tmp_path: Path) -
 
 
 def test_every_gpucluster_command_parses(capsys: pytest.CaptureFixture[str]) -> None:
-    parser = cli._parser()
+    parser = parser_of(cli.commands())
     refused = []
     for text in OF_GPUCLUSTER:
         words = shlex.split(text.translate(PLAIN).replace("EVENTS...", "EVENTS"), comments=True)[1:]
@@ -300,7 +302,7 @@ SUITES = sorted((ROOT / "suites").glob("*/test_*.py"))
 
 
 def test_the_generated_parts_are_up_to_date() -> None:
-    made = cli_reference.pages(ROOT / "docs", cli._parser())
+    made = cli_reference.pages(ROOT / "docs", cli.commands())
     assert len(made) > len(SUITES)
     behind = [name_of(page) for page, text in made.items() if page.read_text() != text]
     assert behind == [], "these pages are behind the code: gpucluster schema --pages docs"

@@ -141,23 +141,58 @@ def test_an_unusable_file_is_reported_in_one_line_and_left_unchanged(
     assert (path.read_bytes() if path.is_file() else b"") == before
 
 
-def test_an_older_file_is_upgraded_with_what_it_holds(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stated(question: str) -> list[tuple[object, ...]]:
-        with contextlib.closing(sqlite3.connect(path)) as db:
-            return db.execute(question).fetchall()
+def stated(path: Path, question: str) -> list[tuple[object, ...]]:
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        return db.execute(question).fetchall()
 
-    one_night(path, 1)
-    step = ("ALTER TABLE runs ADD COLUMN site TEXT NOT NULL DEFAULT 'here'", "CREATE INDEX s ON runs (site)")
-    monkeypatch.setattr(module, "MIGRATIONS", (*module.MIGRATIONS, step))
-    with contextlib.closing(History(path)) as kept:
+
+def test_a_file_of_an_earlier_version_is_refused_until_it_is_converted_with_what_it_holds(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(
+            module, "MIGRATIONS", module.MIGRATIONS[:2]
+        )  # 0.2.0 had the first; a run needs the second
+        one_night(path, 1)
+    argv, before = ["history", "--history", str(path)], path.read_bytes()
+    for words in (argv, [*argv, "--import", str(path.with_name("events.jsonl"))]):
+        assert cli.main(words) == 4
+        told = capsys.readouterr().err
+        assert (
+            f"an earlier pytest-gpucluster wrote it; convert it once: gpucluster history --history {path} --convert"
+            in told
+        )
+    with pytest.raises(ConfigError, match="convert it once"):
+        History(path, create=True)
+    assert path.read_bytes() == before
+    for done in ("converted from schema 2 to 3", "nothing to convert"):
+        assert cli.main([*argv, "--convert"]) == 0
+        assert capsys.readouterr().out == f"{path}: {done}\n"
+    with contextlib.closing(History(path, create=True)) as kept:
         assert [past.run for past in kept.runs("prod")] == ["night001"]
-    assert stated("SELECT site FROM runs") == [("here",)]
-    assert stated("PRAGMA user_version") == [(4,)]
-    assert stated("PRAGMA application_id") == [(APPLICATION,)]
-    monkeypatch.setattr(module, "MIGRATIONS", (*module.MIGRATIONS, ("CREATE TABLE runs (id)",)))
-    with pytest.raises(GpuClusterError, match="table runs already exists"):
-        History(path)
-    assert stated("PRAGMA user_version") == [(4,)]  # all of an upgrade, or nothing
+    assert stated(path, "PRAGMA user_version") == [(len(module.MIGRATIONS),)]
+    assert stated(path, "PRAGMA application_id") == [(APPLICATION,)]
+
+
+def test_a_file_of_0_2_0_is_converted_as_a_whole_or_not_at_all(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        for statement in (
+            *module.MIGRATIONS[0],
+            f"PRAGMA application_id = {APPLICATION}",
+            "PRAGMA user_version = 1",
+        ):
+            db.execute(statement)
+        db.commit()
+    with monkeypatch.context() as later:
+        later.setattr(module, "MIGRATIONS", (*module.MIGRATIONS, ("CREATE TABLE runs (id)",)))
+        with pytest.raises(GpuClusterError, match="table runs already exists"):
+            History(path, convert=True)
+    assert stated(path, "PRAGMA user_version") == [(1,)]
+    History(path, convert=True).close()
+    one_night(path, 1)
+    assert count(path, "runs") == 1
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""JUnit: the live file and the one from the event log are alike, valid, and named alike night after night; merging."""
+"""JUnit: the live file and the one from the event log are alike, valid, and named alike night after night."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from paths import DATA
 from plugin_helpers import ENDS, cases, on, out_of_service, run_pytest
 from report_helpers import junit_tree
 
-from pytest_gpucluster.cli import main as cli
-from pytest_gpucluster.cli import run_command
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.events import read_log
 from pytest_gpucluster.report.junit_merge import Merged, merge
@@ -213,125 +211,9 @@ def test_a_log_without_a_start_has_no_head() -> None:
     assert (empty.get("timestamp"), empty.get("time")) == ("1970-01-01T00:00:00+00:00", "0.000")
 
 
-# --- merging
-
-
-def test_attempts_are_ordered_by_their_timestamps(tmp_path: Path) -> None:
-    two = "2026-11-21T02:00:00"
-    for stamps, order in (
-        ((f"{two}Z", "2026-11-21T02:30:00+01:00"), "passed, failed"),
-        ((two, "2026-11-21T02:30:00+01:00"), "passed, failed"),  # no zone: UTC
-        (("2026-11-21T01:00:00", two), "failed, passed"),
-        *(((two, other), "failed, passed") for other in ("yesterday", "", two)),  # the order of the files
-    ):
-        paths = []
-        for place, (end, stamp) in enumerate(zip(("failed", "passed"), stamps, strict=True)):
-            path = shard(tmp_path / f"{place}.xml", [result("test_x", end, message="m")], began=1)
-            path.write_text(re.sub(r'timestamp="[^"]*"', f'timestamp="{stamp}"', path.read_text()))
-            paths.append(path)
-        merge(paths, tmp_path / "out.xml")
-        (suite,) = xunit2.JUnitXml.fromfile(str(tmp_path / "out.xml"))
-        (case,) = suite
-        assert attempts(case)[2] == order
-        assert suite.timestamp == min(stamp for stamp in stamps if stamp)
-
-
-def test_a_merged_case_keeps_the_message_of_every_attempt(tmp_path: Path) -> None:
-    first = result("test_x", "failed", message="7 <a>", text="", annotation=["note"])
-    second = result("test_x", "error", message="8", text="long", phase="setup")
-    runs = [rerun(annotation=["first note"]), first], [second], [result("test_x")]
-    (case,) = merged(tmp_path, *runs).values()
-    told = [
-        (type(it).__name__, it.message, it.type, it.stack_trace, it.system_out) for it in case.interim_result
-    ]
-    assert told == [
-        ("RerunFailure", "first <1>", "rerun", "long", "first note"),
-        ("FlakyFailure", "7 <a>", "failed", "7 <a>", "note"),
-        ("FlakyError", 'failed on setup with "8"', "error", "long", None),
-    ]
-
-
-def test_an_attempt_without_text_has_no_message(tmp_path: Path) -> None:
-    paths = [tmp_path / f"{place}.xml" for place in range(3)]
-    for path, end in zip(paths, ("<failure/>", "<error/>", ""), strict=True):
-        case = f"<testcase classname='c' name='t'>{end}</testcase>"
-        stamp = f"timestamp='2026-11-2{path.stem}T00:00:00'"
-        path.write_text(f"<testsuites><testsuite name='x' {stamp}>{case}</testsuite></testsuites>")
-    merge(paths, tmp_path / "out.xml")
-    read: Any = xunit2.JUnitXml.fromfile(str(tmp_path / "out.xml"))
-    ((merged_case,),) = read
-    told = [(type(it).__name__, it.message, it.type, it.stack_trace) for it in merged_case.interim_result]
-    assert told == [("FlakyFailure", None, "failed", None), ("FlakyError", None, "error", None)]
-
-
-def test_the_worst_of_several_scopes_decides(tmp_path: Path) -> None:
-    def pairs(outcome: str, message: str = "", text: str = "") -> list[dict[str, Any]]:
-        return [result("test_x", outcome, node="", message=message, text=text)]
-
-    runs = (pairs("passed"), pairs("error", "e", "broke"), pairs("skipped", "s"))
-    (case,) = merged(tmp_path, *runs, nodes=(("gpu01",), ("gpu02",), ())).values()
-    assert attempts(case) == (["Error"], [], "")
-    told = {found.name: found.value for found in case.properties()}
-    assert told["scopes"] == "gpu02: error; gpu01: passed; ?: skipped"
-    assert case.result[0].text == "broke"
-    both = (pairs("error", text="broke"), pairs("failed", "7"))
-    (case,) = merged(tmp_path, *both, nodes=(("gpu01",), ())).values()
-    assert attempts(case)[0] == ["Failure"]
-    assert case.result[0].text == "7\n--- nodes gpu01\nbroke"
-
-
-def attempts(case: Any) -> tuple[list[str], list[str], str]:
-    """Return what decides a testcase, its other attempts, and how it says they ended."""
-    ends, others = ([type(one).__name__ for one in found] for found in (case.result, case.interim_result))
-    told = {found.name: found.value for found in case.properties()}
-    return ends, others, told.get("attempts", "")
-
-
-def merged(
-    tmp_path: Path, *runs: list[dict[str, Any]], nodes: tuple[tuple[str, ...], ...] = ()
-) -> dict[str, Any]:
-    """Merge runs, given to the merge in reverse, and return 'classname name' -> testcase."""
-    scopes = nodes or (("gpu01",),) * len(runs)
-    paths = [shard(tmp_path / f"{n}.xml", run, began=n, nodes=scopes[n - 1]) for n, run in enumerate(runs, 1)]
-    merge(paths[::-1], tmp_path / "out.xml")
-    assert_valid(tmp_path / "out.xml")
-    read = xunit2.JUnitXml.fromfile(str(tmp_path / "out.xml"))
-    return {f"{case.classname} {case.name}": case for suite in read for case in suite}
-
-
-def test_what_was_once_red_stays_visible(tmp_path: Path) -> None:
-    words = {"f": "failed", "e": "error", "s": "not tested", "p": "passed"}
-    for ends, decided, others, listed in (
-        ("p", "", "", ""),
-        ("fp", "", "FlakyFailure", "failed, passed"),
-        ("efp", "", "FlakyError FlakyFailure", "error, failed, passed"),
-        ("ff", "Failure", "RerunFailure", "failed, failed"),
-        ("pf", "Failure", "", "passed, failed"),
-        ("ef", "Failure", "RerunError", "error, failed"),
-        ("fs", "Failure", "", "failed, skipped"),
-        ("sp", "", "", "skipped, passed"),
-        ("ss", "Skipped", "", "skipped, skipped"),
-    ):
-        runs = [[result("test_count", words[end], message="m", text="the text")] for end in ends]
-        (case,) = merged(tmp_path, *runs).values()
-        assert attempts(case) == (decided.split(), others.split(), listed)
-        for interim in case.interim_result:
-            assert interim.stack_trace == "the text"
-            assert interim.message
-
-
-def test_a_repeat_on_one_node_does_not_clear_the_whole_cluster(tmp_path: Path) -> None:
-    runs = [
-        [result("test_pairs", end, node="", message="gpu01 is slow"), result("test_count", end)]
-        for end in ("failed", "passed")
-    ]
-    found = merged(tmp_path, *runs, nodes=(("gpu01", "gpu02"), ("gpu01",)))
-    assert found["gpucluster.gpu.cluster test_pairs"].is_failure
-    assert found["gpucluster.gpu.gpu01 test_count"].is_flaky
-
-
-def test_shards_lie_side_by_side_and_a_merged_file_can_be_merged(tmp_path: Path) -> None:
-    one = shard(tmp_path / "1.xml", [result("test_count", "failed", message="7")], began=1)
+def test_files_of_runs_merge_into_a_valid_file_that_can_be_merged(tmp_path: Path) -> None:
+    red = result("test_count", "failed", message="7 <a>", annotation=["note"])
+    one = shard(tmp_path / "1.xml", [rerun(annotation=["first"]), red], began=1)
     two = shard(tmp_path / "2.xml", [result("test_count", node="gpu02")], began=2, nodes=("gpu02",))
     three = shard(tmp_path / "3.xml", [result("test_count")], began=3)
     assert merge([one, two], tmp_path / "out.xml") == Merged(2, 1, 1, 0, 0, 0)
@@ -342,37 +224,6 @@ def test_shards_lie_side_by_side_and_a_merged_file_can_be_merged(tmp_path: Path)
     assert (suite.tests, suite.failures, suite.name) == (2, 0, "pytest")
 
 
-def test_what_cannot_be_merged_is_reported_and_no_file_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    good = shard(tmp_path / "good.xml", [result("test_count")], began=1)
-    bad, out = tmp_path / "bad.xml", tmp_path / "out.xml"
-    for text, complaint in (
-        (None, "cannot be read"),
-        ("<testsuites><testsuite name='x' tests='0'/></testsuites>", "holds no testcase"),
-        ("<testsuites><testsuite><testcase name='a'", "is not JUnit"),
-        ("<html/>", "is not JUnit"),
-    ):
-        if text is not None:
-            bad.write_text(text)
-        assert cli.main(["junit", "merge", str(out), str(good), str(bad)]) == run_command.FAILED
-        told = capsys.readouterr().err
-        assert told.startswith(f"gpucluster: error: {bad}: {complaint}")
-        assert (told.count("\n"), out.exists()) == (1, False)
-
-
-def test_the_command_prints_what_it_merged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one = shard(tmp_path / "1.xml", [result("test_count", "failed", message="7")], began=1)
-    two = shard(tmp_path / "2.xml", [result("test_count")], began=2)
-    out = tmp_path / "sub" / "out.xml"
-    assert cli.main(["junit", "merge", str(out), str(one), str(two)]) == run_command.OK
-    told = capsys.readouterr().out
-    assert (
-        told == f"{out}: 1 testcases of 2 files: 1 passed (1 of them flaky), 0 failed, 0 errors, 0 skipped\n"
-    )
-    assert out.stat().st_mode & 0o777 == 0o600
-
-
 def test_one_testcase_at_a_time_is_in_memory(tmp_path: Path) -> None:
     run = read_run(result("test_x", "failed", node=f"gpu{n}", text="x" * 100_000) for n in range(50))
     tracemalloc.start()
@@ -380,15 +231,6 @@ def test_one_testcase_at_a_time_is_in_memory(tmp_path: Path) -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert (tmp_path / "junit.xml").stat().st_size > 5_000_000 > 2 * peak
-
-
-def test_the_file_of_a_run_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("junit.xml", "events.jsonl"):
-        (tmp_path / name).write_text("kept")
-    argv = ["junit", "merge", str(tmp_path / "junit.xml"), str(tmp_path / "other.xml")]
-    assert cli.main(argv) == run_command.WRONG_CONFIG
-    assert "name the output file before" in capsys.readouterr().err
-    assert (tmp_path / "junit.xml").read_text() == "kept"
 
 
 def test_the_name_of_a_testcase_has_no_node() -> None:
@@ -453,10 +295,14 @@ def test_the_live_file_is_valid_and_equals_the_one_from_the_log(sandbox: Sandbox
     assert counts[0] == counts[1]
     (drained,) = {row[4] for row in found[0] if "gpu03" in row[0] and row[4]}
     assert 'reason: "bad "cable" <4711>" by root' in drained
-    read: Any = xunit2.JUnitXml.fromfile(str(live))
-    ends = {case.name: attempts(case)[:2] for suite in read for case in suite if "gpu01" in case.classname}
-    assert [ends[name] for name in ("test_unsteady", "test_bad", "test_good")] == [
-        ([], ["FlakyFailure"]),
-        (["Failure"], ["RerunFailure", "RerunFailure"]),
-        ([], []),
+    tags = {case.get("name"): [child.tag for child in case] for case in of_node("gpu01", live)}
+    assert [tags[name][1:] for name in ("test_unsteady", "test_bad", "test_good")] == [
+        ["flakyFailure"],
+        ["system-out", "rerunFailure", "rerunFailure", "failure"],
+        [],
     ]
+
+
+def of_node(node: str, path: Path) -> list[ET.Element]:
+    """Return the testcases of a node."""
+    return [case for case in ET.parse(path).iter("testcase") if node in str(case.get("classname"))]

@@ -97,17 +97,6 @@ def test_forty_reruns_never_remove_the_full_run_or_other_evidence(tmp_path: Path
     assert links(tmp_path) == ("1", "49")
 
 
-def test_a_full_run_of_an_older_version_is_known_by_its_arguments(tmp_path: Path) -> None:
-    end = {"event": "finish", "exit": 0}
-    old = {"event": "start", "scope": {}, "arguments": ["--cluster=prod", "--slow"]}
-    made(tmp_path, 1, [old, end])
-    made(tmp_path, 2, [{**old, "arguments": ["--cluster=prod", "suites/gpu"]}, end])
-    made(tmp_path, 3, [{**old, "scope": {"-m": "gpu"}}, end])
-    assert prune(tmp_path, 1) == [run_id(2)]
-    made(tmp_path, 4)
-    assert prune(tmp_path, 1) == [run_id(3)]
-
-
 def test_a_run_without_items_leaves_the_folders_as_they_were(tmp_path: Path) -> None:
     made(tmp_path, 1)
     RunFolder(tmp_path, run_id(1), most=9).publish()

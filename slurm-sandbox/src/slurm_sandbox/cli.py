@@ -1,6 +1,6 @@
 """The command `slurm-sandbox`: start and stop a sandbox, put faults into its nodes.
 
-Another program may have the same verbs: `add_arguments` adds them to its parser, `run` executes them.
+Another program may have the same verbs: `verbs` describes them, `run` executes them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slurm_sandbox import __version__
 from slurm_sandbox.errors import SandboxError
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="slurm-sandbox", description="A real Slurm of virtual nodes on this machine."
     )
     parser.add_argument("--version", action="version", version=f"slurm-sandbox {__version__}")
-    add_arguments(parser, environment="SLURM_SANDBOX")
+    _add_verbs(parser, verbs("SLURM_SANDBOX"))
     args = parser.parse_args(argv)
     from slurm_sandbox.api import Sandbox  # not for --help
 
@@ -47,86 +47,73 @@ def run(sandbox: Sandbox, args: argparse.Namespace, found_by: Mapping[str, str] 
         args.verb(sandbox, args)
 
 
-def add_arguments(parser: argparse.ArgumentParser, *, environment: str) -> None:
-    """Add the verbs. `environment`: the variable with the default of the state folder."""
-    verbs = parser.add_subparsers(required=True, metavar="up|down|status|fault|heal")
+class Verb(NamedTuple):
+    """A verb: its name, one line of help, what executes it, and its arguments: names, and attributes of add_argument().
 
-    def verb(name: str, text: str, act: Callable[..., None]) -> argparse.ArgumentParser:
-        one: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=text)
-        default = f"state folder of the sandbox (default: ${environment})"
-        one.add_argument("--state-dir", type=Path, metavar="DIR", help=default)
-        one.set_defaults(verb=act)
-        return one
+    The attribute `completes`, a function, returns the words that a shell completes.
+    """
 
-    _add_up(verb("up", "start a real Slurm of virtual nodes on this machine", _up))
-    verb("down", "stop the sandbox", _down)
-    _add_json(verb("status", "show the state and the active faults, always as JSON", _status))
-    fault = verb("fault", "inject a fault into nodes", _fault)
-    fault.add_argument(
-        "--list", action="store_true", help="list the kinds of faults and the check that finds each"
-    )
-    _add_json(fault)
-    _completes(fault.add_argument("kind", nargs="?", help="kind of the fault"), _fault_kinds)
-    fault.add_argument(
-        "words",
-        nargs="*",
-        metavar="NODES|key=value",
-        help="nodes, like gpu03 or gpu[01-60], and options of the fault",
-    )
-    heal = verb("heal", "remove faults: all, or those of nodes or of a kind", _heal)
-    heal.add_argument(
-        "nodes", nargs="*", metavar="NODES", help="nodes, like gpu03 or gpu[01-60] (default: all nodes)"
-    )
-    _completes(heal.add_argument("--kind", help="remove faults of this kind only"), _fault_kinds)
+    name: str
+    help: str
+    act: Callable[..., None]
+    arguments: tuple[tuple[tuple[str, ...], Mapping[str, Any]], ...]
 
 
-def _add_up(up: argparse.ArgumentParser) -> None:
-    up.add_argument("--nodes", type=_number(1, 256), default=4, help="virtual nodes, 1 to 256 (default: 4)")
-    up.add_argument(
-        "--model",
-        default="h200",
-        help="hardware model of the nodes: t4, v100, a100, h100, h200 or gb200 (default: h200)",
-    )
-    up.add_argument("--gpus", type=_number(0, 16), help="GPUs per node (default: those of the model)")
-    up.add_argument(
-        "--kind",
-        choices=("plain", "namespaced", "auto"),
-        default="plain",
-        help="plain: all nodes on 127.0.0.1; namespaced: each node with its own network, hostname, processes, /tmp and "
-        "sshd; auto: namespaced if this machine allows it (default: plain)",
-    )
-    up.add_argument("--accounting", action="store_true", help="also start slurmdbd with its own MariaDB")
-    up.add_argument(
-        "--isolation",
-        action="store_true",
-        help="isolate jobs by cgroups, device files and a private /tmp; needs root and cgroup v1",
-    )
-    up.add_argument(
-        "--backup", action="store_true", help="also start a backup controller (root, plain nodes)"
-    )
-    up.add_argument(
-        "--share",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="DIR",
-        help="make this folder below /tmp or /run visible on namespaced nodes",
-    )
-    up.add_argument(
-        "--pyxis",
-        default="auto",
-        metavar="auto|off|FILE",
-        help="containers: auto: the bundled plugin if it can be compiled; off: none; FILE: the site's spank_pyxis.so "
-        "with the enroot on PATH (default: auto)",
+def verbs(environment: str) -> tuple[Verb, ...]:
+    """Return the verbs. `environment`: the variable with the default of the state folder."""
+    default = f"state folder of the sandbox (default: ${environment})"
+    folder = _argument("--state-dir", type=Path, metavar="DIR", help=default)
+    json_ = _argument("--json", action="store_true", help="print one JSON document")
+    node_help = "nodes, like gpu03 or gpu[01-60]"
+    return (
+        Verb("up", "start a real Slurm of virtual nodes on this machine", _up, (folder, *_UP)),
+        Verb("down", "stop the sandbox", _down, (folder,)),
+        Verb("status", "show the state and the active faults, always as JSON", _status, (folder, json_)),
+        Verb(
+            "fault",
+            "inject a fault into nodes",
+            _fault,
+            (
+                folder,
+                _argument(
+                    "--list",
+                    action="store_true",
+                    help="list the kinds of faults and the check that finds each",
+                ),
+                json_,
+                _argument("kind", nargs="?", help="kind of the fault", completes=_fault_kinds),
+                _argument(
+                    "words",
+                    nargs="*",
+                    metavar="NODES|key=value",
+                    help=f"{node_help}, and options of the fault",
+                ),
+            ),
+        ),
+        Verb(
+            "heal",
+            "remove faults: all, or those of nodes or of a kind",
+            _heal,
+            (
+                folder,
+                _argument("nodes", nargs="*", metavar="NODES", help=f"{node_help} (default: all nodes)"),
+                _argument("--kind", help="remove faults of this kind only", completes=_fault_kinds),
+            ),
+        ),
     )
 
 
-def _add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+def _add_verbs(parser: argparse.ArgumentParser, verbs: Sequence[Verb]) -> None:
+    commands = parser.add_subparsers(required=True, metavar="|".join(verb.name for verb in verbs))
+    for verb in verbs:
+        one = commands.add_parser(verb.name, help=verb.help, description=verb.help)
+        one.set_defaults(verb=verb.act)
+        for names, attributes in verb.arguments:
+            one.add_argument(*names, **{key: it for key, it in attributes.items() if key != "completes"})
 
 
-def _completes(action: argparse.Action, words: Callable[[], Iterable[str]]) -> None:
-    vars(action)["completer"] = lambda **_: words()  # the attribute that argcomplete reads
+def _argument(*names: str, **attributes: Any) -> tuple[tuple[str, ...], Mapping[str, Any]]:
+    return names, attributes
 
 
 def _fault_kinds() -> Iterable[str]:
@@ -142,6 +129,46 @@ def _number(least: int, most: int) -> Callable[[str], int]:
         return int(text)
 
     return number
+
+
+_UP = (
+    _argument("--nodes", type=_number(1, 256), default=4, help="virtual nodes, 1 to 256 (default: 4)"),
+    _argument(
+        "--model",
+        default="h200",
+        help="hardware model of the nodes: t4, v100, a100, h100, h200 or gb200 (default: h200)",
+    ),
+    _argument("--gpus", type=_number(0, 16), help="GPUs per node (default: those of the model)"),
+    _argument(
+        "--kind",
+        choices=("plain", "namespaced", "auto"),
+        default="plain",
+        help="plain: all nodes on 127.0.0.1; namespaced: each node with its own network, hostname, processes, /tmp and "
+        "sshd; auto: namespaced if this machine allows it (default: plain)",
+    ),
+    _argument("--accounting", action="store_true", help="also start slurmdbd with its own MariaDB"),
+    _argument(
+        "--isolation",
+        action="store_true",
+        help="isolate jobs by cgroups, device files and a private /tmp; needs root and cgroup v1",
+    ),
+    _argument("--backup", action="store_true", help="also start a backup controller (root, plain nodes)"),
+    _argument(
+        "--share",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="make this folder below /tmp or /run visible on namespaced nodes",
+    ),
+    _argument(
+        "--pyxis",
+        default="auto",
+        metavar="auto|off|FILE",
+        help="containers: auto: the bundled plugin if it can be compiled; off: none; FILE: the site's spank_pyxis.so "
+        "with the enroot on PATH (default: auto)",
+    ),
+)
 
 
 def _up(sandbox: Sandbox, args: argparse.Namespace) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster import config
-from pytest_gpucluster.cli.completion import add_cluster
+from pytest_gpucluster.cli.command import JSON, Command, argument, cluster_option
 from pytest_gpucluster.cli.history import history_file
-from pytest_gpucluster.cli.output import add_json, print_json
+from pytest_gpucluster.cli.output import print_json
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.sanitize import clean
 from pytest_gpucluster.report.atomic_write import write_whole
@@ -21,26 +21,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.campaign.model import Campaign
     from pytest_gpucluster.campaign.store import CampaignStore
     from pytest_gpucluster.campaign.summary import Summary
-
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `gpucluster campaign`."""
-    parser.add_argument(
-        "action",
-        choices=("status", "report"),
-        help="status: a few lines; report: also each node and each group",
-    )
-    parser.add_argument("name", help="name of the campaign")
-    parser.add_argument("--history", type=Path, metavar="FILE", help="the file of pytest's --history")
-    add_cluster(parser, "cluster of the campaign (default: the only one with a campaign of this name)")
-    add_json(parser)
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write one HTML page")
-    parser.add_argument(
-        "--metrics",
-        type=Path,
-        metavar="FILE",
-        help="write metrics for the textfile collector of node_exporter",
-    )
 
 
 def campaign(args: argparse.Namespace) -> int:
@@ -96,3 +76,28 @@ def _find(store: CampaignStore, args: argparse.Namespace) -> Campaign:
     found = store.campaign(chosen[0], args.name)
     assert found is not None
     return found
+
+
+COMMAND = Command(
+    "campaign",
+    "show what a campaign (pytest --campaign) has found: nodes tested, waiting and failing, ages of verdicts",
+    campaign,
+    (
+        argument(
+            "action",
+            choices=("status", "report"),
+            help="status: a few lines; report: also each node and each group",
+        ),
+        argument("name", help="name of the campaign"),
+        argument("--history", type=Path, metavar="FILE", help="the file of pytest's --history"),
+        cluster_option("cluster of the campaign (default: the only one with a campaign of this name)"),
+        JSON,
+        argument("--html", type=Path, metavar="FILE", help="write one HTML page"),
+        argument(
+            "--metrics",
+            type=Path,
+            metavar="FILE",
+            help="write metrics for the textfile collector of node_exporter",
+        ),
+    ),
+)

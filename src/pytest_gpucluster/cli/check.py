@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from datetime import date
 from functools import partial
@@ -9,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster import config
-from pytest_gpucluster.cli.completion import completes
-from pytest_gpucluster.cli.output import add_json, print_json
+from pytest_gpucluster.cli.command import JSON, Command, argument
+from pytest_gpucluster.cli.output import print_json
 from pytest_gpucluster.config.loader import changed_source
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.registry import suites
@@ -24,28 +25,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.yaml_loader import Loc, Source
 
 WRONG, CANNOT_RUN = 4, 1
-
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `gpucluster check`."""
-    named = parser.add_argument("file", metavar="FILE|NAME", help="a cluster file, or the name of a cluster")
-    completes(named, config.cluster_names)
-    parser.add_argument(
-        "--try",
-        dest="try_steps",
-        action="store_true",
-        help="also run one small step per group and environment, and print what each suite would find there; exit status 1 "
-        "if a suite with a section could not run",
-    )
-    parser.add_argument(
-        "--set",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        dest="changes",
-        help="validate the file with this value replaced, as pytest's --set does; may be repeated",
-    )
-    add_json(parser)
 
 
 def check(args: argparse.Namespace) -> int:
@@ -117,7 +96,7 @@ def _errors(source: Source, cluster: Cluster) -> Iterator[ConfigError]:
     unmatched, wrong = unmatched_by(cluster, _own_files(cluster))
     for pattern in wrong:
         at, where = _written(cluster, pattern) or ((), unmatched.left[pattern])
-        yield source.error(at, f"{where} matches no check; the nearest is {unmatched.nearest(pattern)!r}")
+        yield source.error(at, f"{where} {unmatched.why(pattern)}")
 
 
 def _own_files(cluster: Cluster) -> list[Path]:
@@ -132,6 +111,7 @@ def _written(cluster: Cluster, pattern: str) -> tuple[Loc, str] | None:
 
 
 def _summary(source: Source, cluster: Cluster) -> dict[str, Any]:
+    from pytest_gpucluster.cluster import calling_shell
     from pytest_gpucluster.plugin.options import unmatched_waivers  # slow to import
 
     groups = [
@@ -149,7 +129,11 @@ def _summary(source: Source, cluster: Cluster) -> dict[str, Any]:
         "nodes": sum(len(group.names) for group in cluster.groups),
         "groups": groups,
         "suites": [suite.name for suite in suites() if suite.section and suite.name in source.data],
-        "warnings": (*cluster.warnings, *unmatched_waivers(cluster, _own_files(cluster))),
+        "warnings": (
+            *cluster.warnings,
+            *unmatched_waivers(cluster, _own_files(cluster)),
+            *filter(None, [calling_shell.sentence(calling_shell.unpassed(cluster, os.environ))]),
+        ),
     }
 
 
@@ -162,3 +146,34 @@ def _lines(summary: dict[str, Any]) -> Iterator[str]:
         yield f"  {group['nodes']}: {count(group['count'], 'node')}, profile {group['profile']}{where}"
     yield f"suites with a section: {', '.join(summary['suites']) or 'none'}"
     yield from (f"warning: {line}" for line in summary["warnings"])
+
+
+COMMAND = Command(
+    "check",
+    "validate a cluster file without running anything; exit status 4 if it has errors",
+    check,
+    (
+        argument(
+            "file",
+            metavar="FILE|NAME",
+            help="a cluster file, or the name of a cluster",
+            completes=config.cluster_names,
+        ),
+        argument(
+            "--try",
+            dest="try_steps",
+            action="store_true",
+            help="also run one small step per group and environment, and print what each suite would find there; exit status 1 "
+            "if a suite with a section could not run",
+        ),
+        argument(
+            "--set",
+            metavar="KEY=VALUE",
+            action="append",
+            default=[],
+            dest="changes",
+            help="validate the file with this value replaced, as pytest's --set does; may be repeated",
+        ),
+        JSON,
+    ),
+)

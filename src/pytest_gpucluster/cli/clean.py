@@ -6,9 +6,9 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.cli.completion import add_cluster
+from pytest_gpucluster.cli.command import JSON, Command, argument, cluster_option, one_of
 from pytest_gpucluster.cli.node_survey import requests
-from pytest_gpucluster.cli.output import add_json, print_json
+from pytest_gpucluster.cli.output import print_json
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.core.sanitize import one_line
@@ -21,20 +21,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.leftovers import Leftover
     from pytest_gpucluster.config.models import Cluster
-
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `gpucluster clean`."""
-    add_cluster(parser, "cluster to query (default: the Slurm of this machine)")
-    parser.add_argument(
-        "--nodes",
-        metavar="LIST",
-        help="also list containers on these nodes of --cluster, like gpu[01-04], with one allocated task per node "
-        "(default: no node)",
-    )
-    action = parser.add_mutually_exclusive_group()
-    action.add_argument("--yes", action="store_true", help="remove what was found (default: only list it)")
-    add_json(action)
 
 
 def clean(args: argparse.Namespace) -> int:
@@ -170,3 +156,22 @@ def _on_nodes(
             yield from found
         for problem in (*problems, *(f"{node} was not checked: {why}" for node, why in fleet.lost.items())):
             results.problem(problem)
+
+
+COMMAND = Command(
+    "clean",
+    "list jobs, files and containers that killed runs left; with --yes remove them",
+    clean,
+    (
+        cluster_option("cluster to query (default: the Slurm of this machine)"),
+        argument(
+            "--nodes",
+            metavar="LIST",
+            help="also list containers on these nodes of --cluster, like gpu[01-04], with one allocated task per node "
+            "(default: no node)",
+        ),
+        one_of(
+            argument("--yes", action="store_true", help="remove what was found (default: only list it)"), JSON
+        ),
+    ),
+)

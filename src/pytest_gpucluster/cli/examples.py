@@ -6,6 +6,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.cli.command import Command, argument
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.report.atomic_write import write_whole
 
@@ -13,13 +14,6 @@ if TYPE_CHECKING:
     import argparse
 
 SHIPPED = Path(__file__).parents[1] / "examples"
-
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `gpucluster examples`."""
-    parser.add_argument(
-        "folder", type=Path, metavar="DIR", help="the folder to create; it must not have files"
-    )
 
 
 def examples(args: argparse.Namespace) -> None:
@@ -37,3 +31,11 @@ def examples(args: argparse.Namespace) -> None:
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be written ({error.strerror}); name a new folder") from error
     print(f"{folder}: {len(files)} files")
+
+
+COMMAND = Command(
+    "examples",
+    "copy the shipped cluster files, CI jobs and suite of a site into a new folder",
+    examples,
+    (argument("folder", type=Path, metavar="DIR", help="the folder to create; it must not have files"),),
+)

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpucluster import config
-from pytest_gpucluster.cli.completion import add_cluster, completes
+from pytest_gpucluster.cli.command import JSON, Command, argument, cluster_option, one_of, parser_of
 from pytest_gpucluster.cli.errors import OF_SLURM, no_harm, of_slurm
-from pytest_gpucluster.cli.output import add_json, print_json
+from pytest_gpucluster.cli.output import print_json
 from pytest_gpucluster.cli.run_command import run_command
 from pytest_gpucluster.core import redact, units
 from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.former_names import present_check
 from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.gate.output import NAGIOS
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Sequence
 
     from pytest_gpucluster.config.models import Cluster
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
 
 CONTEXTS = ("prolog", "epilog", "health", "job")
 OUT_OF_SERVICE, UNPROVED = 1, 3
-
-
-ABOUT = "judge the node that it is started on, for Prolog, HealthCheckProgram and inside a job"
 
 
 class Gated(NamedTuple):
@@ -48,13 +46,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     if of_slurm(words):
         return _guarded(words, no_harm)
-    return _guarded(words, _unknown) if "--nagios" in words else run_command(_parser, words)
+    return _guarded(words, _unknown) if "--nagios" in words else run_command((COMMAND,), words)
 
 
 def _guarded(words: Sequence[str], failed: Callable[[BaseException], int]) -> int:
     """Return the status of the gate, or what `failed` returns for an error of any kind: another status would do harm."""
     try:
-        status = gate(_parser().parse_args(words))
+        status = gate(parser_of((COMMAND,)).parse_args(words))
         sys.stdout.flush()
     except SystemExit as end:  # of argparse, which has printed why
         return failed(ConfigError("wrong options: see stderr")) if end.code else 0
@@ -67,82 +65,6 @@ def _unknown(error: BaseException) -> int:
     """Print an error as a plugin of Nagios does; return its status."""
     print(f"GPUCLUSTER UNKNOWN - {one_line(redact.text(str(error) or repr(error)), 500)}")
     return NAGIOS["UNKNOWN"]
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="gpucluster", description="Cluster files, reports, history and sandbox."
-    )
-    one = parser.add_subparsers(required=True, metavar="COMMAND").add_parser(
-        "gate", help=ABOUT, description=ABOUT
-    )
-    arguments(one)
-    one.set_defaults(run=gate)
-    return parser
-
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `gpucluster gate`."""
-    add_cluster(parser, "cluster file or its name (default: local, this machine alone)")
-    completes(
-        parser.add_argument(
-            "--profile", metavar="NAME|FILE", help="hardware profile, instead of the cluster file's"
-        ),
-        config.profile_names,
-    )
-    parser.add_argument(
-        "--node",
-        metavar="NAME",
-        help="this machine's name in the cluster file (default: Slurm's, or its hostname)",
-    )
-    parser.add_argument(
-        "--checks",
-        metavar="PATTERNS",
-        help="check patterns by commas, like 'gpu.*,os.mounts' (default: gate.checks)",
-    )
-    parser.add_argument(
-        "--budget", metavar="TIME", help="time for all commands, like 8s (default: gate.budget, 8 s)"
-    )
-    parser.add_argument(
-        "--fresh",
-        metavar="TIME",
-        default="60s",
-        help="share answers of an earlier gate that are younger (%(default)s; 0: none)",
-    )
-    parser.add_argument(
-        "--context", choices=CONTEXTS, help="who starts it: decides what the exit status means (docs/gate.md)"
-    )
-    parser.add_argument("--baseline", type=Path, metavar="FILE", help="the baseline (default: gate.baseline)")
-    parser.add_argument(
-        "--folder",
-        type=Path,
-        metavar="DIR",
-        help="where gates of this machine share answers (default: in /run, else in TMPDIR)",
-    )
-    parser.add_argument(
-        "--drain",
-        action="store_true",
-        help="with --context health: drain the node for what requires a repair, and resume it once that has passed (off)",
-    )
-    parser.add_argument(
-        "--fabric",
-        metavar="TIME",
-        help="with --context job: also measure pairs of the job's nodes, in about this time",
-    )
-    parser.add_argument(
-        "--python",
-        default="python3",
-        metavar="PATH",
-        help="interpreter with torch, for --fabric (%(default)s)",
-    )
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument(
-        "--collect",
-        action="store_true",
-        help="read the lines of a job's gates from stdin, print --exclude=NODES of the bad ones",
-    )
-    how.add_argument("--nagios", action="store_true", help="one line and the exit status of a Nagios plugin")
-    add_json(how)
 
 
 def gate(args: argparse.Namespace) -> int:
@@ -170,7 +92,7 @@ def _found(args: argparse.Namespace) -> Gated:
     baseline = _of_cluster(read(path), cluster) if path else _empty()
     node = own_node(cluster, baseline, args.node, os.environ)
     request = GateRequest(
-        checks=args.checks.split(",") if args.checks else stated.checks,
+        checks=_patterns(args.checks) if args.checks else stated.checks,
         budget=_seconds("--budget", args.budget) if args.budget else stated.budget,
         fresh=_seconds("--fresh", args.fresh),
         folder=args.folder or default_folder(),
@@ -222,6 +144,13 @@ def _of_cluster(baseline: Baseline, cluster: Cluster) -> Baseline:
     if baseline.cluster and baseline.cluster != cluster.name:
         raise ConfigError(f"the baseline is of cluster {baseline.cluster}, not of {cluster.name}")
     return baseline
+
+
+def _patterns(text: str) -> list[str]:
+    try:
+        return [present_check(pattern) for pattern in text.split(",")]
+    except ValueError as error:
+        raise ConfigError(f"--checks: {error}") from error
 
 
 def _seconds(option: str, text: str) -> float:
@@ -287,3 +216,75 @@ def _collect() -> int:
         print(f"{node}: {why}", file=sys.stderr)
     print(found.option)
     return 0 if found.fit else OUT_OF_SERVICE
+
+
+COMMAND = Command(
+    "gate",
+    "judge the node that it is started on, for Prolog, HealthCheckProgram and inside a job",
+    gate,
+    (
+        cluster_option("cluster file or its name (default: local, this machine alone)"),
+        argument(
+            "--profile",
+            metavar="NAME|FILE",
+            help="hardware profile, instead of the cluster file's",
+            completes=config.profile_names,
+        ),
+        argument(
+            "--node",
+            metavar="NAME",
+            help="this machine's name in the cluster file (default: Slurm's, or its hostname)",
+        ),
+        argument(
+            "--checks",
+            metavar="PATTERNS",
+            help="check patterns by commas, like 'gpu.*,os.mounts' (default: gate.checks)",
+        ),
+        argument(
+            "--budget", metavar="TIME", help="time for all commands, like 8s (default: gate.budget, 8 s)"
+        ),
+        argument(
+            "--fresh",
+            metavar="TIME",
+            default="60s",
+            help="share answers of an earlier gate that are younger (%(default)s; 0: none)",
+        ),
+        argument(
+            "--context",
+            choices=CONTEXTS,
+            help="who starts it: decides what the exit status means (docs/gate.md)",
+        ),
+        argument("--baseline", type=Path, metavar="FILE", help="the baseline (default: gate.baseline)"),
+        argument(
+            "--folder",
+            type=Path,
+            metavar="DIR",
+            help="where gates of this machine share answers (default: in /run, else in TMPDIR)",
+        ),
+        argument(
+            "--drain",
+            action="store_true",
+            help="with --context health: drain the node for what requires a repair, and resume it once that has passed (off)",
+        ),
+        argument(
+            "--fabric",
+            metavar="TIME",
+            help="with --context job: also measure pairs of the job's nodes, in about this time",
+        ),
+        argument(
+            "--python",
+            default="python3",
+            metavar="PATH",
+            help="interpreter with torch, for --fabric (%(default)s)",
+        ),
+        one_of(
+            argument(
+                "--collect",
+                action="store_true",
+                help="read the lines of a job's gates from stdin, print --exclude=NODES of the bad ones",
+            ),
+            argument("--nagios", action="store_true", help="one line and the exit status of a Nagios plugin"),
+            JSON,
+        ),
+    ),
+)

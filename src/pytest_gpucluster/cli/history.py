@@ -16,13 +16,14 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster import config
-from pytest_gpucluster.cli.completion import add_cluster
-from pytest_gpucluster.cli.output import add_json, print_json, print_table
+from pytest_gpucluster.cli.command import JSON, Command, argument, cluster_option, one_of
+from pytest_gpucluster.cli.output import print_json, print_table
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.core.sanitize import clean
 from pytest_gpucluster.core.text import some
 from pytest_gpucluster.report.fleet_runs import MAX_RUNS, read_fleet
 from pytest_gpucluster.report.history import LAST, LAST_GOOD, History
+from pytest_gpucluster.report.history_file import MIGRATIONS
 from pytest_gpucluster.report.proof import CLUSTER
 from pytest_gpucluster.report.regression import fold, share, when
 from pytest_gpucluster.report.words import count, labelled, number
@@ -42,78 +43,18 @@ RUNS = 20
 _BARS = "▁▂▃▄▅▆▇█"
 
 
-def _common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--history",
-        type=Path,
-        metavar="FILE",
-        help=f"the file of pytest's --history (default: ${VARIABLE}, else `history` of the cluster file)",
-    )
-    add_cluster(parser, "cluster of the runs (default: the only cluster in the file)")
-
-
-def history_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `gpucluster history`."""
-    parser.add_argument(
-        "node",
-        nargs="?",
-        help=f"show the runs and metrics of this node; '{CLUSTER}': of items about no single node",
-    )
-    _common(parser)
-    parser.add_argument(
-        "--runs",
-        type=_positive,
-        metavar="N",
-        help=f"number of runs ({RUNS}; of --html: all, at most {MAX_RUNS})",
-    )
-    parser.add_argument("--metric", metavar="PATTERN", help="only metrics with these names, like 'busbw*'")
-    parser.add_argument(
-        "--all",
-        action="store_true",
-        help="also show metrics of the node that were the same in all these runs",
-    )
-    actions = parser.add_mutually_exclusive_group()
-    add_json(actions)
-    actions.add_argument(
-        "--import",
-        dest="logs",
-        type=Path,
-        nargs="+",
-        metavar="EVENTS",
-        help="store runs from their events.jsonl; a killed run is stored as incomplete, and is never a good run",
-    )
-    actions.add_argument(
-        "--html",
-        type=Path,
-        metavar="FILE",
-        help="write one HTML page over all nodes and runs: states, ages of verdicts, worst nodes, drains and resumes",
-    )
-    actions.add_argument(
-        "--keep", type=_positive, metavar="N", help="delete all but the last N runs of each cluster"
-    )
-    actions.add_argument(
-        "--accept",
-        metavar="RUN",
-        help="compare later runs with this run, for NODE or for all nodes (after an intended change)",
-    )
-
-
-def compare_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `gpucluster compare`."""
-    about = f"id of a run, the beginning of one, '{LAST}' or '{LAST_GOOD}'"
-    parser.add_argument(
-        "a", metavar="A", nargs="?", help=f"{about}; default: the last good runs of each node"
-    )
-    parser.add_argument("b", metavar="B", nargs="?", default=LAST, help="compared with A (%(default)s)")
-    _common(parser)
-    parser.add_argument("--all", action="store_true", help="also show metrics that did not change")
-    add_json(parser)
-
-
 def history(args: argparse.Namespace) -> None:
     """Show runs or a node, or import, delete or accept runs."""
-    with _open(args, create=bool(args.logs)) as found:
-        if args.logs:
+    with _open(args, create=bool(args.logs), convert=args.convert) as found:
+        if args.convert:
+            now = len(MIGRATIONS)
+            done = (
+                f"converted from schema {found.converted} to {now}"
+                if found.converted < now
+                else "nothing to convert"
+            )
+            _print(f"{found.path}: {done}")
+        elif args.logs:
             _import(found, args.logs)
         elif args.keep:
             _print(f"{found.path}: {found.keep(args.keep)} runs deleted")
@@ -172,8 +113,8 @@ def compare(args: argparse.Namespace) -> int:
 
 
 @contextlib.contextmanager
-def _open(args: argparse.Namespace, *, create: bool = False) -> Iterator[History]:
-    with contextlib.closing(History(history_file(args), create=create)) as found:
+def _open(args: argparse.Namespace, *, create: bool = False, convert: bool = False) -> Iterator[History]:
+    with contextlib.closing(History(history_file(args), create=create, convert=convert)) as found:
         yield found
 
 
@@ -479,3 +420,82 @@ def _positive(text: str) -> int:
 
 def _print(text: str) -> None:
     print(clean(text))  # another user may have written the file
+
+
+_ABOUT_RUN = f"id of a run, the beginning of one, '{LAST}' or '{LAST_GOOD}'"
+_COMMON = (
+    argument(
+        "--history",
+        type=Path,
+        metavar="FILE",
+        help=f"the file of pytest's --history (default: ${VARIABLE}, else `history` of the cluster file)",
+    ),
+    cluster_option("cluster of the runs (default: the only cluster in the file)"),
+)
+HISTORY = Command(
+    "history",
+    "list the runs that pytest's --history has stored, or the history of one node",
+    history,
+    (
+        argument(
+            "node",
+            nargs="?",
+            help=f"show the runs and metrics of this node; '{CLUSTER}': of items about no single node",
+        ),
+        *_COMMON,
+        argument(
+            "--runs",
+            type=_positive,
+            metavar="N",
+            help=f"number of runs ({RUNS}; of --html: all, at most {MAX_RUNS})",
+        ),
+        argument("--metric", metavar="PATTERN", help="only metrics with these names, like 'busbw*'"),
+        argument(
+            "--all",
+            action="store_true",
+            help="also show metrics of the node that were the same in all these runs",
+        ),
+        one_of(
+            JSON,
+            argument(
+                "--import",
+                dest="logs",
+                type=Path,
+                nargs="+",
+                metavar="EVENTS",
+                help="store runs from their events.jsonl; a killed run is stored as incomplete, and is never a good run",
+            ),
+            argument(
+                "--convert",
+                action="store_true",
+                help="bring a history of 0.2.0 to the present schema, in place; every other command refuses it",
+            ),
+            argument(
+                "--html",
+                type=Path,
+                metavar="FILE",
+                help="write one HTML page over all nodes and runs: states, ages of verdicts, worst nodes, drains and resumes",
+            ),
+            argument(
+                "--keep", type=_positive, metavar="N", help="delete all but the last N runs of each cluster"
+            ),
+            argument(
+                "--accept",
+                metavar="RUN",
+                help="compare later runs with this run, for NODE or for all nodes (after an intended change)",
+            ),
+        ),
+    ),
+)
+COMPARE = Command(
+    "compare",
+    "compare two runs; exit status 3 if something got worse",
+    compare,
+    (
+        argument("a", metavar="A", nargs="?", help=f"{_ABOUT_RUN}; default: the last good runs of each node"),
+        argument("b", metavar="B", nargs="?", default=LAST, help="compared with A (%(default)s)"),
+        *_COMMON,
+        argument("--all", action="store_true", help="also show metrics that did not change"),
+        JSON,
+    ),
+)

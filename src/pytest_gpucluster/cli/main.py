@@ -13,12 +13,11 @@ import os
 import re
 import sys
 import tempfile
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster import __version__, config
+from pytest_gpucluster import config
 from pytest_gpucluster.cli import campaign as cli_campaign
 from pytest_gpucluster.cli import check as cli_check
 from pytest_gpucluster.cli import clean as cli_clean
@@ -28,8 +27,15 @@ from pytest_gpucluster.cli import history as cli_history
 from pytest_gpucluster.cli import record as cli_record
 from pytest_gpucluster.cli import report as cli_report
 from pytest_gpucluster.cli import watch as cli_watch
-from pytest_gpucluster.cli.completion import add_cluster, completes
-from pytest_gpucluster.cli.output import add_json, print_json, print_table
+from pytest_gpucluster.cli.command import (
+    JSON,
+    Command,
+    argument,
+    cluster_option,
+    one_of,
+    report_group,
+)
+from pytest_gpucluster.cli.output import print_json, print_table
 from pytest_gpucluster.cli.run_command import run_command
 from pytest_gpucluster.config import json_schema
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, SandboxError
@@ -48,69 +54,12 @@ if TYPE_CHECKING:
 _PLAIN = {"power_limit": "watts", "max_temperature": "degrees Celsius"}  # numbers without a unit in profiles
 
 
-@dataclass(frozen=True)
-class Command:
-    """A subcommand: name, one line of help, arguments, function."""
-
-    name: str
-    help: str
-    arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], int | None]  # exit status, None is 0
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `gpucluster` and return its exit status."""
-    return run_command(_parser, argv)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="gpucluster", description="Cluster files, reports, history and sandbox of pytest --cluster=NAME."
-    )
-    parser.add_argument("--version", action="version", version=f"gpucluster {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in COMMANDS:
-        one = commands.add_parser(command.name, help=command.help, description=command.help)
-        command.arguments(one)
-        one.set_defaults(run=command.run)
-    return parser
+    return run_command(commands(), argv)
 
 
 # --- init
-
-
-def _init_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--name", help="name of the cluster (default: Slurm's, or that of the inventory file)"
-    )
-    parser.add_argument(
-        "--inventory", type=Path, metavar="FILE", help="read an Ansible inventory instead of sinfo"
-    )
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument(
-        "--offline",
-        action="store_true",
-        help="read no node: without it, one idle node per group is allocated for some seconds, to read its hardware and "
-        "software",
-    )
-    how.add_argument(
-        "--from-nodes",
-        action="store_true",
-        help="also draft checks from what runs on most nodes: allocates the nodes, one task each, for a few seconds",
-    )
-    parser.add_argument(
-        "--nodes",
-        metavar="LIST",
-        help="the nodes to read, like gpu[01-04] (default: idle ones)",
-    )
-    parser.add_argument(
-        "--access",
-        choices=("slurm", "ssh"),
-        default="slurm",
-        help="ssh: the cluster file reaches the nodes over SSH, without Slurm, and so does --from-nodes",
-    )
-    parser.add_argument("--output", metavar="FILE", help="default: clusters/NAME.yaml; - for standard output")
-    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
 
 
 def _init(args: argparse.Namespace) -> None:
@@ -270,41 +219,17 @@ def _umask() -> int:
 # --- schema and profiles
 
 
-def _schema_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "kind",
-        nargs="?",
-        choices=("cluster", "profile", "record"),
-        default="cluster",
-        help="what the schema describes (%(default)s)",
-    )
-    other = parser.add_mutually_exclusive_group()
-    other.add_argument("--markdown", action="store_true", help="print the keys as Markdown tables")
-    other.add_argument(
-        "--reference",
-        action="store_true",
-        help="print options, markers, commands, fixtures and checks as Markdown",
-    )
-    other.add_argument(
-        "--pages",
-        type=Path,
-        metavar="FOLDER",
-        help="write the generated parts of the pages below a folder, like docs, between their marks",
-    )
-    parser.add_argument("--output", type=Path, metavar="FILE", help="default: standard output")
-
-
 def _schema(args: argparse.Namespace) -> None:
     from pytest_gpucluster.cli import reference as cli_reference  # only here
 
     if args.pages:
-        for page, written in cli_reference.pages(args.pages, _parser()).items():
+        for page, written in cli_reference.pages(args.pages, commands()).items():
             changed = page.read_text() != written
             _write(page, written, force=True)
             print(f"{page}: {'written' if changed else 'unchanged'}")
         return
     if args.reference:
-        text = cli_reference.reference(_parser())
+        text = cli_reference.reference(commands())
     else:
         text = (
             json_schema.reference() if args.markdown else json.dumps(_schema_of(args.kind), indent=2) + "\n"
@@ -323,38 +248,15 @@ def _schema_of(kind: str) -> dict[str, Any]:
     return json_schema.schema("profile" if kind == "profile" else "cluster")
 
 
-def _man_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--output", type=Path, metavar="FILE", help="default: standard output")
-
-
-def _man(args: argparse.Namespace) -> None:
-    from pytest_gpucluster.cli.man_page import man_page  # only here
-
-    text = man_page(_parser(), __version__)
-    if args.output:
-        _write(args.output, text, force=True)
+def _show_profile(args: argparse.Namespace) -> None:
+    stated = _expectations(config.load_profile(args.name))
+    if args.json:
+        print_json(stated)
     else:
-        print(text.rstrip("\n"))
+        print(_profile_text(stated))
 
 
-def _profiles_arguments(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(dest="verb", metavar="list|show NAME")
-    add_json(parser)
-    listing = verbs.add_parser("list", help="list names and descriptions")
-    show = verbs.add_parser("show", help="show all expectations of one profile")
-    completes(show.add_argument("name", help="a shipped profile, NAME:COUNT or a file"), config.profile_names)
-    for verb in (listing, show):
-        add_json(verb, default=argparse.SUPPRESS)
-
-
-def _profiles(args: argparse.Namespace) -> None:
-    if args.verb == "show":
-        stated = _expectations(config.load_profile(args.name))
-        if args.json:
-            print_json(stated)
-        else:
-            print(_profile_text(stated))
-        return
+def _list_profiles(args: argparse.Namespace) -> None:
     rows = [(name, config.load_profile(name).description) for name in config.profile_names()]
     if args.json:
         print_json({"profiles": [{"profile": name, "description": about} for name, about in rows]})
@@ -387,14 +289,25 @@ def _stated(plain: dict[str, Any], changed: dict[str, Any]) -> dict[str, Any]:
 # --- sandbox
 
 
-def _sandbox_arguments(parser: argparse.ArgumentParser) -> None:
+def _sandbox_command() -> Command:
+    about = "run a real Slurm of virtual nodes on this machine"
     try:
         from slurm_sandbox import cli as cli_sandbox
     except ModuleNotFoundError:
-        parser.epilog = "It is not installed: pip install 'pytest-gpucluster[sandbox]'; in a checkout pip install ./slurm-sandbox"
-        parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    else:
-        cli_sandbox.add_arguments(parser, environment="GPUCLUSTER_SANDBOX")
+        why = "It is not installed: pip install 'pytest-gpucluster[sandbox]'; in a checkout pip install ./slurm-sandbox"
+        words = argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+        return Command("sandbox", about, _sandbox, (words,), epilog=why)
+    verbs = (
+        Command(
+            verb.name,
+            verb.help,
+            _sandbox,
+            tuple(argument(*names, **attributes) for names, attributes in verb.arguments),
+            values={"verb": verb.act},
+        )
+        for verb in cli_sandbox.verbs("GPUCLUSTER_SANDBOX")
+    )
+    return Command("sandbox", about, commands=tuple(verbs))
 
 
 def _sandbox(args: argparse.Namespace) -> None:
@@ -410,17 +323,6 @@ def _sandbox(args: argparse.Namespace) -> None:
 # --- junit
 
 
-def _junit_arguments(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(required=True, metavar="merge")
-    text = "merge JUnit files of shards and of repeated runs; earlier failures stay visible"
-    merge = verbs.add_parser("merge", help=text, description=text)
-    merge.add_argument("out", type=Path, metavar="OUT", help="the file to write")
-    merge.add_argument(
-        "--report-group", metavar="GROUP", help="let this group read the file: mode 0640 instead of 0600"
-    )
-    merge.add_argument("inputs", type=Path, nargs="+", metavar="IN", help="the files to read")
-
-
 def _junit(args: argparse.Namespace) -> None:
     from pytest_gpucluster.report.junit_merge import merge  # only here
 
@@ -430,18 +332,6 @@ def _junit(args: argparse.Namespace) -> None:
 
 
 # --- drains
-
-
-def _drains_arguments(parser: argparse.ArgumentParser) -> None:
-    add_cluster(parser, "cluster whose Slurm to query (default: the Slurm of this machine)")
-    parser.add_argument(
-        "--reports",
-        type=Path,
-        action="append",
-        metavar="DIR",
-        help="folder of reports, searched for the event log of the run (default: reports)",
-    )
-    add_json(parser)
 
 
 def _drains(args: argparse.Namespace) -> None:
@@ -483,80 +373,148 @@ def _slurm_of(name: str | None) -> Any:
     return slurm
 
 
-COMMANDS = (
-    Command("init", "draft a cluster file from sinfo or an Ansible inventory", _init_arguments, _init),
-    Command(
-        "check",
-        "validate a cluster file without running anything; exit status 4 if it has errors",
-        cli_check.arguments,
-        cli_check.check,
+# --- the table
+
+
+INIT = Command(
+    "init",
+    "draft a cluster file from sinfo or an Ansible inventory",
+    _init,
+    (
+        argument("--name", help="name of the cluster (default: Slurm's, or that of the inventory file)"),
+        argument("--inventory", type=Path, metavar="FILE", help="read an Ansible inventory instead of sinfo"),
+        one_of(
+            argument(
+                "--offline",
+                action="store_true",
+                help="read no node: without it, one idle node per group is allocated for some seconds, to read its hardware "
+                "and software",
+            ),
+            argument(
+                "--from-nodes",
+                action="store_true",
+                help="also draft checks from what runs on most nodes: allocates the nodes, one task each, for a few seconds",
+            ),
+        ),
+        argument("--nodes", metavar="LIST", help="the nodes to read, like gpu[01-04] (default: idle ones)"),
+        argument(
+            "--access",
+            choices=("slurm", "ssh"),
+            default="slurm",
+            help="ssh: the cluster file reaches the nodes over SSH, without Slurm, and so does --from-nodes",
+        ),
+        argument("--output", metavar="FILE", help="default: clusters/NAME.yaml; - for standard output"),
+        argument("--force", action="store_true", help="overwrite an existing file"),
     ),
-    Command(
-        "schema",
-        "print the JSON Schema of cluster files for editors, or the reference",
-        _schema_arguments,
-        _schema,
-    ),
-    Command(
-        "examples",
-        "copy the shipped cluster files, CI jobs and suite of a site into a new folder",
-        cli_examples.arguments,
-        cli_examples.examples,
-    ),
-    Command(
-        "gate",
-        cli_gate.ABOUT,
-        cli_gate.arguments,
-        cli_gate.gate,
-    ),
-    Command("profiles", "list or show the shipped hardware profiles", _profiles_arguments, _profiles),
-    Command(
-        "drains",
-        "list the nodes that gpucluster has drained, with the run that drained them",
-        _drains_arguments,
-        _drains,
-    ),
-    Command(
-        "clean",
-        "list jobs, files and containers that killed runs left; with --yes remove them",
-        cli_clean.arguments,
-        cli_clean.clean,
-    ),
-    Command("sandbox", "run a real Slurm of virtual nodes on this machine", _sandbox_arguments, _sandbox),
-    Command(
-        "history",
-        "list the runs that pytest's --history has stored, or the history of one node",
-        cli_history.history_arguments,
-        cli_history.history,
-    ),
-    Command(
-        "campaign",
-        "show what a campaign (pytest --campaign) has found: nodes tested, waiting and failing, ages of verdicts",
-        cli_campaign.arguments,
-        cli_campaign.campaign,
-    ),
-    Command(
-        "compare",
-        "compare two runs; exit status 3 if something got worse",
-        cli_history.compare_arguments,
-        cli_history.compare,
-    ),
-    Command(
-        "report",
-        "write HTML and JUnit again from the event log, also of a killed run",
-        cli_report.arguments,
-        cli_report.report,
-    ),
-    Command(
-        "record",
-        "sign or verify the acceptance record of a run",
-        cli_record.arguments,
-        cli_record.record,
-    ),
-    Command("watch", "show how far a running run is", cli_watch.arguments, cli_watch.watch),
-    Command("junit", "put several JUnit files into one", _junit_arguments, _junit),
-    Command("man", "print the man page, for man -l", _man_arguments, _man),
 )
+SCHEMA = Command(
+    "schema",
+    "print the JSON Schema of cluster files for editors, or the reference",
+    _schema,
+    (
+        argument(
+            "kind",
+            nargs="?",
+            choices=("cluster", "profile", "record"),
+            default="cluster",
+            help="what the schema describes (%(default)s)",
+        ),
+        one_of(
+            argument("--markdown", action="store_true", help="print the keys as Markdown tables"),
+            argument(
+                "--reference",
+                action="store_true",
+                help="print options, markers, commands, fixtures and checks as Markdown",
+            ),
+            argument(
+                "--pages",
+                type=Path,
+                metavar="FOLDER",
+                help="write the generated parts of the pages below a folder, like docs, between their marks",
+            ),
+        ),
+        argument("--output", type=Path, metavar="FILE", help="default: standard output"),
+    ),
+)
+# without a default: the parser of `profiles` has one, which that of `profiles list` must not replace
+_JSON_OF_VERB = argument(*JSON.names, **{**JSON.attributes, "default": argparse.SUPPRESS})
+PROFILES = Command(
+    "profiles",
+    "list or show the shipped hardware profiles",
+    _list_profiles,
+    (JSON,),
+    (
+        Command("list", "list names and descriptions", _list_profiles, (_JSON_OF_VERB,)),
+        Command(
+            "show",
+            "show all expectations of one profile",
+            _show_profile,
+            (
+                argument(
+                    "name",
+                    help="a shipped profile, NAME:COUNT or a file",
+                    completes=config.profile_names,
+                ),
+                _JSON_OF_VERB,
+            ),
+        ),
+    ),
+)
+DRAINS = Command(
+    "drains",
+    "list the nodes that gpucluster has drained, with the run that drained them",
+    _drains,
+    (
+        cluster_option("cluster whose Slurm to query (default: the Slurm of this machine)"),
+        argument(
+            "--reports",
+            type=Path,
+            action="append",
+            metavar="DIR",
+            help="folder of reports, searched for the event log of the run (default: reports)",
+        ),
+        JSON,
+    ),
+)
+JUNIT = Command(
+    "junit",
+    "put several JUnit files into one",
+    commands=(
+        Command(
+            "merge",
+            "merge JUnit files of shards and of repeated runs; earlier failures stay visible",
+            _junit,
+            (
+                argument("out", type=Path, metavar="OUT", help="the file to write"),
+                report_group("the file"),
+                argument("inputs", type=Path, nargs="+", metavar="IN", help="the files to read"),
+            ),
+        ),
+    ),
+)
+
+
+def commands() -> tuple[Command, ...]:
+    """Return all commands; those of the sandbox are in a package of its own, which may be missing."""
+    return (
+        INIT,
+        cli_check.COMMAND,
+        SCHEMA,
+        cli_examples.COMMAND,
+        cli_gate.COMMAND,
+        PROFILES,
+        DRAINS,
+        cli_clean.COMMAND,
+        _sandbox_command(),
+        cli_history.HISTORY,
+        cli_campaign.COMMAND,
+        cli_history.COMPARE,
+        cli_report.COMMAND,
+        cli_record.COMMAND,
+        cli_watch.COMMAND,
+        JUNIT,
+    )
+
 
 if __name__ == "__main__":
     sys.exit(main())

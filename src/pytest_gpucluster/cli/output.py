@@ -5,32 +5,14 @@ from __future__ import annotations
 import json
 import math
 import sys
-from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import GpuClusterError
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterable, Sequence
-
-
-def add_json(parser: argparse._ActionsContainer, *, default: Any = False) -> None:
-    """Add the option --json; `default` SUPPRESS for a subcommand of a command that has the option too."""
-    parser.add_argument("--json", action="store_true", default=default, help="print one JSON document")
-
-
-def add_source(parser: argparse._ActionsContainer, more: str = "") -> None:
-    """Add the argument that names the event log of a run."""
-    parser.add_argument(
-        "source",
-        nargs="?",
-        type=Path,
-        default=Path("reports"),
-        metavar="DIR|FILE",
-        help=f"the folder of a run, an events.jsonl, or a --report-dir for its newest run (default: reports){more}",
-    )
+    from pathlib import Path
 
 
 def existing(log: Path) -> Path:

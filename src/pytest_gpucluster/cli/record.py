@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.cli import signature
-from pytest_gpucluster.cli.output import add_source, existing
+from pytest_gpucluster.cli.command import Command, argument, report_group, source
+from pytest_gpucluster.cli.output import existing
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.secure_tempfile import group_id
 
@@ -16,41 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from pytest_gpucluster.report.record_check import Outcome
-
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the subcommands of `gpucluster record`."""
-    verbs = parser.add_subparsers(required=True, dest="verb", metavar="sign|verify")
-    sign = verbs.add_parser("sign", help="sign record.json with ssh-keygen; writes record.json.sig")
-    verify = verbs.add_parser(
-        "verify", help="check record, event log, page and signature; exit status 1 if one is changed"
-    )
-    for verb in (sign, verify):
-        add_source(verb, "; or the record-TIME.json of a campaign")
-        verb.add_argument(
-            "--namespace",
-            default=signature.NAMESPACE,
-            metavar="NAME",
-            help="what the signature is for (%(default)s)",
-        )
-    sign.add_argument(
-        "--key",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="private key of ssh-keygen, or a public key whose private key is in ssh-agent",
-    )
-    sign.add_argument("--force", action="store_true", help="replace an earlier signature")
-    sign.add_argument(
-        "--report-group", metavar="GROUP", help="let this group read the file: mode 0640 instead of 0600"
-    )
-    verify.add_argument(
-        "--signers",
-        type=Path,
-        metavar="FILE",
-        help="file of allowed signers (ssh-keygen(1)); without it, who signed is not checked",
-    )
-    verify.add_argument("--identity", metavar="WHO", help="the only signer that is accepted, like ops@site")
 
 
 @dataclass(frozen=True)
@@ -94,21 +60,21 @@ def _of_campaign(path: Path) -> _Record:
     return _Record(path, lambda: campaigns.verify(path), describe)
 
 
-def record(args: argparse.Namespace) -> int:
-    """Sign or verify the record of a run or of a campaign."""
+def _named(args: argparse.Namespace) -> _Record:
+    """Return the record of a run or of a campaign that a command line names."""
     from pytest_gpucluster.campaign import record as campaigns
     from pytest_gpucluster.report.run_folder import full_log
 
     if campaigns.is_one(args.source):
-        found = _of_campaign(args.source)
-    else:
-        found = _of_run(existing(full_log(args.source)))  # a rerun of single checks accepts no cluster
-    return _sign(args, found) if args.verb == "sign" else _verify(args, found)
+        return _of_campaign(args.source)
+    return _of_run(existing(full_log(args.source)))  # a rerun of single checks accepts no cluster
 
 
-def _sign(args: argparse.Namespace, found: _Record) -> int:
+def sign(args: argparse.Namespace) -> int:
+    """Sign the record of a run or of a campaign."""
     from pytest_gpucluster.report.atomic_write import write_whole
 
+    found = _named(args)
     (subject, verdict), signed = found.describe(), found.signature
     data = found.path.read_bytes()
     if signed.exists() and not args.force:
@@ -123,11 +89,13 @@ def _sign(args: argparse.Namespace, found: _Record) -> int:
     return 0
 
 
-def _verify(args: argparse.Namespace, found: _Record) -> int:
+def verify(args: argparse.Namespace) -> int:
+    """Verify the record of a run or of a campaign; return 1 if a check fails."""
     from pytest_gpucluster.report.record_check import each  # it needs the template of the page
 
     if args.identity and not args.signers:
         raise GpuClusterError("--identity: has no effect without --signers=FILE")
+    found = _named(args)
     outcomes = [*found.verify(), *each(lambda: _signed(found, args))]
     _print(outcomes)
     failed = sum(outcome.failed for outcome in outcomes)
@@ -166,3 +134,52 @@ def _print(outcomes: Iterable[Outcome]) -> None:
     for outcome in outcomes:
         label = "FAILED" if outcome.failed else "open" if outcome.open else "ok"
         print(f"{label}: {outcome.text}")
+
+
+_NAMESPACE = argument(
+    "--namespace",
+    default=signature.NAMESPACE,
+    metavar="NAME",
+    help="what the signature is for (%(default)s)",
+)
+_SOURCE = source("; or the record-TIME.json of a campaign")
+COMMAND = Command(
+    "record",
+    "sign or verify the acceptance record of a run",
+    commands=(
+        Command(
+            "sign",
+            "sign record.json with ssh-keygen; writes record.json.sig",
+            sign,
+            (
+                _SOURCE,
+                _NAMESPACE,
+                argument(
+                    "--key",
+                    type=Path,
+                    required=True,
+                    metavar="FILE",
+                    help="private key of ssh-keygen, or a public key whose private key is in ssh-agent",
+                ),
+                argument("--force", action="store_true", help="replace an earlier signature"),
+                report_group("the file"),
+            ),
+        ),
+        Command(
+            "verify",
+            "check record, event log, page and signature; exit status 1 if one is changed",
+            verify,
+            (
+                _SOURCE,
+                _NAMESPACE,
+                argument(
+                    "--signers",
+                    type=Path,
+                    metavar="FILE",
+                    help="file of allowed signers (ssh-keygen(1)); without it, who signed is not checked",
+                ),
+                argument("--identity", metavar="WHO", help="the only signer that is accepted, like ops@site"),
+            ),
+        ),
+    ),
+)

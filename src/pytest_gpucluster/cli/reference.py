@@ -10,15 +10,18 @@ import inspect
 import re
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpucluster.cli.command import each, leaves
 from pytest_gpucluster.config import json_schema
+from pytest_gpucluster.core import former_names
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.registry import HOOKS, Suite, suites
 from pytest_gpucluster.plugin.items import FIXTURES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from pytest_gpucluster.cli.command import Argument, Command
     from pytest_gpucluster.core.check import CheckDescription
 
 STATUSES = (
@@ -33,21 +36,24 @@ _PART = re.compile(
 )
 
 
-def reference(parser: argparse.ArgumentParser) -> str:
-    """Return the whole reference as Markdown; `parser` is that of the command gpucluster."""
-    parts = _parts(parser)
-    texts = [f"# Reference: {name}\n\n{part()}" for name, part in parts.items() if name != "keys"]
+def reference(commands: Sequence[Command]) -> str:
+    """Return the whole reference as Markdown; `commands` are those of gpucluster."""
+    parts = _parts(commands)
+    texts = [
+        f"# Reference: {name}\n\n{part()}" for name, part in parts.items() if name not in ("keys", "former")
+    ]
     suites_with_checks = sorted({name.partition(".")[0] for name in _all_checks()})
     texts += [f"# Checks of {suite}\n\n{_checks(suite)}" for suite in suites_with_checks]
     return "\n".join(texts)
 
 
-def _parts(parser: argparse.ArgumentParser) -> Mapping[str, Callable[[], str]]:
+def _parts(commands: Sequence[Command]) -> Mapping[str, Callable[[], str]]:
     return {
         "options": lambda: _text(_options(), _markers()),
-        "commands": lambda: _text(_commands(parser)),
+        "commands": lambda: _text(_commands(commands)),
         "python": lambda: _text(_fixtures(), _facts(), _api(), _suite()),
         "keys": json_schema.reference,
+        "former": lambda: _text(_former()),
     }
 
 
@@ -55,10 +61,10 @@ def _text(*parts: Iterable[str]) -> str:
     return "\n".join("\n".join(part) for part in parts).rstrip("\n") + "\n"
 
 
-def filled(page: Path, text: str, parser: argparse.ArgumentParser) -> str:
+def filled(page: Path, text: str, commands: Sequence[Command]) -> str:
     """Return the text of a page with the parts that it has marks for: `checks` are those of the suite of its name."""
     checks = page.stem.replace("-", "_")
-    parts: dict[str, Callable[[], str]] = {**_parts(parser), "checks": lambda: _checks(checks)}
+    parts: dict[str, Callable[[], str]] = {**_parts(commands), "checks": lambda: _checks(checks)}
 
     def part(found: re.Match[str]) -> str:
         return f"{found[1]}{parts[found[2]]()}{found[3]}" if found[2] in parts else found[0]
@@ -66,10 +72,10 @@ def filled(page: Path, text: str, parser: argparse.ArgumentParser) -> str:
     return _PART.sub(part, text)
 
 
-def pages(folder: Path, parser: argparse.ArgumentParser) -> dict[Path, str]:
+def pages(folder: Path, commands: Sequence[Command]) -> dict[Path, str]:
     """Return {page: its text with the generated parts} of each page with marks below a folder. ConfigError without any."""
     texts = {page: page.read_text() for page in sorted(folder.rglob("*.md"))}
-    found = {page: filled(page, text, parser) for page, text in texts.items() if _PART.search(text)}
+    found = {page: filled(page, text, commands) for page, text in texts.items() if _PART.search(text)}
     if not found:
         raise ConfigError(
             f"--pages: no page below {folder} has marks like <!-- checks: gpucluster schema --pages docs -->"
@@ -101,16 +107,14 @@ def _options() -> Iterator[str]:
         add(recorder)  # type: ignore[arg-type] # the part of a parser that is used
     yield from ("## Options of pytest", "", "| option | default | meaning |", "|---|---|---|")
     for names, attributes in recorder.added:
-        yield _row(
-            _written(names[:1], attributes), _default(attributes.get("default")), _help(attributes["help"])
-        )
+        yield _row(_written(names[:1], attributes), _default(attributes.get("default")), _help(attributes))
     yield ""
     yield "The other options exist only with `--cluster`, so that other projects can use their names; a run that"
     yield "names one without `--cluster` ends with exit status 4. pytest's own options are unchanged."
     yield ""
 
 
-def _written(names: Iterable[str], attributes: dict[str, Any]) -> str:
+def _written(names: Iterable[str], attributes: Mapping[str, Any]) -> str:
     value = attributes.get("metavar") or "|".join(attributes.get("choices") or ())
     return ", ".join(f"`{name}={value}`" if value else f"`{name}`" for name in names)
 
@@ -119,8 +123,9 @@ def _default(value: Any) -> str:
     return f"`{value}`" if value not in (None, False, "", argparse.SUPPRESS) and value != [] else ""
 
 
-def _help(text: str | None) -> str:
-    return (text or "").replace(" (%(default)s)", "").replace("%%", "%")  # the default has a column
+def _help(attributes: Mapping[str, Any]) -> str:
+    text = attributes["help"].replace(" (%(default)s)", "")  # the default has a column
+    return str(text.replace("%(default)s", str(attributes.get("default"))).replace("%%", "%"))
 
 
 def _row(*cells: str) -> str:
@@ -230,16 +235,28 @@ def _paragraph(part: object) -> str:
     return _flat((inspect.getdoc(part) or "").partition("\n\n")[0])
 
 
+def _former() -> Iterator[str]:
+    """Yield the tables of former names; those that share a sentence are one row."""
+    for title, rows in former_names.tables():
+        alike: dict[str, list[str]] = {}
+        for name, former in rows.items():
+            alike.setdefault(former.text, []).append(f"`{name}`")
+        yield from (f"| {title} of an earlier version | now |", "|---|---|")
+        yield from (_row(", ".join(names), text) for text, names in alike.items())
+        yield ""
+
+
 # --- the command gpucluster
 
 
-def _commands(parser: argparse.ArgumentParser) -> Iterator[str]:
+def _commands(commands: Iterable[Command]) -> Iterator[str]:
     yield STATUSES
     yield ""
-    for words, one in leaves(parser):
-        yield from (f"## gpucluster {' '.join(words)}", "", f"{sentence(one.description or '')}", "")
+    for words, command in leaves(commands):
+        yield from (f"## gpucluster {words}", "", f"{_sentence(command.help)}", "")
         rows = [
-            _row(written, _default(action.default), _help(action.help)) for written, action in arguments(one)
+            _row(_written_argument(one), _default(one.attributes.get("default")), _help(one.attributes))
+            for one in each(command.arguments)
         ]
         if rows:
             yield from ("| argument | default | meaning |", "|---|---|---|", *rows, "")
@@ -249,40 +266,18 @@ def _first_upper(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def sentence(text: str) -> str:
-    """Return a help text as a sentence."""
+def _sentence(text: str) -> str:
     return _first_upper(text) + ("" if text.endswith(".") else ".") if text else ""
 
 
-def leaves(
-    parser: argparse.ArgumentParser, words: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
-    """Yield each command without subcommands, with its words."""
-    # argparse has no public interface to read a parser
-    groups = [it for it in parser._actions if isinstance(it, argparse._SubParsersAction)]  # noqa: SLF001 - see above
-    if words and not any(group.required for group in groups):
-        yield words, parser
-    for group in groups:
-        about = {choice.dest: choice.help for choice in group._choices_actions}  # noqa: SLF001 - as above
-        for name, one in group.choices.items():
-            one.description = one.description or about.get(name)
-            yield from leaves(one, (*words, name))
-
-
-def arguments(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Action]]:
-    """Yield each argument of a command as it is written, in backquotes, and argparse's description of it."""
-    for action in parser._actions:  # noqa: SLF001 - as above
-        if isinstance(action, (argparse._HelpAction, argparse._SubParsersAction)):  # noqa: SLF001 - as above
-            continue
-        attributes = {"metavar": action.metavar, "choices": action.choices}
-        if not action.option_strings:
-            written = f"`{action.metavar or '|'.join(action.choices or ()) or action.dest.upper()}`"
-        elif action.nargs == 0:
-            written = _written(action.option_strings, {})
-        else:
-            attributes["metavar"] = action.metavar or (None if action.choices else action.dest.upper())
-            written = _written(action.option_strings, attributes)
-        yield written, action
+def _written_argument(one: Argument) -> str:
+    """Return an argument as a command line has it, in backquotes."""
+    name, attributes = one.names[0], dict(one.attributes)
+    if not name.startswith("-"):
+        return f"`{attributes.get('metavar') or '|'.join(attributes.get('choices', ())) or name.upper()}`"
+    if attributes.get("action") != "store_true" and "choices" not in attributes:
+        attributes.setdefault("metavar", name.strip("-").upper())
+    return _written(one.names, attributes)
 
 
 # --- checks

@@ -6,7 +6,8 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.cli.output import add_source, existing
+from pytest_gpucluster.cli.command import Command, argument, report_group, source
+from pytest_gpucluster.cli.output import existing
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.secure_tempfile import group_id
 
@@ -17,25 +18,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.report.run_model import Run
 
 HTML, JUNIT = "report.html", "junit.xml"
-
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `gpucluster report`."""
-    add_source(parser)
-    parser.add_argument(
-        "--output", type=Path, metavar="DIR", help="folder for the reports (default: that of the log)"
-    )
-    parser.add_argument(
-        "--history", type=Path, metavar="FILE", help="compare with earlier runs of this history"
-    )
-    parser.add_argument(
-        "--report-group", metavar="GROUP", help="let this group read the files: mode 0640 instead of 0600"
-    )
-    parser.add_argument(
-        "--force",
-        action="store_true",
-        help=f"also replace the {JUNIT} of a run that was not killed, and reports of a signed record",
-    )
 
 
 def report(args: argparse.Namespace) -> None:
@@ -100,3 +82,23 @@ def _comparison(history: Path | None, run: Run, log: Path) -> ShownComparison | 
     found = recorded(run, str(log))
     with contextlib.closing(History(history)) as stored:
         return stored.compare(stored.find(found.cluster, found.run)).for_html()
+
+
+COMMAND = Command(
+    "report",
+    "write HTML and JUnit again from the event log, also of a killed run",
+    report,
+    (
+        source(),
+        argument(
+            "--output", type=Path, metavar="DIR", help="folder for the reports (default: that of the log)"
+        ),
+        argument("--history", type=Path, metavar="FILE", help="compare with earlier runs of this history"),
+        report_group("the files"),
+        argument(
+            "--force",
+            action="store_true",
+            help=f"also replace the {JUNIT} of a run that was not killed, and reports of a signed record",
+        ),
+    ),
+)

@@ -8,26 +8,14 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.cli.output import add_source, existing
+from pytest_gpucluster.cli.command import Command, argument, source
+from pytest_gpucluster.cli.output import existing
 
 if TYPE_CHECKING:
     import argparse
     from pathlib import Path
 
     from pytest_gpucluster.report.run_model import Run
-
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `gpucluster watch`."""
-    add_source(parser)
-    parser.add_argument("--once", action="store_true", help="print one line and end")
-    parser.add_argument(
-        "--interval",
-        type=float,
-        default=1.0,
-        metavar="SECONDS",
-        help="time between two lines (%(default)s; 60 is good for the log of a CI job)",
-    )
 
 
 def watch(args: argparse.Namespace) -> None:
@@ -64,3 +52,21 @@ def _is_running(run: Run, path: Path) -> bool:
     from pytest_gpucluster.report.run_folder import is_written
 
     return is_written(path) if run.start else path.exists()
+
+
+COMMAND = Command(
+    "watch",
+    "show how far a running run is",
+    watch,
+    (
+        source(),
+        argument("--once", action="store_true", help="print one line and end"),
+        argument(
+            "--interval",
+            type=float,
+            default=1.0,
+            metavar="SECONDS",
+            help="time between two lines (%(default)s; 60 is good for the log of a CI job)",
+        ),
+    ),
+)

@@ -31,6 +31,7 @@ from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.values import (
     AnyDuration,
     Bandwidth,
+    CheckPattern,
     Collective,
     ContainerMount,
     Count,
@@ -357,10 +358,10 @@ else:
 class Profile(_HardwareAndRows, defer_build=False):
     """One kind of node: its normal values and their origin."""
 
-    absent: dict[Text, Text] = Field(
+    absent: dict[CheckPattern, Text] = Field(
         {}, description="check pattern, like 'gpu.fabric_manager': why the check does not apply"
     )
-    required: tuple[Text, ...] = Field(
+    required: tuple[CheckPattern, ...] = Field(
         (),
         description="check patterns added to the proofs of their suites: without a result a node is not proved",
     )
@@ -425,7 +426,7 @@ class NotifyConfig(Model):
 class GateConfig(Model):
     """What `gpucluster gate` judges on a node, and what it shares with the gates of other nodes."""
 
-    checks: tuple[Text, ...] = Field(
+    checks: tuple[CheckPattern, ...] = Field(
         ("gpu.*", "os.*", "fabric.*", "storage.*"),
         description="check patterns; without Slurm and other nodes the rest cannot be judged",
     )
@@ -522,11 +523,11 @@ class ClusterSettings(_AccessAndSections):
         None,
         description="fail a run unless this number or percentage of the selected nodes was tested, like 90%",
     )
-    required: tuple[Text, ...] = Field(
+    required: tuple[CheckPattern, ...] = Field(
         (),
         description="check patterns added to the proofs of their suites: without a result a node is not proved",
     )
-    not_applicable: dict[Text, Text] = Field(
+    not_applicable: dict[CheckPattern, Text] = Field(
         {}, description="check pattern: why the site does not need the check"
     )
     known: tuple[KnownLine, ...] = Field(

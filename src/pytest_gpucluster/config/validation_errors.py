@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
+from pytest_gpucluster.config.models import Profile
 from pytest_gpucluster.config.yaml_loader import clip
+from pytest_gpucluster.core import former_names
 from pytest_gpucluster.core.check import CHECKS
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.registry import import_checks
@@ -103,9 +105,10 @@ def _unknown_key(loc: Loc, model: type[BaseModel]) -> str:
     key = str(loc[-1])
     holder = model_at(model, loc[:-1])
     valid = holder.model_fields
+    former = former_names.of_key(loc, "profile" if model is Profile else "")
     guess = (
-        _removed(key, holder)
-        or _constant(key, holder)
+        _constant(key, holder)
+        or (f"; it {former.text}" if former else "")
         or _check(".".join(map(str, loc)))
         or _elsewhere(key, model, top=len(loc) == 1)
         or nearest(key, valid)
@@ -117,12 +120,6 @@ def _check(name: str) -> str:
     """Say how the file requires or excludes a check of this name."""
     import_checks()
     return "; it is a check: name it under 'required' or 'not_applicable'" if name in CHECKS else ""
-
-
-def _removed(key: str, holder: type[BaseModel]) -> str:
-    """Say what replaces a former key of a section."""
-    former = holder.removed if issubclass(holder, SuiteSection) else {}
-    return f"; it was removed: {former[key]}" if key in former else ""
 
 
 def _constant(key: str, holder: type[BaseModel]) -> str:

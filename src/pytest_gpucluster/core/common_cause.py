@@ -142,7 +142,7 @@ def common_findings(
     """Return the findings of one check that are findings of the cluster.
 
     `findings`: node and finding, with the action that it requires and the setting that its expectation comes from. `judged`: the
-    nodes on which the check passed or failed. A node without a place, as in a log of an earlier version, shares nothing.
+    nodes on which the check passed or failed. A node without a place shares nothing.
     """
     known = [(node, likeness(node, finding), finding) for node, finding in findings]
     found = []

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import (
@@ -19,6 +17,7 @@ from pydantic import (
 )
 
 from pytest_gpucluster.core import units
+from pytest_gpucluster.core.former_names import present_check
 from pytest_gpucluster.core.hostlist import MAX_NODES, expand
 
 if TYPE_CHECKING:
@@ -163,6 +162,7 @@ Nodes = Annotated[int, Field(ge=1, le=MAX_NODES)]
 Tasks = Annotated[int, Field(ge=1, le=MAX_TASKS)]
 Port = Annotated[int, Field(ge=1, le=MAX_PORT)]
 Text = Annotated[str, Field(min_length=1)]
+CheckPattern = Annotated[str, Field(min_length=1), AfterValidator(present_check)]
 PciAddress = Annotated[str, Field(pattern=r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")]
 LocalPath = Annotated[str, Field(min_length=1), AfterValidator(local_path)]
 Program = Annotated[str, Field(min_length=1), AfterValidator(program)]
@@ -202,7 +202,6 @@ class SuiteSection(Model):
     order: ClassVar[int] = 100  # the place among the sections; those of the same order stand by name
     environment_keys: ClassVar[tuple[str, ...]] = ("environment",)  # keys that name one of `environments`
     starts_containers: ClassVar[bool] = False
-    removed: ClassVar[Mapping[str, str]] = MappingProxyType({})  # former keys, and what replaces them
 
     def environment_keys_used(self) -> tuple[str, ...]:
         """Return the keys of this section that name an environment."""

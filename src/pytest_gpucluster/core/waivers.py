@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, model_validator
 
 from pytest_gpucluster.core.hostlist import expand
-from pytest_gpucluster.core.values import Model, NamedNodes, Text
+from pytest_gpucluster.core.values import CheckPattern, Model, NamedNodes, Text
 
 # The check whose error reports a node that is drained, down or missing.
 AVAILABLE = "run.available"
@@ -32,7 +32,7 @@ class WaiverFile(Model):
     nodes: NamedNodes | None = Field(
         None, description="Slurm hostlist; default: all nodes, and the checks of the cluster as a whole"
     )
-    checks: tuple[Text, ...] = Field(
+    checks: tuple[CheckPattern, ...] = Field(
         min_length=1,
         description="check patterns; `run.available` is a node that is drained, down or missing",
     )

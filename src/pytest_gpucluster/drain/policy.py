@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.finding import Action
+from pytest_gpucluster.core.former_names import of_check, present_name
 from pytest_gpucluster.drain.reason import PREFIX, SILENT, Reason, read_reason, write_reason
 
 if TYPE_CHECKING:
@@ -156,7 +157,8 @@ def why_not_passed(reason: Reason, outcomes: Mapping[str, Sequence[str]], worse:
 
     `outcomes`: check -> outcome of each of its items on this node; `worse`: further checks with a failure or an error.
     """
-    for pattern in reason.checks:
+    for named in reason.checks:
+        pattern = present_name(named)
         ends = [
             end for check, all_ends in outcomes.items() if fnmatchcase(check, pattern) for end in all_ends
         ]
@@ -164,7 +166,8 @@ def why_not_passed(reason: Reason, outcomes: Mapping[str, Sequence[str]], worse:
             ends = [end for end in ends if end != "not applicable"]
         bad = next((end for end in ends if end != "passed"), None)
         if bad is not None or not ends:
-            return f"{pattern} ended as {bad}" if bad else f"{pattern} did not run"
+            former = of_check(named)
+            return f"{pattern} {f'ended as {bad}' if bad else 'did not run'}{former and f': {former}'}"
     for check in worse:
         return f"{check} did not pass either"
     return ""

@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.cluster.slurm.inventory import parse_nodes
+from pytest_gpucluster.core.former_names import of_check, present_name
 from pytest_gpucluster.drain.policy import drain_command, undrain_command, why_not_drain, why_not_resume
 from pytest_gpucluster.drain.reason import read_reason, write_reason
 from pytest_gpucluster.report.atomic_write import take_away, write_whole
@@ -61,8 +62,9 @@ def _resume(found: GateResult, slurm: Slurm, folder: Path, text: str) -> str:
         take_away(folder / DRAINED.format(found.node))  # somebody else has decided since
         return ""
     passed = {one.check for one in found.results if one.outcome == "passed"}
-    if missing := [check for check in reason.checks if check not in passed]:
-        return f"stays drained: {', '.join(missing)} did not pass"
+    if missing := [check for check in reason.checks if present_name(check) not in passed]:
+        former = "".join(f"; {text}" for check in missing if (text := of_check(check)))
+        return f"stays drained: {', '.join(missing)} did not pass{former}"
     slurm.run(*undrain_command(found.node))
     now = _state(slurm, found.node)
     if now is None or "DRAIN" in now.flags:

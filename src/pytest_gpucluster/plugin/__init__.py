@@ -74,6 +74,8 @@ def pytest_load_initial_conftests(
             known.file_or_dir = parser.parse_known_args(args).file_or_dir
         loaded = yield
         parser.parse_known_args([])  # older pytests meet a name that is taken only here
+        if has_cluster:
+            _refuse_former(parser, args)
     except SuiteError as error:
         raise pytest.UsageError(str(error)) from None
     except (argparse.ArgumentError, ValueError) as error:
@@ -307,6 +309,15 @@ def _suggestion(config: pytest.Config) -> str:
 
     names = own_cluster_names()
     return f"pytest --cluster={shlex.quote(names[0]) if len(names) == 1 else 'NAME'}"
+
+
+def _refuse_former(parser: pytest.Parser, args: list[str]) -> None:
+    """Raise UsageError where options are given that an earlier version had, unless another plugin has them."""
+    from pytest_gpucluster.core.former_names import OPTIONS  # only where --cluster is given
+
+    words = [word.partition("=")[0] for word in parser.parse_known_and_unknown_args(args)[1]]
+    if found := [f"{word} {OPTIONS[word].text}" for word in dict.fromkeys(words) if word in OPTIONS]:
+        raise pytest.UsageError("; ".join(found))
 
 
 def _refuse_without_cluster(parser: pytest.Parser, args: list[str]) -> None:

@@ -13,6 +13,7 @@ from pytest_gpucluster import suite_folders, suites_path
 from pytest_gpucluster.config.validation_errors import nearest
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.former_names import of_pattern
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.waivers import AVAILABLE
 from pytest_gpucluster.plugin import text_options
@@ -120,14 +121,15 @@ class Unmatched:
             return
         pattern, *others = patterns
         more = f" (and {len(others)} more)" if others else ""
-        raise ConfigError(
-            f"{self.left[pattern]} matches no check{more}; the nearest is {self.nearest(pattern)!r}"
-        )
+        raise ConfigError(f"{self.left[pattern]} {self.why(pattern, more)}")
 
-    def nearest(self, pattern: str) -> str:
-        """Return the check or suite that is most like a pattern."""
+    def why(self, pattern: str, more: str = "") -> str:
+        """Return what is wrong with a pattern: its checks are former ones, or which check or suite is most like it."""
+        if former := of_pattern(pattern):
+            return f"matches no check{more}: {former}"
         known = {*self.names, *(f"{name.partition('.')[0]}.*" for name in self.names)}
-        return difflib.get_close_matches(pattern, sorted(known), cutoff=0.0)[0]
+        nearest = difflib.get_close_matches(pattern, sorted(known), cutoff=0.0)[0]
+        return f"matches no check{more}; the nearest is {nearest!r}"
 
 
 def refuse_unmatched(config: pytest.Config, cluster: Cluster) -> list[str]:
@@ -162,10 +164,7 @@ def unmatched_waivers(cluster: Cluster, site_files: Iterable[Path]) -> list[str]
     unmatched, wrong = _unmatched(
         written, site_files, also=(f"{suite.name}.{ENGINE_CHECK}" for suite in suites())
     )
-    return [
-        f"{unmatched.left[pattern]} of a waiver matches no check; the nearest is {unmatched.nearest(pattern)!r}"
-        for pattern in wrong
-    ]
+    return [f"{unmatched.left[pattern]} of a waiver {unmatched.why(pattern)}" for pattern in wrong]
 
 
 def _unmatched(

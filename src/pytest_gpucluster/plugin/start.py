@@ -7,15 +7,12 @@ import math
 import os
 import resource
 import time
-from collections import defaultdict
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_gpucluster.cluster import signals
-from pytest_gpucluster.cluster.environment import CLIENT, is_passed
 from pytest_gpucluster.cluster.plan import Selection, make_plan
 from pytest_gpucluster.cluster.slurm.client import make_slurm
 from pytest_gpucluster.cluster.slurm.completing import mark_stuck
@@ -70,7 +67,7 @@ from pytest_gpucluster.report.step_logs import StepLogs
 from pytest_gpucluster.run.record import clean, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
@@ -79,81 +76,36 @@ if TYPE_CHECKING:
     from pytest_gpucluster.run.session import ClusterSession
 
 
-# variables that change what a step of a framework, of MPI or of Slurm does
-_MATTERS = (
-    *("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
-    *(
-        "TF_CONFIG",
-        "XLA_FLAGS",
-        "OMP_NUM_THREADS",
-        "PYTHONPATH",
-        "PYTHONHOME",
-        "LD_LIBRARY_PATH",
-        "LD_PRELOAD",
-    ),
-    *(
-        "*_proxy",
-        "*_PROXY",
-        "*_VISIBLE_DEVICES",
-        "CUDA_*",
-        "NCCL_*",
-        "GLOO_*",
-        "TORCH_*",
-        "HOROVOD_*",
-        "RAY_*",
-    ),
-    *("UCX_*", "OMPI_*", "PMIX_*", "PRTE_*", "MPICH_*", "I_MPI_*", "FI_*", "ENROOT_*", "PYXIS_*"),
-    *("SLURM_*", "SRUN_*", "SBATCH_*", "SALLOC_*"),
-)
-_FOLDED = 3  # more variables of one prefix are shown as PREFIX_*
 # limits that Slurm can pass on: slurm.conf(5), PropagateResourceLimits
 _PASSED = ("as", "core", "cpu", "data", "fsize", "memlock", "nofile", "nproc", "rss", "stack")
 
 
-def shell_warning(
-    cluster: Cluster, slurm: Mapping[str, str], shell: Mapping[str, str], limits: Mapping[str, float]
-) -> dict[str, Any]:
-    """Return what the log says of this shell: `text`, `variables`, `limits` and `action`; {} if nothing would matter.
+def shell_warning(cluster: Cluster, slurm: Mapping[str, str], limits: Mapping[str, float]) -> dict[str, Any]:
+    """Return what the log says of this shell: `text`, `limits` and `action`; {} if no limit is lower than `os.limits`.
 
-    `slurm`: slurmctld's configuration; `limits`: the soft limits of this process. Over SSH no shell variable or limit
-    of this machine reaches a job.
+    `slurm`: slurmctld's configuration; `limits`: the soft limits of this process. Over SSH no limit of this machine
+    reaches a job.
     """
     if cluster.transport.kind != "local" or cluster.access == "ssh":
         return {}
-    names = sorted(name for name in shell if matters(name) and not _passed_by(cluster, name))
     least = {name: value for found in suite_hooks("least_limits") for name, value in found(cluster).items()}
     lower = [
         name
         for name in inherited_limits(slurm)
         if name in least and limits.get(name, math.inf) < least[name][0]
     ]
-    parts = []
-    if names:
-        parts.append(
-            f"it sets {', '.join(folded(names))}, which no step gets: `pass_env` of an environment names what jobs need"
-        )
-    if lower:
-        shown = (
-            f"{name} {show(limits[name])} (os.limits: {show(bound)})"
-            for name, (bound, show) in ((name, least[name]) for name in lower)
-        )
-        parts.append(
-            f"jobs that are submitted from it inherit {', '.join(shown)}: raise it for logins, or set "
-            "PropagateResourceLimits=NONE in slurm.conf"
-        )
-    if not parts:
+    if not lower:
         return {}
+    shown = (
+        f"{name} {show(limits[name])} (os.limits: {show(bound)})"
+        for name, (bound, show) in ((name, least[name]) for name in lower)
+    )
     return {
-        "text": f"the shell that runs pytest: {'; '.join(parts)}",
-        "variables": names,
+        "text": f"the shell that runs pytest: jobs that are submitted from it inherit {', '.join(shown)}: raise it for "
+        "logins, or set PropagateResourceLimits=NONE in slurm.conf",
         "limits": {name: least[name][1](limits[name]) for name in lower},
         "action": Action.CONFIGURE.value,
     }
-
-
-def matters(name: str) -> bool:
-    """Return whether a variable changes what a step does, and is none that Slurm's clients need."""
-    return name not in CLIENT and any(fnmatchcase(name, pattern) for pattern in _MATTERS)
 
 
 def inherited_limits(slurm: Mapping[str, str]) -> tuple[str, ...]:
@@ -175,26 +127,6 @@ def own_limits() -> dict[str, float]:
     """Return the soft limits of this process in bytes or numbers; math.inf: unlimited."""
     found = {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))[0] for name in _PASSED}
     return {name: math.inf if value == resource.RLIM_INFINITY else value for name, value in found.items()}
-
-
-def folded(names: Iterable[str]) -> list[str]:
-    """Return names of variables, many of one prefix as one word.
-
-    >>> folded(["NCCL_A", "NCCL_B", "SLURM_A", "SLURM_B", "SLURM_C", "SLURM_D"])
-    ['NCCL_A', 'NCCL_B', 'SLURM_* (4)']
-    """
-    by_prefix: dict[str, list[str]] = defaultdict(list)
-    for name in names:
-        by_prefix[name.partition("_")[0]].append(name)
-    return [
-        word
-        for prefix, found in by_prefix.items()
-        for word in ([f"{prefix}_* ({len(found)})"] if len(found) > _FOLDED else found)
-    ]
-
-
-def _passed_by(cluster: Cluster, name: str) -> bool:
-    return any(is_passed(environment, name) for environment in cluster.environments.values())
 
 
 FIRST_PATIENCE = 5.0  # seconds; a client of a dead controller tries for 9 by itself (22.05)
@@ -315,7 +247,7 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
     session = Controller(cluster, inventory, plan, slurm)
     session.notes = notes
     if slurm is not None:
-        session.shell = shell_warning(cluster, slurm.config(), os.environ, own_limits())
+        session.shell = shell_warning(cluster, slurm.config(), own_limits())
     session.reserved = reserved or frozenset()
     session.last_good, session.history = good_before(history, session), history
     session.own_drains = {

@@ -3,12 +3,13 @@
 Several runs may write at once: a run is one transaction, begun with the write lock in hand, and a writer waits up to
 BUSY seconds for it. What was killed in between is rolled back by whoever opens the file next. The rollback journal is
 used, not WAL, which cannot work where the writers are on several hosts (https://sqlite.org/wal.html); on NFS the
-server's locks must work. The schema has a version: older files are upgraded, newer ones refused.
+server's locks must work. The schema has a version: `convert` brings older files to the present one; others are refused.
 """
 
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sqlite3
 import time
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ BUSY = 60.0  # seconds; a run of 1,000 nodes is written in a few
 STEP = 0.05  # seconds between two tries for it
 APPLICATION = 0x67_70_75_63  # 'gpuc', in the file's header: marks the file as a history
 
-# A list of steps; the first N were applied to a file at version N. Released steps are never changed.
+# A list of steps; the first N were applied to a file at version N (0.2.0: 1). Released steps are never changed.
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         """CREATE TABLE runs (id INTEGER PRIMARY KEY, run TEXT NOT NULL, cluster TEXT NOT NULL,
@@ -100,14 +101,17 @@ class HistoryFile:
         path: Path,
         *,
         create: bool = False,
+        convert: bool = False,
         group: int | None = None,
         wait: Callable[[float], object] = time.sleep,
     ) -> None:
         """Open the file. `create`: to write; it is made where it is missing, but not its folder.
 
-        `wait(seconds)` sleeps while another writer is busy, and returns False to stop waiting.
+        `convert`: bring a file of an earlier version to the present schema, which is refused otherwise; `converted` is
+        its schema before. `wait(seconds)` sleeps while another writer is busy, and returns False to stop waiting.
         """
-        self.path, self._wait = path, wait
+        self.path, self._wait, self._convert = path, wait, convert
+        self.converted = len(MIGRATIONS)
         self._waited = 0.0  # seconds, for another writer
         self._folder: Folder | None = None
         if not create and not path.exists():
@@ -140,7 +144,7 @@ class HistoryFile:
             return self._db.execute(statement, values).fetchall()
 
     def _check(self) -> None:
-        """Refuse files of other programs and newer ones; upgrade older ones."""
+        """Refuse files of other programs and of other versions; make the tables of a new one."""
         if self._number("application_id") != APPLICATION and self._tables():
             raise ConfigError(
                 f"history {self.path}: an SQLite file of another program; name another file with --history"
@@ -151,7 +155,13 @@ class HistoryFile:
                 f"history {self.path}: written by a newer pytest-gpucluster (schema {version}, this one knows "
                 f"{len(MIGRATIONS)}); upgrade, or name another file"
             )
+        if 0 < version < len(MIGRATIONS) and not self._convert:
+            raise ConfigError(
+                f"history {self.path}: an earlier pytest-gpucluster wrote it; convert it once: "
+                f"gpucluster history --history {shlex.quote(str(self.path))} --convert"
+            )
         if version < len(MIGRATIONS):
+            self.converted = version
             self._upgrade()
 
     def _try_to_write(self) -> None:

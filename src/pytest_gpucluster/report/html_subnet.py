@@ -90,7 +90,7 @@ def _switch(row: Any) -> _Switch:
 
 
 def _filled(row: Any, otherwise: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the values of a row, those that it lacks as `otherwise`: an earlier version wrote no kind."""
+    """Return the values of a row, those that a damaged log lacks as `otherwise`."""
     known = as_list(row)[: len(otherwise)]
     return (*known, *otherwise[len(known) :])
 

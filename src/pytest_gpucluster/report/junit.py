@@ -1,7 +1,7 @@
 """JUnit in the xunit2 flavour, as Jenkins and GitLab read it: the names, the properties, and the file of a run. Pure.
 
 `write` makes the file at the end of a run, and again from its log (`gpucluster report`), also of a run that was killed.
-One testcase at a time is in memory. A testcase is called
+One testcase at a time is in memory; junitparser makes each. A testcase is called
 
     classname gpucluster.SUITE.NODE (NODE is `cluster` for an item about no single node), name TEST[PARAMETERS]
 
@@ -17,10 +17,11 @@ import datetime as dt
 import itertools
 import json
 import re
-import xml.etree.ElementTree as ET
-from functools import lru_cache
+from collections import Counter
 from typing import TYPE_CHECKING, Any
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import quoteattr
+
+from junitparser import Element, Error, Failure, Properties, Property, Skipped, SystemOut, xunit2
 
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.safe_json import as_dict, as_list
@@ -40,8 +41,14 @@ NODE_TEST = "test_available"
 RUN_CASE = (f"gpucluster.{RUN_SUITE}.cluster", "test_finished")
 MAX_FINDINGS = 20
 _ILLEGAL = re.compile("[^\t\n\r -~\x80-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_IN_ATTRIBUTES = {'"': "&quot;", "\r": "&#13;", "\n": "&#10;", "\t": "&#09;"}
-_TAGS = {"failed": "failure", "error": "error"}
+_RED = {"failed": Failure, "error": Error}
+# (how an attempt ended, whether the last one passed)
+INTERIM = {
+    ("failed", True): xunit2.FlakyFailure,
+    ("error", True): xunit2.FlakyError,
+    ("failed", False): xunit2.RerunFailure,
+    ("error", False): xunit2.RerunError,
+}
 
 
 def classname(suite: str, node: str) -> str:
@@ -121,12 +128,12 @@ def pieces(run: Run) -> Iterator[bytes]:
     start, red = run.start, {result.nodeid for result in run.results if result.red}
     # what passed before its teardown broke is one testcase, and that is red
     results = [result for result in run.results if result.red or result.nodeid not in red]
-    ends = [_TAGS.get(result.outcome, "skipped") for result in results if result.outcome != "passed"]
+    ends = Counter(result.outcome for result in results)
     troubles = _troubles(run)
     counts = {
-        "errors": ends.count("error") + len(troubles),
-        "failures": ends.count("failure"),
-        "skipped": ends.count("skipped"),
+        "errors": ends["error"] + len(troubles),
+        "failures": ends["failed"],
+        "skipped": len(results) - ends["error"] - ends["failed"] - ends["passed"],
         "tests": len(results) + len(troubles),
     }
     nodes = run.selected
@@ -147,55 +154,63 @@ def pieces(run: Run) -> Iterator[bytes]:
 
 
 def document(
-    cases: Iterable[str],
+    cases: Iterable[bytes],
     counts: Mapping[str, int],
     properties: Iterable[Iterable[Any]],
     *,
     seconds: float,
     timestamp: str = "",
-    indented: bool = True,
 ) -> Iterator[bytes]:
-    """Yield the pieces of a file around testcases. `counts`: attributes of the `testsuite`."""
-    about = {"name": SUITE_NAME, **counts, "time": f"{seconds:.3f}"} | (
-        {"timestamp": timestamp} if timestamp else {}
-    )
-    end, level = ("\n", 1) if indented else ("", None)
-    yield f"<?xml version='1.0' encoding='utf-8'?>\n<testsuites name=\"pytest tests\">{end}".encode()
-    yield f"{' ' * (level or 0)}<testsuite{_attributes(about)}>{end}".encode()
-    yield _properties(properties, level and level + 1).encode()
-    yield from (case.encode() for case in cases)
-    yield f"{' ' * (level or 0)}</testsuite>{end}</testsuites>{end}".encode()
+    """Yield the pieces of a file around testcases, which have a line each. `counts`: attributes of the `testsuite`."""
+    about = {"name": SUITE_NAME, **counts, "time": f"{seconds:.3f}"}
+    about |= {"timestamp": timestamp} if timestamp else {}
+    written = "".join(f" {key}={quoteattr(str(value))}" for key, value in about.items())
+    yield b"<?xml version='1.0' encoding='utf-8'?>\n<testsuites name=\"pytest tests\">\n"
+    yield f"<testsuite{written}>\n".encode()
+    if pairs := [*properties]:
+        yield _properties(pairs).tostring() + b"\n"
+    yield from (case + b"\n" for case in cases)
+    yield b"</testsuite>\n</testsuites>\n"
 
 
-def _cases(run: Run, results: Iterable[Result]) -> Iterator[str]:
+def _properties(pairs: Iterable[Iterable[Any]]) -> Any:  # junitparser's methods have no types
+    make: type[Any] = Properties
+    found = make()
+    found.extend(Property(*(xml_text(str(it)) for it in pair)) for pair in pairs)
+    return found
+
+
+def _cases(run: Run, results: Iterable[Result]) -> Iterator[bytes]:
     slurm, reruns = as_dict(run.nodes.get("slurm")), dict(run.reruns)
     for result in results:
         known = as_dict(slurm.get(result.node))
         state, reason = known.get("state", ""), known.get("reason", "")
-        pairs = properties(result, state=state, reason=reason, simulated=run.simulated)
-        inside = _ends(result, reruns.pop(result.nodeid, ()))
-        called = name(result.nodeid, result.node)
-        yield _testcase(
-            classname(result.suite, result.node), called, result.seconds, [*result.properties, *pairs], inside
+        case: Any = xunit2.TestCase(
+            xml_text(name(result.nodeid, result.node)), xml_text(classname(result.suite, result.node))
         )
+        case.time = round(result.seconds, 3)
+        pairs = properties(result, state=state, reason=reason, simulated=run.simulated)
+        case.append(_properties([*result.properties, *pairs]))  # add_property() would search them each time
+        case.extend(_ends(result, reruns.pop(result.nodeid, ())))
+        yield case.tostring()
 
 
-def _ends(result: Result, reruns: Iterable[Result]) -> list[ET.Element]:
-    """Return what a testcase holds below its properties."""
-    found = [_text("system-out", "\n".join(result.annotation))] if result.annotation else []
-    found += [interim(rerun, red=result.red) for rerun in reruns]
+def _ends(result: Result, reruns: Iterable[Result]) -> Iterator[Element]:
+    """Yield what a testcase holds below its properties."""
+    if result.annotation:
+        yield SystemOut(xml_text("\n".join(result.annotation)))
+    yield from (interim(rerun, red=result.red) for rerun in reruns)
     outcome, message = result.outcome, result.message
     if result.red:
         head = message if outcome == "failed" else f'failed on {result.phase} with "{message}"'
-        found.append(_text(_TAGS[outcome], result.text or message, message=head))
+        yield _ended(_RED[outcome](), head, result.text or message)
     elif result.waiver:
-        found.append(_text("skipped", result.waiver.text, type="gpucluster.waived", message=message))
+        yield _ended(Skipped(type_="gpucluster.waived"), message, result.waiver.text)
     elif outcome != "passed":
-        found.append(_text("skipped", message, type="pytest.skip", message=message))
-    return found
+        yield _ended(Skipped(type_="pytest.skip"), message, message)
 
 
-def _troubles(run: Run) -> list[str]:
+def _troubles(run: Run) -> list[bytes]:
     """Return the testcase with the complaints about the run as a whole; nothing where there are none."""
     if run.finish is None:
         complaints = ["the run did not finish: it was killed, and the remaining items were not tested"]
@@ -203,52 +218,24 @@ def _troubles(run: Run) -> list[str]:
         complaints = [str(complaint) for complaint in as_list(run.finish.get("complaints"))]
     if not complaints:
         return []
-    return [_testcase(*RUN_CASE, 0.0, [], [_text("error", "\n".join(complaints), message=complaints[0])])]
+    of, called = RUN_CASE
+    case: Any = xunit2.TestCase(called, of, 0.0)
+    case.append(_ended(Error(), complaints[0], "\n".join(complaints)))
+    return [case.tostring()]
 
 
-def interim(rerun: Result, *, red: bool) -> ET.Element:
+def interim(rerun: Result, *, red: bool) -> Element:
     """Return the element of an attempt that does not decide. `red`: the last one is red."""
-    outcome = "Failure" if rerun.phase == "call" else "Error"
-    element = _text(f"{'rerun' if red else 'flaky'}{outcome}", "", message=rerun.message, type="rerun")
-    element.append(_text("stackTrace", rerun.text or rerun.message))
+    end = "failed" if rerun.phase == "call" else "error"
+    element = INTERIM[end, not red](xml_text(rerun.message), "rerun")
+    element.stack_trace = xml_text(rerun.text or rerun.message)
     if rerun.annotation:
-        element.append(_text("system-out", "\n".join(rerun.annotation)))
+        element.system_out = xml_text("\n".join(rerun.annotation))
     return element
 
 
-def _testcase(
-    of: str, called: str, seconds: float, pairs: Iterable[Iterable[Any]], inside: Iterable[ET.Element]
-) -> str:
-    """Return the lines of a testcase, which has properties or something else inside."""
-    head = _attributes({"classname": of, "name": called, "time": f"{seconds:.3f}"})
-    return f"  <testcase{head}>\n{_properties(pairs, 3)}{''.join(map(_indented, inside))}  </testcase>\n"
-
-
-def _indented(element: ET.Element) -> str:
-    """Return the lines of an element of a testcase."""
-    ET.indent(element, " ", level=3)
-    return f"   {ET.tostring(element, encoding='unicode')}\n"
-
-
-def _properties(pairs: Iterable[Iterable[Any]], level: int | None) -> str:
-    """Return the lines of an item's or a file's properties; without a level they are one line."""
-    pad, end = ("\n" + " " * level, "\n") if level else ("", "")
-    inside = "".join(f"{pad}{' ' * bool(level)}{_property(str(key), str(value))}" for key, value in pairs)
-    return inside and f"{pad[1:]}<properties>{inside}{pad}</properties>{end}"
-
-
-@lru_cache(1 << 14)  # most are the same for many items
-def _property(key: str, value: str) -> str:
-    return f"<property{_attributes({'name': key, 'value': value})} />"
-
-
-def _attributes(pairs: Mapping[str, object]) -> str:
-    return "".join(f' {key}="{escape(xml_text(str(value)), _IN_ATTRIBUTES)}"' for key, value in pairs.items())
-
-
-def _text(tag: str, text: str, **attributes: str) -> ET.Element:
-    element = ET.Element(tag, {key: xml_text(value) for key, value in attributes.items()})
-    element.text = xml_text(text)
+def _ended(element: Any, message: str, text: str) -> Any:
+    element.message, element.text = xml_text(message), xml_text(text)
     return element
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import copy
 import datetime as dt
-import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ from junitparser import Error, Failure, JUnitXmlError, Skipped, xunit2
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.atomic_write import write_whole
-from pytest_gpucluster.report.junit import NODE_TEST
+from pytest_gpucluster.report.junit import INTERIM, NODE_TEST
 from pytest_gpucluster.report.proof import RUN_SUITE
 
 if TYPE_CHECKING:
@@ -35,12 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["Merged", "merge"]
 
 RANK = ("failed", "error", "passed", "skipped")  # the worst first
-INTERIM = {
-    ("failed", True): xunit2.FlakyFailure,
-    ("error", True): xunit2.FlakyError,
-    ("failed", False): xunit2.RerunFailure,
-    ("error", False): xunit2.RerunError,
-}
 
 
 @dataclass(frozen=True)
@@ -236,15 +229,17 @@ def _write(cases: list[Any], suites: list[Any], out: Path, group: int | None) ->
         for found in suite.properties()
         if not found.name.startswith(("verdict", "nodes "))  # of one run only
     }
-    found = [ET.fromstring(case.tostring()) for case in cases]  # noqa: S314 - written by junitparser
-    tags = {"errors": "error", "failures": "failure", "skipped": "skipped"}
-    counts = {many: sum(case.find(one) is not None for case in found) for many, one in tags.items()}
+    counts = {
+        "errors": sum(case.is_error for case in cases),
+        "failures": sum(case.is_failure for case in cases),
+        "skipped": sum(case.is_skipped for case in cases),
+        "tests": len(cases),
+    }
     pieces = junit.document(
-        (ET.tostring(case, encoding="unicode") for case in found),
-        {**counts, "tests": len(found)},
+        (case.tostring().strip() for case in cases),  # without the blanks behind it in the file that it is of
+        counts,
         pairs,
         seconds=sum(case.time or 0.0 for case in cases),
         timestamp=min((suite.timestamp for suite in suites if suite.timestamp), default=""),
-        indented=False,
     )
     write_whole(out, pieces, group=group)

@@ -218,12 +218,7 @@ def _log(folder: Folder, run: str) -> Iterator[Any]:
 
 def _was_full(log: Any) -> bool:
     start = json.loads(log.readline(_MAX_LINE))
-    if not isinstance(start, dict) or start.get("event") != "start":
-        return False
-    if "full" in start:
-        return start["full"] is True
-    arguments = [str(one) for one in start.get("arguments") or ()]  # of an older version
-    return not start.get("scope") and all(one.startswith("-") for one in arguments)
+    return isinstance(start, dict) and start.get("event") == "start" and start.get("full") is True
 
 
 def _has_ended(log: Any) -> bool:

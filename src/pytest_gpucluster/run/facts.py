@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import os
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pytest_gpucluster import SuiteError
+from pytest_gpucluster.cluster.calling_shell import with_shell
 from pytest_gpucluster.cluster.channel.batch import batched
 from pytest_gpucluster.cluster.slurm import task_place
 from pytest_gpucluster.config.validation_errors import nearest
@@ -210,14 +212,14 @@ class CheckFailed(AssertionError):  # reads as what it is
 
 
 def with_known_cause(verdict: Verdict, item: ItemView) -> Verdict:
-    """Return a verdict that misplaced tasks, or the facts of a suite, explain with that as its cause."""
+    """Return a verdict that misplaced tasks, the facts of a suite or this shell explain with that as its cause or hint."""
     failed = verdict.outcome is Outcome.FAILED
     if failed and all(task_place.is_reason(finding.measured) for finding in verdict.findings):
         return with_cause(verdict, "", task_place.CAUSE, task_place.HINT, action=Action.CONFIGURE)
     if verdict.outcome is not Outcome.PASSED:
         for explain in suite_hooks("known_cause"):
             verdict = explain(verdict, item.session, item.record.node)
-    return verdict
+    return with_shell(verdict, item.session.cluster, os.environ)
 
 
 class ItemView:

@@ -379,14 +379,11 @@ class Options:
         vars(self).update(given)
 
 
-@pytest.mark.parametrize(("requested", "totals"), [("requested", "totals"), ("asked", "told")])
-def test_a_burn_in_is_resumed_from_its_log_for_the_time_that_was_left(
-    agents: Agents, tmp_path: Path, requested: str, totals: str
-) -> None:
+def test_a_burn_in_is_resumed_from_its_log_for_the_time_that_was_left(agents: Agents, tmp_path: Path) -> None:
     a, b = {"node": "n0", "rounds": 1}, {"node": "n1", "out": "wrong data"}
-    events: list[dict[str, Any]] = [{"what": "begin", requested: 600.0, "seconds": 0.0, "rounds": 0}]
+    events: list[dict[str, Any]] = [{"what": "begin", "requested": 600.0, "seconds": 0.0, "rounds": 0}]
     for node, seconds, rounds in ((a, 100.0, 1), (b, 120.0, 1), (a, 200.0, 2)):
-        events.append({"what": totals, totals: node, "seconds": seconds, "rounds": rounds})
+        events.append({"what": "totals", "totals": node, "seconds": seconds, "rounds": rounds})
     log = tmp_path / "events.jsonl"
     log.write_text("".join(json.dumps({"event": "burnin", **it}) + "\n" for it in events) + '{"event": "cut')
     option = Options(burnin_resume=str(log))

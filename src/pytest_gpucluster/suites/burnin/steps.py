@@ -82,13 +82,13 @@ class ResumeState:
     nodes: dict[str, NodeTotals] = field(default_factory=dict)
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Add a burn-in event of a log, also of earlier versions."""
+        """Add a burn-in event of a log."""
         if event["what"] == "begin":
-            self.requested = max(self.requested, float(event.get("requested") or event["asked"]))
+            self.requested = max(self.requested, float(event["requested"]))
         self.seconds = max(self.seconds, float(event.get("seconds", 0.0)))
         self.rounds = max(self.rounds, int(event.get("rounds", 0)))
-        if event["what"] in ("totals", "told"):
-            totals = NodeTotals.from_dict(event[event["what"]])
+        if event["what"] == "totals":
+            totals = NodeTotals.from_dict(event["totals"])
             self.nodes.setdefault(totals.node, NodeTotals(totals.node)).merge(totals)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field
@@ -48,11 +47,6 @@ class KubernetesConfig(OptionalSection):
 
     about = "requires kubectl and a Kubernetes cluster"
     order = 14
-    removed = MappingProxyType(
-        {
-            "nccl": "with `jobs: true` it always runs; `not_applicable: {kubernetes.job_nccl: WHY}` leaves it out"
-        }
-    )
 
     context: Text | None = Field(None, description="context of the kubeconfig; default: the current one")
     kubeconfig: LocalPath | None = Field(None, description="file; default: KUBECONFIG, else ~/.kube/config")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import ClassVar
 
 from pydantic import Field
@@ -16,9 +15,6 @@ class RayConfig(FrameworkConfig):
 
     about = "requires Ray"
     order = 10
-    removed = MappingProxyType(
-        {"tune": "Ray Tune is always tested; `not_applicable: {ray.tune: WHY}` leaves it out"}
-    )
 
     cpus: int | None = Field(None, ge=1, description="CPUs for Ray per node; default: those of Slurm")
     gpus: int | None = Field(None, ge=0, description="GPUs for Ray per node; default: those of Slurm")

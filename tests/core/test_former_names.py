@@ -1,0 +1,157 @@
+"""Former names: each row names what exists, none of them exists any more, and every place that takes a name says so."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from docs_helpers import ROOT
+from plugin_helpers import run_pytest
+
+from pytest_gpucluster import config
+from pytest_gpucluster.cli import main as cli
+from pytest_gpucluster.cli.command import each, leaves
+from pytest_gpucluster.config import json_schema
+from pytest_gpucluster.core import former_names
+from pytest_gpucluster.core.check import CHECKS
+from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.former_names import FIXED, KEYS, OPTIONS, Former, of_pattern, present_name
+from pytest_gpucluster.core.registry import import_checks
+from pytest_gpucluster.drain import policy
+from pytest_gpucluster.drain.reason import Reason
+from pytest_gpucluster.plugin.options import unmatched_by
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+    from typing import Any
+
+REMOVED = Former(why="nobody needs it; remove it")
+
+
+@pytest.fixture
+def former(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have two former checks: one is called otherwise, one went."""
+    monkeypatch.setitem(former_names.CHECKS, "os.kernal", Former("os.kernel"))
+    monkeypatch.setitem(former_names.CHECKS, "old.gone", REMOVED)
+
+
+def paths(schema: Mapping[str, Any], node: Mapping[str, Any], at: str = "") -> Iterator[str]:
+    """Yield the dotted keys of a JSON Schema, without the numbers of lists and the names of mappings."""
+    if "$ref" in node:
+        node = schema["$defs"][node["$ref"].rpartition("/")[2]]
+    for key, one in node.get("properties", {}).items():
+        name = f"{at}.{key}".lstrip(".")
+        yield name
+        yield from paths(schema, one, name)
+    for below in (*node.get("anyOf", ()), node.get("items"), node.get("additionalProperties")):
+        if isinstance(below, dict):
+            yield from paths(schema, below, at)
+
+
+def test_each_row_is_of_a_name_that_is_gone_and_names_one_that_is_there() -> None:
+    import_checks()
+    cluster, profile = (json_schema.schema(kind) for kind in ("cluster", "profile"))
+    keys = {*paths(cluster, cluster), *(f"profile.{one}" for one in paths(profile, profile))}
+    options = {name for _, one in leaves(cli.commands()) for it in each(one.arguments) for name in it.names}
+    assert {"slurm.partition", "groups.nodes", "profile.gpu.count"} <= keys
+    assert not former_names.CHECKS.keys() & CHECKS.keys()
+    assert not KEYS.keys() & keys
+    assert {it.new for it in former_names.CHECKS.values()} <= {"", *CHECKS}
+    for option, it in OPTIONS.items():
+        assert f"`{option}" not in (ROOT / "docs/reference/options.md").read_text()
+        assert it.why or re.search(r"--set ([\w.]+)=", it.new)[1] in keys  # type: ignore[index] # a test
+        assert option not in options or option in ("--access", "--metrics", "--report-group")  # of gpucluster
+    assert all(bool(it.new) != bool(it.why) for _, rows in former_names.tables() for it in rows.values())
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_a_former_key_is_refused_with_what_to_write(tmp_path: Path, name: str) -> None:
+    path, (section, _, key) = tmp_path / "lab.yaml", name.partition(".")
+    path.write_text(f"nodes: gpu01\n{section}: {{{key}: 1}}\n" if key else f"nodes: gpu01\n{name}: ssh\n")
+    with pytest.raises(ConfigError) as caught:
+        config.load_cluster(path)
+    told = str(caught.value)
+    assert f"{path}:2: {name}: unknown key; it " in told
+    assert told.endswith(("remove the key", KEYS[name].text)), told
+    assert KEYS[name] is FIXED or "remove the key" not in told
+
+
+@pytest.mark.usefixtures("former")
+def test_all_former_names_of_a_file_are_named_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "lab.yaml"
+    path.write_text(
+        "nodes: gpu01\nray: {tune: false}\nos:\n  time_sync: none\nrequired: [os.kernal, gpu.count]\n"
+        "not_applicable: {old.gone: WHY}\ngate: {checks: [os.kernal]}\n"
+        "profile: {absent: {os.kernal: WHY}, gpu: {count: 8, name: x, memory: 1GiB}, required: [old.gone]}\n"
+        "waivers: [{checks: [gpu.count, old.gone], reason: r, until: 2999-01-31}]\n"
+    )
+    assert cli.main(["check", str(path)]) == 4
+    lines = capsys.readouterr().out.splitlines()
+    renamed, gone = "'os.kernal' is now os.kernel", f"'old.gone' {REMOVED.text}"
+    assert [line.removeprefix(f"{path}:") for line in lines] == [
+        f"2: ray.tune: unknown key; it {KEYS['ray.tune'].text}",
+        f"4: os.time_sync: unknown key; it {KEYS['os.time_sync'].text}",
+        f"5: required[0]: {renamed}",
+        f"6: not_applicable.old.gone: {gone}",
+        f"7: gate.checks[0]: {renamed}",
+        f"9: waivers[0].checks[1]: {gone}",
+        f"8: profile.absent.os.kernal: {renamed}",
+        f"8: profile.required[0]: {gone}",
+    ]
+
+
+@pytest.mark.usefixtures("former")
+def test_a_pattern_that_matches_former_checks_alone_names_them(tmp_path: Path) -> None:
+    path = tmp_path / "lab.yaml"
+    path.write_text(
+        "nodes: gpu01\nrequired: ['os.kerna*']\nwaivers: [{checks: ['os.*'], reason: r, until: 2999-01-31}]\n"
+    )
+    unmatched, wrong = unmatched_by(config.load_cluster(path), ())
+    assert [unmatched.why(pattern) for pattern in wrong] == ["matches no check: 'os.kernal' is now os.kernel"]
+    assert of_pattern("*.*").endswith(" (and 1 more)")
+    assert of_pattern("gpu.*") == ""
+
+
+@pytest.mark.usefixtures("former")
+def test_a_gate_and_the_command_refuse_former_names(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["gate", "--checks", "gpu.*,os.kernal"]) == 4
+    assert "--checks: 'os.kernal' is now os.kernel" in capsys.readouterr().err
+    assert cli.main(["man"]) == 4
+    assert f"gpucluster man {OPTIONS['man'].text}" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("former")
+def test_a_node_that_was_drained_for_a_former_check_is_judged_by_the_present_one() -> None:
+    reason, ends = (
+        Reason(("os.kernal", "gpu.*"), "x", "r1"),
+        {"os.kernel": ["passed"], "gpu.count": ["passed"]},
+    )
+    assert policy.why_not_passed(reason, ends, ()) == ""
+    renamed = ": 'os.kernal' is now os.kernel"
+    assert (
+        policy.why_not_passed(reason, {**ends, "os.kernel": ["failed"]}, ())
+        == f"os.kernel ended as failed{renamed}"
+    )
+    assert policy.why_not_passed(reason, {"gpu.count": ["passed"]}, ()) == f"os.kernel did not run{renamed}"
+    gone = Reason(("old.gone",), "x", "r1")
+    assert policy.why_not_passed(gone, ends, ()) == f"old.gone did not run: 'old.gone' {REMOVED.text}"
+    assert (present_name("old.gone"), present_name("gpu.count")) == ("old.gone", "gpu.count")
+
+
+OWN = "def pytest_addoption(parser):\n    parser.addoption('--partition')\n"
+
+
+def test_former_options_are_refused_with_what_to_write_unless_another_plugin_has_them(tmp_path: Path) -> None:
+    words = ("--cluster=local", "--partition=debug", "--min-nodes", "3", "--partition", "x", "--collect-only")
+    run = run_pytest(tmp_path, *words)
+    told = [f"{name} {OPTIONS[name].text}" for name in ("--partition", "--min-nodes")]
+    assert (run.rc, "; ".join(told) in run.err) == (4, True)
+    run = run_pytest(tmp_path, *words, files={"conftest.py": OWN})
+    assert (run.rc, told[1] in run.err, told[0] in run.err) == (4, True, False)
+    assert (
+        "--partition is now" not in run_pytest(tmp_path, "--partition=x").err
+    )  # without --cluster it is not ours
