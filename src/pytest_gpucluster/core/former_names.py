@@ -43,7 +43,12 @@ def _keys(section: str, names: str) -> Iterator[str]:
 
 
 # SUITE.WHAT
-CHECKS: dict[str, Former] = {}
+CHECKS: dict[str, Former] = {
+    "controller.burst": Former(why="controller.load finds a controller that is slow; remove the name"),
+    "controller.hold": Former(why="it tested Slurm, not the cluster; remove the name"),
+    "controller.reported": Former("controller.errors"),
+    "controller.singleton": Former("slurm.dependency"),
+}
 # dotted, without the numbers of lists; `profile.` before those of profiles
 KEYS: dict[str, Former] = {
     "over": Former("access"),
