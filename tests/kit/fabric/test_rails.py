@@ -17,12 +17,11 @@ from counter_examples import (
     STAYS,
     WARNING,
     CounterExample,
-    assert_as_expected,
-    name,
     result,
 )
 from fabric_helpers import answer
 from judged import parts
+from suite_helpers import considered
 
 from pytest_gpucluster.config.models import FabricProfile, GpuProfile, Profile, Rail
 from pytest_gpucluster.core.check import Metric
@@ -123,26 +122,16 @@ COUNTER_EXAMPLES = [
     machine(COUNT, "one of three lacks the adapter beside a card for storage", GUIDE, DRAIN, **CARDS),
     machine(STATE, "ports for storage without cables", GUIDE, PASSED, node(*rails(), *down(*STORAGE))),
     machine(STATE, "bridges down", B200, PASSED, node(*rails(), *down(*BRIDGES))),
-    machine(
-        STATE, "second ports unused", "ConnectX-6 manual", PASSED, node(*rails(), *rails(number=2, **DOWN))
-    ),
+    machine(STATE, "unused ports", "ConnectX-6 manual", PASSED, node(*rails(), *rails(number=2, **DOWN))),
     machine(STATE, "storage that is up on the others", GUIDE, WARNING, STORAGE_DOWN, sound=ONE_STORAGE),
     machine(STATE, "half of the rails down alone", GUIDE, MONITOR, HALF_DOWN, peers=False),
     machine(STATE, "half of the rails down, storage and bridges up", GUIDE, DRAIN, HALF_DOWN),
     machine(RATE, "bridges at another rate", B200, PASSED, node(*rails(), *BRIDGES)),
     machine(RATE, "storage at 100 Gb/s", GUIDE, PASSED, SLOW_STORAGE),
-    machine(
-        RATE, "a rail down: fabric.port_state", GUIDE, PASSED, node(*rails()[:3], rail(3, **DOWN), *BRIDGES)
-    ),
-    machine(
-        RATE, "a rail at half of its rate", GUIDE, DRAIN, node(*rails()[:3], rail(3, rate=25.0), *STORAGE)
-    ),
+    machine(RATE, "a rail is down", GUIDE, PASSED, node(*rails()[:3], rail(3, **DOWN), *BRIDGES)),
+    machine(RATE, "a rail at half its rate", GUIDE, DRAIN, node(*rails()[:3], rail(3, rate=25.0), *STORAGE)),
 ]
-
-
-@pytest.mark.parametrize("example", COUNTER_EXAMPLES, ids=name)
-def test_counter_examples(example: CounterExample) -> None:
-    assert_as_expected(example)
+test_counter_examples = considered(COUNTER_EXAMPLES)
 
 
 def devices(found: tuple[Rails, ...]) -> list[str]:

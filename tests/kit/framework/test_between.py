@@ -50,7 +50,7 @@ def example(node: str, reach: Reach, exchanged: tuple[str, ...]) -> Judgement:
         (Reach("ddp", 1, 1), (), "not checked", "the ranks of gpu01 exchanged no data: see ddp.group"),
     ],
 )
-def test_a_node_without_others_is_not_proved(
+def test_a_lonely_node_is_not_proved(
     reach: Reach, exchanged: tuple[str, ...], outcome: str, reason: str
 ) -> None:
     verdict = example("gpu01", reach, exchanged)
@@ -99,7 +99,7 @@ def test_tensorflow_on_the_cpu_of_a_gpu_node_is_not_proved() -> None:
             "node": "gpu01",
             "gpus": gpus,
             "version": "2.20",
-            "python": "/p",
+            "python": "",
         }
         return step("tensorflow", fact)
 

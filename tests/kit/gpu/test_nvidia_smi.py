@@ -779,14 +779,6 @@ def test_lines_that_are_cut_name_nothing() -> None:
     assert modules == infiniband.PeerMemory(frozenset({"nvidia"}), None, None)
 
 
-def test_the_iommu_of_each_device() -> None:
-    gpu, adapter = "/sys/bus/pci/drivers/nvidia/0000:1b:00.0", "/sys/class/infiniband/mlx5_0/device"
-    text = f"ro  iommu=pt\ndmar0\n\n dmar1 \n{adapter}/iommu_group/type:identity\n{gpu}/iommu_group/type:DMA-FQ\nend\n"
-    domains = {"mlx5_0": "identity", "0000:1b:00.0": "DMA-FQ"}
-    found = infiniband.parse_iommu(Answer("gpu01", 0, text.encode()))
-    assert found == infiniband.Iommu(("ro", "iommu=pt"), ("dmar0", "dmar1"), domains)
-
-
 def test_rows_of_lspci_that_are_cut_are_no_control() -> None:
     text = (
         "acs 0000:01:00.0 downstream\nxyz 0000:02:00.0 downstream ReqRedir+\nacs 0000:03:00.0 downstream ACSCtl: ReqRedir+\n"

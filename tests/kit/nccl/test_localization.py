@@ -13,13 +13,12 @@ from counter_examples import (
     NOT_CHECKED,
     PASSED,
     CounterExample,
-    assert_as_expected,
-    name,
 )
 from hypothesis import given
 from hypothesis import strategies as st
 from judged import figures
 from paths import ROOT
+from suite_helpers import considered
 
 from pytest_gpucluster.kit.nccl import pairing as schedule
 from pytest_gpucluster.kit.nccl.localization import Localiser
@@ -69,25 +68,6 @@ def test_the_circle_holds_every_pair_once(count: int) -> None:
     pairs = [frozenset(pair) for groups in batch for pair in groups]
     assert len(pairs) == len(set(pairs))
     assert set(pairs) == {frozenset(pair) for pair in combinations(names(count), 2)}
-
-
-@given(st.integers(5, 60))
-def test_two_rounds_of_neighbours_give_each_node_two_partners(count: int) -> None:
-    batch = (schedule.neighbours(names(count)), schedule.neighbours(names(count), shift=1))
-    assert_disjoint(batch)
-    met = {node: {p for groups in batch for p in groups if node in p} for node in names(count)}
-    assert sum(len(pairs) == 2 for pairs in met.values()) >= count - 2 * (count % 2)
-    assert all(pairs for pairs in met.values())
-
-
-@given(st.lists(st.integers(1, 12), min_size=2, max_size=8))
-def test_pairs_across_leaves_cross(sizes: list[int]) -> None:
-    leaves = {f"n{leaf}-{i}": f"leaf{leaf}" for leaf, size in enumerate(sizes) for i in range(size)}
-    within, across = (pair(list(leaves), leaves) for pair in (schedule.within_leaves, schedule.across_leaves))
-    assert_disjoint((within, across))
-    assert all(leaves[a] != leaves[b] for a, b in across)
-    assert sum(leaves[a] != leaves[b] for a, b in within) <= len(sizes) // 2
-    assert len(within) == sum(sizes) // 2
 
 
 @pytest.mark.parametrize(("links", "partners"), [("45 56", 3), ("45 56 50 9a cd", 4)])
@@ -248,11 +228,7 @@ COUNTER_EXAMPLES = (
     apart("15% below", MONITOR, 310.0, *ALIKE),
     apart("half of the fleet is 15% below", MONITOR, 310.0, 311, 309.5, 310.4, 365, 366, 364.6, 365.3),
 )
-
-
-@pytest.mark.parametrize("machine", COUNTER_EXAMPLES, ids=name)
-def test_fleets_get_the_verdict_that_a_person_gives_them(machine: CounterExample) -> None:
-    assert_as_expected(machine)
+test_fleets_get_the_verdict_that_a_person_gives_them = considered(COUNTER_EXAMPLES)
 
 
 def health(words: str) -> dict[str, float | str]:
@@ -382,7 +358,7 @@ COURSES: list[tuple[str, str, dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("nodes", "sick", "options", "later", "said"), COURSES)
-def test_the_course_of_a_localisation(
+def test_courses_of_localisation(
     nodes: str, sick: str, options: dict[str, Any], later: str, said: str
 ) -> None:
     course = Course(nodes, sick, **options)
@@ -589,9 +565,7 @@ def test_lines_of_evidence() -> None:
         ([None], False, None),
     ],
 )
-def test_what_a_node_measures_alone(
-    results: list[float | str | None], *, again: bool, why: str | None
-) -> None:
+def test_what_a_node_has_alone(results: list[float | str | None], *, again: bool, why: str | None) -> None:
     measured = [
         Measurement(("a",), None, one)
         if isinstance(one, str)

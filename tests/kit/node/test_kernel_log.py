@@ -319,9 +319,7 @@ TOGETHER: list[tuple[list[str], list[str]]] = [
 
 
 @pytest.mark.parametrize(("lines", "kinds"), TOGETHER)
-def test_the_lines_around_a_line_decide_whether_it_fails(
-    tmp_path: Path, lines: list[str], kinds: list[str]
-) -> None:
+def test_the_lines_around_a_line_decide_on_it(tmp_path: Path, lines: list[str], kinds: list[str]) -> None:
     assert failing(tmp_path, *lines) == kinds
 
 
@@ -412,10 +410,7 @@ def test_the_server_of_a_stall() -> None:
 
 
 def test_a_log_that_may_not_be_read_names_the_remedy() -> None:
-    for error in (
-        "dmesg: read kernel buffer failed: Operation not permitted",
-        "journalctl -k: Permission denied",
-    ):
+    for error in ("dmesg: read failed: Operation not permitted", "journalctl -k: Permission denied"):
         with pytest.raises(NotAvailable, match="sudo: true"):
             parse(Answer("gpu01", 1, b"", error.encode()))
     with pytest.raises(NotAvailable, match="journalctl -k: empty") as found:
@@ -655,9 +650,7 @@ RCU = "rcu: INFO: rcu_sched detected stalls on CPUs/tasks: (detected by 85, t={}
         (SOFT_LOCKUP.format(22), 4032.0, 64, False),  # 63 s apart
     ],
 )
-def test_a_processor_that_did_not_answer_for_an_hour_fails(
-    text: str, seconds: float, count: int, *, bad: bool
-) -> None:
+def test_a_processor_silent_for_an_hour_fails(text: str, seconds: float, count: int, *, bad: bool) -> None:
     found = Event("lockup", count, 700.0, 700.0 + seconds, text, 7)
     log = KernelLog("dmesg", 900, 0.0, None, (found,), now=9000.0)
     assert result(verdict_of(log)) == (MONITOR if bad else WARNING)
@@ -710,9 +703,7 @@ FOUR_MOUNTS = "; ".join(f"{HOME.replace('/home', at)}; df {at} hung" for at in (
         ("NETDEV WATCHDOG: ens1 (mlx5_core): transmit queue 3 timed out", "", "ens1 (kernel log: nic)"),
     ],
 )
-def test_a_finding_names_the_mount_the_disk_the_function_or_the_module(
-    line: str, present: str, part: str
-) -> None:
+def test_a_finding_names_the_mount_disk_function_or_module(line: str, present: str, part: str) -> None:
     assert parts(verdict_of(logged(line, present))) == [part]
 
 
@@ -778,9 +769,7 @@ def considered(machine: str, source: str, expected: str, line: str, present: str
 COUNTER_EXAMPLES = [
     considered("a soft NFS mount whose server is back", SOFT, WARNING, NFS, f"{HOME}; df /home 0"),
     considered("a soft NFS mount whose server is away", SOFT, MONITOR, NFS, f"{HOME}; df /home hung"),
-    considered(
-        "an old display card beside good GPUs", "open-gpu-kernel-modules nv-pci.c", WARNING, OLD_CARD, LISTED
-    ),
+    considered("an old display card beside good GPUs", "NVIDIA nv-pci.c", WARNING, OLD_CARD, LISTED),
     considered("a Wi-Fi card with PCIe errors", AER_C, WARNING, FATAL, AT_C3("0x028000", "iwlwifi")),
     considered("a network volume that failed once", "longhorn.io/docs", WARNING, DISK, f"{ROOT_RW}; {ISCSI}"),
     considered("md resync at work", HUNG_TASK, WARNING, HUNG, "task tasks 1"),
@@ -933,9 +922,7 @@ XIDS = [
 @pytest.mark.parametrize(
     ("form", "xid"), [*((form, XIDS[0]) for form in FORMS), *((FORMS[0], xid) for xid in XIDS[1:])]
 )
-def test_an_xid_is_read_in_every_form_of_the_log(
-    tmp_path: Path, form: str, xid: tuple[str, int, str, str]
-) -> None:
+def test_an_xid_is_read_in_every_form(tmp_path: Path, form: str, xid: tuple[str, int, str, str]) -> None:
     line, *values = xid
     (found,) = fold_raw(tmp_path, f"{form.format(line)}\n" * 2).xids
     event, times = found.event, 1234.114906 if "1234" in form else None

@@ -105,9 +105,7 @@ SXID = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Fatal, Link 3"
         ("xid", "reset gpu: nvidia-nvswitch3", logged(SXID, "sxid")),
     ],
 )
-def test_each_fault_fails_its_own_check_on_its_own_part(
-    check: str, end: str, change: Callable[[Host], None]
-) -> None:
+def test_each_fault_fails_its_own_check_alone(check: str, end: str, change: Callable[[Host], None]) -> None:
     assert failing(changed(change)) == [f"gpu.{check}"]
     assert said(f"gpu.{check}", change) == end
 

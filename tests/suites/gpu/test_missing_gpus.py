@@ -41,9 +41,7 @@ def without(*indices: int) -> Gpus:
         (changed(unread("memory", "[GPU requires reset]", 7)).gpus, USUAL, f"GPU 7 ({BUS[7]}): ", RESET_HINT),
     ],
 )
-def test_missing_gpus_are_named_as_far_as_other_nodes_tell(
-    gpus: Gpus, usual: UsualBuses, cause: str, hint: str
-) -> None:
+def test_missing_gpus_are_named_by_other_nodes(gpus: Gpus, usual: UsualBuses, cause: str, hint: str) -> None:
     found = missing_gpus(gpus, 8, usual)
     assert found is not None
     assert found.cause.startswith(cause)

@@ -53,9 +53,7 @@ def test_step_that_removed_its_checkpoint_needs_no_other(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("stop", [True, False])
-def test_checkpoint_of_a_stopped_or_killed_step_is_removed(
-    monkeypatch: pytest.MonkeyPatch, *, stop: bool
-) -> None:
+def test_checkpoint_of_a_stopped_step_is_removed(monkeypatch: pytest.MonkeyPatch, *, stop: bool) -> None:
     def answer(request: StepRequest) -> PayloadResult:
         if "alone" in request.argv:
             return recorded("alone")

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from counter_examples import CounterExample, name
 from gpu_helpers import (
     GIB,
     MIB,
     Host,
-    assert_judged,
+    considered_hosts,
     examples,
     gpus,
     process,
@@ -181,12 +180,7 @@ COUNTER_EXAMPLES = [
         "gpu.idle_memory",
         ("passed", "the driver's own reserve counts as used", "memory.reserved", gpus(memory_used=900 * MIB)),
         ("passed", "MPS holds a context on each GPU", MPS, gpus(memory_used=1500 * MIB), mps),
-        (
-            "warning",
-            "GH200: memory of the system",
-            "Grace",
-            gpus(memory_used=6 * GIB, name="NVIDIA GH200 480GB"),
-        ),
+        ("warning", "GH200: system memory", "Grace", gpus(memory_used=6 * GIB, name="NVIDIA GH200 480GB")),
         ("monitor", "40 GiB without a process", "of a job that ended", gpus(3, memory_used=40 * GIB), sick),
     ),
     *examples(
@@ -237,8 +231,4 @@ COUNTER_EXAMPLES = [
         ("configure", "it was killed", NVSENTINEL, service("failed"), NOT_JOINED),
     ),
 ]
-
-
-@pytest.mark.parametrize("machine", COUNTER_EXAMPLES, ids=name)
-def test_machines_get_the_verdict_that_a_person_gives_them(machine: CounterExample) -> None:
-    assert_judged(machine)
+test_machines_get_the_verdict_that_a_person_gives_them = considered_hosts(COUNTER_EXAMPLES)
