@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from counter_examples import (
@@ -153,7 +153,7 @@ RESET = Action.RESET_GPU.value
 
 
 def verdict_of(
-    log: KernelLog, gpus: Gpus = GPUS, known: tuple[KnownLine, ...] = (), age: int | None = None
+    log: KernelLog, gpus: Gpus = GPUS, known: tuple[KnownLine, ...] = (), age: Any = None
 ) -> Verdict:
     return checks.xid(log, gpus, GpuConfig(xid_max_age=age), known)
 

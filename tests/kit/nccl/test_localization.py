@@ -267,9 +267,7 @@ class Course:
                 parts |= leaves
         crossing = len({self.leaf.get(host) for host in hosts}) > 1
         rank = ":" in group[0]
-        healthy = (
-            (340.0 if rank else 400.0) if len(hosts) == 1 else 50.0 if rank else 90.0 if crossing else 100.0
-        )
+        healthy = (340 if rank else 400) if len(hosts) == 1 else 50 if rank else 90 if crossing else 100
         words = [self.sick[part] for part in sorted(parts & self.sick.keys())]
         for word in words:
             if isinstance(word, str):
@@ -358,9 +356,7 @@ COURSES: list[tuple[str, str, dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("nodes", "sick", "options", "later", "said"), COURSES)
-def test_courses_of_localisation(
-    nodes: str, sick: str, options: dict[str, Any], later: str, said: str
-) -> None:
+def test_courses(nodes: str, sick: str, options: dict[str, Any], later: str, said: str) -> None:
     course = Course(nodes, sick, **options)
     assert (course.later, course.said) == (later, said)
     found = course.found
@@ -445,9 +441,7 @@ def test_the_bound_that_a_fleet_sets(values: list[float], value: float, origin: 
 
 
 def test_bounds_by_kind_and_where_they_come_from() -> None:
-    def bounds(
-        *fed: tuple[str, float], later: tuple[tuple[str, float], ...] = (), **options: Any
-    ) -> dict[str, float]:
+    def bounds(*fed: tuple[str, float], later: Any = (), **options: Any) -> dict[str, float]:
         it = Localiser(("a", "b", "c", "d"), leaves={"a": "x", "b": "x", "c": "y"}, **options)
         it.next_rounds()
         it.feed(Measurement(tuple(group), value) for group, value in fed)
@@ -634,9 +628,7 @@ def test_a_spine_at_three_quarters_of_the_leaves_is_no_slow_spine() -> None:
 
 
 def edge(ends: str, leaves: str, **counts: int) -> inference.Edge:
-    return inference.Edge(
-        (*ends,), (*leaves,), Counter({Status(name): count for name, count in counts.items()})
-    )
+    return inference.Edge((*ends,), (*leaves,), Counter({Status(it): n for it, n in counts.items()}))
 
 
 def test_pairs_are_read_in_both_directions_and_across_a_slow_spine_they_prove_nothing() -> None:

@@ -77,10 +77,10 @@ def test_the_ranks_of_a_communicator() -> None:
     log = read(RANK)
     assert (log.hosts, log.ranks, log.nodes) == ({3: "n1.cluster-a"}, 8, 0)
     assert read(RANK.replace("nranks 8", "nRanks 8 nNodes 2")).nodes == 2
-    both = read(
+    two = read(
         RANK.replace("8", "4 nNodes 1") + RANK.replace("8", "8 nNodes 2") + RANK.replace("8", "2 nNodes 1")
     )
-    assert (both.ranks, both.nodes) == (8, 2)
+    assert (two.ranks, two.nodes) == (8, 2)
     for old, new in (("rank 3", "rank x"), ("nranks 8", "nranks x"), ("0x1a", "0x"), ("nranks 8", "nranks ")):
         assert read(RANK.replace(old, new)).hosts == {}
     assert read(RANK.replace("nranks 8", "nranks 8 nNodes x")).ranks == 8
@@ -125,12 +125,7 @@ def test_collnet() -> None:
     line = "CollNet 00/1 : 3 [send] via COLLNET/SHARP/0/GDRDMA"
     assert info(line, line).collnet == {"COLLNET/SHARP/GDRDMA": 2}
     assert info("CollNet 00/1 : 3 [receive] via COLLNET/SHARP/12").collnet == {"COLLNET/SHARP": 1}
-    places = {
-        "00/": ["x/", "/"],
-        "/1 ": ["/ ", "/x "],
-        ": 3": [": ", ": x"],
-        "SHARP/0": ["/0", "SHARP/", "SHARP/x"],
-    }
+    places = {"00/": ["x/", "/"], "/1 ": ["/ ", "/x "], ": 3": [": ", ": x"], "SHARP/0": ["/0", "SHARP/x"]}
     for old, news in places.items():
         for new in news:
             assert info(line.replace(old, new, 1)).collnet == {}, new
@@ -207,9 +202,7 @@ def test_channels(via: str, kind: str) -> None:
 
 def test_settings() -> None:
     values = {"NCCL_PROTO": ["LL.", "LL128"], "NCCL_DEBUG": ["INFO."], "NCCL_IB_HCA": ["mlx5."]}
-    log = info(
-        *(f"{name} set by environment to {value}" for name, those in values.items() for value in those)
-    )
+    log = info(*(f"{name} set by environment to {value}" for name, them in values.items() for value in them))
     assert log.settings == {"NCCL_DEBUG": "INFO", "NCCL_IB_HCA": "mlx5", "NCCL_PROTO": "LL or LL128"}
     assert log.foreign == {"NCCL_IB_HCA=mlx5", "NCCL_PROTO=LL or LL128"}
     assert log.slowing == {"NCCL_PROTO=LL or LL128"}

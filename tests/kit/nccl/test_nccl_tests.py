@@ -52,9 +52,7 @@ def test_a_cut_loses_rows_and_never_changes_one(version: str, label: str) -> Non
 def test_interleaved_tables_are_parted_by_label(style: str) -> None:
     chance = random.Random(style)
     whole = {f"{task}": text_of(name) for task, name in enumerate(SAMPLES)}
-    queues = [
-        [LABELS[style].format(task) + line for line in text.splitlines()] for task, text in whole.items()
-    ]
+    queues = [[LABELS[style].format(task) + it for it in text.splitlines()] for task, text in whole.items()]
     mixed = []
     while any(queues):
         mixed.append(chance.choice([queue for queue in queues if queue]).pop(0))
@@ -553,10 +551,7 @@ def test_a_line_that_almost_is_of_sizes(old: str, new: str) -> None:
         ("# Avg", ["Avg", "#Avg", "#   Avg"]),
         ("0.1125", ["0.1125 OK", "0.1125  "]),
         ("width  ", ["width"]),
-        (
-            "concluded: all_reduce_perf",
-            [f"concluded: {end}" for end in ("all_reduce_perf  ", "broadcast x", "")],
-        ),
+        ("concluded: all_reduce_perf", [f"concluded: {end}" for end in ("all_reduce_perf  ", "x y", "")]),
     ],
 )
 def test_lines_below_a_table_of_another_form(old: str, news: list[str]) -> None:
@@ -739,9 +734,8 @@ MODERN = "size count type redop root time algbw busbw #wrong"
 )
 def test_until_2_4_some_print_busbw_twice(collective: str, last: str, numbers: str, *, good: bool) -> None:
     head = OLDER.replace("Bytes 1024", "Bytes 2048")
-    run = older(
-        f"size count type time algbw busbw {last}", f"2048 256 float 10.24 {numbers} 0", head, collective
-    )
+    columns, row = f"size count type time algbw busbw {last}", f"2048 256 float 10.24 {numbers} 0"
+    run = older(columns, row, head, collective)
     assert bool(run.rows) is good
 
 

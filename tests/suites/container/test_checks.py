@@ -161,11 +161,13 @@ def test_what_needs_a_step_is_not_checked_without_it(judge: Callable[[ContainerF
 
 CASES: Table = {
     checks.hooks: [
+        ("not checked", BARE),
         ("passed", good()),
         ("configure: /e/hooks.d/60-x.sh [3, 0]", STOPPED_BY_HOOK),
         ("not checked", NOT_IMPORTED),
     ],
     checks.environment: [
+        ("configure: V without --container-env", good(readonly={"env.V": HOST_VALUE})),
         ("passed", good(plain={"image.PATH": "/i", "path": "/p", "login_path": "/p"})),
         ("configure: PATH", good(plain={"image.PATH": "/i", "path": "/hook", "login_path": "/p"})),
         ("configure: exported variable", good(plain={"env.GPUCLUSTER_PASSED": None})),
@@ -320,6 +322,7 @@ CASES: Table = {
         ("not checked", replace(STOPPED_BY_HOOK, seen={}), Pyxis()),
     ],
     checks.sshd: [
+        ("configure: ssh", sshd(client={})),
         ("passed", sshd()),
         ("configure: sshd", sshd({"problem": "the image has no sshd"}, {"refused": "yes"})),
         ("configure: ssh", sshd(client={"rc": "255", "message": "Permission denied"})),

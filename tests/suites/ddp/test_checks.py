@@ -156,6 +156,8 @@ def test_a_port_that_is_taken_is_seen() -> None:
 
 
 LOOP = resolving("127.0.1.1")
+LOOPS = ("gpu02", placed(task2=LOOP, task3=LOOP))
+
 OTHER = {"given": {"MASTER_ADDR": "gpu02"}}
 NOTHING, SILENT = PayloadResult("ddp", (), 0), PayloadResult("ddp", NODES, 2)
 
@@ -257,6 +259,7 @@ BOTH = {
 ONE_BUS = {f"rank{n}": on_gpu("", "0000:1b") for n in (0, 2, 3)}
 WRONG = [*first_facts(1, 2), {"ddp": "reduced", "elements": 10, "wrong": 3, "seconds": 0.5}]
 NO_NUMBER = trained_as(1, after="a", losses=[float("nan"), 1.0])
+FAILED = {"ddp": "failed", "phase": "train", "reason": "NaN"}
 APART = {f"rank{n}": trained_as(n, after=str(n)) for n in range(4)}
 STUCK = {"ddp": "stuck", "phase": "reduce", "seconds": 3}
 GLOO = "GLOO_SOCKET_IFNAME"
@@ -288,11 +291,7 @@ CASES: Table = {
         ),
     ],
     ddp.master_addr: [
-        (
-            "configure: MASTER_ADDR gpu01; MASTER_ADDR gpu01 [127, 127]",
-            "gpu02",
-            placed(task2=LOOP, task3=LOOP),
-        ),
+        ("configure: MASTER_ADDR gpu01; MASTER_ADDR gpu01 [127, 127]", *LOOPS),
         (
             "configure: MASTER_ADDR of task 0; MASTER_ADDR of task 1 [2, 2, 2, 2]",
             *("gpu01", placed(task2=OTHER, task3=OTHER)),
@@ -308,6 +307,7 @@ CASES: Table = {
         ("configure: MASTER_ADDR of task 3 [3, 4]", "gpu02", placed(task3=OTHER)),
     ],
     ddp.master_port: [
+        ("passed", port("1")),
         ("configure: MASTER_PORT on gpu01 [1, 65535]", port("many")),
         ("not checked [0]", replace(placed(), tasks=placed().tasks[1:])),
         ("configure: MASTER_PORT on gpu01 [0, 1, 65535]", port("0")),
@@ -331,6 +331,7 @@ CASES: Table = {
         ("passed", "gpu01", placed(task0=using(NCCL_SOCKET_IFNAME="=eth0,ib0"))),
     ],
     ddp.devices: [
+        ("configure: tasks [0]", "gpu09", worked()),
         ("not checked", "gpu01", NOTHING),
         ("configure: tasks [0]", "gpu01", PayloadResult("ddp", NODES, 4, problem="timed out")),
         ("passed [2]", "gpu01", worked()),
@@ -354,6 +355,8 @@ CASES: Table = {
         ("configure: rank 1 (gpu01) [10]", worked(rank1=first_facts(1, 2))),
     ],
     ddp.training: [
+        ("monitor: rank 1 (gpu01) [1]", worked(rank1=first_facts(1, 3))),
+        ("monitor: rank 1 (gpu01) [5]", worked(rank1=trained_as(1, synced="z", seconds=5))),
         ("not checked", NOTHING),
         ("passed [1]", worked()),
         ("monitor: rank 1 (gpu01) [1]", worked(rank1=first_facts(1, 4))),
@@ -361,6 +364,8 @@ CASES: Table = {
         (f"monitor: {EVERY_RANK} [0, 1, 2, 3, 1]", worked(**APART)),
     ],
     ddp.torchrun: [
+        ("monitor: rank 0", (agents(drop="joined"), 2)),
+        ("monitor: rank 0", (agents(drop="trained", more=FAILED), 2)),
         ("not checked", (NOTHING, 2)),
         ("passed", (agents(), 2)),
         ("monitor: ranks [0, 1, 2, 3, 0, 5]", (agents(), 3)),
@@ -435,7 +440,7 @@ def test_who_set_a_variable_of_a_job() -> None:
 def test_a_port_that_was_drawn_and_is_taken() -> None:
     def taken(*facts: dict[str, Any]) -> bool:
         task = PayloadTask(
-            0, "n", 3, None, tuple({"ddp": "place", "port": "", "given": {}, **it} for it in facts)
+            0, "n", 3, None, tuple({"ddp": "place", "port": "", "given": {}} | f for f in facts)
         )
         return ddp.own_port_taken(PayloadResult("ddp", ("n",), 1, (task,)))
 

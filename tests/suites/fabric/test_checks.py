@@ -594,9 +594,7 @@ def test_words_that_pass_an_iommu_through() -> None:
     fails += [("amd_iommu=on", ""), ("iommu=on iommu=soft", "x")]
     for rows, end in ((passes, (PASSED, [])), (fails, (CONFIGURE, ["kernel command line"]))):
         for words, units in rows:
-            assert judged(fabric.iommu(IB, Iommu(tuple(words.split()), tuple(units.split()), {}))) == end, (
-                words
-            )
+            assert judged(fabric.iommu(IB, Iommu((*words.split(),), (*units.split(),), {}))) == end, words
 
 
 def test_domains_of_an_iommu_are_the_kernels_own_word() -> None:

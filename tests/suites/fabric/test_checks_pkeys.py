@@ -67,10 +67,8 @@ ROWS: tuple[Any, ...] = (
     ("without the stated key", "cluster file", CONFIGURE, alone, node(DEFAULT), node(), "0x8001"),
 )
 COUNTER_EXAMPLES = [
-    CounterExample(
-        "fabric.pkeys", machine, source, expected, partial(judged_by, *given), expected == CONFIGURE
-    )
-    for machine, source, expected, judged_by, *given in ROWS
+    CounterExample("fabric.pkeys", machine, source, expected, partial(judged_by, *it), expected == CONFIGURE)
+    for machine, source, expected, judged_by, *it in ROWS
 ]
 test_counter_example = considered(COUNTER_EXAMPLES)
 

@@ -66,6 +66,9 @@ def test_the_recorded_host_passes_everything_and_is_measured() -> None:
     assert (count.value, count.device) == (8, "")
 
 
+FABRIC_FAILED = FabricManager("failed", None)
+
+
 def replays(host: Host) -> None:
     host.later = {**host.errors, uuid(host, 4): nvidia_smi.LinkErrors(53, ((7, "Replay Errors", 1),))}
 
@@ -92,11 +95,7 @@ SXID = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Fatal, Link 3"
         ("nvlink_state", "drain: GPU 4 NVLink 7", link(4, 7, 19.9)),
         ("nvlink_errors", "drain: GPU 4 NVLink 7", replays),
         ("pcie_gen", "monitor: GPU 6", gpus(6, pcie_gen=3)),
-        (
-            "fabric_manager",
-            "configure: nvidia-fabricmanager",
-            put(fabric_service=FabricManager("failed", None)),
-        ),
+        ("fabric_manager", "configure: nvidia-fabricmanager", put(fabric_service=FABRIC_FAILED)),
         ("fabric_state", "monitor: GPU 0", gpus(0, fabric_state="In Progress")),
         ("throttle", "monitor: GPU 0", gpus(0, throttle=0x80)),
         ("power_limit", "configure: GPU 0", gpus(0, power_limit=500.0)),
@@ -164,10 +163,7 @@ def test_a_value_at_its_limit_passes_and_one_beyond_fails(check: str, name: str,
 )
 def test_what_the_profile_does_not_state_is_not_judged(check: str, key: str, value: Any) -> None:
     wrong = gpus(0, memory=1, compute_mode="x", ecc_volatile_uncorrected=9, pcie_width=1, power_limit=1.0)
-    assert (
-        said(check, wrong, put(fabric_service=FabricManager("failed", None)), states(**{key: value}))
-        == "not applicable"
-    )
+    assert said(check, wrong, put(fabric_service=FABRIC_FAILED), states(**{key: value})) == "not applicable"
 
 
 def test_a_gpu_that_the_tables_of_nvidia_smi_lack_is_not_checked() -> None:

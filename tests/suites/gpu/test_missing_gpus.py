@@ -90,7 +90,7 @@ def test_other_findings_are_not_explained(part: str, measured: str, expected: st
 def test_the_cause_replaces_that_of_the_check_unless_other_findings_need_it() -> None:
     few, other = Finding("GPUs", "7", "8"), Finding("node", "lost", "answers")
     verdict = Verdict(
-        "x.y", Outcome.FAILED, (few,), cause="c", hint="h", action=Action.DRAIN, never_healthy="n"
+        "x", Outcome.FAILED, (few,), cause="c", hint="h", action=Action.DRAIN, never_healthy="n"
     )
     found = MissingGpus(7, 8, "GPU 5 missing", "reseat it")
     assert with_missing(verdict, found) == replace(verdict, cause="GPU 5 missing", hint="reseat it")

@@ -51,9 +51,7 @@ def node(
     name: str = "gpu01", *, created: float = YEAR, since: float = 9 * DAY, **given: Any
 ) -> kube.KubeNode:
     """Return a node with eight GPUs; given: labels, spec, capacity, what is left of it, and conditions TYPE="STATUS REASON"."""
-    labels, spec, capacity, left = (
-        dict(given.pop(key, ())) for key in ("labels", "spec", "capacity", "left")
-    )
+    labels, spec, capacity, left = (dict(given.pop(it, ())) for it in ("labels", "spec", "capacity", "left"))
     whole = {GPU: "8", **capacity}
     said = [
         {
@@ -263,11 +261,7 @@ MACHINES: Machines = {
         ("restarts months ago | driver", PASSED, gpu_operator(of_plugin(restarts=14, ended=130 * DAY))),
         ("while the pod started | DCGM", WARNING, operator(of_plugin(restarts=3, ended=2000, started=2400))),
         ("after a boot of the node | DCGM", WARNING, operator(BOOTED, since=900)),
-        (
-            "sick: not ready | DCGM",
-            MONITOR,
-            operator(of_plugin(restarts=3, ended=800, ready=False), since=90),
-        ),
+        ("sick: not ready | DCGM", MONITOR, operator(of_plugin(restarts=3, ended=9, ready=False), since=90)),
         ("sick: long after both | DCGM", MONITOR, operator(BOOTED, since=9000)),
         ("sick: it crashes | plugin", MONITOR, gpu_operator(of_plugin(ready=False, state=CRASH))),
         ("sick: no pod of the plugin | GPU operator", MONITOR, gpu_operator()),

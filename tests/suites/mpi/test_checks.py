@@ -117,9 +117,7 @@ LINE = (
 
 
 def test_a_world_is_read_among_other_lines_and_behind_labels() -> None:
-    pair = (
-        '[1,0]<stdout>:gpucluster-mpi {"kind": "pair", "ranks": [0, 1], "latency": 2e-06, "bandwidth": 1e9}'
-    )
+    pair = '[1,0]<stdout>:gpucluster-mpi {"kind": "pair", "ranks": [0, 1], "latency": 2e-6, "bandwidth": 1e9}'
     world = read_world(f"hello\n[1,1]<stdout>:{LINE}\n{pair}\n")
     assert world.ranks == (MpiRank(1, 2, "h2", "gpu02", "multiple", 0, 1024, "MPICH"),)
     assert world.pairs == (RankPair((0, 1), 2e-06, 1e9),)
@@ -237,6 +235,7 @@ GOOD = InstalledMpi(
 )
 NO_MPIRUN = replace(GOOD, mpirun="")
 HYDRA = replace(GOOD, launcher=Version("Hydra", "5.0.2"), library={"c": MPICH})
+NEWER = Version("Open MPI", "5.0.1")
 OLD = replace(GOOD, launcher=Version("Open MPI", "4.0.3"))
 CONDA = replace(
     GOOD,
@@ -257,6 +256,7 @@ def failure(kind: str, host: str) -> mpi_errors.LaunchFailure:
 
 LONELY = of(*(rank(0, 1, node=NODES[n // 2]) for n in range(4)))
 TWO_LONELY = of(rank(0, 1, node="gpu01"), rank(0, 1, node="gpu02"), rc=1, ntasks_per_node=1)
+FOUR_RANKS = [*map(rank, range(4))]
 ON_ONE_NODE = [rank(n, node="gpu01") for n in range(4)]
 FAILURES = (failure("orte_ess_init", "gpu02"), failure("x", ""))
 LEVELS = (rank(0, threads="single"), rank(1, threads="funneled"), rank(2, threads="odd"))
@@ -273,11 +273,8 @@ CASES: Table = {
         ("monitor: ranks 2; mpirun, c [0, 3, 3]", of(rank(0), rank(1), rank(3))),
         ("monitor: mpirun; ranks 2; mpirun, c [0, 3, 3]", of(rank(0), rank(1), rank(3), problem="hangs")),
         ("monitor: mpirun; mpirun, c [0]", of(problem="hangs", rc=1)),
-        ("monitor: rank 3; gpu02; mpirun, c [2, 3, 2, 5]", of(*map(rank, range(4)), rank(3))),
-        (
-            "monitor: rank 4; gpu02; mpirun, c [0, 3, 3, 2, 5]",
-            of(*map(rank, range(4)), rank(4, node="gpu02")),
-        ),
+        ("monitor: rank 3; gpu02; mpirun, c [2, 3, 2, 5]", of(*FOUR_RANKS, rank(3))),
+        ("monitor: rank 4; gpu02; mpirun, c [0, 3, 3, 2, 5]", of(*FOUR_RANKS, rank(4, node="gpu02"))),
         *(
             (
                 "monitor: ranks 3; gpu02; mpirun, c [1, 2, 1, 2, 4]",
@@ -356,15 +353,12 @@ CASES: Table = {
     ],
     partial(checks.path, conda_environment=True): [("passed", CONDA, PLAIN)],
     checks.matches: [
+        ("not checked", replace(GOOD, library={"c": "odd"}), PLAIN),
         ("not applicable", GOOD, MpiConfig(launchers=("srun",))),
         ("passed", GOOD, PLAIN),
         ("not checked", replace(GOOD, launcher=Version("", "")), PLAIN),
         ("not checked", replace(GOOD, library={}), PLAIN),
-        (
-            "configure: MPI of C programs [4.1, 5]",
-            replace(GOOD, launcher=Version("Open MPI", "5.0.1")),
-            PLAIN,
-        ),
+        ("configure: MPI of C programs [4.1, 5]", replace(GOOD, launcher=NEWER), PLAIN),
         ("configure: MPI of C programs [5, 4.1]", replace(GOOD, library={"c": MPICH}), PLAIN),
     ],
     checks.pmi: [
@@ -437,6 +431,7 @@ def test_a_library_of_unknown_version_is_quoted_in_80_characters() -> None:
     ("found", "cause", "hint"),
     [
         (run(rc=1), "the launcher did not start one world", ""),
+        (run(failures=(failure("MPI without PMI", "gpu02"),)), "no PMI support: mpirun", "hint of it"),
         (run(failures=FAILURES), "no PMI support", "hint of it"),
         (run(failures=(failure("plugin missing", "gpu02"),)), "no PMI support: mpirun", "hint of it"),
         (run(failures=(failure("killed", ""), failure("orte_ess_init", ""))), "mpirun: killed", "hint of it"),
@@ -480,10 +475,8 @@ def test_srun_gets_the_hosts_that_mpirun_takes_from_slurm(words: tuple[str, ...]
     script = ROOT / "src/pytest_gpucluster/kit/payloads/mpi/as_batch.sh"
     echo = ("sh", "-c", "echo $HYDRA_LAUNCHER_EXTRA_ARGS")
     env = {"PATH": "/usr/bin:/bin", "HYDRA_LAUNCHER_EXTRA_ARGS": "--external-launcher"}
-    printed = subprocess.check_output(
-        ["sh", script, "gpu[03-04]", "2", "2", *echo, *words], env=env, text=True
-    )
-    assert printed == reported + "\n"
+    text = subprocess.check_output(["sh", script, "gpu[03-04]", "2", "2", *echo, *words], env=env, text=True)
+    assert text == reported + "\n"
 
 
 def test_payload_is_python_3_6_and_needs_only_what_it_tests() -> None:

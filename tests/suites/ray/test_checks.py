@@ -133,6 +133,8 @@ CASES: Table = {
         ("passed", "gpu02", formed(), SHARE, True),
     ],
     checks.alone: [
+        ("configure: Ray", *lone(**problem("ray"))),
+        ("configure: task [0]", *lone(tasks={})),
         ("passed [0]", *lone()),
         ("configure: Ray", "gpu01", NodeFacts(silent="its task told nothing"), SHARE),
         ("configure: driver", *lone(**problem("driver"))),
@@ -148,6 +150,8 @@ CASES: Table = {
         ("configure: ray start [0]", *lone(ended={})),
     ],
     checks.nodes: [
+        ("monitor: gpu02", of_gpu02(silent="its task told nothing")),
+        ("monitor: head on gpu01", replace(formed(), nodes={}, driver={})),
         ("monitor: gpu02", of_gpu02()),
         ("monitor: head on gpu01", head_died("head")),
         ("monitor: head on gpu01; gpu02", PORT_OF_WORKER),
@@ -161,6 +165,8 @@ CASES: Table = {
         ("monitor: nodes", with_node(formed(), "gpu02", formed().nodes["gpu02"], *NODES, "login1", "a")),
     ],
     checks.tasks: [
+        ("monitor: driver", "gpu02", formed(tasks={"problem": "x"})),
+        ("monitor: driver", "gpu02", formed(tasks={})),
         ("passed", "gpu02", formed()),
         ("monitor: task", "gpu02", formed(tasks={"ran": {}})),
         ("monitor: driver", "gpu02", replace(formed(tasks={}), nodes={"gpu01": NodeFacts(silent="died")})),
@@ -179,16 +185,14 @@ CASES: Table = {
         ("not checked", "gpu09", formed()),
     ],
     checks.gpus: [
+        ("not checked [2]", held(ONE, NO_UUID, THREE)),
         ("not checked [2]", held(ONE, THREE, facts=of_gpu02(silent="its task told nothing"))),
         ("passed [3]", formed()),
         ("not applicable", requesting(**dict.fromkeys(NODES, Share(2, 0)))),
         ("configure: driver", formed(gpus={})),
         ("configure: GPU GPU-1 [2, 0, 1, 2]", held(ONE, ["gpu02", "1", "GPU-1"], THREE)),
         ("configure: actor with one GPU [2]", held(ONE, NO_UUID, THREE, "timeout")),
-        (
-            "configure: gpu01; gpu03 [2, 1, 0, 1, 3]",
-            held(ONE, ["gpu01", "1", "GPU-2"], ["gpu02", "0", "GPU-3"]),
-        ),
+        ("configure: gpu01; gpu03 [2, 1, 0, 1, 3]", held(ONE, ["gpu01", "1", "GPU-2"], ["gpu02", "0", "x"])),
     ],
     checks.tune: [
         ("passed [5]", formed()),
@@ -197,6 +201,7 @@ CASES: Table = {
         ("configure: best trial; ASHA [3, 8, 4, 8, 4, 8, 3, 8, 1]", tuned(3, {"4": 8, "3": 8})),
     ],
     checks.token: [
+        ("not checked [2.51, 2.52]", replace(OPEN, version="2.51.9"), True),
         *(
             ("configure: a client without token [0]", replace(OPEN, version=it), True)
             for it in ("", "2.52.dev1", "3.0.0")
@@ -209,6 +214,7 @@ CASES: Table = {
         ("configure: gpu03; gpu03 [2]", with_node(formed(), "gpu03", NodeFacts(EXPOSED), *NODES), True),
     ],
     checks.head_lost: [
+        ("configure: worker", "gpu02", replace(formed(), nodes={"gpu01": NodeFacts({"killed": {}})})),
         ("configure: worker", "gpu02", of_gpu02(problem("leave"), "", *NODES)),
         ("not applicable", "gpu01", formed()),
         ("not checked", "gpu09", formed()),
@@ -272,14 +278,7 @@ def test_payloads_are_python_3_6_and_need_only_what_they_test(path: Path) -> Non
 
 def plan(**change: Any) -> dict[str, Any]:
     nodes = {node: {"address": "127.0.0.1", "cpus": 2, "gpus": 0} for node in NODES}
-    common = {
-        "port": 20000,
-        "blocks": 1,
-        "interface": None,
-        "marker": "ab12cd34",
-        "temp": "/tmp",
-        "leave": 60,
-    }
+    common = {"port": 20000, "blocks": 1, "interface": None, "marker": "ab12", "temp": "/tmp", "leave": 60}
     return {"nodes": nodes, **common, **change}
 
 

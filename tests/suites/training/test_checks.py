@@ -134,7 +134,7 @@ WRONG = trained("alone", 3, mode="plain", losses=[6.0] * 8)
 NO_NUMBER = trained("alone", 2, 3, mode="fsdp", losses=[6.0] * 7 + [NAN])
 SLOW = trained("together", 1, compute=[0.5] * 6)
 SLOW_GPU = recorded(
-    "alone", lambda it: of_rank(2, kind="trained", mode="plain", compute=[0.2] * 6)(on_gpus(it))
+    "alone", lambda f: of_rank(2, kind="trained", mode="plain", compute=[0.2] * 6)(on_gpus(f))
 )
 CURVE = trained("together", 0, 1, 2, 3, mode="fsdp", losses=[5.0] * 8)
 STILL = trained("alone", 2, 3, after=ALONE.by_rank("trained")[2]["before"])
@@ -217,9 +217,7 @@ def test_mfu_is_judged_by_the_row_of_the_profile() -> None:
 
 
 def test_lost_rank_is_named_before_those_that_waited() -> None:
-    result = recorded(
-        "together", lambda fact: None if (fact["rank"], fact["training"]) == (2, "done") else fact
-    )
+    result = recorded("together", lambda it: None if (it["rank"], it["training"]) == (2, "done") else it)
     first, second, third, fourth = result.tasks
     waited = {"training": "failed", "rank": 0, "node": "gpu01", "phase": "ddp"}
     waited["reason"] = "Connection closed by peer"
@@ -249,9 +247,9 @@ def test_nodes_that_share_a_gpu_are_no_fault_of_the_network() -> None:
 
 
 def test_memory_in_use_and_limits_drain_no_node() -> None:
-    fact = {"training": "failed", "rank": 1, "node": "gpu01", "phase": "plain", "reason": "out of memory"}
+    it = {"training": "failed", "rank": 1, "node": "gpu01", "phase": "plain", "reason": "CUDA out of memory"}
     alone = recorded("alone")
-    tasks = (alone.tasks[0], replace(alone.tasks[1], rc=1, facts=(fact,)), *alone.tasks[2:])
+    tasks = (alone.tasks[0], replace(alone.tasks[1], rc=1, facts=(it,)), *alone.tasks[2:])
     verdict = checks.alone("gpu01", replace(alone, tasks=tasks))
     assert (verdict.action, "memory of the GPU" in verdict.cause) == (Action.MONITOR, True)
 

@@ -59,9 +59,7 @@ def test_checkpoint_of_a_stopped_step_is_removed(monkeypatch: pytest.MonkeyPatch
             return recorded("alone")
         if stop:
             raise KeyboardInterrupt
-        return recorded(
-            "together", lambda fact: fact if fact["rank"] or fact["training"] != "checkpoint" else None
-        )
+        return recorded("together", lambda it: it if it["rank"] or it["training"] != "checkpoint" else None)
 
     steps, requests = runner(monkeypatch, answer)
     if stop:
