@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 from kernel_logs import fold
 
-from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.kit.gpu import xid
 from pytest_gpucluster.kit.gpu import xid_check as xid_checks
 from pytest_gpucluster.kit.gpu.xid import Advice
@@ -41,13 +40,3 @@ def test_the_process_of_an_xid_is_no_word_of_the_driver() -> None:
 
 def test_a_log_without_an_xid_explains_nothing(tmp_path: Path) -> None:
     assert not xid_checks.explains(fold(tmp_path, "usb 1-1: hello"), 1, None)
-
-
-@pytest.mark.parametrize("name", ["gpu:1g.10gb", "gpu:nvidia_a100_1g.5gb", "gpu:1c.3g.20gb", "gpu:3G.40GB"])
-def test_the_names_of_mig_instances(name: str) -> None:
-    assert NodeInfo("gpu01", "IDLE", gres={name: 7}).allocates_mig
-
-
-@pytest.mark.parametrize("name", ["gpu:h200", "gpu:g.5gb", "gpu:1gx5gb", "gpu:1g.gb", "gpu:1.5gb"])
-def test_names_of_whole_gpus(name: str) -> None:
-    assert not NodeInfo("gpu01", "IDLE", gres={name: 7}).allocates_mig

@@ -27,19 +27,6 @@ def test_one_node_recording() -> None:
     assert paths.pairs["within P2P/direct"] == tuple((rank, (rank + 1) % 8) for rank in range(8))
 
 
-def test_four_virtual_nodes_recording() -> None:
-    log = read((DATA / "nccl" / "torch-net-socket-debug.txt").read_text())
-    assert log.labels == {rank: str(rank) for rank in range(8)}
-    assert (log.nodes, log.gdr) == (4, False)
-    where = {rank: f"gpu0{int(task) // 2 + 1}" for rank, task in log.labels.items()}
-    paths = log.paths(where)
-    assert set(paths.between) == {"NET/Socket"}
-    assert set(paths.within) == {"P2P/CUMEM"}
-    assert log.summary(where).startswith(
-        "between nodes: NET/Socket (eth0); within nodes: P2P/CUMEM (NCCL found or used"
-    )
-
-
 def test_one_label_alone_and_whole_lines_count() -> None:
     log = read((DATA / "nccl" / "torch-net-socket-debug.txt").read_text(), label="5")
     assert set(log.hosts) == {5}

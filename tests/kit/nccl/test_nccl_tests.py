@@ -326,8 +326,6 @@ def test_a_failure_of_nccl_tests(line: str, kind: str, host: str, hint: str) -> 
         ("on n01 (GPU 0000:00:07)", "odd words", "a rank failed"),
         ("on n01", "Connection reset by peer", "relayed"),
         ("on n01", "gpu02 never came to the rendezvous", "relayed"),
-        ("on n01", "rendezvous unreachable", "relayed"),
-        ("on n01", "connection closed", "relayed"),
         ("on n01", "Connection refused", "relayed"),
     ],
 )
@@ -619,8 +617,6 @@ STATS = (
 @pytest.mark.parametrize(
     ("cells", "problem"),
     [
-        ("9 12 11 3", ""),
-        ("9 12 12 3", ""),
         ("11 12 11 3", ""),
         ("9 12 13 3", ""),  # both may be 12.5
         ("12 13 11 3", ""),
@@ -721,8 +717,6 @@ MODERN = "size count type redop root time algbw busbw #wrong"
     ("collective", "last", "numbers", "good"),
     [
         ("all_gather", "error", "0.10 0.10", True),
-        ("reduce_scatter", "error", "0.10 0.10", True),
-        ("all_gather", "error", "0.20 0.10", True),
         ("alltoall", "error", "0.10 0.10", False),
         ("all_gather", "#wrong", "0.10 0.10", False),
         ("all_gather", "#wrong", "0.20 0.10", True),
