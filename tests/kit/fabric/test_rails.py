@@ -556,10 +556,8 @@ H100 = {0, 3, 4, 5, 6, 9, 10, 11}
 def test_names_of_the_guide_hold_for_a_whole_dgx(
     profile: str, product: str, number: int, guid: int | None, named: bool
 ) -> None:
-    found, *_ = rails_of(
-        Adapters(tuple(card(n, guid) for n in range(number)), 1.0, (), product), eight(profile)
-    )
-    assert ({int(port.device[5:]) for port in found.ports} == H100) is named
+    (one,) = rails_of(Adapters(tuple(card(n, guid) for n in range(number)), 1.0, (), product), eight(profile))
+    assert ({int(port.device[5:]) for port in one.ports} == H100) is named
 
 
 def test_names_of_the_guide_need_one_board() -> None:

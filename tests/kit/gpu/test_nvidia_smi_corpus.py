@@ -26,12 +26,8 @@ def recorded(name: str) -> list[str]:
 def answer(tmp_path: Path, *arguments: str) -> tuple[int, list[str]]:
     whole = tmp_path / "q.txt"
     whole.write_text("\n".join(recorded("nvidia-smi-q.txt")) + "\n")
-    done = subprocess.run(
-        [sys.executable, "-SE", stand_in.__file__, str(whole), *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    argv = [sys.executable, "-SE", stand_in.__file__, str(whole), *arguments]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout.splitlines()
 
 

@@ -584,11 +584,7 @@ def test_the_largest_size_that_memory_holds() -> None:
     for limit, sweep_of in sizes.items():
         run = limited(f"{limit} due to memory limitation  ")
         assert (run.sweep, "left out" in run.reasons[0]) == (sweep_of, True)
-    for almost in (
-        "x due to memory limitation",
-        " due to memory limitation",
-        "1024 due to memory limitation of",
-    ):
+    for almost in ("x due to memory limitation", "1024 due to memory limitation of"):
         assert limited(almost).complete
 
 

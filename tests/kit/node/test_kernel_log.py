@@ -356,7 +356,7 @@ def test_lines_of_one_moment_are_one_event_and_printed_numbers_are_added(tmp_pat
     ("kind", "text"),
     [
         ("edac", "EDAC MC0: 1 CE x"),
-        ("mce", "mce: [Hardware Error]: Machine check events logged"),
+        ("mce", "mce: Machine check events logged"),
         ("pcie", AER.format("nvme", 3)),
     ],
 )
@@ -897,11 +897,7 @@ def test_the_program_runs_in_every_awk(tmp_path: Path, awk: str, logs: dict[str,
 
 STAMP = "[ 1234.114906]"
 STAMPED = [f"{STAMP} {{}}", f"<3>{STAMP} {{}}", f"kern  :err   : {STAMP} {{}}", f"{STAMP}[ T123] {{}}"]
-OF_JOURNAL = [
-    f"{STAMP} g1 kernel: {{}}",
-    f"{STAMP} kernel: {{}}",
-    f"Feb 23 16:24:18 gpu17 kernel: {STAMP} {{}}",
-]
+OF_JOURNAL = [f"{STAMP} g kernel: {{}}", f"{STAMP} kernel: {{}}", f"Feb 23 16:24:18 g kernel: {STAMP} {{}}"]
 TIMELESS = ["[Sun Feb 23 16:24:18 2025] {}", "kernel: {}", "[  +0.000844] {}"]
 FORMS = (*STAMPED, *OF_JOURNAL, *TIMELESS, "kern  :warn  : 2025-01-21T04:41:44,283302+00:00 {}")
 

@@ -182,13 +182,9 @@ def test_a_gpu_that_the_tables_of_nvidia_smi_lack_is_not_checked() -> None:
 def test_a_single_gpu_without_nvswitch_has_no_peer_over_nvlink() -> None:
     """One H200 of eight, passed through to a virtual machine: nvidia-smi nvlink prints no link of it."""
     alone = (listed(1), put(nvlinks={}, errors={}))
-    for count, nvswitch, end in (
-        (1, False, "not applicable"),
-        (1, True, "not checked"),
-        (8, False, "not checked"),
-    ):
+    for count, nvswitch, end in ((1, 0, "not applicable"), (1, 1, "not checked"), (8, 0, "not checked")):
         for check in ("gpu.nvlink_state", "gpu.nvlink_errors"):
-            assert said(check, *alone, states(count=count, nvswitch=nvswitch)) == end
+            assert said(check, *alone, states(count=count, nvswitch=bool(nvswitch))) == end
     down = put(nvlinks=lambda host: {uuid(host, 0): dict.fromkeys(range(18))})
     found = verdict("gpu.nvlink_state", *alone, down, states(count=1, nvswitch=False))
     assert found.outcome is Outcome.FAILED, "links that are listed are judged"

@@ -260,7 +260,8 @@ FOUR_RANKS = [*map(rank, range(4))]
 ON_ONE_NODE = [rank(n, node="gpu01") for n in range(4)]
 FAILURES = (failure("orte_ess_init", "gpu02"), failure("x", ""))
 LEVELS = (rank(0, threads="single"), rank(1, threads="funneled"), rank(2, threads="odd"))
-PLAIN = MpiConfig()
+PLAIN, BOTH_LANGUAGES = MpiConfig(), MpiConfig(languages=("c", "python"))
+NINE_SINGLE = of(*(rank(n, 9, threads="single") for n in range(9)))
 SLOW_PAIRS = "gpu02-gpu03; gpu03-gpu04"
 ALL_PAIRS = f"gpu01-gpu02; {SLOW_PAIRS}; gpu04-gpu01"
 
@@ -299,11 +300,7 @@ CASES: Table = {
     checks.threads: [
         ("not checked", of(), "single"),
         ("configure: ranks 0; ranks 2", of(*LEVELS), "funneled"),
-        (
-            "configure: ranks 0, 1, 2, 3, 4, 5, 6, 7 and 1 more",
-            of(*(rank(n, 9, threads="single") for n in range(9))),
-            "multiple",
-        ),
+        ("configure: ranks 0, 1, 2, 3, 4, 5, 6, 7 and 1 more", NINE_SINGLE, "multiple"),
     ],
     checks.latency: [
         ("passed: gpu01-gpu02 [2]", run(), 2.0),
@@ -315,14 +312,10 @@ CASES: Table = {
         # gpu03 is slow with each neighbour, and then all are
         (
             f"monitor: {SLOW_PAIRS}; {ALL_PAIRS} [50, 10, 50, 10, 2, 50, 50, 2]",
-            ring(2e-06, 5e-05, 5e-05, 2e-06),
+            ring(2e-6, 5e-5, 5e-5, 2e-6),
             10.0,
         ),
-        (
-            f"monitor: {ALL_PAIRS}; {ALL_PAIRS} [50, 10, 50, 10, 50, 10, 50, 10, 50, 50, 50, 50]",
-            ring(5e-05, 5e-05, 5e-05, 5e-05),
-            10.0,
-        ),
+        (f"monitor: {ALL_PAIRS}; {ALL_PAIRS} [{'50, 10, ' * 4}50, 50, 50, 50]", ring(*[5e-5] * 4), 10.0),
     ],
     checks.bandwidth: [
         ("not checked", of(), None),
@@ -337,7 +330,7 @@ CASES: Table = {
         (
             "configure: MPI of C programs; mpi4py",
             replace(GOOD, problems={"c": "mpicc: not found"}),
-            MpiConfig(languages=("c", "python")),
+            BOTH_LANGUAGES,
         ),
         ("passed", GOOD, MpiConfig(implementation="Open MPI v4.1")),
         ("configure: MPI of C programs", GOOD, MpiConfig(implementation="Open MPI v5")),

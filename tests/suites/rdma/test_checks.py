@@ -28,11 +28,11 @@ TESTS = ("write", "send")
 
 def of_node(value: float | str, *rails: str, tests: tuple[str, ...] = TESTS, **options: Any) -> RdmaResult:
     """A fleet of six whose node gpu02 is slow, late or broken on these rails."""
-    return measured(
-        names(6),
-        lambda rail, a, b, test: value if rail in rails and "gpu02" in (a, b) and test in tests else None,
-        **options,
-    )
+
+    def slow(rail: str, one: str, other: str, test: str) -> float | str | None:
+        return value if rail in rails and "gpu02" in (one, other) and test in tests else None
+
+    return measured(names(6), slow, **options)
 
 
 def cable(value: float) -> RdmaResult:

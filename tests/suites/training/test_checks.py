@@ -124,11 +124,7 @@ OF_ROW = (CONFIG, limits(), "NVIDIA H200")
 TWO, THREE = (
     eight_gpus_each(of_rank(*it, kind="replayed", runs=[ONE, ONE])) for it in ((9, 10), (9, 10, 11))
 )
-NINE, TEN, ELEVEN = (
-    "rank 9 (GPU 0000:09:00, GPU-9)",
-    "rank 10 (GPU 0000:010:00, GPU-10)",
-    "rank 11 (GPU 0000:011:00, GPU-11)",
-)
+NINE, TEN, ELEVEN = (f"rank {n} (GPU 0000:0{n}:00, GPU-{n})" for n in (9, 10, 11))
 SECOND_GPU = "rank 2 (GPU 0000:02:00, GPU-2)"
 WRONG = trained("alone", 3, mode="plain", losses=[6.0] * 8)
 NO_NUMBER = trained("alone", 2, 3, mode="fsdp", losses=[6.0] * 7 + [NAN])
@@ -259,8 +255,8 @@ def test_memory_in_use_and_limits_drain_no_node() -> None:
     [
         ("auto", 0, "tiny"),
         ("auto", 15, "small"),
-        ("auto", 39.4, "medium"),
-        ("auto", 139.8, "large"),
+        ("auto", 39, "medium"),
+        ("auto", 140, "large"),
         ("small", 0, "small"),
     ],
 )
@@ -360,6 +356,7 @@ NFS = "https://nfs.sourceforge.net/"
 H200 = "https://www.nvidia.com/en-us/data-center/h200/"
 PLUGIN = "https://github.com/Mellanox/nccl-rdma-sharp-plugins"
 SDC = "silent data corruption"
+HALF, ONE_OF_FOUR = trained("together", 2, 3, after="x"), trained("together", 3, after="x")
 SECOND = range(8, 16)  # the ranks of the second node of eight GPUs
 NAN_LOSS = trained("alone", 0, mode="plain", losses=[5.5] * 7 + [NAN])
 NO_FSDP = trained("together", *range(4), mode="fsdp", losses=[NAN] * 8)
@@ -401,24 +398,8 @@ COUNTER_EXAMPLES = [
     machine(busy, "one that began later", MPS, MONITOR, "gpu01", beside("done", ["x"], 1), NONE, sick=True),
     machine(together, "0.2% from one node", RANDOM, PASSED, (scaled(1.002, *range(4)), TOGETHER), CONFIG),
     machine(together, "one node: nothing runs together", RANDOM, NOT_CHECKED, (ALONE, NONE), CONFIG),
-    machine(
-        together,
-        "parameters differ between two nodes: no majority names one",
-        RANDOM,
-        CONFIGURE,
-        (ALONE, trained("together", 2, 3, after="x")),
-        CONFIG,
-        sick=True,
-    ),
-    machine(
-        together,
-        "one rank of four has other parameters",
-        RANDOM,
-        MONITOR,
-        (ALONE, trained("together", 3, after="x")),
-        CONFIG,
-        sick=True,
-    ),
+    machine(together, "two nodes differ: no majority", RANDOM, CONFIGURE, (ALONE, HALF), CONFIG, sick=True),
+    machine(together, "one rank of four differs", RANDOM, MONITOR, (ALONE, ONE_OF_FOUR), CONFIG, sick=True),
     machine(together, "losses of FSDP are no numbers", FSDP, MONITOR, (ALONE, NO_FSDP), CONFIG, sick=True),
     machine(transport, "NVLink between nodes", H200, PASSED, *over("P2P/MNNVL")),
     machine(transport, "InfiniBand by NVIDIA's plugin", PLUGIN, PASSED, *over("NET/IBext_v9/0/GDRDMA")),

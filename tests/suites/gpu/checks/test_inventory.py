@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from gpu_helpers import (
+    GIB,
     LOST,
     MIB,
     PROFILE,
@@ -268,11 +269,7 @@ def no_driver(why: str) -> Callable[[Host], None]:
 
 SAME_HOST, OTHER_HOST = (put(hosts={"gpu01": "host1", "gpu05": host}) for host in ("host1", "host2"))
 # GPUs of two boards with one name
-RTX_3080 = (
-    gpus(memory=12288 * MIB, vbios="1"),
-    gpus(3, memory=10240 * MIB, vbios="2"),
-    states(memory=12288 * MIB),
-)
+RTX_3080 = (gpus(memory=12 * GIB, vbios="1"), gpus(3, memory=10 * GIB, vbios="2"), states(memory=12 * GIB))
 L40S = (gpus(memory=46068 * MIB), gpus(3, memory=49140 * MIB, ecc=False), states(memory=46068 * MIB))
 DEPRECATED = "WARNING: persistence mode is deprecated and will be removed"
 IN_A_GUEST = "Note: infoROM version is not available in this virtual machine"

@@ -359,7 +359,7 @@ COUNTER_EXAMPLES = [
         ("warning", "3 replays, 200 days", DCGM, counted_on(4, (7, "Replay Errors", 3), uptime=200 * DAYS)),
         (
             "warning",
-            "40 CRC errors while the check runs",
+            "40 CRC errors in the run",
             CRC,
             counted_on(4, (7, "CRC Errors", 100), later=((7, "CRC Errors", 140),)),
         ),
@@ -369,7 +369,7 @@ COUNTER_EXAMPLES = [
         ("warning", "without /proc/uptime", CRC, counted_on(4, (7, "CRC Errors", 9000), uptime=None)),
         (
             "drain",
-            "CRC errors rise by 300 per second",
+            "300 CRC errors per second",
             CRC,
             counted_on(4, (7, "CRC Errors", 10), later=((7, "CRC Errors", 9010),)),
         ),
