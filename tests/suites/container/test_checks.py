@@ -167,6 +167,7 @@ CASES: Table = {
         ("not checked", NOT_IMPORTED),
     ],
     checks.environment: [
+        ("configure: --container-env=V", good(turned={"env.V": "own"})),
         ("configure: V without --container-env", good(readonly={"env.V": HOST_VALUE})),
         ("passed", good(plain={"image.PATH": "/i", "path": "/p", "login_path": "/p"})),
         ("configure: PATH", good(plain={"image.PATH": "/i", "path": "/hook", "login_path": "/p"})),
@@ -200,10 +201,12 @@ CASES: Table = {
         ("configure: --container-mounts [1]", good(mounts=BROKEN)),
     ],
     checks.workdir: [
+        ("configure: working directory", good(mounts={"workdir": "/"})),
         ("passed", good()),
         ("configure: working directory", good(mounts={"workdir": None})),
     ],
     checks.home: [
+        ("configure: home, without a flag", good(plain={"at_home": "yes"})),
         ("passed", good()),
         ("configure: home, without a flag", site({}, mount_home=True)),
         ("configure: home, --container-mount-home", good(turned={"at_home": "no"})),

@@ -323,6 +323,7 @@ CASES: Table = {
         ),
     ],
     ddp.interface: [
+        ("configure: NCCL_SOCKET_IFNAME", "gpu01", placed(task0=using(NCCL_SOCKET_IFNAME="=eth"))),
         ("not checked", "gpu09", placed()),
         (f"configure: {GLOO}; {GLOO}", "gpu01", placed(task0=using(GLOO_SOCKET_IFNAME="eth0,ib0,,ib1"))),
         (f"configure: {GLOO}; NCCL_SOCKET_IFNAME; NCCL_SOCKET_IFNAME", "gpu01", placed(task0=BOTH)),

@@ -133,6 +133,7 @@ CASES: Table = {
         ("passed", "gpu02", formed(), SHARE, True),
     ],
     checks.alone: [
+        ("configure: nodes", *lone(nodes={"alive": {"gpu07": FULL}})),
         ("configure: Ray", *lone(**problem("ray"))),
         ("configure: task [0]", *lone(tasks={})),
         ("passed [0]", *lone()),
@@ -165,6 +166,7 @@ CASES: Table = {
         ("monitor: nodes", with_node(formed(), "gpu02", formed().nodes["gpu02"], *NODES, "login1", "a")),
     ],
     checks.tasks: [
+        ("monitor: task", "gpu02", formed(tasks={"ran": {"gpu02": "gpu03"}})),
         ("monitor: driver", "gpu02", formed(tasks={"problem": "x"})),
         ("monitor: driver", "gpu02", formed(tasks={})),
         ("passed", "gpu02", formed()),
