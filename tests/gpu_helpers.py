@@ -9,7 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from counter_examples import DRAIN, REBOOT, VENDOR, CounterExample, assert_as_expected
+from counter_examples import name as name_of
 from judged import judged
 
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
@@ -290,10 +292,15 @@ def peer(one: int, other: int, text: str) -> Callable[[Host], None]:
     return lambda host: host.peer_access[one].update({other: text})
 
 
-def assert_judged(example: CounterExample) -> None:
-    """Fail unless a machine gets its verdict, and a sick one fails no other check; heat slows clocks too."""
-    assert_as_expected(example)
-    if example.sick:
-        assert isinstance(example.judged, functools.partial)
-        found = {*failing(changed(*example.judged.args[1:]))}
-        assert found | {"gpu.throttle"} == {example.check, "gpu.throttle"}
+def considered_hosts(rows: list[CounterExample]) -> Callable[[CounterExample], None]:
+    """Return the test that each machine gets its verdict, and that a sick one fails no other check; heat slows clocks too."""
+
+    @pytest.mark.parametrize("machine", rows, ids=name_of)
+    def judged_hosts(machine: CounterExample) -> None:
+        assert_as_expected(machine)
+        if machine.sick:
+            assert isinstance(machine.judged, functools.partial)
+            found = {*failing(changed(*machine.judged.args[1:]))}
+            assert found | {"gpu.throttle"} == {machine.check, "gpu.throttle"}
+
+    return judged_hosts

@@ -107,9 +107,7 @@ def test_nccl_of_the_examples_runs_in_their_environment(
     assert all(word in line(asked[-1]) for word in words)
 
 
-def test_nothing_in_the_environment_names_it_and_what_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_it_the_failed_module_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, _ = nccl(cluster(tmp_path), "nothing", monkeypatch, failing="module load gcc: failed on n1\n")
     with pytest.raises(
         NotAvailable, match=r"n\[1-2\] in environments\.default \(module load gcc: failed on n1\)"

@@ -89,15 +89,11 @@ def considered(
 
 COUNTER_EXAMPLES = (
     considered("all are good", "ldconfig -p", PASSED, NEW, {}),
-    considered(
-        "empty files of an earlier driver", EMPTY_140, WARNING, NEW, {OLD_CUDA: EMPTY, OLD_JIT: EMPTY}
-    ),
+    considered("empty files of an old driver", EMPTY_140, WARNING, NEW, {OLD_CUDA: EMPTY, OLD_JIT: EMPTY}),
     considered("an empty one that the driver no longer has", EMPTY_140, WARNING, NEW, {OLD_FATBIN: EMPTY}),
     considered("no library of 32 bits", "i386", WARNING, {**NEW, CUDA_32: False}, {CUDA_32: ABSENT}),
     considered("libcuda.so.1 is empty", EMPTY_117, CONFIGURE, NEW, {CUDA: EMPTY}),
-    considered(
-        "all are empty, and ldconfig has left them out", EMPTY_140, CONFIGURE, {ML: True}, {OLD_CUDA: EMPTY}
-    ),
+    considered("all are empty, ldconfig left them out", EMPTY_140, CONFIGURE, {ML: True}, {OLD_CUDA: EMPTY}),
     considered("a link to a driver that was removed", "aborted upgrade", CONFIGURE, NEW, {ML: ABSENT}),
 )
 

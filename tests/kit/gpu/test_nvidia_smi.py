@@ -186,9 +186,7 @@ def test_no_such_thing_and_an_error_are_distinguished(text: str) -> None:
 )
 def test_a_gpu_without_links_has_none(said: str, rc: int) -> None:
     """Recorded from drivers 535 to 610; the exit status is not."""
-    text = (
-        f"GPU 0: NVIDIA L40S (UUID: GPU-1)\n{said}\nGPU 1: NVIDIA L40S (UUID: GPU-2)\n\t Link 0: <inactive>\n"
-    )
+    text = f"GPU 0: NVIDIA L40S (UUID: GPU-1)\n{said}\nGPU 1: L40S (UUID: GPU-2)\n\t Link 0: <inactive>\n"
     found = nvidia_smi.parse_nvlink(survey(rc, nvlink=text))
     assert found == {"GPU-1": {}, "GPU-2": {0: None}}
     assert nvidia_smi.parse_nvlink(survey(rc, nvlink=said)) == {}
@@ -605,9 +603,7 @@ def test_rows_and_processes() -> None:
 
 def test_links_and_their_counters() -> None:
     gpu = "GPU 0: NVIDIA H200 (UUID: GPU-1)"
-    text = (
-        f"banner\n{gpu}\n\t Link 0: 26.562 GB/s\n\t Link 1: <inactive>\n Link 12: 25 GB/s\n Link 3: inActive"
-    )
+    text = f"b\n{gpu}\n\t Link 0: 26.562 GB/s\n Link 1: <inactive>\n Link 12: 25 GB/s\n Link 3: inActive"
     links = {0: 26.562, 1: None, 12: 25.0, 3: None}
     assert nvidia_smi.parse_nvlink(survey(nvlink=text)) == {"GPU-1": links}
     bad = {f"{gpu}\n{line}\n": line for line in ("Link 0: 26.5 MB/s", "Link x: <inactive>", "words")}
@@ -648,13 +644,13 @@ TOPOLOGY = nvidia_smi.Topology(
 def test_a_topology() -> None:
     named = "  NIC0: mlx5_0"
     gpus, (on, off) = "GPU0\tGPU1", ("\x1b[4m", "\x1b[0m")
-    for old, new in (
+    for it, new in (
         ("", ""),
         (gpus, f"{on}{gpus}{off}"),
         (named, "NIC0: mlx5_0  "),
         (named, f"{on}{named}{off}"),
     ):
-        assert nvidia_smi.parse_topology(survey(topology=MATRIX.replace(old, new, 1))) == TOPOLOGY
+        assert nvidia_smi.parse_topology(survey(topology=MATRIX.replace(it, new, 1))) == TOPOLOGY
     assert nvidia_smi.parse_p2p(survey(p2p=MATRIX)) == TOPOLOGY.links
     for new in ("", "  NIC0: ", "  NIC: mlx5_0", "  NIC0: a b", "  NICx: mlx5_0"):
         nameless = nvidia_smi.parse_topology(survey(topology=MATRIX.replace(named, new)))
@@ -777,14 +773,6 @@ def test_lines_that_are_cut_name_nothing() -> None:
             infiniband.parse_gids(Answer("gpu01", 0, f"{line}\nend\n".encode()))
     modules = infiniband.parse_peer_memory(Answer("gpu01", 0, b"nvidia 1 0\nlisted\nkernel unknown\n"))
     assert modules == infiniband.PeerMemory(frozenset({"nvidia"}), None, None)
-
-
-def test_the_iommu_of_each_device() -> None:
-    gpu, adapter = "/sys/bus/pci/drivers/nvidia/0000:1b:00.0", "/sys/class/infiniband/mlx5_0/device"
-    text = f"ro  iommu=pt\ndmar0\n\n dmar1 \n{adapter}/iommu_group/type:identity\n{gpu}/iommu_group/type:DMA-FQ\nend\n"
-    domains = {"mlx5_0": "identity", "0000:1b:00.0": "DMA-FQ"}
-    found = infiniband.parse_iommu(Answer("gpu01", 0, text.encode()))
-    assert found == infiniband.Iommu(("ro", "iommu=pt"), ("dmar0", "dmar1"), domains)
 
 
 def test_rows_of_lspci_that_are_cut_are_no_control() -> None:

@@ -11,7 +11,7 @@ from pytest_gpucluster.kit.gpu.xid import Advice
 CABLE, PEER = "examine the cable", "the peer at the other end"
 
 
-IGNORE, RESET = Advice.IGNORE, Advice.RESET
+IGNORE, RESET, OWN = Advice.IGNORE, Advice.RESET, Advice.APPLICATION
 
 
 # GB200, gpud kmsg_test.go and nvlink_logs_test.go; words of R575 and later by the sheet's second form
@@ -22,27 +22,9 @@ IGNORE, RESET = Advice.IGNORE, Advice.RESET
         (149, "NETIR_LINK_EVT  Fatal   XC0 i0 Link 01 (0x021425c6 0x00000000)", BEFORE, RESET, PEER),
         (149, "NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000)", BEFORE, RESET, "the signal"),
         (149, "NETIR Fatal XC0 i0 Link -1 (0x000fe406 0x00000000)", BEFORE, RESET, "another error causes"),
-        (
-            145,
-            "RLW_SRC_TRACK Nonfatal XC1 i0 Link 12 (0x040988e2 0x8)",
-            BEFORE,
-            Advice.APPLICATION,
-            "link 12",
-        ),
-        (
-            145,
-            "RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008)",
-            BEFORE,
-            IGNORE,
-            "contact support if",
-        ),
-        (
-            149,
-            "NETIR_LINK_DOWN Fatal XC0 i0 Link 01 (0x02802011 0x00000000)",
-            SINCE,
-            IGNORE,
-            "fault of the host",
-        ),
+        (145, "RLW_SRC_TRACK Nonfatal XC1 i0 Link 12 (0x040988e2 0x8)", BEFORE, OWN, "link 12"),
+        (145, "RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008)", BEFORE, IGNORE, "support if"),
+        (149, "NETIR_LINK_DOWN Fatal XC0 i0 Link 01 (0x02802011 0x00000000)", SINCE, IGNORE, "of the host"),
         (149, "NETIR_LINK_DOWN Fatal XC0 i0 Link 01 (0x02602011 0x00000000)", SINCE, IGNORE, "software or"),
         (149, "NETIR_LINK_DOWN Fatal XC0 i0 Link 01 (0x02B02011 0x00000000)", SINCE, RESET, CABLE),
         # the sheet's "Action 2": the promoted form of an error that is otherwise not fatal
@@ -54,9 +36,7 @@ IGNORE, RESET = Advice.IGNORE, Advice.RESET
         (150, "MSE Degraded Fatal XC0 i0 Link -1 (0x00000000 0xFFFFFFFF)", BEFORE, RESET, "MSE_DEGRADED"),
     ],
 )
-def test_messages_that_the_sheet_holds(
-    number: int, text: str, driver: str, advice: Advice, says: str
-) -> None:
+def test_messages_of_the_sheet(number: int, text: str, driver: str, advice: Advice, says: str) -> None:
     entry = xid.lookup(number, f"pid=876767, name=ray::WorkerDict, {text}")
     assert (entry.advice, says in entry.meaning) == (advice, True), entry
     found = nvlink5.decode(number, text)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import ipaddress
 from typing import TYPE_CHECKING
 
 import pytest
 from kernel_logs import fold
 
-from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
-from pytest_gpucluster.config.models import EnvironmentConfig
-from pytest_gpucluster.kit.fabric.facts import Interfaces
 from pytest_gpucluster.kit.gpu import xid
 from pytest_gpucluster.kit.gpu import xid_check as xid_checks
 from pytest_gpucluster.kit.gpu.xid import Advice
-from pytest_gpucluster.suites.fabric import checks as fabric
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,32 +40,3 @@ def test_the_process_of_an_xid_is_no_word_of_the_driver() -> None:
 
 def test_a_log_without_an_xid_explains_nothing(tmp_path: Path) -> None:
     assert not xid_checks.explains(fold(tmp_path, "usb 1-1: hello"), 1, None)
-
-
-@pytest.mark.parametrize(
-    ("value", "printed"),
-    [
-        *(
-            (value, None)
-            for value in ("10.1.0.0/16", "192.168.0.0/24", "192.168.0.9/24", " ib0 , 10.1.0.0/16,")
-        ),
-        ("172.16.0.0/12", "172.16.0.0/12"),
-    ],
-)
-def test_one_address_of_the_node_in_a_subnet_is_enough(value: str, printed: str | None) -> None:
-    ethernet = ipaddress.IPv4Interface("10.1.2.3/16"), ipaddress.IPv4Interface("192.168.0.1/24")
-    addresses = {"eth0": ethernet, "ib0": (ipaddress.IPv4Interface("10.9.0.1/16"),)}
-    there = Interfaces(frozenset({"eth0", "ib0"}), frozenset(), addresses)
-    environment = EnvironmentConfig(exports={"OMPI_MCA_oob_tcp_if_include": value})
-    findings = fabric.nic_names(there, {"mpi": environment}).findings
-    assert [it.measured for it in findings] == ([f"no address in {printed}"] if printed else [])
-
-
-@pytest.mark.parametrize("name", ["gpu:1g.10gb", "gpu:nvidia_a100_1g.5gb", "gpu:1c.3g.20gb", "gpu:3G.40GB"])
-def test_the_names_of_mig_instances(name: str) -> None:
-    assert NodeInfo("gpu01", "IDLE", gres={name: 7}).allocates_mig
-
-
-@pytest.mark.parametrize("name", ["gpu:h200", "gpu:g.5gb", "gpu:1gx5gb", "gpu:1g.gb", "gpu:1.5gb"])
-def test_names_of_whole_gpus(name: str) -> None:
-    assert not NodeInfo("gpu01", "IDLE", gres={name: 7}).allocates_mig

@@ -28,10 +28,7 @@ def switched(gpus: int, links: int, speed: float, **more: Any) -> NodeLinks:
 
 def meshed(*rows: str, speed: float, gen: int, **more: Any) -> NodeLinks:
     """One word per GPU with the NVLinks to each GPU, like '0122': GPU 0 has 1 to GPU 1, 2 to GPU 2."""
-    pairs = {
-        gpu: {other: int(links) for other, links in enumerate(row) if other != gpu}
-        for gpu, row in enumerate(rows)
-    }
+    pairs = {gpu: {at: int(n) for at, n in enumerate(row) if at != gpu} for gpu, row in enumerate(rows)}
     counts = tuple((sum(others.values()), speed) for others in pairs.values())
     slots = (pcie_rate(gen, 16) or 0.0,) * len(rows)
     return NodeLinks(len(rows), counts if all(count for count, _ in counts) else (), pairs, slots, **more)

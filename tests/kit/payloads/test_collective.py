@@ -136,9 +136,7 @@ def rank_0(**env: str) -> rendezvous.RankContext:
 
 
 def test_ports_differ_by_job_and_step_and_are_not_ephemeral() -> None:
-    ids = [
-        {"SLURM_JOB_ID": f"{job}", "SLURM_STEP_ID": f"{step}"} for job in range(100, 110) for step in range(5)
-    ]
+    ids = [{"SLURM_JOB_ID": f"{job}", "SLURM_STEP_ID": f"{n}"} for job in range(100, 110) for n in range(5)]
     ports = {rank_0(**one).port for one in ids}
     assert len(ports) == 50
     assert all(1024 < p < 32768 for p in ports)

@@ -117,9 +117,7 @@ def test_errors_become_one_line() -> None:
     assert prelude.first_line(RuntimeError()) == ""
 
 
-def test_phase_that_outlives_its_deadline_is_reported_and_ends_the_process(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_phase_that_outlives_its_deadline_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     reported: list[tuple[str, str, float]] = []
     codes: Queue[int] = Queue()
     monkeypatch.setattr(prelude, "exit_now", codes.put)

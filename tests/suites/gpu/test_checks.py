@@ -66,6 +66,9 @@ def test_the_recorded_host_passes_everything_and_is_measured() -> None:
     assert (count.value, count.device) == (8, "")
 
 
+FABRIC_FAILED = FabricManager("failed", None)
+
+
 def replays(host: Host) -> None:
     host.later = {**host.errors, uuid(host, 4): nvidia_smi.LinkErrors(53, ((7, "Replay Errors", 1),))}
 
@@ -92,11 +95,7 @@ SXID = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Fatal, Link 3"
         ("nvlink_state", "drain: GPU 4 NVLink 7", link(4, 7, 19.9)),
         ("nvlink_errors", "drain: GPU 4 NVLink 7", replays),
         ("pcie_gen", "monitor: GPU 6", gpus(6, pcie_gen=3)),
-        (
-            "fabric_manager",
-            "configure: nvidia-fabricmanager",
-            put(fabric_service=FabricManager("failed", None)),
-        ),
+        ("fabric_manager", "configure: nvidia-fabricmanager", put(fabric_service=FABRIC_FAILED)),
         ("fabric_state", "monitor: GPU 0", gpus(0, fabric_state="In Progress")),
         ("throttle", "monitor: GPU 0", gpus(0, throttle=0x80)),
         ("power_limit", "configure: GPU 0", gpus(0, power_limit=500.0)),
@@ -105,9 +104,7 @@ SXID = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Fatal, Link 3"
         ("xid", "reset gpu: nvidia-nvswitch3", logged(SXID, "sxid")),
     ],
 )
-def test_each_fault_fails_its_own_check_on_its_own_part(
-    check: str, end: str, change: Callable[[Host], None]
-) -> None:
+def test_each_fault_fails_its_own_check_alone(check: str, end: str, change: Callable[[Host], None]) -> None:
     assert failing(changed(change)) == [f"gpu.{check}"]
     assert said(f"gpu.{check}", change) == end
 
@@ -166,10 +163,7 @@ def test_a_value_at_its_limit_passes_and_one_beyond_fails(check: str, name: str,
 )
 def test_what_the_profile_does_not_state_is_not_judged(check: str, key: str, value: Any) -> None:
     wrong = gpus(0, memory=1, compute_mode="x", ecc_volatile_uncorrected=9, pcie_width=1, power_limit=1.0)
-    assert (
-        said(check, wrong, put(fabric_service=FabricManager("failed", None)), states(**{key: value}))
-        == "not applicable"
-    )
+    assert said(check, wrong, put(fabric_service=FABRIC_FAILED), states(**{key: value})) == "not applicable"
 
 
 def test_a_gpu_that_the_tables_of_nvidia_smi_lack_is_not_checked() -> None:
@@ -188,13 +182,9 @@ def test_a_gpu_that_the_tables_of_nvidia_smi_lack_is_not_checked() -> None:
 def test_a_single_gpu_without_nvswitch_has_no_peer_over_nvlink() -> None:
     """One H200 of eight, passed through to a virtual machine: nvidia-smi nvlink prints no link of it."""
     alone = (listed(1), put(nvlinks={}, errors={}))
-    for count, nvswitch, end in (
-        (1, False, "not applicable"),
-        (1, True, "not checked"),
-        (8, False, "not checked"),
-    ):
+    for count, nvswitch, end in ((1, 0, "not applicable"), (1, 1, "not checked"), (8, 0, "not checked")):
         for check in ("gpu.nvlink_state", "gpu.nvlink_errors"):
-            assert said(check, *alone, states(count=count, nvswitch=nvswitch)) == end
+            assert said(check, *alone, states(count=count, nvswitch=bool(nvswitch))) == end
     down = put(nvlinks=lambda host: {uuid(host, 0): dict.fromkeys(range(18))})
     found = verdict("gpu.nvlink_state", *alone, down, states(count=1, nvswitch=False))
     assert found.outcome is Outcome.FAILED, "links that are listed are judged"

@@ -41,9 +41,7 @@ def without(*indices: int) -> Gpus:
         (changed(unread("memory", "[GPU requires reset]", 7)).gpus, USUAL, f"GPU 7 ({BUS[7]}): ", RESET_HINT),
     ],
 )
-def test_missing_gpus_are_named_as_far_as_other_nodes_tell(
-    gpus: Gpus, usual: UsualBuses, cause: str, hint: str
-) -> None:
+def test_missing_gpus_are_named_by_other_nodes(gpus: Gpus, usual: UsualBuses, cause: str, hint: str) -> None:
     found = missing_gpus(gpus, 8, usual)
     assert found is not None
     assert found.cause.startswith(cause)
@@ -92,7 +90,7 @@ def test_other_findings_are_not_explained(part: str, measured: str, expected: st
 def test_the_cause_replaces_that_of_the_check_unless_other_findings_need_it() -> None:
     few, other = Finding("GPUs", "7", "8"), Finding("node", "lost", "answers")
     verdict = Verdict(
-        "x.y", Outcome.FAILED, (few,), cause="c", hint="h", action=Action.DRAIN, never_healthy="n"
+        "x", Outcome.FAILED, (few,), cause="c", hint="h", action=Action.DRAIN, never_healthy="n"
     )
     found = MissingGpus(7, 8, "GPU 5 missing", "reseat it")
     assert with_missing(verdict, found) == replace(verdict, cause="GPU 5 missing", hint="reseat it")

@@ -63,9 +63,7 @@ def test_a_fault_contradicts_no_profile(profile: str, nodes: tuple[Gpus, ...], g
         ("dgx-h100", (gpus(*[H200] * 8), gpus("Tesla T4", memory=15360)), 8, OWN),  # two kinds in one group
     ],
 )
-def test_number_and_memory_of_all_contradict_too(
-    profile: str, nodes: tuple[Gpus, ...], gres: int, hint: str
-) -> None:
+def test_number_and_memory_contradict(profile: str, nodes: tuple[Gpus, ...], gres: int, hint: str) -> None:
     found = contradicted(profile, *nodes, gres=gres)
     assert found is not None
     assert found.verdict().hint.endswith(f": {hint}")

@@ -51,9 +51,7 @@ def node(
     name: str = "gpu01", *, created: float = YEAR, since: float = 9 * DAY, **given: Any
 ) -> kube.KubeNode:
     """Return a node with eight GPUs; given: labels, spec, capacity, what is left of it, and conditions TYPE="STATUS REASON"."""
-    labels, spec, capacity, left = (
-        dict(given.pop(key, ())) for key in ("labels", "spec", "capacity", "left")
-    )
+    labels, spec, capacity, left = (dict(given.pop(it, ())) for it in ("labels", "spec", "capacity", "left"))
     whole = {GPU: "8", **capacity}
     said = [
         {
@@ -131,13 +129,8 @@ def allocated(*pods: dict[str, Any], **facts: Any) -> Thunk:
 
 def rdma(own: str, *others: str, left: str = "", created: float = YEAR) -> Thunk:
     def offering(number: int, count: str) -> kube.KubeNode:
-        return node(
-            f"gpu0{number}",
-            capacity={RDMA: count},
-            left={RDMA: left or count},
-            created=created,
-            since=created,
-        )
+        own = {"capacity": {RDMA: count}, "left": {RDMA: left or count}}
+        return node(f"gpu0{number}", **own, created=created, since=created)
 
     group = [offering(n, it) for n, it in enumerate((own, *others), 1)]
     typical = norm([(it.name, kube.rdma_of(it).get(RDMA, "0")) for it in group], "nodes of its group")
@@ -263,11 +256,7 @@ MACHINES: Machines = {
         ("restarts months ago | driver", PASSED, gpu_operator(of_plugin(restarts=14, ended=130 * DAY))),
         ("while the pod started | DCGM", WARNING, operator(of_plugin(restarts=3, ended=2000, started=2400))),
         ("after a boot of the node | DCGM", WARNING, operator(BOOTED, since=900)),
-        (
-            "sick: not ready | DCGM",
-            MONITOR,
-            operator(of_plugin(restarts=3, ended=800, ready=False), since=90),
-        ),
+        ("sick: not ready | DCGM", MONITOR, operator(of_plugin(restarts=3, ended=9, ready=False), since=90)),
         ("sick: long after both | DCGM", MONITOR, operator(BOOTED, since=9000)),
         ("sick: it crashes | plugin", MONITOR, gpu_operator(of_plugin(ready=False, state=CRASH))),
         ("sick: no pod of the plugin | GPU operator", MONITOR, gpu_operator()),
@@ -327,13 +316,8 @@ def test_what_must_be_equal_on_all_nodes() -> None:
     one = kube.KubeNode("n", kernel="6.8", runtime="containerd", kubelet="v1.35.1", os="Ubuntu")
     assert list(checks.software_of(one).values()) == ["6.8", "containerd", "v1.35.1", "Ubuntu"]
     seen = kube.KubeFacts(server=kube.version_of("v1.35.2"))
-    for kubelet, expected in (
-        ("v1.35.9", PASSED),
-        ("v1.32.0", PASSED),
-        ("v1.31.0", CONFIGURE),
-        ("v1.36.0", CONFIGURE),
-    ):
-        assert result(checks.software(replace(one, kubelet=kubelet), seen, {})) == expected
+    for minor, expected in ((35, PASSED), (32, PASSED), (31, CONFIGURE), (36, CONFIGURE)):
+        assert result(checks.software(replace(one, kubelet=f"v1.{minor}.0"), seen, {})) == expected
 
 
 AGENTS = (

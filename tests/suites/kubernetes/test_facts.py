@@ -8,16 +8,12 @@ from pytest_gpucluster.suites.kubernetes import facts
 def test_node_is_matched_by_name_first_label_and_address() -> None:
     nodes = [
         facts.KubeNode("gpu01"),
-        facts.KubeNode("gpu02.example.com"),
+        facts.KubeNode("gpu02.x.com"),
         facts.KubeNode("ip-10-0-0-3", addresses=("10.0.0.3",)),
         facts.KubeNode("cpu01"),
     ]
     known = {"gpu01": "gpu01", "gpu02": "gpu02", "10.0.0.3": "gpu03"}
-    assert facts.matched(nodes, known) == {
-        "gpu01": "gpu01",
-        "gpu02.example.com": "gpu02",
-        "ip-10-0-0-3": "gpu03",
-    }
+    assert facts.matched(nodes, known) == {"gpu01": "gpu01", "gpu02.x.com": "gpu02", "ip-10-0-0-3": "gpu03"}
 
 
 def test_taint_is_stated_by_key_value_and_effect() -> None:

@@ -28,9 +28,10 @@ from pytest_gpucluster.suites.matrix.speed import (
 
 FAST = Rate(40.0, "GB/s", {TRANSPORT: "NET/IB/GDRDMA"})
 SLOW = Rate(3.0, "GB/s", {TRANSPORT: "NET/Socket"})
+Rates = tuple[Rate, ...]
 
 
-def compared(*rows: tuple[str, tuple[Rate, ...]], column: str = "nccl") -> Comparison:
+def compared(*rows: tuple[str, Rates], column: str = "nccl") -> Comparison:
     return Comparison(column, dict(rows), {}, 0.5, " on gpu[01-02]")
 
 
@@ -148,9 +149,7 @@ def test_a_rate_is_shown_with_three_digits() -> None:
     assert str(Rate(352.456, "GB/s")) == "352 GB/s"
 
 
-def example(
-    machine: str, expected: str, *rows: tuple[str, tuple[Rate, ...]], sick: bool = False
-) -> CounterExample:
+def example(machine: str, expected: str, *rows: tuple[str, Rates], sick: bool = False) -> CounterExample:
     guide, found = "https://slurm.schedmd.com/mpi_guide.html", compared(*rows)
     return CounterExample("matrix.speed", machine, guide, expected, lambda: speed.speed(found), sick=sick)
 

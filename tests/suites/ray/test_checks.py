@@ -111,7 +111,7 @@ def head_died(what: str) -> ClusterFacts:
     return with_node(with_node(formed(), "gpu01", NodeFacts(silent="killed")), "gpu02", worker)
 
 
-ONE, TWO, THREE = (["gpu01", "0", "GPU-1"], ["gpu02", "0", "GPU-2"], ["gpu03", "0", "GPU-3"])
+ONE, THREE = ["gpu01", "0", "GPU-1"], ["gpu03", "0", "GPU-3"]
 NO_UUID = ["gpu02", "0", ""]
 EXPOSED = {"token": {"set": False, "exposed": 2}}
 LOST_OBJECTS = {"sent": {"gpu02": "timeout"}, "fetched": {"gpu02": False}, "rates": {"gpu02": 90}}
@@ -134,32 +134,27 @@ CASES: Table = {
     ],
     checks.alone: [
         ("configure: nodes", *lone(nodes={"alive": {"gpu07": FULL}})),
+        ("configure: Ray", *lone(**problem("ray"))),
+        ("configure: task [0]", *lone(tasks={})),
         ("passed [0]", *lone()),
         ("configure: Ray", "gpu01", NodeFacts(silent="its task told nothing"), SHARE),
         ("configure: driver", *lone(**problem("driver"))),
         ("monitor: port [1]", *lone(**problem("port", "port 1 (port) is taken by x"))),
         ("configure: network interface", *lone(**problem("interface"))),
-        ("configure: Ray", *lone(**problem("ray"))),
         ("configure: nodes", *lone(nodes={})),
         (
             "configure: CPUs of gpu01; GPUs of gpu01 [4, 2, 0.5, 1, 0]",
             *lone(nodes={"alive": {"gpu01": {"cpu": 4.0, "gpu": 0.5}}}),
         ),
         ("configure: task [0]", *lone(tasks={"problem": "GetTimeoutError"})),
-        ("configure: task [0]", *lone(tasks={})),
         ("configure: actor [0]", *lone(actors={"ran": {"gpu01": "gpu02"}})),
-        ("configure: ray start [3]", *lone(ended={"outlived": 3})),
         ("configure: ray start [0]", *lone(ended={})),
     ],
     checks.nodes: [
-        ("monitor: gpu02", of_gpu02({"ended": {}})),
         ("monitor: gpu02", of_gpu02(silent="its task told nothing")),
-        ("monitor: gpu02", of_gpu02()),
-        ("monitor: head on gpu01; gpu02", head_died("ray")),
-        ("monitor: head on gpu01", head_died("")),
-        ("monitor: head on gpu01", head_died("step")),
-        ("monitor: head on gpu01", head_died("head")),
         ("monitor: head on gpu01", replace(formed(), nodes={}, driver={})),
+        ("monitor: gpu02", of_gpu02()),
+        ("monitor: head on gpu01", head_died("head")),
         ("monitor: head on gpu01; gpu02", PORT_OF_WORKER),
         ("passed [2]", formed()),
         ("not applicable", requesting(gpu01=SHARE)),
@@ -172,10 +167,10 @@ CASES: Table = {
     ],
     checks.tasks: [
         ("monitor: task", "gpu02", formed(tasks={"ran": {"gpu02": "gpu03"}})),
-        ("passed", "gpu02", formed()),
-        ("monitor: task", "gpu02", formed(tasks={"ran": {}})),
         ("monitor: driver", "gpu02", formed(tasks={"problem": "x"})),
         ("monitor: driver", "gpu02", formed(tasks={})),
+        ("passed", "gpu02", formed()),
+        ("monitor: task", "gpu02", formed(tasks={"ran": {}})),
         ("monitor: driver", "gpu02", replace(formed(tasks={}), nodes={"gpu01": NodeFacts(silent="died")})),
         ("not checked", "gpu02", formed(nodes={})),
         ("not applicable", "gpu02", requesting(gpu02=SHARE)),
@@ -192,46 +187,39 @@ CASES: Table = {
         ("not checked", "gpu09", formed()),
     ],
     checks.gpus: [
-        ("not checked [2]", held(ONE, THREE, facts=of_gpu02(silent="its task told nothing"))),
         ("not checked [2]", held(ONE, NO_UUID, THREE)),
+        ("not checked [2]", held(ONE, THREE, facts=of_gpu02(silent="its task told nothing"))),
         ("passed [3]", formed()),
         ("not applicable", requesting(**dict.fromkeys(NODES, Share(2, 0)))),
         ("configure: driver", formed(gpus={})),
         ("configure: GPU GPU-1 [2, 0, 1, 2]", held(ONE, ["gpu02", "1", "GPU-1"], THREE)),
         ("configure: actor with one GPU [2]", held(ONE, NO_UUID, THREE, "timeout")),
-        (
-            "configure: gpu01; gpu03 [2, 1, 0, 1, 3]",
-            held(ONE, ["gpu01", "1", "GPU-2"], ["gpu02", "0", "GPU-3"]),
-        ),
+        ("configure: gpu01; gpu03 [2, 1, 0, 1, 3]", held(ONE, ["gpu01", "1", "GPU-2"], ["gpu02", "0", "x"])),
     ],
     checks.tune: [
-        ("configure: driver", formed(tune={"problem": "No module named 'pandas'"})),
         ("passed [5]", formed()),
         ("configure: driver", formed(tune={})),
         ("configure: trial; best trial [4, 7, 4, 8, 1]", tuned(4, {"4": 7, "3": 2}, "e")),
         ("configure: best trial; ASHA [3, 8, 4, 8, 4, 8, 3, 8, 1]", tuned(3, {"4": 8, "3": 8})),
     ],
     checks.token: [
+        ("not checked [2.51, 2.52]", replace(OPEN, version="2.51.9"), True),
         *(
             ("configure: a client without token [0]", replace(OPEN, version=it), True)
             for it in ("", "2.52.dev1", "3.0.0")
         ),
         ("not checked [2.9, 2.52]", replace(OPEN, version="2.9.1"), True),
-        ("not checked [2.51, 2.52]", replace(OPEN, version="2.51.9"), True),
-        ("passed", formed(), True),
         ("not applicable", formed(), False),
         ("passed", replace(formed(), version="2.52"), True),
-        ("passed", replace(formed(), version=""), True),
         ("configure: driver", formed(no_token={}, token={"problem": "no"}), True),
         ("not checked", replace(formed(), nodes={}), True),
         ("configure: gpu03; gpu03 [2]", with_node(formed(), "gpu03", NodeFacts(EXPOSED), *NODES), True),
     ],
     checks.head_lost: [
+        ("configure: worker", "gpu02", replace(formed(), nodes={"gpu01": NodeFacts({"killed": {}})})),
         ("configure: worker", "gpu02", of_gpu02(problem("leave"), "", *NODES)),
-        ("passed [5, 1]", "gpu02", formed()),
         ("not applicable", "gpu01", formed()),
         ("not checked", "gpu09", formed()),
-        ("configure: worker", "gpu02", replace(formed(), nodes={"gpu01": NodeFacts({"killed": {}})})),
         ("not checked", "gpu02", replace(formed(), nodes={"gpu02": formed().nodes["gpu02"]})),
         ("configure: worker", "gpu02", of_gpu02({"ended": {}}, "", *NODES)),
         ("passed [2, 0]", "gpu02", of_gpu02({"left": {"seconds": 2}}, "", *NODES)),
@@ -292,14 +280,7 @@ def test_payloads_are_python_3_6_and_need_only_what_they_test(path: Path) -> Non
 
 def plan(**change: Any) -> dict[str, Any]:
     nodes = {node: {"address": "127.0.0.1", "cpus": 2, "gpus": 0} for node in NODES}
-    common = {
-        "port": 20000,
-        "blocks": 1,
-        "interface": None,
-        "marker": "ab12cd34",
-        "temp": "/tmp",
-        "leave": 60,
-    }
+    common = {"port": 20000, "blocks": 1, "interface": None, "marker": "ab12", "temp": "/tmp", "leave": 60}
     return {"nodes": nodes, **common, **change}
 
 
@@ -314,13 +295,6 @@ def test_nodes_of_one_host_share_neither_address_nor_ports(monkeypatch: pytest.M
     assert len(addresses) == 3
     assert len(ports) == 3 * ray_node.width_of(plan())
     assert max(ports) <= ray_node.LAST_PORT
-
-
-def test_an_interface_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLURMD_NODENAME", "gpu01")
-    with pytest.raises(Failure, match=r"interface ib9 has no IPv4 address here; there are: .*lo") as caught:
-        ray_node.own_address(plan(interface="ib9"))
-    assert caught.value.kind == "interface"
 
 
 @pytest.mark.parametrize(("address", "stride"), [("10.0.0.1", 1), ("127.0.1.2", len(NODES))])

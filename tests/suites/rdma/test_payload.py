@@ -199,9 +199,7 @@ def test_the_version_is_reported_and_an_absent_tool_is_named(
     assert (second["version"], second["absent"]) == ("", ["ib_read_lat"])
 
 
-def test_ports_of_nodes_and_rails_differ_on_one_host_and_stay_in_the_range(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ports_of_nodes_and_rails_differ_on_one_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
     node = object.__new__(shared.PerftestNode)
     node.plan = {"nodes": {f"n{i}": {"place": i} for i in range(250)}}

@@ -53,17 +53,13 @@ def test_step_that_removed_its_checkpoint_needs_no_other(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("stop", [True, False])
-def test_checkpoint_of_a_stopped_or_killed_step_is_removed(
-    monkeypatch: pytest.MonkeyPatch, *, stop: bool
-) -> None:
+def test_checkpoint_of_a_stopped_step_is_removed(monkeypatch: pytest.MonkeyPatch, *, stop: bool) -> None:
     def answer(request: StepRequest) -> PayloadResult:
         if "alone" in request.argv:
             return recorded("alone")
         if stop:
             raise KeyboardInterrupt
-        return recorded(
-            "together", lambda fact: fact if fact["rank"] or fact["training"] != "checkpoint" else None
-        )
+        return recorded("together", lambda it: it if it["rank"] or it["training"] != "checkpoint" else None)
 
     steps, requests = runner(monkeypatch, answer)
     if stop:

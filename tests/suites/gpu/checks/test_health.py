@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from counter_examples import CounterExample, name
 from gpu_helpers import (
     GIB,
     MIB,
     Host,
-    assert_judged,
+    considered_hosts,
     examples,
     gpus,
     process,
@@ -36,13 +35,13 @@ HARMLESS = 0x117  # idle, application clocks, power cap, sync boost, display
 
 def test_clocks_are_slow_by_some_reasons_and_unknown_ones_are_a_warning() -> None:
     """The examples below have the others."""
-    for mask, end in (
+    for bits, end in (
         (0, "passed"),
         (0xE8, "drain: GPU 3"),
-        (0x40, "monitor: GPU 3"),
-        (1 << 16, "warning: GPU 3"),
+        (64, "monitor: GPU 3"),
+        (65536, "warning: GPU 3"),
     ):
-        assert said("gpu.throttle", gpus(3, throttle=mask | HARMLESS)) == end
+        assert said("gpu.throttle", gpus(3, throttle=bits | HARMLESS)) == end
     (warning,) = verdict("gpu.throttle", gpus(3, throttle=0x10001)).advisories
     assert warning.measured.endswith(" 0x10000")
 
@@ -181,12 +180,7 @@ COUNTER_EXAMPLES = [
         "gpu.idle_memory",
         ("passed", "the driver's own reserve counts as used", "memory.reserved", gpus(memory_used=900 * MIB)),
         ("passed", "MPS holds a context on each GPU", MPS, gpus(memory_used=1500 * MIB), mps),
-        (
-            "warning",
-            "GH200: memory of the system",
-            "Grace",
-            gpus(memory_used=6 * GIB, name="NVIDIA GH200 480GB"),
-        ),
+        ("warning", "GH200: system memory", "Grace", gpus(memory_used=6 * GIB, name="NVIDIA GH200 480GB")),
         ("monitor", "40 GiB without a process", "of a job that ended", gpus(3, memory_used=40 * GIB), sick),
     ),
     *examples(
@@ -237,8 +231,4 @@ COUNTER_EXAMPLES = [
         ("configure", "it was killed", NVSENTINEL, service("failed"), NOT_JOINED),
     ),
 ]
-
-
-@pytest.mark.parametrize("machine", COUNTER_EXAMPLES, ids=name)
-def test_machines_get_the_verdict_that_a_person_gives_them(machine: CounterExample) -> None:
-    assert_judged(machine)
+test_machines_get_the_verdict_that_a_person_gives_them = considered_hosts(COUNTER_EXAMPLES)

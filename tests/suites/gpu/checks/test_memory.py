@@ -6,11 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from counter_examples import CounterExample, name
 from gpu_helpers import (
     Host,
-    assert_judged,
     changed,
+    considered_hosts,
     examples,
     failing,
     gpus,
@@ -136,14 +135,7 @@ COUNTER_EXAMPLES = [
     *examples(
         "gpu.ecc_volatile",
         ("passed", "40,000 corrected errors since boot", RMA, gpus(2, ecc_volatile_corrected=40_000)),
-        (
-            "not applicable",
-            "RTX 4090 without ECC",
-            "as delivered",
-            gpus(ecc=False),
-            *NO_ECC,
-            states(ecc=False),
-        ),
+        ("not applicable", "RTX 4090 without ECC", "default", gpus(ecc=False), *NO_ECC, states(ecc=False)),
         ("not applicable", "guest that sees no counters", "nvidia-smi: [N/A]", *NO_ECC),
         ("passed", "uncorrectable errors of former years", RMA, gpus(2, ecc_aggregate_uncorrected=7)),
         ("reset gpu", "one since boot", "DCGM_FR_VOLATILE_DBE_DETECTED", gpus(2, ecc_volatile_uncorrected=1)),
@@ -153,13 +145,7 @@ COUNTER_EXAMPLES = [
         ("passed", "nine errors of DRAM, repaired by remapping", RMA, gpus(2, ecc_aggregate_uncorrected=9)),
         ("passed", "two SRAM errors, below the GPU's threshold", RMA, gpus(2, ecc_aggregate_sram=2)),
         ("not checked", "driver 535", "SRAM is not apart", *NOT_APART, gpus(ecc_aggregate_uncorrected=4)),
-        (
-            "monitor",
-            "driver 550, one error",
-            "azurehpc-health-checks: 0",
-            gpus(2, ecc_aggregate_sram=1),
-            NO_THRESHOLD,
-        ),
+        ("monitor", "driver 550, one error", "azurehpc: 0", gpus(2, ecc_aggregate_sram=1), NO_THRESHOLD),
         ("return to vendor", "the GPU reports it", "DCGM_FR_SRAM_THRESHOLD", EXCEEDED),
     ),
     *examples(
@@ -183,16 +169,7 @@ COUNTER_EXAMPLES = [
         ("passed", "V100 with 14 pages", "NVIDIA Dynamic Page Retirement", pages(12, 2)),
         ("passed", "V100 with 62 of 64 pages", "DcgmGPUHardwareLimits.h: 63", pages(60, 2)),
         ("return to vendor", "V100 with a full table", "sick-v100-full-table-of-retired-pages", pages(60, 3)),
-        (
-            "reset gpu",
-            "P100 with a page that waits",
-            "DCGM_FR_PENDING_PAGE_RETIREMENTS",
-            pages(1, pending=True),
-        ),
+        ("reset gpu", "P100: a page waits", "DCGM_FR_PENDING_PAGE_RETIREMENTS", pages(1, pending=True)),
     ),
 ]
-
-
-@pytest.mark.parametrize("machine", COUNTER_EXAMPLES, ids=name)
-def test_machines_get_the_verdict_that_a_person_gives_them(machine: CounterExample) -> None:
-    assert_judged(machine)
+test_machines_get_the_verdict_that_a_person_gives_them = considered_hosts(COUNTER_EXAMPLES)
