@@ -45,22 +45,6 @@ def test_whole(gpucluster):
     assert gpucluster.cluster.name
 """
 
-# A disk that is full while the result of a test is written.
-FULL = """
-import resource
-
-import pytest
-
-
-@pytest.fixture
-def full():
-    yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-
-
-def test_a(gpucluster_node, full):
-    full()
-"""
 
 # One item of each end: passed, failed by a verdict, by an assert, broken, not checked, not applicable.
 ENDS = """
@@ -298,6 +282,11 @@ def start_controller(sandbox: Sandbox) -> None:
     known["processes"]["slurmctld"] = [process.pid, process.started]
     (root / "sandbox.json").write_text(json.dumps(known))  # else the sandbox would not know it as its own
     wait_for(lambda: slurm(sandbox, "sinfo", "-h"), "slurmctld answers")
+
+
+def is_alive(pid: int) -> bool:
+    process = identify(pid)
+    return process is not None and process.alive
 
 
 @contextlib.contextmanager

@@ -7,24 +7,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from judged import figures
 from plugin_helpers import run_pytest
-from report.test_html import HOSTILE, Page, page_of
+from report.test_html import page_of
 from report.test_prom import samples
 from report_helpers import a_run, failing, passing
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Verdict, conclude
 from pytest_gpucluster.core.errors import NotJudged
 from pytest_gpucluster.plugin.outputs import MAX_WARNINGS, advisory_lines
-from pytest_gpucluster.report import html, junit, prom
-from pytest_gpucluster.report.result import read_result
+from pytest_gpucluster.report import prom
 from pytest_gpucluster.report.run_model import read_run
-from pytest_gpucluster.report.run_snapshot import recorded
 from pytest_gpucluster.run.record import MAX_SHOWN, Record, describe
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 WARNING = {"part": "GPU 4 (GPU-c12b, 0000:9d:00.0)", "measured": "12 replays", "expected": "0"}
-SAID = "GPU 4 (GPU-c12b, 0000:9d:00.0): measured 12 replays, expected 0"
 
 
 def concluded(*found: Finding | Advisory | Metric | NotJudged) -> Verdict:
@@ -52,7 +49,7 @@ def test_a_failure_shows_action_of_each_finding_where_they_differ() -> None:
 
 
 @pytest.mark.parametrize("extra", [0, 1])
-def test_what_is_not_shown_is_counted(monkeypatch: pytest.MonkeyPatch, extra: int) -> None:
+def test_what_is_not_shown_is_counted(extra: int) -> None:
     count = MAX_SHOWN + extra
     found = [kind(f"GPU {n}", "1", "2") for kind in (Finding, Advisory) for n in range(count)]
     lines = describe(concluded(*found), "gpu.x", "gpu01").splitlines()
@@ -63,10 +60,6 @@ def test_what_is_not_shown_is_counted(monkeypatch: pytest.MonkeyPatch, extra: in
     lines = advisory_lines(read_run([many]))
     assert len(lines) == MAX_WARNINGS + extra
     assert figures(lines[MAX_WARNINGS - 1])[-2:] == [MAX_WARNINGS - 1, 0]
-    monkeypatch.setattr(html, "MAX_ROWS", MAX_WARNINGS)
-    text = page_of(a_run([many])).text
-    assert text.count("replays 0 gpu01") == MAX_WARNINGS
-    assert ("1 further warnings" in text) is bool(extra)
 
 
 def test_a_warning_is_sanitised_and_redacted_as_a_finding_is() -> None:
@@ -77,12 +70,6 @@ def test_a_warning_is_sanitised_and_redacted_as_a_finding_is() -> None:
     (verdict,) = record.as_dict()["verdicts"]
     assert verdict["advisories"] == [{"part": clean, "measured": clean, "expected": clean}]
     assert verdict["findings"] == verdict["advisories"]
-    results = [warned(HOSTILE, dict.fromkeys(WARNING, HOSTILE), check=HOSTILE)]
-    page = Page(text := html.render(read_run(a_run(results, nodes=(HOSTILE,)))))
-    assert len(page.of("script")) == 1
-    assert not page.of("img")
-    assert not [char for char in text if not char.isprintable() and char not in "\n\t"]
-    assert page.text.count("alert(1)") >= 5
 
 
 def test_findings_of_different_actions_are_rows_of_their_own() -> None:
@@ -97,7 +84,7 @@ def test_findings_of_different_actions_are_rows_of_their_own() -> None:
     assert [(row.action, row.nodes) for row in group.rows.values()] == [("drain", ["a"]), ("monitor", ["b"])]
 
 
-def test_summary_junit_and_prometheus_have_each_warning_and_the_history_takes_none_for_a_finding() -> None:
+def test_summary_and_prometheus_have_each_warning() -> None:
     nodeid = "suites/gpu/test_gpu.py::test_pcie[gpu02-4G]"
     two = warned("gpu02", WARNING, {**WARNING, "part": "GPU 5"}, nodeid=nodeid)
     page = prom.render(read_run(a_run([warned("gpu01"), two, passing("gpu03")])))
@@ -111,12 +98,6 @@ def test_summary_junit_and_prometheus_have_each_warning_and_the_history_takes_no
     lines = advisory_lines(read_run([warned("gpu01"), warned("gpu02", elsewhere, other), warned("")]))
     assert len(lines) == 2  # the summary has one for each warning
     assert "on gpu[01-02] (cluster): GPU 4: measured 12 replays" in lines[0]
-    properties = dict(junit.properties(read_result(warned("gpu01"))))
-    assert properties == {"suite": "gpu", "check": "gpu.pcie", "node": "gpu01", "warning": SAID}
-    many = junit.properties(read_result(warned("gpu01", *([WARNING] * (junit.MAX_FINDINGS + 1)))))
-    assert [name for name, _ in many].count("warning") == junit.MAX_FINDINGS
-    (item,) = recorded(read_run(a_run([warned("gpu01")]))).items
-    assert (item.outcome, item.findings, item.action) == ("passed", (), "")
 
 
 @pytest.mark.parametrize("odd", [None, 7, "text", [None], [7], [["part"]], {"part": "x"}])

@@ -19,7 +19,6 @@ from pytest_gpucluster.cluster.slurm.client import Slurm
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, PartitionInfo
 from pytest_gpucluster.config.models import SlurmConfig
 from pytest_gpucluster.core.check import Action
-from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.drain import Budget, policy
 from pytest_gpucluster.plugin.drain import (
     CONFIRMED,
@@ -232,21 +231,6 @@ def test_a_run_that_was_stopped_early_ends_its_trials_before_its_reports(ended: 
     assert run.log.kinds == ["drain_skipped"]
 
 
-def test_trials_end_also_where_the_acts_cannot_be_done(
-    ended: type[Ended], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def held(_path: object) -> contextlib.AbstractContextManager[None]:
-        raise GpuClusterError("another run has been draining for 60 s")
-
-    monkeypatch.setattr("pytest_gpucluster.drain.locked", held)
-    run = ended()
-    run.act()
-    assert run.drained == []
-    assert run.finish() == 1
-    assert run.drained == ["gpu02", "gpu03"]
-    assert run.session.messages == ["drain: another run has been draining for 60 s"]
-
-
 def test_without_a_lock_no_node_is_drained_or_resumed_and_a_dry_run_reports_it(
     ended: type[Ended], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -254,6 +238,7 @@ def test_without_a_lock_no_node_is_drained_or_resumed_and_a_dry_run_reports_it(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     run = ended([failing("gpu05")])
     run.act()
+    assert run.drained == []
     (message,) = run.session.messages
     assert message.startswith(f"drain: {tmp_path / 'file'}")
     assert "cannot be locked" in message

@@ -7,7 +7,6 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sandbox_helpers import wait_for
 
 from pytest_gpucluster.cluster.channel.channel import Fleet
 from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
@@ -48,20 +47,6 @@ def test_a_dead_agent_is_named_and_the_others_go_on(fleet: Fleet, held: Allocati
     assert not fleet.disconnected
 
 
-def test_every_node_answers_for_itself_over_one_srun(fleet: Fleet, held: Allocation) -> None:
-    answers = fleet.ask('echo "$SLURMD_NODENAME $SLURM_PROCID"; echo e >&2; exit 5')
-    found = {node: (answer.out, answer.err, answer.rc) for node, answer in answers.items()}
-    assert found == {node: (f"{node} {task}\n", "e\n", 5) for task, node in enumerate(held.nodes)}
-    commands = [f"echo {number}; seq 200" for number in range(40)]
-    fleet.prefetch([(command, 60.0) for command in commands])
-    for number, command in enumerate(commands):
-        assert {answer.out.split()[0] for answer in fleet.ask(command).values()} == {str(number)}
-    alone = fleet.ask_node(held.nodes[2], "echo $SLURMD_NODENAME", fresh=True)
-    assert alone.out == f"{held.nodes[2]}\n"
-    assert held.slurm.transport.started["srun"] == 1
-    assert not fleet.lost
-
-
 def test_a_killed_srun_is_the_fault_of_no_node(held: Allocation, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[subprocess.Popen[bytes]] = []
     spawn = LocalTransport.spawn
@@ -77,11 +62,3 @@ def test_a_killed_srun_is_the_fault_of_no_node(held: Allocation, monkeypatch: py
         assert {answer.rc for answer in fleet.ask("echo after").values()} == {None}
         assert all("srun ended (exit -9)" in why for why in fleet.lost.values())
         assert fleet.disconnected == set(fleet.lost) == set(held.nodes)
-
-
-def test_a_job_that_is_cancelled_is_the_fault_of_no_node(fleet: Fleet, held: Allocation) -> None:
-    fleet.ask("true")
-    held.slurm.run("scancel", str(held.job_id))
-    wait_for(lambda: set(fleet.lost) == set(held.nodes), "all are lost")
-    assert fleet.ask("echo after")[held.nodes[0]].problem.startswith("node lost: ")
-    assert fleet.disconnected == set(held.nodes), fleet.lost
