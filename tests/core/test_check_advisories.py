@@ -29,7 +29,6 @@ def concluded(*found: Finding | Advisory | Metric | NotJudged) -> Verdict:
 
 
 def warned(node: str, *advisories: dict[str, str], **fields: Any) -> dict[str, Any]:
-    """Return the result of an item whose verdict has warnings."""
     found = list(advisories or [WARNING])
     verdict = {"outcome": "passed", "findings": [], "action": "drain", "advisories": found}
     return passing(node, **({"check": "gpu.pcie", "verdicts": [verdict]} | fields))

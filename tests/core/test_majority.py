@@ -11,7 +11,6 @@ from pytest_gpucluster.core.majority import Norm, decides, differs, less, near, 
 
 
 def fleet_of(*counts: int) -> Norm[str]:
-    """As many nodes with A, B, C, ... as `counts` says."""
     values = [value for value, count in zip("ABCDEF", counts, strict=False) for _ in range(count)]
     return norm((f"n{number:03}", value) for number, value in enumerate(values, 1))
 

@@ -51,8 +51,6 @@ esac
 
 
 class Transport(LocalTransport):
-    """It has the shell that was started last."""
-
     def spawn(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
         self.shell = super().spawn(argv, **options)
         return self.shell
@@ -259,7 +257,6 @@ def test_the_shell_drains_the_node_and_else_the_run(world: World, what: str) -> 
 
 
 def killed(world: World, run: Retest, *nodes: str) -> None:
-    """Kill the shell, and wait until the run has acted on the nodes."""
     world.transport.shell.kill()
     world.transport.shell.wait()
     settled(run, *nodes)

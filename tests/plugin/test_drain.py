@@ -88,8 +88,6 @@ class Retest:
 
 
 class Memory(Client):
-    """Slurm in memory, with one partition."""
-
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self.partitions = {"batch": PartitionInfo("batch", "UP", default=True)}.copy
@@ -105,8 +103,6 @@ class EventsOfARun(Log):
 
 
 class WorkerNode(NamedTuple):
-    """A worker of xdist that has ended."""
-
     workeroutput: dict[str, Any]
 
 
@@ -135,7 +131,6 @@ class Ended:
         self.plugin.pytest_testnodedown(node, None)
 
     def act(self, error: BaseException | None = None, items: Iterable[Any] = ()) -> None:
-        """Come to the end of the tests, or of a run that this error stopped."""
         run: Any = PytestRun(items=[*items])
         loop = self.plugin.pytest_runtestloop(run)
         next(loop)
@@ -147,7 +142,6 @@ class Ended:
             loop.send(True)
 
     def finish(self, status: int = 0) -> int:
-        """End the session, and return the exit status."""
         run: Any = PytestRun(exitstatus=pytest.ExitCode(status))
         self.plugin.pytest_sessionfinish(run)
         return int(run.exitstatus)
@@ -163,7 +157,6 @@ class Ended:
 
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[Ended]:
-    """Return the maker of a run whose Slurm is in memory."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setattr("pytest_gpucluster.cluster.signals.ignore", lambda: None)
     monkeypatch.setattr("pytest_gpucluster.plugin.drain.little_patience", lambda slurm: slurm)
@@ -411,7 +404,6 @@ def test_only_what_is_ours_and_reserved_goes_on_trial(
 
 
 def fail(run: Ended, item: Any, event: dict[str, Any], when: str = "call", error: type = CheckFailed) -> None:
-    """Let an item fail in this process, with the record of an event."""
     call: Any = pytest.CallInfo.from_call(lambda: (_ for _ in ()).throw(error("bad")), "call")
     report: Any = pytest.TestReport(item.nodeid, ("", 0, ""), {}, "failed", "bad", "call", gpucluster=event)
     report.when = when

@@ -72,7 +72,6 @@ def verdict(*found: Any, action: Action = Action.DRAIN) -> Verdict:
 
 
 def judged_at(node: str, *verdicts: Verdict, outcome: str = "failed") -> dict[str, Any]:
-    """Return the event of an item that has these verdicts."""
     return result(node, outcome, check="gpu.x", verdicts=[one.as_dict() for one in verdicts])
 
 

@@ -117,15 +117,12 @@ def test_a_record_as_plain_types() -> None:
 
 
 class Stashed(FakeItem):
-    """An item of a site's test, with a stash."""
-
     def __init__(self, node: str, name: str, file: str) -> None:
         super().__init__(node, name)
         self.path, self.stash = Path("suites", file), pytest.Stash()
 
 
 def own_item() -> Any:
-    """Return the item of test_count[gpu01] where all of its fixtures are facts."""
     found: Any = object.__new__(CheckItem)
     found.test, found.node_name, found.record = SimpleNamespace(suite="gpu", check="gpu.count"), "gpu01", None
     return found

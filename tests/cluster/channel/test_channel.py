@@ -57,7 +57,6 @@ def ask(fleet: Fleet, command: str, timeout: float = PATIENCE, cap: int = 1 << 2
 
 
 def sleeping(seconds: str) -> list[int]:
-    """Pids of living processes that sleep so long."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

@@ -68,8 +68,6 @@ def test_patience_is_at_least_slurms_own(unkillable: str, stated: float | None, 
 
 
 class _Slurm:
-    """Slurm's commands with these answers."""
-
     def __init__(self, private: str = "", **answers: str) -> None:
         self.answers, self.asked, self.private = answers, list[str](), private
 

@@ -42,7 +42,6 @@ MARK = runmark.mark_of(os.getpid())
 
 @pytest.fixture
 def dead() -> str:
-    """Return the mark of a process that has ended."""
     with subprocess.Popen(["sleep", "60"]) as process:
         mark = runmark.mark_of(process.pid)
         process.kill()
@@ -318,7 +317,6 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Places:
 
 
 def clean(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, list[str], str]:
-    """Return the exit status, the lines and the errors of `gpucluster clean`."""
     status = cli.main(["clean", *map(str, words)])
     shown = capsys.readouterr()
     return status, shown.out.splitlines(), shown.err

@@ -45,8 +45,6 @@ def _run(held: Allocation, script: str, **options: Any) -> StepResult:
 
 
 class NoSlurm(LocalTransport):
-    """A machine whose srun does not start; it keeps the commands and their environments."""
-
     def __init__(self) -> None:
         super().__init__()
         self.begun: list[tuple[Any, Any]] = []

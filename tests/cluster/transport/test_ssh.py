@@ -52,7 +52,6 @@ def program(folder: Path, name: str, text: str) -> Path:
 
 
 def break_once(there: Path, server: Sshd) -> None:
-    """Break the connections of a server as soon as a file is there."""
 
     def wait_and_break() -> None:
         wait_for(there.exists, "the command has arrived")
@@ -71,7 +70,6 @@ def with_known_hosts(*servers: Sshd) -> str:
 
 
 def answer(transport: SshTransport, *argv: str, **options: Any) -> str:
-    """Return what a command prints, and close the connection."""
     try:
         return transport.run(argv, timeout=LONG, **options).stdout
     finally:
