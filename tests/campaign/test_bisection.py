@@ -38,7 +38,7 @@ def test_one_bad_node_is_named_and_no_other(size: int) -> None:
 @pytest.mark.parametrize("bad", [set(), {"n0", "n1"}, {"n2", "n9"}, {"n5", "n10", "n15"}])
 def test_several_bad_nodes_are_named_and_sound_ones_tested_once(bad: set[str]) -> None:
     found, groups = drive(bad, 4)
-    assert (set(found.bad), found.good) == (bad, {*NODES} - bad)
+    assert (set(found.bad), set(found.good)) == (bad, {*NODES} - bad)
     assert bad or len(groups) == 4
 
 

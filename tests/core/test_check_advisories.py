@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from judged import figures
-from plugin_helpers import run_pytest
 from report.test_html import page_of
 from report.test_prom import samples
 from report_helpers import a_run, failing, passing
@@ -17,9 +16,6 @@ from pytest_gpucluster.plugin.outputs import MAX_WARNINGS, advisory_lines
 from pytest_gpucluster.report import prom
 from pytest_gpucluster.report.run_model import read_run
 from pytest_gpucluster.run.record import MAX_SHOWN, Record, describe
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WARNING = {"part": "GPU 4 (GPU-c12b, 0000:9d:00.0)", "measured": "12 replays", "expected": "0"}
 
@@ -103,38 +99,3 @@ def test_summary_and_prometheus_have_each_warning() -> None:
 def test_a_damaged_warning_of_a_foreign_log_is_no_crash(odd: Any) -> None:
     verdict = {"findings": [], "advisories": odd}
     assert read_run(a_run([passing("gpu01", verdicts=[verdict])])).warnings == {}
-
-
-SUITE = """
-from pytest_gpucluster.core.check import Action, Advisory, Finding, conclude
-
-WORDS = {"cause": "c", "hint": "h", "action": Action.DRAIN, "never_healthy": "why"}
-
-
-def test_warned(host, gpucluster_item):
-    gpucluster_item.expect(conclude("own.warned", [Advisory("GPU 4", "12 replays <&>", "0")], **WORDS))
-
-
-def test_bad(host, gpucluster_item):
-    found = [Advisory("GPU 4", "API_TOKEN=hunter2hunter2", "0"), Finding("GPU 1", "1", "2")]
-    gpucluster_item.expect(conclude("own.bad", found, **WORDS))
-"""
-
-
-def test_a_run_shows_a_warning_in_every_report(tmp_path: Path) -> None:
-    run = run_pytest(tmp_path, "--cluster=local", files={"test_own.py": SUITE})
-    assert run.rc == 1
-    assert "warning: own.warned on" in run.out
-    assert "warning:      GPU 4: measured API_TOKEN=<redacted>, expected 0" in run.out
-    verdicts = {event["check"]: event["verdicts"][0] for event in run.events if event["event"] == "result"}
-    assert verdicts["own.warned"]["outcome"] == "passed"
-    (advisory,) = verdicts["own.warned"]["advisories"]
-    assert advisory == {"part": "GPU 4", "measured": "12 replays <&>", "expected": "0"}
-    text = (run.reports / "junit.xml").read_text()
-    assert text.count('name="warning" value="GPU 4: measured 12 replays &lt;&amp;&gt;, expected 0"') == 1
-    assert text.count('name="warning"') == 2
-    assert 'check="own.warned",cluster="local",node=' in (run.reports / "metrics.prom").read_text()
-    assert "12 replays &lt;&amp;&gt;" in (run.reports / "report.html").read_text()
-    for path in run.reports.glob("*.*"):
-        assert "hunter2" not in path.read_text(), path
-    assert "hunter2" not in run.out

@@ -17,7 +17,7 @@ import forked
 import pytest
 from drain_helpers import summed
 from paths import ROOT
-from plugin_helpers import Run, cluster_file, command, run_pytest, start_controller, write_suites
+from plugin_helpers import Run, cluster_file, command, run_pytest, write_suites
 from sandbox_helpers import environment, queue, sandbox_folder, slurm, wait_for
 
 from pytest_gpucluster.report.events import read_events
@@ -137,46 +137,6 @@ def site(
 
 def events(run: Run, *kinds: str) -> list[dict[str, Any]]:
     return [event for event in run.events if event["event"] in kinds]
-
-
-# --- the controller down: first, since one that is killed forgets the last seconds, as drains that were taken back
-
-DOWN = """
-def test_zz_down(state, gpucluster_node):
-    if gpucluster_node.name == "gpu10":
-        pid = int(Path(os.environ["CTLD_PID"]).read_text())
-        os.kill(pid, 9)
-"""
-
-
-def test_with_the_controller_down_in_the_middle_nothing_is_drained(
-    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fail(tmp_path, "gpu01", "gpu02")
-    monkeypatch.setenv("CTLD_PID", str(sandbox.layout.pid_file("slurmctld")))
-    keys = {"partition": "batch", "conf": sandbox.env["SLURM_CONF"]}
-    path = cluster_file(sandbox, tmp_path, nodes=ALL, slurm=keys)
-    write_suites(tmp_path, {"test_site.py": SITE + DOWN})
-    argv = command(f"--cluster={path}", "--drain=apply", "--set=drain.max=5", ".")
-    log = tmp_path / "reports" / "latest" / "events.jsonl"
-    with subprocess.Popen(
-        argv, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            # it comes back, with its state, once all is decided: the nodes are given back the sooner
-            wait_for(lambda: log.exists() and log.read_text().count("drain_decision") == 2, "all is decided")
-        finally:
-            start_controller(sandbox)
-        out, _ = process.communicate(timeout=1200)
-    run = Run(process.returncode, out, "", tmp_path)
-    slurm(sandbox, "scancel", "--user=root")  # a controller that came back may have missed the end of the job
-    assert run.rc == 1
-    assert reasons(sandbox) == {}
-    assert events(run, "node_intent", "node_result") == []
-    decisions = events(run, "drain_decision")
-    assert [event["decision"] for event in decisions] == ["spare", "spare"]
-    assert all("cannot be read" in event["why"] for event in decisions)
-    assert run.event("finish")["failed"] == 2
 
 
 # --- the whole circle
