@@ -305,6 +305,7 @@ def test_the_budget_counts_what_goes_back_to_drained(ended: type[Ended]) -> None
     run.act()
     assert run.drained == ["gpu03"]
     assert any("1 more node failed than drain.max=10% allows" in message for message in run.session.messages)
+    assert [event["nodes"] for event in run.log if event["event"] == "drain_over_budget"] == [["gpu05"]]
 
 
 def test_a_node_on_trial_that_fails_again_keeps_the_reason_that_it_had(ended: type[Ended]) -> None:
