@@ -45,6 +45,7 @@ def test_whole(gpucluster):
     assert gpucluster.cluster.name
 """
 
+
 # A disk that is full while the result of a test is written.
 FULL = """
 import resource
@@ -298,6 +299,11 @@ def start_controller(sandbox: Sandbox) -> None:
     known["processes"]["slurmctld"] = [process.pid, process.started]
     (root / "sandbox.json").write_text(json.dumps(known))  # else the sandbox would not know it as its own
     wait_for(lambda: slurm(sandbox, "sinfo", "-h"), "slurmctld answers")
+
+
+def is_alive(pid: int) -> bool:
+    process = identify(pid)
+    return process is not None and process.alive
 
 
 @contextlib.contextmanager

@@ -20,7 +20,6 @@ PAIRS = Kind("nccl", "nccl", ("nccl",), size=2, partners=3)
 def outcome(
     folder: Path, kind: Kind, nodes: str, *events: tuple[str, dict[str, Any]], ended: int | None = 0
 ) -> Any:
-    """Return what the log of a run on these nodes says."""
     log = EventLog(folder / "events.jsonl", "r1")
     with contextlib.closing(log):
         log.write("start", cluster="prod", simulated=True)

@@ -57,7 +57,6 @@ def chosen(found: Planner) -> tuple[Kind, tuple[str, ...]]:
 
 
 def all_choices(found: Planner) -> list[tuple[tuple[str, ...], bool]]:
-    """Return what the planner chooses, each time with what it has chosen before claimed."""
     taken, order = dict[str, bool](), list[tuple[tuple[str, ...], bool]]()
     while choice := found.choose(taken):
         taken |= dict.fromkeys(choice.nodes, choice.waits)
@@ -134,7 +133,6 @@ def test_each_node_meets_three_partners_and_a_bad_one_fails_alone(size: int, see
 
 
 def alone(*nodes: str) -> tuple[Result, ...]:
-    """Return the results of nodes that are fit alone."""
     return tuple(it for number, node in enumerate(nodes, 2) for it in result(number, node))
 
 

@@ -239,7 +239,6 @@ def test_a_check_of_ours_is_listed_and_one_of_others_is_not() -> None:
 def of_allocation(
     outcome: Outcome, *, part: str = "", action: Action = Action.MONITOR, reason: str = ""
 ) -> Verdict:
-    """Return a verdict of one allocation, with one finding where a part is named."""
     found = (Finding(part, "1", "2"),) if part else ()
     advisory, told = Advisory(part, "odd", "usual"), (f"cause {part}", f"hint {part}")
     made = Verdict(

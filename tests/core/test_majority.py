@@ -5,30 +5,12 @@ from __future__ import annotations
 import pytest
 
 from pytest_gpucluster.core import majority as fleet
-from pytest_gpucluster.core.check import CHECKS, Action, Advisory, Finding
+from pytest_gpucluster.core.check import Action, Advisory, Finding
 from pytest_gpucluster.core.common_cause import NO_MAJORITY
 from pytest_gpucluster.core.majority import Norm, decides, differs, less, near, norm, older, owners
-from pytest_gpucluster.core.registry import import_checks
-
-# what differs from most nodes may be the first node of an upgrade; os.memory and gpu.driver judge more than that
-COMPARING = {
-    "os": "release kernel cmdline architecture kernel_settings user mtu drift cpus cpu_model numa governor hugepages swap limits scratch",
-    "gpu": "vbios clocks",
-    "fabric": "firmware",
-    "mpi": "alike",
-    "ddp": "framework",
-    "training": "framework stragglers",
-    "tensorflow": "framework",
-    "horovod": "versions",
-    "container": "release",
-    "nccl": "environment outlier",
-    "burnin": "stragglers",
-    "kubernetes": "rdma labels software",
-}
 
 
 def fleet_of(*counts: int) -> Norm[str]:
-    """As many nodes with A, B, C, ... as `counts` says."""
     values = [value for value, count in zip("ABCDEF", counts, strict=False) for _ in range(count)]
     return norm((f"n{number:03}", value) for number, value in enumerate(values, 1))
 
@@ -196,9 +178,3 @@ def test_an_older_version_and_a_version_of_another_kind_deviate(
     mine: str, theirs: str, *, expected: bool
 ) -> None:
     assert older(mine, theirs) is expected
-
-
-def test_checks_that_compare_nodes_require_no_repair() -> None:
-    import_checks()
-    names = [f"{suite}.{name}" for suite, names in COMPARING.items() for name in names.split()]
-    assert {name: CHECKS[name].action for name in names if CHECKS[name].action.is_repair} == {}

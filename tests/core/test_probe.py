@@ -19,37 +19,26 @@ def _gpus(cuda: str, *devices: tuple[str, str, str]) -> Gpus:
     return Gpus(cast("Any", tuple(found)), cuda=cuda)  # of a GPU, only these three count here
 
 
+SEVERAL = _gpus("12.4", ("H200", "550", "B"), ("H200", "550", "A"), ("H100", "550", ""))
+OF_ALL = {"GPUs": "H100, H200", "NVIDIA driver": "550", "VBIOS": "A, B", "CUDA of the driver": "12.4"}
+
+
 @pytest.mark.parametrize(
     ("probe", "facts", "versions"),
     [
         (basics.KERNEL, "6.8.0", {"kernel": "6.8.0"}),
         (basics.RELEASE, "ubuntu 24.04", {"operating system": "ubuntu 24.04"}),
         (basics.KERNEL, ("6.8.0",), {}),
+        (GPUS, SEVERAL, OF_ALL),
+        (GPUS, _gpus("", ("H200", "550", "")), {"GPUs": "H200", "NVIDIA driver": "550"}),
+        (GPUS, _gpus(""), {}),
+        (FABRIC_MANAGER, FabricManager("active", "550.54.15"), {"fabric manager": "550.54.15"}),
+        (FABRIC_MANAGER, FabricManager("active", None), {}),
+        (FABRIC_MANAGER, FabricManager("active", ""), {}),
     ],
 )
-def test_probes_whose_facts_are_a_version(probe: Probe[Any], facts: object, versions: dict[str, str]) -> None:
+def test_versions_in_the_facts_of_a_probe(probe: Probe[Any], facts: object, versions: dict[str, str]) -> None:
     assert probe.versions(facts) == versions
-
-
-def test_versions_of_gpus_are_those_of_all_of_them() -> None:
-    several = _gpus("12.4", ("H200", "550", "B"), ("H200", "550", "A"), ("H100", "550", ""))
-    assert GPUS.versions(several) == {
-        "GPUs": "H100, H200",
-        "NVIDIA driver": "550",
-        "VBIOS": "A, B",
-        "CUDA of the driver": "12.4",
-    }
-    assert GPUS.versions(_gpus("", ("H200", "550", ""))) == {"GPUs": "H200", "NVIDIA driver": "550"}
-    assert GPUS.versions(_gpus("")) == {}
-
-
-@pytest.mark.parametrize(
-    ("version", "versions"), [("550.54.15", {"fabric manager": "550.54.15"}), (None, {}), ("", {})]
-)
-def test_the_version_of_the_fabric_manager_is_known_where_it_prints_one(
-    version: str | None, versions: dict[str, str]
-) -> None:
-    assert FABRIC_MANAGER.versions(FabricManager("active", version)) == versions
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import html
 import json
 import re
 from functools import partial
-from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 from xml.sax.saxutils import quoteattr
@@ -18,8 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpucluster.core import redact
-from pytest_gpucluster.core.check import CHECKS
-from pytest_gpucluster.core.registry import import_checks
 from pytest_gpucluster.run.record import clean, clean_all, is_clean
 
 if TYPE_CHECKING:
@@ -170,6 +165,17 @@ def test_what_is_no_secret_stays(text: str) -> None:
         (f"-----BEGIN RSA PRIVATE KEY-----\n{S}\ncut", R),
         (f"-----BEGIN PGP PRIVATE KEY BLOCK-----\n{S}\n-----END PGP PRIVATE KEY BLOCK-----\nb", f"{R}\nb"),
         (f"-----BEGIN EC PRIVATE KEY-----\\n{S}\\n-----END EC PRIVATE KEY-----\\nb", f"{R}\\nb"),
+        # escapes stay around a secret
+        (f"a?x=1&amp;password%3D{S}%26n=1", f"a?x=1&amp;password%3D{R}"),  # to the end of the word
+        (f"https%3A%2F%2Fme%3A{S}%40x%2F", f"https%3A%2F%2Fme%3A{R}%40x%2F"),
+        (f"https:\\/\\/me:{S}@x\\/", f"https:\\/\\/me:{R}@x\\/"),
+        (f"&quot;password&quot;: &quot;{S} {S}&quot;, b", f"&quot;password&quot;: {R}, b"),
+        ("-----BEGIN+PRIVATE+KEY-----%0AMII%0A-----END+PRIVATE+KEY-----%0Ab", f"{R}%0Ab"),
+        ("\\x68\\x66_" + "x" * 16 + "\\nb", f"{R}\\nb"),
+        ("%68%66_" + "x" * 16, R),
+        ("&#104;f_" + "x" * 16, R),
+        # no escape: the text stays
+        ("\\U00110000 \\ud83d &#0; &#x110000; token", "\\U00110000 \\ud83d &#0; &#x110000; token"),
     ],
 )
 def test_a_text_keeps_all_but_the_secret(text: str, expected: str) -> None:
@@ -204,26 +210,6 @@ def test_a_token_is_known_by_its_shape(token: str) -> None:
 def test_token_behind_an_escape_is_taken_out(before: str, token: str) -> None:
     assert redact.text(f"assert 'login ok{before}{token}' == ''") == f"assert 'login ok{before}{R}' == ''"
     assert redact.is_secret("X", f"login{before}{token}")
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (f"a?x=1&amp;password%3D{S}%26n=1", f"a?x=1&amp;password%3D{R}"),  # to the end of the word
-        (f"https%3A%2F%2Fme%3A{S}%40x%2F", f"https%3A%2F%2Fme%3A{R}%40x%2F"),
-        (f"https:\\/\\/me:{S}@x\\/", f"https:\\/\\/me:{R}@x\\/"),
-        (f"&quot;password&quot;: &quot;{S} {S}&quot;, b", f"&quot;password&quot;: {R}, b"),
-        ("-----BEGIN+PRIVATE+KEY-----%0AMII%0A-----END+PRIVATE+KEY-----%0Ab", f"{R}%0Ab"),
-        ("\\x68\\x66_" + "x" * 16 + "\\nb", f"{R}\\nb"),
-        ("%68%66_" + "x" * 16, R),
-        ("&#104;f_" + "x" * 16, R),
-        # no escape: the text stays
-        ("\\U00110000 \\ud83d &#0; &#x110000; token", "\\U00110000 \\ud83d &#0; &#x110000; token"),
-    ],
-)
-def test_escapes_around_a_secret_stay(text: str, expected: str) -> None:
-    assert redact.text(text) == expected
-    assert redact.text(expected) == expected
 
 
 def _json(text: str) -> str:
@@ -283,6 +269,12 @@ def _read(text: str, wrap: Callable[[str], str]) -> str:
     return re.sub(r"\\(?:x..|u....|[0-7]{3}|.)", lambda found: redact._unescape(found[0]), text)
 
 
+PLAIN_VALUES = f"""
+1 /usr/bin:/bin gpu[01-99] http://a:80/ http://a@b/ xhf_1 {"x" * 100} {"1" * 31} {"X1" * 40} {"xY" * 40} {"g" * 32} {LONG[:31]}
+0123456789abcdef0123456789abcde
+"""
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -295,17 +287,7 @@ def _read(text: str, wrap: Callable[[str], str]) -> str:
 )
 def test_a_variable_is_secret_by_its_value(value: str) -> None:
     assert redact.is_secret("X", value)
-
-
-PLAIN_VALUES = f"""
-1 /usr/bin:/bin gpu[01-99] http://a:80/ http://a@b/ xhf_1 {"x" * 100} {"1" * 31} {"X1" * 40} {"xY" * 40} {"g" * 32} {LONG[:31]}
-0123456789abcdef0123456789abcde
-"""
-
-
-@pytest.mark.parametrize("value", ["", *PLAIN_VALUES.split()])
-def test_a_variable_of_another_value_is_none(value: str) -> None:
-    assert not redact.is_secret("X", value)
+    assert [plain for plain in ("", *PLAIN_VALUES.split()) if redact.is_secret("X", plain)] == []
 
 
 @pytest.mark.parametrize(
@@ -390,18 +372,3 @@ def test_clean(raw: str, shown: str) -> None:
     assert clean_all({raw: 1}) == {shown: 1}
     assert is_clean(raw) == (raw == R)
     assert is_clean("plain")
-
-
-def test_no_text_of_our_own_is_taken_for_a_secret() -> None:
-    """Names of checks, and what follows the colon behind a name in every message of the package."""
-    import_checks()
-    words = re.compile(r": (?!Test )(?:[A-Za-z][\w.-]*(?:[ ,]|$)|--[a-z])[^\\]*$")
-    ours = {f"{name}: GPU 1: 2" for name in CHECKS}
-    for path in Path(redact.__file__).parents[1].rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            for value, after in pairwise(node.values) if isinstance(node, ast.JoinedStr) else ():
-                text = str(after.value) if isinstance(after, ast.Constant) else ""
-                if isinstance(value, ast.FormattedValue) and words.match(text) and "(?" not in text:
-                    ours.add(f"/home/me/api_key{text}")
-    assert len(ours) > 300
-    assert [text for text in sorted(ours) if redact.text(text) != text] == []

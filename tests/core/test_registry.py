@@ -11,7 +11,7 @@ import forked
 import pytest
 from paths import ROOT
 from plugin_helpers import cluster_file, run_pytest
-from sandbox_helpers import environment, left_in_queue
+from sandbox_helpers import environment
 from suite_wheel import install_suite
 
 from pytest_gpucluster import SuiteError, plugin
@@ -25,17 +25,13 @@ if TYPE_CHECKING:
 
 MADE_UP = {
     "__init__.py": """
-from pytest_gpucluster.api import Suite, Work
+from pytest_gpucluster.api import Suite
 
 SUITE = Suite(
     __name__,
     markers=("made_up: a suite of a test",),
     section="config:MadeUpConfig",
     options={"--made-up": {"metavar": "N", "help": "nothing"}},
-    before_allocation=Work("early", "work:Early"),
-    before_first_test=Work("beside", "work:beside"),
-    hooks={"after_release": "work:LATE"},
-    draft="work:draft",
     documentation="https://example.org/made_up.html",
 )
 """,
@@ -48,85 +44,31 @@ class MadeUpConfig(OptionalSection):
 
     colour: Text
 """,
-    "work.py": """
-from pytest_gpucluster.api import Action, Finding, LateCheck, Metric, Submission, check
-
-WORDS = {"cause": "c", "hint": "look at the fans", "action": Action.MONITOR}
+    "checks.py": """
+from pytest_gpucluster.api import Action, Metric, check
 
 
-class Early(Submission):
-    def __init__(self, slurm, cluster):
-        self.job = slurm.run("sbatch", "--parsable", "-p", "batch", "-o", "/dev/null", "--wrap=true").strip()
-
-    def job_ids(self):
-        return (self.job,)
-
-    def outcome(self):
-        return self.job
-
-
-def beside(run):
-    return {held.job_id for held in run.allocations}
-
-
-def draft(survey):
-    return ["made_up: {colour: red}"]
-
-
-@check("made_up.late", **WORDS, item=False)
-def late(info):
-    if info.name == "gpu02":
-        yield Finding("fans", "off", "on")
-
-
-@check("made_up.fans", **WORDS)
+@check("made_up.fans", cause="c", hint="h", action=Action.MONITOR)
 def fans(hostname):
     '''Every node has fans.'''
     yield Metric("fans", len(hostname), "")
-
-
-LATE = LateCheck("made_up.late", "judged later", lambda run, info: late(info))
 """,
     "test_made_up.py": """
-from gpucluster_made_up import SUITE
-from gpucluster_made_up import work
-from gpucluster_made_up.config import MadeUpConfig
-from pytest_gpucluster.api import Outcome, Probe, Tests, Verdict, fact, probed, text_of
+from gpucluster_made_up import checks
+from pytest_gpucluster.api import Probe, Tests, probed, text_of
 
 hostname = probed(Probe("hostname", "hostname", lambda answer: text_of(answer).strip()))
-early = fact(once=True)(lambda gpucluster_session: gpucluster_session.outcome(SUITE))
-TESTS = Tests(work, marks=("made_up",))
-
-
-@fact(once=True)
-def beside(allocation, gpucluster_session):
-    return gpucluster_session.begin(SUITE).result()
-
-
-def test_early(early, cluster):
-    assert int(early) > 0
-    assert cluster.section(MadeUpConfig).colour == "red"
-
-
-def test_beside(beside, early, allocation):
-    assert beside == {allocation.job_id}
-    assert allocation.job_id > int(early)
-
-
-def test_late(node):
-    return Verdict("made_up.late", Outcome.NOT_CHECKED, reason="judged later")
+TESTS = Tests(checks, marks=("made_up",))
 """,
 }
 
 
 @pytest.fixture(scope="module")
 def with_made_up(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The variables of a process that has the suite installed."""
     return {"PYTHONPATH": str(install_suite(tmp_path_factory.mktemp("wheel"), "made_up", MADE_UP))}
 
 
 def parts(suite: Suite) -> list[str]:
-    """Return the parts that a suite names."""
     works = [work.part for work in (suite.before_allocation, suite.before_first_test) if work is not None]
     named = [*suite.settings.values(), suite.section, suite.profile_rows, *suite.hooks.values()]
     return [*works, *filter(None, named)]
@@ -152,27 +94,6 @@ def test_markers_are_read_without_an_import_as_they_are_registered(
     monkeypatch.setattr(plugin, "suite_folders", lambda: {"gone": tmp_path})
     with pytest.raises(SuiteError, match="'gone': `markers` and `order` of its Suite must be literals"):
         marker_lines()
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("workers", ["0", "2"])
-def test_a_suite_of_another_wheel_is_a_suite_like_ours(
-    sandbox: Sandbox, tmp_path: Path, with_made_up: dict[str, str], workers: str
-) -> None:
-    file = cluster_file(sandbox, tmp_path, made_up={"colour": "red"})
-    options = (f"--cluster={file}", "--made-up=1", "-m", "made_up", "-n", workers)
-    run = run_pytest(tmp_path, "--strict-markers", *options, env=with_made_up, where=())
-    passed = ["test_early", "test_beside", *(f"test_late[gpu0{number}]" for number in (1, 3, 4))]
-    passed += [f"test_fans[gpu0{number}]" for number in range(1, 5)]
-    ends = {**dict.fromkeys(passed, "passed"), "test_late[gpu02]": "failed"}
-    found = {f"suites/made_up/test_made_up.py::{name}": outcome for name, outcome in ends.items()}
-    assert run.outcomes == found, run.out
-    assert (run.rc, run.errors) == (1, [])
-    assert "made_up.late on gpu02: fans: measured off, expected on" in run.out
-    assert "look at the fans" in (run.reports / "report.html").read_text()
-    (failure,) = run.cases["gpucluster.made_up.gpu02 test_late"].result
-    assert "measured off" in failure.message
-    assert left_in_queue(sandbox) == []
 
 
 @pytest.mark.thorough

@@ -72,7 +72,6 @@ def test_what_cannot_be_seen_from_here_is_unknown(
 
 
 def proc(folder: Path, *, boot: str = "b", space: str = "pid:[1]", pid: int | None = None) -> Path:
-    """Make what is read of a /proc."""
     number = str(pid or os.getpid())
     (folder / "sys/kernel/random").mkdir(parents=True)
     (folder / "sys/kernel/random/boot_id").write_text(boot)

@@ -152,7 +152,6 @@ def test_every_awk_folds_alike(name: str, awk: str) -> None:
 
 
 def in_package(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str) -> None:
-    """Make x.sh the program of the package `programs`."""
     (folder / "x.sh").write_text(text)
     monkeypatch.setattr(resources, "files", {"programs": folder}.__getitem__)
     scripts._text.cache_clear()

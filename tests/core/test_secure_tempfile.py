@@ -45,7 +45,6 @@ def to_another_user(monkeypatch: pytest.MonkeyPatch, *paths: Path) -> int:
 
 
 def why_not(path: Path, *, create: bool = False) -> tuple[int | None, str]:
-    """Return number and text of the error that a folder is refused with."""
     with pytest.raises(OSError, match="/") as caught:
         Folder(path, create=create)
     assert caught.value.filename == str(path)
@@ -167,7 +166,6 @@ def test_a_folder_where_everybody_may_exchange_files_is_refused(
 
 
 def traps(folder: Path) -> None:
-    """Leave all that is no plain file of our own."""
     (folder / "precious").write_text("precious")
     (folder / "link").symlink_to("precious")
     (folder / "nowhere").symlink_to("absent")

@@ -13,21 +13,19 @@ SwitchName=spine Level=1 LinkSpeed=1 Nodes=gpu[01-04] Switches=leaf[0-1]
 """
 
 
-def test_leaves_of_slurm() -> None:
-    leaves = {"gpu01": "leaf0", "gpu02": "leaf0", "gpu03": "leaf1", "gpu04": "leaf1"}
-    assert parse_slurm_topology(SLURM) == leaves
-
-
-@pytest.mark.parametrize("text", ["", "slurm_load_topo error: Requested operation not supported\n"])
-def test_no_topology_gives_no_leaves(text: str) -> None:
-    assert parse_slurm_topology(text) == {}
+LEAVES = {"gpu01": "leaf0", "gpu02": "leaf0", "gpu03": "leaf1", "gpu04": "leaf1"}
+CLOUD = "SwitchName=cloud Level=0 LinkSpeed=1"  # its nodes are yet to come
 
 
 @pytest.mark.parametrize(
-    "empty", ["SwitchName=cloud Level=0 LinkSpeed=1 Nodes=\n", "SwitchName=cloud Level=0 LinkSpeed=1\n"]
+    ("text", "leaves"),
+    [
+        *((SLURM, LEAVES), (f"{CLOUD} Nodes=\n{SLURM}", LEAVES), (f"{CLOUD}\n{SLURM}", LEAVES)),
+        *(("", {}), ("slurm_load_topo error: Requested operation not supported\n", {})),
+    ],
 )
-def test_a_leaf_whose_nodes_are_yet_to_come_has_none(empty: str) -> None:
-    assert parse_slurm_topology(empty + SLURM) == parse_slurm_topology(SLURM)
+def test_leaves_of_slurm(text: str, leaves: dict[str, str]) -> None:
+    assert parse_slurm_topology(text) == leaves
 
 
 def test_a_leaf_without_readable_nodes_is_an_error() -> None:

@@ -56,16 +56,6 @@ SECONDS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [*((text, it) for it, texts in SECONDS.items() for text in texts.split("|")), (7, 7), (1.5, 1.5)],
-)
-def test_durations_of_every_unit(text: str | float, seconds: float) -> None:
-    found = units.parse_duration(text)
-    assert found == pytest.approx(seconds)
-    assert isinstance(found, float)
-
-
 RATES = {
     5000: "5 TB/s",
     5: "5GB/s|5 GBps| 5 GB |5000000000 B/s",
@@ -78,11 +68,18 @@ RATES = {
 
 
 @pytest.mark.parametrize(
-    ("text", "rate"), [*((text, rate) for rate, texts in RATES.items() for text in texts.split("|")), (5, 5)]
+    ("parse", "text", "value"),
+    [
+        *((units.parse_duration, text, it) for it, texts in SECONDS.items() for text in texts.split("|")),
+        *((units.parse_bandwidth, text, it) for it, texts in RATES.items() for text in texts.split("|")),
+        *((units.parse_duration, 7, 7), (units.parse_duration, 1.5, 1.5), (units.parse_bandwidth, 5, 5)),
+    ],
 )
-def test_bandwidths_of_every_unit(text: str | float, rate: float) -> None:
-    found = units.parse_bandwidth(text)
-    assert found == pytest.approx(rate)
+def test_quantities_of_every_unit(
+    parse: Callable[[str | float], float], text: str | float, value: float
+) -> None:
+    found = parse(text)
+    assert found == pytest.approx(value)
     assert isinstance(found, float)
 
 

@@ -62,8 +62,6 @@ class World:
 
 
 class Client:
-    """What the actor asks of the Slurm client."""
-
     def __init__(self, world: World) -> None:
         self.run, self.nodes, self.refresh = world.run, world.show, world.refresh
 
@@ -105,7 +103,6 @@ def actor(a_world: World, log: Log, **options: Any) -> DrainExecutor:
 def drain(
     a_world: World, *names: str, budget: str = "100%", log: Log | None = None, **options: Any
 ) -> DrainExecutor:
-    """Drain nodes that have failed; return who did it."""
     act = actor(a_world, Log() if log is None else log, **options)
     act.drain(grounds(*names), limits(budget), spared={})
     return act

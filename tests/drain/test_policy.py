@@ -13,8 +13,9 @@ from pytest_gpucluster.cluster.slurm.inventory import (
     parse_nodes,
 )
 from pytest_gpucluster.core.finding import Action, Finding
-from pytest_gpucluster.drain import Budget, Grounds, fit_for_retest, listed, read_reason, write_reason
+from pytest_gpucluster.drain import Budget, Grounds, fit_for_retest, read_reason, write_reason
 from pytest_gpucluster.drain.policy import (
+    NAMES,
     own_reason,
     ranked,
     reaches,
@@ -204,15 +205,18 @@ def test_every_other_node_is_left_alone() -> None:
         assert why_not_drain(info) == why
 
 
-def test_the_action_class_decides_what_is_grounds() -> None:
-    for action, least, grounds in (
-        (Action.DRAIN, Action.DRAIN, True),
-        (Action.VENDOR, Action.DRAIN, True),
-        (Action.REBOOT, Action.DRAIN, False),
-        (Action.MONITOR, Action.MONITOR, False),
-        (Action.RESET_GPU, Action.RESET_GPU, True),
-    ):
-        assert reaches(action, least) is grounds
+VALUES = ("configure", "monitor", "reset gpu", "reboot", "drain", "return to vendor")
+
+
+def test_an_action_reaches_its_own_class_and_milder_ones() -> None:
+    assert tuple(action.value for action in Action) == VALUES
+    repairs = ("reset-gpu", "reboot", "drain", "return-to-vendor")  # of --drain-min-action
+    assert {name: action.value for name, action in NAMES.items()} == dict(
+        zip(repairs, VALUES[2:], strict=True)
+    )
+    for at, action in enumerate(VALUES):
+        reached = [least for least in VALUES if reaches(Action(action), Action(least))]
+        assert reached == (list(VALUES[: at + 1]) if at > 1 else []), action
 
 
 def test_the_worst_go_first_and_the_unconfirmed_not_at_all() -> None:
@@ -342,26 +346,3 @@ def test_only_a_quiet_node_of_ours_goes_on_trial() -> None:
     unfit += [node("IDLE", reason=OURS), node("IDLE", "DRAIN", reason="bad cable")]
     unfit.append(node("IDLE", "DRAIN", "COMPLETING", reason=OURS))
     assert [*map(fit_for_retest, [*fit, *unfit])] == [True] * 2 + [False] * 6
-
-
-# --- listing and reservations
-
-
-def test_the_list_of_drains_has_ours_alone() -> None:
-    two = summed(f"gpucluster:gpu.count 7<8 GPUs also=os.x,os.y run={RUN}", "gpu02")
-    drained = node("ALLOCATED", "DRAIN", reason=two, name="gpu02", user="root")
-    nodes = [
-        node("IDLE", "DRAIN", reason="bad cable", name="gpu03"),
-        replace(drained, reason_time="2026-11-21"),
-        node("IDLE", reason=OURS, name="gpu05"),
-        node("IDLE", "DRAIN", reason=f"{OURS} - see ticket", name="gpu01"),
-    ]
-    edited, ours = listed(nodes, {RUN: "reports/events.jsonl"})
-    assert [edited[key] for key in ("node", "state", "checks", "found", "run", "log")] == [
-        *("gpu01", "DRAINED", "(edited)", f"{OURS} - see ticket", "", "")
-    ]
-    assert list(ours.values()) == [
-        *("gpu02", "DRAINING", "gpu.count,os.x,os.y", "", "7<8 GPUs"),
-        *(RUN, "2026-11-21", "root", "reports/events.jsonl"),
-    ]
-    assert listed(nodes[1:2], {})[0]["log"] == ""

@@ -136,7 +136,6 @@ def test_the_executor_changes_only_untouched_nodes(act: str, rule: Callable[[Cas
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    """Return a Slurm in which gpucluster has drained all nodes."""
     made = World(tmp_path)
     for case in CASES:
         made.put(case.node, reason=case.ours)

@@ -51,8 +51,6 @@ esac
 
 
 class Transport(LocalTransport):
-    """It has the shell that was started last."""
-
     def spawn(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
         self.shell = super().spawn(argv, **options)
         return self.shell
@@ -221,24 +219,44 @@ def test_what_a_person_sets_during_a_trial_stands_though_the_node_passed(world: 
     run, _ = begun(world, "gpu01")
     assert run.keep("gpu01")
     world.put("gpu01", state, "bob: bad cable")
-    assert run.end() == []
-    assert run.ended == {"gpu01": "left"}
+    assert (run.end(), run.ended) == ([], {"gpu01": "left"})
     assert run.left["gpu01"].endswith(': "bob: bad cable"')
     assert world.told("gpu01") == (state, "bob: bad cable")
 
 
-def test_a_controller_that_is_away_is_tried_again(world: World) -> None:
+def signals(world: World) -> None:
+    for number in (1, 2, 15, 13):
+        os.kill(world.transport.shell.pid, number)
+
+
+ADDED = ("DOWN+DRAIN", f"{OURS} : Not responding")
+END: dict[str, tuple[Callable[[World], object], list[Any], tuple[str, str]]] = {
+    "signals of a terminal": (signals, [], ("IDLE+DRAIN", OURS)),
+    "the controller is away for a while": (
+        lambda it: it.mark("gpu01", "broken", "3"),
+        [],
+        ("IDLE+DRAIN", OURS),
+    ),
+    "it is away for good": (lambda it: it.mark("gpu01", "broken", "200"), [DRAIN], ("IDLE+DRAIN", OURS)),
+    "text that Slurm adds": (lambda it: it.put("gpu01", *ADDED), [], ADDED),
+}
+
+
+@pytest.mark.parametrize("what", END)
+def test_the_shell_drains_the_node_and_else_the_run(world: World, what: str) -> None:
+    act, by_the_run, told = END[what]
     run, _ = begun(world, "gpu01")
-    world.mark("gpu01", "broken", "3")
-    assert (run.end(), run.ended, world.ours) == ([], {"gpu01": "drained"}, [])
-    assert world.told("gpu01") == ("IDLE+DRAIN", OURS)
+    act(world)
+    assert (run.end(), run.ended, world.ours) == ([], {"gpu01": "drained"}, by_the_run)
+    assert world.told("gpu01") == told
+    if by_the_run:
+        assert sum(line.startswith("show node") for line in world.ran) == 1 + 200
 
 
 # --- the shell is gone, hangs, or cannot do it: the run does it, or says that it is not done
 
 
 def killed(world: World, run: Retest, *nodes: str) -> None:
-    """Kill the shell, and wait until the run has acted on the nodes."""
     world.transport.shell.kill()
     world.transport.shell.wait()
     settled(run, *nodes)
@@ -311,14 +329,6 @@ def test_a_shell_that_hangs_at_first_is_killed_too(world: World, monkeypatch: py
     held.unlink()
     assert (run.ended, world.ours) == ({"gpu01": "drained"}, [])
     assert world.told("gpu01") == ("IDLE+DRAIN", OURS)
-
-
-@pytest.mark.thorough
-def test_a_shell_whose_scontrol_fails_for_good_leaves_it_to_the_run(world: World) -> None:
-    run, _ = begun(world, "gpu01")
-    world.mark("gpu01", "broken", "200")
-    assert (run.end(), run.ended, world.ours) == ([], {"gpu01": "drained"}, [DRAIN])
-    assert sum(line.startswith("show node") for line in world.ran) == 1 + 200
 
 
 @pytest.mark.parametrize("gone", [True, False])
@@ -487,14 +497,6 @@ def test_a_node_that_is_never_heard_is_refused(
     assert run.ended == {"gpu01": "drained", "gpu02": "drained"}
 
 
-def test_the_shell_survives_the_signals_of_a_terminal(world: World) -> None:
-    run, _ = begun(world, "gpu01")
-    for number in (1, 2, 15, 13):
-        os.kill(world.transport.shell.pid, number)
-    assert (run.end(), world.ours) == ([], [])  # the shell did it
-    assert world.told("gpu01") == ("IDLE+DRAIN", OURS)
-
-
 def test_a_hostile_reason_is_one_word_to_the_shell(world: World) -> None:
     hostile = "gpucluster:gpu.count 7<8 $(touch pwned) ; touch pwned run=old"
     world.put("gpu01", reason=hostile)
@@ -509,12 +511,6 @@ def test_what_was_kept_stays_so_where_the_shell_is_killed_then(world: World) -> 
     killed(world, run)
     assert (run.end(), run.ended) == ([], {"gpu01": "drained", "gpu02": "resumed"})
     assert (world.told("gpu01")[0], world.told("gpu02")[0]) == ("IDLE+DRAIN", "IDLE")
-
-
-def test_text_that_slurm_adds_to_the_reason_keeps_it_own(world: World) -> None:
-    run, _ = begun(world, "gpu01")
-    world.put("gpu01", "DOWN+DRAIN", f"{OURS} : Not responding")
-    assert (run.end(), run.ended) == ([], {"gpu01": "drained"})
 
 
 def test_the_pipe_drains_every_node_again_however_the_run_dies(world: World) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pytest_gpucluster.gate.collect import SILENT, collect
 
 LINES = [
@@ -20,12 +22,13 @@ def test_bad_and_silent_nodes_are_left_out() -> None:
     assert found.fit == ["gpu01", "gpu02"]
 
 
-def test_without_expected_nodes_those_with_a_line_are_judged() -> None:
-    assert collect(LINES, ()).option == "--exclude=gpu03"
-    assert collect(LINES[:1], ()).option == ""
-
-
-def test_a_gate_that_judged_nothing_is_no_fit_node() -> None:
-    assert (
-        collect(["gpu01: gpucluster: nothing was judged: 0 checks judged\n"], ()).option == "--exclude=gpu01"
-    )
+@pytest.mark.parametrize(
+    ("lines", "option"),
+    [
+        (LINES, "--exclude=gpu03"),
+        (LINES[:1], ""),
+        (["gpu01: gpucluster: nothing was judged: 0 checks judged\n"], "--exclude=gpu01"),
+    ],
+)
+def test_without_expected_nodes_those_with_a_line_are_judged(lines: list[str], option: str) -> None:
+    assert collect(lines, ()).option == option

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from plugin_helpers import is_alive
 from sandbox_helpers import wait_for
 
 from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.gate.local import LocalChannel, shown
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 HANGS = "sleep 60"
 
@@ -80,13 +83,6 @@ def test_a_message_quotes_the_start_of_a_command() -> None:
         assert shown(command) == words
 
 
-def ended(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("leaves", ["sh -c '{}' & sleep 50", "timeout 50 sh -c '{}'"])
 def test_a_child_that_leaves_its_shell_or_its_group_is_ended_with_it(tmp_path: Path, leaves: str) -> None:
@@ -94,4 +90,4 @@ def test_a_child_that_leaves_its_shell_or_its_group_is_ended_with_it(tmp_path: P
     command = leaves.format(f"echo $$ >{file}; exec sleep 60")
     one.start([[(command, 9.0)]])
     assert unanswered(one, command)
-    wait_for(lambda: ended(int(file.read_text())), "the child has ended")
+    wait_for(lambda: not is_alive(int(file.read_text())), "the child has ended")

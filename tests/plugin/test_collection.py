@@ -53,7 +53,6 @@ def item(check: str, node: str) -> Any:
 
 
 def required(items: list[Any], *more: str) -> tuple[list[Required], dict[str, Any]]:
-    """Return what a run of these items must judge, and its event."""
     profile = Profile(name="p", description="p", source="p", required=("gpu.ecc*",))
     config: Any = FakeConfig()
     session = a_session(a_cluster("gpu[01-02]", profile=profile, required=more))

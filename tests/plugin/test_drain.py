@@ -19,7 +19,6 @@ from pytest_gpucluster.cluster.slurm.client import Slurm
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, PartitionInfo
 from pytest_gpucluster.config.models import SlurmConfig
 from pytest_gpucluster.core.check import Action
-from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.drain import Budget, policy
 from pytest_gpucluster.plugin.drain import (
     CONFIRMED,
@@ -89,8 +88,6 @@ class Retest:
 
 
 class Memory(Client):
-    """Slurm in memory, with one partition."""
-
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self.partitions = {"batch": PartitionInfo("batch", "UP", default=True)}.copy
@@ -106,8 +103,6 @@ class EventsOfARun(Log):
 
 
 class WorkerNode(NamedTuple):
-    """A worker of xdist that has ended."""
-
     workeroutput: dict[str, Any]
 
 
@@ -136,7 +131,6 @@ class Ended:
         self.plugin.pytest_testnodedown(node, None)
 
     def act(self, error: BaseException | None = None, items: Iterable[Any] = ()) -> None:
-        """Come to the end of the tests, or of a run that this error stopped."""
         run: Any = PytestRun(items=[*items])
         loop = self.plugin.pytest_runtestloop(run)
         next(loop)
@@ -148,7 +142,6 @@ class Ended:
             loop.send(True)
 
     def finish(self, status: int = 0) -> int:
-        """End the session, and return the exit status."""
         run: Any = PytestRun(exitstatus=pytest.ExitCode(status))
         self.plugin.pytest_sessionfinish(run)
         return int(run.exitstatus)
@@ -164,7 +157,6 @@ class Ended:
 
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[Ended]:
-    """Return the maker of a run whose Slurm is in memory."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setattr("pytest_gpucluster.cluster.signals.ignore", lambda: None)
     monkeypatch.setattr("pytest_gpucluster.plugin.drain.little_patience", lambda slurm: slurm)
@@ -232,21 +224,6 @@ def test_a_run_that_was_stopped_early_ends_its_trials_before_its_reports(ended: 
     assert run.log.kinds == ["drain_skipped"]
 
 
-def test_trials_end_also_where_the_acts_cannot_be_done(
-    ended: type[Ended], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def held(_path: object) -> contextlib.AbstractContextManager[None]:
-        raise GpuClusterError("another run has been draining for 60 s")
-
-    monkeypatch.setattr("pytest_gpucluster.drain.locked", held)
-    run = ended()
-    run.act()
-    assert run.drained == []
-    assert run.finish() == 1
-    assert run.drained == ["gpu02", "gpu03"]
-    assert run.session.messages == ["drain: another run has been draining for 60 s"]
-
-
 def test_without_a_lock_no_node_is_drained_or_resumed_and_a_dry_run_reports_it(
     ended: type[Ended], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -254,6 +231,7 @@ def test_without_a_lock_no_node_is_drained_or_resumed_and_a_dry_run_reports_it(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     run = ended([failing("gpu05")])
     run.act()
+    assert run.drained == []
     (message,) = run.session.messages
     assert message.startswith(f"drain: {tmp_path / 'file'}")
     assert "cannot be locked" in message
@@ -327,6 +305,7 @@ def test_the_budget_counts_what_goes_back_to_drained(ended: type[Ended]) -> None
     run.act()
     assert run.drained == ["gpu03"]
     assert any("1 more node failed than drain.max=10% allows" in message for message in run.session.messages)
+    assert [event["nodes"] for event in run.log if event["event"] == "drain_over_budget"] == [["gpu05"]]
 
 
 def test_a_node_on_trial_that_fails_again_keeps_the_reason_that_it_had(ended: type[Ended]) -> None:
@@ -426,7 +405,6 @@ def test_only_what_is_ours_and_reserved_goes_on_trial(
 
 
 def fail(run: Ended, item: Any, event: dict[str, Any], when: str = "call", error: type = CheckFailed) -> None:
-    """Let an item fail in this process, with the record of an event."""
     call: Any = pytest.CallInfo.from_call(lambda: (_ for _ in ()).throw(error("bad")), "call")
     report: Any = pytest.TestReport(item.nodeid, ("", 0, ""), {}, "failed", "bad", "call", gpucluster=event)
     report.when = when

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,8 +26,6 @@ REASON = "gpucluster:gpu.count 7<8 GPUs repair=reboot run=20261101T060003-3 sum=
 
 @dataclass
 class History:
-    """A history that names one run."""
-
     error: Exception | None = None
 
     def runs(self) -> set[str]:
@@ -50,7 +47,6 @@ class OldReports:
 
 
 def removed_at_the_end(history: History | None) -> tuple[list[set[str]], list[str]]:
-    """Return the runs whose reports must stay, and what the terminal shows."""
     printed: list[str] = []
     inventory = {"gpu01": NodeInfo("gpu01", "IDLE", reason=REASON), "gpu02": NodeInfo("gpu02", "IDLE")}
     config: Any = FakeConfig()
@@ -95,18 +91,6 @@ def test_junit_is_written_whole_without_secrets_and_for_its_user_and_group(tmp_p
     assert path.stat().st_mode & 0o777 == 0o640
 
 
-def test_a_limit_on_files_hits_junit_as_a_whole(tmp_path: Path) -> None:
-    hooks, path = ended(tmp_path)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1, hard))
-        hooks.write_junit()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert hooks.reports.problems == {path: f"{path}: cannot be written (File too large)"}
-    assert not path.exists()
-
-
 def test_missing_logs_of_steps_are_counted_also_those_of_workers(tmp_path: Path) -> None:
     hooks, _ = ended(tmp_path)
     for sent, missing in (
@@ -121,8 +105,6 @@ def test_missing_logs_of_steps_are_counted_also_those_of_workers(tmp_path: Path)
 
 
 class Terminal:
-    """A terminal that keeps what it shows."""
-
     verbosity = 0
 
     def __init__(self) -> None:

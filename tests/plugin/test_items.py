@@ -127,7 +127,6 @@ def timeless(text: str) -> str:
 
 
 def results(run: Run) -> dict[str, Any]:
-    """Return the results of a run in events, JUnit and metrics, without an order."""
     events = [
         {key: value for key, value in event.items() if key not in ("time", "run", "seconds")}
         for event in run.events

@@ -22,14 +22,11 @@ WAIVER = Waiver(
 
 
 class WithWaivers(Cluster):
-    """A cluster whose file has a waiver for the checks of nodes in its settings."""
-
     def waiver(self, check: str, node: str) -> Waiver | None:
         return WAIVER if [check, node] in self.settings["covered"] else None
 
 
 def session(*covered: tuple[str, str]) -> Any:
-    """Return a session whose cluster file has a waiver for these checks of nodes."""
     plain = dict(a_cluster("gpu[01-03]"))
     return a_session(WithWaivers(**{**plain, "settings": {"covered": [[*one] for one in covered]}}))
 

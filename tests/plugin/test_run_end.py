@@ -187,8 +187,6 @@ STATES = {"gpu01": "fit", "gpu02": "not tested", "gpu03": "not tested", "gpu04":
 
 
 class Reported:
-    """A plugin that keeps the reports of a run."""
-
     def __init__(self) -> None:
         self.reports: list[Any] = []
 

@@ -107,8 +107,6 @@ class Worker:
 
 
 class Silent:
-    """The log of xdist."""
-
     def loadsched(self, *_words: object) -> None: ...
 
 

@@ -14,7 +14,7 @@ from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Outc
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.plugin.items import CheckItem, check_of, matches, node_of, record_of, suite_of
 from pytest_gpucluster.run.facts import CheckFailed, ItemView
-from pytest_gpucluster.run.record import Record, clean, describe, is_clean, one_line
+from pytest_gpucluster.run.record import Record, describe, one_line
 
 
 def made() -> tuple[ItemView, Record]:
@@ -117,15 +117,12 @@ def test_a_record_as_plain_types() -> None:
 
 
 class Stashed(FakeItem):
-    """An item of a site's test, with a stash."""
-
     def __init__(self, node: str, name: str, file: str) -> None:
         super().__init__(node, name)
         self.path, self.stash = Path("suites", file), pytest.Stash()
 
 
 def own_item() -> Any:
-    """Return the item of test_count[gpu01] where all of its fixtures are facts."""
     found: Any = object.__new__(CheckItem)
     found.test, found.node_name, found.record = SimpleNamespace(suite="gpu", check="gpu.count"), "gpu01", None
     return found
@@ -150,5 +147,3 @@ def test_words_of_a_record() -> None:
     assert matches("gpu.xid", ("os.*", "gpu.x*", "gpu.*")) == "gpu.x*"
     assert matches("gpu.xid", ("GPU.*",)) is None
     assert matches("gpu.xid", ()) is None
-    assert [is_clean(text) for text in ("plain", "a\x1b", "PASSWORD=hunter2hunter2")] == [True, False, False]
-    assert clean("plain") == "plain"

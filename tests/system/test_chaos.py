@@ -18,11 +18,6 @@ from sandbox_helpers import DEADLINE, queue, wait_for
 
 import pytest_gpucluster
 import slurm_sandbox
-from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
-from pytest_gpucluster.cluster.slurm.client import Slurm
-from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
-from pytest_gpucluster.cluster.transport import LocalTransport
-from pytest_gpucluster.core.errors import SlurmError
 
 sys.path.insert(0, str(ROOT / "tools"))
 import chaos
@@ -162,14 +157,6 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert done.returncode == -signal.SIGKILL
     wait_for((tmp_path / "submitted").exists, "the job is submitted")
     wait_for(lambda: not queue(sandbox), "the job is cancelled")
-
-
-def test_a_step_that_is_cancelled_blames_no_node(sandbox: Sandbox) -> None:
-    slurm = Slurm(LocalTransport(sandbox.env))
-    with Allocation.request(slurm, AllocationRequest(count=1)) as held:
-        script = f"scancel {held.job_id}.$SLURM_STEP_ID; sleep 600"
-        with pytest.raises(SlurmError, match="the step was ended from outside"):
-            run_step(slurm, held, StepRequest(("sh", "-c", script), timeout=600))
 
 
 def test_nothing_waits_by_the_wall_clock() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import subprocess
 import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING
 
 import pytest
-from plugin_helpers import ENDS, FULL, Run, cluster_file, names, on, run_pytest
+from plugin_helpers import ENDS, Run, cluster_file, names, on, run_pytest
 from sandbox_helpers import environment
 
 if TYPE_CHECKING:
@@ -187,15 +186,6 @@ def test_nothing_executed_is_never_a_success(
     assert [printed in line for line in run.errors] == [True], run.out
     reported = "skip" in code or "raise" in code  # else the run leaves the reports as they were
     assert (tmp_path / "reports" / "latest").exists() is reported
-
-
-def test_a_full_disk_is_no_success(tmp_path: Path) -> None:
-    run = run_pytest(tmp_path, "--cluster=local", files={"test_a.py": FULL})
-    assert run.rc == 1
-    assert any(
-        re.fullmatch(r"ERROR: the event log is not whole: \S+/events.jsonl: File too large", it)
-        for it in run.errors
-    )
 
 
 def test_a_stock_testinfra_suite_runs_on_every_node(sandbox: Sandbox, tmp_path: Path) -> None:

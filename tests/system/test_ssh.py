@@ -156,14 +156,6 @@ def test_a_login_that_fails_is_one_line(sandbox: Sandbox, login: Sshd, tmp_path:
     assert not left_in_queue(sandbox)
 
 
-def test_slurm_that_is_not_on_the_login_node_is_named(sandbox: Sandbox, tmp_path: Path) -> None:
-    with sshd(tmp_path / "d", set_env={"PATH": "/bin-without-slurm"}) as server:
-        run = over(sandbox, server, tmp_path, files={"test_tiny.py": TINY})
-    assert run.rc == 4
-    assert "scontrol: not found on 127.0.0.1" in run.errors[0]
-    assert "slurm.bin" in run.errors[0]
-
-
 def test_a_job_around_the_login_session_is_not_ours_and_no_secret_is_written(
     sandbox: Sandbox, tmp_path: Path
 ) -> None:

@@ -22,12 +22,15 @@ from sandbox_helpers import wait_for
 
 from pytest_gpucluster.cluster.channel.channel import Fleet, new_nonce, srun_argv
 from pytest_gpucluster.cluster.channel.protocol import agent_argv
+from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
+from pytest_gpucluster.cluster.slurm.client import Slurm
 from pytest_gpucluster.cluster.transport import LocalTransport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_gpucluster.core.probe import Answer
+    from pytest_gpucluster.sandbox import Sandbox
 
 CANDIDATES = {"sh": ("sh",), "dash": ("dash",), "bash": ("bash", "--posix"), "busybox": ("busybox", "sh")}
 # one of each: /bin/sh is a link to one of the others on most systems
@@ -57,7 +60,6 @@ def ask(fleet: Fleet, command: str, timeout: float = PATIENCE, cap: int = 1 << 2
 
 
 def sleeping(seconds: str) -> list[int]:
-    """Pids of living processes that sleep so long."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -338,3 +340,23 @@ def test_agent_leaves_no_zombies_when_idle(own: Fleet) -> None:
     argv = ["ps", "--no-headers", "-o", "stat=", "--ppid", ask(own, AGENT).out.strip()]
     # all have ended; the line that wakes an idle agent comes a moment later
     wait_for(lambda: b"Z" not in subprocess.run(argv, capture_output=True, check=False).stdout, "none left")
+
+
+@pytest.mark.thorough
+def test_a_killed_srun_is_the_fault_of_no_node(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    spawn = LocalTransport.spawn
+
+    def noted(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(spawn(*args, **options))
+        return started[-1]
+
+    request = AllocationRequest(nodes=tuple(sandbox.nodes), gpus_per_node=8)
+    with Allocation.request(Slurm(LocalTransport(sandbox.env)), request) as held:
+        monkeypatch.setattr(LocalTransport, "spawn", noted)
+        with Fleet.over_slurm(held.slurm, held) as fleet:
+            fleet.ask("true")
+            os.killpg(started[0].pid, signal.SIGKILL)
+            assert {answer.rc for answer in fleet.ask("echo after").values()} == {None}
+            assert all("srun ended (exit -9)" in why for why in fleet.lost.values())
+            assert fleet.disconnected == set(fleet.lost) == set(held.nodes)

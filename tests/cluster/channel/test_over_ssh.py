@@ -33,7 +33,6 @@ def needs_nodes(test: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def box() -> Iterator[Sandbox]:
-    """Two nodes with an sshd each."""
     with sandbox_folder() as folder:
         sandbox = Sandbox(folder / "s")
         sandbox.up(nodes=2, kind="namespaced")

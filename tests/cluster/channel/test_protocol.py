@@ -46,7 +46,16 @@ def test_label_of_srun_and_what_is_not_ours() -> None:
     assert protocol.parse(b"gpucluster-abcd 1 X 0\n", NONCE) is None
 
 
-@pytest.mark.parametrize("text", [b"1 Z 0", b"x X 0", b"1 o 0 4", b"1", b"", b"1 H 0 b", b"1 X zero"])
+ENDLESS = b"9" * 5000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(b"1 Z 0", b"x X 0", b"1 o 0 4", b"1", b"", b"1 H 0 b", b"1 X zero"),
+        *(ENDLESS + b" P", b"1 X " + ENDLESS),
+    ],
+)
 def test_damaged_frames_are_reported(text: bytes) -> None:
     with pytest.raises(protocol.FrameError):
         frame(text).integer(0)
@@ -75,13 +84,19 @@ def test_a_piece_that_is_lost_or_cut_is_noticed(pieces: list[bytes]) -> None:
 
 
 def test_output_above_the_cap_is_cut_and_undecodable_output_is_an_error() -> None:
-    stream, odd = protocol.Stream(), protocol.Stream()
+    stream, odd, endless = protocol.Stream(), protocol.Stream(), protocol.Stream()
     stream.add(frame(b"1 o 0 8 YWJjZGVm"), 3000)
     stream.end(frame(b"1 O 1 0"))
     assert (stream.data(protocol.BASE64, 4), stream.truncated) == (b"abcd", True)
     odd.add(frame(b"1 o 0 4 Y*Jj"), 3000)
     with pytest.raises(protocol.FrameError, match="undecodable"):
         odd.data(protocol.BASE64, 99)
+    for number in range(2000):
+        endless.add(frame(b"1 o %d 1024 " % number + b"A" * 1024), 1000)
+    assert "more than the limit of 1000 bytes" in endless.damage
+    assert sum(map(len, endless.pieces)) < 100_000
+    endless.end(frame(b"1 O 2000 0"))
+    assert (bool(endless.damage), endless.data(protocol.BASE64, 1000)) == (True, b"")
 
 
 # recorded from srun 22.05.8, two from its source (src/api/step_launch.c, src/srun/libsrun/launch.c)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,17 +22,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.thorough,
 ]
-
-OWNER = """
-import sys, time
-from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
-from pytest_gpucluster.cluster.slurm.client import Slurm
-from pytest_gpucluster.cluster.transport import LocalTransport
-print("begins", flush=True)
-held = Allocation.request(Slurm(LocalTransport()), AllocationRequest(nodes=("gpu01", "gpu02")))
-print("granted", flush=True)
-time.sleep(300)
-"""
 
 
 @pytest.fixture
@@ -85,37 +70,6 @@ def test_a_refusal_is_one_clear_line(slurm: Slurm, request_: AllocationRequest, 
         Allocation.request(slurm, request_)
     assert "\n" not in str(caught.value)
     _nothing_is_left(slurm)
-
-
-def test_a_drained_node_is_named_with_its_reason(slurm: Slurm) -> None:
-    slurm.run("scontrol", "update", "NodeName=gpu02", "State=DRAIN", "Reason=bad cable")
-    try:
-        with pytest.raises(AllocationError, match='gpu02: DRAINED: "bad cable" by'):
-            Allocation.request(slurm, AllocationRequest(nodes=("gpu01", "gpu02"), queue_wait=60))
-    finally:
-        slurm.run("scontrol", "update", "NodeName=gpu02", "State=RESUME")
-    _nothing_is_left(slurm)
-
-
-@pytest.mark.parametrize(
-    ("waits", "point"),
-    [(False, "begins"), (False, "queued"), (False, "granted"), (True, "begins"), (True, "queued")],
-)
-def test_sigkill_leaves_nothing(slurm: Slurm, point: str, *, waits: bool) -> None:
-    held = [Allocation.request(slurm, AllocationRequest(nodes=("gpu02",)))] if waits else []
-    besides = [f"{one.job_id} RUNNING" for one in held]
-    env = {**os.environ, "PYTHONPATH": "src"}
-    with subprocess.Popen([sys.executable, "-c", OWNER], env=env, stdout=subprocess.PIPE) as owner:
-        assert owner.stdout is not None
-        assert owner.stdout.readline() == b"begins\n"
-        if point == "queued":
-            wait_for(lambda: {*_queue(slurm)} - {*besides}, "the request is in the queue")
-        elif point == "granted":
-            assert owner.stdout.readline() == b"granted\n"
-        owner.send_signal(signal.SIGKILL)
-    _nothing_is_left(slurm, besides)
-    for one in held:
-        one.release()
 
 
 def test_a_job_queued_without_salloc_is_cancelled(slurm: Slurm, sandbox: Sandbox, tmp_path: Path) -> None:

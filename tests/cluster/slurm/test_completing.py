@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import getpass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from sandbox_helpers import slurm, wait_for
 
 from pytest_gpucluster.cluster.plan import Kind, judge_node
 from pytest_gpucluster.cluster.slurm import completing
-from pytest_gpucluster.cluster.slurm.client import Slurm
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, parse_nodes
-from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.suites.slurm import checks
-
-if TYPE_CHECKING:
-    from pytest_gpucluster.sandbox import Sandbox
-
 
 # squeue -h -a -t CG -o '%A|%u|%e|%N', 22.05.8; a job of which no time of its end is known is no evidence
 SQUEUE = "12|alice|2026-11-21T03:00:00|gpu[01-02]\n14|bob|2026-11-21T03:09:00|gpu02\n15|eve|N/A|gpu03\n"
@@ -76,8 +68,6 @@ def test_patience_is_at_least_slurms_own(unkillable: str, stated: float | None, 
 
 
 class _Slurm:
-    """Slurm's commands with these answers."""
-
     def __init__(self, private: str = "", **answers: str) -> None:
         self.answers, self.asked, self.private = answers, list[str](), private
 
@@ -105,27 +95,6 @@ def test_nobody_is_accused_where_slurm_shows_no_jobs_or_no_clock_is_read(answers
     client: Any = _Slurm(**answers)
     nodes = _nodes(gpu01="IDLE+COMPLETING")
     assert completing.mark_stuck(client, nodes, None) == nodes
-
-
-@pytest.mark.thorough
-def test_a_hanging_epilog_is_a_fault_by_name_once_it_takes_too_long(sandbox: Sandbox) -> None:
-    client = Slurm(LocalTransport(sandbox.env))
-    mark = sandbox.layout.node("gpu03") / "fault.epilog"
-    mark.touch()
-
-    def seen(most: float) -> NodeInfo:
-        client.refresh()
-        return completing.mark_stuck(client, client.nodes(), most)["gpu03"]
-
-    try:
-        slurm(sandbox, "sbatch", "-w", "gpu03", "-o", "/dev/null", "--wrap", "true")
-        wait_for(lambda: "COMPLETING" in seen(600).flags, "the epilog hangs")
-        assert checks.completing(seen(600)).outcome is Outcome.PASSED
-        stuck = wait_for(lambda: seen(1).stuck, "it takes too long")
-        assert (stuck.user, stuck.most) == (getpass.getuser(), 1)
-        assert checks.completing(seen(1)).outcome is Outcome.FAILED
-    finally:
-        mark.unlink()
 
 
 @pytest.mark.parametrize(

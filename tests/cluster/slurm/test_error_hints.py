@@ -67,14 +67,9 @@ TIME = "MaxTime=0-00:10:00, 0-01:00:00 was requested: slurm.time or --time"
     ],
 )
 def test_the_setting_in_the_way_is_named_with_the_key_to_change(printed: str, reported: str) -> None:
-    partition = parse_partitions(PARTITION)["batch"]
-    assert error_hints.partition_limits(partition, ASKED, printed) == f"partition batch has {reported}"
-
-
-@pytest.mark.parametrize("printed", ["Requested time limit is invalid", "Node count", "account", "qos"])
-def test_a_partition_that_allows_it_is_not_in_the_way(printed: str) -> None:
-    text = "PartitionName=batch AllowAccounts=ALL AllowQos=ALL MaxNodes=UNLIMITED Nodes=n1\n"
-    assert error_hints.partition_limits(parse_partitions(text)["batch"], ASKED, printed) == ""
+    free = "PartitionName=batch AllowAccounts=ALL AllowQos=ALL MaxNodes=UNLIMITED Nodes=n1\n"
+    for text, hint in ((PARTITION, f"partition batch has {reported}"), (free, "")):
+        assert error_hints.partition_limits(parse_partitions(text)["batch"], ASKED, printed) == hint
 
 
 @pytest.mark.parametrize(

@@ -247,11 +247,30 @@ def test_what_a_state_means(
     assert why in node.why_unavailable()
 
 
-def test_a_node_that_is_off_or_reboots_is_away() -> None:
-    away = ("IDLE~", "IDLE#", "MIXED+POWERING_UP+NOT_RESPONDING", "IDLE+POWERING_DOWN", "IDLE+REBOOT_ISSUED")
-    assert all(_node(state).away for state in (*away, "REBOOT*", "REBOOT*+DRAIN"))
-    here = ("IDLE", "DOWN+CLOUD+POWERED_DOWN", "DOWN+REBOOT_ISSUED", "IDLE*", "IDLE+REBOOT_REQUESTED")
-    assert not any(_node(state).away for state in here)
+@pytest.mark.parametrize(
+    ("what", "states", "others"),
+    [
+        (
+            "away",
+            "IDLE~ IDLE# MIXED+POWERING_UP+NOT_RESPONDING IDLE+POWERING_DOWN IDLE+REBOOT_ISSUED REBOOT* REBOOT*+DRAIN",
+            "IDLE DOWN+CLOUD+POWERED_DOWN DOWN+REBOOT_ISSUED IDLE* IDLE+REBOOT_REQUESTED",
+        ),
+        (
+            "busy",
+            "ALLOCATED MIXED IDLE+COMPLETING IDLE+BLOCKED IDLE+PERFCTRS DOWN+COMPLETING",
+            "IDLE DOWN IDLE+DRAIN ERROR",
+        ),
+        (
+            "reserved",
+            "RESERVED MAINT MIXED+MAINTENANCE+RESERVED",
+            "IDLE DOWN+RESERVED IDLE+DRAIN+MAINTENANCE",
+        ),
+    ],
+)
+def test_which_states_are_away_busy_or_reserved(what: str, states: str, others: str) -> None:
+    assert [state for state in states.split() if not getattr(_node(state), what)] == []
+    assert [state for state in others.split() if getattr(_node(state), what)] == []
+    assert NodeInfo("n", "IDLE", cpus_allocated=1).busy
 
 
 def test_a_node_in_service_has_no_reason_to_be_out() -> None:
@@ -264,8 +283,6 @@ def test_a_node_in_service_has_no_reason_to_be_out() -> None:
 
 
 def test_a_reservation_alone_holds_a_node_and_not_from_inside() -> None:
-    assert all(_node(state).reserved for state in ("RESERVED", "MAINT", "MIXED+MAINTENANCE+RESERVED"))
-    assert not any(_node(state).reserved for state in ("IDLE", "DOWN+RESERVED", "IDLE+DRAIN+MAINTENANCE"))
     assert "held by a reservation" in _node("IDLE+RESERVED", f" Reason=old {MARK}").why_unavailable()
     flags = frozenset({"MAINTENANCE", "RESERVED", "PLANNED"})
     nodes = {name: NodeInfo(name, "IDLE", flags) for name in ("n1", "n2")}
@@ -285,13 +302,6 @@ def test_a_reservation_alone_holds_a_node_and_not_from_inside() -> None:
 )
 def test_a_node_that_slurm_has_set_down_is_silent(state: str, reason: str, responding: bool) -> None:
     assert _node(state, f" Reason={reason} [slurm@{WHEN}]").responding is responding
-
-
-def test_a_node_is_busy_by_its_state_its_flags_or_its_cpus() -> None:
-    occupied = ("IDLE+COMPLETING", "IDLE+BLOCKED", "IDLE+PERFCTRS", "DOWN+COMPLETING")
-    assert all(_node(state).busy for state in ("ALLOCATED", "MIXED", *occupied))
-    assert not any(_node(state).busy for state in ("IDLE", "DOWN", "IDLE+DRAIN", "ERROR"))
-    assert NodeInfo("n", "IDLE", cpus_allocated=1).busy
 
 
 def test_a_node_that_a_job_holds_too_long() -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import signal
 import subprocess
-import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from sandbox_helpers import queue, wait_for
+from sandbox_helpers import wait_for
 
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.cluster.channel.channel import Fleet
@@ -24,9 +22,7 @@ from pytest_gpucluster.cluster.slurm import leftovers
 from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
 from pytest_gpucluster.cluster.slurm.client import Slurm
 from pytest_gpucluster.cluster.slurm.inventory import parse_nodes
-from pytest_gpucluster.cluster.slurm.job_cleanup import JobGuard
 from pytest_gpucluster.cluster.slurm.leftovers import Leftover
-from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.core import run_mark as runmark
 from pytest_gpucluster.core.errors import AllocationError, GpuClusterError, SlurmError
@@ -40,14 +36,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_gpucluster.cluster.channel.channel import Channel
-    from pytest_gpucluster.sandbox import Sandbox
 
 MARK = runmark.mark_of(os.getpid())
 
 
 @pytest.fixture
 def dead() -> str:
-    """Return the mark of a process that has ended."""
     with subprocess.Popen(["sleep", "60"]) as process:
         mark = runmark.mark_of(process.pid)
         process.kill()
@@ -323,7 +317,6 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Places:
 
 
 def clean(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, list[str], str]:
-    """Return the exit status, the lines and the errors of `gpucluster clean`."""
     status = cli.main(["clean", *map(str, words)])
     shown = capsys.readouterr()
     return status, shown.out.splitlines(), shown.err
@@ -473,63 +466,3 @@ def test_what_a_run_makes_bears_its_mark() -> None:
     assert claim is not None
     assert shared_folder(cluster, claim) == "/shared"
     assert runmark.mark_in(f"gpucluster-submitit-{MARK}-0123456789abcdef") == MARK
-
-
-OWNER = """
-from pytest_gpucluster.cluster.channel.channel_server import FleetServer
-from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
-from pytest_gpucluster.cluster.slurm.client import Slurm
-from pytest_gpucluster.cluster.slurm.job_cleanup import JobGuard
-from pytest_gpucluster.cluster.transport import LocalTransport
-slurm = Slurm(LocalTransport())
-guard, server = JobGuard(slurm), FleetServer(None)
-slurm.run("sbatch", f"--job-name={guard.name}", "--begin=now+600", "--array=0-1", "--output=/dev/null", "--wrap=true")
-Allocation.request(slurm, AllocationRequest(nodes=("gpu01",), extra_args=("--begin=now+600",)))
-"""
-
-
-def kill_all(owner: subprocess.Popen[str], *, but: str) -> None:
-    """Kill a process and all sessions that it has led to, at once."""
-
-    def pids(*words: str) -> list[str]:
-        return subprocess.run(["pgrep", *words], stdout=subprocess.PIPE, text=True, check=True).stdout.split()
-
-    every = pids("-s", ",".join(pids("-P", str(owner.pid))))
-    victims = [int(pid) for pid in every if Path("/proc", pid, "comm").read_text().strip() != but]
-    for number in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in (owner.pid, *victims):
-            os.kill(pid, number)
-    owner.wait()
-
-
-@pytest.mark.thorough
-def test_a_run_that_is_killed_whole_is_cleaned_and_live_runs_are_not(
-    sandbox: Sandbox, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """salloc alone survives: the batch jobs, the request and a folder stay."""
-    tmp = sandbox.layout.root / "killed"  # short enough for the path of a socket
-    tmp.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp))
-    client = Slurm(LocalTransport(sandbox.env))
-    env = {**os.environ, **sandbox.env, "TMPDIR": str(tmp)}
-    live = JobGuard(client)
-    try:
-        for name in (live.name, "gpucluster-1a2b3c4d-12-34", "gpucluster", "mine"):
-            client.run("sbatch", f"--job-name={name}", "--begin=now+600", "--output=/dev/null", "--wrap=true")
-        before = set(queue(sandbox))
-        owner = subprocess.Popen([sys.executable, "-c", OWNER], env=env, stdout=subprocess.DEVNULL, text=True)
-        wait_for(lambda: len(queue(sandbox)) == len(before) + 2, "both wait in the queue")
-        kill_all(owner, but="salloc")
-        assert (len(set(queue(sandbox)) - before), len(list(tmp.iterdir()))) == (2, 1)
-        arguments = ["clean", "--cluster", str(sandbox.cluster_file)]
-        assert cli.main(arguments) == 0
-        assert f"of a killed run (process {owner.pid})\n3 found: " in capsys.readouterr().out
-        assert len(set(queue(sandbox)) - before) == 2
-        assert cli.main([*arguments, "--yes"]) == 0
-        assert set(queue(sandbox)) == before
-        assert list(tmp.iterdir()) == []
-    finally:
-        tmp.rmdir()
-        live.release()
-        for job in queue(sandbox):
-            client.run("scancel", job.split("_")[0].split()[0])

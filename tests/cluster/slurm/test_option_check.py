@@ -58,7 +58,6 @@ def load(tmp_path: Path) -> Callable[[str], Cluster]:
 
 
 def tried(cluster: Cluster) -> int:
-    """Try the options of a cluster; return how many processes that took."""
     slurm = make_slurm(cluster)
     assert slurm is not None
     assert isinstance(slurm.transport, LocalTransport)

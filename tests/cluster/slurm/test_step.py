@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import MagicMock
 
 import pytest
-from counter_examples import PASSED
-from judged import judged
 
 from pytest_gpucluster.cluster.environment import login_lines
 from pytest_gpucluster.cluster.slurm import step
@@ -16,7 +14,7 @@ from pytest_gpucluster.cluster.slurm.client import Slurm
 from pytest_gpucluster.cluster.slurm.result import StepResult, TaskResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step, srun_endings
 from pytest_gpucluster.cluster.transport import LocalTransport
-from pytest_gpucluster.config.models import EnvironmentConfig, SlurmConfig
+from pytest_gpucluster.config.models import EnvironmentConfig
 from pytest_gpucluster.core.errors import StepCancelled, StepError, StepTimeout
 from pytest_gpucluster.core.probe import last_line
 from pytest_gpucluster.kit.container import containers
@@ -25,7 +23,6 @@ from pytest_gpucluster.kit.framework.framework_config import FrameworkConfig
 from pytest_gpucluster.kit.mpi import mpi_step as mpi
 from pytest_gpucluster.kit.nccl import nccl_step as nccl
 from pytest_gpucluster.suites.container import steps as container_steps
-from pytest_gpucluster.suites.slurm import checks
 from pytest_gpucluster.suites.slurm import diagnostic_step as diagnostic
 
 if TYPE_CHECKING:
@@ -48,8 +45,6 @@ def _run(held: Allocation, script: str, **options: Any) -> StepResult:
 
 
 class NoSlurm(LocalTransport):
-    """A machine whose srun does not start; it keeps the commands and their environments."""
-
     def __init__(self) -> None:
         super().__init__()
         self.begun: list[tuple[Any, Any]] = []
@@ -147,31 +142,6 @@ def test_what_srun_says_of_endings() -> None:
     )
     killed = [("", rank, 137, 9) for rank in (1, 3, 4)]
     assert srun_endings(text) == [("gpu01", 0, 7, None), *killed, ("gpu02", 5, 139, 11)]
-
-
-@pytest.mark.thorough
-def test_diagnostic_step_and_jobs(sandbox: Sandbox) -> None:
-    slurm = Slurm(LocalTransport(sandbox.env))
-    jobs = diagnostic.submit_jobs(slurm, SlurmConfig())
-    request = AllocationRequest(nodes=NODES, dependency=f"afterany:{jobs.array}_1:{jobs.dependent}")
-    try:
-        with Allocation.request(slurm, request) as held:
-            found = diagnostic.run_diagnostic(slurm, held, slurm.nodes())
-            facts = diagnostic.read_jobs(slurm, jobs)
-        started = sum(count for name, count in slurm.transport.started.items() if name != "sh")
-    finally:
-        slurm.run("scancel", "--quiet", jobs.array, jobs.dependent)  # requeued, it would wait for minutes
-    assert sorted(found) == list(NODES)
-    judges = (checks.step, checks.output, checks.environment, checks.exit_code, checks.signal)
-    for one in found.values():
-        assert len(one.tasks) == 8
-        for judge in (*judges, checks.gpu_binding, checks.cpu_affinity):
-            assert judged(judge(one)) == (PASSED, [])
-    for judge_jobs in (checks.array, checks.dependency, checks.requeue, checks.begin):
-        assert judged(judge_jobs(facts)) == (PASSED, [])
-    assert facts.ended
-    # 8 where Slurm starts the jobs at once; never one per check or node
-    assert started <= 12, slurm.transport.started
 
 
 def _timed_out(reported: dict[str, int]) -> Any:

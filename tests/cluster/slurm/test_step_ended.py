@@ -51,10 +51,7 @@ def test_what_has_ended_a_step(rc: int, stderr: str, why: str) -> None:
     found = ended_from_outside(StepResult(rc, (), stderr, 1.0, "srun", ""), StepRequest(("true",)))
     assert why in found
     assert bool(why) == bool(found)
-
-
-def test_a_step_that_a_task_may_abort_was_not_ended_from_outside() -> None:
-    request = StepRequest(("true",), kill_on_bad_exit=True)
+    request = StepRequest(("true",), kill_on_bad_exit=True)  # a task may abort it
     assert ended_from_outside(StepResult(143, (), ABORTED, 1.0, "srun", ""), request) == ""
 
 

@@ -186,17 +186,3 @@ def test_a_step_with_other_numbers_of_tasks_is_no_result(held: tuple[Sandbox, Al
     environment = EnvironmentConfig(srun_args=("--ntasks-per-node=3", "--distribution=plane=3"))
     with pytest.raises(StepMisplaced, match="2 per node: 3 on gpu01, 1 on gpu02"):
         run_step(allocation.slurm, allocation, replace(request, environment=environment))
-
-
-@pytest.mark.thorough
-def test_a_task_on_the_host_is_no_result(held: tuple[Sandbox, Allocation]) -> None:
-    sandbox, allocation = held
-    sqsh = str(sandbox.layout.root / "images" / "sandbox.sqsh")
-    allocation.release()
-    sandbox.fault("pyxis_missing", "gpu02")
-    no_pyxis = r"slurmd there does not load Pyxis \(plugstack.conf\)"
-    with Allocation.request(allocation.slurm, AllocationRequest(nodes=NODES)) as again:
-        request = StepRequest(("hostname",), environment=EnvironmentConfig(container_image=sqsh))
-        with pytest.raises(StepMisplaced, match=no_pyxis) as caught:
-            run_step(again.slurm, again, request)
-    assert set(caught.value.nodes) == {"gpu02"}

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import os
+import resource
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from plugin_helpers import is_alive
 from sandbox_helpers import wait_for
 
-from pytest_gpucluster.cluster.transport import LocalTransport, kill_group
+from pytest_gpucluster.cluster.transport import LocalTransport, kill_group, local
 from pytest_gpucluster.core.errors import TransportError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_run_returns_what_came_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,23 +58,11 @@ def test_the_whole_group_dies_at_the_deadline_and_starts_are_counted(tmp_path: P
     with pytest.raises(TransportError, match="not finished after"):
         transport.run(["/bin/sh", "-c", f"sleep 300 & echo $! > {pid_file}; wait"], timeout=1)
     pid = int(pid_file.read_text())
-    wait_for(lambda: not alive(pid), "the grandchild has ended too")
+    wait_for(lambda: not is_alive(pid), "the grandchild has ended too")
     process = transport.spawn(["sh", "-c", "true"])
     process.wait(60)
     kill_group(process)
     assert transport.started == {"sh": 2}
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):  # reaped since
-        return False
-    return stat.rsplit(")", 1)[1].split()[0] != "Z"  # a zombie that nobody reaps is dead
 
 
 def test_a_command_of_a_daemon_thread_ends_with_the_process(tmp_path: Path) -> None:
@@ -95,4 +87,24 @@ while not Path({str(note)!r}).exists():
     time.sleep(0.01)
 '''
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
-    assert not alive(int(note.read_text()))
+    assert not is_alive(int(note.read_text()))
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize("endless", ["cat /dev/zero", "yes >&2"])
+def test_endless_output_of_a_control_command_is_an_error(
+    endless: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "MAX_OUTPUT", 4 * MIB)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(TransportError, match="printed more than 4 MiB"):
+        LocalTransport().run(["sh", "-c", endless], timeout=1200)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * 1024
+
+
+def test_much_input_and_much_output_go_together() -> None:
+    text = "0123456789abcdef" * (MIB // 8)
+    assert LocalTransport().run(["cat"], timeout=1200, input=text).stdout == text
+    assert LocalTransport().run(["true"], timeout=1200, input=text).rc == 0, "nobody read it"
