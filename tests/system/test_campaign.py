@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -27,6 +28,13 @@ if TYPE_CHECKING:
 COUNT = """
 def test_count(host):
     assert host.run("nvidia-smi -L | wc -l").stdout.strip() == "8"
+"""
+SLOW = """
+import time
+
+def test_count(host):
+    assert host.run("nvidia-smi -L | wc -l").stdout.strip() == "8"
+    time.sleep(1)
 """
 WAITING = """
 def test_count(host):
@@ -101,11 +109,12 @@ def start(
     name: str,
     *more: str,
     tests: str = COUNT,
+    within: tuple[str, ...] = (),
     kill_at: str = "",
 ) -> subprocess.Popen[str]:
-    """Start a campaign in the background."""
+    """Start a campaign in the background, `within` a command that starts it."""
     write_suites(folder, {"test_site.py": tests, "pytest.ini": PYTEST_INI, "conftest.py": POINTS})
-    argv = command(*arguments(sandbox, folder, name, *more), "test_site.py")
+    argv = [*within, *command(*arguments(sandbox, folder, name, *more), "test_site.py")]
     with (folder / "out").open("a") as out:
         env = environment(KILL_AT=kill_at)
         return subprocess.Popen(argv, cwd=folder, env=env, stdout=out, stderr=subprocess.STDOUT, text=True)
@@ -215,6 +224,31 @@ def test_killed_at_any_point_it_goes_on_and_tests_no_node_twice(
         assert status == (-signal.SIGKILL if point else 0), (point, (tmp_path / "out").read_text())
     assert verdicts(tmp_path, "killed") == {"gpu01": 1, "gpu02": 1}, (tmp_path / "out").read_text()
     assert left_in_queue(sandbox) == []
+
+
+# its processes are in another PID namespace: neither sees whether the other's run, as on two login nodes
+OTHER_LOGIN_NODE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a PID namespace")
+def test_two_processes_of_one_campaign_on_two_login_nodes_share_its_nodes(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    options = ("both", "--max-nodes-at-once=2")
+    with (
+        start(sandbox, tmp_path, *options, tests=SLOW) as one,
+        start(sandbox, tmp_path, *options, tests=SLOW, within=OTHER_LOGIN_NODE) as other,
+    ):
+        held: list[int] = []
+
+        def ended() -> bool:
+            held.append(sum(line.endswith(("RUNNING", "PENDING")) for line in queue(sandbox)))
+            return one.poll() is not None and other.poll() is not None
+
+        wait_for(ended, "both have ended")
+        assert (one.wait(), other.wait()) == (0, 0), (tmp_path / "out").read_text()
+    assert 1 <= max(held) <= 2
+    assert verdicts(tmp_path, "both") == dict.fromkeys(NODES, 1)
 
 
 def test_only_nodes_that_were_not_tested_for_a_time_are_tested(sandbox: Sandbox, tmp_path: Path) -> None:

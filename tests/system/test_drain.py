@@ -17,7 +17,7 @@ import forked
 import pytest
 from drain_helpers import summed
 from paths import ROOT
-from plugin_helpers import Run, cluster_file, command, run_pytest, write_suites
+from plugin_helpers import Run, cluster_file, command, run_pytest, start_controller, write_suites
 from sandbox_helpers import environment, queue, sandbox_folder, slurm, wait_for
 
 from pytest_gpucluster.report.events import read_events
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 GPU_SUITE = ROOT / "suites" / "gpu" / "test_gpu.py"
 ALL = "gpu[01-10]"
 
-# a node fails where a file of its name lies in the folder
+# A node fails where a file of its name lies in the folder; where it ends in `.once`, at the first asking only.
 SITE = """
 import os
 import subprocess
@@ -42,12 +42,17 @@ from pytest_gpucluster.core.check import Action, Finding, check
 from pytest_gpucluster.core.probe import Probe, text_of
 
 HERE = Path(__file__).parent
+ASK = f'cd {HERE}; echo x >> asked.$SLURMD_NODENAME; [ -e $SLURMD_NODENAME ] || mv $SLURMD_NODENAME.once done'
+@pytest.fixture
+def state(gpucluster_node):
+    return gpucluster_node.facts(Probe("state", f'if {ASK} 2>/dev/null; then echo 7; else echo 8; fi', lambda a: int(text_of(a))))
 
 
 @pytest.fixture
-def state(gpucluster_node):
-    show = f"cd {HERE}; if [ -e $SLURMD_NODENAME ]; then echo 7; else echo 8; fi"
-    return gpucluster_node.facts(Probe("state", show, lambda a: int(text_of(a))))
+def hidden(gpucluster_node):
+    return gpucluster_node.facts(Probe("hidden", "cat /no/such/file", lambda a: int(text_of(a))))
+
+
 
 
 def judge(seen):
@@ -56,6 +61,8 @@ def judge(seen):
 
 
 fit = check("site.fit", cause="c", hint="h", action=Action.DRAIN, never_healthy="made for a test")(judge)
+watched = check("site.watched", cause="c", hint="h", action=Action.MONITOR)(judge)
+reboot = check("site.reboot", cause="c", hint="h", action=Action.REBOOT, never_healthy="made for a test")(judge)
 
 
 def test_fit(state, gpucluster_item):
@@ -138,6 +145,46 @@ def site(
 
 def events(run: Run, *kinds: str) -> list[dict[str, Any]]:
     return [event for event in run.events if event["event"] in kinds]
+
+
+# --- the controller down: first, since one that is killed forgets the last seconds, as drains that were taken back
+
+DOWN = """
+def test_zz_down(state, gpucluster_node):
+    if gpucluster_node.name == "gpu10":
+        pid = int(Path(os.environ["CTLD_PID"]).read_text())
+        os.kill(pid, 9)
+"""
+
+
+def test_with_the_controller_down_in_the_middle_nothing_is_drained(
+    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail(tmp_path, "gpu01", "gpu02")
+    monkeypatch.setenv("CTLD_PID", str(sandbox.layout.pid_file("slurmctld")))
+    keys = {"partition": "batch", "conf": sandbox.env["SLURM_CONF"]}
+    path = cluster_file(sandbox, tmp_path, nodes=ALL, slurm=keys)
+    write_suites(tmp_path, {"test_site.py": SITE + DOWN})
+    argv = command(f"--cluster={path}", "--drain=apply", "--set=drain.max=5", ".")
+    log = tmp_path / "reports" / "latest" / "events.jsonl"
+    with subprocess.Popen(
+        argv, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            # it comes back, with its state, once all is decided: the nodes are given back the sooner
+            wait_for(lambda: log.exists() and log.read_text().count("drain_decision") == 2, "all is decided")
+        finally:
+            start_controller(sandbox)
+        out, _ = process.communicate(timeout=1200)
+    run = Run(process.returncode, out, "", tmp_path)
+    slurm(sandbox, "scancel", "--user=root")  # a controller that came back may have missed the end of the job
+    assert run.rc == 1
+    assert reasons(sandbox) == {}
+    assert events(run, "node_intent", "node_result") == []
+    decisions = events(run, "drain_decision")
+    assert [event["decision"] for event in decisions] == ["spare", "spare"]
+    assert all("cannot be read" in event["why"] for event in decisions)
+    assert run.event("finish")["failed"] == 2
 
 
 # --- the whole circle
@@ -227,6 +274,89 @@ def gpucluster(folder: Path, *args: str) -> str:
 # --- what it never does
 
 
+def test_forty_percent_failing_drains_ten_percent_and_says_so_loudly(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    fail(tmp_path, "gpu02", "gpu04", "gpu06", "gpu08")
+    run = site(sandbox, tmp_path, "--drain=apply")
+    assert run.rc == 1
+    assert list(reasons(sandbox)) == ["gpu02"]
+    assert any("left in service: gpu[04,06,08]" in line for line in run.errors)
+    assert events(run, "drain_over_budget")[0]["nodes"] == ["gpu04", "gpu06", "gpu08"]
+    # the next night adds nothing: what we drained before counts
+    run = site(sandbox, tmp_path, "--drain=apply")
+    assert list(reasons(sandbox)) == ["gpu02"]
+
+
+MORE = """
+def test_watched(state, gpucluster_item):
+    gpucluster_item.expect(watched(state))
+
+
+def test_reboot(state, gpucluster_item):
+    gpucluster_item.expect(reboot(state))
+
+
+def test_unreadable(hidden, gpucluster_item):
+    gpucluster_item.expect(fit(hidden))
+
+
+def test_plain(host):
+    assert host.file("/etc/hostname").size < 0
+
+
+def test_of_the_cluster(gpucluster, gpucluster_item):
+    gpucluster_item.expect(fit(7))
+
+
+@pytest.fixture
+def broken(gpucluster_node):
+    raise RuntimeError("the test is at fault")
+
+
+def test_broken(broken, state, gpucluster_item):
+    gpucluster_item.expect(fit(7))
+"""
+
+
+def test_errors_asserts_and_milder_classes_drain_nobody(sandbox: Sandbox, tmp_path: Path) -> None:
+    fail(tmp_path, "gpu01", "gpu02")
+    words = ("--drain=apply", "--set=drain.max=100%", "--set=drain.min_action=drain", "-k", "not test_fit")
+    run = site(sandbox, tmp_path, *words, more=MORE)
+    assert run.rc == 1
+    assert {"failed", "error"} <= set(run.outcomes.values())
+    assert reasons(sandbox) == {}
+    assert events(run, "node_intent") == []
+    run = site(sandbox, tmp_path, "--drain=apply", "--set=drain.max=9", "-k", "reboot or watched", more=MORE)
+    assert {name: reason.split()[0] for name, reason in reasons(sandbox).items()} == {
+        "gpu01": "gpucluster:site.reboot",
+        "gpu02": "gpucluster:site.reboot",
+    }
+
+
+# from the task down: whoever is left would end this very command
+LEAVES = """
+KILL = '''
+[ $SLURMD_NODENAME = gpu05 ] || exit 0
+p=$PPID
+while read -r _ name _ up _ </proc/$p/stat && case $name in *slurmstep*) false ;; esac; do all="$p $all"; p=$up; done
+kill -9 $all
+'''
+
+
+def test_zz_leaves(gpucluster_fleet):
+    gpucluster_fleet.ask(KILL)  # a dying agent may still answer this
+    assert gpucluster_fleet.ask("echo again")["gpu06"].rc == 0
+"""
+
+
+def test_a_node_that_is_lost_is_not_drained(sandbox: Sandbox, tmp_path: Path) -> None:
+    fail(tmp_path, "gpu05", "gpu06")
+    run = site(sandbox, tmp_path, "--drain=apply", "--set=drain.max=5", more=LEAVES)
+    assert list(reasons(sandbox)) == ["gpu06"], run.out
+    assert [event["node"] for event in run.events if event["event"] == "lost"] == ["gpu05"], run.out
+
+
 BOB = """
 def test_zz_bob(state, gpucluster_node):
     if gpucluster_node.name in ("gpu03", "gpu04"):
@@ -264,6 +394,14 @@ def test_a_foreign_drain_survives(sandbox: Sandbox, tmp_path: Path) -> None:
         "gpu06 stays drained: its reason names run 20261120T020000-2, which is neither in the history"
         in run.out
     )
+
+
+def test_a_run_that_is_stopped_early_drains_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
+    fail(tmp_path, "gpu01")
+    run = site(sandbox, tmp_path, "--drain=apply", "-x")
+    assert run.rc == 1
+    assert reasons(sandbox) == {}
+    assert events(run, "drain_skipped")
 
 
 # Slurm's own scontrol, but for an update: there the run dies, before anything is done
@@ -315,6 +453,37 @@ def test_what_an_administrator_sets_during_a_trial_outlives_the_run_and_the_next
     assert reasons(sandbox) == theirs, run.out
     assert {event["node"] for event in events(run, "node_intent")} == {"gpu04"}
     assert "+FAIL" in slurm(sandbox, "scontrol", "show", "node", "-o", "gpu02")
+
+
+SHELL_DIES = """
+def test_zz_shell(state, gpucluster_node):
+    if gpucluster_node.name == "gpu02":
+        found = subprocess.run(["pgrep", "-f", "drain_again.*gpucluster:site[.]fit"], capture_output=True, text=True)
+        for pid in found.stdout.split():
+            os.kill(int(pid), 9)
+"""
+
+
+def test_the_run_drains_tried_nodes_itself_where_their_shell_is_killed(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    """gpu02 has passed by then and gpu03 has failed; the one is resumed, the other goes back."""
+    reason = on_trial(sandbox, "gpu02", "gpu03")
+    fail(tmp_path, "gpu03")
+    run = site(sandbox, tmp_path, *TRIED, more=SHELL_DIES)
+    assert run.rc == 1
+    assert reasons(sandbox) == {"gpu03": reason["gpu03"]}, run.out
+    assert "gpu02 is resumed" in run.out
+    assert "gpu03 stays drained: site.fit ended as failed" in run.out
+    assert "ERROR: drain" not in run.out
+    results = [(event["node"], event["result"]) for event in events(run, "node_result")]
+    assert results == [
+        ("gpu02", "undrained"),
+        ("gpu03", "undrained"),
+        ("gpu02", "drained"),
+        ("gpu03", "drained"),
+        ("gpu02", "resumed"),
+    ]
 
 
 def test_two_runs_at_once_share_one_budget(sandbox: Sandbox, tmp_path: Path) -> None:
