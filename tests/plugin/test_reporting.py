@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from datetime import date
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from plugin_helpers import FakeConfig, a_cluster, a_session
@@ -14,6 +14,9 @@ from pytest_gpucluster.config.models import Cluster
 from pytest_gpucluster.core.waivers import Waiver
 from pytest_gpucluster.plugin.reporting import unproved, untested, waive, waivers_of_proof
 from pytest_gpucluster.run.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 UNTIL = date(2999, 1, 1)
 WAIVER = Waiver(
@@ -26,6 +29,10 @@ class WithWaivers(Cluster):
 
     def waiver(self, check: str, node: str) -> Waiver | None:
         return WAIVER if [check, node] in self.settings["covered"] else None
+
+    def waivers_of(self, check: str, node: str, parts: Collection[str]) -> tuple[Waiver, ...]:
+        known = [self.waiver(name, node) for name in (check, *(f"{check}/{part}" for part in parts))]
+        return tuple(filter(None, known))[:1]
 
 
 def session(*covered: tuple[str, str]) -> Any:
@@ -55,6 +62,9 @@ def test_a_waived_failure_fails_no_run_and_keeps_what_was_found() -> None:
         report = failure("gpu.count", "gpu03")
         assert not waive(report, session(other))
         assert report.outcome == "failed"
+    drift = failure("os.drift", "gpu03")
+    drift.gpucluster["verdicts"] = [{"findings": [{"part": "kernel"}]}]
+    assert waive(drift, session(("os.drift/kernel", "gpu03")))
     of_the_node = failure("slurm.schedulable", "gpu03", judges_node=1)
     assert waive(of_the_node, session(("run.available", "gpu03")))
 
