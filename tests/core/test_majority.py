@@ -12,7 +12,7 @@ from pytest_gpucluster.core.registry import import_checks
 
 # what differs from most nodes may be the first node of an upgrade; os.memory and gpu.driver judge more than that
 COMPARING = {
-    "os": "release kernel cmdline architecture kernel_settings user mtu drift cpus cpu_model numa governor hugepages swap limits scratch",
+    "os": "user drift cpus scratch",
     "gpu": "vbios clocks",
     "fabric": "firmware",
     "mpi": "alike",

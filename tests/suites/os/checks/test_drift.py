@@ -37,7 +37,12 @@ PID = "kernel.pid_max"
 
 
 def group(
-    names: str, *found: Any, numa: int | None = None, top: dict[str, Any] | None = None, **stated: Any
+    names: str,
+    *found: Any,
+    numa: int | None = None,
+    top: dict[str, Any] | None = None,
+    without_twins: bool = False,
+    **stated: Any,
 ) -> Verdict:
     """Judge settings of the first node; `found`: what their probe finds on it and on the others.
 
@@ -47,7 +52,10 @@ def group(
     keys: dict[str, Any] = {"os": stated, **(top or {})}
     cluster = Cluster(name="c", groups=groups, **keys)
     profile = SimpleNamespace(node=NodeProfile(numa_nodes=numa), absent={})
-    node: Any = SimpleNamespace(name="n1", profile=profile, peers=GROUP, twins=GROUP)
+    alone = Group(nodes="n1", profile=PLAIN)  # the twins: no other node has its operating system
+    node: Any = SimpleNamespace(
+        name="n1", profile=profile, peers=GROUP, twins=alone if without_twins else GROUP
+    )
     nodes = {f"n{number}": it for number, it in enumerate(found, 1) if it is not ABSENT}
 
     def of_node(_source: object) -> Any:
@@ -276,11 +284,10 @@ def test_what_is_stated_is_named_with_the_key_that_states_it() -> None:
 def test_cause_hint_and_command_are_those_of_the_settings_that_differ() -> None:
     sick = drift("transparent_hugepages security_modules", "a", "b")
     assert judged(sick) == (CONFIGURE, ["transparent_hugepages", "security_modules"])
-    assert [it.partition(":")[0] for it in sick.cause.split("; ")] == [
-        "transparent_hugepages",
-        "security_modules",
-    ]
+    names = ["transparent_hugepages", "security_modules"]
+    assert [it.partition(":")[0] for it in sick.cause.split("; ")] == names
     assert [it.split("/")[-1] for it in sick.shell] == ["enabled", "lsm"]
+    assert [it.partition(":")[0] for it in sick.hint.split("; ") if ":" in it] == names
     for verdict, shell in (
         (drift("sysctls", {"vm.c": "1"}, ABSENT, {"sysctls": {"vm.c": "2"}}), ("sysctl vm.c",)),
         (package("", "a"), ("dpkg -l a || rpm -q a",)),
@@ -347,6 +354,29 @@ def test_settings_that_do_not_apply_are_left_out() -> None:
     ):
         verdict = drift("sysctls", mine, ABSENT, stated, top={"not_applicable": {pattern: "x"}})
         assert judged(verdict) == ((CONFIGURE if parts else NOT_APPLICABLE), parts)
+
+
+def test_what_makes_the_image_is_compared_with_nodes_of_other_images_too() -> None:
+    for name, mine, theirs, outcome in (
+        *((name, "a 1", "b 1", CONFIGURE) for name in ("release", "kernel", "cmdline")),
+        ("architecture", CPUS, replace(CPUS, architecture="aarch64"), CONFIGURE),
+        ("security_modules", "a", "b", NOT_APPLICABLE),
+        ("cpu_model", CPUS, replace(CPUS, model="Xeon"), NOT_APPLICABLE),
+    ):
+        assert result(drift(name, mine, theirs, without_twins=True)) == outcome
+
+
+def test_words_of_the_command_line_that_differ_are_named() -> None:
+    (found,) = drift("cmdline", "a b c", "b d e").findings
+    assert found.measured == "additional: a c; missing: d e"
+
+
+def test_the_commands_of_all_settings_are_sent_and_those_that_are_compared_are_in_a_baseline() -> None:
+    keys: dict[str, Any] = {"os": {"drift": ["uname -v"], "packages": {"slurm": ""}}}
+    cluster = Cluster(name="c", groups=(Group(nodes="n1", profile=PLAIN),), **keys)
+    sent, compared = ({it.name for it in checks.probes(cluster, compared=only)} for only in (False, True))
+    assert sent - compared == {"taint", "packages", "sysctls"}
+    assert {"kernel", "limits", "network", "drift: uname -v"} < compared
 
 
 def test_long_values_are_shown_from_where_they_part() -> None:
