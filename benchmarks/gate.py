@@ -124,7 +124,9 @@ def faults_found(sandbox: Sandbox, folder: Path, number: int, nhc: list[str]) ->
     for kind in chosen:
         sandbox.fault(kind, sandbox.nodes[0])
         checks = json.loads(as_task(sandbox, argv).stdout)["checks"]
-        if FOUND_BY[kind][0] in {one["check"] for one in checks if one["outcome"] == "failed"}:
+        if FOUND_BY[kind][0].partition("/")[0] in {
+            one["check"] for one in checks if one["outcome"] == "failed"
+        }:
             found["gate"].append(kind)
         if nhc and as_task(sandbox, nhc).returncode != 0:
             found["nhc"].append(kind)

@@ -21,7 +21,7 @@ and the content of one or more files, each after a line `>>> `:
 
 `>>> NODE: COMMAND` is of one of several nodes; without NODE it holds for every node. The arguments of a command must be
 equal; `COMMAND *` answers to any. `[exit N]` is its status, `[stderr]` sends the text there. `expect` is of node gpu01;
-`gpu02 gpu.xid: passed` is of another one. Outcomes: passed, failed, not applicable, not checked, error; `part` and
+`gpu02 gpu.xid: passed` is of another one; `os.drift/kernel` is of this setting alone. Outcomes: passed, failed, not applicable, not checked, error; `part` and
 `says` are parts of a finding's text, `warning` is part of a warning's, `action` is the action of the verdict.
 `>>> scontrol show node ...` gives each node's entry of Slurm's inventory; `scontrol show config` its configuration.
 `>>> kubectl ...` is what the machine that runs pytest gets from the API server.
@@ -450,12 +450,16 @@ class Bench:
             except GpuClusterError as error:
                 return Result("error", reason=str(error))
             return Result(verdict.outcome.value, verdict)
+        check, _, setting = check.partition("/")
         suite = check.partition(".")[0]
         module = importlib.import_module(f"pytest_gpucluster.suites.{suite}.test_{suite}")
         (judged,) = (one for one in module.TESTS.checks() if one.name == check)
         try:
             given = self._given(node) | ({"slurm": self.slurm} if suite == "slurm" else {})
-            verdict = judged.of_facts({name: self._fact(module, name, given) for name in judged.facts})
+            found = {name: self._fact(module, name, given) for name in judged.facts}
+            if setting:
+                found["readings"] = [it for it in found["readings"] if it.setting.name == setting]
+            verdict = judged.of_facts(found)
         except NotJudged as error:
             return Result(error.outcome, reason=str(error))
         except (GpuClusterError, ValueError) as error:

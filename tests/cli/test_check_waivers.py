@@ -15,7 +15,7 @@ FILE = """\
 nodes: gpu[01-04]
 waivers:
   - {nodes: gpu03, checks: [gpu.ecc_mode, run.available, nccl.proved, site.mine], reason: r, until: 2999-01-31}
-  - {nodes: "gpu[04-05]", checks: [gpu.ecmode], reason: r, until: 2999-01-31}
+  - {nodes: "gpu[04-05]", checks: [gpu.ecmode, os.drift/kernel, os.drfit/kernel], reason: r, until: 2999-01-31}
 """
 OLD = "  - {checks: [gpu.count], reason: r, ticket: OPS-1, until: 2020-02-29}\n"
 
@@ -30,6 +30,7 @@ def test_a_waiver_without_effect_is_a_warning_and_an_expired_one_an_error(
     assert warnings == [
         f"warning: {path}:4: waivers[1].nodes: has no effect on gpu05: the cluster has no such node",
         f"warning: {path}:4: 'gpu.ecmode' of a waiver matches no check; the nearest is 'gpu.ecc_mode'",
+        f"warning: {path}:4: 'os.drfit/kernel' of a waiver matches no check; the nearest is 'os.drift'",
     ]
     path.write_text(FILE + OLD)
     assert main(["check", str(path)]) == 4

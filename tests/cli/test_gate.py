@@ -35,7 +35,7 @@ def failed(check: str, action: Action) -> Judged:
 
 
 def result(*judged: Judged, **fields: Any) -> GateResult:
-    passed = Judged("os.kernel", "passed", Verdict("os.kernel", Outcome.PASSED))
+    passed = Judged("os.drift", "passed", Verdict("os.drift", Outcome.PASSED))
     return GateResult(cluster="prod", node="gpu01", results=(passed, *judged), seconds=1.25, **fields)
 
 
@@ -137,7 +137,7 @@ def test_a_wrong_line_in_slurm_conf_or_a_broken_installation_drains_no_node(tmp_
 
 
 def test_a_full_disk_under_the_log_drains_no_node(prod: str) -> None:
-    words = ["--cluster", prod, "--node", "gpu01", "--checks", "os.kernel", "--context", "prolog"]
+    words = ["--cluster", prod, "--node", "gpu01", "--checks", "os.drift", "--context", "prolog"]
     argv = [sys.executable, "-m", "pytest_gpucluster", "gate", *words]
     with Path("/dev/full").open("wb") as full:
         assert subprocess.run(argv, stdout=full, stderr=full, check=False).returncode == 0
@@ -211,7 +211,7 @@ def test_a_node_without_a_proof_is_not_ok(ran: Gate, judged: Judged, words: str,
         (result(), "OK", 0),
         (result(SETTING), "WARNING", 1),
         (result(REPAIR), "CRITICAL", 2),
-        (GateResult("prod", "gpu01", (Judged("os.kernel", "not checked", why="x"),)), "UNKNOWN", 3),
+        (GateResult("prod", "gpu01", (Judged("os.drift", "not checked", why="x"),)), "UNKNOWN", 3),
     ],
 )
 def test_nagios(ran: Gate, found: GateResult, word: str, status: int) -> None:

@@ -33,7 +33,7 @@ REMOVED = Former(why="nobody needs it; remove it")
 @pytest.fixture
 def former(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have two former checks: one is called otherwise, one went."""
-    monkeypatch.setitem(former_names.CHECKS, "os.kernal", Former("os.kernel"))
+    monkeypatch.setitem(former_names.CHECKS, "os.kernal", Former("os.drift/kernel"))
     monkeypatch.setitem(former_names.CHECKS, "old.gone", REMOVED)
 
 
@@ -58,7 +58,7 @@ def test_each_row_is_of_a_name_that_is_gone_and_names_one_that_is_there() -> Non
     assert {"slurm.partition", "groups.nodes", "profile.gpu.count"} <= keys
     assert not former_names.CHECKS.keys() & CHECKS.keys()
     assert not KEYS.keys() & keys
-    assert {it.new for it in former_names.CHECKS.values()} <= {"", *CHECKS}
+    assert {it.new.partition("/")[0] for it in former_names.CHECKS.values()} <= {"", *CHECKS}
     for option, it in OPTIONS.items():
         assert f"`{option}" not in (ROOT / "docs/reference/options.md").read_text()
         assert it.why or re.search(r"--set ([\w.]+)=", it.new)[1] in keys  # type: ignore[index] # a test
@@ -91,7 +91,7 @@ def test_all_former_names_of_a_file_are_named_at_once(
     )
     assert cli.main(["check", str(path)]) == 4
     lines = capsys.readouterr().out.splitlines()
-    renamed, gone = "'os.kernal' is now os.kernel", f"'old.gone' {REMOVED.text}"
+    renamed, gone = "'os.kernal' is now os.drift/kernel", f"'old.gone' {REMOVED.text}"
     assert [line.removeprefix(f"{path}:") for line in lines] == [
         f"2: ray.tune: unknown key; it {KEYS['ray.tune'].text}",
         f"4: os.time_sync: unknown key; it {KEYS['os.time_sync'].text}",
@@ -111,7 +111,9 @@ def test_a_pattern_that_matches_former_checks_alone_names_them(tmp_path: Path) -
         "nodes: gpu01\nrequired: ['os.kerna*']\nwaivers: [{checks: ['os.*'], reason: r, until: 2999-01-31}]\n"
     )
     unmatched, wrong = unmatched_by(config.load_cluster(path), ())
-    assert [unmatched.why(pattern) for pattern in wrong] == ["matches no check: 'os.kernal' is now os.kernel"]
+    assert [unmatched.why(pattern) for pattern in wrong] == [
+        "matches no check: 'os.kernal' is now os.drift/kernel"
+    ]
     assert of_pattern("*.*").endswith(f" (and {len(former_names.CHECKS) - 1} more)")
     assert of_pattern("gpu.*") == ""
 
@@ -119,7 +121,7 @@ def test_a_pattern_that_matches_former_checks_alone_names_them(tmp_path: Path) -
 @pytest.mark.usefixtures("former")
 def test_a_gate_and_the_command_refuse_former_names(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["gate", "--checks", "gpu.*,os.kernal"]) == 4
-    assert "--checks: 'os.kernal' is now os.kernel" in capsys.readouterr().err
+    assert "--checks: 'os.kernal' is now os.drift/kernel" in capsys.readouterr().err
     assert cli.main(["man"]) == 4
     assert f"gpucluster man {OPTIONS['man'].text}" in capsys.readouterr().err
 
@@ -128,15 +130,15 @@ def test_a_gate_and_the_command_refuse_former_names(capsys: pytest.CaptureFixtur
 def test_a_node_that_was_drained_for_a_former_check_is_judged_by_the_present_one() -> None:
     reason, ends = (
         Reason(("os.kernal", "gpu.*"), "x", "r1"),
-        {"os.kernel": ["passed"], "gpu.count": ["passed"]},
+        {"os.drift": ["passed"], "gpu.count": ["passed"]},
     )
     assert policy.why_not_passed(reason, ends, ()) == ""
-    renamed = ": 'os.kernal' is now os.kernel"
+    renamed = ": 'os.kernal' is now os.drift/kernel"
     assert (
-        policy.why_not_passed(reason, {**ends, "os.kernel": ["failed"]}, ())
-        == f"os.kernel ended as failed{renamed}"
+        policy.why_not_passed(reason, {**ends, "os.drift": ["failed"]}, ())
+        == f"os.drift ended as failed{renamed}"
     )
-    assert policy.why_not_passed(reason, {"gpu.count": ["passed"]}, ()) == f"os.kernel did not run{renamed}"
+    assert policy.why_not_passed(reason, {"gpu.count": ["passed"]}, ()) == f"os.drift did not run{renamed}"
     gone = Reason(("old.gone",), "x", "r1")
     assert policy.why_not_passed(gone, ends, ()) == f"old.gone did not run: 'old.gone' {REMOVED.text}"
     assert (present_name("old.gone"), present_name("gpu.count")) == ("old.gone", "gpu.count")

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.core.errors import ConfigError
-from pytest_gpucluster.core.waivers import covering
+from pytest_gpucluster.core.waivers import covering, covering_parts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,6 +46,28 @@ def test_a_waiver_covers_the_checks_of_its_nodes(
     assert covering(found, check, node, AFTER) is None  # expired
 
 
+def test_a_failure_is_covered_where_each_part_of_it_is(tmp_path: Path) -> None:
+    found = waivers(
+        tmp_path,
+        "checks: [os.drift/kernel, os.drift/limits *], reason: a, until: 2027-01-31",
+        "checks: [os.drift/swap], nodes: gpu02, reason: b, until: 2027-01-31",
+        "checks: ['gpu.*'], reason: c, until: 2027-01-31",
+    )
+    for node, check, parts, lines in (
+        ("gpu01", "os.drift", ["kernel"], [3]),
+        ("gpu01", "os.drift", ["kernel", "limits as"], [3]),
+        ("gpu01", "os.drift", ["kernel", "taint"], []),
+        ("gpu01", "os.drift", ["kernel", "swap"], []),
+        ("gpu02", "os.drift", ["kernel", "swap"], [3, 4]),
+        ("gpu01", "os.drift", [], []),
+        ("gpu01", "gpu.count", ["GPUs"], [5]),
+        ("gpu01", "gpu.count", [], [5]),
+    ):
+        used = covering_parts(found, check, node, parts, DAY)
+        assert [int(one.at.rpartition(":")[2]) for one in used] == lines
+        assert covering_parts(found, check, node, parts, AFTER) == ()
+
+
 def test_the_first_waiver_that_holds_is_named_with_its_place(tmp_path: Path) -> None:
     found = waivers(
         tmp_path,
@@ -65,6 +87,7 @@ def test_the_first_waiver_that_holds_is_named_with_its_place(tmp_path: Path) -> 
         ("checks: [gpu.ecc], reason: x, until: 20270131", "waivers[0].until: must be a date like 2027-01-31"),
         ("checks: [], reason: x, until: 2027-01-31", "waivers[0].checks: is empty"),
         ("checks: ['*'], reason: x, until: 2027-01-31", "all checks on all nodes would accept any cluster"),
+        ("checks: ['*/*'], reason: x, until: 2027-01-31", "all checks on all nodes would accept any cluster"),
         ("checks: [a.b], reason: x, until: 2027-01-31, node: gpu01", "did you mean 'nodes'?"),
     ],
 )

@@ -41,7 +41,7 @@ REPAIRS = {
         pcie_gen pcie_width recovery_action remapped_pending remapped_rows retired_pages temperature throttle
         topology xid""",
     "nccl": "bandwidth pairs",
-    "os": "kernel_log memory mount_response responds root_writable systemd taint",
+    "os": "drift kernel_log memory mount_response responds root_writable systemd",
     "slurm": "responding",
     "storage": "integrity",
     "training": "replay",

@@ -418,7 +418,7 @@ def test_a_test_of_a_site_gets_facts_of_a_suite_by_name(sandbox: Sandbox, tmp_pa
     ("proof", "hint"),
     [
         ("cooling.laoded", "did you mean 'cooling.loaded'?"),
-        ("os.kernel", "write whole names, like 'gpu.count'"),
+        ("os.drift", "write whole names, like 'gpu.count'"),
         ("cooling.Idle", "did you mean 'cooling.idle'?"),
         ("cooling.idle", ""),
         ("cooling.*", ""),

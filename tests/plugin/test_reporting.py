@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from datetime import date
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from plugin_helpers import FakeConfig, a_cluster, a_session
@@ -15,6 +15,9 @@ from pytest_gpucluster.core.waivers import Waiver
 from pytest_gpucluster.plugin.reporting import unproved, untested, waive, waivers_of_proof
 from pytest_gpucluster.run.record import Record
 
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
 UNTIL = date(2999, 1, 1)
 WAIVER = Waiver(
     nodes="gpu[01-03]", checks=("*",), reason="cable", ticket="OPS-7", until=UNTIL, at="prod.yaml:9"
@@ -24,6 +27,10 @@ WAIVER = Waiver(
 class WithWaivers(Cluster):
     def waiver(self, check: str, node: str) -> Waiver | None:
         return WAIVER if [check, node] in self.settings["covered"] else None
+
+    def waivers_of(self, check: str, node: str, parts: Collection[str]) -> tuple[Waiver, ...]:
+        known = [self.waiver(name, node) for name in (check, *(f"{check}/{part}" for part in parts))]
+        return tuple(filter(None, known))[:1]
 
 
 def session(*covered: tuple[str, str]) -> Any:
@@ -52,6 +59,9 @@ def test_a_waived_failure_fails_no_run_and_keeps_what_was_found() -> None:
         report = failure("gpu.count", "gpu03")
         assert not waive(report, session(other))
         assert report.outcome == "failed"
+    drift = failure("os.drift", "gpu03")
+    drift.gpucluster["verdicts"] = [{"findings": [{"part": "kernel"}]}]
+    assert waive(drift, session(("os.drift/kernel", "gpu03")))
     of_the_node = failure("slurm.schedulable", "gpu03", judges_node=1)
     assert waive(of_the_node, session(("run.available", "gpu03")))
 

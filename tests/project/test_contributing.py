@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()
 # {file: the text before which its part is added}
 PLACES = {
-    "src/pytest_gpucluster/suites/os/checks/settings.py": '@check(\n    "os.kernel_settings"',
+    "src/pytest_gpucluster/suites/os/checks/state.py": '@check(\n    "os.user"',
     "src/pytest_gpucluster/suites/os/test_os.py": "TESTS = Tests(",
-    "tests/suites/os/test_checks.py": '    ("kernel", lambda p:',
+    "tests/suites/os/checks/test_state.py": '    ("os.user", ids): [',
 }
 IMPORTS = "from pytest_gpucluster.core.probe import Probe, text_of\n"  # the diffs leave out imports
 
@@ -77,8 +77,8 @@ def test_the_added_case_passes(tmp_path: Path, root: Path) -> None:
     env = {
         "PYTHONPATH": os.pathsep.join(map(str, (root / "src", root / "tests", ROOT / "slurm-sandbox/tests")))
     }
-    module = root / "tests" / "suites" / "os" / "test_checks.py"
-    run = run_pytest(tmp_path, "-k", "alike", "--write-messages", env=env, where=(str(module),))
+    module = root / "tests" / "suites" / "os" / "checks" / "test_state.py"
+    run = run_pytest(tmp_path, "-k", "aslr", "--write-messages", env=env, where=(str(module),))
     assert run.rc == 0, run.out
     assert " passed" in run.out
 

@@ -30,7 +30,7 @@ NEEDS_SLURM = ("slurm", "controller")  # the tool is Slurm itself
 # What each suite must have judged before it has said anything of a node or of the cluster, written by hand: who removes
 # a check here, or adds one, changes which clusters are accepted.
 PROOFS = {
-    "os": "responds root_writable kernel cpus memory",
+    "os": "responds root_writable cpus memory",
     "slurm": "known schedulable responding step environment gpu_binding",
     "accounting": "accounts qos partition_access access scheduling",
     "controller": "ping",

@@ -110,7 +110,7 @@ def test_a_proof_of_the_cluster_without_a_result_accepts_no_node() -> None:
 
 
 def test_a_suite_that_applies_nowhere_is_named_where_the_rest_is_accepted() -> None:
-    ends = [passing("gpu01", check="os.kernel"), unjudged("gpu01", "not applicable", check="gpu.count")]
+    ends = [passing("gpu01", check="os.drift"), unjudged("gpu01", "not applicable", check="gpu.count")]
     judged = judge(read_run(a_run(ends, nodes=["gpu01"])))
     assert judged.outcome == "accepted"
     assert judged.sentences[0] == "All that applies is proved; nothing was judged of gpu."
@@ -137,7 +137,7 @@ def test_a_waiver_is_named_by_the_verdict() -> None:
     assert judged.waivers == ("gpu.vbios on gpu02: old (OPS-7: RMA)",)
 
 
-CHECKS = ("gpu.count", "gpu.vbios", "nccl.alone", "os.kernel")
+CHECKS = ("gpu.count", "gpu.vbios", "nccl.alone", "os.drift")
 
 
 @st.composite

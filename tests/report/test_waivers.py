@@ -47,6 +47,7 @@ def test_an_expired_waiver_is_an_error_of_each_run_that_it_concerns() -> None:
     for full in (True, False):
         (line,) = expired(run(old, full=full))
         assert line.startswith("a:2: the waiver of gpu.ecc on gpu[02-03] (OPS-1) expired on 2027-01-31")
+    assert expired(run(waiver("a:2", "gpu.ecc/GPU 3", expired=True), full=False))
     other = waiver("a:2", "gpu.ecc", nodes="gpu01", expired=True)
     assert expired(run(other))
     assert expired(run(other, full=False)) == unused(run(other)) == []

@@ -134,6 +134,16 @@ def shared(kinds: Sequence[str]) -> list[list[str]]:
     return nodes
 
 
+def bare(name: str) -> str:
+    """Return the check of `os.drift/kernel`."""
+    return name.partition("/")[0]
+
+
+def names(check: str, part: str) -> tuple[str, str]:
+    """Return how FOUND_BY may name a finding."""
+    return check, f"{check}/{part.partition(' ')[0]}"
+
+
 def suite_of(kind: str) -> str:
     return FOUND_BY[kind][0].partition(".")[0]
 
@@ -142,7 +152,9 @@ class Run(NamedTuple):
     """One run of the suites: {node: {check: outcome}}, which node has which fault, what pytest printed, its exit."""
 
     ends: dict[str, dict[str, str]]
-    actions: dict[tuple[str, str], set[str]]  # node and check -> actions of its failures
+    actions: dict[
+        tuple[str, str], set[str]
+    ]  # node and check -> actions of its failures; CHECK/PART: of its findings
     warned: dict[str, set[str]]  # node -> checks with a warning
     node_of: dict[str, str]
     healthy: tuple[str, ...]
@@ -207,8 +219,12 @@ def suites(sandbox: Sandbox, cluster: Path, reports: Path, node_of: dict[str, st
     for result in read_log(reports / "latest" / "events.jsonl").results:
         node, check = check_of(result)
         ends.setdefault(node, {})[check] = result.outcome
-        failed = {verdict.action for verdict in result.verdicts if verdict.outcome == "failed"}
-        actions.setdefault((node, check), set()).update(failed)
+        actions.setdefault((node, check), set())
+        for verdict in (it for it in result.verdicts if it.outcome == "failed"):
+            actions[node, check].add(verdict.action)
+            for found in verdict.findings:
+                _, part = names(check, found.part)
+                actions.setdefault((node, part), set()).add(found.action or verdict.action)
         if any(verdict.advisories for verdict in result.verdicts):
             warned.setdefault(node, set()).add(check)
     healthy = tuple(node for node in sandbox.nodes if node not in node_of.values())
@@ -222,8 +238,19 @@ def test_fault_changes_the_outcome_of_its_own_checks_alone(run: Run, kind: str) 
     node = run.node_of[kind]
     expected = dict.fromkeys(run.usual().keys() - OF_SLURMCTLD if kind in ACTED else (), "not tested")
     for one in run.kinds_on(node):
-        expected |= UNJUDGEABLE.get(one, {}) | dict.fromkeys(FOUND_BY[one], "failed")
+        expected |= UNJUDGEABLE.get(one, {}) | dict.fromkeys(map(bare, FOUND_BY[one]), "failed")
     assert run.differences(node) == expected, run.text[-2000:]
+
+
+def test_fault_of_a_setting_is_a_finding_of_this_setting_alone(run: Run) -> None:
+    expected = {
+        (node, found) for kind, node in run.node_of.items() for found in FOUND_BY[kind] if "/" in found
+    }
+    expected -= {(run.node_of[kind], found) for kind in HARMLESS for found in FOUND_BY[kind]}
+    assert {
+        it for it, actions in run.actions.items() if actions and it[1].startswith("os.drift/")
+    } == expected
+    assert len(expected) == 8
 
 
 @pytest.mark.parametrize("kind", [*SHOWN, *ACTED])
@@ -282,8 +309,9 @@ def test_a_gate_finds_what_its_node_shows_and_accepts_healthy_ones(run: Run, par
             and FOUND_BY[kind][0] not in ON_REQUEST
         }
         found = gate_on(run, node)
-        missed |= {kind for kind, check in of_gate.items() if check not in {it.check for it in found.failed}}
-        drained = any(kind in REPAIRED and not CHECKS[check].of_job for kind, check in of_gate.items())
+        named = {name for it in found.failed for one in it.findings for name in names(it.check, one.part)}
+        missed |= {kind for kind, check in of_gate.items() if check not in named}
+        drained = any(kind in REPAIRED and not CHECKS[bare(check)].of_job for kind, check in of_gate.items())
         assert bool(found.repairs) == drained, (node, of_gate, found.failed)
     assert missed <= FROM_OUTSIDE.keys()
     for node in (run.healthy[0], *sorted({run.node_of[kind] for kind in HARMLESS})[part::3]):

@@ -25,7 +25,6 @@ ANYWHERE = {
     "nccl.baseline": NA,
     "nccl.image_environment": NA,
     "nccl.outlier": NA,
-    "os.drift": NA,
     "os.name_resolution": NA,
     "os.reachable": NA,
 }
@@ -50,9 +49,7 @@ def not_applicable(*checks: str) -> dict[str, str]:
 
 # ... and what is not judged on this model, beside that.
 NOT_JUDGED = {
-    "t4": not_applicable(
-        *RETIRES_PAGES, *NO_NVSWITCH, *NO_FABRIC_STATE, *NO_ADAPTERS, *NO_NVLINKS, "os.governor"
-    )
+    "t4": not_applicable(*RETIRES_PAGES, *NO_NVSWITCH, *NO_FABRIC_STATE, *NO_ADAPTERS, *NO_NVLINKS)
     | OLD_DRIVER,
     "v100": not_applicable(*RETIRES_PAGES, *NO_NVSWITCH, *NO_FABRIC_STATE, "gpu.topology") | OLD_DRIVER,
     "a100": not_applicable(*REMAPS_ROWS, *NO_FABRIC_STATE) | OLD_DRIVER,

@@ -124,7 +124,7 @@ def test_a_healthy_cluster_is_healthy_from_a_strange_shell(
     ends = set(run.outcomes.values())
     assert ends <= {"passed", "not applicable", "not checked"}, run.out[-5000:]
     judged = {event["check"] for event in run.events if event.get("outcome") == "passed" and "check" in event}
-    assert {"os.limits", "slurm.step", "container.import"} <= judged
+    assert {"os.drift", "slurm.step", "container.import"} <= judged
     assert "would be drained: gpu" not in run.out
     (warning,) = (line for line in run.out.splitlines() if "the shell that runs pytest" in line)
     assert warning.startswith("warning: ")

@@ -57,7 +57,7 @@ from pytest_gpucluster.core.values import (
     Variable,
     Version,
 )
-from pytest_gpucluster.core.waivers import Waiver, WaiverFile, covering
+from pytest_gpucluster.core.waivers import Waiver, WaiverFile, covering, covering_parts
 
 DEFAULT_ENVIRONMENT, NO_ENVIRONMENT = "default", "none"
 AnySection = TypeVar("AnySection", bound=Section)
@@ -342,6 +342,7 @@ class _Hardware(Model, defer_build=True):
 
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
 
     class _HardwareAndRows(_Hardware): ...
 else:
@@ -619,6 +620,10 @@ class Cluster(ClusterSettings, defer_build=False):
     def waiver(self, check: str, node: str) -> Waiver | None:
         """Return the waiver that holds today for this check of a node ('': of the cluster as a whole); None without one."""
         return covering(self.waivers, check, node, date.today()) if self.waivers else None  # noqa: DTZ011 - the site's day
+
+    def waivers_of(self, check: str, node: str, parts: Collection[str]) -> tuple[Waiver, ...]:
+        """Return the waivers that hold today for a failure of these parts of a node; () where one is not waived."""
+        return covering_parts(self.waivers, check, node, parts, date.today()) if self.waivers else ()  # noqa: DTZ011
 
     @property
     def why_no_slurm(self) -> str:

@@ -79,6 +79,7 @@ class Verdict:
     """The result of one check on one node. `action` is the most severe that a finding requires.
 
     shown_by: the smallest command that shows the failure again, where the check knows one.
+    shell: commands that show the findings again on the node, where the check knows them.
     never_healthy: why no healthy node fails with a repair as its action. TypeError if a failure with a repair lacks it.
     explained_by: the check of another suite whose finding explains this failure (hook known_cause): both are one finding.
     """
@@ -96,6 +97,7 @@ class Verdict:
     never_healthy: str = ""
     remarks: tuple[Remark, ...] = ()
     shown_by: str = ""
+    shell: tuple[str, ...] = ()
     explained_by: str = ""
 
     def __post_init__(self) -> None:
@@ -116,7 +118,11 @@ class Verdict:
         }
         if not self.remarks:
             del plain["remarks"]
-        del plain["never_healthy"], plain["shown_by"]  # the reference and the annotation have them
+        del (
+            plain["never_healthy"],
+            plain["shown_by"],
+            plain["shell"],
+        )  # the reference and the annotation have them
         for name in ("setting", "explained_by"):
             if not plain[name]:
                 del plain[name]

@@ -48,6 +48,28 @@ CHECKS: dict[str, Former] = {
     "controller.hold": Former(why="it tested Slurm, not the cluster; remove the name"),
     "controller.reported": Former("controller.errors"),
     "controller.singleton": Former("slurm.dependency"),
+    **{
+        f"os.{name}": Former(f"os.drift/{name}")
+        for name in [
+            "architecture",
+            "cmdline",
+            "cpu_model",
+            "governor",
+            "hugepages",
+            "kernel",
+            "limits",
+            "mtu",
+            "numa",
+            "packages",
+            "release",
+            "security_modules",
+            "swap",
+            "sysctls",
+            "taint",
+            "transparent_hugepages",
+        ]
+    },
+    "os.kernel_settings": Former("os.drift/sysctls"),
 }
 # dotted, without the numbers of lists; `profile.` before those of profiles
 KEYS: dict[str, Former] = {
@@ -128,7 +150,7 @@ def present_check(name: str) -> str:
 def present_name(check: str) -> str:
     """Return the present name of a check; that of one without a successor is its former one."""
     known = CHECKS.get(check)
-    return (known.new if known else "") or check
+    return (known.new.partition("/")[0] if known else "") or check
 
 
 def tables() -> Iterator[tuple[str, Mapping[str, Former]]]:

@@ -6,12 +6,15 @@ import re
 from datetime import date
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from pytest_gpucluster.core.hostlist import expand
 from pytest_gpucluster.core.values import CheckPattern, Model, NamedNodes, Text
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 # The check whose error reports a node that is drained, down or missing.
 AVAILABLE = "run.available"
@@ -34,7 +37,7 @@ class WaiverFile(Model):
     )
     checks: tuple[CheckPattern, ...] = Field(
         min_length=1,
-        description="check patterns; `run.available` is a node that is drained, down or missing",
+        description="check patterns, or `CHECK/PART` for one part of its findings, like `os.drift/kernel`; `run.available` is a node that is drained, down or missing",
     )
     reason: Text = Field(description="why the site accepts the deviation")
     ticket: Text | None = Field(None, description="ticket or address where the repair is tracked")
@@ -44,7 +47,7 @@ class WaiverFile(Model):
 
     @model_validator(mode="after")
     def _accepts_something(self) -> WaiverFile:
-        if self.nodes is None and any(not pattern.strip("*") for pattern in self.checks):
+        if self.nodes is None and any(not pattern.strip("*/") for pattern in self.checks):
             raise ValueError("checks: all checks on all nodes would accept any cluster; name nodes or checks")
         return self
 
@@ -90,3 +93,14 @@ class Waiver(WaiverFile):
 def covering(waivers: tuple[Waiver, ...], check: str, node: str, today: date) -> Waiver | None:
     """Return the first waiver that holds today for this check of a node ('': of the cluster as a whole)."""
     return next((one for one in waivers if not one.expired(today) and one.concerns(check, node)), None)
+
+
+def covering_parts(
+    waivers: tuple[Waiver, ...], check: str, node: str, parts: Collection[str], today: date
+) -> tuple[Waiver, ...]:
+    """Return the waivers that hold today for a failure of these parts: one of the check, or one of each part; () where any has none."""
+    if whole := covering(waivers, check, node, today):
+        return (whole,)
+    found = [covering(waivers, f"{check}/{part}", node, today) for part in parts]
+    known = [one for one in found if one is not None]
+    return tuple({one.at: one for one in known}.values()) if len(known) == len(found) else ()

@@ -112,7 +112,8 @@ class Unmatched:
     def add(self, names: Iterable[str]) -> None:
         """Take these checks as known."""
         self.names |= set(names)
-        matched = {found for name in self.names for found in self.left if matches(name, (found,))}
+        # behind a slash: a part of the check's findings
+        matched = {it for name in self.names for it in self.left if matches(name, (it.partition("/")[0],))}
         self.left = {pattern: where for pattern, where in self.left.items() if pattern not in matched}
 
     def refuse(self, patterns: Collection[str]) -> None:
@@ -128,7 +129,7 @@ class Unmatched:
         if former := of_pattern(pattern):
             return f"matches no check{more}: {former}"
         known = {*self.names, *(f"{name.partition('.')[0]}.*" for name in self.names)}
-        nearest = difflib.get_close_matches(pattern, sorted(known), cutoff=0.0)[0]
+        nearest = difflib.get_close_matches(pattern.partition("/")[0], sorted(known), cutoff=0.0)[0]
         return f"matches no check{more}; the nearest is {nearest!r}"
 
 

@@ -238,12 +238,13 @@ def waive(report: pytest.TestReport, session: ClusterSession) -> bool:
     pytest gets a skip with the reason and the failure. What was found stays in the record, which all reports show.
     """
     record = report.__dict__["gpucluster"]
-    waiver = session.cluster.waiver(record["check"], record["node"])
-    if waiver is None and "judges_node" in report.keywords:  # that the node is out of service in Slurm
-        waiver = session.cluster.waiver(AVAILABLE, record["node"])
-    if waiver is None:
+    parts = [found["part"] for verdict in record["verdicts"] for found in verdict["findings"]]
+    waivers = session.cluster.waivers_of(record["check"], record["node"], parts)
+    if not waivers and "judges_node" in report.keywords:  # that the node is out of service in Slurm
+        waivers = session.cluster.waivers_of(AVAILABLE, record["node"], ())
+    if not waivers:
         return False
-    _waive(report, (waiver,))
+    _waive(report, waivers)
     return True
 
 
@@ -482,6 +483,7 @@ def by_hand(record: Record, session: ClusterSession) -> list[str]:
     shell = [session.facts.rooted(probe, probe.by_hand or probe.command) for probe in record.probes]
     if (about := CHECKS.get(record.check)) and about.show:
         shell = [about.show]
+    shell = [command for verdict in record.verdicts for command in verdict.shell] or shell
     shell = [for_parts(command, parts) for command in shell]
     for command in shell or filter(None, [session.last_command(record.node)]):
         if len(command) <= LONG_COMMAND:

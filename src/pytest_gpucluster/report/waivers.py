@@ -69,7 +69,8 @@ class Use:
         except ValueError:  # of a damaged log
             return True
         return any(
-            (names is None or node in names) and any(fnmatchcase(check, pattern) for pattern in self.checks)
+            (names is None or node in names)
+            and any(fnmatchcase(check, pattern.partition("/")[0]) for pattern in self.checks)
             for check, node in ends
         )
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-# {fault: the check that judges it, and others that fail with it}; of a harmless fault that check must pass
+# {fault: the check that judges it (`os.drift/kernel`: and the part of its finding), and others that fail with it}; of a
+# harmless fault that check must pass
 FOUND_BY: dict[str, tuple[str, ...]] = {
     "gpu_missing": ("gpu.count",),
     "gpu_name": ("gpu.names",),
@@ -50,17 +51,17 @@ FOUND_BY: dict[str, tuple[str, ...]] = {
     "partition_dropped": ("ibfabric.pkeys",),
     "optics_weak": ("ibfabric.optics",),
     "second_manager": ("ibfabric.subnet_manager",),
-    "os_drift": ("os.release",),
-    "kernel_drift": ("os.kernel",),
+    "os_drift": ("os.drift/release",),
+    "kernel_drift": ("os.drift/kernel",),
     "memory_missing": ("os.memory",),
     "cpu_offline": ("os.cpus",),
-    "governor": ("os.governor",),
-    "hugepages": ("os.hugepages",),
-    "sysctl": ("os.sysctls",),
+    "governor": ("os.drift/governor",),
+    "hugepages": ("os.drift/hugepages",),
+    "sysctl": ("os.drift/sysctls",),
     "clock_skew": ("os.clock",),
     "memory_added": ("os.memory",),
     "array_resync": ("os.dstate",),
-    "soft_lockup_over": ("os.taint",),
+    "soft_lockup_over": ("os.drift/taint",),
     "time_server_lost": ("os.time_sync",),
     "time_not_synchronised": ("os.time_sync",),
     "full_disk": ("os.free_space",),
@@ -99,11 +100,11 @@ FOUND_BY: dict[str, tuple[str, ...]] = {
     "gpu_started_later": ("os.kernel_log",),
     "link_flapped": ("os.kernel_log",),
     "harmless_storm": ("os.kernel_log",),
-    "oops": ("os.taint",),
-    "package_missing": ("os.packages",),
+    "oops": ("os.drift/taint",),
+    "package_missing": ("os.drift/packages",),
     "service_dead": ("os.services",),
     "systemd_gone": ("os.systemd",),
-    "interface_mtu": ("os.mtu",),
+    "interface_mtu": ("os.drift/mtu",),
     "duplicate_address": ("os.addresses",),
     "slow_names": ("os.name_time",),
     "rebooted": ("os.uptime",),

@@ -56,7 +56,7 @@ def test_a_recording_of_debian() -> None:
     assert facts.CMDLINE.parse(debian) == "iommu=pt quiet ro"
     assert facts.CPUS.parse(debian).online == 2
     assert facts.LIMITS.parse(debian)["Max stack size"] == 8 * 2**20
-    assert "vm.swappiness=60" in facts.KERNEL_SETTINGS.parse(debian)
+    assert facts.KERNEL_SETTINGS.parse(debian)["vm.swappiness"] == "60"
     assert facts.GOVERNORS.parse(debian) == {}  # a virtual machine
     clock = facts.CLOCK.parse(debian)
     assert (clock.sent, clock.received, clock.time > 1_000_000_000) == (100.0, 101.0, True)
@@ -140,10 +140,14 @@ def test_each_probe_reads_its_part_of_basics(files: Answer) -> None:
         "cpus": Cpus(2, "", 1, *("unknown",) * 4),
         "mounts": {"/": Mount("a", "/", "ext4", ("rw",))},
         "limits": {"Max open files": 7.0},
-        "kernel settings": (
-            "kernel.core_pattern=core kernel.pid_max=1 kernel.randomize_va_space=2 vm.max_map_count=3 "
-            "vm.overcommit_memory=4 vm.swappiness=5"
-        ),
+        "kernel settings": {
+            "kernel.core_pattern": "core",
+            "kernel.pid_max": "1",
+            "kernel.randomize_va_space": "2",
+            "vm.max_map_count": "3",
+            "vm.overcommit_memory": "4",
+            "vm.swappiness": "5",
+        },
         "taint": 7,
         "user": "uid=0",
         "governor": {"a": 1, "b": 2},

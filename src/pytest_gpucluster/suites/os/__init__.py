@@ -7,12 +7,11 @@ SUITE = Suite(
     order=1,
     markers=("os: the operating system of the nodes",),
     section="pytest_gpucluster.kit.node.os_config:OsConfig",
-    settings={"limits": "checks.settings:refuse_limits"},
+    settings={"limits": "limits:refuse_limits"},
     draft="draft:lines",
-    proof=("os.responds", "os.root_writable", "os.kernel", "os.cpus", "os.memory"),
+    proof=("os.responds", "os.root_writable", "os.cpus", "os.memory"),
     hooks={
         "draft_probes": "draft:PROBES",
         "least_limits": "limits:least_limits",
-        "not_applicable": "limits:not_applicable",
     },
 )

@@ -10,8 +10,7 @@ from pytest_gpucluster.config.yaml_loader import quoted
 from pytest_gpucluster.core.probe import Answer, Probe, text_of
 from pytest_gpucluster.suites.os import facts, network_facts, software_facts
 from pytest_gpucluster.suites.os.checks.network import VIRTUAL
-from pytest_gpucluster.suites.os.checks.settings import COMPARED_LIMITS
-from pytest_gpucluster.suites.os.limits import LIMITS
+from pytest_gpucluster.suites.os.limits import COMPARED_LIMITS, LIMITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -428,14 +428,13 @@ def read_thp(answer: Answer) -> str:
     return match[1]
 
 
-def read_tunables(text: str) -> str:
-    """Return 'name=value' of all TUNABLES."""
+def read_tunables(text: str) -> dict[str, str]:
+    """Return {name: value} of all TUNABLES, with single blanks."""
     lines = text.splitlines()
     if len(lines) != len(TUNABLES):
         raise ProbeError(f"sysctls: {len(TUNABLES)} lines expected, got {len(lines)}")
-    return " ".join(
-        f"{name.replace('/', '.')}={value.strip()}" for name, value in zip(TUNABLES, lines, strict=True)
-    )
+    names = (name.replace("/", ".") for name in TUNABLES)
+    return {name: " ".join(value.split()) for name, value in zip(names, lines, strict=True)}
 
 
 def read_taint(text: str) -> int:

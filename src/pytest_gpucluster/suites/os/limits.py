@@ -1,4 +1,4 @@
-"""Limits of processes: names, units, how the cluster file writes them, and where they apply. Pure."""
+"""Limits of processes: names, units, and how the cluster file writes them. Pure."""
 
 from __future__ import annotations
 
@@ -33,6 +33,14 @@ LIMITS: dict[str, tuple[str, int]] = {
     "stack": ("Max stack size", 1024),
 }
 
+# others depend on the node's memory, or hardly limit programs
+COMPARED_LIMITS = ("memlock", "nofile", "stack", "as")
+
+
+def refuse_limits(cluster: Cluster) -> None:
+    """Raise ConfigError for an invalid limit of os.limits."""
+    wanted_limits(cluster.section(OsConfig).limits)
+
 
 def wanted_limits(stated: Mapping[str, str]) -> dict[str, float]:
     """Read os.limits: 'unlimited', a number in ulimit's unit (KiB for memory), or a size like 64G."""
@@ -64,10 +72,3 @@ def least_limits(cluster: Cluster) -> dict[str, tuple[float, Callable[[float], s
         name: (least, partial(shown_limit, unit=LIMITS[name][1]))
         for name, least in wanted_limits(cluster.section(OsConfig).limits).items()
     }
-
-
-def not_applicable(cluster: Cluster) -> dict[str, str]:
-    """Return the check that needs a step, where there is none."""
-    if cluster.access != "ssh":
-        return {}
-    return {"os.limits": "the limits are those of a step; over SSH there is none"}

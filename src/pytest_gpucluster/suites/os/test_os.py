@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import RESPONDS
@@ -17,7 +17,6 @@ from pytest_gpucluster.suites.os import (
     crash_facts,
     device_facts,
     drive_facts,
-    limits,
     memory_facts,
 )
 from pytest_gpucluster.suites.os import facts as basics
@@ -34,10 +33,10 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.core.probe import Answer, Probe
     from pytest_gpucluster.run.session import ClusterSession, Node
+    from pytest_gpucluster.suite import AnyProbe
     from pytest_gpucluster.suites.os.bmc_facts import Bmc
     from pytest_gpucluster.suites.os.facts import Mount
     from pytest_gpucluster.suites.os.network_facts import Network, ReachabilityResult
-    from pytest_gpucluster.suites.os.software_facts import CommandOutput
     from pytest_gpucluster.suites.os.storage_facts import Disk, SharedFolder
 
     Results = tuple[ReachabilityResult, ...]
@@ -45,13 +44,8 @@ if TYPE_CHECKING:
 
 hostname = probed(basics.HOSTNAME)
 slurm_hostname = fact(lambda node: node.info.hostname if node.info else "")
-release = probed(basics.RELEASE)
-releases = fleet_probed(basics.RELEASE, Peers)
-kernel = probed(basics.KERNEL)
-kernels = fleet_probed(basics.KERNEL, Peers)
 cmdline = probed(basics.CMDLINE)
 time_sync = probed(os_software.TIME_SYNC)
-cmdlines = fleet_probed(basics.CMDLINE, Peers)
 uptime = probed(basics.UPTIME)
 clock = probed(basics.CLOCK)
 clocks = fleet_probed(basics.CLOCK)
@@ -59,19 +53,9 @@ memory = probed(basics.MEMORY)
 memories = fleet_probed(basics.MEMORY, Peers)
 cpus = probed(basics.CPUS)
 all_cpus = fleet_probed(basics.CPUS, Peers)
-governors = probed(basics.GOVERNORS)
-all_governors = fleet_probed(basics.GOVERNORS, Peers)
-thp = probed(basics.THP)
-thps = fleet_probed(basics.THP, Peers)
-lsm = probed(basics.LSM)
-lsms = fleet_probed(basics.LSM, Peers)
-settings = probed(basics.KERNEL_SETTINGS)
-all_settings = fleet_probed(basics.KERNEL_SETTINGS, Peers)
 user = probed(basics.USER)
 users = fleet_probed(basics.USER, Peers)
 load = probed(basics.LOAD)
-soft_limits = probed(basics.LIMITS)
-all_limits = fleet_probed(basics.LIMITS, checks.settings.limits_of_group)
 mounts = probed(basics.MOUNTS)
 all_writable = fleet_probed(basics.MOUNTS, checks.mounts.writable_of_all)
 scratches = fleet_probed(basics.MOUNTS, checks.mounts.ScratchMounts.of_all)
@@ -94,15 +78,11 @@ failed_units = probed(os_software.FAILED_UNITS)
 kernel_log = probed(lambda cluster: kernel_log_of(cluster.known))
 stalls = fleet_probed(lambda cluster: kernel_log_of(cluster.known), Stalls.of_all)
 known_lines = fact(lambda cluster: cluster.known)
-taint = probed(basics.TAINT)
-sysctls = probed(lambda cluster: os_software.sysctls(cluster.section(OsConfig).sysctls))
-packages = probed(lambda cluster: os_software.packages(cluster.section(OsConfig).packages))
 services = probed(lambda cluster: os_software.services(cluster.section(OsConfig).services))
 system_state = probed(os_software.SYSTEM_STATE)
 system_states = fleet_probed(os_software.SYSTEM_STATE, Peers)
 network = probed(os_names.NETWORK)
 networks = fleet_probed(os_names.NETWORK)
-all_links = fleet_probed(os_names.NETWORK, os_network.links_of_all)
 naming = probed(lambda cluster: os_names.naming(os_network.some_names(cluster)))
 all_naming = fleet_probed(lambda cluster: os_names.naming(os_network.some_names(cluster)))
 addresses = probed(lambda cluster: os_software.resolution(os_network.some_names(cluster)))
@@ -112,16 +92,8 @@ all_addresses = fleet_probed(
 
 # What the cluster file states.
 os_config = fact(lambda cluster: cluster.os)
-stated_release = fact(lambda os_config: os_config.release)
-stated_kernel = fact(lambda os_config: os_config.kernel)
-stated_governor = fact(lambda os_config: os_config.governor)
-stated_hugepages = fact(lambda os_config: os_config.hugepages)
-stated_sysctls = fact(lambda os_config: os_config.sysctls)
 stated_mounts = fact(lambda os_config: os_config.mounts)
-stated_interfaces = fact(lambda os_config: os_config.interfaces)
-stated_packages = fact(lambda os_config: os_config.packages)
 stated_services = fact(lambda os_config: os_config.services)
-wanted_limits = fact(lambda os_config: limits.wanted_limits(os_config.limits))
 stated_paths = fact(lambda cluster: checks.disks.disk_paths(cluster.os))
 min_uptime = fact(lambda os_config: os_config.min_uptime)
 max_uptime = fact(lambda os_config: os_config.max_uptime)
@@ -130,16 +102,9 @@ max_load = fact(lambda os_config: os_config.max_load_per_cpu)
 max_zombies = fact(lambda os_config: os_config.max_zombies)
 node_profile = fact(lambda profile: profile.node)
 stated_cpus = fact(lambda node_profile: node_profile.cpus)
-stated_numa = fact(lambda node_profile: node_profile.numa_nodes)
 
 # What most nodes of the node's group have.
-usual_release = fact(lambda node, releases: releases.of(node.peers))
-usual_kernel = fact(lambda node, kernels: kernels.of(node.peers))
-usual_cmdline = fact(lambda node, cmdlines: cmdlines.of(node.peers))
-usual_architecture = fact(lambda node, all_cpus: all_cpus.of(node.peers, "architecture"))
 usual_cpus = fact(lambda node, all_cpus: all_cpus.of(node.twins, "online"))
-usual_cpu_model = fact(lambda node, all_cpus: all_cpus.of(node.twins, "model"))
-usual_numa = fact(lambda node, all_cpus: all_cpus.of(node.twins, "cpu_nodes"))
 smaller_in_slurm = fact(
     lambda node, inventory: any(
         inventory[node.name].memory < inventory[other].memory
@@ -154,26 +119,13 @@ usual_memory = fact(
     lambda node, installed: installed.of(node.twins, "total", checks.hardware.PEER_MEMORY_TOLERANCE)
 )
 usual_dimms = fact(lambda node, installed: installed.of(node.twins, "dimms"))
-usual_hugepages = fact(lambda node, memories: memories.of(node.twins, "hugepages"))
-usual_swap = fact(lambda node, memories: memories.of(node.twins, "swap_total"))
-usual_governors = fact(lambda node, all_governors: all_governors.of(node.twins))
-usual_thp = fact(lambda node, thps: thps.of(node.twins))
-usual_lsm = fact(lambda node, lsms: lsms.of(node.twins))
-usual_settings = fact(lambda node, all_settings: all_settings.of(node.twins))
 usual_user = fact(lambda node, users: users.of(node.twins))
-usual_limits = fact(
-    lambda node, all_limits: {name: peers.of(node.twins) for name, peers in all_limits.items()}
-)
 usual_writable = fact(
     lambda node, all_writable: {name: peers.of(node.twins) for name, peers in all_writable.items()}
 )
 usual_tmp = fact(lambda node, scratches: scratches.of(node.twins, "tmp"))
 usual_shm = fact(lambda node, scratches: scratches.of(node.twins, "shm"))
 usual_answers = fact(lambda node, system_states: system_states.of(node.twins, "answers"))
-usual_outputs = fact(
-    lambda node, all_outputs: {command: peers.of(node.twins) for command, peers in all_outputs.items()}
-)
-usual_links = fact(lambda node, all_links: {name: peers.of(node.twins) for name, peers in all_links.items()})
 
 total_memory = fact(lambda memory: memory.total)
 online_cpus = fact(lambda cpus: cpus.online)
@@ -251,25 +203,25 @@ def known_reachability(
     return all_reachability
 
 
-def drift_probes(cluster: Cluster) -> dict[str, Probe[CommandOutput]]:
-    """Return {command: its probe} of the further commands of the cluster file."""
-    return {command: os_software.command_output(command) for command in cluster.section(OsConfig).drift}
+drift_settings = fact(once=True)(checks.drift.settings_of)
 
 
-@fact(probes=lambda cluster, _: drift_probes(cluster).values())
-def outputs(
-    cluster: Cluster, facts: Callable[[Probe[CommandOutput]], CommandOutput]
-) -> dict[str, CommandOutput]:
-    """The outputs of these commands on this node."""
-    return {command: facts(probe) for command, probe in drift_probes(cluster).items()}
+@fact(once=True, probes=lambda cluster, _: checks.drift.probes(cluster, compared=True))
+def usual_settings(fleet_facts: Callable[[AnyProbe], dict[str, Any]]) -> checks.drift.UsualValues:
+    """What is usual among the peers of a node."""
+    return checks.drift.UsualValues(fleet_facts)
 
 
-@fact(once=True)
-def all_outputs(
-    cluster: Cluster, fleet_facts: Callable[[Probe[CommandOutput]], dict[str, CommandOutput]]
-) -> dict[str, Peers[CommandOutput]]:
-    """The outputs of these commands on all nodes."""
-    return {command: Peers(fleet_facts(probe)) for command, probe in drift_probes(cluster).items()}
+@fact(probes=lambda cluster, _: checks.drift.probes(cluster))
+def readings(
+    node: Node,
+    cluster: Cluster,
+    facts: Callable[[AnyProbe], Any],
+    drift_settings: tuple[checks.drift.Setting, ...],
+    usual_settings: checks.drift.UsualValues,
+) -> tuple[checks.drift.Reading | checks.drift.Unread, ...]:
+    """The settings of the node, each with what the site states, or what is usual among its peers."""
+    return tuple(checks.drift.read(drift_settings, node, cluster, facts, usual_settings))
 
 
 @fact(once=True)

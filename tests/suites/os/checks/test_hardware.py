@@ -54,27 +54,7 @@ def cpus(mine: Cpus, usual: Cpus | None = None, stated: int | None = None) -> Ve
     return checks.cpus(mine, stated, peers(mine.online, usual.online) if usual else ALONE)
 
 
-def numa(found: tuple[int, int], usual: tuple[int, int] | None = None, stated: int | None = None) -> Verdict:
-    """Judge (NUMA nodes, those with CPUs) of lscpu."""
-
-    def grace(total: int, own: int) -> Cpus:
-        rows = "".join(f"NUMA node{n} CPU(s): {n if n < own else ''}\n" for n in range(total))
-        return lscpu("0-71", more=f"NUMA node(s): {total}\n{rows}")
-
-    mine = grace(*found)
-    return checks.numa(mine, stated, peers(mine.cpu_nodes, grace(*usual).cpu_nodes) if usual else ALONE)
-
-
-def hugepages(mine: int, usual: int, stated: int | None = None) -> Verdict:
-    return checks.hugepages(replace(MEMORY, hugepages=mine), stated, peers(mine, usual))
-
-
-def swap(mine: int, usual: int) -> Verdict:
-    return checks.swap(replace(MEMORY, swap_total=mine), peers(mine, usual))
-
-
 WHOLE, SMT_OFF = lscpu("0-223"), lscpu("0-111", "112-223", 1)
-FAST, SLOW = {"performance": 8}, {"powersave": 8}
 HALVES = norm({"n1": 8, "n2": 9})
 MACHINES: Machines = {
     ("os.memory", memory): [
@@ -111,38 +91,6 @@ MACHINES: Machines = {
         ("sick: less than stated | profile", CONFIGURE, lscpu("0-6", "7"), None, 8),
         ("sick: SMT off and a core missing | lscpu", CONFIGURE, lscpu("0-109", "110-223", 1), WHOLE),
     ],
-    ("os.cpu_model", checks.cpu_model): [
-        ("a VM among VMs | kvm", PASSED, replace(CPUS, hypervisor="KVM"), peers("EPYC", "EPYC"))
-    ],
-    ("os.numa", numa): [
-        ("GH200 in NUMA mode, stated with CPUs only | lscpu of a GH200", PASSED, (9, 1), None, 1),
-        ("a CXL expander as a node without CPUs | driver-api/cxl", PASSED, (3, 2), (2, 2)),
-        ("GB200 with 34 nodes, as the profile states | lscpu of a GB200", PASSED, (34, 2), None, 34),
-        ("sick: NPS1 among NPS4 | firmware", CONFIGURE, (2, 2), (8, 8)),
-        ("sick: not as stated | firmware", CONFIGURE, (2, 2), None, 4),
-    ],
-    ("os.governor", lambda mine, usual, stated=None: checks.governor(mine, stated, peers(mine, usual))): [
-        ("performance among schedutil | cpufreq", WARNING, FAST, {"schedutil": 8}),
-        ("fewer CPUs (nosmt) | cpufreq of online CPUs", PASSED, {"performance": 4}, FAST),
-        ("a VM without frequency scaling | kvm guest", NOT_APPLICABLE, {}, {}),
-        ("as stated | os.governor", PASSED, SLOW, FAST, "powersave"),
-        ("sick: one CPU | hotplug", CONFIGURE, {"performance": 7, "powersave": 1}, FAST),
-        ("sick: none here | cpufreq", CONFIGURE, {}, FAST),
-        ("sick: one CPU not as stated | hotplug", CONFIGURE, {"b": 1, "a": 7}, {"b": 1, "a": 7}, "a"),
-    ],
-    ("os.hugepages", hugepages): [
-        ("surplus huge pages for a DPDK job | vm.nr_hugepages", WARNING, 1024, 0),
-        ("as stated | os.hugepages", PASSED, 4, 5, 4),
-        ("sick: fewer than stated | fragmented memory", CONFIGURE, 4, 4, 5),
-    ],
-    ("os.transparent_hugepages", checks.transparent_hugepages): [
-        ("a kernel without huge pages | CONFIG_TRANSPARENT_HUGEPAGE", PASSED, "none", peers("none", "none"))
-    ],
-    ("os.swap", swap): [
-        ("a swap partition of another size | disks of two orders", PASSED, 8 << 30, 4 << 30),
-        ("no swap anywhere | cloud image", PASSED, 0, 0),
-        ("sick: none here only | swapoff", CONFIGURE, 0, 8 << 30),
-    ],
 }
 COUNTER_EXAMPLES = examples(MACHINES)
 test_each_machine_gets_the_verdict_of_a_person = verdicts_of_a_person(COUNTER_EXAMPLES)
@@ -160,6 +108,6 @@ def test_memory_of_a_group_in_halves_is_not_returned_to_its_vendor() -> None:
 
 
 def test_what_is_measured() -> None:
-    verdicts = (memory(64), cpus(CPUS), checks.swap(MEMORY, NONE))
+    verdicts = (checks.memory(MEMORY, NodeProfile(), NONE), cpus(CPUS))
     found = [(it.name, it.value, it.unit) for verdict in verdicts for it in verdict.metrics]
-    assert found == [("memory_total", 64, "GiB"), ("cpus_online", 8, "CPUs"), ("swap_used", 2, "MiB")]
+    assert found == [("memory_total", 64, "GiB"), ("swap_used", 2, "MiB"), ("cpus_online", 8, "CPUs")]

@@ -1,22 +1,16 @@
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from counter_examples import CONFIGURE, NOT_APPLICABLE, PASSED, result
-from judged import figures, judged
+from judged import judged
 from machine_helpers import Machines, examples, verdicts_of_a_person
 from os_helpers import ALONE, PLAIN, peers
 
 from pytest_gpucluster.config.models import Cluster, Group
 from pytest_gpucluster.core.check import Verdict
-from pytest_gpucluster.core.majority import Norm
-from pytest_gpucluster.kit.node.peers import norm
 from pytest_gpucluster.suites.os import network_facts as facts
 from pytest_gpucluster.suites.os.checks import network as checks
 
-ETHER, SMALL = facts.NetworkInterface("ether", 9000), facts.NetworkInterface("ether", 1500)
-IB = facts.NetworkInterface("infiniband", 2044)
 NO_ANSWER = "no answer within 5 s"
 Ways = dict[tuple[int, int], str]
 ALONE_IN_RING = checks.Reachability({"n1": ()}, {})
@@ -34,17 +28,6 @@ def named(mine: str, usual: str, *own: str) -> Verdict:
 
 def name_time(seconds: float, usual: float) -> Verdict:
     return checks.name_time(facts.Naming(seconds), usual)
-
-
-def of(*links: facts.NetworkInterface | None) -> dict[str, Norm[Any]]:
-    return {"eno1": norm({f"n{number}": link for number, link in enumerate(links, 1)})}
-
-
-def mtu(*links: facts.NetworkInterface | None, **stated: int) -> Verdict:
-    """Judge eno1 of the first node beside those of others."""
-    return checks.mtu(
-        facts.Network({"eno1": links[0]} if links[0] else {}), of(*links) if links[1:] else {}, stated
-    )
 
 
 def addresses(node: str, having: tuple[bool, ...], nodes: int = 9) -> Verdict:
@@ -72,20 +55,6 @@ MACHINES: Machines = {
         ("sick: slow | SSSD", CONFIGURE, 2.1, 0.0),
         ("sick: slower than five times | SSSD", CONFIGURE, 2.6, 0.5),
         ("sick: the first server is dead | resolv.conf", CONFIGURE, 4.95, 9.0),
-    ],
-    ("os.mtu", mtu): [
-        ("alike | netplan", PASSED, ETHER, ETHER, SMALL),
-        ("one in InfiniBand mode | mlxconfig", PASSED, ETHER, IB, ETHER),
-        ("as stated | os.interfaces", PASSED, lambda: mtu(SMALL, ETHER, ETHER, eno1=1500)),
-        # without a majority of its kind nobody is accused
-        ("down here | ip link", NOT_APPLICABLE, None, ETHER, ETHER),
-        ("others in InfiniBand mode | mlxconfig", NOT_APPLICABLE, SMALL, IB, IB),
-        ("half of them in InfiniBand mode | mlxconfig", NOT_APPLICABLE, ETHER, ETHER, IB, IB),
-        ("the only node | ip link", NOT_APPLICABLE, ETHER),
-        ("halves | netplan", CONFIGURE, SMALL, SMALL, ETHER, ETHER, None),
-        ("sick: 1500 among 9000 | netplan", CONFIGURE, SMALL, ETHER, ETHER, ETHER),
-        ("sick: not as stated | netplan", CONFIGURE, lambda: mtu(ETHER, ETHER, ETHER, eno1=1500)),
-        ("sick: stated, and down | netplan", CONFIGURE, lambda: mtu(ETHER, eno1=9000, ib0=2044)),
     ],
     ("os.addresses", addresses): [
         ("the only one with it | DHCP", PASSED, "n1", (HAS_NOT,)),
@@ -147,19 +116,10 @@ OF_CONTAINERS = (
 
 @pytest.mark.parametrize("name", OF_CONTAINERS.split())
 def test_interfaces_of_containers_are_left_out(name: str) -> None:
-    network = facts.Network({name: ETHER, "lox": ETHER, "eno1": ETHER, "br0": ETHER}, {name: ("10.0.0.1",)})
-    assert list(checks.links_of_all({"n1": network})) == ["br0", "eno1", "lox"]
-    assert checks.owners({"n1": network}, {}).of == {}
+    assert checks.owners({"n1": facts.Network({}, {name: ("10.0.0.1",)})}, {}).of == {}
 
 
 def test_what_is_measured_and_named() -> None:
-    verdict = mtu(SMALL, ETHER, ETHER, ETHER)
-    assert judged(verdict) == (CONFIGURE, ["MTU of eno1"])
-    assert [(it.name, it.value, it.device) for it in verdict.metrics] == [("mtu", 1500, "eno1")]
-    assert figures(verdict.findings[0].measured) == [1500]
-    verdict = mtu(SMALL, eno1=9000, ib0=2044)
-    assert judged(verdict) == (CONFIGURE, ["MTU of eno1", "ib0"])
-    assert [(it.name, it.value, it.device) for it in verdict.metrics] == [("mtu", 1500, "eno1")]
     for nodes, having, words in (
         (9, (HAS, HAS_NOT), "also on n1; only the name of n1 resolves to it"),
         (9, (HAS_NOT, HAS_NOT), "also on n1"),

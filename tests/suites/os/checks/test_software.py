@@ -3,14 +3,14 @@ from __future__ import annotations
 from counter_examples import CONFIGURE, MONITOR, NOT_APPLICABLE, NOT_CHECKED, PASSED, REBOOT
 from judged import judged
 from machine_helpers import Machines, examples, verdicts_of_a_person
-from os_helpers import ALONE, answer, peers
+from os_helpers import answer, peers
 
 from pytest_gpucluster.core.check import Verdict
 from pytest_gpucluster.kit.node.kernel_log import KernelLog
 from pytest_gpucluster.kit.node.peers import norm
 from pytest_gpucluster.suites.os import software_facts as facts
 from pytest_gpucluster.suites.os.checks import software as checks
-from pytest_gpucluster.suites.os.software_facts import CommandOutput, Processes, ProcessRow, SystemState
+from pytest_gpucluster.suites.os.software_facts import Processes, ProcessRow, SystemState
 
 DAY = 86400.0
 
@@ -23,10 +23,6 @@ def processes(*samples: str) -> Processes:
 
 def dstate(*samples: str) -> Verdict:
     return checks.dstate(processes(*samples))
-
-
-def package(installed: str, stated: str) -> Verdict:
-    return checks.packages({"a": installed}, {"a": stated})
 
 
 def services(service: str, socket: str = "inactive", uptime: float = DAY) -> Verdict:
@@ -49,15 +45,10 @@ def silent(*answers: bool, word: str = "") -> Verdict:
     return checks.systemd(state, norm({f"n{n}": it for n, it in enumerate(answers, 1)}))
 
 
-def drift(mine: CommandOutput, usual: CommandOutput) -> Verdict:
-    return checks.drift({"c": mine}, {"c": peers(mine, usual)})
-
-
 def log_start(since: float | None) -> Verdict:
     return checks.kernel_log_start(KernelLog("dmesg", 900, since, None))
 
 
-A, B, FAILING = CommandOutput("a", 0), CommandOutput("b", 0), CommandOutput("b", 1)
 NO_SYSTEMD = "System has not been booted with systemd as init system (PID 1). Can't operate."
 MACHINES: Machines = {
     ("os.zombies", lambda most, *samples: checks.zombies(processes(*samples), most)): [
@@ -72,17 +63,6 @@ MACHINES: Machines = {
         ("mkfs began a minute ago | hung_task_timeout_secs", PASSED, "@7 79 1 D 119 root mkfs.ext4"),
         ("sick: it hangs in a dead mount | no switch between samples", MONITOR, "@40 80 1 D 7200 ada dd"),
         ("sick: its switch count is not readable | hidepid", MONITOR, "81 1 D 120 ada dd"),
-    ],
-    ("os.packages", package): [
-        ("an epoch | dpkg", PASSED, "5:27.3.1-1", "27.3"),
-        ("an epoch is stated | dpkg", PASSED, "1:3", "1:3"),
-        ("a longer version than stated | rpm", PASSED, "5.14.0-427.el9", "5.14.0*"),
-        ("a letter follows | dpkg", PASSED, "3a", "3"),
-        ("any version | cluster file", PASSED, "1", ""),
-        ("none stated | cluster file", NOT_APPLICABLE, lambda: checks.packages({}, {})),
-        ("sick: not installed | dpkg", CONFIGURE, "", ""),
-        ("sick: another epoch | dpkg", CONFIGURE, "5:27.1", "4:"),
-        ("sick: another number with the same digit | dpkg", CONFIGURE, "31", "3"),
     ],
     ("os.services", services): [
         ("reloading | systemctl(1) is-active", PASSED, "reloading"),
@@ -111,14 +91,6 @@ MACHINES: Machines = {
         ("the only one that answers | D-Bus", PASSED, lambda: silent(True, False, False, word="running")),
         ("sick: does not answer within 10 s | timeout(1)", REBOOT, "", "", 124),
         ("sick: rescue mode | maintenance", MONITOR, "maintenance\n", "", 1),
-    ],
-    ("os.drift", drift): [
-        ("alike | cluster file", PASSED, A, A),
-        ("no command stated | cluster file", NOT_APPLICABLE, lambda: checks.drift({}, {})),
-        ("the only node | one node", NOT_APPLICABLE, lambda: checks.drift({"c": A}, {"c": ALONE})),
-        ("one of two | one node", CONFIGURE, lambda: checks.drift({"c": A}, {"c": norm({"n1": A, "n2": B})})),
-        ("sick: changed by hand | cluster file", CONFIGURE, A, B),
-        ("sick: another exit status | cluster file", CONFIGURE, FAILING, B),
     ],
     ("os.kernel_log_start", log_start): [
         ("a log since boot | dmesg", PASSED, 0.0),

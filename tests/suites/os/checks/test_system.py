@@ -2,29 +2,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from counter_examples import CONFIGURE, MONITOR, NOT_APPLICABLE, PASSED, WARNING, result
+from counter_examples import CONFIGURE, MONITOR, NOT_APPLICABLE, PASSED, result
 from judged import figures
 from machine_helpers import Machines, examples, verdicts_of_a_person
-from os_helpers import ALONE, CPUS, NONE, peers
 
 from pytest_gpucluster.core.check import Verdict
-from pytest_gpucluster.kit.node.peers import norm
 from pytest_gpucluster.suites.os.checks import system as checks
 from pytest_gpucluster.suites.os.checks.system import CommonTime
 from pytest_gpucluster.suites.os.facts import Clock
 
 DAY = 86400.0
-EL9, EL9_5 = "5.14.0-427.13.1.el9_4.x86_64", "5.14.0-503.11.1.el9_5.x86_64"
 AWS = "ip-10-0-1-7"
-HALVES = norm({"n1": "5.15.0", "n2": "5.15.0", "n3": "6.8.0", "n4": "6.8.0"})
-
-
-def release(mine: str, usual: str, stated: str | None = None) -> Verdict:
-    return checks.release(mine, stated, peers(mine, usual))
-
-
-def cmdline(mine: str, usual: str) -> Verdict:
-    return checks.cmdline(mine, peers(mine, usual))
 
 
 def skew(mine: float, *others: float, took: float = 0.0) -> Verdict:
@@ -38,33 +26,6 @@ MACHINES: Machines = {
         ("NodeName is a FQDN | slurm.conf(5), NodeName", PASSED, "gpu01", "gpu01.cluster.site", ""),
         ("an AWS node | ParallelCluster", PASSED, f"{AWS}.compute.internal", "q1-st-p5-1", f"{AWS}.x"),
         ("sick: cloned under another name | hostnamectl", CONFIGURE, "gpu02", "gpu01", "vm"),
-    ],
-    ("os.release", release): [
-        ("first updated node: 9.5 among 9.4 | rolling upgrade", WARNING, "rhel 9.5", "rhel 9.4"),
-        ("stated in other case | os-release(5)", PASSED, "ubuntu 22.04", "ubuntu 20.04", "Ubuntu 22.04"),
-        ("a rolling release without a version | Arch Linux os-release", PASSED, "arch", "arch"),
-        ("sick: missed the upgrade | reinstallation", CONFIGURE, "rhel 9.2", "rhel 9.4"),
-        ("sick: another distribution | wrong image", CONFIGURE, "debian 12", "ubuntu 22.04"),
-        ("sick: not what is stated | cluster file", CONFIGURE, "a 1", "a 1", "a 2"),
-    ],
-    ("os.kernel", lambda mine, usual, stated=None: checks.kernel(mine, stated, peers(mine, usual))): [
-        ("first updated node | rolling upgrade", WARNING, EL9_5, EL9),
-        ("a prefix is stated | os.kernel", PASSED, "6.8.0-1021-aws", "6.8.0-1018-aws", "6.8.*"),
-        ("ahead, the group in halves | upgrade", PASSED, lambda: checks.kernel("6.8.0", None, HALVES)),
-        ("behind, in halves | upgrade", CONFIGURE, lambda: checks.kernel("5.15.0", None, HALVES)),
-        ("sick: not rebooted since the update | needs-restarting", CONFIGURE, EL9, EL9_5),
-        ("sick: another flavour | image", CONFIGURE, "6.8.0-60-generic", "6.8.0-1015-nvidia"),
-        ("sick: longer than stated | os.kernel", CONFIGURE, "6.8.0-51", "6.8.0-51", "6.8.0"),
-    ],
-    ("os.cmdline", cmdline): [
-        ("nosmt added on one node | kernel-parameters.txt", WARNING, "nosmt quiet ro", "quiet ro"),
-        ("alike | one image", PASSED, "quiet ro", "quiet ro"),
-        ("the only node | one node", NOT_APPLICABLE, lambda: checks.cmdline("x", ALONE)),
-        ("one of two | image", CONFIGURE, lambda: checks.cmdline("a", norm({"n1": "a", "n2": "b"}))),
-        ("sick: a value differs | iommu=on instead of pt", CONFIGURE, "iommu=on quiet", "iommu=pt quiet"),
-    ],
-    ("os.architecture", checks.architecture): [
-        ("a mixed partition | core/common_cause.py", NOT_APPLICABLE, CPUS, NONE)
     ],
     ("os.uptime", checks.uptime): [
         ("idle for 400 days, no bound stated | long-lived node", NOT_APPLICABLE, 400 * DAY, None, None),

@@ -1,4 +1,4 @@
-"""Memory and processors of a node, and their settings."""
+"""Memory and processors of a node."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, M
 from pytest_gpucluster.core.errors import NotApplicable
 from pytest_gpucluster.core.majority import Norm, less
 from pytest_gpucluster.core.units import cpu_list, format_size
-from pytest_gpucluster.kit.node.peers import Peers, alike, stated_or_alike
+from pytest_gpucluster.kit.node.peers import Peers
 from pytest_gpucluster.suites.os.facts import MemoryParts
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ def memory(
     """
     total, stated = memory_parts.installed(memory.total), node_profile.memory
     yield Metric("memory_total", total / 2**30, "GiB")
+    yield Metric("swap_used", (memory.swap_total - memory.swap_free) / 2**20, "MiB")
     usual = usual_memory.value if usual_memory.total > PAIR else None
     expected = (usual_dimms.value if usual_dimms.total > PAIR else None) or {}
     gone = {
@@ -124,103 +125,3 @@ def cpus(cpus: Cpus, stated_cpus: int | None, usual_cpus: Norm[Any]) -> Judgemen
         yield Finding("CPUs", measured, str(stated_cpus))
     elif cpus.online > stated_cpus:
         yield Advisory("CPUs", measured, str(stated_cpus))
-
-
-@check(
-    "os.cpu_model",
-    cause="the node has other processors than the rest of its group",
-    hint="lscpu; move the node to a group of its own in the cluster file",
-    action=Action.CONFIGURE,
-)
-def cpu_model(cpus: Cpus, usual_cpu_model: Norm[Any]) -> Judgement:
-    """The processor model is as on the other nodes."""
-    yield from alike("CPU model", cpus.model, usual_cpu_model)
-
-
-@check(
-    "os.numa",
-    cause="the firmware's NUMA setting (NPS, SNC, node interleaving) differs, or a socket is missing",
-    hint="numactl --hardware; compare the firmware settings",
-    action=Action.CONFIGURE,
-)
-def numa(cpus: Cpus, stated_numa: int | None, usual_numa: Norm[Any]) -> Judgement:
-    """The number of NUMA nodes is as the profile states; that of those with CPUs as the profile states, or on the other nodes."""
-    if stated_numa != cpus.numa_nodes:
-        yield from stated_or_alike("NUMA nodes", cpus.cpu_nodes, stated_numa, usual_numa)
-
-
-@check(
-    "os.governor",
-    cause="a CPU frequency governor that saves power slows down launches and collectives",
-    hint="cpupower frequency-set -g performance; tuned-adm profile throughput-performance",
-    action=Action.CONFIGURE,
-    setting="os.governor",
-)
-def governor(
-    governors: Mapping[str, int], stated_governor: str | None, usual_governors: Norm[Any]
-) -> Judgement:
-    """The frequency governor of every CPU is as stated; as many have `performance` as on the other nodes."""
-    measured = ", ".join(f"{name} on {count} CPUs" for name, count in sorted(governors.items()))
-    if stated_governor is not None:
-        if set(governors) != {stated_governor}:
-            yield Finding("governor", measured or "no frequency scaling", f"{stated_governor} on all CPUs")
-    elif not governors and not any(value for value, _ in usual_governors.votes):
-        raise NotApplicable("the kernel offers no CPU frequency scaling here")
-    else:
-        same = set(governors) == set(usual_governors.value or ())  # with fewer CPUs, as without SMT
-        yield from alike(
-            "governor",
-            dict(governors),
-            usual_governors,
-            worse=lambda mine, theirs: _fast_share(mine) < _fast_share(theirs),
-            harmless="" if same else "no CPU is slower",
-        )
-
-
-def _fast_share(governors: Mapping[str, int]) -> float:
-    """Return the share of the CPUs whose governor saves no power."""
-    return governors.get("performance", 0) / max(sum(governors.values()), 1)
-
-
-@check(
-    "os.hugepages",
-    cause="huge pages were reserved on some nodes only, or the memory was too fragmented to reserve them",
-    hint="grep Huge /proc/meminfo; sysctl vm.nr_hugepages; reserve them at boot (hugepages= of the kernel)",
-    action=Action.CONFIGURE,
-    setting="os.hugepages",
-)
-def hugepages(memory: MemoryInfo, stated_hugepages: int | None, usual_hugepages: Norm[Any]) -> Judgement:
-    """HugePages_Total is as stated, or at least as on the other nodes."""
-    yield from stated_or_alike(
-        "HugePages_Total",
-        memory.hugepages,
-        stated_hugepages,
-        usual_hugepages,
-        worse=less,
-        harmless="reserved from the memory of jobs",
-    )
-
-
-@check(
-    "os.transparent_hugepages",
-    cause="the setting was changed on this node only",
-    hint="cat /sys/kernel/mm/transparent_hugepage/enabled; set it in the image or on the kernel command line",
-    action=Action.CONFIGURE,
-)
-def transparent_hugepages(thp: str, usual_thp: Norm[Any]) -> Judgement:
-    """The mode of transparent huge pages is as on the other nodes."""
-    yield from alike("transparent huge pages", thp, usual_thp)
-
-
-@check(
-    "os.swap",
-    cause="swap was switched on or off on this node only",
-    hint="swapon --show; swapoff -a; check /etc/fstab and systemctl list-units '*.swap'",
-    action=Action.CONFIGURE,
-)
-def swap(memory: MemoryInfo, usual_swap: Norm[Any]) -> Judgement:
-    """The node has swap space if the other nodes have it."""
-    yield Metric("swap_used", (memory.swap_total - memory.swap_free) / 2**20, "MiB")
-    yield from alike(
-        "swap", memory.swap_total, usual_swap, worse=lambda mine, theirs: bool(mine) != bool(theirs)
-    )

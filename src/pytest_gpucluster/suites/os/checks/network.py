@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.check import Action, Finding, Judgement, Metric, Outcome, Verdict, check, revised
 from pytest_gpucluster.core.errors import NotApplicable
 from pytest_gpucluster.core.majority import Norm, norm
-from pytest_gpucluster.kit.node.peers import Peers
 from pytest_gpucluster.suites.os.network_facts import (
     REACHED,
     UNKNOWN_NAME,
     Naming,
     Network,
-    NetworkInterface,
     ReachabilityResult,
 )
 
@@ -234,61 +232,6 @@ def reachable(node_name: str, known_reachability: Reachability) -> Judgement:
         node for node, to in known.failed if to == node_name and node not in known.unreachable
     ):
         yield Finding(f"from {other}", "no connection", "an answer, or a refusal, from here")
-
-
-def links_of_all(facts: Mapping[str, Network]) -> dict[str, Peers[NetworkInterface | None]]:
-    """Return, for each interface, the link that every node has there; None where it is absent or down."""
-    names = {name for network in facts.values() for name in network.links if not VIRTUAL.match(name)}
-    return {
-        name: Peers({node: network.links.get(name) for node, network in facts.items()})
-        for name in sorted(names)
-    }
-
-
-@check(
-    "os.mtu",
-    cause="the interface was configured by hand or by another image: large packets between the node and others are lost",
-    hint="ip link; compare netplan, NetworkManager or ifcfg with a good node; correct the MTU with ip link set",
-    action=Action.CONFIGURE,
-    setting="os.interfaces",
-)
-def mtu(
-    network: Network,
-    usual_links: Mapping[str, Norm[NetworkInterface | None]],
-    stated_interfaces: Mapping[str, int] = MappingProxyType({}),
-) -> Judgement:
-    """Stated interfaces are up with their MTU; that of others is as on most nodes, where they are of the same kind."""
-    compared = bool(stated_interfaces)
-    for name, size in stated_interfaces.items():
-        found = network.links.get(name)
-        if found is None:
-            yield Finding(name, "absent or down", f"up, MTU {size}")
-            continue
-        yield Metric("mtu", found.mtu, "B", name, detail=True)
-        if found.mtu != size:
-            yield Finding(f"MTU of {name}", f"{found.mtu}", f"{size}")
-    for name, usual in usual_links.items():
-        if name in stated_interfaces:
-            continue
-        mine = network.links.get(name)
-        alike = sum(
-            len(nodes) for link, nodes in usual.votes if link and mine and link.link_type == mine.link_type
-        )
-        if mine is None or usual.absent or 2 * alike <= usual.total:
-            continue
-        compared = True
-        yield Metric("mtu", mine.mtu, "B", name, detail=True)
-        yield from usual.judge(f"MTU of {name}", mine, shown=_mtu, worse=_other_mtu)
-    if not compared:
-        raise NotApplicable("no interface is up on most nodes of the group")
-
-
-def _mtu(link: NetworkInterface | None) -> str:
-    return f"{link.mtu}" if link else "absent or down"
-
-
-def _other_mtu(mine: NetworkInterface | None, theirs: NetworkInterface | None) -> bool:
-    return bool(mine and theirs and mine.link_type == theirs.link_type and mine.mtu != theirs.mtu)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Processes, packages, services and further commands."""
+"""Processes and services."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.core.check import Action, Finding, Judgement, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.fault_rules import Situation, unless_unsettled
-from pytest_gpucluster.core.majority import differs
 from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.suites.os.checks import kernel_log as kernel_log_check
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_gpucluster.core.majority import Norm
-    from pytest_gpucluster.suites.os.software_facts import CommandOutput, Processes, SystemState
+    from pytest_gpucluster.suites.os.software_facts import Processes, SystemState
 
 
 HUNG = 120  # seconds: kernel.hung_task_timeout_secs
@@ -69,34 +68,6 @@ _HANGS = (
 _OF_USERS = re.compile(
     r"(user|user-runtime-dir)@|(session|run)-|.*\.scope$"
 )  # units of logins, jobs and systemd-run
-
-
-@check(
-    "os.packages",
-    show="dpkg -l PART || rpm -q PART",
-    cause="the package was not installed, or this node missed or ran ahead of an update",
-    hint="dpkg -l or rpm -qa; install the package in this version with apt or dnf",
-    action=Action.CONFIGURE,
-    setting="os.packages",
-)
-def packages(packages: Mapping[str, str], stated_packages: Mapping[str, str]) -> Judgement:
-    """Every package of the cluster file is installed, in a version with the stated prefix."""
-    if not stated_packages:
-        raise NotApplicable("the cluster file states no os.packages")
-    for name, prefix in stated_packages.items():
-        version = packages[name]
-        if not version:
-            yield Finding(name, "not installed", prefix or "installed")
-        elif not _version_matches(version, prefix):
-            yield Finding(name, version, f"{prefix.removesuffix('*')}*")
-
-
-def _version_matches(version: str, prefix: str) -> bool:
-    """Compare whole numbers: 5.2 fits 5.2.15, not 5.20. An epoch counts only if the prefix has one."""
-    wanted = prefix.removesuffix("*")
-    compared = version if ":" in wanted else version.rpartition(":")[2]
-    rest = compared.removeprefix(wanted)
-    return compared.startswith(wanted) and not (wanted[-1:].isdigit() and rest[:1].isdigit())
 
 
 @check(
@@ -160,24 +131,3 @@ def systemd(
         yield from unless_unsettled(Situation(uptime_if_known).why_not_yet(), iter((found,)))
     elif not system_state.answers:
         raise NotAvailable(f"systemctl is-system-running: {system_state.problem or 'no answer'}")
-
-
-@check(
-    "os.drift",
-    cause="the node was changed by hand, or missed a change of the image",
-    hint="run the command on this node and on a good one; reinstall, or repeat the configuration run",
-    action=Action.CONFIGURE,
-)
-def drift(outputs: Mapping[str, CommandOutput], usual_outputs: Mapping[str, Norm[Any]]) -> Judgement:
-    """Further commands of the cluster file print the same on all nodes of the group."""
-    if not outputs:
-        raise NotApplicable("os.drift of the cluster file lists no command")
-    for command, output in outputs.items():
-        usual = usual_outputs[command]
-        if usual.absent:
-            yield NotApplicable(f"{command}: {usual.absent.partition(', and ')[2]}")
-        yield from usual.judge(command, output, worse=differs, shown=_with_status)
-
-
-def _with_status(output: CommandOutput) -> str:
-    return f"{output.text} (exit {output.rc})" if output.rc else output.text

@@ -1,4 +1,4 @@
-"""Present state of a node: load, kernel taint, user, response, time service, sysctls."""
+"""Present state of a node: load, memory in use, user, response, time service."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Verdict, check, revised
-from pytest_gpucluster.core.errors import NotApplicable
 from pytest_gpucluster.core.fault_rules import Situation, unless_unsettled
 from pytest_gpucluster.core.metric_direction import NEITHER
 from pytest_gpucluster.core.units import format_duration, format_size
@@ -87,33 +86,6 @@ def _users(use: MemoryUse) -> str:
     names = [f"/dev/shm {format_size(use.shm)}"] if use.shm else []
     names += [f"{format_size(one.size)} {one}" for one in (*use.files[:_SHOWN], *use.processes[:_SHOWN])]
     return f": {', '.join(names)}" if names else ""
-
-
-# Bits of /proc/sys/kernel/tainted that stand for a fault (Documentation/admin-guide/tainted-kernels.rst). NVIDIA's
-# driver sets others: proprietary, out of tree, unsigned.
-_LOCKUP = 14
-_TAINTS = {
-    4: "M: the processor reported a machine check exception",
-    5: "B: a page of memory was in a bad state",
-    7: "D: the kernel has died before (oops or BUG)",
-    _LOCKUP: "L: a soft lockup occurred",
-}
-
-
-@check(
-    "os.taint",
-    cause="a fault since boot damaged the kernel; the taint shows it even if the kernel log is not readable",
-    hint="cat /proc/sys/kernel/tainted; dmesg -T; journalctl -k -b; ipmitool sel list; reboot, and watch the node",
-    action=Action.REBOOT,
-    never_healthy="only a machine check exception, a corrupt page or a crash of the kernel sets these bits, and only a boot clears "
-    "them; soft lockups, which a virtual machine shows when its host is busy, are a warning",
-)
-def taint(taint: int) -> Judgement:
-    """The kernel has no taint that stands for a fault."""
-    for bit, meaning in _TAINTS.items():
-        if taint & 1 << bit:
-            deviation = Advisory if bit == _LOCKUP else Finding  # the kernel recovered from it
-            yield deviation("kernel", f"tainted {meaning}", "no such taint")
 
 
 @check(
@@ -222,21 +194,3 @@ def _time_sync(time_sync: TimeSync) -> Judgement:
     elif time_sync.error is not None and time_sync.error > MAX_CLOCK_OFFSET:
         measured = f"an error of up to {time_sync.error:g} s ({time_sync.source})"
         yield Finding("time service", measured, f"within {MAX_CLOCK_OFFSET:g} s")
-
-
-@check(
-    "os.sysctls",
-    show="sysctl PART",
-    cause="the setting is missing in /etc/sysctl.d, or something changed it after boot",
-    hint="sysctl -a; sysctl --system sets the values of /etc/sysctl.d",
-    action=Action.CONFIGURE,
-    setting="os.sysctls",
-)
-def sysctls(sysctls: Mapping[str, str], stated_sysctls: Mapping[str, str]) -> Judgement:
-    """Every sysctl of the cluster file has its value."""
-    if not stated_sysctls:
-        raise NotApplicable("the cluster file states no os.sysctls")
-    for name, expected in stated_sysctls.items():
-        value = sysctls[name]
-        if value != " ".join(expected.split()):
-            yield Finding(name, value or "unknown to this kernel", expected)

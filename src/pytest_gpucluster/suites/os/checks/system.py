@@ -1,23 +1,19 @@
-"""Name, release, kernel, uptime and clock of a node."""
+"""Name, uptime and clock of a node."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, Metric, check
+from pytest_gpucluster.core.check import Action, Finding, Judgement, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable
-from pytest_gpucluster.core.majority import older
 from pytest_gpucluster.core.metric_direction import NEITHER
-from pytest_gpucluster.core.text import matches
 from pytest_gpucluster.core.units import format_duration
-from pytest_gpucluster.kit.node.peers import alike, stated_or_alike
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytest_gpucluster.core.majority import Norm
-    from pytest_gpucluster.suites.os.facts import Clock, Cpus
+    from pytest_gpucluster.suites.os.facts import Clock
 
 
 @check(
@@ -31,65 +27,6 @@ def hostname(hostname: str, node_name: str, slurm_hostname: str) -> Judgement:
     names = list(dict.fromkeys(filter(None, (node_name, slurm_hostname))))
     if hostname.partition(".")[0].lower() not in {name.partition(".")[0].lower() for name in names}:
         yield Finding("host name", hostname, " or ".join(names))
-
-
-@check(
-    "os.release",
-    cause="the node was missed by, or is ahead of, an upgrade of the system image",
-    hint="cat /etc/os-release; reinstall the node from the current image",
-    action=Action.CONFIGURE,
-    setting="os.release",
-)
-def release(release: str, stated_release: str | None, usual_release: Norm[Any]) -> Judgement:
-    """Distribution and version are as stated, or as on the other nodes."""
-    stated = None if stated_release is None else stated_release.lower()
-    yield from stated_or_alike(
-        "release", release, stated, usual_release, worse=older, harmless="ahead of an upgrade"
-    )
-
-
-@check(
-    "os.kernel",
-    cause="the node has not been rebooted since a kernel update, or was updated alone",
-    hint="uname -r; install the kernel of the image and reboot",
-    action=Action.CONFIGURE,
-    setting="os.kernel",
-)
-def kernel(kernel: str, stated_kernel: str | None, usual_kernel: Norm[Any]) -> Judgement:
-    """The running kernel is as stated (a prefix may end in *), or as on the other nodes."""
-    if stated_kernel is None:
-        yield from alike("kernel", kernel, usual_kernel, worse=older, harmless="ahead of an update")
-    elif not matches(kernel, stated_kernel):
-        yield Finding("kernel", kernel, stated_kernel)
-
-
-@check(
-    "os.cmdline",
-    cause="boot parameters were changed on this node only",
-    hint="compare /proc/cmdline; correct the boot loader's configuration and reboot",
-    action=Action.CONFIGURE,
-)
-def cmdline(cmdline: str, usual_cmdline: Norm[Any]) -> Judgement:
-    """The kernel command line has the words of the other nodes, except those of one node (root=, UUIDs, ip=)."""
-    if not usual_cmdline.clear or cmdline == usual_cmdline.value:
-        yield from alike("kernel command line", cmdline, usual_cmdline)
-        return
-    mine, theirs = set(cmdline.split()), set(str(usual_cmdline.value).split())
-    extra, missing = " ".join(sorted(mine - theirs)), " ".join(sorted(theirs - mine))
-    measured = f"additional: {extra or 'none'}; missing: {missing or 'none'}"
-    deviation = Finding if missing else Advisory
-    yield deviation("kernel command line", measured, usual_cmdline.most)
-
-
-@check(
-    "os.architecture",
-    cause="the node is of another kind than its group",
-    hint="lscpu; move the node to a group of its own in the cluster file",
-    action=Action.CONFIGURE,
-)
-def architecture(cpus: Cpus, usual_architecture: Norm[Any]) -> Judgement:
-    """The machine architecture is as on the other nodes."""
-    yield from alike("architecture", cpus.architecture, usual_architecture)
 
 
 @check(
