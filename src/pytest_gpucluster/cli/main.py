@@ -274,7 +274,7 @@ def _schema_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "kind",
         nargs="?",
-        choices=("cluster", "profile", "record"),
+        choices=("cluster", "profile"),
         default="cluster",
         help="what the schema describes (%(default)s)",
     )
@@ -307,20 +307,14 @@ def _schema(args: argparse.Namespace) -> None:
         text = cli_reference.reference(_parser())
     else:
         text = (
-            json_schema.reference() if args.markdown else json.dumps(_schema_of(args.kind), indent=2) + "\n"
+            json_schema.reference()
+            if args.markdown
+            else json.dumps(json_schema.schema(args.kind), indent=2) + "\n"
         )
     if args.output:
         _write(args.output, text, force=True)
     else:
         print(text.rstrip("\n"))
-
-
-def _schema_of(kind: str) -> dict[str, Any]:
-    if kind == "record":
-        from pytest_gpucluster.report import record  # only here
-
-        return record.schema()
-    return json_schema.schema("profile" if kind == "profile" else "cluster")
 
 
 def _man_arguments(parser: argparse.ArgumentParser) -> None:
@@ -549,7 +543,7 @@ COMMANDS = (
     ),
     Command(
         "record",
-        "sign or verify the acceptance record of a run",
+        "sign or verify the folder of a run or campaign",
         cli_record.arguments,
         cli_record.record,
     ),
