@@ -297,7 +297,7 @@ def test_the_bytes_that_are_judged_are_those_with_the_sum(root: Path) -> None:
     with (root / "events.jsonl").open("a") as log:
         log.write("{}\n")
     with pytest.raises(GpuClusterError, match=r"events\.jsonl: has another sha256 than SHA256SUMS states"):
-        files.read("events.jsonl")
+        files.content("events.jsonl")
 
 
 ONE, TWO = f"{'0' * 64}  a\n", f"{'1' * 64}  b/c d\n"

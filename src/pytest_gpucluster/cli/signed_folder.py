@@ -82,7 +82,7 @@ class Files:
                 f"{self.root / name}: has another sha256 than {MANIFEST} states: it was changed"
             )
 
-    def read(self, name: str) -> bytes:
+    def content(self, name: str) -> bytes:
         """Return the content of a file."""
         return b"".join([*self.lines(name)])
 
@@ -256,7 +256,7 @@ def _misreported(files: Files, folder: str, run: Run) -> str:
         METRICS: lambda data: _metrics(data.decode(errors="replace")) == _metrics(prom.render(run)),
     }
     for name, is_said in said.items():
-        if f"{folder}{name}" in files.sums and not is_said(files.read(f"{folder}{name}")):
+        if f"{folder}{name}" in files.sums and not is_said(files.content(f"{folder}{name}")):
             path = files.root / folder
             return (
                 f"{path / name}: states something else than {EVENTS} beside it; if another version wrote it, "
@@ -303,7 +303,7 @@ def _metrics(text: str) -> list[str]:
 
 def _assess_campaign(files: Files, *, reports: bool, store: CampaignStore | None) -> Found:
     path = files.root / state_file.NAME
-    stated = state_file.parse_state(files.read(state_file.NAME), path)
+    stated = state_file.parse_state(files.content(state_file.NAME), path)
     if store is not None:
         _refuse_other_state(stated, store, path)
     _refuse_strangers(files, stated, path)
