@@ -14,6 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import ibfabric_helpers
 
+from pytest_gpucluster.campaign import state_file
+from pytest_gpucluster.campaign.model import Campaign, Group, Kind, NodeView, Result
+from pytest_gpucluster.campaign.state_file import parse_state
+from pytest_gpucluster.campaign.summary import CampaignState, judge
+from pytest_gpucluster.cli.signed_folder import parse_manifest
 from pytest_gpucluster.cluster.channel import protocol
 from pytest_gpucluster.cluster.channel.batch import Batch
 from pytest_gpucluster.cluster.slurm import completing, inventory, pyxis, step
@@ -32,9 +37,6 @@ from pytest_gpucluster.kit.nccl import nccl_log, nccl_tests
 from pytest_gpucluster.kit.nccl.measurement import Measurement
 from pytest_gpucluster.kit.nccl.nccl_names import NameFilter
 from pytest_gpucluster.kit.node import node_facts
-from pytest_gpucluster.report.chain import Chain, Checked
-from pytest_gpucluster.report.record import encode, of_events
-from pytest_gpucluster.report.record_check import parse_record
 from pytest_gpucluster.report.run_model import Run, read_run
 from pytest_gpucluster.suites.accounting import config as accounting_config
 from pytest_gpucluster.suites.accounting import facts as accounting
@@ -178,19 +180,14 @@ _SLURM_LOG = (
 )
 
 
-def _record() -> bytes:
-    """Return a record of a run with one result."""
-    figure = {"name": "bandwidth", "value": 1.5, "unit": "GB/s", "device": ""}
-    row = {
-        "line": 3,
-        "sha256": "0" * 64,
-        "node": "gpu01",
-        "check": "gpu.count",
-        "outcome": "passed",
-        "figures": [figure],
-    }
-    made = of_events(_run(_EVENTS[0]), Checked(Chain(), True, "", []))
-    return encode({**made, "files": {"report.html": "0" * 64}, "evidence": [row]})
+def _campaign() -> bytes:
+    """Return the state of a campaign with one group."""
+    kind = Kind("alone", "gpu", ("gpu",))
+    campaign = Campaign(1, "c", "x", False, ("gpu01",), (kind,), 1.0)
+    group = Group(1, 1, "alone", ("gpu01",), False, "000001", "", "", 1.0, 2.0, 3.0, "r", "0" * 64)
+    result = Result("alone", "gpu01", 1, ("gpu01",), 3.0, "fit")
+    state = CampaignState(campaign, (group,), (result,), {}, {"gpu01": NodeView(False, True)})
+    return state_file.encode(state_file.document_of(judge(state, now=1.0)))
 
 
 _EVENTS = (
@@ -294,7 +291,8 @@ OTHERS: dict[str, Reader] = {
             *_in("ibfabric", "plan-*", 7), *recorded("ibfabric/ibnetdiscover-ibsim.txt"))),
         Reader("suites.ibfabric.lldp.parse_neighbours", _both(parse_neighbours), _in("ibfabric", "lldp-*")),
         Reader("report.run_model.read_run", _run, _EVENTS),
-        Reader("report.record_check.parse_record", lambda data: parse_record(data, Path("record.json")), (_record(),)),
+        Reader("cli.signed_folder.parse_manifest", lambda data: parse_manifest(data, Path("SHA256SUMS")), (b"%064d  a/b\n" % 0,)),
+        Reader("campaign.state_file.parse_state", lambda data: parse_state(data, Path("campaign.json")), (_campaign(),)),
         Reader("gate.baseline.parse", _both(gate_baseline.parse), (
             b'{"version":1,"cluster":"prod","run":"r","written":1.0,"nodes":{"gpu01":{"cpus":8}},'
             b'"answers":{"gpu01":{"uname -r":[0,"6.8.0","",1.0,2.0]}}}',)),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.report import html, junit, record
-from pytest_gpucluster.report.events import EventLog
+from pytest_gpucluster.report import html, junit, prom
+from pytest_gpucluster.report.events import EventLog, read_log
 from pytest_gpucluster.report.run_model import read_run
+from pytest_gpucluster.report.verdict import counts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -106,17 +107,26 @@ def junit_tree(events: Iterable[dict[str, Any]]) -> ET.Element:
 
 def write_run(folder: Path, *events: dict[str, Any]) -> Path:
     """Write a run of a few results with all its files, as a run does at its end; return its log."""
-    folder.mkdir()
-    log = EventLog(folder / "events.jsonl", "20261121T020000-1")
-    for one in events or _varied():
-        log.write(one["event"], clean={key: value for key, value in one.items() if key != "event"})
+    folder.mkdir(parents=True)
+    chosen = list(events) or _varied()
+    log = EventLog(folder / "events.jsonl", chosen[0]["run"])
+    for one in chosen:
+        fields = {key: value for key, value in one.items() if key != "event"}
+        counts = counts_of(log.model) if one["event"] == "finish" else {}
+        log.write(one["event"], clean=counts | fields)
     log.close()
     (folder / "steps").mkdir()
     (folder / "steps" / "1.log").write_text("--- task 0 on gpu01: exit 0\n")
-    html.write(log.model, folder / "report.html")
-    junit.write(log.model, folder / "junit.xml")
-    record.write(log.model, log.path)
+    write_reports(log.path)
     return log.path
+
+
+def write_reports(log: Path) -> None:
+    """Write the reports of a log, as `gpucluster report` and a run do."""
+    run = read_log(log)
+    html.write(run, log.with_name("report.html"))
+    junit.write(run, log.with_name("junit.xml"))
+    prom.write(run, log.with_name("metrics.prom"), "")
 
 
 def _varied() -> list[dict[str, Any]]:

@@ -1,15 +1,21 @@
-"""gpucluster record: sign, verify, and what becomes of a signed run."""
+"""gpucluster record: folders signed and verified by the real ssh-keygen, and what becomes of a signed run."""
 
 from __future__ import annotations
 
+import base64
 import re
+import shutil
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from report_helpers import a_run, passing, write_run
+from campaign_helpers import run_campaign
+from report_helpers import write_run
 from signature_helpers import allow, make_key
 
 from pytest_gpucluster.cli import main as cli
+from pytest_gpucluster.cli.signed_folder import is_armored, sign
+from pytest_gpucluster.core.errors import GpuClusterError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,136 +26,225 @@ pytestmark = pytest.mark.thorough  # by ssh-keygen
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Path:
+def root(tmp_path: Path) -> Path:
+    """The folder of a run, with a key and a file of allowed signers beside it."""
     make_key(tmp_path / "key")
     allow(tmp_path / "key")
-    return write_run(tmp_path / "run")
+    return write_run(tmp_path / "run").parent
 
 
 @pytest.fixture
 def gpucluster(
-    tmp_path: Path, log: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, list[str]]]:
-    def run(*words: str) -> tuple[int, list[str]]:
+    def run(*words: str, source: Path = root) -> tuple[int, list[str]]:
         names = {"KEY": str(tmp_path / "key"), "SIGNERS": str(tmp_path / "signers")}
-        status = cli.main([*(names.get(word, word) for word in words), str(log.parent)])
+        status = cli.main([*(names.get(word, word) for word in words), str(source)])
         printed = capsys.readouterr()
-        return status, (printed.out + printed.err).replace(f"{log.parent}/", "").splitlines()
+        return status, (printed.out + printed.err).replace(f"{source}/", "").splitlines()
 
     return run
 
 
-def test_a_signed_record_is_verified(gpucluster: Callable[..., tuple[int, list[str]]], log: Path) -> None:
-    status, lines = gpucluster("record", "sign", "--key", "KEY")
-    signed = (
-        "record.json.sig: signed: cluster prod, run 20261121T020000-1: Not accepted, 2 of 3 nodes (1 failed)"
-    )
-    assert (status, lines) == (0, [signed])
-    assert log.with_name("record.json.sig").stat().st_mode & 0o777 == 0o600
-    status, lines = gpucluster("record", "verify", "--signers", "SIGNERS", "--identity", "ops@site")
-    assert status == 0
-    assert [line.partition(":")[0] for line in lines] == ["ok"] * 6 + ["verified"]
-    assert re.fullmatch(
-        r"ok: record.json.sig: signed for gpucluster-record with ED25519 key SHA256:\S+ by ops@site",
-        lines[-2],
-    )
-    assert lines[-1] == "verified: Not accepted, 2 of 3 nodes (1 failed)"
+SIGN = ("record", "sign", "--key", "KEY")
+VERIFY = ("record", "verify", "--signers", "SIGNERS")
+VERDICT = "Not accepted, 2 of 3 nodes (1 failed)"
 
 
-def test_what_was_not_checked_is_said(gpucluster: Callable[..., tuple[int, list[str]]]) -> None:
-    status, lines = gpucluster("record", "verify")
-    assert (status, lines[-2]) == (0, "open: record.json.sig: does not exist: the record is not signed")
-    assert lines[-1].startswith("unchanged: Not accepted, 2 of 3 nodes (1 failed); but")
-    assert gpucluster("record", "verify", "--signers", "SIGNERS")[0] == 1
-    gpucluster("record", "sign", "--key", "KEY")
-    status, lines = gpucluster("record", "verify")
-    assert status == 0
-    assert lines[-1].endswith("; but who signed was not checked: --signers names a file of allowed signers")
-
-
-@pytest.mark.parametrize(
-    ("name", "line"),
-    [
-        ("events.jsonl", "FAILED: events.jsonl:2: does not follow from line 1: one of the two was changed"),
-        ("record.json", "FAILED: record.json: does not hold what events.jsonl holds: host"),
-    ],
-)
-def test_a_change_after_the_signature_is_found(
-    gpucluster: Callable[..., tuple[int, list[str]]], log: Path, name: str, line: str
+def test_a_signed_run_is_verified_by_this_program_and_by_others(
+    gpucluster: Callable[..., tuple[int, list[str]]], root: Path, tmp_path: Path
 ) -> None:
-    gpucluster("record", "sign", "--key", "KEY")
-    path = log.with_name(name)
-    path.write_bytes(path.read_bytes().replace(b"login1", b"login2", 1))
-    status, lines = gpucluster("record", "verify", "--signers", "SIGNERS")
-    assert status == 1
-    assert lines[0 if name == "events.jsonl" else 1].startswith(line)
-    assert lines[-1].startswith("NOT VERIFIED: ")
-    status, lines = gpucluster("record", "sign", "--key", "KEY", "--force")
-    assert status == 1
-    assert lines[-1] == (
-        "gpucluster: error: record.json: not signed, because it does not fit the files beside it"
+    subject = "cluster prod, run 20261121T020000-1"
+    assert gpucluster(*SIGN) == (0, [f"SHA256SUMS.sig: signed: {subject}: {VERDICT}"])
+    assert (root / "SHA256SUMS.sig").stat().st_mode & 0o777 == 0o600
+    for more in ((), ("--identity", "ops@site")):
+        status, lines = gpucluster(*VERIFY, *more)
+        assert status == 0
+        (line,) = lines
+        key = r"ops@site with ED25519 key SHA256:\S+"
+        assert re.fullmatch(rf"verified: {re.escape(f'{VERDICT}: {subject}')}, signed by {key}", line)
+    subprocess.run(("sha256sum", "--check", "--strict", "SHA256SUMS"), cwd=root, check=True)
+    argv = ("ssh-keygen", "-Y", "verify", "-f", tmp_path / "signers", "-I", "ops@site", "-n", "gpucluster-record",
+            "-s", "SHA256SUMS.sig")  # fmt: skip
+    with (root / "SHA256SUMS").open("rb") as manifest:
+        subprocess.run(argv, cwd=root, check=True, stdin=manifest)
+
+
+def test_a_change_after_the_signature_is_found(
+    gpucluster: Callable[..., tuple[int, list[str]]], root: Path, tmp_path: Path
+) -> None:
+    gpucluster(*SIGN)
+    files = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    for path, whole in files.items():
+        for at in {0, len(whole) // 2, len(whole) - 1}:
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+            assert gpucluster(*VERIFY)[0] == 1, (path, at)
+        path.unlink()
+        assert gpucluster(*VERIFY)[0] == 1, path
+        path.symlink_to(tmp_path / "elsewhere")
+        (tmp_path / "elsewhere").write_bytes(whole)
+        assert gpucluster(*VERIFY)[0] == 1, path
+        path.unlink()
+        path.write_bytes(whole)
+    assert gpucluster(*VERIFY)[0] == 0
+    (root / "steps" / "2.log").touch()
+    assert gpucluster(*VERIFY) == (
+        1,
+        ["gpucluster: error: steps/2.log: SHA256SUMS does not list it: it was added"],
     )
+
+
+def test_a_signature_holds_for_its_own_folder_only(
+    gpucluster: Callable[..., tuple[int, list[str]]], root: Path, tmp_path: Path
+) -> None:
+    gpucluster(*SIGN)
+    other = shutil.copytree(root, tmp_path / "other")
+    log = other / "events.jsonl"
+    log.write_text(log.read_text().replace("login1", "login2"))
+    assert gpucluster("report", "--force", source=other)[0] == 0
+    gpucluster(*SIGN, "--force", source=other)
+    shutil.copy(root / "SHA256SUMS.sig", other)
+    status, (line,) = gpucluster(*VERIFY, source=other)
+    assert status == 1
+    assert "SHA256SUMS.sig: " in line
+    shutil.copy(root / "SHA256SUMS", other)
+    status, (line,) = gpucluster(*VERIFY, source=other)
+    assert status == 1
+    assert "has another sha256 than SHA256SUMS states: it was changed" in line
+
+
+def test_who_may_sign_is_stated_by_a_file_outside_of_the_folder(
+    gpucluster: Callable[..., tuple[int, list[str]]],
+    root: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def why(*words: str) -> str:
+        capsys.readouterr()
+        status, (line,) = gpucluster("record", "verify", *words)
+        assert status == 1
+        return line
+
+    assert "SHA256SUMS: is missing or no plain file: the folder is not signed" in why("--signers", "SIGNERS")
+    gpucluster(*SIGN)
+    with pytest.raises(SystemExit):  # without --signers anybody could have signed
+        gpucluster("record", "verify")
+    assert "gone: is no file; --signers names a file of allowed signers" in why(
+        "--signers", str(tmp_path / "gone")
+    )
+    shutil.copy(tmp_path / "signers", root)
+    assert "lies in the folder that is verified" in why("--signers", str(root / "signers"))
+    (root / "signers").unlink()
+    assert "does not accept it as a signature of boss@site" in why(
+        "--signers", "SIGNERS", "--identity", "boss@site"
+    )
+    assert "does not accept it as a signature of ops@site" in why(
+        "--signers", "SIGNERS", "--namespace", "git"
+    )
+    for options in ('namespaces="git"', 'valid-before="20200101"'):
+        signers = str(allow(tmp_path / "key", options=options))
+        assert "does not accept it as a signature of ops@site" in why(
+            "--signers", signers, "--identity", "ops@site"
+        )
+        assert "signers does not " in why("--signers", signers)
+    (tmp_path / "other").mkdir()
+    signers = str(allow(make_key(tmp_path / "other" / "key")))
+    assert "does not allow the key that signed" in why("--signers", signers)
+    (root / "SHA256SUMS.sig").unlink()
+    assert "SHA256SUMS.sig: is missing or no plain file: the folder is not signed" in why(
+        "--signers", "SIGNERS"
+    )
+
+
+def test_a_run_that_states_something_else_is_not_signed(
+    gpucluster: Callable[..., tuple[int, list[str]]], root: Path
+) -> None:
+    page = root / "report.html"
+    page.write_text(page.read_text().replace("Not accepted", "Accepted"))
+    status, (line,) = gpucluster(*SIGN)
+    assert status == 1
+    assert line.startswith(
+        "gpucluster: error: report.html: states something else than events.jsonl beside it"
+    )
+    assert not (root / "SHA256SUMS").exists()
+    assert not (root / "SHA256SUMS.sig").exists()
 
 
 def test_a_signature_is_replaced_by_force_only(gpucluster: Callable[..., tuple[int, list[str]]]) -> None:
-    gpucluster("record", "sign", "--key", "KEY")
-    assert gpucluster("record", "sign", "--key", "KEY") == (
-        1,
-        ["gpucluster: error: record.json.sig: exists already; --force replaces it"],
-    )
-    assert gpucluster("record", "sign", "--key", "KEY", "--force")[0] == 0
-    status, lines = gpucluster("record", "verify", "--identity", "ops@site")
-    assert status == 1
-    assert "--identity: has no effect without --signers=FILE" in lines[0]
+    gpucluster(*SIGN)
+    exists = (1, ["gpucluster: error: SHA256SUMS.sig: exists already; --force replaces it"])
+    assert gpucluster(*SIGN) == exists
+    assert gpucluster(*SIGN, "--force")[0] == 0
+    assert gpucluster(*VERIFY)[0] == 0
 
 
 def test_reports_of_a_signed_run_are_written_elsewhere(
-    gpucluster: Callable[..., tuple[int, list[str]]], tmp_path: Path, log: Path
+    gpucluster: Callable[..., tuple[int, list[str]]], tmp_path: Path, root: Path
 ) -> None:
-    gpucluster("record", "sign", "--key", "KEY")
-    before = log.with_name("report.html").stat().st_mtime_ns
+    gpucluster(*SIGN)
+    before = (root / "report.html").stat().st_mtime_ns
     status, lines = gpucluster("report")
     assert status == 1
-    assert lines[0].startswith("gpucluster: error: record.json.sig: the record of this run is signed")
-    assert log.with_name("report.html").stat().st_mtime_ns == before
+    assert lines[0].startswith("gpucluster: error: SHA256SUMS.sig: the folder is signed with its reports")
+    assert (root / "report.html").stat().st_mtime_ns == before
     assert gpucluster("report", "--output", str(tmp_path / "public"))[0] == 0
-    assert not (tmp_path / "public" / "record.json").exists()
-    assert gpucluster("record", "verify", "--signers", "SIGNERS")[0] == 0
+    assert gpucluster(*VERIFY)[0] == 0
     assert gpucluster("report", "--force")[0] == 0
 
 
-def test_a_killed_run_gets_its_record_from_the_log(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_campaign_is_signed_with_its_history(
+    gpucluster: Callable[..., tuple[int, list[str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = write_run(tmp_path / "run", *a_run([passing("gpu01")], finish=None))
-    log.write_bytes(log.read_bytes() + b'{"time": 17')
-    for name in ("record.json", "record.intoto.json", "report.html"):
-        log.with_name(name).unlink()
-    assert cli.main(["record", "verify", str(log.parent)]) == 1
-    assert "record.json: does not exist; `gpucluster report DIR` writes the record" in capsys.readouterr().out
-    assert cli.main(["report", str(log.parent)]) == 0
-    assert f"{log.with_name('record.json')}: written\n" in capsys.readouterr().out
-    assert cli.main(["record", "verify", str(log.parent)]) == 0
-    printed = capsys.readouterr().out
-    assert (
-        "events.jsonl: 3 lines, each follows from all before it; cut lines, whose events are lost: 4"
-        in printed
+    monkeypatch.delenv("GPUCLUSTER_HISTORY", raising=False)
+    made = run_campaign(tmp_path / "made", [("gpu01", True), ("gpu02", False)])
+    made.store.close()
+    folder, history = made.root, str(made.store.path)
+    status, (line,) = gpucluster(*SIGN, source=folder)
+    assert status == 4
+    assert "no history file: use --history FILE" in line
+    signed = "SHA256SUMS.sig: signed: cluster prod, campaign july: REJECTED, 1 of 2 nodes fit"
+    assert gpucluster(*SIGN, "--history", history, source=folder) == (0, [signed])
+    status, (line,) = gpucluster(*VERIFY, source=folder)
+    assert (status, line.partition(", signed")[0]) == (
+        0,
+        "verified: REJECTED, 1 of 2 nodes fit: cluster prod, campaign july",
     )
-    assert "unchanged: Not proved, " in printed
+    run = next((folder / "000001").glob("2026*"))
+    assert "the folder is signed with its reports" in gpucluster("report", source=run)[1][0]
+    made.state(lambda it: it.update(verdict="ACCEPTED"))
+    status, (line,) = gpucluster(*VERIFY, source=folder)
+    assert status == 1
+    assert "campaign.json: has another sha256 than SHA256SUMS states" in line
+    status, (line,) = gpucluster(*SIGN, "--force", "--history", history, source=folder)
+    assert (status, "states something else than the history" in line) == (1, True)
+    (folder / "campaign.json").unlink()
+    status, (line,) = gpucluster(*VERIFY, source=folder)
+    assert (status, "does not exist" in line) == (1, True)
 
 
-def test_a_log_without_a_chain_gets_no_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    log = write_run(tmp_path / "run")
-    log.write_text(re.sub(r', "sha256_before": "\w+"', "", log.read_text()))
-    assert cli.main(["report", str(log.parent)]) == 0
-    assert (
-        "record.json: not written: an earlier version of pytest-gpucluster wrote the log"
-        in capsys.readouterr().out
-    )
+# --- ssh-keygen
 
 
-def test_a_changed_log_gets_no_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    log = write_run(tmp_path / "run")
-    log.write_bytes(log.read_bytes().replace(b"login1", b"login2"))
-    assert cli.main(["report", str(log.parent)]) == 1
-    assert f"gpucluster: error: {log}:2: does not follow from line 1: " in capsys.readouterr().err
+def test_bits_that_base64_does_not_use_are_found() -> None:
+    """ssh-keygen reads both texts as the same signature."""
+    assert base64.b64decode("TQ==") == base64.b64decode("TR==")
+    for body, is_plain in (("TQ==", True), ("TR==", False)):
+        text = f"-----BEGIN SSH SIGNATURE-----\n{body}\n-----END SSH SIGNATURE-----\n"
+        assert is_armored(text) == is_plain
+        assert not is_armored(f"{text}\n")
+        assert not is_armored(f" {text}")
+
+
+def test_a_missing_key_and_a_missing_or_old_tool_are_named(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(GpuClusterError, match="gone: is no file; --key names a private key"):
+        sign(b"", tmp_path / "gone", "x")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(GpuClusterError, match="ssh-keygen is not installed here"):
+        sign(b"", tmp_path / "key", "x")
+    old = tmp_path / "ssh-keygen"  # OpenSSH 8.0 answers so
+    old.write_text("#!/bin/sh\necho 'unknown option -- Y\nusage: ssh-keygen [-q]' >&2\nexit 1\n")
+    old.chmod(0o755)
+    with pytest.raises(GpuClusterError, match="this ssh-keygen is too old for -Y sign"):
+        sign(b"", tmp_path / "key", "x")

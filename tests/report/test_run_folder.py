@@ -87,12 +87,14 @@ def test_forty_reruns_never_remove_the_full_run_or_other_evidence(tmp_path: Path
     execute(tmp_path, 4)  # named by the history
     execute(tmp_path, 5, QUOTED)
     execute(tmp_path, 6)
-    (tmp_path / run_id(6) / "record.json.sig").touch()
+    (tmp_path / run_id(6) / "SHA256SUMS.sig").touch()
+    execute(tmp_path, 7)
+    (tmp_path / run_id(7) / "record.json.sig").touch()  # of version 0.3
     reasons = [f"gpucluster:gpu.ecc 1>0 run={run_id(3)} sum=0badcafe", f"my own words, was run={run_id(99)}"]
     named = {*runs_in_reasons(reasons), run_id(4)}
     removed = [gone for number in range(10, 50) for gone in execute(tmp_path, number, named=named)]
     assert removed == [run_id(5), *map(run_id, range(10, 20))]
-    left = [run_id(number) for number in (1, 2, 3, 4, 6, *range(20, 50))]
+    left = [run_id(number) for number in (1, 2, 3, 4, 6, 7, *range(20, 50))]
     assert names(tmp_path) == [*left, "latest", "latest-rerun"]
     assert links(tmp_path) == ("1", "49")
 

@@ -23,7 +23,7 @@ from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.report.fleet_runs import last_verdicts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from pytest_gpucluster.campaign.model import Campaign, Result
     from pytest_gpucluster.campaign.planner import Choice
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.kit.suite_work import PairJudgement
+    from pytest_gpucluster.kit.suite_work import PairJudgement, PairResult
 
 STEP = 0.5  # seconds between two looks at the runs
 AGAIN = 2.0  # seconds at least between two readings of the nodes
@@ -336,7 +336,11 @@ def view_nodes(
 
 def judge_pairs(store: CampaignStore, campaign: Campaign) -> list[PairJudgement]:
     """Return what all pairs of a campaign show, by suite: a slow pair of Monday and another of Tuesday name their node."""
-    found = store.pairs(campaign)
+    return judgements(campaign, store.pairs(campaign))
+
+
+def judgements(campaign: Campaign, found: Mapping[str, Sequence[PairResult]]) -> list[PairJudgement]:
+    """Return what pairs show, by suite. `found`: suite -> what pairs have measured."""
     hooks = {suite.name: suite.hook("pair_results") for suite in suites() if suite.name in found}
     return [judge(campaign.nodes, found[name]) for name, judge in hooks.items() if judge is not None]
 

@@ -6,6 +6,7 @@ has stored its process id: a shell waits for one line, and ends without it.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import signal
 import sys
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.report.run_model import Run
 
 OUTPUT = "output.txt"
+_CHUNK = 1 << 20
 _START = 'read -r go && exec "$@" >>"$0" 2>&1 </dev/null'
 # how Slurm ends a job for others' sake: no fault of its nodes
 _TAKEN_BACK = re.compile(r"\b(PREEMPTED|CANCELLED|REVOKED|REQUEUED)\b")
@@ -115,12 +117,29 @@ def outcome_of(group: Group, kind: Kind, boots: Mapping[str, str]) -> Outcome:
     """Return how the run of a group ended, by its event log."""
     folder = Path(group.folder) if group.folder else None
     try:
-        run = read_log(log_in(folder)) if folder else None
+        log = log_in(folder) if folder else None
+        run = read_log(log) if log else None
+        sha256 = sha256_of(log) if log else ""
     except OSError:
-        run = None
+        run, sha256 = None, ""
+    return replace(outcome_in(run, group, kind), boots=boots, sha256=sha256)
+
+
+def sha256_of(path: Path) -> str:
+    """Return the sha256 of a file. OSError where it cannot be read."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        for data in iter(lambda: file.read(_CHUNK), b""):
+            found.update(data)
+    return found.hexdigest()
+
+
+def outcome_in(run: Run | None, group: Group, kind: Kind) -> Outcome:
+    """Return how a group ended, by the events of its run; None: there are none."""
+    folder = Path(group.folder) if group.folder else None
     if run is None:
-        return Outcome(dict.fromkeys(group.nodes, _without_log(folder)), boots=boots)
-    made = Outcome({}, {}, boots, run.run, run.log.sha256 if run.log else "")
+        return Outcome(dict.fromkeys(group.nodes, _without_log(folder)))
+    made = Outcome({}, {}, run=run.run)
     if run.exit not in JUDGED_EXITS:
         stopped = run.exit in STOPPED
         state = (NOT_TESTED, "the run was stopped") if stopped else _without_log(folder)

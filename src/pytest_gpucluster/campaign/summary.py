@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from pytest_gpucluster.campaign.campaign import judge_pairs
+from pytest_gpucluster.campaign.campaign import judgements
 from pytest_gpucluster.campaign.model import FAILED, FIT, NOT_PROVED, NodeView, View
 from pytest_gpucluster.campaign.planner import OPEN, Planner
 from pytest_gpucluster.core import hostlist
@@ -21,10 +22,11 @@ from pytest_gpucluster.report.regression import when
 from pytest_gpucluster.report.words import labelled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpucluster.campaign.model import Campaign, Group, Result
     from pytest_gpucluster.campaign.store import CampaignStore
+    from pytest_gpucluster.kit.suite_work import PairResult
     from pytest_gpucluster.report.fleet_runs import Verdict
 
 UNDER_TEST, WAITING, OUT = "under test", "waiting", "out of service"
@@ -96,7 +98,7 @@ class Summary:
         return found
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all that was found; times in seconds since the epoch. The sha256 is of a group's event log."""
+        """Return all that was found; times in seconds since the epoch. The sha256 is that of a group's event log."""
         of_group: dict[int, list[Result]] = {}
         for result in self.results:
             of_group.setdefault(result.group, []).append(result)
@@ -212,9 +214,39 @@ class _Metrics(Collector):
 
 def summarize(store: CampaignStore, campaign: Campaign, *, now: float) -> Summary:
     """Read a campaign from the history."""
-    results, judged = store.results(campaign), judge_pairs(store, campaign)
+    state = CampaignState(
+        campaign,
+        tuple(store.groups(campaign)),
+        store.results(campaign),
+        store.pairs(campaign),
+        store.seen_nodes(campaign),
+    )
+    verdicts = last_verdicts(store, (campaign.cluster, campaign.simulated))
+    return judge(state, now=now, claimed=store.leases(campaign.cluster), verdicts=verdicts)
+
+
+@dataclass(frozen=True)
+class CampaignState:
+    """All that the verdict on a campaign follows from. `pairs`: suite -> what pairs measured; `seen`: each node in Slurm."""
+
+    campaign: Campaign
+    groups: tuple[Group, ...]
+    results: tuple[Result, ...]
+    pairs: Mapping[str, Sequence[PairResult]]
+    seen: Mapping[str, NodeView]
+
+
+def judge(
+    given: CampaignState,
+    *,
+    now: float,
+    claimed: Collection[str] = (),
+    verdicts: Mapping[str, Mapping[str, Verdict]] = MappingProxyType({}),
+) -> Summary:
+    """Judge a campaign. `claimed`: nodes under test now; `verdicts`: node -> suite -> its last verdict in the history."""
+    campaign, results, seen = given.campaign, given.results, given.seen
+    judged = judgements(campaign, given.pairs)
     bad = {node: why for it in judged for node, why in it.bad.items()}
-    seen = store.seen_nodes(campaign)
     planner = Planner(View(campaign, results, seen, limit=0, bad=bad))
     of_larger = {
         node: why
@@ -223,8 +255,6 @@ def summarize(store: CampaignStore, campaign: Campaign, *, now: float) -> Summar
         for node, why in planner.bisection(kind).bad.items()
         if why
     }
-    claimed = store.leases(campaign.cluster)
-    verdicts = last_verdicts(store, (campaign.cluster, campaign.simulated))
     names = {suite for kind in campaign.kinds for suite in kind.suites}
     rows = []
     for node in campaign.nodes:
@@ -247,7 +277,7 @@ def summarize(store: CampaignStore, campaign: Campaign, *, now: float) -> Summar
     ]
     problems = (*links, *together, *_of_cluster(results))
     questions = tuple(question for it in judged for question in it.questions)
-    return Summary(campaign, now, tuple(rows), problems, questions, tuple(store.groups(campaign)), results)
+    return Summary(campaign, now, tuple(rows), problems, questions, given.groups, results)
 
 
 def _why(results: Iterable[Result], node: str, state: str, bad: Mapping[str, str]) -> str:

@@ -232,20 +232,14 @@ def _schema(args: argparse.Namespace) -> None:
         text = cli_reference.reference(commands())
     else:
         text = (
-            json_schema.reference() if args.markdown else json.dumps(_schema_of(args.kind), indent=2) + "\n"
+            json_schema.reference()
+            if args.markdown
+            else json.dumps(json_schema.schema(args.kind), indent=2) + "\n"
         )
     if args.output:
         _write(args.output, text, force=True)
     else:
         print(text.rstrip("\n"))
-
-
-def _schema_of(kind: str) -> dict[str, Any]:
-    if kind == "record":
-        from pytest_gpucluster.report import record  # only here
-
-        return record.schema()
-    return json_schema.schema("profile" if kind == "profile" else "cluster")
 
 
 def _show_profile(args: argparse.Namespace) -> None:
@@ -415,7 +409,7 @@ SCHEMA = Command(
         argument(
             "kind",
             nargs="?",
-            choices=("cluster", "profile", "record"),
+            choices=("cluster", "profile"),
             default="cluster",
             help="what the schema describes (%(default)s)",
         ),

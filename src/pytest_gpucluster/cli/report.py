@@ -33,7 +33,7 @@ def report(args: argparse.Namespace) -> None:
     folder = args.output or log.parent
     group = group_id(args.report_group)
     page, cases = folder / HTML, folder / JUNIT
-    _refuse_signed(log, folder, force=args.force)
+    _refuse_signed(folder, force=args.force)
     html.write(run, page, comparison=_comparison(args.history, run, log), group=group)
     print(f"{page}: written")
     if run.finish is not None and cases.exists() and not args.force:
@@ -42,35 +42,19 @@ def report(args: argparse.Namespace) -> None:
         junit.write(run, cases, group=group)
         unended = "" if run.finish is not None else "; the run did not end, which a testcase reports"
         print(f"{cases}: written{unended}")
-    if folder.resolve() == log.parent.resolve():
-        _record(run, log, group)
 
 
-def _refuse_signed(log: Path, folder: Path, *, force: bool) -> None:
-    """Refuse to write reports that a signed record names."""
+def _refuse_signed(folder: Path, *, force: bool) -> None:
+    """Refuse to write into a folder that is signed as one of a run, or lies in one of a campaign."""
     from pytest_gpucluster.report.run_folder import SIGNATURE
 
-    signed = log.with_name(SIGNATURE)
-    if signed.exists() and folder.resolve() == log.parent.resolve() and not force:
+    run = folder.resolve()
+    signed = next((it for it in (run, *run.parents[:2]) if (it / SIGNATURE).exists()), None)
+    if signed is not None and not force:
         raise GpuClusterError(
-            f"{signed}: the record of this run is signed and names its reports: --output=DIR writes them to another "
-            "folder, --force replaces them, and the record must be signed again"
+            f"{signed / SIGNATURE}: the folder is signed with its reports: --output=DIR writes them to another folder, --force "
+            "replaces them, and the folder must be signed again"
         )
-
-
-def _record(run: Run, log: Path, group: int | None) -> None:
-    """Write the record of a run that has ended, and whose log is chained."""
-    from pytest_gpucluster.report import chain, record
-    from pytest_gpucluster.report.run_folder import is_written
-
-    path = log.with_name(record.RECORD)
-    if is_written(log):
-        print(f"{path}: not written: the run still writes its log")
-    elif not chain.check(log).is_chained:
-        print(f"{path}: not written: an earlier version of pytest-gpucluster wrote the log, without a chain")
-    else:
-        record.write(run, log, group=group)
-        print(f"{path}: written")
 
 
 def _comparison(history: Path | None, run: Run, log: Path) -> ShownComparison | None:

@@ -166,7 +166,7 @@ def _add_run(add: Add) -> None:
         metavar="DIR",
         default="reports",
         help="each run writes its reports into a folder of its own in this folder: events.jsonl, junit.xml, report.html, "
-        "record.json, metrics.prom, steps/; DIR/latest is a link to the newest full run, DIR/latest-rerun to the newest other (%(default)s)",
+        "metrics.prom, steps/; DIR/latest is a link to the newest full run, DIR/latest-rerun to the newest other (%(default)s)",
     )
     add(
         "--history",

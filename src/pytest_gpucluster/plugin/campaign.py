@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster.campaign import record
+from pytest_gpucluster.campaign import state_file
 from pytest_gpucluster.campaign.campaign import Loop, Rules, oldest_of
 from pytest_gpucluster.campaign.model import Kind
 from pytest_gpucluster.campaign.store import CampaignStore
@@ -96,8 +96,8 @@ def _campaign(config: pytest.Config) -> int:
     for line in summary.lines():
         write(line)
     if loop.folder.is_dir():  # a group of this campaign has run
-        written = record.write(summary, loop.folder, group=group_id(cluster.reports.group))
-        write(f"  acceptance record: {written}")
+        written = state_file.write(summary, loop.folder, group=group_id(cluster.reports.group))
+        write(f"  state: {written}; gpucluster record sign {loop.folder} signs the campaign")
     write(f"  requests to the controller for the state of the nodes: {slurm.transport.started['scontrol']}")
     return pytest.ExitCode.OK if summary.accepted else pytest.ExitCode.TESTS_FAILED
 

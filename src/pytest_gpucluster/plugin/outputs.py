@@ -489,25 +489,6 @@ class HtmlReport:
         return found.for_html() if found is not None else None
 
 
-class RecordWriter:
-    """Writes the acceptance record, which names the other reports: after them. A log with gaps has none."""
-
-    def __init__(self, log: EventLog, reports: Reports) -> None:
-        self.log, self.reports = log, reports
-
-    def write(self) -> None:
-        """Write record.json and its in-toto statement."""
-        from pytest_gpucluster.report import record  # the start of a run needs no record
-
-        path = self.reports.folder / record.RECORD
-        if self.log.failed:  # it may have been whole when the reports were first written
-            self.reports.written.pop(path, None)
-            record.remove(self.reports.folder)
-            return
-        with self.reports.writing(path):
-            record.write(self.log.model, self.log.path, group=self.reports.group)
-
-
 def _prepare() -> None:
     from pytest_gpucluster.report import html  # the start of a run needs no templates
 

@@ -21,6 +21,7 @@ from pytest_gpucluster.plugin.items import check_of, phases, record_of
 from pytest_gpucluster.plugin.outputs import only_reason
 from pytest_gpucluster.report.proof import CLUSTER, NOT_PROVED, NOT_TESTED
 from pytest_gpucluster.report.result import RED
+from pytest_gpucluster.report.verdict import counts_of
 from pytest_gpucluster.run.record import Record, clean, describe, one_line
 
 if TYPE_CHECKING:
@@ -355,13 +356,9 @@ class RunEnd:
         self.stated, self._complaints = status, [*complaints]
         self._known.update((*self.reports.problems.values(), *complaints))
         slurm = self.session.slurm
-        record: dict[str, Any] = {
-            outcome: self.log.model.totals[outcome]
-            for outcome in ("passed", "failed", "error", "waived", "not checked", "not tested")
-        }
-        record["nodes"] = self.log.model.proofs.counts
         processes = dict(slurm.transport.started) if slurm else {}
-        self.log.write("finish", exit=status, complaints=self._complaints, processes=processes, clean=record)
+        counts = counts_of(self.log.model)
+        self.log.write("finish", exit=status, complaints=self._complaints, processes=processes, clean=counts)
         self.reports.written[self.log.path] = None
         self.gaps()
 
@@ -378,7 +375,7 @@ class RunEnd:
         self.settle(session)
 
     def _write(self, writers: Sequence[Callable[[], None]]) -> None:
-        self._shown = self.log.chain.lines if self.log is not None else 0
+        self._shown = self.log.lines if self.log is not None else 0
         for write in writers:
             write()
 
@@ -394,5 +391,5 @@ class RunEnd:
         self.session.messages.extend(missing)
         if self.stated not in (None, int(session.exitstatus)):
             self.finish(int(session.exitstatus), [*self._complaints, *missing])
-        if self._shown and self.log is not None and self.log.chain.lines > self._shown:
+        if self._shown and self.log is not None and self.log.lines > self._shown:
             self._write(self.stating)

@@ -51,7 +51,6 @@ from pytest_gpucluster.plugin.outputs import (
     HtmlReport,
     MetricsFile,
     Notifier,
-    RecordWriter,
     StepListener,
     history_path,
     is_full,
@@ -179,7 +178,7 @@ def register(config: pytest.Config) -> None:
     if history is not None:
         config.pluginmanager.register(history, "gpucluster-history")
     if metrics_file is not None and log is not None:
-        html_report, record = HtmlReport(config, log, reports), RecordWriter(log, reports)
+        html_report = HtmlReport(config, log, reports)
         config.pluginmanager.register(html_report, "gpucluster-html")
         config.pluginmanager.register(metrics_file, "gpucluster-metrics")
         stored = [history.write] if history is not None else []
@@ -188,10 +187,9 @@ def register(config: pytest.Config) -> None:
             hooks.write_junit,
             *stored,
             html_report.write,
-            record.write,
             Notifier(session.cluster, log, reports, hooks.write_message).write,
         ]  # metrics raise alerts
-        hooks.end.stating += [metrics_file.write, hooks.write_junit, html_report.write, record.write]
+        hooks.end.stating += [metrics_file.write, hooks.write_junit, html_report.write]
 
 
 def of_run(session: ClusterSession, log: EventLog | None) -> list[tuple[str, str]]:

@@ -2,8 +2,7 @@
 
 Every event has `time` (seconds since the epoch), `run` (id of the run) and `event`. The events: `start`, `nodes`,
 `allocation`, `result` (one item), `lost` (a node), `burnin` (suites/burnin/steps.py), `finish`. Those of drain and
-resume are in docs/drain.md. What a field means stands where it is written. Every line ends with `sha256_before`
-(report/chain.py), which readers leave out.
+resume are in docs/drain.md. What a field means stands where it is written.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from pytest_gpucluster.core import safe_json as jsontext
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.secure_tempfile import Folder
 from pytest_gpucluster.report.atomic_write import harmless
-from pytest_gpucluster.report.chain import KEY, Chain
 from pytest_gpucluster.report.run_model import Run, read_run
 
 if TYPE_CHECKING:
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-_CHUNK = 1 << 20
+_OLD_KEYS = ("sha256_before",)  # that every event of version 0.3 has
 _ENCODER = json.JSONEncoder(allow_nan=False)  # json.dumps makes a new one each time
 
 
@@ -56,10 +54,10 @@ class EventLog:
                 f"cannot write the event log {path}: {error.strerror}: --report-dir=DIR names another folder"
             ) from error
         self.failed = ""
-        self.chain = Chain()
-        self.model = Run(log=self.chain)
-        for data in iter(lambda: self._file.read(_CHUNK), b""):  # of an earlier writer
-            self.chain.take(data)
+        self.lines = 0  # that this process has written
+        self.model = Run()
+        size = os.lseek(handle, 0, os.SEEK_END)
+        self._is_cut = size > 0 and os.pread(handle, 1, size - 1) != b"\n"  # by an earlier writer
 
     def write(self, event: str, *, clean: Mapping[str, Any] | None = None, **fields: Any) -> None:
         """Append one event. A full disk is remembered in `failed`, and never ends the run.
@@ -80,15 +78,12 @@ class EventLog:
 
     def _append(self, line: str) -> None:
         """Write a line of its own: what a full disk has cut before stays a line that readers leave out."""
-        if self.chain.is_cut:
-            self._put(b"\n")
-        self._put(self.chain.seal(line))
-
-    def _put(self, data: bytes) -> None:
+        data = f"{chr(10) * self._is_cut}{line}\n".encode()
         while data:
             written = self._file.write(data) or 0
-            self.chain.take(data[:written])
+            self._is_cut = data[written - 1 : written] != b"\n" if written else self._is_cut
             data = data[written:]
+        self.lines += 1
 
     def with_model(self, use: Callable[[Run], str]) -> str:
         """Return use(model), while no other thread writes an event."""
@@ -112,33 +107,30 @@ def strict_json(data: dict[str, Any]) -> str:
         return json.dumps(json.loads(json.dumps(data), parse_constant=str))
 
 
-def read_events(path: Path, chain: Chain | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the events of a log; a last line that was cut by SIGKILL is left out. `chain` takes every line.
+def read_events(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the events of a log; a last line that was cut by SIGKILL is left out.
 
     OSError where it cannot be read, or is a device, which may never end.
     """
     if path.is_char_device():
         raise OSError(errno.EINVAL, "a device is no event log", str(path))
-    chain = chain or Chain()
-    with path.open("rb") as file:
-        yield from _events(_lines(file, chain))
+    with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
+        yield from events_of(file)
 
 
-def _lines(file: Iterable[bytes], chain: Chain) -> Iterator[str]:
-    for line in file:
-        chain.take(line)
-        yield line.decode(errors="replace")
-
-
-def _events(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    for line in lines:
+def events_of(lines: Iterable[str], broken: list[int] | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the events of the lines of a log; `broken` takes the numbers, from 1, of lines that are no event."""
+    for number, line in enumerate(lines, 1):
         try:
             event = jsontext.loads(line)
         except ValueError:
-            continue
+            event = None
         if isinstance(event, dict):
-            event.pop(KEY, None)
+            for key in _OLD_KEYS:
+                event.pop(key, None)
             yield event
+        elif broken is not None:
+            broken.append(number)
 
 
 class GrowingLog:
@@ -151,7 +143,7 @@ class GrowingLog:
     def new(self) -> Iterator[dict[str, Any]]:
         """Yield the events that were written since the last call."""
         *whole, self._begun = (self._begun + self._file.read()).split("\n")
-        return _events(whole)
+        return events_of(whole)
 
     def close(self) -> None:
         """Close the file."""
@@ -160,10 +152,7 @@ class GrowingLog:
 
 def read_log(path: Path, **readers: Callable[[dict[str, Any]], None]) -> Run:
     """Read an event log as read_run() reads its events; OSError where it cannot be opened."""
-    chain = Chain()
-    run = read_run(read_events(path, chain), **readers)
-    run.log = chain
-    return run
+    return read_run(read_events(path), **readers)
 
 
 def run_of(path: Path) -> str:

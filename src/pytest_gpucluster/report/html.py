@@ -31,6 +31,7 @@ from pytest_gpucluster.report.proof import CLUSTER, FAILED, FIT, NOT_PROVED
 from pytest_gpucluster.report.verdict import judge, ordered
 from pytest_gpucluster.report.waivers import all_waivers
 from pytest_gpucluster.report.words import (
+    as_utc,
     clock,
     count,
     folded,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.report.regression import Compared, ShownComparison
     from pytest_gpucluster.report.run_model import FailureGroup, FindingRow, Run
 
-__all__ = ["render", "write"]
+__all__ = ["render", "shows", "write"]
 
 MAX_GROUPS = 250  # sections of failures; the others become one line each
 MAX_LINES = 1000  # of those lines
@@ -103,6 +104,44 @@ def render(run: Run, *, comparison: ShownComparison | None = None) -> str:
     return str(page.encode(errors="replace").decode())
 
 
+_ASIDE = re.compile(  # what a history adds to the page
+    r'<section id="history">(\n<h2>Against earlier runs</h2>.*?)</section>(?=\s*<section id="(?:acts|gaps)">)'
+    r'|<p class="trend">(<svg .*?)</p>(?=\s*(?:<p class="trend">|<p class="soft">Slurm: |</article>))'
+    r'|<a href="#history">History</a>',
+    re.DOTALL,
+)
+_PICTURE = r'viewBox="[0-9 ]+"|width="\d+"|height="\d+"|role="img"|aria-label="[^"<>]*"'
+_LEAF = re.compile(
+    r"<(h2|h3|p|div|table|tr|td|small|details|summary|svg)"
+    rf'(?: (?:class="(?:soft|wide|n|where|long)"|data-find=""|{_PICTURE}))*>[^<]*</\1>'
+)
+_VOID = re.compile(
+    r'<wbr>|<th(?: class="n")?>|<path class="(?:grid|line|low)"(?: stroke-dasharray="3 3")? d="[MLHlmz0-9. -]*"/>'
+)
+_BLANK = re.compile(r"\n\s*\n")
+
+
+def shows(page: str, run: Run) -> bool:
+    """Return whether a page is the one that the events make, whatever the time zone.
+
+    What a history adds is set aside, if its markup cannot hide or imitate anything outside of it.
+    """
+    without = _ASIDE.sub(lambda found: "" if _is_closed(found[1] or found[2] or "") else found[0], page)
+    return _squeezed(without) == _squeezed(render(run))
+
+
+def _is_closed(markup: str) -> bool:
+    """Return whether all markup is of the few elements of that section, and each is closed where it was opened."""
+    markup, rest = "", _VOID.sub("", markup)
+    while rest != markup:
+        markup, rest = rest, _LEAF.sub("", rest)
+    return "<" not in rest
+
+
+def _squeezed(page: str) -> str:
+    return as_utc(_BLANK.sub("\n", page))
+
+
 def prepare() -> None:
     """Compile the template, for whoever renders later."""
     html_page.template("report.html.j2")
@@ -149,8 +188,6 @@ def _environment(run: Run) -> list[tuple[str, str]]:
     file = as_dict(start.get("cluster_file"))
     if file.get("sha256"):
         rows.append(("cluster file", f"{_text(file.get('file'))}, sha256 {_text(file['sha256'])}"))
-    if run.log is not None:
-        rows.append(("events.jsonl", f"{count(run.log.lines, 'line')}, sha256 {run.log.sha256}"))
     rows += [("in folder", _text(start.get("folder")))]
     rows.append(("arguments", shlex.join(_text(one) for one in as_list(start.get("arguments")))))
     rows += [

@@ -1,7 +1,7 @@
 """The folders of runs below --report-dir: DIR/RUN-ID for each run, and links to the newest ones.
 
 DIR/latest is the newest full run; DIR/latest-rerun the newest other. While there is no full run, DIR/latest is the newest
-other too. Evidence stays: full runs, runs whose record is signed, runs that changed a node in Slurm, and runs that a reason of a
+other too. Evidence stays: full runs, signed runs, runs that changed a node in Slurm, and runs that a reason of a
 node or the history names. Of the others only the newest stay. A run that executes no item leaves no folder and moves no link.
 """
 
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 LATEST, RERUN = LINKS = ("latest", "latest-rerun")
 EVENTS = "events.jsonl"
-SIGNATURE = "record.json.sig"
+MANIFEST, SIGNATURE = "SHA256SUMS", "SHA256SUMS.sig"
+_SIGNATURES = (SIGNATURE, "record.json.sig")  # the second is of version 0.3
 ENDED = (0, 1)  # pytest's exit status of a run that came to its end
 _RUN_ID = re.compile(r"\d{8}T\d{6}-\d+")
 _CHANGED_A_NODE = (
@@ -202,7 +203,7 @@ def _is_evidence(folder: Folder, run: str) -> bool:
 
 def _is_signed(folder: Folder, run: str) -> bool:
     with contextlib.suppress(OSError), contextlib.closing(folder.folder(run)) as inner:
-        return SIGNATURE in inner.names()
+        return any(name in inner.names() for name in _SIGNATURES)
     return False
 
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.core.common_cause import CommonFinding
     from pytest_gpucluster.core.finding import Metric
-    from pytest_gpucluster.report.chain import Chain
     from pytest_gpucluster.report.proof import Proofs, Required
 
 _Found = TypeVar("_Found", bound=Finding | Advisory)
@@ -128,7 +127,6 @@ class Run:
     began: float | None = None  # the earliest time of any event
     ended: float | None = None  # the latest
     run: str = ""
-    log: Chain | None = None  # hash and number of lines; None: the events are of no file
     selected: list[str] = field(default_factory=list)
     required: list[Required] | None = None  # what the run must prove; None: its log does not state it
     of_proof: dict[tuple[str, str, str], list[tuple[str, str]]] = field(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.text import some
 from pytest_gpucluster.core.waivers import AVAILABLE
@@ -26,6 +26,7 @@ TITLES = {
     "rejected": "Not accepted",
     "unproved": "Not proved",
 }
+COUNTED = ("passed", "failed", "error", "waived", "not checked", "not tested")
 BUSY = "busy"
 KINDS = {BUSY: "busy", "unavailable": "out of service", "lost": "lost"}  # of cluster/plan.py
 
@@ -129,6 +130,11 @@ def _more(run: Run) -> Iterable[str]:
         yield "More nodes failed than the budget allows to drain."
     if run.simulated:
         yield "SIMULATED hardware: this run says nothing about real GPUs."
+
+
+def counts_of(run: Run) -> dict[str, Any]:
+    """Return what the event `finish` states of a run: results by outcome, and selected nodes by state."""
+    return {**{outcome: run.totals[outcome] for outcome in COUNTED}, "nodes": run.proofs.counts}
 
 
 def ends_of_checks(run: Run) -> Counter[str]:

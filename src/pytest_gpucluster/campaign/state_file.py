@@ -1,0 +1,146 @@
+"""campaign.json: what a campaign has found, beside the folders of its groups, so that both can be signed as one folder.
+
+Nothing that it states is believed where it is verified (cli/signed_folder.py): the logs of the groups are judged again.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster.campaign.model import Campaign, Group, Kind, NodeView
+from pytest_gpucluster.core import safe_json
+from pytest_gpucluster.core.errors import GpuClusterError
+from pytest_gpucluster.core.sanitize import one_line
+from pytest_gpucluster.report.atomic_write import take_away, write_whole
+from pytest_gpucluster.report.run_folder import LINKS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_gpucluster.campaign.summary import Summary
+
+NAME = "campaign.json"
+_FORMAT = 2
+_VARYING = ("written", "ended")  # keys that differ between two readings of one state
+
+
+@dataclass(frozen=True)
+class Stated:
+    """The content of a file. `outcomes` and `left` are by the number of a group, `states` and `seen` by node."""
+
+    document: dict[str, Any]
+    campaign: Campaign
+    groups: tuple[Group, ...]
+    outcomes: Mapping[int, Mapping[str, str]]
+    left: Mapping[int, frozenset[str]]
+    states: Mapping[str, str]
+    seen: Mapping[str, NodeView]
+
+
+def write(summary: Summary, folder: Path, *, group: int | None) -> Path:
+    """Write the state of a campaign that ended into the folder of its groups, and remove the links in it."""
+    for one in summary.groups:
+        if Path(one.folder).parent == folder.absolute():
+            for link in LINKS:  # a folder with links cannot be signed
+                take_away(Path(one.folder) / link)
+    write_whole(folder / NAME, encode(document_of(summary)), group=group)
+    return folder / NAME
+
+
+def document_of(summary: Summary) -> dict[str, Any]:
+    """Return the state of a campaign; the folder of a group by its name, since the whole can be moved."""
+    document = {"format": _FORMAT, **summary.as_dict()}
+    for row in document["nodes"]:
+        row.pop("suites")  # the history's, and their age changes
+    for one in document["groups"]:
+        one["folder"] = Path(one["folder"]).name
+    return document
+
+
+def encode(document: dict[str, Any]) -> bytes:
+    """Return the bytes of a file."""
+    return f"{json.dumps(document, indent=1, allow_nan=False)}\n".encode()
+
+
+def difference(one: dict[str, Any], other: dict[str, Any]) -> str:
+    """Return the first key in which two documents differ, '' for none."""
+    keys = [key for key in {**one, **other} if key not in _VARYING]
+    return next((key for key in keys if one.get(key) != other.get(key)), "")
+
+
+def parse_state(data: bytes, path: Path) -> Stated:
+    """Return the content of a file. GpuClusterError where it is not as `write` writes it."""
+    try:
+        document = safe_json.loads(data)
+        return _stated(document, data)
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise GpuClusterError(
+            f"{path}: is not the state of a campaign: {one_line(str(error), 200)}"
+        ) from None
+
+
+def _stated(document: dict[str, Any], data: bytes) -> Stated:
+    if encode(document) != data or document["format"] != _FORMAT:
+        raise ValueError("another program or version wrote it")
+    kinds = tuple(map(_kind, document["kinds"]))
+    rows = {str(row["node"]): row for row in document["nodes"]}
+    numbers = {int(one["group"]) for one in document["groups"]}
+    names = {kind.name for kind in kinds}
+    if (len(rows), len(numbers), len(names)) != tuple(
+        len(document[key]) for key in ("nodes", "groups", "kinds")
+    ):
+        raise ValueError("a node, a group or a kind of groups is listed twice")
+    campaign = Campaign(
+        0,
+        str(document["cluster"]),
+        str(document["campaign"]),
+        document["simulated"] is not False,
+        tuple(rows),
+        kinds,
+        float(document["began"]),
+    )
+    return Stated(
+        document,
+        campaign,
+        tuple(map(_group, document["groups"])),
+        {int(one["group"]): dict(one["outcomes"]) for one in document["groups"]},
+        {int(one["group"]): frozenset(map(str, one["left"])) for one in document["groups"]},
+        {node: str(row["state"]) for node, row in rows.items()},
+        {
+            node: NodeView(False, row["in_service"] is True, str(row["share"]), str(row["why"]))
+            for node, row in rows.items()
+        },
+    )
+
+
+def _kind(one: dict[str, Any]) -> Kind:
+    return Kind(
+        str(one["name"]),
+        str(one["expression"]),
+        tuple(map(str, one["suites"])),
+        int(one["size"]),
+        int(one["partners"]),
+        one["larger"] is True,
+    )
+
+
+def _group(one: dict[str, Any]) -> Group:
+    ended = None if one["ended"] is None else float(one["ended"])
+    return Group(
+        int(one["group"]),
+        0,
+        str(one["suites"]),
+        tuple(map(str, one["nodes"])),
+        False,
+        str(one["folder"]),
+        "",
+        "",
+        float(one["began"]),
+        0.0,
+        ended,
+        str(one["run"]),
+        str(one["sha256"]),
+    )
