@@ -82,7 +82,7 @@ COMMAND = Command(
         argument(
             "--force",
             action="store_true",
-            help=f"also replace the {JUNIT} of a run that was not killed, and reports of a signed record",
+            help=f"also replace the {JUNIT} of a run that was not killed, and reports in a signed folder",
         ),
     ),
 )
