@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from constants import with_constants
 from paths import ROOT
 from user_helpers import acting_as
 
@@ -163,7 +164,7 @@ def mpi(place: Path, _: pytest.MonkeyPatch) -> None:
 
 
 def container(place: Path, patch: pytest.MonkeyPatch) -> None:
-    config = ContainerConfig(image="x", scratch=str(place))
+    config = with_constants(ContainerConfig, {"scratch": str(place)}, image="x")
     nothing: Any = None
     steps: Any = ContainerSteps(nothing, nothing, on_channel([]), config, "x", ("x",))
     patch.setenv("HOME", str(place))
@@ -228,7 +229,7 @@ SCENARIOS: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {
         str(place), 1 << 20, 1.0, 1
     ),
     "mpi.scratch/gpucluster-mpi.RANDOM/": mpi,
-    "container.scratch/gpucluster-RANDOM/": container,
+    "/tmp/gpucluster-RANDOM/": container,
     "ray.temp/rRANDOM/": ray,
     "TMPDIR/gpucluster-nccl-RANDOM/": compiled,
     "gate.state/CHECK/NODE": gate_state,

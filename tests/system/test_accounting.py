@@ -79,7 +79,7 @@ QoS high: preempts low, paused
 MaxJobsPU of QoS jobs: 2
 AllowAccounts of partition debug: ALL
 SchedulerType: sched/builtin
-fair share: PriorityType=priority/multifactor, PriorityWeightFairShare=0
+PriorityWeightFairShare: 0
 user games: accepted
 user root account trial-a partition debug: accepted
 job 99001 (RUNNING, user root): alive in the accounting
