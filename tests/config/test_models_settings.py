@@ -104,8 +104,6 @@ def test_a_name_that_means_nothing_is_refused(section: dict[str, Any], words: st
 WITHOUT_EFFECT = {
     "inventory_group: gpus": "inventory_group: has no effect without 'inventory'",
     "transport: {host: login1, user: me}": "transport.host: has no effect without 'kind: ssh' (and 1 more)",
-    "nccl: {compile: true, base_container: b, source: /s}": "nccl.compile: has no effect without 'container'",
-    "nccl: {cleanup: true}": "nccl.cleanup: has no effect without 'compile: true'",
     "min_nodes: 3": "min_nodes: asks for 3 nodes; the cluster has 2",
     "nccl: {environment: pt}": "nccl.environment: no environment is called 'pt'; did you mean 'ptx'?",
     "matrix: {framework: ptxx}": "matrix.framework: no environment is called 'ptxx'; did you mean 'ptx'?",
@@ -130,11 +128,11 @@ def test_keys_with_effect_are_taken(tmp_path: Path) -> None:
     path = tmp_path / "lab.yaml"
     path.write_text(
         "groups: [{nodes: a}, {nodes: b}]\ntransport: {kind: ssh, host: login1}\nmin_nodes: 2\n"
-        "nccl: {environment: ptx, nodes: 2, compile: false, base_container: b, source: /s, cleanup: true}\n"
+        "nccl: {environment: ptx}\n"
         "matrix: {container: ptx, framework: ptx}\nddp: {nodes: 2}\n"
         "environments: {ptx: {container_image: x}}\n"
     )
-    assert config.load_cluster(path).section(NcclConfig).nodes == 2
+    assert config.load_cluster(path).section(NcclConfig).environment == "ptx"
     path.write_text("nodes: a\ntransport: {kind: local, host: login1}\n")
     assert config.load_cluster(path).transport.kind == "local"
     path.write_text("nodes: a\nddp: {environment: x}\n")

@@ -233,14 +233,12 @@ SCENARIOS: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {
     "ray.temp/rRANDOM/": ray,
     "TMPDIR/gpucluster-nccl-RANDOM/": compiled,
     "gate.state/CHECK/NODE": gate_state,
-    "nccl.container": lambda *_: None,  # a name of the user's: tests/suites/nccl/test_stages.py
 }
 # they follow no link and leave no name behind, so that another owner of the folder does no harm
 ANYWHERE = {
     "os.shared_storage/.gpucluster-RANDOM",
     "/tmp/gpucluster.RANDOM",
     "burnin.storage/gpucluster-RANDOM",
-    "nccl.container",
 }
 UNGUESSED = {"/tmp/gpucluster.RANDOM", "/dev/shm/gpucluster.RANDOM/", "TMPDIR/tmpRANDOM/"}  # mktemp's names
 
@@ -290,7 +288,7 @@ def test_link_of_another_user_under_a_guessed_name_is_not_followed(
         os.chown(place / name, bob, -1, follow_symlinks=False)
     before = tree(place.parent)
     if not is_refused(path, place, monkeypatch):
-        assert path in {*UNGUESSED, "nccl.container", "gpucluster-MARK of an ended run"}
+        assert path in {*UNGUESSED, "gpucluster-MARK of an ended run"}
     assert tree(place.parent) == before
 
 

@@ -23,7 +23,7 @@ _SHARED_HOST = {
     "nccl.whole_bandwidth": "virtual nodes of one machine: no profile has a figure for the GPUs of several",
 }
 # sim-collective replaces the payload on torch: the sandbox has neither torch nor GPUs
-_NCCL = {"mpi": "pmi2", "runner": "nccl-tests", "deadline": "120s", "payload": ["sim-collective"]}
+_NCCL = {"mpi": "pmi2", "runner": "nccl-tests", "payload": ["sim-collective"]}
 # GPUs are simulated; the host's loads are real, and small: all nodes share this machine
 _BURNIN = {
     "payload": ["sim-burnin"],

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.config.models import EnvironmentConfig
 from pytest_gpucluster.core.errors import NotApplicable
 from pytest_gpucluster.kit.fabric import facts as infiniband
 from pytest_gpucluster.kit.fabric import rails
 from pytest_gpucluster.kit.gpu import fabric_manager as fabric_manager_probe
 from pytest_gpucluster.kit.gpu import nvidia_smi
-from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
 from pytest_gpucluster.suite import Tests, fact, peer_probed, probed
 from pytest_gpucluster.suites.fabric import checks as fabric
 
@@ -68,21 +66,12 @@ def network(profile: Profile) -> Profile:
 
 
 @fact
-def environments(cluster: Cluster) -> dict[str, EnvironmentConfig]:
-    """The environments of the cluster file by name, and what `nccl` exports."""
-    return {
-        **cluster.environments,
-        "nccl.exports": EnvironmentConfig(exports=cluster.section(NcclConfig).exports),
-    }
-
-
-@fact
-def gid_exports(environments: dict[str, EnvironmentConfig]) -> list[tuple[str, str]]:
+def gid_exports(cluster: Cluster) -> list[tuple[str, str]]:
     """(environment, value) of each NCCL_IB_GID_INDEX that the cluster file exports."""
     index = "NCCL_IB_GID_INDEX"
     return [
         (name, environment.exports[index])
-        for name, environment in environments.items()
+        for name, environment in cluster.environments.items()
         if index in environment.exports
     ]
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from pytest_gpucluster.core.values import NamedNodes, OptionalSection
+from pytest_gpucluster.core.values import OptionalSection
 
 
 class NcclExamplesConfig(OptionalSection):
@@ -14,13 +15,11 @@ class NcclExamplesConfig(OptionalSection):
 
     about = "enables NCCL's example programs; requires nvcc, and NCCL's header, on the nodes unless `toolchain` is null"
     order = 12
+    removed = MappingProxyType({"nodes": "pytest's --nodes selects the nodes"})
 
     toolchain: tuple[Literal["nvcc", "cmake"], ...] | None = Field(
         ("nvcc", "cmake"),
         description="what compiles the example: nvcc itself, and CMake with nvcc; null: nothing is compiled",
-    )
-    nodes: NamedNodes | None = Field(
-        None, description="hostlist of the nodes with the toolchain; default: all nodes with GPUs"
     )
     # time limit of each compilation
     compile_time: ClassVar[float] = 180
