@@ -154,7 +154,7 @@ def test_variables_that_do_not_reach_jobs_or_that_the_cluster_file_passes_are_no
     named = a_cluster(environments={"x": EnvironmentConfig(pass_env=("RANK", "http_*"))})
     found = shell_warning(named, {}, {"RANK": "1", "http_proxy": "x", "NCCL_A": "1"}, {})
     assert found["variables"] == ["NCCL_A"]
-    far = a_cluster(transport=TransportConfig(kind="ssh", host="login"))
+    far = a_cluster(transport=TransportConfig(host="login"))
     assert shell_warning(far, {}, MINE, {}) == {} == shell_warning(a_cluster(access="ssh"), {}, MINE, {})
 
 

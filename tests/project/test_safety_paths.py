@@ -112,7 +112,7 @@ def checkpoint(place: Path, _: pytest.MonkeyPatch) -> None:
 
 
 def submitit(place: Path, _: pytest.MonkeyPatch) -> None:
-    driver = Driver({}, 1.0, accounting=False, requeue=None)
+    driver = Driver({}, 1.0, accounting=False)
     try:
         driver.make_folder(str(place), "gpucluster-")
     finally:
@@ -228,9 +228,9 @@ SCENARIOS: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {
     "burnin.storage/gpucluster-RANDOM": lambda place, _: payload_host.burn_storage(
         str(place), 1 << 20, 1.0, 1
     ),
-    "mpi.scratch/gpucluster-mpi.RANDOM/": mpi,
+    "/tmp/gpucluster-mpi.RANDOM/": mpi,
     "/tmp/gpucluster-RANDOM/": container,
-    "ray.temp/rRANDOM/": ray,
+    "/tmp/rRANDOM/": ray,
     "TMPDIR/gpucluster-nccl-RANDOM/": compiled,
     "gate.state/CHECK/NODE": gate_state,
 }

@@ -100,9 +100,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATTERNS",
         help="check patterns by commas, like 'gpu.*,os.mounts' (default: gate.checks)",
     )
-    parser.add_argument(
-        "--budget", metavar="TIME", help="time for all commands, like 8s (default: gate.budget, 8 s)"
-    )
+    parser.add_argument("--budget", metavar="TIME", help="time for all commands, like 10s (default: 8s)")
     parser.add_argument(
         "--fresh",
         metavar="TIME",

@@ -170,7 +170,6 @@ def _container(image: ContainerImage) -> dict[str, Any]:
             "release": image.release,
             "entrypoint_sets": image.entrypoint_variable,
             "min_free": "16MiB",
-            "deadline": "60s",
         }
     }
 

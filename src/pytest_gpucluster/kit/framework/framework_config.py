@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import ClassVar
 
 from pydantic import Field
 
-from pytest_gpucluster.core.values import Duration, Nodes, OptionalSection, Text
+from pytest_gpucluster.core.values import Nodes, OptionalSection, Text
 
 
 class FrameworkConfig(OptionalSection):
@@ -16,7 +17,9 @@ class FrameworkConfig(OptionalSection):
         None, description="name under `environments`, used for the steps; default: `default`"
     )
     nodes: Nodes | None = Field(None, description="number of nodes to use; default: all allocated nodes")
-    deadline: Duration = Field(300, description="time limit of one step")
+    removed = MappingProxyType({"deadline": "a step has the time limit that the suite's page states"})
+    # time limit of one step
+    deadline: ClassVar[float] = 300
     # tasks per node where no GPU determines them
     without_gpus: ClassVar[int] = 2
 

@@ -19,6 +19,7 @@ class ContainerConfig(FrameworkConfig):
     starts_containers = True
     removed = MappingProxyType(
         {
+            **FrameworkConfig.removed,
             "images": "`image` is the one that every node must start",
             "version": "`versions.pyxis` states the lowest accepted version",
             "mount_home": "without a flag the home folder must not be mounted; `not_applicable: {container.home: WHY}` otherwise",

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from types import MappingProxyType
+from typing import ClassVar
 
-from pydantic import Field
-
-from pytest_gpucluster.kit.framework.framework_config import RanksConfig
-
-RankVariable = Literal["WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"]
+from pytest_gpucluster.kit.framework.framework_config import FrameworkConfig, RanksConfig
 
 
 class DdpConfig(RanksConfig):
@@ -16,10 +13,9 @@ class DdpConfig(RanksConfig):
 
     about = "requires torch.distributed"
     order = 8
-
-    provided: tuple[RankVariable, ...] = Field(
-        (),
-        description="variables that the site's Pyxis, hooks or prologs must set; the suite sets the others",
+    removed = MappingProxyType(
+        {**FrameworkConfig.removed, "provided": "the suite sets the variables that the site does not set"}
     )
+
     # a job must end within this time after one of its ranks died
     lost_rank: ClassVar[float] = 60

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, ProbeError, StepError
 from pytest_gpucluster.kit.framework.framework_step import FrameworkStepRunner
-from pytest_gpucluster.kit.mpi.mpi_step import as_batch
 from pytest_gpucluster.kit.nccl.nccl_transport import LOGGED
 from pytest_gpucluster.suites.horovod import facts as horovod_build
 from pytest_gpucluster.suites.horovod.checks import Launch, NodeBuild, World
@@ -29,17 +28,11 @@ PATIENCE = 120.0  # seconds for horovodrun --check-build, which imports every fr
 
 def launches(config: HorovodConfig) -> tuple[Launch, ...]:
     """Return every launch that the cluster file requires."""
-    launchers = config.launchers or ("srun", "horovodrun")
     found = []
     for framework in config.frameworks:
         for controller in config.controllers:
-            # horovodrun --mpi is mpirun, which a site may not offer: only where the cluster file names the launcher
-            by_horovodrun = "horovodrun" in launchers and (
-                controller == "gloo" or config.launchers is not None
-            )
-            if "srun" in launchers:
-                found.append(Launch(framework, controller, "srun"))
-            if by_horovodrun:
+            found.append(Launch(framework, controller, "srun"))
+            if controller == "gloo":  # horovodrun --mpi is mpirun, which a site may not offer
                 found += [Launch(framework, controller, launcher) for launcher in ("horovodrun", "localhost")]
     return tuple(found)
 
@@ -52,13 +45,15 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
     @property
     def operations(self) -> tuple[str, ...]:
         """The tensor operations that the builds must have."""
-        if self.config.operations is not None:
-            return self.config.operations
         return ("nccl",) if self.gpus else self.config.controllers
 
     @cached_property
     def _checked(self) -> PayloadResult:
-        others = ("--ssh", ",".join(self.nodes[1:])) if self._uses_horovodrun and len(self.nodes) > 1 else ()
+        others = (
+            ("--ssh", ",".join(self.nodes[1:]))
+            if "gloo" in self.config.controllers and len(self.nodes) > 1
+            else ()
+        )
         argv = self.payload("--patience", str(PATIENCE), *others, name="payload_build.py")
         timeout = max(self.config.deadline, PATIENCE + 60)
         return self.run(self.request(argv, ntasks_per_node=1, mpi="none", timeout=timeout))
@@ -85,10 +80,6 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
         """Return the job of this launch; the first call runs it."""
         return self.once(launch, lambda: self._run(launch))
 
-    @property
-    def _uses_horovodrun(self) -> bool:
-        return self.config.launchers is None or "horovodrun" in self.config.launchers
-
     def _run(self, launch: Launch) -> World:
         nodes = self.nodes[:1] if launch.launcher == "localhost" else self.nodes
         per_node = self.tasks_per_node
@@ -104,7 +95,7 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
         except StepError as error:
             if launch.controller != "mpi":
                 raise
-            return replace(world, problem=str(error))  # Slurm lacks the type of horovod.mpi
+            return replace(world, problem=str(error))  # Slurm lacks the type of MPI
         facts = [fact for task in result.tasks for fact in task.facts]
         ranks, problems = (tuple(one for one in facts if one["kind"] == kind) for kind in ("rank", "problem"))
         why = self._why(result)
@@ -122,7 +113,7 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
         return bool(self.gpus) and "nccl" in self.operations
 
     def _without_ssh(self, launch: Launch) -> World | None:
-        """Return why horovodrun -H cannot be used; None if it can, or if the cluster file requires it."""
+        """Return why horovodrun -H cannot be used; None if it can."""
         if self.in_container:
             return World(
                 launch,
@@ -135,12 +126,12 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
                 launch, obstacle=NotApplicable("there is only one node: see the launch on localhost")
             )
         refused = self._checked.last_facts(self.nodes[0]).get("build", {}).get("ssh", {})
-        if not refused or self.config.launchers is not None:
+        if not refused:
             return None
         node, why = next(iter(refused.items()))
         more = f" (and {len(refused) - 1} more nodes)" if len(refused) > 1 else ""
         reason = f"horovodrun -H needs ssh between nodes; {self.nodes[0]} to {node}: {why}{more}"
-        return World(launch, obstacle=NotAvailable(f"{reason}; without it set horovod.launchers: [srun]"))
+        return World(launch, obstacle=NotAvailable(reason))
 
     def _hosts(self, launch: Launch, nodes: Iterable[str], per_node: int) -> tuple[str, ...]:
         if launch.launcher == "srun":
@@ -154,8 +145,6 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
             f"--controller={launch.controller}",
             f"--deadline={deadline:g}",
         ]
-        if self.config.interface and launch.launcher != "localhost":
-            words.append(f"--interface={self.config.interface}")
         if launch.launcher != "srun":
             return self._horovodrun(launch, nodes, per_node, words)
         words += ["--launcher=srun", f"--hosts={','.join(nodes)}", f"--per-node={per_node}"]
@@ -167,7 +156,7 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
             ntasks_per_node=per_node,
             gpus_per_task=1 if self._on_gpus else None,
             distribution="block",
-            mpi=self.config.mpi if launch.controller == "mpi" else "none",
+            mpi=self._mpi if launch.controller == "mpi" else "none",
             kill_on_bad_exit=True,
             env={**self.one_thread, **(LOGGED if self._on_gpus else {})},
         )
@@ -179,16 +168,14 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
         local = launch.launcher == "localhost"
         hosts = f"localhost:{per_node}" if local else ",".join(f"{node}:{per_node}" for node in nodes)
         command = [here.program, f"--{launch.controller}", "-np", str(len(nodes) * per_node), "-H", hosts]
-        interface = self.config.interface or self._interface_between(nodes)
+        interface = self._interface_between(nodes)
         command += ["--network-interfaces", interface] if not local and interface else []
         # the shell that ssh starts has another PATH: the interpreter needs its full path
         _python, *payload = self.payload(*words, "--launcher=horovodrun")
         # last: the folder may contain an mpirun of another MPI than that of the build
         prelude = f"export PATH=$PATH:{shlex.quote(here.program.rpartition('/')[0])}"
-        # mpirun takes its hosts from Slurm's variables, which in a step describe the step
-        batch = as_batch(nodes, per_node) if launch.controller == "mpi" else ()
         return self.request(
-            (*batch, *command, here.python, *payload),
+            (*command, here.python, *payload),
             nodes=nodes[:1],
             ntasks_per_node=1,
             gpus_per_node=self.gpus if self._on_gpus else None,
@@ -196,6 +183,10 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
             env=self.one_thread,
             prelude=prelude,
         )
+
+    @property
+    def _mpi(self) -> str:
+        return (self.environment and self.environment.mpi) or "pmix"
 
     def _interface_between(self, nodes: tuple[str, ...]) -> str:
         """Return the first interface besides loopback whose name all these nodes have; '' if there is none."""

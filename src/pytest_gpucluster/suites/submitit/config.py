@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import ClassVar
 
 from pydantic import Field
@@ -14,6 +15,7 @@ class SubmititConfig(OptionalSection):
 
     about = "requires submitit"
     order = 12
+    removed = MappingProxyType({"checkpoint": "no job is requeued"})
 
     environment: Text | None = Field(
         None, description="name under `environments`, used for the jobs; default: `default`"
@@ -24,8 +26,3 @@ class SubmititConfig(OptionalSection):
     )
     # the jobs must end within this time once the nodes are free
     wait: ClassVar[float] = 120
-    checkpoint: bool = Field(
-        default=False,
-        description="one job saves its state on SIGUSR1 and is requeued. Slurm starts it again after cred_expire of "
-        "AuthInfo (2 minutes by default), and the allocation waits for it",
-    )

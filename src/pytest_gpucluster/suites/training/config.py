@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from pytest_gpucluster.core.values import Bandwidth, Duration, FolderPath, ProfileRow
-from pytest_gpucluster.kit.framework.framework_config import RanksConfig
+from pytest_gpucluster.core.values import FolderPath, ProfileRow
+from pytest_gpucluster.kit.framework.framework_config import FrameworkConfig, RanksConfig
 
 Mode = Literal["plain", "ddp", "fsdp"]
-ModelSize = Literal["tiny", "small", "medium", "large"]
 Share = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -20,7 +20,8 @@ class TrainingLimit(ProfileRow):
     about = "lowest accepted MFU of the training step, for GPUs with the name in `gpu`"
 
     mode: Mode = Field(description="plain: one GPU without collectives; ddp, fsdp: the ranks of one group")
-    model: ModelSize = Field("large", description="model size for which the figure holds")
+    # model size for which the figure holds
+    model: ClassVar[str] = "large"
     max_gpus: int | None = Field(None, ge=1, description="GPUs in the group; default: any number")
     mfu: Share = Field(description="model FLOP/s as a share of the GPU's dense peak")
     source: str = Field(description="origin of the figure")
@@ -31,12 +32,19 @@ class TrainingConfig(RanksConfig):
 
     about = "requires torch.distributed for a training step"
     order = 12
-
-    deadline: Duration = Field(900, description="time limit of one step; a phase may take a third of it")
-    model: Literal["auto", "tiny", "small", "medium", "large"] = Field(
-        "auto",
-        description="model size; auto: tiny on CPUs, small below 24 GiB of GPU memory, large from 64 GiB on",
+    removed = MappingProxyType(
+        {
+            **FrameworkConfig.removed,
+            "model": "the model fits the memory of the GPUs",
+            "peak": "the dense peak is that of the GPU's data sheet",
+            "min_mfu": "write a row under `training` of the profile",
+            "min_checkpoint": "the rate is recorded; `storage.filesystems` states what a file system must reach",
+            "max_start": "the time is recorded",
+        }
     )
+
+    # time limit of one step; a phase may take a third of it
+    deadline: ClassVar[float] = 900
     # timed training steps per mode
     steps: ClassVar[int] = 20
     # training steps before the timed ones
@@ -52,18 +60,6 @@ class TrainingConfig(RanksConfig):
     loss_tolerance: ClassVar[Share] = 0.01
     # a rank is a straggler if it is an outlier and slower than the median by this share (GPUs)
     min_relative: ClassVar[Share] = 0.1
-    peak: float | None = Field(
-        None, gt=0, description="dense peak of a GPU in TFLOP/s, for GPUs without a known data sheet"
-    )
-    min_mfu: dict[Mode, Share] = Field(
-        {}, description="lowest accepted MFU, instead of the rows of the profile"
-    )
     min_scaling: Share | None = Field(
         None, description="lowest accepted tokens/s per GPU on all nodes, relative to one node"
-    )
-    min_checkpoint: Bandwidth | None = Field(
-        None, gt=0, description="lowest accepted rate at which all ranks together write a checkpoint"
-    )
-    max_start: Duration | None = Field(
-        None, description="the first training step must end within this time after the start of the job step"
     )
