@@ -194,4 +194,4 @@ def _host_limits() -> dict[str, str]:
 def _limits(partition: Partition) -> dict[str, Any]:
     most = {"max_nodes": partition.max_nodes} if partition.max_nodes else {}
     default = {} if most else {"default_time": f"{partition.default_minutes}m"}
-    return {"max_time": f"{partition.max_minutes}m", **default, **most, "state": "UP"}
+    return {"max_time": f"{partition.max_minutes}m", **default, **most}

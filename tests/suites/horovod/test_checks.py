@@ -65,10 +65,12 @@ def world(*changed: dict[str, Any], **change: Any) -> World:
 
 def test_the_ways_are_those_that_the_cluster_file_claims() -> None:
     both: dict[str, Any] = {"controllers": ("gloo", "mpi"), "frameworks": ("pytorch", "tensorflow")}
-    ways = [str(launch) for launch in launches(HorovodConfig(**both)) if launch.launcher == "srun"]
+    ways = [str(launch) for launch in launches(HorovodConfig(launchers=("srun",), **both))]
     assert ways == [f"{framework}-{it}-srun" for framework in both["frameworks"] for it in ("gloo", "mpi")]
     assert {launch.launcher for launch in launches(HorovodConfig())} == {"srun", "horovodrun", "localhost"}
     assert [str(launch) for launch in launches(HorovodConfig(controllers=("mpi",)))] == ["pytorch-mpi-srun"]
+    named = HorovodConfig(controllers=("mpi",), launchers=("horovodrun",))
+    assert [str(launch) for launch in launches(named)] == ["pytorch-mpi-horovodrun", "pytorch-mpi-localhost"]
 
 
 LONE = rank(0, size=1, local_size=1, cross_size=1)

@@ -254,7 +254,8 @@ def test_a_node_that_lacks_what_others_have_costs_only_itself(
 
 def test_the_payload_logs_whatever_a_prolog_says(steps: list[StepRequest]) -> None:
     runner(runner="payload").whole(NODES)
-    runner(runner="payload", exports={"NCCL_DEBUG": "TRACE"}).whole(NODES)
+    traces = {"default": EnvironmentConfig(exports={"NCCL_DEBUG": "TRACE"})}
+    runner(runner="payload", environments=traces).whole(NODES)
     runner(payload=["sim-collective"], runner="payload").whole(NODES)
     ours, traced, stand_in = (step.argv for step in steps)
     assert ours[-4:-2] == ("--nccl-debug", "INFO")
@@ -266,7 +267,8 @@ def test_the_payload_logs_whatever_a_prolog_says(steps: list[StepRequest]) -> No
 def test_the_log_is_asked_for_in_the_task_itself(steps: list[StepRequest], kind: str) -> None:
     """A task prolog goes after what srun exports: with NCCL_DEBUG=VERSION the transports were not proved."""
     runner(runner=kind).alone(NODES)
-    runner(runner=kind, exports={"NCCL_DEBUG": "TRACE", "NCCL_DEBUG_SUBSYS": "ALL"}).whole(NODES)
+    own = EnvironmentConfig(exports={"NCCL_DEBUG": "TRACE", "NCCL_DEBUG_SUBSYS": "ALL"})
+    runner(runner=kind, environments={"default": own}).whole(NODES)
     prolog = {"NCCL_DEBUG": "VERSION", "NCCL_DEBUG_FILE": "/tmp/nccl.%h", "MASTER_PORT": "29500"}
     plain, traced = (
         subprocess.check_output(["sh", "-c", f"{step.prelude}; env"], env=os.environ | prolog, text=True)
@@ -291,7 +293,8 @@ def test_the_payload_travels_on_the_command_line(steps: list[StepRequest]) -> No
 
 def test_the_payload_gives_up_before_the_step_does(steps: list[StepRequest]) -> None:
     for deadline, patience in ((600, "120"), (60, "30")):
-        made = runner(runner="payload", deadline=deadline)
+        made = runner(runner="payload")
+        made.deadline = deadline
         made.alone(NODES)
         made.whole(NODES)
         for step in steps[-2:]:

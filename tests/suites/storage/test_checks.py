@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from constants import with_constants
 from counter_examples import (
     CONFIGURE,
     DRAIN,
@@ -42,10 +43,12 @@ PATH = "/shared"
 LATENCY = {"50": 1.0, "95": 2.0, "99": 3.0}
 
 
-def config(*others: dict[str, Any], keys: Mapping[str, Any] | None = None, **system: Any) -> StorageConfig:
-    """Return a section of this file system, after others."""
+def config(
+    *others: dict[str, Any], keys: Mapping[str, Any] | None = None, files: int = 10_000, **system: Any
+) -> StorageConfig:
+    """Return a section of this file system, after others; `files` is a constant of it."""
     systems = [*others, {"path": PATH, **system}]
-    return StorageConfig.model_validate({"filesystems": systems, **(keys or {})})
+    return with_constants(StorageConfig, {"files": files}, filesystems=systems, **(keys or {}))
 
 
 CONFIG, LOCAL = config(), config(kind="local")
@@ -405,13 +408,13 @@ def test_a_quota_that_leaves_less_than_the_run_needs_fails_and_without_one_nothi
     text: str, left: list[tuple[str, list[float]]]
 ) -> None:
     quotas = read_quotas(answer(text), (PATH,))
-    verdict = checks.space("gpu01", step(), config(keys={"budget": "11 GiB", "files": 10001}), quotas)
+    verdict = checks.space("gpu01", step(), config(keys={"budget": "11 GiB"}, files=10001), quotas)
     assert found(verdict) == left
     recorded = {it.name: it.value for it in verdict.metrics if "quota" in it.name}
     assert list(recorded) == (["storage_quota_left", "storage_quota_files_left"] if left else [])
     if left == TEN_GIB:
         assert [*recorded.values()] == [10.73741824, 10000]
-        enough = config(keys={"budget": "10 GiB", "files": 10000})
+        enough = config(keys={"budget": "10 GiB"})
         assert checks.space("gpu01", step(), enough, quotas).outcome is Outcome.PASSED
         full = step(of(0, "space", room=2**30))  # the run writes half of what is free
         assert checks.space("gpu01", full, CONFIG, quotas).outcome is Outcome.PASSED

@@ -70,10 +70,10 @@ def test_minimum_versions() -> None:
         assert result(judge(component, installed, *stated)) == expected
 
 
-def test_a_version_that_is_too_low_is_shown_with_its_package_the_reason_and_the_source() -> None:
+def test_a_version_that_is_too_low_is_shown_with_its_package_and_the_reason() -> None:
     (finding,) = judge("driver", "535.161.08", OF_550, OF_535).findings
     assert (finding.part, finding.measured) == ("driver", "535.161.08")
-    assert finding.expected == "at least 535.183.01: CVE-0 (https://x)"
+    assert finding.expected == "at least 535.183.01: CVE-0"
     (finding,) = judge("slurm", DEBIAN, row("22.05.8-4+deb12u4")).findings
     assert finding.measured == "22.05.8 (package slurmd 22.05.8-4+deb12u3)"
     (advisory,) = judge("slurm", "23.11.10").advisories

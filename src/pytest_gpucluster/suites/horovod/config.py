@@ -19,7 +19,6 @@ class HorovodConfig(RanksConfig):
         {
             **FrameworkConfig.removed,
             "operations": "the build must have nccl if the profile has GPUs, else its controllers",
-            "launchers": "jobs start by srun, and by horovodrun with gloo where ssh works between nodes",
             "interface": "jobs use the interface between the nodes; HOROVOD_GLOO_IFACE under `exports` names another",
             "mpi": "`mpi` of the environment is srun's --mpi; default: pmix",
         }
@@ -30,4 +29,9 @@ class HorovodConfig(RanksConfig):
     )
     controllers: tuple[Literal["gloo", "mpi"], ...] = Field(
         ("gloo",), min_length=1, description="controllers that Horovod must be built with; each is tested"
+    )
+    launchers: tuple[Literal["srun", "horovodrun"], ...] | None = Field(
+        None,
+        min_length=1,
+        description="launchers that must start jobs; default: srun, and horovodrun with gloo where ssh works between nodes",
     )

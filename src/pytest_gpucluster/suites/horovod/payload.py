@@ -382,7 +382,7 @@ def main(argv: List[str]) -> int:
         except Exception as error:
             message = "Horovod for %s cannot be imported by %s: %s" % (args.framework, sys.executable, error)
             raise Failure("framework", message) from None
-        interface = args.interface or ""
+        interface = ""
         if args.launcher == "srun" and args.controller == "gloo":
             interface = under_gloo(args)
         elif args.launcher == "srun":

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, ProbeError, StepError
 from pytest_gpucluster.kit.framework.framework_step import FrameworkStepRunner
+from pytest_gpucluster.kit.mpi.mpi_step import as_batch
 from pytest_gpucluster.kit.nccl.nccl_transport import LOGGED
 from pytest_gpucluster.suites.horovod import facts as horovod_build
 from pytest_gpucluster.suites.horovod.checks import Launch, NodeBuild, World
@@ -28,11 +29,17 @@ PATIENCE = 120.0  # seconds for horovodrun --check-build, which imports every fr
 
 def launches(config: HorovodConfig) -> tuple[Launch, ...]:
     """Return every launch that the cluster file requires."""
+    launchers = config.launchers or ("srun", "horovodrun")
     found = []
     for framework in config.frameworks:
         for controller in config.controllers:
-            found.append(Launch(framework, controller, "srun"))
-            if controller == "gloo":  # horovodrun --mpi is mpirun, which a site may not offer
+            # horovodrun --mpi is mpirun, which a site may not offer: only where the cluster file names the launcher
+            by_horovodrun = "horovodrun" in launchers and (
+                controller == "gloo" or config.launchers is not None
+            )
+            if "srun" in launchers:
+                found.append(Launch(framework, controller, "srun"))
+            if by_horovodrun:
                 found += [Launch(framework, controller, launcher) for launcher in ("horovodrun", "localhost")]
     return tuple(found)
 
@@ -45,7 +52,7 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
     @property
     def operations(self) -> tuple[str, ...]:
         """The tensor operations that the builds must have."""
-        return ("nccl",) if self.gpus else self.config.controllers
+        return ("nccl",) if self.real_gpus else self.config.controllers
 
     @cached_property
     def _checked(self) -> PayloadResult:
@@ -80,6 +87,10 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
         """Return the job of this launch; the first call runs it."""
         return self.once(launch, lambda: self._run(launch))
 
+    @property
+    def _uses_horovodrun(self) -> bool:
+        return self.config.launchers is None or "horovodrun" in self.config.launchers
+
     def _run(self, launch: Launch) -> World:
         nodes = self.nodes[:1] if launch.launcher == "localhost" else self.nodes
         per_node = self.tasks_per_node
@@ -113,7 +124,7 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
         return bool(self.gpus) and "nccl" in self.operations
 
     def _without_ssh(self, launch: Launch) -> World | None:
-        """Return why horovodrun -H cannot be used; None if it can."""
+        """Return why horovodrun -H cannot be used; None if it can, or if the cluster file requires it."""
         if self.in_container:
             return World(
                 launch,
@@ -126,12 +137,12 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
                 launch, obstacle=NotApplicable("there is only one node: see the launch on localhost")
             )
         refused = self._checked.last_facts(self.nodes[0]).get("build", {}).get("ssh", {})
-        if not refused:
+        if not refused or self.config.launchers is not None:
             return None
         node, why = next(iter(refused.items()))
         more = f" (and {len(refused) - 1} more nodes)" if len(refused) > 1 else ""
         reason = f"horovodrun -H needs ssh between nodes; {self.nodes[0]} to {node}: {why}{more}"
-        return World(launch, obstacle=NotAvailable(reason))
+        return World(launch, obstacle=NotAvailable(f"{reason}; without it set horovod.launchers: [srun]"))
 
     def _hosts(self, launch: Launch, nodes: Iterable[str], per_node: int) -> tuple[str, ...]:
         if launch.launcher == "srun":
@@ -174,8 +185,10 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
         _python, *payload = self.payload(*words, "--launcher=horovodrun")
         # last: the folder may contain an mpirun of another MPI than that of the build
         prelude = f"export PATH=$PATH:{shlex.quote(here.program.rpartition('/')[0])}"
+        # mpirun takes its hosts from Slurm's variables, which in a step describe the step
+        batch = as_batch(nodes, per_node) if launch.controller == "mpi" else ()
         return self.request(
-            (*command, here.python, *payload),
+            (*batch, *command, here.python, *payload),
             nodes=nodes[:1],
             ntasks_per_node=1,
             gpus_per_node=self.gpus if self._on_gpus else None,

@@ -66,7 +66,7 @@ def pairs(
 )
 def links(found: Localisation, measured: Sequence[Measurement], nodes: Sequence[str]) -> Judgement:
     """Judge the links and leaf switches; a part that could not be identified fails with its candidates."""
-    yield from link_findings(found, measured, nodes, "state a threshold of 2 nodes at 256 MiB")
+    yield from link_findings(found, measured, nodes, "state a threshold of pairs")
 
 
 def suspected_parts(found: Localisation, measured: Sequence[Measurement], nodes: Sequence[str]) -> str:

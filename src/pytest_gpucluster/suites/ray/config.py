@@ -21,7 +21,6 @@ class RayConfig(FrameworkConfig):
             **FrameworkConfig.removed,
             "tune": "Ray Tune is always tested; `not_applicable: {ray.tune: WHY}` leaves it out",
             "token": "Ray always starts with a token; `not_applicable: {ray.token: WHY}` leaves the check out",
-            "cpus": "Ray gets the CPUs that Slurm gives a job",
             "gpus": "Ray gets the GPUs that Slurm gives a job",
             "port": "free ports are searched",
             "temp": "Ray's sessions are in /tmp",
@@ -29,6 +28,7 @@ class RayConfig(FrameworkConfig):
         }
     )
 
+    cpus: int | None = Field(None, ge=1, description="CPUs for Ray per node; default: those of Slurm")
     interface: Program | None = Field(
         None, description="network interface; default: the interface between the nodes"
     )

@@ -54,7 +54,7 @@ class Ray(FrameworkStepRunner[RayConfig]):
         """The CPUs and GPUs that each node must provide."""
         inventory = self.inventory
         cpus = min((inventory[node].job_cpus for node in self.nodes if node in inventory), default=1)
-        return {node: Share(max(1, cpus), self.gpus) for node in self.nodes}
+        return {node: Share(self.config.cpus or max(1, cpus), self.gpus) for node in self.nodes}
 
     @cached_property
     def alone(self) -> dict[str, NodeFacts]:
