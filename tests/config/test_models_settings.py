@@ -97,7 +97,7 @@ WITHOUT_EFFECT = {
     "matrix: {nodes: 3}": "matrix.nodes: asks for 3 nodes; the cluster has 2",
     **{
         f"{section}: {{nodes: 3, environment: ptx}}": f"{section}.nodes: asks for 3 nodes; the cluster has 2"
-        for section in ("nccl", "container", "ray")
+        for section in ("container", "ray")
     },
 }
 
@@ -136,5 +136,5 @@ def test_the_error_of_a_removed_key_names_its_replacement(tmp_path: Path) -> Non
         path.write_text(f"nodes: gpu01\n{section}:\n  {key}: true\n")
         with pytest.raises(ConfigError) as caught:
             config.load_cluster(path)
-        assert str(caught.value) == f"{path}:3: {section}.{key}: unknown key; it was removed: {why}"
-        assert "`not_applicable: {" in why
+        expected = f"{path}:3: {section}.{key}: unknown key; it was removed: {why}"
+        assert expected in map(str, caught.value.every), str(caught.value)

@@ -18,7 +18,7 @@ from pytest_gpucluster.suites.fabric import checks as fabric
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpucluster.config.models import Cluster, Profile
+    from pytest_gpucluster.config.models import Cluster, EnvironmentConfig, Profile
     from pytest_gpucluster.core.probe import Probe
     from pytest_gpucluster.kit.fabric.facts import Adapters
     from pytest_gpucluster.run.session import ClusterSession
@@ -66,12 +66,18 @@ def network(profile: Profile) -> Profile:
 
 
 @fact
-def gid_exports(cluster: Cluster) -> list[tuple[str, str]]:
+def environments(cluster: Cluster) -> dict[str, EnvironmentConfig]:
+    """The environments of the cluster file by name."""
+    return cluster.environments
+
+
+@fact
+def gid_exports(environments: dict[str, EnvironmentConfig]) -> list[tuple[str, str]]:
     """(environment, value) of each NCCL_IB_GID_INDEX that the cluster file exports."""
     index = "NCCL_IB_GID_INDEX"
     return [
         (name, environment.exports[index])
-        for name, environment in cluster.environments.items()
+        for name, environment in environments.items()
         if index in environment.exports
     ]
 
