@@ -61,7 +61,7 @@ def leftovers() -> list[str]:
 
 
 def test_ray_runs_over_two_nodes_and_leaves_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
-    run = accept(sandbox, tmp_path, "ray", ray={"cpus": 2})
+    run = accept(sandbox, tmp_path, "ray", ray={"cpus": 2, "gpus": 2})
     found = ends(run)
     apart = {"test_head_lost[gpu01]": "not applicable"}  # the head
     assert {item: end for item, end in found.items() if end != "passed"} == apart, run.out[-4000:]

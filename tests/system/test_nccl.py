@@ -325,7 +325,7 @@ def test_a_node_without_the_toolchain_of_the_examples_is_found(sandbox: Sandbox,
     case = '[ "$SLURMD_NODENAME" != gpu02 ] || { echo "nvcc fatal: error: no host compiler"; exit 1; }'
     env = toolchain(tmp_path, case)
     profile = yaml.safe_load(sandbox.cluster_file.read_text())["profile"]
-    keys = {"profile": profile, "environments": {"default": {"exports": env}}, "nccl_examples": {}}
+    keys = {"profile": profile, "exports": env, "nccl": {"environment": "frameworks"}, "nccl_examples": {}}
     run = run_suite(sandbox, tmp_path, "test_nccl_examples.py", "-k", "compiled", nodes="gpu[01-02]", **keys)
     found = {item: end for item, end in ends(run).items() if "compiled[" in item}
     assert found == {

@@ -19,5 +19,5 @@ def test_ray_is_asked_for_the_cpus_that_a_job_can_have() -> None:
     inventory = parse_nodes(NODE.format("gpu01", 62) + NODE.format("gpu02", 60))
     world: Any = SimpleNamespace(env={})
     channel: Any = None
-    ray = Ray(allocation_of(world), cluster_of(), inventory, RayConfig(), NODES, channel=channel)
-    assert ray.shares == dict.fromkeys(NODES, Share(60, ray.gpus))
+    ray = Ray(allocation_of(world), cluster_of(), inventory, RayConfig(gpus=8), NODES, channel=channel)
+    assert ray.shares == dict.fromkeys(NODES, Share(60, 8))

@@ -21,7 +21,6 @@ class RayConfig(FrameworkConfig):
             **FrameworkConfig.removed,
             "tune": "Ray Tune is always tested; `not_applicable: {ray.tune: WHY}` leaves it out",
             "token": "Ray always starts with a token; `not_applicable: {ray.token: WHY}` leaves the check out",
-            "gpus": "Ray gets the GPUs that Slurm gives a job",
             "port": "free ports are searched",
             "temp": "Ray's sessions are in /tmp",
             "join": "head and workers have 60 s to start",
@@ -29,6 +28,7 @@ class RayConfig(FrameworkConfig):
     )
 
     cpus: int | None = Field(None, ge=1, description="CPUs for Ray per node; default: those of Slurm")
+    gpus: int | None = Field(None, ge=0, description="GPUs for Ray per node; default: those of Slurm")
     interface: Program | None = Field(
         None, description="network interface; default: the interface between the nodes"
     )
