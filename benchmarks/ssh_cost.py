@@ -66,7 +66,6 @@ def login_node(folder: Path) -> Iterator[dict[str, Any]]:
     (folder / "ssh_config").write_text("")
     try:
         yield {
-            "kind": "ssh",
             "host": "127.0.0.1",
             "port": port,
             "key_file": str(folder / "key"),

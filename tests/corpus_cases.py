@@ -7,7 +7,7 @@ and the content of one or more files, each after a line `>>> `:
     version: driver 535.129.03
     source: https://github.com/OWNER/REPO/issues/1
     profile: dgx-h100                       # optional; a shipped profile or a mapping, default `generic`
-    cluster: {gpu: {xid_max_age: 7d}}       # optional; further keys of a cluster file
+    cluster: {sudo: true}                   # optional; further keys of a cluster file
     expect:
       gpu.xid: {outcome: failed, action: reboot, part: GPU at 0000:1b:00, says: fallen off}
       os.kernel_log: passed

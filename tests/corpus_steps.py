@@ -15,7 +15,6 @@ import rdma_helpers
 from pytest_gpucluster.core.check import Outcome, Verdict
 from pytest_gpucluster.kit.nccl import nccl_tests
 from pytest_gpucluster.kit.nccl import nccl_validation as nccl
-from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
 from pytest_gpucluster.kit.payloads.perftest_output import error_of, read_perftest
 from pytest_gpucluster.suites.burnin import dcgm
 from pytest_gpucluster.suites.burnin.config import BurninConfig
@@ -85,6 +84,4 @@ def _of_nccl(check: str, node: str, section: Section, cluster: Any) -> Verdict:
     if belief.outcome is not Outcome.PASSED:
         return Verdict(check, Outcome.NOT_APPLICABLE, reason="the run is not valid")
     rows = (*cluster.group_of(node).thresholds, *profile.nccl)
-    return nccl_bandwidth.bandwidth(
-        output.runs[0], rows, nodes=len(names), gpus_per_node=gpus, env=cluster.section(NcclConfig).exports
-    )
+    return nccl_bandwidth.bandwidth(output.runs[0], rows, nodes=len(names), gpus_per_node=gpus, env={})

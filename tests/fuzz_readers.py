@@ -260,12 +260,6 @@ OTHERS: dict[str, Reader] = {
             b"normal|0||cluster|00:00:00||\nhigh|1000|low|requeue|00:01:00|DenyOnLimit|gres/gpu=3,mem=100G\n",)),
         Reader("suites.accounting.facts.parse_records", _both(accounting.parse_records), (
             b"12|root|ml|batch|CANCELLED by 0|2026-11-23T14:45:44|None|2026-11-23T14:46:24|0:0||None assigned\n",)),
-        Reader("suites.accounting.facts.parse_jobs", _both(accounting.parse_jobs), (
-            b"".join(word.ljust(width) for word, width in (
-                (b"19", 20), (b"RUNNING", 20), (b"None", 60), (b"0", 10), (b"20000", 20), (b"gpu01", 120),
-                (b"cpu=1,node=1,billing=1,gres/gpu=1", 400))) + b"\n",)),
-        Reader("suites.accounting.facts.parse_shares", _both(accounting.parse_shares), (
-            b"ml||65||4.292805\n ml|root|65|0.333333|0.600000\n ops|root|0|0.5|inf\n",)),
         Reader("suites.accounting.facts.parse_queue_size", _both(accounting.parse_queue_size), (
             b"Agent thread count:   0\nDBD Agent queue size: 12\n",)),
         Reader("suites.accounting.facts.parse_private_data", _both(accounting.parse_private_data), (

@@ -20,7 +20,6 @@ from pytest_gpucluster.core.check import Action, Check, Outcome
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit.gpu import nvidia_smi, xid_check
 from pytest_gpucluster.kit.gpu.fabric_manager import FabricManager
-from pytest_gpucluster.kit.gpu.gpu_config import GpuConfig
 from pytest_gpucluster.kit.gpu.libraries import Libraries
 from pytest_gpucluster.kit.node.kernel_log import Event, KernelLog
 from pytest_gpucluster.suites.gpu import checks
@@ -100,7 +99,6 @@ class Host:
         self.node_name = "gpu01"
         self.gpus = devices()
         self.gpu_profile = PROFILE
-        self.gpu_config = GpuConfig()
         self.known_lines = ()
         self.apps: tuple[nvidia_smi.GpuProcess, ...] = ()
         self.files = frozenset({*(f"nvidia{n}" for n in range(8)), "nvidiactl", "nvidia-uvm"})

@@ -114,7 +114,6 @@ class Sshd:
     def keys(self, **keys: Any) -> dict[str, Any]:
         """Return the keys of `transport:`; a user's own SSH configuration has no say."""
         return {
-            "kind": "ssh",
             "host": HOST,
             "port": self.port,
             "key_file": str(self.folder / "id_ed25519"),

@@ -356,7 +356,7 @@ def test_without_a_slurm_that_answers_there_is_one_line(
     assert line.startswith("gpucluster: error: ")
     assert "--inventory FILE" in line
     over_ssh = tmp_path / "far.yaml"
-    over_ssh.write_text("nodes: gpu01\ntransport: {kind: ssh, host: 127.0.0.1, port: 9}\n")
+    over_ssh.write_text("nodes: gpu01\ntransport: {host: 127.0.0.1, port: 9}\n")
     assert cli.main(["drains", "--cluster", str(over_ssh)]) == run_command.FAILED
     assert "ssh to 127.0.0.1" in capsys.readouterr().err
     assert cli.main(["drains", "--cluster", "local"]) == run_command.WRONG_CONFIG

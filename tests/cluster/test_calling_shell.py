@@ -45,7 +45,7 @@ def test_variables_that_do_not_reach_jobs_or_that_the_cluster_file_passes_are_no
     assert unpassed(a_cluster(), PLAIN) == []
     named = a_cluster(environments={"x": EnvironmentConfig(pass_env=("RANK", "http_*"))})
     assert unpassed(named, {"RANK": "1", "http_proxy": "x", "NCCL_A": "1"}) == ["NCCL_A"]
-    far = a_cluster(transport=TransportConfig(kind="ssh", host="login"))
+    far = a_cluster(transport=TransportConfig(host="login"))
     assert unpassed(far, MINE) == [] == unpassed(a_cluster(access="ssh"), MINE)
 
 

@@ -128,19 +128,17 @@ def test_hosts_of_an_inventory_are_the_nodes_with_their_addresses(here: Path) ->
     assert hosts == {"a": HostAddress(host="1.1.1.1", port=1, user="x"), "b": HostAddress(host="b")}
 
 
-def test_a_group_of_the_inventory_is_taken_where_it_is_named_or_slurm_node_or_all(here: Path) -> None:
-    assert set(of_inventory(here, INVENTORY, "inventory_group: login\n").hosts) == {"login01"}
-    assert set(of_inventory(here, INVENTORY, "inventory_group: all\n").hosts) == {"gpu01", "gpu02", "login01"}
+def test_the_group_slurm_node_of_the_inventory_is_taken_or_all_and_every_host_for_named_nodes(
+    here: Path,
+) -> None:
+    assert set(of_inventory(here, INVENTORY).hosts) == {"gpu01", "gpu02"}
+    assert set(of_inventory(here, INVENTORY, "nodes: login01\n").hosts) == {"gpu01", "gpu02", "login01"}
     assert set(of_inventory(here, "[gpu]\na\n[cpu]\nb\n").hosts) == {"a", "b"}
     assert set(of_inventory(here, "[gpu]\na\n[all]\nb\n").hosts) == {"b"}
 
 
 def test_an_inventory_of_no_use_is_reported(here: Path) -> None:
-    start = "site/prod.yaml:1: inventory: site/hosts has no hosts in group"
-    for group in ("empty", "none"):
-        text = f"inventory_group: {group}\n"
-        assert refusal(here, INVENTORY, text) == f"{start} {group} (there are: login, slurm-node)"
-    assert refusal(here, "[slurm-node]\n") == f"{start} all (there are: )"
+    assert refusal(here, "[slurm-node]\n") == "site/prod.yaml:1: inventory: site/hosts has no hosts"
     (here / "site/prod.yaml").write_text("inventory: nowhere\n")
     assert reported("site/prod.yaml") == "site/prod.yaml:1: inventory: site/nowhere: there is no such file"
     assert refusal(here, "gpu_01/x\n").startswith(

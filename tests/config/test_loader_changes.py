@@ -45,9 +45,9 @@ def test_a_value_is_replaced_as_if_the_file_had_it(file: Path) -> None:
     slurm = changed(file, "slurm.partition=debug", "slurm.time=90m", "slurm.account=ops").slurm
     assert (slurm.partition, slurm.time, slurm.account, slurm.reservation) == ("debug", 5400, "ops", "maint")
     more = changed(
-        file, "slurm.reservation=null", "drain.retries=3", "reports.keep=4", "reports.keep=5", "required=[]"
+        file, "slurm.reservation=null", "drain.max=3", "reports.keep=4", "reports.keep=5", "required=[]"
     )
-    assert (more.slurm.reservation, more.drain.retries, more.reports.keep) == (None, 3, 5)
+    assert (more.slurm.reservation, more.drain.max, more.reports.keep) == (None, "3", 5)
     assert (more.required, more.warnings) == ((), ())  # the empty list of a change is meant
     typed = changed(file, "settings.least=300", "settings.name='300'", "settings.on=true")
     assert typed.settings == {"least": 300, "name": "300", "on": True}

@@ -6,16 +6,14 @@ from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pydantic import ValidationError
 
 from pytest_gpucluster import config
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
-from pytest_gpucluster.config.models import Cluster, DrainConfig, Group, Profile
+from pytest_gpucluster.config.models import Cluster, Group, Profile
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
 from pytest_gpucluster.plugin import text_options
-from pytest_gpucluster.plugin.drain import DrainOptions
 from pytest_gpucluster.plugin.options import check_nodes, refuse_names, refuse_words
 
 if TYPE_CHECKING:
@@ -52,16 +50,6 @@ def test_less_than_no_process_and_every_test_in_every_worker_are_refused(word: s
         refuse_words(options(**fine))
     assert "-1: must be a number of processes from 0 on" in refused(options(**{word: -1}))
     assert refused(options(dist="each")).startswith("--dist=each: ")
-
-
-def test_attempts_are_1_to_10() -> None:
-    for text in ("0", "11", "-1", "1.5", "x", "9" * 5000):
-        with pytest.raises(ValidationError):
-            DrainConfig.model_validate({"retries": text})
-    given = Namespace(drain="off", resume_passing=None)
-    for number in ("1", "10"):
-        config = DrainConfig.model_validate({"retries": number})
-        assert DrainOptions.read(given, config).retries == int(number)
 
 
 def cluster(*nodes: str, **more: Any) -> Cluster:
@@ -102,17 +90,14 @@ def test_a_name_that_means_nothing_is_refused(section: dict[str, Any], words: st
 
 
 WITHOUT_EFFECT = {
-    "inventory_group: gpus": "inventory_group: has no effect without 'inventory'",
-    "transport: {host: login1, user: me}": "transport.host: has no effect without 'kind: ssh' (and 1 more)",
-    "nccl: {compile: true, base_container: b, source: /s}": "nccl.compile: has no effect without 'container'",
-    "nccl: {cleanup: true}": "nccl.cleanup: has no effect without 'compile: true'",
+    "transport: {port: 22, user: me}": "transport.port: has no effect without 'host' (and 1 more)",
     "min_nodes: 3": "min_nodes: asks for 3 nodes; the cluster has 2",
     "nccl: {environment: pt}": "nccl.environment: no environment is called 'pt'; did you mean 'ptx'?",
     "matrix: {framework: ptxx}": "matrix.framework: no environment is called 'ptxx'; did you mean 'ptx'?",
     "matrix: {nodes: 3}": "matrix.nodes: asks for 3 nodes; the cluster has 2",
     **{
         f"{section}: {{nodes: 3, environment: ptx}}": f"{section}.nodes: asks for 3 nodes; the cluster has 2"
-        for section in ("nccl", "container", "ray")
+        for section in ("container", "ray")
     },
 }
 
@@ -129,13 +114,13 @@ def test_a_key_without_effect_is_one_line(tmp_path: Path, text: str) -> None:
 def test_keys_with_effect_are_taken(tmp_path: Path) -> None:
     path = tmp_path / "lab.yaml"
     path.write_text(
-        "groups: [{nodes: a}, {nodes: b}]\ntransport: {kind: ssh, host: login1}\nmin_nodes: 2\n"
-        "nccl: {environment: ptx, nodes: 2, compile: false, base_container: b, source: /s, cleanup: true}\n"
+        "groups: [{nodes: a}, {nodes: b}]\ntransport: {host: login1}\nmin_nodes: 2\n"
+        "nccl: {environment: ptx}\n"
         "matrix: {container: ptx, framework: ptx}\nddp: {nodes: 2}\n"
         "environments: {ptx: {container_image: x}}\n"
     )
-    assert config.load_cluster(path).section(NcclConfig).nodes == 2
-    path.write_text("nodes: a\ntransport: {kind: local, host: login1}\n")
+    assert config.load_cluster(path).section(NcclConfig).environment == "ptx"
+    path.write_text("nodes: a\ntransport: {host: null, user: me}\n")
     assert config.load_cluster(path).transport.kind == "local"
     path.write_text("nodes: a\nddp: {environment: x}\n")
     with pytest.raises(ConfigError, match="no environment is called 'x'; there are: none"):

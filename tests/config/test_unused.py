@@ -57,7 +57,7 @@ def test_value_without_effect_is_one_warning(tmp_path: Path, text: str, line: st
         "monitoring: {grafana: null, ignored_alerts: []}",  # replaces a default that is not empty
         "accounting: {qos: {normal: {preempt: []}}}",  # none, where no key states nothing
         "os: {packages: {munge: ''}}",  # any version
-        "slurm: {partition: a}\nlimits: {b: {state: UP}}",  # slurm.limits judges every partition that is named
+        "slurm: {partition: a}\nlimits: {b: {max_nodes: 2}}",  # slurm.limits judges every partition that is named
         "environments: {default: {python: /p}}\nnccl: {environment: none}",
     ],
 )

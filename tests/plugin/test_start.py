@@ -140,6 +140,6 @@ def test_limits_that_jobs_inherit_are_those_of_slurm_conf(config: dict[str, str]
     found = shell_warning(wanting, config, {"nofile": 1024.0, "memlock": math.inf})
     assert ("nofile 1024 (os.limits: 4096)" in found.get("text", "")) is inherited
     assert shell_warning(wanting, config, {"nofile": 4096.0}) == {}
-    far = wanting.model_copy(update={"transport": TransportConfig(kind="ssh", host="login")})
+    far = wanting.model_copy(update={"transport": TransportConfig(host="login")})
     low = {"nofile": 1.0}
     assert shell_warning(far, config, low) == {} == shell_warning(a_cluster(access="ssh"), config, low)

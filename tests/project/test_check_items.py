@@ -10,7 +10,6 @@ from pytest_gpucluster.core.registry import import_checks
 MARKS = {
     "exclusive": "kubernetes.job_gpus kubernetes.job_nccl",
     "intrusive": "isolation.login isolation.memory",
-    "intrusive exclusive": "accounting.access_jobs accounting.backfill accounting.fairshare accounting.limits accounting.preemption",
     "inventory": "controller.errors controller.load controller.ping slurm.cpus slurm.gres slurm.limits slurm.memory slurm.version",
     "inventory exclusive": "slurm.prolog",
     "inventory judges_node": "slurm.completing slurm.known slurm.responding slurm.schedulable",

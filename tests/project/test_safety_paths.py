@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from constants import with_constants
 from paths import ROOT
 from user_helpers import acting_as
 
@@ -111,7 +112,7 @@ def checkpoint(place: Path, _: pytest.MonkeyPatch) -> None:
 
 
 def submitit(place: Path, _: pytest.MonkeyPatch) -> None:
-    driver = Driver({}, 1.0, accounting=False, requeue=None)
+    driver = Driver({}, 1.0, accounting=False)
     try:
         driver.make_folder(str(place), "gpucluster-")
     finally:
@@ -163,7 +164,7 @@ def mpi(place: Path, _: pytest.MonkeyPatch) -> None:
 
 
 def container(place: Path, patch: pytest.MonkeyPatch) -> None:
-    config = ContainerConfig(image="x", scratch=str(place))
+    config = with_constants(ContainerConfig, {"scratch": str(place)}, image="x")
     nothing: Any = None
     steps: Any = ContainerSteps(nothing, nothing, on_channel([]), config, "x", ("x",))
     patch.setenv("HOME", str(place))
@@ -227,19 +228,17 @@ SCENARIOS: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {
     "burnin.storage/gpucluster-RANDOM": lambda place, _: payload_host.burn_storage(
         str(place), 1 << 20, 1.0, 1
     ),
-    "mpi.scratch/gpucluster-mpi.RANDOM/": mpi,
-    "container.scratch/gpucluster-RANDOM/": container,
-    "ray.temp/rRANDOM/": ray,
+    "/tmp/gpucluster-mpi.RANDOM/": mpi,
+    "/tmp/gpucluster-RANDOM/": container,
+    "/tmp/rRANDOM/": ray,
     "TMPDIR/gpucluster-nccl-RANDOM/": compiled,
     "gate.state/CHECK/NODE": gate_state,
-    "nccl.container": lambda *_: None,  # a name of the user's: tests/suites/nccl/test_stages.py
 }
 # they follow no link and leave no name behind, so that another owner of the folder does no harm
 ANYWHERE = {
     "os.shared_storage/.gpucluster-RANDOM",
     "/tmp/gpucluster.RANDOM",
     "burnin.storage/gpucluster-RANDOM",
-    "nccl.container",
 }
 UNGUESSED = {"/tmp/gpucluster.RANDOM", "/dev/shm/gpucluster.RANDOM/", "TMPDIR/tmpRANDOM/"}  # mktemp's names
 
@@ -289,7 +288,7 @@ def test_link_of_another_user_under_a_guessed_name_is_not_followed(
         os.chown(place / name, bob, -1, follow_symlinks=False)
     before = tree(place.parent)
     if not is_refused(path, place, monkeypatch):
-        assert path in {*UNGUESSED, "nccl.container", "gpucluster-MARK of an ended run"}
+        assert path in {*UNGUESSED, "gpucluster-MARK of an ended run"}
     assert tree(place.parent) == before
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from plugin_helpers import Run, command, names, processes, run_pytest, start_controller
-from sandbox_helpers import environment, left_in_queue, queue, sandbox_folder, slurm, wait_for
+from plugin_helpers import Run, names, run_pytest, start_controller
+from sandbox_helpers import environment, left_in_queue, sandbox_folder, slurm, wait_for
 
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.sandbox import Sandbox
@@ -36,16 +36,6 @@ SITE = {
     "PreemptType=preempt/qos": "",
     "PreemptMode=SUSPEND,GANG": "",
 }
-NO_PREEMPTION = {
-    "PreemptType=preempt/qos": "PreemptType=preempt/none",
-    "PreemptMode=SUSPEND,GANG": "PreemptMode=OFF",
-}
-# in `urgent` jobs suspend those in `alone`
-PARTITIONS = (
-    "PartitionName=alone Nodes=gpu04 State=UP",
-    "PartitionName=urgent Nodes=gpu04 State=UP PriorityTier=10",
-    "PartitionName=rest Nodes=gpu[01-03] State=UP",
-)
 QOS = {
     "low": "PreemptMode=requeue",
     "gone": "PreemptMode=cancel",
@@ -78,29 +68,7 @@ ACCESS = """
 may: [{user: daemon, account: ml}, {user: bin, partition: debug, qos: high}]
 may_not: [{user: daemon, account: ops}, {user: root, account: trial-a, partition: debug}, {user: games}]
 """
-TRIALS = """
-partition: batch
-account: trial-a
-limits:
-  - {qos: jobs, limit: MaxJobsPU}
-  - {qos: queued, limit: MaxSubmitPU}
-  - {qos: sizes, limit: MaxTRESPU, tres: gres/gpu}
-  - {qos: sizes, limit: MaxTRESPU, tres: cpu}
-  - {qos: sizes, limit: MaxTRES, tres: mem}
-  - {qos: sizes, limit: MaxWall}
-  - {qos: strict, limit: MaxTRES, tres: cpu}
-  - {account: trial-nodes, limit: GrpTRES, tres: node}
-  - {account: trial-sizes, limit: GrpTRES, tres: mem}
-  - {account: trial-sizes, limit: MaxTRES, tres: cpu}
-  - {account: trial-sizes, limit: MaxWall}
-fairshare: {busy: trial-a, idle: trial-b}
-preemption:
-  - {low_qos: paused, low_partition: alone, high_qos: high, high_partition: urgent, mode: suspend, within: 10s}
-  - {low_qos: low, high_qos: high, mode: requeue, within: 10s}
-  - {low_qos: gone, high_qos: high, mode: cancel, within: 10s}
-backfill: true
-"""
-# of the findings; what a job does when its time is up depends on the machine
+# of the findings
 WORDS = """
 AccountingStorageEnforce: associations
 user daemon of account ml: missing
@@ -111,39 +79,22 @@ QoS high: preempts low, paused
 MaxJobsPU of QoS jobs: 2
 AllowAccounts of partition debug: ALL
 SchedulerType: sched/builtin
-fair share: PriorityType=priority/multifactor, PriorityWeightFairShare=0
+PriorityWeightFairShare: 0
 user games: accepted
 user root account trial-a partition debug: accepted
-short job: PENDING (Priority)
 job 99001 (RUNNING, user root): alive in the accounting
 (COMPLETED, user root): no AllocTRES
-MaxJobsPU of qos jobs: 2 in use
-MaxSubmitPU of qos queued: 2 jobs accepted
-MaxTRESPU of qos sizes, gres/gpu: 3 in use
-MaxTRESPU of qos sizes, cpu: 4 in use
-MaxTRES of qos sizes, mem: a job of 251MiB runs
-MaxTRES of qos strict, cpu: a job of 3 runs
-MaxWall of qos sizes: a job of 0-00:04:00 runs
-GrpTRES of account trial-nodes, node: 3 in use
-GrpTRES of account trial-sizes, mem: 400MiB in use
-MaxTRES of account trial-sizes, cpu: a job of 3 runs
-MaxWall of account trial-sizes: a job of 0-00:06:00 runs
- job (suspend paused):
- job (requeue low):
- job (cancel gone):
 """
-READ_ONLY = [
+CHECKS = [
     f"test_{name}" for name in ("access", "accounts", "job_records", "partition_access", "qos", "scheduling")
 ]
-REST = "access_jobs or limits or fairshare or backfill"
-JOBS = [f"test_{name}" for name in ("access_jobs", "backfill", "fairshare", "limits", "preemption")]
 
 
 def configured(plain: str) -> str:
     """Return the sandbox's slurm.conf with the settings of the site."""
     memory = plain.replace("=CR_Core\n", "=CR_Core_Memory\n")
     debug = f"PartitionName={slurmconf.SMALL_PARTITION.name} "
-    return memory.replace(debug, f"{debug}AllowAccounts=ops ") + "\n".join([*SITE, *PARTITIONS, ""])
+    return memory.replace(debug, f"{debug}AllowAccounts=ops ") + "\n".join([*SITE, ""])
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +116,7 @@ def box() -> Iterator[Sandbox]:
         with ThreadPoolExecutor(2) as pool:  # whose records are read
             list(pool.map(lambda _: slurm(box, *job), range(2)))
         wait_for(lambda: len(completed(box)) == 2, "slurmctld has sent the records")
-        restart(box, {})  # computes fair share from the usage so far; the next time is a minute later
+        restart(box, {})
         # as it stays if slurmctld restarts before it has sent the rest of a short job's record
         database(box, "update sandbox_job_table set time_eligible=0")
         yield box
@@ -208,20 +159,14 @@ def drafted(box: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     return found
 
 
-def write(folder: Path, drafted: dict[str, Any], **changes: object) -> None:
-    trials = yaml.safe_load(TRIALS) | changes
-    section = drafted["accounting"] | {"exact": True, "access": yaml.safe_load(ACCESS), "trials": trials}
-    folder.mkdir(exist_ok=True)
+def run(folder: Path, drafted: dict[str, Any]) -> Run:
+    """Run the suite with the drafted cluster file, and with rules of access."""
+    section = drafted["accounting"] | {"exact": True, "access": yaml.safe_load(ACCESS)}
     (folder / "site.yaml").write_text(yaml.safe_dump({**drafted, "accounting": section}))
+    return run_pytest(folder, "--cluster=site.yaml", *SUITE, where=())
 
 
-def run(folder: Path, *options: str, suite: tuple[str, ...] = SUITE, start: float = 20) -> Run:
-    trials = {"start": start, "fairshare": {"run": 2}}
-    words = ("--cluster=site.yaml", *options, *suite)
-    return run_pytest(folder, *words, where=(), constants={"accounting": {"trials": trials}})
-
-
-def test_the_draft_of_a_site_states_it_and_passes_there_with_all_trials(
+def test_the_draft_of_a_site_states_it_and_passes_there(
     box: Sandbox, drafted: dict[str, Any], tmp_path: Path
 ) -> None:
     section = drafted["accounting"]
@@ -231,16 +176,11 @@ def test_the_draft_of_a_site_states_it_and_passes_there_with_all_trials(
     assert section["qos"]["high"]["preempt"] == ["gone", "low", "paused"]
     assert section["partitions"]["debug"]["allow_accounts"] == ["ops"]
     assert section["settings"]["PriorityWeightFairShare"] == 100000
-    write(tmp_path, drafted)
-    healthy = run(tmp_path, "--intrusive")
-    assert names(healthy.outcomes, "passed") == sorted([*READ_ONLY, *JOBS]), healthy.out
+    healthy = run(tmp_path, drafted)
+    assert names(healthy.outcomes, "passed") == CHECKS, healthy.out
     assert healthy.rc == 0
     assert "is empty" not in healthy.out  # a QoS that preempts no other
     assert not left_in_queue(box)
-    metrics = [metric for event in healthy.events for metric in event.get("metrics", ())]
-    tried = [one["device"] for one in metrics if one["name"] == "preemption"]
-    assert tried == ["suspend paused", "requeue low", "cancel gone"]
-    assert any(one["name"] == "backfill" for one in metrics)
 
 
 def test_each_fault_fails_its_check(box: Sandbox, drafted: dict[str, Any], tmp_path: Path) -> None:
@@ -251,30 +191,13 @@ def test_each_fault_fails_its_check(box: Sandbox, drafted: dict[str, Any], tmp_p
     # as a lost record of the end, and a database that was restored in part, leave them
     database(box, f"update sandbox_job_table set time_end=0, state=1, id_job=99001 where id_job={ids[0]}")
     database(box, f"update sandbox_job_table set tres_alloc='' where id_job={ids[1]}")
-    suspend, *others = (one | {"within": "4s"} for one in yaml.safe_load(TRIALS)["preemption"])
-    others[-1]["within"] = "2s"  # never starts
-    suspend["within"] = "8s"  # in which `disturb` must see the job suspended, on a busy machine too
-    write(tmp_path / "read", drafted)
-    write(tmp_path / "one", drafted, partition="alone", preemption=[suspend, suspend, *others])
-    write(tmp_path / "rest", drafted, partition="rest")
-    jobs = {"read": (), "one": ("--intrusive", "-k", "preemption"), "rest": ("--intrusive", "-k", REST)}
-    with ThreadPoolExecutor(3) as pool:
-        runs = [
-            pool.submit(run, tmp_path / name, *options, start=5 if name == "rest" else 20)
-            for name, options in jobs.items()
-        ]
-        disturb(box)
-        found = [one.result() for one in runs]
-    assert names(found[0].outcomes, "failed") == READ_ONLY, found[0].out
-    outcomes = found[1].outcomes | found[2].outcomes
-    assert names(outcomes, "failed") == JOBS, found[1].out + found[2].out
-    events = [event for one in found for event in one.events]
-    verdicts = [verdict for event in events for verdict in event.get("verdicts", ())]
+    found = run(tmp_path, drafted)
+    assert names(found.outcomes, "failed") == CHECKS, found.out
+    verdicts = [verdict for event in found.events for verdict in event.get("verdicts", ())]
     findings = [f"{one['part']}: {one['measured']}" for verdict in verdicts for one in verdict["findings"]]
     for words in WORDS.strip("\n").splitlines():
         assert any(words in one for one in findings), (words, findings)
-    assert {event.get("action") for event in events} <= {None, "monitor"}
-    assert not left_in_queue(box)
+    assert {event.get("action") for event in found.events} <= {None, "monitor"}
 
 
 def restart(box: Sandbox, changes: Mapping[str, str]) -> None:
@@ -298,59 +221,7 @@ def completed(box: Sandbox) -> list[str]:
     return slurm(box, "sacct", "-aXnP", "-S", "now-3600", "-E", "now", "-s", "CD", "-o", "JobIDRaw").split()
 
 
-def disturb(box: Sandbox) -> None:
-    """Suspend a preempted job again, so that it is not resumed; then take the partition's precedence."""
-
-    own = environment(**box.env)
-
-    def suspended_again() -> bool:
-        jobs = [line.split()[0] for line in queue(box) if line.endswith("SUSPENDED")]
-        return any(
-            subprocess.run(("scontrol", "suspend", job), env=own, check=False).returncode == 0 for job in jobs
-        )
-
-    wait_for(suspended_again, "a job is preempted")
-    slurm(box, "scontrol", "update", "PartitionName=urgent", "PriorityTier=1")
-
-
 def database(box: Sandbox, statement: str) -> None:
     socket = box.layout.run / "mariadb.sock"
     argv = ["mariadb", "--no-defaults", f"--socket={socket}", "slurm_acct_db", "-e", statement]
     subprocess.run(argv, check=True, timeout=1200)
-
-
-def test_clean_removes_the_jobs_of_a_trial_whose_run_and_guard_were_killed(
-    box: Sandbox, drafted: dict[str, Any], tmp_path: Path
-) -> None:
-    write(tmp_path, drafted, preemption={"low_qos": "low", "mode": "cancel"})
-    argv = command("--cluster=site.yaml", "--intrusive", "-k", "preemption", "-p", "no:cacheprovider", *SUITE)
-    with subprocess.Popen(argv, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL) as process:
-        try:
-            wait_for(lambda: len(queue(box)) >= 2, "the jobs of the trial are submitted")
-            name = queue(box)[0].split()[1]
-            guards = [pid for pid, line in processes("SLURM_CONF=") if "scancel" in line and name in line]
-            assert guards  # test_controller.py: it cancels the jobs of a killed run
-            for pid in guards:
-                os.kill(pid, signal.SIGKILL)
-        finally:
-            process.kill()
-    assert queue(box)
-    clean = [*command()[:2], "pytest_gpucluster", "clean", "--yes", "--cluster=site.yaml"]
-    done = subprocess.run(clean, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True)
-    assert name in done.stdout
-    wait_for(lambda: not queue(box), "the jobs are cancelled")
-
-
-def test_a_run_that_holds_the_nodes_itself_does_not_wait_for_them(
-    box: Sandbox, drafted: dict[str, Any], tmp_path: Path
-) -> None:
-    restart(box, NO_PREEMPTION)
-    own = drafted | {"slurm": {**drafted["slurm"], "account": "trial-a"}}
-    write(tmp_path, own)
-    suites = ("-m", "slurm", "--pyargs", "pytest_gpucluster.suites")
-    found = run(tmp_path, "--intrusive", "-k", "test_step or preemption or test_qos", suite=suites)
-    assert names(found.outcomes, "not checked") == ["test_preemption"], found.out
-    assert len(names(found.outcomes, "passed")) == 4
-    assert "this run holds all nodes" in found.out
-    assert names(found.outcomes, "failed") == ["test_qos"]
-    assert "PreemptType" in found.out

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -54,8 +53,7 @@ def test_each_fault_has_its_own_verdict_and_a_healthy_node_passes_everything(tmp
     failed = {(it["node"], it["check"]) for it in results if it["outcome"] == "failed" and it["node"]}
     assert failed == {(node_of[kind], check) for kind, check in FAULTS.items()}, run.out[-3000:]
     ends = {it["check"]: it["outcome"] for it in results if it["node"] == healthy}
-    assert len(ends) == 21
-    assert ends.pop("container.sshd") == "not applicable"
+    assert len(ends) == 20
     assert set(ends.values()) == {"passed"}, ends
 
 
@@ -79,9 +77,9 @@ class Held:
     allocation: Allocation
     channel: Fleet
 
-    def store(self, *, keep: bool = False) -> NamedContainers:
+    def store(self) -> NamedContainers:
         """Return what one run knows of containers: nothing at first."""
-        return NamedContainers(self.slurm, self.allocation, self.channel, deadline=60, keep=keep)
+        return NamedContainers(self.slurm, self.allocation, self.channel, deadline=60)
 
 
 @pytest.fixture
@@ -111,20 +109,6 @@ def test_one_import_for_many_and_removed_at_the_end(held: Held, image: str) -> N
     assert "/nonexistent.sqsh does not exist on the node" in failed["gpu01"]
     store.close()
     assert store.listed(NODES) == {"gpu01": (), "gpu02": ()}
-
-
-def test_what_is_kept_is_imported_anew_where_its_image_was_made_anew(held: Held, image: str) -> None:
-    store = held.store(keep=True)
-    kept = store.ensure(image)
-    assert re.fullmatch(r"gpucluster-kept-[0-9a-f]{8}-[0-9a-f]{8}", kept.name)
-    store.close()
-    os.utime(image, (1, 1))  # made anew
-    newer = store.ensure(image)
-    assert newer.name != kept.name
-    assert set(newer.replaced) == set(NODES)
-    store.close()
-    assert set(store.listed(["gpu01"]).values()) == {(f"pyxis_{newer.name}",)}
-    store.remove(newer.name, NODES)
 
 
 def test_containers_go_with_their_job_and_those_of_others_stay(held: Held, image: str) -> None:

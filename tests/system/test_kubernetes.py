@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from constants import in_environment
 from corpus_cases import CORPUS, load
 from kubernetes_kubelet import Kubelet
 from kubernetes_server import Objects, Trouble, serving
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 RECORDED = CORPUS / "kubernetes" / "healthy-eks-h100-gpu-operator-1.35.txt"
 NODES = [f"gpu{number:02}" for number in range(3, 14)]
+OF_JOBS = {"kubernetes": {"nccl_sizes": (1 << 20, 1 << 22), "job_pull": 60}}
 SUITE = ("--cluster=k8s.yaml", "-m", "kubernetes", "--pyargs", "pytest_gpucluster.suites.kubernetes")
 
 
@@ -167,7 +169,6 @@ def with_jobs(found: Objects, folder: Path) -> None:
             node["status"][part]["nvidia.com/gpu"] = "1"
     keys = yaml.safe_load((folder / "k8s.yaml").read_text())["kubernetes"]
     keys |= {"nodes": "gpu[11-12]", "jobs": True, "image": "nvcr.io/nvidia/pytorch:26.01-py3"}
-    keys |= {"nccl_sizes": ["1M", "4M"], "job_pull": "60s"}
     keys["profile"]["gpu"]["count"] = 1
     (folder / "k8s.yaml").write_text(yaml.safe_dump({"kubernetes": keys}))
 
@@ -179,7 +180,7 @@ def test_healthy_cluster_passes_and_its_jobs_prove_ranks_and_are_removed(
     with_jobs(found, folder)
     found.kubelet = kubelet = Kubelet(folder, gpus_of={"gpu12": "gpu11"})
     with kubelet.running():
-        run = run_pytest(folder, *SUITE, where=())
+        run = run_pytest(folder, *SUITE, where=(), constants=OF_JOBS)
     failed = ["test_job_gpus[gpu11]", "test_job_gpus[gpu12]"]
     assert names(run.outcomes, "failed") == failed, run.out + run.err
     assert not names(run.outcomes, "not checked"), run.out
@@ -233,7 +234,7 @@ def run_of_jobs(folder: Path) -> Iterator[subprocess.Popen[str]]:
         argv,
         cwd=folder,
         text=True,
-        env=environment(MARK=str(folder)),
+        env=in_environment(environment(MARK=str(folder)), **OF_JOBS),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     ) as run:

@@ -50,15 +50,16 @@ def accept(
     **mpi: Any,
 ) -> Run:
     """Run the suite on two nodes with two tasks each."""
-    claim = {"environment": environment, "ntasks_per_node": 2, "nodes": 2, "deadline": "900s", **mpi}
+    claim = {"environment": environment, "nodes": 2, **mpi}
     file = cluster_file(sandbox, folder, environments=dict(environments), mpi=claim)
-    return run_pytest(folder, f"--cluster={file}", *options, where=[str(SUITE)])
+    constants = {"mpi": {"deadline": 900, "threads": "multiple", "scratch": str(folder)}}
+    return run_pytest(folder, f"--cluster={file}", *options, where=[str(SUITE)], constants=constants)
 
 
 def test_real_mpi_in_c_and_python(sandbox: Sandbox, frameworks: Path, tmp_path: Path) -> None:
     launchers = ["mpirun", "srun --mpi=pmix"]
-    bounds: dict[str, Any] = {"max_latency": 1e7, "min_bandwidth": "0.000001 GB/s", "threads": "multiple"}
-    claim: dict[str, Any] = {"launchers": launchers, "languages": ["c", "python"], "scratch": str(tmp_path)}
+    bounds: dict[str, Any] = {"max_latency": 1e7, "min_bandwidth": "0.000001 GB/s"}
+    claim: dict[str, Any] = {"launchers": launchers, "languages": ["c", "python"]}
     run = accept(sandbox, tmp_path, "openmpi", **claim, **bounds)
     assert run.rc == 0, run.out
     passed = names(run.outcomes, "passed")

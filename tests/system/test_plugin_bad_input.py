@@ -36,7 +36,7 @@ def refused(run: Run, *words: str) -> None:
         (b"nodes: gpu01\nslurm: {partitoin: batch}\n", ("bad.yaml:2", "partitoin", "'partition'")),
         (b"nodes: !!python/object/apply:os.system [true]\n", ("bad.yaml:1",)),
         (
-            b"nodes: gpu01\ntransport: {kind: ssh, host: no-such.invalid}\n",
+            b"nodes: gpu01\ntransport: {host: no-such.invalid}\n",
             ("no-such.invalid", "no such host"),
         ),
         (RUBBISH, ("bad.yaml",)),
@@ -59,7 +59,7 @@ def test_an_unknown_name_says_what_there_is(tmp_path: Path) -> None:
         ("--nodes=gpu[03-09]", {}, ("gpu[05-09]", "gpu[01-04]")),
         ("--exclude-nodes=gpu[01-04]", {}, ("--exclude-nodes", "gpu[01-04]")),
         ("--set=slurm.partition=fast", {}, ("'fast'", "batch", "debug")),
-        ("--set=drain.retries=0", {}, ("drain.retries", "greater than or equal to 1")),
+        ("--set=reports.keep=0", {}, ("reports.keep", "greater than or equal to 1")),
         ("--set=min_nodes=0", {}, ("min_nodes: must be a number from 1, or a percentage like 90%",)),
         ("--set=min_nodes=110%", {}, ("min_nodes: must be a number from 1, or a percentage like 90%",)),
         ("--set=drain.max=lots", {}, ("drain.max", "number of nodes or percent")),

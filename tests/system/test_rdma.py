@@ -36,7 +36,7 @@ def test_each_fault_is_found_by_its_own_check_on_its_own_node_and_rail(tmp_path:
         for kind, node in NODE_OF.items():
             sandbox.fault(kind, node)
         sandbox.fault("slow_link", LINK[0], peer=LINK[1])
-        own = {"rdma": {}, "nccl": {"exports": {"NCCL_IB_GID_INDEX": "3"}}}
+        own = {"rdma": {}, "environments": {"default": {"exports": {"NCCL_IB_GID_INDEX": "3"}}}}
         cluster = tmp_path / "cluster.yaml"
         cluster.write_text(yaml.safe_dump({**yaml.safe_load(sandbox.cluster_file.read_text()), **own}))
         run = run_pytest(tmp_path, f"--cluster={cluster}", "-m", "rdma", where=(str(ROOT / "suites"),))

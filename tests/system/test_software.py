@@ -38,7 +38,6 @@ def software(folder: Path, **changes: Any) -> dict[str, Any]:
         "load": ["alpha/1.0", "alpha gamma", "beta/1.0"],
         "output": {"alpha/1.0": {"echo home $ALPHA_HOME": "home /opt/alpha"}},
         "conflicts": [["alpha", "beta"]],
-        "max_load_time": "60s",
     }
     # a launcher chooses the conda of the node
     launcher = folder / "conda"

@@ -18,7 +18,7 @@ from slurm_sandbox.storage_faults import why_no_fuse
 if TYPE_CHECKING:
     from plugin_helpers import Run
 
-QUICK = {"storage": {"seconds": 0.3, "min_relative": 0.6}}
+QUICK = {"storage": {"seconds": 0.3, "min_relative": 0.6, "files": 200}}
 FAULTS = (
     "mount_version",
     "quota_used",
@@ -50,9 +50,7 @@ def test_healthy_nodes_pass_and_leave_no_folder(sandbox: Sandbox, tmp_path: Path
         {"path": str(shared), "expect": reached},
         {"path": str(local), "kind": "local", "expect": reached},
     ]
-    run = run_storage(
-        sandbox, tmp_path, "gpu[01-02]", filesystems=systems, budget="64M", files=200, imports=["json"]
-    )
+    run = run_storage(sandbox, tmp_path, "gpu[01-02]", filesystems=systems, budget="64M", imports=["json"])
     assert names(run.outcomes, "failed") == names(run.outcomes, "error") == [], run.out
     assert {name for name, end in ends(run).items() if end == "not applicable"} == {
         "test_lustre[gpu01]",
@@ -72,7 +70,7 @@ def test_each_fault_is_found_by_its_own_check_on_its_own_node(tmp_path: Path) ->
             sandbox.fault(kind, node)
         systems = [{"path": str(sandbox.layout.shared), "expect": {"write": "500 GB/s"}}]
         run = run_storage(
-            sandbox, tmp_path, f"gpu[01-{len(sandbox.nodes):02}]", filesystems=systems, budget="1G", files=400
+            sandbox, tmp_path, f"gpu[01-{len(sandbox.nodes):02}]", filesystems=systems, budget="1G"
         )
         sandbox.heal()
         failed = {name for name, end in ends(run).items() if end == "failed"}
@@ -99,7 +97,7 @@ def test_what_is_slow_on_all_nodes_is_found_by_the_sum_alone_and_server_and_clie
     try:
         rates = {"read": "400 MB/s", "write": "400 MB/s"}
         systems = [{"path": str(sandbox.layout.shared), "expect": rates}]
-        run = run_storage(sandbox, tmp_path, "gpu[01-04]", filesystems=systems, budget="512M", files=40)
+        run = run_storage(sandbox, tmp_path, "gpu[01-04]", filesystems=systems, budget="512M")
     finally:
         sandbox.heal()
     failed = {name for name, end in ends(run).items() if end == "failed"}

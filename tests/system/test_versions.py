@@ -28,12 +28,12 @@ def outcomes(run: Run) -> dict[str, str]:
 
 
 def minimum(version: str, **more: str) -> dict[str, str]:
-    return {"min": version, "reason": "CVE-2024-0090", "source": "https://nvidia.custhelp.com", **more}
+    return {"min": version, "reason": "CVE-2024-0090", **more}
 
 
 def test_an_old_driver_is_found_on_its_node_alone(sandbox: Sandbox, tmp_path: Path) -> None:
     sandbox.fault("driver_drift", "gpu03", version="570.124.06")
-    run = accept(sandbox, tmp_path, {"driver": minimum("570.172.08"), "cuda": minimum("12.4")}, "-m", "nccl")
+    run = accept(sandbox, tmp_path, {"driver": minimum("570.172.08")}, "-m", "nccl")
     assert outcomes(run) == {node: "failed" if node == "gpu03" else "passed" for node in sandbox.nodes}, (
         run.out
     )
@@ -45,7 +45,7 @@ def test_an_old_driver_is_found_on_its_node_alone(sandbox: Sandbox, tmp_path: Pa
         for finding in verdict["findings"]
     )
     assert (finding["part"], finding["measured"]) == ("driver", "570.124.06")
-    assert finding["expected"] == "at least 570.172.08: CVE-2024-0090 (https://nvidia.custhelp.com)"
+    assert finding["expected"] == "at least 570.172.08: CVE-2024-0090"
 
 
 def test_the_real_slurm_of_a_distribution_raises_no_false_alarm(sandbox: Sandbox, tmp_path: Path) -> None:

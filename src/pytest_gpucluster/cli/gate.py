@@ -240,9 +240,7 @@ COMMAND = Command(
             metavar="PATTERNS",
             help="check patterns by commas, like 'gpu.*,os.mounts' (default: gate.checks)",
         ),
-        argument(
-            "--budget", metavar="TIME", help="time for all commands, like 8s (default: gate.budget, 8 s)"
-        ),
+        argument("--budget", metavar="TIME", help="time for all commands, like 10s (default: 8s)"),
         argument(
             "--fresh",
             metavar="TIME",

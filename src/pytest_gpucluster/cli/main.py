@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config import Profile
     from pytest_gpucluster.core.survey import Pmi, Survey
 
-_PLAIN = {"power_limit": "watts", "max_temperature": "degrees Celsius"}  # numbers without a unit in profiles
+_PLAIN = {"power_limit": "watts"}  # numbers without a unit in profiles
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -266,9 +266,7 @@ def _profile_text(stated: dict[str, Any]) -> str:
     import yaml  # only here
 
     text = yaml.safe_dump(stated, sort_keys=False, allow_unicode=True, width=110).rstrip()
-    return re.sub(
-        r"(?m)^ +(power_limit|max_temperature): .*$", lambda line: f"{line[0]}  # {_PLAIN[line[1]]}", text
-    )
+    return re.sub(r"(?m)^ +(power_limit): .*$", lambda line: f"{line[0]}  # {_PLAIN[line[1]]}", text)
 
 
 def _stated(plain: dict[str, Any], changed: dict[str, Any]) -> dict[str, Any]:

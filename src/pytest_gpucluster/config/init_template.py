@@ -171,14 +171,13 @@ def _transport(login: Login | None) -> list[str]:
     if login is None:
         return [
             "",
-            "# Slurm's commands run on this machine; for a login node: {kind: ssh, host: login01}",
-            "transport: {kind: local}",
+            "# Slurm's commands run on this machine; for a login node:",
+            "# transport: {host: login01}",
         ]
     lines = [
         "",
         "# Slurm's commands run on the login node",
         "transport:",
-        "  kind: ssh",
         f"  host: {quoted(login.host)}",
     ]
     return [*lines, f"  user: {quoted(login.user)}"] if login.user else lines

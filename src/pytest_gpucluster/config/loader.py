@@ -226,13 +226,11 @@ def _inventory_hosts(source: Source, written: ClusterFile) -> dict[str, HostAddr
     except ConfigError as error:
         raise source.error(("inventory",), str(error)) from None
     inventory = read_inventory(path)
-    group = written.inventory_group or ("slurm-node" if inventory.hosts("slurm-node") else "all")
-    hosts = inventory.hosts(group) or (inventory.every_host() if group == "all" else ())
+    named = written.nodes is not None or written.groups  # of which the file has no group
+    hosts = () if named else inventory.hosts("slurm-node") or inventory.hosts("all")
+    hosts = hosts or inventory.every_host()
     if not hosts:
-        known = ", ".join(sorted(name for name in inventory.groups if inventory.hosts(name)))
-        raise source.error(
-            ("inventory",), f"{path} has no hosts in group {clip(group)} (there are: {clip(known, 200)})"
-        )
+        raise source.error(("inventory",), f"{path} has no hosts")
     return {host: _address(inventory, host, path) for host in hosts}
 
 
@@ -339,11 +337,9 @@ def _unread(written: ClusterFile) -> Iterator[tuple[Loc, str]]:
     for name in SECTIONS.values():
         if name in written.model_fields_set and getattr(written, name) is None:
             yield (name,), f"has no value, so the suite stays off: write `{name}: {{}}`, or remove the key"
-    if written.inventory_group is not None and written.inventory is None:
-        yield ("inventory_group",), "has no effect without 'inventory'"
-    if "kind" not in transport.model_fields_set:  # where it is local, the others wait for it to be ssh
+    if "host" not in transport.model_fields_set:  # where it is null, the others wait for it
         for key in sorted(transport.model_fields_set):
-            yield ("transport", key), "has no effect without 'kind: ssh'"
+            yield ("transport", key), "has no effect without 'host'"
     for name, section in written.sections().items():
         for key, problem in section.without_effect():
             yield (name, key), problem

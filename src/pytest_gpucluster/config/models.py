@@ -98,7 +98,8 @@ class SshConfig(Model):
     known_hosts: LocalPath | None = Field(
         None, description="file of host keys, instead of ~/.ssh/known_hosts"
     )
-    connect_timeout: Duration = Field(10, description="how long to wait for the SSH server to answer")
+    # seconds for the SSH server to answer
+    connect_timeout: ClassVar[float] = 10
     # both ends close a connection that received nothing for this time
     alive: ClassVar[float] = 60
 
@@ -106,11 +107,15 @@ class SshConfig(Model):
 class TransportConfig(SshConfig):
     """Where Slurm's commands run: this machine, or a login node over SSH."""
 
-    kind: Literal["local", "ssh"] = Field("local", description="local: Slurm's commands run on this machine")
-    host: SshAddress | None = Field(None, description="the login node, for ssh")
+    host: SshAddress | None = Field(None, description="the login node; default: commands run on this machine")
     workdir: Text | None = Field(
         None, description="working folder on the login node; default: the home folder"
     )
+
+    @property
+    def kind(self) -> Literal["local", "ssh"]:
+        """Whether Slurm's commands run here or over SSH."""
+        return "ssh" if self.host else "local"
 
 
 class HostAddress(Model):
@@ -158,14 +163,7 @@ class EnvironmentConfig(Model):
         (), description="--container-mounts: SOURCE:TARGET[:FLAGS]"
     )
     container_name: Text | None = Field(None, description="--container-name")
-    container_fingerprint: Text | None = Field(
-        None,
-        description="fingerprint that the image must have in every task, as docs/suites/container.md computes it",
-    )
-    container_workdir: FolderPath | None = Field(None, description="--container-workdir")
     container_mount_home: bool | None = Field(None, description="--[no-]container-mount-home")
-    container_remap_root: bool | None = Field(None, description="--[no-]container-remap-root")
-    container_writable: bool | None = Field(None, description="--container-writable or --container-readonly")
     modules: tuple[Program, ...] = Field((), description="names for `module load`, in this order")
     conda: Program | None = Field(None, description="name or prefix of a conda environment")
     exports: dict[Variable, str] = Field({}, description="environment variables of every task")
@@ -193,12 +191,11 @@ class EnvironmentConfig(Model):
 
 
 class JobLimits(Model):
-    """Limits of the partition as the site has set them; keys left out are not checked."""
+    """Limits of the partition, which must be UP, as the site has set them; keys left out are not checked."""
 
     max_time: AnyDuration | None = Field(None, description="MaxTime")
     default_time: AnyDuration | None = Field(None, description="DefaultTime")
     max_nodes: Count | None = Field(None, description="MaxNodes")
-    state: Text | None = Field("UP", description="State")
 
 
 class NodeProfile(Model):
@@ -226,13 +223,6 @@ class GpuProfile(Model):
     compute_mode: Text | None = Field("Default", description="compute mode")
     mig: bool | None = Field(default=False, description="MIG mode")
     ecc: bool | None = Field(default=True, description="ECC mode")
-    max_aggregate_sram_uncorrectable: Count = Field(
-        0,
-        description="accepted uncorrectable SRAM errors over the life of the GPU (azurehpc-health-checks: 0)",
-    )
-    max_remapped_uncorrectable: Count = Field(
-        8, description="accepted rows remapped for uncorrectable errors"
-    )
     nvlinks: Count | None = Field(None, description="active NVLinks per GPU")
     nvlink_speed: Bandwidth | None = Field(
         None, gt=0, description="GB/s per link and direction, as nvidia-smi nvlink -s shows it"
@@ -240,10 +230,6 @@ class GpuProfile(Model):
     pcie_gen: Count | None = Field(None, description="PCIe generation of the link")
     pcie_width: Count | None = Field(None, description="PCIe lanes of the link")
     power_limit: float | None = Field(None, gt=0, description="power limit in watts")
-    max_temperature: float = Field(
-        85, gt=0, description="highest accepted temperature of an idle GPU in degrees Celsius"
-    )
-    max_idle_memory: Size = Field(1024 * 2**20, description="accepted memory in use on an idle GPU")
     topology: Text | None = Field(
         None, description="connection of any two GPUs in nvidia-smi topo -m, like NV18"
     )
@@ -419,9 +405,6 @@ class NotifyConfig(Model):
     command: tuple[Text, ...] = Field(
         (), description="command that gets the message as JSON on stdin, like [/opt/ops/to-slack]"
     )
-    url: Text | None = Field(
-        None, description="URL to which the message is sent as JSON, by POST", pattern=r"^https?://"
-    )
 
 
 class GateConfig(Model):
@@ -431,7 +414,8 @@ class GateConfig(Model):
         ("gpu.*", "os.*", "fabric.*", "storage.*"),
         description="check patterns; without Slurm and other nodes the rest cannot be judged",
     )
-    budget: Duration = Field(8.0, gt=0, description="time for all commands; what does not fit is not checked")
+    # seconds for all commands; what does not fit is not checked
+    budget: ClassVar[float] = 8
     baseline: Text | None = Field(
         None,
         description="file that runs write and gates read: what accepted nodes have, for checks that compare nodes",
@@ -462,12 +446,8 @@ class CampaignConfig(Model):
 class DrainConfig(Model):
     """What must hold before pytest's --drain drains a node; it has no effect without that option."""
 
-    retries: int = Field(
-        1,
-        ge=1,
-        le=10,
-        description="repetitions of a failed check; a node is drained only if all of them fail",
-    )
+    # repetitions of a failed check; a node is drained only if all of them fail
+    retries: ClassVar[int] = 1
     min_action: Literal["reset-gpu", "reboot", "drain", "return-to-vendor"] = Field(
         "reset-gpu", description="the mildest repair for which a node is drained"
     )
@@ -682,10 +662,9 @@ class ClusterFile(ClusterSettings, defer_build=False):
     name: str | None = Field(None, description="name of the cluster; default: the name of the file")
     nodes: NamedNodes | None = Field(None, description="Slurm hostlist, for nodes of one kind")
     inventory: LocalPath | None = Field(
-        None, description="Ansible inventory: addresses of the nodes, and their names if `nodes` is left out"
-    )
-    inventory_group: str | None = Field(
-        None, description="group of the inventory that holds the nodes; default: slurm-node, else all"
+        None,
+        description="Ansible inventory: addresses of the nodes; if `nodes` is left out, their names too, those of its group "
+        "slurm-node or of all groups",
     )
     profile: ProfilePart | None = Field(
         None, description="a shipped profile, a path, or a mapping; for groups without a profile"

@@ -106,9 +106,11 @@ def _unknown_key(loc: Loc, model: type[BaseModel]) -> str:
     holder = model_at(model, loc[:-1])
     valid = holder.model_fields
     former = former_names.of_key(loc, "profile" if model is Profile else "")
+    told = f"; it {former.text}" if former else ""
     guess = (
-        _constant(key, holder)
-        or (f"; it {former.text}" if former else "")
+        (told if former is not former_names.FIXED else "")
+        or _constant(key, holder)
+        or told
         or _check(".".join(map(str, loc)))
         or _elsewhere(key, model, top=len(loc) == 1)
         or nearest(key, valid)

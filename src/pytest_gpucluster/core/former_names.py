@@ -27,7 +27,7 @@ class Former:
         return f"is now {self.new}" if self.new else f"was removed: {self.why}"
 
 
-FIXED = Former(why="it has a fixed value; remove the key")
+FIXED = Former(why="it has a fixed value; remove it")
 
 
 def _key(name: str) -> Former:
@@ -44,6 +44,13 @@ def _keys(section: str, names: str) -> Iterator[str]:
 
 # SUITE.WHAT
 CHECKS: dict[str, Former] = {
+    **{
+        f"accounting.{name}": Former(why="it tested Slurm, not the cluster; remove the name")
+        for name in ["access_jobs", "backfill", "fairshare", "limits", "preemption"]
+    },
+    "container.sshd": Former(why="no sshd is started in containers; remove the name"),
+    "horovod.interface": Former(why="jobs use the interface between the nodes; remove the name"),
+    "submitit.checkpoint": Former(why="no job is requeued; remove the name"),
     "controller.burst": Former(why="controller.load finds a controller that is slow; remove the name"),
     "controller.hold": Former(why="it tested Slurm, not the cluster; remove the name"),
     "controller.reported": Former("controller.errors"),
@@ -71,45 +78,156 @@ CHECKS: dict[str, Former] = {
     },
     "os.kernel_settings": Former("os.drift/sysctls"),
 }
-# dotted, without the numbers of lists; `profile.` before those of profiles
+# dotted, without the numbers of lists, `*` for a name; `profile.` before those of profiles
 KEYS: dict[str, Former] = {
-    "over": Former("access"),
     **dict.fromkeys(
         (
             *_keys(
                 "burnin",
                 "beat dcgm_timeout dtypes load max_corrected max_throttled min_relative nccl_size sample silence",
             ),
-            *_keys("ddp", "lost_rank ntasks_per_node"),
+            *_keys("container", "deadline ntasks_per_node"),
+            *_keys("ddp", "deadline lost_rank ntasks_per_node"),
+            *_keys("drain", "retries"),
+            *_keys("horovod", "deadline ntasks_per_node"),
             *_keys("matrix", "deadline ntasks_per_node"),
             *_keys("monitoring", "max_scrape_age timeout"),
-            *_keys("nccl", "min_relative pair_size"),
+            *_keys("mpi", "deadline"),
+            *_keys("nccl", "deadline min_relative pair_size"),
             *_keys("os", "max_clock_skew max_load_per_cpu max_zombies"),
-            *_keys("ray", "leave ntasks_per_node"),
+            *_keys(
+                "profile.gpu",
+                "max_aggregate_sram_uncorrectable max_idle_memory max_remapped_uncorrectable max_temperature",
+            ),
+            *_keys("ray", "deadline leave ntasks_per_node"),
+            *_keys("rdma", "deadline"),
+            *_keys("ssh", "alive connect_timeout"),
+            *_keys("storage", "deadline"),
             *_keys("submitit", "deadline nodes ntasks_per_node wait"),
-            *("container.ntasks_per_node", "horovod.ntasks_per_node", "tensorflow.ntasks_per_node"),
-            *("ssh.alive", "transport.alive"),
+            *_keys("tensorflow", "deadline ntasks_per_node"),
+            *_keys("training", "deadline"),
+            *_keys("transport", "alive connect_timeout"),
         ),
         FIXED,
     ),
-    "gpu.xid_ignore": Former(
-        "an entry of `known`: its pattern is a part of the line, as 'NVRM: Xid .*: 74,'"
+    "accounting.sudo": Former(why="`sudo: true` at the top of the file is for it too"),
+    "accounting.trials": Former(
+        why="it tested Slurm itself; state limits, preemption and weights under `qos`, `accounts` and `settings`"
+    ),
+    "container.images": Former(why="`image` is the one that every node must start"),
+    "container.keep": Former(why="a container is removed with its run"),
+    "container.memlock": Former(why="the limit must be that of the node, which `os.limits` states"),
+    "container.mount_home": Former(
+        why="without a flag the home folder must not be mounted; `not_applicable: {container.home: WHY}` otherwise"
+    ),
+    "container.rank_hook": Former(why="the variables of Enroot's hook are judged where the hook sets any"),
+    "container.scratch": Former(why="files of the checks are in /tmp"),
+    "container.shm": Former(why="/dev/shm must be as large as that of the node"),
+    "container.sshd": Former(why="no sshd is started in containers"),
+    "container.version": Former(why="`versions.pyxis` states the lowest accepted version"),
+    "ddp.provided": Former(why="the suite sets the variables that the site does not set"),
+    "environments.*.container_fingerprint": Former(why="images are named by what the registry answers"),
+    "environments.*.container_remap_root": Former(why="write --container-remap-root in `srun_args`"),
+    "environments.*.container_workdir": Former(why="write --container-workdir in `srun_args`"),
+    "environments.*.container_writable": Former(why="write --container-writable in `srun_args`"),
+    "fabric.pkeys": Former(why="the keys of a port are compared with the same port of other nodes"),
+    "gate.budget": Former(why="`gpucluster gate --budget` states it"),
+    "gpu": Former("an entry of `known`: its pattern is a part of the line, as 'NVRM: Xid .*: 74,'"),
+    "horovod.interface": Former(
+        why="jobs use the interface between the nodes; HOROVOD_GLOO_IFACE under `exports` names another"
+    ),
+    "horovod.mpi": Former(why="`mpi` of the environment is srun's --mpi; default: pmix"),
+    "horovod.operations": Former(
+        why="the build must have nccl if the profile has GPUs, else its controllers"
+    ),
+    "inventory_group": Former(why="the group slurm-node is read, else all hosts; `nodes` names others"),
+    "kubernetes.gpu_resource": Former(why="GPUs are nvidia.com/gpu"),
+    "kubernetes.job_pull": Former(why="pods may wait 10 minutes for GPUs and for the image"),
+    "kubernetes.kubeconfig": Former(why="kubectl reads the file that KUBECONFIG names"),
+    "kubernetes.minimum_version": Former(
+        why="a version that upstream ended is a warning where a vendor may support it"
     ),
     "kubernetes.nccl": _leave_out("kubernetes.job_nccl", "with `jobs: true` it is always tested"),
+    "kubernetes.nccl_sizes": Former(why="the NCCL Job measures 256 MiB to 4 GiB"),
+    "kubernetes.python": Former(why="the NCCL Job runs python3 of the image"),
+    "limits.*.state": Former(why="a partition of the file is up"),
     "monitoring.alerts": _leave_out("monitoring.alerts"),
+    "monitoring.gpu_metrics": Former(
+        why="the temperature of dcgm-exporter, nvidia_gpu_exporter or nvidia_exporter must be there"
+    ),
+    "monitoring.grafana_version": Former(why="versions of Grafana are not judged"),
+    "monitoring.prometheus_version": Former(why="versions of Prometheus are not judged"),
+    "mpi.implementation": Former(why="nodes with another MPI than most nodes fail `mpi.alike`"),
+    "mpi.mpirun_args": Former(
+        why="Open MPI reads its parameters from OMPI_MCA_* under `exports` of the environment"
+    ),
+    "mpi.ntasks_per_node": Former(why="there is one task per GPU, or two without GPUs"),
+    "mpi.prefix": Former(why="write the path of mpirun under `mpirun`"),
+    "mpi.scratch": Former(why="the compiled program is in /tmp"),
+    "mpi.threads": Former(why="MPI_THREAD_FUNNELED is required"),
+    **dict.fromkeys(
+        _keys("nccl", "base_container compile source cleanup"),
+        Former(
+            why="compile nccl-tests into an image of your own; the environment that `nccl.environment` names has it"
+        ),
+    ),
+    "nccl.container": Former(
+        why="write it as `container_image` of the environment that `nccl.environment` names"
+    ),
+    "nccl.exports": Former(why="write it in `exports` of the environment that `nccl.environment` names"),
+    "nccl.gpus_per_node": Former(
+        why="all GPUs of the profile are used; NAME:COUNT selects a profile with another number"
+    ),
+    "nccl.hostid_from_slurm": Former(why="every node has a host of its own"),
+    **dict.fromkeys(("nccl.nodes", "nccl_examples.nodes"), Former(why="pytest's --nodes selects the nodes")),
+    "nccl.pair_busbw": Former(why="write a row for 2 nodes at 256 MiB under `thresholds`"),
+    "nccl.pair_drain_below": Former(
+        why="write `drain_below` in a row for 2 nodes at 256 MiB under `thresholds`"
+    ),
+    "nccl.srun_args": Former(why="write it in `srun_args` of the environment that `nccl.environment` names"),
+    "notify.url": Former(why="`notify.command` may call curl"),
     "os.time_sync": _leave_out("os.time_sync"),
+    "over": Former("access"),
+    "profile.storage": Former(why="write the figures in `storage.filesystems` under `expect`"),
+    "profile.training.model": Former(why="the large model is measured"),
+    "profile.versions": Former(why="write the section `versions` of the cluster file"),
+    "ray.join": Former(why="head and workers have 60 s to start"),
+    "ray.port": Former(why="free ports are searched"),
+    "ray.temp": Former(why="Ray's sessions are in /tmp"),
+    "ray.token": Former(
+        why="Ray always starts with a token; `not_applicable: {ray.token: WHY}` leaves the check out"
+    ),
     "ray.tune": _leave_out("ray.tune"),
+    "software.conda.modules": Former(why="write `modules` in the environment"),
+    "storage.files": Former(why="all nodes together create 10000 small files"),
+    "storage.filesystems.expect.read_alone": Former(why="write `read`"),
+    "storage.filesystems.expect.write_alone": Former(why="write `write`"),
+    "storage.filesystems.preset": Former(why="write the figures under `expect`"),
+    "storage.max_use": Former(why="nothing is written to a file system that is more than 90% full"),
+    "submitit.checkpoint": Former(why="no job is requeued"),
+    **dict.fromkeys(
+        ("training.max_start", "software.modules.max_load_time", "software.conda.max_activation_time"),
+        Former(why="the time is recorded"),
+    ),
+    "training.min_checkpoint": Former(
+        why="the rate is recorded; `storage.filesystems` states what a file system must reach"
+    ),
+    "training.min_mfu": Former(why="write a row under `training` of the profile"),
+    "training.model": Former(why="the model fits the memory of the GPUs"),
+    "training.peak": Former(why="the dense peak is that of the GPU's data sheet"),
+    "transport.kind": Former(why="a `host` makes it a login node; without one, this machine is it"),
+    "versions.cuda": Former(why="`gpu.cuda` of the profile is the lowest accepted CUDA version"),
 }
 # as they are typed; without dashes: commands of gpucluster
 OPTIONS: dict[str, Former] = {
     "--access": _key("access"),
     "--account": _key("slurm.account"),
     "--burnin-profile": _key("burnin.profile"),
-    "--drain-confirm": _key("drain.retries"),
+    "--drain-confirm": FIXED,
     "--drain-from": _key("drain.min_action"),
     "--drain-max": _key("drain.max"),
     "--drain-min-action": _key("drain.min_action"),
-    "--drain-retries": _key("drain.retries"),
+    "--drain-retries": FIXED,
     "--keep-runs": _key("reports.keep"),
     "--metrics": _key("reports.metrics"),
     "--min-nodes": _key("min_nodes"),
@@ -124,8 +242,9 @@ OPTIONS: dict[str, Former] = {
 
 def of_key(loc: Iterable[int | str], root: str = "") -> Former | None:
     """Return what became of a key at a place of a file; `root`: what stands before it in the table."""
-    words = (root, *(part for part in loc if isinstance(part, str)))
-    return KEYS.get(".".join(filter(None, words)))
+    words = [part for part in (root, *loc) if part and isinstance(part, str)]
+    named = ".".join([*words[:1], "*", *words[2:]])
+    return KEYS.get(".".join(words)) or KEYS.get(named)
 
 
 def of_pattern(pattern: str) -> str:

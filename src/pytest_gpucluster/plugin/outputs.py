@@ -73,7 +73,7 @@ NARROWING = ("nodes", "exclude_nodes")
 SCOPE = (*NARROWING, "set", "profile")
 # keys of the cluster file that decide which suites and nodes a run has
 CHOOSING = re.compile(
-    r"(nodes|groups|inventory|inventory_group|suites|not_applicable|slurm\.(partition|reservation|constraint))\b"
+    r"(nodes|groups|inventory|suites|not_applicable|slurm\.(partition|reservation|constraint))\b"
 )
 
 
@@ -511,7 +511,7 @@ class Notifier:
 
     def write(self) -> None:
         """Send the message; what prevents it is one line, and no failure of the run."""
-        if not (self._wanted.command or self._wanted.url) or not self._reports.is_published:
+        if not self._wanted.command or not self._reports.is_published:
             return
         from pytest_gpucluster.report.notice import notice  # a run without it has no need of this
 
@@ -519,13 +519,10 @@ class Notifier:
         message = notice(self._log.model, earlier, str(self._reports.folder.resolve()))
         if message is None:
             return
-        text = json.dumps(message)
-        for send, to in ((self._run, self._wanted.command), (self._post, self._wanted.url)):
-            if to:
-                try:
-                    send(text)
-                except (GpuClusterError, OSError, ValueError) as error:
-                    self._report(f"WARNING: notify: {one_line(error)}")
+        try:
+            self._run(json.dumps(message))
+        except (GpuClusterError, OSError, ValueError) as error:
+            self._report(f"WARNING: notify: {one_line(error)}")
 
     def _run(self, text: str) -> None:
         done = LocalTransport().run(self._wanted.command, timeout=PATIENCE, input=text)
@@ -533,11 +530,6 @@ class Notifier:
             raise GpuClusterError(
                 f"{self._wanted.command[0]} ended with exit status {done.rc}: {last_line(done.stderr)}"
             )
-
-    def _post(self, text: str) -> None:
-        from pytest_gpucluster.cluster.transport.http import post  # slow to import
-
-        post(str(self._wanted.url), text, timeout=PATIENCE)
 
 
 NAME = "metrics.prom"

@@ -23,7 +23,7 @@ _SHARED_HOST = {
     "nccl.whole_bandwidth": "virtual nodes of one machine: no profile has a figure for the GPUs of several",
 }
 # sim-collective replaces the payload on torch: the sandbox has neither torch nor GPUs
-_NCCL = {"mpi": "pmi2", "runner": "nccl-tests", "deadline": "120s", "payload": ["sim-collective"]}
+_NCCL = {"mpi": "pmi2", "runner": "nccl-tests", "payload": ["sim-collective"]}
 # GPUs are simulated; the host's loads are real, and small: all nodes share this machine
 _BURNIN = {
     "payload": ["sim-burnin"],
@@ -170,7 +170,6 @@ def _container(image: ContainerImage) -> dict[str, Any]:
             "release": image.release,
             "entrypoint_sets": image.entrypoint_variable,
             "min_free": "16MiB",
-            "deadline": "60s",
         }
     }
 
@@ -195,4 +194,4 @@ def _host_limits() -> dict[str, str]:
 def _limits(partition: Partition) -> dict[str, Any]:
     most = {"max_nodes": partition.max_nodes} if partition.max_nodes else {}
     default = {} if most else {"default_time": f"{partition.default_minutes}m"}
-    return {"max_time": f"{partition.max_minutes}m", **default, **most, "state": "UP"}
+    return {"max_time": f"{partition.max_minutes}m", **default, **most}

@@ -94,7 +94,7 @@ def test_a_node_of_an_inventory_that_is_away_is_not_available(box: Sandbox, tmp_
     hosts = "\n".join(f"gpu0{n} ansible_host={namespaces.address(n)}" for n in (1, 2))
     away = f"gpu03 ansible_host={namespaces.address(77)}"
     (tmp_path / "hosts.ini").write_text(f"[slurm-node]\n{hosts}\n{away}\n")
-    keys = {"nodes": None, "inventory": "hosts.ini", "ssh": {"connect_timeout": "5s"}}
+    keys = {"nodes": None, "inventory": "hosts.ini"}
     run = over_ssh(box, tmp_path, "-n2", files={"test_tiny.py": TINY}, **keys)
     assert run.rc == 1
     ends = {name.partition("::")[2]: end for name, end in run.outcomes.items()}

@@ -39,12 +39,12 @@ CASES = {
     "srun: error: Invalid --container-mounts argument: rel:/data": "malformed mount rel:/data",
     "slurmstepd-gpu01: error: execve(): nosuchcmd: No such file or directory\n": "nosuchcmd is not found",
     "slurmstepd-gpu01: error: execve(): /etc/passwd: Permission denied": "/etc/passwd is not exec",
-    "pyxis: both --container-remap-root and --no-container-remap-root were": "container_remap_root is set twice",
+    "pyxis: both --container-remap-root and --no-container-remap-root were": "--container-remap-root is set twice",
     "pyxis: both --container-writable and --container-readonly were specified": (
         "--container-writable and --container-readonly contradict"
     ),
     "pyxis: --container-image specified multiple times": "--container-image is set twice with different values",
-    f"{E}couldn't chdir to /nosuchdir: No such file or directory": "container_workdir /nosuchdir",
+    f"{E}couldn't chdir to /nosuchdir: No such file or directory": "--container-workdir /nosuchdir",
     f"{LOG}[ERROR] Command not found: nvidia-container-cli, see": "the node lacks libnvidia-container",
     "srun: unrecognized option '--container-image=x'": "srun has no option --container-image",
     f'{E}error: "create" flag was passed to --container-name but': "the container already exists: omit :create",

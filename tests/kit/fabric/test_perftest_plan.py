@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from pytest_gpucluster.config.models import EnvironmentConfig
+from pytest_gpucluster.config.models import Cluster, EnvironmentConfig, Group, Profile
 from pytest_gpucluster.kit.fabric.perftest_plan import gid_index, node_plan
 from pytest_gpucluster.kit.fabric.rails import RailPort
-from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
-
-
-class Section:
-    """A cluster whose only section is that of nccl."""
-
-    def __init__(self, exports: dict[str, str]) -> None:
-        self.exports = exports
-
-    def section(self, _: object) -> NcclConfig:
-        return NcclConfig(exports=self.exports)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +15,8 @@ class Section:
 )
 def test_the_gid_index_is_that_of_the_jobs(of_nccl: str, of_environment: str, expected: int | None) -> None:
     cluster, environment = ({"NCCL_IB_GID_INDEX": it} if it else {} for it in (of_nccl, of_environment))
-    of_jobs: Any = Section(cluster)
+    groups = (Group(nodes="gpu01", profile=Profile(name="p", description="", source="")),)
+    of_jobs = Cluster(name="c", groups=groups, environments={"default": EnvironmentConfig(exports=cluster)})
     assert gid_index(of_jobs, EnvironmentConfig(exports=environment)) == expected
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from counter_examples import (
@@ -22,14 +22,12 @@ from counter_examples import (
 )
 from judged import judged
 from kernel_logs import fold
-from pydantic import ValidationError
 from suite_helpers import considered
 
 from pytest_gpucluster.core.check import Action
 from pytest_gpucluster.core.known_lines import KnownLine
 from pytest_gpucluster.kit.gpu import xid
 from pytest_gpucluster.kit.gpu import xid_check as checks
-from pytest_gpucluster.kit.gpu.gpu_config import GpuConfig
 from pytest_gpucluster.kit.gpu.nvidia_smi import Gpu, Gpus
 from pytest_gpucluster.kit.gpu.xid import Advice
 
@@ -152,10 +150,8 @@ GPUS = Gpus()
 RESET = Action.RESET_GPU.value
 
 
-def verdict_of(
-    log: KernelLog, gpus: Gpus = GPUS, known: tuple[KnownLine, ...] = (), age: Any = None
-) -> Verdict:
-    return checks.xid(log, gpus, GpuConfig(xid_max_age=age), known)
+def verdict_of(log: KernelLog, gpus: Gpus = GPUS, known: tuple[KnownLine, ...] = ()) -> Verdict:
+    return checks.xid(log, gpus, known)
 
 
 def said(verdict: Verdict) -> list[str]:
@@ -242,23 +238,6 @@ def test_a_warning_says_why_the_xid_no_longer_applies(tmp_path: Path) -> None:
     assert ["Xid 154" in text for text in said(verdict_of(fold(tmp_path, OFF, OVER)))] == [True]
     reloaded = said(verdict_of(fold(tmp_path, LOADED, OFF, *QUIET, LOADED)))
     assert ["the driver was reloaded since" in text for text in reloaded] == [True]
-
-
-def test_an_xid_older_than_the_site_says_warns(tmp_path: Path) -> None:
-    log = fold(tmp_path, OFF)
-    for now, expected in ((3601.0, REBOOT), (3602.0, WARNING), (None, REBOOT)):
-        assert result(verdict_of(replace(log, now=now), age=3600)) == expected
-    assert "gpu.xid_max_age (1 h)" in said(verdict_of(replace(log, now=3602.0), age=3600))[0]
-    timeless = replace(log, now=9e9, since=None, events=tuple(replace(it, last=None) for it in log.events))
-    verdict = verdict_of(timeless, age=60)
-    assert result(verdict) == REBOOT
-    assert [it.name for it in verdict.metrics] == ["xid_79"]
-
-
-@pytest.mark.parametrize("values", [{"xid_max_age": 0}, {"xid_max_age": "soon"}, {"xid": [1]}])
-def test_the_cluster_files_section_is_checked(values: dict[str, object]) -> None:
-    with pytest.raises(ValidationError):
-        GpuConfig.model_validate(values)
 
 
 GPU = Gpu(bus="0000:43:00.0", recovery_action="None", temperature=31.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,12 +10,10 @@ from judged import figures, judged
 from machine_helpers import Machines, examples
 
 from pytest_gpucluster.cluster.slurm.inventory import parse_partitions
-from pytest_gpucluster.core.check import Check, Verdict
-from pytest_gpucluster.suites.accounting import checks, facts, trial_checks
+from pytest_gpucluster.core.check import Verdict
+from pytest_gpucluster.suites.accounting import checks, facts
 from pytest_gpucluster.suites.accounting.config import AccountingConfig
-from pytest_gpucluster.suites.accounting.limit_plan import LimitResult
 from pytest_gpucluster.suites.accounting.steps import Records
-from pytest_gpucluster.suites.accounting.trials import BackfillResult, FairshareResult, PreemptionResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -241,189 +238,11 @@ def test_of_many_broken_records_twenty_are_shown_and_their_number() -> None:
     assert figures(findings[-1].measured) == [22]
 
 
-def running(**tres: int) -> facts.TrialJob:
-    return facts.TrialJob(
-        "1", "RUNNING", tres={key.replace("gpu", "gres/gpu"): size for key, size in tres.items()}
-    )
-
-
-def waiting(reason: str) -> facts.TrialJob:
-    return facts.TrialJob("2", "PENDING", reason)
-
-
-def access_jobs(rule: str, answer: str, job: facts.TrialJob | None) -> Verdict:
-    stated = config(access={rule: [JOB]})
-    (access,) = (*stated.access.may, *stated.access.may_not)
-    seen = {access: (facts.Answer(answer, "why" * (answer != "accepted")), job)}
-    return trial_checks.access_jobs(stated, seen)
-
-
-LIMITS = {"MaxJobsPU": 1, "MaxSubmitPU": 1, "MaxTRESPU": "gres/gpu=4,cpu=8,mem=300M", "MaxTRES": "cpu=4"}
-OF = ("MaxJobsPU", "MaxSubmitPU", "MaxTRESPU gres/gpu", "MaxTRESPU cpu", "MaxTRESPU mem", "MaxTRES cpu")
-TRIALS = config(
-    qos={"q": {"limits": {**LIMITS, "MaxWall": "3:00"}}},
-    trials={
-        "partition": "p",
-        "limits": [
-            {"qos": "q", "limit": limit, "tres": tres or None}
-            for limit, _, tres in (one.partition(" ") for one in (*OF, "MaxWall"))
-        ],
-        "fairshare": {"busy": "b", "idle": "i"},
-    },
-)
-assert TRIALS.trials is not None
-COUNT, SUBMIT, GPUS, CPUS, MEMORY, JOB_CPUS, WALL = TRIALS.trials.limits
-MIB = 1024**2
-BEYOND = waiting("QOSMaxJobsPerUserLimit")
-NO_GPU, NO_CPU, NO_JOB_CPU, NO_TIME = (
-    waiting(f"QOSMax{one}")
-    for one in ("GRESPerUser", "CpuPerUserLimit", "CpuPerJobLimit", "WallDurationPerJobLimit")
-)
-BUSY = waiting("Resources")
-C2, C4, C6 = running(cpu=2), running(cpu=4), running(cpu=6)
-
-
-def no(number: int, result: str = "limit", message: str = "why") -> dict[str, Any]:
-    return {"refused": (number, facts.Answer(result, message))}
-
-
-def sizes(*amounts: int) -> dict[str, Any]:
-    return {"sizes": amounts}
-
-
-def test_limits() -> None:
-    for trial, amount, jobs, more, expected in (
-        (COUNT, 1, (running(), BEYOND), {}, PASSED),
-        (COUNT, 1, (running(), running()), {}, [2, 2, 1]),
-        (COUNT, 1, (running(), BUSY), {}, NOT_CHECKED),
-        (COUNT, 1, (BEYOND, BEYOND), {}, [0, 1]),
-        (COUNT, 1, (), {"problem": "busy"}, NOT_CHECKED),
-        (COUNT, 1, (running(),), no(2, "unclear"), NOT_CHECKED),
-        # nodes that are always allocated whole
-        (GPUS, 4, (running(gpu=4), *[NO_GPU] * 4), {}, PASSED),
-        (GPUS, 4, (running(gpu=2), *[NO_GPU] * 4), {}, [2, 4]),
-        (SUBMIT, 1, (), no(2, message="QOSMaxSubmitJobPerUserLimit / Job violates"), PASSED),
-        (SUBMIT, 1, (), no(2, message="Job violates"), PASSED),
-        (SUBMIT, 1, (), no(2, message="AssocMaxSubmitJobLimit"), NOT_CHECKED),
-        (SUBMIT, 1, (), no(1), [1, 1]),
-        (SUBMIT, 1, (), no(2, "unclear"), NOT_CHECKED),
-        (SUBMIT, 1, (), {}, [2, 1, 2]),
-        # whole cores of two threads: 2 + 6 of 8
-        (CPUS, 8, (C2, C6, NO_CPU), sizes(1, 6, 2), PASSED),
-        (CPUS, 8, (C2, C6, C2), sizes(1, 6, 2), [10, 3, 8]),
-        (CPUS, 8, (C2, NO_CPU), sizes(1, 6), [2, 8]),
-        # where Slurm does not track memory, tres-alloc has none: the requested memory counts
-        (MEMORY, 300 * MIB, (running(cpu=1),) * 3, sizes(100 * MIB, 200 * MIB, 100 * MIB), [400, 3, 300]),
-        (JOB_CPUS, 4, (C2, C4, NO_JOB_CPU), sizes(1, 4, 6), PASSED),
-        (JOB_CPUS, 4, (C2, C4, C6), sizes(1, 4, 6), [6, 4]),
-        (JOB_CPUS, 4, (C2, NO_JOB_CPU, NO_JOB_CPU), sizes(1, 4, 6), [4]),
-        (JOB_CPUS, 4, (C2, C4, BUSY), sizes(1, 4, 6), NOT_CHECKED),
-        # a QoS with DenyOnLimit
-        (JOB_CPUS, 4, (C2, C4), no(3, message="QOSMaxCpuPerJobLimit / x") | sizes(1, 4, 6), PASSED),
-        (JOB_CPUS, 4, (C2, C4), no(3, message="QOSMaxNodePerJobLimit") | sizes(1, 4, 6), NOT_CHECKED),
-        (JOB_CPUS, 4, (C2,), no(2) | sizes(1, 4), [4]),
-        (JOB_CPUS, 4, (C2,), no(2, "unclear") | sizes(1, 4), NOT_CHECKED),
-        (WALL, 3, (running(), NO_TIME), sizes(3, 4), PASSED),
-        (WALL, 3, (running(), running()), sizes(3, 4), [0, 0, 4, 0, 0, 0, 3, 0]),
-        (WALL, 3, (running(), waiting("PartitionTimeLimit")), sizes(3, 4), NOT_CHECKED),
-    ):
-        verdict = trial_checks.limits([LimitResult(trial, amount, jobs, **more)])
-        if isinstance(expected, list):
-            assert_judged(verdict, [str(trial)])
-            (finding,) = verdict.findings
-            assert figures(f"{finding.measured} / {finding.expected}") == expected
-        else:
-            assert_judged(verdict, expected)
-
-
-def shares(busy: tuple[int, float], idle: tuple[int, float] = (0, 0.5)) -> dict[str, facts.Share]:
-    return {
-        "b": facts.Share(*busy, level=busy[1]),
-        "i": facts.Share(*idle, level=idle[1] if idle[0] else None),
-    }
-
-
-WEIGHT = {"PriorityType": "priority/multifactor", "PriorityWeightFairShare": "1000"}
-EQUAL = {"b": 500, "i": 500}
-LOWER = {"b": 200, "i": 500}
-
-
-def fairshare(after: dict[str, facts.Share], priorities: dict[str, int]) -> Verdict:
-    return trial_checks.fairshare(TRIALS, FairshareResult(shares((0, 0.5)), after, priorities, 60.0), WEIGHT)
-
-
-def preemption(mode: str, result: PreemptionResult) -> Verdict:
-    stated = config(trials={"partition": "p", "preemption": {"mode": mode}})
-    return trial_checks.preemption(stated, [result])
-
-
-WAITS = facts.TrialJob("2", "PENDING", "Resources", priority=20)
-SHORT = facts.TrialJob("3", "PENDING", "Priority", priority=10)
-RUNS = facts.TrialJob("3", "RUNNING", priority=10)
-IDLE = frozenset({"gpu02"})
-REQUEUED, KILLED = facts.TrialJob("1", "PENDING", "BeginTime", restarts=1), facts.TrialJob("1", "PREEMPTED")
-SUSPENDED = facts.TrialJob("1", "SUSPENDED")
-TRIED: Cases = {
-    access_jobs: [
-        (PASSED, "may", "accepted", running()),
-        (PASSED, "may", "accepted", waiting("Resources")),
-        (NAMED, "may", "accepted", waiting("AccountNotAllowed")),
-        (NAMED, "may", "refused", None),
-        (NOT_CHECKED, "may", "limit", None),
-        (NOT_CHECKED, "may", "accepted", waiting("QOSGrpJobsLimit")),
-        (NOT_CHECKED, "may", "accepted", None),
-        (PASSED, "may_not", "refused", None),
-        (PASSED, "may_not", "accepted", waiting("QOSNotAllowed")),
-        (NAMED, "may_not", "accepted", running()),
-        (NOT_CHECKED, "may_not", "not tried", running()),
-    ],
-    fairshare: [
-        (PASSED, shares((30, 0.2)), LOWER),
-        (["usage of account b"], shares((0, 0.2)), LOWER),
-        (["fair share of account b"], shares((30, 0.5)), LOWER),
-        (NOT_CHECKED, shares((30, 0.5), (90, 0.4)), LOWER),  # the idle account has used more
-        (["priorities of two equal jobs"], shares((30, 0.2)), EQUAL),
-        (["priorities of two equal jobs"], shares((30, 0.498)), EQUAL),
-        (NOT_CHECKED, shares((30, 0.4981)), EQUAL),  # less than two units of priority
-        (NOT_CHECKED, shares((30, 0.2)), {"b": 1}),
-    ],
-    trial_checks.fairshare: [
-        (["fair share"], TRIALS, FairshareResult(), WEIGHT | {"PriorityWeightFairShare": "0"}),
-        (["fair share"], TRIALS, FairshareResult(), WEIGHT | BASIC),
-        (NOT_CHECKED, TRIALS, FairshareResult(problem="busy"), WEIGHT),
-    ],
-    trial_checks.backfill: [
-        (PASSED, BackfillResult(WAITS, RUNS, IDLE, 2.0)),
-        (["short job"], BackfillResult(WAITS, SHORT, IDLE, 60.0)),
-        (NOT_CHECKED, BackfillResult(WAITS, SHORT, frozenset(), 60.0)),
-        (NOT_CHECKED, BackfillResult(WAITS, replace(SHORT, reason="Resources"), IDLE, 60.0)),
-        (NOT_CHECKED, BackfillResult(running(), SHORT, IDLE)),
-        (NOT_CHECKED, BackfillResult(SHORT, SHORT, IDLE)),  # of the same priority
-        (NOT_CHECKED, BackfillResult(problem="busy")),
-        (NOT_CHECKED, BackfillResult(WAITS, None, IDLE)),
-        (NOT_APPLICABLE, None),
-    ],
-    preemption: [
-        (PASSED, "requeue", PreemptionResult(running(), REQUEUED, 1.0)),
-        (["preempted job"], "requeue", PreemptionResult(running(), KILLED, 1.0)),
-        (PASSED, "cancel", PreemptionResult(running(), KILLED, 1.0)),
-        (["preempted job"], "cancel", PreemptionResult(running(), REQUEUED, 1.0)),
-        (PASSED, "suspend", PreemptionResult(running(), SUSPENDED, 1.0, running())),
-        (["suspended job"], "suspend", PreemptionResult(running(), SUSPENDED, 1.0, SUSPENDED)),
-        (["suspended job"], "suspend", PreemptionResult(running(), SUSPENDED, 1.0)),
-        (["preempting job"], "requeue", PreemptionResult(waiting("Resources"), running(), 60.0)),
-        (NOT_CHECKED, "requeue", PreemptionResult(problem="busy")),
-        (NOT_CHECKED, "requeue", PreemptionResult(None, running())),
-    ],
-    lambda check, *given: check(*given): [  # what the file does not state
+UNSTATED: Cases = {
+    lambda check, *given: check(*given): [
         (NOT_APPLICABLE, checks.qos, config(), {"high": HIGH}, ALL, {}),
         (NOT_APPLICABLE, checks.partition_access, config(), parse_partitions(PARTITION.format("ALL")), ALL),
         (NOT_APPLICABLE, checks.access, config(), {}, {}, {}),
-        (NOT_APPLICABLE, trial_checks.access_jobs, config(), None),
-        (NOT_APPLICABLE, trial_checks.limits, None),
-        (NOT_APPLICABLE, trial_checks.limits, []),
-        (NOT_APPLICABLE, trial_checks.fairshare, config(), None, {}),
-        (NOT_APPLICABLE, trial_checks.preemption, config(), []),
     ],
 }
 
@@ -432,7 +251,7 @@ TRIED: Cases = {
     ("check", "given", "expected"),
     [
         (check, given, expected)
-        for of in (STATES, TRIED)
+        for of in (STATES, UNSTATED)
         for check, rows in of.items()
         for expected, *given in rows
     ],
@@ -441,26 +260,3 @@ def test_each_case_has_its_verdict(
     check: Callable[..., Verdict], given: list[Any], expected: str | list[str]
 ) -> None:
     assert_judged(check(*given), expected)
-
-
-def test_several_preemptions_are_distinguished() -> None:
-    modes = [
-        {"mode": "requeue", "low_qos": "low"},
-        {"mode": "suspend"},
-        {"mode": "cancel", "low_qos": "gone"},
-    ]
-    stated = config(trials={"partition": "p", "preemption": modes})
-    fine, untried = PreemptionResult(running(), REQUEUED, 1.0), PreemptionResult(problem="busy")
-    verdict = trial_checks.preemption(stated, [fine, untried, PreemptionResult(running(), REQUEUED, 2.0)])
-    assert_judged(verdict, ["preempted job (cancel gone)"])
-    shown = [(one.device, one.value) for one in verdict.metrics]
-    assert shown == [("requeue low", 1.0), ("cancel gone", 2.0)]
-    killed = PreemptionResult(running(), KILLED, 2.0)
-    assert_judged(trial_checks.preemption(stated, [fine, untried, killed]), NOT_CHECKED)
-
-
-def test_only_trials_need_the_option_intrusive() -> None:
-    for module, marks in ((checks, ()), (trial_checks, ("intrusive", "exclusive"))):
-        found = [one for one in vars(module).values() if isinstance(one, Check)]
-        assert found
-        assert all(tuple(one.marks) == marks for one in found)

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_gpucluster.core.errors import ProbeError
 from pytest_gpucluster.suites.accounting import facts
-from pytest_gpucluster.suites.accounting.config import QOS_LIMITS, reason_beyond, stated_limits, written
+from pytest_gpucluster.suites.accounting.config import QOS_LIMITS, stated_limits, written
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,20 +30,13 @@ def test_associations_and_qos_with_their_limits() -> None:
     assert found == expected
 
 
-def test_jobs_of_sacct_and_squeue() -> None:
+def test_jobs_of_sacct() -> None:
     ran, waited = facts.parse_records(
         "10|root|ml|batch|COMPLETED|2026-11-23T14:45:44|2026-11-23T14:45:44|2026-11-23T14:46:04|0:0|cpu=1|gpu01\n"
         "6|root|ml|batch|CANCELLED by 0|2026-11-23T14:45:44|None|2026-11-23T14:46:24|0:0||None assigned\n"
     )
     assert (ran.state, ran.started, ran.nodes) == ("COMPLETED", "2026-11-23T14:45:44", "gpu01")
     assert (waited.state, waited.started, waited.ended) == ("CANCELLED", "", "2026-11-23T14:46:24")
-    # those of squeue have fixed widths
-    words = ("19", "RUNNING", "None", "1", "20000", "gpu01", "cpu=1,mem=2G,node=1,gres/gpu=2")
-    widths = [int(one.rpartition(":")[2]) for one in facts.JOB_COLUMNS.split(",")]
-    line = "".join(word.ljust(width) for word, width in zip(words, widths, strict=True))
-    job = facts.parse_jobs(line)["19"]
-    assert (job.state, job.reason, job.restarts, job.priority, job.node) == ("RUNNING", "", 1, 20000, "gpu01")
-    assert job.tres == {"cpu": 1, "mem": 2 * 1024**3, "node": 1, "gres/gpu": 2}
 
 
 PRIVATE = "PrivateData            = jobs\n\nSlurmDBD configuration:\nPrivateData            = %s\n"
@@ -57,22 +50,12 @@ ROWS = ("ml|||root|10|high||", "root||||1|normal", "root||||1|normal||many", "ro
         *(lambda row=row: facts.parse_associations(f"{row}\n", KINDS) for row in ROWS),
         lambda: facts.parse_qos("", {}),
         lambda: facts.parse_records("10|root|ml\n"),
-        lambda: facts.parse_jobs("slurm_load_jobs error"),
         lambda: facts.parse_private_data("PrivateData            = none\n"),
     ],
 )
 def test_what_is_cut_or_not_understood_is_no_fact(read: Callable[[], object]) -> None:
     with pytest.raises(ProbeError):
         read()
-
-
-def test_shares_without_usage_have_no_level() -> None:
-    found = facts.parse_shares(
-        "ml||65||4.29\n ml|root|65|0.333333|0.600000\n ops|root|0|0.5|inf\n a|b|0|0.1|\n"
-    )
-    assert found["ml", "root"] == facts.Share(65, 0.333333, 0.6)
-    assert found["ops", "root"].level is None is found["a", "b"].level
-    assert ("ml", "") not in found
 
 
 def test_private_data_is_that_of_slurmdbd_and_its_queue_not_that_of_slurmctld() -> None:
@@ -108,7 +91,3 @@ def test_limits_of_a_file_have_the_names_of_sacctmgr() -> None:
     for wrong in ({"MaxGPUs": 1}, {"MaxTRESPU": "8"}, {"MaxJobsPU": "many"}, {"MaxWall": "long"}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             stated_limits(wrong, QOS_LIMITS)
-    assert reason_beyond("qos", "MaxTRESPU", "gres/gpu:h200") == "QOSMaxGRESPerUser"
-    assert reason_beyond("account", "GrpTRES", "node") == "AssocGrpNodeLimit"
-    assert reason_beyond("qos", "MaxJobsPU") == "QOSMaxJobsPerUserLimit"
-    assert not reason_beyond("qos", "MaxJobsPU", "node")

@@ -45,9 +45,11 @@ class TableSlurm:
         return str(answer)
 
 
-def accounting(table: Mapping[str, Any], config: Mapping[str, str] = CONFIG, **section: Any) -> Accounting:
+def accounting(
+    table: Mapping[str, Any], config: Mapping[str, str] = CONFIG, *, sudo: bool = False, **section: Any
+) -> Accounting:
     slurm: Any = TableSlurm(table, config)
-    return Accounting(slurm, AccountingConfig.model_validate(section), "/etc/slurm.conf")
+    return Accounting(slurm, AccountingConfig.model_validate(section), "/etc/slurm.conf", sudo=sudo)
 
 
 def test_what_is_enforced_with_what_that_implies() -> None:

@@ -247,8 +247,6 @@ def ended(*which: int, problem: str = "", **how: Any) -> PayloadResult:
     return replace(whole, problem=problem, tasks=tasks)
 
 
-UNSET = "MASTER_ADDR of task {0}; MASTER_PORT of task {0}"
-ALL_UNSET = f"RANK of task 0; {UNSET.format(0)}; RANK of task 1; {UNSET.format(1)}"
 EVERY_RANK = "rank 0 (gpu01); rank 1 (gpu01); rank 2 (gpu02); rank 3 (gpu02)"
 HOSTS = {"task2": resolving("127.0.1.1", "::1"), "task3": resolving("127.0.1.1", "10.0.0.1")}
 NO_NAME, ABSENT = resolving(error="unknown"), {"torch": {"version": "", "error": "No module"}}
@@ -277,10 +275,6 @@ CASES: Table = {
         ("configure: RANK of task 3 [2, 3, 0]", "gpu02", placed(task3=given(RANK="2")), ddp.Setters()),
         ("passed [0]", "gpu01", placed(), ddp.Setters()),
         ("not checked", "gpu09", placed(), ddp.Setters()),
-        (
-            f"configure: {ALL_UNSET} [50, 50, 50, 50, 0]",
-            *("gpu01", placed(), ddp.Setters(), ("RANK", "MASTER_PORT", "MASTER_ADDR")),
-        ),
         (
             "configure: WORLD_SIZE of task 0 [8, 4, 3]",
             *("gpu01", placed(task0=given(RANK="0", WORLD_SIZE="8", MASTER_ADDR="x")), ddp.Setters()),

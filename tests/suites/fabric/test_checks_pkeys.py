@@ -13,7 +13,6 @@ from suite_helpers import considered
 
 from pytest_gpucluster.kit.fabric.facts import ADAPTERS, ADAPTERS_LATER, Adapters, parse_adapters
 from pytest_gpucluster.suites.fabric import checks as fabric
-from pytest_gpucluster.suites.fabric.config import FabricConfig
 
 if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Verdict
@@ -39,9 +38,9 @@ def node(*keys: int, **changes: object) -> Adapters:
     return replace(host(), ports=(replace(first, pkeys=(FULL,)), replace(second, pkeys=tuple(sorted(keys)))))
 
 
-def judge(mine: Adapters, usual: Adapters, *stated: str, others: int = 3) -> Verdict:
+def judge(mine: Adapters, usual: Adapters, others: int = 3) -> Verdict:
     fleet = {"gpu01": mine, **{f"gpu{n:02}": usual for n in range(2, 2 + others)}}
-    return fabric.pkeys(IB, mine, FabricConfig(pkeys=stated), fabric.pkeys_majority(fleet))
+    return fabric.pkeys(IB, mine, fabric.pkeys_majority(fleet))
 
 
 alone = partial(judge, others=0)
@@ -57,14 +56,11 @@ ROWS: tuple[Any, ...] = (
     ("one more partition, for storage", SHARP, PASSED, judge, node(DEFAULT, OTHER), node(DEFAULT)),
     ("down: it has no keys of a subnet manager", "IBTA", PASSED, judge, DOWN, node(DEFAULT)),
     ("RoCE: 0xffff at index 0 and nothing else", f"{UCX}/7724", PASSED, judge, ROCE, node(FULL)),
-    ("the stated key", "cluster file", PASSED, alone, node(FULL), node(), "0x8001"),
     ("the only node", "one node", PASSED, alone, node(OTHER), node(OTHER)),
-    ("no adapters", "profile", NOT_APPLICABLE, fabric.pkeys, NONE, node(FULL), FabricConfig(), {}),
+    ("no adapters", "profile", NOT_APPLICABLE, fabric.pkeys, NONE, node(FULL), {}),
     ("keys that the kernel does not show", "an old driver", NOT_APPLICABLE, judge, host(), host()),
-    ("one of two stated", "cluster file", CONFIGURE, alone, node(0x80AB, FULL), node(), "0x80aB"),
     ("no full member", "its GUID", CONFIGURE, judge, node(DEFAULT_LIMITED), node(FULL, DEFAULT_LIMITED)),
     ("a limited member among full members", f"{UCX}/5141", CONFIGURE, judge, node(LIMITED), node(FULL)),
-    ("without the stated key", "cluster file", CONFIGURE, alone, node(DEFAULT), node(), "0x8001"),
 )
 COUNTER_EXAMPLES = [
     CounterExample("fabric.pkeys", machine, source, expected, partial(judged_by, *it), expected == CONFIGURE)

@@ -79,11 +79,10 @@ def test_a_value_that_no_gpu_of_the_node_has_accuses_none(attribute: str) -> Non
         assert attribute == "serial" or f"{shown}, as on all GPUs" in found.reason
 
 
-@pytest.mark.parametrize("key", ["ecc", "persistence", "compute_mode", "max_temperature", "max_idle_memory"])
+@pytest.mark.parametrize("key", ["ecc", "persistence", "compute_mode"])
 def test_what_the_profile_states_itself_is_not_checked_where_it_cannot_be_read(key: str) -> None:
-    attribute = {"max_temperature": "temperature", "max_idle_memory": "memory_used"}.get(key, key)
     stated = states(**{key: getattr(PROFILE, key)})
-    assert said(READ[attribute], unread(attribute, "[N/A]"), stated) == "not checked"
+    assert said(READ[key], unread(key, "[N/A]"), stated) == "not checked"
     if key == "ecc":
         assert said("gpu.ecc_volatile", unread("ecc_volatile_uncorrected", "[N/A]"), stated) == "not checked"
 

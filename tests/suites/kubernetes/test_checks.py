@@ -289,9 +289,7 @@ MACHINES: Machines = {
     "kubernetes.api": [
         ("Amazon supports it after upstream | EKS", WARNING, api("v1.33.5-eks-3cfe0ce")),
         ("OpenShift 4.16 with extended support | Red Hat", WARNING, api("v1.29.10+67d3387")),
-        ("the file states it | EKS", PASSED, api("v1.31.13-eks-3cfe0ce", minimum_version="1.31")),
         ("sick: upstream's own build, four years old | kubernetes.io/releases", MONITOR, api("v1.24.3")),
-        ("sick: older than stated | EKS", MONITOR, api("v1.30.9-eks-5d632ec", minimum_version="1.31")),
     ],
     "kubernetes.job_gpus": [
         ("MIG instances | plugin", PASSED, job_gpus(smi(after="\n  MIG 3g.40gb Device 0: (UUID: M)"))),

@@ -39,7 +39,7 @@ class Answers:
     """kubectl, with the answers of a test."""
 
     def __init__(self, pods: object, created: str) -> None:
-        self.config = with_constants(KubernetesConfig, {"job_time": 1}, job_pull="1s")
+        self.config = with_constants(KubernetesConfig, {"job_time": 1, "job_pull": 1})
         self.pods, self.created = pods, created
 
     def ask(self, *words: str, stdin: str = "") -> tuple[str, str]:

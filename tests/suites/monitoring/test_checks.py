@@ -56,12 +56,12 @@ def exporters(found: MonitoringFacts, **ports: int) -> Verdict:
     return checks.exporters(found, MonitoringConfig(cluster_exporters=ports))
 
 
-def prometheus(version: str | None = None, **changes: Any) -> Verdict:
-    return checks.prometheus(seen(**changes), MonitoringConfig(prometheus_version=version))
+def prometheus(**changes: Any) -> Verdict:
+    return checks.prometheus(seen(**changes))
 
 
-def grafana(version: str | None = None, **changes: Any) -> Verdict:
-    return checks.grafana(seen(**changes), MonitoringConfig(grafana_version=version))
+def grafana(**changes: Any) -> Verdict:
+    return checks.grafana(seen(**changes))
 
 
 def target(
@@ -90,13 +90,11 @@ NO_SERVICE = Service("Prometheus", "http://p", problem="refused")
 UP_LATE = replace(DOWN, url="w", last_error="")
 OF_CLUSTER, OF_NODE = seen(alerts={"": (HOT,)}), seen(alerts={"gpu01": (HOT,)})
 VERDICTS: list[tuple[Callable[[], Verdict], tuple[str, list[str]], dict[str, float]]] = [
-    (partial(prometheus, "3.1"), (PASSED, []), {"targets": 1}),
-    (partial(prometheus, "2.5"), (CONFIGURE, ["version of Prometheus"]), {"targets": 1}),
-    (partial(prometheus, "2", prometheus=NO_SERVICE, **NO_ANSWER), (CONFIGURE, ["Prometheus"]), {}),
+    (partial(prometheus), (PASSED, []), {"targets": 1}),
+    (partial(prometheus, prometheus=NO_SERVICE, **NO_ANSWER), (CONFIGURE, ["Prometheus"]), {}),
     (partial(prometheus, **NO_ANSWER), (CONFIGURE, ["targets of Prometheus", "alerts of Prometheus"]), {}),
     (partial(grafana, grafana=None), (NOT_APPLICABLE, []), {}),
-    (partial(grafana, "11"), (PASSED, []), {}),
-    (partial(grafana, "10"), (CONFIGURE, ["version of Grafana"]), {}),
+    (partial(grafana), (PASSED, []), {}),
     (partial(grafana, grafana=FULL_GRAFANA), (CONFIGURE, ["Grafana"]), {}),
     (partial(target, targets_problem="t"), (NOT_CHECKED, []), {}),
     (partial(target), (PASSED, []), {"node_targets": 1}),

@@ -21,7 +21,7 @@ from pytest_gpucluster.cluster.slurm.result import StepResult, TaskResult
 from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.config.models import BandwidthThreshold, Cluster, EnvironmentConfig, Group, Profile
 from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
-from pytest_gpucluster.core.errors import ConfigError, NotAvailable, StepError, StepMisplaced, StepTimeout
+from pytest_gpucluster.core.errors import ConfigError, NotAvailable, StepMisplaced, StepTimeout
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit.nccl import nccl_log
 from pytest_gpucluster.kit.nccl import nccl_step as runners
@@ -36,7 +36,6 @@ from pytest_gpucluster.kit.payloads.rendezvous import GIVEN_UP
 from pytest_gpucluster.suites.nccl import fleet as nccl_fleet
 from pytest_gpucluster.suites.nccl import stage as nccl_stage
 from pytest_gpucluster.suites.nccl import stages as proofs
-from pytest_gpucluster.suites.nccl import steps as nccl_steps
 from pytest_gpucluster.suites.nccl.steps import NcclRunner
 from pytest_gpucluster.suites.nccl.thresholds import Thresholds
 
@@ -85,8 +84,7 @@ class Held:
 
 def answer_steps(monkeypatch: pytest.MonkeyPatch, answer: Callable[[StepRequest], StepResult]) -> None:
     """Answer the steps instead of running them."""
-    for module in (runners, nccl_steps):
-        monkeypatch.setattr(module, "run_step", lambda _slurm, _held, request: answer(request))
+    monkeypatch.setattr(runners, "run_step", lambda _slurm, _held, request: answer(request))
 
 
 @pytest.fixture
@@ -165,25 +163,15 @@ def test_each_collective_has_its_program_and_its_payload(steps: list[StepRequest
         assert payload.argv[payload.argv.index("-c", 2) + 1] == collective
 
 
-def test_exports_further_options_deadline_gpus_and_the_folder_of_the_command(
-    steps: list[StepRequest],
-) -> None:
-    exports = {"NCCL_IB_HCA": "mlx5", "OMPI_MCA_pml": "^ucx"}
-    options: dict[str, Any] = {
-        "srun_args": ("--exclusive", "--comment=x y"),
-        "deadline": 77.0,
-        "hostid_from_slurm": True,
-    }
+def test_exports_options_deadline_and_the_folder_of_the_command(steps: list[StepRequest]) -> None:
+    exports = {"NCCL_IB_HCA": "mlx5", "NCCL_DEBUG": "TRACE"}
+    own = EnvironmentConfig(exports=exports, srun_args=("--exclusive", "--comment=x y"))
     command = "/opt/nt/build/all_reduce_perf -b 8 -e 8 -c 1 -n 5"
-    made = runner(
-        runner="nccl-tests", mpi="pmi2", exports=exports, gpus_per_node=4, command=command, **options
-    )
+    made = runner(runner="nccl-tests", mpi="pmi2", environments={"default": own}, command=command, gpus=4)
     made.whole(NODES, "alltoall")
     (step,) = steps
-    assert (step.env, step.timeout) == ({"NCCL_DEBUG": "INFO", **exports}, 77.0)
-    assert step.options()[-2:] == ["--exclusive", "--comment=x y"]
+    assert (step.env, step.environment, step.timeout) == ({"NCCL_DEBUG": "TRACE"}, own, 600.0)
     assert "--ntasks-per-node=4" in step.options()
-    assert "NCCL_HOSTID" in step.prelude
     assert step.argv[0] == "/opt/nt/build/alltoall_perf"
     assert step.argv[-4:] == ("-c", "1", "-n", "5")  # what is no size is passed on
 
@@ -218,7 +206,8 @@ def test_a_command_is_read_and_its_sweep_starts_at_8_bytes_only_where_its_steps_
 
 
 def test_under_mpirun_the_step_is_one_task_that_starts_all_ranks(steps: list[StepRequest]) -> None:
-    runner(runner="nccl-tests", launcher="mpirun", exports={"NCCL_IB_HCA": "mlx5"}).whole(NODES)
+    own = {"default": EnvironmentConfig(exports={"NCCL_IB_HCA": "mlx5"})}
+    runner(runner="nccl-tests", launcher="mpirun", environments=own).whole(NODES)
     (step,) = steps
     assert (step.nodes, step.ntasks_per_node, step.mpi) == (("gpu01",), 1, "none")
     assert "SLURM_NODELIST='gpu[01-02]'" in step.prelude
@@ -229,71 +218,9 @@ def test_under_mpirun_the_step_is_one_task_that_starts_all_ranks(steps: list[Ste
     )
 
 
-def test_a_container_of_nccl_tests_has_the_environment_s_mounts(steps: list[StepRequest]) -> None:
-    own = EnvironmentConfig(container_mounts=("/raid:/raid",), container_remap_root=False)
-    made = runner(environments={"nccl": own}, environment="nccl", container="/shared/nccl.sqsh", mpi="pmix")
-    made.whole(NODES)  # `auto`: with a container it is nccl-tests
-    assert (
-        "--container-image=/shared/nccl.sqsh --container-mounts=/raid:/raid --container-env=NCCL_DEBUG"
-        " --no-container-remap-root"
-    ) in line(steps[0])
-
-
-SAVED = Channel(("test -s /s/nt.sqsh",))
-COMPILE: dict[str, Any] = {
-    "compile": True,
-    "base_container": "base#pt:1",
-    "container": "/s/nt.sqsh",
-    "source": "/s/nccl-tests",
-}
-
-
-def test_nccl_tests_is_compiled_once_saved_and_used_again(steps: list[StepRequest]) -> None:
-    assert "compiled" in runner(**COMPILE).prepare_image()
-    (build,) = steps
-    assert build.nodes == ("gpu01",)
-    assert (
-        "--container-image=base#pt:1 --container-mounts=/s/nccl-tests:/nccl-tests:ro --container-save=/s/nt.sqsh"
-        " --container-remap-root --container-writable"
-    ) in line(build).replace("'", "")
-    assert "make -C /opt/nccl-tests" in build.argv[2]
-    assert "re-used" in runner(SAVED, **COMPILE).prepare_image()
-    assert len(steps) == 1
-
-
-@pytest.mark.parametrize(
-    ("there", "nccl", "removed"),
-    [
-        ((), {**COMPILE, "cleanup": True}, True),
-        ((), {**COMPILE, "cleanup": False}, False),
-        (SAVED.there, {**COMPILE, "cleanup": True}, False),
-        ((), {"container": "/s/nt.sqsh", "cleanup": True}, False),
-    ],
-    ids=["compiled", "not asked for", "saved by an earlier run", "not compiled"],
-)
-@pytest.mark.usefixtures("steps")
-def test_clean_up_deletes_only_what_this_run_compiled_and_only_if_asked(
-    there: tuple[str, ...], nccl: dict[str, Any], *, removed: bool
-) -> None:
-    channel = Channel(there)
-    made = runner(channel, **nccl)
-    made.prepare_image()
-    made.clean_up()
-    assert [it for it in channel.asked if it.startswith("rm")] == ["rm -f -- /s/nt.sqsh"] * removed
-
-
-def test_an_image_that_cannot_be_built_is_an_error_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = TaskResult(0, "gpu01", 2, stderr="mpi.h: No such file or directory\n")
-    answer_steps(monkeypatch, lambda _: StepResult(2, (task,), "", 1.0, "srun ..."))
-    with pytest.raises(StepError, match=r"compiling nccl-tests in base#pt:1 failed: mpi\.h: No such file"):
-        runner(**COMPILE).prepare_image()
-    with pytest.raises(ConfigError, match=r"nccl\.base_container and nccl\.source"):
-        runner(compile=True, container="/s/nt.sqsh").prepare_image()
-
-
 @pytest.mark.usefixtures("steps")
 def test_an_environment_in_the_image_that_no_task_reported_is_not_available() -> None:
-    made = runner(container="/s/nt.sqsh", runner="nccl-tests")
+    made = runner(runner="nccl-tests")
     with pytest.raises(NotAvailable, match=r"^the environment in the image is unknown: "):
         made.image_environment("gpu01")  # its task printed nothing
     with pytest.raises(NotAvailable, match=r"unknown: the step exited 0 and printed nothing"):
@@ -327,7 +254,8 @@ def test_a_node_that_lacks_what_others_have_costs_only_itself(
 
 def test_the_payload_logs_whatever_a_prolog_says(steps: list[StepRequest]) -> None:
     runner(runner="payload").whole(NODES)
-    runner(runner="payload", exports={"NCCL_DEBUG": "TRACE"}).whole(NODES)
+    traces = {"default": EnvironmentConfig(exports={"NCCL_DEBUG": "TRACE"})}
+    runner(runner="payload", environments=traces).whole(NODES)
     runner(payload=["sim-collective"], runner="payload").whole(NODES)
     ours, traced, stand_in = (step.argv for step in steps)
     assert ours[-4:-2] == ("--nccl-debug", "INFO")
@@ -339,7 +267,8 @@ def test_the_payload_logs_whatever_a_prolog_says(steps: list[StepRequest]) -> No
 def test_the_log_is_asked_for_in_the_task_itself(steps: list[StepRequest], kind: str) -> None:
     """A task prolog goes after what srun exports: with NCCL_DEBUG=VERSION the transports were not proved."""
     runner(runner=kind).alone(NODES)
-    runner(runner=kind, exports={"NCCL_DEBUG": "TRACE", "NCCL_DEBUG_SUBSYS": "ALL"}).whole(NODES)
+    own = EnvironmentConfig(exports={"NCCL_DEBUG": "TRACE", "NCCL_DEBUG_SUBSYS": "ALL"})
+    runner(runner=kind, environments={"default": own}).whole(NODES)
     prolog = {"NCCL_DEBUG": "VERSION", "NCCL_DEBUG_FILE": "/tmp/nccl.%h", "MASTER_PORT": "29500"}
     plain, traced = (
         subprocess.check_output(["sh", "-c", f"{step.prelude}; env"], env=os.environ | prolog, text=True)
@@ -364,7 +293,8 @@ def test_the_payload_travels_on_the_command_line(steps: list[StepRequest]) -> No
 
 def test_the_payload_gives_up_before_the_step_does(steps: list[StepRequest]) -> None:
     for deadline, patience in ((600, "120"), (60, "30")):
-        made = runner(runner="payload", deadline=deadline)
+        made = runner(runner="payload")
+        made.deadline = deadline
         made.alone(NODES)
         made.whole(NODES)
         for step in steps[-2:]:
@@ -516,7 +446,8 @@ def test_a_port_that_another_process_has_costs_a_step_and_no_verdict(monkeypatch
 def test_mpirun_starts_all_ranks_inside_the_allocation(sandbox: Sandbox) -> None:
     as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     exports = {**as_root, "OMPI_MCA_btl_tcp_if_include": "lo"}
-    config = cluster(runner="nccl-tests", launcher="mpirun", exports=exports)
+    own = {"default": EnvironmentConfig(exports=exports)}
+    config = cluster(own, runner="nccl-tests", launcher="mpirun")
     slurm, channel = Slurm(LocalTransport(sandbox.env)), Channel()
     with Allocation.request(slurm, AllocationRequest(nodes=NODES)) as held:
         world: tuple[Any, ...] = (slurm, held, config, channel, slurm.nodes())
@@ -679,30 +610,22 @@ def test_a_setting_that_slows_a_node_drains_nobody(
 
 
 @pytest.mark.parametrize(
-    ("own", "row", "limit", "expected"),
+    ("row", "limit", "expected"),
     [
-        ({}, {}, None, {}),
-        ({"pair_busbw": 50, "pair_drain_below": 40}, {}, 40.0, {"within": 50.0}),
-        ({}, {"busbw": 50, "drain_below": 30}, 30.0, {"within": 47.5}),
-        ({}, {"busbw": 50}, None, {"within": 47.5}),
-        (
-            {"pair_drain_below": 40, "pair_busbw": 60},
-            {"busbw": 50, "drain_below": 30},
-            40.0,
-            {"within": 60.0},
-        ),
+        ({}, None, {}),
+        ({"busbw": 50, "drain_below": 30}, 30.0, {"within": 47.5}),
+        ({"busbw": 50}, None, {"within": 47.5}),
     ],
 )
 def test_the_hard_limit_of_a_pair(
     monkeypatch: pytest.MonkeyPatch,
-    own: dict[str, Any],
     row: dict[str, float],
     limit: float | None,
     expected: dict[str, float],
 ) -> None:
     of_pairs: dict[str, Any] = {"nodes": 2, "gpus_per_node": 1, "size": 2**28, "source": "x", **row}
     rows = (BandwidthThreshold(**of_pairs),) if row else ()
-    proof = proof_of(monkeypatch, rows=rows, **own)
+    proof = proof_of(monkeypatch, rows=rows)
     assert proof.thresholds.hard_limit_of_pairs == limit
     assert proof.thresholds.expected_of_pairs == pytest.approx(expected)
     for busbw in (29.9, 30.0, 39.9, 40.0):

@@ -203,17 +203,18 @@ CASES: Table = {
         ("configure: best trial; ASHA [3, 8, 4, 8, 4, 8, 3, 8, 1]", tuned(3, {"4": 8, "3": 8})),
     ],
     checks.token: [
-        ("not checked [2.51, 2.52]", replace(OPEN, version="2.51.9"), True),
         *(
-            ("configure: a client without token [0]", replace(OPEN, version=it), True)
+            ("configure: a client without token [0]", replace(OPEN, version=it))
             for it in ("", "2.52.dev1", "3.0.0")
         ),
-        ("not checked [2.9, 2.52]", replace(OPEN, version="2.9.1"), True),
-        ("not applicable", formed(), False),
-        ("passed", replace(formed(), version="2.52"), True),
-        ("configure: driver", formed(no_token={}, token={"problem": "no"}), True),
-        ("not checked", replace(formed(), nodes={}), True),
-        ("configure: gpu03; gpu03 [2]", with_node(formed(), "gpu03", NodeFacts(EXPOSED), *NODES), True),
+        ("not checked [2.9, 2.52]", replace(OPEN, version="2.9.1")),
+        ("not checked [2.51, 2.52]", replace(OPEN, version="2.51.9")),
+        ("passed", formed()),
+        ("passed", replace(formed(), version="2.52")),
+        ("passed", replace(formed(), version="")),
+        ("configure: driver", formed(no_token={}, token={"problem": "no"})),
+        ("not checked", replace(formed(), nodes={})),
+        ("configure: gpu03; gpu03 [2]", with_node(formed(), "gpu03", NodeFacts(EXPOSED), *NODES)),
     ],
     checks.head_lost: [
         ("configure: worker", "gpu02", replace(formed(), nodes={"gpu01": NodeFacts({"killed": {}})})),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from suite_helpers import NODES, allocation_of, cluster_of
@@ -16,6 +17,7 @@ NODE = "NodeName={} Arch=x86_64 CPUAlloc=0 CPUEfctv={} CPUTot=64 State=IDLE Gres
 
 def test_ray_is_asked_for_the_cpus_that_a_job_can_have() -> None:
     inventory = parse_nodes(NODE.format("gpu01", 62) + NODE.format("gpu02", 60))
+    world: Any = SimpleNamespace(env={})
     channel: Any = None
-    it = Ray(allocation_of(), cluster_of(), inventory, RayConfig(gpus=8, token=False), NODES, channel=channel)
-    assert it.shares == dict.fromkeys(NODES, Share(60, 8))
+    ray = Ray(allocation_of(world), cluster_of(), inventory, RayConfig(gpus=8), NODES, channel=channel)
+    assert ray.shares == dict.fromkeys(NODES, Share(60, 8))

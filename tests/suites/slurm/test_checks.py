@@ -412,7 +412,13 @@ MACHINES: dict[Check[...], list[Row]] = {
         (CONFIGURE, "changed", "scontrol update", partition(max_time=3600.0), A_DAY),
         (CONFIGURE, "another default", "DefaultTime", partition(), {"gpu": JobLimits(default_time=60)}),
         (CONFIGURE, "fewer nodes", "MaxNodes", partition(max_nodes=1), {"gpu": JobLimits(max_nodes=2)}),
-        (CONFIGURE, "another state", "State", partition(), {"gpu": JobLimits(state="DOWN")}),
+        (
+            CONFIGURE,
+            "another state",
+            "State",
+            {"gpu": replace(partition()["gpu"], state="DOWN")},
+            {"gpu": JobLimits()},
+        ),
         (CONFIGURE, "no such partition", "scontrol", partition(), {"q": JobLimits()}),
     ],
     checks.time_limit: [

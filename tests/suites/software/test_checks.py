@@ -130,14 +130,11 @@ def test_modules_3_2_ends_with_0_after_an_error_and_a_hidden_module_is_a_warning
     assert judged(checks.modules(hidden, modules(load=SOUND))) == (WARNING, ["beta"])
 
 
-def test_the_time_and_the_output_are_shown_with_what_is_stated() -> None:
-    slow = checks.modules(recorded(TCL), modules(load=LOAD[:1], max_load_time="0.001s"))
-    assert [it.expected for it in slow.findings] == ["at most 0.001 s"]
+def test_the_output_is_shown_with_what_is_stated() -> None:
     output = {"alpha/1.0": {"echo $ALPHA_HOME": "/opt/beta"}}
     verdict = checks.module_output(recorded(TCL), modules(output=output))
     assert spelled(verdict)[2] == ["alpha/1.0: echo $ALPHA_HOME: /opt/alpha / /opt/beta"]
-    late = spelled(checks.conda(recorded(CONDA), conda(max_activation_time="1s")))
-    assert late[2:] == (["torch: activated in 3.1 s / at most 1 s"], ["conda_activate 3.059 s torch"])
+    assert spelled(checks.conda(recorded(CONDA), conda()))[2:] == ([], ["conda_activate 3.059 s torch"])
 
 
 def test_a_node_without_the_command_is_one_failure_and_never_a_pass() -> None:

@@ -20,15 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-@pytest.mark.parametrize(
-    ("auth", "seconds"),
-    [("(null)", 120), ("socket=/run/munge,cred_expire=15", 15), ("cred_expire=1200,ttl=3", 1200)],
-)
-def test_the_delay_of_a_requeue_is_that_of_slurm(auth: str, seconds: float) -> None:
-    assert runner.requeue_delay({"AuthInfo": auth}) == seconds
-    assert runner.requeue_delay({}) == 120
-
-
 def test_records_are_kept_where_slurm_says_so() -> None:
     for kind, kept in (("none", False), ("slurmdbd", True)):
         assert runner.stores_records({"AccountingStorageType": f"accounting_storage/{kind}"}) is kept
@@ -76,31 +67,11 @@ def over(**change: Any) -> dict[str, Any]:
     return {"over": True, "slurm": "", "known": False, "state": "CANCELLED", "seconds": 2, **change}
 
 
-def ran(*runs: tuple[int, int], total: int = 36) -> dict[str, Any]:
-    """Return what a job that was requeued computed in its runs (restart, first step)."""
-    return {"value": [{"sum": total, "runs": [{"restart": restart, "step": step} for restart, step in runs]}]}
-
-
-def requeued(fact: dict[str, Any] | None) -> SubmititResult:
-    return replace(reported(checkpoint=fact), checkpoint=True)
-
-
 LATE = error("late", "PENDING")
 ALONE = [place(rank, slurm=0) for rank in range(3)]
 UNDONE = "UncompletedJobError"
 AFTER_ALL = result(*reported(add=None).tasks[0].facts, failed("OSError"))
 CASES: Table = {
-    checks.checkpoint: [
-        ("configure: result of checkpoint", requeued(None)),
-        ("configure: job [1]", requeued(error("FailedJobError", "Traceback\nscontrol requeue: exit 1"))),
-        ("configure: job", requeued(LATE)),
-        ("configure: sum over both runs [26, 36]", requeued(ran((0, 0), (1, 4), total=26))),
-        ("configure: runs [0, 0, 1, 0, 0, 0, 1, 4]", requeued(ran((0, 0), (1, 0)))),
-        ("configure: runs [0, 0, 0, 0, 1, 4]", requeued(ran((0, 0)))),
-        ("configure: runs [1, 0, 0, 0, 1, 4]", requeued(ran((1, 0)))),
-        ("passed", requeued(ran((0, 0), (1, 4)))),
-        ("not applicable", reported()),
-    ],
     checks.framework: [
         ("passed", reported()),
         ("configure: submission", result()),

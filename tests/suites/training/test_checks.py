@@ -63,7 +63,7 @@ def test_recorded_healthy_facts_pass() -> None:
     assert {"training_plain_rate", "training_ddp_flops", "training_fsdp_p95"} <= figures
     scaled = checks.scaling((alone, together), CONFIG)
     assert (judged(scaled)[0], len(scaled.metrics)) == (NOT_APPLICABLE, 4)
-    assert judged(checks.start(together, CONFIG))[0] == NOT_APPLICABLE
+    assert judged(checks.start(together))[0] == PASSED
 
 
 def test_nothing_that_ran_is_never_a_pass() -> None:
@@ -77,7 +77,7 @@ def test_nothing_that_ran_is_never_a_pass() -> None:
         checks.together((NONE, NONE), CONFIG),
         checks.scaling((NONE, NONE), CONFIG),
         checks.checkpoint(NONE, CONFIG),
-        checks.start(NONE, CONFIG),
+        checks.start(NONE),
     ):
         assert judged(verdict)[0] == NOT_CHECKED
 
@@ -136,7 +136,7 @@ CURVE = trained("together", 0, 1, 2, 3, mode="fsdp", losses=[5.0] * 8)
 STILL = trained("alone", 2, 3, after=ALONE.by_rank("trained")[2]["before"])
 LACKING = {"training": "found", "node": "gpu01", "error": "No module", "version": ""}
 NO_TORCH = PayloadResult("training", ("gpu01",), 1, (PayloadTask(0, "gpu01", 0, None, (LACKING,)),))
-STRICT = TrainingConfig(checkpoint="/shared", min_scaling=1.0, min_checkpoint="100 GB/s", max_start="1s")
+STRICT = TrainingConfig(checkpoint="/shared", min_scaling=1.0)
 CASES: list[tuple[Any, str, list[str], tuple[Any, ...]]] = [
     (checks.replay, MONITOR, ["rank 3"], ("gpu02", replayed(3, runs=[OTHER, OTHER]))),  # on CPUs
     (checks.replay, NOT_CHECKED, [], ("gpu02", replayed(0, 1, 2, runs=[ONE, OTHER]))),  # the software differs
@@ -157,10 +157,9 @@ CASES: list[tuple[Any, str, list[str], tuple[Any, ...]]] = [
     (checks.processes, PASSED, [], ("gpu01", BUSY, NONE)),
     (checks.together, MONITOR, ["fsdp on all nodes"], ((ALONE, CURVE), CONFIG)),
     (checks.scaling, MONITOR, ["ddp", "fsdp"], ((ALONE, recorded("together", nine_seconds)), STRICT)),
-    (checks.checkpoint, MONITOR, ["write"], (TOGETHER, STRICT)),
+    (checks.checkpoint, MONITOR, ["rank 1 on gpu01"], (stored(restored="0"), CONFIG)),
     (checks.checkpoint, MONITOR, ["rank 1 on gpu01"], (stored(removed=False), CONFIG)),
     (checks.checkpoint, NOT_APPLICABLE, [], (TOGETHER, TrainingConfig())),
-    (checks.start, CONFIGURE, ["first step"], (TOGETHER, STRICT)),
     (checks.alone, MONITOR, ["rank 2", "rank 3"], ("gpu02", STILL)),
     (checks.alone, PASSED, [], ("gpu01", STILL)),
     (checks.framework, CONFIGURE, ["package torch"], ("gpu01", NO_TORCH)),
@@ -208,8 +207,6 @@ def test_mfu_is_judged_by_the_row_of_the_profile() -> None:
     eight = recorded("alone", lambda fact: of_rank(1, kind="joined", size=8)(slow(fact)))
     assert judged(checks.speed("gpu01", eight, *OF_ROW)) == (PASSED, []), "no row for 8"
     assert judged(checks.speed("gpu01", bad, CONFIG, limits(), "NVIDIA H100 80GB HBM3")) == (PASSED, [])
-    stated = TrainingConfig(min_mfu={"ddp": 0.6})
-    assert len(checks.speed("gpu02", good, stated, limits(), "NVIDIA H200").findings) == 2
 
 
 def test_lost_rank_is_named_before_those_that_waited() -> None:

@@ -16,8 +16,6 @@ from pytest_gpucluster.core import run_mark as runmark
 from pytest_gpucluster.core.errors import SlurmError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pytest_gpucluster.cluster.transport import RemoteProcess
 
 RETRY_FOR = 10.0  # seconds
@@ -29,16 +27,13 @@ exec scancel --quiet --name="$0"
 
 
 class JobGuard:
-    """Cancels all jobs with `name` (sbatch --job-name) at any end of this process. Make it before the first job.
+    """Cancels all jobs with `name` (sbatch --job-name) at any end of this process. Make it before the first job."""
 
-    `become`: the command prefix that becomes the user of the jobs, if that is another one.
-    """
-
-    def __init__(self, slurm: Slurm, become: Sequence[str] = ()) -> None:
+    def __init__(self, slurm: Slurm) -> None:
         self.name = runmark.name_of_run("diagnostic", secrets.token_hex(4))
-        self._slurm, self._become = slurm, tuple(become)
+        self._slurm = slurm
         self._process: subprocess.Popen[bytes] | RemoteProcess | None = slurm.transport.spawn(
-            (*self._become, "sh", "-c", _CANCEL, self.name), env=slurm.env
+            ("sh", "-c", _CANCEL, self.name), env=slurm.env
         )
 
     def release(self) -> None:
@@ -58,5 +53,5 @@ class JobGuard:
         if ended != 0:  # the shell was killed, or its scancel failed
             with contextlib.suppress(SlurmError):  # their time limit ends them in a minute
                 Slurm(self._slurm.transport, retry_for=RETRY_FOR).run(
-                    *self._become, "scancel", "--quiet", f"--name={self.name}"
+                    "scancel", "--quiet", f"--name={self.name}"
                 )

@@ -11,7 +11,6 @@ class PyxisOptions:
     """Options of a step in a container, named as Pyxis names them; None leaves Pyxis's (or the site's) default.
 
     `name` may have Pyxis's mode: 'nccl:exec'. `env` names variables whose outer value overrides that of the image.
-    `fingerprint` is no option: what the image must be (see task_place.py).
     """
 
     image: str | None = None
@@ -27,7 +26,6 @@ class PyxisOptions:
     env: tuple[str, ...] = ()
     unshare: tuple[str, ...] = ()
     image_mode: str | None = None
-    fingerprint: str | None = None
 
     def argv(self) -> list[str]:
         """Return srun's options."""
@@ -80,7 +78,7 @@ _EXPLANATIONS = (
     (r'container with name "(?:pyxis_)?([^"]+)" does not exist', r"no container named {0} on the node: it was created in another job or on other nodes; set container_image too"),
     (r"--container-mounts: source path does not exist: (\S+)", r"mount source {0} does not exist on the node: create it or correct container_mounts"),
     (r"Invalid --container-mounts argument: (\S+)", r"malformed mount {0}: write /SOURCE:/TARGET[:FLAGS]"),
-    (r"both --container-remap-root and --no-container-remap-root", r"container_remap_root is set twice, on and off: remove one"),
+    (r"both --container-remap-root and --no-container-remap-root", r"--container-remap-root is set twice, on and off: remove one"),
     (r"both --([\w-]+) and --([\w-]+) were specified", r"--{0} and --{1} contradict each other (PYXIS_CONTAINER_* counts too): remove one"),
     (r"pyxis: --([\w-]+) specified multiple times", r"--{0} is set twice with different values, perhaps by salloc or sbatch too: remove one"),
     (r"\"create\" flag was passed to --container-name", r"the container already exists: omit :create, or remove the container first (enroot remove -f)"),
@@ -88,7 +86,7 @@ _EXPLANATIONS = (
     (r"--container-name: flag must be", r"the part after the colon of container_name is auto, create, exec or no_exec"),
     (r"failed to create user namespace|couldn't join user namespace|\[ERROR\] unshare", r"the node allows no user namespace: sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns"),
     (r"ignoring --(\S+) because neither", r"--{0} has no effect without container_image or container_name"),
-    (r"couldn't chdir to ([^:\s]+)", r"container_workdir {0} does not exist in the container: mount it or name another"),
+    (r"couldn't chdir to ([^:\s]+)", r"--container-workdir {0} does not exist in the container: mount it or name another"),
     (r"curl: \(35\) (.*wrong version number)", r"the registry answers HTTP, not HTTPS ({0}): ENROOT_ALLOW_HTTP yes in the nodes' enroot.conf, since Pyxis ignores a job's variable"),
     (r"curl: \(\d+\) (.*)", r"the image could not be fetched ({0}): check the registry, credentials and the node's network"),
     (r"\[ERROR\] URL.*returned error code: (\d+)", r"the registry answered {0}: check the image's name, tag and credentials in enroot's .credentials"),

@@ -159,7 +159,7 @@ class StepRequest:
     @property
     def container(self) -> task_place.Stated:
         """The container of the tasks; false without one."""
-        return task_place.stated(self.options(), (self.pyxis.fingerprint if self.pyxis else "") or "")
+        return task_place.stated(self.options())
 
     def on_node(self, lines: str) -> StepRequest:
         """Return the request with these lines of sh before those of its tasks, unless they run in a container."""
@@ -282,11 +282,7 @@ def environment_request(environment: EnvironmentConfig, request: StepRequest) ->
             image=environment.container_image,
             mounts=environment.container_mounts,
             name=environment.container_name,
-            workdir=environment.container_workdir,
-            fingerprint=environment.container_fingerprint,
             mount_home=environment.container_mount_home,
-            remap_root=environment.container_remap_root,
-            writable=environment.container_writable,
         )
     lines = [
         line for line in (request.prelude, *_module_lines(environment), _conda_line(environment)) if line
@@ -621,7 +617,7 @@ def _fingerprint(
     """
     environment = given.environment
     name = given.pyxis.name if given.pyxis else environment.container_name if environment else None
-    if not (name and container.image) or name.startswith(PREFIX) or container.fingerprint:
+    if not (name and container.image) or name.startswith(PREFIX):
         return ""
     if container.image not in allocation.fingerprints:
         new = StepRequest(("true",), nodes=given.nodes[:1] or allocation.nodes[:1], timeout=given.timeout)

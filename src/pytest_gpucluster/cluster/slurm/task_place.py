@@ -48,11 +48,10 @@ def is_reason(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Stated:
-    """The container that a step states: image, name without its mode, and the fingerprint that the image must have."""
+    """The container that a step states: image, and name without its mode."""
 
     image: str = ""
     name: str = ""
-    fingerprint: str = ""
 
     def __str__(self) -> str:
         return f"image {self.image}" if self.image else f"container {self.name}"
@@ -66,11 +65,11 @@ class Stated:
         return re.search(rf"/pyxis_{name}(?://deleted)?$", root) is not None
 
 
-def stated(options: Sequence[str], fingerprint: str = "") -> Stated:
+def stated(options: Sequence[str]) -> Stated:
     """Return the container that options of srun state; --container-image and -name may stand in `srun_args` too."""
     given = dict(word.split("=", 1) for word in options if re.match(r"--container-(image|name)=", word))
     name = given.get("--container-name", "").partition(":")[0]
-    return Stated(given.get("--container-image", ""), name, fingerprint)
+    return Stated(given.get("--container-image", ""), name)
 
 
 def undecided(container: Stated, tasks: Sequence[TaskResult]) -> tuple[str, ...]:
@@ -110,14 +109,6 @@ def other_image(container: Stated, tasks: Sequence[TaskResult], expected: str = 
     """
     images = {task.node: task.image for task in tasks if task.node and task.image[-1:].isdigit()}
     found = {}
-    if container.fingerprint:
-        for node, image in images.items():
-            if image != container.fingerprint:
-                found[node] = (
-                    f"the {container} has the fingerprint {image}, not {container.fingerprint} "
-                    "(container_fingerprint): another image has its name"
-                )
-        return found
     for arch in {image.partition("-")[0] for image in images.values()}:
         alike = {node: image for node, image in images.items() if image.partition("-")[0] == arch}
         usual = norm(alike.items())
@@ -125,7 +116,7 @@ def other_image(container: Stated, tasks: Sequence[TaskResult], expected: str = 
             if arch == expected.partition("-")[0] and image != expected:
                 found[node] = (
                     f"the container {container.name} (fingerprint {image}) is not from the image "
-                    f"{container.image} ({expected}): enroot remove it, or set container_fingerprint"
+                    f"{container.image} ({expected}): enroot remove it, or leave out one of them"
                 )
             elif image != usual.value and len(usual.votes) > 1:
                 others = hostlist.fold(
@@ -141,7 +132,7 @@ def not_imported(container: Stated, why: str) -> str:
     """Return the reason if the image cannot be compared with a container that the site has named."""
     return (
         f"whether the container {container.name} is from the image {container.image} is not known, since a second "
-        f"import of the image failed: leave out one of them, or set container_fingerprint ({why})"
+        f"import of the image failed: leave out one of them ({why})"
     )
 
 

@@ -50,26 +50,6 @@ def get(url: str, *, timeout: float, cap: int = CAP) -> Reply:
         raise TransportError(f"{shown}: {_plain(reason, timeout)}") from error
 
 
-def post(url: str, body: str, *, timeout: float) -> None:
-    """Send JSON. TransportError, in one line, unless the receiver accepts it in time.
-
-    The line shows the host alone, since the rest of the address may be a secret. Proxies of the environment are used.
-    """
-    host = urllib.parse.urlsplit(url).hostname
-    request = urllib.request.Request(  # noqa: S310 - http(s) by config
-        url, body.encode(), {"Content-Type": "application/json"}
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=timeout):  # noqa: S310
-            pass
-    except urllib.error.HTTPError as error:
-        with error:
-            raise TransportError(f"{host}: HTTP status {error.code}") from None
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        reason = getattr(error, "reason", None) or error
-        raise TransportError(f"{host}: {_plain(reason, timeout)}") from None
-
-
 def _read(answer: http.client.HTTPResponse, shown: str, timeout: float, cap: int) -> bytes:
     """Read to the end; the deadline also applies to a service that sends a few bytes at a time."""
     deadline, parts, size = time.monotonic() + timeout, [], 0

@@ -1,9 +1,7 @@
 """Images as named containers: imported once per node, reused by name, removed at the end.
 
 The name contains the job that created it, so that no later run reuses the containers of a crashed run, and cleanup
-can tell whether the job has ended. With `keep` the name of a .sqsh contains a digest of its size and time instead of
-the job: a rebuilt image gets another name, and the outdated container is removed. A step without a node list must not
-use such a name, since each node has its own names.
+can tell whether the job has ended. A step without a node list must not use such a name, since each node has its own names.
 """
 
 from __future__ import annotations
@@ -41,7 +39,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.core.probe import Answer
 
-REUSED_PREFIX = f"{PREFIX}-kept"  # names of containers that later runs reuse
 PROGRESS = 15.0  # seconds between progress lines
 # seconds for the nodes to list their containers, and again to remove them; HURRY in an interrupted run
 PATIENCE, HURRY = 60.0, 10.0
@@ -61,7 +58,6 @@ class ImageImport:
     seconds: Mapping[str, float] = field(default_factory=dict)
     size: Mapping[str, int] = field(default_factory=dict)
     reused: tuple[str, ...] = ()
-    replaced: tuple[str, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)
     command: str = ""
 
@@ -77,10 +73,7 @@ class ImageImport:
 
 
 class NamedContainers:
-    """The images of one allocation. `report` gets progress lines; `keep` leaves the containers on the nodes.
-
-    `env`: variables of the steps that import, like a proxy's.
-    """
+    """The images of one allocation. `report` gets progress lines; `env`: variables of the steps that import, like a proxy's."""
 
     def __init__(
         self,
@@ -89,13 +82,12 @@ class NamedContainers:
         channel: Channel,
         *,
         deadline: float = 600.0,
-        keep: bool = False,
         env: Mapping[str, str] | None = None,
         report: Callable[[str], None] | None = None,
     ) -> None:
         self._slurm, self._allocation, self._channel = slurm, allocation, channel
         self._env = env or {}
-        self._deadline, self._keep = deadline, keep
+        self._deadline = deadline
         self._report = report or (lambda _line: None)
         self._known: dict[str, ImageImport] = {}
         self._count = itertools.count()
@@ -146,20 +138,14 @@ class NamedContainers:
     def _ensure(self, image: str, nodes: tuple[str, ...]) -> ImageImport:
         command = f"{_stat(image)}; {_UPTIME}; {enroot.NAMES.command} 2>/dev/null"
         answers = self.ask(command, nodes)
-        stamps = {stamp for answer in answers.values() if (stamp := _stamp(answer.out))}
         name = container_name(self._allocation.job_id, image)
-        if self._keep:
-            name = f"{REUSED_PREFIX}-{digest(image)}-{digest(*sorted(stamps)) if stamps else 'registry'}"
         there = tuple(
             node for node, answer in answers.items() if enroot.enroot_names(_lines(answer.out), name)
         )
-        replaced = self._drop_outdated(image, name, answers)
         missing = tuple(node for node in nodes if node not in there)
-        sizes = {
-            node: int(stamp.split()[0]) for node, answer in answers.items() if (stamp := _stamp(answer.out))
-        }
+        sizes = {node: size for node, answer in answers.items() if (size := _size(answer.out)) is not None}
         if not missing:
-            return ImageImport(image, name, size=sizes, reused=there, replaced=replaced)
+            return ImageImport(image, name, size=sizes, reused=there)
         result, problem = self._import(image, name, missing)
         before = {node: _uptime(answer.out) for node, answer in answers.items()}
         seconds, failed = _outcome(result, missing, before, problem)
@@ -176,24 +162,9 @@ class NamedContainers:
             seconds,
             sizes,
             (*there, *imported_by_other),
-            replaced,
             failed,
             result.command if result else "",
         )
-
-    def _drop_outdated(self, image: str, name: str, answers: Mapping[str, Answer]) -> tuple[str, ...]:
-        """Remove containers of an older file at this path; return the nodes of the removed containers."""
-        pattern = re.compile(rf"pyxis_(?:\d+_)?({REUSED_PREFIX}-{digest(image)}-[^-]+)")
-        outdated: dict[str, list[str]] = {}
-        for node, answer in answers.items():
-            for line in _lines(answer.out):
-                match = pattern.fullmatch(line)
-                if match and match[1] != name:
-                    outdated.setdefault(match[1], []).append(node)
-        for old, nodes in outdated.items():
-            self._report(f"{old} on {hostlist.fold(nodes)} is outdated: removed")
-            self.remove(old, nodes)
-        return tuple(dict.fromkeys(node for nodes in outdated.values() for node in nodes))
 
     def _import(self, image: str, name: str, nodes: tuple[str, ...]) -> tuple[StepResult | None, str]:
         request = StepRequest(
@@ -246,11 +217,11 @@ class NamedContainers:
         return f"{self._allocation.job_id}-{digest(image)}"
 
     def close(self) -> None:
-        """Remove the imported containers, unless `keep` is set or another process of this run uses them."""
+        """Remove the imported containers, unless another process of this run uses them."""
         for image, imported in self._known.items():
             with _shared(self._share(image)) as users:
                 users.discard(os.getpid())
-                if not users and not self._keep:
+                if not users:
                     self.remove(imported.name, self._allocation.nodes)
         self._known.clear()
 
@@ -294,15 +265,15 @@ def _outcome(
 
 
 def _stat(image: str) -> str:
-    """Return the sh command that prints size and time of a .sqsh; a name without a leading / or . is a registry's."""
+    """Return the sh command that prints the size of a .sqsh; a name without a leading / or . is a registry's."""
     if not image.startswith(("/", ".")):
         return "echo stat registry"
-    return f"stat -L -c 'stat %s %Y' {shlex.quote(image)} 2>/dev/null || echo stat missing"
+    return f"stat -L -c 'stat %s' {shlex.quote(image)} 2>/dev/null || echo stat missing"
 
 
-def _stamp(text: str) -> str:
-    match = re.search(r"^stat (\d+ \d+)$", text, re.MULTILINE)
-    return match[1] if match else ""
+def _size(text: str) -> int | None:
+    match = re.search(r"^stat (\d+)$", text, re.MULTILINE)
+    return int(match[1]) if match else None
 
 
 def _uptime(text: str) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cluster.environment import variables
+from pytest_gpucluster.kit.framework.payload_step import environment_named
 from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
 
 if TYPE_CHECKING:
@@ -17,8 +18,9 @@ GID_INDEX = "NCCL_IB_GID_INDEX"
 
 
 def gid_index(cluster: Cluster, environment: EnvironmentConfig | None) -> int | None:
-    """Return the GID index that the cluster file exports to NCCL; None if perftest is to choose it."""
-    text = {**variables(environment), **cluster.section(NcclConfig).exports}.get(GID_INDEX, "")
+    """Return the GID index that the environment, or that of NCCL, exports; None if perftest is to choose it."""
+    of_nccl = environment_named(cluster, cluster.section(NcclConfig).environment, "nccl")
+    text = {**variables(environment), **variables(of_nccl)}.get(GID_INDEX, "")
     return int(text) if text.isdecimal() else None
 
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from pytest_gpucluster.core.values import Duration, Nodes, OptionalSection, Text
+from pytest_gpucluster.core.values import Nodes, OptionalSection, Text
 
 
 class FrameworkConfig(OptionalSection):
@@ -16,7 +16,8 @@ class FrameworkConfig(OptionalSection):
         None, description="name under `environments`, used for the steps; default: `default`"
     )
     nodes: Nodes | None = Field(None, description="number of nodes to use; default: all allocated nodes")
-    deadline: Duration = Field(300, description="time limit of one step")
+    # time limit of one step
+    deadline: ClassVar[float] = 300
     # tasks per node where no GPU determines them
     without_gpus: ClassVar[int] = 2
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check
 from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.known_lines import known
-from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.kit.gpu import xid as xids
 from pytest_gpucluster.kit.gpu.xid import Advice
 
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.core.known_lines import KnownLine
-    from pytest_gpucluster.kit.gpu.gpu_config import GpuConfig
     from pytest_gpucluster.kit.gpu.nvidia_smi import Gpu, Gpus
     from pytest_gpucluster.kit.node.kernel_log import KernelLog, XidEvent
 
@@ -37,9 +35,7 @@ ACTIONS = {
     never_healthy="NVIDIA's Xid catalogue demands a reset, a reboot or an inspection for the Xid, and since then the driver was neither "
     "reloaded nor does it state that this GPU needs no recovery",
 )
-def xid(
-    kernel_log: KernelLog, gpus: Gpus, gpu_config: GpuConfig, known_lines: Sequence[KnownLine]
-) -> Judgement:
+def xid(kernel_log: KernelLog, gpus: Gpus, known_lines: Sequence[KnownLine]) -> Judgement:
     """No Xid or SXid since boot requires a reset, a reboot or support. Those of applications are only counted."""
     if kernel_log.since is not None:
         yield Metric("kernel_log_since", kernel_log.since, "s after boot")
@@ -59,14 +55,14 @@ def xid(
             yield from _of_site(kernel_log, found, gpus.at(found.bus), line)
             continue
         entry = xids.lookup(found.number, found.text)
-        excuse = _excuse(kernel_log, found, gpu_config) or _present_state(entry, gpus.device(found.bus))
+        excuse = _excuse(kernel_log, found) or _present_state(entry, gpus.device(found.bus))
         yield from _judged(kernel_log, found, gpus.at(found.bus), entry, excuse)
     for found in kernel_log.sxids:
         if line := known(known_lines, found.event.text):
             yield from _of_site(kernel_log, found, found.bus, line)
             continue
         entry = xids.lookup_sxid(found.number, found.text)
-        yield from _judged(kernel_log, found, found.bus, entry, _excuse(kernel_log, found, gpu_config))
+        yield from _judged(kernel_log, found, found.bus, entry, _excuse(kernel_log, found))
 
 
 def _of_site(log: KernelLog, found: XidEvent, part: str, line: KnownLine) -> Iterator[Finding | Advisory]:
@@ -95,15 +91,12 @@ def _judged(
         yield Advisory(part, f"{measured}{excuse}", "no Xid")
 
 
-def _excuse(log: KernelLog, found: XidEvent, config: GpuConfig) -> str:
+def _excuse(log: KernelLog, found: XidEvent) -> str:
     """Return why an Xid no longer applies to the GPU, '' if it applies."""
     if log.reloaded_after(found.event):
         return "; the driver was reloaded since"
     if _recovered(log, found):
         return "; the driver withdrew its request for recovery since (Xid 154)"
-    limit, now, last = config.xid_max_age, log.now, found.event.last
-    if limit is not None and now is not None and last is not None and now - last > limit:
-        return f"; older than gpu.xid_max_age ({format_duration(limit)})"
     return ""
 
 

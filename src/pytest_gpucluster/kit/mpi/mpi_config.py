@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from pytest_gpucluster.core.values import Bandwidth, FolderPath, Program, Tasks, Text
+from pytest_gpucluster.core.values import Bandwidth, Program
 from pytest_gpucluster.kit.framework.framework_config import FrameworkConfig
 
 Launcher = Annotated[str, Field(pattern=r"^(mpirun|srun( --mpi=[\w.]+)?)$")]
-ThreadLevel = Literal["single", "funneled", "serialized", "multiple"]
 
 
 class MpiConfig(FrameworkConfig):
@@ -25,29 +24,18 @@ class MpiConfig(FrameworkConfig):
         description="launchers that must start MPI programs: mpirun, 'srun --mpi=TYPE', or srun with the type of the "
         "environment or Slurm's MpiDefault",
     )
-    ntasks_per_node: Tasks | None = Field(
-        None, description="tasks per node; default: one per GPU, or two without GPUs"
-    )
     languages: tuple[Literal["c", "python"], ...] = Field(
         ("c",), min_length=1, description="c: compiled on the nodes or in the image; python: mpi4py"
     )
     compiler: Program = Field("mpicc", description="name or path of the compiler")
     mpirun: Program = Field("mpirun", description="name or path of mpirun")
-    mpirun_args: tuple[str, ...] = Field((), description="further mpirun options, passed unchanged")
-    implementation: Text | None = Field(
-        None, description="version string of the library or its beginning, like 'Open MPI v4.1'"
-    )
-    prefix: FolderPath | None = Field(
-        None, description="folder of the site's MPI; mpirun must be bin/mpirun in it"
-    )
-    threads: ThreadLevel = Field("funneled", description="thread level that the MPI library must provide")
+    # thread level that the MPI library must provide
+    threads: ClassVar[str] = "funneled"
     max_latency: float | None = Field(
         None, gt=0, description="highest latency between nodes in microseconds, one direction, 8 bytes"
     )
     min_bandwidth: Bandwidth | None = Field(
         None, gt=0, description="lowest bandwidth between nodes in GB/s, one direction, 4 MiB"
     )
-    scratch: FolderPath = Field(
-        "/tmp",
-        description="folder on each node for the compiled program; must not be mounted noexec",
-    )
+    # folder on each node for the compiled program; must not be mounted noexec
+    scratch: ClassVar[str] = "/tmp"

@@ -47,12 +47,10 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
     def __init__(self, *of_runner: Any, channel: Channel, ntasks_per_node: int = 0) -> None:
         super().__init__(*of_runner)
         gpus = self.inventory[self.nodes[0]].gpus
-        self.ntasks_per_node = (
-            self.config.ntasks_per_node or ntasks_per_node or gpus or self.config.without_gpus
-        )
+        self.ntasks_per_node = ntasks_per_node or gpus or self.config.without_gpus
         self._channel, self._made = channel, False
         self.misplaced: Mapping[str, str] = {}  # of `installed`: {node: where its task ran}
-        self._folder = f"{self.config.scratch.rstrip('/')}/gpucluster-mpi.{secrets.token_hex(8)}"
+        self._folder = f"{self.config.scratch}/gpucluster-mpi.{secrets.token_hex(8)}"
 
     # --- the program
 
@@ -111,7 +109,7 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
         for node, answer in self._channel.ask(own_folder.make_command(self._folder)).items():
             if node in self.nodes and answer.rc != 0:
                 why = answer.problem or answer.err.strip() or f"exit {answer.rc}"
-                raise GpuClusterError(f"{node}: {self._folder} cannot be created: {why}; set mpi.scratch")
+                raise GpuClusterError(f"{node}: {self._folder} cannot be created: {why}")
 
     def clean_up(self) -> None:
         """Remove the program from the nodes."""
@@ -183,7 +181,7 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
         tasks = ntasks_per_node or self.ntasks_per_node
         # -n: an mpirun that misreads Slurm's variables may start processes without end
         size = ("-n", str(len(nodes) * tasks))
-        command = (*as_batch(nodes, tasks), self.config.mpirun, *size, *self.config.mpirun_args, *program)
+        command = (*as_batch(nodes, tasks), self.config.mpirun, *size, *program)
         return self._request(tuple(nodes[:1]), command, mpi="none", ntasks_per_node=1)
 
     def _request(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.cluster.slurm.pyxis import PyxisOptions
+from pytest_gpucluster.cluster.environment import variables
 from pytest_gpucluster.cluster.slurm.result import StepResult, TaskResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, reproduce_command, run_step
 from pytest_gpucluster.config.models import DEFAULT_ENVIRONMENT
@@ -151,11 +151,13 @@ class NcclStep:
         inventory: Mapping[str, NodeInfo],
         *,
         gpus_per_node: int,
+        deadline: float | None = None,
     ) -> None:
         self._slurm, self._allocation, self._channel = slurm, allocation, channel
         self._cluster, self._inventory = cluster, inventory
         self.config = cluster.section(NcclConfig)
-        self.gpus = self.config.gpus_per_node or gpus_per_node
+        self.gpus = gpus_per_node
+        self.deadline = deadline or self.config.deadline  # seconds of one step
         self.sweep = NcclCommand.parse(self.config.command)
         self.steps = 0
         self._why_lacking = ""  # what a task printed on stderr when it searched for the programs
@@ -170,7 +172,7 @@ class NcclStep:
         if self.config.runner != "auto":
             return self.config.runner
         find = f"command -v {shlex.quote(self.sweep.program)}"
-        if self.config.container or not (without_tests := self._lacking(find)):
+        if not (without_tests := self._lacking(find)):
             return "nccl-tests"
         without_torch = self._without_torch
         if (nodes := {*without_tests} & {*without_torch}) >= {*self._allocation.nodes}:
@@ -179,7 +181,7 @@ class NcclStep:
             inside += f" ({self._why_lacking})" if self._why_lacking else ""
             raise NotAvailable(
                 f"neither {self.sweep.program} nor torch was found on {hostlist.fold(nodes)}{inside}: install nccl-tests, or "
-                "name an environment whose python has torch, or an image with nccl-tests: nccl.environment, nccl.container"
+                "name an environment whose python has torch, or whose image has nccl-tests: nccl.environment"
             )
         # the step of a node without the program that most nodes have reports it
         return "payload" if len(without_torch) <= len(without_tests) else "nccl-tests"
@@ -189,8 +191,6 @@ class NcclStep:
         """The nodes whose python has no torch."""
         if self.config.payload:
             return ()  # it replaces the payload on torch
-        if self.config.container:
-            return self._allocation.nodes  # an image for nccl-tests alone has no torch
         python = shlex.quote(self.environment.python if self.environment else "python3")
         find = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
         return tuple(self._lacking(f"{python} -c {shlex.quote(find)}"))
@@ -201,7 +201,7 @@ class NcclStep:
         own = self.runner == "payload" and bool(
             self.config.payload
         )  # a replacement of the payload may not log
-        return self.config.exports.get("NCCL_DEBUG", "INFO") in {"INFO", "TRACE"} and not own
+        return self.exports.get("NCCL_DEBUG", "INFO") in {"INFO", "TRACE"} and not own
 
     def _lacking(self, command: str) -> list[str]:
         """Return the nodes on which a command fails in the environment of the steps."""
@@ -213,7 +213,7 @@ class NcclStep:
             ntasks_per_node=1,
             mpi="none",
             environment=self.environment,
-            timeout=self.config.deadline,
+            timeout=self.deadline,
         )
         try:
             result, having = run_step(self._slurm, self._allocation, request), set[str]()
@@ -230,6 +230,11 @@ class NcclStep:
         """The environment of the cluster file that the steps run in."""
         return environment_named(self._cluster, self.config.environment, "nccl")
 
+    @cached_property
+    def exports(self) -> dict[str, str]:
+        """The variables that the environment adds to each rank."""
+        return variables(self.environment)
+
     # --- the floor of a bandwidth
 
     @cached_property
@@ -243,13 +248,14 @@ class NcclStep:
         self, profile: Profile, log: nccl_log.NcclLog, node_of_rank: Mapping[int, str] | None = None
     ) -> Route:
         """Return how the ranks of a run over several nodes communicated, from its log."""
-        env = {**(self.environment.exports if self.environment else {}), **self.config.exports}
         transports = tuple(sorted(log.paths(node_of_rank or None).between))
         if (
             not transports and log.network == "Socket"
         ):  # a run of one node names the network that it would use
             transports = (SOCKET,)
-        return Route(transports, log.nodes, env, log.interfaces, profile.fabric.link_layer == "Ethernet")
+        return Route(
+            transports, log.nodes, self.exports, log.interfaces, profile.fabric.link_layer == "Ethernet"
+        )
 
     def floor(self, collective: str, size: int, nodes: Iterable[str], route: Route) -> Floor | str:
         """Return the lowest plausible bandwidth of a run on these nodes, or why it is unknown."""
@@ -334,12 +340,12 @@ class NcclStep:
         if self.config.payload:
             return (*self.config.payload, *words)
         python = self.environment.python if self.environment else "python3"
-        level = self.config.exports.get("NCCL_DEBUG", "INFO")
+        level = self.exports.get("NCCL_DEBUG", "INFO")
         return command(python, COLLECTIVE, *words, *(("--nccl-debug", level) if level else ()))
 
     def _deadlines(self) -> tuple[str, ...]:
         """Return the payload's deadlines, shorter than the step's: the payload names the rank or size that hangs."""
-        seconds = f"{min(PATIENCE, self.config.deadline / 2):g}"
+        seconds = f"{min(PATIENCE, self.deadline / 2):g}"
         return ("--deadline", seconds, "--rendezvous", seconds)
 
     def _rendezvous(self, nodes: Sequence[str]) -> tuple[str, ...]:
@@ -350,7 +356,7 @@ class NcclStep:
     @property
     def logging(self) -> dict[str, str]:
         """The variables that make NCCL log its transports."""
-        return {name: self.config.exports.get(name, value) for name, value in _LOGGED.items()}
+        return {name: self.exports.get(name, value) for name, value in _LOGGED.items()}
 
     def _program(self, collective: str) -> str:
         folder, _, name = self.sweep.program.rpartition("/")
@@ -358,39 +364,25 @@ class NcclStep:
         return f"{folder}/{swapped}" if folder else swapped
 
     def _request(self, nodes: Sequence[str], argv: Sequence[str], **options: Any) -> StepRequest:
-        pyxis = None
-        environment = self.environment
-        if self.config.container and self.runner == "nccl-tests":
-            base = environment or None
-            pyxis = PyxisOptions(
-                image=self.config.container,
-                mounts=base.container_mounts if base else (),
-                remap_root=base.container_remap_root if base else None,
-            )
-        exports = {"NCCL_DEBUG": "INFO", **self.config.exports}
         # exported in the task, since a task prolog overrides what srun exports
         prelude = [f"export {name}={shlex.quote(value)}" for name, value in self.logging.items()]
         # a port set by the site may be in use; the ddp suite checks it
         prelude.append("unset MASTER_PORT")
-        if self.config.hostid_from_slurm:
-            prelude.append('export NCCL_HOSTID="$SLURMD_NODENAME"')
         mpi = self.config.mpi if self.runner == "nccl-tests" else None
         return StepRequest(
             argv=tuple(argv),
             nodes=tuple(nodes),
-            env=exports,
+            env={"NCCL_DEBUG": self.exports.get("NCCL_DEBUG", "INFO")},
             prelude="; ".join(prelude),
-            environment=environment,
-            pyxis=pyxis,
+            environment=self.environment,
             mpi=mpi,
-            timeout=self.config.deadline,
-            extra_args=self.config.srun_args,
+            timeout=self.deadline,
             **options,
         )
 
     def _under_mpirun(self, nodes: Sequence[str], argv: Sequence[str]) -> StepRequest:
         hosts = ",".join(f"{node}:{self.gpus}" for node in nodes)
-        names = dict.fromkeys((*self.logging, *self.config.exports))
+        names = dict.fromkeys((*self.logging, *self.exports))
         exports = [word for name in names for word in ("-x", name)]
         launch = ("mpirun", "-np", str(len(nodes) * self.gpus), "--host", hosts, "--tag-output", *exports)
         request = self._request(nodes[:1], (*launch, *argv), ntasks_per_node=1, gpus_per_node=self.gpus)

@@ -424,7 +424,7 @@ def transport_of(profile: Profile) -> str:
 def _unlogged(where: str, wanted: str) -> _Problem:
     return _problem(
         TRANSPORT, f"no connection {where} was logged", wanted, "NCCL's log is missing or cut",
-        "the step sets NCCL_DEBUG=INFO, on stderr: do nccl.exports, the image or a wrapper of the tool set "
+        "the step sets NCCL_DEBUG=INFO, on stderr: do exports of the environment, the image or a wrapper of the tool set "
         "NCCL_DEBUG, NCCL_DEBUG_SUBSYS (INIT,ENV are needed) or NCCL_DEBUG_FILE otherwise?",
     )  # fmt: skip
 

@@ -491,11 +491,6 @@ def parser() -> argparse.ArgumentParser:
         add("--address", default="", help="rendezvous host, if not the first node of the step")
         add("--port", type=int, default=0, help="rendezvous port, if not derived from job and step")
         add("--nccl-debug", default="", help="NCCL_DEBUG; overrides a task prolog or an image")
-        add(
-            "--hostid-from-slurm",
-            action="store_true",
-            help="NCCL_HOSTID=$SLURMD_NODENAME: virtual nodes use the network",
-        )
         if mode == "sweep":
             add("-b", "--begin", type=parse_size, default=32 << 20, metavar="SIZE")
             add("-e", "--end", type=parse_size, default=32 << 20, metavar="SIZE")
@@ -527,10 +522,8 @@ def schedule_of(args: Any, env: Mapping[str, str]) -> List[List[List[str]]]:
     return rounds
 
 
-def prepare(args: Any, env: Any, context: RankContext) -> None:
+def prepare(args: Any, env: Any) -> None:
     """Set NCCL's variables, before torch starts it."""
-    if args.hostid_from_slurm:
-        env["NCCL_HOSTID"] = context.node
     # torch would abort a rank whose partner died before it prints the reason; the payload has its own deadline
     env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
     env.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
@@ -549,7 +542,7 @@ def work(args: Any, context: RankContext) -> int:
     ):
         raise Failure(EXIT_USAGE, "the sweep would not end: -f must be 2 or more, or -i greater than 0")
     schedule = schedule_of(args, os.environ) if args.mode == "rounds" else []
-    prepare(args, os.environ, context)
+    prepare(args, os.environ)
     try:
         import torch  # after the environment is set
         import torch.distributed

@@ -1,4 +1,4 @@
-"""Facts from sacctmgr, sacct, squeue, sshare, sdiag and sbatch. Pure.
+"""Facts from sacctmgr, sacct, sdiag and sbatch. Pure.
 
 Columns are requested by name and read by position (-P -n): the headings differ between versions.
 """
@@ -11,7 +11,6 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core import units
 from pytest_gpucluster.core.errors import ProbeError
 from pytest_gpucluster.suites.accounting.config import Value, read_value
 
@@ -24,17 +23,12 @@ RECORD = (
     *("JobIDRaw", "User", "Account", "Partition", "State", "Submit", "Start", "End", "ExitCode", "AllocTRES"),
     "NodeList",
 )
-JOB_COLUMNS = "JobID:20,State:20,Reason:60,RestartCnt:10,PriorityLong:20,NodeList:120,tres-alloc:400"
 # sacct(1), JOB STATE CODES, of records that are closed; REQUEUED is the end of one run of a job
 ENDED = frozenset(
     {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"}
     | {"REQUEUED", "TIMEOUT"}
 )
 ALIVE = frozenset({"PENDING", "RUNNING", "SUSPENDED"})
-# reasons of a job that Slurm would start on a free node
-FREE = frozenset(
-    {"None", "Resources", "Priority", "ReqNodeNotAvail", "Reservation", "Licenses", "SchedDefer", "Prolog"}
-)
 # slurm_errno.c of 22.05 to 26.05: what Slurm refuses for the user, account, QoS or group, whatever the job asks for
 _DENIED = re.compile(
     r"Invalid account or account/partition|Invalid qos specification|User's group not permitted"
@@ -104,52 +98,6 @@ class Answer:
     message: str = ""
 
 
-@dataclass(frozen=True)
-class TrialJob:
-    """A job of a trial in squeue. `tres`: what it is allocated; `reason` is '' where it has none."""
-
-    job: str
-    state: str
-    reason: str = ""
-    restarts: int = 0
-    priority: int = 0
-    node: str = ""
-    tres: Mapping[str, int] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return f"{self.state} ({self.reason})" if self.reason else self.state
-
-    @property
-    def started(self) -> bool:
-        """Whether it runs or has run."""
-        return self.state not in ("PENDING", "CONFIGURING") or self.restarts > 0
-
-    @property
-    def decided(self) -> bool:
-        """Whether it has started, or waits for something else than free nodes."""
-        return self.started or bool(self.reason and self.reason not in FREE)
-
-    @property
-    def has_node(self) -> bool:
-        """Whether it has started, and does not wait for its turn in gang scheduling."""
-        return self.started and self.state != "SUSPENDED"
-
-    def ended_as(self, mode: str) -> bool:
-        """Return whether it was preempted by requeue, cancel or suspend."""
-        if mode == "requeue":
-            return self.restarts > 0
-        return self.state in ({"SUSPENDED"} if mode == "suspend" else {"PREEMPTED", "CANCELLED"})
-
-
-@dataclass(frozen=True)
-class Share:
-    """Usage and factor of an association in sshare. `level`: None where it has no usage yet (inf)."""
-
-    usage: int
-    factor: float
-    level: float | None = None
-
-
 def parse_associations(text: str, limits: Mapping[str, str]) -> tuple[Association, ...]:
     """Read `sacctmgr -nP show assoc` with the columns ASSOCIATION and `limits`, {name: type}."""
     found = []
@@ -212,41 +160,6 @@ def parse_private_data(text: str) -> frozenset[str]:
     if not found or match is None:
         raise ProbeError("sacctmgr show configuration: the answer has no PrivateData of slurmdbd")
     return _names(match[1]) - {"none"}
-
-
-def parse_shares(text: str) -> dict[tuple[str, str], Share]:
-    """Read `sshare -nP -o Account,User,RawUsage,FairShare,LevelFS`: {(account, user): share}."""
-    found = {}
-    for row in _rows(text, 5, "sshare"):
-        account, user, usage, factor, level = (value.strip() for value in row)
-        if user:  # an account has no factor of its own
-            of_level = None if level in ("", "inf") else _float(level, "LevelFS")
-            found[account, user] = Share(_number(usage, "RawUsage"), _float(factor, "FairShare"), of_level)
-    return found
-
-
-def parse_jobs(text: str) -> dict[str, TrialJob]:
-    """Read `squeue -h -O` with the columns JOB_COLUMNS, which have fixed widths."""
-    widths = [int(column.rsplit(":", 1)[1]) for column in JOB_COLUMNS.split(",")]
-    found = {}
-    for line in text.splitlines():
-        values, at = [], 0
-        for width in widths:
-            values.append(line[at : at + width].strip())
-            at += width
-        job, state, reason, restarts, priority, node, tres = values
-        if not (job.isascii() and job.isdecimal() and state):
-            raise ProbeError(f"squeue: a line is not understood: {line[:80]!r}")
-        found[job] = TrialJob(
-            job,
-            state,
-            "" if reason == "None" else reason,
-            _number(restarts or "0", "RestartCnt"),
-            _number(priority or "0", "Priority"),
-            node,
-            _tres(tres),
-        )
-    return found
 
 
 def users_of(account: str, associations: Iterable[Association]) -> dict[str, Association]:
@@ -313,15 +226,6 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(filter(None, (name.strip() for name in text.split(","))))
 
 
-def _tres(text: str) -> dict[str, int]:
-    """Read cpu=1,mem=100M,gres/gpu=2; memory is in bytes, and amounts that are no number are left out."""
-    found = {}
-    for name, _, amount in (one.partition("=") for one in text.split(",")):
-        with contextlib.suppress(ValueError):
-            found[name] = units.parse_size(amount)
-    return found
-
-
 def _time(text: str) -> str:
     with contextlib.suppress(ValueError):
         if _TIME.fullmatch(text):
@@ -333,10 +237,3 @@ def _number(text: str, what: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 20):
         raise ProbeError(f"{what} is no number: {text[:40]!r}")
     return int(text)
-
-
-def _float(text: str, what: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ProbeError(f"{what} is no number: {text[:40]!r}") from None

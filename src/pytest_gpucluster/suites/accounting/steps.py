@@ -53,11 +53,11 @@ class Records:
 class Accounting:
     """Slurm's accounting. Each query runs once; NotAvailable where it was refused, ProbeError where it is not understood.
 
-    `conf`: slurm.conf of the commands, '' for the usual one.
+    `conf`: slurm.conf of the commands, '' for the usual one; `sudo`: other users with `sudo -n -u USER`, unless as root.
     """
 
-    def __init__(self, slurm: Slurm, config: AccountingConfig, conf: str = "") -> None:
-        self.slurm, self.config, self.conf = slurm, config, conf
+    def __init__(self, slurm: Slurm, config: AccountingConfig, conf: str = "", *, sudo: bool = False) -> None:
+        self.slurm, self.config, self.conf, self.sudo = slurm, config, conf, sudo
 
     @cached_property
     def settings(self) -> Mapping[str, str]:
@@ -120,15 +120,15 @@ class Accounting:
             return ()
         if self.who.is_root:
             return ("runuser", "-u", user, "--")
-        if self.config.sudo:
+        if self.sudo:
             conf = (f"SLURM_CONF={self.conf}",) if self.conf else ()  # sudo clears the environment
             return ("sudo", "-n", "-u", user, "--", "env", *conf)
         raise NotAvailable(
-            f"user {user}: only root can become another user: run as root, or set `sudo: true` under `accounting`"
+            f"user {user}: only root can become another user: run as root, or set `sudo: true` in the cluster file"
         )
 
-    def submit(self, access: Access, *options: str) -> tuple[facts.Answer, str]:
-        """Submit a job of one task as its user; return Slurm's answer and sbatch's output.
+    def _answer(self, access: Access) -> facts.Answer:
+        """Return Slurm's answer to `sbatch --test-only` of a job of one task, asked as its user.
 
         NotAvailable where this machine cannot become the user, or does not know it.
         """
@@ -138,24 +138,25 @@ class Accounting:
             *SMALL_JOB,
             "--chdir=/",
             *(f"--{key}={value}" for key, value in words.items() if value),
-            *options,
+            "--test-only",
+            "--wrap=true",
         )
         try:
-            output = self.slurm.run(*argv)
+            self.slurm.run(*argv)
         except SlurmError as error:
             if error.rc is None or (
                 "sbatch" not in error.stderr and "allocation failure" not in error.stderr
             ):
                 raise NotAvailable(str(error)) from error  # runuser or sudo, or no answer
-            return facts.read_refusal(error.stderr), ""
-        return facts.Answer("accepted"), output.strip()
+            return facts.read_refusal(error.stderr)
+        return facts.Answer("accepted")
 
     def answers(self, jobs: Iterable[Access]) -> dict[Access, facts.Answer]:
         """Return Slurm's answers to `sbatch --test-only` of jobs."""
         found = {}
         for access in jobs:
             try:
-                found[access], _ = self.submit(access, "--test-only", "--wrap=true")
+                found[access] = self._answer(access)
             except NotAvailable as error:
                 found[access] = facts.Answer("not tried", str(error))
         return found

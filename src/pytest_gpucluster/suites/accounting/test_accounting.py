@@ -1,32 +1,23 @@
-"""Accounts, users, QoS, limits, fair share and preemption of a Slurm that many teams share.
-
-No node is allocated. Jobs are submitted with --intrusive only, and only with what `accounting.trials` names.
-"""
+"""Accounts, users, QoS, limits, fair share and preemption of a Slurm that many teams share. No node is allocated."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.suite import Tests, fact, required_section
-from pytest_gpucluster.suites.accounting import checks, trial_checks
+from pytest_gpucluster.suites.accounting import checks
 from pytest_gpucluster.suites.accounting.config import AccountingConfig
 from pytest_gpucluster.suites.accounting.steps import Accounting
-from pytest_gpucluster.suites.accounting.trials import TrialRunner
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping
 
     from pytest_gpucluster.cluster.slurm.inventory import PartitionInfo
     from pytest_gpucluster.run.session import ClusterSession
     from pytest_gpucluster.suites.accounting.config import Access
-    from pytest_gpucluster.suites.accounting.facts import Answer, Association, QosInfo, TrialJob
-    from pytest_gpucluster.suites.accounting.limit_plan import LimitResult
+    from pytest_gpucluster.suites.accounting.facts import Answer, Association, QosInfo
     from pytest_gpucluster.suites.accounting.steps import Records
-    from pytest_gpucluster.suites.accounting.trials import BackfillResult, FairshareResult, PreemptionResult
-
-    T = TypeVar("T")
 
 config = required_section(AccountingConfig)
 
@@ -37,7 +28,7 @@ def accounting(config: AccountingConfig, gpucluster_session: ClusterSession) -> 
     slurm, cluster = gpucluster_session.need_slurm(), gpucluster_session.cluster
     local = cluster.transport.kind != "ssh"
     conf = cluster.slurm.conf or (os.environ.get("SLURM_CONF", "") if local else "")
-    made = Accounting(slurm, config, conf)
+    made = Accounting(slurm, config, conf, sudo=cluster.sudo)
     _ = made.settings
     return made
 
@@ -96,71 +87,8 @@ def hours(config: AccountingConfig) -> float:
     return config.records
 
 
-@fact(once=True)
-def runner(
-    accounting: Accounting,
-    config: AccountingConfig,
-    gpucluster_session: ClusterSession,
-) -> Iterator[TrialRunner | None]:
-    """Submits the jobs of the trials; None without `trials`."""
-    if config.trials is None:
-        yield None
-        return
-    if gpucluster_session.in_worker and gpucluster_session.channel is None:
-        # without a channel no worker waits for another, and the jobs of one would count against limits of another
-        raise NotAvailable("with -n, trials run only in a run that also allocates nodes: leave -n out")
-    held = {node for one in gpucluster_session.allocations for node in one.nodes}
-    known = accounting.slurm.partitions().get(config.trials.partition)
-    if held and known is not None and held.issuperset(known.nodes):
-        raise NotAvailable(
-            "this run holds all nodes of the partition of the trials: run it with -m accounting"
-        )
-    made = TrialRunner(accounting, config.trials)
-    _ = made.user
-    yield made
-    made.close()
-
-
-@fact(once=True)
-def access_trial(
-    runner: TrialRunner | None, config: AccountingConfig
-) -> Mapping[Access, tuple[Answer, TrialJob | None]] | None:
-    """Real jobs of the users under `access`."""
-    jobs = (*config.access.may, *config.access.may_not)
-    return runner.access(jobs) if runner and jobs else None
-
-
-@fact(once=True)
-def limit_trials(runner: TrialRunner | None, config: AccountingConfig) -> Sequence[LimitResult] | None:
-    """Each limit under `trials.limits`, reached one after another."""
-    if runner is None or config.trials is None:
-        return None
-    return [runner.limit(trial, config.amount_of(trial) or 0) for trial in config.trials.limits]
-
-
-@fact(once=True)
-def fairshare_trial(runner: TrialRunner | None, config: AccountingConfig) -> FairshareResult | None:
-    """Usage of one account, and priorities after it."""
-    trial = config.trials and config.trials.fairshare
-    return runner.fairshare(trial) if runner and trial else None
-
-
-@fact(once=True)
-def backfill_trial(runner: TrialRunner | None, config: AccountingConfig) -> BackfillResult | None:
-    """A short job behind one that waits."""
-    return runner.backfill() if runner and config.trials and config.trials.backfill else None
-
-
-@fact(once=True)
-def preemption_trials(runner: TrialRunner | None, config: AccountingConfig) -> Sequence[PreemptionResult]:
-    """Jobs that preempt others, one trial after another."""
-    trials = config.trials.preemption if config.trials else ()
-    return [runner.preemption(trial) for trial in trials] if runner else []
-
-
 TESTS = Tests(
     checks,
-    trial_checks,
     marks=(
         "accounting",
         "slurm",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.core.majority import Norm
-    from pytest_gpucluster.kit.container.enroot import EnrootSpace, Pyxis
+    from pytest_gpucluster.kit.container.enroot import EnrootSpace
     from pytest_gpucluster.suites.container.config import ContainerConfig
     from pytest_gpucluster.suites.container.facts import ContainerFacts, StepFacts
 
@@ -32,9 +32,9 @@ HOOK_FAILED = "a hook of Enroot failed, which container.hooks judges"
 
 def _require(found: ContainerFacts, *steps: str) -> None:
     """Raise NotAvailable if nothing inside can be judged; the checks of import and plugin report the fault."""
-    if found.main.failed.get(found.node, "").startswith(HOOK):
+    if found.imported.failed.get(found.node, "").startswith(HOOK):
         raise NotAvailable(HOOK_FAILED)
-    if found.node in found.main.failed:
+    if found.node in found.imported.failed:
         raise NotAvailable("the image could not be imported, which container.import judges")
     if found.contained is False:
         raise NotAvailable("the tasks ran outside of a container, which container.plugin judges")
@@ -49,33 +49,25 @@ def _require(found: ContainerFacts, *steps: str) -> None:
     hint="grep -r pyxis /etc/slurm/plugstack.conf*; systemctl restart slurmd; srun --help | grep container-image",
     action=Action.CONFIGURE,
 )
-def plugin(found: ContainerFacts, pyxis: Pyxis) -> Judgement:
-    """Judge that tasks run in a container, and Pyxis' version."""
+def plugin(found: ContainerFacts) -> Judgement:
+    """Judge that tasks run in a container."""
     if found.contained is False:
         yield Finding(
             "Pyxis", "the task ran on the node itself, outside of a container", "a task in the container"
         )
-    elif found.step("plain").problem and found.node not in found.main.failed:
+    elif found.step("plain").problem and found.node not in found.imported.failed:
         yield NotAvailable("no step in the container started, which container.reuse judges")
-    elif found.contained is None and found.node not in found.main.failed:
+    elif found.contained is None and found.node not in found.imported.failed:
         yield Finding(
             "Pyxis", found.step("plain").problem or found.step("outside").problem, "a task in the container"
         )
     elif found.contained is None:
-        why = found.main.failed[found.node]
+        why = found.imported.failed[found.node]
         if NO_OPTION in why:
             yield Finding("Pyxis", why, "--container-image is an option of srun")
         else:
             judge = "hooks" if why.startswith(HOOK) else "import"
             yield NotAvailable(f"no container started, which container.{judge} judges")
-    wanted = found.config.version
-    if wanted is None:
-        return
-    if not pyxis.version:
-        why = pyxis.absent or f"{pyxis.library} does not state it"
-        raise NotAvailable(f"the version of Pyxis is not known: {why}")
-    if not pyxis.version.startswith(wanted):
-        yield Finding("version of Pyxis", pyxis.version, wanted)
 
 
 @check(
@@ -86,22 +78,22 @@ def plugin(found: ContainerFacts, pyxis: Pyxis) -> Judgement:
     setting="container.image",
 )
 def imported(found: ContainerFacts) -> Judgement:
-    """Judge that every image was imported; measures the time, and the MB/s of the packed image."""
+    """Judge that the image was imported; measures the time, and the MB/s of the packed image."""
     if found.contained is False:
         _require(found)
         return
-    for image in found.imports:
-        if image.failed.get(found.node, "").startswith(HOOK):
-            yield NotAvailable(HOOK_FAILED)
-        elif found.node in image.failed:
-            yield Finding(image.image, image.failed[found.node], "imported")
-        elif found.node not in image.nodes:
-            yield Finding(image.image, "no report of the import", "imported")
-        if found.node in image.seconds:
-            yield Metric("import_time", image.seconds[found.node], "s", image.image)
-        throughput = image.throughput(found.node)
-        if throughput is not None:
-            yield Metric("import_throughput", throughput, "MB/s", image.image)
+    image = found.imported
+    if image.failed.get(found.node, "").startswith(HOOK):
+        yield NotAvailable(HOOK_FAILED)
+    elif found.node in image.failed:
+        yield Finding(image.image, image.failed[found.node], "imported")
+    elif found.node not in image.nodes:
+        yield Finding(image.image, "no report of the import", "imported")
+    if found.node in image.seconds:
+        yield Metric("import_time", image.seconds[found.node], "s", image.image)
+    throughput = image.throughput(found.node)
+    if throughput is not None:
+        yield Metric("import_throughput", throughput, "MB/s", image.image)
 
 
 @check(
@@ -112,8 +104,7 @@ def imported(found: ContainerFacts) -> Judgement:
 )
 def hooks(found: ContainerFacts) -> Judgement:
     """Judge that no hook of Enroot fails in any step. A failure is a fault of the site's scripts, not of the node."""
-    problems = [image.failed.get(found.node, "") for image in found.imports]
-    problems += [seen.problem for seen in found.seen.values()]
+    problems = [found.imported.failed.get(found.node, ""), *(seen.problem for seen in found.seen.values())]
     failed = dict.fromkeys(text.removeprefix(HOOK) for text in problems if text.startswith(HOOK))
     for text in failed:
         hook, _, words = text.partition(" ")
@@ -166,7 +157,7 @@ def root(found: ContainerFacts) -> Judgement:
 )
 def mounts(found: ContainerFacts) -> Judgement:
     """Judge that mounts can be read and written, that `ro` applies, and that the cluster file's mounts work."""
-    if found.node in found.main.failed or found.contained is not True:
+    if found.node in found.imported.failed or found.contained is not True:
         _require(found, "plain")
         return
     step = found.step("mounts")
@@ -204,10 +195,10 @@ def workdir(found: ContainerFacts) -> Judgement:
     action=Action.CONFIGURE,
 )
 def home(found: ContainerFacts) -> Judgement:
-    """Judge that home is mounted only by default or with the flag for it."""
+    """Judge that home is mounted only with the flag for it."""
     _require(found, "plain", "turned", "back")
     wanted = (
-        ("plain", "without a flag", found.config.mount_home),
+        ("plain", "without a flag", False),
         ("turned", "--container-mount-home", True),
         ("back", "--no-container-mount-home", False),
     )
@@ -331,7 +322,7 @@ _NO_ROOM = re.compile(r"no space (?:left )?on|quota exceeded|file too large", re
 )
 def reuse(found: ContainerFacts) -> Judgement:
     """Judge that a later step finds the container by its name, with the files of an earlier step."""
-    if found.node in found.main.failed or found.contained is False or found.step("outside").problem:
+    if found.node in found.imported.failed or found.contained is False or found.step("outside").problem:
         _require(found)
         return
     for step in ("plain", "back"):
@@ -346,9 +337,9 @@ def reuse(found: ContainerFacts) -> Judgement:
 @check(
     "container.save",
     cause="no space or no permission in the folder of the saved image, or mksquashfs is missing on the node",
-    hint="a step with --container-name and --container-save; which mksquashfs; container.scratch names the folder",
+    hint="a step with --container-name and --container-save; which mksquashfs; df /tmp",
     action=Action.CONFIGURE,
-    setting="container.scratch and the image",
+    setting="container.save and the image",
 )
 def save(found: ContainerFacts) -> Judgement:
     """Judge that a saved container starts as an image, with the files that were written in it."""
@@ -358,8 +349,8 @@ def save(found: ContainerFacts) -> Judgement:
     refused = found.step("back").unsaved or found.step("saved").problem
     if _NO_ROOM.search(refused):
         raise NotAvailable(
-            f"{refused}: the saved image is as large as the packed one, and no job must save it; let container.scratch name "
-            "a folder with more room, or set container.save: false"
+            f"{refused}: the saved image is as large as the packed one, and no job must save it; make room in /tmp, or "
+            "set container.save: false"
         )
     elif found.step("back").unsaved:
         yield Finding("--container-save", found.step("back").unsaved, "saved")
@@ -398,7 +389,7 @@ def gpus(found: ContainerFacts) -> Judgement:
     """Judge that a task has the same GPUs inside as outside."""
     if not found.gpus:
         raise NotApplicable("the node has no GPUs")
-    if found.node in found.main.failed or found.contained is not True:
+    if found.node in found.imported.failed or found.contained is not True:
         _require(found, "plain")
         return
     if found.step("gpus").problem:
@@ -437,10 +428,7 @@ def ranks(found: ContainerFacts) -> Judgement:
         rank = facts.get("env.SLURM_PROCID", "?")
         yield from _differing(f"rank {rank}", facts, _own_ranks(facts))
     hook = {name for name in HOOK_VARIABLES if any(f"env.{name}" in facts for facts in tasks)}
-    if found.config.rank_hook is False:
-        for name in sorted(hook):
-            yield Finding(name, "set", "not set: container.rank_hook is false")
-    elif hook or found.config.rank_hook:
+    if hook:
         for facts in tasks:
             yield from _differing(f"rank {facts.get('env.SLURM_PROCID', '?')}", facts, _hook_values(facts))
             if not facts.get("env.MASTER_ADDR"):
@@ -465,50 +453,20 @@ def _differing(part: str, facts: Mapping[str, str], wanted: Mapping[str, str]) -
 
 
 @check(
-    "container.sshd",
-    cause="the image lacks sshd or ssh, or the user has no entry or no shell in the container",
-    hint="in a step with --container-image: command -v sshd ssh ssh-keygen; getent passwd for the user; sshd -D -e -d -p 2222",
-    action=Action.CONFIGURE,
-)
-def sshd(found: ContainerFacts) -> Judgement:
-    """Judge that the image's sshd runs as the user, that a command reaches the container through it, and that it ends."""
-    if not found.config.sshd:
-        raise NotApplicable("container.sshd is false: no sshd is started")
-    _require(found)
-    if found.step("plain").facts.get("uid") == "0":
-        raise NotApplicable(
-            "the step runs as root, whose sshd needs setgroups, which a container refuses: run as a user"
-        )
-    seen = found.step("sshd")
-    facts = {key: value for task in seen.tasks for key, value in task.items()}
-    if seen.problem or "problem" in facts:
-        yield Finding("sshd", seen.problem or facts["problem"], "runs in the container")
-        return
-    expected = f"{found.token} {found.step('plain').facts.get('release', '')} {facts.get('port', '')}"
-    if facts.get("rc") != "0":
-        why = facts.get("message") or f"exit status {facts.get('rc', 'unknown')}"
-        yield Finding("ssh", why, "runs a command in the container")
-    elif facts.get("answer", "").split() != expected.split():
-        yield Finding("answer through ssh", facts.get("answer", "") or "none", expected)
-    if facts.get("ended") != "yes":
-        yield Finding("sshd", "did not end", "ends with its step")
-
-
-@check(
     "container.memlock",
     cause="slurmd's own limit (LimitMEMLOCK of its unit) or PropagateResourceLimits lowers the limit",
     hint="systemctl show slurmd -p LimitMEMLOCK; grep PropagateResourceLimits /etc/slurm/slurm.conf",
     action=Action.CONFIGURE,
 )
 def memlock(found: ContainerFacts) -> Judgement:
-    """Judge the limit of locked memory inside: at least the cluster file's, else that of the node."""
+    """Judge the limit of locked memory inside: at least that of the node."""
     _require(found, "outside", "plain")
     inside = found.step("plain").facts.get("memlock", "")
-    wanted = found.config.memlock or found.step("outside").facts.get("memlock", "")
+    wanted = found.step("outside").facts.get("memlock", "")
     if not inside:
         raise NotAvailable("the image's shell does not print its limits (ulimit -l)")
     elif not wanted:
-        raise NotAvailable("the node's shell does not print its limits (ulimit -l): set container.memlock")
+        raise NotAvailable("the node's shell does not print its limits (ulimit -l)")
     elif not _enough(inside, wanted):
         yield Finding("locked memory", f"{inside} KiB", wanted if wanted == UNLIMITED else f"{wanted} KiB")
 
@@ -526,10 +484,9 @@ def _enough(limit: str, wanted: str) -> bool:
     action=Action.CONFIGURE,
 )
 def shm(found: ContainerFacts) -> Judgement:
-    """Judge the size of /dev/shm inside: at least the cluster file's, else that of the node."""
+    """Judge the size of /dev/shm inside: at least that of the node."""
     _require(found, "outside", "plain")
-    inside, outside = (_size(found.step(name)) for name in ("plain", "outside"))
-    wanted = found.config.shm or outside
+    inside, wanted = (_size(found.step(name)) for name in ("plain", "outside"))
     if inside is None or wanted is None:
         raise NotAvailable("the size of /dev/shm is not known (stat is missing in the image)")
     yield Metric("shm", inside / 2**30, "GiB")

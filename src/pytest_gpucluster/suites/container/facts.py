@@ -40,7 +40,7 @@ class ContainerFacts:
 
     node: str
     config: ContainerConfig
-    imports: tuple[ImageImport, ...]
+    imported: ImageImport
     seen: Mapping[str, StepFacts] = field(default_factory=dict)
     gpus: int = 0
     override: str = ""
@@ -53,11 +53,6 @@ class ContainerFacts:
     def step(self, name: str) -> StepFacts:
         """Return the facts of a step."""
         return self.seen.get(name, StepFacts(problem="the step was not run on this node"))
-
-    @property
-    def main(self) -> ImageImport:
-        """The import that the steps re-use."""
-        return self.imports[0]
 
     @property
     def contained(self) -> bool | None:

@@ -71,21 +71,17 @@ class ContainerSteps:
     @cached_property
     def found(self) -> dict[str, ContainerFacts]:
         """{node: facts}; the steps run once."""
-        imports = tuple(
-            self.containers.ensure(image, self.nodes) for image in (self.image, *self.config.images)
-        )
-        self.commands += [imported.command for imported in imports if imported.command]
+        self._imported = imported = self.containers.ensure(self.image, self.nodes)
+        self.commands += [imported.command] if imported.command else []
         self._seen: dict[str, dict[str, StepFacts]] = {node: {} for node in self.nodes}
         self._step("outside", self.nodes, None, "none")
         try:
             self._prepare()
-            override = self._run_defaults(imports[0])
+            override = self._run_defaults(imported)
             inside = self._inside()
-            self._run_with_options(imports[0], inside, override)
-            removed = self._save(imports[0], inside)
-            self._ranks(imports[0], inside)
-            if self.config.sshd:
-                self._sshd(imports[0], inside)
+            self._run_with_options(imported, inside, override)
+            removed = self._save(imported, inside)
+            self._ranks(imported, inside)
             back = self._read_back(inside)
         finally:
             self._clean_up()
@@ -94,7 +90,7 @@ class ContainerSteps:
             node: ContainerFacts(
                 node,
                 self.config,
-                imports,
+                imported,
                 self._seen[node],
                 gpus=self.gpus,
                 override=override.get(node, ""),
@@ -182,11 +178,6 @@ class ContainerSteps:
         pyxis = self._reuse(imported, env=("PYTORCH_VERSION",), writable=True)
         self._step("ranks", nodes, pyxis, "remove", {"PYTORCH_VERSION": TORCH}, tasks=RANKS_PER_NODE)
 
-    def _sshd(self, imported: ImageImport, nodes: tuple[str, ...]) -> None:
-        """Run sshd in one task of each node, and a command through it from another."""
-        pyxis = self._reuse(imported, mounts=(f"{self._folder}:{MOUNTED}",))
-        self._step("sshd", nodes, pyxis, "", tasks=2, payload="payload_sshd.sh")
-
     # -- one step -----------------------------------------------------------------------------------------------
 
     def _reuse(self, imported: ImageImport, **options: Any) -> PyxisOptions:
@@ -204,7 +195,6 @@ class ContainerSteps:
         action: str,
         exports: Mapping[str, str] | None = None,
         tasks: int = 1,
-        payload: str = "payload.sh",
     ) -> None:
         if not nodes:
             return
@@ -222,7 +212,7 @@ class ContainerSteps:
         }
         words = ",".join(f"{key}={value}" for key, value in outside.items())
         request = StepRequest(
-            argv=("sh", "-c", script(__package__, payload), "sh", action, self.nonce),
+            argv=("sh", "-c", script(__package__, "payload.sh"), "sh", action, self.nonce),
             nodes=tuple(nodes),
             ntasks_per_node=tasks,
             gpus_per_node=self.gpus or None,
@@ -255,14 +245,16 @@ class ContainerSteps:
     def _inside(self) -> tuple[str, ...]:
         """Return the nodes whose tasks ran in a container: only there a step may write."""
         return tuple(
-            node for node in self.nodes if ContainerFacts(node, self.config, (), self._seen[node]).contained
+            node
+            for node in self.nodes
+            if ContainerFacts(node, self.config, self._imported, self._seen[node]).contained
         )
 
     # -- commands outside of steps ------------------------------------------------------------------------------
 
     @property
     def _folder(self) -> str:
-        return f"{self.config.scratch.rstrip('/')}/gpucluster-{self.secret}"
+        return f"{self.config.scratch}/gpucluster-{self.secret}"
 
     def _prepare(self) -> None:
         lines = (

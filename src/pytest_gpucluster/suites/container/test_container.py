@@ -8,11 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.cluster.environment import variables
-from pytest_gpucluster.core.errors import ConfigError, NotApplicable, ProbeError
+from pytest_gpucluster.core.errors import ConfigError, NotApplicable
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.kit.container import enroot
 from pytest_gpucluster.kit.container.containers import NamedContainers
-from pytest_gpucluster.kit.container.enroot import Pyxis
 from pytest_gpucluster.suite import Tests, fact, probed, required_section
 from pytest_gpucluster.suites.container import checks
 from pytest_gpucluster.suites.container.config import ContainerConfig
@@ -60,7 +59,6 @@ def all_found(
             held,
             session.need_channel(),
             deadline=config.deadline,
-            keep=config.keep,
             env=variables(environment),
             report=lambda line: live_line.write_line(f"container: {line}"),
         )
@@ -103,15 +101,6 @@ def usual_release(all_found: dict[str, ContainerFacts], peers: frozenset[str]) -
         for node, one in all_found.items()
         if one.contained and node in peers
     )
-
-
-@fact
-def pyxis(node: Node, gpucluster_session: ClusterSession) -> Pyxis:
-    """The Pyxis of the node; a part of a check needs it, so that it states why it is unknown."""
-    try:
-        return gpucluster_session.facts(node.name, enroot.PYXIS)
-    except ProbeError as error:
-        return Pyxis(absent=str(error))
 
 
 TESTS = Tests(checks, marks=("container",), needs=("config",))

@@ -89,10 +89,8 @@ def framework(node_name: str, placement: PayloadResult, peers: Collection[str] |
     hint="srun --ntasks-per-node=2 env | grep -E 'WORLD_SIZE|RANK|MASTER_'; remove the setting that the failure names",
     action=Action.CONFIGURE,
 )
-def environment(
-    node_name: str, placement: PayloadResult, setters: Setters, provided: Sequence[str] = ()
-) -> Judgement:
-    """Judge the five variables of each task: those that are set are right, and the site sets those of ddp.provided."""
+def environment(node_name: str, placement: PayloadResult, setters: Setters) -> Judgement:
+    """Judge the five variables of each task: those that are set are right."""
     tasks = _placed(placement, node_name)
     yield Metric("ddp_variables_given", len(tasks[0]["given"]), "of 5")
     locals_: dict[str, list[int]] = {}
@@ -101,11 +99,7 @@ def environment(
         for name in VARIABLES:
             part = f"{name} of task {fact['task']}"
             given = fact["given"].get(name)
-            if given is None and name in provided:
-                yield Finding(part, "not set", f"set by the site ({_how(name)})")
-            elif (
-                given is not None and name in {"WORLD_SIZE", "RANK", "LOCAL_RANK"} and given != expected[name]
-            ):
+            if given is not None and name in {"WORLD_SIZE", "RANK", "LOCAL_RANK"} and given != expected[name]:
                 yield Finding(part, f"{given} (set by {who_set(name, fact, setters)})", expected[name])
         locals_.setdefault(fact["given"].get("LOCAL_RANK", expected["LOCAL_RANK"]), []).append(fact["task"])
     for local, sharing in sorted(locals_.items()):
@@ -507,10 +501,6 @@ def _final(fact: Fact, name: str) -> str:
 
 def _addresses(fact: Fact) -> str:
     return " ".join(fact["master"]["addresses"])
-
-
-def _how(name: str) -> str:
-    return "Pyxis" if name in {"RANK", "LOCAL_RANK"} else "Enroot's hook 50-slurm-pytorch.sh"
 
 
 def _lacking(variable: str, value: str, interfaces: Sequence[str]) -> list[str]:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
-
-from pydantic import Field
+from typing import ClassVar
 
 from pytest_gpucluster.kit.framework.framework_config import RanksConfig
-
-RankVariable = Literal["WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"]
 
 
 class DdpConfig(RanksConfig):
@@ -17,9 +13,5 @@ class DdpConfig(RanksConfig):
     about = "requires torch.distributed"
     order = 8
 
-    provided: tuple[RankVariable, ...] = Field(
-        (),
-        description="variables that the site's Pyxis, hooks or prologs must set; the suite sets the others",
-    )
     # a job must end within this time after one of its ranks died
     lost_rank: ClassVar[float] = 60

@@ -63,7 +63,7 @@ class Ddp(FrameworkStepRunner[DdpConfig]):
         verdicts = {
             node: (
                 checks.framework(node, self.placement),
-                checks.environment(node, self.placement, self.setters, self.config.provided),
+                checks.environment(node, self.placement, self.setters),
                 checks.master_addr(node, self.placement),
                 checks.interface(node, self.placement),
             )

@@ -103,12 +103,6 @@ def setters(runner: Ddp, placement: PayloadResult, node_name: str) -> checks.Set
 
 
 @fact
-def provided(runner: Ddp) -> tuple[str, ...]:
-    """The variables that the site must set."""
-    return tuple(runner.config.provided)
-
-
-@fact
 def lost_rank_deadline(config: DdpConfig) -> float:
     """Seconds within which a job must end after one of its ranks was killed."""
     return config.lost_rank

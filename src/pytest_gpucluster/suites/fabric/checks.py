@@ -386,31 +386,25 @@ def firmware(
     hint="grep . /sys/class/infiniband/*/ports/*/pkeys/* | grep -v 0x0000; smpquery pkeys with the LID; add the port's GUID to "
     "partitions.conf of opensm, or to the partition in UFM",
     action=Action.CONFIGURE,
-    setting="fabric.pkeys",
     show="grep -v 0x0000 /sys/class/infiniband/*/ports/*/pkeys/*",
 )
 @_networked
 def pkeys(
     network: Profile,
     adapters: Adapters,
-    fabric_config: FabricConfig,
     pkeys_majority: Mapping[str, Norm[tuple[int, ...]]],
 ) -> Judgement:
-    """An active InfiniBand port has the stated partition keys, or those of the same port on most nodes; more are no fault.
+    """An active InfiniBand port has the partition keys of the same port on most nodes; more are no fault.
 
     Full membership (0x8001) includes limited membership (0x0001); two limited members of a partition cannot exchange packets.
     """
     ports = _with_keys(adapters)
     if not ports:
         raise NotApplicable("no active InfiniBand port has partition keys")
-    stated = tuple(int(key, 16) for key in fabric_config.pkeys)
     for port in ports:
         part = f"{port} ({port.address})" if port.address else str(port)
-        if not stated:
-            usual = pkeys_majority.get(port.location, Norm())
-            yield from usual.judge(part, port.pkeys, worse=lacks, shown=shown_keys)
-        elif lacks(port.pkeys, stated):
-            yield Finding(part, shown_keys(port.pkeys), shown_keys(stated))
+        usual = pkeys_majority.get(port.location, Norm())
+        yield from usual.judge(part, port.pkeys, worse=lacks, shown=shown_keys)
 
 
 @check(

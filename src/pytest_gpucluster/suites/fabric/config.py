@@ -13,8 +13,6 @@ Counter = Literal[
     "port_xmit_discards", "local_link_integrity_errors", "excessive_buffer_overrun_errors", "VL15_dropped",
 ]  # fmt: skip
 
-PartitionKey = Annotated[str, Field(pattern=r"^0x[0-9a-fA-F]{4}$")]
-
 
 class FabricConfig(Section):
     """What the fabric suite accepts."""
@@ -26,9 +24,4 @@ class FabricConfig(Section):
         {},
         description="highest accepted value per error counter of a port, like {symbol_error: 100}; above it "
         "fabric.counters fails. Without it, an old value is a warning",
-    )
-    pkeys: tuple[PartitionKey, ...] = Field(
-        (),
-        description="partition keys that every active InfiniBand port must have, like ['0x8001']; without it they are compared "
-        "with the same port of other nodes",
     )

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.config.models import EnvironmentConfig
 from pytest_gpucluster.core.errors import NotApplicable
 from pytest_gpucluster.kit.fabric import facts as infiniband
 from pytest_gpucluster.kit.fabric import rails
 from pytest_gpucluster.kit.gpu import fabric_manager as fabric_manager_probe
 from pytest_gpucluster.kit.gpu import nvidia_smi
-from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
 from pytest_gpucluster.suite import Tests, fact, peer_probed, probed
 from pytest_gpucluster.suites.fabric import checks as fabric
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpucluster.config.models import Cluster, Profile
+    from pytest_gpucluster.config.models import Cluster, EnvironmentConfig, Profile
     from pytest_gpucluster.core.probe import Probe
     from pytest_gpucluster.kit.fabric.facts import Adapters
     from pytest_gpucluster.run.session import ClusterSession
@@ -69,11 +67,8 @@ def network(profile: Profile) -> Profile:
 
 @fact
 def environments(cluster: Cluster) -> dict[str, EnvironmentConfig]:
-    """The environments of the cluster file by name, and what `nccl` exports."""
-    return {
-        **cluster.environments,
-        "nccl.exports": EnvironmentConfig(exports=cluster.section(NcclConfig).exports),
-    }
+    """The environments of the cluster file by name."""
+    return cluster.environments
 
 
 @fact

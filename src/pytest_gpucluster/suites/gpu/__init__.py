@@ -6,7 +6,6 @@ SUITE = Suite(
     __name__,
     order=3,
     markers=("gpu: the GPUs of the nodes",),
-    section="pytest_gpucluster.kit.gpu.gpu_config:GpuConfig",
     proof=("gpu.count", "gpu.names", "gpu.uuids", "gpu.memory", "gpu.temperature"),
     hooks={"contradictions": "profile_fit:contradictions", "known_cause": "known_cause:with_known_cause"},
 )

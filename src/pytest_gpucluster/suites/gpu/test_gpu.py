@@ -43,7 +43,6 @@ all_nvlinks = fleet_probed(nvidia_smi.NVLINK)
 all_connections = fleet_probed(nvidia_smi.TOPOLOGY)
 known_nvlinks = fact(lambda node_name, all_nvlinks: all_nvlinks.get(node_name))
 known_connections = fact(lambda node_name, all_connections: all_connections.get(node_name))
-gpu_config = fact(lambda cluster: cluster.gpu)
 known_lines = fact(lambda cluster: cluster.known)
 
 

@@ -135,28 +135,13 @@ def version(
 
 
 @check(
-    "horovod.interface",
-    cause="the interface of horovod.interface is down, has another name, or has no IPv4 address on this node",
-    hint="ip -4 addr; the same network must have the same name on all nodes",
-    action=Action.CONFIGURE,
-)
-def interface(node_build: NodeBuild, wanted_interface: str | None) -> Judgement:
-    """Judge that the node has the interface of horovod.interface, with an IPv4 address."""
-    if wanted_interface is None:
-        raise NotApplicable("the cluster file does not set horovod.interface")
-    elif wanted_interface not in node_build.interfaces:
-        known = listed(f"{name} {address}" for name, address in sorted(node_build.interfaces.items()))
-        yield Finding(f"interface {wanted_interface}", f"missing; the node has {known}", "an IPv4 address")
-
-
-@check(
     "horovod.ranks",
     cause="the launcher, its network interface, the rendezvous, or Horovod on one node; or singletons",
-    hint="horovod.build of the named node; horovod.interface; for MPI: srun --mpi=list, and the MPI of the build",
+    hint="horovod.build of the named node; for MPI: srun --mpi=list, and the MPI of the build",
     action=Action.CONFIGURE,
     each="worlds",
 )
-def ranks(world: World, wanted_interface: str | None = None) -> Judgement:
+def ranks(world: World) -> Judgement:
     """Judge that every rank ran once, on its node, with the requested sizes, controller and devices."""
     if world.obstacle:
         raise world.obstacle
@@ -169,7 +154,7 @@ def ranks(world: World, wanted_interface: str | None = None) -> Judgement:
         yield from _placement(world)
     elif any(fact["what"] in WAITED for fact in world.problems):
         yield from _silent(world)
-    yield from _controllers(world, wanted_interface)
+    yield from _controllers(world)
     if world.gpus:
         yield from _devices(world)
 
@@ -325,13 +310,11 @@ def _placement_of(world: World, fact: Mapping[str, Any]) -> Iterable[Finding]:
         yield Finding(who, shown, ", ".join(f"{key} {expected[key]}" for key in wrong))
 
 
-def _controllers(world: World, wanted: str | None) -> Iterable[Finding]:
+def _controllers(world: World) -> Iterable[Finding]:
     for fact in world.ranks:
         who = _rank(fact)
         if fact["controller"] != world.launch.controller:
             yield Finding(f"controller of {who}", str(fact["controller"]), world.launch.controller)
-        if wanted and world.launch.controller == "gloo" and fact["interface"] != wanted:
-            yield Finding(f"interface of {who}", str(fact["interface"]) or "none", wanted)
 
 
 def _devices(world: World) -> Iterable[Finding]:

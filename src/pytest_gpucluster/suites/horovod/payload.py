@@ -18,11 +18,10 @@ import sys
 import threading
 import time
 import urllib.request
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List
 
 from pytest_gpucluster.kit.payloads.prelude import (
     Failure,
-    address_of,
     address_towards,
     error_text,
     exit_now,
@@ -55,11 +54,8 @@ def fail(what: str, problem: str, code: int) -> None:
 # -- interface and rendezvous ------------------------------------------------------------------------------------
 
 
-def interface_of(wanted: Optional[str], other: str) -> str:
-    """Return the requested interface, or the one towards another node; nothing is sent."""
-    if wanted:
-        address_of(wanted)
-        return wanted
+def interface_of(other: str) -> str:
+    """Return the interface towards another node; nothing is sent."""
     own = address_towards(other)
     if own.startswith("127."):
         return "lo"
@@ -112,7 +108,7 @@ def under_gloo(args: argparse.Namespace) -> str:
     host_index, local = divmod(rank, per_node)
     nonce = "%s.%s" % (env.get("SLURM_JOB_ID", ""), env.get("SLURM_STEP_ID", ""))
     other = args.second if rank < per_node and args.second else args.address
-    interface = interface_of(args.interface, other)
+    interface = interface_of(other)
     STAGE[0] = "rendezvous"
     if rank == 0:
         rendezvous(hosts, per_node, args.port, nonce)
@@ -370,7 +366,6 @@ def main(argv: List[str]) -> int:
         "--second", default="", help="address of another node, to find the interface between them"
     )
     parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--interface", default=None)
     parser.add_argument("--deadline", type=float, default=120.0, help="seconds for all phases")
     args = parser.parse_args(argv)
 
@@ -387,7 +382,7 @@ def main(argv: List[str]) -> int:
         except Exception as error:
             message = "Horovod for %s cannot be imported by %s: %s" % (args.framework, sys.executable, error)
             raise Failure("framework", message) from None
-        interface = args.interface or ""
+        interface = ""
         if args.launcher == "srun" and args.controller == "gloo":
             interface = under_gloo(args)
         elif args.launcher == "srun":

@@ -52,13 +52,15 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
     @property
     def operations(self) -> tuple[str, ...]:
         """The tensor operations that the builds must have."""
-        if self.config.operations is not None:
-            return self.config.operations
-        return ("nccl",) if self.gpus else self.config.controllers
+        return ("nccl",) if self.real_gpus else self.config.controllers
 
     @cached_property
     def _checked(self) -> PayloadResult:
-        others = ("--ssh", ",".join(self.nodes[1:])) if self._uses_horovodrun and len(self.nodes) > 1 else ()
+        others = (
+            ("--ssh", ",".join(self.nodes[1:]))
+            if "gloo" in self.config.controllers and len(self.nodes) > 1
+            else ()
+        )
         argv = self.payload("--patience", str(PATIENCE), *others, name="payload_build.py")
         timeout = max(self.config.deadline, PATIENCE + 60)
         return self.run(self.request(argv, ntasks_per_node=1, mpi="none", timeout=timeout))
@@ -104,7 +106,7 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
         except StepError as error:
             if launch.controller != "mpi":
                 raise
-            return replace(world, problem=str(error))  # Slurm lacks the type of horovod.mpi
+            return replace(world, problem=str(error))  # Slurm lacks the type of MPI
         facts = [fact for task in result.tasks for fact in task.facts]
         ranks, problems = (tuple(one for one in facts if one["kind"] == kind) for kind in ("rank", "problem"))
         why = self._why(result)
@@ -154,8 +156,6 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
             f"--controller={launch.controller}",
             f"--deadline={deadline:g}",
         ]
-        if self.config.interface and launch.launcher != "localhost":
-            words.append(f"--interface={self.config.interface}")
         if launch.launcher != "srun":
             return self._horovodrun(launch, nodes, per_node, words)
         words += ["--launcher=srun", f"--hosts={','.join(nodes)}", f"--per-node={per_node}"]
@@ -167,7 +167,7 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
             ntasks_per_node=per_node,
             gpus_per_task=1 if self._on_gpus else None,
             distribution="block",
-            mpi=self.config.mpi if launch.controller == "mpi" else "none",
+            mpi=self._mpi if launch.controller == "mpi" else "none",
             kill_on_bad_exit=True,
             env={**self.one_thread, **(LOGGED if self._on_gpus else {})},
         )
@@ -179,7 +179,7 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
         local = launch.launcher == "localhost"
         hosts = f"localhost:{per_node}" if local else ",".join(f"{node}:{per_node}" for node in nodes)
         command = [here.program, f"--{launch.controller}", "-np", str(len(nodes) * per_node), "-H", hosts]
-        interface = self.config.interface or self._interface_between(nodes)
+        interface = self._interface_between(nodes)
         command += ["--network-interfaces", interface] if not local and interface else []
         # the shell that ssh starts has another PATH: the interpreter needs its full path
         _python, *payload = self.payload(*words, "--launcher=horovodrun")
@@ -196,6 +196,10 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
             env=self.one_thread,
             prelude=prelude,
         )
+
+    @property
+    def _mpi(self) -> str:
+        return (self.environment and self.environment.mpi) or "pmix"
 
     def _interface_between(self, nodes: tuple[str, ...]) -> str:
         """Return the first interface besides loopback whose name all these nodes have; '' if there is none."""

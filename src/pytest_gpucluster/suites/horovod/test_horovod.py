@@ -71,7 +71,6 @@ launch = one_item_per(
 )
 frameworks = fact(lambda cluster: cluster.horovod.frameworks)
 controllers = fact(lambda cluster: cluster.horovod.controllers)
-wanted_interface = fact(lambda cluster: cluster.horovod.interface)
 
 TESTS = Tests(
     checks,

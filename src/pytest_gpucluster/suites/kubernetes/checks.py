@@ -110,14 +110,8 @@ def api(seen: KubeFacts, config: KubernetesConfig, today: dt.date) -> Judgement:
         if problem:
             yield Finding(what, problem, "an answer")
     server, key = seen.server, (seen.server.major, seen.server.minor)
-    if config.minimum_version is not None:
-        least = version_of(f"{config.minimum_version}.0")
-        if least is not None and key < (least.major, least.minor):
-            yield Finding("API server", server.text, f"{least.short} or later, as the cluster file states")
-    elif key > max(END_OF_LIFE):
-        yield NotAvailable(
-            f"{server.short} is newer than the list of versions of this release: kubernetes.minimum_version states one"
-        )
+    if key > max(END_OF_LIFE):
+        yield NotAvailable(f"{server.short} is newer than the list of versions of this release")
     elif key not in END_OF_LIFE or END_OF_LIFE[key] < today:
         ended = f", which upstream ended on {END_OF_LIFE[key]}" if key in END_OF_LIFE else ""
         living = [version for version, end in END_OF_LIFE.items() if end >= today]

@@ -7,30 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import AfterValidator, Field
 
 from pytest_gpucluster.core import hostlist
-from pytest_gpucluster.core.values import (
-    Duration,
-    Image,
-    LocalPath,
-    NamedNodes,
-    OptionalSection,
-    Program,
-    Size,
-    Text,
-    Version,
-)
+from pytest_gpucluster.core.values import Image, NamedNodes, OptionalSection, Text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-JOBS_ONLY = (
-    "image",
-    "nccl_sizes",
-    "python",
-    "job_time",
-    "job_pull",
-    "runtime_class",
-    "keep_finished",
-)
+JOBS_ONLY = ("image", "runtime_class")
 
 
 def one_namespace(name: str) -> str:
@@ -49,7 +31,6 @@ class KubernetesConfig(OptionalSection):
     order = 14
 
     context: Text | None = Field(None, description="context of the kubeconfig; default: the current one")
-    kubeconfig: LocalPath | None = Field(None, description="file; default: KUBECONFIG, else ~/.kube/config")
     namespace: Annotated[str, AfterValidator(one_namespace)] = Field(
         "default", description="namespace of the Jobs"
     )
@@ -61,16 +42,12 @@ class KubernetesConfig(OptionalSection):
     profile: str | dict[str, Any] | None = Field(
         None, description="profile of the nodes that belong to Kubernetes only"
     )
-    gpu_resource: Text = Field("nvidia.com/gpu", description="name of the GPUs among the resources of a node")
+    # name of the GPUs among the resources of a node
+    gpu_resource: ClassVar[str] = "nvidia.com/gpu"
     taints: tuple[Text, ...] = Field(
         ("nvidia.com/gpu", "sku=gpu:NoSchedule", "kubernetes.io/arch=arm64:NoSchedule"),
         description="expected taints: KEY, KEY=VALUE, each with or without :EFFECT; default: those that keep other pods "
         "off GPU nodes, of AKS's guide too, and off the Arm nodes of GKE",
-    )
-    minimum_version: Version | None = Field(
-        None,
-        description="lowest accepted minor version of the API server, like 1.31, where a vendor supports it; default: "
-        "the versions that upstream supports",
     )
     components: tuple[Text, ...] = Field(
         (),
@@ -89,14 +66,10 @@ class KubernetesConfig(OptionalSection):
         description="image of the Jobs, with nvidia-smi from the runtime; the NCCL Job needs python and torch in it",
     )
     runtime_class: Text | None = Field(None, description="runtimeClassName of the Jobs, like nvidia")
-    nccl_sizes: tuple[Size, ...] = Field(
-        (2**28, 2**32),
-        min_length=2,
-        max_length=2,
-        description="smallest and largest message of the NCCL Job; the step is factor 4",
-    )
-    python: Program = Field("python3", description="interpreter in the image")
-    job_pull: Duration = Field(600, description="how long pods may wait for GPUs and for the image")
+    # smallest and largest message of the NCCL Job; the step is factor 4
+    nccl_sizes: ClassVar[tuple[int, int]] = (2**28, 2**32)
+    # how long pods may wait for GPUs and for the image
+    job_pull: ClassVar[float] = 600
     # time limit of a Job from the start of its pods (added to job_pull)
     job_time: ClassVar[float] = 600
     # ttlSecondsAfterFinished: Kubernetes removes a Job whose run was killed after this time

@@ -276,7 +276,7 @@ class _Work:
         first, last = self.config.nccl_sizes
         sweep = ["sweep", "-c", "all_reduce", "-b", str(first), "-e", str(last), "-f", "4"]
         ranks = ["sh", "-c", script(__package__, "ranks.sh"), "sh"]
-        job = self.job(name, nodes, gpus, [*ranks, *command(self.config.python, COLLECTIVE, *sweep)])
+        job = self.job(name, nodes, gpus, [*ranks, *command("python3", COLLECTIVE, *sweep)])
         job["spec"] |= {"completions": len(nodes), "parallelism": len(nodes), "completionMode": "Indexed"}
         pod = job["spec"]["template"]["spec"]
         pod["subdomain"] = name

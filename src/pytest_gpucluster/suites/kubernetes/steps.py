@@ -21,7 +21,7 @@ PODS = ("get", "pods", "--all-namespaces", "--field-selector=status.phase!=Succe
 
 
 class Kubectl:
-    """kubectl with the context and the kubeconfig of the cluster file, on the machine that runs pytest."""
+    """kubectl with the context of the cluster file, on the machine that runs pytest."""
 
     def __init__(self, config: KubernetesConfig) -> None:
         self.config, self.transport = config, LocalTransport(inherit=True)
@@ -31,7 +31,6 @@ class Kubectl:
         config = self.config
         return (
             "kubectl",
-            *((f"--kubeconfig={config.kubeconfig}",) if config.kubeconfig else ()),
             *((f"--context={config.context}",) if config.context else ()),
             f"--request-timeout={config.timeout:g}s",
             *words,

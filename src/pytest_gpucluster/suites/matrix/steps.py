@@ -261,15 +261,17 @@ class Matrix:
         nccl = self._cluster.section(NcclConfig)
         program = (nccl.command.split() or ["all_reduce_perf"])[0]
         environments = dict(self._cluster.environments)
-        update: dict[str, object] = {"command": f"{program} {_SIZES}", "deadline": self.config.deadline}
+        update: dict[str, object] = {"command": f"{program} {_SIZES}"}
         if row == "srun_framework":
-            update |= {"environment": self._images[row], "container": None, "runner": "payload"}
+            update |= {"environment": self._images[row], "runner": "payload"}
         elif row == "srun_pyxis":
-            if not nccl.container:
-                raise _LeftOutError("the cluster file names no image with nccl-tests (nccl.container)")
-            update |= {"environment": self._images[row], "runner": "nccl-tests"}
+            own = self._cluster.environment(nccl.environment, "nccl.environment")
+            if nccl.runner != "nccl-tests" or own is None or not own.container_image:
+                raise _LeftOutError(
+                    "the cluster file names no image with nccl-tests (nccl: {runner: nccl-tests, environment: NAME})"
+                )
         else:
-            update |= {"container": None, "launcher": "srun", "environment": NO_ENVIRONMENT}
+            update |= {"launcher": "srun", "environment": NO_ENVIRONMENT}
             if own := self._cluster.environment(nccl.environment, "nccl.environment"):
                 update["environment"], environments[OUTSIDE] = OUTSIDE, own.outside
         cluster = self._cluster.model_copy(
@@ -278,6 +280,7 @@ class Matrix:
         runner = NcclStep(
             *(self._allocation.slurm, self._allocation, cluster, self._channel, self._inventory),
             gpus_per_node=self.gpus,
+            deadline=self.config.deadline,
         )
         if row == MPIRUN:
             return self._nccl_under_mpirun(runner)

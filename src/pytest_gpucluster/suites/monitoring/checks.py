@@ -26,9 +26,9 @@ _MACHINERY, _INFORMATION = ("none",), ("info",)
     hint="systemctl status prometheus (DeepOps: docker.prometheus); `monitoring.prometheus` of the cluster file",
     action=Action.CONFIGURE,
 )
-def prometheus(seen: MonitoringFacts, config: MonitoringConfig) -> Judgement:
-    """Prometheus answers, is healthy, and has the required version."""
-    yield from _service(seen.prometheus, config.prometheus_version)
+def prometheus(seen: MonitoringFacts) -> Judgement:
+    """Prometheus answers and is healthy."""
+    yield from _service(seen.prometheus)
     for what, problem in (("targets", seen.targets_problem), ("alerts", seen.alerts_problem)):
         if problem and not seen.prometheus.problem:
             yield Finding(f"{what} of Prometheus", problem, "an answer")
@@ -42,11 +42,11 @@ def prometheus(seen: MonitoringFacts, config: MonitoringConfig) -> Judgement:
     hint="systemctl status grafana-server (DeepOps: docker.grafana); `monitoring.grafana` of the cluster file",
     action=Action.CONFIGURE,
 )
-def grafana(seen: MonitoringFacts, config: MonitoringConfig) -> Judgement:
-    """Grafana answers, its database works, and it has the required version."""
+def grafana(seen: MonitoringFacts) -> Judgement:
+    """Grafana answers, and its database works."""
     if seen.grafana is None:
         raise NotApplicable("the cluster file sets monitoring.grafana: null")
-    yield from _service(seen.grafana, config.grafana_version)
+    yield from _service(seen.grafana)
 
 
 @check(
@@ -68,11 +68,9 @@ def exporters(seen: MonitoringFacts, config: MonitoringConfig) -> Judgement:
             yield from _down(found, seen)
 
 
-def _service(service: Service, version: str | None) -> Judgement:
+def _service(service: Service) -> Judgement:
     if service.problem:
         yield Finding(service.name, service.problem, f"{service.url} answers and is healthy")
-    elif version is not None and not service.version.startswith(version):
-        yield Finding(f"version of {service.name}", service.version, version)
 
 
 @check(

@@ -35,12 +35,11 @@ class MonitoringConfig(OptionalSection):
         description="patterns of alert names to ignore, like Watchdog, which always fires",
     )
     required_alerts: tuple[Text, ...] = Field((), description="names of alerting rules that must be loaded")
-    gpu_metrics: tuple[Annotated[str, Field(pattern=r"^[a-zA-Z_:][a-zA-Z0-9_:]*$")], ...] = Field(
-        ("DCGM_FI_DEV_GPU_TEMP", "nvidia_smi_temperature_gpu", "nvidia_gpu_temperature_celsius"),
-        min_length=1,
-        description="metrics of which every GPU must have at least one",
+    # every GPU must have at least one of these metrics
+    gpu_metrics: ClassVar[tuple[str, ...]] = (
+        "DCGM_FI_DEV_GPU_TEMP",
+        "nvidia_smi_temperature_gpu",
+        "nvidia_gpu_temperature_celsius",
     )
-    prometheus_version: Text | None = Field(None, description="version or its beginning, like 2.53")
-    grafana_version: Text | None = Field(None, description="version or its beginning, like 11.")
     # time limit of one HTTP answer, to its end
     timeout: ClassVar[float] = 10

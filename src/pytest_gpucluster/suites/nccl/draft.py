@@ -51,7 +51,7 @@ def tried(_suite: Suite, section: NcclConfig, found: Software, gpus: int) -> tup
     where = f"python {found.python}" if found.python else "no python3"
     return "", [
         f"{wanted} {'not ' if section.runner != 'auto' else ''}found ({where}){built}: name an environment with torch "
-        "(nccl.environment, environments.default), an image with nccl-tests (nccl.container), or install them"
+        "or an image with nccl-tests (nccl.environment, environments.default), or install them"
     ]
 
 
@@ -81,4 +81,4 @@ def _measured(survey: Survey) -> Iterator[str]:
             yield f"# {node}: no nccl-tests; torch {found.packages['torch']} of {clip(found.python, 60)} measures"
         else:
             yield f"# {node}: neither nccl-tests nor torch, so that NCCL and the GPU loads of burnin are not proved:"
-            yield "#   name an environment (environments: {default: ...}), an image (nccl.container), or install them"
+            yield "#   name an environment with them (environments: {default: ...}), or install them"

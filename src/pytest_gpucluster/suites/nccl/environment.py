@@ -62,14 +62,13 @@ class EnvironmentsOfAll:
 def intended(cluster: Cluster) -> dict[str, str]:
     """Return the variables that the cluster file itself sets for NCCL's steps."""
     config = cluster.section(NcclConfig)
-    own = environment_named(cluster, config.environment, "nccl")
-    return {**variables(own), **config.exports}
+    return variables(environment_named(cluster, config.environment, "nccl"))
 
 
 @check(
     "nccl.environment",
     cause="a variable was set for one job or for debugging, and stayed in a file of the node or in a prolog",
-    hint="remove it where it is set, or state it under nccl.exports of the cluster file if it is intended",
+    hint="remove it where it is set, or state it under exports of the environment of nccl in the cluster file if it is intended",
     action=Action.CONFIGURE,  # the configuration of the cluster, not the hardware of the node
 )
 def environment(

@@ -199,7 +199,7 @@ def _caps(what: str) -> Callable[[str, NodeContext], Iterator[Effect]]:
         if value:
             yield Effect(
                 f"{what} for every job; NCCL's own choice depends on size and topology",
-                expected=f"{UNSET}, or stated in nccl.exports",
+                expected=f"{UNSET}, or stated in exports of the environment",
             )
 
     return judge

@@ -66,7 +66,7 @@ def pairs(
 )
 def links(found: Localisation, measured: Sequence[Measurement], nodes: Sequence[str]) -> Judgement:
     """Judge the links and leaf switches; a part that could not be identified fails with its candidates."""
-    yield from link_findings(found, measured, nodes, "state nccl.pair_busbw")
+    yield from link_findings(found, measured, nodes, "state a threshold of pairs")
 
 
 def suspected_parts(found: Localisation, measured: Sequence[Measurement], nodes: Sequence[str]) -> str:
@@ -120,18 +120,16 @@ def outlier(node: str, values: Mapping[str, float], what: str) -> Judgement:
         )
 
 
-def why_alone(nodes: Sequence[str], most: int | None, usable: Callable[[], Sequence[str]]) -> str:
+def why_alone(nodes: Sequence[str], usable: Callable[[], Sequence[str]]) -> str:
     """Return why fewer than two nodes could be used together, and what to do; '' where at least two could.
 
-    `most`: nccl.nodes. `usable` returns the nodes with a valid run alone; it is called only for several nodes.
+    `usable` returns the nodes with a valid run alone; it is called only for several nodes.
     """
     if len(nodes) < PAIR:
         return (
             f"nothing between nodes was proved: no other node shares partition and GPU count with {hostlist.fold(nodes)}; "
             "test it with another node of its kind, or waive the check"
         )
-    if most is not None and most < PAIR:
-        return "nothing between nodes was proved: nccl.nodes is 1; set it to 2 or more, or remove it"
     valid = usable()
     if len(valid) < PAIR:
         bad = hostlist.fold([node for node in nodes if node not in valid])

@@ -130,12 +130,12 @@ class NcclStages:
     @property
     def requested(self) -> tuple[str, ...]:
         """The nodes of a run over all nodes."""
-        return self.nodes[: self.runner.config.nodes]
+        return self.nodes
 
     @property
     def together(self) -> tuple[str, ...]:
         """The nodes that take part in a run over all nodes."""
-        return self.usable[: self.runner.config.nodes]
+        return self.usable
 
     @property
     def usable(self) -> tuple[str, ...]:
@@ -146,7 +146,7 @@ class NcclStages:
     @property
     def why_alone(self) -> str:
         """Why fewer than two nodes could be used together, and what to do; '' where at least two could."""
-        return nccl_fleet.why_alone(self.nodes, self.runner.config.nodes, lambda: self.usable)
+        return nccl_fleet.why_alone(self.nodes, lambda: self.usable)
 
     @cached_property
     def localised(self) -> tuple[Localisation, tuple[Measurement, ...]]:

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shlex
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.cluster.slurm.pyxis import PyxisOptions
-from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.core import safe_json
-from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, NotAvailable, StepError
+from pytest_gpucluster.core.errors import GpuClusterError, NotAvailable
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.core.scripts import script
 from pytest_gpucluster.kit.framework.payload_step import environment_named
@@ -51,7 +48,6 @@ class NcclRunner(NcclStep):
     """Runs the collectives in an allocation, as set in the section `nccl` of the cluster file."""
 
     paired: tuple[TaskResult, ...] = ()  # the tasks of the last rounds of pairs
-    _saved = False  # whether this run saved `nccl.container`
 
     @cached_property
     def can_re_form(self) -> bool:
@@ -168,17 +164,17 @@ class NcclRunner(NcclStep):
     @property
     def round_deadline(self) -> float:
         """Seconds for one round: a tenth of a step's deadline, so that a hang costs no more."""
-        return max(20.0, self.config.deadline / 10)
+        return max(20.0, self.deadline / 10)
 
     def _patience(self, batch: Sequence[object]) -> float:
-        return self.config.deadline + len(batch) * self.round_deadline
+        return self.deadline + len(batch) * self.round_deadline
 
     @cached_property
     def _image_tasks(self) -> tuple[dict[str, TaskResult], str]:
         """The task of each node in the image of the steps, and why a node has none; one step."""
         request = self._request(self._allocation.nodes, ("sh", "-c", SCRIPT), ntasks_per_node=1)
         # without the variables that make NCCL log
-        request = replace(request, env=self.config.exports, prelude="", mpi="none")
+        request = replace(request, env={}, prelude="", mpi="none")
         result, problem = self._run(request)
         why = problem or result.hint or result.first_error or "no task reported"
         return {task.node: task for task in result.tasks}, why
@@ -194,54 +190,12 @@ class NcclRunner(NcclStep):
         except GpuClusterError as error:
             raise NotAvailable(f"{unknown}: {error}") from error
 
-    def prepare_image(self) -> str:
-        """Compile nccl-tests into `nccl.container` if `nccl.compile` is set; return a text about the result.
-
-        The image is saved once (--container-save) and re-used while the file exists.
-        """
-        config = self.config
-        if not (config.compile and config.container):
-            return ""
-        if not config.base_container or not config.source:
-            raise ConfigError("nccl.compile needs nccl.base_container and nccl.source")
-        first = self._allocation.nodes[0]
-        if self._channel.ask_node(first, f"test -s {shlex.quote(config.container)}", fresh=True).rc == 0:
-            return f"{config.container} exists and is re-used"
-        build = (
-            "cp -r /nccl-tests /opt/nccl-tests && make -C /opt/nccl-tests -j MPI=1 MPI_HOME=${MPI_HOME:-/usr/local/mpi}"
-            " && ln -sf /opt/nccl-tests/build/*_perf /usr/local/bin/"
-        )
-        pyxis = PyxisOptions(
-            image=config.base_container,
-            mounts=(f"{config.source}:/nccl-tests:ro",),
-            save=config.container,
-            writable=True,
-            remap_root=True,
-        )
-        request = StepRequest(argv=("sh", "-c", build), nodes=(first,), pyxis=pyxis, timeout=config.deadline)
-        result = run_step(self._slurm, self._allocation, request)
-        if not result.ok:
-            raise StepError(
-                f"compiling nccl-tests in {config.base_container} failed: {result.hint or result.first_error}",
-                argv=(result.command,),
-                rc=result.rc,
-                stderr=result.stderr,
-            )
-        self._saved = True
-        return f"compiled nccl-tests in {config.base_container} and saved it as {config.container}"
-
-    def clean_up(self) -> None:
-        """Delete the image that this run saved if `nccl.cleanup` is set."""
-        if self._saved and self.config.cleanup and self.config.container:
-            remove = f"rm -f -- {shlex.quote(self.config.container)}"
-            self._channel.ask_node(self._allocation.nodes[0], remove, fresh=True)
-
 
 def image_of(cluster: Cluster) -> str:
     """Return the image or container that the cluster file runs NCCL in; '' for none."""
     config = cluster.section(NcclConfig)
     own = environment_named(cluster, config.environment, "nccl")
-    return config.container or (own and (own.container_image or own.container_name)) or ""
+    return (own and (own.container_image or own.container_name)) or ""
 
 
 def read_rounds(text: str) -> Iterable[tuple[tuple[int, tuple[str, ...]], Measurement]]:

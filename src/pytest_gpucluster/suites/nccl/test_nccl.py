@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.cluster.environment import variables
 from pytest_gpucluster.core.check import Outcome, Verdict, combined
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
@@ -26,7 +25,7 @@ from pytest_gpucluster.suites.nccl.steps import NcclRunner, image_of
 from pytest_gpucluster.suites.nccl.thresholds import PAIR, Thresholds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     import pytest
 
@@ -71,7 +70,7 @@ def all_stages(
     gpucluster_session: ClusterSession,
     allocation: Allocation,  # not applicable without a scheduler
     baseline: tuple[BandwidthThreshold, ...],
-) -> Iterator[AllStages]:
+) -> AllStages:
     """The stages of each allocation, whose nodes share a partition and a number of GPUs."""
     session, made = gpucluster_session, AllStages()
     recording = pytestconfig.option.baseline == "record"
@@ -84,7 +83,6 @@ def all_stages(
             held.slurm, held, session.cluster, session.need_channel(), session.inventory, gpus_per_node=gpus
         )
         try:
-            runner.prepare_image()
             _ = runner.runner
         except NotAvailable as error:
             made.without |= dict.fromkeys(held.nodes, str(error))
@@ -92,14 +90,13 @@ def all_stages(
         nodes = session.without_problem(held.nodes)
         own = session.nodes[held.nodes[0]].group.thresholds
         rows = (*baseline, *own, *profile.nccl)
-        env = {**variables(runner.environment), **runner.config.exports}
-        thresholds = Thresholds(rows, profile, runner.config, runner.gpus, env, recording=recording)
+        thresholds = Thresholds(
+            rows, profile, runner.config, runner.gpus, runner.exports, recording=recording
+        )
         made.each.append(NcclStages(runner, nodes, thresholds, held.slurm))
     if not made.each and not made.without:
         raise NotApplicable("no profile of the cluster has GPUs")
-    yield made
-    for stages in made.each:
-        stages.runner.clean_up()
+    return made
 
 
 @fact(once=True)

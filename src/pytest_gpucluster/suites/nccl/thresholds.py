@@ -91,15 +91,12 @@ class Thresholds:
     @property
     def expected_of_pairs(self) -> dict[str, float]:
         """{kind of pair: lowest accepted GB/s}; {} if nothing is expected."""
-        if self.config.pair_busbw is not None:
-            return {GroupKind.WITHIN.value: self.config.pair_busbw}
         return {GroupKind.WITHIN.value: self.pair_row.bound} if self.pair_row else {}
 
     @property
     def hard_limit_of_pairs(self) -> float | None:
         """The hard limit of a pair, GB/s."""
-        own = self.config.pair_drain_below
-        return own if own is not None or self.pair_row is None else self.pair_row.drain_below
+        return self.pair_row.drain_below if self.pair_row else None
 
     # --- a baseline
 

@@ -81,7 +81,7 @@ def many_devices(result: PayloadResult) -> Judgement:
 @check(
     "nccl_examples.compiled",
     cause="the toolkit, CMake, the host compiler or NCCL's header is missing on the node, or they do not fit each other",
-    hint="nvcc --version; cmake --version; NCCL_HOME in nccl.exports, or modules in nccl.environment",
+    hint="nvcc --version; cmake --version; NCCL_HOME in exports, or modules, of the environment of nccl",
     action=Action.CONFIGURE,
 )
 def compiled(node_name: str, built: PayloadResult, toolchain: NcclExamplesConfig) -> Judgement:

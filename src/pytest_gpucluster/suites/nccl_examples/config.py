@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from pytest_gpucluster.core.values import NamedNodes, OptionalSection
+from pytest_gpucluster.core.values import OptionalSection
 
 
 class NcclExamplesConfig(OptionalSection):
@@ -18,9 +18,6 @@ class NcclExamplesConfig(OptionalSection):
     toolchain: tuple[Literal["nvcc", "cmake"], ...] | None = Field(
         ("nvcc", "cmake"),
         description="what compiles the example: nvcc itself, and CMake with nvcc; null: nothing is compiled",
-    )
-    nodes: NamedNodes | None = Field(
-        None, description="hostlist of the nodes with the toolchain; default: all nodes with GPUs"
     )
     # time limit of each compilation
     compile_time: ClassVar[float] = 180

@@ -46,17 +46,17 @@ def node_run(toolchain: NcclExamplesConfig, all_runners: list[NcclExamples], nod
     """The programs of the allocation that has the item's node with its toolchain."""
     if not toolchain.toolchain:
         raise NotApplicable("nccl_examples.toolchain of the cluster file is null")
-    found = next((runner for runner in all_runners if node.name in runner.with_toolchain(toolchain)), None)
+    found = next((runner for runner in all_runners if node.name in runner.with_gpus), None)
     if found is None:
-        raise NotApplicable("the node has no GPUs, or `nccl_examples.nodes` or `nccl.nodes` leaves it out")
+        raise NotApplicable("the node has no GPUs")
     return found
 
 
-runner = framework_runner(NcclExamples, without="the node has no GPUs, or `nccl.nodes` selects fewer nodes")
+runner = framework_runner(NcclExamples, without="the node has no GPUs")
 within = fact(lambda runner: runner.result("one-process"))
 one_each = fact(lambda runners: [runner.result("one-device") for runner in runners])
 built = fact(lambda node_run, toolchain: node_run.compiled(toolchain))
-devices = fact(lambda node_run: node_run.devices)
+devices = fact(lambda node_run: node_run.real_gpus)
 many_each = fact(lambda runners: [runner.result("many-devices") for runner in runners])
 
 TESTS = Tests(checks, marks=("nccl_examples",))

@@ -64,7 +64,6 @@ class ClusterFacts:
     nodes: Mapping[str, NodeFacts] = field(default_factory=dict)
     driver: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     version: str = ""
-    token: bool = True
     obstacle: NotJudged | None = None
 
     @property
@@ -80,7 +79,7 @@ def _port_taken(verdict: Verdict, *_facts: object) -> Verdict:
         verdict,
         ") is taken",
         "another process on the node uses a port of Ray",
-        "end the process; or set ray.port to other ports, or remove it: the suite then searches free ports",
+        "end the process",
     )
 
 
@@ -89,7 +88,7 @@ def _port_taken(verdict: Verdict, *_facts: object) -> Verdict:
     "ray.alone",
     cause="Ray is not installed for this python, its port is in use, its interface is missing, or its daemons do not "
     "start",
-    hint="run the command of the step; ray.environment names the python, ray.interface the network, ray.port the ports",
+    hint="run the command of the step; ray.environment names the python, ray.interface the network",
     action=Action.CONFIGURE,
 )
 def alone(node_name: str, node_facts: NodeFacts, share: Share) -> Judgement:
@@ -292,13 +291,11 @@ def tune_gpus(node_name: str, cluster_facts: ClusterFacts, share: Share, tune_en
     action=Action.CONFIGURE,
     each="clusters",
 )
-def token(facts: ClusterFacts, token_enabled: bool) -> Judgement:
+def token(facts: ClusterFacts) -> Judgement:
     """Judge that Ray refuses a client without the token, and that the token is on no command line."""
-    if not token_enabled:
-        raise NotApplicable("the cluster file disables Ray's token (ray.token)")
     if facts.version and _version(facts.version) < TOKEN_SINCE:
         raise NotAvailable(
-            f"Ray {facts.version} has no token authentication: install 2.52 or later, or set ray.token: false"
+            f"Ray {facts.version} has no token authentication: install 2.52 or later, or leave the check out by not_applicable"
         )
     fact = facts.driver.get("no_token", {})
     if (broken := _broken("", facts, fact or facts.driver.get("token", {}))) is not None:

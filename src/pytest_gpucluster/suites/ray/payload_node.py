@@ -95,7 +95,7 @@ def block_of(plan: Dict[str, Any], address: str) -> int:
     shift = list(plan["nodes"]).index(node_name()) if address.startswith("127.") else 0
     first = plan["port"] + shift * width_of(plan)
     if first + width_of(plan) > LAST_PORT:
-        raise Failure("port", "ports %d and more are above %d: set a lower ray.port" % (first, LAST_PORT))
+        raise Failure("port", "ports %d and more are above %d" % (first, LAST_PORT))
     return int(first)
 
 

@@ -43,19 +43,18 @@ class Ray(FrameworkStepRunner[RayConfig]):
     def __init__(self, *of_runner: Any, channel: Channel) -> None:
         super().__init__(*of_runner)
         self._channel, self.marker = channel, secrets.token_hex(6)
-        self.first_port = self.config.port or FIRST_PORT + secrets.randbelow(PORT_SPREAD)
-        self._stem = f"{self.config.temp.rstrip('/')}/r{self.marker[:6]}"
+        self.first_port = FIRST_PORT + secrets.randbelow(PORT_SPREAD)
+        self._stem = f"{self.config.temp}/r{self.marker[:6]}"
         # in the environment of srun: argv is public, and reports contain it
-        if self.config.token:
-            self.slurm = copy.copy(self.slurm)
-            self.slurm.env = {**self.slurm.env, "RAY_AUTH_TOKEN": secrets.token_hex(16)}
+        self.slurm = copy.copy(self.slurm)
+        self.slurm.env = {**self.slurm.env, "RAY_AUTH_TOKEN": secrets.token_hex(16)}
 
     @cached_property
     def shares(self) -> dict[str, Share]:
         """The CPUs and GPUs that each node must provide."""
         inventory, config = self.inventory, self.config
-        cpus = min((inventory[node].job_cpus for node in self.nodes if node in inventory), default=1)
         gpus = self.gpus if config.gpus is None else config.gpus
+        cpus = min((inventory[node].job_cpus for node in self.nodes if node in inventory), default=1)
         return {node: Share(config.cpus or max(1, cpus), gpus) for node in self.nodes}
 
     @cached_property
@@ -73,7 +72,7 @@ class Ray(FrameworkStepRunner[RayConfig]):
         nodes = {node: facts for node, facts in alone.items() if node not in fit}
         if len(fit) < 2:
             obstacle = self.reach.obstacle(self.nodes[0])
-            return ClusterFacts(self.shares, self.nodes[0], nodes, token=self.config.token, obstacle=obstacle)
+            return ClusterFacts(self.shares, self.nodes[0], nodes, obstacle=obstacle)
         head, workers = fit[0], fit[1:]
         plan = self._plan(fit, self._port(ALONE_SHIFT), work=self._work())
         head_facts = alone[head].facts["place"]
@@ -91,7 +90,6 @@ class Ray(FrameworkStepRunner[RayConfig]):
             nodes,
             of_head.last_facts(),
             version=str(head_facts.get("version", "")),
-            token=self.config.token,
         )
 
     @cached_property
@@ -128,22 +126,22 @@ class Ray(FrameworkStepRunner[RayConfig]):
         work += (
             ["tune", *(["tune_gpus"] if gpus else [])] if self.cluster.stated("ray.tune") is not False else []
         )
-        return (*work, *(["token"] if self.config.token else []))
+        return (*work, "token")
 
     def _port(self, shift: int) -> int:
-        return self.first_port if self.config.port else self.first_port + shift
+        return self.first_port + shift
 
     def _plan(self, nodes: tuple[str, ...], port: int, *, work: tuple[str, ...]) -> dict[str, Any]:
         config = self.config
         reserve = 2 * config.join + config.leave + 40
         return {
             "marker": self.marker,
-            "temp": config.temp.rstrip("/"),
+            "temp": config.temp,
             "interface": config.interface,
             "nodes": {node: {"address": self.address(node), **vars(self.shares[node])} for node in nodes},
             "port": port,
             "later": self._port(ALONE_SHIFT),
-            "blocks": 1 if config.port else PORT_BLOCKS,
+            "blocks": PORT_BLOCKS,
             "join": config.join,
             "leave": config.leave,
             "work": work,

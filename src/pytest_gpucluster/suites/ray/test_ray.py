@@ -78,6 +78,5 @@ def share(runner: Ray, node_name: str) -> Share:
 
 
 tune_enabled = fact(lambda cluster: cluster.stated("ray.tune") is not False)
-token_enabled = fact(lambda cluster: cluster.ray.token)
 
 TESTS = Tests(checks, marks=("ray",), needs=("config",))

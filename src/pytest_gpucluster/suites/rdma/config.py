@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 
-from pytest_gpucluster.core.values import Bandwidth, Duration, ProfileRow
+from pytest_gpucluster.core.values import Bandwidth, ProfileRow
 from pytest_gpucluster.kit.framework.framework_config import FrameworkConfig
 
 
@@ -23,6 +25,5 @@ class RdmaConfig(FrameworkConfig):
     about = "requires perftest (ib_write_bw, ib_send_bw, ib_read_lat) on the nodes"
     order = 7
 
-    deadline: Duration = Field(
-        20, description="time limit of one test over one rail; a test that exceeds it counts as hanging"
-    )
+    # time limit of one test over one rail; a test that exceeds it counts as hanging
+    deadline: ClassVar[float] = 20

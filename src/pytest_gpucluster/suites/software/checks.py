@@ -81,8 +81,6 @@ def _loaded(config: ModulesConfig, facts: ScriptResult, number: int, item: str) 
     for name, avail in zip(item.split(), facts.of(number, "avail"), strict=True):
         if not avail.text.strip():
             yield Advisory(name, "loads, and `module avail` does not list it", "listed, unless it is hidden")
-    if config.max_load_time is not None and seconds > config.max_load_time:
-        yield Finding(item, f"loaded in {seconds:.1f} s", f"at most {config.max_load_time:g} s")
 
 
 @check(
@@ -230,8 +228,6 @@ def _activated(config: CondaConfig, facts: ScriptResult, number: int, name: str)
         yield Finding(name, f"CONDA_PREFIX is {prefix or 'not set'}", "the folder of the environment")
     elif config.environments[name].python and python != f"{prefix}/bin/python":
         yield Finding(name, f"python is {python or 'not found'}", f"{prefix}/bin/python")
-    if config.max_activation_time is not None and step.seconds > config.max_activation_time:
-        yield Finding(name, f"activated in {step.seconds:.1f} s", f"at most {config.max_activation_time:g} s")
 
 
 @check(

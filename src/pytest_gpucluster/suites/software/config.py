@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
-from pytest_gpucluster.core.values import Duration, FolderPath, Model, OptionalSection, Program, Text
+from pytest_gpucluster.core.values import FolderPath, Model, OptionalSection, Program, Text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,9 +40,6 @@ class ModulesConfig(Model):
     conflicts: tuple[Annotated[tuple[ModuleNames, ...], Field(min_length=2, max_length=2)], ...] = Field(
         (), description="pairs of modules that must never be loaded together"
     )
-    max_load_time: Duration | None = Field(
-        None, description="longest accepted time to load one item of `load`; default: measured, not judged"
-    )
 
 
 class CondaEnvironmentConfig(Model):
@@ -58,12 +55,8 @@ class CondaConfig(Model):
     """Conda environments."""
 
     command: Program = Field("conda", description="name or path of conda")
-    modules: tuple[ModuleNames, ...] = Field((), description="modules that provide conda, loaded first")
     environments: dict[Program, CondaEnvironmentConfig] = Field(
         min_length=1, description="name or path of each environment"
-    )
-    max_activation_time: Duration | None = Field(
-        None, description="longest accepted time to activate an environment; default: measured, not judged"
     )
 
 

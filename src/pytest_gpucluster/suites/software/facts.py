@@ -136,10 +136,8 @@ def modules_probe(config: ModulesConfig, timeout: float) -> Probe[ScriptResult]:
 
 def conda_probe(config: CondaConfig, timeout: float) -> Probe[ScriptResult]:
     """Return the probe of all conda commands. Entries: 0 conda itself, then the environments."""
-    names = shlex.join(name for item in config.modules for name in item.split())
-    load = [FIND_MODULE, f"for name in {names}; do module load $name; done"] if names else []
     conda = shlex.quote(config.command)
-    lines = [*load, "begin 0", f"timed version {conda} --version", "end"]
+    lines = ["begin 0", f"timed version {conda} --version", "end"]
     for number, (name, wanted) in enumerate(config.environments.items(), 1):
         option = "-p" if name.startswith("/") else "-n"
         pattern = f"^({'|'.join(map(re.escape, wanted.packages))})$" if wanted.packages else ""

@@ -9,7 +9,6 @@ SUITE = Suite(
         "storage: shared and local file systems: rates, latency, metadata, locks, visibility, integrity",
     ),
     section="config:StorageConfig",
-    profile_rows="config:LocalLimit",
     partners=1,
     proof=(
         "storage.operations",

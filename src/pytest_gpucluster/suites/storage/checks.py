@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.core.check import Judgement, Verdict
     from pytest_gpucluster.kit.framework.payload_result import Fact, PayloadResult
-    from pytest_gpucluster.suites.storage.config import FileSystem, LocalLimit, StorageConfig
+    from pytest_gpucluster.suites.storage.config import FileSystem, StorageConfig
     from pytest_gpucluster.suites.storage.facts import Mount, UsualMount
 
 VISIBLE = 1.0  # s; NVIDIA, N-011: a change of one node is seen by the others within 1 s
@@ -196,7 +196,6 @@ def bandwidth(
     node_name: str,
     result: PayloadResult,
     config: StorageConfig,
-    limits: Sequence[LocalLimit] = (),
     peers: Collection[str] = (),
 ) -> Judgement:
     """The sequential rates of the node are not below those of the other nodes of its group, while all nodes read or write.
@@ -215,7 +214,7 @@ def bandwidth(
                 proved = slow_alone or len(outlying) > 1 or fs.kind == "local"  # the node has its disk alone
                 named = proved and figure.has_faster_majority(node_name, config.min_relative)
                 yield finding if named else Advisory(finding.part, finding.measured, finding.expected)
-        yield from _recorded(fs, figures, node_name, limits)
+        yield from _recorded(fs, figures, node_name)
 
 
 def _below(figure: Figure, node: str, reference: float, config: StorageConfig) -> bool:
@@ -242,7 +241,7 @@ def _slower(fs: FileSystem, figure: Figure, node: str, more: str = "") -> Findin
 
 
 def _recorded(
-    fs: FileSystem, figures: Sequence[Figure], node: str, limits: Sequence[LocalLimit]
+    fs: FileSystem, figures: Sequence[Figure], node: str
 ) -> Iterator[Finding | Metric | NotAvailable]:
     """Record the figures of a node, and judge what each node must reach on a local file system."""
     found = [it for it in figures if node in it.values]
@@ -250,10 +249,11 @@ def _recorded(
         yield NotAvailable(f"{fs.path}: {UNMEASURED}")
     for figure in found:
         value, unit = figure.values[node], figure.unit
-        least, source = fs.figures(limits).get(_stated(figure), (0.0, ""))
+        key = _stated(figure)
+        least = fs.figures.get(key, 0.0)
         if fs.kind == "local" and value < least:
             part = f"{fs.path} {figure.name.removeprefix('storage_')}"
-            yield Finding(part, f"{value:.3g} {unit}", f"at least {least:.3g} ({source})")
+            yield Finding(part, f"{value:.3g} {unit}", f"at least {least:.3g} (storage.expect.{key})")
         yield Metric(figure.name, value, unit, fs.path, better="higher" if figure.less_is_worse else "")
 
 
@@ -272,7 +272,7 @@ def _stated(figure: Figure) -> str:
     setting="storage.filesystems",
 )
 def aggregate(result: PayloadResult, config: StorageConfig) -> Judgement:
-    """All nodes together, and one node alone, reach what `expect` or the preset states of a shared file system."""
+    """All nodes together reach what `expect` states of a shared file system."""
     shared = [fs for fs in config.filesystems if fs.kind == "shared"]
     if not shared:
         raise NotApplicable(_NO_SHARED)
@@ -286,7 +286,7 @@ def aggregate(result: PayloadResult, config: StorageConfig) -> Judgement:
         if not measured:
             yield NotAvailable(f"{fs.path}: {UNMEASURED}")
             continue
-        for name, (least, source) in fs.figures().items():
+        for name, least in fs.figures.items():
             if name not in measured:
                 yield NotAvailable(f"{fs.path} {name}: {UNMEASURED}")
             elif measured[name] < least:
@@ -294,7 +294,7 @@ def aggregate(result: PayloadResult, config: StorageConfig) -> Judgement:
                 yield Finding(
                     f"{fs.path} {name}",
                     f"{measured[name]:.3g} {_unit(name)}{why}",
-                    f"at least {least:.3g} {_unit(name)} ({source})",
+                    f"at least {least:.3g} {_unit(name)} (storage.expect.{name})",
                 )
         for name, value in measured.items():
             yield Metric(f"storage_all_{name}", value, _unit(name), fs.path, better="higher")
@@ -339,7 +339,6 @@ def latency(
     node_name: str,
     result: PayloadResult,
     config: StorageConfig,
-    limits: Sequence[LocalLimit] = (),
     peers: Collection[str] = (),
 ) -> Judgement:
     """Random accesses of 4 KiB and fsync take as long as on the other nodes of the group."""
@@ -348,7 +347,7 @@ def latency(
         # the slowest accesses vary on healthy nodes
         usual = [it for it in figures if not it.name.endswith("_p99")]
         yield from _slow_in(fs, usual, node_name, config)
-        yield from _recorded(fs, figures, node_name, limits)
+        yield from _recorded(fs, figures, node_name)
 
 
 @check(
@@ -361,7 +360,6 @@ def metadata(
     node_name: str,
     result: PayloadResult,
     config: StorageConfig,
-    limits: Sequence[LocalLimit] = (),
     peers: Collection[str] = (),
 ) -> Judgement:
     """Small files are created, examined and removed as fast as on the other nodes of the group; a folder lists all files of another node."""
@@ -378,7 +376,7 @@ def metadata(
         yield from _slow_in(
             fs, [it for it in figures if not it.name.startswith("storage_list")], node_name, config
         )
-        yield from _recorded(fs, figures, node_name, limits)
+        yield from _recorded(fs, figures, node_name)
 
 
 def _shared(result: PayloadResult, config: StorageConfig) -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.kit.framework.framework_step import framework_runner, framework_runners
 from pytest_gpucluster.suite import Tests, fact, fleet_probed, peer_probed, probed, required_section
 from pytest_gpucluster.suites.storage import checks
-from pytest_gpucluster.suites.storage.config import LocalLimit, StorageConfig
+from pytest_gpucluster.suites.storage.config import StorageConfig
 from pytest_gpucluster.suites.storage.facts import mounts as mounts_probe
 from pytest_gpucluster.suites.storage.facts import quotas as quotas_probe
 from pytest_gpucluster.suites.storage.facts import types_of, usual_mounts
@@ -24,12 +24,6 @@ mounts = probed(mounts_probe)
 quotas = probed(quotas_probe)
 usual = peer_probed(mounts_probe, usual_mounts)
 types = fleet_probed(mounts_probe, types_of)
-
-
-@fact
-def limits(cluster: Cluster, node_name: str) -> tuple[LocalLimit, ...]:
-    """The rows of the node's profile."""
-    return cluster.group_of(node_name).profile.rows(LocalLimit)
 
 
 @fact

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check
-from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit.framework.payload_result import PayloadResult
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 # what the payload submits
 SUM, ARRAY_SUMS, TASKS = 12, [11, 22, 33], 3
-HALF, STEPS_SUM = 4, 36
 FAILURE = "gpucluster: expected failure"
 
 
@@ -25,11 +24,10 @@ FAILURE = "gpucluster: expected failure"
 class SubmititResult(PayloadResult):
     """The result of the driver.
 
-    `accounting`: whether Slurm stores job records, which sacct shows. `checkpoint`: whether a job is requeued.
+    `accounting`: whether Slurm stores job records, which sacct shows.
     """
 
     accounting: bool = False
-    checkpoint: bool = False
 
 
 @check(
@@ -130,29 +128,6 @@ def cancel(submitted: SubmititResult) -> Judgement:
         yield Finding("job", f"still {result['slurm']}", "cancelled")
     elif submitted.accounting and not (result["known"] and result["state"].startswith("CANCELLED")):
         yield Finding("submitit's state of the job", result["state"], "CANCELLED, from sacct")
-
-
-@check(
-    "submitit.checkpoint",
-    cause="jobs cannot be requeued (JobRequeue=0), the signal does not reach the steps, or the state was not saved",
-    hint="scontrol show config | grep -E 'JobRequeue|AuthInfo'; scontrol requeue with the id of a job; the log in the shared folder",
-    action=Action.CONFIGURE,
-)
-def checkpoint(submitted: SubmititResult) -> Judgement:
-    """A job that gets SIGUSR1 saves its state, is requeued once, and continues with this state."""
-    if not submitted.checkpoint:
-        raise NotApplicable("submitit.checkpoint is false: no job was requeued")
-    result = submitted.last_facts().get("checkpoint")
-    if result is None or "value" not in result:
-        yield from _value(submitted, "checkpoint", [])
-        return
-    (ended,) = result["value"]
-    runs = [(run["restart"], run["step"]) for run in ended["runs"]]
-    if runs != [(0, 0), (1, HALF)]:
-        shown = listed(f"restart {restart} from step {step}" for restart, step in runs)
-        yield Finding("runs", shown, f"restart 0 from step 0, restart 1 from step {HALF}")
-    elif ended["sum"] != STEPS_SUM:
-        yield Finding("sum over both runs", str(ended["sum"]), str(STEPS_SUM))
 
 
 @check(

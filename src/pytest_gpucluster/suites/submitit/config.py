@@ -24,8 +24,3 @@ class SubmititConfig(OptionalSection):
     )
     # the jobs must end within this time once the nodes are free
     wait: ClassVar[float] = 120
-    checkpoint: bool = Field(
-        default=False,
-        description="one job saves its state on SIGUSR1 and is requeued. Slurm starts it again after cred_expire of "
-        "AuthInfo (2 minutes by default), and the allocation waits for it",
-    )

@@ -19,14 +19,13 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Sequence
 
 from pytest_gpucluster.kit.payloads.own_folder import make_folder, remove_folder
 from pytest_gpucluster.kit.payloads.prelude import print_json
 
 TASKS = 3
 ARRAY = ((1, 10), (2, 20), (3, 30))
-SIGNAL = "USR1"
 SETTLE = 30.0  # seconds within which a cancelled job must end
 
 
@@ -65,44 +64,8 @@ def linger(mark: str) -> str:
     return "never cancelled"
 
 
-class Steps:
-    """A sum in steps that continues after a checkpoint: runs in a job. `mark` is the file written when half is done."""
-
-    def __init__(self, mark: str) -> None:
-        self.mark, self.step, self.sum = mark, 0, 0
-        self.runs: List[Dict[str, Any]] = []
-
-    def __call__(self) -> Dict[str, Any]:
-        """Return the sum and how each run began; the first run waits for the signal."""
-        import os
-        import time
-        from pathlib import Path
-
-        restart = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
-        self.runs.append(
-            {"restart": restart, "step": self.step, "node": os.environ.get("SLURMD_NODENAME", "")}
-        )
-        while self.step < 8:
-            self.step += 1
-            self.sum += self.step
-            if self.step == 4 and not restart:
-                Path(self.mark).write_text("runs")
-                time.sleep(600)
-        return {"sum": self.sum, "runs": self.runs}
-
-    def checkpoint(self) -> Any:
-        """Return the call with which submitit continues."""
-        import submitit
-
-        return submitit.helpers.DelayedSubmission(self)
-
-
 class Driver:
-    """The jobs of one run.
-
-    `wait`: seconds that all of them may take. `requeue`: seconds until Slurm starts a requeued job again; None: no job
-    is requeued.
-    """
+    """The jobs of one run. `wait`: seconds that all of them may take."""
 
     def __init__(
         self,
@@ -110,10 +73,8 @@ class Driver:
         wait: float,
         *,
         accounting: bool,
-        requeue: Optional[float],
     ) -> None:
-        self.requeue = requeue
-        self.folder = self.mark = self.half = None  # type: Any
+        self.folder = self.mark = None  # type: Any
         self.parameters, self.until = parameters, time.monotonic() + wait
         self.accounting = accounting
         self.jobs: Dict[str, List[Any]] = {}
@@ -121,7 +82,7 @@ class Driver:
     def make_folder(self, parent: str, prefix: str) -> None:
         """Create the folder of the run; only then clear() has one to remove."""
         self.folder = Path(make_folder(parent, prefix))
-        self.mark, self.half = self.folder / "linger.runs", self.folder / "steps.half"
+        self.mark = self.folder / "linger.runs"
 
     def submit(self) -> None:
         """Submit all jobs; an array is one submission."""
@@ -136,11 +97,6 @@ class Driver:
         self.jobs["multitask"] = [executor.submit(task_location)]
         executor.update_parameters(tasks_per_node=1)
         self.jobs["cancel"] = [executor.submit(linger, str(self.mark))]
-        if self.requeue is not None:
-            # set on the node: a site's SBATCH_EXPORT may keep variables of this process from the job
-            setup = ["export SUBMITIT_PREEMPT_SIGNAL=%s" % SIGNAL]
-            executor.update_parameters(slurm_setup=setup)
-            self.jobs["checkpoint"] = [executor.submit(Steps(str(self.half)))]
         print_json(submitit="submitted", version=submitit.__version__, jobs=self.ids())
 
     def ids(self) -> List[str]:
@@ -149,22 +105,14 @@ class Driver:
 
     def collect(self) -> None:
         """Report how each submission ended."""
-        if "checkpoint" in self.jobs:
-            self.preempt()
         self.cancel()
         for name, jobs in self.jobs.items():
             if name != "cancel":
-                self.report(name, jobs, self.until + (self.requeue or 0 if name == "checkpoint" else 0))
+                self.report(name, jobs)
 
-    def preempt(self) -> None:
-        """Send the signal to the job that saves its state, as soon as half of its steps are done."""
-        (job,) = self.jobs["checkpoint"]
-        if self.wait_for(self.half.exists, self.until):
-            subprocess.call(["scancel", "--signal=" + SIGNAL, str(job.job_id)], timeout=60)
-
-    def report(self, name: str, jobs: Sequence[Any], until: float) -> None:
+    def report(self, name: str, jobs: Sequence[Any]) -> None:
         """Report the results of one submission, or the exception."""
-        if not self.wait_for(lambda: all(job.done() for job in jobs), until):
+        if not self.wait_for(lambda: all(job.done() for job in jobs), self.until):
             print_json(submitit=name, error="late", text=self.squeue(jobs[0]))
             return
         try:
@@ -217,10 +165,8 @@ class Driver:
     def clear(self) -> None:
         """Cancel the remaining jobs, and remove the folder."""
         if self.jobs:
-            for pause in (0, 2) if self.requeue is not None else (0,):
-                time.sleep(pause)  # scancel misses a job that is being requeued
-                with contextlib.suppress(OSError):
-                    subprocess.call(["scancel", "--quiet", *self.ids()], stderr=subprocess.DEVNULL)
+            with contextlib.suppress(OSError):
+                subprocess.call(["scancel", "--quiet", *self.ids()], stderr=subprocess.DEVNULL)
         if self.folder:
             remove_folder(str(self.folder))
 
@@ -235,8 +181,7 @@ def watch_over(driver: Driver) -> None:
 def main(text: str) -> int:
     """Run the driver; return the exit code."""
     given = json.loads(text)
-    options = {key: given[key] for key in ("accounting", "requeue")}
-    driver = Driver(given["parameters"], given["wait"], **options)
+    driver = Driver(given["parameters"], given["wait"], accounting=given["accounting"])
     threading.Thread(target=watch_over, args=(driver,), daemon=True).start()
     phase = "submit"
     try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
-import re
 import subprocess
 import threading
 import time
@@ -37,10 +36,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster
 
 KEY = "submitit"
-CRED_EXPIRE = (
-    120.0  # seconds; slurm.conf(5), AuthInfo: also how long a requeued job waits before it starts again
-)
-SPARE = 30.0  # seconds for the two runs of that job
 PATIENCE = 60.0  # seconds to import submitit, maybe from network storage, and to submit
 LAST_WORDS = 5.0  # seconds for the last lines of a driver that has ended
 
@@ -64,12 +59,6 @@ class SubmititDriver(Submission):
         environment = environment and environment.outside
         known = slurm.config()
         self.accounting = stores_records(known)
-        self.requeue = requeue_delay(known) if config.checkpoint else None
-        if self.requeue is not None and cluster.slurm.queue_wait < self.requeue + SPARE:
-            raise ConfigError(
-                f"submitit.checkpoint: Slurm starts a requeued job after {self.requeue:g} s (cred_expire of AuthInfo), and "
-                f"the allocation waits for it: set slurm.queue_wait to at least {self.requeue + SPARE:g} s"
-            )
         self.wait = config.wait + cluster.slurm.queue_wait
         self._facts: list[Mapping[str, Any]] = []
         self._lines: queue.Queue[str | None] = queue.Queue()
@@ -83,7 +72,6 @@ class SubmititDriver(Submission):
             "parameters": parameters(cluster),
             "wait": self.wait,
             "accounting": self.accounting,
-            "requeue": self.requeue,
         }
         python = environment.python if environment else "python3"
         env = {**slurm.env, **OF_STEPS, **variables(environment)}
@@ -112,7 +100,7 @@ class SubmititDriver(Submission):
         """Wait until the driver has ended and return its result."""
         with self._lock:
             if self._result is None:
-                patience = self.wait + PATIENCE + (self.requeue or 0)
+                patience = self.wait + PATIENCE
                 ended = self._follow(None, patience)
                 problem = "" if ended else f"the driver did not end within {patience:.0f} s"
                 if ended and self._stderr is not None:
@@ -124,8 +112,7 @@ class SubmititDriver(Submission):
 
     def _result_of(self, problem: str) -> SubmititResult:
         task = PayloadTask(0, "", None, None, tuple(self._facts))
-        checkpoint = self.requeue is not None
-        return SubmititResult(KEY, (), 1, (task,), problem, accounting=self.accounting, checkpoint=checkpoint)
+        return SubmititResult(KEY, (), 1, (task,), problem, accounting=self.accounting)
 
     def close(self) -> None:
         """End the driver, which cancels its remaining jobs; may be called repeatedly."""
@@ -208,9 +195,3 @@ def parameters(cluster: Cluster) -> dict[str, Any]:
 def stores_records(config: Mapping[str, str]) -> bool:
     """Return whether Slurm stores job records, by `scontrol show config`."""
     return config.get("AccountingStorageType", "") not in {"", "accounting_storage/none"}
-
-
-def requeue_delay(config: Mapping[str, str]) -> float:
-    """Return the seconds after which a requeued job starts again, by `scontrol show config`."""
-    found = re.search(r"\bcred_expire=(\d{1,6})\b", config.get("AuthInfo", ""))
-    return float(found[1]) if found else CRED_EXPIRE

@@ -80,7 +80,7 @@ def _not_hardware(verdict: Verdict, *_facts: object) -> Verdict:
         verdict,
         NO_MEMORY,
         "another process uses the memory of the GPU, or the model is too large for it",
-        "training.processes names the process; training.model selects a smaller model",
+        "training.processes names the process",
     )
     return with_software_cause(in_use)
 
@@ -319,8 +319,8 @@ def speed(
         measured = True
         yield from _figures(mode, runs, config)
         for run in runs:
-            limit = _limit(mode, run.rank, config, limits, gpu_name)
-            mfu = _mfu(run, config)
+            limit = _limit(mode, run.rank, limits, gpu_name)
+            mfu = _mfu(run)
             if limit and mfu is not None and mfu < limit[0]:
                 part = f"{run.rank.label}, {mode}"
                 yield Finding(
@@ -336,7 +336,7 @@ def _figures(mode: str, runs: Sequence[TrainedMode], config: TrainingConfig) -> 
     middle = statistics.median
     yield Metric(f"training_{mode}_rate", middle(run.rate for run in runs), "tokens/s", better="higher")
     yield Metric(f"training_{mode}_flops", middle(run.tflops for run in runs), "TFLOP/s")
-    shares = [mfu for run in runs if (mfu := _mfu(run, config)) is not None]
+    shares = [mfu for run in runs if (mfu := _mfu(run)) is not None]
     if shares:
         yield Metric(f"training_{mode}_mfu", 100 * middle(shares), "%", better="higher")
     yield Metric(f"training_{mode}_step", 1e3 * middle(run.median for run in runs), "ms", detail=True)
@@ -349,18 +349,15 @@ def _figures(mode: str, runs: Sequence[TrainedMode], config: TrainingConfig) -> 
         )
 
 
-def _mfu(run: TrainedMode, config: TrainingConfig) -> float | None:
-    peak = run.rank.peak(config.peak)
+def _mfu(run: TrainedMode) -> float | None:
+    peak = run.rank.peak
     return run.tflops / peak if peak else None
 
 
 def _limit(
-    mode: str, rank: RankInfo, config: TrainingConfig, limits: Sequence[TrainingLimit], gpu_name: str
+    mode: str, rank: RankInfo, limits: Sequence[TrainingLimit], gpu_name: str
 ) -> tuple[float, str] | None:
-    """Return the lowest MFU and its source: of the cluster file, else of the profile's row; None without one."""
-    stated = {str(name): share for name, share in config.min_mfu.items()}
-    if mode in stated:
-        return stated[mode], "training.min_mfu of the cluster file"
+    """Return the lowest MFU and its source, of the profile's row; None without one."""
     size = 1 if mode == "plain" else rank.size
     rows = [
         row
@@ -586,21 +583,18 @@ def checkpoint(result: PayloadResult, config: TrainingConfig) -> Judgement:
             yield Finding(part, f"could not remove its file in {fact['folder']}", "removed")
     whole = [fact for fact in facts.values() if "write" in fact and "read" in fact]
     if len(whole) == result.ntasks:
-        yield from _storage_rates(whole, config)
+        yield from _storage_rates(whole)
     elif not any(fact["problem"] for fact in facts.values()):
         raise NotAvailable("a rank ended before its part was read: see training.together")
 
 
-def _storage_rates(facts: Sequence[Fact], config: TrainingConfig) -> Judgement:
+def _storage_rates(facts: Sequence[Fact]) -> Judgement:
     """Yield the rates of all ranks together: all bytes in the time of the slowest rank."""
     size = sum(int(fact["bytes"]) for fact in facts)
     yield Metric("training_checkpoint_size", size / 1e6, "MB", better="neither")
     rates = {name: size / 1e6 / max(float(fact[name]) for fact in facts) for name in ("write", "read")}
     for name, rate in rates.items():
         yield Metric(f"training_checkpoint_{name}", rate, "MB/s")
-    if config.min_checkpoint is not None and rates["write"] < config.min_checkpoint * 1e3:
-        limit = f">= {config.min_checkpoint * 1e3:.4g} MB/s (training.min_checkpoint)"
-        yield Finding("write", f"{rates['write']:.4g} MB/s by {len(facts)} ranks", limit)
 
 
 @check(
@@ -610,8 +604,8 @@ def _storage_rates(facts: Sequence[Fact], config: TrainingConfig) -> Judgement:
     action=Action.CONFIGURE,
     each="widest",
 )
-def start(result: PayloadResult, config: TrainingConfig) -> Judgement:
-    """Judge the time from the start of the job step to the end of its first training step."""
+def start(result: PayloadResult) -> Judgement:
+    """Measure the time from the start of the job step to the end of its first training step."""
     done = result.by_rank("done")
     result.require_tasks(_NO_NODE)
     if not done:
@@ -622,12 +616,6 @@ def start(result: PayloadResult, config: TrainingConfig) -> Judgement:
     for kind, name in (("loaded", "device"), ("joined", "group")):
         took = [float(fact["seconds"]) for fact in result.facts(kind)]
         yield Metric(f"training_start_{name}", max(took, default=math.nan), "s", detail=True)
-    if config.max_start is None:
-        raise NotApplicable("the cluster file does not set training.max_start; the figure is recorded")
-    elif seconds > config.max_start:
-        yield Finding(
-            "first step", f"after {seconds:.4g} s", f"within {config.max_start:g} s (training.max_start)"
-        )
 
 
 # -- ranks that did not finish, or differ

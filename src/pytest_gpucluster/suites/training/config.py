@@ -6,11 +6,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from pytest_gpucluster.core.values import Bandwidth, Duration, FolderPath, ProfileRow
+from pytest_gpucluster.core.values import FolderPath, ProfileRow
 from pytest_gpucluster.kit.framework.framework_config import RanksConfig
 
 Mode = Literal["plain", "ddp", "fsdp"]
-ModelSize = Literal["tiny", "small", "medium", "large"]
 Share = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -20,7 +19,8 @@ class TrainingLimit(ProfileRow):
     about = "lowest accepted MFU of the training step, for GPUs with the name in `gpu`"
 
     mode: Mode = Field(description="plain: one GPU without collectives; ddp, fsdp: the ranks of one group")
-    model: ModelSize = Field("large", description="model size for which the figure holds")
+    # model size for which the figure holds
+    model: ClassVar[str] = "large"
     max_gpus: int | None = Field(None, ge=1, description="GPUs in the group; default: any number")
     mfu: Share = Field(description="model FLOP/s as a share of the GPU's dense peak")
     source: str = Field(description="origin of the figure")
@@ -32,11 +32,8 @@ class TrainingConfig(RanksConfig):
     about = "requires torch.distributed for a training step"
     order = 12
 
-    deadline: Duration = Field(900, description="time limit of one step; a phase may take a third of it")
-    model: Literal["auto", "tiny", "small", "medium", "large"] = Field(
-        "auto",
-        description="model size; auto: tiny on CPUs, small below 24 GiB of GPU memory, large from 64 GiB on",
-    )
+    # time limit of one step; a phase may take a third of it
+    deadline: ClassVar[float] = 900
     # timed training steps per mode
     steps: ClassVar[int] = 20
     # training steps before the timed ones
@@ -52,18 +49,6 @@ class TrainingConfig(RanksConfig):
     loss_tolerance: ClassVar[Share] = 0.01
     # a rank is a straggler if it is an outlier and slower than the median by this share (GPUs)
     min_relative: ClassVar[Share] = 0.1
-    peak: float | None = Field(
-        None, gt=0, description="dense peak of a GPU in TFLOP/s, for GPUs without a known data sheet"
-    )
-    min_mfu: dict[Mode, Share] = Field(
-        {}, description="lowest accepted MFU, instead of the rows of the profile"
-    )
     min_scaling: Share | None = Field(
         None, description="lowest accepted tokens/s per GPU on all nodes, relative to one node"
-    )
-    min_checkpoint: Bandwidth | None = Field(
-        None, gt=0, description="lowest accepted rate at which all ranks together write a checkpoint"
-    )
-    max_start: Duration | None = Field(
-        None, description="the first training step must end within this time after the start of the job step"
     )

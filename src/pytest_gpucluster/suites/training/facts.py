@@ -52,10 +52,11 @@ class RankInfo:
         """The label with the node."""
         return f"{self.label} on {self.node}"
 
-    def peak(self, stated: float | None) -> float | None:
-        """Return the dense peak in TFLOP/s: the stated one, else that of the data sheet; None if unknown."""
+    @property
+    def peak(self) -> float | None:
+        """The dense peak in TFLOP/s, of the data sheet; None if unknown."""
         figures = figures_of(self.name) if self.on_gpu else None
-        return stated or (figures.tflops.get(_PEAK.get(self.dtype, "")) if figures else None)
+        return figures.tflops.get(_PEAK.get(self.dtype, "")) if figures else None
 
 
 @dataclass(frozen=True)

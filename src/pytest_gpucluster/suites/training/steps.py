@@ -85,7 +85,7 @@ class Training(FrameworkStepRunner[TrainingConfig]):
             return self.nothing()
         config = self.config
         numbers = {
-            "--per-node": self.ranks_per_node, "--model": config.model, "--steps": config.steps,
+            "--per-node": self.ranks_per_node, "--steps": config.steps,
             "--warmup": config.warmup, "--replay-steps": config.replay_steps, "--deadline": self.phase,
             "--checkpoint-size": config.checkpoint_size,
         }  # fmt: skip

@@ -7,6 +7,5 @@ SUITE = Suite(
     order=4,
     markers=("versions: driver, libraries and Slurm are not older than stated; `-m nccl` selects it too",),
     section="config:VersionsConfig",
-    profile_rows="config:ProfileMinimum",
     proof=("versions.minimum",),
 )

@@ -10,10 +10,10 @@ from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.suites.versions.config import COMPONENTS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from pytest_gpucluster.core.check import Judgement
-    from pytest_gpucluster.suites.versions.config import MinimumVersion, ProfileMinimum
+    from pytest_gpucluster.suites.versions.config import MinimumVersion
     from pytest_gpucluster.suites.versions.facts import InstalledVersion, NodeVersions
 
     Rows = Mapping[str, tuple[MinimumVersion, ...]]
@@ -45,12 +45,6 @@ def applies(row: MinimumVersion, version: str) -> bool:
     return numbers(version)[: len(branch)] == branch
 
 
-def of_component(rows: Iterable[ProfileMinimum]) -> dict[str, tuple[MinimumVersion, ...]]:
-    """Return {component: its rows}."""
-    known = list(rows)
-    return {name: tuple(row for row in known if row.component == name) for name in COMPONENTS}
-
-
 def _names_a_package(row: MinimumVersion) -> bool:
     return bool(re.search(r"[-+~]", row.min))
 
@@ -61,7 +55,7 @@ def _is_too_old(row: MinimumVersion, installed: InstalledVersion) -> bool:
 
 
 def _expected(row: MinimumVersion) -> str:
-    return f"at least {row.min}: {row.reason} ({row.source})"
+    return f"at least {row.min}: {row.reason}"
 
 
 def _uncompared(
@@ -79,7 +73,7 @@ def _uncompared(
 @check(
     "versions.minimum",
     cause="the node or its image was not updated",
-    hint="update the component on the node or in its image; `source` in the report states what was fixed",
+    hint="update the component on the node or in its image; the report states what was fixed",
     action=Action.CONFIGURE,  # the software of the cluster, not the hardware of the node
 )
 def minimum(installed: NodeVersions, stated_minima: Rows, shipped_minima: Rows) -> Judgement:

@@ -1,14 +1,14 @@
-"""The section `versions` of a cluster file, and the rows `versions` of a profile."""
+"""The section `versions` of a cluster file."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from pytest_gpucluster.core.values import Model, ProfileRow, Section, Text
+from pytest_gpucluster.core.values import Model, Section, Text
 
-COMPONENTS = ("driver", "cuda", "nccl", "ofed", "enroot", "pyxis", "container_toolkit", "slurm")
+COMPONENTS = ("driver", "nccl", "ofed", "enroot", "pyxis", "container_toolkit", "slurm")
 
 
 def _starts_with_a_number(text: str) -> str:
@@ -29,8 +29,9 @@ class MinimumVersion(Model):
     branch: Minimum | None = Field(
         None, description="the row is for versions that begin with these numbers only, like 550 or 23.11"
     )
-    reason: Text = Field(description="why: a CVE or a known bug")
-    source: Text = Field(description="where this is stated, like the URL of a security bulletin")
+    reason: Text = Field(
+        description="why, and where this is stated: a CVE or a known bug, the URL of a bulletin"
+    )
 
 
 def _rows(value: Any) -> Any:
@@ -41,16 +42,6 @@ def _rows(value: Any) -> Any:
 Minima = Annotated[tuple[MinimumVersion, ...], BeforeValidator(_rows)]
 
 
-class ProfileMinimum(ProfileRow, MinimumVersion):
-    """A row of a profile."""
-
-    about = "lowest accepted versions on such nodes, with reason and source"
-
-    component: Literal["driver", "cuda", "nccl", "ofed", "enroot", "pyxis", "container_toolkit", "slurm"] = (
-        Field(description="the component that the row is for")
-    )
-
-
 class VersionsConfig(Section):
     """Lowest accepted versions on the nodes: one row per component, or a list with one row per branch."""
 
@@ -58,7 +49,6 @@ class VersionsConfig(Section):
     order = 5
 
     driver: Minima = Field((), description="NVIDIA driver, as nvidia-smi shows it")
-    cuda: Minima = Field((), description="CUDA of the driver, as nvidia-smi shows it")
     nccl: Minima = Field(
         (), description="libnccl.so.2 that the loader finds on the node, not the one in an image"
     )

@@ -9,12 +9,12 @@ from pytest_gpucluster.kit.container import enroot
 from pytest_gpucluster.kit.gpu import nvidia_smi
 from pytest_gpucluster.suite import Tests, fact
 from pytest_gpucluster.suites.versions import checks
-from pytest_gpucluster.suites.versions.config import COMPONENTS, ProfileMinimum, VersionsConfig
+from pytest_gpucluster.suites.versions.config import COMPONENTS, VersionsConfig
 from pytest_gpucluster.suites.versions.facts import VERSIONS
 from pytest_gpucluster.suites.versions.known import KNOWN
 
 if TYPE_CHECKING:
-    from pytest_gpucluster.config.models import Cluster, Profile
+    from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.core.probe import Probe
     from pytest_gpucluster.run.session import ClusterSession, Node
     from pytest_gpucluster.suites.versions.facts import NodeVersions
@@ -22,13 +22,7 @@ if TYPE_CHECKING:
 
 def probes(cluster: Cluster) -> list[Probe[Any]]:
     """Return the probes that the rows need; that of Pyxis calls scontrol on each node."""
-    rows = [*cluster.section(VersionsConfig).pyxis]
-    rows += [
-        row
-        for group in cluster.groups
-        for row in group.profile.rows(ProfileMinimum)
-        if row.component == "pyxis"
-    ]
+    rows = cluster.section(VersionsConfig).pyxis
     return [VERSIONS, nvidia_smi.GPUS, *([enroot.PYXIS] if rows else [])]
 
 
@@ -39,7 +33,7 @@ def installed(node: Node, cluster: Cluster, gpucluster_session: ClusterSession) 
     try:
         found = found.with_gpus(gpucluster_session.facts(node.name, nvidia_smi.GPUS))
     except ProbeError as error:
-        found = found.without(("driver", "cuda"), str(error))
+        found = found.without(("driver",), str(error))
     if enroot.PYXIS not in probes(cluster):
         return found
     try:
@@ -49,13 +43,13 @@ def installed(node: Node, cluster: Cluster, gpucluster_session: ClusterSession) 
 
 
 @fact
-def stated_minima(cluster: Cluster, profile: Profile) -> checks.Rows:
-    """The rows of the cluster file; of components without any, those of the profile."""
-    section, of_profile = cluster.section(VersionsConfig), checks.of_component(profile.rows(ProfileMinimum))
-    return {name: section.rows(name) or of_profile[name] for name in COMPONENTS}
+def stated_minima(cluster: Cluster) -> checks.Rows:
+    """The rows of the cluster file."""
+    section = cluster.section(VersionsConfig)
+    return {name: section.rows(name) for name in COMPONENTS}
 
 
-shipped_minima = fact(lambda: checks.of_component(KNOWN))
+shipped_minima = fact(lambda: {name: KNOWN.get(name, ()) for name in COMPONENTS})
 
 TESTS = Tests(
     checks,

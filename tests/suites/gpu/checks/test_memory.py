@@ -41,8 +41,6 @@ def test_gpu_7_of_the_recording_is_within_limits_and_measured() -> None:
     ):
         found = {(m.name, m.device[:5]): m.value for m in verdict(check).metrics}
         assert found[metric, "GPU 7"] == 1
-    # a site that says 0 means 0
-    assert failing(changed(states(max_aggregate_sram_uncorrectable=0))) == ["gpu.ecc_aggregate"]
 
 
 def test_a_broken_gpu_accuses_no_other_of_its_retired_pages() -> None:
@@ -72,10 +70,9 @@ def test_remapped_rows_without_a_count_of_corrected_ones() -> None:
     assert [it.name for it in found if it.device.startswith("GPU 3 ")] == ["remapped_rows_uncorrectable"]
 
 
-def test_many_remapped_rows_are_watched_also_where_the_site_states_a_limit() -> None:
-    stated = states(max_remapped_uncorrectable=8)
-    for rows, change, end in ((8, (), "passed"), (9, (), "warning: GPU 3"), (9, (stated,), "monitor: GPU 3")):
-        assert said("gpu.remapped_rows", remap(uncorrectable=rows), *change) == end
+def test_many_remapped_rows_are_a_warning() -> None:
+    for rows, end in ((8, "passed"), (9, "warning: GPU 3")):
+        assert said("gpu.remapped_rows", remap(uncorrectable=rows)) == end
     (warning,) = verdict("gpu.remapped_rows", remap(uncorrectable=9)).advisories
     assert figures(f"{warning.measured} {warning.expected}") == [9, 8]
 
@@ -90,30 +87,27 @@ def test_a_full_table_of_retired_pages_is_for_the_vendor(single: int | None, dou
 
 
 @pytest.mark.parametrize(
-    ("sram", "shown", "total", "limit", "end"),
+    ("sram", "shown", "total", "end"),
     [
-        (0, "[N/A]", 0, None, "passed"),
-        (1, "[N/A]", 9, 1, "passed"),
-        (2, "[N/A]", 9, 1, "monitor: GPU 0"),
-        (None, "[Unknown Error]", 9, 1, "monitor: GPU 0"),
-        (None, "[N/A]", 1, 1, "passed"),
-        (None, "[N/A]", 2, 1, "not checked"),
+        (0, "[N/A]", 9, "passed"),
+        (1, "[N/A]", 9, "monitor: GPU 0"),
+        (None, "[Unknown Error]", 9, "monitor: GPU 0"),
+        (None, "[N/A]", 0, "passed"),
+        (None, "[N/A]", 1, "not checked"),
     ],
 )
 def test_errors_of_sram_where_the_driver_knows_no_threshold(
-    sram: int | None, shown: str, total: int, limit: int | None, end: str
+    sram: int | None, shown: str, total: int, end: str
 ) -> None:
     alone = (listed(1), unread("ecc_aggregate_sram", shown, 0))
     counted = gpus(ecc_aggregate_sram=sram, ecc_aggregate_uncorrected=total, sram_threshold_exceeded=None)
-    limits = [] if limit is None else [states(max_aggregate_sram_uncorrectable=limit)]
-    assert said("gpu.ecc_aggregate", *alone, counted, *limits) == end
+    assert said("gpu.ecc_aggregate", *alone, counted) == end
 
 
 def test_a_threshold_for_root_alone_is_not_checked() -> None:
     hidden = (unread("sram_threshold_exceeded", DENIED, 0), gpus(0, ecc_aggregate_sram=99))
     assert said("gpu.ecc_aggregate", *hidden) == "not checked"
     assert "to root alone" in verdict("gpu.ecc_aggregate", *hidden).reason
-    assert said("gpu.ecc_aggregate", *hidden, states(max_aggregate_sram_uncorrectable=5)) == "monitor: GPU 0"
 
 
 RMA = "NVIDIA GPU Memory Error Management, RMA Policy"

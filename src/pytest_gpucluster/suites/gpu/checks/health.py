@@ -15,7 +15,7 @@ from pytest_gpucluster.core.majority import Norm, differs
 from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.kit.gpu.gpu_processes import unexpected_processes
 from pytest_gpucluster.kit.gpu.nvidia_smi import MAKES_UVM, PAUSE, READINGS, Gpus
-from pytest_gpucluster.suites.gpu.readings import ByModel, by_model, of_present_gpus, states, unread
+from pytest_gpucluster.suites.gpu.readings import ByModel, by_model, of_present_gpus, unread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,6 +53,8 @@ RECOVERY = {
     "Drain P2P": Action.DRAIN,
     "Drain and Reset": Action.RESET_GPU,
 }
+HOTTEST = 85.0  # C: accepted of an idle GPU
+IDLE_MEMORY = 2**30  # bytes in use on an idle GPU
 OVERHEATED = 95.0  # C: data centre GPUs of NVIDIA slow down at 83 to 92, graphics cards at 88 to 94
 
 
@@ -122,16 +124,16 @@ def throttle(gpus: Gpus, throttle_later: Mapping[str, int] = MappingProxyType({}
     "which is above the limit of every model",
 )
 @of_present_gpus
-def temperature(gpus: Gpus, gpu_profile: GpuProfile, apps: Sequence[GpuProcess] = ()) -> Judgement:
-    """No GPU is hotter than the profile allows; one without processes that slows for its own limit leaves service."""
+def temperature(gpus: Gpus, apps: Sequence[GpuProcess] = ()) -> Judgement:
+    """No idle GPU is hotter than 85 C; one without processes that slows for its own limit leaves service."""
     busy = {app.uuid for app in apps}
-    limit = f"at most {gpu_profile.max_temperature:g} C"
+    limit = f"at most {HOTTEST:g} C"
     for gpu in gpus:
         if gpu.temperature is None:
-            yield unread(gpus, gpu, "temperature", limit, stated=states(gpu_profile, "max_temperature"))
+            yield unread(gpus, gpu, "temperature", limit, stated=False)
             continue
         yield Metric("temperature", gpu.temperature, "C", str(gpu))
-        if gpu.temperature > gpu_profile.max_temperature:
+        if gpu.temperature > HOTTEST:
             too_hot = gpu.temperature >= OVERHEATED or (gpu.throttle or 0) & (SOFT_HEAT | HEAT)
             overheated = too_hot and gpu.uuid not in busy
             yield Finding(str(gpu), f"{gpu.temperature:g} C", limit, Action.DRAIN if overheated else None)
@@ -195,19 +197,19 @@ def clocks(gpus: Gpus, clock_majority: ByModel) -> Judgement:
     of_job=True,
 )
 @of_present_gpus
-def idle_memory(gpus: Gpus, apps: Sequence[GpuProcess], gpu_profile: GpuProfile) -> Judgement:
+def idle_memory(gpus: Gpus, apps: Sequence[GpuProcess]) -> Judgement:
     """A GPU without processes has its memory free; gpu.stray_processes judges memory that processes hold."""
-    limit = f"at most {format_size(gpu_profile.max_idle_memory)}"
+    limit = f"at most {format_size(IDLE_MEMORY)}"
     for gpu in gpus:
         if gpu.memory_used is None:
-            yield unread(gpus, gpu, "memory_used", limit, stated=states(gpu_profile, "max_idle_memory"))
+            yield unread(gpus, gpu, "memory_used", limit, stated=False)
             continue
         yield Metric("memory_used", gpu.memory_used / 2**20, "MiB", str(gpu))
         held = [app.memory for app in apps if app.uuid == gpu.uuid]
         if None in held:
             continue
         left = gpu.memory_used - sum(size for size in held if size is not None)
-        if left > gpu_profile.max_idle_memory:
+        if left > IDLE_MEMORY:
             held_by = f"{format_size(left)} that no process holds"
             # the operating system uses it on Grace, the display server on a GPU with a display
             used = _GRACE.search(gpu.name or "") or gpu.display

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.kit.gpu.nvidia_smi import Gpu, Gpus, RowRemapping
 
 # the table of retired pages holds 64; DCGM fails at 63 (DcgmGPUHardwareLimits.h, DCGM_LIMIT_MAX_RETIRED_PAGES)
+MANY_ROWS = 8  # remapped for uncorrectable errors
 RETIRED_PAGES = 63
 
 
@@ -56,15 +57,14 @@ def ecc_volatile(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
 def ecc_aggregate(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """Uncorrectable SRAM errors over the GPU's life stay within limits.
 
-    If the driver reports the GPU's own threshold (580 and later), that decides, unless the profile states
-    `max_aggregate_sram_uncorrectable` itself; else the count must not exceed that number. gpu.remapped_rows judges errors
-    of DRAM.
+    If the driver reports the GPU's own threshold (580 and later), that decides; else there must be none, as in
+    azurehpc-health-checks. gpu.remapped_rows judges errors of DRAM.
     """
     _require_ecc(gpu_profile)
     for gpu in gpus:
         if gpu.ecc_aggregate_uncorrected is not None:
             yield Metric("ecc_aggregate_uncorrected", gpu.ecc_aggregate_uncorrected, "errors", str(gpu))
-        yield from _sram(gpus, gpu, gpu_profile)
+        yield from _sram(gpus, gpu)
 
 
 def _require_ecc(profile: GpuProfile) -> None:
@@ -72,28 +72,25 @@ def _require_ecc(profile: GpuProfile) -> None:
         raise NotApplicable("the profile has no ECC")
 
 
-def _sram(gpus: Gpus, gpu: Gpu, profile: GpuProfile) -> Judgement:
-    limit = profile.max_aggregate_sram_uncorrectable
-    stated = "max_aggregate_sram_uncorrectable" in profile.model_fields_set
+def _sram(gpus: Gpus, gpu: Gpu) -> Judgement:
     if gpu.ecc_aggregate_sram is not None:
         yield Metric("ecc_aggregate_sram_uncorrected", gpu.ecc_aggregate_sram, "errors", str(gpu))
     if gpu.sram_threshold_exceeded:
         measured = f"SRAM threshold exceeded ({gpu.ecc_aggregate_sram} uncorrectable)"
         yield Finding(str(gpu), measured, "not exceeded", Action.VENDOR)
-    elif not stated and root_only(gpu.unread.get("sram_threshold_exceeded", "")):
+    elif root_only(gpu.unread.get("sram_threshold_exceeded", "")):
         yield NotAvailable(f"SRAM threshold of {gpu}: nvidia-smi shows it to root alone")
-    elif gpu.sram_threshold_exceeded is None or stated:
+    elif gpu.sram_threshold_exceeded is None:
         # if the driver does not count SRAM separately, the total is its upper bound
         found, total = gpu.ecc_aggregate_sram, gpu.ecc_aggregate_uncorrected
         if found is None and gpu.lacks("ecc_aggregate_sram") and total is not None:
-            if total > limit:
+            if total:
                 errors = f"{total} uncorrectable errors of SRAM and DRAM together"
                 yield NotAvailable(f"{gpu}: {errors}; this driver does not count SRAM separately")
         elif found is None:
-            expected = f"at most {limit} uncorrectable in SRAM"
-            yield unread(gpus, gpu, "ecc_aggregate_sram", expected, stated=stated)
-        elif found > limit:
-            yield Finding(str(gpu), f"{found} uncorrectable in SRAM", f"at most {limit}")
+            yield unread(gpus, gpu, "ecc_aggregate_sram", "no uncorrectable error in SRAM", stated=False)
+        elif found:
+            yield Finding(str(gpu), f"{found} uncorrectable in SRAM", "none")
 
 
 @check(
@@ -107,12 +104,11 @@ def _sram(gpus: Gpus, gpu: Gpu, profile: GpuProfile) -> Judgement:
 )
 @of_present_gpus
 def remapped_rows(gpus: Gpus, rows: Mapping[str, RowRemapping], gpu_profile: GpuProfile) -> Judgement:
-    """No row remapping failed, and rows remapped for uncorrectable errors stay within the limit that the profile states."""
+    """No row remapping failed, and more than 8 rows remapped for uncorrectable errors are a warning."""
     return _judge_rows(gpus, rows, gpu_profile, _remapped)
 
 
 def _remapped(gpu: Gpu, row: RowRemapping, profile: GpuProfile) -> Judgement:
-    limit = profile.max_remapped_uncorrectable
     if row.correctable is not None:
         yield Metric("remapped_rows_correctable", row.correctable, "rows", str(gpu))
     if row.failure is None:
@@ -120,14 +116,13 @@ def _remapped(gpu: Gpu, row: RowRemapping, profile: GpuProfile) -> Judgement:
     elif row.failure:
         yield Finding(str(gpu), "a row remapping failed", "no failure", Action.VENDOR)
     if row.uncorrectable is None:
-        yield _row_unread(gpu, row, "uncorrectable", f"at most {limit} rows")
+        yield _row_unread(gpu, row, "uncorrectable", f"at most {MANY_ROWS} rows")
         return
     yield Metric("remapped_rows_uncorrectable", row.uncorrectable, "rows", str(gpu))
-    if row.uncorrectable > limit:
+    if row.uncorrectable > MANY_ROWS:
         # a remapped row is repaired; only a failed remapping is a reason to return a GPU (NVIDIA's RMA policy)
         found = f"{row.uncorrectable} rows remapped for uncorrectable errors"
-        finding_class = Finding if states(profile, "max_remapped_uncorrectable") else Advisory
-        yield finding_class(str(gpu), found, f"at most {limit}")
+        yield Advisory(str(gpu), found, f"at most {MANY_ROWS}")
 
 
 def _row_unread(gpu: Gpu, row: RowRemapping, name: str, expected: str) -> Finding | NotAvailable:
