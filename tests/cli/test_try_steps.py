@@ -88,9 +88,10 @@ def test_each_environment_is_tried_once_in_one_job(tmp_path: Path, monkeypatch: 
     site = Site(monkeypatch, {"nvcr.io#pt:1": TORCH, "/shared/nt.sqsh": TESTS, "": BARE, "/m/python": BARE})
     found, left = tried(
         tmp_path,
-        "environments: {default: {container_image: nvcr.io#pt:1}, m: {python: /m/python}}\n"
+        "environments: {default: {container_image: nvcr.io#pt:1}, m: {python: /m/python}, "
+        "nt: {container_image: /shared/nt.sqsh}}\n"
         "ddp: {}\ntraining: {}\nray: {environment: m}\ntensorflow: {environment: none}\n"
-        "nccl: {container: /shared/nt.sqsh}\n",
+        "nccl: {environment: nt}\n",
     )
     assert len(site.asked) == 4  # of ddp, training and burnin; of ray, tensorflow and nccl
     assert site.held == [("gpu01", try_steps.SPARE + 4 * try_steps.STEP)]
@@ -100,7 +101,7 @@ def test_each_environment_is_tried_once_in_one_job(tmp_path: Path, monkeypatch: 
     assert left == {}
     assert found["ddp"].runs == "torch 2.5.1 (sees 8 GPUs), python /opt/conda/bin/python 3.11.9"
     assert (found["ddp"].missing, found["ddp"].environment) == ("", "environments.default")
-    assert found["nccl"].environment == "image /shared/nt.sqsh"
+    assert found["nccl"].environment == "environments.nt"
     assert found["nccl"].runs == "nccl-tests: /usr/bin/all_reduce_perf, started by srun --mpi=default"
     assert found["ray"].missing.startswith(
         "ray is not in /usr/bin/python3: install it, or name an environment"

@@ -46,7 +46,6 @@ REPAIRS = {
     "storage": "integrity",
     "training": "replay",
     # they ask for a repair only where an entry of `known`, which a person wrote, does
-    "controller": "errors node_errors reported",
 }
 
 

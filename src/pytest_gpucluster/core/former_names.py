@@ -131,7 +131,7 @@ KEYS: dict[str, Former] = {
     "environments.*.container_workdir": Former(why="write --container-workdir in `srun_args`"),
     "environments.*.container_writable": Former(why="write --container-writable in `srun_args`"),
     "fabric.pkeys": Former(why="the keys of a port are compared with the same port of other nodes"),
-    "gate.budget": Former(why="`gpucluster gate --budget` states it"),
+    "gate.budget": Former(why="the option --budget of `gpucluster gate` states it"),
     "gpu": Former("an entry of `known`: its pattern is a part of the line, as 'NVRM: Xid .*: 74,'"),
     "horovod.interface": Former(
         why="jobs use the interface between the nodes; HOROVOD_GLOO_IFACE under `exports` names another"

@@ -78,7 +78,7 @@ def test_without_such_a_setting_nothing_is_asked(load: Callable[[str], Cluster])
 def test_all_settings_are_tried_in_one_request(load: Callable[[str], Cluster], tmp_path: Path) -> None:
     cluster = load(
         f"slurm: {{bin: {tmp_path}/bin, extra_args: [--good, --value, 'a b']}}\n"
-        "nccl: {srun_args: [--good]}\nenvironments: {x: {srun_args: [--value, $HOME]}, y: {}}"
+        "environments: {w: {srun_args: [--good]}, x: {srun_args: [--value, $HOME]}, y: {}}"
     )
     assert tried(cluster) == 1
     assert (tmp_path / "log").read_text().splitlines() == [
@@ -94,7 +94,6 @@ def test_all_settings_are_tried_in_one_request(load: Callable[[str], Cluster], t
         (", extra_args: [--good, --nosuch]", "", "slurm.extra_args: salloc refuses them: unrecognized"),
         (", extra_args: [--value]", "", "slurm.extra_args: salloc refuses them: a word is no option"),
         (", extra_args: [--help]", "", "slurm.extra_args: salloc refuses them: salloc only prints"),
-        (", extra_args: [--good]", "nccl: {srun_args: [--nosuch]}", "nccl.srun_args: srun refuses them: "),
         (
             "",
             "environments: {x: {srun_args: [--good]}, y: {srun_args: [--nosuch]}}",
