@@ -1,7 +1,6 @@
 """Other values for constants of the sections, so that runs of tests are short.
 
 It is a plugin of pytest too, for runs in another process: GPUCLUSTER_TEST_CONSTANTS is JSON, {section: {name: value}}.
-The name of a key, like `trials` of `accounting`, has the constants of its model.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,13 +44,8 @@ def _apply(given: Mapping[str, Mapping[str, Any]]) -> None:
 
 def _set(model: Any, where: str, constants: Mapping[str, Any]) -> None:
     for name, value in constants.items():
-        if name in model.model_fields:
-            kind = model.model_fields[name].annotation
-            (inner,) = (it for it in (kind, *get_args(kind)) if hasattr(it, "__class_vars__"))
-            _set(inner, f"{where}.{name}", value)
-        else:
-            assert name in model.__class_vars__, f"{where}.{name} is no constant"
-            setattr(model, name, value)
+        assert name in model.__class_vars__, f"{where}.{name} is no constant"
+        setattr(model, name, value)
 
 
 if text := os.environ.get(_VARIABLE):
