@@ -144,9 +144,7 @@ KEYS: dict[str, Former] = {
     "kubernetes.gpu_resource": Former(why="GPUs are nvidia.com/gpu"),
     "kubernetes.job_pull": Former(why="pods may wait 10 minutes for GPUs and for the image"),
     "kubernetes.kubeconfig": Former(why="kubectl reads the file that KUBECONFIG names"),
-    "kubernetes.minimum_version": Former(
-        why="a version that upstream ended is a warning where a vendor may support it"
-    ),
+    "kubernetes.minimum_version": Former(why="a version that upstream ended is a warning"),
     "kubernetes.nccl": _leave_out("kubernetes.job_nccl", "with `jobs: true` it is always tested"),
     "kubernetes.nccl_sizes": Former(why="the NCCL Job measures 256 MiB to 4 GiB"),
     "kubernetes.python": Former(why="the NCCL Job runs python3 of the image"),

@@ -39,9 +39,6 @@ END_OF_LIFE = {
     (1, 36): dt.date(2027, 6, 28),
     (1, 37): dt.date(2027, 10, 28),
 }
-# How many minor versions vendors support longer than upstream, three a year: two years and more of OpenShift's EUS
-# (access.redhat.com/support/policy/updates/openshift); a year of EKS, AKS and GKE
-VENDOR_MINORS = 7
 SKEW = 1  # minor versions between kubectl and the API server: https://kubernetes.io/releases/version-skew-policy/
 KUBELET_SKEW = (
     3  # minor versions that a kubelet may be older; none that it may be newer (same page, since 1.28)
@@ -101,8 +98,8 @@ _TOO_EARLY = (
     hint="kubectl version; kubectl get --raw /readyz?verbose; `kubernetes.context` of the cluster file",
     action=Action.MONITOR,
 )
-def api(seen: KubeFacts, config: KubernetesConfig, today: dt.date) -> Judgement:
-    """The API server answers, and upstream or the cluster file supports its version and kubectl's."""
+def api(seen: KubeFacts, today: dt.date) -> Judgement:
+    """The API server answers. A warning: a version that upstream does not support, or of another age than kubectl."""
     if seen.server is None:
         yield Finding("API server", seen.problem, "an answer")
         return
@@ -116,10 +113,7 @@ def api(seen: KubeFacts, config: KubernetesConfig, today: dt.date) -> Judgement:
         ended = f", which upstream ended on {END_OF_LIFE[key]}" if key in END_OF_LIFE else ""
         living = [version for version, end in END_OF_LIFE.items() if end >= today]
         supported = listed(f"{a}.{b}" for a, b in living)
-        by_vendor = server.of_vendor and bool(living) and min(living)[1] - server.minor <= VENDOR_MINORS
-        yield (Advisory if by_vendor else Finding)(
-            "API server", f"{server.text}{ended}", f"a supported version ({supported}), or minimum_version"
-        )
+        yield Advisory("API server", f"{server.text}{ended}", f"a supported version ({supported})")
     if seen.client is not None and abs(seen.client.minor - server.minor) > SKEW:
         yield Advisory(
             "kubectl",

@@ -60,7 +60,6 @@ NETWORK_COMPONENTS = {
 # resources that count devices for RDMA: rdma/hca_shared_devices_a, mellanox.com/shared_hca_rdma, vpc.amazonaws.com/efa,
 # networking.gke.io.networks/rdma-0, nvidia.com/hostdev
 RDMA = ("rdma/*", "*/*rdma*", "*/efa", "*/*hostdev*", "*/*mlnx*")
-_UPSTREAM = re.compile(r"v?\d+\.\d+\.\d+")
 _MINOR = re.compile(r"v?(\d{1,4})\.(\d{1,4})")
 _COUNT, _NUMBER = re.compile(r"[0-9]{1,9}"), re.compile(r"-?[0-9]{1,10}")
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
@@ -79,11 +78,6 @@ class Version:
     def short(self) -> str:
         """Like 1.33."""
         return f"{self.major}.{self.minor}"
-
-    @property
-    def of_vendor(self) -> bool:
-        """Whether its text is another than that of an upstream build."""
-        return _UPSTREAM.fullmatch(self.text) is None
 
 
 @dataclass(frozen=True)
