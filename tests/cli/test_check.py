@@ -59,14 +59,14 @@ def test_valid_file_is_summarized(
 
 def test_all_wrong_keys_and_profiles_are_listed(clusters: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (clusters / "lab.yaml").write_text(
-        "os:\n  relese: 3\n  hugepages: many\n"
+        "os:\n  relese: 3\n  services: many\n"
         "groups:\n  - {nodes: a1, profile: h200-9}\n  - {nodes: a2, profile: {gpu: {count: 1, nam: x}}}\n"
     )
     status, lines = printed(capsys)
     assert status == 4
     assert [line.removeprefix("clusters/lab.yaml:").split(": ")[:2] for line in lines] == [
         ["2", "os.relese"],
-        ["3", "os.hugepages"],
+        ["3", "os.services"],
         ["5", "groups[0].profile"],
         ["6", "groups[1].profile.gpu.name"],
         ["6", "groups[1].profile.gpu.nam"],

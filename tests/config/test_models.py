@@ -149,8 +149,8 @@ WRONG: dict[str, tuple[str | bytes, str]] = {
     ),
     "no value": ("nodes: a\nos: {mounts: [{path: }]}\n", ":2: os.mounts[0].path: has no value"),
     "negative": (
-        "nodes: a\nos: {hugepages: -1}\n",
-        ":2: os.hugepages: must be greater than or equal to 0, not",
+        "nodes: a\nos: {interfaces: {eth0: -1}}\n",
+        ":2: os.interfaces.eth0: must be greater than or equal to 0, not",
     ),
     "constant": (
         "nodes: a\nburnin: {beat: 3}\n",

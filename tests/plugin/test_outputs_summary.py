@@ -117,12 +117,12 @@ def test_checks_without_an_expectation_are_named_once() -> None:
     assert outputs.without_expectation(run) == []
     for check, why in (
         ("os.mounts", "the cluster file states no os.mounts"),
-        ("os.uptime", "the cluster file states neither os.min_uptime nor os.max_uptime"),
+        ("os.services", "the cluster file states no os.services"),
         ("os.mig", "the GPU has no MIG"),
     ):
         for node in ("gpu01", "gpu02"):
             add(run, {**_record(node, "os"), "check": check}, "not applicable", f"not applicable: {why}")
-    told = "no expectation in the cluster file: os.mounts, os.uptime"
+    told = "no expectation in the cluster file: os.mounts, os.services"
     assert outputs.without_expectation(run, {"os"}) == [told]
     (line,) = outputs.without_expectation(run)
     assert line.startswith(f"{told} (gpucluster init --from-nodes")

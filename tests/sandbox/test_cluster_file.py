@@ -11,7 +11,6 @@ from sandbox_helpers import sandbox_folder, slurm
 from pytest_gpucluster import config
 from pytest_gpucluster.kit.node.os_config import OsConfig
 from pytest_gpucluster.sandbox import Sandbox
-from pytest_gpucluster.suites.burnin.config import BurninConfig
 from pytest_gpucluster.suites.ibfabric.plan import read_plan
 from slurm_sandbox import daemons, hardware
 from slurm_sandbox import node_files as render
@@ -40,7 +39,6 @@ def test_cluster_file_loads_and_states_the_model(sandbox: Sandbox) -> None:
     assert group.profile.gpu.count == 8
     assert cluster.section(OsConfig).shared_storage == (str(sandbox.layout.root / "shared"),)
     assert [row.nodes for row in group.thresholds] == [1, 2, 3, 4]
-    assert cluster.section(BurninConfig).min_relative_host == 0.9  # they share a busy machine
     cables = read_plan([sandbox.cluster_file.with_name("cables.csv")]).cables
     assert len(cables) == 4 * (8 + 1)  # rails, and the port of the board
 

@@ -64,25 +64,25 @@ def test_a_healthy_slurm_passes_everything(world: Sandbox, tmp_path: Path) -> No
 def test_the_state_fails_and_the_logs_warn(world: Sandbox, tmp_path: Path) -> None:
     for kind, node in (("backup_dead", "gpu01"), ("prolog_failing", "gpu04")):
         world.fault(kind, node)
-    world.fault("requests_slow", "gpu01", seconds=0.3)
+    world.fault("requests_slow", "gpu01")
     slurm(world, "sbatch", "--parsable", "-w", "gpu04", "-o", "/dev/null", "--wrap", "true")
     wait_for(
         lambda: "drained" in slurm(world, "sinfo", "-N", "-h", "-n", "gpu04", "-o", "%T"),
         "Slurm drains gpu04",
     )
     slurm(world, "scancel", "--user=root")
-    run = judge(world, tmp_path, max_answer="2s")
+    run = judge(world, tmp_path)
     assert sorted(names(run.outcomes, "failed")) == ["test_load", "test_ping"], run.out
     assert message(run, "ping").endswith("backup controller sandbox-backup: measured DOWN, expected UP")
     shown = advisories(run)
     assert re.search(r"\d+ x 'error: [^']*Prolog[^']*' \(gpu04, last", shown["controller.errors"]), shown
     slow = re.search(
-        r"request REQUEST_JOB_WILL_RUN: measured (\S+) s on average, expected <= 2 s", message(run, "load")
+        r"request REQUEST_JOB_WILL_RUN: measured (\S+) s on average, expected <= 10 s", message(run, "load")
     )
     assert slow is not None, message(run, "load")
-    assert 2 < float(slow[1]) < 30
+    assert 10 < float(slow[1]) < 30
     world.heal()
-    run = judge(world, tmp_path, max_answer="2s")
+    run = judge(world, tmp_path)
     assert names(run.outcomes, "failed") == [], run.out
     shown = advisories(run)
     assert re.search(

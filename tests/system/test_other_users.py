@@ -138,10 +138,10 @@ def test_a_login_is_refused_without_a_job(homes: Mapping[str, Path]) -> None:
         box.up(nodes=3, isolation=True)
         shutil.copy(key.with_suffix(".pub"), box.layout.ssh / "authorized" / ALICE)
         box.fault("pam_adopt_missing", "gpu02")
-        file = yaml.safe_load(box.cluster_file.read_text())
-        file["isolation"]["ssh_options"] += ["-i", str(key)]
+        config = box.layout.ssh / "config"
+        config.write_text(f"IdentityFile {key}\n{config.read_text()}")
         given = home / "logins.yaml"
-        given.write_text(yaml.safe_dump(file))
+        shutil.copy(box.cluster_file, given)
         for path in (key, given):
             os.chown(path, *(identity(ALICE)[kind] for kind in ("user", "group")))
         argv = ("pytest", f"--cluster={given}", "--intrusive", "-k", "test_login", HERE.suites / "isolation")

@@ -25,10 +25,8 @@ class ContainerImage:
 
 @dataclass(frozen=True)
 class JobIsolation:
-    """How jobs are isolated. `device_files`: a pattern of the GPUs' device files."""
+    """How jobs are isolated. `why_no_sshd`: why the nodes have no sshd, '' if they have one."""
 
-    device_files: str
-    ssh_config: Path | None  # for the nodes' sshd; None: they have none
     why_no_sshd: str
 
 

@@ -421,7 +421,7 @@ def _governor(node: SimulatedNode, options: Options) -> None:
     node.governor = options["governor"]
 
 
-@_fault("huge pages were reserved", pages=1024)
+@_fault("no huge pages are reserved", pages=0)
 def _hugepages(node: SimulatedNode, options: Options) -> None:
     node.hugepages = int(options["pages"])
 
@@ -784,7 +784,7 @@ def _slow_names(node: SimulatedNode, options: Options) -> None:
     node.name_delay = float(options["seconds"])
 
 
-@_fault("the node rebooted recently", seconds=95)
+@_fault("the node rebooted recently", harmless=True, seconds=95)
 def _rebooted(node: SimulatedNode, options: Options) -> None:
     node.uptime = float(options["seconds"])
 

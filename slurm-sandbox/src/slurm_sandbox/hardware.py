@@ -177,7 +177,7 @@ class SimulatedNode:
     device_files: int = 0
     offline_cpus: list[int] = field(default_factory=list)
     governor: str = "performance"
-    hugepages: int = 0
+    hugepages: int = 16
     cached_kb: int = 961_876
     shm: list[tuple[int, str, str]] = field(default_factory=list)  # files of /dev/shm: kB, owner, path
     empty_libraries: list[str] = field(default_factory=list)  # names of files

@@ -458,7 +458,6 @@ class Sandbox:
     ) -> Description:
         layout, simulated = self.layout, state.gpus != "real"
         image = containers.image
-        sshd = self._sshd(state)
         return Description(
             nodes=state.nodes,
             gpus_per_node=state.gpus_per_node,
@@ -468,11 +467,7 @@ class Sandbox:
             gpu_name=assignment.gpu_name,
             commands=layout.bin if state.kind == "namespaced" else daemons.unusual_folder(),
             image=ContainerImage(image, *spank.ABOUT_IMAGE) if image else None,
-            isolation=JobIsolation(
-                str(layout.root / "dev/nvidia[0-9]*"), sshd.config if sshd else None, node_sshd.why_not()
-            )
-            if state.isolation
-            else None,
+            isolation=JobIsolation(node_sshd.why_not()) if state.isolation else None,
             cables=tuple(
                 cable
                 for number, name in enumerate(state.nodes)

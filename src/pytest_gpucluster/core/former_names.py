@@ -77,6 +77,7 @@ CHECKS: dict[str, Former] = {
         ]
     },
     "os.kernel_settings": Former("os.drift/sysctls"),
+    "os.uptime": Former(why="the time since boot is not judged; remove the name"),
 }
 # dotted, without the numbers of lists, `*` for a name; `profile.` before those of profiles
 KEYS: dict[str, Former] = {
@@ -84,12 +85,15 @@ KEYS: dict[str, Former] = {
         (
             *_keys(
                 "burnin",
-                "beat dcgm_timeout dtypes load max_corrected max_throttled min_relative nccl_size sample silence",
+                "beat dcgm_timeout dtypes load max_corrected max_throttled min_relative min_relative_host nccl_size sample "
+                "silence storage_size",
             ),
             *_keys("container", "deadline ntasks_per_node"),
+            *_keys("controller", "max_cycle"),
             *_keys("ddp", "deadline lost_rank ntasks_per_node"),
             *_keys("drain", "retries"),
             *_keys("horovod", "deadline ntasks_per_node"),
+            *_keys("isolation", "device_files python"),
             *_keys("matrix", "deadline ntasks_per_node"),
             *_keys("monitoring", "max_scrape_age timeout"),
             *_keys("mpi", "deadline"),
@@ -114,6 +118,10 @@ KEYS: dict[str, Former] = {
     "accounting.trials": Former(
         why="it tested Slurm itself; state limits, preemption and weights under `qos`, `accounts` and `settings`"
     ),
+    "burnin.cpus": Former(why="all CPUs but one per GPU are loaded"),
+    "burnin.max_temperature": Former(why="the limit is the GPU's own slowdown temperature"),
+    "burnin.memory": Former(why="a quarter of the available memory is loaded, at most 64 GiB"),
+    "burnin.payload": Former(why="the burn-in always runs its own workers"),
     "container.images": Former(why="`image` is the one that every node must start"),
     "container.keep": Former(why="a container is removed with its run"),
     "container.memlock": Former(why="the limit must be that of the node, which `os.limits` states"),
@@ -125,12 +133,15 @@ KEYS: dict[str, Former] = {
     "container.shm": Former(why="/dev/shm must be as large as that of the node"),
     "container.sshd": Former(why="no sshd is started in containers"),
     "container.version": Former(why="`versions.pyxis` states the lowest accepted version"),
+    "controller.max_answer": Former(why="MessageTimeout of slurm.conf is the limit"),
     "ddp.provided": Former(why="the suite sets the variables that the site does not set"),
     "environments.*.container_fingerprint": Former(why="images are named by what the registry answers"),
     "environments.*.container_remap_root": Former(why="write --container-remap-root in `srun_args`"),
     "environments.*.container_workdir": Former(why="write --container-workdir in `srun_args`"),
     "environments.*.container_writable": Former(why="write --container-writable in `srun_args`"),
-    "fabric.pkeys": Former(why="the keys of a port are compared with the same port of other nodes"),
+    "fabric": Former(
+        why="counters that rise fail, old ones are a warning; partition keys are compared with other nodes"
+    ),
     "gate.budget": Former(why="the option --budget of `gpucluster gate` states it"),
     "gpu": Former("an entry of `known`: its pattern is a part of the line, as 'NVRM: Xid .*: 74,'"),
     "horovod.interface": Former(
@@ -140,7 +151,9 @@ KEYS: dict[str, Former] = {
     "horovod.operations": Former(
         why="the build must have nccl if the profile has GPUs, else its controllers"
     ),
+    "ibfabric.routing": Former(why="`routing_engine` of opensm.conf states it"),
     "inventory_group": Former(why="the group slurm-node is read, else all hosts; `nodes` names others"),
+    "isolation.ssh_options": Former(why="write them in the SSH configuration of the user of the run"),
     "kubernetes.gpu_resource": Former(why="GPUs are nvidia.com/gpu"),
     "kubernetes.job_pull": Former(why="pods may wait 10 minutes for GPUs and for the image"),
     "kubernetes.kubeconfig": Former(why="kubectl reads the file that KUBECONFIG names"),
@@ -184,6 +197,14 @@ KEYS: dict[str, Former] = {
     ),
     "nccl.srun_args": Former(why="write it in `srun_args` of the environment that `nccl.environment` names"),
     "notify.url": Former(why="`notify.command` may call curl"),
+    "os.hugepages": Former(why="the setting `hugepages` of `os.drift` compares the nodes"),
+    **dict.fromkeys(
+        ("os.max_uptime", "os.min_uptime"), Former(why="the time since boot is not judged; `uptime` shows it")
+    ),
+    "os.min_free_root": Former(
+        why="1 GiB or a tenth must be free on / and /tmp; `min_free` of a row of `os.mounts` states another bound"
+    ),
+    "os.mounts.min_free_percent": Former(why="write bytes as `min_free`"),
     "os.time_sync": _leave_out("os.time_sync"),
     "over": Former("access"),
     "profile.storage": Former(why="write the figures in `storage.filesystems` under `expect`"),

@@ -24,15 +24,7 @@ _SHARED_HOST = {
 }
 # sim-collective replaces the payload on torch: the sandbox has neither torch nor GPUs
 _NCCL = {"mpi": "pmi2", "runner": "nccl-tests", "payload": ["sim-collective"]}
-# GPUs are simulated; the host's loads are real, and small: all nodes share this machine
-_BURNIN = {
-    "payload": ["sim-burnin"],
-    "time": "1m",
-    "memory": "32M",
-    "cpus": 1,
-    "storage_size": "16M",
-    "min_relative_host": 0.9,  # a short load on the machine is not a slow node
-}
+_BURNIN = {"time": "1m"}
 _LIMITS = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC, "core": resource.RLIMIT_CORE}
 
 
@@ -109,9 +101,7 @@ def _simulated_profile(node: SimulatedNode, shared: str) -> tuple[dict[str, Any]
     expected = {
         "release": f"{release['ID']} {release['VERSION_ID']}",
         "kernel": node.kernel,
-        "min_uptime": "10m",
         **({"governor": node.governor} if node.governor else {}),
-        "hugepages": node.hugepages,
         "limits": _host_limits(),
         "sysctls": dict(node.sysctls),
         "mounts": [
@@ -175,11 +165,8 @@ def _container(image: ContainerImage) -> dict[str, Any]:
 
 
 def _isolation(jobs: JobIsolation) -> dict[str, Any]:
-    section: dict[str, Any] = {"device_files": [jobs.device_files]}
-    if jobs.ssh_config:
-        section["ssh_options"] = ["-F", str(jobs.ssh_config)]
-    without = {} if jobs.ssh_config else {"isolation.login": f"the nodes have no sshd: {jobs.why_no_sshd}"}
-    return {"isolation": section, "not_applicable": _WITH_ISOLATION | without}
+    without = {"isolation.login": f"the nodes have no sshd: {jobs.why_no_sshd}"} if jobs.why_no_sshd else {}
+    return {"not_applicable": _WITH_ISOLATION | without}
 
 
 def _host_limits() -> dict[str, str]:

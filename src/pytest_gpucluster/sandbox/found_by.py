@@ -107,7 +107,7 @@ FOUND_BY: dict[str, tuple[str, ...]] = {
     "interface_mtu": ("os.drift/mtu",),
     "duplicate_address": ("os.addresses",),
     "slow_names": ("os.name_time",),
-    "rebooted": ("os.uptime",),
+    "rebooted": ("os.crashes",),
     "no_peermem": ("fabric.peer_memory",),
     "hca_missing": ("fabric.hca_count", "os.pci_devices"),
     "ib_down": ("fabric.port_state",),

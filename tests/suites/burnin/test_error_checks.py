@@ -114,17 +114,14 @@ def peaked(own: float | None = None, **fields: Any) -> BurninResult:
 
 
 def test_a_gpu_that_is_too_hot_or_slowed_for_long() -> None:
-    strict = BurninConfig(max_temperature=80)
-    for whole, config, expected in (
-        (peaked(celsius=80.5), strict, (MONITOR, [GPU_1])),
-        (peaked(celsius=80), strict, (PASSED, [])),
-        (peaked(own=90.0, celsius=91), CONFIG, (DRAIN, [GPU_1])),
-        (peaked(own=90.0, celsius=90), CONFIG, (PASSED, [])),
-        (peaked(celsius=200), CONFIG, (PASSED, [])),  # no limit is known
-        (peaked(celsius=70.0, slow={"hw_power_brake": 3}), CONFIG, (DRAIN, [GPU_1])),
-        (peaked(slow={"hw_power_brake": 2}), CONFIG, (PASSED, [])),
+    for whole, expected in (
+        (peaked(own=90.0, celsius=91), (DRAIN, [GPU_1])),
+        (peaked(own=90.0, celsius=90), (PASSED, [])),
+        (peaked(celsius=200), (PASSED, [])),  # no limit is known
+        (peaked(celsius=70.0, slow={"hw_power_brake": 3}), (DRAIN, [GPU_1])),
+        (peaked(slow={"hw_power_brake": 2}), (PASSED, [])),
     ):
-        assert judged(temperature(whole, "a", config)) == expected
+        assert judged(temperature(whole, "a", CONFIG)) == expected
     verdict = temperature(peaked(celsius=61.0, sm_mhz=[1500.0, 1600.0, 1700.0]), "a", CONFIG)
     assert verdict.metrics == (
         Metric("burnin_celsius", 61.0, "C", GPU_1),
@@ -140,7 +137,9 @@ def test_each_gpu_and_reason_is_reported() -> None:
         "gone": Peaks(0, None, slow=Counter({"heat": 4})),
         "hidden": Peaks(1, None, slow=Counter({"heat": 1})),
     }
-    verdict = temperature(whole, "a", BurninConfig(max_temperature=90))
+    for gpu in (totals.hello or {})["gpus"]:
+        gpu["slow_celsius"] = 90.0
+    verdict = temperature(whole, "a", CONFIG)
     assert [(it.part, figures(it.measured)) for it in verdict.findings] == [
         ("GPU 0 (GPU-a-0, 0000:00:00.0)", [91.5]),
         (GPU_1, [91]),
@@ -304,8 +303,7 @@ COOL = [all_of(node, 60.0) for node in "bc"]
 HOT_ROOM = [all_of(node, 86.0, sw_thermal_slowdown=6) for node in "abc"]
 TRIGGER = sensed(UUID, celsius=60.0, slow={"hw_slowdown": 5})
 BRAKE = sensed(UUID, celsius=50.0, slow={"hw_slowdown": 9, "hw_power_brake": 9})
-COLD_SITE = BurninConfig(max_temperature=80)
-HOT = sensed(UUID, own=95.0, celsius=84.0)
+HOT = sensed(UUID, own=95.0, celsius=94.0)
 REMOTE = risen(HOURS, PORT, port_rcv_remote_physical_errors=500)
 LEAF = risen(HOURS, PORT, link_downed=1, symbol_error=60_000)
 SYMBOLS = risen(HOURS, PORT, symbol_error=60_000)
@@ -320,7 +318,7 @@ COUNTER_EXAMPLES = [
     healthy(xid, "a row remapping that was recorded", CATALOGUE, PASSED, risen(3600, xid_63=1)),
     healthy(xid, "a number that NVIDIA does not know", CATALOGUE, WARNING, risen(3600, xid_9999=1)),
     sick(xid, "a GPU that fell off the bus", CATALOGUE, REBOOT, risen(3600, xid_79=1)),
-    healthy(temperature, "a site that wants 80 C", "no limit of the GPU", MONITOR, HOT, config=COLD_SITE),
+    healthy(temperature, "just below its slowdown temperature", "no limit of the GPU", PASSED, HOT),
     healthy(temperature, "a hot room: the driver slows all GPUs", "nvml.h: SW thermal", MONITOR, *HOT_ROOM),
     healthy(temperature, "fast power trigger", "nvml.h: HW slowdown without heat", MONITOR, TRIGGER, *COOL),
     sick(temperature, "slowed in a cool room", "a fan tray failed", DRAIN, HOT_ROOM[0], *COOL),

@@ -232,8 +232,8 @@ def test_wrong_results_of_the_host() -> None:
         totals.wrong = {kind: {"": 0, "x": 2}}
         verdict = check(whole, "a", CONFIG)
         assert (judged(verdict), figures(verdict.findings[0].measured)[0]) == ((action, [part]), 2)
-    (found,) = checks.storage(whole, "a", BurninConfig(storage=None, storage_size=2**20)).findings
-    assert (found.part, "(1 MiB per round)" in found.expected) == ("storage", True)
+    (found,) = checks.storage(whole, "a", BurninConfig(storage=None)).findings
+    assert (found.part, "(1 GiB per round)" in found.expected) == ("storage", True)
 
 
 def test_cpus_that_compute_something_else_are_no_corruption_of_a_gpu() -> None:

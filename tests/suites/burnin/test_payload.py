@@ -272,7 +272,8 @@ def test_cpu_work_gives_the_same_everywhere() -> None:
 
 
 def test_the_worker_of_the_host_runs_each_load() -> None:
-    worker = payload_host.HostWorker({"cpus": 1, "memory_bytes": MIB})
+    worker = payload_host.HostWorker({})
+    worker.cpus, worker.memory = 1, MIB
     for kind in ("cpu", "memory"):
         (found,) = worker.loads({"load": kind, "seconds": 0.0, "seed": 3})
         assert (found["load"], found["wrong"], found["problem"], found["rate"] > 0) == (kind, 0, "", True)

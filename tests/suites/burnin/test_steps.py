@@ -183,6 +183,20 @@ def test_peers_change_until_every_pair_has_met(agents: Agents, gpus: int) -> Non
     assert all(len({way[0] for way in turn}) == len(turn) for turn in turns)
 
 
+@pytest.mark.parametrize("simulated", [True, False])
+def test_simulated_gpus_have_the_worker_of_the_sandbox(agents: Agents, simulated: bool) -> None:
+    burnin = burnin_of(agents, 1)
+    (group,) = burnin.cluster.groups
+    profile = group.profile.model_copy(update={"simulated": simulated})
+    burnin.cluster = burnin.cluster.model_copy(
+        update={"groups": (group.model_copy(update={"profile": profile}),)}
+    )
+    run(burnin)
+    assert [json.loads(word)["worker"] for word in agents.requests[0].argv if word.startswith("{")] == [
+        ["sim-burnin"] * simulated
+    ]
+
+
 def test_loads_follow_the_gpus_and_the_cluster_file(agents: Agents) -> None:
     run(burnin_of(agents, 2, gpus=0))
     assert {*names(agents.rounds()[0])} == {"dcgm", "cpu", "memory", "storage"}
@@ -284,7 +298,7 @@ def test_nodes_that_are_silent_dead_or_late_are_lost_and_the_others_go_on(agents
 
 def test_nodes_with_errors_are_suspect_and_stay(agents: Agents) -> None:
     wrong = {"results": [{"load": "hbm", "uuid": "GPU-n1-0", "wrong": 3}]}
-    hot = {"sensors": {"GPU-n2-0": {"samples": 9, "celsius": 99}}}
+    hot = {"sensors": {"GPU-n2-0": {"samples": 9, "celsius": 99, "slow": {"hw_power_brake": 1.0}}}}
     fallen, healthy = ({"deltas": {"GPU-n3-0": {it: 1}}} for it in ("xid_79", "xid_31"))
     risen, smi = {"deltas": {"GPU-n4-0": {"ecc_uncorrected_volatile": 1}}}, {"unread": {"gpu": "Failed"}}
     sent: dict[str, dict[str, Any]] = {
@@ -296,7 +310,7 @@ def test_nodes_with_errors_are_suspect_and_stay(agents: Agents) -> None:
         "n5": smi,
     }
     agents.results = {node: [{"load": "hbm", **fields}] for node, fields in sent.items()}
-    burnin = burnin_of(agents, 7, max_temperature=90)
+    burnin = burnin_of(agents, 7)
     run(burnin)
     assert len(burnin.live) == 7
     assert (burnin.progress().suspect, burnin.progress().healthy, burnin.progress().lost) == (5, 2, 0)

@@ -86,9 +86,9 @@ def test_pairs_are_compared_from_three_partners_on() -> None:
 @pytest.mark.parametrize(("metric", "own", "host"), [("hbm", 0.19, 0.5), ("h2d", 0.5, 0.19)])
 def test_gpus_and_hosts_have_a_least_distance_each(metric: str, own: float, host: float) -> None:
     whole = eight(metric, 4000.0, 5000.0)
-    strict = with_constants(BurninConfig, {"min_relative": own}, min_relative_host=host)
+    strict = with_constants(BurninConfig, {"min_relative": own, "min_relative_host": host})
     assert len(stragglers(whole, "a", strict).findings) == 1
-    wide = with_constants(BurninConfig, {"min_relative": own + 0.02}, min_relative_host=host + 0.02)
+    wide = with_constants(BurninConfig, {"min_relative": own + 0.02, "min_relative_host": host + 0.02})
     assert stragglers(whole, "a", wide).outcome is Outcome.PASSED
 
 

@@ -7,7 +7,7 @@ import ipaddress
 import os
 import subprocess
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from counter_examples import (
@@ -37,7 +37,6 @@ from framework_helpers import told
 from hypothesis import given
 from hypothesis import strategies as st
 from judged import figures, judged, parts
-from pydantic import ValidationError
 from suite_helpers import considered
 
 from pytest_gpucluster.config.models import EnvironmentConfig, FabricProfile, GpuProfile, Profile
@@ -52,7 +51,6 @@ from pytest_gpucluster.kit.gpu.fabric_manager import FabricManager
 from pytest_gpucluster.kit.gpu.nvidia_smi import Gpu, Gpus, Topology
 from pytest_gpucluster.kit.node.port_errors import USUAL
 from pytest_gpucluster.suites.fabric import checks as fabric
-from pytest_gpucluster.suites.fabric.config import Counter, FabricConfig
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,7 +82,7 @@ def judge(adapters: Adapters, profile: Profile = IB) -> dict[str, Verdict]:
             check(profile, adapters)
             for check in (fabric.hca_count, fabric.link_layer, fabric.port_state, fabric.rate, fabric.mtu)
         ),
-        fabric.counters(profile, adapters, adapters, FabricConfig()),
+        fabric.counters(profile, adapters, adapters),
         fabric.firmware(profile, adapters, fleet),
     ]
     return {verdict.check.removeprefix("fabric."): verdict for verdict in found}
@@ -266,15 +264,13 @@ def counted(
     before: dict[str, int],
     after: dict[str, int] | None = None,
     seconds: float | None = 60.0,
-    limits: dict[str, int] | None = None,
     **changes: Any,
 ) -> Verdict:
     """Judge the counters of mlx5_1 at two readings; seconds: between them, None if the node's uptime is unknown later."""
     first = host(counters=ZEROS | before, **changes)
     uptime = None if seconds is None else 864000.0 + seconds
     later = replace(host(counters=ZEROS | (before if after is None else after)), uptime=uptime)
-    config = FabricConfig.model_validate({"counters": limits or {}})
-    return fabric.counters(IB, first, later, config)
+    return fabric.counters(IB, first, later)
 
 
 def risen(verdict: Verdict) -> list[list[float]]:
@@ -309,22 +305,6 @@ def test_an_old_count_above_that_of_ibqueryerrors_is_a_warning() -> None:
     for counter, usual in USUAL.items():
         assert judged(counted({counter: usual})) == (PASSED, [])
         assert judged(counted({counter: usual + 1})) == (WARNING, ["mlx5_1 port 1"])
-
-
-def test_a_limit_of_the_cluster_file_fails_in_place_of_the_warning() -> None:
-    verdict = counted({"link_downed": 9}, limits={"link_downed": 8})
-    assert (judged(verdict), risen(verdict)) == ((MONITOR, ["mlx5_1 port 1"]), [[9, 8]])
-    assert not verdict.advisories
-    assert judged(counted({"link_downed": 200}, limits={"link_downed": 200})) == (PASSED, [])
-    assert counted({"link_downed": 255}, limits={"link_downed": 300}).outcome is Outcome.FAILED
-    assert risen(counted({"VL15_dropped": 1}, limits={"VL15_dropped": 0})) == [[1, 0]]
-
-
-def test_limits_name_counters_of_ports_and_are_no_negative_numbers() -> None:
-    assert set(get_args(Counter)) == set(infiniband.COUNTERS)
-    for wrong in ({"symbol_errors": 1}, {"symbol_error": -1}):
-        with pytest.raises(ValidationError):
-            FabricConfig.model_validate({"counters": wrong})
 
 
 def test_a_counter_that_rises_during_the_run_fails() -> None:
@@ -363,7 +343,7 @@ def test_a_rise_in_unknown_time_or_at_unknown_rate_may_be_the_usual_few() -> Non
         (counted({}, {"symbol_error": 11}, seconds=None), 0),
         (counted({}, {"symbol_error": 11}, seconds=0), 0),
         (counted({}, {"symbol_error": 11}, rate=None), 60),
-        (fabric.counters(IB, replace(host(), uptime=None), later, FabricConfig()), 0),
+        (fabric.counters(IB, replace(host(), uptime=None), later), 0),
     ):
         assert (risen(verdict), verdict.action) == ([[11, 11, seconds, 10]], Action.MONITOR)
         assert verdict.metrics[0] == Metric("counters_observed", seconds, "s", better="neither")
@@ -376,7 +356,7 @@ def test_the_later_count_is_a_metric_and_what_is_gone_later_is_judged_by_its_fir
     assert verdict.metrics[1:] == (Metric("symbol_error", 3, "events", "mlx5_1 port 1"),)
     first = host(counters={"link_downed": 254})
     for gone in (FEWER, host(counters={})):
-        assert judged(fabric.counters(IB, first, gone, FabricConfig())) == (WARNING, ["mlx5_1 port 1"])
+        assert judged(fabric.counters(IB, first, gone)) == (WARNING, ["mlx5_1 port 1"])
 
 
 def test_a_port_that_is_down_is_not_judged_by_its_counters() -> None:

@@ -135,10 +135,10 @@ def balance_of(topology: Topology) -> Verdict:
     return checks.balance(facts, owned(facts, tested))
 
 
-def routing_of(of: tuple[str, str, str | None]) -> Verdict:
-    """Judge the engine of the log, that of opensm.conf, and that of the cluster file."""
+def routing_of(of: tuple[str, str]) -> Verdict:
+    """Judge the engine of the log, and that of opensm.conf."""
     facts = replace(small().facts(), engine=of[0], configured=of[1])
-    return checks.routing(facts, IbFabricConfig(routing=of[2]))
+    return checks.routing(facts)
 
 
 def versions(*found: str) -> FabricFacts:
@@ -259,10 +259,10 @@ ROWS: tuple[tuple[str, str, str, str, Callable[[], Any]], ...] = (
     ("balance", "all leaves but one have a router", "Q3400", PASSED, lambda: ROUTERS),
     ("balance", "many leaves lack an uplink", "a new cluster", CONFIGURE, lambda: TWO_MISSING),
     ("balance", "an uplink is missing", "a pulled cable", CONFIGURE, lambda: without(("leaf03", 34))),
-    ("routing", "the log is not here", "UFM on another host", NOT_APPLICABLE, lambda: ("", "", None)),
-    ("routing", "as configured", "opensm.conf", PASSED, lambda: ("ar_updn", "AR_updn", None)),
-    ("routing", "stated, and no log here", "cluster file", NOT_CHECKED, lambda: ("", "", "ftree")),
-    ("routing", "ftree fell back to minhop", "opensm(8)", CONFIGURE, lambda: ("minhop", "ftree", None)),
+    ("routing", "the log is not here", "UFM on another host", NOT_APPLICABLE, lambda: ("", "ftree")),
+    ("routing", "as configured", "opensm.conf", PASSED, lambda: ("ar_updn", "AR_updn")),
+    ("routing", "opensm.conf names none", "opensm(8)", NOT_APPLICABLE, lambda: ("minhop", "")),
+    ("routing", "ftree fell back to minhop", "opensm(8)", CONFIGURE, lambda: ("minhop", "ftree")),
     ("switch_firmware", "ibdiagnet never ran", "Debian has none", NOT_APPLICABLE, lambda: small().facts()),
     ("switch_firmware", "alike", "healthy", PASSED, lambda: versions("31.1", "31.1", "31.1")),
     ("switch_firmware", "one is older", "UFM", CONFIGURE, lambda: versions("31.1", "31.0", "31.1")),

@@ -11,7 +11,6 @@ from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.core.errors import SlurmError, TransportError
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.suites.isolation import logins
-from pytest_gpucluster.suites.isolation.config import IsolationConfig
 from pytest_gpucluster.suites.isolation.logins import Login, read_login
 
 if TYPE_CHECKING:
@@ -71,20 +70,19 @@ class FixedSlurm(Slurm):
 
 def test_a_login_asks_nothing_and_uses_no_open_connection() -> None:
     ssh = Ssh()
-    section = IsolationConfig(ssh_options=("-i", "~/.ssh/id_test"))
-    found = logins.log_in(FixedSlurm(ssh), section, ("gpu01", "gpu02"))
+    found = logins.log_in(FixedSlurm(ssh), ("gpu01", "gpu02"), ("-F", "config"))
     assert found == dict.fromkeys(("gpu01", "gpu02"), Login(1000))
     assert {"-oBatchMode=yes", "-oControlPath=none", "-n"} < set(ssh.commands[0])
     assert sorted(command[-2] for command in ssh.commands) == ["gpu01", "gpu02"]
-    assert ssh.commands[0][-4:-2] == ("-i", "~/.ssh/id_test")
+    assert ssh.commands[0][-4:-2] == ("-F", "config")
 
 
 def test_logins_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     ssh = Ssh(TransportError("ssh: no end within 25 s"))
-    found = logins.log_in(FixedSlurm(ssh), IsolationConfig(), ("gpu01",))
+    found = logins.log_in(FixedSlurm(ssh), ("gpu01",))
     assert found["gpu01"].problem == "ssh: no end within 25 s"
     monkeypatch.setattr(logins, "SECONDS_PER_NODE", -1000.0)
-    found = logins.log_in(FixedSlurm(ssh), IsolationConfig(), ("gpu01", "gpu02"))
+    found = logins.log_in(FixedSlurm(ssh), ("gpu01", "gpu02"))
     assert {login.problem.partition(":")[0] for login in found.values()} == {"no login was tried"}
     assert len(ssh.commands) == 1
 

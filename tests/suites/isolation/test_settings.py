@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from pytest_gpucluster.config import load_cluster
@@ -58,3 +60,10 @@ def test_nothing_is_proved_where_slurm_isolates_nothing_and_the_cluster_file_doe
 def test_slurm_may_allow_a_task_more_memory_than_its_limit() -> None:
     for shown, share in (("150.0%", 1.5), ("50.0%", 1.0), ("(null)", 1.0)):
         assert settings.allowed_memory({"AllowedRAMSpace": shown}) == share
+
+
+def test_a_sandbox_alone_has_device_files_and_ssh_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "lab.yaml"
+    for text, tree in (("sandbox: true\n", Path("/s")), ("", None)):
+        file.write_text(f"nodes: gpu01\nslurm: {{conf: /s/etc/slurm.conf}}\n{text}")
+        assert settings.sandbox_tree(load_cluster(file)) == tree

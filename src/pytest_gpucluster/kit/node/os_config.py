@@ -7,9 +7,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from pytest_gpucluster.core.values import (
-    AnyDuration,
     Count,
-    Duration,
     FolderPath,
     Model,
     Program,
@@ -27,9 +25,9 @@ class MountConfig(Model):
     fstype: Text | None = Field(None, description="type of the file system, like nfs4")
     source: Text | None = Field(None, description="what is mounted, like nas:/export/home")
     options: tuple[Text, ...] = Field((), description="mount options that must be there, like rw or noatime")
-    min_free: Size | None = Field(None, description="free space")
-    min_free_percent: float | None = Field(
-        None, ge=0, le=100, description="free space in percent of the file system"
+    min_free: Size | None = Field(
+        None,
+        description="free space; default for /, /tmp and /dev/shm: 1 GiB or a tenth, whichever is less",
     )
 
 
@@ -41,26 +39,15 @@ class OsConfig(Section):
 
     release: Text | None = Field(None, description="ID VERSION_ID of os-release, like 'ubuntu 22.04'")
     kernel: Text | None = Field(None, description="uname -r, or a prefix that ends in *")
-    max_uptime: Duration | None = Field(
-        None, description="longest time since boot: a node above it missed a reboot"
-    )
-    min_uptime: AnyDuration | None = Field(
-        None, description="shortest time since boot: a node below it rebooted recently"
-    )
     # largest difference from the median of all nodes
     max_clock_skew: ClassVar[float] = 1.0
     governor: Text | None = Field(None, description="CPU frequency governor, like performance")
-    hugepages: Count | None = Field(None, description="HugePages_Total")
     limits: dict[str, str] = Field({}, description="lowest ulimit values in a step, like memlock: unlimited")
     sysctls: dict[SystemName, str] = Field({}, description="sysctl name: exact value")
     interfaces: dict[Program, Count] = Field(
         {}, description="network interface: its MTU in bytes; the interface must be up"
     )
     mounts: tuple[MountConfig, ...] = Field((), description="file systems that must be mounted on every node")
-    min_free_root: Size = Field(
-        2**30,
-        description="free space on / and /tmp; on /dev/shm, and without this key, 1 GiB or a tenth, whichever is less",
-    )
     shared_storage: tuple[FolderPath, ...] = Field((), description="writable folders that all nodes share")
     packages: dict[SystemName, str] = Field({}, description="package: version prefix, or '' for any")
     services: tuple[SystemName, ...] = Field((), description="systemd units that must be active")

@@ -25,6 +25,9 @@ else:
     from gpu_load import LoadedGpus, NodeFiles
 
 
+HOST_RATES = {"rate", "read", "write"}
+
+
 class SimulatedGpus(LoadedGpus):
     """All GPUs of the node as one worker."""
 
@@ -114,8 +117,21 @@ def payload_of(base: Path) -> types.ModuleType:
     return module
 
 
+class SharedHost:
+    """The payload's own worker of the host with a small real load; its rates are those of no node: all share a machine."""
+
+    def __init__(self, payload: Any, options: dict[str, Any]) -> None:
+        self.worker = payload.HostWorker({**options, "storage_bytes": 16 << 20})
+        self.worker.cpus, self.worker.memory = 1, 32 << 20
+
+    def loads(self, command: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yield the results of a load with the same rates on all nodes."""
+        for found in self.worker.loads(command):
+            yield found | dict.fromkeys(found.keys() & HOST_RATES, 1.0)
+
+
 def host(payload: Any, files: NodeFiles, options: dict[str, Any]) -> None:
-    """Run the payload's own worker of the host, with faults in the data that it reads back."""
+    """Run the worker of the host, with faults in the data that it reads back."""
     fault = json.loads(files.read("burnin.json"))
     if fault.get("storage"):
         real_read = payload.read_block
@@ -124,7 +140,7 @@ def host(payload: Any, files: NodeFiles, options: dict[str, Any]) -> None:
         real_block = payload.memory_block
         payload.memory_block = lambda view, at: _flipped(bytes(real_block(view, at)))
     payload.print_json(ready=[])
-    payload.serve(payload.HostWorker(options))
+    payload.serve(SharedHost(payload, options))
 
 
 def _flipped(data: bytes) -> bytes:

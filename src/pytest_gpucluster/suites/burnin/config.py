@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from pytest_gpucluster.core.values import Duration, FolderPath, ProfileRow, Section, Size
+from pytest_gpucluster.core.values import Duration, FolderPath, ProfileRow, Section
 
 Load = Literal[
     "dcgm", "matmul", "gpu_memory", "hbm", "copies", "peer", "cpu", "memory", "storage", "rdma", "nccl"
@@ -79,15 +79,8 @@ class BurninConfig(Section):
         "/tmp",  # of the node
         description="folder on each node for the storage load; null: no storage load",
     )
-    storage_size: Size = Field(2**30, gt=0, description="bytes written and read back per round")
-    memory: Size | None = Field(
-        None,
-        gt=0,
-        description="bytes of the memory load; default: a quarter of the available memory, at most 64 GiB",
-    )
-    cpus: int | None = Field(
-        None, ge=1, description="processes of the CPU load; default: all CPUs but one per GPU"
-    )
+    # bytes written and read back per round
+    storage_size: ClassVar[int] = 2**30
     # message size of the all-reduce
     nccl_size: ClassVar[int] = 2**30
     expect: dict[Metric, Annotated[float, Field(gt=0)]] = Field(
@@ -98,16 +91,8 @@ class BurninConfig(Section):
     )
     # a GPU is a straggler if it is an outlier and below the median of all GPUs by this share
     min_relative: ClassVar[float] = 0.1
-    min_relative_host: float = Field(
-        0.3,
-        gt=0,
-        lt=1,
-        description="copies, NCCL, CPU, memory and storage: a node is a straggler if it is an outlier and below the median of "
-        "all nodes by this share",
-    )
-    max_temperature: float | None = Field(
-        None, gt=0, description="degrees Celsius under load; default: the GPU's own slowdown temperature"
-    )
+    # the same for copies, NCCL, CPU, memory and storage
+    min_relative_host: ClassVar[float] = 0.3
     # accepted share of samples in which heat or the power brake slows a GPU
     max_throttled: ClassVar[float] = 0.2
     # accepted corrected ECC errors per GPU
@@ -118,7 +103,6 @@ class BurninConfig(Section):
     beat: ClassVar[float] = 5
     # interval between readings of temperature, clocks and power
     sample: ClassVar[float] = 2
-    payload: tuple[str, ...] = Field((), description="command instead of the workers of the bundled payload")
 
     def load_seconds(self, total: float) -> float:
         """Return seconds for one load, so that about three rounds fit into `total` seconds."""

@@ -12,10 +12,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.burnin.config import BurninConfig
 
 
-def tried(_suite: Suite, section: BurninConfig, found: Software, gpus: int) -> tuple[str, list[str]]:
+def tried(_suite: Suite, _section: BurninConfig, found: Software, gpus: int) -> tuple[str, list[str]]:
     """Return the loads that would run, and what is missing."""
-    if section.payload:
-        return f"workers: {section.payload[0]}", []
     if not found.python:
         return "", ["no python3 there: burnin.environment names another one"]
     if not gpus:

@@ -231,14 +231,10 @@ def heat_findings(totals: NodeTotals, config: BurninConfig) -> list[Finding]:
     found = []
     for uuid, peaks in sorted(totals.peaks.items()):
         gpu = totals.gpus.get(uuid)
-        own = gpu.slow_celsius if gpu else None
-        limit = config.max_temperature or own
+        limit = gpu.slow_celsius if gpu else None
         if limit is not None and peaks.celsius is not None and peaks.celsius > limit:
-            action = (
-                None if own is not None and peaks.celsius > own else Action.MONITOR
-            )  # the limit of the site
             found.append(
-                Finding(totals.part(uuid), f"{peaks.celsius:g} C under load", f"at most {limit:g} C", action)
+                Finding(totals.part(uuid), f"{peaks.celsius:g} C under load", f"at most {limit:g} C")
             )
         for reason, count in sorted(peaks.slow.items()):
             if _slowed(peaks, reason, config):

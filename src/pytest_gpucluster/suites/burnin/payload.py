@@ -195,7 +195,7 @@ class Agent:
     """Runs the loads of a command on its workers and reports their results.
 
     Options: `gpus` (None: all visible), `sample` and `beat` (seconds), `sudo`, `worker` (command instead of the bundled
-    workers), `storage` and `storage_bytes`, `memory_bytes`, `cpus` (0: all).
+    workers), `storage` and `storage_bytes`.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:

@@ -132,7 +132,7 @@ def burn_storage(folder: str, size: int, seconds: float, seed: int) -> Dict[str,
     free = room.f_bavail * room.f_frsize
     if free < 2 * size:
         need = "%s has %d MiB free, twice %d MiB are needed" % (folder, free // MIB, size // MIB)
-        return {"lacks": need + ": free some, or set burnin.storage or burnin.storage_size"}
+        return {"lacks": need + ": free some, or set burnin.storage"}
     name, parent = "gpucluster-" + secrets.token_hex(8), os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=parent)  # follows no link
@@ -190,8 +190,8 @@ class HostWorker:
         self.options = options
         spare = options.get("gpus") or 0
         cores = len(os.sched_getaffinity(0))
-        self.cpus = options.get("cpus") or max(1, cores - spare)
-        self.memory = int(options.get("memory_bytes") or 0) or self.quarter()
+        self.cpus = max(1, cores - spare)
+        self.memory = self.quarter()
 
     @staticmethod
     def quarter() -> int:

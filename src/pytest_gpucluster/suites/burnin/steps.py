@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 EVENT = "burnin"
 EARLY = "it ended early"
 TICK = 0.5
+SIMULATED = "sim-burnin"  # worker of the simulated GPUs of a sandbox
 MISSED = 3  # heartbeats after which a node counts as silent
 STARTING = 300.0  # seconds for an agent and its workers to start: containers, torch from a slow file system
 RESERVE = 60.0  # seconds of the allocation that remain for the verdicts and the release
@@ -212,8 +213,8 @@ class Burnin:
         config, live = self.config, self.live
         options = {
             "gpus": self.gpus, "sample": min(config.sample, max(0.2, self.load_seconds / 3)), "beat": config.beat,
-            "sudo": self.cluster.sudo, "worker": list(config.payload), "storage": config.storage,
-            "storage_bytes": config.storage_size, "memory_bytes": config.memory or 0, "cpus": config.cpus or 0,
+            "sudo": self.cluster.sudo, "worker": [SIMULATED] * self.cluster.simulated, "storage": config.storage,
+            "storage_bytes": config.storage_size,
         }  # fmt: skip
         python = self.environment.python if self.environment else "python3"
         request = StepRequest(

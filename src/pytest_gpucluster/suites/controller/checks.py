@@ -103,7 +103,7 @@ def load(diagnostics: Diagnostics, config: ControllerConfig) -> Judgement:
     found, settings = diagnostics.first, diagnostics.settings
     if found is None:
         raise NotAvailable(diagnostics.problem)
-    timeout = config.max_answer or _seconds(settings.get("MessageTimeout", "")) or MESSAGE_TIMEOUT
+    timeout = _seconds(settings.get("MessageTimeout", "")) or MESSAGE_TIMEOUT
     yield Metric("sdiag", diagnostics.seconds, "s")
     if diagnostics.seconds > timeout:
         yield Finding("sdiag", f"answered after {diagnostics.seconds:.1f} s", f"<= {timeout:g} s")

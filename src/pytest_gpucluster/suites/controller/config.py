@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from pytest_gpucluster.core.values import Duration, Section
+from pytest_gpucluster.core.values import Section
 
 
 class ControllerConfig(Section):
@@ -20,11 +20,8 @@ class ControllerConfig(Section):
     max_threads: ClassVar[int] = 192
     # highest number of messages to nodes that wait to be sent again
     max_agent_queue: ClassVar[int] = 1000
-    max_cycle: Duration = Field(2, description="highest mean duration of the main scheduler's cycles")
-    max_answer: Duration | None = Field(
-        None,
-        description="highest mean duration of a request, and of sdiag itself; default: MessageTimeout of slurm.conf",
-    )
+    # highest mean duration of the main scheduler's cycles, unless max_sched_time is longer
+    max_cycle: ClassVar[float] = 2
     # seconds; older lines of the logs do not count where no accepted run is known
     log_window: ClassVar[float] = 86_400
     # how much of the end of a log is read

@@ -6,6 +6,5 @@ SUITE = Suite(
     __name__,
     order=4,
     markers=("fabric: peer memory, InfiniBand and the path from GPU to NIC",),
-    section="config:FabricConfig",
     proof=("fabric.hca_count", "fabric.link_layer", "fabric.port_state", "fabric.rate"),
 )

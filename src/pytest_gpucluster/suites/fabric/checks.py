@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.kit.fabric.rails import Rails
     from pytest_gpucluster.kit.gpu.fabric_manager import FabricManager
     from pytest_gpucluster.kit.gpu.nvidia_smi import Gpus, Topology
-    from pytest_gpucluster.suites.fabric.config import FabricConfig
 
 P = ParamSpec("P")
 
@@ -720,13 +719,10 @@ RULES: dict[str, Callable[[str, Interfaces], Iterator[str] | Iterator[str | NotA
     "older errors take no node out of service",
 )
 @_networked
-def counters(
-    network: Profile, adapters: Adapters, adapters_later: Adapters, fabric_config: FabricConfig
-) -> Judgement:
-    """Error counters of active ports do not rise during the run, are not saturated, and are within the site's limits."""
+def counters(network: Profile, adapters: Adapters, adapters_later: Adapters) -> Judgement:
+    """Error counters of active ports do not rise during the run, and are not saturated."""
     seconds = adapters_later.uptime - adapters.uptime if adapters_later.uptime and adapters.uptime else 0.0
     now = {str(port): port.counters for port in adapters_later.ports}
-    limits: dict[str, int] = dict(fabric_config.counters.items())
     active = _active(usable(adapters), network)
     yield Metric("counters_observed", seconds, "s", better=NEITHER)
     if not active:
@@ -740,9 +736,7 @@ def counters(
         for name in port.counters:
             if then[name]:
                 yield Metric(name, then[name], "events", str(port))
-            yield from _counter(
-                str(port), name, then[name], limits.get(name), _risen(port, then, name, seconds)
-            )
+            yield from _counter(str(port), name, then[name], _risen(port, then, name, seconds))
 
 
 def _risen(port: Port, then: Mapping[str, int], name: str, seconds: float) -> Finding | None:
@@ -762,20 +756,18 @@ def _risen(port: Port, then: Mapping[str, int], name: str, seconds: float) -> Fi
     )
 
 
-def _counter(part: str, name: str, found: int, limit: int | None, risen: Finding | None) -> Judgement:
-    """Judge one counter: by its limit, its increase, or its value.
+def _counter(part: str, name: str, found: int, risen: Finding | None) -> Judgement:
+    """Judge one counter: by its increase, or its value.
 
     A saturated counter may be as old as the node, so it drains no node; but it hides new errors, so it fails until it is
     cleared.
     """
-    if limit is not None and found > limit:
-        yield Finding(part, f"{name} {found}", f"at most {limit} (fabric.counters of the cluster file)")
-    elif risen is not None:
+    if risen is not None:
         yield risen
     elif found in (2 ** COUNTERS[name] - 1, 2**32 - 1, 2**64 - 1):
         finding_class = Advisory if name in CAUSED_ELSEWHERE else Finding
         yield finding_class(
             part, f"{name} {found}: saturated, it no longer counts", "cleared with perfquery -R"
         )
-    elif limit is None and found > USUAL[name]:
+    elif found > USUAL[name]:
         yield Advisory(part, f"{name} {found} since the driver's start", f"at most {USUAL[name]}")

@@ -37,7 +37,6 @@ active_majority = peer_probed(infiniband.ADAPTERS, fabric.active_majority)
 rate_majority = peer_probed(infiniband.ADAPTERS, fabric.rate_majority)
 pkeys_majority = peer_probed(infiniband.ADAPTERS, fabric.pkeys_majority)
 firmware_majority = peer_probed(infiniband.ADAPTERS, fabric.firmware_majority)
-fabric_config = fact(lambda cluster: cluster.fabric)
 
 
 @fact(once=True, probes=lambda _cluster, _nodes: (infiniband.ADAPTERS,))

@@ -351,18 +351,15 @@ def uplinks_of_leaves(fabric: FabricFacts, links: Owned) -> dict[str, Counter[st
     "it needs",
     hint="grep -i -e 'tables configured' -e ftree /var/log/opensm.log; root_guid_file and routing_engine of opensm.conf",
     action=Action.CONFIGURE,
-    setting="ibfabric.routing",
 )
-def routing(fabric: FabricFacts, config: IbFabricConfig) -> Judgement:
-    """The routes were made by the engine that is stated, else by the one that opensm.conf names."""
-    wanted = config.routing or fabric.configured
+def routing(fabric: FabricFacts) -> Judgement:
+    """The routes were made by the engine that opensm.conf names."""
     if not fabric.engine:
-        text = f"opensm's log is not on {fabric.host}"
-        raise NotAvailable(text) if config.routing else NotApplicable(text)
-    if not wanted:
-        raise NotApplicable(f"no engine is stated; the routes are of {fabric.engine}")
-    if fabric.engine.lower() != wanted.lower():
-        yield Finding("routing engine", fabric.engine, wanted)
+        raise NotApplicable(f"opensm's log is not on {fabric.host}")
+    if not fabric.configured:
+        raise NotApplicable(f"opensm.conf names no engine; the routes are of {fabric.engine}")
+    if fabric.engine.lower() != fabric.configured.lower():
+        yield Finding("routing engine", fabric.engine, fabric.configured)
 
 
 @check(

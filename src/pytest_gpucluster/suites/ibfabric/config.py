@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from pytest_gpucluster.core.values import Count, LocalPath, OptionalSection, Text
+from pytest_gpucluster.core.values import Count, LocalPath, OptionalSection
 
 Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
@@ -29,10 +29,6 @@ class IbFabricConfig(OptionalSection):
     links: Count | None = Field(
         None,
         description="number of links that the subnet must have; default: no fewer between switches than in the last accepted run",
-    )
-    routing: Text | None = Field(
-        None,
-        description="routing engine that opensm must use, like ftree or updn; judged where its log or file is on `host`",
     )
     plan: tuple[LocalPath, ...] = Field(
         (),

@@ -14,6 +14,7 @@ from pytest_gpucluster.core import units
 from pytest_gpucluster.core.check import Action, Advisory, Finding, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.text import listed
+from pytest_gpucluster.suites.isolation.config import IsolationConfig
 from pytest_gpucluster.suites.isolation.pam import ADOPT
 from pytest_gpucluster.suites.isolation.settings import require
 from pytest_gpucluster.suites.isolation.steps import CPUS, ROLES, TIMED_OUT
@@ -85,8 +86,7 @@ def devices(
     opened = [_opened(facts["devices"]["files"]) for facts in found.values()]
     if None in opened:
         raise NotAvailable(
-            "no file of isolation.device_files exists, or its mode lets this user open none: name those of the GPUs in the "
-            "cluster file"
+            f"no file {IsolationConfig.device_files} exists, or its mode lets this user open none"
         )
     if free := _unmanaged(opened, info.gpus, next(iter(found.values()))["devices"]["files"]):
         yield Advisory(listed(sorted(free)), "every job can open it", "a GPU of gres.conf, or no device file")

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from pytest_gpucluster.core.values import FolderPath, Program, Section, Text
+from pytest_gpucluster.core.values import FolderPath, Section
 
 
 class IsolationConfig(Section):
@@ -18,14 +18,11 @@ class IsolationConfig(Section):
     private_folders: tuple[FolderPath, ...] = Field(
         ("/tmp", "/dev/shm"), min_length=1, description="folders that each job has for itself"
     )
-    device_files: tuple[FolderPath, ...] = Field(
-        ("/dev/nvidia[0-9]*",), min_length=1, description="patterns of device files, one file per GPU"
-    )
+    # device files, one per GPU
+    device_files: ClassVar[str] = "/dev/nvidia[0-9]*"
     # memory limit of the task that must be ended
     step_memory: ClassVar[int] = 256 * 2**20
-    ssh_options: tuple[Text, ...] = Field(
-        (), description="further options of ssh for logins to the nodes, like [-i, ~/.ssh/id_test]"
-    )
-    python: Program = Field("python3", description="Python of the nodes, 3.6 or later")
+    # Python of the nodes, 3.6 or later
+    python: ClassVar[str] = "python3"
     # time limit of one step, for a small number of nodes
     deadline: ClassVar[float] = 60

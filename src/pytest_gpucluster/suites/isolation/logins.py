@@ -18,6 +18,7 @@ from pytest_gpucluster.core.errors import SlurmError, TransportError
 from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.kit.suite_work import Submission
 from pytest_gpucluster.suites.isolation.config import IsolationConfig
+from pytest_gpucluster.suites.isolation.settings import sandbox_tree
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,18 +59,18 @@ def read_login(rc: int, stdout: str, stderr: str) -> Login:
     return Login(problem=f"ssh: {one_line(lines[-1], 160) if lines else 'no message'} (exit {rc})")
 
 
-def log_in(slurm: Slurm, section: IsolationConfig, nodes: Sequence[str]) -> dict[str, Login]:
-    """Log in to these nodes, some at a time, within the deadline of a step: {node: login}."""
-    until = time.monotonic() + section.deadline + SECONDS_PER_NODE * len(nodes)
+def log_in(slurm: Slurm, nodes: Sequence[str], options: Sequence[str] = ()) -> dict[str, Login]:
+    """Log in to these nodes, some at a time, within the deadline of a step: {node: login}; options: further ones of ssh."""
+    until = time.monotonic() + IsolationConfig.deadline + SECONDS_PER_NODE * len(nodes)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return dict(zip(nodes, pool.map(partial(_log_in, slurm, section, until), nodes), strict=True))
+        return dict(zip(nodes, pool.map(partial(_log_in, slurm, options, until), nodes), strict=True))
 
 
-def _log_in(slurm: Slurm, section: IsolationConfig, until: float, node: str) -> Login:
+def _log_in(slurm: Slurm, options: Sequence[str], until: float, node: str) -> Login:
     if time.monotonic() > until:
         return Login(problem="no login was tried: those to other nodes took the whole time limit")
     try:
-        argv = (*_SSH, *section.ssh_options, node, _SHOW)
+        argv = (*_SSH, *options, node, _SHOW)
         done = slurm.transport.run(argv, timeout=PATIENCE, env=slurm.env)
     except TransportError as error:
         return Login(problem=one_line(str(error), 160))
@@ -93,10 +94,11 @@ class LoginsWithoutJob(Submission):
         """Log in to the nodes."""
         if self._cluster.stated("isolation.login") is False:
             return
-        section = self._cluster.section(IsolationConfig)
+        tree = sandbox_tree(self._cluster)
+        options = ("-F", str(tree / "ssh/config")) if tree else ()
         try:
             own = _with_jobs(self._slurm)
-            self._found = log_in(self._slurm, section, nodes)
+            self._found = log_in(self._slurm, nodes, options)
             own |= _with_jobs(self._slurm)  # a job that started meanwhile
             why = "this user had a job on the node"
         except (SlurmError, ValueError) as error:

@@ -7,6 +7,7 @@ node may have another one, which is a fault that the checks find.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
@@ -21,6 +22,11 @@ STEPS = ("cpus", "devices", "tmp")  # tested by the pair of steps
 _CGROUP_KEYS = {"cpus": "ConstrainCores", "devices": "ConstrainDevices", "memory": "ConstrainRAMSpace"}
 # job_container/tmpfs; since 25.11 NamespaceType=namespace/tmpfs or namespace/linux
 _PRIVATE_TMP = re.compile(r"(job_container/tmpfs|namespace/(tmpfs|linux))\b")
+
+
+def sandbox_tree(cluster: Cluster) -> Path | None:
+    """Return the folder of a sandbox with device files and ssh configuration of its own, None for any other cluster."""
+    return Path(cluster.slurm.conf).parents[1] if cluster.sandbox and cluster.slurm.conf else None
 
 
 def shared_resources(config: Mapping[str, str], cluster: Cluster) -> dict[str, str]:

@@ -18,7 +18,7 @@ from pytest_gpucluster.core.errors import SlurmError, StepError, TransportError
 from pytest_gpucluster.kit.framework.framework_step import nodes_by_allocation, payload_tasks, step_or_timeout
 from pytest_gpucluster.kit.framework.payload_result import PayloadResult
 from pytest_gpucluster.kit.framework.payload_step import command
-from pytest_gpucluster.suites.isolation.settings import allowed_memory, isolates_nothing
+from pytest_gpucluster.suites.isolation.settings import allowed_memory, isolates_nothing, sandbox_tree
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,6 +95,7 @@ class Isolation:
         self.allocation, self.nodes, self.config = allocation, nodes, config
         self.slurm = allocation.slurm
         self.sudo = session.cluster.sudo
+        self._tree = sandbox_tree(session.cluster) or Path("/")
         self._inventory: Mapping[str, NodeInfo] = session.inventory
 
     @classmethod
@@ -113,7 +114,7 @@ class Isolation:
         gpus = {"first": min(1, least), "second": int(least > 1)}
         token = secrets.token_hex(8)
         options = {
-            "device_files": self.config.device_files,
+            "device_files": str(self._tree / self.config.device_files.lstrip("/")),
             "folders": self.config.private_folders,
             "sudo": self.sudo,
         }

@@ -115,7 +115,7 @@ MACHINES: Machines = {
         ("a large root with 1 GiB | ext4", PASSED, "/", 9000 * GIB, GIB),
         ("/dev/shm of 64 MiB | docker run", PASSED, "/dev/shm", 64 * MIB, 64 * MIB),
         ("a lower bound is stated | os.mounts", PASSED, lambda: space("/tmp", 9 * GIB, MIB, min_free=MIB)),
-        ("5%, as stated | os.mounts", PASSED, lambda: space("/tmp", 99 * GIB, 5 * GIB, min_free_percent=5)),
+        ("more than stated | os.mounts", PASSED, lambda: space("/tmp", 99 * GIB, 5 * GIB, min_free=5 * GIB)),
         ("no bound is stated | os.mounts", PASSED, lambda: space("/home", 9, 0, fstype="ext4")),
         ("a hung mount | os.mount_response", PASSED, lambda: told(HUNG)),
         ("no mount | os.mounts", PASSED, lambda: told(replace(DISK, free=0), there=False)),
@@ -125,7 +125,12 @@ MACHINES: Machines = {
         ("sick: a small /tmp is full | df", CONFIGURE, "/tmp", GIB, GIB // 10),
         ("sick: /dev/shm is full | df", CONFIGURE, "/dev/shm", 640 * MIB, 64 * MIB - 1),
         ("sick: less than stated | df", CONFIGURE, lambda: space("/home", 9 * GIB, GIB, min_free=2 * GIB)),
-        ("sick: less than 5% | df", CONFIGURE, lambda: space("/tmp", 99 * GIB, GIB, min_free_percent=5)),
+        ("sick: a small /tmp, stated | df", CONFIGURE, lambda: space("/tmp", 2 * GIB, GIB - 1, min_free=GIB)),
+        (
+            "sick: a row without a bound | df",
+            CONFIGURE,
+            lambda: space("/tmp", 99 * GIB, GIB - 1, fstype="ext4"),
+        ),
         ("sick: a quota | EDQUOT", CONFIGURE, lambda: written(9 * GIB, "write error: Disk quota exceeded")),
     ],
     ("os.inodes", inodes): [

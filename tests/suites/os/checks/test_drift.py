@@ -85,8 +85,8 @@ def numa(found: tuple[int, int], usual: tuple[int, int] | None = None, stated: i
     return drift("numa", lscpu(*found), lscpu(*usual) if usual else ABSENT, numa=stated)
 
 
-def memory(name: str, key: str, mine: int, usual: int, stated: Any = None) -> Verdict:
-    return drift(name, replace(MEMORY, **{key: mine}), replace(MEMORY, **{key: usual}), stated)
+def memory(name: str, key: str, mine: int, usual: int) -> Verdict:
+    return drift(name, replace(MEMORY, **{key: mine}), replace(MEMORY, **{key: usual}))
 
 
 def mtu(*links: NetworkInterface | None, **stated: int) -> Verdict:
@@ -159,9 +159,7 @@ MACHINES: Machines = {
     ],
     ("os.drift", partial(memory, "hugepages", "hugepages")): [
         ("surplus huge pages for a DPDK job | vm.nr_hugepages", WARNING, 1024, 0),
-        ("as stated | os.hugepages", PASSED, 4, 5, {"hugepages": 4}),
-        ("sick: fewer than stated | fragmented memory", CONFIGURE, 4, 4, {"hugepages": 5}),
-        ("sick: some where 0 is stated | vm.nr_hugepages", CONFIGURE, 4, 4, {"hugepages": 0}),
+        ("sick: fewer than on the peers | fragmented memory", CONFIGURE, 4, 5),
     ],
     ("os.drift", swap): [
         ("a swap partition of another size | disks of two orders", PASSED, 8 << 30, 4 << 30),
@@ -268,7 +266,6 @@ def test_what_has_to_be_alike_is_named(setting: tuple[str, Any, Any, str]) -> No
 def test_what_is_stated_is_named_with_the_key_that_states_it() -> None:
     for name, mine, key, stated, part, numbers in (
         ("release", "a 1", "release", "a 2", "release", [2]),
-        ("hugepages", MEMORY, "hugepages", 5, "hugepages", [5]),
         ("sysctls", {"vm.c": "1"}, "sysctls", {"vm.c": "2"}, "sysctls vm.c", [2]),
         ("limits", {LOCKED: 65536.0}, "limits", {"memlock": "128"}, "limits memlock", [128]),
         ("mtu", Network({"eno1": SMALL}), "interfaces", {"eno1": 9000}, "mtu eno1", [9000]),

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from counter_examples import CONFIGURE, MONITOR, NOT_APPLICABLE, PASSED, result
+from counter_examples import CONFIGURE, NOT_APPLICABLE, PASSED, result
 from judged import figures
 from machine_helpers import Machines, examples, verdicts_of_a_person
 
@@ -26,13 +26,6 @@ MACHINES: Machines = {
         ("NodeName is a FQDN | slurm.conf(5), NodeName", PASSED, "gpu01", "gpu01.cluster.site", ""),
         ("an AWS node | ParallelCluster", PASSED, f"{AWS}.compute.internal", "q1-st-p5-1", f"{AWS}.x"),
         ("sick: cloned under another name | hostnamectl", CONFIGURE, "gpu02", "gpu01", "vm"),
-    ],
-    ("os.uptime", checks.uptime): [
-        ("idle for 400 days, no bound stated | long-lived node", NOT_APPLICABLE, 400 * DAY, None, None),
-        ("booted a minute ago, no bound stated | scontrol reboot", NOT_APPLICABLE, 60, None, None),
-        ("at both bounds | os.min_uptime", PASSED, 600, 600, 600),
-        ("sick: rebooted by its watchdog | os.min_uptime", MONITOR, 599, 600, None),
-        ("sick: not rebooted for the update | os.max_uptime", MONITOR, 601, None, 600),
     ],
     ("os.clock", skew): [
         ("0.4 s off within 1 s | chrony after a step", PASSED, 100.4, 100.0, 100.0),

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.os.facts import Mount
 
 SHM = SCRATCH[1]
-# of a file system, if that is less than the default of os.min_free_root: a small one is no fault
-LEAST_FREE = 0.1
+# bytes, or a share of the file system if that is less: a small one is no fault
+LEAST_FREE, LEAST_SHARE = 2**30, 0.1
 MIN_INODES_FREE = 0.05
 
 
@@ -159,7 +159,8 @@ def free_space(
         if path in ALWAYS and is_image(mounts, path):
             continue  # os.root_writable judges it
         yield Metric("free_space", disk.free / 2**30, "GiB", path)
-        least = _least(path, disk, os_config, *bounds[path])
+        stated = bounds[path]
+        least = math.ceil(floor(LEAST_FREE, disk.size, LEAST_SHARE)) if stated is None else stated
         if disk.free < least:
             low.add(path)
             measured = f"{format_size(disk.free)} free of {format_size(disk.size)}"
@@ -172,22 +173,12 @@ def free_space(
         raise NotAvailable(f"df has no result for {', '.join(failed)}: {disks[failed[0]].problem}")
 
 
-def _least(path: str, disk: Disk, config: OsConfig, least: int, percent: float) -> int:
-    """Return the bytes that must be free; of a small file system, a share, unless a person states the bound."""
-    stated = (least, percent) != (config.min_free_root, 0.0) or (
-        "min_free_root" in config.model_fields_set and path != SHM
-    )
-    if path in ALWAYS and not stated:
-        return math.ceil(floor(least, disk.size, LEAST_FREE))
-    return max(least, math.ceil(disk.size * percent / 100))
-
-
-def _space_bounds(config: OsConfig) -> dict[str, tuple[int, float]]:
-    """Return {path: (bytes, percent)} that must be free."""
-    bounds: dict[str, tuple[int, float]] = dict.fromkeys(ALWAYS, (config.min_free_root, 0.0))
+def _space_bounds(config: OsConfig) -> dict[str, int | None]:
+    """Return {path: bytes that must be free}; None: no person states the bound of this path of ALWAYS."""
+    bounds: dict[str, int | None] = dict.fromkeys(ALWAYS)
     for mount in config.mounts:
-        least, percent = bounds.get(without_slash(mount.path), (0, 0.0))
-        bounds[without_slash(mount.path)] = (mount.min_free or least, mount.min_free_percent or percent)
+        path = without_slash(mount.path)
+        bounds[path] = mount.min_free or bounds.get(path, 0)
     return bounds
 
 

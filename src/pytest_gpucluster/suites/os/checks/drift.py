@@ -392,8 +392,6 @@ SETTINGS = (
         hint="grep Huge /proc/meminfo; sysctl vm.nr_hugepages; reserve them at boot (hugepages= of the kernel)",
         show="grep Huge /proc/meminfo",
         values=lambda memory: {"": memory.hugepages},
-        key="os.hugepages",
-        stated=_of_site("hugepages"),
         judge=partial(stated_or_usual, worse=less, harmless="reserved from the memory of jobs"),
     ),
     Setting(

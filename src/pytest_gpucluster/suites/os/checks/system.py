@@ -1,4 +1,4 @@
-"""Name, uptime and clock of a node."""
+"""Name and clock of a node."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.check import Action, Finding, Judgement, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable
 from pytest_gpucluster.core.metric_direction import NEITHER
-from pytest_gpucluster.core.units import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,23 +26,6 @@ def hostname(hostname: str, node_name: str, slurm_hostname: str) -> Judgement:
     names = list(dict.fromkeys(filter(None, (node_name, slurm_hostname))))
     if hostname.partition(".")[0].lower() not in {name.partition(".")[0].lower() for name in names}:
         yield Finding("host name", hostname, " or ".join(names))
-
-
-@check(
-    "os.uptime",
-    cause="the node rebooted lately (power, watchdog, panic), or misses the regular reboot",
-    hint="last -x reboot; ipmitool sel list; journalctl -b -1 -p err",
-    action=Action.MONITOR,
-)
-def uptime(uptime: float, min_uptime: float | None, max_uptime: float | None) -> Judgement:
-    """The time since boot is within the bounds of the cluster file."""
-    yield Metric("uptime", uptime, "s", better=NEITHER)
-    if min_uptime is None and max_uptime is None:
-        raise NotApplicable("the cluster file states neither os.min_uptime nor os.max_uptime")
-    if min_uptime is not None and uptime < min_uptime:
-        yield Finding("uptime", format_duration(uptime), f"at least {format_duration(min_uptime)}")
-    if max_uptime is not None and uptime > max_uptime:
-        yield Finding("uptime", format_duration(uptime), f"at most {format_duration(max_uptime)}")
 
 
 @dataclass(frozen=True)
