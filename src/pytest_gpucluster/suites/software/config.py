@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
-from pytest_gpucluster.core.values import FolderPath, Model, OptionalSection, Program, Text
+from pytest_gpucluster.cluster.slurm.step import FIND_MODULE
+from pytest_gpucluster.core.values import Model, OptionalSection, Program, Text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,10 +26,8 @@ ModuleNames = Annotated[str, AfterValidator(names_of_modules)]
 class ModulesConfig(Model):
     """Environment modules: Lmod or Tcl Environment Modules."""
 
-    init: FolderPath | None = Field(
-        None,
-        description="shell file that defines `module`, read by bash; default: that of the node's module package",
-    )
+    # lines for bash that define `module`, as in the steps of an environment with modules
+    init: ClassVar[str] = FIND_MODULE
     load: tuple[ModuleNames, ...] = Field(
         (), description="modules to load, each item in a shell of its own: names, loaded in this order"
     )

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.cluster.slurm.step import FIND_MODULE
 from pytest_gpucluster.core import safe_json
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import NOT_EXECUTABLE, NOT_FOUND, Answer, Probe, last_line
@@ -122,8 +121,7 @@ def read_packages(text: str) -> dict[str, str]:
 
 def modules_probe(config: ModulesConfig, timeout: float) -> Probe[ScriptResult]:
     """Return the probe of all module commands. Entries: 0 the command itself, then `load`, then `conflicts`."""
-    find = f". {shlex.quote(config.init)}" if config.init else FIND_MODULE
-    lines = [find, "begin 0", "timed version module --version", "end"]
+    lines = [config.init, "begin 0", "timed version module --version", "end"]
     for number, item in enumerate(config.load, 1):
         names = item.split()
         outputs = [f"output {shlex.quote(command)}" for command in config.output.get(item, ())]
