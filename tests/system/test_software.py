@@ -47,7 +47,7 @@ def software(folder: Path, **changes: Any) -> dict[str, Any]:
 
 
 def judged(sandbox: Sandbox, folder: Path, section: dict[str, Any]) -> Run:
-    constants = {"software": {"modules": {"init": f". {folder}/init.sh"}}}
+    constants = {"software": {"find_module": f". {folder}/init.sh"}}
     return run_suite(sandbox, folder, "test_software.py", nodes=NODES, software=section, constants=constants)
 
 

@@ -13,7 +13,7 @@ from software_helpers import init_file, module_tree, stand_in_conda
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe
 from pytest_gpucluster.suites.software import facts
-from pytest_gpucluster.suites.software.config import ModulesConfig, SoftwareConfig
+from pytest_gpucluster.suites.software.config import SoftwareConfig
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +38,7 @@ def test_an_item_that_hangs_is_named_and_those_before_it_are_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree = module_tree(tmp_path / "tree", {"slow/1.0": "exec sleep 60\n"})
-    monkeypatch.setattr(ModulesConfig, "init", f". {init_file(tmp_path, str(tree))}")
+    monkeypatch.setattr(SoftwareConfig, "find_module", f". {init_file(tmp_path, str(tree))}")
     found = run(only(3, modules={"load": ["alpha", "slow", "beta"]}))
     assert found.hung == 2
     assert found.unknown(1) == ""
@@ -46,7 +46,7 @@ def test_an_item_that_hangs_is_named_and_those_before_it_are_complete(
 
 
 def test_a_node_without_modules_has_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ModulesConfig, "init", ":")
+    monkeypatch.setattr(SoftwareConfig, "find_module", ":")
     probe = only(modules={"load": ["alpha"], "conflicts": [["a", "b"]]})
     assert "(begin 2; conflict a b; end )" in probe.command
     found = run(probe)

@@ -26,8 +26,6 @@ ModuleNames = Annotated[str, AfterValidator(names_of_modules)]
 class ModulesConfig(Model):
     """Environment modules: Lmod or Tcl Environment Modules."""
 
-    # lines for bash that define `module`, as in the steps of an environment with modules
-    init: ClassVar[str] = FIND_MODULE
     load: tuple[ModuleNames, ...] = Field(
         (), description="modules to load, each item in a shell of its own: names, loaded in this order"
     )
@@ -67,6 +65,8 @@ class SoftwareConfig(OptionalSection):
 
     modules: ModulesConfig | None = Field(None, description="environment modules")
     conda: CondaConfig | None = Field(None, description="conda environments")
+    # lines for bash that define `module`, as in the steps of an environment with modules
+    find_module: ClassVar[str] = FIND_MODULE
     # time limit of all module commands of a node; conda has the same
     timeout: ClassVar[float] = 120
 

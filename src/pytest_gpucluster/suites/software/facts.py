@@ -119,9 +119,9 @@ def read_packages(text: str) -> dict[str, str]:
         raise ProbeError(f"conda list: a package is not understood ({error!r})") from error
 
 
-def modules_probe(config: ModulesConfig, timeout: float) -> Probe[ScriptResult]:
-    """Return the probe of all module commands. Entries: 0 the command itself, then `load`, then `conflicts`."""
-    lines = [config.init, "begin 0", "timed version module --version", "end"]
+def modules_probe(config: ModulesConfig, find: str, timeout: float) -> Probe[ScriptResult]:
+    """Return the probe of all module commands; `find` defines `module`. Entries: 0 the command itself, then `load`, then `conflicts`."""
+    lines = [find, "begin 0", "timed version module --version", "end"]
     for number, item in enumerate(config.load, 1):
         names = item.split()
         outputs = [f"output {shlex.quote(command)}" for command in config.output.get(item, ())]
@@ -146,7 +146,7 @@ def conda_probe(config: CondaConfig, timeout: float) -> Probe[ScriptResult]:
 
 def probes_of(config: SoftwareConfig) -> tuple[Probe[ScriptResult], ...]:
     """Return the probes of the section."""
-    modules = [modules_probe(config.modules, config.timeout)] if config.modules else []
+    modules = [modules_probe(config.modules, config.find_module, config.timeout)] if config.modules else []
     return (*modules, *([conda_probe(config.conda, config.timeout)] if config.conda else []))
 
 
