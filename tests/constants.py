@@ -36,8 +36,9 @@ def in_environment(env: Mapping[str, str], **sections: Mapping[str, Any]) -> dic
 
 
 def _apply(given: Mapping[str, Mapping[str, Any]]) -> None:
-    from pytest_gpucluster.config.models import SECTIONS  # only in such a run
+    from pytest_gpucluster.config.models import SECTIONS, CampaignConfig  # only in such a run
 
+    _set(CampaignConfig, "campaign", given.get("campaign", {}))
     for model, section in SECTIONS.items():
         _set(model, section, given.get(section, {}))
 

@@ -39,7 +39,7 @@ def module_tree(folder: Path, changes: dict[str, str | None] | None = None) -> P
 
 
 def init_file(folder: Path, tree: str) -> Path:
-    """Write a file for `software.modules.init`; `tree` is a folder, which may contain variables of the shell."""
+    """Write a file that defines `module`; `tree` is a folder, which may contain variables of the shell."""
     path = folder / "init.sh"
     path.write_text(f". {shlex.quote(str(module_init()))}\nexport MODULEPATH={tree}\n")
     return path

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import yaml
 
-from pytest_gpucluster.campaign.campaign import Loop, Rules, quoted
+from pytest_gpucluster.campaign.campaign import Loop, Rules, with_nice
 from pytest_gpucluster.campaign.model import Campaign, Group
 from pytest_gpucluster.core.run_mark import mark_of
 
 
-@pytest.mark.parametrize("text", ["--nice=1000", "--comment=a 'b' : c", "--x=[1, 2]"])
-def test_options_of_salloc_survive_yaml(text: str) -> None:
-    assert yaml.safe_load(f"[{quoted(text)}]") == [text]
+@pytest.mark.parametrize("text", ["--nice=5", "--comment=a 'b' : c", "--x=[1, 2]"])
+def test_options_of_salloc_survive_yaml_and_follow_the_campaigns_nice(text: str) -> None:
+    assert yaml.safe_load(with_nice((text,), 1000)) == ["--nice=1000", text]
 
 
 def loop() -> Loop:

@@ -11,7 +11,6 @@ from plugin_helpers import FakeConfig
 from pytest_gpucluster import suites_path
 from pytest_gpucluster.campaign.model import Kind
 from pytest_gpucluster.config.loader import load_cluster
-from pytest_gpucluster.config.models import CampaignConfig
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.plugin.campaign import kinds_of, make_rules, selected_nodes, without_campaign
 
@@ -89,7 +88,7 @@ PAIRS = (Kind("nccl", "nccl", ("nccl",), size=2, partners=3),)
 )
 def test_a_wrong_value_is_refused_with_the_option_that_has_it(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        make_rules(option(**changes), CampaignConfig(), PAIRS, ())
+        make_rules(option(**changes), PAIRS, ())
 
 
 def test_the_expected_nodes_are_those_of_the_cluster_file_and_the_options(cluster: Cluster) -> None:

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from constants import in_environment
 from plugin_helpers import Run, cluster_file, command, run_pytest, write_suites
 from sandbox_helpers import DEADLINE, environment, left_in_queue, queue, slurm, wait_for
 
@@ -95,7 +96,8 @@ PYTEST_INI = "[pytest]\naddopts = -p no:cacheprovider\n"
 NODES = ("gpu01", "gpu02", "gpu03", "gpu04")
 REFUSED = 4
 # what every campaign of a test has; its tests of the site take a second
-QUICK = ("--history=h.db", "--set=campaign.poll=2s", "--time=2m")
+QUICK = ("--history=h.db", "--time=2m")
+OFTEN = {"campaign": {"poll": 1}}  # seconds between two readings of the nodes
 
 
 def arguments(sandbox: Sandbox, folder: Path, name: str, *more: str) -> list[str]:
@@ -116,7 +118,7 @@ def start(
     write_suites(folder, {"test_site.py": tests, "pytest.ini": PYTEST_INI, "conftest.py": POINTS})
     argv = [*within, *command(*arguments(sandbox, folder, name, *more), "test_site.py")]
     with (folder / "out").open("a") as out:
-        env = environment(KILL_AT=kill_at)
+        env = in_environment(environment(KILL_AT=kill_at), **OFTEN)
         return subprocess.Popen(argv, cwd=folder, env=env, stdout=out, stderr=subprocess.STDOUT, text=True)
 
 
@@ -127,6 +129,7 @@ def campaign(sandbox: Sandbox, folder: Path, name: str, *more: str, tests: str =
         *arguments(sandbox, folder, name, *more),
         files={"test_site.py": tests, "pytest.ini": PYTEST_INI},
         where=("test_site.py",),
+        constants=OFTEN,
     )
     return run.rc, run.out + run.err
 
@@ -201,7 +204,7 @@ def test_ctrl_c_releases_the_nodes_and_the_same_command_continues(sandbox: Sandb
 def test_outside_of_its_window_a_campaign_starts_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
     begin = datetime.now().astimezone() + timedelta(hours=12)
     window = f"--campaign-window={begin:%H:%M}-{begin + timedelta(hours=1):%H:%M}"
-    with start(sandbox, tmp_path, "night", window, "--set=campaign.poll=1s") as process:
+    with start(sandbox, tmp_path, "night", window) as process:
         said = f"outside of the window {window.partition('=')[2]}: nothing starts before {begin:%H:%M}"
         wait_for(lambda: said in (tmp_path / "out").read_text(), "the campaign has begun")
         points = tmp_path / "points"

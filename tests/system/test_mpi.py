@@ -88,7 +88,9 @@ def test_one_node_without_mpi_is_named_and_the_others_go_on(
         f'exec {FRAMEWORKS}/mpicc "$@"\n'
     )
     compiler.chmod(0o755)
-    claim: dict[str, Any] = {"nodes": 3, "compiler": str(compiler), "launchers": ["srun --mpi=pmi2"]}
+    mpirun = tmp_path / "mpirun"
+    mpirun.symlink_to(FRAMEWORKS / "mpirun")
+    claim: dict[str, Any] = {"nodes": 3, "mpirun": str(mpirun), "launchers": ["srun --mpi=pmi2"]}
     run = accept(sandbox, tmp_path, "mpich", "-k", "installed or world", **claim)
     assert names(run.outcomes, "failed") == ["test_installed[gpu02]"]
     assert "MPI of C programs: " in message(run, "test_installed[gpu02]")

@@ -32,9 +32,8 @@ def software(folder: Path, **changes: Any) -> dict[str, Any]:
     for node in ("gpu01", BAD, "gpu03"):
         module_tree(folder / node / "modules", changes if node == BAD else None)
         stand_in_conda(folder / node / "conda")
-    init = init_file(folder, f"{folder}/$SLURMD_NODENAME/modules")
+    init_file(folder, f"{folder}/$SLURMD_NODENAME/modules")
     modules = {
-        "init": str(init),
         "load": ["alpha/1.0", "alpha gamma", "beta/1.0"],
         "output": {"alpha/1.0": {"echo home $ALPHA_HOME": "home /opt/alpha"}},
         "conflicts": [["alpha", "beta"]],
@@ -48,7 +47,8 @@ def software(folder: Path, **changes: Any) -> dict[str, Any]:
 
 
 def judged(sandbox: Sandbox, folder: Path, section: dict[str, Any]) -> Run:
-    return run_suite(sandbox, folder, "test_software.py", nodes=NODES, software=section)
+    constants = {"software": {"find_module": f". {folder}/init.sh"}}
+    return run_suite(sandbox, folder, "test_software.py", nodes=NODES, software=section, constants=constants)
 
 
 def failed(run: Run) -> set[str]:

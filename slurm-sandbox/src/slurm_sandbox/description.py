@@ -20,7 +20,6 @@ class ContainerImage:
 
     path: Path
     release: str
-    entrypoint_variable: str  # set by its entrypoint
 
 
 @dataclass(frozen=True)

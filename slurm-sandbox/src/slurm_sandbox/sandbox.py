@@ -466,7 +466,7 @@ class Sandbox:
             healthy=self._healthy_node("none", 0, state, spec) if simulated else None,
             gpu_name=assignment.gpu_name,
             commands=layout.bin if state.kind == "namespaced" else daemons.unusual_folder(),
-            image=ContainerImage(image, *spank.ABOUT_IMAGE) if image else None,
+            image=ContainerImage(image, spank.RELEASE) if image else None,
             isolation=JobIsolation(node_sshd.why_not()) if state.isolation else None,
             cables=tuple(
                 cable

@@ -47,8 +47,6 @@ class Rules:
     limit: int = 8
     ends: float | None = None
     window: Window | None = None
-    poll: float = 30.0
-    nice: int = 0
     reports: Path = Path("reports")
     arguments: tuple[str, ...] = ()
 
@@ -116,7 +114,7 @@ class Loop:
 
     def _pause(self) -> None:
         """Wait until a run of this campaign has ended, or it is time to read the nodes again."""
-        deadline = self._read + self.rules.poll
+        deadline = self._read + self.cluster.campaign.poll
         while time.monotonic() < deadline:
             time.sleep(STEP)
             if self._ended():
@@ -238,10 +236,8 @@ class Loop:
     def _start(self, group: Group) -> None:
         kind = self.kinds[group.kind]
         folder = (self.folder / f"{group.number:06d}").absolute()
-        settings = [f"slurm.queue_wait={round(self._queue_wait())}s"]
-        if self.rules.nice:
-            extra = [*self.cluster.slurm.extra_args, f"--nice={self.rules.nice}"]
-            settings.append(f"slurm.extra_args=[{', '.join(map(quoted, extra))}]")
+        options = with_nice(self.cluster.slurm.extra_args, self.cluster.campaign.nice)
+        settings = [f"slurm.queue_wait={round(self._queue_wait())}s", f"slurm.extra_args={options}"]
         child = Child(arguments_of(self.rules.arguments, kind, group.nodes, folder, settings), folder)
         self.own[group.number] = child
         self.store.started(group, child.mark, str(folder))
@@ -305,9 +301,10 @@ class Loop:
         self._collect()
 
 
-def quoted(text: str) -> str:
-    """Return a text as one of YAML, in quotes."""
-    return "'" + text.replace("'", "''") + "'"
+def with_nice(options: Iterable[str], nice: int) -> str:
+    """Return salloc's options with --nice as a list of YAML; a --nice of the site comes later, so salloc uses that."""
+    quoted = ("'" + text.replace("'", "''") + "'" for text in (f"--nice={nice}", *options))
+    return f"[{', '.join(quoted)}]"
 
 
 def view_nodes(

@@ -108,9 +108,6 @@ class TransportConfig(SshConfig):
     """Where Slurm's commands run: this machine, or a login node over SSH."""
 
     host: SshAddress | None = Field(None, description="the login node; default: commands run on this machine")
-    workdir: Text | None = Field(
-        None, description="working folder on the login node; default: the home folder"
-    )
 
     @property
     def kind(self) -> Literal["local", "ssh"]:
@@ -143,7 +140,8 @@ class SlurmConfig(Model):
         default=True, description="allocate whole nodes (--exclusive) with all memory (--mem=0)"
     )
     extra_args: tuple[SallocOption, ...] = Field((), description="further salloc options, passed unchanged")
-    job_start: Duration = Field(60, description="a job of one second must start within this time")
+    # seconds within which a job of one second must start
+    job_start: ClassVar[float] = 60
     completing: AnyDuration | None = Field(
         None,
         description="how long a node may be COMPLETING; default: the longest of 5 min and slurm.conf's "
@@ -194,7 +192,6 @@ class JobLimits(Model):
     """Limits of the partition, which must be UP, as the site has set them; keys left out are not checked."""
 
     max_time: AnyDuration | None = Field(None, description="MaxTime")
-    default_time: AnyDuration | None = Field(None, description="DefaultTime")
     max_nodes: Count | None = Field(None, description="MaxNodes")
 
 
@@ -432,10 +429,10 @@ class GateConfig(Model):
 class CampaignConfig(Model):
     """How campaigns behave towards the jobs of users."""
 
-    nice: int = Field(
-        1000, ge=0, description="--nice of the campaign's jobs: they wait behind those of users"
-    )
-    poll: Duration = Field(30.0, gt=0, description="how often to read the state of the nodes from Slurm")
+    # --nice of the campaign's jobs: they wait behind those of users
+    nice: ClassVar[int] = 1000
+    # seconds between two readings of the nodes' states from Slurm
+    poll: ClassVar[float] = 30
     group: int | None = Field(
         None,
         ge=3,

@@ -88,6 +88,7 @@ KEYS: dict[str, Former] = {
                 "beat dcgm_timeout dtypes load max_corrected max_throttled min_relative min_relative_host nccl_size sample "
                 "silence storage_size",
             ),
+            *_keys("campaign", "nice poll"),
             *_keys("container", "deadline ntasks_per_node"),
             *_keys("controller", "max_cycle"),
             *_keys("ddp", "deadline lost_rank ntasks_per_node"),
@@ -105,6 +106,7 @@ KEYS: dict[str, Former] = {
             ),
             *_keys("ray", "deadline leave ntasks_per_node"),
             *_keys("rdma", "deadline"),
+            *_keys("slurm", "job_start"),
             *_keys("ssh", "alive connect_timeout"),
             *_keys("storage", "deadline"),
             *_keys("submitit", "deadline nodes ntasks_per_node wait"),
@@ -122,6 +124,7 @@ KEYS: dict[str, Former] = {
     "burnin.max_temperature": Former(why="the limit is the GPU's own slowdown temperature"),
     "burnin.memory": Former(why="a quarter of the available memory is loaded, at most 64 GiB"),
     "burnin.payload": Former(why="the burn-in always runs its own workers"),
+    "container.entrypoint_sets": Former(why="a step must start with and without the image's entrypoint"),
     "container.images": Former(why="`image` is the one that every node must start"),
     "container.keep": Former(why="a container is removed with its run"),
     "container.memlock": Former(why="the limit must be that of the node, which `os.limits` states"),
@@ -129,6 +132,7 @@ KEYS: dict[str, Former] = {
         why="without a flag the home folder must not be mounted; `not_applicable: {container.home: WHY}` otherwise"
     ),
     "container.rank_hook": Former(why="the variables of Enroot's hook are judged where the hook sets any"),
+    "container.save": Former(why="a container is always saved"),
     "container.scratch": Former(why="files of the checks are in /tmp"),
     "container.shm": Former(why="/dev/shm must be as large as that of the node"),
     "container.sshd": Former(why="no sshd is started in containers"),
@@ -144,13 +148,12 @@ KEYS: dict[str, Former] = {
     ),
     "gate.budget": Former(why="the option --budget of `gpucluster gate` states it"),
     "gpu": Former("an entry of `known`: its pattern is a part of the line, as 'NVRM: Xid .*: 74,'"),
+    "horovod.controllers": Former(why="jobs use gloo, with which Horovod must be built"),
     "horovod.interface": Former(
         why="jobs use the interface between the nodes; HOROVOD_GLOO_IFACE under `exports` names another"
     ),
     "horovod.mpi": Former(why="`mpi` of the environment is srun's --mpi; default: pmix"),
-    "horovod.operations": Former(
-        why="the build must have nccl if the profile has GPUs, else its controllers"
-    ),
+    "horovod.operations": Former(why="the build must have nccl if the profile has GPUs, else gloo"),
     "ibfabric.routing": Former(why="`routing_engine` of opensm.conf states it"),
     "inventory_group": Former(why="the group slurm-node is read, else all hosts; `nodes` names others"),
     "isolation.ssh_options": Former(why="write them in the SSH configuration of the user of the run"),
@@ -161,6 +164,7 @@ KEYS: dict[str, Former] = {
     "kubernetes.nccl": _leave_out("kubernetes.job_nccl", "with `jobs: true` it is always tested"),
     "kubernetes.nccl_sizes": Former(why="the NCCL Job measures 256 MiB to 4 GiB"),
     "kubernetes.python": Former(why="the NCCL Job runs python3 of the image"),
+    "limits.*.default_time": Former(why="`max_time` is the limit that is judged"),
     "limits.*.state": Former(why="a partition of the file is up"),
     "monitoring.alerts": _leave_out("monitoring.alerts"),
     "monitoring.gpu_metrics": Former(
@@ -168,6 +172,9 @@ KEYS: dict[str, Former] = {
     ),
     "monitoring.grafana_version": Former(why="versions of Grafana are not judged"),
     "monitoring.prometheus_version": Former(why="versions of Prometheus are not judged"),
+    "mpi.compiler": Former(
+        why="mpicc of the folder that `mpirun` names compiles, else mpicc on PATH, which an environment may set"
+    ),
     "mpi.implementation": Former(why="nodes with another MPI than most nodes fail `mpi.alike`"),
     "mpi.mpirun_args": Former(
         why="Open MPI reads its parameters from OMPI_MCA_* under `exports` of the environment"
@@ -190,12 +197,18 @@ KEYS: dict[str, Former] = {
         why="all GPUs of the profile are used; NAME:COUNT selects a profile with another number"
     ),
     "nccl.hostid_from_slurm": Former(why="every node has a host of its own"),
-    **dict.fromkeys(("nccl.nodes", "nccl_examples.nodes"), Former(why="pytest's --nodes selects the nodes")),
+    **dict.fromkeys(
+        ("matrix.nodes", "nccl.nodes", "nccl_examples.nodes"),
+        Former(why="pytest's --nodes selects the nodes"),
+    ),
     "nccl.pair_busbw": Former(why="write a row for 2 nodes at 256 MiB under `thresholds`"),
     "nccl.pair_drain_below": Former(
         why="write `drain_below` in a row for 2 nodes at 256 MiB under `thresholds`"
     ),
     "nccl.srun_args": Former(why="write it in `srun_args` of the environment that `nccl.environment` names"),
+    "nccl_examples.toolchain": _leave_out(
+        "nccl_examples.compiled*", "nvcc and CMake must compile the example"
+    ),
     "notify.url": Former(why="`notify.command` may call curl"),
     "os.hugepages": Former(why="the setting `hugepages` of `os.drift` compares the nodes"),
     **dict.fromkeys(
@@ -210,6 +223,7 @@ KEYS: dict[str, Former] = {
     "profile.storage": Former(why="write the figures in `storage.filesystems` under `expect`"),
     "profile.training.model": Former(why="the large model is measured"),
     "profile.versions": Former(why="write the section `versions` of the cluster file"),
+    **dict.fromkeys(("ray.cpus", "ray.gpus"), Former(why="Ray gets the CPUs and GPUs of Slurm")),
     "ray.join": Former(why="head and workers have 60 s to start"),
     "ray.port": Former(why="free ports are searched"),
     "ray.temp": Former(why="Ray's sessions are in /tmp"),
@@ -218,6 +232,9 @@ KEYS: dict[str, Former] = {
     ),
     "ray.tune": _leave_out("ray.tune"),
     "software.conda.modules": Former(why="write `modules` in the environment"),
+    "software.modules.init": Former(
+        why="`module` is defined as in login shells: by /etc/profile.d or /etc/profile of the node"
+    ),
     "storage.files": Former(why="all nodes together create 10000 small files"),
     "storage.filesystems.expect.read_alone": Former(why="write `read`"),
     "storage.filesystems.expect.write_alone": Former(why="write `write`"),
@@ -232,8 +249,10 @@ KEYS: dict[str, Former] = {
         why="the rate is recorded; `storage.filesystems` states what a file system must reach"
     ),
     "training.min_mfu": Former(why="write a row under `training` of the profile"),
+    "training.min_scaling": Former(why="the speed beside one node is recorded"),
     "training.model": Former(why="the model fits the memory of the GPUs"),
     "training.peak": Former(why="the dense peak is that of the GPU's data sheet"),
+    "transport.workdir": Former(why="commands run in the home folder of the login node"),
     "transport.kind": Former(why="a `host` makes it a login node; without one, this machine is it"),
     "versions.cuda": Former(why="`gpu.cuda` of the profile is the lowest accepted CUDA version"),
 }

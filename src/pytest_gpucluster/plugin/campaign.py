@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.campaign.model import Campaign
     from pytest_gpucluster.cluster.slurm.client import Slurm
-    from pytest_gpucluster.config.models import CampaignConfig, Cluster
+    from pytest_gpucluster.config.models import Cluster
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,63}")
 
@@ -71,7 +71,7 @@ def _campaign(config: pytest.Config) -> int:
             "--junitxml: a campaign has many runs, each with a junit.xml in its folder; leave it out"
         )
     kinds = kinds_of(config, cluster)
-    rules = make_rules(option, cluster.campaign, kinds, (*arguments, f"--history={path.absolute()}"))
+    rules = make_rules(option, kinds, (*arguments, f"--history={path.absolute()}"))
     first_contact(cluster, slurm)
     reserved = reserved_nodes(cluster, slurm)
     signals.catch()
@@ -237,10 +237,8 @@ def kinds_of(config: pytest.Config, cluster: Cluster) -> tuple[Kind, ...]:
     return tuple(found)
 
 
-def make_rules(
-    option: Any, stated: CampaignConfig, kinds: Sequence[Kind], arguments: tuple[str, ...]
-) -> Rules:
-    """Return the rules of the options and the cluster file; ConfigError for a value that is none."""
+def make_rules(option: Any, kinds: Sequence[Kind], arguments: tuple[str, ...]) -> Rules:
+    """Return the rules of the options; ConfigError for a value that is none."""
     limit, largest = option.max_nodes_at_once, max(kind.size for kind in kinds)
     if limit < largest:
         raise ConfigError(f"--max-nodes-at-once={limit}: must be at least {largest}, the nodes of one group")
@@ -255,8 +253,6 @@ def make_rules(
         limit,
         ends,
         window,
-        stated.poll,
-        stated.nice,
         Path(option.report_dir),
         arguments,
     )

@@ -60,7 +60,6 @@ def text(conf: Path, sandbox: Description, plan: Path) -> str:
             "partition": sandbox.partitions[0].name,
             "conf": str(conf),
             **({"bin": str(sandbox.commands)} if sandbox.commands else {}),
-            "job_start": "20s",
             "completing": COMPLETING,
             "queue_wait": "60s",
         },
@@ -158,7 +157,6 @@ def _container(image: ContainerImage) -> dict[str, Any]:
         "container": {
             "image": str(image.path),
             "release": image.release,
-            "entrypoint_sets": image.entrypoint_variable,
             "min_free": "16MiB",
         }
     }
@@ -180,5 +178,4 @@ def _host_limits() -> dict[str, str]:
 
 def _limits(partition: Partition) -> dict[str, Any]:
     most = {"max_nodes": partition.max_nodes} if partition.max_nodes else {}
-    default = {} if most else {"default_time": f"{partition.default_minutes}m"}
-    return {"max_time": f"{partition.max_minutes}m", **default, **most}
+    return {"max_time": f"{partition.max_minutes}m", **most}

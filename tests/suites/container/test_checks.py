@@ -177,7 +177,6 @@ CASES: Table = {
         ("configure: saved image", good(saved={"mark": "no"})),
         ("not checked", good(back=StepFacts(({},), unsaved="no space on the node (x)"))),
         ("not checked", good(turned=BROKEN, saved={"mark": "no"})),
-        ("not applicable", site({}, save=False)),
     ],
     checks.root: [
         ("passed", good()),
@@ -215,16 +214,9 @@ CASES: Table = {
             "configure: --container-entrypoint [1]",
             replace(good(entrypoint=BROKEN), entrypoint_elsewhere=True),
         ),
-        ("configure: E, --container-entrypoint", site({}, entrypoint_sets="E")),
-        (
-            "configure: E, --no-container-entrypoint",
-            site({"entrypoint": {"env.E": "1"}, "back": {"env.E": "1"}}, entrypoint_sets="E"),
-        ),
-        ("passed", site({"entrypoint": {"env.E": "1"}}, entrypoint_sets="E")),
+        ("passed", good()),
         ("not applicable", good(plain={"rc": "no"})),
         ("not checked [1]", good(entrypoint=BROKEN)),
-        ("not checked", site({}, entrypoint_sets="V")),
-        ("not checked", site({"turned": BROKEN}, entrypoint_sets="E")),
     ],
     checks.reuse: [
         ("passed [1.5]", good()),
@@ -238,7 +230,6 @@ CASES: Table = {
         ("passed", good()),
         ("configure: named container", replace(good(), saved_removed="still listed")),
         ("not checked", replace(good(), saved_removed=NO_LIST)),
-        ("not applicable", site({}, save=False)),
     ],
     checks.gpus: [
         ("configure: NVIDIA_VISIBLE_DEVICES=all [1]", good(gpus=BROKEN)),

@@ -64,13 +64,15 @@ def world(*changed: dict[str, Any], **change: Any) -> World:
 
 
 def test_the_ways_are_those_that_the_cluster_file_claims() -> None:
-    both: dict[str, Any] = {"controllers": ("gloo", "mpi"), "frameworks": ("pytorch", "tensorflow")}
-    ways = [str(launch) for launch in launches(HorovodConfig(launchers=("srun",), **both))]
-    assert ways == [f"{framework}-{it}-srun" for framework in both["frameworks"] for it in ("gloo", "mpi")]
+    both: tuple[Any, ...] = ("pytorch", "tensorflow")
+    ways = [str(launch) for launch in launches(HorovodConfig(launchers=("srun",), frameworks=both))]
+    assert ways == [f"{framework}-gloo-srun" for framework in both]
     assert {launch.launcher for launch in launches(HorovodConfig())} == {"srun", "horovodrun", "localhost"}
-    assert [str(launch) for launch in launches(HorovodConfig(controllers=("mpi",)))] == ["pytorch-mpi-srun"]
-    named = HorovodConfig(controllers=("mpi",), launchers=("horovodrun",))
-    assert [str(launch) for launch in launches(named)] == ["pytorch-mpi-horovodrun", "pytorch-mpi-localhost"]
+    named = HorovodConfig(launchers=("horovodrun",))
+    assert [str(launch) for launch in launches(named)] == [
+        "pytorch-gloo-horovodrun",
+        "pytorch-gloo-localhost",
+    ]
 
 
 LONE = rank(0, size=1, local_size=1, cross_size=1)
@@ -107,7 +109,6 @@ ETHERNET = NodeBuild(interfaces={"lo": "127.0.0.1", "eth0": "10.0.0.1"})
 OLD, NEW = "0.28.1", "0.29.0"
 ALL = tuple(map(rank, range(4)))
 MISPLACED = rank(3, local_rank=5, local_size=6, cross_rank=7, cross_size=8)
-BY_MPI = {"launch": Launch("pytorch", "mpi", "srun")}
 PAIRS = [rank(n, device=f"GPU-{n // 2}") for n in range(4)]
 NAMELESS = {"node": "gpu01", "what": "rendezvous", "stage": "init", "problem": "late"}
 LATE = (problem("deadline"),)
@@ -144,7 +145,6 @@ CASES: Table = {
         ("configure: rank 3", world(rank(3, node="gpu01"))),
         ("configure: rank -1 on gpu02 [-1, 0, 3]", world(ranks=(*ALL, {**rank(3), "rank": -1}))),
         ("configure: controller of rank 2 on gpu02", world(rank(2, controller="mpi"))),
-        ("passed", world(*each(interface="", controller="mpi"), **BY_MPI)),
         ("configure: pytorch-gloo-srun [9]", world(problem="the step ended with 9")),
         ("configure: rank 0 on gpu01; rank 1 on gpu01; rank 2 on gpu02; rank 3 on gpu02", world(gpus=True)),
         ("configure: GPU GPU-0 of gpu01; GPU GPU-1 of gpu02 [2, 2]", world(*PAIRS, gpus=True)),
@@ -258,7 +258,6 @@ def test_a_rendezvous_port_that_is_taken_is_named() -> None:
         port = holder.getsockname()[1]
         words = [
             "--framework=pytorch",
-            "--controller=gloo",
             "--launcher=srun",
             "--hosts=gpu01",
             "--per-node=1",

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from constants import with_constants
 from counter_examples import CounterExample, assert_as_expected, name
 from framework_helpers import Table, rows_of, told
 from nccl_examples_helpers import toolchain
@@ -151,7 +152,7 @@ def of_toolchain(*facts: dict[str, Any], rc: int = 0) -> PayloadResult:
 
 BUILT = {"nccl_examples": "built", "tool": "nvcc", "seconds": 6.0}
 RAN = {"nccl_examples": "ran", "tool": "nvcc", "devices": 8, "wrong": 0}
-ONLY = NcclExamplesConfig(toolchain=("nvcc",))
+ONLY = with_constants(NcclExamplesConfig, {"toolchain": ("nvcc",)})
 NOT_BUILT, SILENT = of_toolchain({**BUILT, "error": "no nvcc"}), of_toolchain(rc=137)
 
 

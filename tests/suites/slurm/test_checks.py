@@ -408,9 +408,7 @@ MACHINES: dict[Check[...], list[Row]] = {
     checks.limits: [
         (NOT_APPLICABLE, "none stated", "cluster file", {}, {}),
         (PASSED, "as stated", "scontrol show partition", partition(), A_DAY),
-        (PASSED, "another key", "DefaultTime", partition(default_time=60.0), A_DAY),
         (CONFIGURE, "changed", "scontrol update", partition(max_time=3600.0), A_DAY),
-        (CONFIGURE, "another default", "DefaultTime", partition(), {"gpu": JobLimits(default_time=60)}),
         (CONFIGURE, "fewer nodes", "MaxNodes", partition(max_nodes=1), {"gpu": JobLimits(max_nodes=2)}),
         (
             CONFIGURE,

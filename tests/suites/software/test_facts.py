@@ -34,17 +34,20 @@ def only(timeout: float = 60, **section: Any) -> Probe[facts.ScriptResult]:
 
 
 @pytest.mark.thorough  # it waits for the time limit
-def test_an_item_that_hangs_is_named_and_those_before_it_are_complete(tmp_path: Path) -> None:
+def test_an_item_that_hangs_is_named_and_those_before_it_are_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tree = module_tree(tmp_path / "tree", {"slow/1.0": "exec sleep 60\n"})
-    init = init_file(tmp_path, str(tree))
-    found = run(only(3, modules={"init": str(init), "load": ["alpha", "slow", "beta"]}))
+    monkeypatch.setattr(SoftwareConfig, "find_module", f". {init_file(tmp_path, str(tree))}")
+    found = run(only(3, modules={"load": ["alpha", "slow", "beta"]}))
     assert found.hung == 2
     assert found.unknown(1) == ""
     assert found.unknown(3) == "the time limit was reached before"
 
 
-def test_a_node_without_modules_has_no_command(tmp_path: Path) -> None:
-    probe = only(modules={"init": str(tmp_path / "nosuch"), "load": ["alpha"], "conflicts": [["a", "b"]]})
+def test_a_node_without_modules_has_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SoftwareConfig, "find_module", ":")
+    probe = only(modules={"load": ["alpha"], "conflicts": [["a", "b"]]})
     assert "(begin 2; conflict a b; end )" in probe.command
     found = run(probe)
     (version,) = found.of(0, "version")

@@ -30,7 +30,7 @@ PLUGINS, TASKS = "plugstack.conf", "spank_tasks.so"
 _FLAGS = ("-std=gnu11", "-O1", "-Wall", "-fpic", "-shared")
 _HEADER = "slurm/spank.h"
 OFF, AUTO = "off", "auto"
-ABOUT_IMAGE = f"{image.ID} {image.VERSION}", image.ENTRYPOINT
+RELEASE = f"{image.ID} {image.VERSION}"  # of the image for tests
 _compiled: dict[tuple[str, ...], bytes] = {}  # by command: a process that starts many sandboxes compiles once
 
 

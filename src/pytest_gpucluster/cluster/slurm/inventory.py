@@ -272,7 +272,6 @@ class PartitionInfo:
     nodes: tuple[str, ...] = ()
     default: bool = False
     max_time: float | None = None
-    default_time: float | None = None
     max_nodes: int | None = None
     over_subscribe: str = ""
     allow_groups: tuple[str, ...] = ()  # (): all groups
@@ -348,7 +347,6 @@ def parse_partitions(text: str) -> dict[str, PartitionInfo]:
             nodes=hostlist.expand(_unset(values["Nodes"])),
             default=values["Default"] == "YES",
             max_time=_time(values["MaxTime"]),
-            default_time=_time(values["DefaultTime"]),
             max_nodes=_number(values["MaxNodes"]),
             over_subscribe=values["OverSubscribe"],
             allow_groups=_list(values, "AllowGroups"),

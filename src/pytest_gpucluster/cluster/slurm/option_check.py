@@ -68,9 +68,6 @@ def _options(cluster: Cluster) -> Iterator[tuple[str, tuple[str, Sequence[str]]]
     """Yield (key of the cluster file, (command, its options))."""
     if cluster.slurm.extra_args:
         yield "slurm.extra_args", ("salloc", cluster.slurm.extra_args)
-    for name, section in cluster.sections().items():
-        if options := getattr(section, "srun_args", ()):
-            yield f"{name}.srun_args", ("srun", options)
     for name, environment in cluster.environments.items():
         if environment.srun_args:
             yield f"environments.{name}.srun_args", ("srun", environment.srun_args)

@@ -59,7 +59,6 @@ def script(
     nonce: str,
     *,
     path: str | None,
-    workdir: str | None,
     base: str | None = None,
 ) -> str:
     """Return the sh script that executes the command; it prints `NONCE PID` on stdout and `NONCE` on stderr first.
@@ -89,8 +88,6 @@ def script(
     unset = [name for name, value in env.items() if value is None]
     lines += [f"unset {' '.join(unset)}"] if unset else []
     lines += [f"export {name}={shlex.quote(value)}" for name, value in env.items() if value is not None]
-    if workdir:
-        lines.append(f"cd {shlex.quote(workdir)} || {{ echo {nonce} folder; exit 1; }}")
     words = " ".join([program, *map(shlex.quote, argv[1:])])
     lines += [f"echo {nonce} >&2", f"echo {nonce} $$", f"exec {words}"]
     return "\n".join(lines)
@@ -179,7 +176,6 @@ class SshProcess:
         *,
         timeout: float,
         path: str | None = None,
-        workdir: str | None = None,
         base: str | None = None,
     ) -> None:
         """Start the command and read its pid; `base` as in script().
@@ -187,7 +183,7 @@ class SshProcess:
         Raise TransportError if it is not found, ConnectionLost if the connection was lost.
         """
         nonce = f"far-{secrets.token_hex(8)}"
-        line = header(script(self.args, env, nonce, path=path, workdir=workdir, base=base))
+        line = header(script(self.args, env, nonce, path=path, base=base))
         sent = False
         self._channel.settimeout(timeout)
         try:
@@ -213,7 +209,7 @@ class SshProcess:
                 ) from error
             raise self._broken(begun=sent) from error
         self.close()
-        raise TransportError(_why_not(self.args[0], self.where, words[1:], workdir))
+        raise TransportError(_why_not(self.args[0], self.where, words[1:]))
 
     def _send(self, line: bytes) -> None:
         """Send the line; a login shell that runs nothing may have ended before, and what it printed says so."""
@@ -351,10 +347,8 @@ def _quietly(work: Callable[[], object]) -> None:
         work()
 
 
-def _why_not(program: str, where: str, words: Sequence[str], workdir: str | None) -> str:
+def _why_not(program: str, where: str, words: Sequence[str]) -> str:
     why = words[0] if words else ""
-    if why == "folder":
-        return f"{program}: {where} has no folder {workdir}: correct workdir in the cluster file"
     if why == "mode":
         return f"{program}: permission denied on {where}: check the mode of the file and of its folder"
     return (

@@ -58,9 +58,7 @@ class SshConnection:
         """Whether the connection is open, as far as known."""
         return bool(self._wire.is_active())
 
-    def begin(
-        self, argv: Sequence[str], env: Mapping[str, str | None], *, path: str | None, workdir: str | None
-    ) -> SshProcess:
+    def begin(self, argv: Sequence[str], env: Mapping[str, str | None], *, path: str | None) -> SshProcess:
         """Start a process; paramiko.ChannelException if the server allows no more sessions on this connection."""
         try:
             channel = self._wire.open_session(timeout=self._timeout)
@@ -71,7 +69,7 @@ class SshConnection:
                 f"{argv[0]}: the SSH connection to {self.where} was lost", begun=False
             ) from error
         process = SshProcess(channel, argv, self.where, self.signal)
-        process.begin(env, timeout=self._timeout, path=path, workdir=workdir)
+        process.begin(env, timeout=self._timeout, path=path)
         with self._lock:
             if self._life is None:  # after the caller's channel
                 self._life = threading.Thread(target=self._keep_alive, name="ssh-lifeline", daemon=True)
@@ -252,7 +250,7 @@ class SshTransport:
         while True:
             link, fresh = self._link(full)
             try:
-                return link.begin(argv, env, path=self.path, workdir=self.settings.workdir)
+                return link.begin(argv, env, path=self.path)
             except paramiko.ChannelException as error:
                 if fresh:
                     raise TransportError(

@@ -27,8 +27,10 @@ class MpiConfig(FrameworkConfig):
     languages: tuple[Literal["c", "python"], ...] = Field(
         ("c",), min_length=1, description="c: compiled on the nodes or in the image; python: mpi4py"
     )
-    compiler: Program = Field("mpicc", description="name or path of the compiler")
-    mpirun: Program = Field("mpirun", description="name or path of mpirun")
+    mpirun: Program = Field(
+        "mpirun",
+        description="name or path of mpirun; mpicc is searched in the folder of a path, then on PATH",
+    )
     # thread level that the MPI library must provide
     threads: ClassVar[str] = "funneled"
     max_latency: float | None = Field(

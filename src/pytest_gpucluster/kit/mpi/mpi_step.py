@@ -69,7 +69,6 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
                 payload_script("prepare.sh"),
                 "sh",
                 self._folder,
-                config.compiler,
                 config.mpirun,
                 " ".join(config.languages),
             ),

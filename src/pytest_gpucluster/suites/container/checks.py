@@ -264,45 +264,23 @@ def environment(found: ContainerFacts) -> Judgement:
 @check(
     "container.entrypoint",
     cause="the image's entrypoint fails or does not exec its arguments, or Pyxis runs it although it was disabled",
-    hint="a step with --container-image, --container-entrypoint and --container-entrypoint-log; container.entrypoint_sets "
-    "must name a variable that only the entrypoint sets",
+    hint="a step with --container-image, --container-entrypoint and --container-entrypoint-log",
     action=Action.CONFIGURE,
-    setting="container.entrypoint_sets and the image",
+    setting="the image",
 )
 def entrypoint(found: ContainerFacts) -> Judgement:
-    """Judge that a step starts with and without the entrypoint, whose variables exist only with it.
+    """Judge that a step starts with and without the entrypoint.
 
-    Pyxis starts `sh` through the entrypoint. An image whose entrypoint is a program that ignores its arguments is as good, if
-    the cluster file does not require the entrypoint by `entrypoint_sets`.
+    Pyxis starts `sh` through the entrypoint. An image whose entrypoint is a program that ignores its arguments is as good.
     """
     _require(found, "plain", "back")
     if found.step("plain").facts.get("rc") != "yes":
         raise NotApplicable("the image has no entrypoint (/etc/rc)")
-    name, problem = found.config.entrypoint_sets, found.step("entrypoint").problem
-    if problem and name is None and not found.entrypoint_elsewhere:
-        raise NotAvailable(
-            f"the image's entrypoint starts no command ({problem}); if jobs use it, name a variable that it sets: "
-            "container.entrypoint_sets"
-        )
+    problem = found.step("entrypoint").problem
+    if problem and not found.entrypoint_elsewhere:
+        raise NotAvailable(f"the image's entrypoint starts no command ({problem})")
     elif problem:
         yield _step_finding("--container-entrypoint", found.step("entrypoint"))
-    elif name is not None:
-        yield from _entrypoint_variable(found, name)
-
-
-def _entrypoint_variable(found: ContainerFacts, name: str) -> Judgement:
-    if f"env.{name}" in found.step("outside").facts or f"image.{name}" in found.step("plain").facts:
-        raise NotAvailable(
-            f"{name} is set without the entrypoint too: name another variable in container.entrypoint_sets"
-        )
-    if not _was_written(found):
-        raise NotAvailable(f"{_UNWRITTEN}, so Pyxis' /etc/rc.local still disables the entrypoint")
-    for step, flag, wanted in (
-        ("entrypoint", "--container-entrypoint", True),
-        ("back", "--no-container-entrypoint", False),
-    ):
-        if (f"env.{name}" in found.step(step).facts) != wanted:
-            yield Finding(f"{name}, {flag}", "not set" if wanted else "set", "set" if wanted else "not set")
 
 
 def _was_written(found: ContainerFacts) -> bool:
@@ -339,18 +317,15 @@ def reuse(found: ContainerFacts) -> Judgement:
     cause="no space or no permission in the folder of the saved image, or mksquashfs is missing on the node",
     hint="a step with --container-name and --container-save; which mksquashfs; df /tmp",
     action=Action.CONFIGURE,
-    setting="container.save and the image",
+    setting="the image",
 )
 def save(found: ContainerFacts) -> Judgement:
     """Judge that a saved container starts as an image, with the files that were written in it."""
-    if not found.config.save:
-        raise NotApplicable("container.save is false")
     _require(found, "back")
     refused = found.step("back").unsaved or found.step("saved").problem
     if _NO_ROOM.search(refused):
         raise NotAvailable(
-            f"{refused}: the saved image is as large as the packed one, and no job must save it; make room in /tmp, or "
-            "set container.save: false"
+            f"{refused}: the saved image is as large as the packed one, and no job must save it; make room in /tmp"
         )
     elif found.step("back").unsaved:
         yield Finding("--container-save", found.step("back").unsaved, "saved")
@@ -370,8 +345,6 @@ def save(found: ContainerFacts) -> Judgement:
 )
 def remove(found: ContainerFacts) -> Judgement:
     """Judge that a named container is listed, and no longer listed after its removal."""
-    if not found.config.save:
-        raise NotApplicable("container.save is false: there is no second container to remove")
     _require(found, "saved")
     if found.saved_removed == UNKNOWN:
         raise NotAvailable(UNKNOWN)

@@ -27,13 +27,9 @@ class ContainerConfig(FrameworkConfig):
     mounts: tuple[ContainerMount, ...] = Field(
         (), description="mounts that must work on every node: SOURCE:TARGET[:FLAGS], like /data:/data:ro"
     )
-    entrypoint_sets: Text | None = Field(None, description="variable that the image's entrypoint sets")
     min_free: Size = Field(10 * 2**30, description="free space on Enroot's data, cache and temporary paths")
     # folder on each node for files of the checks
     scratch: ClassVar[str] = "/tmp"
-    save: bool = Field(
-        default=True, description="also save a container, which packs the whole image once per node"
-    )
 
     def images_of_steps(self) -> tuple[str, ...]:
         """Return the image that every node must start."""

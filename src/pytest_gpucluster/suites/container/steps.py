@@ -141,7 +141,7 @@ class ContainerSteps:
         name = f"{imported.name}-{self.nonce}"
         # Pyxis has one path for all nodes: if they share the folder, they save one after the other
         for group in [(node,) for node in nodes] if self._folder_is_shared(nodes) else [nodes]:
-            saved = f"{self._folder}/saved-{'-'.join(group)[:100]}.sqsh" if self.config.save else None
+            saved = f"{self._folder}/saved-{'-'.join(group)[:100]}.sqsh"
             back = self._reuse(
                 imported, mount_home=False, remap_root=False, entrypoint=False, writable=False, save=saved
             )
@@ -151,10 +151,7 @@ class ContainerSteps:
                 for node in group
                 if not self._seen[node]["back"].problem and not self._seen[node]["back"].unsaved
             )
-            if saved:
-                self._step("saved", saved_on, PyxisOptions(image=saved, name=name), "try_write")
-        if not self.config.save:
-            return {}
+            self._step("saved", saved_on, PyxisOptions(image=saved, name=name), "try_write")
         started = tuple(
             node for node in nodes if "saved" in self._seen[node] and not self._seen[node]["saved"].problem
         )
@@ -205,9 +202,7 @@ class ContainerSteps:
         )
         outside = {
             "GPUCLUSTER_HOME": next(homes, ""),
-            "GPUCLUSTER_VARIABLES": " ".join(
-                [*(exports or ()), *filter(None, [self.config.entrypoint_sets])]
-            ),
+            "GPUCLUSTER_VARIABLES": " ".join(exports or ()),
             **(exports or {}),
         }
         words = ",".join(f"{key}={value}" for key, value in outside.items())
@@ -267,7 +262,7 @@ class ContainerSteps:
         self.containers.ask("\n".join(lines), self.nodes)
 
     def _folder_is_shared(self, nodes: Sequence[str]) -> bool:
-        if not self.config.save or len(nodes) == 1:
+        if len(nodes) == 1:
             return False
         answers = self.containers.ask(f"ls {shlex.quote(self._folder)}", nodes).values()
         return any(sum(name.startswith("node-") for name in answer.out.split()) > 1 for answer in answers)

@@ -137,7 +137,7 @@ def version(
 @check(
     "horovod.ranks",
     cause="the launcher, its network interface, the rendezvous, or Horovod on one node; or singletons",
-    hint="horovod.build of the named node; for MPI: srun --mpi=list, and the MPI of the build",
+    hint="horovod.build of the named node",
     action=Action.CONFIGURE,
     each="worlds",
 )

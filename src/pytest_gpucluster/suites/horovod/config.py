@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -10,7 +10,7 @@ from pytest_gpucluster.kit.framework.framework_config import RanksConfig
 
 
 class HorovodConfig(RanksConfig):
-    """Horovod on PyTorch and TensorFlow, with gloo and MPI controllers."""
+    """Horovod on PyTorch and TensorFlow, with the gloo controller."""
 
     about = "requires Horovod"
     order = 9
@@ -18,11 +18,10 @@ class HorovodConfig(RanksConfig):
     frameworks: tuple[Literal["pytorch", "tensorflow"], ...] = Field(
         ("pytorch",), min_length=1, description="frameworks that Horovod must be built for; each is tested"
     )
-    controllers: tuple[Literal["gloo", "mpi"], ...] = Field(
-        ("gloo",), min_length=1, description="controllers that Horovod must be built with; each is tested"
-    )
+    # controller that Horovod must be built with, and that jobs use
+    controller: ClassVar[str] = "gloo"
     launchers: tuple[Literal["srun", "horovodrun"], ...] | None = Field(
         None,
         min_length=1,
-        description="launchers that must start jobs; default: srun, and horovodrun with gloo where ssh works between nodes",
+        description="launchers that must start jobs; default: srun, and horovodrun where ssh works between nodes",
     )

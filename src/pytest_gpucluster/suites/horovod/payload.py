@@ -1,7 +1,7 @@
 # A framework may raise anything (BLE001); the python of the nodes may lack zip(strict=) (B905).
 """One rank of a Horovod job: its place, all-reduce, broadcast and a training step, each checked against closed forms.
 
-Runs by `payload_step.command` under srun (gloo: rank 0 runs Horovod's rendezvous server; MPI: srun --mpi), or under horovodrun,
+Runs by `payload_step.command` under srun (rank 0 runs Horovod's rendezvous server), or under horovodrun,
 which sets all variables itself. Prints one JSON line per rank:
 
     {"kind": "rank", "node": "gpu01", "rank": 0, "size": 4, "local_rank": 0, ..., "wrong": {"float32": 0}, ...}
@@ -357,7 +357,6 @@ def main(argv: List[str]) -> int:
     """Run one rank."""
     parser = argparse.ArgumentParser(prog="horovod_world")
     parser.add_argument("--framework", choices=sorted(FRAMEWORKS), required=True)
-    parser.add_argument("--controller", choices=("gloo", "mpi"), required=True)
     parser.add_argument("--launcher", choices=("srun", "horovodrun"), required=True)
     parser.add_argument("--hosts", default="", help="the nodes in rank order, separated by commas")
     parser.add_argument("--per-node", type=int, default=1)
@@ -383,10 +382,8 @@ def main(argv: List[str]) -> int:
             message = "Horovod for %s cannot be imported by %s: %s" % (args.framework, sys.executable, error)
             raise Failure("framework", message) from None
         interface = ""
-        if args.launcher == "srun" and args.controller == "gloo":
+        if args.launcher == "srun":
             interface = under_gloo(args)
-        elif args.launcher == "srun":
-            os.environ.update(HOROVOD_CONTROLLER="mpi", HOROVOD_CPU_OPERATIONS="mpi")
         measure(framework, interface or os.environ.get("HOROVOD_GLOO_IFACE", ""))
     except Failure as error:
         fail(error.kind, str(error), 1)

@@ -8,9 +8,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, ProbeError, StepError
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, ProbeError
 from pytest_gpucluster.kit.framework.framework_step import FrameworkStepRunner
-from pytest_gpucluster.kit.mpi.mpi_step import as_batch
 from pytest_gpucluster.kit.nccl.nccl_transport import LOGGED
 from pytest_gpucluster.suites.horovod import facts as horovod_build
 from pytest_gpucluster.suites.horovod.checks import Launch, NodeBuild, World
@@ -32,15 +31,12 @@ def launches(config: HorovodConfig) -> tuple[Launch, ...]:
     launchers = config.launchers or ("srun", "horovodrun")
     found = []
     for framework in config.frameworks:
-        for controller in config.controllers:
-            # horovodrun --mpi is mpirun, which a site may not offer: only where the cluster file names the launcher
-            by_horovodrun = "horovodrun" in launchers and (
-                controller == "gloo" or config.launchers is not None
-            )
-            if "srun" in launchers:
-                found.append(Launch(framework, controller, "srun"))
-            if by_horovodrun:
-                found += [Launch(framework, controller, launcher) for launcher in ("horovodrun", "localhost")]
+        if "srun" in launchers:
+            found.append(Launch(framework, config.controller, "srun"))
+        if "horovodrun" in launchers:
+            found += [
+                Launch(framework, config.controller, launcher) for launcher in ("horovodrun", "localhost")
+            ]
     return tuple(found)
 
 
@@ -52,15 +48,11 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
     @property
     def operations(self) -> tuple[str, ...]:
         """The tensor operations that the builds must have."""
-        return ("nccl",) if self.real_gpus else self.config.controllers
+        return ("nccl",) if self.real_gpus else (self.config.controller,)
 
     @cached_property
     def _checked(self) -> PayloadResult:
-        others = (
-            ("--ssh", ",".join(self.nodes[1:]))
-            if "gloo" in self.config.controllers and len(self.nodes) > 1
-            else ()
-        )
+        others = ("--ssh", ",".join(self.nodes[1:])) if len(self.nodes) > 1 else ()
         argv = self.payload("--patience", str(PATIENCE), *others, name="payload_build.py")
         timeout = max(self.config.deadline, PATIENCE + 60)
         return self.run(self.request(argv, ntasks_per_node=1, mpi="none", timeout=timeout))
@@ -101,12 +93,7 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
         if launch.launcher == "horovodrun" and (skipped := self._without_ssh(launch)):
             return skipped
         world = World(launch, self._hosts(launch, nodes, per_node), gpus=self._on_gpus, nodes=nodes)
-        try:
-            result = self.run(self._request(launch, nodes, per_node))
-        except StepError as error:
-            if launch.controller != "mpi":
-                raise
-            return replace(world, problem=str(error))  # Slurm lacks the type of MPI
+        result = self.run(self._request(launch, nodes, per_node))
         facts = [fact for task in result.tasks for fact in task.facts]
         ranks, problems = (tuple(one for one in facts if one["kind"] == kind) for kind in ("rank", "problem"))
         why = self._why(result)
@@ -151,11 +138,7 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
 
     def _request(self, launch: Launch, nodes: tuple[str, ...], per_node: int) -> StepRequest:
         deadline = max(RESERVE, self.config.deadline - RESERVE)
-        words = [
-            f"--framework={launch.framework}",
-            f"--controller={launch.controller}",
-            f"--deadline={deadline:g}",
-        ]
+        words = [f"--framework={launch.framework}", f"--deadline={deadline:g}"]
         if launch.launcher != "srun":
             return self._horovodrun(launch, nodes, per_node, words)
         words += ["--launcher=srun", f"--hosts={','.join(nodes)}", f"--per-node={per_node}"]
@@ -167,7 +150,7 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
             ntasks_per_node=per_node,
             gpus_per_task=1 if self._on_gpus else None,
             distribution="block",
-            mpi=self._mpi if launch.controller == "mpi" else "none",
+            mpi="none",
             kill_on_bad_exit=True,
             env={**self.one_thread, **(LOGGED if self._on_gpus else {})},
         )
@@ -183,12 +166,10 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
         command += ["--network-interfaces", interface] if not local and interface else []
         # the shell that ssh starts has another PATH: the interpreter needs its full path
         _python, *payload = self.payload(*words, "--launcher=horovodrun")
-        # last: the folder may contain an mpirun of another MPI than that of the build
+        # last: programs of the site come first
         prelude = f"export PATH=$PATH:{shlex.quote(here.program.rpartition('/')[0])}"
-        # mpirun takes its hosts from Slurm's variables, which in a step describe the step
-        batch = as_batch(nodes, per_node) if launch.controller == "mpi" else ()
         return self.request(
-            (*batch, *command, here.python, *payload),
+            (*command, here.python, *payload),
             nodes=nodes[:1],
             ntasks_per_node=1,
             gpus_per_node=self.gpus if self._on_gpus else None,
@@ -196,10 +177,6 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
             env=self.one_thread,
             prelude=prelude,
         )
-
-    @property
-    def _mpi(self) -> str:
-        return (self.environment and self.environment.mpi) or "pmix"
 
     def _interface_between(self, nodes: tuple[str, ...]) -> str:
         """Return the first interface besides loopback whose name all these nodes have; '' if there is none."""

@@ -70,7 +70,7 @@ launch = one_item_per(
     lambda cluster: {str(one): one for one in launches(cluster.section(HorovodConfig) or HorovodConfig())}
 )
 frameworks = fact(lambda cluster: cluster.horovod.frameworks)
-controllers = fact(lambda cluster: cluster.horovod.controllers)
+controllers = fact(lambda cluster: (cluster.horovod.controller,))
 
 TESTS = Tests(
     checks,

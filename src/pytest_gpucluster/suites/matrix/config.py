@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from pytest_gpucluster.core.values import Nodes, OptionalSection, Text
+from pytest_gpucluster.core.values import OptionalSection, Text
 
 
 class MatrixConfig(OptionalSection):
@@ -25,7 +25,6 @@ class MatrixConfig(OptionalSection):
         description="name under `environments`, with the container_image of a framework, like PyTorch; default: `default`, "
         "where it has an image",
     )
-    nodes: Nodes | None = Field(None, description="number of nodes to use; default: all allocated nodes")
     # tasks per node of the CPU and MPI workloads; a launcher that binds all of them to one CPU is as many times slower
     ntasks_per_node: ClassVar[int] = 4
     expected: dict[str, str] = Field(

@@ -73,7 +73,7 @@ class Matrix:
         config: MatrixConfig,
         nodes: tuple[str, ...],
     ) -> None:
-        self.config, self.nodes = config, nodes[: config.nodes]
+        self.config, self.nodes = config, nodes
         self._allocation, self._channel = allocation, channel
         self._cluster, self._inventory = session.cluster, session.inventory
         usual = session.cluster.environments.get(DEFAULT_ENVIRONMENT)

@@ -16,8 +16,8 @@ EXAMPLE = "# mpi: {launchers: [mpirun, srun --mpi=pmix]}"
 
 def tried(_suite: Suite, section: MpiConfig, found: Software, _gpus: int) -> tuple[str, list[str]]:
     """Return the MPI that would be used, and what is missing."""
-    needed = ["mpirun"] if "mpirun" in section.launchers and section.mpirun == "mpirun" else []
-    needed += ["mpicc"] if "c" in section.languages and section.compiler == "mpicc" else []
+    wanted = {"mpirun": "mpirun" in section.launchers, "mpicc": "c" in section.languages}
+    needed = [name for name, used in wanted.items() if used and section.mpirun == "mpirun"]
     lacking = [f"{name} is not on PATH" for name in needed if name not in found.programs]
     if "python" in section.languages and "mpi4py" not in found.packages:
         lacking.append(f"mpi4py is not in {found.python or 'python3'}")

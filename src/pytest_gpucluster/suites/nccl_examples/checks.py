@@ -87,7 +87,7 @@ def many_devices(result: PayloadResult) -> Judgement:
 def compiled(node_name: str, built: PayloadResult, toolchain: NcclExamplesConfig) -> Judgement:
     """Each claimed tool compiles an example for NCCL on the node."""
     facts = {fact["tool"]: fact for fact in built.of_node(node_name, "built")}
-    for tool in toolchain.toolchain or ():
+    for tool in toolchain.toolchain:
         if tool not in facts:
             yield Finding(tool, built.silence(node_name), "compiles the example")
         elif facts[tool]["error"]:
@@ -109,7 +109,7 @@ def compiled_run(
     if not devices:
         raise NotApplicable("simulated GPUs run no NCCL")
     ran = {fact["tool"]: fact for fact in built.of_node(node_name, "ran")}
-    for tool in toolchain.toolchain or ():
+    for tool in toolchain.toolchain:
         if tool not in ran:
             yield NotAvailable(f"{tool}: the example did not run: see nccl_examples.compiled")
         elif ran[tool]["error"]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
-
-from pydantic import Field
+from typing import ClassVar
 
 from pytest_gpucluster.core.values import OptionalSection
 
@@ -12,12 +10,10 @@ from pytest_gpucluster.core.values import OptionalSection
 class NcclExamplesConfig(OptionalSection):
     """NCCL's example programs, and a toolchain that compiles for NCCL; `nccl.environment` is the environment."""
 
-    about = "enables NCCL's example programs; requires nvcc, and NCCL's header, on the nodes unless `toolchain` is null"
+    about = "enables NCCL's example programs; requires nvcc, CMake and NCCL's header on the nodes"
     order = 12
 
-    toolchain: tuple[Literal["nvcc", "cmake"], ...] | None = Field(
-        ("nvcc", "cmake"),
-        description="what compiles the example: nvcc itself, and CMake with nvcc; null: nothing is compiled",
-    )
+    # what compiles the example: nvcc itself, and CMake with nvcc
+    toolchain: ClassVar[tuple[str, ...]] = ("nvcc", "cmake")
     # time limit of each compilation
     compile_time: ClassVar[float] = 180

@@ -43,7 +43,7 @@ class NcclExamples(FrameworkStepRunner[FrameworkConfig]):
     def compiled(self, config: NcclExamplesConfig) -> PayloadResult:
         """Return the result of compiling the example on the nodes with the toolchain; real GPUs run it too."""
         limit = config.compile_time
-        words = (",".join(config.toolchain or ()), f"{limit:g}", str(int(bool(self.real_gpus))))
+        words = (",".join(config.toolchain), f"{limit:g}", str(int(bool(self.real_gpus))))
         request = self.request(
             self.payload(*words, name="payload_compile.py"),
             nodes=self.with_gpus,
@@ -51,6 +51,6 @@ class NcclExamples(FrameworkStepRunner[FrameworkConfig]):
             gpus_per_node=self.gpus or None,
             mpi="none",
             # each tool: version, GPU, configure, build, run
-            timeout=len(config.toolchain or ()) * 3 * limit + 60,
+            timeout=len(config.toolchain) * 3 * limit + 60,
         )
         return self.once("compiled", lambda: self.attempt(request))

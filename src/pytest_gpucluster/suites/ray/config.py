@@ -16,8 +16,6 @@ class RayConfig(FrameworkConfig):
     about = "requires Ray"
     order = 10
 
-    cpus: int | None = Field(None, ge=1, description="CPUs for Ray per node; default: those of Slurm")
-    gpus: int | None = Field(None, ge=0, description="GPUs for Ray per node; default: those of Slurm")
     interface: Program | None = Field(
         None, description="network interface; default: the interface between the nodes"
     )

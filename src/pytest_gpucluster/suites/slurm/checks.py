@@ -528,7 +528,6 @@ def limits(partitions: Mapping[str, PartitionInfo], stated_limits: Mapping[str, 
             continue
         pairs = (
             ("MaxTime", partition.max_time, limit.max_time),
-            ("DefaultTime", partition.default_time, limit.default_time),
             ("MaxNodes", partition.max_nodes, limit.max_nodes),
             ("State", partition.state, "UP"),
         )

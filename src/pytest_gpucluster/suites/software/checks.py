@@ -26,7 +26,7 @@ _ABSENT = "the node's python, module tree or shared file system differs from the
 @check(
     "software.module_command",
     cause="no package of environment modules on this node, or `module` is defined for login shells only",
-    hint="ls /etc/profile.d; `software.modules.init` names the file that defines `module`",
+    hint="ls /etc/profile.d; a file there, or /etc/profile, must define `module`",
     action=Action.CONFIGURE,
 )
 def module_command(modules: ScriptResult | None) -> Judgement:

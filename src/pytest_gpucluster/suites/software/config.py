@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
-from pytest_gpucluster.core.values import FolderPath, Model, OptionalSection, Program, Text
+from pytest_gpucluster.cluster.slurm.step import FIND_MODULE
+from pytest_gpucluster.core.values import Model, OptionalSection, Program, Text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,10 +26,6 @@ ModuleNames = Annotated[str, AfterValidator(names_of_modules)]
 class ModulesConfig(Model):
     """Environment modules: Lmod or Tcl Environment Modules."""
 
-    init: FolderPath | None = Field(
-        None,
-        description="shell file that defines `module`, read by bash; default: that of the node's module package",
-    )
     load: tuple[ModuleNames, ...] = Field(
         (), description="modules to load, each item in a shell of its own: names, loaded in this order"
     )
@@ -68,6 +65,8 @@ class SoftwareConfig(OptionalSection):
 
     modules: ModulesConfig | None = Field(None, description="environment modules")
     conda: CondaConfig | None = Field(None, description="conda environments")
+    # lines for bash that define `module`, as in the steps of an environment with modules
+    find_module: ClassVar[str] = FIND_MODULE
     # time limit of all module commands of a node; conda has the same
     timeout: ClassVar[float] = 120
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.cluster.slurm.step import FIND_MODULE
 from pytest_gpucluster.core import safe_json
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import NOT_EXECUTABLE, NOT_FOUND, Answer, Probe, last_line
@@ -120,9 +119,8 @@ def read_packages(text: str) -> dict[str, str]:
         raise ProbeError(f"conda list: a package is not understood ({error!r})") from error
 
 
-def modules_probe(config: ModulesConfig, timeout: float) -> Probe[ScriptResult]:
-    """Return the probe of all module commands. Entries: 0 the command itself, then `load`, then `conflicts`."""
-    find = f". {shlex.quote(config.init)}" if config.init else FIND_MODULE
+def modules_probe(config: ModulesConfig, find: str, timeout: float) -> Probe[ScriptResult]:
+    """Return the probe of all module commands; `find` defines `module`. Entries: 0 the command itself, then `load`, then `conflicts`."""
     lines = [find, "begin 0", "timed version module --version", "end"]
     for number, item in enumerate(config.load, 1):
         names = item.split()
@@ -148,7 +146,7 @@ def conda_probe(config: CondaConfig, timeout: float) -> Probe[ScriptResult]:
 
 def probes_of(config: SoftwareConfig) -> tuple[Probe[ScriptResult], ...]:
     """Return the probes of the section."""
-    modules = [modules_probe(config.modules, config.timeout)] if config.modules else []
+    modules = [modules_probe(config.modules, config.find_module, config.timeout)] if config.modules else []
     return (*modules, *([conda_probe(config.conda, config.timeout)] if config.conda else []))
 
 

@@ -33,7 +33,11 @@ def probes(cluster: Cluster) -> tuple[Probe[ScriptResult], ...]:
 @fact(probes=lambda cluster, _: probes(cluster))
 def modules(section: SoftwareConfig, facts: Facts) -> ScriptResult | None:
     """The results of the module commands on the item's node; None without `software.modules`."""
-    return facts(software.modules_probe(section.modules, section.timeout)) if section.modules else None
+    return (
+        facts(software.modules_probe(section.modules, section.find_module, section.timeout))
+        if section.modules
+        else None
+    )
 
 
 @fact(probes=lambda cluster, _: probes(cluster))

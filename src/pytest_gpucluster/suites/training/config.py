@@ -49,6 +49,3 @@ class TrainingConfig(RanksConfig):
     loss_tolerance: ClassVar[Share] = 0.01
     # a rank is a straggler if it is an outlier and slower than the median by this share (GPUs)
     min_relative: ClassVar[Share] = 0.1
-    min_scaling: Share | None = Field(
-        None, description="lowest accepted tokens/s per GPU on all nodes, relative to one node"
-    )

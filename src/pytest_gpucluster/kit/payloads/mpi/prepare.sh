@@ -1,7 +1,8 @@
 # shellcheck shell=sh
-# sh prepare.sh FOLDER COMPILER MPIRUN LANGUAGES COMMAND... < C_SOURCE   COMMAND: the program of Python
+# sh prepare.sh FOLDER MPIRUN LANGUAGES COMMAND... < C_SOURCE   COMMAND: the program of Python
 # Prints the MPI of a node, and prepares the program in FOLDER. One task per node; each line: mark, TAB, key, TAB, text.
-folder=$1 compiler=$2 mpirun=$3 languages=$4; shift 4
+folder=$1 mpirun=$2 languages=$3 compiler=mpicc; shift 3
+case $mpirun in */*) [ ! -x "${mpirun%/*}/mpicc" ] || compiler=${mpirun%/*}/mpicc;; esac  # of the same MPI
 report() { printf 'gpucluster-mpi-fact\t%s\t%s\n' "$1" "$2"; }
 last() { printf '%s\n' "$1" | grep -v '^ *$' | tail -n 1; }
 
