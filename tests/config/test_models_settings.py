@@ -94,7 +94,6 @@ WITHOUT_EFFECT = {
     "min_nodes: 3": "min_nodes: asks for 3 nodes; the cluster has 2",
     "nccl: {environment: pt}": "nccl.environment: no environment is called 'pt'; did you mean 'ptx'?",
     "matrix: {framework: ptxx}": "matrix.framework: no environment is called 'ptxx'; did you mean 'ptx'?",
-    "matrix: {nodes: 3}": "matrix.nodes: asks for 3 nodes; the cluster has 2",
     **{
         f"{section}: {{nodes: 3, environment: ptx}}": f"{section}.nodes: asks for 3 nodes; the cluster has 2"
         for section in ("container", "ray")

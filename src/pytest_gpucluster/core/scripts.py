@@ -27,3 +27,7 @@ def _text(package: str, name: str) -> str:
     text = resources.files(package).joinpath(name).read_text(encoding="ascii")
     lines = (line.lstrip() for line in text.splitlines())
     return "\n".join(line for line in lines if line and (not line.startswith("#") or line.startswith("#!")))
+
+
+# defines `module` in a shell that has none, as a login shell would
+FIND_MODULE = script(__package__, "find_module.sh")

@@ -348,9 +348,9 @@ def test_partitions_with_every_value() -> None:
         "PartitionName=bare\n"
     )
     found = inventory.parse_partitions(text)
-    where, times = ("limited", "UP", ("gpu01", "gpu02"), True), (86400.0, 600.0)
+    where = ("limited", "UP", ("gpu01", "gpu02"), True)
     who = (("ops", "dev"), ("a", "b"), ("c",), ("high",), ("low",))
-    assert astuple(found["limited"]) == (*where, *times, 7, "EXCLUSIVE", *who)
+    assert astuple(found["limited"]) == (*where, 86400.0, 7, "EXCLUSIVE", *who)
     for name in ("open", "bare"):
         assert found[name] == inventory.PartitionInfo(name, "")
 

@@ -145,9 +145,12 @@ def labels(**shown: str) -> Thunk:
     return lambda: checks.labels(node(labels=whole), kube.KubeFacts(), CONFIG, profile, {})
 
 
+TODAY = dt.date(2026, 9, 15)
+
+
 def api(server: str) -> Thunk:
     seen = kube.KubeFacts(client=kube.version_of(server), server=kube.version_of(server))
-    return lambda: checks.api(seen, dt.date(2026, 9, 15))
+    return lambda: checks.api(seen, TODAY)
 
 
 def smi(count: int = 8, after: str = "") -> str:
@@ -290,6 +293,7 @@ MACHINES: Machines = {
         ("Amazon supports it after upstream | EKS", WARNING, api("v1.33.5-eks-3cfe0ce")),
         ("OpenShift 4.16 with extended support | Red Hat", WARNING, api("v1.29.10+67d3387")),
         ("upstream's own build, four years old | kubernetes.io/releases", WARNING, api("v1.24.3")),
+        ("sick: no answer | kubectl", MONITOR, lambda: checks.api(kube.KubeFacts(problem="refused"), TODAY)),
     ],
     "kubernetes.job_gpus": [
         ("MIG instances | plugin", PASSED, job_gpus(smi(after="\n  MIG 3g.40gb Device 0: (UUID: M)"))),

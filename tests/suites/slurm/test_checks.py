@@ -408,6 +408,7 @@ MACHINES: dict[Check[...], list[Row]] = {
     checks.limits: [
         (NOT_APPLICABLE, "none stated", "cluster file", {}, {}),
         (PASSED, "as stated", "scontrol show partition", partition(), A_DAY),
+        (PASSED, "more time than is stated for another", "cluster file", partition(), {"gpu": JobLimits()}),
         (CONFIGURE, "changed", "scontrol update", partition(max_time=3600.0), A_DAY),
         (CONFIGURE, "fewer nodes", "MaxNodes", partition(max_nodes=1), {"gpu": JobLimits(max_nodes=2)}),
         (

@@ -398,6 +398,7 @@ COUNTER_EXAMPLES = [
     machine(scaling, "97% of one node", H200, PASSED, faster(0.97)),
     machine(scaling, "faster than one node, which was disturbed", H200, PASSED, faster(1.1)),
     machine(scaling, "one node", H200, NOT_CHECKED, (ALONE, NONE)),
+    machine(scaling, "no rank trained", H200, NOT_CHECKED, (NONE, NONE), sick=True),
     machine(checkpoint, "slow storage without a stated limit", NFS, PASSED, SLOW_STORAGE, CONFIG),
     machine(checkpoint, "no folder is stated", NFS, NOT_APPLICABLE, TOGETHER, TrainingConfig()),
     machine(checkpoint, "another node reads others", NFS, MONITOR, stored(restored="0"), CONFIG, sick=True),

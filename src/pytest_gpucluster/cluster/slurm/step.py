@@ -36,7 +36,7 @@ from pytest_gpucluster.cluster.transport import kill_group
 from pytest_gpucluster.core import hostlist, redact, units
 from pytest_gpucluster.core.errors import SlurmError, StepCancelled, StepError, StepMisplaced, StepTimeout
 from pytest_gpucluster.core.run_mark import PREFIX, container_name
-from pytest_gpucluster.core.scripts import script
+from pytest_gpucluster.core.scripts import FIND_MODULE, script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -59,7 +59,6 @@ MAX_TASK = 1 << 17  # far above any step; a damaged line must not fill the memor
 STEP_CAP, LEAST_CAP = 1 << 29, 1 << 16
 # in commands for a person, instead of login_lines(): Debian's /etc/profile forgets the PATH of a TaskProlog
 PROFILE = "P=$PATH; . /etc/profile; PATH=$PATH:$P"
-FIND_MODULE = script(__package__, "find_module.sh")
 _LABEL = re.compile(rb" *(\d{1,7}): ")
 _RANKS = re.compile(r"\b(\d{1,7})(?:-(\d{1,7}))?\b")
 _ENDED = re.compile(r"srun: error: (\S+): tasks? ([\d,\-]+): (.+)")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
-from pytest_gpucluster.cluster.slurm.step import FIND_MODULE
+from pytest_gpucluster.core.scripts import FIND_MODULE
 from pytest_gpucluster.core.values import Model, OptionalSection, Program, Text
 
 if TYPE_CHECKING:
