@@ -236,14 +236,35 @@ def _paragraph(part: object) -> str:
 
 
 def _former() -> Iterator[str]:
-    """Yield the tables of former names; those that share a sentence are one row."""
+    """Yield a table of renamed options, keys and checks, then a list of those that went."""
+    gone = []
+    yield from ("| name of an earlier version | now |", "|---|---|")
     for title, rows in former_names.tables():
         alike: dict[str, list[str]] = {}
         for name, former in rows.items():
-            alike.setdefault(former.text, []).append(f"`{name}`")
-        yield from (f"| {title} of an earlier version | now |", "|---|---|")
-        yield from (_row(", ".join(names), text) for text, names in alike.items())
-        yield ""
+            if former.new:
+                last = re.split(r"[.-]+", name)[-1]
+                text = re.sub(rf"\b{last}\b", title.upper(), former.text)
+                alike.setdefault(text, []).append(name)
+        for text, names in alike.items():
+            single = former_names.named(names[0]).text if len(names) == 1 else text
+            yield _row(", ".join(f"`{name}`" for name in names), single)
+        if went := [name for name, former in rows.items() if not former.new]:
+            gone.append(f"- {title}s: {_by_section(went)}")
+    yield from ("", "Gone, with what to do instead in the message of `gpucluster check NAME`:", "", *gone)
+
+
+def _by_section(names: Iterable[str]) -> str:
+    """Return dotted names, those of one section in braces."""
+    inside: dict[str, list[str]] = {}
+    for name in names:
+        section, _, last = name.rpartition(".")
+        inside.setdefault(section, []).append(last)
+    shown = []
+    for section, lasts in inside.items():
+        words = lasts[0] if len(lasts) == 1 else f"{{{','.join(lasts)}}}"
+        shown += [f"`{section}.{words}`"] if section else [f"`{last}`" for last in lasts]
+    return ", ".join(shown)
 
 
 # --- the command gpucluster

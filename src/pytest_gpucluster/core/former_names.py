@@ -310,8 +310,11 @@ def present_name(check: str) -> str:
     return (known.new.partition("/")[0] if known else "") or check
 
 
+def named(name: str) -> Former:
+    """Return what became of an option, key or check."""
+    return next(rows[name] for _, rows in tables() if name in rows)
+
+
 def tables() -> Iterator[tuple[str, Mapping[str, Former]]]:
-    """Yield a title and the rows of each table that has some."""
-    for title, rows in (("option or command", OPTIONS), ("key", KEYS), ("check", CHECKS)):
-        if rows:
-            yield title, rows
+    """Yield what each table has, in one word, and its rows."""
+    yield from (("option", OPTIONS), ("key", KEYS), ("check", CHECKS))
