@@ -15,6 +15,8 @@ class RayConfig(FrameworkConfig):
 
     about = "requires Ray"
     order = 10
+    cpus: ClassVar[int | None] = None  # of each node; None: those of Slurm
+    gpus: ClassVar[int | None] = None
 
     interface: Program | None = Field(
         None, description="network interface; default: the interface between the nodes"

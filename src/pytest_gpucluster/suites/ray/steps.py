@@ -52,9 +52,10 @@ class Ray(FrameworkStepRunner[RayConfig]):
     @cached_property
     def shares(self) -> dict[str, Share]:
         """The CPUs and GPUs that each node must provide."""
-        inventory = self.inventory
+        inventory, config = self.inventory, self.config
+        gpus = self.gpus if config.gpus is None else config.gpus
         cpus = min((inventory[node].job_cpus for node in self.nodes if node in inventory), default=1)
-        return {node: Share(max(1, cpus), self.gpus) for node in self.nodes}
+        return {node: Share(config.cpus or max(1, cpus), gpus) for node in self.nodes}
 
     @cached_property
     def alone(self) -> dict[str, NodeFacts]:
