@@ -8,6 +8,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 import yaml
+from framework_helpers import message
 from plugin_helpers import jobs_so_far, out_of_service, run_pytest
 from sandbox_helpers import slurm, wait_for
 from ssh_helpers import HOST, sshd
@@ -24,12 +25,12 @@ if TYPE_CHECKING:
 
 # fault: its check
 DIFFERENT = {
-    "os_drift": "release",
-    "kernel_drift": "kernel",
-    "sysctl": "sysctls",
-    "interface_mtu": "mtu",
+    "os_drift": "drift",
+    "kernel_drift": "drift",
+    "sysctl": "drift",
+    "interface_mtu": "drift",
     "missing_mount": "mounts",
-    "package_missing": "packages",
+    "package_missing": "drift",
     "service_dead": "services",
 }
 
@@ -57,6 +58,9 @@ def test_nodes_pass_what_was_drafted_from_them_except_the_different_one(
     bad = ("failed", "error", "not checked")
     failed = {name.rpartition("::")[2] for name, outcome in run.outcomes.items() if outcome in bad}
     assert failed == {f"test_{check}[gpu04]" for check in DIFFERENT.values()}
+    drift = message(run, "test_drift[gpu04]")
+    parts = {finding.partition(":")[0].partition(" ")[0] for finding in drift.split("; ")}
+    assert {"release", "kernel", "sysctls", "mtu", "packages"} <= parts, drift
     sandbox.heal()
     run = run_pytest(tmp_path, "--cluster=lab", "-m", "os", where=())
     assert run.rc == 0, run.out

@@ -49,10 +49,10 @@ def accept(
     environments: Mapping[str, Any] = ENVIRONMENTS,
     **mpi: Any,
 ) -> Run:
-    """Run the suite on two nodes with two tasks each."""
-    claim = {"environment": environment, "nodes": 2, **mpi}
+    """Run the suite on two nodes with a task for each of their 8 GPUs."""
+    claim = {"environment": environment, "nodes": 2, "scratch": str(folder), **mpi}
     file = cluster_file(sandbox, folder, environments=dict(environments), mpi=claim)
-    constants = {"mpi": {"deadline": 900, "threads": "multiple", "scratch": str(folder)}}
+    constants = {"mpi": {"deadline": 900, "threads": "multiple"}}
     return run_pytest(folder, f"--cluster={file}", *options, where=[str(SUITE)], constants=constants)
 
 
@@ -73,7 +73,7 @@ def test_real_mpi_in_c_and_python(sandbox: Sandbox, frameworks: Path, tmp_path: 
         if event["event"] == "result"
         for metric in event["metrics"]
     }
-    assert metrics["mpi_ranks", "mpirun, c"] == 4
+    assert metrics["mpi_ranks", "mpirun, c"] == 16
     assert metrics["mpi_latency", "gpu01-gpu02"] > 0
     assert metrics["mpi_bandwidth", "gpu01-gpu02"] > 0
     assert not list(tmp_path.glob("gpucluster-mpi.*")), "the program is left on the nodes"
@@ -97,7 +97,7 @@ def test_one_node_without_mpi_is_named_and_the_others_go_on(
     assert "mpi.h: No such file" in message(run, "test_installed[gpu02]")
     assert "test_world[srun_pmi2-c]" in names(run.outcomes, "passed")
     (world,) = (event for event in run.events if "test_world" in event.get("nodeid", ""))
-    assert [metric["value"] for metric in world["metrics"]] == [4]  # two of three nodes
+    assert [metric["value"] for metric in world["metrics"]] == [16]  # two of three nodes
 
 
 def test_condas_mpirun_first_on_path(sandbox: Sandbox, frameworks: Path, tmp_path: Path) -> None:

@@ -181,7 +181,6 @@ KEYS: dict[str, Former] = {
     ),
     "mpi.ntasks_per_node": Former(why="there is one task per GPU, or two without GPUs"),
     "mpi.prefix": Former(why="write the path of mpirun under `mpirun`"),
-    "mpi.scratch": Former(why="the compiled program is in /tmp"),
     "mpi.threads": Former(why="MPI_THREAD_FUNNELED is required"),
     **dict.fromkeys(
         _keys("nccl", "base_container compile source cleanup"),

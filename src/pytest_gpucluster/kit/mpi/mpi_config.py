@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from pytest_gpucluster.core.values import Bandwidth, Program
+from pytest_gpucluster.core.values import Bandwidth, FolderPath, Program
 from pytest_gpucluster.kit.framework.framework_config import FrameworkConfig
 
 Launcher = Annotated[str, Field(pattern=r"^(mpirun|srun( --mpi=[\w.]+)?)$")]
@@ -39,5 +39,7 @@ class MpiConfig(FrameworkConfig):
     min_bandwidth: Bandwidth | None = Field(
         None, gt=0, description="lowest bandwidth between nodes in GB/s, one direction, 4 MiB"
     )
-    # folder on each node for the compiled program; must not be mounted noexec
-    scratch: ClassVar[str] = "/tmp"
+    scratch: FolderPath = Field(
+        "/tmp",
+        description="folder on each node for the compiled program; must not be mounted noexec",
+    )

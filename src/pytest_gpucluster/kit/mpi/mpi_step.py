@@ -50,7 +50,7 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
         self.ntasks_per_node = ntasks_per_node or gpus or self.config.without_gpus
         self._channel, self._made = channel, False
         self.misplaced: Mapping[str, str] = {}  # of `installed`: {node: where its task ran}
-        self._folder = f"{self.config.scratch}/gpucluster-mpi.{secrets.token_hex(8)}"
+        self._folder = f"{self.config.scratch.rstrip('/')}/gpucluster-mpi.{secrets.token_hex(8)}"
 
     # --- the program
 
@@ -108,7 +108,7 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
         for node, answer in self._channel.ask(own_folder.make_command(self._folder)).items():
             if node in self.nodes and answer.rc != 0:
                 why = answer.problem or answer.err.strip() or f"exit {answer.rc}"
-                raise GpuClusterError(f"{node}: {self._folder} cannot be created: {why}")
+                raise GpuClusterError(f"{node}: {self._folder} cannot be created: {why}; set mpi.scratch")
 
     def clean_up(self) -> None:
         """Remove the program from the nodes."""
