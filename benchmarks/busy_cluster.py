@@ -97,11 +97,10 @@ def start_campaign(sandbox: Sandbox, folder: Path, limit: int, nice: int) -> sub
         f"--cluster={sandbox.cluster_file}",
         "--campaign=busy",
         "--history=h.db",
-        "--set=campaign.poll=5s",
     )
     more = (
         f"--max-nodes-at-once={limit}",
-        f"--set=campaign.nice={nice}",
+        f"--set=slurm.extra_args=[--nice={nice}]",
         f"--time={GROUP_MINUTES}m",
         "--set=slurm.queue_wait=60s",
         "test_site.py",
@@ -190,7 +189,9 @@ def main() -> int:
     parser.add_argument("nodes", type=int, nargs="?", default=16)
     parser.add_argument("--jobs", type=int, default=96, help="jobs of one node (%(default)s)")
     parser.add_argument("--limit", type=int, default=4, help="--max-nodes-at-once (%(default)s)")
-    parser.add_argument("--nice", type=int, default=1000, help="campaign.nice (%(default)s)")
+    parser.add_argument(
+        "--nice", type=int, default=1000, help="salloc's --nice of the campaign (%(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--reframe", action="store_true", help="also run the load beside ReFrame")
     args = parser.parse_args()

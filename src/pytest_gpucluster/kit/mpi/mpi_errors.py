@@ -84,7 +84,7 @@ _KNOWN = (
         "too few slots",
         re.compile(r"There are not enough slots available in the system"),
         "mpirun takes hosts and slots from the allocation: request them with --ntasks-per-node, and let no --host or "
-        "hostfile of mpi.mpirun_args or of OMPI_MCA_* reduce them",
+        "hostfile of OMPI_MCA_* reduce them",
     ),
     _Known(
         "mpirun daemons",

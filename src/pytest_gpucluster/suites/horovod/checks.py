@@ -231,9 +231,7 @@ def transport(node_name: str, own_worlds: Iterable[World], profile: Profile) -> 
     """Judge that NCCL connects the ranks of the node by the transports of the profile, or faster ones (srun)."""
     by_srun = [world for world in own_worlds if world.launch.launcher == "srun"]
     if not any(world.gpus for world in by_srun):
-        raise NotApplicable(
-            "no job by srun reduces with NCCL: the nodes have no GPUs, or horovod.operations has no nccl"
-        )
+        raise NotApplicable("no job by srun reduces with NCCL: the nodes have no GPUs")
     for world in by_srun:
         if world.gpus:
             yield from judge_transport(node_name, world.connections, profile, "horovod.ranks")

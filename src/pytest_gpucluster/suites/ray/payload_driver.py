@@ -309,7 +309,7 @@ def connect(plan: Dict[str, Any]) -> None:
             ray.init(address=plan["address"], **options)
         except ConnectionError as error:
             if time.monotonic() > end:
-                raise ConnectionError("%s within %g s (ray.join)" % (error, plan["join"])) from None
+                raise ConnectionError("%s within %g s" % (error, plan["join"])) from None
             time.sleep(0.5)
 
 

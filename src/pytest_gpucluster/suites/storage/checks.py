@@ -151,7 +151,7 @@ def operations_end(node_name: str, result: PayloadResult) -> Judgement:
 def space(
     node_name: str, result: PayloadResult, config: StorageConfig, quotas: Mapping[str, Quota]
 ) -> Judgement:
-    """There is room for the measurement below `storage.max_use` and in the user's quota, and inodes are left."""
+    """At most 90% of the file system is used, the user's quota has room for the measurement, and inodes are left."""
     for path in (it.path for it in config.filesystems):
         fact = one(result, "space", path, node_name)
         if fact is None:
