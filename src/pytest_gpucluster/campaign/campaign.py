@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from dataclasses import dataclass, field
@@ -302,9 +303,8 @@ class Loop:
 
 
 def with_nice(options: Iterable[str], nice: int) -> str:
-    """Return salloc's options with --nice as a list of YAML; a --nice of the site comes later, so salloc uses that."""
-    quoted = ("'" + text.replace("'", "''") + "'" for text in (f"--nice={nice}", *options))
-    return f"[{', '.join(quoted)}]"
+    """Return salloc's options with --nice as JSON, which is YAML; a --nice of the site comes later, so salloc uses that."""
+    return json.dumps([f"--nice={nice}", *options], ensure_ascii=False)
 
 
 def view_nodes(

@@ -28,7 +28,7 @@ _VARYING = ("written", "ended")  # keys that differ between two readings of one 
 
 
 @dataclass(frozen=True)
-class Stated:
+class StatedCampaign:
     """The content of a file. `outcomes` and `left` are by the number of a group, `states` and `seen` by node."""
 
     document: dict[str, Any]
@@ -71,7 +71,7 @@ def difference(one: dict[str, Any], other: dict[str, Any]) -> str:
     return next((key for key in keys if one.get(key) != other.get(key)), "")
 
 
-def parse_state(data: bytes, path: Path) -> Stated:
+def parse_state(data: bytes, path: Path) -> StatedCampaign:
     """Return the content of a file. GpuClusterError where it is not as `write` writes it."""
     try:
         document = safe_json.loads(data)
@@ -82,7 +82,7 @@ def parse_state(data: bytes, path: Path) -> Stated:
         ) from None
 
 
-def _stated(document: dict[str, Any], data: bytes) -> Stated:
+def _stated(document: dict[str, Any], data: bytes) -> StatedCampaign:
     if encode(document) != data or document["format"] != _FORMAT:
         raise ValueError("another program or version wrote it")
     kinds = tuple(map(_kind, document["kinds"]))
@@ -94,23 +94,28 @@ def _stated(document: dict[str, Any], data: bytes) -> Stated:
     ):
         raise ValueError("a node, a group or a kind of groups is listed twice")
     campaign = Campaign(
-        0,
-        str(document["cluster"]),
-        str(document["campaign"]),
-        document["simulated"] is not False,
-        tuple(rows),
-        kinds,
-        float(document["began"]),
+        number=0,
+        cluster=str(document["cluster"]),
+        name=str(document["campaign"]),
+        simulated=document["simulated"] is not False,
+        nodes=tuple(rows),
+        kinds=kinds,
+        began=float(document["began"]),
     )
-    return Stated(
-        document,
-        campaign,
-        tuple(map(_group, document["groups"])),
-        {int(one["group"]): dict(one["outcomes"]) for one in document["groups"]},
-        {int(one["group"]): frozenset(map(str, one["left"])) for one in document["groups"]},
-        {node: str(row["state"]) for node, row in rows.items()},
-        {
-            node: NodeView(False, row["in_service"] is True, str(row["share"]), str(row["why"]))
+    return StatedCampaign(
+        document=document,
+        campaign=campaign,
+        groups=tuple(map(_group, document["groups"])),
+        outcomes={int(one["group"]): dict(one["outcomes"]) for one in document["groups"]},
+        left={int(one["group"]): frozenset(map(str, one["left"])) for one in document["groups"]},
+        states={node: str(row["state"]) for node, row in rows.items()},
+        seen={
+            node: NodeView(
+                idle=False,
+                in_service=row["in_service"] is True,
+                share=str(row["share"]),
+                why=str(row["why"]),
+            )
             for node, row in rows.items()
         },
     )
@@ -118,29 +123,28 @@ def _stated(document: dict[str, Any], data: bytes) -> Stated:
 
 def _kind(one: dict[str, Any]) -> Kind:
     return Kind(
-        str(one["name"]),
-        str(one["expression"]),
-        tuple(map(str, one["suites"])),
-        int(one["size"]),
-        int(one["partners"]),
-        one["larger"] is True,
+        name=str(one["name"]),
+        expression=str(one["expression"]),
+        suites=tuple(map(str, one["suites"])),
+        size=int(one["size"]),
+        partners=int(one["partners"]),
+        larger=one["larger"] is True,
     )
 
 
 def _group(one: dict[str, Any]) -> Group:
-    ended = None if one["ended"] is None else float(one["ended"])
     return Group(
-        int(one["group"]),
-        0,
-        str(one["suites"]),
-        tuple(map(str, one["nodes"])),
-        False,
-        str(one["folder"]),
-        "",
-        "",
-        float(one["began"]),
-        0.0,
-        ended,
-        str(one["run"]),
-        str(one["sha256"]),
+        number=int(one["group"]),
+        campaign=0,
+        kind=str(one["suites"]),
+        nodes=tuple(map(str, one["nodes"])),
+        waits=False,
+        folder=str(one["folder"]),
+        owner="",
+        child="",
+        began=float(one["began"]),
+        until=0.0,
+        ended=None if one["ended"] is None else float(one["ended"]),
+        run=str(one["run"]),
+        sha256=str(one["sha256"]),
     )

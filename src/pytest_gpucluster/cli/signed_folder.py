@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpucluster.campaign.model import Group
-    from pytest_gpucluster.campaign.state_file import Stated
+    from pytest_gpucluster.campaign.state_file import StatedCampaign
     from pytest_gpucluster.campaign.store import CampaignStore
     from pytest_gpucluster.kit.suite_work import PairResult
 
@@ -332,7 +332,7 @@ def _assess_campaign(files: Files, *, reports: bool, store: CampaignStore | None
     return Found(subject, f"{summary.verdict}, {fit} of {len(summary.rows)} nodes fit{simulated}")
 
 
-def _refuse_other_state(stated: Stated, store: CampaignStore, path: Path) -> None:
+def _refuse_other_state(stated: StatedCampaign, store: CampaignStore, path: Path) -> None:
     campaign = store.campaign(stated.campaign.cluster, stated.campaign.name)
     if campaign is None:
         raise GpuClusterError(f"{path}: the history {store.path} has no such campaign")
@@ -341,7 +341,7 @@ def _refuse_other_state(stated: Stated, store: CampaignStore, path: Path) -> Non
         raise GpuClusterError(f"{path}: states something else than the history {store.path} ({key})")
 
 
-def _refuse_strangers(files: Files, stated: Stated, path: Path) -> None:
+def _refuse_strangers(files: Files, stated: StatedCampaign, path: Path) -> None:
     """Refuse logs and groups that do not belong to one another, one to one, and groups of other nodes or kinds."""
     logs = {_log_of(group) for group in stated.groups if group.run}
     there = {name for name in files.sums if name.rpartition("/")[2] == EVENTS}
@@ -381,7 +381,7 @@ def _log_of(group: Group) -> str:
 
 
 def _of_group(
-    files: Files, group: Group, stated: Stated, *, reports: bool
+    files: Files, group: Group, stated: StatedCampaign, *, reports: bool
 ) -> tuple[list[Result], Mapping[str, list[PairResult]]]:
     """Return what the log of a group says of each node and pair. GpuClusterError where campaign.json says otherwise."""
     where, run = files.root / (_log_of(group) if group.run else group.folder), None
@@ -404,7 +404,7 @@ def _of_group(
     return results, pairs
 
 
-def _run_of_group(files: Files, group: Group, stated: Stated, where: Path, *, reports: bool) -> Run:
+def _run_of_group(files: Files, group: Group, stated: StatedCampaign, where: Path, *, reports: bool) -> Run:
     folder = f"{group.folder}/{group.run}/"
     run, problem = _read(files, folder)
     if run.exit in JUDGED_EXITS:  # any other run judges no node
@@ -427,7 +427,9 @@ def _run_of_group(files: Files, group: Group, stated: Stated, where: Path, *, re
     return run
 
 
-def _judged(stated: Stated, results: Iterable[Result], pairs: Mapping[str, list[PairResult]]) -> Summary:
+def _judged(
+    stated: StatedCampaign, results: Iterable[Result], pairs: Mapping[str, list[PairResult]]
+) -> Summary:
     state = CampaignState(stated.campaign, stated.groups, tuple(results), pairs, stated.seen)
     return judge(state, now=0.0)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-_OLD_KEYS = ("sha256_before",)  # that every event of version 0.3 has
+_OLD_KEY = "sha256_before"  # of every event of version 0.3
 _ENCODER = json.JSONEncoder(allow_nan=False)  # json.dumps makes a new one each time
 
 
@@ -126,8 +126,7 @@ def events_of(lines: Iterable[str], broken: list[int] | None = None) -> Iterator
         except ValueError:
             event = None
         if isinstance(event, dict):
-            for key in _OLD_KEYS:
-                event.pop(key, None)
+            event.pop(_OLD_KEY, None)
             yield event
         elif broken is not None:
             broken.append(number)

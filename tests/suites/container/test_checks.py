@@ -119,7 +119,6 @@ HOOK_FAILED = StepFacts(problem="Enroot's hook /e/hooks.d/60-x.sh exited with 3:
 STOPPED_BY_HOOK = not_imported(HOOK_FAILED.problem)
 NOT_IMPORTED = not_imported("no such image")
 BARE = good(plain={"root": "8:1 /", "release": "debian 12"})
-OF_HOST = {"rc": "0", "answer": "t debian 12 20655"}
 NO_UUIDS: dict[str, Any] = {"gpu.GPU-1": None, "gpu.GPU-2": None}
 NO_DEVICES = {**NO_UUIDS, "devices": None}
 

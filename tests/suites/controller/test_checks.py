@@ -16,7 +16,7 @@ from pytest_gpucluster.suites.controller import checks
 from pytest_gpucluster.suites.controller.checks import Controllers, DaemonLog, Diagnostics
 from pytest_gpucluster.suites.controller.config import ControllerConfig
 from pytest_gpucluster.suites.controller.facts import ControllerState, Load, Scheduler, parse_sdiag
-from pytest_gpucluster.suites.controller.log_lines import Kind
+from pytest_gpucluster.suites.controller.log_lines import ErrorKind
 
 CONFIG = ControllerConfig()
 LOAD = parse_sdiag((ROOT / "tests" / "data" / "controller" / "sdiag-22.05.8.txt").read_text())
@@ -113,7 +113,7 @@ def test_a_backfill_scheduler_that_rests_is_no_failure() -> None:
         assert verdict_of(judged(pending=pending, backfilled=LOAD.now - age)) == (PASSED, [])
 
 
-MANY = tuple(Kind(f"error: {letter * 100}", 2, 60.0) for letter in "abcdefghij")
+MANY = tuple(ErrorKind(f"error: {letter * 100}", 2, 60.0) for letter in "abcdefghij")
 
 
 @pytest.mark.parametrize("check", [checks.errors, checks.node_errors])
@@ -121,8 +121,8 @@ MANY = tuple(Kind(f"error: {letter * 100}", 2, 60.0) for letter in "abcdefghij")
     ("log", "expected", "lines"),
     [
         (DaemonLog(), PASSED, []),
-        (DaemonLog((Kind("fatal: odd", 2, 7300.0, ("gpu01", "gpu02"), "ours"),)), WARNING, [2]),
-        (DaemonLog((Kind("error: odd", 1, None), *MANY[:3])), WARNING, [7]),
+        (DaemonLog((ErrorKind("fatal: odd", 2, 7300.0, ("gpu01", "gpu02"), "ours"),)), WARNING, [2]),
+        (DaemonLog((ErrorKind("error: odd", 1, None), *MANY[:3])), WARNING, [7]),
         (DaemonLog(MANY), WARNING, [20]),
         (DaemonLog(problem="cannot be read"), NOT_CHECKED, []),
         (DaemonLog(MANY, "gpu07: cannot be read"), NOT_CHECKED, [20]),
@@ -143,7 +143,7 @@ def test_errors_of_a_log_are_one_warning_and_never_a_failure(
 
 
 def test_a_kind_is_shown_with_count_nodes_last_time_and_meaning() -> None:
-    log = DaemonLog((Kind("error: odd " + 200 * "x", 3, 7300.0, ("gpu01", "gpu02"), "ours"),))
+    log = DaemonLog((ErrorKind("error: odd " + 200 * "x", 3, 7300.0, ("gpu01", "gpu02"), "ours"),))
     (one,) = checks.errors(log).advisories
     assert (
         one.measured

@@ -8,13 +8,13 @@ import pytest
 
 from pytest_gpucluster.core.known_lines import KnownLine
 from pytest_gpucluster.suites.controller.facts import LogLine
-from pytest_gpucluster.suites.controller.log_lines import Kind, folded
+from pytest_gpucluster.suites.controller.log_lines import ErrorKind, folded
 
 NODES = frozenset({"gpu01", "gpu02", "gpu03", "k003-006", "login"})
 HOUR = 3600.0
 
 
-def fold(*lines: str | tuple[str, float | None], node: str = "", **options: Any) -> tuple[Kind, ...]:
+def fold(*lines: str | tuple[str, float | None], node: str = "", **options: Any) -> tuple[ErrorKind, ...]:
     """Fold lines, oldest first; those without an age are a minute old."""
     known = {"window": HOUR, "nodes": NODES, **options}
     aged = [LogLine(60.0, it) if isinstance(it, str) else LogLine(it[1], it[0]) for it in lines]
@@ -58,7 +58,7 @@ def fold(*lines: str | tuple[str, float | None], node: str = "", **options: Any)
 def test_lines_that_differ_in_numbers_and_nodes_are_one_kind(
     first: str, second: str, nodes: tuple[str, ...]
 ) -> None:
-    assert fold(first, (second, 5.0)) == (Kind(first, 2, 5.0, nodes),)
+    assert fold(first, (second, 5.0)) == (ErrorKind(first, 2, 5.0, nodes),)
 
 
 def test_lines_of_other_words_are_other_kinds_of_which_fatal_and_the_newest_go_first() -> None:
@@ -100,15 +100,17 @@ def test_only_the_levels_error_and_fatal_count(text: str, counts: bool) -> None:
 
 def test_lines_older_than_the_window_do_not_count_and_those_without_a_time_do() -> None:
     found = fold(("error: a 1", HOUR + 1), ("error: a 2", HOUR), ("error: a 3", None))
-    assert found == (Kind("error: a 2", 2, HOUR),)
+    assert found == (ErrorKind("error: a 2", 2, HOUR),)
 
 
 def test_a_line_of_a_nodes_own_log_is_of_that_node() -> None:
-    assert fold("error: gpu01 is odd", node="gpu03") == (Kind("error: gpu01 is odd", 1, 60.0, ("gpu03",)),)
+    assert fold("error: gpu01 is odd", node="gpu03") == (
+        ErrorKind("error: gpu01 is odd", 1, 60.0, ("gpu03",)),
+    )
 
 
 def test_the_cluster_file_leaves_lines_out_and_explains_others() -> None:
     ignored = KnownLine(pattern="slurm.conf", meaning="two files", reason="by intent")
     drains = KnownLine(pattern="odd thing", meaning="our patch", reason="ticket 7", action="drain")
     found = fold("error: Node gpu02 has another slurm.conf", "error: odd thing 1", of_site=(ignored, drains))
-    assert found == (Kind("error: odd thing 1", 1, 60.0, (), "our patch (known: ticket 7)"),)
+    assert found == (ErrorKind("error: odd thing 1", 1, 60.0, (), "our patch (known: ticket 7)"),)

@@ -16,7 +16,7 @@ from pytest_gpucluster.core.errors import NotAvailable, ProbeError, SlurmError, 
 from pytest_gpucluster.core.probe import with_root
 from pytest_gpucluster.suites.controller import checks, facts, steps
 from pytest_gpucluster.suites.controller.config import ControllerConfig
-from pytest_gpucluster.suites.controller.log_lines import Kind, folded
+from pytest_gpucluster.suites.controller.log_lines import ErrorKind, folded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,7 +98,7 @@ def test_logs_of_all_nodes_are_folded_and_nodes_without_one_are_named() -> None:
         return facts.LogTail((facts.LogLine(60.0, f"error: odd on {node}"),))
 
     found = steps.query_slurmd_logs([f"gpu0{number}" for number in range(1, 6)], tail, FOLDING)
-    assert found.kinds == (Kind("error: odd on gpu01", 2, 60.0, ("gpu01", "gpu02")),)
+    assert found.kinds == (ErrorKind("error: odd on gpu01", 2, 60.0, ("gpu01", "gpu02")),)
     assert found.problem == (
         "slurmd's log on gpu03: the node did not answer; "
         "slurmd's log on gpu[04-05]: /var/log/slurmd.log cannot be read"

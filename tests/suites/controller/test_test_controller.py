@@ -18,7 +18,7 @@ from pytest_gpucluster.run.session import ClusterSession
 from pytest_gpucluster.suites.controller import checks, facts, steps
 from pytest_gpucluster.suites.controller import test_controller as suite
 from pytest_gpucluster.suites.controller.config import ControllerConfig
-from pytest_gpucluster.suites.controller.log_lines import Kind
+from pytest_gpucluster.suites.controller.log_lines import ErrorKind
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -146,6 +146,6 @@ def test_the_log_of_slurmd_is_read_on_each_node(path: str) -> None:
     world = World()
     world.settings = {"SlurmdLogFile": path} if path else {}
     found = fact("slurmd_logs", world, world, CONFIG, world)
-    assert found == checks.DaemonLog((Kind("error: this is odd", 2, None, ("gpu01", "gpu02")),))
+    assert found == checks.DaemonLog((ErrorKind("error: this is odd", 2, None, ("gpu01", "gpu02")),))
     command = facts.log_command(path, "slurmd", CONFIG.log_size)
     assert world.asked == [(node, "slurmd log", command, True) for node in world.nodes]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from pytest_gpucluster.core.check import Finding, Judgement
 from pytest_gpucluster.core.errors import NotApplicable
 from pytest_gpucluster.core.majority import Norm, differs, near
 from pytest_gpucluster.core.majority import norm as fleet_norm
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pytest_gpucluster.config.models import Group
+    from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.core.common_cause import PeerGroup
 
 T = TypeVar("T")
@@ -49,26 +49,10 @@ def alike(
     peers: Norm[Any],
     *,
     worse: Callable[[T, T], bool] = differs,
-    measured: str = "",
+    shown: Callable[[T], str] = str,
     harmless: str = "",
 ) -> Judgement:
     """Judge that a value is not worse than that of most nodes; not applicable without other nodes."""
     if peers.absent:
         yield NotApplicable(peers.absent)
-    yield from peers.judge(part, value, worse=worse, measured=measured, harmless=harmless)
-
-
-def stated_or_alike(
-    part: str,
-    value: T,
-    stated: T | None,
-    peers: Norm[Any],
-    *,
-    worse: Callable[[T, T], bool] = differs,
-    harmless: str = "",
-) -> Judgement:
-    """Judge that a value is the stated one, or not worse than that of most nodes where none is stated."""
-    if stated is None:
-        yield from alike(part, value, peers, worse=worse, harmless=harmless)
-    elif value != stated:
-        yield Finding(part, str(value), str(stated))
+    yield from peers.judge(part, value, worse=worse, shown=shown, harmless=harmless)

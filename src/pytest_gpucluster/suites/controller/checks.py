@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.suites.controller.config import ControllerConfig
     from pytest_gpucluster.suites.controller.facts import ControllerState, Load
-    from pytest_gpucluster.suites.controller.log_lines import Kind
+    from pytest_gpucluster.suites.controller.log_lines import ErrorKind
 
 FEWEST_CYCLES = 10  # a mean of fewer says nothing: the counters are reset daily and by `sdiag -r`
 BACKFILL = 30.0  # seconds: default of bf_interval, and so of bf_max_time (slurm.conf(5))
@@ -53,7 +53,7 @@ class Diagnostics:
 class DaemonLog:
     """The error lines of the logs of a daemon, folded. `problem`: which log was not read, and why; '' if all were."""
 
-    kinds: tuple[Kind, ...] = ()
+    kinds: tuple[ErrorKind, ...] = ()
     problem: str = ""
 
 
@@ -231,7 +231,7 @@ def _shown(part: str, log: DaemonLog) -> Judgement:
         yield Remark(kind.example, kind.count)
 
 
-def _kind(kind: Kind) -> str:
+def _kind(kind: ErrorKind) -> str:
     last = "at an unknown time"
     if kind.age is not None:
         last = f"{units.format_duration(max(0, round(kind.age)))} ago"

@@ -23,7 +23,7 @@ _NUMBER = re.compile(r"\b0x[0-9a-f]+|(?<=SLUID=)\w+|\d+")  # SLUID: of a job, si
 
 
 @dataclass(frozen=True)
-class Kind:
+class ErrorKind:
     """Lines of one kind. `example`: the first; `nodes`: those that the lines name, or whose logs have them.
 
     `age`: seconds since the newest, None if no line shows a time. `meaning`: words of `known` in the cluster file.
@@ -48,7 +48,7 @@ def folded(
     window: float,
     nodes: Collection[str] = (),
     of_site: Collection[KnownLine] = (),
-) -> tuple[Kind, ...]:
+) -> tuple[ErrorKind, ...]:
     """Fold lines, each with the node whose log has it ('' for a controller's): those of level fatal go first, then the newest.
 
     `window`: seconds; older lines do not count. `nodes`: the names that a line may hold. `of_site`: the known lines of the
@@ -68,7 +68,7 @@ def folded(
         if entry is None or entry.action != "ignore":
             age = min((line.age for line in alike if line.age is not None), default=None)
             words = entry.words if entry else ""
-            found.append(Kind(alike[0].text, len(alike), age, tuple(places[shape]), words))
+            found.append(ErrorKind(alike[0].text, len(alike), age, tuple(places[shape]), words))
     return tuple(sorted(found, key=lambda one: one.rank))
 
 

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.suites.controller.config import ControllerConfig
     from pytest_gpucluster.suites.controller.facts import LogLine
-    from pytest_gpucluster.suites.controller.log_lines import Kind
+    from pytest_gpucluster.suites.controller.log_lines import ErrorKind
 
-    Folding = Callable[[Iterable[tuple[str, LogLine]]], tuple[Kind, ...]]
+    Folding = Callable[[Iterable[tuple[str, LogLine]]], tuple[ErrorKind, ...]]
 
 LATER = 3.0  # seconds until the second query after a high figure
 TIMEOUT = 60.0  # scontrol ping waits MessageTimeout (10 s) for each controller that does not answer

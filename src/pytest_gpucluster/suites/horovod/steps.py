@@ -79,10 +79,6 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
         """Return the job of this launch; the first call runs it."""
         return self.once(launch, lambda: self._run(launch))
 
-    @property
-    def _uses_horovodrun(self) -> bool:
-        return self.config.launchers is None or "horovodrun" in self.config.launchers
-
     def _run(self, launch: Launch) -> World:
         nodes = self.nodes[:1] if launch.launcher == "localhost" else self.nodes
         per_node = self.tasks_per_node

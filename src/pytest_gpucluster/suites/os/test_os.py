@@ -215,9 +215,9 @@ def readings(
     node: Node,
     cluster: Cluster,
     facts: Callable[[AnyProbe], Any],
-    drift_settings: tuple[checks.drift.Setting, ...],
+    drift_settings: tuple[checks.drift.SettingRow, ...],
     usual_settings: checks.drift.UsualValues,
-) -> tuple[checks.drift.Reading | checks.drift.Unread, ...]:
+) -> tuple[checks.drift.SettingReading | checks.drift.Unread, ...]:
     """The settings of the node, each with what the site states, or what is usual among its peers."""
     return tuple(checks.drift.read(drift_settings, node, cluster, facts, usual_settings))
 

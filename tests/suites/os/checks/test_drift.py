@@ -326,7 +326,7 @@ def test_interfaces_of_containers_are_judged_where_they_are_stated() -> None:
 def test_a_setting_that_cannot_be_read_hides_no_other() -> None:
     broken = ProbeError("not understood")
     row = {it.name: it for it in checks.SETTINGS}
-    sick = checks.Reading(row["taint"], "", 1 << 4, 0, Norm())
+    sick = checks.SettingReading(row["taint"], "", 1 << 4, 0, Norm())
     sound = replace(sick, value=0)
     for unread, outcome in ((UNREAD, NOT_CHECKED), (broken, None)):
         bad = checks.Unread(row["kernel"], unread)

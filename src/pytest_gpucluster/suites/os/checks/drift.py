@@ -17,7 +17,7 @@ from pytest_gpucluster.core.probe import Probe
 from pytest_gpucluster.core.text import matches
 from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.kit.node.os_config import OsConfig
-from pytest_gpucluster.kit.node.peers import Peers
+from pytest_gpucluster.kit.node.peers import Peers, alike
 from pytest_gpucluster.suites.os import facts, network_facts, software_facts
 from pytest_gpucluster.suites.os.checks.network import VIRTUAL
 from pytest_gpucluster.suites.os.limits import COMPARED_LIMITS, LIMITS, shown_limit, wanted_limits
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster, NodeProfile
     from pytest_gpucluster.run.session import Node
     from pytest_gpucluster.suite import AnyProbe
-    from pytest_gpucluster.suites.os.facts import Cpus, MemoryInfo
+    from pytest_gpucluster.suites.os.facts import Cpus
     from pytest_gpucluster.suites.os.network_facts import NetworkInterface
     from pytest_gpucluster.suites.os.software_facts import CommandOutput
 
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Reading:
+class SettingReading:
     """A setting of a node. `name`: which of several, like a sysctl; '' of a single one.
 
     value: what the node has, None for nothing. stated: what the site states, None for nothing. usual: what its peers have.
     """
 
-    setting: Setting
+    setting: SettingRow
     name: str
     value: Any
     stated: Any
@@ -56,20 +56,22 @@ class Reading:
     def deviations(self) -> Judgement:
         """Yield what differs, with the key that states the value."""
         for found in self.setting.judge(self):
-            own = isinstance(found, Finding) and not found.setting
-            yield replace(found, setting=self.setting.key) if own and isinstance(found, Finding) else found
+            if isinstance(found, Finding) and not found.setting:
+                yield replace(found, setting=self.setting.key)
+            else:
+                yield found
 
 
 @dataclass(frozen=True)
 class Unread:
     """A setting that the node could not report, and why."""
 
-    setting: Setting
+    setting: SettingRow
     error: ProbeError
 
 
 def stated_or_usual(
-    one: Reading,
+    one: SettingReading,
     *,
     fits: Callable[[Any, Any], bool] = eq,
     worse: Callable[[Any, Any], bool] = differs,
@@ -85,14 +87,12 @@ def stated_or_usual(
         if not fits(one.value, one.stated):
             expected = f"{wanted(one.stated)}, as {one.setting.key} states"
             yield Finding(one.part, shown(one.value), expected)
-    elif one.usual.absent:
-        yield NotApplicable(one.usual.absent)
     else:
-        yield from one.usual.judge(one.part, one.value, worse=worse, shown=shown, harmless=harmless)
+        yield from alike(one.part, one.value, one.usual, worse=worse, shown=shown, harmless=harmless)
 
 
 @dataclass(frozen=True, eq=False)
-class Setting:
+class SettingRow:
     """A row of the table.
 
     name: findings, waivers and `not_applicable` name it. source: its probe. values: {name of one of several, or '': value} of
@@ -111,11 +111,11 @@ class Setting:
     stated: Stated = lambda _cluster, _profile, _facts: {}
     compared: Callable[[str], bool] = lambda _name: True
     same_image: bool = True
-    judge: Callable[[Reading], Judgement] = stated_or_usual
+    judge: Callable[[SettingReading], Judgement] = stated_or_usual
     applies: Callable[[Cluster], bool] = lambda _cluster: True
 
 
-def _part(setting: Setting, name: str) -> str:
+def _part(setting: SettingRow, name: str) -> str:
     return f"{setting.name} {name}".rstrip()
 
 
@@ -141,7 +141,7 @@ def _release(cluster: Cluster, _profile: NodeProfile, _facts: Any) -> Mapping[st
     return {} if release is None else {"": release.lower()}
 
 
-def _cmdline(one: Reading) -> Judgement:
+def _cmdline(one: SettingReading) -> Judgement:
     """Words that most peers have must be there; further ones are a warning."""
     if not one.usual.clear or one.usual.absent or one.value == one.usual.value:
         yield from stated_or_usual(one)
@@ -160,7 +160,7 @@ def _numa(_cluster: Cluster, profile: NodeProfile, cpus: Cpus) -> Mapping[str, i
     return {"": cpus.cpu_nodes if profile.numa_nodes == cpus.numa_nodes else profile.numa_nodes}
 
 
-def _governor(one: Reading) -> Judgement:
+def _governor(one: SettingReading) -> Judgement:
     """All CPUs have the stated governor; as many have `performance` as on most peers."""
     if one.stated is None and not one.value and not any(value for value, _ in one.usual.votes):
         yield NotApplicable("the kernel offers no CPU frequency scaling here")
@@ -185,14 +185,10 @@ def _fast_share(governors: Mapping[str, int]) -> float:
     return governors.get("performance", 0) / max(sum(governors.values()), 1)
 
 
-def _swap(memory: MemoryInfo) -> Mapping[str, int]:
-    return {"": memory.swap_total}
-
-
 _BOUNDS = ("kernel.pid_max", "vm.max_map_count")  # more is no fault: systemd and Ubuntu 24.04 raise them
 
 
-def _sysctl(one: Reading) -> Judgement:
+def _sysctl(one: SettingReading) -> Judgement:
     def worse(mine: str | None, theirs: str | None) -> bool:
         if one.name in _BOUNDS and mine and theirs and mine.isdecimal() and theirs.isdecimal():
             return int(mine) < int(theirs)
@@ -224,7 +220,7 @@ def _all_limits(soft: Mapping[str, float]) -> Mapping[str, float | None]:
     return {name: soft.get(line) for name, (line, _) in LIMITS.items()}
 
 
-def _limit(one: Reading) -> Judgement:
+def _limit(one: SettingReading) -> Judgement:
     shown = partial(shown_limit, unit=LIMITS[one.name][1])
     yield from stated_or_usual(
         one,
@@ -239,7 +235,7 @@ def _lower(mine: float | None, theirs: float | None) -> bool:
     return theirs is not None and (mine is None or mine < theirs)
 
 
-def _mtu(one: Reading) -> Judgement:
+def _mtu(one: SettingReading) -> Judgement:
     """A stated interface is up with its MTU; that of another is as on most peers, where it is of the same kind on most."""
     mine = one.value
     alike = sum(
@@ -261,7 +257,7 @@ def _other_mtu(mine: NetworkInterface | None, theirs: NetworkInterface | None) -
     return bool(mine and theirs and mine.link_type == theirs.link_type and mine.mtu != theirs.mtu)
 
 
-def _package(one: Reading) -> Judgement:
+def _package(one: SettingReading) -> Judgement:
     yield from stated_or_usual(
         one,
         fits=lambda version, prefix: bool(version) and _version_matches(version, prefix),
@@ -289,7 +285,7 @@ _TAINTS = {
 }
 
 
-def _taint(one: Reading) -> Judgement:
+def _taint(one: SettingReading) -> Judgement:
     for bit, meaning in _TAINTS.items():
         if not one.value & 1 << bit:
             continue
@@ -305,7 +301,7 @@ def _with_status(output: CommandOutput) -> str:
 
 # --- the table
 
-_COMMON_SYSCTLS = Setting(
+_COMMON_SYSCTLS = SettingRow(
     "sysctls",
     facts.KERNEL_SETTINGS,
     cause="the setting is missing in /etc/sysctl.d, or something changed it after boot, on this node only",
@@ -317,7 +313,7 @@ _COMMON_SYSCTLS = Setting(
     judge=_sysctl,
 )
 SETTINGS = (
-    Setting(
+    SettingRow(
         "release",
         facts.RELEASE,
         cause="the node was missed by, or is ahead of, an upgrade of the system image",
@@ -328,7 +324,7 @@ SETTINGS = (
         same_image=False,
         judge=partial(stated_or_usual, worse=older, harmless="ahead of an upgrade"),
     ),
-    Setting(
+    SettingRow(
         "kernel",
         facts.KERNEL,
         cause="the node has not been rebooted since a kernel update, or was updated alone",
@@ -339,7 +335,7 @@ SETTINGS = (
         same_image=False,
         judge=partial(stated_or_usual, fits=matches, worse=older, harmless="ahead of an update"),
     ),
-    Setting(
+    SettingRow(
         "cmdline",
         facts.CMDLINE,
         cause="boot parameters were changed on this node only",
@@ -348,7 +344,7 @@ SETTINGS = (
         same_image=False,
         judge=_cmdline,
     ),
-    Setting(
+    SettingRow(
         "architecture",
         facts.CPUS,
         cause="the node is of another kind than its group",
@@ -357,7 +353,7 @@ SETTINGS = (
         values=lambda cpus: {"": cpus.architecture},
         same_image=False,
     ),
-    Setting(
+    SettingRow(
         "cpu_model",
         facts.CPUS,
         cause="the node has other processors than the rest of its group",
@@ -365,7 +361,7 @@ SETTINGS = (
         show="lscpu",
         values=lambda cpus: {"": cpus.model},
     ),
-    Setting(
+    SettingRow(
         "numa",
         facts.CPUS,
         cause="the firmware's NUMA setting (NPS, SNC, node interleaving) differs, or a socket is missing",
@@ -375,7 +371,7 @@ SETTINGS = (
         key="node.numa_nodes",
         stated=_numa,
     ),
-    Setting(
+    SettingRow(
         "governor",
         facts.GOVERNORS,
         cause="a CPU frequency governor that saves power slows down launches and collectives",
@@ -385,7 +381,7 @@ SETTINGS = (
         stated=_of_site("governor"),
         judge=_governor,
     ),
-    Setting(
+    SettingRow(
         "hugepages",
         facts.MEMORY,
         cause="huge pages were reserved on some nodes only, or the memory was too fragmented to reserve them",
@@ -394,25 +390,25 @@ SETTINGS = (
         values=lambda memory: {"": memory.hugepages},
         judge=partial(stated_or_usual, worse=less, harmless="reserved from the memory of jobs"),
     ),
-    Setting(
+    SettingRow(
         "transparent_hugepages",
         facts.THP,
         cause="the setting was changed on this node only",
         hint="cat /sys/kernel/mm/transparent_hugepage/enabled; set it in the image or on the kernel command line",
         show=facts.THP.by_hand,
     ),
-    Setting(
+    SettingRow(
         "swap",
         facts.MEMORY,
         cause="swap was switched on or off on this node only",
         hint="swapon --show; swapoff -a; check /etc/fstab and systemctl list-units '*.swap'",
         show="swapon --show",
-        values=_swap,
+        values=lambda memory: {"": memory.swap_total},
         judge=partial(
             stated_or_usual, worse=lambda mine, theirs: bool(mine) != bool(theirs), shown=format_size
         ),
     ),
-    Setting(
+    SettingRow(
         "security_modules",
         facts.LSM,
         cause="SELinux or AppArmor was switched on or off on this node only",
@@ -426,7 +422,7 @@ SETTINGS = (
         stated=_sysctls(common=False),
         compared=_never,
     ),
-    Setting(
+    SettingRow(
         "limits",
         facts.LIMITS,
         cause="Slurm passes on the limits of the submitting shell or of slurmd, not those of limits.conf",
@@ -439,7 +435,7 @@ SETTINGS = (
         judge=_limit,
         applies=lambda cluster: cluster.access != "ssh",  # the limits are those of a step
     ),
-    Setting(
+    SettingRow(
         "mtu",
         network_facts.NETWORK,
         cause="the interface was configured by hand or by another image: large packets between the node and others are lost",
@@ -451,7 +447,7 @@ SETTINGS = (
         compared=lambda name: not VIRTUAL.match(name),
         judge=_mtu,
     ),
-    Setting(
+    SettingRow(
         "packages",
         lambda cluster: software_facts.packages(cluster.section(OsConfig).packages),
         cause="the package was not installed, or this node missed or ran ahead of an update",
@@ -463,7 +459,7 @@ SETTINGS = (
         compared=_never,
         judge=_package,
     ),
-    Setting(
+    SettingRow(
         "taint",
         facts.TAINT,
         cause="a fault since boot damaged the kernel; the taint shows it even if the kernel log is not readable",
@@ -476,14 +472,14 @@ SETTINGS = (
 )
 
 
-def settings_of(cluster: Cluster) -> tuple[Setting, ...]:
+def settings_of(cluster: Cluster) -> tuple[SettingRow, ...]:
     """Return the table, with a row for each command of `os.drift`."""
     commands = cluster.section(OsConfig).drift
     return (*SETTINGS, *(_command(command) for command in commands))
 
 
-def _command(command: str) -> Setting:
-    return Setting(
+def _command(command: str) -> SettingRow:
+    return SettingRow(
         "commands",
         software_facts.command_output(command),
         cause="the node was changed by hand, or missed a change of the image",
@@ -502,10 +498,10 @@ class UsualValues:
 
     def __init__(self, fleet_facts: Callable[[AnyProbe], Mapping[str, Any]]) -> None:
         self._fleet_facts = fleet_facts
-        self._values: dict[Setting, dict[str, Mapping[str, Any]]] = {}
-        self._peers: dict[tuple[Setting, str], Peers[Any]] = {}
+        self._values: dict[SettingRow, dict[str, Mapping[str, Any]]] = {}
+        self._peers: dict[tuple[SettingRow, str], Peers[Any]] = {}
 
-    def of(self, setting: Setting, name: str, node: Node) -> Norm[Any]:
+    def of(self, setting: SettingRow, name: str, node: Node) -> Norm[Any]:
         """Return what is usual among the peers of a node."""
         if setting not in self._values:
             found = self._fleet_facts(setting.source)
@@ -517,12 +513,12 @@ class UsualValues:
 
 
 def read(
-    settings: Iterable[Setting],
+    settings: Iterable[SettingRow],
     node: Node,
     cluster: Cluster,
     facts_of_node: Callable[[AnyProbe], Any],
     usual: UsualValues,
-) -> Iterator[Reading | Unread]:
+) -> Iterator[SettingReading | Unread]:
     """Yield the settings of a node, without those that `not_applicable` or the profile's `absent` names."""
     absent = (*cluster.not_applicable, *node.profile.absent)
     for setting in settings:
@@ -538,7 +534,7 @@ def read(
             if _named(_part(setting, name), absent) or not (name in stated or setting.compared(name)):
                 continue
             norm = Norm[Any]() if name in stated else usual.of(setting, name, node)
-            yield Reading(setting, name, values.get(name), stated.get(name), norm)
+            yield SettingReading(setting, name, values.get(name), stated.get(name), norm)
 
 
 def _named(part: str, patterns: Collection[str]) -> bool:
@@ -551,9 +547,9 @@ def probes(cluster: Cluster, *, compared: bool = False) -> list[Probe[Any]]:
     return [it.source if isinstance(it.source, Probe) else it.source(cluster) for it in chosen]
 
 
-def _words(verdict: Verdict, readings: Sequence[Reading | Unread]) -> Verdict:
+def _words(verdict: Verdict, readings: Sequence[SettingReading | Unread]) -> Verdict:
     """Return the verdict with cause, hint and commands of the settings that deviate."""
-    known = {one.part: one for one in readings if isinstance(one, Reading)}
+    known = {one.part: one for one in readings if isinstance(one, SettingReading)}
     failed = [known[found.part] for found in verdict.findings]
     rows = list({one.setting.name: one.setting for one in failed}.values())
     if not rows:
@@ -575,7 +571,7 @@ def _words(verdict: Verdict, readings: Sequence[Reading | Unread]) -> Verdict:
     never_healthy="the setting `taint`: only a machine check exception, a corrupt page or a crash of the kernel sets these bits, and "
     "only a boot clears them; soft lockups, which a virtual machine shows when its host is busy, are a warning",
 )
-def drift(readings: Sequence[Reading | Unread]) -> Judgement:
+def drift(readings: Sequence[SettingReading | Unread]) -> Judgement:
     """Each setting of the node (the table below) is as the site states it, or else as on most nodes of its group."""
     unjudged, broken, failed = [], [], False
     for one in readings:
