@@ -94,7 +94,7 @@ def test_all_former_names_of_a_file_are_named_at_once(
     )
     assert cli.main(["check", str(path)]) == 4
     lines = capsys.readouterr().out.splitlines()
-    renamed, gone = "'os.kernal' is now os.drift/kernel", f"'old.gone' {REMOVED.text}"
+    renamed, gone = "'os.kernal' is now os.drift", f"'old.gone' {REMOVED.text}"
     assert [line.removeprefix(f"{path}:") for line in lines] == [
         f"2: ray.tune: unknown key; it {KEYS['ray.tune'].text}",
         f"4: os.time_sync: unknown key; it {KEYS['os.time_sync'].text}",
@@ -102,9 +102,30 @@ def test_all_former_names_of_a_file_are_named_at_once(
         f"6: not_applicable.old.gone: {gone}",
         f"7: gate.checks[0]: {renamed}",
         f"9: waivers[0].checks[1]: {gone}",
-        f"8: profile.absent.os.kernal: {renamed}",
+        f"8: profile.absent.os.kernal: {renamed}/kernel",
         f"8: profile.required[0]: {gone}",
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("waivers: [{checks: [old.gone], reason: r, until: 2999-01-31}]", [f"'old.gone' {REMOVED.text}"]),
+        ("waivers: [{checks: [os.drift/kernel], reason: r, until: 2999-01-31}]", []),
+        ("not_applicable: {os.drift/kernel: WHY}", []),
+        ("required: [os.drift/kernel]", ["is a part of a check", "write os.drift"]),
+        ("gate: {checks: [os.drift/kernel]}", ["is a part of a check", "write os.drift"]),
+    ],
+)
+@pytest.mark.usefixtures("former")
+def test_a_part_is_named_where_it_has_an_effect_and_each_error_stands_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, told: list[str]
+) -> None:
+    (tmp_path / "lab.yaml").write_text(f"nodes: gpu01\n{line}\n")
+    assert cli.main(["check", str(tmp_path / "lab.yaml")]) == (4 if told else 0)
+    if told:
+        (error,) = capsys.readouterr().out.splitlines()
+        assert all(words in error for words in told), error
 
 
 @pytest.mark.usefixtures("former")
@@ -124,7 +145,7 @@ def test_a_pattern_that_matches_former_checks_alone_names_them(tmp_path: Path) -
 @pytest.mark.usefixtures("former")
 def test_a_gate_and_the_command_refuse_former_names(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["gate", "--checks", "gpu.*,os.kernal"]) == 4
-    assert "--checks: 'os.kernal' is now os.drift/kernel" in capsys.readouterr().err
+    assert "--checks: 'os.kernal' is now os.drift\n" in capsys.readouterr().err
     assert cli.main(["man"]) == 4
     assert f"gpucluster man {OPTIONS['man'].text}" in capsys.readouterr().err
 

@@ -43,6 +43,7 @@ from pytest_gpucluster.core.values import (
     NamedNodes,
     Nodes,
     OptionalSection,
+    PartPattern,
     PassedVariable,
     PciAddress,
     Port,
@@ -342,7 +343,7 @@ else:
 class Profile(_HardwareAndRows, defer_build=False):
     """One kind of node: its normal values and their origin."""
 
-    absent: dict[CheckPattern, Text] = Field(
+    absent: dict[PartPattern, Text] = Field(
         {}, description="check pattern, like 'gpu.fabric_manager': why the check does not apply"
     )
     required: tuple[CheckPattern, ...] = Field(
@@ -505,7 +506,7 @@ class ClusterSettings(_AccessAndSections):
         (),
         description="check patterns added to the proofs of their suites: without a result a node is not proved",
     )
-    not_applicable: dict[CheckPattern, Text] = Field(
+    not_applicable: dict[PartPattern, Text] = Field(
         {}, description="check pattern: why the site does not need the check"
     )
     known: tuple[KnownLine, ...] = Field(

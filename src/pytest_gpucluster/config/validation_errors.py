@@ -41,7 +41,13 @@ def problems(error: ValidationError, model: type[BaseModel]) -> list[tuple[Loc, 
     return [
         (_location(one["loc"]), _sentence(typing.cast("dict[str, Any]", one), model))
         for one in error.errors()
+        if not _is_of_entries(typing.cast("dict[str, Any]", one))
     ]
+
+
+def _is_of_entries(error: Mapping[str, Any]) -> bool:
+    """Return whether a list is too short only without its wrong entries, each of which has an error of its own."""
+    return bool(error["type"] == "too_short" and len(error["input"]) >= error["ctx"]["min_length"])
 
 
 def _location(loc: tuple[int | str, ...]) -> Loc:

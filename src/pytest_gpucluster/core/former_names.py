@@ -296,11 +296,23 @@ def of_check(name: str) -> str:
     return of_pattern(name) if name in CHECKS else ""
 
 
-def present_check(name: str) -> str:
-    """Return a check's name or pattern; ValueError for the former name of a check."""
+def present_part(name: str) -> str:
+    """Return a check's name or pattern, or one with a part of its findings; ValueError for the former name of a check."""
     if former := of_check(name):
         raise ValueError(former)
     return name
+
+
+def present_check(name: str) -> str:
+    """Return the name or pattern of whole checks; ValueError for a part of one, or for the former name of a check."""
+    check, _, part = name.partition("/")
+    if part:
+        raise ValueError(
+            f"{name!r} is a part of a check, which waivers and not_applicable may name; write {check}"
+        )
+    if name in CHECKS and (present := present_name(name)) != name:
+        raise ValueError(f"{name!r} is now {present}")
+    return present_part(name)
 
 
 def present_name(check: str) -> str:

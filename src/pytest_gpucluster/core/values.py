@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from pytest_gpucluster.core import units
-from pytest_gpucluster.core.former_names import present_check
+from pytest_gpucluster.core.former_names import present_check, present_part
 from pytest_gpucluster.core.hostlist import MAX_NODES, expand
 
 if TYPE_CHECKING:
@@ -163,6 +163,7 @@ Tasks = Annotated[int, Field(ge=1, le=MAX_TASKS)]
 Port = Annotated[int, Field(ge=1, le=MAX_PORT)]
 Text = Annotated[str, Field(min_length=1)]
 CheckPattern = Annotated[str, Field(min_length=1), AfterValidator(present_check)]
+PartPattern = Annotated[str, Field(min_length=1), AfterValidator(present_part)]  # also CHECK/PART
 PciAddress = Annotated[str, Field(pattern=r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")]
 LocalPath = Annotated[str, Field(min_length=1), AfterValidator(local_path)]
 Program = Annotated[str, Field(min_length=1), AfterValidator(program)]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BeforeValidator, Field, model_validator
 
 from pytest_gpucluster.core.hostlist import expand
-from pytest_gpucluster.core.values import CheckPattern, Model, NamedNodes, Text
+from pytest_gpucluster.core.values import Model, NamedNodes, PartPattern, Text
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -35,7 +35,7 @@ class WaiverFile(Model):
     nodes: NamedNodes | None = Field(
         None, description="Slurm hostlist; default: all nodes, and the checks of the cluster as a whole"
     )
-    checks: tuple[CheckPattern, ...] = Field(
+    checks: tuple[PartPattern, ...] = Field(
         min_length=1,
         description="check patterns, or `CHECK/PART` for one part of its findings, like `os.drift/kernel`; `run.available` is a node that is drained, down or missing",
     )
