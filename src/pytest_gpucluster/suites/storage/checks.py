@@ -429,7 +429,10 @@ def locks(node_name: str, result: PayloadResult, config: StorageConfig) -> Judge
                 if problem:
                     yield Finding(f"{path} {kind}", problem, "the node can lock its own file")
         deaf = _locks_of_itself(of_path(result, "lock", path))
-        for fact in of_path(result, "lock", path, node_name):
+        tried = of_path(result, "lock", path, node_name)
+        if not tried:
+            yield NotAvailable(f"{path}: no other node held a lock that this one could try")
+        for fact in tried:
             holder = node_of(result, fact["holder"])
             key = (fact["lock"], int(fact["rank"]))
             if fact["state"] == "held" and fact["problem"] != "held":
