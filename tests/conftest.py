@@ -15,7 +15,10 @@ import pytest
 from hypothesis import settings
 from sandbox_fixtures import SANDBOX_NODES, own_signals, sandbox
 from sandbox_helpers import sandbox_folder
+from suite_helpers import cluster_of
 
+from pytest_gpucluster.cluster.calling_shell import unpassed
+from pytest_gpucluster.cluster.environment import CLIENT
 from pytest_gpucluster.plugin import marker_lines
 
 if TYPE_CHECKING:
@@ -79,6 +82,11 @@ def mounts_of_machine(pytestconfig: pytest.Config) -> Iterator[None]:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Some tests import shipped suites, whose markers a run without --cluster does not register."""
+    for name in (
+        *unpassed(cluster_of(), os.environ),
+        *CLIENT,
+    ):  # a login node, a job, a machine with CUDA set some
+        os.environ.pop(name, None)
     if not config.getoption("collectonly") and not config.getoption("numprocesses", None):
         config.stash[MACHINE] = _hide_profile()
     if (

@@ -6,14 +6,17 @@ import ast
 import json
 import re
 import resource
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from queue import Queue
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from framework_helpers import imported
+from sandbox_helpers import free_port
 
 from pytest_gpucluster.kit.framework import payload_step
 from pytest_gpucluster.kit.framework.payload_step import PRELUDE, command, sent
@@ -248,3 +251,30 @@ def test_gpus_are_named_as_nvidia_smi_names_them() -> None:
 
     assert prelude.gpu_facts(About()) == {"name": "H200", "uuid": "GPU-1-2", "bus": "0000:9d:00"}
     assert json.dumps(prelude.gpu_facts(Old())) == '{"name": "K80", "uuid": "", "bus": ""}'
+
+
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # connections that were refused
+def test_who_does_not_know_the_secret_of_the_step_stays_outside_and_holds_up_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(prelude.SECRET, "right")
+    port = free_port()
+    door = prelude.Door(port)
+    strangers = [b"", b"rig", b"\xff" * 300, b"wrong 7\n", b" 7\n", b"right x\n", b"[" * 200 + b"\n"]
+    callers = [socket.create_connection(("127.0.0.1", port)) for _ in (*strangers, 1, 2)]
+    for caller, said in zip(callers, strangers, strict=False):
+        caller.sendall(said)
+    callers[3].close()
+    for number, caller in enumerate(callers[-2:]):
+        prelude.knock(caller, number)
+        caller.sendall(b"more")
+    found = [door.next(time.monotonic() + 600) for _ in range(2)]
+    assert sorted(number for number, _ in found) == [0, 1]
+    assert {link.recv(9) for _, link in found} == {b"more"}
+    with pytest.raises(OSError, match="in time"):
+        door.next(time.monotonic() + 0.05)
+    door.close()
+    for one in (*callers, *(link for _, link in found)):
+        one.close()

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import pytest
 from framework_helpers import imported
+from sandbox_helpers import free_port
 from suite_helpers import cluster_of
 
 from pytest_gpucluster.core.probe import Answer, Probe
 from pytest_gpucluster.kit.framework.payload_step import command
-from pytest_gpucluster.kit.payloads.prelude import Failure
+from pytest_gpucluster.kit.payloads.prelude import SECRET, Failure, knock
 from pytest_gpucluster.suites.storage import payload
 from pytest_gpucluster.suites.storage.config import StorageConfig
 from pytest_gpucluster.suites.storage.facts import Mount, mounts, quotas
@@ -39,12 +40,10 @@ _SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN: _IOR('X', 125, __u32)
 SUITE = PAYLOAD.parent
 
 
-def start(
-    rank: int, size: int, word: str = "run", token: str = "right", path: str = "", **options: Any
-) -> subprocess.Popen[str]:
+def start(rank: int, size: int, word: str = "run", path: str = "", **options: Any) -> subprocess.Popen[str]:
     of_run = {"budget": 64 << 20, "files": 30, "max_use": 0.99, "seconds": 0.05, "phase": 100.0}
     given = {**of_run, "address": "127.0.0.1", "cluster": "lab", "jobs": [7], "imports": []} | options
-    environment = {"PATH": path, payload.TOKEN: token, payload.FOLDER: NAME, "SLURM_PROCID": str(rank)}
+    environment = {"PATH": path, SECRET: "right", payload.FOLDER: NAME, "SLURM_PROCID": str(rank)}
     environment |= {"SLURM_STEP_NUM_TASKS": str(size), "SLURM_JOB_ID": str(os.getpid())}
     environment["SLURMD_NODENAME"] = f"gpu{rank}"
     argv = command(sys.executable, PAYLOAD, word, json.dumps(given))
@@ -474,22 +473,17 @@ def test_a_step_names_its_path_to_the_watch_and_what_failed_is_reported(system: 
     assert len(reported) == 1
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the refused connection
-def test_who_has_no_token_takes_no_part_and_tasks_that_send_nothing_cost_the_time_of_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv(payload.TOKEN, "right")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+def test_tasks_that_send_nothing_cost_the_time_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SECRET, "right")
+    port = free_port()
     ends: list[socket.socket] = []
 
     def connect() -> None:
-        for count, (token, rank) in enumerate([("wrong", 7), ("right", 1), ("right", 2)], 1):
-            while len(ends) < count:
+        for rank in (1, 2):
+            while len(ends) < rank:
                 with contextlib.suppress(OSError):
                     ends.append(socket.create_connection(("127.0.0.1", port)))
-            ends[-1].sendall(json.dumps({"token": token, "rank": rank}).encode() + b"\n")
+            knock(ends[-1], rank)
 
     thread = threading.Thread(target=connect)
     thread.start()
@@ -500,6 +494,15 @@ def test_who_has_no_token_takes_no_part_and_tasks_that_send_nothing_cost_the_tim
     assert group.links == {}, "the next exchange waits for neither"
     for end in ends:
         end.close()
+
+
+@pytest.mark.thorough
+def test_a_node_that_is_left_alone_has_no_one_to_lock_against_or_to_see(tmp_path: Path) -> None:
+    """Its own lock would be refused by no server, and its own file is always seen."""
+    paths = ["", "absent"]
+    facts = told(*[start(rank, 2, filesystems=shared(tmp_path / it)) for rank, it in enumerate(paths)])
+    assert not kinds(facts, "lock") + kinds(facts, "locked") + kinds(facts, "seen")
+    assert kinds(facts, "verified")
 
 
 @pytest.mark.thorough

@@ -11,8 +11,9 @@ from suite_helpers import NODES, allocation_of, cluster_of
 from pytest_gpucluster.core import run_mark
 from pytest_gpucluster.core.errors import StepError
 from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
+from pytest_gpucluster.kit.payloads.prelude import SECRET
 from pytest_gpucluster.suites.storage.config import StorageConfig
-from pytest_gpucluster.suites.storage.payload import FOLDER, TOKEN
+from pytest_gpucluster.suites.storage.payload import FOLDER
 from pytest_gpucluster.suites.storage.steps import Storage
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def test_a_step_that_removed_its_folders_needs_no_other() -> None:
     assert len(runner.result.facts("done")) == 2
     (request,) = runner.requests
     assert run_mark.mark_in(request.env[FOLDER])
-    assert request.env[TOKEN] not in " ".join(request.argv)
+    assert request.env[SECRET] not in " ".join(request.argv)
     options = json.loads(request.argv[4])
     assert options["jobs"] == [7]
     assert (options["cluster"], options["phase"], options["address"]) == ("lab", 45.0, "gpu01")
@@ -62,7 +63,7 @@ def test_a_step_that_left_folders_is_followed_by_their_removal(kinds: dict[str, 
     runner = Recorded(kinds)
     assert runner.result.ntasks == 2
     assert [request.argv[3] for request in runner.requests] == ["run", "remove"]
-    assert runner.requests[0].env == runner.requests[1].env
+    assert runner.requests[0].env[FOLDER] == runner.requests[1].env[FOLDER]
 
 
 def test_a_step_that_is_stopped_is_followed_by_their_removal_too() -> None:

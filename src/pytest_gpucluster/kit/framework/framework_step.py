@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import sys
 from dataclasses import replace
 from functools import cached_property
@@ -25,6 +26,7 @@ from pytest_gpucluster.kit.framework.payload_result import (
 )
 from pytest_gpucluster.kit.framework.payload_step import command, environment_named
 from pytest_gpucluster.kit.nccl.nccl_transport import LOGGED, connections
+from pytest_gpucluster.kit.payloads.prelude import SECRET
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
@@ -213,6 +215,7 @@ class FrameworkStepRunner(Generic[Config]):
     def request(self, argv: Sequence[str], **options: Any) -> StepRequest:
         """Return a step on the nodes of this runner, in its environment, with its deadline."""
         given = {"nodes": self.nodes, "timeout": self.config.deadline, **options}
+        given["env"] = {SECRET: secrets.token_hex(16), **given.get("env", {})}
         return StepRequest(argv=tuple(argv), environment=self.environment, **given)
 
     def run(self, request: StepRequest) -> PayloadResult:

@@ -19,7 +19,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from pytest_gpucluster.kit.payloads.perftest_output import error_of, read_perftest
-from pytest_gpucluster.kit.payloads.prelude import PORT_SPREAD, expand, node_name, own_port
+from pytest_gpucluster.kit.payloads.prelude import PORT_SPREAD, Door, expand, knock, node_name, own_port
 
 MEETING_TIME = 60.0  # seconds for the last task of a step to start
 PORTS = 24  # of a node: one for its payload, one per rail
@@ -95,10 +95,7 @@ class PerftestNode:
         self.cuda = gpu_memory_options(text)
         self.json = JSON_REPORT if "--out_json_file" in text else ()
         self.waiting = {}  # type: Dict[int, PairLink]
-        self.meeting = socket.socket()
-        self.meeting.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.meeting.bind(("", self.port_of(self.name)))
-        self.meeting.listen(16)
+        self.meeting = Door(self.port_of(self.name))
 
     def port_of(self, node: str, rail: int = -1) -> int:
         """Return the port of a node's payload, or of a rail's test: nodes of one host have ports of their own."""
@@ -111,10 +108,9 @@ class PerftestNode:
         until = self.began + MEETING_TIME + number * SLOT_LIMITS * self.limit
         if self.name == pair[1]:
             while number not in self.waiting:
-                self.meeting.settimeout(max(0.1, until - time.monotonic()))
-                caller = PairLink(self.meeting.accept()[0])
-                caller.link.settimeout(MEETING_TIME + self.limit)
-                self.waiting[caller.receive()] = caller
+                slot, caller = self.meeting.next(until)
+                caller.settimeout(MEETING_TIME + self.limit)
+                self.waiting[slot] = PairLink(caller)
             return self.waiting.pop(number)
         where = (self.plan["nodes"][pair[1]]["address"], self.port_of(pair[1]))
         while True:
@@ -126,7 +122,7 @@ class PerftestNode:
                     raise
                 time.sleep(0.2)
         called.link.settimeout(max(MEETING_TIME, until - time.monotonic()) + self.limit)
-        called.send(number)
+        knock(called.link, number)
         return called
 
     def slot(self, number: int, rails: List[str], tests: List[str], pair: Sequence[str]) -> None:

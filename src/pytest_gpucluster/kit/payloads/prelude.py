@@ -11,17 +11,23 @@ import json
 import os
 import re
 import resource
+import secrets
+import select
 import socket
 import struct
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional, TextIO
+from typing import Any, Callable, Dict, List, Mapping, Optional, TextIO, Tuple
 
 SIOCGIFADDR = 0x8915
 FEW_FILES = 1024  # open files: the default of Linux; CUDA and NCCL fail with fewer
 FIRST_PORT, PORT_SPREAD = 20000, 12000  # below 32768, where the ephemeral ports of Linux begin
 EXIT_STUCK = 4
+SECRET = (
+    "GPUCLUSTER_STEP_SECRET"  # in the environment of a step's tasks, whose command line other users can read
+)
+_HELLO = 256  # bytes at most of the line with which a task of the step introduces itself
 _WRITING = threading.Lock()
 
 
@@ -248,3 +254,52 @@ def gpu_facts(about: Any) -> Dict[str, str]:
         domain = getattr(about, "pci_domain_id", 0)
         bus = "%04x:%02x:%02x" % (domain, about.pci_bus_id, about.pci_device_id)
     return {"name": about.name, "uuid": uuid, "bus": bus}
+
+
+class Door:
+    """A listening socket for the other tasks of the step. Who does not know the step's secret stays outside and holds up nobody."""
+
+    def __init__(self, port: int) -> None:
+        self.socket, self.callers = socket.socket(), []  # type: socket.socket, List[socket.socket]
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(("", port))
+        self.socket.listen(socket.SOMAXCONN)
+
+    def close(self) -> None:
+        """Close it, and the connections that were not let in."""
+        for one in [self.socket, *self.callers]:
+            one.close()
+
+    def next(self, until: float) -> Tuple[int, socket.socket]:
+        """Return the number with which the next task introduces itself, and its connection; OSError after `until`."""
+        while True:
+            left = until - time.monotonic()
+            for one in select.select([self.socket, *self.callers], [], [], max(0.0, left))[0]:
+                if one is self.socket:
+                    self.callers.append(one.accept()[0])
+                    continue
+                number = self._number(one)
+                if number is not None:
+                    return number, one
+            if left <= 0:
+                raise OSError("no task of the step called in time")
+            time.sleep(0.002)  # a line of which only a part has come is ready all the time
+
+    def _number(self, caller: socket.socket) -> Optional[int]:
+        with contextlib.suppress(OSError, ValueError):
+            seen = caller.recv(_HELLO, socket.MSG_PEEK)
+            line, complete, _ = seen.partition(b"\n")
+            if seen and not complete and len(seen) < _HELLO:
+                return None
+            self.callers.remove(caller)
+            secret, _, number = line.partition(b" ")
+            if secrets.compare_digest(secret, os.environ[SECRET].encode()):
+                caller.recv(len(line) + 1)
+                return int(number)
+            caller.close()
+        return None
+
+
+def knock(link: socket.socket, number: int) -> None:
+    """Introduce this task to a Door by the secret of the step."""
+    link.sendall(("%s %d\n" % (os.environ[SECRET], number)).encode())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import secrets
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from pytest_gpucluster.core.units import format_duration, parse_duration
 from pytest_gpucluster.kit.fabric.perftest_plan import gid_index, node_plan
 from pytest_gpucluster.kit.framework.payload_step import command, environment_named, sent
 from pytest_gpucluster.kit.nccl.pairing import circle
+from pytest_gpucluster.kit.payloads.prelude import SECRET
 from pytest_gpucluster.suites.burnin import payload
 from pytest_gpucluster.suites.burnin.config import GPU_LOADS, BurninConfig
 from pytest_gpucluster.suites.burnin.error_checks import counters, temperature, xid
@@ -222,6 +224,7 @@ class Burnin:
             nodes=tuple(live),
             ntasks_per_node=1,
             gpus_per_node=self.gpus or None,
+            env={SECRET: secrets.token_hex(16)},
             environment=self.environment,
             mpi="none",
         )

@@ -4,8 +4,8 @@
     srun --ntasks-per-node=1 python3 -c LOADER remove OPTIONS PAYLOAD SOURCE
 
 OPTIONS is JSON: `filesystems` [{path, kind}], `budget` and `files` of all nodes, `max_use`, `seconds` of a measurement,
-`phase`, `address` and `port` of the first task, `jobs` (this user's jobs in the queue), `cluster`, `imports`. TOKEN of the
-environment, which other users cannot read, proves who connects; FOLDER is the name of the folder in each path.
+`phase`, `address` and `port` of the first task, `jobs` (this user's jobs in the queue), `cluster`, `imports`. FOLDER
+of the environment, which other users cannot read, is the name of the folder in each path.
 
 All tasks take the same steps. A step is local; after it, each task gets the results of all through a socket of the first one,
 never through the file system under test. A step that fails is reported, and the task takes part in the others.
@@ -29,10 +29,12 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from pytest_gpucluster.kit.payloads.own_folder import checked_folder, remove_folder
 from pytest_gpucluster.kit.payloads.prelude import (
+    Door,
     Failure,
     Watch,
     error_text,
     exit_now,
+    knock,
     own_port,
     reporter,
     run_phases,
@@ -47,7 +49,7 @@ from pytest_gpucluster.suites.storage.payload_rates import (
     smallest,
 )
 
-TOKEN, FOLDER = "GPUCLUSTER_STORAGE_TOKEN", "GPUCLUSTER_STORAGE_FOLDER"
+FOLDER = "GPUCLUSTER_STORAGE_FOLDER"
 STEM, MARKER = "gpucluster-storage-", ".job"
 LEAST = JOBS * MIB  # bytes of a node, below which no rate is measured
 SUSPECTS = 3  # nodes that are measured alone: the fastest and the slowest
@@ -74,29 +76,22 @@ class Group:
         self.rank, self.size, self.seconds = rank, size, seconds
         self.links = {}  # type: Dict[int, Any]
         if size > 1:
-            (self._listen if rank == 0 else self._connect)(address, port)
+            self._connect(address, port) if rank else self._listen(port)
 
-    def _listen(self, address: str, port: int) -> None:
+    def _listen(self, port: int) -> None:
         end = time.monotonic() + self.seconds
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server:
-            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            server.bind(("", port))
-            server.listen(self.size)
-            while len(self.links) < self.size - 1 and time.monotonic() < end:
-                server.settimeout(max(0.1, end - time.monotonic()))
-                with contextlib.suppress(OSError, ValueError, KeyError):
-                    link = Link(server.accept()[0])
-                    hello = link.read(5.0)
-                    if secrets.compare_digest(str(hello["token"]), os.environ[TOKEN]):
-                        self.links[int(hello["rank"])] = link
+        with contextlib.closing(Door(port)) as door, contextlib.suppress(OSError):
+            while len(self.links) < self.size - 1:
+                rank, link = door.next(end)
+                self.links[rank] = Link(link)
 
     def _connect(self, address: str, port: int) -> None:
         end = time.monotonic() + self.seconds
         while not self.links:
             try:
-                link = Link(socket.create_connection((address, port), 5.0))
-                link.write({"token": os.environ[TOKEN], "rank": self.rank})
-                self.links[0] = link
+                link = socket.create_connection((address, port), 5.0)
+                knock(link, self.rank)
+                self.links[0] = Link(link)
             except OSError as error:
                 if time.monotonic() > end:
                     raise Failure(

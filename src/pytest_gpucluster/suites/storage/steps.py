@@ -12,7 +12,7 @@ from pytest_gpucluster.core import run_mark
 from pytest_gpucluster.core.errors import SlurmError, StepError
 from pytest_gpucluster.kit.framework.framework_step import FrameworkStepRunner
 from pytest_gpucluster.suites.storage.config import StorageConfig
-from pytest_gpucluster.suites.storage.payload import FOLDER, TOKEN
+from pytest_gpucluster.suites.storage.payload import FOLDER
 
 if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.step import StepRequest
@@ -30,10 +30,7 @@ class Storage(FrameworkStepRunner[StorageConfig]):
     @cached_property
     def result(self) -> PayloadResult:
         """The result of the step."""
-        secret = {
-            TOKEN: secrets.token_hex(16),
-            FOLDER: run_mark.name_of_run("storage", secrets.token_hex(16)),
-        }
+        secret = {FOLDER: run_mark.name_of_run("storage", secrets.token_hex(16))}
         done = False
         try:
             result = self.until_port_is_free(self._request("run", secret))
