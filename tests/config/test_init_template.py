@@ -185,6 +185,7 @@ def test_nodes_that_were_not_read_get_no_profile(tmp_path: Path) -> None:
     assert "8 GPUs of the type h200; by this name it may be h200-8" in text
     assert "20 GPUs of the type 1g.5gb,a100" in text
     assert "# not read: run init without --offline" in text
+    assert text.startswith("# NO NODE WAS READ: its GPUs fail run.profile until `gpucluster init --force`")
 
 
 def test_sections_that_can_run_are_written_and_the_others_say_what_they_lack(tmp_path: Path) -> None:

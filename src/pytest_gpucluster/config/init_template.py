@@ -84,7 +84,15 @@ def draft(
     for node in nodes:
         groups.setdefault((*gpus_of(node.gres), node.partition), []).append(node.name)
     partitions = {partition for *_gpus, partition in groups}
+    unread = (
+        []
+        if survey.hardware
+        else [
+            "# NO NODE WAS READ: its GPUs fail run.profile until `gpucluster init --force` has read one, or a profile is named."
+        ]
+    )
     lines = [
+        *unread,
         f"# Drafted from {clip(origin)}. Check each line, above all the profiles.",
         f"name: {quoted(name)}",
     ]
@@ -289,7 +297,7 @@ def _unread(gpu_type: str, count: int, why: str) -> list[str]:
         near = proposals(gpu_type, count)
         named = f"; by this name it may be {', '.join(near[:5])}" if near else ""
         comments.append(f"Slurm: {count} GPUs of the type {clip(gpu_type) or '(none)'}{named}")
-        comments.append("Nothing is demanded of them until a profile is named: gpucluster profiles")
+        comments.append("They fail run.profile until a profile is named: gpucluster profiles")
     return comments
 
 

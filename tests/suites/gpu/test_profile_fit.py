@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+from typing import TYPE_CHECKING
+
 import pytest
 from counter_examples import CONFIGURE
 from judged import judged
@@ -9,7 +12,10 @@ from judged import judged
 from pytest_gpucluster.config.models import Group
 from pytest_gpucluster.config.profile_files import fitting_profiles, load_profile
 from pytest_gpucluster.kit.gpu.nvidia_smi import Gpu, Gpus
-from pytest_gpucluster.suites.gpu.profile_fit import Contradiction, contradiction
+from pytest_gpucluster.suites.gpu.profile_fit import PCI, Contradiction, contradiction, unstated
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 H200, H100, MIB = "NVIDIA H200", "NVIDIA H100 80GB HBM3", 2**20
 OWN = "one that extends generic and states these GPUs"
@@ -47,7 +53,6 @@ def test_another_model_in_all_nodes_is_one_failure_with_the_profiles_that_fit() 
         ("h200-8", (gpus(*[H200] * 7), gpus(*[H200] * 8)), 7),
         ("h200-8", (Gpus(driver_problem="no driver"),), 8),
         ("h200-vm:1", (gpus(H200, memory=70000),), 1),  # the only GPU lacks memory: it may be bad
-        ("generic", (gpus(*[H200] * 8),), 8),
     ],
 )
 def test_a_fault_contradicts_no_profile(profile: str, nodes: tuple[Gpus, ...], gres: int) -> None:
@@ -67,6 +72,41 @@ def test_number_and_memory_contradict(profile: str, nodes: tuple[Gpus, ...], gre
     found = contradicted(profile, *nodes, gres=gres)
     assert found is not None
     assert found.verdict().hint.endswith(f": {hint}")
+
+
+@pytest.mark.parametrize(
+    ("fleet", "counted", "slots", "found"),
+    [
+        ({"gpu01": gpus(*[H200] * 7), "gpu02": Gpus()}, {"gpu01": 8}, {}, "7 NVIDIA H200 of 140.4 GiB"),
+        ({"gpu01": Gpus(driver_problem="absent")}, {"gpu01": 8}, {"gpu01": 8}, "8 GPUs in Slurm's Gres"),
+        ({}, {"gpu01": 0}, {"gpu02": 1}, "1 GPU on the PCI bus, which nvidia-smi does not show"),
+        ({"gpu01": Gpus()}, {"gpu01": 0}, {"gpu01": 0}, ""),
+    ],
+)
+def test_gpus_that_no_profile_states_are_not_accepted_unseen(
+    fleet: dict[str, Gpus], counted: dict[str, int], slots: dict[str, int], found: str
+) -> None:
+    group = Group(nodes="gpu[01-02]", profile=load_profile("generic"))
+    one = unstated(group, fleet, counted, slots)
+    assert (one.found if one else "") == found
+    assert one is None or one.stated == "no GPUs"
+
+
+def test_a_compute_gpu_is_seen_on_the_pci_bus_and_a_display_or_a_switch_is_none(tmp_path: Path) -> None:
+    functions = [
+        ("0x030200", "0x10de"),
+        ("0x030000", "0x10de"),
+        ("0x068000", "0x10de"),
+        ("0x030200", "0x1002"),
+    ]
+    for number, (kind, vendor) in enumerate(functions):
+        (tmp_path / f"0000:0{number}:00.0").mkdir()
+        (tmp_path / f"0000:0{number}:00.0/class").write_text(kind + "\n")
+        (tmp_path / f"0000:0{number}:00.0/vendor").write_text(vendor + "\n")
+    (tmp_path / "0000:09:00.0").mkdir()
+    command = PCI.command.replace("/sys/bus/pci/devices", str(tmp_path))
+    done = subprocess.run(("sh", "-c", command), capture_output=True, text=True, check=True)
+    assert done.stdout == "0000:00:00.0\n"
 
 
 def test_simulated_profiles_fit_simulated_hardware_only() -> None:

@@ -4,6 +4,7 @@ from pytest_gpucluster.core.registry import Suite
 
 SUITE = Suite(
     __name__,
+    by_profile=("ddp.*",),
     order=11,
     markers=("ddp: torch.distributed starts, finds its ranks and trains",),
     section="config:DdpConfig",

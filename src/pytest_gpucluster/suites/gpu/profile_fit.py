@@ -1,14 +1,18 @@
-"""Whether the GPUs of a group are those of its profile, and which shipped profiles fit them."""
+"""Whether the GPUs of a group are those of its profile, and which shipped profiles fit them.
+
+GPUs of a group whose profile states none contradict it too: else they would be accepted without a look at them.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pytest_gpucluster.config.profile_files import MEMORY_TOLERANCE, fitting_profiles
 from pytest_gpucluster.core.check import Action, Finding, Verdict, conclude
 from pytest_gpucluster.core.errors import GpuClusterError
+from pytest_gpucluster.core.probe import Answer, Probe
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.kit.gpu.nvidia_smi import GPUS
@@ -21,11 +25,26 @@ if TYPE_CHECKING:
     from pytest_gpucluster.run.session import ClusterSession
 
 CHECK = "run.profile"
+T = TypeVar("T")
+
+
+def _lines(answer: Answer) -> int:
+    return len(answer.out.split())
+
+
+# class 0302 of a PCI function is a 3D controller, vendor 10de NVIDIA (pci.ids)
+PCI: Probe[int] = Probe(
+    "GPUs on the PCI bus",
+    "for f in /sys/bus/pci/devices/*; do [ -r $f/class ] && read -r c <$f/class && read -r v <$f/vendor || continue; "
+    "case $c$v in 0x0302*0x10de) echo ${f##*/} ;; esac; done; :",
+    _lines,
+    by_hand="lspci -d 10de::0302",
+)
 
 
 @dataclass(frozen=True)
 class Contradiction:
-    """A profile that no GPU of its group fits. `found` and `stated` are texts like '8 NVIDIA H200 of 143771 MiB'."""
+    """A profile that the GPUs of its group do not fit. `found` and `stated` are texts like '8 NVIDIA H200 of 143771 MiB'."""
 
     nodes: str
     profile: str
@@ -55,21 +74,46 @@ def contradictions(session: ClusterSession) -> dict[str, Contradiction]:
     found = {}
     answering = session.need_channel().nodes
     for group in session.cluster.groups:
-        nodes = [node for node in group.names if node in answering] if group.profile.gpu else []
-        fleet = {}
-        for node in nodes:
-            try:
-                fleet[node] = session.facts(node, GPUS)
-            except GpuClusterError:
-                continue  # its own items report it
+        nodes = [node for node in group.names if node in answering]
+        fleet = {node: gpus for node in nodes if (gpus := _read(session, node, GPUS)) is not None}
         counted = {
             node: info.gpus
-            for node in fleet
-            if (info := session.inventory.get(node)) is not None and not info.allocates_mig
+            for node in nodes
+            if (info := session.inventory.get(node)) is not None
+            and not (group.profile.gpu and info.allocates_mig)
         }
-        if (one := contradiction(group, fleet, counted)) is not None:
+        if group.profile.gpu is not None:
+            one = contradiction(group, fleet, counted)
+        else:
+            slots = {node: _read(session, node, PCI) or 0 for node in nodes}
+            one = unstated(group, fleet, counted, slots)
+        if one is not None:
             found[group.nodes] = one
     return found
+
+
+def _read(session: ClusterSession, node: str, probe: Probe[T]) -> T | None:
+    try:
+        return session.facts(node, probe)
+    except GpuClusterError:
+        return None  # its own items report it
+
+
+def unstated(
+    group: Group, fleet: Mapping[str, Gpus], counted: Mapping[str, int], slots: Mapping[str, int]
+) -> Contradiction | None:
+    """Return the GPUs of a group whose profile states none: what nvidia-smi shows, else Slurm's or PCI's number of them."""
+    shown = _present(fleet)
+    if any(shown.values()):
+        return _contradiction(group, shown, "no GPUs")
+    for numbers, source in (
+        (counted, "in Slurm's Gres"),
+        (slots, "on the PCI bus, which nvidia-smi does not show"),
+    ):
+        if most := max(numbers.values(), default=0):
+            found = f"{most} GPU{'s' * (most > 1)} {source}"
+            return Contradiction(group.nodes, group.profile.name, found, "no GPUs", ())
+    return None
 
 
 def contradiction(
@@ -82,7 +126,7 @@ def contradiction(
     with less memory, or fewer GPUs than Slurm has, may be a fault.
     """
     profile = group.profile.gpu
-    present = {node: [gpu for gpu in gpus if gpu.name and not gpu.lost] for node, gpus in fleet.items()}
+    present = _present(fleet)
     gpus = [gpu for of_node in present.values() for gpu in of_node]
     if profile is None or not gpus:
         return None
@@ -95,17 +139,24 @@ def contradiction(
     )
     if not (names or memory or number):
         return None
-    stated = _text(profile.count, profile.name, profile.memory)
+    return _contradiction(group, present, _text(profile.count, profile.name, profile.memory))
+
+
+def _present(fleet: Mapping[str, Gpus]) -> dict[str, list[Gpu]]:
+    return {node: [gpu for gpu in gpus if gpu.name and not gpu.lost] for node, gpus in fleet.items()}
+
+
+def _contradiction(group: Group, present: Mapping[str, list[Gpu]], stated: str) -> Contradiction:
     found = Counter(
         (len(of_node), of_node[0].name or "", of_node[0].memory) for of_node in present.values() if of_node
     )
-    (count, name, size), *others = [hardware for hardware, _ in found.most_common()]
+    (number, name, size), *others = [hardware for hardware, _ in found.most_common()]
     return Contradiction(
         nodes=group.nodes,
         profile=group.profile.name,
-        found=listed(_text(*hardware) for hardware in ((count, name, size), *others)),
+        found=listed(_text(*hardware) for hardware in ((number, name, size), *others)),
         stated=stated,
-        fitting=() if others else fitting_profiles(name, count, size, simulated=group.profile.simulated),
+        fitting=() if others else fitting_profiles(name, number, size, simulated=group.profile.simulated),
     )
 
 

@@ -4,6 +4,7 @@ from pytest_gpucluster.core.registry import Suite
 
 SUITE = Suite(
     __name__,
+    by_profile=("nccl_examples.*",),
     order=14,
     markers=("nccl_examples: NCCL's three example programs, one or many devices per process",),
     section="config:NcclExamplesConfig",

@@ -13,6 +13,7 @@ class TensorflowConfig(RanksConfig):
 
 SUITE = Suite(
     __name__,
+    by_profile=("tensorflow.*",),
     order=12,
     markers=("tensorflow: TensorFlow's distribution strategies",),
     section=TensorflowConfig,

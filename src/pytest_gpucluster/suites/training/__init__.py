@@ -4,6 +4,7 @@ from pytest_gpucluster.core.registry import Suite
 
 SUITE = Suite(
     __name__,
+    by_profile=("training.*",),
     order=15,
     markers=("training: a transformer pre-trains on each node alone and on all nodes, by torch",),
     section="config:TrainingConfig",
