@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster.config import cluster_names, load_cluster
-from pytest_gpucluster.config.loader import BUILT_IN, find_cluster, search_path
+from pytest_gpucluster.config import load_cluster
+from pytest_gpucluster.config.loader import BUILT_IN, search_path
 from pytest_gpucluster.config.models import HostAddress
 from pytest_gpucluster.core.errors import ConfigError
 
@@ -43,16 +43,6 @@ def test_where_cluster_files_are_looked_for(here: Path, monkeypatch: pytest.Monk
     assert search_path() == (Path("clusters"), etc, BUILT_IN)
 
 
-def test_names_are_those_of_both_endings_and_the_generated_one(here: Path) -> None:
-    (here / "clusters").mkdir()
-    for name in ("b.yaml", "a.yml", "c.txt"):
-        (here / "clusters" / name).write_text("nodes: n1\n")
-    assert cluster_names() == ("a", "b", "local", "sandbox")
-    assert find_cluster("a") == Path("clusters/a.yml")
-    (here / "clusters/a.yaml").write_text("nodes: n1\n")
-    assert find_cluster("a") == Path("clusters/a.yaml")
-
-
 def test_a_cluster_that_is_not_there_is_reported_in_full(here: Path) -> None:
     assert reported(" ") == "no cluster is named; there are: local, sandbox"
     assert reported("sandbox") == (
@@ -63,16 +53,6 @@ def test_a_cluster_that_is_not_there_is_reported_in_full(here: Path) -> None:
     for path in ("x/prod", "prod.yaml", "prod.yml"):
         assert reported(path) == f"{path}: there is no such file"
     assert reported("a/" + "x" * 300) == f"a/{'x' * 195}...: there is no such file"
-
-
-def test_a_folder_that_may_not_be_entered_is_reported(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(_: Path, **__: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "stat", refused)
-    assert reported("secret/prod.yaml") == (
-        "secret/prod.yaml: this user cannot enter a folder of the path (Permission denied)"
-    )
 
 
 def test_localhost_is_this_machine_only_without_a_scheduler(
@@ -144,12 +124,3 @@ def test_an_inventory_of_no_use_is_reported(here: Path) -> None:
     assert refusal(here, "gpu_01/x\n").startswith(
         "site/prod.yaml:1: inventory: names no nodes as Slurm does: "
     )
-
-
-@pytest.mark.parametrize("port", ["0", "65536", "ssh", "-1", "\u0662\u0662"])
-def test_a_port_of_an_inventory_is_one(here: Path, port: str) -> None:
-    assert refusal(here, f"a ansible_port={port}\n") == (
-        f"site/hosts: a: ansible_port must be a port, not {port}"
-    )
-    assert of_inventory(here, "a ansible_port=1\n").hosts["a"].port == 1
-    assert "not a hostlist" in refusal(here, "a:\u0662\u0662\n")

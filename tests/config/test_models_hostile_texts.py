@@ -13,10 +13,8 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from plugin_helpers import run_pytest
 from pydantic import BaseModel
 
-from pytest_gpucluster.cli.main import main
 from pytest_gpucluster.cluster.transport import ssh_connect
 from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.config.models import ClusterFile
@@ -93,30 +91,6 @@ def test_text_of_each_key_is_refused_with_file_and_line_or_can_be_used(
     tmp_path: Path, place: tuple[str, ...], text: str
 ) -> None:
     check(tmp_path, place, text)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("os: {sysctls: {vm swappiness: '10'}}", "os.sysctls.vm swappiness: 'vm swappiness': invalid name"),
-        ("known: [{pattern: '[', meaning: x, reason: y}]", "known[0].pattern: must be"),
-        ("ssh: {known_hosts: '~no-such-user/x'}", "ssh.known_hosts: must be a path"),
-        (
-            "environments: {default: {python: --help}}",
-            "environments.default.python: must be a name or a path, not",
-        ),
-    ],
-)
-def test_hostile_text_ends_the_run_with_4_and_the_check_of_the_file_with_1(
-    tmp_path: Path, text: str, shown: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "c.yaml").write_text(f"nodes: localhost\nslurm: {{scheduler: none}}\n{text}\n")
-    done = run_pytest(tmp_path, "--cluster=c.yaml", "-m", "os")
-    assert done.rc == 4, done.out + done.err
-    assert f"c.yaml:3: {shown}" in done.out + done.err
-    assert main(["check", str(tmp_path / "c.yaml")]) != 0
-    assert f"c.yaml:3: {shown}" in capsys.readouterr().out
 
 
 def test_addresses_of_each_form_are_accepted_and_others_refused() -> None:

@@ -88,17 +88,6 @@ def test_a_pattern_that_matches_no_check_names_place_and_nearest(tmp_path: Path)
     assert refusal(tmp_path, lab).startswith("profile plain: required: 'gpu.cout' matches no check")
 
 
-def test_the_hooks_look_before_items_are_deselected_and_need_no_xdist(tmp_path: Path) -> None:
-    manager = pytest.PytestPluginManager()
-    plugin = left(tmp_path, "made.one")
-    manager.register(plugin)
-    (modify,) = [
-        one for one in manager.hook.pytest_collection_modifyitems.get_hookimpls() if one.plugin is plugin
-    ]
-    assert modify.tryfirst
-    manager.check_pending()  # raises for a hook that nobody specifies, unless it is optional
-
-
 def test_a_pattern_of_a_shipped_check_is_known(tmp_path: Path) -> None:
     known = ["gpu.xid", "gpu.*", "*.xid", "[gn]pu.x?d"]
     lab = cluster(required=known, not_applicable=known, absent=dict.fromkeys(known, "why"))

@@ -12,7 +12,6 @@ from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.config.models import Cluster, Group, Profile
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import ConfigError
-from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
 from pytest_gpucluster.plugin import text_options
 from pytest_gpucluster.plugin.options import check_nodes, refuse_names, refuse_words
 
@@ -108,19 +107,3 @@ def test_a_key_without_effect_is_one_line(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         config.load_cluster(path)
     assert str(caught.value).startswith(f"{path}:2: {WITHOUT_EFFECT[text]}")
-
-
-def test_keys_with_effect_are_taken(tmp_path: Path) -> None:
-    path = tmp_path / "lab.yaml"
-    path.write_text(
-        "groups: [{nodes: a}, {nodes: b}]\ntransport: {host: login1}\nmin_nodes: 2\n"
-        "nccl: {environment: ptx}\n"
-        "matrix: {container: ptx, framework: ptx}\nddp: {nodes: 2}\n"
-        "environments: {ptx: {container_image: x}}\n"
-    )
-    assert config.load_cluster(path).section(NcclConfig).environment == "ptx"
-    path.write_text("nodes: a\ntransport: {host: null, user: me}\n")
-    assert config.load_cluster(path).transport.kind == "local"
-    path.write_text("nodes: a\nddp: {environment: x}\n")
-    with pytest.raises(ConfigError, match="no environment is called 'x'; there are: none"):
-        config.load_cluster(path)

@@ -52,12 +52,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_a_node_check_needs_at_most_three_files() -> None:
-    assert [*steps()] == [*PLACES]
-    (count,) = re.findall(r"^\| a node check \| (\d) \| 1 \|$", TEXT, re.MULTILINE)
-    assert int(count) == len(PLACES) <= 3
-
-
 @pytest.mark.thorough
 def test_the_added_check_is_one_item_per_node(sandbox: Sandbox, tmp_path: Path, root: Path) -> None:
     suite = str(root / "src" / "pytest_gpucluster" / "suites" / "os")

@@ -10,7 +10,6 @@ from pytest_gpucluster.core.check import CHECKS
 from pytest_gpucluster.core.registry import import_checks
 from pytest_gpucluster.report.last_screen import HEIGHT, block, closing, colour_of, findings
 from pytest_gpucluster.report.run_model import read_run
-from pytest_gpucluster.report.words import for_nodes
 
 if TYPE_CHECKING:
     from pytest_gpucluster.report.run_model import FailureGroup, Run
@@ -155,10 +154,3 @@ def test_values_that_are_no_numbers_are_listed_and_counted() -> None:
     # a number in a path is no range
     texts = [f"cannot create /run/gpu0{n}/enroot" for n in (1, 2)]
     assert findings(group_of("x.y", *texts)) == [f"GPUs: measured {texts[0]}, {texts[1]}, expected 8"]
-
-
-def test_a_placeholder_becomes_the_nodes() -> None:
-    assert for_nodes("scontrol show node NODE", ["gpu01", "gpu02"]) == "scontrol show node gpu[01-02]"
-    assert for_nodes("read MY_NODE and NODE_LIST", ["gpu01"]) == "read MY_NODE and NODE_LIST"
-    assert for_nodes("NODE", ["(cluster)"]) == "NODE"
-    assert for_nodes("NODE is lost", ["[]"]) == "[] is lost"

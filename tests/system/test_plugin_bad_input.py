@@ -59,19 +59,9 @@ def test_an_unknown_name_says_what_there_is(tmp_path: Path) -> None:
         ("--nodes=gpu[03-09]", {}, ("gpu[05-09]", "gpu[01-04]")),
         ("--exclude-nodes=gpu[01-04]", {}, ("--exclude-nodes", "gpu[01-04]")),
         ("--set=slurm.partition=fast", {}, ("'fast'", "batch", "debug")),
-        ("--set=reports.keep=0", {}, ("reports.keep", "greater than or equal to 1")),
-        ("--set=min_nodes=0", {}, ("min_nodes: must be a number from 1, or a percentage like 90%",)),
-        ("--set=min_nodes=110%", {}, ("min_nodes: must be a number from 1, or a percentage like 90%",)),
-        ("--set=drain.max=lots", {}, ("drain.max", "number of nodes or percent")),
-        ("--report-dir=test_tiny.py", {}, ("test_tiny.py",)),
         ("-q", {"required": ["tiny.*", "gpu.nothing"]}, ("required", "'gpu.nothing'", "the nearest is")),
         ("-q", {"nodes": "old[1-2]"}, ("Slurm knows no node of old[1-2]", "gpu[01-04]")),
         ("-q", {"slurm": {"extra_args": ["--nosuch"]}}, ("slurm.extra_args", "'--nosuch'")),
-        (
-            "-q",
-            {"nodes": None, "groups": [{"nodes": "gpu02", "partition": "fast"}]},
-            ("'fast'", "does not exist"),
-        ),
     ],
 )
 def test_a_bad_option_or_setting_is_one_line(

@@ -86,21 +86,6 @@ def test_drained_failing_and_unknown_nodes_are_an_error_each_and_then_not_tested
 
 
 @pytest.mark.usefixtures("drained")
-def test_the_first_error_of_minus_x_may_be_such_a_node_whose_entry_keeps_its_name_in_any_folder(
-    sandbox: Sandbox, tmp_path: Path
-) -> None:
-    inside = tmp_path / "below"
-    inside.mkdir()
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")  # the root of the ids
-    run = run_pytest(inside, on(sandbox), "-n0", "-x", files=SUITE)
-    assert run.rc == 1, run.out
-    assert "\nERROR run::test_available[gpu02] - " in run.out
-    assert run.outcomes["run::test_available[gpu02]"] == "error"
-    assert "stopping after 1 failures" in run.out
-    assert names(run.outcomes, "passed") == ["test_named[gpu01]", "test_release[gpu01]"]  # node by node
-
-
-@pytest.mark.usefixtures("drained")
 def test_no_node_at_all_is_an_error_and_starts_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
     run = run_pytest(tmp_path, on(sandbox), "--nodes=gpu[02-03]", files=SUITE)
     assert run.rc == 1
