@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from report_helpers import a_run, passing
 
 from pytest_gpucluster.core import check as verdicts
 from pytest_gpucluster.core.check import (
@@ -31,6 +32,8 @@ from pytest_gpucluster.kit.framework.payload_result import (
     read_facts,
 )
 from pytest_gpucluster.kit.mpi.mpi_errors import with_software_cause
+from pytest_gpucluster.report.run_model import read_run
+from pytest_gpucluster.run.record import Record
 
 FINDING = Finding("GPU 1", "7", "8")
 METRIC = Metric("m", 1, "s")
@@ -284,3 +287,22 @@ def test_facts_among_chatter() -> None:
     assert {text: last_stderr_line(text) for text in lines} == lines
     most = {"aba": "a", "ab": "", "aaabb": "", "": ""}  # less than two thirds accuse nobody
     assert {values: most_common(iter(values)) for values in most} == most
+
+
+# --- warnings
+
+
+def test_a_warning_is_sanitised_and_redacted_as_a_finding_is() -> None:
+    hostile = "bad\x1b[31m\x00 API_TOKEN=hunter2hunter2 https://ops:pw@host/ \u202e"
+    clean = "bad?[31m? API_TOKEN=<redacted> https://ops:<redacted>@host/ ?"
+    record = Record("gpu", "gpu.x", "gpu01")
+    record.add(concluded(Advisory(hostile, hostile, hostile), Finding(hostile, hostile, hostile)))
+    (verdict,) = record.as_dict()["verdicts"]
+    assert verdict["advisories"] == [{"part": clean, "measured": clean, "expected": clean}]
+    assert verdict["findings"] == verdict["advisories"]
+
+
+@pytest.mark.parametrize("odd", [None, 7, "text", [None], [7], [["part"]], {"part": "x"}])
+def test_a_damaged_warning_of_a_foreign_log_is_no_crash(odd: Any) -> None:
+    verdict = {"findings": [], "advisories": odd}
+    assert read_run(a_run([passing("gpu01", verdicts=[verdict])])).warnings == {}

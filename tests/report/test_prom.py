@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
+from paths import DATA, ROOT
 from plugin_helpers import run_pytest
 
 from pytest_gpucluster.core.errors import GpuClusterError
@@ -18,14 +21,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def promtool(page: str) -> str:
-    """Return what a real Prometheus parser and linter says of a page; '' where nothing is wrong."""
+def promtool(*words: str | Path, page: str = "") -> str:
+    """Return what a real Prometheus parser and linter says; the test fails where it refuses what it gets."""
     tool = shutil.which("promtool")
     if tool is None:
         pytest.fail("promtool is missing: make packages (Debian's package prometheus)")
-    argv = [tool, "check", "metrics"]
+    argv = [tool, *map(str, words)]
     done = subprocess.run(argv, input=page, capture_output=True, text=True, timeout=600, check=False)
-    assert (done.returncode == 0) == (not done.stdout + done.stderr), done
+    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
 
@@ -65,7 +68,7 @@ def test_promtool_takes_every_unit_and_name() -> None:
     metrics = [metric(f"it{n}", 1.5, unit) for n, unit in enumerate(units)]
     metrics += [metric("busbw all_reduce 4 nodes, 4 GiB", 361.5, "GB/s"), metric("import-Time", 1, "s")]
     page = prom.render(read_run(events(result("gpu.x", metrics=[*metrics, metric("x.y", 1, "W")]))))
-    assert promtool(page) == ""
+    assert promtool("check", "metrics", page=page) == ""
     labels = 'check="gpu.x",cluster="prod",node="gpu01",of="all_reduce 4 nodes, 4 GiB"'
     assert samples(page)[f"gpucluster_measured_busbw_bytes_per_second{{{labels}}}"] == 361.5e9
 
@@ -156,7 +159,7 @@ def test_hostile_text_stays_a_label() -> None:
     start = {"event": "start", "time": 1.0, "cluster": HOSTILE, "simulated": True}
     page = prom.render(read_run([start, hostile]))
     page.encode("utf-8")
-    assert promtool(page) == ""
+    assert promtool("check", "metrics", page=page) == ""
     assert all(re.match(r"# (HELP|TYPE) [a-z_]+ |[a-z_]+\{.*\} \S+$", line) for line in page.splitlines())
     assert r'cluster="a\"b\\c\nd??[31m}{ ? ' in page
     odd = metric("it", 1, 'say "x"\n', 'x"\\\n\x00\x1b\ud800y\t')
@@ -184,3 +187,109 @@ def test_a_file_that_cannot_be_written_is_no_success(tmp_path: Path) -> None:
     with pytest.raises(GpuClusterError, match=r"cannot be written"):
         prom.write(read_run(events()), tmp_path / "reports" / "latest" / "metrics.prom", "")
     assert list((tmp_path / "reports").rglob(".metrics*")) == []
+
+
+# --- the dashboard and the alerts of examples/
+
+EXAMPLES = ROOT / "src" / "pytest_gpucluster" / "examples"
+RULES = EXAMPLES / "prometheus-alerts.yaml"
+DASHBOARD: dict[str, Any] = json.loads((EXAMPLES / "grafana-dashboard.json").read_text())
+QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
+ALERTS = [rule["alert"] for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]]
+START = 100.0  # seconds, Unix time, of the made up runs
+
+
+def names(text: str) -> set[str]:
+    return set(re.findall(r"\bgpucluster_\w+", text))
+
+
+def bad(check: str, outcome: str, node: str, *parts: str) -> dict[str, Any]:
+    found = {"check": check, "outcome": outcome, "findings": [{"part": part} for part in parts]}
+    return result(check, outcome, node, time=START + 5, verdicts=[found] if parts else [])
+
+
+def written(*results: dict[str, Any], simulated: bool = False, exit_: int = 0) -> dict[str, str]:
+    """Return {series: value} as prom.py writes them of a run on gpu01 and gpu02."""
+    events = [
+        {"event": "start", "time": START, "cluster": "prod", "simulated": simulated},
+        {"event": "nodes", "time": START, "selected": ["gpu01", "gpu02"]},
+        *(bad("gpu.count", "passed", node) for node in ("gpu01", "gpu02")),
+        *results,
+        {"event": "finish", "time": START + 10, "exit": exit_},
+    ]
+    page = prom.render(read_run(events))
+    lines = [line for line in page.splitlines() if not line.startswith("#")]
+    return {line.rpartition(" ")[0]: line.rpartition(" ")[2] for line in lines}
+
+
+def fires(
+    folder: Path, series: dict[str, str], hours: int, expected: dict[str, list[dict[str, str]]]
+) -> None:
+    """Let promtool judge the rules over constant series; `expected` has the labels of each alert, the others must not fire."""
+    tests = [
+        {
+            "eval_time": f"{hours}h",
+            "alertname": alert,
+            "exp_alerts": [{"exp_labels": labels} for labels in expected.get(alert, [])],
+        }
+        for alert in ALERTS
+    ]
+    rules = yaml.safe_load(RULES.read_text())
+    for rule in rules["groups"][0]["rules"]:
+        del rule["annotations"]  # promtool compares the texts too
+    (folder / "rules.yaml").write_text(yaml.safe_dump(rules))
+    inputs = [{"series": name, "values": f"{value}x{hours}"} for name, value in series.items()]
+    case = {"interval": "1h", "input_series": inputs, "alert_rule_test": tests}
+    plan = {"rule_files": ["rules.yaml"], "evaluation_interval": "1h", "tests": [case]}
+    (folder / "case.yaml").write_text(yaml.safe_dump(plan))
+    assert "SUCCESS" in promtool("test", "rules", folder / "case.yaml")
+
+
+@pytest.mark.thorough
+def test_each_fault_fires_its_alerts_with_node_and_check(tmp_path: Path) -> None:
+    series = written(
+        bad("gpu.ecc_volatile", "failed", "gpu02", "GPU 4 (GPU-1, 0:1)", "GPU 6"),
+        bad("os.clock", "failed", "gpu02", "clock"),
+        bad("nccl.links", "failed", "", "link gpu01 - gpu02"),
+        bad("slurm.gres", "error", "gpu01"),
+        exit_=1,
+    )
+    warning, critical = ({"cluster": "prod", "severity": severity} for severity in ("warning", "critical"))
+    expected = {
+        "GpuClusterNodeNotFit": [{**warning, "node": node} for node in ("gpu01", "gpu02")],
+        "GpuClusterHardwareCheckFailed": [{**critical, "node": "gpu02", "check": "gpu.ecc_volatile"}],
+        "GpuClusterCheckOfClusterFailed": [{**critical, "check": "nccl.links"}],
+        "GpuClusterChecksBroken": [{**warning, "outcome": "error"}],
+    }
+    fires(tmp_path, series, 2, expected)
+    # a simulated cluster wakes nobody
+    fires(
+        tmp_path,
+        written(bad("gpu.xid", "failed", "gpu02", "GPU 0"), simulated=True, exit_=1),
+        2,
+        {},
+    )
+
+
+@pytest.mark.thorough
+def test_runs_that_stopped_or_whose_metrics_vanished_fire_by_their_age(tmp_path: Path) -> None:
+    labels = {"cluster": "prod", "severity": "warning"}
+    for hours in (2, 36):
+        fires(tmp_path, written(), hours, {})
+    fires(tmp_path, written(), 37, {"GpuClusterRunIsOld": [labels]})
+    old = {"GpuClusterRunIsOld": [labels], "GpuClusterNotAcceptedForAWeek": [labels]}
+    fires(tmp_path, written(), 7 * 24 + 1, old)
+    gone = {name: f"{value}x2 _" for name, value in written().items()}  # x2 _x26: after two hours
+    fires(tmp_path, gone, 26, {"GpuClusterMetricsGone": [labels | {"simulated": "false"}]})
+
+
+@pytest.mark.thorough
+def test_promtool_parses_every_query_of_the_dashboard_and_each_metric_is_documented(tmp_path: Path) -> None:
+    assert len(QUERIES) >= 12
+    rules = [{"record": f"q{number}", "expr": query} for number, query in enumerate(QUERIES)]
+    (tmp_path / "queries.yaml").write_text(yaml.safe_dump({"groups": [{"name": "q", "rules": rules}]}))
+    assert f"{len(QUERIES)} rules found" in promtool("check", "rules", tmp_path / "queries.yaml")
+    used = names(" ".join(QUERIES)) | names(RULES.read_text())
+    verdicts = {name for name in used if not name.startswith("gpucluster_measured_")}
+    written_ones = names((DATA / "report" / "few.prom").read_text())
+    assert verdicts <= names((ROOT / "docs" / "metrics.md").read_text()) & written_ones
