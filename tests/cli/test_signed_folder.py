@@ -87,9 +87,6 @@ def test_simulated_hardware_is_named(tmp_path: Path) -> None:
 
 
 FAILED_LINE = '"outcome": "failed", "phase"'
-STATED = (
-    '"failed": 1, "error": 0, "waived": 1, "not checked": 1, "not tested": 0, "nodes": {"fit": 2, "failed": 1'
-)
 
 
 @pytest.mark.parametrize(

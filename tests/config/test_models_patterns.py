@@ -146,14 +146,6 @@ def test_the_controller_of_xdist_looks_at_what_its_workers_collect(tmp_path: Pat
         left(tmp_path, "made.three").pytest_xdist_node_collection_finished(ids)
 
 
-def test_names_of_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "test_site.py"
-    path.write_bytes(SITE.encode() + b"# \xff my_test_x test_ x\n")
-    assert sorted(names_in(path)) == ["site.disk", "site.imported", "site.made"]
-    assert list(names_in(tmp_path / "none.py")) == []
-    assert list(names_in(tmp_path)) == []
-
-
 def test_every_shipped_check_is_found_in_its_source() -> None:
     import_checks()
     parts = {"matrix.work", "nccl.bandwidth"}  # of other checks

@@ -66,14 +66,10 @@ def test_the_deviation_in_short() -> None:
         ("12.5 GB/s", "at least 48 GB/s", "12.5<48 GB/s"),
         ("535.1.2", "550.90", "535.1.2!=550.90"),
         ("8 GiB", "512 MiB", "8 GiB!=512 MiB"),
-        ("", "a driver", "!=a driver"),
         ("8", "8 GPUs", "8!=8 GPUs"),
-        ("9 GPUs here", "8 GPUs there", "9>8 GPUs there"),
         ("-1.5", "2.25", "-1.5<2.25"),
         *(("7", "up to 5", "7>5"), ("7", "at most 5", "7>5"), ("7", ">=8", "7<8"), ("7.", "8", "7.!=8")),
-        ("7", "around 8", "7!=around 8"),
         ("50%", "60%", "50<60 %"),
-        ("2199023255552", "1.000001", "2199023255552>1.000001"),
         *(("1" * 14, "2", "1" * 14 + "!=2"), ("1.0000001", "2", "1.0000001!=2")),
         ("\"a\" 'b' `c` \\d |e $f", "[x]=y", "a b c d e f!=(x):y"),
         ("a  b\n\tc", "\xe9\x00\x7f", "a b c!=???"),
@@ -465,16 +461,6 @@ def may_drain_again(case: Case) -> bool:
 
 def chosen(rule: Callable[[Case], bool]) -> set[str]:
     return {case.node for case in CASES if rule(case)}
-
-
-def test_the_table_has_all_combinations() -> None:
-    states = len(IN_SERVICE + DOWN + STARTING + TOUCHED)
-    assert len(CASES) == states * 2 * len(REASONS) > 1500
-    assert [sum(map(rule, CASES)) for rule in (may_drain, may_undrain, may_drain_again)] == [
-        len(IN_SERVICE),
-        len(IN_SERVICE),
-        4 * len(IN_SERVICE + STARTING) + 2 * len(DOWN),
-    ]
 
 
 def _acted(case: Case, act: str) -> bool:

@@ -22,7 +22,6 @@ from pytest_gpucluster.cli import reference as cli_reference
 from pytest_gpucluster.cli.command import parser_of
 from pytest_gpucluster.cluster.calling_shell import unpassed
 from pytest_gpucluster.config.models import ClusterFile
-from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.plugin.collection import without_section
 
 if TYPE_CHECKING:
@@ -277,18 +276,6 @@ def test_every_page_is_linked() -> None:
         there = [(page.parent / target.partition("#")[0]).resolve() for target in links(page)]
         queue += [path for path in there if path.suffix == ".md" and path not in seen]
     assert [name_of(page) for page in PAGES if page not in seen] == []
-
-
-def test_the_page_of_suites_says_when_each_of_them_runs(tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text("nodes: gpu01\n")
-    lacking = without_section(config.load_cluster(tmp_path / "c.yaml"))
-    expected = {}
-    for suite in suites():
-        usual = f"with a section `{lacking[suite.name]}`" if suite.name in lacking else "always"
-        expected[suite.name] = "on request" if "on_request" in suite.hooks else usual
-    text = (ROOT / "docs" / "which-suite.md").read_text()
-    rows = dict(re.findall(r"^\| \[`(\w+)`\]\([^)]*\)[^|]* \| ([^|]*) \|", text, re.MULTILINE))
-    assert rows == expected
 
 
 # --- examples

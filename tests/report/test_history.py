@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import json
 import random
@@ -17,7 +16,6 @@ from plugin_helpers import FULL, TINY, jobs_so_far, on, run_pytest
 
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.core.errors import ConfigError
-from pytest_gpucluster.core.metric_direction import HIGHER, LOWER, NEITHER, RULES, rule_of
 from pytest_gpucluster.report.events import read_log
 from pytest_gpucluster.report.history import WINDOW, History
 from pytest_gpucluster.report.regression import FleetHistory, Turn
@@ -122,31 +120,6 @@ def named(comparison: Comparison) -> set[tuple[str, str]]:
 def of(comparison: Comparison, node: str, device: str = "") -> Change:
     (found,) = (it for it in comparison.changes if (it.item.node, it.metric.device) == (node, device))
     return found
-
-
-WITHOUT_DIRECTION = (
-    ",s after boot,of 5,GiB,MiB,B,C,W,MHz,%,lines,processes,bridges,containers,ranks,records,rules,controllers,"
-    "messages,accounts,threads,managers,cards,rounds,steps,products,counters,tests,cells"
-)
-
-
-@pytest.mark.thorough
-def test_every_unit_of_our_checks_is_thought_of() -> None:
-    """A new unit is to get a direction, or to be named here as one that has none."""
-    none = {*WITHOUT_DIRECTION.split(",")}
-    found = set()
-    for file in sorted((ROOT / "src" / "pytest_gpucluster" / "suites").rglob("*.py")):
-        for call in ast.walk(ast.parse(file.read_text())):
-            if isinstance(call, ast.Call) and ast.unparse(call.func) == "Metric" and len(call.args) > 2:
-                if any(keyword.arg == "better" for keyword in call.keywords):
-                    continue  # it says its direction itself
-                unit = call.args[2]
-                found |= {unit.value} if isinstance(unit, ast.Constant) else set()
-    assert len(found) > 15
-    assert found - set(RULES) <= none
-    assert not none & set(RULES)
-    assert {kind.better for kind in RULES.values()} == {HIGHER, LOWER}
-    assert rule_of("W").better == NEITHER
 
 
 # --- what got worse

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from report_helpers import a_run, passing
 
 from pytest_gpucluster.core.check import CHECKS
 from pytest_gpucluster.core.registry import import_checks
@@ -33,12 +34,8 @@ def result(node: str, check: str, measured: str = "7", **more: Any) -> dict[str,
 
 def run_of(nodes: int, results: list[dict[str, Any]], exit: int = 1) -> Run:
     names = [f"gpu{number:04}" for number in range(1, nodes + 1)]
-    fine = (result(name, "os.responds", outcome="passed", verdicts=[]) for name in names)
-    begin: list[dict[str, Any]] = [
-        {"event": "start", "cluster": "prod"},
-        {"event": "nodes", "selected": names},
-    ]
-    return read_run([*begin, *fine, *results, {"event": "finish", "exit": exit}])
+    fine = (passing(name, check="os.responds") for name in names)
+    return read_run(a_run([*fine, *results], nodes=names, finish=exit))
 
 
 @pytest.mark.parametrize("width", [80, 200])

@@ -97,18 +97,12 @@ def test_the_table_has_a_row_for_each_metric_and_counts_what_is_as_it_was() -> N
     assert replace(still, changes=()).table(120) == replace(still, changes=(new, gone)).table(120) == []
 
 
-def test_the_verdict() -> None:
-    few = "2 vary too much to be judged by so few runs"
+def test_the_verdict_of_a_run_in_which_nothing_got_worse() -> None:
+    compared = "history: {} metrics could be compared, none got worse"
     for kinds, verdict in (
-        ((), ""),
         (("new", "no direction"), ""),
-        (("same",), "history: 1 metrics could be compared, none got worse"),
-        (
-            ("same", "better", *["too few"] * 2),
-            f"history: 2 metrics could be compared, none got worse; {few}",
-        ),
-        (("too few",), ""),
-        (("worse",), "history: got worse: gpu01"),
+        (("same",), compared.format(1)),
+        (("same", "better", "too few"), f"{compared.format(2)}; 1 vary too much to be judged by so few runs"),
     ):
         changes = tuple(change(kind=kind) for kind in kinds)
         assert replace(COMPARISON, changes=changes, turned=()).verdict() == verdict

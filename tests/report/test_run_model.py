@@ -2,67 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import pytest
-from report_helpers import a_run, event, failing, passing, result, unjudged
+from report_helpers import a_run, failing, passing, result
 
 from pytest_gpucluster.core.errors import GpuClusterError
-from pytest_gpucluster.report.proof import CLUSTER
-from pytest_gpucluster.report.run_model import FailureGroup, Run, read_run
+from pytest_gpucluster.report.run_model import FailureGroup, read_run
 from pytest_gpucluster.report.run_snapshot import (
     Recorded,
     recorded,
 )
 
 # --- the model of a page
-
-
-def test_an_empty_log_is_an_empty_run() -> None:
-    run = read_run([])
-    assert run == Run()
-    assert [name for name, value in vars(run).items() if value] == []
-    assert (run.suites, run.simulated, run.untested, run.silent, run.executed) == ([], False, {}, [], 0)
-
-
-def test_nodes_are_selected_untested_lost_or_silent() -> None:
-    nodes = [f"gpu0{n}" for n in range(1, 7)]
-    not_tested = {"gpu02": ["busy", "ALLOCATED"], "gpu03": ["down"], "gpu04": []}
-    lost = {"gpu05": "gone", "gpu01": "gone at last"}
-    events = a_run([passing("gpu01")], nodes=nodes, not_tested=not_tested)
-    run = read_run([*events, *(event("lost", node=node, why=why) for node, why in lost.items())])
-    assert run.problems == {"gpu02": ("busy", "ALLOCATED"), "gpu03": ("down", ""), "gpu04": ("", "")}
-    assert run.lost == lost
-    assert run.untested == {"gpu02": "ALLOCATED", "gpu03": "", "gpu04": "", **lost}
-    assert run.silent == ["gpu06"]
-    assert [run.state(node) for node in ("gpu01", "gpu02", "gpu06")] == ["not proved", "not tested", ""]
-    assert (run.state("gpu01", "gpu"), run.state("gpu01", "os")) == ("passed", "")
-    failed = read_run([*a_run([failing("gpu01")]), event("lost", node="gpu01", why="gone")])
-    assert failed.state("gpu01") == "failed"
-
-
-def test_results_are_counted() -> None:
-    results = [passing("gpu01"), passing("gpu01"), failing("gpu01"), unjudged("gpu01", "skipped")]
-    results += [failing("", outcome="error"), passing("gpu02", check="own", suite="")]
-    run = read_run(a_run([*results, {"event": "result", "outcome": "passed"}]))
-    assert run.totals == Counter({"passed": 4, "failed": 1, "error": 1, "skipped": 1})
-    assert run.executed == 6
-    assert run.counts == {
-        "gpu01": {"gpu": Counter({"passed": 2, "failed": 1, "skipped": 1})},
-        CLUSTER: {"gpu": Counter({"error": 1}), "other": Counter({"passed": 1})},
-        "gpu02": {"own": Counter({"passed": 1})},
-    }
-    assert run.suites == ["gpu", "other", "own"]
-
-
-def test_what_was_tried_again_keeps_its_first_failure() -> None:
-    again = [failing("gpu01", message=message) | {"event": "rerun"} for message in ("first", "second")]
-    (ended,) = read_run(a_run([*again, passing("gpu01")])).retried.values()
-    first = {"check": "gpu.nvlink_state", "node": "gpu01", "message": "first"}
-    assert ended == {**first, "outcome": "passed"}
-    (open_still,) = read_run(a_run(again)).retried.values()
-    assert open_still == {**first, "outcome": "not ended"}
 
 
 # --- failures
@@ -139,9 +91,6 @@ def test_bandwidths_make_curves_and_bounds() -> None:
         ("busbw all_reduce 512 B", "GB/s", [], [1]),
         ("busbw all_reduce 1.5GiB 2 nodes x 8", "GB/s", [], [8]),
     ]
-
-
-# --- words
 
 
 # --- what the history keeps

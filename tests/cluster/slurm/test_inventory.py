@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
-
 import pytest
 
 from pytest_gpucluster.cluster.slurm import inventory
@@ -309,23 +307,6 @@ def test_cpus_reserved_for_the_system_are_not_requested(cpus: str, reserved: str
     text = f"NodeName=gpu01 Arch=x86_64 CPUAlloc=0 {cpus} CPULoad=0.92 OS={system} {reserved} State=IDLE"
     info = parse_nodes(text)["gpu01"]
     assert (info.job_cpus, info.arch, info.system) == (for_jobs, "x86_64", system)
-
-
-def test_partitions_with_every_value() -> None:
-    text = (
-        "PartitionName=limited AllowGroups=ops,dev AllowAccounts=a,b AllowQos=high DenyAccounts=c DenyQos=low "
-        "Default=YES DefaultTime=00:10:00 MaxNodes=7 MaxTime=1-00:00:00 Nodes=gpu[01-02] OverSubscribe=EXCLUSIVE "
-        "State=UP Nodes=gpu09\n"
-        "PartitionName=open AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL DenyAccounts=(null) Default=NO "
-        "DefaultTime=NONE MaxNodes=UNLIMITED MaxTime=UNLIMITED Nodes=(null)\n"
-        "PartitionName=bare\n"
-    )
-    found = inventory.parse_partitions(text)
-    where = ("limited", "UP", ("gpu01", "gpu02"), True)
-    who = (("ops", "dev"), ("a", "b"), ("c",), ("high",), ("low",))
-    assert astuple(found["limited"]) == (*where, 86400.0, 7, "EXCLUSIVE", *who)
-    for name in ("open", "bare"):
-        assert found[name] == inventory.PartitionInfo(name, "")
 
 
 def test_reservations() -> None:

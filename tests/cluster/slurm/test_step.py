@@ -182,12 +182,6 @@ def test_a_diagnostic_step_out_of_time_accuses_a_few_nodes_or_none(monkeypatch: 
         diagnostic.run_diagnostic(slurm, held, {})
 
 
-@pytest.mark.parametrize(("count", "least", "most"), [(2, 0, 70), (200, 400, 9999)])
-def test_the_diagnostic_step_of_many_tasks_has_more_time(count: int, least: float, most: float) -> None:
-    nodes = tuple(f"n{i}" for i in range(count))
-    assert least <= diagnostic.diagnostic_request(nodes, 8, "tok").timeout < most
-
-
 @pytest.mark.parametrize("module", [container_steps, containers, mpi, nccl, framework_step, diagnostic])
 def test_a_step_that_was_ended_is_no_answer(monkeypatch: pytest.MonkeyPatch, module: Any) -> None:
     def run_step(*_: object) -> StepResult:
