@@ -5,14 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pwd
 import re
-import resource
 import shutil
-import subprocess
 import sys
 import tempfile
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +18,7 @@ import yaml
 from first_night_sites import ACCEPTED, EXIT, REJECTED, UNPROVED, WAIVED, Site, stranger
 from plugin_helpers import Run
 from sandbox_helpers import sandbox_folder
-from user_helpers import Checkout, identity
 
-from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.sandbox import Sandbox
 
 if TYPE_CHECKING:
@@ -43,18 +37,14 @@ class Boxes:
     def __init__(self) -> None:
         self._stack, self._box, self._sandbox = contextlib.ExitStack(), "", Sandbox()
 
-    def of(self, site: Site, checkout: Checkout) -> Sandbox:
+    def of(self, site: Site) -> Sandbox:
         """Return a running, healthy sandbox for the site."""
         if self._box != site.box:
             self.close()
             folder = self._stack.enter_context(sandbox_folder())
             folder.chmod(0o755)
             self._sandbox, self._box = Sandbox(folder / "s"), site.box
-            options = json.loads(site.box)
-            if options.pop("user"):
-                checkout.start_sandbox(folder / "s", "--nodes", str(site.nodes))
-            else:
-                self._sandbox.up(**options)
+            self._sandbox.up(**json.loads(site.box))
         self._sandbox.heal()
         return self._sandbox
 
@@ -67,49 +57,21 @@ class Boxes:
 class Night:
     """One site in its sandbox, in a folder that is also the operator's HOME."""
 
-    def __init__(self, site: Site, sandbox: Sandbox, folder: Path, checkout: Checkout) -> None:
-        self.site, self.sandbox, self.folder, self._checkout = site, sandbox, folder, checkout
-        if site.user:
-            os.chown(folder, pwd.getpwnam(site.user).pw_uid, pwd.getpwnam(site.user).pw_gid)
-
-    @cached_property
-    def _shell(self) -> dict[str, str]:
-        env = stranger(self.site, self.folder, self.sandbox.env["SLURM_CONF"])
-        return env | ({"PYTHONPATH": self._checkout.modules} if self.site.user else {})
-
-    def _limit(self) -> None:
-        for name, soft in self.site.limits.items():
-            _, hard = resource.getrlimit(getattr(resource, name))
-            resource.setrlimit(getattr(resource, name), (soft, hard))
+    def __init__(self, site: Site, sandbox: Sandbox, folder: Path) -> None:
+        self.site, self.sandbox, self.folder = site, sandbox, folder
 
     def call(self, module: str, *words: str) -> Run:
         """Run a module of Python as the operator does."""
-        if not self.site.user and not self.site.limits:
-            argv = [sys.executable, "-m", module, *words]
-            done = forked.run(argv, cwd=self.folder, env=self._shell, timeout=PATIENCE)
-        else:
-            done = subprocess.run(
-                [self._checkout.python if self.site.user else sys.executable, "-m", module, *words],
-                **(identity(self.site.user) if self.site.user else {}),
-                cwd=self.folder,
-                env=self._shell,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=PATIENCE,
-                check=False,
-                preexec_fn=self._limit,
-            )
+        env = stranger(self.site, self.folder, self.sandbox.env["SLURM_CONF"])
+        argv = [sys.executable, "-m", module, *words]
+        done = forked.run(argv, cwd=self.folder, env=env, timeout=PATIENCE)
         assert "Traceback" not in done.stderr, done.stderr[-3000:]
         return Run(done.returncode, done.stdout, done.stderr, self.folder)
 
     def suites(self, *words: str) -> Run:
         """Run the suites, and print what would be drained."""
-        own = [str(self._checkout.suites)] if self.site.user else ["--pyargs", "pytest_gpucluster.suites"]
-        return self.call(
-            "pytest", "-p", "no:hypothesispytest", "--cluster=prod", "--drain=dry-run", *words, *own
-        )
+        options = ("-p", "no:hypothesispytest", "--cluster=prod", "--drain=dry-run", *words)
+        return self.call("pytest", *options, "--pyargs", "pytest_gpucluster.suites")
 
     def draft(self) -> str:
         """Draft the cluster file with `gpucluster init`, and add what the operator adds; return the draft."""
@@ -170,9 +132,9 @@ def failed_on(run: Run) -> set[tuple[str, str]]:
     return {(str(event["check"]), str(event["node"])) for event in results}
 
 
-def play(site: Site, sandbox: Sandbox, folder: Path, checkout: Checkout) -> None:
+def play(site: Site, sandbox: Sandbox, folder: Path) -> None:
     """Fail where the product does not print what the site expects."""
-    night = Night(site, sandbox, folder, checkout)
+    night = Night(site, sandbox, folder)
     with site.world(sandbox) if site.world else contextlib.nullcontext():
         draft = night.draft()
         for pattern in site.drafted:
@@ -204,25 +166,6 @@ def play(site: Site, sandbox: Sandbox, folder: Path, checkout: Checkout) -> None
         assert would_drain(run) == ({sick.node} if sick.repair else set()), run.out
         others = {node for _, node in failed_on(run) - quiet} - {sick.node, ""}
         assert not others, f"{others} fail because of {sick.node}\n{run.out}"
-
-
-def alone(site: Site, sandbox: Sandbox, folder: Path, checkout: Checkout) -> None:
-    """Run each suite alone: none is accepted that has passed nothing, and none would drain a node."""
-    night = Night(site, sandbox, folder, checkout)
-    with site.world(sandbox) if site.world else contextlib.nullcontext():
-        night.draft()
-        for suite in suites():
-            run = night.suites("-m", suite.name, *(["--burnin-time=5s"] if suite.name == "burnin" else []))
-            passed = [
-                event
-                for event in run.events
-                if event["event"] == "result"
-                and event["outcome"] == "passed"
-                and event["suite"] == suite.name
-            ]
-            assert not would_drain(run), run.out
-            if run.rc == 0:
-                assert passed, f"{suite.name} is accepted and has passed nothing\n{run.out}"
 
 
 @contextlib.contextmanager

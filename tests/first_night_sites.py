@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paths import ROOT
-from plugin_helpers import out_of_service
-from sandbox_helpers import slurm, wait_for
+from sandbox_helpers import slurm
 
 from slurm_sandbox import hardware, models, node_files
 
@@ -46,7 +45,7 @@ class Sick:
 
 @dataclass(frozen=True)
 class Site:
-    """One site. `shell`: variables of the shell that runs pytest; `limits`: of ulimit, {RLIMIT name: soft limit}.
+    """One site. `shell`: variables of the shell that runs pytest.
 
     `world`: what the sandbox is changed into; `edit`: keys that the operator adds to the drafted cluster file, {state}
     is the sandbox's folder; None removes a key. `drafted`, `prints`, `never`: patterns that the draft must have, that the healthy run must print, and
@@ -60,8 +59,6 @@ class Site:
     nodes: int = 3
     up: Mapping[str, Any] = field(default_factory=dict)
     shell: Mapping[str, str] = field(default_factory=dict)
-    limits: Mapping[str, int] = field(default_factory=dict)
-    user: str = ""
     world: World | None = None
     edit: Mapping[str, Any] = field(default_factory=dict)
     init: tuple[str, ...] = ()
@@ -76,7 +73,7 @@ class Site:
     @property
     def box(self) -> str:
         """The sandbox that the site needs: sites with the same one share it."""
-        return json.dumps({"nodes": self.nodes, "user": self.user, **self.up}, sort_keys=True)
+        return json.dumps({"nodes": self.nodes, **self.up}, sort_keys=True)
 
 
 # --- worlds: changes of a running sandbox that end with the test
@@ -108,22 +105,6 @@ def everywhere(sandbox: Sandbox, kind: str, **options: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def busy(sandbox: Sandbox, node: str) -> Iterator[None]:
-    """A user's job has the node."""
-    job = slurm(
-        sandbox, "sbatch", "--parsable", "-w", node, "--exclusive", "-o", "/dev/null", "--wrap", "sleep 900"
-    ).strip()
-    wait_for(
-        lambda: "RUNNING" in slurm(sandbox, "squeue", "-h", "-j", job, "-o", "%T"), "the user's job runs"
-    )
-    try:
-        yield
-    finally:
-        slurm(sandbox, "scancel", job)
-        wait_for(lambda: job not in slurm(sandbox, "squeue", "-h", "-o", "%i"), "the user's job has ended")
-
-
-@contextlib.contextmanager
 def slurm_conf(sandbox: Sandbox, change: Callable[[str], str]) -> Iterator[None]:
     """slurm.conf is another."""
     before = sandbox.layout.conf.read_text()
@@ -134,17 +115,6 @@ def slurm_conf(sandbox: Sandbox, change: Callable[[str], str]) -> Iterator[None]
     finally:
         sandbox.layout.conf.write_text(before)
         slurm(sandbox, "scontrol", "reconfigure")
-
-
-def _alone(conf: str) -> str:
-    """Each node is alone in a partition of its own."""
-    lines = [line for line in conf.splitlines() if not line.startswith("PartitionName")]
-    lines += [
-        f"PartitionName=only{number} Nodes=gpu0{number} MaxTime=60 State=UP"
-        + (" Default=YES" if number == 1 else "")
-        for number in (1, 2)
-    ]
-    return "\n".join([*lines, ""])
 
 
 @contextlib.contextmanager
@@ -181,11 +151,6 @@ def other_hardware(sandbox: Sandbox, node: str, model: str) -> Iterator[None]:
         )
 
 
-def drained(sandbox: Sandbox, node: str) -> contextlib.AbstractContextManager[None]:
-    """An administrator has drained the node."""
-    return out_of_service(sandbox, node, "DRAIN", "bad cable, ticket 4711")
-
-
 @contextlib.contextmanager
 def _half(sandbox: Sandbox, kind: str) -> Iterator[None]:
     names = sandbox.nodes[: len(sandbox.nodes) // 2]
@@ -198,21 +163,6 @@ def _half(sandbox: Sandbox, kind: str) -> Iterator[None]:
 
 # --- the sites
 
-TRAINING_SHELL = {
-    "RANK": "3",
-    "WORLD_SIZE": "16",
-    "LOCAL_RANK": "3",
-    "MASTER_ADDR": "10.9.8.7",
-    "MASTER_PORT": "29500",
-    "GLOO_SOCKET_IFNAME": "eth7",
-    "NCCL_SOCKET_IFNAME": "eth7",
-    "NCCL_P2P_DISABLE": "1",
-    "CUDA_VISIBLE_DEVICES": "0",
-    "TF_CONFIG": '{"cluster": {"worker": ["10.9.8.7:1"]}}',
-    "http_proxy": "http://10.9.8.7:3128",
-    "OMP_NUM_THREADS": "1",
-}
-VENV = str(Path(sys.executable).parent)
 IMAGE = "{state}/images/sandbox.sqsh"
 # the image has neither Python nor the simulated programs
 PROGRAMS = [
@@ -227,47 +177,6 @@ GPU_MISSING = Sick("gpu_missing", "gpu.count")
 SHELLS = (
     Site("plain", "an ordinary site, as root", GPU_MISSING, drafted=(r"(extends|profile): h200-8",)),
     Site(
-        "venv-first",
-        "the tutorial's shell: the tool's venv is first on PATH",
-        Sick("remap_failure", "gpu.remapped_rows"),
-        shell={
-            "PATH": f"{VENV}:/usr/bin:/bin:/usr/sbin:/sbin",
-            "VIRTUAL_ENV": str(Path(VENV).parent),
-            "PYTHONPATH": "/nowhere",
-        },
-    ),
-    Site(
-        "low-limits",
-        "ulimit -n 1024, few processes, no core files",
-        Sick("ib_down", "fabric.port_state"),
-        limits={"RLIMIT_NOFILE": 1024, "RLIMIT_CORE": 0, "RLIMIT_STACK": 8 << 20},
-        never=(r"RLIMIT|nofile: 1024",),
-    ),
-    Site(
-        "training-shell",
-        "the shell of somebody who trains: rank variables, NCCL variables, a proxy",
-        Sick("slow_node", "nccl.alone_bandwidth"),
-        shell=TRAINING_SHELL,
-        prints=(r"warning: .*(RANK|MASTER_ADDR|NCCL_P2P_DISABLE)",),
-    ),
-    Site(
-        "inside-a-job",
-        "a shell with variables of another Slurm job and of sbatch",
-        Sick("ecc_volatile", "gpu.ecc_volatile"),
-        shell={
-            "SLURM_JOB_ID": "424242",
-            "SLURM_JOBID": "424242",
-            "SLURM_NODELIST": "login7",
-            "SLURM_NTASKS": "7",
-            "SLURM_NNODES": "1",
-            "SLURM_CPUS_PER_TASK": "3",
-            "SALLOC_PARTITION": "debug",
-            "SBATCH_PARTITION": "debug",
-            "SRUN_CPUS_PER_TASK": "3",
-            "SLURM_EXPORT_ENV": "NONE",
-        },
-    ),
-    Site(
         "foreign-locale",
         "a locale that the nodes lack, a far time zone, a narrow terminal",
         Sick("xid", "gpu.xid"),
@@ -279,67 +188,8 @@ SHELLS = (
         Sick("remap_pending", "gpu.remapped_pending"),
         shell={"HOME": "/proc/nonexistent", "TERM": "dumb", "SHELL": "/bin/false", "USER": "", "LOGNAME": ""},
     ),
-    Site(
-        "ordinary-user",
-        "a user without sudo, umask 077, a fresh HOME",
-        Sick("gpu_missing", "gpu.count"),
-        user="nobody",
-    ),
 )
 STATES = (
-    Site(
-        "one-drained",
-        "an administrator has drained one node",
-        GPU_MISSING,
-        healthy=(UNPROVED, REJECTED),  # the suite slurm judges the node's state itself
-        world=lambda box: drained(box, "gpu03"),
-        prints=(r"gpu03: .*bad cable, ticket 4711",),
-    ),
-    Site(
-        "one-drained-and-waived",
-        "the drained node is known, with a ticket and a date",
-        GPU_MISSING,
-        healthy=WAIVED,
-        world=lambda box: drained(box, "gpu03"),
-        edit={
-            "waivers": [
-                {
-                    "nodes": "gpu03",
-                    "checks": ["*"],
-                    "reason": "bad cable",
-                    "ticket": "4711",
-                    "until": "2999-01-01",
-                }
-            ]
-        },
-        prints=(r"4711",),
-    ),
-    Site(
-        "expired-waiver",
-        "the waiver of the drained node ended",
-        GPU_MISSING,
-        healthy=(UNPROVED, REJECTED),  # the suite slurm judges the node's state itself
-        world=lambda box: drained(box, "gpu03"),
-        edit={
-            "waivers": [
-                {
-                    "nodes": "gpu03",
-                    "checks": ["*"],
-                    "reason": "bad cable",
-                    "ticket": "4711",
-                    "until": "2020-01-01",
-                }
-            ]
-        },
-        prints=(r"waiver.*(expired|ended).*2020-01-01|2020-01-01",),
-    ),
-    Site(
-        "one-busy",
-        "a user's job has one node",
-        GPU_MISSING,
-        world=lambda box: busy(box, "gpu03"),
-        prints=(r"ACCEPTED: 2 of 3 nodes \(1 busy\)",),
-    ),
     Site(
         "after-maintenance",
         "all nodes were rebooted a minute ago",
@@ -380,14 +230,6 @@ STATES = (
         healthy=REJECTED,
         edit={"os": {"services": ["nvidia-fabricmanagr"], "mounts": [{"path": "/scratch"}]}},
         prints=(r"os\.services", r"configure"),
-    ),
-    Site(
-        "wrong-sysctl",
-        "the cluster file requires a kernel setting that no node has",
-        Sick("ecc_volatile", "gpu.ecc_volatile"),
-        healthy=REJECTED,
-        edit={"os": {"sysctls": {"vm.swappiness": "7"}}},
-        prints=(r"os\.sysctls", r"configure"),
     ),
 )
 HARDWARE = (
@@ -430,49 +272,12 @@ HARDWARE = (
 IMAGES = (
     Site("image", "the suites run in an image", GPU_MISSING, edit=IN_IMAGE, up={"pyxis": "auto"}),
     Site(
-        "no-pyxis",
-        "the cluster file names an image, and slurmd loads no Pyxis",
-        GPU_MISSING,
-        healthy=UNPROVED,  # nothing fails: no step of nccl can start
-        up={"pyxis": "off"},
-        edit=IN_IMAGE,
-        prints=(r"[Pp]yxis",),
-    ),
-    Site(
-        "unused-environment",
-        "an environment that no suite names, under another name than default",
-        GPU_MISSING,
-        edit={"environments": {"trainig": {"exports": {"A": "1"}}}},
-        prints=(r"trainig",),
-    ),
-    Site(
-        "alone-in-partitions",
-        "two nodes, each alone in its partition, with a distributed suite",
-        Sick("gpu_missing", "gpu.count"),
-        nodes=2,
-        healthy=UNPROVED,
-        world=lambda box: slurm_conf(box, _alone),
-        edit={"ddp": {}, "environments": {"default": {"python": str(FRAMEWORKS)}}},
-        prints=(r"nothing between nodes was proved|ddp",),
-    ),
-    Site(
         "ddp-on-cpus",
         "CPU nodes with torch in an environment only",
         Sick("d_state", "os.dstate", repair=False),
         nodes=2,
         up={"gpus_per_node": 0},
         edit={"ddp": {}, "environments": {"default": {"python": str(FRAMEWORKS)}}},
-    ),
-    Site(
-        "ddp-without-torch",
-        "a suite whose framework no node has",
-        Sick("d_state", "os.dstate", repair=False),
-        nodes=2,
-        healthy=REJECTED,
-        up={"gpus_per_node": 0},
-        edit={"ddp": {}},
-        prints=(r"torch",),
-        select=("-m", "os or ddp"),
     ),
 )
 

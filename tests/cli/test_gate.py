@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import subprocess
 import sys
@@ -226,15 +225,6 @@ def test_nagios_gets_its_line_and_unknown_for_every_error(ran: Gate) -> None:
         assert ran.run(None, "--nagios", words) == 3
         (line,) = ran.out.splitlines()
         assert line.startswith("GPUCLUSTER UNKNOWN - ")
-
-
-def test_json_has_every_check(ran: Gate) -> None:
-    assert ran.run(result(REPAIR, OF_JOB), "--json") == 1
-    data = json.loads(ran.out)
-    assert (data["node"], data["out_of_service"], data["breaker"]) == ("gpu01", True, "")
-    shown = [(it["check"], it["outcome"], it["of_job"]) for it in data["checks"]]
-    assert shown[1:] == [("gpu.remapped_rows", "failed", False), ("gpu.idle_memory", "failed", True)]
-    assert data["checks"][1]["findings"][0]["action"] == "return to vendor"
 
 
 def test_collect_prints_the_option_and_the_reasons(

@@ -7,7 +7,6 @@ import json
 import math
 import re
 import shlex
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,10 +24,10 @@ from pytest_gpucluster.core.finding import Metric
 from pytest_gpucluster.kit.container import containers
 from pytest_gpucluster.report.history import History
 from pytest_gpucluster.report.run_snapshot import ItemMetric, NodeAct, Recorded, RecordedItem
-from pytest_gpucluster.sandbox import Sandbox
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 ROW = re.compile(r"^\| `gpucluster (.* --json)` \| (.*) \|$", re.MULTILINE)
 DOCUMENTED = {
@@ -99,31 +98,6 @@ def test_document_has_the_documented_keys(capsys: pytest.CaptureFixture[str], co
     if command.startswith("history NODE"):  # gpu01 has a metric, gpu02 a failure
         found |= set(keys(document(capsys, "history gpu02 --json")))
     assert found == DOCUMENTED[command]
-
-
-@pytest.mark.usefixtures("site")
-def test_values(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert document(capsys, "check lab.yaml --json")["nodes"] == 2
-    Path("wrong.yaml").write_text("node: a\n")
-    errors = document(capsys, "check wrong.yaml --json", status=4)
-    assert errors == {"valid": False, "errors": ["wrong.yaml:1: node: unknown key; did you mean 'nodes'?"]}
-    monkeypatch.setattr(Sandbox, "status", lambda _self: {"running": False})
-    assert document(capsys, "sandbox status") == {"running": False}
-    first, second = document(capsys, "clean --json")["leftovers"]
-    assert first == {"what": "job 1", "removable": True, "why": ""}
-    assert second == {"what": "job 2", "removable": False, "why": "it may live"}
-    assert document(capsys, "drains --json")["drains"][0]["node"] == "gpu02"
-    runs = document(capsys, "history --json")["runs"]
-    assert [(run["run"], run["outcome"], run["failed"]) for run in runs] == [
-        ("night2", "bad", 1),
-        ("night1", "good", 0),
-    ]
-    node = document(capsys, "history gpu01 --json")
-    assert node["metrics"][0]["values"] == [{"value": 478.0, "good": True}, {"value": 300.0, "good": False}]
-    compared = document(capsys, "compare --json", status=3)
-    assert (compared["a"]["run"], compared["b"]["run"]) == ("night1", "night2")
-    assert [(it["where"], it["before"], it["now"]) for it in compared["worse"]] == [("gpu01", 478.0, 300.0)]
-    assert compared["failed"] == [{"node": "gpu02", "check": "os.load", "outcome": "failed"}]
 
 
 def test_listing_with_json_removes_nothing() -> None:

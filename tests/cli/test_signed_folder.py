@@ -87,9 +87,6 @@ def test_simulated_hardware_is_named(tmp_path: Path) -> None:
 
 
 FAILED_LINE = '"outcome": "failed", "phase"'
-STATED = (
-    '"failed": 1, "error": 0, "waived": 1, "not checked": 1, "not tested": 0, "nodes": {"fit": 2, "failed": 1'
-)
 
 
 @pytest.mark.parametrize(
@@ -178,10 +175,8 @@ TREND = '<p class="trend"><svg viewBox="0 0 9 9" width="9" height="9" role="img"
     ("name", "before", "after"),
     [
         ("report.html", ">Not accepted</h1>", ">Accepted</h1>"),
-        ("report.html", "17 active links", "18 active links"),
         ("report.html", "</head>", "<style>#work { display: none }</style></head>"),
         ("report.html", '<section id="gaps">', HISTORY.format("<style>#record { display: none }</style>")),
-        ("report.html", '<section id="gaps">', HISTORY.format('<p style="position: fixed">Accepted</p>')),
         ("report.html", '<section id="gaps">', HISTORY.format("<div><details><summary>x</summary></div>")),
         ("report.html", '<section id="gaps">', HISTORY.format('</section><section id="history">')),
         ("report.html", '<section class="record', '<section id="history"><p>Accepted</p></section><section class="record'),
@@ -189,12 +184,9 @@ TREND = '<p class="trend"><svg viewBox="0 0 9 9" width="9" height="9" role="img"
         ("report.html", "</header>", TREND.format("").removesuffix("</article>") + "</header>"),
         ("report.html", "</article>", TREND.format("<script>1</script>")),
         ("junit.xml", "Not accepted", "Accepted"),
-        ("junit.xml", 'failures="1"', 'failures="0"'),
-        ("junit.xml", "failure", "system-err"),
         ("junit.xml", "<testsuites", '<!DOCTYPE x [<!ENTITY a "b">]>\n<testsuites'),
         ("junit.xml", "</testsuites>", ""),
         ("metrics.prom", 'gpucluster_node_fit{cluster="prod",node="gpu02"} 0.0', 'gpucluster_node_fit{cluster="prod",node="gpu02"} 1.0'),
-        ("metrics.prom", "gpucluster_run_success{", "gpucluster_run_success_no{"),
     ],
 )  # fmt: skip
 def test_a_report_that_shows_something_else_is_not_signed(
@@ -228,7 +220,6 @@ def test_what_a_history_adds_to_a_page_is_set_aside(root: Path) -> None:
     ("make", "why"),
     [
         (lambda path: path.symlink_to("steps/1.log"), "x: is a link; a signed folder has none"),
-        (lambda path: path.symlink_to("/"), "x: is a link; a signed folder has none"),
         (lambda path: os.mkfifo(path), "x: is neither a plain file nor a folder"),
         (lambda path: path.with_name("x\ny").touch(), ": the name of a file has control characters: 'x\\ny'"),
         (
@@ -268,16 +259,13 @@ def replaced(path: Path) -> None:
     ("edit", "why"),
     [
         (lambda root: (root / "new.txt").touch(), "new.txt: SHA256SUMS does not list it: it was added"),
-        (lambda root: (root / ".new").touch(), ".new: SHA256SUMS does not list it: it was added"),
         (lambda root: (root / "steps" / "2.log").touch(), "steps/2.log: SHA256SUMS does not list it: it was added"),
         (lambda root: (root / "steps" / "SHA256SUMS").touch(), "steps/SHA256SUMS: SHA256SUMS does not list it"),
-        (lambda root: (root / "record.json").write_text("{}"), "record.json: SHA256SUMS does not list it: it was added"),
         (lambda root: (root / "steps" / "1.log").unlink(), "steps/1.log: is missing, and SHA256SUMS lists it"),
         (lambda root: (root / "junit.xml").rename(root / "a"), "a: SHA256SUMS does not list it: it was added"),
         (lambda root: change(root / "steps" / "1.log", ("exit 0", "exit 1")), "steps/1.log: has another sha256 than"),
         (lambda root: change(root / "events.jsonl", ("login1", "login2")), "events.jsonl: has another sha256 than"),
         (lambda root: replaced(root / "steps" / "1.log"), "steps/1.log: is a link; a signed folder has none"),
-        (lambda root: replaced(root / "events.jsonl"), "events.jsonl: is a link; a signed folder has none"),
         (lambda root: replaced(root / "steps"), "steps: is a link; a signed folder has none"),
     ],
 )  # fmt: skip
@@ -313,11 +301,8 @@ ONE, TWO = f"{'0' * 64}  a\n", f"{'1' * 64}  b/c d\n"
         ONE.replace("\n", "\r\n"),
         ONE + TWO[:-1],
         f"{ONE}\n",
-        f"# signed\n{ONE}",
         ONE.replace("  ", " *"),
-        ONE.replace("0  a", "0 a"),
         ONE.replace("0", "F"),
-        f"\\{ONE}",
         f"\ufeff{ONE}",
     ],
 )

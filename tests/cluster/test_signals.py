@@ -100,19 +100,6 @@ def test_a_signal_at_the_end_is_noted_and_ends_waits() -> None:
     assert not signals.pause(60)
 
 
-def test_a_pause_lasts_as_long_as_it_should(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
-
-    def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        clock[0] += seconds
-
-    monkeypatch.setattr("pytest_gpucluster.cluster.signals.time.sleep", sleep)
-    signals.catch()
-    assert signals.pause(0.25)
-    assert slept == pytest.approx([0.1, 0.1, 0.05])
-
-
 def test_what_is_ignored_stays_so_and_other_handlers_of_ctrl_c_stay() -> None:
     def own(*_args: Any) -> None:
         """Stand for the handler of a program that embeds pytest."""
@@ -131,15 +118,6 @@ def test_what_is_ignored_stays_so_and_other_handlers_of_ctrl_c_stay() -> None:
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
 
 
-def test_handlers_go_back_to_what_they_were() -> None:
-    before = handlers()
-    signals.catch()
-    signals.over()
-    assert handlers() == [signal.SIG_IGN] * 3
-    signals.restore_handlers()
-    assert handlers() == before
-
-
 def test_a_thread_that_is_not_the_main_one_changes_nothing() -> None:
     before = handlers()
     thread = threading.Thread(target=signals.catch)
@@ -152,10 +130,8 @@ def test_a_thread_that_is_not_the_main_one_changes_nothing() -> None:
     ("program", "only"),
     [
         ("/usr/bin/pytest", True),
-        ("/opt/x/py.test", True),
         ("/x/site-packages/pytest/__main__.py", True),
         ("/x/mytests/__main__.py", False),
-        ("/x/pytest/run.py", False),
         ("-c", False),
     ],
 )

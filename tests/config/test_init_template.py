@@ -9,12 +9,11 @@ import jsonschema
 import pytest
 import yaml
 
-from pytest_gpucluster import SuiteError, config
+from pytest_gpucluster import config
 from pytest_gpucluster.config import json_schema
 from pytest_gpucluster.config.ansible import read_inventory
-from pytest_gpucluster.config.init_template import DraftNode, Login, draft, from_inventory, proposals
+from pytest_gpucluster.config.init_template import DraftNode, Login, draft, from_inventory
 from pytest_gpucluster.core.errors import ConfigError
-from pytest_gpucluster.core.registry import Suite
 from pytest_gpucluster.core.survey import Hardware, Software, Survey
 
 if TYPE_CHECKING:
@@ -159,15 +158,6 @@ def test_ethernet_and_unusual_settings_are_not_demanded(tmp_path: Path, second: 
     assert "which adapters carry the traffic of GPUs is not known" in text
 
 
-def test_virtual_machine_with_passed_through_gpus(tmp_path: Path) -> None:
-    whole = replace(H200, ports=(), virtual=True, vendor="QEMU")
-    half = replace(whole, gpus=H200.gpus[:4], nvlinks=(18,) * 4)
-    nodes = [DraftNode("vm1", "b", {"gpu:h200": 8}), DraftNode("vm2", "b", {"gpu:h200": 4})]
-    found = profiles(drafted(tmp_path, nodes, {"vm1": whole, "vm2": half})[1])
-    shown = {nodes: (name, gpu.count) for nodes, (_, name, gpu) in found.items()}
-    assert shown == {"vm1": ("h200-vm", 8), "vm2": ("h200-vm", 4)}
-
-
 def test_a_gpu_that_the_read_node_lacks_is_still_expected(tmp_path: Path) -> None:
     sick = replace(H200, gpus=H200.gpus[:7], nvlinks=(18,) * 7)
     nodes = [DraftNode("a", "b", {"gpu:h200": 8}), DraftNode("b", "b", {"gpu:h200": 8})]
@@ -231,19 +221,6 @@ def test_notes_are_valid_themselves_odd_names_stay_and_simulated_gpus_are_called
     assert loaded(text[:start] + notes, tmp_path).environments["default"].modules == ("cuda",)
 
 
-@pytest.mark.parametrize(
-    ("kind", "count", "first"),
-    [
-        ("h100", 8, "dgx-h100"),
-        ("H200", 8, "h200-8"),
-        ("h200", 2, "h200-vm"),  # 8 adapters and an NVSwitch are not looked for where two GPUs are
-        ("nvidia_h100_80gb_hbm3", 8, "dgx-h100"),  # AutoDetect=nvml
-    ],
-)
-def test_proposals(kind: str, count: int, first: str) -> None:
-    assert proposals(kind, count)[0] == first
-
-
 @pytest.mark.parametrize(("name", "text"), [("inventory", DEEPOPS), ("hosts.yml", YAML)])
 def test_an_inventory_in_the_deepops_form(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
@@ -292,9 +269,3 @@ def test_a_bad_inventory_gives_one_line(tmp_path: Path, name: str, text: str, ex
     with pytest.raises(ConfigError, match=expected) as caught:
         from_inventory(read_inventory(tmp_path / name), name="x", origin=name)
     assert "\n" not in str(caught.value)
-
-
-def test_a_draft_that_is_a_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Suite, "load", lambda _suite, _part: lambda _survey: "text: it")
-    with pytest.raises(SuiteError, match="its draft is a text"):
-        draft("it", [DraftNode("gpu01")], origin="x")

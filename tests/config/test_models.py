@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
+import re
+import typing
+from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import pytest
 import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from paths import ROOT
+from pydantic import BaseModel
 
 from pytest_gpucluster import config
-from pytest_gpucluster.config import json_schema
-from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
+from pytest_gpucluster.cluster.transport import ssh_connect
+from pytest_gpucluster.config import json_schema, load_cluster
+from pytest_gpucluster.config.models import Cluster, ClusterFile, Group, Profile
+from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
+from pytest_gpucluster.core.fact import Fact
+from pytest_gpucluster.core.registry import suites
+from pytest_gpucluster.core.values import ssh_address
+from pytest_gpucluster.plugin import text_options
+from pytest_gpucluster.plugin.options import check_nodes, refuse_names, refuse_words, refused_values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from pytest_gpucluster.config import Cluster
 
 VALIDATOR = jsonschema.Draft202012Validator(json_schema.schema())
 EXAMPLES = sorted((ROOT / "examples" / "clusters").glob("*.yaml"))
@@ -174,10 +190,7 @@ WRONG: dict[str, tuple[str | bytes, str]] = {
         "groups:\n - nodes: a[1-3]\n - nodes: a3\n",
         ":3: groups[1].nodes: a3 is in groups[0] already",
     ),
-    "empty hostlist": ("nodes: ''\n", ":1: nodes: names no node"),
     "bad hostlist": ("nodes: gpu[1\n", ":1: nodes: not a hostlist: 'gpu[1'"),
-    "plain text": ("hello\n", ":1: must be a mapping"),
-    "list as key": ("nodes: a\n? [x]\n: y\n", ":2: a key must be plain text"),
     "too large": ("# " + "x" * 2**20, ": is larger than 512 KiB"),
     "two documents": ("nodes: a\n---\nnodes: b\n", ":2: a second document starts here"),
     "broken": ("nodes: a: b\n", ":1: not YAML: mapping values are not allowed here"),
@@ -187,7 +200,6 @@ WRONG: dict[str, tuple[str | bytes, str]] = {
     "bomb": (BOMB, ":5: e: its aliases unfold to more than"),
     "circle": ("nodes: a\nsettings: &a {x: *a}\n", ":2: settings.x: an alias points to what it stands in"),
     "too deep": ("settings: " + "[" * 1500, ": is nested too deeply"),
-    "bad merge": ("nodes: a\n<<: x\n", ":2: <<: must be an alias of a mapping"),
 }
 
 
@@ -252,22 +264,6 @@ def test_examples_load_and_fit_the_schema() -> None:
         VALIDATOR.validate(yaml.safe_load(f"nodes: a\n{text}"))  # text needs no quotes
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        "nodes: a\ngroups: [{nodes: b}]",
-        "nodes: a\nprofile: {gpu: {cout: 4}}",
-        "nodes: a\nos: {mounts: [{path: /x, fstyp: nfs}]}",
-    ],
-)
-def test_the_schema_refuses_what_the_loader_refuses(
-    load: Callable[[str | bytes], Cluster], wrong: str
-) -> None:
-    assert not VALIDATOR.is_valid(yaml.safe_load(wrong))
-    with pytest.raises(ConfigError):
-        load(wrong)
-
-
 def test_a_check_is_stated_by_the_patterns_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "prod.yaml").write_text(
         "nodes: a\nrequired: [isolation.cpus, gpu.count]\nnot_applicable: {gpu.*: there are none}\n"
@@ -277,3 +273,193 @@ def test_a_check_is_stated_by_the_patterns_of_the_file(tmp_path: Path) -> None:
         found.stated(f"{check}") for check in ("isolation.cpus", "isolation.tmp", "gpu.count", "gpu.xid")
     ]
     assert stated == [True, None, False, False]
+
+
+# --- words and names that mean nothing
+
+PLAIN = Profile(name="plain", description="of a test", source="none")
+TEXTS = {"--time": "time_limit"}  # {option: its attribute}
+NAMES = """
+nodes exclude-nodes profile report-dir baseline history burnin-time burnin-resume campaign campaign-time campaign-window
+max-nodes-at-once untested-for
+"""
+TEXTS |= {f"--{name}": name.replace("-", "_") for name in NAMES.split()}
+
+
+def options(**changes: Any) -> Any:
+    return Namespace(**{**dict.fromkeys(TEXTS.values()), **changes})
+
+
+def refused(option: Any) -> str:
+    with pytest.raises(pytest.UsageError) as caught:
+        refuse_words(option)
+    return str(caught.value)
+
+
+def test_an_option_without_its_value_is_refused() -> None:
+    assert dict(text_options()) == TEXTS
+    for name, attribute in TEXTS.items():
+        assert refused(options(**{attribute: ""})).startswith(f"{name}: has no value")
+
+
+@pytest.mark.parametrize("word", ["numprocesses", "maxprocesses"])
+def test_less_than_no_process_and_every_test_in_every_worker_are_refused(word: str) -> None:
+    for fine in ({}, {"nodes": "gpu01", word: 0, "dist": "load"}, {"numprocesses": "auto"}, {word: 3}):
+        refuse_words(options(**fine))
+    assert "-1: must be a number of processes from 0 on" in refused(options(**{word: -1}))
+    assert refused(options(dist="each")).startswith("--dist=each: ")
+
+
+def cluster(*nodes: str, **more: Any) -> Cluster:
+    return Cluster(name="lab", groups=tuple(Group(nodes=one, profile=PLAIN) for one in nodes), **more)
+
+
+def inventory(nodes: str) -> dict[str, NodeInfo]:
+    return {name: NodeInfo(name, "IDLE") for name in hostlist.expand(nodes)}
+
+
+def test_a_file_whose_nodes_slurm_does_not_know_is_refused() -> None:
+    lab = cluster("gpu[01-02]", "old1")
+    for known, has in (("node[1-9]", r"node\[1-9\]"), ("", "none that this user sees")):
+        nodes = inventory(known)
+        with pytest.raises(ConfigError, match=rf"Slurm knows no node of gpu\[01-02\],old1; it has {has}: "):
+            check_nodes(lab, nodes)
+    check_nodes(lab, {"old1": NodeInfo("old1", "IDLE")})
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ({"matrix": {"expected": {"srun-mpi": "why", "srun_mpi": "why"}}}, "did you mean 'srun-mpi'"),
+        ({"matrix": {"expected": {"zz": "why"}}}, "the cells are mpirun-cpu, mpirun-gpu, "),
+        (
+            {"os": {"limits": {"nofile": "1024", "memlok": "unlimited"}}},
+            r"os\.limits: unknown limit 'memlok'",
+        ),
+        ({"nccl": {"command": "all_reduce_perf -f 1"}}, "-f must be a number"),
+    ],
+)
+def test_a_name_that_means_nothing_is_refused(section: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        refuse_names(cluster("gpu01", **section))
+    expected, limits = {"srun_pyxis-nccl": "why"}, {"memlock": "unlimited", "nofile": "1024"}  # these exist
+    refuse_names(cluster("gpu01", nccl={"command": "all_reduce_perf -b 8 -e 8"}, matrix={}))
+    refuse_names(cluster("gpu01", os={"limits": limits}, matrix={"expected": expected}))
+
+
+WITHOUT_EFFECT = {
+    "transport: {port: 22, user: me}": "transport.port: has no effect without 'host' (and 1 more)",
+    "min_nodes: 3": "min_nodes: asks for 3 nodes; the cluster has 2",
+    "nccl: {environment: pt}": "nccl.environment: no environment is called 'pt'; did you mean 'ptx'?",
+    "matrix: {framework: ptxx}": "matrix.framework: no environment is called 'ptxx'; did you mean 'ptx'?",
+    **{
+        f"{section}: {{nodes: 3, environment: ptx}}": f"{section}.nodes: asks for 3 nodes; the cluster has 2"
+        for section in ("container", "ray")
+    },
+}
+
+
+@pytest.mark.parametrize("text", WITHOUT_EFFECT)
+def test_a_key_without_effect_is_one_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "lab.yaml"
+    path.write_text(f"groups: [{{nodes: a}}, {{nodes: b}}]\n{text}\nenvironments: {{ptx: {{}}, mpi: {{}}}}\n")
+    with pytest.raises(ConfigError) as caught:
+        config.load_cluster(path)
+    assert str(caught.value).startswith(f"{path}:2: {WITHOUT_EFFECT[text]}")
+
+
+# --- hostile texts
+
+EXAMPLES_MODELS_HOSTILE_TEXTS = int(os.environ.get("GPUCLUSTER_FUZZ_EXAMPLES", "200"))
+KEY = "<key>"
+WORDS = r"""-x --help -oProxyCommand=true .. ../../etc / // ~ ~/x ~no-such-user/x * [ ( a{ \ ' " `id` $(id) $HOME ;id a|b a&b
+% %s {} {0} é 1 null = : , a=b a,b #"""
+LONG = ["x" * 300, "/" + "x" * 300, "/x" * 3000, "x" * 40_000]
+ODD = [*WORDS.split(), *LONG, "", " ", "a b", "vm swappiness", "/a b", "\u202e", "\t", "\n"]
+
+
+def texts_of(annotation: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the place of each text that a model can hold; `[]` is a list, KEY a key of a mapping."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        for name, field in annotation.model_fields.items():
+            yield from texts_of(field.annotation, (*path, name))
+    elif annotation is str:
+        yield path
+    elif typing.get_origin(annotation) is dict:
+        keys, values = typing.get_args(annotation)
+        yield from texts_of(keys, (*path, KEY))
+        yield from texts_of(values, (*path, "name"))
+    else:
+        listed = typing.get_origin(annotation) is tuple
+        for one in typing.get_args(annotation):
+            if one is not Ellipsis and not isinstance(one, str):
+                yield from texts_of(one, (*path, "[]") if listed else path)
+
+
+# `settings` is the site's own, profiles are tested with their files
+PLACES = sorted({path for path in texts_of(ClusterFile) if path[0] != "settings" and "profile" not in path})
+
+
+def placed(path: tuple[str, ...], text: str) -> Any:
+    """Return plain data with a text at a place."""
+    if not path:
+        return text
+    first, *rest = path
+    if first == KEY:
+        return {text: 1}
+    inner = placed(tuple(rest), text)
+    return [inner] if first == "[]" else {first: inner}
+
+
+def use(cluster: Cluster) -> None:
+    """Make what a run makes of a cluster before its nodes answer."""
+    for suite in suites():
+        module = importlib.import_module(f"{suite.package}.test_{suite.name}")
+        for fact in vars(module).values():
+            if isinstance(fact, Fact) and fact.probes is not None:
+                assert all(probe.command for probe in fact.probes(cluster, ["gpu01"]))
+    [*refused_values(cluster)]
+    for reached in (cluster.transport, cluster.ssh):
+        with contextlib.suppress(GpuClusterError):
+            ssh_connect._prepared(cluster.transport.host or "gpu01", reached, None)
+
+
+@pytest.mark.thorough
+@settings(
+    max_examples=EXAMPLES_MODELS_HOSTILE_TEXTS,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
+)
+@given(st.sampled_from(PLACES), st.sampled_from(ODD) | st.text(max_size=30))
+def test_text_of_each_key_is_refused_with_file_and_line_or_can_be_used(
+    tmp_path: Path, place: tuple[str, ...], text: str
+) -> None:
+    check(tmp_path, place, text)
+
+
+def test_addresses_of_each_form_are_accepted_and_others_refused() -> None:
+    for text in ("login", "u@login:22", "10.0.0.1", "::1", "[fe80::1%eth0]:22", "u@[::1]:22", "é.org"):
+        assert ssh_address(text) == text
+    for text in ("", ":", "a b", "-x", "@a", "a@", "a:99999", "a:", ":22", "a;id", "$(id)"):
+        with pytest.raises(ValueError, match=r"must be \[USER@\]HOST\[:PORT\]"):
+            ssh_address(text)
+
+
+def check(folder: Path, place: tuple[str, ...], text: str) -> None:
+    file = folder / "c.yaml"
+    data = {"nodes": "gpu[01-02]"} | placed(place, text)
+    if place[0] == "transport":
+        data["transport"]["kind"] = "ssh"
+        data["transport"].setdefault("host", "login")
+    file.write_text(yaml.safe_dump(data, allow_unicode=True), encoding="utf-8", errors="surrogatepass")
+    try:
+        cluster = load_cluster(file)
+    except ConfigError as error:
+        assert re.match(rf"{re.escape(str(file))}(:\d+: |: )", str(error)), (place, text, error)
+        assert "\n" not in str(error)
+        return
+    try:
+        use(cluster)
+    except Exception as error:
+        raise AssertionError((place, text)) from error

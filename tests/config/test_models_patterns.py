@@ -88,17 +88,6 @@ def test_a_pattern_that_matches_no_check_names_place_and_nearest(tmp_path: Path)
     assert refusal(tmp_path, lab).startswith("profile plain: required: 'gpu.cout' matches no check")
 
 
-def test_the_hooks_look_before_items_are_deselected_and_need_no_xdist(tmp_path: Path) -> None:
-    manager = pytest.PytestPluginManager()
-    plugin = left(tmp_path, "made.one")
-    manager.register(plugin)
-    (modify,) = [
-        one for one in manager.hook.pytest_collection_modifyitems.get_hookimpls() if one.plugin is plugin
-    ]
-    assert modify.tryfirst
-    manager.check_pending()  # raises for a hook that nobody specifies, unless it is optional
-
-
 def test_a_pattern_of_a_shipped_check_is_known(tmp_path: Path) -> None:
     known = ["gpu.xid", "gpu.*", "*.xid", "[gn]pu.x?d"]
     lab = cluster(required=known, not_applicable=known, absent=dict.fromkeys(known, "why"))
@@ -155,14 +144,6 @@ def test_the_controller_of_xdist_looks_at_what_its_workers_collect(tmp_path: Pat
     left(tmp_path, "made.one", "made.two").pytest_xdist_node_collection_finished(ids)
     with pytest.raises(pytest.UsageError, match=r"'made\.three' matches no check"):
         left(tmp_path, "made.three").pytest_xdist_node_collection_finished(ids)
-
-
-def test_names_of_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "test_site.py"
-    path.write_bytes(SITE.encode() + b"# \xff my_test_x test_ x\n")
-    assert sorted(names_in(path)) == ["site.disk", "site.imported", "site.made"]
-    assert list(names_in(tmp_path / "none.py")) == []
-    assert list(names_in(tmp_path)) == []
 
 
 def test_every_shipped_check_is_found_in_its_source() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from report_helpers import a_run, passing
 
 from pytest_gpucluster.core import check as verdicts
 from pytest_gpucluster.core.check import (
@@ -31,6 +32,8 @@ from pytest_gpucluster.kit.framework.payload_result import (
     read_facts,
 )
 from pytest_gpucluster.kit.mpi.mpi_errors import with_software_cause
+from pytest_gpucluster.report.run_model import read_run
+from pytest_gpucluster.run.record import Record
 
 FINDING = Finding("GPU 1", "7", "8")
 METRIC = Metric("m", 1, "s")
@@ -190,49 +193,6 @@ def test_software_that_keeps_cuda_away_drains_nobody(words: str, kind: str) -> N
 # --- as plain types, in the list of checks
 
 
-def test_a_verdict_as_plain_types() -> None:
-    own = Finding("a", "b", "c", Action.REBOOT)
-    metric, advisory = Metric("m", 1.5, "s", "GPU 1"), Advisory("p", "x", "y")
-    plain = concluded(FINDING, own, metric, advisory, Remark("odd", 2)).as_dict()
-    assert plain == {
-        "check": "gpu.count",
-        "outcome": "failed",
-        "reason": "",
-        "action": "drain",
-        **WORDS,
-        "findings": [FINDING.as_dict(), {"part": "a", "measured": "b", "expected": "c", "action": "reboot"}],
-        "metrics": [metric.as_dict()],
-        "advisories": [{"part": "p", "measured": "x", "expected": "y"}],
-        "remarks": [{"text": "odd", "count": 2}],
-    }
-    assert "remarks" not in concluded().as_dict()
-
-
-def test_a_check_of_ours_is_listed_and_one_of_others_is_not() -> None:
-    def judge(value: int) -> verdicts.Judgement:
-        """Judge it.
-
-        More words.
-        """
-        if value:
-            yield FINDING
-
-    about: dict[str, Any] = {"action": Action.REBOOT, "never_healthy": "n", "setting": "s", "show": "x"}
-    judge.__module__ = "pytest_gpucluster.checks.some"
-    try:
-        made = verdicts.check("some.check", cause="c", hint="h", of_job=True, **about)(judge)
-        described = verdicts.CheckDescription("Judge it.", "c", "h", of_job=True, **about)
-        assert verdicts.CHECKS["some.check"] == described
-    finally:
-        verdicts.CHECKS.pop("some.check", None)
-    assert made(0).setting == "s"
-    assert made(1).findings == (FINDING,)
-    judge.__module__ = "site.checks"
-    other = verdicts.check("other.check", cause="c", hint="h", action=Action.MONITOR)(judge)
-    assert (other(1).action, other(0).setting) == (Action.MONITOR, "")
-    assert "other.check" not in verdicts.CHECKS
-
-
 # --- several allocations
 
 
@@ -287,20 +247,6 @@ def test_a_check_of_several_allocations_judges_all_of_them() -> None:
 # --- what steps told
 
 
-@pytest.mark.parametrize(
-    ("rc", "signal", "words", "told"),
-    [
-        (137, 9, "x", "ended by signal 9 (SIGKILL)"),
-        (None, 250, "", "ended by signal 250 (unknown)"),
-        (None, None, "x", "never ended"),
-        (3, None, "boom", "exit status 3: boom"),
-        (0, None, "chatter", "exit status 0"),
-    ],
-)
-def test_how_a_task_ended(rc: int | None, signal: int | None, words: str, told: str) -> None:
-    assert PayloadTask(0, "gpu01", rc, signal, (), words).ending() == told
-
-
 def test_facts_are_in_the_order_of_ranks() -> None:
     first = PayloadTask(0, "gpu01", 0, None, ({"k": "a", "rank": 2, "node": "gpu01"}, {"k": "b", "rank": 0}))
     odd = ({"k": "a", "rank": 1, "node": "gpu02"}, {"k": "a"}, {"k": "a", "rank": "x"})
@@ -341,3 +287,22 @@ def test_facts_among_chatter() -> None:
     assert {text: last_stderr_line(text) for text in lines} == lines
     most = {"aba": "a", "ab": "", "aaabb": "", "": ""}  # less than two thirds accuse nobody
     assert {values: most_common(iter(values)) for values in most} == most
+
+
+# --- warnings
+
+
+def test_a_warning_is_sanitised_and_redacted_as_a_finding_is() -> None:
+    hostile = "bad\x1b[31m\x00 API_TOKEN=hunter2hunter2 https://ops:pw@host/ \u202e"
+    clean = "bad?[31m? API_TOKEN=<redacted> https://ops:<redacted>@host/ ?"
+    record = Record("gpu", "gpu.x", "gpu01")
+    record.add(concluded(Advisory(hostile, hostile, hostile), Finding(hostile, hostile, hostile)))
+    (verdict,) = record.as_dict()["verdicts"]
+    assert verdict["advisories"] == [{"part": clean, "measured": clean, "expected": clean}]
+    assert verdict["findings"] == verdict["advisories"]
+
+
+@pytest.mark.parametrize("odd", [None, 7, "text", [None], [7], [["part"]], {"part": "x"}])
+def test_a_damaged_warning_of_a_foreign_log_is_no_crash(odd: Any) -> None:
+    verdict = {"findings": [], "advisories": odd}
+    assert read_run(a_run([passing("gpu01", verdicts=[verdict])])).warnings == {}

@@ -87,11 +87,6 @@ def test_nodes_that_miss_a_setting_by_different_values_miss_the_same_setting() -
             True,
         ),
         (("guid", "0xb8cef603004f1a2c", "unique"), ("guid", "0xb8cef603004f99ff", "unique"), True),
-        (
-            ("python", "No module named 'torch'", "torch"),
-            ("python", "No module named 'numpy'", "torch"),
-            False,
-        ),
     ],
 )
 def test_names_devices_and_numbers_of_a_machine_make_no_difference(

@@ -16,11 +16,10 @@ from pytest_gpucluster.config import json_schema
 from pytest_gpucluster.core import former_names
 from pytest_gpucluster.core.check import CHECKS
 from pytest_gpucluster.core.errors import ConfigError
-from pytest_gpucluster.core.former_names import FIXED, KEYS, OPTIONS, Former, of_pattern, present_name
+from pytest_gpucluster.core.former_names import FIXED, KEYS, OPTIONS, Former, present_name
 from pytest_gpucluster.core.registry import import_checks
 from pytest_gpucluster.drain import policy
 from pytest_gpucluster.drain.reason import Reason
-from pytest_gpucluster.plugin.options import unmatched_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -81,32 +80,6 @@ def test_a_former_key_is_refused_with_what_to_write(tmp_path: Path, name: str) -
     assert KEYS[name] is FIXED or not told[0].endswith("remove the key")
 
 
-@pytest.mark.usefixtures("former")
-def test_all_former_names_of_a_file_are_named_at_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "lab.yaml"
-    path.write_text(
-        "nodes: gpu01\nray: {tune: false}\nos:\n  time_sync: none\nrequired: [os.kernal, gpu.count]\n"
-        "not_applicable: {old.gone: WHY}\ngate: {checks: [os.kernal]}\n"
-        "profile: {absent: {os.kernal: WHY}, gpu: {count: 8, name: x, memory: 1GiB}, required: [old.gone]}\n"
-        "waivers: [{checks: [gpu.count, old.gone], reason: r, until: 2999-01-31}]\n"
-    )
-    assert cli.main(["check", str(path)]) == 4
-    lines = capsys.readouterr().out.splitlines()
-    renamed, gone = "'os.kernal' is now os.drift", f"'old.gone' {REMOVED.text}"
-    assert [line.removeprefix(f"{path}:") for line in lines] == [
-        f"2: ray.tune: unknown key; it {KEYS['ray.tune'].text}",
-        f"4: os.time_sync: unknown key; it {KEYS['os.time_sync'].text}",
-        f"5: required[0]: {renamed}",
-        f"6: not_applicable.old.gone: {gone}",
-        f"7: gate.checks[0]: {renamed}",
-        f"9: waivers[0].checks[1]: {gone}",
-        f"8: profile.absent.os.kernal: {renamed}/kernel",
-        f"8: profile.required[0]: {gone}",
-    ]
-
-
 @pytest.mark.parametrize(
     ("line", "told"),
     [
@@ -126,20 +99,6 @@ def test_a_part_is_named_where_it_has_an_effect_and_each_error_stands_alone(
     if told:
         (error,) = capsys.readouterr().out.splitlines()
         assert all(words in error for words in told), error
-
-
-@pytest.mark.usefixtures("former")
-def test_a_pattern_that_matches_former_checks_alone_names_them(tmp_path: Path) -> None:
-    path = tmp_path / "lab.yaml"
-    path.write_text(
-        "nodes: gpu01\nrequired: ['os.kerna*']\nwaivers: [{checks: ['os.*'], reason: r, until: 2999-01-31}]\n"
-    )
-    unmatched, wrong = unmatched_by(config.load_cluster(path), ())
-    assert [unmatched.why(pattern) for pattern in wrong] == [
-        "matches no check: 'os.kernal' is now os.drift/kernel"
-    ]
-    assert of_pattern("*.*").endswith(f" (and {len(former_names.CHECKS) - 1} more)")
-    assert of_pattern("gpu.*") == ""
 
 
 @pytest.mark.usefixtures("former")

@@ -11,21 +11,6 @@ from hypothesis import strategies as st
 from pytest_gpucluster.core import hostlist
 
 
-@pytest.mark.parametrize(
-    ("text", "nodes"),
-    [
-        ("", ()),
-        (" \n", ()),
-        ("gpu[09-11]", ("gpu09", "gpu10", "gpu11")),
-        ("b,a,a", ("a", "b")),
-        ("rack[1-2]gpu[1-2]", ("rack1gpu1", "rack1gpu2", "rack2gpu1", "rack2gpu2")),
-        ("n[1,3-4].site.example", ("n1.site.example", "n3.site.example", "n4.site.example")),
-    ],
-)
-def test_expand(text: str, nodes: tuple[str, ...]) -> None:
-    assert hostlist.expand(text) == nodes
-
-
 @given(st.sets(st.from_regex(r"[a-z]{1,4}[0-9]{1,3}", fullmatch=True), min_size=1, max_size=30))
 def test_fold_is_read_back(nodes: set[str]) -> None:
     assert set(hostlist.expand(hostlist.fold(nodes))) == nodes
@@ -82,23 +67,3 @@ def test_what_is_no_list_or_too_long_is_refused_in_short(text: str, why: str) ->
     assert text[:40] in str(caught.value)
     assert len(str(caught.value)) < 260
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "count", "bound"),
-    [
-        ("g[1-4,7,9-10]", 7, 7),  # ranges in a bracket add up, one more of each comma and dash
-        ("r[1-3]g[1-4,6]", 15, 15),  # brackets of a name multiply
-        ("r[1-3]g[1-4],l,m[5-6]", 15, 15),  # names add up
-        ("gpu[001-300],cpu[001-300]", 600, 600),
-        ("g[007]", 1, 1),
-    ],
-)
-def test_how_many_nodes_a_list_may_name(
-    monkeypatch: pytest.MonkeyPatch, text: str, count: int, bound: int
-) -> None:
-    monkeypatch.setattr(hostlist, "MAX_NODES", bound)
-    assert len(hostlist.expand(text)) == count
-    monkeypatch.setattr(hostlist, "MAX_NODES", bound - 1)
-    with pytest.raises(ValueError, match=f"names {bound} nodes, more than {bound - 1}"):
-        hostlist.expand(text)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpucluster.core import majority as fleet
 from pytest_gpucluster.core.check import Action, Advisory, Finding
 from pytest_gpucluster.core.common_cause import NO_MAJORITY
-from pytest_gpucluster.core.majority import Norm, decides, differs, less, near, norm, older, owners
+from pytest_gpucluster.core.majority import Norm, decides, differs, less, near, norm, older
 
 
 def fleet_of(*counts: int) -> Norm[str]:
@@ -102,48 +101,6 @@ def test_who_has_more_than_the_others_is_not_worse_without_a_majority_either() -
     assert (fewer.measured, fewer.expected[-16:]) == ("four", "0x4 on a, 0x8 on b"[-16:])
     (same,) = found.judge("x", 4, shown=lambda _: "z", worse=differs)  # two values that look alike
     assert same.measured == "z"
-
-
-LONG = "x" * fleet.SHOWN
-
-
-@pytest.mark.parametrize(
-    ("mine", "theirs", "shown"),
-    [
-        ("", "x", "nothing"),
-        (f"{LONG}x", "y", f"{LONG}..."),
-        (f"{LONG}x", LONG * 2, f"...{'x' * 20}..."),  # the beginning of the other
-        (f"{LONG * 2}end", LONG * 2, f"...{'x' * 20}end..."),
-        (f"{'x' * 20}a{'y' * 200}", f"{'x' * 20}b", f"{'x' * 20}a{'y' * 139}..."),
-        (f"{'x' * 21}a{'y' * 200}", f"{'x' * 21}b", f"...{'x' * 20}a{'y' * 139}..."),
-    ],
-)
-def test_long_values_are_shown_from_where_they_part(mine: str, theirs: str, shown: str) -> None:
-    (one,) = norm([("a", mine), ("b", theirs)]).judge("x", mine, worse=differs)
-    assert one.measured == shown
-    assert f"{shown} on a" in one.expected
-    (other,) = norm([("a", theirs), ("b", theirs), ("c", mine)]).judge("x", mine, worse=differs)
-    assert other.measured == shown
-    (usual,) = norm([("a", mine), ("b", mine), ("c", theirs)]).judge("x", theirs, worse=differs)
-    assert usual.expected == f"{shown}, as on 2 of 3 nodes"
-    for warning in norm([("a", mine), ("b", mine)]).judge("x", theirs, worse=less, harmless="more"):
-        assert warning.expected == f"{shown}, as on 2 of 2 nodes"
-
-
-def test_long_lists_of_nodes_and_values_are_cut_and_counted() -> None:
-    assert owners({"a": [1, 2], "b": [2], "c": [3, 3]}) == {1: ("a",), 2: ("a", "b"), 3: ("c", "c")}
-    for counts, value, expected in (
-        ((2, 1, 1, 1), "D", "A on n[001-002], B on n003, C on n004, D on n005"),
-        ((2, 1, 1, 1, 1, 1), "F", "D on n005, and 2 more values"),
-    ):
-        (found,) = fleet_of(*counts).judge("x", value, worse=differs)
-        assert (found.expected.endswith(expected), found.measured) == (True, value)
-    odd = norm((f"gpu{number:04}", str(number % 2)) for number in range(1, 201))
-    (one,) = odd.judge("x", "1", worse=differs)
-    assert "... (100 nodes), 0 on gpu[0002,0004" in one.expected
-    for length, cut in ((fleet.SHOWN, ""), (fleet.SHOWN + 1, "... (1 nodes)")):
-        (one,) = norm([("n" * length, "A"), ("b", "B")]).judge("x", "A", worse=differs)
-        assert f" A on {'n' * fleet.SHOWN}{cut}, B on b" in one.expected
 
 
 @pytest.mark.parametrize(

@@ -7,25 +7,9 @@ from typing import Any
 
 import pytest
 
-from pytest_gpucluster.core.metric_direction import RULES, ComparisonRule, MetricTrend, judge, rule_of
+from pytest_gpucluster.core.metric_direction import ComparisonRule, MetricTrend, judge, rule_of
 
-PARTS = ComparisonRule("higher", 0.0, 1, counted=True)
-ERRORS = ComparisonRule("lower", 0.0, 1, counted=True)
 FAST = ComparisonRule("higher", 0.05, 1)
-SLOW = ComparisonRule("lower", 0.2, 4)
-
-
-def test_each_unit_has_its_kind() -> None:
-    kinds = {
-        FAST: "GB/s TFLOP/s",
-        ComparisonRule("higher", 0.2, 4): "MB/s units/s Gb/s CPUs/task",
-        SLOW: "s ms us",
-        PARTS: "GPUs CPUs ports links lanes generation targets nodes",
-        ERRORS: "errors events rows alerts restarts",
-    }
-    assert {unit: rule_of(unit) for unit in RULES} == {
-        unit: rule for rule, units in kinds.items() for unit in units.split()
-    }
 
 
 def test_what_a_metric_says_of_its_direction_goes_before_its_unit() -> None:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpucluster.core import redact
-from pytest_gpucluster.run.record import clean, clean_all, is_clean
+from pytest_gpucluster.run.record import clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,15 +66,6 @@ def test_a_switch_is_no_secret_and_what_begins_as_one_may_be() -> None:
             assert redact.text(f"USE_TOKEN={value}{end}") == f"USE_TOKEN={value}{end}"
     for value in NO_SWITCHES.split():
         assert redact.text(f"USE_TOKEN={value}") == f"USE_TOKEN={R}"
-
-
-def test_names_have_a_limit_so_that_hostile_text_costs_no_time() -> None:
-    assert redact.text(f"{'x' * 80}TOKEN{'y' * 80}={S}").endswith(f"={R}")
-    for longer in (f"{'x' * 81}TOKEN={S}", f"TOKEN{'y' * 81}={S}"):
-        assert redact.text(longer) == longer
-    longest = " " * (1 << 16)
-    assert not redact.is_secret("X", longest)
-    assert redact.is_secret("X", f"{longest} ")  # longer than any setting
 
 
 OPTIONS = "--token --db-password --client-secret --apikey --accesskey-id"
@@ -195,21 +186,6 @@ def test_a_token_is_known_by_its_shape(token: str) -> None:
     assert redact.text(f"({token})") == f"({R})"
     assert redact.text(f"x{token}") == f"x{token}"  # the middle of a word
     assert redact.is_secret("X", token)
-
-
-@pytest.mark.parametrize("token", [f"hf_{'x' * 16}", "AKIAABCDEFGHIJKLMNOP", "eyJabcdefgh.abcdefgh.sig"])
-@pytest.mark.parametrize(
-    "before",
-    [
-        *("\\n", "\\t", "\\r", "\\\\n", "\\\\\\\\n", "\\x0b", "\\u000a", "\\U0000000a", "\\012"),
-        *("\\b", "\\f", "\\v", "\\a", "\\e", "\\x1b[0m", "\\033[1;32m", "\\u001b[0m", "\\\\x1b[0m"),
-        *("&#10;", "&#xA;", "&#27;[0m", "&amp;#10;", "%0A", "%0a", "%250A", "%1B%5B0m", "\x1b[0m"),
-        *("?[32m", "%5Cn", "&#92;n"),
-    ],
-)
-def test_token_behind_an_escape_is_taken_out(before: str, token: str) -> None:
-    assert redact.text(f"assert 'login ok{before}{token}' == ''") == f"assert 'login ok{before}{R}' == ''"
-    assert redact.is_secret("X", f"login{before}{token}")
 
 
 def _json(text: str) -> str:
@@ -348,27 +324,3 @@ def test_everything(given: Any, expected: Any) -> None:
     assert found == expected
     assert type(found) is type(expected)
     assert redact.everything(found) == expected
-
-
-@pytest.mark.parametrize(
-    ("raw", "shown"),
-    [
-        ("plain\n\ttext", "plain\n\ttext"),
-        ("\x1b[31mred\x00\x85", "?[31mred??"),
-        (f"A_TOKEN={S}\x1b[0m", f"A_TOKEN={R}"),
-        (f"\x1b[31mA_TOKEN={S} x", f"?[31mA_TOKEN={R} x"),
-        (f"token\x1b[0m={S}", f"token?[0m={R}"),
-        ("\ud800 \u202e \ufffe", "? ? ?"),
-        (R, R),
-        (f"a pass\x1b[1mword={S} \x1b[0mb", f"a password={R} b"),
-        (f"\x1b[1mpass\x00word={S}\nb", f"password={R}\nb"),
-        ("\x1b[1mpass\x00word\tb", "?[1mpass?word\tb"),
-    ],
-)
-def test_clean(raw: str, shown: str) -> None:
-    assert clean(raw) == shown
-    assert clean(shown) == shown
-    assert clean_all([raw, {"k": (raw,)}, 1, None]) == [shown, {"k": [shown]}, 1, None]
-    assert clean_all({raw: 1}) == {shown: 1}
-    assert is_clean(raw) == (raw == R)
-    assert is_clean("plain")

@@ -14,9 +14,8 @@ from plugin_helpers import cluster_file, run_pytest
 from sandbox_helpers import environment
 from suite_wheel import install_suite
 
-from pytest_gpucluster import SuiteError, plugin
+from pytest_gpucluster import SuiteError
 from pytest_gpucluster.core.registry import Suite, suites
-from pytest_gpucluster.plugin import LAST, MARKERS, marker_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,17 +82,6 @@ def test_what_a_suite_registers_is_there() -> None:
     assert pages == {suite.page for suite in suites()}
     with pytest.raises(SuiteError, match="no hook is called on_requests"):
         Suite("a", (), hooks={"on_requests": "options"})
-
-
-def test_markers_are_read_without_an_import_as_they_are_registered(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    assert marker_lines() == [*(line for suite in suites() for line in suite.markers), *MARKERS]
-    assert Suite("", ()).order == LAST
-    (tmp_path / "__init__.py").write_text("SUITE = Suite(__name__, markers=(*(), 'gone: x'))")
-    monkeypatch.setattr(plugin, "suite_folders", lambda: {"gone": tmp_path})
-    with pytest.raises(SuiteError, match="'gone': `markers` and `order` of its Suite must be literals"):
-        marker_lines()
 
 
 @pytest.mark.thorough

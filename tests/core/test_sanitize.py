@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from pytest_gpucluster.core.sanitize import bare, clean, one_line, printable, shorten
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from pytest_gpucluster.core.sanitize import clean, printable
 
 MARK = "\N{REPLACEMENT CHARACTER}"
 BAD = (
@@ -57,32 +54,3 @@ def test_what_prints_stays(char: str) -> None:
 )
 def test_terminal_escapes_go(raw: Any, shown: str) -> None:
     assert printable(raw) == shown
-
-
-@pytest.mark.parametrize(
-    ("function", "given", "shown"),
-    [
-        (bare, ("plain",), "plain"),
-        (bare, ("pa\x1b[1mss\x00\u202ewo\rrd\n\t",), "password\n\t"),
-        (bare, ("\x1b]0;title\x07x",), "x"),
-        (one_line, ("a  b\n\tc ", 200), "a b c"),
-        (one_line, ("a\x00b", 200), "a?b"),
-        (one_line, ("x" * 10, 10), "x" * 10),
-        (one_line, ("x" * 11, 10), "x" * 7 + "..."),
-        (one_line, (" " * 200 + "x", 10), ""),  # only the first 20 widths are looked at
-        (one_line, (" " * 199 + "x", 10), "x"),
-        (one_line, (7, 10), "7"),
-        (one_line, ("x" * 201,), "x" * 197 + "..."),
-        (shorten, ("a" * 40, 40), "a" * 40),
-        (shorten, ("a" * 20 + "b" * 21, 40), "a" * 20 + " [... 1 characters left out ...] " + "b" * 20),
-        (
-            shorten,
-            ("a" * 20 + "\n" + "b" * 20, 40),
-            "a" * 20 + "\n[... 1 characters left out ...]\n" + "b" * 20,
-        ),
-        (shorten, ("abcdef", 5), "ab [... 2 characters left out ...] ef"),
-        (shorten, ("", 0), ""),
-    ],
-)
-def test_a_text_in_short(function: Callable[..., str], given: tuple[Any, ...], shown: str) -> None:
-    assert function(*given) == shown

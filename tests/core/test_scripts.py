@@ -164,12 +164,3 @@ def test_comments_and_blanks_are_not_sent_and_a_value_takes_the_place_of_its_nam
     assert script("programs", "x.sh") == "#!/bin/sh\nif a; then\nb '#' # c\nfi"
     in_package(monkeypatch, tmp_path, '# @COMMENT@\na @A@ @B_C@ "$@" x@y @A@\n')
     assert script("programs", "x.sh", A=r"\1 @B_C@", B_C=7) == r'a \1 @B_C@ 7 "$@" x@y \1 @B_C@'
-
-
-@pytest.mark.parametrize("values", [{}, {"A": 1, "B": 2}, {"B": 1}])
-def test_values_and_placeholders_must_agree(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, values: dict[str, object]
-) -> None:
-    in_package(monkeypatch, tmp_path, "a @A@\n")
-    with pytest.raises(ValueError, match=r"programs: x\.sh and its values differ in (A|B)"):
-        script("programs", "x.sh", **values)

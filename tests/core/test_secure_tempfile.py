@@ -97,17 +97,6 @@ def test_own_links_on_the_way_are_followed(tmp_path: Path, monkeypatch: pytest.M
         assert folder.names() == ["a", "absolute", "relative"]
 
 
-def test_links_in_a_circle_end(tmp_path: Path) -> None:
-    (tmp_path / "circle").symlink_to("circle")
-    assert why_not(tmp_path / "circle", create=True)[0] == errno.ENOTDIR
-    last = tmp_path
-    for number in range(41):
-        (tmp_path / f"{number}").symlink_to(last)
-        last = tmp_path / f"{number}"
-    Folder(tmp_path / "38").close()
-    assert why_not(last)[0] == errno.ENOTDIR
-
-
 def test_a_folder_inside_is_no_link_not_even_our_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "link").symlink_to("a")

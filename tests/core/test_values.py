@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
 
-from pytest_gpucluster import config
 from pytest_gpucluster.core import values
-from pytest_gpucluster.core.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -76,35 +71,3 @@ def test_what_a_value_may_be(kind: Any, good: list[str], bad: list[Any]) -> None
     for text in bad:
         with pytest.raises(ValueError, match="error"):
             adapter.validate_python(text)
-
-
-# one key of each type of value, and each rule that a model has of its own
-WRONG = {
-    "slurm: {time: 0}": "slurm.time: must be greater than 0",
-    "slurm: {time: 40000000m}": "slurm.time: '40000000m' is longer than Slurm can count",
-    "slurm: {account: ''}": "slurm.account: must be text",
-    "slurm: {bin: bin}": "slurm.bin: must be an absolute path",
-    "slurm: {extra_args: [--no-shell]}": "slurm.extra_args[0]: --no-shell would leave the nodes allocated",
-    "mpi: {launchers: []}": "mpi.launchers: is empty",
-    "environments: {x: {exports: {A B: x}}}": "environments.x.exports.A B: must be the name of an environment variable",
-    "burnin: {expect: {hbm: inf}}": "burnin.expect.hbm: must be a finite number",
-    "os: {mounts: [{path: home}]}": "os.mounts[0].path: must be an absolute path",
-    "isolation: {private_folders: [dev/x]}": "isolation.private_folders[0]: must be an absolute path",
-    "environments: {x: {container_mounts: ['data:/d']}}": "container_mounts[0]: must be SOURCE:TARGET",
-    "profile: {gpu: {count: 1, name: x, cuda: twelve}}": "profile.gpu.cuda: must be a version",
-    "profile: {fabric: {mtu: 9}}": "profile.fabric: rate and mtu have no effect without link_layer",
-    "thresholds: [{size: 0, busbw: 1, source: x}]": "thresholds[0].size: must be greater than 0",
-}
-
-
-@pytest.mark.parametrize("text", WRONG)
-def test_a_setting_that_means_nothing_is_one_line(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "lab.yaml"
-    path.write_text(f"nodes: gpu01\n{text}\n")
-    with pytest.raises(ConfigError) as caught:
-        config.load_cluster(path)
-    assert str(caught.value).startswith(f"{path}:2: ")
-    assert WRONG[text] in str(caught.value)
-    path.write_text("nodes: a\nprofile: {extends: dgx-h100, fabric: {link_layer: none}}\n")
-    assert config.load_cluster(path).groups[0].profile.fabric.hcas  # a profile may take the network away
-    assert "\n" not in str(caught.value)

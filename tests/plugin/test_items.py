@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from plugin_helpers import FakeItem, cluster_file, made_suite, names, on, run_made, run_pytest
+from plugin_helpers import FakeItem, made_suite, names, on, run_made, run_pytest
 
 from pytest_gpucluster.core.registry import Suite
 from pytest_gpucluster.plugin import items
@@ -356,43 +356,6 @@ def test_items_are_chosen_as_functions_are(
         where=() if "::" in options[0] else ("suites/made",),
     )
     assert [line.rpartition("::")[2] for line in run.out.splitlines() if "::" in line] == left
-
-
-@pytest.mark.thorough
-def test_rules_of_the_cluster_file_end_items_one_by_one(sandbox: Sandbox, tmp_path: Path) -> None:
-    file = cluster_file(sandbox, tmp_path, not_applicable={"made.it": "we have none"})
-    env = {"PYTHONPATH": str(tmp_path)}
-    options = (f"--cluster={file}", "-rs")
-    run = run_pytest(tmp_path, *options, files=made_suite(PLAIN), env=env, where=("suites/made",))
-    assert names(run.outcomes, "not applicable") == [f"test_it[{node}]" for node in NODES]
-    assert re.search(rf"SKIPPED \[4\] \S*test_made.py:{LINE + 1}: not applicable: we have none", run.out)
-
-
-COUNTED = """
-def pytest_terminal_summary(terminalreporter):
-    print("REPORTS", sum(map(len, terminalreporter.stats.values())))
-"""
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("conftest", "options", "reports"),
-    [
-        ("", (), 4),
-        ("def pytest_runtest_logreport():\n    pass\n", (), 12),
-        ("def pytest_report_teststatus():\n    pass\n", (), 12),
-        ("", ("--durations=1",), 12),
-        ("def pytest_runtest_teardown(item):\n    print('bye', item.name)\n", ("-rA",), 8),
-    ],
-)
-def test_reports_that_nothing_reads_are_left_out(
-    sandbox: Sandbox, tmp_path: Path, conftest: str, options: tuple[str, ...], reports: int
-) -> None:
-    files = made_suite(PLAIN, conftest=conftest + COUNTED)
-    run = run_made(tmp_path, sandbox, files, "-p", "no:cacheprovider", *options)
-    assert run.rc == 0, run.out + run.err
-    assert f"REPORTS {reports}\n" in run.out
-    assert run.out.count("bye") == (4 if reports == 8 else 0)
 
 
 NAMED = """

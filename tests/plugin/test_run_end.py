@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import threading
 from argparse import Namespace
@@ -22,12 +21,10 @@ from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.plugin.outputs import MetricsFile
 from pytest_gpucluster.plugin.run_end import (
     HELD,
-    MAX_REASONS,
     STOPPED,
     Completeness,
     LateChecks,
     RunEnd,
-    unproved_message,
 )
 from pytest_gpucluster.report.atomic_write import Reports
 from pytest_gpucluster.report.events import EventLog, read_events
@@ -161,21 +158,6 @@ def test_nodes_go_back_beside_the_reports(*, broken: bool) -> None:
 
 
 # --- nodes without a proof
-
-
-def test_the_error_of_a_node_names_suite_nodes_reasons_and_checks_without_a_result() -> None:
-    nodes = [f"gpu0{number}" for number in range(1, 5)]
-    assert unproved_message("nccl", nodes, ["nccl.alone"], ["why"], nothing=True) == (
-        "nccl measured nothing on gpu[01-04]: why"
-    )
-    assert unproved_message("nccl", ["gpu01"], ["nccl.pairs"], ["it hung"], nothing=False) == (
-        "nccl has not proved gpu01: nccl.pairs: it hung"
-    )
-    assert unproved_message("controller", [""], ["controller.ping"], ["down"], nothing=True) == (
-        "controller measured nothing on the cluster: down"
-    )
-    reasons = [f"why {number}" for number in range(MAX_REASONS + 2)]
-    assert unproved_message("a", ["n"], [], reasons, nothing=True).endswith("; 2 more reasons")
 
 
 PROBLEMS = {
@@ -321,43 +303,6 @@ def metrics_file(tmp_path: Path, log: EventLog) -> tuple[MetricsFile, Reports]:
 def the_run(log: EventLog, status: int) -> None:
     log.write("start", cluster="a", simulated=False)
     log.write("finish", exit=status)
-
-
-SUCCESS = 'gpucluster_last_success_timestamp_seconds{cluster="a"} '
-
-
-def test_metrics_of_an_earlier_run_make_room_on_a_full_disk(
-    tmp_path: Path, log: EventLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made, reports = metrics_file(tmp_path, log)
-    path = tmp_path / "all" / "x.prom"
-    path.write_text(f"{SUCCESS}5.0\n")
-    the_run(log, 1)
-    fsync = os.fsync
-
-    def full(handle: int) -> None:
-        if path.exists():
-            raise OSError(28, "No space left on device")
-        fsync(handle)
-
-    def broken(_handle: int) -> None:
-        raise OSError(9, "Bad file descriptor")
-
-    monkeypatch.setattr("pytest_gpucluster.core.secure_tempfile.os.fsync", full)
-    made.write()
-    assert path not in reports.problems
-    assert f"{SUCCESS}5.0\n" in path.read_text()
-    monkeypatch.setattr("pytest_gpucluster.core.secure_tempfile.os.fsync", broken)
-    made.write()
-    assert not path.exists()
-    assert reports.problems[path] == f"{path}: cannot be written (Bad file descriptor)"
-
-    def stays(_path: Path) -> None:
-        raise OSError(30, "Read-only file system")
-
-    monkeypatch.setattr("pytest_gpucluster.plugin.outputs.take_away", stays)
-    made.write()
-    assert "the file of an earlier run is still there (Read-only file system)" in reports.problems[path]
 
 
 def test_metrics_of_a_log_that_is_lost_are_whole(tmp_path: Path, log: EventLog) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import os
 import re
-import sqlite3
 from argparse import Namespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from plugin_helpers import a_cluster, run_pytest
@@ -91,22 +90,6 @@ def test_a_history_is_for_its_user_or_a_group_as_well_and_keeps_its_mode(tmp_pat
     (tmp_path / "own").chmod(0o664)
     History(tmp_path / "own", create=True).close()
     assert (tmp_path / "own").stat().st_mode & 0o777 == 0o664
-
-
-def test_sqlite_opens_a_history_below_the_checked_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened, connect = list[str](), sqlite3.connect
-
-    def noted(name: Any, **options: Any) -> sqlite3.Connection:
-        opened.append(str(name))
-        made: sqlite3.Connection = connect(name, **options)
-        return made
-
-    monkeypatch.setattr("pytest_gpucluster.report.history_file.sqlite3.connect", noted)
-    History(tmp_path / "h.db", create=True).close()
-    (name,) = opened
-    assert re.fullmatch(r"/proc/self/fd/\d+/h\.db", name)
 
 
 def test_a_history_is_no_link(tmp_path: Path) -> None:

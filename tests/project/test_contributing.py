@@ -52,12 +52,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_a_node_check_needs_at_most_three_files() -> None:
-    assert [*steps()] == [*PLACES]
-    (count,) = re.findall(r"^\| a node check \| (\d) \| 1 \|$", TEXT, re.MULTILINE)
-    assert int(count) == len(PLACES) <= 3
-
-
 @pytest.mark.thorough
 def test_the_added_check_is_one_item_per_node(sandbox: Sandbox, tmp_path: Path, root: Path) -> None:
     suite = str(root / "src" / "pytest_gpucluster" / "suites" / "os")
@@ -129,55 +123,3 @@ def test_the_framework_suite_of_the_page_works(sandbox: Sandbox, tmp_path: Path)
         **{f"test_framework[gpu0{number}]": "not applicable" for number in (3, 4)},
     }, run.out
     assert "No module named 'deepspeed'" in message(run, "test_framework[gpu01]")
-
-
-PLAIN = {
-    "__init__.py": """
-from pydantic import Field
-from pytest_gpucluster.api import ProfileRow, Section, Suite, Text
-""",
-    "test_image.py": """
-import shlex
-from pytest_gpucluster.api import Allocation, Answer, Cluster, Probe, StepRequest, TaskResult, Tests, fact, probed, run_step, text_of
-from gpucluster_image import ImageConfig, ImageRow, checks
-""",
-}
-IMAGE_CHECKS = """
-from pytest_gpucluster.api import Action, Finding, NotAvailable, check
-
-words = {"cause": "c", "hint": "h", "action": Action.CONFIGURE}
-
-@check("image.build", **words)
-def old(build, config, flavours):
-    if build < config.min_build:
-        yield Finding("image", f"{build} of {flavours}", f"at least {config.min_build}")
-
-@check("image.kernel", **words)
-def kernel(node_name, kernels):
-    if not kernels[node_name].ok:
-        raise NotAvailable("no kernel")
-    yield from ()
-"""
-
-
-@pytest.mark.thorough
-def test_the_suite_without_a_framework_works(sandbox: Sandbox, tmp_path: Path) -> None:
-    printed = (
-        TEXT.partition("A suite that tests no framework")[2].partition("```python\n")[2].partition("```")[0]
-    )
-    first, _, second = printed.partition("# test_image.py\n")
-    bodies = dict(zip(PLAIN, (first, second), strict=True))
-    files = {
-        name: f"from __future__ import annotations\n{PLAIN[name]}\n{body}" for name, body in bodies.items()
-    }
-    installed = install_suite(tmp_path / "wheel", "image", {**files, "checks.py": IMAGE_CHECKS})
-    images = tmp_path / "images"
-    images.mkdir()
-    for number, build in enumerate((42, 30, 42, 42), 1):
-        (images / f"gpu0{number}").write_text(f"{build}\n")
-    file = cluster_file(sandbox, tmp_path, image={"folder": str(images), "min_build": 40})
-    env = {"PYTHONPATH": str(installed)}
-    run = run_pytest(tmp_path, f"--cluster={file}", "-m", "image", env=env, where=())
-    assert names(run.outcomes, "failed") == ["test_build[gpu02]"], run.out
-    assert len(names(run.outcomes, "passed")) == 7
-    assert len([*(run.reports / "steps").iterdir()]) == 1  # of all nodes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import re
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from docs_helpers import PAGES, ROOT, Block, Command, anchors, blocks, commands, links, name_of
+from docs_helpers import PAGES, ROOT, Block, anchors, blocks, commands, links, name_of
 from sandbox_helpers import environment
 
 from pytest_gpucluster import config
@@ -23,7 +22,6 @@ from pytest_gpucluster.cli import reference as cli_reference
 from pytest_gpucluster.cli.command import parser_of
 from pytest_gpucluster.cluster.calling_shell import unpassed
 from pytest_gpucluster.config.models import ClusterFile
-from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.plugin.collection import without_section
 
 if TYPE_CHECKING:
@@ -32,32 +30,6 @@ if TYPE_CHECKING:
 DEADLINE = 600  # seconds, on a machine that others use with all their might
 TUTORIAL = "docs/tutorial.md"
 
-# What is not run, and why. A word that no page uses any more fails.
-NOT_RUN = {
-    "pip install": "would change the environment of the tests; `make test` installs the same way",
-    "python3 -m venv": "run by test_documents.py, as an ordinary user",
-    'eval "$(register-python-argcomplete': "for an interactive shell; test_completion.py requests the words",
-    "export PATH=~/gpucluster/bin": "as above",
-    "~/gpucluster/bin/pip install": "run by test_documents.py, as an ordinary user",
-    "/opt/gpucluster/bin/pip install": "as above",
-    "pipx install": "installs for the user of the tests",
-    "uv tool install": "as above",
-    "install -D -t ~/bin gpucluster-": "of `make release`, which starts the file by such a link",
-    "ln -s ~/bin/gpucluster": "as above",
-    "export PATH=~/bin": "as above",
-    "tar xf pytest_gpucluster": "of `make release`, which runs the script in the archive",
-    "pytest_gpucluster-*-wheels-*/install": "as above",
-    "docker ": "needs an index of images; test_install.py compares the recipes with the checkout",
-    "apptainer ": "as above",
-    "apt-get install": "would change the machine; the packages are those of `make slurm`",
-    "systemctl enable": "would change the machine; the unit's commands are run in test_examples_ci.py",
-    "cp examples/systemd": "as above",
-    "prometheus-node-exporter": "serves without end; test_prom.py gives promtool the same file",
-    "scontrol create reservation": "run by test_examples_maintenance.py, in the script of examples/",
-    "examples/burnin-maintenance.sh": "run by test_examples_maintenance.py",
-    "PYTHONPATH=src python benchmarks/": "takes minutes: that is what `make bench` is for",
-    "python benchmarks/": "as above",
-}
 STAND_IN = {"NAME": "prod", "gpu[01-16]": "gpu[01-02]", "gpu[07,12]": "gpu[01,02]", "gpu07": "gpu01"}
 SECTIONS = {  # those that may not be empty
     "software": "{conda: {environments: {base: {}}}}",
@@ -72,10 +44,6 @@ RUN_IN_TURN = {
 }  # the latter by test_burnin_suite.py
 
 
-def reason_not_run(command: Command) -> str | None:
-    return next((why for start, why in NOT_RUN.items() if command.text.startswith(start)), None)
-
-
 def stood_in(text: str) -> str:
     """Return a command with nodes and names that the sandbox has."""
     for word, ours in STAND_IN.items():
@@ -87,18 +55,6 @@ ALL = list(commands())
 OF_PYTEST = sorted({stood_in(one.text) for one in ALL if one.words[0] == "pytest"})
 assert set(OF_PYTEST) >= RUN_IN_TURN
 OF_GPUCLUSTER = sorted({one.text for one in ALL if one.words[0] == "gpucluster"})
-OF_MAKE = sorted({one.text for one in ALL if one.words[0] == "make"})
-
-
-def test_every_command_is_tried_or_excused() -> None:
-    tried = {"pytest", "gpucluster", "make"}
-    others = [
-        f"{one.page}: {one.text}" for one in ALL if one.words[0] not in tried and not reason_not_run(one)
-    ]
-    assert [other for other in others if not other.startswith(TUTORIAL)] == []  # that one is run as a whole
-    assert [start for start in NOT_RUN if not any(one.text.startswith(start) for one in ALL)] == []
-    assert len(OF_PYTEST) > 25
-    assert len(OF_GPUCLUSTER) > 15
 
 
 def command_environment(folder: Path, sandbox: Sandbox) -> dict[str, str]:
@@ -179,14 +135,6 @@ def test_every_gpucluster_command_parses(capsys: pytest.CaptureFixture[str]) -> 
     assert refused == []
     with pytest.raises(SystemExit):
         parser.parse_args(["history", "--no-such-option"])
-
-
-def test_every_make_target_is_there() -> None:
-    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert phony
-    asked = {word for text in OF_MAKE for word in shlex.split(text, comments=True)[1:] if "=" not in word}
-    assert asked <= set(phony[1].split())
-    assert asked
 
 
 # --- what the pages show
@@ -328,37 +276,6 @@ def test_every_page_is_linked() -> None:
         there = [(page.parent / target.partition("#")[0]).resolve() for target in links(page)]
         queue += [path for path in there if path.suffix == ".md" and path not in seen]
     assert [name_of(page) for page in PAGES if page not in seen] == []
-
-
-def page_of(suite: Path) -> str:
-    name = suite.stem.removeprefix("test_").replace("_", "-")
-    return (ROOT / "docs" / "suites" / f"{name}.md").read_text()
-
-
-@pytest.mark.parametrize("suite", SUITES, ids=lambda path: path.stem)
-def test_every_check_is_documented(suite: Path) -> None:
-    name, text = suite.stem.removeprefix("test_"), page_of(suite)
-    module = importlib.import_module(f"pytest_gpucluster.suites.{name}.{suite.stem}")
-    tests = {test.removeprefix("test_") for test in vars(module) if test.startswith("test_")}
-    tests |= {check.name.partition(".")[2] for check in module.TESTS.checks()}
-    in_page = {one for one in tests if re.search(rf"`({name}\.)?{one}[`\[]", text)}
-    assert in_page
-    assert tests - in_page == set()
-    assert len(re.findall(r"^\| check \|", text, re.MULTILINE)) == 1, "its checks stand in one table"
-    assert re.findall(rf"^\| `{name}\.\w+` \|", text, re.MULTILINE) == [], "a row by hand"
-    assert re.search(rf"pytest --cluster=\w+ -m \"?{name}\b", text), "how to run it"
-
-
-def test_the_page_of_suites_says_when_each_of_them_runs(tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text("nodes: gpu01\n")
-    lacking = without_section(config.load_cluster(tmp_path / "c.yaml"))
-    expected = {}
-    for suite in suites():
-        usual = f"with a section `{lacking[suite.name]}`" if suite.name in lacking else "always"
-        expected[suite.name] = "on request" if "on_request" in suite.hooks else usual
-    text = (ROOT / "docs" / "which-suite.md").read_text()
-    rows = dict(re.findall(r"^\| \[`(\w+)`\]\([^)]*\)[^|]* \| ([^|]*) \|", text, re.MULTILINE))
-    assert rows == expected
 
 
 # --- examples

@@ -78,8 +78,3 @@ def test_no_healthy_machine_is_taken_out_of_service_and_each_states_its_source()
         assert one.sick or one.expected in STAYS | {CONFIGURE, MONITOR}, one
         assert one.machine, one
         assert one.source, one
-
-
-def test_each_machine_of_a_check_is_considered_once() -> None:
-    found = Counter((one.check, one.machine, one.source) for one in examples())
-    assert [key for key, count in found.items() if count > 1] == []

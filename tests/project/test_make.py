@@ -42,14 +42,6 @@ def make(folder: Path, *words: str, options: str = "--collect-only -qq") -> str:
     return done.stdout + done.stderr
 
 
-def test_every_target_is_phony_and_described_if_it_is_typed() -> None:
-    phony = re.search(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)
-    assert phony
-    assert set(phony.group(1).split()) == TARGETS
-    described = set(re.findall(r'@echo "make ([a-z-]+)', MAKEFILE))
-    assert TARGETS - described == {"help", "format", "clean", "slurm", "packages", "reframe", "test-rest"}
-
-
 def test_files_that_recipes_name_exist() -> None:
     tools = [path for path in (ROOT / "tools").iterdir() if not path.suffix and path.is_file()]
     text = "\n".join([MAKEFILE, *(path.read_text(encoding="utf-8") for path in tools)])

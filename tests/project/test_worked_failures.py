@@ -39,11 +39,6 @@ def test_each_section_shows_one_failure_with_its_own_parts() -> None:
             assert failure.check in FOUND_BY[kind]
 
 
-def test_a_block_of_output_ends_at_the_next_one() -> None:
-    text = "___ a ___\ngpu.count on n: x\nmore\n___ b ___\ngpu.counts: y\n====== cluster ====\n"
-    assert list(worked_failures.blocks_of(text, "gpu.count")) == ["___ a ___\ngpu.count on n: x\nmore\n"]
-
-
 @pytest.mark.thorough
 def test_a_failure_is_what_the_page_shows_and_can_be_repaired() -> None:
     """One of five; `python tools/worked_failures.py` makes all of them."""

@@ -9,8 +9,7 @@ import pytest
 from report.test_history import DAY, FIRST, result, store
 from report_helpers import event
 
-from pytest_gpucluster.report import fleet_runs
-from pytest_gpucluster.report.fleet_runs import Act, Verdict, Worst, read_fleet
+from pytest_gpucluster.report.fleet_runs import Act, Verdict, read_fleet
 from pytest_gpucluster.report.history import History
 
 if TYPE_CHECKING:
@@ -59,21 +58,6 @@ def test_a_verdict_is_the_newest_of_its_suite_and_failed_counts(kept: History) -
     ends = {"gpu.a": "passed", "gpu.b": "failed", "gpu.c": "passed"}
     store(kept, 4, [result("gpu01", check, end) for check, end in ends.items()], end=1)
     assert read_fleet(kept, "prod", now=NOW).verdicts["gpu01"]["gpu"].outcome == "failed"
-
-
-def test_the_worst_nodes_have_their_checks(kept: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(kept)
-    store(kept, 4, [result("gpu02", "gpu.z", "failed"), result("gpu02", "gpu.a", "failed")], end=1)
-    found = read_fleet(kept, "prod", now=NOW)
-    last = [run.started for run in found.runs]
-    assert found.worst == (
-        Worst("gpu02", 2, 4, last[3], (("gpu.a", 2), ("gpu.z", 1))),
-        Worst("gpu03", 1, 1, last[2], (("gpu.a", 1),)),
-    )
-    monkeypatch.setattr(fleet_runs, "MAX_WORST", 1)
-    assert [one.node for one in read_fleet(kept, "prod", now=NOW).worst] == ["gpu02"]
-    # of the runs that are shown only
-    assert read_fleet(kept, "prod", now=NOW, most=1).worst[0].checks == (("gpu.a", 1), ("gpu.z", 1))
 
 
 def test_older_runs_are_counted_and_simulated_ones_are_apart(kept: History) -> None:

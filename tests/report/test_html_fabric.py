@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from report.test_html import page_of
 from report_helpers import a_run, failing, passing
@@ -12,9 +12,6 @@ from report_helpers import a_run, failing, passing
 from pytest_gpucluster.report import html_fabric
 from pytest_gpucluster.report.run_model import read_run
 from pytest_gpucluster.report.verdict import ordered
-
-if TYPE_CHECKING:
-    import pytest
 
 DASH = "\N{EN DASH}"
 
@@ -71,14 +68,3 @@ def test_nothing_is_drawn_where_nothing_is_named() -> None:
     for events in (a_fabric(), a_fabric("odd"), a_run([failing("", check="nccl.whole", part="link a - b")])):
         assert html_fabric.fabric(read_run(events), {id(g): "g" for g in ordered(read_run(events))}) is None
     assert "Between nodes" not in page_of(a_fabric()).text
-
-
-def test_a_large_fabric_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    links = [f"link gpu{n:03} - gpu{n + 100:03}" for n in range(1, 61)]
-    found = drawn(a_fabric(*links, leaves=4, nodes=100))
-    assert (len(found["rows"]), found["more"], found["picture"].count('class="link"')) == (40, 20, 40)
-    assert len(found["picture"]) < 40_000
-    monkeypatch.setattr(html_fabric, "MAX_LEAVES", 1)
-    found = drawn(a_fabric("link gpu001 - gpu002", "link gpu001 - gpu009"))
-    counts = [found["picture"].count(one) for one in ("<rect", 'class="link"')]
-    assert (counts, found["others"]) == ([1, 1], 2)

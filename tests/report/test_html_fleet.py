@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from report.test_html import HOSTILE, Page
-from report.test_html_whole import in_utc
 
 from pytest_gpucluster.report import html_fleet
 from pytest_gpucluster.report.fleet_runs import Act, FleetRuns, Verdict, Worst
@@ -62,13 +61,6 @@ def test_a_row_per_node_the_worst_first_and_equal_neighbours_are_one_bar() -> No
     assert re.search(r"<title>gpu02: failed, 2025-11-2\d to 2025-11-2\d, 2 runs</title>", page)
 
 
-def test_nodes_of_a_large_fleet_with_equal_states_share_a_row() -> None:
-    states = {f"gpu{n:02}": "ppp" for n in range(50)} | {"gpu07": "pfp", "": "ppp"}
-    assert labels(html_fleet.render(a_fleet(states))) == ["(cluster)", "gpu07", "49 nodes"]
-    assert "49 nodes: gpu[00-06,08-49]" in text_of(states)
-    assert len(labels(html_fleet.render(a_fleet({f"gpu{n:02}": "ppp" for n in range(40)})))) == 40
-
-
 def test_ages_are_whole_days_the_oldest_first() -> None:
     now = FIRST + 30.5 * DAY
     verdicts = {
@@ -81,28 +73,6 @@ def test_ages_are_whole_days_the_oldest_first() -> None:
     assert ages.startswith("share a row. nodes gpu os gpu03 40 d \N{EN DASH} 2 nodes: gpu[01-02] 2 d < 1 d")
     later = html_fleet.render(a_fleet({"gpu01": "p"}, verdicts=verdicts, now=now - 9 * DAY))
     assert "-" not in re.findall(r"(\S+) d</td>", later)  # a clock that went back
-
-
-def test_acts_of_a_run_share_a_row() -> None:
-    acts = [Act(FIRST, node, "drained", "ops", "night001", f"bad {node}") for node in ("gpu01", "gpu02")]
-    acts.append(Act(FIRST, "gpu03", "resumed", "ops", "night001", "repaired"))
-    with in_utc():
-        text = text_of({"gpu01": "p"}, acts=tuple(acts))
-    assert "2025-11-20 00:53 drained 2 nodes: gpu[01-02] ops night001 bad gpu[01-02]" in text
-    assert "resumed gpu03 ops night001 repaired" in text
-    assert "No run drained or resumed a node." in text_of({"gpu01": "p"})
-
-
-def test_the_worst_nodes_and_the_newest_runs() -> None:
-    checks = (("gpu.a", 1), ("os.b", 1))
-    worst = (Worst("", 2, 9, FIRST, (("nccl.links", 2),)), Worst("gpu01", 1, 9, FIRST, checks))
-    text = text_of({"gpu01": "p" * 60}, worst=worst, more_runs=3)
-    for words in ("(cluster) 2 9 2025-11-2", "gpu.a (1), os.b (1)", "3 older runs are in the history."):
-        assert words in text
-    listed = re.findall(r"night\d+", text[text.index("Runs run began") :])
-    assert (len(listed), listed[0], listed[-1]) == (html_fleet.MAX_RUNS, "night059", "night010")
-    empty = Page(html_fleet.render(FleetRuns("prod", False, FIRST))).text
-    assert ("0 runs, 0 nodes." in empty, "No runs." in empty) == (True, True)
 
 
 def test_rows_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,21 +68,6 @@ def test_the_part_that_a_finding_names_is_marked(part: str, options: dict[str, A
     assert f"{part}: " in picture or "missing</title>" in picture
 
 
-def test_as_many_parts_are_drawn_as_the_profile_states() -> None:
-    for gpus, nvlinks, ports, words in (
-        (8, 18, 8, "8 GPUs, 18 NVLinks each, 8 ports"),
-        (4, 0, 0, "4 GPUs"),
-        (16, 6, 8, "16 GPUs, 6 NVLinks each, 8 ports"),
-        (1, 0, 1, "1 GPUs, 1 ports"),
-    ):
-        picture = drawn("/tmp", gpus=gpus, nvlinks=nvlinks, ports=ports)
-        assert picture.count('<rect class="part"') == gpus + ports
-        assert picture.count("v10") == gpus * nvlinks
-        assert f'aria-label="{words}; bad: /tmp"' in picture
-    # no more than can be drawn
-    assert drawn("GPU 4", gpus=10**9, nvlinks=-1).count("<rect") == html_node.MOST + 8
-
-
 def test_without_known_parts_there_is_no_picture() -> None:
     assert drawn("GPU 4", gpus=0) == ""
     assert drawn("GPU 4", gpus="x") == ""
@@ -90,16 +75,6 @@ def test_without_known_parts_there_is_no_picture() -> None:
     assert html_node.picture(read_run(a_run([failing("gpu01")])), ["gpu01"], finding) == ""
     assert html_node.picture(run_of(**EIGHT), ["(cluster)"], finding) == ""
     assert html_node.picture(run_of(**EIGHT), ["gpu01", "(cluster)"], finding) == ""  # not of one kind
-
-
-def test_a_port_without_a_known_gpu_is_named_at_the_end_of_its_row() -> None:
-    ports = ("mlx5_2 port 1, rail of GPU 2", "mlx5_2 port 1", "a_long_name port 1")
-    placed, last, long = (drawn(port, suite="fabric") for port in ports)
-    x = [float(re.findall(r'class="cross" d="M([\d.]+)', one)[0]) for one in (placed, last)]
-    assert [round((one - html_node.LEFT) // html_node.PITCH) for one in x] == [2, 7]
-    assert placed.count("<rect") == last.count("<rect") == 16
-    assert ">mlx5_2</text>" in placed
-    assert ">a_long_name</text>" not in long  # it would run into the next
 
 
 def test_other_parts_are_listed_or_counted() -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
-from importlib.resources import files
 from typing import Any
 
 from report.test_html import Page, page_of
 from report_helpers import a_run, passing
 
-from pytest_gpucluster.report.html_subnet import KINDS, MOST_SWITCHES, legend, subnet
+from pytest_gpucluster.report.html_subnet import subnet
 
 FABRIC = {
     "switches": [
@@ -37,23 +36,6 @@ def test_leaves_stand_below_and_what_is_wrong_is_marked_and_told() -> None:
     assert subnet({part: [row[:-1] for row in rows] for part, rows in FABRIC.items()}) == picture
 
 
-def test_the_legend_explains_the_kinds_that_are_drawn_each_with_a_dash_of_its_own() -> None:
-    links = [[0, 2, 1, "x", kind] for kind in ("swapped", "missing", "misplaced", "'><b>")]
-    fabric = {"switches": FABRIC["switches"], "links": links}
-    assert re.findall(r'class="link (\w+)"', subnet(fabric)) == ["bad", "misplaced", "missing", "swapped"]
-    explained = legend(fabric)
-    ET.fromstring(explained)
-    assert [words for words in KINDS.values() if words in explained] == [*KINDS.values()]
-    assert [words for words in KINDS.values() if words in legend(FABRIC)] == [KINDS["bad"]]
-    assert legend({"switches": FABRIC["switches"][:1]}) == ""
-    css = (files("pytest_gpucluster.report") / "templates" / "report.css").read_text()
-    dashes = [
-        re.findall(rf"\.link{kind} {{[^}}]*stroke-dasharray: ([^;]+);", css)
-        for kind in ("", ".swapped", ".missing", ".misplaced")
-    ]
-    assert len({tuple(found) for found in dashes if found}) == len(KINDS)
-
-
 def test_the_page_has_the_picture_of_the_run_and_none_without_the_suite() -> None:
     def page(fabric: Any) -> Page:
         return page_of(a_run([{**passing("gpu01"), "fabric": fabric}, passing("gpu02")]))
@@ -72,9 +54,3 @@ def test_what_a_log_should_not_hold_is_left_out() -> None:
     ]
     for picture in filter(None, map(subnet, fabrics)):
         ET.fromstring(picture)
-
-
-def test_a_level_with_many_switches_has_no_names_but_those_of_bad_ones() -> None:
-    switches = [[f"leaf{n:03}", 0, 4, "bad" * (n == 3)] for n in range(MOST_SWITCHES + 9)]
-    picture = subnet({"switches": switches})
-    assert (picture.count("<rect"), picture.count("<text")) == (MOST_SWITCHES, 1)

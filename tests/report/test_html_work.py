@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from report.test_html import page_of
 from report_helpers import a_run, failing, passing, unjudged
 
-from pytest_gpucluster.core.finding import Metric
 from pytest_gpucluster.report import html_work
-from pytest_gpucluster.report.regression import Compared, ShownComparison
+from pytest_gpucluster.report.regression import ShownComparison
 from pytest_gpucluster.report.run_model import read_run
 from pytest_gpucluster.report.verdict import ordered
-
-if TYPE_CHECKING:
-    import pytest
 
 NODES = ("gpu01", "gpu02", "gpu03", "gpu04")
 
@@ -85,39 +80,3 @@ def test_what_to_do_names_the_nodes_and_parts_of_the_card() -> None:
     for shown in ("Cause an NVLink is down", "To do reseat the GPU", "Slurm: IDLE+DRAIN"):
         assert shown in section
     assert "What to do" not in page_of(a_run([passing("gpu01"), unjudged("gpu02", "not checked")])).text
-
-
-def test_nodes_beyond_the_limit_are_rows_of_their_hardest_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(html_work, "MAX_CARDS", 1)
-    results = [failing(node, part=f"GPU {n}") for n, node in enumerate(NODES)]
-    results.append(failing("gpu04", check="gpu.mild", action="reboot"))
-    found = work([*results, failing("gpu03", check="gpu.mild", action="monitor")])
-    assert cards(found) == [(["gpu01"], "drain", ["gpu.nvlink_state"])]
-    rest = [(row["action"], row["group"].check, row["nodes"]) for row in found["rest"]]
-    assert rest == [("drain", "gpu.nvlink_state", ["gpu02", "gpu03", "gpu04"])]
-    assert found["carded"] == set()  # on paper all failures are sections
-
-
-def test_what_a_card_leaves_out_stays_a_section_on_paper(monkeypatch: pytest.MonkeyPatch) -> None:
-    many = [{"part": f"GPU {n}", "measured": "1", "expected": "2"} for n in range(5)]
-    results = [failing("gpu01", check="gpu.a", findings=many), failing("gpu01", check="gpu.b")]
-    found = work(results)
-    assert (found["cards"][0]["failures"][0]["more"], found["carded"]) == (1, {"gpu.b"})
-    monkeypatch.setattr(html_work, "MAX_FAILURES", 1)
-    found = work(results)
-    (card,) = found["cards"]
-    assert (len(card["failures"]), card["cut"], found["carded"]) == (1, ["gpu.b"], set())
-
-
-def test_a_card_has_the_trends_of_what_got_worse_on_its_nodes() -> None:
-    row = Compared("gpu01", Metric("busbw", 440, "GB/s"), worse=True, values=(478.0, None, 440.0))
-    rows = (
-        *(row, replace(row, node="gpu02"), replace(row, worse=False)),
-        *(replace(row, values=(440.0,)), replace(row, values=(440.0, 440.0))),
-        *(replace(row, metric=Metric(f"m{n}", 440, "W")) for n in range(3)),
-    )
-    (card,) = work([failing("gpu01")], ShownComparison("h.db", rows))["cards"]
-    texts = ("busbw: 440 GB/s", "m0: 440 W", "m1: 440 W")
-    assert [one["text"] for one in card["trends"]] == [f"{text}; 440 to 478 in 3 runs" for text in texts]
-    assert "busbw in the last runs: 478, -, 440" in card["trends"][0]["picture"]
-    assert work([failing("gpu01")])["cards"][0]["trends"] == []

@@ -17,7 +17,6 @@ from report_helpers import junit_tree
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.events import read_log
 from pytest_gpucluster.report.junit_merge import Merged, merge
-from pytest_gpucluster.report.result import read_result
 from pytest_gpucluster.report.run_model import read_run
 
 if TYPE_CHECKING:
@@ -202,15 +201,6 @@ def test_the_testcase_of_the_run() -> None:
     assert [it.text for it in junit_tree(ends).iter("error")] == ["two"]
 
 
-def test_a_log_without_a_start_has_no_head() -> None:
-    root = junit_tree([result("test_a", properties=[["site", "east"], ["n", 5]])])
-    assert [child.tag for child in root[0]] == ["testcase", "testcase"]
-    found = [(one.get("name"), one.get("value")) for one in root[0][0][0]]
-    assert found[:3] == [("site", "east"), ("n", "5"), ("suite", "gpu")]
-    empty = junit_tree([])[0]
-    assert (empty.get("timestamp"), empty.get("time")) == ("1970-01-01T00:00:00+00:00", "0.000")
-
-
 def test_files_of_runs_merge_into_a_valid_file_that_can_be_merged(tmp_path: Path) -> None:
     red = result("test_count", "failed", message="7 <a>", annotation=["note"])
     one = shard(tmp_path / "1.xml", [rerun(annotation=["first"]), red], began=1)
@@ -245,35 +235,6 @@ def test_the_name_of_a_testcase_has_no_node() -> None:
         ("test_count", "gpu03", "test_count"),
     ):
         assert junit.name(nodeid, node) == name
-
-
-def test_the_properties_of_an_item_have_a_limit_and_an_order() -> None:
-    rows = [{"part": f"GPU {n}", "measured": "1", "expected": "0"} for n in range(21)]
-    verdicts = [
-        {"findings": rows, "action": "drain", "advisories": rows},
-        {"action": "reboot", "findings": []},
-    ]
-    told = {"suite": "gpu", "check": "gpu.x", "node": "gpu01", "verdicts": verdicts}
-    shown = [f"GPU {n}: measured 1, expected 0" for n in range(20)]
-    assert junit.properties(read_result(told), state="IDLE", reason="why", simulated=True) == [
-        *(("suite", "gpu"), ("check", "gpu.x"), ("node", "gpu01")),
-        *(("slurm_state", "IDLE"), ("slurm_reason", "why"), ("simulated", "true"), ("action", "drain")),
-        *(("finding", text) for text in shown),
-        *(("warning", text) for text in shown),
-    ]
-    whole = {"suite": "s", "check": "c", "node": ""}
-    assert junit.properties(read_result(whole)) == [("suite", "s"), ("check", "c")]
-
-
-def test_the_first_start_of_a_log_counts() -> None:
-    def of(*events: dict[str, Any]) -> list[tuple[str, str]]:
-        found = [(it.attrib["name"], it.attrib["value"]) for it in junit_tree(events)[0].iter("property")]
-        return found[:-5]  # without verdict and counts
-
-    two = [{"event": "start", "run": f"r{n}", "cluster": f"c{n}", "simulated": n == 2} for n in (1, 2)]
-    nodes = [{"event": "nodes", "selected": [f"n{n}"]} for n in (1, 2)]
-    assert of(*two, *nodes) == [("run", "r1"), ("cluster", "c1"), ("nodes", "n1")]
-    assert of({"event": "start", "simulated": False}) == [("run", ""), ("cluster", ""), ("nodes", "")]
 
 
 @pytest.mark.thorough

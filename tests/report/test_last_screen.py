@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from report_helpers import a_run, passing
 
 from pytest_gpucluster.core.check import CHECKS
 from pytest_gpucluster.core.registry import import_checks
 from pytest_gpucluster.report.last_screen import HEIGHT, block, closing, colour_of, findings
 from pytest_gpucluster.report.run_model import read_run
-from pytest_gpucluster.report.words import for_nodes
 
 if TYPE_CHECKING:
     from pytest_gpucluster.report.run_model import FailureGroup, Run
@@ -34,12 +34,8 @@ def result(node: str, check: str, measured: str = "7", **more: Any) -> dict[str,
 
 def run_of(nodes: int, results: list[dict[str, Any]], exit: int = 1) -> Run:
     names = [f"gpu{number:04}" for number in range(1, nodes + 1)]
-    fine = (result(name, "os.responds", outcome="passed", verdicts=[]) for name in names)
-    begin: list[dict[str, Any]] = [
-        {"event": "start", "cluster": "prod"},
-        {"event": "nodes", "selected": names},
-    ]
-    return read_run([*begin, *fine, *results, {"event": "finish", "exit": exit}])
+    fine = (passing(name, check="os.responds") for name in names)
+    return read_run(a_run([*fine, *results], nodes=names, finish=exit))
 
 
 @pytest.mark.parametrize("width", [80, 200])
@@ -155,10 +151,3 @@ def test_values_that_are_no_numbers_are_listed_and_counted() -> None:
     # a number in a path is no range
     texts = [f"cannot create /run/gpu0{n}/enroot" for n in (1, 2)]
     assert findings(group_of("x.y", *texts)) == [f"GPUs: measured {texts[0]}, {texts[1]}, expected 8"]
-
-
-def test_a_placeholder_becomes_the_nodes() -> None:
-    assert for_nodes("scontrol show node NODE", ["gpu01", "gpu02"]) == "scontrol show node gpu[01-02]"
-    assert for_nodes("read MY_NODE and NODE_LIST", ["gpu01"]) == "read MY_NODE and NODE_LIST"
-    assert for_nodes("NODE", ["(cluster)"]) == "NODE"
-    assert for_nodes("NODE is lost", ["[]"]) == "[] is lost"

@@ -4,27 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from report_helpers import a_run, result
+
 from pytest_gpucluster.report.notice import MAX_LINES, notice
 from pytest_gpucluster.report.run_model import Run, read_run
 
 
 def run_of(outcomes: dict[tuple[str, str], str], *more: dict[str, Any], exit: int = 1) -> Run:
     results = [
-        {
-            "event": "result",
-            "nodeid": f"t.py::t_{check}[{node}]",
-            "outcome": outcome,
-            "verdicts": [],
-            "suite": "gpu",
-            "check": check,
-            "node": node,
-            "message": "" if outcome == "passed" else f"{check} on {node}: 7 GPUs\nmore",
-        }
-        for (node, check), outcome in outcomes.items()
+        result(node, end, check=check, message="" if end == "passed" else f"{check} on {node}: 7 GPUs\nmore")
+        for (node, check), end in outcomes.items()
     ]
-    start = {"event": "start", "cluster": "prod", "run": "r1", "simulated": False}
-    nodes = {"event": "nodes", "selected": sorted({node for node, _ in outcomes})}
-    return read_run([start, nodes, *results, *more, {"event": "finish", "exit": exit}])
+    nodes = sorted({node for node, _ in outcomes})
+    return read_run(a_run([*results, *more], nodes=nodes, finish=exit))
 
 
 GOOD = {("gpu01", "gpu.count"): "passed", ("gpu02", "gpu.count"): "passed", ("gpu02", "gpu.ecc"): "passed"}
@@ -36,7 +28,7 @@ ACT = {"event": "node_result", "node": "gpu02", "result": "drained", "problem": 
 def test_new_and_healed_failures_and_acts_are_named() -> None:
     message = notice(run_of(BAD, ACT), run_of(GOOD), "/reports/r1")
     assert message is not None
-    about = {"cluster": "prod", "run": "r1", "verdict": "not accepted", "simulated": False}
+    about = {"cluster": "prod", "run": "20261121T020000-1", "verdict": "not accepted", "simulated": False}
     assert message.items() >= about.items()
     assert message["new"] == ["gpu.count on gpu02: 7 GPUs"]
     assert message["text"].splitlines() == [

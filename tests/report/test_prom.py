@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
+from paths import ROOT
 from plugin_helpers import run_pytest
 
 from pytest_gpucluster.core.errors import GpuClusterError
@@ -18,14 +21,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def promtool(page: str) -> str:
-    """Return what a real Prometheus parser and linter says of a page; '' where nothing is wrong."""
+def promtool(*words: str | Path, page: str = "") -> str:
+    """Return what a real Prometheus parser and linter says; the test fails where it refuses what it gets."""
     tool = shutil.which("promtool")
     if tool is None:
         pytest.fail("promtool is missing: make packages (Debian's package prometheus)")
-    argv = [tool, "check", "metrics"]
+    argv = [tool, *map(str, words)]
     done = subprocess.run(argv, input=page, capture_output=True, text=True, timeout=600, check=False)
-    assert (done.returncode == 0) == (not done.stdout + done.stderr), done
+    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
 
@@ -65,7 +68,7 @@ def test_promtool_takes_every_unit_and_name() -> None:
     metrics = [metric(f"it{n}", 1.5, unit) for n, unit in enumerate(units)]
     metrics += [metric("busbw all_reduce 4 nodes, 4 GiB", 361.5, "GB/s"), metric("import-Time", 1, "s")]
     page = prom.render(read_run(events(result("gpu.x", metrics=[*metrics, metric("x.y", 1, "W")]))))
-    assert promtool(page) == ""
+    assert promtool("check", "metrics", page=page) == ""
     labels = 'check="gpu.x",cluster="prod",node="gpu01",of="all_reduce 4 nodes, 4 GiB"'
     assert samples(page)[f"gpucluster_measured_busbw_bytes_per_second{{{labels}}}"] == 361.5e9
 
@@ -78,36 +81,10 @@ def test_the_last_success_is_carried_over(tmp_path: Path) -> None:
         assert found.get(series) == exit_time
         assert found['gpucluster_run_success{cluster="prod"}'] == (exit_ == 0)
     assert [one.name for one in tmp_path.iterdir()] == ["metrics.prom"]
-    path.write_bytes(b"\xff\x00 garbage")
-    prom.write(read_run(events(result("gpu.count"), exit_=1)), path, prom.read(path))
-    assert series not in samples(path.read_text())
-
-
-def test_every_unit_with_its_base_unit_and_factor() -> None:
-    known = {
-        "s": ("seconds", 1),
-        "ms": ("seconds", 1e-3),
-        "us": ("seconds", 1e-6),
-        "s after boot": ("seconds", 1),
-        "B": ("bytes", 1),
-        "KiB": ("bytes", 1024),
-        "MiB": ("bytes", 1024**2),
-        "GiB": ("bytes", 1024**3),
-        "MB": ("bytes", 1e6),
-        "GB": ("bytes", 1e9),
-        "MHz": ("hertz", 1e6),
-        "W": ("watts", 1),
-        "MB/s": ("bytes_per_second", 1e6),
-        "GB/s": ("bytes_per_second", 1e9),
-        "Gb/s": ("bytes_per_second", 125e6),
-        "C": ("celsius", 1),
-        "%": ("ratio", 0.01),
-    }
-    assert prom.UNITS.keys() == known.keys()
-    for unit, (suffix, factor) in known.items():
-        sample = lines(result("gpu.a", metrics=[metric("x", 3.0, unit)]))[1]
-        assert sample.startswith(f"gpucluster_measured_x_{suffix}{{")
-        assert float(sample.rpartition(" ")[2]) == 3.0 * factor
+    for before in (b"\xff\x00 garbage", series.replace("prod", "other").encode() + b" 17.0\n"):
+        path.write_bytes(before)
+        prom.write(read_run(events(result("gpu.count"), exit_=1)), path, prom.read(path))
+        assert series not in samples(path.read_text())
 
 
 # --- line by line, without a parser
@@ -133,21 +110,6 @@ def test_a_node_is_fit_where_something_passed_and_nothing_was_red() -> None:
     assert f"{fit}0.0" in prom.render(read_run([*events(good), gone]))
 
 
-def test_the_last_success_of_the_same_cluster_is_carried_over() -> None:
-    name = "gpucluster_last_success_timestamp_seconds"
-    for before, carried in (
-        (f'{name}{{cluster="prod"}} 17.5', "17.5"),
-        (f'x\n{name}{{cluster="prod"}} 17\ny', "17.0"),
-        (f'{name}{{cluster="other"}} 17.0', ""),
-        (f'{name}{{cluster="prod"}} soon', ""),
-        (f'{name}{{cluster="prod",x="y"}} 17.0', ""),
-        ("", ""),
-    ):
-        page = prom.render(read_run(events(exit_=1)), before=before)
-        found = [line for line in page.splitlines() if line.startswith(name)]
-        assert found == ([f'{name}{{cluster="prod"}} {carried}'] if carried else [])
-
-
 def test_the_gpu_of_a_failure_is_its_index() -> None:
     for part, gpu in (("GPU 4", "4"), ("GPU 12 (x)", "12"), ("GPU 4x", ""), ("GPU4", ""), ("a GPU 4", "")):
         red = result("gpu.a", "failed", verdicts=[{"findings": [{"part": part}, {"part": part}]}])
@@ -156,49 +118,6 @@ def test_the_gpu_of_a_failure_is_its_index() -> None:
         assert lines(red)[1:] == [failed]
     broken = 'gpucluster_check_broken{check="gpu.a",cluster="prod",node="gpu01"} 1.0'
     assert lines(result("gpu.a", "error", verdicts=[]))[1:] == [broken]
-
-
-def test_the_name_of_a_series() -> None:
-    for name, unit, series, of in (
-        ("busbw", "GB/s", "busbw_bytes_per_second", ""),
-        ("busbw all_reduce 4 GiB", "GB/s", "busbw_bytes_per_second", "all_reduce 4 GiB"),
-        ("import-Time", "s", "import_time_seconds", ""),
-        ("_x.y_", "W", "x_y_watts", ""),
-        ("errors_total", "errors", "errors_total_value", ""),
-        ("gpu_count", "GPUs", "gpu_count_value", ""),
-        ("disk_info", "", "disk_info_value", ""),
-        ("xcount", "", "xcount", ""),
-        ("x_sum", "W", "x_sum_watts", ""),
-        ("x_sum", "odd", "x_sum_value", ""),
-        ("x_bucket", "odd", "x_bucket_value", ""),
-        ("...", "W", "watts", ""),
-    ):
-        label = f',of="{of}"' if of else ""
-        sample = lines(result("gpu.a", metrics=[metric(name, 0, unit)]))[1]
-        assert (
-            sample == f'gpucluster_measured_{series}{{check="gpu.a",cluster="prod",node="gpu01"{label}}} 0.0'
-        )
-
-
-def test_the_value_of_a_sample() -> None:
-    for value in (0, -2.0, 0.1, 1 / 3, 361.5e9, 1e14, 1e15, "NaN", "Infinity", "-Infinity"):
-        sample = lines(result("gpu.a", metrics=[metric("x", value, "W")]))[1]
-        assert repr(float(sample.rpartition(" ")[2])) == repr(float(value))
-
-
-def test_a_series_has_the_parameters_of_its_check() -> None:
-    logged = [
-        result("nccl.busbw", inside=f"-{size}", metrics=[metric("busbw a b", value, "GB/s")])
-        for size, value in (("1M", 1), ("4G", 2), ("4G", 3))
-    ]
-    labels = 'check="nccl.busbw",cluster="prod",node="gpu01",of="a b"'
-    start = f"gpucluster_measured_busbw_bytes_per_second{{{labels},parameters="
-    assert lines(*logged)[1:] == [f'{start}"1M"}} 1e+09', f'{start}"4G"}} 3e+09']
-    assert len(lines(result("nccl.x", metrics=[metric("x", 1, "s", detail=True)]))) == 1
-    inside = {"[gpu01]": "", "[a-gpu01-b]": "a-b", "[gpu01-gpu01]": "gpu01", "[x-gpu012]": "x-gpu012", "": ""}
-    for bracket, parameters in inside.items():
-        (sample,) = lines(result("t.x", metrics=[metric("x", 1, "")], nodeid=f"t.py::test_x{bracket}"))[1:]
-        assert re.findall('parameters="(.*?)"', sample) == ([parameters] if parameters else [])
 
 
 HOSTILE = 'a"b\\c\nd\x00\x1b[31m}{ \ud800 \u202e # HELP x'
@@ -211,7 +130,7 @@ def test_hostile_text_stays_a_label() -> None:
     start = {"event": "start", "time": 1.0, "cluster": HOSTILE, "simulated": True}
     page = prom.render(read_run([start, hostile]))
     page.encode("utf-8")
-    assert promtool(page) == ""
+    assert promtool("check", "metrics", page=page) == ""
     assert all(re.match(r"# (HELP|TYPE) [a-z_]+ |[a-z_]+\{.*\} \S+$", line) for line in page.splitlines())
     assert r'cluster="a\"b\\c\nd??[31m}{ ? ' in page
     odd = metric("it", 1, 'say "x"\n', 'x"\\\n\x00\x1b\ud800y\t')
@@ -241,25 +160,108 @@ def test_a_file_that_cannot_be_written_is_no_success(tmp_path: Path) -> None:
     assert list((tmp_path / "reports").rglob(".metrics*")) == []
 
 
-def test_a_duration_is_in_milliseconds_and_of_two_finishes_the_last_counts() -> None:
-    logged: list[dict[str, Any]] = [
-        {"event": "start", "time": 100.0, "cluster": "a", "simulated": True},
-        {"event": "start", "time": 101.0, "cluster": "b", "simulated": False},
-        *({"event": "nodes", "time": 101.0, "selected": [node]} for node in ("n1", "n2")),
-        {"event": "finish", "time": 102.0, "exit": 0},
-        {"event": "finish", "time": 110.12345, "exit": 3},
+# --- the dashboard and the alerts of examples/
+
+EXAMPLES = ROOT / "src" / "pytest_gpucluster" / "examples"
+RULES = EXAMPLES / "prometheus-alerts.yaml"
+DASHBOARD: dict[str, Any] = json.loads((EXAMPLES / "grafana-dashboard.json").read_text())
+QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
+ALERTS = [rule["alert"] for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]]
+START = 100.0  # seconds, Unix time, of the made up runs
+
+
+def names(text: str) -> set[str]:
+    return set(re.findall(r"\bgpucluster_\w+", text))
+
+
+def bad(check: str, outcome: str, node: str, *parts: str) -> dict[str, Any]:
+    found = {"check": check, "outcome": outcome, "findings": [{"part": part} for part in parts]}
+    return result(check, outcome, node, time=START + 5, verdicts=[found] if parts else [])
+
+
+def written(*results: dict[str, Any], simulated: bool = False, exit_: int = 0) -> dict[str, str]:
+    """Return {series: value} as prom.py writes them of a run on gpu01 and gpu02."""
+    events = [
+        {"event": "start", "time": START, "cluster": "prod", "simulated": simulated},
+        {"event": "nodes", "time": START, "selected": ["gpu01", "gpu02"]},
+        *(bad("gpu.count", "passed", node) for node in ("gpu01", "gpu02")),
+        *results,
+        {"event": "finish", "time": START + 10, "exit": exit_},
     ]
-    page = prom.render(read_run(logged)).splitlines()
-    assert [
-        line for line in page if line.startswith(("gpucluster_run", "gpucluster_last", "gpucluster_node_fit"))
-    ] == [
-        'gpucluster_run_info{cluster="a",simulated="true"} 1.0',
-        'gpucluster_run_start_timestamp_seconds{cluster="a"} 100.0',
-        'gpucluster_run_duration_seconds{cluster="a"} 10.123',
-        'gpucluster_run_success{cluster="a"} 0.0',
-        'gpucluster_run_exit_status{cluster="a"} 3.0',
-        'gpucluster_node_fit{cluster="a",node="n1"} 0.0',
+    page = prom.render(read_run(events))
+    lines = [line for line in page.splitlines() if not line.startswith("#")]
+    return {line.rpartition(" ")[0]: line.rpartition(" ")[2] for line in lines}
+
+
+def fires(
+    folder: Path, series: dict[str, str], hours: int, expected: dict[str, list[dict[str, str]]]
+) -> None:
+    """Let promtool judge the rules over constant series; `expected` has the labels of each alert, the others must not fire."""
+    tests = [
+        {
+            "eval_time": f"{hours}h",
+            "alertname": alert,
+            "exp_alerts": [{"exp_labels": labels} for labels in expected.get(alert, [])],
+        }
+        for alert in ALERTS
     ]
-    killed = prom.render(read_run(events(result("gpu.a"), exit_=None)))
-    assert ("exit_status" in killed, "last_success" in killed) == (False, False)
-    assert 'gpucluster_run_duration_seconds{cluster="prod"} 5.5' in killed
+    rules = yaml.safe_load(RULES.read_text())
+    for rule in rules["groups"][0]["rules"]:
+        del rule["annotations"]  # promtool compares the texts too
+    (folder / "rules.yaml").write_text(yaml.safe_dump(rules))
+    inputs = [{"series": name, "values": f"{value}x{hours}"} for name, value in series.items()]
+    case = {"interval": "1h", "input_series": inputs, "alert_rule_test": tests}
+    plan = {"rule_files": ["rules.yaml"], "evaluation_interval": "1h", "tests": [case]}
+    (folder / "case.yaml").write_text(yaml.safe_dump(plan))
+    assert "SUCCESS" in promtool("test", "rules", folder / "case.yaml")
+
+
+@pytest.mark.thorough
+def test_each_fault_fires_its_alerts_with_node_and_check(tmp_path: Path) -> None:
+    series = written(
+        bad("gpu.ecc_volatile", "failed", "gpu02", "GPU 4 (GPU-1, 0:1)", "GPU 6"),
+        bad("os.clock", "failed", "gpu02", "clock"),
+        bad("nccl.links", "failed", "", "link gpu01 - gpu02"),
+        bad("slurm.gres", "error", "gpu01"),
+        exit_=1,
+    )
+    warning, critical = ({"cluster": "prod", "severity": severity} for severity in ("warning", "critical"))
+    expected = {
+        "GpuClusterNodeNotFit": [{**warning, "node": node} for node in ("gpu01", "gpu02")],
+        "GpuClusterHardwareCheckFailed": [{**critical, "node": "gpu02", "check": "gpu.ecc_volatile"}],
+        "GpuClusterCheckOfClusterFailed": [{**critical, "check": "nccl.links"}],
+        "GpuClusterChecksBroken": [{**warning, "outcome": "error"}],
+    }
+    fires(tmp_path, series, 2, expected)
+    # a simulated cluster wakes nobody
+    fires(
+        tmp_path,
+        written(bad("gpu.xid", "failed", "gpu02", "GPU 0"), simulated=True, exit_=1),
+        2,
+        {},
+    )
+
+
+@pytest.mark.thorough
+def test_runs_that_stopped_or_whose_metrics_vanished_fire_by_their_age(tmp_path: Path) -> None:
+    labels = {"cluster": "prod", "severity": "warning"}
+    for hours in (2, 36):
+        fires(tmp_path, written(), hours, {})
+    fires(tmp_path, written(), 37, {"GpuClusterRunIsOld": [labels]})
+    old = {"GpuClusterRunIsOld": [labels], "GpuClusterNotAcceptedForAWeek": [labels]}
+    fires(tmp_path, written(), 7 * 24 + 1, old)
+    gone = {name: f"{value}x2 _" for name, value in written().items()}  # x2 _x26: after two hours
+    fires(tmp_path, gone, 26, {"GpuClusterMetricsGone": [labels | {"simulated": "false"}]})
+
+
+@pytest.mark.thorough
+def test_promtool_parses_every_query_of_the_dashboard_and_each_metric_is_documented(tmp_path: Path) -> None:
+    assert len(QUERIES) >= 12
+    rules = [{"record": f"q{number}", "expr": query} for number, query in enumerate(QUERIES)]
+    (tmp_path / "queries.yaml").write_text(yaml.safe_dump({"groups": [{"name": "q", "rules": rules}]}))
+    assert f"{len(QUERIES)} rules found" in promtool("check", "rules", tmp_path / "queries.yaml")
+    used = names(" ".join(QUERIES)) | names(RULES.read_text())
+    verdicts = {name for name in used if not name.startswith("gpucluster_measured_")}
+    warned = result("gpu.pcie", verdicts=[{"findings": [], "advisories": [{"part": "GPU 3"}]}])
+    ends = (bad("gpu.xid", "failed", "gpu02", "GPU 0"), bad("slurm.gres", "error", "gpu01"), warned)
+    assert verdicts <= names((ROOT / "docs" / "metrics.md").read_text()) & names(" ".join(written(*ends)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import json
 import os
-import re
 import shlex
 import subprocess
 import xml.etree.ElementTree as ET
@@ -18,7 +17,6 @@ from hypothesis import strategies as st
 from plugin_helpers import Run, run_pytest
 from sandbox_helpers import DEADLINE
 
-from pytest_gpucluster.cli.main import main
 from pytest_gpucluster.cluster.channel.channel import Fleet
 from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
 from pytest_gpucluster.cluster.slurm.client import Slurm
@@ -26,7 +24,6 @@ from pytest_gpucluster.cluster.slurm.step import StepRequest, environment_reques
 from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.config.models import EnvironmentConfig
 from pytest_gpucluster.core import redact
-from pytest_gpucluster.core import sanitize as printable
 from pytest_gpucluster.core.probe import with_root
 
 if TYPE_CHECKING:
@@ -44,13 +41,6 @@ CAMPAIGN = settings(
 SECRET = "s3cr3t-h7Kq"
 HOSTILE = "\x1b[2J\x1b]0;owned\x07<b>&amp;]]>\x00\x08\u202e\ufffe'\"`$(touch owned)"
 
-# words in two pieces: pytest shows this source, which is the site's
-LOGIN = r"""
-def test_login(host):
-    found = host.run("printf 'login ok\\n%s\\t%s\\n%s\\n%s\\n' h''f_{0} g''hp_{0} A''KIA{1} ey''J{2}").stdout
-    assert found == "login ok"
-""".format("x7" * 10, "X7" * 8, "x7" * 8 + "." + "x7" * 8)
-TOKENS = ("hf_" + "x7" * 10, "ghp_" + "x7" * 10, "AKIA" + "X7" * 8, "eyJ" + "x7" * 8 + "." + "x7" * 8)
 SUITE = f"""
 import os
 from pathlib import Path
@@ -58,7 +48,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpucluster.core.check import Action, Finding, Metric, check
-from pytest_gpucluster.core.errors import NotApplicable, StepError
+from pytest_gpucluster.core.errors import NotApplicable
 from pytest_gpucluster.core.probe import Probe, text_of
 
 HOSTILE = {HOSTILE!r}
@@ -107,16 +97,8 @@ def test_garbled(garbled):
     pass
 
 
-def run(env, command):
-    raise StepError(f"srun --password {{SECRET}}: {{command}}")
-
-
 def step(env):
     raise ValueError(HOSTILE)
-
-
-def test_step(gpucluster_node):
-    run({{"WANDB_API_KEY": SECRET}}, f"env HF_TOKEN={{SECRET}} srun")
 
 
 def test_locals(gpucluster_node):
@@ -141,8 +123,6 @@ def test_printed(gpucluster_node):
     print(HOSTILE, f"AWS_SECRET_ACCESS_KEY={{SECRET}}")
     assert not gpucluster_node.name, f"token: {{SECRET}}"
 
-
-{LOGIN}
 
 def test_memory(gpucluster_node):
     # not ru_maxrss: that begins with what the process had that started this one
@@ -172,13 +152,11 @@ def test_no_hostile_text_and_no_secret_reaches_terminal_or_reports(hostile: Run)
         "test_flood": "not checked",
         "test_endless": "not checked",
         "test_garbled": "error",
-        "test_step": "error",
         "test_locals": "failed",
         "test_refused": "not checked",
         "test_none": "not applicable",
         "test_parameter": "failed",
         "test_printed": "failed",
-        "test_login": "failed",
         "test_memory": "passed",
     }
     source = {line.strip() for line in SUITE.splitlines() if SECRET in line}  # pytest shows it: the site's
@@ -189,23 +167,14 @@ def test_no_hostile_text_and_no_secret_reaches_terminal_or_reports(hostile: Run)
         assert not strange, name
         leaks = [it for it in text.splitlines() if SECRET in it and not any(one in it for one in source)]
         assert not leaks, name
-        assert [token for token in TOKENS if token in text] == [], name
     for name in ("events.jsonl", "junit.xml"):
         assert redact.REDACTED in html.unescape((hostile.reports / name).read_text())
     ET.fromstring((hostile.reports / "junit.xml").read_text())
     for line in (hostile.reports / "events.jsonl").read_text().splitlines():  # strict JSON, one event a line
         json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
-    assert "login ok" in hostile.out
     assert not (hostile.folder / "owned").exists()
     # 100 MiB and an endless output were printed; python and pytest have 80
     assert int((hostile.folder / "peak").read_text()) < 250 * 1024
-
-
-def test_the_command_line_tool_prints_no_escape(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["profiles", "show", "\x1b[31mDB_PASSWORD=x9x9"]) == 4
-    printed = capsys.readouterr().err
-    assert "\x1b" not in printed
-    assert "x9x9" not in printed
 
 
 # --- quoting
@@ -362,16 +331,3 @@ def test_no_form_of_a_secret_and_no_control_is_left_anywhere(sandbox: Sandbox, t
     assert {
         (tmp_path / "reports" / name).stat().st_mode & 0o777 for name in ("", "latest", "latest/steps")
     } == {0o700}
-
-
-@CAMPAIGN
-@given(st.text() | st.sampled_from(list(LEAKS.values())))
-def test_redaction_is_final_and_clean_text_is_xml(text: str) -> None:
-    once = redact.text(text)
-    assert redact.text(once) == once
-    cleaned = printable.clean(text)
-    assert not re.search("[\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\ud800-\\udfff\\ufffe\\uffff]", cleaned)
-    assert len(cleaned) == len(text)
-
-
-# --- the event log

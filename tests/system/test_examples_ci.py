@@ -92,12 +92,6 @@ RUNS = {
 }
 
 
-def test_all_runs_are_found() -> None:
-    assert set(RUNS) == {"jenkins nightly", "jenkins burn-in", "gitlab nightly", "gitlab burn-in"}
-    assert set(jenkins_blocks()) == {"nightly", "burn-in", "report"}
-    assert set(systemd_lines()) == {"ExecStart", "ExecStopPost"}
-
-
 def test_a_burn_in_without_a_reservation_does_not_start(place: Path, sandbox: Sandbox) -> None:
     env = surroundings(place, sandbox, "--collect-only -q", RESERVATION="")
     done = shell(place, RUNS["jenkins burn-in"], env)

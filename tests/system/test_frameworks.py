@@ -6,16 +6,15 @@ import json
 import re
 import socket
 import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import yaml
 from framework_helpers import DEADLINE, ROOT, ends, framework_python, message, run_suite
 from plugin_helpers import Run, cluster_file, names, run_pytest
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pytest_gpucluster.sandbox import Sandbox
 
 pytestmark = pytest.mark.alone  # it loads all cores
@@ -215,24 +214,3 @@ def test_a_task_on_the_host_is_in_no_image(sandbox: Sandbox, tmp_path: Path) -> 
         assert finding["measured"].startswith(on_host), suite
         assert verdict["action"] == "configure"
     assert {name.partition("[")[0] for name in names(run.outcomes, "passed")} == {"test_left"}, run.out
-
-
-def two_partitions(sandbox: Sandbox) -> dict[str, Any]:
-    """Return keys of a cluster file with two nodes in two partitions, and a Python without a framework."""
-    groups = [{"nodes": "gpu01"}, {"nodes": "gpu02", "partition": "debug"}]
-    slurm = {"conf": sandbox.env["SLURM_CONF"], "partition": "batch", "time": "10m"}
-    return {"nodes": None, "groups": groups, "slurm": slurm, "python": Path(sys.executable)}
-
-
-def test_nodes_of_the_second_partition_are_judged(sandbox: Sandbox, tmp_path: Path) -> None:
-    run = accept(sandbox, tmp_path, "ddp", "-k", "test_framework", **two_partitions(sandbox))
-    assert ends(run) == {"test_framework[gpu01]": "failed", "test_framework[gpu02]": "failed"}, run.out
-
-
-def test_a_cell_of_the_matrix_has_the_nodes_of_every_partition(sandbox: Sandbox, tmp_path: Path) -> None:
-    sandbox.fault("gpu_missing", "gpu02", gpu=1)
-    profile = yaml.safe_load(sandbox.cluster_file.read_text())["profile"]
-    keys = {"profile": profile, "matrix": {}, **two_partitions(sandbox)}
-    run = run_suite(sandbox, tmp_path, "test_matrix.py", "-k", "srun-cpu or srun-gpu", **keys)
-    assert ends(run) == {"test_cell[srun-cpu]": "passed", "test_cell[srun-gpu]": "failed"}, run.out
-    assert "gpu02: measured 7 GPUs, expected 8 GPUs" in run.out

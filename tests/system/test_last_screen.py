@@ -110,14 +110,6 @@ def test_a_missing_cluster_is_explained(tmp_path: Path, installed: str) -> None:
     assert "needs --cluster, the cluster to test: pytest --cluster=prod" in run.err
 
 
-def test_a_project_without_clusters_has_none_of_our_markers(tmp_path: Path, installed: str) -> None:
-    write_suites(tmp_path, {"test_x.py": "import pytest\n\n@pytest.mark.gpu\ndef test_x():\n    pass\n"})
-    run = run_in(tmp_path, installed, "--strict-markers")
-    assert "'gpu' not found in `markers`" in run.out
-    (tmp_path / "clusters").mkdir()
-    assert run_in(tmp_path, installed, "--strict-markers").rc == 0
-
-
 @pytest.mark.parametrize("ini", ["", "[pytest]\ntestpaths = own\n"])
 def test_shipped_suites_and_own_tests_run_together(
     sandbox: Sandbox, tmp_path: Path, installed: str, ini: str

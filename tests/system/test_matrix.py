@@ -125,18 +125,3 @@ def test_launchers_by_workloads(sandbox: Sandbox, frameworks: Path, tmp_path: Pa
     # one launcher alone can run NCCL here; virtual nodes share the CPUs, and MPI may use memory between them
     assert rates_of(run) == {}
     assert {f"test_speed[{column}]" for column in speed.MEASURED} <= {*names(run.outcomes, "not applicable")}
-
-
-@pytest.mark.parametrize(
-    ("environment", "end", "text"),
-    [
-        ({"container_image": "/no.sqsh"}, "failed", "BROKEN step: /no.sqsh does not exist on the node"),
-        ({}, "error", "matrix.container 'own' is not an environment with a container_image"),
-    ],
-)
-def test_a_cell_without_its_image_is_broken_or_an_error(
-    sandbox: Sandbox, tmp_path: Path, environment: dict[str, str], end: str, text: str
-) -> None:
-    run = accept(sandbox, tmp_path, {"container": "own"}, "-k", "cpu and srun_pyxis", own=environment)
-    assert list(run.outcomes.values()) == [end]
-    assert text in (table_of(run)["srun_pyxis-cpu"] if end == "failed" else run.out)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import subprocess
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,6 @@ from sandbox_helpers import sandbox_folder
 
 from pytest_gpucluster.sandbox import Sandbox
 from pytest_gpucluster.sandbox.found_by import FOUND_BY
-from slurm_sandbox.api import FAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -208,60 +206,9 @@ def measure_again(run: Run, sandbox: Sandbox) -> None:
     assert float(row[7]) < 200, done.stdout
 
 
-def test_every_nccl_fault_of_the_sandbox_is_shown() -> None:
-    shown = {fault[0] for faults, _ in CASES.values() for fault in faults} | {"slow_leaf"}
-    shown |= {"nccl_conf", "task_variable"}  # below
-    assert {name for name, fault in FAULTS.items() if FOUND_BY[name][0].startswith("nccl.")} <= shown
-
-
-# --- without a threshold for the hardware, or without a tool
-
-
 def outcomes(run: Run, check: str) -> dict[str, tuple[str, str]]:
     """Return {node, '' for all: (outcome, message)} of a check."""
     return {it["node"]: (it["outcome"], it["message"]) for it in results(run) if it["check"] == check}
-
-
-def test_a_fleet_over_sockets_is_below_the_floor_and_fails_by_transport_where_the_profile_has_adapters(
-    eight: Sandbox, tmp_path: Path
-) -> None:
-    sockets = [("no_infiniband", node) for node in eight.nodes]
-    run = accept(eight, tmp_path, faults=sockets, profile={})
-    ((outcome, said),) = outcomes(run, "nccl.whole_bandwidth").values()
-    assert outcome == "failed"
-    assert "8 adapters x 50 GB/s" in said
-    assert re.search(r"^monitor:\n(?:  .*\n)*  \(cluster\) +nccl.whole_bandwidth", run.out, re.MULTILINE)
-    adapters = {"link_layer": "InfiniBand", "hcas": 8, "rate": "400 Gb/s"}
-    stated = accept(eight, tmp_path, faults=sockets, profile=adapters)
-    ((outcome, said),) = outcomes(stated, "nccl.whole").values()
-    assert outcome == "failed"
-    assert "NET/Socket between nodes" in said
-
-
-def test_without_a_tool_nothing_is_measured_and_the_suite_says_what_to_install(
-    eight: Sandbox, tmp_path: Path
-) -> None:
-    tool: dict[str, Any] = {
-        "command": "absent_all_reduce_perf -b 1M -e 4G -f 2",
-        "runner": "auto",
-        "payload": [],
-    }
-    run = accept(eight, tmp_path, profile={}, **tool)
-    words = "neither absent_all_reduce_perf nor torch was found on gpu[01-08]: install nccl-tests, or name an environment"
-    for check in ("nccl.alone", "nccl.alone_bandwidth", "nccl.pairs"):
-        found = outcomes(run, check)
-        assert sorted(found) == sorted(eight.nodes)
-        for outcome, said in found.values():
-            assert outcome == "not checked"
-            assert words in said
-    assert {outcome for outcome, _ in outcomes(run, "nccl.whole_bandwidth").values()} == {"not checked"}
-    assert run.rc == 1
-    assert "NOT PROVED" in run.out
-    errors = outcomes(run, "nccl.proved")
-    assert sorted(errors) == sorted(eight.nodes)
-    for outcome, said in errors.values():
-        assert outcome == "error"
-        assert f"nccl measured nothing on gpu[01-08]: {words}" in said
 
 
 # --- variables of NCCL
@@ -290,15 +237,6 @@ def test_each_setting_is_found_on_its_node_alone_with_its_place(sandbox: Sandbox
     assert "(/etc/nccl.conf:1)" in of_file[0]
     assert found["gpu03"]["verdicts"][0]["action"] == "configure"
     assert "selects 2 of 8 ports; without mlx5_2:1, mlx5_3:1" in of_adapters[0]
-
-
-def test_what_the_shell_sets_reaches_no_task(sandbox: Sandbox, tmp_path: Path) -> None:
-    exported = {"NCCL_DEBUG": "INFO", "NCCL_P2P_DISABLE": "1", "NCCL_ALGO": "Ring"}
-    run = accept(sandbox, tmp_path, "-k", "environment", env=exported)
-    found = of_check(run)
-    assert {node: it["outcome"] for node, it in found.items()} == dict.fromkeys(sandbox.nodes, "passed")
-    assert not any(spelled(it, "advisories") for it in found.values())
-    assert run.rc == 0, run.out
 
 
 def test_the_image_of_the_steps_is_read_by_one_step(sandbox: Sandbox, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import pytest
-from plugin_helpers import ENDS, jobs_so_far, names, on, run_pytest
+from plugin_helpers import jobs_so_far, names, on, run_pytest
 from sandbox_helpers import left_in_queue
 
 if TYPE_CHECKING:
@@ -175,12 +175,4 @@ def test_a_crash_loses_the_verdict_of_no_other_item(sandbox: Sandbox, tmp_path: 
     for event in run.events:
         if event.get("outcome") == "error":
             assert "crashed" in event["message"] + event["text"]
-    assert left_in_queue(sandbox) == []
-
-
-def test_stopped_at_the_first_failure_gives_the_nodes_back(sandbox: Sandbox, tmp_path: Path) -> None:
-    files = {"test_ends.py": ENDS, "test_stamps.py": STAMPS}
-    run = run_pytest(tmp_path, on(sandbox), "-n2", "-x", *NO_JOBS, files=files)
-    assert run.rc in (1, 2)
-    assert "INTERNALERROR" not in run.out + run.err
     assert left_in_queue(sandbox) == []

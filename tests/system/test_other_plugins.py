@@ -78,17 +78,3 @@ def test_foreign_suites_run_as_ever(tmp_path: Path) -> None:
     assert "6 passed" in run.out
     assert "cluster:" not in run.out
     assert not (tmp_path / "reports").exists()
-
-
-def test_help_markers_and_fixtures_describe_the_plugin(tmp_path: Path) -> None:
-    options = run_pytest(tmp_path, "--help").out
-    for name in ("cluster", "nodes", "exclude-nodes", "set", "profile", "time", "report-dir", "slow"):
-        assert f"--{name}" in options
-    markers = run_pytest(tmp_path, "--markers", "--cluster=local").out
-    for name in ("os", "slurm", "gpu", "fabric", "nccl", "inventory", "slow"):
-        assert f"@pytest.mark.{name}:" in markers
-    lines = run_pytest(tmp_path, "--fixtures", "--cluster=local").out.splitlines()
-    ends = ("", "_fleet", "_node", "_item", "_srun", "_allocation", "_lane_nodes", "_gpu_profile")
-    for name in ("host", *(f"gpucluster{end}" for end in ends)):
-        (place,) = (at for at, line in enumerate(lines) if line.startswith(f"{name} ") and "plugin/" in line)
-        assert lines[place + 1].strip() not in ("", "no docstring available"), name

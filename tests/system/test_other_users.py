@@ -19,13 +19,8 @@ from plugin_helpers import Run, jobs_so_far, names, on
 from sandbox_helpers import environment, sandbox_folder, slurm
 from user_helpers import PYTHON, Checkout, identity, readable_checkout
 
-from pytest_gpucluster.core.errors import NotAvailable
-from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.kit.node import kernel_log
 from pytest_gpucluster.report.history import History
 from pytest_gpucluster.sandbox import Sandbox
-from pytest_gpucluster.suites.os import software_facts as os_software
-from pytest_gpucluster.suites.os import storage_facts as os_storage
 from slurm_sandbox import isolation, node_sshd, slurmconf
 
 if TYPE_CHECKING:
@@ -102,15 +97,6 @@ def run_as(name: str, home: Path, *argv: object, cwd: Path | None = None, **env:
     return end(begin(name, home, *argv, cwd=cwd, **env), cwd or home)
 
 
-def shell_as(name: str, command: str, around: tuple[str, ...] = ()) -> Answer:
-    """Answer as a node would, whose tasks are of this user."""
-    user = pwd.getpwnam(name)
-    become = ("setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups")
-    argv = [*around, *become, "sh", "-c", command]
-    done = subprocess.run(argv, capture_output=True, timeout=1200, check=False)
-    return Answer("x", done.returncode, done.stdout, done.stderr)
-
-
 # --- a whole run
 
 
@@ -185,36 +171,6 @@ def test_who_may_change_no_node_is_told_so_before_a_node_is_taken_and_a_dry_run_
     assert option in line
     assert "only Slurm's administrators change nodes" in line
     assert jobs_so_far(sandbox) == before
-
-
-# --- what a node does not show to everybody
-
-
-def test_hidden_processes_are_no_healthy_ones() -> None:
-    hide = 'mount -t proc -o hidepid=2 proc /proc && "$@"; exit $?'
-    around = ("unshare", "--mount", "--pid", "--fork", "sh", "-c", hide, "sh")
-    argv = [*around, "sh", "-c", os_software.PROCESSES.command]
-    root = subprocess.run(argv, capture_output=True, check=False)
-    if root.returncode:
-        pytest.skip(f"no /proc of its own can be mounted: {root.stderr.decode()[-200:]}")
-    assert os_software.PROCESSES.parse(Answer("x", 0, root.stdout)).total > 1
-    with pytest.raises(NotAvailable, match=r"hidepid"):
-        os_software.PROCESSES.parse(shell_as(ALICE, os_software.PROCESSES.command, around))
-
-
-def test_a_kernel_log_for_root_alone_says_how_to_read_it() -> None:
-    answer = shell_as(ALICE, kernel_log.kernel_log_of(()).command)
-    if answer.rc == 0:
-        pytest.skip("this machine shows its kernel log to everybody (kernel.dmesg_restrict=0)")
-    with pytest.raises(NotAvailable, match=r"sudo: true in the cluster file"):
-        kernel_log.kernel_log_of(()).parse(answer)
-
-
-def test_a_mount_in_a_folder_of_somebody_else_is_not_down(homes: Mapping[str, Path]) -> None:
-    probe = os_storage.disks(["/", f"{homes[ALICE]}/scratch"])
-    found = probe.parse(shell_as(BOB, probe.command))
-    assert not found["/"].problem
-    assert found[f"{homes[ALICE]}/scratch"].forbidden
 
 
 # --- what others left where everybody may write

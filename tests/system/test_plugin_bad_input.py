@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import forked
 import pytest
-from plugin_helpers import TINY, Run, cluster_file, jobs_so_far, on, run_pytest, write_suites
+from plugin_helpers import TINY, Run, cluster_file, jobs_so_far, run_pytest, write_suites
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,19 +59,9 @@ def test_an_unknown_name_says_what_there_is(tmp_path: Path) -> None:
         ("--nodes=gpu[03-09]", {}, ("gpu[05-09]", "gpu[01-04]")),
         ("--exclude-nodes=gpu[01-04]", {}, ("--exclude-nodes", "gpu[01-04]")),
         ("--set=slurm.partition=fast", {}, ("'fast'", "batch", "debug")),
-        ("--set=reports.keep=0", {}, ("reports.keep", "greater than or equal to 1")),
-        ("--set=min_nodes=0", {}, ("min_nodes: must be a number from 1, or a percentage like 90%",)),
-        ("--set=min_nodes=110%", {}, ("min_nodes: must be a number from 1, or a percentage like 90%",)),
-        ("--set=drain.max=lots", {}, ("drain.max", "number of nodes or percent")),
-        ("--report-dir=test_tiny.py", {}, ("test_tiny.py",)),
         ("-q", {"required": ["tiny.*", "gpu.nothing"]}, ("required", "'gpu.nothing'", "the nearest is")),
         ("-q", {"nodes": "old[1-2]"}, ("Slurm knows no node of old[1-2]", "gpu[01-04]")),
         ("-q", {"slurm": {"extra_args": ["--nosuch"]}}, ("slurm.extra_args", "'--nosuch'")),
-        (
-            "-q",
-            {"nodes": None, "groups": [{"nodes": "gpu02", "partition": "fast"}]},
-            ("'fast'", "does not exist"),
-        ),
     ],
 )
 def test_a_bad_option_or_setting_is_one_line(
@@ -138,23 +128,3 @@ def test_an_unreachable_controller_is_one_line_and_soon(sandbox: Sandbox, tmp_pa
     path = cluster_file(sandbox, tmp_path, slurm={"conf": str(dead)})
     run = run_pytest(tmp_path, f"--cluster={path}", files=SUITE, timeout=1200)
     refused(run, "controller", "SLURM_CONF")
-
-
-def test_a_slurm_command_that_fails_is_one_line(tmp_path: Path) -> None:
-    tool = tmp_path / "scontrol"
-    tool.write_text("#!/bin/sh\nprintf 'scontrol: error: \\033[31mno\\nway\\n' >&2; exit 1\n")
-    tool.chmod(0o755)
-    (tmp_path / "lab.yaml").write_text("nodes: gpu01\n")
-    run = run_pytest(tmp_path, "--cluster=lab.yaml", files=SUITE, env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
-    refused(run, "scontrol", "no")
-    assert "\x1b" not in run.out + run.err
-
-
-def test_an_account_that_slurm_refuses_ends_the_run_with_its_words(sandbox: Sandbox, tmp_path: Path) -> None:
-    run = run_pytest(tmp_path, on(sandbox), "--set=slurm.reservation=none-such", files=SUITE)
-    assert run.rc == 4
-    (error,) = run.errors
-    assert error.startswith("ERROR: no nodes: salloc of gpu[01-04] in partition batch: ")
-    assert run.out.count("Requested reservation is invalid") == 1
-    assert "ACCEPTED" not in run.out
-    assert run.outcomes == {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,17 +29,6 @@ def judged(run: Run) -> dict[str, dict[str, Any]]:
     return {event["nodeid"]: {key: event[key] for key in ALIKE} for event in results}
 
 
-def junit(run: Run) -> dict[str, Any]:
-    """Return what Jenkins would see, without times."""
-    return {
-        name: (
-            [(type(result).__name__, result.message) for result in case.result],
-            sorted((prop.get("name"), prop.get("value")) for prop in case._elem.iter("property")),
-        )
-        for name, case in run.cases.items()
-    }
-
-
 def drained(run: Run) -> list[tuple[Any, ...]]:
     """Return what would be drained, and why."""
     acts = [event for event in run.events if event["event"] in ("drain_confirm", "node_result")]
@@ -61,15 +49,8 @@ def test_workers_say_the_same_as_one_process(sandbox: Sandbox, tmp_path: Path) -
     assert one.rc == two.rc == 1
     assert one.outcomes == two.outcomes  # and no item twice
     assert judged(one) == judged(two)
-    assert junit(one) == junit(two)
     assert drained(one) == drained(two)
     assert any(it[1] == "gpu02" and it[3] == "True" for it in drained(one))
-    more, fewer = (Counter(run.event("finish")["processes"]) for run in (two, one))
-    del more["squeue"], fewer["squeue"]  # asked while nodes are awaited, so a slow machine asks more often
-    assert dict(more - fewer) == {"scontrol": 1}, (
-        "lanes ask once for the topology; nothing else is started more"
-    )
-    assert not fewer - more
     for kind in ("start", "nodes", "allocation", "finish"):
         assert two.event(kind)
     first, second = (run.out.rpartition("coverage:")[2].splitlines()[0] for run in (one, two))

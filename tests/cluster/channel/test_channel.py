@@ -163,16 +163,6 @@ def test_an_answer_is_remembered_unless_it_must_be_fresh(own: Fleet, tmp_path: P
         own.ask_node("gpu99", "true")
 
 
-@pytest.mark.parametrize("at_once", [False, True])
-def test_what_is_asked_ahead_goes_one_by_one(own: Fleet, tmp_path: Path, *, at_once: bool) -> None:
-    following = held_and_next(own, tmp_path)
-    if at_once:
-        assert own.ask(following)["here"].out == "before\n"
-    assert ask(own, "echo between").out == "between\n"
-    (tmp_path / "go").touch()
-    assert own.ask(following)["here"].out == ("before\n" if at_once else "after\n")
-
-
 def held_and_next(own: Fleet, folder: Path) -> str:
     """Ask two commands ahead: one that lasts until there is a file `go`, and one that tells whether it was there."""
     held = f"cd {folder}; touch begun; until [ -e go ]; do sleep 0.05; done"

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import subprocess
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pytest_gpucluster.cluster.channel import protocol
 
@@ -18,24 +13,6 @@ def frame(text: bytes) -> protocol.Frame:
     found = protocol.parse(NONCE + b" " + text + b"\n", NONCE)
     assert found is not None
     return found
-
-
-def test_a_request_names_command_tasks_and_limits() -> None:
-    assert protocol.request(7, None, 30, 99, "echo 'a  b' | wc") == b"7 * 30 99 p echo 'a  b' | wc|\n"
-    assert protocol.request(7, [0, 12], 1, 2, "x") == b"7 ,0,12, 1 2 p x|\n"
-    assert protocol.request(0, [], 1, 2, "").startswith(b"0 ,, ")
-
-
-@given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
-def test_any_command_is_one_line_of_ascii(command: str) -> None:
-    line = protocol.request(1, None, 1, 1, command)
-    assert line.count(b"\n") == 1
-    assert line.endswith(b"|\n")
-    assert line.isascii()
-    form, code = line[:-2].split(b" ", 5)[4:]
-    if form == b"b":
-        code = subprocess.run(["printf", "%b", code], capture_output=True, check=True).stdout
-    assert code == command.encode()
 
 
 def test_label_of_srun_and_what_is_not_ours() -> None:
@@ -59,19 +36,6 @@ ENDLESS = b"9" * 5000
 def test_damaged_frames_are_reported(text: bytes) -> None:
     with pytest.raises(protocol.FrameError):
         frame(text).integer(0)
-
-
-@given(st.binary(max_size=3000), st.sampled_from([protocol.BASE64, protocol.HEX]))
-def test_stream_of_any_bytes(data: bytes, coder: bytes) -> None:
-    text = data.hex(" ").encode() if coder == protocol.HEX else base64.b64encode(data)
-    width = 48 if coder == protocol.HEX else 76
-    stream = protocol.Stream()
-    pieces = [text[i : i + width] for i in range(0, len(text), width)]
-    for number, piece in enumerate(pieces):
-        stream.add(frame(b"1 o %d %d %s" % (number, len(piece), piece)), 3000)
-    stream.end(frame(b"1 O %d 0" % len(pieces)))
-    assert stream.data(coder, 1 << 20) == data
-    assert (stream.damage, stream.truncated) == ("", False)
 
 
 @pytest.mark.parametrize("pieces", [[b"1 o 1 4 YWJj"], [b"1 o 0 4 YWJj"], [b"1 o 0 8 YWJj", b"1 o 1 4 YWJj"]])
@@ -117,13 +81,6 @@ def test_what_srun_says_of_ended_tasks(line: str, said: tuple[str, str, str] | N
     found = protocol.ending(line)
     assert (found and (found.nodes, found.tasks, found.why)) == said
     assert (protocol.task_numbers("0-2,5"), protocol.task_numbers("")) == ((0, 1, 2, 5), ())
-
-
-def test_agent_travels_without_comments() -> None:
-    source = protocol.agent_source()
-    assert source.isascii()
-    assert not any(line.startswith("#") for line in source.splitlines())
-    assert "while IFS=' ' read -r id" in source
 
 
 STEP = "slurmstepd-gpu01: error: *** STEP 7.0 ON gpu01 CANCELLED AT 2026-11-21T06:58:04"

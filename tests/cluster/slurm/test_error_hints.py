@@ -6,7 +6,6 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from paths import ROOT
 from plugin_helpers import names, on, run_pytest
 
 from pytest_gpucluster.cluster.slurm import error_hints
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.sandbox import Sandbox
 
-SUITES = ROOT / "suites"
 # 22.05.8
 PARTITION = (
     "PartitionName=batch AllowGroups=ALL AllowAccounts=physics,ops DenyQos=low AllocNodes=ALL Default=YES MaxNodes=2 "

@@ -260,13 +260,6 @@ def test_a_container_of_a_live_job_is_no_leftover() -> None:
     assert late.startswith("gpu06 may still have containers named gpucluster-JOB-...: timed out after 60 s. ")
 
 
-@pytest.mark.parametrize("hurry", [False, True])
-def test_a_stopped_run_waits_for_containers_for_seconds(*, hurry: bool) -> None:
-    fake = FakeChannel(listed(gpu01="pyxis_gpucluster-6-a"), {"gpu01": Answer("gpu01", 0)})
-    assert containers.remove_containers(cast("Slurm", None), cast("Channel", fake), {6}, hurry=hurry) == []
-    assert fake.timeouts == [containers.HURRY if hurry else containers.PATIENCE] * 2
-
-
 @pytest.mark.parametrize("started", [False, True])
 def test_no_error_of_containers_keeps_the_nodes(*, started: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Agents that have not started are not waited for."""

@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import paramiko
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -22,7 +21,6 @@ from ssh_helpers import HOST, WHY_NOT, Blackhole, Sshd, sshd
 
 from pytest_gpucluster.cluster.channel.over_ssh import fleet_over_ssh
 from pytest_gpucluster.cluster.transport import LocalTransport, kill_group, ssh
-from pytest_gpucluster.cluster.transport.remote_process import header
 from pytest_gpucluster.cluster.transport.ssh import SshTransport, repeatable
 from pytest_gpucluster.config.models import HostAddress, SshConfig, TransportConfig
 from pytest_gpucluster.core.errors import ConfigError, TransportError
@@ -151,18 +149,6 @@ def test_none_takes_a_variable_away_and_path_goes_first(server: Sshd, tmp_path: 
     program(tmp_path, "sinfo", "echo ours ${HOME-gone}")
     transport = SshTransport(server.settings(), path=str(tmp_path))
     assert answer(transport, "sinfo", env={"HOME": None}) == "ours gone\n"
-
-
-def test_a_login_shell_that_ends_at_once_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def late(channel: Any, line: bytes) -> None:
-        wait_for(lambda: channel.closed, "the shell has ended")
-        plain(channel, line)
-
-    plain = paramiko.Channel.sendall
-    monkeypatch.setattr(paramiko.Channel, "sendall", late)
-    closed = pytest.raises(TransportError, match="runs no commands: it printed 'This account is closed'")
-    with sshd(tmp_path / "d", options=("ForceCommand echo This account is closed",)) as server, closed:
-        answer(SshTransport(server.settings()), "true")
 
 
 def over_ssh(nodes: Mapping[str, Sshd], server: Sshd, **keys: str) -> Fleet:
@@ -316,14 +302,6 @@ def test_more_sessions_than_the_server_allows_go_over_another_connection(tmp_pat
 )
 def test_what_may_be_repeated(argv: str, can: bool) -> None:
     assert repeatable(argv.split()) is can
-
-
-@given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
-def test_a_script_is_one_line_and_sh_reads_it_back(text: str) -> None:
-    line = header(text)
-    assert line.count(b"\n") == 1
-    assert line.endswith(b"\n")
-    assert line[:-1].replace(b"\\\\", b"\0").replace(b"\\n", b"\n").replace(b"\0", b"\\").decode() == text
 
 
 # --- who is let in
