@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-REJECTED = "Not accepted, 2 of 3 nodes (1 failed)"
+REJECTED = "Not accepted, 1 of 3 nodes failed"
 
 
 @pytest.fixture(scope="module")

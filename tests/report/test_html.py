@@ -296,7 +296,7 @@ COMPARISON = ShownComparison(
 # of each section
 SHOWN = """
 8 nodes selected 2 fit 3 failed a check 1 not proved 2 not tested
-3 of 8 nodes failed at least one check. 1 check could not be judged because something broke.
+3 of 8 nodes failed. 1 check could not be judged because something broke.
 More nodes failed than the budget allows to drain.
 profile h100 , 8 H100 (figures: a sheet)
 fit: 2 nodes: gpu[03-04] not fit: 3 nodes: gpu[01-02,05] not proved: gpu06
@@ -338,7 +338,7 @@ def test_each_section_says_what_has_happened() -> None:
 
 # --- limits
 
-FAILED = "1 of 2 nodes failed at least one check."
+FAILED, LACKING = "1 of 2 nodes failed", "1 of 2 nodes has no proof"
 EVERY = "All that was selected is proved."
 
 
@@ -377,21 +377,37 @@ ABSENT = [failing("gpu02", outcome="error", check=check) for check in ("ddp.prov
 @pytest.mark.parametrize(
     ("results", "options", "kind", "sentences"),
     [
-        (ended("p"), {}, "unproved", ["Without any result: gpu02."]),
-        ([failing("")], {}, "rejected", ["A check of the whole cluster failed."]),
+        (ended("p"), {}, "unproved", [LACKING, "Without any result: gpu02."]),
+        ([failing("")], {}, "rejected", ["0 of 2 nodes failed", "A check of the whole cluster failed."]),
         # a suite without a section in the cluster file, and a node out of service: nothing broke
         ([*ended("f"), *ABSENT], {}, "rejected", [FAILED]),
         (ended("f"), {"finish": None}, "rejected", [FAILED, "The run did not end"]),
         (ended("f"), {"finish": 2}, "rejected", [FAILED, "The run was stopped before its end."]),
-        (ended(*"pe"), {}, "unproved", ["Nothing failed, but not"]),
-        (ended("p"), {"finish": 3, "nodes": ["gpu01"]}, "unproved", ["The run ended with status 3"]),
-        (ended(*"pp"), {"start": {"simulated": True}}, "accepted", [EVERY, "SIMULATED hardware"]),
+        (ended(*"pe"), {}, "unproved", [LACKING, "Nothing failed, but not"]),
+        (
+            ended("p"),
+            {"finish": 3, "nodes": ["gpu01"]},
+            "unproved",
+            ["1 of 1 node fit", "The run ended with status 3", "With one node"],
+        ),
+        (
+            ended(*"pp"),
+            {"start": {"simulated": True}},
+            "accepted",
+            ["2 of 2 nodes", EVERY, "SIMULATED hardware"],
+        ),
+        (
+            ended(*"pp"),
+            {"start": {"full": False, "scope": {"-m": "gpu", "-k": "nvlink", "--set": ["os={}"]}}},
+            "accepted",
+            ["2 of 2 nodes", "All that was selected by -m gpu and -k nvlink is proved."],
+        ),
     ],
 )
 def test_the_verdict(results: list[Any], options: dict[str, Any], kind: str, sentences: list[str]) -> None:
     found = judge(read_run(a_run(results, **options)))
-    assert (found.outcome, len(found.sentences)) == (kind, len(sentences))
-    for sentence, expected in zip(found.sentences, sentences, strict=True):
+    assert found.outcome == kind
+    for sentence, expected in zip((found.nodes, *found.sentences), sentences, strict=True):
         assert sentence.startswith(expected)
 
 

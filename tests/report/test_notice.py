@@ -32,7 +32,7 @@ def test_new_and_healed_failures_and_acts_are_named() -> None:
     assert message.items() >= about.items()
     assert message["new"] == ["gpu.count on gpu02: 7 GPUs"]
     assert message["text"].splitlines() == [
-        "prod: Not accepted: 1 of 2 nodes (1 failed)",
+        "prod: Not accepted: 1 of 2 nodes failed",
         "2 nodes: 1 fit, 1 failed, 0 not proved, 0 not tested",
         "new: gpu.count on gpu02: 7 GPUs",
         f"gpu02 drained: {REASON}",

@@ -52,7 +52,7 @@ def test_a_run_leaves_everything_in_one_folder(sandbox: Sandbox, tmp_path: Path)
         reports.resolve(), None
     )  # the reports of a real run state what its log does
     assert len(manifest.splitlines()) == 8
-    assert found.verdict == "Not accepted, 0 of 2 nodes (2 failed), SIMULATED hardware"
+    assert found.verdict == "Not accepted, 2 of 2 nodes failed, SIMULATED hardware"
     (echo,) = (text for name, text in logs.items() if "mine.echo" in name and "said on gpu02" in text)
     assert "--- task 0 on gpu02: exit 0\nsaid on gpu02\n--- its stderr\nbeside" in echo
     text = (reports / "report.html").read_text()

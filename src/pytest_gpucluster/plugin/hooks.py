@@ -278,7 +278,10 @@ class Hooks:
                 nothing = self.completeness.nothing_executed()
                 complaints = [*(nothing or ([] if untested else self.completeness.not_proved())), *complaints]
             self.session.messages.extend(complaints)
-            if untested or unproved or complaints:
+            nothing_chosen = session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED
+            if nothing_chosen and not (untested or unproved):
+                session.exitstatus = pytest.ExitCode.USAGE_ERROR
+            elif untested or unproved or complaints:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
         else:
             status = int(session.exitstatus)

@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpucluster.core.safe_json import as_dict
+from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.core.text import some
 from pytest_gpucluster.core.waivers import AVAILABLE
 from pytest_gpucluster.report.proof import ENGINE_CHECK, FAILED, FIT, NOT_PROVED, NOT_TESTED, RUN_SUITE
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 STOPPED = 2  # pytest's exit status of a run that was interrupted
 MAX_NAMES = 6  # of checks in one sentence
+NARROWING, MAX_OPTION = ("-m", "-k", "--nodes", "--exclude-nodes"), 40
 TITLES = {
     "accepted": "Accepted",
     "waived": "Accepted, with waivers",
@@ -33,7 +36,7 @@ KINDS = {BUSY: "busy", "unavailable": "out of service", "lost": "lost"}  # of cl
 
 @dataclass(frozen=True)
 class Judged:
-    """The result of a run. `outcome`: a key of TITLES. `nodes`: how many of which it is about, like '14 of 16 nodes (2 busy)'.
+    """The result of a run. `outcome`: a key of TITLES. `nodes`: of how many it is true, like '2 of 8 nodes failed'.
 
     `unjudged`: what is part of no proof and could not be judged; it does not change the result. `waivers`: what the
     cluster file accepts.
@@ -57,19 +60,34 @@ def judge(run: Run) -> Judged:
     waivers = tuple(line for use in uses(run) for line in use.lines())
     if outcome == "accepted" and (waivers or run.waived):
         outcome = "waived"
-    return Judged(outcome, _nodes(run), (first, *_more(run)), waivers, tuple(_unjudged(run)))
+    sentences = tuple(text for text in (first, *_more(run)) if text)
+    return Judged(outcome, _nodes(run, outcome), sentences, waivers, tuple(_unjudged(run)))
 
 
-def _nodes(run: Run) -> str:
-    """Say how many of the selected nodes are fit, and why the others are none of them."""
-    proofs = run.proofs
-    fit, total = len(proofs.of(FIT)), len(proofs.nodes)
-    why = Counter(_why_not_tested(run, node) for node in proofs.of(NOT_TESTED))
-    parts = [f"{len(proofs.of(state)):,} {state}" for state in (FAILED, NOT_PROVED) if proofs.of(state)]
-    parts += [f"{number:,} {text}" for text, number in why.items()]
+def _nodes(run: Run, outcome: str) -> str:
+    """Say of how many of the selected nodes the verdict is true; of an accepted cluster also why others are not fit."""
+    proofs, total = run.proofs, len(run.proofs.nodes)
     if not total:
         return "the cluster without its nodes"
-    return f"{fit:,} of {count(total, 'node')}" + (f" ({', '.join(parts)})" if parts else "")
+    if outcome == "rejected":
+        return f"{len(proofs.of(FAILED)):,} of {count(total, 'node')} failed"
+    if outcome == "unproved":
+        without = len(proofs.of(NOT_PROVED)) + len(_untested(run))
+        if not without:  # the run itself has none
+            return f"{len(proofs.of(FIT)):,} of {count(total, 'node')} fit"
+        return f"{without:,} of {count(total, 'node')} {'has' if without == 1 else 'have'} no proof"
+    why = Counter(_why_not_tested(run, node) for node in proofs.of(NOT_TESTED))
+    others = f" ({', '.join(f'{number:,} {text}' for text, number in why.items())})" if why else ""
+    return f"{len(proofs.of(FIT)):,} of {count(total, 'node')}{others}"
+
+
+def _untested(run: Run) -> list[str]:
+    """Return the nodes that were not tested, but for busy and waived ones."""
+    return [
+        node
+        for node in run.proofs.of(NOT_TESTED)
+        if run.problems.get(node, ("", ""))[0] != BUSY and (AVAILABLE, node) not in run.waived
+    ]
 
 
 def _why_not_tested(run: Run, node: str) -> str:
@@ -82,16 +100,9 @@ def _why_not_tested(run: Run, node: str) -> str:
 
 
 def _result(run: Run) -> tuple[str, str]:
-    status, failed = run.exit, run.proofs.of(FAILED)
+    status, missing = run.exit, [node for node in _untested(run) if node in run.problems]
     if run.totals["failed"]:
-        whole = "A check of the whole cluster failed."
-        some_failed = f"{len(failed):,} of {count(len(run.selected), 'node')} failed at least one check."
-        return "rejected", some_failed if failed else whole
-    missing = [
-        node
-        for node in run.proofs.of(NOT_TESTED)
-        if run.problems.get(node, (BUSY, ""))[0] != BUSY and (AVAILABLE, node) not in run.waived
-    ]
+        return "rejected", "" if run.proofs.of(FAILED) else "A check of the whole cluster failed."
     lacking = ", ".join(dict.fromkeys(suite for suite, _ in run.proofs.unproved))
     reasons = {
         f"The run did not end; its log stops at {clock(run.ended)}.": run.finish is None,
@@ -109,9 +120,20 @@ def _result(run: Run) -> tuple[str, str]:
     why = next((text for text, holds in reasons.items() if holds), "")
     if why:
         return "unproved", why
+    narrowed = _narrowed(run)
     if aside := run.aside:
-        return "accepted", f"All that applies is proved; nothing was judged of {some(aside, MAX_NAMES)}."
-    return "accepted", "All that was selected is proved."
+        return (
+            "accepted",
+            f"All that applies is proved{narrowed}; nothing was judged of {some(aside, MAX_NAMES)}.",
+        )
+    return "accepted", f"All that was selected{narrowed} is proved."
+
+
+def _narrowed(run: Run) -> str:
+    """Name the options that left out suites, checks or nodes of the cluster file."""
+    given = as_dict(run.start.get("scope"))
+    chosen = [f"{name} {one_line(given[name], MAX_OPTION)}" for name in NARROWING if name in given]
+    return f" by {' and '.join(chosen)}" if chosen else " by path" if run.start.get("full") is False else ""
 
 
 def _more(run: Run) -> Iterable[str]:
@@ -126,6 +148,8 @@ def _more(run: Run) -> Iterable[str]:
         alone = "a setting explains what the node fails"  # of one node nothing is common
         why = alone if len(run.proofs.nodes) == 1 else "the nodes fail alike, and none is at fault"
         yield f"{count(len(run.common), 'finding')} of the cluster: {why}."
+    if len(run.proofs.nodes) == 1 and not run.totals["failed"]:
+        yield "With one node, nothing between nodes was tested."
     if any(act.get("event") == "drain_over_budget" for act in run.acts):
         yield "More nodes failed than the budget allows to drain."
     if run.simulated:

@@ -42,6 +42,7 @@ class Agents:
         self.dead: list[tuple[str, int, int, int | None]] = []
         self.ended, self.until, self.interrupted = False, 0.0, False
         self.lacking: dict[str, int] = {}  # node -> GPUs
+        self.broken: dict[str, list[str]] = {}  # node -> why it has no worker
         self.gpus = 4
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
         monkeypatch.setattr(steps, "StreamingStep", self.start)
@@ -60,7 +61,8 @@ class Agents:
         self.requests.append(request)
         self.due = []
         for node in request.nodes:
-            self.say(1.0, node, "hello", **hello(node, self.lacking.get(node, self.gpus)))
+            known = hello(node, self.lacking.get(node, self.gpus))
+            self.say(1.0, node, "hello", **{**known, "broken": self.broken.get(node, [])})
         self.nodes = [*request.nodes]
         return self
 
@@ -435,3 +437,28 @@ def test_wrong_options_are_reported_in_a_line(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=what):
             burnin_options.prepare(Options(**wrong), read_log)
+
+
+def test_what_no_node_can_run_ends_a_burn_in_at_once_and_what_one_can_does_not(agents: Agents) -> None:
+    agents.lacking = {"n0": 0, "n1": 0}
+    without_torch = burnin_of(agents, 2)
+    for node in ("n0", "n1"):
+        agents.broken[node] = ["No module named 'torch'"]
+    run(without_torch)
+    assert "No module named 'torch'" in without_torch.result.impossible
+    assert (agents.rounds(), without_torch.result.seconds < 30) == ([], True)
+
+    def lacks(*nodes: str) -> Burnin:
+        agents.lacking, agents.broken, agents.sent = {}, {}, []
+        one = {"load": "cpu", "lacks": "no compiler", "gpu": None}
+        agents.results = {
+            node: [{"load": "cpu", "round": 0, "seconds": 1, "results": [one]}] for node in nodes
+        }
+        burnin = burnin_of(agents, 2, loads=("cpu", "matmul"))
+        run(burnin)
+        return burnin
+
+    assert lacks("n0").result.impossible == ""
+    assert len(agents.rounds()) > 1
+    assert "cpu: no compiler" in lacks("n0", "n1").result.impossible
+    assert len(agents.rounds()) == 1

@@ -353,7 +353,10 @@ class NodeTotals:
 
 @dataclass
 class BurninResult:
-    """A burn-in: its nodes, requested and actual duration (seconds), and the reason of its end (`ended`)."""
+    """A burn-in: its nodes, requested and actual duration (seconds), and the reason of its end (`ended`).
+
+    `impossible`: what no node can run, and why; it ends at once then.
+    """
 
     nodes: dict[str, NodeTotals]
     requested: float
@@ -361,6 +364,7 @@ class BurninResult:
     seconds: float = 0.0
     rounds: int = 0
     ended: str = ""
+    impossible: str = ""
     command: str = ""
     limits: dict[str, BurninLimit] = field(default_factory=dict)  # metric -> hard limit of the profile
     model: str = ""  # the GPU of these limits

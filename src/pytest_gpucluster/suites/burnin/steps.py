@@ -238,6 +238,8 @@ class Burnin:
     def _rounds(self) -> None:
         if not self._wait(lambda: all(map(self._has_started, self.live)), STARTING, "start"):
             return
+        if self._is_impossible(self._broken_workers()):
+            return
         took, needed, heated = dict[bool, float](), 0.0, time.monotonic()  # took: hot -> seconds of a round
         while self.live and not self._over:
             number, began = self.result.rounds, time.monotonic()
@@ -253,10 +255,36 @@ class Burnin:
                 self._recent[node].rounds += 1
                 self.result.nodes[node].rounds += 1
                 self._write_totals(node)
+            if self._is_impossible(self._lacking()):
+                return
             if self.config.profile == "cycles" and time.monotonic() - heated >= self.config.cycle_heat:
                 if not self._cool(needed):
                     return
                 heated = time.monotonic()
+
+    def _is_impossible(self, why: str) -> bool:
+        """End a burn-in that can prove no node, however long it runs."""
+        self.result.impossible = why
+        self.result.ended = f"{EARLY}: {why}" if why else self.result.ended
+        return bool(why)
+
+    def _broken_workers(self) -> str:
+        """Return why no node has a worker on its GPUs; '' where one has, or where none is needed."""
+        totals = [self.result.nodes[node] for node in self.live]
+        if not self.result.gpus or any(one.used for one in totals):
+            return ""
+        broken = next((str(why) for one in totals for why in (one.hello or {}).get("broken", ()) if why), "")
+        way_out = "burnin.environment names the Python or image that has what the loads need"
+        return broken and f"no node can load its GPUs: {broken}; {way_out}"
+
+    def _lacking(self) -> str:
+        """Return what a load needs that every node lacks; '' without such a load."""
+        totals = [self.result.nodes[node] for node in self.live]
+        for load in self.config.loads:
+            # dcgm is no part of the proof
+            if load != "dcgm" and totals and all(load in one.lacks and not one.ran[load] for one in totals):
+                return f"no node can run the load {load}: {totals[0].lacks[load]}"
+        return ""
 
     def _cool(self, needed: float) -> bool:
         """Leave the GPUs alone, but not in the last `needed` seconds; return False if the burn-in ended before."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable
 from pytest_gpucluster.kit.fabric.facts import ADAPTERS
 from pytest_gpucluster.kit.fabric.rails import rail_ports, rails_of_all
@@ -17,8 +19,6 @@ from pytest_gpucluster.suites.burnin.steps import EARLY, EVENT, Burnin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    import pytest
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.config.models import Cluster
@@ -54,6 +54,8 @@ def burnin_results(
         live_line.write_line(
             f"burn-in of job {held.job_id}: {result.rounds} rounds in {seconds}: {result.ended}"
         )
+        if result.impossible:
+            pytest.exit(f"burn-in: {result.impossible}", returncode=4)
         if result.ended.startswith(EARLY):  # else missing rounds would pass
             session.stop(SUITE, f"burn-in: {result.ended}; the results so far are judged")
         elif not result.rounds and any(not (it.lost or it.out) for it in result.nodes.values()):
