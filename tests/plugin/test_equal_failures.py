@@ -9,7 +9,7 @@ import pytest
 
 from pytest_gpucluster.core.finding import Action, Finding
 from pytest_gpucluster.plugin.equal_failures import GroupedFailure
-from pytest_gpucluster.plugin.reporting import Crash, FailureText
+from pytest_gpucluster.plugin.reporting import Crash, FailureText, under_conditions
 from pytest_gpucluster.report.run_model import FailureGroup, FindingRow
 
 
@@ -52,3 +52,17 @@ def test_several_have_one_block() -> None:
     lines = shown(GroupedFailure("a traceback", group("gpu01", "gpu02"), "pytest", []))
     assert lines[0] == "a traceback"
     assert lines[1].startswith("gpu.count on 2 nodes")
+
+
+def test_a_command_that_repeats_a_check_keeps_what_its_suite_needs() -> None:
+    given = {
+        "cluster": "x",
+        "set": ["required=[os.*]"],
+        "profile": None,
+        "burnin_time": "4h",
+        "burnin_resume": "e",
+    }
+    config: Any = SimpleNamespace(option=SimpleNamespace(**given))
+    words = ["pytest", "--cluster=x", "--set", "required=[os.*]"]
+    assert under_conditions(config, "gpu") == words
+    assert under_conditions(config, "burnin") == [*words, "--burnin-time=4h"]

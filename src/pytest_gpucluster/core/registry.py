@@ -98,7 +98,7 @@ class Suite:
     proof: whole names of checks (fnmatch), like 'gpu.count', without whose results the suite has proved nothing about a node.
     by_profile: whole names of checks (fnmatch) that judge against the hardware profile without the fact `profile` or one made of
     it, and are not checked where the profile is of other hardware.
-    options: further options of pytest, with the arguments of addoption().
+    options: further options of pytest, with the arguments of addoption(). again: those that a command which repeats a check keeps.
     settings: {key of the suite's section of the cluster file: function of the cluster that raises ConfigError for an
     invalid value}.
     draft: a function of the Survey; it returns a list of lines, the suite's part of a drafted cluster file.
@@ -118,6 +118,7 @@ class Suite:
     proof: tuple[str, ...] = ()
     by_profile: tuple[str, ...] = ()
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    again: tuple[str, ...] = ()
     settings: Mapping[str, Part] = field(default_factory=dict)
     before_allocation: Work | None = None
     before_first_test: Work | None = None

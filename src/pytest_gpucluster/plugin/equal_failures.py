@@ -95,7 +95,8 @@ class EqualFailures:
         group = self._run.groups[key]
         self._first[key] = report, group
         words = shlex.split(group.example["again"])[2:]  # of pytest --cluster=NAME ...
-        address = [word.partition("[")[0] for word in words if not word.startswith("--nodes=")]
+        words = [word for word in words if not word.startswith("--nodes=")]
+        address = [word.partition("[")[0] if "::" in word else word for word in words]
         report.longrepr = GroupedFailure(report.longrepr, group, self._command, address)  # type: ignore[assignment] # shown by toterminal()
 
     @pytest.hookimpl(tryfirst=True)

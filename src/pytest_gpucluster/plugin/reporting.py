@@ -19,7 +19,15 @@ from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.waivers import AVAILABLE
 from pytest_gpucluster.plugin.collection import NAME
-from pytest_gpucluster.plugin.items import WAIVED, CheckItem, marks_of, needs_nodes, node_of, record_of
+from pytest_gpucluster.plugin.items import (
+    WAIVED,
+    CheckItem,
+    marks_of,
+    needs_nodes,
+    node_of,
+    record_of,
+    suite_of,
+)
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.proof import CLUSTER, ENGINE_CHECK, RUN_SUITE
 from pytest_gpucluster.report.result import RED, read_result
@@ -323,15 +331,19 @@ def _run_again(item: pytest.Item, session: ClusterSession) -> list[str]:
     nodes = session.under_test() if not node_of(item) and needs_nodes(item) else ()
     fewer = 0 < len(nodes) < sum(len(group.names) for group in session.cluster.groups)
     only = [f"--nodes={hostlist.fold(nodes)}"] if fewer else []
-    return [*_under_conditions(item.config), *only, *required]
+    return [*under_conditions(item.config, suite_of(item)), *only, *required]
 
 
-def _under_conditions(config: pytest.Config) -> list[str]:
+def under_conditions(config: pytest.Config, suite: str = "") -> list[str]:
     """Return the words of a command that starts a run on the same cluster, under the same conditions."""
     option = config.option
     given = [word for text in option.set for word in ("--set", text)]
-    profile = [f"--profile={option.profile}"] if option.profile else []
-    return ["pytest", f"--cluster={option.cluster}", *given, *profile]
+    names = ["--profile", *(name for one in suites() if one.name == suite for name in one.again)]
+    values = {name: getattr(option, name.strip("-").replace("-", "_")) for name in names}
+    return [
+        *("pytest", f"--cluster={option.cluster}", *given),
+        *(f"{name}={value}" for name, value in values.items() if value),
+    ]
 
 
 def untested(
@@ -345,7 +357,7 @@ def untested(
     message = f"{node} {state}: {clean(problem.text)}"
     name = f"{junit.NODE_TEST}[{node}]"
     info = session.inventory.get(node)
-    again = shlex.join([*_under_conditions(config), f"--nodes={node}"])
+    again = shlex.join([*under_conditions(config), f"--nodes={node}"])
     state_of = ["scontrol", "show", "node", node] if session.slurm is not None else ["ssh", node, "true"]
     lines = [
         *(info.annotation() if info is not None else ()),
@@ -377,8 +389,9 @@ def unproved(
     config: pytest.Config,
 ) -> list[pytest.TestReport]:
     """Return the reports of a node ('': the cluster) that a suite has not proved: an error of a name that stays."""
-    words = [*_under_conditions(config), *([f"--nodes={node}"] if node else [])]
-    words += ["-m", suite] if suite in {one.name for one in suites()} else []
+    words = [*under_conditions(config, suite), *([f"--nodes={node}"] if node else [])]
+    paths = config.args if config.args_source is pytest.Config.ArgsSource.ARGS else []
+    words += ["-m", suite] if suite in {one.name for one in suites()} else paths
     lines = [f"rerun:        {shlex.join(words)}"]
     name = f"test_{ENGINE_CHECK}[{node}]" if node else f"test_{ENGINE_CHECK}"
     return _broken(suite, ENGINE_CHECK, node, name, message, lines, session, waivers)
@@ -418,7 +431,7 @@ def of_run(
     record = Record(RUN_SUITE, verdict.check, "")
     record.add(verdict)
     plainly = record.as_dict()
-    lines = [f"rerun:        {shlex.join(_under_conditions(config))}", *_simulated(session)]
+    lines = [f"rerun:        {shlex.join(under_conditions(config))}", *_simulated(session)]
     plainly["annotation"] = [clean(line) for line in lines]
     test = f"test_{verdict.check.partition('.')[2]}[{name}]"
     shared: dict[str, Any] = {

@@ -31,5 +31,6 @@ SUITE = Suite(
             "help": "continue the burn-in of this events.jsonl for its remaining time",
         },
     },
+    again=("--burnin-time",),
     hooks={"tried": "draft:tried", "on_request": "options", "simulated_payload": "steps:simulated_payload"},
 )
