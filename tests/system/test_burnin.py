@@ -236,7 +236,11 @@ def test_ctrl_c_ends_it_with_verdicts_and_resumed_it_goes_on_with_the_time_that_
     assert stopped.rc == 2, stopped.out[-3000:]
     assert "burn-in: it ended early: stopped by Ctrl-C" in stopped.out
     assert failed(stopped) == expected(STOPPED)
-    assert {"test_survived[gpu01]", "test_corruption[gpu01]"} <= set(names(stopped.outcomes, "passed"))
+    assert "go on with: pytest --cluster=" in stopped.out
+    assert f"-m burnin --burnin-resume=reports/{stopped.reports.name}/events.jsonl" in stopped.out
+    passed = set(names(stopped.outcomes, "passed"))
+    assert "test_corruption[gpu01]" in passed
+    assert "test_survived[gpu01]" not in passed, "it did not take part for the whole time"
     assert len(stopped.outcomes) == stopped.event("selection")["items"], "every item has its verdict"
     assert left_in_queue(sandbox) == []
     # on a terminal the line is rewritten

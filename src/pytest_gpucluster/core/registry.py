@@ -99,6 +99,7 @@ class Suite:
     by_profile: whole names of checks (fnmatch) that judge against the hardware profile without the fact `profile` or one made of
     it, and are not checked where the profile is of other hardware.
     options: further options of pytest, with the arguments of addoption(). again: those that a command which repeats a check keeps.
+    resume: the option that goes on with the event log of a run which was stopped.
     settings: {key of the suite's section of the cluster file: function of the cluster that raises ConfigError for an
     invalid value}.
     draft: a function of the Survey; it returns a list of lines, the suite's part of a drafted cluster file.
@@ -119,6 +120,7 @@ class Suite:
     by_profile: tuple[str, ...] = ()
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     again: tuple[str, ...] = ()
+    resume: str = ""
     settings: Mapping[str, Part] = field(default_factory=dict)
     before_allocation: Work | None = None
     before_first_test: Work | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from pytest_gpucluster.cluster import signals
 from pytest_gpucluster.core import redact
 from pytest_gpucluster.core.errors import GpuClusterError, NotJudged
+from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.gate import baseline
 from pytest_gpucluster.plugin import reporting, runs_tests
 from pytest_gpucluster.plugin.collection import idle, left_out
@@ -229,7 +231,7 @@ class Hooks:
         stopped = self.session.stopped or (signals.noted() if session.exitstatus in ENDED else "")
         if stopped:
             session.exitstatus = pytest.ExitCode.INTERRUPTED
-            self.session.messages.append(stopped)
+            self.session.messages.append(f"{stopped}{self._way_on()}")
         distributed = session.config.pluginmanager.has_plugin("dsession")
         if distributed and session.exitstatus == pytest.ExitCode.INTERRUPTED:
             self.session.close()  # first: xdist gives its workers 10 s to end
@@ -237,6 +239,19 @@ class Hooks:
             output["gpucluster"] = [(str(path), why) for path, why in self.reports.problems.items()]
         if self.log is not None and runs_tests(session.config.option):
             self._judge_run(session, self.log, distributed=distributed)
+
+    def _way_on(self) -> str:
+        """Return the command that goes on with a suite that was stopped."""
+        suite = next((one for one in suites() if one.name == self.session.stopped_by), None)
+        if suite is None or not suite.resume or self.log is None:
+            return ""
+        words = [
+            *reporting.under_conditions(self.config),
+            "-m",
+            suite.name,
+            f"{suite.resume}={self.log.path}",
+        ]
+        return f"; go on with: {shlex.join(words)}"
 
     def _write_baseline(self, log: EventLog) -> None:
         """Write the file that gates compare their nodes with, where accepted nodes were compared."""

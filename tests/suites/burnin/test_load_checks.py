@@ -89,9 +89,11 @@ def test_a_gpu_that_took_no_part(broken: list[str], why: str) -> None:
 def test_a_burn_in_without_a_round_is_not_checked() -> None:
     whole, totals = one_node()
     totals.rounds, whole.seconds = 0, 90
-    reason(checks.survived(whole, "a"), NOT_CHECKED, "the time was too short (1 min 30 s)")
-    whole.ended = "stopped by Ctrl-C"
-    reason(checks.survived(whole, "a"), NOT_CHECKED, "stopped by Ctrl-C (1 min 30 s)")
+    reason(checks.survived(whole, "a"), NOT_CHECKED, "1 min 30 s of 1 h, 0 rounds: the time was too short")
+    whole.early = "stopped by Ctrl-C"
+    reason(checks.survived(whole, "a"), NOT_CHECKED, "1 min 30 s of 1 h, 0 rounds: stopped by Ctrl-C")
+    whole.nodes["a"].rounds = 3
+    reason(checks.survived(whole, "a"), NOT_CHECKED, "3 rounds: stopped by Ctrl-C")
     for left in (NodeTotals("a", out="x"), NodeTotals("a", lost="x")):
         assert checks.survived(BurninResult({"a": left}, 60), "a").reason == ""
 

@@ -32,5 +32,6 @@ SUITE = Suite(
         },
     },
     again=("--burnin-time",),
+    resume="--burnin-resume",
     hooks={"tried": "draft:tried", "on_request": "options", "simulated_payload": "steps:simulated_payload"},
 )

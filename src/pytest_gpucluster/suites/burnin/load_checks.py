@@ -274,9 +274,10 @@ def survived(burnin: BurninResult, node_name: str) -> Judgement:
             )
         else:
             yield Finding(GPUS, f"{len(totals.used)} took part: {why}", f"{burnin.gpus}", Action.CONFIGURE)
-    if not totals.rounds and not totals.lost and not totals.out:
-        why = burnin.ended or "the time was too short"
-        raise NotAvailable(f"not one round was finished: {why} ({format_duration(burnin.seconds)})")
+    if (burnin.early or not totals.rounds) and not totals.lost and not totals.out:
+        why = burnin.early or "the time was too short"
+        ran, of = format_duration(burnin.seconds), format_duration(burnin.requested)
+        raise NotAvailable(f"it took part for {ran} of {of}, {totals.rounds} rounds: {why}")
 
 
 @check(

@@ -355,7 +355,7 @@ class NodeTotals:
 class BurninResult:
     """A burn-in: its nodes, requested and actual duration (seconds), and the reason of its end (`ended`).
 
-    `impossible`: what no node can run, and why; it ends at once then.
+    `early`: why it ended before its time. `impossible`: what no node can run, and why; it ends at once then.
     """
 
     nodes: dict[str, NodeTotals]
@@ -364,6 +364,7 @@ class BurninResult:
     seconds: float = 0.0
     rounds: int = 0
     ended: str = ""
+    early: str = ""
     impossible: str = ""
     command: str = ""
     limits: dict[str, BurninLimit] = field(default_factory=dict)  # metric -> hard limit of the profile

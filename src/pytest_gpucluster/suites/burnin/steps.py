@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.kit.fabric.rails import RailPort
 
 EVENT = "burnin"
-EARLY = "it ended early"
+CTRL_C = "stopped by Ctrl-C"
 TICK = 0.5
 SIMULATED = "sim-burnin"  # worker of the simulated GPUs of a sandbox
 MISSED = 3  # heartbeats after which a node counts as silent
@@ -178,10 +178,12 @@ class Burnin:
                 self._step = self._start()
                 self.result.command = " ".join(self._step.argv[:12]) + " ..."
                 self._rounds()
+            if not self.result.ended and self.live and why:
+                self._end_early(why)
             none_left = "" if self.live else "no node is left in the burn-in"
-            self.result.ended = self.result.ended or none_left or why
+            self.result.ended = self.result.ended or none_left or "the time is up"
         except KeyboardInterrupt as stopped:
-            self.result.ended = f"{EARLY}: {stopped}" if str(stopped) else f"{EARLY}: stopped by Ctrl-C"
+            self._end_early(str(stopped) or CTRL_C)
         finally:
             self._finish()
         return self.result
@@ -208,8 +210,8 @@ class Burnin:
             end = time.monotonic() + parse_duration(left) - min(RESERVE, parse_duration(left) / 4)
             if end < self.end:
                 self.end = end
-                return f"{EARLY}: the time limit of the allocation ({left} were left)"
-        return "the time is up"
+                return f"the time limit of the allocation ({left} were left)"
+        return ""
 
     def _start(self) -> StreamingStep:
         config, live = self.config, self.live
@@ -265,8 +267,12 @@ class Burnin:
     def _is_impossible(self, why: str) -> bool:
         """End a burn-in that can prove no node, however long it runs."""
         self.result.impossible = why
-        self.result.ended = f"{EARLY}: {why}" if why else self.result.ended
+        if why:
+            self._end_early(why)
         return bool(why)
+
+    def _end_early(self, why: str) -> None:
+        self.result.early, self.result.ended = why, f"it ended early: {why}"
 
     def _broken_workers(self) -> str:
         """Return why no node has a worker on its GPUs; '' where one has, or where none is needed."""
@@ -519,7 +525,7 @@ class Burnin:
                 argv=self._step.argv[:3],
                 stderr="\n".join(output),
             )
-        self.result.ended = f"{EARLY}: the step ended: {message[:200]}"
+        self._end_early(f"the step ended: {message[:200]}")
 
     # --- the end
 
@@ -545,12 +551,12 @@ class Burnin:
                     self._lose(first, f"silent for {format_duration(round(silent))} at the end")
                     del before[first]
         except KeyboardInterrupt:
-            self.result.ended = f"{EARLY}: stopped by Ctrl-C"
+            self._end_early(CTRL_C)
 
     def _finish(self) -> None:
         if self._step is not None:
             self._step.send(json.dumps({"do": "stop"}))
-            if not self.result.ended.startswith(EARLY):
+            if not self.result.early:
                 self._wait_for_silent_nodes(self._step)
             self._step.stop()
             for task, line in self._step.lines(0.2):  # lines that were sent before

@@ -15,7 +15,7 @@ from pytest_gpucluster.kit.fabric.rails import rail_ports, rails_of_all
 from pytest_gpucluster.suite import Tests, fact
 from pytest_gpucluster.suites.burnin import SUITE, dcgm, error_checks, load_checks, stragglers
 from pytest_gpucluster.suites.burnin.config import BurninConfig
-from pytest_gpucluster.suites.burnin.steps import EARLY, EVENT, Burnin
+from pytest_gpucluster.suites.burnin.steps import EVENT, Burnin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -56,7 +56,7 @@ def burnin_results(
         )
         if result.impossible:
             pytest.exit(f"burn-in: {result.impossible}", returncode=4)
-        if result.ended.startswith(EARLY):  # else missing rounds would pass
+        if result.early:  # else missing rounds would pass
             session.stop(SUITE, f"burn-in: {result.ended}; the results so far are judged")
         elif not result.rounds and any(not (it.lost or it.out) for it in result.nodes.values()):
             session.stop(SUITE, f"burn-in: no round of loads was finished in {seconds}: set a longer time")
