@@ -64,13 +64,6 @@ def page_of(events: Iterable[dict[str, Any]], **options: Any) -> Page:
     return Page(html.render(read_run(events), **options))
 
 
-def test_complaints_of_a_run_without_failures_are_shown() -> None:
-    end = event("finish", exit=1, complaints=["gpu02 was lost"])
-    page = page_of([*a_run([passing("gpu01"), passing("gpu02")], finish=None), end])
-    assert page.verdict == "unproved"
-    assert "Failures and errors gpu02 was lost" in page.text
-
-
 def test_many_nodes_that_fail_alike_are_one_group() -> None:
     nodes = [f"gpu{number:04}" for number in range(1, 101)]
     results = [failing(node, part=f"GPU 4 (GPU-{node}, 0000:9d:00.0)") for node in nodes]
