@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import subprocess
 import sys
@@ -264,3 +265,12 @@ def test_a_job_with_some_of_the_gpus_is_no_node_without_the_others(tmp_path: Pat
     assert with_own_gpus(cluster, "gpu01", {}) is cluster
     few = with_own_gpus(cluster, "gpu01", {"SLURM_GPUS_ON_NODE": "4"})
     assert few.not_applicable == {"gpu.count": "the job has 4 of 8 GPUs"}
+
+
+def test_json_has_every_check(ran: Gate) -> None:
+    assert ran.run(result(REPAIR, OF_JOB), "--json") == 1
+    data = json.loads(ran.out)
+    assert (data["node"], data["out_of_service"], data["breaker"]) == ("gpu01", True, "")
+    shown = [(it["check"], it["outcome"], it["of_job"]) for it in data["checks"]]
+    assert shown[1:] == [("gpu.remapped_rows", "failed", False), ("gpu.idle_memory", "failed", True)]
+    assert data["checks"][1]["findings"][0]["action"] == "return to vendor"

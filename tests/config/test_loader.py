@@ -50,6 +50,16 @@ def test_where_cluster_files_are_looked_for(here: Path, monkeypatch: pytest.Monk
     assert search_path() == (Path("clusters"), etc, BUILT_IN)
 
 
+def test_a_folder_that_may_not_be_entered_is_reported(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: Path, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "stat", refused)
+    assert reported("secret/prod.yaml") == (
+        "secret/prod.yaml: this user cannot enter a folder of the path (Permission denied)"
+    )
+
+
 def test_a_cluster_that_is_not_there_is_reported_in_full(here: Path) -> None:
     assert reported(" ") == "no cluster is named; there are: local, sandbox"
     assert reported("sandbox") == (
@@ -113,6 +123,7 @@ def test_hosts_of_an_inventory_are_the_nodes_with_their_addresses(here: Path) ->
     both = "a ansible_host=1.1.1.1 ansible_ssh_host=2.2.2.2 ansible_port=1 ansible_ssh_port=2"
     hosts = of_inventory(here, f"{both} ansible_user=x ansible_ssh_user=y\nb\n").hosts  # the newer variables
     assert hosts == {"a": HostAddress(host="1.1.1.1", port=1, user="x"), "b": HostAddress(host="b")}
+    assert "a: ansible_port must be a port, not 65536" in refusal(here, "a ansible_port=65536\n")
 
 
 def test_the_group_slurm_node_of_the_inventory_is_taken_or_all_and_every_host_for_named_nodes(
@@ -247,7 +258,7 @@ environments:
 not_applicable: {os.lsm: none here}
 settings: {answer: 42}
 """
-INVENTORY_LOADER_FUZZ = "[slurm-node]\ngpu[01:04] ansible_host=10.0.0.1\n[slurm-node:vars]\nansible_user=root\n[all:children]\nslurm-node\n"
+HOSTS = "[slurm-node]\ngpu[01:04] ansible_host=10.0.0.1\n[slurm-node:vars]\nansible_user=root\n[all:children]\nslurm-node\n"
 # beside those of test_models.py
 HOSTILE: dict[str, bytes] = {
     "cyclic merge": b"nodes: gpu01\nslurm: &s {<<: *s}\n",
@@ -321,7 +332,7 @@ def damaged(draw: st.DrawFn, text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-@pytest.mark.parametrize(("name", "good"), [("lab.yaml", GOOD), ("lab.ini", INVENTORY_LOADER_FUZZ)])
+@pytest.mark.parametrize(("name", "good"), [("lab.yaml", GOOD), ("lab.ini", HOSTS)])
 def test_a_damaged_file_is_read_or_one_line(tmp_path: Path, name: str, good: str) -> None:
     @CAMPAIGN
     @given(damaged(good) | st.binary(max_size=200))

@@ -147,6 +147,14 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
 )
 
 WRONG: dict[str, tuple[str | bytes, str]] = {
+    "no link": (
+        "nodes: a\nprofile: {fabric: {mtu: 9}}\n",
+        ":2: profile.fabric: rate and mtu have no effect without link_layer",
+    ),
+    "plain text": ("hello\n", ":1: must be a mapping"),
+    "list as key": ("nodes: a\n? [x]\n: y\n", ":2: a key must be plain text"),
+    "bad merge": ("nodes: a\n<<: x\n", ":2: <<: must be an alias of a mapping"),
+    "empty hostlist": ("nodes: ''\n", ":1: nodes: names no node"),
     "empty": ("", ": is empty"),
     "unknown key": ("nodez: a\n", ":1: nodez: unknown key; did you mean 'nodes'?"),
     "key of a section": ("nodes: a\npartition: b\n", ":2: partition: unknown key; it belongs under 'slurm'"),
@@ -370,7 +378,7 @@ def test_a_key_without_effect_is_one_line(tmp_path: Path, text: str) -> None:
 
 # --- hostile texts
 
-EXAMPLES_MODELS_HOSTILE_TEXTS = int(os.environ.get("GPUCLUSTER_FUZZ_EXAMPLES", "200"))
+MOST = int(os.environ.get("GPUCLUSTER_FUZZ_EXAMPLES", "200"))
 KEY = "<key>"
 WORDS = r"""-x --help -oProxyCommand=true .. ../../etc / // ~ ~/x ~no-such-user/x * [ ( a{ \ ' " `id` $(id) $HOME ;id a|b a&b
 % %s {} {0} é 1 null = : , a=b a,b #"""
@@ -426,7 +434,7 @@ def use(cluster: Cluster) -> None:
 
 @pytest.mark.thorough
 @settings(
-    max_examples=EXAMPLES_MODELS_HOSTILE_TEXTS,
+    max_examples=MOST,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     derandomize=True,

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import pytest
-from docs_helpers import ROOT
 from plugin_helpers import run_pytest
 
 from pytest_gpucluster import config
 from pytest_gpucluster.cli import main as cli
-from pytest_gpucluster.cli.command import each, leaves
-from pytest_gpucluster.config import json_schema
 from pytest_gpucluster.core import former_names
-from pytest_gpucluster.core.check import CHECKS
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.former_names import FIXED, KEYS, OPTIONS, Former, present_name
-from pytest_gpucluster.core.registry import import_checks
 from pytest_gpucluster.drain import policy
 from pytest_gpucluster.drain.reason import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
     from pathlib import Path
-    from typing import Any
 
 REMOVED = Former(why="nobody needs it; remove it")
 
@@ -34,35 +26,6 @@ def former(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have two former checks: one is called otherwise, one went."""
     monkeypatch.setitem(former_names.CHECKS, "os.kernal", Former("os.drift/kernel"))
     monkeypatch.setitem(former_names.CHECKS, "old.gone", REMOVED)
-
-
-def paths(schema: Mapping[str, Any], node: Mapping[str, Any], at: str = "") -> Iterator[str]:
-    """Yield the dotted keys of a JSON Schema, without the numbers of lists and the names of mappings."""
-    if "$ref" in node:
-        node = schema["$defs"][node["$ref"].rpartition("/")[2]]
-    for key, one in node.get("properties", {}).items():
-        name = f"{at}.{key}".lstrip(".")
-        yield name
-        yield from paths(schema, one, name)
-    for below in (*node.get("anyOf", ()), node.get("items"), node.get("additionalProperties")):
-        if isinstance(below, dict):
-            yield from paths(schema, below, at)
-
-
-def test_each_row_is_of_a_name_that_is_gone_and_names_one_that_is_there() -> None:
-    import_checks()
-    cluster, profile = (json_schema.schema(kind) for kind in ("cluster", "profile"))
-    keys = {*paths(cluster, cluster), *(f"profile.{one}" for one in paths(profile, profile))}
-    options = {name for _, one in leaves(cli.commands()) for it in each(one.arguments) for name in it.names}
-    assert {"slurm.partition", "groups.nodes", "profile.gpu.count"} <= keys
-    assert not former_names.CHECKS.keys() & CHECKS.keys()
-    assert not KEYS.keys() & keys
-    assert {it.new.partition("/")[0] for it in former_names.CHECKS.values()} <= {"", *CHECKS}
-    for option, it in OPTIONS.items():
-        assert f"`{option}" not in (ROOT / "docs/reference/options.md").read_text()
-        assert it.why or re.search(r"--set ([\w.]+)=", it.new)[1] in keys  # type: ignore[index] # a test
-        assert option not in options or option in ("--access", "--metrics", "--report-group")  # of gpucluster
-    assert all(bool(it.new) != bool(it.why) for _, rows in former_names.tables() for it in rows.values())
 
 
 @pytest.mark.parametrize(

@@ -135,3 +135,10 @@ def test_an_older_version_and_a_version_of_another_kind_deviate(
     mine: str, theirs: str, *, expected: bool
 ) -> None:
     assert older(mine, theirs) is expected
+
+
+def test_long_values_are_shown_from_where_they_part() -> None:
+    mine, theirs = f"{'x' * 200}end", "x" * 200
+    (one,) = norm([("a", mine), ("b", theirs)]).judge("x", mine, worse=differs)
+    assert one.measured == f"...{'x' * 20}end..."
+    assert f"{one.measured} on a" in one.expected

@@ -332,3 +332,8 @@ def test_a_group_has_to_exist_and_be_ones_own(
     else:
         with pytest.raises(GpuClusterError, match="not a member and cannot give it files"):
             group_id(name)
+
+
+def test_links_in_a_circle_end(tmp_path: Path) -> None:
+    (tmp_path / "circle").symlink_to("circle")
+    assert why_not(tmp_path / "circle", create=True)[0] == errno.ENOTDIR

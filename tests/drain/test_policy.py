@@ -389,11 +389,11 @@ TOUCHED = (
     *("DOWN+POWERING_DOWN", "IDLE+CLOUD+MAINTENANCE+POWERING_DOWN", "IDLE+OF_A_LATER_VERSION"),
     "MIXED+FAIL+REBOOT_REQUESTED+POWER_DOWN",
 )
-OURS_POLICY_EVERY_STATE, SILENT = "ours", "ours : Not responding"
+UNCHANGED, SILENT = "ours", "ours : Not responding"
 REASONS = (
     *(
         "",
-        OURS_POLICY_EVERY_STATE,
+        UNCHANGED,
         "Not responding",
         SILENT,
         "of a later run",
@@ -450,13 +450,13 @@ def may_drain(case: Case) -> bool:
 
 
 def may_undrain(case: Case) -> bool:
-    return case.kind == "in service" and case.drained and case.reason == OURS_POLICY_EVERY_STATE
+    return case.kind == "in service" and case.drained and case.reason == UNCHANGED
 
 
 def may_drain_again(case: Case) -> bool:
     by_slurm = case.reason in {"Not responding", SILENT}
     known = case.kind in {"in service", "starting"} or (case.kind == "down" and by_slurm)
-    return known and not case.drained and (by_slurm or case.reason in {"", OURS_POLICY_EVERY_STATE})
+    return known and not case.drained and (by_slurm or case.reason in {"", UNCHANGED})
 
 
 def chosen(rule: Callable[[Case], bool]) -> set[str]:

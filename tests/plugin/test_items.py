@@ -335,9 +335,7 @@ def test_intrusive_tests_run_with_their_option_alone(sandbox: Sandbox, tmp_path:
     ("options", "left"),
     [
         (("-k", "gpu02 and torn"), ["test_torn[gpu02]"]),
-        (("-k", "gpu02 and checks"), []),
         (("-m", "made and slow"), [f"test_torn[{node}]" for node in NODES]),
-        (("suites/made/test_made.py::test_sound[gpu03]",), ["test_sound[gpu03]"]),
         (("suites/made/test_made.py::test_wire",), ["test_wire[tcp]", "test_wire[ib]"]),
         (
             ("-k", "sound", "--deselect=suites/made/test_made.py::test_sound[gpu01]"),

@@ -305,6 +305,23 @@ def the_run(log: EventLog, status: int) -> None:
     log.write("finish", exit=status)
 
 
+def test_metrics_of_an_earlier_run_do_not_stay_where_none_can_be_written(
+    tmp_path: Path, log: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, reports = metrics_file(tmp_path, log)
+    path = tmp_path / "all" / "x.prom"
+    path.write_text("of an earlier run\n")
+    the_run(log, 1)
+
+    def broken(_handle: int) -> None:
+        raise OSError(9, "Bad file descriptor")
+
+    monkeypatch.setattr("pytest_gpucluster.core.secure_tempfile.os.fsync", broken)
+    made.write()
+    assert not path.exists()
+    assert reports.problems[path] == f"{path}: cannot be written (Bad file descriptor)"
+
+
 def test_metrics_of_a_log_that_is_lost_are_whole(tmp_path: Path, log: EventLog) -> None:
     made, reports = metrics_file(tmp_path, log)
     the_run(log, 1)

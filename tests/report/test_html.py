@@ -14,7 +14,7 @@ from paths import DATA
 from report_helpers import a_run, event, failing, passing, result, unjudged
 
 from pytest_gpucluster.core.finding import Metric
-from pytest_gpucluster.report import html, html_figures, html_map
+from pytest_gpucluster.report import html, html_figures, html_map, proof
 from pytest_gpucluster.report.events import read_events
 from pytest_gpucluster.report.regression import Compared, ShownComparison
 from pytest_gpucluster.report.run_model import Run, read_run
@@ -62,13 +62,6 @@ class Page(HTMLParser):
 
 def page_of(events: Iterable[dict[str, Any]], **options: Any) -> Page:
     return Page(html.render(read_run(events), **options))
-
-
-def test_complaints_of_a_run_without_failures_are_shown() -> None:
-    end = event("finish", exit=1, complaints=["gpu02 was lost"])
-    page = page_of([*a_run([passing("gpu01"), passing("gpu02")], finish=None), end])
-    assert page.verdict == "unproved"
-    assert "Failures and errors gpu02 was lost" in page.text
 
 
 def test_many_nodes_that_fail_alike_are_one_group() -> None:
@@ -510,6 +503,14 @@ def test_what_stands_apart_is_named_up_to_eight() -> None:
     (row,) = numbers(*powers(values))["rows"]
     assert row["apart"] == [f"gpu{40 + n} ({200 + n})" for n in range(8)]
     assert (row["apart_more"], row["median"]) == (1, "102.4")
+
+
+def test_the_whole_cluster_is_kept_apart_from_nodes() -> None:
+    whole = passing("", metrics=[{"name": "power", "value": 9.0, "unit": "W"}])
+    found = numbers(*powers([1.0, 2.0]), whole)
+    assert [(row["name"], row["n"], row["high"]) for row in found["rows"]] == [("power", 2, ("2", "gpu01"))]
+    assert found["single"] == [("power, whole cluster", "9 W", proof.CLUSTER)]
+    assert numbers(whole)["single"] == [("power", "9 W", proof.CLUSTER)]
 
 
 # --- curves

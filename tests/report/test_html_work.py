@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from report.test_html import page_of
 from report_helpers import a_run, failing, passing, unjudged
@@ -11,6 +11,9 @@ from pytest_gpucluster.report import html_work
 from pytest_gpucluster.report.regression import ShownComparison
 from pytest_gpucluster.report.run_model import read_run
 from pytest_gpucluster.report.verdict import ordered
+
+if TYPE_CHECKING:
+    import pytest
 
 NODES = ("gpu01", "gpu02", "gpu03", "gpu04")
 
@@ -80,3 +83,14 @@ def test_what_to_do_names_the_nodes_and_parts_of_the_card() -> None:
     for shown in ("Cause an NVLink is down", "To do reseat the GPU", "Slurm: IDLE+DRAIN"):
         assert shown in section
     assert "What to do" not in page_of(a_run([passing("gpu01"), unjudged("gpu02", "not checked")])).text
+
+
+def test_nodes_beyond_the_limit_are_rows_of_their_hardest_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html_work, "MAX_CARDS", 1)
+    results = [failing(node, part=f"GPU {n}") for n, node in enumerate(NODES)]
+    results.append(failing("gpu04", check="gpu.mild", action="reboot"))
+    found = work([*results, failing("gpu03", check="gpu.mild", action="monitor")])
+    assert cards(found) == [(["gpu01"], "drain", ["gpu.nvlink_state"])]
+    rest = [(row["action"], row["group"].check, row["nodes"]) for row in found["rest"]]
+    assert rest == [("drain", "gpu.nvlink_state", ["gpu02", "gpu03", "gpu04"])]
+    assert found["carded"] == set()  # on paper all failures are sections

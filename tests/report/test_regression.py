@@ -79,12 +79,12 @@ def test_what_got_worse_has_a_line_each() -> None:
 
 
 def test_the_table_has_a_row_for_each_metric_and_counts_what_is_as_it_was() -> None:
-    assert COMPARISON.table(120) == [
-        "metric    unit    n    fleet now    fleet before    runs    furthest          now    own before    change",
-        "--------  ------  ---  -----------  --------------  ------  ----------------  -----  ------------  --------",
-        "alerts    alerts  1    3            -               0       (cluster)         3      1             +200.0%",
-        "busbw     GB/s    8    440          476             5       gpu07 with gpu06  440    478           -30.0%",
-        "power     W       1    90           476             5       gpu02             90     80            +12.5%",
+    head, _, *rows = COMPARISON.table(120)
+    assert head.split("  ")[0] == "metric"
+    assert [" ".join(row.split()) for row in rows] == [
+        "alerts alerts 1 3 - 0 (cluster) 3 1 +200.0%",
+        "busbw GB/s 8 440 476 5 gpu07 with gpu06 440 478 -30.0%",
+        "power W 1 90 476 5 gpu02 90 80 +12.5%",
     ]
     still = replace(COMPARISON, changes=(SAME, POWER))
     assert len(still.table(120)) == 4

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from plugin_helpers import FakeItem, a_session
 
-from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, Verdict
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Outcome, Verdict
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.plugin.items import CheckItem, check_of, node_of, record_of, suite_of
 from pytest_gpucluster.run.facts import CheckFailed, ItemView
-from pytest_gpucluster.run.record import Record
+from pytest_gpucluster.run.record import Record, describe
 
 
 def made() -> tuple[ItemView, Record]:
@@ -63,6 +63,22 @@ def test_a_number_against_a_bound(bound: str, value: float) -> None:
         metric = judged.metrics[0]
         assert (metric.name, metric.unit, metric.device) == ("free", "GiB", device)
         assert (judged.cause, judged.hint) == (words.get("cause", ""), words.get("hint", ""))
+
+
+def test_a_failed_verdict_as_text() -> None:
+    found = (Finding("GPU 3", "7", "8"), Finding("GPU 4", "6", "8", Action.DRAIN))
+    words = {"cause": "a fault", "hint": "scontrol show node NODE", "never_healthy": "it has all of its GPUs"}
+    advisory = Advisory("GPU 5", "9", "8")
+    two = verdict(Outcome.FAILED, *found, **words, action=Action.DRAIN, advisories=(advisory,))
+    assert "what to do:   scontrol show node gpu01\n" in describe(two, "gpu.count", "gpu01")
+    lines = [" ".join(line.split()) for line in describe(two, "gpu.count", "").splitlines()]
+    assert lines[0] == "gpu.count: GPU 3: measured 7, expected 8 (and 1 more)"
+    assert lines[1::2] == ["part measured expected", "GPU 3 7 8", "likely cause: a fault", "action: drain"]
+    assert lines[4::2] == [
+        "GPU 4 6 8",
+        "what to do: scontrol show node NODE",
+        "warning: GPU 5: measured 9, expected 8",
+    ]
 
 
 # --- the record

@@ -459,3 +459,10 @@ def test_what_a_run_makes_bears_its_mark() -> None:
     assert claim is not None
     assert shared_folder(cluster, claim) == "/shared"
     assert runmark.mark_in(f"gpucluster-submitit-{MARK}-0123456789abcdef") == MARK
+
+
+@pytest.mark.parametrize("hurry", [False, True])
+def test_a_stopped_run_waits_for_containers_for_seconds(*, hurry: bool) -> None:
+    fake = FakeChannel(listed(gpu01="pyxis_gpucluster-6-a"), {"gpu01": Answer("gpu01", 0)})
+    assert containers.remove_containers(cast("Slurm", None), cast("Channel", fake), {6}, hurry=hurry) == []
+    assert fake.timeouts == [containers.HURRY if hurry else containers.PATIENCE] * 2
