@@ -41,6 +41,10 @@ def test_the_line_has_items_time_left_and_what_failed() -> None:
     begun = progress(read_run(BEGUN), START)
     assert begun == "20261127T020000-1: 8 nodes, for 0 s, 0 of 8 items (0%), no failure"
     assert progress(read_run(BEGUN[:2]), START).endswith("for 0 s, 0 items, no failure")
+    burns = [event("burnin", what="begin", requested=3600, seconds=0, rounds=0)]
+    burns.append(event("burnin", what="totals", totals={}, seconds=150.2, rounds=7))
+    assert ", burn-in 2 min 30 s of 1 h, 7 rounds, no" in progress(read_run([*BEGUN, *burns]), START + 160)
+    assert "1 of 8 items" in progress(read_run([*BEGUN, *burns, result("gpu01")]), START + 3700)
     failed = [result(node, "failed", f"gpu.check{node}") for node in NODES[:5]]
     assert progress(read_run([*BEGUN, *failed]), START).endswith(" and 2 more")
 

@@ -138,6 +138,7 @@ class Run:
     jobs: list[dict[str, Any]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     items: int = 0  # selected ones; 0 is unknown
+    burnin: dict[str, float] = field(default_factory=dict)  # requested and done seconds, rounds
     acts: list[dict[str, Any]] = field(default_factory=list)  # what drain and resume did
     counts: dict[str, dict[str, Counter[str]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(Counter))
@@ -317,6 +318,11 @@ def _selection(run: Run, event: dict[str, Any]) -> None:
     }
     concerned = set(map(one_line, as_list(event.get("nodes"))))
     run.selected = [node for node in run.selected if node in concerned]
+
+
+def _burnin(run: Run, event: dict[str, Any]) -> None:
+    found = {key: finite(event.get(key)) for key in ("requested", "seconds", "rounds")}
+    run.burnin |= {key: value for key, value in found.items() if value is not None}
 
 
 def _lost(run: Run, event: dict[str, Any]) -> None:
@@ -607,6 +613,7 @@ _READERS: dict[str, Callable[[Run, dict[str, Any]], None]] = {
     "selection": _selection,
     "result": _result,
     "rerun": _rerun,
+    "burnin": _burnin,
     "lost": _lost,
     "allocation": _allocation,
     "error": _error,
