@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from framework_helpers import spelled
@@ -12,8 +12,6 @@ from pytest_gpucluster.core.check import CHECKS, Action, Verdict, check
 from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.registry import import_checks, suites
 from pytest_gpucluster.kit.framework.between import NOTHING, ONE_NODE_RUN, Reach, judge_between
-from pytest_gpucluster.kit.framework.framework_config import FrameworkConfig
-from pytest_gpucluster.kit.framework.framework_step import FrameworkStepRunner
 from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
 from pytest_gpucluster.kit.mpi.mpi_facts import MpiRank, MpiRun, MpiWorld
 from pytest_gpucluster.suites.ddp import checks as ddp
@@ -21,7 +19,6 @@ from pytest_gpucluster.suites.horovod import checks as horovod
 from pytest_gpucluster.suites.mpi import checks as mpi
 from pytest_gpucluster.suites.ray import checks as ray
 from pytest_gpucluster.suites.tensorflow import checks as tensorflow
-from pytest_gpucluster.suites.training import checks as training
 
 if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Judgement
@@ -154,22 +151,6 @@ def test_each_proof_is_a_check() -> None:
     assert all(names and set(names) <= set(CHECKS) for names in proofs.values()), proofs
 
 
-def test_a_package_that_no_node_has_is_missing_in_the_environment() -> None:
-    def packages(*errors: str) -> PayloadResult:
-        facts = (
-            {"training": "found", "rank": n, "node": node, "error": error, "version": "2"}
-            for n, (node, error) in enumerate(zip(TWO, errors, strict=True))
-        )
-        return step("training", *facts, where="environment default, image /i.sqsh")
-
-    lacks = "No module named 'torch' (/usr/bin/python3)"
-    verdict = training.framework("gpu01", packages(lacks, lacks))
-    assert spelled(verdict)[2] == [f"package torch: {lacks}; environment default, image /i.sqsh / installed"]
-    assert verdict.action is Action.CONFIGURE
-    assert training.framework("gpu01", packages(lacks, "")).findings[0].action is None
-    assert judged(training.framework("gpu02", packages(lacks, ""))) == "passed"
-
-
 def test_torch_is_compared_with_nodes_of_the_same_kind_only() -> None:
     def placed(*versions: str) -> PayloadResult:
         torch = ({"error": "", "version": version} for version in versions)
@@ -182,37 +163,3 @@ def test_torch_is_compared_with_nodes_of_the_same_kind_only() -> None:
     assert judged(ddp.framework("gpu04", found, ("gpu04",))) == "passed"
     verdict = ddp.framework("gpu04", found, ("gpu01", "gpu02", "gpu03", "gpu04"))
     assert [it.measured for it in verdict.findings] == ["2.7.0a0+gh200"]
-
-
-def test_torch_that_is_not_installed_is_a_failure_of_the_environment() -> None:
-    place = {"ddp": "place", "rank": 0, "node": "gpu01", "torch": {"error": "No module named 'torch'"}}
-    verdict = ddp.framework("gpu01", step("ddp", place), ("gpu01",))
-    assert (judged(verdict), verdict.action) == ("failed", Action.CONFIGURE)
-    assert verdict.setting == "ddp.environment"
-
-
-class Held:
-    """An allocation of one node."""
-
-    slurm = None
-
-    def __init__(self, node: str) -> None:
-        self.nodes = (node,)
-
-
-class Session:
-    """A run whose two nodes are in allocations of their own."""
-
-    allocations = tuple(map(Held, TWO))
-    without_problem = tuple
-    cluster = None
-    inventory: ClassVar[dict[str, Any]] = {}
-    nodes: ClassVar[dict[str, Any]] = dict.fromkeys(TWO)
-
-
-def test_nodes_of_the_run_in_other_allocations_are_possible_partners() -> None:
-    session: Any = Session()
-    runners: Any = FrameworkStepRunner.of_allocations(session, FrameworkConfig())
-    for runner in runners:
-        assert (runner.reach.selected, runner.reach.allocated) == (2, 1)
-        assert NOTHING in str(runner.reach.obstacle("gpu01"))

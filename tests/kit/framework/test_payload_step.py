@@ -57,31 +57,11 @@ def test_a_payload_and_its_child_find_their_words(
     assert [path.name for path in tmp_path.iterdir()] == ["payload.py"]
 
 
-def test_a_word_behind_the_source_is_refused(payload: Path) -> None:
-    """It would be read as base64, and the payload would run without it."""
-    for words in (("--port", "1234"), ("abcd",)):
-        done = subprocess.run(
-            (*command(sys.executable, payload, *WORDS), *words),
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert (done.returncode, done.stdout) == (1, "")
-
-
 @pytest.mark.parametrize("module", [burnin, payload_node, payload_compile], ids=lambda it: it.__name__)
 def test_every_word_is_below_the_limit_of_linux(module: Any) -> None:
     words = command("python3", Path(module.__file__), "word")
     assert max(map(len, words)) <= payload_step.PIECE < MAX_ARG_STRLEN
     assert sum(map(len, words)) < MAX_ARG_STRLEN  # a whole command over SSH
-
-
-def test_ps_shows_the_payload_and_its_words_first() -> None:
-    shown = " ".join(command("python3", COLLECTIVE, "sweep", "-b", "8"))
-    assert shown.startswith("python3 -c name='payloads/collective.py'; ")
-    assert " sweep -b 8 PAYLOAD " in shown[:360]
-    assert "\n" not in shown
 
 
 def test_the_printed_command_can_be_repeated() -> None:

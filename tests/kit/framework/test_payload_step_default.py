@@ -21,7 +21,6 @@ from pytest_gpucluster.plugin import fixtures
 from pytest_gpucluster.run import session as plugin_session
 from pytest_gpucluster.run.facts import ItemView
 from pytest_gpucluster.run.record import Record
-from pytest_gpucluster.suites.burnin.steps import Burnin
 from pytest_gpucluster.suites.matrix.config import MatrixConfig
 from pytest_gpucluster.suites.matrix.steps import Matrix
 from pytest_gpucluster.suites.nccl.steps import image_of
@@ -128,12 +127,6 @@ def test_section_without_a_name_has_the_default(tmp_path: Path) -> None:
 class Steps(FrameworkStepRunner[Any]):
     def __init__(self, of: Cluster, config: FrameworkConfig) -> None:
         super().__init__(Held(), of, {}, config, of.groups[0].names)  # type: ignore[arg-type]
-
-
-def test_burnin_has_the_default(tmp_path: Path) -> None:
-    burnin: Any = Burnin
-    made = burnin(None, None, cluster(tmp_path), {}, nodes=("n1",), gpus=1, seconds=1.0)
-    assert made.environment == DEFAULT
 
 
 def test_srun_fixture_has_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,18 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpucluster.kit.gpu.pcie import REPRESENTOR, pci_path, root_port, served
-
-
-def test_a_device_without_a_bridge_has_no_root_port() -> None:
-    assert root_port(("0000:15:01.0", "0000:18:00.0")) == "0000:15:01.0"
-    assert root_port(("0001:00:00.0",)) == ""
-    assert root_port(()) == ""
-
-
-def test_paths() -> None:
-    assert pci_path("/sys/devices/x/10000:e0:06.0/10000:e1:00.0") == ("10000:e0:06.0", "10000:e1:00.0")
-    assert pci_path("/sys/class/infiniband/mlx5_0/device") == ()
+from pytest_gpucluster.kit.gpu.pcie import REPRESENTOR, served
 
 
 def test_each_gpu_counts_once_per_board() -> None:

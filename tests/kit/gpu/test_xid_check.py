@@ -90,13 +90,6 @@ def test_every_number_is_judged_as_nvidias_catalogue_says() -> None:
     assert {xid.lookup(number).advice for number in range(173, 177)} == {Advice.UNKNOWN}
 
 
-@pytest.mark.parametrize("number", [0, 177, 4711])
-def test_a_number_that_the_catalogue_lacks_is_unknown(number: int) -> None:
-    found = xid.lookup(number)
-    assert str(found) == f"Xid {number}: not in the table of this release (no action known)"
-    assert (found.fails, found.warns) == (False, True)
-
-
 def test_what_fails_and_what_warns() -> None:
     entries = {advice: xid.Xid(1, "", advice) for advice in Advice}
     fails = {advice for advice, entry in entries.items() if entry.fails}
@@ -128,20 +121,6 @@ def test_what_fails_and_what_warns() -> None:
 )
 def test_the_words_of_an_event_go_before_the_table(number: int, text: str, advice: Advice) -> None:
     assert xid.lookup(number, text).advice is advice
-
-
-@pytest.mark.parametrize(
-    ("text", "advice"),
-    [
-        ("Fatal, Link 30 LTSSM Fault Up", Advice.RESET),
-        ("Non-fatal, Link 32 egress non-posted PRIV error (First)", Advice.IGNORE),
-        ("Correctable, Link 03 something", Advice.IGNORE),
-        ("Module 3 boot failure, not Fatal", Advice.UNKNOWN),
-        ("Fatality", Advice.UNKNOWN),
-    ],
-)
-def test_the_first_word_of_an_sxid_is_its_severity(text: str, advice: Advice) -> None:
-    assert xid.lookup_sxid(12028, text).advice is advice
 
 
 # --- the check
@@ -213,25 +192,6 @@ LOGS: list[tuple[list[str], str, int]] = [
 def test_events_are_judged_together(tmp_path: Path, lines: list[str], expected: str, count: int) -> None:
     verdict = verdict_of(fold(tmp_path, *lines))
     assert (result(verdict), len(said(verdict))) == (expected, count)
-
-
-def test_a_finding_says_what_the_xid_asks_for_and_events_are_counted(tmp_path: Path) -> None:
-    verdict = verdict_of(fold(tmp_path, LOADED, OFF, OFF))
-    (found,) = verdict.findings
-    assert (found.part, found.action) == ("GPU at 0000:43:00", Action.REBOOT)
-    assert (
-        found.measured
-        == "Xid 79: GPU has fallen off the bus (restart the node), 2 times, last 3 s after boot"
-    )
-    assert [(it.name, it.value, it.unit, it.device) for it in verdict.metrics] == [
-        ("kernel_log_since", 0.0, "s after boot", ""),
-        ("xid_79", 2, "events", "GPU at 0000:43:00"),
-    ]
-    switch = verdict_of(fold(tmp_path, *FATAL, *MILD))
-    assert [found.part for found in switch.findings] == ["nvidia-nvswitch3"]
-    assert ("sxid_20034", 2, "nvidia-nvswitch3") in {(it.name, it.value, it.device) for it in switch.metrics}
-    (peer,) = said(verdict_of(fold(tmp_path, LINK_EVENT, BIT_ERRORS)))
-    assert "examine that GPU or switch" in peer
 
 
 def test_a_warning_says_why_the_xid_no_longer_applies(tmp_path: Path) -> None:

@@ -117,72 +117,6 @@ def test_each_wording_has_its_kind(kind: str, line: str) -> None:
     assert found.hint
 
 
-SAME_GPU = "Duplicate GPU detected : rank {} and rank {} both on CUDA device {}"
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "limits of this process: 40 open files",
-        "edit is a CPU built",
-        "x_perf : not found",
-        "torch finds a CUDA device",
-        "No module named 'torchvision'",
-        "execve(): : No such file or directory",
-        *(SAME_GPU.format(*values) for values in (("1x", 1, 60), (1, "x", 60), (1, 2, "xyz"), (1, "", 60))),
-        "libnccl.so.: cannot open shared object file",
-        "NET/IB : peer x message truncated : receiving x bytes instead of 4",
-        "launch_p_step_launch: StepId= aborted before step completely launched",
-        "Couldn't find the specified plugin name for mpi/ x",
-        "PMIX ERROR: ",
-        "mpi/pmix: error: x",
-        "ORTE_ERROR_LOG: x in file ess_.c",
-        "HYDU_x: started",
-    ],
-)
-def test_what_is_like_a_known_message_is_none(line: str) -> None:
-    assert explain(line) == ()
-
-
-@pytest.mark.parametrize(
-    "kind", ["MPI without PMI", "orte_ess_init", "PMIx abort", "step launch failed", "plugin missing"]
-)
-def test_how_the_step_ran_is_reported_with_what_depends_on_it(kind: str) -> None:
-    line = LINES[kind][0].replace("|", "")
-    for mpi, words in (("pmix", "the step ran with --mpi=pmix"), ("", "the step ran without --mpi")):
-        assert [(found.kind, words in found.text) for found in explain(line, mpi=mpi)] == [(kind, True)]
-    assert explain("NCCL error: x", mpi="pmix")[0].text == "NCCL error: x"
-
-
-def test_a_line_of_two_kinds_is_reported_once() -> None:
-    (first,) = explain("OMPI was not built with SLURM's PMI support\nPMI_Init failed\n")
-    assert first.text.startswith("OMPI was not built")  # of two messages of one kind the first
-    line = "PMIX ERROR: PMI_Init failed"
-    assert [found.kind for found in explain(line)] == ["MPI without PMI"]
-    assert [found.kind for found in explain(f"x\n{line}\n")] == ["MPI without PMI"]
-    both = explain(f"{line}\nPMIX ERROR: y\n")
-    assert [(found.kind, found.text) for found in both] == [
-        ("MPI without PMI", "PMI_Init failed"),
-        ("PMIx abort", "PMIX ERROR: y (2 times)"),
-    ]
-
-
-def test_a_line_belongs_to_its_first_kind_alone() -> None:
-    both = "CUDA error: out of memory; limits of this process: 40 open files"
-    assert [found.kind for found in explain(both)] == ["low limits"]
-    more = f"{both}\nCUDA error: out of memory"
-    assert [found.kind for found in explain(more)] == ["low limits"]
-    for line, kind in (
-        ("Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 60", "duplicate GPU"),
-        ("Bootstrap : no socket interface found", "no network interface"),
-        ("NET/IB : peer x message truncated : receiving 8 bytes instead of 4", "ranks do not fit"),
-        ("Too many open files; limits of this process: 4", "low limits"),
-    ):
-        assert [found.kind for found in explain(f"{line}\nNCCL error: x")] == [kind]
-    apart = explain("fabric: system not yet initialized\nNCCL error: x")
-    assert [found.kind for found in apart] == ["fabric manager", "NCCL"]
-
-
 def test_a_message_says_how_often_and_for_which_pmix_it_was_built() -> None:
     assert explain("PMI server not found\nPMI server not found\n")[0].text == "PMI server not found (2 times)"
     client = "PMIX ERROR: Unreachable in file ext3x_client.c at line 1\nPMI_Init failed\n"
@@ -219,16 +153,6 @@ def test_ranks_that_share_a_gpu_are_recognised_by_device() -> None:
     )
 
 
-def test_lines_of_srun_about_tasks() -> None:
-    reported = mpi_errors.nodes_of_tasks(
-        "srun: error: a: task 1: x\nsrun: error: b: tasks [2,4-5]: \nsrun: error: c: task : y\n"
-        "srun: error: : task 7: y\nsrun: error: d: tasks 12345678: z\nsrun: error: e: tasks 6-6: z\n"
-    )
-    assert reported == {1: "a", 2: "b", 4: "b", 5: "b", 6: "e"}
-    for tasks, numbers in (("131071-9999999", [131071, 131072]), ("1 - 2 12345678 3", [1, 2, 3])):
-        assert [*mpi_errors.nodes_of_tasks(f"srun: error: a: tasks {tasks}: x")] == numbers
-
-
 def test_damaged_lines_of_srun_break_nothing() -> None:
     text = "NCCL error: x\nsrun: error: gpu[01: task 1: Killed\nsrun: error: b: task 2: Killed\n"
     assert explain(text)[0].host == "b, gpu[01"
@@ -237,8 +161,3 @@ def test_damaged_lines_of_srun_break_nothing() -> None:
     assert explain(f"{launch}\nsrun: error: task x1 launch failed: y\n")[0].text == launch
     client = "PMI_Init failed\nUnreachable in file extax_client.c\n"
     assert explain(client)[0].text == "PMI_Init failed"
-
-
-def test_long_lines_are_cut() -> None:
-    assert mpi_errors.clipped("x" * 2049 + "\ny") == "x" * 2048 + "\ny"
-    assert mpi_errors.clipped("x" * 2048) == "x" * 2048

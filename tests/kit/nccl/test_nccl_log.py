@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
 from paths import DATA
 
-from pytest_gpucluster.core.errors import ProbeError
 from pytest_gpucluster.kit.mpi import mpi_errors
 from pytest_gpucluster.kit.nccl import nccl_failures, nccl_tests
 from pytest_gpucluster.kit.nccl.nccl_log import HINTS, NcclConnection, NcclLog, read
-from pytest_gpucluster.suites.burnin import dcgm
 
 
 def test_one_node_recording() -> None:
@@ -46,52 +43,12 @@ def test_the_label_of_a_task_is_cut_off() -> None:
         assert nccl_tests.labelled(f"{start}vm") == ("", f"{start}vm")
 
 
-def test_a_line_of_a_channel() -> None:
-    stamps = {"[0]": "[-1]", "vm:": "2026 vm:", "NCCL": "misc/a.cc:50 NCCL"}
-    forms = {"Channel": "Tree", "03/0": "03", "[send]": "[receive]", "[send] ": ""}
-    for old, new in {**stamps, **forms}.items():
-        assert read(CHANNEL.replace(old, new, 1)).channels == {NcclConnection(3, 0, 9, "NET/IB")}, new
-    bad = {"Channel": "Lane", "[send]": "[sent]", ":1:": ":x:", ":2 ": ": ", "[0]": "[]", "NCCL": "a:x NCCL"}
-    numbers = {"03/0": "03/", "[1b]": "[x]", " 0[": " x[", "9[": "x[", "[3]": "[]", "NET/IB/0": "-"}
-    for old, new in {**bad, **numbers}.items():
-        assert not read(CHANNEL.replace(old, new, 1)).channels, new
-
-
-RANK = "n1.cluster-a:1:2 [0] NCCL INFO ncclCommInitRank comm 0x1a rank 3 nranks 8 cudaDev 0\n"
-
-
-def test_the_ranks_of_a_communicator() -> None:
-    log = read(RANK)
-    assert (log.hosts, log.ranks, log.nodes) == ({3: "n1.cluster-a"}, 8, 0)
-    assert read(RANK.replace("nranks 8", "nRanks 8 nNodes 2")).nodes == 2
-    two = read(
-        RANK.replace("8", "4 nNodes 1") + RANK.replace("8", "8 nNodes 2") + RANK.replace("8", "2 nNodes 1")
-    )
-    assert (two.ranks, two.nodes) == (8, 2)
-    for old, new in (("rank 3", "rank x"), ("nranks 8", "nranks x"), ("0x1a", "0x"), ("nranks 8", "nranks ")):
-        assert read(RANK.replace(old, new)).hosts == {}
-    assert read(RANK.replace("nranks 8", "nranks 8 nNodes x")).ranks == 8
-
-
 def info(*lines: str) -> NcclLog:
     return printed(*(f"INFO {line}" for line in lines))
 
 
 def printed(*lines: str) -> NcclLog:
     return read("".join(f"vm:1:2 [0] NCCL {line}\n" for line in lines))
-
-
-def test_what_the_network_is() -> None:
-    assert info("Using network IB", "Using network Socket", "Using network IB").network == "IB, Socket"
-    assert info("Using network ").network == info("Assigned NET plugin  to comm").network == ""
-    assert info("Assigned NET plugin IB").network == ""
-    assert info("Assigned NET plugin  to comm", "Using network IB").network == "IB"
-    names = "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1.5:1/RoCE [x]no:1 []none:1 [2]:1 [12]mlx5-9:1 [3]x"
-    assert info(names).interfaces == ("mlx5_0", "mlx5_1.5", "mlx5-9")
-    assert info("NET/ : Using [0]eth0:1").interfaces == info("x NET/IB : Using [0]eth0:1").interfaces == ()
-    assert info("NCCL version 2", "NCCL version ").version == "2"
-    assert read("vm:1:2 [0] NCCL WARN \n").warnings == ()
-    assert not info("NET/Socket : No device found.").no_ib
 
 
 @pytest.mark.parametrize(
@@ -101,7 +58,6 @@ def test_what_the_network_is() -> None:
         (["Connected all rings, use ring PXN 0 GDR 1"], True),
         (["use ring PXN 10 GDR 0"], False),
         (["use ring PXN 0 GDR 1", "use ring PXN 0 GDR 0"], False),
-        (["use ring PXN x GDR 1", "use ring PXN  GDR 1", "use ring PXN 0 GDR x"], None),
     ],
 )
 def test_gpudirect_rdma_as_nccl_logs_it(lines: list[str], *, gdr: bool | None) -> None:
@@ -112,10 +68,6 @@ def test_collnet() -> None:
     line = "CollNet 00/1 : 3 [send] via COLLNET/SHARP/0/GDRDMA"
     assert info(line, line).collnet == {"COLLNET/SHARP/GDRDMA": 2}
     assert info("CollNet 00/1 : 3 [receive] via COLLNET/SHARP/12").collnet == {"COLLNET/SHARP": 1}
-    places = {"00/": ["x/", "/"], "/1 ": ["/ ", "/x "], ": 3": [": ", ": x"], "SHARP/0": ["/0", "SHARP/x"]}
-    for old, news in places.items():
-        for new in news:
-            assert info(line.replace(old, new, 1)).collnet == {}, new
 
 
 OF_NETWORK = (
@@ -197,39 +149,6 @@ def test_settings() -> None:
     assert NcclLog().set_by == ""
 
 
-def test_a_log_in_a_line() -> None:
-    ends = {1: "NET/Socket/0", 2: "P2P/CUMEM", 3: "SHM"}
-    channels = [f"Channel 0 : 0[0] -> {target}[0] via {kind}" for target, kind in ends.items()]
-    log = info(*channels, "NVLS comm 0x1", "NET/Socket : Using [0]eth0:1")
-    parts = "between nodes: NET/Socket (eth0); within nodes: P2P/CUMEM; unplaced: SHM; NVLS"
-    assert log.summary({0: "a", 1: "b", 2: "a"}) == f"{parts} ({HINTS['NET/Socket']})"
-    assert log.summary({0: "a", 1: "a", 2: "a", 3: "a"}) == "within nodes: NET/Socket, P2P/CUMEM, SHM; NVLS"
-    assert NcclLog(settings={"NCCL_ALGO": "x"}).summary() == (
-        "no connection was logged; set in the environment or nccl.conf: NCCL_ALGO=x"
-    )
-
-
-def test_so_many_braces_before_the_json_of_dcgm_are_tried() -> None:
-    test = {"name": "x", "results": [{"status": "Pass"}]}
-    found = json.dumps({"DCGM Diagnostic": {"test_categories": [{"category": "c", "tests": [test]}]}})
-    assert dcgm.read(0, "{" * 99 + " " + found).results[0].status == "pass"
-    with pytest.raises(ProbeError):
-        dcgm.read(0, "{" * 100 + " " + found)
-
-
-def test_a_row_of_less_than_a_microsecond() -> None:
-    head = (
-        "# Collective test starting: broadcast_perf\n# nThread 1 nGpus 1 minBytes 1024 maxBytes 1024 step: 2(factor) "
-        "iters: 1 validation: 1\n# Rank 0 Pid 1 on vm device 0 [0x06] H200\n"
-        "# size count type redop root time algbw busbw #wrong\n"
-    )
-    tail = "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : {}\n"
-    (good,) = nccl_tests.read(f"{head}1024 256 float none 0 0.50 2.05 2.05 0\n{tail.format(2.05)}").runs
-    assert good.complete, good.reasons
-    (bad,) = nccl_tests.read(f"{head}1024 256 float none 0 0.50 99.0 99.0 0\n{tail.format(99.0)}").runs
-    assert "do not agree on 1 ranks" in bad.reasons[0]
-
-
 def test_the_lines_of_a_process_that_nccl_tests_cut() -> None:
     """2 threads of 2 GPUs: four ranks a process, of which the third and fourth line were cut."""
     text = (
@@ -243,16 +162,6 @@ def test_the_lines_of_a_process_that_nccl_tests_cut() -> None:
         "line 5: Rank line not understood: '# Rank 2 Pid 1 on ...'",
         "Rank lines of 2 of 4 ranks are missing",
     )
-
-
-def test_the_iterations_or_the_time_behind_each_row_are_none_of_its_figures() -> None:
-    text = (DATA / "nccl" / "derived-2.17.6-stamps.txt").read_text()
-    stamp = re.compile(r"  2026-11-20 \d\d:\d\d:\d\d$", re.MULTILINE)
-    counts = stamp.sub("  20", text.replace("timestamp", "#iters"))
-    texts = stamp.sub("", text.replace("  timestamp", "")), text, counts
-    plain, stamped, counted = (nccl_tests.read(it, rc=0).runs[0].rows for it in texts)
-    assert plain
-    assert stamped == counted == plain
 
 
 def test_deadlines_that_passed_for_want_of_a_silent_rank_are_not_named() -> None:

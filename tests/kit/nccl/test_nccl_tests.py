@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import pytest
 from judged import figures
@@ -11,7 +10,7 @@ from paths import TESTS
 
 from pytest_gpucluster.kit.nccl import nccl_failures, nccl_rows, nccl_tests
 from pytest_gpucluster.kit.nccl.nccl_rows import Half, NcclRow
-from pytest_gpucluster.kit.nccl.nccl_tests import NcclOutput, NcclRun, RankLine, read, read_tasks, sweep
+from pytest_gpucluster.kit.nccl.nccl_tests import NcclOutput, RankLine, read, read_tasks, sweep
 
 DATA = TESTS / "data" / "nccl"
 VERSIONS = ("1.0", "2.0", "2.11", "2.13.0", "2.13.4", "2.14.1", "2.16.7", "2.17.4", "2.17.6", "2.19.2")
@@ -65,13 +64,10 @@ def test_interleaved_tables_are_parted_by_label(style: str) -> None:
 @pytest.mark.parametrize(
     ("name", "collective", "ranks", "rows", "average"),
     [
-        ("nccl-allreduce-g1.txt", "all_reduce", 1, 13, 0.0),
-        ("nccl-allreduce-g2.txt", "all_reduce", 2, 13, 235.829),
         ("nccl-allreduce-g8.txt", "all_reduce", 8, 13, 258.669),
         ("nccl-allgather.txt", "all_gather", 8, 4, 246.148),
         ("nccl-reducescatter.txt", "reduce_scatter", 8, 4, 248.296),
         ("nccl-debug-info.txt", "all_reduce", 8, 4, 237.513),
-        ("nccl-json-stdout.txt", "all_reduce", 8, 4, 247.964),
     ],
 )
 def test_recordings_are_whole(name: str, collective: str, ranks: int, rows: int, average: float) -> None:
@@ -207,13 +203,8 @@ def test_a_whole_table() -> None:
     [
         ("1024 ", "1025 ", "256 elements of type float are not 1025 B on 2 ranks"),
         ("float", "real", "'real' is not a data type"),
-        ("256", "0256", "'0256' is not an integer"),
         ("-1", "-2", "'-2' is not a root rank"),
         ("10.24", "nan", "time or bandwidth is nan"),
-        ("10.24 0.10 0.10", "nan nan nan", "time or bandwidth is nan"),
-        ("0.05 0\n", "0.05 x\n", "'x' is not a number of wrong elements"),
-        ("10.24", "1,0", "'1,0' is not a number"),
-        ("10.24", "010.24", "'010.24' is not a number"),
         ("\n", " 7\n", "14 fields instead of 13"),
         ("10.24", "99.99", "1024 B in 99.99 us with algbw 0.1 and busbw 0.1 GB/s do not agree on 2 ranks"),
         ("0.10 0.10", "0.10 0.20", "1024 B in 10.24 us with algbw 0.1 and busbw 0.2 GB/s do not agree"),
@@ -251,12 +242,9 @@ REDUCING = "# Reducing maxBytes to 1024 due to memory limitation\n"
     ("text", "said"),
     [
         (WHOLE.replace("0 OK", "0 FAILED"), ["line 11: summary contradicts itself"]),
-        (WHOLE.replace("0 OK", "3 OK"), ["line 11: summary contradicts itself"]),
         (ENDED, ["line 14: all_reduce_perf was started"]),
         (without(BOUNDS), ["no summary line 'Out of bounds values'"]),
         (without(AVERAGE), ["no summary line 'Avg bus bandwidth'"]),
-        (WHOLE.replace("0.1125", "nan"), ["no summary line 'Avg bus bandwidth'"]),
-        (WHOLE.replace("0.1125", "x"), ["Avg bus bandwidth 'x' is not a number"]),
         (WHOLE.replace("0.1125", "0.2"), ["rows average 0.1125 GB/s, the summary prints 0.2"]),
         (without(ONE), ["1 rows for 2 sizes: rows are missing"]),
         (without(ONE, TWO), [NO_ROWS]),
@@ -326,7 +314,6 @@ def test_a_failure_of_nccl_tests(line: str, kind: str, host: str, hint: str) -> 
         ("on n01 (GPU 0000:00:07)", "odd words", "a rank failed"),
         ("on n01", "Connection reset by peer", "relayed"),
         ("on n01", "gpu02 never came to the rendezvous", "relayed"),
-        ("on n01", "Connection refused", "relayed"),
     ],
 )
 def test_what_a_rank_of_our_payload_failed_of(place: str, words: str, kind: str) -> None:
@@ -334,24 +321,6 @@ def test_what_a_rank_of_our_payload_failed_of(place: str, words: str, kind: str)
     assert found
     of_gpu = place.removeprefix("on n01")
     assert (found.kind, found.host, found.text) == (kind, "n01", f"rank 12{of_gpu}: {words}")
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        " .. vm pid x7: Test failure a",
-        "vm: Test timeout (30 s)",
-        "x NCCL failure a.cu:1",
-        "invalid optional",
-        "",
-        *(
-            f"collective: rank {ours}"
-            for ours in ("x on n01: words", "on n01: words", "1 on : words", " on n: w")
-        ),
-    ],
-)
-def test_what_is_no_failure(line: str) -> None:
-    assert nccl_failures.read_failure(line) is None
 
 
 def test_failures_of_a_table() -> None:
@@ -369,13 +338,8 @@ def test_failures_of_a_table() -> None:
         (8, 31, 2, True, (8, 16)),
         (8, 24, 8, False, (8, 16, 24)),
         (8, 9, 1, False, (8, 9)),
-        (8, 8, 2, True, (8,)),
-        (9, 8, 2, True, ()),
         (8, 32, 1, True, ()),
-        (0, 32, 2, True, ()),
         (0, 2, 1, False, (0, 1, 2)),
-        (8, 32, 0, False, ()),
-        (1, 100_001, 1, False, tuple(range(1, 100_002))),
         (1, 100_002, 1, False, ()),
     ],
 )
@@ -406,19 +370,6 @@ def test_the_arithmetic_of_each_collective() -> None:
     assert {name for name, (_, every) in nccl_rows.COLLECTIVES.items() if every} == {*of_all}
 
 
-@pytest.mark.parametrize(
-    ("printed", "rounding"),
-    [(999.9, 0.005), (1e3, 0.05), (9999.0, 0.05), (1e4, 0.5), (999999.0, 0.5), (1e6, 5e5)],
-)
-def test_the_average_may_differ_by_the_rounding_of_the_rows(printed: float, rounding: float) -> None:
-    half = Half(1.0, printed, printed, 0)
-    row = NcclRow(8, 2, "float", "sum", -1, half, None)
-    slack = 1e-5 * printed + rounding
-    for difference, good in ((0.99 * slack, True), (1.01 * slack, False)):
-        run = NcclRun(rows=(row,), sweep=(8,), out_of_bounds=0, avg_busbw=printed + difference)
-        assert nccl_tests.completed(run, ()).complete is good
-
-
 def test_tasks_kept_apart_and_labels() -> None:
     output = read_tasks({"0": WHOLE, "1": WHOLE + "2048 51"}, stderr="1024 25")
     assert [run.label for run in output.runs] == ["0", "1"]
@@ -445,7 +396,6 @@ def test_a_row_that_a_log_line_parts() -> None:
 
 # --- lines, and lines that are almost one
 
-SIZES = {"nThread": 1, "nGpus": 2, "minBytes": 8, "maxBytes": 16, "validation:": 1}
 SIZES_LINE = (
     "# nThread 1 nGpus 2 minBytes 8 maxBytes 16 step: 2(factor) warmup iters: 1 validation: 1 graph: 0\n"
 )
@@ -469,27 +419,6 @@ def test_a_line_of_a_rank(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "news"),
-    [
-        ("#  ", ["#", "x#  "]),
-        ("Rank  0", ["Rank  x", "Rank  "]),
-        ("Group  0", ["Group  x"]),
-        ("Pid   2836", ["Pid   x"]),
-        ("on         vm", ["on "]),
-        ("device  1", ["device  x"]),
-        ("0000:00:06", ["", "0000 06"]),
-        (" NVIDIA H200", [""]),
-    ],
-)
-def test_a_line_that_almost_is_of_a_rank(old: str, news: list[str]) -> None:
-    for line in (RANK.replace(old, new, 1) for new in news):
-        (run,) = read(f"{SIZES_LINE}{line}\n").runs
-        assert run.ranks == ()
-        refused = run.reasons[0].startswith("line 2: Rank line not understood: '# Rank")
-        assert refused is line.startswith("# "), line
-
-
-@pytest.mark.parametrize(
     ("line", "found"),
     [
         ("nccl-tests version 2.19.6", ("2.19.6", "")),
@@ -497,82 +426,11 @@ def test_a_line_that_almost_is_of_a_rank(old: str, news: list[str]) -> None:
         ("nccl-tests version 2.20.0 (b4d5bee) nccl-headers=22810 nccl-library=22809  ", ("2.20.0", "22809")),
         ("Using devices", ("", "")),
         ("Collective test starting: all_reduce_perf  ", ("", "")),
-        ("nccl-tests version ", None),
-        ("nccl-tests version 2.1 ()", None),
-        ("nccl-tests version 2.1 nccl-headers=x nccl-library=2", None),
-        ("nccl-tests version 2.1 words", None),
-        ("Using devices of", None),
-        ("Collective test starting: ", None),
     ],
 )
 def test_a_line_that_opens_a_table(line: str, found: tuple[str, str] | None) -> None:
-    assert not read(f"x# {line}\n").runs
     runs = read(f"# {line}\n").runs
     assert [(run.version, run.nccl_version) for run in runs] == ([] if found is None else [found])
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "found"),
-    [
-        ("", "", (8, 16)),
-        *(("# nT", start, (8, 16)) for start in ("nT", "#nT", " nT")),
-        ("2(factor)", "4(bytes)", (8, 12, 16)),
-        ("maxBytes 16", "maxBytes 32", (8, 16, 32)),
-    ],
-)
-def test_the_line_of_sizes(old: str, new: str, found: tuple[int, ...]) -> None:
-    assert [run.sweep for run in read(SIZES_LINE.replace(old, new, 1)).runs] == [found]
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        *((f"{name} {value}", f"{name} {bad}") for bad in ("x", "") for name, value in SIZES.items()),
-        ("2(", "x("),
-        ("2(", "("),
-        ("(factor)", "()"),
-        ("(factor)", "(a b)"),
-        (" warmup iters: 1 ", ""),
-        ("# nT", "## nT"),
-    ],
-)
-def test_a_line_that_almost_is_of_sizes(old: str, new: str) -> None:
-    assert read(SIZES_LINE.replace(old, new, 1)).runs == ()
-
-
-@pytest.mark.parametrize(
-    ("old", "news"),
-    [
-        ("# Out of", ["Out of", "#Out of", "#   Out of"]),
-        ("0 OK", ["0 OK  "]),
-        ("values :", ["values   :"]),
-        ("# Avg", ["Avg", "#Avg", "#   Avg"]),
-        ("0.1125", ["0.1125 OK", "0.1125  "]),
-        ("width  ", ["width"]),
-        ("concluded: all_reduce_perf", [f"concluded: {end}" for end in ("all_reduce_perf  ", "x y", "")]),
-    ],
-)
-def test_lines_below_a_table_of_another_form(old: str, news: list[str]) -> None:
-    for new in news:
-        text = TAIL.replace(old, new, 1)
-        (run,) = read(WHOLE.replace(TAIL, text)).runs
-        assert run.complete, (new, run.reasons)
-
-
-@pytest.mark.parametrize(
-    ("old", "news", "reason"),
-    [
-        ("values :", ["values:"], "'Out of bounds values'"),
-        ("0 OK", ["x OK", " OK", "0 OK x", "0 GOOD"], "'Out of bounds values'"),
-        ("# Out of", ["x Out of"], "'Out of bounds values'"),
-        ("0.1125", ["0.1125 x", ""], "'Avg bus bandwidth'"),
-        ("width    :", ["width:"], "'Avg bus bandwidth'"),
-    ],
-)
-def test_lines_that_almost_are_below_a_table(old: str, news: list[str], reason: str) -> None:
-    for new in news:
-        (said,) = reasons(WHOLE.replace(TAIL, TAIL.replace(old, new, 1)))
-        assert reason in said
 
 
 def test_the_largest_size_that_memory_holds() -> None:
@@ -584,23 +442,12 @@ def test_the_largest_size_that_memory_holds() -> None:
     for limit, sweep_of in sizes.items():
         run = limited(f"{limit} due to memory limitation  ")
         assert (run.sweep, "left out" in run.reasons[0]) == (sweep_of, True)
-    for almost in ("x due to memory limitation", "1024 due to memory limitation of"):
-        assert limited(almost).complete
 
 
 def test_cycles_repeat_the_rows_and_a_group_counts_its_own_ranks() -> None:
     (run,) = read(WHOLE.replace(ONE, ONE + TWO + ONE)).runs
     assert (len(run.rows), run.complete) == (4, True)
     assert read(WHOLE.replace("Rank  1 Group  0", "Rank  1 Group  1")).runs[0].world == 1
-
-
-def test_the_columns_of_a_table() -> None:
-    for new in ("#\tsize", "# size"):
-        assert read(WHOLE.replace("#       size", new)).runs[0].complete
-    glued = {"size         count": "sizecount", "count      type": "counttype", "type   redop": "typeredop"}
-    for old, new in {"#       size": "#size", **glued}.items():
-        assert read(WHOLE.replace(old, new)).runs[0].rows == ()
-    assert read(WHOLE.replace("#       size", "x#       size")).runs[0].rows == ()
 
 
 STATS = (
@@ -615,9 +462,7 @@ STATS = (
     [
         ("11 12 11 3", ""),
         ("9 12 13 3", ""),  # both may be 12.5
-        ("12 13 11 3", ""),
         ("9 12 14 3", "out of order"),
-        ("13 14 11 3", "out of order"),
         *((cells, "nan") for cells in ("nan 12 11 3", "9 nan 11 3", "9 12 nan 3", "9 12 11 -nan")),
     ],
 )
@@ -639,61 +484,6 @@ def test_how_many_elements_are_wrong(cell: str, wrong: int | None) -> None:
     assert run.rows[0].out_of_place.wrong == wrong
 
 
-@pytest.mark.parametrize("cell", ["07", "1e+6", "1.e+06", ".5", "2e06", "1e+0006", "x", "1.x", "2e+x6"])
-def test_what_is_no_number_of_wrong_elements(cell: str) -> None:
-    said = reasons(WHOLE.replace("0.10 0.10 0 20.48", f"0.10 0.10 {cell} 20.48"))
-    assert f"{cell!r} is not a number of wrong elements" in said[0]
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("0", (0.0, 0.0, 0.5)),
-        ("0.10", (0.1, 0.095, 0.105)),
-        ("12", (12.0, 11.5, 12.5)),
-        ("2e+06", (2e6, 1.5e6, 2.5e6)),
-        ("2.5e+06", (2.5e6, 2.45e6, 2.55e6)),
-        ("2.5e-02", (0.025, 0.0245, 0.0255)),
-        ("1e+100", (1e100, 5e99, 1.5e100)),
-    ],
-)
-def test_a_printed_number_is_an_interval(text: str, number: tuple[float, ...]) -> None:
-    found = nccl_rows.read_number(text)
-    assert found
-    assert (found.value, found.low, found.high) == pytest.approx(number)
-    assert nccl_rows.read_number("nan") is nccl_rows.read_number("-nan") is None
-
-
-@pytest.mark.parametrize(
-    "text", ["00", "1.", ".5", "-1", "1e5", "1e+5", "1e+0005", "1.x", "x", "1e+x5", "1x", "", "1e*05"]
-)
-def test_what_is_no_number(text: str) -> None:
-    with pytest.raises(nccl_rows.BadRowError, match=r"is not a number$"):
-        nccl_rows.read_number(text)
-
-
-def test_intervals_that_meet() -> None:
-    def number(text: str) -> Any:
-        return nccl_rows.read_number(text)
-
-    one, two, three = number("1"), number("2"), number("3")  # 0.5 to 1.5, 1.5 to 2.5, 2.5 to 3.5
-    assert one.meets(two)
-    assert two.meets(one)
-    assert not one.meets(three)
-    assert not three.meets(one)
-    assert (one.times(3).value, one.times(3).low, one.times(3).high) == (3.0, 1.5, 4.5)
-    huge = number("1000000000.0")  # to 1e9 + 0.05
-    for text, meets in (("1000000001.0", True), ("1000000003.0", False)):
-        assert huge.meets(number(text)) is number(text).meets(huge) is meets
-
-
-def test_what_an_exit_status_means() -> None:
-    words = ["ok", "internal error", "CUDA", "NCCL", "timeout", "fewer GPUs", "usage", "wrong data"]
-    meanings = {**dict(enumerate(words)), 8: "not an exit code", 128: "not an exit code", 129: "signal 1"}
-    for status, meaning in {**meanings, 137: "signal 9"}.items():
-        assert meaning in nccl_tests.explain_exit_status(status)
-
-
 NAMELESS = HEAD.replace("# nccl-tests version 2.19.6 nccl-headers=22809 nccl-library=22809\n", "")
 OLDER = NAMELESS.replace("# Collective test starting: all_reduce_perf\n", "").replace(
     "maxBytes 2048", "maxBytes 1024"
@@ -713,13 +503,9 @@ MODERN = "size count type redop root time algbw busbw #wrong"
     ("collective", "last", "numbers", "good"),
     [
         ("all_gather", "error", "0.10 0.10", True),
-        ("alltoall", "error", "0.10 0.10", False),
         ("all_gather", "#wrong", "0.10 0.10", False),
         ("all_gather", "#wrong", "0.20 0.10", True),
-        ("hypercube", "#wrong", "0.10 0.10", True),
         ("hypercube", "#wrong", "0.20 0.10", False),
-        ("all_gather", "error", "0.10 0.05", False),
-        ("all_gather", "error", "0.20 0.20", False),
     ],
 )
 def test_until_2_4_some_print_busbw_twice(collective: str, last: str, numbers: str, *, good: bool) -> None:
@@ -755,9 +541,6 @@ def test_two_tables_of_one_output() -> None:
     assert [run.collective for run in twice.runs] == ["all_reduce", "broadcast"]
     assert all(run.complete for run in twice.runs)
     assert read(HEAD + COLUMNS + WHOLE).reasons == ()
-    again = read(WHOLE + "1024 256 float sum -1 10.24 0.10 0.10 0 20.48 0.05 x 0\n")
-    assert len(again.runs) == 2
-    assert again.runs[0].complete
     cut = WHOLE.replace("0 OK", "1 OK") + ONE + TWO + TAIL
     first, second = read(cut).runs
     assert (len(first.reasons), second.complete) == (1, True)

@@ -40,8 +40,3 @@ def test_a_pair_that_crashed_counts_as_bad_and_other_metrics_do_not_count() -> N
     good = [pair("n1", "n2"), pair("n3", "n4"), pair("n1", "n3"), PairResult(("n5", "n6"), "latency", 1.0)]
     found = judge_pairs(NODES, [*crashed, *good])
     assert list(found.bad) == ["n0"]
-
-
-def test_without_pairs_nothing_is_said() -> None:
-    found = judge_pairs(NODES, [])
-    assert (found.bad, found.bad_links, found.wanted, found.questions) == ({}, (), (), ())

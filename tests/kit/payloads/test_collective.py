@@ -131,17 +131,6 @@ def test_the_useful_line_of_an_nccl_error_is_reported() -> None:
     assert collective.reason_of(RuntimeError(other)) == ("NCCL error: socket refused", rendezvous.EXIT_NCCL)
 
 
-def rank_0(**env: str) -> rendezvous.RankContext:
-    return rendezvous.RankContext({"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "MASTER_ADDR": "x", **env})
-
-
-def test_ports_differ_by_job_and_step_and_are_not_ephemeral() -> None:
-    ids = [{"SLURM_JOB_ID": f"{job}", "SLURM_STEP_ID": f"{n}"} for job in range(100, 110) for n in range(5)]
-    ports = {rank_0(**one).port for one in ids}
-    assert len(ports) == 50
-    assert all(1024 < p < 32768 for p in ports)
-
-
 def test_nccls_log_stays_out_of_the_results() -> None:
     env = {"NCCL_DEBUG": "INFO"}
     collective.prepare(collective.parser().parse_args(["sweep"]), env)
@@ -189,14 +178,6 @@ def test_wrong_elements_are_counted_in_every_collective(python: Path, patch: str
     if patch == ONE_WRONG:
         assert {row[12] for row in result.rows} == {"1"}
         assert result.stdout.count("# Out of bounds values : 2 FAILED") == 6
-
-
-@with_torch
-def test_a_sweep_that_hangs_names_the_size(python: Path) -> None:
-    patch = "import time\ncollective.Collective.measure = lambda *args: time.sleep(600)"
-    result = launch(python, 2, *SMALL, "--deadline", "2", patch=patch)
-    assert result.codes == [rendezvous.EXIT_DEADLINE] * 2
-    assert "gpu01: Test timeout (2s) all_reduce at 4096 bytes" in result.stdout
 
 
 @with_torch
@@ -337,30 +318,6 @@ collective.GroupRounds.measure = crash
     assert re.match("hung|crashed", lines[1, "gpu03 gpu04"]["problem"])
     assert lines[2, "gpu02 gpu03"]["skipped"]
     assert lines[2, "gpu04 gpu01"]["skipped"]
-
-
-@with_torch
-def test_a_group_that_vanished_is_reported_by_the_others(python: Path) -> None:
-    patch = """
-import os
-
-collective.GRACE = 1.0
-collective.GroupRounds.take_part = lambda self, *args: os._exit(9)
-"""
-    args = ("rounds", "-s", "4K", "--deadline", "2", "--schedule", '[[["gpu02"]], [["gpu02"]]]')
-    result = launch(python, 2, *args, patch=patch)
-    assert result.codes == [0, 9], result.stderr
-    assert reported(result)[0, "gpu02"]["problem"] == "crashed: rank 1 on gpu02 vanished"
-    assert reported(result)[1, "gpu02"]["skipped"]
-
-
-@with_torch
-def test_wrong_data_is_reported_with_the_group(python: Path) -> None:
-    patch = "collective.Collective.wrong = lambda self, in_place, seed: 3 if self.rank == 1 else 0"
-    args = ("rounds", "-s", "4K", "-n", "1", "--schedule", '[[["gpu01", "gpu02"]]]')
-    result = launch(python, 2, *args, patch=patch)
-    assert result.codes == [rendezvous.EXIT_WRONG] * 2, result.stderr
-    assert Measurement.from_dict(result.lines[0]).problem == "wrong data: 3 elements"
 
 
 @with_torch

@@ -81,11 +81,6 @@ def test_each_part_of_a_payload_is_sent_once() -> None:
     assert "pytest_gpucluster.kit.payloads" not in text
 
 
-def test_line_is_reported_in_one_piece(capsys: pytest.CaptureFixture[str]) -> None:
-    prelude.print_json(kind="place", rank=1)
-    assert capsys.readouterr().out == '{"kind": "place", "rank": 1}\n'
-
-
 @pytest.mark.parametrize("path", PAYLOADS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_sent_payload_stands_alone(path: Path) -> None:
     assert "pytest_gpucluster" not in imported(path)
@@ -110,14 +105,6 @@ def test_traceback_of_a_sent_payload_names_lines_of_its_file() -> None:
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert f'File "ray/payload_node.py", line {call}, in <module>' in done.stderr
     assert "KeyError" in done.stderr
-
-
-def test_errors_become_one_line() -> None:
-    assert prelude.error_text(ValueError("one\n  two")) == "ValueError: one two"
-    assert len(prelude.error_text(ValueError("x" * 1000))) == 400
-    advice = "CUDA out of memory. GPU 0 has 1 GiB free. Of the allocated memory 3 GiB is ours\nmore"
-    assert prelude.first_line(RuntimeError(f"\n {advice}")) == "CUDA out of memory. GPU 0 has 1 GiB free."
-    assert prelude.first_line(RuntimeError()) == ""
 
 
 def test_phase_that_outlives_its_deadline_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,14 +139,6 @@ def test_phase_that_fails_is_reported() -> None:
         ("failed", {"phase": "join", "reason": "KeyError: 'x'"}),
         ("failed", {"phase": "join", "reason": "y"}),
     ]
-
-
-def test_node_has_slurms_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLURMD_NODENAME", "gpu01")
-    assert prelude.node_name() == "gpu01"
-    monkeypatch.delenv("SLURMD_NODENAME")
-    monkeypatch.setattr("socket.gethostname", lambda: "login.example.org")
-    assert prelude.node_name() == "login"
 
 
 @pytest.mark.parametrize(
