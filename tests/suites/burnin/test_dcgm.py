@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from typing import Any
 
@@ -19,15 +18,11 @@ from counter_examples import (
     CounterExample,
     result,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 from judged import judged
 from suite_helpers import considered
 
 from pytest_gpucluster.core.check import Metric, Verdict
-from pytest_gpucluster.core.errors import ProbeError
 from pytest_gpucluster.suites.burnin import dcgm
-from pytest_gpucluster.suites.burnin.dcgm import DcgmWarning
 
 DCGM_3 = """Successfully ran diagnostic for group.
 {"level": "info"}
@@ -99,14 +94,6 @@ def test_dcgm_3_and_4_are_read() -> None:
         ("Integration", "PCIe", "GPU 3", "skip", ""),
     ]
     assert dcgm.read(1, four(PASS)).version == "4.2.3"
-    root = json.loads(four(PASS))["DCGM Diagnostic"]
-    versions: tuple[tuple[dict[str, Any], str], ...] = (
-        ({"version": "4.0.0"}, "4.0.0"),
-        ({"metadata": {"DCGM Version": "4.1"}}, "4.1"),
-        ({}, ""),
-    )
-    for more, version in versions:
-        assert dcgm.read(0, json.dumps({"DCGM Diagnostic": {**root, **more}})).version == version
 
 
 @pytest.mark.parametrize(
@@ -138,49 +125,6 @@ def test_what_dcgm_says_of_no_entity_is_not_missed() -> None:
     assert failed(of(four(PASS, summary={"status": "Fail"}))) == ["node: memory (Hardware): fail"]
     # a summary that fails without a word beside an entity that fails says nothing new
     assert failed(of(four(same, summary={"status": "Fail"}))) == [once]
-
-
-KEYS = st.sampled_from(["test_categories", "tests", "results", "status", "warnings"])
-LEAF = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
-
-
-@given(
-    st.recursive(LEAF, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4))
-)
-def test_any_json_under_the_root_is_read_or_refused(inner: Any) -> None:
-    with contextlib.suppress(ProbeError):
-        dcgm.read(0, json.dumps({"DCGM Diagnostic": inner}))
-
-
-def test_where_the_words_of_a_result_stand() -> None:
-    def told(**result: Any) -> tuple[DcgmWarning, ...]:
-        return dcgm.read(0, four({"status": "Fail", **result})).results[0].warnings
-
-    for key in ("warnings", "warning", "errors"):
-        assert told(**{key: "words"}) == told(**{key: ["words", None]}) == (DcgmWarning("words"),)
-    for key in ("warning", "warnings", "error", "message"):
-        found = told(warnings=[{key: "words", "error_severity": 5, "error_category": 3}])
-        assert found == (DcgmWarning("words", None, 5, 3),)
-    assert told(warnings=[{"x": 1}]) == (DcgmWarning(""),)
-    assert told(warnings=[["a", "", {"message": "b"}]]) == (DcgmWarning("a; b"),)
-    nameless: dict[str, Any] = {"DCGM Diagnostic": {"test_categories": [{"tests": [{"results": [{}]}]}]}}
-    assert dcgm.read(0, json.dumps(nameless)) == dcgm.DcgmDiag((dcgm.DcgmResult("", "", "", "no status"),))
-    assert dcgm.read(0, four(runtime_error=["NVVS", None, "died"])).problem == "dcgmi diag: NVVS; died"
-    for text in ("words " + "{" * 99 + four(PASS), four(PASS) + " {"):
-        assert dcgm.read(0, text).results[0].status == "pass"
-
-
-def test_where_a_test_failed() -> None:
-    for told, where in (
-        ({"gpu_id": "3"}, "GPU 3"),
-        ({"gpu_ids": 0}, "GPU 0"),
-        ({"gpu_ids": ""}, "node"),
-        ({"gpu_id": -1}, "node"),
-        ({"entity_group": "CPU", "entity_id": 1}, "CPU 1"),
-        ({"entity_id": 2}, "entity 2"),
-        ({}, "node"),
-    ):
-        assert of(three("GPU Memory", "Fail", "bad", **told)).findings[0].part == where
 
 
 @pytest.mark.parametrize(

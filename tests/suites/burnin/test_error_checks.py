@@ -25,7 +25,7 @@ from counter_examples import DRAIN, MONITOR, NOT_APPLICABLE, NOT_CHECKED, PASSED
 from judged import figures, judged
 from suite_helpers import considered
 
-from pytest_gpucluster.core.check import Action, Metric
+from pytest_gpucluster.core.check import Metric
 from pytest_gpucluster.suites.burnin import error_checks, stragglers
 from pytest_gpucluster.suites.burnin.config import BurninConfig
 from pytest_gpucluster.suites.burnin.error_checks import counters, temperature, xid
@@ -129,48 +129,6 @@ def test_a_gpu_that_is_too_hot_or_slowed_for_long() -> None:
     )
 
 
-def test_each_gpu_and_reason_is_reported() -> None:
-    whole, totals = one_node()
-    totals.peaks = {
-        UUID: Peaks(10, 91.0, slow=Counter({"power": 3, "heat": 4, "x": 2})),
-        gpu_of("a", 0): Peaks(10, 91.5),
-        "gone": Peaks(0, None, slow=Counter({"heat": 4})),
-        "hidden": Peaks(1, None, slow=Counter({"heat": 1})),
-    }
-    for gpu in (totals.hello or {})["gpus"]:
-        gpu["slow_celsius"] = 90.0
-    verdict = temperature(whole, "a", CONFIG)
-    assert [(it.part, figures(it.measured)) for it in verdict.findings] == [
-        ("GPU 0 (GPU-a-0, 0000:00:00.0)", [91.5]),
-        (GPU_1, [91]),
-        (GPU_1, [4, 10, 91]),
-        (GPU_1, [3, 10, 91]),
-        ("hidden", [1, 1, 0]),
-    ]
-    assert [it.value for it in verdict.metrics] == [91.5, 91.0]
-
-
-def test_counters_of_several_parts() -> None:
-    first = load("a", "matmul", deltas={UUID: {"link_downed": 1, "symbol_error": 9}})
-    second = load("a", "hbm", deltas={UUID: {"link_downed": 1}, "mlx5_0/1": {"gone": 1}})
-    whole, totals = one_node(a=[first, second])
-    verdict = counters(whole, "a", CONFIG)
-    assert [(it.name, it.value, it.device) for it in verdict.metrics] == [
-        ("burnin_rose_link_downed", 2, GPU_1),
-        ("burnin_rose_symbol_error", 9, GPU_1),
-        ("burnin_rose_gone", 1, "mlx5_0/1"),
-        ("burnin_counters_read", 1, ""),
-    ]
-    assert [(it.part, it.action) for it in verdict.findings] == [(GPU_1, Action.MONITOR), ("mlx5_0/1", None)]
-    assert verdict.findings[0].measured.endswith("rose by 2 during matmul, hbm")
-    totals.unread["gpu"] = "Failed"
-    both = counters(whole, "a", CONFIG)
-    assert (both.findings[0].part, both.cause) == ("nvidia-smi", verdict.cause)
-    totals.rose.clear()
-    alone = counters(whole, "a", CONFIG)
-    assert (judged(alone), alone.cause != verdict.cause) == ((DRAIN, ["nvidia-smi"]), True)
-
-
 def power_of(gpu: str, watts: int) -> dict[str, Any]:
     return {gpu: {"samples": 20, "watts": {str(watts): 19, "100": 1}, "slowed": {"sw_power_cap": 8.0}}}
 
@@ -190,15 +148,6 @@ def test_power_is_recorded_of_hot_loads_and_compared_over_the_fleet() -> None:
     metrics = {it.name: it.value for it in found if it.device == whole.nodes["a"].part(gpu_of("a", 0))}
     assert (metrics["burnin_watts_mean"], metrics["burnin_watts_p95"]) == (660.5, 690)
     assert metrics["burnin_slowed_sw_power_cap"] == 8.0, "not those of hbm"
-
-
-def test_power_of_a_gpu_that_multiplied_nothing_is_not_compared() -> None:
-    idle = NodeTotals("a", hello={**hello("a"), "devices": []})
-    lacking = {"load": "matmul", "results": [{"load": "matmul", "lacks": "no torch"}]}
-    idle.add({**lacking, "sensors": power_of(UUID, 80)})
-    whole = BurninResult({"a": idle}, 3600, 4, seconds=3600, rounds=1)
-    assert whole.median("power", "a") == {}
-    assert [it.name for it in temperature(whole, "a", CONFIG).metrics if it.name.endswith("_mean")] == []
 
 
 HANGS, ABSENT = "nvidia-smi: no end after 60 s", "FileNotFoundError: nvidia-smi"
@@ -232,21 +181,6 @@ def test_an_nvidia_smi_that_answers_again_is_no_driver_that_hangs() -> None:
     assert "gpu" in totals.unread
 
 
-def test_xids_are_counted_over_the_loads() -> None:
-    first = load("a", "matmul", deltas={UUID: {"xid_79": 2, "xid_31": 1, "pcie_replay": 1}})
-    second = load("a", "hbm", deltas={UUID: {"xid_79": 1}, "": {"sxid_7": 3}})
-    whole = fleet(1, a=[first, second])
-    verdict = xid(whole, "a")
-    assert judged(verdict) == (REBOOT, [GPU_1])
-    assert verdict.findings[0].measured.endswith("3 times during matmul, hbm")
-    assert verdict.metrics == (
-        Metric("burnin_sxid", 3, "", "node"),
-        Metric("burnin_xid", 1, "", GPU_1),
-        Metric("burnin_xid", 3, "", GPU_1),
-    )
-    assert [(it.part, figures(it.measured)) for it in verdict.advisories] == [("node", [7, 3])]
-
-
 @pytest.mark.parametrize(
     ("counter", "expected"),
     [
@@ -266,11 +200,6 @@ def test_xids_that_ask_for_a_repair_fail_the_gpu(counter: str, expected: str) ->
     assert (judged(verdict)[0] if verdict.findings else "") == expected
     assert len(verdict.findings) == bool(expected)
     assert [(it.name, it.value) for it in verdict.metrics] == [(f"burnin_{counter.partition('_')[0]}", 2)]
-
-
-def test_what_is_no_xid_is_no_entry_of_the_catalogue() -> None:
-    names = ("xid_79", "sxid_7", "xid_", "axid_7", "xid_7x", "pcie")
-    assert [name for name in names if error_checks.xid_of(name)] == ["xid_79", "sxid_7"]
 
 
 HOURS = 8 * 3600.0

@@ -187,25 +187,6 @@ def test_what_was_never_run_is_never_a_pass() -> None:
     assert dcgm.dcgm(fleet(1), "a", BurninConfig(loads=("matmul",))).outcome is Outcome.NOT_APPLICABLE
 
 
-def test_some_loads_of_several_were_run() -> None:
-    whole, totals = one_node(a=[load("a", "hbm")])
-    verdict = checks.corruption(whole, "a")
-    assert judged(verdict) == (PASSED, [])
-    assert verdict.metrics == (Metric("burnin_products_checked", 0, "products"),)
-    totals.ran.clear()
-    reason(checks.corruption(whole, "a"), NOT_CHECKED, "matmul was not run")
-    totals.skips["copies"] = "no room"
-    reason(checks.corruption(whole, "a"), NOT_APPLICABLE, "no room")
-    totals.add({"load": "peer", "results": [{"lacks": "torch"}]})
-    reason(checks.corruption(whole, "a"), NOT_CHECKED, "torch")
-    totals.skips.clear()
-    totals.lacks.clear()
-    totals.problems.append(("copies", UUID, "x"))
-    assert checks.corruption(whole, "a").reason == "", "burnin.copies reports the problem"
-    totals.problems = [("cpu", "", "the load ended")]
-    reason(checks.corruption(whole, "a"), NOT_CHECKED, "matmul was not run")
-
-
 def test_a_load_that_left_a_gpu_out_proves_nothing_of_it() -> None:
     whole, totals = one_node()
     totals.rates["hbm"].pop(UUID)
@@ -269,18 +250,6 @@ def test_halves_of_a_fleet_that_differ_in_their_results_drain_nobody() -> None:
         assert {judged(checks.cpu(whole, node, CONFIG))[0] for node in "abcdefgh"} == {MONITOR}
 
 
-def test_several_wrong_results_are_each_reported() -> None:
-    whole, totals = one_node()
-    totals.wrong = {"peer": {UUID: 2}, "matmul": {gpu_of("a", 0): 0, UUID: 1}}
-    totals.checked = {"matmul": {UUID: 3, gpu_of("a", 0): 4}, "hbm": {UUID: 9}}
-    verdict = checks.corruption(whole, "a")
-    assert [it.measured for it in verdict.findings] == ["matmul: 1 wrong elements", "peer: 2 wrong elements"]
-    assert verdict.metrics == (Metric("burnin_products_checked", 7, "products"),)
-    for kind in ("beside", "hbm", "copies"):
-        totals.wrong = {kind: {UUID: 5}}
-        assert judged(checks.corruption(whole, "a")) == (VENDOR, [GPU_1])
-
-
 def test_the_first_wrong_word_of_a_gpus_memory_has_its_address() -> None:
     whole = fleet(2)
     part = {"tested": 0.5}
@@ -290,24 +259,6 @@ def test_the_first_wrong_word_of_a_gpus_memory_has_its_address() -> None:
     assert failed(verdict) == [f"{GPU_1}: 4 wrong words of 4 bytes, the first {FIRST}"]
     assert [figures(f"{it.measured} {it.expected}") for it in verdict.advisories] == [[50, 90]]
     reason(checks.gpu_memory(whole, "b", CONFIG), NOT_CHECKED, "gpu_memory was not run")
-
-
-def test_rates_are_measured_by_gpu() -> None:
-    whole, totals = one_node(a=[load("a", kind, gpus=2) for kind in ("matmul", "copies", "peer")])
-    for check, expected in (
-        (checks.matmul, {"bf16": 700.0}),
-        (checks.copies, {"h2d": 54.0, "d2h": 55.0}),
-        (checks.peer, {"peer": 380.0}),
-    ):
-        found = [
-            (it.name.removeprefix("burnin_"), it.value, it.device) for it in check(whole, "a", CONFIG).metrics
-        ]
-        assert found == [(name, value, gpu) for name, value in expected.items() for gpu in (GPU_0, GPU_1)]
-    totals.rates["fp8"] = {UUID: [1900.0, 1000.0, 1800.0]}
-    assert checks.matmul(whole, "a", CONFIG).metrics[-1].value == 1800.0
-    assert totals.hello
-    totals.hello["gpus"][0]["name"] = "NVIDIA Q1"
-    assert not checks.matmul(whole, "a", CONFIG).advisories, "one of them has a figure"
 
 
 def test_a_card_without_a_limit_is_measured_with_a_warning_unless_the_cluster_file_has_one() -> None:
@@ -402,16 +353,8 @@ def test_a_partner_that_broke_excuses_only_who_waited() -> None:
 
 
 WAITED = (
-    *(
-        "timed out",
-        "Time out",
-        "timeout",
-        "Connection closed by peer",
-        "connection reset",
-        "Connection refused",
-    ),
-    *("connection was lost", "Broken pipe", "remoteError", "Remote process exited", "remote error"),
-    *("did not answer in time", "did not answer in time (a b)", "had not ended after 5 s (a b)"),
+    *("timed out", "Connection closed by peer", "connection was lost", "Broken pipe", "remote error"),
+    *("did not answer in time (a b)", "had not ended after 5 s (a b)"),
 )
 BROKE = (
     "did not answer in time: its process is stopped by a signal",
@@ -422,20 +365,6 @@ BROKE = (
 def test_of_two_that_failed_one_is_acquitted_if_the_other_failed_by_an_error_of_its_own() -> None:
     assert [text for text in WAITED if excused("timed out (a b)", other=text)] == []
     assert [text for text in BROKE if not excused("timed out (a b)", other=text)] == []
-
-
-def test_the_figure_of_pairs_is_the_best_median() -> None:
-    whole, totals = one_node(a=[pair_of("a", busbw=340.0)])
-    totals.rates["nccl_alone"][UUID] = [300.0]
-    totals.rates["nccl_pairs"] = {UUID: [90.0]}
-    totals.partners = {"b": [10.0, 30.0, 20.0], "c": [5.0, 6.0, 100.0]}
-    verdict = checks.nccl(whole, "a", BurninConfig(expect={"nccl_alone": 301.0, "nccl_pairs": 21.0}))
-    assert judged(verdict)[1] == ["node", "node"]
-    assert [figures(it.measured)[0] for it in verdict.findings] == [300, 20]
-    assert [(it.name, it.value) for it in verdict.metrics] == [
-        ("burnin_nccl_alone", 300.0),
-        ("burnin_nccl_pairs", 90.0),
-    ]
 
 
 NO_KERNEL = "AcceleratorError: CUDA error: no kernel image is available for execution on the device"

@@ -387,18 +387,6 @@ def rows_of(sensors: payload_sensors.Sensors, *watts: int, uuid: str = "GPU-a", 
         sensors.rows.setdefault(uuid, []).append(row)
 
 
-def test_the_record_of_a_load_is_a_histogram_with_seconds_of_throttling() -> None:
-    sensors = payload_sensors.Sensors(2.0)
-    rows_of(sensors, 100, 701, 699, mask="0x4")
-    assert sensors.watts_between("GPU-a", 100, 102) == 700.0, "the first second is left out"
-    assert sensors.watts_between("GPU-c", 0, 200) is None
-    assert sensors.summary()["GPU-a"] == {
-        "samples": 3, "slow": {}, "celsius": 60, "sm_mhz": 1755, "watts": {"100": 1, "700": 2},
-        "slowed": {"sw_power_cap": 6.0},
-    }  # fmt: skip
-    assert sensors.summary() == {}, "each reading counts once"
-
-
 def test_power_between_two_loads_is_in_the_record_and_in_no_load(monkeypatch: pytest.MonkeyPatch) -> None:
     Tools(monkeypatch)
     monkeypatch.setattr(payload_sensors, "SMI", payload_counters.SMI)
@@ -491,26 +479,6 @@ class Ran:
 
     def told(self, kind: str) -> list[dict[str, Any]]:
         return [line for line in self.said if line["burnin"] == kind]
-
-
-def test_the_data_type_that_draws_most_is_multiplied_longer_once_all_are_known(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    products = {"load": "matmul", "seconds": 1, "dtypes": ["fp64", "bf16", "int8"]}
-    windows = {it: {"window": [100.0 + at, 101.0 + at]} for it, at in (("fp64", 0), ("bf16", 2), ("int8", 4))}
-    unread = {"window": [300.0, 301.0]}
-    for fp8, hottest in ((unread, ""), ({}, "bf16")):
-        ran = Ran(
-            monkeypatch,
-            [{**products, "dtypes": [*products["dtypes"], "fp8"]}, products],  # type: ignore[misc]
-            gpus=1,
-            answers={**windows, "fp8": fp8},
-        )
-        (gpu,) = (it for it in Worker.made if it.name == "gpu0")
-        assert [it.get("hottest", "") for it in gpu.started] == ["", hottest]
-        assert ran.agent.hottest == hottest
-        assert not any("window" in it for line in ran.told("load") for it in line["results"])
-    assert [line["burnin"] for line in ran.said] == ["hello", "load", "load", "done", "bye"]
 
 
 def test_each_node_takes_its_part_of_a_collective(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,12 +14,11 @@ from pytest_gpucluster.cluster.slurm.allocation import Allocation
 from pytest_gpucluster.config.models import Cluster, EnvironmentConfig, Group, Profile
 from pytest_gpucluster.core.errors import ConfigError, StepError, StepMisplaced
 from pytest_gpucluster.kit.fabric.rails import RailPort
-from pytest_gpucluster.plugin.fixtures import LiveLine
 from pytest_gpucluster.report.events import read_log
 from pytest_gpucluster.suites.burnin import options as burnin_options
 from pytest_gpucluster.suites.burnin import steps
 from pytest_gpucluster.suites.burnin.config import BurninConfig
-from pytest_gpucluster.suites.burnin.steps import Burnin, Progress, ResumeState
+from pytest_gpucluster.suites.burnin.steps import Burnin, ResumeState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -185,20 +184,6 @@ def test_peers_change_until_every_pair_has_met(agents: Agents, gpus: int) -> Non
     assert all(len({way[0] for way in turn}) == len(turn) for turn in turns)
 
 
-@pytest.mark.parametrize("simulated", [True, False])
-def test_simulated_gpus_have_the_worker_of_the_sandbox(agents: Agents, simulated: bool) -> None:
-    burnin = burnin_of(agents, 1)
-    (group,) = burnin.cluster.groups
-    profile = group.profile.model_copy(update={"simulated": simulated})
-    burnin.cluster = burnin.cluster.model_copy(
-        update={"groups": (group.model_copy(update={"profile": profile}),)}
-    )
-    run(burnin)
-    assert [json.loads(word)["worker"] for word in agents.requests[0].argv if word.startswith("{")] == [
-        ["sim-burnin"] * simulated
-    ]
-
-
 def test_loads_follow_the_gpus_and_the_cluster_file(agents: Agents) -> None:
     run(burnin_of(agents, 2, gpus=0))
     assert {*names(agents.rounds()[0])} == {"dcgm", "cpu", "memory", "storage"}
@@ -349,40 +334,6 @@ def test_a_node_that_died_in_the_last_minute_is_no_pass(agents: Agents) -> None:
     assert [node for node, told in burnin.result.nodes.items() if told.lost] == ["n0"]
     assert burnin.result.nodes["n0"].lost.endswith("at the end")
     assert agents.stopped > 1630
-
-
-def test_progress_says_all_that_matters_in_a_line() -> None:
-    text = str(Progress(elapsed=3725, total=14400, rounds=13, healthy=15, suspect=1, lost=2))
-    assert text == "burn-in 1 h 2 min of 4 h, round 14: 15 healthy, 1 suspect, 2 lost, 2 h 57 min left"
-
-
-class Screen:
-    """A terminal reporter that remembers."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, str]] = []
-
-    def rewrite(self, line: str, **_: bool) -> None:
-        self.calls.append(("rewrite", line))
-
-    def write_line(self, line: str | bytes, **_: bool) -> None:
-        self.calls.append(("line", str(line)))
-
-    def ensure_newline(self) -> None: ...
-
-
-def test_the_live_line_is_rewritten_on_a_terminal_and_written_once_a_minute_off_it() -> None:
-    screen, now = Screen(), [0.0]
-    live = LiveLine(screen, terminal=False, clock=lambda: now[0])
-    for now[0] in map(float, range(150)):
-        live.show(f"at {now[0]:.0f}")
-    assert screen.calls == [("line", "at 0"), ("line", "at 60"), ("line", "at 120")]
-    screen = Screen()
-    live = LiveLine(screen, terminal=True)
-    for text in ("one", "one", "two"):
-        live.show(text)
-    live.close()
-    assert screen.calls == [("rewrite", "one"), ("rewrite", "two"), ("line", "")]
 
 
 class Options:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from burnin_helpers import CONFIG, GPU_1, added, fleet, gpu_of, healthy, hello, load, reason, sick
-from constants import with_constants
+from burnin_helpers import CONFIG, GPU_1, added, fleet, gpu_of, healthy, hello, load, sick
 from counter_examples import MONITOR, NOT_CHECKED, PASSED
 from judged import figures, judged
 from suite_helpers import considered
@@ -15,13 +14,6 @@ from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.suites.burnin.config import BurninConfig
 from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals
 from pytest_gpucluster.suites.burnin.stragglers import stragglers
-
-
-def test_why_nothing_was_compared() -> None:
-    few = fleet(1, a=[load("a", "matmul", gpus=2)])
-    reason(stragglers(few, "a", CONFIG), NOT_CHECKED, "bf16: 2 values are too few")
-    nothing = BurninResult({"a": NodeTotals("a", hello=hello("a"))}, 60, 4)
-    reason(stragglers(nothing, "a", CONFIG), NOT_CHECKED, "nothing was measured")
 
 
 def test_a_straggler_is_named_once() -> None:
@@ -81,15 +73,6 @@ def test_pairs_are_compared_from_three_partners_on() -> None:
         verdict = stragglers(whole, "a", CONFIG)
         assert judged(verdict)[0] == expected
         assert [figures(it.measured) for it in verdict.findings] == [[50, 44]] * (partners == 3)
-
-
-@pytest.mark.parametrize(("metric", "own", "host"), [("hbm", 0.19, 0.5), ("h2d", 0.5, 0.19)])
-def test_gpus_and_hosts_have_a_least_distance_each(metric: str, own: float, host: float) -> None:
-    whole = eight(metric, 4000.0, 5000.0)
-    strict = with_constants(BurninConfig, {"min_relative": own, "min_relative_host": host})
-    assert len(stragglers(whole, "a", strict).findings) == 1
-    wide = with_constants(BurninConfig, {"min_relative": own + 0.02, "min_relative_host": host + 0.02})
-    assert stragglers(whole, "a", wide).outcome is Outcome.PASSED
 
 
 def of_rates(*tflops: float) -> Any:
