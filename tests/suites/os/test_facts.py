@@ -3,7 +3,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -12,14 +11,13 @@ import pytest
 from os_helpers import answer, of, run, with_tools
 from paths import TESTS
 
-from pytest_gpucluster.core import probe as base
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
-from pytest_gpucluster.core.probe import Answer, Probe
+from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit.container import enroot
 from pytest_gpucluster.kit.container.containers import ImageImport
 from pytest_gpucluster.kit.mpi import mpi_facts as mpi
-from pytest_gpucluster.suites.os import facts, network_facts, software_facts, storage_facts, test_os
-from pytest_gpucluster.suites.os.facts import CommandSection, Cpus, Load, MemoryInfo, MemoryParts, Mount
+from pytest_gpucluster.suites.os import facts, test_os
+from pytest_gpucluster.suites.os.facts import Cpus, MemoryInfo, MemoryParts, Mount
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,64 +115,6 @@ def test_files_that_were_read_together_are_cut_where_they_end() -> None:
     assert facts.split_files(BETWEEN.join(texts))["release"] == "ID=x\nLinux\n"
 
 
-@pytest.mark.parametrize(
-    "files",
-    [of(files=TOGETHER), of(files=("cat: gone\n" + TOGETHER, 1), **SINGLY)],
-    ids=["together", "singly"],
-)
-def test_each_probe_reads_its_part_of_basics(files: Answer) -> None:
-    more = of(date="12.5\n", names="gpu01 6.8\n", lscpu="On-line CPU(s) list: 0-1\n", user="uid=0\n")
-    given = answer(more.out + files.out)
-    of_basics = [
-        one for one in vars(facts).values() if isinstance(one, Probe) and one.command == facts.BASICS
-    ]
-    assert {one.name: one.parse(given) for one in of_basics} == {
-        "clock": facts.Clock(12.5),
-        "hostname": "gpu01",
-        "kernel": "6.8",
-        "uptime": 5.5,
-        "load": Load(0.5, 1.5, 2.5),
-        "cmdline": "quiet",
-        "memory": MemoryInfo(2048, 0, 0, 0, 0, 0),
-        "release": "ubuntu 24.04",
-        "cpus": Cpus(2, "", 1, *("unknown",) * 4),
-        "mounts": {"/": Mount("a", "/", "ext4", ("rw",))},
-        "limits": {"Max open files": 7.0},
-        "kernel settings": {
-            "kernel.core_pattern": "core",
-            "kernel.pid_max": "1",
-            "kernel.randomize_va_space": "2",
-            "vm.max_map_count": "3",
-            "vm.overcommit_memory": "4",
-            "vm.swappiness": "5",
-        },
-        "taint": 7,
-        "user": "uid=0",
-        "governor": {"a": 1, "b": 2},
-        "transparent huge pages": "madvise",
-        "lsm": "lockdown,yama",
-    }
-
-
-def test_probes_that_take_longer_than_others_and_those_of_one_node() -> None:
-    modules = (base, facts, network_facts, software_facts, storage_facts, enroot)
-    found = {one for module in modules for one in vars(module).values() if isinstance(one, Probe)}
-    found |= {network_facts.naming(["a"]), software_facts.services(["a"]), storage_facts.disks(["/", "/x"])}
-    found |= {software_facts.sysctls(["a.b"]), software_facts.packages(["a"])}
-    found |= {software_facts.command_output("uptime")}
-    assert {one.name: one.timeout for one in found if one.timeout != 30} == {
-        "naming": 55,
-        "time service": 15,
-        "failed units": 15,
-        "services": 15,
-        "disks": 28,
-    }
-    basics = {one.name for one in vars(facts).values() if isinstance(one, Probe)} - {"memory parts"}
-    assert {one.name for one in found if one.alone} == basics | {"drift: uptime", "writes"}
-    assert all(one.by_hand for one in found if one.name != "responds")
-    assert not any(one.root for one in found)
-
-
 LSCPU = (
     "On-line CPU(s) list: 0\nOff-line CPU(s) list: 1\nNUMA node(s): 4\nSocket(s): 2\nThread(s) per core: 3\n"
     "Model name: EPYC\nArchitecture: x86_64\nHypervisor vendor: KVM\nNUMA node0 CPU(s): 0\nNUMA node1 CPU(s):\n"
@@ -191,10 +131,6 @@ MOUNTS = "a / ext4 rw,x 0 0\nb /m\\040n nfs4 ro\nc /m\\040n tmpfs rw 0 0\n"
 NODES = "Node 0 MemTotal: 8 kB\nNode 1 MemTotal: 4 kB\n"
 EDAC = "/e/mc0/dimm0/dimm_label:CPU_A1\n/e/mc0/dimm0/size:2\n/e/mc0/rank1/size:1\n/e/mc0/dimm2/size:0\n"
 READ: list[tuple[Callable[[], object], object]] = [
-    (lambda: facts.sections(of(a="x\n", b=("y", 3)))["b"], CommandSection("y", 3)),
-    (lambda: facts.section(of(names="alone\n"), "kernel"), "alone"),
-    (lambda: facts.CLOCK.parse(of(date="12.%N")), facts.Clock(12.0)),
-    (lambda: facts.read_line(" a b \n"), "a b"),
     (lambda: facts.read_release("ID=a\nVERSION_ID=1\nVERSION_ID=\n"), "a"),  # as a shell: the last one counts
     (lambda: facts.read_cpus(LSCPU), Cpus(1, "1", 4, "2", "3", "EPYC", "x86_64", 1, "KVM")),
     (lambda: facts.read_memory(MEMINFO), MemoryInfo(9216, 8192, 7168, 6144, 5, 4096)),
@@ -206,22 +142,11 @@ READ: list[tuple[Callable[[], object], object]] = [
         {"/": Mount("a", "/", "ext4", ("rw", "x")), "/m n": Mount("c", "/m n", "tmpfs", ("rw",))},
     ),
     (lambda: facts.read_limits(LIMITS), {"Max open files": 1024, "Max nice priority": 0, "Max x": math.inf}),
-    (lambda: facts.read_taint("9" * 20), int("9" * 20)),
     (
         lambda: facts.read_memory_parts(of(nodes=NODES, cpus="0\n", crash="7\n", dimms=EDAC)),
         MemoryParts(4096, 7, {"mc0/dimm0 CPU_A1": 2 << 20, "mc0/rank1": 1 << 20}),
     ),
     (lambda: facts.read_memory_parts(of(nodes=NODES, cpus=NO_FILE, crash=NO_FILE)), MemoryParts()),
-    # answers
-    (lambda: base.last_line("a\n b \n\n"), "b"),
-    (lambda: answer(rc=None, problem="node lost: x").lost, True),
-    (lambda: answer(rc=None, problem="timed out").lost, False),
-    (lambda: answer(rc=0, problem="node lost: x").lost, False),
-    (lambda: Answer("n", 0, b"\xff", b"\xfe").out + Answer("n", 0, b"\xff", b"\xfe").err, "\ufffd\ufffd"),
-    (
-        lambda: base.with_root("a 'b'"),
-        """if [ "$(id -u)" = 0 ]; then (a 'b'); else sudo -n sh -c 'a '"'"'b'"'"''; fi""",
-    ),
 ]
 
 
@@ -231,43 +156,25 @@ def test_what_is_read(at: int) -> None:
     assert read() == expected
 
 
-NOT_UNDERSTOOD: list[Callable[[], object]] = [
-    lambda: facts.sections(answer("nothing")),
-    lambda: facts.sections(answer("\x1ea\nx\x1e=y\n")),
+CUT: list[Callable[[], object]] = [
     lambda: facts.sections(answer("\x1ea\nx\x1e=\n")),
     lambda: facts.section(of(a="x"), "b"),
-    *(partial(facts.read_clock, of(date=text)) for text in ("x12", ".5")),
-    *(partial(facts.read_uptime, text) for text in ("1\n2\n3\n", "-1\n2\n3\n4\n", "inf\n2\n3\n4\n")),
-    *(partial(facts.read_load, f"0\n{text}\n0\n0\n") for text in ("1 x 3 1/2 3", "1 2 3 4 5", "1 2 3 1/2")),
-    *(partial(facts.read_memory, f"0\n0\n0\n{text}\n") for text in ("x", "MemTotal: x kB")),
-    lambda: facts.read_cpus("On-line CPU(s) list: 0\nNUMA node(s): x\n"),
-    *(partial(facts.read_cpus, text) for text in ("x: y\n", "On-line CPU(s) list: 0-1,a\n")),
-    lambda: facts.read_release("NAME=x\n"),
-    lambda: facts.read_thp(of(thp="always never")),
-    *(partial(facts.read_mounts, text) for text in ("a /x ext4 rw\n", "a / ext4\n")),
-    lambda: facts.read_limits("x\n"),
+    lambda: facts.read_uptime("1\n2\n3\n"),
+    lambda: facts.read_load("0\n1 2 3 1/2\n0\n0\n"),
+    lambda: facts.read_memory("0\n0\n0\nMemTotal: x kB\n"),
+    lambda: facts.read_cpus("On-line CPU(s) list: 0-1,a\n"),
+    lambda: facts.read_mounts("a /x ext4 rw\n"),
     lambda: facts.read_tunables("1\n"),
-    *(partial(facts.read_taint, text) for text in ("x1", "1" * 21)),
-    *(partial(facts.read_line, text) for text in ("a\nb", " \n")),
-    lambda: facts.read_governors(of(governor="")),
-    lambda: base.GuardedParser("p", str)(answer(rc=None)),
-    lambda: base.GuardedParser("p", str)(answer(rc=None, problem="hung")),
-    lambda: base.GuardedParser("p", lambda _: dict[str, str]()["x"])(answer()),
-]
-NOT_THERE: list[Callable[[], object]] = [
-    lambda: facts.section(of(b=("", 2)), "b"),
-    lambda: facts.read_governors(of(governor=("cat: x: Permission denied", 1))),
+    lambda: facts.read_taint("x1"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("error", "read"), [(ProbeError, it) for it in NOT_UNDERSTOOD] + [(NotAvailable, it) for it in NOT_THERE]
-)
-def test_what_is_not_read(error: type[Exception], read: Callable[[], object]) -> None:
-    with pytest.raises(error) as caught:
-        read()
-    assert type(caught.value) is error
-    assert str(caught.value)
+def test_answers_that_are_cut_and_files_that_may_not_be_read_are_no_facts() -> None:
+    for read in CUT:
+        with pytest.raises(ProbeError):
+            read()
+    with pytest.raises(NotAvailable):
+        facts.read_governors(of(governor=("cat: x: Permission denied", 1)))
 
 
 OF_ONE_NODE = (
@@ -300,19 +207,6 @@ def test_how_srun_starts_an_mpi() -> None:
         assert mpi.read_installed("n", text).srun_types == types
         two = f'{text}gpucluster-mpi-python {{"library": "Intel(R) MPI Library 2021.1"}}\n'
         assert mpi.read_installed("n", two).srun_types == ()  # it is unknown to which the fact belongs
-
-
-def test_the_ranks_of_tasks_are_one_world_and_have_the_node_of_their_host() -> None:
-    def world(rank: int, node: str, *pairs: mpi.RankPair) -> mpi.MpiWorld:
-        return mpi.MpiWorld((mpi.MpiRank(rank, 2, "h", node, "single", 0, 8, "x"),), pairs)
-
-    pair = mpi.RankPair((0, 1), 1e-6, 1e9)
-    joined = mpi.join_worlds([world(1, "n", pair), world(0, "n")])
-    assert ([one.rank for one in joined.ranks], joined.pairs) == ([0, 1], (pair,))
-    for node, hosts, expected in (("n", {"h": "a"}, "a"), ("n", {}, "n"), ("", {}, "h")):
-        assert mpi.with_nodes(world(0, node), hosts).nodes == {0: expected}
-    installed = [mpi.InstalledMpi("a", "h"), mpi.InstalledMpi("b", "i"), mpi.InstalledMpi("c")]
-    assert mpi.hosts_of(installed) == {"h": "a", "i": "b"}
 
 
 def test_names_of_containers_that_belong_to_a_job_or_to_the_suites() -> None:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from counter_examples import MONITOR, PASSED, WARNING
-from judged import figures
 from machine_helpers import Machines, examples, verdicts_of_a_person
 from os_helpers import GIB, answer, run, with_tools
 
@@ -100,10 +99,3 @@ MACHINES: Machines = {
 }
 COUNTER_EXAMPLES = examples(MACHINES)
 test_each_machine_gets_the_verdict_of_a_person = verdicts_of_a_person(COUNTER_EXAMPLES)
-
-
-def test_a_finding_names_what_uses_the_memory() -> None:
-    files = tuple(MemoryUser(f"/dev/shm/torch_{n}", "ada", 32 * GIB) for n in range(8))
-    (finding,) = judge(290, shm=256 * GIB, files=files, processes=files).findings
-    assert [figures(finding.measured)[:5:2], finding.measured.count(" of ada")] == [[290, 256, 32], 6]
-    assert figures(finding.expected) == [81.4, 31]

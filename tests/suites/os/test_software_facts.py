@@ -33,10 +33,6 @@ def test_what_is_stuck_at_every_look() -> None:
 
 
 def test_processes_that_are_not_known() -> None:
-    rows = ("7 1 Z+ 90root a", "7 x1 Z 9 u c", "7 1 z 9 u c", "7 1 Z 9x u c", "7 1 Z 9 u ")
-    for text in ("processes x\n", "processes  visible\n", *(f"{row}\nprocesses 2\n" for row in rows)):
-        with pytest.raises(ProbeError, match="ps: not understood"):
-            probes.read_processes(answer(text))
     with pytest.raises(ProbeError, match="ps: the last line is cut"):
         probes.read_processes(answer("processes 200"))
     for given, words in (
@@ -72,8 +68,6 @@ def test_the_time_service_that_is_believed() -> None:
         (of(chronyc=FIELDS.format("x", LOST)), False, "chronyc", None, f"leap status {LOST}"),
         (of(ntpq="leap_none, sync_ntp\noffset=+1.5, x=1\n"), True, "ntpq", 0.0015, "leap_none"),
         (of(ntpq="status leap=11,\n"), False, "ntpq", None, "leap=11"),
-        (of(ntpq="leap_none, clk_offset=7, x\n"), True, "ntpq", None, "leap_none"),
-        (of(ntpq="leap_none, offset=0.5ms\n"), True, "ntpq", 0.0005, "leap_none"),
         (of(ntpq="status leap_alarm, offset=-2\n"), False, "ntpq", -0.002, "leap_alarm"),
         (of(timedatectl=f"NTP=yes\n{SYNCED}no\n"), False, "timedatectl", None, f"{SYNCED}no"),
         (of(chronyc=NO_TALK, timedatectl=f"{SYNCED}yes\n"), True, "timedatectl", None, f"{SYNCED}yes"),
@@ -87,7 +81,6 @@ def test_a_time_service_that_does_not_tell_is_named() -> None:
         (of(chronyc=GOOD.replace("h,", "")), "^chronyc: "),  # 13 fields
         *((of(ntpq=f"{text}\n"), "^ntpq: ") for text in ("status leap=x1,", "leap_ ", "leap=,")),
         (of(timedatectl="LastNTPSynchronized=yes\n"), "^timedatectl: "),
-        (of(timedatectl="NTPSynchronized=yesterday\n"), "^timedatectl: "),
         (of(chronyc=NO_TALK, timedatectl=("no bus\n", 1)), "^chronyc: 506 Cannot talk; timedatectl: no bus$"),
         (of(chronyc=("", 127)), "^none of chronyc, ntpq and timedatectl is installed$"),
     ):
@@ -142,16 +135,6 @@ def test_services_are_reported_one_a_line() -> None:
     for given in (answer("active\n"), answer("", 1), answer("x y z\n", 1, "no bus")):
         with pytest.raises(NotAvailable):
             probe.parse(given)
-
-
-def test_empty_lists_ask_nothing() -> None:
-    for ask, name in (
-        (probes.services, "services"),
-        (probes.packages, "packages"),
-        (probes.sysctls, "sysctls"),
-    ):
-        probe = ask([])
-        assert (probe.name, probe.command, probe.parse(answer())) == (name, "true", {})
 
 
 def test_packages_sysctls_and_names_of_this_machine() -> None:

@@ -7,7 +7,7 @@ import pytest
 from os_helpers import answer, of, run, with_tools
 from sandbox_helpers import wait_for
 
-from pytest_gpucluster.core.errors import ConfigError, NotAvailable, ProbeError
+from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.suites.os import storage_facts as facts
 from pytest_gpucluster.suites.os.facts import CommandSection, sections
@@ -100,19 +100,6 @@ def test_df_of_several_paths() -> None:
             facts.read_disks(["/"], text)
     with pytest.raises(ProbeError):
         facts.disks(["/", "/x"]).parse(answer("\x1e/\n\x1e=1\n"))
-    assert Disk(problem="df: /x: Permission denied").forbidden
-    assert not Disk(problem="df: /x: gone").forbidden
-
-
-def test_the_deadlines_of_df_and_the_mounts_that_it_is_asked_about() -> None:
-    command = facts.disks(["/", "/x y"]).command
-    for words in ("await 0 20\n", "await 1 80\n", "set -- / '/x y'\n", "most=32\n", "(nfs|nfs4|lustre|gpfs|"):
-        assert words in command
-    assert "|fuse.ceph|fuse.ceph-fuse|fuse.glusterfs|fuse.juicefs) ;;" in command
-    assert facts.disks(["/"], 30).name != facts.disks(["/"]).name
-    for path in ("relative", "", "/with\nnewline"):
-        with pytest.raises(ConfigError):
-            facts.disks([path])
 
 
 def test_a_file_is_written_in_each_scratch_folder_and_removed(tmp_path: Path) -> None:
@@ -214,11 +201,3 @@ def test_the_first_node_that_is_there_writes_all_read_and_the_writer_removes() -
         (files.read_command(), 20.0),
         ("n2", files.remove_command(["/a"]), 20.0, True),
     ]
-    # what nobody could write is neither read nor removed
-    fleet = Fleet("n1", "n2")
-    assert facts.write(fleet, files) == ("", {"/a": "no node to write it"})
-    assert facts.write(Fleet(), SharedFiles((), "t")) == ("", {})
-    result = facts.read(fleet, files, "", {"/a": "no node to write it"})
-    assert result.answers == {node: Answer(node, None, problem="nothing was written") for node in fleet.nodes}
-    facts.remove(fleet, files, "", {"/a": "no node to write it"})
-    assert fleet.asked == []

@@ -13,7 +13,7 @@ from machine_helpers import Machines, examples, verdicts_of_a_person
 from pytest_gpucluster.core.check import Verdict
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.suites.os.bmc_facts import BMC, Bmc, Grade, read_bmc, usual_bmc
+from pytest_gpucluster.suites.os.bmc_facts import BMC, Bmc, read_bmc, usual_bmc
 from pytest_gpucluster.suites.os.checks import bmc as checks
 
 if TYPE_CHECKING:
@@ -128,22 +128,6 @@ def test_a_state_that_the_second_reading_does_not_show_is_none() -> None:
     assert result(of_sensors(SUPERMICRO_FAILED, again="")) == MONITOR  # it was not read
 
 
-def test_the_dangerous_side_of_a_value_counts() -> None:
-    fault, notable, fine = Grade.FAULT, Grade.NOTABLE, Grade.FINE
-    grades = {
-        "20 degrees C": {"ucr": fault, "unr": fault, "unc": notable, "lnc": fine, "lcr": notable},
-        "300 RPM": {"lcr": fault, "lnr": fault, "ucr": notable, "cr": fault, "nc": notable},
-        "0 RPM": {"lcr": Grade.COMPARED, "ok": fine},
-        "1.10 Volts": {"lcr": fault, "ucr": fault},
-        "236 Watts": {"cr": notable, "nc": fine},
-        "No Reading": {"ns": fine},
-    }
-    for reading, of_status in grades.items():
-        for status, grade in of_status.items():
-            (sensor,) = read(sensors=f"X | 01h | {status} | 7.1 | {reading}").sensors
-            assert sensor.grade is grade, (reading, status)
-
-
 def event(what: str, at: str = "11/26/2026 | 14:49:30", number: str = "2", ends: str = "Asserted") -> str:
     return f" {number} | {at} | {what} | {ends}"
 
@@ -199,15 +183,6 @@ SERR_NOW = "09/29/2026 03:01:25 PM CEST"
 PEAK = event("Module / Board PWR_GB1_TOT_HSC | Upper Critical going high", "12/03/2024 | 11:27:10")
 SANECZ = "https://sanecz.net/blog/post-3"
 VECTOR = "https://github.com/vectordotdev/vector/issues/1624"
-
-
-def test_an_event_is_named_once_with_its_age_and_count_and_may_have_a_bar() -> None:
-    verdict = of_events(f"{BUS}\n{BUS.replace('14:49:30', '15:00:00')}")
-    assert judged(verdict) == (MONITOR, ["Critical Interrupt #0x90"])
-    assert figures(verdict.findings[0].measured) == [21, 2]
-    (found,) = read(DELL_UE).events
-    assert (found.part, found.state, found.asserted) == ("Memory #0x02", "uncorrectable ecc", True)
-    assert found.text == "Uncorrectable ECC (UnCorrectable ECC | DIMMD7)"
 
 
 def test_times_of_all_versions_of_ipmitool() -> None:

@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 from counter_examples import CONFIGURE, NOT_APPLICABLE, NOT_CHECKED, PASSED, REBOOT, WARNING
-from judged import figures, judged
 from machine_helpers import Machines, examples, verdicts_of_a_person
 from os_helpers import DISK, DISKS, GIB, HOME, ROOT
 
@@ -153,32 +152,3 @@ def test_who_answers_and_who_is_stuck() -> None:
         "c": {"/x": Disk(1), "/z": STALE, "/y": HUNG},
     }
     assert Responses.of_all(fleet) == Responses({"/x": 2, "/z": 1}, {"/z": 1, "/y": 2})
-
-
-def test_a_path_is_named_with_its_mount_where_there_is_one() -> None:
-    assert judged(answers(CLOSED)) == (CONFIGURE, ["/home (nfs4 from fs1:/home)"])
-    slash = checks.mount_response({"/home/": STALE}, {"/home": HOME})
-    assert judged(slash) == (CONFIGURE, ["/home/ (nfs4 from fs1:/home)"])
-    assert judged(checks.mount_response({"/gone": HUNG}, {}, ("/gone",))) == (CONFIGURE, ["/gone"])
-
-
-def test_the_room_that_is_asked_for() -> None:
-    for verdict, least in (
-        (space("/", 100 * GIB, GIB - 1), [1]),
-        (space("/tmp", GIB, GIB // 10), [102.4]),
-        (space("/dev/shm", 640 * MIB, 64 * MIB - 1), [64]),
-        (space("/dev/shm", 100 * GIB, 50 * GIB - 1, min_free=50 * GIB), [50]),
-        # a write that finds no room is named once
-        (written(0, "No space left on device"), [1]),
-    ):
-        assert [figures(it.expected) for it in verdict.findings] == [least]
-
-
-def test_what_is_measured_and_asked_for() -> None:
-    shown = {(it.name, it.value, it.unit) for it in space("/", 9 * GIB, 3 * GIB).metrics if it.device == "/"}
-    assert shown == {("free_space", 3, "GiB")}
-    values = {(it.name, it.device): it.value for it in inodes("/tmp", 100, 4).metrics}
-    assert values["free_inodes", "/tmp"] == 4
-    assert set(checks.disk_paths(OsConfig(mounts=(MountConfig(path="/home/"),)))) == {*DISKS, "/home"}
-    silent = {**DISKS, "/tmp": Disk(problem="hung"), "/dev/shm": Disk(problem="gone")}
-    assert judged(checks.free_space(silent, {"/": ROOT}, OsConfig()))[0] == NOT_CHECKED

@@ -6,7 +6,7 @@ from typing import Any
 from counter_examples import CONFIGURE, NOT_APPLICABLE, PASSED, VENDOR, WARNING
 from judged import figures, judged
 from machine_helpers import Machines, examples, verdicts_of_a_person
-from os_helpers import ALONE, CPUS, GIB, GROUP, MEMORY, NONE, PLAIN, peers
+from os_helpers import ALONE, CPUS, GIB, GROUP, MEMORY, PLAIN, peers
 
 from pytest_gpucluster.config.models import Group, NodeProfile
 from pytest_gpucluster.core.check import Verdict
@@ -105,9 +105,3 @@ def test_memory_of_a_group_in_halves_is_not_returned_to_its_vendor() -> None:
     verdict = checks.memory(half, NodeProfile(), most)
     assert judged(verdict) == (CONFIGURE, ["memory"])
     assert figures(verdict.findings[0].expected)[::3] == [64, 60]
-
-
-def test_what_is_measured() -> None:
-    verdicts = (checks.memory(MEMORY, NodeProfile(), NONE), cpus(CPUS))
-    found = [(it.name, it.value, it.unit) for verdict in verdicts for it in verdict.metrics]
-    assert found == [("memory_total", 64, "GiB"), ("swap_used", 2, "MiB"), ("cpus_online", 8, "CPUs")]

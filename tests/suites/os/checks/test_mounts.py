@@ -3,12 +3,11 @@ from __future__ import annotations
 from typing import Any
 
 from counter_examples import CONFIGURE, DRAIN, NOT_APPLICABLE, NOT_CHECKED, PASSED, WARNING
-from judged import figures, judged
+from judged import judged
 from machine_helpers import Machines, examples, verdicts_of_a_person
-from os_helpers import GIB, GROUP, HOME, NONE, ROOT, peers
+from os_helpers import GIB, GROUP, NONE, ROOT, peers
 
 from pytest_gpucluster.core.check import Verdict
-from pytest_gpucluster.kit.node.file_systems import READ_ONLY
 from pytest_gpucluster.kit.node.os_config import MountConfig
 from pytest_gpucluster.kit.node.peers import norm
 from pytest_gpucluster.suites.os.checks import mounts as checks
@@ -148,48 +147,6 @@ MACHINES: Machines = {
 }
 COUNTER_EXAMPLES = examples(MACHINES)
 test_each_machine_gets_the_verdict_of_a_person = verdicts_of_a_person(COUNTER_EXAMPLES)
-
-
-def test_what_is_named() -> None:
-    wanted = MountConfig(path="/home", fstype="lustre", source="fs2:/home", options=("rw", "noatime", "x"))
-    verdict = checks.mounts({"/": ROOT, "/home": HOME}, [wanted])
-    assert judged(verdict) == (CONFIGURE, ["/home"] * 3)
-    assert verdict.findings[2].expected == "with noatime,x"  # only the missing options
-    found = {"/": ROOT, "/dev/shm": Mount("tmpfs", "/dev/shm", "tmpfs", ("ro",))}
-    shm = checks.root_writable(found, {}, {"/dev/shm": "mktemp: Input/output error"})
-    assert judged(shm) == (CONFIGURE, ["/dev/shm"])  # once: it is a mount option
-    for verdict, shown in (
-        (scratch("89k", "100k"), [89, 100]),
-        (scratch("65536k", HALF, 128 * GIB), [64, 64]),
-    ):
-        assert figures(f"{verdict.findings[0].measured} | {verdict.findings[0].expected}")[:2] == shown
-    assert sorted(READ_ONLY) == ["emergency_ro", "ro", "shutdown"]
-
-
-def test_what_may_be_written_to_on_the_nodes_that_have_it() -> None:
-    def mount(path: str, fstype: str, *options: str) -> Mount:
-        return Mount("d", path, fstype, options or ("rw",))
-
-    fleet = {
-        "n1": {"/": mount("/", "overlay"), "/var": mount("/var", "ext4"), "/nfs": mount("/nfs", "nfs4")},
-        "n2": {"/": mount("/", "overlay"), "/var": mount("/var", "zfs", "rw", "shutdown")},
-        "n3": {"/var": mount("/var", "nfs", "ro")},
-    }
-    assert {path: peers.facts for path, peers in checks.writable_of_all(fleet).items()} == {
-        "/": {"n1": True, "n2": True},
-        "/var": {"n1": True, "n2": False, "n3": False},
-    }
-
-
-def test_what_scratch_space_gives() -> None:
-    for options, fstype, expected in (
-        ((), "tmpfs", ScratchMount(size=HALF)),
-        (("noexec", "size=64k"), "tmpfs", ScratchMount(noexec=True, size="64k")),
-        (("size=64k",), "ext4", DISK),
-        (("size=50%", "xsize=64k"), "tmpfs", ScratchMount(size=HALF)),
-    ):
-        shm = Mount("tmpfs", "/dev/shm", fstype, ("rw", *options))
-        assert ScratchMounts.of({"/": ROOT, "/dev/shm": shm}) == ScratchMounts(DISK, expected)
 
 
 def test_scratch_space_of_all_nodes_is_rounded_to_what_most_have() -> None:

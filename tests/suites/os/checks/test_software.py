@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from counter_examples import CONFIGURE, MONITOR, NOT_APPLICABLE, NOT_CHECKED, PASSED, REBOOT
-from judged import judged
 from machine_helpers import Machines, examples, verdicts_of_a_person
 from os_helpers import answer, peers
 
@@ -10,7 +9,7 @@ from pytest_gpucluster.kit.node.kernel_log import KernelLog
 from pytest_gpucluster.kit.node.peers import norm
 from pytest_gpucluster.suites.os import software_facts as facts
 from pytest_gpucluster.suites.os.checks import software as checks
-from pytest_gpucluster.suites.os.software_facts import Processes, ProcessRow, SystemState
+from pytest_gpucluster.suites.os.software_facts import Processes, SystemState
 
 DAY = 86400.0
 
@@ -101,14 +100,3 @@ MACHINES: Machines = {
 }
 COUNTER_EXAMPLES = examples(MACHINES)
 test_each_machine_gets_the_verdict_of_a_person = verdicts_of_a_person(COUNTER_EXAMPLES)
-
-
-def test_five_zombies_or_stuck_processes_are_named() -> None:
-    dead = Processes(9, tuple(ProcessRow(n, 1, "Z", 90, "root", f"p{n}") for n in range(6)))
-    verdict = checks.zombies(dead, 5)
-    assert verdict.findings[0].measured.count("parent 1") == 5
-    assert [(it.name, it.value) for it in verdict.metrics] == [("zombies", 6)]
-    stuck = Processes(9, tuple(ProcessRow(n, 1, "Ds", None if n else 120, "root", "cat") for n in range(6)))
-    verdict = checks.dstate(stuck)
-    assert judged(verdict) == (MONITOR, [f"pid {n}" for n in range(5)])
-    assert [(it.name, it.value) for it in verdict.metrics] == [("dstate", 6)]

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from counter_examples import CONFIGURE, DRAIN, MONITOR, NOT_APPLICABLE, NOT_CHECKED, PASSED, REBOOT, WARNING
-from judged import figures, judged
+from judged import judged
 from machine_helpers import Machines, examples, verdicts_of_a_person
 from os_helpers import ALONE, answer, of, peers
 
@@ -98,13 +98,6 @@ MACHINES: Machines = {
 }
 COUNTER_EXAMPLES = examples(MACHINES)
 test_each_machine_gets_the_verdict_of_a_person = verdicts_of_a_person(COUNTER_EXAMPLES)
-
-
-def test_what_is_measured_and_shown() -> None:
-    assert [(it.name, it.value, it.unit) for it in sync(-0.5).metrics] == [("time_offset", -0.5, "s")]
-    assert sync(None).metrics == ()
-    assert [(it.name, it.value) for it in load(4.1, 8).metrics] == [("load_per_cpu", 4.1 / 8)]
-    assert figures(load(4.1, 8).findings[0].expected) == [4]
 
 
 SILENT = "silent for 15 s: hung or unreachable; see its console and slurmd"

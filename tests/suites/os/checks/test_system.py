@@ -11,7 +11,6 @@ from pytest_gpucluster.suites.os.checks import system as checks
 from pytest_gpucluster.suites.os.checks.system import CommonTime
 from pytest_gpucluster.suites.os.facts import Clock
 
-DAY = 86400.0
 AWS = "ip-10-0-1-7"
 
 
