@@ -27,7 +27,7 @@ from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
 from pytest_gpucluster.suites.storage import checks
 from pytest_gpucluster.suites.storage.config import StorageConfig
-from pytest_gpucluster.suites.storage.facts import Quota, read_mounts, read_quotas, usual_mounts
+from pytest_gpucluster.suites.storage.facts import read_mounts, read_quotas, usual_mounts
 from pytest_gpucluster.suites.storage.payload import named
 
 if TYPE_CHECKING:
@@ -276,17 +276,6 @@ def test_each_node_must_reach_the_figures_of_a_local_file_system() -> None:
     assert found(checks.metadata("gpu01", whole, stated)) == [("create_files", [200])]
 
 
-def test_figures_of_a_file_system_that_was_not_measured_hide_none_of_another_one() -> None:
-    expect = {"write": 99, "write_iops": 10**6, "creates": 9999}
-    verdict = checks.aggregate(step(), config({"path": "/absent"}, expect=expect))
-    assert [(it.part, figures(it.measured)[0], *figures(it.expected)) for it in verdict.findings] == [
-        ("/shared write", 16.3, 99),
-        ("/shared write_iops", 7.32e04, 1e06),
-        ("/shared creates", 1.63e03, 1e04),
-    ]
-    assert "/absent: not measured" in verdict.reason
-
-
 @pytest.mark.parametrize("check", [checks.bandwidth, checks.latency, checks.metadata])
 def test_a_file_system_that_was_not_measured_hides_no_slow_node_on_another_one(check: Any) -> None:
     slow = both(SLOW_ALONE, of(0, "random", iops=9.0), of(0, "metadata", seconds=50.0))
@@ -418,10 +407,6 @@ def test_a_quota_that_leaves_less_than_the_run_needs_fails_and_without_one_nothi
         assert checks.space("gpu01", step(), enough, quotas).outcome is Outcome.PASSED
         full = step(of(0, "space", room=2**30))  # the run writes half of what is free
         assert checks.space("gpu01", full, CONFIG, quotas).outcome is Outcome.PASSED
-
-
-def test_a_folder_that_does_not_list_all_files_of_another_node_fails() -> None:
-    assert failures(step(of(3, "listed", seen=90))) == {("metadata", "gpu04"): [("list", [90])]}
 
 
 @pytest.mark.parametrize(("seconds", "late"), [(1.1, False), (1.2, True), (None, True)])
@@ -616,36 +601,6 @@ def recorded(verdict: Verdict) -> dict[str, tuple[float, str, str, str]]:
     return {
         it.name.removeprefix("storage_"): (it.value, it.unit, it.device, it.better) for it in verdict.metrics
     }
-
-
-def test_each_figure_of_a_node_is_recorded_with_its_unit_and_direction() -> None:
-    whole = step()
-    rates = dict.fromkeys(("write", "read"), (2.0, "GB/s", PATH, "higher"))
-    assert recorded(checks.bandwidth("gpu01", whole, CONFIG)) == rates
-    latency = {f"{it}_iops": (9000.0, "IO/s", PATH, "higher") for it in ("read", "write")}
-    latency |= {f"{it}_p50": (1.0, "ms", PATH, "") for it in ("read", "write", "fsync")}
-    latency |= {f"{it}_p99": (3.0, "ms", PATH, "") for it in ("read", "write")}
-    assert recorded(checks.latency("gpu01", whole, CONFIG)) == latency
-    files = {f"{it}_files": (200.0, "files/s", PATH, "higher") for it in ("create", "stat", "list", "remove")}
-    assert recorded(checks.metadata("gpu01", whole, CONFIG)) == files
-    seen = {f"seen_{it}": (0.01, "s", PATH, "") for it in ("create", "overwrite", "rename")}
-    assert recorded(checks.visibility("gpu01", whole, CONFIG)) == seen
-    assert recorded(checks.space("gpu01", whole, CONFIG, {PATH: Quota(2 * 10**13, 10**6)})) == {
-        "free": (9000.0, "GB", PATH, "neither"),
-        "quota_left": (20000.0, "GB", PATH, "neither"),
-        "quota_files_left": (10**6, "files", PATH, "neither"),
-    }
-    nfs = mount_verdict(NFS.format(more="hard"))
-    assert recorded(nfs) == {"nconnect": (16.0, "connections", PATH, "neither")}
-    assert recorded(mount_verdict(lustre(DF))) == {"stripes": (4, "OSTs", PATH, "neither")}
-
-
-def test_the_figures_of_all_nodes_are_recorded_with_their_unit() -> None:
-    found = recorded(checks.aggregate(step(), CONFIG))
-    assert len(found) == 10  # their units are in the snapshot of messages
-    assert {it[2:] for it in found.values()} == {(PATH, "higher")}
-    values = [found[f"all_{it}"][0] for it in ("write", "read_alone", "creates")]
-    assert values == [pytest.approx(16.26), pytest.approx(7.28), pytest.approx(1626)]
 
 
 def machine(

@@ -14,12 +14,6 @@ def section(*systems: dict[str, Any], **keys: Any) -> StorageConfig:
     return StorageConfig.model_validate({"filesystems": list(systems), **keys})
 
 
-def test_without_figures_nothing_must_be_reached() -> None:
-    (system,) = section({"path": "/shared"}).filesystems
-    assert system.kind == "shared"
-    assert system.figures == {}
-
-
 @pytest.mark.parametrize(
     ("systems", "keys"),
     [

@@ -24,10 +24,3 @@ def test_file_systems_of_servers_that_most_nodes_have_are_drafted_and_load_again
     text = "\n".join(line.removeprefix("# ") for line in lines)
     loaded = StorageConfig.model_validate(yaml.safe_load(text)["storage"])
     assert [it.path for it in loaded.filesystems] == ["/home", "/lustre"]
-
-
-def test_without_any_the_section_is_shown_as_an_example() -> None:
-    lines = drafted("/dev/sda / ext4 rw 0 0\n")
-    assert lines == ["", draft.EXAMPLE]
-    loaded = yaml.safe_load(draft.EXAMPLE.removeprefix("# "))["storage"]
-    assert StorageConfig.model_validate(loaded).filesystems[1].kind == "local"

@@ -90,37 +90,6 @@ def test_a_node_without_proc_is_not_available() -> None:
         facts.read_mounts(Answer("gpu01", 1, b"", b"cat: /proc/mounts: Permission denied"), ("/",))
 
 
-def test_the_probes_read_the_paths_of_the_section_and_say_how_to_repeat_them() -> None:
-    systems = [{"path": "/data"}, {"path": "/with blank"}]
-    section = StorageConfig.model_validate({"filesystems": systems})
-    mounts, quotas = facts.mounts(cluster_of(storage=section)), facts.quotas(cluster_of(storage=section))
-    assert "set -- /data '/with blank'\n" in mounts.command
-    row = "server:/a b  4  0 6 0 1 2 0 0\n"
-    answer = Answer("gpu01", 0, (TEXT + row).encode())
-    assert list(mounts.parse(answer)) == ["/data", "/with blank"]
-    assert quotas.parse(answer) == {"/with blank": facts.Quota(2048, 1)}
-    assert [(it.name, it.by_hand, it.alone) for it in (mounts, quotas)] == [
-        ("mounts of storage", "findmnt; lfs df", True),
-        ("quotas of storage", "quota -v; lfs quota", True),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("row", "quota"),
-    [
-        ("7 0 8 0 1 0 9 0", (1024, 8)),
-        ("7 8 0 0 1 9 0 0", (1024, 8)),  # a soft limit alone
-        ("7 9 8 0 1 0 0 0", (1024, None)),
-        ("7 0 0 0 1 0 9 0", (None, 8)),
-        ("9* 0 8 0 9* 0 8 0", (0, 0)),
-        ("9* 1 80 6days 9* 1 80 none", (71 * 1024, 71)),
-    ],
-)
-def test_what_a_quota_leaves_is_counted_to_the_hard_limit(row: str, quota: tuple[int, int]) -> None:
-    text = f"/dev/md0 /data xfs rw 0 0\n  /dev/md0  {row}\n"
-    assert facts.read_quotas(Answer("gpu01", 0, text.encode()), ("/data",)) == {"/data": quota}
-
-
 @pytest.mark.parametrize("path", ["/shared", "/a 'b'"])
 def test_paths_are_quoted_for_the_shell_and_without_a_section_there_are_none(path: str) -> None:
     section = StorageConfig.model_validate({"filesystems": [{"path": path}]})

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
 from pytest_gpucluster.suites.storage import measured
 
@@ -23,27 +22,6 @@ def step(*facts: dict[str, Any]) -> PayloadResult:
     return PayloadResult("storage", NODES, len(NODES), tuple(tasks))
 
 
-def test_facts_are_those_of_their_path_node_and_values() -> None:
-    result = step(
-        {"storage": "write", "how": "together", "seconds": 3.0, "rate": [1.0, 2.0, 3.0, 4.0, 5.0]},
-        {"storage": "write", "how": "alone", "seconds": 3.0, "rate": 9.0},
-        {"storage": "write", "how": "together", "seconds": 3.0, "rate": 99.0, "path": "/other"},
-    )
-    values = dict(zip(NODES, (1.0, 2.0, 3.0, 4.0, 5.0), strict=True))
-    figure = measured.Figure("storage_write", "GB/s", values, seconds=dict.fromkeys(NODES, 3.0))
-    assert measured.rates(result, "/s", "write") == figure
-    alone = measured.rates(result, "/s", "write", "alone")
-    assert (alone.name, set(alone.values.values())) == ("storage_write_alone", {9.0})
-    assert measured.rates(result, "/s", "read").values == {}
-    found = measured.one(result, "write", "/s", "gpu02", how="together")
-    assert found is not None
-    assert found["rate"] == 2.0
-    assert measured.one(result, "write", "/none", "gpu02") is None
-    assert len(measured.required(result, "write", "/s", "gpu02")) == 2
-    with pytest.raises(NotAvailable, match=r"/none: not measured: see storage.operations"):
-        measured.required(result, "write", "/none", "gpu02")
-
-
 def test_of_two_readings_the_better_counts() -> None:
     first, second = [1.0, 5.0, 5.0, 5.0, 5.0], [4.0, 2.0, 5.0, 5.0, 5.0]
     result = step(
@@ -51,34 +29,6 @@ def test_of_two_readings_the_better_counts() -> None:
     )
     values = measured.rates(result, "/s", "write", "alone").values
     assert (values["gpu01"], values["gpu02"]) == (4.0, 5.0)
-
-
-def test_latencies_have_accesses_percentiles_and_fsync_and_less_is_worse_of_accesses_alone() -> None:
-    times = {"50": 1.0, "95": 2.0, "99": 3.0}
-    result = step(
-        {"storage": "random", "what": "read", "iops": 7.0, "latency": times},
-        {"storage": "random", "what": "write", "iops": 8.0, "latency": {"50": 4.0}},
-        {"storage": "fsync", "latency": times},
-    )
-    found = measured.latencies(result, "/s")
-    assert [(it.name, it.unit, it.less_is_worse, it.values.get("gpu01")) for it in found] == [
-        ("storage_read_iops", "IO/s", True, 7.0),
-        ("storage_read_p50", "ms", False, 1.0),
-        ("storage_read_p99", "ms", False, 3.0),
-        ("storage_write_iops", "IO/s", True, 8.0),
-        ("storage_write_p50", "ms", False, 4.0),
-        ("storage_write_p99", "ms", False, None),
-        ("storage_fsync_p50", "ms", False, 1.0),
-    ]
-
-
-def test_operations_are_per_second_and_a_node_that_made_none_has_no_figure() -> None:
-    made = {"storage": "metadata", "what": "create", "count": [0, 10, 10, 10, 10], "seconds": 0.5}
-    found = {it.name: it for it in measured.operations(step(made), "/s")}
-    assert list(found) == [f"storage_{it}_files" for it in ("create", "stat", "list", "remove")]
-    assert found["storage_create_files"].values == dict.fromkeys(NODES[1:], 20.0)
-    assert {(it.unit, it.less_is_worse) for it in found.values()} == {("files/s", True)}
-    assert found["storage_stat_files"].values == {}
 
 
 @pytest.mark.parametrize(("less_is_worse", "slow"), [(True, ["gpu01"]), (False, ["gpu05"])])
@@ -110,13 +60,3 @@ def test_a_slow_node_stands_apart_only_from_a_faster_majority(slow: list[float],
         "f", "", {f"n{at}": 1 / value for at, value in values.items()}, less_is_worse=False
     )
     assert higher.has_faster_majority("n0", 0.3) is lower.has_faster_majority("n0", 0.3) is named
-
-
-def test_sum_and_highest_value_of_all_nodes() -> None:
-    figures = [measured.Figure("f", "", {"a": 1.0, "b": 2.0}), measured.Figure("g", "", {"a": 3.0})]
-    assert (measured.total(figures[0]), measured.best(figures), measured.best([])) == (3.0, 3.0, 0.0)
-
-
-def test_a_rank_is_named_by_its_node_and_one_without_a_task_by_its_number() -> None:
-    result = step()
-    assert (measured.node_of(result, 2), measured.node_of(result, 9)) == ("gpu03", "task 9")

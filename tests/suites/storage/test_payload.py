@@ -37,7 +37,6 @@ PAYLOAD = Path(payload.__file__)
 T = TypeVar("T")
 NAME = "gpucluster-storage-0123abcd-1-2-ff"
 _SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN: _IOR('X', 125, __u32)
-SUITE = PAYLOAD.parent
 
 
 def start(rank: int, size: int, word: str = "run", path: str = "", **options: Any) -> subprocess.Popen[str]:
@@ -254,55 +253,6 @@ def test_a_disk_that_takes_less_than_a_block_in_time_has_no_rate(system: System)
         made.write("together")
 
 
-def test_files_of_the_next_node_are_read_and_listed(system: System) -> None:
-    made, reported, patch = system
-    stems = []
-
-    def rate(_engine: str, what: str, stem: str, *_: Any) -> dict[str, Any]:
-        stems.append((what, stem))
-        return {"rate": 3.0}
-
-    patch.setattr(payload, "sequential_rate", rate)
-    assert made.read("together", [1.0, 2.0]) == 3.0
-    assert stems == [("read", made.name("rate", 1))]
-    Path(made.name("many", 1)).mkdir()
-    for name in ("0", "1", "2"):
-        Path(made.name("many", 1), name).touch()
-    assert made.listed([9, 4])
-    assert made.stat([9, 2])
-    seen = [
-        (fact.get("what"), fact.get("count"), fact.get("seen"), fact.get("made")) for fact in reported[1:]
-    ]
-    assert seen == [("list", 3, None, None), (None, None, 3, 4), ("stat", 2, None, None)]
-
-
-def test_files_are_created_as_the_share_of_each_node_and_as_long_as_there_is_time(system: System) -> None:
-    made, reported, _ = system
-    made.options = {**made.options, "files": 5}
-    assert made.create() == 3
-    made.unlink()
-    made.options = {**made.options, "files": 10**9}
-    count = made.create()
-    assert 0 < count < 10**8
-    made.seconds = 0.0
-    assert made.stat([None, count]) is True  # of the next node: no time is left
-    told = [(fact["what"], fact["count"]) for fact in reported]
-    assert told == [("create", 3), ("remove", 3), ("create", count), ("stat", 0)]
-
-
-def test_the_next_node_is_one_that_took_the_step_before(system: System) -> None:
-    made, _, _ = system
-    made.ring = [0, 2, 3]
-    assert (made.after([1, 1, 1, 1]), made.after([1, 1, 1, 1], 2)) == (2, 3)
-    assert made.after([1, 1, None, 1]) == 3
-    with pytest.raises(payload.Skipped):
-        made.after([1, 1, None, 1], 2)
-    made.ring = [0]
-    assert made.after([1]) == 0
-    with pytest.raises(payload.Skipped):
-        made.after([None])
-
-
 def test_a_lock_that_its_holder_could_not_take_is_not_tried_and_other_errors_have_their_reason(
     system: System,
 ) -> None:
@@ -365,28 +315,6 @@ def test_the_small_files_of_a_slow_node_are_read_by_no_other_if_there_are_more(s
     ):
         made.ring = [rank for rank, rate in enumerate(writes) if rate is not None]
         assert made.source(writes) == source
-
-
-def test_rates_are_measured_together_then_alone_and_leave_room_for_the_next_steps(system: System) -> None:
-    made, _, patch = system
-    steps = []
-
-    def step(name: str, _work: Any, *values: Any) -> list[float]:
-        steps.append((name, values[0] if values else None))
-        return [2.0, 1.0]
-
-    patch.setattr(made, "step", step)
-    made.rates()
-    both = [("write alone", 1), ("read alone", 1)]
-    assert steps == [
-        *(("write", "together"), ("read", "together"), ("write alone", 0), ("read alone", 0)),
-        *(*both, *both),  # it was slow: again
-        *(("random read", "read"), ("random write", "write"), ("fsync", None), ("remove the files", None)),
-    ]
-    for job in range(4):
-        Path(f"{made.name('rate')}.{job}").touch()
-    made.remove_files()
-    assert list(Path(made.folder).iterdir()) == []
 
 
 @pytest.mark.parametrize(
