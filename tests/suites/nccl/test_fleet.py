@@ -8,7 +8,7 @@ import pytest
 from counter_examples import CounterExample, assert_as_expected, name
 from judged import figures, judged
 
-from pytest_gpucluster.core.check import Metric, Verdict
+from pytest_gpucluster.core.check import Verdict
 from pytest_gpucluster.kit.nccl.measurement import Localisation, Measurement, Unresolved
 from pytest_gpucluster.suites.nccl import fleet as nccl_fleet
 
@@ -34,24 +34,6 @@ def test_a_node_without_pairs_or_with_pairs_that_were_not_tried() -> None:
     assert (judged(untried), untried.reason) == (("not checked", []), "a had ended")
 
 
-def test_a_bad_node_is_reported_with_its_parts_and_the_first_lines_of_evidence() -> None:
-    lines = tuple(f"a with {i}: slow" for i in range(8))
-    found = Localisation(
-        ("a",),
-        bad_parts={"a": ("GPU 1", "GPU 3")},
-        why={"a": "bad with b, c"},
-        evidence=("b alone: good", "aa with b: good", *lines),
-    )
-    verdict = pairs(
-        "a", found, Measurement(("a", "b"), 30.0), Measurement(("c", "a"), None, "hung"), SKIPPED, hard=10
-    )
-    assert judged(verdict) == ("drain", ["a GPU 1, GPU 3"])
-    assert verdict.findings[0].measured == f"bad with b, c at 64 MiB: {'; '.join(lines[:6])}"
-    assert verdict.metrics == (Metric("pair_busbw", 30.0, "GB/s", "with b"),)
-    (metric,) = pairs("a", Localisation(), Measurement(("a", "b", "c"), 30.0)).metrics
-    assert metric.device == "with b c"
-
-
 @pytest.mark.parametrize(
     ("measured", "hard", "action"),
     [
@@ -73,10 +55,8 @@ def test_a_named_node_whose_pairs_reach_the_hard_limit_is_watched(
     ("measured", "said", "action"),
     [
         ("ab:20 ac:19 bc:30", [20, 64, 2], "drain"),
-        ("ab:20 ac:19 bd:30 ce:10", [20, 64, 2, 3, 5], "drain"),
         ("ab:20", [20, 64, 1, 2, 2], "monitor"),
         ("ab:20 bc:30", [20, 64, 1], "monitor"),
-        ("ab:20 ac:20 bd:29", [20, 64, 2, 4, 4], "monitor"),
         ("ab:0 ac:0 bd:30 ce:0", [0, 64, 2, 3, 5], "drain"),
         # half of the nodes is not most of them
         ("ab:20 ac:20 bd:30 ce:30 af:20", [20, 64, 3], "drain"),
@@ -110,34 +90,12 @@ def links(found: Localisation, *measured: Measurement, nodes: tuple[str, ...] = 
     return nccl_fleet.links(found, measured, nodes)
 
 
-def test_links_are_reported_with_their_evidence() -> None:
-    found = Localisation(
-        ("d",),
-        (("a", "b"), ("a", "c")),
-        ("x", "y"),
-        why={"x": "3 of 4 are slow"},
-        unresolved=(
-            Unresolved(("c", "link b-c"), "too few"),
-            Unresolved(("d",), "slow alone, measured once"),
-            Unresolved(("n1", "n2"), "no further partner"),
-        ),
-        evidence=("a with b: 3 GB/s", "a with d: 2 GB/s", "a with bb: 2 GB/s", "b:0 with a:0: 4 GB/s"),
-        rounds=3,
-        steps=2,
-    )
-    verdict = links(found, *fed("ab:3"))
-    parts = [
-        "link a - b",
-        "link a - c",
-        "leaf switch x",
-        "leaf switch y",
-        "one of c,link b-c",
-        "one of n[1-2]",
-    ]
-    assert judged(verdict) == ("monitor", parts)
-    evidence = ["a with b: 3 GB/s; b:0 with a:0: 4 GB/s", "slow", "3 of 4 are slow", "slow"]
-    assert [it.measured for it in verdict.findings[:4]] == evidence
-    assert [it.value for it in verdict.metrics] == [3, 2]
+def test_evidence_is_of_the_node_or_link_that_is_named() -> None:
+    lines = ("a with b: slow", "aa with b: odd", "a with bb: odd")
+    (node,) = pairs("a", Localisation(("a",), why={"a": "bad"}, evidence=lines[:2]), *fed("ab:3")).findings
+    (link,) = links(Localisation((), (("a", "b"),), evidence=lines), *fed("ab:3")).findings
+    for finding in (node, link):
+        assert ("slow" in finding.measured, "odd" in finding.measured) == (True, False)
 
 
 def test_links_that_cannot_be_judged() -> None:
@@ -152,41 +110,10 @@ def test_links_that_cannot_be_judged() -> None:
     assert judged(links(Localisation(), SKIPPED, *fed("ac:5"))) == ("passed", [])
 
 
-@pytest.mark.parametrize(
-    ("found", "measured", "where"),
-    [
-        (Localisation(("a", "b"), (("c", "d"),), ("x",)), (SKIPPED,), "name a, b, link c - d, leaf switch x"),
-        (Localisation(unresolved=(Unresolved(("a",), "why"),)), (SKIPPED,), "no pair could be measured"),
-        (
-            Localisation(unresolved=(Unresolved(("n1", "n2"), "too few"), Unresolved(("n3",), "no bound"))),
-            (),
-            "could not identify the part: one of n[1-2]: too few; one of n3: no bound",
-        ),
-        (
-            Localisation(),
-            (Measurement(("n1",), 5.0), *fed("ab:5 ba:5 cd:5")),
-            "all 2 measured of 6 pairs are fine, so no node or link is at fault: the fault is in what only all "
-            "of n[1-4] together use (switches above the leaves, routing, congestion)",
-        ),
-    ],
-)
-def test_where_a_bad_whole_may_lie(
-    found: Localisation, measured: tuple[Measurement, ...], where: str
-) -> None:
-    assert nccl_fleet.suspected_parts(found, measured, ("n1", "n2", "n3", "n4")).endswith(where)
-
-
 def test_a_node_that_stands_apart_from_its_fleet() -> None:
     values = {f"n{i}": 100.0 for i in range(1, 9)} | {"n3": 94.9}
     verdict = nccl_fleet.outlier("n3", values, "all_reduce")
     assert judged(verdict) == ("monitor", ["all_reduce"])
-    assert figures(f"{verdict.findings[0].measured} / {verdict.findings[0].expected}") == [
-        94.9,
-        5.1,
-        5,
-        100,
-        0,
-    ]
     for node, known, end in (
         ("n3", {**values, "n3": 95.1}, "passed"),
         ("n1", values, "passed"),

@@ -152,17 +152,6 @@ def test_alone_the_payload_makes_a_world_of_each_node(steps: list[StepRequest]) 
     assert 20000 <= first < second < 32768  # nodes of a sandbox share one host
 
 
-def test_each_collective_has_its_program_and_its_payload(steps: list[StepRequest]) -> None:
-    undivided = ("all_reduce", "broadcast", "sendrecv")
-    for collective in (*undivided, "all_gather", "reduce_scatter", "alltoall"):
-        runner(runner="nccl-tests", mpi="pmix").whole(NODES, collective)
-        runner(runner="payload").whole(NODES, collective)
-        tests, payload = steps[-2:]
-        begin = "8" if collective in undivided else str(2**20)
-        assert (tests.argv[0], tests.argv[2]) == (f"{collective}_perf", begin)
-        assert payload.argv[payload.argv.index("-c", 2) + 1] == collective
-
-
 def test_exports_options_deadline_and_the_folder_of_the_command(steps: list[StepRequest]) -> None:
     exports = {"NCCL_IB_HCA": "mlx5", "NCCL_DEBUG": "TRACE"}
     own = EnvironmentConfig(exports=exports, srun_args=("--exclusive", "--comment=x y"))
@@ -183,23 +172,6 @@ def test_exports_options_deadline_and_the_folder_of_the_command(steps: list[Step
 def test_a_sweep_without_steps_is_refused(words: str) -> None:
     with pytest.raises(ConfigError, match=r"nccl\.command "):
         NcclCommand.parse(f"all_reduce_perf {words}")
-
-
-def test_a_command_is_read_and_its_sweep_starts_at_8_bytes_only_where_its_steps_meet_the_asked_begin() -> (
-    None
-):
-    with pytest.raises(ConfigError, match="empty"):
-        NcclCommand.parse(" ")
-    for factor in (2, 9999):
-        assert NcclCommand.parse(f"x -b 8 -e 8 -f {factor}") == NcclCommand("x", 8, 8, factor)
-    for begin, collective, first in (
-        ("1M", "all_reduce", 8),
-        ("3M", "all_reduce", 3 << 20),
-        ("4", "all_reduce", 4),
-        ("1M", "all_gather", 1 << 20),
-    ):
-        assert NcclCommand.parse(f"x -b {begin} -e 1G -f 2").with_latency(collective).begin == first
-    assert NcclCommand.parse("x -b 1M -e 1G").reaching([2**32]).end == 2**32
 
 
 # --- mpirun, containers
@@ -230,11 +202,6 @@ def test_an_environment_in_the_image_that_no_task_reported_is_not_available() ->
 # --- which program, and the payload
 
 
-def test_neither_is_not_checked_and_names_the_nodes() -> None:
-    with pytest.raises(NotAvailable, match=r"neither all_reduce_perf nor torch was found on gpu\[01-02\]"):
-        _ = runner().runner
-
-
 @pytest.mark.parametrize(
     ("there", "without", "program"),
     [
@@ -252,17 +219,6 @@ def test_a_node_that_lacks_what_others_have_costs_only_itself(
     assert made.can_re_form is (program == "payload" or not without)
 
 
-def test_the_payload_logs_whatever_a_prolog_says(steps: list[StepRequest]) -> None:
-    runner(runner="payload").whole(NODES)
-    traces = {"default": EnvironmentConfig(exports={"NCCL_DEBUG": "TRACE"})}
-    runner(runner="payload", environments=traces).whole(NODES)
-    runner(payload=["sim-collective"], runner="payload").whole(NODES)
-    ours, traced, stand_in = (step.argv for step in steps)
-    assert ours[-4:-2] == ("--nccl-debug", "INFO")
-    assert traced[-4:-2] == ("--nccl-debug", "TRACE")
-    assert "--nccl-debug" not in stand_in
-
-
 @pytest.mark.parametrize("kind", ["payload", "nccl-tests"])
 def test_the_log_is_asked_for_in_the_task_itself(steps: list[StepRequest], kind: str) -> None:
     """A task prolog goes after what srun exports: with NCCL_DEBUG=VERSION the transports were not proved."""
@@ -278,17 +234,6 @@ def test_the_log_is_asked_for_in_the_task_itself(steps: list[StepRequest], kind:
     assert wanted <= {*plain.splitlines()}
     assert {"NCCL_DEBUG=TRACE", "NCCL_DEBUG_SUBSYS=ALL"} <= {*traced.splitlines()}
     assert "MASTER_PORT" not in plain + traced
-
-
-def test_the_payload_travels_on_the_command_line(steps: list[StepRequest]) -> None:
-    own = EnvironmentConfig(python="/opt/pt/bin/python3", container_image="/s/pt.sqsh")
-    runner(environments={"pt": own}, environment="pt", runner="payload", mpi="pmix").whole(NODES)
-    (step,) = steps
-    python, flag, source, *words = step.argv
-    assert (python, flag, words[0]) == ("/opt/pt/bin/python3", "-c", "sweep")
-    compile(source, "payload", "exec")
-    assert step.mpi is None  # rank and rendezvous are Slurm's
-    assert "--mpi" not in line(step)
 
 
 def test_the_payload_gives_up_before_the_step_does(steps: list[StepRequest]) -> None:
@@ -584,16 +529,6 @@ def slow_alone(
     runs = {node: NcclRun(collective="all_reduce", world=2, rows=found) for node, found in rows.items()}
     proof.measured[proofs.EACH_ALONE] = nccl_stage.Stage(measured(*said), {}, runs)
     return proof
-
-
-def test_where_most_nodes_are_slow_alone_each_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    proof = slow_alone(monkeypatch, {"gpu01": 200.0, "gpu02": 210.0})
-    for node in NODES:
-        verdict = proof.alone_bandwidth(node)
-        assert judged(verdict) == (MONITOR, ["all_reduce 1 GiB"])  # what they share is the cause
-        assert "2 of 2 nodes are below their hard limit" in verdict.cause
-    for busbw in ({"gpu01": 200.0}, {"gpu01": 200.0, "gpu02": 365.0}):
-        assert "hard limit:" not in slow_alone(monkeypatch, busbw).alone_bandwidth("gpu01").cause
 
 
 @pytest.mark.parametrize(
