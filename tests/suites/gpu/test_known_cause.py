@@ -100,18 +100,3 @@ def test_a_check_that_was_not_made_for_it_names_it_too() -> None:
     for reason, node in (("no UUID on gpu01", ""), ("no section", "gpu02"), ("no section", "")):
         other = replace(verdict, reason=reason)
         assert explained(other, node) is other
-
-
-@pytest.mark.parametrize("found", [TOO_FEW, Finding("GPU 0 of gpu02", "used by 2 ranks", "one rank")])
-def test_without_facts_the_nodes_are_asked_only_where_a_program_finds_too_few_gpus(found: Finding) -> None:
-    session = Session(Facts(requested=False))
-    verdict = failed(Finding("GPUs", "7", "8"))
-    assert explained(verdict, "gpu02", session) is verdict
-    assert session.facts.reads == 0
-    changed = explained(failed(found), "gpu02", session)
-    assert (changed.cause, changed.hint) == (CAUSE, HINT)
-
-
-def test_a_pass_is_unchanged() -> None:
-    verdict = Verdict("nccl.alone", Outcome.PASSED)
-    assert explained(verdict, "gpu02") is verdict

@@ -22,8 +22,6 @@ from pytest_gpucluster.suites.gpu.missing_gpus import (
 ALL = devices()
 BUS = [gpu.bus for gpu in ALL.devices]
 USUAL = usual_buses([ALL, ALL, replace(ALL, devices=ALL.devices[:7])])
-# of other machines: no bus id is the same
-OTHERS: UsualBuses = {(ALL.devices[0].name, 8): tuple(f"0000:{place:02}:00.0" for place in range(8))}
 
 
 def without(*indices: int) -> Gpus:
@@ -36,7 +34,6 @@ def without(*indices: int) -> Gpus:
         (without(5), USUAL, f"GPU 5 ({BUS[5]}) missing: fell off the bus, or not found at boot", HINT),
         (without(0, 7), USUAL, f"GPU 0 ({BUS[0]}), GPU 7 ({BUS[7]}) missing: ", HINT),
         (without(5), usual_buses([without(5)]), "1 of 8 GPUs missing: ", HINT),  # no node is complete
-        (without(5), OTHERS, "1 of 8 GPUs missing: ", HINT),
         (changed(LOST).gpus, {}, f"GPU 4 ({BUS[4]}): [GPU is lost]", HINT),
         (changed(unread("memory", "[GPU requires reset]", 7)).gpus, USUAL, f"GPU 7 ({BUS[7]}): ", RESET_HINT),
     ],
@@ -59,12 +56,9 @@ def test_complete_nodes_and_nodes_without_driver_miss_no_gpu() -> None:
         ("run", "too few GPUs: Invalid number of GPUs: 8 requested but only 7 were found.", "no failure"),
         ("rank 7", "LOCAL_RANK is 7, but only 7 GPUs are visible", "its own GPU"),
         ("task 7 (gpu02)", "local task 7, but only 7 devices are visible", "right sums on every device"),
-        ("rank 7", "torch 2.4 sees no GPU: none (CUDA_VISIBLE_DEVICES=7)", "its own GPU"),
         ("GPUs", "7 took part: no reason is known", "8"),
-        ("task 0", "7 replicas", "8"),
         ("Gres", "7 GPUs (gpu:h200:7)", "8 GPUs"),
         ("GPU 0 of gpu02", "used by 2 ranks", "one rank"),
-        ("GPU-5c", "ranks 0, 7", "one rank"),
         ("plain", "nvidia-container-cli: device error: 5: unknown device", "starts"),
     ],
 )
@@ -77,8 +71,6 @@ def test_findings_about_too_few_gpus_are_explained(part: str, measured: str, exp
     [
         ("GPU 4 (GPU-1, 0000:9d:00.0)", "17 active links", "18"),
         ("rank 3", "CUDA error: out of memory", "its own GPU"),
-        ("mlx5_2", "DOWN", "ACTIVE"),
-        ("/raid", "7 GiB free", "8 GiB"),
         ("GPUs", "6", "8"),
         ("GPUs", "7", "9"),
     ],

@@ -10,7 +10,7 @@ from counter_examples import CONFIGURE
 from judged import judged
 
 from pytest_gpucluster.config.models import Group
-from pytest_gpucluster.config.profile_files import fitting_profiles, load_profile
+from pytest_gpucluster.config.profile_files import load_profile
 from pytest_gpucluster.kit.gpu.nvidia_smi import Gpu, Gpus
 from pytest_gpucluster.suites.gpu.profile_fit import PCI, Contradiction, contradiction, unstated
 
@@ -107,8 +107,3 @@ def test_a_compute_gpu_is_seen_on_the_pci_bus_and_a_display_or_a_switch_is_none(
     command = PCI.command.replace("/sys/bus/pci/devices", str(tmp_path))
     done = subprocess.run(("sh", "-c", command), capture_output=True, text=True, check=True)
     assert done.stdout == "0000:00:00.0\n"
-
-
-def test_simulated_profiles_fit_simulated_hardware_only() -> None:
-    assert "sandbox-h200" not in fitting_profiles(H200, 8, None, simulated=False)
-    assert fitting_profiles(H200, 8, None, simulated=True)[0] == "sandbox-h200"

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import pytest
 from gpu_helpers import (
     LOST,
     PROFILE,
-    Host,
     changed,
-    devices,
     failing,
     gpus,
     judge,
@@ -23,9 +21,7 @@ from gpu_helpers import (
 )
 
 from pytest_gpucluster.core.check import Outcome
-from pytest_gpucluster.kit.gpu import nvidia_csv
-from pytest_gpucluster.kit.gpu.nvidia_smi import Gpu, Gpus, RowRemapping
-from pytest_gpucluster.suites.gpu.checks import inventory, memory
+from pytest_gpucluster.kit.gpu.nvidia_smi import Gpu, Gpus
 
 # attribute: the check that judges it
 READ = {
@@ -112,7 +108,6 @@ def test_a_lost_gpu_is_reported_and_not_counted() -> None:
     [
         (Gpus(), ""),
         (Gpus(messages=("a", "b"), failed="exit 6"), "a; b (exit 6)"),
-        (Gpus(failed="exit 6"), "(exit 6)"),
         (Gpus(messages=("x" * 300,)), "x" * 200),
     ],
 )
@@ -124,25 +119,3 @@ def test_a_node_without_gpus_has_the_message_of_nvidia_smi(found: Gpus, shown: s
     count = verdict("gpu.count", put(gpus=found))
     assert told(count) == "drain: GPUs"
     assert count.findings[0].measured == (f"0, nvidia-smi: {shown}" if shown else "0")
-
-
-def test_a_node_without_a_driver_has_its_message() -> None:
-    verdicts = judge(Host(gpus=Gpus(driver_problem="no driver")))
-    assert verdicts["gpu.driver"].findings[0].measured == "no driver"
-    for check in ("gpu.names", "gpu.count"):
-        assert verdicts[check].reason.endswith("(see gpu.driver): no driver")
-    assert verdicts["gpu.count"].metrics == ()
-
-
-def test_values_that_a_driver_does_not_report_name_its_version() -> None:
-    old = unread("recovery_action", nvidia_csv.NOT_REPORTED, 0)
-    for driver, shown in (("580.159.04", "580.159.04"), (None, "version unknown")):
-        assert verdict("gpu.recovery_action", old, gpus(0, driver=driver)).reason.endswith(f"({shown})")
-
-
-def test_a_value_without_a_word_of_why_it_is_absent() -> None:
-    first = replace(devices().devices[0], memory=None, unread={})
-    row = RowRemapping(0, None, pending=False, failure=False)
-    rows = memory.remapped_rows(Gpus((first,)), {str(first.uuid): row}, PROFILE)
-    for found in (inventory.memory(Gpus((first,)), PROFILE), rows):
-        assert (told(found), found.findings[0].measured) == ("monitor: GPU 0", "no value")

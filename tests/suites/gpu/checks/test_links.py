@@ -13,7 +13,6 @@ from gpu_helpers import (
     cell,
     changed,
     considered_hosts,
-    devices,
     examples,
     failing,
     gpus,
@@ -151,13 +150,6 @@ def test_a_counter_that_proves_no_fault_warns_once_a_gpu_as_an_unknown_one_does(
         assert said("gpu.nvlink_errors", counted_on(4, (7, counter, 0))) == "passed"
 
 
-def test_the_rates_of_nvlink_counters_are_those_of_dcgm() -> None:
-    allowed = {name: rate.within(60) for name, rate in checks.NVLINK_RATES.items()}
-    crc = dict.fromkeys(("crc errors", "crc flit errors", "crc data errors"), 6000)
-    none = {"replay errors", *checks.NVLINK_TOTALS} - {"link recovery successful events"}
-    assert allowed == crc | dict.fromkeys(none, 0)
-
-
 def test_the_bit_error_rate_after_correction_is_at_most_1e_12() -> None:
     for rates, end in (((15e-255, 1e-12), "passed"), ((2e-12, 15e-3), "monitor: GPU 4 NVLink 7")):
         for rate in rates:
@@ -263,17 +255,6 @@ def test_the_numa_nodes_of_guests_and_of_single_nodes_are_not_judged() -> None:
     assert (found.outcome, "no NUMA affinity" in found.reason) == (Outcome.NOT_APPLICABLE, True)
 
 
-def test_numa_nodes_are_compared_among_nodes_of_one_kind() -> None:
-    known, other = devices(), changed(gpus(name="NVIDIA H100 NVL")).gpus
-    facts = {"a": known, "b": known, "c": other, "d": changed(listed(4)).gpus, "e": known}
-    most = checks.numa_majority(facts, dict.fromkeys("abcd", Host().connections))
-    assert {key: one.total for key, one in most.items() if key[2] == 0} == {
-        ("NVIDIA H200", 8, 0): 2,
-        ("NVIDIA H100 NVL", 8, 0): 1,
-        ("NVIDIA H200", 4, 0): 1,
-    }
-
-
 # --- the fabric
 
 
@@ -281,7 +262,6 @@ def test_numa_nodes_are_compared_among_nodes_of_one_kind() -> None:
     ("reported", "end", "measured"),
     [
         ({"fabric_state": "In Progress", "fabric_status": "Success"}, "monitor", "In Progress, Success"),
-        ({"fabric_state": "Not Started", "fabric_status": None}, "monitor", "Not Started, [N/A]"),
         ({"fabric_health": "Healthy"}, "passed", None),
         ({"fabric_health": "Unhealthy"}, "reboot", "fabric health Unhealthy"),
         ({"fabric_health": "something new"}, "monitor", "fabric health something new"),
@@ -302,13 +282,10 @@ def test_a_gpu_is_at_fault_for_its_fabric_only_where_another_one_joined_it() -> 
 @pytest.mark.parametrize(
     ("reported", "measured"),
     [
-        ({"fabric_state": "In Progress", "fabric_status": None}, "In Progress, N/A"),
         ({"fabric_status": "Insufficient Resources"}, "Completed, Insufficient Resources"),
         ({"fabric_health": "Unhealthy"}, "fabric health Unhealthy"),
-        ({"fabric_health": "Limited Capacity"}, None),
         ({"fabric_state": "Not Supported", "fabric_status": None}, None),  # a PCIe card
         ({"fabric_state": "Not Started", "fabric_status": None}, None),
-        ({"fabric_status": None}, None),
     ],
 )
 def test_a_fabric_of_no_profile_is_no_repair(reported: dict[str, str | None], measured: str | None) -> None:

@@ -34,15 +34,6 @@ if TYPE_CHECKING:
 DENIED = "[Insufficient Permissions]"
 
 
-def test_gpu_7_of_the_recording_is_within_limits_and_measured() -> None:
-    for check, metric in (
-        ("gpu.ecc_aggregate", "ecc_aggregate_sram_uncorrected"),
-        ("gpu.remapped_rows", "remapped_rows_correctable"),
-    ):
-        found = {(m.name, m.device[:5]): m.value for m in verdict(check).metrics}
-        assert found[metric, "GPU 7"] == 1
-
-
 def test_a_broken_gpu_accuses_no_other_of_its_retired_pages() -> None:
     broken = (unread("retired_pending", "[N/A]"), unread("retired_pending", "[Unknown Error]", 3))
     assert said("gpu.retired_pages", *broken) == "monitor: GPU 3"
@@ -63,11 +54,6 @@ def test_one_value_of_row_remapping_that_cannot_be_read(value: str) -> None:
         assert said(check, change) == end
         found = verdict(check, change)
         assert shown in (found.reason or found.findings[0].measured)
-
-
-def test_remapped_rows_without_a_count_of_corrected_ones() -> None:
-    found = verdict("gpu.remapped_rows", remap(correctable=None)).metrics
-    assert [it.name for it in found if it.device.startswith("GPU 3 ")] == ["remapped_rows_uncorrectable"]
 
 
 def test_many_remapped_rows_are_a_warning() -> None:
