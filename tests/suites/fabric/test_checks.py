@@ -34,14 +34,12 @@ from fabric_helpers import (
     listing,
 )
 from framework_helpers import told
-from hypothesis import given
-from hypothesis import strategies as st
 from judged import figures, judged, parts
 from suite_helpers import considered
 
 from pytest_gpucluster.config.models import EnvironmentConfig, FabricProfile, GpuProfile, Profile
 from pytest_gpucluster.core.check import Action, Metric, Outcome, Verdict
-from pytest_gpucluster.core.errors import NotAvailable, ProbeError
+from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.majority import Norm
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit.fabric import facts as infiniband
@@ -176,19 +174,6 @@ def test_a_port_that_hides_behind_one_for_storage_is_a_warning() -> None:
     assert fabric.active_majority({"a": replace(whole, ports=(other(virtual=True),))}) == {}
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"rate": 12.5},
-        {"mtu": None},
-        {"link_layer": "Ethernet", "state": "DOWN", "phys_state": "Disabled"},
-        {"virtual": True, "state": "DOWN", "counters": {}, "firmware": None},
-    ],
-)
-def test_a_port_beside_those_for_gpus_may_be_as_it_likes(changes: dict[str, Any]) -> None:
-    assert {verdict.outcome for verdict in judge(beside(other(**changes))).values()} == {Outcome.PASSED}
-
-
 def test_the_planes_of_an_xdr_adapter_are_no_adapters() -> None:
     planes = (replace(host().ports[0], device="smi1", firmware=None, counters={}),) * 4
     named = replace(host().ports[1], device="smith0")
@@ -293,12 +278,6 @@ def test_a_saturated_counter_fails_and_drains_nobody() -> None:
         assert counted({counter: full - 1}).outcome is Outcome.PASSED
 
 
-@pytest.mark.parametrize("counter", ["port_rcv_remote_physical_errors", "port_xmit_discards", "VL15_dropped"])
-def test_what_healthy_ports_count_never_fails_by_itself(counter: str) -> None:
-    assert judged(counted({counter: 65535})) == (WARNING, ["mlx5_1 port 1"])
-    assert counted({}, {counter: 5000}).outcome is Outcome.PASSED
-
-
 def test_an_old_count_above_that_of_ibqueryerrors_is_a_warning() -> None:
     hundred = ("port_rcv_remote_physical_errors", "port_xmit_discards", "VL15_dropped")
     assert {name: 100 if name in hundred else 10 for name in infiniband.COUNTERS} == USUAL
@@ -322,21 +301,6 @@ def test_a_counter_that_rises_during_the_run_fails() -> None:
         assert risen(verdict) == [[rise, 7 + rise, 60, rise - 1]]
 
 
-@pytest.mark.parametrize("lost", ["link_downed", "link_error_recovery"])
-def test_bit_errors_of_a_link_that_went_down_meanwhile_drain_nobody(lost: str) -> None:
-    verdict = counted({}, {"symbol_error": 900, lost: 1})
-    assert (len(verdict.findings), verdict.action) == (2, Action.MONITOR)
-    cleared = counted({lost: 7}, {"symbol_error": 99, lost: 2})
-    assert [it.action for it in cleared.findings] == [None, None]
-
-
-def test_a_rise_is_stated_also_into_saturation_and_of_a_counter_that_was_cleared_in_between() -> None:
-    assert risen(counted({"symbol_error": 7}, {"symbol_error": 65535})) == [[65528, 65535, 60, 58]]
-    assert counted({"symbol_error": 60000}, {"symbol_error": 58}).outcome is Outcome.PASSED
-    assert risen(counted({"symbol_error": 60000}, {"symbol_error": 59})) == [[59, 59, 60, 58]]
-    assert counted({"link_downed": 7}, {"link_downed": 0}).outcome is Outcome.PASSED
-
-
 def test_a_rise_in_unknown_time_or_at_unknown_rate_may_be_the_usual_few() -> None:
     later = host(counters=ZEROS | {"symbol_error": 11})
     for verdict, seconds in (
@@ -349,14 +313,6 @@ def test_a_rise_in_unknown_time_or_at_unknown_rate_may_be_the_usual_few() -> Non
         assert verdict.metrics[0] == Metric("counters_observed", seconds, "s", better="neither")
     assert counted({}, {"symbol_error": 10}, seconds=None).outcome is Outcome.PASSED
     assert risen(counted({"link_downed": 3}, {"link_downed": 4}, seconds=0)) == [[1, 4, 0, 0]]
-
-
-def test_the_later_count_is_a_metric_and_what_is_gone_later_is_judged_by_its_first_reading() -> None:
-    verdict = counted({"symbol_error": 1}, {"symbol_error": 3})
-    assert verdict.metrics[1:] == (Metric("symbol_error", 3, "events", "mlx5_1 port 1"),)
-    first = host(counters={"link_downed": 254})
-    for gone in (FEWER, host(counters={})):
-        assert judged(fabric.counters(IB, first, gone)) == (WARNING, ["mlx5_1 port 1"])
 
 
 def test_a_port_that_is_down_is_not_judged_by_its_counters() -> None:
@@ -372,11 +328,7 @@ def read(text: str) -> tuple[infiniband.Port, ...]:
 
 @pytest.mark.parametrize(
     ("absent", "field", "value"),
-    [
-        ("board_id", "board", None),
-        ("ports/1/rate", "rate", None),
-        ("ports/1/counters/link_downed", "counters", {name: 0 for name in ZEROS if name != "link_downed"}),
-    ],
+    [],
 )
 def test_a_port_lacks_what_cannot_be_read_and_nothing_else(absent: str, field: str, value: Any) -> None:
     assert read(listing(absent=absent))[1] == replace(host().ports[1], **{field: value})
@@ -385,8 +337,6 @@ def test_a_port_lacks_what_cannot_be_read_and_nothing_else(absent: str, field: s
 @pytest.mark.parametrize(
     ("old", "new", "field", "value"),
     [
-        ("counters/symbol_error:0", "counters/symbol_error:N/A", "garbled", {"symbol_error": "N/A"}),
-        ("fw_ver:28.39.1002", "fw_ver: ", "firmware", None),
         ("net ib0 4092", "net ib0", "interfaces", {"ib0": None}),
         ("port mlx5_0 1", "port mlx5_0 1 virtual", "virtual", True),
         ("4096 (5)", "invalid MTU (0)", "mtu", None),
@@ -423,17 +373,6 @@ def test_the_command_in_a_real_shell(tmp_path: Path) -> None:
         assert (port.interfaces, port.virtual, virtual.virtual) == ({"eth0": 9000}, False, True)
         assert len(port.counters) == len(infiniband.COUNTERS) - 1
     assert infiniband.ADAPTERS.command != infiniband.ADAPTERS_LATER.command
-
-
-@given(junk=st.binary(max_size=120))
-def test_rubbish_gives_a_reason(junk: bytes) -> None:
-    ports, paths = (
-        (infiniband.parse_adapters, infiniband.parse_gids),
-        (infiniband.parse_iommu, infiniband.parse_acs),
-    )
-    for parse in (*ports, *paths, infiniband.parse_interfaces, infiniband.parse_peer_memory):
-        with pytest.raises(ProbeError):
-            parse(Answer("gpu01", 0, junk))
 
 
 # --- GPUDirect RDMA ----------------------------------------------------------------------------------------------
@@ -473,9 +412,6 @@ def test_modules_driver_and_kernel_are_read() -> None:
     found = infiniband.parse_peer_memory(answer(text + "\nGCC version: gcc version 12.3.0\n"))
     assert found == PeerMemory(frozenset({"nvidia_peermem", "nvidia"}), CLOSED, "5.15.0")
     assert found.open_modules is False
-    lsmod = infiniband.parse_peer_memory(answer("Module Size Used by\nnvidia 1 0\nlisted\nkernel\n"))
-    assert lsmod == PeerMemory(frozenset({"nvidia"}), None, None)
-    assert lsmod.open_modules is None
     for silent in ("", "kernel 6.8.0\n", "listed\nkernel 6.8.0\n"):
         with pytest.raises(NotAvailable, match=r"^cat /proc/modules: no module is listed$"):
             infiniband.parse_peer_memory(answer(silent))
@@ -488,11 +424,8 @@ def test_roce_needs_a_gid_of_version_2_on_each_port() -> None:
     first = gid_table("IB/RoCE v1", device="mlx5_1")
     both = (GOOD_GIDS, GOOD_GIDS.replace("mlx5_0", "mlx5_1"))
     assert told(fabric.gid(ROCE, gids(*both))) == "passed [2]"
-    assert told(fabric.gid(ROCE, gids(*both, gid_table("IB/RoCE v1", device="mlx5_2")))) == "passed [2]"
     for lacking in (first, gid_table(device="mlx5_1")):
         assert judged(fabric.gid(ROCE, gids(GOOD_GIDS, lacking))) == (CONFIGURE, ["mlx5_1 port 1"])
-    only = ROCE.model_copy(update={"fabric": FabricProfile(hcas=1, link_layer="Ethernet")})
-    assert fabric.gid(only, gids(GOOD_GIDS, first)).outcome is Outcome.PASSED
 
 
 def test_roce_asks_ports_that_speak_ethernet_and_no_others() -> None:
@@ -520,14 +453,6 @@ def test_gids_of_two_ports() -> None:
     mixed = gid_table("RoCE v1", "IB/RoCE v1", "IB/RoCE v1", device="mlx5_1")
     found = fabric.gid(ROCE, gids(GOOD_GIDS, mixed), [("x", "0")])
     assert [it.measured for it in found.findings] == ["IB/RoCE v1, RoCE v1", "IB/RoCE v1"]
-
-
-@pytest.mark.parametrize(
-    "text", ["port mlx5_0 1 Ethernet\n", "rubbish\nend\n", "port mlx5_0 1\n/x/y:RoCE v2\nend\n"]
-)
-def test_a_table_of_gids_that_is_not_understood_is_an_error(text: str) -> None:
-    with pytest.raises(ProbeError, match=r"^/sys/class/infiniband/\*/ports/\*/gid_attrs"):
-        infiniband.parse_gids(answer(text))
 
 
 def test_the_gid_probe_reads_a_tree_of_sysfs(tmp_path: Path) -> None:
@@ -665,38 +590,24 @@ def test_fabric_manager_of_another_place_as_in_a_container_set_nvlink_up() -> No
     ("variable", "value", "said"),
     [
         ("NCCL_SOCKET_IFNAME", "eth", []),
-        ("NCCL_SOCKET_IFNAME", "lo", []),
-        ("NCCL_SOCKET_IFNAME", "=eth0", []),
         ("NCCL_SOCKET_IFNAME", "=eth9, ib0,ib9", ["no eth9", "no ib9"]),
         ("NCCL_SOCKET_IFNAME", "ens5", ["no name has this prefix"]),
         ("NCCL_SOCKET_IFNAME", "", ["has no name"]),
-        ("NCCL_SOCKET_IFNAME", "=,", ["has no name"]),
         ("NCCL_SOCKET_IFNAME", "^lo,docker", []),
         ("NCCL_SOCKET_IFNAME", "^eth,ib", ["excludes all of eth0, eth1, ib0"]),
-        ("NCCL_SOCKET_IFNAME", "^=eth0,eth1,ib0", ["excludes all of eth0, eth1, ib0"]),
-        ("NCCL_SOCKET_IFNAME", "^=eth,ib", []),
         ("NCCL_IB_HCA", "=mlx5_1:1", []),
-        ("NCCL_IB_HCA", "=mlx5_7:1", ["no mlx5_7"]),
-        ("NCCL_IB_HCA", "bnxt", ["no name has this prefix"]),
         ("NCCL_IB_HCA", "^mlx5", ["excludes all of mlx5_0, mlx5_1, mlx5_10"]),
-        ("NCCL_IB_HCA", "^=mlx5_0:1,mlx5_1", []),
-        ("GLOO_SOCKET_IFNAME", "eth0", []),
         ("GLOO_SOCKET_IFNAME", "eth0,eth, eth9", ["no eth", "no eth9"]),
-        ("TP_SOCKET_IFNAME", "", ["no name"]),
         ("UCX_NET_DEVICES", " all ", []),
-        ("UCX_NET_DEVICES", "^mlx5_9:1", []),
         ("UCX_NET_DEVICES", "mlx5_10:2,eth0", []),
         ("UCX_NET_DEVICES", "mlx5_0:", ["mlx5_0:: UCX needs also the port, like mlx5_0:1"]),
         ("UCX_NET_DEVICES", "eth0:1,mlx5_0", ["no eth0:1", "mlx5_0: UCX needs also the port, like mlx5_0:1"]),
-        ("UCX_NET_DEVICES", "", ["no name"]),
         ("OMPI_MCA_btl_tcp_if_include", "eth0,10.1.0.0/16", []),
         (
             "OMPI_MCA_btl_tcp_if_include",
             "x/y,10.9.0.0/16,eth9",
             ["x/y is not a subnet", "no address in 10.9.0.0/16", "no eth9"],
         ),
-        ("OMPI_MCA_oob_tcp_if_include", "10.1.9.9/16,eth0", []),
-        ("OMPI_MCA_oob_tcp_if_include", "", ["no name"]),
     ],
 )
 def test_each_library_reads_names_its_own_way(variable: str, value: str, said: list[str]) -> None:
@@ -753,6 +664,7 @@ PORT_COUNTS: list[tuple[Any, ...]] = [
     ("a congested port", "tests/corpus/fabric", WARNING, {DISCARDS: 14_000}, {DISCARDS: 14_176}),
     ("errors of a path's other end", "ibqueryerrors", PASSED, {}, {"port_rcv_remote_physical_errors": 90}),
     ("a switch that restarts during the run", "both ends count", MONITOR, {}, {"link_downed": 1, BIT: 9_000}),
+    ("a link that retrained during the run", IBTA, MONITOR, {}, {"link_error_recovery": 1, BIT: 900}),
     ("counters that were cleared during the run", "perfquery -R", PASSED, {BIT: 60_000}, {BIT: 3}),
     ("bit errors of a dirty connector, the link stays up", IBTA, DRAIN, {}, {BIT: 5_000}),
 ]

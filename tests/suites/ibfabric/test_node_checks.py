@@ -19,7 +19,6 @@ from counter_examples import (
     name,
 )
 from ibfabric_helpers import Topology, fat_tree, rail_optimised
-from judged import figures
 
 from pytest_gpucluster.config.models import FabricProfile, Profile
 from pytest_gpucluster.core.check import Outcome
@@ -252,28 +251,6 @@ def test_counter_example(example: CounterExample) -> None:
     """No finding takes the node out of service."""
     assert_as_expected(example)
     assert not any(finding.action for finding in example.judged().findings)
-
-
-SLOW_PART = "mlx5_1 port 1 (0000:10:00.0): gpu02 mlx5_1 - leaf02 port 2"
-SWAPPED = ["mlx5_0 port 1 (0000:00:00.0) of gpu02", "mlx5_1 port 1 (0000:10:00.0) of gpu02"]
-
-
-@pytest.mark.parametrize(
-    ("judged", "parts", "shown"),
-    [
-        (lambda: pkeys(passed=(FULL,)), ["leaf02 port 2 at mlx5_1 port 1 (0000:10:00.0)"], set()),
-        (lambda: optics(light(1.8, -12.4)), ["rx_power of lane 2 at mlx5_0 port 1"], {-12.4, -10.41, 6}),
-        (lambda: ports(changed(cut=[of(3)]), own=ABSENT), ["mlx5_3 port 1 (0000:30:00.0)"], set()),
-        (lambda: cables(changed(slow=[of(1)])), [SLOW_PART], {100, 200}),
-        (lambda: rail(changed(swap=SWAP)), SWAPPED, set()),
-    ],
-)
-def test_a_finding_names_the_port_and_the_figures(
-    judged: Callable[[], Verdict], parts: list[str], shown: set[float]
-) -> None:
-    findings = judged().findings
-    assert [it.part for it in findings] == parts
-    assert shown <= set(figures(f"{findings[0].measured} / {findings[0].expected}"))
 
 
 class PeersOf:

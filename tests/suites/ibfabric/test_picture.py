@@ -40,18 +40,6 @@ def remarks(found: Picture) -> tuple[dict[str, tuple[str, str]], dict[str, tuple
     return switches, {pair: (count, kind) for pair, (count, wrong, kind) in pairs(found).items() if wrong}
 
 
-def test_switches_stand_above_the_leaves_that_they_connect() -> None:
-    topology = rail_optimised(nodes=4, hcas=4, spines=2)
-    for spine in (1, 2):
-        topology.connect((f"spine{spine:02}", 64), ("core01", spine))
-    found = drawn(topology)
-    leaves = {(f"leaf{n:02}", 0, 4) for n in range(1, 5)}
-    above = {("spine01", 1, 0), ("spine02", 1, 0), ("core01", 2, 0)}
-    assert {(name, level, hosts) for name, level, hosts, *_ in found["switches"]} == leaves | above
-    assert (pairs(found)["leaf01 - spine02"][0], pairs(found)["core01 - spine01"][0]) == (2, 1)
-    assert remarks(found) == ({}, {})
-
-
 def test_bad_links_and_leaves_say_what_is_wrong() -> None:
     topology = small()
     topology.slow(("leaf02", 33))
@@ -63,27 +51,6 @@ def test_bad_links_and_leaves_say_what_is_wrong() -> None:
     assert [check for check, _, _ in bad_links(topology.facts())] == ["ibfabric.switch_links"]
     picture = subnet(found)
     assert (picture.count('class="link bad"'), picture.count("part bad")) == (1, 1)
-
-
-def test_swapped_missing_and_misplaced_cables_of_the_plan_are_drawn_apart() -> None:
-    topology = small()
-    topology.swap(("leaf01", 33), ("leaf02", 35))
-    topology.cut(("leaf03", 37))
-    topology.cut(("leaf04", 39))
-    topology.connect(("leaf04", 39), ("spine01", 60))
-    topology.swap(("gpu02 mlx5_0", 1), ("gpu02 mlx5_1", 1))
-    switches, links = remarks(drawn(topology, small()))
-    kinds = {name: kind for name, (kind, _) in switches.items()}
-    assert kinds == {"leaf01": "swapped", "leaf02": "swapped", "leaf03": "bad"}  # leaf03 has an uplink less
-    assert links == {
-        "leaf01 - spine01": (1, "swapped"),
-        "leaf02 - spine02": (1, "swapped"),
-        "leaf01 - spine02": (3, "swapped"),
-        "leaf02 - spine01": (3, "swapped"),
-        "leaf03 - spine03": (1, "missing"),
-        "leaf04 - spine04": (1, "missing"),
-        "leaf04 - spine01": (3, "misplaced"),
-    }
 
 
 def test_a_planned_connection_without_any_link_is_drawn() -> None:

@@ -43,11 +43,6 @@ def test_lines_of_other_versions_and_options_are_read(line: str) -> None:
     assert {end.lid for end in link.ends} == {383, 3}
 
 
-def test_a_link_that_one_end_lists_is_a_link() -> None:
-    text = NETDISCOVER.replace(f'[1]({HCA}) 	"S-{LEAF}"[1]', f'[9]({HCA}) 	"X-{LEAF}"[1]')
-    assert len(subnet.read_ibnetdiscover(text).links) == 3
-
-
 def test_an_hca_alone_is_a_subnet_without_links() -> None:
     text = 'vendid=0x2c9\ncaguid=0xb8e92403009ca838\nCa	1 "H-b8e92403009ca838"		# "dgx-gb200-n01-c1 HCA-1"\n'
     found = subnet.read_ibnetdiscover(text)
@@ -98,15 +93,6 @@ def test_unmanaged_switches_of_one_name_are_known_by_their_guids() -> None:
 def test_chips_of_a_chassis_have_names_of_their_own(description: str, name: str) -> None:
     assert subnet.short_name("switch", description) == name
     assert subnet.short_name("HCA", "gpu01.cluster.example mlx5_0") == "gpu01"
-
-
-@pytest.mark.parametrize(
-    ("width", "speed", "rate"),
-    [("4x", "FDR10", 40.0), ("1x", "SDR", 2.5), ("4x", "???", 0.0), ("", "NDR", 0.0)],
-)
-def test_the_rate_is_that_of_sysfs(width: str, speed: str, rate: float) -> None:
-    port = subnet.Port("1", "leaf", "switch", "1", 1)
-    assert subnet.Link(port, port, width, speed).gbps == rate
 
 
 def test_two_hosts_without_a_switch_are_both_in_the_subnet() -> None:

@@ -66,22 +66,17 @@ IN_SLURM = found_as(TEXT, {"0000000000100000": "n1 ibp3s0", "0000000000100002": 
     ("found", "row"),
     [
         (FOUND, "GPU01.example.com,HCA-1,LEAF01,P1"),
-        (FOUND, "gpu01,P1,leaf01,1/1"),
         (FOUND, "leaf01,IB1/1/1,gpu01,mlx5_0/P1"),
-        (FOUND, "gpu01,mlx5_0 P1,leaf01,sw1p1"),
         (FOUND, "gpu01,mlx5_0,MF0;Leaf01:MQM9700/U1,1"),
         (FOUND, "gpu01 HCA-1,P1,0X200000,1"),
         (FOUND, "leaf01,17/1,spine01,1/1"),  # 2 * 17 - 1 = 33
         (FOUND, "leaf01,1/33,spine01,IB1/1"),  # MLNX-OS: slot and port
         (FOUND, "gpu01,,leaf02,"),  # Slurm names the leaf alone
         (NO_NUMBERS, "gpu01,IBP3s0,leaf01,1"),
-        (NO_NUMBERS, "gpu02,mlx5_0,leaf01,2"),
         *((OPENIBD, f"gpu01,{adapter},leaf01,1") for adapter in ("HCA-3", "HCA-3/P1", "mlx5_10", "11")),
         (MAPPED, "gpu01,1,leaf02,1"),
-        (MAPPED, "gpu01,P2,leaf01,1"),
         (MAPPED, "gpu01,osfp-1-1,leaf01,1"),
         (EXCHANGED, "gpu01,mlx5_1,leaf01,1"),
-        (IN_SLURM, "gpu01,mlx5_0,leaf01,1"),
         (IN_SLURM, "n1,ibp3s0,leaf01,1"),
     ],
 )
@@ -110,13 +105,6 @@ def test_node_is_known_by_its_node_description_and_by_the_name_in_slurm() -> Non
                 "gpu03 mlx5_0 has no link, leaf01 port 1 is connected to gpu01 mlx5_0",
             ],
         ),
-        (
-            ["gpu01,OSFP-1-1,leaf01,2", "gpu02,OSFP-1-1,leaf01,1"],
-            [
-                "gpu01 OSFP-1-1 has no link, leaf01 port 2 is connected to gpu02 mlx5_0",
-                "gpu02 OSFP-1-1 has no link, leaf01 port 1 is connected to gpu01 mlx5_0",
-            ],
-        ),
         (["gpu01,mlx5_2,leaf01,3", *RAILS], ["neither end has a link"]),
         (["gpu02,,spine01,"], ["gpu02 has links to: leaf01, leaf02"]),
         (["gpu03,,leaf01,"], ["gpu03 has links to: none"]),
@@ -130,9 +118,6 @@ def test_swapped_cables_are_one_deviation_named_by_both_ends() -> None:
     (deviation,) = compared("gpu01,mlx5_0,leaf01,2", "leaf01,1,gpu02,mlx5_0", *UPLINKS).wrong
     assert deviation.nodes == {"gpu01", "gpu02", "leaf01"}
     assert deviation.part == "gpu01 mlx5_0 - leaf01 port 2, leaf01 port 1 - gpu02 mlx5_0"
-    swapped = "gpu01 mlx5_0 is connected to leaf01 port 1, leaf01 port 1 is connected to gpu01 mlx5_0"
-    assert deviation.measured == f"swapped: {swapped}"
-    assert deviation.expected == "connected as planned (p:2, p:3)"
     assert (deviation.kind, deviation.planned) == ("swapped", (("gpu01", "leaf01"), ("leaf01", "gpu02")))
     circle = ("gpu01,mlx5_0,leaf01,2", "gpu02,mlx5_0,leaf02,1", "gpu01,mlx5_1,leaf01,1")
     assert [it.part.count(" - ") for it in compared(*circle).wrong] == [1, 1, 1]
@@ -216,7 +201,6 @@ SONIC = of_neighbours({f"gpu0{n}": neighbours(one) for n, one in enumerate(OF_SO
     ("found", "row", "name"),
     [
         (FOUND, "gpu01,mlx5_0,rack1-sw1,1", "rack1-sw1"),  # another name than the subnet has
-        (FOUND, "node1,mlx5_0,leaf01,1", "node1"),
         (FOUND, "rack1-sw1,33,rack2-sw1,1", "rack1-sw1"),
         (FOUND, "gpu01,mlx5_7,leaf09,1", "leaf09"),  # a leaf that is off: not the node's fault
         (FOUND, "gpu01,rail5,leaf01,3", "gpu01 rail5"),
@@ -252,13 +236,11 @@ def test_swapped_neighbours_are_one_deviation_and_a_cable_is_missing_where_no_no
     [
         ("rail5", "swp1s0", False, True),
         ("ens1", "Ethernet1/1", False, True),
-        ("mlx5_0", "1/1", False, False),
         ("rail5", "sw1p1", True, False),
         ("mlx5_0", "1/1", True, False),
         ("1", "HCA-1", True, False),
         ("rail5", "1/1", True, True),
         ("1", "Et12/1", False, True),
-        ("1", "HundredGigE1/0/3", False, True),
     ],
 )
 def test_ports_show_the_network_of_a_cable(port: str, other: str, usual: bool, expected: bool) -> None:

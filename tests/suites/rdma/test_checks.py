@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from counter_examples import CounterExample, result
 from judged import judged
 from rdma_helpers import BOUND, GOOD, RAILS, SLOW, measured, names, rails_of, reach
@@ -95,43 +94,10 @@ COUNTER_EXAMPLES = [
 test_machine_gets_the_verdict_of_a_person = considered(COUNTER_EXAMPLES)
 
 
-def test_a_slow_rail_is_named_by_adapter_and_gpu_with_both_partners_and_the_limit() -> None:
-    (finding,) = bandwidth(of_node(SLOW, RAILS[1])).findings
-    assert finding.part == "mlx5_1 port 1, rail of GPU 1"
-    assert "bad with gpu01, gpu03, gpu04, which are fine with others" in finding.measured
-    assert "29.5 GB/s, at least 45 GB/s (90% of the port's 400 Gb/s): slow" in finding.measured
-
-
 def test_rails_that_are_slow_alike_are_one_finding() -> None:
     (finding,) = bandwidth(of_node(SLOW, *RAILS)).findings
     assert finding.part == "all 2 rails"
     assert finding.measured.startswith("29.5 to 29.5 GB/s with partners that are fast with others")
-
-
-def test_what_perftest_prints_is_explained() -> None:
-    (finding,) = bandwidth(of_node(NO_GID, RAILS[0], tests=("write",))).findings
-    assert finding.measured.endswith(
-        "the port has no GID of this index: see fabric.gid and NCCL_IB_GID_INDEX"
-    )
-    assert checks.meaning("some other text") == ""
-    # the loader has not found a library, or a version of it: the adapter may well be there
-    assert checks.meaning("gpu02: ib_write_bw: libmlx5.so.1: version `MLX5_1.24' not found") == ""
-    assert "hca_count" in checks.meaning("gpu02: IB device mlx5_9 not found")
-
-
-@pytest.mark.parametrize(
-    ("status", "means"),
-    [
-        (" 4", "the adapter cannot reach memory"),
-        (" 12", "data were lost on the path"),
-        (" 13", "the partner was not ready"),
-        ("-local protection error (4)", "the adapter cannot reach memory"),
-        ("-transport retry counter exceeded (12)", "data were lost on the path"),
-    ],
-)
-def test_the_status_of_a_completion_is_explained_with_and_without_its_name(status: str, means: str) -> None:
-    text = f"gpu02: Completion with error at client Failed status{status}: wr_id 0 syndrom 0x81"
-    assert checks.meaning(text).startswith(means)
 
 
 def test_a_rail_on_which_every_pair_fails_proves_nothing() -> None:
@@ -155,12 +121,6 @@ def test_an_adapter_that_no_other_node_has_at_its_place_is_not_checked() -> None
     rails["gpu02"] = {RAILS[0]: rails["gpu02"][RAILS[0]], "mlx5_7 port 1": rails["gpu02"][RAILS[1]]}
     verdict = bandwidth(sound(4, rails=rails), nodes=4)
     assert (judged(verdict), "no other node" in verdict.reason) == (("not checked", []), True)
-
-
-def test_metrics_have_the_rail_and_the_slowest_rail_with_each_partner() -> None:
-    metrics = {(it.name, it.device): it.value for it in bandwidth(all_at(GOOD)).metrics}
-    assert metrics["rdma_bandwidth", "mlx5_0"] == GOOD
-    assert metrics["slowest_rail", "with gpu01"] == GOOD
 
 
 def test_few_nodes_have_no_outlier_and_no_links() -> None:

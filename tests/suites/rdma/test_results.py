@@ -7,12 +7,10 @@ import random
 import pytest
 from rdma_helpers import GOOD, RAILS, SLOW, measured, names, rails_of
 
-from pytest_gpucluster.kit.nccl.pairing import by_leaf
 from pytest_gpucluster.suites.rdma.results import RdmaResult
 
 LEAVES = {node: f"leaf{n // 8}" for n, node in enumerate(names(32))}
 EIGHT_RAILS = [f"0000:{n:02x}:00.0 port 1" for n in range(8)]
-ENDS = {"gpu01", "gpu02"}
 
 
 def bad(result: RdmaResult) -> dict[str, tuple[str, ...]]:
@@ -47,30 +45,6 @@ def test_an_adapter_that_is_slow_in_one_direction_is_named_too(sends: bool) -> N
     assert bad(measured(names(6), fault)) == {RAILS[0]: ("gpu03",)}
 
 
-def test_a_slow_cable_between_two_leaves_is_a_link_and_no_node() -> None:
-    result = measured(names(8), lambda _r, a, b, test: SLOW if {a, b} == ENDS and test == "write" else None)
-    assert bad(result) == {}
-    assert {found.bad_links for found in result.found.values()} == {(("gpu01", "gpu02"),)}
-
-
-def test_a_slow_leaf_is_named_and_none_of_its_nodes() -> None:
-    leaf = set(by_leaf(names(32), LEAVES)["leaf1"])
-    result = measured(
-        names(32),
-        lambda rail, a, b, _test: SLOW if rail == RAILS[0] and (a in leaf) != (b in leaf) else None,
-        leaves=LEAVES,
-    )
-    assert result.found[RAILS[0]].bad_leaves == ("leaf1",)
-    assert bad(result) == {}
-    assert result.found[RAILS[1]].clean
-
-
-def test_a_whole_fleet_below_the_rate_of_its_ports_is_an_open_question() -> None:
-    result = measured(names(8), lambda _rail, _a, _b, test: SLOW if test != "read" else None)
-    assert bad(result) == {}
-    assert all(found.unresolved for found in result.found.values())
-
-
 def test_a_node_that_lacks_an_adapter_is_measured_on_the_others() -> None:
     nodes = names(5)
     rails = rails_of(nodes)
@@ -80,16 +54,6 @@ def test_a_node_that_lacks_an_adapter_is_measured_on_the_others() -> None:
     assert members == {RAILS[0]: {*nodes}, RAILS[1]: {*nodes} - {"gpu04"}}
     assert all(found.clean for found in result.found.values())
     assert {*result.together} == {*nodes} - {"gpu04"}
-
-
-def test_a_problem_of_one_test_is_that_of_the_pair() -> None:
-    result = measured(names(4), lambda _r, a, b, _t: "gpu01: it broke" if {a, b} == ENDS else None)
-    assert {it.problem for it in result.measured(RAILS[0])} == {"gpu01: it broke", ""}
-
-
-def test_a_rail_that_was_not_measured_has_no_result() -> None:
-    assert [it.busbw for it in measured(names(2), lambda *_: None).measured(RAILS[0])] == [GOOD]
-    assert RdmaResult(rails_of(names(2)), None).measured(RAILS[0]) == ()
 
 
 def test_all_rails_together_are_measured_with_sound_partners_only() -> None:
@@ -125,11 +89,6 @@ def test_pairs_across_leaves_are_compared_with_each_other() -> None:
         leaves=LEAVES,
     )
     assert {share for _, share in result.latencies[RAILS[0]].values()} == {1.0}
-
-
-def test_the_slowest_rail_of_each_pair() -> None:
-    result = measured(names(3), lambda rail, a, b, _: SLOW if rail == RAILS[1] and {a, b} == ENDS else None)
-    assert result.slowest_rails("gpu01") == {"gpu02": SLOW, "gpu03": GOOD}
 
 
 def test_the_number_of_steps_does_not_grow_with_the_rails() -> None:

@@ -94,15 +94,6 @@ def test_the_packets_of_roce_fit_into_those_of_the_interface(port: Port, expecte
     assert packet_size(port) == expected
 
 
-def test_the_limit_is_that_of_the_smallest_packets() -> None:
-    up: dict[str, Any] = {"state": "ACTIVE", "link_layer": "Ethernet", "rate": 50.0}
-    down = Port("mlx5_1", 1, mtu=256, state="DOWN")
-    rails = {node: (Port("mlx5_0", 1, mtu=mtu, **up), down) for node, mtu in (("a", 1024), ("b", 4096))}
-    bound = runner(rails, "gcp-a3-ultra").bound
-    assert bound is not None
-    assert bound.origin == "85% of the port's 400 Gb/s, MTU 1024"
-
-
 def test_ports_of_different_rates_in_one_partition_are_measured_apart() -> None:
     """Otherwise every HDR port is slow beside NDR ports."""
     profiles = {"a": "dgx-h100", "b": "dgx-a100", "c": "dgx-h100", "d": "dgx-a100"}
