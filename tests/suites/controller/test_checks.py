@@ -88,23 +88,6 @@ def test_a_figure_above_its_limit_fails(changes: dict[str, Any], part: str, show
     assert figures(" ".join(f"{one.measured} / {one.expected}" for one in verdict.findings)) == shown
 
 
-def test_metrics_of_the_load() -> None:
-    known = judged(**{**AT_LIMIT, "rpcs": {"A": (10, 10.0), "B": (10, 1.0)}})
-    figures_of = {"threads": 192, "agent_queue": 1000, "dbd_queue": 10_006, "sdiag": 10.0}
-    times = {"main_scheduler": 2000, "backfill_scheduler": 30_000, "slowest_request": 10_000}
-    assert {one.name: one.value for one in known.metrics} == figures_of | times
-
-
-@pytest.mark.parametrize(
-    ("threads", "queue", "records", "high"),
-    [(193, 0, 0, True), (0, 1001, 0, True), (192, 1000, 50, False), (0, 0, 51, True)],
-)
-def test_either_high_figure_is_read_twice(threads: int, queue: int, records: int, high: bool) -> None:
-    load = replace(LOAD, threads=threads, agent_queue=queue, dbd_queue=records)
-    assert checks.is_high(load, CONFIG, {"MaxDBDMsgs": "100"}) is high
-    assert checks.is_high(load, CONFIG, {}) is (high and records == 0)
-
-
 def test_a_backfill_scheduler_that_rests_is_no_failure() -> None:
     verdict = judged(pending=3, backfilled=LOAD.now - 601)
     assert verdict_of(verdict) == (WARNING, ["backfill scheduler"])
@@ -140,15 +123,6 @@ def test_errors_of_a_log_are_one_warning_and_never_a_failure(
     rest = [(it.example, it.count) for it in log.kinds if it.example not in shown]
     assert [(it.text, it.count) for it in verdict.remarks] == rest * bool(shown)
     assert len(rest) == (7 if len(log.kinds) == 10 else 0)
-
-
-def test_a_kind_is_shown_with_count_nodes_last_time_and_meaning() -> None:
-    log = DaemonLog((ErrorKind("error: odd " + 200 * "x", 3, 7300.0, ("gpu01", "gpu02"), "ours"),))
-    (one,) = checks.errors(log).advisories
-    assert (
-        one.measured
-        == f"3 error lines of 1 kind: 3 x 'error: odd {109 * 'x'}' (gpu[01-02], last 2 h 1 min ago): ours"
-    )
 
 
 def test_a_load_that_was_not_read_is_not_checked() -> None:

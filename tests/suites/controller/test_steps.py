@@ -13,13 +13,11 @@ from paths import ROOT
 
 from pytest_gpucluster.cluster.transport.base import Completed
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError, SlurmError, TransportError
-from pytest_gpucluster.core.probe import with_root
 from pytest_gpucluster.suites.controller import checks, facts, steps
 from pytest_gpucluster.suites.controller.config import ControllerConfig
 from pytest_gpucluster.suites.controller.log_lines import ErrorKind, folded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 CONFIG = ControllerConfig()
@@ -176,18 +174,3 @@ def test_a_log_that_nobody_writes_is_not_read(tmp_path: Path, later: float, prob
     found = read(tmp_path, controller=False)
     assert found.problem == f"slurmctld's log: {path} was not written within the last 24 h" * problem
     assert bool(found.kinds) is not problem
-
-
-@pytest.mark.parametrize(("path", "sudo"), [("/var/log/slurmctld.log", True), ("", False)])
-def test_the_commands_are_those_of_the_settings(path: str, sudo: bool) -> None:
-    slurm: Any = FakeSlurm("", "LogFile=/dbd.log\n", "", SLURM_CONF="/x")
-    settings = {"SLURM_CONF": "/etc/slurm/slurm.conf", **({"SlurmctldLogFile": path} if path else {})}
-    steps.query_controller_log(slurm, settings, CONFIG, FOLDING, sudo=sudo)
-    as_user: Callable[[str], str] = with_root if sudo else str
-    calls = [argv[2] for argv in slurm.calls]
-    assert {argv[:2] for argv in slurm.calls} == {("sh", "-c")}
-    assert calls[0] == as_user(facts.log_command(path, "slurmctld", CONFIG.log_size))
-    assert calls[2] == as_user(facts.log_command("/dbd.log", "slurmdbd", CONFIG.log_size))
-    assert ("journalctl -q -u slurmctld" in calls[0]) == (not path)
-    assert "/etc/slurm/slurmdbd.conf" in calls[1]
-    assert calls[1].startswith("awk") != sudo

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster.core.errors import NotApplicable
 from pytest_gpucluster.core.fact import Fact
 from pytest_gpucluster.core.known_lines import KnownLine
 from pytest_gpucluster.core.probe import Answer
@@ -64,26 +63,6 @@ def fact(name: str, *arguments: Any) -> Any:
 
 def test_requests_are_made_once_in_a_session() -> None:
     assert [name for name, it in vars(suite).items() if isinstance(it, Fact) and not it.once] == []
-
-
-def test_slurm_and_the_section_are_those_of_the_cluster_file() -> None:
-    with pytest.raises(NotApplicable, match="no Slurm here"):
-        fact("slurm", World(slurm=False))
-    world = World()
-    assert fact("slurm", world) is world
-    assert fact("config", world) == ControllerConfig(backup=True)
-
-
-@pytest.mark.parametrize(
-    ("name", "step", "extra"),
-    [("controllers", "query_controllers", ()), ("diagnostics", "query_load", (CONFIG,))],
-)
-def test_requests_know_the_settings(
-    monkeypatch: pytest.MonkeyPatch, name: str, step: str, extra: tuple[Any, ...]
-) -> None:
-    monkeypatch.setattr(steps, step, lambda *given: given)
-    world = World(ClusterName="c")
-    assert fact(name, world, *extra) == (world, {"ClusterName": "c"}, *extra)
 
 
 @pytest.mark.parametrize(

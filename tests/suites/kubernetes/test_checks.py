@@ -215,7 +215,6 @@ MACHINES: Machines = {
     "kubernetes.ready": [
         ("a scheduled maintenance | AKS, node-problem-detector", WARNING, ready(VMEventScheduled="True x")),
         ("an agent's condition | node-problem-detector", PASSED, ready(SysctlChanged="True SysctlChanged")),
-        ("the agent has just started | node-problem-detector", PASSED, ready(KernelDeadlock="Unknown x")),
         ("sick: the kubelet stopped | node-status", MONITOR, ready(Ready="Unknown NodeStatusUnknown")),
         ("sick: out of process ids | node-status", MONITOR, ready(PIDPressure="True x")),
         ("sick: cordoned | kubectl cordon", MONITOR, ready(spec={"unschedulable": True})),
@@ -223,7 +222,6 @@ MACHINES: Machines = {
     ],
     "kubernetes.taints": [
         ("Azure's taint of GPU nodes | AKS", PASSED, taints("sku=gpu:NoSchedule")),
-        ("a usual taint | GKE", PASSED, taints("nvidia.com/gpu=present:NoSchedule")),
         ("a soft taint | cluster autoscaler", WARNING, taints(f"{AUTOSCALER}:PreferNoSchedule")),
         ("sick: a hard one | cluster autoscaler", CONFIGURE, taints(f"{AUTOSCALER}:NoSchedule")),
     ],
@@ -232,7 +230,6 @@ MACHINES: Machines = {
         ("ten shares, no label states them | HAMi, issue 314", NOT_CHECKED, gpus(HAMI, capacity={GPU: "80"})),
         ("whole GPUs of guests | gpu-operator-kubevirt", NOT_CHECKED, gpus(labels=GUESTS, capacity=MODEL)),
         ("MIG devices | mig-parted", NOT_CHECKED, gpus(capacity=MIG, profile=WITH_MIG)),
-        ("MIG devices, or none | mig-parted", NOT_CHECKED, gpus(capacity=MIG, profile=ANY_MIG)),
         ("an earlier partition | kubelet", PASSED, gpus(capacity={"nvidia.com/mig-1g.10gb": "0"})),
         ("it has just joined | GKE", NOT_CHECKED, gpus(capacity={GPU: "0"}, created=60, since=60)),
         ("it was restarted | GKE", NOT_CHECKED, gpus(capacity={GPU: "0"}, created=9000, since=599)),
@@ -273,7 +270,6 @@ MACHINES: Machines = {
     "kubernetes.rdma": [
         ("an adapter for storage | network-operator", WARNING, rdma("9", "8", "8", "8")),
         ("the only node of its group | network-operator", PASSED, rdma("8")),
-        ("written in thousands | resource.Quantity", PASSED, rdma("1k", "1k", "1k")),
         ("it has just joined | GKE", NOT_CHECKED, rdma("0", "1k", "1k", created=60)),
         ("no node offers any | profile", NOT_CHECKED, lambda: checks.rdma(node(), SEEN, {}, H100)),
         ("no adapters | profile", NOT_APPLICABLE, lambda: checks.rdma(node(), SEEN, {}, WITHOUT)),
@@ -284,7 +280,6 @@ MACHINES: Machines = {
     ],
     "kubernetes.labels": [
         ("MIG is configured | mig-parted", PASSED, labels(mig__config__state="success")),
-        ("MIG devices | plugin", PASSED, labels(gpu__product="NVIDIA-A100-SXM4-80GB-MIG-1g.10gb")),
         ("sick: MIG failed | mig-parted", CONFIGURE, labels(mig__config__state="failed")),
         ("sick: an upgrade failed | operator", CONFIGURE, labels(gpu_driver_upgrade_state="upgrade-failed")),
         ("sick: MIG in parts | plugin", CONFIGURE, labels(gpu__product="NVIDIA-A100-SXM4-80GB-MIG-INVALID")),
@@ -297,7 +292,6 @@ MACHINES: Machines = {
     ],
     "kubernetes.job_gpus": [
         ("MIG instances | plugin", PASSED, job_gpus(smi(after="\n  MIG 3g.40gb Device 0: (UUID: M)"))),
-        ("a line of the driver first | plugin", PASSED, job_gpus(f"Warning: persistence mode\n{smi()}")),
         ("one share of four | plugin", PASSED, job_gpus(smi(1), labels=SHARING, capacity={GPU: "32"})),
         ("sick: seven of eight | plugin", MONITOR, job_gpus(smi(7))),
         ("sick: of two nodes | plugin", MONITOR, job_gpus(smi(), {"GPU-00000003-0000": ("gpu01", "gpu02")})),
@@ -343,26 +337,6 @@ def test_condition_of_an_agent() -> None:
     ):
         verdict = ready(**{condition: f"{status} {reason}"})()
         assert judged(verdict) == (expected, [condition] if expected != PASSED else [])
-
-
-def test_replicas_of_a_gpu() -> None:
-    for labels, capacity, count in (
-        ({}, {GPU: "8"}, 1),
-        ({f"{GPU}.replicas": "0"}, {GPU: "8"}, 1),
-        ({f"{GPU}.replicas": "4"}, {f"{GPU}.shared": "32"}, 4),
-        ({f"{GPU}.replicas": "1"}, {f"{GPU}.shared": "32"}, None),
-        ({checks.GKE_SHARES: "6"}, {GPU: "48"}, 6),
-    ):
-        assert checks.replicas(kube.KubeNode("n", labels=labels, capacity=capacity), GPU) == count
-
-
-def test_a_pod_that_was_rejected_long_ago_is_a_remark() -> None:
-    assert len(allocated(refused(LOST, 7200))().remarks) == 1
-
-
-def test_restart_after_the_newest_heartbeat_is_shown_as_of_now() -> None:
-    (finding,) = operator(of_plugin(restarts=3, ended=-90))().findings
-    assert "restarted 0 s ago" in finding.measured
 
 
 def test_a_node_that_was_not_read_proves_no_gpu() -> None:

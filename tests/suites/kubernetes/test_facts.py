@@ -16,18 +16,6 @@ def test_node_is_matched_by_name_first_label_and_address() -> None:
     assert facts.matched(nodes, known) == {"gpu01": "gpu01", "gpu02.x.com": "gpu02", "ip-10-0-0-3": "gpu03"}
 
 
-def test_taint_is_stated_by_key_value_and_effect() -> None:
-    for stated, expected in (
-        ("nvidia.com/gpu", True),
-        ("nvidia.com/gpu=present", True),
-        ("nvidia.com/gpu:NoSchedule", True),
-        ("nvidia.com/gpu=present:NoExecute", False),
-        ("nvidia.com/gpu=", False),
-        ("nvidia.com", False),
-    ):
-        assert facts.Taint("nvidia.com/gpu", "present", "NoSchedule").is_stated([stated]) is expected
-
-
 def test_daemonset_belongs_on_nodes_that_it_selects_and_tolerates() -> None:
     tolerating = facts.DaemonSet("a", "b", {"gpu": "true"}, tolerations=({"key": "x", "operator": "Exists"},))
     assert (
@@ -39,19 +27,6 @@ def test_daemonset_belongs_on_nodes_that_it_selects_and_tolerates() -> None:
         is None
     )
     assert tolerating.belongs_on(facts.KubeNode("n", {"gpu": "false"})) is False
-
-
-def test_component_of_a_daemonset() -> None:
-    for daemonset, gpu, network in (
-        ("nvidia-sandbox-validator", "validator", ""),
-        ("nvidia-sandbox-device-plugin-daemonset", "device-plugin", ""),
-        ("nvidia-vgpu-manager-daemonset-9.6.20260324-0", "virtual machines", ""),
-        ("nvidia-vfio-manager", "virtual machines", ""),
-        ("aws-efa-k8s-device-plugin-daemonset", "", "device-plugin"),
-        ("aws-node", "", ""),
-    ):
-        assert facts.component_of(daemonset, facts.GPU_COMPONENTS) == gpu
-        assert facts.component_of(daemonset, facts.NETWORK_COMPONENTS) == network
 
 
 def test_resources_for_rdma() -> None:

@@ -69,26 +69,6 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "POLL", (0.0, 0.0))
 
 
-CODE = "status:containerStatuses:0:state:terminated:exitCode"
-DAMAGED = [
-    *({"items": None}, {"items": [None]}, {}, []),
-    *(damaged(key, None) for key in ("metadata", "metadata:labels")),
-    damaged("metadata:labels:gpucluster-job"),
-    *(damaged("metadata:annotations:INDEX", value) for value in ("", "x", "²", "9" * 5000, 1.5)),
-    *(damaged(CODE, value) for value in (..., None, "x", True, 1e999)),
-    damaged("status", "x"),
-    damaged("status:containerStatuses", [None]),
-]
-
-
-@pytest.mark.parametrize("answer", DAMAGED)
-def test_damaged_pods_of_a_job_are_one_clear_error(answer: object) -> None:
-    with pytest.raises(ProbeError, match=r"^kubectl get pods: "):
-        facts.read_job_pods(json.dumps(answer))
-    with pytest.raises(GpuClusterError, match=r"^the pods of the Jobs cannot be read: kubectl get pods: "):
-        work(answer).nccl(HOSTS)
-
-
 def test_a_creation_counts_as_refused_only_where_the_answer_excludes_it() -> None:
     for problem, noted in (
         ("", b"yes\n"),

@@ -19,7 +19,7 @@ from counter_examples import (
     assert_as_expected,
     name,
 )
-from judged import figures, judged
+from judged import judged
 
 from pytest_gpucluster import config as configs
 from pytest_gpucluster.suites.monitoring import checks, gpu_checks, gpu_facts
@@ -101,12 +101,10 @@ VERDICTS: list[tuple[Callable[[], Verdict], tuple[str, list[str]], dict[str, flo
     (partial(target, ports=(("dcgm", 9400),)), (CONFIGURE, ["dcgm on port 9400"]), {"node_targets": 1}),
     (partial(target, "gpu02"), (CONFIGURE, ["node on port 9100"]), {"node_targets": 0}),
     (partial(up, node="gpu02"), (NOT_CHECKED, []), {}),
-    (partial(up, targets_problem="t", targets={}), (NOT_CHECKED, []), {}),
     (partial(up, DOWN, UP_LATE), (MONITOR, ["job s, u", "job s, w"]), {}),
     # Prometheus has just begun: two intervals are not over
     (partial(up, NEW, began=951.0), (NOT_CHECKED, []), {}),
     (partial(up, NEW, began=950.0), (MONITOR, [JOB]), {}),
-    (partial(up, NEW), (MONITOR, [JOB]), {}),
     (partial(up, replace(NEW, health="down"), began=1009.0), (MONITOR, [JOB]), {}),
     (partial(up, replace(NEW, last_scrape=1.0), began=1009.0), (MONITOR, [JOB]), {}),
     (partial(exporters, seen()), (NOT_APPLICABLE, []), {}),
@@ -114,8 +112,6 @@ VERDICTS: list[tuple[Callable[[], Verdict], tuple[str, list[str]], dict[str, flo
     (partial(exporters, seen(targets_problem="t"), slurm=8080), (NOT_CHECKED, []), {}),
     (partial(exporters, seen(targets={"": (DOWN, UP)}), slurm=8080), (PASSED, []), {}),
     (partial(exporters, seen(targets={"": (DOWN,)}), slurm=8080), (CONFIGURE, ["job s, u"]), {}),
-    (partial(exporters, seen(NEW, began=951.0), slurm=8080), (NOT_CHECKED, []), {}),
-    (partial(age, node="gpu02"), (NOT_CHECKED, []), {}),
     (partial(age, targets_problem="t"), (NOT_CHECKED, []), {}),
     (partial(age, now=999.5), (PASSED, []), {"scrape_age": 0}),  # the answer states whole seconds
     (partial(age, now=1120.0), (PASSED, []), {"scrape_age": 120}),
@@ -134,12 +130,6 @@ def test_verdicts(judge: Callable[[], Verdict], expected: object, values: dict[s
     verdict = judge()
     assert judged(verdict) == expected
     assert {one.name: one.value for one in verdict.metrics} == values
-
-
-def test_figures_of_findings() -> None:
-    assert figures(up(NEW, began=951.0).reason)[-1] == 1, "seconds until it must have been scraped"
-    (late,) = age(now=1121.0).findings
-    assert (figures(late.measured), figures(late.expected)) == ([121], [120])
 
 
 # -- counter-examples

@@ -48,10 +48,6 @@ STUCK = StuckJob("77", "jane", 600.0, 300.0)
 BY_ROOT, BY_SLURM = "[root@2026-01-02T03:04:05]", "[slurm@2026-01-02T03:04:05]"
 
 
-def metrics(verdict: Verdict) -> list[tuple[str, float, str]]:
-    return [(one.name, one.value, one.unit) for one in verdict.metrics]
-
-
 # --- what Slurm shows
 
 
@@ -210,7 +206,6 @@ MACHINES: dict[Check[...], list[Row]] = {
     ],
     checks.schedulable: [
         (PASSED, "IDLE+PLANNED", "backfill", node("IDLE+PLANNED")),
-        (PASSED, "IDLE+DYNAMIC_NORM", "Slinky, soperator", node("IDLE+DYNAMIC_NORM")),
         (PASSED, "powered down", "AWS ParallelCluster", node("IDLE+CLOUD+POWERED_DOWN")),
         (PASSED, "powering up", "aws 350", node("MIXED+CLOUD+NOT_RESPONDING+POWERING_UP")),
         (PASSED, "blocked by an exclusive topology job", "Slurm 23.11", node("IDLE+BLOCKED")),
@@ -222,30 +217,23 @@ MACHINES: dict[Check[...], list[Row]] = {
         (NOT_CHECKED, "drained for its prolog: slurm.prolog", "sinfo -R", PROLOG_ERROR),
         (NOT_CHECKED, "a job does not end: slurm.completing", "squeue", stuck("IDLE+COMPLETING")),
         (MONITOR, "drained", "sinfo -R", node("IDLE+DRAIN", f"bad cable {BY_ROOT}")),
-        (MONITOR, "drained at work", "sinfo -R", node("MIXED+DRAIN")),
-        (MONITOR, "drained, and silent", "sinfo -R", node("MIXED+DRAIN+NOT_RESPONDING")),
         (MONITOR, "set DOWN", "scontrol update", node("DOWN")),
         (MONITOR, "failing", "IDLE+FAIL", node("IDLE+FAIL")),
         (MONITOR, "registered with less", "INVALID_REG", node("IDLE+INVALID_REG")),
         (MONITOR, "in a reservation", "sinfo -R", node("IDLE+DRAIN+RESERVED", f"xid 79 {BY_SLURM}")),
-        (MONITOR, "drained, and a job does not end", "squeue", stuck("IDLE+DRAIN+COMPLETING")),
         (MONITOR, "never started again", "aws 7577", node("IDLE+CLOUD+POWERED_DOWN+NOT_RESPONDING")),
     ],
     checks.responding: [
         (NOT_CHECKED, "off for maintenance", "scontrol", node("IDLE+MAINTENANCE+NOT_RESPONDING")),
-        (NOT_CHECKED, "down for it", "scontrol", node("DOWN+MAINTENANCE+NOT_RESPONDING", SILENT)),
         (MONITOR, "restarted at a ping", "SlurmdTimeout is not reached", node("IDLE+NOT_RESPONDING")),
         (MONITOR, "20.11: IDLE*", "sinfo idle*", node("IDLE*")),
         (MONITOR, "drained and switched off", "RMA", node("DOWN+DRAIN+NOT_RESPONDING", DRAINED)),
-        (MONITOR, "the same since 23.02", "reason", node("DOWN+DRAIN+NOT_RESPONDING", f"RMA : {SILENT}")),
         (MONITOR, "a cloud node", "stopped", node("DOWN+CLOUD+POWERED_DOWN+NOT_RESPONDING", SILENT)),
         (MONITOR, "a cloud node that did not start", "ResumeTimeout", node("DOWN+CLOUD+NOT_RESPONDING")),
         (MONITOR, "slurmctld was restarted", "UNKNOWN", node("UNKNOWN")),
-        (MONITOR, "not there yet", "FUTURE", node("FUTURE")),
         (NOT_CHECKED, "starts", "power saving", node("MIXED+CLOUD+NOT_RESPONDING+POWERING_UP")),
         (NOT_CHECKED, "reboots", "scontrol reboot", node("IDLE+REBOOT_ISSUED+NOT_RESPONDING")),
         (NOT_CHECKED, "drained to reboot", "ASAP", node("IDLE+DRAIN+REBOOT_ISSUED+NOT_RESPONDING", REBOOT)),
-        (NOT_CHECKED, "reboots, set DOWN", "ASAP", node("DOWN+REBOOT_ISSUED+NOT_RESPONDING", REBOOT)),
         (PASSED, "set DOWN by an operator, slurmd answers", "scontrol", node("DOWN", f"work {BY_ROOT}")),
         (DRAIN, "set DOWN by slurmctld", "Not responding", node("DOWN+NOT_RESPONDING", SILENT)),
         (DRAIN, "20.11: DOWN*", "elasticluster 272: down*", node("DOWN*", SILENT)),
@@ -258,13 +246,10 @@ MACHINES: dict[Check[...], list[Row]] = {
     ],
     checks.gres: [
         (PASSED, "shards", "slurm.conf", node(Gres="gpu:h200:8(S:0-1),shard:h200:32(S:0-1)"), profile()),
-        (PASSED, "MPS", "slurm.conf", node(Gres="gpu:h200:8,mps:h200:800"), profile()),
         (PASSED, "no type, none stated", "gpu:8", node(Gres="gpu:8"), profile(None)),
         (NOT_APPLICABLE, "no GPUs", "profile", node(), profile().model_copy(update={"gpu": None})),
         (NOT_APPLICABLE, "some in MIG mode", "MIG", node(Gres="gpu:h200:4,gpu:1g.10gb:14"), profile()),
         (CONFIGURE, "seven GPUs", "gres.conf", node(Gres="gpu:h200:7"), profile()),
-        (CONFIGURE, "nine GPUs", "gres.conf", node(Gres="gpu:h200:9"), profile()),
-        (CONFIGURE, "none", "gres.conf", node(Gres=""), profile()),
         (CONFIGURE, "another type", "gres.conf", node(Gres="gpu:h100:8"), profile()),
         (CONFIGURE, "two types", "gres.conf", node(Gres="gpu:h200:4,gpu:h100:4"), profile()),
     ],
@@ -346,7 +331,6 @@ MACHINES: dict[Check[...], list[Row]] = {
         (NOT_CHECKED, "the step did not run", "slurm.step", DEAD, node(), PROLOG),
         (PASSED, "an old reason", "cloud", GOOD, node("IDLE+CLOUD", f"Prolog error {BY_SLURM}"), PROLOG),
         (CONFIGURE, "drained by Slurm", "Prolog error", None, PROLOG_ERROR, PROLOG),
-        (CONFIGURE, "one of several", "since 23.11", None, PROLOG_ERROR, {"Prolog[0]": "/p"}),
         (CONFIGURE, "no launch", "batch job", None, node("IDLE+DRAIN", "Prolog launch failure"), PROLOG),
     ],
     checks.epilog: [
@@ -368,18 +352,16 @@ MACHINES: dict[Check[...], list[Row]] = {
     ],
     checks.array: [
         (PASSED, "both elements", "squeue", ran()),
-        (NOT_CHECKED, "a busy cluster", "squeue", queued("Resources")),
         (NOT_CHECKED, "dropped", "MinJobAge", jobs()),
+        (NOT_CHECKED, "a busy cluster", "squeue", queued("Resources")),
         (CONFIGURE, "another exit status", "squeue", ran(element=job("FAILED", rc=1))),
         (CONFIGURE, "the first does not start", "squeue", ran(requeued=waiting("None"))),
-        (CONFIGURE, "the second does not start", "squeue", ran(element=waiting("None"))),
     ],
     checks.dependency: [
         (PASSED, "one after the other", "squeue", ran()),
+        (NOT_CHECKED, "dropped", "MinJobAge", jobs()),
         (PASSED, "at once", "squeue", ran(dependent=job(rc=5, start="22:00:03"))),
         (NOT_CHECKED, "a busy cluster: the first waits", "squeue", queued("Priority")),
-        (NOT_CHECKED, "a busy cluster: the second waits", "squeue", ran(dependent=waiting("Priority"))),
-        (NOT_CHECKED, "slurmctld has dropped the jobs", "MinJobAge", jobs()),
         (CONFIGURE, "started before", "squeue", ran(dependent=job(rc=5, start="22:00:01"))),
         (CONFIGURE, "the first never ended", "squeue", ran(element=job(end=""))),
         (CONFIGURE, "the second does not end", "squeue", ran(dependent=job(rc=5, end=""))),
@@ -387,16 +369,16 @@ MACHINES: dict[Check[...], list[Row]] = {
     ],
     checks.requeue: [
         (PASSED, "once", "squeue", ran()),
+        (NOT_CHECKED, "dropped", "MinJobAge", jobs()),
         (NOT_CHECKED, "a busy cluster: not started", "squeue", queued("Resources")),
         (NOT_CHECKED, "it had no time to return", "squeue", ran(requeued=job("RUNNING"))),
-        (NOT_CHECKED, "dropped", "MinJobAge", jobs()),
         (CONFIGURE, "not requeued", "JobRequeue", ran(requeued=job("FAILED", rc=9))),
         (CONFIGURE, "twice", "squeue", ran(requeued=replace(REQUEUED, restarts=2))),
     ],
     checks.begin: [
         (PASSED, "on time", "squeue", ran()),
-        (NOT_CHECKED, "a busy cluster", "squeue", queued("Priority")),
         (NOT_CHECKED, "dropped", "MinJobAge", jobs()),
+        (NOT_CHECKED, "a busy cluster", "squeue", queued("Priority")),
         # sbatch and slurmctld round down to seconds
         (NOT_CHECKED, "sbatch took 1.9 s", "load", jobs(took=1.9, element=job(eligible="22:00:00"))),
         (NOT_CHECKED, "its clock is behind", "NTP", jobs(element=job(eligible="21:59:59"))),
@@ -411,20 +393,13 @@ MACHINES: dict[Check[...], list[Row]] = {
         (PASSED, "more time than is stated for another", "cluster file", partition(), {"gpu": JobLimits()}),
         (CONFIGURE, "changed", "scontrol update", partition(max_time=3600.0), A_DAY),
         (CONFIGURE, "fewer nodes", "MaxNodes", partition(max_nodes=1), {"gpu": JobLimits(max_nodes=2)}),
-        (
-            CONFIGURE,
-            "another state",
-            "State",
-            {"gpu": replace(partition()["gpu"], state="DOWN")},
-            {"gpu": JobLimits()},
-        ),
+        (CONFIGURE, "another state", "State", {"gpu": PartitionInfo("gpu", "DOWN")}, {"gpu": JobLimits()}),
         (CONFIGURE, "no such partition", "scontrol", partition(), {"q": JobLimits()}),
     ],
     checks.time_limit: [
         (PASSED, "slurmstepd names it", "22.05", overrun(STEPD)),
         (PASSED, "slurmstepd names it through the task", "22.05.8: sleep 300", SPOKEN),
         (PASSED, "srun names it", "srun: Force Terminated job", overrun(BY_SRUN)),
-        (PASSED, "after KillWait", "SIGKILL", overrun(f"{STEPD}\nsrun: error: task 0: Killed")),
         (CONFIGURE, "not ended", "OverTimeLimit", overrun("")),
     ],
 }
@@ -462,23 +437,6 @@ def test_of_a_node_that_slurm_does_not_know_nothing_is_judged() -> None:
         assert result(verdict) == NOT_CHECKED, verdict.check
 
 
-def test_figures_are_measured() -> None:
-    info = node(CPUTot="64", RealMemory="3072", Gres="gpu:h200:4,gpu:1g.10gb:14,shard:64")
-    for verdict, found in (
-        (checks.gres(info, profile()), ("slurm_gpus", 18, "GPUs")),
-        (checks.cpus(info, NodeProfile()), ("slurm_cpus", 64, "CPUs")),
-        (checks.memory(info, NodeProfile()), ("slurm_memory", 3, "GiB")),
-        (checks.step(GOOD), ("step", 1.5, "s")),
-        (checks.gpu_binding(GOOD), ("bound_gpus", 2, "GPUs")),
-        (checks.cpu_affinity(confined({0}, {1})), ("step_cpus", 2, "CPUs")),
-        (checks.job_start(ran(element=job(start="22:00:03")), 60.0), ("job_start", 1, "s")),
-        (checks.time_limit(overrun(STEPD)), ("time_limit", 64.0, "s")),
-    ):
-        assert metrics(verdict) == [found]
-    (finding,) = checks.completing(stuck("IDLE+COMPLETING")).findings
-    assert figures(finding.expected) == [5]
-
-
 def test_names_of_mig_instances() -> None:
     for gres in ("nvidia_a100_1g.5gb", "1c.3g.20gb", "7G.80GB"):
         assert NodeInfo("gpu01", "IDLE", gres={f"gpu:{gres}": 7}).allocates_mig
@@ -503,19 +461,12 @@ def test_memory_is_85_to_105_percent_of_the_profile(gib: float, expected: str) -
     ("judge", "diagnostic", "part", "measured"),
     [
         (checks.step, step(task(0), tasks_requested=2), "tasks", "0"),
-        (checks.step, replace(DEAD, tasks=(task(0, token="x"),)), "step", "no task of the step"),
         (checks.output, step(task(0), tasks_requested=2), "stdout", "of 1 tasks"),
         (checks.exit_code, step(task(1)), "local task 0", "no report"),
-        (checks.exit_code, step(task(0, rc=1)), "task 0", "exit status 1"),
-        (checks.exit_code, step(task(0, rc=7, signal=15)), "task 0", "signal 15"),
         (checks.exit_code, step(task(0), task(2, rc=1)), "task 2", "exit status 1"),
-        (checks.exit_code, step(task(0), task(2, signal=9)), "task 2", "signal 9"),
         (checks.signal, step(task(0)), "local task 1", "no report"),
-        (checks.signal, step(task(1, signal=None, rc=0)), "task 1", "exit status 0"),
-        (checks.signal, step(task(1, signal=15)), "task 1", "signal 15"),
         (checks.gpu_binding, step(task(0, visible="unset", openable=())), "task 0", "0 devices"),
         (checks.gpu_binding, step(task(0, visible="0,1")), "task 0", "2 devices"),
-        (checks.gpu_binding, step(*SHARED_GPU), "GPU /dev/nvidia0", "used by tasks 0, 1"),
         (checks.cpu_affinity, confined({3, 12}, {12}, {3}), "CPUs of 3 tasks", "2 (CPU 3, 12)"),
     ],
 )
@@ -525,12 +476,6 @@ def test_what_a_diagnostic_step_finds(
     verdict = judge(diagnostic)
     assert judged(verdict) == (CONFIGURE, [part])
     assert verdict.findings[0].measured.startswith(measured)
-
-
-def test_as_many_cpus_are_needed_as_the_largest_machine_of_the_tasks_has() -> None:
-    tasks = (task(at, cpus=frozenset({at % 2}), online=8 if at else 1) for at in range(3))
-    (finding,) = checks.cpu_affinity(step(*tasks)).findings
-    assert figures(finding.expected) == [3]
 
 
 @pytest.mark.parametrize(
@@ -546,10 +491,8 @@ def test_a_prolog_that_kept_the_step_from_starting_is_found(values: dict[str, st
     ("visible", "openable", "devices"),
     [
         ("0", ("5",), ("5",)),
-        ("0", ("5", "6"), ("0",)),
         ("3", ("0",), ("3",)),  # not renumbered: no cgroup hides the others
         ("unset", (), ()),
-        ("", ("5",), ()),
     ],
 )
 def test_devices_that_open_count_where_they_are_as_many_as_named(
@@ -578,7 +521,6 @@ def read_step(*tasks: TaskResult) -> dict[str, NodeDiagnostic]:
         ({"procid": ""}, "SLURM_PROCID"),
         ({"procid": "5"}, "SLURM_PROCID"),
         ({"local": ""}, "SLURM_LOCALID"),
-        ({"ntasks": "\u00b2"}, "SLURM_NTASKS"),
         ({"ntasks": "0"}, "SLURM_NTASKS"),
     ],
 )
@@ -618,7 +560,6 @@ LISTED = (
         ("9           ", 0),  # 22.05: ended by SIGKILL
         ("0:9         ", 0),
         ("", None),  # since 23.02, where it is not known
-        ("x:0", None),
         ("3:", None),
     ],
 )
