@@ -12,7 +12,7 @@ from framework_helpers import Table, rows_of, told
 from suite_helpers import considered
 
 from pytest_gpucluster.core.check import Outcome
-from pytest_gpucluster.core.errors import NotAvailable, ProbeError
+from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit.container.containers import ImageImport
@@ -36,7 +36,6 @@ from pytest_gpucluster.suites.container.facts import (
     MOUNTED,
     ContainerFacts,
     StepFacts,
-    read_facts,
 )
 
 if TYPE_CHECKING:
@@ -142,6 +141,7 @@ STEPS: dict[Callable[[ContainerFacts], Verdict], tuple[str, ...]] = {
 
 @pytest.mark.parametrize("judge", STEPS)
 def test_what_needs_a_step_is_not_checked_without_it(judge: Callable[[ContainerFacts], Verdict]) -> None:
+    assert judge(good()).outcome is Outcome.PASSED
     for step in STEPS[judge]:
         verdict = judge(good(**{step: BROKEN}))
         assert (verdict.outcome, verdict.metrics) == (Outcome.NOT_CHECKED, ())
@@ -165,12 +165,9 @@ CASES: Table = {
         ("configure: PATH", good(plain={"image.PATH": "/i", "path": "/hook", "login_path": "/p"})),
         ("configure: exported variable", good(plain={"env.GPUCLUSTER_PASSED": None})),
         ("configure: PATH", good(plain={"image.PATH": "/opt"})),
-        ("configure: V without --container-env", good(readonly={"env.V": None})),
-        ("configure: --container-env=V", good(turned={"env.V": None})),
         ("passed", replace(good(readonly={"env.V": "x"}, turned={"env.V": "x"}), override="")),
     ],
     checks.save: [
-        ("passed", good()),
         ("configure: --container-save", good(back=StepFacts(({},), unsaved="no room"))),
         ("configure: saved image [1]", good(saved=BROKEN)),
         ("configure: saved image", good(saved={"mark": "no"})),
@@ -178,13 +175,11 @@ CASES: Table = {
         ("not checked", good(turned=BROKEN, saved={"mark": "no"})),
     ],
     checks.root: [
-        ("passed", good()),
         ("configure: root without a flag", good(readonly={"writable": "yes"})),
         ("configure: root with --container-writable", good(turned={"marked": "no"})),
         ("not checked", STOPPED_BY_HOOK),
     ],
     checks.mounts: [
-        ("passed", good()),
         ("configure: mount", good(mounts={"token": "u"})),
         ("configure: mount", good(mounts={"wrote": "no"})),
         ("configure: mount", replace(good(), token_back=False)),
@@ -193,8 +188,6 @@ CASES: Table = {
     ],
     checks.workdir: [
         ("configure: working directory", good(mounts={"workdir": "/"})),
-        ("passed", good()),
-        ("configure: working directory", good(mounts={"workdir": None})),
     ],
     checks.home: [
         ("configure: home, without a flag", good(plain={"at_home": "yes"})),
@@ -202,18 +195,14 @@ CASES: Table = {
         ("configure: home, --no-container-mount-home", good(back={"at_home": "yes"})),
     ],
     checks.remap_root: [
-        ("passed", good()),
         ("configure: --container-remap-root [1000, 0]", good(turned={"uid": "1000"})),
         ("configure: --no-container-remap-root [0, 1000]", good(back={"uid": "0"})),
-        ("configure: --container-remap-root [0]", good(turned={"uid": None})),
-        ("configure: --no-container-remap-root [1000]", good(outside={"uid": None})),
     ],
     checks.entrypoint: [
         (
             "configure: --container-entrypoint [1]",
             replace(good(entrypoint=BROKEN), entrypoint_elsewhere=True),
         ),
-        ("passed", good()),
         ("not applicable", good(plain={"rc": "no"})),
         ("not checked [1]", good(entrypoint=BROKEN)),
     ],
@@ -221,12 +210,9 @@ CASES: Table = {
         ("passed [1.5]", good()),
         ("configure: container by name [1]", good(back=BROKEN)),
         ("configure: container by name [1.5]", good(back={"mark": "no"})),
-        ("not checked", BARE),
         ("not checked", NOT_IMPORTED),
-        ("not checked [1]", good(outside=BROKEN)),
     ],
     checks.remove: [
-        ("passed", good()),
         ("configure: named container", replace(good(), saved_removed="still listed")),
         ("not checked", replace(good(), saved_removed=NO_LIST)),
     ],
@@ -234,10 +220,8 @@ CASES: Table = {
         ("configure: NVIDIA_VISIBLE_DEVICES=all [1]", good(gpus=BROKEN)),
         ("configure: nvidia-smi inside [3, 2, 3]", good(gpus={"gpu.GPU-3": "1"})),
         ("configure: /dev/nvidia* [1, 2, 2]", good(gpus={"devices": "1"})),
-        ("configure: /dev/nvidia* [2, 2]", good(outside={"devices": None})),
         ("passed [2]", good(outside=NO_UUIDS)),
         ("configure: nvidia-smi inside [0, 1, 2, 2]", good(gpus=NO_UUIDS)),
-        ("configure: nvidia-smi inside; /dev/nvidia* [0, 1, 2, 2, 0]", good(gpus=NO_DEVICES)),
         ("not applicable", replace(good(), gpus=0)),
         ("not checked [0]", good(outside=NO_DEVICES, gpus=NO_DEVICES)),
     ],
@@ -245,44 +229,30 @@ CASES: Table = {
         ("configure: tasks [1, 2]", ranks(rank(0))),
         ("configure: rank 1: RANK [0, 1]", ranks(rank(0), rank(1, RANK="0"))),
         ("configure: rank 1: LOCAL_RANK [0, 1]", ranks(rank(0), rank(1, LOCAL_RANK="0"))),
-        ("configure: rank ?: RANK; rank ?: LOCAL_RANK", ranks(rank(0), {})),
         ("passed", ranks(hooked(0), hooked(1))),
         ("configure: rank 1: WORLD_SIZE [3, 2]", ranks(hooked(0), hooked(1, WORLD_SIZE="3"))),
-        ("configure: MASTER_ADDR", ranks(hooked(0), hooked(1, MASTER_ADDR=""))),
         ("configure: rank 1: MASTER_PORT [61001, 0]", ranks(hooked(0), hooked(1, SLURM_JOB_ID="4_1"))),
-        (
-            "configure: rank 0: MASTER_PORT; rank 0: WORLD_SIZE; MASTER_ADDR [61000]",
-            ranks(rank(0), hooked(1)),
-        ),
     ],
     checks.memlock: [
-        ("passed", good()),
         ("configure: locked memory [64]", good(plain={"memlock": "64"})),
-        ("not checked", good(plain={"memlock": None})),
         ("not checked", good(outside={"memlock": None})),
     ],
     checks.shm: [
         ("passed [3.8147e-05]", good()),
         ("configure: shared memory [36, 40, 3.43323e-05]", good(plain={"shm": "9 4096"})),
         ("passed [2]", good(plain={"shm": f"{2**19} 4096"})),
-        ("not checked", good(plain={"shm": "x 1"})),
-        ("not checked", good(outside={"shm": "1 2 3"})),
     ],
     checks.imported: [
         ("passed: /i.sqsh; /i.sqsh [2, 5]", good()),
         ("configure: /i.sqsh", not_imported("damaged")),
-        ("configure: /i.sqsh", replace(good(), imported=ImageImport("/i.sqsh", "m"))),
         ("passed", replace(good(), imported=ImageImport("/i.sqsh", "n", reused=("gpu01",)))),
         ("not checked", STOPPED_BY_HOOK),
-        ("not checked", BARE),
     ],
     checks.release: [
         ("configure: os-release [24.04, 22.04]", site({}, release="ubuntu 22.04"), fleet()),
         ("configure: os-release [24.04, 2, 2, 3]", good(), fleet("a 1", "b 2", "b 2")),
         ("configure: os-release [24.04, 24.04, 2]", good(), fleet("ubuntu 24.04", "b 2")),
         ("passed", good(), fleet("ubuntu 24.04", "ubuntu 24.04")),
-        ("configure: os-release", good(plain={"release": None}), fleet()),
-        ("configure: os-release [2]", good(plain={"release": None}), fleet("b 2", "b 2")),
         ("not checked", BARE, fleet()),
     ],
     checks.plugin: [
@@ -290,8 +260,6 @@ CASES: Table = {
         ("configure: Pyxis [1]", good(outside=BROKEN)),
         ("configure: Pyxis", not_imported("srun has no option --x", seen={})),
         ("not checked", good(plain=BROKEN)),
-        ("not checked", replace(NOT_IMPORTED, seen={})),
-        ("not checked", replace(STOPPED_BY_HOOK, seen={})),
     ],
 }
 
@@ -305,13 +273,6 @@ def space(what: str, free: int, *, writable: bool = True) -> EnrootSpace:
     return EnrootSpace(what, f"/{what}", free, 2**40, writable=writable)
 
 
-def test_room_of_enroot() -> None:
-    paths = (space("data", 2**30), space("cache", 2**30 - 1), space("temp", 0, writable=False))
-    verdict = checks.room(paths, ContainerConfig(min_free=2**30))
-    ends = "monitor: cache path /cache; temp path /temp; data; cache; temp"
-    assert told(verdict) == f"{ends} [1024, 1, 1, 1, 1, 0]"
-
-
 def test_leftovers_are_containers_of_jobs_that_are_over() -> None:
     names = ("pyxis_7_x", "pyxis_8.0", "pyxis_9_9.1", "pyxis_named", "mine")
     verdict = checks.leftovers(names, {8})
@@ -321,27 +282,6 @@ def test_leftovers_are_containers_of_jobs_that_are_over() -> None:
 
 
 # -- what is read -----------------------------------------------------------------------------------------------
-
-
-def test_contained_is_recognised_by_root_or_release() -> None:
-    assert good().contained is True
-    assert BARE.contained is False
-    assert good(plain={"root": "8:1 /"}).contained is True
-    assert good(plain={"release": "debian 12"}).contained is True
-    assert good(outside=BROKEN).contained is None
-    assert good(plain=BROKEN).contained is None
-
-
-def test_facts_are_lines_with_the_mark() -> None:
-    assert read_facts("c|a|1\nc|b|x|y\nd|a|2\nc|a\nc|e|\n") == {"a": "1", "b": "x|y", "e": ""}
-
-
-def test_throughput_needs_size_and_time() -> None:
-    assert IMAGE.throughput("gpu01") == 5.0
-    assert IMAGE.throughput("gpu02") is None
-    assert replace(IMAGE, size={}).throughput("gpu01") is None
-    assert replace(IMAGE, seconds={"gpu01": 0.0}).throughput("gpu01") is None
-    assert replace(IMAGE, reused=("gpu02",)).nodes == ("gpu01", "gpu02")
 
 
 def answer(text: str, rc: int = 0, err: str = "") -> Answer:
@@ -356,15 +296,6 @@ def test_pyxis_is_library_and_version() -> None:
         ("a\nb\n", Pyxis(absent="b")),
     ):
         assert read_pyxis(answer(text)) == pyxis
-
-
-def test_room_is_free_blocks_and_rights() -> None:
-    assert read_space(answer("data 10 20 4096 5 9 rw /d d\ntemp 1 2 512 0 0 ro /t\n")) == (
-        EnrootSpace("data", "/d d", 40960, 81920, writable=True, inodes=5),
-        EnrootSpace("temp", "/t", 512, 1024, writable=False),
-    )
-    with pytest.raises(ProbeError, match="space of enroot: not understood: 'data x'"):
-        read_space(answer("data x\n"))
 
 
 def test_names_are_lines() -> None:
@@ -413,7 +344,6 @@ ROWS = (
     ("10,000 inodes are left", "an image has fewer", PASSED, room(line(inodes=(10_000, 60_000_000)))),
     ("the user may not write", ENROOT, MONITOR, room(line(rights="ro"))),
     ("a named container that stays, of the scope global", PYXIS, PASSED, left("pyxis_pytorch")),
-    ("a user's own container", ENROOT, PASSED, left("ubuntu", "nvidia+cuda+12.4.1")),
     ("containers of running jobs", PYXIS, PASSED, left("pyxis_77.0", "pyxis_77_torch", "pyxis_77_77.3")),
     ("a name that begins with a number, of the scope global", PYXIS, WARNING, left("pyxis_2024_torch")),
     ("of a job that is over", PYXIS, MONITOR, left("pyxis_77.0", "pyxis_76.0")),

@@ -51,7 +51,3 @@ def test_foreign_processes_are_those_on_the_gpu_of_the_rank(
     rows: list[list[str]] | None, *, started: bool, others: list[str] | None
 ) -> None:
     assert rank().others(rows, started=started) == others
-
-
-def test_age_counts_from_the_start_of_the_process() -> None:
-    assert 0 < payload.age() < 86_400
