@@ -80,7 +80,6 @@ def failed(*findings: Finding) -> Verdict:
         ("mpirun", failed(LONELY), {}, False, State.BROKEN, "singletons"),
         ("srun", failed(OTHER), {"srun-mpi": "rank 3: 2 times"}, True, State.EXPECTED, "rank 3: 2 times"),
         ("srun", failed(OTHER), {"mpirun-mpi": "old MPI"}, True, State.BROKEN, "rank 3"),
-        ("srun", Verdict("x", Outcome.NOT_CHECKED), {}, True, State.BROKEN, "could not be tried"),
         ("srun", failed(LONELY), {"srun-mpi": "no PMIx here"}, False, State.EXPECTED, "no PMIx here"),
         ("srun", Verdict("x", NOT_CHECKED, reason="no rank told"), {}, True, State.BROKEN, "no rank told"),
         ("srun", Verdict("x", Outcome.PASSED), {"srun-mpi": "old MPI"}, True, State.WORKS, ""),
@@ -140,14 +139,3 @@ CASES: Table = {
 @pytest.mark.parametrize(("check", "given", "expected"), rows_of(CASES))
 def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[Any], expected: str) -> None:
     assert told(check(*given)) == expected
-
-
-def test_a_want_of_pmi_is_expected_of_mpi_alone() -> None:
-    assert matrix.settle("srun", "nccl", failed(NO_PMI), {}, pmi_required=False).state is State.BROKEN
-    assert matrix.settle("srun", "mpi", SINGLETONS, {}).state is State.BROKEN
-    assert matrix.name_of("srun_pyxis", "mpi") == "srun_pyxis-mpi"
-
-
-def test_a_long_reason_is_cut_in_the_table() -> None:
-    assert Cell("srun", "cpu", State.BROKEN, "x" * 160).note == "x" * 160
-    assert Cell("srun", "cpu", State.BROKEN, "x" * 161).note == "x" * 157 + "..."

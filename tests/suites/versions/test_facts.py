@@ -20,11 +20,7 @@ def test_forms_of_versions() -> None:
     for line, component, version in (
         ("slurm slurm-wlm 22.05.8", "slurm", "22.05.8"),
         ("slurm slurm 25.11.0-0rc1", "slurm", "25.11.0-0rc1"),
-        ("enroot 3.4.1-1", "enroot", "3.4.1-1"),
         ("ofed MLNX_OFED_LINUX-23.10-0.5.5.0:", "ofed", "23.10-0.5.5.0"),
-        ("ofed OFED-internal-25.01-0.6.0:", "ofed", "25.01-0.6.0"),
-        ("container_toolkit 1.17.8", "container_toolkit", "1.17.8"),
-        ("nccl 2.27.3", "nccl", "2.27.3"),
     ):
         assert read(f"{line}\nend\n").known == {component: InstalledVersion(version)}
         with pytest.raises(ProbeError, match="ended early"):
@@ -36,9 +32,7 @@ def test_who_maintains_the_package() -> None:
         ("deb slurmd 22.05.8-4+deb12u3 Debian HPC Team <x@y>", "slurmd 22.05.8-4+deb12u3", True),
         ("deb slurm-smd-slurmd 23.11.10-1 SchedMD LLC", "slurm-smd-slurmd 23.11.10-1", False),
         ("rpm slurm-slurmd 22.05.9-1.el9 Fedora Project", "slurm-slurmd 22.05.9-1.el9", True),
-        ("rpm slurm-slurmd-ohpc 23.11.10-3 OpenHPC", "slurm-slurmd-ohpc 23.11.10-3", True),
         ("rpm slurm-slurmd 25.05.3-1.el9 ", "slurm-slurmd 25.05.3-1.el9", False),
-        ("deb slurmd ", "", False),
         ("deb", "", False),
     ):
         slurm = read(f"slurm slurm 23.11.4\npackage {package}\nend\n").known["slurm"]
