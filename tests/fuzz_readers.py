@@ -254,7 +254,7 @@ OTHERS: dict[str, Reader] = {
             lambda text: accounting.parse_associations(text, {"GrpTRES": "tres", "MaxJobs": "count", "MaxWall": "time"})), (
             b"root||||1|normal|||\nml|||root|10|high,low|gres/gpu=2,mem=100G|4|1-00:00:00\nml|daemon|||1|high,low|||\n",)),
         Reader("suites.accounting.facts.parse_qos", _both(lambda text: accounting.parse_qos(text, {"MaxTRESPU": "tres"})), (
-            b"normal|0||cluster|00:00:00||\nhigh|1000|low|requeue|00:01:00|DenyOnLimit|gres/gpu=3,mem=100G\n",)),
+            b"normal|0|||\nhigh|1000|low|DenyOnLimit|gres/gpu=3,mem=100G\n",)),
         Reader("suites.accounting.facts.parse_records", _both(accounting.parse_records), (
             b"12|root|ml|batch|CANCELLED by 0|2026-11-23T14:45:44|None|2026-11-23T14:46:24|0:0||None assigned\n",)),
         Reader("suites.accounting.facts.parse_queue_size", _both(accounting.parse_queue_size), (

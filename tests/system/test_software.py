@@ -21,7 +21,6 @@ CHECKS = (
     "modules",
     "module_output",
     "module_unload",
-    "module_conflicts",
     "conda",
     "conda_packages",
 )
@@ -36,7 +35,6 @@ def software(folder: Path, **changes: Any) -> dict[str, Any]:
     modules = {
         "load": ["alpha/1.0", "alpha gamma", "beta/1.0"],
         "output": {"alpha/1.0": {"echo home $ALPHA_HOME": "home /opt/alpha"}},
-        "conflicts": [["alpha", "beta"]],
     }
     # a launcher chooses the conda of the node
     launcher = folder / "conda"
@@ -74,7 +72,6 @@ def test_modulefiles_and_environments_of_one_node_deviate(sandbox: Sandbox, tmp_
     said = {
         "modules": "gamma: ERROR: Unable to locate a modulefile for 'gamma'",
         "module_output": "home /opt/other",
-        "module_conflicts": "loaded together: alpha/1.0, beta/1.0",
         "module_unload": "PATH: /opt/leak/bin left after unload",
         "conda": "data: EnvironmentNameNotFound",
         "conda_packages": "torch: numpy: 2.0.0",
@@ -93,6 +90,5 @@ def test_a_node_without_modules_and_conda(sandbox: Sandbox, tmp_path: Path) -> N
     assert failed(run) == {f"test_module_command[{BAD}]", f"test_conda[{BAD}]"}, run.out
     others = {item for item, end in ends(run).items() if end == "not checked"}
     assert others == {
-        f"test_{what}[{BAD}]"
-        for what in ("modules", "module_output", "module_unload", "module_conflicts", "conda_packages")
+        f"test_{what}[{BAD}]" for what in ("modules", "module_output", "module_unload", "conda_packages")
     }

@@ -116,6 +116,10 @@ KEYS: dict[str, Former] = {
         ),
         FIXED,
     ),
+    **dict.fromkeys(
+        ("accounting.qos.*.preempt_mode", "accounting.qos.*.grace_time"),
+        Former(why="it is not compared any more; `sacctmgr show qos` shows it"),
+    ),
     "accounting.sudo": Former(why="`sudo: true` at the top of the file is for it too"),
     "accounting.trials": Former(
         why="it tested Slurm itself; state limits, preemption and weights under `qos`, `accounts` and `settings`"
@@ -157,6 +161,10 @@ KEYS: dict[str, Former] = {
     "ibfabric.routing": Former(why="`routing_engine` of opensm.conf states it"),
     "inventory_group": Former(why="the group slurm-node is read, else all hosts; `nodes` names others"),
     "isolation.ssh_options": Former(why="write them in the SSH configuration of the user of the run"),
+    "monitoring.required_alerts": Former(why="`gpu_rules` requires one alerting rule on a metric of GPUs"),
+    "software.modules.conflicts": Former(
+        why="`conflict` of a modulefile, or `family` of Lmod, is not tested any more"
+    ),
     "kubernetes.gpu_resource": Former(why="GPUs are nvidia.com/gpu"),
     "kubernetes.job_pull": Former(why="pods may wait 10 minutes for GPUs and for the image"),
     "kubernetes.kubeconfig": Former(why="kubectl reads the file that KUBECONFIG names"),
@@ -280,8 +288,11 @@ OPTIONS: dict[str, Former] = {
 def of_key(loc: Iterable[int | str], root: str = "") -> Former | None:
     """Return what became of a key at a place of a file; `root`: what stands before it in the table."""
     words = [part for part in (root, *loc) if part and isinstance(part, str)]
-    named = ".".join([*words[:1], "*", *words[2:]])
-    return KEYS.get(".".join(words)) or KEYS.get(named)
+    forms = [
+        words,
+        *([*words[:at], "*", *words[at + 1 :]] for at in range(1, len(words))),
+    ]  # a name of the site's stands there
+    return next((KEYS[name] for name in map(".".join, forms) if name in KEYS), None)
 
 
 def of_pattern(pattern: str) -> str:

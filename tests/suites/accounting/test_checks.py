@@ -52,10 +52,8 @@ STATED = config(accounts=WHOLE)
 SHARE = config(accounts={"ml": {"users": {"alice": {"fairshare": 1}}}})
 PLAIN = config(accounts={"ml": {}})
 BOTH, OTHERS = (ML, ALICE), (ML, ALICE, facts.Association("x"), facts.Association("root"))
-HIGH = facts.QosInfo(
-    "high", 1000, frozenset({"low"}), "requeue", 120.0, frozenset({"DenyOnLimit"}), {"MaxJobsPU": 4}
-)
-FULL = {"priority": 1000, "preempt": ["low"], "preempt_mode": "requeue", "grace_time": "2m"}
+HIGH = facts.QosInfo("high", 1000, frozenset({"low"}), frozenset({"DenyOnLimit"}), {"MaxJobsPU": 4})
+FULL = {"priority": 1000, "preempt": ["low"]}
 FOUR = {"limits": {"MaxJobsPU": 4}}
 JOB = {"user": "alice", "account": "ml", "partition": "p"}
 NAMED = ["user alice account ml partition p"]
@@ -114,8 +112,6 @@ STATES: Cases = {
         (PASSED, {"flags": ["DenyOnLimit"], **FOUR}, ALL, "none"),
         (["QoS High"], {"flags": ["NoDecay"]}),
         (["QoS High"], {"priority": 1}),
-        (["QoS High"], {"grace_time": "1m"}),
-        (["QoS High"], {"preempt_mode": "cancel"}),
         *((["QoS High"], {"preempt": names}) for names in (["low", "x"], [])),
         (["PreemptType"], {"preempt": ["low"]}, ALL, "none"),
         (["MaxJobsPU of QoS High"], {"limits": {"MaxJobsPU": 5}}),

@@ -32,8 +32,8 @@ ASSOCIATIONS = {
     "a b|||root|1|normal": {},
 }
 QOS = {
-    "high|10|normal|cluster|00:01:00|DenyOnLimit": {"MaxJobsPU": "3"},
-    "normal|0||gang,suspend|00:00:00|": {},
+    "high|10|normal|DenyOnLimit": {"MaxJobsPU": "3"},
+    "normal|0||": {},
 }
 
 
@@ -82,7 +82,7 @@ def test_accounts_qos_partitions_and_settings_are_stated_as_they_are() -> None:
         },
         "ops": {"parent": "root", "users": ["1e3"], "fairshare": 1, "qos": ["normal"]},
     }
-    high = {"priority": 10, "preempt": ["normal"], "preempt_mode": "cluster", "grace_time": "60s"}
+    high = {"priority": 10, "preempt": ["normal"]}
     assert section["qos"] == {
         "high": {**high, "flags": ["DenyOnLimit"], "limits": {"MaxJobsPU": 3}},
         "normal": {"priority": 0, "preempt": []},
@@ -98,7 +98,7 @@ def test_what_slurm_does_not_enforce_is_left_out_with_the_reason() -> None:
     found = survey(AccountingStorageEnforce="none", PreemptType="preempt/none", PriorityWeightFairShare="0")
     section = drafted(found)
     assert not {"limits", "fairshare"} & section["accounts"]["ml"].keys()
-    assert section["qos"]["high"].keys() == {"priority", "preempt_mode", "grace_time", "flags"}
+    assert section["qos"]["high"].keys() == {"priority", "flags"}
     assert list(section["partitions"]) == ["q"]
     notes = [line for line in draft.lines(found) if line.startswith("# left out: ")]
     left_out = {line.split(": ")[1] for line in notes}

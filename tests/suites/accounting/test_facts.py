@@ -23,10 +23,10 @@ def test_associations_and_qos_with_their_limits() -> None:
     assert account.limits == {"GrpTRES": {"gres/gpu": 2, "mem": 100 << 30}, "MaxJobs": 4}
     assert (account.parent, account.qos, user.user) == ("root", frozenset({"high", "low"}), "daemon")
     assert (user.fairshare, user.limits) == ("parent", {"GrpTRES": None, "MaxJobs": None})
-    text = "normal|0||cluster|00:00:00||\nhigh|1000|low,scavenge|REQUEUE|00:02:00|DenyOnLimit|1-00:00:00\n"
+    text = "normal|0|||\nhigh|1000|low,scavenge|DenyOnLimit|1-00:00:00\n"
     found = facts.parse_qos(text, {"MaxWall": "time"})["high"]
     preempted, flags = frozenset({"low", "scavenge"}), frozenset({"DenyOnLimit"})
-    expected = facts.QosInfo("high", 1000, preempted, "requeue", 120.0, flags, {"MaxWall": 86400.0})
+    expected = facts.QosInfo("high", 1000, preempted, flags, {"MaxWall": 86400.0})
     assert found == expected
 
 

@@ -98,7 +98,7 @@ def test_answers_of_sbatch_and_of_what_runs_it() -> None:
 
 
 def test_only_the_stated_limits_are_requested() -> None:
-    table = {"show assoc": "root||||1|normal|\n", "show qos": "normal|0||cluster|00:00:00|\n"}
+    table = {"show assoc": "root||||1|normal|\n", "show qos": "normal|0||\n"}
     found = accounting(table, accounts={"ml": {"users": {"a": {"limits": {"MaxJobs": 1}}}}})
     assert found.associations[0].limits == {"MaxJobs": None}
     assert found.qos["normal"].limits == {}

@@ -118,16 +118,6 @@ def test_gpu_rules(rules: tuple[Rule, ...], expected: object) -> None:
     assert judged(verdict) == expected
 
 
-def test_a_required_rule_must_be_loaded_and_evaluated_also_without_gpus() -> None:
-    config = MonitoringConfig(required_alerts=("InstanceDown", "GpuXid"))
-    for rule in (DOWN, Rule("InstanceDown", "x", alerting=True)):
-        verdict = gpu_checks.gpu_rules(facts(rules=(rule,)), config, 0)
-        assert judged(verdict) == (CONFIGURE, ["rule GpuXid"])
-    assert [(one.name, one.value) for one in verdict.metrics] == [("gpu_rules", 0)]
-    config = MonitoringConfig(required_alerts=("InstanceDown",))
-    assert judged(gpu_checks.gpu_rules(facts(rules=(rule,)), config, 0)) == (NOT_CHECKED, [])
-
-
 def test_a_rule_may_use_recorded_metrics_of_gpus() -> None:
     first = Rule("job:temp:max", "max(DCGM_FI_DEV_GPU_TEMP)", alerting=False)
     second = Rule("job:temp:max_1h", "max_over_time(job:temp:max[1h])", alerting=False)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 DATA = TESTS / "data" / "software"
 LOAD = ["alpha/1.0", "beta", "gamma/1.0", "alpha gamma", "broken", "nope/1", "leaky"]
 SOUND = LOAD[:4]
-CONFLICTS = [["alpha", "beta"], ["alpha/1.0", "gamma"]]
 LMOD, TCL, CONDA = "lmod-8.6.19.txt", "tcl-5.2.0.txt", "conda-26.7.txt"
 ENV = "/opt/conda/envs/torch"
 
@@ -45,7 +44,7 @@ def loaded(step: str, old: str, new: str) -> tuple[str, str]:
 
 
 def modules(**changes: Any) -> SoftwareConfig:
-    return SoftwareConfig.model_validate({"modules": {"load": LOAD, "conflicts": CONFLICTS, **changes}})
+    return SoftwareConfig.model_validate({"modules": {"load": LOAD, **changes}})
 
 
 def conda(*, torch: dict[str, Any] | None = None, **changes: Any) -> SoftwareConfig:
@@ -65,9 +64,7 @@ def test_recordings(recording: str) -> None:
     assert "invalid command name" in verdict.findings[0].measured
     assert "`module avail` does not list it" in verdict.findings[1].measured
     assert len(verdict.metrics) == len(LOAD)
-    conflicts = ["alpha/1.0 and gamma: loaded together: alpha/1.0, gamma/1.0"]
-    assert findings(checks.module_conflicts(found, modules())) == conflicts
-    config = modules(load=SOUND, conflicts=[], output={"alpha/1.0": {"echo $ALPHA_HOME": "/opt/alpha"}})
+    config = modules(load=SOUND, output={"alpha/1.0": {"echo $ALPHA_HOME": "/opt/alpha"}})
     assert result(checks.module_command(found)) == PASSED
     for check in (checks.modules, checks.module_output, checks.module_unload):
         assert result(check(found, config)) == PASSED, check.name
@@ -75,17 +72,11 @@ def test_recordings(recording: str) -> None:
 
 PATHS = ":/bin\nLD_LIBRARY_PATH=\nPYTHONPATH=\n\n@@software paths_unloaded 3"
 NOT_LISTED = "\n\n@@software list 2"
-TOGETHER = "alpha/1.0 and gamma: loaded together: alpha/1.0, gamma/1.0"
-# family() of Lmod and conflicts of Tcl Modules 5.1 with conflict_unload: the other module is taken out
-REPLACES = loaded("both 8", "alpha/1.0", "beta/1.0")
 STAYS = loaded("unloaded 1", "", "alpha/1.0")
 STATED = modules(load=SOUND)
-DOES_NOT_LOAD = loaded("alone 8", "beta/1.0", "")
 LOSES_A_PATH = (f"PATH=/usr/bin{PATHS}", f"PATH={PATHS[1:]}")
 UNSEEN = (f"beta/1.0{NOT_LISTED}", f"No modules loaded{NOT_LISTED}")
 CASES = [
-    (checks.module_conflicts, TCL, DOES_NOT_LOAD, modules(), ["beta: does not load alone", TOGETHER]),
-    (checks.module_conflicts, LMOD, REPLACES, modules(), [TOGETHER]),
     (checks.module_unload, TCL, LOSES_A_PATH, STATED, ["gamma/1.0: PATH: /usr/bin removed by unload"]),
     (checks.module_unload, LMOD, STAYS, modules(load=LOAD[:1]), ["alpha/1.0: alpha/1.0 still loaded"]),
     (checks.modules, TCL, (), modules(load=["alpha/default", *LOAD[1:4]]), []),  # an alias
@@ -116,7 +107,7 @@ def test_what_an_unload_leaves_is_named() -> None:
     assert "leaky: PATH: /opt/leaky/bin left after unload" in findings(verdict)
     # it is not judged where the load replaced a default module
     default = recorded(LMOD, loaded("before 1", "", "delta/2"))
-    verdict = checks.module_unload(default, modules(load=LOAD[:1], conflicts=[["a", "b"]]))
+    verdict = checks.module_unload(default, modules(load=LOAD[:1]))
     assert result(verdict) == NOT_CHECKED
     assert "replaced delta/2" in verdict.reason
 
@@ -140,7 +131,7 @@ def test_a_node_without_the_command_is_one_failure_and_never_a_pass() -> None:
     found = read("bash: line 1: module: command not found\n" + end.format(127))
     assert findings(checks.module_command(found)) == ["module: bash: line 1: module: command not found"]
     config = modules(output={"beta": {"x": "y"}})
-    for check in (checks.modules, checks.module_output, checks.module_unload, checks.module_conflicts):
+    for check in (checks.modules, checks.module_output, checks.module_unload):
         assert result(check(found, config)) == NOT_CHECKED
     found = read("timeout: failed\nconda: command not found\n" + end.format(127))
     assert findings(checks.conda(found, conda())) == ["conda: conda: command not found"]
@@ -155,21 +146,18 @@ def test_a_module_that_hangs_fails_and_later_ones_are_not_checked() -> None:
     verdict = checks.modules(found, config)
     assert findings(verdict) == ["beta: did not end within the time limit"]
     assert verdict.reason == "gamma/1.0: the time limit was reached before"
-    for check in (checks.module_unload, checks.module_conflicts):
-        assert result(check(found, config)) == NOT_CHECKED
+    assert result(checks.module_unload(found, config)) == NOT_CHECKED
 
 
 def test_sections_that_are_absent_are_not_applicable() -> None:
     empty = SoftwareConfig()
     for check in (
-        *(checks.modules, checks.module_output, checks.module_unload, checks.module_conflicts),
+        *(checks.modules, checks.module_output, checks.module_unload),
         *(checks.conda, checks.conda_packages),
     ):
         assert result(check(None, empty)) == NOT_APPLICABLE
     for verdict in (
         checks.module_command(None),
-        checks.module_conflicts(recorded(TCL), modules(conflicts=[])),
-        checks.modules(recorded(TCL), modules(load=[])),
         checks.module_output(recorded(TCL), modules()),
     ):
         assert result(verdict) == NOT_APPLICABLE

@@ -96,8 +96,6 @@ def qos(
             continue
         yield from _differs(part, "priority", found.priority, stated.priority)
         yield from _names_differ(part, "preempts", found.preempt, stated.preempt)
-        yield from _differs(part, "PreemptMode", found.preempt_mode or "cluster", stated.preempt_mode)
-        yield from _differs(part, "GraceTime in s", found.grace_time, stated.grace_time)
         yield from _names_differ(part, "flags", found.flags, stated.flags)
         yield from _limits_differ(part, found.limits, stated.limits)
     if config.exact:

@@ -5,12 +5,12 @@ Names of limits: `sacctmgr show assoc|qos format=` of Slurm 22.05 to 26.05 (src/
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from pytest_gpucluster.core import units
-from pytest_gpucluster.core.values import Count, Duration, Model, OptionalSection
+from pytest_gpucluster.core.values import Count, Model, OptionalSection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -122,8 +122,6 @@ def _users(value: Any) -> Any:
     return {name: {} for name in value} if isinstance(value, (list, tuple)) else value
 
 
-PreemptMode = Literal["cluster", "off", "cancel", "requeue", "suspend", "gang"]
-PREEMPT_MODES = get_args(PreemptMode)
 Name = Annotated[str, Field(min_length=1), AfterValidator(_word)]
 Names = tuple[Name, ...]
 AssociationLimits = Annotated[dict[str, Any], AfterValidator(_association_limits)]
@@ -156,10 +154,6 @@ class Qos(Model):
 
     priority: Count | None = Field(None, description="Priority")
     preempt: Names | None = Field(None, description="QoS whose jobs it may preempt")
-    preempt_mode: PreemptMode | None = Field(
-        None, description="PreemptMode: how jobs of this QoS are preempted"
-    )
-    grace_time: Duration | Literal[0] | None = Field(None, description="GraceTime")
     flags: Names | None = Field(None, description="Flags, like DenyOnLimit")
     limits: QosLimits = Field(
         {},

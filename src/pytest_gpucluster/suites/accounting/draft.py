@@ -12,7 +12,6 @@ from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.suites.accounting import facts
 from pytest_gpucluster.suites.accounting.config import (
     ASSOCIATION_LIMITS,
-    PREEMPT_MODES,
     QOS_LIMITS,
     is_word,
     written,
@@ -202,10 +201,6 @@ def _qos(draft: _Draft, one: QosInfo) -> dict[str, Any]:
         draft.left_out.append("QoS to preempt: PreemptType is not preempt/qos, so Slurm ignores them")
     else:
         found |= draft.listed("preempt", one.preempt)
-    if one.preempt_mode in PREEMPT_MODES:
-        found["preempt_mode"] = one.preempt_mode
-    if one.grace_time:
-        found["grace_time"] = f"{one.grace_time:.0f}s"
     flags = draft.listed("flags", one.flags) if one.flags else {}
     return {**found, **flags, **draft.limits(one.limits)}
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 ASSOCIATION = ("Account", "User", "Partition", "ParentName", "Fairshare", "QOS")
-QOS = ("Name", "Priority", "Preempt", "PreemptMode", "GraceTime", "Flags")
+QOS = ("Name", "Priority", "Preempt", "Flags")
 RECORD = (
     *("JobIDRaw", "User", "Account", "Partition", "State", "Submit", "Start", "End", "ExitCode", "AllocTRES"),
     "NodeList",
@@ -55,13 +55,11 @@ class Association:
 
 @dataclass(frozen=True)
 class QosInfo:
-    """A QoS. `grace_time` in seconds."""
+    """A QoS."""
 
     name: str
     priority: int = 0
     preempt: frozenset[str] = frozenset()
-    preempt_mode: str = ""
-    grace_time: float = 0.0
     flags: frozenset[str] = frozenset()
     limits: Mapping[str, Value] = field(default_factory=dict)
 
@@ -123,13 +121,11 @@ def parse_qos(text: str, limits: Mapping[str, str]) -> dict[str, QosInfo]:
     """Read `sacctmgr -nP show qos` with the columns QOS and `limits`, {name: type}."""
     found = {}
     for row in _rows(text, len(QOS) + len(limits), "sacctmgr show qos"):
-        name, priority, preempt, mode, grace, flags = row[: len(QOS)]
+        name, priority, preempt, flags = row[: len(QOS)]
         found[name] = QosInfo(
             name,
             _number(priority or "0", "Priority of a QoS"),
             _names(preempt),
-            mode.lower(),
-            float(_limits([grace], {"GraceTime": "time"})["GraceTime"] or 0),  # type: ignore[arg-type] # a time
             _names(flags),
             _limits(row[len(QOS) :], limits),
         )

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from pytest_gpucluster.core.values import OptionalSection, Port, Text
+from pytest_gpucluster.core.values import OptionalSection, Port
 
 Url = Annotated[str, Field(pattern=r"^https?://[^\s/]+(/\S*)?$")]
 
@@ -34,7 +34,6 @@ class MonitoringConfig(OptionalSection):
         ("Watchdog",),
         description="patterns of alert names to ignore, like Watchdog, which always fires",
     )
-    required_alerts: tuple[Text, ...] = Field((), description="names of alerting rules that must be loaded")
     # every GPU must have at least one of these metrics
     gpu_metrics: ClassVar[tuple[str, ...]] = (
         "DCGM_FI_DEV_GPU_TEMP",

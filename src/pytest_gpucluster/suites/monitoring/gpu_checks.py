@@ -31,9 +31,9 @@ SHORTEST = 30.0  # seconds
     action=Action.CONFIGURE,
 )
 def gpu_rules(seen: MonitoringFacts, config: MonitoringConfig, gpu_nodes: int) -> Judgement:
-    """An alerting rule uses a metric of GPUs, the required rules are loaded, and they can be evaluated."""
+    """An alerting rule uses a metric of GPUs, and such rules can be evaluated."""
     wanted = bool(config.gpu_exporters) and gpu_nodes > 0
-    if not wanted and not config.required_alerts:
+    if not wanted:
         raise NotApplicable("no node has GPUs, or gpu_exporters is empty")
     if seen.rules_problem:
         raise NotAvailable(seen.rules_problem)
@@ -41,18 +41,14 @@ def gpu_rules(seen: MonitoringFacts, config: MonitoringConfig, gpu_nodes: int) -
     gpu = about_gpus(seen.rules)
     of_gpus = [rule for rule in alerting if rule in gpu]
     yield Metric("gpu_rules", len(of_gpus), "rules")
-    if wanted and not of_gpus:
+    if not of_gpus:
         yield Finding(
             "alerting rules",
             f"{len(alerting)} are loaded, none uses a metric of GPUs",
             "at least one, on DCGM_FI_DEV_XID_ERRORS or the like",
         )
-    names = {rule.name for rule in alerting}
-    for name in config.required_alerts:
-        if name not in names:
-            yield Finding(f"rule {name}", "not loaded", "loaded (monitoring.required_alerts)")
     for rule in (one for one in seen.rules if one.alerting or one in gpu):
-        counts = rule in gpu or rule.name in config.required_alerts
+        counts = rule in gpu
         if rule.health == "err":
             yield (Finding if counts else Advisory)(
                 f"rule {rule.name}", rule.error or "an error", "health ok"

@@ -1,4 +1,4 @@
-"""Modules load, are listed, unload and conflict as stated; conda environments have the stated software. Pure."""
+"""Modules load, are listed and unload as stated; conda environments have the stated software. Pure."""
 
 from __future__ import annotations
 
@@ -153,43 +153,6 @@ def _restored(facts: ScriptResult, number: int, item: str) -> Judgement:
 def _paths(text: str) -> dict[str, tuple[str, ...]]:
     lines = (line.partition("=") for line in text.splitlines())
     return {name: tuple(filter(None, value.split(":"))) for name, is_, value in lines if is_}
-
-
-@check(
-    "software.module_conflicts",
-    cause="a modulefile lacks its `conflict`, or its `family` in Lmod",
-    hint="module show of both; add conflict(...) or family(...)",
-    action=Action.CONFIGURE,
-)
-def module_conflicts(modules: ScriptResult | None, section: SoftwareConfig) -> Judgement:
-    """Two modules that exclude each other are never loaded together, and each loads alone."""
-    config = section.modules
-    if modules is None or config is None:
-        raise NotApplicable(NO_MODULES)
-    if not config.conflicts:
-        raise NotApplicable("the cluster file has no `software.modules.conflicts`")
-    _require_command(modules)
-    for number, (one, other) in enumerate(config.conflicts, len(config.load) + 1):
-        if modules.unknown(number):
-            yield _without_end(modules, number, f"{one} and {other}")
-            continue
-        before = set(modules.loaded(number, "before"))
-        alone = {
-            name: _gained(modules.loaded(number, step), before, name)
-            for name, step in ((one, "first"), (other, "alone"))
-        }
-        for name, found in alone.items():
-            if not found:
-                yield Finding(name, "does not load alone", "loads")
-        both = modules.loaded(number, "both")
-        if all(any(name in both for name in found) for found in alone.values()):
-            yield Finding(f"{one} and {other}", f"loaded together: {listed(both)}", "never loaded together")
-
-
-def _gained(loaded: Sequence[str], before: set[str], item: str) -> list[str]:
-    """Return the modules that an item has loaded: those of its last name, else all that were not loaded before."""
-    named = [name for name in loaded if _has((name,), item.rsplit(maxsplit=1)[-1])]
-    return named or [name for name in loaded if name not in before]
 
 
 @check(

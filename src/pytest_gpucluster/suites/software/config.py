@@ -27,15 +27,13 @@ class ModulesConfig(Model):
     """Environment modules: Lmod or Tcl Environment Modules."""
 
     load: tuple[ModuleNames, ...] = Field(
-        (), description="modules to load, each item in a shell of its own: names, loaded in this order"
+        min_length=1,
+        description="modules to load, each item in a shell of its own: names, loaded in this order",
     )
     output: dict[ModuleNames, dict[Text, Text]] = Field(
         {},
         description="item of `load`: {command: text that its output must contain}, like "
         "{cuda/12.2: {nvcc --version: release 12.2}}",
-    )
-    conflicts: tuple[Annotated[tuple[ModuleNames, ...], Field(min_length=2, max_length=2)], ...] = Field(
-        (), description="pairs of modules that must never be loaded together"
     )
 
 
@@ -74,8 +72,5 @@ class SoftwareConfig(OptionalSection):
         """Yield keys that have no effect without another one, and the reason."""
         if self.modules is None and self.conda is None:
             yield "modules", "is missing, and so is 'conda': the section states nothing to test"
-        if self.modules:
-            if unknown := sorted(set(self.modules.output) - set(self.modules.load)):
-                yield "modules", f"'output' names {unknown[0]!r}, which is no item of 'load'"
-            if not (self.modules.load or self.modules.conflicts):
-                yield "modules", "has no effect without 'load' or 'conflicts'"
+        if self.modules and (unknown := sorted(set(self.modules.output) - set(self.modules.load))):
+            yield "modules", f"'output' names {unknown[0]!r}, which is no item of 'load'"

@@ -120,15 +120,13 @@ def read_packages(text: str) -> dict[str, str]:
 
 
 def modules_probe(config: ModulesConfig, find: str, timeout: float) -> Probe[ScriptResult]:
-    """Return the probe of all module commands; `find` defines `module`. Entries: 0 the command itself, then `load`, then `conflicts`."""
+    """Return the probe of all module commands; `find` defines `module`. Entries: 0 the command itself, then `load`."""
     lines = [find, "begin 0", "timed version module --version", "end"]
     for number, item in enumerate(config.load, 1):
         names = item.split()
         outputs = [f"output {shlex.quote(command)}" for command in config.output.get(item, ())]
         body = [f"begin {number}", f"load_all {shlex.join(names)}", *outputs]
         lines.append("; ".join(["(" + body[0], *body[1:], f"unload_all {shlex.join(names[::-1])}", "end )"]))
-    for number, pair in enumerate(config.conflicts, len(config.load) + 1):
-        lines.append(f"(begin {number}; conflict {shlex.join(pair)}; end )")
     return _probe("environment modules", lines, timeout, "module avail; module load NAME; module list")
 
 

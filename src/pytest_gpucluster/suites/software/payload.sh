@@ -38,15 +38,6 @@ unload_all() {
   timed paths_unloaded paths
 }
 
-conflict() {
-  ( for name in $2; do module load "$name"; done; timed alone loaded )
-  timed before loaded
-  for name in $1; do module load "$name"; done
-  timed first loaded
-  for name in $2; do module load "$name"; done
-  timed both loaded
-}
-
 activate() {
   eval "$("$1" shell.posix hook)" && conda activate "$2"
 }
