@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit.node import kernel_log
-from pytest_gpucluster.kit.node.kernel_state import STATE_SH
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpucluster.kit.node.kernel_log import KernelLog
 
-# without the commands that read the state of the machine that runs the tests
-LOG_ALONE = kernel_log.kernel_log_of(()).command.removesuffix(STATE_SH)
 START = "Linux version 5.15.0-1061-nvidia (buildd@lcy02) #62-Ubuntu SMP"
 
 
@@ -28,7 +25,13 @@ def answered(tmp_path: Path, text: str) -> str:
     tool.write_text(f"#!/bin/sh\nexec cat {tmp_path}/log\n")
     tool.chmod(0o755)
     env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run(["sh", "-c", LOG_ALONE], capture_output=True, env=env, timeout=60, check=True)
+    done = subprocess.run(
+        ["sh", "-c", kernel_log.kernel_log_of(()).command],
+        capture_output=True,
+        env=env,
+        timeout=60,
+        check=True,
+    )
     assert not done.stderr, done.stderr
     return done.stdout.decode()
 

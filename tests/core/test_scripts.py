@@ -120,9 +120,9 @@ shm 1000
 /sys/class/nvme/nvme0/model:CT1000P3PSSD8
 """,
         """md md0 : active raid1 sdb1[1] sda1[0]
-pci 0000:01:00.0 0108 c0a9:540a 4 8.0
+pci 0000:01:00.0 0108 c0a9:540a 4 8.0 nvme
 sys/class/nvme/nvme0/model:CT1000P3PSSD8
-pci 0000:c1:00.0 1200 1002:74a1 - -
+pci 0000:c1:00.0 1200 1002:74a1 - - -
 """,
     ),
     "kit/fabric/acs.awk": (

@@ -214,12 +214,15 @@ def test_the_one_reason_of_all_that_was_not_judged() -> None:
     assert outputs.only_reason(run) == ""
 
 
-def test_remarks_are_one_line_per_check() -> None:
+def test_remarks_are_one_line_per_kind_the_most_frequent_first() -> None:
     run = run_model.Run()
-    for node, text, times in (("gpu01", "odd a", 2), ("gpu02", "odd b", 3), ("gpu02", "odd a", 2)):
+    for node, text, times in (("gpu02", "odd b", 3), ("gpu01", "odd a", 2), ("gpu02", "odd a", 2)):
         found = [{"outcome": "passed", "remarks": [{"text": text, "count": times}]}]
         add(run, _record(node, verdicts=found), "passed", "")
-    assert remark_lines(run) == [
-        "note: gpu.count on gpu[01-02]: 7 lines of 2 kinds without a known meaning, like: odd a"
-    ]
+    shown = ["note: gpu.count on gpu[01-02]: 4 lines: odd a", "note: gpu.count on gpu02: 3 lines: odd b"]
+    assert remark_lines(run) == shown
+    many = [{"outcome": "passed", "remarks": [{"text": f"kind {n}", "count": 1} for n in range(50)]}]
+    add(run, _record("gpu01", verdicts=many), "passed", "")
+    assert len(remark_lines(run)) == 51
+    assert remark_lines(run)[-1] == "note: gpu.count: 2 more kinds: see events.jsonl"
     assert outputs.advisory_lines(run) == []

@@ -26,7 +26,7 @@ from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.secure_tempfile import open_own, temporary_folder
 from pytest_gpucluster.gate.breaker import Breaker
 from pytest_gpucluster.kit.mpi.mpi_step import Mpi
-from pytest_gpucluster.kit.node import kernel_state, own_folder
+from pytest_gpucluster.kit.node import own_folder
 from pytest_gpucluster.kit.payloads.own_folder import checked_folder, remove_named
 from pytest_gpucluster.suites.burnin import payload_host
 from pytest_gpucluster.suites.container.config import ContainerConfig
@@ -75,7 +75,6 @@ def test_the_list_has_every_file_that_writes_where_others_can() -> None:
         source for _, source in listed()
     }
     assert {path for path, _ in listed()} == set(SCENARIOS)
-    assert own_folder.OWN_SH.strip() in kernel_state.STATE_SH
 
 
 def sh(command: str) -> subprocess.CompletedProcess[str]:

@@ -550,7 +550,7 @@ def test_a_slow_node_is_apart_at_large_sizes_only() -> None:
 def test_remarks_stand_below_the_warnings() -> None:
     noted = [{"outcome": "passed", "remarks": [{"text": "odd <a>", "count": 2}]}]
     text = page_of(a_run([passing("gpu01", check="controller.errors", verdicts=noted)])).text
-    assert "controller.errors on gpu01: 2 lines of 1 kind without a known meaning, like: odd <a>" in text
+    assert "controller.errors on gpu01: 2 lines: odd <a>" in text
     assert "gpu02 the run ended before any check of them" in text
     assert 'id="warnings"' not in html.render(read_run(a_run([passing("gpu01")])))
 

@@ -14,8 +14,10 @@ from pytest_gpucluster.kit.node.kernel_log import kernel_log_of
 from pytest_gpucluster.sandbox.found_by import FOUND_BY
 from pytest_gpucluster.suites.ibfabric.lldp import NEIGHBOURS, Neighbour
 from pytest_gpucluster.suites.os.checks.drives import drive_health
-from pytest_gpucluster.suites.os.checks.kernel_log import kernel_log
+from pytest_gpucluster.suites.os.checks.kernel_log import PartsNow, kernel_log
+from pytest_gpucluster.suites.os.device_facts import DEVICES
 from pytest_gpucluster.suites.os.drive_facts import DRIVES
+from pytest_gpucluster.suites.os.facts import MOUNTS
 from slurm_sandbox import hardware, models
 from slurm_sandbox import node_files as render
 from slurm_sandbox.api import FAULTS
@@ -30,12 +32,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.thorough
 
 LASTING = {
-    "file_server_away": (Action.MONITOR, "/home (storage01:/export/home) cannot be read now"),
     "file_system_read_only": (Action.DRAIN, "/raid is read-only now"),
-    "hung_task": (Action.MONITOR, "waiting now: 4194319 dd"),
     "array_degraded": (Action.MONITOR, "nvme3n1[2](F)"),
     "corrected_memory_errors": (Action.MONITOR, "32767 times"),
-    "mce": (Action.DRAIN, "did not correct"),
+    "mce": (Action.DRAIN, "Bank 7: be00000000800092"),
 }
 RECOVERED = sorted(
     name for name, it in FAULTS.items() if FOUND_BY[name][0] == "os.kernel_log" and it.harmless
@@ -44,6 +44,7 @@ RECOVERED = sorted(
 
 def answer(folder: Path, kind: str, command: str, model: str = "h100") -> Answer:
     """Return what the command prints on a simulated node with this fault; '' is a healthy one."""
+    folder.mkdir(exist_ok=True)
     layout, spec = Layout(folder), models.MODELS[model]
     render.write_simulated_tools(layout)
     node = hardware.healthy_node("gpu01", 0, spec.gpus, spec, "/state/shared")
@@ -62,8 +63,11 @@ def answer(folder: Path, kind: str, command: str, model: str = "h100") -> Answer
 
 def judged(folder: Path, kind: str, model: str = "h100") -> Verdict:
     """Return the verdict of os.kernel_log."""
-    probe = kernel_log_of(())
-    return kernel_log(probe.parse(answer(folder, kind, probe.command, model)))
+    log = kernel_log_of(())
+    found = log.parse(answer(folder / "log", kind, log.command, model))
+    mounts = MOUNTS.parse(answer(folder / "mounts", kind, MOUNTS.command, model))
+    devices = DEVICES.parse(answer(folder / "devices", kind, DEVICES.command, model))
+    return kernel_log(found, PartsNow(mounts, devices))
 
 
 def test_every_lasting_fault_is_judged_here() -> None:

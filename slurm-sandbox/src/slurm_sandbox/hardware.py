@@ -431,7 +431,8 @@ def _kernel_log(spec: NodeModel) -> list[str]:
         for line in (*_KERNEL_LOG, _NVRM_OPEN if spec.open_modules else _NVRM_CLOSED)
         if spec.adapters or "mlx5" not in line
     ]
-    return sorted((*lines, *spec.noise), key=lambda line: float(line[1:].partition("]")[0]))
+    by_time = sorted((*lines, *spec.noise), key=lambda line: float(line[1:].partition("]")[0]))
+    return [f"<4>{line}" for line in by_time]  # no errors, as `dmesg -r` prints their level
 
 
 def _mounts(shared: str) -> list[SimulatedMount]:

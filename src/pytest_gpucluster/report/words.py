@@ -103,15 +103,18 @@ def round_up(value: float, steps: Sequence[float]) -> float:
     return next(step * power for step in steps if step * power >= value * 0.999_999)
 
 
+_MOST_REMARKS = 50  # kinds of remarks of a check; events.jsonl has all
+
+
 def remark_lines(run: Run) -> list[str]:
-    """Return one line per check of what it remarked: how often, in how many kinds, where, and the most frequent."""
+    """Return a line for each kind of remark of each check, the most frequent first: how often, where, and the text."""
     lines = []
     for check, texts in sorted(run.remarks.items()):
-        nodes = {node for noted in texts.values() for node in noted.nodes}
-        example, _ = max(texts.items(), key=lambda one: one[1].count)
-        total = sum(noted.count for noted in texts.values())
-        lines.append(
-            f"note: {check} on {folded(sorted(nodes))}: {count(total, 'line')} of {count(len(texts), 'kind')} "
-            f"without a known meaning, like: {example}"
-        )
+        known = sorted(texts.items(), key=lambda one: -one[1].count)
+        lines += [
+            f"note: {check} on {folded(sorted(noted.nodes))}: {count(noted.count, 'line')}: {text}"
+            for text, noted in known[:_MOST_REMARKS]
+        ]
+        if rest := len(known) - _MOST_REMARKS:
+            lines += [f"note: {check}: {rest} more kinds: see events.jsonl"] * (rest > 0)
     return lines

@@ -157,6 +157,25 @@ def test_no_such_thing_and_an_error_are_distinguished(text: str) -> None:
     assert nvidia_smi.Gpu(unread={"ecc": text}).lacks("ecc") is lacks
 
 
+@pytest.mark.parametrize(
+    ("cell", "word", "name"),
+    [
+        ("Unknown Error", "Unknown Error", None),  # a status of the fabric, and no name
+        ("Not Found", "Not Found", None),
+        ("Unknown", "Unknown", None),
+        ("N/A", None, None),
+        ("[N/A]", None, None),
+        ("Not Supported", None, None),
+        ("[Unknown Error]", None, None),
+        ("Success", "Success", "Success"),
+    ],
+)
+def test_a_word_of_the_driver_is_a_value_as_printed(cell: str, word: str | None, name: str | None) -> None:
+    row = {"x": (cell, "")}
+    assert nvidia_csv.read_cell(row, "x", nvidia_csv.enumeration)[0] == word
+    assert nvidia_csv.read_cell(row, "x", nvidia_csv.text_value)[0] == name
+
+
 @pytest.mark.parametrize("rc", [0, 3])
 @pytest.mark.parametrize(
     "said",

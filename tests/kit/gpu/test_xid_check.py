@@ -262,6 +262,66 @@ def test_the_cluster_files_known_lines_decide_first(tmp_path: Path) -> None:
     assert long.startswith(f"Fatal, {'x' * 73}: link of the test bench")
 
 
+# --- GPUs that the driver gave up
+
+INIT = "NVRM: GPU 0000:{}:00.0: RmInitAdapter failed! (0x62:0x40:1941)"
+GONE = "NVRM: GPU 0000:43:00.0: GPU has fallen off the bus."
+LOCKED = "NVRM: RC watchdog: GPU is probably locked!  Notify Timeout Seconds: 7"
+UNCONTAINED = "NVRM: Xid (PCI:0000:50:00): 95, pid=7, Uncontained: FBHUB. RST: Yes, D-RST: No"
+OTHER = replace(GPU, bus="0000:44:00.0")
+LOST = replace(GPU, temperature=None, unread={"temperature": "[GPU is lost]"})
+
+
+@pytest.mark.parametrize(
+    ("line", "now", "expected", "part"),
+    [
+        (GONE, (), MONITOR, "GPU at 0000:43:00"),  # nvidia-smi did not run
+        (GONE, (OTHER,), REBOOT, "GPU at 0000:43:00"),
+        (GONE, (GPU,), WARNING, str(GPU)),
+        (GONE, (LOST,), MONITOR, str(LOST)),
+        (GONE, (replace(GPU, recovery_action="Reset"),), MONITOR, str(GPU)),
+        (GONE, (replace(GPU, recovery_action=None),), WARNING, str(GPU)),
+        (LOCKED, (), MONITOR, "GPUs"),
+        (LOCKED, (GPU, OTHER), WARNING, "GPUs"),
+        (LOCKED, (GPU, LOST), MONITOR, "GPUs"),
+    ],
+)
+def test_nvidia_smi_says_whether_the_driver_uses_a_gpu_again(
+    tmp_path: Path, line: str, now: tuple[Gpu, ...], expected: str, part: str
+) -> None:
+    assert judged(verdict_of(fold(tmp_path, line), Gpus(now))) == (expected, [part])
+
+
+def test_an_xid_of_one_gpu_hides_no_line_of_another(tmp_path: Path) -> None:
+    verdict = verdict_of(fold(tmp_path, INIT.format("4f"), UNCONTAINED, INIT.format("51")))
+    named = ["GPU at 0000:50:00", "GPU at 0000:4f:00", "GPU at 0000:51:00"]
+    assert judged(verdict) == (RESET, named)
+
+
+def test_a_line_of_the_same_gpu_within_a_minute_is_shown_under_its_xid(tmp_path: Path) -> None:
+    (found,) = verdict_of(fold(tmp_path, LOCKED, OFF, GONE)).findings
+    assert (LOCKED in found.measured, GONE in found.measured) == (True, True)
+    apart = verdict_of(fold(tmp_path, OFF, *QUIET, GONE))
+    assert judged(apart) == (REBOOT, ["GPU at 0000:43:00"] * 2)
+    page_fault = event(31, "pid=7, MMU")  # of an application: it explains nothing
+    assert judged(verdict_of(fold(tmp_path, page_fault, GONE))) == (MONITOR, ["GPU at 0000:43:00"])
+
+
+def test_a_gpu_given_up_before_the_driver_was_loaded_again_is_a_warning(tmp_path: Path) -> None:
+    assert result(verdict_of(fold(tmp_path, LOADED, GONE, *QUIET, LOADED))) == WARNING
+    assert result(verdict_of(fold(tmp_path, GONE, LOADED))) == MONITOR
+    known = (KnownLine(pattern="0000:43:00", meaning="riser", reason="ticket 7"),)
+    assert result(verdict_of(fold(tmp_path, GONE), known=known)) == PASSED
+
+
+def test_lines_that_name_no_gpu_are_shown_with_those_that_do(tmp_path: Path) -> None:
+    probe = "nvidia 0000:43:00.0: probe with driver nvidia failed with error -1"
+    (found,) = verdict_of(
+        fold(tmp_path, probe, "NVRM: None of the NVIDIA devices were initialized.")
+    ).findings
+    assert "None of the NVIDIA devices" in found.measured
+
+
 # --- machines that were considered
 
 

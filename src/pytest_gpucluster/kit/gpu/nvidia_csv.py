@@ -15,6 +15,8 @@ NOT_REPORTED = "not reported by this driver"
 Reader = Callable[[str, str], Any]  # (cell, unit of the header) -> value; ValueError if it is not a value
 # Text instead of a value: NVML's error messages (nvmlErrorString) in brackets, nvidia-smi's own without
 _NO_VALUE = re.compile(r"\[.*\]|N/?A|Not (Supported|Available|Found)|Unknown( Error)?|ERR!?|", re.IGNORECASE)
+# of a field whose values are words of the driver, like the status "Unknown Error"
+_NO_WORD = re.compile(r"\[.*\]|N/?A|Not Supported|", re.IGNORECASE)
 # Those that report a feature that the GPU, its driver or a guest lacks; every other one is an error
 _LACKS = re.compile(
     r"\[?(N/?A|Not (Supported|Available|Found)|Function Not Found|Unknown"
@@ -51,6 +53,11 @@ def whole(unit: str = "", scale: int = 1) -> Reader:
 
 def text_value(cell: str, _: str) -> str:
     """Return the cell as it is."""
+    return cell
+
+
+def enumeration(cell: str, _: str) -> str:
+    """Return the cell as it is, also where another field would have no value."""
     return cell
 
 
@@ -157,7 +164,7 @@ def read_cell(row: Mapping[str, tuple[str, str]], column: str, read: Reader) -> 
 @lru_cache(maxsize=1 << 14)
 def _parsed_cell(read: Reader, cell: str, unit: str) -> tuple[Any, str]:
     """Return (value, '') or (None, text) of a cell; cached, since most are equal on all GPUs of a fleet."""
-    if _NO_VALUE.fullmatch(cell):
+    if (_NO_WORD if read is enumeration else _NO_VALUE).fullmatch(cell):
         return None, cell or "an empty cell"
     try:
         return read(cell, unit), ""

@@ -27,6 +27,7 @@ from pytest_gpucluster.kit.gpu.nvidia_csv import (
     bit_mask,
     bus_id,
     either,
+    enumeration,
     is_unsupported,
     number,
     read_cell,
@@ -69,7 +70,7 @@ _FIELDS: dict[str, tuple[str, Reader]] = {
     "memory_used": ("memory.used", _MEMORY),
     "display": ("display_active", _ENABLED),
     "persistence": ("persistence_mode", _ENABLED),
-    "compute_mode": ("compute_mode", text_value),
+    "compute_mode": ("compute_mode", enumeration),
     "mig": ("mig.mode.current", _ENABLED),
     "ecc": ("ecc.mode.current", _ENABLED),
     "ecc_volatile_uncorrected": ("ecc.errors.uncorrected.volatile.total", _COUNT),
@@ -95,10 +96,10 @@ _FIELDS: dict[str, tuple[str, Reader]] = {
     "temperature": ("temperature.gpu", number()),
     "power": ("power.draw", number("W")),
     "power_limit": ("power.limit", number("W")),
-    "fabric_state": ("fabric.state", text_value),
-    "fabric_status": ("fabric.status", text_value),
-    "fabric_health": ("fabric.health.summary", text_value),
-    "recovery_action": ("gpu_recovery_action", text_value),
+    "fabric_state": ("fabric.state", enumeration),
+    "fabric_status": ("fabric.status", enumeration),
+    "fabric_health": ("fabric.health.summary", enumeration),
+    "recovery_action": ("gpu_recovery_action", enumeration),
 }
 # --- the command -------------------------------------------------------------------------------------------------
 

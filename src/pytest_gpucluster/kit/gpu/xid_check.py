@@ -1,4 +1,4 @@
-"""The check of the Xids and SXids in the kernel log. kit/gpu/xid.py has NVIDIA's action for each, with its source."""
+"""The check of the Xids and SXids in the kernel log, and of GPUs that the driver gave up. kit/gpu/xid.py has NVIDIA's action for each, with its source."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.known_lines import known
 from pytest_gpucluster.kit.gpu import xid as xids
 from pytest_gpucluster.kit.gpu.xid import Advice
+from pytest_gpucluster.kit.node.log_classes import GPU
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.core.known_lines import KnownLine
     from pytest_gpucluster.kit.gpu.nvidia_smi import Gpu, Gpus
-    from pytest_gpucluster.kit.node.kernel_log import KernelLog, XidEvent
+    from pytest_gpucluster.kit.node.kernel_log import Event, KernelLog, XidEvent
 
 ACTIONS = {
     Advice.SUPPORT: Action.MONITOR,  # support must first say what it means: gpu.recovery_action and gpu.count judge the state
@@ -29,14 +30,14 @@ ACTIONS = {
 
 @check(
     "gpu.xid",
-    cause="the driver reported an error for which NVIDIA requires a reset, a reboot or a repair",
+    cause="the driver reported an error for which NVIDIA requires a reset, a reboot or a repair, or gave a GPU up",
     hint="dmesg | grep -e Xid -e SXid; follow NVIDIA's Xid catalogue; return the GPU if the error recurs",
     action=Action.DRAIN,
     never_healthy="NVIDIA's Xid catalogue demands a reset, a reboot or an inspection for the Xid, and since then the driver was neither "
-    "reloaded nor does it state that this GPU needs no recovery",
+    "reloaded nor does it state that this GPU needs no recovery; or the driver gave a GPU up, and nvidia-smi lists others but not it",
 )
 def xid(kernel_log: KernelLog, gpus: Gpus, known_lines: Sequence[KnownLine]) -> Judgement:
-    """No Xid or SXid since boot requires a reset, a reboot or support. Those of applications are only counted."""
+    """Since boot no Xid or SXid requires a reset, a reboot or support, and the driver gave up no GPU. Xids of applications are only counted."""
     if kernel_log.since is not None:
         yield Metric("kernel_log_since", kernel_log.since, "s after boot")
     if kernel_log.unsent_xids:
@@ -50,13 +51,17 @@ def xid(kernel_log: KernelLog, gpus: Gpus, known_lines: Sequence[KnownLine]) -> 
         counts[f"sxid_{found.number}", found.bus] += found.event.count
     for (name, part), count in counts.items():
         yield Metric(name, count, "events", part)
+    given_up = [it for it in kernel_log.of(GPU) if not known(known_lines, it.text)]
     for found in kernel_log.xids:
         if line := known(known_lines, found.event.text):
             yield from _of_site(kernel_log, found, gpus.at(found.bus), line)
             continue
         entry = xids.lookup(found.number, found.text)
         excuse = _excuse(kernel_log, found) or _present_state(entry, gpus.device(found.bus))
-        yield from _judged(kernel_log, found, gpus.at(found.bus), entry, excuse)
+        around = [it for it in given_up if entry.fails and _is_around(it, found)]
+        given_up = [it for it in given_up if it not in around]
+        yield from _judged(kernel_log, found, gpus.at(found.bus), entry, excuse, around)
+    yield from _given_up(kernel_log, given_up, gpus)
     for found in kernel_log.sxids:
         if line := known(known_lines, found.event.text):
             yield from _of_site(kernel_log, found, found.bus, line)
@@ -80,9 +85,10 @@ def _when(log: KernelLog, found: XidEvent) -> str:
 
 
 def _judged(
-    log: KernelLog, found: XidEvent, part: str, entry: xids.Xid, excuse: str
+    log: KernelLog, found: XidEvent, part: str, entry: xids.Xid, excuse: str, around: Sequence[Event] = ()
 ) -> Iterator[Finding | Advisory]:
-    measured = f"{entry}{_when(log, found)}"
+    lines = "".join(f"; with {it.text[: xids.QUOTED_LENGTH]!r}" for it in around[:_WITH])
+    measured = f"{entry}{_when(log, found)}{lines}"
     if entry.fails and not excuse:
         yield Finding(
             part, measured, "no Xid that requires a reset, a reboot or support", ACTIONS[entry.advice]
@@ -129,16 +135,47 @@ def _recovered(log: KernelLog, found: XidEvent) -> bool:
     )
 
 
-_AROUND = 60.0  # seconds; the driver prints the messages around an Xid within this time
+_WITH = 3  # lines around an Xid that a finding quotes
 
 
-def explains(log: KernelLog, line: int, last: float | None) -> bool:
-    """Return whether a message of the driver belongs to an Xid that gpu.xid reports: before it or soon after it."""
-    return any(
-        xids.lookup(found.number, found.text).fails
-        and (
-            line <= found.event.line
-            or (last is not None and found.event.last is not None and last <= found.event.last + _AROUND)
-        )
-        for found in log.xids
-    )
+def _is_around(event: Event, found: XidEvent) -> bool:
+    """Return whether a line of the driver was printed within a minute of an Xid, and names the same GPU or none."""
+    return event.near(found.event) and _slot(event) in ("", found.bus.partition(".")[0])
+
+
+def _slot(event: Event) -> str:
+    return event.part if ":" in event.part else ""
+
+
+def _given_up(log: KernelLog, events: Sequence[Event], gpus: Gpus) -> Iterator[Finding | Advisory]:
+    """Judge the lines by which the driver gave a GPU up: the present state clears it, or shows that the GPU is gone."""
+    by_gpu: dict[str, list[Event]] = {}
+    for event in events:
+        by_gpu.setdefault(_slot(event), []).append(event)
+    nameless = by_gpu.pop("", [])
+    if nameless and not by_gpu:
+        by_gpu[""] = nameless
+    elif nameless:  # as "The NVIDIA probe routine failed", beside lines that name the GPU
+        by_gpu[next(iter(by_gpu))] += nameless
+    for slot, lines in by_gpu.items():
+        shown = "; ".join(dict.fromkeys(it.text[: xids.QUOTED_LENGTH] for it in lines[: _WITH + 1]))
+        last = max(lines, key=lambda it: it.line)
+        measured = f"{shown} (last {log.when(last.last)})"
+        part = gpus.at(slot) if slot else "GPUs"
+        clears = _works(gpus, slot)
+        if all(log.reloaded_after(it) for it in lines):
+            clears = "the driver was reloaded since"
+        if clears:
+            yield Advisory(part, f"{measured}; {clears}", "no GPU that the driver gave up")
+        else:
+            gone = bool(slot and gpus.devices and not gpus.device(slot))
+            words = "; nvidia-smi does not list this GPU now" if gone else ""
+            action = Action.REBOOT if gone else Action.MONITOR
+            yield Finding(part, f"{measured}{words}", "no GPU that the driver gave up", action)
+
+
+def _works(gpus: Gpus, slot: str) -> str:
+    """Return what nvidia-smi shows of a GPU now that clears it, of all GPUs without a slot; '' if nothing does."""
+    found = [gpus.device(slot)] if slot else list(gpus)
+    works = [it and not it.lost and it.recovery_action in (None, "None") for it in found]
+    return f"nvidia-smi reads {'this GPU' if slot else 'the GPUs'} now" if works and all(works) else ""

@@ -1,12 +1,11 @@
 # Folds a kernel log. Prints one line per kind of line and device:
-# `seen<TAB>COUNT<TAB>NUMBER<TAB>FIRST<TAB>LAST<TAB>TEXT`; then what kernel_state.sh reads: needs, devices, disks, sectors.
-# Replaced: the numbers SORTS and COMPLAINTS, the expressions QUIET, GRAVE, RULES and DRIVER, the rule KNOWN of the cluster
-# file, and NEEDS.
+# `seen<TAB>COUNT<TAB>NUMBER<TAB>FIRST<TAB>LAST<TAB>LEVEL<TAB>TEXT`; LEVEL is empty where the log has none.
+# Replaced: the number SORTS, the expressions CLASSES and AGAIN (log_classes.py), and the rule KNOWN of the cluster file.
 
 # note: counts the errors of a line under its key: the number that the line prints, else one for each second.
 function note(key, sort, at, time, words, errors) {
   if (!(key in count)) {
-    if (sorts[sort] + 0 == (sort == 2 ? @COMPLAINTS@ : @SORTS@)) { more[sort]++; return }
+    if (sorts[sort] + 0 == @SORTS@) { more[sort]++; return }
     sorts[sort]++
     order[kinds++] = key
     first[key] = time
@@ -19,6 +18,7 @@ function note(key, sort, at, time, words, errors) {
   line[key] = at
   last[key] = time
   latest[key] = words
+  if (!(key in grade) || level < grade[key]) grade[key] = level
 }
 
 # registers: those of an NVLink error (of NVLink 5 without the bits of the link).
@@ -34,18 +34,16 @@ function seconds(at) {
   return at + 0
 }
 
-# fold: the text without what varies (addresses, pids, long numbers); names and PCI addresses stay: the device.
-# The number of a CPU stays beside that of a bank.
-function fold(words, all, out, n, i, w) {
+# fold: the text without what varies (addresses, pids, long numbers); names, PCI addresses and banks with their CPU stay: the device.
+function fold(words, out, n, i, w) {
   gsub(/0x[0-9a-fA-F]+/, "#", words)
-  if (!all) gsub(/[Cc][Pp][Uu][# ]?[0-9]+/, "CPU#", words)
+  if (words !~ /[Bb]ank [0-9]/) gsub(/[Cc][Pp][Uu][# ]?[0-9]+/, "CPU#", words)
   n = split(words, word, " ")
-  out = ""
   for (i = 1; i <= n; i++) {
     w = word[i]
     if (w !~ /[0-9a-f][0-9a-f][0-9a-f][0-9a-f]:[0-9a-f][0-9a-f]:[0-9a-f][0-9a-f]/) {
-      if (w !~ /^[^0-9a-zA-Z{]*[a-zA-Z]/ && !(all && word[i - 1] ~ /^(CPU|Bank)$/)) {
-        gsub(/[0-9a-f]*[0-9]+[0-9a-f]*/, "#", w)
+      if (w !~ /^[^0-9a-zA-Z{]*[a-zA-Z]/) {
+        if (word[i - 1] !~ /^(CPU|Bank)$/) gsub(/[0-9a-f]*[0-9]+[0-9a-f]*/, "#", w)
       } else {
         gsub(/[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]+/, "#", w)
         if (w !~ /^[(]?(branch|channel|slot|csrow):/) gsub(/[:=(][0-9]+/, "#", w)
@@ -57,41 +55,48 @@ function fold(words, all, out, n, i, w) {
   return out
 }
 
-# tokens: collects the names of devices of this shape.
-function tokens(rest, shape, name) {
-  while (match(rest, shape) && names < 200) {
-    name = substr(rest, RSTART, RLENGTH)
-    rest = substr(rest, RSTART + RLENGTH)
-    gsub(/[^a-z0-9.:-]/, "", name)
-    if (!(name in named)) { named[name] = 1; names++; device[names] = name }
-  }
+# record: one event of the lines of a CPER record. Its device is the module that it names.
+function record(name, now) {
+  if (whole == "") return
+  now = level
+  level = whole_level
+  name = match(whole, /(fru_text|DIMM location|device_id): [^;]*/) ? substr(whole, RSTART, RLENGTH) : ""
+  match(whole, /severity: [a-z]+/)
+  note("record " substr(whole, RSTART, RLENGTH) name, 0, whole_at, whole_time, whole, 0)
+  whole = ""
+  level = now
 }
 
 # dmesg and journalctl write before the text: <3>, "kern  :err   : ", times and columns in [], a date, "HOST kernel: ".
-# A line that begins with a blank continues the previous one.
 {
-  gsub(/\r/, "")
-  lines++
+  lines = NR
   text = $0
   stamp = ""
-  level = ""
   if (match(text, /\[ *[0-9]+[.][0-9]+\]/) && RSTART < 60) stamp = substr(text, RSTART, RLENGTH)
   else if (text ~ /^ /) stamp = before
   before = stamp
-  if (match(text, /^<[0-9]+>/)) level = substr(text, 2, RLENGTH - 2) % 8
+  if (text !~ /^ /) level = ""
+  foreign = 0
+  if (match(text, /^<[0-9]+>/)) { level = substr(text, 2, RLENGTH - 2) % 8; foreign = RLENGTH > 3 }
   sub(/^<[0-9]+>/, "", text)
-  sub(/^[a-z0-9]+ *: *(emerg|alert|crit|err|warn|notice|info|debug) *: */, "", text)
+  if (match(text, /^[a-z0-9]+ *: *(emerg|alert|crit|err|warn|notice|info|debug) *: */)) {
+    foreign = text !~ /^kern/
+    split(substr(text, 1, RLENGTH), word, / *: */)
+    level = int(index("emerg alert crit  err   warn  noticeinfo  debug", word[2]) / 6)
+    text = substr(text, RLENGTH + 1)
+  }
   sub(/^[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]T[-0-9:.,+]+ */, "", text)
   sub(/^[A-Z][a-z][a-z] +[0-9]+ [0-9][0-9]:[0-9:.]+ /, "", text)
   sub(/^([^ []+ )?kernel: */, "", text)
-  while (sub(/^\[ *[TC0-9.+]+\] */, "", text) || sub(/^\[[A-Z][a-z][a-z] [^]]*[0-9]\] */, "", text)) continue
+  while (sub(/^\[ *[TC0-9.+]+\] */, "", text) || sub(/^\[[A-Z][a-z][a-z] ?[0-9 ][^]]*[0-9]\] */, "", text)) continue
   sub(/^([^ []+ )?kernel: */, "", text)
+  sub(/^ +/, "", text)
   low = tolower(text)
 }
 NR == 1 { print "from\t" $0 }
 
-# Lines of processes like systemd have the form "[HOST ]NAME[PID]: ": they are not from the kernel.
-text ~ /^([^ []+ )?[^][ :]+\[[0-9]+\]: / && text !~ /systemd\[1\]: Freezing execution/ { next }
+# Lines of processes like systemd have another facility, or the form "[HOST ]NAME[PID]: ".
+foreign || text ~ /^([^ []+ )?[^][ :]+\[[0-9]+\]: / || text == "" { next }
 text ~ /NVRM: loading NVIDIA/ { loaded = stamp }
 
 # The key of an Xid is number, GPU and severity, and the registers of an NVLink error.
@@ -110,44 +115,38 @@ text ~ /Xid [(]/ && match(text, /(NVRM: |nvidia-nvswitch[^ ]* S)Xid [(][^)]*[)]:
   note(key, 1, NR, stamp, text, 1)
   next
 }
-text ~ /^BERT: .*previous boot/ { past = 1; note("bert", 0, NR, stamp, text, 1); next }
+text ~ /^BERT: .*previous boot/ { past = 1; note("bert", 2, NR, stamp, text, 1); next }
 past && text ~ /^\[Hardware Error\]/ { next }
 { past = 0 }
-match(low, /event severity: [a-z]+/) { severity = substr(low, RSTART + 16, RLENGTH - 16) }
-low ~ /hardware error.*(error_type:|section_type: memory)/ {
-  text = text " (severity " severity ")"
-  low = low " (severity " severity ")"
+match(text, /^[{][0-9]+[}]\[Hardware Error\]: */) {
+  at = RLENGTH
+  if (substr(text, 1, index(text, "}")) != number) record()
+  number = substr(text, 1, index(text, "}"))
+  if (low !~ /hardware error from|it has been corrected/) whole = whole (whole == "" ? "[Hardware Error]: " : "; ") substr(text, at + 1)
+  whole_at = NR; whole_time = stamp; whole_level = level
+  next
 }
+# Some messages of the driver have three lines, the first of which names the GPU.
+match(text, /^NVRM: The NVIDIA GPU [0-9a-f:.]+/) { gpu = substr(text, 22, RLENGTH - 21); gpu_at = NR }
+gpu && text ~ /^NVRM: fallen off the bus/ && NR - gpu_at < 4 { text = text " (GPU " gpu ")" }
 @KNOWN@
-low ~ /@QUIET@/ && low !~ /@GRAVE@/ { quiet++; next }
 
 # The key of a machine check keeps the first digit of its status, which has the bit "uncorrected".
-low ~ /@RULES@/ || low ~ /@DRIVER@/ {
-  sort = low ~ /@RULES@/ ? 0 : 2
-  if (sort == 2 && level != "" && level > 4) next
-  if (match(text, /active with [0-9]+ out of [0-9]+/)) {
-    split(substr(text, RSTART, RLENGTH), word, " ")
-    if (word[3] == word[6]) next
-  }
+low ~ /@CLASSES@/ {
   bank = match(low, /bank [0-9]+: (0x)?[0-9a-f]/) ? substr(low, RSTART + RLENGTH - 1, 1) : ""
   errors = match(low, /[0-9]+ [cu]e /) ? substr(low, RSTART, RLENGTH - 4) + 0 : 0
-  note(fold(text, bank != "") bank, sort, NR, stamp, text, errors)
-  @NEEDS@
-  if (match(low, "dev [a-z0-9]+, sector [0-9]+")) {
-    split(substr(low, RSTART + 4, RLENGTH - 4), word, ", sector ")
-    sector[word[1]] = word[2]
-  }
-  tokens(low, "[0-9a-f][0-9a-f][0-9a-f][0-9a-f]:[0-9a-f][0-9a-f]:[0-9a-f][0-9a-f][.][0-7]")
-  tokens(low, "(^|[^a-z0-9])((nvme|mmcblk)[0-9]+(n[0-9]+)?|(sd|vd|xvd)[a-z]+|(dm-|md)[0-9]+)")
+  note(fold(text) bank, low ~ /@AGAIN@/ ? 3 : 0, NR, stamp, text, errors)
+  next
 }
+# The frames and registers below a message belong to it.
+low ~ /^(\? )?[a-z0-9_.]+[+]0x|^(call trace|modules linked in|hardware name|code|r(ip|[a-ds][xip]|[bs]p|di|[0-9]+)|[fcg]s|cr2|dr[0-9]|cpu): |^(---|<|\[<)/ { next }
+level == "" && stamp != "" && seconds(stamp) < 60 && low !~ /error|fail|fatal|timed? ?out|unable|corrupt|warning/ { next }
+level == "" || level < 4 { note(fold(text), 2, NR, stamp, text, 0) }
 END {
+  record()
   for (i = 0; i < kinds; i++) {
     k = order[i]
-    print "seen\t" count[k] "\t" line[k] "\t" first[k] "\t" last[k] "\t" substr(latest[k], 1, 500)
+    print "seen\t" count[k] "\t" line[k] "\t" first[k] "\t" last[k] "\t" grade[k] "\t" substr(latest[k], 1, 500)
   }
-  for (k in needs) print "need\t" k
-  for (i = 1; i <= names; i++) print (device[i] ~ /:/ ? "pci\t" : "disk\t") device[i]
-  for (k in sector) print "sector\t" k "\t" sector[k]
-  if (quiet) print "quiet\t" quiet
   print "end\t" lines + 0 "\t" more[0] + 0 "\t" more[1] + 0 "\t" more[2] + 0 "\t" loaded
 }

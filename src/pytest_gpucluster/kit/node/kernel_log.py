@@ -1,8 +1,7 @@
-"""The events of the kernel log since boot that concern hardware, drivers and file systems.
+"""The events of the kernel log since boot: the lines of docs/suites/os.md that may decide, and those that the kernel marks as errors.
 
 The node folds its log: one event for each kind of line and device, with the number of errors, the first and the last time,
-and the last line, so that a flood of one kind hides no other and 1000 nodes send little. data/kernel-lines.yaml has the
-kinds. A log that raised a question is followed by the state that answers it (kit/node/kernel_state.py). Sources of the formats:
+and the last line, so that a flood of one kind hides no other and 1000 nodes send little. Sources of the formats:
 dmesg(1), journalctl(1) with `-o short-monotonic`, and the sources of NVIDIA's driver (open-gpu-kernel-modules: kernel_rc.c
 for Xids, error_nvswitch.c and intr_nvswitch.h for SXids).
 """
@@ -11,7 +10,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -19,38 +18,23 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe, text_of
 from pytest_gpucluster.core.scripts import script
-from pytest_gpucluster.kit.node.kernel_state import STATE_PARTS, STATE_SH, KernelState, read_state
-from pytest_gpucluster.kit.node.log_rules import DRIVER, QUIET, LogRule, in_awk, joined, rule_of
+from pytest_gpucluster.kit.node.log_classes import AGAIN, CRASH, MEMORY, class_of, in_awk
 
 if TYPE_CHECKING:
     from pytest_gpucluster.core.known_lines import KnownLine
 
-SORTS = 200  # different Xids, and different other lines, that a node sends
-COMPLAINTS = 40  # different lines of drivers that no entry has
+SORTS = 200  # different Xids, different lines that may decide, and different other errors, that a node sends
 LOADING = 60.0  # seconds; the driver prints its version after it has found the GPUs
-
-
-def _fold(known: tuple[KnownLine, ...]) -> str:
-    """Return the program of awk with the expressions of the data file and of the cluster file."""
-    own = in_awk(entry.pattern for entry in known)
-    needs = "\n".join(f'if (low ~ /{joined(asks=name)}/) needs["{name}"] = 1' for name in STATE_PARTS)
-    return script(
-        __package__,
-        "kernel_log.awk",
-        NEEDS=needs,
-        QUIET=joined(kind=QUIET),
-        GRAVE=joined(grave=True),
-        DRIVER=joined(kind=DRIVER),
-        RULES=joined(rest=True),
-        COMPLAINTS=COMPLAINTS,
-        SORTS=SORTS,
-        KNOWN=f"text ~ /{own}/ {{ note(fold(text, 0), 0, NR, stamp, text, 0); next }}" if own else "",
-    )
 
 
 def command(known: tuple[KnownLine, ...] = ()) -> str:
     """Return the command that reads the log, and sends the lines that the cluster file knows too."""
-    return script(__package__, "kernel_log.sh", FOLD=shlex.quote(_fold(known))) + "\n" + STATE_SH
+    own = "|".join(entry.pattern for entry in known).replace("/", "\\/")
+    rule = f"text ~ /{own}/ {{ note(fold(text), 0, NR, stamp, text, 0); next }}" if own else ""
+    fold = script(
+        __package__, "kernel_log.awk", CLASSES=in_awk(), AGAIN=in_awk(AGAIN), SORTS=SORTS, KNOWN=rule
+    )
+    return script(__package__, "kernel_log.sh", FOLD=shlex.quote(fold))
 
 
 _STAMP = re.compile(r"\[\s*(\d+\.\d+)\]")
@@ -60,16 +44,16 @@ _DATED = re.compile(
 )
 SHORT = 20  # lines: an error message instead of a log is shorter
 _XID = re.compile(
-    r"NVRM: Xid \((?:PCI:)?(?P<bus>[0-9A-Fa-f:.]+)[^)]*\): (?P<number>\d+)(?:,\s*(?P<text>.*))?"
+    r"(NVRM: |(?P<switch>nvidia-nvswitch\d*):? S)Xid \((PCI:)?(?P<bus>[0-9A-Fa-f:.]*)[^)]*\): (?P<number>\d+)(,\s*(?P<text>.*))?"
 )
-_SXID = re.compile(r"(?P<switch>nvidia-nvswitch\d*):? SXid \([^)]*\): (?P<number>\d+)(?:,\s*(?P<text>.*))?")
 
 
 @dataclass(frozen=True)
 class Event:
     """One kind of line of one device: its `kind`, the number of errors, first and last time (seconds after boot).
 
-    `line` is the number of the last such line in the log: it orders events without times.
+    `line` is the number of the last such line in the log: it orders events without times. `level`: the kernel's own, None
+    where the log has none.
     """
 
     kind: str
@@ -78,48 +62,74 @@ class Event:
     last: float | None
     text: str
     line: int = 0
-
-    @cached_property
-    def rule(self) -> LogRule | None:
-        """The entry of the data file; None for an Xid."""
-        return None if self.kind in _OWN else rule_of(self.text)
-
-    @cached_property
-    def server(self) -> str:
-        """The file server, or the Lustre target, of a stall."""
-        match = _SERVER.search(self.text)
-        return next((group for group in match.groups() if group), "") if match else ""
+    level: int | None = None
 
     @cached_property
     def device(self) -> str:
-        """The PCI address, disk, file system or memory module that the line names, '' without one."""
+        """The memory module, PCI address, disk, array or file system that the line names, '' without one."""
+        if record := re.findall(r"(?:fru_text|DIMM location|device_id): (?!0x)([^;]+)", self.text):
+            return ", ".join(dict.fromkeys(map(str.strip, record)))
         for pattern in _DEVICES:
             if found := pattern.findall(self.text):
-                return str(found[-1] if pattern is _SENDER else found[0]).lower()
+                name = str(found[-1] if pattern is _SENDER else found[0]).removeprefix("/dev/")
+                return name.lower() if re.fullmatch(f"{_PCI}|{_SLOT}", name) else name
         return ""
 
+    @cached_property
+    def part(self) -> str:
+        """The device without the function of a PCI address, the namespace and the partition of a disk."""
+        if match := re.match(rf"{_SLOT}|nvme\d+|(?:sd|vd|xvd)[a-z]+(?=\d*$)", self.device):
+            return match[0]
+        return self.device
 
-_SERVER = re.compile(
-    r": server (\S+) not responding|Connection to (\S+) .*was lost|[Vv][Ff][Ss]: \\\\(\S+) has not responded"
-)
-_PCI = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
+    @property
+    def seconds(self) -> float:
+        """The time between the first and the last line, 0 without times."""
+        return 0.0 if self.first is None or self.last is None else self.last - self.first
+
+    def near(self, other: Event) -> bool:
+        """Return whether all that this event counts was printed within a minute of what another one counts."""
+        if self.first is None or self.last is None or other.first is None or other.last is None:
+            return abs(self.line - other.line) <= _LINES
+        return self.first >= other.first - MINUTE and self.last <= other.last + MINUTE
+
+    def with_(self, other: Event) -> bool:
+        """Return whether this event happened within a minute of another one of the same part, or of a part of it."""
+        return bool(self.part) and self.part == other.part and self.near(other)
+
+    def is_one_fault(self, other: Event) -> bool:
+        """Return whether two events are of one fault: of memory, a crash, or of one class and part, within a minute."""
+        alike = self.kind == other.kind and (self.kind == CRASH or self.part == other.part)
+        both = self.kind in MEMORY and other.kind in MEMORY
+        return (alike or both) and (self.near(other) or other.near(self))
+
+    def is_named_by(self, other: Event) -> bool:
+        """Return whether the text of another event names this one's device, or the part that it belongs to."""
+        names = "|".join(re.escape(it) for it in (self.device, self.part) if it)
+        return bool(names and re.search(rf"\b({names})(\b|n\d|p\d)", other.text, re.IGNORECASE))
+
+
+MINUTE = 60.0  # seconds; what the kernel prints of one event is printed within this time
+_LINES = 30  # lines, in a log without times
+_SLOT = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}"
+_PCI = rf"{_SLOT}\.[0-7]"
 # a port reports an error that its device sent
 _SENDER = re.compile(rf"(?:from|received:) ({_PCI})")
 _DEVICES = (
+    re.compile(r"EDAC .* on (\S*(?:DIMM|SrcID|Chan|csrow|mc#)\S*)"),
+    re.compile(r"\(((?:branch|channel|slot|csrow):\d+ \w+:\d+)"),
     _SENDER,
     re.compile(rf"\b({_PCI})"),
-    re.compile(r"NETDEV WATCHDOG: (\w[\w.-]*)"),
-    re.compile(r"PCI:([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})"),
-    re.compile(r"GPU ?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})\b"),
-    re.compile(r"\((?:device )?([a-z][\w-]*)(?:: state \w+)?\):"),
+    re.compile(rf"(?:PCI:|GPU ?)({_SLOT})\b"),
+    re.compile(r"\((?:device )?([a-z][\w-]*)(?:: state \w+| state \w+)?\):"),
     re.compile(r"\bAborting journal on device ([a-z][\w-]*?)-\d+\."),  # and the inode of the journal
-    re.compile(r"\bdev(?:ice)?:? ([a-z][\w/-]*)"),
-    re.compile(r"failure on (\w+)"),
-    re.compile(r"\[([a-z]{3}\w?)\]"),
-    re.compile(r"\b(nvme\d+(?:n\d+)?|md\d+)\b"),
-    re.compile(r"\bon (\S*(?:DIMM|SrcID|Chan)\S*)"),
-    re.compile(r"\(((?:branch|channel|slot|csrow):\d+ \w+:\d+)"),
-    re.compile(r"(EDAC MC\d+|Bank \d+)"),
+    re.compile(
+        r"\b(md\d+|nvme\d+(?:n\d+)?(?:p\d+)?|(?:sd|vd|xvd)[a-z]+\d*|(?:dm-|loop|nbd|rbd|mmcblk)\d+)\b"
+    ),
+    re.compile(r"Pool '(\S+)'"),
+    re.compile(
+        r"(CPU:? ?\d+: Machine Check.* Bank \d+|CPU:\d+.* MC\d+_STATUS|EDAC \w*\s?MC\d+|nvidia-nvswitch\d*)"
+    ),
 )
 
 
@@ -139,9 +149,8 @@ class KernelLog:
 
     `since`: time of the oldest line, in seconds after boot; a wrapped ring buffer has lost the lines before it.
     `lines`: length of the whole log, which proves that it was read. `unsent`: lines that were not sent (more than 200
-    different ones), `unsent_xids`: those of Xids and SXids. `now`: the node's uptime. `loaded`: when NVIDIA's driver
-    was loaded last (None: not in the log). `complaints`: lines of drivers beyond the 40 different ones that were sent.
-    `state`: what answers the questions of the log.
+    different ones), `unsent_xids`: those of Xids and SXids, `unsent_errors`: those of other errors. `loaded`: when
+    NVIDIA's driver was loaded last (None: not in the log).
     """
 
     source: str
@@ -151,13 +160,11 @@ class KernelLog:
     events: tuple[Event, ...] = ()
     unsent: int = 0
     unsent_xids: int = 0
-    now: float | None = None
+    unsent_errors: int = 0
     loaded: float | None = None
-    complaints: int = 0
-    state: KernelState = field(default_factory=KernelState)
 
     def of(self, *kinds: str) -> tuple[Event, ...]:
-        """Return the events of these kinds, named as in the data file; xid and sxid."""
+        """Return the events of these kinds: those of log_classes.py, xid and sxid."""
         return tuple(event for event in self.events if event.kind in kinds)
 
     def reloaded_after(self, event: Event) -> bool:
@@ -167,21 +174,19 @@ class KernelLog:
     @property
     def xids(self) -> tuple[XidEvent, ...]:
         """The different Xids of each GPU."""
-        found = ((event, _XID.search(event.text)) for event in self.of("xid"))
-        return tuple(
-            XidEvent(int(match["number"]), match["bus"].lower(), event, match["text"] or "")
-            for event, match in found
-            if match
-        )
+        return self._numbered("xid", "bus")
 
     @property
     def sxids(self) -> tuple[XidEvent, ...]:
         """The different SXids, the Xids of NVSwitches; `bus` is the name of the switch."""
-        found = ((event, _SXID.search(event.text)) for event in self.of("sxid"))
+        return self._numbered("sxid", "switch")
+
+    def _numbered(self, kind: str, name: str) -> tuple[XidEvent, ...]:
+        found = ((event, _XID.search(event.text)) for event in self.of(kind))
         return tuple(
-            XidEvent(int(match["number"]), match["switch"], event, match["text"] or "")
+            XidEvent(int(match["number"]), match[name].lower(), event, match["text"] or "")
             for event, match in found
-            if match
+            if match and match[name]
         )
 
     def when(self, seconds: float | None) -> str:
@@ -193,8 +198,8 @@ class KernelLog:
         return (self.booted + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-_SEEN = 6  # fields: seen, count, line, first, last, text
-_END = 6  # fields: end, lines, unsent, unsent_xids, complaints, loaded
+_SEEN = 7  # fields: seen, count, line, first, last, level, text
+_END = 6  # fields: end, lines, unsent, unsent_xids, unsent_errors, loaded
 
 
 def parse(answer: Answer) -> KernelLog:
@@ -205,33 +210,26 @@ def parse(answer: Answer) -> KernelLog:
         raise ProbeError(
             "the end of the kernel log is missing: the answer is cut or awk is absent; run dmesg on the node"
         )
-    starts = [line[5:] for line in lines if line.startswith("from\t")]
-    total, unsent, unsent_xids, complaints = (int(field) for field in ends[-1][1:-1])
+    first = next((line[5:] for line in lines if line.startswith("from\t")), "")
+    total, unsent, unsent_xids, unsent_errors = (int(field) for field in ends[-1][1:-1])
     if not total:
         raise NotAvailable("the kernel log is empty: nothing shows that it was read")
-    first = starts[0] if starts else ""
+    events = tuple(_event(line) for line in lines if line.startswith("seen\t"))
     # a kernel may write no times: then the length or known messages identify a log
-    known = any(line.startswith(("seen\t", "quiet\t")) for line in lines)
-    if (
-        not known
-        and not _DATED.match(first)
-        and (total < SHORT or not first.isprintable() or "\ufffd" in first)
-    ):
+    is_log = any(it.kind for it in events) or _DATED.match(first)
+    if not is_log and (total < SHORT or not first.isprintable() or "\ufffd" in first):
         plain = "".join(sign if sign.isprintable() else "?" for sign in first)
         raise NotAvailable(f"not a kernel log: {plain[:80]!r}")
-    return KernelLog(
-        source=lines[0][7:],
-        lines=total,
-        since=_stamp(starts[0]) if starts else None,
-        booted=_booted(lines),
-        now=_clock(lines, 2),
-        loaded=_stamp(ends[-1][-1]),
-        complaints=complaints,
-        state=read_state(lines),
-        unsent_xids=unsent_xids,
-        events=tuple(_event(line) for line in lines if line.startswith("seen\t")),
-        unsent=unsent,
-    )
+    clock = next((line for line in lines if line.startswith("clock ")), "")
+    loaded = _stamp(ends[-1][-1])
+    counts = (unsent, unsent_xids, unsent_errors)
+    return KernelLog(lines[0][7:], total, _stamp(first), _booted(clock), events, *counts, loaded)
+
+
+_REMEDY = (
+    "only root may read it (kernel.dmesg_restrict): set sudo: true in the cluster file, or add the user to group adm or "
+    "systemd-journal"
+)
 
 
 def _permitted(answer: Answer) -> str:
@@ -247,13 +245,6 @@ def _permitted(answer: Answer) -> str:
         raise
 
 
-_REMEDY = (
-    "only root may read it (kernel.dmesg_restrict): set sudo: true in the cluster file, or add the user to group adm or "
-    "systemd-journal"
-)
-
-
-UNKNOWN = "known"  # of a line that only the cluster file knows
 _OWN = {"sxid": "SXid (", "xid": "NVRM: Xid ("}  # kinds that gpu.xid judges
 
 
@@ -261,12 +252,10 @@ def _event(line: str) -> Event:
     fields = line.split("\t", _SEEN - 1)
     if len(fields) != _SEEN or not (fields[1].isdecimal() and fields[2].isdecimal()):
         raise ProbeError(f"kernel log: not understood: {line[:80]!r}")
-    _, count, place, first, last, text = fields
-    kind = next((name for name, start in _OWN.items() if start in text), "")
-    if not kind:
-        rule = rule_of(text)
-        kind = rule.kind if rule else UNKNOWN
-    return Event(kind, int(count), _stamp(first), _stamp(last), text.strip(), int(place))
+    _, count, place, first, last, level, text = fields
+    kind = next((name for name, start in _OWN.items() if start in text), "") or class_of(text)
+    severity = int(level) if level else None
+    return Event(kind, int(count), _stamp(first), _stamp(last), text.strip(), int(place), severity)
 
 
 def _stamp(text: str) -> float | None:
@@ -274,22 +263,11 @@ def _stamp(text: str) -> float | None:
     return float(match[1]) if match else None
 
 
-def _clock(lines: list[str], field: int) -> float | None:
-    """Return a field of the line `clock EPOCH UPTIME IDLE`, None if it is missing."""
+def _booted(clock: str) -> datetime | None:
+    """Return the time of the boot from `clock EPOCH UPTIME IDLE`, None if it is not readable."""
     try:
-        return float(next(line for line in lines if line.startswith("clock ")).split()[field])
-    except (StopIteration, IndexError, ValueError):
-        return None
-
-
-def _booted(lines: list[str]) -> datetime | None:
-    clock, uptime = _clock(lines, 1), _clock(lines, 2)
-    try:
-        return (
-            None
-            if clock is None or uptime is None
-            else datetime.fromtimestamp(clock - uptime, tz=timezone.utc)
-        )
+        now, uptime = map(float, clock.split()[1:3])
+        return datetime.fromtimestamp(now - uptime, tz=timezone.utc)
     except (OverflowError, ValueError, OSError):
         return None
 

@@ -16,7 +16,6 @@ from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.majority import Norm, decides, norm
 from pytest_gpucluster.core.probe import Answer, Probe, last_line
 from pytest_gpucluster.core.scripts import script
-from pytest_gpucluster.kit.node.kernel_state import KernelState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -50,12 +49,16 @@ class Link:
 
 @dataclass(frozen=True)
 class PciFunction:
-    """A function of a card or drive. `kind`: vendor and device like 144d:a80a; `link` is None if the device has none."""
+    """A function of a card or drive. `kind`: vendor and device like 144d:a80a; `link` is None if the device has none.
+
+    driver: '' where no driver uses it.
+    """
 
     address: str
     pci_class: str
     kind: str
     link: Link | None
+    driver: str = ""
 
     @property
     def slot(self) -> str:
@@ -152,9 +155,22 @@ def read_devices(answer: Answer) -> Devices:
         functions,
         tuple(_drives(lines)),
         names,
-        KernelState(lines={"md": raid}).degraded,
+        _degraded(raid),
         frozenset(_rebuilding(raid)),
     )
+
+
+def _degraded(raid: Iterable[str]) -> dict[str, str]:
+    """Return {array: its state} of those in /proc/mdstat that lack a member."""
+    found, name = {}, ""
+    for line in raid:
+        if match := re.match(r"(md\S*) : ", line):
+            name = match[1]
+            if "(F)" in line or " : broken " in line:
+                found[name] = line
+        elif name and (match := re.search(r"\[[U_]*_[U_]*\]", line)):
+            found.setdefault(name, f"{name} {match[0]}")
+    return found
 
 
 def _rebuilding(raid: Iterable[str]) -> Iterator[str]:
@@ -169,11 +185,13 @@ def _rebuilding(raid: Iterable[str]) -> Iterator[str]:
 
 def _function(line: str) -> PciFunction:
     words = line.split()
-    if len(words) != 6 or (words[2] not in _GROUPS and words[2][:2] not in _GROUPS):
+    if len(words) != 7 or (words[2] not in _GROUPS and words[2][:2] not in _GROUPS):
         raise ProbeError(f"PCI: not understood: {line[:80]!r}")
-    _, address, pci_class, kind, width, speed = words
+    _, address, pci_class, kind, width, speed, driver = words
     known = width.isdecimal() and 0 < int(width) < NO_LINK and re.fullmatch(r"\d{1,3}(\.\d+)?", speed)
-    return PciFunction(address, pci_class, kind, Link(int(width), float(speed)) if known else None)
+    return PciFunction(
+        address, pci_class, kind, Link(int(width), float(speed)) if known else None, driver.strip("-")
+    )
 
 
 _NVME = re.compile(r"sys/class/nvme/(nvme\d+)/(model|firmware_rev|state|transport):(.*)")

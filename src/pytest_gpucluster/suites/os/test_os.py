@@ -24,7 +24,7 @@ from pytest_gpucluster.suites.os import network_facts as os_names
 from pytest_gpucluster.suites.os import software_facts as os_software
 from pytest_gpucluster.suites.os import storage_facts as os_storage
 from pytest_gpucluster.suites.os.checks import network as os_network
-from pytest_gpucluster.suites.os.checks.kernel_log import Stalls
+from pytest_gpucluster.suites.os.checks.kernel_log import PartsNow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -76,7 +76,6 @@ later_disks = fact(lambda node_name, all_later_disks: all_later_disks.get(node_n
 processes = probed(os_software.PROCESSES)
 failed_units = probed(os_software.FAILED_UNITS)
 kernel_log = probed(lambda cluster: kernel_log_of(cluster.known))
-stalls = fleet_probed(lambda cluster: kernel_log_of(cluster.known), Stalls.of_all)
 known_lines = fact(lambda cluster: cluster.known)
 services = probed(lambda cluster: os_software.services(cluster.section(OsConfig).services))
 system_state = probed(os_software.SYSTEM_STATE)
@@ -253,6 +252,18 @@ def uptime_if_known(facts: Callable[[Probe[float]], float]) -> float | None:
         return facts(basics.UPTIME)
     except ProbeError:
         return None
+
+
+@fact(probes=lambda _cluster, _nodes: [basics.MOUNTS, device_facts.DEVICES])
+def parts_now(facts: Callable[[AnyProbe], Any]) -> PartsNow:
+    """What the checks of mounts, drives and arrays read; a part is None where the node could not report it."""
+    found: list[Any] = []
+    for probe in (basics.MOUNTS, device_facts.DEVICES):
+        try:
+            found.append(facts(probe))
+        except (ProbeError, NotAvailable):
+            found.append(None)
+    return PartsNow(*found)
 
 
 @fact(once=True)

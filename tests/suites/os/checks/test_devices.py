@@ -54,7 +54,7 @@ def nvme(mine: Devices, others: int = 3) -> Verdict:
 def raid(*lines: str) -> Verdict:
     """Judge a node with these lines in /proc/mdstat."""
     text = "".join(f"md {line}\n" for line in ("Personalities : [raid1]", *lines, "unused devices: <none>"))
-    answer = f"pci 0000:01:00.0 0108 c0a9:540a 4 8.0\n{text}end\n"
+    answer = f"pci 0000:01:00.0 0108 c0a9:540a 4 8.0 nvme\n{text}end\n"
     return checks.raid(read_devices(Answer("n1", 0, answer.encode())))
 
 
@@ -135,6 +135,7 @@ MACHINES: Machines = {
         ("the monthly check | mdcheck", PASSED, *WHOLE, REBUILT.replace("recovery", "check")),
         ("the replaced disk is rebuilt | md.html of the kernel", WARNING, WHOLE[0], ONE_OF_TWO, REBUILT),
         ("no array | Personalities :", NOT_APPLICABLE),
+        ("sick: a RAID 0 lost a disk | md.c: broken", MONITOR, "md0 : broken raid0 nvme2n1[1] nvme1n1[0]"),
         ("sick: a disk failed | md(4)", MONITOR, "md0 : active raid1 sdb1[1](F) sda1[0]", ONE_OF_TWO),
         ("sick: a disk was missing at boot | mdadm", MONITOR, "md1 : active raid1 sda1[0]", ONE_OF_TWO),
     ],

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.os.device_facts import Devices, Link, UsualDevices
 
 # of drivers/nvme/host/core.c: the controller answers no command any more
-_GONE = ("dead", "deleting", "deleting (no IO)")
+GONE = ("dead", "deleting", "deleting (no IO)")
 
 
 @check(
@@ -79,7 +79,7 @@ def nvme(devices: Devices, usual_devices: UsualDevices) -> Judgement:
         raise NotApplicable("the node has no NVMe drive on PCIe")
     for drive in devices.drives:
         part = f"{drive.name} ({drive.model or 'unknown model'})"
-        if drive.state in _GONE:
+        if drive.state in GONE:
             yield Finding(part, f"state {drive.state}", "live", Action.MONITOR)
         elif drive.state not in ("live", ""):
             yield Advisory(part, f"state {drive.state}", "live")
