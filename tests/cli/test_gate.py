@@ -112,6 +112,21 @@ def test_an_error_of_ours_ends_a_prolog_with_0_and_a_shell_with_4(ran: Gate) -> 
         assert ran.err.count("error: ") == 1
 
 
+@pytest.mark.parametrize("end", ["kill -9 $$", "exit 137", "exit 124"])
+def test_an_nvidia_smi_that_something_else_killed_takes_no_node_out_of_service(
+    ran: Gate, tmp_path: Path, end: str
+) -> None:
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text(f"#!/bin/sh\nsleep 1\n{end}\n")
+    tool.chmod(0o755)
+    ran.patch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+    words = ("--profile", "dgx-a100", "--checks", "gpu.driver,gpu.count", "--fresh", "0", "--budget", "60s")
+    folder = ("--folder", str(tmp_path / "share"))
+    assert ran.run(None, *words, *folder, "--context", "prolog") == 0
+    assert not ran.out.startswith("gpucluster: OK")
+
+
 def command(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run `gpucluster gate` as Slurm does: a process, whose status drains the node."""
     argv = [sys.executable, "-m", "pytest_gpucluster", "gate", *words]

@@ -13,6 +13,7 @@ from os_helpers import answer, of, run, with_tools
 from paths import TESTS
 
 from pytest_gpucluster.core import probe as base
+from pytest_gpucluster.core.command_end import CommandEnd
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe
 from pytest_gpucluster.kit.container import enroot
@@ -191,7 +192,7 @@ MOUNTS = "a / ext4 rw,x 0 0\nb /m\\040n nfs4 ro\nc /m\\040n tmpfs rw 0 0\n"
 NODES = "Node 0 MemTotal: 8 kB\nNode 1 MemTotal: 4 kB\n"
 EDAC = "/e/mc0/dimm0/dimm_label:CPU_A1\n/e/mc0/dimm0/size:2\n/e/mc0/rank1/size:1\n/e/mc0/dimm2/size:0\n"
 READ: list[tuple[Callable[[], object], object]] = [
-    (lambda: facts.sections(of(a="x\n", b=("y", 3)))["b"], CommandSection("y", 3)),
+    (lambda: facts.sections(of(a="x\n", b=("y", 3)))["b"], CommandSection("y", CommandEnd(3))),
     (lambda: facts.section(of(names="alone\n"), "kernel"), "alone"),
     (lambda: facts.CLOCK.parse(of(date="12.%N")), facts.Clock(12.0)),
     (lambda: facts.read_line(" a b \n"), "a b"),

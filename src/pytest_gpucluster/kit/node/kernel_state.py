@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.core.command_end import CommandEnd
 from pytest_gpucluster.core.scripts import script
 from pytest_gpucluster.kit.node.own_folder import OWN_SH
 
@@ -219,7 +220,9 @@ def read_state(lines: Iterable[str]) -> KernelState:
             name, rc, text = (*rest, "", "", "")[:3]
             before = jobs.get((part, name))
             whole = "\n".join(filter(None, (before.text if before else "", text)))
-            jobs[part, name] = JobResult(int(rc) if re.fullmatch(r"[0-9]{1,3}", rc) else None, whole)
+            end = CommandEnd(int(rc) if re.fullmatch(r"[0-9]{1,3}", rc) else None)
+            if not end.signal:  # a job that something else killed has no result
+                jobs[part, name] = JobResult(end.status, whole)
         else:
             parts[part].append("\t".join(rest))
     return KernelState(jobs, {part: tuple(found) for part, found in parts.items()})

@@ -1,13 +1,13 @@
 # shellcheck shell=sh
 # Prints the clock of the BMC, the end of its event log and all sensors, which it only reads; each part ends with its exit status.
-# `sdr elist` reads the repository once for all sensors, `sdr type` once for each type.
+# Needs limited.sh. `sdr elist` reads the repository once for all sensors, `sdr type` once for each type.
 export LC_ALL=C TZ=UTC0 PATH="$PATH:/usr/sbin:/sbin"
 part() {
   echo "part $1"
   s=$2
   shift 2
-  timeout "$s" ipmitool "$@" 2>&1
-  r=$?
+  limited "$s" ipmitool "$@" 2>&1
+  r=$ended
   echo "rc $r"
 }
 echo "user $(id -u)"
