@@ -5,6 +5,7 @@
 # clock: the node's monotonic time in hundredths of a second is in $clock, '' where it cannot be read
 clock() { clock=; { read -r clock _ </proc/uptime; } 2>/dev/null; clock=${clock%.*}${clock#*.}; }
 
+# shellcheck disable=SC2034 # the caller reads it
 # ending STATUS SECONDS SINCE: sets $ended to STATUS, or to `deadline` if our own timeout(1) or watch ended the command
 ending() {
   ended=$1

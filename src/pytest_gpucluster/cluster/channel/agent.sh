@@ -85,10 +85,10 @@ work() {
     watcher=$!
   fi
   wait "$pid"
-  ending "$?" "$seconds" "$clock"
+  ending "$?" "$seconds" "${clock?}"
   [ -n "$watcher" ] && kill "$watcher"
   kill -9 "-$pid"
-  printf '%s %s X %s\n' "$N" "$id" "$ended" >&3
+  printf '%s %s X %s\n' "$N" "$id" "${ended?}" >&3
 }
 
 # After a signal it still waits for `work`, which holds 3 open, and prints nothing.

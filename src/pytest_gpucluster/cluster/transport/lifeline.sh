@@ -7,9 +7,9 @@ parent=$PPID
 case $(cat /proc/"$parent"/comm 2>/dev/null) in sshd*) ;; *) parent= ;; esac
 while :; do
   clock
-  line=$(timeout "$1" sh -c 'IFS= read -r x && printf %s "$x"') || { ending "$?" "$1" "$clock"; break; }
+  line=$(timeout "$1" sh -c 'IFS= read -r x && printf %s "$x"') || { ending "$?" "$1" "${clock?}"; break; }
   pid=${line#* }
   [ "$pid" = "$line" ] || kill "-${line%% *}" "-$pid" 2>/dev/null || kill "-${line%% *}" "$pid" 2>/dev/null
   echo
 done
-[ "$ended" = deadline ] && [ -n "$parent" ] && kill "$parent"
+[ "${ended?}" = deadline ] && [ -n "$parent" ] && kill "$parent"

@@ -7,14 +7,14 @@ part() {
   s=$2
   shift 2
   limited "$s" ipmitool "$@" 2>&1
-  r=$ended
+  r=${ended?}
   echo "rc $r"
 }
 echo "user $(id -u)"
 [ -e /dev/ipmi0 ] || [ -e /dev/ipmi/0 ] || [ -e /dev/ipmidev/0 ] || echo "no device"
 if command -v ipmitool >/dev/null 2>&1; then
   part time 10 sel time get
-  if [ $r = 0 ]; then
+  if [ "$r" = 0 ]; then
     part events @EVENT_SECONDS@ sel list last 200
     a=$(part sensors @SENSOR_SECONDS@ sdr elist)
     printf '%s\n' "$a"

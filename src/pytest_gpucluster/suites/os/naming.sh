@@ -7,8 +7,8 @@ for _ in 1 2; do
   read -r a _ </proc/uptime
   clock
   o=$(timeout @SECONDS@ getent hosts "$n" @OTHER@)
-  ending "$?" @SECONDS@ "$clock"
+  ending "$?" @SECONDS@ "${clock?}"
   read -r b _ </proc/uptime
-  [ "$ended" != deadline ] && [ "$((${b%.*}-${a%.*}))" -gt 1 ] || break
+  [ "${ended?}" != deadline ] && [ "$((${b%.*}-${a%.*}))" -gt 1 ] || break
 done
-printf '%s\n' ${o:+"$o"} "took $a $b $ended $n"
+printf '%s\n' ${o:+"$o"} "took $a $b ${ended?} $n"

@@ -14,13 +14,13 @@ y=${t##* }
 go() {
   clock
   a=$(timeout @NAME_SECONDS@ getent ahosts "$1")
-  ending "$?" @NAME_SECONDS@ "$clock"
+  ending "$?" @NAME_SECONDS@ "${clock?}"
   a=${a%%[[:space:]]*}
-  [ -n "$a" ] || { echo "peer $1 - $ended -"; return; }
+  [ -n "$a" ] || { echo "peer $1 - ${ended?} -"; return; }
   clock
   e=$(timeout @CONNECT_SECONDS@ bash -c ": >/dev/tcp/$a/@PORT@" 2>&1)
-  ending "$?" @CONNECT_SECONDS@ "$clock"
-  echo "peer $1 $a $ended ${e##*: }"
+  ending "$?" @CONNECT_SECONDS@ "${clock?}"
+  echo "peer $1 $a ${ended?} ${e##*: }"
 }
 go "$x" &
 [ -z "$y" ] || go "$y" &
