@@ -68,22 +68,22 @@ def _exchange(connection: http.client.HTTPConnection, parts: urllib.parse.SplitR
     try:
         target = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
         connection.request("GET", target, headers=headers)
-        answer = connection.getresponse()
-        if answer.status in _REDIRECTS:
-            raise ValueError(
-                f"HTTP status {answer.status}, a redirect, which is not followed: {answer.getheader('Location')}"[
-                    :200
-                ]
-            )
-        if answer.status not in _GOOD:
-            text = " ".join(answer.read(200).decode(errors="replace").split())
-            raise ValueError(f"HTTP status {answer.status}{f' ({text})' if text else ''}")
-        body = answer.read(cap + 1)
-        if len(body) > cap:
-            raise ValueError(f"the answer is larger than {cap} bytes")
-        if answer.length:
-            raise http.client.IncompleteRead(b"", answer.length)
-        return Reply(body, _date(answer.getheader("Date")))
+        with connection.getresponse() as answer:
+            if answer.status in _REDIRECTS:
+                raise ValueError(
+                    f"HTTP status {answer.status}, a redirect, which is not followed: {answer.getheader('Location')}"[
+                        :200
+                    ]
+                )
+            if answer.status not in _GOOD:
+                text = " ".join(answer.read(200).decode(errors="replace").split())
+                raise ValueError(f"HTTP status {answer.status}{f' ({text})' if text else ''}")
+            body = answer.read(cap + 1)
+            if len(body) > cap:
+                raise ValueError(f"the answer is larger than {cap} bytes")
+            if answer.length:
+                raise http.client.IncompleteRead(b"", answer.length)
+            return Reply(body, _date(answer.getheader("Date")))
     finally:
         connection.close()
 
