@@ -20,7 +20,7 @@ from pytest_gpucluster.core.check import Outcome, Verdict
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.finding import Action, Finding
 from pytest_gpucluster.gate import gate
-from pytest_gpucluster.gate.baseline import Baseline
+from pytest_gpucluster.gate.baseline import Baseline, encode
 from pytest_gpucluster.gate.gate import GateResult, own_node, with_own_gpus
 from pytest_gpucluster.gate.judge import Judged, node_checks
 
@@ -110,6 +110,34 @@ def test_an_error_of_ours_ends_a_prolog_with_0_and_a_shell_with_4(ran: Gate) -> 
         assert ran.err.count("error: ") == 1
         assert ran.run(None, *words) == run_command.WRONG_CONFIG
         assert ran.err.count("error: ") == 1
+
+
+@pytest.mark.parametrize("end", ["kill -9 $$", "exit 137", "exit 124"])
+def test_an_nvidia_smi_that_something_else_killed_takes_no_node_out_of_service(
+    ran: Gate, tmp_path: Path, end: str
+) -> None:
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text(f"#!/bin/sh\nsleep 1\n{end}\n")
+    tool.chmod(0o755)
+    ran.patch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+    words = ("--profile", "dgx-a100", "--checks", "gpu.driver,gpu.count", "--fresh", "0", "--budget", "60s")
+    folder = ("--folder", str(tmp_path / "share"))
+    assert ran.run(None, *words, *folder, "--context", "prolog") == 0
+    assert not ran.out.startswith("gpucluster: OK")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root gives files to other users")
+@pytest.mark.parametrize("of", ["--baseline", "--cluster"])
+def test_a_file_of_another_user_takes_no_node_out_of_service(ran: Gate, tmp_path: Path, of: str) -> None:
+    path = tmp_path / "shared" / "file"
+    path.parent.mkdir()
+    path.parent.chmod(0o1777)
+    path.write_text(encode(Baseline("prod")) if of == "--baseline" else Path(ran.prod).read_text())
+    assert ran.run(result(REPAIR), of, str(path), "--context", "prolog") == 1
+    os.chown(path, 4711, -1)
+    assert ran.run(result(REPAIR), of, str(path), "--context", "prolog") == 0
+    assert f"error: {path} is not used: belongs to another user (4711)" in ran.err
 
 
 def command(*words: str, **env: str) -> subprocess.CompletedProcess[str]:

@@ -52,6 +52,7 @@ ROW = re.compile(r"^\| `([^|]+)` \|[^|]*\| `src/pytest_gpucluster/([\w/.]+)`", r
 WRITES = re.compile(
     r"mkdtemp|mkstemp|mktemp|TemporaryDirectory|os\.mkdir|makedirs|mkdir -|make_folder\(|O_CREAT|rmtree|os\.remove"
     r"|os\.unlink|\.unlink\(|rm -[rf]|open_own\(|noclobber|set -C|\bown \"\$|make_command\(|write_text\(|remove_folder\("
+    r"|\.folder\(\w+, create=True"
 )
 # their own state folder, the reports (docs/safety.md above the list), names that the user gives, or in a listed folder
 ELSEWHERE = """

@@ -294,7 +294,11 @@ def gate_on(run: Run, node: str) -> GateResult:
     cluster = load_cluster(run.cluster)
     request = GateRequest(cluster.gate.checks, 60.0, 0.0, folder / "gates" / node)
     return run_gate(
-        cluster, node, request, read(folder / "baseline"), LocalTransport(environment, inherit=True)
+        cluster,
+        node,
+        request,
+        read(folder / "baseline", LocalTransport()),
+        LocalTransport(environment, inherit=True),
     )
 
 

@@ -75,21 +75,36 @@ def gate(args: argparse.Namespace) -> int:
         raise ConfigError("--drain: only with --context health; in a Prolog or Epilog the exit status drains")
     if args.fabric and args.context != "job":
         raise ConfigError("--fabric: only with --context job, in a step with one task on each node")
-    return _show(args, _found(args))
+    from pytest_gpucluster.cluster import signals
+
+    signals.catch()  # SIGTERM too, as timeout(1) sends it: what a gate has started ends with it
+    try:
+        return _show(args, _found(args))
+    finally:
+        signals.restore_handlers()
 
 
 def _found(args: argparse.Namespace) -> Gated:
     from pytest_gpucluster.cluster.environment import SYSTEM_PATH
     from pytest_gpucluster.cluster.transport import LocalTransport  # the other commands start nothing
+    from pytest_gpucluster.gate import files
     from pytest_gpucluster.gate.baseline import read
     from pytest_gpucluster.gate.breaker import Breaker
     from pytest_gpucluster.gate.gate import GateRequest, own_node, run_gate, with_own_gpus
     from pytest_gpucluster.gate.shared import default_folder
 
-    cluster = config.load_cluster(_file(args.cluster), profile=args.profile)
+    # a Prolog has hardly any PATH; the rest is that of the task or daemon that the gate runs in
+    search = f"{os.environ.get('PATH', os.defpath)}:{SYSTEM_PATH}"
+    transport = LocalTransport({"PATH": search, "LC_ALL": "C"}, inherit=True)
+    own = args.context in OF_SLURM or of_slurm(())  # what another user can write takes no node out of service
+    file = _file(args.cluster)
+    for given in (file, args.profile or ""):
+        if own and "/" in given:
+            files.read(Path(given), transport, own=True)
+    cluster = config.load_cluster(file, profile=args.profile)
     stated = cluster.gate
     path = args.baseline or (Path(stated.baseline) if stated.baseline else None)
-    baseline = _of_cluster(read(path), cluster) if path else _empty()
+    baseline = _of_cluster(read(path, transport, own=own), cluster) if path else _empty()
     node = own_node(cluster, baseline, args.node, os.environ)
     request = GateRequest(
         checks=_patterns(args.checks) if args.checks else stated.checks,
@@ -97,14 +112,11 @@ def _found(args: argparse.Namespace) -> Gated:
         fresh=_seconds("--fresh", args.fresh),
         folder=args.folder or default_folder(),
     )
-    # a Prolog has hardly any PATH; the rest is that of the task or daemon that the gate runs in
-    search = f"{os.environ.get('PATH', os.defpath)}:{SYSTEM_PATH}"
-    transport = LocalTransport({"PATH": search, "LC_ALL": "C"}, inherit=True)
-    if args.context not in OF_SLURM:
+    if not own:
         cluster = with_own_gpus(cluster, node, os.environ)
     found = run_gate(cluster, node, request, baseline, transport)
     open_because = ""
-    if found.repairs and args.context in OF_SLURM:
+    if found.repairs and own:
         breaker = Breaker(stated.state, node, stated.max_failing, transport)
         open_because = breaker.why_open(found.repairs[0][0].check)
     done = _drained(cluster, found, open_because, request.folder) if args.drain else ""

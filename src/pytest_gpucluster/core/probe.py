@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, runtime_checkable
 
+from pytest_gpucluster.core.command_end import CommandEnd
 from pytest_gpucluster.core.errors import GpuClusterError, NotAvailable, ProbeError
 from pytest_gpucluster.core.sanitize import one_line
 
@@ -60,7 +61,7 @@ class Answer:
 class GuardedParser(Generic[T]):
     """A parser that raises only errors of this package, whatever the answer contains.
 
-    It does not read an answer that was cut at the cap or did not end: half a number is a wrong number.
+    It does not read an answer that was cut at the cap, did not end or was killed: half a number is a wrong number.
     """
 
     name: str
@@ -72,6 +73,8 @@ class GuardedParser(Generic[T]):
             raise ProbeError(answer.problem or "the command did not end")
         if answer.truncated:
             raise NotAvailable(f"{self.name}: output was cut at the cap")
+        if (end := CommandEnd(answer.rc)).signal:
+            raise NotAvailable(f"{self.name}: {end}")
         try:
             return self.read(answer)
         except GpuClusterError:

@@ -17,12 +17,14 @@ from pytest_gpucluster.core import hostlist, safe_json
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.core.registry import suites
+from pytest_gpucluster.gate import files
 from pytest_gpucluster.run.facts import facts_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
 
+    from pytest_gpucluster.cluster.transport.base import Transport
     from pytest_gpucluster.core.probe import Probe
     from pytest_gpucluster.run.session import ClusterSession
 
@@ -31,7 +33,6 @@ MOST_NODES = (
     5  # of nodes that are compared with one another: two thirds of them and the own node are a majority
 )
 MAX_ANSWER = 1 << 16  # bytes; a longer answer is left out
-MAX_FILE = 64 << 20  # bytes
 # what does not change while a node works
 STATIC = (
     "gres",
@@ -78,18 +79,11 @@ def encode(baseline: Baseline) -> str:
     return json.dumps({**head, "good": good, "nodes": nodes, "answers": answers}, separators=(",", ":"))
 
 
-def read(path: Path) -> Baseline:
-    """Return the baseline in a file; ConfigError for one that cannot be read or is none. A missing file is an empty one."""
+def read(path: Path, transport: Transport, *, own: bool = False) -> Baseline:
+    """Return the baseline in a file; ConfigError for one that is not used (see files.py). A missing file is an empty one."""
+    text = files.read(path, transport, own=own)
     try:
-        if path.stat().st_size > MAX_FILE:
-            raise ConfigError(f"{path}: is larger than {MAX_FILE >> 20} MiB, so it is no baseline of a gate")
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return Baseline()
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"the baseline {path} cannot be read: {error}") from error
-    try:
-        return parse(text)
+        return Baseline() if text is None else parse(text)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 

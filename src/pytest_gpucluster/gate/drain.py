@@ -13,6 +13,7 @@ from pytest_gpucluster.cluster.slurm.inventory import parse_nodes
 from pytest_gpucluster.core.former_names import of_check, present_name
 from pytest_gpucluster.drain.policy import drain_command, undrain_command, why_not_drain, why_not_resume
 from pytest_gpucluster.drain.reason import read_reason, write_reason
+from pytest_gpucluster.gate.files import content
 from pytest_gpucluster.report.atomic_write import take_away, write_whole
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def drain(found: GateResult, slurm: Slurm, folder: Path) -> str:
 def resume(found: GateResult, slurm: Slurm, folder: Path) -> str:
     """Take back the drain of an earlier gate if all its checks passed now; return what happened, '' for nothing."""
     with contextlib.suppress(OSError):
-        text = (folder / DRAINED.format(found.node)).read_text()[:LONGEST]
+        text = content(folder / DRAINED.format(found.node), own=True).decode()[:LONGEST]
         return _resume(found, slurm, folder, text)
     return ""
 

@@ -148,12 +148,12 @@ def run_gate(
         channel = LocalChannel(node, peers, transport, budget=request.budget, known=known, names=names)
         session.channel = channel
         session.plan = replace(session.plan, problems=dict.fromkeys(peers, IN_BASELINE))
-        channel.start(_batches(checks, session, node))
-        results = judge_all(checks, session, node)
-        channel.end = max(channel.end, time.monotonic() + CLEAN_UP)
-        with contextlib.suppress(GpuClusterError):  # what was judged stands
-            session.made.end()
-        channel.close()
+        with contextlib.closing(channel):  # also after Ctrl-C
+            channel.start(_batches(checks, session, node))
+            results = judge_all(checks, session, node)
+            channel.end = max(channel.end, time.monotonic() + CLEAN_UP)
+            with contextlib.suppress(GpuClusterError):  # what was judged stands
+                session.made.end()
         shared.write(channel.answers)
     failed = any(it.outcome == Outcome.FAILED.value for it in results)
     notes = {shared.problem: shared.problem, NO_BASELINE: failed and not peers}

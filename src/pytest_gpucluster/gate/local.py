@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.cluster.channel.batch import Batch
 from pytest_gpucluster.cluster.channel.channel import CAP, TIMEOUT
 from pytest_gpucluster.cluster.transport import kill_group
+from pytest_gpucluster.core.command_end import CommandEnd
 from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.core.sanitize import one_line
@@ -40,6 +41,7 @@ class _Job:
     out: bytearray = field(default_factory=bytearray)
     err: bytearray = field(default_factory=bytearray)
     cut: bool = False
+    late: bool = False  # the budget has ended it
     readers: list[threading.Thread] = field(default_factory=list)
     began: float = field(default_factory=time.time)
 
@@ -63,6 +65,7 @@ class _Job:
         for reader in self.readers:
             reader.join(max(0.0, self.end - time.monotonic()))
         if any(reader.is_alive() for reader in self.readers) or self.process.poll() is None:
+            self.late = True
             _kill_session(self.process.pid)
             kill_group(self.process)
             for reader in self.readers:
@@ -155,14 +158,17 @@ class LocalChannel:
         whole = Answer(self.node, 0, bytes(job.out), bytes(job.err), sent=job.began, received=time.time())
         done = {} if job.cut else job.batch.split(whole)
         waiting = [command for command, _ in job.batch.commands if command not in done]
+        status = job.process.poll() or 0
+        ended = CommandEnd(status if status >= 0 else 128 - status)
         for command in waiting:
-            late = self._late(self._name(waiting[0]))
+            name = self._name(waiting[0])
+            late = self._late(name) if job.late else f"the shell of {name}: {ended}"
             problem = late if command == waiting[0] else f"it waited for another command: {late}"
             if job.cut:
                 problem = "the output of its shell was cut"
             self.ended[command] = problem
             self._jobs.pop(command, None)
-        if waiting and not job.cut:
+        if waiting and job.late and not job.cut:
             self.slow.append(self._name(waiting[0]))
         for command, answer in done.items():
             self.answers[command] = answer

@@ -17,6 +17,7 @@ from pytest_gpucluster.core import safe_json
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.core.secure_tempfile import Folder
+from pytest_gpucluster.gate.files import content
 from pytest_gpucluster.report.atomic_write import write_whole
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class SharedAnswers:
 
     def _read(self) -> dict[str, Answer]:
         try:
-            data = safe_json.loads((self._path / self.file).read_text(encoding="utf-8"))
+            data = safe_json.loads(content(self._path / self.file, own=True).decode())
             return dict(self._recent(data))
         except (OSError, ValueError, TypeError, AttributeError):
             return {}  # nobody has written it, or another version

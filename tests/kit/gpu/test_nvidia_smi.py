@@ -122,13 +122,15 @@ def test_a_dead_driver_is_a_fact_and_stops_the_survey(tmp_path: Path, words: str
 def test_an_nvidia_smi_that_hangs_costs_its_own_section_and_the_later_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nvidia_smi, "SURVEY", nvidia_smi.SURVEY.replace(f"-k 5 {nvidia_smi.HANG}", "-k 1 2"))
+    monkeypatch.setattr(
+        nvidia_smi, "SURVEY", nvidia_smi.SURVEY.replace(f"limited {nvidia_smi.HANG}", "limited 2")
+    )
     body = REPLAY % ("none", "none")
     answer = run_survey(tmp_path, body.replace('"nvlink -s")', '"nvlink -s") exec sleep 50;; never)'))
     assert len(nvidia_smi.parse_gpus(answer)) == 8
     assert nvidia_smi.parse_gpus(answer).cuda == "13.0"
     assert nvidia_smi.parse_gpus(answer).cut_off == "nvlink"
-    with pytest.raises(NotAvailable, match="exit 124"):
+    with pytest.raises(NotAvailable, match="no end within its deadline"):
         nvidia_smi.parse_nvlink(answer)
     with pytest.raises(NotAvailable, match="not queried"):
         nvidia_smi.parse_topology(answer)
@@ -382,8 +384,9 @@ def test_a_gpu_is_lost_that_says_so_or_most_of_whose_values_are_errors() -> None
     [
         (9, "NVIDIA-SMI has failed\n  because", "NVIDIA-SMI has failed because (exit 9)", "exit 9"),
         (127, "sh: nvidia-smi", "sh: nvidia-smi (exit 127)", "exit 127"),
-        (124, "x", "nvidia-smi did not answer within 90 s", "exit 124"),
-        (137, "x", "nvidia-smi did not answer within 90 s", "exit 137, signal 9"),
+        (124, "x", "", "exit 124"),  # of its own, since it is not the word of a deadline
+        (193, "x", "", "exit 193"),
+        (128, "x", "", "exit 128"),
         (1, "couldn't communicate", "couldn't communicate (exit 1)", "exit 1"),
         (1, "command not found", "command not found (exit 1)", "exit 1"),
         (6, "No devices were found", "", "exit 6"),
@@ -394,6 +397,14 @@ def test_why_nvidia_smi_did_not_work(rc: int, text: str, problem: str, failed: s
     found = nvidia_smi.parse_gpus(survey(rc, gpus=text))
     assert (found.driver_problem, found.failed, found.devices) == (problem, failed, ())
     assert nvidia_smi.parse_gpus(survey(1, gpus="index\n0\nnot found")).driver_problem == ""
+
+
+@pytest.mark.parametrize("rc", [129, 137, 139, 143, 192])
+def test_an_nvidia_smi_that_something_else_killed_is_no_fact(rc: int) -> None:
+    with pytest.raises(NotAvailable, match=f"killed by signal {rc - 128}$"):
+        nvidia_smi.parse_gpus(survey(rc, gpus="index\n0"))
+    with pytest.raises(NotAvailable, match=f"killed by signal {rc - 128}"):
+        nvidia_smi.parse_gpus(Answer("gpu01", 0, f"@@ ended {rc}\n".encode()))
 
 
 @pytest.mark.parametrize(

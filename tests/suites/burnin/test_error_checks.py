@@ -151,6 +151,13 @@ def test_power_is_recorded_of_hot_loads_and_compared_over_the_fleet() -> None:
 
 
 HANGS, ABSENT = "nvidia-smi: no end after 60 s", "FileNotFoundError: nvidia-smi"
+KILLED = "killed by signal 9"
+
+
+def unread_of(text: str) -> dict[str, str]:
+    """What the payload reports for an nvidia-smi that ended so."""
+    sources = {HANGS: "hung", "nvidia-smi: no answer for 9 s": "hung", KILLED: "killed"}
+    return {sources.get(text, "gpu"): text} if text else {}
 
 
 def test_counters_of_gpus_that_cannot_be_read_are_no_pass() -> None:
@@ -159,26 +166,28 @@ def test_counters_of_gpus_that_cannot_be_read_are_no_pass() -> None:
         ("Failed", "", 4, PASSED),
         ("", HANGS, 4, DRAIN),
         ("", "nvidia-smi: no answer for 9 s", 0, DRAIN),
+        ("", KILLED, 4, NOT_CHECKED),
+        (KILLED, "", 4, NOT_CHECKED),
         ("", "Failed to initialize NVML: Unknown Error", 4, DRAIN),  # it had answered before the loads
         ("", "Failed to initialize NVML: Unknown Error", 0, PASSED),
         (HANGS, "", 4, DRAIN),
         (ABSENT, ABSENT, 0, NOT_CHECKED),  # the counters of InfiniBand are read all the same
     ):
-        whole, totals = one_node(a=[load("a", "matmul", unread={"gpu": later} if later else {})])
-        totals.hello = hello("a", gpus=gpus, unread={"gpu": at_first} if at_first else {})
+        whole, totals = one_node(a=[load("a", "matmul", unread=unread_of(later))])
+        totals.hello = hello("a", gpus=gpus, unread=unread_of(at_first))
         unread = NOT_CHECKED if at_first == "Failed" else expected
         assert judged(counters(whole, "a", CONFIG))[0] == unread
         whole.gpus = 0  # nodes without GPUs, which need no nvidia-smi
-        assert judged(counters(whole, "a", CONFIG))[0] == (PASSED if at_first == ABSENT else expected)
+        assert judged(counters(whole, "a", CONFIG))[0] == (PASSED if expected == NOT_CHECKED else expected)
 
 
 def test_an_nvidia_smi_that_answers_again_is_no_driver_that_hangs() -> None:
-    late = load("a", "matmul", unread={"gpu": HANGS, "xid": "dmesg: no"})
+    late = load("a", "matmul", unread={"hung": HANGS, "xid": "dmesg: no"})
     whole, totals = one_node(a=[late, load("a", "hbm", unread={})])
     assert (judged(counters(whole, "a", CONFIG)), totals.unread) == ((PASSED, []), {"xid": "dmesg: no"})
     totals.add(late)
     totals.add({"load": "", "results": []})  # says nothing about it
-    assert "gpu" in totals.unread
+    assert "hung" in totals.unread
 
 
 @pytest.mark.parametrize(

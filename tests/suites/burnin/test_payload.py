@@ -178,17 +178,18 @@ def test_xids_of_the_kernel_log_are_counted_by_gpu() -> None:
 
 
 def test_an_nvidia_smi_that_hangs_is_known_for_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, status, given = [10.0], [0], list[float]()
+    now, given = [10.0], list[float]()
+    status: list[int | None] = [0]
 
-    def output_of(_: object, timeout: float) -> tuple[int, str, str]:
+    def output_of(_: object, timeout: float) -> tuple[int | None, str, str]:
         given.append(timeout)
-        now[0] += timeout if status[0] == 124 else 1
+        now[0] += timeout if status[0] is None else 1
         return status[0], "", ""
 
     monkeypatch.setattr(payload_counters, "output_of", output_of)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     smi, silent = payload_counters.Smi(), list[float]()
-    for status[0] in (0, 124, 124, 14):
+    for status[0] in (0, None, None, 14):
         smi.query("-q", timeout=60.0)
         silent.append(smi.silence())
     assert silent == [0, 60, 65, 0]
@@ -212,7 +213,7 @@ def test_a_command_that_cannot_be_killed_is_not_waited_for(monkeypatch: pytest.M
         def kill(self) -> None: ...
 
     monkeypatch.setattr(subprocess, "Popen", Stuck)
-    assert payload_process.output_of(["nvidia-smi"], 60.0) == (124, "", "nvidia-smi: no end after 60 s")
+    assert payload_process.output_of(["nvidia-smi"], 60.0) == (None, "", "nvidia-smi: no end after 60 s")
     assert waited == [60.0, 2]
 
 
@@ -608,7 +609,7 @@ def test_a_driver_that_hangs_under_load_fails_the_node(
     monkeypatch: pytest.MonkeyPatch, said: list[dict[str, Any]]
 ) -> None:
     """Recorded on an H200: such a burn-in ended with 'ask for more time', and the counters passed."""
-    monkeypatch.setattr(payload_counters, "output_of", lambda *_: (124, "", ""))
+    monkeypatch.setattr(payload_counters, "output_of", lambda *_: (None, "", ""))
     smi = payload_counters.Smi()
     monkeypatch.setattr(payload, "SMI", smi)
     monkeypatch.setattr(payload, "SMI_LATE", 0.0)

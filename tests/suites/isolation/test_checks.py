@@ -12,6 +12,7 @@ from judged import judged
 
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.core.check import Verdict
+from pytest_gpucluster.core.command_end import CommandEnd
 from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
 from pytest_gpucluster.suites.isolation import checks
 from pytest_gpucluster.suites.isolation.logins import Login
@@ -93,8 +94,10 @@ def login(found: Login | None, *, refused: bool = True) -> Verdict:
     return checks.login("", refused, found)
 
 
-def pty(rc: int, terminal: bool | None, text: str = "") -> Verdict:
-    return checks.pty([PtyResult("gpu09", 0, True), PtyResult(NODE, rc, terminal, text)])
+def pty(rc: int | None, terminal: bool | None, text: str = "") -> Verdict:
+    return checks.pty(
+        [PtyResult("gpu09", CommandEnd(0), True), PtyResult(NODE, CommandEnd(rc), terminal, text)]
+    )
 
 
 APART = reach(0, cores=1) | {"met": {"met": False}}  # not at the same time
@@ -186,7 +189,8 @@ CASES: list[tuple[Callable[[], Verdict], str, list[str]]] = [
     (lambda: pty(0, True), PASSED, []),
     (lambda: pty(0, False), CONFIGURE, [NODE]),
     (lambda: pty(1, None, "srun: error: task 0 launch failed"), CONFIGURE, [NODE]),
-    (lambda: pty(124, True), CONFIGURE, [NODE]),
+    (lambda: pty(None, True), CONFIGURE, [NODE]),
+    (lambda: pty(137, None), NOT_CHECKED, []),
     (lambda: checks.pty([PtyResult(NODE, problem="script: command not found")]), NOT_CHECKED, []),
 ]
 

@@ -11,6 +11,7 @@ import pytest
 from os_helpers import answer, of, run, with_tools
 from paths import TESTS
 
+from pytest_gpucluster.core.command_end import CommandEnd
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit.container import enroot
@@ -131,6 +132,7 @@ MOUNTS = "a / ext4 rw,x 0 0\nb /m\\040n nfs4 ro\nc /m\\040n tmpfs rw 0 0\n"
 NODES = "Node 0 MemTotal: 8 kB\nNode 1 MemTotal: 4 kB\n"
 EDAC = "/e/mc0/dimm0/dimm_label:CPU_A1\n/e/mc0/dimm0/size:2\n/e/mc0/rank1/size:1\n/e/mc0/dimm2/size:0\n"
 READ: list[tuple[Callable[[], object], object]] = [
+    (lambda: facts.sections(of(a="x\n", b=("y", 3)))["b"], facts.CommandSection("y", CommandEnd(3))),
     (lambda: facts.read_release("ID=a\nVERSION_ID=1\nVERSION_ID=\n"), "a"),  # as a shell: the last one counts
     (lambda: facts.read_cpus(LSCPU), Cpus(1, "1", 4, "2", "3", "EPYC", "x86_64", 1, "KVM")),
     (lambda: facts.read_memory(MEMINFO), MemoryInfo(9216, 8192, 7168, 6144, 5, 4096)),

@@ -59,7 +59,7 @@ def test_interfaces_are_read_as_ip_writes_them() -> None:
 def test_the_time_of_names_and_own_addresses() -> None:
     for text, seconds, own in (
         ("10.1.0.1  gpu01.lab gpu01\n10.1.0.9 gpu09\ntook 100.50 105.52 0 gpu01\n", 5.02, ("10.1.0.1",)),
-        ("took 100.50 120.50 124 gpu01\n", 20, ()),
+        ("took 100.50 120.50 deadline gpu01\n", 20, ()),
         (
             "10.0.0.2 g1.x y\n10.0.0.1 z g1\n10.0.0.3 g11\ntook 5.5 4.5 0 g1.lab\n",
             0.0,
@@ -104,7 +104,7 @@ def test_what_came_of_a_way_is_read() -> None:
     rows = (
         ("peer n5 10.1.0.5 0", facts.ReachabilityResult("n5", "10.1.0.5", facts.REACHED)),
         ("peer n2 10.1.0.2 1 Connection refused", facts.ReachabilityResult("n2", "10.1.0.2", facts.REACHED)),
-        ("peer n3 10.1.0.2 124 ", facts.ReachabilityResult("n3", "10.1.0.2", "no answer within 5 s")),
+        ("peer n3 10.1.0.2 deadline ", facts.ReachabilityResult("n3", "10.1.0.2", "no answer within 5 s")),
         ("peer n4 10.1.0.2 1 No route", facts.ReachabilityResult("n4", "10.1.0.2", "No route")),
         ("peer n1 - 2 -", facts.ReachabilityResult("n1", "", facts.UNKNOWN_NAME)),
     )
@@ -114,7 +114,7 @@ def test_what_came_of_a_way_is_read() -> None:
 
 def test_without_tools_or_names_no_way_is_closed() -> None:
     no_bash = "No such file or directory"
-    for line in (f"10.1.0.2 127 {no_bash}", f"10.1.0.2 1 {no_bash}", "10.1.0.2 126 ", "- 124 -"):
+    for line in (f"10.1.0.2 127 {no_bash}", f"10.1.0.2 1 {no_bash}", "10.1.0.2 126 ", "- deadline -"):
         with pytest.raises(NotAvailable):
             facts.read_reachability(answer(f"peer n2 {line}\n"))
     with pytest.raises(NotAvailable):

@@ -103,7 +103,7 @@ def test_the_state_of_systemd() -> None:
         (answer("unknown\n", 1, "no bus"), probes.SystemState("", "no bus")),
         (answer("unknown\n", 1), probes.SystemState("", "unknown")),
         (answer("", 1, REFUSED), probes.SystemState("", REFUSED)),
-        (answer("", 124), probes.SystemState("", "no answer, twice, within 10 s")),
+        (answer("deadline\n", 0), probes.SystemState("", "no answer, twice, within 10 s", hung=True)),
     ):
         assert probes.read_system_state(given) == expected
         assert expected.answers is bool(expected.word)

@@ -7,6 +7,7 @@ import pytest
 from os_helpers import answer, of, run, with_tools
 from sandbox_helpers import wait_for
 
+from pytest_gpucluster.core.command_end import CommandEnd
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.suites.os import storage_facts as facts
@@ -74,11 +75,14 @@ def test_df_is_asked_where_dev_shm_takes_no_folder(tmp_path: Path) -> None:
 
 def test_df_of_one_path() -> None:
     for section, disk in (
-        (CommandSection("x", 124), Disk(problem="no answer within 8 s", hung=True)),
-        (CommandSection("", 1), Disk(problem="df: exit 1")),
-        (CommandSection("a\nb\n", 1), Disk(problem="b")),
-        (CommandSection("d 10 4 6 60% /\nd 20 5 15 25% /\n", 0), Disk(10240, 6144, 20, 15)),
-        (CommandSection("Filesystem 1 a\nfs1:/a b 9 4 5 4% /d\nfs1:/a b - - - - /d\n", 0), Disk(9216, 5120)),
+        (CommandSection("x", CommandEnd(None)), Disk(problem="no answer within 8 s", hung=True)),
+        (CommandSection("", CommandEnd(1)), Disk(problem="df: exit 1")),
+        (CommandSection("a\nb\n", CommandEnd(1)), Disk(problem="b")),
+        (CommandSection("d 10 4 6 60% /\nd 20 5 15 25% /\n", CommandEnd(0)), Disk(10240, 6144, 20, 15)),
+        (
+            CommandSection("Filesystem 1 a\nfs1:/a b 9 4 5 4% /d\nfs1:/a b - - - - /d\n", CommandEnd(0)),
+            Disk(9216, 5120),
+        ),
     ):
         assert facts.read_disk(section) == disk
 

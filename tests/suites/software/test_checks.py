@@ -141,7 +141,7 @@ def test_a_node_without_the_command_is_one_failure_and_never_a_pass() -> None:
 
 def test_a_module_that_hangs_fails_and_later_ones_are_not_checked() -> None:
     text = (DATA / TCL).read_text()
-    found = read(text[: text.index("@@software load 2")] + "\n@@software ended - 124 0\n")
+    found = read(text[: text.index("@@software load 2")] + "\n@@software ended - deadline 0\n")
     config = modules(load=LOAD[:3])
     verdict = checks.modules(found, config)
     assert findings(verdict) == ["beta: did not end within the time limit"]

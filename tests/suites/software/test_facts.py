@@ -86,5 +86,5 @@ def test_output_without_its_end_is_an_error() -> None:
     with pytest.raises(NotAvailable, match="timeout: command not found"):
         facts.read_steps(Answer("gpu01", 0, absent))
     died = facts.read_steps(Answer("gpu01", 0, b"@@software begin 0 0 0\noops\n@@software ended - 2 0\n"))
-    assert died.unknown(0) == "the shell of the commands ended with 2: oops"
+    assert died.unknown(0) == "the shell of the commands: exit 2: oops"
     assert died.hung is None

@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# The agent of the fleet channel: one per node. POSIX sh; $1 is the nonce that marks the agent's lines.
+# The agent of the fleet channel: one per node. POSIX sh, after limited.sh; $1 is the nonce that marks the agent's lines.
 #
 # Input, one line for each command:   ID WHO SECONDS CAP FORM CODE|
 #   WHO: * or ,TASK,TASK,   FORM: p (plain) or b (printf %b)   |: preserves trailing blanks
@@ -8,7 +8,7 @@
 #   NONCE 0 H TASK ENCODING HOST        started         NONCE 0 P    pong         NONCE 0 Q REASON   exits
 #   NONCE ID o|e SEQUENCE LENGTH DATA   a piece of stdout or stderr
 #   NONCE ID O|E PIECES 0|1             its end; 1: cut at the cap
-#   NONCE ID X STATUS                   exit status
+#   NONCE ID X STATUS                   exit status, or `deadline`
 # A short answer is one write: on TCP a second small packet waits 40 ms for the acknowledgement of the first.
 # The agent uses no files, so it works with a full /tmp, and forks nothing while it waits.
 # A missing library that a profile preloads would add a line to every answer.
@@ -74,6 +74,7 @@ work() {
   pid='' watcher='' before=$!
   trap 'end_command; exit' TERM HUP INT
   if [ "$how" = b ]; then code=$(printf '%b|' "$code"); code=${code%|}; fi
+  clock
   if [ -n "$limiter" ]; then
     $limiter "$seconds" sh -c "$code" </dev/null 2>&5 3>&- 5>&- 6>&- &
     pid=$!
@@ -84,10 +85,10 @@ work() {
     watcher=$!
   fi
   wait "$pid"
-  status=$?
+  ending "$?" "$seconds" "${clock?}"
   [ -n "$watcher" ] && kill "$watcher"
   kill -9 "-$pid"
-  printf '%s %s X %s\n' "$N" "$id" "$status" >&3
+  printf '%s %s X %s\n' "$N" "$id" "${ended?}" >&3
 }
 
 # After a signal it still waits for `work`, which holds 3 open, and prints nothing.

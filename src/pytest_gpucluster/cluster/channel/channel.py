@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpucluster.cluster.transport import RemoteProcess
+    from pytest_gpucluster.core.command_end import CommandEnd
 
 CAP = 1 << 20
 TIMEOUT = 30.0
@@ -59,8 +60,6 @@ _KILL_AFTER = 2.0  # of the agent: from TERM to KILL
 _TICK = 0.1
 _TIDY_AFTER = 0.3
 _LINE_LIMIT = 1 << 16
-# timeout(1) exits with 124, or 137 after its KILL; with the agent's own watch the command has 143 or 137
-_ENDED_BY_DEADLINE = (124, 128 + signal.SIGKILL, 128 + signal.SIGTERM)
 
 
 class Channel(Protocol):
@@ -130,12 +129,11 @@ class AllocationLike(Protocol):
 class _Part:
     out: Stream = field(default_factory=Stream)
     err: Stream = field(default_factory=Stream)
-    rc: int | None = None
-    ended: float = 0.0
+    end: CommandEnd | None = None
 
     @property
     def complete(self) -> bool:
-        return self.rc is not None and self.out.ended and self.err.ended
+        return self.end is not None and self.out.ended and self.err.ended
 
 
 @dataclass
@@ -402,7 +400,7 @@ class Fleet:
         elif frame.kind in "OE":
             (part.out if frame.kind == "O" else part.err).end(frame)
         elif frame.kind == "X":
-            part.rc, part.ended = frame.integer(0), time.monotonic()
+            part.end = frame.end
         if part.complete:
             self._answer(query, self._assemble(query, node, part))
 
@@ -414,12 +412,12 @@ class Fleet:
             stdout, stderr = part.out.data(coder, query.cap), part.err.data(coder, query.cap)
         except FrameError as error:
             damage = damage or str(error)
-        rc, problem = part.rc, ""
+        rc, problem = part.end.status if part.end else None, ""
         if damage:
             rc, problem = None, f"answer damaged in transit: {damage}"
             self._count_garbage(node, damage)
-        elif part.rc in _ENDED_BY_DEADLINE and part.ended - self._began(query, node) >= query.seconds * 0.95:
-            rc, problem = None, f"timed out after {query.seconds} s"
+        elif rc is None:
+            problem = f"timed out after {query.seconds} s"
         truncated = part.out.truncated or part.err.truncated
         return Answer(node, rc, stdout, stderr, problem, truncated, query.sent_at, time.time())
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.cluster.environment import login_lines
 from pytest_gpucluster.cluster.slurm.result import REVOKED
+from pytest_gpucluster.core.command_end import DEADLINE, LIMITED_SH, CommandEnd
 from pytest_gpucluster.core.scripts import script
 
 if TYPE_CHECKING:
@@ -50,6 +51,11 @@ class Frame:
             raise FrameError(f"not a number: {text[:20]!r}")
         return int(text)
 
+    @property
+    def end(self) -> CommandEnd:
+        """How the command of an X ended; FrameError if that is not understood."""
+        return CommandEnd(None if self.fields[0] == DEADLINE.encode() else self.integer(0))
+
 
 # number of fields after the kind; the last takes the rest of the line
 _FIELDS = {"H": 3, "Q": 1, "P": 0, "o": 3, "e": 3, "O": 2, "E": 2, "X": 1}
@@ -57,7 +63,7 @@ _FIELDS = {"H": 3, "Q": 1, "P": 0, "o": 3, "e": 3, "O": 2, "E": 2, "X": 1}
 
 def agent_source() -> str:
     """Return the agent without its comments, as an argument of srun; a login's environment comes first."""
-    return login_lines() + "\n" + script(__package__, "agent.sh")
+    return login_lines() + "\n" + LIMITED_SH + script(__package__, "agent.sh")
 
 
 def agent_argv(nonce: str, shell: tuple[str, ...] = ("sh",)) -> tuple[str, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from pytest_gpucluster.core.command_end import CommandEnd
+
 
 @dataclass(frozen=True)
 class PyxisOptions:
@@ -131,14 +133,11 @@ _EXITS = {
     13: "the command is not executable in the container (execve: EACCES), or the task ended with 13",
     126: "the shell found the command, but may not execute it",
     127: "the shell cannot find the command: check PATH, which comes from the image",
-    134: "the task aborted (SIGABRT)",
-    137: "the task was killed (SIGKILL): out of memory, scancel, or a lost node",
-    139: "the task crashed (SIGSEGV)",
-    143: "the task was ended (SIGTERM): time limit or scancel",
     255: "srun refused its options, or could not reach the controller",
 }
 
 
 def explain_exit(rc: int) -> str | None:
     """Return the meaning of an exit status of srun, in one line; None for a task's own status."""
-    return _EXITS.get(rc)
+    end = CommandEnd(rc)
+    return f"the task was {end}" if end.signal else _EXITS.get(rc)

@@ -1,68 +1,91 @@
-"""HTTP with a deadline: GET from services of the cluster, POST to receivers of messages."""
+"""GET from services of the cluster, with one deadline for the whole exchange."""
 
 from __future__ import annotations
 
 import base64
 import email.utils
 import http.client
-import time
-import urllib.error
+import queue
+import socket
+import threading
 import urllib.parse
-import urllib.request
+from contextlib import suppress
 from dataclasses import dataclass
 
 from pytest_gpucluster.core.errors import TransportError
 
 CAP = 64 << 20  # bytes; the targets of 1000 nodes are 4 MB
+_GOOD, _REDIRECTS = range(200, 300), range(300, 400)
 
 
 @dataclass(frozen=True)
 class Reply:
-    """A response with status 200. `date` is the server's clock (Unix time), None without a Date header."""
+    """A response with a status of success. `date` is the server's clock (Unix time), None without a Date header."""
 
     body: bytes
     date: float | None
 
 
 def get(url: str, *, timeout: float, cap: int = CAP) -> Reply:
-    """Fetch a URL. TransportError, in one line, unless a complete response with status 200 arrives in time.
+    """Fetch a URL. TransportError, in one line, unless a complete response of success arrives in time.
 
-    `http://user:password@host` sends these as basic authentication; no message shows them. Proxies of the
-    environment are not used, since the services belong to the cluster.
+    `http://user:password@host` sends these as basic authentication; no message shows them. Redirects are not followed, and
+    proxies of the environment are not used, since the services belong to the cluster.
     """
     parts = urllib.parse.urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    shown = urllib.parse.urlunsplit(parts._replace(netloc=host))
-    request = urllib.request.Request(shown, headers={"Accept": "application/json"})  # noqa: S310 - http(s) by config
+    shown = urllib.parse.urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    ended: queue.SimpleQueue[Reply | BaseException] = queue.SimpleQueue()
+    try:
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        connection = kind(parts.hostname or "", parts.port, timeout=timeout)
+    except (http.client.HTTPException, ValueError) as error:
+        raise TransportError(f"{shown}: {_plain(error, timeout)}") from error
+
+    def exchange() -> None:
+        try:
+            ended.put(_exchange(connection, parts, cap))
+        except Exception as error:  # noqa: BLE001 - raised below
+            ended.put(error)
+
+    threading.Thread(target=exchange, name="http-get", daemon=True).start()
+    try:
+        found = ended.get(timeout=timeout)
+    except queue.Empty:
+        found = TimeoutError()
+    finally:
+        with suppress(OSError, AttributeError):  # ends the thread where the service sends a byte at a time
+            connection.sock.shutdown(socket.SHUT_RDWR)
+    if isinstance(found, Reply):
+        return found
+    raise TransportError(f"{shown}: {_plain(found, timeout)}") from found
+
+
+def _exchange(connection: http.client.HTTPConnection, parts: urllib.parse.SplitResult, cap: int) -> Reply:
+    headers = {"Accept": "application/json"}
     if parts.username is not None:
         pair = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
-        request.add_header("Authorization", "Basic " + base64.b64encode(pair.encode()).decode())
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        headers["Authorization"] = "Basic " + base64.b64encode(pair.encode()).decode()
     try:
-        with opener.open(request, timeout=timeout) as answer:
-            return Reply(_read(answer, shown, timeout, cap), _date(answer.headers.get("Date")))
-    except urllib.error.HTTPError as error:
-        with error:
-            text = " ".join(error.read(200).decode(errors="replace").split())
-        raise TransportError(f"{shown}: HTTP status {error.code}{f' ({text})' if text else ''}") from error
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        reason = getattr(error, "reason", None) or error
-        raise TransportError(f"{shown}: {_plain(reason, timeout)}") from error
-
-
-def _read(answer: http.client.HTTPResponse, shown: str, timeout: float, cap: int) -> bytes:
-    """Read to the end; the deadline also applies to a service that sends a few bytes at a time."""
-    deadline, parts, size = time.monotonic() + timeout, [], 0
-    while chunk := answer.read1(1 << 16):
-        size += len(chunk)
-        if size > cap:
-            raise TransportError(f"{shown}: the answer is larger than {cap} bytes")
-        if time.monotonic() > deadline:
-            raise TimeoutError
-        parts.append(chunk)
-    if answer.length:
-        raise http.client.IncompleteRead(b"", answer.length)
-    return b"".join(parts)
+        target = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
+        connection.request("GET", target, headers=headers)
+        with connection.getresponse() as answer:
+            if answer.status in _REDIRECTS:
+                raise ValueError(
+                    f"HTTP status {answer.status}, a redirect, which is not followed: {answer.getheader('Location')}"[
+                        :200
+                    ]
+                )
+            if answer.status not in _GOOD:
+                text = " ".join(answer.read(200).decode(errors="replace").split())
+                raise ValueError(f"HTTP status {answer.status}{f' ({text})' if text else ''}")
+            body = answer.read(cap + 1)
+            if len(body) > cap:
+                raise ValueError(f"the answer is larger than {cap} bytes")
+            if answer.length:
+                raise http.client.IncompleteRead(b"", answer.length)
+            return Reply(body, _date(answer.getheader("Date")))
+    finally:
+        connection.close()
 
 
 def _date(text: str | None) -> float | None:

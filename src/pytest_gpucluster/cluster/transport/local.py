@@ -32,6 +32,7 @@ _PIPE_SIZE = 1 << 20  # few large pieces: a reader next to a busy thread waits 5
 _SLURM = frozenset({"salloc", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun"})
 _Bytes = TypeVar("_Bytes", str, bytes)
 _RUNNING: set[subprocess.Popen[bytes]] = set()  # commands that some thread waits for
+REAP = 1.0  # seconds for a killed process to end
 _STARTING = threading.RLock()  # held from the start of a command until _RUNNING has it
 
 
@@ -200,14 +201,15 @@ def _write_some(number: int, left: memoryview) -> memoryview:
 
 
 def kill_group(process: subprocess.Popen[_Bytes] | RemoteProcess, sig: int = signal.SIGKILL) -> None:
-    """Signal the process and its children; with SIGKILL also reap it and close its pipes."""
+    """Signal the process and its children; with SIGKILL also reap it within REAP seconds and close its pipes."""
     if not isinstance(process, subprocess.Popen):
         process.kill_group(sig)
         return
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, sig)
     if sig == signal.SIGKILL:
-        process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it waits in the kernel for a file server
+            process.wait(REAP)
         for pipe in (process.stdin, process.stdout, process.stderr):
             if pipe is not None:
                 with contextlib.suppress(OSError):

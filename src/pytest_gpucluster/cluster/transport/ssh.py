@@ -24,6 +24,7 @@ from pytest_gpucluster.cluster.transport.base import Completed
 from pytest_gpucluster.cluster.transport.remote_process import LOST, ConnectionLost, SshProcess
 from pytest_gpucluster.cluster.transport.ssh_connect import SshError, address_of, connect
 from pytest_gpucluster.core import redact
+from pytest_gpucluster.core.command_end import LIMITED_SH
 from pytest_gpucluster.core.errors import ConfigError, TransportError
 from pytest_gpucluster.core.scripts import script
 
@@ -91,7 +92,7 @@ class SshConnection:
 
     def lifeline(self) -> SshProcess:
         """Start the script at the other end that sends signals there; it ends with its input."""
-        argv = ("sh", "-c", script(__package__, "lifeline.sh"), "gpucluster-lifeline")
+        argv = ("sh", "-c", LIMITED_SH + script(__package__, "lifeline.sh"), "gpucluster-lifeline")
         process = SshProcess(
             self._wire.open_session(timeout=self._timeout),
             (*argv, f"{max(2, round(self._alive)):d}"),

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpucluster.core.command_end import LIMITED_SH, STATUS, CommandEnd
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import NOT_EXECUTABLE, NOT_FOUND, Answer, Probe, last_line
 from pytest_gpucluster.core.scripts import script
@@ -43,12 +44,10 @@ MIB = 2**20
 
 # Seconds for all nvidia-smi of the survey: without persistence mode each loads the driver again, which takes several
 # seconds. The one that then still runs is killed, and no further one is started on that node.
-NO_ANSWER = "did not answer"
 HANG = 90
 DRIVER_NOT_LOADED = 9  # nvidia-smi(1), return value 9
 INFOROM_CORRUPTED = 14  # nvidia-smi(1): a warning; the output is complete
 _NO_GPU = "No devices were found"  # `nvlink -s` prints it with status 0; recorded from driver 580
-_HUNG = (124, 137)  # timeout(1): ended by TERM, by KILL
 _STOPPED = (DRIVER_NOT_LOADED, NOT_EXECUTABLE, NOT_FOUND)
 
 
@@ -117,19 +116,22 @@ _QUERIES = script(
 )
 _ORDER = ("gpus", "rows", "apps", "header", "nvlink", "errors", "topology", "p2p")
 # one timeout(1) for all: one for each would be a third of the work on a healthy node
-SURVEY = (
-    f"t=; if command -v timeout >/dev/null; then t='timeout -k 5 {HANG}'; fi; $t sh -c {shlex.quote(_QUERIES)}; "
-    f'r=$?; case $r in {"|".join(map(str, _HUNG))}) echo; echo "@@ hung $r";; esac; :'
-)
-_SECTION = re.compile(r"^@@ (\w+) (-?\d*)$", re.MULTILINE)
+SURVEY = f"""{LIMITED_SH}limited {HANG} sh -c {shlex.quote(_QUERIES)}
+[ "$ended" = 0 ] || printf '\\n@@ ended %s\\n' "$ended\""""
+_SECTION = re.compile(rf"^@@ (\w+) (-|{STATUS})$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class SurveySection:
-    """The output of one nvidia-smi of the survey; `rc` is None if it was not started."""
+    """The output of one nvidia-smi of the survey; `end` is None if it was not started."""
 
-    rc: int | None
+    end: CommandEnd | None
     text: str
+
+    @property
+    def rc(self) -> int | None:
+        """The exit status, None without one."""
+        return self.end.status if self.end else None
 
 
 def sections(answer: Answer) -> dict[str, SurveySection]:
@@ -142,14 +144,14 @@ def sections(answer: Answer) -> dict[str, SurveySection]:
             f"nvidia-smi: no section in the answer: {last_line(answer.err or answer.out)[:120]!r}"
         )
     found = {
-        name: SurveySection(None if rc in ("-", "") else int(rc), text.strip("\n"))
-        for name, rc, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True)
+        name: SurveySection(None if end == "-" else CommandEnd.of(end), text.strip("\n"))
+        for name, end, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True)
     }
-    cut_off = found.pop("hung", None)
-    if cut_off is not None:
+    whole = found.pop("ended", None)  # of the shell that starts them all
+    if whole is not None:
         missing = [name for name in _ORDER if name not in found]
         found |= {name: SurveySection(None, "") for name in missing[1:]}
-        found |= {name: SurveySection(cut_off.rc, "") for name in missing[:1]}  # the one that was running
+        found |= {name: SurveySection(whole.end, "") for name in missing[:1]}  # the one that was running
     return found
 
 
@@ -158,10 +160,10 @@ def section(answer: Answer, name: str, what: str) -> str:
     found = sections(answer).get(name)
     if found is None:
         raise ProbeError(f"{what}: its section is missing; the answer ended early")
-    if found.rc is None:
+    if found.end is None:
         raise NotAvailable(f"{what}: not queried, since nvidia-smi failed before (see gpu.driver)")
     if found.rc not in (0, INFOROM_CORRUPTED):
-        raise NotAvailable(f"{what}: {_plain(last_line(found.text)) or 'no message'} ({_exit(found.rc)})")
+        raise NotAvailable(f"{what}: {_plain(last_line(found.text)) or 'no message'} ({found.end})")
     if found.text.strip() == _NO_GPU:
         raise NotAvailable(f"{what}: {_NO_GPU}")
     return found.text
@@ -170,10 +172,6 @@ def section(answer: Answer, name: str, what: str) -> str:
 def _plain(line: str) -> str:
     """Return a line of foreign output for display: at most 160 characters, control characters replaced."""
     return "".join(sign if sign.isprintable() else "?" for sign in line)[:160]
-
-
-def _exit(rc: int) -> str:
-    return f"exit {rc}, signal {rc - 128}" if 128 < rc < 128 + 65 else f"exit {rc}"  # sh's rule
 
 
 # --- the GPUs ----------------------------------------------------------------------------------------------------
@@ -313,8 +311,10 @@ def parse_gpus(answer: Answer) -> Gpus:
     """Return the GPUs. A node without driver or nvidia-smi is a fact too: see `driver_problem`."""
     parts = sections(answer)
     found = parts.get("gpus")
-    if found is None or found.rc is None:
+    if found is None or found.end is None:
         raise ProbeError("nvidia-smi: the query of the GPUs has not answered")
+    if found.end.signal:
+        raise NotAvailable(f"nvidia-smi: {found.end}")
     table = read_csv(found.text, "index", free="name")
     devices = tuple(_gpu(row) for row in table.rows)
     indices = [gpu.index for gpu in devices if gpu.index is not None]
@@ -328,8 +328,8 @@ def parse_gpus(answer: Answer) -> Gpus:
     below = parts["header"].text.splitlines() if "header" in parts else []
     warnings = [line.strip() for line in below if _WARNING.match(line)]
     messages = tuple(dict.fromkeys(map(_plain, (*table.messages, *warnings))))
-    failed = "" if found.rc in (0, INFOROM_CORRUPTED) else _exit(found.rc)
-    cut_off = next((name for name in _ORDER if name in parts and parts[name].rc in _HUNG), "")
+    failed = "" if found.rc in (0, INFOROM_CORRUPTED) else str(found.end)
+    cut_off = next((name for name in _ORDER if name in parts and (end := parts[name].end) and end.hung), "")
     return Gpus(
         devices, messages, _driver_problem(found, devices), _cuda(parts.get("header")), failed, cut_off
     )
@@ -349,8 +349,8 @@ def _gpu(row: Mapping[str, tuple[str, str]]) -> Gpu:
 def _driver_problem(found: SurveySection, devices: tuple[Gpu, ...]) -> str:
     message = " ".join(found.text.split())[:200] or "no message"
     message = last_line(found.text)[:200] if found.rc == NOT_FOUND else message
-    if found.rc in _HUNG:
-        return f"nvidia-smi {NO_ANSWER} within {HANG} s"
+    if found.end and found.end.hung:
+        return f"nvidia-smi did not answer within {HANG} s"
     if devices or found.rc == 0:
         return ""
     if found.rc in _STOPPED or _DRIVER_DOWN.search(found.text):

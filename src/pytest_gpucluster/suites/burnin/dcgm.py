@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import safe_json
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check, revised
+from pytest_gpucluster.core.command_end import CommandEnd
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import last_line
 from pytest_gpucluster.suites.burnin.load_checks import unmeasured
@@ -78,12 +79,13 @@ class DcgmDiag:
     version: str = ""
 
 
-def read(rc: int, out: str, err: str = "") -> DcgmDiag:
-    """Return the results; ProbeError if the output has an unknown form. dcgmi also exits above 0 if a test fails."""
+def read(rc: int | None, out: str, err: str = "") -> DcgmDiag:
+    """Return the results (`rc` None: dcgmi did not end); ProbeError if the output has an unknown form. dcgmi also exits above 0 if a test fails."""
+    end = CommandEnd(rc)
     found = _json_in(out)
     if found is None:
         message = last_line(err) or last_line(out) or "no message"
-        raise ProbeError(f"dcgmi diag: no JSON (exit {rc}): {message}")
+        raise ProbeError(f"dcgmi diag: no JSON ({end}): {message}")
     root = next((found[name] for name in ROOTS if isinstance(found.get(name), dict)), None)
     if root is None:
         raise ProbeError(f"dcgmi diag: JSON without {' or '.join(ROOTS)}: {sorted(found)[:5]}")
@@ -95,7 +97,7 @@ def read(rc: int, out: str, err: str = "") -> DcgmDiag:
     problem = f"dcgmi diag: {error}" if error else ""
     results = tuple(_results(root))
     if not results and not problem:
-        raise ProbeError(f"dcgmi diag: no test in its JSON (exit {rc}): {last_line(err) or 'no message'}")
+        raise ProbeError(f"dcgmi diag: no test in its JSON ({end}): {last_line(err) or 'no message'}")
     return DcgmDiag(results, problem, version)
 
 
@@ -197,7 +199,7 @@ def _diagnosis(totals: NodeTotals) -> DcgmDiag | None:
     if totals.dcgm is None:
         return None
     try:
-        return read(int(totals.dcgm["rc"]), str(totals.dcgm["out"]), str(totals.dcgm.get("err", "")))
+        return read(totals.dcgm["rc"], str(totals.dcgm["out"]), str(totals.dcgm.get("err", "")))
     except ProbeError as error:
         return DcgmDiag((), str(error))
 

@@ -45,7 +45,6 @@ USUAL_RATE = 50.0  # GB/s of a port whose rate cannot be read: NDR
 SMI = "nvidia-smi"  # the part for a failure of the tool itself
 # reasons of Sensors: the driver slows a GPU for heat; the hardware does, for a cause that has a reason of its own
 SOFT_HEAT, HALVED = "sw_thermal_slowdown", "hw_slowdown"
-_NO_ANSWER = re.compile("no (?:end|answer)")  # text of the payload for a command that hangs
 
 
 def xid_of(counter: str) -> xids.Xid | None:
@@ -96,7 +95,8 @@ def counters(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judg
     if totals.hello is None:
         raise totals.absent()
     counted = totals.hello.get("counted", ())
-    unread = totals.hello.get("unread", {}).get("gpu")
+    at_first = totals.hello.get("unread", {})
+    unread = at_first.get("gpu") or at_first.get("killed") or totals.unread.get("killed")
     if failure := smi_failure(totals):
         yield Finding(SMI, failure, "answers, also under load")
     elif unread and counted and burnin.gpus:  # those of InfiniBand
@@ -121,9 +121,9 @@ def counters(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judg
 
 def smi_failure(totals: NodeTotals) -> str:
     """Return how nvidia-smi fails if it hangs, or if it showed the node's GPUs before the loads; else ''."""
-    hello, later = totals.hello or {}, totals.unread.get("gpu", "")
-    why = later or hello.get("unread", {}).get("gpu", "")
-    return why if (later and hello.get("gpus")) or _NO_ANSWER.search(why) else ""
+    hello, later = totals.hello or {}, totals.unread
+    why: str = later.get("hung") or hello.get("unread", {}).get("hung", "")
+    return why or (later.get("gpu", "") if hello.get("gpus") else "")
 
 
 def _limit(counter: str, seconds: float, config: BurninConfig, port_rate: float) -> float | None:

@@ -260,7 +260,7 @@ class Agent:
         if late:
             self.report("load", load=late[0]["load"], results=late)
         if SMI.silence() > SMI_LATE:
-            unread = {"gpu": "nvidia-smi: no answer for %.0f s (%s)" % (SMI.silence(), self.at)}
+            unread = {"hung": "nvidia-smi: no answer for %.0f s (%s)" % (SMI.silence(), self.at)}
             self.report("load", load="", results=[], unread=unread)
 
     def _kill_workers(self) -> None:

@@ -9,7 +9,7 @@ import time
 import xml.etree.ElementTree as ET
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
-from pytest_gpucluster.suites.burnin.payload_process import output_of
+from pytest_gpucluster.suites.burnin.payload_process import ending, output_of
 
 SMI_LATE = 60.0  # seconds without an answer of nvidia-smi: longer than any driver takes, also under load
 SMI_WARNING = 14  # exit status of nvidia-smi(1): complete output, with a warning of a corrupted InfoROM
@@ -25,12 +25,12 @@ class Smi:
     def __init__(self) -> None:
         self.unanswered = None  # type: Optional[float]  # start of the first call without an answer
 
-    def query(self, *words: str, timeout: float) -> Tuple[int, str, str]:
-        """Return (exit status, stdout, stderr); after a call that timed out, the next calls get 5 seconds."""
+    def query(self, *words: str, timeout: float) -> Tuple[Optional[int], str, str]:
+        """Return what `output_of` does; after a call that timed out, the next calls get 5 seconds."""
         hung = self.silence() >= timeout
         self.unanswered = self.unanswered or time.monotonic()
         rc, out, err = output_of(["nvidia-smi", *words], 5.0 if hung else timeout)
-        if rc != 124:  # as timeout(1) exits
+        if rc is not None:
             self.unanswered = None
         return rc, out, err
 
@@ -190,7 +190,7 @@ class Counters:
                 for uuid, counts in read_nvlink(out).items():
                     parts.setdefault(uuid, {}).update(counts)
             else:
-                self.unread["nvlink"] = (err or out).strip()[:200] or "exit %d" % rc
+                self.unread["nvlink"] = (err or out).strip()[:200] or ending(rc)
         parts.update(self._infiniband())
         return {"gpus": gpus, "parts": parts, "kernel": self._kernel()}
 
@@ -198,10 +198,10 @@ class Counters:
         rc, out, err = SMI.query("-q", "-x", timeout=SMI_LATE)
         try:
             if rc not in (0, SMI_WARNING):
-                raise ValueError((err or out).strip()[:200] or "exit %d" % rc)
+                raise ValueError((err or out).strip()[:200] or ending(rc))
             return read_xml(out)
         except Exception as error:
-            self.unread["gpu"] = str(error)[:200]
+            self.unread["hung" if rc is None else "killed" if rc < 0 else "gpu"] = str(error)[:200]
             return []
 
     def _infiniband(self) -> Dict[str, Dict[str, int]]:

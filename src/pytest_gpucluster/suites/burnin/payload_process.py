@@ -22,8 +22,8 @@ def reason_of(error: BaseException) -> str:
 
 def output_of(
     argv: Sequence[str], timeout: float, started: Optional[Callable[[Any], None]] = None
-) -> Tuple[int, str, str]:
-    """Return (exit status, stdout, stderr) of a command. 127: not found, 124: not ended within `timeout` seconds.
+) -> Tuple[Optional[int], str, str]:
+    """Return (exit status, stdout, stderr) of a command. 127: not found, None: no end within `timeout` seconds, -N: killed by signal N.
 
     `started` is called with the process, so that another thread can end it.
     """
@@ -42,8 +42,13 @@ def output_of(
         # a process that hangs in the kernel dies when its system call returns
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=2)
-        return 124, "", "%s: no end after %g s" % (argv[0], timeout)
+        return None, "", "%s: no end after %g s" % (argv[0], timeout)
     return process.returncode, out.decode(errors="replace"), err.decode(errors="replace")
+
+
+def ending(rc: Optional[int]) -> str:
+    """Return how a command of `output_of` ended, in words."""
+    return "no end" if rc is None else "killed by signal %d" % -rc if rc < 0 else "exit %d" % rc
 
 
 def die_with_parent() -> None:

@@ -87,7 +87,7 @@ class Sensors:
                     row = Row(now, cells[1:], loaded and self.loaded)
                     self.rows.setdefault(cells[0], []).append(row)
 
-    def _query(self) -> Tuple[int, str, str]:
+    def _query(self) -> Tuple[Optional[int], str, str]:
         query = "--query-gpu=" + self.FIELDS + self.reasons
         return SMI.query(query, "--format=csv,noheader,nounits", timeout=30)
 

@@ -236,8 +236,8 @@ class NodeTotals:
 
     def _add_unread(self, unread: Mapping[str, str]) -> None:
         """Add the sources that could not be read; if nvidia-smi answers again, the driver does not hang."""
-        if "gpu" not in unread:
-            self.unread.pop("gpu", None)
+        for source in ("gpu", "hung", "killed"):  # what nvidia-smi did last
+            self.unread.pop(source, None)
         self.unread.update(unread)
 
     def _add_strangers(self, uuid: str, names: Iterable[str]) -> None:

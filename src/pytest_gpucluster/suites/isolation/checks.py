@@ -17,7 +17,7 @@ from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.suites.isolation.config import IsolationConfig
 from pytest_gpucluster.suites.isolation.pam import ADOPT
 from pytest_gpucluster.suites.isolation.settings import require
-from pytest_gpucluster.suites.isolation.steps import CPUS, ROLES, TIMED_OUT
+from pytest_gpucluster.suites.isolation.steps import CPUS, ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -247,11 +247,13 @@ def pty(ptys: Sequence[PtyResult]) -> Judgement:
     for one in ptys:
         if one.problem:
             yield NotAvailable(f"{one.node}: {one.problem}")
-        elif one.rc == TIMED_OUT:
+        elif one.end and one.end.hung:
             yield Finding(one.node, "srun --pty did not end in time", "a shell that ends")
+        elif one.end is None or one.end.signal:
+            yield NotAvailable(f"{one.node}: srun --pty: {one.end or 'no end'}")
         elif one.terminal is None:
             yield Finding(
-                one.node, f"no output of the shell: {one.text or 'no message'} (exit {one.rc})", "a shell"
+                one.node, f"no output of the shell: {one.text or 'no message'} ({one.end})", "a shell"
             )
         elif not one.terminal:
             yield Finding(one.node, "the shell has no terminal", "a terminal")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.cluster.environment import OF_STEPS, OWN_LIMITS
 from pytest_gpucluster.cluster.slurm.step import StepRequest
 from pytest_gpucluster.core import units
+from pytest_gpucluster.core.command_end import LIMITED_SH, STATUS, CommandEnd
 from pytest_gpucluster.core.errors import SlurmError, StepError, TransportError
 from pytest_gpucluster.kit.framework.framework_step import nodes_by_allocation, payload_tasks, step_or_timeout
 from pytest_gpucluster.kit.framework.payload_result import PayloadResult
@@ -34,7 +35,6 @@ CPUS = 1  # of each step
 _STEP_MEMORY = "256M"  # a step without --mem would take all of the job, and the second one would wait
 _SECONDS_PER_NODE = 0.25
 EXCEEDED = 2  # times the allowed memory
-TIMED_OUT = 124
 _SHELL = "if tty >/dev/null 2>&1 && : </dev/tty; then echo 'pty|yes|end'; else echo 'pty|no|end'; fi"
 _NO_TERMINAL = "Not using a pseudo-terminal"  # srun, of the machine on which it runs
 _OUT_OF_MEMORY = re.compile(r"oom.?kill|out.of.memory", re.IGNORECASE)
@@ -75,7 +75,7 @@ class PtyResult:
     """
 
     node: str
-    rc: int | None = None
+    end: CommandEnd | None = None
     terminal: bool | None = None
     text: str = ""
     problem: str = ""
@@ -215,10 +215,13 @@ class Isolation:
         )
         step = (*srun, "--ntasks=1", "--time=1", "--pty", "sh", "-c", _SHELL)
         bounded = ("timeout", "--foreground", "-k", "5", str(seconds), *step)
+        program = (
+            f'{LIMITED_SH}clock; {shlex.join(bounded)}; ending $? {seconds} "$clock"; echo "ended|$ended|end"'
+        )
         shown = f"srun --nodelist={node} --pty sh"
         try:
             done = self.slurm.transport.run(
-                ("script", "-qec", f"exec {shlex.join(bounded)}", "/dev/null"),
+                ("script", "-qec", program, "/dev/null"),
                 timeout=seconds + 15.0,
                 env={**self.slurm.env, **OF_STEPS, "SHELL": "/bin/sh"},
             )
@@ -227,20 +230,22 @@ class Isolation:
         output = done.stdout + "\n" + done.stderr
         if _NO_TERMINAL in output:
             return PtyResult(node, problem="srun has no terminal where it starts", command=shown)
-        return PtyResult(node, done.rc, *read_terminal(output), command=shown)
+        return PtyResult(node, *read_terminal(output), command=shown)
 
 
-def read_terminal(text: str) -> tuple[bool | None, str]:
-    """Return whether the shell has a terminal, None if it printed nothing, and the last line of other output."""
-    terminal = None
+def read_terminal(text: str) -> tuple[CommandEnd | None, bool | None, str]:
+    """Return how srun ended, whether the shell has a terminal, and the last line of other output; None: it printed nothing."""
+    end, terminal = None, None
     last = ""
     for line in re.split(r"[\r\n]+", text):
         found = re.search(r"pty\|(yes|no)\|end", line)
         if found:
             terminal = found[1] == "yes"
+        elif ended := re.search(rf"ended\|({STATUS})\|end", line):
+            end = CommandEnd.of(ended[1])
         elif clean := "".join(one for one in line if one.isprintable()).strip():
             last = clean
-    return terminal, last
+    return end, terminal, last
 
 
 def step_pairs_of(session: Any, config: IsolationConfig, shared: Mapping[str, str]) -> dict[str, StepPair]:

@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.core.command_end import LIMITED_SH, STATUS, CommandEnd
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.majority import Norm, norm
 from pytest_gpucluster.core.probe import Answer, Probe, last_line
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 EVENT_SECONDS = 25  # 500 to 1200 entries took 15 to 33 s: github.com/canonical/prometheus-hardware-exporter issues 62 and 101
 SENSOR_SECONDS = 45
-TIMED_OUT = 124  # of timeout(1)
 CLOCK_SLACK = 600.0  # seconds that an entry may be ahead of the clock
 POWER_SUPPLY = "10."  # the entity
 
@@ -264,19 +264,19 @@ def read_bmc(answer: Answer) -> Bmc:
     parts = _parts(lines)
     if "time" not in parts:
         raise NotAvailable("ipmitool is not installed: install the package ipmitool on the nodes")
-    rc, text = parts["time"]
-    if rc:
-        raise NotAvailable(_no_access(lines, rc, text))
+    end, text = parts["time"]
+    if end.status != 0:
+        raise NotAvailable(_no_access(lines, end, text))
     now = next((time for line in text if (time := _time(line)) is not None), None)
     problems = {}
     for name, limit in (("events", EVENT_SECONDS), ("sensors", SENSOR_SECONDS)):
-        status, printed = parts.get(name, (1, []))
-        if status == TIMED_OUT:
+        end, printed = parts.get(name, _NOT_READ)
+        if end.hung:
             problems[name] = (
                 f"the BMC did not answer within {limit} s: ipmitool mc reset cold, or ipmitool sel clear after saving the log"
             )
-        elif status and not any("|" in line for line in printed):
-            problems[name] = f"ipmitool: {last_line(chr(10).join(printed)) or 'no message'} (exit {status})"
+        elif end.signal or (end.status and not any("|" in line for line in printed)):
+            problems[name] = f"ipmitool: {last_line(chr(10).join(printed)) or 'no message'} ({end})"
     if now is None:
         problems["events"] = (
             "the clock of the BMC is not set, so the times of its events mean nothing: ipmitool sel time set now"
@@ -284,35 +284,38 @@ def read_bmc(answer: Answer) -> Bmc:
     return Bmc(
         now or 0.0,
         () if "events" in problems else _events(parts["events"][1], now or 0.0),
-        () if "sensors" in problems else _confirmed(parts["sensors"][1], parts.get("second", (1, []))),
+        () if "sensors" in problems else _confirmed(parts["sensors"][1], parts.get("second", _NOT_READ)[1]),
         problems,
     )
 
 
-def _parts(lines: list[str]) -> dict[str, tuple[int, list[str]]]:
-    """Return {part: its exit status and its lines}."""
-    parts: dict[str, tuple[int, list[str]]] = {}
+_NOT_READ: tuple[CommandEnd, list[str]] = (CommandEnd(1), [])
+
+
+def _parts(lines: list[str]) -> dict[str, tuple[CommandEnd, list[str]]]:
+    """Return {part: how it ended and its lines}."""
+    parts: dict[str, tuple[CommandEnd, list[str]]] = {}
     name, text = "", list[str]()
     for line in lines:
         if found := re.fullmatch(r"part (\w+)", line):
             name, text = found[1], []
-        elif name and (found := re.fullmatch(r"rc (\d{1,3})", line)):
-            parts[name] = int(found[1]), text
+        elif name and (found := re.fullmatch(f"rc ({STATUS})", line)):
+            parts[name] = CommandEnd.of(found[1]), text
             name = ""
         elif name:
             text.append(line)
     return parts
 
 
-def _no_access(lines: list[str], rc: int, text: list[str]) -> str:
+def _no_access(lines: list[str], end: CommandEnd, text: list[str]) -> str:
     """Return why the BMC could not be read."""
     if "no device" in lines:
         return "no /dev/ipmi0: modprobe ipmi_si ipmi_devintf; without a BMC there is none"
-    if rc == TIMED_OUT:
+    if end.hung:
         return "the BMC did not answer within 10 s: ipmitool mc reset cold"
     if "user 0" not in lines:
         return "/dev/ipmi0 is open to root only: set sudo: true in the cluster file"
-    return f"ipmitool: {last_line(chr(10).join(text)) or 'no message'} (exit {rc})"
+    return f"ipmitool: {last_line(chr(10).join(text)) or 'no message'} ({end})"
 
 
 _DATE = re.compile(r"(\d\d)/(\d\d)/(\d{4}|\d\d) (\d\d):(\d\d):(\d\d)(?: ([AP]M))?(?: [A-Z]{1,5})?")
@@ -362,9 +365,9 @@ def _named(text: str) -> tuple[str, str]:
     return kind, sensor
 
 
-def _confirmed(lines: list[str], repeated: tuple[int, list[str]]) -> tuple[Sensor, ...]:
+def _confirmed(lines: list[str], repeated: list[str]) -> tuple[Sensor, ...]:
     """Return the sensors, each with the better of its two readings if a second one was made."""
-    second = {one.key: one for one in _sensors(repeated[1])}
+    second = {one.key: one for one in _sensors(repeated)}
     return tuple(min(one, second.get(one.key, one), key=lambda it: it.grade) for one in _sensors(lines))
 
 
@@ -380,7 +383,7 @@ def _sensors(lines: list[str]) -> Iterator[Sensor]:
 
 BMC: Probe[Bmc] = Probe(
     "BMC",
-    script(__package__, "bmc.sh", EVENT_SECONDS=EVENT_SECONDS, SENSOR_SECONDS=SENSOR_SECONDS),
+    LIMITED_SH + script(__package__, "bmc.sh", EVENT_SECONDS=EVENT_SECONDS, SENSOR_SECONDS=SENSOR_SECONDS),
     read_bmc,
     root=True,
     timeout=10 + EVENT_SECONDS + 2 * SENSOR_SECONDS + 10,

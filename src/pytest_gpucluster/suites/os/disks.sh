@@ -83,7 +83,7 @@ else
     { read -r r <"$d/$j.rc" || r=hung; } 2>/dev/null
     printf '\036%s\n' "$p"
     [ "$r" = hung ] || show "$j"
-    case $r in hung) printf 'hung\n\036=124\n' ;; *) printf '\036=%s\n' "$r" ;; esac
+    case $r in hung) printf 'hung\n\036=deadline\n' ;; *) printf '\036=%s\n' "$r" ;; esac
   done
   [ "$k" -eq "$n" ] || stop
 fi

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from pytest_gpucluster.core.command_end import STATUS, CommandEnd
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe, last_line, text_of
 from pytest_gpucluster.core.scripts import script
@@ -52,10 +53,15 @@ BASICS = SECTIONS_SH + script(
 
 
 class CommandSection(NamedTuple):
-    """Output (both streams) and exit status of one command in a combined answer."""
+    """Output (both streams) and end of one command in a combined answer."""
 
     text: str
-    rc: int
+    end: CommandEnd
+
+    @property
+    def rc(self) -> int | None:
+        """The exit status, None without one."""
+        return self.end.status
 
 
 @dataclass(frozen=True)
@@ -122,15 +128,17 @@ class MemoryInfo:
 
 
 def sections(answer: Answer) -> dict[str, CommandSection]:
-    """Split a combined answer at its marks; ProbeError if the marks are not in order."""
+    """Split a combined answer at its marks; ProbeError if they are not in order, NotAvailable if a command was killed."""
     chunks = text_of(answer).split(MARK)[1:]
     found: dict[str, CommandSection] = {}
     for head, tail in zip(chunks[::2], chunks[1::2], strict=False):
         name, _, text = head.partition("\n")
-        status = re.fullmatch(r"=(\d+)\n?", tail)
+        status = re.fullmatch(rf"=({STATUS})\n?", tail)
         if not status:
             raise ProbeError(f"section {name!r} does not end with its exit status: {tail[:40]!r}")
-        found[name] = CommandSection(text, int(status[1]))
+        found[name] = CommandSection(text, CommandEnd.of(status[1]))
+        if found[name].end.signal:
+            raise NotAvailable(f"{name}: {found[name].end}")
     if not found:
         raise ProbeError(f"no section in the answer: {answer.out[:60]!r}")
     return found
@@ -141,12 +149,12 @@ def basic_sections(answer: Answer) -> dict[str, CommandSection]:
     found = sections(answer)
     files, names = found.pop("files", None), found.pop("names", None)
     if files is not None and files.rc == 0:
-        found |= {name: CommandSection(text, 0) for name, text in split_files(files.text).items()}
+        found |= {name: CommandSection(text, CommandEnd(0)) for name, text in split_files(files.text).items()}
     if names is not None:
         host, _, kernel = names.text.strip().partition(" ")
         found |= {
-            "hostname": CommandSection(host, names.rc),
-            "kernel": CommandSection(kernel or host, names.rc),
+            "hostname": CommandSection(host, names.end),
+            "kernel": CommandSection(kernel or host, names.end),
         }
     return found
 

@@ -7,6 +7,7 @@ import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.core.command_end import LIMITED_SH, STATUS, CommandEnd
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe, last_line
 from pytest_gpucluster.core.scripts import script
@@ -86,7 +87,7 @@ def naming(names: Sequence[str]) -> Probe[Naming]:
     After two seconds or more it is repeated and the second time counts, since the node may have been busy.
     """
     other = shlex.quote(names[0]) if names else ""
-    command = script(__package__, "naming.sh", SECONDS=RESOLVE_SECONDS, OTHER=other)
+    command = LIMITED_SH + script(__package__, "naming.sh", SECONDS=RESOLVE_SECONDS, OTHER=other)
     return Probe(
         "naming",
         command,
@@ -99,11 +100,11 @@ def naming(names: Sequence[str]) -> Probe[Naming]:
 def read_naming(answer: Answer) -> Naming:
     """Read getent's output and the uptimes before and after; another check judges names that do not resolve."""
     *lines, last = answer.out.splitlines() or [""]
-    took = re.fullmatch(r"took (\d{1,12}(?:\.\d+)?) (\d{1,12}(?:\.\d+)?) (\d+) (\S+)", last)
+    took = re.fullmatch(rf"took (\d{{1,12}}(?:\.\d+)?) (\d{{1,12}}(?:\.\d+)?) ({STATUS}) (\S+)", last)
     if not took:
         raise ProbeError(f"getent: not understood: {last[:80]!r}")
-    if took[3] not in ("0", "2", "124"):  # 2: a name is unknown; 124: timeout(1) ended it
-        raise NotAvailable(f"getent: {last_line(answer.err) or f'exit {took[3]}'}")
+    if (end := CommandEnd.of(took[3])).status not in (0, _NO_SUCH_NAME) and not end.hung:
+        raise NotAvailable(f"getent: {last_line(answer.err) or end}")
     name = took[4].partition(".")[0]
     rows = [line.split() for line in lines]
     own = {row[0] for row in rows if any(word.partition(".")[0] == name for word in row[1:])}
@@ -116,6 +117,7 @@ NAME_SECONDS = 10
 # refusal proves that the neighbour is reachable; a firewall drops the packets or answers that the host is unreachable.
 PORT = 59_999
 REACHED = "reached"
+_NO_SUCH_NAME = 2  # getent(1)
 UNKNOWN_NAME = "the name does not resolve"
 
 
@@ -136,7 +138,7 @@ def rings(groups: Iterable[Sequence[str]]) -> str:
 
 def reach(ring: str) -> Probe[tuple[ReachabilityResult, ...]]:
     """Return the probe in which each node connects to the node before and the node after it in `ring`."""
-    command = script(
+    command = LIMITED_SH + script(
         __package__,
         "reach.sh",
         LIST=shlex.quote(f" {ring} "),
@@ -164,23 +166,19 @@ def read_reachability(answer: Answer) -> tuple[ReachabilityResult, ...]:
 
 
 def _read_peer(line: str) -> ReachabilityResult:
-    found = re.fullmatch(r"peer (\S+) (\S+) (\d{1,3}) ?(.*)", line)
+    found = re.fullmatch(rf"peer (\S+) (\S+) ({STATUS}) ?(.*)", line)
     if not found:
         raise ProbeError(f"neighbours: not understood: {line[:80]!r}")
-    name, address, status, why = found.groups()
+    name, address, word, why = found.groups()
+    end = CommandEnd.of(word)
     if address == "-":
-        if status == "2":  # of getent: there is no such name
+        if end.status == _NO_SUCH_NAME:
             return ReachabilityResult(name, "", UNKNOWN_NAME)
-        raise NotAvailable(
-            f"getent ahosts {name}: {'timed out' if status == _TIMED_OUT else f'exit {status}'}"
-        )
-    if status == "0" or why == "Connection refused":
+        raise NotAvailable(f"getent ahosts {name}: {end}")
+    if end.status == 0 or why == "Connection refused":
         return ReachabilityResult(name, address, REACHED)
-    if status == _TIMED_OUT:
+    if end.hung:
         return ReachabilityResult(name, address, f"no answer within {CONNECT_SECONDS} s")
-    if status != "1" or why == "No such file or directory":  # no bash, or one without /dev/tcp
-        raise NotAvailable(f"bash: {why or f'exit {status}'}")
+    if end.status != 1 or why == "No such file or directory":  # no bash, or one without /dev/tcp
+        raise NotAvailable(f"bash: {why or end}")
     return ReachabilityResult(name, address, why)
-
-
-_TIMED_OUT = "124"  # as timeout(1) exits

@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# Reaches both neighbours of this node by name, at the same time. Replaced: LIST, the ring of nodes between blanks, which
+# Needs limited.sh. Reaches both neighbours of this node by name, at the same time. Replaced: LIST, the ring of nodes between blanks, which
 # begins with the last name and ends with the first.
 export LC_ALL=C
 n=${SLURMD_NODENAME:-}
@@ -12,13 +12,15 @@ t=${l%" $n "*}
 y=${t##* }
 [ "$x" != "$y" ] || y=
 go() {
+  clock
   a=$(timeout @NAME_SECONDS@ getent ahosts "$1")
-  r=$?
+  ending "$?" @NAME_SECONDS@ "${clock?}"
   a=${a%%[[:space:]]*}
-  [ -n "$a" ] || { echo "peer $1 - $r -"; return; }
+  [ -n "$a" ] || { echo "peer $1 - ${ended?} -"; return; }
+  clock
   e=$(timeout @CONNECT_SECONDS@ bash -c ": >/dev/tcp/$a/@PORT@" 2>&1)
-  r=$?
-  echo "peer $1 $a $r ${e##*: }"
+  ending "$?" @CONNECT_SECONDS@ "${clock?}"
+  echo "peer $1 $a ${ended?} ${e##*: }"
 }
 go "$x" &
 [ -z "$y" ] || go "$y" &

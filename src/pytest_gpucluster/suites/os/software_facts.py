@@ -7,6 +7,7 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.core.command_end import DEADLINE, LIMITED_SH
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import NOT_EXECUTABLE, NOT_FOUND, Answer, Probe, last_line, text_of
 from pytest_gpucluster.core.scripts import script
@@ -226,6 +227,7 @@ class SystemState:
 
     word: str
     problem: str = ""
+    hung: bool = False
 
     @property
     def answers(self) -> bool:
@@ -247,21 +249,20 @@ def read_system_state(answer: Answer) -> SystemState:
     word = last_line(answer.out)
     if word in _SYSTEM_STATES:
         return SystemState(word)
+    if word == DEADLINE:
+        return SystemState("", f"no answer, twice, within {_SYSTEM_SECONDS} s", hung=True)
     if "not been booted with systemd" in answer.err + answer.out:  # a line about the bus may follow it
         return SystemState("offline")
     if re.search(r"denied|not permitted|authentication required", message, re.IGNORECASE):
         raise NotAvailable(message)
-    return SystemState(
-        "", message if answer.rc != _TIMED_OUT else f"no answer, twice, within {_SYSTEM_SECONDS} s"
-    )
+    return SystemState("", message)
 
 
 _SYSTEM_SECONDS = 10
-_TIMED_OUT = 124  # as timeout(1) exits
 SYSTEM_STATE: Probe[SystemState] = Probe(
     "systemd",
-    "export LC_ALL=C; for i in 1 2; do "
-    f"timeout {_SYSTEM_SECONDS} systemctl is-system-running; r=$?; [ $r = {_TIMED_OUT} ] || break; done; exit $r",
+    f"{LIMITED_SH}export LC_ALL=C; for i in 1 2; do "
+    f"limited {_SYSTEM_SECONDS} systemctl is-system-running; [ $ended = {DEADLINE} ] || exit $ended; done; echo {DEADLINE}",
     read_system_state,
     by_hand="systemctl is-system-running",
 )

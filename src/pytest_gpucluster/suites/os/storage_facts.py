@@ -7,6 +7,7 @@ import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from pytest_gpucluster.core.command_end import CommandEnd
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe, last_line
 from pytest_gpucluster.core.scripts import script
@@ -23,7 +24,6 @@ LATER_SECONDS = 30  # of the second reading: longer than a busy server, or a cli
 
 MOST_NETWORKED = 32  # networked mounts beside the stated paths: an automounter may have mounted hundreds
 _FIRST = 0.25  # of the deadline, for the df of all paths together
-_HUNG = 124  # as timeout(1) exits
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def absolute(path: str) -> str:
 
 def read_disk(part: CommandSection, seconds: int = DISK_SECONDS) -> Disk:
     """Read `df -Pk` and `df -Pi` of one path; '-': the file system does not count inodes."""
-    if part.rc == _HUNG:
+    if part.end.hung:
         return Disk(problem=f"no answer within {seconds} s", hung=True)
     if part.rc != 0:
         return Disk(problem=last_line(part.text) or f"df: exit {part.rc}")
@@ -285,4 +285,4 @@ def _problem_of(part: CommandSection, judge: Callable[[str], str]) -> str:
 def _complete(answer: Answer) -> Mapping[str, CommandSection]:
     """Return the complete sections of an answer that was cut off."""
     whole = re.findall("\x1e([^\x1e\n]*)\n([^\x1e]*)\x1e=(\\d+)\n", answer.out)
-    return {name: CommandSection(text, int(rc)) for name, text, rc in whole}
+    return {name: CommandSection(text, CommandEnd.of(rc)) for name, text, rc in whole}

@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
+from math import ceil
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core import safe_json
+from pytest_gpucluster.core.command_end import LIMITED_SH, STATUS, CommandEnd
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import NOT_EXECUTABLE, NOT_FOUND, Answer, Probe, last_line
 from pytest_gpucluster.core.scripts import script
@@ -20,9 +22,8 @@ from pytest_gpucluster.core.scripts import script
 if TYPE_CHECKING:
     from pytest_gpucluster.suites.software.config import CondaConfig, ModulesConfig, SoftwareConfig
 
-KILLED = (124, 137)  # timeout(1), also after its KILL
 GRACE = 15.0  # seconds until the channel ends what timeout(1) could not kill
-_MARK = re.compile(r"@@software (\w{1,20}) (\d{1,9}|-) (\d{1,9}) (-?\d{1,12})")
+_MARK = re.compile(rf"@@software (\w{{1,20}}) (\d{{1,9}}|-) ({STATUS}) (-?\d{{1,12}})")
 
 
 @dataclass(frozen=True)
@@ -38,10 +39,10 @@ class CommandStep:
 
 @dataclass(frozen=True)
 class ScriptResult:
-    """The steps of a script. `rc` is the exit status of the whole; `tail`: output of a step that did not end."""
+    """The steps of a script. `end`: of the whole; `tail`: output of a step that did not end."""
 
     steps: tuple[CommandStep, ...]
-    rc: int
+    end: CommandEnd
     tail: str = ""
 
     def of(self, entry: int, name: str) -> tuple[CommandStep, ...]:
@@ -62,26 +63,29 @@ class ScriptResult:
         """The entry that did not end before the time limit; None if all ended."""
         begun = [step.entry for step in self.steps if step.name == "begin"]
         over = {step.entry for step in self.steps if step.name == "end"}
-        return begun[-1] if self.rc in KILLED and begun and begun[-1] not in over else None
+        return begun[-1] if self.end.hung and begun and begun[-1] not in over else None
 
     def unknown(self, entry: int) -> str:
         """Return why an entry has no result; '' if it has one."""
+        killed = (step for step in self.steps if step.entry == entry and CommandEnd(step.rc).signal)
+        if step := next(killed, None):
+            return f"{step.name}: {CommandEnd(step.rc)}"
         if self.of(entry, "end"):
             return ""
-        if self.rc in KILLED:
+        if self.end.hung:
             return "the time limit was reached before"
-        return f"the shell of the commands ended with {self.rc}: {last_line(self.tail) or 'no message'}"
+        return f"the shell of the commands: {self.end}: {last_line(self.tail) or 'no message'}"
 
 
 def read_steps(answer: Answer) -> ScriptResult:
     """Return the steps; NotAvailable without bash or timeout, ProbeError without the last line of the script."""
     steps: list[CommandStep] = []
     text: list[str] = []
-    ended: int | None = None
+    ended: CommandEnd | None = None
     for line in answer.out.splitlines():
         if match := _MARK.fullmatch(line):
             if match[2] == "-":
-                ended = int(match[3])
+                ended = CommandEnd.of(match[3])
                 break
             known = "\n".join(text).strip("\n")
             steps.append(
@@ -93,7 +97,7 @@ def read_steps(answer: Answer) -> ScriptResult:
     tail = "\n".join(text)
     if ended is None:
         raise ProbeError(f"the output has no end: {last_line(answer.out) or 'it is empty'}")
-    if ended in (NOT_FOUND, NOT_EXECUTABLE) and not steps:
+    if ended.status in (NOT_FOUND, NOT_EXECUTABLE) and not steps:
         raise NotAvailable(last_line(answer.err) or last_line(tail) or "bash or timeout cannot be run")
     return ScriptResult(tuple(steps), ended, tail)
 
@@ -150,8 +154,8 @@ def probes_of(config: SoftwareConfig) -> tuple[Probe[ScriptResult], ...]:
 
 def _probe(name: str, lines: list[str], timeout: float, repeat: str) -> Probe[ScriptResult]:
     program = "\n".join((script(__package__, "payload.sh"), *lines, "true"))
-    limited = f"timeout -k 5 {timeout:g} bash -c {shlex.quote(program)} 2>&1 </dev/null"
-    command = f"{limited}; printf '\\n@@software ended - %s 0\\n' $?"
+    limited = f"{LIMITED_SH}limited {ceil(timeout)} bash -c {shlex.quote(program)} 2>&1 </dev/null"
+    command = f"{limited}; printf '\\n@@software ended - %s 0\\n' \"$ended\""
     return Probe(name, command, read_steps, timeout=timeout + GRACE, by_hand=repeat, alone=True)
 
 

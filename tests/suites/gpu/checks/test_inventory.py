@@ -210,8 +210,8 @@ def promised(count: int) -> Callable[[Host], None]:
     return put(info=NodeInfo("gpu01", "IDLE", gres={"gpu": count} if count else {}))
 
 
-def no_driver(why: str) -> Callable[[Host], None]:
-    return put(gpus=nvidia_smi.Gpus(driver_problem=why))
+def no_driver(why: str, cut_off: str = "") -> Callable[[Host], None]:
+    return put(gpus=nvidia_smi.Gpus(driver_problem=why, cut_off=cut_off))
 
 
 SAME_HOST, OTHER_HOST = (put(hosts={"gpu01": "host1", "gpu05": host}) for host in ("host1", "host2"))
@@ -234,7 +234,12 @@ COUNTER_EXAMPLES = [
         ("not checked", "16 GPUs", "no persistence", gpus(persistence=False), listed(8, cut_off="errors")),
         ("configure", "library newer than the module", "version mismatch", no_driver(MISMATCH)),
         ("configure", "an image without it", "not found", no_driver("sh: nvidia-smi: not found (exit 127)")),
-        ("reboot", "nvidia-smi hangs with a GPU off the bus", "D state in nvidia_ioctl", no_driver(HUNG)),
+        (
+            "reboot",
+            "nvidia-smi hangs with a GPU off the bus",
+            "D state in nvidia_ioctl",
+            no_driver(HUNG, "gpus"),
+        ),
     ),
     *examples(
         "gpu.count",

@@ -219,7 +219,7 @@ def test_an_event_before_the_boot_is_a_warning_for_a_day() -> None:
 def test_a_sensor_that_can_be_read_decides() -> None:
     assert judged(of_events(HPE_POWER, HPE)) == (PASSED, [])
     assert of_events(HPE_POWER).advisories  # the log alone: no sensor has such a number
-    text = said(HPE_POWER).stdout.replace(b"part sensors\n\nrc 0", b"part sensors\nrc 124")
+    text = said(HPE_POWER).stdout.replace(b"part sensors\n\nrc 0", b"part sensors\nrc deadline")
     unread = read_bmc(Answer("n1", 0, text))
     verdict = checks.bmc_events(unread, WEEK, usual_bmc({"n1": unread}))
     assert (result(verdict), len(verdict.advisories)) == (WARNING, 2)
@@ -231,7 +231,7 @@ def test_why_the_bmc_could_not_be_read() -> None:
         ("user 0\nend\n", 0, "install the package ipmitool"),
         ("user 1000\npart time\nCould not open device\nrc 1\nend\n", 0, "sudo: true"),
         ("user 0\nno device\npart time\nCould not open device\nrc 1\nend\n", 0, "modprobe ipmi_si"),
-        ("user 0\npart time\nrc 124\nend\n", 0, "mc reset cold"),
+        ("user 0\npart time\nrc deadline\nend\n", 0, "mc reset cold"),
         ("user 0\npart time\nodd\nrc 3\nend\n", 0, r"odd \(exit 3\)"),
         ("", 1, "a password is required"),
     ):
@@ -243,7 +243,7 @@ def test_why_the_bmc_could_not_be_read() -> None:
 
 def test_a_slow_part_does_not_hide_the_other() -> None:
     text = said(BUS, DELL).stdout
-    for end in (b"rc 124", b"Get SEL Info command failed\nrc 1"):
+    for end in (b"rc deadline", b"Get SEL Info command failed\nrc 1"):
         slow = read_bmc(Answer("n1", 0, text.replace(f"{BUS}\nrc 0".encode(), end)))
         assert result(checks.bmc_events(slow, WEEK, usual_bmc({"n1": slow}))) == NOT_CHECKED
         assert result(checks.bmc_sensors(slow, usual_bmc({"n1": slow}))) == PASSED

@@ -24,7 +24,7 @@ from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.majority import Norm, owners
 from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.kit.gpu.libraries import stem_of
-from pytest_gpucluster.kit.gpu.nvidia_smi import HANG, NO_ANSWER, REQUIRES_RESET, Gpu, Gpus
+from pytest_gpucluster.kit.gpu.nvidia_smi import HANG, REQUIRES_RESET, Gpu, Gpus
 from pytest_gpucluster.suites.gpu import readings
 from pytest_gpucluster.suites.gpu.missing_gpus import HINT, RESET_HINT
 from pytest_gpucluster.suites.gpu.readings import ByModel, of_present_gpus, unread
@@ -77,7 +77,7 @@ def vbios_majority(facts: Mapping[str, Gpus]) -> ByModel:
 def driver(gpus: Gpus, gpu_profile: GpuProfile, driver_majority: ByModel) -> Judgement:
     """nvidia-smi works, and the driver has the stated version, else that of the fleet's majority."""
     if gpus.driver_problem:
-        hangs = Action.REBOOT if NO_ANSWER in gpus.driver_problem else None
+        hangs = Action.REBOOT if gpus.cut_off == "gpus" else None
         yield Finding("driver", gpus.driver_problem, "nvidia-smi answers", hangs)
         return
     first = readings.with_gpus(gpus).devices[0]

@@ -62,9 +62,6 @@ def dstate(processes: Processes) -> Judgement:
 kernel_log = kernel_log_check.kernel_log  # its place in the order of items
 kernel_log_start = kernel_log_check.kernel_log_start
 
-_HANGS = (
-    "no answer|timed out"  # a bus that refuses is not systemd: it may be restarted, or not be installed here
-)
 _OF_USERS = re.compile(
     r"(user|user-runtime-dir)@|(session|run)-|.*\.scope$"
 )  # units of logins, jobs and systemd-run
@@ -124,7 +121,8 @@ def systemd(
     elif system_state.word == "maintenance":
         yield Finding("systemd", system_state.word, "running")
     elif not system_state.answers and usual_answers.value:
-        hangs = Action.REBOOT if re.search(_HANGS, system_state.problem) else None
+        # a bus that refuses is not systemd: it may be restarted, or not be installed here
+        hangs = Action.REBOOT if system_state.hung else None
         found = Finding(
             "systemd", system_state.problem or "no answer", f"answers, {usual_answers.most}", hangs
         )
