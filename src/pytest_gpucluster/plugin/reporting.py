@@ -390,8 +390,10 @@ def unproved(
 ) -> list[pytest.TestReport]:
     """Return the reports of a node ('': the cluster) that a suite has not proved: an error of a name that stays."""
     words = [*under_conditions(config, suite), *([f"--nodes={node}"] if node else [])]
-    paths = config.args if config.args_source is pytest.Config.ArgsSource.ARGS else []
-    words += ["-m", suite] if suite in {one.name for one in suites()} else paths
+    if suite in {one.name for one in suites()}:
+        words += ["-m", suite]
+    elif config.args_source is pytest.Config.ArgsSource.ARGS:
+        words += config.args
     lines = [f"rerun:        {shlex.join(words)}"]
     name = f"test_{ENGINE_CHECK}[{node}]" if node else f"test_{ENGINE_CHECK}"
     return _broken(suite, ENGINE_CHECK, node, name, message, lines, session, waivers)
