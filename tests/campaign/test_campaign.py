@@ -29,7 +29,7 @@ def loop() -> Loop:
     ("owner", "child", "left", "ended"),
     [
         ("", "deadbeef-1-2", 60.0, False),  # of another machine: its job may still run
-        ("", "deadbeef-1-2", -1.0, True),
+        ("", "deadbeef-1-2", -1.0, True),  # longer than any
         ("self", "", 60.0, False),  # its owner is about to start it
         ("dead", "", 60.0, True),  # its owner was killed before
         ("dead", "self", -1.0, False),  # it lives on without its owner
@@ -42,5 +42,18 @@ def test_a_group_ends_with_its_process_or_its_last_job(
     own = mark_of(os.getpid())
     marks = {"self": own, "dead": f"{own.rpartition('-')[0]}-1"}
     by, of = marks.get(owner, owner), marks.get(child, child)
-    group = Group(1, 1, "alone", ("n1",), False, "", by, of, 0.0, time.time() + left)
+    group = Group(1, 1, "alone", ("n1",), False, "", by, of, 0.0, left)
     assert loop()._has_ended(group) == ended
+
+
+@pytest.mark.parametrize("ahead", [86400.0, -86400.0])
+def test_the_wall_clock_of_a_login_node_takes_no_live_group(
+    monkeypatch: pytest.MonkeyPatch, ahead: float
+) -> None:
+    now = time.time()
+    group = Group(1, 1, "alone", ("n1",), False, "", "", "deadbeef-1-2", now, now + 60)
+    one, begun = loop(), time.monotonic()
+    monkeypatch.setattr(time, "time", lambda: now + ahead)
+    assert not one._has_ended(group)
+    monkeypatch.setattr(time, "monotonic", lambda: begun + 90)
+    assert one._has_ended(group), "it was seen for longer than it may last"

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.campaign.child import OUTPUT, Child, arguments_of, outcome_of
+import pytest
+
+from pytest_gpucluster.campaign.child import OUTPUT, Child, arguments_of, outcome_of, was_refused
 from pytest_gpucluster.campaign.model import FAILED, FIT, NOT_PROVED, NOT_TESTED, Group, Kind
 from pytest_gpucluster.core.run_mark import is_running
 from pytest_gpucluster.report.events import EventLog
+from pytest_gpucluster.report.run_model import NO_NODES, REFUSED, TAKEN_BACK, WAITED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +21,12 @@ PAIRS = Kind("nccl", "nccl", ("nccl",), size=2, partners=3)
 
 
 def outcome(
-    folder: Path, kind: Kind, nodes: str, *events: tuple[str, dict[str, Any]], ended: int | None = 0
+    folder: Path,
+    kind: Kind,
+    nodes: str,
+    *events: tuple[str, dict[str, Any]],
+    ended: int | None = 0,
+    end: str = "",
 ) -> Any:
     log = EventLog(folder / "events.jsonl", "r1")
     with contextlib.closing(log):
@@ -27,7 +35,7 @@ def outcome(
         for event, fields in events:
             log.write(event, **fields)
         if ended is not None:
-            log.write("finish", exit=ended)
+            log.write("finish", exit=ended, end=end)
     return outcome_of(group(folder, kind, nodes), kind, {})
 
 
@@ -55,31 +63,47 @@ def test_a_run_that_was_killed_has_judged_nothing(tmp_path: Path) -> None:
         assert found.nodes == {"n1": (NOT_TESTED, "the run was stopped")}
 
 
-def test_a_run_without_a_log_waited_in_vain_or_was_refused(tmp_path: Path) -> None:
-    silent = "the Slurm controller did not answer for 300 s: Unable to contact"
-    for line, state in (
-        ("", NOT_TESTED),
-        ("ERROR: no nodes: salloc of n1: no nodes within 8 s: Resources", NOT_TESTED),
-        (f"ERROR: scontrol: {silent}", NOT_TESTED),
-        ("ERROR: no nodes: salloc of n1: Invalid qos specification", NOT_PROVED),
-        ("ERROR: unknown option", NOT_PROVED),
-    ):
-        if line:
-            (tmp_path / OUTPUT).write_text(f"collecting\n{line}\n")
-        found = outcome_of(group(tmp_path, ALONE, "n1"), ALONE, {})
-        assert found.nodes["n1"] == (state, line or "the run was killed before its first test")
+WORDS = "CANCELLED PREEMPTED no nodes within 8 s, did not answer for 9 s, Unable to contact"
+
+
+@pytest.mark.parametrize(
+    ("end", "state", "refused"),
+    [
+        (WAITED, NOT_TESTED, False),
+        (TAKEN_BACK, NOT_TESTED, True),
+        (NO_NODES, NOT_PROVED, False),
+        (REFUSED, NOT_PROVED, True),
+        ("", NOT_PROVED, True),
+    ],
+)
+@pytest.mark.parametrize("words", [WORDS, "it is red"])
+def test_a_run_without_a_test_is_judged_by_the_end_of_its_log_and_by_no_word(
+    tmp_path: Path, end: str, state: str, refused: bool, words: str
+) -> None:
+    (tmp_path / OUTPUT).write_text(f"ERROR: {words}\n")
+    found = outcome(tmp_path, ALONE, "n1", ("error", {"message": words}), ended=4, end=end)
+    assert found.nodes["n1"] == (state, words)
+    assert was_refused(tmp_path) is refused
+
+
+def test_a_run_without_a_log_was_killed_or_python_could_not_start_it(tmp_path: Path) -> None:
+    killed = (NOT_TESTED, "the run was killed before its first test")
+    assert outcome_of(group(tmp_path, ALONE, "n1"), ALONE, {}).nodes["n1"] == killed
+    (tmp_path / OUTPUT).write_text(f"ImportError: {WORDS}\n")
+    broken = outcome_of(group(tmp_path, ALONE, "n1"), ALONE, {}).nodes["n1"]
+    assert broken == (NOT_PROVED, f"ImportError: {WORDS}")
 
 
 def test_a_node_whose_job_was_taken_back_is_tested_later(tmp_path: Path) -> None:
-    for number, (why, state) in enumerate(
+    for number, (why, end, state) in enumerate(
         (
-            ("the job ended: PREEMPTED: a job of higher priority took the nodes", NOT_TESTED),
-            ("the job ended: CANCELLED: scancel", NOT_TESTED),
-            ("slurmd does not answer", NOT_PROVED),
+            ("slurmd does not answer", TAKEN_BACK, NOT_TESTED),
+            ("slurmd does not answer", "", NOT_PROVED),
+            (WORDS, "", NOT_PROVED),  # a node may write what it likes
         )
     ):
         ends = (item("n1", "error"), ("lost", {"node": "n1", "why": why}))
-        found = outcome(tmp_path / str(number), ALONE, "n1", *ends, ended=1)
+        found = outcome(tmp_path / str(number), ALONE, "n1", *ends, ended=1, end=end)
         assert found.nodes["n1"][0] == state
 
 

@@ -20,6 +20,10 @@ from sandbox_helpers import DEADLINE, environment, left_in_queue, queue, slurm, 
 from pytest_gpucluster.campaign.model import JUDGED
 from pytest_gpucluster.campaign.store import CampaignStore
 from pytest_gpucluster.cli.signed_folder import manifest_of
+from pytest_gpucluster.report.events import read_log
+from pytest_gpucluster.report.run_folder import KEEP_FOLDER, newest_log
+from pytest_gpucluster.report.run_model import NO_NODES, WAITED
+from pytest_gpucluster.report.run_model import REFUSED as REFUSED_RUN
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -287,3 +291,33 @@ def test_wrong_words_are_refused_before_anything_starts(
     rc, out = campaign(sandbox, tmp_path, "wrong", *more)
     assert rc == REFUSED, out
     assert message in out
+
+
+@pytest.mark.parametrize(
+    ("more", "end"),
+    [
+        (("--nodes=gpu01", "--set=slurm.queue_wait=5s"), WAITED),
+        (("--set=slurm.partition=nosuch",), REFUSED_RUN),
+        (("--set=slurm.extra_args=[--constraint=nosuch]", "--nodes=gpu02"), NO_NODES),
+    ],
+)
+def test_the_log_of_a_run_of_a_campaign_has_how_it_ended(
+    sandbox: Sandbox, tmp_path: Path, more: tuple[str, ...], end: str
+) -> None:
+    load(sandbox, len(NODES), 60)
+    wait_for(
+        lambda: slurm(sandbox, "squeue", "-h", "-t", "R").count("user") == len(NODES), "the nodes are busy"
+    )
+    write_suites(tmp_path, {"test_site.py": COUNT, "pytest.ini": PYTEST_INI})
+    argv = command(
+        f"--cluster={cluster_file(sandbox, tmp_path)}", "--report-dir=group", *more, "test_site.py"
+    )
+    env = environment(**{KEEP_FOLDER: "1"})
+    try:
+        done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    finally:
+        slurm(sandbox, "scancel", "--name=user")
+        wait_for(lambda: not left_in_queue(sandbox), "the jobs of users have ended")
+    assert done.returncode == REFUSED, done.stdout + done.stderr
+    found = read_log(newest_log(tmp_path / "group"))
+    assert (found.end, found.exit) == (end, REFUSED), done.stdout + done.stderr

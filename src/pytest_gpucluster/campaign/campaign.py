@@ -43,7 +43,7 @@ PATIENCE = 120.0  # seconds that runs get to end when the campaign is stopped
 
 @dataclass(frozen=True)
 class Rules:
-    """How a campaign behaves; times in seconds. `ends`: nothing starts later; None: when all nodes in service are judged."""
+    """How a campaign behaves; times in seconds. `ends`: the monotonic time from which nothing starts; None: until all nodes in service are judged."""
 
     limit: int = 8
     ends: float | None = None
@@ -66,6 +66,7 @@ class Loop:
     own: dict[int, Child] = field(default_factory=dict)  # group -> its process
     nodes: dict[str, NodeView] = field(default_factory=dict)
     _read: float = 0.0
+    _seen: dict[int, float] = field(default_factory=dict)  # group -> when this process saw it first
     _open: bool = True  # the window
 
     @property
@@ -101,7 +102,7 @@ class Loop:
         self._collect()
         self._read_nodes()
         running = self._is_at_work()
-        if self.rules.ends is not None and time.time() >= self.rules.ends:
+        if self.rules.ends is not None and time.monotonic() >= self.rules.ends:
             return not running
         planner = Planner(self._view())
         if self.rules.ends is not None:  # nodes out of service may come back
@@ -176,8 +177,7 @@ class Loop:
         return judge_pairs(self.store, self.campaign)
 
     def _may_start(self) -> bool:
-        now = time.time()
-        if self.rules.ends is not None and now >= self.rules.ends:
+        if self.rules.ends is not None and time.monotonic() >= self.rules.ends:
             return False
         return self._in_window()
 
@@ -210,9 +210,8 @@ class Loop:
     def _queue_wait(self) -> float:
         """Return how long a request may wait: not beyond the window, nor beyond the end of the campaign."""
         left = [self.cluster.slurm.queue_wait]
-        now = time.time()
         if self.rules.ends is not None:
-            left.append(self.rules.ends - now)
+            left.append(self.rules.ends - time.monotonic())
         if self.rules.window is not None:
             left.append(self.rules.window.seconds_left(datetime.now().astimezone()))
         return max(5.0, min(left))
@@ -257,8 +256,13 @@ class Loop:
             return self.own[group.number].process.poll() is not None
         running = is_running(group.child or group.owner) if group.child or group.owner else None
         if running is None:  # on another machine
-            return time.time() > group.until
+            return self._has_outlasted(group)
         return not running
+
+    def _has_outlasted(self, group: Group) -> bool:
+        """Return whether this process has seen a group for longer than its run may last: no clock of another machine matters."""
+        since = self._seen.setdefault(group.number, time.monotonic())
+        return time.monotonic() - since > group.until - group.began
 
     def _collect(self) -> None:
         judged = any(it.outcome in JUDGED for it in self.store.results(self.campaign))
@@ -273,7 +277,7 @@ class Loop:
                 )
             if group.campaign == self.campaign.number:
                 self._store(group)
-            elif time.time() > group.until:  # of a campaign that nobody continues
+            elif self._has_outlasted(group):  # of a campaign that nobody continues
                 self.store.release(group, outcome_of(group, self._kind_of_other(group), {}))
 
     @staticmethod

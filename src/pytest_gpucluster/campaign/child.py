@@ -7,7 +7,6 @@ has stored its process id: a shell waits for one line, and ends without it.
 from __future__ import annotations
 
 import hashlib
-import re
 import signal
 import sys
 from contextlib import suppress
@@ -26,7 +25,8 @@ from pytest_gpucluster.core.secure_tempfile import Folder
 from pytest_gpucluster.kit.suite_work import PairResult
 from pytest_gpucluster.report.events import read_log
 from pytest_gpucluster.report.result import RED
-from pytest_gpucluster.report.run_folder import log_in
+from pytest_gpucluster.report.run_folder import KEEP_FOLDER, newest_log
+from pytest_gpucluster.report.run_model import NO_NODES, TAKEN_BACK, WAITED
 from pytest_gpucluster.report.run_snapshot import JUDGED_EXITS, recorded
 
 if TYPE_CHECKING:
@@ -39,10 +39,6 @@ if TYPE_CHECKING:
 OUTPUT = "output.txt"
 _CHUNK = 1 << 20
 _START = 'read -r go && exec "$@" >>"$0" 2>&1 </dev/null'
-# how Slurm ends a job for others' sake: no fault of its nodes
-_TAKEN_BACK = re.compile(r"\b(PREEMPTED|CANCELLED|REVOKED|REQUEUED)\b")
-# of cluster/slurm: the wait in the queue is over, or the controller is away
-_WAITED = re.compile(r"\b(no nodes within|did not answer for|not finished after|Unable to contact)\b")
 _MAX_MESSAGE = 500
 USAGE = 4  # pytest's exit status: also of a run that Slurm granted no nodes
 STOPPED = (None, 2)  # killed, or ended by a signal
@@ -67,7 +63,9 @@ class Child:
         output = folder / OUTPUT
         output.touch(mode=0o600)
         argv = ("sh", "-c", _START, str(output), sys.executable, "-m", "pytest", *arguments)
-        self.process: subprocess.Popen[bytes] = LocalTransport(inherit=True).spawn(argv)
+        self.process: subprocess.Popen[bytes] = LocalTransport(inherit=True).spawn(
+            argv, env={KEEP_FOLDER: "1"}
+        )
         self.mark = mark_of(self.process.pid)
 
     def go(self) -> None:
@@ -96,8 +94,8 @@ def arguments_of(
 
 def was_refused(folder: Path) -> bool:
     """Return whether a run that ended with USAGE was refused for its options, not for its nodes or the controller."""
-    line = last_line(folder)
-    return "no nodes" not in line and not _WAITED.search(line)
+    run = _run_in(folder)
+    return run is None or run.end not in (WAITED, NO_NODES)
 
 
 def last_line(folder: Path) -> str:
@@ -116,13 +114,16 @@ def last_line(folder: Path) -> str:
 def outcome_of(group: Group, kind: Kind, boots: Mapping[str, str]) -> Outcome:
     """Return how the run of a group ended, by its event log."""
     folder = Path(group.folder) if group.folder else None
-    try:
-        log = log_in(folder) if folder else None
-        run = read_log(log) if log else None
-        sha256 = sha256_of(log) if log else ""
-    except OSError:
-        run, sha256 = None, ""
+    run = _run_in(folder) if folder else None
+    sha256 = sha256_of(newest_log(folder)) if folder and run else ""
     return replace(outcome_in(run, group, kind), boots=boots, sha256=sha256)
+
+
+def _run_in(folder: Path) -> Run | None:
+    """Return what the event log in the folder of a group holds, None without one."""
+    with suppress(OSError):
+        return read_log(newest_log(folder))
+    return None
 
 
 def sha256_of(path: Path) -> str:
@@ -141,9 +142,7 @@ def outcome_in(run: Run | None, group: Group, kind: Kind) -> Outcome:
         return Outcome(dict.fromkeys(group.nodes, _without_log(folder)))
     made = Outcome({}, {}, run=run.run)
     if run.exit not in JUDGED_EXITS:
-        stopped = run.exit in STOPPED
-        state = (NOT_TESTED, "the run was stopped") if stopped else _without_log(folder)
-        return replace(made, nodes=dict.fromkeys(group.nodes, state))
+        return replace(made, nodes=dict.fromkeys(group.nodes, _without_test(run)))
     of_cluster = _of_cluster(run)
     found = {node: _of_node(run, node) for node in group.nodes}
     if kind.partners and of_cluster[0] == FAILED:  # what the nodes do together has failed
@@ -157,11 +156,17 @@ def outcome_in(run: Run | None, group: Group, kind: Kind) -> Outcome:
 
 
 def _without_log(folder: Path | None) -> tuple[str, str]:
-    """Return the state of the nodes of a run that executed nothing: it was killed, waited in vain, or was refused."""
+    """Return the state of the nodes of a run without a log: it was killed before it began, or Python could not start it."""
     why = last_line(folder) if folder else ""
-    if not why or _WAITED.search(why) or _TAKEN_BACK.search(why):
-        return NOT_TESTED, why or "the run was killed before its first test"
-    return NOT_PROVED, why
+    return (NOT_PROVED, why) if why else (NOT_TESTED, "the run was killed before its first test")
+
+
+def _without_test(run: Run) -> tuple[str, str]:
+    """Return the state of the nodes of a run that did not come to its end, by the end of its log."""
+    if run.exit in STOPPED:
+        return NOT_TESTED, "the run was stopped"
+    why = clean(run.errors[0])[:_MAX_MESSAGE] if run.errors else f"the run ended with exit status {run.exit}"
+    return (NOT_TESTED if run.end in (WAITED, TAKEN_BACK) else NOT_PROVED), why
 
 
 def _of_node(run: Run, node: str) -> tuple[str, str]:
@@ -169,7 +174,7 @@ def _of_node(run: Run, node: str) -> tuple[str, str]:
     if state == FIT:
         return state, ""
     lost = run.lost.get(node, "")
-    if state != FAILED and _TAKEN_BACK.search(" ".join((lost, *run.errors))):
+    if state != FAILED and run.end == TAKEN_BACK:
         return NOT_TESTED, lost or run.errors[0]
     return state, _why(run, node) or lost or run.untested.get(node, "") or _unproved(run, node)
 

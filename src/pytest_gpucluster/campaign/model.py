@@ -48,7 +48,8 @@ class Campaign:
 class Group:
     """Nodes that one run tests. `waits`: some of them were busy when it was started.
 
-    `owner` and `child` are marks of processes (core/run_mark.py); no job of the run lasts beyond `until`.
+    `owner` and `child` are marks of processes (core/run_mark.py); the run lasts at most `until` - `began`: the clock is that of the
+    machine that has started it, so that the difference alone counts elsewhere.
     """
 
     number: int

@@ -21,16 +21,31 @@ GpuClusterError
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_gpucluster.cluster.slurm.result import StepResult
 
+AnyError = TypeVar("AnyError", bound="GpuClusterError")
+
 
 class GpuClusterError(Exception):
-    """Everything that this package raises on purpose."""
+    """Everything that this package raises on purpose. `waited`: something else was busy or away, and may be back later."""
+
+    waited = False
+
+
+def has_waited(error: BaseException | None) -> bool:
+    """Return whether an error, or what caused it, is a wait in vain."""
+    return error is not None and (getattr(error, "waited", False) or has_waited(error.__cause__))
+
+
+def in_vain(error: AnyError) -> AnyError:
+    """Return an error, marked as a wait in vain."""
+    error.waited = True
+    return error
 
 
 class ConfigError(GpuClusterError):

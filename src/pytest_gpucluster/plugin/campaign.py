@@ -248,7 +248,7 @@ def make_rules(option: Any, kinds: Sequence[Kind], arguments: tuple[str, ...]) -
         raise ConfigError(f"--campaign-window: {error}") from error
     ends = None
     if option.campaign_time is not None:
-        ends = time.time() + _duration("--campaign-time", option.campaign_time)
+        ends = time.monotonic() + _duration("--campaign-time", option.campaign_time)
     return Rules(
         limit,
         ends,

@@ -29,7 +29,8 @@ from pytest_gpucluster.report.atomic_write import write_whole
 from pytest_gpucluster.report.cluster_findings import settle
 from pytest_gpucluster.report.last_screen import closing, colour_of
 from pytest_gpucluster.report.progress import Reminder, progress_now
-from pytest_gpucluster.report.run_folder import runs_in_reasons
+from pytest_gpucluster.report.run_folder import OF_CAMPAIGN, runs_in_reasons
+from pytest_gpucluster.report.run_model import TAKEN_BACK
 from pytest_gpucluster.report.tables import wrapped
 from pytest_gpucluster.report.waivers import expired
 from pytest_gpucluster.report.words import count, labelled
@@ -276,7 +277,7 @@ class Hooks:
         settle(log.model)
         for ended in self.session.ended_early():
             self.session.messages.append(ended)
-            log.write("error", message=ended)
+            log.write("error", message=ended, end=TAKEN_BACK if self.session.taken_back else "")
         self._log_selection(log)
         if not distributed:  # workers end later
             self.session.let_agents_leave()
@@ -393,7 +394,8 @@ class Hooks:
     def _remove_old_reports(self) -> None:
         """Remove the reports of old runs that nothing names, and print which."""
         if not self.reports.is_published:
-            self.reports.close()  # the folder of this run
+            if not OF_CAMPAIGN:  # which reads how it ended
+                self.reports.close()  # the folder of this run
             return
         named = runs_in_reasons({info.reason or "" for info in self.session.inventory.values()})
         memory = self.config.pluginmanager.get_plugin("gpucluster-history")

@@ -358,7 +358,14 @@ class RunEnd:
         slurm = self.session.slurm
         processes = dict(slurm.transport.started) if slurm else {}
         counts = counts_of(self.log.model)
-        self.log.write("finish", exit=status, complaints=self._complaints, processes=processes, clean=counts)
+        self.log.write(
+            "finish",
+            exit=status,
+            end=self.log.model.end,
+            complaints=self._complaints,
+            processes=processes,
+            clean=counts,
+        )
         self.reports.written[self.log.path] = None
         self.gaps()
 

@@ -13,7 +13,7 @@ import pytest
 from xdist.scheduler import LoadScheduling
 
 from pytest_gpucluster.cluster.plan import ALL, ANY, Kind, Lanes, NodeLease
-from pytest_gpucluster.core.errors import GpuClusterError, NotAvailable, NotTested, TransportError
+from pytest_gpucluster.core.errors import GpuClusterError, NotAvailable, NotTested, TransportError, has_waited
 from pytest_gpucluster.core.registry import suite_hooks, suites
 from pytest_gpucluster.plugin import reporting, runs_tests
 from pytest_gpucluster.plugin.controller import Controller
@@ -28,6 +28,7 @@ from pytest_gpucluster.plugin.items import (
     used_by,
 )
 from pytest_gpucluster.plugin.worker import Worker
+from pytest_gpucluster.report.run_model import NO_NODES, WAITED
 from pytest_gpucluster.run.record import clean, one_line
 
 if TYPE_CHECKING:
@@ -323,7 +324,7 @@ class NodeAccess:
             session.allocate(self._progress, submitting)
         except GpuClusterError as error:
             if self._log is not None:
-                self._log.write("error", message=str(error))
+                self._log.write("error", message=str(error), end=WAITED if has_waited(error) else NO_NODES)
             session.close()
             if too_early:
                 pytest.exit(f"no nodes: {clean(one_line(error))}", returncode=4)

@@ -20,7 +20,7 @@ from pytest_gpucluster.cluster.slurm.inventory import seen_from_inside
 from pytest_gpucluster.cluster.slurm.option_check import refuse_options
 from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.core.check import Action
-from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, SlurmError
+from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, SlurmError, has_waited
 from pytest_gpucluster.core.registry import suite_hooks
 from pytest_gpucluster.core.secure_tempfile import Folder, group_id, temporary_folder
 from pytest_gpucluster.core.units import parse_option_time
@@ -61,7 +61,8 @@ from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.atomic_write import Reports, is_stream
 from pytest_gpucluster.report.events import EventLog, read_log
 from pytest_gpucluster.report.history import History
-from pytest_gpucluster.report.run_folder import EVENTS, RunFolder
+from pytest_gpucluster.report.run_folder import EVENTS, OF_CAMPAIGN, RunFolder
+from pytest_gpucluster.report.run_model import REFUSED, WAITED
 from pytest_gpucluster.report.step_logs import StepLogs
 from pytest_gpucluster.run.record import clean, one_line
 
@@ -153,6 +154,7 @@ def register(config: pytest.Config) -> None:
         history = make_history(config, session, log, reports)
         metrics_file = MetricsFile(session.cluster, log, reports) if log is not None else None
     except GpuClusterError as error:
+        _log_refusal(config, error)
         raise pytest.UsageError(clean(one_line(error))) from error
     # suites may lie in an installation or checkout of another user, where pytest cannot write its cache
     config.addinivalue_line("filterwarnings", "ignore::pytest.PytestCacheWarning")
@@ -190,6 +192,19 @@ def register(config: pytest.Config) -> None:
             Notifier(session.cluster, log, reports, hooks.write_message).write,
         ]  # metrics raise alerts
         hooks.end.stating += [metrics_file.write, hooks.write_junit, html_report.write]
+
+
+def _log_refusal(config: pytest.Config, error: GpuClusterError) -> None:
+    """Write the log of a run of a campaign that does not begin: the campaign reads there whether it may try again."""
+    if not OF_CAMPAIGN or hasattr(config, "workerinput"):
+        return
+    run, option = _run_id(), config.option
+    with (
+        contextlib.suppress(GpuClusterError, OSError),
+        contextlib.closing(EventLog(Path(option.report_dir) / run / EVENTS, run)) as log,
+    ):
+        log.write("error", message=str(error), end=WAITED if has_waited(error) else REFUSED)
+        log.write("finish", exit=int(pytest.ExitCode.USAGE_ERROR), end=log.model.end)
 
 
 def of_run(session: ClusterSession, log: EventLog | None) -> list[tuple[str, str]]:
@@ -239,7 +254,7 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
         edited = edited_reasons(inventory, cluster.name, history, Path(option.report_dir))
     to_retest = retest_reasons(options, inventory, reserved, edited)
     plan = make_plan(cluster, inventory, selection, reserved=reserved, to_retest=to_retest)
-    run = time.strftime("%Y%m%dT%H%M%S") + f"-{os.getpid()}"
+    run = _run_id()
     keep, full = cluster.reports.keep, is_full(config)
     log = open_log(option, run, reports, keep=keep, full=full) if runs_tests(option) else None
     session = Controller(cluster, inventory, plan, slurm)
@@ -258,6 +273,10 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
     if to_retest and slurm is not None and log is not None:
         session.retest = Retest(little_patience(slurm), to_retest, durable(log), lock_of(slurm))
     return session, log
+
+
+def _run_id() -> str:
+    return time.strftime("%Y%m%dT%H%M%S") + f"-{os.getpid()}"
 
 
 def good_before(path: Path | None, session: ClusterSession) -> Mapping[str, float]:

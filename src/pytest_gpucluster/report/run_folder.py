@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 LATEST, RERUN = LINKS = ("latest", "latest-rerun")
 EVENTS = "events.jsonl"
+# of a campaign's runs: the folder of a run without a result stays, since the campaign reads there how it ended
+KEEP_FOLDER = "GPUCLUSTER_KEEP_FOLDER"
+OF_CAMPAIGN = bool(os.environ.pop(KEEP_FOLDER, ""))
 MANIFEST, SIGNATURE = "SHA256SUMS", "SHA256SUMS.sig"
 _SIGNATURES = (SIGNATURE, "record.json.sig")  # the second is of version 0.3
 ENDED = (0, 1)  # pytest's exit status of a run that came to its end

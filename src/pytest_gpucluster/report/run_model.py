@@ -117,6 +117,11 @@ class RemarkCount:
     nodes: set[str] = field(default_factory=set)
 
 
+# `end` of events: nodes were busy or Slurm was away; Slurm refused the request; an option or file is wrong; the job was
+# preempted or cancelled
+WAITED, NO_NODES, REFUSED, TAKEN_BACK = "waited", "no nodes", "refused", "taken back"
+
+
 @dataclass
 class Run:
     """What the events hold: of several `start` and `nodes` the first counts, of several `finish` the last."""
@@ -127,6 +132,7 @@ class Run:
     began: float | None = None  # the earliest time of any event
     ended: float | None = None  # the latest
     run: str = ""
+    end: str = ""  # why it tested nothing, or not to its end: one of WAITED, NO_NODES, REFUSED, TAKEN_BACK; '' otherwise
     selected: list[str] = field(default_factory=list)
     required: list[Required] | None = None  # what the run must prove; None: its log does not state it
     of_proof: dict[tuple[str, str, str], list[tuple[str, str]]] = field(
@@ -335,10 +341,12 @@ def _allocation(run: Run, event: dict[str, Any]) -> None:
 
 def _error(run: Run, event: dict[str, Any]) -> None:
     run.errors.append(one_line(event.get("message")))
+    run.end = one_line(event.get("end")) or run.end
 
 
 def _finish(run: Run, event: dict[str, Any]) -> None:
     run.finish = event
+    run.end = one_line(event.get("end"))
     run.errors += [one_line(complaint) for complaint in as_list(event.get("complaints"))]
 
 

@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cluster.plan import Kind, Plan, Problem
+from pytest_gpucluster.cluster.slurm.error_hints import FOR_OTHERS
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.common_cause import Place, peer_groups
@@ -259,6 +260,11 @@ class ClusterSession:
             for held in self.allocations
             if held.owned and not held.alive
         ]
+
+    @property
+    def taken_back(self) -> bool:
+        """Whether Slurm ended a job of this run for others' sake; known after `ended_early`."""
+        return any(held.end_state in FOR_OTHERS for held in self.allocations)
 
     def forget(self, channel: Channel) -> None:
         """Forget every answer and fact, and ask through this channel from now on."""

@@ -34,7 +34,7 @@ from pytest_gpucluster.cluster.slurm.inventory import seen_from_inside
 from pytest_gpucluster.cluster.transport import kill_group
 from pytest_gpucluster.core import hostlist, units
 from pytest_gpucluster.core import run_mark as runmark
-from pytest_gpucluster.core.errors import AllocationError, SlurmError
+from pytest_gpucluster.core.errors import AllocationError, SlurmError, in_vain
 from pytest_gpucluster.core.scripts import script
 
 if TYPE_CHECKING:
@@ -133,6 +133,7 @@ class Allocation:
         self.env = {"SLURM_JOB_ID": str(job_id)}
         self.host_roots: dict[str, str] = {}  # of run_step: {node: root of a task without a container}
         self.fingerprints: dict[str, str] = {}  # of run_step: {image: fingerprint of a new container}
+        self.end_state = ""  # of a job that ended too early, once `why_ended` has read it
         self._holder = holder
 
     @classmethod
@@ -180,7 +181,8 @@ class Allocation:
 
     def why_ended(self) -> str:
         """Return the state of a job that ended too early with its meaning, or else salloc's last output."""
-        return end_explanation(self._last_state()) or self.ended or "salloc printed nothing"
+        self.end_state = self._last_state()
+        return end_explanation(self.end_state) or self.ended or "salloc printed nothing"
 
     def _last_state(self) -> str:
         """Return the final state of the job, after COMPLETING; '' if Slurm does not report it."""
@@ -365,7 +367,7 @@ class _Holder:
         """Return the error of a request that waited too long, with the nodes that were not free."""
         message = f"no nodes within {units.format_duration(self.request.queue_wait)}: {self._waits_for()}"
         bad = self._out(busy=True)
-        return self._without(bad, message) if bad else self._error(message)
+        return in_vain(self._without(bad, message) if bad else self._error(message))
 
     def _out(self, *, busy: bool = False) -> dict[str, str]:
         """Return {node: why Slurm cannot allocate it now}; with `busy`, also those with other jobs."""
@@ -417,7 +419,8 @@ class _Holder:
             thread.join(5)
         words = self.last_error() or f"salloc ended with exit {self.process.returncode}"
         hint = advice("\n".join(self.errors))
-        return self._error(words + (f": {hint}" if hint else "") + self._limits(words))
+        error = self._error(words + (f": {hint}" if hint else "") + self._limits(words))
+        return in_vain(error) if outage(error.stderr) else error
 
     def _limits(self, words: str) -> str:
         try:

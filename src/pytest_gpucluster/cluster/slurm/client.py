@@ -12,7 +12,7 @@ from pytest_gpucluster.cluster.environment import SYSTEM_PATH
 from pytest_gpucluster.cluster.slurm import inventory
 from pytest_gpucluster.cluster.transport.local import LocalTransport
 from pytest_gpucluster.core import redact
-from pytest_gpucluster.core.errors import SlurmError, TransportError
+from pytest_gpucluster.core.errors import SlurmError, TransportError, in_vain
 from pytest_gpucluster.core.sanitize import one_line
 
 if TYPE_CHECKING:
@@ -107,12 +107,14 @@ class Slurm:
                 since = begin
             self._away = since, now
             if now + pause > max(since + self.retry_for, begin + min(AGAIN, self.retry_for)):
-                raise SlurmError(
-                    f"{argv[0]}: the Slurm controller did not answer for {waited:.0f} s: {error_line(done.stderr)}: "
-                    "is slurmctld running and SLURM_CONF right? (scontrol ping)",
-                    argv=argv,
-                    rc=done.rc,
-                    stderr=done.stderr,
+                raise in_vain(
+                    SlurmError(
+                        f"{argv[0]}: the Slurm controller did not answer for {waited:.0f} s: {error_line(done.stderr)}: "
+                        "is slurmctld running and SLURM_CONF right? (scontrol ping)",
+                        argv=argv,
+                        rc=done.rc,
+                        stderr=done.stderr,
+                    )
                 )
             time.sleep(pause)
             pause = min(pause * 2, 5.0)

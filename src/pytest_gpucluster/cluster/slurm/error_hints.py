@@ -85,6 +85,7 @@ _HOPELESS = (
     "AccountNotAllowed", "QOSNotAllowed", "InvalidAccount", "InvalidQOS",
 )  # fmt: skip
 
+FOR_OTHERS = ("PREEMPTED", "CANCELLED", "REVOKED", "REQUEUED")  # how Slurm ends a job that is at no fault
 # squeue's state (%T) of a job that ended before its run
 _ENDED = {
     "PREEMPTED": "a job of higher priority took its nodes: name a slurm.qos or slurm.partition that is not preempted",

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pytest_gpucluster.cluster.environment import UMASK, base_environment
 from pytest_gpucluster.cluster.transport.base import MAX_OUTPUT, Completed
 from pytest_gpucluster.core import redact
-from pytest_gpucluster.core.errors import TransportError
+from pytest_gpucluster.core.errors import TransportError, in_vain
 from pytest_gpucluster.core.sanitize import one_line
 
 if TYPE_CHECKING:
@@ -69,8 +69,10 @@ class LocalTransport:
             out, err = _communicate(process, b"" if input is None else input.encode(), timeout)
         except subprocess.TimeoutExpired:
             kill_group(process)
-            raise TransportError(
-                f"{argv[0]}: not finished after {timeout:g} s: does its server respond? ({_short(argv)})"
+            raise in_vain(
+                TransportError(
+                    f"{argv[0]}: not finished after {timeout:g} s: does its server respond? ({_short(argv)})"
+                )
             ) from None
         except _TooMuch as much:
             kill_group(process)

@@ -25,7 +25,7 @@ from pytest_gpucluster.cluster.transport.remote_process import LOST, ConnectionL
 from pytest_gpucluster.cluster.transport.ssh_connect import SshError, address_of, connect
 from pytest_gpucluster.core import redact
 from pytest_gpucluster.core.command_end import LIMITED_SH
-from pytest_gpucluster.core.errors import ConfigError, TransportError
+from pytest_gpucluster.core.errors import ConfigError, TransportError, in_vain
 from pytest_gpucluster.core.scripts import script
 
 if TYPE_CHECKING:
@@ -194,9 +194,11 @@ class SshTransport:
                 )
             except subprocess.TimeoutExpired:
                 process.kill_group()
-                raise TransportError(
-                    f"{argv[0]}: not finished after {timeout:g} s on {self.where}: does its server respond? "
-                    f"({_short(argv)})"
+                raise in_vain(
+                    TransportError(
+                        f"{argv[0]}: not finished after {timeout:g} s on {self.where}: does its server respond? "
+                        f"({_short(argv)})"
+                    )
                 ) from None
             except BaseException:
                 process.kill_group()
