@@ -145,6 +145,10 @@ def test_init_from_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cluster.slurm.conf == "/srv/lab/slurm.conf"
     groups = {group.nodes: (group.partition, group.profile.name) for group in cluster.groups}
     assert groups == {"gpu[01-02]": ("batch", "generic"), "cpu01": ("debug", "generic")}
+    assert cluster.slurm.time == 3600
+    slurm_answers(monkeypatch, PARTITIONS.replace("1:00:00 Nodes", "10:00 Nodes"), "none", TYPES)
+    assert cli.main(["init", "--offline", "--force"]) == 0
+    assert config.load_cluster("lab").slurm.time == 600  # of debug
 
 
 def test_init_reads_one_node_per_group_unless_it_is_offline(

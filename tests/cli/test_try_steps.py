@@ -109,6 +109,14 @@ def test_each_environment_is_tried_once_in_one_job(tmp_path: Path, monkeypatch: 
     assert found["tensorflow"].environment == try_steps.OUTSIDE
 
 
+def test_the_job_is_no_longer_than_the_file_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """slurm.time of a draft is at most MaxTime of the partition: Slurm refuses a longer job."""
+    monkeypatch.setattr(f"{__name__}.FILE", FILE.replace("batch", "short, time: 4m"))
+    site = Site(monkeypatch, {"": TORCH, "/m/python": TORCH})
+    tried(tmp_path, "environments: {m: {python: /m/python}}\nddp: {environment: m}\n")
+    assert site.held == [("gpu01", 240)]
+
+
 def test_what_is_missing_names_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = "nccl: {command: /opt/nt/all_reduce_perf -g 1}\n"
     site = Site(monkeypatch, {"": f"program /opt/nt/all_reduce_perf\t/opt/nt/all_reduce_perf\n{BARE}"})

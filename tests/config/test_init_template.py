@@ -142,6 +142,27 @@ def test_mig_is_stated_and_slurms_instances_are_not_counted(tmp_path: Path) -> N
     assert "one of the two is wrong" not in text
 
 
+@pytest.mark.parametrize(("read", "stated"), [(True, True), (None, None), (False, False)])
+def test_mig_that_was_read_is_stated_beside_a_shipped_profile_too(
+    tmp_path: Path, *, read: bool | None, stated: bool | None
+) -> None:
+    """None: some GPUs of the node are divided, so no mode is demanded of all."""
+    settings = {**USUAL, "mig": read}
+    card = machine("NVIDIA H100 PCIe", 81559, 1, 0, mig=read is not False, settings=settings)
+    _, cluster = drafted(tmp_path, [DraftNode("a", "b", {"gpu": 1})], {"a": card})
+    _, name, gpu = profiles(cluster)["a"]
+    assert (name, gpu.count, gpu.mig) == ("h100-pcie", 1, stated)
+
+
+def test_a_job_is_no_longer_than_its_partition_allows(tmp_path: Path) -> None:
+    limits = {"batch": 86400.0, "free": None, "short": 600.0, "medium": 1800.0}
+    nodes = [DraftNode(name, name, max_time=limit) for name, limit in limits.items()]
+    text, cluster = drafted(tmp_path, nodes)
+    assert cluster.slurm.time == 600
+    assert "time: 10m  # MaxTime of partition short\n" in text
+    assert drafted(tmp_path, nodes[:2])[1].slurm.time == 3600
+
+
 @pytest.mark.parametrize(
     ("second", "words"),
     [(3.125, "1 Ethernet at 100 Gb/s; 1 Ethernet at 25 Gb/s"), (12.5, "2 Ethernet at 100 Gb/s")],

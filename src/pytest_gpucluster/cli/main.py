@@ -123,8 +123,11 @@ def _draft_of_slurm(args: argparse.Namespace) -> tuple[str, Survey, Callable[[Su
     try:
         partitions = slurm.partitions()
         nodes = [
-            DraftNode(node.name, _chosen(node.partitions, partitions), node.gres)
+            DraftNode(
+                node.name, chosen, node.gres, partitions[chosen].max_time if chosen in partitions else None
+            )
             for node in slurm.nodes().values()
+            for chosen in (_chosen(node.partitions, partitions),)
         ]
     except GpuClusterError as error:
         raise GpuClusterError(f"{error}; run init where sinfo works, or use --inventory FILE") from error

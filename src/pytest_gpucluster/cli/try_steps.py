@@ -82,7 +82,8 @@ def _of_group(
     environments = {
         label: environment for _, section in wanted for label, environment in _environments(cluster, section)
     }
-    with held_node(cluster, slurm, group, node, progress, seconds=SPARE + STEP * len(environments)) as held:
+    seconds = min(SPARE + STEP * len(environments), cluster.slurm.time)  # the partition may allow no more
+    with held_node(cluster, slurm, group, node, progress, seconds=seconds) as held:
         programs = [program for _, section in wanted if (program := _program(section))]
         steps = {
             label: _step(slurm, held, environment, programs) for label, environment in environments.items()
