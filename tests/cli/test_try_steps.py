@@ -124,12 +124,22 @@ def test_what_is_missing_names_the_way_out(tmp_path: Path, monkeypatch: pytest.M
     assert all(" /opt/nt/all_reduce_perf;" in one.argv[-1] for one in site.asked)
     Site(monkeypatch, {"": BARE})
     assert "neither /opt/nt/all_reduce_perf nor torch" in tried(tmp_path, command)[0]["nccl"].missing
+    # where init finds them too: what nccl.command names is what the run starts
+    built = "/opt/nccl-tests/build/all_reduce_perf"
+    Site(monkeypatch, {"": f"program {built}\t{built}\nprogram all_reduce_perf\t{built}\n{BARE}"})
+    by_path = tried(tmp_path, f"nccl: {{command: {built} -g 1}}\n")[0]["nccl"]
+    assert (by_path.runs.partition(",")[0], by_path.missing) == (f"nccl-tests: {built}", "")
+    assert f"(built in {built}: nccl.command may name it)" in tried(tmp_path, "nccl: {}\n")[0]["nccl"].missing
+    Site(monkeypatch, {"": f"program my_perf\t/usr/bin/my_perf\n{BARE}"})
+    by_name = tried(tmp_path, "nccl: {command: my_perf -g 1}\n")[0]["nccl"]
+    assert by_name.runs.startswith("nccl-tests: /usr/bin/my_perf")
     Site(monkeypatch, {"": BARE})
     found, _ = tried(tmp_path, "mpi: {}\nddp: {nodes: 1}\n")
     assert "neither nccl-tests nor torch was found" in found["nccl"].missing
     assert "environments.default" in found["nccl"].missing
     assert "mpirun is not on PATH; mpicc is not on PATH: load its module" in found["mpi"].missing
     assert "so no GPU would be loaded" in found["burnin"].missing
+    assert tried(tmp_path, "rdma: {}\n")[0]["rdma"].missing == "ib_write_bw is not on PATH"
     assert "nothing between nodes can be proved" in found["ddp"].missing
 
 

@@ -224,6 +224,14 @@ def test_sections_that_can_run_are_written_and_the_others_say_what_they_lack(tmp
         "# kubernetes: {}  # needs kubectl and a context",
     ):
         assert line in bare
+    perftest = replace(full, programs={**programs, "ib_write_bw": "/usr/bin/ib_write_bw"})
+    with_rdma, cluster = drafted(tmp_path, nodes, survey=replace(known, software={"a1": perftest}))
+    sections = cluster
+    assert sections.rdma is not None
+    assert (
+        "# ibfabric: {}  # needs access to /dev/infiniband/umad* (sudo: true); ibnetdiscover is not on"
+        in with_rdma
+    )
     assert "needs two nodes; partition b has one" in drafted(tmp_path, [nodes[0]], survey=known)[0]
     shared, _ = drafted(tmp_path, nodes, survey=replace(known, share_host=True))
     assert "several nodes of Slurm are one machine" in shared

@@ -120,9 +120,8 @@ def _environments(cluster: Cluster, section: SuiteSection) -> list[tuple[str, En
 
 
 def _program(section: SuiteSection) -> str:
-    """Return the program that a section's `command` names by its path, '' if it names none."""
-    program = str(getattr(section, "command", "")).partition(" ")[0]
-    return program if program.startswith("/") else ""
+    """Return the program that a section's `command` names, '' if it names none."""
+    return str(getattr(section, "command", "")).partition(" ")[0]
 
 
 def _step(
@@ -131,7 +130,7 @@ def _step(
     from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step  # slow to import
 
     python = environment.python if environment is not None else "python3"
-    script = node_facts.software_script(python, torch=True, programs=(*node_facts.PROGRAMS, *programs))
+    script = node_facts.software_script(python, torch=True, paths=programs)
     request = StepRequest(
         ("sh", "-c", script), held.nodes, 1, environment=environment, mpi="none", timeout=STEP
     )
@@ -184,6 +183,7 @@ def _by_needs(suite: Suite, section: SuiteSection, found: Software, gpus: int) -
         for name in suite.frameworks
         if name not in found.packages
     ]
+    lacking += [f"{name} is not on PATH" for name in suite.programs if name not in found.programs]
     if not python and not suite.frameworks and isinstance(section, FrameworkConfig):
         lacking.append(f"its python is not there: name an environment that has it: {suite.name}.environment")
     if "torch" in suite.frameworks and "torch" in found.packages:

@@ -229,7 +229,6 @@ def _section(suite: Suite, survey: Survey) -> str:
     if not suite.section or not issubclass(suite.load(suite.section), OptionalSection):
         return ""
     packages = [word for word in suite.needs if word in suite.frameworks]
-    programs = [word for word in suite.needs if word not in packages and " " not in word]
     missing = [f"needs {suite.stated}"] if suite.stated else []
     if survey.software:
         missing += [
@@ -237,9 +236,9 @@ def _section(suite: Suite, survey: Survey) -> str:
             for word in packages
             if (nodes := survey.without(package=word))
         ]
-        missing += [f"{word} is not on {nodes}" for word in programs if (nodes := survey.without(word))]
-    elif packages or programs:
-        missing.append(f"needs {' and '.join((*packages, *programs))}")
+        missing += [f"{word} is not on {nodes}" for word in suite.programs if (nodes := survey.without(word))]
+    elif packages or suite.programs:
+        missing.append(f"needs {' and '.join((*packages, *suite.programs))}")
     if "2 nodes" in suite.needs and (small := survey.small_partitions()):
         missing.append(f"needs two nodes; partition {small} has one")
     if missing:
