@@ -132,7 +132,7 @@ def _step(
     python = environment.python if environment is not None else "python3"
     script = node_facts.software_script(python, torch=True, paths=programs)
     request = StepRequest(
-        ("sh", "-c", script), held.nodes, 1, environment=environment, mpi="none", timeout=STEP
+        ("sh", "-c", script), held.nodes, 1, environment=environment, mpi="none", timeout=STEP, reuse=False
     )
     try:
         result = run_step(slurm, held, request)
