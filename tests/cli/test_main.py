@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -264,6 +265,22 @@ def test_without_a_slurm_that_answers_there_is_one_line(
     assert "ssh to 127.0.0.1" in capsys.readouterr().err
     assert cli.main(["drains", "--cluster", "local"]) == run_command.WRONG_CONFIG
     assert "cluster local has no Slurm" in capsys.readouterr().err
+
+
+def test_drains_names_the_held_job_of_a_failed_prolog(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = "NodeName=gpu02 CPUTot=4 State=IDLE+DRAIN Partitions=b Reason=Prolog error [root@2026-11-29T19:32:09]\n"
+    printed = {"scontrol": node, "squeue": "6|ann|launch failed requeued held\n7|bob|Priority\n"}
+    monkeypatch.setattr(client.Slurm, "run", lambda _self, program, *_: printed[program])
+    assert cli.main(["drains"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"gpu02 +DRAINED +\(Prolog\) +Prolog error +2026-11-29T19:32:09 +root", out)
+    assert "slurmd's log has the line of a gate that it ran\n" in out
+    assert out.endswith("job 6 of ann: launch failed requeued held; after the repair: scontrol release 6\n")
+    assert cli.main(["drains", "--json"]) == 0
+    (job,) = json.loads(capsys.readouterr().out)["held"]
+    assert job["job"] == "6"
 
 
 def test_wrong_usage_is_exit_2() -> None:
