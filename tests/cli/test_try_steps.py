@@ -197,9 +197,15 @@ def test_report_is_narrow_and_the_status_counts_suites_with_a_section(
     report = out[out.rindex("gpu[01-04]: tried") :]
     assert max(map(len, report.splitlines())) < 80
     assert cli.main(["check", str(path), "--try", "--json"]) == 1
-    assert '"missing": "torch is not in' in capsys.readouterr().out
+    document = capsys.readouterr().out
+    assert '"missing": "torch is not in' in document
+    assert '"suites_not_tried": []' in document
     site.said[""] = TORCH
+    path.write_text(f"{FILE}ddp: {{}}\ncontroller: {{}}\nibfabric: {{}}\n")
     assert cli.main(["check", str(path), "--try"]) == 0
+    assert capsys.readouterr().out.endswith(
+        "\nnot tried, since only a run shows what they find: controller, ibfabric\n"
+    )
 
 
 def test_without_an_idle_node_or_slurm_nothing_is_tried(

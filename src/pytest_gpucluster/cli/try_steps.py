@@ -19,7 +19,7 @@ from pytest_gpucluster.kit.framework.framework_config import FrameworkConfig
 from pytest_gpucluster.kit.node import node_facts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.cluster.slurm.client import Slurm
@@ -103,6 +103,11 @@ def _section(cluster: Cluster, suite: Suite) -> SuiteSection | None:
         if section is not None and (section.environment_keys_used() or section.images_of_steps())
         else None
     )
+
+
+def untried(cluster: Cluster, names: Iterable[str]) -> list[str]:
+    """Return those of these suites whose sections name nothing that a small step could find."""
+    return [suite.name for suite in suites() if suite.name in names and _section(cluster, suite) is None]
 
 
 def _environments(cluster: Cluster, section: SuiteSection) -> list[tuple[str, EnvironmentConfig | None]]:
@@ -197,7 +202,7 @@ def _by_needs(suite: Suite, section: SuiteSection, found: Software, gpus: int) -
     return ", ".join(runs), lacking
 
 
-def lines(tried: list[Tried], left: Mapping[str, str]) -> Iterator[str]:
+def lines(tried: list[Tried], left: Mapping[str, str], untried: Sequence[str]) -> Iterator[str]:
     """Yield the report, at most 80 columns wide: by group, then by suite."""
     for nodes in dict.fromkeys(one.nodes for one in tried):
         of_group = [one for one in tried if one.nodes == nodes]
@@ -216,9 +221,12 @@ def lines(tried: list[Tried], left: Mapping[str, str]) -> Iterator[str]:
         yield from textwrap.wrap(
             f"{clip(nodes, 40)}: not tried: {why}", WIDTH - 1, subsequent_indent="  ", break_on_hyphens=False
         )
+    if untried:
+        words = f"not tried, since only a run shows what they find: {', '.join(untried)}"
+        yield from textwrap.wrap(words, WIDTH - 1, subsequent_indent="  ")
 
 
-def document(tried: list[Tried], left: Mapping[str, str]) -> dict[str, Any]:
+def document(tried: list[Tried], left: Mapping[str, str], untried: Sequence[str]) -> dict[str, Any]:
     """Return the same for --json."""
     return {
         "tried": [
@@ -227,4 +235,5 @@ def document(tried: list[Tried], left: Mapping[str, str]) -> dict[str, Any]:
             for one in tried
         ],
         "not_tried": dict(left),
+        "suites_not_tried": [*untried],
     }  # fmt: skip
