@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -145,6 +146,10 @@ def test_init_from_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cluster.slurm.conf == "/srv/lab/slurm.conf"
     groups = {group.nodes: (group.partition, group.profile.name) for group in cluster.groups}
     assert groups == {"gpu[01-02]": ("batch", "generic"), "cpu01": ("debug", "generic")}
+    assert cluster.slurm.time == 3600
+    slurm_answers(monkeypatch, PARTITIONS.replace("1:00:00 Nodes", "10:00 Nodes"), "none", TYPES)
+    assert cli.main(["init", "--offline", "--force"]) == 0
+    assert config.load_cluster("lab").slurm.time == 600  # of debug
 
 
 def test_init_reads_one_node_per_group_unless_it_is_offline(
@@ -260,6 +265,22 @@ def test_without_a_slurm_that_answers_there_is_one_line(
     assert "ssh to 127.0.0.1" in capsys.readouterr().err
     assert cli.main(["drains", "--cluster", "local"]) == run_command.WRONG_CONFIG
     assert "cluster local has no Slurm" in capsys.readouterr().err
+
+
+def test_drains_names_the_held_job_of_a_failed_prolog(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = "NodeName=gpu02 CPUTot=4 State=IDLE+DRAIN Partitions=b Reason=Prolog error [root@2026-11-29T19:32:09]\n"
+    printed = {"scontrol": node, "squeue": "6|ann|launch failed requeued held\n7|bob|Priority\n"}
+    monkeypatch.setattr(client.Slurm, "run", lambda _self, program, *_: printed[program])
+    assert cli.main(["drains"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"gpu02 +DRAINED +\(Prolog\) +Prolog error +2026-11-29T19:32:09 +root", out)
+    assert "slurmd's log has the line of a gate that it ran\n" in out
+    assert out.endswith("job 6 of ann: launch failed requeued held; after the repair: scontrol release 6\n")
+    assert cli.main(["drains", "--json"]) == 0
+    (job,) = json.loads(capsys.readouterr().out)["held"]
+    assert job["job"] == "6"
 
 
 def test_wrong_usage_is_exit_2() -> None:

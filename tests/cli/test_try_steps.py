@@ -109,6 +109,14 @@ def test_each_environment_is_tried_once_in_one_job(tmp_path: Path, monkeypatch: 
     assert found["tensorflow"].environment == try_steps.OUTSIDE
 
 
+def test_the_job_is_no_longer_than_the_file_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """slurm.time of a draft is at most MaxTime of the partition: Slurm refuses a longer job."""
+    monkeypatch.setattr(f"{__name__}.FILE", FILE.replace("batch", "short, time: 4m"))
+    site = Site(monkeypatch, {"": TORCH, "/m/python": TORCH})
+    tried(tmp_path, "environments: {m: {python: /m/python}}\nddp: {environment: m}\n")
+    assert site.held == [("gpu01", 240)]
+
+
 def test_what_is_missing_names_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = "nccl: {command: /opt/nt/all_reduce_perf -g 1}\n"
     site = Site(monkeypatch, {"": f"program /opt/nt/all_reduce_perf\t/opt/nt/all_reduce_perf\n{BARE}"})
@@ -116,12 +124,22 @@ def test_what_is_missing_names_the_way_out(tmp_path: Path, monkeypatch: pytest.M
     assert all(" /opt/nt/all_reduce_perf;" in one.argv[-1] for one in site.asked)
     Site(monkeypatch, {"": BARE})
     assert "neither /opt/nt/all_reduce_perf nor torch" in tried(tmp_path, command)[0]["nccl"].missing
+    # where init finds them too: what nccl.command names is what the run starts
+    built = "/opt/nccl-tests/build/all_reduce_perf"
+    Site(monkeypatch, {"": f"program {built}\t{built}\nprogram all_reduce_perf\t{built}\n{BARE}"})
+    by_path = tried(tmp_path, f"nccl: {{command: {built} -g 1}}\n")[0]["nccl"]
+    assert (by_path.runs.partition(",")[0], by_path.missing) == (f"nccl-tests: {built}", "")
+    assert f"(built in {built}: nccl.command may name it)" in tried(tmp_path, "nccl: {}\n")[0]["nccl"].missing
+    Site(monkeypatch, {"": f"program my_perf\t/usr/bin/my_perf\n{BARE}"})
+    by_name = tried(tmp_path, "nccl: {command: my_perf -g 1}\n")[0]["nccl"]
+    assert by_name.runs.startswith("nccl-tests: /usr/bin/my_perf")
     Site(monkeypatch, {"": BARE})
     found, _ = tried(tmp_path, "mpi: {}\nddp: {nodes: 1}\n")
     assert "neither nccl-tests nor torch was found" in found["nccl"].missing
     assert "environments.default" in found["nccl"].missing
     assert "mpirun is not on PATH; mpicc is not on PATH: load its module" in found["mpi"].missing
     assert "so no GPU would be loaded" in found["burnin"].missing
+    assert tried(tmp_path, "rdma: {}\n")[0]["rdma"].missing == "ib_write_bw is not on PATH"
     assert "nothing between nodes can be proved" in found["ddp"].missing
 
 
@@ -179,9 +197,15 @@ def test_report_is_narrow_and_the_status_counts_suites_with_a_section(
     report = out[out.rindex("gpu[01-04]: tried") :]
     assert max(map(len, report.splitlines())) < 80
     assert cli.main(["check", str(path), "--try", "--json"]) == 1
-    assert '"missing": "torch is not in' in capsys.readouterr().out
+    document = capsys.readouterr().out
+    assert '"missing": "torch is not in' in document
+    assert '"suites_not_tried": []' in document
     site.said[""] = TORCH
+    path.write_text(f"{FILE}ddp: {{}}\ncontroller: {{}}\nibfabric: {{}}\n")
     assert cli.main(["check", str(path), "--try"]) == 0
+    assert capsys.readouterr().out.endswith(
+        "\nnot tried, since only a run shows what they find: controller, ibfabric\n"
+    )
 
 
 def test_without_an_idle_node_or_slurm_nothing_is_tried(

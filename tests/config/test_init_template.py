@@ -142,6 +142,27 @@ def test_mig_is_stated_and_slurms_instances_are_not_counted(tmp_path: Path) -> N
     assert "one of the two is wrong" not in text
 
 
+@pytest.mark.parametrize(("read", "stated"), [(True, True), (None, None), (False, False)])
+def test_mig_that_was_read_is_stated_beside_a_shipped_profile_too(
+    tmp_path: Path, *, read: bool | None, stated: bool | None
+) -> None:
+    """None: some GPUs of the node are divided, so no mode is demanded of all."""
+    settings = {**USUAL, "mig": read}
+    card = machine("NVIDIA H100 PCIe", 81559, 1, 0, mig=read is not False, settings=settings)
+    _, cluster = drafted(tmp_path, [DraftNode("a", "b", {"gpu": 1})], {"a": card})
+    _, name, gpu = profiles(cluster)["a"]
+    assert (name, gpu.count, gpu.mig) == ("h100-pcie", 1, stated)
+
+
+def test_a_job_is_no_longer_than_its_partition_allows(tmp_path: Path) -> None:
+    limits = {"batch": 86400.0, "free": None, "short": 600.0, "medium": 1800.0}
+    nodes = [DraftNode(name, name, max_time=limit) for name, limit in limits.items()]
+    text, cluster = drafted(tmp_path, nodes)
+    assert cluster.slurm.time == 600
+    assert "time: 10m  # MaxTime of partition short\n" in text
+    assert drafted(tmp_path, nodes[:2])[1].slurm.time == 3600
+
+
 @pytest.mark.parametrize(
     ("second", "words"),
     [(3.125, "1 Ethernet at 100 Gb/s; 1 Ethernet at 25 Gb/s"), (12.5, "2 Ethernet at 100 Gb/s")],
@@ -203,6 +224,14 @@ def test_sections_that_can_run_are_written_and_the_others_say_what_they_lack(tmp
         "# kubernetes: {}  # needs kubectl and a context",
     ):
         assert line in bare
+    perftest = replace(full, programs={**programs, "ib_write_bw": "/usr/bin/ib_write_bw"})
+    with_rdma, cluster = drafted(tmp_path, nodes, survey=replace(known, software={"a1": perftest}))
+    sections = cluster
+    assert sections.rdma is not None
+    assert (
+        "# ibfabric: {}  # needs access to /dev/infiniband/umad* (sudo: true); ibnetdiscover is not on"
+        in with_rdma
+    )
     assert "needs two nodes; partition b has one" in drafted(tmp_path, [nodes[0]], survey=known)[0]
     shared, _ = drafted(tmp_path, nodes, survey=replace(known, share_host=True))
     assert "several nodes of Slurm are one machine" in shared

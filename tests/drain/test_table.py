@@ -5,7 +5,7 @@ from __future__ import annotations
 from drain_helpers import summed
 
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
-from pytest_gpucluster.drain.table import listed
+from pytest_gpucluster.drain.table import held, listed
 
 
 def test_nodes_that_we_drained_are_rows_and_what_somebody_has_edited_is_shown() -> None:
@@ -29,3 +29,20 @@ def test_nodes_that_we_drained_are_rows_and_what_somebody_has_edited_is_shown() 
     rows = [dict(zip(keys, values, strict=True)) for values in ((*row, log, since, "root"), edited)]
     assert listed(nodes, {"r1": log}) == rows
     assert listed(nodes, {})[0]["log"] == ""
+
+
+def test_a_node_that_slurm_drained_for_a_script_is_a_row_and_the_job_that_it_held_is_listed() -> None:
+    """As Slurm 22.05 does where a gate in a Prolog ends with 1."""
+    nodes = [
+        NodeInfo("gpu02", "IDLE", frozenset({"DRAIN"}), reason="Prolog error", reason_user="root"),
+        NodeInfo("gpu01", "IDLE", frozenset({"DRAIN"}), reason="Epilog error : Not responding"),
+        NodeInfo("gpu03", "IDLE", frozenset(), reason="Prolog error"),  # resumed
+        NodeInfo("gpu04", "IDLE", frozenset({"DRAIN"}), reason="bob: Prolog error"),
+    ]
+    rows = listed(nodes, {})
+    assert [(row["node"], row["checks"], row["found"], row["repair"]) for row in rows] == [
+        ("gpu01", "(Epilog)", "Epilog error : Not responding", ""),
+        ("gpu02", "(Prolog)", "Prolog error", ""),
+    ]
+    printed = "6|root|launch failed requeued held\n7_[1-3]|bob|JobHeldUser\n\n8|eve|Resources\n"
+    assert held(printed) == [{"job": "6", "user": "root", "reason": "launch failed requeued held"}]

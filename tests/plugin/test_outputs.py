@@ -52,7 +52,7 @@ def test_each_change_is_one_message(tmp_path: Path) -> None:
     assert [message["verdict"] for message in sent] == ["accepted", "not accepted", "accepted"]
     assert "no licence file" in sent[1]["new"][0]
     assert sent[2]["healed"]
-    assert sent[1]["text"].startswith("site: Not accepted: 0 of 1 node")
+    assert sent[1]["text"].startswith("site: Not accepted: 1 of 1 node")
 
 
 @pytest.mark.parametrize(

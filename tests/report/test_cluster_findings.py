@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 FOUR = ("gpu01", "gpu02", "gpu03", "gpu04")
 NOEXEC = {"part": "/tmp", "measured": "noexec", "expected": "programs can be run"}
+ALONE = "1 finding of the cluster: a setting explains what the only node of a group fails."
 LOST = {"part": "GPU 3 (0000:1b:00.0)", "measured": "GPU is lost", "expected": "answers", "action": "reboot"}
 
 
@@ -97,4 +98,18 @@ def test_the_only_node_keeps_a_repair_beside_what_its_setting_explains() -> None
     alone["verdicts"][0]["findings"] = [NOEXEC | {"action": "monitor"}]
     run, _ = run_of([alone], nodes=("gpu01",))
     assert (actions(run)["gpu01"], run.state("gpu01")) == (["configure"], "not proved")
-    assert "1 finding of the cluster: a setting explains what the node fails." in judge(run).sentences
+    assert ALONE in judge(run).sentences
+
+
+def test_a_node_alone_in_its_group_fails_like_no_other() -> None:
+    """Beside a larger group whose nodes do fail alike: each finding has the sentence that is true of it."""
+    results = [noexec(node) for node in (*FOUR, "big01")]
+    results[-1]["verdicts"][0] |= {"setting": "os.mounts", "findings": [NOEXEC | {"action": "configure"}]}
+    events = a_run(results, nodes=(*FOUR, "big01"), finish=1)
+    events[1]["places"] = [{"group": "gpu[01-04]", "nodes": [*FOUR]}, {"group": "big01", "nodes": ["big01"]}]
+    results[0]["verdicts"][0]["findings"] = [NOEXEC | {"part": "/var"}]  # else all groups are alike
+    run = read_run(events)
+    sentences = judge(run).sentences
+    assert sorted(len(one.nodes) for one in run.common) == [1, 3]
+    assert "1 finding of the cluster: the nodes fail alike, and none is at fault." in sentences
+    assert ALONE in sentences

@@ -107,6 +107,9 @@ def test_one_node_is_read_by_one_short_job_and_suites_are_tried_in_the_environme
     assert "container starts: image of the sandbox" in out
     assert "ddp CANNOT RUN: " in out
     assert "ray CANNOT RUN: module load gone: failed on gpu01" in out
+    assert (
+        list((sandbox.layout.node("gpu01") / "enroot").glob("pyxis*")) == []
+    )  # else container.leftovers fails the node
 
 
 def test_nodes_are_queried_over_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,10 +56,11 @@ def _try(cluster: Cluster, summary: dict[str, Any], *, as_json: bool) -> int:
         for line in _lines(summary):
             print(line, flush=True)
     tried, left = try_steps.try_suites(cluster, partial(print, file=sys.stderr))
+    untried = try_steps.untried(cluster, summary["suites"])
     if as_json:
-        print_json({"valid": True, "errors": [], **summary, **try_steps.document(tried, left)})
+        print_json({"valid": True, "errors": [], **summary, **try_steps.document(tried, left, untried)})
     else:
-        for line in ("", *try_steps.lines(tried, left)):
+        for line in ("", *try_steps.lines(tried, left, untried)):
             print(line)
     lacking = [one for one in tried if one.missing and one.suite in summary["suites"]]
     return CANNOT_RUN if lacking or not tried else 0

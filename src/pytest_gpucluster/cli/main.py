@@ -123,8 +123,11 @@ def _draft_of_slurm(args: argparse.Namespace) -> tuple[str, Survey, Callable[[Su
     try:
         partitions = slurm.partitions()
         nodes = [
-            DraftNode(node.name, _chosen(node.partitions, partitions), node.gres)
+            DraftNode(
+                node.name, chosen, node.gres, partitions[chosen].max_time if chosen in partitions else None
+            )
             for node in slurm.nodes().values()
+            for chosen in (_chosen(node.partitions, partitions),)
         ]
     except GpuClusterError as error:
         raise GpuClusterError(f"{error}; run init where sinfo works, or use --inventory FILE") from error
@@ -327,24 +330,31 @@ def _junit(args: argparse.Namespace) -> None:
 
 
 def _drains(args: argparse.Namespace) -> None:
-    from pytest_gpucluster.drain import PREFIX, listed  # only here
+    from pytest_gpucluster.drain import PREFIX, table  # only here
     from pytest_gpucluster.report.events import logs_below
 
     slurm = _slurm_of(args.cluster)
     try:
-        nodes = slurm.nodes()
+        nodes, held = slurm.nodes(), table.held(slurm.run(*table.JOBS))
     except GpuClusterError as error:
         where = "" if args.cluster else "; run it on a machine with sinfo, or name the cluster with --cluster"
         raise GpuClusterError(f"{error}{where}") from error
     finally:
         slurm.transport.close()
-    rows = listed(nodes.values(), logs_below(args.reports or [Path("reports")]))
+    rows = table.listed(nodes.values(), logs_below(args.reports or [Path("reports")]))
     if args.json:
-        print_json({"drains": rows})
-    elif rows:
+        print_json({"drains": rows, "held": held})
+        return
+    if rows:
         print_table(list(rows[0]), [list(row.values()) for row in rows])
     else:
         print(f"No node is drained with a reason that begins with {PREFIX}")
+    if any(row["checks"] in table.BY_SCRIPT.values() for row in rows):
+        print("(Prolog), (Epilog): the script failed there; slurmd's log has the line of a gate that it ran")
+    for job in held:
+        print(
+            f"job {job['job']} of {job['user']}: {job['reason']}; after the repair: scontrol release {job['job']}"
+        )
 
 
 def _slurm_of(name: str | None) -> Any:

@@ -19,7 +19,7 @@ from pytest_gpucluster.kit.framework.framework_config import FrameworkConfig
 from pytest_gpucluster.kit.node import node_facts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.cluster.slurm.client import Slurm
@@ -82,7 +82,8 @@ def _of_group(
     environments = {
         label: environment for _, section in wanted for label, environment in _environments(cluster, section)
     }
-    with held_node(cluster, slurm, group, node, progress, seconds=SPARE + STEP * len(environments)) as held:
+    seconds = min(SPARE + STEP * len(environments), cluster.slurm.time)  # the partition may allow no more
+    with held_node(cluster, slurm, group, node, progress, seconds=seconds) as held:
         programs = [program for _, section in wanted if (program := _program(section))]
         steps = {
             label: _step(slurm, held, environment, programs) for label, environment in environments.items()
@@ -104,6 +105,11 @@ def _section(cluster: Cluster, suite: Suite) -> SuiteSection | None:
     )
 
 
+def untried(cluster: Cluster, names: Iterable[str]) -> list[str]:
+    """Return those of these suites whose sections name nothing that a small step could find."""
+    return [suite.name for suite in suites() if suite.name in names and _section(cluster, suite) is None]
+
+
 def _environments(cluster: Cluster, section: SuiteSection) -> list[tuple[str, EnvironmentConfig | None]]:
     """Return (label, environment) of the steps of a suite; an image that its section names goes first."""
     if images := section.images_of_steps():
@@ -119,9 +125,8 @@ def _environments(cluster: Cluster, section: SuiteSection) -> list[tuple[str, En
 
 
 def _program(section: SuiteSection) -> str:
-    """Return the program that a section's `command` names by its path, '' if it names none."""
-    program = str(getattr(section, "command", "")).partition(" ")[0]
-    return program if program.startswith("/") else ""
+    """Return the program that a section's `command` names, '' if it names none."""
+    return str(getattr(section, "command", "")).partition(" ")[0]
 
 
 def _step(
@@ -130,9 +135,9 @@ def _step(
     from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step  # slow to import
 
     python = environment.python if environment is not None else "python3"
-    script = node_facts.software_script(python, torch=True, programs=(*node_facts.PROGRAMS, *programs))
+    script = node_facts.software_script(python, torch=True, paths=programs)
     request = StepRequest(
-        ("sh", "-c", script), held.nodes, 1, environment=environment, mpi="none", timeout=STEP
+        ("sh", "-c", script), held.nodes, 1, environment=environment, mpi="none", timeout=STEP, reuse=False
     )
     try:
         result = run_step(slurm, held, request)
@@ -183,6 +188,7 @@ def _by_needs(suite: Suite, section: SuiteSection, found: Software, gpus: int) -
         for name in suite.frameworks
         if name not in found.packages
     ]
+    lacking += [f"{name} is not on PATH" for name in suite.programs if name not in found.programs]
     if not python and not suite.frameworks and isinstance(section, FrameworkConfig):
         lacking.append(f"its python is not there: name an environment that has it: {suite.name}.environment")
     if "torch" in suite.frameworks and "torch" in found.packages:
@@ -196,7 +202,7 @@ def _by_needs(suite: Suite, section: SuiteSection, found: Software, gpus: int) -
     return ", ".join(runs), lacking
 
 
-def lines(tried: list[Tried], left: Mapping[str, str]) -> Iterator[str]:
+def lines(tried: list[Tried], left: Mapping[str, str], untried: Sequence[str]) -> Iterator[str]:
     """Yield the report, at most 80 columns wide: by group, then by suite."""
     for nodes in dict.fromkeys(one.nodes for one in tried):
         of_group = [one for one in tried if one.nodes == nodes]
@@ -215,9 +221,12 @@ def lines(tried: list[Tried], left: Mapping[str, str]) -> Iterator[str]:
         yield from textwrap.wrap(
             f"{clip(nodes, 40)}: not tried: {why}", WIDTH - 1, subsequent_indent="  ", break_on_hyphens=False
         )
+    if untried:
+        words = f"not tried, since only a run shows what they find: {', '.join(untried)}"
+        yield from textwrap.wrap(words, WIDTH - 1, subsequent_indent="  ")
 
 
-def document(tried: list[Tried], left: Mapping[str, str]) -> dict[str, Any]:
+def document(tried: list[Tried], left: Mapping[str, str], untried: Sequence[str]) -> dict[str, Any]:
     """Return the same for --json."""
     return {
         "tried": [
@@ -226,4 +235,5 @@ def document(tried: list[Tried], left: Mapping[str, str]) -> dict[str, Any]:
             for one in tried
         ],
         "not_tried": dict(left),
+        "suites_not_tried": [*untried],
     }  # fmt: skip

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.survey import Hardware
 
 UNSURVEYED = Survey()
+TIME = 3600.0  # seconds of a job, where the partition allows them
 _NOTES = """
 # What else a site may configure; `gpucluster schema --markdown` lists every key. `default` is the environment of every
 # suite that names none: `gpucluster check FILE --try` shows what would run in it.
@@ -45,11 +46,12 @@ _NOTES = """
 
 @dataclass(frozen=True)
 class DraftNode:
-    """What is known of a node: its partition ('' where unknown), and Slurm's gres, like {'gpu:h200': 8}."""
+    """What is known of a node: its partition ('' where unknown) with MaxTime (seconds), and Slurm's gres, like {'gpu:h200': 8}."""
 
     name: str
     partition: str = ""
     gres: Mapping[str, int] = field(default_factory=dict)
+    max_time: float | None = None
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ def draft(
     lines += [
         *_access(access, inventory),
         *_transport(login),
-        *_slurm(partitions, conf),
+        *_slurm(partitions, conf, nodes),
         *chain.from_iterable(sections),
         *[line for line in others if line and not line.startswith("#")],
         "",
@@ -191,16 +193,20 @@ def _transport(login: Login | None) -> list[str]:
     return [*lines, f"  user: {quoted(login.user)}"] if login.user else lines
 
 
-def _slurm(partitions: set[str], conf: str | None) -> list[str]:
+def _slurm(partitions: set[str], conf: str | None, nodes: Sequence[DraftNode]) -> list[str]:
     only = next(iter(partitions)) if len(partitions) == 1 else ""
     lines = ["", "slurm:"]
     lines.append(f"  partition: {quoted(only)}" if only else "  # partition: NAME")
     if conf:
         lines.append(f"  conf: {quoted(conf)}")
+    least = min(nodes, key=lambda node: node.max_time or TIME)
+    time = "01:00:00"
+    if least.max_time and least.max_time < TIME:
+        time = f"{least.max_time / 60:g}m  # MaxTime of partition {clip(least.partition)}"
     return [
         *lines,
         "  # account, qos, reservation, comment, constraint: as for salloc",
-        "  time: 01:00:00",
+        f"  time: {time}",
         "  queue_wait: 10m",
     ]
 
@@ -223,7 +229,6 @@ def _section(suite: Suite, survey: Survey) -> str:
     if not suite.section or not issubclass(suite.load(suite.section), OptionalSection):
         return ""
     packages = [word for word in suite.needs if word in suite.frameworks]
-    programs = [word for word in suite.needs if word not in packages and " " not in word]
     missing = [f"needs {suite.stated}"] if suite.stated else []
     if survey.software:
         missing += [
@@ -231,9 +236,9 @@ def _section(suite: Suite, survey: Survey) -> str:
             for word in packages
             if (nodes := survey.without(package=word))
         ]
-        missing += [f"{word} is not on {nodes}" for word in programs if (nodes := survey.without(word))]
-    elif packages or programs:
-        missing.append(f"needs {' and '.join((*packages, *programs))}")
+        missing += [f"{word} is not on {nodes}" for word in suite.programs if (nodes := survey.without(word))]
+    elif packages or suite.programs:
+        missing.append(f"needs {' and '.join((*packages, *suite.programs))}")
     if "2 nodes" in suite.needs and (small := survey.small_partitions()):
         missing.append(f"needs two nodes; partition {small} has one")
     if missing:
@@ -273,6 +278,7 @@ def _profile(
         gpu = load_profile(fits[0]).gpu
         if gpu and gpu.count != wanted:
             stated["count"] = str(wanted)
+        stated |= _mig(hardware)
         comments.append(f"all of it fits {', '.join(fits[:5])}")
         return _shown(comments, fits[0], {**changes, **({"gpu": _flow(stated)} if stated else {})})
     for name in proposals(gpu_type, wanted)[:1]:
@@ -328,12 +334,18 @@ def _expected(hardware: Hardware, count: int) -> dict[str, str]:
         found["nvlinks"] = str(hardware.nvlinks[0])
     if len(hardware.links) == 1 and min(hardware.links).startswith("NV"):
         found["topology"] = min(hardware.links)
-    if hardware.mig:
-        found["mig"] = "true" if hardware.settings.get("mig") else "null"
+    found |= _mig(hardware)
     for key, usual in (("ecc", True), ("persistence", True), ("compute_mode", "Default")):
         if hardware.settings.get(key) != usual:
             found[key] = "null"
     return found
+
+
+def _mig(hardware: Hardware) -> dict[str, str]:
+    """Return the key of a profile's `gpu` for MIG mode: what was read is what the site has set up."""
+    if not hardware.mig:
+        return {}
+    return {"mig": "true" if hardware.settings.get("mig") else "null"}
 
 
 def _words(hardware: Hardware) -> str:

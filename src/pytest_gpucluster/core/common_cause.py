@@ -1,7 +1,7 @@
 """The one rule of common cause: which findings of nodes are one finding of the cluster. Pure; docs/common-cause.md.
 
 The same finding on all nodes that share a place, or on most of them, is a finding of what they share. So is the finding of
-the only node there, if a setting explains it. Such a finding fails the cluster, with the action `configure`: it takes no node
+the only node there, if the check names the setting that explains it. Such a finding fails the cluster, with the action `configure`: it takes no node
 out of service. A node that fails for its own reason beside it keeps that failure.
 """
 
@@ -155,7 +155,8 @@ def common_findings(
         common = CommonFinding(check, where, len(members))
         for like, by_node in having.items():
             explained = {_setting(one) for one in by_node.values()}
-            alone = len(members) == 1 and all(explained) and fewest == 1
+            # the action `configure` alone does not clear a node that no other is compared with
+            alone = len(members) == 1 and fewest == 1 and all(one.setting for one in by_node.values())
             shared = len(by_node) >= max(2, fewest) and enough(len(by_node), len(members))
             if not (alone or shared or explained == {NO_MAJORITY}):
                 continue

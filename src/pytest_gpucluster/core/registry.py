@@ -135,6 +135,11 @@ class Suite:
                 f"{self.package}: no hook is called {', '.join(sorted(strange))}: {', '.join(HOOKS)}"
             )
 
+    @property
+    def programs(self) -> tuple[str, ...]:
+        """The programs that the suite needs on a node."""
+        return tuple(word for word in self.needs if word not in self.frameworks and " " not in word)
+
     @cached_property
     def name(self) -> str:
         """The name of the entry point, of the first marker and of the section of the cluster file."""

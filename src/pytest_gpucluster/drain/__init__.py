@@ -4,7 +4,7 @@
 - `policy`: which nodes may be drained or resumed, and why others are spared.
 - `executor`: runs scontrol between a fresh read of the node's state and a read of the result.
 - `retest`: nodes that gpucluster drained, tested inside a reservation, and drained again unless they pass.
-- `lock`: one drain per user at a time. `table`: rows for `gpucluster drains`.
+- `lock`: one drain per user at a time. `table`: rows and held jobs for `gpucluster drains`.
 """
 
 from pytest_gpucluster.core.budget import Budget
@@ -13,7 +13,6 @@ from pytest_gpucluster.drain.lock import LockError, lock_path, locked
 from pytest_gpucluster.drain.policy import Grounds, why_not_resume
 from pytest_gpucluster.drain.reason import PREFIX, Reason, read_reason, write_reason
 from pytest_gpucluster.drain.retest import Retest, fit_for_retest
-from pytest_gpucluster.drain.table import listed
 
 __all__ = [
     "PREFIX",
@@ -25,7 +24,6 @@ __all__ = [
     "Reason",
     "Retest",
     "fit_for_retest",
-    "listed",
     "lock_path",
     "locked",
     "read_reason",

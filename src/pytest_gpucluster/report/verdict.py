@@ -144,10 +144,13 @@ def _more(run: Run) -> Iterable[str]:
             yield "The run was stopped before its end."
         if broken := ends_of_checks(run)["error"]:
             yield f"{count(broken, 'check')} could not be judged because something broke."
-    if run.common:
-        alone = "a setting explains what the node fails"  # of one node nothing is common
-        why = alone if len(run.proofs.nodes) == 1 else "the nodes fail alike, and none is at fault"
-        yield f"{count(len(run.common), 'finding')} of the cluster: {why}."
+    alone = sum(one.judged == 1 for one in run.common)  # of one node nothing is common
+    for number, why in (
+        (len(run.common) - alone, "the nodes fail alike, and none is at fault"),
+        (alone, "a setting explains what the only node of a group fails"),
+    ):
+        if number:
+            yield f"{count(number, 'finding')} of the cluster: {why}."
     if len(run.proofs.nodes) == 1 and not run.totals["failed"]:
         yield "With one node, nothing between nodes was tested."
     if any(act.get("event") == "drain_over_budget" for act in run.acts):

@@ -18,6 +18,13 @@ srun: error: gpu01: task 0: Exited with exit code 1
 LOG = f"{E}printing enroot log file:\n{E}    "
 NOT_MADE = f"{E}failed to create container filesystem for image: /i/a.sqsh\n{LOG}"
 HOOK = "[ERROR] /etc/enroot/hooks.d/60-x.sh exited with return code 3"
+NO_CLI = "[ERROR] Command not found: nvidia-container-cli, see https://github.com/NVIDIA/libnvidia-container"
+NEXT = f"\n{E}    "
+UNPACKED = NOT_MADE + NEXT.join(
+    ("[INFO] Extracting squashfs filesystem...", "Parallel unsquashfs: Using 2 processors", "369 inodes (439 blocks) to write",
+     "[=====|] 439/439 100%", "created 5 files", "created 1 directory", "created 0 devices", "created 2 hardlinks")
+)  # fmt: skip
+DEVICE = f"create_inode: could not create character device /d/pyxis_a/dev/ptyp0, because you're not superuser!{NEXT}"
 NO_HOST = f"{LOG}curl: (6) Could not resolve host: registry-1.docker.io"
 MOUNT = "source path does not exist: /nonexistent"
 # what steps printed -> how the explanation begins; causes go before consequences
@@ -45,7 +52,27 @@ CASES = {
     ),
     "pyxis: --container-image specified multiple times": "--container-image is set twice with different values",
     f"{E}couldn't chdir to /nosuchdir: No such file or directory": "--container-workdir /nosuchdir",
-    f"{LOG}[ERROR] Command not found: nvidia-container-cli, see": "the node lacks libnvidia-container",
+    # what Enroot's own hook prints (98-nvidia.sh)
+    f"{LOG}{NO_CLI}\n{E}    {HOOK.replace('60-x.sh', '98-nvidia.sh').replace('3', '1')}": (
+        "Enroot's hook /etc/enroot/hooks.d/98-nvidia.sh exited with 1: the node lacks libnvidia-container, which gives "
+        "containers their GPUs: install nvidia-container-cli there"
+    ),
+    f"{LOG}{NO_CLI}": "the node lacks libnvidia-container",
+    f"{LOG}[WARN] Kernel module nvidia_uvm is not loaded.\n{E}    nvidia-container-cli: initialization error: no driver\n"
+    f"{E}    {HOOK}": (
+        "Enroot's hook /etc/enroot/hooks.d/60-x.sh exited with 3: nvidia-container-cli: initialization error: no driver: "
+        "repair what it needs"
+    ),
+    f"{LOG}[ERROR] Command not found: foo\n{E}    {HOOK}": (
+        "Enroot's hook /etc/enroot/hooks.d/60-x.sh exited with 3: Command not found: foo: repair what it needs"
+    ),
+    # what unsquashfs prints of work that succeeds explains nothing
+    f"{UNPACKED}\n{E}    {HOOK}": "Enroot's hook /etc/enroot/hooks.d/60-x.sh exited with 3: run its commands",
+    UNPACKED: "no root filesystem could be created from /i/a.sqsh: Enroot printed nothing more",
+    f"{UNPACKED.replace('created 5', DEVICE + 'created 5')}": "the image has the device file /d/pyxis_a/dev/ptyp0, which",
+    f"{UNPACKED.replace('created 5', 'could not make it' + NEXT + 'created 5')}": (
+        "no root filesystem could be created from /i/a.sqsh: could not make it"
+    ),
     "srun: unrecognized option '--container-image=x'": "srun has no option --container-image",
     f'{E}error: "create" flag was passed to --container-name but': "the container already exists: omit :create",
     f'{E}error: "exec" flag was passed to --container-name but': "no step runs in the container now: omit :exec",
@@ -70,9 +97,9 @@ CASES = {
     ),
     f"{LOG}FATAL ERROR: out of memory": "unsquashfs could not unpack the image (FATAL ERROR: out of memory)",
     f"{LOG}hook is unhappy: no license\n{E}    {HOOK}\n{E}container was not started successfully by another task": (
-        "Enroot's hook /etc/enroot/hooks.d/60-x.sh exited with 3: hook is unhappy: no license: repair it"
+        "Enroot's hook /etc/enroot/hooks.d/60-x.sh exited with 3: hook is unhappy: no license: repair what"
     ),
-    f"{LOG}{HOOK}": "Enroot's hook /etc/enroot/hooks.d/60-x.sh exited with 3: repair it",
+    f"{LOG}{HOOK}": "Enroot's hook /etc/enroot/hooks.d/60-x.sh exited with 3: run its commands",
     f"{LOG}find: Failed to restore initial working directory: /var/log/slurm: Permission denied": (
         "Pyxis runs Enroot in slurmd's working folder /var/log/slurm"
     ),

@@ -50,8 +50,11 @@ PROMPT = 3.0  # seconds; salloc usually ends within one
 _COMPLETES = 5.0  # seconds of the state COMPLETING, which hides the final state
 _JOB = re.compile(r"(?:Pending|Granted) job allocation (\d+)")
 
-# slurm_errno.c; QOSMaxMemoryPerJob, AssocMaxMemPerNode and the like as reason or in stderr
-_MEMORY_LIMIT = re.compile(r"Memory required by task is not available|(QOS|Assoc)Max\w*Mem")
+# slurm_errno.c; QOSMaxMemoryPerJob, AssocMaxMemPerNode and the like as reason or in stderr. MaxMemPerCPU makes more CPUs
+# of more memory, which no node has; the same words have other reasons too, so that a request without --mem=0 decides
+_MEMORY_LIMIT = re.compile(
+    r"Memory required by task is not available|(QOS|Assoc)Max\w*Mem|Requested node configuration is not available"
+)
 # squeue's reason (%r) if requested nodes are out of service or reserved
 _NODES_OUT = ("ReqNodeNotAvail", "Nodes required for job are DOWN, DRAINED")
 
@@ -253,7 +256,6 @@ class _Holder:
     def wait(self, progress: Callable[[str], None]) -> tuple[int, tuple[str, ...]]:
         """Return job id and nodes once they are granted."""
         deadline = time.monotonic() + self.request.queue_wait
-        nodes: list[str] = []
         pause = 5.0 if self.request.dependency else 2.0  # dependencies usually end within seconds
         while True:
             left = deadline - time.monotonic()
@@ -272,11 +274,12 @@ class _Holder:
                 continue
             if line is None:
                 raise self._refused()
-            if line.startswith(self.nonce + " "):
+            _, _, held = line.partition(f"{self.nonce} ")
+            if held:  # anything else is of a wrapper of salloc
                 self.slurm.transport.count("scontrol")  # the holder's own
+                job, *nodes = held.split()
                 self._refuse_other(nodes)
-                return int(line.split()[1]), tuple(nodes)
-            nodes.append(line)
+                return int(job), tuple(nodes)
 
     def _refuse_other(self, nodes: Sequence[str]) -> None:
         if set(nodes) != set(self.request.nodes or nodes) or not nodes:

@@ -32,7 +32,16 @@ _ADVICE = (
     ("Access/permission denied", "ask for access to the partition, account or reservation"),
     ("Invalid node name", "a node of the cluster file is unknown to Slurm: compare `sinfo -N`"),
     ("Invalid feature specification", "no node has that constraint: compare `sinfo -o '%N %f'`"),
-    ("Requested node configuration is not available", "no such node has the requested CPUs, memory or gres"),
+    (
+        "Requested node configuration is not available",
+        "no such node has the requested CPUs, memory or gres, or MaxMemPerCPU allows less memory (scontrol show config): "
+        "slurm.extra_args: [--mem=SIZE]",
+    ),
+    (
+        "Invalid user id",
+        "Slurm takes no jobs of root (DisableRootJobs in slurm.conf), or does not know this user: run it as another user, or "
+        "name one of a login node (transport.host, transport.user)",
+    ),
     (
         "Requested time limit is invalid",
         "request less time (slurm.time or --time), or another slurm.partition",

@@ -58,24 +58,35 @@ class PyxisOptions:
 HOOK = "Enroot's hook "
 NO_OPTION = "srun has no option "
 NOT_SAVED = "failed to export container"
-_ERROR = re.compile(r"\[ERROR\]|[Ff]ail|FATAL|[Cc]annot|[Ee]rror|denied|No such")
+_ERROR = re.compile(
+    r"\[ERROR\]|[Ff]ail|FATAL|[Cc]annot|[Cc]an't|[Cc]ould not|[Uu]nable|[Ee]rror|denied|not permitted|[Nn]o such|[Nn]ot found"
+)
+# what Enroot and unsquashfs 4.5 print of work that succeeds
+_PROGRESS = re.compile(
+    r"(?m)^.*pyxis: {4,}(?:\[INFO\] .*|Parallel unsquashfs: .*|\d+ inodes? \(\d+ blocks?\) to write|\[[=|/\\ -].*|"
+    r"created \d+ (?:files?|director(?:y|ies)|symlinks?|devices?|fifos?|sockets?|hardlinks?))\s*?(?:\n|$)"
+)
 
+_NO_CLI = "Command not found: nvidia-container-cli"
+_INSTALL = "the node lacks libnvidia-container, which gives containers their GPUs: install nvidia-container-cli there"
 # The first match wins: causes before consequences. Enroot's own output is indented behind "pyxis:"
 _EXPLANATIONS = (
     (r"failed to import docker image: ([^/\s]+\.sqsh)\b", r"{0} was taken for a registry image: a file needs a path with a slash, like ./{0}"),
     (r"[Tt]ask_?[Pp]rolog can not be executed \((\S+)\)", r"Slurm runs TaskProlog {0} inside the container, where it does not exist: mount it (a fstab in Enroot's mounts.d)"),
-    (r"pyxis: {4,}(?!\[)(\S.*)\n.*\[ERROR\] (\S*hooks\.d/\S+) exited with return code (\d+)", HOOK + r"{1} exited with {2}: {0}: repair it, or remove it from hooks.d"),
-    (r"\[ERROR\] (\S*hooks\.d/\S+) exited with return code (\d+)", HOOK + r"{0} exited with {1}: repair it, or remove it from hooks.d"),
+    (_NO_CLI + r".*\n.*\[ERROR\] (\S*hooks\.d/\S+) exited with return code (\d+)", HOOK + r"{0} exited with {1}: " + _INSTALL),
+    (_NO_CLI, _INSTALL),
+    (r"pyxis: {4,}(?:\[\w+\] )?(\S.*)\n.*\[ERROR\] (\S*hooks\.d/\S+) exited with return code (\d+)", HOOK + r"{1} exited with {2}: {0}: repair what it needs on the node"),
+    (r"\[ERROR\] (\S*hooks\.d/\S+) exited with return code (\d+)", HOOK + r"{0} exited with {1}: run its commands on the node"),
     (r"pyxis: {4,}(.*No space left on device.*)", r"no space on the node ({0}): free space in ENROOT_DATA_PATH, ENROOT_TEMP_PATH, or the folder of the saved image"),
     (r"pyxis: {4,}(.*Read-only file system.*)", r"a path of Enroot is read-only ({0}): correct the mount on the node, or ENROOT_DATA_PATH"),
     (r"find: Failed to restore initial working directory: (.+): Permission denied", r"Pyxis runs Enroot in slurmd's working folder {0}, which users may not enter: chmod o+x, or another folder for SlurmdLogFile"),
     (r"pyxis: {4,}(?:mkdir: )?(.*Permission denied.*)", r"Enroot may not write there ({0}): give users their folder in ENROOT_DATA_PATH"),
+    (r"create_inode: could not create (?:character|block) device (\S+), because", r"the image has the device file {0}, which only root may create: create the image without the files in dev (mksquashfs -e dev)"),
     (r"(FATAL ERROR.*(?:corruption|read|uncompress).*)", r"the image is damaged ({0}): create it again with enroot import, or check the storage that holds it"),
     (r"(FATAL ERROR.*)", r"unsquashfs could not unpack the image ({0}): see its output in the step log"),
     (r"Could not resolve host: (\S+)", r"the node cannot resolve {0}: import the image to a .sqsh on a machine with network access (enroot import), or correct DNS or the proxy"),
     (r"\[ERROR\] Invalid image format: (\S+)", r"{0} is no squashfs image: create it again with enroot import"),
     (r"\[ERROR\] No such file or directory: (\S+)", r"{0} does not exist on the node: put the image on storage that every node mounts"),
-    (r"nvidia-container-cli", r"the node lacks libnvidia-container: install nvidia-container-cli, or unset NVIDIA_VISIBLE_DEVICES in the image"),
     (r"\[ERROR\].*File (?:already )?exists", r"two steps created one container name on one node at the same time: give each its own name, or run one after the other"),
     (r'container with name "(?:pyxis_)?([^"]+)" does not exist', r"no container named {0} on the node: it was created in another job or on other nodes; set container_image too"),
     (r"--container-mounts: source path does not exist: (\S+)", r"mount source {0} does not exist on the node: create it or correct container_mounts"),
@@ -109,6 +120,7 @@ _EXPLANATIONS = (
 
 def explain(stderr: str) -> str | None:
     """Return in one line what a step's stderr means and what to do; None for unknown messages."""
+    stderr = _PROGRESS.sub("", stderr)
     for pattern, meaning in _EXPLANATIONS:
         match = re.search(pattern, stderr)
         if match:

@@ -94,7 +94,8 @@ class StepRequest:
     file surrounds the step. `enough` returns, from all tasks' stdout, whether the output is complete: then the step is
     cancelled after ENOUGH_GRACE seconds, before its deadline. `overlap`: share CPUs, memory and GPUs with other steps;
     False: the step has its own, apart from steps that overlap, and waits until they are free. `mark`: each task reports
-    its root file system, as those of a step with a container do.
+    its root file system, as those of a step with a container do. `reuse`: the container of an image stays for later steps of
+    the job, until remove_containers() removes it.
     """
 
     argv: tuple[str, ...]
@@ -123,6 +124,7 @@ class StepRequest:
     enough: Callable[[str], bool] | None = None
     overlap: bool = True
     mark: bool = False
+    reuse: bool = True
 
     def options(self) -> list[str]:
         """Return srun's options, without those that select the allocation."""
@@ -247,7 +249,7 @@ def ended_from_outside(result: StepResult, request: StepRequest) -> str:
 def _complete(request: StepRequest, allocation: Allocation) -> StepRequest:
     if request.environment is not None:
         request = environment_request(request.environment, request)
-    if request.pyxis is not None:
+    if request.pyxis is not None and request.reuse:
         request = replace(request, pyxis=named(request.pyxis, allocation.job_id))
     # with --nodes and --ntasks-per-node alone srun starts one task per node (seen on 22.05.8)
     nodes = request.nodes or allocation.nodes

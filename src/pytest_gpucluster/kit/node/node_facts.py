@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.kit.gpu.nvidia_smi import Gpu, Gpus
 
-PROGRAMS = ("all_reduce_perf", "mpirun", "mpicc", "nvcc", "cmake", "enroot", "conda")
+_PROGRAMS = ("all_reduce_perf", "mpirun", "mpicc", "enroot", "conda")  # beside those that suites need
 # folders in which sites build nccl-tests, where it is not on PATH
 _BUILDS = "/opt/nccl-tests/build /opt/nccl_tests/build /usr/local/nccl-tests/build /usr/local/nccl_tests/build $HOME/nccl-tests/build"
 _IMAGES = "$HOME/*.sqsh $HOME/images/*.sqsh /shared/*.sqsh /shared/images/*.sqsh /images/*.sqsh /data/images/*.sqsh /opt/images/*.sqsh"
@@ -50,13 +50,12 @@ def packages() -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for suite in suites() for name in suite.frameworks))
 
 
-def software_script(
-    python: str = "python3", *, torch: bool = False, programs: Iterable[str] = PROGRAMS
-) -> str:
+def software_script(python: str = "python3", *, torch: bool = False, paths: Iterable[str] = ()) -> str:
     """Return the sh script that prints what steps find; each part is bounded, and none changes anything.
 
-    `torch`: start it, to count the GPUs that it sees. `programs`: names or paths.
+    `torch`: start it, to count the GPUs that it sees. `paths`: of programs beside those that suites need.
     """
+    programs = dict.fromkeys((*_PROGRAMS, *(name for suite in suites() for name in suite.programs), *paths))
     python = shlex.quote(python)
     count = f"$l {python} -c 'import torch; print(\"devices\\t%d\" % torch.cuda.device_count())' 2>/dev/null </dev/null || :"
     return script(

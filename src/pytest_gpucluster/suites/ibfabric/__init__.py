@@ -8,6 +8,7 @@ SUITE = Suite(
     markers=("ibfabric: the InfiniBand subnet as a whole, from one host",),
     section="config:IbFabricConfig",
     needs=("ibnetdiscover",),
+    stated="access to /dev/infiniband/umad* (sudo: true)",
     # two readings of the error counters, some seconds apart: they pass while the nodes answer and other tests run
     before_first_test=Work("fabric", "steps:begin", first=True),
     settings={"plan": "plan:plan_of"},

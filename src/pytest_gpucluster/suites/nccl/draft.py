@@ -32,8 +32,9 @@ def lines(survey: Survey) -> list[str]:
 def tried(_suite: Suite, section: NcclConfig, found: Software, gpus: int) -> tuple[str, list[str]]:
     """Return the program that would measure, and what is missing."""
     program = (section.command.split() or [PROGRAM])[0]
-    tests = found.programs.get(program if program.startswith("/") else PROGRAM, "")
-    if tests and section.runner != "payload" and not tests.rpartition("/")[0].endswith("build"):
+    tests = found.programs.get(program, "")
+    built = tests != program and tests.rpartition("/")[0].endswith("build")  # found there, and not on PATH
+    if tests and section.runner != "payload" and not built:
         launched = "mpirun" if section.launcher == "mpirun" else f"srun --mpi={section.mpi or 'default'}"
         return f"nccl-tests: {tests}, started by {launched}", []
     if section.payload and section.runner != "nccl-tests":
@@ -43,14 +44,14 @@ def tried(_suite: Suite, section: NcclConfig, found: Software, gpus: int) -> tup
         return words, node_facts.torch_problems(found, gpus)
     if not gpus:
         return "nothing: no GPUs", []
-    named = program if program.startswith("/") else "nccl-tests"
+    named = "nccl-tests" if program == PROGRAM else program
     wanted = {"nccl-tests": f"{named} was", "payload": "torch was"}.get(
         section.runner, f"neither {named} nor torch was"
     )
-    built = f" (built in {tests}: nccl.command may name it)" if tests else ""
+    named_by = f" (built in {tests}: nccl.command may name it)" if tests else ""
     where = f"python {found.python}" if found.python else "no python3"
     return "", [
-        f"{wanted} {'not ' if section.runner != 'auto' else ''}found ({where}){built}: name an environment with torch "
+        f"{wanted} {'not ' if section.runner != 'auto' else ''}found ({where}){named_by}: name an environment with torch "
         "or an image with nccl-tests (nccl.environment, environments.default), or install them"
     ]
 
