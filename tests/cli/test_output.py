@@ -66,6 +66,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         history.add(night(2, 300.0, "failed"))
     drained = NodeInfo("gpu02", "IDLE", frozenset({"DRAIN"}), reason="gpucluster: edited")
     monkeypatch.setattr(Slurm, "nodes", lambda _self: {"gpu02": drained})
+    monkeypatch.setattr(Slurm, "run", lambda _self, *_: "6|ann|launch failed requeued held\n")
     left = [Leftover("job 1", print), Leftover("job 2", None, "it may live")]
     monkeypatch.setattr(leftovers, "jobs", lambda _slurm: left)
     monkeypatch.setattr(leftovers, "folders", lambda *_more: [])
