@@ -7,6 +7,7 @@ import fcntl
 import re
 import shlex
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -398,8 +399,9 @@ def test_a_file_system_without_locks_has_none(tmp_path: Path, monkeypatch: pytes
 
 def test_a_lock_is_waited_for_until_the_stated_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, slept = tmp_path / "x.lock", list[float]()
-    monkeypatch.setattr("pytest_gpucluster.drain.lock.time.monotonic", lambda: 10.0 * len(slept))
-    monkeypatch.setattr("pytest_gpucluster.drain.lock.time.sleep", slept.append)
+    # the module's own `time`: other threads sleep too
+    clock = SimpleNamespace(monotonic=lambda: 10.0 * len(slept), sleep=slept.append)
+    monkeypatch.setattr("pytest_gpucluster.drain.lock.time", clock)
     with path.open("w") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         message = f"{path}: another run has been draining for 60 s: no node is changed"

@@ -36,12 +36,14 @@ def test_cpus_device_files_and_folders_of_this_machine(tmp_path: Path) -> None:
 
 def test_two_tasks_meet_only_while_both_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(payload, "MEETING", 0.2)
-    assert not payload.meets("alone", "first", "second")
+    assert not payload.meets(f"alone-{os.getpid()}", "first", "second")
     monkeypatch.setattr(payload, "MEETING", 20.0)
     found: list[bool] = []
-    other = threading.Thread(target=lambda: found.append(payload.meets("both", "second", "first")))
+    other = threading.Thread(
+        target=lambda: found.append(payload.meets(f"both-{os.getpid()}", "second", "first"))
+    )
     other.start()
-    assert payload.meets("both", "first", "second")
+    assert payload.meets(f"both-{os.getpid()}", "first", "second")
     other.join()
     assert found == [True]
 
