@@ -112,6 +112,11 @@ SUITE = "from pytest_gpucluster.api import Suite\nSUITE = Suite(__name__, marker
         (None, "No module named 'gpucluster_gone'"),
         (SUITE, "unexpected keyword argument 'proofs' (/"),
         ("SUITE = 1", "must be a Suite; its SUITE is 1"),
+        ("raise SystemExit(0)", "cannot be imported: 0 (/"),
+        (
+            "raise ValueError('\\x1b[2J token=ghp_0123456789abcdefghijABCDEFGHIJ012345')",
+            "cannot be imported: ",
+        ),
     ],
 )
 def test_a_suite_that_cannot_be_imported_is_named(tmp_path: Path, source: str | None, words: str) -> None:
@@ -127,6 +132,7 @@ def test_a_suite_that_cannot_be_imported_is_named(tmp_path: Path, source: str | 
     assert run.rc == 4
     assert "the suite 'gone' of gpucluster_gone" in run.err
     assert words in run.err
+    assert [secret for secret in ("\x1b", "ghp_0123456789") if secret in run.err] == []
     # not forked: what the server imports first is broken here
     for words_of_help in (("pytest", "--markers"), ("pytest_gpucluster", "--help")):
         argv, every = [sys.executable, "-m", *words_of_help], environment(**env)

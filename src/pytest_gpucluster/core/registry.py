@@ -15,6 +15,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster import SuiteError, suite_packages
+from pytest_gpucluster.core import redact
+from pytest_gpucluster.core.sanitize import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -185,8 +187,8 @@ def suite_hooks(name: str) -> Iterator[Any]:
 def _suite(name: str, package: str) -> Suite:
     try:
         suite = import_module(package).SUITE
-    except Exception as error:  # by whatever stands in its modules
-        what = str(error).partition("\n")[0]
+    except (Exception, SystemExit) as error:  # by whatever stands in its modules
+        what = one_line(redact.text(str(error).partition("\n")[0])) or type(error).__name__
         raise SuiteError(
             f"the suite {name!r} of {package} cannot be imported: {what}{_line_of(error, package)}"
         ) from error
@@ -195,7 +197,7 @@ def _suite(name: str, package: str) -> Suite:
     return suite
 
 
-def _line_of(error: Exception, package: str) -> str:
+def _line_of(error: BaseException, package: str) -> str:
     """Return the last line of the package that the error came through; '' if it came through none."""
     spec = find_spec(package)
     folder = (spec.submodule_search_locations or [""])[0] if spec is not None else ""
