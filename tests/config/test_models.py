@@ -102,6 +102,9 @@ def test_mistakes_in_a_profile_file_are_reported(
         ("c", "extends: h200-8\ngpu:\n  drivr: 580"),
     ):
         (tmp_path / f"{name}.yaml").write_text(f"{text}\n")
+    (tmp_path / "d.yaml").write_text("root:*:20228:0::: \n")
+    with pytest.raises(ConfigError, match=r"d\.yaml is no profile: it has none of its keys \(name, [^:]*$"):
+        load("nodes: a\nprofile: ./d.yaml")
     with pytest.raises(ConfigError, match="in a circle"):
         load("nodes: a\nprofile: ./a.yaml")
     with pytest.raises(ConfigError, match=r"c\.yaml:3: gpu\.drivr: unknown key; did you mean 'driver'\?"):
@@ -201,6 +204,7 @@ WRONG: dict[str, tuple[str | bytes, str]] = {
     "bad hostlist": ("nodes: gpu[1\n", ":1: nodes: not a hostlist: 'gpu[1'"),
     "too large": ("# " + "x" * 2**20, ": is larger than 512 KiB"),
     "two documents": ("nodes: a\n---\nnodes: b\n", ":2: a second document starts here"),
+    "secret": ("root:*:20228:0::: \ndaemon:*:1: \n", " is no cluster file: it has none of its keys"),
     "broken": ("nodes: a: b\n", ":1: not YAML: mapping values are not allowed here"),
     "not UTF-8": (b"nodes: a\ncomment: \xe9\n", ":2: is not UTF-8 text (byte 0xe9)"),
     "binary": (bytes(range(128)), ":1: holds the character"),

@@ -22,7 +22,7 @@ from pytest_gpucluster.config.models import (
 )
 from pytest_gpucluster.config.profile_files import load_profile, profile_of
 from pytest_gpucluster.config.unused import empty, without_effect
-from pytest_gpucluster.config.validation_errors import nearest, problems, together
+from pytest_gpucluster.config.validation_errors import nearest, problems, strange_file, together
 from pytest_gpucluster.config.yaml_loader import Loc, Source, clip, read_source
 from pytest_gpucluster.core import hostlist, units
 from pytest_gpucluster.core.errors import ConfigError
@@ -188,6 +188,8 @@ def _existing(path: Path) -> Path:
 
 
 def _validated(source: Source) -> ClusterFile:
+    if why := strange_file(source.data, ClusterFile, "cluster file"):
+        raise ConfigError(f"{source.label} {why}")
     try:
         return ClusterFile.model_validate(source.data)
     except ValidationError as error:

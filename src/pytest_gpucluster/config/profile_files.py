@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from pytest_gpucluster.config.models import Profile
-from pytest_gpucluster.config.validation_errors import nearest, problems, together
+from pytest_gpucluster.config.validation_errors import nearest, problems, strange_file, together
 from pytest_gpucluster.config.yaml_loader import Loc, Source, clip, read_source
 
 if TYPE_CHECKING:
@@ -153,6 +153,8 @@ def _named(name: str, source: Source, at: Loc, depth: int) -> list[tuple[Source,
     path = Path(source.label).parent / Path(name).expanduser()
     if "/" in name or name.endswith((".yaml", ".yml")):
         found = read_source(path)
+        if why := strange_file(found.data, Profile, "profile"):
+            raise source.error(at, f"{clip(path, 200)} {why}")
         return _unfold(found.data, found, (), depth + 1)
     guess = nearest(name, profile_names())
     raise source.error(at, f"no profile is called '{clip(name)}'{guess} (`gpucluster profiles` lists them)")

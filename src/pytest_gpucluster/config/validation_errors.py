@@ -55,6 +55,13 @@ def _location(loc: tuple[int | str, ...]) -> Loc:
     return loc[:-1] if loc[-1:] == ("[key]",) else loc
 
 
+def strange_file(data: Mapping[str, Any], model: type[BaseModel], kind: str) -> str:
+    """Say that a file is of another kind, since no key of it is a name; its lines are not shown, which may be secret."""
+    if not data or any(str(key).isidentifier() for key in data):
+        return ""
+    return f"is no {kind}: it has none of its keys ({', '.join([*model.model_fields][:6])}, ...)"
+
+
 def together(errors: Sequence[ConfigError]) -> ConfigError:
     """Return one error for all errors of a file."""
     lines = tuple(dict.fromkeys(line for error in errors for line in error.every or (str(error),)))
