@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from framework_helpers import DEADLINE, ROOT, ends, framework_python, message, run_suite
 from plugin_helpers import Run, cluster_file, names, run_pytest
+from sandbox_helpers import sandbox_folder
+
+from pytest_gpucluster.sandbox import Sandbox
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
-
-    from pytest_gpucluster.sandbox import Sandbox
 
 pytestmark = pytest.mark.alone  # it loads all cores
 NODES = "gpu[01-02]"
@@ -26,6 +28,15 @@ SLOW |= {
     "ddp": {"deadline": 900, "lost_rank": 20},
     "ray": {"deadline": 600, "join": 120, "cpus": 2, "gpus": 2},
 }
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    """Two nodes without GPUs: on a node that has some, frameworks on its processors would prove nothing."""
+    with sandbox_folder() as folder:
+        box = Sandbox(folder / "s")
+        box.up(nodes=2, gpus_per_node=0)
+        yield box
 
 
 def accept(sandbox: Sandbox, folder: Path, suite: str, *words: str, **keys: Any) -> Run:
@@ -62,8 +73,8 @@ def leftovers() -> list[str]:
     return subprocess.run(["sh", "-c", ask], capture_output=True, text=True, check=False).stdout.splitlines()
 
 
-def test_ray_runs_over_two_nodes_and_leaves_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
-    run = accept(sandbox, tmp_path, "ray")
+def test_ray_runs_over_two_nodes_and_leaves_nothing(_session_sandbox: Sandbox, tmp_path: Path) -> None:  # noqa: PT019
+    run = accept(_session_sandbox, tmp_path, "ray")  # Ray's GPUs are those that Slurm gives
     found = ends(run)
     apart = {"test_head_lost[gpu01]": "not applicable"}  # the head
     assert {item: end for item, end in found.items() if end != "passed"} == apart, run.out[-4000:]
@@ -202,8 +213,8 @@ def test_a_task_on_the_host_is_in_no_image(sandbox: Sandbox, tmp_path: Path) -> 
     path = cluster_file(sandbox, tmp_path, nodes=NODES, environments={"own": own}, **sections)
     args = (f"--cluster={path}", "-c", ROOT / "pyproject.toml", "-p", "no:cacheprovider")
     where = [str(ROOT / "suites" / name / f"test_{name}.py") for name in SUITES]
-    constants = {**SLOW, "training": OF_TRAINING}
-    run = run_pytest(tmp_path, *args, where=where, timeout=DEADLINE, constants=constants)
+    constants = {**SLOW, "training": OF_TRAINING, "ray": {**SLOW["ray"], "gpus": 0}}
+    run = run_pytest(tmp_path, *args, where=where, timeout=DEADLINE, constants=constants, env=sandbox.env)
     assert run.rc == 1, run.out
     on_host = f"the task ran on the host, not in the image {image}: slurmd there does not load Pyxis"
     results = [event for event in run.events if event["event"] == "result"]

@@ -4,7 +4,6 @@ from pytest_gpucluster.core.registry import Suite
 
 SUITE = Suite(
     __name__,
-    by_profile=("ray.*",),
     order=10,
     markers=("ray: Ray starts on each node and as a cluster",),
     section="config:RayConfig",
