@@ -41,9 +41,13 @@ def get(url: str, *, timeout: float, cap: int = CAP) -> Reply:
     except (http.client.HTTPException, ValueError) as error:
         raise TransportError(f"{shown}: {_plain(error, timeout)}") from error
 
+    opened: list[
+        socket.socket
+    ] = []  # the connection forgets its socket while an answer without a length is read
+
     def exchange() -> None:
         try:
-            ended.put(_exchange(connection, parts, cap))
+            ended.put(_exchange(connection, opened, parts, cap))
         except Exception as error:  # noqa: BLE001 - raised below
             ended.put(error)
 
@@ -53,20 +57,29 @@ def get(url: str, *, timeout: float, cap: int = CAP) -> Reply:
     except queue.Empty:
         found = TimeoutError()
     finally:
-        with suppress(OSError, AttributeError):  # ends the thread where the service sends a byte at a time
-            connection.sock.shutdown(socket.SHUT_RDWR)
+        for sock in opened:
+            with suppress(OSError):  # ends the thread where the service sends a byte at a time
+                sock.shutdown(socket.SHUT_RDWR)
     if isinstance(found, Reply):
         return found
     raise TransportError(f"{shown}: {_plain(found, timeout)}") from found
 
 
-def _exchange(connection: http.client.HTTPConnection, parts: urllib.parse.SplitResult, cap: int) -> Reply:
+def _exchange(
+    connection: http.client.HTTPConnection,
+    opened: list[socket.socket],
+    parts: urllib.parse.SplitResult,
+    cap: int,
+) -> Reply:
+    """Return the reply; `opened` gets the socket, so that another thread can end the exchange."""
     headers = {"Accept": "application/json"}
     if parts.username is not None:
         pair = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
         headers["Authorization"] = "Basic " + base64.b64encode(pair.encode()).decode()
     try:
         target = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
+        connection.connect()
+        opened.append(connection.sock)
         connection.request("GET", target, headers=headers)
         with connection.getresponse() as answer:
             if answer.status in _REDIRECTS:
