@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.survey import Hardware
 
 UNSURVEYED = Survey()
+_NOT_READ = "# NO NODE WAS READ: its GPUs fail run.profile until `gpucluster init --force` has read one, or a profile is named."
 TIME = 3600.0  # seconds of a job, where the partition allows them
 _NOTES = """
 # What else a site may configure; `gpucluster schema --markdown` lists every key. `default` is the environment of every
@@ -86,15 +87,8 @@ def draft(
     for node in nodes:
         groups.setdefault((*gpus_of(node.gres), node.partition), []).append(node.name)
     partitions = {partition for *_gpus, partition in groups}
-    unread = (
-        []
-        if survey.hardware
-        else [
-            "# NO NODE WAS READ: its GPUs fail run.profile until `gpucluster init --force` has read one, or a profile is named."
-        ]
-    )
     lines = [
-        *unread,
+        *([] if survey.hardware else [_NOT_READ]),
         f"# Drafted from {clip(origin)}. Check each line, above all the profiles.",
         f"name: {quoted(name)}",
     ]

@@ -35,7 +35,8 @@ class CommandEnd:
     @property
     def signal(self) -> int | None:
         """The signal that something else than our deadline sent, None if the command exited."""
-        return self.status - 128 if self.status in _SIGNALS and self.status is not None else None
+        status = self.status or 0
+        return status - 128 if status in _SIGNALS else None
 
     def __str__(self) -> str:
         """Return the end in words."""

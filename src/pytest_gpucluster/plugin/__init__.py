@@ -121,13 +121,19 @@ def runs_tests(option: Any) -> bool:
     return not any(getattr(option, name, False) for name in shows)
 
 
+def attribute_of(name: str, **attributes: Any) -> str:
+    """Return the attribute that holds an option, from its name and the arguments of addoption()."""
+    found: str = attributes.get("dest") or name.strip("-").replace("-", "_")
+    return found
+
+
 def text_options() -> list[tuple[str, str]]:
     """Return the options with a value, and the attributes that hold them."""
     found: list[tuple[str, str]] = []
 
     def add(name: str, **attributes: Any) -> None:
         if "metavar" in attributes and "action" not in attributes:
-            found.append((name, attributes.get("dest", name.strip("-").replace("-", "_"))))
+            found.append((name, attribute_of(name, **attributes)))
 
     _add_all(add)
     return found

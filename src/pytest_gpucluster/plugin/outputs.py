@@ -31,7 +31,7 @@ from pytest_gpucluster.core.safe_json import as_dict
 from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.core.secure_tempfile import Folder
 from pytest_gpucluster.core.text import some
-from pytest_gpucluster.plugin import runs_tests
+from pytest_gpucluster.plugin import attribute_of, runs_tests
 from pytest_gpucluster.plugin.collection import on_request_line
 from pytest_gpucluster.plugin.items import WAIVED, record_of
 from pytest_gpucluster.report.ascii_plot import draw
@@ -159,7 +159,7 @@ def scope(config: pytest.Config) -> dict[str, str | list[str]]:
     given = {"-m": option.markexpr, "-k": option.keyword}
     given |= {f"--{name.replace('_', '-')}": getattr(option, name) for name in SCOPE}
     for suite in suites():
-        given |= {name: getattr(option, name.strip("-").replace("-", "_")) for name in suite.options}
+        given |= {name: getattr(option, attribute_of(name, **it)) for name, it in suite.options.items()}
     given |= {"--slow": "yes" if option.slow else "", "--intrusive": "yes" if option.intrusive else ""}
     return {name: value if isinstance(value, list) else str(value) for name, value in given.items() if value}
 

@@ -18,6 +18,7 @@ from pytest_gpucluster.core.check import CHECKS
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.waivers import AVAILABLE
+from pytest_gpucluster.plugin import attribute_of
 from pytest_gpucluster.plugin.collection import NAME
 from pytest_gpucluster.plugin.items import (
     WAIVED,
@@ -338,8 +339,9 @@ def under_conditions(config: pytest.Config, suite: str = "") -> list[str]:
     """Return the words of a command that starts a run on the same cluster, under the same conditions."""
     option = config.option
     given = [word for text in option.set for word in ("--set", text)]
-    names = ["--profile", *(name for one in suites() if one.name == suite for name in one.again)]
-    values = {name: getattr(option, name.strip("-").replace("-", "_")) for name in names}
+    values = {"--profile": option.profile}
+    for one in (one for one in suites() if one.name == suite):
+        values |= {name: getattr(option, attribute_of(name, **one.options[name])) for name in one.again}
     return [
         *("pytest", f"--cluster={option.cluster}", *given),
         *(f"{name}={value}" for name, value in values.items() if value),

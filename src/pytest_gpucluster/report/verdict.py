@@ -133,7 +133,9 @@ def _narrowed(run: Run) -> str:
     """Name the options that left out suites, checks or nodes of the cluster file."""
     given = as_dict(run.start.get("scope"))
     chosen = [f"{name} {one_line(given[name], MAX_OPTION)}" for name in NARROWING if name in given]
-    return f" by {' and '.join(chosen)}" if chosen else " by path" if run.start.get("full") is False else ""
+    if not chosen and run.start.get("full") is False:
+        chosen = ["a path or another option"]
+    return f" by {' and '.join(chosen)}" if chosen else ""
 
 
 def _more(run: Run) -> Iterable[str]:

@@ -115,6 +115,6 @@ def remark_lines(run: Run) -> list[str]:
             f"note: {check} on {folded(sorted(noted.nodes))}: {count(noted.count, 'line')}: {text}"
             for text, noted in known[:_MOST_REMARKS]
         ]
-        if rest := len(known) - _MOST_REMARKS:
-            lines += [f"note: {check}: {rest} more kinds: see events.jsonl"] * (rest > 0)
+        if rest := known[_MOST_REMARKS:]:
+            lines.append(f"note: {check}: {len(rest)} more kinds: see events.jsonl")
     return lines

@@ -246,6 +246,7 @@ def test_who_does_not_know_the_secret_of_the_step_stays_outside_and_holds_up_nob
     for caller, said in zip(callers, strangers, strict=False):
         caller.sendall(said)
     callers[3].close()
+    monkeypatch.setattr(prelude, "_OUTSIDE", 4)  # more than these are turned away, the oldest first
     for number, caller in enumerate(callers[-2:]):
         prelude.knock(caller, number)
         caller.sendall(b"more")

@@ -28,6 +28,7 @@ SECRET = (
     "GPUCLUSTER_STEP_SECRET"  # in the environment of a step's tasks, whose command line other users can read
 )
 _HELLO = 256  # bytes at most of the line with which a task of the step introduces itself
+_OUTSIDE = 256  # connections that have said nothing; the oldest goes, so that strangers use up no files
 _WRITING = threading.Lock()
 
 
@@ -274,29 +275,35 @@ class Door:
         """Return the number with which the next task introduces itself, and its connection; OSError after `until`."""
         while True:
             left = until - time.monotonic()
-            for one in select.select([self.socket, *self.callers], [], [], max(0.0, left))[0]:
-                if one is self.socket:
-                    self.callers.append(one.accept()[0])
-                    continue
-                number = self._number(one)
+            ready = select.select([self.socket, *self.callers], [], [], max(0.0, left))[0]
+            if self.socket in ready:
+                self.callers.append(self.socket.accept()[0])
+                while len(self.callers) > _OUTSIDE:
+                    self.callers.pop(0).close()
+            for caller in [one for one in self.callers if one in ready]:
+                number = self._number(caller)
                 if number is not None:
-                    return number, one
+                    return number, caller
             if left <= 0:
                 raise OSError("no task of the step called in time")
-            time.sleep(0.002)  # a line of which only a part has come is ready all the time
+            if self.socket not in ready:
+                time.sleep(0.002)  # a line of which only a part has come is ready all the time
 
     def _number(self, caller: socket.socket) -> Optional[int]:
+        """Return the number that a caller has said; None, and it is gone, if it says anything else, or nothing yet."""
         with contextlib.suppress(OSError, ValueError):
             seen = caller.recv(_HELLO, socket.MSG_PEEK)
             line, complete, _ = seen.partition(b"\n")
             if seen and not complete and len(seen) < _HELLO:
                 return None
-            self.callers.remove(caller)
             secret, _, number = line.partition(b" ")
             if secrets.compare_digest(secret, os.environ[SECRET].encode()):
+                found = int(number)
                 caller.recv(len(line) + 1)
-                return int(number)
-            caller.close()
+                self.callers.remove(caller)
+                return found
+        self.callers.remove(caller)
+        caller.close()
         return None
 
 

@@ -85,7 +85,8 @@ def contradictions(session: ClusterSession) -> dict[str, Contradiction]:
         if group.profile.gpu is not None:
             one = contradiction(group, fleet, counted)
         else:
-            slots = {node: _read(session, node, PCI) or 0 for node in nodes}
+            known = any(counted.values())  # then the bus says no more
+            slots = {} if known else {node: _read(session, node, PCI) or 0 for node in nodes}
             one = unstated(group, fleet, counted, slots)
         if one is not None:
             found[group.nodes] = one
