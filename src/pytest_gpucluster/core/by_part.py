@@ -1,6 +1,6 @@
 """Commands for the parts that a finding names. Pure.
 
-INDEX in a command stands for their numbers (`GPU 3 (...)`: 3), PART for the name of the first (`sshd.service`).
+INDEX in a command stands for their numbers (GPU 3: 3), PART for the name of the first (`sshd.service`).
 """
 
 from __future__ import annotations
@@ -12,25 +12,27 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_NUMBERED = re.compile(r"[A-Za-z]+ (\d+)\b")
+    from pytest_gpucluster.core.part import Part
+
 _OPTION = re.compile(r" -i INDEX\b")
 
 
-def for_parts(command: str, parts: Iterable[str]) -> str:
+def for_parts(command: str, parts: Iterable[Part]) -> str:
     """Put the parts into a command; without a number for each of them `-i INDEX` is left out.
 
-    >>> for_parts("nvidia-smi -q -i INDEX", ["GPU 3 (0000:1b:00.0)", "GPU 5"])
+    >>> from pytest_gpucluster.core.part import GPUS, gpu, named
+    >>> for_parts("nvidia-smi -q -i INDEX", [gpu(3, address="0000:1b:00.0"), gpu(5)])
     'nvidia-smi -q -i 3,5'
-    >>> for_parts("nvidia-smi -q -i INDEX", ["GPUs"])
+    >>> for_parts("nvidia-smi -q -i INDEX", [GPUS])
     'nvidia-smi -q'
-    >>> for_parts("systemctl status PART", ["sshd.service"])
+    >>> for_parts("systemctl status PART", [named("service", "sshd.service")])
     'systemctl status sshd.service'
     """
     known = list(dict.fromkeys(parts))
-    numbers = [match[1] for part in known if (match := _NUMBERED.match(part))]
-    if not numbers or len(numbers) < len(known):
+    numbers = [part.index if part.gpu is None else part.gpu for part in known]
+    if not numbers or None in numbers:
         command = _OPTION.sub("", command)
     else:
-        command = re.sub(r"\bINDEX\b", ",".join(dict.fromkeys(numbers)), command)
-    first = next((shlex.quote(part.split()[0]) for part in known if part.strip()), "")
-    return re.sub(r"\bPART\b", lambda _: first, command) if first else command
+        command = re.sub(r"\bINDEX\b", ",".join(dict.fromkeys(map(str, numbers))), command)
+    first = next((shlex.quote(part.name or part.short) for part in known), "")
+    return re.sub(r"\bPART\b", lambda _: first, command) if first.strip("'") else command

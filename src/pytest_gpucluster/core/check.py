@@ -7,7 +7,8 @@ its cause, hint and action class. It raises `NotAvailable` or `NotApplicable` if
     def gpu_count(gpus: Sequence[Gpu], profile: GpuProfile) -> Judgement:
         yield Metric("gpu_count", len(gpus), "GPUs")
         if len(gpus) != profile.count:
-            yield Finding(part="GPUs", measured=f"{len(gpus)}", expected=f"{profile.count}")
+            found, wanted = Quantity(len(gpus), "GPUs"), Quantity(profile.count, "GPUs")
+            yield Finding(GPUS, found, wanted, code="count")
 
 Calling it gives a Verdict. Its parameters name the facts it judges.
 """
@@ -175,10 +176,10 @@ def with_contention(verdict: Verdict, who: str) -> Verdict:
 
 
 def with_cause(
-    verdict: Verdict, words: str, cause: str, hint: str, *, action: Action = Action.MONITOR
+    verdict: Verdict, code: str, cause: str, hint: str, *, action: Action = Action.MONITOR
 ) -> Verdict:
-    """Return the verdict with this cause, hint and action if every finding contains `words`."""
-    if not verdict.findings or not all(words in finding.measured for finding in verdict.findings):
+    """Return the verdict with this cause, hint and action if every finding has this code; '': whatever it has."""
+    if not verdict.findings or (code and any(finding.code != code for finding in verdict.findings)):
         return verdict
     return _because(verdict, cause, hint, action)
 

@@ -7,10 +7,8 @@ out of service. A node that fails for its own reason beside it keeps that failur
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpucluster.core import hostlist
@@ -24,22 +22,6 @@ if TYPE_CHECKING:
 FEWEST_FOR_MOST = 3  # judged nodes: of two, "most" is both
 FEWEST_OF_SWITCH = 3  # two nodes of one switch may both be sick
 WHAT_NODES_SHARE = "a setting, an image, the profile or a server that they share"
-
-_UUID = re.compile(r"\b(?:GPU-|MIG-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNORECASE)
-_ADDRESS = re.compile(
-    r"\b(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b"  # PCI
-    r"|\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b|\b[0-9a-f]{4}(?::[0-9a-f]{4}){2,7}\b"  # MAC, GUID, IPv6
-    r"|\b0x[0-9a-f]+\b|\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{8,}\b",
-    re.IGNORECASE,
-)
-_TEMPORARY = re.compile(r"\b(tmp[._-]?|XXXX)\w{4,}")
-# a number after these words is a code, which says what happened; any other varies with the machine
-_NUMBER = re.compile(
-    r"(?P<code>\b(?:xid|signal|errno|error|code|status|exit(?: status| code)?|rc|level|gen|generation) ?[:=]? ?\d+)"
-    r"|\d+(?:[.,:]\d+)*",
-    re.IGNORECASE,
-)
-_LEADING = re.compile(r"\s*(?:at (?:least|most) |[<>]=? ?)?(-?\d+(?:\.\d+)?)")
 
 
 @dataclass(frozen=True)
@@ -76,12 +58,12 @@ def peer_groups(places: Mapping[str, Place], *, image: bool) -> dict[str, PeerGr
 
 
 class Likeness(NamedTuple):
-    """What is equal in the same findings of different nodes. `order`: '<' or '>' where two numbers are compared."""
+    """What is equal in the same findings of different nodes: 7 of 8 GPUs is another finding than 9 of 8."""
 
-    part: str
-    measured: str
-    expected: str
-    order: str
+    code: str
+    part: tuple[str, str]
+    relation: str
+    words: tuple[str, str]  # of a finding without a code: it is the same as its equal alone
 
 
 @dataclass
@@ -98,7 +80,7 @@ class CommonFinding:
 
     def has(self, node: str, finding: Finding) -> bool:
         """Return whether this is the finding of a node."""
-        return node in self.alike.get(likeness(node, finding), ())
+        return node in self.alike.get(likeness(finding), ())
 
     @property
     def cause(self) -> str:
@@ -144,7 +126,7 @@ def common_findings(
     `findings`: node and finding, with the action that it requires and the setting that its expectation comes from. `judged`: the
     nodes on which the check passed or failed. A node without a place shares nothing.
     """
-    known = [(node, likeness(node, finding), finding) for node, finding in findings]
+    known = [(node, likeness(finding), finding) for node, finding in findings]
     found = []
     taken: set[tuple[str, Likeness]] = set()
     for where, members, fewest, enough in _shared(judged, places):
@@ -170,17 +152,14 @@ def common_findings(
     return found
 
 
-def likeness(node: str, finding: Finding) -> Likeness:
+def likeness(finding: Finding) -> Likeness:
     """Return what the same finding of another node, device or moment has in common with this one.
 
     A finding that a setting explains is the same whatever was measured: each node misses the same requirement.
     """
-    part, measured, expected = (
-        _plain(text, node) for text in (finding.part.partition(" (")[0], finding.measured, finding.expected)
-    )
-    if finding.setting:
-        return Likeness(part, "", expected, "")
-    return Likeness(part, measured, expected, _order(finding.measured, finding.expected))
+    words = ("", "") if finding.code else (str(finding.measured), str(finding.expected))
+    relation = "" if finding.setting else finding.relation
+    return Likeness(finding.code, finding.part.likeness, relation, words)
 
 
 def _setting(finding: Finding) -> str:
@@ -232,22 +211,3 @@ def _name(place: Place, others: Collection[Place]) -> str:
     words += [f"of partition {place.partition}"] if len({it.partition for it in alike}) > 1 else []
     words += [f"on {place.arch}"] if len({it.arch for it in alike}) > 1 else []
     return " ".join(words)
-
-
-@lru_cache(1 << 14)  # thousands of nodes have the same few texts
-def _plain(text: str, node: str) -> str:
-    """Return a text without what names or numbers one machine, device, process or moment."""
-    if node:
-        text = re.sub(rf"(?<![\w-]){re.escape(node)}(?![\w-])", "NODE", text)
-    for pattern in (_UUID, _ADDRESS):
-        text = pattern.sub("#", text)
-    text = _TEMPORARY.sub(r"\1#", text)
-    return " ".join(_NUMBER.sub(lambda it: it["code"].lower() if it["code"] else "#", text).split())
-
-
-def _order(measured: str, expected: str) -> str:
-    """Return how two texts that begin with a number compare: 7 of 8 GPUs is another finding than 9 of 8."""
-    found, wanted = _LEADING.match(measured), _LEADING.match(expected)
-    if not found or not wanted:
-        return ""
-    return "<" if float(found[1]) < float(wanted[1]) else ">" if float(found[1]) > float(wanted[1]) else "="

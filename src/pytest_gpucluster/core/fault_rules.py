@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding
 from pytest_gpucluster.core.errors import NotAvailable
+from pytest_gpucluster.core.finding import Quantity
 from pytest_gpucluster.core.units import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_gpucluster.core.check import Judgement
+    from pytest_gpucluster.core.part import Part
 
 SETTLED = 600.0  # seconds after boot: time services, fabric managers and automounters have begun by then
 
@@ -30,7 +32,7 @@ class Allowance:
         return self.count * max(1.0, seconds / self.seconds)
 
     def judge(
-        self, part: str, errors: float, seconds: float | None, what: str = "errors"
+        self, part: Part | str, errors: float, seconds: float | None, what: str = "errors"
     ) -> Iterator[Finding | NotAvailable]:
         """Yield a finding if more errors were counted in `seconds` than allowed; not checked if the time is not known."""
         if errors <= self.count:
@@ -41,7 +43,8 @@ class Allowance:
                 f"{part}: {errors:g} {what}, in an unknown time: read the counter twice ({expected})"
             )
         elif errors > self.within(seconds):
-            yield Finding(part, f"{errors:g} {what} in {format_duration(seconds)}", expected)
+            measured = Quantity(errors, what, f"{errors:g} {what} in {format_duration(seconds)}")
+            yield Finding(part, measured, expected, code="too_many_errors")
 
 
 def unless_it_works(works: bool | None, found: Finding) -> Finding | Advisory:
@@ -50,9 +53,9 @@ def unless_it_works(works: bool | None, found: Finding) -> Finding | Advisory:
     The function works: a warning. It fails: the finding. None, it is not known: a finding that takes no node out of service.
     """
     if works:
-        return Advisory(found.part, found.measured, found.expected)
+        return Advisory(found.part, found.measured, found.expected, found.code)
     if works is None and (found.action is None or found.action.is_repair):
-        return Finding(found.part, found.measured, found.expected, Action.MONITOR, found.setting)
+        return replace(found, action=Action.MONITOR)
     return found
 
 

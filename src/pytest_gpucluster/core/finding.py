@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from pytest_gpucluster.core import redact
+from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.core.safe_json import finite, shared_text, text
+from pytest_gpucluster.core.sanitize import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+D = TypeVar("D", bound="Deviation")
+MAX_QUOTE = 600  # characters
 
 
 class Action(str, enum.Enum):
@@ -46,42 +52,118 @@ _ACTIONS = {action.value: action for action in Action}
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One deviation: the part (GPU, link, mount, ...), the measured and the expected value.
+class Quantity:
+    """A number with its unit. `text`: what people read, if that differs from both, like '17 active links (7 is down)'."""
+
+    number: float
+    unit: str = ""
+    text: str = ""
+
+    def __str__(self) -> str:
+        return self.text or f"{self.number:g} {self.unit}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """A text that a node printed: bounded, without secrets."""
+
+    text: str
+
+    def __post_init__(self) -> None:
+        """Bound and redact the text where it enters."""
+        object.__setattr__(self, "text", redact.text(one_line(self.text, MAX_QUOTE)))
+
+    def __str__(self) -> str:
+        return self.text
+
+
+Words = str  # what a check states, for people alone
+Measure = Words | Quantity | Quote
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """What is not as expected: the part, the measured and the expected value, and `code`, a stable word for what is wrong.
+
+    Programs decide by the code, the kind of part and the relation of two quantities, never by words.
+    """
+
+    part: Part
+    measured: Measure
+    expected: Measure
+    code: str
+
+    @property
+    def words(self) -> str:
+        """The sentence about it in every report."""
+        return f"{self.part}: measured {self.measured}, expected {self.expected}"
+
+    @property
+    def relation(self) -> str:
+        """How two quantities compare: '<', '>' or '='; '' where no two are compared."""
+        first, second = self.measured, self.expected
+        if not isinstance(first, Quantity) or not isinstance(second, Quantity):
+            return ""
+        return "<" if first.number < second.number else ">" if first.number > second.number else "="
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain types."""
+        return {
+            "code": self.code,
+            "part": self.part.as_dict(),
+            "measured": _plain(self.measured),
+            "expected": _plain(self.expected),
+        }
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Finding(Deviation):
+    """A deviation that fails a check.
 
     `action`: the required action, if it differs from that of the verdict. `setting`: what a person has stated and the
     finding compares with, like `os.limits`, if it differs from that of the check.
     """
 
-    part: str
-    measured: str
-    expected: str
     action: Action | None = None
     setting: str = field(default="", compare=False)
 
-    def as_dict(self) -> dict[str, str]:
+    def __init__(
+        self,
+        part: Part | str,
+        measured: Measure,
+        expected: Measure,
+        action: Action | None = None,
+        setting: str = "",
+        code: str = "",
+    ) -> None:
+        """A text is a part that has a name alone."""
+        for name, value in (("part", part if isinstance(part, Part) else Part(name=part)), ("measured", measured),
+                            ("expected", expected), ("action", action), ("setting", setting), ("code", code)):  # fmt: skip
+            object.__setattr__(self, name, value)
+
+    def as_dict(self) -> dict[str, Any]:
         """Return plain types; a finding without its own action or setting has no such key."""
         own = {"action": self.action.value} if self.action else {}
         own |= {"setting": self.setting} if self.setting else {}
-        return {"part": self.part, "measured": self.measured, "expected": self.expected, **own}
+        return {**Deviation.as_dict(self), **own}
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Finding:
         """Read a finding of a log."""
-        return cls(*_deviation(plain), Action.read(plain.get("action")), shared_text(plain.get("setting")))
+        part, measured, expected, code = _deviation(plain)
+        action, setting = Action.read(plain.get("action")), shared_text(plain.get("setting"))
+        return cls(part, measured, expected, action, setting, code)
 
 
-@dataclass(frozen=True, slots=True)
-class Advisory:
+@dataclass(frozen=True, slots=True, init=False)
+class Advisory(Deviation):
     """A deviation that proves no fault: reports show a warning; it neither fails a check nor drains a node."""
 
-    part: str
-    measured: str
-    expected: str
-
-    def as_dict(self) -> dict[str, str]:
-        """Return plain types."""
-        return {"part": self.part, "measured": self.measured, "expected": self.expected}
+    def __init__(self, part: Part | str, measured: Measure, expected: Measure, code: str = "") -> None:
+        """A text is a part that has a name alone."""
+        for name, value in (("part", part if isinstance(part, Part) else Part(name=part)), ("measured", measured),
+                            ("expected", expected), ("code", code)):  # fmt: skip
+            object.__setattr__(self, name, value)
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Advisory:
@@ -89,11 +171,48 @@ class Advisory:
         return cls(*_deviation(plain))
 
 
-def _deviation(plain: Mapping[str, Any]) -> tuple[str, str, str]:
+def mapped(found: D, change: Callable[[str], str]) -> D:
+    """Return a finding or an advisory with each of its texts changed, and nothing that decides."""
+    return replace(
+        found,
+        part=found.part.mapped(change),
+        measured=_mapped(found.measured, change),
+        expected=_mapped(found.expected, change),
+    )
+
+
+def _mapped(measure: Measure, change: Callable[[str], str]) -> Measure:
+    if isinstance(measure, str):
+        return change(measure)
+    return replace(measure, text=change(measure.text))
+
+
+def _plain(measure: Measure) -> Any:
+    if isinstance(measure, str):
+        return measure
+    if isinstance(measure, Quote):
+        return {"quote": measure.text}
+    found = {"number": measure.number, "unit": measure.unit, "text": measure.text}
+    return {key: value for key, value in found.items() if value != ""}
+
+
+def _measure(plain: Any) -> Measure:
+    if not isinstance(plain, dict):
+        return shared_text(plain)
+    if "quote" in plain:
+        return Quote(text(plain["quote"]))
+    number = finite(plain.get("number"))
+    return Quantity(
+        math.nan if number is None else number, shared_text(plain.get("unit")), shared_text(plain.get("text"))
+    )
+
+
+def _deviation(plain: Mapping[str, Any]) -> tuple[Part, Measure, Measure, str]:
     return (
-        shared_text(plain.get("part")),
-        shared_text(plain.get("measured")),
-        shared_text(plain.get("expected")),
+        Part.read(plain.get("part")),
+        _measure(plain.get("measured")),
+        _measure(plain.get("expected")),
+        shared_text(plain.get("code")),
     )
 
 

@@ -8,16 +8,20 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import Action, Advisory, Finding
 from pytest_gpucluster.core.common_cause import NO_MAJORITY
 
+if TYPE_CHECKING:
+    from pytest_gpucluster.core.part import Part
+
 T = TypeVar("T")
 H = TypeVar("H", bound=Hashable)
 
 SHOWN = 160  # characters of a value or a list of nodes that a finding quotes
+DIFFERS = "differs_from_peers"  # the code of a finding whose norm the other nodes give
 MOST_VALUES = 4  # that a finding without a majority lists
 
 
@@ -88,7 +92,7 @@ class Norm(Generic[T]):
 
     def judge(
         self,
-        part: str,
+        part: Part | str,
         value: T,
         *,
         worse: Callable[[T, T], bool],
@@ -111,11 +115,13 @@ class Norm(Generic[T]):
             yield replace(found, action=action) if self.clear else replace(found, setting=NO_MAJORITY)
         elif harmless and self.clear and value != self.votes[0][0]:
             usual = _apart(shown(self.votes[0][0]), shown(value))
-            yield Advisory(part, f"{measured or shown(value)}: {harmless}", f"{usual}, {self.most}")
+            yield Advisory(
+                part, f"{measured or shown(value)}: {harmless}", f"{usual}, {self.most}", code=DIFFERS
+            )
 
     def judge_result(
         self,
-        part: str,
+        part: Part | str,
         value: T,
         *,
         measured: str = "",
@@ -132,7 +138,12 @@ class Norm(Generic[T]):
         if self.clear:
             if worse(value, self.votes[0][0]):
                 mine, theirs = shown(value), shown(self.votes[0][0])
-                yield Finding(part, measured or _apart(mine, theirs), f"{_apart(theirs, mine)}, {self.most}")
+                yield Finding(
+                    part,
+                    measured or _apart(mine, theirs),
+                    f"{_apart(theirs, mine)}, {self.most}",
+                    code=DIFFERS,
+                )
         elif any(worse(value, other) for other, _ in self.votes):
             texts = [shown(one) for one, _ in self.votes[:MOST_VALUES]]
             groups = [
@@ -143,7 +154,9 @@ class Norm(Generic[T]):
             expected += f", and {more} more values" if more else ""
             mine = shown(value)
             other = next((text for text in texts if text != mine), mine)
-            yield Finding(part, measured or _apart(mine, other), expected, Action.CONFIGURE)
+            yield Finding(
+                part, measured or _apart(mine, other), expected, Action.CONFIGURE, code="no_majority"
+            )
 
     @cached_property
     def _where(self) -> tuple[str, ...]:

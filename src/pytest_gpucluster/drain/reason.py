@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.core.finding import Quantity
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -36,10 +38,7 @@ _REASON = re.compile(
 _AWAY = re.compile(
     r"(?: : (?:Not responding|reboot issued|reboot complete|reboot timed out|ResumeTimeout reached))+\Z"
 )
-# the limit of digits holds the whole below LIMIT, whatever a node reports; a node's memory in bytes has 13 digits
-_NUMBER = re.compile(
-    r"(?:[<>]=? ?|at least |at most |up to )?(?P<value>-?\d{1,13}(?:\.\d{1,6})?)(?: ?(?P<unit>[A-Za-z%].*))?"
-)
+DIGITS = 13  # of a number, like the bytes of a node's memory; they hold the whole below LIMIT, whatever a node reports
 
 
 @dataclass(frozen=True)
@@ -91,22 +90,16 @@ def deviation(finding: Finding) -> str:
     The part (GPUs, mount, ...) replaces a missing unit.
 
     >>> from pytest_gpucluster.core.finding import Finding
-    >>> deviation(Finding("", "7", "8 GPUs"))
+    >>> deviation(Finding("", Quantity(7), Quantity(8, "GPUs")))
     '7<8 GPUs'
     >>> deviation(Finding("", "535.1.2", "550.90"))
     '535.1.2!=550.90'
     """
-    first, second = (_NUMBER.fullmatch(text.strip()) for text in (finding.measured, finding.expected))
-    units = [_unit(match["unit"]) for match in (first, second) if match]
-    if not first or not second or (all(units) and units[0].split()[0] != units[1].split()[0]):
-        return f"{_plain(finding.measured)}!={_plain(finding.expected)}"
-    low, high = float(first["value"]), float(second["value"])
-    sign = "<" if low < high else ">" if low > high else "!="
-    return f"{first['value']}{sign}{second['value']} {_plain(units[1] or units[0] or _unit(finding.part))}".rstrip()
-
-
-def _unit(text: str | None) -> str:
-    return (text or "").partition("(")[0].strip()
+    first, second = finding.measured, finding.expected
+    if not isinstance(first, Quantity) or not isinstance(second, Quantity):
+        return f"{_plain(str(first))}!={_plain(str(second))}"
+    sign = {"=": "!="}.get(finding.relation, finding.relation)
+    return f"{first.number:.{DIGITS}g}{sign}{second.number:.{DIGITS}g} {_plain(second.unit or first.unit or finding.part.short)}".rstrip()
 
 
 def _also(others: Sequence[str]) -> Iterable[str]:

@@ -155,7 +155,7 @@ def _concluded(verdict: Verdict, session: ClusterSession, node: str) -> Judged:
     name, outcome = verdict.check, verdict.outcome
     if outcome is not Outcome.FAILED:
         return Judged(name, outcome.value, verdict, verdict.reason)
-    if waivers := session.cluster.waivers_of(name, node, [found.part for found in verdict.findings]):
+    if waivers := session.cluster.waivers_of(name, node, [str(found.part) for found in verdict.findings]):
         return Judged(name, "waived", verdict, "; ".join(one.words for one in waivers))
     return Judged(name, outcome.value, _without_common(verdict, session, node))
 

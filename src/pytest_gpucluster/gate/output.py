@@ -57,7 +57,7 @@ def lines(found: GateResult) -> Iterator[str]:
         for finding in judged.findings:
             by_job = f"; {OF_A_JOB}" if CHECKS[judged.check].of_job else ""
             action = finding.action.value if finding.action else "inspect"
-            yield f"{judged.check}: {finding.part}: measured {finding.measured}, expected {finding.expected} ({action}{by_job})"
+            yield f"{judged.check}: {finding.words} ({action}{by_job})"
     for judged in found.of("waived"):
         yield f"waived: {judged.check}: {judged.why}"
     reasons: dict[str, list[str]] = {}

@@ -241,7 +241,7 @@ def _section(
         "slurm": slurm[:OPEN_ROWS],
         "slurm_more": len(slurm) - OPEN_ROWS,
         "logs": _logs(run, group)[:OPEN_ROWS],
-        "plain": all(not row.found.part and not row.found.expected for row in rows),
+        "plain": all(not str(row.found.part) and not row.found.expected for row in rows),
         "actions": len({row.action for row in group.rows.values()}) > 1,
     }
 

@@ -6,14 +6,12 @@ finding is counted, not drawn.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
-from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.report import svg
 from pytest_gpucluster.report.words import folded
 
@@ -28,7 +26,6 @@ MAX_LEAVES = 12
 MAX_NODES = 50  # of a leaf that are drawn; the ends of links first
 IN_ROW, LEAST, PITCH, LEFT, LINE = 25, 14, 24, 12, 44  # nodes of a line; pixels
 UNKNOWN = "leaf switch not known"
-_PART = re.compile(r"(?:link (?P<one>\S+) - (?P<other>\S+)|leaf switch (?P<leaf>\S+)|one of (?P<some>\S+))")
 
 
 @dataclass
@@ -67,30 +64,25 @@ def fabric(run: Run, anchors: Mapping[int, str]) -> dict[str, Any] | None:
 
 def _read(bad: _Bad, group: FailureGroup) -> Iterator[dict[str, Any]]:
     for row in group.rows.values():
-        part, measured, number = _PART.fullmatch(row.found.part), row.found.measured, len(bad.links) + 1
-        if part and part["one"]:
-            ends = part["one"], part["other"]
-            bad.links[ends] = measured
-            bad.nodes |= set(ends)
-            yield {
-                "number": number,
+        part, measured = row.found.part, str(row.found.measured)
+        shown: dict[str, Any] = {"number": "", "where": part.name, "measured": measured}
+        if part.kind == "pair" and len(part.nodes) == 2:
+            one, other = part.nodes
+            shown |= {
+                "number": len(bad.links) + 1,
                 "kind": "slow link",
-                "where": " \N{EN DASH} ".join(ends),
-                "measured": measured,
+                "where": f"{one} \N{EN DASH} {other}",
             }
-        elif part and part["leaf"]:
-            bad.leaves[part["leaf"]] = measured
-            yield {"number": "", "kind": "slow leaf switch", "where": part["leaf"], "measured": measured}
-        elif part:
-            bad.nodes |= set(_expanded(part["some"]))
-            yield {"number": "", "kind": "one of", "where": part["some"], "measured": measured}
-
-
-def _expanded(names: str) -> Sequence[str]:
-    try:
-        return hostlist.expand(names)
-    except ValueError:
-        return (names,)
+            bad.links[one, other] = measured
+        elif part.kind == "leaf":
+            shown["kind"] = "slow leaf switch"
+            bad.leaves[part.name] = measured
+        elif part.kind == "group":
+            shown["kind"] = "one of"
+        else:
+            continue
+        bad.nodes |= set(part.nodes)
+        yield shown
 
 
 def _picture(leaves: Mapping[str, Sequence[str]], bad: _Bad) -> Markup:

@@ -6,12 +6,13 @@ whose place no finding states stands at the end of its row.
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from markupsafe import Markup, escape
 
+from pytest_gpucluster.core.finding import Quantity
+from pytest_gpucluster.core.part import GPUS
 from pytest_gpucluster.core.safe_json import as_dicts, finite
 from pytest_gpucluster.core.text import some
 from pytest_gpucluster.report import svg
@@ -29,13 +30,8 @@ MOST = 72  # parts of a kind; no node that is known has more GPUs or links
 IN_ROW = 8
 PITCH, BOX, LEFT = 46, 38, 52  # pixels: column to column, a box, the names of the rows
 NODE = "the whole node"
+ABSENT = "absent"  # the code of a finding that names a GPU which is missing
 ROOM = 48  # characters of the parts that are none of these
-
-_GPU = re.compile(r"\bGPU (\d{1,3})\b")
-_NVLINK = re.compile(r"\bNVLink (\d{1,3})\b")
-_MISSING = re.compile(r"\b(GPU \d.*?) missing\b")
-_INACTIVE = re.compile(r"inactive: link ([\d, ]+)")
-_PORT = re.compile(r"(?P<name>[\w.-]+ port \d+)\b(?: \([^)]*\))*(?:, rail of GPU (?P<gpu>\d{1,3})\b)?")
 
 
 @dataclass(frozen=True)
@@ -57,7 +53,7 @@ class _Marks:
     names: dict[int, str] = field(default_factory=dict)  # GPU -> the name of its port
     others: dict[str, list[str]] = field(default_factory=dict)
     missing: int = 0  # GPUs
-    lost: set[int] = field(default_factory=set)  # those of them that a cause names
+    lost: set[int] = field(default_factory=set)  # those of them that a finding names
 
 
 def hardware(run: Run, node: str) -> Hardware:
@@ -69,18 +65,14 @@ def hardware(run: Run, node: str) -> Hardware:
     return Hardware()
 
 
-def picture(
-    run: Run, nodes: Sequence[str], failures: Iterable[tuple[str, str, Finding | Advisory]]
-) -> Markup:
-    """Draw a node, or equal ones, with the parts of (suite, cause, finding) marked; '' if its parts are not known."""
+def picture(run: Run, nodes: Sequence[str], failures: Iterable[tuple[str, Finding | Advisory]]) -> Markup:
+    """Draw a node, or equal ones, with the parts of (suite, finding) marked; '' if its parts are not known."""
     known = {hardware(run, node) for node in nodes}
     if len(known) != 1 or not (parts := known.pop()).gpus:
         return Markup()
     marks = _Marks()
-    for suite, cause, found in failures:
+    for suite, found in failures:
         _mark(marks, parts, nodes, suite, found)
-        if stated := _MISSING.search(cause):
-            marks.lost |= {index for one in _GPU.findall(stated[1]) if (index := int(one)) < parts.gpus}
     drawn: list[str] = []
     y = 2
     for columns in _lines(range(parts.gpus)):
@@ -119,38 +111,34 @@ def _mark(
 ) -> None:
     part, text = (
         found.part,
-        f"{found.part}: {found.measured}" + f", expected {found.expected}" * bool(found.expected),
+        f"{found.part}: {found.measured}" + f", expected {found.expected}" * bool(str(found.expected)),
     )
-    gpus = [index for one in _GPU.findall(part) if (index := int(one)) < parts.gpus]
-    if (port := _PORT.search(part)) and parts.ports:
-        rail = int(port["gpu"]) if port["gpu"] else -1
-        key: int | str = rail if 0 <= rail < parts.gpus else port["name"]
+    index = part.gpu if part.gpu is not None and part.gpu < parts.gpus else None
+    if part.kind == "port" and parts.ports:
+        key: int | str = replace(part, of=None).short if index is None else index
         marks.ports.setdefault(key, []).append(text)
-        if key == rail:
-            marks.names[rail] = port["name"]
-    elif gpus and suite == "fabric" and parts.ports:  # the adapter of this GPU
-        for index in gpus:
-            marks.ports.setdefault(index, []).append(text)
-    elif gpus:
-        named = _NVLINK.findall(part) or [
-            one for listed in _INACTIVE.findall(found.measured) for one in re.findall(r"\d{1,3}", listed)
-        ]
-        links = [link for one in named if (link := int(one)) < parts.nvlinks]
-        for index in gpus:
-            for link in links:
-                marks.nvlinks.setdefault((index, link), []).append(text)
-            if not links:
-                marks.gpus.setdefault(index, []).append(text)
-    elif part == "GPUs" and (left := re.match(r"\d{1,3}\b", found.measured)):
-        marks.missing = max(marks.missing, parts.gpus - int(left[0]))
+        if index is not None:
+            marks.names[index] = replace(part, of=None).short
+    elif index is not None and suite == "fabric" and parts.ports:  # the adapter of this GPU
+        marks.ports.setdefault(index, []).append(text)
+    elif (
+        index is not None and part.kind == "nvlink" and part.index is not None and part.index < parts.nvlinks
+    ):
+        marks.nvlinks.setdefault((index, part.index), []).append(text)
+    elif index is not None:
+        marks.gpus.setdefault(index, []).append(text)
+        if found.code == ABSENT:
+            marks.lost.add(index)
+    elif part == GPUS and isinstance(found.measured, Quantity):
+        marks.missing = max(marks.missing, parts.gpus - int(found.measured.number))
     else:
-        name = part.partition(" (")[0]
+        name = part.shared.short
         marks.others.setdefault(NODE if name in ("", *nodes) else name, []).append(text)
 
 
 def _gpus(columns: Sequence[int], y: int, parts: Hardware, marks: _Marks) -> Iterator[str]:
     yield _label("GPU", y + 15)
-    # the driver numbers the remaining GPUs from 0, so a missing one has a number only where a cause states it
+    # the driver numbers the remaining GPUs from 0, so a missing one has a number only where a finding states it
     unnamed = max(0, min(marks.missing, parts.gpus) - len(marks.lost))
     for at, column in enumerate(columns):
         unknown = column >= parts.gpus - unnamed

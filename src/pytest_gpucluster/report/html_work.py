@@ -107,9 +107,7 @@ def _card(
         "failures": found[:MAX_FAILURES],
         "cut": [one["anchor"] for one in found[MAX_FAILURES:]],
         "slurm": [text for text, named in hardest.slurm.items() if set(nodes) & set(named)][:2],
-        "picture": html_node.picture(
-            run, nodes, [(group.suite, group.cause, row.found) for group, row in entries]
-        ),
+        "picture": html_node.picture(run, nodes, [(group.suite, row.found) for group, row in entries]),
     }
 
 
@@ -122,7 +120,7 @@ def _failure(
         "anchor": anchor,
         "action": _action(group),
         "findings": [
-            (row.found.part, for_nodes(row.found.measured, nodes), row.found.expected)
+            (row.found.part, for_nodes(str(row.found.measured), nodes), row.found.expected)
             for row in rows[:MAX_FINDINGS]
         ],
         "more": len(rows) - MAX_FINDINGS,

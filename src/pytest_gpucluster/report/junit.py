@@ -93,7 +93,7 @@ def properties(
         if verdict.findings:
             found.append(("action", verdict.action.value))
         found += [
-            (tag, f"{it.part}: measured {it.measured}, expected {it.expected}")
+            (tag, it.words)
             for tag, deviations in (("finding", verdict.findings), ("warning", verdict.advisories))
             for it in deviations[:MAX_FINDINGS]
         ]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.core.finding import Quantity
 from pytest_gpucluster.core.text import some
 from pytest_gpucluster.report.verdict import judge, ordered
 from pytest_gpucluster.report.words import count, folded, for_nodes, short, to_do
@@ -13,6 +13,7 @@ from pytest_gpucluster.report.words import count, folded, for_nodes, short, to_d
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pytest_gpucluster.core.finding import Measure
     from pytest_gpucluster.report.run_model import FailureGroup, FindingRow, Run
 HEIGHT = 25  # lines of the verdict and its table, for any number of nodes
 MAX_FINDINGS = 4  # lines of one block
@@ -21,11 +22,6 @@ MAX_WAIVERS = 5
 NODES_SHARE = 0.24  # of the width, at most, for names of nodes; more of them are counted
 MAX_LINES = 2  # of one finding
 NARROWEST = 20  # columns for a finding beside its check
-_UUID = re.compile(
-    r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?:, )?"
-)  # the address names a GPU as well
-_REMARK = re.compile(r" \((?![0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:)[^()]*\)")  # brackets without a PCI address
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 def where(group: FailureGroup) -> str:
@@ -34,21 +30,28 @@ def where(group: FailureGroup) -> str:
     return f"{len(group.nodes)} nodes: {nodes}" if len(group.nodes) > 1 else nodes
 
 
-def findings(group: FailureGroup) -> list[str]:
-    """Write the deviations of a group: one text per kind of part and expectation, with the range of measured values."""
-    alike: dict[tuple[str, str], list[FindingRow]] = {}
+def findings(group: FailureGroup, *, brief: bool = False) -> list[str]:
+    """Write the deviations of a group: one text per kind of part and expectation, with the range of measured values.
+
+    `brief`: a GPU without its UUID, and without the word for what was measured.
+    """
+    alike: dict[tuple[object, ...], list[FindingRow]] = {}
     for row in group.rows.values():
-        alike.setdefault((_NUMBER.sub("#", row.found.part), row.found.expected), []).append(row)
-    found = []
-    for (_, expected), rows in alike.items():
-        part = _several([row.found.part for row in rows])
+        found = row.found
+        of = found.part.of.likeness if found.part.of else ()
+        alike.setdefault((found.code, found.part.likeness, of, str(found.expected)), []).append(row)
+    texts = []
+    for (*_, expected), rows in alike.items():
+        part = _several([row.found.part.brief if brief else str(row.found.part) for row in rows])
         measured = _values([row.found.measured for row in rows])
         text = (
-            f"{part}: measured {measured}, expected {expected}" if part else for_nodes(measured, group.nodes)
+            f"{part}: {'' if brief else 'measured '}{measured}, expected {expected}"
+            if part
+            else for_nodes(measured, group.nodes)
         )
         nodes = dict.fromkeys(node for row in rows for node in row.nodes)
-        found.append(text if len(nodes) == len(group.nodes) else f"{text} ({folded(nodes)})")
-    return found
+        texts.append(text if len(nodes) == len(group.nodes) else f"{text} ({folded(nodes)})")
+    return texts
 
 
 def block(group: FailureGroup, rerun: str) -> list[str]:
@@ -129,12 +132,11 @@ def _row(begin: str, group: FailureGroup, width: int) -> list[str]:
 
 
 def _finding(group: FailureGroup, room: int) -> str:
-    """Write the first finding of a group on one line where that can be: the cause goes first, then remarks in brackets."""
-    first, *others = findings(group) or [""]
-    more = f" (and {len(others)} more)" if others else ""
-    plain = re.sub(r"(^|: )measured ", r"\1", _UUID.sub("", first), count=1)
-    texts = (f"{plain}; {group.cause}{more}" if group.cause else plain + more, plain + more)
-    return next((text for text in texts if len(text) <= room), _REMARK.sub("", plain) + more)
+    """Write the first finding of a group on one line where that can be: the cause goes first."""
+    first, *others = findings(group, brief=True) or [""]
+    text = first + f" (and {len(others)} more)" * bool(others)
+    whole = f"{first}; {group.cause}" + f" (and {len(others)} more)" * bool(others)
+    return whole if group.cause and len(whole) <= room else text
 
 
 def _several(texts: Sequence[str]) -> str:
@@ -142,14 +144,9 @@ def _several(texts: Sequence[str]) -> str:
     return some(known, MAX_VALUES) if any(known) else ""
 
 
-def _values(texts: Sequence[str]) -> str:
-    """Write measured values: one, the range of numbers with the same unit, or some of them; a path with a number is no range."""
-    known = list(dict.fromkeys(texts))
-    numbers = [_NUMBER.findall(text) for text in known]
-    words = {_NUMBER.sub("#", text) for text in known}
-    ranged = all(_NUMBER.match(text) for text in known) and all(len(found) == 1 for found in numbers)
-    if len(known) == 1 or len(words) > 1 or not ranged:
-        return _several(known)
-    by_size = sorted(known, key=lambda text: float(_NUMBER.findall(text)[0]))
-    low = _NUMBER.findall(by_size[0])[0]
-    return f"{low} to {by_size[-1]}"
+def _values(measured: Sequence[Measure]) -> str:
+    """Write measured values: one, the range of quantities of one unit, or some of them."""
+    known = sorted({one for one in measured if isinstance(one, Quantity)}, key=lambda one: one.number)
+    if len(known) < 2 or len(known) < len(set(measured)) or len({one.unit for one in known}) > 1:
+        return _several([str(one) for one in measured])
+    return f"{known[0].number:g} to {Quantity(known[-1].number, known[-1].unit)}"

@@ -212,8 +212,8 @@ def _failures(page: _Page, result: Result) -> None:
         "gpucluster_check_failed": "1 for a check that failed; gpu is the index of the GPU at fault, if it is one.",
         "gpucluster_check_broken": "1 for a check that could not be made: the infrastructure broke.",
     }[name]
-    parts = [str(finding.part) for verdict in result.verdicts for finding in verdict.findings]
-    for gpu in dict.fromkeys(map(_gpu, parts)) or [""]:
+    gpus = [finding.part.gpu for verdict in result.verdicts for finding in verdict.findings]
+    for gpu in dict.fromkeys("" if index is None else str(index) for index in gpus) or [""]:
         page.gauge(name, about, 1, node=result.node, check=result.check, gpu=gpu)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pytest_gpucluster.core import units
 from pytest_gpucluster.core.check import inapplicable
 from pytest_gpucluster.core.common_cause import Place
-from pytest_gpucluster.core.finding import Action, Advisory, Finding
+from pytest_gpucluster.core.finding import Action, Advisory, Finding, mapped
 from pytest_gpucluster.core.safe_json import as_dict, as_dicts, as_list, finite
 from pytest_gpucluster.core.sanitize import printable, shorten
 from pytest_gpucluster.report.proof import CLUSTER, FIT, NOT_PROVED, NOT_TESTED, prove, read_required
@@ -465,11 +465,11 @@ def _add(
 ) -> None:
     """Put a node into the row of nodes that deviate alike; the UUID and bus id of a part differ per node."""
     row = FindingRow(cleaned(found))
-    like = check, _short(row.found.part), row.found.measured, row.found.expected, row.action
+    like = check, row.found.part.short, str(row.found.measured), str(row.found.expected), row.action
     row = rows.setdefault(like, row)
     if row.nodes[-1:] != [node]:
         if len(row.nodes) == 1:
-            row.found = replace(row.found, part=_short(row.found.part))
+            row.found = replace(row.found, part=row.found.part.shared)
         row.nodes.append(node)
 
 
@@ -480,9 +480,7 @@ def add_finding(group: FailureGroup, finding: Finding, node: str) -> None:
 
 def cleaned(found: _Found) -> _Found:
     """Return a finding or an advisory in texts as the model holds them."""
-    return replace(
-        found, part=one_line(found.part), measured=one_line(found.measured), expected=one_line(found.expected)
-    )
+    return mapped(found, one_line)
 
 
 def example_of(result: Result) -> dict[str, Any]:
@@ -491,9 +489,9 @@ def example_of(result: Result) -> dict[str, Any]:
     return _example(event, one_line(result.node))
 
 
-def _short(part: str) -> str:
-    """Return a part without what differs from node to node: its UUID and addresses, in brackets."""
-    return _BRACKETS.sub("", part)
+def _short(device: str) -> str:
+    """Return the device of a metric without what differs from node to node: its UUID and addresses, in brackets."""
+    return _BRACKETS.sub("", device)
 
 
 def _logs(event: dict[str, Any]) -> list[str]:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import GpuClusterError
-from pytest_gpucluster.core.finding import Finding, Metric
+from pytest_gpucluster.core.finding import Finding, Metric, mapped
 from pytest_gpucluster.core.metric_direction import HIGHER, rule_of
 from pytest_gpucluster.core.safe_json import as_list, finite
 from pytest_gpucluster.core.sanitize import printable
@@ -166,11 +166,7 @@ def _items(results: Iterable[Result]) -> dict[tuple[str, str], RecordedItem]:
             outcome=plain(result.outcome),
             message=plain(result.message),
             action=failed[0].action.value if failed else "",
-            findings=tuple(
-                replace(it, part=plain(it.part), measured=plain(it.measured), expected=plain(it.expected))
-                for verdict in failed
-                for it in verdict.findings
-            ),
+            findings=tuple(mapped(it, plain) for verdict in failed for it in verdict.findings),
         )
     return found
 

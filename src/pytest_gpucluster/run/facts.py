@@ -214,7 +214,7 @@ class CheckFailed(AssertionError):  # reads as what it is
 def with_known_cause(verdict: Verdict, item: ItemView) -> Verdict:
     """Return a verdict that misplaced tasks, the facts of a suite or this shell explain with that as its cause or hint."""
     failed = verdict.outcome is Outcome.FAILED
-    if failed and all(task_place.is_reason(finding.measured) for finding in verdict.findings):
+    if failed and all(task_place.is_reason(str(finding.measured)) for finding in verdict.findings):
         return with_cause(verdict, "", task_place.CAUSE, task_place.HINT, action=Action.CONFIGURE)
     if verdict.outcome is not Outcome.PASSED:
         for explain in suite_hooks("known_cause"):

@@ -118,7 +118,7 @@ def describe(verdict: Verdict, name: str, node: str) -> str:
     first, where = verdict.findings[0], f" on {node}" if node else ""
     more = f" (and {len(verdict.findings) - 1} more)" if len(verdict.findings) > 1 else ""
     lines = [
-        f"{name}{where}: {first.part}: measured {first.measured}, expected {first.expected}{more}",
+        f"{name}{where}: {first.words}{more}",
         *_table(verdict),
     ]
     if verdict.cause:
@@ -127,10 +127,7 @@ def describe(verdict: Verdict, name: str, node: str) -> str:
         hint = for_parts(verdict.hint, [finding.part for finding in verdict.findings])
         lines.append(f"what to do:   {for_nodes(hint, [node] if node else [])}")
     lines.append(f"action:       {verdict.action.value}")
-    lines += [
-        f"warning:      {it.part}: measured {it.measured}, expected {it.expected}"
-        for it in verdict.advisories[:MAX_SHOWN]
-    ]
+    lines += [f"warning:      {it.words}" for it in verdict.advisories[:MAX_SHOWN]]
     lines += _rest(verdict.advisories, "warnings")
     return "\n".join(lines)
 

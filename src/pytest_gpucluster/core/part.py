@@ -1,0 +1,207 @@
+"""The part of a machine or cluster that a finding is about, as data, from the check to every report. Pure.
+
+>>> str(nvlink(7, gpu(4, uuid="GPU-5e", address="0000:1b:00.0")))
+'GPU 4 (GPU-5e, 0000:1b:00.0) NVLink 7'
+>>> str(port("mlx5_4", 1, address="0000:5e:00.0", of=gpu(4)))
+'mlx5_4 port 1 (0000:5e:00.0), rail of GPU 4'
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster.core.safe_json import shared_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of part. `label` precedes its index, and its name if `labelled`.
+
+    `named`: its name means the same thing on every node, as a mount or a service does, so that findings of two nodes are
+    the same only if it is equal. An index, an address or the name of a device differs from node to node.
+    """
+
+    label: str
+    named: bool = False
+    labelled: bool = False
+
+
+KINDS = {
+    "": Kind("", named=True),
+    "node": Kind("node"),
+    "gpu": Kind("GPU"),
+    "nvlink": Kind("NVLink"),
+    "nvswitch": Kind("NVSwitch"),
+    "adapter": Kind("adapter"),
+    "port": Kind("port"),
+    "cable": Kind("cable"),
+    "module": Kind("module"),
+    "device": Kind("device"),
+    "disk": Kind("disk"),
+    "dimm": Kind("DIMM"),
+    "cpu": Kind("CPU"),
+    "memory": Kind("memory"),
+    "mount": Kind("mount", named=True),
+    "service": Kind("service", named=True),
+    "setting": Kind("setting", named=True),
+    "software": Kind("software", named=True),
+    "file": Kind("file", named=True),
+    "rank": Kind("rank"),
+    "task": Kind("task"),
+    "process": Kind("process"),
+    "job": Kind("job"),
+    "step": Kind("step", named=True),
+    "pair": Kind("link", labelled=True),
+    "group": Kind("one of", labelled=True),
+    "leaf": Kind("leaf switch", labelled=True),
+    "switch": Kind("switch", labelled=True),
+    "partition": Kind("partition", named=True, labelled=True),
+    "account": Kind("account", named=True, labelled=True),
+    "user": Kind("user", named=True, labelled=True),
+    "container": Kind("container", named=True),
+}
+
+
+def register(kind: str, label: str, *, named: bool = False, labelled: bool = False) -> None:
+    """Add a kind of part, in a module of a suite; ValueError if it exists otherwise."""
+    if KINDS.setdefault(kind, Kind(label, named, labelled)) != Kind(label, named, labelled):
+        raise ValueError(f"a kind of part {kind!r} exists already")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a finding is about. `index`: its number in the node. `name`: of a GPU its UUID, else what people call it.
+
+    `address`: PCI address. `of`: the part that it belongs to or serves. `nodes`: those that a link joins, or one of which
+    is at fault. A kind without index and name stands for all of them: GPUs.
+    """
+
+    kind: str = ""
+    index: int | None = None
+    name: str = ""
+    address: str = ""
+    serial: str = ""
+    of: Part | None = None
+    nodes: tuple[str, ...] = ()
+
+    @property
+    def short(self) -> str:
+        """The words for the part without UUID, address and serial number, as they are the same on other nodes."""
+        own = self._own()
+        if self.of is None:
+            return own
+        return f"{own}, rail of {self.of.short}" if self.kind == "port" else f"{self.of.short} {own}"
+
+    @property
+    def shared(self) -> Part:
+        """The part without what differs from node to node."""
+        of = self.of.shared if self.of else None
+        return replace(self, name="" if self.kind == "gpu" else self.name, address="", serial="", of=of)
+
+    @property
+    def brief(self) -> str:
+        """The words for the part with its address, where a line is short."""
+        return str(replace(self, name="") if self.kind == "gpu" else self)
+
+    @property
+    def gpu(self) -> int | None:
+        """The index of the GPU that the part is or belongs to."""
+        if self.kind == "gpu":
+            return self.index
+        return self.of.gpu if self.of else None
+
+    @property
+    def likeness(self) -> tuple[str, str]:
+        """What the same part of another node has in common with this one: its kind, and its name if that is shared."""
+        return self.kind, self.name if KINDS.get(self.kind, _UNKNOWN).named else ""
+
+    def __str__(self) -> str:
+        """The words for the part in every report."""
+        own = self._own()
+        known = [self.name] if self.kind == "gpu" and self.index is not None else []
+        if inside := ", ".join(filter(None, [*known, self.address, self.serial])):
+            own += f" ({inside})"
+        if self.of is None:
+            return own
+        return f"{own}, rail of {self.of}" if self.kind == "port" else f"{self.of} {own}"
+
+    def _own(self) -> str:
+        kind = KINDS.get(self.kind, _UNKNOWN)
+        if self.kind == "port" and self.name:
+            return self.name if self.index is None else f"{self.name} port {self.index}"
+        if self.index is not None:
+            return f"{kind.label} {self.index}".lstrip()
+        if self.name:
+            return f"{kind.label} {self.name}" if kind.labelled else self.name
+        return f"{kind.label}s" if kind.label and self.kind == "gpu" else kind.label
+
+    def mapped(self, change: Callable[[str], str]) -> Part:
+        """Return the part with each of its texts changed."""
+        return replace(
+            self,
+            name=change(self.name),
+            address=change(self.address),
+            serial=change(self.serial),
+            of=self.of.mapped(change) if self.of else None,
+            nodes=tuple(map(change, self.nodes)),
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain types, without what is empty."""
+        found = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {
+            key: value.as_dict()
+            if isinstance(value, Part)
+            else list(value)
+            if value.__class__ is tuple
+            else value
+            for key, value in found.items()
+            if value not in ("", None, ())
+        }
+
+    @classmethod
+    def read(cls, plain: Any, depth: int = 3) -> Part:
+        """Read a part of a log; what another program wrote is read as empty."""
+        if not isinstance(plain, dict):
+            return cls(name=shared_text(plain))
+        index, of, nodes = plain.get("index"), plain.get("of"), plain.get("nodes")
+        words = {key: shared_text(plain.get(key)) for key in ("kind", "name", "address", "serial")}
+        return cls(
+            **words,
+            index=index if index.__class__ is int else None,
+            of=cls.read(of, depth - 1) if isinstance(of, dict) and depth else None,
+            nodes=tuple(map(shared_text, nodes)) if isinstance(nodes, list) else (),
+        )
+
+
+_UNKNOWN = Kind("")
+GPUS = Part("gpu")
+
+
+def named(kind: str, name: str) -> Part:
+    """Return a part that people call by its name alone: a mount, a service, a setting."""
+    return Part(kind, name=name)
+
+
+def gpu(index: int | None, *, uuid: str = "", address: str = "", serial: str = "") -> Part:
+    """Return a GPU by the index of the driver."""
+    return Part("gpu", index, uuid, address, serial)
+
+
+def nvlink(index: int, of: Part) -> Part:
+    """Return an NVLink of a GPU."""
+    return Part("nvlink", index, of=of)
+
+
+def port(adapter: str, number: int | None, *, address: str = "", of: Part | None = None) -> Part:
+    """Return a port of an adapter; `of`: the GPU whose rail it is."""
+    return Part("port", number, adapter, address, of=of)
+
+
+def pair(one: str, other: str) -> Part:
+    """Return the link between two nodes."""
+    return Part("pair", name=f"{one} - {other}", nodes=(one, other))
