@@ -25,7 +25,7 @@ def figures(text: str) -> list[float]:
 def parts(verdict: Verdict) -> list[str]:
     """Return what the findings are about; of a verdict without findings, what its warnings are about."""
     found: tuple[Finding | Advisory, ...] = verdict.findings or verdict.advisories
-    return [one.part for one in found]
+    return [str(one.part) for one in found]
 
 
 def judged(verdict: Verdict) -> tuple[str, list[str]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import ConfigError
-from pytest_gpucluster.core.finding import Metric
+from pytest_gpucluster.core.finding import Metric, Quantity
 from pytest_gpucluster.core.metric_direction import LOWER, NEITHER, MetricTrend, judge, rule_of
 from pytest_gpucluster.report.history_file import HistoryFile
 from pytest_gpucluster.report.regression import (
@@ -28,6 +28,7 @@ from pytest_gpucluster.report.run_snapshot import PAIRED, RED, ItemMetric, Recor
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from pytest_gpucluster.core.finding import Finding
     from pytest_gpucluster.core.metric_direction import ComparisonRule
 
 __all__ = ["LAST", "LAST_GOOD", "WINDOW", "History", "MetricHistory"]
@@ -50,6 +51,14 @@ class MetricHistory:
 
     item: ItemMetric
     values: tuple[tuple[float | None, bool], ...]
+
+
+def _columns(finding: Finding) -> tuple[object, ...]:
+    """Return the texts of a finding, then what programs read of it."""
+    part, found = finding.part, finding.measured
+    number = (found.unit, found.number) if isinstance(found, Quantity) else ("", None)
+    data = (finding.code, part.kind, part.name, part.address, part.serial, number[0], part.index, number[1])
+    return (str(part), str(found), str(finding.expected), *data)
 
 
 class History(HistoryFile):
@@ -153,9 +162,9 @@ class History(HistoryFile):
             ],
         )
         self._db.executemany(
-            "INSERT INTO findings VALUES (?, ?, ?, ?, ?)",
+            "INSERT INTO findings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             [
-                (number, key, it.part, it.measured, it.expected)
+                (number, key, *_columns(it))
                 for key, item in zip(ids, run.items, strict=True)
                 for it in item.findings
             ],

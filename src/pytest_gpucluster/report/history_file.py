@@ -90,6 +90,15 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """CREATE TABLE campaign_pairs (campaign INTEGER, "group" INTEGER, suite TEXT, name TEXT, one TEXT, other TEXT,
             value REAL, problem TEXT NOT NULL, PRIMARY KEY (campaign, "group", suite, name, one, other)) WITHOUT ROWID""",
     ),
+    # of a finding: what is wrong, its part as data, and the measured number
+    tuple(
+        f"ALTER TABLE findings ADD COLUMN {column}"
+        for column in (
+            *(f"{name} TEXT NOT NULL DEFAULT ''" for name in ("code", "kind", "name", "address", "serial", "unit")),
+            '"index" INTEGER',
+            "value REAL",
+        )
+    ),
 )
 
 

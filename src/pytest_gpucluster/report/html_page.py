@@ -71,9 +71,9 @@ def mark(state: str) -> Markup:
     return _MARK.format(css_class, shape)
 
 
-def breakable(text: str) -> Markup:
+def breakable(text: object) -> Markup:
     """Let a browser break a long word behind its separators; only where it has none, every 40 characters."""
     words = (
-        word if len(word) <= LONG_WORD else _BREAK.join(_PIECES.findall(word)) for word in _SPACES.split(text)
+        word if len(word) <= LONG_WORD else _BREAK.join(_PIECES.findall(word)) for word in _SPACES.split(str(text))
     )
     return Markup("").join(words)
