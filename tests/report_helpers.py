@@ -5,6 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpucluster.core.part import Part, gpu
 from pytest_gpucluster.report import html, junit, prom
 from pytest_gpucluster.report.events import EventLog, read_log
 from pytest_gpucluster.report.run_model import read_run
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-FINDING = {"part": "GPU 4 (GPU-c12b, 0000:9d:00.0)", "measured": "17 active links", "expected": "18"}
+GPU_4 = gpu(4, uuid="GPU-c12b", address="0000:9d:00.0")
+FINDING = {"part": GPU_4.as_dict(), "measured": "17 active links", "expected": "18"}
 
 
 def event(kind: str, **fields: Any) -> dict[str, Any]:
@@ -79,6 +81,8 @@ def failing(
 ) -> dict[str, Any]:
     """Return a failed item; `part`, `measured` and `expected` change its only finding."""
     own = {key: fields.pop(key) for key in FINDING if key in fields}
+    if isinstance(own.get("part"), Part):
+        own["part"] = own["part"].as_dict()
     found = [FINDING | own] if findings is None else findings
     verdict = {
         "check": check,
@@ -154,7 +158,7 @@ def _varied() -> list[dict[str, Any]]:
     metric = {"name": "bandwidth", "value": 3071.5, "unit": "GB/s", "device": "GPU 4"}
     failed = {"check": "gpu.nvlink_state", "outcome": "failed", "action": "repair", "findings": [FINDING]}
     waiver = {"at": ["clusters/prod.yaml:9"], "words": "ordered", "outcome": "failed", "message": "3 errors"}
-    advisory = {"part": "GPU 0", "measured": "1 replay", "expected": "0"}
+    advisory = {"part": gpu(0).as_dict(), "measured": "1 replay", "expected": "0"}
     return a_run(
         [
             passing("gpu01", check="gpu.bandwidth", metrics=[metric, {**metric, "value": "NaN"}]),

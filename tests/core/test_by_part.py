@@ -8,32 +8,33 @@ import pytest
 
 from pytest_gpucluster.core.by_part import for_parts
 from pytest_gpucluster.core.check import CHECKS
+from pytest_gpucluster.core.part import Part, gpu, named, nvlink
 from pytest_gpucluster.core.registry import import_checks
 
-GPU = "GPU 3 (GPU-9a80e8a7-3666-8cbc-48a4-f67d9da8c8d8, 0000:61:00.0)"
+GPU = gpu(3, uuid="GPU-9a80e8a7-3666-8cbc-48a4-f67d9da8c8d8", address="0000:61:00.0")
 
 
 @pytest.mark.parametrize(
     ("command", "parts", "written"),
     [
         ("nvidia-smi -q -d ECC -i INDEX; reboot", [GPU], "nvidia-smi -q -d ECC -i 3; reboot"),
-        ("nvidia-smi -i INDEX", [GPU, GPU, "GPU 5 (x)"], "nvidia-smi -i 3,5"),
-        ("nvidia-smi -i INDEX -c DEFAULT", ["GPU ? (no UUID, no bus id)"], "nvidia-smi -c DEFAULT"),
-        ("nvidia-smi -i INDEX", [GPU, "driver"], "nvidia-smi"),
+        ("nvidia-smi -i INDEX", [GPU, GPU, nvlink(2, gpu(5))], "nvidia-smi -i 3,5"),
+        ("nvidia-smi -i INDEX -c DEFAULT", [gpu(None, uuid="GPU-9a")], "nvidia-smi -c DEFAULT"),
+        ("nvidia-smi -i INDEX", [GPU, named("software", "driver")], "nvidia-smi"),
         ("nvidia-smi -i INDEX", [], "nvidia-smi"),
         (
             "reset the GPU (nvidia-smi --gpu-reset -i INDEX)",
             [GPU],
             "reset the GPU (nvidia-smi --gpu-reset -i 3)",
         ),
-        ("systemctl status PART", ["a b.service", "c.service"], "systemctl status a"),
-        ("cat PART/state", ["/odd;name"], "cat '/odd;name'/state"),
+        ("systemctl status PART", [named("service", "a b"), named("service", "c")], "systemctl status 'a b'"),
+        ("cat PART/state", [named("file", "/odd;name")], "cat '/odd;name'/state"),
         ("systemctl status PART", [], "systemctl status PART"),
-        ("systemctl status PART", [" "], "systemctl status PART"),
+        ("systemctl status PART", [Part()], "systemctl status PART"),
         ("the PARTITION and its INDEXES", [GPU], "the PARTITION and its INDEXES"),
     ],
 )
-def test_a_command_names_the_parts(command: str, parts: list[str], written: str) -> None:
+def test_a_command_names_the_parts(command: str, parts: list[Part], written: str) -> None:
     assert for_parts(command, parts) == written
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from pytest_gpucluster.core.common_cause import NO_MAJORITY, Place, common_findings, likeness, peer_groups
-from pytest_gpucluster.core.finding import Action, Finding
+from pytest_gpucluster.core.finding import Action, Finding, Quantity, Quote
+from pytest_gpucluster.core.part import GPUS, Part, gpu, named, port
 
 NodeFinding = tuple[str, Finding]
 SIX = tuple(f"gpu{number:02}" for number in range(1, 7))
@@ -16,18 +18,18 @@ UUIDS = {node: f"GPU-{number:08x}-1b2c-4d5e-8f90-0a1b2c3d4e5f" for number, node 
 
 
 def finding(
-    node: str, part: str, measured: str, expected: str, action: str, setting: str = ""
+    node: str, part: Part, measured: str, expected: str, action: str, setting: str = "", code: str = "bad"
 ) -> NodeFinding:
-    return node, Finding(part, measured, expected, Action(action), setting)
+    return node, Finding(part, measured, expected, Action(action), setting, code)
 
 
 def lost_gpu(node: str, index: int) -> NodeFinding:
-    part = f"GPU {index} (00000000:{index:02X}:00.0, {UUIDS[node]})"
-    return finding(node, part, "GPU is lost", "answers", "reboot")
+    part = gpu(index, uuid=UUIDS[node], address=f"00000000:{index:02X}:00.0")
+    return finding(node, part, "GPU is lost", "answers", "reboot", code="lost")
 
 
 def limits(node: str, value: int = 1024, setting: str = "os.limits") -> NodeFinding:
-    return finding(node, "nofile", str(value), "at least 65536", "monitor", setting)
+    return finding(node, named("setting", "nofile"), str(value), "at least 65536", "monitor", setting)
 
 
 def found(
@@ -50,7 +52,7 @@ def test_the_only_node_counts_where_a_setting_explains_it() -> None:
     (one,) = common_findings("os.limits", [limits("gpu01")], ["gpu01"], HERE)
     assert list(one.nodes) == ["gpu01"]
     assert "os.limits explains it" in one.cause
-    slow = finding("gpu01", "mlx5_2 port 1", "200 Gb/s", "400 Gb/s", "configure")  # a cable, or the profile
+    slow = finding("gpu01", port("mlx5_2", 1), "200 Gb/s", "400 Gb/s", "configure")  # a cable, or the profile
     assert found([slow], ("gpu01",)) == []
     assert found([slow], ("gpu01", "x1"), gpu01=Place("g"), x1=Place("x")) == []
     assert found([limits("gpu01", setting="")], ("gpu01",)) == []
@@ -61,8 +63,8 @@ def test_the_only_node_counts_where_a_setting_explains_it() -> None:
 
 def test_nodes_that_miss_a_setting_by_different_values_miss_the_same_setting() -> None:
     stated = [
-        finding(node, "governor", what, "performance", "monitor", "os.governor")
-        for node, what in zip(SIX, "ababab", strict=True)
+        (node, Finding(GPUS, Quantity(what), Quantity(8), setting="gpu.count", code="count"))
+        for node, what in zip(SIX, (7, 9) * 3, strict=True)
     ]
     assert found(stated) == [("in the cluster", SIX)]
     unexplained = [(node, replace(one, setting="")) for node, one in stated]
@@ -72,30 +74,32 @@ def test_nodes_that_miss_a_setting_by_different_values_miss_the_same_setting() -
 @pytest.mark.parametrize(
     ("first", "other", "same"),
     [
-        (("GPU 3 (00000000:1B:00.0)", "7", "8"), ("GPU 5 (00000000:9D:00.0)", "6", "8"), True),
-        (("GPUs", "7", "8"), ("GPUs", "9", "8"), False),
-        (("GPU 3", "Xid 79", "no Xid"), ("GPU 3", "Xid 48", "no Xid"), False),
+        ((gpu(3, uuid="GPU-1", address="0:1b"), 7, 8, "count"), (gpu(5, uuid="GPU-2"), 6, 8, "count"), True),
+        ((GPUS, 7, 8, "count"), (GPUS, 9, 8, "count"), False),
+        ((GPUS, 7, 8, "count"), (GPUS, 8, 8, "count"), False),
+        ((gpu(3), "Xid 79", "", "xid_79"), (gpu(3), "Xid 48", "", "xid_48"), False),
         (
-            ("/tmp", "gpu01: Permission denied: /tmp/tmpa8s7d6f", "runs"),
-            ("/tmp", "gpu02: Permission denied: /tmp/tmpzz81kq0", "runs"),
+            (named("mount", "/tmp"), "gpu01: a", "b", "x"),
+            (named("mount", "/tmp"), "gpu02: c", "d", "x"),
             True,
         ),
-        (("/tmp", "noexec", "exec"), ("/scratch", "noexec", "exec"), False),
-        (("mlx5_0", "25 Gb/s", "50 Gb/s"), ("mlx5_7", "12.5 Gb/s", "50 Gb/s"), True),
-        (
-            ("eth0", "10.1.2.3 pid 4711 at 12:01:03", "up"),
-            ("eth0", "10.1.7.9 pid 99 at 02:59:58", "up"),
-            True,
-        ),
-        (("guid", "0xb8cef603004f1a2c", "unique"), ("guid", "0xb8cef603004f99ff", "unique"), True),
+        ((named("mount", "/tmp"), "noexec", "", "x"), (named("mount", "/raid"), "noexec", "", "x"), False),
+        ((port("mlx5_0", 1), "25 Gb/s", "50", "x"), (port("mlx5_7", 1), "12.5 Gb/s", "50", "x"), True),
+        ((port("mlx5_0", 1), "down", "", "x"), (Part("adapter", name="mlx5_0"), "down", "", "x"), False),
+        ((Part(), "one", "two", ""), (Part(), "one", "two", ""), True),  # of a suite without codes
+        ((Part(), "one", "two", ""), (Part(), "1", "two", ""), False),
     ],
 )
-def test_names_devices_and_numbers_of_a_machine_make_no_difference(
-    first: tuple[str, str, str], other: tuple[str, str, str], *, same: bool
+def test_code_kind_of_part_and_relation_make_findings_alike(
+    first: tuple[Any, ...], other: tuple[Any, ...], *, same: bool
 ) -> None:
-    alike = [
-        likeness(*finding(node, *texts, "drain")) for node, texts in (("gpu01", first), ("gpu02", other))
-    ]
+    """Neither words nor quotations, names of devices, addresses and serial numbers."""
+    alike = []
+    for part, measured, expected, code in (first, other):
+        numbers = [Quantity(one) if isinstance(one, int) else one for one in (measured, expected)]
+        alike.append(likeness(Finding(part, *numbers, code=code)))
+        if code and isinstance(measured, str):
+            assert likeness(Finding(part, Quote("hostile\nGPU is lost"), "x", code=code)) == alike[-1]
     assert (alike[0] == alike[1]) == same
 
 
@@ -137,22 +141,12 @@ def test_all_groups_alike_are_one_finding() -> None:
 def test_all_nodes_of_a_leaf_switch_are_a_finding_of_the_switch() -> None:
     many = tuple(f"n{number:02}" for number in range(12))
     places = {node: Place(group="g", switch=f"leaf{number // 4}") for number, node in enumerate(many)}
-    down = [finding(node, "mlx5_0", "Down", "Active", "drain") for node in many[4:8]]
+    down = [finding(node, port("mlx5_0", 1), "Down", "Active", "drain") for node in many[4:8]]
     assert found(down, many, **places) == [("in group g below switch leaf1", many[4:8])]
     assert found(down[:3], many, **places) == []
     # a node counts once where it shares more than one thing
     places = {node: Place(group="g", image="a" if node < "gpu04" else "b") for node in SIX}
     assert found([*map(limits, SIX)], SIX, **places) == [("in group g", SIX)]
-
-
-@pytest.mark.parametrize(("some", "others"), [("7", "9"), ("7", "8"), ("8", "9")])
-def test_numbers_below_at_and_above_the_expected_one_are_not_alike(some: str, others: str) -> None:
-    places = {node: Place(group="g") for node in SIX}
-    mixed = [finding(node, "GPUs", some if node < "gpu04" else others, "8", "drain") for node in SIX]
-    assert found(mixed, SIX, **places) == []
-    for one in (some, others):
-        alike = [finding(node, "GPUs", one, "8", "drain") for node in SIX]
-        assert found(alike, SIX, **places) == [("in group g", SIX)]
 
 
 def test_nodes_are_compared_within_group_partition_architecture_and_image() -> None:
@@ -176,8 +170,8 @@ def test_nodes_are_compared_within_group_partition_architecture_and_image() -> N
 
 
 def test_where_nodes_differ_without_a_majority_none_is_at_fault_however_many_are_named() -> None:
-    words = ("memlock", "64 KiB", "one value on all nodes; no majority: ...", "configure", NO_MAJORITY)
-    uneven = [finding(node, *words) for node in SIX[:2]]
+    words = ("64 KiB", "one value on all nodes; no majority: ...", "configure", NO_MAJORITY)
+    uneven = [finding(node, named("setting", "memlock"), *words) for node in SIX[:2]]
     (one,) = common_findings("os.limits", uneven, SIX, HERE)
     assert list(one.nodes) == list(SIX[:2])
     assert "an upgrade that has not reached all nodes; no node is at fault" in one.cause

@@ -14,6 +14,7 @@ from pytest_gpucluster.core.fault_rules import (
     unless_it_works,
     unless_unsettled,
 )
+from pytest_gpucluster.core.finding import Quantity
 
 DAY = 86400.0
 CRC = Allowance(100, 1, "DCGM")
@@ -24,7 +25,12 @@ FOUND = Finding("/dev/nvidia-uvm", "absent", "present", Action.REBOOT)
 def test_errors_are_judged_per_time_of_their_source() -> None:
     assert list(CRC.judge("GPU 1", 143, 22 * DAY, "CRC errors")) == []
     assert list(CRC.judge("GPU 1", 250, 2)) == [
-        Finding("GPU 1", "250 errors in 2 s", "at most 100 per 1 s (DCGM)")
+        Finding(
+            "GPU 1",
+            Quantity(250, "errors", "250 errors in 2 s"),
+            "at most 100 per 1 s (DCGM)",
+            code="too_many_errors",
+        )
     ]
     assert list(HOURLY.judge("mlx5_0", 400, 8 * 3600)) == []
     assert list(HOURLY.judge("mlx5_0", 1440, 1)) == []  # its whole count in less than its time

@@ -6,12 +6,29 @@ from typing import Any
 
 import pytest
 
-from pytest_gpucluster.core.finding import Finding, Metric, Remark
+from pytest_gpucluster.core.finding import Action, Finding, Metric, Quantity, Quote, Remark, mapped
+from pytest_gpucluster.core.part import gpu, nvlink, pair
 
 
 def test_keys_of_the_log_stay_in_their_order() -> None:
     assert list(Metric("a", 1, "W").as_dict()) == ["name", "value", "unit", "device", "detail", "better"]
-    assert Finding("a", "1", "2").as_dict() == {"part": "a", "measured": "1", "expected": "2"}
+    found = Finding(nvlink(7, gpu(4, serial="16")), Quantity(25, "GB/s"), Quote("a\x1b\nb"), code="slow")
+    assert found.as_dict() == {
+        "code": "slow",
+        "part": {"kind": "nvlink", "index": 7, "of": {"kind": "gpu", "index": 4, "serial": "16"}},
+        "measured": {"number": 25, "unit": "GB/s"},
+        "expected": {"quote": "a? b"},
+    }
+    assert Finding.from_dict(found.as_dict()) == found
+
+
+def test_a_changed_text_changes_nothing_that_decides() -> None:
+    found = Finding(
+        pair("gpu01", "gpu02"), Quantity(1, "GB/s", "one"), Quantity(2), Action.DRAIN, "x", "slow"
+    )
+    other = mapped(found, str.upper)
+    assert other.words == "link GPU01 - GPU02: measured ONE, expected 2"
+    assert (other.code, other.relation, other.action, other.setting) == ("slow", "<", Action.DRAIN, "x")
 
 
 @pytest.mark.parametrize("value", ["NaN", "odd", None, True, [1], {}, 10**400])

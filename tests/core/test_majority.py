@@ -6,7 +6,7 @@ import pytest
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding
 from pytest_gpucluster.core.common_cause import NO_MAJORITY
-from pytest_gpucluster.core.majority import Norm, decides, differs, less, near, norm, older
+from pytest_gpucluster.core.majority import DIFFERS, Norm, decides, differs, less, near, norm, older
 
 
 def fleet_of(*counts: int) -> Norm[str]:
@@ -37,7 +37,7 @@ def test_who_deviates_from_two_thirds_is_named_with_the_action_of_its_check() ->
     found = fleet_of(2, 1)
     assert list(found.judge("driver", "A", worse=differs)) == []
     assert list(found.judge("driver", "B", worse=differs)) == [
-        Finding("driver", "B", "A, as on 2 of 3 nodes")
+        Finding("driver", "B", "A, as on 2 of 3 nodes", code=DIFFERS)
     ]
     (unlike,) = norm([("a", {"x": 1}), ("b", {"x": 1}), ("c", {})]).judge("x", {}, worse=differs)  # no hash
     assert unlike.expected == "{'x': 1}, as on 2 of 3 nodes"
@@ -48,7 +48,7 @@ def test_without_a_majority_all_values_are_named_and_nobody_is_drained() -> None
     expected = "one value on all nodes; no majority: 535.104 on gpu[01-04], 550.54 on gpu[05-08]"
     for mine in ("535.104", "550.54"):
         (found,) = halves.judge("driver", mine, worse=differs)
-        assert found == Finding("driver", mine, expected, Action.CONFIGURE)
+        assert found == Finding("driver", mine, expected, Action.CONFIGURE, code="no_majority")
         assert isinstance(found, Finding)
         assert found.setting == NO_MAJORITY  # a finding of the cluster; two results of a computation are none
         assert [it.setting for it in halves.judge_result("driver", mine)] == [""]
@@ -67,11 +67,13 @@ def test_a_fleet_of_one_and_of_none_has_nothing_to_compare_with() -> None:
 def test_a_node_that_votes_several_times_is_named_once_with_how_often() -> None:
     votes = [("gpu01", "A")] * 5 + [("gpu01", "B")] * 3 + [("gpu02", "B")]
     (found,) = norm(votes, "GPUs of this model").judge("GPU 1", "A", worse=differs)
-    assert found.expected.endswith("GPUs of this model; no majority: A (5) on gpu01, B (4) on gpu[01-02]")
+    assert str(found.expected).endswith(
+        "GPUs of this model; no majority: A (5) on gpu01, B (4) on gpu[01-02]"
+    )
     clear = norm([("a", 1), ("b", 2), ("c", 2), ("a", 2)], "GPUs")
     assert clear.votes == ((2, ("b", "c", "a")), (1, ("a",)))
     assert list(clear.judge("p", 1, measured="one", worse=differs)) == [
-        Finding("p", "one", "2, as on 3 of 4 GPUs")
+        Finding("p", "one", "2, as on 3 of 4 GPUs", code=DIFFERS)
     ]
 
 
@@ -82,7 +84,7 @@ def test_only_the_faulty_direction_condemns_and_a_warning_may_name_the_other() -
     assert (lost.action, lost.measured) == (Action.VENDOR, "48")
     assert list(usual.judge("memory", 96, worse=less)) == []
     assert list(usual.judge("memory", 96, worse=less, harmless="more")) == [
-        Advisory("memory", "96: more", "64, as on 6 of 8 nodes")
+        Advisory("memory", "96: more", "64, as on 6 of 8 nodes", code=DIFFERS)
     ]
     (named,) = usual.judge("memory", 96, worse=less, harmless="more", measured="much")
     assert named.measured == "much: more"

@@ -15,7 +15,7 @@ from drain_helpers import summed
 
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.core.errors import GpuClusterError, SlurmError
-from pytest_gpucluster.core.finding import Action, Finding
+from pytest_gpucluster.core.finding import Action, Finding, Quantity
 from pytest_gpucluster.drain import (
     Budget,
     DrainExecutor,
@@ -74,7 +74,13 @@ def world(count: int = 10, **options: Any) -> World:
 
 def grounds(*names: str, unconfirmed: str = "") -> list[Grounds]:
     return [
-        Grounds(name, "gpu.count", Action.DRAIN, Finding("", "7", "8 GPUs"), unconfirmed=unconfirmed)
+        Grounds(
+            name,
+            "gpu.count",
+            Action.DRAIN,
+            Finding("", Quantity(7), Quantity(8, "GPUs")),
+            unconfirmed=unconfirmed,
+        )
         for name in names
     ]
 
@@ -147,7 +153,10 @@ DRAIN = "scontrol update NodeName=gpu01 State=DRAIN Reason=" + summed(
 def test_the_events_of_a_drain_say_everything() -> None:
     a_world, log = world(), Log()
     act = actor(a_world, log)
-    mine = [*grounds("gpu01"), Grounds("gpu01", "gpu.memory", Action.VENDOR, Finding("errors", "3", "0"))]
+    mine = [
+        *grounds("gpu01"),
+        Grounds("gpu01", "gpu.memory", Action.VENDOR, Finding("errors", Quantity(3), Quantity(0))),
+    ]
     act.drain(mine, limits(), spared={})
     reason = summed(f"gpucluster:gpu.memory 3>0 errors also=gpu.count repair=return-to-vendor run={RUN}")
     command = f"scontrol update NodeName=gpu01 State=DRAIN Reason={reason}"

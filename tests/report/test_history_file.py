@@ -124,7 +124,7 @@ def damage(path: Path, how: str) -> None:
         ("pages", "damaged, or no SQLite file"),
         ("folder", "unable to open database file"),
         ("CREATE TABLE bookmarks (url TEXT)", "an SQLite file of another program"),
-        ("PRAGMA user_version = 999", "written by a newer pytest-gpucluster (schema 999, this one knows 3)"),
+        ("PRAGMA user_version = 999", "written by a newer pytest-gpucluster (schema 999, this one knows 4)"),
     ],
 )
 def test_an_unusable_file_is_reported_in_one_line_and_left_unchanged(
@@ -147,13 +147,14 @@ def stated(path: Path, question: str) -> list[tuple[object, ...]]:
 
 
 def test_a_file_of_an_earlier_version_is_refused_until_it_is_converted_with_what_it_holds(
-    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with monkeypatch.context() as earlier:
-        earlier.setattr(
-            module, "MIGRATIONS", module.MIGRATIONS[:2]
-        )  # 0.2.0 had the first; a run needs the second
-        one_night(path, 1)
+    one_night(path, 1)
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        for statement in module.MIGRATIONS[3]:
+            column = statement.split()[5]
+            db.execute(f"ALTER TABLE findings DROP COLUMN {column}")
+        db.execute("PRAGMA user_version = 3")
     argv, before = ["history", "--history", str(path)], path.read_bytes()
     for words in (argv, [*argv, "--import", str(path.with_name("events.jsonl"))]):
         assert cli.main(words) == 4
@@ -165,7 +166,7 @@ def test_a_file_of_an_earlier_version_is_refused_until_it_is_converted_with_what
     with pytest.raises(ConfigError, match="convert it once"):
         History(path, create=True)
     assert path.read_bytes() == before
-    for done in ("converted from schema 2 to 3", "nothing to convert"):
+    for done in ("converted from schema 3 to 4", "nothing to convert"):
         assert cli.main([*argv, "--convert"]) == 0
         assert capsys.readouterr().out == f"{path}: {done}\n"
     with contextlib.closing(History(path, create=True)) as kept:

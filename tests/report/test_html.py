@@ -14,6 +14,7 @@ from paths import DATA
 from report_helpers import a_run, event, failing, passing, result, unjudged
 
 from pytest_gpucluster.core.finding import Metric
+from pytest_gpucluster.core.part import gpu
 from pytest_gpucluster.report import html, html_figures, html_map, proof
 from pytest_gpucluster.report.events import read_events
 from pytest_gpucluster.report.regression import Compared, ShownComparison
@@ -66,7 +67,7 @@ def page_of(events: Iterable[dict[str, Any]], **options: Any) -> Page:
 
 def test_many_nodes_that_fail_alike_are_one_group() -> None:
     nodes = [f"gpu{number:04}" for number in range(1, 101)]
-    results = [failing(node, part=f"GPU 4 (GPU-{node}, 0000:9d:00.0)") for node in nodes]
+    results = [failing(node, part=gpu(4, uuid=f"GPU-{node}", address="0000:9d:00.0")) for node in nodes]
     page = page_of(a_run(results, nodes=nodes))
     assert len(page.of("article", "fail")) == 1
     assert "failed on 100 nodes: gpu[0001-0100]" in page.text
@@ -229,7 +230,7 @@ def full_run() -> list[dict[str, Any]]:
     *good, bad, broken, drained, lost = nodes
     told = ["Slurm state: IDLE", "by hand: srun a", "again: pytest x"]
     said: dict[str, Any] = {"annotation": told, "text": "the text", "logs": ["steps/0001-gpu.log", "../x"]}
-    warning = {"part": "GPU 3 (GPU-d, 0:4)", "measured": "1 replay", "expected": "0"}
+    warning = {"part": gpu(3, uuid="GPU-d", address="0:4").as_dict(), "measured": "1 replay", "expected": "0"}
     cell = {
         "title": "matrix",
         "row": "srun",
@@ -241,8 +242,11 @@ def full_run() -> list[dict[str, Any]]:
     curve = {"title": "all_reduce, 2 nodes x 8 GPUs", "points": [[1024, 10.0], [1 << 20, 200.0], ["x", 1.0]]}
     results = [
         *(measured(node, place) for place, node in enumerate(good)),
-        failing(bad, part="GPU 1 (GPU-a, 0:1)", **said),
-        *(failing(node, check="gpu.other", action="reboot", part="GPU 0 (GPU-b, 0:2)") for node in good[:2]),
+        failing(bad, part=gpu(1, uuid="GPU-a", address="0:1"), **said),
+        *(
+            failing(node, check="gpu.other", action="reboot", part=gpu(0, uuid="GPU-b", address="0:2"))
+            for node in good[:2]
+        ),
         failing(broken, outcome="error", findings=[], check="os.disk", message=f"{broken} did not answer"),
         unjudged(drained, "not tested", check="gpu.nvlink_state"),
         *(unjudged(node, "not checked", check="os.mce", message="not checked: no right") for node in good),

@@ -9,6 +9,7 @@ from typing import Any
 from report.test_html import page_of
 from report_helpers import a_run, failing, passing
 
+from pytest_gpucluster.core.part import Part, pair
 from pytest_gpucluster.report import html_fabric
 from pytest_gpucluster.report.run_model import read_run
 from pytest_gpucluster.report.verdict import ordered
@@ -16,9 +17,12 @@ from pytest_gpucluster.report.verdict import ordered
 DASH = "\N{EN DASH}"
 
 
-def a_fabric(*parts: str, leaves: int = 3, nodes: int = 4, known: bool = True) -> list[dict[str, Any]]:
+def a_fabric(*parts: Part, leaves: int = 3, nodes: int = 4, known: bool = True) -> list[dict[str, Any]]:
     names = [f"gpu{n:03}" for n in range(1, leaves * nodes + 1)]
-    found = [{"part": part, "measured": f"{n} GB/s", "expected": "as fast"} for n, part in enumerate(parts)]
+    found = [
+        {"part": part.as_dict(), "measured": f"{n} GB/s", "expected": "as fast"}
+        for n, part in enumerate(parts)
+    ]
     results = [passing(names[0]), *([failing("", check="nccl.links", findings=found)] if parts else [])]
     events = a_run(results, nodes=names)
     events[1]["places"] = [
@@ -38,7 +42,7 @@ def drawn(events: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def test_a_slow_link_is_drawn_and_named_by_both_ends() -> None:
-    found = drawn(a_fabric("link gpu001 - gpu007"))
+    found = drawn(a_fabric(pair("gpu001", "gpu007")))
     (row,) = found["rows"]
     where = f"gpu001 {DASH} gpu007"
     assert row == {"number": 1, "kind": "slow link", "where": where, "measured": "0 GB/s", "anchor": "g1"}
@@ -48,13 +52,19 @@ def test_a_slow_link_is_drawn_and_named_by_both_ends() -> None:
     assert re.findall(r'class="part bad" d="[^"]*"><title>(\w+)', picture) == ["gpu001", "gpu007"]
     assert (picture.count("<rect"), found["others"]) == (2, 1)  # the third leaf has no finding
     # without Slurm's topology the ends alone are drawn
-    found = drawn(a_fabric("link gpu001 - gpu007", known=False))
+    found = drawn(a_fabric(pair("gpu001", "gpu007"), known=False))
     assert f">{html_fabric.UNKNOWN} (gpu[001,007])</text>" in found["picture"]
     assert (found["picture"].count("<title>gpu0"), found["others"]) == (3, 0)
 
 
 def test_a_slow_leaf_and_what_is_undecided() -> None:
-    found = drawn(a_fabric("leaf switch leaf1", "one of gpu[009-010]", "odd"))
+    found = drawn(
+        a_fabric(
+            Part("leaf", name="leaf1"),
+            Part("group", name="gpu[009-010]", nodes=("gpu009", "gpu010")),
+            Part(name="odd"),
+        )
+    )
     assert [(row["kind"], row["where"]) for row in found["rows"]] == [
         ("slow leaf switch", "leaf1"),
         ("one of", "gpu[009-010]"),
@@ -65,6 +75,10 @@ def test_a_slow_leaf_and_what_is_undecided() -> None:
 
 
 def test_nothing_is_drawn_where_nothing_is_named() -> None:
-    for events in (a_fabric(), a_fabric("odd"), a_run([failing("", check="nccl.whole", part="link a - b")])):
+    for events in (
+        a_fabric(),
+        a_fabric(Part(name="odd")),
+        a_run([failing("", check="nccl.whole", part=pair("a", "b"))]),
+    ):
         assert html_fabric.fabric(read_run(events), {id(g): "g" for g in ordered(read_run(events))}) is None
     assert "Between nodes" not in page_of(a_fabric()).text

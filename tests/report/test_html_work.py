@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from report.test_html import page_of
 from report_helpers import a_run, failing, passing, unjudged
 
+from pytest_gpucluster.core.part import gpu, nvlink
 from pytest_gpucluster.report import html_work
 from pytest_gpucluster.report.regression import ShownComparison
 from pytest_gpucluster.report.run_model import read_run
@@ -55,17 +56,26 @@ def test_each_node_has_a_card_the_hardest_first() -> None:
 def test_only_nodes_with_the_same_findings_share_a_card() -> None:
     results = [*(failing(node) for node in NODES[:3]), failing("gpu04", cause="another cause")]
     assert nodes_of_cards(results) == [[*NODES[:3]], ["gpu04"]]
-    results[1] = failing("gpu02", part="GPU 5 (GPU-x, 0000:9d:00.0)")
+    results[1] = failing("gpu02", part=gpu(5, uuid="GPU-x"))
     assert nodes_of_cards(results) == [["gpu01", "gpu03"], ["gpu02"], ["gpu04"]]
     results[2] = failing("gpu03", check="gpu.other")
     assert nodes_of_cards(results) == [["gpu01"], ["gpu02"], ["gpu04"], ["gpu03"]]
-    links = [failing(node, part=f"GPU 4 (x) NVLink {link}") for node, link in (("gpu01", 7), ("gpu02", 9))]
-    found = [card["failures"][0]["findings"][0][0] for card in work(links)["cards"]]
+    links = [
+        failing(node, part=nvlink(link, gpu(4, uuid="x"))) for node, link in (("gpu01", 7), ("gpu02", 9))
+    ]
+    found = [str(card["failures"][0]["findings"][0][0]) for card in work(links)["cards"]]
     assert found == ["GPU 4 (x) NVLink 7", "GPU 4 (x) NVLink 9"]  # of one GPU, and yet different parts
 
 
 def test_a_finding_of_the_cluster_has_a_card_of_its_own() -> None:
-    noexec = [{"part": "/tmp", "measured": "noexec", "expected": "programs can be run"}]
+    noexec = [
+        {
+            "code": "noexec",
+            "part": {"kind": "mount", "name": "/tmp"},
+            "measured": "noexec",
+            "expected": "programs can be run",
+        }
+    ]
     results = [*(failing(node, check="os.tmp", findings=noexec) for node in NODES), failing("gpu02")]
     found = work(results, places=True)
     assert cards(found) == [(["gpu02"], "drain", ["gpu.nvlink_state"]), ([*NODES], "configure", ["os.tmp"])]
@@ -74,7 +84,7 @@ def test_a_finding_of_the_cluster_has_a_card_of_its_own() -> None:
 
 def test_what_to_do_names_the_nodes_and_parts_of_the_card() -> None:
     hint = "nvidia-smi -q -i INDEX; scontrol show node NODE"
-    results = [failing("gpu01", hint=hint), failing("gpu02", hint=hint, part="GPU 6 (x)")]
+    results = [failing("gpu01", hint=hint), failing("gpu02", hint=hint, part=gpu(6, uuid="x"))]
     found = [card["failures"][0]["to_do"] for card in work(results)["cards"]]
     assert found == [f"nvidia-smi -q -i {gpu}; scontrol show node gpu0{n}" for gpu, n in ((4, 1), (6, 2))]
     text = page_of(a_run([failing("gpu01", annotation=["Slurm state: IDLE+DRAIN"])])).text
@@ -87,7 +97,7 @@ def test_what_to_do_names_the_nodes_and_parts_of_the_card() -> None:
 
 def test_nodes_beyond_the_limit_are_rows_of_their_hardest_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(html_work, "MAX_CARDS", 1)
-    results = [failing(node, part=f"GPU {n}") for n, node in enumerate(NODES)]
+    results = [failing(node, part=gpu(n)) for n, node in enumerate(NODES)]
     results.append(failing("gpu04", check="gpu.mild", action="reboot"))
     found = work([*results, failing("gpu03", check="gpu.mild", action="monitor")])
     assert cards(found) == [(["gpu01"], "drain", ["gpu.nvlink_state"])]

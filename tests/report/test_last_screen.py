@@ -8,6 +8,7 @@ import pytest
 from report_helpers import a_run, passing
 
 from pytest_gpucluster.core.check import CHECKS
+from pytest_gpucluster.core.part import Part, gpu, named
 from pytest_gpucluster.core.registry import import_checks
 from pytest_gpucluster.report.last_screen import HEIGHT, block, closing, colour_of, findings
 from pytest_gpucluster.report.run_model import read_run
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
     from pytest_gpucluster.report.run_model import FailureGroup, Run
 
 
-def result(node: str, check: str, measured: str = "7", **more: Any) -> dict[str, Any]:
-    finding = {"part": "GPUs", "measured": measured, "expected": "8"}
+def result(node: str, check: str, measured: int | str = 7, **more: Any) -> dict[str, Any]:
+    shown_as = {"number": measured, "unit": "GPUs"} if isinstance(measured, int) else measured
+    finding = {"code": "count", "part": {"kind": "gpu"}, "measured": shown_as, "expected": "8"}
     cause = {"action": "drain", "cause": "a GPU fell off the bus", "hint": "scontrol show node NODE"}
     told = ["Slurm state: IDLE", f"reproduce: srun -w {node} nvidia-smi", f"rerun: pytest t.py::t[{node}]"]
     about = {"nodeid": f"t.py::t[{node}]", "suite": check.partition(".")[0], "check": check, "node": node}
@@ -43,7 +45,7 @@ def run_of(nodes: int, results: list[dict[str, Any]], exit: int = 1) -> Run:
 @pytest.mark.parametrize("kinds", [1, 5, 40])
 def test_the_verdict_fits_one_screen(failing: int, kinds: int, width: int) -> None:
     names = [f"suite{kind}.check_with_a_long_name_{kind}" for kind in range(kinds)]
-    results = [result(f"gpu{n:04}", names[n % kinds], str(n % 7)) for n in range(1, failing + 1)]
+    results = [result(f"gpu{n:04}", names[n % kinds], n % 7) for n in range(1, failing + 1)]
     lines = closing(run_of(1000, results), width)
     assert len(lines) <= HEIGHT
     assert max(map(len, lines)) <= width
@@ -70,11 +72,11 @@ def test_80_columns_hold_the_name_of_every_check() -> None:
         assert any(check in line for line in lines), lines
 
 
-GPU = "GPU 3 (GPU-9a80e8a7-3666-8cbc-48a4-f67d9da8c8d8, 0000:61:00.0)"
+GPU = gpu(3, uuid="GPU-9a80e8a7-3666-8cbc-48a4-f67d9da8c8d8", address="0000:61:00.0")
 
 
-def found(part: str, measured: str, expected: str, action: str, cause: str = "") -> dict[str, Any]:
-    findings = [{"part": part, "measured": measured, "expected": expected}]
+def found(part: Part, measured: str, expected: str, action: str, cause: str = "") -> dict[str, Any]:
+    findings = [{"part": part.as_dict(), "measured": measured, "expected": expected}]
     return {"verdicts": [{"outcome": "failed", "action": action, "cause": cause, "findings": findings}]}
 
 
@@ -82,17 +84,22 @@ def test_the_hardest_repair_is_first_and_each_finding_has_its_line() -> None:
     links = found(GPU, "17 active links (inactive: link 7)", "18", "drain", "a bad seat")
     rows = found(GPU, "a row remapping failed", "no failure", "return to vendor", "no spare rows")
     results = [
-        result("gpu0004", "os.services", **found("gpu-manager.service", "failed", "active", "configure")),
+        result(
+            "gpu0004",
+            "os.services",
+            **found(named("service", "gpu-manager.service"), "failed", "active", "configure"),
+        ),
         *(result(node, "gpu.nvlink_state", **links) for node in ("gpu0001", "gpu0002")),
         result("gpu0003", "gpu.remapped_rows", **rows),
     ]
     narrow, wide = (closing(run_of(4, results), width) for width in (80, 120))
-    assert narrow[-8:] == [
+    assert narrow[-9:] == [
         "return to vendor:",
         "  gpu0003         gpu.remapped_rows  GPU 3 (0000:61:00.0): a row remapping",
         "                                     failed, expected no failure",
         "drain:",
-        "  gpu[0001-0002]  gpu.nvlink_state   GPU 3: 17 active links, expected 18",
+        "  gpu[0001-0002]  gpu.nvlink_state   GPU 3 (0000:61:00.0): 17 active links",
+        "                                     (inactive: link 7), expected 18",
         "configure:",
         "  gpu0004         os.services        gpu-manager.service: failed, expected",
         "                                     active",
@@ -125,7 +132,7 @@ def test_what_a_waiver_covers_is_listed() -> None:
     assert "- waived: gpu.count on gpu0002: 7 GPUs (OPS-7: RMA)" in lines
 
 
-def group_of(check: str, *measured: str) -> FailureGroup:
+def group_of(check: str, *measured: int | str) -> FailureGroup:
     """Return the failures of nodes that measured this."""
     results = [result(f"gpu000{n}", check, text) for n, text in enumerate(measured, 1)]
     (group,) = run_of(len(measured), results).groups.values()
@@ -133,7 +140,7 @@ def group_of(check: str, *measured: str) -> FailureGroup:
 
 
 def test_equal_failures_are_one_block() -> None:
-    group = group_of("gpu.count", "7 GPUs", "5 GPUs", "6 GPUs")
+    group = group_of("gpu.count", 7, 5, 6)
     assert block(group, "pytest --cluster=x --nodes=all t.py::t") == [
         "gpu.count on 3 nodes: gpu[0001-0003]: GPUs: measured 5 to 7 GPUs, expected 8",
         "likely cause: a GPU fell off the bus",

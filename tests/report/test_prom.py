@@ -13,6 +13,7 @@ import yaml
 from paths import ROOT
 from plugin_helpers import run_pytest
 
+from pytest_gpucluster.core import part as parts
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.report import prom
 from pytest_gpucluster.report.run_model import read_run
@@ -111,8 +112,14 @@ def test_a_node_is_fit_where_something_passed_and_nothing_was_red() -> None:
 
 
 def test_the_gpu_of_a_failure_is_its_index() -> None:
-    for part, gpu in (("GPU 4", "4"), ("GPU 12 (x)", "12"), ("GPU 4x", ""), ("GPU4", ""), ("a GPU 4", "")):
-        red = result("gpu.a", "failed", verdicts=[{"findings": [{"part": part}, {"part": part}]}])
+    for part, gpu in (
+        (parts.gpu(4, uuid="x"), "4"),
+        (parts.nvlink(3, parts.gpu(12)), "12"),
+        (parts.named("file", "GPU 4"), ""),
+    ):
+        red = result(
+            "gpu.a", "failed", verdicts=[{"findings": [{"part": part.as_dict()}, {"part": part.as_dict()}]}]
+        )
         label = f',gpu="{gpu}"' if gpu else ""
         failed = f'gpucluster_check_failed{{check="gpu.a",cluster="prod"{label},node="gpu01"}} 1.0'
         assert lines(red)[1:] == [failed]

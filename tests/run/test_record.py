@@ -101,7 +101,7 @@ def test_a_record_as_plain_types() -> None:
     dirty.versions["nccl"] = bad
     flat = {"name": good, "value": 1.5, "unit": "s", "device": good, "detail": True, "better": "higher"}
     judged = dirty.as_dict().pop("verdicts")[0]
-    finding = {"part": "GPU 1", "measured": "1", "expected": "2"}
+    finding = {"code": "", "part": {"name": "GPU 1"}, "measured": "1", "expected": "2"}
     assert list(judged.items()) == [
         *(("check", "gpu.count"), ("outcome", "failed"), ("findings", [finding]), ("metrics", [flat])),
         *(("reason", "plain"), ("cause", good), ("hint", ""), ("action", "monitor"), ("advisories", [])),

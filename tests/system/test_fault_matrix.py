@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from pytest_gpucluster.core.part import Part
+
 SHOWN = sorted(
     name
     for name, fault in FAULTS.items()
@@ -139,9 +141,9 @@ def bare(name: str) -> str:
     return name.partition("/")[0]
 
 
-def names(check: str, part: str) -> tuple[str, str]:
+def names(check: str, part: Part) -> tuple[str, str]:
     """Return how FOUND_BY may name a finding."""
-    return check, f"{check}/{part.partition(' ')[0]}"
+    return check, f"{check}/{str(part).partition(' ')[0]}"
 
 
 def suite_of(kind: str) -> str:

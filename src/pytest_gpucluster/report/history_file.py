@@ -94,7 +94,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     tuple(
         f"ALTER TABLE findings ADD COLUMN {column}"
         for column in (
-            *(f"{name} TEXT NOT NULL DEFAULT ''" for name in ("code", "kind", "name", "address", "serial", "unit")),
+            *(
+                f"{name} TEXT NOT NULL DEFAULT ''"
+                for name in ("code", "kind", "name", "address", "serial", "unit")
+            ),
             '"index" INTEGER',
             "value REAL",
         )

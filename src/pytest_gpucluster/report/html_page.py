@@ -74,6 +74,7 @@ def mark(state: str) -> Markup:
 def breakable(text: object) -> Markup:
     """Let a browser break a long word behind its separators; only where it has none, every 40 characters."""
     words = (
-        word if len(word) <= LONG_WORD else _BREAK.join(_PIECES.findall(word)) for word in _SPACES.split(str(text))
+        word if len(word) <= LONG_WORD else _BREAK.join(_PIECES.findall(word))
+        for word in _SPACES.split(str(text))
     )
     return Markup("").join(words)

@@ -97,6 +97,10 @@ def properties(
             for tag, deviations in (("finding", verdict.findings), ("warning", verdict.advisories))
             for it in deviations[:MAX_FINDINGS]
         ]
+        found += [
+            ("finding_data", json.dumps(it.as_dict(), separators=(",", ":")))
+            for it in verdict.findings[:MAX_FINDINGS]
+        ]
     for metric in result.metrics:
         device = f"[{metric.device}]" if metric.device else ""
         value = json.dumps(metric.value) if metric.number is None else f"{metric.value:g}"  # NaN, Infinity

@@ -209,12 +209,13 @@ def _failures(page: _Page, result: Result) -> None:
         return
     name = f"gpucluster_check_{'failed' if result.outcome == 'failed' else 'broken'}"
     about = {
-        "gpucluster_check_failed": "1 for a check that failed; gpu is the index of the GPU at fault, if it is one.",
+        "gpucluster_check_failed": "1 for a check that failed; code says what is wrong, gpu is the index of the GPU at fault, if it is one.",
         "gpucluster_check_broken": "1 for a check that could not be made: the infrastructure broke.",
     }[name]
-    gpus = [finding.part.gpu for verdict in result.verdicts for finding in verdict.findings]
-    for gpu in dict.fromkeys("" if index is None else str(index) for index in gpus) or [""]:
-        page.gauge(name, about, 1, node=result.node, check=result.check, gpu=gpu)
+    found = [(it.code, it.part.gpu) for verdict in result.verdicts for it in verdict.findings]
+    for code, index in dict.fromkeys(found) or [("", None)]:
+        gpu = "" if index is None else str(index)
+        page.gauge(name, about, 1, node=result.node, check=result.check, code=code, gpu=gpu)
 
 
 def _warnings(page: _Page, result: Result) -> None:
