@@ -60,7 +60,9 @@ class Quantity:
     text: str = ""
 
     def __str__(self) -> str:
-        return self.text or f"{self.number:g} {self.unit}".rstrip()
+        one = self.number == 1 and self.unit.isalpha() and len(self.unit) > len("ms")
+        unit = self.unit.removesuffix("s") if one else self.unit
+        return self.text or f"{self.number:g} {unit}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)

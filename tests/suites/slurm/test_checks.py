@@ -451,7 +451,7 @@ def test_memory_is_85_to_105_percent_of_the_profile(gib: float, expected: str) -
     info = replace(node(), memory=int(gib * 2**30))
     verdict = checks.memory(info, NodeProfile(memory=100 * 2**30))
     assert judged(verdict) == (expected, ["RealMemory"] if expected != PASSED else [])
-    assert [figures(one.expected) for one in verdict.findings + verdict.advisories] in ([], [[85, 105]])
+    assert [figures(str(one.expected)) for one in verdict.findings + verdict.advisories] in ([], [[85, 105]])
 
 
 # --- the step
@@ -460,14 +460,14 @@ def test_memory_is_85_to_105_percent_of_the_profile(gib: float, expected: str) -
 @pytest.mark.parametrize(
     ("judge", "diagnostic", "part", "measured"),
     [
-        (checks.step, step(task(0), tasks_requested=2), "tasks", "0"),
-        (checks.output, step(task(0), tasks_requested=2), "stdout", "of 1 tasks"),
+        (checks.step, step(task(0), tasks_requested=2), "step", "local tasks 0"),
+        (checks.output, step(task(0), tasks_requested=2), "stdout", "1 task"),
         (checks.exit_code, step(task(1)), "local task 0", "no report"),
         (checks.exit_code, step(task(0), task(2, rc=1)), "task 2", "exit status 1"),
         (checks.signal, step(task(0)), "local task 1", "no report"),
         (checks.gpu_binding, step(task(0, visible="unset", openable=())), "task 0", "0 devices"),
         (checks.gpu_binding, step(task(0, visible="0,1")), "task 0", "2 devices"),
-        (checks.cpu_affinity, confined({3, 12}, {12}, {3}), "CPUs of 3 tasks", "2 (CPU 3, 12)"),
+        (checks.cpu_affinity, confined({3, 12}, {12}, {3}), "step", "2 CPUs (3, 12) for 3 tasks"),
     ],
 )
 def test_what_a_diagnostic_step_finds(
@@ -475,7 +475,7 @@ def test_what_a_diagnostic_step_finds(
 ) -> None:
     verdict = judge(diagnostic)
     assert judged(verdict) == (CONFIGURE, [part])
-    assert verdict.findings[0].measured.startswith(measured)
+    assert str(verdict.findings[0].measured).startswith(measured)
 
 
 @pytest.mark.parametrize(
@@ -484,7 +484,7 @@ def test_what_a_diagnostic_step_finds(
 def test_a_prolog_that_kept_the_step_from_starting_is_found(values: dict[str, str]) -> None:
     verdict = checks.prolog(step(**values), node(), PROLOG)
     assert judged(verdict) == (CONFIGURE, ["Prolog"])
-    assert verdict.findings[0].measured == [*values.values()][-1]
+    assert str(verdict.findings[0].measured) == [*values.values()][-1]
 
 
 @pytest.mark.parametrize(
@@ -531,7 +531,7 @@ def test_a_variable_that_a_task_prolog_took_away_is_named_on_that_node_alone(
     found = read_step(reported(0, "gpu01", **changed), *good)
     verdict = checks.step(found["gpu01"])
     assert judged(verdict) == (CONFIGURE, ["task 0"])
-    assert named in verdict.findings[0].measured
+    assert named in str(verdict.findings[0].measured)
     assert judged(checks.step(found["gpu02"])) == (PASSED, [])
 
 

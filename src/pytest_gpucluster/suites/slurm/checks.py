@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.core import units
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.finding import Quantity, Quote
 from pytest_gpucluster.core.majority import Norm, less, older
 from pytest_gpucluster.core.metric_direction import NEITHER
+from pytest_gpucluster.core.part import Part, gpu, named
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit.suite_work import LateCheck
 from pytest_gpucluster.suites.slurm.diagnostic_step import (
@@ -39,6 +41,13 @@ if TYPE_CHECKING:
 # RealMemory is usually a little below the installed memory, for the operating system (Slurm's FAQ on MemSpecLimit)
 MEMORY_SHARE, MOST_MEMORY = 0.85, 1.05  # a profile states the nominal memory
 NO_PEERS: Norm[Any] = Norm()
+STATE, CPUS, REAL_MEMORY, PROLOG = (
+    named("setting", name) for name in ("state", "CPUs", "RealMemory", "Prolog")
+)
+SLURMD, STDOUT, STEP = named("service", "slurmd"), named("step", "stdout"), named("step", "step")
+JOB, DEPENDENT, *ELEMENTS = (
+    named("step", name) for name in ("job", "dependent job", "element 0", "element 1")
+)
 _PROLOG = r"prolog (error|launch)"  # as Slurm writes it; a person may write of a prolog too
 # jobs of others, limits and reservations hold a job so (man squeue, job reason codes): the queue, not the scheduler
 _IN_QUEUE = re.compile(
@@ -56,7 +65,9 @@ _IN_QUEUE = re.compile(
 def known(node_name: str, info: NodeInfo | None) -> Judgement:
     """Judge that the node is in slurm.conf."""
     if info is None:
-        yield Finding(node_name, "not known to Slurm", "a node of slurm.conf")
+        yield Finding(
+            Part("node", name=node_name), "not known to Slurm", "a node of slurm.conf", code="unknown"
+        )
 
 
 @check(
@@ -81,7 +92,7 @@ def schedulable(info: NodeInfo | None) -> Judgement:
     elif info.in_service and info.stuck:
         raise NotAvailable(f"a job does not end there, which slurm.completing judges: {info.stuck}")
     elif not info.schedulable:
-        yield Finding("state", info.why_unavailable(), "schedulable")
+        yield Finding(STATE, Quote(info.why_unavailable()), "schedulable", code="out_of_service")
 
 
 @check(
@@ -102,7 +113,7 @@ def responding(info: NodeInfo | None) -> Judgement:
         )
     elif not info.responding:
         action = None if info.silenced else Action.MONITOR
-        yield Finding("slurmd", info.why_unavailable(), "responding", action)
+        yield Finding(SLURMD, Quote(info.why_unavailable()), "responding", action, code="not_responding")
 
 
 _PASSING = frozenset({"MAINTENANCE", "REBOOT_ISSUED"})
@@ -120,7 +131,8 @@ def completing(info: NodeInfo | None) -> Judgement:
     """Judge that the node releases jobs that have ended: it is not COMPLETING for minutes."""
     info = _known(info)
     if info.stuck:
-        yield Finding("state", str(info.stuck), f"free within {units.format_duration(info.stuck.most)}")
+        expected = f"free within {units.format_duration(info.stuck.most)}"
+        yield Finding(STATE, Quote(str(info.stuck)), expected, code="completing")
     elif info.ending_unseen:
         raise NotAvailable("COMPLETING, and PrivateData=jobs hides for how long: run as Slurm's operator")
 
@@ -144,10 +156,11 @@ def gres(info: NodeInfo | None, profile: Profile) -> Judgement:
     if profile.gpu is None:
         raise NotApplicable(f"profile {profile.name} states no GPUs")
     if info.gpus != profile.gpu.count:
-        yield Finding("Gres", f"{info.gpus} GPUs ({_gres(info)})", f"{profile.gpu.count} GPUs")
+        found = Quantity(info.gpus, "GPUs", f"{info.gpus} GPUs ({_gres(info)})")
+        yield Finding(named("setting", "Gres"), found, Quantity(profile.gpu.count, "GPUs"), code="count")
     gres_type = profile.gpu.gres_type
     if gres_type and info.gpus and types != [f"gpu:{gres_type}"]:
-        yield Finding("Gres type", _gres(info), f"gpu:{gres_type}")
+        yield Finding(named("setting", "Gres type"), _gres(info), f"gpu:{gres_type}", code="type")
 
 
 @check(
@@ -163,12 +176,13 @@ def cpus(info: NodeInfo | None, node_profile: NodeProfile, usual_cpus: Norm[Any]
     yield Metric("slurm_cpus", info.cpus, "CPUs")
     if node_profile.cpus is None:
         raise NotApplicable("the profile states no number of CPUs")
-    elif info.cpus > node_profile.cpus:
-        yield Finding("CPUs", str(info.cpus), str(node_profile.cpus))
+    found, stated = Quantity(info.cpus, "CPUs"), Quantity(node_profile.cpus, "CPUs")
+    if info.cpus > node_profile.cpus:
+        yield Finding(CPUS, found, stated, code="count")
     else:
-        yield from usual_cpus.judge("CPUs", info.cpus, worse=less)
+        yield from usual_cpus.judge(CPUS, info.cpus, worse=less)
         if info.cpus < node_profile.cpus:  # a site may count cores, or reserve some
-            yield Advisory("CPUs", str(info.cpus), str(node_profile.cpus))
+            yield Advisory(CPUS, found, stated, code="count")
 
 
 @check(
@@ -186,17 +200,18 @@ def memory(info: NodeInfo | None, node_profile: NodeProfile, usual_memory: Norm[
         raise NotApplicable("the profile states no memory")
     least, most = (share * node_profile.memory for share in (MEMORY_SHARE, MOST_MEMORY))
     expected = f"{units.format_size(least)} to {units.format_size(most)}"
+    found = Quantity(info.memory, "bytes", units.format_size(info.memory))
     if info.memory > most:
-        yield Finding("RealMemory", units.format_size(info.memory), expected)
+        yield Finding(REAL_MEMORY, found, Quantity(most, "bytes", expected), code="size")
         return
     yield from usual_memory.judge(
-        "RealMemory",
+        REAL_MEMORY,
         info.memory,
         shown=units.format_size,
         worse=lambda mine, theirs: mine < MEMORY_SHARE * theirs,
     )
     if info.memory < least:  # a site may reserve more, or not state it
-        yield Advisory("RealMemory", units.format_size(info.memory), expected)
+        yield Advisory(REAL_MEMORY, found, Quantity(least, "bytes", expected), code="size")
 
 
 @check(
@@ -215,10 +230,10 @@ def version(info: NodeInfo | None, slurm_version: str, usual_version: Norm[Any] 
     elif not slurm_version:
         raise NotAvailable("the controller has reported no version")
     elif older(_release(slurm_version), _release(info.version)):
-        yield Finding("slurmd", info.version, slurm_version)
+        yield Finding(SLURMD, info.version, slurm_version, code="newer_than_controller")
     elif info.version != slurm_version:
-        behind = tuple(usual_version.judge("slurmd", info.version, worse=older))
-        yield from behind or (Advisory("slurmd", info.version, slurm_version),)
+        behind = tuple(usual_version.judge(SLURMD, info.version, worse=older))
+        yield from behind or (Advisory(SLURMD, info.version, slurm_version, code="older_than_controller"),)
 
 
 def _known(info: NodeInfo | None) -> NodeInfo:
@@ -241,14 +256,17 @@ def step(diagnostic: NodeDiagnostic) -> Judgement:
     """Judge that all tasks of a step start, with the variables that Slurm sets for each."""
     yield Metric("step", diagnostic.seconds, "s")
     if diagnostic.problem:
-        yield Finding("step", diagnostic.problem, f"{diagnostic.tasks_requested} tasks")
+        yield Finding(
+            STEP, Quote(diagnostic.problem), f"{diagnostic.tasks_requested} tasks", code="not_started"
+        )
         return
     lost = {task.rank: task.lost for task in diagnostic.tasks if task.lost}
     for rank, names in lost.items():
-        yield Finding(f"task {rank}", f"{', '.join(names)} not as Slurm sets it", "the values of this task")
+        measured = f"{', '.join(names)} not as Slurm sets it"
+        yield Finding(Part("task", rank), measured, "the values of this task", code="variables")
     ids, count = [task.local_id for task in diagnostic.tasks], diagnostic.tasks_requested
     if not lost and sorted(ids) != list(range(count)):
-        yield Finding("tasks", listed(ids), f"0 to {count - 1}")
+        yield Finding(STEP, f"local tasks {listed(ids)}", f"0 to {count - 1}", code="local_ids")
 
 
 @check(
@@ -262,12 +280,13 @@ def output(diagnostic: NodeDiagnostic) -> Judgement:
     tasks = diagnostic.reported()
     if diagnostic.first_reports is not None:
         measured = f"incomplete in the first of two steps ({diagnostic.first_reports} tasks reported)"
-        yield Advisory("output", measured, f"of {diagnostic.tasks_requested} tasks in both")
+        yield Advisory(STDOUT, measured, f"of {diagnostic.tasks_requested} tasks in both", code="at_times")
     if len(tasks) < diagnostic.tasks_requested:
-        yield Finding("stdout", f"of {len(tasks)} tasks", f"of {diagnostic.tasks_requested} tasks")
+        found, wanted = Quantity(len(tasks), "tasks"), Quantity(diagnostic.tasks_requested, "tasks")
+        yield Finding(STDOUT, found, wanted, code="lost")
     for task in tasks:
         if not task.stderr_arrived:
-            yield Finding(f"stderr of task {task.rank}", "nothing", "its line")
+            yield Finding(Part("task", task.rank), "no line on stderr", "its line", code="stderr_lost")
 
 
 @check(
@@ -280,9 +299,8 @@ def environment(diagnostic: NodeDiagnostic) -> Judgement:
     """Judge that an exported variable with commas, quotes and blanks arrives unchanged."""
     for task in diagnostic.reported():
         if task.token != diagnostic.token:
-            yield Finding(
-                f"GPUCLUSTER_DIAGNOSTIC of task {task.rank}", repr(task.token), repr(diagnostic.token)
-            )
+            expected = f"GPUCLUSTER_DIAGNOSTIC={diagnostic.token!r}"
+            yield Finding(Part("task", task.rank), Quote(repr(task.token)), expected, code="changed")
 
 
 @check(
@@ -296,7 +314,7 @@ def exit_code(diagnostic: NodeDiagnostic) -> Judgement:
     yield from _endings(diagnostic, 0, EXIT_CODE, None)
     for task in diagnostic.tasks:
         if task.local_id > 1 and (task.rc or task.signal):
-            yield Finding(f"task {task.rank}", _ending(task), "exit status 0")
+            yield Finding(Part("task", task.rank), _ending(task), "exit status 0", code="no_success")
 
 
 @check(
@@ -325,8 +343,9 @@ def gpu_binding(diagnostic: NodeDiagnostic) -> Judgement:
     for task in tasks:
         devices = devices_of(task)
         if len(devices) != 1:
-            seen = f"{len(devices)} devices (CUDA_VISIBLE_DEVICES={task.visible})"
-            yield Finding(f"task {task.rank}", seen, "1 device")
+            text = f"{len(devices)} devices (CUDA_VISIBLE_DEVICES={task.visible})"
+            found = Quantity(len(devices), "devices", text)
+            yield Finding(Part("task", task.rank), found, Quantity(1, "device"), code="devices")
         for device in devices:
             owners.setdefault(device, []).append(task.rank)
     if diagnostic.shared:
@@ -334,7 +353,8 @@ def gpu_binding(diagnostic: NodeDiagnostic) -> Judgement:
     yield Metric("bound_gpus", len(owners), "GPUs")
     for device, ranks in sorted(owners.items()):
         if len(ranks) > 1:
-            yield Finding(f"GPU {device}", f"used by tasks {listed(ranks)}", "used by one task")
+            part = gpu(int(device)) if device.isdecimal() else gpu(None, uuid=device)
+            yield Finding(part, f"used by tasks {listed(ranks)}", "used by one task", code="shared")
 
 
 @check(
@@ -356,7 +376,8 @@ def cpu_affinity(diagnostic: NodeDiagnostic, virtual: bool = False) -> Judgement
     yield Metric("step_cpus", len(together), "CPUs")
     if len(together) < least:
         shown = ", ".join(map(str, sorted(together)))
-        yield Finding(f"CPUs of {len(tasks)} tasks", f"{len(together)} (CPU {shown})", f"at least {least}")
+        found = Quantity(len(together), "CPUs", f"{len(together)} CPUs ({shown}) for {len(tasks)} tasks")
+        yield Finding(STEP, found, Quantity(least, "CPUs", f"at least {least} CPUs"), code="confined")
 
 
 @check(
@@ -374,9 +395,10 @@ def prolog(
     if not script:
         raise NotApplicable("slurm.conf names no Prolog")
     elif info is not None and re.match(_PROLOG, info.why_out, re.IGNORECASE):
-        yield Finding("Prolog", info.why_unavailable(), f"{script} ends with 0")
+        yield Finding(PROLOG, Quote(info.why_unavailable()), f"{script} ends with 0", code="drained")
     elif found is not None and re.search(r"prolog", found.problem + found.state_after, re.IGNORECASE):
-        yield Finding("Prolog", found.state_after or found.problem, f"{script} ends with 0")
+        measured = Quote(found.state_after or found.problem)
+        yield Finding(PROLOG, measured, f"{script} ends with 0", code="failed")
     elif found is None or found.problem:
         raise NotAvailable("no step has run on the node" + (f": {found.problem}" if found else ""))
 
@@ -402,7 +424,8 @@ def epilog(info: NodeInfo | None, config: Mapping[str, str], released: bool) -> 
     elif info.why_out.startswith(GPUCLUSTER):
         raise NotAvailable("this run drained the node, which hides a failure of its epilog: run it by hand")
     elif re.match(r"epilog error|kill task failed", info.why_out, re.IGNORECASE):
-        yield Finding("Epilog", info.why_unavailable(), f"{script} ends with 0")
+        measured = Quote(info.why_unavailable())
+        yield Finding(named("setting", "Epilog"), measured, f"{script} ends with 0", code="drained")
     elif not released:
         raise NotAvailable(EPILOG_LATER)
 
@@ -426,11 +449,12 @@ def job_start(jobs: JobFacts, max_job_start: float) -> Judgement:
     record = _not_queued(jobs.element)
     waited = record.waited()
     if waited is None:
-        yield Finding("job", _state(record), f"started within {max_job_start:g} s")
+        yield Finding(JOB, Quote(_state(record)), f"started within {max_job_start:g} s", code="not_started")
     else:
         yield Metric("job_start", waited, "s", better=NEITHER)  # it depends on the queue
         if waited > max_job_start:
-            yield Finding("job", f"started after {waited:g} s", f"within {max_job_start:g} s")
+            expected = Quantity(max_job_start, "s", f"within {max_job_start:g} s")
+            yield Finding(JOB, Quantity(waited, "s", f"started after {waited:g} s"), expected, code="slow")
 
 
 @check(
@@ -448,11 +472,10 @@ def array(jobs: JobFacts) -> Judgement:
             yield error
             continue
         if not (record.started or record.restarts):  # a requeued element did start
-            yield Finding(f"element {number}", _state(record), "started")
+            yield Finding(ELEMENTS[number], Quote(_state(record)), "started", code="not_started")
         elif expected is not None and record.started and record.exit_code != expected:
-            yield Finding(
-                f"element {number}", f"{_state(record)}, exit {record.exit_code}", f"exit {expected}"
-            )
+            measured = Quote(f"{_state(record)}, exit {record.exit_code}")
+            yield Finding(ELEMENTS[number], measured, f"exit {expected}", code="exit_status")
 
 
 @check(
@@ -467,9 +490,10 @@ def dependency(jobs: JobFacts) -> Judgement:
     if _not_queued(first).ended:
         _not_queued(second)
     if not second.ended or second.exit_code != DEPENDENT_EXIT:
-        yield Finding("dependent job", _state(second), f"ended with exit {DEPENDENT_EXIT}")
+        yield Finding(DEPENDENT, Quote(_state(second)), f"ended with exit {DEPENDENT_EXIT}", code="not_ended")
     elif not first.ended or second.started < first.ended:
-        yield Finding("dependent job", f"started {second.started}", f"not before {first.ended}")
+        expected = f"not before {first.ended}"
+        yield Finding(DEPENDENT, f"started {second.started}", expected, code="too_early")
 
 
 @check(
@@ -484,7 +508,10 @@ def requeue(jobs: JobFacts) -> Judgement:
     if not record.restarts and record.state not in ENDED:
         raise NotAvailable(f"element 0 is {_state(record)}: it has not requeued itself yet")
     if record.restarts != 1:
-        yield Finding("element 0", f"requeued {record.restarts} times ({_state(record)})", "once")
+        measured = f"requeued {record.restarts} times ({_state(record)})"
+        yield Finding(
+            ELEMENTS[0], Quantity(record.restarts, "", measured), Quantity(1, "", "once"), code="requeued"
+        )
 
 
 @check(
@@ -497,16 +524,17 @@ def begin(jobs: JobFacts) -> Judgement:
     """Judge that a job with --begin starts at that time or later."""
     record = _not_queued(jobs.element)
     if not record.started:
-        yield Finding("job", _state(record), "started after its --begin")
+        yield Finding(JOB, Quote(_state(record)), "started after its --begin", code="not_started")
     elif _begin_was_past(jobs.jobs, record):
         raise NotAvailable(
             f"sbatch took {jobs.jobs.submitted_in:.1f} s, or clocks differ: its --begin was in the past"
         )
     elif record.started < record.eligible or record.eligible <= record.submitted:
         yield Finding(
-            "job",
+            JOB,
             f"submitted {record.submitted}, eligible {record.eligible}, started {record.started}",
             f"eligible {jobs.jobs.begin_after} s after submission, started then",
+            code="too_early",
         )
 
 
@@ -524,7 +552,7 @@ def limits(partitions: Mapping[str, PartitionInfo], stated_limits: Mapping[str, 
     for name, limit in stated_limits.items():
         partition = partitions.get(name)
         if partition is None:
-            yield Finding(f"partition {name}", "unknown to Slurm", "a partition")
+            yield Finding(named("partition", name), "unknown to Slurm", "a partition", code="unknown")
             continue
         pairs = (
             ("MaxTime", partition.max_time, limit.max_time),
@@ -533,7 +561,8 @@ def limits(partitions: Mapping[str, PartitionInfo], stated_limits: Mapping[str, 
         )
         for what, measured, expected in pairs:
             if expected is not None and measured != expected:
-                yield Finding(f"{what} of partition {name}", _limit(what, measured), _limit(what, expected))
+                part = Part("setting", name=f"{what} of partition {name}")
+                yield Finding(part, _limit(what, measured), _limit(what, expected), code="other_limit")
 
 
 def _begin_was_past(jobs: Jobs, record: JobRecord) -> bool:
@@ -556,7 +585,8 @@ def time_limit(overrun: StepResult) -> Judgement:
         (overrun.stderr, *(task.stderr for task in overrun.tasks))
     )  # slurmstepd uses the task's
     if not re.search(r"DUE TO TIME LIMIT|time limit", stderr, re.IGNORECASE):
-        yield Finding("step", f"ended with {overrun.rc}", "cancelled due to its time limit")
+        measured = f"ended with {overrun.rc}"
+        yield Finding(STEP, measured, "cancelled due to its time limit", code="no_limit")
 
 
 def devices_of(task: DiagnosticTask) -> tuple[str, ...]:
@@ -575,10 +605,10 @@ def _endings(diagnostic: NodeDiagnostic, local_id: int, rc: int | None, number: 
     expected = f"exit status {rc}" if number is None else f"signal {number}"
     ended = [task for task in diagnostic.reported() if task.local_id == local_id]
     if not ended:
-        yield Finding(f"local task {local_id}", "no report", expected)
+        yield Finding(Part("task", name=f"local task {local_id}"), "no report", expected, code="no_report")
     for task in ended:
         if (number is None and (task.signal is not None or task.rc != rc)) or task.signal != number:
-            yield Finding(f"task {task.rank}", _ending(task), expected)
+            yield Finding(Part("task", task.rank), _ending(task), expected, code="ending")
 
 
 def _ending(task: DiagnosticTask) -> str:
