@@ -416,7 +416,8 @@ def test_a_failed_node_is_not_made_fit_by_campaign_json(campaign: ACampaign) -> 
         (lambda it: it["nodes"].append(it["nodes"][0]), "is not the state of a campaign: a node, a group or a kind of g"),
         (lambda it: it.update(format=1), "is not the state of a campaign: another program or version wrote it"),
         (lambda it: it.update(kinds=[], groups=[]), "events.jsonl: is the log of no group of campaign.json"),
-        (lambda it: it.pop("kinds"), "is not the state of a campaign: 'kinds'"),
+        (lambda it: it.pop("verdict"), "is not the state of a campaign: 'verdict'"),
+        (lambda it: it.update(campaign="\ud800"), "is not the state of a campaign: 'utf-8' codec can't encode"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_in_campaign_json_is_said(
