@@ -77,7 +77,7 @@ def test_the_deviation_in_short() -> None:
     ):
         assert deviation(Finding("", measured, expected)) == text
     # the part replaces a missing unit
-    assert deviation(Finding("GPU 4 (GPU-c12)", "17 links", "18")) == "17<18 links"
+    assert deviation(Finding("GPU 4 (GPU-c12)", "17 links", "18")) == "GPU 4: 17<18 links"
     assert deviation(Finding("GPU 4 (GPU-c12)", " 7 ", " 8 ")) == "7<8 GPU 4"
 
 
@@ -121,7 +121,7 @@ def test_a_long_list_of_checks_is_shortened_to_one_that_asks_for_more() -> None:
     y, z = "y" * (PART - 3), "z" * (PART - 3)
     assert longest == summed(f"gpucluster:{'x' * 80} {y}...!={z}... run={'r' * 48}")
     assert (len(longest), read(longest).repair) == (LIMIT - 15, "")
-    most = Finding("", "-" + "1" * 13 + ".5" + "0" * 5, "2" * 13 + " " + "u" * 500)
+    most = Finding("p" * 500, "-" + "1" * 13 + ".5" + "0" * 5, "2" * 13 + " " + "u" * 500)
     digits = write_reason("gpu01", ["x" * 500, "y" * 500], most, "r" * 500)
     assert f" also=* run={'r' * 48} sum=" in digits
     assert len(digits) <= LIMIT
@@ -289,7 +289,7 @@ def test_the_reason_of_a_node_is_of_its_hardest_grounds() -> None:
     count = Grounds("gpu01", "gpu.count", Action.DRAIN, Finding("GPUs", "7", "8"))
     memory = Grounds("gpu01", "gpu.memory", Action.VENDOR, Finding("GPU 4", "3 errors", "0 errors"))
     assert reason_for((memory, count), RUN) == summed(
-        f"gpucluster:gpu.memory 3>0 errors also=gpu.count repair=return-to-vendor run={RUN}"
+        f"gpucluster:gpu.memory GPU 4: 3>0 errors also=gpu.count repair=return-to-vendor run={RUN}"
     )
     text = reason_for([count], RUN)
     assert text == summed(f"gpucluster:gpu.count 7<8 GPUs repair=drain run={RUN}")

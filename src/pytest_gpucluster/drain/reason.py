@@ -23,7 +23,8 @@ SILENT = "Not responding"  # slurmctld's reason for a node whose slurmd does not
 LIMIT = (
     255  # slurmdbd stores a node's reason as TINYTEXT (as_mysql_cluster.c); slurmctld itself sets no limit
 )
-PART = 40  # of what was measured, and of what was expected
+PART = 40  # of the part, of what was measured, and of what was expected
+DETAIL = 2 * PART + 4  # of all three
 
 _NAME = "[A-Za-z0-9_.-]+"
 _REASON = re.compile(
@@ -86,23 +87,30 @@ def bare(text: str) -> str:
 
 
 def deviation(finding: Finding) -> str:
-    """Return 'measured<expected unit'; 'measured!=expected' unless both are numbers of one unit.
+    """Return 'part: measured<expected unit'; 'part: measured!=expected' unless both are numbers of one unit.
 
     The part (GPUs, mount, ...) replaces a missing unit.
 
     >>> from pytest_gpucluster.core.finding import Finding
-    >>> deviation(Finding("", "7", "8 GPUs"))
+    >>> deviation(Finding("GPUs", "7", "8"))
     '7<8 GPUs'
-    >>> deviation(Finding("", "535.1.2", "550.90"))
-    '535.1.2!=550.90'
+    >>> deviation(Finding("GPU 3 (GPU-c12)", "535.1.2", "550.90"))
+    'GPU 3: 535.1.2!=550.90'
     """
+    part = _plain(_unit(finding.part))
+    text = _compared(finding, part)
+    named = f"{part}: {text}" if part and not text.endswith(f" {part}") else text
+    return named if len(named) <= DETAIL else f"{named[: DETAIL - 3]}..."
+
+
+def _compared(finding: Finding, part: str) -> str:
     first, second = (_NUMBER.fullmatch(text.strip()) for text in (finding.measured, finding.expected))
     units = [_unit(match["unit"]) for match in (first, second) if match]
     if not first or not second or (all(units) and units[0].split()[0] != units[1].split()[0]):
         return f"{_plain(finding.measured)}!={_plain(finding.expected)}"
     low, high = float(first["value"]), float(second["value"])
     sign = "<" if low < high else ">" if low > high else "!="
-    return f"{first['value']}{sign}{second['value']} {_plain(units[1] or units[0] or _unit(finding.part))}".rstrip()
+    return f"{first['value']}{sign}{second['value']} {_plain(units[1] or units[0]) or part}".rstrip()
 
 
 def _unit(text: str | None) -> str:
