@@ -1,6 +1,7 @@
 """Commands for the parts that a finding names. Pure.
 
-INDEX in a command stands for their numbers (`GPU 3 (...)`: 3), PART for the name of the first (`sshd.service`).
+INDEX in a command stands for their numbers (`GPU 3 (...)`: 3), PART for the name of the first (`sshd.service`), ADDRESS for
+the first PCI address.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _NUMBERED = re.compile(r"[A-Za-z]+ (\d+)\b")
+_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
 _OPTION = re.compile(r" -i INDEX\b")
 
 
@@ -25,6 +27,8 @@ def for_parts(command: str, parts: Iterable[str]) -> str:
     'nvidia-smi -q'
     >>> for_parts("systemctl status PART", ["sshd.service"])
     'systemctl status sshd.service'
+    >>> for_parts("ls /sys/bus/pci/devices/ADDRESS", ["mlx5_4 (0000:18:00.0)"])
+    'ls /sys/bus/pci/devices/0000:18:00.0'
     """
     known = list(dict.fromkeys(parts))
     numbers = [match[1] for part in known if (match := _NUMBERED.match(part))]
@@ -32,5 +36,7 @@ def for_parts(command: str, parts: Iterable[str]) -> str:
         command = _OPTION.sub("", command)
     else:
         command = re.sub(r"\bINDEX\b", ",".join(dict.fromkeys(numbers)), command)
+    if address := _ADDRESS.search(" ".join(known)):
+        command = re.sub(r"\bADDRESS\b", address[0], command)
     first = next((shlex.quote(part.split()[0]) for part in known if part.strip()), "")
     return re.sub(r"\bPART\b", lambda _: first, command) if first else command
