@@ -79,6 +79,7 @@ class ClusterSession:
     ) -> None:
         self.cluster, self.inventory, self.plan, self.slurm = cluster, inventory, plan, slurm
         self.started = time.time()
+        self.run = ""  # its id, as in the event log
         self.nodes = self._nodes()
         self.allocations: tuple[Allocation, ...] = ()
         self.channel: Channel | None = None

@@ -7,6 +7,7 @@ import statistics
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -336,6 +337,16 @@ def test_a_baseline_is_below_its_median_or_refused(values: list[float]) -> None:
         assert made.busbw < statistics.median(values)
     for reason in refused:
         assert "spread too far" in reason
+
+
+def test_a_recorded_baseline_names_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    stages: Any = Mock(nodes=["gpu01"], **{"runner.gpus": 1, "figures.side_effect": lambda: {KEY: [364.0]}})
+    stages.unmeasured.return_value = stages
+    told = baseline.record_all([stages], config.load_cluster("local"), "run-7")
+    (path,) = tmp_path.iterdir()
+    assert told.startswith(f"1 thresholds written to {path.name}")
+    assert yaml.safe_load(path.read_text())["baseline"]["run"] == "run-7"
 
 
 def test_written_baselines_are_read_back_and_judge(tmp_path: Path) -> None:
