@@ -115,7 +115,7 @@ CASES: dict[str, tuple[list[Fault], dict[tuple[str, str], tuple[str, str]]]] = {
         {
             ("nccl.alone_bandwidth", "gpu03"): ("all_reduce 1 GiB", "link model of the sandbox"),
             ("nccl.outlier", "gpu03"): ("all_reduce alone", "below the median"),
-            ("nccl.pairs", "gpu03"): ("gpu03", "which are fine with others"),
+            ("nccl.pairs", "gpu03"): ("gpu03", "slow alone, so inside the node"),
             ("nccl.links", ""): ("link gpu05 - gpu06", "gpu05 with gpu06"),
             WHOLE: ("all_reduce 1 GiB", "the rounds of pairs name gpu03, link gpu05 - gpu06"),
         },
