@@ -225,8 +225,8 @@ def _show_failure(
     lines = annotation(item, record, session)
     plainly["annotation"] = lines
     error = excinfo.value
-    if isinstance(error, GpuClusterError) and report.when == "call":
-        report.when = "setup"  # broken infrastructure is JUnit's <error>, wherever it shows
+    if report.when == "call" and not isinstance(error, (AssertionError, pytest.fail.Exception)):
+        report.when = "setup"  # broken infrastructure or code is JUnit's <error>, wherever it shows: no verdict on the node
     if isinstance(error, (CheckFailed, GpuClusterError)):
         report.longrepr = plain(item, clean(str(error)), lines)
     else:
