@@ -346,10 +346,7 @@ def campaign(tmp_path: Path, run_before: Path) -> Iterator[ACampaign]:
 
 def test_a_campaign_is_signed_as_a_whole_also_where_it_was_moved(campaign: ACampaign, tmp_path: Path) -> None:
     data, found = manifest_of(campaign.root, campaign.store)
-    assert (found.subject, found.verdict) == (
-        "cluster prod, campaign july",
-        "REJECTED, 2 of 3 nodes fit",
-    )
+    assert (found.subject, found.verdict) == ("cluster prod, campaign july", "REJECTED, 2 of 3 nodes fit")
     names = [line.split("  ", 1)[1] for line in data.decode().splitlines()]
     assert names[:3] == ["000001/20261121T020000-1/events.jsonl", "000001/20261121T020000-1/junit.xml",
                          "000001/20261121T020000-1/metrics.prom"]  # fmt: skip

@@ -13,11 +13,7 @@ from drain.test_executor import World as Memory
 from drain.test_retest import World, killed, settled
 from drain_helpers import summed
 
-from pytest_gpucluster.cluster.slurm.inventory import (
-    NodeInfo,
-    parse_nodes,
-    parse_state,
-)
+from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, parse_nodes, parse_state
 from pytest_gpucluster.core.finding import Action, Finding
 from pytest_gpucluster.drain import (
     Budget,

@@ -41,7 +41,6 @@ def session(*covered: tuple[str, str]) -> Any:
 
 
 CONFIG: Any = FakeConfig(Namespace(cluster="prod", profile=None, set=[]))
-DOWN = {"gpu03": NodeInfo("gpu03", "DOWN")}
 DRAINED = Problem(Kind.UNAVAILABLE, 'DRAINED: "bad cable"')
 
 
@@ -73,9 +72,7 @@ def test_a_drained_node_is_an_error_unless_a_waiver_covers_it() -> None:
     broken, ended = untested("gpu03", DRAINED, session(), CONFIG)
     assert (broken.outcome, broken.when, ended.outcome) == ("failed", "setup", "passed")
     assert "gpu03 is not tested: DRAINED" in broken.longreprtext
-    known = a_session(
-        inventory={"gpu03": NodeInfo("gpu03", "IDLE")}, slurm=Mock(**{"nodes.return_value": DOWN})
-    )
+    known = a_session(slurm=Mock(**{"nodes.return_value": {"gpu03": NodeInfo("gpu03", "DOWN")}}))
     known._lost_at_end = {"gpu03": "silent"}
     lost, _ = untested("gpu03", Problem(Kind.LOST, "silent"), known, CONFIG)
     assert lost.longreprtext.startswith("gpu03 was lost: silent\nSlurm state: DOWN\n")

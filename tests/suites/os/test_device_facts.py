@@ -23,6 +23,7 @@ FUNCTIONS = {
     "0000:c2:00.0": ("68000", "1000:C030", ()),
     "0000:c3:00.0": ("120000", "8086:1020", ()),
 }
+NAMES = "class/net/ib4/device/uevent", "class/infiniband/mlx5_4/device/uevent"
 NVME = {
     "nvme0/model": "Samsung SSD 970 PRO 512GB               ",
     "nvme0/firmware_rev": "1B2QEXP7",
@@ -46,9 +47,7 @@ def on_machine(folder: Path, files: dict[str, str]) -> Devices:
 
 def test_one_line_is_kept_of_each_card_and_drive(tmp_path: Path) -> None:
     files = {f"class/nvme/{name}": text for name, text in NVME.items()}
-    files |= {
-        f"class/{it}/device/uevent": "PCI_SLOT_NAME=0000:18:00.0" for it in ("net/ib4", "infiniband/mlx5_4")
-    }
+    files |= dict.fromkeys(NAMES, "PCI_SLOT_NAME=0000:18:00.0")
     files["bus/pci/devices/0000:18:00.1/physfn/uevent"] = ""  # a virtual function
     for address, (pci_class, kind, link) in FUNCTIONS.items():
         top = f"bus/pci/devices/{address}"
