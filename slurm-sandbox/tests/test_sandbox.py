@@ -170,6 +170,18 @@ def test_status_says_that_gpus_are_simulated(sandbox: Sandbox) -> None:
     assert set(status["nodes"]) == set(sandbox.nodes)
 
 
+def test_a_sandbox_of_another_pid_namespace_is_used_and_neither_replaced_nor_stopped(
+    sandbox: Sandbox,
+) -> None:
+    code = f"from slurm_sandbox.api import Sandbox; s = Sandbox({str(sandbox.layout.root)!r}); s.up(nodes=4); s.down()"
+    own = () if os.geteuid() == 0 else ("--map-root-user",)
+    done = commands.run(
+        ("unshare", *own, "--pid", "--fork", "--mount-proc", sys.executable, "-c", code), timeout=60
+    )
+    assert f"the sandbox in {sandbox.layout.root} runs in another PID namespace" in done.stderr
+    assert set(sandbox.status()["nodes"].values()) == {"idle"}
+
+
 def test_up_again_in_another_shape_is_refused(sandbox: Sandbox) -> None:
     sandbox.up(nodes=4)
     with pytest.raises(SandboxError, match=r"a sandbox of 4 nodes .* already runs"):

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         TransportError,
     )
     from pytest_gpucluster.core.fact import Fact
-    from pytest_gpucluster.core.majority import Norm
+    from pytest_gpucluster.core.majority import Norm, differs, norm
     from pytest_gpucluster.core.metric_direction import HIGHER, LOWER, NEITHER
     from pytest_gpucluster.core.probe import Answer, Probe, text_of
     from pytest_gpucluster.core.registry import Suite, Work
@@ -138,12 +138,14 @@ __all__ = [
     "Work",
     "check",
     "conclude",
+    "differs",
     "fact",
     "fleet_probed",
     "framework_reach",
     "framework_runner",
     "framework_runners",
     "load_cluster",
+    "norm",
     "one_item_per",
     "payload_command",
     "peer_probed",

@@ -268,6 +268,9 @@ def test_collect_prints_the_option_and_the_reasons(
     assert shown.err == "gpu02: gpu.count 7<8 GPUs\ngpu03: its gate printed nothing\n"
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     assert cli.main(["gate", "--collect"]) == 1
+    monkeypatch.setenv("SLURM_STEP_NODELIST", "gpu[1-")
+    assert cli.main(["gate", "--collect"]) == run_command.WRONG_CONFIG
+    assert "\ngpucluster: error: SLURM_STEP_NODELIST: not a hostlist: " in capsys.readouterr().err
 
 
 def test_a_check_of_the_user_has_no_place_in_a_gate() -> None:
@@ -289,8 +292,8 @@ def test_a_job_with_some_of_the_gpus_is_no_node_without_the_others(tmp_path: Pat
     path = tmp_path / "h100.yaml"
     path.write_text("name: prod\nnodes: gpu01\nprofile: dgx-h100\nslurm: {partition: batch}\n")
     cluster = load_cluster(path)
-    assert with_own_gpus(cluster, "gpu01", {"SLURM_GPUS_ON_NODE": "8"}) is cluster
-    assert with_own_gpus(cluster, "gpu01", {}) is cluster
+    for text in ("8", "", "²", "9" * 5000):
+        assert with_own_gpus(cluster, "gpu01", {"SLURM_GPUS_ON_NODE": text}) is cluster
     few = with_own_gpus(cluster, "gpu01", {"SLURM_GPUS_ON_NODE": "4"})
     assert few.not_applicable == {"gpu.count": "the job has 4 of 8 GPUs"}
 

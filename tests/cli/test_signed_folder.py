@@ -346,10 +346,7 @@ def campaign(tmp_path: Path, run_before: Path) -> Iterator[ACampaign]:
 
 def test_a_campaign_is_signed_as_a_whole_also_where_it_was_moved(campaign: ACampaign, tmp_path: Path) -> None:
     data, found = manifest_of(campaign.root, campaign.store)
-    assert (found.subject, found.verdict) == (
-        "cluster prod, campaign july",
-        "REJECTED, 2 of 3 nodes fit",
-    )
+    assert (found.subject, found.verdict) == ("cluster prod, campaign july", "REJECTED, 2 of 3 nodes fit")
     names = [line.split("  ", 1)[1] for line in data.decode().splitlines()]
     assert names[:3] == ["000001/20261121T020000-1/events.jsonl", "000001/20261121T020000-1/junit.xml",
                          "000001/20261121T020000-1/metrics.prom"]  # fmt: skip
@@ -416,7 +413,8 @@ def test_a_failed_node_is_not_made_fit_by_campaign_json(campaign: ACampaign) -> 
         (lambda it: it["nodes"].append(it["nodes"][0]), "is not the state of a campaign: a node, a group or a kind of g"),
         (lambda it: it.update(format=1), "is not the state of a campaign: another program or version wrote it"),
         (lambda it: it.update(kinds=[], groups=[]), "events.jsonl: is the log of no group of campaign.json"),
-        (lambda it: it.pop("kinds"), "is not the state of a campaign: 'kinds'"),
+        (lambda it: it.pop("verdict"), "is not the state of a campaign: 'verdict'"),
+        (lambda it: it.update(campaign="\ud800"), "is not the state of a campaign: 'utf-8' codec can't encode"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_in_campaign_json_is_said(

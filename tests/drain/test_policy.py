@@ -13,11 +13,7 @@ from drain.test_executor import World as Memory
 from drain.test_retest import World, killed, settled
 from drain_helpers import summed
 
-from pytest_gpucluster.cluster.slurm.inventory import (
-    NodeInfo,
-    parse_nodes,
-    parse_state,
-)
+from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, parse_nodes, parse_state
 from pytest_gpucluster.core.finding import Action, Finding, Quantity, Quote
 from pytest_gpucluster.core.part import gpu
 from pytest_gpucluster.drain import (
@@ -71,9 +67,10 @@ def test_the_deviation_in_short() -> None:
         (Quantity(7), "550.90", "7!=550.90"),
         ("\"a\" 'b' `c` \\d |e $f", "[x]=y", "a b c d e f!=(x):y"),
         (Quote("a  b\n\tc"), "\xe9\x00\x7f", "a b c!=???"),
-        ("x" * 40, "y" * 41, "x" * 40 + "!=" + "y" * 37 + "..."),
+        ("x" * 30, "y" * 41, "x" * 30 + "!=" + "y" * 37 + "..."),
     ):
-        assert deviation(Finding(gpu(4, uuid="GPU-c12"), measured, expected)) == text
+        named = "" if text.endswith("GPU 4") else "GPU 4: "
+        assert deviation(Finding(gpu(4, uuid="GPU-c12"), measured, expected)) == named + text
 
 
 def read(text: str, name: str = "gpu01") -> Reason:
@@ -118,7 +115,7 @@ def test_a_long_list_of_checks_is_shortened_to_one_that_asks_for_more() -> None:
     y, z = "y" * (PART - 3), "z" * (PART - 3)
     assert longest == summed(f"gpucluster:{'x' * 80} {y}...!={z}... run={'r' * 48}")
     assert (len(longest), read(longest).repair) == (LIMIT - 15, "")
-    most = Finding("", Quantity(-1.123456789012e-300), Quantity(2e300 / 7, "u" * 500))
+    most = Finding("p" * 500, Quantity(-1.123456789012e-300), Quantity(2e300 / 7, "u" * 500))
     digits = write_reason("gpu01", ["x" * 500, "y" * 500], most, "r" * 500)
     assert f" also=* run={'r' * 48} sum=" in digits
     assert len(digits) <= LIMIT
@@ -290,7 +287,7 @@ def test_the_reason_of_a_node_is_of_its_hardest_grounds() -> None:
         "gpu01", "gpu.memory", Action.VENDOR, Finding("GPU 4", Quantity(3, "errors"), Quantity(0, "errors"))
     )
     assert reason_for((memory, count), RUN) == summed(
-        f"gpucluster:gpu.memory 3>0 errors also=gpu.count repair=return-to-vendor run={RUN}"
+        f"gpucluster:gpu.memory GPU 4: 3>0 errors also=gpu.count repair=return-to-vendor run={RUN}"
     )
     text = reason_for([count], RUN)
     assert text == summed(f"gpucluster:gpu.count 7<8 GPUs repair=drain run={RUN}")

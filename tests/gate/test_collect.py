@@ -8,7 +8,7 @@ from pytest_gpucluster.gate.collect import SILENT, collect
 
 LINES = [
     "gpu01: gpucluster: OK: 76 checks judged\n",
-    "2: gpu03: gpucluster:gpu.count 7<8 GPUs (and 1 more)\n",
+    "2: gpu03: gpucluster:gpu.count \x1b[31m7<8 GPUs (and 1 more)\n",
     "gpu.count: GPUs: measured 7, expected 8 (drain)\n",
     "srun: error: gpu03: task 2: Exited with exit code 1\n",
     " 1: gpu02: gpucluster: OK: 76 checks judged, 1 not checked\n",
@@ -27,6 +27,7 @@ def test_bad_and_silent_nodes_are_left_out() -> None:
     [
         (LINES, "--exclude=gpu03"),
         (LINES[:1], ""),
+        ([f"{it}: gpucluster:{end}\n" for end in ("bad", " OK") for it in ("-x", "n1")], "--exclude=n1"),
         (["gpu01: gpucluster: nothing was judged: 0 checks judged\n"], "--exclude=gpu01"),
     ],
 )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from argparse import Namespace
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from plugin_helpers import FakeItem, made_suite, names, on, run_made, run_pytest
 
+from pytest_gpucluster.core.check import Action, check
 from pytest_gpucluster.core.registry import Suite
 from pytest_gpucluster.plugin import items
 
@@ -197,7 +199,8 @@ def test_each_check_has_an_item_per_node_or_value(sandbox: Sandbox, tmp_path: Pa
     sound = [f"test_sound[{node}]" for node in NODES]
     items = [*sound, *torn, "test_wire[tcp]", "test_wire[ib]"]
     assert [name.rpartition("::")[2] for name in run.outcomes] == items
-    assert names(run.outcomes, "failed") == [sound[1], *torn, "test_wire[ib]"]
+    assert names(run.outcomes, "failed") == [sound[1], "test_wire[ib]"]
+    assert names(run.outcomes, "error") == torn  # the check is at fault, no node
     assert len(names(run.outcomes, "passed")) == 4
     assert "made.sound on gpu02: part: measured worn on gpu02, expected sound" in run.out
     assert 'yield Finding("part", {}[shown], "sound")' in run.out  # a traceback shows the check
@@ -403,3 +406,11 @@ def test_a_check_of_batch_jobs_alone_gets_its_jobs(fact: str, *, needed: bool) -
     """A failure states `rerun: pytest ...::test_array`, which has to do again what failed."""
     item: Any = FakeItem(fixturenames=[f"gpucluster_{fact}"])
     assert items.needs_nodes(item) is needed
+
+
+def test_a_test_of_a_site_goes_by_the_name_of_the_check_that_its_module_declares() -> None:
+    item: Any = FakeItem()
+    declared = check("site.count", cause="x", hint="x", action=Action.MONITOR)(lambda: iter(()))
+    for known, name in ({}, "gpu.count"), ({"judge": declared}, "site.count"), ({"Any": Any}, "gpu.count"):
+        item.module = Namespace(**known)
+        assert items.check_of(item) == name

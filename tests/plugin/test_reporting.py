@@ -5,11 +5,13 @@ from __future__ import annotations
 from argparse import Namespace
 from datetime import date
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 from plugin_helpers import FakeConfig, a_cluster, a_session
 
 from pytest_gpucluster.cluster.plan import Kind, Problem
+from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.config.models import Cluster
 from pytest_gpucluster.core.waivers import Waiver
 from pytest_gpucluster.plugin.reporting import unproved, untested, waive, waivers_of_proof
@@ -70,6 +72,10 @@ def test_a_drained_node_is_an_error_unless_a_waiver_covers_it() -> None:
     broken, ended = untested("gpu03", DRAINED, session(), CONFIG)
     assert (broken.outcome, broken.when, ended.outcome) == ("failed", "setup", "passed")
     assert "gpu03 is not tested: DRAINED" in broken.longreprtext
+    known = a_session(slurm=Mock(**{"nodes.return_value": {"gpu03": NodeInfo("gpu03", "DOWN")}}))
+    known._lost_at_end = {"gpu03": "silent"}
+    lost, _ = untested("gpu03", Problem(Kind.LOST, "silent"), known, CONFIG)
+    assert lost.longreprtext.startswith("gpu03 was lost: silent\nSlurm state: DOWN\n")
     covered, _ = untested("gpu03", DRAINED, session(("run.available", "gpu03")), CONFIG)
     assert covered.outcome == "skipped"
 

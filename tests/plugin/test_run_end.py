@@ -19,13 +19,7 @@ from pytest_gpucluster.cluster.slurm.inventory import parse_nodes
 from pytest_gpucluster.config.models import ReportsConfig
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.plugin.outputs import MetricsFile
-from pytest_gpucluster.plugin.run_end import (
-    HELD,
-    STOPPED,
-    Completeness,
-    LateChecks,
-    RunEnd,
-)
+from pytest_gpucluster.plugin.run_end import HELD, STOPPED, Completeness, LateChecks, RunEnd
 from pytest_gpucluster.report.atomic_write import Reports
 from pytest_gpucluster.report.events import EventLog, read_events
 from pytest_gpucluster.report.history import History

@@ -213,7 +213,7 @@ def test_the_suite_of_a_site_is_what_the_page_shows(sandbox: Sandbox, tmp_path: 
 import json, re
 from pathlib import Path
 import pytest
-from pytest_gpucluster.core.check import Finding, Metric, check
+from pytest_gpucluster.api import Action, Finding, Metric, check, differs, norm
 from pytest_gpucluster.core.errors import ProbeError, StepError
 from pytest_gpucluster.core.probe import Probe, text_of
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
@@ -240,7 +240,7 @@ from site_parts import *
         env=command_environment(tmp_path, sandbox),
     )
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-1000:]
-    assert "16 passed" in run.stdout  # four tests of each, on two nodes
+    assert "18 passed" in run.stdout  # five tests of the page and four of the site, on two nodes
     assert "copy_speed" in run.stdout
 
 

@@ -76,6 +76,8 @@ def test_what_got_worse_has_a_line_each() -> None:
     assert COMPARISON.verdict() == "history: got worse: gpu[01-04], (cluster), link gpu06 - gpu07"
     better = "gpu05: busbw: " + WORDS.replace("440", "573").replace("8.0% below", "20.0% above")
     assert [it.text for it in COMPARISON.better] == [better]
+    rows = [it.node for it in COMPARISON.for_html().rows]
+    assert rows.index("gpu02") > rows.index("gpu03")  # what has no direction leads nothing
 
 
 def test_the_table_has_a_row_for_each_metric_and_counts_what_is_as_it_was() -> None:

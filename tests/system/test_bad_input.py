@@ -152,7 +152,7 @@ def test_no_hostile_text_and_no_secret_reaches_terminal_or_reports(hostile: Run)
         "test_flood": "not checked",
         "test_endless": "not checked",
         "test_garbled": "error",
-        "test_locals": "failed",
+        "test_locals": "error",
         "test_refused": "not checked",
         "test_none": "not applicable",
         "test_parameter": "failed",

@@ -115,7 +115,7 @@ CASES: dict[str, tuple[list[Fault], dict[tuple[str, str], tuple[str, str]]]] = {
         {
             ("nccl.alone_bandwidth", "gpu03"): ("all_reduce 1 GiB", "link model of the sandbox"),
             ("nccl.outlier", "gpu03"): ("all_reduce alone", "below the median"),
-            ("nccl.pairs", "gpu03"): ("gpu03", "which are fine with others"),
+            ("nccl.pairs", "gpu03"): ("gpu03", "slow alone, so inside the node"),
             ("nccl.links", ""): ("link gpu05 - gpu06", "gpu05 with gpu06"),
             WHOLE: ("all_reduce 1 GiB", "the rounds of pairs name gpu03, link gpu05 - gpu06"),
         },
@@ -263,10 +263,7 @@ def test_a_node_without_the_toolchain_of_the_examples_is_found(sandbox: Sandbox,
     keys = {"profile": profile, "exports": env, "nccl": {"environment": "frameworks"}, "nccl_examples": {}}
     run = run_suite(sandbox, tmp_path, "test_nccl_examples.py", "-k", "compiled", nodes="gpu[01-02]", **keys)
     found = {item: end for item, end in ends(run).items() if "compiled[" in item}
-    assert found == {
-        "test_compiled[gpu01]": "passed",
-        "test_compiled[gpu02]": "failed",
-    }, run.out
+    assert found == {"test_compiled[gpu01]": "passed", "test_compiled[gpu02]": "failed"}, run.out
     assert message(run, "test_compiled[gpu02]").startswith("nvcc: exit 1: ")
     runs = {end for item, end in ends(run).items() if "compiled_run[" in item}
     assert runs == {"not applicable"}

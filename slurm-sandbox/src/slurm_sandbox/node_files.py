@@ -528,6 +528,7 @@ def _hca_files(node: SimulatedNode) -> dict[str, str]:
             f"{top}/device/numa_node": str(hca.numa_node),
             f"{top}/device/vendor": "0x15b3",
             f"{top}/device/{_LINK}": hca.path,
+            f"{top}/device/uevent": f"PCI_SLOT_NAME={hca.path.rpartition('/')[2]}",
             f"{top}/device/net/{hca.interface}/mtu": str(_ip_mtu(hca)),
             f"{port}/state": hca.state,
             f"{port}/phys_state": hca.phys_state,
@@ -577,6 +578,7 @@ def _pci_files(node: SimulatedNode) -> dict[str, str]:
             "transport": "pcie",
         }
         contents |= {f"/sys/class/nvme/{drive.name}/{name}": f"{text}\n" for name, text in files.items()}
+        contents[f"/sys/class/nvme/{drive.name}/device/uevent"] = f"PCI_SLOT_NAME={drive.address}\n"
         contents[f"/sys/block/{drive.name}n1/removable"] = "0\n"
     return contents
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import signal
+import struct
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 _PROC = Path("/proc")
 _START_TIME = 19  # of /proc/PID/stat, counted after the command's closing bracket (field 22, proc(5))
 _STATE = 0
+_FLOCK = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, length, pid
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,16 @@ def from_pid_file(path: Path, mark: str) -> DaemonProcess | None:
     except (OSError, ValueError):
         return None
     return identify(pid) if mark in _read(pid, "cmdline") else None
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a process, of any PID namespace, holds the lock of a file."""
+    wanted = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    try:
+        with path.open() as file:
+            return bool(struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, wanted))[0] != fcntl.F_UNLCK)
+    except OSError:
+        return False
 
 
 def children(pid: int) -> list[DaemonProcess]:

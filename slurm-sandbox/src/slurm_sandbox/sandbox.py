@@ -581,6 +581,7 @@ class Sandbox:
             raise SandboxError(
                 f"{layout.root} is not the state folder of a sandbox: choose another, or remove it"
             )
+        self._require_here(self._state())
         self._stop_processes()
         storage_faults.unmount(layout)
         Isolation(layout).remove()
@@ -623,11 +624,24 @@ class Sandbox:
         return SandboxState.load(self.layout.state)
 
     def _controller_lives(self, state: SandboxState) -> bool:
-        recorded = state.processes.get("slurmctld")
-        if state.boot_id != processes.boot_id() or recorded is None:
+        if state.boot_id != processes.boot_id() or "slurmctld" not in state.processes:
             return False
+        # slurmctld locks its pid file; another PID namespace shows no process of it
+        return self._controller_is_here(state) or processes.is_locked(self.layout.pid_file("slurmctld"))
+
+    def _controller_is_here(self, state: SandboxState) -> bool:
+        recorded = state.processes.get("slurmctld")
         # since 23.11 `scontrol reconfigure` replaces slurmctld by a new process
-        return recorded.alive or any(self._of_daemon("slurmctld", str(self.layout.conf)))
+        return (recorded is not None and recorded.alive) or any(
+            self._of_daemon("slurmctld", str(self.layout.conf))
+        )
+
+    def _require_here(self, state: SandboxState | None) -> None:
+        """Raise SandboxError where the sandbox runs, and its processes cannot be seen."""
+        if state is not None and self._controller_lives(state) and not self._controller_is_here(state):
+            raise SandboxError(
+                f"the sandbox in {self.layout.root} runs in another PID namespace: do this there"
+            )
 
     def _of_daemon(self, name: str, *words: str) -> Iterator[processes.DaemonProcess]:
         return processes.of_command(str(self.layout.root / "sbin" / name), *words)
@@ -636,6 +650,7 @@ class Sandbox:
         state = self._state()
         if state is None or not self._controller_lives(state):
             raise SandboxError(f"no sandbox runs in {self.layout.root}: {self.command} up")
+        self._require_here(state)
         return state
 
     def _daemons(self, state: SandboxState) -> daemons.SlurmDaemons:

@@ -29,9 +29,13 @@ _VARYING = ("written", "ended")  # keys that differ between two readings of one 
 
 @dataclass(frozen=True)
 class StatedCampaign:
-    """The content of a file. `outcomes` and `left` are by the number of a group, `states` and `seen` by node."""
+    """The content of a file. `outcomes` and `left` are by the number of a group, `states` and `seen` by node.
+
+    `verdict` is with the problems of the cluster.
+    """
 
     document: dict[str, Any]
+    verdict: tuple[object, object]
     campaign: Campaign
     groups: tuple[Group, ...]
     outcomes: Mapping[int, Mapping[str, str]]
@@ -75,6 +79,7 @@ def parse_state(data: bytes, path: Path) -> StatedCampaign:
     """Return the content of a file. GpuClusterError where it is not as `write` writes it."""
     try:
         document = safe_json.loads(data)
+        json.dumps(document, ensure_ascii=False).encode()  # no name has a lone surrogate
         return _stated(document, data)
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise GpuClusterError(
@@ -104,6 +109,7 @@ def _stated(document: dict[str, Any], data: bytes) -> StatedCampaign:
     )
     return StatedCampaign(
         document=document,
+        verdict=(document["verdict"], document["problems"]),
         campaign=campaign,
         groups=tuple(map(_group, document["groups"])),
         outcomes={int(one["group"]): dict(one["outcomes"]) for one in document["groups"]},

@@ -201,13 +201,22 @@ def _show(args: argparse.Namespace, gated: Gated) -> int:
     return 0 if proved or args.context in OF_SLURM else UNPROVED
 
 
+def _nodes_of_job() -> tuple[str, ...]:
+    """Return the nodes of the step or job that started this command, () outside of a job."""
+    from pytest_gpucluster.core import hostlist
+
+    variable = next(filter(os.environ.get, ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")), "")
+    try:
+        return hostlist.expand(os.environ.get(variable, ""))
+    except ValueError as error:
+        raise ConfigError(f"{variable}: {error}") from error
+
+
 def _measure_pairs(args: argparse.Namespace, found: GateResult) -> None:
     from pytest_gpucluster.cluster.transport import LocalTransport
-    from pytest_gpucluster.core import hostlist
     from pytest_gpucluster.core.registry import suite_hooks
 
-    named = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST", "")
-    nodes = hostlist.expand(named) if named else ()
+    nodes = _nodes_of_job()
     device = "cpu" if found.simulated else "cuda"
     seconds = _seconds("--fabric", args.fabric)
     for pairs in suite_hooks("job_pairs"):
@@ -217,13 +226,11 @@ def _measure_pairs(args: argparse.Namespace, found: GateResult) -> None:
 
 def _collect() -> int:
     """Read the lines of a job's gates from stdin; print srun's option without the bad nodes, and why each is bad."""
-    from pytest_gpucluster.core import hostlist
     from pytest_gpucluster.core.registry import suite_hooks
     from pytest_gpucluster.gate.collect import collect
 
-    named = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST", "")
     together = [pairs.bad_nodes for pairs in suite_hooks("job_pairs")]
-    found = collect(sys.stdin, hostlist.expand(named) if named else (), together)
+    found = collect(sys.stdin, _nodes_of_job(), together)
     for node, why in found.bad.items():
         print(f"{node}: {why}", file=sys.stderr)
     print(found.option)

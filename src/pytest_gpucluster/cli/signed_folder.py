@@ -320,9 +320,9 @@ def _assess_campaign(files: Files, *, reports: bool, store: CampaignStore | None
         raise GpuClusterError(
             f"{path}: states that {wrong[0]} is {stated.states[wrong[0]]}; the logs of its groups say {_states(summary)[wrong[0]]}"
         )
-    if (summary.verdict, list(summary.problems)) != (stated.document["verdict"], stated.document["problems"]):
+    if (summary.verdict, list(summary.problems)) != stated.verdict:
         raise GpuClusterError(
-            f"{path}: states {stated.document['verdict']}; by the logs of its groups the campaign is {summary.verdict}"
+            f"{path}: states {stated.verdict[0]}; by the logs of its groups the campaign is {summary.verdict}"
         )
     if summary.accepted and not _judged(stated, _unexcused(results, counted), pairs).accepted:
         raise GpuClusterError(f"{path}: leaves out a failure after which no group has passed the node")

@@ -33,6 +33,11 @@ class Problem:
     kind: Kind
     text: str
 
+    @property
+    def lost(self) -> bool:
+        """Whether the node was there when the run began."""
+        return self.kind in (Kind.LOST, Kind.DISCONNECTED)
+
 
 @dataclass(frozen=True)
 class Selection:

@@ -25,7 +25,8 @@ SILENT = "Not responding"  # slurmctld's reason for a node whose slurmd does not
 LIMIT = (
     255  # slurmdbd stores a node's reason as TINYTEXT (as_mysql_cluster.c); slurmctld itself sets no limit
 )
-PART = 40  # of what was measured, and of what was expected
+PART = 40  # of the part, of what was measured, and of what was expected
+DETAIL = 2 * PART + 4  # of all three
 
 _NAME = "[A-Za-z0-9_.-]+"
 _REASON = re.compile(
@@ -85,21 +86,29 @@ def bare(text: str) -> str:
 
 
 def deviation(finding: Finding) -> str:
-    """Return 'measured<expected unit'; 'measured!=expected' unless both are numbers of one unit.
+    """Return 'part: measured<expected unit'; 'part: measured!=expected' unless both are numbers of one unit.
 
     The part (GPUs, mount, ...) replaces a missing unit.
 
     >>> from pytest_gpucluster.core.finding import Finding
-    >>> deviation(Finding("", Quantity(7), Quantity(8, "GPUs")))
+    >>> deviation(Finding("GPUs", Quantity(7), Quantity(8)))
     '7<8 GPUs'
-    >>> deviation(Finding("", "535.1.2", "550.90"))
-    '535.1.2!=550.90'
+    >>> deviation(Finding("GPU 3", "535.1.2", "550.90"))
+    'GPU 3: 535.1.2!=550.90'
     """
+    part = _plain(finding.part.short)
+    text = _compared(finding, part)
+    named = f"{part}: {text}" if part and not text.endswith(f" {part}") else text
+    return named if len(named) <= DETAIL else f"{named[: DETAIL - 3]}..."
+
+
+def _compared(finding: Finding, part: str) -> str:
     first, second = finding.measured, finding.expected
     if not isinstance(first, Quantity) or not isinstance(second, Quantity):
         return f"{_plain(str(first))}!={_plain(str(second))}"
     sign = {"=": "!="}.get(finding.relation, finding.relation)
-    return f"{first.number:.{DIGITS}g}{sign}{second.number:.{DIGITS}g} {_plain(second.unit or first.unit or finding.part.short)}".rstrip()
+    numbers = f"{first.number:.{DIGITS}g}{sign}{second.number:.{DIGITS}g}"
+    return f"{numbers} {_plain(second.unit or first.unit) or part}".rstrip()
 
 
 def _also(others: Sequence[str]) -> Iterable[str]:

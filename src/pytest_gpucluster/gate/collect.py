@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.sanitize import printable
 from pytest_gpucluster.drain.reason import PREFIX
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     Together = Callable[[Sequence[str], Sequence[str]], Mapping[str, str]]
 
 # a line may have srun's label before it
-_LINE = re.compile(rf"(?:\s*\d+: )?(?P<node>[A-Za-z0-9_.-]+): {PREFIX}(?P<text>.*)")
+_LINE = re.compile(rf"(?:\s*\d+: )?(?P<node>[A-Za-z0-9_][A-Za-z0-9_.-]*): {PREFIX}(?P<text>.*)")
 FIT = " OK"
 SILENT = "its gate printed nothing"
 
@@ -34,12 +35,15 @@ class Collected:
 
 
 def collect(lines: Iterable[str], expected: Sequence[str], together: Iterable[Together] = ()) -> Collected:
-    """Read what gates printed; an expected node without a line is bad. Without expected nodes those with a line are judged.
+    """Read what gates printed; an expected node without a line, or with one bad line, is bad.
 
-    `together`: what finds bad nodes by what the gates have measured together.
+    Without expected nodes those with a line are judged. `together`: what finds bad nodes by what the gates have measured together.
     """
-    read = [line.rstrip("\n") for line in lines]
-    known = {found["node"]: found["text"] for line in read if (found := _LINE.fullmatch(line))}
+    read = [printable(line.rstrip("\n")) for line in lines]
+    known: dict[str, str] = {}
+    for found in filter(None, map(_LINE.fullmatch, read)):
+        if known.get(found["node"], FIT).startswith(FIT):
+            known[found["node"]] = found["text"]
     nodes = list(dict.fromkeys((*expected, *known)))
     bad = {node: known.get(node, SILENT).strip() for node in nodes if not known.get(node, "").startswith(FIT)}
     for bad_nodes in together:

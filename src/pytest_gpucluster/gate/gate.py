@@ -122,7 +122,7 @@ def with_own_gpus(cluster: Cluster, node: str, environment: Mapping[str, str]) -
     """Return the cluster without a count of the GPUs where Slurm gave this step fewer, and cgroups may hide the others."""
     group = next(group for group in cluster.groups if node in group.names)
     given, gpu = environment.get("SLURM_GPUS_ON_NODE", ""), group.profile.gpu
-    if gpu is None or not given.isdigit() or not 0 < int(given) < gpu.count:
+    if gpu is None or given not in map(str, range(1, gpu.count)):
         return cluster
     why = {"gpu.count": f"the job has {given} of {gpu.count} GPUs"}
     return cluster.model_copy(update={"not_applicable": {**cluster.not_applicable, **why}})

@@ -243,10 +243,13 @@ def suite_of(item: pytest.Item) -> str:
 
 
 def check_of(item: pytest.Item) -> str:
-    """Return the check of an item: SUITE.WHAT of test_SUITE.py::test_WHAT."""
+    """Return the check of an item: the one that a site's module declares for test_WHAT, else SUITE.WHAT of test_SUITE.py."""
     if type(item) is CheckItem:
         return item.test.check
-    return f"{suite_of(item)}.{getattr(item, 'originalname', item.name).removeprefix('test_')}"
+    what = getattr(item, "originalname", item.name).removeprefix("test_")
+    known = vars(item.module).values() if hasattr(item, "module") else ()
+    declared = (it.name for it in known if isinstance(it, Check) and it.name.partition(".")[2] == what)
+    return next(declared, f"{suite_of(item)}.{what}")
 
 
 def node_of(item: pytest.Item) -> str:

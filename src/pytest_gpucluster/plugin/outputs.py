@@ -367,12 +367,15 @@ def summary(session: ClusterSession, run: Run, *, verbose: bool) -> Iterator[str
     yield from (f"warning: {text}" for _, text in shell_property(as_dict(run.start.get("shell"))))
     yield from (f"waived: {line}" for use in uses(run) for line in use.lines())
     yield from (f"warning: {line}" for line in unused(run))
-    by_text: dict[str, list[str]] = {}
+    by_text: dict[tuple[str, str], list[str]] = {}
     for node in run.selected:
         problem = session.problem(node)
         if problem is not None:
-            by_text.setdefault(problem.text, []).append(node)
-    yield from (f"not tested: {hostlist.fold(names)}: {text}" for text, names in by_text.items())
+            word = (
+                "lost" if problem.lost else "not tested"
+            )  # as the counts have it: a lost node may have failed
+            by_text.setdefault((word, problem.text), []).append(node)
+    yield from (f"{word}: {hostlist.fold(names)}: {text}" for (word, text), names in by_text.items())
     if line := on_request_line(session.selection or {}):
         yield line
     yield coverage(run)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
-from pytest_gpucluster.cluster.plan import Kind
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.by_part import for_parts
 from pytest_gpucluster.core.check import CHECKS
@@ -226,8 +225,8 @@ def _show_failure(
     lines = annotation(item, record, session)
     plainly["annotation"] = lines
     error = excinfo.value
-    if isinstance(error, GpuClusterError) and report.when == "call":
-        report.when = "setup"  # broken infrastructure is JUnit's <error>, wherever it shows
+    if report.when == "call" and not isinstance(error, (AssertionError, pytest.fail.Exception)):
+        report.when = "setup"  # broken infrastructure or code is JUnit's <error>, wherever it shows: no verdict on the node
     if isinstance(error, (CheckFailed, GpuClusterError)):
         report.longrepr = plain(item, clean(str(error)), lines)
     else:
@@ -316,7 +315,7 @@ def shown(path: str, line: int, message: str, lines: list[str]) -> Any:
 def annotation(item: pytest.Item, record: Record, session: ClusterSession) -> list[str]:
     """Return the lines of a failing item: the node's state in Slurm, and the commands that reproduce it."""
     lines: list[str] = []
-    info = session.inventory.get(record.node)
+    info = session.entry(record.node)
     if info is not None:
         lines.extend(info.annotation())
     rerun = shlex.join([*_run_again(item, session), _address(item)])
@@ -355,10 +354,10 @@ def untested(
 
     As pytest's own: of the set-up, which failed, and of the teardown, after which other plugins take an item as ended.
     """
-    state = "was lost" if problem.kind in (Kind.LOST, Kind.DISCONNECTED) else "is not tested"
+    state = "was lost" if problem.lost else "is not tested"
     message = f"{node} {state}: {clean(problem.text)}"
     name = f"{junit.NODE_TEST}[{node}]"
-    info = session.inventory.get(node)
+    info = session.entry(node)
     again = shlex.join([*under_conditions(config), f"--nodes={node}"])
     state_of = ["scontrol", "show", "node", node] if session.slurm is not None else ["ssh", node, "true"]
     lines = [

@@ -224,6 +224,7 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
         reports.folder = Path(handed["gpucluster_reports"])
         worker = Worker.take_over(handed["gpucluster"], make_slurm)
         reports.group = group_id(worker.cluster.reports.group)
+        worker.run = reports.folder.name
         return worker, None
     option = config.option
     for check in suite_hooks("check_options"):
@@ -258,7 +259,7 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
     keep, full = cluster.reports.keep, is_full(config)
     log = open_log(option, run, reports, keep=keep, full=full) if runs_tests(option) else None
     session = Controller(cluster, inventory, plan, slurm)
-    session.notes = notes
+    session.run, session.notes = run, notes
     if slurm is not None:
         session.shell = shell_warning(cluster, slurm.config(), own_limits())
     session.reserved = reserved or frozenset()

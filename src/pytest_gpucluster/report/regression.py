@@ -278,12 +278,12 @@ def _row(name: str, unit: str, changes: Sequence[Change]) -> tuple[str, ...]:
 
 
 def badness(change: Change) -> float:
-    """Return how much worse a metric is; without a direction, how much it changed."""
+    """Return how much worse a metric is; without a direction less than 0, and more the more it changed."""
     distance = change.judged.distance
     if distance is None:
         return float("inf") if change.trend in ("worse", "gone") else 0.0
     better = rule_of(change.metric.unit, change.metric.better).better
-    return abs(distance) if better == NEITHER else -distance if better == "higher" else distance
+    return -1 / (1 + abs(distance)) if better == NEITHER else -distance if better == "higher" else distance
 
 
 def changed(

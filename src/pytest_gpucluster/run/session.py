@@ -44,6 +44,9 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suite import AnyProbe
 
 
+NEWEST = 10.0  # seconds for which Slurm's entries of lost nodes are not read again
+
+
 def shows_simulated(cluster: Cluster, inventory: Mapping[str, NodeInfo], nodes: Iterable[str]) -> bool:
     """Return whether any of these nodes shows simulated hardware, as the profiles or Slurm say."""
     found = (inventory.get(node) for node in nodes)
@@ -76,6 +79,7 @@ class ClusterSession:
     ) -> None:
         self.cluster, self.inventory, self.plan, self.slurm = cluster, inventory, plan, slurm
         self.started = time.time()
+        self.run = ""  # its id, as in the event log
         self.nodes = self._nodes()
         self.allocations: tuple[Allocation, ...] = ()
         self.channel: Channel | None = None
@@ -92,6 +96,8 @@ class ClusterSession:
             ""  # why the run was stopped, and the suite that still judges what it has
         )
         self._lost_at_end: Mapping[str, str] | None = None
+        self._entries: Mapping[str, NodeInfo] = {}
+        self._asked = -NEWEST
         self._hosts: dict[str, Any] = {}
         self._of_peers: dict[Any, Any] = {}
         self.made = MadeFacts()
@@ -149,6 +155,17 @@ class ClusterSession:
         if self._lost_at_end is not None:
             return self._lost_at_end
         return self.channel.lost if self.channel is not None else {}
+
+    def entry(self, node: str) -> NodeInfo | None:
+        """Return Slurm's entry of a node at the start; of a lost one as it is now, where Slurm answers."""
+        if self.slurm is None or node not in self.lost():
+            return self.inventory.get(node)
+        if time.monotonic() - self._asked > NEWEST:
+            with contextlib.suppress(GpuClusterError):
+                self.slurm.refresh()
+                self._entries = self.slurm.nodes()
+            self._asked = time.monotonic()
+        return self._entries.get(node, self.inventory.get(node))
 
     def is_disconnected(self, node: str) -> bool:
         """Say whether a node is lost for no fault of its own: the channel to all nodes ended."""

@@ -300,7 +300,6 @@ COLUMNS: dict[str, tuple[str, str, Any]] = {
     "pcie_width": ("pcie.link.width.current", "8", 8),
     "pcie_width_max": ("pcie.link.width.max", "16", 16),
     "pstate": ("pstate", "P0", "P0"),
-    "clock_sm": ("clocks.sm [MHz]", "345 MHz", 345.0),
     "clock_sm_max": ("clocks.max.sm [MHz]", "1980 MHz", 1980.0),
     "clock_memory": ("clocks.mem [MHz]", "3201 MHz", 3201.0),
     "clock_memory_max": ("clocks.max.mem [MHz]", "3202 MHz", 3202.0),
@@ -370,7 +369,7 @@ def test_a_gpu_is_lost_that_says_so_or_most_of_whose_values_are_errors() -> None
     def lost(*texts: str) -> str:
         return nvidia_smi.Gpu(unread=dict(zip(COLUMNS, texts, strict=False))).lost
 
-    assert len(COLUMNS) == 41
+    assert len(COLUMNS) == 40
     assert lost(*["[Unknown Error]"] * 20) == ""
     assert lost(*["[Unknown Error]"] * 21) == "[Unknown Error]"
     for text in ("[GPU is lost]", "[gpu requires reset]", "GPU has fallen off the bus"):

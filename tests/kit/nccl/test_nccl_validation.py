@@ -14,13 +14,7 @@ from pytest_gpucluster.kit.mpi.mpi_errors import LaunchFailure
 from pytest_gpucluster.kit.nccl import nccl_log
 from pytest_gpucluster.kit.nccl.nccl_rows import Half, NcclRow
 from pytest_gpucluster.kit.nccl.nccl_tests import NcclOutput, NcclRun, RankLine, read
-from pytest_gpucluster.kit.nccl.nccl_validation import (
-    RunSpec,
-    aligned,
-    metrics,
-    validate_nodes,
-    validate_run,
-)
+from pytest_gpucluster.kit.nccl.nccl_validation import RunSpec, aligned, metrics, validate_nodes, validate_run
 
 if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Verdict

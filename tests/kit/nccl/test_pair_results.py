@@ -27,6 +27,8 @@ def test_a_slow_pair_wants_the_pairs_that_decide_which_node_it_is() -> None:
     found = judge_pairs(NODES, [pair("n0", "n1", 40.0), pair("n2", "n3"), pair("n4", "n5")])
     assert any(set(wanted) & {"n0", "n1"} for wanted in found.wanted)
     assert any("n[0-1]" in question for question in found.questions)
+    first = judge_pairs(NODES, [pair("n0", "n1")]).questions  # of a campaign
+    assert all("no bound" in question for question in first)
 
 
 def test_a_slow_link_between_good_nodes_is_a_link() -> None:

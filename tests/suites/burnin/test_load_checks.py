@@ -191,6 +191,8 @@ def test_a_load_that_left_a_gpu_out_proves_nothing_of_it() -> None:
     whole, totals = one_node()
     totals.rates["hbm"].pop(UUID)
     reason(checks.memory_bandwidth(whole, "a", CONFIG), NOT_CHECKED, f"{GPU_1} has no result")
+    totals.lost = "silent for 60 s"
+    reason(checks.matmul(whole, "a", CONFIG), NOT_CHECKED, "did not run to its end: see burnin.survived")
 
 
 def host(kind: str, **fields: Any) -> dict[str, Any]:

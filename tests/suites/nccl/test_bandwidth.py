@@ -6,7 +6,9 @@ import os
 import statistics
 from dataclasses import replace
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -34,8 +36,6 @@ from pytest_gpucluster.suites.nccl.bandwidth import (
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pytest_gpucluster.core.check import Verdict
 
 MIB, GIB = 2**20, 2**30
@@ -338,14 +338,17 @@ def test_a_baseline_is_below_its_median_or_refused(values: list[float]) -> None:
         assert "spread too far" in reason
 
 
-def test_written_baselines_are_read_back_and_judge(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "prod.yaml"
-    baseline.write(path, ROWS, FROM)
-    assert baseline.load(path) == ROWS
+def test_a_recorded_baseline_names_its_run_is_read_back_and_judges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    stages: Any = Mock(nodes=["gpu01"], **{"runner.gpus": 1, "figures.side_effect": lambda: {KEY: [365.0]}})
+    stages.unmeasured.return_value = stages
+    told = baseline.record_all([stages], config.load_cluster("local"), "run-7")
+    (path,) = Path().iterdir()
+    assert told.startswith(f"1 thresholds written to {path}")
     head = yaml.safe_load(path.read_text())["baseline"]
-    assert (head["cluster"], head["run"], head["mads"]) == ("prod", "run-7", 3.0)
-    assert head["versions"] == {"nccl": "2.28.9"}
-    assert list(path.parent.iterdir()) == [path]
+    assert (head["cluster"], head["run"], head["mads"]) == ("local", "run-7", 3.0)
     assert choose(baseline.load(path)) == pytest.approx(357.7)
 
 

@@ -9,11 +9,7 @@ import pytest
 
 from pytest_gpucluster.core.errors import ProbeError
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.suites.nccl.environment_facts import (
-    ENVIRONMENT,
-    SCRIPT,
-    NcclEnvironment,
-)
+from pytest_gpucluster.suites.nccl.environment_facts import ENVIRONMENT, SCRIPT, NcclEnvironment
 
 if TYPE_CHECKING:
     from pathlib import Path

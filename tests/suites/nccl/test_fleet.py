@@ -86,6 +86,12 @@ def test_at_the_hard_limit_no_node_is_named() -> None:
         assert judged(pairs("a", Localisation(), *measured, hard=hard)) == ("passed", [])
 
 
+def test_a_node_that_is_slow_alone_has_one_cause_and_a_short_finding() -> None:
+    verdict = nccl_fleet.pairs("a", Localisation(("a",)), fed("ab:3 ac:2"), 2**30, None, True)
+    assert figures(verdict.findings[0].measured) == [3, 1]
+    assert verdict.cause == nccl_fleet.INSIDE
+
+
 def links(found: Localisation, *measured: Measurement, nodes: tuple[str, ...] = ("a", "b", "c")) -> Verdict:
     return nccl_fleet.links(found, measured, nodes)
 

@@ -553,10 +553,7 @@ def test_a_setting_that_slows_a_node_drains_nobody(
     ],
 )
 def test_the_hard_limit_of_a_pair(
-    monkeypatch: pytest.MonkeyPatch,
-    row: dict[str, float],
-    limit: float | None,
-    expected: dict[str, float],
+    monkeypatch: pytest.MonkeyPatch, row: dict[str, float], limit: float | None, expected: dict[str, float]
 ) -> None:
     of_pairs: dict[str, Any] = {"nodes": 2, "gpus_per_node": 1, "size": 2**28, "source": "x", **row}
     rows = (BandwidthThreshold(**of_pairs),) if row else ()

@@ -23,11 +23,13 @@ FUNCTIONS = {
     "0000:c2:00.0": ("68000", "1000:C030", ()),
     "0000:c3:00.0": ("120000", "8086:1020", ()),
 }
+NAMES = "class/net/ib4/device/uevent", "class/infiniband/mlx5_4/device/uevent"
 NVME = {
     "nvme0/model": "Samsung SSD 970 PRO 512GB               ",
     "nvme0/firmware_rev": "1B2QEXP7",
     "nvme0/state": "live",
     "nvme0/transport": "pcie",
+    "nvme0/device/uevent": "DRIVER=nvme\nPCI_SLOT_NAME=0000:01:00.0",
     "nvme1/model": "Linux",
     "nvme1/transport": "tcp",
 }
@@ -45,6 +47,7 @@ def on_machine(folder: Path, files: dict[str, str]) -> Devices:
 
 def test_one_line_is_kept_of_each_card_and_drive(tmp_path: Path) -> None:
     files = {f"class/nvme/{name}": text for name, text in NVME.items()}
+    files |= dict.fromkeys(NAMES, "PCI_SLOT_NAME=0000:18:00.0")
     files["bus/pci/devices/0000:18:00.1/physfn/uevent"] = ""  # a virtual function
     for address, (pci_class, kind, link) in FUNCTIONS.items():
         top = f"bus/pci/devices/{address}"
@@ -53,8 +56,8 @@ def test_one_line_is_kept_of_each_card_and_drive(tmp_path: Path) -> None:
             files[f"{top}/current_link_{name}"] = text
     found = on_machine(tmp_path, files)
     assert found.functions == (
-        PciFunction("0000:01:00.0", "0108", "c0a9:540a", Link(4, 8.0), "x"),
-        PciFunction("0000:18:00.0", "0207", "15b3:1021", Link(16, 32.0), "x"),
+        PciFunction("0000:01:00.0", "0108", "c0a9:540a", Link(4, 8.0), "x", "nvme0"),
+        PciFunction("0000:18:00.0", "0207", "15b3:1021", Link(16, 32.0), "x", "mlx5_4"),
         PciFunction("0000:c1:00.0", "0680", "10de:22a3", None, "x"),
         PciFunction("0000:c3:00.0", "1200", "8086:1020", None, "x"),
     )

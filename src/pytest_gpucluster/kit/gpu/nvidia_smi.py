@@ -85,7 +85,6 @@ _FIELDS: dict[str, tuple[str, Reader]] = {
     "pcie_width": ("pcie.link.width.current", _COUNT),
     "pcie_width_max": ("pcie.link.width.max", _COUNT),
     "pstate": ("pstate", text_value),
-    "clock_sm": ("clocks.sm", number("MHz")),
     "clock_sm_max": ("clocks.max.sm", number("MHz")),
     "clock_memory": ("clocks.mem", number("MHz")),
     "clock_memory_max": ("clocks.max.mem", number("MHz")),
@@ -211,7 +210,6 @@ class Gpu:
     pcie_width: int | None = None
     pcie_width_max: int | None = None
     pstate: str | None = None
-    clock_sm: float | None = None
     clock_sm_max: float | None = None
     clock_memory: float | None = None
     clock_memory_max: float | None = None

@@ -49,7 +49,10 @@ def _wrong_data(found: Inference) -> Iterator[Unresolved]:
 
 def _open_nodes(found: Inference) -> Iterator[Unresolved]:
     left = found.suspects
-    if left and not found.acquitted and len(left) > ALL_PAIRS_UP_TO:
+    bad = sum(
+        edge.bad > 0 for edge in found.edges
+    )  # one pair, or one without a bound, says nothing of a fabric
+    if not found.acquitted and len(left) > ALL_PAIRS_UP_TO and bad >= PARTNERS:
         yield Unresolved(tuple(left), "no pair is fine: the fabric as a whole, or the bound is too high")
         return
     reported: set[str] = set()

@@ -86,6 +86,8 @@ def most_continue(failing: int, total: int) -> bool:
 def unmeasured(totals: NodeTotals, *loads: str, config: BurninConfig | None = None) -> Judgement:
     """Yield why none of these loads has a result."""
     if any(totals.ran[load] for load in loads):
+        if totals.lost:  # what it found until then counts, and is no proof
+            yield NotAvailable(f"{loads[0]} did not run to its end: see burnin.survived")
         return
     if config is not None and not set(loads) & set(config.loads):
         yield NotApplicable(f"burnin.loads of the cluster file leaves {loads[0]} out")

@@ -9,6 +9,7 @@ from pytest_gpucluster.core.check import Action, Outcome, with_contention
 from pytest_gpucluster.core.majority import decides
 from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.suites.nccl.bandwidth import measured
+from pytest_gpucluster.suites.nccl.fleet import COMPARE, INSIDE
 from pytest_gpucluster.suites.nccl.stage import because
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ def explained(
     if log.slowing - known_settings or not most_reach(slow):  # a setting is the cause, no part of the node
         mild = tuple(replace(finding, action=None) for finding in verdict.findings)
         verdict = replace(verdict, findings=mild, action=Action.MONITOR)
+    else:
+        verdict = replace(verdict, cause=INSIDE, hint=COMPARE)
     return because(with_contention(verdict, others), summary, most_are_slow(slow))
 
 

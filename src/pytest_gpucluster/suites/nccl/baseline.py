@@ -16,7 +16,6 @@ The file holds the rows of `BandwidthThreshold` and where they come from:
 from __future__ import annotations
 
 import contextlib
-import os
 import statistics
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -206,15 +205,14 @@ def describe(cluster: str) -> str:
     )
 
 
-def record_all(all_stages: Sequence[NcclStages], cluster: Cluster) -> str:
+def record_all(all_stages: Sequence[NcclStages], cluster: Cluster, run: str) -> str:
     """Repeat the measurements and write NAME.baseline.yaml into the current folder; return a text about its rows.
 
     ConfigError if nothing could be recorded.
     """
-    now = datetime.now(timezone.utc)
     runs = [run for stages in all_stages if stages.runner.gpus > 1 for run in stages.alone.runs.values()]
     versions = {"nccl": runs[0].nccl_version, "nccl-tests": runs[0].version} if runs else {}
-    provenance = Provenance(cluster.name, now, f"{now:%Y%m%dT%H%M%S}-{os.getpid()}", versions)
+    provenance = Provenance(cluster.name, datetime.now(timezone.utc), run, versions)
     collectives = cluster.section(NcclConfig).collectives
     repeats = {key: values for stages in all_stages for key, values in repeated(stages, collectives).items()}
     rows, refused = record(repeats, provenance)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import statistics
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core import hostlist
-from pytest_gpucluster.core.check import Action, Finding, Metric, check
+from pytest_gpucluster.core.check import Action, Finding, Metric, check, revised
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.outliers import outliers
 from pytest_gpucluster.core.units import format_size
@@ -15,13 +16,20 @@ from pytest_gpucluster.kit.nccl.pair_findings import PAIR, all_slow, link_findin
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pytest_gpucluster.core.check import Judgement
+    from pytest_gpucluster.core.check import Judgement, Verdict
     from pytest_gpucluster.kit.nccl.measurement import Localisation, Measurement
 
-MAX_EVIDENCE = 6
+MAX_EVIDENCE = 2
+INSIDE = "slow alone, so inside the node: a GPU, NVLink or PCIe link is slow or about to fail, throttles, or is in use by others"
+COMPARE = "compare clocks, temperature, PCIe width and NVLink errors with a sound node (-m gpu)"
 OUTLIER_DISTANCE = 0.05  # share of the median; the noise between runs of a sound node is well below it
 
 
+def _with_inside(verdict: Verdict, *facts: object) -> Verdict:
+    return replace(verdict, cause=INSIDE, hint=COMPARE) if facts[-1] is True else verdict
+
+
+@revised(_with_inside)
 @check(
     "nccl.pairs",
     cause="a slow or failing GPU, adapter, cable or switch port of this node: its partners are fine with others",
@@ -31,9 +39,17 @@ OUTLIER_DISTANCE = 0.05  # share of the median; the noise between runs of a soun
     "other processes on its GPUs are recognised",
 )
 def pairs(
-    node: str, found: Localisation, measured: Sequence[Measurement], size: int, hard: float | None = None
+    node: str,
+    found: Localisation,
+    measured: Sequence[Measurement],
+    size: int,
+    hard: float | None = None,
+    slow_alone: bool = False,
 ) -> Judgement:
-    """Judge one node by its measurements with partners; `size` in bytes, `hard` the hard limit of a pair in GB/s."""
+    """Judge one node by its measurements with partners; `size` in bytes, `hard` the hard limit of a pair in GB/s.
+
+    `slow_alone`: it is slower alone than most nodes are, which explains its pairs.
+    """
     own = [it for it in measured if node in it.members and len(it.members) > 1]
     if not own:
         raise NotAvailable("the node was measured with no partner")
@@ -50,9 +66,12 @@ def pairs(
     merely_slow = hard is not None and len(values) == len(own) and statistics.median(values) >= hard
     parts = ", ".join(found.bad_parts.get(node, ()))
     evidence = [line for line in found.evidence if names_all(line, node)]
+    text = f"{found.why.get(node, 'bad')} at {format_size(size)}: {'; '.join(evidence[:MAX_EVIDENCE])}"
+    if slow_alone and values:
+        text = f"slow alone, so inside the node: {max(values):.4g} GB/s with its best partner at {format_size(size)}"
     yield Finding(
         f"{node} {parts}".strip(),
-        f"{found.why.get(node, 'bad')} at {format_size(size)}: {'; '.join(evidence[:MAX_EVIDENCE])}",
+        text,
         "as fast as the fleet with every sound partner",
         Action.MONITOR if merely_slow else None,
     )
@@ -93,8 +112,8 @@ def suspected_parts(found: Localisation, measured: Sequence[Measurement], nodes:
 
 @check(
     "nccl.outlier",
-    cause="a part of this node is about to fail, or throttles: it is slower than the other nodes",
-    hint="compare clocks, temperature, PCIe width and NVLink errors with a sound node (-m gpu)",
+    cause=INSIDE,
+    hint=COMPARE,
     action=Action.MONITOR,
 )
 def outlier(node: str, values: Mapping[str, float], what: str) -> Judgement:

@@ -122,6 +122,16 @@ class NcclStages:
         verdicts = [self.judge.alone(run, node) for node, run in self.alone.runs.items()]
         return [alone.below_hard_limit(verdict) for verdict in verdicts]
 
+    def _is_slow_alone(self, node: str) -> bool:
+        """Return whether a node misses a bound alone that most nodes reach."""
+        if self.runner.gpus < PAIR:
+            return False
+        slow = {
+            name: self.judge.alone(run, name).outcome is Outcome.FAILED
+            for name, run in self.alone.runs.items()
+        }
+        return slow.get(node, False) and alone.most_reach(list(slow.values()))
+
     def _other_processes(self, node: str) -> str:
         return other_processes(node, self.runner.survey(node))
 
@@ -173,7 +183,7 @@ class NcclStages:
         """Judge a node by its measurements with partners; add possible causes if it is bad."""
         found, measured = self.localised
         size, hard = self.runner.config.pair_size, self.thresholds.hard_limit_of_pairs
-        verdict = nccl_fleet.pairs(node, found, measured, size, hard)
+        verdict = nccl_fleet.pairs(node, found, measured, size, hard, self._is_slow_alone(node))
         if verdict.outcome is Outcome.FAILED:
             verdict = because(with_contention(verdict, self._other_processes(node)), self._settings())
             verdict = self.shown(verdict, slowest_pair(measured, node), size=size)

@@ -245,11 +245,13 @@ def test_whole_bandwidth(
     return all_stages.judged(judge, nothing_between)
 
 
-def test_baseline(pytestconfig: pytest.Config, all_stages: AllStages, cluster: Cluster) -> None:
+def test_baseline(
+    pytestconfig: pytest.Config, all_stages: AllStages, gpucluster_session: ClusterSession
+) -> None:
     """--baseline=record: repeat all measurements and write them to a file as thresholds of the cluster."""
     if pytestconfig.option.baseline != "record":
         raise NotApplicable("runs only with --baseline=record")
-    written = nccl_baseline.record_all(all_stages.each, cluster)
+    written = nccl_baseline.record_all(all_stages.each, gpucluster_session.cluster, gpucluster_session.run)
     print(written)  # shown by -s and -rP
 
 

@@ -51,7 +51,7 @@ class Link:
 class PciFunction:
     """A function of a card or drive. `kind`: vendor and device like 144d:a80a; `link` is None if the device has none.
 
-    driver: '' where no driver uses it.
+    driver: '' where no driver uses it; `name`: the kernel's, like mlx5_4.
     """
 
     address: str
@@ -59,6 +59,11 @@ class PciFunction:
     kind: str
     link: Link | None
     driver: str = ""
+    name: str = ""
+
+    def __str__(self) -> str:
+        """Like 'mlx5_4 (0000:18:00.0)'."""
+        return f"{self.name} ({self.address})" if self.name else self.address
 
     @property
     def slot(self) -> str:
@@ -146,7 +151,13 @@ def read_devices(answer: Answer) -> Devices:
     lines = answer.out.splitlines()
     if "end" not in lines:
         raise ProbeError("/sys/bus/pci/devices: the answer ended early")
-    functions = tuple(_function(line) for line in lines if line.startswith("pci "))
+    # the first name of an address counts: that of RDMA before that of the interface
+    called = {
+        words[1]: words[2]
+        for line in reversed(lines)
+        if len(words := line.split()) == 3 and words[0] == "name"
+    }
+    functions = tuple(_function(line, called) for line in lines if line.startswith("pci "))
     if not functions:
         raise NotAvailable(f"/sys/bus/pci/devices: no card or drive: {last_line(answer.err) or 'no message'}")
     raid = tuple(line[3:] for line in lines if line.startswith("md "))
@@ -183,15 +194,14 @@ def _rebuilding(raid: Iterable[str]) -> Iterator[str]:
             yield name
 
 
-def _function(line: str) -> PciFunction:
+def _function(line: str, called: Mapping[str, str]) -> PciFunction:
     words = line.split()
     if len(words) != 7 or (words[2] not in _GROUPS and words[2][:2] not in _GROUPS):
         raise ProbeError(f"PCI: not understood: {line[:80]!r}")
     _, address, pci_class, kind, width, speed, driver = words
     known = width.isdecimal() and 0 < int(width) < NO_LINK and re.fullmatch(r"\d{1,3}(\.\d+)?", speed)
-    return PciFunction(
-        address, pci_class, kind, Link(int(width), float(speed)) if known else None, driver.strip("-")
-    )
+    link = Link(int(width), float(speed)) if known else None
+    return PciFunction(address, pci_class, kind, link, driver.strip("-"), called.get(address, ""))
 
 
 _NVME = re.compile(r"sys/class/nvme/(nvme\d+)/(model|firmware_rev|state|transport):(.*)")

@@ -1,5 +1,9 @@
 # Of `grep -H . FILES`: `pci ADDRESS CLASS ID WIDTH SPEED DRIVER` of storage, network, display, accelerators and NVSwitches;
-# lines of NVMe controllers from "sys" on (a path may have a prefix). Classes are those of `lspci -n`; the kernel omits a leading 0.
+# `name ADDRESS NAME`; lines of NVMe controllers from "sys" on (a path may have a prefix). Classes are those of `lspci -n`; the kernel omits a leading 0.
+i = index($0, "/device/uevent:") {
+  if (split($0, part, "PCI_SLOT_NAME=") == 2) { n = split(substr($0, 1, i - 1), path, "/"); print "name", part[2], path[n] }
+  next
+}
 i = index($0, "proc/mdstat:") { print "md", substr($0, i + 12); next }
 i = index($0, "sys/class/nvme/") { print substr($0, i); next }
 i = index($0, "sys/bus/pci/devices/") {

@@ -16,7 +16,7 @@ from pytest_gpucluster.suites.os.checks import devices as checks
 from pytest_gpucluster.suites.os.device_facts import Devices, Drive, Link, PciFunction, read_devices
 from pytest_gpucluster.suites.os.device_facts import usual_devices as usual_of
 
-NIC = PciFunction("0000:18:00.0", "0200", "15b3:1021", Link(16, 32.0))
+NIC = PciFunction("0000:18:00.0", "0200", "15b3:1021", Link(16, 32.0), "mlx5_core", "mlx5_4")
 SECOND = PciFunction("0000:18:00.1", "0207", "15b3:1021", Link(16, 32.0))
 GPU = PciFunction("0000:1b:00.0", "0302", "10de:2335", Link(16, 32.0))
 SSDS = tuple(PciFunction(f"0000:0{n}:00.0", "0108", "144d:a80a", Link(4, 16.0)) for n in range(4))
@@ -77,7 +77,7 @@ def test_links_of_gpus_are_not_compared(pci_class: str) -> None:  # H200, RTX, G
 
 
 def test_links_and_firmware_are_compared_where_both_sides_are_known() -> None:
-    assert judged(links(changed(NIC, link=Link(8, 32.0)))) == (MONITOR, ["0000:18:00.0"])
+    assert judged(links(changed(NIC, link=Link(8, 32.0)))) == (MONITOR, ["mlx5_4 (0000:18:00.0)"])
     assert result(links(NODE, changed(NIC, link=Link(8, 32.0)))) == PASSED
     assert result(links(changed(SSDS[0], link=None))) == PASSED
     assert result(links(NODE, others=0)) == NOT_APPLICABLE

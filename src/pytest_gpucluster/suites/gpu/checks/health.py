@@ -179,7 +179,6 @@ def clocks(gpus: Gpus, clock_majority: ByModel) -> Judgement:
             attribute = "clock_sm_max" if gpu.clock_sm_max is None else "clock_memory_max"
             yield unread(gpus, gpu, attribute, "a highest clock", stated=False)
             continue
-        yield Metric("clock_sm", gpu.clock_sm or 0, "MHz", str(gpu))
         for found in clock_majority.get(gpu.name or "", Norm[str]()).judge(str(gpu), highest, worse=differs):
             # measured on this GPU, no setting
             yield replace(found, action=Action.MONITOR) if isinstance(found, Finding) else found

@@ -44,7 +44,7 @@ def pci_devices(devices: Devices, usual_devices: UsualDevices, is_virtual: bool 
     cause="a card, drive or riser is not seated well or has dirty contacts, a lane failed, or the firmware splits the slot differently",
     hint="lspci -vv of the address (LnkCap, LnkSta) here and on another node; power-cycle the node; reseat; compare the firmware settings",
     action=Action.MONITOR,
-    show="lspci -vvs PART | grep Lnk",
+    show="grep -H . /sys/bus/pci/devices/ADDRESS/current_link_width /sys/bus/pci/devices/ADDRESS/current_link_speed",
 )
 def pci_links(devices: Devices, usual_devices: UsualDevices) -> Judgement:
     """The PCIe link of an adapter or drive has the lanes and the speed that the same kind of device has in the same slot of most nodes.
@@ -58,7 +58,7 @@ def pci_links(devices: Devices, usual_devices: UsualDevices) -> Judgement:
         usual = usual_devices.links.get((function.address, function.kind), Norm())
         judged = judged or not usual.absent
         measured = f"{function.link} ({function.kind}, {function.group})"
-        yield from usual.judge(function.address, function.link, worse=_slower, measured=measured)
+        yield from usual.judge(str(function), function.link, worse=_slower, measured=measured)
     if not judged:
         raise NotApplicable("no other node has the same device in the same slot")
 
