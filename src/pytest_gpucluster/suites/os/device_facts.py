@@ -51,7 +51,7 @@ class Link:
 class PciFunction:
     """A function of a card or drive. `kind`: vendor and device like 144d:a80a; `link` is None if the device has none.
 
-    driver: '' where no driver uses it.
+    driver: '' where no driver uses it. lanes: the most that both the device and its slot allow; 0 if the kernel does not show it.
     """
 
     address: str
@@ -59,6 +59,7 @@ class PciFunction:
     kind: str
     link: Link | None
     driver: str = ""
+    lanes: int = 0
 
     @property
     def slot(self) -> str:
@@ -185,13 +186,13 @@ def _rebuilding(raid: Iterable[str]) -> Iterator[str]:
 
 def _function(line: str) -> PciFunction:
     words = line.split()
-    if len(words) != 7 or (words[2] not in _GROUPS and words[2][:2] not in _GROUPS):
+    if len(words) != 9 or (words[2] not in _GROUPS and words[2][:2] not in _GROUPS):
         raise ProbeError(f"PCI: not understood: {line[:80]!r}")
-    _, address, pci_class, kind, width, speed, driver = words
+    _, address, pci_class, kind, width, speed, driver, *most = words
     known = width.isdecimal() and 0 < int(width) < NO_LINK and re.fullmatch(r"\d{1,3}(\.\d+)?", speed)
-    return PciFunction(
-        address, pci_class, kind, Link(int(width), float(speed)) if known else None, driver.strip("-")
-    )
+    link = Link(int(width), float(speed)) if known else None
+    lanes = min(int(it) % NO_LINK if it.isdecimal() else 0 for it in most)
+    return PciFunction(address, pci_class, kind, link, driver.strip("-"), lanes)
 
 
 _NVME = re.compile(r"sys/class/nvme/(nvme\d+)/(model|firmware_rev|state|transport):(.*)")
