@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.check import CHECKS, Outcome
 from pytest_gpucluster.core.text import some
+from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.drain.reason import PREFIX, deviation
 from pytest_gpucluster.report.words import count
 
@@ -27,7 +28,11 @@ def slurm_line(check: str, finding: Finding) -> str:
 
 
 def first_line(found: GateResult) -> str:
-    """Return the one line for a log: the hardest failure, or how many checks passed."""
+    """Return the one line for a log: the hardest failure, or how many checks passed; with the age of an earlier gate's answers."""
+    return _line(found) + (f", answer of {format_duration(found.age)} ago" if found.age is not None else "")
+
+
+def _line(found: GateResult) -> str:
     repairs = sorted(found.repairs, key=lambda it: _severity(it[1]), reverse=True)
     for judged, finding in repairs:
         others = len(found.failed) - 1
