@@ -15,7 +15,7 @@ from pytest_gpucluster.cli.output import print_json
 from pytest_gpucluster.config.loader import changed_source
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.registry import suites
-from pytest_gpucluster.report.words import count
+from pytest_gpucluster.core.text import count
 
 if TYPE_CHECKING:
     import argparse

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.check import CHECKS, Outcome
-from pytest_gpucluster.core.text import some
+from pytest_gpucluster.core.text import count, some
 from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.drain.reason import PREFIX, deviation
-from pytest_gpucluster.report.words import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

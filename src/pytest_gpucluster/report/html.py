@@ -19,6 +19,7 @@ from markupsafe import Markup
 
 from pytest_gpucluster.core.safe_json import as_dict, as_list
 from pytest_gpucluster.core.sanitize import printable, shorten
+from pytest_gpucluster.core.text import count
 from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.report import html_page
 from pytest_gpucluster.report.atomic_write import write_whole
@@ -30,13 +31,7 @@ from pytest_gpucluster.report.html_work import trend, work
 from pytest_gpucluster.report.proof import CLUSTER, FAILED, FIT, NOT_PROVED
 from pytest_gpucluster.report.verdict import judge, ordered
 from pytest_gpucluster.report.waivers import all_waivers
-from pytest_gpucluster.report.words import (
-    as_utc,
-    clock,
-    count,
-    folded,
-    remark_lines,
-)
+from pytest_gpucluster.report.words import as_utc, clock, folded, remark_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

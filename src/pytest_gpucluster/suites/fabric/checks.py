@@ -13,7 +13,7 @@ from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.fault_rules import unless_it_works
 from pytest_gpucluster.core.majority import Norm, decides, differs, norm
 from pytest_gpucluster.core.metric_direction import NEITHER
-from pytest_gpucluster.core.text import listed
+from pytest_gpucluster.core.text import count, listed
 from pytest_gpucluster.kit.fabric.facts import COUNTERS
 from pytest_gpucluster.kit.fabric.partition_keys import lacks, shown_keys
 from pytest_gpucluster.kit.fabric.rails import rails_of, role, usable
@@ -216,7 +216,7 @@ def hca_count(
         absent = _usual_locations(active_majority) - {port.location for port in usable(adapters)}
         if of_gpus.gpus:
             lost = any(location.startswith(f"{name} ") for name in of_gpus.missing for location in absent)
-            expected = f"{of_gpus.need} port{'s' if of_gpus.need > 1 else ''} for its traffic"
+            expected = f"{count(of_gpus.need, 'port')} for its traffic"
             yield Finding(of_gpus.owners, _lost(of_gpus), expected, Action.DRAIN if lost else None)
         else:
             names = listed(sorted(port.device for port in of_gpus.ports))

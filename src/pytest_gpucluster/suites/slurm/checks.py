@@ -10,7 +10,7 @@ from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, chec
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.majority import Norm, less, older
 from pytest_gpucluster.core.metric_direction import NEITHER
-from pytest_gpucluster.core.text import listed
+from pytest_gpucluster.core.text import count, listed
 from pytest_gpucluster.kit.suite_work import LateCheck
 from pytest_gpucluster.suites.slurm.diagnostic_step import (
     ARRAY_EXIT,
@@ -144,7 +144,7 @@ def gres(info: NodeInfo | None, profile: Profile) -> Judgement:
     if profile.gpu is None:
         raise NotApplicable(f"profile {profile.name} states no GPUs")
     if info.gpus != profile.gpu.count:
-        yield Finding("Gres", f"{info.gpus} GPUs ({_gres(info)})", f"{profile.gpu.count} GPUs")
+        yield Finding("Gres", f"{count(info.gpus, 'GPU')} ({_gres(info)})", count(profile.gpu.count, "GPU"))
     gres_type = profile.gpu.gres_type
     if gres_type and info.gpus and types != [f"gpu:{gres_type}"]:
         yield Finding("Gres type", _gres(info), f"gpu:{gres_type}")
@@ -484,7 +484,7 @@ def requeue(jobs: JobFacts) -> Judgement:
     if not record.restarts and record.state not in ENDED:
         raise NotAvailable(f"element 0 is {_state(record)}: it has not requeued itself yet")
     if record.restarts != 1:
-        yield Finding("element 0", f"requeued {record.restarts} times ({_state(record)})", "once")
+        yield Finding("element 0", f"requeued {count(record.restarts, 'time')} ({_state(record)})", "once")
 
 
 @check(

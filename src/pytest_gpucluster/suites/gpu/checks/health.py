@@ -12,6 +12,7 @@ from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, chec
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.fault_rules import unless_it_works
 from pytest_gpucluster.core.majority import Norm, differs
+from pytest_gpucluster.core.text import count
 from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.kit.gpu.gpu_processes import unexpected_processes
 from pytest_gpucluster.kit.gpu.nvidia_smi import MAKES_UVM, PAUSE, READINGS, Gpus
@@ -263,7 +264,7 @@ def device_files(files: frozenset[str], gpus: Gpus, gpu_profile: GpuProfile) -> 
         raise NotAvailable("nvidia-smi works, but /dev shows no nvidiactl: nvidia-smi uses another /dev")
     numbered = sum(name.removeprefix("nvidia").isdecimal() for name in files)
     if numbered < gpu_profile.count:
-        yield Finding("/dev/nvidia[0-9]*", f"{numbered} files", f"{gpu_profile.count}")
+        yield Finding("/dev/nvidia[0-9]*", count(numbered, "file"), f"{gpu_profile.count}")
     for name in ("nvidiactl", "nvidia-uvm"):
         if name not in files:
             yield unless_it_works(
