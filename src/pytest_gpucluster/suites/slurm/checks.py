@@ -371,10 +371,12 @@ def prolog(
 ) -> Judgement:
     """Judge the prolog by its effects: slurmd starts a step only after it, and Slurm drains a node if it fails."""
     script, found = _script(config, "Prolog"), diagnostic_if_any
-    if not script:
+    if info is not None and re.match(
+        _PROLOG, info.why_out, re.IGNORECASE
+    ):  # slurm.conf may have changed since
+        yield Finding("Prolog", info.why_unavailable(), f"{script or 'the Prolog'} ends with 0")
+    elif not script:
         raise NotApplicable("slurm.conf names no Prolog")
-    elif info is not None and re.match(_PROLOG, info.why_out, re.IGNORECASE):
-        yield Finding("Prolog", info.why_unavailable(), f"{script} ends with 0")
     elif found is not None and re.search(r"prolog", found.problem + found.state_after, re.IGNORECASE):
         yield Finding("Prolog", found.state_after or found.problem, f"{script} ends with 0")
     elif found is None or found.problem:
