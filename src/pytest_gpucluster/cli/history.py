@@ -24,6 +24,7 @@ from pytest_gpucluster.core.text import count, some
 from pytest_gpucluster.report.fleet_runs import MAX_RUNS, read_fleet
 from pytest_gpucluster.report.history import LAST, LAST_GOOD, History
 from pytest_gpucluster.report.history_file import MIGRATIONS
+from pytest_gpucluster.report.night import night
 from pytest_gpucluster.report.proof import CLUSTER
 from pytest_gpucluster.report.regression import fold, share, when
 from pytest_gpucluster.report.words import labelled, number
@@ -60,6 +61,9 @@ def history(args: argparse.Namespace) -> None:
             _print(f"{found.path}: {found.keep(args.keep)} runs deleted")
         elif args.accept:
             _accept(found, args)
+        elif args.night:
+            for line in night(found, _cluster(args, found)):
+                _print(line)
         elif args.html:
             _page(found, _cluster(args, found), args)
         elif args.node is None:
@@ -467,6 +471,11 @@ HISTORY = Command(
                 "--convert",
                 action="store_true",
                 help="bring a history of 0.2.0 to the present schema, in place; every other command refuses it",
+            ),
+            argument(
+                "--night",
+                action="store_true",
+                help="what the newest run changed, in at most 15 lines: new, changed, healed and open failures with their ages",
             ),
             argument(
                 "--html",
