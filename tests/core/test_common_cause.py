@@ -81,6 +81,7 @@ def test_nodes_that_miss_a_setting_by_different_values_miss_the_same_setting() -
             True,
         ),
         (("/tmp", "noexec", "exec"), ("/scratch", "noexec", "exec"), False),
+        (("GPU 4", "1 active link", "18"), ("GPU 2", "17 active links", "18"), True),
         (("mlx5_0", "25 Gb/s", "50 Gb/s"), ("mlx5_7", "12.5 Gb/s", "50 Gb/s"), True),
         (
             ("eth0", "10.1.2.3 pid 4711 at 12:01:03", "up"),

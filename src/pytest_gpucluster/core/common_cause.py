@@ -39,6 +39,7 @@ _NUMBER = re.compile(
     r"|\d+(?:[.,:]\d+)*",
     re.IGNORECASE,
 )
+_PLURAL = re.compile(r"(#(?: \w+)?? \w{2,}?)s\b")  # '1 active link' beside '17 active links'
 _LEADING = re.compile(r"\s*(?:at (?:least|most) |[<>]=? ?)?(-?\d+(?:\.\d+)?)")
 
 
@@ -242,7 +243,8 @@ def _plain(text: str, node: str) -> str:
     for pattern in (_UUID, _ADDRESS):
         text = pattern.sub("#", text)
     text = _TEMPORARY.sub(r"\1#", text)
-    return " ".join(_NUMBER.sub(lambda it: it["code"].lower() if it["code"] else "#", text).split())
+    text = _NUMBER.sub(lambda it: it["code"].lower() if it["code"] else "#", text)
+    return " ".join(_PLURAL.sub(r"\1", text).split())
 
 
 def _order(measured: str, expected: str) -> str:

@@ -21,7 +21,8 @@ class Action(str, enum.Enum):
     """Who must act after a failure, and how, from mild to hard.
 
     configure: a person who maintains the cluster file, the profile or the software; the node stays in service. monitor: a
-    person who repeats the check later. All others are repairs, which take the node out of service.
+    person who repeats the check later. All others are repairs, which take the node out of service: jobs fail or are slow there
+    now, or a part states that it will fail.
     """
 
     CONFIGURE = "configure"

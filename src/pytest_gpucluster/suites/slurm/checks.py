@@ -10,7 +10,7 @@ from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, chec
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.majority import Norm, less, older
 from pytest_gpucluster.core.metric_direction import NEITHER
-from pytest_gpucluster.core.text import listed
+from pytest_gpucluster.core.text import count, listed
 from pytest_gpucluster.kit.suite_work import LateCheck
 from pytest_gpucluster.suites.slurm.diagnostic_step import (
     ARRAY_EXIT,
@@ -144,7 +144,7 @@ def gres(info: NodeInfo | None, profile: Profile) -> Judgement:
     if profile.gpu is None:
         raise NotApplicable(f"profile {profile.name} states no GPUs")
     if info.gpus != profile.gpu.count:
-        yield Finding("Gres", f"{info.gpus} GPUs ({_gres(info)})", f"{profile.gpu.count} GPUs")
+        yield Finding("Gres", f"{count(info.gpus, 'GPU')} ({_gres(info)})", count(profile.gpu.count, "GPU"))
     gres_type = profile.gpu.gres_type
     if gres_type and info.gpus and types != [f"gpu:{gres_type}"]:
         yield Finding("Gres type", _gres(info), f"gpu:{gres_type}")
@@ -371,10 +371,12 @@ def prolog(
 ) -> Judgement:
     """Judge the prolog by its effects: slurmd starts a step only after it, and Slurm drains a node if it fails."""
     script, found = _script(config, "Prolog"), diagnostic_if_any
-    if not script:
+    if info is not None and re.match(
+        _PROLOG, info.why_out, re.IGNORECASE
+    ):  # slurm.conf may have changed since
+        yield Finding("Prolog", info.why_unavailable(), f"{script or 'the Prolog'} ends with 0")
+    elif not script:
         raise NotApplicable("slurm.conf names no Prolog")
-    elif info is not None and re.match(_PROLOG, info.why_out, re.IGNORECASE):
-        yield Finding("Prolog", info.why_unavailable(), f"{script} ends with 0")
     elif found is not None and re.search(r"prolog", found.problem + found.state_after, re.IGNORECASE):
         yield Finding("Prolog", found.state_after or found.problem, f"{script} ends with 0")
     elif found is None or found.problem:
@@ -484,7 +486,7 @@ def requeue(jobs: JobFacts) -> Judgement:
     if not record.restarts and record.state not in ENDED:
         raise NotAvailable(f"element 0 is {_state(record)}: it has not requeued itself yet")
     if record.restarts != 1:
-        yield Finding("element 0", f"requeued {record.restarts} times ({_state(record)})", "once")
+        yield Finding("element 0", f"requeued {count(record.restarts, 'time')} ({_state(record)})", "once")
 
 
 @check(
