@@ -66,39 +66,11 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 CORPUS = Path(__file__).parent / "corpus"
 # The ground that every node has; all else of a node is what its case recorded.
-_BASIC = [
-    "sh",
-    "awk",
-    "sed",
-    "grep",
-    "cat",
-    "ls",
-    "head",
-    "tail",
-    "cut",
-    "tr",
-    "sort",
-    "uniq",
-    "date",
-    "printf",
-    "echo",
-    "test",
-    "true",
-    "false",
-    "sleep",
-    "id",
-    "dirname",
-    "basename",
-    "env",
-    "timeout",
-    "mkdir",
-    "rm",
-    "stat",
-    "readlink",
-    "xargs",
-    "find",
-    "mktemp",
-]
+_BASIC = re.findall(
+    r"\w+",
+    """sh awk sed grep cat ls head tail cut tr sort uniq date printf echo test true false sleep id dirname basename env
+    timeout mkdir rm stat readlink xargs find mktemp""",
+)
 _KEYS = {"hardware", "version", "source", "profile", "cluster", "expect", "note"}
 # What tells of the GPUs, the best first: corpus_nvidia_smi.py answers from it.
 _GPUS = ("nvidia-smi -q", "nvidia-smi -q -x", "nvidia-smi -L", "nvidia-smi nvlink -s", "nvidia-smi topo -m")

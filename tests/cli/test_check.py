@@ -55,6 +55,9 @@ def test_valid_file_is_summarized(
     assert printed(capsys)[1][-1].startswith(
         "warning: the shell that runs pytest sets NCCL_DEBUG, which no step gets"
     )
+    monkeypatch.delenv("NCCL_DEBUG")
+    (clusters / "lab.yaml").write_text("nodes: gpu1\nos: {limits: {nofile: unlimited}}\n")
+    assert "inherit nofile" in printed(capsys)[1][-1]
     assert printed(capsys, "nowhere")[0] == 4
 
 

@@ -125,6 +125,10 @@ def test_an_nvidia_smi_that_something_else_killed_takes_no_node_out_of_service(
     folder = ("--folder", str(tmp_path / "share"))
     assert ran.run(None, *words, *folder, "--context", "prolog") == 0
     assert not ran.out.startswith("gpucluster: OK")
+    ages = [
+        ran.run(None, *words, *folder, "--fresh", fresh) and " s ago" in ran.out for fresh in ("0", "60s")
+    ]
+    assert ages == [False, True]  # an old answer states its age
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root gives files to other users")

@@ -12,7 +12,7 @@ import yaml
 from pytest_gpucluster import config
 from pytest_gpucluster.config import json_schema
 from pytest_gpucluster.config.ansible import read_inventory
-from pytest_gpucluster.config.init_template import DraftNode, Login, draft, from_inventory
+from pytest_gpucluster.config.init_template import DraftNode, Login, blind_spots, draft, from_inventory
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.survey import Hardware, Software, Survey
 
@@ -222,8 +222,11 @@ def test_sections_that_can_run_are_written_and_the_others_say_what_they_lack(tmp
         "# container: {image: REGISTRY#IMAGE:TAG}  # no Pyxis on a1; no enroot on a1; no .sqsh file was found",
         "# a1: neither nccl-tests nor torch, so that NCCL and the GPU loads of burnin are not proved:",
         "# kubernetes: {}  # needs kubectl and a context",
+        "#   ibfabric.plan: Every InfiniBand cable of the node is where the cabling plan has it.",
     ):
         assert line in bare
+    listed = [len([*blind_spots({"os": {"shared_storage": folders}})]) for folders in ([], ["/shared"])]
+    assert listed[0] == listed[1] + 1
     perftest = replace(full, programs={**programs, "ib_write_bw": "/usr/bin/ib_write_bw"})
     with_rdma, cluster = drafted(tmp_path, nodes, survey=replace(known, software={"a1": perftest}))
     sections = cluster
@@ -246,7 +249,10 @@ def test_notes_are_valid_themselves_odd_names_stay_and_simulated_gpus_are_called
     assert cluster.simulated
     text = draft("p", [DraftNode("a")], origin="sinfo")
     start = text.index("# environments:")
-    notes = "\n".join(line.removeprefix("# ").removeprefix("#") for line in text[start:].splitlines())
+    notes = "\n".join(
+        line.removeprefix("# ").removeprefix("#")
+        for line in text[start : text.index("# What a run")].splitlines()
+    )
     assert loaded(text[:start] + notes, tmp_path).environments["default"].modules == ("cuda",)
 
 

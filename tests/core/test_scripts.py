@@ -115,14 +115,16 @@ shm 1000
 /sys/bus/pci/devices/0000:01:00.0/uevent:PCI_ID=C0A9:540A
 /sys/bus/pci/devices/0000:01:00.0/current_link_width:4
 /sys/bus/pci/devices/0000:01:00.0/current_link_speed:8.0 GT/s PCIe
+/sys/bus/pci/devices/0000:01:00.0/max_link_width:4
+/sys/bus/pci/devices/0000:01:00.0/../max_link_width:8
 /sys/bus/pci/devices/0000:c1:00.0/uevent:PCI_CLASS=120000
 /sys/bus/pci/devices/0000:c1:00.0/uevent:PCI_ID=1002:74A1
 /sys/class/nvme/nvme0/model:CT1000P3PSSD8
 """,
         """md md0 : active raid1 sdb1[1] sda1[0]
-pci 0000:01:00.0 0108 c0a9:540a 4 8.0 nvme
+pci 0000:01:00.0 0108 c0a9:540a 4 8.0 nvme 4 8
 sys/class/nvme/nvme0/model:CT1000P3PSSD8
-pci 0000:c1:00.0 1200 1002:74a1 - - -
+pci 0000:c1:00.0 1200 1002:74a1 - - - - -
 """,
     ),
     "kit/fabric/acs.awk": (

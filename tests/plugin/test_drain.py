@@ -498,11 +498,11 @@ REPAIRS = {
     "burnin": """copies corruption gpu_memory counters cpu dcgm matmul memory memory_bandwidth nccl peer storage
         survived temperature xid""",
     "fabric": "counters hca_count port_state rate",
-    "gpu": """count driver ecc_aggregate ecc_volatile fabric_state inforom memory nvlink_errors nvlink_state p2p
+    "gpu": """count driver ecc_aggregate ecc_volatile fabric_manager fabric_state inforom memory nvlink_errors nvlink_state p2p
         pcie_gen pcie_width recovery_action remapped_pending remapped_rows retired_pages temperature throttle
         topology xid""",
     "nccl": "bandwidth pairs",
-    "os": "drift kernel_log memory mount_response responds root_writable systemd",
+    "os": "drift drive_health kernel_log memory mount_response pci_links responds root_writable systemd",
     "slurm": "responding",
     "storage": "integrity",
     "training": "replay",

@@ -537,6 +537,32 @@ def test_history_lists_runs_and_the_past_of_a_node(three_nights: Path, called: C
     assert "no node 'gpu77' of cluster prod; it has: gpu[01-03]" in err
 
 
+def test_the_night_names_what_is_new_changed_healed_and_open(kept: History, called: Called) -> None:
+    def nights(number: int, **messages: str) -> list[dict[str, Any]]:
+        checks = {"gpu.ecc": "", "gpu.count": "", "os.load": "", "os.user": ""} | {
+            name.replace("_", "."): text for name, text in messages.items()
+        }
+        return [
+            result("gpu01", it, "failed" if text else "passed", message=text) for it, text in checks.items()
+        ]
+
+    store(kept, 1, nights(1, os_load="load 9"), end=1)
+    store(kept, 2, nights(2, gpu_count="7 GPUs", os_load="load 8", os_user="no uid"), end=1)
+    store(kept, 3, nights(3, gpu_ecc="2 errors", os_load="load 7", os_user="no group"), end=1)
+    head, *lines = called("history", "--night", "--history", kept.path)[1].splitlines()
+    assert head.endswith("1 new, 1 changed, 1 healed, 1 open")
+    assert [line.partition(" for ")[0].split(":")[0] for line in lines] == [
+        "new",
+        "changed",
+        "healed",
+        "open",
+    ]
+    assert "open for 2 d: os.load on gpu01: load 7" in lines
+    store(kept, 4, [result("gpu01", f"a.c{at}", "failed", message="x") for at in range(20)], end=1)
+    many = called("history", "--night", "--history", kept.path)[1].splitlines()
+    assert (len(many), many[-1].startswith("and 10 more lines")) == (15, True)
+
+
 def test_why_a_node_was_drained_and_who_resumed_it_is_shown(kept: History, called: Called) -> None:
     """One chronic failure hides no new one."""
     chronic = result("gpu03", "os.governor", "failed", message="os.governor on gpu03: powersave")

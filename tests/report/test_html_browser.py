@@ -28,18 +28,11 @@ pytestmark = [
     pytest.mark.thorough,
     pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: `make packages` installs it"),
 ]
-QUIET = [
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-extensions",
-    "--enable-logging=stderr",
-]
+SWITCHES = (
+    "headless=new no-sandbox disable-gpu disable-dev-shm-usage no-first-run disable-background-networking "
+    "disable-component-update disable-sync disable-extensions enable-logging=stderr"
+)
+QUIET = [f"--{switch}" for switch in SWITCHES.split()]
 # what a person does, and what the page looks like then; added to a copy of the page whose policy is taken out
 ACTS = """
 <script>

@@ -12,7 +12,7 @@ import xmlschema
 from junitparser import xunit2
 from paths import DATA
 from plugin_helpers import ENDS, cases, on, out_of_service, run_pytest
-from report_helpers import junit_tree
+from report_helpers import FINDING, a_run, failing, junit_tree
 
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.events import read_log
@@ -199,6 +199,13 @@ def test_the_testcase_of_the_run() -> None:
             assert text in str(case[0].text)
     ends = [{"event": "finish", "complaints": [word]} for word in ("one", "two")]
     assert [it.text for it in junit_tree(ends).iter("error")] == ["two"]
+
+
+def test_a_warning_about_the_shell_stands_beside_a_finding_that_it_may_explain() -> None:
+    start = {"shell": {"text": "low", "setting": "os.limits"}}
+    for setting in ("os.limits", "os.kernel"):
+        tree = junit_tree(a_run([failing("gpu01", findings=[FINDING | {"setting": setting}])], start=start))
+        assert any(it.get("value") == "low" for it in tree.iter("property")) is (setting == "os.limits")
 
 
 def test_files_of_runs_merge_into_a_valid_file_that_can_be_merged(tmp_path: Path) -> None:

@@ -108,6 +108,7 @@ def test_jenkins_nightly_runs_and_leaves_everything(place: Path, sandbox: Sandbo
     left = {path.name for path in (place / "reports" / "latest").iterdir()}
     assert {"events.jsonl", "junit.xml", "report.html", "metrics.prom"} <= left
     assert (place / "history.db").exists()
+    assert JENKINS.count("${env.REPORTS}/latest/") == JENKINS.count("reports/${env.BUILD_NUMBER}") + 1 == 2
     assert "gpucluster.os.gpu02 test_responds" in cases(place / "reports" / "latest" / "junit.xml")
 
 

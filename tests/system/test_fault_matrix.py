@@ -67,20 +67,8 @@ UNJUDGEABLE = {
     "slurmd_dead": dict.fromkeys(("slurm.prolog", "slurm.schedulable"), "not checked"),
 }
 # What slurmctld shows of a node that nothing can run on; everything else of such a node is not tested.
-OF_SLURMCTLD = {
-    f"slurm.{name}"
-    for name in (
-        "known",
-        "responding",
-        "schedulable",
-        "completing",
-        "version",
-        "cpus",
-        "memory",
-        "gres",
-        "prolog",
-    )
-}
+JUDGED_BY_SLURMCTLD = "known responding schedulable completing version cpus memory gres prolog"
+OF_SLURMCTLD = {f"slurm.{name}" for name in JUDGED_BY_SLURMCTLD.split()}
 
 
 # Faults that take their node out of service, and by which repair. All others are settings or software of the site, or

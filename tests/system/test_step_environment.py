@@ -126,14 +126,8 @@ def test_a_healthy_cluster_is_healthy_from_a_strange_shell(
     judged = {event["check"] for event in run.events if event.get("outcome") == "passed" and "check" in event}
     assert {"os.drift", "slurm.step", "container.import"} <= judged
     assert "would be drained: gpu" not in run.out
-    (warning,) = (line for line in run.out.splitlines() if "the shell that runs pytest" in line)
-    assert warning.startswith("warning: ")
-    assert not [name for name in SHELL if name in warning], "they explain no finding"
-    assert "nofile 1024 (os.limits: 4096)" in warning
-    shell = run.event("start")["shell"]
-    assert (f"warning: {shell['text']}", shell["action"]) == (warning, "configure")
-    assert 'name="warning"' in (run.reports / "junit.xml").read_text()
-    assert "nofile 1024 (os.limits: 4096)" in (run.reports / "report.html").read_text()
+    assert "nofile 1024 (os.limits: 4096)" in run.event("start")["shell"]["text"]
+    assert "the shell that runs pytest" not in run.out, "it explains no finding"
     for kind in ("step", "agent"):
         for node in ("gpu01", "gpu02"):
             found = json.loads((tmp_path / f"{kind}-{node}").read_text())

@@ -15,7 +15,7 @@ from pytest_gpucluster.cli.output import print_json
 from pytest_gpucluster.config.loader import changed_source
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.registry import suites
-from pytest_gpucluster.report.words import count
+from pytest_gpucluster.core.text import count
 
 if TYPE_CHECKING:
     import argparse
@@ -114,6 +114,7 @@ def _written(cluster: Cluster, pattern: str) -> tuple[Loc, str] | None:
 def _summary(source: Source, cluster: Cluster) -> dict[str, Any]:
     from pytest_gpucluster.cluster import calling_shell
     from pytest_gpucluster.plugin.options import unmatched_waivers  # slow to import
+    from pytest_gpucluster.plugin.start import own_limits, shell_warning
 
     groups = [
         {
@@ -134,6 +135,7 @@ def _summary(source: Source, cluster: Cluster) -> dict[str, Any]:
             *cluster.warnings,
             *unmatched_waivers(cluster, _own_files(cluster)),
             *filter(None, [calling_shell.sentence(calling_shell.unpassed(cluster, os.environ))]),
+            *filter(None, [shell_warning(cluster, {}, own_limits()).get("text")]),
         ),
     }
 

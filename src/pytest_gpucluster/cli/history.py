@@ -20,13 +20,14 @@ from pytest_gpucluster.cli.command import JSON, Command, argument, cluster_optio
 from pytest_gpucluster.cli.output import print_json, print_table
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.core.sanitize import clean
-from pytest_gpucluster.core.text import some
+from pytest_gpucluster.core.text import count, some
 from pytest_gpucluster.report.fleet_runs import MAX_RUNS, read_fleet
 from pytest_gpucluster.report.history import LAST, LAST_GOOD, History
 from pytest_gpucluster.report.history_file import MIGRATIONS
+from pytest_gpucluster.report.night import night
 from pytest_gpucluster.report.proof import CLUSTER
 from pytest_gpucluster.report.regression import fold, share, when
-from pytest_gpucluster.report.words import count, labelled, number
+from pytest_gpucluster.report.words import labelled, number
 
 if TYPE_CHECKING:
     import argparse
@@ -60,6 +61,9 @@ def history(args: argparse.Namespace) -> None:
             _print(f"{found.path}: {found.keep(args.keep)} runs deleted")
         elif args.accept:
             _accept(found, args)
+        elif args.night:
+            for line in night(found, _cluster(args, found)):
+                _print(line)
         elif args.html:
             _page(found, _cluster(args, found), args)
         elif args.node is None:
@@ -197,11 +201,9 @@ def _accept(found: History, args: argparse.Namespace) -> None:
 
 def _about(past: Past) -> str:
     note = "simulated, " if past.simulated else ""
-    errors, nodes = ("" if count == 1 else "s" for count in (past.error, past.nodes))
-    counts = (
-        f"{past.passed} passed, {past.failed} failed, {past.error} error{errors}, {past.unjudged} not judged"
-    )
-    return f"{past.run}  {when(past.started)}  {note}{past.outcome}: {counts} on {past.nodes} node{nodes}"
+    errors, nodes = count(past.error, "error"), count(past.nodes, "node")
+    counts = f"{past.passed} passed, {past.failed} failed, {errors}, {past.unjudged} not judged"
+    return f"{past.run}  {when(past.started)}  {note}{past.outcome}: {counts} on {nodes}"
 
 
 def _past(past: Past) -> dict[str, Any]:
@@ -469,6 +471,11 @@ HISTORY = Command(
                 "--convert",
                 action="store_true",
                 help="bring a history of 0.2.0 to the present schema, in place; every other command refuses it",
+            ),
+            argument(
+                "--night",
+                action="store_true",
+                help="what the newest run changed, in at most 15 lines: new, changed, healed and open failures with their ages",
             ),
             argument(
                 "--html",

@@ -41,6 +41,7 @@ from pytest_gpucluster.config import json_schema
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, SandboxError
 from pytest_gpucluster.core.registry import suite_hooks
 from pytest_gpucluster.core.secure_tempfile import group_id, temporary_folder
+from pytest_gpucluster.core.text import count
 from pytest_gpucluster.report.atomic_write import write_whole
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def _init(args: argparse.Namespace) -> None:
     cluster = config.load_cluster(path if path.suffix in (".yaml", ".yml") else path.resolve())
     nodes, groups = sum(len(group.names) for group in cluster.groups), len(cluster.groups)
     print(
-        f"{path}: {nodes} node{'s' * (nodes > 1)} in {groups} group{'s' * (groups > 1)}. "
+        f"{path}: {count(nodes, 'node')} in {count(groups, 'group')}. "
         f"Review the file, then run: gpucluster check {path} --try; pytest --cluster={path}"
     )
 

@@ -7,20 +7,23 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from yaml import safe_load
 
 from pytest_gpucluster import SuiteError
 from pytest_gpucluster.config.profile_files import load_profile, profile_names
 from pytest_gpucluster.config.profile_fit import fitting, misfits
 from pytest_gpucluster.config.yaml_loader import clip, quoted
 from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.check import CHECKS
 from pytest_gpucluster.core.errors import ConfigError
-from pytest_gpucluster.core.registry import suites
+from pytest_gpucluster.core.registry import import_checks, suites
 from pytest_gpucluster.core.survey import Survey
 from pytest_gpucluster.core.values import OptionalSection
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pytest_gpucluster.config.ansible import Inventory
     from pytest_gpucluster.core.registry import Suite
@@ -112,7 +115,25 @@ def draft(
         read = next(((name, survey.hardware[name]) for name in names if name in survey.hardware), None)
         why = next((survey.unread[name] for name in names if name in survey.unread), "")
         lines += _profile(gpu_type, count, read, why, simulated=simulated)
-    return "\n".join(lines) + "\n" + _NOTES
+    text = "\n".join(lines) + "\n"
+    return text + _NOTES + "\n".join(["", *blind_spots(safe_load(text)), ""])
+
+
+def blind_spots(stated: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a run with this file cannot find: the lists of settings that it leaves empty, each with what its check proves."""
+    yield "# What a run with this file cannot find, since these keys are not stated:"
+    import_checks()
+    models = {suite.name: suite.load(suite.section) for suite in suites() if suite.section}
+    seen = set()
+    for check in CHECKS.values():
+        section, _, key = check.setting.partition(".")
+        field = models[section].model_fields.get(key) if section in models else None
+        unstated = (
+            field is not None and field.default in ((), {}) and not (stated.get(section) or {}).get(key)
+        )
+        if unstated and check.setting not in seen:
+            seen.add(check.setting)
+            yield f"#   {check.setting}: {check.holds}"
 
 
 def from_inventory(

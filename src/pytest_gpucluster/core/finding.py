@@ -15,6 +15,7 @@ from pytest_gpucluster.core import redact
 from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.core.safe_json import finite, shared_text, text
 from pytest_gpucluster.core.sanitize import one_line
+from pytest_gpucluster.core.text import quantity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,7 +28,8 @@ class Action(str, enum.Enum):
     """Who must act after a failure, and how, from mild to hard.
 
     configure: a person who maintains the cluster file, the profile or the software; the node stays in service. monitor: a
-    person who repeats the check later. All others are repairs, which take the node out of service.
+    person who repeats the check later. All others are repairs, which take the node out of service: jobs fail or are slow there
+    now, or a part states that it will fail.
     """
 
     CONFIGURE = "configure"
@@ -60,9 +62,7 @@ class Quantity:
     text: str = ""
 
     def __str__(self) -> str:
-        one = self.number == 1 and self.unit.isalpha() and len(self.unit) > len("ms")
-        unit = self.unit.removesuffix("s") if one else self.unit
-        return self.text or f"{self.number:g} {unit}".rstrip()
+        return self.text or quantity(f"{self.number:g}", self.unit)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.majority import decides, norm
 from pytest_gpucluster.core.redact import is_secret
+from pytest_gpucluster.core.text import count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -116,7 +117,7 @@ class Survey:
         if not all(decides(len(set(group).intersection(having)), len(group)) for group in self.groups):
             return None
         nodes = sum(map(len, self.groups))
-        return Agreed(value, f"{len(having)} of {nodes} node{'s' * (nodes != 1)}")
+        return Agreed(value, f"{len(having)} of {count(nodes, 'node')}")
 
     def each_agreed(self, values: Mapping[str, Mapping[str, T]]) -> dict[str, Agreed[T]]:
         """Return what most nodes agree on of {node: {name: value}}, by name, without secrets and values of one node."""

@@ -39,7 +39,8 @@ IN_BASELINE = Problem(Kind.UNAVAILABLE, "is known from the baseline only")
 class GateResult:
     """What a gate found. `slow`: commands that the budget ended. `notes`: for people.
 
-    `proofs`: patterns of the checks without which nothing is proved of the node.
+    `proofs`: patterns of the checks without which nothing is proved of the node. `age`: seconds since the oldest answer that an
+    earlier gate gave; None without one.
     """
 
     cluster: str
@@ -52,6 +53,7 @@ class GateResult:
     proofs: Sequence[str] = ()
     profile: str = ""
     fresh: Mapping[str, int] = field(default_factory=dict)
+    age: float | None = None
 
     def of(self, outcome: str) -> list[Judged]:
         """Return the checks that ended like this."""
@@ -155,6 +157,9 @@ def run_gate(
             with contextlib.suppress(GpuClusterError):  # what was judged stands
                 session.made.end()
         shared.write(channel.answers)
+        received = [
+            it.received or 0 for key, it in known.items() if key in names and channel.answers[key] is it
+        ]
     failed = any(it.outcome == Outcome.FAILED.value for it in results)
     notes = {shared.problem: shared.problem, NO_BASELINE: failed and not peers}
     return GateResult(
@@ -168,6 +173,7 @@ def run_gate(
         proofs=_proofs(checks, session, node),
         profile=session.nodes[node].profile.name,
         fresh={"known": len(known), "run": len(channel.answers) + len(channel.ended) - len(known)},
+        age=time.time() - min(received) if received else None,
     )
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.check import CHECKS, Outcome
-from pytest_gpucluster.core.text import some
+from pytest_gpucluster.core.text import count, some
+from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.drain.reason import PREFIX, deviation
-from pytest_gpucluster.report.words import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,7 +27,11 @@ def slurm_line(check: str, finding: Finding) -> str:
 
 
 def first_line(found: GateResult) -> str:
-    """Return the one line for a log: the hardest failure, or how many checks passed."""
+    """Return the one line for a log: the hardest failure, or how many checks passed; with the age of an earlier gate's answers."""
+    return _line(found) + (f", answer of {format_duration(found.age)} ago" if found.age is not None else "")
+
+
+def _line(found: GateResult) -> str:
     repairs = sorted(found.repairs, key=lambda it: _severity(it[1]), reverse=True)
     for judged, finding in repairs:
         others = len(found.failed) - 1

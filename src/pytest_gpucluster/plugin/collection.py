@@ -16,6 +16,7 @@ from pytest_gpucluster import suite_folders, suite_packages, suites_path
 from pytest_gpucluster.config.models import SECTIONS
 from pytest_gpucluster.core.errors import ConfigError, NotApplicable
 from pytest_gpucluster.core.registry import suites
+from pytest_gpucluster.core.text import count
 from pytest_gpucluster.core.values import OptionalSection
 from pytest_gpucluster.plugin import fixtures
 from pytest_gpucluster.plugin.items import (
@@ -31,7 +32,6 @@ from pytest_gpucluster.plugin.items import (
 )
 from pytest_gpucluster.plugin.worker import Worker
 from pytest_gpucluster.report.proof import Required, write_required
-from pytest_gpucluster.report.words import count
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence

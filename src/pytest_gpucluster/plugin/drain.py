@@ -24,6 +24,7 @@ from pytest_gpucluster.core.budget import Budget
 from pytest_gpucluster.core.check import Action, Outcome
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.registry import suites
+from pytest_gpucluster.core.text import count
 from pytest_gpucluster.drain import policy
 from pytest_gpucluster.plugin import runs_tests
 from pytest_gpucluster.plugin.controller import Controller
@@ -34,7 +35,6 @@ from pytest_gpucluster.report.cluster_findings import settle
 from pytest_gpucluster.report.events import logs_below
 from pytest_gpucluster.report.history import History
 from pytest_gpucluster.report.result import read_result
-from pytest_gpucluster.report.words import count
 from pytest_gpucluster.run.facts import CheckFailed
 from pytest_gpucluster.run.record import clean
 

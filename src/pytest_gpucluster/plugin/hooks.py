@@ -15,6 +15,7 @@ from pytest_gpucluster.cluster import signals
 from pytest_gpucluster.core import redact
 from pytest_gpucluster.core.errors import GpuClusterError, NotJudged
 from pytest_gpucluster.core.registry import suites
+from pytest_gpucluster.core.text import count
 from pytest_gpucluster.gate import baseline
 from pytest_gpucluster.plugin import reporting, runs_tests
 from pytest_gpucluster.plugin.collection import idle, left_out
@@ -33,7 +34,7 @@ from pytest_gpucluster.report.run_folder import OF_CAMPAIGN, runs_in_reasons
 from pytest_gpucluster.report.run_model import TAKEN_BACK
 from pytest_gpucluster.report.tables import wrapped
 from pytest_gpucluster.report.waivers import expired
-from pytest_gpucluster.report.words import count, labelled
+from pytest_gpucluster.report.words import labelled
 from pytest_gpucluster.run.record import clean, one_line
 
 if TYPE_CHECKING:

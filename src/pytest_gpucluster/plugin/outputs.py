@@ -27,7 +27,6 @@ from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.probe import last_line
 from pytest_gpucluster.core.registry import suites
-from pytest_gpucluster.core.safe_json import as_dict
 from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.core.secure_tempfile import Folder
 from pytest_gpucluster.core.text import some
@@ -364,7 +363,7 @@ def summary(session: ClusterSession, run: Run, *, verbose: bool) -> Iterator[str
     yield from without_expectation(run, stated)
     yield from advisory_lines(run)
     yield from remark_lines(run) if verbose else ()
-    yield from (f"warning: {text}" for _, text in shell_property(as_dict(run.start.get("shell"))))
+    yield from (f"warning: {text}" for _, text in shell_property(run))
     yield from (f"waived: {line}" for use in uses(run) for line in use.lines())
     yield from (f"warning: {line}" for line in unused(run))
     by_text: dict[tuple[str, str], list[str]] = {}

@@ -101,10 +101,11 @@ def shell_warning(cluster: Cluster, slurm: Mapping[str, str], limits: Mapping[st
         for name, (bound, show) in ((name, least[name]) for name in lower)
     )
     return {
-        "text": f"the shell that runs pytest: jobs that are submitted from it inherit {', '.join(shown)}: raise it for "
-        "logins, or set PropagateResourceLimits=NONE in slurm.conf",
+        "text": f"the shell that runs pytest: jobs that are submitted from it inherit {', '.join(shown)} unless "
+        "slurm.conf has PropagateResourceLimits=NONE: raise it for logins",
         "limits": {name: least[name][1](limits[name]) for name in lower},
         "action": Action.CONFIGURE.value,
+        "setting": "os.limits",
     }
 
 
@@ -213,7 +214,6 @@ def of_run(session: ClusterSession, log: EventLog | None) -> list[tuple[str, str
         return []
     cluster = session.cluster
     found = junit.run_properties(log.run, cluster.name, session.plan.selected, simulated=session.simulated)
-    found += junit.shell_property(session.shell)
     return [(name, clean(value)) for name, value in found]
 
 

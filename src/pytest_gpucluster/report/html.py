@@ -19,6 +19,7 @@ from markupsafe import Markup
 
 from pytest_gpucluster.core.safe_json import as_dict, as_list
 from pytest_gpucluster.core.sanitize import printable, shorten
+from pytest_gpucluster.core.text import count
 from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.report import html_page
 from pytest_gpucluster.report.atomic_write import write_whole
@@ -27,16 +28,11 @@ from pytest_gpucluster.report.html_figures import bandwidth, numbers
 from pytest_gpucluster.report.html_map import fleet_map
 from pytest_gpucluster.report.html_subnet import legend, subnet
 from pytest_gpucluster.report.html_work import trend, work
+from pytest_gpucluster.report.junit import shell_property
 from pytest_gpucluster.report.proof import CLUSTER, FAILED, FIT, NOT_PROVED
 from pytest_gpucluster.report.verdict import judge, ordered
 from pytest_gpucluster.report.waivers import all_waivers
-from pytest_gpucluster.report.words import (
-    as_utc,
-    clock,
-    count,
-    folded,
-    remark_lines,
-)
+from pytest_gpucluster.report.words import as_utc, clock, folded, remark_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -250,7 +246,7 @@ def _warnings(run: Run) -> dict[str, Any]:
     ordered = sorted(run.warnings.items(), key=lambda one: (one[0][0], -len(one[1].nodes)))
     nodes = {node for _, row in ordered for node in row.nodes} - {CLUSTER}
     return {
-        "of_run": str(as_dict(run.start.get("shell")).get("text", "")),
+        "of_run": "".join(text for _, text in shell_property(run)),
         "rows": [(check, row) for (check, *_), row in ordered[:MAX_ROWS]],
         "on": count(len(nodes), "node") if nodes else "the cluster",
         "left_out": max(0, len(ordered) - MAX_ROWS),

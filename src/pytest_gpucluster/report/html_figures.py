@@ -7,10 +7,11 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.outliers import outliers
+from pytest_gpucluster.core.text import count
 from pytest_gpucluster.report import svg
 from pytest_gpucluster.report.proof import CLUSTER
 from pytest_gpucluster.report.run_model import part_of
-from pytest_gpucluster.report.words import count, number
+from pytest_gpucluster.report.words import number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

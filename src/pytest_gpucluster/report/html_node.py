@@ -14,10 +14,9 @@ from markupsafe import Markup, escape
 from pytest_gpucluster.core.finding import Quantity
 from pytest_gpucluster.core.part import GPUS
 from pytest_gpucluster.core.safe_json import as_dicts, finite
-from pytest_gpucluster.core.text import some
+from pytest_gpucluster.core.text import count, some
 from pytest_gpucluster.report import svg
 from pytest_gpucluster.report.run_model import one_line
-from pytest_gpucluster.report.words import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

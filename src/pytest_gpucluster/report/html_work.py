@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.by_part import for_parts
 from pytest_gpucluster.core.sanitize import printable, shorten
+from pytest_gpucluster.core.text import quantity
 from pytest_gpucluster.report import html_node, svg
 from pytest_gpucluster.report.run_model import ACTIONS
 from pytest_gpucluster.report.verdict import ordered
@@ -68,7 +69,7 @@ def trend(one: Compared) -> dict[str, Any] | None:
     metric = one.metric
     name = shorten(printable(f"{metric.name} {metric.device}".strip()), MAX_NAME)
     unit = shorten(printable(metric.unit), MAX_NAME)
-    text = f"{name}: {number(metric.value)} {unit}; {number(min(known))} to {number(max(known))} in {len(one.values)} runs"
+    text = f"{name}: {quantity(number(metric.value), unit)}; {number(min(known))} to {number(max(known))} in {len(one.values)} runs"
     values = ", ".join(map(number, one.values))
     return {"picture": svg.trend(one.values, title=f"{name} in the last runs: {values}"), "text": text}
 

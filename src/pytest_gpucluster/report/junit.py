@@ -114,9 +114,13 @@ def run_properties(run: str, cluster: str, nodes: Iterable[str], *, simulated: b
     return [*found, ("simulated", "true")] if simulated else found
 
 
-def shell_property(shell: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the property of the warning about the shell that ran pytest (`shell` of the log), if there is one."""
-    return [("warning", str(shell["text"]))] if shell.get("text") else []
+def shell_property(run: Run) -> list[tuple[str, str]]:
+    """Return the property of the warning about the shell that ran pytest (`shell` of the log), if it may explain a finding."""
+    shell = as_dict(run.start.get("shell"))
+    found = (
+        getattr(row.found, "setting", "") for group in run.groups.values() for row in group.rows.values()
+    )
+    return [("warning", str(shell.get("text")))] if shell.get("setting") in found else []
 
 
 def write(run: Run, path: Path, *, group: int | None = None) -> None:
@@ -144,7 +148,7 @@ def pieces(run: Run) -> Iterator[bytes]:
     of_run = run_properties(
         str(start.get("run", "")), str(start.get("cluster", "")), nodes, simulated=run.simulated
     )
-    of_run += shell_property(as_dict(start.get("shell")))
+    of_run += shell_property(run)
     of_run.append(("verdict", judge(run).title))
     of_run += [(f"nodes {state}", str(number)) for state, number in run.proofs.counts.items()]
     began = dt.datetime.fromtimestamp(run.began or 0.0, tz=dt.timezone.utc).isoformat()

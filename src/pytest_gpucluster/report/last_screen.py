@@ -6,9 +6,9 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.finding import Quantity
-from pytest_gpucluster.core.text import some
+from pytest_gpucluster.core.text import count, some
 from pytest_gpucluster.report.verdict import judge, ordered
-from pytest_gpucluster.report.words import count, folded, for_nodes, short, to_do
+from pytest_gpucluster.report.words import folded, for_nodes, short, to_do
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,10 +7,10 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.text import some
+from pytest_gpucluster.core.text import count, some
 from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.report.verdict import ordered
-from pytest_gpucluster.report.words import count, folded
+from pytest_gpucluster.report.words import folded
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.metric_direction import NEITHER, MetricTrend, rule_of
+from pytest_gpucluster.core.text import quantity
 from pytest_gpucluster.report.proof import CLUSTER
 from pytest_gpucluster.report.run_snapshot import RED, ItemMetric
 from pytest_gpucluster.report.tables import table
@@ -398,7 +399,7 @@ def share(distance: float | None) -> str:
 
 
 def _value(value: float | None, unit: str) -> str:
-    return f"{number(value)} {unit}".strip()
+    return quantity(number(value), unit)
 
 
 def when(started: float) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.by_part import for_parts
+from pytest_gpucluster.core.text import count
 from pytest_gpucluster.report.proof import CLUSTER
 
 if TYPE_CHECKING:
@@ -88,11 +89,6 @@ def _seconds(found: re.Match[str]) -> str:
         return str(dt.datetime.strptime(found[0], _CLOCK_FORMAT).timestamp())  # noqa: DTZ007 - with %z
     except ValueError:  # there is no such day
         return found[0]
-
-
-def count(number: int, word: str) -> str:
-    """Count things: '1 node', '1,000 nodes'."""
-    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
 
 
 def round_up(value: float, steps: Sequence[float]) -> float:

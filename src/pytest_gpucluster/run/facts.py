@@ -22,6 +22,7 @@ from pytest_gpucluster.core.fact import Fact
 from pytest_gpucluster.core.metric_direction import HIGHER, LOWER
 from pytest_gpucluster.core.probe import Answer, Probe, with_root
 from pytest_gpucluster.core.registry import suite_hooks
+from pytest_gpucluster.core.text import quantity
 from pytest_gpucluster.run.record import describe
 from pytest_gpucluster.suite import probe_for
 
@@ -300,7 +301,7 @@ class ItemView:
         self._bound(metric, value <= bound, f"<= {bound:g} {unit}", cause, hint)
 
     def _bound(self, metric: Metric, good: bool, expected: str, cause: str, hint: str) -> None:
-        finding = Finding(metric.device or metric.name, f"{metric.value:g} {metric.unit}", expected)
+        finding = Finding(metric.device or metric.name, quantity(f"{metric.value:g}", metric.unit), expected)
         outcome = Outcome.PASSED if good else Outcome.FAILED  # NaN compares false: it fails
         findings, metrics, name = () if good else (finding,), (metric,), self.record.check
         self.expect(Verdict(name, outcome, findings, metrics, cause=cause, hint=hint, action=Action.MONITOR))

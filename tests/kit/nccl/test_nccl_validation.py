@@ -210,6 +210,7 @@ SHM = "Error while creating shared memory segment /dev/shm/nccl-1enYdo (size 963
 NO_DEVICE = "torch finds no CUDA device (torch 2.11.0+cu130, CUDA_VISIBLE_DEVICES=4; check --gpus-per-task)"
 CPU_BUILD = "torch finds no CUDA device: it is a CPU build"
 WARNED, LIMITED = f"n01:7:9 [0] alloc.h:12 NCCL WARN {NO_SPACE}", f"NCCL error: {NO_SPACE}; {LIMITS}"
+NO_MEMLOCK = "Call to ibv_create_cq failed with error Cannot allocate memory"
 NO_INTERFACE = "NCCL error: Bootstrap : no socket interface found"
 
 
@@ -225,6 +226,7 @@ NO_INTERFACE = "NCCL error: Bootstrap : no socket interface found"
         (f"collective: rank 1 on n01: {CPU_BUILD}", "CPU build of torch", CPU_BUILD),
         (f"collective: rank 1 on n01: {BUSY}; {LIMITS}", "low limits", f"busy or unavailable; {LIMITS}"),
         (f"{WARNED}\ncollective: rank 1 on n01: {LIMITED}", "low limits", f"rank 1: {LIMITED}"),
+        (f"collective: rank 1 on n01: NCCL error: {NO_MEMLOCK}", "low limit of locked memory", NO_MEMLOCK),
         (f"collective: rank 1 on n01: NCCL error: {SHM}", "shared memory is full", "/dev/shm/nccl-1enYdo"),
     ],
 )

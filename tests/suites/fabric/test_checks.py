@@ -101,7 +101,7 @@ def test_a_good_host_passes_and_one_without_a_network_is_not_applicable() -> Non
         ("port_state", {"state": "INIT"}, "configure: mlx5_1 port 1 [1]"),
         ("port_state", {"state": None, "phys_state": None}, "configure: mlx5_1 port 1 [1]"),
         ("port_state", {"phys_state": "Polling"}, "monitor: mlx5_1 port 1 [1]"),
-        ("rate", {"rate": 49.4}, "configure: mlx5_1 port 1 [395.2, 400]"),
+        ("rate", {"rate": 49.4}, "monitor: mlx5_1 port 1 [395.2, 400]"),
         ("rate", {"rate": None}, "configure: mlx5_1 port 1 [400]"),
         ("link_layer", {"link_layer": "Ethernet"}, "configure: mlx5_1 port 1"),
         ("link_layer", {"link_layer": None}, "configure: mlx5_1 port 1"),

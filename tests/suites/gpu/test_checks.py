@@ -69,7 +69,7 @@ SXID = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Fatal, Link 3"
         ("nvlink_state", "drain: GPU 4 NVLink 7", link(4, 7, 19.9)),
         ("nvlink_errors", "drain: GPU 4 NVLink 7", replays),
         ("pcie_gen", "monitor: GPU 6", gpus(6, pcie_gen=3)),
-        ("fabric_manager", "configure: nvidia-fabricmanager", put(fabric_service=FABRIC_FAILED)),
+        ("fabric_manager", "drain: nvidia-fabricmanager", put(fabric_service=FABRIC_FAILED)),
         ("fabric_state", "monitor: GPU 0", gpus(0, fabric_state="In Progress")),
         ("throttle", "monitor: GPU 0", gpus(0, throttle=0x80)),
         ("power_limit", "configure: GPU 0", gpus(0, power_limit=500.0)),

@@ -49,17 +49,21 @@ def test_one_line_is_kept_of_each_card_and_drive(tmp_path: Path) -> None:
     files = {f"class/nvme/{name}": text for name, text in NVME.items()}
     files |= dict.fromkeys(NAMES, "PCI_SLOT_NAME=0000:18:00.0")
     files["bus/pci/devices/0000:18:00.1/physfn/uevent"] = ""  # a virtual function
+    files["bus/pci/devices/max_link_width"] = (
+        "8"  # of the slot: the folder of a card is a link below its port's
+    )
     for address, (pci_class, kind, link) in FUNCTIONS.items():
         top = f"bus/pci/devices/{address}"
+        files[f"{top}/max_link_width"] = "16"
         files[f"{top}/uevent"] = f"DRIVER=x\nPCI_CLASS={pci_class}\nPCI_ID={kind}\nMODALIAS=pci:v0000"
         for name, text in zip(("width", "speed"), link, strict=False):
             files[f"{top}/current_link_{name}"] = text
     found = on_machine(tmp_path, files)
     assert found.functions == (
-        PciFunction("0000:01:00.0", "0108", "c0a9:540a", Link(4, 8.0), "x", "nvme0"),
-        PciFunction("0000:18:00.0", "0207", "15b3:1021", Link(16, 32.0), "x", "mlx5_4"),
-        PciFunction("0000:c1:00.0", "0680", "10de:22a3", None, "x"),
-        PciFunction("0000:c3:00.0", "1200", "8086:1020", None, "x"),
+        PciFunction("0000:01:00.0", "0108", "c0a9:540a", Link(4, 8.0), "x", "nvme0", 8),
+        PciFunction("0000:18:00.0", "0207", "15b3:1021", Link(16, 32.0), "x", "mlx5_4", 8),
+        PciFunction("0000:c1:00.0", "0680", "10de:22a3", None, "x", "", 8),
+        PciFunction("0000:c3:00.0", "1200", "8086:1020", None, "x", "", 8),
     )
     assert found.drives == (Drive("nvme0", "Samsung SSD 970 PRO 512GB", "1B2QEXP7", "live"),)
     groups = ["NVMe drives", "network adapters", "NVSwitches", "accelerators"]
@@ -68,6 +72,6 @@ def test_one_line_is_kept_of_each_card_and_drive(tmp_path: Path) -> None:
 
 def test_a_list_that_is_cut_is_not_understood() -> None:
     with pytest.raises(ProbeError):
-        read_devices(answer("pci 0000:01:00.0 0108 c0a9:540a 4 8.0 -\n"))
-    found = read_devices(answer("pci 0000:01:00.0 0108 c0a9:540a 4 8.0 -\nend\n"))
+        read_devices(answer("pci 0000:01:00.0 0108 c0a9:540a 4 8.0 - 4 8\n"))
+    found = read_devices(answer("pci 0000:01:00.0 0108 c0a9:540a 4 8.0 - 4 8\nend\n"))
     assert found.functions[0].driver == ""

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from counter_examples import MONITOR, NOT_APPLICABLE, NOT_CHECKED, PASSED, WARNING, result
+from counter_examples import DRAIN, MONITOR, NOT_APPLICABLE, NOT_CHECKED, PASSED, WARNING, result
 from machine_helpers import Machines, examples, verdicts_of_a_person
 from os_helpers import answer, run, with_tools
 
@@ -266,7 +266,7 @@ def test_findings_count_beside_drives_that_cannot_be_read() -> None:
     verdict = judge(DENIED, DENIED, PM983)
     assert "nvme0, nvme1: " in verdict.reason
     assert (result(verdict), len(verdict.metrics)) == (NOT_CHECKED, 2)
-    assert result(judge(DENIED, HITACHI)) == MONITOR
+    assert result(judge(DENIED, HITACHI)) == DRAIN
 
 
 HOT_SATA = ata(attribute(190, "Airflow_Temperature_Cel", (40, 45, 60), now=True))
@@ -294,14 +294,15 @@ MACHINES: Machines = {
         ("disks behind a RAID controller | smartctl -d megaraid,N", NOT_CHECKED, RAID, PM983),
         ("a disk of its host | QEMU", NOT_APPLICABLE, lambda: judge(WITHOUT_SMART, virtual=True)),
         ("diskless | no /sys/class/nvme", NOT_APPLICABLE),
-        ("sick: the drive says that spare blocks are low | NVMe", MONITOR, log(97, spare=4, critical=1)),
-        ("sick: the media is read-only | NVM Express", MONITOR, READ_ONLY),
-        ("sick: reliability degraded before its time | NVM Express", MONITOR, log(41, critical=4)),
-        ("sick: the capacitors failed | NVM Express", MONITOR, log(5, critical=16)),
-        ("sick: 1975 reallocated sectors | scrutiny testdata", MONITOR, HITACHI),
-        ("sick: an attribute predicts a failure first | smartctl(8), bit 4", MONITOR, ata(REALLOCATED)),
-        ("sick: a SAS disk predicts its failure | SPC-5, Annex F: 5Dh", MONITOR, SAS_FAILS),
-        ("sick: a drive of a VM | NVMe", MONITOR, lambda: judge(WITHOUT_SMART, READ_ONLY, virtual=True)),
+        ("sick: the drive says that spare blocks are low | NVMe", DRAIN, log(97, spare=4, critical=1)),
+        ("sick: its endurance explains the bit | smartmontools 537", MONITOR, log(104, critical=4)),
+        ("sick: the media is read-only | NVM Express", DRAIN, READ_ONLY),
+        ("sick: reliability degraded before its time | NVM Express", DRAIN, log(41, critical=4)),
+        ("sick: the capacitors failed | NVM Express", DRAIN, log(5, critical=16)),
+        ("sick: 1975 reallocated sectors | scrutiny testdata", DRAIN, HITACHI),
+        ("sick: an attribute predicts a failure first | smartctl(8), bit 4", DRAIN, ata(REALLOCATED)),
+        ("sick: a SAS disk predicts its failure | SPC-5, Annex F: 5Dh", DRAIN, SAS_FAILS),
+        ("sick: a drive of a VM | NVMe", DRAIN, lambda: judge(WITHOUT_SMART, READ_ONLY, virtual=True)),
     ]
 }
 COUNTER_EXAMPLES = examples(MACHINES)

@@ -331,6 +331,7 @@ MACHINES: dict[Check[...], list[Row]] = {
         (NOT_CHECKED, "the step did not run", "slurm.step", DEAD, node(), PROLOG),
         (PASSED, "an old reason", "cloud", GOOD, node("IDLE+CLOUD", f"Prolog error {BY_SLURM}"), PROLOG),
         (CONFIGURE, "drained by Slurm", "Prolog error", None, PROLOG_ERROR, PROLOG),
+        (CONFIGURE, "drained by Slurm, slurm.conf has changed", "Prolog error", None, PROLOG_ERROR, {}),
         (CONFIGURE, "no launch", "batch job", None, node("IDLE+DRAIN", "Prolog launch failure"), PROLOG),
     ],
     checks.epilog: [

@@ -106,6 +106,12 @@ _KNOWN = (
         "from SLURM_LOCALID; on nodes that share one host, assign different GPUs to each node",
     ),
     _Known(
+        "low limit of locked memory",
+        re.compile(r"Call to ibv_(?:create_cq|create_qp|reg_mr)\w* failed .*Cannot allocate memory.*"),
+        "memlock must be unlimited: `ulimit -l` in a step; LimitMEMLOCK=infinity in slurmd's unit, and "
+        "PropagateResourceLimitsExcept=MEMLOCK in slurm.conf; for a container, the limit of its runtime",
+    ),
+    _Known(
         "shared memory is full",
         re.compile(r"Error while creating shared memory segment .*No space left on device.*"),
         "df -h /dev/shm; ls -l /dev/shm/nccl-*; mount -o remount,size=50% /dev/shm, or give the container more of it",

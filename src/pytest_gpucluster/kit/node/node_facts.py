@@ -15,6 +15,7 @@ from pytest_gpucluster.core.probe import Answer, Probe, last_line
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.scripts import script
 from pytest_gpucluster.core.survey import Hardware, Software
+from pytest_gpucluster.core.text import count
 from pytest_gpucluster.kit.gpu import node_links, nvidia_smi
 
 if TYPE_CHECKING:
@@ -97,9 +98,7 @@ def read_software(answer: Answer) -> Software:
 def torch_words(found: Software) -> str:
     """Return torch's version and the GPUs that it sees, in words."""
     seen = {None: "does not start", 0: "sees no GPU", 1: "sees 1 GPU"}
-    return (
-        f"torch {found.packages.get('torch', '')} ({seen.get(found.devices, f'sees {found.devices} GPUs')})"
-    )
+    return f"torch {found.packages.get('torch', '')} ({seen.get(found.devices, 'sees ' + count(found.devices or 0, 'GPU'))})"
 
 
 def torch_problems(found: Software, gpus: int) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.core import units
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
-from pytest_gpucluster.core.text import listed, some
+from pytest_gpucluster.core.text import count, listed, some
 from pytest_gpucluster.suites.accounting.config import written
 from pytest_gpucluster.suites.accounting.facts import ENDED, users_of
 
@@ -380,11 +380,11 @@ def _clocks_went_back(ended: str, started: str) -> bool:
 
 def _unknown_jobs(records: Records) -> Judgement:
     """Judge jobs that only one of slurmctld and the accounting knows."""
-    count = len(records.runaways) + len(records.missing)
-    if count and records.unsent != 0:
+    jobs = len(records.runaways) + len(records.missing)
+    if jobs and records.unsent != 0:
         unsent = "an unknown number of" if records.unsent is None else str(records.unsent)
         raise NotAvailable(
-            f"the accounting and squeue differ in {count} jobs, and slurmctld has {unsent} records that it has not sent "
+            f"the accounting and squeue differ in {count(jobs, 'job')}, and slurmctld has {unsent} records that it has not sent "
             "to slurmdbd yet"
         )
     for one in records.runaways[:20]:

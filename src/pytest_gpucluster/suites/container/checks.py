@@ -11,6 +11,7 @@ from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, chec
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.fault_rules import floor
 from pytest_gpucluster.core.majority import differs
+from pytest_gpucluster.core.text import count
 from pytest_gpucluster.kit.container.enroot import UNKNOWN, jobs_of, may_be_named
 from pytest_gpucluster.suites.container.facts import HOST_VALUE, MOUNTED, PASSED, RANKS_PER_NODE
 
@@ -375,8 +376,8 @@ def gpus(found: ContainerFacts) -> Judgement:
         yield NotAvailable("no GPU is seen outside of a container either: see gpu.count")
     elif before != after and before:
         lost = sorted(before - after)
-        what = f"{len(after)} GPUs" + (f", without {lost[0]}" if lost else "")
-        yield Finding("nvidia-smi inside", what, f"{len(before)} GPUs")
+        what = count(len(after), "GPU") + (f", without {lost[0]}" if lost else "")
+        yield Finding("nvidia-smi inside", what, count(len(before), "GPU"))
     if inside.get("devices") != outside.get("devices"):
         yield Finding("/dev/nvidia*", inside.get("devices", "none"), outside.get("devices", "none"))
 

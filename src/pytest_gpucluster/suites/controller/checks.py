@@ -11,6 +11,7 @@ from pytest_gpucluster.core import hostlist, units
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, Metric, Remark, check
 from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.sanitize import one_line
+from pytest_gpucluster.core.text import count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -224,7 +225,7 @@ def _shown(part: str, log: DaemonLog) -> Judgement:
     rest = log.kinds[len(shown) :]
     if shown:
         lines, kinds = sum(kind.count for kind in log.kinds), len(log.kinds)
-        total = f"{lines} error line{'s' * (lines != 1)} of {kinds} kind{'s' * (kinds != 1)}"
+        total = f"{count(lines, 'error line')} of {count(kinds, 'kind')}"
         more = [f"{len(rest)} more"] * bool(rest)
         yield Advisory(part, f"{total}: {'; '.join([*shown, *more])}", "no line of level error or fatal")
     for kind in rest:

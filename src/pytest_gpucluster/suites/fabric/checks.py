@@ -13,7 +13,7 @@ from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.fault_rules import unless_it_works
 from pytest_gpucluster.core.majority import Norm, decides, differs, norm
 from pytest_gpucluster.core.metric_direction import NEITHER
-from pytest_gpucluster.core.text import listed
+from pytest_gpucluster.core.text import count, listed
 from pytest_gpucluster.kit.fabric.facts import COUNTERS
 from pytest_gpucluster.kit.fabric.partition_keys import lacks, shown_keys
 from pytest_gpucluster.kit.fabric.rails import rails_of, role, usable
@@ -216,12 +216,12 @@ def hca_count(
         absent = _usual_locations(active_majority) - {port.location for port in usable(adapters)}
         if of_gpus.gpus:
             lost = any(location.startswith(f"{name} ") for name in of_gpus.missing for location in absent)
-            expected = f"{of_gpus.need} port{'s' if of_gpus.need > 1 else ''} for its traffic"
+            expected = f"{count(of_gpus.need, 'port')} for its traffic"
             yield Finding(of_gpus.owners, _lost(of_gpus), expected, Action.DRAIN if lost else None)
         else:
             names = listed(sorted(port.device for port in of_gpus.ports))
             lost = bool(usable(adapters) and absent)
-            shown = f"{len(of_gpus.ports)} ports ({names})"
+            shown = f"{count(len(of_gpus.ports), 'port')} ({names})"
             yield Finding("adapters", shown, f"{of_gpus.need}", Action.DRAIN if lost else None)
 
 
@@ -340,8 +340,11 @@ def rate(
     if expected is None:
         raise NotApplicable("the profile states no rate")
     rails = node_rails or rails_of(adapters, network)
-    if not any(_active(of_gpus.ports, network) for of_gpus in rails):
+    running = [port for of_gpus in rails for port in _active(of_gpus.ports, network)]
+    if not running:
         raise NotAvailable(NONE_ACTIVE)
+    # a setting, as of the profile, would slow all ports of the node
+    milder = Action.MONITOR if any((port.rate or 0) >= expected * 0.99 for port in running) else None
     for of_gpus in rails:
         active = _active(of_gpus.ports, network)
         slow = [port for port in active if port.rate is None or port.rate < expected * 0.99]
@@ -352,7 +355,12 @@ def rate(
             usual = rate_majority.get(port.location, Norm[float]())
             lower = usual.total > PAIR and (port.rate or 0) < (usual.value or 0) * 0.99
             part = of_gpus.part(port)
-            yield Finding(part, shown, f"{expected * 8:g} Gb/s", Action.DRAIN if lower else None)
+            yield Finding(
+                part,
+                shown,
+                f"{expected * 8:g} Gb/s",
+                Action.DRAIN if lower else milder if port.rate else None,
+            )
 
 
 @check(

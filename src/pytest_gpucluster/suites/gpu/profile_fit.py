@@ -13,7 +13,7 @@ from pytest_gpucluster.config.profile_files import MEMORY_TOLERANCE, fitting_pro
 from pytest_gpucluster.core.check import Action, Finding, Verdict, conclude
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.probe import Answer, Probe
-from pytest_gpucluster.core.text import listed
+from pytest_gpucluster.core.text import count, listed
 from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.kit.gpu.nvidia_smi import GPUS
 
@@ -112,7 +112,7 @@ def unstated(
         (slots, "on the PCI bus, which nvidia-smi does not show"),
     ):
         if most := max(numbers.values(), default=0):
-            found = f"{most} GPU{'s' * (most > 1)} {source}"
+            found = f"{count(most, 'GPU')} {source}"
             return Contradiction(group.nodes, group.profile.name, found, "no GPUs", ())
     return None
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, check, revised
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
-from pytest_gpucluster.core.text import some
+from pytest_gpucluster.core.text import count, some
 from pytest_gpucluster.core.units import cpu_list
 from pytest_gpucluster.kit.nccl.nccl_log import HINTS
 from pytest_gpucluster.suites.matrix.checks import COLUMNS, ROWS, name_of
@@ -163,10 +163,10 @@ def binding(tasks: Iterable[tuple[str, str]]) -> str:
         return UNKNOWN
     unions = {node: frozenset().union(*known) for node, known in masks.items()}
     node = min(masks, key=lambda one: (len(unions[one]) / len(masks[one]), one))
-    union, count = unions[node], len(masks[node])
-    if len(union) >= count:
+    union, sharing = unions[node], len(masks[node])
+    if len(union) >= sharing:
         return OWN
-    return f"{count} tasks share {len(union)} CPU{'s' * (len(union) > 1)} ({some(sorted(union))}) of {node}"
+    return f"{sharing} tasks share {count(len(union), 'CPU')} ({some(sorted(union))}) of {node}"
 
 
 # --- the check

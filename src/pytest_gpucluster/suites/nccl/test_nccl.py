@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Outcome, Verdict, combined
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.text import count
 from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
 from pytest_gpucluster.suite import Tests, fact, fleet_probed, one_item_per, probed
 from pytest_gpucluster.suites.nccl import alone, environment
@@ -154,7 +155,7 @@ def show_floor(
             text, why = found
             table(
                 FLOORS,
-                f"{nodes} node{'s' * (nodes > 1)} x {stages.runner.gpus} GPUs",
+                f"{count(nodes, 'node')} x {count(stages.runner.gpus, 'GPU')}",
                 collective,
                 text,
                 note=f"no row of {stages.profile.name} or of the cluster file fits; the floor is {why} "

@@ -51,7 +51,8 @@ class Link:
 class PciFunction:
     """A function of a card or drive. `kind`: vendor and device like 144d:a80a; `link` is None if the device has none.
 
-    driver: '' where no driver uses it; `name`: the kernel's, like mlx5_4.
+    driver: '' where no driver uses it; `name`: the kernel's, like mlx5_4. lanes: the most that both the device and its slot
+    allow; 0 if the kernel does not show it.
     """
 
     address: str
@@ -60,6 +61,7 @@ class PciFunction:
     link: Link | None
     driver: str = ""
     name: str = ""
+    lanes: int = 0
 
     def __str__(self) -> str:
         """Like 'mlx5_4 (0000:18:00.0)'."""
@@ -196,12 +198,13 @@ def _rebuilding(raid: Iterable[str]) -> Iterator[str]:
 
 def _function(line: str, called: Mapping[str, str]) -> PciFunction:
     words = line.split()
-    if len(words) != 7 or (words[2] not in _GROUPS and words[2][:2] not in _GROUPS):
+    if len(words) != 9 or (words[2] not in _GROUPS and words[2][:2] not in _GROUPS):
         raise ProbeError(f"PCI: not understood: {line[:80]!r}")
-    _, address, pci_class, kind, width, speed, driver = words
+    _, address, pci_class, kind, width, speed, driver, *most = words
     known = width.isdecimal() and 0 < int(width) < NO_LINK and re.fullmatch(r"\d{1,3}(\.\d+)?", speed)
     link = Link(int(width), float(speed)) if known else None
-    return PciFunction(address, pci_class, kind, link, driver.strip("-"), called.get(address, ""))
+    lanes = min(int(it) % NO_LINK if it.isdecimal() else 0 for it in most)
+    return PciFunction(address, pci_class, kind, link, driver.strip("-"), called.get(address, ""), lanes)
 
 
 _NVME = re.compile(r"sys/class/nvme/(nvme\d+)/(model|firmware_rev|state|transport):(.*)")

@@ -6,7 +6,8 @@ d=/sys/bus/pci/devices n=/sys/class
 set -- /proc/mdstat
 for a in $(ls $d 2>/dev/null); do
   # a virtual function belongs to a card of this host
-  [ -e $d/"$a"/physfn ] || set -- "$@" $d/"$a"/uevent $d/"$a"/current_link_width $d/"$a"/current_link_speed
+  [ -e $d/"$a"/physfn ] || set -- "$@" $d/"$a"/uevent $d/"$a"/current_link_width $d/"$a"/current_link_speed \
+    $d/"$a"/max_link_width $d/"$a"/../max_link_width
 done
 for a in $(ls $n/nvme 2>/dev/null); do
   for f in model firmware_rev state transport; do set -- "$@" "$n/nvme/$a/$f"; done

@@ -12,7 +12,7 @@ from pytest_gpucluster.core.finding import Quantity, Quote
 from pytest_gpucluster.core.majority import Norm, less, older
 from pytest_gpucluster.core.metric_direction import NEITHER
 from pytest_gpucluster.core.part import Part, gpu, named
-from pytest_gpucluster.core.text import listed
+from pytest_gpucluster.core.text import count, listed
 from pytest_gpucluster.kit.suite_work import LateCheck
 from pytest_gpucluster.suites.slurm.diagnostic_step import (
     ARRAY_EXIT,
@@ -156,7 +156,7 @@ def gres(info: NodeInfo | None, profile: Profile) -> Judgement:
     if profile.gpu is None:
         raise NotApplicable(f"profile {profile.name} states no GPUs")
     if info.gpus != profile.gpu.count:
-        found = Quantity(info.gpus, "GPUs", f"{info.gpus} GPUs ({_gres(info)})")
+        found = Quantity(info.gpus, "GPUs", f"{count(info.gpus, 'GPU')} ({_gres(info)})")
         yield Finding(named("setting", "Gres"), found, Quantity(profile.gpu.count, "GPUs"), code="count")
     gres_type = profile.gpu.gres_type
     if gres_type and info.gpus and types != [f"gpu:{gres_type}"]:
@@ -392,10 +392,13 @@ def prolog(
 ) -> Judgement:
     """Judge the prolog by its effects: slurmd starts a step only after it, and Slurm drains a node if it fails."""
     script, found = _script(config, "Prolog"), diagnostic_if_any
-    if not script:
+    if info is not None and re.match(
+        _PROLOG, info.why_out, re.IGNORECASE
+    ):  # slurm.conf may have changed since
+        expected = f"{script or 'the Prolog'} ends with 0"
+        yield Finding(PROLOG, Quote(info.why_unavailable()), expected, code="drained")
+    elif not script:
         raise NotApplicable("slurm.conf names no Prolog")
-    elif info is not None and re.match(_PROLOG, info.why_out, re.IGNORECASE):
-        yield Finding(PROLOG, Quote(info.why_unavailable()), f"{script} ends with 0", code="drained")
     elif found is not None and re.search(r"prolog", found.problem + found.state_after, re.IGNORECASE):
         measured = Quote(found.state_after or found.problem)
         yield Finding(PROLOG, measured, f"{script} ends with 0", code="failed")
@@ -508,7 +511,7 @@ def requeue(jobs: JobFacts) -> Judgement:
     if not record.restarts and record.state not in ENDED:
         raise NotAvailable(f"element 0 is {_state(record)}: it has not requeued itself yet")
     if record.restarts != 1:
-        measured = f"requeued {record.restarts} times ({_state(record)})"
+        measured = f"requeued {count(record.restarts, 'time')} ({_state(record)})"
         yield Finding(
             ELEMENTS[0], Quantity(record.restarts, "", measured), Quantity(1, "", "once"), code="requeued"
         )

@@ -165,7 +165,6 @@ def service(state: str) -> Callable[[Host], None]:
 
 
 NO_FABRIC = (unread("fabric_state", "[N/A]"), unread("fabric_status", "[N/A]"))
-NOT_JOINED = gpus(fabric_state="In Progress", fabric_status="N/A")
 BURST = (gpus(3, throttle=0x48), put(throttle_later=lambda host: {uuid(host, 3): 0x1}))
 NO_UVM = put(files=lambda host: host.files - {"nvidia-uvm"})
 MODPROBE = put(files=lambda host: (host.files - {"nvidia-uvm"}) | {"nvidia-modprobe"})
@@ -221,8 +220,8 @@ COUNTER_EXAMPLES = [
         "gpu.fabric_manager",
         ("warning", "GPU operator: it runs in a container", NVSENTINEL, service("inactive")),
         ("monitor", "HGX A100: the driver reports no fabric", "[N/A]", service("inactive"), *NO_FABRIC),
-        ("configure", "it failed after it set up the fabric", NVSENTINEL, service("failed"), sick),
-        ("configure", "it was killed", NVSENTINEL, service("failed"), NOT_JOINED),
+        ("monitor", "it starts, for up to twelve minutes", "TimeoutStartSec=720", service("activating")),
+        ("drain", "it failed after it set up the fabric", NVSENTINEL, service("failed")),
     ),
 ]
 test_machines_get_the_verdict_that_a_person_gives_them = considered_hosts(COUNTER_EXAMPLES)

@@ -161,6 +161,9 @@ def test_a_lost_gpu_without_an_address_is_recognised_by_the_message_of_nvidia_sm
 
 def test_a_gpu_without_mig_has_it_switched_off() -> None:
     assert said("gpu.mig", unread("mig", "[N/A]")) == "passed"
+    instances = NodeInfo("gpu01", "IDLE", gres={"gpu:1g.10gb": 56})
+    assert said("gpu.mig", gpus(mig=True), put(info=instances)) == "passed"
+    assert said("gpu.mig", gpus(mig=True), put(info=None)).partition(":")[0] == "warning"
     assert said("gpu.mig", unread("mig", "[N/A]"), states(mig=True)) == "not checked"
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from counter_examples import CONFIGURE, MONITOR, NOT_APPLICABLE, PASSED, WARNING, result
+from counter_examples import CONFIGURE, DRAIN, MONITOR, NOT_APPLICABLE, PASSED, WARNING, result
 from judged import figures, judged
 from machine_helpers import Machines, examples, verdicts_of_a_person
 
@@ -54,7 +54,7 @@ def nvme(mine: Devices, others: int = 3) -> Verdict:
 def raid(*lines: str) -> Verdict:
     """Judge a node with these lines in /proc/mdstat."""
     text = "".join(f"md {line}\n" for line in ("Personalities : [raid1]", *lines, "unused devices: <none>"))
-    answer = f"pci 0000:01:00.0 0108 c0a9:540a 4 8.0 nvme\n{text}end\n"
+    answer = f"pci 0000:01:00.0 0108 c0a9:540a 4 8.0 nvme - -\n{text}end\n"
     return checks.raid(read_devices(Answer("n1", 0, answer.encode())))
 
 
@@ -97,7 +97,7 @@ EBS = PciFunction("0000:00:1f.0", "0108", "1d0f:8061", None)
 EXTRA = PciFunction("0000:c5:00.0", "0200", "15b3:1021", Link(16, 32.0))
 PROCFS = "https://github.com/prometheus/procfs testdata/fixtures.ttar"
 NITRO = "Amazon EBS, nvme-ebs-volumes"
-HALF = changed(NIC, link=Link(8, 32.0))
+HALF, SPLIT = (changed(NIC, link=Link(8, 32.0), lanes=lanes) for lanes in (16, 8))
 REBUILT = "  [=>....]  recovery = 12.6% (37043392/292945152) finish=127.5min speed=33440K/sec"
 VOLUMES = Devices((ENA,)), Devices((ENA, EBS))
 WHOLE = "md1 : active raid1 sdb1[1] sda1[0]", "  1046528 blocks super 1.2 [2/2] [UU]"
@@ -117,7 +117,8 @@ MACHINES: Machines = {
         ("devices of Nitro have no link | Amazon", NOT_APPLICABLE, Devices((ENA, EBS)), Devices((ENA, EBS))),
         ("a card with x16 in a slot of x8, as on all nodes | sysfs-bus-pci", PASSED, HALF, HALF),
         ("a replaced drive | RMA", PASSED, changed(SSDS[2], kind="144d:a808", link=Link(4, 8.0))),
-        ("sick: an adapter on eight of sixteen lanes | LnkSta: Width x8 (downgraded)", MONITOR, HALF),
+        ("sick: firmware has split the slot | LnkCap of the port: x8", MONITOR, SPLIT),
+        ("sick: an adapter on eight of sixteen lanes | LnkSta: Width x8 (downgraded)", DRAIN, HALF),
         ("sick: a drive at half its speed | LnkSta", MONITOR, changed(SSDS[0], link=Link(4, 8.0))),
     ],
     ("os.nvme", nvme): [

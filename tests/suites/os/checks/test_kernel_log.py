@@ -266,7 +266,7 @@ def test_all_other_errors_are_one_warning_with_count_and_time(tmp_path: Path) ->
         "<4>[ 103.0] c: failed",
     ]
     (warning,) = verdict_of(fold_raw(tmp_path, "[ 0.0] Linux\n" + "\n".join(lines) + "\n")).advisories
-    shown = "b: failed (1 times, last 101 s after boot); a: failed (2 times, last 102 s after boot)"
+    shown = "b: failed (1 time, last 101 s after boot); a: failed (2 times, last 102 s after boot)"
     assert (warning.part, warning.measured) == ("kernel log", f"3 other lines: {shown}")
 
 
@@ -274,7 +274,7 @@ def test_what_the_warning_has_no_room_for_is_a_remark(tmp_path: Path) -> None:
     errors = [f"driver{chr(97 + n)}: {'x' * 100} failed" for n in range(9)]
     verdict = verdict_of(fold(tmp_path, *late(*errors)))
     (warning,) = verdict.advisories
-    quoted = warning.measured.count(" times, last ")
+    quoted = warning.measured.count(" time, last ")
     assert 1 < quoted < 9
     assert warning.measured.endswith(f"; {10 - quoted} more kinds")
     assert len(verdict.remarks) == 10 - quoted

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from counter_examples import CONFIGURE, DRAIN, NOT_APPLICABLE, NOT_CHECKED, PASSED, WARNING
@@ -39,9 +40,9 @@ def alone(line: str) -> Verdict:
     return checks.root_writable(mounted(line), {"/srv": NONE})
 
 
-def written(problem: str) -> Verdict:
+def written(problem: str, mount: Mount = ROOT) -> Verdict:
     """Judge why no file could be written in /tmp."""
-    return checks.root_writable({"/": ROOT}, {}, {"/tmp": problem, "/dev/shm": ""})
+    return checks.root_writable({"/": mount}, {}, {"/tmp": problem, "/dev/shm": ""})
 
 
 def read_only(*fleet: str, fstype: str = "ext4") -> Verdict:
@@ -75,6 +76,7 @@ COMPOSEFS = "composefs / overlay ro,relatime,lowerdir+=/run/ostree/.private/cfsr
 REMOUNTED = "/dev/sdb1 /srv ext4 ro,relatime,errors=remount-ro 0 0\n"
 EMERGENCY = "/dev/sda2 / ext4 rw,relatime,emergency_ro 0 0\n"
 FAILED = "mktemp: failed to create file via template '/tmp/x': "
+ROFS, HALTED = f"{FAILED}Read-only file system", replace(ROOT, options=("ro", "errors=remount-ro"))
 NO_DEVICE = Disk(problem="df: /data: No such device")
 SERVER: dict[str, Any] = {"source": "nas:/data"}
 
@@ -127,6 +129,7 @@ MACHINES: Machines = {
         ("sick: ext4 went read-only after an error | emergency_ro", DRAIN, EMERGENCY),
         ("sick: xfs was shut down | shutdown", DRAIN, root("xfs", "rw", "shutdown"), False),
         ("sick: root remounted read-only | errors=", DRAIN, REMOUNTED.replace("/srv", "/"), True),
+        ("sick: root was remounted, and /tmp is on it | errors=", DRAIN, lambda: written(ROFS, HALTED)),
         ("sick: /tmp gives I/O errors | EIO", DRAIN, lambda: written(f"{FAILED}Input/output error")),
         ("sick: /tmp is damaged | EUCLEAN", DRAIN, lambda: written("mktemp: Structure needs cleaning")),
     ],

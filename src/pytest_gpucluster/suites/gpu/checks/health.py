@@ -12,6 +12,7 @@ from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, chec
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.fault_rules import unless_it_works
 from pytest_gpucluster.core.majority import Norm, differs
+from pytest_gpucluster.core.text import count
 from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.kit.gpu.gpu_processes import unexpected_processes
 from pytest_gpucluster.kit.gpu.nvidia_smi import MAKES_UVM, PAUSE, READINGS, Gpus
@@ -262,7 +263,7 @@ def device_files(files: frozenset[str], gpus: Gpus, gpu_profile: GpuProfile) -> 
         raise NotAvailable("nvidia-smi works, but /dev shows no nvidiactl: nvidia-smi uses another /dev")
     numbered = sum(name.removeprefix("nvidia").isdecimal() for name in files)
     if numbered < gpu_profile.count:
-        yield Finding("/dev/nvidia[0-9]*", f"{numbered} files", f"{gpu_profile.count}")
+        yield Finding("/dev/nvidia[0-9]*", count(numbered, "file"), f"{gpu_profile.count}")
     for name in ("nvidiactl", "nvidia-uvm"):
         if name not in files:
             yield unless_it_works(
@@ -274,14 +275,17 @@ def device_files(files: frozenset[str], gpus: Gpus, gpu_profile: GpuProfile) -> 
     "gpu.fabric_manager",
     cause="fabric manager does not run: the NVSwitch fabric is not set up, and CUDA fails to start",
     hint="systemctl status nvidia-fabricmanager; journalctl -u nvidia-fabricmanager; it must have the driver's version",
-    action=Action.CONFIGURE,
+    action=Action.MONITOR,
+    never_healthy="systemd reports that fabric manager of a node with NVSwitch failed, without which CUDA starts no program; one that starts, "
+    "or that the host does not use, takes no node out of service",
 )
 def fabric_manager(fabric_service: FabricManager, gpu_profile: GpuProfile, gpus: Gpus) -> Judgement:
     """Fabric manager has set up the NVSwitches of a node that has them: as a service of the host, or in a container."""
     if not gpu_profile.nvswitch:
         raise NotApplicable("the profile states no NVSwitch")
     elif fabric_service.state != "active":
-        found = Finding("nvidia-fabricmanager", fabric_service.state, "active")
+        action = Action.DRAIN if fabric_service.state == "failed" else None
+        found = Finding("nvidia-fabricmanager", fabric_service.state, "active", action)
         # where the host's own is not in use, a container or the rack may have one
         unused = fabric_service.state in ("inactive", "unknown")
         yield unless_it_works(gpus.joined_fabric, found) if unused else found

@@ -365,9 +365,14 @@ def compute_mode(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     setting="the profile's gpu.mig",
 )
 @of_present_gpus
-def mig(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
-    """MIG mode is as the profile states."""
-    return readings.judge_switch(gpus, "mig", gpu_profile, what="MIG mode")
+def mig(gpus: Gpus, gpu_profile: GpuProfile, info: NodeInfo | None = None) -> Judgement:
+    """MIG mode is as the profile states; where it states none, off, unless Slurm allocates MIG instances of the node."""
+    of_site = not readings.states(gpu_profile, "mig") and (info is None or info.allocates_mig)
+    for found in readings.judge_switch(gpus, "mig", gpu_profile, what="MIG mode"):
+        if not (of_site and isinstance(found, Finding)):
+            yield found
+        elif info is None:  # no Slurm states what jobs get
+            yield Advisory(found.part, found.measured, found.expected)
 
 
 @check(

@@ -11,6 +11,7 @@ from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, chec
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.fault_rules import Allowance
 from pytest_gpucluster.core.majority import Norm, decides, differs, norm
+from pytest_gpucluster.core.text import count
 from pytest_gpucluster.kit.gpu.nvidia_csv import is_unsupported
 from pytest_gpucluster.suites.gpu.readings import judge_equal, of_present_gpus, unread
 
@@ -122,7 +123,7 @@ def nvlink_state(
             which = f" (inactive: link {', '.join(down)})" if down else ""
             lost = len(active) < usual and bool(active or board) and not gpu.mig
             action = Action.DRAIN if lost else None
-            yield Finding(str(gpu), f"{len(active)} active links{which}", f"{wanted}{most}", action)
+            yield Finding(str(gpu), f"{count(len(active), 'active link')}{which}", f"{wanted}{most}", action)
         expected = gpu_profile.nvlink_speed
         for link, speed in active.items():
             if expected is not None and abs(speed - expected) > SPEED_TOLERANCE * expected:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, Metric, check
@@ -44,6 +45,8 @@ def pci_devices(devices: Devices, usual_devices: UsualDevices, is_virtual: bool 
     cause="a card, drive or riser is not seated well or has dirty contacts, a lane failed, or the firmware splits the slot differently",
     hint="lspci -vv of the address (LnkCap, LnkSta) here and on another node; power-cycle the node; reseat; compare the firmware settings",
     action=Action.MONITOR,
+    never_healthy="the device and its slot allow more lanes than the link has, and the same device in the same slot of most nodes uses "
+    "more; a slot that the firmware has split, and a lower speed, take no node out of service",
     show="grep -H . /sys/bus/pci/devices/ADDRESS/current_link_width /sys/bus/pci/devices/ADDRESS/current_link_speed",
 )
 def pci_links(devices: Devices, usual_devices: UsualDevices) -> Judgement:
@@ -58,7 +61,9 @@ def pci_links(devices: Devices, usual_devices: UsualDevices) -> Judgement:
         usual = usual_devices.links.get((function.address, function.kind), Norm())
         judged = judged or not usual.absent
         measured = f"{function.link} ({function.kind}, {function.group})"
-        yield from usual.judge(str(function), function.link, worse=_slower, measured=measured)
+        lost = function.link.width < min(function.lanes, usual.value.width if usual.value else 0)
+        for found in usual.judge(str(function), function.link, worse=_slower, measured=measured):
+            yield replace(found, action=Action.DRAIN) if lost and isinstance(found, Finding) else found
     if not judged:
         raise NotApplicable("no other node has the same device in the same slot")
 

@@ -14,7 +14,7 @@ from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, V
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, ProbeError
 from pytest_gpucluster.core.majority import Norm, differs, less, older
 from pytest_gpucluster.core.probe import Probe
-from pytest_gpucluster.core.text import matches
+from pytest_gpucluster.core.text import count, matches
 from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.kit.node.os_config import OsConfig
 from pytest_gpucluster.kit.node.peers import Peers, alike
@@ -177,7 +177,9 @@ def _governor(one: SettingReading) -> Judgement:
 
 
 def _governors(found: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} on {count} CPUs" for name, count in sorted(found.items())) or "no scaling"
+    return (
+        ", ".join(f"{name} on {count(cpus, 'CPU')}" for name, cpus in sorted(found.items())) or "no scaling"
+    )
 
 
 def _fast_share(governors: Mapping[str, int]) -> float:

@@ -31,7 +31,9 @@ NEARLY = 90  # time to order a replacement; no specification states it
     "os.drive_health",
     cause="a drive is worn out, or predicts its own failure",
     hint="smartctl -x of the drive, or nvme smart-log; copy what is needed from it; replace it at the next maintenance, or waive the check until then",
-    action=Action.MONITOR,
+    action=Action.DRAIN,
+    never_healthy="the drive itself states that it fails or has passed its own threshold; a temperature, errors of the past, and a bit that "
+    "the used endurance explains take no node out of service",
     show="smartctl -x /dev/PART",
 )
 def drive_health(drives: tuple[DriveHealth, ...], is_virtual: bool = False) -> Judgement:
@@ -74,7 +76,10 @@ def _nvme(drive: DriveHealth) -> Judgement:
     yield from _spare(drive, below=bool(critical & SPARE))
     if used >= CONSUMED and critical & DEGRADED:
         yield Finding(
-            part, f"{used:g}% of the rated endurance used, {_BITS[DEGRADED]}", f"less than {CONSUMED}%"
+            part,
+            f"{used:g}% of the rated endurance used, {_BITS[DEGRADED]}",
+            f"less than {CONSUMED}%",
+            Action.MONITOR,
         )
         critical &= ~DEGRADED
     elif used >= NEARLY:

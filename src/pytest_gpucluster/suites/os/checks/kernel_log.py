@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Remark, check
 from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.known_lines import known
+from pytest_gpucluster.core.text import count
 from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.kit.node import log_classes as classes
 from pytest_gpucluster.kit.node.file_systems import READ_ONLY
@@ -92,7 +93,7 @@ def kernel_log(
     """Since boot: no uncorrected error, no crash, no part given up, no storm of corrected errors; all other errors are one warning."""
     yield Metric("kernel_log_lines", kernel_log.lines, "lines")
     if kernel_log.unsent:
-        unread = f"{kernel_log.unsent} lines of the kernel log were not read"
+        unread = f"not read: {count(kernel_log.unsent, 'line')} of the kernel log"
         yield NotAvailable(f"{unread}: more than 200 different messages")
     events = []
     for event in kernel_log.events:
@@ -193,7 +194,7 @@ def _excuse(event: Event, log: KernelLog) -> str:
 
 
 def _measured(event: Event, log: KernelLog, length: int = SHOWN) -> str:
-    return f"{event.text[:length]} ({event.count} times, last {log.when(event.last)})"
+    return f"{event.text[:length]} ({count(event.count, 'time')}, last {log.when(event.last)})"
 
 
 def _known(event: Event, measured: str, entry: KnownLine) -> Iterator[Finding | Advisory]:

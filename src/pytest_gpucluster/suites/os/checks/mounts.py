@@ -107,10 +107,12 @@ def root_writable(
         if "not found" in problem:
             yield NotAvailable(f"{path}: {problem}")
         elif problem and not re.search(NO_SPACE, problem):
-            broken = re.search(_BROKEN, problem)
+            remounted = "/" in read_only and REMOUNTS in mounts["/"].options and "Read-only" in problem
+            broken = remounted or re.search(_BROKEN, problem)
             yield Finding(path, problem, "a file can be written", Action.DRAIN if broken else None)
 
 
+REMOUNTS = "errors=remount-ro"  # an image with it has a /tmp that can be written to
 _BROKEN = "Input/output error|Structure needs cleaning"  # EIO and EUCLEAN, as libc prints them
 NO_SPACE = "No space left|quota exceeded"  # ENOSPC and EDQUOT, as libc prints them; os.free_space judges them
 # on disks of the node; the kernel makes them read-only after an error
@@ -125,7 +127,7 @@ def is_image(mounts: Mapping[str, Mount], path: str) -> bool:
 def _read_only(mount: Mount, peers: Norm[Any]) -> Iterator[Finding | Advisory | NotAvailable]:
     """Judge a read-only file system; if it is so on purpose, as an image, most nodes have it read-only."""
     mounted = f"mounted {','.join(mount.options)}"
-    remounted = "errors=remount-ro" in mount.options
+    remounted = REMOUNTS in mount.options
     if mount.path in SCRATCH or "ro" not in mount.options or remounted:
         root = mount.path == "/" and not peers.absent and peers.value is True  # others may be so on purpose
         by_kernel = "ro" not in mount.options or (remounted and root)
