@@ -22,6 +22,8 @@ PERFTEST = "perftest, linux-rdma/perftest"
 NGC = "https://github.com/Mellanox/ngc_multinode_perf"
 AZURE = "https://github.com/Azure/azurehpc-health-checks"
 NO_GID = "gpu02: Unable to set up socket connection"
+FAILED = "gpu02: Failed status{}: wr_id 0"
+LOST = "-transport retry counter exceeded (12)"  # so since 2025
 TESTS = ("write", "send")
 
 
@@ -65,6 +67,8 @@ ROWS: list[tuple[Any, ...]] = [
     ("a slow adapter", NGC, "drain", bandwidth, of_node(SLOW, RAILS[1])),
     ("all rails at three quarters", "IOMMU, ACS, BIOS", "configure", bandwidth, of_node(SLOW, *RAILS)),
     ("a port without the GID", PERFTEST, "monitor", bandwidth, of_node(NO_GID, RAILS[0], tests=("write",))),
+    ("data that were lost", PERFTEST, "monitor", bandwidth, of_node(FAILED.format(LOST), RAILS[0])),
+    ("a partner that was not ready", PERFTEST, "monitor", bandwidth, of_node(FAILED.format(" 13"), RAILS[0])),
     ("above the limit", NGC, "monitor", bandwidth, of_node(40.0, RAILS[0], bound=Bound(30.0, "stated"))),
     ("a sound fleet", NGC, "passed", checks.links, [all_at(GOOD)]),
     ("a slow cable", NGC, "monitor", checks.links, [cable(SLOW)]),
