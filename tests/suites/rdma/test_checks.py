@@ -55,6 +55,7 @@ def bandwidth(found: RdmaResult, node: str = "gpu02", nodes: int = 6) -> Verdict
 ABSENT = replace(sound(6), absent={"gpu02": "not installed: ib_write_bw; install perftest"})
 SHARED_PCIE = replace(sound(6), together={**sound(6).together, "gpu02": (GOOD, "gpu01")})
 ROCE, PCIE_3 = Bound(0.9 * 12.5, "90% of the port's 100 Gb/s"), Bound(22.5, "90% of the port's 200 Gb/s")
+LATENCY, TOGETHER = (partial(it, "gpu02", reach=reach(6)) for it in (checks.latency, checks.together))
 # machine, source, expected, check, what it is given
 ROWS: list[tuple[Any, ...]] = [
     ("NDR at 393 Gb/s", AZURE, "passed", bandwidth, all_at(393 / 8)),
@@ -73,16 +74,10 @@ ROWS: list[tuple[Any, ...]] = [
     ("a sound fleet", NGC, "passed", checks.links, [all_at(GOOD)]),
     ("a slow cable", NGC, "monitor", checks.links, [cable(SLOW)]),
     ("no other node", NGC, "not applicable", checks.links, [sound(1)]),
-    ("a sound fleet", NGC, "passed", partial(checks.latency, "gpu02", reach=reach(6)), sound(6)),
-    (
-        "an adapter that answers late",
-        NGC,
-        "monitor",
-        partial(checks.latency, "gpu02", reach=reach(6)),
-        of_node(5.9, RAILS[0], tests=("read",)),
-    ),
-    ("a sound fleet", NGC, "passed", partial(checks.together, "gpu02", reach=reach(6)), sound(6)),
-    ("a shared PCIe link", NGC, "monitor", partial(checks.together, "gpu02", reach=reach(6)), SHARED_PCIE),
+    ("a sound fleet", NGC, "passed", LATENCY, sound(6)),
+    ("an adapter that answers late", NGC, "monitor", LATENCY, of_node(5.9, RAILS[0], tests=("read",))),
+    ("a sound fleet", NGC, "passed", TOGETHER, sound(6)),
+    ("a shared PCIe link", NGC, "monitor", TOGETHER, SHARED_PCIE),
 ]
 COUNTER_EXAMPLES = [
     CounterExample(
