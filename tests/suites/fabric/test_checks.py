@@ -10,15 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from counter_examples import (
-    CONFIGURE,
-    DRAIN,
-    MONITOR,
-    NOT_CHECKED,
-    PASSED,
-    WARNING,
-    CounterExample,
-)
+from counter_examples import CONFIGURE, DRAIN, MONITOR, NOT_CHECKED, PASSED, WARNING, CounterExample
 from fabric_helpers import (
     CONTENT,
     GOOD_GIDS,
