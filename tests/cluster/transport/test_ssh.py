@@ -186,7 +186,8 @@ def test_every_login_shell_starts_the_same_command(shell: str, tmp_path: Path) -
     if found is None:
         pytest.skip(f"{shell} is not here")
     name = f"{found} sh" if shell == "busybox" else found
-    with sshd(tmp_path / "d", options=(f'ForceCommand exec {name} -c "$SSH_ORIGINAL_COMMAND"',)) as server:
+    noisy = f'ForceCommand echo Welcome; printf "no end"; exec {name} -c "$SSH_ORIGINAL_COMMAND"'
+    with sshd(tmp_path / "d", options=(noisy,)) as server:
         words = ["printf", "%s|", "a\\nb", "!x", "it's"]
         assert answer(SshTransport(server.settings()), *words) == "a\\nb|!x|it's|"
 
