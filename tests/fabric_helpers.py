@@ -40,12 +40,11 @@ def answer(text: str, rc: int = 0) -> Answer:
     return Answer("gpu01", rc, text.encode())
 
 
-def listing(*, absent: str = "", end: bool = True) -> str:
-    """Return an answer of two ports; the second one lacks the file `absent`."""
+def listing(*, end: bool = True) -> str:
+    """Return an answer of two ports."""
     blocks = ""
     for device in ("mlx5_0", "mlx5_1"):
-        shown = {name: text for name, text in CONTENT.items() if device == "mlx5_0" or name != absent}
-        lines = [f"/sys/class/infiniband/{device}/{name}:{text}" for name, text in shown.items()]
+        lines = [f"/sys/class/infiniband/{device}/{name}:{text}" for name, text in CONTENT.items()]
         blocks += "\n".join((f"port {device} 1", *lines, f"net ib{device[-1]} 4092")) + "\n"
     mtu = "hca_id:\t{}\n\t\tport:\t1\n\t\t\tactive_mtu:\t\t4096 (5)\n"
     mtus = "mtus\n" + mtu.format("mlx5_0") + mtu.format("mlx5_1")

@@ -233,7 +233,7 @@ class Handler(BaseHTTPRequestHandler):
             ]
             for one in gone:
                 self.objects.kinds[plural].remove(one)
-                if "propagationPolicy" not in {**query, **options}:
+                if "propagationPolicy" not in query:  # a proxy may drop the body
                     self.objects.orphan(one)
             self.objects._collect()
         self.status(200 if gone else 404, "Success" if gone else "NotFound", f"{plural} {name}")

@@ -49,16 +49,7 @@ class Checkout:
 
     def start_sandbox(self, state: Path, *options: str) -> None:
         """Start a sandbox whose simulated tools any user can run: their Python is that of the users."""
-        argv = [
-            self.python,
-            "-m",
-            "pytest_gpucluster",
-            "sandbox",
-            "up",
-            "--state-dir",
-            str(state),
-            *options,
-        ]
+        argv = [self.python, "-m", "pytest_gpucluster", "sandbox", "up", "--state-dir", str(state), *options]
         env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         subprocess.run(
             argv, env=env | {"PYTHONPATH": self.modules}, check=True, capture_output=True, timeout=300

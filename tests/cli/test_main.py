@@ -203,8 +203,17 @@ def test_a_shown_profile_has_units_and_is_read_back_as_it_was(capsys: pytest.Cap
     assert listed == list(config.profile_names())
     assert cli.main(["profiles", "show", "h200vm"]) == 4
     assert "did you mean 'h200-vm'?" in capsys.readouterr().err
+
+
+def test_schema_writes_a_file_and_the_marked_parts_of_pages(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["schema", "profile", "--output", "p.json"]) == 0
     assert json.loads(Path("p.json").read_text()) == json_schema.schema("profile")
+    assert cli.main(["schema", "--pages", "."]) == 4
+    assert "no page below . has marks" in capsys.readouterr().err
+    Path("os.md").write_text("<!-- checks: gpucluster schema --pages . -->\n<!-- end of the checks -->")
+    assert cli.main(["schema", "--pages", "."]) == 0
+    assert capsys.readouterr().out == "os.md: written\n"
+    assert "kernel_log" in Path("os.md").read_text()
 
 
 def test_each_fault_of_the_sandbox_is_listed_with_its_check(capsys: pytest.CaptureFixture[str]) -> None:

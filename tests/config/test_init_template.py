@@ -9,11 +9,12 @@ import jsonschema
 import pytest
 import yaml
 
-from pytest_gpucluster import config
-from pytest_gpucluster.config import json_schema
+from pytest_gpucluster import SuiteError, config
+from pytest_gpucluster.config import init_template, json_schema
 from pytest_gpucluster.config.ansible import read_inventory
 from pytest_gpucluster.config.init_template import DraftNode, Login, blind_spots, draft, from_inventory
 from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.registry import Suite
 from pytest_gpucluster.core.survey import Hardware, Software, Survey
 
 if TYPE_CHECKING:
@@ -238,6 +239,12 @@ def test_sections_that_can_run_are_written_and_the_others_say_what_they_lack(tmp
     assert "needs two nodes; partition b has one" in drafted(tmp_path, [nodes[0]], survey=known)[0]
     shared, _ = drafted(tmp_path, nodes, survey=replace(known, share_host=True))
     assert "several nodes of Slurm are one machine" in shared
+
+
+def test_a_draft_that_is_a_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(init_template, "suites", lambda: (Suite("site.cooling", (), draft=lambda _: "x"),))
+    with pytest.raises(SuiteError, match="cooling: its draft is a text; it must be a list of lines"):
+        draft("p", [DraftNode("a")], origin="sinfo")
 
 
 def test_notes_are_valid_themselves_odd_names_stay_and_simulated_gpus_are_called_so(tmp_path: Path) -> None:

@@ -210,6 +210,9 @@ def test_a_value_is_yaml_and_a_list_has_indices(file: Path) -> None:
         ("required=!!python/object:a b", "is not supported; write the plain value"),
         ("slurm.reservation=# none", "has no value: write one, or null"),
         ("nodes=gpu01", "groups: 'nodes' at the top is for a single group; use one of the two"),
+        ("os.sysctls={vm swappiness: 10}", "os.sysctls.vm swappiness: 'vm swappiness': invalid name"),
+        ("known=[{pattern: '[', meaning: x, reason: y}]", "known[0].pattern: must be"),
+        ("history=~no-such-user/x", "history: must be a path; this machine does not know the user of"),
     ],
 )
 def test_a_wrong_change_is_one_line_that_names_the_option(file: Path, text: str, said: str) -> None:

@@ -491,11 +491,9 @@ def test_a_suite_without_a_result_is_no_column_but_named_with_its_reason() -> No
 # --- numbers
 
 
-def powers(values: list[float], name: str = "power", unit: str = "W") -> list[dict[str, Any]]:
-    return [
-        passing(f"gpu{n:02}", metrics=[{"name": name, "value": value, "unit": unit, "device": ""}])
-        for n, value in enumerate(values)
-    ]
+def powers(values: list[float]) -> list[dict[str, Any]]:
+    power = {"name": "power", "unit": "W", "device": ""}
+    return [passing(f"gpu{n:02}", metrics=[{**power, "value": value}]) for n, value in enumerate(values)]
 
 
 def numbers(*results: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import paramiko
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -185,9 +186,22 @@ def test_every_login_shell_starts_the_same_command(shell: str, tmp_path: Path) -
     if found is None:
         pytest.skip(f"{shell} is not here")
     name = f"{found} sh" if shell == "busybox" else found
-    with sshd(tmp_path / "d", options=(f'ForceCommand exec {name} -c "$SSH_ORIGINAL_COMMAND"',)) as server:
+    noisy = f'ForceCommand echo Welcome; printf "no end"; exec {name} -c "$SSH_ORIGINAL_COMMAND"'
+    with sshd(tmp_path / "d", options=(noisy,)) as server:
         words = ["printf", "%s|", "a\\nb", "!x", "it's"]
         assert answer(SshTransport(server.settings()), *words) == "a\\nb|!x|it's|"
+
+
+def test_a_login_shell_that_ends_at_once_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(channel: Any, line: bytes) -> None:
+        wait_for(lambda: channel.closed, "the shell has ended")
+        plain(channel, line)
+
+    plain = paramiko.Channel.sendall
+    monkeypatch.setattr(paramiko.Channel, "sendall", late)
+    closed = pytest.raises(TransportError, match="runs no commands: it printed 'This account is closed'")
+    with sshd(tmp_path / "d", options=("ForceCommand echo This account is closed",)) as server, closed:
+        SshTransport(server.settings()).run(["true"], timeout=LONG)
 
 
 # --- ends

@@ -55,6 +55,8 @@ def test_a_payload_and_its_child_find_their_words(
     found = lines_of(argv, cwd="/proc", env={"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TMPDIR": str(tmp_path)})
     assert found == [["__main__", [*WORDS], size], ["__main__", ["child", "of the first"], size]]
     assert [path.name for path in tmp_path.iterdir()] == ["payload.py"]
+    for words in (("--port", "1234"), ("abcd",)):  # base64 too: the payload would run without them
+        assert subprocess.run((*argv, *words), check=False, capture_output=True, timeout=60).returncode == 1
 
 
 @pytest.mark.parametrize("module", [burnin, payload_node, payload_compile], ids=lambda it: it.__name__)

@@ -62,6 +62,23 @@ EXCHANGED = found_as(TEXT, {"0000000000100000": "gpu01 mlx5_1", "000000000010000
 IN_SLURM = found_as(TEXT, {"0000000000100000": "n1 ibp3s0", "0000000000100002": "n1 ibp4s0"})
 
 
+def neighbours(*found: tuple[Any, ...], **states: str) -> Neighbours:
+    return Neighbours(tuple(Neighbour(*one) for one in found), states, {"ens1": "mlx5_0"})
+
+
+OF_GPU01 = (
+    ("ens1", "leaf01.example.com", ("Ethernet1/1", "gpu01"), "44:38:39:ff:00:01"),
+    ("ens2", "leaf02", ("swp1s0",)),
+)
+OF_GPU02 = ("ens1", "leaf01", ("Eth1/2",)), ("ens1", "dsl-router", ("7",))
+OF_BOTH = {"gpu01": neighbours(*OF_GPU01, ens3="down", ens4="up"), "gpu02": neighbours(*OF_GPU02)}
+ETHERNET = of_neighbours(OF_BOTH)
+
+
+def vendor(sent: str) -> Wiring:
+    return of_neighbours({"gpu01": neighbours(("ens1", "leaf01", (sent,)))})
+
+
 @pytest.mark.parametrize(
     ("found", "row"),
     [
@@ -78,6 +95,14 @@ IN_SLURM = found_as(TEXT, {"0000000000100000": "n1 ibp3s0", "0000000000100002": 
         (MAPPED, "gpu01,osfp-1-1,leaf01,1"),
         (EXCHANGED, "gpu01,mlx5_1,leaf01,1"),
         (IN_SLURM, "n1,ibp3s0,leaf01,1"),
+        (ETHERNET, "gpu01,ens1,leaf01,1/1"),
+        (ETHERNET, "gpu01,mlx5_0,leaf01,Eth1/1"),
+        (ETHERNET, "LEAF02,SWP1s0,gpu01,ens2"),
+        (ETHERNET, "gpu02,ens1,dsl-router,7"),
+        (ETHERNET, "gpu01,ens1,4438.39FF.0001,Eth1/1"),
+        (vendor("ethernet1/1/3:1"), "gpu01,ens1,leaf01,Eth 1/1/3:1"),  # Dell OS10
+        (vendor("et-0/0/29:1"), "gpu01,ens1,leaf01,0/0/29:1"),  # Junos
+        (vendor("Ethernet48"), "gpu01,ens1,leaf01,Et48"),  # Arista
     ],
 )
 def test_port_is_known_by_each_of_its_names(found: Wiring, row: str) -> None:
@@ -154,43 +179,6 @@ def test_devices_renamed_since_the_record_are_known_by_their_guids() -> None:
     assert (result.right[""], result.right["n1"], result.unknown) == (6, 2, {})
     exchanged = renamed(leaf01="leaf02", leaf02="leaf01")  # the name of another device is no further name
     assert compare(plan.cables, found_as(exchanged, recorded=plan.recorded)).right[""] == 0
-
-
-# --- Ethernet ----------------------------------------------------------------------------------------------------
-
-
-def neighbours(*found: tuple[Any, ...], **states: str) -> Neighbours:
-    return Neighbours(tuple(Neighbour(*one) for one in found), states, {"ens1": "mlx5_0"})
-
-
-OF_GPU01 = (
-    ("ens1", "leaf01.example.com", ("Ethernet1/1", "gpu01"), "44:38:39:ff:00:01"),
-    ("ens2", "leaf02", ("swp1s0",)),
-)
-OF_GPU02 = ("ens1", "leaf01", ("Eth1/2",)), ("ens1", "dsl-router", ("7",))
-OF_BOTH = {"gpu01": neighbours(*OF_GPU01, ens3="down", ens4="up"), "gpu02": neighbours(*OF_GPU02)}
-ETHERNET = of_neighbours(OF_BOTH)
-
-
-def vendor(sent: str) -> Wiring:
-    return of_neighbours({"gpu01": neighbours(("ens1", "leaf01", (sent,)))})
-
-
-@pytest.mark.parametrize(
-    ("found", "row"),
-    [
-        (ETHERNET, "gpu01,ens1,leaf01,1/1"),
-        (ETHERNET, "gpu01,mlx5_0,leaf01,Eth1/1"),
-        (ETHERNET, "LEAF02,SWP1s0,gpu01,ens2"),
-        (ETHERNET, "gpu02,ens1,dsl-router,7"),
-        (ETHERNET, "gpu01,ens1,4438.39FF.0001,Eth1/1"),
-        (vendor("ethernet1/1/3:1"), "gpu01,ens1,leaf01,Eth 1/1/3:1"),  # Dell OS10
-        (vendor("et-0/0/29:1"), "gpu01,ens1,leaf01,0/0/29:1"),  # Junos
-        (vendor("Ethernet48"), "gpu01,ens1,leaf01,Et48"),  # Arista
-    ],
-)
-def test_neighbour_is_known_by_each_of_its_names(found: Wiring, row: str) -> None:
-    assert compared(row, found=found).right[""] == 1
 
 
 OF_SONIC = ("ens1", "leaf01", ("etp13a", "Ethernet96")), ("ens1", "leaf02", ("etp1a",))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from framework_helpers import Table, imported, rows_of, told
 from sandbox_helpers import free_port, wait_for
 from suite_helpers import considered, machine
 
+from pytest_gpucluster.kit.framework.payload_step import command
 from pytest_gpucluster.kit.payloads.prelude import Failure
 from pytest_gpucluster.suites.ray import checks
 from pytest_gpucluster.suites.ray import payload_node as ray_node
@@ -259,6 +261,24 @@ test_runs_are_judged_as_a_person_would = considered(COUNTER_EXAMPLES)
 @pytest.mark.parametrize("path", [Path(ray_node.__file__), DRIVER], ids=lambda path: path.stem)
 def test_payloads_are_python_3_6_and_need_only_what_they_test(path: Path) -> None:
     assert imported(path) <= sys.stdlib_module_names | {"ray"}
+
+
+# its raylet registers after the first try
+RAY = """tries = []
+remote = lambda **_: lambda it: it
+is_initialized = lambda: len(tries) > 1
+def init(**_):
+    tries.append(1)
+    if len(tries) < 2: raise ConnectionError
+"""
+
+
+@pytest.mark.parametrize(("join", "rc"), [(60, 0), (0, 1)])
+def test_the_driver_connects_again_within_its_time(tmp_path: Path, join: int, rc: int) -> None:
+    (tmp_path / "ray.py").write_text(RAY)
+    words = command(sys.executable, DRIVER, json.dumps({"address": "", "ip": "", "join": join, "work": []}))
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    assert subprocess.run(words, env=env, stderr=subprocess.DEVNULL, check=False).returncode == rc
 
 
 def plan(**change: Any) -> dict[str, Any]:

@@ -95,8 +95,8 @@ def trained(step: str, *ranks: int, mode: str = "ddp", **values: Any) -> Payload
     return recorded(step, of_rank(*ranks, kind="trained", mode=mode, **values))
 
 
-def replayed(*ranks: int, runs: Any, reason: str = "") -> PayloadResult:
-    return recorded("alone", of_rank(*ranks, kind="replayed", runs=runs, reason=reason))
+def replayed(*ranks: int, runs: Any) -> PayloadResult:
+    return recorded("alone", of_rank(*ranks, kind="replayed", runs=runs, reason=""))
 
 
 def stored(**values: Any) -> PayloadResult:
