@@ -538,12 +538,17 @@ def test_history_lists_runs_and_the_past_of_a_node(three_nights: Path, called: C
 
 
 def test_the_night_names_what_is_new_changed_healed_and_open(kept: History, called: Called) -> None:
+    def verdict_of(text: str) -> list[dict[str, Any]]:
+        code = "".join(filter(str.isalpha, text))
+        return [{"outcome": "failed", "findings": [{"code": code}]}] if text else []
+
     def nights(number: int, **messages: str) -> list[dict[str, Any]]:
         checks = {"gpu.ecc": "", "gpu.count": "", "os.load": "", "os.user": ""} | {
             name.replace("_", "."): text for name, text in messages.items()
         }
         return [
-            result("gpu01", it, "failed" if text else "passed", message=text) for it, text in checks.items()
+            result("gpu01", it, "failed" if text else "passed", message=text, verdicts=verdict_of(text))
+            for it, text in checks.items()
         ]
 
     store(kept, 1, nights(1, os_load="load 9"), end=1)

@@ -8,6 +8,7 @@ import pytest
 from report_helpers import a_run, failing, passing, result
 
 from pytest_gpucluster.core.errors import GpuClusterError
+from pytest_gpucluster.core.part import gpu, nvlink
 from pytest_gpucluster.report.run_model import FailureGroup, read_run
 from pytest_gpucluster.report.run_snapshot import (
     Recorded,
@@ -35,21 +36,18 @@ def test_only_step_logs_are_linked_to() -> None:
 
 
 def test_failures_are_grouped_by_what_differs() -> None:
-    base = failing("gpu01", cause="port 3 of gpu01 is down")
-    alike: dict[str, Any] = {"cause": "port 14 of gpu02 is down"}
+    base = failing("gpu01", part=nvlink(3, gpu(1, uuid="a")))
+    alike: dict[str, Any] = {"part": nvlink(5, gpu(2, uuid="b"))}
     assert len(groups(base, failing("gpu02", **alike))) == 1
     for other in (
-        *({"cause": "port of gpu02 is down"}, {"hint": "other"}, {"action": "reboot"}),
+        *({"cause": "another"}, {"part": gpu(2)}, {"hint": "other"}, {"action": "reboot"}),
         *({"check": "gpu.other"}, {"outcome": "error"}),
     ):
         assert len(groups(base, failing("gpu02", **(alike | other)))) == 2
-    # with a verdict its message is no matter; without one it is what tells them apart
-    for more, count in (({"cause": ""}, 1), ({"findings": []}, 2)):
-        assert len(groups(*(failing("gpu01", message=message, **more) for message in "ab"))) == count
-    gpus = groups(
-        *(failing(f"gpu{n}", cause=f"GPU {gpu} (0:{gpu}3) missing") for n, gpu in enumerate((5, 5, 15)))
-    )
-    assert [list(group.nodes) for group in gpus] == [["gpu0", "gpu1"], ["gpu2"]]
+    # without a verdict their messages are rows
+    for more, rows in (({"cause": ""}, 1), ({"findings": []}, 2)):
+        (group,) = groups(*(failing("gpu01", message=message, **more) for message in "ab"))
+        assert len(group.rows) == rows
 
 
 # --- numbers

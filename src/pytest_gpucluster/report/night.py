@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,13 +20,13 @@ MAX_LINES = 15
 RUNS = 60  # an older finding is as old as the first of them
 _MOST = 160  # characters of a line
 _KINDS = ("new", "changed", "healed", "open")
-_NUMBERS = re.compile(r"\d+")
 
 
 class _Verdict(NamedTuple):
     started: float
     outcome: str
     message: str
+    codes: str
 
 
 def night(history: History, cluster: str) -> list[str]:
@@ -38,7 +37,8 @@ def night(history: History, cluster: str) -> list[str]:
     runs = history.runs_of_kind(cluster, simulated=newest[0].simulated, count=RUNS)
     known: defaultdict[tuple[str, str], list[_Verdict]] = defaultdict(list)
     for node, check, *verdict in history.query(
-        'SELECT n.name, i."check", v.started, v.outcome, v.message FROM verdicts v JOIN items i ON i.id = v.item '
+        'SELECT n.name, i."check", v.started, v.outcome, v.message, (SELECT group_concat(DISTINCT f.code || f.kind) '
+        "FROM findings f WHERE f.run = v.run AND f.item = v.item) FROM verdicts v JOIN items i ON i.id = v.item "
         "JOIN nodes n ON n.id = i.node WHERE n.cluster = ? AND n.simulated = ? AND v.started >= ? "
         "AND v.outcome IN ('passed', 'failed', 'error') AND i.id IN (SELECT item FROM verdicts "
         "WHERE started >= ? AND outcome IN ('failed', 'error')) ORDER BY v.started",
@@ -79,7 +79,7 @@ def _change(verdicts: Sequence[_Verdict], newest: float) -> Iterator[tuple[str, 
 
 
 def _plain(verdict: _Verdict) -> tuple[str, str]:
-    return verdict.outcome, _NUMBERS.sub("#", verdict.message)
+    return verdict.outcome, verdict.codes
 
 
 def _order(row: tuple[tuple[str, float, str], dict[str, str]]) -> tuple[int, float, str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_gpucluster.core import units
 from pytest_gpucluster.core.check import inapplicable
-from pytest_gpucluster.core.common_cause import Place
+from pytest_gpucluster.core.common_cause import Place, likeness
 from pytest_gpucluster.core.finding import Action, Advisory, Finding, mapped
 from pytest_gpucluster.core.safe_json import as_dict, as_dicts, as_list, finite
 from pytest_gpucluster.core.sanitize import printable, shorten
@@ -40,9 +40,7 @@ _SHORT = 200
 _MAX_TEXT = 8_000  # characters of a failure's log
 _INSTANCE = re.compile(r"(?:(?:GPU|NIC|HCA|port|link|NVLink|device|rank) ?\d|mlx\d|with )", re.IGNORECASE)
 _SIZED = re.compile(r"(?P<collective>[a-z_]+) (?P<size>\S+ ?\w*B)(?: (?P<scope>.+))?")
-_NUMBERS = re.compile(r"\d+")
 _BRACKETS = re.compile(r" \([^()]*\)")
-_NUMBERS_OF_CAUSE = re.compile(r"(?<!GPU )(?<!\d)\d+")  # another GPU is another cause
 _PREFIX = re.compile(r"(?:Skipped: )?(?:not checked|not applicable|not tested|waived): ")
 _ACT = re.compile(r"(?:drain|resume|trial|node)[._]")  # what plugin/drain.py writes
 _STEP_LOG = re.compile(r"steps/[\w-][\w.-]*\.log")
@@ -419,16 +417,17 @@ def _figures(run: Run, event: dict[str, Any], node: str) -> None:
 
 
 def failure_key(result: Result) -> tuple[str, ...]:
-    """Return the key of a red result in Run.groups: outcome, check, action, likeness, hint.
+    """Return the key of a red result in Run.groups: outcome, check, action, what its findings have in common, cause, hint.
 
-    A cause that names the node is the same cause on the next; messages are compared without their numbers.
+    Failures without findings are one group per check; its rows are their messages.
     """
     outcome, check = one_line(result.outcome), one_line(result.check)
     first = next(iter(_failed_verdicts(result)), None)
     if first is None:
-        return outcome, check, "", _NUMBERS.sub("#", one_line(result.message)), ""
-    like = _NUMBERS_OF_CAUSE.sub("#", one_line(first.cause))
-    return outcome, one_line(first.explained_by) or check, first.action.value, like, one_line(first.hint)
+        return outcome, check, "", "", "", ""
+    like = " ".join(sorted({str(likeness(finding)) for finding in first.findings}))
+    check = one_line(first.explained_by) or check
+    return outcome, check, first.action.value, like, one_line(first.cause), one_line(first.hint)
 
 
 def _failed_verdicts(result: Result) -> list[DeviatingVerdict]:
@@ -440,7 +439,7 @@ def _red(run: Run, result: Result, event: dict[str, Any], node: str) -> None:
     key = failure_key(result)
     group = run.groups.get(key)
     if group is None:
-        outcome, check, action, _, hint = key
+        outcome, check, action, _, _, hint = key
         cause = one_line(verdicts[0].cause) if verdicts else ""
         suite = one_line(result.suite) if check == one_line(result.check) else check.partition(".")[0]
         group = run.groups[key] = FailureGroup(outcome, check, suite, action, cause, hint)
@@ -515,9 +514,9 @@ def _annotation(event: dict[str, Any]) -> dict[str, Any]:
     for line in as_list(event.get("annotation")):
         text = shorten(printable(line), 1000)
         label, _, rest = text.partition(":")
-        if label in {"reproduce", "by hand"}:  # the second: logs of 0.1
+        if label == "reproduce":
             found["by_hand"].append(rest.strip())
-        elif label in {"rerun", "again"}:
+        elif label == "rerun":
             found["again"] = rest.strip()
         elif label == "Slurm state":
             slurm.insert(0, rest.strip())
