@@ -183,6 +183,10 @@ class Run(NamedTuple):
 
 @pytest.fixture(scope="module")
 def run() -> Iterator[Run]:
+    yield from runs()
+
+
+def runs(*options: str) -> Iterator[Run]:
     """Put every fault into a node of its own and run the suites once."""
     kinds_of = [*shared([*SHOWN, *ACTED]), *shared(HARMLESS)]
     with sandbox_folder() as folder:
@@ -194,12 +198,12 @@ def run() -> Iterator[Run]:
         cluster = folder / "cluster.yaml"
         gate = {"gate": {"baseline": str(folder / "baseline")}}
         cluster.write_text(yaml.safe_dump({**yaml.safe_load(sandbox.cluster_file.read_text()), **gate}))
-        yield suites(sandbox, cluster, folder / "reports", node_of)
+        yield suites(sandbox, cluster, folder / "reports", node_of, *options)
 
 
-def suites(sandbox: Sandbox, cluster: Path, reports: Path, node_of: dict[str, str]) -> Run:
+def suites(sandbox: Sandbox, cluster: Path, reports: Path, node_of: dict[str, str], *options: str) -> Run:
     argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "suites", "-m", MARKED]
-    argv += [f"--cluster={cluster}", f"--report-dir={reports}"]
+    argv += [f"--cluster={cluster}", f"--report-dir={reports}", *options]
     # that one waits for two minutes
     argv += ["--slow", "--deselect=suites/slurm/test_slurm.py::test_time_limit"]
     done = forked.run(argv, cwd=ROOT, timeout=1200)
