@@ -232,7 +232,14 @@ def _risen(gpu: Gpu, of_gpu: LinkErrors, later: LinkErrors) -> Judgement:
             old = before.get((link, counter), 0)
             rise = found - old if found >= old else found
             for one in allowed.judge(nvlink(link, gpu.part), rise, seconds, counter):
-                yield replace(one, action=Action.DRAIN) if isinstance(one, Finding) else one
+                if isinstance(one, Finding):
+                    yield replace(one, action=Action.DRAIN, code=_code(counter, "rose"))
+                else:
+                    yield one
+
+
+def _code(counter: str, what: str) -> str:
+    return f"{counter.lower().replace(' ', '_')}_{what}"
 
 
 def _link_errors(gpu: Gpu, of_gpu: LinkErrors) -> Judgement:
@@ -242,7 +249,9 @@ def _link_errors(gpu: Gpu, of_gpu: LinkErrors) -> Judgement:
         limit = NVLINK_TOTALS.get(counter.lower(), math.inf)
         if found >= limit:
             most = Quantity(limit, counter, f"below {limit} since the driver's start")
-            yield Finding(nvlink(link, gpu.part), Quantity(found, counter), most, code="errors_in_total")
+            yield Finding(
+                nvlink(link, gpu.part), Quantity(found, counter), most, code=_code(counter, "in_total")
+            )
     errors = {link: found for link, counter, found in of_gpu.counts if counter.lower() == _RATED}
     for link, counter, found in of_gpu.counts:
         if counter.lower() == _RATE and found > NVLINK_BER:
@@ -268,7 +277,7 @@ def _link_warnings(gpu: Gpu, of_gpu: LinkErrors) -> Iterator[Advisory]:
         known = counter.lower() in NVLINK_WARNINGS
         shown = ", ".join(f"{value:g} on NVLink {link}" for link, value in values.items())
         expected = "0 since the driver's start" if known else "a counter that this release knows"
-        code = "errors_since_start" if known else "unknown_counter"
+        code = _code(counter, "since_start") if known else "unknown_counter"
         yield Advisory(gpu.part, f"{counter}: {shown}", expected, code=code)
 
 
