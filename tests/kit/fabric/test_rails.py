@@ -550,7 +550,7 @@ def test_hcas_alone_count_efa_devices_and_none_switches_them_off() -> None:
     other_port = replace(RAIL, device="mlx5_0")
     assert not fabric.hca_count(profile, node(*ports, other_port)).findings
     (lost,) = fabric.hca_count(profile, node(ports[0], other_port)).findings
-    assert str(lost.measured) == "1 ports (rdmap79s0)"
+    assert str(lost.measured) == "1 port (rdmap79s0)"
     assert not fabric.port_state(profile, node(*ports)).findings
     assert parts(fabric.port_state(profile, node(ports[0], *down(ports[1])))) == ["rdmap80s0 port 1"]
     assert not FabricProfile(hcas=2, link_layer="none").has_adapters

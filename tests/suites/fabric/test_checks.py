@@ -252,7 +252,7 @@ def counted(
 
 def risen(verdict: Verdict) -> list[list[float]]:
     """Return of each finding: the rise, the value, the seconds, the allowed rise."""
-    return [figures(one.measured, one.expected) for one in verdict.findings]
+    return [figures(f"{one.measured} {one.expected}") for one in verdict.findings]
 
 
 def test_a_saturated_counter_fails_and_drains_nobody() -> None:

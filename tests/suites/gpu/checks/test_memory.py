@@ -60,7 +60,7 @@ def test_many_remapped_rows_are_a_warning() -> None:
     for rows, end in ((8, "passed"), (9, "warning: GPU 3")):
         assert said("gpu.remapped_rows", remap(uncorrectable=rows)) == end
     (warning,) = verdict("gpu.remapped_rows", remap(uncorrectable=9)).advisories
-    assert figures(warning.measured, warning.expected) == [9, 8]
+    assert figures(f"{warning.measured} {warning.expected}") == [9, 8]
 
 
 @pytest.mark.parametrize(("single", "double"), [(60, 3), (None, 63), (63, None)])
@@ -69,7 +69,7 @@ def test_a_full_table_of_retired_pages_is_for_the_vendor(single: int | None, dou
         full = gpus(3, retired_single=single, retired_double=double, retired_pending=pending)
         found = verdict("gpu.retired_pages", full).findings
         assert [it.action or Action.RESET_GPU for it in found] == [Action.VENDOR, *more]
-        assert figures(found[0].measured, found[0].expected) == [63, 63]
+        assert figures(f"{found[0].measured} {found[0].expected}") == [63, 63]
 
 
 @pytest.mark.parametrize(

@@ -273,7 +273,10 @@ def device_files(files: frozenset[str], gpus: Gpus, gpu_profile: GpuProfile) -> 
         raise NotAvailable("nvidia-smi works, but /dev shows no nvidiactl: nvidia-smi uses another /dev")
     numbered = sum(name.removeprefix("nvidia").isdecimal() for name in files)
     if numbered < gpu_profile.count:
-        present, wanted = Quantity(numbered, "files", count(numbered, "file")), Quantity(gpu_profile.count, "files")
+        present, wanted = (
+            Quantity(numbered, "files", count(numbered, "file")),
+            Quantity(gpu_profile.count, "files"),
+        )
         yield Finding(named("file", "/dev/nvidia[0-9]*"), present, wanted, code="too_few")
     for name in ("nvidiactl", "nvidia-uvm"):
         if name not in files:
