@@ -75,7 +75,7 @@ def test_a_missing_uplink_explains_it_too() -> None:
     topology.cut(("leaf04", 35))
     found = explained(slow(SW1), topology)
     assert found.explained_by == "ibfabric.balance"
-    assert "switch leaf04 has 7 uplinks" in found.findings[0].measured
+    assert "switch leaf04 has 7 uplinks" in str(found.findings[0].measured)
 
 
 @pytest.mark.parametrize(

@@ -393,7 +393,7 @@ def mig(gpus: Gpus, gpu_profile: GpuProfile, info: NodeInfo | None = None) -> Ju
         if not (of_site and isinstance(found, Finding)):
             yield found
         elif info is None:  # no Slurm states what jobs get
-            yield Advisory(found.part, found.measured, found.expected)
+            yield Advisory(found.part, found.measured, found.expected, found.code)
 
 
 @check(
