@@ -22,7 +22,7 @@ from pytest_gpucluster.kit.gpu import nvidia_smi, xid_check
 from pytest_gpucluster.kit.gpu.fabric_manager import FabricManager
 from pytest_gpucluster.kit.gpu.libraries import Libraries
 from pytest_gpucluster.kit.node.kernel_log import Event, KernelLog
-from pytest_gpucluster.suites.gpu import checks
+from pytest_gpucluster.suites.gpu import checks, missing_gpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -150,6 +150,7 @@ def judge(host: Host, only: str = "") -> dict[str, Verdict]:
     made = {
         "driver_majority": checks.inventory.driver_majority(fleet),
         "vbios_majority": checks.inventory.vbios_majority(fleet),
+        "usual_buses": missing_gpus.usual_buses(fleet),
         "uuid_owners": checks.inventory.uuid_owners(fleet),
         "serial_owners": checks.inventory.serial_owners(fleet),
         "clock_majority": checks.health.clock_majority(fleet),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpucluster.core.part import gpu, port
 from pytest_gpucluster.kit.fabric.rails import RailPort
 from pytest_gpucluster.kit.framework.between import Reach
 from pytest_gpucluster.kit.nccl.measurement import Bound
@@ -28,8 +29,7 @@ def names(count: int) -> list[str]:
 def rails_of(nodes: Sequence[str], locations: Sequence[str] = RAILS) -> dict[str, dict[str, RailPort]]:
     return {
         node: {
-            it: RailPort(f"mlx5_{n}", 1, f"mlx5_{n} port 1, rail of GPU {n}", n)
-            for n, it in enumerate(locations)
+            it: RailPort(f"mlx5_{n}", 1, port(f"mlx5_{n}", 1, of=gpu(n)), n) for n, it in enumerate(locations)
         }
         for node in nodes
     }

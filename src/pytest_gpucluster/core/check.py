@@ -100,6 +100,7 @@ class Verdict:
     shown_by: str = ""
     shell: tuple[str, ...] = ()
     explained_by: str = ""
+    reason_code: str = ""  # of NotJudged
 
     def __post_init__(self) -> None:
         actions = (self.action, *(finding.action for finding in self.findings))
@@ -124,7 +125,7 @@ class Verdict:
             plain["shown_by"],
             plain["shell"],
         )  # the reference and the annotation have them
-        for name in ("setting", "explained_by"):
+        for name in ("setting", "explained_by", "reason_code"):
             if not plain[name]:
                 del plain[name]
         return plain
@@ -353,7 +354,7 @@ def conclude(
     metrics: list[Metric] = []
     advisories: list[Advisory] = []
     remarks: list[Remark] = []
-    reason = unchecked = ""
+    reason = unchecked = code = ""
     for item in _with_raised(judgement):
         if isinstance(item, Finding):
             findings.append(item)
@@ -364,7 +365,7 @@ def conclude(
         elif isinstance(item, Metric):
             metrics.append(item)
         elif isinstance(item, NotAvailable):
-            unchecked = unchecked or str(item)
+            unchecked, code = unchecked or str(item), code or item.code
         elif isinstance(item, NotApplicable):
             reason = str(item)
         else:  # taken for a reason, it would accept the node
@@ -390,4 +391,5 @@ def conclude(
         tuple(advisories),
         never_healthy=never_healthy,
         remarks=tuple(remarks),
+        reason_code=code,
     )

@@ -128,10 +128,15 @@ class NotJudged(GpuClusterError):
     """A check, or a part of it, cannot be judged; the message is the reason.
 
     A check raises one to end there, and yields one to continue with its other parts: what it yielded before counts.
-    A fact, or a fixture of a test, raises one to end the item. `outcome`: how the check or item ends.
+    A fact, or a fixture of a test, raises one to end the item. `outcome`: how the check or item ends. `code`: a stable word for
+    the reason, where a program decides by it.
     """
 
     outcome: ClassVar[str] = ""
+
+    def __init__(self, reason: str = "", code: str = "") -> None:
+        super().__init__(reason)
+        self.code = code
 
 
 class NotAvailable(NotJudged, ProbeError):  # a state of the node, not a mistake

@@ -62,7 +62,8 @@ class Quantity:
     text: str = ""
 
     def __str__(self) -> str:
-        return self.text or quantity(f"{self.number:g}", self.unit)
+        number = f"{self.number}" if isinstance(self.number, int) else f"{self.number:g}"
+        return self.text or quantity(number, self.unit)
 
 
 @dataclass(frozen=True, slots=True)

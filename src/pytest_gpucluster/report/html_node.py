@@ -112,6 +112,8 @@ def _mark(
         found.part,
         f"{found.part}: {found.measured}" + f", expected {found.expected}" * bool(str(found.expected)),
     )
+    if part.kind == "module" and part.of:
+        part = part.of
     index = part.gpu if part.gpu is not None and part.gpu < parts.gpus else None
     if part.kind == "port" and parts.ports:
         key: int | str = replace(part, of=None).short if index is None else index

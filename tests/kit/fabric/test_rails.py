@@ -144,8 +144,8 @@ NEAR, AWAY = [f"mlx5_{i}" for i in range(GPUS)], [f"mlx5_{10 + i}" for i in rang
 
 def test_a_lost_rail_is_named_by_gpu_adapter_and_port() -> None:
     (lost,) = judge(COUNT, LOST).findings
-    assert (lost.part, lost.measured) == (GPU_3, "no rail: adapter 0000:32:00.0 is not there")
-    assert "no adapter is behind its PCIe switch" in judge(COUNT, LOST, peers=False).findings[0].measured
+    assert (str(lost.part), str(lost.measured)) == (GPU_3, "no rail: adapter 0000:32:00.0 is not there")
+    assert "no adapter is behind its PCIe switch" in str(judge(COUNT, LOST, peers=False).findings[0].measured)
     assert parts(judge(STATE, node(*HALF, *STORAGE))) == [
         "mlx5_2 port 1 (0000:22:00.0), rail of GPU 2 (0000:23:00.0)",
         "mlx5_3 port 1 (0000:32:00.0), rail of GPU 3 (0000:33:00.0)",
@@ -167,7 +167,7 @@ def test_rails_that_a_person_names_are_taken_at_their_word() -> None:
     assert devices(found) == ["mlx5_10", "mlx5_11", "mlx5_12", ""]
     assert found[3].missing == ("0000:e9:00.0",)
     (lost,) = fabric.hca_count(profile, node(*rails(), *STORAGE)).findings
-    assert (lost.part, lost.action) == ("GPU 3 (0000:33:00.0)", None)
+    assert (str(lost.part), lost.action) == ("GPU 3 (0000:33:00.0)", None)
 
 
 def test_rails_of_a_shipped_profile_hold_for_its_systems_only() -> None:
@@ -179,7 +179,7 @@ def test_rails_of_a_shipped_profile_hold_for_its_systems_only() -> None:
     one_moved = named(*HERE[:3], "0000:f9:00.0", systems=("DGX*",))
     assert devices(rails_of(dgx, one_moved)) == NEAR
     (lost,) = fabric.hca_count(one_moved, replace(LOST, product="DGXH100")).findings
-    assert lost.measured == "no rail: adapter 0000:f9:00.0 is not there"
+    assert str(lost.measured) == "no rail: adapter 0000:f9:00.0 is not there"
     mostly_moved = named(HERE[0], *["0000:f1:00.0"] * 3, systems=("DGX*",))
     (guest,) = rails_of(Adapters(dgx.ports, 1.0, (), "DGXH100"), mostly_moved)
     assert guest.need == GPUS, "half of the adapters must be where the profile has them"
@@ -187,7 +187,7 @@ def test_rails_of_a_shipped_profile_hold_for_its_systems_only() -> None:
     assert len(rails_of(dgx, fewer)) == GPUS, "the profile asks for more ports than it names"
     part = rails_of(replace(dgx, gpus=dgx.gpus[:2]), named(*HERE, systems=("DGX*",), hcas=2))
     assert [one.need for one in part] == [1, 1]
-    assert [str(one.gpus[0]) for one in part] == ["GPU 0 (0000:03:00.0)", "GPU 1 (0000:13:00.0)"]
+    assert [str(one.gpus[0].part) for one in part] == ["GPU 0 (0000:03:00.0)", "GPU 1 (0000:13:00.0)"]
     # another BIOS, other buses: the named adapters are not there, and each GPU has one behind its switch
     other_bios = named("0000:f2:00.0", "0000:f6:00.0", "0000:f9:00.0", HERE[3], systems=("DGX*",))
     assert devices(rails_of(dgx, other_bios)) == NEAR
@@ -235,7 +235,9 @@ def test_cards_of_two_ports_beside_each_gpu_are_not_the_rails(card: dict[str, An
     assert not fabric.rate(IB, node(*rails(), *cards)).findings
     lost = fabric.hca_count(IB, node(*rails()[:3], *cards))
     assert [one.ports[0].board for one in rails_of(node(*rails()[:3], *cards), IB)[:3]] == ["RAIL"] * 3
-    assert [found.part for found in lost.findings] == (["GPU 3 (0000:33:00.0)"] if len(card) == 2 else [])
+    assert [str(found.part) for found in lost.findings] == (
+        ["GPU 3 (0000:33:00.0)"] if len(card) == 2 else []
+    )
 
 
 def test_a_faster_card_beside_one_gpu_is_not_the_rail_of_all() -> None:
@@ -355,7 +357,7 @@ def test_the_same_place_is_compared_although_names_move_up() -> None:
     moved = node(rail(0), rail(1), rail(3, device="mlx5_2"))
     verdict = judge(COUNT, moved)
     assert result(verdict) == DRAIN
-    assert verdict.findings[0].measured == "no rail: adapter 0000:22:00.0 is not there"
+    assert str(verdict.findings[0].measured) == "no rail: adapter 0000:22:00.0 is not there"
     assert Metric("hca_ports", 3, "ports") in verdict.metrics
     assert not judge(STATE, moved).findings
 
@@ -438,7 +440,7 @@ def test_a_rail_from_topo_m_is_named_by_gpu_and_adapter() -> None:
         rows.append("\t".join([f"GPU{at}", *([" X "] * GPUS), *cells]))
     sick = without_paths("\n".join(rows) + "\n", "mlx5_0", "mlx5_1", "mlx5_2")
     (lost,) = fabric.hca_count(IB, sick).findings
-    assert (lost.part, lost.measured) == ("GPU 3", "no rail: no adapter is behind its PCIe switch")
+    assert (str(lost.part), str(lost.measured)) == ("GPU 3", "no rail: no adapter is behind its PCIe switch")
     port_down = replace(sick, ports=(*sick.ports[:2], *down(sick.ports[2])))
     assert parts(fabric.port_state(IB, port_down)) == ["mlx5_2 port 1, rail of GPU 2"]
 
@@ -548,7 +550,7 @@ def test_hcas_alone_count_efa_devices_and_none_switches_them_off() -> None:
     other_port = replace(RAIL, device="mlx5_0")
     assert not fabric.hca_count(profile, node(*ports, other_port)).findings
     (lost,) = fabric.hca_count(profile, node(ports[0], other_port)).findings
-    assert lost.measured == "1 ports (rdmap79s0)"
+    assert str(lost.measured) == "1 port (rdmap79s0)"
     assert not fabric.port_state(profile, node(*ports)).findings
     assert parts(fabric.port_state(profile, node(ports[0], *down(ports[1])))) == ["rdmap80s0 port 1"]
     assert not FabricProfile(hcas=2, link_layer="none").has_adapters
@@ -576,7 +578,7 @@ def test_a_rail_that_no_node_has_takes_no_node_out_of_service() -> None:
     profile, sick = named(*HERE[:3], "0000:e9:00.0"), node(*rails())
     majority = fabric.active_majority(of_three(sick, node(*rails(), STORAGE[0])))
     (lost,) = fabric.hca_count(profile, sick, majority, rails_of(sick, profile)).findings
-    assert (lost.measured, lost.action) == ("no rail: adapter 0000:e9:00.0 is not there", None)
+    assert (str(lost.measured), lost.action) == ("no rail: adapter 0000:e9:00.0 is not there", None)
 
 
 SECOND = replace(RAIL, device="mlx5_1")

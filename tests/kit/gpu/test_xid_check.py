@@ -134,7 +134,7 @@ def verdict_of(log: KernelLog, gpus: Gpus = GPUS, known: tuple[KnownLine, ...] =
 
 
 def said(verdict: Verdict) -> list[str]:
-    return [it.measured for it in verdict.findings or verdict.advisories]
+    return [str(it.measured) for it in verdict.findings or verdict.advisories]
 
 
 def event(number: int, text: str) -> str:
@@ -256,7 +256,7 @@ def test_the_cluster_files_known_lines_decide_first(tmp_path: Path) -> None:
     assert judged(verdict_of(log, known=(line,))) == (RESET, ["nvidia-nvswitch3"])
     assert result(verdict_of(log, known=(fails, switch))) == VENDOR
     verdict = verdict_of(log, known=(warns, switch))
-    assert judged(verdict) == (WARNING, ["GPU at 0000:43:00", "nvidia-nvswitch3"])
+    assert judged(verdict) == (WARNING, ["GPU (0000:43:00)", "nvidia-nvswitch3"])
     assert "riser of this rack (known: ticket 7), last" in said(verdict)[0]
     (long,) = said(verdict_of(fold(tmp_path, f"{SWITCH}20034, Fatal, {'x' * 100}"), known=(switch,)))
     assert long.startswith(f"Fatal, {'x' * 73}: link of the test bench")
@@ -275,12 +275,12 @@ LOST = replace(GPU, temperature=None, unread={"temperature": "[GPU is lost]"})
 @pytest.mark.parametrize(
     ("line", "now", "expected", "part"),
     [
-        (GONE, (), MONITOR, "GPU at 0000:43:00"),  # nvidia-smi did not run
-        (GONE, (OTHER,), REBOOT, "GPU at 0000:43:00"),
-        (GONE, (GPU,), WARNING, str(GPU)),
-        (GONE, (LOST,), MONITOR, str(LOST)),
-        (GONE, (replace(GPU, recovery_action="Reset"),), MONITOR, str(GPU)),
-        (GONE, (replace(GPU, recovery_action=None),), WARNING, str(GPU)),
+        (GONE, (), MONITOR, "GPU (0000:43:00)"),  # nvidia-smi did not run
+        (GONE, (OTHER,), REBOOT, "GPU (0000:43:00)"),
+        (GONE, (GPU,), WARNING, str(GPU.part)),
+        (GONE, (LOST,), MONITOR, str(LOST.part)),
+        (GONE, (replace(GPU, recovery_action="Reset"),), MONITOR, str(GPU.part)),
+        (GONE, (replace(GPU, recovery_action=None),), WARNING, str(GPU.part)),
         (LOCKED, (), MONITOR, "GPUs"),
         (LOCKED, (GPU, OTHER), WARNING, "GPUs"),
         (LOCKED, (GPU, LOST), MONITOR, "GPUs"),
@@ -294,17 +294,18 @@ def test_nvidia_smi_says_whether_the_driver_uses_a_gpu_again(
 
 def test_an_xid_of_one_gpu_hides_no_line_of_another(tmp_path: Path) -> None:
     verdict = verdict_of(fold(tmp_path, INIT.format("4f"), UNCONTAINED, INIT.format("51")))
-    named = ["GPU at 0000:50:00", "GPU at 0000:4f:00", "GPU at 0000:51:00"]
+    named = ["GPU (0000:50:00)", "GPU (0000:4f:00)", "GPU (0000:51:00)"]
     assert judged(verdict) == (RESET, named)
 
 
 def test_a_line_of_the_same_gpu_within_a_minute_is_shown_under_its_xid(tmp_path: Path) -> None:
     (found,) = verdict_of(fold(tmp_path, LOCKED, OFF, GONE)).findings
-    assert (LOCKED in found.measured, GONE in found.measured) == (True, True)
+    shown = str(found.measured)
+    assert (" ".join(LOCKED.split()) in shown, GONE in shown) == (True, True)
     apart = verdict_of(fold(tmp_path, OFF, *QUIET, GONE))
-    assert judged(apart) == (REBOOT, ["GPU at 0000:43:00"] * 2)
+    assert judged(apart) == (REBOOT, ["GPU (0000:43:00)"] * 2)
     page_fault = event(31, "pid=7, MMU")  # of an application: it explains nothing
-    assert judged(verdict_of(fold(tmp_path, page_fault, GONE))) == (MONITOR, ["GPU at 0000:43:00"])
+    assert judged(verdict_of(fold(tmp_path, page_fault, GONE))) == (MONITOR, ["GPU (0000:43:00)"])
 
 
 def test_a_gpu_given_up_before_the_driver_was_loaded_again_is_a_warning(tmp_path: Path) -> None:
@@ -319,7 +320,7 @@ def test_lines_that_name_no_gpu_are_shown_with_those_that_do(tmp_path: Path) -> 
     (found,) = verdict_of(
         fold(tmp_path, probe, "NVRM: None of the NVIDIA devices were initialized.")
     ).findings
-    assert "None of the NVIDIA devices" in found.measured
+    assert "None of the NVIDIA devices" in str(found.measured)
 
 
 # --- machines that were considered

@@ -65,7 +65,7 @@ SXID = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Fatal, Link 3"
         ("mig", "configure: GPU 0", gpus(0, mig=True)),
         ("ecc_mode", "configure: GPU 0", gpus(0, ecc=False)),
         ("ecc_volatile", "monitor: GPU 2", unread("ecc_volatile_uncorrected", "[N/A]", 2)),
-        ("nvlink_state", "drain: GPU 4", link(4, 7, None)),
+        ("nvlink_state", "drain: GPU 4 NVLink 7", link(4, 7, None)),
         ("nvlink_state", "drain: GPU 4 NVLink 7", link(4, 7, 19.9)),
         ("nvlink_errors", "drain: GPU 4 NVLink 7", replays),
         ("pcie_gen", "monitor: GPU 6", gpus(6, pcie_gen=3)),

@@ -9,9 +9,11 @@ import pytest
 from gpu_helpers import devices
 
 from pytest_gpucluster.config.models import GpuProfile, Group, Profile
-from pytest_gpucluster.core.check import Finding, Outcome, Verdict
-from pytest_gpucluster.core.errors import ProbeError
+from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict, conclude
+from pytest_gpucluster.core.errors import NotAvailable, ProbeError
+from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.kit.gpu.nvidia_smi import Gpus
+from pytest_gpucluster.kit.gpu.too_few import FEW_GPUS
 from pytest_gpucluster.run.facts import MadeFacts
 from pytest_gpucluster.suites.gpu.known_cause import with_known_cause
 from pytest_gpucluster.suites.gpu.missing_gpus import HINT
@@ -19,7 +21,7 @@ from pytest_gpucluster.suites.gpu.missing_gpus import HINT
 ALL = devices()
 FEW = replace(ALL, devices=(*ALL.devices[:5], *ALL.devices[6:]))
 CAUSE = f"GPU 5 ({ALL.devices[5].bus}) missing: fell off the bus, or not found at boot"
-TOO_FEW = Finding("run", "8 requested but only 7 were found", "no failure")
+TOO_FEW = Finding("run", "8 requested but only 7 were found", "no failure", code=FEW_GPUS)
 
 
 class Facts:
@@ -88,15 +90,22 @@ def test_other_failures_keep_their_cause(node: str, gpus: int | None, finding: F
 
 
 def test_a_failure_of_the_cluster_names_the_node() -> None:
-    for part in ("gpu02", "run"):
+    for part in (Part("node", name="gpu02"), Part("run")):
         assert explained(failed(replace(TOO_FEW, part=part))).cause == f"gpu02: {CAUSE}"
-    verdict = failed(replace(TOO_FEW, part="gpu01"))
+    verdict = failed(replace(TOO_FEW, part=Part("rank", 3, nodes=("gpu01",))))
     assert explained(verdict) is verdict
 
 
 def test_a_check_that_was_not_made_for_it_names_it_too() -> None:
-    verdict = Verdict("ray.gpus", Outcome.NOT_CHECKED, reason="no UUID on gpu02: the devices are alike")
-    assert explained(verdict).reason == f"{verdict.reason}; gpu02: {CAUSE}"
-    for reason, node in (("no UUID on gpu01", ""), ("no section", "gpu02"), ("no section", "")):
-        other = replace(verdict, reason=reason)
-        assert explained(other, node) is other
+    for code, node, named in (
+        (FEW_GPUS, "", "gpu02: "),
+        (FEW_GPUS, "gpu02", ""),
+        (FEW_GPUS, "gpu01", None),
+        ("", "gpu02", None),
+        ("", "", None),
+    ):
+        verdict = conclude(
+            "ray.gpus", [NotAvailable("why", code)], cause="c", hint="h", action=Action.MONITOR
+        )
+        shown = "why" if named is None else f"why; {named}{CAUSE}"
+        assert explained(verdict, node).reason == shown

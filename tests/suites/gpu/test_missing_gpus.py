@@ -8,8 +8,12 @@ import pytest
 from gpu_helpers import LOST, changed, devices, unread
 
 from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
+from pytest_gpucluster.core.finding import Quantity
+from pytest_gpucluster.core.part import GPUS, Part
 from pytest_gpucluster.kit.gpu.nvidia_smi import Gpus
+from pytest_gpucluster.kit.gpu.too_few import TOO_FEW, reports_too_few
 from pytest_gpucluster.suites.gpu.missing_gpus import (
+    ABSENT,
     HINT,
     RESET_HINT,
     MissingGpus,
@@ -21,7 +25,7 @@ from pytest_gpucluster.suites.gpu.missing_gpus import (
 
 ALL = devices()
 BUS = [gpu.bus for gpu in ALL.devices]
-USUAL = usual_buses([ALL, ALL, replace(ALL, devices=ALL.devices[:7])])
+USUAL = usual_buses({"gpu01": ALL, "gpu02": ALL, "gpu03": replace(ALL, devices=ALL.devices[:7])})
 
 
 def without(*indices: int) -> Gpus:
@@ -33,7 +37,12 @@ def without(*indices: int) -> Gpus:
     [
         (without(5), USUAL, f"GPU 5 ({BUS[5]}) missing: fell off the bus, or not found at boot", HINT),
         (without(0, 7), USUAL, f"GPU 0 ({BUS[0]}), GPU 7 ({BUS[7]}) missing: ", HINT),
-        (without(5), usual_buses([without(5)]), "1 of 8 GPUs missing: ", HINT),  # no node is complete
+        (
+            without(5),
+            usual_buses({"gpu01": without(5)}),
+            "1 of 8 GPUs missing: ",
+            HINT,
+        ),  # no node is complete
         (changed(LOST).gpus, {}, f"GPU 4 ({BUS[4]}): [GPU is lost]", HINT),
         (changed(unread("memory", "[GPU requires reset]", 7)).gpus, USUAL, f"GPU 7 ({BUS[7]}): ", RESET_HINT),
     ],
@@ -51,36 +60,45 @@ def test_complete_nodes_and_nodes_without_driver_miss_no_gpu() -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "measured", "expected"),
+    "finding",
     [
-        ("run", "too few GPUs: Invalid number of GPUs: 8 requested but only 7 were found.", "no failure"),
-        ("rank 7", "LOCAL_RANK is 7, but only 7 GPUs are visible", "its own GPU"),
-        ("task 7 (gpu02)", "local task 7, but only 7 devices are visible", "right sums on every device"),
-        ("GPUs", "7 took part: no reason is known", "8"),
-        ("Gres", "7 GPUs (gpu:h200:7)", "8 GPUs"),
-        ("GPU 0 of gpu02", "used by 2 ranks", "one rank"),
-        ("plain", "nvidia-container-cli: device error: 5: unknown device", "starts"),
+        *(Finding("rank 7", "a sentence", "its own GPU", code=code) for code in TOO_FEW),
+        Finding(Part("gpu", 5), "absent", "present", code=ABSENT),
+        *(Finding("x", Quantity(7, unit), Quantity(8, unit)) for unit in ("GPUs", "devices", "replicas")),
     ],
 )
-def test_findings_about_too_few_gpus_are_explained(part: str, measured: str, expected: str) -> None:
-    assert MissingGpus(7, 8, "why").explains(Finding(part, measured, expected))
+def test_findings_about_too_few_gpus_are_explained(finding: Finding) -> None:
+    assert MissingGpus(7, 8, "why").explains(finding)
 
 
 @pytest.mark.parametrize(
-    ("part", "measured", "expected"),
+    "finding",
     [
-        ("GPU 4 (GPU-1, 0000:9d:00.0)", "17 active links", "18"),
-        ("rank 3", "CUDA error: out of memory", "its own GPU"),
-        ("GPUs", "6", "8"),
-        ("GPUs", "7", "9"),
+        Finding(Part("gpu", 4), Quantity(7, "links"), Quantity(8, "links")),
+        Finding("rank 3", "8 requested but only 7 were found", "its own GPU", code="exit_status"),
+        Finding(Part("file", name="/dev/nvidiactl"), "absent", "present", code=ABSENT),
+        Finding(GPUS, Quantity(6, "GPUs"), Quantity(8, "GPUs")),
+        Finding(GPUS, Quantity(7, "GPUs"), Quantity(9, "GPUs")),
     ],
 )
-def test_other_findings_are_not_explained(part: str, measured: str, expected: str) -> None:
-    assert not MissingGpus(7, 8, "why").explains(Finding(part, measured, expected))
+def test_other_findings_are_not_explained(finding: Finding) -> None:
+    assert not MissingGpus(7, 8, "why").explains(finding)
+
+
+@pytest.mark.parametrize(
+    ("output", "end"),
+    [
+        ("Invalid number of GPUs: 8 requested but only 7 were found.", True),
+        ("nvidia-container-cli: device error: 5: unknown device", True),
+        ("CUDA error: out of memory", False),
+    ],
+)
+def test_output_that_reports_too_few_gpus(output: str, *, end: bool) -> None:
+    assert reports_too_few(output) is end
 
 
 def test_the_cause_replaces_that_of_the_check_unless_other_findings_need_it() -> None:
-    few, other = Finding("GPUs", "7", "8"), Finding("node", "lost", "answers")
+    few, other = Finding(GPUS, Quantity(7, "GPUs"), Quantity(8, "GPUs")), Finding("node", "lost", "answers")
     verdict = Verdict(
         "x", Outcome.FAILED, (few,), cause="c", hint="h", action=Action.DRAIN, never_healthy="n"
     )

@@ -35,7 +35,7 @@ def test_another_model_in_all_nodes_is_one_failure_with_the_profiles_that_fit() 
     found = contradicted("dgx-a100", gpus(*[H200] * 8), gpus(*[H200] * 8))
     assert found is not None
     verdict = found.verdict()
-    assert (verdict.check, judged(verdict)) == ("run.profile", (CONFIGURE, ["GPUs of gpu[01-02]"]))
+    assert (verdict.check, judged(verdict)) == ("run.profile", (CONFIGURE, ["gpu[01-02]"]))
     (finding,) = verdict.findings
     assert finding.measured == "8 NVIDIA H200 of 140.4 GiB"
     assert finding.expected == "8 NVIDIA A100-SXM4-80GB (profile dgx-a100)"

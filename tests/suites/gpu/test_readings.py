@@ -5,7 +5,21 @@ from __future__ import annotations
 from dataclasses import fields
 
 import pytest
-from gpu_helpers import LOST, PROFILE, changed, failing, gpus, judge, put, said, states, told, unread, verdict
+from gpu_helpers import (
+    LOST,
+    PROFILE,
+    changed,
+    devices,
+    failing,
+    gpus,
+    judge,
+    put,
+    said,
+    states,
+    told,
+    unread,
+    verdict,
+)
 
 from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.kit.gpu.nvidia_smi import Gpu, Gpus
@@ -50,7 +64,7 @@ def test_an_error_in_reading_a_value_is_an_error_of_that_value(attribute: str) -
         host = changed(unread(attribute, shown, 4))
         assert not host.gpus.devices[4].lost
         found = judge(host, READ[attribute])[READ[attribute]]
-        assert (told(found), found.findings[0].measured) == ("monitor: GPU 4", shown)
+        assert (told(found), str(found.findings[0].measured)) == ("monitor: GPU 4", shown)
 
 
 @pytest.mark.parametrize("attribute", sorted(set(READ) - {"mig"}))
@@ -74,7 +88,7 @@ def test_a_gpu_that_lacks_what_its_siblings_report_is_watched() -> None:
     lacking = unread("memory", "[N/A]", 2)
     found = verdict("gpu.memory", lacking)
     assert told(found) == "monitor: GPU 2"
-    assert "other GPUs of the node report it" in found.findings[0].expected
+    assert "other GPUs of the node report it" in str(found.findings[0].expected)
     # nobody like it to compare with
     assert said("gpu.memory", lacking, gpus(2, name="another model")) == "not checked"
 
@@ -82,7 +96,7 @@ def test_a_gpu_that_lacks_what_its_siblings_report_is_watched() -> None:
 def test_a_lost_gpu_is_reported_and_not_counted() -> None:
     count = verdict("gpu.count", LOST)
     assert (told(count), [it.value for it in count.metrics]) == ("drain: GPU 4", [7])
-    part = count.findings[0].part
+    part = str(devices().devices[4])
     for check in ("gpu.names", "gpu.throttle", "gpu.idle_memory"):
         found = verdict(check, LOST)
         assert (told(found), found.reason.startswith(f"{part} is lost")) == ("not checked", True)
@@ -105,4 +119,4 @@ def test_a_node_without_gpus_has_the_message_of_nvidia_smi(found: Gpus, shown: s
         assert none.reason.endswith(f"(see gpu.count): {shown or 'no message'}")
     count = verdict("gpu.count", put(gpus=found))
     assert told(count) == "drain: GPUs"
-    assert count.findings[0].measured == (f"0, nvidia-smi: {shown}" if shown else "0")
+    assert str(count.findings[0].measured) == "0 GPUs" + f", nvidia-smi: {shown}" * bool(shown)

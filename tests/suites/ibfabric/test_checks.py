@@ -309,4 +309,6 @@ def test_two_cables_with_one_guid_are_named() -> None:
     links = (first, replace(second, a=replace(second.a, node_guid=first.a.node_guid)), *others)
     assert first.a.kind == "HCA"
     found = checks.unique(replace(facts, subnet=replace(facts.subnet, links=links)), {})
-    assert {x.measured for x in found.findings} == {f"{it.a.label} is at 2 cables" for it in (first, second)}
+    assert {str(x.measured) for x in found.findings} == {
+        f"{it.a.label} is at 2 cables" for it in (first, second)
+    }

@@ -9,10 +9,12 @@ import pytest
 from ibfabric_helpers import Topology, rail_optimised
 
 from pytest_gpucluster.core.check import CHECKS, Action, Finding, Outcome, Verdict
+from pytest_gpucluster.core.part import Part, pair
 from pytest_gpucluster.suites.ibfabric import test_ibfabric
 from pytest_gpucluster.suites.ibfabric.judge import owned
 from pytest_gpucluster.suites.ibfabric.known_cause import with_known_cause
 
+SW1 = Part("leaf", name="sw1")
 LEAVES = {f"gpu{n:02}": f"sw{(n - 1) // 4}" for n in range(1, 9)}
 
 
@@ -47,7 +49,7 @@ def explained(verdict: Verdict, topology: Topology | None) -> Verdict:
     return with_known_cause(verdict, session, "")
 
 
-def slow(*parts: str, check: str = "nccl.links") -> Verdict:
+def slow(*parts: Part, check: str = "nccl.links") -> Verdict:
     findings = tuple(Finding(part, "90 GB/s", "as fast as the others") for part in parts)
     return Verdict(check, Outcome.FAILED, findings, cause="a link", action=Action.MONITOR)
 
@@ -59,9 +61,9 @@ def bad_uplink() -> Topology:
 
 
 @pytest.mark.parametrize(
-    "part", ["leaf switch sw1", "leaf switch leaf03", "link gpu02 - gpu07", "one of sw[0-1]"]
+    "part", [SW1, Part("leaf", name="leaf03"), pair("gpu02", "gpu07"), Part("group", nodes=("sw0", "sw1"))]
 )
-def test_a_bad_uplink_explains_a_slow_leaf_by_slurms_name_or_its_own(part: str) -> None:
+def test_a_bad_uplink_explains_a_slow_leaf_by_slurms_name_or_its_own(part: Part) -> None:
     found, like = explained(slow(part), bad_uplink()), CHECKS["ibfabric.switch_links"]
     assert (found.cause, found.hint, found.action) == (like.cause, like.hint, like.action)
     assert found.explained_by == "ibfabric.switch_links"
@@ -71,19 +73,20 @@ def test_a_bad_uplink_explains_a_slow_leaf_by_slurms_name_or_its_own(part: str) 
 def test_a_missing_uplink_explains_it_too() -> None:
     topology = two_groups()
     topology.cut(("leaf04", 35))
-    found = explained(slow("leaf switch sw1"), topology)
+    found = explained(slow(SW1), topology)
     assert found.explained_by == "ibfabric.balance"
-    assert "leaf leaf04 has 7 uplinks" in found.findings[0].measured
+    assert "switch leaf04 has 7 uplinks" in str(found.findings[0].measured)
 
 
 @pytest.mark.parametrize(
     ("verdict", "topology"),
     [
-        (slow("leaf switch sw0"), bad_uplink()),  # another leaf
-        (slow("leaf switch sw1", "link gpu01 - gpu02"), bad_uplink()),  # it does not explain all
-        (slow("leaf switch sw1"), two_groups()),  # a healthy fabric
-        (slow("leaf switch sw1"), None),  # the suite did not run
-        (slow("leaf switch sw1", check="nccl.pairs"), bad_uplink()),
+        (slow(Part("leaf", name="sw0")), bad_uplink()),  # another leaf
+        (slow(SW1, pair("gpu01", "gpu02")), bad_uplink()),  # it does not explain all
+        (slow(Part("gpu", name="sw1")), bad_uplink()),
+        (slow(SW1), two_groups()),  # a healthy fabric
+        (slow(SW1), None),  # the suite did not run
+        (slow(SW1, check="nccl.pairs"), bad_uplink()),
         (replace(slow(), outcome=Outcome.NOT_CHECKED), bad_uplink()),
     ],
 )

@@ -19,6 +19,7 @@ OSFP = {
     "Tx Power Current [dBm]": "2.281,2.1,2,2 [-8.508..5]",
     "Vendor Name": "ACCELINK",
     "Vendor Part Number": "RTXM600-2401        ",
+    "Vendor Serial Number": "AC7042   ",
     "Voltage [mV]": "3273.6 [2970..3630]",
 }
 LIGHT = dict.fromkeys(("Rx Power Current [dBm]", "Tx Power Current [dBm]"), "0,0,0,0 [0..0]")
@@ -45,7 +46,7 @@ def read(out: bytes, rc: int = 0, err: bytes = b"") -> Optics:
 def test_lanes_and_limits_of_an_optical_module() -> None:
     found = read(printed(mlx5_0=shown(OSFP), mlx5_1=f"\x1b[31m\n-E- {ICMD}\n\n\x1b[0m\n"))
     module = found.modules["mlx5_0"]
-    assert module.kind == "ACCELINK RTXM600-2401 Optical Module (separated)"
+    assert (module.kind, module.serial) == ("ACCELINK RTXM600-2401 Optical Module (separated)", "AC7042")
     assert module.readings == (
         Reading("module_temperature", "C", (48.0,), -5.0, 75.0),
         Reading("rx_power", "dBm", (0.0, 2.0, -9.0, 0.0), -8.0, 6.0),
@@ -71,6 +72,7 @@ def test_modules_without_limits_and_adapters_without_a_module() -> None:
         module = read_module("-W- a warning of stderr\n" + shown(info))
         assert isinstance(module, Module)
         assert (module.readings, module.kind.endswith("Passive copper cable")) == ((), True)
+        assert module.serial == info["Vendor Serial Number"].strip().removeprefix("N/A")
     # a mezzanine at a backplane, or one that is soldered to an NVSwitch
     found = {"Operational Info": {"State": "Active"}, "Troubleshooting Info": {"Status Opcode": "0"}}
     assert read_module(json.dumps({"result": {"output": found}})) == Module("", ())

@@ -116,8 +116,8 @@ def test_number_of_an_adapter_is_that_of_the_device_before_that_of_its_descripti
 def test_node_is_known_by_its_node_description_and_by_the_name_in_slurm() -> None:
     result = compared(*RAILS, "n1,ibp3s0,leaf01,1", found=IN_SLURM)
     assert (result.right[""], result.right["n1"], result.unknown) == (5, 3, {})
-    (deviation,) = compared("gpu01,mlx5_0,leaf02,1", found=IN_SLURM).wrong
-    assert deviation.nodes == {"n1", "leaf02"}
+    (wrong,) = compared("gpu01,mlx5_0,leaf02,1", found=IN_SLURM).wrong
+    assert wrong.nodes == {"n1", "leaf02"}
 
 
 @pytest.mark.parametrize(
@@ -140,19 +140,19 @@ def test_cable_at_another_port_is_no_swapped_pair(rows: list[str], measured: lis
 
 
 def test_swapped_cables_are_one_deviation_named_by_both_ends() -> None:
-    (deviation,) = compared("gpu01,mlx5_0,leaf01,2", "leaf01,1,gpu02,mlx5_0", *UPLINKS).wrong
-    assert deviation.nodes == {"gpu01", "gpu02", "leaf01"}
-    assert deviation.part == "gpu01 mlx5_0 - leaf01 port 2, leaf01 port 1 - gpu02 mlx5_0"
-    assert (deviation.kind, deviation.planned) == ("swapped", (("gpu01", "leaf01"), ("leaf01", "gpu02")))
+    (wrong,) = compared("gpu01,mlx5_0,leaf01,2", "leaf01,1,gpu02,mlx5_0", *UPLINKS).wrong
+    assert wrong.nodes == {"gpu01", "gpu02", "leaf01"}
+    assert wrong.cable == "gpu01 mlx5_0 - leaf01 port 2, leaf01 port 1 - gpu02 mlx5_0"
+    assert (wrong.kind, wrong.planned) == ("swapped", (("gpu01", "leaf01"), ("leaf01", "gpu02")))
     circle = ("gpu01,mlx5_0,leaf01,2", "gpu02,mlx5_0,leaf02,1", "gpu01,mlx5_1,leaf01,1")
-    assert [it.part.count(" - ") for it in compared(*circle).wrong] == [1, 1, 1]
+    assert [it.cable.count(" - ") for it in compared(*circle).wrong] == [1, 1, 1]
 
 
 def test_missing_cable_is_named_by_both_ends() -> None:
-    (deviation,) = compared("gpu01,mlx5_2,leaf01,3", *RAILS).wrong
-    assert deviation.part == "gpu01 mlx5_2 - leaf01 port 3"
-    assert deviation.nodes == {"gpu01", "leaf01"}
-    assert (deviation.kind, deviation.planned, deviation.found) == ("missing", (("gpu01", "leaf01"),), ())
+    (wrong,) = compared("gpu01,mlx5_2,leaf01,3", *RAILS).wrong
+    assert wrong.cable == "gpu01 mlx5_2 - leaf01 port 3"
+    assert wrong.nodes == {"gpu01", "leaf01"}
+    assert (wrong.kind, wrong.planned, wrong.found) == ("missing", (("gpu01", "leaf01"),), ())
 
 
 def test_node_name_map_names_the_devices() -> None:

@@ -95,8 +95,8 @@ test_machine_gets_the_verdict_of_a_person = considered(COUNTER_EXAMPLES)
 
 def test_rails_that_are_slow_alike_are_one_finding() -> None:
     (finding,) = bandwidth(of_node(SLOW, *RAILS)).findings
-    assert finding.part == "all 2 rails"
-    assert finding.measured.startswith("29.5 to 29.5 GB/s with partners that are fast with others")
+    assert (str(finding.part), finding.code) == ("all 2 rails", "all_rails_slow")
+    assert str(finding.measured).startswith("29.5 to 29.5 GB/s with partners that are fast with others")
 
 
 def test_a_rail_on_which_every_pair_fails_proves_nothing() -> None:
@@ -105,7 +105,7 @@ def test_a_rail_on_which_every_pair_fails_proves_nothing() -> None:
     assert result(bandwidth(found)) == "not checked"
     links = checks.links([found])
     assert result(links) == "monitor"
-    assert "Couldn't listen to port" in links.findings[0].measured
+    assert "Couldn't listen to port" in str(links.findings[0].measured)
 
 
 def test_without_a_rate_and_with_two_nodes_there_is_nothing_to_compare_with() -> None:

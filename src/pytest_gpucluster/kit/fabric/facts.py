@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
+from pytest_gpucluster.core.part import port as port_part
 from pytest_gpucluster.core.probe import Answer, Probe, last_line
 from pytest_gpucluster.core.scripts import script
 from pytest_gpucluster.kit.gpu.node_links import ENTRIES_SH
@@ -23,6 +24,8 @@ from pytest_gpucluster.kit.gpu.pcie import NEAR, REPRESENTOR, bridges, made_up_p
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from pytest_gpucluster.core.part import Part
 
 _BRIDGE = "MT4129"  # ConnectX-7 (Fabric Manager User Guide)
 # Width in bits as the kernel reads them (PortCounters of IBTA's PMA; drivers/infiniband/core/sysfs.c, PORT_PMA_ATTR);
@@ -85,8 +88,13 @@ class Port:
     pkeys: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        """The name of the part: mlx5_0 port 1."""
+        """Its name in metrics and reasons: mlx5_0 port 1."""
         return f"{self.device} port {self.number}"
+
+    @property
+    def part(self) -> Part:
+        """The port as the part of a finding."""
+        return port_part(self.device, self.number, address=self.address * (self.address != self.device))
 
     @property
     def address(self) -> str:
@@ -326,8 +334,13 @@ class GidPort:
     types: Mapping[int, str]
 
     def __str__(self) -> str:
-        """The name of the part: mlx5_0 port 1."""
+        """Its name in reasons: mlx5_0 port 1."""
         return f"{self.device} port {self.number}"
+
+    @property
+    def part(self) -> Part:
+        """The port as the part of a finding."""
+        return port_part(self.device, self.number)
 
 
 def parse_gids(answer: Answer) -> tuple[GidPort, ...]:

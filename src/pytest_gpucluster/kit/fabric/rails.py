@@ -16,12 +16,13 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.majority import Norm, norm
+from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.core.values import Model, Text
 from pytest_gpucluster.kit.gpu.pcie import root_port, served
 from pytest_gpucluster.kit.node.known_lines import data_file
@@ -43,11 +44,11 @@ class Gpu:
     index: int | None
     address: str
 
-    def __str__(self) -> str:
-        """Name it: GPU 3 (0000:61:00.0)."""
-        if self.address == f"GPU{self.index}":  # its PCI address is not known
-            return f"GPU {self.index}"
-        return f"GPU {self.index} ({self.address})" if self.index is not None else f"GPU at {self.address}"
+    @property
+    def part(self) -> Part:
+        """The GPU as a part: GPU 3 (0000:61:00.0)."""
+        known = self.address != f"GPU{self.index}"
+        return Part("gpu", self.index, address=self.address if known else "")
 
 
 @dataclass(frozen=True)
@@ -64,23 +65,24 @@ class Rails:
     usual: bool = False
 
     @property
-    def owners(self) -> str:
-        """Name the GPUs: 'GPU 3 (0000:61:00.0)'; '' if they are not known."""
-        return ", ".join(map(str, self.gpus))
+    def owner(self) -> Part | None:
+        """The GPU, or several by their names; None if it is not known."""
+        parts = [gpu.part for gpu in self.gpus]
+        several = Part("gpu", name=", ".join(map(str, parts)))
+        return None if not parts else several if len(parts) > 1 else parts[0]
 
-    def part(self, port: Port) -> str:
-        """Name a port by adapter and GPU: 'mlx5_5 port 1 (0000:5e:00.0), rail of GPU 3 (0000:61:00.0)'."""
-        where = f" ({port.address})" if port.address not in ("", port.device) else ""
-        return f"{port}{where}, rail of {self.owners}" if self.gpus else str(port)
+    def part(self, port: Port) -> Part:
+        """Return a port with its GPU: 'mlx5_5 port 1 (0000:5e:00.0), rail of GPU 3 (0000:61:00.0)'."""
+        return replace(port.part, of=self.owner)
 
 
 @dataclass(frozen=True)
 class RailPort:
-    """A port for the traffic of GPUs: its adapter, number and name as a part; `gpu` is that of nvidia-smi, None if unknown."""
+    """A port for the traffic of GPUs: its adapter, number and part; `gpu` is that of nvidia-smi, None if unknown."""
 
     device: str
     number: int
-    part: str
+    part: Part
     gpu: int | None = None
 
 

@@ -21,7 +21,7 @@ _BAD = re.compile(r"(?:grep: )?(/\S+?)(?:: (.*))?")
 class Libraries:
     """NVIDIA's libraries. `cached`: {path that the loader's cache names: whether it is for 64 bits}.
 
-    bad: {path: why it cannot be loaded}, of the cache and of the files beside.
+    bad: {path: why it cannot be read, '' if it is no ELF file}, of the cache and of the files beside.
     """
 
     cached: Mapping[str, bool]
@@ -53,7 +53,7 @@ def read_libraries(answer: Answer) -> Libraries:
         match = _BAD.fullmatch(line)
         if match and match[2] != "Permission denied":
             path = next((one for one in cached if match[1].endswith(one)), match[1])
-            bad[path] = match[2] or "is empty or no ELF file"
+            bad[path] = match[2] or ""
     return Libraries(cached, bad)
 
 

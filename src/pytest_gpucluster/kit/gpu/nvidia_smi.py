@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.command_end import LIMITED_SH, STATUS, CommandEnd
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
+from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.core.probe import NOT_EXECUTABLE, NOT_FOUND, Answer, Probe, last_line
 from pytest_gpucluster.core.scripts import script
 from pytest_gpucluster.kit.gpu.nvidia_csv import (
@@ -226,8 +227,14 @@ class Gpu:
     unread: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """The part's name in every report: GPU 3 (GPU-5ec84d8d-..., 0000:1b:00.0)."""
+        """Its name in metrics and reasons: GPU 3 (GPU-5ec84d8d-..., 0000:1b:00.0)."""
         return f"GPU {'?' if self.index is None else self.index} ({self.uuid or 'no UUID'}, {self.bus or 'no bus id'})"
+
+    @property
+    def part(self) -> Part:
+        """The GPU as the part of a finding."""
+        name = self.uuid or ("" if self.bus or self.index is not None else "unknown GPU")
+        return Part("gpu", self.index, name, self.bus or "", self.serial or "")
 
     @property
     def lost(self) -> str:
@@ -285,13 +292,14 @@ class Gpus:
         states = [(gpu.fabric_state, gpu.fabric_status) for gpu in self.devices if gpu.fabric_state]
         return states == [("Completed", "Success")] * len(self.devices) if states else None
 
-    def named(self, uuid: str) -> str:
-        """Return the part's name of a UUID."""
-        return next((str(gpu) for gpu in self.devices if gpu.uuid == uuid), f"GPU ({uuid})")
+    def with_uuid(self, uuid: str) -> Part:
+        """Return the GPU with a UUID."""
+        return next((gpu.part for gpu in self.devices if gpu.uuid == uuid), Part("gpu", name=uuid))
 
-    def at(self, bus: str) -> str:
-        """Return the part's name of a PCI address as the driver logs it, like 0000:1b:00."""
-        return str(self.device(bus) or f"GPU at {bus.lower()}")
+    def at(self, bus: str) -> Part:
+        """Return the GPU at a PCI address as the driver logs it, like 0000:1b:00."""
+        found = self.device(bus)
+        return found.part if found else Part("gpu", address=bus.lower())
 
     def device(self, bus: str) -> Gpu | None:
         """Return the GPU at a PCI address as the driver logs it, None if nvidia-smi lists none there."""

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check
 from pytest_gpucluster.core.errors import NotAvailable
+from pytest_gpucluster.core.finding import Quote
 from pytest_gpucluster.core.known_lines import known
+from pytest_gpucluster.core.part import GPUS, Part
 from pytest_gpucluster.kit.gpu import xid as xids
 from pytest_gpucluster.kit.gpu.xid import Advice
 from pytest_gpucluster.kit.node.log_classes import GPU
@@ -46,11 +48,12 @@ def xid(kernel_log: KernelLog, gpus: Gpus, known_lines: Sequence[KnownLine]) -> 
         )
     counts: Counter[tuple[str, str]] = Counter()
     for found in kernel_log.xids:
-        counts[f"xid_{found.number}", gpus.at(found.bus)] += found.event.count
+        device = str(gpus.device(found.bus) or gpus.at(found.bus))
+        counts[f"xid_{found.number}", device] += found.event.count
     for found in kernel_log.sxids:
         counts[f"sxid_{found.number}", found.bus] += found.event.count
-    for (name, part), count in counts.items():
-        yield Metric(name, count, "events", part)
+    for (name, device), count in counts.items():
+        yield Metric(name, count, "events", device)
     given_up = [it for it in kernel_log.of(GPU) if not known(known_lines, it.text)]
     for found in kernel_log.xids:
         if line := known(known_lines, found.event.text):
@@ -63,20 +66,22 @@ def xid(kernel_log: KernelLog, gpus: Gpus, known_lines: Sequence[KnownLine]) -> 
         yield from _judged(kernel_log, found, gpus.at(found.bus), entry, excuse, around)
     yield from _given_up(kernel_log, given_up, gpus)
     for found in kernel_log.sxids:
+        switch = Part("nvswitch", name=found.bus)
         if line := known(known_lines, found.event.text):
-            yield from _of_site(kernel_log, found, found.bus, line)
+            yield from _of_site(kernel_log, found, switch, line)
             continue
         entry = xids.lookup_sxid(found.number, found.text)
-        yield from _judged(kernel_log, found, found.bus, entry, _excuse(kernel_log, found))
+        yield from _judged(kernel_log, found, switch, entry, _excuse(kernel_log, found))
 
 
-def _of_site(log: KernelLog, found: XidEvent, part: str, line: KnownLine) -> Iterator[Finding | Advisory]:
+def _of_site(log: KernelLog, found: XidEvent, part: Part, line: KnownLine) -> Iterator[Finding | Advisory]:
     """Yield what `known` of the cluster file requires for an event, which decides before NVIDIA's catalogue."""
-    measured = f"{found.text[: xids.QUOTED_LENGTH]}: {line.words}{_when(log, found)}"
+    measured = Quote(f"{found.text[: xids.QUOTED_LENGTH]}: {line.words}{_when(log, found)}")
+    code = f"xid_{found.number}"
     if line.failure:
-        yield Finding(part, measured, "no such line", line.failure)
+        yield Finding(part, measured, "no such line", line.failure, code=code)
     elif line.action == "warn":
-        yield Advisory(part, measured, "no such line")
+        yield Advisory(part, measured, "no such line", code=code)
 
 
 def _when(log: KernelLog, found: XidEvent) -> str:
@@ -85,16 +90,15 @@ def _when(log: KernelLog, found: XidEvent) -> str:
 
 
 def _judged(
-    log: KernelLog, found: XidEvent, part: str, entry: xids.Xid, excuse: str, around: Sequence[Event] = ()
+    log: KernelLog, found: XidEvent, part: Part, entry: xids.Xid, excuse: str, around: Sequence[Event] = ()
 ) -> Iterator[Finding | Advisory]:
     lines = "".join(f"; with {it.text[: xids.QUOTED_LENGTH]!r}" for it in around[:_WITH])
-    measured = f"{entry}{_when(log, found)}{lines}"
+    measured, code = Quote(f"{entry}{_when(log, found)}{lines}{excuse}"), f"xid_{entry.number}"
     if entry.fails and not excuse:
-        yield Finding(
-            part, measured, "no Xid that requires a reset, a reboot or support", ACTIONS[entry.advice]
-        )
+        wanted = "no Xid that requires a reset, a reboot or support"
+        yield Finding(part, measured, wanted, ACTIONS[entry.advice], code=code)
     elif entry.fails or entry.warns:
-        yield Advisory(part, f"{measured}{excuse}", "no Xid")
+        yield Advisory(part, measured, "no Xid", code=code)
 
 
 def _excuse(log: KernelLog, found: XidEvent) -> str:
@@ -135,6 +139,7 @@ def _recovered(log: KernelLog, found: XidEvent) -> bool:
     )
 
 
+_NONE_GIVEN_UP = "no GPU that the driver gave up"
 _WITH = 3  # lines around an Xid that a finding quotes
 
 
@@ -161,17 +166,17 @@ def _given_up(log: KernelLog, events: Sequence[Event], gpus: Gpus) -> Iterator[F
         shown = "; ".join(dict.fromkeys(it.text[: xids.QUOTED_LENGTH] for it in lines[: _WITH + 1]))
         last = max(lines, key=lambda it: it.line)
         measured = f"{shown} (last {log.when(last.last)})"
-        part = gpus.at(slot) if slot else "GPUs"
+        part = gpus.at(slot) if slot else GPUS
         clears = _works(gpus, slot)
         if all(log.reloaded_after(it) for it in lines):
             clears = "the driver was reloaded since"
         if clears:
-            yield Advisory(part, f"{measured}; {clears}", "no GPU that the driver gave up")
+            yield Advisory(part, Quote(f"{measured}; {clears}"), _NONE_GIVEN_UP, code="given_up")
         else:
             gone = bool(slot and gpus.devices and not gpus.device(slot))
             words = "; nvidia-smi does not list this GPU now" if gone else ""
-            action = Action.REBOOT if gone else Action.MONITOR
-            yield Finding(part, f"{measured}{words}", "no GPU that the driver gave up", action)
+            action, code = (Action.REBOOT, "gone") if gone else (Action.MONITOR, "given_up")
+            yield Finding(part, Quote(f"{measured}{words}"), _NONE_GIVEN_UP, action, code=code)
 
 
 def _works(gpus: Gpus, slot: str) -> str:

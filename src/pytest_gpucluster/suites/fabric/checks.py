@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.fault_rules import unless_it_works
+from pytest_gpucluster.core.finding import Quantity, Quote
 from pytest_gpucluster.core.majority import Norm, decides, differs, norm
 from pytest_gpucluster.core.metric_direction import NEITHER
+from pytest_gpucluster.core.part import Part, gpu, named, register
 from pytest_gpucluster.core.text import count, listed
 from pytest_gpucluster.kit.fabric.facts import COUNTERS
 from pytest_gpucluster.kit.fabric.partition_keys import lacks, shown_keys
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.kit.gpu.nvidia_smi import Gpus, Topology
 
 P = ParamSpec("P")
+register("pcie_switch", "PCIe switch", labelled=True)
 
 PEER_MODULES = frozenset({"nvidia_peermem", "nv_peer_mem", "efa_nv_peermem"})
 DMABUF_KERNEL = (5, 12)  # its RDMA drivers register DMA-BUFs (GPU operator: GPUDirect RDMA, prerequisites)
@@ -169,9 +172,10 @@ def peer_memory(gpu_direct: PeerMemory, profile: Profile) -> Judgement:
     elif not gpu_direct.open_modules:
         # the kernel exports DMA-BUF only to GPL modules (README of the driver, "Open Linux Kernel Modules")
         yield Finding(
-            "GPUDirect RDMA",
+            named("software", "GPUDirect RDMA"),
             f"{without}; the proprietary kernel modules have no DMA-BUF",
             "nvidia_peermem, or the open kernel modules",
+            code="no_peer_memory",
         )
     elif _registers_dmabufs(gpu_direct.kernel):
         yield Metric("gpudirect_rdma", 1, "DMA-BUF", better=NEITHER)
@@ -214,15 +218,21 @@ def hca_count(
         if len(of_gpus.ports) >= of_gpus.need:
             continue
         absent = _usual_locations(active_majority) - {port.location for port in usable(adapters)}
-        if of_gpus.gpus:
+        if owner := of_gpus.owner:
             lost = any(location.startswith(f"{name} ") for name in of_gpus.missing for location in absent)
             expected = f"{count(of_gpus.need, 'port')} for its traffic"
-            yield Finding(of_gpus.owners, _lost(of_gpus), expected, Action.DRAIN if lost else None)
+            found = Quantity(len(of_gpus.ports), "ports", _lost(of_gpus))
+            need = Quantity(of_gpus.need, "ports", expected)
+            yield Finding(owner, found, need, Action.DRAIN if lost else None, code="no_rail")
         else:
             names = listed(sorted(port.device for port in of_gpus.ports))
             lost = bool(usable(adapters) and absent)
-            shown = f"{count(len(of_gpus.ports), 'port')} ({names})"
-            yield Finding("adapters", shown, f"{of_gpus.need}", Action.DRAIN if lost else None)
+            found = Quantity(len(of_gpus.ports), "ports", f"{count(len(of_gpus.ports), 'port')} ({names})")
+            need = Quantity(of_gpus.need, "ports")
+            yield Finding(_ADAPTERS, found, need, Action.DRAIN if lost else None, code="too_few_ports")
+
+
+_ADAPTERS = Part("adapter", name="adapters")
 
 
 def _lost(rails: Rails) -> str:
@@ -264,13 +274,15 @@ def link_layer(
         ports, others = of_gpus.ports, [port for port in of_gpus.ports if port.link_layer != expected]
         few = min(of_gpus.need, len(ports)) - (len(ports) - len(others))
         if few > 0 and len(others) == few:
-            yield from (
-                Finding(of_gpus.part(port), port.link_layer or "unreadable", expected) for port in others
-            )
+            for port in others:
+                code = "wrong_link_layer" if port.link_layer else "unreadable"
+                yield Finding(of_gpus.part(port), port.link_layer or "unreadable", expected, code=code)
         elif few > 0:
             shown = ", ".join(f"{port} {port.link_layer or 'unreadable'}" for port in others)
-            right = f"{len(ports) - len(others)} ports of {expected}; {shown}"
-            yield Finding(of_gpus.owners or "adapters", right, f"{of_gpus.need}")
+            right = len(ports) - len(others)
+            found = Quantity(right, "ports", f"{right} ports of {expected}; {shown}")
+            need = Quantity(of_gpus.need, "ports")
+            yield Finding(of_gpus.owner or _ADAPTERS, found, need, code="too_few_ports")
 
 
 @check(
@@ -304,20 +316,22 @@ def port_state(
     rail_ports = {str(port) for of_gpus in rails for port in of_gpus.ports}
     for port in usable(adapters):
         if str(port) not in rail_ports and port.state != "ACTIVE":
-            part = f"{port}, for storage or management"
-            yield from _down(part, port, active_majority, few=False)
+            yield from _down(port.part, port, active_majority, few=False, role=", for storage or management")
 
 
-def _down(part: str, port: Port, active_majority: Mapping[str, Norm[bool]], *, few: bool) -> Judgement:
+def _down(
+    part: Part, port: Port, active_majority: Mapping[str, Norm[bool]], *, few: bool, role: str = ""
+) -> Judgement:
     """Judge a port that is not up: a failure if too `few` are, else a warning if it is up on most nodes."""
-    shown = f"{port.state or '?'}, {port.phys_state or '?'}"
+    shown, is_linked = f"{port.state or '?'}, {port.phys_state or '?'}{role}", port.phys_state in LINK_UP
+    code = "not_active" if is_linked else "no_link"
     usual = active_majority.get(port.location, Norm[bool]())
     if few:
         # a link that is up lacks its subnet manager, which is no fault of the node
         down = Action.DRAIN if usual.value and usual.total > PAIR else Action.MONITOR
-        yield Finding(part, shown, "ACTIVE, LinkUp", None if port.phys_state in LINK_UP else down)
+        yield Finding(part, Quote(shown), "ACTIVE, LinkUp", None if is_linked else down, code=code)
     elif usual.value:
-        yield Advisory(part, shown, f"ACTIVE, {usual.most}")
+        yield Advisory(part, Quote(shown), f"ACTIVE, {usual.most}", code=code)
 
 
 @check(
@@ -351,16 +365,12 @@ def rate(
         if len(active) - len(slow) >= min(of_gpus.need, len(active)):
             continue
         for port in slow:
-            shown = "unreadable" if port.rate is None else f"{port.rate * 8:g} Gb/s"
+            found = "unreadable" if port.rate is None else Quantity(port.rate * 8, "Gb/s")
+            code = "unreadable" if port.rate is None else "slow_link"
             usual = rate_majority.get(port.location, Norm[float]())
             lower = usual.total > PAIR and (port.rate or 0) < (usual.value or 0) * 0.99
-            part = of_gpus.part(port)
-            yield Finding(
-                part,
-                shown,
-                f"{expected * 8:g} Gb/s",
-                Action.DRAIN if lower else milder if port.rate else None,
-            )
+            action = Action.DRAIN if lower else milder if port.rate else None
+            yield Finding(of_gpus.part(port), found, Quantity(expected * 8, "Gb/s"), action, code=code)
 
 
 @check(
@@ -382,9 +392,10 @@ def firmware(
             yield NotAvailable(f"{device}: its firmware version cannot be read")
         else:
             board = port.board or port.hca_type or ""
-            yield from firmware_majority.get(board, Norm[str]()).judge(
-                f"{device} ({board})", port.firmware, worse=differs
-            )
+            part = Part("adapter", name=device, address=port.part.address)
+            shown = f"{port.firmware} of board {board}" if board else ""
+            usual = firmware_majority.get(board, Norm[str]())
+            yield from usual.judge(part, port.firmware, worse=differs, measured=shown)
 
 
 @check(
@@ -409,9 +420,8 @@ def pkeys(
     if not ports:
         raise NotApplicable("no active InfiniBand port has partition keys")
     for port in ports:
-        part = f"{port} ({port.address})" if port.address else str(port)
         usual = pkeys_majority.get(port.location, Norm())
-        yield from usual.judge(part, port.pkeys, worse=lacks, shown=shown_keys)
+        yield from usual.judge(port.part, port.pkeys, worse=lacks, shown=shown_keys)
 
 
 @check(
@@ -435,19 +445,18 @@ def mtu(
     active = [port for of_gpus in rails for port in _active(of_gpus.ports, network)]
     if not active:
         raise NotAvailable(NONE_ACTIVE)
-    found = {
-        str(port): [port.mtu] if network.fabric.link_layer == "InfiniBand" else list(port.interfaces.values())
-        for port in active
-    }
-    good = sum(bool(values) and set(values) == {expected} for values in found.values())
+    infiniband = network.fabric.link_layer == "InfiniBand"
+    found = [(port, [port.mtu] if infiniband else list(port.interfaces.values())) for port in active]
+    good = sum(bool(values) and set(values) == {expected} for _, values in found)
     if good >= min(network.fabric.hcas, len(active)):
         return
-    for port, values in found.items():
+    for port, values in found:
         if not values or None in values:
             yield NotAvailable(f"{port}: its MTU cannot be read (ibv_devinfo absent, or no interface)")
-        yield from (
-            Finding(port, str(value), str(expected)) for value in values if value not in (None, expected)
-        )
+        for value in values:
+            if value not in (None, expected):
+                mine, stated = Quantity(value, "bytes"), Quantity(expected, "bytes")
+                yield Finding(port.part, mine, stated, code="wrong_mtu")
 
 
 @check(
@@ -481,7 +490,7 @@ def gid(
         for port in ports:
             if port not in good:
                 shown = ", ".join(sorted(set(port.types.values()))) or "no GID"
-                yield Finding(str(port), shown, f"a GID of {ROCE_V2}")
+                yield Finding(port.part, Quote(shown), f"a GID of {ROCE_V2}", code="no_roce_v2")
     for environment, value in gid_exports:
         for port in good:
             found = port.types.get(int(value), "no GID") if value.isdecimal() else "no index"
@@ -490,10 +499,11 @@ def gid(
                     str(index) for index, kind in sorted(port.types.items()) if kind == ROCE_V2
                 )
                 yield Finding(
-                    f"{port}, NCCL_IB_GID_INDEX={value} ({environment})",
-                    found,
+                    port.part,
+                    f"{found} at NCCL_IB_GID_INDEX={value} ({environment})",
                     f"{ROCE_V2}: index {indices}",
                     Action.MONITOR,  # an error of the cluster file is found on every good node
+                    code="wrong_gid_index",
                 )
 
 
@@ -546,7 +556,8 @@ def gpu_nic_affinity(
     else:
         for index, of_gpu in far.items():
             best = ", ".join(sorted(set(of_gpu.values())))
-            yield Finding(f"GPU {index}", f"no near adapter ({best})", "an adapter at PIX or PXB")
+            far_away = f"no near adapter ({best})"
+            yield Finding(gpu(index), far_away, "an adapter at PIX or PXB", code="no_near_adapter")
 
 
 @check(
@@ -563,14 +574,14 @@ def iommu(network: Profile, iommu_state: Iommu) -> Judgement:  # the decorator r
     if iommu_state.domains:  # the kernel's configuration may be pass-through without a parameter
         for device, kind in sorted(iommu_state.domains.items()):
             if kind != "identity":
-                yield Finding(device, f"IOMMU domain of type {kind} ({given})", "identity")
+                shown = f"IOMMU domain of type {kind} ({given})"
+                yield Finding(Part("device", name=device), shown, "identity", code="translates")
         return
     fine = {"iommu=pt", "iommu=off", "intel_iommu=off", "amd_iommu=off", "iommu.passthrough=1"}
     on = iommu_state.units or any("iommu=on" in word for word in iommu_state.cmdline)
     if on and not fine.intersection(iommu_state.cmdline):
-        yield Finding(
-            "kernel command line", f"{given}; active: {', '.join(iommu_state.units) or 'none'}", "iommu=pt"
-        )
+        shown = f"{given}; active: {', '.join(iommu_state.units) or 'none'}"
+        yield Finding(named("setting", "kernel command line"), shown, "iommu=pt", code="iommu_on")
 
 
 @check(
@@ -585,10 +596,11 @@ def acs(network: Profile, acs_state: Acs) -> Judgement:  # the decorator reads t
     """No PCIe switch redirects requests to the CPU."""
     yield Metric("acs_bridges", acs_state.devices, "bridges")
     for bridge in acs_state.switches:
-        yield Finding(f"PCIe switch {bridge}", "ACSCtl: ReqRedir+", "ReqRedir-")
+        yield Finding(Part("pcie_switch", name=bridge), "ACSCtl: ReqRedir+", "ReqRedir-", code="redirects")
     if acs_state.others:  # traffic within a switch does not pass the root port
         shown = f"{len(acs_state.others)}, the first is {acs_state.others[0]}"
-        yield Advisory("PCIe ports outside of switches", f"ACSCtl: ReqRedir+ on {shown}", "ReqRedir-")
+        part = Part("device", name="PCIe ports outside of switches")
+        yield Advisory(part, f"ACSCtl: ReqRedir+ on {shown}", "ReqRedir-", code="redirects")
 
 
 @check(
@@ -606,7 +618,9 @@ def fabric_manager(fabric_service: FabricManager, gpus: Gpus, profile: Profile) 
         raise NotAvailable("the version of fabric manager or of the driver cannot be read")
     elif fabric_service.version != driver:
         # another fabric manager, in a container, may have set the fabric up
-        found = Finding("nvidia-fabricmanager", fabric_service.version, f"{driver}, the driver's version")
+        wanted = f"{driver}, the driver's version"
+        service, version = named("service", "nvidia-fabricmanager"), Quote(fabric_service.version)
+        found = Finding(service, version, wanted, code="other_version")
         yield unless_it_works(bool(gpus.joined_fabric), found)
 
 
@@ -630,74 +644,81 @@ def nic_names(interfaces: Interfaces, environments: Mapping[str, EnvironmentConf
     if not exports:
         raise NotApplicable("no environment of the cluster file names a network interface")
     for name, variable, value in exports:
-        part = f"{variable}={value} (environment {name})"
+        part = named("setting", f"{variable}={value} (environment {name})")
         for problem in RULES[variable](value, interfaces):
             if isinstance(problem, NotAvailable):
                 yield problem
             else:
-                yield Finding(part, problem, "an interface of this node")
+                code, text = problem
+                yield Finding(part, text, "an interface of this node", code=code)
 
 
 def _entries(value: str) -> list[str]:
     return [entry.strip() for entry in value.split(",") if entry.strip()]
 
 
-def nccl_names(value: str, names: frozenset[str]) -> Iterator[str]:
+Problem = tuple[str, str]  # code and text
+
+
+def _absent(name: str, names: Iterable[str]) -> Problem:
+    return "absent", f"no {name or 'name'}; there are {listed(sorted(names))}"
+
+
+def nccl_names(value: str, names: frozenset[str]) -> Iterator[Problem]:
     """Judge a list of NCCL: prefixes, exact names after '=', all but these after '^' ('^=' likewise)."""
     wanted = NameFilter.parse(",".join(_entries(value)))
     if not wanted.entries:
-        yield "has no name"
+        yield "empty", "has no name"
     elif wanted.exclude:
         if not any(map(wanted.selects, names)):
-            yield f"excludes all of {listed(sorted(names))}"
+            yield "excludes_all", f"excludes all of {listed(sorted(names))}"
     elif wanted.exact:
-        missing = (entry for entry, _ in wanted.entries if entry not in names)
-        yield from (f"no {entry}; there are {listed(sorted(names))}" for entry in missing)
+        yield from (_absent(entry, names) for entry, _ in wanted.entries if entry not in names)
     elif not any(map(wanted.selects, names)):
-        yield f"no name has this prefix; there are {listed(sorted(names))}"
+        yield "no_such_prefix", f"no name has this prefix; there are {listed(sorted(names))}"
 
 
-def _nccl_socket(value: str, found: Interfaces) -> Iterator[str]:
+def _nccl_socket(value: str, found: Interfaces) -> Iterator[Problem]:
     return nccl_names(value, found.names - {"lo"} if value.startswith("^") else found.names)
 
 
-def _nccl_hca(value: str, found: Interfaces) -> Iterator[str]:
+def _nccl_hca(value: str, found: Interfaces) -> Iterator[Problem]:
     return nccl_names(value, found.devices)
 
 
-def _exact(value: str, found: Interfaces) -> Iterator[str]:
+def _exact(value: str, found: Interfaces) -> Iterator[Problem]:
     """Judge a list of exact interface names (Gloo, TensorPipe)."""
     for entry in _entries(value) or [""]:
         if entry not in found.names:
-            yield f"no {entry or 'name'}; there are {listed(sorted(found.names))}"
+            yield _absent(entry, found.names)
 
 
-def _ucx(value: str, found: Interfaces) -> Iterator[str]:
+def _ucx(value: str, found: Interfaces) -> Iterator[Problem]:
     """Judge UCX_NET_DEVICES: 'all', interfaces, or adapters with their port (mlx5_0:1); '^' excludes."""
     if value.strip() == "all" or value.startswith("^"):
         return
     for entry in _entries(value) or [""]:
         device, colon, port = entry.partition(":")
         if device in found.devices and not (colon and port.isdecimal()):
-            yield f"{entry}: UCX needs also the port, like {device}:1"
+            yield "lacks_port", f"{entry}: UCX needs also the port, like {device}:1"
         elif device not in (found.devices if colon else found.names):
-            yield f"no {entry or 'name'}; there are {listed(sorted(found.names | found.devices))}"
+            yield _absent(entry, found.names | found.devices)
 
 
-def _open_mpi(value: str, found: Interfaces) -> Iterator[str | NotAvailable]:
+def _open_mpi(value: str, found: Interfaces) -> Iterator[Problem | NotAvailable]:
     """Judge a list of Open MPI: exact names, or subnets like 10.0.0.0/8."""
     for entry in _entries(value) or [""]:
         try:
             subnet = ipaddress.IPv4Network(entry, strict=False) if "/" in entry else None
         except ValueError:
-            yield f"{entry} is not a subnet"
+            yield "no_subnet", f"{entry} is not a subnet"
             continue
         if subnet is None and entry not in found.names:
-            yield f"no {entry or 'name'}; there are {listed(sorted(found.names))}"
+            yield _absent(entry, found.names)
         elif subnet is not None and found.addresses is None:
             yield NotAvailable(f"{entry}: the node's addresses cannot be read (ip is absent)")
         elif subnet is not None and not _has_address(subnet, found):
-            yield f"no address in {entry}"
+            yield "no_address", f"no address in {entry}"
 
 
 def _has_address(subnet: ipaddress.IPv4Network, found: Interfaces) -> bool:
@@ -705,7 +726,7 @@ def _has_address(subnet: ipaddress.IPv4Network, found: Interfaces) -> bool:
     return any(address.ip in subnet for of_name in addresses.values() for address in of_name)
 
 
-RULES: dict[str, Callable[[str, Interfaces], Iterator[str] | Iterator[str | NotAvailable]]] = {
+RULES: dict[str, Callable[[str, Interfaces], Iterator[Problem] | Iterator[Problem | NotAvailable]]] = {
     "NCCL_SOCKET_IFNAME": _nccl_socket,
     "NCCL_IB_HCA": _nccl_hca,
     "GLOO_SOCKET_IFNAME": _exact,
@@ -744,7 +765,7 @@ def counters(network: Profile, adapters: Adapters, adapters_later: Adapters) -> 
         for name in port.counters:
             if then[name]:
                 yield Metric(name, then[name], "events", str(port))
-            yield from _counter(str(port), name, then[name], _risen(port, then, name, seconds))
+            yield from _counter(port.part, name, then[name], _risen(port, then, name, seconds))
 
 
 def _risen(port: Port, then: Mapping[str, int], name: str, seconds: float) -> Finding | None:
@@ -755,16 +776,18 @@ def _risen(port: Port, then: Mapping[str, int], name: str, seconds: float) -> Fi
     at_most = allowed(name, port.rate or 0, seconds)
     if name in CAUSED_ELSEWHERE or rises[name] <= at_most:
         return None
+    shown = f"{name} rose by {rises[name]} to {then[name]} in {seconds:.0f} s of the run"
     return Finding(
-        str(port),
-        f"{name} rose by {rises[name]} to {then[name]} in {seconds:.0f} s of the run",
-        f"by at most {at_most:.0f}",
+        port.part,
+        Quantity(rises[name], "errors", shown),
+        Quantity(at_most, "errors", f"by at most {at_most:.0f}"),
         # without rate and time nothing is known of how many errors are allowed
         Action.DRAIN if port.rate and seconds and proves_fault(name, rises) else None,
+        code=f"{name.lower()}_rose",
     )
 
 
-def _counter(part: str, name: str, found: int, risen: Finding | None) -> Judgement:
+def _counter(part: Part, name: str, found: int, risen: Finding | None) -> Judgement:
     """Judge one counter: by its increase, or its value.
 
     A saturated counter may be as old as the node, so it drains no node; but it hides new errors, so it fails until it is
@@ -773,9 +796,10 @@ def _counter(part: str, name: str, found: int, risen: Finding | None) -> Judgeme
     if risen is not None:
         yield risen
     elif found in (2 ** COUNTERS[name] - 1, 2**32 - 1, 2**64 - 1):
-        finding_class = Advisory if name in CAUSED_ELSEWHERE else Finding
-        yield finding_class(
-            part, f"{name} {found}: saturated, it no longer counts", "cleared with perfquery -R"
-        )
+        kind = Advisory if name in CAUSED_ELSEWHERE else Finding
+        shown, code = f"{name} {found}: saturated, it no longer counts", f"{name.lower()}_saturated"
+        yield kind(part, shown, "cleared with perfquery -R", code=code)
     elif found > USUAL[name]:
-        yield Advisory(part, f"{name} {found} since the driver's start", f"at most {USUAL[name]}")
+        total = Quantity(found, "errors", f"{name} {found} since the driver's start")
+        most = Quantity(USUAL[name], "errors", f"at most {USUAL[name]}")
+        yield Advisory(part, total, most, code=f"{name.lower()}_since_start")

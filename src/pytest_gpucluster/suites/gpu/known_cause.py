@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,20 +9,17 @@ from pytest_gpucluster.core.check import Outcome, Verdict
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.fact import Fact
 from pytest_gpucluster.kit.gpu import nvidia_smi
+from pytest_gpucluster.kit.gpu.too_few import TOO_FEW
 from pytest_gpucluster.suites.gpu.missing_gpus import (
     MissingGpus,
     UsualBuses,
-    lacks_gpus,
     missing_gpus,
-    too_few,
     usual_buses,
     with_missing,
 )
 
 if TYPE_CHECKING:
     from pytest_gpucluster.run.session import ClusterSession
-
-_WORD = re.compile(r"[\w.-]+")
 
 
 def with_known_cause(verdict: Verdict, session: ClusterSession, own: str) -> Verdict:
@@ -32,12 +28,11 @@ def with_known_cause(verdict: Verdict, session: ClusterSession, own: str) -> Ver
     A run without facts of GPUs reads them from all nodes once a program reports too few, at no other failure.
     """
     failed = verdict.outcome is Outcome.FAILED
-    few = lacks_gpus(verdict.reason) or any(map(too_few, verdict.findings))
+    few = not {verdict.reason_code, *(it.code for it in verdict.findings)}.isdisjoint(TOO_FEW)
     if not few and not (failed and session.facts.is_requested(nvidia_smi.GPUS)):
         return verdict
-    texts = [verdict.reason, *(f"{it.part} {it.measured}" for it in verdict.findings)]
-    words = {word for text in texts for word in _WORD.findall(text)}
-    named = [own] if own else [node for node in session.nodes if node in words]
+    parts = {name for it in verdict.findings for name in (*it.part.nodes, it.part.name)}
+    named = [own] if own else [node for node in session.nodes if node in parts]
     for node in named or session.nodes:
         found = _missing_of(session, node)
         if found is None:
@@ -65,7 +60,7 @@ def _missing_of(session: ClusterSession, node: str) -> MissingGpus | None:
 
 
 def _usual_buses(session: ClusterSession) -> UsualBuses:
-    return usual_buses(session.facts.of_fleet(nvidia_smi.GPUS).values())
+    return usual_buses(session.facts.of_fleet(nvidia_smi.GPUS))
 
 
 _USUAL_BUSES = Fact(_usual_buses, once=True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.core.finding import Quantity
+from pytest_gpucluster.core.part import Part, gpu
 from pytest_gpucluster.kit.gpu.nvidia_smi import REQUIRES_RESET
+from pytest_gpucluster.kit.gpu.too_few import TOO_FEW
 
 if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Finding, Verdict
@@ -18,30 +20,14 @@ HINT = "dmesg | grep -i -e xid -e nvrm; lspci -d 10de:; power the node off and o
 RESET_HINT = "dmesg | grep Xid; end what uses the GPU; nvidia-smi -r (with NVSwitch: of all GPUs), or reboot"
 UsualBuses = Mapping[tuple[str | None, int], tuple[str, ...]]  # (model, GPUs per node) -> their bus ids
 
-# of nccl-tests, of the payloads, of CUDA and of nvidia-container-cli
-_TOO_FEW = re.compile(
-    r"\d+ requested but only \d+ were found|only \d+ (?:GPUs|devices) are visible|finds no CUDA device|sees no GPU|"
-    r"no CUDA-capable device|invalid device ordinal|nvidia-container-cli: (?:device|detection) error"
-)
-_SHARED = re.compile(r"(?:used by )?(?:\d+ ranks|(?:ranks|tasks) \d.*)|computes on the CPU|no GPU named")
-_OF_GPUS = re.compile(r"GPU|device|replica", re.IGNORECASE)
-_NUMBER = re.compile(r"\d+")
+LOST, RESET, ABSENT = "lost", "requires_reset", "absent"  # codes of findings on a GPU that does not answer
+_COUNTED = ("GPUs", "devices", "replicas")  # units of what there is one of for each GPU
 
 
-def too_few(finding: Finding) -> bool:
-    """Return whether a program reports too few GPUs in a finding, or its ranks share them or use the CPU."""
-    return bool(_TOO_FEW.search(finding.measured) or _SHARED.fullmatch(finding.measured))
-
-
-def lacks_gpus(reason: str) -> bool:
-    """Return whether a check was not made since a program found too few GPUs."""
-    return bool(_TOO_FEW.search(reason) or "no UUID on " in reason)
-
-
-def usual_buses(fleet: Iterable[Gpus]) -> UsualBuses:
+def usual_buses(fleet: Mapping[str, Gpus]) -> UsualBuses:
     """Return the bus ids that most nodes have, by model and number of GPUs."""
     seen: dict[tuple[str | None, int], Counter[tuple[str, ...]]] = defaultdict(Counter)
-    for gpus in fleet:
+    for gpus in fleet.values():
         buses = tuple(gpu.bus for gpu in gpus if gpu.bus and not gpu.lost)
         if buses:
             seen[gpus.devices[0].name, len(buses)][buses] += 1
@@ -59,29 +45,36 @@ class MissingGpus:
 
     def explains(self, finding: Finding) -> bool:
         """Return whether they are the cause of a finding."""
-        if too_few(finding):
+        if finding.code in TOO_FEW or (finding.part.kind == "gpu" and finding.code in (LOST, RESET, ABSENT)):
             return True
-        measured, wanted = _NUMBER.search(finding.measured), _NUMBER.search(finding.expected)
-        counted = measured and wanted and (int(measured[0]), int(wanted[0])) == (self.present, self.expected)
-        return bool(counted and _OF_GPUS.search(f"{finding.part} {finding.measured} {finding.expected}"))
+        found, wanted = finding.measured, finding.expected
+        if not isinstance(found, Quantity) or not isinstance(wanted, Quantity) or found.unit not in _COUNTED:
+            return False
+        return (found.number, wanted.number) == (self.present, self.expected)
+
+
+def absent_gpus(gpus: Gpus, expected: int, usual: UsualBuses) -> list[Part]:
+    """Return the GPUs that nvidia-smi does not list, by the bus ids that most nodes have; [] if these do not show all of them."""
+    listed = {it.bus for it in gpus}
+    buses = usual.get((gpus.devices[0].name if gpus.devices else None, expected), ())
+    found = [gpu(index, address=bus) for index, bus in enumerate(buses) if bus not in listed]
+    return found if len(found) == expected - len(gpus) else []
 
 
 def missing_gpus(gpus: Gpus, expected: int, usual: UsualBuses) -> MissingGpus | None:
     """Return the GPUs that a node lacks: those that do not answer, else those at the bus ids that the others have."""
-    lost = [gpu for gpu in gpus if gpu.lost]
+    lost = [it for it in gpus if it.lost]
     present = len(gpus) - len(lost)
     if gpus.driver_problem or present >= expected:
         return None
     if len(gpus) >= expected:
-        cause = ", ".join(f"GPU {gpu.index} ({gpu.bus or 'no bus id'}): {gpu.lost}" for gpu in lost)
-        return MissingGpus(present, expected, cause, RESET_HINT if REQUIRES_RESET in cause else HINT)
-    answering = {gpu.bus for gpu in gpus if not gpu.lost}
-    buses = usual.get((gpus.devices[0].name if gpus.devices else None, expected), ())
-    names = [f"GPU {index} ({bus})" for index, bus in enumerate(buses) if bus not in answering]
-    if len(names) != expected - present:
-        names = [f"{expected - present} of {expected} GPUs"]
-    cause = f"{', '.join(names)} missing: fell off the bus, or not found at boot"
-    return MissingGpus(present, expected, cause)
+        cause = ", ".join(f"GPU {it.index} ({it.bus or 'no bus id'}): {it.lost}" for it in lost)
+        reset = any(REQUIRES_RESET in it.lost for it in lost)
+        return MissingGpus(present, expected, cause, RESET_HINT if reset else HINT)
+    absent = absent_gpus(gpus, expected, usual)
+    parts = sorted((*(it.part for it in lost), *absent), key=lambda part: part.index or 0)
+    names = ", ".join(part.brief for part in parts) if absent else f"{expected - present} of {expected} GPUs"
+    return MissingGpus(present, expected, f"{names} missing: fell off the bus, or not found at boot")
 
 
 def with_missing(verdict: Verdict, found: MissingGpus) -> Verdict:

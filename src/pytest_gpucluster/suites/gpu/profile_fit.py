@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pytest_gpucluster.config.profile_files import MEMORY_TOLERANCE, fitting_profiles
 from pytest_gpucluster.core.check import Action, Finding, Verdict, conclude
 from pytest_gpucluster.core.errors import GpuClusterError
+from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.core.probe import Answer, Probe
 from pytest_gpucluster.core.text import count, listed
 from pytest_gpucluster.core.units import format_size
@@ -59,10 +60,11 @@ class Contradiction:
 
     def verdict(self) -> Verdict:
         """Return the failure of the cluster."""
+        stated = f"{self.stated} (profile {self.profile})"
         choice = " or ".join((*self.fitting, "one that extends generic and states these GPUs"))
         return conclude(
             CHECK,
-            [Finding(f"GPUs of {self.nodes}", self.found, f"{self.stated} (profile {self.profile})")],
+            [Finding(Part("node", name=self.nodes), self.found, stated, code="wrong_profile")],
             cause=f"the cluster file gives {self.nodes} the profile of other hardware: no node is at fault",
             hint=f"nvidia-smi -L on a node; in the cluster file, `profile:` of the group {self.nodes}: {choice}",
             action=Action.CONFIGURE,

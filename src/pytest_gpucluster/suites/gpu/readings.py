@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from pytest_gpucluster.core.check import Action, Finding, Judgement
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.finding import Quote
 from pytest_gpucluster.core.majority import Norm, differs, norm
 from pytest_gpucluster.core.text import matches
 from pytest_gpucluster.kit.gpu.nvidia_csv import NOT_REPORTED, is_unsupported
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pytest_gpucluster.config.models import GpuProfile
+    from pytest_gpucluster.core.finding import Measure
     from pytest_gpucluster.kit.gpu.nvidia_smi import Gpu, Gpus
 
 P = ParamSpec("P")
@@ -57,7 +59,7 @@ def nvidia_smi_message(gpus: Gpus) -> str:
 
 
 def unread(
-    gpus: Gpus, gpu: Gpu, attribute: str, expected: str, *, stated: bool
+    gpus: Gpus, gpu: Gpu, attribute: str, expected: Measure, *, stated: bool
 ) -> Finding | NotAvailable | NotApplicable:
     """Return why a value is absent.
 
@@ -71,9 +73,10 @@ def unread(
     if root_only(text):
         return NotAvailable(f"{attribute} of {gpu}: nvidia-smi shows it to root alone: {text}")
     if not is_unsupported(text):
-        return Finding(str(gpu), text, expected, Action.MONITOR)
+        return Finding(gpu.part, Quote(text), expected, Action.MONITOR, code="unreadable")
     if any(one.name == gpu.name and getattr(one, attribute) is not None for one in gpus):
-        return Finding(str(gpu), text, f"{expected}; other GPUs of the node report it", Action.MONITOR)
+        others = f"{expected}; other GPUs of the node report it"
+        return Finding(gpu.part, Quote(text), others, Action.MONITOR, code="not_reported")
     why = f"{attribute} of {gpu}: {text}, as on all GPUs of this model on the node"
     return NotAvailable(why) if stated else NotApplicable(why)
 
@@ -92,17 +95,18 @@ def judge_equal(
     gpus: Gpus,
     attribute: str,
     expected: Any,
-    shown: Callable[[Any], str] = str,
+    shown: Callable[[Any], Measure] = str,
     *,
+    code: str,
     stated: bool = True,
 ) -> Judgement:
-    """Judge that a value of every GPU is the expected one."""
+    """Judge that a value of every GPU is the expected one; `code`: of a finding on another value."""
     for gpu in gpus:
         value = getattr(gpu, attribute)
         if value is None:
             yield unread(gpus, gpu, attribute, shown(expected), stated=stated)
         elif value != expected:
-            yield Finding(str(gpu), shown(value), shown(expected))
+            yield Finding(gpu.part, shown(value), shown(expected), code=code)
 
 
 def judge_switch(gpus: Gpus, attribute: str, profile: GpuProfile, *, what: str) -> Judgement:
@@ -119,7 +123,7 @@ def judge_switch(gpus: Gpus, attribute: str, profile: GpuProfile, *, what: str) 
             stated = states(profile, attribute)
             yield unread(gpus, gpu, attribute, shown[on], stated=stated)
         elif value != on:
-            yield Finding(str(gpu), shown[value], shown[on])
+            yield Finding(gpu.part, shown[value], shown[on], code="enabled" if value else "disabled")
 
 
 def judge_version(gpus: Gpus, attribute: str, fleet: ByModel, *, stated: str | None) -> Judgement:
@@ -130,9 +134,9 @@ def judge_version(gpus: Gpus, attribute: str, fleet: ByModel, *, stated: str | N
             expected = stated or "a version"
             yield unread(gpus, gpu, attribute, expected, stated=stated is not None)
         elif stated is None:
-            yield from fleet.get(gpu.name or "", Norm[str]()).judge(str(gpu), value, worse=differs)
+            yield from fleet.get(gpu.name or "", Norm[str]()).judge(gpu.part, value, worse=differs)
         elif not matches(value.lower(), stated.lower()):
-            yield Finding(str(gpu), value, stated)
+            yield Finding(gpu.part, Quote(value), stated, code="wrong_version")
 
 
 def by_model(facts: Mapping[str, Gpus], read: Callable[[Gpu], str | None], *, per_node: bool) -> ByModel:

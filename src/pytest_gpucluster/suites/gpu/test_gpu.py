@@ -9,7 +9,7 @@ from pytest_gpucluster.kit.gpu import libraries as gpu_libraries
 from pytest_gpucluster.kit.gpu import nvidia_smi, xid_check
 from pytest_gpucluster.kit.node import kernel_log as kernel_log_probe
 from pytest_gpucluster.suite import Tests, fact, fleet_probed, peer_probed, probed
-from pytest_gpucluster.suites.gpu import checks
+from pytest_gpucluster.suites.gpu import checks, missing_gpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +37,7 @@ info = fact(lambda node: node.info)
 uuid_owners = fleet_probed(nvidia_smi.GPUS, checks.inventory.uuid_owners)
 serial_owners = fleet_probed(nvidia_smi.GPUS, checks.inventory.serial_owners)
 driver_majority = peer_probed(nvidia_smi.GPUS, checks.inventory.driver_majority)
+usual_buses = fleet_probed(nvidia_smi.GPUS, missing_gpus.usual_buses)
 vbios_majority = peer_probed(nvidia_smi.GPUS, checks.inventory.vbios_majority)
 clock_majority = peer_probed(nvidia_smi.GPUS, checks.health.clock_majority)
 all_nvlinks = fleet_probed(nvidia_smi.NVLINK)

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.finding import Quantity, Quote
 from pytest_gpucluster.core.majority import decides, differs, less, norm, owners
 from pytest_gpucluster.core.metric_direction import NEITHER
+from pytest_gpucluster.core.part import Part, named, register
 from pytest_gpucluster.core.text import listed, some
 from pytest_gpucluster.kit.node.port_errors import CAUSED_ELSEWHERE, USUAL
 from pytest_gpucluster.suites.ibfabric.judge import ACTIVE, Owned, errors
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.ibfabric.config import IbFabricConfig
     from pytest_gpucluster.suites.ibfabric.facts import FabricFacts, NodePorts
     from pytest_gpucluster.suites.ibfabric.subnet import Device, Link
+
+register("subnet", "subnet")
+register("guid", "GUID", labelled=True)
+register("lid", "LID", labelled=True)
 
 MASTER = "SMINFO_MASTER"
 ALIVE = (MASTER, "SMINFO_STANDBY", "SMINFO_DISCOVER")  # sminfo(8)
@@ -44,7 +50,7 @@ def subnet_manager(fabric: FabricFacts) -> Judgement:
             if not re.search(UNANSWERED, why):
                 yield NotAvailable(why)
             else:
-                yield Finding("subnet manager", why, "one master")
+                yield Finding(_MANAGER, Quote(why), "one master", code="no_answer")
             continue
         names = {link.a.guid: link.a.label for link in part.subnet.links}
         masters = [it for it in part.managers if it.state == MASTER]
@@ -53,7 +59,12 @@ def subnet_manager(fabric: FabricFacts) -> Judgement:
                 f"{names.get(it.guid, it.guid)} (LID {it.lid}) is {it.state}"
                 for it in masters or part.managers
             )
-            yield Finding("subnet manager", f"{len(masters)} masters: {shown}", "one master, others standby")
+            found = Quantity(len(masters), "masters", f"{len(masters)} masters: {shown}")
+            one = Quantity(1, "masters", "one master, others standby")
+            yield Finding(_MANAGER, found, one, code="masters")
+
+
+_MANAGER = named("service", "subnet manager")
 
 
 @check(
@@ -76,7 +87,8 @@ def size(fabric: FabricFacts, config: IbFabricConfig, accepted: Mapping[str, flo
         yield Metric(what, number, what, better=NEITHER)
         stated = getattr(config, what)
         if stated is not None and number != stated:
-            yield Finding(what, f"{number}", f"{stated} (`ibfabric.{what}`)")
+            wanted = Quantity(stated, what, f"{stated} (`ibfabric.{what}`)")
+            yield Finding(Part("subnet"), Quantity(number, what), wanted, code=f"number_of_{what}")
     yield Metric("links_between_switches", between, "links", better=NEITHER)
     unstated = {"switches": config.switches, "links_between_switches": config.links}
     compared = {
@@ -85,7 +97,9 @@ def size(fabric: FabricFacts, config: IbFabricConfig, accepted: Mapping[str, flo
     for what, before in compared.items():
         number = found.get(what, between)
         if number < before:
-            yield Finding(what.replace("_", " "), f"{number}", f"{before:g}, as in the last accepted run")
+            unit = what.replace("_", " ")
+            wanted = Quantity(before, unit, f"{before:g}, as in the last accepted run")
+            yield Finding(Part("subnet"), Quantity(number, unit), wanted, code=f"fewer_{what}")
     if not compared and config.switches is None and config.links is None:
         raise NotApplicable(
             f"no number is stated, and no accepted run is in the history; the subnet has {found['switches']} switches and "
@@ -110,13 +124,12 @@ def switch_links(drawn: FabricFacts, links: Owned) -> Judgement:
         yield from (finding for _, finding in slow_links(part, between))
         yield from _below_support(between)
         for _, it in slow_links(part, _others(part, links)):
-            yield Advisory(it.part, it.measured, it.expected)
+            yield Advisory(it.part, it.measured, it.expected, it.code)
     for port in fabric.ports:
         if not port.answered:
-            place = f"{port.description} port {port.number}"
-            yield Advisory(
-                place, "the link is up, and no device answers", "a device, or a GUID that no other has"
-            )
+            place = Part("port", name=f"{port.description} port {port.number}")
+            found = "the link is up, and no device answers"
+            yield Advisory(place, found, "a device, or a GUID that no other has", code="no_device")
 
 
 def _others(fabric: FabricFacts, links: Owned) -> list[Link]:
@@ -143,10 +156,12 @@ def slow_links(fabric: FabricFacts, links: Iterable[Link]) -> Iterator[tuple[Lin
     for link in known:
         theirs = usual if usual.clear and (link.could_be or len(of_kind) == 1) else of_kind[kinds[link]]
         if link.state not in (ACTIVE, ""):
-            yield link, Finding(link.label, link.state, ACTIVE)
+            yield link, Finding(link.part, Quote(link.state), ACTIVE, code="not_active")
         elif theirs.value and link.gbps and link.gbps < theirs.value:
             more = f"; both ends support {link.could_be}" if link.could_be else ""
-            yield link, Finding(link.label, link.rate + more, f"{theirs.value:g} Gb/s, {theirs.most}")
+            rate = Quantity(link.gbps, "Gb/s", link.rate + more)
+            most = Quantity(theirs.value, "Gb/s", f"{theirs.value:g} Gb/s, {theirs.most}")
+            yield link, Finding(link.part, rate, most, code="slow_link")
 
 
 def _kind(one: Device | None, other: Device | None) -> tuple[frozenset[str], bool]:
@@ -160,9 +175,8 @@ def _below_support(links: Iterable[Link]) -> Iterator[Advisory]:
     could_be = [link.could_be for link in links if link.state in (ACTIVE, "")]
     slower = [text for text in could_be if text]
     if decides(len(slower), len(could_be)):
-        yield Advisory(
-            f"{len(slower)} of {len(could_be)} links", "slower than both of their ends support", slower[0]
-        )
+        part = Part("cable", name=f"{len(slower)} of {len(could_be)} links")
+        yield Advisory(part, "slower than both of their ends support", slower[0], code="below_support")
 
 
 @check(
@@ -179,13 +193,13 @@ def switch_errors(fabric: FabricFacts, links: Owned) -> Judgement:
         if link.between_switches:
             yield from errors(fabric, link)
     for link in _others(fabric, links):
-        yield from (Advisory(it.part, it.measured, it.expected) for it in errors(fabric, link))
+        yield from (Advisory(it.part, it.measured, it.expected, it.code) for it in errors(fabric, link))
     yield from _old_errors(fabric)
 
 
 def _old_errors(fabric: FabricFacts) -> Iterator[Advisory]:
     """Yield the ports whose counters are high and do not rise: when the errors came is not known."""
-    names = {(end.guid, end.number): end.label for link in fabric.subnet.links for end in link.ends}
+    parts = {(end.guid, end.number): end.part for link in fabric.subnet.links for end in link.ends}
     cables = {
         (end.guid, end.number)
         for link in fabric.subnet.links
@@ -198,8 +212,10 @@ def _old_errors(fabric: FabricFacts) -> Iterator[Advisory]:
             if counter == "link_downed" and key in cables:
                 continue  # each restart of a host counts
             if value > USUAL[counter] and counter not in risen and counter not in CAUSED_ELSEWHERE:
-                part = f"{counter} at {names.get(key, key[0])}"
-                yield Advisory(part, f"{value} since the counter was cleared", f"<= {USUAL[counter]}")
+                part = parts.get(key) or Part("port", name=key[0])
+                total = Quantity(value, "errors", f"{counter}: {value} since the counter was cleared")
+                most = Quantity(USUAL[counter], "errors", f"<= {USUAL[counter]}")
+                yield Advisory(part, total, most, code=f"{counter.lower()}_since_cleared")
 
 
 @check(
@@ -215,11 +231,14 @@ def unique(fabric: FabricFacts, all_ports: Mapping[str, NodePorts]) -> Judgement
     for guid, nodes in owners(guids).items():
         if len(nodes) > 1 and guid.strip("0"):
             where = listed(dict.fromkeys(nodes))
-            yield Finding(f"GUID {guid}", f"{len(nodes)} ports of {where} have it", "one port")
+            found = Quantity(len(nodes), "ports", f"{len(nodes)} ports of {where} have it")
+            yield Finding(Part("guid", name=guid), found, _ONE_PORT, code="several_ports")
     ends = Counter(end.key for link in fabric.subnet.links for end in link.ends)
     for end in (end for link in fabric.subnet.links for end in link.ends):
         if ends[end.key] > 1:
-            yield Finding(f"GUID {end.guid}", f"{end.label} is at {ends[end.key]} cables", "one cable")
+            found = Quantity(ends[end.key], "cables", f"{end.label} is at {ends[end.key]} cables")
+            one = Quantity(1, "cables", "one cable")
+            yield Finding(Part("guid", name=end.guid), found, one, code="several_cables")
     by_lid: defaultdict[tuple[int, int], dict[str, str]] = defaultdict(dict)
     for number, part in enumerate(fabric.each):
         for port in part.ports:
@@ -227,7 +246,11 @@ def unique(fabric: FabricFacts, all_ports: Mapping[str, NodePorts]) -> Judgement
                 by_lid[number, port.lid][port.guid] = port.description
     for (_, lid), holders in by_lid.items():
         if len(holders) > 1:
-            yield Finding(f"LID {lid}", f"{some(holders.values())} have it", "one port")
+            found = Quantity(len(holders), "ports", f"{some(holders.values())} have it")
+            yield Finding(Part("lid", name=f"{lid}"), found, _ONE_PORT, code="several_ports")
+
+
+_ONE_PORT = Quantity(1, "ports", "one port")
 
 
 @check(
@@ -249,7 +272,7 @@ def mtu(fabric: FabricFacts) -> Judgement:
         usual = norm(((link.label, value) for link, value in found.items()), "links")
         if usual.clear:
             for link, value in found.items():
-                yield from usual.judge(link.label, value, worse=less)
+                yield from usual.judge(link.part, value, worse=less)
         if len(found) < len(between):
             yield NotAvailable(
                 f"saquery PIR shows the MTU of {len(found)} of {len(between)} links between switches"
@@ -290,9 +313,8 @@ def _balance(fabric: FabricFacts, uplinks: Mapping[str, Counter[str]]) -> Judgem
         uneven = f" ({some(fewer, 4)}, else {max(to.values())})" if fewer else ", as many to each switch"
         # one that does not reach most switches above, as for management, is built so
         is_fault = fewer and 2 * sum(map(bool, to.values())) >= len(to)
-        yield (Finding if is_fault else Advisory)(
-            f"leaf {names.get(leaf, leaf)}", f"{to.total()} uplinks{uneven}", expected
-        )
+        part, found = Part("switch", name=names.get(leaf, leaf)), f"{to.total()} uplinks{uneven}"
+        yield (Finding if is_fault else Advisory)(part, found, expected, code="fewer_uplinks")
 
 
 def _short_of_total(
@@ -359,7 +381,8 @@ def routing(fabric: FabricFacts) -> Judgement:
     if not fabric.configured:
         raise NotApplicable(f"opensm.conf names no engine; the routes are of {fabric.engine}")
     if fabric.engine.lower() != fabric.configured.lower():
-        yield Finding("routing engine", fabric.engine, fabric.configured)
+        part = named("setting", "routing engine")
+        yield Finding(part, Quote(fabric.engine), Quote(fabric.configured), code="other_engine")
 
 
 @check(
@@ -386,4 +409,4 @@ def switch_firmware(fabric: FabricFacts) -> Judgement:
         )
         for device, (its, version) in known.items():
             if its == board:
-                yield from usual.judge(f"switch {device.node}", version, worse=differs)
+                yield from usual.judge(Part("switch", name=device.node), version, worse=differs)

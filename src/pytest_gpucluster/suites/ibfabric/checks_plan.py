@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.metric_direction import NEITHER
+from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.core.text import some
 from pytest_gpucluster.suites.ibfabric.wiring import node_key
 
@@ -54,9 +55,7 @@ def _of_node(node_name: str, compared: Comparison, found: str) -> Judgement:
     if not compared.planned[node]:
         raise NotApplicable("the plan has no cable of this node for this network")
     yield Metric("cables_as_planned", compared.right[node], "cables", better=NEITHER)
-    for deviation in compared.wrong:
-        if node in deviation.nodes:
-            yield Finding(deviation.part, deviation.measured, deviation.expected)
+    yield from (it.finding for it in compared.wrong if node in it.nodes)
     for name, nodes in compared.unknown.items():
         if node in nodes:
             yield NotAvailable(
@@ -76,13 +75,12 @@ def switch_cabling(planned_cables: Comparison, slurm_nodes: Collection[str]) -> 
     """Every InfiniBand cable between switches, or to a host outside of Slurm, is where the cabling plan has it."""
     nodes = set(map(node_key, slurm_nodes))
     yield Metric("cables_as_planned", planned_cables.right[""], "cables", better=NEITHER)
-    for deviation in planned_cables.wrong:
-        if not nodes & deviation.nodes:
-            yield Finding(deviation.part, deviation.measured, deviation.expected)
+    yield from (it.finding for it in planned_cables.wrong if not nodes & it.nodes)
     for name in planned_cables.unknown:
         if node_key(name.partition(" ")[0]) not in nodes:
-            yield Finding(
-                f"{name} of the plan", "not in the subnet by this name", "the name that the subnet has"
-            )
+            part = Part("device", name=f"{name} of the plan")
+            found = "not in the subnet by this name"
+            yield Finding(part, found, "the name that the subnet has", code="not_found")
     if planned_cables.extra:
-        yield Advisory("links that the plan lacks", some(planned_cables.extra), "none")
+        part = Part("cable", name="links that the plan lacks")
+        yield Advisory(part, some(planned_cables.extra), "none", code="not_planned")

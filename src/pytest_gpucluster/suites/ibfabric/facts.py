@@ -13,6 +13,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, TypeVar
 
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
+from pytest_gpucluster.core.part import port as port_part
 from pytest_gpucluster.core.probe import Probe, last_line
 from pytest_gpucluster.core.safe_json import finite
 from pytest_gpucluster.core.scripts import script
@@ -30,6 +31,7 @@ from pytest_gpucluster.suites.ibfabric.subnet import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from pytest_gpucluster.core.part import Part
     from pytest_gpucluster.core.probe import Answer
 
 T = TypeVar("T")
@@ -101,9 +103,10 @@ class NodePort:
     state: str
     address: str = ""
 
-    def __str__(self) -> str:
-        """The name of the part: mlx5_0 port 1 (0000:5e:00.0)."""
-        return f"{self.device} port {self.number}" + (f" ({self.address})" if self.address else "")
+    @property
+    def part(self) -> Part:
+        """The port as the part of a finding: mlx5_0 port 1 (0000:5e:00.0)."""
+        return port_part(self.device, self.number, address=self.address)
 
     @property
     def place(self) -> str:

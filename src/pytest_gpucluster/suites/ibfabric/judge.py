@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from pytest_gpucluster.core.check import Advisory, Finding
+from pytest_gpucluster.core.finding import Quantity
 from pytest_gpucluster.core.majority import Norm, decides, norm
 from pytest_gpucluster.kit.node.port_errors import CAUSED_ELSEWHERE, allowed
 
@@ -149,13 +150,16 @@ def errors(facts: FabricFacts, link: Link) -> Iterator[Finding | Advisory]:
             most = allowed(counter, (link.gbps or 0) / 8, seconds)
             if rise > most:
                 kind = Advisory if counter in CAUSED_ELSEWHERE else Finding
-                yield kind(
-                    f"{link.label}: {counter} at {end.label}", f"+{rise} in {seconds:.0f} s", f"<= {most:.0f}"
-                )
+                shown = f"{counter} at {end.label}: +{rise} in {seconds:.0f} s"
+                found, limit = Quantity(rise, "errors", shown), Quantity(most, "errors", f"<= {most:.0f}")
+                yield kind(link.part, found, limit, code=f"{counter.lower()}_rose")
         bits = facts.bit_errors.get(key)
         if bits and bits.errors and max(bits.effective, bits.symbol) > MOST_BIT_ERRORS:
+            worst = max(bits.effective, bits.symbol)
+            after = f"after {bits.fec or 'no'} correction, {bits.errors} symbol errors"
             yield Finding(
-                f"{link.label}, bit errors at {end.label}",
-                f"{max(bits.effective, bits.symbol):.1e} after {bits.fec or 'no'} correction, {bits.errors} symbol errors",
-                f"<= {MOST_BIT_ERRORS:.0e} (ibdiagnet)",
+                link.part,
+                Quantity(worst, "errors per bit", f"bit errors at {end.label}: {worst:.1e} {after}"),
+                Quantity(MOST_BIT_ERRORS, "errors per bit", f"<= {MOST_BIT_ERRORS:.0e} (ibdiagnet)"),
+                code="bit_error_rate",
             )

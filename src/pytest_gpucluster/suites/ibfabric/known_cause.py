@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import CHECKS, Outcome, Verdict
+from pytest_gpucluster.core.finding import Quantity
 from pytest_gpucluster.suites.ibfabric import checks, test_ibfabric
 from pytest_gpucluster.suites.ibfabric.picture import bad_links
 
@@ -15,11 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytest_gpucluster.core.check import Finding
+    from pytest_gpucluster.core.finding import Measure
     from pytest_gpucluster.run.session import ClusterSession
     from pytest_gpucluster.suites.ibfabric.facts import FabricFacts
     from pytest_gpucluster.suites.ibfabric.judge import Owned
-
-_LEAF = re.compile(r"leaf switch (\S+)|link (\S+) - (\S+)|one of (\S+)")
 
 
 def with_known_cause(verdict: Verdict, session: ClusterSession, _own: str) -> Verdict:
@@ -40,7 +38,7 @@ def with_known_cause(verdict: Verdict, session: ClusterSession, _own: str) -> Ve
 def bad_uplinks(fabric: FabricFacts, links: Owned) -> dict[str, tuple[str, str]]:
     """Return {name of a leaf: (the check that found it, what is wrong with an uplink)}."""
     bad = {
-        it.part.removeprefix("leaf "): ("ibfabric.balance", f"{it.part} has {it.measured}")
+        it.part.name: ("ibfabric.balance", f"{it.part} has {it.measured}")
         for it in checks.balance(fabric, links).findings
     }
     for check, link, finding in bad_links(fabric):
@@ -60,7 +58,7 @@ def explained(
         return verdict
     check, text = known[0]
     like = CHECKS[check]
-    findings = tuple(replace(it, measured=f"{it.measured}; {text}", action=None) for it in verdict.findings)
+    findings = tuple(replace(it, measured=_with(it.measured, text), action=None) for it in verdict.findings)
     return replace(
         verdict,
         findings=findings,
@@ -71,13 +69,18 @@ def explained(
     )
 
 
+def _with(measured: Measure, text: str) -> Measure:
+    both = f"{measured}; {text}"
+    return replace(measured, text=both) if isinstance(measured, Quantity) else both
+
+
 def _cause(
     finding: Finding, bad: Mapping[str, tuple[str, str]], leaves: Mapping[str, str], links: Owned
 ) -> tuple[str, str] | None:
     """Return why a leaf or link is slow; a leaf of Slurm is that of its name, or those of its nodes."""
-    found = _LEAF.match(finding.part)
-    names = hostlist.expand(next(filter(None, found.groups()))) if found and not found[2] else ()
-    ends = {found[2], found[3]} if found and found[2] else {*names}
+    if finding.part.kind not in ("leaf", "pair", "group"):
+        return None
+    ends = {finding.part.name, *finding.part.nodes}
     nodes = {node for node, leaf in leaves.items() if leaf in ends} | ends
     switches = ends | {it.link.z.node for node in nodes for it in links.of.get(node, ())}
     return next((bad[name] for name in sorted(switches) if name in bad), None)

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.finding import Quantity, Quote
 from pytest_gpucluster.core.majority import less
 from pytest_gpucluster.core.metric_direction import NEITHER
+from pytest_gpucluster.core.part import Part, named
 from pytest_gpucluster.core.text import listed, some
 from pytest_gpucluster.kit.fabric.partition_keys import FULL_MEMBER, lacks, shown_keys
 from pytest_gpucluster.suites.ibfabric.judge import ACTIVE, errors, off_rail
@@ -47,9 +49,14 @@ def ports(
             f"{seen[port].link.state} at {seen[port].link.z.label}" if port in seen else "not in the subnet"
         )
         state = f", {port.state or '?'} on the node"
-        yield Finding(str(port), where + state, f"active in the subnet that {fabric.host} sees")
+        code, expected = (
+            "not_active" if port in seen else "not_found",
+            f"active in the subnet that {fabric.host} sees",
+        )
+        yield Finding(port.part, where + state, expected, code=code)
     if not silent:
-        yield Finding("ports in the subnet", f"{len(active)}", f"{need}")
+        found, wanted = Quantity(len(active), "ports in the subnet"), Quantity(need, "ports")
+        yield Finding(Part("port"), found, wanted, code="too_few_ports")
 
 
 @check(
@@ -72,14 +79,16 @@ def cables(
     few = len(known) - len(slow) < min(network.fabric.hcas, len(known))
     for it in known:
         yield Metric("link_rate", it.link.gbps, "Gb/s", it.port.device, detail=True)
-        part = f"{it.port}: {it.link.label}"
+        part, at = it.port.part, f", at {it.link.z.label}"
         more = f"; both ends support {it.link.could_be}" if it.link.could_be else ""
         if few and it in slow:
-            yield Finding(part, it.link.rate + more, f"{wanted:g} Gb/s")
+            rate = Quantity(it.link.gbps, "Gb/s", it.link.rate + more + at)
+            yield Finding(part, rate, Quantity(wanted, "Gb/s"), code="slow_link")
         elif (usual := usual_rates.get(it.port.place)) and usual.clear and it.link.gbps < (usual.value or 0):
-            yield from usual.judge(part, it.link.gbps, worse=less, measured=it.link.rate + more)
+            yield from usual.judge(part, it.link.gbps, worse=less, measured=it.link.rate + more + at)
         elif more and not wanted:  # no profile states whether a split cable or an older one is meant
-            yield Advisory(part, it.link.rate, f"{it.link.could_be}, which both ends support")
+            supported = f"{it.link.could_be}, which both ends support"
+            yield Advisory(part, it.link.rate + at, supported, code="below_support")
 
 
 @check(
@@ -119,18 +128,15 @@ def pkeys(
             continue  # it has the keys of its last boot
         keys = fabric.pkeys.get(it.key)
         if keys is None:
-            yield NotAvailable(f"saquery PKTR shows no partition keys of {it.port}")
+            yield NotAvailable(f"saquery PKTR shows no partition keys of {it.port.part}")
             continue
-        yield from usual_keys[it.port.place].judge(str(it.port), keys, worse=lacks, shown=shown_keys)
+        yield from usual_keys[it.port.place].judge(it.port.part, keys, worse=lacks, shown=shown_keys)
         far = (it.link.z.guid, it.link.z.number)
         record, passed = fabric.records.get(far), {key | FULL_MEMBER for key in fabric.pkeys.get(far, ())}
         dropped = [key for key in keys if key | FULL_MEMBER not in passed]
         if record and record.filters and dropped:
-            yield Finding(
-                f"{it.link.z.label} at {it.port}",
-                f"drops {shown_keys(dropped)}",
-                f"passes {shown_keys(keys)}",
-            )
+            found = f"{it.link.z.label} drops {shown_keys(dropped)}"
+            yield Finding(it.port.part, found, f"passes {shown_keys(keys)}", code="drops_keys")
 
 
 @check(
@@ -145,7 +151,8 @@ def optics(network: Profile, node_ports: NodePorts, optics: Optics) -> Judgement
     ports = [port for port in node_ports.ports if port.device in optics.modules]
     troubled = [port for port in ports if port.state == "ACTIVE" and optics.modules[port.device].trouble]
     for port in troubled:
-        yield Advisory(str(port), optics.modules[port.device].trouble, "no issue, by the firmware (mlxlink)")
+        trouble = Quote(optics.modules[port.device].trouble)
+        yield Advisory(port.part, trouble, "no issue, by the firmware (mlxlink)", code="trouble")
     if ports and not troubled and not any(optics.modules[port.device].readings for port in ports):
         raise NotApplicable("no module states limits, as copper cables")
     for port in ports:
@@ -156,10 +163,13 @@ def optics(network: Profile, node_ports: NodePorts, optics: Optics) -> Judgement
             yield Metric(it.name, worst, it.unit, port.device, detail=True, better=NEITHER)
             if not it.low <= worst <= it.high:
                 lane = f" of lane {it.values.index(worst) + 1}" if len(it.values) > 1 else ""
+                code, bound = ("high", it.high) if worst > it.high else ("low", it.low)
+                limits = f"{it.low:g} to {it.high:g} {it.unit} ({module.kind})"
                 yield kind(
-                    f"{it.name}{lane} at {port}",
-                    f"{worst:g} {it.unit}",
-                    f"{it.low:g} to {it.high:g} {it.unit} ({module.kind})",
+                    Part("module", serial=module.serial, of=port.part),
+                    Quantity(worst, it.unit, f"{it.name}{lane} {worst:g} {it.unit}"),
+                    Quantity(bound, it.unit, limits),
+                    code=f"{code}_{it.name}",
                 )
     for port in node_ports.ports:
         if port.device not in optics.modules:
@@ -185,11 +195,8 @@ def rail(
         raise NotApplicable("no leaf has HCAs of mostly one PCI address: the fabric has no rails")
     for it in off_rail(links, node_name, rails):
         right = some(sorted(leaf for leaf, place in rails.values() if place == it.port.place), 4)
-        yield Finding(
-            f"{it.port} of {node_name}",
-            f"at {it.link.z.label}, whose other HCAs are {rails[it.link.z.node_guid][1]}",
-            f"at a leaf of its rail: {right}",
-        )
+        found = f"at {it.link.z.label}, whose other HCAs are {rails[it.link.z.node_guid][1]}"
+        yield Finding(it.port.part, found, f"at a leaf of its rail: {right}", code="other_rail")
 
 
 @check(
@@ -216,7 +223,9 @@ def leaf(
     if usual.absent:
         raise NotApplicable(f"no other node of {name} is tested")
     if usual.value is not None and not set(mine) & set(usual.value):
-        yield Finding(f"leaf {name} of Slurm", f"on {listed(mine)}", f"{listed(usual.value)}, {usual.most}")
+        part = named("setting", f"leaf {name} of Slurm")
+        expected = f"{listed(usual.value)}, {usual.most}"
+        yield Finding(part, f"on {listed(mine)}", expected, code="other_leaf")
 
 
 def leaves_of(links: tuple[NodeLink, ...]) -> tuple[str, ...]:

@@ -53,6 +53,7 @@ class Module:
     kind: str
     readings: tuple[Reading, ...]
     trouble: str = ""
+    serial: str = ""
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,9 @@ def read_module(output: str) -> Module | str:
     kind = (text(info.get(key)).strip() for key in ("Vendor Name", "Vendor Part Number", "Cable Type"))
     is_fault = _FAULT.fullmatch(text(advice.get("Status Opcode")))
     trouble = text(advice.get("Recommendation")).strip() if is_fault else ""
-    return Module(" ".join(word for word in kind if word not in ("", "N/A")), readings, trouble)
+    serial = text(info.get("Vendor Serial Number")).strip()
+    words = " ".join(word for word in kind if word not in ("", "N/A"))
+    return Module(words, readings, trouble, serial if serial != "N/A" else "")
 
 
 OPTICS = Probe(

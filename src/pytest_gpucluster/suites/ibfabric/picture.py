@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.ibfabric.facts import FabricFacts
     from pytest_gpucluster.suites.ibfabric.judge import Owned
     from pytest_gpucluster.suites.ibfabric.subnet import Link
-    from pytest_gpucluster.suites.ibfabric.wiring import Deviation
+    from pytest_gpucluster.suites.ibfabric.wiring import WrongCable
 
 MOST_SWITCHES = 64
 
@@ -40,11 +40,11 @@ def picture_of(
     fabric: FabricFacts,
     links: Owned,
     rails: Mapping[str, tuple[str, str]],
-    deviations: Iterable[Deviation] = (),
+    wrong_cables: Iterable[WrongCable] = (),
 ) -> dict[str, Any]:
     """Return plain data: switches [name, level, HCAs, what is wrong, kind], links [index, index, how many, what is wrong, kind].
 
-    kind: `bad`, or of a cable that is not where the plan (`deviations`) or its rail has it: swapped, missing, misplaced; '' for
+    kind: `bad`, or of a cable that is not where the plan (`wrong_cables`) or its rail has it: swapped, missing, misplaced; '' for
     nothing. A cable of a host is a remark at its leaf. Level 0 are the leaves; a switch stands one above the lowest that it is
     connected to. {} for more than MOST_SWITCHES.
     """
@@ -64,9 +64,9 @@ def picture_of(
         ends = tuple(sorted(index[end.node_guid] for end in link.ends if end.node_guid in index))
         remarks[ends].append(("bad", f"{finding.part}: {finding.measured}"))
     for it in checks.balance(fabric, links).findings:
-        if (leaf := names.get(node_key(it.part.removeprefix("leaf ")))) is not None:
-            remarks[leaf,].append(("bad", it.measured))
-    for ends, kind, text in _cables(links, rails, deviations, index, names):
+        if (leaf := names.get(node_key(it.part.name))) is not None:
+            remarks[leaf,].append(("bad", str(it.measured)))
+    for ends, kind, text in _cables(links, rails, wrong_cables, index, names):
         remarks[tuple(sorted(ends))].append((kind, text))
     hosts = Counter(link.z.node_guid for link in fabric.subnet.links if not link.between_switches)
     pairs = dict.fromkeys((*counts, *(ends for ends in remarks if len(ends) > 1)))
@@ -90,14 +90,14 @@ def _joined(remarks: Sequence[tuple[str, str]]) -> tuple[str, str]:
 def _cables(
     links: Owned,
     rails: Mapping[str, tuple[str, str]],
-    deviations: Iterable[Deviation],
+    wrong_cables: Iterable[WrongCable],
     index: Mapping[str, int],
     names: Mapping[str, int],
 ) -> Iterator[tuple[tuple[int, ...], str, str]]:
     """Yield (indices of one switch or two, kind, what is wrong) of cables that are not where the plan, else their rail, has them."""
-    planned = list(deviations)
+    planned = list(wrong_cables)
     for it in planned:
-        text = f"{it.part}: {it.measured}"
+        text = f"{it.cable}: {it.measured}"
         kinds = dict.fromkeys(it.planned, "swapped" if it.kind == "swapped" else "missing")
         for pair, kind in {**kinds, **dict.fromkeys(it.found, it.kind)}.items():
             if ends := tuple(names[node] for node in pair if node in names):
@@ -105,7 +105,11 @@ def _cables(
     for node in links.of if not planned else ():
         for wrong in off_rail(links, node, rails):
             if wrong.link.z.node_guid in index:
-                yield (index[wrong.link.z.node_guid],), "misplaced", f"{node} {wrong.port} is of another rail"
+                yield (
+                    (index[wrong.link.z.node_guid],),
+                    "misplaced",
+                    f"{node} {wrong.port.part} is of another rail",
+                )
 
 
 def _levels(fabric: FabricFacts) -> dict[str, int]:

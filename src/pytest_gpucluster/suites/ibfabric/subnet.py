@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Literal
 
 from pytest_gpucluster.core.errors import ProbeError
+from pytest_gpucluster.core.part import Part
 
 Kind = Literal["HCA", "switch", "router"]
 
@@ -84,6 +85,11 @@ class Port:
         name = self.description if self.kind == "HCA" else self.node
         return f"{name} port {self.number}"
 
+    @property
+    def part(self) -> Part:
+        """The port as the part of a finding."""
+        return Part("port", name=self.label, nodes=(self.node,))
+
 
 @dataclass(frozen=True)
 class Link:
@@ -130,6 +136,11 @@ class Link:
     def label(self) -> str:
         """The link for people, by both ends: `gpu01 mlx5_0 - leaf01 port 7`."""
         return f"{self.a.label} - {self.z.label}"
+
+    @property
+    def part(self) -> Part:
+        """The link as the part of a finding."""
+        return Part("cable", name=self.label, nodes=(self.a.node, self.z.node))
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.ibfabric.lldp import Neighbours
     from pytest_gpucluster.suites.ibfabric.plan import Plan
     from pytest_gpucluster.suites.ibfabric.subnet import Subnet
-    from pytest_gpucluster.suites.ibfabric.wiring import Comparison, Deviation
+    from pytest_gpucluster.suites.ibfabric.wiring import Comparison, WrongCable
 
 config = required_section(IbFabricConfig)
 node_ports = probed(NODE_PORTS)
@@ -83,11 +83,11 @@ def drawn(
     fabric: FabricFacts,
     links: Owned,
     rails: Mapping[str, tuple[str, str]],
-    deviations: tuple[Deviation, ...],
+    wrong_cables: tuple[WrongCable, ...],
     gpucluster_item: ItemView,
 ) -> FabricFacts:
     """The same; report.html has the picture that the item records."""
-    gpucluster_item.record.fabric = picture_of(fabric, links, rails, deviations)
+    gpucluster_item.record.fabric = picture_of(fabric, links, rails, wrong_cables)
     return fabric
 
 
@@ -174,9 +174,9 @@ def plan(config: IbFabricConfig, cluster: Cluster) -> Plan:
 
 
 @fact(once=True)
-def deviations(
+def wrong_cables(
     config: IbFabricConfig, cluster: Cluster, fabric: FabricFacts, links: Owned
-) -> tuple[Deviation, ...]:
+) -> tuple[WrongCable, ...]:
     """What differs from the plan, for the picture; () without one that can be read."""
     try:
         return tuple(_compared(_read(config, cluster), fabric, links).wrong) if config.plan else ()

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from pytest_gpucluster.core.finding import Finding
+from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.suites.ibfabric.plan import device_names, is_internal, port_words
 from pytest_gpucluster.suites.ibfabric.subnet import short_name
@@ -55,19 +57,25 @@ class Wiring:
     aliases: Mapping[str, str] = field(default_factory=dict)
 
 
-class Deviation(NamedTuple):
-    """A cable, or two that were swapped, as a Finding names it. nodes: keys of the devices at the planned ends.
+class WrongCable(NamedTuple):
+    """A cable, or two that were swapped, by both ends. nodes: keys of the devices at the planned ends.
 
     planned, found: pairs of the keys of both devices, planned and as found.
     """
 
     nodes: frozenset[str]
-    part: str
+    cable: str
     measured: str
     expected: str
     kind: Literal["swapped", "missing", "misplaced"] = "misplaced"
     planned: tuple[tuple[str, str], ...] = ()
     found: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def finding(self) -> Finding:
+        """The finding about it."""
+        part = Part("cable", name=self.cable, nodes=tuple(sorted(self.nodes)))
+        return Finding(part, self.measured, self.expected, code=self.kind)
 
 
 @dataclass
@@ -79,7 +87,7 @@ class Comparison:
 
     planned: Counter[str] = field(default_factory=Counter)
     right: Counter[str] = field(default_factory=Counter)
-    wrong: list[Deviation] = field(default_factory=list)
+    wrong: list[WrongCable] = field(default_factory=list)
     unknown: dict[str, set[str]] = field(default_factory=dict)
     extra: list[str] = field(default_factory=list)
 
@@ -347,13 +355,13 @@ def compare(cables: Iterable[Cable], wiring: Wiring) -> Comparison:
             result.unknown.setdefault(name, set()).update(nodes - {""})
         else:
             wrong.append(cable)
-    result.wrong = list(_deviations(wrong, compared))
+    result.wrong = list(_wrong_cables(wrong, compared))
     result.extra = list(_extra(compared))
     return result
 
 
-def _deviations(wrong: Iterable[_Planned], compared: _Compared) -> Iterator[Deviation]:
-    """Yield one deviation per wrong cable; two whose ends were swapped are one."""
+def _wrong_cables(wrong: Iterable[_Planned], compared: _Compared) -> Iterator[WrongCable]:
+    """Yield each wrong cable; two whose ends were swapped are one."""
     done: set[_Planned] = set()
     for cable in wrong:
         if cable in done:
@@ -366,7 +374,7 @@ def _deviations(wrong: Iterable[_Planned], compared: _Compared) -> Iterator[Devi
         found = [
             (end.node, plug.node) for one in both for end in (one.a, one.z) if (plug := compared.found(end))
         ]
-        yield Deviation(
+        yield WrongCable(
             nodes,
             part,
             _measured(both, compared),

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Finding, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.finding import Quantity
 from pytest_gpucluster.core.outliers import outliers
+from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.kit.nccl.pair_findings import (
     NO_BOUND,
     all_slow,
@@ -30,20 +32,20 @@ OTHERWISE = "state fabric.rate in the profile"
 SHOWN = 4  # lines of evidence
 LATE = 0.25  # of the median latency; figures of sound pairs on one leaf differ by some percent
 LESS = 0.1  # of the median of all rails at once
-# what perftest prints -> what it means (perftest_resources.c, perftest_parameters.c, perftest_communication.c)
+# what perftest prints -> its code and meaning (perftest_resources.c, perftest_parameters.c, perftest_communication.c)
 _MEANING = {
-    "state is": "the port is not active: see fabric.port_state",
-    "Unable to set up socket connection": "the port has no GID of this index: see fabric.gid and NCCL_IB_GID_INDEX",
-    "GID types": "the GIDs of the two ports are of different types: see fabric.gid",
-    "Couldn't connect to": "a firewall between the nodes, or the server has ended",
-    "IB device": "the adapter is not there: see fabric.hca_count",
-    "allocate MR": "memory cannot be registered: the limit of locked memory (ulimit -l), or GPU memory (see fabric.peer_memory)",
-    "to RTR": "the two ports do not reach each other: GID, LID, partition or VLAN",
-    "Failed status 4:": "the adapter cannot reach memory that is registered: GPU memory (see fabric.peer_memory), or the IOMMU",
-    "Failed status 12:": "data were lost on the path (retries exceeded): MTU of a switch, or flow control of RoCE",
-    "Failed status 13:": "the partner was not ready to receive: its processor is busy or slow; the path carries data",
-    "no end after": "data were lost on the path: MTU of a switch, or flow control of RoCE",
-}
+    "state is": ("port_not_active", "the port is not active: see fabric.port_state"),
+    "Unable to set up socket connection": ("no_gid", "the port has no GID of this index: see fabric.gid and NCCL_IB_GID_INDEX"),
+    "GID types": ("gid_types_differ", "the GIDs of the two ports are of different types: see fabric.gid"),
+    "Couldn't connect to": ("no_connection", "a firewall between the nodes, or the server has ended"),
+    "IB device": ("no_adapter", "the adapter is not there: see fabric.hca_count"),
+    "allocate MR": ("no_memory_region", "memory cannot be registered: the limit of locked memory (ulimit -l), or GPU memory (see fabric.peer_memory)"),
+    "to RTR": ("unreachable", "the two ports do not reach each other: GID, LID, partition or VLAN"),
+    "Failed status 4:": ("protection_error", "the adapter cannot reach memory that is registered: GPU memory (see fabric.peer_memory), or the IOMMU"),
+    "Failed status 12:": ("data_lost", "data were lost on the path (retries exceeded): MTU of a switch, or flow control of RoCE"),
+    "Failed status 13:": ("not_ready", "the partner was not ready to receive: its processor is busy or slow; the path carries data"),
+    "no end after": ("data_lost", "data were lost on the path: MTU of a switch, or flow control of RoCE"),
+}  # fmt: skip
 # since 2025 with the name of the status: Failed status-transport retry counter exceeded (12):
 _STATUS = re.compile(r"Failed status-.*? \((\d+)\):")
 
@@ -66,10 +68,11 @@ def bandwidth(node_name: str, rdma: RdmaResult, reach: Reach) -> Judgement:
     if one_cause:
         rates = f"{min(slow.values()):.4g} to {max(slow.values()):.4g} GB/s"
         yield Finding(
-            f"all {len(slow)} rails",
+            Part("adapter", name=f"all {len(slow)} rails"),
             f"{rates} with partners that are fast with others: one cause for all of them, like IOMMU, ACS, the PCIe settings of the BIOS, or the processor",
             "as fast as the rails of its partners with others",
             Action.CONFIGURE,
+            code="all_rails_slow",
         )
     for location, rail in rdma.rails[node_name].items():
         own = [it for it in rdma.measured(location) if node_name in it.members]
@@ -89,12 +92,13 @@ def _of_rail(node_name: str, rdma: RdmaResult, location: str, action: Action | N
     part, found = rdma.rails[node_name][location].part, rdma.found[location]
     if node_name in found.bad_nodes:
         evidence = [line for line in found.evidence if names_all(line, node_name)][:SHOWN]
-        why = meaning(*(it.problem for it in own))
+        code, why = meaning(*(it.problem for it in own))
         yield Finding(
             part,
             "; ".join(filter(None, (f"{found.why.get(node_name, 'slow')}: {'; '.join(evidence)}", why))),
             "as fast as the same rail of its partners with others",
             action,
+            code=code or ("failed" if any(it.problem for it in own) else "slow_rail"),
         )
     elif all(it.busbw is None for it in own):
         yield NotAvailable(f"{part}: {own[0].problem or 'no result'}: see rdma.links")
@@ -128,11 +132,11 @@ def _require(node_name: str, rdma: RdmaResult, reach: Reach) -> None:
         raise NotAvailable(f"no other node runs perftest: {'; '.join(dict.fromkeys(rdma.absent.values()))}")
 
 
-def meaning(*problems: str) -> str:
-    """Return what the messages of perftest mean; '' for unknown ones."""
+def meaning(*problems: str) -> tuple[str, str]:
+    """Return the code and the meaning of the messages of perftest; '' for unknown ones."""
     plain = [_STATUS.sub(r"Failed status \1:", problem) for problem in problems]
-    known = (text for words, text in _MEANING.items() if any(words in problem for problem in plain))
-    return next(known, "")
+    known = (found for words, found in _MEANING.items() if any(words in problem for problem in plain))
+    return next(known, ("", ""))
 
 
 @check(
@@ -151,12 +155,13 @@ def links(results: Sequence[RdmaResult]) -> Judgement:
     for result, location in judged:
         nodes = [node for node, rails in result.rails.items() if location in rails]
         measured = result.measured(location)
-        problem = next((it.problem for it in measured if it.problem), "")
+        failed = [it for it in measured if it.problem]
         for one in link_findings(result.found[location], measured, nodes, OTHERWISE):
             if isinstance(one, Finding):
-                known = one.measured if "GB/s" in one.measured else f"{one.measured}: {problem}"
-                text = "; ".join(filter(None, (known, meaning(known))))
-                yield replace(one, part=f"rail {location}: {one.part}", measured=text)
+                own = {*one.part.nodes}
+                problem = next((it.problem for it in failed if not own or own.issuperset(it.members)), "")
+                text = "; ".join(filter(None, (str(one.measured), problem, meaning(problem)[1])))
+                yield replace(one, measured=f"rail {location}: {text}")
             elif isinstance(one, NotAvailable):
                 yield one
 
@@ -183,8 +188,9 @@ def latency(node_name: str, rdma: RdmaResult, reach: Reach) -> Judgement:
         if node_name in fleet.high:
             yield Finding(
                 rail.part,
-                f"{usec:.2f} us, {share - 1:.0%} above the median of such pairs",
-                f"within {LATE:.0%} of {usec / share:.2f} us",
+                Quantity(usec, "us", f"{usec:.2f} us, {share - 1:.0%} above the median of such pairs"),
+                Quantity(usec / share * (1 + LATE), "us", f"within {LATE:.0%} of {usec / share:.2f} us"),
+                code="late",
             )
     if few:
         yield NotApplicable(few)
@@ -210,9 +216,12 @@ def together(node_name: str, rdma: RdmaResult, reach: Reach) -> Judgement:
     fleet = outliers({node: value for node, (value, _) in rdma.together.items()}, min_relative=LESS)
     if node_name in fleet.low:
         yield Finding(
-            f"all rails, with {partner}",
-            f"{rate:.4g} GB/s, {-fleet.low[node_name]:.0%} below the median",
-            f"within {LESS:.0%} of {fleet.median:.4g} GB/s",
+            Part("adapter", name="all rails"),
+            Quantity(
+                rate, "GB/s", f"{rate:.4g} GB/s with {partner}, {-fleet.low[node_name]:.0%} below the median"
+            ),
+            Quantity(fleet.median * (1 - LESS), "GB/s", f"within {LESS:.0%} of {fleet.median:.4g} GB/s"),
+            code="less_at_once",
         )
     elif fleet.note:
         yield NotApplicable(fleet.note)

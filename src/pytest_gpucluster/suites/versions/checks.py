@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.finding import Quote
+from pytest_gpucluster.core.part import named
 from pytest_gpucluster.suites.versions.config import COMPONENTS
 
 if TYPE_CHECKING:
@@ -86,6 +88,7 @@ def minimum(installed: NodeVersions, stated_minima: Rows, shipped_minima: Rows) 
                 yield NotAvailable(f"{name}: {installed.absent.get(name, 'unknown')}")
             continue
         yield from _uncompared(name, mine, stated)
+        part, found = named("software", name), Quote(str(mine))
         for row in stated:
             compared |= applies(row, mine.text)
             if not _is_too_old(row, mine):
@@ -94,12 +97,12 @@ def minimum(installed: NodeVersions, stated_minima: Rows, shipped_minima: Rows) 
                 advice = (
                     f"{_expected(row)}; the distribution may have fixed it: state the version of its package"
                 )
-                yield Advisory(name, str(mine), advice)
+                yield Advisory(part, found, advice, code="may_be_too_old")
             else:
-                yield Finding(name, str(mine), _expected(row))
+                yield Finding(part, found, _expected(row), code="too_old")
         for row in shipped_minima.get(name, ()) if not mine.distribution and not stated else ():
             compared |= applies(row, mine.text)
             if _is_too_old(row, mine):
-                yield Advisory(name, str(mine), _expected(row))
+                yield Advisory(part, found, _expected(row), code="too_old")
     if not compared and not any(stated_minima.values()):
         raise NotApplicable("neither the cluster file nor the profile states a minimum version")

@@ -31,6 +31,7 @@ from gpu_helpers import (
 from judged import figures
 
 from pytest_gpucluster.core.check import Action, Outcome
+from pytest_gpucluster.core.part import nvlink
 from pytest_gpucluster.kit.gpu.nvidia_smi import LinkErrors, Topology
 from pytest_gpucluster.suites.gpu.checks import links as checks
 
@@ -74,10 +75,19 @@ def bridged(*groups: str) -> Callable[[Host], None]:
 
 def test_where_the_profile_states_no_nvlinks_the_other_gpus_of_the_node_tell() -> None:
     assert said("gpu.nvlink_state", UNSTATED) == "passed"
-    (finding,) = verdict("gpu.nvlink_state", UNSTATED, link(4, 7, None)).findings
-    assert (figures(finding.measured), figures(finding.expected)) == ([17, 7], [18])
+    dark = [link(4, number, None) for number in (7, 9)]
+    found = verdict("gpu.nvlink_state", UNSTATED, *dark).findings
+    gpu = Host().gpus.devices[4].part
+    assert [(it.part, it.code, figures(it.expected)) for it in found] == [
+        (nvlink(number, gpu), "inactive", [18]) for number in (7, 9)
+    ]
+    assert gpu.serial
+    # more are inactive than the profile misses: which of them is not known
+    found = verdict("gpu.nvlink_state", states(nvlinks=17), *dark).findings
+    (few,) = [it for it in found if it.part == gpu]
+    assert (few.code, few.relation, figures(few.measured)) == ("link_count", "<", [16, 7, 9])
     (more,) = verdict("gpu.nvlink_state", CARDS, link(4, 18, 26.0)).findings
-    assert figures(more.measured) == [19]
+    assert (more.code, more.relation, figures(more.measured)) == (few.code, ">", [19])
 
 
 def test_a_link_is_at_its_speed_within_one_percent() -> None:
@@ -87,10 +97,10 @@ def test_a_link_is_at_its_speed_within_one_percent() -> None:
 
 
 def test_only_a_gpu_with_fewer_links_than_its_siblings_drains() -> None:
-    assert said("gpu.nvlink_state", link(4, 7, None), states(nvlinks=None)) == "drain: GPU 4"
+    assert said("gpu.nvlink_state", link(4, 7, None), states(nvlinks=None)) == "drain: GPU 4 NVLink 7"
     # alike on all, as in a virtual machine: the profile is of another machine
     alike = verdict("gpu.nvlink_state", *(link(index, 7, None) for index in range(8)))
-    assert told(alike).startswith("configure: GPU 0; ")
+    assert told(alike).startswith("configure: GPU 0 NVLink 7; ")
     dark = [link(4, number, None) for number in range(18)]  # no bridge at all
     assert said("gpu.nvlink_state", *dark, NO_TOPOLOGY, CARDS) == "passed"
     assert said("gpu.nvlink_state", *dark, NO_TOPOLOGY, states(nvswitch=False)) == "configure: GPU 4"
@@ -241,7 +251,7 @@ def test_a_gpu_near_another_numa_node_than_in_the_fleet_is_watched() -> None:
     assert failing(host) == ["gpu.numa_affinity"]
     found = judge(host, "gpu.numa_affinity")["gpu.numa_affinity"]
     assert told(found) == "configure: GPU 5"
-    assert figures(found.findings[0].measured + found.findings[0].expected) == [1, 0, 4, 4]
+    assert figures(f"{found.findings[0].measured} {found.findings[0].expected}") == [1, 0, 4, 4]
     del host.connections.numa[5]
     assert judge(host)["gpu.numa_affinity"].findings[0].measured == "NUMA node unknown"
 
@@ -270,7 +280,7 @@ def test_the_numa_nodes_of_guests_and_of_single_nodes_are_not_judged() -> None:
 def test_a_gpu_outside_the_fabric(reported: dict[str, str | None], end: str, measured: str | None) -> None:
     found = verdict("gpu.fabric_state", gpus(0, unread={"fabric_status": "[N/A]"}, **reported))
     assert told(found) == (f"{end}: GPU 0" if measured else end)
-    assert [it.measured for it in found.findings] == ([measured] if measured else [])
+    assert [str(it.measured) for it in found.findings] == ([measured] if measured else [])
 
 
 def test_a_gpu_is_at_fault_for_its_fabric_only_where_another_one_joined_it() -> None:
@@ -291,7 +301,7 @@ def test_a_gpu_is_at_fault_for_its_fabric_only_where_another_one_joined_it() -> 
 def test_a_fabric_of_no_profile_is_no_repair(reported: dict[str, str | None], measured: str | None) -> None:
     found = verdict("gpu.fabric_state", gpus(0, **reported), states(fabric_state=False))
     assert told(found) == ("monitor: GPU 0" if measured else "not applicable")
-    assert [one.measured for one in found.findings] == ([measured] if measured else [])
+    assert [str(one.measured) for one in found.findings] == ([measured] if measured else [])
 
 
 # --- machines that were considered

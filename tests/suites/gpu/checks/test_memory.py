@@ -53,7 +53,7 @@ def test_one_value_of_row_remapping_that_cannot_be_read(value: str) -> None:
         change = remap(**{value: None}, unread={value: shown})
         assert said(check, change) == end
         found = verdict(check, change)
-        assert shown in (found.reason or found.findings[0].measured)
+        assert shown in (found.reason or str(found.findings[0].measured))
 
 
 def test_many_remapped_rows_are_a_warning() -> None:
@@ -69,7 +69,7 @@ def test_a_full_table_of_retired_pages_is_for_the_vendor(single: int | None, dou
         full = gpus(3, retired_single=single, retired_double=double, retired_pending=pending)
         found = verdict("gpu.retired_pages", full).findings
         assert [it.action or Action.RESET_GPU for it in found] == [Action.VENDOR, *more]
-        assert figures(found[0].measured + found[0].expected) == [63, 63]
+        assert figures(f"{found[0].measured} {found[0].expected}") == [63, 63]
 
 
 @pytest.mark.parametrize(

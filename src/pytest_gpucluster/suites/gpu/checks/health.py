@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.fault_rules import unless_it_works
+from pytest_gpucluster.core.finding import Quantity, Quote
 from pytest_gpucluster.core.majority import Norm, differs
+from pytest_gpucluster.core.part import named
 from pytest_gpucluster.core.text import count
 from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.kit.gpu.gpu_processes import unexpected_processes
@@ -79,6 +81,11 @@ def _reasons(mask: int) -> str:
     return ", ".join(name for bit, name in SLOW_REASONS.items() if mask & bit)
 
 
+def _code(mask: int) -> str:
+    """Return the reason that says most: halved clocks come with each other one."""
+    return SLOW_REASONS[max(bit for bit in SLOW_REASONS if mask & bit)].replace(" ", "_")
+
+
 @check(
     "gpu.throttle",
     cause="the GPU is too hot, or its power supply or the system limits it",
@@ -105,13 +112,14 @@ def throttle(gpus: Gpus, throttle_later: Mapping[str, int] = MappingProxyType({}
             elif lasting := bad & later:
                 # halved for a cause: either bit alone comes and goes with the load or with a change of the state
                 halved = lasting & HALVED and lasting & (HEAT | BRAKE)
-                yield Finding(str(gpu), _reasons(lasting), "no slowdown", None if halved else Action.MONITOR)
+                action = None if halved else Action.MONITOR
+                yield Finding(gpu.part, _reasons(lasting), "no slowdown", action, code=_code(lasting))
             else:
-                yield Advisory(
-                    str(gpu), f"{_reasons(bad)}, which ended within {READINGS * PAUSE} s", "no slowdown"
-                )
+                brief = f"{_reasons(bad)}, which ended within {READINGS * PAUSE} s"
+                yield Advisory(gpu.part, brief, "no slowdown", code="brief_slowdown")
         if unknown := gpu.throttle & ~functools.reduce(int.__or__, (*FINE_REASONS, *SLOW_REASONS)):
-            yield Advisory(str(gpu), f"clock event reason {unknown:#x}", "a reason that this release knows")
+            shown = f"clock event reason {unknown:#x}"
+            yield Advisory(gpu.part, shown, "a reason that this release knows", code="unknown_reason")
 
 
 @check(
@@ -128,7 +136,7 @@ def throttle(gpus: Gpus, throttle_later: Mapping[str, int] = MappingProxyType({}
 def temperature(gpus: Gpus, apps: Sequence[GpuProcess] = ()) -> Judgement:
     """No idle GPU is hotter than 85 C; one without processes that slows for its own limit leaves service."""
     busy = {app.uuid for app in apps}
-    limit = f"at most {HOTTEST:g} C"
+    limit = Quantity(HOTTEST, "C", f"at most {HOTTEST:g} C")
     for gpu in gpus:
         if gpu.temperature is None:
             yield unread(gpus, gpu, "temperature", limit, stated=False)
@@ -137,7 +145,8 @@ def temperature(gpus: Gpus, apps: Sequence[GpuProcess] = ()) -> Judgement:
         if gpu.temperature > HOTTEST:
             too_hot = gpu.temperature >= OVERHEATED or (gpu.throttle or 0) & (SOFT_HEAT | HEAT)
             overheated = too_hot and gpu.uuid not in busy
-            yield Finding(str(gpu), f"{gpu.temperature:g} C", limit, Action.DRAIN if overheated else None)
+            action = Action.DRAIN if overheated else None
+            yield Finding(gpu.part, Quantity(gpu.temperature, "C"), limit, action, code="too_hot")
 
 
 @check(
@@ -153,14 +162,14 @@ def power_limit(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """The power limit is that of the profile."""
     if gpu_profile.power_limit is None:
         raise NotApplicable("the profile states no power limit")
-    expected = f"{gpu_profile.power_limit:g} W"
+    expected = Quantity(gpu_profile.power_limit, "W")
     for gpu in gpus:
         if gpu.power is not None:
             yield Metric("power", gpu.power, "W", str(gpu))
         if gpu.power_limit is None:
             yield unread(gpus, gpu, "power_limit", expected, stated=True)
         elif abs(gpu.power_limit - gpu_profile.power_limit) > POWER_TOLERANCE:
-            yield Finding(str(gpu), f"{gpu.power_limit:g} W", expected)
+            yield Finding(gpu.part, Quantity(gpu.power_limit, "W"), expected, code="wrong_power_limit")
 
 
 @check(
@@ -180,12 +189,13 @@ def clocks(gpus: Gpus, clock_majority: ByModel) -> Judgement:
             attribute = "clock_sm_max" if gpu.clock_sm_max is None else "clock_memory_max"
             yield unread(gpus, gpu, attribute, "a highest clock", stated=False)
             continue
-        for found in clock_majority.get(gpu.name or "", Norm[str]()).judge(str(gpu), highest, worse=differs):
+        for found in clock_majority.get(gpu.name or "", Norm[str]()).judge(gpu.part, highest, worse=differs):
             # measured on this GPU, no setting
             yield replace(found, action=Action.MONITOR) if isinstance(found, Finding) else found
         now, default = gpu.clock_application, gpu.clock_application_default
         if now is not None and default is not None and now < default:
-            yield Finding(str(gpu), f"application clock {now:g} MHz", f"{default:g} MHz")
+            lowered = Quantity(now, "MHz", f"application clock {now:g} MHz")
+            yield Finding(gpu.part, lowered, Quantity(default, "MHz"), code="lowered_clock")
 
 
 @check(
@@ -199,7 +209,7 @@ def clocks(gpus: Gpus, clock_majority: ByModel) -> Judgement:
 @of_present_gpus
 def idle_memory(gpus: Gpus, apps: Sequence[GpuProcess]) -> Judgement:
     """A GPU without processes has its memory free; gpu.stray_processes judges memory that processes hold."""
-    limit = f"at most {format_size(IDLE_MEMORY)}"
+    limit = Quantity(IDLE_MEMORY, "bytes", f"at most {format_size(IDLE_MEMORY)}")
     for gpu in gpus:
         if gpu.memory_used is None:
             yield unread(gpus, gpu, "memory_used", limit, stated=False)
@@ -210,10 +220,10 @@ def idle_memory(gpus: Gpus, apps: Sequence[GpuProcess]) -> Judgement:
             continue
         left = gpu.memory_used - sum(size for size in held if size is not None)
         if left > IDLE_MEMORY:
-            held_by = f"{format_size(left)} that no process holds"
+            size = Quantity(left, "bytes", f"{format_size(left)} that no process holds")
             # the operating system uses it on Grace, the display server on a GPU with a display
             used = _GRACE.search(gpu.name or "") or gpu.display
-            yield Advisory(str(gpu), held_by, limit) if used else Finding(str(gpu), held_by, limit)
+            yield (Advisory if used else Finding)(gpu.part, size, limit, code="memory_left")
 
 
 @check(
@@ -228,7 +238,7 @@ def idle_memory(gpus: Gpus, apps: Sequence[GpuProcess]) -> Judgement:
 def stray_processes(gpus: Gpus, apps: Sequence[GpuProcess]) -> Judgement:
     """No process computes on the GPUs of an idle node."""
     for gpu, process in unexpected_processes(gpus, apps):
-        yield Finding(gpu, process, "no process on an idle node")
+        yield Finding(gpu, Quote(process), "no process on an idle node", code="stray_process")
 
 
 @check(
@@ -246,9 +256,9 @@ def recovery_action(gpus: Gpus) -> Judgement:
         if gpu.recovery_action is None:
             yield unread(gpus, gpu, "recovery_action", "None", stated=True)
         elif gpu.recovery_action != "None":
-            yield Finding(
-                str(gpu), gpu.recovery_action, "None", RECOVERY.get(gpu.recovery_action, Action.MONITOR)
-            )
+            wanted = gpu.recovery_action
+            code = wanted.lower().replace(" ", "_") if wanted in RECOVERY else "other_action"
+            yield Finding(gpu.part, Quote(wanted), "None", RECOVERY.get(wanted, Action.MONITOR), code=code)
 
 
 @check(
@@ -263,12 +273,15 @@ def device_files(files: frozenset[str], gpus: Gpus, gpu_profile: GpuProfile) -> 
         raise NotAvailable("nvidia-smi works, but /dev shows no nvidiactl: nvidia-smi uses another /dev")
     numbered = sum(name.removeprefix("nvidia").isdecimal() for name in files)
     if numbered < gpu_profile.count:
-        yield Finding("/dev/nvidia[0-9]*", count(numbered, "file"), f"{gpu_profile.count}")
+        present, wanted = (
+            Quantity(numbered, "files", count(numbered, "file")),
+            Quantity(gpu_profile.count, "files"),
+        )
+        yield Finding(named("file", "/dev/nvidia[0-9]*"), present, wanted, code="too_few")
     for name in ("nvidiactl", "nvidia-uvm"):
         if name not in files:
-            yield unless_it_works(
-                MAKES_UVM in files and name != "nvidiactl", Finding(f"/dev/{name}", "absent", "present")
-            )
+            found = Finding(named("file", f"/dev/{name}"), "absent", "present", code="absent")
+            yield unless_it_works(MAKES_UVM in files and name != "nvidiactl", found)
 
 
 @check(
@@ -284,8 +297,10 @@ def fabric_manager(fabric_service: FabricManager, gpu_profile: GpuProfile, gpus:
     if not gpu_profile.nvswitch:
         raise NotApplicable("the profile states no NVSwitch")
     elif fabric_service.state != "active":
-        action = Action.DRAIN if fabric_service.state == "failed" else None
-        found = Finding("nvidia-fabricmanager", fabric_service.state, "active", action)
+        service, state = named("service", "nvidia-fabricmanager"), Quote(fabric_service.state)
+        failed = fabric_service.state == "failed"
+        action, code = (Action.DRAIN, "failed") if failed else (None, "not_active")
+        found = Finding(service, state, "active", action, code=code)
         # where the host's own is not in use, a container or the rack may have one
         unused = fabric_service.state in ("inactive", "unknown")
         yield unless_it_works(gpus.joined_fabric, found) if unused else found

@@ -21,12 +21,14 @@ from pytest_gpucluster.core.check import (
     with_cause,
 )
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.finding import Quantity, Quote
 from pytest_gpucluster.core.majority import Norm, owners
+from pytest_gpucluster.core.part import GPUS, named
 from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.kit.gpu.libraries import stem_of
 from pytest_gpucluster.kit.gpu.nvidia_smi import HANG, REQUIRES_RESET, Gpu, Gpus
 from pytest_gpucluster.suites.gpu import readings
-from pytest_gpucluster.suites.gpu.missing_gpus import HINT, RESET_HINT
+from pytest_gpucluster.suites.gpu.missing_gpus import ABSENT, HINT, LOST, RESET, RESET_HINT, absent_gpus
 from pytest_gpucluster.suites.gpu.readings import ByModel, of_present_gpus, unread
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.config.models import GpuProfile
     from pytest_gpucluster.kit.gpu.libraries import Libraries
+    from pytest_gpucluster.suites.gpu.missing_gpus import UsualBuses
 
 # NVIDIA delivers graphics cards with ECC off (nvidia-smi(1), "ECC Mode")
 _GRAPHICS = re.compile(r"\b(GeForce|RTX|Quadro|TITAN)\b")
@@ -44,6 +47,8 @@ _AT_GPU = re.compile(r"\bat gpu ([0-9a-f:.]+)", re.IGNORECASE)
 
 
 _APART: Mapping[str, str] = MappingProxyType({})  # every node has a host of its own
+_NO_OTHERS: UsualBuses = MappingProxyType({})
+_DRIVER = named("software", "driver")
 
 
 def uuid_owners(facts: Mapping[str, Gpus]) -> dict[str, tuple[str, ...]]:
@@ -78,7 +83,8 @@ def driver(gpus: Gpus, gpu_profile: GpuProfile, driver_majority: ByModel) -> Jud
     """nvidia-smi works, and the driver has the stated version, else that of the fleet's majority."""
     if gpus.driver_problem:
         hangs = Action.REBOOT if gpus.cut_off == "gpus" else None
-        yield Finding("driver", gpus.driver_problem, "nvidia-smi answers", hangs)
+        code = "hangs" if hangs else "driver_down"
+        yield Finding(_DRIVER, Quote(gpus.driver_problem), "nvidia-smi answers", hangs, code=code)
         return
     first = readings.with_gpus(gpus).devices[0]
     if gpus.cut_off:
@@ -88,15 +94,15 @@ def driver(gpus: Gpus, gpu_profile: GpuProfile, driver_majority: ByModel) -> Jud
         yield (
             NotAvailable(f"{slow}; {why}")
             if unloaded
-            else Finding("driver", slow, "nvidia-smi answers", Action.REBOOT)
+            else Finding(_DRIVER, slow, "nvidia-smi answers", Action.REBOOT, code="hangs")
         )
     if gpu_profile.driver is None and driver_majority.get(first.name or "", Norm[str]()).total < 2:
         yield NotApplicable("the profile states no driver, and there is no other node to compare with")
     for found in readings.judge_version(Gpus((first,)), "driver", driver_majority, stated=gpu_profile.driver):
-        yield replace(found, part="driver") if isinstance(found, Finding) else found
+        yield replace(found, part=_DRIVER) if isinstance(found, Finding) else found
 
 
-def _count_cause(verdict: Verdict, gpus: Gpus, gpu_profile: GpuProfile, *_info: NodeInfo | None) -> Verdict:
+def _count_cause(verdict: Verdict, gpus: Gpus, gpu_profile: GpuProfile, *_facts: object) -> Verdict:
     """Return another cause if there are too many GPUs, or if GPUs only require a reset."""
     if len(gpus) > gpu_profile.count and not gpus.failed and not any(gpu.lost for gpu in gpus):
         return replace(
@@ -113,7 +119,7 @@ def _count_cause(verdict: Verdict, gpus: Gpus, gpu_profile: GpuProfile, *_info: 
         )
     return with_cause(
         verdict,
-        REQUIRES_RESET,
+        RESET,
         "a GPU has an error that only a reset clears",
         RESET_HINT,
         action=Action.RESET_GPU,
@@ -130,11 +136,14 @@ def _count_cause(verdict: Verdict, gpus: Gpus, gpu_profile: GpuProfile, *_info: 
     never_healthy="the driver names a GPU that does not answer, or Slurm gives jobs more GPUs of the node than answer; a count "
     "that only the profile states takes no node out of service",
 )
-def count(gpus: Gpus, gpu_profile: GpuProfile, info: NodeInfo | None = None) -> Judgement:
+def count(
+    gpus: Gpus, gpu_profile: GpuProfile, info: NodeInfo | None = None, usual_buses: UsualBuses = _NO_OTHERS
+) -> Judgement:
     """nvidia-smi lists as many GPUs as the profile has.
 
     Only a GPU that the driver or Slurm shows, and that does not answer, takes the node out of service: the profile may be
-    that of another model. info: of Slurm, None for a node without it.
+    that of another model. A GPU that nvidia-smi does not list is known by its bus id on the other nodes. info: of Slurm, None
+    for a node without it.
     """
     if gpus.driver_problem:
         raise NotAvailable(f"nvidia-smi does not work (see gpu.driver): {gpus.driver_problem}")
@@ -143,11 +152,17 @@ def count(gpus: Gpus, gpu_profile: GpuProfile, info: NodeInfo | None = None) -> 
     for gpu in lost:
         # without a bus id only the messages of nvidia-smi identify the GPU
         message = "" if gpu.bus or not gpus.messages else f"; nvidia-smi: {readings.nvidia_smi_message(gpus)}"
-        yield Finding(str(gpu), f"{gpu.lost}{message}", "answers", Action.DRAIN)
+        code = RESET if REQUIRES_RESET in gpu.lost else LOST
+        yield Finding(gpu.part, Quote(f"{gpu.lost}{message}"), "answers", Action.DRAIN, code=code)
     if len(gpus) != gpu_profile.count or (gpus.failed and not lost):
         message = f", nvidia-smi: {readings.nvidia_smi_message(gpus)}" if gpus.messages or gpus.failed else ""
         gone = lost or _AWAY.search(message) or len(gpus) < min(_promised(gpus, info), gpu_profile.count)
-        yield Finding("GPUs", f"{len(gpus)}{message}", str(gpu_profile.count), Action.DRAIN if gone else None)
+        found = Quantity(len(gpus), "GPUs", f"{len(gpus)} GPUs{message}")
+        action, reset = Action.DRAIN if gone else None, REQUIRES_RESET in message
+        code = RESET if reset else "count" if len(gpus) != gpu_profile.count else "nvidia_smi_failed"
+        yield Finding(GPUS, found, Quantity(gpu_profile.count, "GPUs"), action, code=code)
+        for part in absent_gpus(gpus, gpu_profile.count, usual_buses):
+            yield Finding(part, "absent", "present", action, code=RESET if reset else ABSENT)
 
 
 # nvidia-smi prints these of a GPU that the driver has and that does not answer (nvmlErrorString)
@@ -173,7 +188,7 @@ def _promised(gpus: Gpus, info: NodeInfo | None) -> int:
 @of_present_gpus
 def names(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """Every GPU has the profile's name."""
-    return readings.judge_equal(gpus, "name", gpu_profile.name)
+    return readings.judge_equal(gpus, "name", gpu_profile.name, code="wrong_model")
 
 
 @check(
@@ -191,13 +206,15 @@ def memory(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     if gpu_profile.memory is None:
         raise NotApplicable("the profile states no GPU memory")
     for gpu in gpus:
-        expected = f"{format_size(gpu_profile.memory)} (within 1%)"
+        stated = f"{format_size(gpu_profile.memory)} (within 1%)"
+        expected = Quantity(gpu_profile.memory, "bytes", stated)
         if gpu.memory is None:
             yield unread(gpus, gpu, "memory", expected, stated=True)
             continue
         yield Metric("gpu_memory", gpu.memory / 2**20, "MiB", str(gpu))
         if abs(gpu.memory - gpu_profile.memory) > MEMORY_TOLERANCE * gpu_profile.memory:
-            yield Finding(str(gpu), format_size(gpu.memory), expected, _lost_memory(gpus, gpu))
+            size = Quantity(gpu.memory, "bytes", format_size(gpu.memory))
+            yield Finding(gpu.part, size, expected, _lost_memory(gpus, gpu), code="wrong_memory")
 
 
 def _board(gpu: Gpu) -> tuple[str | None, str | None, bool | None, bool | None]:
@@ -230,7 +247,8 @@ def cuda(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     elif gpus.cuda is None:
         raise NotAvailable("nvidia-smi shows no CUDA version in its header")
     elif _version(gpus.cuda) < _version(gpu_profile.cuda):
-        yield Finding("driver", f"CUDA {gpus.cuda}", f"CUDA {gpu_profile.cuda} or later")
+        wanted = f"CUDA {gpu_profile.cuda} or later"
+        yield Finding(_DRIVER, Quote(f"CUDA {gpus.cuda}"), wanted, code="old_cuda")
 
 
 def _version(text: str) -> tuple[int, ...]:
@@ -274,7 +292,8 @@ def uuids(
         others = list(uuid_owners.get(gpu.uuid, (node_name,)))
         others.remove(node_name)
         if others := [node for node in others if node not in same]:
-            yield Finding(str(gpu), f"the same UUID on {hostlist.fold(others)}", "a UUID of its own")
+            same_on = f"the same UUID on {hostlist.fold(others)}"
+            yield Finding(gpu.part, same_on, "a UUID of its own", code="same_uuid")
 
 
 def _same_host(owners: Sequence[Sequence[str]], node: str, hosts: Mapping[str, str]) -> set[str]:
@@ -305,7 +324,7 @@ def serials(
         mine = {node_name, *same}
         if others := [owner for owner in serial_owners.get(gpu.serial, ()) if owner not in mine]:
             measured = f"serial {gpu.serial}, also on {hostlist.fold(others)}"
-            yield Finding(str(gpu), measured, "a serial of its own")
+            yield Finding(gpu.part, measured, "a serial of its own", code="same_serial")
 
 
 @check(
@@ -322,7 +341,8 @@ def inforom(gpus: Gpus) -> Judgement:
     for message in gpus.messages:
         if _CORRUPT.search(message):
             at = _AT_GPU.search(message)
-            yield Finding(gpus.at(at[1]) if at else "GPUs", message, "no warning of nvidia-smi")
+            part = gpus.at(at[1]) if at else GPUS
+            yield Finding(part, Quote(message), "no warning of nvidia-smi", code="corrupt_inforom")
 
 
 @check(
@@ -353,7 +373,8 @@ def compute_mode(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     if gpu_profile.compute_mode is None:
         raise NotApplicable("the profile states no compute mode")
     stated = readings.states(gpu_profile, "compute_mode")
-    yield from readings.judge_equal(gpus, "compute_mode", gpu_profile.compute_mode, stated=stated)
+    wanted = gpu_profile.compute_mode
+    yield from readings.judge_equal(gpus, "compute_mode", wanted, code="wrong_mode", stated=stated)
 
 
 @check(
@@ -372,7 +393,7 @@ def mig(gpus: Gpus, gpu_profile: GpuProfile, info: NodeInfo | None = None) -> Ju
         if not (of_site and isinstance(found, Finding)):
             yield found
         elif info is None:  # no Slurm states what jobs get
-            yield Advisory(found.part, found.measured, found.expected)
+            yield Advisory(found.part, found.measured, found.expected, found.code)
 
 
 @check(
@@ -410,7 +431,9 @@ def libraries(libraries: Libraries) -> Judgement:
     Other broken files beside them, as an earlier driver leaves them, are a warning.
     """
     for path, problem in sorted(libraries.bad.items()):
-        named = libraries.cached.get(path)
+        is_cached = libraries.cached.get(path)
         required = stem_of(path) in _REQUIRED and not libraries.replaced(path)
-        deviation = Finding if named or (named is None and required) else Advisory
-        yield deviation(path, problem, "an ELF file")
+        deviation = Finding if is_cached or (is_cached is None and required) else Advisory
+        code = "no_elf_file" if not problem else "absent" if "No such file" in problem else "unreadable"
+        shown = Quote(problem or "is empty or no ELF file")
+        yield deviation(named("file", path), shown, "an ELF file", code=code)

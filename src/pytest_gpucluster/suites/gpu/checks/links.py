@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.fault_rules import Allowance
+from pytest_gpucluster.core.finding import Quantity, Quote
 from pytest_gpucluster.core.majority import Norm, decides, differs, norm
+from pytest_gpucluster.core.part import Part, nvlink, register
 from pytest_gpucluster.core.text import count
 from pytest_gpucluster.kit.gpu.nvidia_csv import is_unsupported
 from pytest_gpucluster.suites.gpu.readings import judge_equal, of_present_gpus, unread
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import GpuProfile
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.kit.gpu.nvidia_smi import Gpu, Gpus, LinkErrors, Topology
+
+register("gpu_pair", "GPU pair")
 
 SPEED_TOLERANCE = 0.01  # nvidia-smi rounds GB/s
 IDLE = 0x1  # of clocks_event_reasons.active (nvml.h, nvmlClocksEventReasons)
@@ -119,16 +123,30 @@ def nvlink_state(
         yield Metric("nvlinks_active", len(active), "links", str(gpu))
         # a card without a bridge among others with one has no link at all
         if len(active) != wanted and (active or not most or board):
-            down = [str(link) for link, speed in of_gpu.items() if speed is None]
-            which = f" (inactive: link {', '.join(down)})" if down else ""
             lost = len(active) < usual and bool(active or board) and not gpu.mig
             action = Action.DRAIN if lost else None
-            yield Finding(str(gpu), f"{count(len(active), 'active link')}{which}", f"{wanted}{most}", action)
+            yield from _unlike(gpu, of_gpu, Quantity(wanted, "active links", f"{wanted} links{most}"), action)
         expected = gpu_profile.nvlink_speed
         for link, speed in active.items():
             if expected is not None and abs(speed - expected) > SPEED_TOLERANCE * expected:
                 slow = Action.DRAIN if speed < usual_speed * (1 - SPEED_TOLERANCE) else None
-                yield Finding(f"{gpu} NVLink {link}", f"{speed:g} GB/s", f"{expected:g} GB/s", slow)
+                found, stated = Quantity(speed, "GB/s"), Quantity(expected, "GB/s")
+                yield Finding(nvlink(link, gpu.part), found, stated, slow, code="wrong_speed")
+
+
+def _unlike(
+    gpu: Gpu, links: Mapping[int, float | None], wanted: Quantity, action: Action | None
+) -> Iterator[Finding]:
+    """Yield each inactive link of a GPU that has others; the number of links where it shows no more."""
+    down = [link for link, speed in links.items() if speed is None]
+    active = len(links) - len(down)
+    if active and len(down) == wanted.number - active:
+        for link in down:
+            yield Finding(nvlink(link, gpu.part), "inactive", f"active ({wanted})", action, code="inactive")
+    else:
+        which = f" (inactive: link {', '.join(map(str, down))})" if down else ""
+        found = Quantity(active, "active links", f"{count(active, 'active link')}{which}")
+        yield Finding(gpu.part, found, wanted, action, code="link_count")
 
 
 def _is_board(connections: Topology | None) -> bool:
@@ -213,8 +231,15 @@ def _risen(gpu: Gpu, of_gpu: LinkErrors, later: LinkErrors) -> Judgement:
         if allowed := NVLINK_RATES.get(counter.lower()):
             old = before.get((link, counter), 0)
             rise = found - old if found >= old else found
-            for one in allowed.judge(f"{gpu} NVLink {link}", rise, seconds, counter):
-                yield replace(one, action=Action.DRAIN) if isinstance(one, Finding) else one
+            for one in allowed.judge(nvlink(link, gpu.part), rise, seconds, counter):
+                if isinstance(one, Finding):
+                    yield replace(one, action=Action.DRAIN, code=_code(counter, "rose"))
+                else:
+                    yield one
+
+
+def _code(counter: str, what: str) -> str:
+    return f"{counter.lower().replace(' ', '_')}_{what}"
 
 
 def _link_errors(gpu: Gpu, of_gpu: LinkErrors) -> Judgement:
@@ -223,13 +248,17 @@ def _link_errors(gpu: Gpu, of_gpu: LinkErrors) -> Judgement:
     for link, counter, found in known:
         limit = NVLINK_TOTALS.get(counter.lower(), math.inf)
         if found >= limit:
-            expected = f"below {limit} since the driver's start"
-            yield Finding(f"{gpu} NVLink {link}", f"{found} {counter}", expected)
+            most = Quantity(limit, counter, f"below {limit} since the driver's start")
+            yield Finding(
+                nvlink(link, gpu.part), Quantity(found, counter), most, code=_code(counter, "in_total")
+            )
     errors = {link: found for link, counter, found in of_gpu.counts if counter.lower() == _RATED}
     for link, counter, found in of_gpu.counts:
         if counter.lower() == _RATE and found > NVLINK_BER:
             action = Action.DRAIN if errors.get(link, 0) >= LEAST_ERRORS else None
-            yield Finding(f"{gpu} NVLink {link}", f"{counter} {found:g}", f"at most {NVLINK_BER:g}", action)
+            rate = Quantity(found, "errors per bit", f"{counter} {found:g}")
+            most = Quantity(NVLINK_BER, "errors per bit", f"at most {NVLINK_BER:g}")
+            yield Finding(nvlink(link, gpu.part), rate, most, action, code="bit_error_rate")
     for link, counter, text in of_gpu.unread:
         if not is_unsupported(text):
             yield NotAvailable(f"{counter} of {gpu} NVLink {link}: {text}")
@@ -248,7 +277,8 @@ def _link_warnings(gpu: Gpu, of_gpu: LinkErrors) -> Iterator[Advisory]:
         known = counter.lower() in NVLINK_WARNINGS
         shown = ", ".join(f"{value:g} on NVLink {link}" for link, value in values.items())
         expected = "0 since the driver's start" if known else "a counter that this release knows"
-        yield Advisory(str(gpu), f"{counter}: {shown}", expected)
+        code = _code(counter, "since_start") if known else "unknown_counter"
+        yield Advisory(gpu.part, f"{counter}: {shown}", expected, code=code)
 
 
 @check(
@@ -268,15 +298,19 @@ def pcie_width(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     for gpu in gpus:
         if gpu.pcie_width is not None:
             yield Metric("pcie_width", gpu.pcie_width, "lanes", str(gpu))
-    for found in judge_equal(gpus, "pcie_width", gpu_profile.pcie_width, lambda lanes: f"x{lanes}"):
+    for found in judge_equal(gpus, "pcie_width", gpu_profile.pcie_width, _lanes, code="wrong_width"):
         lost = isinstance(found, Finding) and found.part in _narrow(gpus)
         yield replace(found, action=Action.DRAIN) if isinstance(found, Finding) and lost else found
 
 
-def _narrow(gpus: Gpus) -> set[str]:
+def _lanes(number: int) -> Quantity:
+    return Quantity(number, "lanes", f"x{number}")
+
+
+def _narrow(gpus: Gpus) -> set[Part]:
     """Return the GPUs with fewer lanes than they and their slots allow, and than most GPUs of their model here have."""
     return {
-        str(gpu)
+        gpu.part
         for gpu in gpus
         if gpu.pcie_width is not None
         and gpu.pcie_width < min(gpu.pcie_width_max or 0, _usual(gpus, gpu, "pcie_width"))
@@ -307,7 +341,7 @@ def pcie_gen(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """
     if gpu_profile.pcie_gen is None:
         raise NotApplicable("the profile states no PCIe generation")
-    expected = f"generation {gpu_profile.pcie_gen}"
+    expected = Quantity(gpu_profile.pcie_gen, "PCIe", f"generation {gpu_profile.pcie_gen}")
     for gpu in gpus:
         if gpu.pcie_gen is not None:
             yield Metric("pcie_gen", gpu.pcie_gen, "generation", str(gpu))
@@ -315,20 +349,19 @@ def pcie_gen(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
             yield unread(gpus, gpu, "pcie_gen_max", expected, stated=True)
         elif gpu.pcie_gen_max < gpu_profile.pcie_gen:
             slower = gpu_profile.nvswitch and gpu.pcie_gen_max < _usual(gpus, gpu, "pcie_gen_max")
-            measured = f"at most generation {gpu.pcie_gen_max} in this slot"
-            yield Finding(str(gpu), measured, expected, Action.DRAIN if slower else None)
+            most = Quantity(gpu.pcie_gen_max, "PCIe", f"at most generation {gpu.pcie_gen_max} in this slot")
+            yield Finding(gpu.part, most, expected, Action.DRAIN if slower else None, code="slow_slot")
         elif gpu.pcie_gen is None:
             yield unread(gpus, gpu, "pcie_gen", expected, stated=True)
         elif gpu.pcie_gen < gpu_profile.pcie_gen and gpu.pstate == "P0":
             # some boards lower it in P0 too, without load: no proof against a link
             idle = (gpu.throttle or 0) & IDLE and gpu.pcie_gen >= _usual(gpus, gpu, "pcie_gen")
-            yield (
-                NotAvailable(
-                    f"{gpu}: generation {gpu.pcie_gen}, idle as the others: burnin.copies measures it"
-                )
-                if idle
-                else Finding(str(gpu), f"generation {gpu.pcie_gen} in P0", expected, Action.MONITOR)
-            )
+            if idle:
+                why = f"{gpu}: generation {gpu.pcie_gen}, idle as the others: burnin.copies measures it"
+                yield NotAvailable(why)
+            else:
+                now = Quantity(gpu.pcie_gen, "PCIe", f"generation {gpu.pcie_gen} in P0")
+                yield Finding(gpu.part, now, expected, Action.MONITOR, code="slow_in_p0")
         elif gpu.pcie_gen < gpu_profile.pcie_gen and gpu.pstate is None:
             yield NotAvailable(f"{gpu}: generation {gpu.pcie_gen}, and its performance state is not known")
 
@@ -364,7 +397,9 @@ def topology(
         explained = {gpu.index for gpu in partitioned}
         if known_nvlinks is not None:
             explained |= {index for index, count in active.items() if count < (gpu_profile.nvlinks or 0)}
-        found = _pairs(gpus, connections.links, gpu_profile.topology, "topo -m", explained=explained)
+        found = _pairs(
+            gpus, connections.links, gpu_profile.topology, "topo -m", "wrong_connection", explained=explained
+        )
         yield from _beside_good_pairs(found, connections.links, gpu_profile.topology)
 
 
@@ -395,7 +430,8 @@ def p2p(
             yield NotApplicable("nvidia-smi topo -m shows no two GPUs that NVLink connects")
         partitioned = [gpu for gpu in gpus if gpu.mig]
         yield from map(_in_mig_mode, partitioned)
-        found = _pairs(gpus, linked, "OK", "topo -p2p n", explained={gpu.index for gpu in partitioned})
+        explained = {gpu.index for gpu in partitioned}
+        found = _pairs(gpus, linked, "OK", "topo -p2p n", "no_peer_access", explained=explained)
         yield from _beside_good_pairs(found, linked, "OK")
 
 
@@ -416,6 +452,7 @@ def _pairs(
     found: Mapping[int, Mapping[int, str]],
     expected: str,
     what: str,
+    code: str,
     explained: Collection[int | None] = (),
 ) -> Judgement:
     indices = [gpu.index for gpu in gpus if gpu.index is not None]
@@ -424,7 +461,8 @@ def _pairs(
     for index in indices:
         for other, cell in sorted(found.get(index, {}).items()):
             if other > index and cell != expected and not {index, other} & set(explained):
-                yield Finding(f"GPU {index} to GPU {other}", cell, expected)
+                part = Part("gpu_pair", name=f"GPU {index} to GPU {other}")
+                yield Finding(part, Quote(cell), expected, code=code)
 
 
 def numa_majority(
@@ -463,19 +501,21 @@ def numa_affinity(
         if most.total < 2:  # this node and another one
             yield NotApplicable("there is no other node of this kind to compare with")
         else:
-            yield from most.judge(str(gpu), f"NUMA node {numa or 'unknown'}", worse=differs)
+            yield from most.judge(gpu.part, f"NUMA node {numa or 'unknown'}", worse=differs)
 
 
-def _not_joined(gpu: Gpu) -> str:
-    """Return what a GPU reports that has a fabric and does not use it, '' without a fabric (Not Supported, Not Started, N/A)."""
+def _not_joined(gpu: Gpu) -> Iterator[Finding]:
+    """Yield what a GPU reports that has a fabric and does not use it; nothing without one (Not Supported, Not Started, N/A)."""
     failed = gpu.fabric_state == "Completed" and gpu.fabric_status not in (None, "", "Success")
     if gpu.fabric_health == "Unhealthy":
-        return "fabric health Unhealthy"
-    return (
-        f"{gpu.fabric_state}, {gpu.fabric_status or 'N/A'}"
-        if gpu.fabric_state == "In Progress" or failed
-        else ""
-    )
+        yield Finding(gpu.part, _UNHEALTHY, _JOINED, Action.MONITOR, code="unhealthy")
+    elif gpu.fabric_state == "In Progress" or failed:
+        shown = Quote(f"{gpu.fabric_state}, {gpu.fabric_status or 'N/A'}")
+        yield Finding(gpu.part, shown, _JOINED, Action.MONITOR, code="not_joined")
+
+
+_JOINED = "Completed, Success"
+_UNHEALTHY = "fabric health Unhealthy"
 
 
 @check(
@@ -491,8 +531,8 @@ def _not_joined(gpu: Gpu) -> str:
 def fabric_state(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """Every GPU has completed its registration with the NVLink fabric, and the fabric is healthy."""
     if not gpu_profile.fabric_state:
-        faults = [(gpu, fault) for gpu in gpus if (fault := _not_joined(gpu))]
-        yield from (Finding(str(gpu), fault, "Completed, Success", Action.MONITOR) for gpu, fault in faults)
+        faults = [fault for gpu in gpus for fault in _not_joined(gpu)]
+        yield from faults
         if not faults:
             yield NotApplicable("the profile states no fabric state")
         return
@@ -504,12 +544,13 @@ def fabric_state(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
         if state not in ("", "Completed") or status not in ("", "Success"):
             shown = [state or gpu.unread["fabric_state"], status or gpu.unread["fabric_status"]]
             action = Action.REBOOT if joined and state == "Completed" else None
-            yield Finding(str(gpu), ", ".join(shown), "Completed, Success", action)
+            yield Finding(gpu.part, Quote(", ".join(shown)), _JOINED, action, code="not_joined")
         elif not state:
             yield unread(gpus, gpu, "fabric_state", "Completed", stated=True)
         elif not status:
             yield unread(gpus, gpu, "fabric_status", "Success", stated=True)
         elif gpu.fabric_health not in (None, "Healthy"):
             # the other value is Limited Capacity, which works at a lower speed (NVML_GPU_FABRIC_HEALTH_SUMMARY_*)
-            action = Action.REBOOT if gpu.fabric_health == "Unhealthy" else Action.MONITOR
-            yield Finding(str(gpu), f"fabric health {gpu.fabric_health}", "Healthy", action)
+            sick = gpu.fabric_health == "Unhealthy"
+            action, code = (Action.REBOOT, "unhealthy") if sick else (Action.MONITOR, "limited_capacity")
+            yield Finding(gpu.part, Quote(f"fabric health {gpu.fabric_health}"), "Healthy", action, code=code)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.finding import Quantity, Quote
 from pytest_gpucluster.kit.gpu.nvidia_csv import is_unsupported
 from pytest_gpucluster.kit.gpu.nvidia_smi import ROWS
 from pytest_gpucluster.suites.gpu.readings import of_present_gpus, root_only, states, unread
@@ -42,7 +43,8 @@ def ecc_volatile(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
             continue
         yield Metric("ecc_volatile_uncorrected", gpu.ecc_volatile_uncorrected, "errors", str(gpu))
         if gpu.ecc_volatile_uncorrected:
-            yield Finding(str(gpu), f"{gpu.ecc_volatile_uncorrected} uncorrectable", "0")
+            found = Quantity(gpu.ecc_volatile_uncorrected, "uncorrectable")
+            yield Finding(gpu.part, found, Quantity(0, "uncorrectable", "0"), code="uncorrectable_errors")
 
 
 @check(
@@ -77,7 +79,7 @@ def _sram(gpus: Gpus, gpu: Gpu) -> Judgement:
         yield Metric("ecc_aggregate_sram_uncorrected", gpu.ecc_aggregate_sram, "errors", str(gpu))
     if gpu.sram_threshold_exceeded:
         measured = f"SRAM threshold exceeded ({gpu.ecc_aggregate_sram} uncorrectable)"
-        yield Finding(str(gpu), measured, "not exceeded", Action.VENDOR)
+        yield Finding(gpu.part, measured, "not exceeded", Action.VENDOR, code="threshold_exceeded")
     elif root_only(gpu.unread.get("sram_threshold_exceeded", "")):
         yield NotAvailable(f"SRAM threshold of {gpu}: nvidia-smi shows it to root alone")
     elif gpu.sram_threshold_exceeded is None:
@@ -90,7 +92,9 @@ def _sram(gpus: Gpus, gpu: Gpu) -> Judgement:
         elif found is None:
             yield unread(gpus, gpu, "ecc_aggregate_sram", "no uncorrectable error in SRAM", stated=False)
         elif found:
-            yield Finding(str(gpu), f"{found} uncorrectable in SRAM", "none")
+            errors_in_sram = Quantity(found, "uncorrectable in SRAM")
+            none = Quantity(0, "uncorrectable in SRAM", "none")
+            yield Finding(gpu.part, errors_in_sram, none, code="uncorrectable_in_sram")
 
 
 @check(
@@ -114,15 +118,15 @@ def _remapped(gpu: Gpu, row: RowRemapping, profile: GpuProfile) -> Judgement:
     if row.failure is None:
         yield _row_unread(gpu, row, "failure", "no failure")
     elif row.failure:
-        yield Finding(str(gpu), "a row remapping failed", "no failure", Action.VENDOR)
+        yield Finding(gpu.part, "a row remapping failed", "no failure", Action.VENDOR, code="failed")
     if row.uncorrectable is None:
         yield _row_unread(gpu, row, "uncorrectable", f"at most {MANY_ROWS} rows")
         return
     yield Metric("remapped_rows_uncorrectable", row.uncorrectable, "rows", str(gpu))
     if row.uncorrectable > MANY_ROWS:
         # a remapped row is repaired; only a failed remapping is a reason to return a GPU (NVIDIA's RMA policy)
-        found = f"{row.uncorrectable} rows remapped for uncorrectable errors"
-        yield Advisory(str(gpu), found, f"at most {MANY_ROWS}")
+        found = Quantity(row.uncorrectable, "rows remapped for uncorrectable errors")
+        yield Advisory(gpu.part, found, Quantity(MANY_ROWS, "rows", f"at most {MANY_ROWS}"), code="many_rows")
 
 
 def _row_unread(gpu: Gpu, row: RowRemapping, name: str, expected: str) -> Finding | NotAvailable:
@@ -130,7 +134,7 @@ def _row_unread(gpu: Gpu, row: RowRemapping, name: str, expected: str) -> Findin
     text = row.unread.get(name, "no value")
     if is_unsupported(text):
         return NotAvailable(f"remapped_rows.{name} of {gpu}: {text}")
-    return Finding(str(gpu), text, expected, Action.MONITOR)
+    return Finding(gpu.part, Quote(text), expected, Action.MONITOR, code="unreadable")
 
 
 def _judge_rows(
@@ -171,7 +175,7 @@ def _pending(gpu: Gpu, row: RowRemapping, _: GpuProfile) -> Judgement:
     if row.pending is None:
         yield _row_unread(gpu, row, "pending", "none pending")
     elif row.pending:
-        yield Finding(str(gpu), "a row remapping is pending", "none pending")
+        yield Finding(gpu.part, "a row remapping is pending", "none pending", code="pending")
 
 
 @check(
@@ -191,10 +195,12 @@ def retired_pages(gpus: Gpus) -> Judgement:
     for gpu in gpus:
         retired = (gpu.retired_single or 0) + (gpu.retired_double or 0)
         if retired >= RETIRED_PAGES:
-            yield Finding(str(gpu), f"{retired} retired pages", f"fewer than {RETIRED_PAGES}", Action.VENDOR)
+            most = Quantity(RETIRED_PAGES, "retired pages", f"fewer than {RETIRED_PAGES}")
+            found = Quantity(retired, "retired pages")
+            yield Finding(gpu.part, found, most, Action.VENDOR, code="table_full")
         if gpu.retired_pending is None and gpu.lacks("retired_pending"):
             continue  # another GPU of the node is broken and reports another text
         if gpu.retired_pending is None:
             yield unread(gpus, gpu, "retired_pending", "none pending", stated=False)
         elif gpu.retired_pending:
-            yield Finding(str(gpu), "a page retirement is pending", "none pending")
+            yield Finding(gpu.part, "a page retirement is pending", "none pending", code="pending")
