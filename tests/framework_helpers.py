@@ -10,6 +10,7 @@ import pytest
 from judged import figures, judged
 from plugin_helpers import Run, cluster_file, run_pytest
 
+from pytest_gpucluster.core.finding import Finding
 from pytest_gpucluster.kit.framework.payload_step import sent
 
 if TYPE_CHECKING:
@@ -72,7 +73,9 @@ def message(run: Run, item: str) -> str:
         event for event in run.events if event["event"] == "result" and event["nodeid"].endswith(f"::{item}")
     )
     verdicts = "; ".join(
-        f"{finding['part']}: {finding['measured']}" for it in found["verdicts"] for finding in it["findings"]
+        f"{finding.part}: {finding.measured}"
+        for it in found["verdicts"]
+        for finding in map(Finding.from_dict, it["findings"])
     )
     return verdicts or str(found)
 
@@ -105,9 +108,14 @@ def rows_of(table: Table) -> list[tuple[Any, ...]]:
     return [(check, given, expected) for check, rows in table.items() for expected, *given in rows]
 
 
-def told(verdict: Verdict) -> str:
-    """Return 'outcome or action: parts and devices of metrics [figures of the texts, values of metrics]'."""
+def told(verdict: Verdict, *, codes: bool = False) -> str:
+    """Return 'outcome or action: parts and devices of metrics [figures of the texts, values of metrics]'.
+
+    codes: the code of a finding follows its part.
+    """
     word, parts = judged(verdict)
+    if codes:
+        parts = [f"{one.part} {one.code}" for one in verdict.findings or verdict.advisories]
     named = [*parts, *(metric.device for metric in verdict.metrics if metric.device)]
     text = " ".join([verdict.reason, *(f"{one.measured} / {one.expected}" for one in verdict.findings)])
     numbers = [f"{number:g}" for number in (*figures(text), *(metric.value for metric in verdict.metrics))]

@@ -137,7 +137,7 @@ class Part:
             return f"{kind.label} {self.index}".lstrip()
         if self.name:
             return f"{kind.label} {self.name}" if kind.labelled else self.name
-        return f"{kind.label}s" if kind.label and self.kind == "gpu" else kind.label
+        return f"{kind.label}s" if self.kind == "gpu" and not self.address else kind.label
 
     def mapped(self, change: Callable[[str], str]) -> Part:
         """Return the part with each of its texts changed."""
