@@ -121,7 +121,7 @@ CASES: Table = {
         ("configure: cluster several_clusters [2]", worked(worker1=SHORT)),
     ],
     checks.equal: [
-        ("monitor: gpu01 rank 1 not_finite", worked(worker1={"trained": {"losses": [float("nan")]}})),
+        ("monitor: gpu01 rank 1 not_finite [1]", worked(worker1={"trained": {"losses": [float("nan")]}})),
         ("monitor: gpu01 rank 1 unequal_after; gpu01 rank 1 unchanged", SPLIT),
         ("monitor: gpu02 rank 2 unequal_after", worked(worker2={"trained": {"after": "c"}})),
         ("not checked", NONE),

@@ -16,7 +16,6 @@ from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.finding import Quantity, Quote
 from pytest_gpucluster.core.majority import decides, differs, norm
 from pytest_gpucluster.core.part import Part, named
-from pytest_gpucluster.core.text import some
 from pytest_gpucluster.kit.mpi.mpi_errors import code_of
 
 if TYPE_CHECKING:
@@ -240,12 +239,19 @@ def wrong_data(part: Part, count: int, words: str) -> Finding:
     return Finding(part, Quantity(count, unit, words), Quantity(0, unit, "none"), code="wrong_data")
 
 
-def untrained(part: Part, before: str, after: str, losses: Collection[float]) -> Iterator[Finding]:
+def untrained(part: Part, before: str, after: str, losses: Iterable[float]) -> Iterator[Finding]:
     """Yield what is wrong with a training by itself: it changed no parameter, or a loss is no finite number."""
     if before == after:
         yield Finding(part, "training changed no parameter", "other parameters", code="unchanged")
-    if not all(math.isfinite(float(loss)) for loss in losses):
-        yield Finding(part, f"losses {some(losses)}", "finite numbers", code="not_finite")
+    yield from not_finite(part, losses)
+
+
+def not_finite(part: Part, losses: Iterable[float]) -> Iterator[Finding]:
+    """Yield a finding for the first loss that is no finite number."""
+    for step, loss in enumerate(losses, 1):
+        if not math.isfinite(float(loss)):
+            yield Finding(part, f"loss {loss} in step {step}", "finite losses", code="not_finite")
+            return
 
 
 def _by_kind(result: PayloadResult) -> Mapping[str, list[Fact]]:
