@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,11 +112,12 @@ def rows_of(table: Table) -> list[tuple[Any, ...]]:
 def told(verdict: Verdict, *, codes: bool = False) -> str:
     """Return 'outcome or action: parts and devices of metrics [figures of the texts, values of metrics]'.
 
-    codes: the code of a finding follows its part.
+    codes: the code of findings follows their parts.
     """
     word, parts = judged(verdict)
     if codes:
-        parts = [f"{one.part} {one.code}" for one in verdict.findings or verdict.advisories]
+        alike = groupby(verdict.findings or verdict.advisories, key=lambda one: one.code)
+        parts = [f"{'; '.join(str(one.part) for one in found)} {code}" for code, found in alike]
     named = [*parts, *(metric.device for metric in verdict.metrics if metric.device)]
     text = " ".join([verdict.reason, *(f"{one.measured} / {one.expected}" for one in verdict.findings)])
     numbers = [f"{number:g}" for number in (*figures(text), *(metric.value for metric in verdict.metrics))]

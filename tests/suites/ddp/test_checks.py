@@ -281,7 +281,7 @@ CASES: Table = {
         ),
     ],
     ddp.master_addr: [
-        ("configure: MASTER_ADDR gpu01 loopback; MASTER_ADDR gpu01 loopback [127, 127]", *LOOPS),
+        ("configure: MASTER_ADDR gpu01; MASTER_ADDR gpu01 loopback [127, 127]", *LOOPS),
         ("passed", "gpu02", placed()),
         ("configure: MASTER_ADDR gpu01 unresolved", "gpu02", placed(task2=NO_NAME)),
         (
@@ -303,7 +303,7 @@ CASES: Table = {
     ],
     ddp.interface: [
         ("configure: NCCL_SOCKET_IFNAME absent", "gpu01", placed(task0=using(NCCL_SOCKET_IFNAME="=eth"))),
-        (f"configure: {GLOO} absent; {NCCL} absent; {NCCL} absent", "gpu01", placed(task0=BOTH)),
+        (f"configure: {GLOO}; {NCCL}; {NCCL} absent", "gpu01", placed(task0=BOTH)),
         ("configure: NCCL_SOCKET_IFNAME absent", "gpu01", placed(task0=using(NCCL_SOCKET_IFNAME="^eth"))),
         ("passed", "gpu01", placed(task0=using(NCCL_SOCKET_IFNAME="^ib"))),
         ("passed", "gpu01", placed(task0=using(NCCL_SOCKET_IFNAME="=eth0,ib0"))),
@@ -320,7 +320,7 @@ CASES: Table = {
         ("monitor: gpu02 rank 3 other_group [2, 4, 3, 4, 0.1, 1]", worked(rank3=joined(4, 2, 0.1))),
         ("monitor: gpu02 rank 3 no_message [0.1, 3]", worked(rank3=STARTS)),
         ("monitor: rank 0 timed_out [0.1, 1]", OF_THREE),
-        ("monitor: rank 0 not_started; rank 1 not_started", SILENT),
+        ("monitor: rank 0; rank 1 not_started", SILENT),
     ],
     ddp.all_reduce: [
         ("passed [10]", worked()),

@@ -48,6 +48,7 @@ class Explanation:
 
 
 NOT_STARTED = Explanation("not_started", "did not start")
+NO_RESULT = Explanation("no_result", "sent no result")
 NO_MESSAGE = Explanation("no_message", "ended without a message")
 STILL = Explanation(
     "hung", "exceeded the time limit of the step without a report of a deadline: it was stopped, or hangs"
@@ -118,9 +119,15 @@ class PayloadResult:
         return Explanation(code, self.problem) if self.problem else None
 
     @property
+    def failed(self) -> Explanation | None:
+        """Why the step failed as a whole; None if it ended with 0."""
+        known = Explanation("step_failed", self.hint or f"the step ended with {self.rc}")
+        return self.stopped or (known if self.rc else None)
+
+    @property
     def failure(self) -> str:
         """Why the step failed as a whole, in one line; '' if it ended with 0."""
-        return self.problem or (self.rc and (self.hint or f"the step ended with {self.rc}")) or ""
+        return self.failed.text if self.failed else ""
 
     def facts(self, kind: str) -> list[Fact]:
         """Return all facts of a kind, sorted by rank."""
@@ -220,7 +227,7 @@ class PayloadResult:
         if self.problem or self.hint:
             return self.stopped or Explanation("step_failed", self.hint)
         if tasks:
-            return Explanation("no_result", "sent no result")
+            return NO_RESULT
         return Explanation("no_task", "no task started there")
 
     def silence(self, node: str) -> str:
@@ -228,7 +235,7 @@ class PayloadResult:
         return self.silent(node).text
 
 
-def rank_part(number: int, node: str = "") -> Part:
+def rank_part(number: int | None, node: str = "") -> Part:
     """Return a rank, of a node if that is known."""
     return Part("rank", number, of=Part("node", name=node) if node else None)
 
