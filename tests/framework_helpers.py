@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import pytest
 from judged import figures, judged
 from plugin_helpers import Run, cluster_file, run_pytest
 
+from pytest_gpucluster.core.finding import Finding
 from pytest_gpucluster.kit.framework.payload_step import sent
 
 if TYPE_CHECKING:
@@ -72,7 +74,9 @@ def message(run: Run, item: str) -> str:
         event for event in run.events if event["event"] == "result" and event["nodeid"].endswith(f"::{item}")
     )
     verdicts = "; ".join(
-        f"{finding['part']}: {finding['measured']}" for it in found["verdicts"] for finding in it["findings"]
+        f"{finding.part}: {finding.measured}"
+        for it in found["verdicts"]
+        for finding in map(Finding.from_dict, it["findings"])
     )
     return verdicts or str(found)
 
@@ -105,9 +109,15 @@ def rows_of(table: Table) -> list[tuple[Any, ...]]:
     return [(check, given, expected) for check, rows in table.items() for expected, *given in rows]
 
 
-def told(verdict: Verdict) -> str:
-    """Return 'outcome or action: parts and devices of metrics [figures of the texts, values of metrics]'."""
+def told(verdict: Verdict, *, codes: bool = False) -> str:
+    """Return 'outcome or action: parts and devices of metrics [figures of the texts, values of metrics]'.
+
+    codes: the code of findings follows their parts.
+    """
     word, parts = judged(verdict)
+    if codes:
+        alike = groupby(verdict.findings or verdict.advisories, key=lambda one: one.code)
+        parts = [f"{'; '.join(str(one.part) for one in found)} {code}" for code, found in alike]
     named = [*parts, *(metric.device for metric in verdict.metrics if metric.device)]
     text = " ".join([verdict.reason, *(f"{one.measured} / {one.expected}" for one in verdict.findings)])
     numbers = [f"{number:g}" for number in (*figures(text), *(metric.value for metric in verdict.metrics))]

@@ -31,7 +31,7 @@ from pytest_gpucluster.kit.framework.payload_result import (
     most_common,
     read_facts,
 )
-from pytest_gpucluster.kit.mpi.mpi_errors import with_software_cause
+from pytest_gpucluster.kit.mpi.mpi_errors import code_of, with_software_cause
 from pytest_gpucluster.report.run_model import read_run
 from pytest_gpucluster.run.record import Record
 
@@ -184,7 +184,7 @@ def test_another_cause_of_the_whole_failure_has_one_action_for_all_findings() ->
     ],
 )
 def test_software_that_keeps_cuda_away_drains_nobody(words: str, kind: str) -> None:
-    verdict = concluded(Finding("p", words, "e", Action.VENDOR))
+    verdict = concluded(Finding("p", words, "e", Action.VENDOR, code=code_of(words, "other")))
     found = with_software_cause(verdict)
     assert found.action is (Action.MONITOR if kind else Action.VENDOR)
     assert found.cause.startswith(kind or "c")

@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 from plugin_helpers import FakeItem, a_session
 
+from pytest_gpucluster.cluster.slurm import task_place
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Outcome, Verdict
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.part import Part
+from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
 from pytest_gpucluster.plugin.items import CheckItem, check_of, node_of, record_of, suite_of
-from pytest_gpucluster.run.facts import CheckFailed, ItemView
+from pytest_gpucluster.run.facts import CheckFailed, ItemView, with_known_cause
 from pytest_gpucluster.run.record import Record, describe
 
 
@@ -56,13 +59,28 @@ def test_a_number_against_a_bound(bound: str, value: float) -> None:
             passed = False
         assert passed is good
         (judged,) = record.verdicts
-        finding = Finding(device or "free", f"{value:g} GiB", f"{'>' if lower else '<'}= 500 GiB")
-        assert judged.findings == (() if good else (finding,))
+        stated = f"{device or 'free'}: measured {value:g} GiB, expected {'>' if lower else '<'}= 500 GiB"
+        expected = [] if good else [(stated, "below_bound" if lower else "above_bound")]
+        assert [(one.words, one.code) for one in judged.findings] == expected
         assert judged.metrics[0].better == ("higher" if lower else "lower")
         assert (judged.check, judged.action) == ("site.disk", Action.MONITOR)
         metric = judged.metrics[0]
         assert (metric.name, metric.unit, metric.device) == ("free", "GiB", device)
         assert (judged.cause, judged.hint) == (words.get("cause", ""), words.get("hint", ""))
+
+
+def test_where_tasks_ran_elsewhere_the_configuration_is_the_cause_whatever_check_failed() -> None:
+    where, tasks = {"gpu01": "the task ran on the host"}, (PayloadTask(1, "gpu02", 3, None, ()),)
+    step = PayloadResult("k", ("gpu01", "gpu02"), 2, tasks, "the task ran on the host", misplaced=where)
+    whys = {
+        step.silent("gpu01"): task_place.CAUSE,
+        step.stopped: task_place.CAUSE,
+        step.silent("gpu02"): "own",
+    }
+    for found, cause in whys.items():
+        assert found is not None
+        failed = verdict(Outcome.FAILED, found.finding(Part("task"), "starts"), cause="own")
+        assert with_known_cause(failed, made()[0]).cause == cause
 
 
 def test_a_failed_verdict_as_text() -> None:

@@ -19,10 +19,11 @@ from pytest_gpucluster.config.validation_errors import nearest
 from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, Verdict, with_cause
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, ProbeError
 from pytest_gpucluster.core.fact import Fact
+from pytest_gpucluster.core.finding import Quantity
 from pytest_gpucluster.core.metric_direction import HIGHER, LOWER
+from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.core.probe import Answer, Probe, with_root
 from pytest_gpucluster.core.registry import suite_hooks
-from pytest_gpucluster.core.text import quantity
 from pytest_gpucluster.run.record import describe
 from pytest_gpucluster.suite import probe_for
 
@@ -214,8 +215,7 @@ class CheckFailed(AssertionError):  # reads as what it is
 
 def with_known_cause(verdict: Verdict, item: ItemView) -> Verdict:
     """Return a verdict that misplaced tasks, the facts of a suite or this shell explain with that as its cause or hint."""
-    failed = verdict.outcome is Outcome.FAILED
-    if failed and all(task_place.is_reason(str(finding.measured)) for finding in verdict.findings):
+    if {finding.code for finding in verdict.findings} == {task_place.MISPLACED}:
         return with_cause(verdict, "", task_place.CAUSE, task_place.HINT, action=Action.CONFIGURE)
     if verdict.outcome is not Outcome.PASSED:
         for explain in suite_hooks("known_cause"):
@@ -283,7 +283,7 @@ class ItemView:
     ) -> None:
         """Record a number, and judge it against a lower bound: `at_least("scratch_free", free, 500, "GiB")`."""
         metric = Metric(name, value, unit, device, better=HIGHER)
-        self._bound(metric, value >= bound, f">= {bound:g} {unit}", cause, hint)
+        self._bound(metric, value >= bound, Quantity(bound, unit, f">= {bound:g} {unit}"), cause, hint)
 
     def at_most(
         self,
@@ -298,10 +298,12 @@ class ItemView:
     ) -> None:
         """Record a number, and judge it against an upper bound."""
         metric = Metric(name, value, unit, device, better=LOWER)
-        self._bound(metric, value <= bound, f"<= {bound:g} {unit}", cause, hint)
+        self._bound(metric, value <= bound, Quantity(bound, unit, f"<= {bound:g} {unit}"), cause, hint)
 
-    def _bound(self, metric: Metric, good: bool, expected: str, cause: str, hint: str) -> None:
-        finding = Finding(metric.device or metric.name, quantity(f"{metric.value:g}", metric.unit), expected)
+    def _bound(self, metric: Metric, good: bool, expected: Quantity, cause: str, hint: str) -> None:
+        part, measured = Part(name=metric.device or metric.name), Quantity(metric.value, metric.unit)
+        code = "below_bound" if metric.better == HIGHER else "above_bound"
+        finding = Finding(part, measured, expected, code=code)
         outcome = Outcome.PASSED if good else Outcome.FAILED  # NaN compares false: it fails
         findings, metrics, name = () if good else (finding,), (metric,), self.record.check
         self.expect(Verdict(name, outcome, findings, metrics, cause=cause, hint=hint, action=Action.MONITOR))

@@ -104,21 +104,6 @@ def test_three_tasks_and_one_are_not_two_and_two() -> None:
     assert task_place.miscounted(NODES, None, 4, tasks) == {}
 
 
-def test_every_reason_is_one_of_the_configuration() -> None:
-    images = [task(0, "gpu01", image="x-1-9"), task(1, "gpu02", image="x-2-9")]
-    found = [
-        task_place.outside(NAMED, [task(0, "gpu01")], {"gpu01": HOST}),
-        task_place.outside(NAMED, [task(0, "gpu01", "1:1:/pyxis_other")], {"gpu01": HOST}),
-        task_place.outside(NAMED, [task(0, "gpu01", "")], {}),
-        task_place.other_image(NAMED, images),
-        task_place.other_image(NAMED, images, "x-3-9"),
-        task_place.miscounted(NODES, 1, 2, [task(0, "gpu01"), task(1, "gpu01")]),
-        {"gpu01": task_place.not_imported(NAMED, "no such file")},
-    ]
-    assert all(reasons and all(map(task_place.is_reason, reasons.values())) for reasons in found), found
-    assert not task_place.is_reason("exit status 1: No module named 'torch'")
-
-
 def test_options_of_srun_state_the_container() -> None:
     words = ["--nodes=2", "--container-name=mine:exec", "--container-image=nvcr.io#a:1"]
     assert task_place.stated(words) == Stated("nvcr.io#a:1", "mine")

@@ -12,7 +12,7 @@ from pytest_gpucluster.core.check import CHECKS, Action, Verdict, check
 from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.registry import import_checks, suites
 from pytest_gpucluster.kit.framework.between import NOTHING, ONE_NODE_RUN, Reach, judge_between
-from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
+from pytest_gpucluster.kit.framework.payload_result import Explanation, PayloadResult, PayloadTask
 from pytest_gpucluster.kit.mpi.mpi_facts import MpiRank, MpiRun, MpiWorld
 from pytest_gpucluster.suites.ddp import checks as ddp
 from pytest_gpucluster.suites.horovod import checks as horovod
@@ -117,7 +117,8 @@ def test_a_job_of_horovod_is_valid_on_several_nodes() -> None:
 
     assert judged(horovod.between("gpu01", REACH, [world()])) == "passed"
     assert judged(horovod.between("gpu01", REACH, [world(), world(wrong=1)])) == "not checked"
-    assert judged(horovod.between("gpu01", REACH, [world(), world(problem="it hung")])) == "not checked"
+    hung = world(problem=Explanation("timed_out", "it hung"))
+    assert judged(horovod.between("gpu01", REACH, [world(), hung])) == "not checked"
     without = horovod.World(launch, obstacle=NotAvailable("horovodrun -H needs ssh between nodes"))
     assert judged(horovod.between("gpu01", REACH, [world(), without])) == "passed"
     assert judged(horovod.between("gpu01", REACH, [without])) == "not checked"
@@ -162,4 +163,4 @@ def test_torch_is_compared_with_nodes_of_the_same_kind_only() -> None:
     found = placed("2.9.0", "2.9.0", "2.9.0", "2.7.0a0+gh200")
     assert judged(ddp.framework("gpu04", found, ("gpu04",))) == "passed"
     verdict = ddp.framework("gpu04", found, ("gpu01", "gpu02", "gpu03", "gpu04"))
-    assert [it.measured for it in verdict.findings] == ["2.7.0a0+gh200"]
+    assert [str(it.measured) for it in verdict.findings] == ["2.7.0a0+gh200"]

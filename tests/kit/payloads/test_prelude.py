@@ -136,7 +136,7 @@ def test_phase_that_fails_is_reported() -> None:
     assert prelude.run_phases(report, watch, lambda: raises(KeyError("x")), lambda _error: "y") == 1
     assert reported == [
         ("no_library", {"reason": "none"}),
-        ("failed", {"phase": "join", "reason": "KeyError: 'x'"}),
+        ("failed", {"phase": "join", "reason": "KeyError: 'x'", "code": ""}),
         ("failed", {"phase": "join", "reason": "y"}),
     ]
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from counter_examples import CONFIGURE, MONITOR, PASSED
 from framework_helpers import Table, rows_of, told
-from judged import judged, parts
+from judged import parts
 from payload_helpers import NCCL_LOG, connected, fabric
 from suite_helpers import allocation_of, cluster_of, considered, machine
 
 from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
+from pytest_gpucluster.kit.payloads.prelude import FewGpus
 from pytest_gpucluster.suites.ddp import checks as ddp
 from pytest_gpucluster.suites.ddp import payload
 from pytest_gpucluster.suites.ddp import steps as runner
@@ -95,8 +96,7 @@ def test_a_rank_that_was_stopped_is_distinguished_from_those_that_waited_for_it(
     stopped = replace(second, rc=137, signal=9, facts=second.facts[:3])
     reported = replace(done, tasks=(waited, stopped, *others), problem="srun: cancelled after 1 min")
     verdict = ddp.training(reported)
-    assert told(verdict) == "monitor: rank 1 (gpu01); rank 0 (gpu01) [20, 1]"
-    assert [ddp.STILL in one.measured for one in verdict.findings] == [True, False]
+    assert told(verdict, codes=True) == "monitor: gpu01 rank 1 hung; gpu01 rank 0 stuck [20, 1]"
 
 
 def _mixed(other: dict[str, Any]) -> PayloadResult:
@@ -109,20 +109,22 @@ BUSY = "AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unav
 
 
 @pytest.mark.parametrize(
-    ("reason", "end", "cause"),
+    ("reason", "end", "code", "cause"),
     [
-        ("AcceleratorError: CUDA error: out of memory", MONITOR, "another process uses the memory"),
-        ("RuntimeError: torch 2.11.0+cu130 sees no GPU: no reason is known", CONFIGURE, "tasks share GPUs"),
-        (f"{BUSY}; limits of this process: 40 open files", MONITOR, "low limits"),
-        ("torch 2.11.0 sees no GPU: Error 34: CUDA driver is a stub library", MONITOR, "driver library"),
-        ("torch 2.13.0+cpu sees no GPU: it is a CPU build", MONITOR, "CPU build of torch"),
-        (BUSY, CONFIGURE, "tasks share GPUs"),
+        ("CUDA error: out of memory", MONITOR, "out_of_memory", "another process uses the memory"),
+        ("torch 2.11.0+cu130 sees no GPU: none is known", CONFIGURE, "too_few_gpus", "tasks share GPUs"),
+        (f"{BUSY}; limits of this process: 40 open files", MONITOR, "low_limits", "low limits"),
+        ("torch sees no GPU: CUDA driver is a stub library", MONITOR, "driver_library", "driver library"),
+        ("torch sees no GPU: it is a CPU build", MONITOR, "cpu_build_of_torch", "CPU build of torch"),
+        (BUSY, CONFIGURE, "failed", "tasks share GPUs"),
     ],
 )
-def test_memory_in_use_and_software_drain_nobody(reason: str, end: str, cause: str) -> None:
+def test_memory_in_use_and_software_drain_nobody(reason: str, end: str, code: str, cause: str) -> None:
     """Recorded on H200s: the check demanded a drain for a low ulimit and for a stub of libcuda."""
-    verdict = ddp.devices("gpu02", worked(rank2=[{"ddp": "failed", "phase": "take a GPU", "reason": reason}]))
-    assert judged(verdict) == (end, ["rank 2"])
+    own = FewGpus.code if "sees no GPU" in reason else ""  # of the payload; what torch printed comes first
+    fact = {"ddp": "failed", "phase": "take a GPU", "reason": reason, "code": own}
+    verdict = ddp.devices("gpu02", worked(rank2=[fact]))
+    assert told(verdict, codes=True).startswith(f"{end}: rank 2 {code} [")
     assert verdict.cause.startswith(cause)
 
 
@@ -255,110 +257,111 @@ BOTH = {
 }
 ONE_BUS = {f"rank{n}": on_gpu("", "0000:1b") for n in (0, 2, 3)}
 WRONG = [*first_facts(1, 2), {"ddp": "reduced", "elements": 10, "wrong": 3, "seconds": 0.5}]
+UNTOLD, ONE = ended(0, 1, problem="late", rc=None, signal=9, facts=()), "gpu01 rank 1"
 NO_NUMBER = trained_as(1, after="a", losses=[float("nan"), 1.0])
 FAILED = {"ddp": "failed", "phase": "train", "reason": "NaN"}
 STUCK = {"ddp": "stuck", "phase": "reduce", "seconds": 3}
-GLOO = "GLOO_SOCKET_IFNAME"
+GLOO, NCCL, HOST = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "MASTER_ADDR gpu01"
+OLD_TORCH, SETTERS = {"torch": {"version": "1.13.0", "error": ""}}, ddp.Setters()
+STARTS = [{"ddp": "loaded", "seconds": 3, "device": {}}]
+OF_THREE = replace(worked(), tasks=worked().tasks[1:], problem="timed out")
 CASES: Table = {
     ddp.framework: [
         ("passed", "gpu01", placed()),
-        ("configure: tasks", "gpu09", placed()),
-        ("configure: package torch", "gpu02", placed(task3=ABSENT)),
-        (
-            "configure: package torch [1.13, 2.13, 2, 3]",
-            *("gpu02", _mixed({"torch": {"version": "1.13.0", "error": ""}})),
-        ),
+        ("configure: task no_task", "gpu09", placed()),
+        ("configure: package torch not_installed", "gpu02", placed(task3=ABSENT)),
+        ("configure: package torch differs_from_peers [1.13, 2.13, 2, 3]", "gpu02", _mixed(OLD_TORCH)),
     ],
     ddp.environment: [
-        ("configure: RANK of task 3 [2, 3, 0]", "gpu02", placed(task3=given(RANK="2")), ddp.Setters()),
-        ("passed [0]", "gpu01", placed(), ddp.Setters()),
+        ("configure: task 3 RANK not_of_slurm [2, 3, 0]", "gpu02", placed(task3=given(RANK="2")), SETTERS),
+        ("passed [0]", "gpu01", placed(), SETTERS),
         (
-            "configure: LOCAL_RANK of task 0; LOCAL_RANK 1 [1, 0, 0, 1, 1]",
+            "configure: task 0 LOCAL_RANK not_of_slurm; LOCAL_RANK shared_gpu [1, 0, 1, 0, 1, 1]",
             *("gpu01", placed(task0=given(LOCAL_RANK="1")), ddp.Setters({"LOCAL_RANK": "1"})),
         ),
     ],
     ddp.master_addr: [
-        ("configure: MASTER_ADDR gpu01; MASTER_ADDR gpu01 [127, 127]", *LOOPS),
+        ("configure: MASTER_ADDR gpu01; MASTER_ADDR gpu01 loopback [127, 127]", *LOOPS),
         ("passed", "gpu02", placed()),
-        ("configure: MASTER_ADDR gpu01", "gpu02", placed(task2=NO_NAME)),
+        ("configure: MASTER_ADDR gpu01 unresolved", "gpu02", placed(task2=NO_NAME)),
         (
-            "configure: MASTER_ADDR gpu01; MASTER_ADDR gpu01 [127, 1, 127, 10, 127, 1, 127, 10]",
+            f"configure: {HOST} loopback; {HOST} no_majority [127, 1, 127, 10, 127, 1, 127, 10]",
             *("gpu02", placed(**HOSTS)),
         ),
         ("passed", "gpu02", everywhere(host="one", **resolving("127.0.0.1"))),
-        ("configure: MASTER_ADDR of task 3 [3, 4]", "gpu02", placed(task3=OTHER)),
+        ("configure: task 3 MASTER_ADDR differs_from_peers [3, 4]", "gpu02", placed(task3=OTHER)),
     ],
     ddp.master_port: [
         ("passed", port("1")),
         ("not checked [0]", replace(placed(), tasks=placed().tasks[1:])),
-        ("configure: MASTER_PORT on gpu01 [0, 1, 65535]", port("0")),
-        ("configure: MASTER_PORT on gpu01 [65536, 1, 65535]", port("65536")),
-        ("configure: MASTER_PORT 20100 on gpu01", placed(task0={"port": "taken"})),
-        ("configure: MASTER_ADDR gpu01 [10]", placed(task0={"port": "not local"})),
-        ("configure: MASTER_PORT 20100 on gpu01 [0]", placed(task0={"port": "Permission denied"})),
+        ("configure: gpu01 MASTER_PORT not_a_port [0, 1, 65535]", port("0")),
+        ("configure: gpu01 MASTER_PORT not_a_port [65536, 1, 65535]", port("65536")),
+        ("configure: gpu01 MASTER_PORT port_taken [20100]", placed(task0={"port": "taken"})),
+        ("configure: MASTER_ADDR not_local [10]", placed(task0={"port": "not local"})),
+        ("configure: gpu01 MASTER_PORT cannot_listen [20100, 0]", placed(task0={"port": "Permission"})),
         ("passed", placed(task0={"port": "unknown host", **NO_NAME})),
     ],
     ddp.interface: [
-        ("configure: NCCL_SOCKET_IFNAME", "gpu01", placed(task0=using(NCCL_SOCKET_IFNAME="=eth"))),
-        (f"configure: {GLOO}; NCCL_SOCKET_IFNAME; NCCL_SOCKET_IFNAME", "gpu01", placed(task0=BOTH)),
-        ("configure: NCCL_SOCKET_IFNAME", "gpu01", placed(task0=using(NCCL_SOCKET_IFNAME="^eth"))),
+        ("configure: NCCL_SOCKET_IFNAME absent", "gpu01", placed(task0=using(NCCL_SOCKET_IFNAME="=eth"))),
+        (f"configure: {GLOO}; {NCCL}; {NCCL} absent", "gpu01", placed(task0=BOTH)),
+        ("configure: NCCL_SOCKET_IFNAME absent", "gpu01", placed(task0=using(NCCL_SOCKET_IFNAME="^eth"))),
         ("passed", "gpu01", placed(task0=using(NCCL_SOCKET_IFNAME="^ib"))),
         ("passed", "gpu01", placed(task0=using(NCCL_SOCKET_IFNAME="=eth0,ib0"))),
     ],
     ddp.devices: [
-        ("configure: tasks [0]", "gpu09", worked()),
+        ("configure: task no_task [0]", "gpu09", worked()),
         ("passed [2]", "gpu01", worked()),
-        ("configure: GPU-0 [0, 2, 2]", "gpu02", worked(rank2=on_gpu("GPU-0"))),
-        ("configure: GPU gpu02 0000:1b [2, 3, 1]", "gpu02", worked(**ONE_BUS)),
-        ("configure: rank 2 [1]", "gpu02", worked(rank2=[])),
+        ("configure: GPU-0 shared_gpu [0, 2, 2]", "gpu02", worked(rank2=on_gpu("GPU-0"))),
+        ("configure: gpu02 GPU (0000:1b) shared_gpu [2, 3, 1]", "gpu02", worked(**ONE_BUS)),
+        ("configure: rank 2 no_message [1]", "gpu02", worked(rank2=[])),
     ],
     ddp.group: [
         ("passed [0.1, 1]", worked()),
-        ("monitor: rank 3 (gpu02) [2, 4, 3, 4, 0.1, 1]", worked(rank3=joined(4, 2, 0.1))),
-        ("monitor: rank 3 (gpu02) [0.1, 3]", worked(rank3=[{"ddp": "loaded", "seconds": 3, "device": {}}])),
-        ("monitor: rank 0 [0.1, 1]", replace(worked(), tasks=worked().tasks[1:], problem="timed out")),
-        ("monitor: rank 0; rank 1", SILENT),
+        ("monitor: gpu02 rank 3 other_group [2, 4, 3, 4, 0.1, 1]", worked(rank3=joined(4, 2, 0.1))),
+        ("monitor: gpu02 rank 3 no_message [0.1, 3]", worked(rank3=STARTS)),
+        ("monitor: rank 0 timed_out [0.1, 1]", OF_THREE),
+        ("monitor: rank 0; rank 1 not_started", SILENT),
     ],
     ddp.all_reduce: [
         ("passed [10]", worked()),
-        ("configure: rank 1 (gpu01) [3, 10, 500]", worked(rank1=WRONG)),
-        ("configure: rank 1 (gpu01) [10]", worked(rank1=first_facts(1, 2))),
+        ("configure: gpu01 rank 1 wrong_data [3, 10, 500]", worked(rank1=WRONG)),
+        ("configure: gpu01 rank 1 no_message [10]", worked(rank1=first_facts(1, 2))),
     ],
     ddp.training: [
-        ("monitor: rank 1 (gpu01) [1]", worked(rank1=first_facts(1, 3))),
-        ("monitor: rank 1 (gpu01) [5]", worked(rank1=trained_as(1, synced="z", seconds=5))),
+        ("monitor: gpu01 rank 1 no_message [1]", worked(rank1=first_facts(1, 3))),
+        ("monitor: gpu01 rank 1 unequal_synced [5]", worked(rank1=trained_as(1, synced="z", seconds=5))),
         ("passed [1]", worked()),
-        ("monitor: rank 1 (gpu01) [1]", worked(rank1=first_facts(1, 4))),
-        ("monitor: rank 1 (gpu01); rank 1 (gpu01); rank 1 (gpu01) [1, 1]", worked(rank1=NO_NUMBER)),
+        ("monitor: gpu01 rank 1 no_message [1]", worked(rank1=first_facts(1, 4))),
+        (f"monitor: {ONE} unequal_after; {ONE} unchanged; {ONE} not_finite [1, 1]", worked(rank1=NO_NUMBER)),
     ],
     ddp.torchrun: [
-        ("monitor: rank 0", (agents(drop="joined"), 2)),
-        ("monitor: rank 0", (agents(drop="trained", more=FAILED), 2)),
+        ("monitor: rank 0 no_message", (agents(drop="joined"), 2)),
+        ("monitor: rank 0 failed", (agents(drop="trained", more=FAILED), 2)),
         ("passed", (agents(), 2)),
-        ("monitor: ranks [0, 1, 2, 3, 0, 5]", (agents(), 3)),
-        ("monitor: LOCAL_RANK on gpu01 [1, 1, 0, 1]", (agents(first={"LOCAL_RANK": "1"}), 2)),
-        ("monitor: WORLD_SIZE [4, 8, 4]", (agents(first={"WORLD_SIZE": "8"}), 2)),
-        ("monitor: ranks; step [0, 3]", (ended(0, 1, problem="late", rc=None, signal=9, facts=()), 2)),
+        ("monitor: ranks other_ranks [0, 1, 2, 3, 0, 5]", (agents(), 3)),
+        ("monitor: gpu01 LOCAL_RANK other_ranks [1, 1, 0, 1]", (agents(first={"LOCAL_RANK": "1"}), 2)),
+        ("monitor: WORLD_SIZE other_values [4, 8, 4]", (agents(first={"WORLD_SIZE": "8"}), 2)),
+        ("monitor: ranks other_ranks; step timed_out [0, 3]", (UNTOLD, 2)),
         # of ranks that are done: it is reported and drains nobody
-        ("monitor: agent on gpu02 [1, 0]", (ended(1, rc=1, error="store is gone"), 2)),
-        ("monitor: step", (ended(0, 1, problem="timed out", rc=137, signal=9), 2)),
-        ("monitor: rank 0", (agents(drop="reduced", more=STUCK), 2)),
-        ("monitor: all_reduce [4]", (agents(reduced={"wrong": 4}), 2)),
-        ("monitor: parameters [2]", (agents(trained={"after": "c"}), 2)),
+        ("monitor: gpu02 agent exit_status [1, 0]", (ended(1, rc=1, error="store is gone"), 2)),
+        ("monitor: step timed_out", (ended(0, 1, problem="timed out", rc=137, signal=9), 2)),
+        ("monitor: rank 0 stuck [3]", (agents(drop="reduced", more=STUCK), 2)),
+        ("monitor: all ranks wrong_data [4]", (agents(reduced={"wrong": 4}), 2)),
+        ("monitor: all ranks unequal_after [2]", (agents(trained={"after": "c"}), 2)),
     ],
     ddp.lost_rank: [
         ("not checked", PayloadResult("ddp", NODES, 2, problem="refused"), 30),
-        ("monitor: step [0, 0, 2.5]", losing(rc=0), 30),
-        ("monitor: rank 1 (gpu02) [0, 0, 2.5]", losing(dead={"rc": 0}), 30),
-        ("monitor: rank 1 (gpu02) [30, 2.5]", losing(dead={"rc": None}), 30),
-        ("monitor: rank 1 (gpu02) [7.5, 2.5]", losing(dead={"facts": (LOST, {**LOST, **STUCK})}), 7.5),
+        ("monitor: step ended_with_0 [0, 0, 2.5]", losing(rc=0), 30),
+        ("monitor: gpu02 rank 1 ended_with_0 [0, 0, 2.5]", losing(dead={"rc": 0}), 30),
+        ("monitor: gpu02 rank 1 waits [30, 2.5]", losing(dead={"rc": None}), 30),
+        ("monitor: gpu02 rank 1 waits [7.5, 2.5]", losing(dead={"facts": (LOST, {**LOST, **STUCK})}), 7.5),
     ],
 }
 
 
 @pytest.mark.parametrize(("check", "given", "expected"), rows_of(CASES))
 def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[Any], expected: str) -> None:
-    assert told(check(*given)) == expected
+    assert told(check(*given), codes=True) == expected
 
 
 def test_who_set_a_variable_of_a_job() -> None:
@@ -403,7 +406,7 @@ def test_causes_come_before_what_follows_from_them() -> None:
         PayloadTask(14, "n", None, 9, ()),
     )
     assert parts(ddp.group(PayloadResult("ddp", ("n",), 15, tasks))) == [
-        f"rank {number} (n)" for number in (13, 14, *range(1, 13), 0)
+        f"n rank {number}" for number in (13, 14, *range(1, 13), 0)
     ]
 
 

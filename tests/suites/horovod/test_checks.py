@@ -19,6 +19,7 @@ from payload_helpers import NCCL_LOG, NODES, connected, fabric
 from suite_helpers import considered, machine
 
 from pytest_gpucluster.core.errors import NotApplicable, ProbeError
+from pytest_gpucluster.kit.framework.payload_result import Explanation
 from pytest_gpucluster.kit.framework.payload_step import sent
 from pytest_gpucluster.suites.horovod import checks
 from pytest_gpucluster.suites.horovod import payload as world_payload
@@ -80,7 +81,8 @@ WRONG: dict[str, Any] = {"controller": "mpi", "wrong": {"int64": 3}, "sent": {"0
 BAD = {**WRONG, "trained": {"before": "x", "after": "x", "error": 1.0}}
 SPOILT = [rank(number, **BAD) for number in range(4)]
 NO_MPIRUN = world(*SPOILT, obstacle=NotApplicable("no mpirun"))
-HUNG = world(*SPOILT, problem="it hung")
+ENDED = Explanation("exit_status", "the step ended with 9")
+HUNG, BROKEN = world(*SPOILT, problem=ENDED), NodeBuild(problem=Explanation("not_importable", "no module"))
 
 
 def problem(what: str, stage: str = "init", **change: Any) -> dict[str, Any]:
@@ -108,73 +110,77 @@ NO_OPERATIONS = NodeBuild(replace(read(TABLE), operations=frozenset()))
 OLD, NEW = "0.28.1", "0.29.0"
 ALL = tuple(map(rank, range(4)))
 MISPLACED = rank(3, local_rank=5, local_size=6, cross_rank=7, cross_size=8)
+ONE_FAR = world(ranks=(*ALL, rank(3, rank=4, local_rank=5)))
+SINGLE = world(hosts=("gpu01", "gpu01"), ranks=(rank(0, size=1), rank(0, size=1)))
 PAIRS = [rank(n, device=f"GPU-{n // 2}") for n in range(4)]
+SENT = world(rank(1, sent={"0": 1, "3": 9}))
+RANKS = "; ".join(f"{node} rank {number}" for number, node in enumerate(PLACES))
 LATE = (problem("deadline"),)
 CASES: Table = {
     checks.build: [
-        ("configure: tensor operations", NO_OPERATIONS, (), (), ("nccl", "mpi")),
-        ("configure: Horovod", NodeBuild(problem="no module"), (), (), ()),
+        ("configure: tensor operations built_without", NO_OPERATIONS, (), (), ("nccl", "mpi")),
+        ("configure: Horovod not_importable", BROKEN, (), (), ()),
         ("passed", REAL, ("pytorch",), ("gloo", "mpi"), ("gloo",)),
         (
-            "configure: frameworks; controllers; tensor operations",
+            "configure: frameworks; controllers; tensor operations built_without",
             *(REAL, ("tensorflow", "mxnet", "pytorch"), ("gloo", "x"), ("nccl",)),
         ),
     ],
     checks.version: [
         ("not checked", "gpu03", built(OLD)),
         ("passed", "gpu01", built(OLD, "")),
-        ("configure: Horovod [0.28, 0.28, 0.29]", "gpu01", built(OLD, NEW)),
-        ("configure: Horovod [0.29, 0.28, 2, 3]", "gpu03", built(OLD, OLD, NEW)),
+        ("configure: Horovod no_majority [0.28, 0.28, 0.29]", "gpu01", built(OLD, NEW)),
+        ("configure: Horovod differs_from_peers [0.29, 0.28, 2, 3]", "gpu03", built(OLD, OLD, NEW)),
     ],
     checks.ranks: [
         ("not applicable", NO_MPIRUN),
-        ("configure: rank 4 on gpu02 [4, 0, 3]", world(ranks=(*ALL, rank(3, rank=4, local_rank=5)))),
-        ("configure: rank 3 on gpu02 [5, 6, 7, 8, 1, 2, 1, 2]", world(MISPLACED)),
-        ("configure: ranks [0]", world(hosts=("gpu01",), ranks=(LONE, LONE))),
-        ("configure: size [2, 2]", world(hosts=("gpu01", "gpu01"), ranks=(rank(0, size=1), rank(0, size=1)))),
+        ("configure: gpu02 rank 4 no_such_rank [4, 0, 3]", ONE_FAR),
+        ("configure: gpu02 rank 3 other_place [5, 6, 7, 8, 1, 2, 1, 2]", world(MISPLACED)),
+        ("configure: ranks several_reports [0]", world(hosts=("gpu01",), ranks=(LONE, LONE))),
+        ("configure: ranks singletons [2, 2]", SINGLE),
         ("passed", world()),
         ("passed", World(WAY, ("gpu01",), (LONE,))),
-        ("configure: ranks [1, 4, 1]", world(ranks=ALL[:3])),
-        ("configure: ranks [1, 2]", world(ranks=(*ALL, rank(2), rank(1)))),
-        ("configure: rank 3", world(rank(3, node="gpu01"))),
-        ("configure: controller of rank 2 on gpu02", world(rank(2, controller="mpi"))),
-        ("configure: pytorch-gloo-srun [9]", world(problem="the step ended with 9")),
-        ("configure: rank 0 on gpu01; rank 1 on gpu01; rank 2 on gpu02; rank 3 on gpu02", world(gpus=True)),
-        ("configure: GPU GPU-0 of gpu01; GPU GPU-1 of gpu02 [2, 2]", world(*PAIRS, gpus=True)),
+        ("configure: ranks no_report [1, 4, 1]", world(ranks=ALL[:3])),
+        ("configure: ranks several_reports [1, 2]", world(ranks=(*ALL, rank(2), rank(1)))),
+        ("configure: rank 3 other_node", world(rank(3, node="gpu01"))),
+        ("configure: gpu02 rank 2 other_controller", world(rank(2, controller="mpi"))),
+        ("configure: pytorch-gloo-srun exit_status [9]", world(problem=ENDED)),
+        (f"configure: {RANKS} no_gpu", world(gpus=True)),
+        ("configure: gpu01 GPU-0; gpu02 GPU-1 shared_gpu [2, 2]", world(*PAIRS, gpus=True)),
         ("passed", world(*each(device="GPU-{}"), gpus=True)),
-        ("configure: rank 0 on gpu01; gpu02", World(WAY, PLACES, problems=LATE)),
+        ("configure: gpu01 rank 0 deadline; gpu02 no_report", World(WAY, PLACES, problems=LATE)),
     ],
     checks.all_reduce: [
         ("not checked", HUNG),
         ("passed: pytorch-gloo-srun [0.0335544]", world(rank(2, seconds=0.5))),
         (
-            "monitor: rank 2 on gpu02; rank 3 on gpu02; pytorch-gloo-srun [3, 1, 0.167772]",
+            "monitor: gpu02 rank 2; gpu02 rank 3 wrong_data; pytorch-gloo-srun [3, 1, 0.167772]",
             world(rank(2, wrong={"float32": 3, "int64": 0}), rank(3, wrong={"int64": 1})),
         ),
-        ("not checked", world(problem="x")),
+        ("not checked", world(problem=ENDED)),
     ],
     checks.broadcast: [
         ("not applicable", NO_MPIRUN),
-        ("monitor: rank 1 on gpu01; rank 1 on gpu01 [1, 0, 9, 3]", world(rank(1, sent={"0": 1, "3": 9}))),
+        ("monitor: gpu01 rank 1; gpu01 rank 1 wrong_data [1, 0, 9, 3]", SENT),
     ],
     checks.training: [
         ("not checked", HUNG),
-        ("monitor: parameters before the step [3]", world(trained(3, "xx", "bb", 0.0))),
+        ("monitor: gpu02 rank 3 unequal_before", world(trained(3, "xx", "bb", 0.0))),
         (
-            "monitor: parameters after the step [0, 1, 2, 3]",
+            f"monitor: {RANKS} unequal_after",
             world(trained(2, "aa", "dd", 0.0), trained(3, "aa", "cc", 0.0)),
         ),
-        ("monitor: parameters after the step; rank 3 on gpu02 [3]", world(trained(3, "aa", "aa", 0.5))),
+        ("monitor: gpu02 rank 3 unequal_after; gpu02 rank 3 unchanged", world(trained(3, "aa", "aa", 0.5))),
         ("passed", world(trained(3, "aa", "bb", 1e-05))),
-        ("monitor: rank 3 on gpu02 [1.01e-05, 1e-05]", world(trained(3, "aa", "bb", 1.01e-05))),
-        ("monitor: rank 3 on gpu02 [1e-05]", world(trained(3, "aa", "bb", float("nan")))),
+        ("monitor: gpu02 rank 3 other_mean [1.01e-05, 1e-05]", world(trained(3, "aa", "bb", 1.01e-05))),
+        ("monitor: gpu02 rank 3 other_mean [1e-05]", world(trained(3, "aa", "bb", float("nan")))),
     ],
 }
 
 
 @pytest.mark.parametrize(("check", "given", "expected"), rows_of(CASES))
 def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[Any], expected: str) -> None:
-    assert told(check(*given)) == expected
+    assert told(check(*given), codes=True) == expected
 
 
 def page(name: str) -> str:
@@ -247,5 +253,5 @@ def test_a_rendezvous_port_that_is_taken_is_named() -> None:
         )
     printed = json.loads(done.stdout)
     assert done.returncode == 1
-    assert (printed["what"], printed["node"]) == ("port", "gpu01")
+    assert (printed["what"], printed["node"]) == ("port_taken", "gpu01")
     assert f"port {port} for the rendezvous is taken" in printed["problem"]

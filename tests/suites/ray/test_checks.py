@@ -16,6 +16,7 @@ from framework_helpers import Table, imported, rows_of, told
 from sandbox_helpers import free_port, wait_for
 from suite_helpers import considered, machine
 
+from pytest_gpucluster.kit.framework.payload_result import Explanation
 from pytest_gpucluster.kit.framework.payload_step import command
 from pytest_gpucluster.kit.payloads.prelude import Failure
 from pytest_gpucluster.suites.ray import checks
@@ -34,6 +35,7 @@ DRIVER = Path(ray_node.__file__).with_name("payload_driver.py")
 
 
 SHARE = Share(2, 1)
+SILENT = Explanation("killed", "ended by a signal")
 FULL = {"cpu": 2.0, "gpu": 1.0}
 
 
@@ -93,7 +95,7 @@ def requesting(**shares: Share) -> ClusterFacts:
     return replace(formed(), requested=shares)
 
 
-def of_gpu02(facts: dict[str, Any] | None = None, silent: str = "", *alive: str) -> ClusterFacts:
+def of_gpu02(facts: dict[str, Any] | None = None, silent: Any = None, *alive: str) -> ClusterFacts:
     """Return a cluster in which gpu02 reports this; the others are alive."""
     return with_node(formed(), "gpu02", NodeFacts(facts or {}, silent=silent), *(alive or ("gpu01", "gpu03")))
 
@@ -110,91 +112,94 @@ def tuned(best: int, iterations: dict[str, int], *errors: str) -> ClusterFacts:
 def head_died(what: str) -> ClusterFacts:
     """Return a cluster whose head died; a worker reports `what`, or nothing."""
     worker = NodeFacts(problem(what) if what else {})
-    return with_node(with_node(formed(), "gpu01", NodeFacts(silent="killed")), "gpu02", worker)
+    return with_node(with_node(formed(), "gpu01", NodeFacts(silent=SILENT)), "gpu02", worker)
 
 
 ONE, THREE = ["gpu01", "0", "GPU-1"], ["gpu03", "0", "GPU-3"]
 NO_UUID = ["gpu02", "0", ""]
-EXPOSED = {"token": {"set": False, "exposed": 2}}
+SHOWN = with_node(formed(), "gpu03", NodeFacts({"token": {"set": False, "exposed": 2}}), *NODES)
+DEAD, KILLED = NodeFacts(silent=SILENT), NodeFacts({"killed": {}})
+NO_OBJECTS, WORSE_WON = formed(objects={"sent": {}, "fetched": {}}), tuned(3, {"4": 8, "3": 8})
+TWO_HELD = held(ONE, ["gpu01", "1", "GPU-2"], ["gpu02", "0", "x"])
 LOST_OBJECTS = {"sent": {"gpu02": "timeout"}, "fetched": {"gpu02": False}, "rates": {"gpu02": 90}}
 ELSEWHERE = {"ran": {"gpu02": "gpu03"}, "counted": {"gpu02": [1, 1]}}
-PORT_OF_WORKER = with_node(of_gpu02(problem("port")), "gpu01", NodeFacts(silent="died"), "gpu03")
+PORT_OF_WORKER = with_node(of_gpu02(problem("port")), "gpu01", DEAD, "gpu03")
 CASES: Table = {
     checks.tune_gpus: [
         ("not checked", *trial(uuid="")),
-        ("configure: CUDA_VISIBLE_DEVICES of the trial", *trial(devices="")),
-        ("configure: CUDA_VISIBLE_DEVICES of the trial [0, 1]", *trial(devices="0,1")),
-        ("configure: trial", *trial(where="", error="RayTaskError")),
-        ("configure: trial [120]", *trial(where="")),
-        ("configure: trial", *trial(where="gpu03")),
-        ("configure: trial [120]", *trial()),
+        ("configure: trial CUDA_VISIBLE_DEVICES other_devices", *trial(devices="")),
+        ("configure: trial CUDA_VISIBLE_DEVICES other_devices [0, 1]", *trial(devices="0,1")),
+        ("configure: trial failed", *trial(where="", error="RayTaskError")),
+        ("configure: trial not_run [120]", *trial(where="")),
+        ("configure: trial other_node", *trial(where="gpu03")),
+        ("configure: trial not_run [120]", *trial()),
         ("not checked", "gpu02", formed(tune={"problem": "no module"}), SHARE, True),
         ("not applicable", "gpu02", formed(), SHARE, False),
         ("not applicable", "gpu02", formed(), Share(2, 0), True),
         ("passed", "gpu02", formed(), SHARE, True),
     ],
     checks.alone: [
-        ("configure: nodes", *lone(nodes={"alive": {"gpu07": FULL}})),
-        ("configure: Ray", *lone(**problem("ray"))),
-        ("configure: task [0]", *lone(tasks={})),
+        ("configure: nodes other_nodes", *lone(nodes={"alive": {"gpu07": FULL}})),
+        ("configure: Ray ray", *lone(**problem("ray"))),
+        ("configure: task not_run [0]", *lone(tasks={})),
         ("passed [0]", *lone()),
-        ("configure: Ray", "gpu01", NodeFacts(silent="its task told nothing"), SHARE),
-        ("configure: driver", *lone(**problem("driver"))),
-        ("monitor: port [1]", *lone(**problem("port", "port 1 (port) is taken by x"))),
-        ("configure: network interface", *lone(**problem("interface"))),
-        ("configure: nodes", *lone(nodes={})),
+        ("configure: Ray killed", "gpu01", DEAD, SHARE),
+        ("configure: Ray driver", *lone(**problem("driver"))),
+        ("monitor: Ray port_taken [1]", *lone(**problem("port_taken", "port 1 (port) is taken by x"))),
+        ("configure: Ray interface", *lone(**problem("interface"))),
+        ("configure: nodes other_nodes", *lone(nodes={})),
         (
-            "configure: CPUs of gpu01; GPUs of gpu01 [4, 2, 0.5, 1, 0]",
+            "configure: gpu01 other_cpus; gpu01 other_gpus [4, 2, 0.5, 1, 0]",
             *lone(nodes={"alive": {"gpu01": {"cpu": 4.0, "gpu": 0.5}}}),
         ),
-        ("configure: task [0]", *lone(tasks={"problem": "GetTimeoutError"})),
-        ("configure: actor [0]", *lone(actors={"ran": {"gpu01": "gpu02"}})),
-        ("configure: ray start [0]", *lone(ended={})),
+        ("configure: task failed [0]", *lone(tasks={"problem": "GetTimeoutError"})),
+        ("configure: actor other_node [0]", *lone(actors={"ran": {"gpu01": "gpu02"}})),
+        ("configure: ray start still_runs [0]", *lone(ended={})),
     ],
     checks.nodes: [
-        ("monitor: head on gpu01", replace(formed(), nodes={}, driver={})),
-        ("monitor: head on gpu01", head_died("head")),
-        ("monitor: head on gpu01; gpu02", PORT_OF_WORKER),
-        ("monitor: nodes [2]", requesting(gpu01=SHARE, gpu02=SHARE)),
+        ("monitor: gpu01 head not_started", replace(formed(), nodes={}, driver={})),
+        ("monitor: gpu01 head killed", head_died("head")),
+        ("monitor: gpu01 head killed; gpu02 port", PORT_OF_WORKER),
+        ("monitor: nodes other_nodes [2]", requesting(gpu01=SHARE, gpu02=SHARE)),
         (
-            "monitor: CPUs of gpu02; GPUs of gpu02 [2, 4, 1, 2, 2]",
+            "monitor: gpu02 other_cpus; gpu02 other_gpus [2, 4, 1, 2, 2]",
             requesting(**SHARES | {"gpu02": Share(4, 2)}),
         ),
     ],
     checks.tasks: [
-        ("monitor: task", "gpu02", formed(tasks={"ran": {"gpu02": "gpu03"}})),
-        ("monitor: driver", "gpu02", formed(tasks={"problem": "x"})),
-        ("monitor: driver", "gpu02", formed(tasks={})),
-        ("monitor: driver", "gpu02", replace(formed(tasks={}), nodes={"gpu01": NodeFacts(silent="died")})),
+        ("monitor: task other_node", "gpu02", formed(tasks={"ran": {"gpu02": "gpu03"}})),
+        ("monitor: driver failed", "gpu02", formed(tasks={"problem": "x"})),
+        ("monitor: driver no_result", "gpu02", formed(tasks={})),
+        ("monitor: driver killed", "gpu02", replace(formed(tasks={}), nodes={"gpu01": DEAD})),
         ("not applicable", "gpu02", requesting(gpu02=SHARE)),
     ],
     checks.actors: [
-        ("monitor: actor; counts [1, 1, 1, 2]", "gpu02", formed(actors=ELSEWHERE)),
+        ("monitor: actor other_node; actor wrong_counts [1, 1, 1, 2]", "gpu02", formed(actors=ELSEWHERE)),
         ("not checked", "gpu02", formed(actors={"ran": {"gpu02": "gpu02"}})),
     ],
     checks.objects: [
-        ("monitor: head to node; node to head [90]", "gpu02", formed(objects=LOST_OBJECTS)),
-        ("monitor: head to node; node to head", "gpu02", formed(objects={"sent": {}, "fetched": {}})),
+        ("monitor: head to node failed; node to head wrong_data [90]", "gpu02", formed(objects=LOST_OBJECTS)),
+        ("monitor: head to node; node to head not_arrived", "gpu02", NO_OBJECTS),
     ],
     checks.gpus: [
         ("not checked [2]", held(ONE, NO_UUID, THREE)),
-        ("not checked [2]", held(ONE, THREE, facts=of_gpu02(silent="its task told nothing"))),
+        ("not checked [2]", held(ONE, THREE, facts=of_gpu02(silent=SILENT))),
         ("passed [3]", formed()),
         ("not applicable", requesting(**dict.fromkeys(NODES, Share(2, 0)))),
-        ("configure: driver", formed(gpus={})),
-        ("configure: GPU GPU-1 [2, 0, 1, 2]", held(ONE, ["gpu02", "1", "GPU-1"], THREE)),
-        ("configure: actor with one GPU [2]", held(ONE, NO_UUID, THREE, "timeout")),
-        ("configure: gpu01; gpu03 [2, 1, 0, 1, 3]", held(ONE, ["gpu01", "1", "GPU-2"], ["gpu02", "0", "x"])),
+        ("configure: driver no_result", formed(gpus={})),
+        ("configure: GPU-1 shared_gpu [2, 0, 1, 2]", held(ONE, ["gpu02", "1", "GPU-1"], THREE)),
+        ("configure: actor failed [2]", held(ONE, NO_UUID, THREE, "timeout")),
+        ("configure: gpu01; gpu03 other_gpus [2, 1, 0, 1, 3]", TWO_HELD),
     ],
     checks.tune: [
         ("passed [5]", formed()),
-        ("configure: driver", formed(tune={})),
-        ("configure: trial; best trial [4, 7, 4, 8, 1]", tuned(4, {"4": 7, "3": 2}, "e")),
-        ("configure: best trial; ASHA [3, 8, 4, 8, 4, 8, 3, 8, 1]", tuned(3, {"4": 8, "3": 8})),
+        ("configure: driver no_result", formed(tune={})),
+        ("configure: trial failed; trial other_best [4, 7, 4, 8, 1]", tuned(4, {"4": 7, "3": 2}, "e")),
+        ("configure: trial other_best; trial none_stopped [3, 8, 4, 8, 4, 8, 3, 8, 1]", WORSE_WON),
     ],
     checks.token: [
         *(
-            ("configure: a client without token [0]", replace(OPEN, version=it))
+            ("configure: a client without token accepted [0]", replace(OPEN, version=it))
             for it in ("", "2.52.dev1", "3.0.0")
         ),
         ("not checked [2.9, 2.52]", replace(OPEN, version="2.9.1")),
@@ -202,24 +207,24 @@ CASES: Table = {
         ("passed", formed()),
         ("passed", replace(formed(), version="2.52")),
         ("passed", replace(formed(), version="")),
-        ("configure: driver", formed(no_token={}, token={"problem": "no"})),
+        ("configure: driver failed", formed(no_token={}, token={"problem": "no"})),
         ("not checked", replace(formed(), nodes={})),
-        ("configure: gpu03; gpu03 [2]", with_node(formed(), "gpu03", NodeFacts(EXPOSED), *NODES)),
+        ("configure: gpu03 exposed; gpu03 no_token [2]", SHOWN),
     ],
     checks.head_lost: [
-        ("configure: worker", "gpu02", replace(formed(), nodes={"gpu01": NodeFacts({"killed": {}})})),
-        ("configure: worker", "gpu02", of_gpu02(problem("leave"), "", *NODES)),
+        ("configure: worker not_started", "gpu02", replace(formed(), nodes={"gpu01": KILLED})),
+        ("configure: worker leave", "gpu02", of_gpu02(problem("leave"), None, *NODES)),
         ("not applicable", "gpu01", formed()),
         ("not checked", "gpu02", replace(formed(), nodes={"gpu02": formed().nodes["gpu02"]})),
-        ("configure: worker", "gpu02", of_gpu02({"ended": {}}, "", *NODES)),
-        ("passed [2, 0]", "gpu02", of_gpu02({"left": {"seconds": 2}}, "", *NODES)),
+        ("configure: worker no_result", "gpu02", of_gpu02({"ended": {}}, None, *NODES)),
+        ("passed [2, 0]", "gpu02", of_gpu02({"left": {"seconds": 2}}, None, *NODES)),
     ],
 }
 
 
 @pytest.mark.parametrize(("check", "given", "expected"), rows_of(CASES))
 def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[Any], expected: str) -> None:
-    assert told(check(*given)) == expected
+    assert told(check(*given), codes=True) == expected
 
 
 def objects(sent: object = True, **more: Any) -> ClusterFacts:
@@ -328,7 +333,7 @@ def test_a_port_that_is_taken_is_named_with_its_holder(monkeypatch: pytest.Monke
                 ray_node.free_ports(plan(port=port), "10.0.0.1")
         finally:  # else a failure would wait for its end
             holder.kill()
-    assert caught.value.kind == "port"
+    assert caught.value.kind == "port_taken"
     assert f"port {port} (port) is taken by python" in str(caught.value)
     assert f"(pid {holder.pid})" in str(caught.value)
 

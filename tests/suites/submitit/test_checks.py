@@ -73,56 +73,59 @@ AFTER_ALL = result(*reported(add=None).tasks[0].facts, failed("OSError"))
 CASES: Table = {
     checks.framework: [
         ("passed", reported()),
-        ("configure: submission", result()),
-        ("configure: submission", result(problem="python: not found")),
-        ("configure: package submitit", result(failed("ImportError"))),
-        ("configure: submission", result(failed("FailedJobError", "sbatch: refused"))),
+        ("configure: submission no_result", result()),
+        ("configure: submission driver_failed", result(problem="python: not found")),
+        ("configure: package submitit not_installed", result(failed("ImportError"))),
+        ("configure: submission failed", result(failed("FailedJobError", "sbatch: refused"))),
     ],
     checks.add: [
         ("passed", reported()),
-        ("configure: result [13, 12]", reported(add={"value": [13]})),
-        ("configure: job", reported(add=LATE)),
-        ("configure: job", reported(add=error(UNDONE, "no\nfile\n"))),
-        ("configure: result of add", reported(add=None)),
-        ("configure: result of add", AFTER_ALL),
+        ("configure: job other_result [13, 12]", reported(add={"value": [13]})),
+        ("configure: job late", reported(add=LATE)),
+        ("configure: job failed", reported(add=error(UNDONE, "no\nfile\n"))),
+        ("configure: result of add no_message", reported(add=None)),
+        ("configure: result of add failed", AFTER_ALL),
         ("not checked", result()),
     ],
     checks.array: [
         ("passed", reported()),
-        ("configure: result [11, 33, 22, 11, 22, 33]", reported(array={"value": [11, 33, 22]})),
+        ("configure: job other_result [11, 33, 22, 11, 22, 33]", reported(array={"value": [11, 33, 22]})),
     ],
     checks.multitask: [
         ("passed", reported()),
-        ("configure: ranks [0, 2]", placed()),
-        ("configure: task on a; task on a [1, 3, 0, 3, 2, 3, 0, 3]", placed(*ALONE)),
+        ("configure: ranks other_ranks [0, 2]", placed()),
+        ("configure: a task; a task other_place [1, 3, 0, 3, 2, 3, 0, 3]", placed(*ALONE)),
     ],
     checks.failure: [
         ("passed", reported()),
-        ("configure: job", reported(failure={"error": "FailedJobError"})),
-        ("configure: job", reported(failure={"value": [None]})),
-        ("configure: job", reported(failure=error("FailedJobError", "another"))),
-        ("configure: job", reported(failure=error(UNDONE, checks.FAILURE))),
+        ("configure: job other_exception", reported(failure={"error": "FailedJobError"})),
+        ("configure: job no_exception", reported(failure={"value": [None]})),
+        ("configure: job other_exception", reported(failure=error("FailedJobError", "another"))),
+        ("configure: job other_exception", reported(failure=error(UNDONE, checks.FAILURE))),
     ],
     checks.cancel: [
         ("passed [1]", reported(accounting=True)),
-        ("monitor: result of cancel", reported(cancel=None)),
-        ("monitor: job", reported(cancel=LATE)),
-        ("monitor: job [30]", reported(cancel={"over": False, "slurm": "RUNNING", "seconds": 30.0})),
-        ("monitor: submitit's state of the job [2]", reported(accounting=True, cancel=over())),
+        ("monitor: result of cancel no_message", reported(cancel=None)),
+        ("monitor: job late", reported(cancel=LATE)),
+        (
+            "monitor: job still_runs [30]",
+            reported(cancel={"over": False, "slurm": "RUNNING", "seconds": 30.0}),
+        ),
+        ("monitor: job other_state [2]", reported(accounting=True, cancel=over())),
         ("passed [2]", reported(cancel=over(state="UNKNOWN"))),
     ],
     checks.accounting: [
         ("not checked", reported(add={"value": [12], "state": "FAILED"})),
         ("passed", reported(accounting=True)),
-        ("configure: result of add", reported(accounting=True, add=None)),
-        ("configure: state of the job", reported(accounting=True, add={"value": [12], "state": "UNKNOWN"})),
+        ("configure: result of add no_message", reported(accounting=True, add=None)),
+        ("configure: job other_state", reported(accounting=True, add={"value": [12], "state": "UNKNOWN"})),
     ],
 }
 
 
 @pytest.mark.parametrize(("check", "given", "expected"), rows_of(CASES))
 def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[Any], expected: str) -> None:
-    assert told(check(*given)) == expected
+    assert told(check(*given), codes=True) == expected
 
 
 def cancel(**fact: Any) -> Any:

@@ -117,36 +117,42 @@ OF_ROW = (CONFIG, limits(), "NVIDIA H200")
 TWO, THREE = (
     eight_gpus_each(of_rank(*it, kind="replayed", runs=[ONE, ONE])) for it in ((9, 10), (9, 10, 11))
 )
-NINE, TEN, ELEVEN = (f"rank {n} (GPU 0000:0{n}:00, GPU-{n})" for n in (9, 10, 11))
-SECOND_GPU = "rank 2 (GPU 0000:02:00, GPU-2)"
+NINE, TEN, ELEVEN = (f"GPU-{n} (0000:0{n}:00) rank {n} differs_from_peers" for n in (9, 10, 11))
+SECOND_GPU = "GPU-2 (0000:02:00) rank 2"
 NO_NUMBER = trained("alone", 2, 3, mode="fsdp", losses=[6.0] * 7 + [NAN])
 SLOW = trained("together", 1, compute=[0.5] * 6)
 SLOW_GPU = recorded(
     "alone", lambda f: of_rank(2, kind="trained", mode="plain", compute=[0.2] * 6)(on_gpus(f))
 )
 CURVE = trained("together", 0, 1, 2, 3, mode="fsdp", losses=[5.0] * 8)
+UNLIKE = replayed(2, 3, runs=[ONE, OTHER])
 STILL = trained("alone", 2, 3, after=ALONE.by_rank("trained")[2]["before"])
 LACKING = {"training": "found", "node": "gpu01", "error": "No module", "version": ""}
 NO_TORCH = PayloadResult("training", ("gpu01",), 1, (PayloadTask(0, "gpu01", 0, None, (LACKING,)),))
 CASES: list[tuple[Any, str, list[str], tuple[Any, ...]]] = [
-    (checks.replay, MONITOR, ["rank 3"], ("gpu02", replayed(3, runs=[OTHER, OTHER]))),  # on CPUs
+    (
+        checks.replay,
+        MONITOR,
+        ["rank 3 differs_from_peers"],
+        ("gpu02", replayed(3, runs=[OTHER, OTHER])),
+    ),  # on CPUs
     (checks.replay, NOT_CHECKED, [], ("gpu02", replayed(0, 1, 2, runs=[ONE, OTHER]))),  # the software differs
-    (checks.replay, MONITOR, ["rank 2", "rank 3"], ("gpu02", replayed(2, 3, runs=[ONE, OTHER]))),
+    (checks.replay, MONITOR, [f"rank {it} not_repeatable" for it in (2, 3)], ("gpu02", UNLIKE)),
     (checks.replay, DRAIN, [NINE, TEN], ("gpu02", TWO)),  # of sixteen: one in eight
     (checks.replay, MONITOR, [NINE, TEN, ELEVEN], ("gpu02", THREE)),
     (checks.replay, PASSED, [], ("gpu01", TWO)),
-    (checks.loss, MONITOR, ["fsdp on the node", "fsdp"], ("gpu02", NO_NUMBER, CONFIG)),
+    (checks.loss, MONITOR, ["fsdp no_majority", "fsdp modes_differ"], ("gpu02", NO_NUMBER, CONFIG)),
     # all ranks of a group have equal steps; only the time before the collective shows the slow one
-    (checks.stragglers, MONITOR, ["rank 1, ddp (all nodes)"], ("gpu01", ALONE, SLOW, CONFIG)),
+    (checks.stragglers, MONITOR, ["rank 1 slower"], ("gpu01", ALONE, SLOW, CONFIG)),
     (checks.stragglers, PASSED, [], ("gpu02", ALONE, SLOW, CONFIG)),
-    (checks.stragglers, MONITOR, [f"{SECOND_GPU}, plain (alone)"], ("gpu02", SLOW_GPU, NONE, CONFIG)),
-    (checks.processes, MONITOR, [SECOND_GPU], ("gpu02", BUSY, NONE)),
-    (checks.together, MONITOR, ["fsdp on all nodes"], ((ALONE, CURVE), CONFIG)),
-    (checks.checkpoint, MONITOR, ["rank 1 on gpu01"], (stored(removed=False), CONFIG)),
-    (checks.alone, MONITOR, ["rank 2", "rank 3"], ("gpu02", STILL)),
+    (checks.stragglers, MONITOR, [f"{SECOND_GPU} slower"], ("gpu02", SLOW_GPU, NONE, CONFIG)),
+    (checks.processes, MONITOR, [f"{SECOND_GPU} in_use"], ("gpu02", BUSY, NONE)),
+    (checks.together, MONITOR, ["fsdp loss_deviates"], ((ALONE, CURVE), CONFIG)),
+    (checks.checkpoint, MONITOR, ["gpu01 rank 1 not_removed"], (stored(removed=False), CONFIG)),
+    (checks.alone, MONITOR, ["rank 2 unchanged", "rank 3 unchanged"], ("gpu02", STILL)),
     (checks.alone, PASSED, [], ("gpu01", STILL)),
-    (checks.framework, CONFIGURE, ["package torch"], ("gpu01", NO_TORCH)),
-    (checks.framework, CONFIGURE, ["python"], ("gpu02", NO_TORCH)),
+    (checks.framework, CONFIGURE, ["package torch not_installed"], ("gpu01", NO_TORCH)),
+    (checks.framework, CONFIGURE, ["python no_task"], ("gpu02", NO_TORCH)),
 ]
 
 
@@ -154,13 +160,16 @@ CASES: list[tuple[Any, str, list[str], tuple[Any, ...]]] = [
 def test_each_case_has_its_verdict_and_names_its_parts(
     check: Any, expected: str, named: list[str], facts: tuple[Any, ...]
 ) -> None:
-    assert judged(check(*facts)) == (expected, named)
+    verdict = check(*facts)
+    assert (judged(verdict)[0], [f"{it.part} {it.code}" for it in verdict.findings]) == (expected, named)
 
 
 def test_a_process_on_a_gpu_explains_a_slow_one() -> None:
     for verdict in (checks.stragglers("gpu02", BUSY, NONE, CONFIG), checks.speed("gpu02", BUSY, *OF_ROW)):
         assert judged(verdict)[0] == MONITOR
-        assert verdict.cause.startswith(f"others are at work on {SECOND_GPU}: python3 (pid 4711)")
+        assert verdict.cause.startswith(
+            "others are at work on rank 2 (GPU 0000:02:00, GPU-2): python3 (pid 4711)"
+        )
 
 
 def test_mfu_is_judged_by_the_row_of_the_profile() -> None:
@@ -173,8 +182,9 @@ def test_mfu_is_judged_by_the_row_of_the_profile() -> None:
     (mfu, *_) = (it.value for it in verdict.metrics if it.name == "training_plain_mfu")
     assert round(mfu, 1) == 59.1
     low = checks.speed("gpu01", bad, *OF_ROW)
-    assert judged(low) == (MONITOR, ["rank 1 (GPU 0000:01:00, GPU-1), ddp"])
-    assert figures(low.findings[0].measured) == [48.2, 477]
+    assert judged(low) == (MONITOR, ["GPU-1 (0000:01:00) rank 1"])
+    (found,) = low.findings
+    assert (found.code, found.relation, figures(str(found.measured))) == ("below_bound", "<", [48.2, 477])
     eight = recorded("alone", lambda fact: of_rank(1, kind="joined", size=8)(slow(fact)))
     assert judged(checks.speed("gpu01", eight, *OF_ROW)) == (PASSED, []), "no row for 8"
     assert judged(checks.speed("gpu01", bad, CONFIG, limits(), "NVIDIA H100 80GB HBM3")) == (PASSED, [])
@@ -188,8 +198,11 @@ def test_lost_rank_is_named_before_those_that_waited() -> None:
     first = replace(first, rc=1, facts=(*first.facts, waited))
     tasks = (first, second, replace(third, rc=137, signal=9), fourth)
     verdict = checks.together((recorded("alone"), replace(result, tasks=tasks)), CONFIG)
-    assert [it.part for it in verdict.findings][:2] == ["rank 2 on gpu02", "rank 0 on gpu01"]
-    assert figures(verdict.findings[0].measured) == [9]
+    assert [f"{it.part} {it.code}" for it in verdict.findings][:2] == [
+        "gpu02 rank 2 killed",
+        "gpu01 rank 0 peer_lost",
+    ]
+    assert figures(str(verdict.findings[0].measured)) == [9]
 
 
 def test_nodes_that_share_a_gpu_are_no_fault_of_the_network() -> None:

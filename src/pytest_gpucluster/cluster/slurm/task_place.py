@@ -34,16 +34,10 @@ HINT = (
     "grep -r pyxis /etc/slurm/plugstack.conf* on the node, and restart slurmd after a change; enroot list; "
     "environments and srun_args of the cluster file"
 )
-_REASONS = re.compile(
-    r"the task ran on the host, not in|the task ran in the container pyxis_|whether the task ran in|whether the container |"
-    r"has the fingerprint|is not from the image|Slurm placed the tasks otherwise"
+MISPLACED = (
+    "misplaced"  # the code of a finding with a reason of this module: the configuration must be changed
 )
 _UNNAMED = r"(?:\d+_)?\d+\.\d+"  # pyxis_JOB.STEP, and pyxis_JOB_JOB.STEP if containers belong to jobs
-
-
-def is_reason(text: str) -> bool:
-    """Return whether a text quotes a reason of this module: the configuration must be changed, whatever check failed."""
-    return _REASONS.search(text) is not None
 
 
 @dataclass(frozen=True)

@@ -228,11 +228,6 @@ class FrameworkStepRunner(Generic[Config]):
                 raise
             result, problem, misplaced = error.result, str(error), error.nodes
         self.commands.append(result.command)
-        hint = ""
-        if not problem and result.rc != 0:
-            hint = result.hint or ""
-            contained = request.pyxis or self.in_container
-            hint = "" if hint.startswith("container_") and not contained else hint
         return self._result(
             request,
             tuple(task for task in payload_tasks(result, self.key) if task.node not in misplaced),
@@ -242,7 +237,7 @@ class FrameworkStepRunner(Generic[Config]):
             command=result.command,
             seconds=result.seconds,
             rc=result.rc,
-            hint=hint,
+            hint=(result.rc and not problem and result.hint) or "",
         )
 
     def attempt(self, request: StepRequest) -> PayloadResult:

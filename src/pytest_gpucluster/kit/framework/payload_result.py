@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pytest_gpucluster.cluster.slurm.task_place import MISPLACED
 from pytest_gpucluster.core import safe_json as jsontext
 from pytest_gpucluster.core.check import Action, Finding
 from pytest_gpucluster.core.errors import NotAvailable
+from pytest_gpucluster.core.finding import Quantity, Quote
 from pytest_gpucluster.core.majority import decides, differs, norm
+from pytest_gpucluster.core.part import Part, named
+from pytest_gpucluster.kit.mpi.mpi_errors import code_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.kit.nccl.nccl_transport import Connections
@@ -31,6 +36,27 @@ _ERROR = re.compile(r"[Ee]rror|[Cc]annot|[Nn]ot found|does not|[Ff]ailed|Killed"
 
 
 @dataclass(frozen=True)
+class Explanation:
+    """Why a task, a node or a step has no result: a stable code, and the words of its program or of Slurm."""
+
+    code: str
+    text: str
+
+    def finding(self, part: Part, expected: str, action: Action | None = None) -> Finding:
+        """Return the finding of a part that lacks what is expected."""
+        return Finding(part, Quote(self.text), expected, action, code=self.code)
+
+
+NOT_STARTED = Explanation("not_started", "did not start")
+NO_RESULT = Explanation("no_result", "sent no result")
+NO_MESSAGE = Explanation("no_message", "ended without a message")
+STILL = Explanation(
+    "hung", "exceeded the time limit of the step without a report of a deadline: it was stopped, or hangs"
+)
+_FOLLOWS = {"peer_lost": 1, "stuck": 2}  # what happens to a rank if another one is the cause
+
+
+@dataclass(frozen=True)
 class PayloadTask:
     """One Slurm task: its facts, one mapping per line of JSON, and how it ended. `error`: its last line on stderr."""
 
@@ -41,14 +67,19 @@ class PayloadTask:
     facts: tuple[Fact, ...]
     error: str = ""
 
+    @property
+    def end(self) -> Explanation:
+        """How the task ended."""
+        if self.signal is not None:
+            return Explanation("killed", f"ended by signal {self.signal} ({signal_name(self.signal)})")
+        if self.rc is None:
+            return Explanation("never_ended", "never ended")
+        message = f": {self.error}" if self.error and self.rc else ""
+        return Explanation(code_of(self.error, "exit_status"), f"exit status {self.rc}{message}")
+
     def ending(self) -> str:
         """Return how the task ended, as text."""
-        if self.signal is not None:
-            return f"ended by signal {self.signal} ({signal_name(self.signal)})"
-        if self.rc is None:
-            return "never ended"
-        message = f": {self.error}" if self.error and self.rc else ""
-        return f"exit status {self.rc}{message}"
+        return self.end.text
 
 
 @dataclass(frozen=True)
@@ -82,9 +113,21 @@ class PayloadResult:
         return found
 
     @property
+    def stopped(self) -> Explanation | None:
+        """Why the step was cancelled or did not start; None if it ended by itself."""
+        code = MISPLACED if self.misplaced else "timed_out" if self.tasks else "not_started"
+        return Explanation(code, self.problem) if self.problem else None
+
+    @property
+    def failed(self) -> Explanation | None:
+        """Why the step failed as a whole; None if it ended with 0."""
+        known = Explanation("step_failed", self.hint or f"the step ended with {self.rc}")
+        return self.stopped or (known if self.rc else None)
+
+    @property
     def failure(self) -> str:
         """Why the step failed as a whole, in one line; '' if it ended with 0."""
-        return self.problem or (self.rc and (self.hint or f"the step ended with {self.rc}")) or ""
+        return self.failed.text if self.failed else ""
 
     def facts(self, kind: str) -> list[Fact]:
         """Return all facts of a kind, sorted by rank."""
@@ -112,14 +155,43 @@ class PayloadResult:
         """Return {rank: fact}; the last one for a rank with several."""
         return self.once(_by_rank, kind)
 
+    def reported(self, fact: Fact) -> Explanation | None:
+        """Return the failure or the expired deadline that a fact is; None if it is another one."""
+        if fact.get(self.key) == "failed":
+            return Explanation(
+                code_of(fact["reason"], fact.get("code") or "failed"), f"{fact['phase']}: {fact['reason']}"
+            )
+        if fact.get(self.key) == "stuck":
+            return Explanation("stuck", f"{fact['phase']}: no end after {fact['seconds']:g} s")
+        return None
+
     def failure_of(self, task: PayloadTask) -> str:
         """Return the failure or the expired deadline that the payload of a task reported, '' without one."""
-        for fact in task.facts:
-            if fact.get(self.key) == "failed":
-                return f"{fact['phase']}: {fact['reason']}"
-            if fact.get(self.key) == "stuck":
-                return f"{fact['phase']}: no end after {fact['seconds']:g} s"
-        return ""
+        return next((found.text for found in map(self.reported, task.facts) if found), "")
+
+    def why(self, task: PayloadTask) -> Explanation:
+        """Return why a task did not continue: the failure that it reported, or how it ended."""
+        if reported := next(filter(None, map(self.reported, task.facts)), None):
+            return reported
+        if task.signal is not None and self.stopped:  # Slurm ended all tasks: the first to die is unknown
+            others_ended = any(other.signal is None for other in self.tasks)
+            return STILL if others_ended else self.stopped
+        return NO_MESSAGE if task.rc == 0 else task.end
+
+    def causes_first(self, tasks: Iterable[PayloadTask]) -> list[PayloadTask]:
+        """Return tasks in the order of ranks; those that only waited for others come last."""
+        return sorted(tasks, key=lambda task: (_FOLLOWS.get(self.why(task).code, 0), task.task))
+
+    def absent(
+        self, ranks: Collection[int], expected: str, parts: Mapping[int, Part] | None = None
+    ) -> Iterator[Finding]:
+        """Yield why each of these ranks did not do what is expected. `parts`: what they are, if known better."""
+        known, more = {task.task: task for task in self.tasks}, parts or {}
+        for task in self.causes_first(known[number] for number in ranks if number in known):
+            part = more.get(task.task) or rank_part(task.task, task.node)
+            yield self.why(task).finding(part, expected)
+        for number in sorted(set(ranks) - set(known)):
+            yield (self.stopped or NOT_STARTED).finding(rank_part(number), expected)
 
     @property
     def exchanged(self) -> frozenset[str]:
@@ -136,23 +208,57 @@ class PayloadResult:
         everyone: the error on each node. If all have one, the environment lacks the package, not the node.
         """
         where = f"; {self.where}" if self.where else ""
-        return Finding(
-            f"package {package}", f"{error}{where}", "installed", Action.CONFIGURE if all(everyone) else None
-        )
+        action = Action.CONFIGURE if all(everyone) else None
+        part = named("software", f"package {package}")
+        return Finding(part, Quote(f"{error}{where}"), "installed", action, code="not_installed")
 
     def port_taken(self) -> bool:
         """Return whether a task failed because another program uses its port."""
         return any("already in use" in fact["reason"] for fact in self.facts("failed"))
 
-    def silence(self, node: str) -> str:
+    def silent(self, node: str) -> Explanation:
         """Return why a node sent no result."""
         if node in self.misplaced:
-            return self.misplaced[node]
+            return Explanation(MISPLACED, self.misplaced[node])
         tasks = self.tasks_of(node)
         bad = next((task for task in tasks if task.rc != 0), None)
         if bad is not None:
-            return f"task {bad.task}: {bad.ending()}"
-        return self.problem or self.hint or ("sent no result" if tasks else "no task started there")
+            return Explanation(bad.end.code, f"task {bad.task}: {bad.ending()}")
+        if self.problem or self.hint:
+            return self.stopped or Explanation("step_failed", self.hint)
+        if tasks:
+            return NO_RESULT
+        return Explanation("no_task", "no task started there")
+
+    def silence(self, node: str) -> str:
+        """Return why a node sent no result, as text."""
+        return self.silent(node).text
+
+
+def rank_part(number: int | None, node: str = "") -> Part:
+    """Return a rank, of a node if that is known."""
+    return Part("rank", number, of=Part("node", name=node) if node else None)
+
+
+def wrong_data(part: Part, count: int, words: str) -> Finding:
+    """Return the finding of a number of wrong elements in what a part received or computed."""
+    unit = "wrong elements"
+    return Finding(part, Quantity(count, unit, words), Quantity(0, unit, "none"), code="wrong_data")
+
+
+def untrained(part: Part, before: str, after: str, losses: Iterable[float]) -> Iterator[Finding]:
+    """Yield what is wrong with a training by itself: it changed no parameter, or a loss is no finite number."""
+    if before == after:
+        yield Finding(part, "training changed no parameter", "other parameters", code="unchanged")
+    yield from not_finite(part, losses)
+
+
+def not_finite(part: Part, losses: Iterable[float]) -> Iterator[Finding]:
+    """Yield a finding for the first loss that is no finite number."""
+    for step, loss in enumerate(losses, 1):
+        if not math.isfinite(float(loss)):
+            yield Finding(part, f"loss {loss} in step {step}", "finite losses", code="not_finite")
+            return
 
 
 def _by_kind(result: PayloadResult) -> Mapping[str, list[Fact]]:
@@ -189,7 +295,9 @@ def judge_package(
     """Judge the fact `found` of a node: a package is installed, in the version of the other nodes of its kind (`peers`)."""
     facts = packages.of_node(node_name, "found")
     if not facts:
-        yield Finding("python", packages.silence(node_name), f"reports whether {name} is installed")
+        yield packages.silent(node_name).finding(
+            named("software", "python"), f"reports whether {name} is installed"
+        )
         return
     if facts[0]["error"]:
         yield packages.lacking(name, facts[0]["error"], [fact["error"] for fact in packages.facts("found")])
@@ -199,7 +307,9 @@ def judge_package(
         for fact in packages.facts("found")
         if not fact["error"] and (peers is None or fact["node"] in peers)
     }
-    yield from norm(versions.items()).judge(f"package {name}", versions[node_name], worse=differs)
+    yield from norm(versions.items()).judge(
+        named("software", f"package {name}"), versions[node_name], worse=differs
+    )
 
 
 def read_facts(text: str, key: str) -> tuple[Fact, ...]:

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core import hostlist
-from pytest_gpucluster.core.check import with_cause
+from pytest_gpucluster.core.check import NO_MEMORY, with_cause
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pytest_gpucluster.core.check import Verdict
 
-__all__ = ["LaunchFailure", "duplicate_gpus", "explain", "nodes_of_tasks", "with_software_cause"]
+__all__ = ["LaunchFailure", "code_of", "duplicate_gpus", "explain", "nodes_of_tasks", "with_software_cause"]
 
 _PMIX = "start the step with srun --mpi=pmix (`srun --mpi=list` shows what Slurm has)"
 # a payload's own words, see kit/payloads/rendezvous.py
@@ -32,6 +32,11 @@ class LaunchFailure:
     host: str
     text: str
     hint: str
+
+    @property
+    def code(self) -> str:
+        """The kind as the code of a finding, like out_of_memory."""
+        return self.kind.lower().replace(" ", "_")
 
 
 @dataclass(frozen=True)
@@ -201,8 +206,15 @@ _FOLLOWS = {
 }
 _OF_MPI = ("MPI without PMI", "orte_ess_init", "PMIx abort", "step launch failed", "plugin missing")
 _ENDED_TASKS = re.compile(r"srun: error: (?P<nodes>\S+): tasks? (?P<tasks>[\d,\-\[\] ]+): ")
-# no hardware faults
-SOFTWARE = ("low limits", "driver library", "CPU build of torch", "no torch", "duplicate GPU")
+# no hardware faults, by the code of a finding
+SOFTWARE = {
+    kind.lower().replace(" ", "_"): kind
+    for kind in ("low limits", "driver library", "CPU build of torch", "no torch", "duplicate GPU")
+}
+# what a rank sees if another one has died or waits
+_PEER_LOST = re.compile(
+    r"[Tt]imed? ?out|[Cc]onnection|[Bb]roken pipe|clients joined|Unavailable|DEADLINE_EXCEEDED|heartbeat|task:\d+"
+)
 MAX_LINE = 2048
 MAX_TASK = 1 << 17  # above any step; a damaged line must not fill the memory
 _SPAN = re.compile(r"\b(\d{1,7})(?:-(\d{1,7}))?\b")
@@ -233,14 +245,21 @@ def explain(text: str, *, mpi: str | None = None) -> tuple[LaunchFailure, ...]:
     return tuple(found.values())
 
 
+def code_of(text: str, otherwise: str) -> str:
+    """Return the code of what torch, CUDA, NCCL or TensorFlow printed, like `out_of_memory`; `otherwise` if unknown."""
+    code = next((found.code for found in explain(text)), otherwise)
+    if code in SOFTWARE:
+        return code
+    return "out_of_memory" if NO_MEMORY in text else "peer_lost" if _PEER_LOST.search(text) else code
+
+
 def with_software_cause(verdict: Verdict) -> Verdict:
-    """Return the verdict of a failed GPU start with its software cause, if all findings have one."""
-    known = [explain(finding.measured) for finding in verdict.findings]
-    if not known or not all(found and found[0].kind in SOFTWARE for found in known):
+    """Return the verdict of a failed GPU start with its software cause, if all findings have the code of one."""
+    kinds = [SOFTWARE.get(finding.code) for finding in verdict.findings]
+    if not kinds or not all(kinds):
         return verdict
-    first = known[0][0]
-    cause = f"{first.kind}: settings or software of the node, not its GPU"
-    return with_cause(verdict, "", cause, first.hint)
+    hint = next(known.hint for known in _KNOWN if known.kind == kinds[0])
+    return with_cause(verdict, "", f"{kinds[0]}: settings or software of the node, not its GPU", hint)
 
 
 def clipped(text: str) -> str:

@@ -40,6 +40,12 @@ class Failure(Exception):
         self.kind = kind
 
 
+class FewGpus(RuntimeError):
+    """A rank finds fewer GPUs than it was started for, or none."""
+
+    code = "too_few_gpus"
+
+
 # -- the payload itself ---------------------------------------------------------------------------------------------
 
 
@@ -158,7 +164,12 @@ def run_phases(
     except Failure as error:
         report(error.kind, reason=str(error))
     except BaseException as error:
-        report("failed", phase=watch.phase, reason=text(error))
+        report(
+            "failed",
+            phase=watch.phase,
+            reason=text(error),
+            code=error.code if isinstance(error, FewGpus) else "",
+        )
     return 1
 
 

@@ -3,35 +3,38 @@
 from __future__ import annotations
 
 import ipaddress
-import math
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import NO_MEMORY, Action, Finding, Metric, check, revised, with_cause
+from pytest_gpucluster.core.check import Action, Finding, Metric, check, revised, with_cause
 from pytest_gpucluster.core.errors import NotAvailable
+from pytest_gpucluster.core.finding import Quote
 from pytest_gpucluster.core.majority import differs, norm
+from pytest_gpucluster.core.part import Part, named
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit.framework.between import judge_between
-from pytest_gpucluster.kit.framework.payload_result import most_common
+from pytest_gpucluster.kit.framework.payload_result import (
+    NO_MESSAGE,
+    most_common,
+    rank_part,
+    untrained,
+    wrong_data,
+)
 from pytest_gpucluster.kit.mpi.mpi_errors import with_software_cause
 from pytest_gpucluster.kit.nccl.nccl_transport import judge_transport
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from pytest_gpucluster.config.models import Profile
     from pytest_gpucluster.core.check import Judgement, Verdict
     from pytest_gpucluster.kit.framework.between import Reach
-    from pytest_gpucluster.kit.framework.payload_result import Fact, PayloadResult, PayloadTask
+    from pytest_gpucluster.kit.framework.payload_result import Fact, PayloadResult
 
 VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 HOOK_FIRST_PORT, HOOK_PORTS = 61000, 4536  # Enroot's 50-slurm-pytorch.sh: 61000 + job id % 4536
 MAX_PORT = 65535
 _SEE = "no node can take part: see ddp.framework, ddp.environment, ddp.master_addr, ddp.master_port, ddp.interface"
-_FOLLOWS = re.compile(
-    r"[Tt]imed? ?out|[Cc]onnection (?:closed|reset|refused|was)|[Bb]roken pipe|clients joined"
-)
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ def framework(node_name: str, placement: PayloadResult, peers: Collection[str] |
     """Judge that every task of the node has torch, in the version of the other nodes of its kind (`peers`)."""
     tasks = placement.of_node(node_name, "place")
     if not tasks:
-        yield Finding("tasks", placement.silence(node_name), "every task starts and reports its facts")
+        yield placement.silent(node_name).finding(Part("task"), "every task starts and reports its facts")
         return
     lacking = next((fact for fact in tasks if fact["torch"]["error"]), None)
     if lacking is not None:
@@ -80,7 +83,9 @@ def framework(node_name: str, placement: PayloadResult, peers: Collection[str] |
     versions = {
         fact["node"]: fact["torch"]["version"] for fact in installed if peers is None or fact["node"] in peers
     }
-    yield from norm(versions.items()).judge("package torch", versions[node_name], worse=differs)
+    yield from norm(versions.items()).judge(
+        named("software", "package torch"), versions[node_name], worse=differs
+    )
 
 
 @check(
@@ -97,16 +102,18 @@ def environment(node_name: str, placement: PayloadResult, setters: Setters) -> J
     for fact in tasks:
         expected = fact["slurm"]
         for name in VARIABLES:
-            part = f"{name} of task {fact['task']}"
             given = fact["given"].get(name)
             if given is not None and name in {"WORLD_SIZE", "RANK", "LOCAL_RANK"} and given != expected[name]:
-                yield Finding(part, f"{given} (set by {who_set(name, fact, setters)})", expected[name])
+                measured = f"{given} (set by {who_set(name, fact, setters)})"
+                yield Finding(_of_task(name, fact), measured, expected[name], code="not_of_slurm")
         locals_.setdefault(fact["given"].get("LOCAL_RANK", expected["LOCAL_RANK"]), []).append(fact["task"])
     for local, sharing in sorted(locals_.items()):
         if len(sharing) > 1:
-            yield Finding(
-                f"LOCAL_RANK {local}", f"tasks {listed(sharing)}", "one task: two ranks would use one device"
+            measured, expected = (
+                f"{local} in tasks {listed(sharing)}",
+                "one task: two ranks would use one device",
             )
+            yield Finding(named("setting", "LOCAL_RANK"), measured, expected, code="shared_gpu")
 
 
 @check(
@@ -126,17 +133,19 @@ def master_addr(node_name: str, placement: PayloadResult) -> Judgement:
     hosts = {fact["host"] for fact in everyone}
     for fact in tasks:
         name, resolved = _final(fact, "MASTER_ADDR"), _addresses(fact)
-        yield from usual.judge_result(f"MASTER_ADDR of task {fact['task']}", name)
+        yield from usual.judge_result(_of_task("MASTER_ADDR", fact), name)
+        part = named("setting", f"MASTER_ADDR {name}")
         if fact["master"]["error"]:
-            yield Finding(f"MASTER_ADDR {name}", f"does not resolve: {fact['master']['error']}", "resolves")
+            measured = Quote(f"does not resolve: {fact['master']['error']}")
+            yield Finding(part, measured, "resolves", code="unresolved")
         elif node_name == leader:
             continue  # many sites map the name of a node to loopback there; ddp.master_port listens on it
         elif len(hosts) > 1 and all(
             ipaddress.ip_address(ip.partition("%")[0]).is_loopback for ip in resolved.split()
         ):
-            yield Finding(f"MASTER_ADDR {name}", f"{resolved}: this node itself", f"an address of {leader}")
+            yield Finding(part, f"{resolved}: this node itself", f"an address of {leader}", code="loopback")
         else:
-            yield from seen.judge_result(f"MASTER_ADDR {name}", resolved, measured=f"resolves to {resolved}")
+            yield from seen.judge_result(part, resolved, measured=f"resolves to {resolved}")
 
 
 @check(
@@ -152,7 +161,7 @@ def interface(node_name: str, placement: PayloadResult) -> Judgement:
     for variable, value in sorted(tasks[0]["interface_variables"].items()):
         for name in _lacking(variable, value, interfaces):
             measured = f"{name}: no such interface (the node has {listed(interfaces[:8])})"
-            yield Finding(variable, measured, "an interface of the node")
+            yield Finding(named("setting", variable), measured, "an interface of the node", code="absent")
 
 
 @check(
@@ -168,24 +177,23 @@ def master_port(placement: PayloadResult) -> Judgement:
     leader = next((fact for fact in everyone if fact["task"] == 0), None)
     if leader is None:
         raise NotAvailable("task 0 reported nothing")
-    port, at = _final(leader, "MASTER_PORT"), f"on {leader['node']}"
+    port, part = _final(leader, "MASTER_PORT"), _on_node("MASTER_PORT", leader["node"])
     if not port.isdigit() or not 0 < int(port) <= MAX_PORT:
-        yield Finding(f"MASTER_PORT {at}", port, "a number from 1 to 65535")
+        yield Finding(part, Quote(port), "a number from 1 to 65535", code="not_a_port")
     elif leader["port"] == "taken":
-        yield Finding(f"MASTER_PORT {port} {at}", "taken by another process", "free")
+        yield Finding(part, f"port {port} is taken by another process", "free", code="port_taken")
     elif leader["port"] == "not local":
-        addresses = ", ".join(leader["master"]["addresses"])
-        yield Finding(
-            f"MASTER_ADDR {_final(leader, 'MASTER_ADDR')}",
-            f"{addresses}: not of {leader['node']}",
-            "an address of the node",
-        )
+        name, addresses = _final(leader, "MASTER_ADDR"), ", ".join(leader["master"]["addresses"])
+        measured = f"{name} ({addresses}): not of {leader['node']}"
+        yield Finding(named("setting", "MASTER_ADDR"), measured, "an address of the node", code="not_local")
     elif leader["port"] and not leader["master"]["error"]:
-        yield Finding(f"MASTER_PORT {port} {at}", leader["port"], "rank 0 can listen there")
+        measured_ = Quote(f"port {port}: {leader['port']}")
+        yield Finding(part, measured_, "rank 0 can listen there", code="cannot_listen")
     for fact in everyone:
         if _final(fact, "MASTER_PORT") != port:
-            where = f"MASTER_PORT of task {fact['task']} on {fact['node']}"
-            yield Finding(where, _final(fact, "MASTER_PORT"), f"{port}, as on rank 0")
+            other = Part("setting", name="MASTER_PORT", of=rank_part(int(fact["task"]), fact["node"]))
+            measured = _final(fact, "MASTER_PORT")
+            yield Finding(other, measured, f"{port}, as on rank 0", code="not_of_rank_0")
 
 
 def _placed(placement: PayloadResult, node: str) -> list[Fact]:
@@ -204,11 +212,19 @@ def own_port_taken(result: PayloadResult) -> bool:
     return taken or (failed and not given)
 
 
+def _on_node(variable: str, node: str) -> Part:
+    return Part("setting", name=variable, of=Part("node", name=node))
+
+
+def _of_task(variable: str, fact: Fact) -> Part:
+    return Part("setting", name=variable, of=Part("task", int(fact["task"])))
+
+
 def _not_hardware(verdict: Verdict, *_facts: object) -> Verdict:
     """Return the verdict with a cause outside the node's hardware, if it has one: memory in use, software."""
     memory_in_use = with_cause(
         verdict,
-        NO_MEMORY,
+        "out_of_memory",
         "another process uses the memory of the GPU: of an earlier job, or started without Slurm",
         "pytest -m gpu -k 'stray or idle_memory' names the process; nvidia-smi",
     )
@@ -229,25 +245,26 @@ def devices(node_name: str, nccl_work: PayloadResult) -> Judgement:
     if not nccl_work.tasks and not nccl_work.problem:
         raise NotAvailable(_SEE)
     mine = [task for task in nccl_work.tasks if task.node == node_name]
-    owners: dict[str, list[tuple[int, str]]] = {}
+    owners: dict[Part, list[tuple[int, str]]] = {}
     for fact in nccl_work.facts("loaded"):
-        key = fact["device"]["uuid"] or f"{fact['node']} {fact['device']['bus']}"
-        owners.setdefault(key, []).append((int(fact["rank"]), str(fact["node"])))
+        uuid, bus, node = fact["device"]["uuid"], fact["device"]["bus"], Part("node", name=str(fact["node"]))
+        device = Part("gpu", name=uuid) if uuid else Part("gpu", address=bus or "unknown", of=node)
+        owners.setdefault(device, []).append((int(fact["rank"]), node.name))
     loaded = {int(fact["rank"]) for fact in nccl_work.of_node(node_name, "loaded")}
     yield Metric(
         "ddp_devices",
-        len({key for key, ranks in owners.items() if any(n == node_name for _, n in ranks)}),
+        sum(any(where == node_name for _, where in ranks) for ranks in owners.values()),
         "GPUs",
     )
     if not mine:
-        yield Finding("tasks", nccl_work.silence(node_name), "one task per GPU")
+        yield nccl_work.silent(node_name).finding(Part("task"), "one task per GPU")
     for task in mine:
         if task.task not in loaded:
-            yield Finding(f"rank {task.task}", why(task, nccl_work), "its own GPU")
-    for key, ranks in sorted(owners.items()):
+            yield nccl_work.why(task).finding(rank_part(task.task), "its own GPU")
+    for device, ranks in sorted(owners.items(), key=lambda pair: str(pair[0])):
         if len(ranks) > 1 and any(where == node_name for _, where in ranks):
             users = ", ".join(f"{rank} ({where})" for rank, where in ranks)
-            yield Finding(key if key.startswith("GPU-") else f"GPU {key}", f"ranks {users}", "one rank")
+            yield Finding(device, f"ranks {users}", "one rank", code="shared_gpu")
 
 
 @check(
@@ -268,8 +285,11 @@ def group(result: PayloadResult) -> Judgement:
     yield from _absent(result, "joined")
     for rank, fact in joined.items():
         if (fact["size"], fact["group_rank"]) != (result.ntasks, rank):
-            measured = f"rank {fact['group_rank']} of {fact['size']}"
-            yield Finding(_rank(rank, fact["node"]), measured, f"rank {rank} of {result.ntasks}")
+            measured, expected = (
+                f"rank {fact['group_rank']} of {fact['size']}",
+                f"rank {rank} of {result.ntasks}",
+            )
+            yield Finding(rank_part(rank, fact["node"]), measured, expected, code="other_group")
 
 
 @check(
@@ -290,9 +310,8 @@ def all_reduce(result: PayloadResult) -> Judgement:
     yield from _absent(result, "reduced", among=result.by_rank("joined"))
     for rank, fact in reduced.items():
         if fact["wrong"]:
-            yield Finding(
-                _rank(rank, fact["node"]), f"{fact['wrong']} of {fact['elements']} elements wrong", "none"
-            )
+            words = f"{fact['wrong']} of {fact['elements']} elements wrong"
+            yield wrong_data(rank_part(rank, fact["node"]), int(fact["wrong"]), words)
 
 
 @check(
@@ -311,26 +330,19 @@ def training(result: PayloadResult) -> Judgement:
     yield from _absent(result, "trained", among=result.by_rank("reduced"))
     for stage, what in (("synced", "after the start"), ("after", "after training")):
         usual = most_common(str(fact[stage]) for fact in trained.values())
-        differing = [rank for rank, fact in trained.items() if fact[stage] != usual]
-        for rank in differing:
-            other = trained[rank]
-            yield Finding(
-                _rank(rank, other["node"]),
-                f"parameters {what}: {other[stage]}",
-                usual or "equal on all ranks",
-            )
+        for rank, fact in trained.items():
+            if fact[stage] != usual:
+                measured, expected = f"parameters {what}: {fact[stage]}", usual or "equal on all ranks"
+                yield Finding(rank_part(rank, fact["node"]), measured, expected, code=f"unequal_{stage}")
     yield from _untrained(trained)
     if trained:
         yield Metric("ddp_training", max(float(fact["seconds"]) for fact in trained.values()), "s")
         yield from _absent(result, "done", among=trained)
 
 
-def _untrained(trained: Mapping[int, Fact]) -> Judgement:
+def _untrained(trained: Mapping[int, Fact]) -> Iterator[Finding]:
     for rank, fact in trained.items():
-        if fact["after"] == fact["synced"]:
-            yield Finding(_rank(rank, fact["node"]), "training changed no parameter", "other parameters")
-        if not all(math.isfinite(float(loss)) for loss in fact["losses"]):
-            yield Finding(_rank(rank, fact["node"]), f"losses {listed(fact['losses'])}", "finite numbers")
+        yield from untrained(rank_part(rank, fact["node"]), fact["synced"], fact["after"], fact["losses"])
 
 
 @check(
@@ -373,48 +385,53 @@ def torchrun(launched: tuple[PayloadResult, int]) -> Judgement:
     ranks = [int(fact["rank"]) for fact in given]
     if sorted(ranks) != list(range(size)):
         yield from _agents(result)
-        yield Finding("ranks", listed(sorted(ranks)), f"0 to {size - 1}, once each")
-        if result.problem:
-            yield Finding("step", result.problem, "ends by itself")
+        expected = f"0 to {size - 1}, once each"
+        yield Finding(Part("rank", name="ranks"), listed(sorted(ranks)), expected, code="other_ranks")
+        if result.stopped:
+            yield result.stopped.finding(Part("step"), "ends by itself")
         return
     for node in result.nodes:
         locals_ = sorted(fact["given"]["LOCAL_RANK"] for fact in given if fact["node"] == node)
         if locals_ != sorted(str(number) for number in range(per_node)):
-            yield Finding(f"LOCAL_RANK on {node}", listed(locals_), f"0 to {per_node - 1}, once each")
-    for name, expected in (("WORLD_SIZE", str(size)), ("MASTER_ADDR", None), ("MASTER_PORT", None)):
+            expected = f"0 to {per_node - 1}, once each"
+            yield Finding(_on_node("LOCAL_RANK", node), listed(locals_), expected, code="other_ranks")
+    for name, stated in (("WORLD_SIZE", str(size)), ("MASTER_ADDR", ""), ("MASTER_PORT", "")):
         values = sorted({fact["given"][name] for fact in given})
-        if len(values) > 1 or (expected and values != [expected]):
-            yield Finding(name, listed(values), expected or "the same on all ranks")
+        if len(values) > 1 or (stated and values != [stated]):
+            expected = stated or "the same on all ranks"
+            yield Finding(named("setting", name), listed(values), expected, code="other_values")
     work = tuple(_work_of(result, size))
     yield from work
     if not work:  # an agent that fails after all ranks have finished proves no fault of the hardware
         yield from _agents(result, Action.MONITOR)
-        if result.problem:
-            yield Finding("step", result.problem, "ends by itself", Action.MONITOR)
+        if result.stopped:
+            yield result.stopped.finding(Part("step"), "ends by itself", Action.MONITOR)
 
 
 def _agents(result: PayloadResult, action: Action | None = None) -> Judgement:
-    for task in _causes_first(result.tasks, result):
-        if task.rc != 0 and why(task, result) != result.problem:  # reported once, for the step
-            yield Finding(f"agent on {task.node}", why(task, result), "ends with 0", action)
+    for task in result.causes_first(result.tasks):
+        if task.rc != 0 and result.why(task) != result.stopped:  # reported once, for the step
+            agent = Part("process", name="agent", of=Part("node", name=task.node))
+            yield result.why(task).finding(agent, "ends with 0", action)
 
 
-def _work_of(result: PayloadResult, size: int) -> Judgement:
+def _work_of(result: PayloadResult, size: int) -> Iterator[Finding]:
     for kind in ("joined", "reduced", "trained", "done"):
         lacking = sorted(set(range(size)) - set(result.by_rank(kind)))
         if lacking:
             failed = {int(fact["rank"]): fact for name in ("failed", "stuck") for fact in result.facts(name)}
             for rank in lacking:
-                fact = failed.get(rank)
-                reason = f"{fact['phase']}: {fact.get('reason', 'did not end')}" if fact else _NO_MESSAGE
-                yield Finding(f"rank {rank}", reason, _EXPECTED[kind])
+                reason = result.reported(failed.get(rank, {})) or NO_MESSAGE
+                yield reason.finding(rank_part(rank), _EXPECTED[kind])
             return
+    everyone = Part("rank", name="all ranks")
     wrong = sum(int(fact["wrong"]) for fact in result.facts("reduced"))
     if wrong:
-        yield Finding("all_reduce", f"{wrong} elements wrong", "none")
+        yield wrong_data(everyone, wrong, f"{wrong} elements of the all-reduce wrong")
     after = {str(fact["after"]) for fact in result.facts("trained")}
     if len(after) > 1:
-        yield Finding("parameters", f"{len(after)} different sets after training", "equal on all ranks")
+        measured = f"{len(after)} different sets of parameters after training"
+        yield Finding(everyone, measured, "equal on all ranks", code="unequal_after")
     yield from _untrained(result.by_rank("trained"))
 
 
@@ -439,42 +456,23 @@ def lost_rank(result: PayloadResult, lost_rank_deadline: float) -> Judgement:
     ended = noticed.keys() | result.by_rank("lost").keys()
     stuck = result.by_rank("stuck")
     for task in result.tasks:
+        part = rank_part(task.task, task.node)
         hung = bool(result.problem) and task.signal is not None and task.task not in ended
         if task.task in stuck or task.rc is None or hung:
-            yield Finding(_rank(task.task, task.node), f"still waits after {lost_rank_deadline:g} s", "ends")
+            yield Finding(part, f"still waits after {lost_rank_deadline:g} s", "ends", code="waits")
         elif task.rc == 0:
-            yield Finding(_rank(task.task, task.node), "exit status 0", "not 0: a rank was lost")
+            yield Finding(part, "exit status 0", "not 0: a rank was lost", code="ended_with_0")
     if not result.problem and result.rc == 0:
-        yield Finding("step", "exit status 0", "not 0: a rank was lost")
+        yield Finding(Part("step"), "exit status 0", "not 0: a rank was lost", code="ended_with_0")
 
 
 # -- ranks that did not finish ------------------------------------------------------------------------------------
 
 
-_NO_MESSAGE = "ended without a message"
-STILL = "exceeded the time limit of the step without a report of a deadline: it was stopped, or hangs"
-
-
-def why(task: PayloadTask, result: PayloadResult) -> str:
-    """Return why a task did not continue: the failure that it reported, or how it ended."""
-    if reported := result.failure_of(task):
-        return reported
-    if task.signal is not None and result.problem:
-        if any(other.signal is None for other in result.tasks):
-            return STILL  # other tasks ended by themselves
-        return result.problem  # Slurm ended all tasks: the first to die is unknown
-    return _NO_MESSAGE if task.rc == 0 else task.ending()
-
-
-def _absent(result: PayloadResult, kind: str, among: Mapping[int, object] | None = None) -> Judgement:
+def _absent(result: PayloadResult, kind: str, among: Mapping[int, object] | None = None) -> Iterator[Finding]:
     """Yield a finding for each rank without a fact of this kind: causes first, then ranks that only waited."""
     wanted = set(range(result.ntasks)) if among is None else set(among)
-    lacking = wanted - set(result.by_rank(kind))
-    known = {task.task: task for task in result.tasks}
-    for task in _causes_first([known[rank] for rank in sorted(lacking) if rank in known], result):
-        yield Finding(_rank(task.task, task.node), why(task, result), _EXPECTED[kind])
-    for rank in sorted(lacking - set(known)):
-        yield Finding(f"rank {rank}", result.problem or "did not start", _EXPECTED[kind])
+    yield from result.absent(wanted - set(result.by_rank(kind)), _EXPECTED[kind])
 
 
 _EXPECTED = {
@@ -483,16 +481,6 @@ _EXPECTED = {
     "trained": "ends the training step",
     "done": "leaves the group and ends",
 }
-
-
-def _causes_first(tasks: Sequence[PayloadTask], result: PayloadResult) -> list[PayloadTask]:
-    def order(task: PayloadTask) -> tuple[int, int]:
-        reason = why(task, result)
-        killed = task.signal is not None and not result.problem
-        weight = 0 if killed else 2 if "no end after" in reason else 1 if _FOLLOWS.search(reason) else 0
-        return weight, task.task
-
-    return sorted(tasks, key=order)
 
 
 def _final(fact: Fact, name: str) -> str:
@@ -514,7 +502,3 @@ def _lacking(variable: str, value: str, interfaces: Sequence[str]) -> list[str]:
     if any(it == name or (not exact and it.startswith(name)) for name in names for it in interfaces):
         return []
     return names
-
-
-def _rank(rank: int, node: object) -> str:
-    return f"rank {rank} ({node})" if node else f"rank {rank}"

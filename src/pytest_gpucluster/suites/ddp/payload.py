@@ -27,6 +27,7 @@ import time
 from typing import Any, Dict, List, Optional, Sequence
 
 from pytest_gpucluster.kit.payloads.prelude import (
+    FewGpus,
     Watch,
     exit_now,
     expand,
@@ -172,14 +173,14 @@ class RankWorker:
         visible = cuda.device_count() if cuda.is_available() else 0
         if not visible:
             shown = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
-            raise RuntimeError(
+            raise FewGpus(
                 "torch %s sees no GPU: %s (CUDA_VISIBLE_DEVICES=%s)"
                 % (self.torch.__version__, no_device(self.torch), shown)
             )
         # with --gpus-per-task each task sees its own GPU only
         index = 0 if visible == 1 else self.local
         if index >= visible:
-            raise RuntimeError("LOCAL_RANK is %d, but only %d GPUs are visible" % (index, visible))
+            raise FewGpus("LOCAL_RANK is %d, but only %d GPUs are visible" % (index, visible))
         cuda.set_device(index)
         self.device = self.torch.device("cuda", index)
         return {**gpu_facts(cuda.get_device_properties(index)), "visible": visible}

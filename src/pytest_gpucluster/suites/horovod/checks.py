@@ -11,10 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.check import Action, Finding, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, NotJudged
+from pytest_gpucluster.core.finding import Quantity, Quote
 from pytest_gpucluster.core.majority import differs, norm
+from pytest_gpucluster.core.part import Part, named
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit.framework.between import judge_between
-from pytest_gpucluster.kit.framework.payload_result import most_common
+from pytest_gpucluster.kit.framework.payload_result import (
+    NO_RESULT,
+    Explanation,
+    most_common,
+    rank_part,
+    untrained,
+    wrong_data,
+)
 from pytest_gpucluster.kit.nccl.nccl_transport import judge_transport
 
 if TYPE_CHECKING:
@@ -26,6 +35,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.kit.nccl.nccl_transport import Connections
     from pytest_gpucluster.suites.horovod.facts import Build
 
+_HOROVOD = named("software", "Horovod")
+_RANKS = Part("rank", name="ranks")
 INVALID = "the ranks of the job are not valid: see horovod.ranks"
 # float32, summed in another order: a few units in the last place of values around 1 (2^-23 each)
 TOLERANCE = 1e-5
@@ -50,7 +61,7 @@ class NodeBuild:
     """Horovod on one node. `problem`: why its build is unknown."""
 
     build: Build | None = None
-    problem: str = ""
+    problem: Explanation = NO_RESULT
     interfaces: Mapping[str, str] = field(default_factory=dict)
     host: str = ""
     python: str = "python3"
@@ -69,7 +80,7 @@ class World:
     hosts: tuple[str, ...] = ()
     ranks: tuple[Mapping[str, Any], ...] = ()
     problems: tuple[Mapping[str, Any], ...] = ()
-    problem: str = ""
+    problem: Explanation | None = None
     obstacle: NotJudged | None = None
     gpus: bool = False
     nodes: tuple[str, ...] = ()
@@ -95,9 +106,7 @@ def build(
     """Judge the build of one node against the cluster file."""
     found = node_build.build
     if found is None:
-        yield Finding(
-            "Horovod", node_build.problem or "sent no report", "an installation that reports its build"
-        )
+        yield node_build.problem.finding(_HOROVOD, "an installation that reports its build")
         return
     parts = (
         ("frameworks", found.frameworks, frameworks),
@@ -107,11 +116,8 @@ def build(
     for name, measured, expected in parts:
         lacking = sorted(set(expected) - measured)
         if lacking:
-            yield Finding(
-                name,
-                f"without {', '.join(lacking)}; with {listed(sorted(measured))}",
-                listed(sorted(expected)),
-            )
+            words = f"without {', '.join(lacking)}; with {listed(sorted(measured))}"
+            yield Finding(named("software", name), words, listed(sorted(expected)), code="built_without")
 
 
 @check(
@@ -131,7 +137,7 @@ def version(
     }
     if node_name not in versions:
         raise NotAvailable("the version on the node is unknown: see horovod.build")
-    yield from norm(versions.items()).judge("Horovod", versions[node_name], worse=differs)
+    yield from norm(versions.items()).judge(_HOROVOD, versions[node_name], worse=differs)
 
 
 @check(
@@ -146,11 +152,13 @@ def ranks(world: World) -> Judgement:
     if world.obstacle:
         raise world.obstacle
     for fact in world.problems:
-        part = f"rank {fact.get('rank', '?')} on {fact['node']}"
-        yield Finding(part, f"{fact['problem']} (in {fact['stage']})", f"a job by {world.launch}")
+        number = str(fact.get("rank"))
+        part = rank_part(int(number) if number.isdigit() else None, fact["node"])
+        measured = Quote(f"{fact['problem']} (in {fact['stage']})")
+        yield Finding(part, measured, f"a job by {world.launch}", code=fact["what"])
     if not world.problems:
         if world.problem:
-            yield Finding(f"{world.launch}", world.problem, "ends by itself")
+            yield world.problem.finding(Part("job", name=str(world.launch)), "ends by itself")
         yield from _placement(world)
     elif any(fact["what"] in WAITED for fact in world.problems):
         yield from _silent(world)
@@ -172,7 +180,7 @@ def all_reduce(world: World) -> Judgement:
     for fact in world.ranks:
         for dtype, count in fact["wrong"].items():
             if count:
-                yield Finding(_rank(fact), f"{count} wrong elements of {dtype}", "none")
+                yield wrong_data(_rank(fact), count, f"{count} wrong elements of {dtype}")
     slowest = max(float(fact["seconds"]) for fact in world.ranks)
     yield Metric("all_reduce_16MiB", TIMED_BYTES / slowest / 1e9, "GB/s", str(world.launch))
 
@@ -190,11 +198,7 @@ def broadcast(world: World) -> Judgement:
     for fact in world.ranks:
         for root, count in fact["sent"].items():
             if count:
-                yield Finding(
-                    _rank(fact),
-                    f"{count} wrong elements from rank {root}",
-                    "none",
-                )
+                yield wrong_data(_rank(fact), count, f"{count} wrong elements from rank {root}")
 
 
 @check(
@@ -209,15 +213,17 @@ def training(world: World) -> Judgement:
     _require_valid(world)
     for when in ("before", "after"):
         usual = most_common(str(fact["trained"][when]) for fact in world.ranks)
-        if other := [fact for fact in world.ranks if fact["trained"][when] != usual]:
-            names = listed(sorted(f"{fact['rank']} ({fact['node']})" for fact in other))
-            yield Finding(f"parameters {when} the step", f"ranks {names} differ", "equal on all ranks")
+        for fact in world.ranks:
+            if (own := fact["trained"][when]) != usual:
+                measured = f"parameters {when} the step: {own}"
+                yield Finding(_rank(fact), measured, usual or "equal on all ranks", code=f"unequal_{when}")
     for fact in world.ranks:
-        if fact["trained"]["before"] == fact["trained"]["after"]:
-            yield Finding(_rank(fact), "the step changed nothing", "a step")
-        elif not float(fact["trained"]["error"]) <= TOLERANCE:  # NaN compares false: it fails
-            error = f"{float(fact['trained']['error']):.3g} from the mean of all gradients"
-            yield Finding(_rank(fact), error, f"<= {TOLERANCE:g}")
+        trained, error = fact["trained"], float(fact["trained"]["error"])
+        yield from untrained(_rank(fact), trained["before"], trained["after"], ())
+        if trained["before"] != trained["after"] and not error <= TOLERANCE:  # NaN compares false: it fails
+            far = Quantity(error, "", f"{error:.3g} from the mean of all gradients")
+            bound = Quantity(TOLERANCE, "", f"<= {TOLERANCE:g}")
+            yield Finding(_rank(fact), far, bound, code="other_mean")
 
 
 @check(
@@ -261,16 +267,19 @@ def _placement(world: World) -> Iterable[Finding]:
     seen = Counter(int(fact["rank"]) for fact in world.ranks)
     singletons = [fact for fact in world.ranks if fact["size"] == 1]
     if size > 1 and len(singletons) == len(world.ranks) > 1:
-        yield Finding("size", f"{len(singletons)} jobs of one rank each (singletons)", f"one job of {size}")
+        measured = f"{len(singletons)} jobs of one rank each (singletons)"
+        yield Finding(_RANKS, measured, f"one job of {size}", code="singletons")
         return
     missing = [rank for rank in range(size) if not seen[rank]]
     if missing:
         at = Counter(world.hosts[rank] for rank in missing)
         where = ", ".join(f"{count} on {node}" for node, count in at.items())
-        yield Finding("ranks", f"{len(missing)} of {size} sent no report: {where}", "every rank once")
+        measured = f"{len(missing)} of {size} sent no report: {where}"
+        yield Finding(_RANKS, measured, "every rank once", code="no_report")
     twice = sorted(rank for rank, count in seen.items() if count > 1)
     if twice:
-        yield Finding("ranks", f"more than once: {listed(sorted(map(str, twice)))}", "every rank once")
+        measured = f"more than once: {listed(sorted(map(str, twice)))}"
+        yield Finding(_RANKS, measured, "every rank once", code="several_reports")
     for fact in world.ranks:
         yield from _placement_of(world, fact)
 
@@ -280,20 +289,22 @@ def _silent(world: World) -> Iterable[Finding]:
     known = {str(it["node"]) for it in (*world.ranks, *world.problems)}
     for node in dict.fromkeys(world.hosts):
         if node not in known:
-            yield Finding(node, "no rank of the node sent a report", "its ranks join")
+            measured = "no rank of the node sent a report"
+            yield Finding(Part("node", name=node), measured, "its ranks join", code="no_report")
 
 
 def _placement_of(world: World, fact: Mapping[str, Any]) -> Iterable[Finding]:
     rank, size = int(fact["rank"]), len(world.hosts)
-    who = f"rank {rank} on {fact['node']}"
+    who = _rank(fact)
     if fact["size"] != size:
-        yield Finding(who, f"size {fact['size']}", f"size {size}")
+        yield Finding(who, f"size {fact['size']}", f"size {size}", code="other_size")
         return
     if not 0 <= rank < size:
-        yield Finding(who, f"rank {rank}", f"a rank from 0 to {size - 1}")
+        yield Finding(who, f"rank {rank}", f"a rank from 0 to {size - 1}", code="no_such_rank")
         return
     if fact["node"] != world.hosts[rank]:
-        yield Finding(f"rank {rank}", f"on {fact['node']}", f"on {world.hosts[rank]}")
+        measured = f"on {fact['node']}"
+        yield Finding(rank_part(rank), measured, f"on {world.hosts[rank]}", code="other_node")
     hosts = [*dict.fromkeys(world.hosts)]
     host = world.hosts[rank]
     expected = {
@@ -305,24 +316,26 @@ def _placement_of(world: World, fact: Mapping[str, Any]) -> Iterable[Finding]:
     wrong = {key: fact[key] for key, value in expected.items() if fact[key] != value}
     if wrong:
         shown = ", ".join(f"{key} {value}" for key, value in wrong.items())
-        yield Finding(who, shown, ", ".join(f"{key} {expected[key]}" for key in wrong))
+        right = ", ".join(f"{key} {expected[key]}" for key in wrong)
+        yield Finding(who, shown, right, code="other_place")
 
 
 def _controllers(world: World) -> Iterable[Finding]:
     for fact in world.ranks:
-        who = _rank(fact)
-        if fact["controller"] != world.launch.controller:
-            yield Finding(f"controller of {who}", str(fact["controller"]), world.launch.controller)
+        measured, expected = f"controller {fact['controller']}", f"controller {world.launch.controller}"
+        if measured != expected:
+            yield Finding(_rank(fact), measured, expected, code="other_controller")
 
 
 def _devices(world: World) -> Iterable[Finding]:
     for fact in world.ranks:
         if fact["device"] == "cpu":
-            yield Finding(_rank(fact), "computes on the CPU", "its own GPU")
+            yield Finding(_rank(fact), "computes on the CPU", "its own GPU", code="no_gpu")
     used = Counter((fact["node"], fact["device"]) for fact in world.ranks if fact["device"] != "cpu")
     for (node, device), count in used.items():
         if count > 1:
-            yield Finding(f"GPU {device} of {node}", f"used by {count} ranks", "one rank")
+            part = Part("gpu", name=str(device), of=Part("node", name=node))
+            yield Finding(part, f"used by {count} ranks", "one rank", code="shared_gpu")
 
 
 def _require_valid(world: World) -> None:
@@ -330,5 +343,5 @@ def _require_valid(world: World) -> None:
         raise world.obstacle or NotAvailable(INVALID)
 
 
-def _rank(fact: Mapping[str, Any]) -> str:
-    return f"rank {fact['rank']} on {fact['node']}"
+def _rank(fact: Mapping[str, Any]) -> Part:
+    return rank_part(int(fact["rank"]), fact["node"])

@@ -6,7 +6,7 @@ which sets all variables itself. Prints one JSON line per rank:
 
     {"kind": "rank", "node": "gpu01", "rank": 0, "size": 4, "local_rank": 0, ..., "wrong": {"float32": 0}, ...}
 
-or {"kind": "problem", "what": "interface"|"port"|"framework"|"deadline"|..., "stage": ..., "problem": ...}.
+or {"kind": "problem", "what": "interface"|"port_taken"|"framework"|"deadline"|..., "stage": ..., "problem": ...}.
 Exit codes: 0 done, 1 see "problem", 4 deadline.
 """
 
@@ -74,7 +74,7 @@ def rendezvous(hosts: List[str], per_node: int, port: int, nonce: str) -> None:
     try:
         server = RendezvousHTTPServer(("", port), Quiet, 0)
     except OSError as error:
-        raise Failure("port", "port %d for the rendezvous is taken: %s" % (port, error)) from None
+        raise Failure("port_taken", "port %d for the rendezvous is taken: %s" % (port, error)) from None
     slots = ",".join("%s:%d" % (host, per_node) for host in hosts)
     server.init(get_host_assignments(parse_hosts(slots), len(hosts) * per_node))
     server.cache["gpucluster"] = {"nonce": nonce.encode()}

@@ -30,16 +30,23 @@ runpy.run_module("horovod.runner.launch", run_name="__main__")
 """
 
 
+def problem(what: str, text: str) -> Dict[str, Any]:
+    """Return why there is no output: a stable word, and the text."""
+    return {"what": what, "problem": text}
+
+
 def build(patience: float) -> Dict[str, Any]:
     """Return the output of horovodrun --check-build, or why there is none."""
     try:
         import horovod
     except Exception as error:
-        return {"problem": "Horovod cannot be imported by %s: %s" % (sys.executable, error)}
+        return problem("not_importable", "Horovod cannot be imported by %s: %s" % (sys.executable, error))
     beside = os.path.join(os.path.dirname(sys.executable), "horovodrun")
     program = beside if os.path.exists(beside) else shutil.which("horovodrun")
     if program is None:
-        return {"problem": "horovod %s is installed, horovodrun is not on PATH" % horovod.__version__}
+        return problem(
+            "no_program", "horovod %s is installed, horovodrun is not on PATH" % horovod.__version__
+        )
     try:
         done = subprocess.run(
             [sys.executable, "-c", CHECK_BUILD],
@@ -50,12 +57,14 @@ def build(patience: float) -> Dict[str, Any]:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return {"problem": "%s --check-build did not end within %g s" % (program, patience)}
+        return problem("timed_out", "%s --check-build did not end within %g s" % (program, patience))
     except OSError as error:
-        return {"problem": "%s cannot be run: %s" % (program, error)}
+        return problem("not_runnable", "%s cannot be run: %s" % (program, error))
     if done.returncode != 0:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
-        return {"problem": "%s --check-build exited %d: %s" % (program, done.returncode, last[0][:300])}
+        return problem(
+            "exit_status", "%s --check-build exited %d: %s" % (program, done.returncode, last[0][:300])
+        )
     return {"text": done.stdout.decode(errors="replace"), "program": program}
 
 

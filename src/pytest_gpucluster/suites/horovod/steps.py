@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, ProbeError
 from pytest_gpucluster.kit.framework.framework_step import FrameworkStepRunner
+from pytest_gpucluster.kit.framework.payload_result import Explanation
 from pytest_gpucluster.kit.nccl.nccl_transport import LOGGED
 from pytest_gpucluster.suites.horovod import facts as horovod_build
 from pytest_gpucluster.suites.horovod.checks import Launch, NodeBuild, World
@@ -65,14 +66,15 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
     def _build(self, node: str) -> NodeBuild:
         fact = self._checked.last_facts(node).get("build")
         if fact is None:
-            return NodeBuild(problem=self._checked.silence(node))
+            return NodeBuild(problem=self._checked.silent(node))
         known: dict[str, Any] = {key: fact[key] for key in ("interfaces", "host", "python")}
         if "problem" in fact:
-            return NodeBuild(problem=f"{fact['problem']}; {self.where}", **known)
+            why = Explanation(fact["what"], f"{fact['problem']}; {self.where}")
+            return NodeBuild(problem=why, **known)
         try:
             found = horovod_build.read(str(fact["text"]))
         except ProbeError as error:
-            return NodeBuild(problem=str(error), **known)
+            return NodeBuild(problem=Explanation("unreadable", str(error)), **known)
         return NodeBuild(found, program=str(fact["program"]), **known)
 
     def world(self, launch: Launch) -> World:
@@ -84,8 +86,8 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
         per_node = self.tasks_per_node
         lacking = [node for node in nodes if self.builds[node].build is None]
         if lacking:  # the others would wait for its ranks until the deadline
-            problems = tuple(self._absent(node) for node in lacking)
-            return World(launch, problems=problems, hosts=self._hosts(launch, nodes, per_node))
+            absent = tuple(self._absent(node, self.builds[node].problem) for node in lacking)
+            return World(launch, problems=absent, hosts=self._hosts(launch, nodes, per_node))
         if launch.launcher == "horovodrun" and (skipped := self._without_ssh(launch)):
             return skipped
         world = World(launch, self._hosts(launch, nodes, per_node), gpus=self._on_gpus, nodes=nodes)
@@ -95,12 +97,18 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
         why = self._why(result)
         return replace(world, ranks=ranks, problems=problems, problem=why, connections=result.connections)
 
-    def _absent(self, node: str) -> Mapping[str, Any]:
-        return {"node": node, "stage": "build", "problem": self.builds[node].problem, "what": "framework"}
+    @staticmethod
+    def _absent(node: str, why: Explanation) -> Mapping[str, Any]:
+        return {"node": node, "stage": "build", "problem": why.text, "what": why.code}
 
-    def _why(self, result: PayloadResult) -> str:
+    @staticmethod
+    def _why(result: PayloadResult) -> Explanation | None:
+        """Return why a step failed, and the first node where a task failed."""
         node = min((task.node for task in result.tasks if task.rc not in (0, None)), default="")
-        return f"{result.failure}; {result.silence(node)}" if result.failure and node else result.failure
+        if not result.failure or not node:
+            return result.failed
+        why = result.silent(node)
+        return Explanation((result.stopped or why).code, f"{result.failure}; {why.text}")
 
     @property
     def _on_gpus(self) -> bool:

@@ -11,13 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.check import Action, Finding, Metric, check, revised, with_cause
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, NotJudged
+from pytest_gpucluster.core.finding import Quantity, Quote
+from pytest_gpucluster.core.part import Part, named, register
 from pytest_gpucluster.core.text import listed
+from pytest_gpucluster.kit.framework.payload_result import NO_RESULT, NOT_STARTED, Explanation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytest_gpucluster.core.check import Judgement, Verdict
 
+register("actor", "actor")
+register("trial", "trial")
+_DRIVER, _ACTOR, _TRIAL = Part("process", name="driver"), Part("actor"), Part("trial")
+_ARRIVED = {
+    None: Explanation("not_arrived", "nothing arrived"),
+    False: Explanation("wrong_data", "other content"),
+}
 TOKEN_SINCE = (2, 52)  # Ray's first release with RAY_AUTH_MODE=token
 SEE_NODES = "the node was not in a Ray cluster: see ray.nodes"
 ONE_NODE = "a cluster needs two nodes: see ray.alone"
@@ -37,19 +47,16 @@ class NodeFacts:
     """The facts of one node, {kind: facts}, with the kind `problem` if it failed. `silent`: why there are none."""
 
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    silent: str = ""
+    silent: Explanation | None = None
 
     @property
-    def problem(self) -> str:
-        """Why Ray failed on the node, '' if it did not."""
+    def problem(self) -> Explanation | None:
+        """Why Ray failed on the node, by the word of its payload; None if it did not."""
         fact = self.facts.get("problem")
-        return str(fact["problem"]) if fact else self.silent
+        return Explanation(str(fact["what"]), str(fact["problem"])) if fact else self.silent
 
-    @property
-    def what(self) -> str:
-        """The kind of the problem: interface, port, ray, head, driver, leave, step; '' if there is none."""
-        fact = self.facts.get("problem")
-        return str(fact["what"]) if fact else ("step" if self.silent else "")
+
+_UNSTARTED = NodeFacts(silent=NOT_STARTED)
 
 
 @dataclass(frozen=True)
@@ -77,7 +84,7 @@ def _port_taken(verdict: Verdict, *_facts: object) -> Verdict:
     """Return the verdict with the cause that another process uses a port; this is no fault of the node."""
     return with_cause(
         verdict,
-        ") is taken",
+        "port_taken",
         "another process on the node uses a port of Ray",
         "end the process",
     )
@@ -94,18 +101,18 @@ def _port_taken(verdict: Verdict, *_facts: object) -> Verdict:
 def alone(node_name: str, node_facts: NodeFacts, share: Share) -> Judgement:
     """Judge Ray on a single node: it starts, has its CPUs and GPUs, runs a task and an actor, and ends."""
     if node_facts.problem:
-        yield Finding(_part(node_facts.what), node_facts.problem, "Ray runs on the node alone")
+        yield node_facts.problem.finding(named("software", "Ray"), "Ray runs on the node alone")
         return
     alive = node_facts.facts.get("nodes", {}).get("alive", {})
     if set(alive) != {node_name}:
-        yield Finding("nodes", listed(alive), node_name)
+        yield Finding(Part("node", name="nodes"), listed(alive), node_name, code="other_nodes")
         return
     yield from _share(node_name, alive[node_name], share)
-    yield from _ran("task", node_name, node_facts.facts.get("tasks", {}))
-    yield from _ran("actor", node_name, node_facts.facts.get("actors", {}))
+    yield from _ran(Part("task"), node_name, node_facts.facts.get("tasks", {}))
+    yield from _ran(_ACTOR, node_name, node_facts.facts.get("actors", {}))
     ended = node_facts.facts.get("ended", {})
     if not ended.get("ended"):
-        yield Finding("ray start", "did not end on SIGTERM", "ends")
+        yield Finding(Part("process", name="ray start"), "did not end on SIGTERM", "ends", code="still_runs")
     yield Metric("outlived", float(ended.get("outlived", 0)), "processes")
 
 
@@ -121,24 +128,26 @@ def nodes(facts: ClusterFacts) -> Judgement:
     """Judge that the alive nodes are exactly the requested ones, with their CPUs and GPUs."""
     if len(facts.requested) < 2:
         raise NotApplicable(ONE_NODE)
-    head = facts.nodes.get(facts.head, NodeFacts(silent="was not started"))
+    head = facts.nodes.get(facts.head, _UNSTARTED)
     if head.problem:
-        yield Finding(f"head on {facts.head}", head.problem, "a head that the workers can join")
+        part = Part("process", name="head", of=Part("node", name=facts.head))
+        yield head.problem.finding(part, "a head that the workers can join")
     for node in facts.requested:
-        worker = facts.nodes.get(node, NodeFacts(silent="was not started"))
+        worker = facts.nodes.get(node, _UNSTARTED)
+        missing = worker.problem or Explanation("not_joined", "its worker started but did not join")
         if node in facts.alive:
             yield from _share(node, facts.alive[node], facts.requested[node])
         elif node == facts.head and head.problem:
             continue
-        elif head.problem and worker.what in {"head", "step", ""}:
+        elif head.problem and (missing == worker.silent or missing.code in {"head", "not_joined"}):
             continue  # the head failed, not the worker
         else:
-            yield Finding(
-                node, f"missing: {worker.problem or 'its worker started but did not join'}", "alive"
-            )
+            words = Quote(f"missing: {missing.text}")
+            yield Finding(Part("node", name=node), words, "alive", code=missing.code)
     others = sorted(set(facts.alive) - set(facts.requested))
     if others:
-        yield Finding("nodes", f"also alive: {listed(others)}", "the requested nodes only")
+        measured, part = f"also alive: {listed(others)}", Part("node", name="nodes")
+        yield Finding(part, measured, "the requested nodes only", code="other_nodes")
     if "seconds" in facts.driver.get("nodes", {}):
         yield Metric("join", float(facts.driver["nodes"]["seconds"]), "s")
 
@@ -151,7 +160,7 @@ def nodes(facts: ClusterFacts) -> Judgement:
 )
 def tasks(node_name: str, cluster_facts: ClusterFacts) -> Judgement:
     """Judge that a task bound to the node runs there."""
-    yield from _per_node(node_name, cluster_facts, "tasks")
+    yield from _per_node(node_name, cluster_facts, "tasks", Part("task"))
 
 
 @check(
@@ -162,11 +171,11 @@ def tasks(node_name: str, cluster_facts: ClusterFacts) -> Judgement:
 )
 def actors(node_name: str, cluster_facts: ClusterFacts) -> Judgement:
     """Judge that an actor runs on the node and keeps its state."""
-    yield from _per_node(node_name, cluster_facts, "actors")
+    yield from _per_node(node_name, cluster_facts, "actors", _ACTOR)
     fact = cluster_facts.driver.get("actors", {})
     counted = fact.get("counted", {}).get(node_name)
     if counted is not None and counted != [1, 2]:
-        yield Finding("counts", str(counted), "[1, 2]")
+        yield Finding(_ACTOR, f"counts {counted}", "counts [1, 2]", code="wrong_counts")
     elif counted is None and fact.get("ran", {}).get(node_name) == node_name:
         raise NotAvailable("the actor reported no counts")
 
@@ -184,10 +193,10 @@ def objects(node_name: str, cluster_facts: ClusterFacts) -> Judgement:
         yield broken
         return
     for key, direction in (("sent", "head to node"), ("fetched", "node to head")):
-        measured = fact[key].get(node_name, "nothing arrived")
-        if measured is not True:
-            text = "other content" if measured is False else str(measured)
-            yield Finding(direction, text, "the object unchanged")
+        arrived = fact[key].get(node_name)
+        if arrived is not True:
+            failed = _ARRIVED.get(arrived) or Explanation("failed", str(arrived))
+            yield failed.finding(Part(name=direction), "the object unchanged")
     if node_name in fact.get("rates", {}):
         yield Metric("object_rate", float(fact["rates"][node_name]), "MB/s")
 
@@ -210,7 +219,7 @@ def gpus(facts: ClusterFacts) -> Judgement:
         return
     good = [tuple(it) for it in fact["held"] if isinstance(it, list)]
     for wrong in (it for it in fact["held"] if not isinstance(it, list)):
-        yield Finding("actor with one GPU", str(wrong), "runs")
+        yield Finding(_ACTOR, Quote(str(wrong)), "runs with one GPU", code="failed")
     if unknown := sorted({node for node, _number, uuid in good if not uuid}):
         yield NotAvailable(f"no UUID on {listed(unknown)}: the devices cannot be distinguished")
     for node, count in requested.items():
@@ -219,12 +228,14 @@ def gpus(facts: ClusterFacts) -> Judgement:
             continue
         here = sum(where == node for where, _number, _uuid in good)
         if here != count:
-            yield Finding(node, f"{here} actors with a GPU", f"{count}")
+            measured, expected = Quantity(here, "GPUs", f"{here} actors with a GPU"), Quantity(count, "GPUs")
+            yield Finding(Part("node", name=node), measured, expected, code="other_gpus")
     devices = Counter(uuid for _node, _number, uuid in good if uuid)
     for uuid, times in devices.items():
         if times > 1:
             holders = listed(sorted({f"{where} ({number})" for where, number, it in good if it == uuid}))
-            yield Finding(f"GPU {uuid}", f"held by {times} actors at once: {holders}", "one actor")
+            words = f"held by {times} actors at once: {holders}"
+            yield Finding(Part("gpu", name=uuid), words, "one actor", code="shared_gpu")
     yield Metric("gpus", len(devices), "GPUs")
 
 
@@ -242,16 +253,14 @@ def tune(facts: ClusterFacts) -> Judgement:
         yield broken
         return
     for error in fact["errors"]:
-        yield Finding("trial", str(error), "no error")
+        yield Finding(_TRIAL, Quote(str(error)), "no error", code="failed")
     iterations = {int(quality): int(count) for quality, count in fact["iterations"].items()}
     if fact["best"] != BEST or iterations.get(BEST) != ITERATIONS:
-        yield Finding(
-            "best trial",
-            f"{fact['best']} ({iterations.get(BEST)} iterations)",
-            f"{BEST} ({ITERATIONS} iterations)",
-        )
+        measured = f"{fact['best']} is the best ({iterations.get(BEST)} iterations)"
+        yield Finding(_TRIAL, measured, f"{BEST} ({ITERATIONS} iterations)", code="other_best")
     if not any(count < ITERATIONS for count in iterations.values()):
-        yield Finding("ASHA", f"stopped no trial early: {iterations}", "worse trials are stopped")
+        measured = f"ASHA stopped none early: {iterations}"
+        yield Finding(_TRIAL, measured, "worse trials are stopped", code="none_stopped")
     yield Metric("tune", float(fact["seconds"]), "s")
 
 
@@ -274,12 +283,15 @@ def tune_gpus(node_name: str, cluster_facts: ClusterFacts, share: Share, tune_en
         return
     trial = fact["trials"].get(node_name)
     if trial is None or trial["error"] or not trial["where"]:
-        why = (trial or {}).get("error") or f"did not run within {float(fact['patience']):g} s"
-        yield Finding("trial", str(why), f"runs on {node_name} with one GPU")
+        error = (trial or {}).get("error")
+        late = Explanation("not_run", f"did not run within {float(fact['patience']):g} s")
+        failed = Explanation("failed", str(error)) if error else late
+        yield failed.finding(_TRIAL, f"runs on {node_name} with one GPU")
     elif trial["where"] != node_name:
-        yield Finding("trial", f"runs on {trial['where']}", f"runs on {node_name}")
+        yield Finding(_TRIAL, f"runs on {trial['where']}", f"runs on {node_name}", code="other_node")
     elif len(trial["devices"].split(",")) != 1 or not trial["devices"]:
-        yield Finding("CUDA_VISIBLE_DEVICES of the trial", trial["devices"] or "not set", "one GPU")
+        part = Part("setting", name="CUDA_VISIBLE_DEVICES", of=_TRIAL)
+        yield Finding(part, trial["devices"] or "not set", "one GPU", code="other_devices")
     elif not trial["uuid"]:
         raise NotAvailable("the trial does not report the UUID of its GPU")
 
@@ -302,16 +314,18 @@ def token(facts: ClusterFacts) -> Judgement:
         yield broken
         return
     if not fact["refused"]:
-        text = f"was accepted (exit {fact['rc']}): {fact['output']}"
-        yield Finding("a client without token", text, "refused")
+        text = Quote(f"was accepted (exit {fact['rc']}): {fact['output']}")
+        yield Finding(Part("process", name="a client without token"), text, "refused", code="accepted")
     tokens = {node: known.facts["token"] for node, known in facts.nodes.items() if "token" in known.facts}
     if not tokens:
         raise NotAvailable("no node reported whether the token is on a command line")
     for node, found in tokens.items():
+        part = Part("node", name=node)
         if found["exposed"]:
-            yield Finding(node, f"the token is on {found['exposed']} command lines", "on none")
+            measured = f"the token is on {found['exposed']} command lines"
+            yield Finding(part, measured, "on none", code="exposed")
         if not found["set"]:
-            yield Finding(node, "Ray was started without a token", "with a token")
+            yield Finding(part, "Ray was started without a token", "with a token", code="no_token")
 
 
 @check(
@@ -328,9 +342,10 @@ def head_lost(node_name: str, cluster_facts: ClusterFacts) -> Judgement:
     _require_cluster(node_name, cluster_facts)
     if "killed" not in head.facts:
         raise NotAvailable(SEE_NODES)
-    worker = cluster_facts.nodes.get(node_name, NodeFacts(silent="was not started"))
+    worker = cluster_facts.nodes.get(node_name, _UNSTARTED)
     if worker.problem or "left" not in worker.facts:
-        yield Finding("worker", worker.problem or "sent no report of its end", "ends when its head is lost")
+        part = Part("process", name="worker")
+        yield (worker.problem or NO_RESULT).finding(part, "ends when its head is lost")
         return
     yield Metric("leave", float(worker.facts["left"]["seconds"]), "s")
     yield Metric("outlived", float(worker.facts.get("ended", {}).get("outlived", 0)), "processes")
@@ -347,31 +362,32 @@ def left(node_leftovers: str | None) -> Judgement:
     if node_leftovers is None:
         raise NotAvailable("the node did not report its processes and folders")
     for line in node_leftovers.splitlines():
-        yield Finding("left behind", line, "nothing")
-
-
-def _part(what: str) -> str:
-    return {"interface": "network interface", "port": "port", "driver": "driver"}.get(what, "Ray")
+        what, _, words = line.partition(" ")  # process or folder
+        yield Finding(Part("process", name=what), Quote(words), "nothing is left", code=f"{what}_left")
 
 
 def _share(node: str, fact: Mapping[str, Any], share: Share) -> Judgement:
     for name, measured, expected in (("CPUs", fact["cpu"], share.cpus), ("GPUs", fact["gpu"], share.gpus)):
         if measured != expected:
-            yield Finding(f"{name} of {node}", f"{measured:g}", str(expected))
+            found, stated = Quantity(measured, name), Quantity(expected, name)
+            yield Finding(Part("node", name=node), found, stated, code=f"other_{name.lower()}")
 
 
-def _ran(what: str, node: str, fact: Mapping[str, Any]) -> Judgement:
-    measured = fact["problem"] if "problem" in fact else fact.get("ran", {}).get(node, "did not run")
-    if measured != node:
-        yield Finding(what, str(measured), f"runs on {node}")
+def _ran(part: Part, node: str, fact: Mapping[str, Any]) -> Judgement:
+    where = fact.get("ran", {}).get(node)
+    if "problem" in fact:
+        yield Finding(part, Quote(str(fact["problem"])), f"runs on {node}", code="failed")
+    elif where != node:
+        code = "not_run" if where is None else "other_node"
+        yield Finding(part, str(where or "did not run"), f"runs on {node}", code=code)
 
 
-def _per_node(node: str, facts: ClusterFacts, kind: str) -> Judgement:
+def _per_node(node: str, facts: ClusterFacts, kind: str, part: Part) -> Judgement:
     fact = facts.driver.get(kind, {})
     if (broken := _broken(node, facts, fact)) is not None:
         yield broken
     else:
-        yield from _ran(kind.removesuffix("s"), node, fact)
+        yield from _ran(part, node, fact)
 
 
 def _require_cluster(node: str, facts: ClusterFacts) -> None:
@@ -388,8 +404,9 @@ def _broken(node: str, facts: ClusterFacts, fact: Mapping[str, Any]) -> Finding 
     if fact and "problem" not in fact:
         return None
     head = facts.nodes.get(facts.head, NodeFacts())
-    why = fact.get("problem") or head.problem or "the driver sent no report of it"
-    return Finding("driver", str(why), "completes it")
+    silent = Explanation("no_result", "the driver sent no report of it")
+    failed = Explanation("failed", str(fact["problem"])) if fact else head.problem or silent
+    return failed.finding(_DRIVER, "completes it")
 
 
 def _version(text: str) -> tuple[int, ...]:

@@ -129,7 +129,7 @@ def unused(block: int) -> int:
     for number, name in enumerate(PORTS):
         if taken(block + number):
             port = block + number
-            raise Failure("port", "port %d (%s) is taken%s" % (port, name, holder_of(port)))
+            raise Failure("port_taken", "port %d (%s) is taken%s" % (port, name, holder_of(port)))
     return block
 
 
@@ -231,12 +231,16 @@ class Daemons:
         end = time.monotonic() + seconds
         while not reachable(address, port):
             if self.process.poll() is not None:
-                raise Failure(
-                    "ray", "ray start ended with %s: %s" % (self.process.returncode, self.last_lines())
-                )
+                raise self.ended()
             if time.monotonic() > end:
-                raise Failure("ray", "ray start was not up within %g s: %s" % (seconds, self.last_lines()))
+                text = "ray start was not up within %g s: %s" % (seconds, self.last_lines())
+                raise Failure("start_late", text)
             time.sleep(0.2)
+
+    def ended(self) -> Failure:
+        """Return the failure that `ray start` ended by itself."""
+        text = "ray start ended with %s: %s" % (self.process.returncode, self.last_lines())
+        return Failure("start_ended", text)
 
     def kill(self) -> None:
         """Kill all processes at once, like a lost node."""
@@ -324,7 +328,8 @@ def versions() -> str:
     try:
         import ray
     except Exception as error:
-        raise Failure("ray", "Ray cannot be imported by %s: %s" % (sys.executable, error)) from None
+        text = "Ray cannot be imported by %s: %s" % (sys.executable, error)
+        raise Failure("not_importable", text) from None
     return str(ray.__version__)
 
 
@@ -358,12 +363,12 @@ def lead(plan: Dict[str, Any], daemons: Daemons, *, alone: bool) -> None:
         _, errors = process.communicate(timeout=plan["work_deadline"])
     except subprocess.TimeoutExpired:
         process.kill()
-        raise Failure("driver", "the driver did not end within %g s" % plan["work_deadline"]) from None
+        raise Failure("driver_late", "the driver did not end within %g s" % plan["work_deadline"]) from None
     if process.returncode != 0:
         last = errors.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
         raise Failure("driver", "the driver ended with %d: %s" % (process.returncode, last[0][-400:]))
     if daemons.process.poll() is not None:
-        raise Failure("head", "ray start of the head ended by itself: %s" % daemons.last_lines())
+        raise daemons.ended()
     report(
         "token",
         set=bool(os.environ.get("RAY_AUTH_TOKEN")),
@@ -390,9 +395,7 @@ def follow(plan: Dict[str, Any], daemons: Daemons) -> None:
     started = time.monotonic()
     while reachable(head, port):
         if daemons.process.poll() is not None:
-            raise Failure(
-                "ray", "ray start ended with %s: %s" % (daemons.process.returncode, daemons.last_lines())
-            )
+            raise daemons.ended()
         if time.monotonic() - started > plan["join"] + plan["work_deadline"]:
             raise Failure("head", "the head still ran at the deadline of this worker")
         time.sleep(0.5)

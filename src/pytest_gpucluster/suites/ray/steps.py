@@ -180,6 +180,6 @@ def remove_command(pids: Iterable[int], stem: str) -> str:
 
 def _facts(result: PayloadResult, node: str) -> NodeFacts:
     facts = result.last_facts(node)
-    if facts.get("problem", {}).get("what") == "ray" and "place" not in facts:  # it was not imported
+    if facts.get("problem", {}).get("what") == "not_importable":
         facts["problem"] = {**facts["problem"], "problem": f"{facts['problem']['problem']}; {result.where}"}
-    return NodeFacts(facts, "" if "ended" in facts else result.silence(node))
+    return NodeFacts(facts, None if "ended" in facts else result.silent(node))

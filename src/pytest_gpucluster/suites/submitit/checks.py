@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check
 from pytest_gpucluster.core.errors import NotAvailable
+from pytest_gpucluster.core.finding import Quote
+from pytest_gpucluster.core.part import Part, named
 from pytest_gpucluster.core.text import listed
-from pytest_gpucluster.kit.framework.payload_result import PayloadResult
+from pytest_gpucluster.kit.framework.payload_result import Explanation, PayloadResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytest_gpucluster.core.check import Judgement
 
+_JOB = Part("job")
 # what the payload submits
 SUM, ARRAY_SUMS, TASKS = 12, [11, 22, 33], 3
 FAILURE = "gpucluster: expected failure"
@@ -42,9 +45,10 @@ def framework(submitted: SubmititResult) -> Judgement:
     facts = submitted.last_facts()
     if "submitted" in facts:
         return
-    absent = facts.get("failed", {}).get("error") in {"ModuleNotFoundError", "ImportError"}
-    part = "package submitit" if absent else "submission"
-    yield Finding(part, _why(submitted, "the driver sent no report"), "submits jobs")
+    why = _why(submitted, Explanation("no_result", "the driver sent no report"))
+    absent = why.code == "not_installed"
+    part = named("software", "package submitit") if absent else Part("job", name="submission")
+    yield why.finding(part, "submits jobs")
 
 
 @check(
@@ -72,11 +76,13 @@ def multitask(submitted: SubmititResult) -> Judgement:
         return
     ranks = [task["rank"] for task in result["value"]]
     if ranks != list(range(TASKS)):
-        yield Finding("ranks", listed(ranks), f"0 to {TASKS - 1}, once each")
+        expected = f"0 to {TASKS - 1}, once each"
+        yield Finding(Part("rank", name="ranks"), listed(ranks), expected, code="other_ranks")
     for task in result["value"]:
         if task["rank"] != task["slurm"] or task["tasks"] != TASKS:
             measured = f"rank {task['rank']} of {task['tasks']}, Slurm's task {task['slurm']}"
-            yield Finding(f"task on {task['node']}", measured, f"the same rank, of {TASKS}")
+            part = Part("task", of=Part("node", name=task["node"]))
+            yield Finding(part, measured, f"the same rank, of {TASKS}", code="other_place")
 
 
 @check(
@@ -103,8 +109,9 @@ def failure(submitted: SubmititResult) -> Judgement:
         yield from _absent(submitted, "failure")
     elif result.get("error") != "FailedJobError" or FAILURE not in result.get("text", ""):
         error = result.get("error") or f"the value {result.get('value')}"
-        measured = f"{error}: {result.get('text', '')[-200:]}".rstrip(": ")
-        yield Finding("job", measured, f"FailedJobError: {FAILURE}")
+        measured = Quote(f"{error}: {result.get('text', '')[-200:]}".rstrip(": "))
+        code = "other_exception" if result.get("error") else "no_exception"
+        yield Finding(_JOB, measured, f"FailedJobError: {FAILURE}", code=code)
 
 
 @check(
@@ -121,13 +128,13 @@ def cancel(submitted: SubmititResult) -> Judgement:
         return
     yield Metric("submitit_cancel", float(result["seconds"]), "s")
     if not result["over"] and result["slurm"] == "COMPLETING":
-        yield Advisory(
-            "job", "its processes are gone or dying, its epilog runs: see slurm.completing", "cancelled"
-        )
+        measured = "its processes are gone or dying, its epilog runs: see slurm.completing"
+        yield Advisory(_JOB, measured, "cancelled", code="completing")
     elif not result["over"]:
-        yield Finding("job", f"still {result['slurm']}", "cancelled")
+        yield Finding(_JOB, f"still {result['slurm']}", "cancelled", code="still_runs")
     elif submitted.accounting and not (result["known"] and result["state"].startswith("CANCELLED")):
-        yield Finding("submitit's state of the job", result["state"], "CANCELLED, from sacct")
+        measured = f"submitit's state {result['state']}"
+        yield Finding(_JOB, measured, "CANCELLED, from sacct", code="other_state")
 
 
 @check(
@@ -147,7 +154,8 @@ def accounting(submitted: SubmititResult) -> Judgement:
     if result is None:
         yield from _absent(submitted, "add")
     elif result.get("state") != "COMPLETED":
-        yield Finding("state of the job", str(result.get("state", "")) or "none", "COMPLETED")
+        measured = f"state {result.get('state') or 'none'}"
+        yield Finding(_JOB, measured, "state COMPLETED", code="other_state")
 
 
 def _value(submitted: SubmititResult, name: str, expected: list[int]) -> Judgement:
@@ -158,23 +166,28 @@ def _value(submitted: SubmititResult, name: str, expected: list[int]) -> Judgeme
         yield from _late(result)
     elif "error" in result:
         lines = result["text"].strip().splitlines() or [""]
-        yield Finding("job", f"{result['error']}: {lines[-1]}", "a result")
+        yield Finding(_JOB, Quote(f"{result['error']}: {lines[-1]}"), "a result", code="failed")
     elif result["value"] != expected:
-        yield Finding("result", str(result["value"]), str(expected))
+        yield Finding(_JOB, f"result {result['value']}", f"result {expected}", code="other_result")
 
 
 def _late(result: Mapping[str, Any]) -> Judgement:
     state = result["text"] or "unknown to Slurm, without a result"
-    yield Finding("job", f"did not end in time: {state}", "runs and ends")
+    yield Finding(_JOB, f"did not end in time: {state}", "runs and ends", code="late")
 
 
 def _absent(submitted: SubmititResult, name: str) -> Judgement:
     if "submitted" not in submitted.last_facts():
         yield NotAvailable("nothing was submitted: see submitit.framework")
     else:
-        yield Finding(f"result of {name}", _why(submitted, "the driver ended without a message"), "returned")
+        silent = Explanation("no_message", "the driver ended without a message")
+        yield _why(submitted, silent).finding(Part("job", name=f"result of {name}"), "returned")
 
 
-def _why(submitted: SubmititResult, otherwise: str) -> str:
-    failed = submitted.last_facts().get("failed")
-    return f"{failed['error']}: {failed['text']}" if failed else submitted.problem or otherwise
+def _why(submitted: SubmititResult, otherwise: Explanation) -> Explanation:
+    """Return why the driver has no result."""
+    if failed := submitted.last_facts().get("failed"):
+        absent = failed["error"] in {"ModuleNotFoundError", "ImportError"}
+        code = "not_installed" if absent else "failed"
+        return Explanation(code, f"{failed['error']}: {failed['text']}")
+    return Explanation("driver_failed", submitted.problem) if submitted.problem else otherwise

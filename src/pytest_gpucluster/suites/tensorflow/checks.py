@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-import math
-import re
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Finding, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.finding import Quantity, Quote
+from pytest_gpucluster.core.part import Part, named
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit.framework.between import judge_between
-from pytest_gpucluster.kit.framework.payload_result import judge_package, most_common
+from pytest_gpucluster.kit.framework.payload_result import (
+    judge_package,
+    most_common,
+    rank_part,
+    untrained,
+    wrong_data,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection
 
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.kit.framework.between import Reach
     from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
 
 _SEE = "no node has tensorflow: see tensorflow.framework"
-_FOLLOWS = re.compile(r"no end after|Unavailable|[Cc]onnection|DEADLINE_EXCEEDED|heartbeat|task:\d+")
+_ENDS = "joins, sums, trains and ends with 0"
 
 
 @check(
@@ -44,13 +50,12 @@ def framework(node_name: str, packages: PayloadResult, peers: Collection[str] | 
 )
 def mirrored(node_name: str, mirrored: PayloadResult, gpus: int) -> Judgement:
     """Judge MirroredStrategy within a node: a replica per GPU (two on CPUs), right sums, equal weights."""
-    tasks = [task for task in mirrored.tasks if task.node == node_name]
+    tasks = mirrored.tasks_of(node_name)
     mirrored.require_tasks(_SEE)
     if not tasks:
-        yield Finding("task", mirrored.silence(node_name), "starts")
-    replicas = gpus or 2
+        yield mirrored.silent(node_name).finding(Part("task"), "starts")
     for task in tasks:
-        yield from _judge_task(task, mirrored, replicas)
+        yield from _judge_task(task, mirrored, gpus or 2, alone=True)
     for fact in mirrored.of_node(node_name, "loaded"):
         yield Metric("tensorflow_import", float(fact["seconds"]), "s")
 
@@ -68,15 +73,16 @@ def config(result: PayloadResult) -> Judgement:
     facts = result.facts("config")
     indices = sorted(int(fact["config"]["task"]["index"]) for fact in facts)
     if indices != list(range(result.ntasks)):
-        yield Finding("task.index", listed(indices), f"0 to {result.ntasks - 1}, once each")
+        expected = f"0 to {result.ntasks - 1}, once each"
+        yield Finding(named("setting", "task.index"), listed(indices), expected, code="other_ranks")
     clusters = {tuple(fact["config"]["cluster"]["worker"]) for fact in facts}
     if len(clusters) > 1:
-        yield Finding("cluster", f"{len(clusters)} different lists of workers", "one")
+        measured = f"{len(clusters)} different lists of workers"
+        yield Finding(named("setting", "cluster"), measured, "one", code="several_clusters")
     for fact in facts:
         if fact["given"]:
-            yield Finding(
-                f"TF_CONFIG of task {fact['rank']} on {fact['node']}", fact["given"][:120], "not set"
-            )
+            part = Part("setting", name="TF_CONFIG", of=rank_part(int(fact["rank"]), fact["node"]))
+            yield Finding(part, Quote(fact["given"][:120]), "not set", code="set_before")
 
 
 @check(
@@ -89,11 +95,9 @@ def config(result: PayloadResult) -> Judgement:
 def workers(result: PayloadResult, per_task: int) -> Judgement:
     """Judge MultiWorkerMirroredStrategy: all workers, right sums, `per_task` replicas per worker."""
     result.require_tasks(_SEE)
-    known = {task.task: task for task in result.tasks}
-    for task in _causes_first(result):
-        yield from _judge_task(task, result, result.ntasks * per_task, name=_worker(task.task, task.node))
-    for rank in sorted(set(range(result.ntasks)) - set(known)):
-        yield Finding(f"worker {rank}", result.problem or "did not start", "takes part")
+    for task in result.causes_first(result.tasks):
+        yield from _judge_task(task, result, result.ntasks * per_task)
+    yield from result.absent(set(range(result.ntasks)) - {task.task for task in result.tasks}, _ENDS)
     if joined := result.facts("joined"):
         yield Metric("tensorflow_join", max(float(fact["seconds"]) for fact in joined), "s")
 
@@ -154,49 +158,26 @@ def equal(result: PayloadResult) -> Judgement:
         usual = most_common(str(fact[stage]) for fact in trained.values())
         for rank, fact in trained.items():
             if fact[stage] != usual or not fact[stage]:
-                weights = fact[stage] or "replicas differ within the worker"
-                yield Finding(
-                    _worker(rank, fact["node"]), f"weights {what}: {weights}", usual or "equal on all"
-                )
+                measured = f"weights {what}: {fact[stage] or 'replicas differ within the worker'}"
+                code = f"unequal_{stage}" if fact[stage] else f"unequal_replicas_{stage}"
+                yield Finding(rank_part(rank, fact["node"]), measured, usual or "equal on all", code=code)
     for rank, fact in trained.items():
-        yield from _changed(_worker(rank, fact["node"]), fact["before"], fact["after"], fact["losses"])
+        yield from untrained(rank_part(rank, fact["node"]), fact["before"], fact["after"], fact["losses"])
 
 
-def _judge_task(task: PayloadTask, result: PayloadResult, replicas: int, name: str = "") -> Judgement:
-    part = name or f"task {task.task}"
+def _judge_task(task: PayloadTask, result: PayloadResult, replicas: int, *, alone: bool = False) -> Judgement:
+    part = rank_part(task.task, "" if alone else task.node)
     kinds = {fact[result.key]: fact for fact in task.facts}
     if "joined" in kinds and kinds["joined"]["replicas"] != replicas:
-        yield Finding(part, f"{kinds['joined']['replicas']} replicas", f"{replicas}")
+        measured, expected = Quantity(kinds["joined"]["replicas"], "replicas"), Quantity(replicas, "replicas")
+        yield Finding(part, measured, expected, code="other_replicas")
     for fact in task.facts:
         if fact[result.key] == "reduced" and fact["wrong"]:
-            yield Finding(part, f"{fact['wrong']} elements of the sum wrong", "none")
+            yield wrong_data(part, int(fact["wrong"]), f"{fact['wrong']} elements of the sum wrong")
     if "done" not in kinds or task.rc != 0:
-        yield Finding(part, _why(task, result), "joins, sums, trains and ends with 0")
-    elif not name:
+        yield result.why(task).finding(part, _ENDS)
+    elif alone:
         trained = kinds["trained"]
         if not trained["after"]:
-            yield Finding(part, "replicas differ after training", "equal weights")
-        yield from _changed(part, trained["before"], trained["after"], trained["losses"])
-
-
-def _changed(part: str, before: str, after: str, losses: list[float]) -> Iterator[Finding]:
-    if before == after:
-        yield Finding(part, "training changed no weight", "other weights")
-    if not all(math.isfinite(float(loss)) for loss in losses):
-        yield Finding(part, f"losses {', '.join(map(str, losses))}", "finite numbers")
-
-
-def _why(task: PayloadTask, result: PayloadResult) -> str:
-    if reported := result.failure_of(task):  # before the signal: the payload kills itself when it hangs
-        return reported
-    if task.signal is not None and result.problem:
-        return result.problem  # Slurm ended all tasks: the first to die is unknown
-    return task.ending()
-
-
-def _worker(rank: int, node: str) -> str:
-    return f"worker {rank} ({node})"
-
-
-def _causes_first(result: PayloadResult) -> list[PayloadTask]:
-    return sorted(result.tasks, key=lambda task: (bool(_FOLLOWS.search(_why(task, result))), task.task))
+            yield Finding(part, "replicas differ after training", "equal weights", code="unequal_replicas")
+        yield from untrained(part, trained["before"], trained["after"], trained["losses"])

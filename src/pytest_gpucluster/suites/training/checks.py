@@ -9,7 +9,6 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import (
-    NO_MEMORY,
     Action,
     Finding,
     Metric,
@@ -19,11 +18,13 @@ from pytest_gpucluster.core.check import (
     with_contention,
 )
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.finding import Quantity, Quote
 from pytest_gpucluster.core.majority import decides, norm
 from pytest_gpucluster.core.outliers import outliers
+from pytest_gpucluster.core.part import Part, named, register
 from pytest_gpucluster.core.text import some
 from pytest_gpucluster.kit.framework.between import judge_between
-from pytest_gpucluster.kit.framework.payload_result import judge_package
+from pytest_gpucluster.kit.framework.payload_result import judge_package, not_finite, rank_part, untrained
 from pytest_gpucluster.kit.gpu.gpu_peaks import bare
 from pytest_gpucluster.kit.mpi.mpi_errors import with_software_cause
 from pytest_gpucluster.kit.nccl.nccl_transport import judge_transport
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.config.models import Profile
     from pytest_gpucluster.core.check import Judgement, Verdict
+    from pytest_gpucluster.core.finding import Measure
     from pytest_gpucluster.core.majority import Norm
     from pytest_gpucluster.core.outliers import Outliers
     from pytest_gpucluster.kit.framework.between import Reach
@@ -55,6 +57,7 @@ _NO_NODE = "no node can take part: see training.framework and training.alone"
 _ONE_NODE = "fewer than two nodes can train together: see training.alone and training.replay"
 # On CPUs ranks are compared by the CPU time of their thread: other programs change it through caches and hyper-threads
 CPU_RELATIVE = 3.0
+register("mode", "mode", named=True)  # of training, like ddp
 _STEPS = {
     "alone": "trains on its node alone and ends with 0",
     "together": "trains with all ranks and ends with 0",
@@ -78,7 +81,7 @@ def _not_hardware(verdict: Verdict, *_facts: object) -> Verdict:
     """Return the verdict with a cause outside the node's hardware, if it has one: memory in use, software."""
     in_use = with_cause(
         verdict,
-        NO_MEMORY,
+        "out_of_memory",
         "another process uses the memory of the GPU, or the model is too large for it",
         "training.processes names the process",
     )
@@ -97,11 +100,12 @@ def alone(node_name: str, alone: PayloadResult) -> Judgement:
     alone.require_tasks(_NO_NODE)
     tasks = alone.tasks_of(node_name)
     if not tasks:
-        yield Finding("tasks", alone.silence(node_name), "one task per rank")
+        yield alone.silent(node_name).finding(Part("task"), "one task per rank")
     yield from _unfinished(tasks, alone, "alone")
     yield from _unequal(trained_on(alone, "ddp", node_name))
     for mode in ("plain", "fsdp"):
-        yield from _no_number(trained_on(alone, mode, node_name))
+        for run in trained_on(alone, mode, node_name):
+            yield from not_finite(run.rank.part(), run.losses)
 
 
 def _proved(verdict: Verdict, _node_name: str, alone: PayloadResult, *_facts: object) -> Verdict:
@@ -112,7 +116,7 @@ def _proved(verdict: Verdict, _node_name: str, alone: PayloadResult, *_facts: ob
     if not verdict.findings:  # of most nodes; what follows reads the facts of all ranks
         return verdict
     ranks, usual = ranks_of(alone), alone.once(_usual)
-    bad = [rank for rank in ranks.values() if rank.label in {it.part for it in verdict.findings}]
+    bad = [rank for rank in ranks.values() if rank.part() in {it.part for it in verdict.findings}]
     for rank in bad:
         alike = {it.full_label for it in ranks.values() if _setup(it) == _setup(rank)}
         beside = {it.full_label for it in ranks.values() if it.node == rank.node} & alike & usual
@@ -167,10 +171,11 @@ def replay(node_name: str, alone: PayloadResult) -> Judgement:
             differ = f"two replays differ on {unequal} of {among} {devices}"
             yield NotAvailable(f"torch or a library is not deterministic: {differ}")
         elif _repeats(fact["runs"]):
-            yield from usual.judge_result(rank.label, fact["runs"][0], shown=_digest)
+            yield from usual.judge_result(rank.part(), fact["runs"][0], shown=_digest)
         else:
             first, again = fact["runs"][0], next(run for run in fact["runs"] if run != fact["runs"][0])
-            yield Finding(rank.label, _replayed(first, again), f"equal bits in {len(fact['runs'])} replays")
+            expected = f"equal bits in {len(fact['runs'])} replays"
+            yield Finding(rank.part(), _replayed(first, again), expected, code="not_repeatable")
     yield Metric(
         "training_replayed",
         sum(len(fact["runs"]) * fact["steps"] for fact in mine),
@@ -222,19 +227,20 @@ def loss(node_name: str, alone: PayloadResult, config: TrainingConfig) -> Judgem
     if not trained_on(alone, "plain", node_name):
         raise NotAvailable("no rank of the node trained: see training.alone")
     mine = next(iter(ranks))
-    labels = {rank.full_label: rank.label for rank in ranks}
+    parts = {rank.full_label: rank.part() for rank in ranks}
     plain = alone.once(_rank_distances, _setup(mine))
-    yield from _deviating(plain, labels, config, "losses of one rank by itself")
+    yield from _deviating(plain, parts, config, "losses of one rank by itself")
     for mode in ("ddp", "fsdp"):
         curves = alone.once(_group_distances, mode, _setup(mine), mine.size)
-        yield from _deviating(curves, {node_name: f"{mode} on the node"}, config, "mean loss")
+        yield from _deviating(curves, {node_name: named("mode", mode)}, config, "mean loss on the node")
     both = [trained_on(alone, mode, node_name) for mode in ("ddp", "fsdp")]
     if (
         both[0]
         and both[1]
         and (apart := distance(mean_curve(both[1]), mean_curve(both[0]))) > config.loss_tolerance
     ):
-        yield Finding("fsdp", f"losses {apart:.1%} from those of ddp", _within(config))
+        measured = Quantity(100 * apart, "%", f"losses {apart:.1%} from those of ddp")
+        yield Finding(named("mode", "fsdp"), measured, _within(config), code="modes_differ")
 
 
 def _rank_distances(alone: PayloadResult, setup: tuple[str, str]) -> Mapping[str, float]:
@@ -260,20 +266,25 @@ def _farthest_first(curves: Mapping[str, Sequence[float]]) -> Mapping[str, float
 
 
 def _deviating(
-    apart: Mapping[str, float], mine: Mapping[str, str], config: TrainingConfig, what: str
+    apart: Mapping[str, float], mine: Mapping[str, Part], config: TrainingConfig, what: str
 ) -> Iterator[Finding]:
     """Yield a finding for each of `mine` ({name: part}) that is far from the median curve; the farthest come first."""
     far = dict(takewhile(lambda pair: pair[1] > config.loss_tolerance, apart.items()))
     clear = decides(len(apart) - len(far), len(apart))
     for name in sorted(mine.keys() & (far if clear else apart if far else {}).keys()):
-        usual = f"{_within(config)}, as {len(apart) - len(far)} of {len(apart)}"
-        others = f"one curve; no majority: {some(far)} deviate"
         worst = far.get(name, 0.0)
-        yield Finding(mine[name], f"{what} {worst:.1%} from the median curve", usual if clear else others)
+        measured = Quantity(100 * worst, "%", f"{what} {worst:.1%} from the median curve")
+        if clear:
+            usual = _within(config, f", as {len(apart) - len(far)} of {len(apart)}")
+            yield Finding(mine[name], measured, usual, code="loss_deviates")
+        else:
+            others = f"one curve; no majority: {some(far)} deviate"
+            yield Finding(mine[name], measured, others, code="no_majority")
 
 
-def _within(config: TrainingConfig) -> str:
-    return f"within {config.loss_tolerance:.2%}"
+def _within(config: TrainingConfig, more: str = "") -> Quantity:
+    tolerance = config.loss_tolerance
+    return Quantity(100 * tolerance, "%", f"within {tolerance:.2%}{more}")
 
 
 # -- speed
@@ -281,19 +292,20 @@ def _within(config: TrainingConfig) -> str:
 
 def _contended(verdict: Verdict, node_name: str, alone: PayloadResult, *_facts: object) -> Verdict:
     """Return the verdict without a drain if other processes use GPUs of the node."""
-    known = _foreign(node_name, alone)
-    return with_contention(verdict, f"others are at work on {'; '.join(known)}" if known else "")
+    known = "; ".join(f"{rank.label}: {names}" for rank, names in _foreign(node_name, alone).items())
+    return with_contention(verdict, f"others are at work on {known}" if known else "")
 
 
-def _foreign(node_name: str, *results: PayloadResult) -> list[str]:
-    """Return 'rank N (GPU ...): processes' of each GPU of the node that others use, at start or end of a step."""
-    found: dict[str, list[str]] = {}
+def _foreign(node_name: str, *results: PayloadResult) -> dict[RankInfo, str]:
+    """Return {rank: processes} of the GPUs of the node that others use, at start or end of a step."""
+    found: dict[str, tuple[RankInfo, list[str]]] = {}
     for result in results:
         ended = result.by_rank("done")
         for rank in ranks_on(result, node_name):
             late = ended.get(rank.rank, {}).get("others") or ()
-            found.setdefault(rank.label, []).extend((*(rank.others or ()), *late))
-    return [f"{label}: {some(dict.fromkeys(words))}" for label, words in found.items() if words]
+            _, names = found.setdefault(rank.label, (rank, []))
+            names += (*(rank.others or ()), *late)
+    return {rank: some(dict.fromkeys(names)) for rank, names in found.values() if names}
 
 
 @revised(_contended)
@@ -322,10 +334,9 @@ def speed(
             limit = _limit(mode, run.rank, limits, gpu_name)
             mfu = _mfu(run)
             if limit and mfu is not None and mfu < limit[0]:
-                part = f"{run.rank.label}, {mode}"
-                yield Finding(
-                    part, f"MFU {mfu:.1%} ({run.tflops:.4g} TFLOP/s)", f">= {limit[0]:.1%}: {limit[1]}"
-                )
+                words = f"MFU {mfu:.1%} ({run.tflops:.4g} TFLOP/s) in {mode}"
+                bound = Quantity(100 * limit[0], "%", f">= {limit[0]:.1%}: {limit[1]}")
+                yield Finding(run.rank.part(), Quantity(100 * mfu, "%", words), bound, code="below_bound")
     alone.require_tasks(_NO_NODE)
     if not measured:
         raise NotAvailable("no rank of the node trained: see training.alone")
@@ -395,9 +406,11 @@ def stragglers(
             rates, found = result.once(_work_outliers, mode, setup, config.min_relative, peers)
             note, compared = found.note or note, compared or not found.note
             for rank in (rank for rank in ranks if _setup(rank) == setup):
-                if usual := _slower(rank.full_label, found, len(rates)):
-                    measured = f"{1e3 / rates[rank.full_label]:.4g} ms of its own work per step"
-                    yield Finding(f"{rank.label}, {mode} ({title})", measured, usual)
+                if slower := _slower(rank.full_label, found, len(rates)):
+                    code, usual = slower
+                    took = 1e3 / rates[rank.full_label]
+                    words = f"{took:.4g} ms of its own work per step, {mode} ({title})"
+                    yield Finding(rank.part(), Quantity(took, "ms", words), usual, code=code)
     if not compared:
         raise NotAvailable(note)
 
@@ -421,14 +434,15 @@ def _work_outliers(
     return rates, outliers(rates, min_relative=least)
 
 
-def _slower(label: str, found: Outliers, among: int) -> str:
-    """Return what is usual, if the rank is an outlier among rates or of their slow half; else ''."""
+def _slower(label: str, found: Outliers, among: int) -> tuple[str, Measure] | None:
+    """Return a code and what is usual, if the rank is an outlier among rates or of their slow half."""
     if label in found.low:
-        return f"about the median of {among}: {1e3 / found.median:.4g} ms"
+        usual = 1e3 / found.median
+        return "slower", Quantity(usual, "ms", f"about the median of {among}: {usual:.4g} ms")
     if found.halves and label in found.halves.slow:
         fast, slow = 1e3 / found.halves.fast_median, 1e3 / found.halves.slow_median
-        return f"one speed of all {among}; there are two: {fast:.4g} and {slow:.4g} ms"
-    return ""
+        return "two_speeds", f"one speed of all {among}; there are two: {fast:.4g} and {slow:.4g} ms"
+    return None
 
 
 @check(
@@ -447,9 +461,8 @@ def processes(node_name: str, alone: PayloadResult, together: PayloadResult) -> 
         yield NotApplicable("the ranks compute on CPUs")
     elif all(rank.others is None for rank in ranks):
         yield NotAvailable("nvidia-smi shows no processes where the ranks run")
-    for words in _foreign(node_name, alone, together):
-        part, _, names = words.partition("): ")
-        yield Finding(f"{part})", names, "no other process")
+    for rank, names in _foreign(node_name, alone, together).items():
+        yield Finding(rank.part(), Quote(names), "no other process", code="in_use")
 
 
 # -- all nodes
@@ -468,8 +481,8 @@ def together(world: tuple[PayloadResult, PayloadResult], config: TrainingConfig)
     alone, result = world
     result.require_tasks(_ONE_NODE)
     yield from _unfinished(result.tasks, result, "together")
-    for rank in sorted(set(range(result.ntasks)) - {task.task for task in result.tasks}):
-        yield Finding(f"rank {rank}", result.problem or "did not start", _STEPS["together"])
+    unknown = set(range(result.ntasks)) - {task.task for task in result.tasks}
+    yield from result.absent(unknown, _STEPS["together"])
     yield from _unequal(list(trained_in(result, "ddp").values()), nodes=True)
     for mode in ("ddp", "fsdp"):
         runs = list(trained_in(result, mode).values())
@@ -483,9 +496,8 @@ def together(world: tuple[PayloadResult, PayloadResult], config: TrainingConfig)
             continue
         middle = [statistics.median(values) for values in zip(*references, strict=True)]
         if (apart := distance(mean_curve(runs), middle)) > config.loss_tolerance:
-            yield Finding(
-                f"{mode} on all nodes", f"losses {apart:.1%} from the one-node curve", _within(config)
-            )
+            measured = Quantity(100 * apart, "%", f"losses {apart:.1%} from the one-node curve")
+            yield Finding(named("mode", mode), measured, _within(config), code="loss_deviates")
 
 
 @check(
@@ -567,14 +579,17 @@ def checkpoint(result: PayloadResult, config: TrainingConfig) -> Judgement:
     if not facts:
         raise NotAvailable("no rank wrote a checkpoint: see training.together")
     for rank, fact in facts.items():
-        part = f"rank {rank} on {fact['node']}"
+        part = rank_part(rank, fact["node"])
         if fact["problem"]:
-            yield Finding(part, fact["problem"], f"writes and reads in {config.checkpoint}")
+            expected = f"writes and reads in {config.checkpoint}"
+            yield Finding(part, Quote(fact["problem"]), expected, code="failed")
         elif "restored" in fact and fact["written"] != fact["restored"]:
             writer = facts.get(int(fact["of"]), {}).get("node", "?")
-            yield Finding(part, f"other bits than rank {fact['of']} on {writer} wrote", "equal bits")
+            measured = f"other bits than rank {fact['of']} on {writer} wrote"
+            yield Finding(part, measured, "equal bits", code="wrong_data")
         if not fact["removed"]:
-            yield Finding(part, f"could not remove its file in {fact['folder']}", "removed")
+            measured = f"could not remove its file in {fact['folder']}"
+            yield Finding(part, measured, "removed", code="not_removed")
     whole = [fact for fact in facts.values() if "write" in fact and "read" in fact]
     if len(whole) == result.ntasks:
         yield from _storage_rates(whole)
@@ -617,41 +632,21 @@ def start(result: PayloadResult) -> Judgement:
 
 def _unfinished(tasks: Sequence[PayloadTask], result: PayloadResult, step: str) -> Iterator[Finding]:
     """Yield ranks that did not end well: those with their own reason first, then those that waited."""
-    ranks, done = ranks_of(result), result.by_rank("done")
-    bad = [task for task in tasks if task.rc != 0 or task.task not in done]
-    reasons = {task.task: result.failure_of(task) or _ending(task, result) for task in bad}
-    for task in sorted(bad, key=lambda it: (_follows(reasons[it.task]), it.task)):
-        label = ranks[task.task].label if task.task in ranks else f"rank {task.task}"
-        where = f"{label} on {task.node}" if step == "together" else label
-        yield Finding(where, reasons[task.task], _STEPS[step])
-
-
-def _ending(task: PayloadTask, result: PayloadResult) -> str:
-    cancelled = task.signal is not None and result.problem
-    return result.problem if cancelled else "ended without a message" if task.rc == 0 else task.ending()
-
-
-def _follows(reason: str) -> bool:
-    """Return whether the reason is what a rank sees if another one has died."""
-    words = ("no end after", "onnection", "imed out", "imeout", "roken pipe", "clients joined")
-    return any(word in reason for word in words)
+    ranks, done, nodes = ranks_of(result), result.by_rank("done"), step == "together"
+    bad = {task.task: task.node for task in tasks if task.rc != 0 or task.task not in done}
+    parts = {
+        rank: ranks[rank].part(node=nodes) if rank in ranks else rank_part(rank, node if nodes else "")
+        for rank, node in bad.items()
+    }
+    yield from result.absent(bad, _STEPS[step], parts)
 
 
 def _unequal(runs: Sequence[TrainedMode], *, nodes: bool = False) -> Iterator[Finding]:
     """Yield ranks of one DDP group whose parameters differ, did not change, or whose loss is not a number."""
     votes = norm(((run.rank.node, run.after) for run in runs), "ranks")
     for run in runs:
-        part = run.rank.full_label if nodes else run.rank.label
+        part = run.rank.part(node=nodes)
         for found in votes.judge_result(part, run.after, measured=f"parameters after training: {run.after}"):
             # what differs within one node is its fault, also without a majority
             yield found if nodes else replace(found, action=None)
-        if run.after == run.before:
-            yield Finding(part, "training changed no parameter", "other parameters")
-    yield from _no_number(runs, nodes=nodes)
-
-
-def _no_number(runs: Sequence[TrainedMode], *, nodes: bool = False) -> Iterator[Finding]:
-    for run in runs:
-        if not all(map(math.isfinite, run.losses)):
-            part = run.rank.full_label if nodes else run.rank.label
-            yield Finding(part, "a loss that is not a number", "finite losses")
+        yield from untrained(part, run.before, run.after, run.losses)

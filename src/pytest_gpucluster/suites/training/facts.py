@@ -6,6 +6,7 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.kit.gpu.gpu_peaks import figures_of
 
 if TYPE_CHECKING:
@@ -40,6 +41,12 @@ class RankInfo:
     def on_gpu(self) -> bool:
         """Whether it computes on a GPU."""
         return bool(self.bus or self.uuid)
+
+    def part(self, *, node: bool = False) -> Part:
+        """Return the rank as a part of its GPU, and of its node if `node`."""
+        of = Part("node", name=self.node) if node else None
+        gpu = Part("gpu", name=self.uuid, address=self.bus, of=of) if self.on_gpu else of
+        return Part("rank", self.rank, of=gpu)
 
     @property
     def label(self) -> str:
