@@ -50,6 +50,7 @@ help:
 
 $(VENV)/.ready: pyproject.toml slurm-sandbox/pyproject.toml src/pytest_gpucluster/__init__.py
 	@./tools/make-venv $(PYTHON) $(VENV)
+	@echo "installing Python packages into $(VENV) (once)"
 	@$(BIN)/pip install -q --disable-pip-version-check -e ./slurm-sandbox -e '.[dev]'
 	@touch $@
 
@@ -68,8 +69,9 @@ packages:
 demo: $(VENV)/.ready
 	@./tools/demo
 
-# needs Slurm's packages and Python's alone
+# needs Slurm's packages and Python's alone; containers of Debian and Ubuntu lack procps
 test: $(VENV)/.ready slurm
+	@command -v ps >/dev/null || ./tools/apt-install "the tests need ps, pgrep and sysctl" procps
 	@./tools/run-tests $(BIN)/python first $(RECORDED)
 
 test-all: test test-rest

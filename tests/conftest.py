@@ -38,7 +38,7 @@ OUR_MOUNTS = Path("/proc/thread-self/ns/mnt")
 LIBC = ctypes.CDLL(None, use_errno=True)
 MACHINE = pytest.StashKey[IO[bytes] | None]()
 
-
+os.umask(0o022)  # an ordinary user's may be 002, and a gate refuses files that a group may write to
 # how long an example takes is no property of the code
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")

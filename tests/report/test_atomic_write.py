@@ -248,7 +248,7 @@ def test_a_file_system_without_locks_has_no_lock(tmp_path: Path, monkeypatch: py
 def test_the_model_of_a_log_equals_its_file(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "events.jsonl", "r")
     log.write("start", cluster="prod", arguments=("a", "b"), token="MY_TOKEN=hunter2")
-    metrics = [{"name": "busbw", "unit": "GB/s", "device": "", "value": float("nan")}]
+    metrics = [{"name": "busbw", "unit": "GB/s", "device": "", "value": float("inf")}]
     clean = {"node": "gpu01", "check": "c", "metrics": metrics}
     log.write("result", clean=clean, nodeid="x", outcome="failed")
     log.write("drain_over_budget", nodes=("gpu01",))
@@ -257,7 +257,7 @@ def test_the_model_of_a_log_equals_its_file(tmp_path: Path) -> None:
     log.write("late")
     settle(log.model)
     assert log.model == read_log(log.path)
-    assert [str(metric.value) for metric in log.model.results[0].metrics] == ["nan"]
+    assert [str(metric.value) for metric in log.model.results[0].metrics] == ["inf"]
 
 
 def test_numbers_that_json_has_not_become_texts() -> None:
