@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 FIGURE = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
-def figures(text: str) -> list[float]:
+def figures(text: object) -> list[float]:
     """Return the numbers of a text, in their order; those inside a name like gpu01 are none.
 
     >>> figures("17 of 18 links on gpu01, 26.5 GB/s")
     [17.0, 18.0, 26.5]
     """
-    return [float(number) for number in FIGURE.findall(text)]
+    return [float(number) for number in FIGURE.findall(str(text))]
 
 
 def parts(verdict: Verdict) -> list[str]:
