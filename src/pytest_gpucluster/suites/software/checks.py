@@ -83,8 +83,8 @@ def _loaded(config: ModulesConfig, facts: ScriptResult, number: int, item: str) 
         yield Finding(named("software", item), measured, f"shows {listed(gained)}", code="not_in_list")
     for name, avail in zip(item.split(), facts.of(number, "avail"), strict=True):
         if not avail.text.strip():
-            measured, expected = "loads, and `module avail` does not list it", "listed, unless it is hidden"
-            yield Advisory(named("software", name), measured, expected, code="not_in_avail")
+            text, expected = "loads, and `module avail` does not list it", "listed, unless it is hidden"
+            yield Advisory(named("software", name), text, expected, code="not_in_avail")
 
 
 @check(
