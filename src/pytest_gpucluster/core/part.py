@@ -76,8 +76,8 @@ def register(kind: str, label: str, *, named: bool = False, labelled: bool = Fal
 class Part:
     """What a finding is about. `index`: its number in the node. `name`: of a GPU its UUID, else what people call it.
 
-    `address`: PCI address. `model`: of a drive. `of`: the part that it belongs to or serves. `nodes`: those that a link joins, or one
-    of which is at fault. A kind without index and name stands for all of them: GPUs.
+    `address`: PCI address, or URL of a service. `model`: of a drive. `of`: the part that it belongs to or serves. `nodes`: those that
+    a link joins, or one of which is at fault. A kind without index and name stands for all of them: GPUs.
     """
 
     kind: str = ""
