@@ -55,7 +55,8 @@ def shared_storage(shared_folders: Mapping[str, SharedFolder], node_name: str) -
                 yield NotAvailable(f"{path}: {folder.writer} could not write there: {folder.write_problem}")
         elif folder.read_problem:
             measured, expected = Quote(folder.read_problem), f"the file that {folder.writer} wrote there"
-            yield Finding(named("mount", path), measured, expected, code="unreadable")
+            code = error_code(folder.read_problem)
+            yield Finding(named("mount", path), measured, expected, code=code)
 
 
 @dataclass(frozen=True)
