@@ -126,22 +126,19 @@ def _user(text: str) -> tuple[str, set[str]]:
 
 shared_storage = disks.shared_storage  # its place in the order of items
 
-# code of a loss: words of the channel's reason, cause, hint, action
+# code of a loss: cause, hint, action
 _LOSSES = {
     "prolog_failed": (
-        "TaskProlog failed",
         "the TaskProlog of slurm.conf fails on this node: no task of any job starts there",
         "run the TaskProlog of `scontrol show config` on the node as the user of the run; slurmd's log",
         Action.CONFIGURE,
     ),
     "starts_no_task": (
-        "its slurmd starts no task",
         "slurmd was killed, hangs or refuses the step (munge, a plugin), or its Prolog outlasts MessageTimeout",
         "systemctl status slurmd munge on the node; slurmd's log there; time the Prolog; systemctl restart slurmd",
         Action.DRAIN,
     ),
     "task_ended": (
-        "its agent's task ended",
         "the task was killed on the node: memory ran out, a health check or a person ended it, or slurmstepd failed",
         "dmesg -T | grep -iE 'oom|killed process' and slurmd's log on the node; rerun",
         Action.MONITOR,
@@ -151,7 +148,7 @@ _LOSSES = {
 
 def _loss(verdict: Verdict, *_facts: object) -> Verdict:
     """Return the cause that belongs to the code of the loss."""
-    for code, (_, cause, hint, action) in _LOSSES.items():
+    for code, (cause, hint, action) in _LOSSES.items():
         verdict = with_cause(verdict, code, cause, hint, action=action)
     return verdict
 
@@ -166,15 +163,15 @@ def _loss(verdict: Verdict, *_facts: object) -> Verdict:
     "all; programs of the site that end tasks, as a TaskProlog, are recognised",
     marks=("judges_node",),
 )
-def responds(answer: Answer, lost: str | None = None) -> Judgement:
+def responds(answer: Answer, lost: str | None = None, loss: str = "") -> Judgement:
     """The node executes a command.
 
-    lost: why the channel abandoned the node during the run, if it did.
+    lost: why the channel abandoned the node during the run, if it did. loss: the code of the reason, also where the node never
+    joined the channel.
     """
     if lost or answer.rc is None:
-        why = lost or answer.problem or "no answer"  # of the answer, if the node never joined the channel
-        code = next((code for code, (words, *_) in _LOSSES.items() if words in why), "no_answer")
-        yield Finding(Part("node"), Quote(why), "executes the command 'true'", code=code)
+        why = Quote(lost or answer.problem or "no answer")
+        yield Finding(Part("node"), why, "executes the command 'true'", code=loss or "no_answer")
     elif answer.rc != 0:
         measured = f"'true' ended with exit status {answer.rc}"
         yield Finding(Part("node"), measured, "exit status 0", Action.MONITOR, code="exit_status")
