@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pytest_gpucluster.core.finding import Action, Finding, Metric, Quantity, Quote, Remark, mapped
-from pytest_gpucluster.core.part import Part, nvlink, pair
+from pytest_gpucluster.core.part import Part, nvlink
 
 
 def test_keys_of_the_log_stay_in_their_order() -> None:
     assert list(Metric("a", 1, "W").as_dict()) == ["name", "value", "unit", "device", "detail", "better"]
     found = Finding(
-        nvlink(7, Part("gpu", 4, serial="16", model="H")),
-        Quantity(25, "GB/s"),
-        Quote("a\x1b\nb"),
-        code="slow",
+        nvlink(7, Part("gpu", serial="1", model="H")), Quantity(25, "GB/s"), Quote("a\x1b\nb"), code="slow"
     )
     assert found.as_dict() == {
         "code": "slow",
-        "part": {
-            "kind": "nvlink",
-            "index": 7,
-            "of": {"kind": "gpu", "index": 4, "serial": "16", "model": "H"},
-        },
+        "part": {"kind": "nvlink", "index": 7, "of": {"kind": "gpu", "serial": "1", "model": "H"}},
         "measured": {"number": 25, "unit": "GB/s"},
         "expected": {"quote": "a? b"},
     }
@@ -34,15 +26,10 @@ def test_keys_of_the_log_stay_in_their_order() -> None:
 
 def test_a_changed_text_changes_nothing_that_decides() -> None:
     found = Finding(
-        replace(pair("gpu01", "gpu02"), model="x"),
-        Quantity(1, "GB/s", "one"),
-        Quantity(2),
-        Action.DRAIN,
-        "x",
-        "slow",
+        Part("disk", name="a", model="x"), Quantity(1, "GB/s", "one"), Quantity(2), Action.DRAIN, "x", "slow"
     )
     other = mapped(found, str.upper)
-    assert other.words == "link GPU01 - GPU02 (X): measured ONE, expected 2"
+    assert other.words == "A (X): measured ONE, expected 2"
     assert (other.code, other.relation, other.action, other.setting) == ("slow", "<", Action.DRAIN, "x")
 
 
