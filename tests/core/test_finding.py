@@ -7,15 +7,17 @@ from typing import Any
 import pytest
 
 from pytest_gpucluster.core.finding import Action, Finding, Metric, Quantity, Quote, Remark, mapped
-from pytest_gpucluster.core.part import gpu, nvlink, pair
+from pytest_gpucluster.core.part import Part, nvlink
 
 
 def test_keys_of_the_log_stay_in_their_order() -> None:
     assert list(Metric("a", 1, "W").as_dict()) == ["name", "value", "unit", "device", "detail", "better"]
-    found = Finding(nvlink(7, gpu(4, serial="16")), Quantity(25, "GB/s"), Quote("a\x1b\nb"), code="slow")
+    found = Finding(
+        nvlink(7, Part("gpu", serial="1", model="H")), Quantity(25, "GB/s"), Quote("a\x1b\nb"), code="slow"
+    )
     assert found.as_dict() == {
         "code": "slow",
-        "part": {"kind": "nvlink", "index": 7, "of": {"kind": "gpu", "index": 4, "serial": "16"}},
+        "part": {"kind": "nvlink", "index": 7, "of": {"kind": "gpu", "serial": "1", "model": "H"}},
         "measured": {"number": 25, "unit": "GB/s"},
         "expected": {"quote": "a? b"},
     }
@@ -24,10 +26,10 @@ def test_keys_of_the_log_stay_in_their_order() -> None:
 
 def test_a_changed_text_changes_nothing_that_decides() -> None:
     found = Finding(
-        pair("gpu01", "gpu02"), Quantity(1, "GB/s", "one"), Quantity(2), Action.DRAIN, "x", "slow"
+        Part("disk", name="a", model="x"), Quantity(1, "GB/s", "one"), Quantity(2), Action.DRAIN, "x", "slow"
     )
     other = mapped(found, str.upper)
-    assert other.words == "link GPU01 - GPU02: measured ONE, expected 2"
+    assert other.words == "A (X): measured ONE, expected 2"
     assert (other.code, other.relation, other.action, other.setting) == ("slow", "<", Action.DRAIN, "x")
 
 

@@ -32,6 +32,7 @@ class Problem:
 
     kind: Kind
     text: str
+    code: str = ""  # of a lost node
 
     @property
     def lost(self) -> bool:

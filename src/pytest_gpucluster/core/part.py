@@ -76,8 +76,8 @@ def register(kind: str, label: str, *, named: bool = False, labelled: bool = Fal
 class Part:
     """What a finding is about. `index`: its number in the node. `name`: of a GPU its UUID, else what people call it.
 
-    `address`: PCI address. `of`: the part that it belongs to or serves. `nodes`: those that a link joins, or one of which
-    is at fault. A kind without index and name stands for all of them: GPUs.
+    `address`: PCI address, or URL of a service. `model`: of a drive. `of`: the part that it belongs to or serves. `nodes`: those that
+    a link joins, or one of which is at fault. A kind without index and name stands for all of them: GPUs.
     """
 
     kind: str = ""
@@ -87,6 +87,7 @@ class Part:
     serial: str = ""
     of: Part | None = None
     nodes: tuple[str, ...] = ()
+    model: str = ""
 
     @property
     def short(self) -> str:
@@ -123,7 +124,7 @@ class Part:
         """The words for the part in every report."""
         own = self._own()
         known = [self.name] if self.kind == "gpu" and self.index is not None else []
-        if inside := ", ".join(filter(None, [*known, self.address, self.serial])):
+        if inside := ", ".join(filter(None, [*known, self.model, self.address, self.serial])):
             own += f" ({inside})"
         if self.of is None:
             return own
@@ -148,6 +149,7 @@ class Part:
             serial=change(self.serial),
             of=self.of.mapped(change) if self.of else None,
             nodes=tuple(map(change, self.nodes)),
+            model=change(self.model),
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -169,7 +171,7 @@ class Part:
         if not isinstance(plain, dict):
             return cls(name=shared_text(plain))
         index, of, nodes = plain.get("index"), plain.get("of"), plain.get("nodes")
-        words = {key: shared_text(plain.get(key)) for key in ("kind", "name", "address", "serial")}
+        words = {key: shared_text(plain.get(key)) for key in ("kind", "name", "address", "serial", "model")}
         return cls(
             **words,
             index=index if index.__class__ is int else None,

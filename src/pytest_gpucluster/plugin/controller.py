@@ -256,7 +256,7 @@ class Controller(ClusterSession):
         if not stillborn and all(held.alive for held in self.allocations):
             return False
         inventory = self.read_inventory(slurm)
-        fallen = {node: Problem(Kind.LOST, why) for node, why in stillborn.items()}
+        fallen = {node: Problem(Kind.LOST, why, why.code) for node, why in stillborn.items()}
         for node in self.plan.testable:
             if (problem := judge_node(node, inventory, wait=True)) is not None:
                 fallen[node] = problem

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Mapping, Sequence
     from pathlib import Path
 
-    from pytest_gpucluster.cluster.channel.channel import Channel
+    from pytest_gpucluster.cluster.channel.channel import Channel, Loss
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.config.models import DrainConfig
     from pytest_gpucluster.core.finding import Finding
@@ -72,7 +72,7 @@ class UncachedChannel:
         return self._channel.nodes
 
     @property
-    def lost(self) -> Mapping[str, str]:
+    def lost(self) -> Mapping[str, Loss]:
         """The nodes that no longer answer, and why."""
         return self._channel.lost
 

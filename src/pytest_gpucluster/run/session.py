@@ -10,7 +10,7 @@ import contextlib
 import threading
 import time
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from pytest_gpucluster.cluster.channel.channel import Channel
+    from pytest_gpucluster.cluster.channel.channel import Channel, Loss
     from pytest_gpucluster.cluster.plan import Lanes, NodeLease
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.cluster.slurm.client import Slurm
@@ -95,7 +95,7 @@ class ClusterSession:
         self.stopped = self.stopped_by = (
             ""  # why the run was stopped, and the suite that still judges what it has
         )
-        self._lost_at_end: Mapping[str, str] | None = None
+        self._lost_at_end: Mapping[str, Loss] | None = None
         self._entries: Mapping[str, NodeInfo] = {}
         self._asked = -NEWEST
         self._hosts: dict[str, Any] = {}
@@ -150,7 +150,7 @@ class ClusterSession:
             partition = ",".join(sorted(set(partition.split(",")).intersection(info.partitions)))
         return Place(group.nodes, partition, info.arch, info.system, switch)
 
-    def lost(self) -> Mapping[str, str]:
+    def lost(self) -> Mapping[str, Loss]:
         """Return the nodes that went away during the run, and why; after close(), as it was then."""
         if self._lost_at_end is not None:
             return self._lost_at_end
@@ -179,9 +179,10 @@ class ClusterSession:
         """Return why a node cannot be tested, None where it can."""
         lost = self.lost()
         if node in lost:
-            return Problem(Kind.DISCONNECTED if self.is_disconnected(node) else Kind.LOST, clean(lost[node]))
+            kind = Kind.DISCONNECTED if self.is_disconnected(node) else Kind.LOST
+            return Problem(kind, clean(lost[node]), lost[node].code)
         planned = self.plan.problems.get(node)
-        return planned and Problem(planned.kind, clean(planned.text))
+        return planned and replace(planned, text=clean(planned.text))
 
     def allocation_of(self, node: str) -> Allocation | None:
         """Return the allocation that holds a node."""

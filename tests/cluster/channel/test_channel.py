@@ -269,6 +269,7 @@ RUBBISH = "head -c 200000 /dev/urandom; echo; echo login:; cat"
 def test_what_is_no_agent_is_quoted(script: str, options: dict[str, Any], why: str) -> None:
     with impostor(script, **options) as fleet:
         assert why in ask(fleet, "true").problem
+        assert fleet.lost["here"].code == ("prolog_failed" if script == PROLOG else "")
         assert script != RUBBISH or fleet.noise["here"] > 0
 
 

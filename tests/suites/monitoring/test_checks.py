@@ -37,7 +37,7 @@ CONFIG = MonitoringConfig()
 GOOD = Target("node", "http://gpu01:9100/metrics", 9100, "up", last_scrape=1000.0, hosts=("gpu01",))
 NEW = Target("node", "u", 8080, "unknown", interval=30.0)
 DOWN, UP = Target("s", "u", 8080, "down", "refused"), Target("s", "v", 8080, "up")
-JOB, NODE_JOB = "job node, u", "job node, http://gpu01:9100/metrics"
+JOB, NODE_JOB = "job node (u)", "job node (http://gpu01:9100/metrics)"
 
 
 def seen(*targets: Target, **changes: Any) -> MonitoringFacts:
@@ -101,7 +101,7 @@ VERDICTS: list[tuple[Callable[[], Verdict], tuple[str, list[str]], dict[str, flo
     (partial(target, ports=(("dcgm", 9400),)), (CONFIGURE, ["dcgm on port 9400"]), {"node_targets": 1}),
     (partial(target, "gpu02"), (CONFIGURE, ["node on port 9100"]), {"node_targets": 0}),
     (partial(up, node="gpu02"), (NOT_CHECKED, []), {}),
-    (partial(up, DOWN, UP_LATE), (MONITOR, ["job s, u", "job s, w"]), {}),
+    (partial(up, DOWN, UP_LATE), (MONITOR, ["job s (u)", "job s (w)"]), {}),
     # Prometheus has just begun: two intervals are not over
     (partial(up, NEW, began=951.0), (NOT_CHECKED, []), {}),
     (partial(up, NEW, began=950.0), (MONITOR, [JOB]), {}),
@@ -111,7 +111,7 @@ VERDICTS: list[tuple[Callable[[], Verdict], tuple[str, list[str]], dict[str, flo
     (partial(exporters, seen(), slurm=8080), (CONFIGURE, ["slurm on port 8080"]), {}),
     (partial(exporters, seen(targets_problem="t"), slurm=8080), (NOT_CHECKED, []), {}),
     (partial(exporters, seen(targets={"": (DOWN, UP)}), slurm=8080), (PASSED, []), {}),
-    (partial(exporters, seen(targets={"": (DOWN,)}), slurm=8080), (CONFIGURE, ["job s, u"]), {}),
+    (partial(exporters, seen(targets={"": (DOWN,)}), slurm=8080), (CONFIGURE, ["job s (u)"]), {}),
     (partial(age, targets_problem="t"), (NOT_CHECKED, []), {}),
     (partial(age, now=999.5), (PASSED, []), {"scrape_age": 0}),  # the answer states whole seconds
     (partial(age, now=1120.0), (PASSED, []), {"scrape_age": 120}),

@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from counter_examples import CONFIGURE, MONITOR, NOT_APPLICABLE, NOT_CHECKED, PASSED, WARNING
+from counter_examples import CONFIGURE, MONITOR, NOT_APPLICABLE, NOT_CHECKED, PASSED, WARNING, result
 from judged import judged
 
 from pytest_gpucluster.config.models import Profile
@@ -53,28 +53,30 @@ def metrics(*samples: Sample, **changes: Any) -> Verdict:
     ("samples", "found"),
     [
         ((sample("a"), sample("b", 1.0)), []),
-        ((sample("a"), sample("b", 0.0)), [f"{TEMPERATURE} of GPU b"]),
-        ((sample("a"), sample("b", math.nan)), [f"{TEMPERATURE} of GPU b"]),
-        ((sample("a"),), ["GPUs with metrics"]),
-        ((sample("a"), sample("b"), sample("c")), ["GPUs with metrics"]),  # those of another node
+        ((sample("a"), sample("b", 0.0)), ["implausible b"]),
+        ((sample("a"), sample("b", math.nan)), ["implausible b"]),
+        ((sample("a"),), ["count GPUs"]),
+        ((sample("a"), sample("b"), sample("c")), ["count GPUs"]),  # those of another node
         ((sample("a"), sample("b", time=940.0)), []),
-        ((sample("a"), sample("b", time=939.0)), ["GPU b", "GPUs with metrics"]),
+        ((sample("a"), sample("b", time=939.0)), ["old_value b", "count GPUs"]),
         ((sample("a"), sample("b", time=900.0), sample("b")), []),  # two Prometheus jobs of one GPU
         # without known bounds a number will do
         ((sample("a"), Sample("site_gpu_metric", -5.0, 990.0, "b")), []),
-        ((sample("a"), Sample("site_gpu_metric", math.inf, 990.0, "b")), ["site_gpu_metric of GPU b"]),
+        ((sample("a"), Sample("site_gpu_metric", math.inf, 990.0, "b")), ["implausible b"]),
     ],
 )
 def test_number_age_and_bounds(samples: tuple[Sample, ...], found: list[str]) -> None:
-    assert judged(metrics(*samples)) == (MONITOR if found else PASSED, found)
+    verdict = metrics(*samples)
+    assert result(verdict) == (MONITOR if found else PASSED)
+    assert [f"{it.code} {it.part}" for it in verdict.findings] == found
 
 
 def test_an_exporter_that_was_not_scraped_yet_is_not_checked() -> None:
     new = {"gpu01": (Target("dcgm", "u", 9400, "unknown", interval=15.0),)}
     assert judged(metrics(targets=new, now=1010.0, began=1000.0)) == (NOT_CHECKED, [])
-    assert judged(metrics(targets=new, now=1040.0, began=1000.0)) == (MONITOR, ["metrics of GPUs"])
+    assert judged(metrics(targets=new, now=1040.0, began=1000.0)) == (MONITOR, ["GPUs"])
     mig = metrics(sample("a", mig=True), sample("a", mig=True))  # their number is not judged
-    assert judged(mig) == (WARNING, ["metrics of GPUs"])
+    assert judged(mig) == (WARNING, ["GPUs"])
 
 
 def test_what_does_not_apply_and_what_cannot_be_judged() -> None:

@@ -3,20 +3,23 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import pickle
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from os_helpers import answer, of, run, with_tools
 from paths import TESTS
 
+from pytest_gpucluster.cluster.channel.channel import Loss
 from pytest_gpucluster.core.command_end import CommandEnd
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit.container import enroot
 from pytest_gpucluster.kit.container.containers import ImageImport
 from pytest_gpucluster.kit.mpi import mpi_facts as mpi
+from pytest_gpucluster.run.session import ClusterSession
 from pytest_gpucluster.suites.os import facts, test_os
 from pytest_gpucluster.suites.os.facts import Cpus, MemoryInfo, MemoryParts, Mount
 
@@ -226,9 +229,14 @@ def test_names_of_containers_that_belong_to_a_job_or_to_the_suites() -> None:
 
 @pytest.mark.parametrize("away", [True, False])
 def test_a_node_that_went_with_the_whole_channel_is_not_judged(*, away: bool) -> None:
-    fleet = SimpleNamespace(disconnected={"n"} if away else set(), lost={"n": "srun ended"})
+    why = {"n": Loss("srun ended", "task_ended")}
+    fleet = SimpleNamespace(disconnected={"n"} if away else set(), lost=why)
     assert test_os.lost("n", fleet) == (None if away else "srun ended")
     none = answer(rc=None, problem="node lost: srun ended")
-    session = SimpleNamespace(answer=lambda *_: none, is_disconnected=lambda _: away)
+    session: Any = SimpleNamespace(
+        answer=lambda *_: none, is_disconnected=lambda _: away, lost=lambda: pickle.loads(pickle.dumps(why))
+    )
+    session.problem = lambda node: ClusterSession.problem(session, node)
+    assert test_os.loss("n", session) == "task_ended"
     with pytest.raises(ProbeError, match="srun ended") if away else contextlib.nullcontext():
         assert test_os.answer(SimpleNamespace(name="n"), session) == none

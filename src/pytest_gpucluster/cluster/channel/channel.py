@@ -62,6 +62,19 @@ _TIDY_AFTER = 0.3
 _LINE_LIMIT = 1 << 16
 
 
+class Loss(str):
+    """Why a node no longer answers, in words. `code`: prolog_failed, starts_no_task, task_ended, or '' for another reason."""
+
+    __slots__ = ("code",)
+    code: str
+
+    def __new__(cls, why: str, code: str = "") -> Loss:
+        """Return a reason with its code; that of a reason is kept."""
+        loss = super().__new__(cls, why)
+        loss.code = code or getattr(why, "code", "")
+        return loss
+
+
 class Channel(Protocol):
     """The interface of Fleet, FleetClient and JoinedChannel."""
 
@@ -70,7 +83,7 @@ class Channel(Protocol):
         """All nodes of the channel, in task order, lost ones too."""
 
     @property
-    def lost(self) -> Mapping[str, str]:
+    def lost(self) -> Mapping[str, Loss]:
         """{node: why it no longer answers}."""
 
     @property
@@ -195,10 +208,10 @@ class Fleet:
         self._launch_timeout, self._ping_timeout, self._grace = launch_timeout, ping_timeout, grace
         self._task = {node: task for task, node in enumerate(self.nodes)}
         self._changed = threading.Condition()
-        self._lost: dict[str, str] = {}
+        self._lost: dict[str, Loss] = {}
         self._disconnected: set[str] = set()
         self._cancelled = False  # the whole step was ended from outside
-        self.launch_failed: dict[str, str] = {}  # nodes without an agent, which ended all other agents
+        self.launch_failed: dict[str, Loss] = {}  # nodes without an agent, which ended all other agents
         self._started = time.monotonic()
         self._ready: dict[str, float] = {}
         self._last_frame: dict[str, float] = {}
@@ -237,7 +250,7 @@ class Fleet:
     # --- queries
 
     @property
-    def lost(self) -> dict[str, str]:
+    def lost(self) -> dict[str, Loss]:
         """{node: why it no longer answers}."""
         if not self._lost:  # the usual case, without the lock: every item reads this
             return {}
@@ -445,7 +458,7 @@ class Fleet:
         with self._changed:
             if node in self._lost:
                 return
-            self._lost[node] = why
+            self._lost[node] = Loss(why)
             if disconnected:
                 self._disconnected.add(node)
             for query in [*self._flying.values(), *self._queue]:
@@ -479,14 +492,16 @@ class Fleet:
                     self._lose_ended(node, reported)
 
     def _lose_ended(self, node: str, reported: Ending) -> None:
+        error = self._last_error.get(node, "")
+        prolog = "prolog_failed" * ("TaskProlog failed" in f"{reported.why} {error}")  # words of slurmstepd
         if reported.revoked:
-            why = f"its job ended before the agent started ({reported.why})"
+            why = Loss(f"its job ended before the agent started ({reported.why})")
         elif reported.launch:
-            why = f"its slurmd starts no task ({reported.why}): systemctl status slurmd and its log there"
-            self.launch_failed[node] = why
+            text = f"its slurmd starts no task ({reported.why}): systemctl status slurmd and its log there"
+            self.launch_failed[node] = why = Loss(text, prolog or "starts_no_task")
         else:
-            error = self._last_error.get(node, "")
-            why = f"its agent's task ended: {reported.why}{f' ({error})' if error else ''}: see slurmd's log there"
+            text = f"its agent's task ended: {reported.why}{f' ({error})' if error else ''}: see slurmd's log there"
+            why = Loss(text, prolog or "task_ended")
         self._lose(node, why, disconnected=reported.revoked or (self._cancelled and not reported.launch))
 
     def _named(self, nodes: str, tasks: str) -> list[str]:

@@ -27,7 +27,7 @@ from pytest_gpucluster.core.secure_tempfile import Folder, temporary_folder
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pytest_gpucluster.cluster.channel.channel import Channel
+    from pytest_gpucluster.cluster.channel.channel import Channel, Loss
     from pytest_gpucluster.core.probe import Answer
 
 _METHODS = ("ask", "ask_node", "prefetch", "lost", "disconnected", "nodes")
@@ -228,9 +228,9 @@ class FleetClient:
         return result
 
     @property
-    def lost(self) -> Mapping[str, str]:
+    def lost(self) -> Mapping[str, Loss]:
         """{node: why it no longer answers}."""
-        lost: Mapping[str, str] = self._call("lost")
+        lost: Mapping[str, Loss] = self._call("lost")
         return lost
 
     @property

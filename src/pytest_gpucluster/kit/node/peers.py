@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Group
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.core.common_cause import PeerGroup
+    from pytest_gpucluster.core.part import Part
 
 T = TypeVar("T")
 
@@ -44,7 +45,7 @@ def norm(values: Mapping[str, T]) -> Norm[T]:
 
 
 def alike(
-    part: str,
+    part: Part | str,
     value: T,
     peers: Norm[Any],
     *,

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pytest_gpucluster.core import units
 from pytest_gpucluster.core.check import Action, Advisory, Finding, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.finding import Quantity, Quote
+from pytest_gpucluster.core.part import Part, named
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.suites.isolation.config import IsolationConfig
 from pytest_gpucluster.suites.isolation.pam import ADOPT
@@ -57,7 +59,9 @@ def cpus(node_name: str, shared: Mapping[str, str], step_pair: StepPair | None) 
         if not cores:
             yield NotAvailable("the kernel does not show which CPUs are threads of one core")
         elif cores > CPUS:  # Slurm gives whole cores, which may have several threads
-            yield Finding(f"{role} step", f"can use {_cpus(reach)} of {cores} cores", f"{CPUS} core")
+            usable = Quantity(cores, "cores", f"can use CPU {listed(reach)} of {cores} cores")
+            own = Quantity(CPUS, "cores", f"{CPUS} core")
+            yield Finding(named("step", f"{role} step"), usable, own, code="too_many_cores")
     if len(found) < len(ROLES):
         return
     yield from _disjoint("CPUs", "use", [set(facts["cpus"]["reach"]) for facts in found.values()], found)
@@ -89,14 +93,17 @@ def devices(
             f"no file {IsolationConfig.device_files} exists, or its mode lets this user open none"
         )
     if free := _unmanaged(opened, info.gpus, next(iter(found.values()))["devices"]["files"]):
-        yield Advisory(listed(sorted(free)), "every job can open it", "a GPU of gres.conf, or no device file")
+        files, expected = Part("device", name=listed(sorted(free))), "a GPU of gres.conf, or no device file"
+        yield Advisory(files, "every job can open it", expected, code="unmanaged")
         opened = [(reached or set()) - free for reached in opened]
     for role, reached in zip(found, opened, strict=True):
         given = step_pair.gpus[role]
         if reached is not None and len(reached) != given:
             shown = f": {listed(sorted(reached))}" if reached else ""
-            part, expected = f"device files of the {role} step", f"{given}, the number of its GPUs"
-            yield Finding(part, f"{len(reached)} can be opened{shown}", expected)
+            part = named("step", f"device files of the {role} step")
+            usable = Quantity(len(reached), "files", f"{len(reached)} can be opened{shown}")
+            own = Quantity(given, "files", f"{given}, the number of its GPUs")
+            yield Finding(part, usable, own, code="not_its_own")
     if len(found) == len(ROLES):
         yield from _disjoint("GPUs", "open", opened, found)
 
@@ -127,7 +134,8 @@ def _disjoint(
     if not all(facts.get("met", {}).get("met") is True for facts in found.values()):
         yield NotAvailable(APART)
     elif shared:
-        yield Finding(f"{what} of two steps", f"both can {verb} {listed(shared)}", f"no {what} in common")
+        part, measured = named("step", f"{what} of two steps"), f"both can {verb} {listed(shared)}"
+        yield Finding(part, measured, f"no {what} in common", code="shared")
 
 
 @check(
@@ -155,7 +163,8 @@ def tmp(node_name: str, shared: Mapping[str, str], step_pair: StepPair | None) -
                 f"{folder}: only root can compare it with that of the node: sudo: true in the cluster file"
             )
         elif not private:
-            yield Finding(folder, "the folder of the node, which all jobs share", "a folder of this job")
+            measured = "the folder of the node, which all jobs share"
+            yield Finding(named("mount", folder), measured, "a folder of this job", code="shared")
 
 
 @check(
@@ -171,18 +180,20 @@ def memory(node_name: str, shared: Mapping[str, str], memory_step: MemoryStep | 
     tried = _tried(memory_step)
     facts = tried.step.last_facts(node_name)
     if state := tried.states.get(node_name):
-        yield Finding("node", f"after the task: {state}", "in service")
+        yield Finding(Part("node"), Quote(f"after the task: {state}"), "in service", code="out_of_service")
     if refused := facts.get("refused"):
         raise NotAvailable(str(refused["reason"]))
     limit = units.format_size(tried.limit)
-    part = f"task with --mem={tried.limit >> 20}M"
+    part = named("step", f"task with --mem={tried.limit >> 20}M")
     if held := facts.get("held"):
         yield from _held(part, held, tried)
     elif "below" in facts and _killed(_task_of(tried.step, node_name)):
         if not tried.reported:
-            yield Advisory(part, "ended, and Slurm does not report why", "OUT_OF_MEMORY")
+            measured = "ended, and Slurm does not report why"
+            yield Advisory(part, measured, "OUT_OF_MEMORY", code="not_reported")
     elif _killed(_task_of(tried.step, node_name)) and tried.reported:
-        yield Finding(part, f"ended below a quarter of {limit}", f"lives below {limit}")
+        measured, expected = f"ended below a quarter of {limit}", f"lives below {limit}"
+        yield Finding(part, measured, expected, code="ended_early")
     else:
         raise NotAvailable(tried.step.silence(node_name))
 
@@ -200,13 +211,17 @@ def pam_slurm_adopt(pam: PamFacts, adopting: str, prolog_flags: str) -> Judgemen
     if not pam.readable:
         raise NotAvailable("/etc/pam.d/sshd of the node cannot be read")
     if not pam.adopts:
-        yield Finding("account stack of sshd", f"without {ADOPT}", f"with {ADOPT}")
+        part = named("setting", "account stack of sshd")
+        yield Finding(part, f"without {ADOPT}", f"with {ADOPT}", code="not_in_stack")
     elif not pam.module:
-        yield Finding(pam.adopts, "the file does not exist in a folder of PAM modules", "installed")
+        measured = "the file does not exist in a folder of PAM modules"
+        yield Finding(named("file", pam.adopts), measured, "installed", code="absent")
     if pam.use_pam == "no":
-        yield Finding("UsePAM of sshd", "no: sshd does not use PAM", "yes")
+        measured = "no: sshd does not use PAM"
+        yield Finding(named("setting", "UsePAM of sshd"), measured, "yes", code="not_used")
     if not re.search(r"\bcontain\b", prolog_flags, re.IGNORECASE):
-        yield Finding("PrologFlags of slurm.conf", prolog_flags or "none", "with Contain")
+        part, flags = named("setting", "PrologFlags of slurm.conf"), Quote(prolog_flags or "none")
+        yield Finding(part, flags, "with Contain", code="without_contain")
 
 
 @check(
@@ -233,7 +248,8 @@ def login(adopting: str, refused: bool, login_without_job: Login | None) -> Judg
             "most nodes of the group admit this user without a job (pam_access, action_no_jobs=ignore): run the tests as a "
             "user whom they refuse"
         )
-    yield Finding("login without a job", "a shell", "refused, as on most nodes of the group")
+    part, expected = named("service", "login without a job"), "refused, as on most nodes of the group"
+    yield Finding(part, "a shell", expected, code="admitted")
 
 
 @check(
@@ -245,18 +261,18 @@ def login(adopting: str, refused: bool, login_without_job: Login | None) -> Judg
 def pty(ptys: Sequence[PtyResult]) -> Judgement:
     """Judge that `srun --pty` opens a terminal on the first node of each partition."""
     for one in ptys:
+        part = Part("node", name=one.node)
         if one.problem:
             yield NotAvailable(f"{one.node}: {one.problem}")
         elif one.end and one.end.hung:
-            yield Finding(one.node, "srun --pty did not end in time", "a shell that ends")
+            yield Finding(part, "srun --pty did not end in time", "a shell that ends", code="no_end")
         elif one.end is None or one.end.signal:
             yield NotAvailable(f"{one.node}: srun --pty: {one.end or 'no end'}")
         elif one.terminal is None:
-            yield Finding(
-                one.node, f"no output of the shell: {one.text or 'no message'} ({one.end})", "a shell"
-            )
+            measured = Quote(f"no output of the shell: {one.text or 'no message'} ({one.end})")
+            yield Finding(part, measured, "a shell", code="no_output")
         elif not one.terminal:
-            yield Finding(one.node, "the shell has no terminal", "a terminal")
+            yield Finding(part, "the shell has no terminal", "a terminal", code="no_terminal")
 
 
 def _tried(result: T | None) -> T:
@@ -276,10 +292,6 @@ def _facts(step_pair: StepPair, node: str, kind: str) -> tuple[dict[str, Facts],
         else:
             missing.append(NotAvailable(f"{role} step: {step.silence(node)}"))
     return found, missing
-
-
-def _cpus(numbers: Sequence[int]) -> str:
-    return f"CPU {listed(numbers)}"
 
 
 def _private(facts: Mapping[str, Any], step_pair: StepPair) -> bool | None:
@@ -304,19 +316,16 @@ def _private(facts: Mapping[str, Any], step_pair: StepPair) -> bool | None:
     return True if facts["node"] else None
 
 
-def _held(part: str, held: Mapping[str, Any], memory_step: MemoryStep) -> Judgement:
+def _held(part: Part, held: Mapping[str, Any], memory_step: MemoryStep) -> Judgement:
     """Judge a task that was not ended: memory beyond its limit must be in swap (ConstrainSwapSpace=no)."""
     resident, swapped = (units.format_size(held[key]) for key in ("resident", "swapped"))
     if held["resident"] > memory_step.most:
-        yield Finding(
-            part,
-            f"has {resident} of memory and was not ended",
-            f"ended at {units.format_size(memory_step.most)}",
-        )
+        found = Quantity(held["resident"], "B", f"has {resident} of memory and was not ended")
+        most = Quantity(memory_step.most, "B", f"ended at {units.format_size(memory_step.most)}")
+        yield Finding(part, found, most, code="not_ended")
     else:
-        yield Advisory(
-            part, f"not ended: {swapped} of it are in swap space", "ended (ConstrainSwapSpace=yes)"
-        )
+        measured = f"not ended: {swapped} of it are in swap space"
+        yield Advisory(part, measured, "ended (ConstrainSwapSpace=yes)", code="in_swap")
 
 
 def _task_of(step: PayloadResult, node: str) -> PayloadTask | None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.finding import Quantity, Quote
+from pytest_gpucluster.core.part import named, register
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -18,6 +20,7 @@ NO_TARGET = "Prometheus has no target on the node: add it to scrape_configs, and
 HINT = "systemctl status prometheus-node-exporter; the exporter's container; the firewall between Prometheus and node"
 # severities of kube-prometheus: `none` is for the machinery of alerts (InfoInhibitor), `info` notifies no person
 _MACHINERY, _INFORMATION = ("none",), ("info",)
+register("alert", "alert", named=True, labelled=True)
 
 
 @check(
@@ -31,7 +34,8 @@ def prometheus(seen: MonitoringFacts) -> Judgement:
     yield from _service(seen.prometheus)
     for what, problem in (("targets", seen.targets_problem), ("alerts", seen.alerts_problem)):
         if problem and not seen.prometheus.problem:
-            yield Finding(f"{what} of Prometheus", problem, "an answer")
+            part = named("service", f"{what} of Prometheus")
+            yield Finding(part, Quote(problem), "an answer", code="no_answer")
     if not seen.targets_problem:
         yield Metric("targets", sum(len(targets) for targets in seen.targets.values()), "targets")
 
@@ -63,14 +67,20 @@ def exporters(seen: MonitoringFacts, config: MonitoringConfig) -> Judgement:
     for name, port in config.cluster_exporters.items():
         found = [one for one in everything if one.port == port]
         if not found:
-            yield Finding(f"{name} on port {port}", "not a target of Prometheus", "a target")
+            yield _absent(name, port)
         elif not any(one.health == "up" for one in found):
             yield from _down(found, seen)
 
 
 def _service(service: Service) -> Judgement:
     if service.problem:
-        yield Finding(service.name, service.problem, f"{service.url} answers and is healthy")
+        part, expected = named("service", service.name), f"{service.url} answers and is healthy"
+        yield Finding(part, Quote(service.problem), expected, code="not_healthy")
+
+
+def _absent(name: str, port: int, also: str = "") -> Finding:
+    part = named("service", f"{name} on port {port}")
+    return Finding(part, f"not a target of Prometheus{also}", "a target", code="not_a_target")
 
 
 @check(
@@ -98,11 +108,7 @@ def target(seen: MonitoringFacts, node_name: str, node_exporters: Mapping[str, i
     for name, port in node_exporters.items():
         if port not in ports:
             known = ", ".join(f"{one.job} on port {one.port}" for one in found)
-            yield Finding(
-                f"{name} on port {port}",
-                f"not a target of Prometheus{f' (the node has {known})' if known else ''}",
-                "a target",
-            )
+            yield _absent(name, port, f" (the node has {known})" if known else "")
 
 
 @check(
@@ -125,7 +131,7 @@ def _targets(seen: MonitoringFacts, node: str) -> tuple[Target, ...]:
 def _unscraped(one: Target, seen: MonitoringFacts) -> NotAvailable:
     wait = (seen.began or 0.0) + 2 * one.interval - seen.now
     return NotAvailable(
-        f"job {one.job}, {one.url}: not scraped yet, Prometheus started or reloaded just now; repeat in {wait:.0f} s"
+        f"{one.part}: not scraped yet, Prometheus started or reloaded just now; repeat in {wait:.0f} s"
     )
 
 
@@ -135,7 +141,7 @@ def _down(targets: Iterable[Target], seen: MonitoringFacts) -> Judgement:
             yield _unscraped(one, seen)
         elif one.health != "up":
             health = f"{one.health}: {one.last_error}" if one.last_error else one.health
-            yield Finding(f"job {one.job}, {one.url}", health, "up")
+            yield Finding(one.part, Quote(health), "up", code="not_up")
 
 
 @check(
@@ -148,18 +154,17 @@ def scrape_age(seen: MonitoringFacts, node_name: str, config: MonitoringConfig) 
     """Every target on the node was scraped within the limit, by the clock of Prometheus."""
     for one in _targets(seen, node_name):
         most = max(config.max_scrape_age, 2 * one.interval)  # an exporter of a BMC is scraped every 5 minutes
-        bound = f"<= {most:g} s"
-        part = f"job {one.job}, {one.url}"
+        bound = Quantity(most, "s", f"<= {most:g} s")
         if seen.awaits(one):
             yield _unscraped(one, seen)
             continue
         if one.last_scrape is None:
-            yield Finding(part, "never scraped", bound)
+            yield Finding(one.part, "never scraped", bound, code="never_scraped")
             continue
         age = max(0.0, seen.now - one.last_scrape)  # the answer states whole seconds
         yield Metric("scrape_age", age, "s", f"port {one.port}")
         if age > most:
-            yield Finding(part, f"{age:.0f} s ago", bound)
+            yield Finding(one.part, Quantity(age, "s", f"{age:.0f} s ago"), bound, code="old_scrape")
 
 
 @check(
@@ -185,12 +190,14 @@ def _firing(seen: MonitoringFacts, node: str, config: MonitoringConfig) -> Judge
         ignored = any(fnmatchcase(one.name, pattern) for pattern in config.ignored_alerts)
         if ignored or one.name in heartbeats or one.severity in _MACHINERY:
             continue
+        part, measured = named("alert", one.name), _alert(one)
         if one.past:
-            yield Advisory(f"alert {one.name}", f"{_alert(one)} (the condition has ended)", "no firing alert")
+            measured = Quote(f"{measured} (the condition has ended)")
+            yield Advisory(part, measured, "no firing alert", code="has_ended")
         else:
             finding_class = Advisory if one.severity in _INFORMATION else Finding
-            yield finding_class(f"alert {one.name}", _alert(one), "no firing alert")
+            yield finding_class(part, measured, "no firing alert", code="fires")
 
 
-def _alert(one: Alert) -> str:
-    return ": ".join(filter(None, (" ".join(filter(None, (one.severity, "firing"))), one.summary)))
+def _alert(one: Alert) -> Quote:
+    return Quote(": ".join(filter(None, (" ".join(filter(None, (one.severity, "firing"))), one.summary))))

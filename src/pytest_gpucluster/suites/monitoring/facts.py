@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import safe_json as jsontext
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
+from pytest_gpucluster.core.part import Part
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,6 +55,11 @@ class Target:
     """Seconds between scrapes; the first begins within one interval and ends within two."""
     scrape: tuple[str, str] = ("", "")
     """Its labels job and instance, which its series have too."""
+
+    @property
+    def part(self) -> Part:
+        """The part that a finding names; the address of the exporter differs between nodes."""
+        return Part("service", name=f"job {self.job}", address=self.url)
 
     @property
     def unscraped(self) -> bool:

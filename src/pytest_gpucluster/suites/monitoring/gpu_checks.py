@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.finding import Quantity, Quote
+from pytest_gpucluster.core.part import GPUS, named, register
 from pytest_gpucluster.core.text import some
 from pytest_gpucluster.suites.monitoring.facts import SCRAPE_INTERVAL
 from pytest_gpucluster.suites.monitoring.gpu_facts import BOUNDS, about_gpus
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 INTERVALS = 4  # scrapes may be missed, and one is always to come
 SHORTEST = 30.0  # seconds
+register("rule", "rule", named=True, labelled=True)
 
 
 @check(
@@ -42,17 +45,14 @@ def gpu_rules(seen: MonitoringFacts, config: MonitoringConfig, gpu_nodes: int) -
     of_gpus = [rule for rule in alerting if rule in gpu]
     yield Metric("gpu_rules", len(of_gpus), "rules")
     if not of_gpus:
-        yield Finding(
-            "alerting rules",
-            f"{len(alerting)} are loaded, none uses a metric of GPUs",
-            "at least one, on DCGM_FI_DEV_XID_ERRORS or the like",
-        )
+        measured = f"{len(alerting)} are loaded, none uses a metric of GPUs"
+        expected = "at least one, on DCGM_FI_DEV_XID_ERRORS or the like"
+        yield Finding(named("setting", "alerting rules"), measured, expected, code="none_about_gpus")
     for rule in (one for one in seen.rules if one.alerting or one in gpu):
         counts = rule in gpu
         if rule.health == "err":
-            yield (Finding if counts else Advisory)(
-                f"rule {rule.name}", rule.error or "an error", "health ok"
-            )
+            deviation, part = Finding if counts else Advisory, named("rule", rule.name)
+            yield deviation(part, Quote(rule.error or "an error"), "health ok", code="error")
         elif rule.health != "ok" and counts:
             yield NotAvailable(f"rule {rule.name} was not evaluated yet (health {rule.health})")
 
@@ -78,7 +78,8 @@ def gpu_metrics(
         raise NotAvailable("the GPU exporter was not scraped yet: Prometheus started or reloaded just now")
     samples = seen.samples.get(node_name, ())
     if not samples:
-        yield Finding("metrics of GPUs", f"none of {some(config.gpu_metrics)}", "a value of each GPU")
+        measured = f"none of {some(config.gpu_metrics)}"
+        yield Finding(GPUS, measured, "a value of each GPU", code="no_metrics")
         return
     interval = max((one.interval for one in targets), default=SCRAPE_INTERVAL)
     yield from _values(samples, seen.samples_now, max(SHORTEST, INTERVALS * interval), node_profile.gpu.count)
@@ -86,29 +87,32 @@ def gpu_metrics(
 
 def _values(samples: Sequence[Sample], now: float, most: float, count: int) -> Judgement:
     """Judge the last values of a node with `count` GPUs: number, age (at most `most` seconds), bounds."""
-    newest: dict[str, float] = {}
-    for one in samples:
-        newest[one.gpu] = max(one.time, newest.get(one.gpu, 0.0))
-    ages = {gpu: max(0.0, now - time) for gpu, time in newest.items()}
+    newest = {one.gpu: one for one in sorted(samples, key=lambda one: one.time)}
+    ages = {gpu: max(0.0, now - one.time) for gpu, one in newest.items()}
     fresh = sorted(gpu for gpu, age in ages.items() if age <= most)
     yield Metric("gpus_with_metrics", len(fresh), "GPUs")
     yield Metric("sample_age", max(ages.values()), "s", detail=True)
     for gpu, age in ages.items():
         if age > most:
-            yield Finding(f"GPU {gpu}", f"last value {age:.0f} s ago", f"<= {most:.0f} s")
+            measured = Quantity(age, "s", f"last value {age:.0f} s ago")
+            yield Finding(
+                newest[gpu].part, measured, Quantity(most, "s", f"<= {most:.0f} s"), code="old_value"
+            )
     for one in samples:
         if one.gpu in fresh:
             yield from _plausible(one)
     if len(fresh) == count:
         return
     if any(one.mig for one in samples):
-        yield Advisory("metrics of GPUs", "of MIG instances", "of whole GPUs: their number is not judged")
+        expected = "of whole GPUs: their number is not judged"
+        yield Advisory(GPUS, "metrics of MIG instances", expected, code="of_mig")
     else:
-        yield Finding("GPUs with metrics", f"{len(fresh)} ({some(fresh)})", str(count))
+        having = Quantity(len(fresh), "GPUs", f"{len(fresh)} with metrics ({some(fresh)})")
+        yield Finding(GPUS, having, Quantity(count, "GPUs", str(count)), code="count")
 
 
 def _plausible(one: Sample) -> Judgement:
     low, high, unit = BOUNDS.get(one.metric, (-math.inf, math.inf, ""))
     if not (math.isfinite(one.value) and low <= one.value <= high):
         expected = f"{low:g} to {high:g} {unit}" if unit else "a number"
-        yield Finding(f"{one.metric} of GPU {one.gpu}", f"{one.value:g}", expected)
+        yield Finding(one.part, f"{one.metric} {one.value:g}", expected, code="implausible")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import ProbeError
+from pytest_gpucluster.core.part import Part, gpu
 from pytest_gpucluster.suites.monitoring.facts import data_of, hosts_of
 
 if TYPE_CHECKING:
@@ -65,6 +66,11 @@ class Sample:
     mig: bool = False
     hosts: tuple[str, ...] = ()
     target: tuple[str, str] = ("", "")
+
+    @property
+    def part(self) -> Part:
+        """The GPU as a part."""
+        return gpu(int(self.gpu)) if self.gpu.isdecimal() else gpu(None, uuid=self.gpu)
 
 
 def read_rules(body: bytes) -> tuple[Rule, ...]:
@@ -120,12 +126,12 @@ def read_samples(body: bytes) -> tuple[Sample, ...]:
 
 
 def _sample(labels: Mapping[str, Any], time: float, value: str) -> Sample:
-    gpu = next((str(labels[key]) for key in (*_UUID, *_INDEX) if labels.get(key)), "")
+    name = next((str(labels[key]) for key in (*_UUID, *_INDEX) if labels.get(key)), "")
     return Sample(
         metric=str(labels["__name__"]),
         value=float(value),  # also NaN and +Inf
         time=float(time),
-        gpu=gpu,
+        gpu=name,
         mig=any(labels.get(key) for key in _MIG),
         hosts=hosts_of(labels),
         target=(str(labels.get("job", "")), str(labels.get("instance", ""))),

@@ -137,16 +137,21 @@ class Sensor:
         """What is the same on equal nodes."""
         return self.name, self.number, self.entity
 
+    @property
+    def worst(self) -> str:
+        """The state, or the threshold that the value crossed, that proves most."""
+        _, _, states = _reading(self.reading)
+        return (
+            max(states, key=_grade_of_state) if any(map(_grade_of_state, states)) else f"status {self.status}"
+        )
+
     @cached_property
     def grade(self) -> Grade:
         """What the present state proves."""
         value, unit, states = _reading(self.reading)
         if self.status == "ns":
             return Grade.FINE
-        grade = max(
-            [_STATES.get(one, min(_MOMENTS.get(one, Grade.FINE), Grade.NOTABLE)) for one in states],
-            default=Grade.FINE,
-        )
+        grade = max(map(_grade_of_state, states), default=Grade.FINE)
         if grade is Grade.FAULT and (value == 0 or _without_input(states) or not set(states) & set(_PRESENT)):
             grade = Grade.COMPARED  # it may be a part without a cable, or none
         return max(grade, self._crossed(value, unit))
@@ -166,6 +171,15 @@ class Sensor:
     def shown(self) -> str:
         """The reading, with a status that is not ok."""
         return self.reading if self.status == "ok" else f"{self.reading} ({self.status})"
+
+
+def _grade_of_state(state: str) -> Grade:
+    return _STATES.get(state, min(_MOMENTS.get(state, Grade.FINE), Grade.NOTABLE))
+
+
+def code_word(state: str) -> str:
+    """Return a state of the tables above as the code of a finding: `power_supply_ac_lost`."""
+    return "_".join(re.findall(r"[a-z0-9]+", state))
 
 
 def _reading(text: str) -> tuple[float | None, str, list[str]]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.majority import Norm, decides, norm
+from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.core.probe import Answer, Probe, last_line
 from pytest_gpucluster.core.scripts import script
 
@@ -63,9 +64,10 @@ class PciFunction:
     name: str = ""
     lanes: int = 0
 
-    def __str__(self) -> str:
+    @property
+    def part(self) -> Part:
         """Like 'mlx5_4 (0000:18:00.0)'."""
-        return f"{self.name} ({self.address})" if self.name else self.address
+        return Part("device", name=self.name, address=self.address)
 
     @property
     def slot(self) -> str:

@@ -11,7 +11,7 @@ from pytest_gpucluster.core.command_end import CommandEnd
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe, last_line
 from pytest_gpucluster.core.scripts import script
-from pytest_gpucluster.kit.node.file_systems import NETWORKED
+from pytest_gpucluster.kit.node.file_systems import NETWORKED, error_code
 from pytest_gpucluster.kit.node.own_folder import OWN_SH
 from pytest_gpucluster.suites.os.facts import SECTIONS_SH, CommandSection, sections
 
@@ -42,9 +42,9 @@ class Disk:
     source: str = field(default="", compare=False)
 
     @property
-    def forbidden(self) -> bool:
-        """Whether only the user lacks the permission."""
-        return "Permission denied" in self.problem
+    def error(self) -> str:
+        """The code of the problem."""
+        return error_code(self.problem)
 
 
 def disks(paths: Iterable[str], seconds: int = DISK_SECONDS) -> Probe[dict[str, Disk]]:

@@ -127,6 +127,9 @@ usual_answers = fact(lambda node, system_states: system_states.of(node.twins, "a
 total_memory = fact(lambda memory: memory.total)
 online_cpus = fact(lambda cpus: cpus.online)
 lost = fact(lambda node_name, fleet: None if node_name in fleet.disconnected else fleet.lost.get(node_name))
+loss = fact(
+    lambda node_name, gpucluster_session: it.code if (it := gpucluster_session.problem(node_name)) else ""
+)
 usual_name_time = fact(once=True)(os_network.usual_seconds)
 owners = fact(once=True)(os_network.owners)
 common_time = fact(once=True)(

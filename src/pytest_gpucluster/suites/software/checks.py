@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, ProbeError
+from pytest_gpucluster.core.finding import Quote
+from pytest_gpucluster.core.part import named
 from pytest_gpucluster.core.probe import NOT_EXECUTABLE, NOT_FOUND, last_line
 from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.core.text import listed
@@ -36,7 +38,8 @@ def module_command(modules: ScriptResult | None) -> Judgement:
     if modules.unknown(0):
         yield _without_end(modules, 0, "module --version")
     elif modules.of(0, "version")[0].rc in (NOT_FOUND, NOT_EXECUTABLE):
-        yield Finding("module", _first_error(modules.text(0, "version")), "a command of the shell")
+        measured = Quote(_first_error(modules.text(0, "version")))
+        yield Finding(named("software", "module"), measured, "a command of the shell", code="no_command")
 
 
 @check(
@@ -70,17 +73,18 @@ def _loaded(config: ModulesConfig, facts: ScriptResult, number: int, item: str) 
         if not _has(after, name) and (step.rc != 0 or not gained)
     ]
     for name, step, avail in missing:
-        hidden = "" if _has(avail.text.split(), name) else " (`module avail` does not list it)"
-        yield Finding(name, f"{_first_error(step.text)}{hidden}", "loads")
+        known = _has(avail.text.split(), name)
+        code, also = ("not_loaded", "") if known else ("absent", " (`module avail` does not list it)")
+        yield Finding(named("software", name), Quote(f"{_first_error(step.text)}{also}"), "loads", code=code)
     if missing:
         return
     if not any(name in facts.text(number, "list") for name in (*gained, *item.split())):
-        yield Finding(
-            item, f"module list: {_first_error(facts.text(number, 'list'))}", f"shows {listed(gained)}"
-        )
+        measured = Quote(f"module list: {_first_error(facts.text(number, 'list'))}")
+        yield Finding(named("software", item), measured, f"shows {listed(gained)}", code="not_in_list")
     for name, avail in zip(item.split(), facts.of(number, "avail"), strict=True):
         if not avail.text.strip():
-            yield Advisory(name, "loads, and `module avail` does not list it", "listed, unless it is hidden")
+            text, expected = "loads, and `module avail` does not list it", "listed, unless it is hidden"
+            yield Advisory(named("software", name), text, expected, code="not_in_avail")
 
 
 @check(
@@ -102,7 +106,8 @@ def module_output(modules: ScriptResult | None, section: SoftwareConfig) -> Judg
         else:
             for (command, text), step in zip(wanted.items(), facts.of(number, "output"), strict=True):
                 if text not in step.text:
-                    yield Finding(f"{item}: {command}", _failure(step), text)
+                    part = named("software", f"{item}: {command}")
+                    yield Finding(part, Quote(_failure(step)), text, code="other_output")
 
 
 @check(
@@ -134,9 +139,8 @@ def _unloaded(facts: ScriptResult, number: int, item: str) -> Judgement:
         )
     elif left := [name for name in unloaded if name not in before]:
         why = last_line(facts.text(number, "unload"))
-        yield Finding(
-            item, f"{listed(left)} still loaded{f': {_first_error(why)}' if why else ''}", "unloaded"
-        )
+        measured = Quote(f"{listed(left)} still loaded{f': {_first_error(why)}' if why else ''}")
+        yield Finding(named("software", item), measured, "unloaded", code="still_loaded")
     else:
         yield from _restored(facts, number, item)
 
@@ -144,10 +148,11 @@ def _unloaded(facts: ScriptResult, number: int, item: str) -> Judgement:
 def _restored(facts: ScriptResult, number: int, item: str) -> Judgement:
     was, now = (_paths(facts.text(number, step)) for step in ("paths_before", "paths_unloaded"))
     for name in sorted(was):
+        part = named("software", f"{item}: {name}")
         if added := [folder for folder in now.get(name, ()) if folder not in was[name]]:
-            yield Finding(f"{item}: {name}", f"{listed(added)} left after unload", "as before")
+            yield Finding(part, f"{listed(added)} left after unload", "as before", code="left")
         if lost := [folder for folder in was[name] if folder not in now.get(name, ())]:
-            yield Finding(f"{item}: {name}", f"{listed(lost)} removed by unload", "as before")
+            yield Finding(part, f"{listed(lost)} removed by unload", "as before", code="removed")
 
 
 def _paths(text: str) -> dict[str, tuple[str, ...]]:
@@ -171,7 +176,7 @@ def conda(conda: ScriptResult | None, section: SoftwareConfig) -> Judgement:
     if reason := conda.unknown(0):
         raise NotAvailable(reason)
     if (version := conda.of(0, "version")[0]).rc != 0:
-        yield Finding("conda", _failure(version), "runs")
+        yield Finding(named("software", "conda"), Quote(_failure(version)), "runs", code="does_not_run")
         return
     for number, name in enumerate(section.conda.environments, 1):
         if conda.unknown(number):
@@ -181,16 +186,18 @@ def conda(conda: ScriptResult | None, section: SoftwareConfig) -> Judgement:
 
 
 def _activated(config: CondaConfig, facts: ScriptResult, number: int, name: str) -> Judgement:
-    (step,) = facts.of(number, "activate")
+    (step,), part = facts.of(number, "activate"), named("software", name)
     if step.rc != 0:
-        yield Finding(name, _failure(step), "can be activated")
+        yield Finding(part, Quote(_failure(step)), "can be activated", code="not_activated")
         return
     prefix, python = (*facts.text(number, "place").splitlines(), "", "")[:2]
     yield Metric("conda_activate", step.seconds, "s", name)
     if not is_environment(prefix, name):
-        yield Finding(name, f"CONDA_PREFIX is {prefix or 'not set'}", "the folder of the environment")
+        measured = f"CONDA_PREFIX is {prefix or 'not set'}"
+        yield Finding(part, measured, "the folder of the environment", code="other_prefix")
     elif config.environments[name].python and python != f"{prefix}/bin/python":
-        yield Finding(name, f"python is {python or 'not found'}", f"{prefix}/bin/python")
+        measured = f"python is {python or 'not found'}"
+        yield Finding(part, measured, f"{prefix}/bin/python", code="other_python")
 
 
 @check(
@@ -221,7 +228,8 @@ def _python(facts: ScriptResult, number: int, name: str, stated: str) -> Judgeme
     line = last_line(step.text)
     found = line.removeprefix("Python ") if step.rc == 0 and line.startswith("Python ") else ""
     if not found or not _is_version(found, stated):
-        yield Finding(f"python of {name}", found or _failure(step), stated)
+        part, code = named("software", f"python of {name}"), "other_version" if found else "does_not_run"
+        yield Finding(part, Quote(found or _failure(step)), stated, code=code)
 
 
 def _packages(facts: ScriptResult, number: int, name: str, stated: Mapping[str, str]) -> Judgement:
@@ -233,7 +241,8 @@ def _packages(facts: ScriptResult, number: int, name: str, stated: Mapping[str, 
     for package, version in stated.items():
         known = found.get(package.lower(), "")
         if not _is_version(known, version):
-            yield Finding(f"{name}: {package}", known or "not installed", version)
+            part, code = named("software", f"{name}: {package}"), "other_version" if known else "absent"
+            yield Finding(part, Quote(known or "not installed"), version, code=code)
 
 
 def _is_version(found: str, stated: str) -> bool:
@@ -261,7 +270,8 @@ def _require_command(facts: ScriptResult) -> None:
 
 def _without_end(facts: ScriptResult, entry: int, item: str) -> Finding | NotAvailable:
     if facts.hung == entry:
-        return Finding(item, "did not end within the time limit", "ends")
+        measured = "did not end within the time limit"
+        return Finding(named("software", item), measured, "ends", code="timed_out")
     return NotAvailable(f"{item}: {facts.unknown(entry)}")
 
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check, revised
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.finding import Quantity, Quote
 from pytest_gpucluster.core.majority import differs
 from pytest_gpucluster.core.outliers import outliers
+from pytest_gpucluster.core.part import named
 from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.kit.node.file_systems import READ_ONLY
 from pytest_gpucluster.suites.storage.facts import Quota
@@ -50,11 +52,11 @@ _NO_SHARED = "no file system of the section is shared"
 _WITHOUT_APPEND = ("nfs", "fuse", "cifs", "smb3", "beegfs")
 # letters that `lfs df` puts after a target (lfs-df(1))
 _STATES = {
-    "D": "degraded, as while its RAID is rebuilt",
-    "R": "read-only",
-    "N": "takes no new files",
-    "S": "out of space",
-    "I": "out of inodes",
+    "D": ("degraded", "degraded, as while its RAID is rebuilt"),
+    "R": ("read_only", "read-only"),
+    "N": ("no_new_files", "takes no new files"),
+    "S": ("out_of_space", "out of space"),
+    "I": ("out_of_inodes", "out of inodes"),
 }
 # a client that gives up returns an error for data that a program has written before (nfs(5))
 _GIVE_UP = {"soft", "softerr"}
@@ -72,19 +74,17 @@ def mount(mounts: Mapping[str, Mount], usual: Mapping[str, UsualMount], config: 
         if path not in mounts:
             yield NotAvailable(f"{path}: no mount of the node holds it")
             continue
-        found = mounts[path]
+        part, found = named("mount", path), mounts[path]
         if read_only := READ_ONLY.intersection(found.options):
-            yield Finding(path, f"mounted read-only: {', '.join(sorted(read_only))}", "rw")
+            yield Finding(part, f"mounted read-only: {', '.join(sorted(read_only))}", "rw", code="read_only")
         elif found.fstype.startswith("nfs") and (soft := _GIVE_UP.intersection(found.options)):
-            yield Advisory(path, f"{soft.pop()}, so that writes may be lost while the server is away", "hard")
+            measured = f"{soft.pop()}, so that writes may be lost while the server is away"
+            yield Advisory(part, measured, "hard", code="gives_up")
         kinds, of_kernel = usual[path].kinds, usual[path].of_kernel
-        yield from kinds.judge(path, found.kind(of_kernel), worse=differs, shown=_mount_text)
+        yield from kinds.judge(part, found.kind(of_kernel), worse=differs, shown=_mount_text)
         if own := found.having(of_kernel):
-            yield Advisory(
-                path,
-                f"{','.join(own)} on all nodes with kernel {found.kernel}",
-                "not on nodes with another kernel",
-            )
+            measured = f"{','.join(own)} on all nodes with kernel {found.kernel}"
+            yield Advisory(part, measured, "not on nodes with another kernel", code="options_of_kernel")
         for name, value in (
             option.split("=", 1) for option in found.options if option.startswith("nconnect=")
         ):
@@ -112,12 +112,11 @@ def lustre(mounts: Mapping[str, Mount]) -> Judgement:
         if not it.present and not it.absent:
             yield NotAvailable(f"{path}: `lfs df` printed no targets; is lfs installed on the node?")
         for target, why in it.absent:
-            yield Finding(f"{path} {target}", why, "answers")
+            yield Finding(named("mount", f"{path} {target}"), Quote(why), "answers", code="absent_target")
         for target, letter in it.states:
             kind = Finding if letter == "R" else Advisory  # the others slow or refuse new files only
-            yield kind(
-                f"{path} {target}", _STATES.get(letter, f"state {letter}"), "no such state in `lfs df`"
-            )
+            code, state = _STATES.get(letter, ("unknown_state", f"state {letter}"))
+            yield kind(named("mount", f"{path} {target}"), state, "no such state in `lfs df`", code=code)
 
 
 @check(
@@ -132,9 +131,11 @@ def operations_end(node_name: str, result: PayloadResult) -> Judgement:
         raise NotAvailable(result.failure or "the step has no result")
     for fact in result.of_node(node_name, "problem"):
         action = Action.CONFIGURE if fact["code"] in _OF_SITE else None
-        yield Finding(f"{fact['path']}: {fact['step']}", fact["reason"], "ends without an error", action)
+        part, code = named("mount", f"{fact['path']}: {fact['step']}"), fact["code"].lower() or "refused"
+        yield Finding(part, Quote(fact["reason"]), "ends without an error", action, code=code)
     for fact in result.of_node(node_name, "stuck"):
-        yield Finding(fact["phase"], f"no end after {fact['seconds']:.0f} s", "ends")
+        measured = f"no end after {fact['seconds']:.0f} s"
+        yield Finding(named("step", fact["phase"]), measured, "ends", code="no_end")
     unconnected = result.of_node(node_name, "unconnected")
     if unconnected:  # the first node of the step has the reason
         yield NotAvailable(unconnected[0]["reason"])
@@ -153,21 +154,20 @@ def space(
 ) -> Judgement:
     """At most 90% of the file system is used, the user's quota has room for the measurement, and inodes are left."""
     for path in (it.path for it in config.filesystems):
-        fact = one(result, "space", path, node_name)
+        part, fact = named("mount", path), one(result, "space", path, node_name)
         if fact is None:
             yield NotAvailable(f"{path}: {UNMEASURED}")
             continue
         if not fact["room"]:
             used = 1 - fact["free"] / max(1, fact["size"])
-            yield Finding(
-                path, f"{used:.0%} of {format_size(fact['size'])} used", f"at most {config.max_use:.0%} used"
-            )
-        if fact["inodes"] and fact["inodes_free"] < max(config.files, FEW_INODES * fact["inodes"]):
-            yield Finding(
-                path,
-                f"{fact['inodes_free']} inodes left",
-                f"{FEW_INODES:.0%} of {fact['inodes']}, and {config.files} for this run",
-            )
+            measured = Quantity(100 * used, "%", f"{used:.0%} of {format_size(fact['size'])} used")
+            most = Quantity(100 * config.max_use, "%", f"at most {config.max_use:.0%} used")
+            yield Finding(part, measured, most, code="too_full")
+        needed = max(config.files, FEW_INODES * fact["inodes"])
+        if fact["inodes"] and fact["inodes_free"] < needed:
+            measured = Quantity(fact["inodes_free"], "inodes", f"{fact['inodes_free']} inodes left")
+            text = f"{FEW_INODES:.0%} of {fact['inodes']}, and {config.files} for this run"
+            yield Finding(part, measured, Quantity(needed, "inodes", text), code="few_inodes")
         yield Metric("storage_free", fact["free"] / 1e9, "GB", path, better="neither")
         quota = quotas.get(path, Quota(None, None))  # nothing is stated without the tool
         yield from _quota(path, quota, min(config.budget, fact["room"] // 2), config.files)
@@ -175,15 +175,19 @@ def space(
 
 def _quota(path: str, found: Quota, size: int, files: int) -> Iterator[Finding | Metric]:
     """Judge what the user's quota leaves for the bytes and files of the run."""
-    part = f"{path} quota"
+    part = named("mount", f"{path} quota")
     if found.left is not None:
         yield Metric("storage_quota_left", found.left / 1e9, "GB", path, better="neither")
         if found.left < size:
-            yield Finding(part, f"{format_size(found.left)} left", f"{format_size(size)} for this run")
+            left = Quantity(found.left, "B", f"{format_size(found.left)} left")
+            needed = Quantity(size, "B", f"{format_size(size)} for this run")
+            yield Finding(part, left, needed, code="too_full")
     if found.files_left is not None:
         yield Metric("storage_quota_files_left", found.files_left, "files", path, better="neither")
         if found.files_left < files:
-            yield Finding(part, f"{found.files_left} files left", f"{files} for this run")
+            left = Quantity(found.files_left, "files", f"{found.files_left} files left")
+            needed = Quantity(files, "files", f"{files} for this run")
+            yield Finding(part, left, needed, code="few_files")
 
 
 @check(
@@ -212,9 +216,17 @@ def bandwidth(
             if figure in outlying or (slow_alone and _below(figure, node_name, figure.median, config)):
                 finding = _slower(fs, figure, node_name, _alone_text(alone, node_name))
                 proved = slow_alone or len(outlying) > 1 or fs.kind == "local"  # the node has its disk alone
-                named = proved and figure.has_faster_majority(node_name, config.min_relative)
-                yield finding if named else Advisory(finding.part, finding.measured, finding.expected)
+                yield _unless_shared(finding, figure, node_name, config, proved=proved)
         yield from _recorded(fs, figures, node_name)
+
+
+def _unless_shared(
+    found: Finding, figure: Figure, node: str, config: StorageConfig, *, proved: bool
+) -> Finding | Advisory:
+    """Return a finding that is proved, if most nodes are faster; else a warning."""
+    if proved and figure.has_faster_majority(node, config.min_relative):
+        return found
+    return Advisory(found.part, found.measured, found.expected, found.code)
 
 
 def _below(figure: Figure, node: str, reference: float, config: StorageConfig) -> bool:
@@ -233,11 +245,10 @@ def _alone_text(alone: Figure, node: str) -> str:
 
 def _slower(fs: FileSystem, figure: Figure, node: str, more: str = "") -> Finding:
     word = figure.name.removeprefix("storage_").replace("_", " ")
-    return Finding(
-        f"{fs.path} {word}",
-        f"{figure.values[node]:.3g} {figure.unit} with all nodes{more}",
-        f"about {figure.median:.3g} {figure.unit}, the median of {len(figure.values)} nodes",
-    )
+    value, unit, median = figure.values[node], figure.unit, figure.median
+    measured = Quantity(value, unit, f"{value:.3g} {unit} with all nodes{more}")
+    text = f"about {median:.3g} {unit}, the median of {len(figure.values)} nodes"
+    return Finding(named("mount", f"{fs.path} {word}"), measured, Quantity(median, unit, text), code="slow")
 
 
 def _recorded(
@@ -252,8 +263,10 @@ def _recorded(
         key = _stated(figure)
         least = fs.figures.get(key, 0.0)
         if fs.kind == "local" and value < least:
-            part = f"{fs.path} {figure.name.removeprefix('storage_')}"
-            yield Finding(part, f"{value:.3g} {unit}", f"at least {least:.3g} (storage.expect.{key})")
+            part = named("mount", f"{fs.path} {figure.name.removeprefix('storage_')}")
+            text = f"at least {least:.3g} (storage.expect.{key})"
+            measured = Quantity(value, unit, f"{value:.3g} {unit}")
+            yield Finding(part, measured, Quantity(least, unit, text), code="less_than_stated")
         yield Metric(figure.name, value, unit, fs.path, better="higher" if figure.less_is_worse else "")
 
 
@@ -290,12 +303,10 @@ def aggregate(result: PayloadResult, config: StorageConfig) -> Judgement:
             if name not in measured:
                 yield NotAvailable(f"{fs.path} {name}: {UNMEASURED}")
             elif measured[name] < least:
-                why = _limits(name, together, alone)
-                yield Finding(
-                    f"{fs.path} {name}",
-                    f"{measured[name]:.3g} {_unit(name)}{why}",
-                    f"at least {least:.3g} {_unit(name)} (storage.expect.{name})",
-                )
+                unit, why = _unit(name), _limits(name, together, alone)
+                found = Quantity(measured[name], unit, f"{measured[name]:.3g} {unit}{why}")
+                bound = Quantity(least, unit, f"at least {least:.3g} {unit} (storage.expect.{name})")
+                yield Finding(named("mount", f"{fs.path} {name}"), found, bound, code="less_than_stated")
         for name, value in measured.items():
             yield Metric(f"storage_all_{name}", value, _unit(name), fs.path, better="higher")
 
@@ -324,9 +335,7 @@ def _slow_in(
     slow = [it for it in figures if it.slow(node, config.min_relative)]
     proved = len(slow) > 1 and (fs.kind == "local" or len({it.measurement for it in slow}) > 1)
     for figure in slow:
-        finding = _slower(fs, figure, node)
-        named = proved and figure.has_faster_majority(node, config.min_relative)
-        yield finding if named else Advisory(finding.part, finding.measured, finding.expected)
+        yield _unless_shared(_slower(fs, figure, node), figure, node, config, proved=proved)
 
 
 @check(
@@ -368,11 +377,9 @@ def metadata(
         for fact in of_path(result, "listed", fs.path, node_name):
             if fact["seen"] != fact["made"]:
                 writer = node_of(result, fact["writer"])
-                yield Finding(
-                    f"{fs.path} list",
-                    f"{fact['seen']} files",
-                    f"{fact['made']}, which {writer} created before",
-                )
+                seen = Quantity(fact["seen"], "files")
+                made = Quantity(fact["made"], "files", f"{fact['made']}, which {writer} created before")
+                yield Finding(named("mount", f"{fs.path} list"), seen, made, code="old_list")
         yield from _slow_in(
             fs, [it for it in figures if not it.name.startswith("storage_list")], node_name, config
         )
@@ -399,19 +406,16 @@ def visibility(node_name: str, result: PayloadResult, config: StorageConfig) -> 
     """A new file, new content and a new name of another node are seen within 1 s (NVIDIA, N-011)."""
     for path in _shared(result, config):
         for fact in required(result, "seen", path, node_name):
+            part = named("mount", f"{path} {fact['change']}")
             seconds, writer = fact["seconds"], node_of(result, fact["writer"])
-            expected = f"seen within {VISIBLE:g} s of the end of the change"
+            expected = Quantity(VISIBLE, "s", f"seen within {VISIBLE:g} s of the end of the change")
             if seconds is None:
-                yield Finding(
-                    f"{path} {fact['change']}", f"the change of {writer} was not seen within 10 s", expected
-                )
+                measured = f"the change of {writer} was not seen within 10 s"
+                yield Finding(part, measured, expected, code="unseen")
                 continue
             if seconds > TOO_LATE:
-                yield Finding(
-                    f"{path} {fact['change']}",
-                    f"the change of {writer} was seen after {seconds:.1f} s",
-                    expected,
-                )
+                late = Quantity(seconds, "s", f"the change of {writer} was seen after {seconds:.1f} s")
+                yield Finding(part, late, expected, code="seen_late")
             yield Metric(f"storage_seen_{fact['change']}", seconds, "s", path)
 
 
@@ -427,26 +431,24 @@ def locks(node_name: str, result: PayloadResult, config: StorageConfig) -> Judge
         for fact in required(result, "locked", path, node_name):
             for kind, problem in fact["problems"].items():
                 if problem:
-                    yield Finding(f"{path} {kind}", problem, "the node can lock its own file")
+                    part, expected = named("mount", f"{path} {kind}"), "the node can lock its own file"
+                    yield Finding(part, Quote(problem), expected, code="cannot_lock")
         deaf = _locks_of_itself(of_path(result, "lock", path))
         tried = of_path(result, "lock", path, node_name)
         if not tried:
             yield NotAvailable(f"{path}: no other node held a lock that this one could try")
         for fact in tried:
             holder = node_of(result, fact["holder"])
-            key = (fact["lock"], int(fact["rank"]))
-            if fact["state"] == "held" and fact["problem"] != "held":
+            key, problem = (fact["lock"], int(fact["rank"])), fact["problem"]
+            part = named("mount", f"{path} {fact['lock']}")
+            if fact["state"] == "held" and problem != "held":
                 of_holder = (fact["lock"], fact["holder"]) in deaf and key not in deaf
                 if not of_holder:
-                    yield Finding(
-                        f"{path} {fact['lock']}",
-                        fact["problem"] or f"taken while {holder} holds it",
-                        "refused",
-                    )
-            elif fact["state"] == "released" and fact["problem"]:
-                yield Finding(
-                    f"{path} {fact['lock']}", f"{fact['problem']} after {holder} released it", "taken"
-                )
+                    measured = Quote(problem or f"taken while {holder} holds it")
+                    yield Finding(part, measured, "refused", code="failed" if problem else "not_exclusive")
+            elif fact["state"] == "released" and problem:
+                code = "still_held" if problem == "held" else "failed"
+                yield Finding(part, Quote(f"{problem} after {holder} released it"), "taken", code=code)
 
 
 def _locks_of_itself(facts: Iterable[Fact]) -> set[tuple[str, int]]:
@@ -477,9 +479,9 @@ def append(result: PayloadResult, config: StorageConfig, types: Mapping[str, str
             yield NotAvailable(f"{path}: {UNMEASURED}")
         for fact in found:
             if fact["lost"]:
-                yield Finding(
-                    f"{path} append", f"{fact['lost']} of {fact['records']} records are lost", "every record"
-                )
+                text = f"{fact['lost']} of {fact['records']} records are lost"
+                lost, none = Quantity(fact["lost"], "records", text), Quantity(0, "records", "every record")
+                yield Finding(named("mount", f"{path} append"), lost, none, code="lost_records")
 
 
 def _only_this_reader(verdict: Verdict, node_name: str, result: PayloadResult, *_facts: object) -> Verdict:
@@ -511,14 +513,15 @@ def integrity(node_name: str, result: PayloadResult, config: StorageConfig) -> J
             if not fact["wrong"]:
                 continue
             writer, blocks = node_of(result, fact["writer"]), ", ".join(map(str, fact["wrong"]))
-            again = (
-                "other bytes" if fact["other"] else "not all bytes have arrived" if fact["again"] else "right"
+            code, again = (
+                ("other_bytes", "other bytes")
+                if fact["other"]
+                else ("bytes_missing", "not all bytes have arrived")
+                if fact["again"]
+                else ("right_later", "right")
             )
-            yield Finding(
-                f"{path} checksums",
-                f"MiB {blocks} of {fact['blocks']} that {writer} wrote are wrong; at the second reading: {again}",
-                "what was written",
-            )
+            measured = f"MiB {blocks} of {fact['blocks']} that {writer} wrote are wrong; at the second reading: {again}"
+            yield Finding(named("mount", f"{path} checksums"), measured, "what was written", code=code)
 
 
 @check(
@@ -536,13 +539,13 @@ def imports(node_name: str, result: PayloadResult, config: StorageConfig) -> Jud
     mine = result.of_node(node_name, "imported")
     if not mine:
         raise NotAvailable(f"no result: {result.silence(node_name)}")
-    part = f"import {', '.join(config.imports)}"
+    part = named("software", f"import {', '.join(config.imports)}")
     if mine[0]["problem"]:
-        yield Finding(part, mine[0]["problem"], "imported")
+        yield Finding(part, Quote(mine[0]["problem"]), "imported", code=mine[0]["code"])
         return
     found = outliers(times, min_relative=config.min_relative)
     if node_name in found.high:
-        yield Advisory(
-            part, f"{times[node_name]:.1f} s", f"about {found.median:.1f} s, the median of {len(times)} nodes"
-        )
+        text = f"about {found.median:.1f} s, the median of {len(times)} nodes"
+        measured = Quantity(times[node_name], "s", f"{times[node_name]:.1f} s")
+        yield Advisory(part, measured, Quantity(found.median, "s", text), code="slow")
     yield Metric("storage_import", times[node_name], "s")

@@ -647,10 +647,10 @@ def import_modules(modules: Sequence[str]) -> None:
             command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=IMPORT
         )
         lines = done.stderr.decode(errors="replace").strip().splitlines() or ["exit %d" % done.returncode]
-        problem = lines[-1] if done.returncode else ""
+        problem, code = (lines[-1], "failed") if done.returncode else ("", "")
     except subprocess.TimeoutExpired:
-        problem = "no end after %g s" % IMPORT
-    report("imported", seconds=time.monotonic() - begin, problem=problem[:200])
+        problem, code = "no end after %g s" % IMPORT, "timed_out"
+    report("imported", seconds=time.monotonic() - begin, problem=problem[:200], code=code)
 
 
 def folder_of(about: Mapping[str, Any], rank: int) -> str:

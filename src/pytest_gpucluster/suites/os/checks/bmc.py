@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, check
 from pytest_gpucluster.core.errors import NotAvailable
+from pytest_gpucluster.core.finding import Quote
 from pytest_gpucluster.core.majority import Norm
+from pytest_gpucluster.core.part import named, register
 from pytest_gpucluster.core.units import format_duration
-from pytest_gpucluster.suites.os.bmc_facts import Grade
+from pytest_gpucluster.suites.os.bmc_facts import Grade, code_word
 
 if TYPE_CHECKING:
     from pytest_gpucluster.suites.os.bmc_facts import Bmc, Event, UsualBmc
 
 DAY = 86_400.0
+register("sensor", "sensor", named=True)
 
 
 @check(
@@ -50,7 +53,9 @@ def bmc_events(bmc: Bmc, uptime: float, usual_bmc: UsualBmc) -> Judgement:
         known = event.of_moment or "sensors" not in bmc.problems
         fault = event.grade is Grade.FAULT and event.asserted
         certain = fault and since_boot and known and not usual_bmc.is_logged(event)
-        yield (Finding if certain else Advisory)(part, measured, "no such event since the boot")
+        deviation = Finding if certain else Advisory
+        expected = "no such event since the boot"
+        yield deviation(named("sensor", part), Quote(measured), expected, code=code_word(event.state))
 
 
 @check(
@@ -76,11 +81,12 @@ def bmc_sensors(bmc: Bmc, usual_bmc: UsualBmc) -> Judgement:
             continue
         usual = usual_bmc.sensors.get(sensor.key, Norm())
         grade = usual.value if not usual.absent else None
-        part = f"{sensor.name} ({sensor.entity})"
+        part, code = named("sensor", f"{sensor.name} ({sensor.entity})"), code_word(sensor.worst)
         if grade is not None and grade >= sensor.grade:
             if sensor.grade > Grade.NOTABLE:
-                yield Advisory(part, sensor.shown, f"in order; {usual.most}")
+                yield Advisory(part, Quote(sensor.shown), f"in order; {usual.most}", code=code)
         elif sensor.grade is Grade.FAULT or (sensor.grade is Grade.COMPARED and grade is not None):
-            yield Finding(part, sensor.shown, "in order" if grade is None else f"in order, {usual.most}")
+            expected = "in order" if grade is None else f"in order, {usual.most}"
+            yield Finding(part, Quote(sensor.shown), expected, code=code)
         else:
-            yield Advisory(part, sensor.shown, "in order")
+            yield Advisory(part, Quote(sensor.shown), "in order", code=code)

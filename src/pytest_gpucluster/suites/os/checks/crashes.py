@@ -6,11 +6,14 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, check
+from pytest_gpucluster.core.finding import Quantity
+from pytest_gpucluster.core.part import Part, named
 
 if TYPE_CHECKING:
     from pytest_gpucluster.suites.os.crash_facts import Crashes
     from pytest_gpucluster.suites.os.facts import Clock
 
+KERNEL = named("software", "kernel")
 DAY = 86400.0
 SHOWN_DAYS = 30  # older events are history
 REPEATED, WITHIN_DAYS = 3, 7
@@ -35,18 +38,19 @@ def crashes(crashes: Crashes, clock: Clock, last_good: float) -> Judgement:
     often = [one for one in crashes.records if one.time > clock.time - WITHIN_DAYS * DAY]
     if len(often) >= REPEATED:
         times = ", ".join(_date(one.time) for one in often[-REPEATED:])
-        yield Finding(
-            "kernel",
-            f"{len(often)} records of crashes in {WITHIN_DAYS} days, at {times}: {often[-1].path}",
-            f"fewer than {REPEATED}",
+        text = f"{len(often)} records of crashes in {WITHIN_DAYS} days, at {times}: {often[-1].path}"
+        found, most = (
+            Quantity(len(often), "records", text),
+            Quantity(REPEATED, "records", f"fewer than {REPEATED}"),
         )
+        yield Finding(KERNEL, found, most, code="crashed_often")
     elif recent:
         measured = f"a record of a crash at {_date(recent[-1].time)}: {recent[-1].path}"
-        yield Advisory("kernel", measured, f"none {since}")
+        yield Advisory(KERNEL, measured, f"none {since}", code="crashed")
     resets = [one for one in crashes.unclean if one > begin]
     if resets:
         measured = f"the boot at {_date(resets[-1])} followed no shutdown"
-        yield Advisory("boot", measured, f"a shutdown before each boot {since}")
+        yield Advisory(Part("node"), measured, f"a shutdown before each boot {since}", code="was_reset")
 
 
 def _date(seconds: float) -> str:

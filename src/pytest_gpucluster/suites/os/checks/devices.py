@@ -7,11 +7,17 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable
+from pytest_gpucluster.core.finding import Quote
 from pytest_gpucluster.core.majority import Norm, less, older
+from pytest_gpucluster.core.part import Part, named, register
 from pytest_gpucluster.suites.os.device_facts import GPUS
 
 if TYPE_CHECKING:
-    from pytest_gpucluster.suites.os.device_facts import Devices, Link, UsualDevices
+    from pytest_gpucluster.suites.os.device_facts import Devices, Drive, Link, UsualDevices
+    from pytest_gpucluster.suites.os.drive_facts import DriveHealth
+
+register("cards", "cards", named=True)
+register("array", "array")
 
 # of drivers/nvme/host/core.c: the controller answers no command any more
 GONE = ("dead", "deleting", "deleting (no IO)")
@@ -36,8 +42,9 @@ def pci_devices(devices: Devices, usual_devices: UsualDevices, is_virtual: bool 
         yield Metric("pci_devices", count, "cards", group)
         gone = [slot for slot, of in usual_devices.slots.items() if of == group and slot not in devices.cards]
         without = f" without {', '.join(gone)}" if gone else ""
-        for found in usual.judge(group, count, worse=less, measured=f"{count}{without}"):
-            yield Advisory(found.part, found.measured, found.expected) if is_virtual else found
+        for found in usual.judge(named("cards", group), count, worse=less, measured=f"{count}{without}"):
+            advisory = Advisory(found.part, found.measured, found.expected, found.code)
+            yield advisory if is_virtual else found
 
 
 @check(
@@ -62,7 +69,7 @@ def pci_links(devices: Devices, usual_devices: UsualDevices) -> Judgement:
         judged = judged or not usual.absent
         measured = f"{function.link} ({function.kind}, {function.group})"
         lost = function.link.width < min(function.lanes, usual.value.width if usual.value else 0)
-        for found in usual.judge(str(function), function.link, worse=_slower, measured=measured):
+        for found in usual.judge(function.part, function.link, worse=_slower, measured=measured):
             yield replace(found, action=Action.DRAIN) if lost and isinstance(found, Finding) else found
     if not judged:
         raise NotApplicable("no other node has the same device in the same slot")
@@ -70,6 +77,11 @@ def pci_links(devices: Devices, usual_devices: UsualDevices) -> Judgement:
 
 def _slower(mine: Link, theirs: Link) -> bool:
     return mine.width < theirs.width or mine.speed < theirs.speed
+
+
+def disk(drive: Drive | DriveHealth) -> Part:
+    """Return a drive as a part."""
+    return Part("disk", name=drive.name, model=drive.model or "unknown model")
 
 
 @check(
@@ -83,11 +95,11 @@ def nvme(devices: Devices, usual_devices: UsualDevices) -> Judgement:
     if not devices.drives:
         raise NotApplicable("the node has no NVMe drive on PCIe")
     for drive in devices.drives:
-        part = f"{drive.name} ({drive.model or 'unknown model'})"
+        part, state = disk(drive), Quote(f"state {drive.state}")
         if drive.state in GONE:
-            yield Finding(part, f"state {drive.state}", "live", Action.MONITOR)
+            yield Finding(part, state, "live", Action.MONITOR, code="controller_stopped")
         elif drive.state not in ("live", ""):
-            yield Advisory(part, f"state {drive.state}", "live")
+            yield Advisory(part, state, "live", code="controller_not_live")
         if drive.firmware:
             usual = usual_devices.firmware.get(drive.model, Norm())
             yield from usual.judge(part, drive.firmware, worse=older, harmless="newer than on other drives")
@@ -106,4 +118,4 @@ def raid(devices: Devices) -> Judgement:
         raise NotApplicable("the node has no md array")
     for name, state in devices.degraded.items():
         deviation = Advisory if name in devices.rebuilding else Finding
-        yield deviation(name, state, "all members in use")
+        yield deviation(Part("array", name=name), Quote(state), "all members in use", code="lacks_member")

@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.fault_rules import Situation, floor, unless_unsettled
+from pytest_gpucluster.core.finding import Quantity, Quote
+from pytest_gpucluster.core.part import named
 from pytest_gpucluster.core.units import format_size
-from pytest_gpucluster.suites.os.checks.mounts import ALWAYS, NO_SPACE, is_image, without_slash
+from pytest_gpucluster.kit.node.file_systems import GONE, NO_SPACE, error_code
+from pytest_gpucluster.suites.os.checks.mounts import ALWAYS, is_image, without_slash
 from pytest_gpucluster.suites.os.storage_facts import SCRATCH, Disk, SharedFolder
 
 if TYPE_CHECKING:
@@ -41,18 +44,19 @@ def shared_storage(shared_folders: Mapping[str, SharedFolder], node_name: str) -
         raise NotApplicable("the cluster file states no os.shared_storage")
     for path, folder in shared_folders.items():
         if folder.write_problem:
-            if node_name == folder.writer and "Permission denied" in folder.write_problem:
+            error = error_code(folder.write_problem)
+            if node_name == folder.writer and error == "no_permission":
                 # the same on every node: the cluster file must name another folder
                 yield NotAvailable(f"{path}: the user of the run may not write there: {folder.write_problem}")
             elif node_name == folder.writer:
-                yield Finding(path, f"not writable: {folder.write_problem}", "writable")
+                measured = Quote(f"not writable: {folder.write_problem}")
+                yield Finding(named("mount", path), measured, "writable", code=error)
             else:
                 yield NotAvailable(f"{path}: {folder.writer} could not write there: {folder.write_problem}")
         elif folder.read_problem:
-            yield Finding(path, folder.read_problem, f"the file that {folder.writer} wrote there")
-
-
-_GONE = "Stale|not connected"  # ESTALE and ENOTCONN, as libc prints them
+            measured, expected = Quote(folder.read_problem), f"the file that {folder.writer} wrote there"
+            code = error_code(folder.read_problem)
+            yield Finding(named("mount", path), measured, expected, code=code)
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ class Responses:
 
 
 def _stuck(disk: Disk) -> bool:
-    return disk.hung or bool(re.search(_GONE, disk.problem))
+    return disk.hung or disk.error in GONE
 
 
 @check(
@@ -105,19 +109,23 @@ def mount_response(
     for path, first in disks.items():
         disk = later_disks.get(path, first) if first.hung else first
         mount = mounts.get(without_slash(path))
-        part = f"{path} ({mount.fstype} from {mount.source})" if mount else path
+        of = f" ({mount.fstype} from {mount.source})" if mount else ""
+        part = named("mount", path)
         stated = stated_paths is None or path in stated_paths
         # a later mount or missing permission may hide another networked mount
-        problem = disk.problem if stated else re.search(_GONE, disk.problem)
-        if stated and disk.forbidden and path not in responses.answering:
+        problem = disk.problem if stated else disk.error in GONE
+        if stated and disk.error == "no_permission" and path not in responses.answering:
             yield NotAvailable(f"{disk.problem}: the user of the run has no permission there")
         elif disk.hung or (problem and mount):
             lasts = not disk.hung or path in later_disks
             at_fault = (disk.hung and mount and is_local(mount)) or responses.only_one(path)
             action = Action.REBOOT if _stuck(disk) and lasts and at_fault else None
-            yield from unless_unsettled(starts, iter((Finding(part, disk.problem, "df answers", action),)))
+            code = "no_answer" if disk.hung else disk.error
+            found = Finding(part, Quote(f"{disk.problem}{of}"), "df answers", action, code=code)
+            yield from unless_unsettled(starts, iter((found,)))
         elif first.hung:
-            yield Advisory(part, f"{first.problem}, and an answer later", "df answers")
+            measured = Quote(f"{first.problem}, and an answer later{of}")
+            yield Advisory(part, measured, "df answers", code="late_answer")
 
 
 def is_local(mount: Mount) -> bool:
@@ -152,7 +160,7 @@ def free_space(
     for path, disk in disks.items():
         if path not in bounds:
             continue  # only os.mount_response judges it
-        if disk.forbidden:
+        if disk.error == "no_permission":
             yield NotAvailable(f"{disk.problem}: the user of the run has no permission there")
         if disk.problem or (path not in mounts and path not in ALWAYS):
             continue  # os.mounts and os.mount_response judge it
@@ -163,11 +171,13 @@ def free_space(
         least = math.ceil(floor(LEAST_FREE, disk.size, LEAST_SHARE)) if stated is None else stated
         if disk.free < least:
             low.add(path)
-            measured = f"{format_size(disk.free)} free of {format_size(disk.size)}"
-            yield Finding(path, measured, f"at least {format_size(least)} free")
+            text = f"{format_size(disk.free)} free of {format_size(disk.size)}"
+            bound = Quantity(least, "B", f"at least {format_size(least)} free")
+            yield Finding(named("mount", path), Quantity(disk.free, "B", text), bound, code="too_full")
     for path, problem in writes.items():
-        if path not in low and re.search(NO_SPACE, problem):  # a quota, or no inodes: df shows room
-            yield Finding(path, problem, "a file can be written")
+        error = error_code(problem)
+        if path not in low and error in NO_SPACE:  # a quota, or no inodes: df shows room
+            yield Finding(named("mount", path), Quote(problem), "a file can be written", code=error)
     failed = [path for path in ALWAYS if disks[path].problem]
     if failed:
         raise NotAvailable(f"df has no result for {', '.join(failed)}: {disks[failed[0]].problem}")
@@ -201,6 +211,8 @@ def inodes(disks: Mapping[str, Disk]) -> Judgement:
         share = disk.inodes_free / disk.inodes
         yield Metric("free_inodes", 100 * share, "%", path)
         if share < MIN_INODES_FREE:
-            yield Finding(path, f"{disk.inodes_free} of {disk.inodes} inodes free", "at least 5% free")
+            found = Quantity(100 * share, "%", f"{disk.inodes_free} of {disk.inodes} inodes free")
+            least = Quantity(100 * MIN_INODES_FREE, "%", "at least 5% free")
+            yield Finding(named("mount", path), found, least, code="few_inodes")
     if not counted:
         raise NotApplicable("the file systems of /, /tmp and /dev/shm count no inodes")

@@ -13,6 +13,7 @@ from pytest_gpucluster.core.by_part import for_parts
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, Verdict, check, revised
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, ProbeError
 from pytest_gpucluster.core.majority import Norm, differs, less, older
+from pytest_gpucluster.core.part import named
 from pytest_gpucluster.core.probe import Probe
 from pytest_gpucluster.core.text import count, matches
 from pytest_gpucluster.core.units import format_size
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from pytest_gpucluster.config.models import Cluster, NodeProfile
+    from pytest_gpucluster.core.part import Part
     from pytest_gpucluster.run.session import Node
     from pytest_gpucluster.suite import AnyProbe
     from pytest_gpucluster.suites.os.facts import Cpus
@@ -49,9 +51,9 @@ class SettingReading:
     usual: Norm[Any]
 
     @property
-    def part(self) -> str:
+    def part(self) -> Part:
         """What findings name: `kernel`, `sysctls vm.swappiness`."""
-        return _part(self.setting, self.name)
+        return named("setting", _part(self.setting, self.name))
 
     def deviations(self) -> Judgement:
         """Yield what differs, with the key that states the value."""
@@ -86,7 +88,7 @@ def stated_or_usual(
     if one.stated is not None:
         if not fits(one.value, one.stated):
             expected = f"{wanted(one.stated)}, as {one.setting.key} states"
-            yield Finding(one.part, shown(one.value), expected)
+            yield Finding(one.part, shown(one.value), expected, code="not_as_stated")
     else:
         yield from alike(one.part, one.value, one.usual, worse=worse, shown=shown, harmless=harmless)
 
@@ -149,8 +151,8 @@ def _cmdline(one: SettingReading) -> Judgement:
     mine, theirs = set(one.value.split()), set(str(one.usual.value).split())
     extra, missing = " ".join(sorted(mine - theirs)), " ".join(sorted(theirs - mine))
     measured = f"additional: {extra or 'none'}; missing: {missing or 'none'}"
-    deviation = Finding if missing else Advisory
-    yield deviation(one.part, measured, one.usual.most)
+    deviation, code = (Finding, "missing_words") if missing else (Advisory, "additional_words")
+    yield deviation(one.part, measured, one.usual.most, code=code)
 
 
 def _numa(_cluster: Cluster, profile: NodeProfile, cpus: Cpus) -> Mapping[str, int]:
@@ -280,21 +282,21 @@ def _version_matches(version: str, prefix: str) -> bool:
 # driver sets others: proprietary, out of tree, unsigned.
 _LOCKUP = 14
 _TAINTS = {
-    4: "M: the processor reported a machine check exception",
-    5: "B: a page of memory was in a bad state",
-    7: "D: the kernel has died before (oops or BUG)",
-    _LOCKUP: "L: a soft lockup occurred",
+    4: ("machine_check", "M: the processor reported a machine check exception"),
+    5: ("bad_page", "B: a page of memory was in a bad state"),
+    7: ("kernel_died", "D: the kernel has died before (oops or BUG)"),
+    _LOCKUP: ("soft_lockup", "L: a soft lockup occurred"),
 }
 
 
 def _taint(one: SettingReading) -> Judgement:
-    for bit, meaning in _TAINTS.items():
+    for bit, (code, meaning) in _TAINTS.items():
         if not one.value & 1 << bit:
             continue
         if bit == _LOCKUP:  # the kernel recovered from it
-            yield Advisory(one.part, f"tainted {meaning}", "no such taint")
+            yield Advisory(one.part, f"tainted {meaning}", "no such taint", code=code)
         else:
-            yield Finding(one.part, f"tainted {meaning}", "no such taint", Action.REBOOT)
+            yield Finding(one.part, f"tainted {meaning}", "no such taint", Action.REBOOT, code=code)
 
 
 def _with_status(output: CommandOutput) -> str:
@@ -560,7 +562,7 @@ def _words(verdict: Verdict, readings: Sequence[SettingReading | Unread]) -> Ver
         "; ".join(f"{row.name}: {text}" if rows[1:] else text for row, text in pairs)
         for pairs in ([(row, row.cause) for row in rows], [(row, row.hint) for row in rows])
     )
-    shell = tuple(dict.fromkeys(for_parts(one.setting.show, [one.name]) for one in failed))
+    shell = tuple(dict.fromkeys(for_parts(one.setting.show, [named("setting", one.name)]) for one in failed))
     return replace(verdict, cause=cause, hint=hint, shell=shell)
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, Metric, Remark, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.finding import Quantity, Quote
+from pytest_gpucluster.suites.os.checks.devices import disk
 
 if TYPE_CHECKING:
     from pytest_gpucluster.suites.os.drive_facts import DriveHealth
@@ -14,11 +16,11 @@ if TYPE_CHECKING:
 # Bits of the critical warning, NVM Express Base Specification 2.0, 5.16.1.3 (SMART / Health Information)
 SPARE, TEMPERATURE, DEGRADED, READ_ONLY, BACKUP, PMR = (1 << bit for bit in range(6))
 _BITS = {
-    TEMPERATURE: "the temperature is outside the drive's limits",
-    DEGRADED: "reliability is degraded by errors of the media or of the controller",
-    READ_ONLY: "the media is read-only",
-    BACKUP: "the backup of the volatile memory failed",
-    PMR: "the persistent memory region is read-only or unreliable",
+    TEMPERATURE: ("temperature", "the temperature is outside the drive's limits"),
+    DEGRADED: ("degraded", "reliability is degraded by errors of the media or of the controller"),
+    READ_ONLY: ("read_only", "the media is read-only"),
+    BACKUP: ("backup_failed", "the backup of the volatile memory failed"),
+    PMR: ("unreliable_region", "the persistent memory region is read-only or unreliable"),
 }
 _FAILED = (DEGRADED, READ_ONLY, BACKUP)
 _MOST_SPARE = 100  # percent; same section: 101 to 255 are reserved
@@ -66,32 +68,33 @@ def drive_health(drives: tuple[DriveHealth, ...], is_virtual: bool = False) -> J
         raise NotApplicable("the node has no drive of its own that reports its health")
 
 
-def _part(drive: DriveHealth) -> str:
-    return f"{drive.name} ({drive.model or 'unknown model'})"
+def _worn(used: float, bound: int, more: str = "") -> tuple[Quantity, Quantity]:
+    """Return the endurance that is used, and its bound."""
+    measured = Quantity(used, "%", f"{used:g}% of the rated endurance used{more}")
+    return measured, Quantity(bound, "%", f"less than {bound}%")
 
 
 def _nvme(drive: DriveHealth) -> Judgement:
-    part, critical = _part(drive), drive.critical or 0
+    part, critical = disk(drive), drive.critical or 0
     used = 0 if _is_reserved(drive) else drive.used or 0
     yield from _spare(drive, below=bool(critical & SPARE))
     if used >= CONSUMED and critical & DEGRADED:
-        yield Finding(
-            part,
-            f"{used:g}% of the rated endurance used, {_BITS[DEGRADED]}",
-            f"less than {CONSUMED}%",
-            Action.MONITOR,
-        )
+        measured = _worn(used, CONSUMED, f", {_BITS[DEGRADED][1]}")
+        yield Finding(part, *measured, Action.MONITOR, code="worn_out")
         critical &= ~DEGRADED
     elif used >= NEARLY:
-        yield Advisory(part, f"{used:g}% of the rated endurance used", f"less than {NEARLY}%")
+        yield Advisory(part, *_worn(used, NEARLY), code="nearly_worn_out")
     for bit in (1 << place for place in range(8)):
         if critical & bit & ~SPARE:
             deviation = Finding if bit in _FAILED else Advisory
-            yield deviation(part, f"critical warning: {_BITS.get(bit, f'unknown bit {bit:#x}')}", "none")
+            code, words = _BITS.get(bit, ("unknown_warning", f"unknown bit {bit:#x}"))
+            yield deviation(part, f"critical warning: {words}", "none", code=code)
     if drive.media_errors is not None:
         yield Metric("drive_media_errors", drive.media_errors, "errors", drive.name)
         if drive.media_errors:
-            yield Advisory(part, f"{drive.media_errors:.0f} errors of the media in its life", "0")
+            text = f"{drive.media_errors:.0f} errors of the media in its life"
+            errors, none = Quantity(drive.media_errors, "errors", text), Quantity(0, "errors", "0")
+            yield Advisory(part, errors, none, code="media_errors")
 
 
 def _is_reserved(drive: DriveHealth) -> bool:
@@ -101,34 +104,38 @@ def _is_reserved(drive: DriveHealth) -> bool:
 
 def _spare(drive: DriveHealth, *, below: bool) -> Judgement:
     """Judge the spare blocks. below: the drive itself says that they are below the threshold."""
-    part = _part(drive)
+    part = disk(drive)
     if drive.spare is None or drive.spare_threshold is None or _is_reserved(drive):
         if below:
-            yield Finding(part, "the spare blocks are below the threshold", "above it")
+            measured = "the spare blocks are below the threshold"
+            yield Finding(part, measured, "above it", code="few_spare_blocks")
         elif _is_reserved(drive):
             values = (
                 f"{drive.spare or 0:g}% of the spare blocks left, threshold {drive.spare_threshold or 0:g}%"
             )
-            yield Advisory(part, f"{values} (reserved values)", f"at most {_MOST_SPARE}%")
+            expected = f"at most {_MOST_SPARE}%"
+            yield Advisory(part, f"{values} (reserved values)", expected, code="reserved_values")
     elif below or drive.spare < drive.spare_threshold:
-        least = f"at least {drive.spare_threshold:g}%, the drive's threshold"
-        yield Finding(part, f"{drive.spare:g}% of the spare blocks left", least)
+        text = f"at least {drive.spare_threshold:g}%, the drive's threshold"
+        spare = Quantity(drive.spare, "%", f"{drive.spare:g}% of the spare blocks left")
+        yield Finding(part, spare, Quantity(drive.spare_threshold, "%", text), code="few_spare_blocks")
 
 
 def _ata_or_scsi(drive: DriveHealth) -> Judgement:
-    part = _part(drive)
+    part = disk(drive)
     attributes = ", ".join(drive.failing)
     if drive.passed is False and drive.warns:
-        yield Advisory(part, drive.reason or "SMART warning", "SMART status OK")
+        yield Advisory(part, Quote(drive.reason or "SMART warning"), "SMART status OK", code="smart_warning")
     elif drive.passed is False:
         reason = drive.reason or attributes or "it names no attribute"
-        yield Finding(part, f"SMART status FAILED: {reason}", "PASSED")
+        yield Finding(part, Quote(f"SMART status FAILED: {reason}"), "PASSED", code="smart_failed")
     elif attributes:
-        yield Finding(part, f"FAILING_NOW: {attributes}", "above the thresholds")
+        yield Finding(part, Quote(f"FAILING_NOW: {attributes}"), "above the thresholds", code="failing_now")
     if drive.low:
-        measured = f"FAILING_NOW, by age or temperature: {', '.join(drive.low)}"
-        yield Advisory(part, measured, "above the thresholds")
+        measured = Quote(f"FAILING_NOW, by age or temperature: {', '.join(drive.low)}")
+        yield Advisory(part, measured, "above the thresholds", code="failing_by_age")
     for name, count in drive.sectors:
-        yield Advisory(part, f"{name} {count:.0f}", "0")
+        sectors = Quantity(count, "sectors", f"{name} {count:.0f}")
+        yield Advisory(part, sectors, Quantity(0, "sectors", "0"), code="bad_sectors")
     if drive.used is not None and drive.used >= NEARLY:
-        yield Advisory(part, f"{drive.used:g}% of the rated endurance used", f"less than {NEARLY}%")
+        yield Advisory(part, *_worn(drive.used, NEARLY), code="nearly_worn_out")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable
+from pytest_gpucluster.core.finding import Quantity
 from pytest_gpucluster.core.majority import Norm, less
+from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.core.units import cpu_list, format_size
 from pytest_gpucluster.kit.node.peers import Peers
 from pytest_gpucluster.suites.os.facts import MemoryParts
@@ -84,18 +86,19 @@ def memory(
     lost = usual is not None and usual - total > slack and not limited
     action = Action.VENDOR if lost else None
     without = f" without {', '.join(sorted(gone))}" if gone else ""
-    measured = f"{format_size(total)}{without}"
+    measured = Quantity(total, "B", f"{format_size(total)}{without}")
+    bound = Quantity(stated or 0, "B", f"{format_size(stated or 0)} within 5%")
     if stated is not None and total < (1 - MEMORY_TOLERANCE) * stated:
-        yield Finding("memory", measured, f"{format_size(stated)} within 5%", action)
+        yield Finding(Part("memory"), measured, bound, action, code="less_than_stated")
         return
     if stated is not None and total > (1 + MEMORY_TOLERANCE) * stated:
-        yield Advisory("memory", measured, f"{format_size(stated)} within 5%")
+        yield Advisory(Part("memory"), measured, bound, code="more_than_stated")
     elif stated is None and usual_memory.absent:
         yield NotApplicable("the profile states no memory, and there is no other node to compare with")
     yield from usual_memory.judge(
-        "memory",
+        Part("memory"),
         total,
-        measured=measured,
+        measured=measured.text,
         shown=format_size,
         worse=lambda mine, theirs: theirs - mine > slack,
         action=action,
@@ -112,16 +115,18 @@ def cpus(cpus: Cpus, stated_cpus: int | None, usual_cpus: Norm[Any]) -> Judgemen
     """All cores are online, compared with the profile, or the other nodes, or those that lscpu lists; SMT may be off."""
     yield Metric("cpus_online", cpus.online, "CPUs")
     off = f" (offline: {cpus.offline})" if cpus.offline else ""
-    measured = f"{cpus.online} online{off}"
+    text = f"{cpus.online} online{off}"
+    part, measured = Part("cpu"), Quantity(cpus.online, "CPUs", text)
     usual = usual_cpus.value if not usual_cpus.absent else None
     whole = stated_cpus or usual or cpus.online + len(cpu_list(cpus.offline))
     if cpus.threads_per_core == "1" and 2 * cpus.online == whole:
-        yield Advisory("CPUs", f"{measured}: one thread per core (SMT is off)", str(whole))
+        measured = replace(measured, text=f"{text}: one thread per core (SMT is off)")
+        yield Advisory(part, measured, Quantity(whole, "CPUs"), code="smt_off")
     elif stated_cpus is None and cpus.offline and usual is None:
-        yield Finding("CPUs", measured, "no CPU offline")
+        yield Finding(part, measured, "no CPU offline", code="offline")
     elif stated_cpus is None:
-        yield from usual_cpus.judge("CPUs", cpus.online, worse=less, measured=measured)
-    elif cpus.online < stated_cpus:
-        yield Finding("CPUs", measured, str(stated_cpus))
-    elif cpus.online > stated_cpus:
-        yield Advisory("CPUs", measured, str(stated_cpus))
+        yield from usual_cpus.judge(part, cpus.online, worse=less, measured=text)
+    elif cpus.online != stated_cpus:
+        fewer = cpus.online < stated_cpus
+        deviation, code = (Finding, "fewer_than_stated") if fewer else (Advisory, "more_than_stated")
+        yield deviation(part, measured, Quantity(stated_cpus, "CPUs"), code=code)

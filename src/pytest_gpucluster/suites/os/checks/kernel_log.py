@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Remark, check
 from pytest_gpucluster.core.errors import NotAvailable
+from pytest_gpucluster.core.finding import Quote
 from pytest_gpucluster.core.known_lines import known
+from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.core.text import count
 from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.kit.node import log_classes as classes
 from pytest_gpucluster.kit.node.file_systems import READ_ONLY
 from pytest_gpucluster.kit.node.kernel_log import MINUTE
 from pytest_gpucluster.kit.node.log_classes import CORRECTED, CRASH, GAVE_UP, RECOVERABLE, UNCORRECTED
+from pytest_gpucluster.suites.os.checks.crashes import KERNEL
 from pytest_gpucluster.suites.os.checks.devices import GONE
 
 if TYPE_CHECKING:
@@ -34,6 +37,13 @@ MAX_CORRECTED = 100
 _DAY = 86400.0  # seconds
 _ERROR = 3  # KERN_ERR
 _RANKS = (UNCORRECTED, RECOVERABLE, CRASH, GAVE_UP, CORRECTED)
+_CODES = {
+    UNCORRECTED: "uncorrected_error",
+    RECOVERABLE: "recoverable_error",
+    CRASH: "crash",
+    GAVE_UP: "gave_up",
+    CORRECTED: "corrected_errors",
+}
 _ACTIONS = {UNCORRECTED: Action.DRAIN, CRASH: Action.REBOOT}
 OF_GPU_MEMORY = (48, 63, 64, 94, 95, 140, 171, 172)  # Xids
 _FILE_SYSTEM = re.compile(r"(EXT\d|XFS|BTRFS|GFS2|JBD2|Aborting journal)", re.IGNORECASE)
@@ -151,22 +161,27 @@ def _judged(fault: Sequence[Event], log: KernelLog, now: PartsNow) -> Finding | 
     lines = [_measured(lead, log), *(f"with {_measured(it, log, 80)}" for it in others[:WITH])]
     lines += [f"{len(others) - WITH} more"] * (len(others) > WITH)
     lines += [excuse] if excuse else [words for down, words in states if down][:1]
-    part, measured, expected = _part(lead, deciding), "; ".join(lines), f"no {lead.kind}"
+    part, measured, expected = _part(lead, deciding), Quote("; ".join(lines)), f"no {lead.kind}"
     if excuse:
-        return Advisory(part, measured, expected)
+        return Advisory(part, measured, expected, code=_CODES[lead.kind])
     broken = [it for it, (down, _) in zip(given_up, states, strict=True) if down and now.mounted(it.device)]
     used = any(not it.text.startswith("md/") for it in broken)  # an array works on without a member
-    return Finding(part, measured, expected, _ACTIONS.get(lead.kind) or (Action.DRAIN if used else None))
+    action = _ACTIONS.get(lead.kind) or (Action.DRAIN if used else None)
+    return Finding(part, measured, expected, action, code=_CODES[lead.kind])
 
 
-def _part(lead: Event, deciding: Sequence[Event]) -> str:
+def _part(lead: Event, deciding: Sequence[Event]) -> Part:
     """Name the part of a fault; of memory the modules that any line of it names."""
-    named = [lead.device]
-    if lead.kind in classes.MEMORY:
-        modules = (it.device for it in deciding if re.search("dimm|chan|csrow|mc#", it.device, re.IGNORECASE))
-        named = list(dict.fromkeys(modules)) or named
-    names = "" if lead.kind == CRASH else ", ".join(filter(None, named))
-    return f"{names} (kernel log)" if names else "kernel log"
+    if lead.kind == CRASH:
+        return KERNEL
+    modules = [it.device for it in deciding if re.search("dimm|chan|csrow|mc#", it.device, re.IGNORECASE)]
+    if lead.kind in classes.MEMORY or modules:
+        return Part("memory", name=", ".join(dict.fromkeys(modules)) or lead.device)
+    return _device(lead)
+
+
+def _device(event: Event) -> Part:
+    return Part("device", name=event.device) if event.device else KERNEL
 
 
 # devices whose medium is a file, a server or removable; they may fail without a fault of the node
@@ -198,11 +213,11 @@ def _measured(event: Event, log: KernelLog, length: int = SHOWN) -> str:
 
 
 def _known(event: Event, measured: str, entry: KnownLine) -> Iterator[Finding | Advisory]:
-    part = f"{event.device} (kernel log)" if event.device else "kernel log"
+    part, quoted = _device(event), Quote(f"{measured}; {entry.words}")
     if entry.failure:
-        yield Finding(part, f"{measured}; {entry.words}", "no such line", entry.failure, setting="known")
+        yield Finding(part, quoted, "no such line", entry.failure, setting="known", code="known_line")
     elif entry.action == "warn":
-        yield Advisory(part, f"{measured}; {entry.words}", "no such line")
+        yield Advisory(part, quoted, "no such line", code="known_line")
 
 
 def _shown(others: Sequence[Event], log: KernelLog) -> Iterator[Advisory | Remark]:
@@ -218,7 +233,8 @@ def _shown(others: Sequence[Event], log: KernelLog) -> Iterator[Advisory | Remar
     quoted += [f"{more} more kinds"] * bool(more)
     if ordered:
         total = f"{sum(it.count for it in ordered)} other lines"
-        yield Advisory("kernel log", f"{total}: {'; '.join(quoted)}", "no line of level error or worse")
+        measured = Quote(f"{total}: {'; '.join(quoted)}")
+        yield Advisory(KERNEL, measured, "no line of level error or worse", code="other_errors")
     yield from (Remark(_measured(event, log), event.count) for event in rest)
 
 

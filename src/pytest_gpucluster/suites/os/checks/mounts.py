@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.finding import Quote
 from pytest_gpucluster.core.majority import Norm, differs, near
+from pytest_gpucluster.core.part import named
 from pytest_gpucluster.core.units import format_size, parse_size
-from pytest_gpucluster.kit.node.file_systems import READ_ONLY
+from pytest_gpucluster.kit.node.file_systems import BROKEN, NO_SPACE, READ_ONLY, error_code
 from pytest_gpucluster.kit.node.peers import Peers
 from pytest_gpucluster.suites.os.storage_facts import SCRATCH
 
@@ -49,30 +51,36 @@ def mounts(
     if not stated_mounts:
         raise NotApplicable("the cluster file states no os.mounts")
     for wanted in stated_mounts:
-        mount = mounts.get(without_slash(wanted.path))
+        part, mount = named("mount", wanted.path), mounts.get(without_slash(wanted.path))
         if mount is None:
-            yield Finding(wanted.path, "not mounted", "mounted")
+            yield Finding(part, "not mounted", "mounted", code="not_mounted")
             continue
         if mount.fstype == "autofs":
             yield from _automount(wanted, disks.get(without_slash(wanted.path)))
             continue
         nfs = "nfs" if mount.fstype == "nfs4" else None  # of a cluster file, it includes nfs4
         if wanted.fstype not in (None, mount.fstype, nfs):
-            yield Finding(wanted.path, f"type {mount.fstype}", f"type {wanted.fstype}")
-        if wanted.source is not None and mount.source.rstrip("/") != wanted.source.rstrip("/"):
-            yield Finding(wanted.path, f"source {mount.source}", f"source {wanted.source}")
-        missing = [option for option in wanted.options if option not in mount.options]
-        if missing:
-            yield Finding(wanted.path, f"options {','.join(mount.options)}", f"with {','.join(missing)}")
+            yield Finding(part, f"type {mount.fstype}", f"type {wanted.fstype}", code="wrong_fstype")
+        yield from _source(wanted, mount)
+        if missing := [option for option in wanted.options if option not in mount.options]:
+            measured, expected = f"options {','.join(mount.options)}", f"with {','.join(missing)}"
+            yield Finding(part, measured, expected, code="missing_options")
 
 
 def _automount(wanted: MountConfig, disk: Disk | None) -> Iterator[Finding | NotAvailable]:
     if disk is None:
         yield NotAvailable(f"{wanted.path} is an idle automount: list the folder, and repeat the check")
     elif disk.problem:
-        yield Finding(wanted.path, f"an automount that mounts nothing: {disk.problem}", "mounted")
-    elif wanted.source and disk.source.rstrip("/") != wanted.source.rstrip("/"):
-        yield Finding(wanted.path, f"source {disk.source}", f"source {wanted.source}")
+        measured = Quote(f"an automount that mounts nothing: {disk.problem}")
+        yield Finding(named("mount", wanted.path), measured, "mounted", code="automount_failed")
+    else:
+        yield from _source(wanted, disk)
+
+
+def _source(wanted: MountConfig, found: Mount | Disk) -> Iterator[Finding]:
+    if wanted.source and found.source.rstrip("/") != wanted.source.rstrip("/"):
+        part = named("mount", wanted.path)
+        yield Finding(part, f"source {found.source}", f"source {wanted.source}", code="wrong_source")
 
 
 def without_slash(path: str) -> str:
@@ -104,17 +112,17 @@ def root_writable(
     for path, problem in writes.items():
         if path in read_only:
             continue
-        if "not found" in problem:
+        error = error_code(problem)
+        if error == "not_installed":
             yield NotAvailable(f"{path}: {problem}")
-        elif problem and not re.search(NO_SPACE, problem):
-            remounted = "/" in read_only and REMOUNTS in mounts["/"].options and "Read-only" in problem
-            broken = remounted or re.search(_BROKEN, problem)
-            yield Finding(path, problem, "a file can be written", Action.DRAIN if broken else None)
+        elif problem and error not in NO_SPACE:  # os.free_space judges these
+            remounted = "/" in read_only and REMOUNTS in mounts["/"].options and error == "read_only"
+            action = Action.DRAIN if remounted or error in BROKEN else None
+            code = "read_only_by_kernel" if remounted else error
+            yield Finding(named("mount", path), Quote(problem), "a file can be written", action, code=code)
 
 
 REMOUNTS = "errors=remount-ro"  # an image with it has a /tmp that can be written to
-_BROKEN = "Input/output error|Structure needs cleaning"  # EIO and EUCLEAN, as libc prints them
-NO_SPACE = "No space left|quota exceeded"  # ENOSPC and EDQUOT, as libc prints them; os.free_space judges them
 # on disks of the node; the kernel makes them read-only after an error
 _ON_DISKS = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs")
 
@@ -126,15 +134,16 @@ def is_image(mounts: Mapping[str, Mount], path: str) -> bool:
 
 def _read_only(mount: Mount, peers: Norm[Any]) -> Iterator[Finding | Advisory | NotAvailable]:
     """Judge a read-only file system; if it is so on purpose, as an image, most nodes have it read-only."""
-    mounted = f"mounted {','.join(mount.options)}"
+    part, mounted = named("mount", mount.path), f"mounted {','.join(mount.options)}"
     remounted = REMOUNTS in mount.options
     if mount.path in SCRATCH or "ro" not in mount.options or remounted:
         root = mount.path == "/" and not peers.absent and peers.value is True  # others may be so on purpose
         by_kernel = "ro" not in mount.options or (remounted and root)
-        yield Finding(mount.path, mounted, "rw", Action.DRAIN if by_kernel else None)
+        code, action = ("read_only_by_kernel", Action.DRAIN) if by_kernel else ("read_only", None)
+        yield Finding(part, mounted, "rw", action, code=code)
     elif not peers.absent and peers.value is not False:
         yield from peers.judge(
-            mount.path,
+            part,
             False,
             worse=differs,
             measured=mounted,
@@ -143,9 +152,9 @@ def _read_only(mount: Mount, peers: Norm[Any]) -> Iterator[Finding | Advisory | 
     elif mount.path != "/":
         return
     elif not peers.absent:
-        yield Advisory("/", f"{mounted}, {peers.most}", "rw, or read-only on purpose")
+        yield Advisory(part, f"{mounted}, {peers.most}", "rw, or read-only on purpose", code="read_only")
     elif mount.fstype in _ON_DISKS:
-        yield Finding("/", mounted, "rw")
+        yield Finding(part, mounted, "rw", code="read_only")
     else:
         yield NotAvailable(f"/ is a read-only {mount.fstype}, which may be on purpose: {peers.absent}")
 
@@ -224,9 +233,10 @@ def scratch(
             yield NotApplicable(f"{path}: {peers.absent}")
             continue
         if mount.noexec and peers.clear and not peers.votes[0][0].noexec:
-            yield Advisory(path, "mounted noexec", f"programs may run there, {peers.most}")
+            expected = f"programs may run there, {peers.most}"
+            yield Advisory(named("mount", path), "mounted noexec", expected, code="noexec")
         yield from peers.judge(
-            path,
+            named("mount", path),
             mount,
             shown=lambda one: f"limit of {format_size(limit(one.size))}" if one.size else "no limit",
             worse=lambda own, usual: (

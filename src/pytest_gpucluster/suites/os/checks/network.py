@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Finding, Judgement, Metric, Outcome, Verdict, check, revised
 from pytest_gpucluster.core.errors import NotApplicable
+from pytest_gpucluster.core.finding import Quantity, Quote
 from pytest_gpucluster.core.majority import Norm, norm
+from pytest_gpucluster.core.part import Part, named, pair, register
 from pytest_gpucluster.suites.os.network_facts import (
     REACHED,
-    UNKNOWN_NAME,
     Naming,
     Network,
     ReachabilityResult,
@@ -32,7 +33,7 @@ VIRTUAL = re.compile(
     r"lo$|veth|docker|br-|virbr|vnet|tap|tun|wg|cali|cilium|cni|flannel|weave|podman|lxc|lxd|kube|nodelocaldns|dummy|vx"
 )
 _OF_THE_HOST = re.compile(r"127\.|169\.254\.")  # loopback, and link-local as of a BMC: the same everywhere
-_ONE_OWNER = "; only the name of "
+register("ip", "IP address", named=True)
 SLOW_NAMES = 2.0  # seconds; a file or a name server that answers takes milliseconds
 SLOWER = 5.0  # times the median: on a loaded cluster all nodes are slow
 UNANSWERED = (
@@ -77,7 +78,7 @@ def name_resolution(
         compared = True
         own = {one for found in networks.get(name, Network()).addresses.values() for one in found}
         yield from most.judge(
-            name,
+            Part("node", name=name),
             addresses[name],
             worse=functools.partial(_wrong_address, own=own),
             shown=lambda address: address or "does not resolve",
@@ -122,7 +123,9 @@ def name_time(naming: Naming, usual_name_time: float) -> Judgement:
     if naming.seconds > bound:
         slow = usual_name_time > SLOW_NAMES
         also = f"; half of the nodes need {usual_name_time:.1f} s or more" if slow else ""
-        yield Finding("its own name and another", f"{naming.seconds:.1f} s{also}", f"within {bound:.1f} s")
+        measured = Quantity(naming.seconds, "s", f"{naming.seconds:.1f} s for its own name and another{also}")
+        most = Quantity(bound, "s", f"within {bound:.1f} s")
+        yield Finding(named("service", "name service"), measured, most, code="slow")
 
 
 @dataclass(frozen=True)
@@ -165,7 +168,8 @@ class Reachability:
             (node, result.to)
             for node, result in self._attempts
             if result.to in self.results
-            and result.outcome not in (REACHED, UNKNOWN_NAME)
+            and result.address
+            and result.outcome != REACHED
             and not self.misnamed(result)
         )
 
@@ -194,12 +198,9 @@ def reachability(
     return Reachability(results, {node: addresses for node, addresses in own.items() if addresses})
 
 
-_OPEN = "an answer, or a refusal, from it"
-
-
 def _either_end(verdict: Verdict, node_name: str, known_reachability: Reachability) -> Verdict:
     """Return a failure that drains no node if either end of the attempts may be at fault."""
-    either = all(found.part.startswith(("to ", "from ")) for found in verdict.findings)
+    either = all(found.part.kind == "pair" for found in verdict.findings)
     if verdict.outcome is not Outcome.FAILED or node_name in known_reachability.unreachable or not either:
         return verdict
     cause = "a firewall or a route between the two nodes; which of them is at fault is not known"
@@ -219,19 +220,26 @@ def reachable(node_name: str, known_reachability: Reachability) -> Judgement:
     if not known.names_resolve:
         yield NotApplicable("names of other nodes do not resolve on most nodes (Slurm uses NodeAddr then)")
     for result in known.results[node_name]:
-        if result.outcome == UNKNOWN_NAME and known.names_resolve:
-            yield Finding(result.to, UNKNOWN_NAME, "an address")
+        part = Part("node", name=result.to)
+        if not result.address and known.names_resolve:
+            yield Finding(part, result.outcome, "an address", code="unknown_name")
         elif known.misnamed(result) and (result.outcome != REACHED or known.owners_of(result.address)):
             owners = known.owners_of(result.address)
             whose = f"the address of {owners}" if owners else f"not its address ({result.outcome})"
             expected = ", ".join(sorted(known.addresses[result.to]))
-            yield Finding(result.to, f"resolves to {result.address} here, {whose}", expected)
+            measured, code = f"resolves to {result.address} here, {whose}", "address_of_another"
+            yield Finding(part, measured, expected, code=code if owners else "wrong_address")
         elif (node_name, result.to) in known.failed and result.to not in known.unreachable:
-            yield Finding(f"to {result.to} ({result.address})", result.outcome, _OPEN)
+            measured, expected = (
+                f"{result.outcome} ({result.address})",
+                f"an answer, or a refusal, from {result.to}",
+            )
+            yield Finding(pair(node_name, result.to), Quote(measured), expected, code="cannot_reach")
     for other in sorted(
         node for node, to in known.failed if to == node_name and node not in known.unreachable
     ):
-        yield Finding(f"from {other}", "no connection", "an answer, or a refusal, from here")
+        measured, expected = f"no connection from {other}", "an answer, or a refusal, from here"
+        yield Finding(pair(other, node_name), measured, expected, code="cannot_be_reached")
 
 
 @dataclass(frozen=True)
@@ -266,8 +274,10 @@ def addresses(node_name: str, address_owners: Owners) -> Judgement:
         others = [name for name in having if name != node_name]
         if node_name not in having or not others:
             continue
-        named = [name for name, own in having.items() if own]
+        owners = [name for name, own in having.items() if own]
         # of a network inside each host (usb0 of a BMC) most nodes have the same address
-        if named != [node_name] and (named or 2 * len(having) <= address_owners.nodes):
-            owner = f"{_ONE_OWNER}{named[0]} resolves to it" if len(named) == 1 else ""
-            yield Finding(address, f"also on {', '.join(sorted(others)[:4])}{owner}", "on one node")
+        if owners != [node_name] and (owners or 2 * len(having) <= address_owners.nodes):
+            owner = f"; only the name of {owners[0]} resolves to it" if len(owners) == 1 else ""
+            measured = f"also on {', '.join(sorted(others)[:4])}{owner}"
+            code = "address_of_another" if owner else "on_several_nodes"
+            yield Finding(named("ip", address), measured, "on one node", code=code)

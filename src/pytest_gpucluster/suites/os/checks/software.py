@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.core.check import Action, Finding, Judgement, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.fault_rules import Situation, unless_unsettled
+from pytest_gpucluster.core.finding import Quantity, Quote
+from pytest_gpucluster.core.part import Part, named
 from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.suites.os.checks import kernel_log as kernel_log_check
 
@@ -33,8 +35,10 @@ def zombies(processes: Processes, max_zombies: int) -> Judgement:
     found = processes.of_state("Z")
     yield Metric("zombies", len(found), "processes")
     if len(found) > max_zombies:
-        named = ", ".join(f"{one.command} (pid {one.pid}, parent {one.ppid})" for one in found[:5])
-        yield Finding("processes", f"{len(found)} zombies: {named}", f"at most {max_zombies}")
+        them = ", ".join(f"{one.command} (pid {one.pid}, parent {one.ppid})" for one in found[:5])
+        measured = Quantity(len(found), "zombies", f"{len(found)} zombies: {them}")
+        most = Quantity(max_zombies, "zombies", f"at most {max_zombies}")
+        yield Finding(Part("process"), measured, most, code="zombies")
 
 
 @check(
@@ -56,7 +60,7 @@ def dstate(processes: Processes) -> Judgement:
     for process in found[:5]:
         age = "" if process.age is None else f", {format_duration(process.age)} old"
         measured = f"{process.command} of {process.user} in D state{age}"
-        yield Finding(f"pid {process.pid}", measured, "not in D state")
+        yield Finding(Part("process", process.pid), Quote(measured), "not in D state", code="in_d_state")
 
 
 kernel_log = kernel_log_check.kernel_log  # its place in the order of items
@@ -84,7 +88,8 @@ def services(
     for unit in stated_services:
         if services[unit] not in ("active", "reloading"):
             starts = Situation(uptime_if_known).why_not_yet() if services[unit] == "activating" else ""
-            yield from unless_unsettled(starts, iter((Finding(unit, services[unit], "active"),)))
+            found = Finding(named("service", unit), Quote(services[unit]), "active", code="not_active")
+            yield from unless_unsettled(starts, iter((found,)))
 
 
 @check(
@@ -99,7 +104,7 @@ def failed_units(failed_units: Iterable[str], stated_services: Iterable[str]) ->
     own = {unit if "." in unit else f"{unit}.service" for unit in stated_services}
     for unit in failed_units:
         if unit not in own and not _OF_USERS.match(unit):
-            yield Finding(unit, "failed", "no failed unit")
+            yield Finding(named("service", unit), "failed", "no failed unit", code="failed")
 
 
 @check(
@@ -114,18 +119,18 @@ def systemd(
     system_state: SystemState, usual_answers: Norm[Any], uptime_if_known: float | None = None
 ) -> Judgement:
     """Systemd answers if it does on most nodes of the group."""
+    part = named("service", "systemd")
     if system_state.word == "offline":
         raise NotApplicable("systemd does not run on the node")
     elif system_state.word == "stopping":
         raise NotAvailable("the node shuts down: repeat the check after its boot")
     elif system_state.word == "maintenance":
-        yield Finding("systemd", system_state.word, "running")
+        yield Finding(part, system_state.word, "running", code="maintenance")
     elif not system_state.answers and usual_answers.value:
         # a bus that refuses is not systemd: it may be restarted, or not be installed here
-        hangs = Action.REBOOT if system_state.hung else None
-        found = Finding(
-            "systemd", system_state.problem or "no answer", f"answers, {usual_answers.most}", hangs
-        )
+        code, action = ("hangs", Action.REBOOT) if system_state.hung else ("no_answer", None)
+        problem = Quote(system_state.problem or "no answer")
+        found = Finding(part, problem, f"answers, {usual_answers.most}", action, code=code)
         yield from unless_unsettled(Situation(uptime_if_known).why_not_yet(), iter((found,)))
     elif not system_state.answers:
         raise NotAvailable(f"systemctl is-system-running: {system_state.problem or 'no answer'}")

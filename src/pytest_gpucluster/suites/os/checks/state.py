@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import re
 import statistics
-from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Verdict, check, revised
+from pytest_gpucluster.core.check import (
+    Action,
+    Advisory,
+    Finding,
+    Metric,
+    Verdict,
+    check,
+    revised,
+    with_cause,
+)
 from pytest_gpucluster.core.fault_rules import Situation, unless_unsettled
+from pytest_gpucluster.core.finding import Quantity, Quote
 from pytest_gpucluster.core.metric_direction import NEITHER
+from pytest_gpucluster.core.part import Part, named
 from pytest_gpucluster.core.units import format_duration, format_size
 from pytest_gpucluster.kit.node.peers import alike
 from pytest_gpucluster.suites.os.checks import disks
@@ -41,8 +51,9 @@ def load(load: Load, online_cpus: int, max_load: float, uptime_if_known: float |
     """The 1-minute load per CPU is that of an idle node."""
     yield Metric("load_per_cpu", load.one / online_cpus, "")
     if load.one > max_load * online_cpus:
-        measured = f"{load.one:g} over 1 minute on {online_cpus} CPUs"
-        found = Finding("load", measured, f"at most {max_load * online_cpus:g}")
+        measured = Quantity(load.one, "", f"a load of {load.one:g} over 1 minute on {online_cpus} CPUs")
+        most = Quantity(max_load * online_cpus, "", f"at most {max_load * online_cpus:g}")
+        found = Finding(Part("node"), measured, most, code="load")
         yield from unless_unsettled(Situation(uptime_if_known).why_not_yet(), iter((found,)))
 
 
@@ -68,17 +79,18 @@ def memory_in_use(memory_use: MemoryUse, all_used: Mapping[str, int] = MappingPr
     """
     used, total = memory_use.used, memory_use.total
     yield Metric("memory_in_use", used / 2**30, "GiB")
-    measured = f"{format_size(used)} of {format_size(total)} in use{_users(memory_use)}"
+    text = f"{format_size(used)} of {format_size(total)} in use{_users(memory_use)}"
+    part, measured = Part("memory"), Quantity(used, "B", text)
     if len(all_used) < USUAL_NODES:
-        if used > ALONE_SHARE * total:
-            yield Advisory("memory", measured, f"at most {format_size(ALONE_SHARE * total)} on an idle node")
+        if used > (most := ALONE_SHARE * total):
+            bound = Quantity(most, "B", f"at most {format_size(most)} on an idle node")
+            yield Advisory(part, measured, bound, code="much_in_use")
         return
     usual = statistics.median_low(all_used.values())
     most = usual + max(MEMORY_SHARE * total, MEMORY_BYTES)
     if used > most:
-        yield Finding(
-            "memory", measured, f"at most {format_size(most)} (median of its group: {format_size(usual)})"
-        )
+        text = f"at most {format_size(most)} (median of its group: {format_size(usual)})"
+        yield Finding(part, measured, Quantity(most, "B", text), code="much_in_use")
 
 
 def _users(use: MemoryUse) -> str:
@@ -96,7 +108,7 @@ def _users(use: MemoryUse) -> str:
 )
 def user(user: str, usual_user: Norm[Any]) -> Judgement:
     """The user of the run has the same name and uid as on the other nodes, and the names of their groups."""
-    yield from alike("id", user, usual_user, worse=_worse_user, harmless="the groups differ")
+    yield from alike(Part("user"), user, usual_user, worse=_worse_user, harmless="the groups differ")
 
 
 def _worse_user(mine: str, theirs: str) -> bool:
@@ -114,35 +126,30 @@ def _user(text: str) -> tuple[str, set[str]]:
 
 shared_storage = disks.shared_storage  # its place in the order of items
 
-# words of the reason why the channel lost the node, cause, hint, action
-_LOSSES = (
-    (
-        "TaskProlog failed",
+# code of a loss: cause, hint, action
+_LOSSES = {
+    "prolog_failed": (
         "the TaskProlog of slurm.conf fails on this node: no task of any job starts there",
         "run the TaskProlog of `scontrol show config` on the node as the user of the run; slurmd's log",
         Action.CONFIGURE,
     ),
-    (
-        "its slurmd starts no task",
+    "starts_no_task": (
         "slurmd was killed, hangs or refuses the step (munge, a plugin), or its Prolog outlasts MessageTimeout",
         "systemctl status slurmd munge on the node; slurmd's log there; time the Prolog; systemctl restart slurmd",
         Action.DRAIN,
     ),
-    (
-        "its agent's task ended",
+    "task_ended": (
         "the task was killed on the node: memory ran out, a health check or a person ended it, or slurmstepd failed",
         "dmesg -T | grep -iE 'oom|killed process' and slurmd's log on the node; rerun",
         Action.MONITOR,
     ),
-)
+}
 
 
-def _loss(verdict: Verdict, answer: Answer, lost: str | None = None) -> Verdict:
-    """Return the cause that belongs to the reason of the loss."""
-    reason = lost or answer.problem  # the answer has the reason if the node never joined the channel
-    for words, cause, hint, action in _LOSSES:
-        if words in reason:
-            return replace(verdict, cause=cause, hint=hint, action=action)
+def _loss(verdict: Verdict, *_facts: object) -> Verdict:
+    """Return the cause that belongs to the code of the loss."""
+    for code, (cause, hint, action) in _LOSSES.items():
+        verdict = with_cause(verdict, code, cause, hint, action=action)
     return verdict
 
 
@@ -156,15 +163,18 @@ def _loss(verdict: Verdict, answer: Answer, lost: str | None = None) -> Verdict:
     "all; programs of the site that end tasks, as a TaskProlog, are recognised",
     marks=("judges_node",),
 )
-def responds(answer: Answer, lost: str | None = None) -> Judgement:
+def responds(answer: Answer, lost: str | None = None, loss: str = "") -> Judgement:
     """The node executes a command.
 
-    lost: why the channel abandoned the node during the run, if it did.
+    lost: why the channel abandoned the node during the run, if it did. loss: the code of the reason, also where the node never
+    joined the channel.
     """
     if lost or answer.rc is None:
-        yield Finding("node", lost or answer.problem or "no answer", "executes the command 'true'")
+        why = Quote(lost or answer.problem or "no answer")
+        yield Finding(Part("node"), why, "executes the command 'true'", code=loss or "no_answer")
     elif answer.rc != 0:
-        yield Finding("node", f"'true' ended with exit status {answer.rc}", "exit status 0", Action.MONITOR)
+        measured = f"'true' ended with exit status {answer.rc}"
+        yield Finding(Part("node"), measured, "exit status 0", Action.MONITOR, code="exit_status")
 
 
 @check(
@@ -182,15 +192,18 @@ def _time_sync(time_sync: TimeSync) -> Judgement:
     silent, most = time_sync.silent or 0.0, max(MAX_SILENCE, SILENT_POLLS * time_sync.interval)
     if time_sync.offset is not None:
         yield Metric("time_offset", time_sync.offset, "s", better=NEITHER)  # has a sign
+    part = named("service", "time service")
+    within = Quantity(MAX_CLOCK_OFFSET, "s", f"within {MAX_CLOCK_OFFSET:g} s")
     if not time_sync.synchronised:
-        measured = f"not synchronised ({time_sync.source}: {time_sync.detail})"
-        yield Finding("time service", measured, "synchronised")
+        measured = Quote(f"not synchronised ({time_sync.source}: {time_sync.detail})")
+        yield Finding(part, measured, "synchronised", code="not_synchronised")
     elif time_sync.offset is not None and not abs(time_sync.offset) <= MAX_CLOCK_OFFSET:
-        measured = f"offset {time_sync.offset:g} s ({time_sync.source})"
-        yield Finding("time service", measured, f"within {MAX_CLOCK_OFFSET:g} s")
+        text = f"offset {time_sync.offset:g} s ({time_sync.source})"
+        yield Finding(part, Quantity(abs(time_sync.offset), "s", text), within, code="offset")
     elif silent > most:
-        measured = f"no measurement of a source for {format_duration(silent)} ({time_sync.source}: {time_sync.detail})"
-        yield Finding("time service", measured, f"one within {format_duration(most)}")
+        text = f"no measurement of a source for {format_duration(silent)} ({time_sync.source}: {time_sync.detail})"
+        bound = Quantity(most, "s", f"one within {format_duration(most)}")
+        yield Finding(part, Quantity(silent, "s", text), bound, code="no_measurement")
     elif time_sync.error is not None and time_sync.error > MAX_CLOCK_OFFSET:
-        measured = f"an error of up to {time_sync.error:g} s ({time_sync.source})"
-        yield Finding("time service", measured, f"within {MAX_CLOCK_OFFSET:g} s")
+        text = f"an error of up to {time_sync.error:g} s ({time_sync.source})"
+        yield Finding(part, Quantity(time_sync.error, "s", text), within, code="large_error")

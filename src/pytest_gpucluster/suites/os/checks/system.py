@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Finding, Judgement, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable
+from pytest_gpucluster.core.finding import Quantity, Quote
 from pytest_gpucluster.core.metric_direction import NEITHER
+from pytest_gpucluster.core.part import named
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,7 +27,8 @@ def hostname(hostname: str, node_name: str, slurm_hostname: str) -> Judgement:
     """The short host name is Slurm's node name, or the NodeHostName that slurm.conf states for it."""
     names = list(dict.fromkeys(filter(None, (node_name, slurm_hostname))))
     if hostname.partition(".")[0].lower() not in {name.partition(".")[0].lower() for name in names}:
-        yield Finding("host name", hostname, " or ".join(names))
+        part = named("setting", "host name")
+        yield Finding(part, Quote(hostname), " or ".join(names), code="other_name")
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,8 @@ def clock(clock: Clock, common_time: CommonTime, max_clock_skew: float) -> Judge
     skew = max(least - common_time.greatest, 0.0) + min(greatest - common_time.least, 0.0)
     yield Metric("clock_skew", skew, "s", better=NEITHER)  # has a sign
     if abs(skew) > max_clock_skew:
-        side = "ahead of" if skew > 0 else "behind"
+        code, side = ("ahead", "ahead of") if skew > 0 else ("behind", "behind")
         clocks = f"{common_time.agreeing} of {common_time.nodes} clocks"
-        measured = f"at least {abs(skew):.3f} s {side} the time that {clocks} share"
-        yield Finding("clock", measured, f"within {max_clock_skew:g} s")
+        text = f"at least {abs(skew):.3f} s {side} the time that {clocks} share"
+        most = Quantity(max_clock_skew, "s", f"within {max_clock_skew:g} s")
+        yield Finding(named("setting", "clock"), Quantity(abs(skew), "s", text), most, code=code)
