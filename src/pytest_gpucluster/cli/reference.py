@@ -10,10 +10,12 @@ import inspect
 import re
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpucluster.cli.codes import codes_of
 from pytest_gpucluster.cli.command import each, leaves
 from pytest_gpucluster.config import json_schema
 from pytest_gpucluster.core import former_names
 from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.part import KINDS
 from pytest_gpucluster.core.registry import HOOKS, Suite, suites
 from pytest_gpucluster.plugin.items import FIXTURES
 
@@ -51,7 +53,7 @@ def _parts(commands: Sequence[Command]) -> Mapping[str, Callable[[], str]]:
     return {
         "options": lambda: _text(_options(), _markers()),
         "commands": lambda: _text(_commands(commands)),
-        "python": lambda: _text(_fixtures(), _facts(), _api(), _suite()),
+        "python": lambda: _text(_fixtures(), _facts(), _api(), _suite(), _parts_and_codes()),
         "keys": json_schema.reference,
         "former": lambda: _text(_former()),
     }
@@ -301,6 +303,15 @@ def _written_argument(one: Argument) -> str:
     return _written(one.names, attributes)
 
 
+def _parts_and_codes() -> Iterator[str]:
+    yield from ("## Findings", "", "| kind of part | name | findings of two nodes are the same |", "|---|---|---|")
+    for kind, one in KINDS.items():
+        if kind:
+            yield _row(f"`{kind}`", one.label, "with equal names" if one.named else "whatever the name")
+    shared = sorted({*codes_of("pytest_gpucluster.core"), *codes_of("pytest_gpucluster.kit")})
+    yield from ("", f"Codes that several suites share: {', '.join(f'`{code}`' for code in shared)}.", "")
+
+
 # --- checks
 
 
@@ -322,6 +333,9 @@ def _checks(suite: str) -> str:
     proof = [f"`{name.partition('.')[2]}`" for one in suites() if one.name == suite for name in one.proof]
     if proof:
         lines += ["", f"Proof of the suite, without which a node is *not proved*: {', '.join(proof)}."]
+    package = next((one.package for one in suites() if one.name == suite), "")
+    if package and (codes := codes_of(package)):
+        lines += ["", f"Codes of its findings: {', '.join(f'`{code}`' for code in codes)}."]
     reasons = [f"- `{name}`: {one.never_healthy}." for name, one in about.items() if one.never_healthy]
     if reasons:
         lines += ["", "May take a node out of service; why no healthy node fails so:", "", *reasons]
