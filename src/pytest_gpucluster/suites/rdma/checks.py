@@ -12,8 +12,8 @@ from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.finding import Quantity
 from pytest_gpucluster.core.outliers import outliers
 from pytest_gpucluster.core.part import Part
+from pytest_gpucluster.kit.nccl.open_questions import NO_BOUND
 from pytest_gpucluster.kit.nccl.pair_findings import (
-    NO_BOUND,
     all_slow,
     link_findings,
     untried_pairs,
