@@ -219,7 +219,7 @@ def _one_table(output: NcclOutput, spec: RunSpec) -> Iterator[_Problem]:
         )  # fmt: skip
     elif len(output.runs) != 1:
         yield _problem(
-            "tables", Part("run", name="tables"), Quantity(len(output.runs), "tables"), Quantity(1, "tables", "1 table"), "the run printed no table, or several runs did",
+            "tables", Part("run", name="tables"), Quantity(len(output.runs), "tables"), Quantity(1, "tables"), "the run printed no table, or several runs did",
             "; ".join(output.reasons[:2]) or "run one command; with several, use srun --label",
         )  # fmt: skip
     for reason in output.reasons:
@@ -341,7 +341,7 @@ def _shared_across(tables: Mapping[str, Sequence[NcclRun]]) -> Iterator[tuple[st
 def _of_node(runs: Sequence[NcclRun], node: str, spec: RunSpec, *, virtual: bool) -> Iterator[_Problem]:
     if len(runs) != 1:
         yield _problem(
-            "tables", _node(node), Quantity(len(runs), "tables"), Quantity(1, "tables", "1 table"), "the node's process printed nothing, or crashed",
+            "tables", _node(node), Quantity(len(runs), "tables"), Quantity(1, "tables"), "the node's process printed nothing, or crashed",
             "repeat on this node alone",
         )  # fmt: skip
         return

@@ -243,7 +243,9 @@ class Matrix:
             raise _LeftOutError(IMAGE_ONLY)
         lacking = {node: facts for node, facts in runner.installed.items() if language in facts.problems}
         if lacking and row == "srun_pyxis" and len(lacking) == len(self.nodes) and not runner.misplaced:
-            raise NotAvailable(f"the image has no MPI: {next(iter(lacking.values())).problems[language]}")
+            raise NotAvailable(
+                f"the image has no MPI: {next(iter(lacking.values())).problems[language].text}"
+            )
         if lacking:
             found = tuple(Finding(node, facts.problems[language], "MPI") for node, facts in lacking.items())
             return Verdict("matrix.cell", Outcome.FAILED, found), None
