@@ -81,8 +81,8 @@ def reported(verdict: Verdict) -> str:
         (("0x00", "0x00"), (0, 0), ""),  # one GPU a task: NCCL itself finds a GPU that is there twice
         (("0x1b", "0x1b"), (0, 1), ""),  # of two domains
         (("0x1b", "0x1c"), (0, 0), ""),
-        (("0x1b", "0x1b"), (0, 0), "gpu01 GPU 0x1b device 0: ranks 0, 1 / one rank per GPU"),
-        (("0000:00:00", "0000:00:00"), (0, 1), "gpu01 GPU 0000:00:00: ranks 0, 1 / one rank per GPU"),
+        (("0x1b", "0x1b"), (0, 0), "gpu01 GPU (0x1b device 0): ranks 0, 1 / one rank per GPU"),
+        (("0000:00:00", "0000:00:00"), (0, 1), "gpu01 GPU (0000:00:00): ranks 0, 1 / one rank per GPU"),
     ],
 )
 def test_a_gpu_is_shared_where_nothing_else_explains_its_name(
@@ -127,7 +127,7 @@ DOUBTS: list[tuple[NcclRun, str, int, str]] = [
     (GONE, f"ranks 3: missing / {ONCE}", 2, "smaller"),
     (run_of(gpus=3, world=6), f"ranks 4, 5: too many / {ONCE}", 3, "larger"),
     (with_rank(run_of(), 1, rank=0), f"ranks 1: missing / {ONCE}", 2, "smaller"),
-    (TWICE, "gpu01 GPU 0000:06:00: ranks 0, 1 / one rank per GPU", 1, "share"),
+    (TWICE, "gpu01 GPU (0000:06:00): ranks 0, 1 / one rank per GPU", 1, "share"),
     (NAMELESS, "ranks 0, 1: no GPU named / one GPU each", 1, "CPUs"),
     (UNEVEN, "gpu01: 3 ranks / 2 ranks", 2, "unevenly"),
     (run_of(out_of_bounds=3), "data: 3 values out of bounds / 0", 1, "corrupted"),
@@ -281,7 +281,7 @@ def test_nodes_that_share_gpus_are_not_believed() -> None:
     output = read(text_of("per-node-wrong-gpus.txt"), rc=0)
     for node, verdict in validate_nodes(output, TASKS, RunSpec(NODES, 2)).items():
         assert reported(verdict).startswith(
-            f"vm GPU 0000:00:06: used by gpu[01-04] at once / used by {node} alone"
+            f"vm GPU (0000:00:06): used by gpu[01-04] at once / used by {node} alone"
         )
         assert "TaskProlog" in verdict.hint
     # on different hosts the same bus ids are no fault
@@ -431,7 +431,7 @@ NODEWISE: list[tuple[dict[str, Any], str, str]] = [
     ({"label": "9"}, "gpu02: 0 tables / 1 table", "printed nothing"),
     ({"ranks": SECOND.ranks[1:]}, "gpu02: ranks 1 / ranks 0-1", "other GPUs"),
     ({"ranks": ELSEWHERE}, "gpu02: ran on gpu07 / ran on gpu02", "did not run where"),
-    ({"ranks": ON_ONE_GPU}, "gpu02 GPU 0000:06:00: ranks 0, 1 / one rank per GPU", "share"),
+    ({"ranks": ON_ONE_GPU}, "gpu02 GPU (0000:06:00): ranks 0, 1 / one rank per GPU", "share"),
     ({"failures": (replace(TIMEOUT, host=""),)}, "run: timeout: Test timeout / no failure", "timeout"),
     ({"rows": (WRONG, LARGE)}, "all_reduce 8 B out-of-place: 3 wrong elements / 0 wrong elements", "corrupt"),
     ({"reasons": ("no end",)}, "table: no end / a complete table", "cut"),

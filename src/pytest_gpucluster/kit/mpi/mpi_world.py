@@ -13,7 +13,7 @@ from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, Verdict, check, revised
 from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.finding import Quantity, Quote
-from pytest_gpucluster.core.part import Part, register
+from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.core.text import some
 from pytest_gpucluster.kit.framework.payload_result import rank_part
 from pytest_gpucluster.kit.mpi.mpi_errors import code_of
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 # codes of mpi_errors: launcher and MPI have no PMI in common
 PMI_CODES = ("mpi_without_pmi", "orte_ess_init", "plugin_missing")
 SINGLETONS = "singletons"  # each rank is a world of one
-
-register("run", "run", named=True)  # of a launcher, or a part of its output
 
 
 def some_ranks(numbers: Iterable[int]) -> Part:

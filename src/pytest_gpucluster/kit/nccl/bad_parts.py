@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.part import Part, register
+from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.kit.nccl import pairing
 from pytest_gpucluster.kit.nccl.inference import FAILED_ALONE, PARTNERS, SLOW_ALONE
 from pytest_gpucluster.kit.nccl.measurement import GroupKind, Status
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.kit.nccl.inference import Inference
     from pytest_gpucluster.kit.nccl.measurement import Judged
     from pytest_gpucluster.kit.nccl.pairing import Batch, Group
-
-
-register("rail", "rail of GPU")  # the GPU or its adapter
 
 
 def part_rounds(found: Inference, gpus: int) -> Batch:

@@ -53,7 +53,6 @@ _CONSEQUENCES = {
     "timeout": 1,
     **dict.fromkeys(("tables", "incomplete_table", "incomplete_output", "exit_code"), 2),
 }
-register("run", "run", named=True)  # or a part of its output
 register("message", "message")  # a collective and the size of its messages
 
 
@@ -299,7 +298,7 @@ def _device(line: RankLine) -> str:
 
 
 def _gpu(host: str, device: str) -> Part:
-    return Part("gpu", name=f"GPU {device}", of=_node(host))
+    return Part("gpu", address=device, of=_node(host))
 
 
 def _devices(runs: Sequence[NcclRun], where: Mapping[int, str] | None) -> Iterator[_Problem]:
