@@ -37,7 +37,7 @@ def test_collectives_and_the_diagnostic() -> None:
     assert told.wrong["nccl"]["device 0"] == 2
     both = {"device 0": [40.0], "device 1": [41.0]}
     assert told.rates == {"nccl_pairs": both, "nccl_alone": {"device 0": [90.0]}}
-    assert told.problems == [("nccl", "device 0", "timeout (a c)")]
+    assert told.problems == [("nccl", "device 0", "timeout (a c)", "waited", ("a", "c"))]
     assert (told.dcgm, told.ran["dcgm"], told.ran["nccl"]) == ({"load": "dcgm", "rc": 0}, 1, 3)
 
 

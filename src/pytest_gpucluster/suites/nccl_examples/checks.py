@@ -128,7 +128,7 @@ def compiled_run(
             continue
         part, count, wrong = (
             named("software", f"program of {tool}"),
-            ran[tool].get("devices"),
+            int(ran[tool].get("devices", 0)),
             ran[tool].get("wrong"),
         )
         if error := ran[tool]["error"]:
