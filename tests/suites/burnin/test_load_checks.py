@@ -296,7 +296,7 @@ def test_a_load_that_is_slow_beside_others_drains_nobody(kind: str) -> None:
     totals.shared.clear()
     assert "others" not in check(whole, "a", strict).cause
     totals.shared = {UUID: {kind: 1}}
-    totals.problems.append(problem(kind, "RuntimeError: x", gpu_of("a", 0)))
+    totals.problems.append(problem(kind, "RuntimeError: x", UUID))
     assert "others" not in check(whole, "a", strict).cause, "a GPU that fails is not slow"
 
 

@@ -275,6 +275,8 @@ def test_nodes_that_are_silent_dead_or_late_are_lost_and_the_others_go_on(agents
     lost = {node: told.lost for node, told in burnin.result.nodes.items() if told.lost}
     assert lost["n2"] == "its agent ended by signal 9"
     assert lost["n3"] == "its agent ended with 5"
+    codes = [burnin.result.nodes[f"n{at}"].lost_code for at in (1, 2, 3, 4)]
+    assert codes == ["silent", "killed", "exited", "late"]
     assert lost["n1"].startswith("silent for 1 min")
     assert "took longer than" in lost["n4"]
     assert lost["n5"]
