@@ -13,6 +13,7 @@ from constants import with_constants
 from pytest_gpucluster.cluster.slurm.allocation import Allocation
 from pytest_gpucluster.config.models import Cluster, EnvironmentConfig, Group, Profile
 from pytest_gpucluster.core.errors import ConfigError, StepError, StepMisplaced
+from pytest_gpucluster.core.part import port
 from pytest_gpucluster.kit.fabric.rails import RailPort
 from pytest_gpucluster.report.events import read_log
 from pytest_gpucluster.suites.burnin import options as burnin_options
@@ -217,7 +218,10 @@ def test_rdma_pairs_change_each_round_and_share_the_rails_that_both_nodes_have(a
     burnin = burnin_of(agents, 4, loads=("cpu", "rdma"), environment=gid)
     for i in range(3):
         rails = "abc"[: 3 - (i == 1)]
-        burnin.rails = {**burnin.rails, f"n{i}": {it: RailPort(f"mlx5_{it}", 1, it, 0) for it in rails}}
+        burnin.rails = {
+            **burnin.rails,
+            f"n{i}": {it: RailPort(f"mlx5_{it}", 1, port(f"mlx5_{it}", 1), 0) for it in rails},
+        }
     run(burnin)
     cpu, rdma = agents.rounds()[0]
     assert (cpu["load"], rdma["load"], rdma["seconds"], rdma["gid"]) == ("cpu", "rdma", cpu["seconds"], 3)

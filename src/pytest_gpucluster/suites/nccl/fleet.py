@@ -67,7 +67,10 @@ def pairs(
     values = [it.busbw for it in own if it.busbw is not None and not it.problem]
     merely_slow = hard is not None and len(values) == len(own) and statistics.median(values) >= hard
     why = found.reason(node)
-    code, text = why.code, f"{why} at {format_size(size)}: {'; '.join(found.evidence_of(node)[:MAX_EVIDENCE])}"
+    code, text = (
+        why.code,
+        f"{why} at {format_size(size)}: {'; '.join(found.evidence_of(node)[:MAX_EVIDENCE])}",
+    )
     if slow_alone and values:
         code = "slow_inside"
         text = f"slow alone, so inside the node: {max(values):.4g} GB/s with its best partner at {format_size(size)}"
