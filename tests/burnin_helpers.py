@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from counter_examples import CounterExample, result
 
 from pytest_gpucluster.suites.burnin.config import BurninConfig
-from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals
+from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -150,9 +150,19 @@ def risen(seconds: float, part: str = UUID, **counters: int) -> Callable[[Burnin
     return change
 
 
-def trouble(load_: str, text: str, *parts: str, node: str = "a") -> Callable[[BurninResult], None]:
+def problem(load_: str, text: str, part: str = "", code: str = "") -> Problem:
+    """Return what a load reported: 'timed out (a b)' of the nodes a and b; `code`: that of the payload."""
+    words, _, members = text.partition(" (")
+    result = {"problem": words, "code": code, "members": members.rstrip(")").split()}
+    return Problem.read(load_, part, result)
+
+
+def trouble(
+    load_: str, text: str, *parts: str, node: str = "a", code: str = ""
+) -> Callable[[BurninResult], None]:
     """Return a change: a load reports a problem on these parts of a node, the node itself without any."""
-    return lambda whole: whole.nodes[node].problems.extend((load_, part, text) for part in parts or ("",))
+    found = [problem(load_, text, part, code) for part in parts or ("",)]
+    return lambda whole: whole.nodes[node].problems.extend(found)
 
 
 def added(*lines: dict[str, Any], node: str = "a") -> Callable[[BurninResult], None]:

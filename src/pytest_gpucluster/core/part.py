@@ -55,6 +55,8 @@ KINDS = {
     "process": Kind("process"),
     "job": Kind("job"),
     "step": Kind("step", named=True),
+    "run": Kind("run", named=True),  # of a program on nodes, or a part of its output
+    "rail": Kind("rail of GPU"),  # the GPU or its adapter
     "pair": Kind("link", labelled=True),
     "group": Kind("one of", labelled=True),
     "leaf": Kind("leaf switch", labelled=True),

@@ -87,8 +87,8 @@ PASS = {"status": "Pass"}
 def test_dcgm_3_and_4_are_read() -> None:
     found = dcgm.read(226, DCGM_3)
     assert (found.version, found.problem) == ("3.3.9", "")
-    assert [(r.category, r.test, r.where, r.status, r.warning) for r in found.results] == [
-        ("Deployment", "Denylist", "", "pass", ""),
+    assert [(r.category, r.test, str(r.where), r.status, r.warning) for r in found.results] == [
+        ("Deployment", "Denylist", "node", "pass", ""),
         ("Integration", "PCIe", "GPU 0", "pass", ""),
         *(("Integration", "PCIe", f"GPU {n}", "fail", "slow; link") for n in (1, 2)),
         ("Integration", "PCIe", "GPU 3", "skip", ""),

@@ -50,8 +50,9 @@ LIMITED = (
 def test_a_counter_may_rise_by_its_limit_and_no_further() -> None:
     for counter in LIMITED:
         verdict = counters(with_rose(counter, 1), "a", CONFIG)
-        assert judged(verdict) == (DRAIN, [GPU_1])
-        assert verdict.findings[0].measured.endswith("during matmul")
+        assert (judged(verdict), "driver" in verdict.cause) == ((DRAIN, [GPU_1]), False)
+        assert verdict.findings[0].code == counter
+        assert str(verdict.findings[0].measured).endswith("during matmul")
         if counter != "gone":
             assert judged(counters(with_rose(counter, 0), "a", CONFIG)) == (PASSED, [])
     crc = dict.fromkeys((f"nvlink_crc{kind}_errors" for kind in ("", "_flit", "_data")), 360_000)
@@ -142,10 +143,10 @@ def test_power_is_recorded_of_hot_loads_and_compared_over_the_fleet() -> None:
             totals.add(load(node, "hbm", sensors=power_of(gpu_of(node, gpu), 200)))
     slow = {name: stragglers.stragglers(whole, name, CONFIG).findings for name in whole.nodes}
     (finding,) = slow.pop("b")
-    assert (finding.part, figures(finding.measured)) == ("GPU 2 (GPU-b-2, 0000:20:00.0)", [400, 42])
+    assert (str(finding.part), figures(finding.measured)) == ("GPU 2 (GPU-b-2, 0000:20:00.0)", [400, 42])
     assert not any(slow.values())
     found = temperature(whole, "a", CONFIG).metrics
-    metrics = {it.name: it.value for it in found if it.device == whole.nodes["a"].part(gpu_of("a", 0))}
+    metrics = {it.name: it.value for it in found if it.device == whole.nodes["a"].name(gpu_of("a", 0))}
     assert (metrics["burnin_watts_mean"], metrics["burnin_watts_p95"]) == (660.5, 690)
     assert metrics["burnin_slowed_sw_power_cap"] == 8.0, "not those of hbm"
 

@@ -140,7 +140,7 @@ def test_where_most_are_below_nobody_is_drained() -> None:
         return load_checks.matmul(fleet(len(slow), **lines), "a", CONFIG)
 
     assert judged(of(a=3, b=2))[0] == MONITOR
-    assert "5 of 8 in the fleet are below" in of(a=3, b=2).findings[0].expected
+    assert "5 of 8 in the fleet are below" in str(of(a=3, b=2).findings[0].expected)
 
 
 def pairs(busbw: dict[tuple[str, str], float], alone: float = 340.0) -> BurninResult:
@@ -183,7 +183,9 @@ def test_a_fleet_in_two_halves_has_stragglers_that_drain_nobody() -> None:
     whole = fleet(4, **lines)
     verdict = stragglers.stragglers(whole, "c", CONFIG)
     assert judged(verdict) == (MONITOR, [f"GPU {n} (GPU-c-{n}, 0000:{n}0:00.0)" for n in range(4)])
-    assert verdict.findings[0].expected.endswith("8 about 701 TFLOP/s on a,b; 8 about 591 TFLOP/s on c,d")
+    assert str(verdict.findings[0].expected).endswith(
+        "8 about 701 TFLOP/s on a,b; 8 about 591 TFLOP/s on c,d"
+    )
     assert stragglers.stragglers(whole, "a", CONFIG).outcome is Outcome.PASSED
     whole.take_limits(profile_of(bf16=600.0))
     assert stragglers.stragglers(whole, "c", CONFIG).outcome is Outcome.PASSED, "one fault, one verdict"

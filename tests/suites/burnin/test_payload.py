@@ -549,8 +549,8 @@ def test_a_load_that_hangs_when_the_burn_in_ends_is_no_pass(
         told.add(line)
     whole = BurninResult({"n1": told}, requested=1.0, gpus=3)
     (finding,) = load_checks.survived(whole, "n1").findings
-    assert finding.part == "GPU 0 (GPU-0)"
-    assert "did not end after 100 s instead of 10 s" in finding.measured
+    assert (str(finding.part), finding.code) == ("GPU 0 (GPU-0)", "hangs")
+    assert "did not end after 100 s instead of 10 s" in str(finding.measured)
     verdict = load_checks.memory_bandwidth(whole, "n1", CONFIG)
     assert (judged(verdict)[0], "see burnin.survived" in verdict.reason) == (NOT_CHECKED, True)
 
@@ -561,10 +561,13 @@ def test_a_process_that_was_stopped_is_distinguished_from_one_that_computes(said
         one = worker(0, busy=True)
         one.process = process
         try:
-            assert one.exit_reason() == "did not answer in time"
+            assert one.exit_reason() == ("hangs", "did not answer in time")
             process.send_signal(signal.SIGSTOP)
             os.waitid(os.P_PID, process.pid, os.WSTOPPED)
-            assert one.exit_reason() == "did not answer in time: its process is stopped by a signal"
+            assert one.exit_reason() == (
+                "stopped",
+                "did not answer in time: its process is stopped by a signal",
+            )
         finally:
             process.kill()
 
@@ -583,9 +586,9 @@ def test_who_lacks_memory_of_the_host_has_no_broken_gpu(
     ):
         text = f"[ 0.5] Linux\n[ 1.0] {log}\n"
         monkeypatch.setattr(payload, "output_of", lambda *_, text=text: (0, text, ""))
-        why = worker(0, busy=True).exit_reason()
-        assert why == f"ended by signal 9{words}"
-        died = {"load": "hbm", "uuid": gpu_of("a", 0), "problem": f"the load {why}"}
+        code, why = worker(0, busy=True).exit_reason()
+        assert (code, why) == ("starved" if words else "killed", f"ended by signal 9{words}")
+        died = {"load": "hbm", "uuid": gpu_of("a", 0), "problem": f"the load {why}", "code": code}
         lines = [load("a", "matmul"), {"load": "hbm", "results": [died]}]
         verdict = load_checks.survived(fleet(1, a=lines), "a")
         assert judged(verdict)[0] == MONITOR  # no fault of hardware sends KILL
@@ -601,7 +604,8 @@ def test_a_collective_that_failed_is_reported_once(monkeypatch: pytest.MonkeyPat
     command = {"id": 7, "load": "nccl", "members": ["a", "b"]}
     assert [found["problem"] for found in real(one, command, 0.0)] == ["NCCL error: x"]
     (died,) = real(one, command, 0.0)  # without a word before
-    assert (died["problem"], died["members"]) == ("the load ended by signal 9", ["a", "b"])
+    assert (died["problem"], died["code"]) == ("the load ended by signal 9", "killed")
+    assert died["members"] == ["a", "b"]
     assert one.restarts == 2
 
 
@@ -623,7 +627,7 @@ def test_a_driver_that_hangs_under_load_fails_the_node(
     assert not told.ran
     verdict = error_checks.counters(BurninResult({"a": told}, requested=1.0, gpus=1), "a", CONFIG)
     assert (judged(verdict), "the driver" in verdict.cause) == ((DRAIN, ["nvidia-smi"]), True)
-    assert "(round 0 matmul)" in verdict.findings[0].measured
+    assert "(round 0 matmul)" in str(verdict.findings[0].measured)
 
 
 def test_a_gpu_burns_on_between_two_loads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ def test_collectives_and_the_diagnostic() -> None:
     assert told.wrong["nccl"]["device 0"] == 2
     both = {"device 0": [40.0], "device 1": [41.0]}
     assert told.rates == {"nccl_pairs": both, "nccl_alone": {"device 0": [90.0]}}
-    assert told.problems == [("nccl", "device 0", "timeout (a c)")]
+    assert told.problems == [("nccl", "device 0", "timeout (a c)", "waited", ("a", "c"))]
     assert (told.dcgm, told.ran["dcgm"], told.ran["nccl"]) == ({"load": "dcgm", "rc": 0}, 1, 3)
 
 
@@ -55,10 +55,11 @@ def test_rounds_that_are_merged_are_as_if_their_lines_were_added_in_one() -> Non
         line("gpu_memory", {"uuid": "U", "first": "at 1", "wrong": 1}),
     ]
     whole, both = NodeTotals("a", {"gpus": []}, out="why", lost="first"), NodeTotals("a", lost="first")
+    whole.lost_code = both.lost_code = "late"
     whole.dcgm, whole.rounds = {"rc": 0}, 2
     greetings: tuple[dict[str, Any] | None, ...] = ({"gpus": []}, None)
     for hello in greetings:
-        told = NodeTotals("a", hello, rounds=1, out="why", lost="gone", dcgm={"rc": 0})
+        told = NodeTotals("a", hello, rounds=1, out="why", lost="gone", lost_code="silent", dcgm={"rc": 0})
         for it in lines:
             whole.add(it)
             told.add(it)

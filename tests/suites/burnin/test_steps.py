@@ -13,6 +13,7 @@ from constants import with_constants
 from pytest_gpucluster.cluster.slurm.allocation import Allocation
 from pytest_gpucluster.config.models import Cluster, EnvironmentConfig, Group, Profile
 from pytest_gpucluster.core.errors import ConfigError, StepError, StepMisplaced
+from pytest_gpucluster.core.part import port
 from pytest_gpucluster.kit.fabric.rails import RailPort
 from pytest_gpucluster.report.events import read_log
 from pytest_gpucluster.suites.burnin import options as burnin_options
@@ -217,7 +218,10 @@ def test_rdma_pairs_change_each_round_and_share_the_rails_that_both_nodes_have(a
     burnin = burnin_of(agents, 4, loads=("cpu", "rdma"), environment=gid)
     for i in range(3):
         rails = "abc"[: 3 - (i == 1)]
-        burnin.rails = {**burnin.rails, f"n{i}": {it: RailPort(f"mlx5_{it}", 1, it, 0) for it in rails}}
+        burnin.rails = {
+            **burnin.rails,
+            f"n{i}": {it: RailPort(f"mlx5_{it}", 1, port(f"mlx5_{it}", 1), 0) for it in rails},
+        }
     run(burnin)
     cpu, rdma = agents.rounds()[0]
     assert (cpu["load"], rdma["load"], rdma["seconds"], rdma["gid"]) == ("cpu", "rdma", cpu["seconds"], 3)
@@ -275,6 +279,8 @@ def test_nodes_that_are_silent_dead_or_late_are_lost_and_the_others_go_on(agents
     lost = {node: told.lost for node, told in burnin.result.nodes.items() if told.lost}
     assert lost["n2"] == "its agent ended by signal 9"
     assert lost["n3"] == "its agent ended with 5"
+    codes = [burnin.result.nodes[f"n{at}"].lost_code for at in (1, 2, 3, 4)]
+    assert codes == ["silent", "killed", "exited", "late"]
     assert lost["n1"].startswith("silent for 1 min")
     assert "took longer than" in lost["n4"]
     assert lost["n5"]

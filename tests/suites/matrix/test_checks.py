@@ -8,6 +8,7 @@ import pytest
 from framework_helpers import Table, rows_of, told
 
 from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
+from pytest_gpucluster.core.finding import Quote
 from pytest_gpucluster.suites.matrix import checks
 from pytest_gpucluster.suites.matrix import checks as matrix
 from pytest_gpucluster.suites.matrix.checks import Cell, CellWork, State
@@ -16,9 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 PASSED = Verdict("x", Outcome.PASSED)
-SINGLETONS = Verdict("x", Outcome.FAILED, (Finding("singletons", "4 worlds", "one"),))
+SINGLETONS = Verdict("x", Outcome.FAILED, (Finding("srun", "4 worlds", "one", code="singletons"),))
 NOT_CHECKED, NOT_APPLICABLE = Outcome.NOT_CHECKED, Outcome.NOT_APPLICABLE
-REFUSED, MUTE = Finding("step", "refused", "starts"), Finding("n2", "silent", "tells")
+REFUSED = Finding("step", Quote("refused"), "starts", code="not_started")
+MUTE = Finding("n2", "odd words", "tells", code="silent")
 BROKEN = Verdict("x", Outcome.FAILED, (REFUSED, MUTE))
 
 
@@ -26,12 +28,11 @@ def test_an_expected_failure_is_of_the_stated_kind() -> None:
     def state(verdict: Verdict, stated: str, row: str = "srun", column: str = "mpi") -> State:
         return matrix.settle(row, column, verdict, {f"{row}-{column}": stated}).state
 
-    assert state(BROKEN, "step: Refused") is State.EXPECTED
-    assert state(BROKEN, "n2: silent, expected tells") is State.EXPECTED
+    assert state(BROKEN, "Refused") is State.EXPECTED
+    assert state(BROKEN, "silent") is State.EXPECTED
+    assert state(BROKEN, "odd words") is State.BROKEN  # a sentence of our own decides nothing
     assert state(BROKEN, "no PMI support") is State.BROKEN
     assert state(SINGLETONS, "refused") is State.BROKEN
-    no_mpi = Verdict("x", Outcome.FAILED, BROKEN.findings, cause="the image has no MPI")
-    assert state(no_mpi, "no MPI") is State.EXPECTED
     other = matrix.settle("srun", "mpi", BROKEN, {"srun-mpi": "known"})
     assert other.why == "step: refused (matrix.expected states another failure: known)"
 
@@ -50,7 +51,7 @@ def test_a_matrix_in_which_no_cell_works_is_not_accepted() -> None:
     assert (good.outcome, good.metrics[0].value) == (Outcome.PASSED, 1)
     bad = matrix.works(cells(srun_cpu=State.EXPECTED, srun_mpi=State.EXPECTED))
     assert (bad.outcome, bad.action) == (Outcome.FAILED, Action.CONFIGURE)
-    assert bad.findings[0].measured == "no cell works: 2 fail"
+    assert bad.findings[0].code == "none_works"
     assert matrix.works(cells()).reason == "no cell could be tried: no image"
     lacking = cells(srun_cpu=State.WORKS, srun_nccl=State.LACKING)
     assert matrix.works(lacking).reason == "NCCL ran under no launcher: no image"
@@ -59,9 +60,11 @@ def test_a_matrix_in_which_no_cell_works_is_not_accepted() -> None:
     assert matrix.cell(Cell("srun", "nccl", State.LACKING, "no torch")).outcome is Outcome.NOT_CHECKED
 
 
-NO_PMI = Finding("MPI without PMI on gpu01", "OMPI was not built with SLURM's PMI support", "a world")
-LONELY = Finding("singletons", "4 programs, each rank 0 of 1", "one world")
-OTHER = Finding("rank 3", "2 times", "once")
+NO_PMI = Finding(
+    "gpu01", Quote("OMPI was not built with SLURM's PMI support"), "a world", code="mpi_without_pmi"
+)
+LONELY = Finding("srun", "4 programs, each rank 0 of 1", "one world", code="singletons")
+OTHER = Finding("rank 3", "2 times", "once", code="repeated")
 
 
 def failed(*findings: Finding) -> Verdict:
@@ -75,10 +78,10 @@ def failed(*findings: Finding) -> Verdict:
         ("srun", Verdict("x", Outcome.NOT_APPLICABLE, reason="none"), {}, True, State.NOT_APPLICABLE, "none"),
         ("srun", failed(NO_PMI), {}, False, State.EXPECTED, "no PMI support"),
         ("srun_pyxis", failed(LONELY), {}, False, State.EXPECTED, "no PMI support"),
-        ("srun", failed(NO_PMI), {}, True, State.BROKEN, "MPI without PMI on gpu01: OMPI was not built"),
+        ("srun", failed(NO_PMI), {}, True, State.BROKEN, "gpu01: OMPI was not built"),
         ("srun", failed(OTHER), {}, False, State.BROKEN, "rank 3: 2 times"),
-        ("mpirun", failed(LONELY), {}, False, State.BROKEN, "singletons"),
-        ("srun", failed(OTHER), {"srun-mpi": "rank 3: 2 times"}, True, State.EXPECTED, "rank 3: 2 times"),
+        ("mpirun", failed(LONELY), {}, False, State.BROKEN, "srun: 4 programs"),
+        ("srun", failed(OTHER), {"srun-mpi": "repeated"}, True, State.EXPECTED, "repeated"),
         ("srun", failed(OTHER), {"mpirun-mpi": "old MPI"}, True, State.BROKEN, "rank 3"),
         ("srun", failed(LONELY), {"srun-mpi": "no PMIx here"}, False, State.EXPECTED, "no PMIx here"),
         ("srun", Verdict("x", NOT_CHECKED, reason="no rank told"), {}, True, State.BROKEN, "no rank told"),
@@ -111,31 +114,40 @@ def work(*told: tuple[str, str], problem: str = "", gpus: str = "GPUs") -> CellW
 CASES: Table = {
     checks.cell: [
         ("passed", Cell("srun", "cpu", State.EXPECTED, "why", BROKEN)),
-        ("configure: srun with CPU: step; srun with CPU: n2", broken("cpu", BROKEN, "srun")),
-        *((f"configure: srun + Pyxis with {it}", broken(it.lower())) for it in ("GPU", "NCCL", "CPU")),
-        ("configure: srun + Pyxis with MPI: rank 3 [2]", broken("mpi", failed(OTHER))),
+        (
+            "configure: srun with CPU: step not_started; srun with CPU: n2 silent",
+            broken("cpu", BROKEN, "srun"),
+        ),
+        *((f"configure: srun + Pyxis with {it} broken", broken(it.lower())) for it in ("GPU", "NCCL", "CPU")),
+        ("configure: srun + Pyxis with MPI: rank 3 repeated [2]", broken("mpi", failed(OTHER))),
         ("passed", Cell("srun", "cpu", State.WORKS)),
         ("not applicable", Cell("srun", "cpu", State.NOT_APPLICABLE, "none")),
-        ("configure: mpirun with GPU", broken("gpu", None, "mpirun")),
-        ("configure: srun + Pyxis, framework image with NCCL", broken("nccl", failed(), "srun_framework")),
+        ("configure: mpirun with GPU broken", broken("gpu", None, "mpirun")),
         (
-            "configure: srun + Pyxis with MPI: rank 3; srun + Pyxis with MPI: singletons [2, 4, 0, 1]",
+            "configure: srun + Pyxis, framework image with NCCL broken",
+            broken("nccl", failed(), "srun_framework"),
+        ),
+        (
+            "configure: srun + Pyxis with MPI: rank 3 repeated; srun + Pyxis with MPI: srun singletons [2, 4, 0, 1]",
             broken("mpi", failed(OTHER, LONELY)),
         ),
     ],
     checks.work: [
         ("passed", work(*GOOD)),
-        ("configure: step [4]", work(problem="hangs")),
-        ("configure: step; gpu02 [4, 1, 2]", work(*GOOD[:3], problem="hangs")),
-        ("configure: gpu01; gpu02 [0, 2, 0, 2]", work()),
-        ("configure: an unknown host; gpu09", work(*GOOD, ("gpu09", "8"), ("", "8"))),
-        ("configure: gpu02 [7, 8]", work(*GOOD[:3], ("gpu02", "7"))),
-        ("configure: gpu02 [7, 8]", work(*GOOD[:3], ("gpu02", "7"), gpus="")),
-        ("configure: gpu02 [8]", work(*GOOD[:3], ("gpu02", "nvidia-smi: not found"))),
+        ("configure: step step_failed [4]", work(problem="hangs")),
+        ("configure: step step_failed; gpu02 task_count [4, 1, 2]", work(*GOOD[:3], problem="hangs")),
+        ("configure: gpu01; gpu02 task_count [0, 2, 0, 2]", work()),
+        (
+            "configure: an unknown host; gpu09 not_requested",
+            work(*GOOD, ("gpu09", "8"), ("", "8")),
+        ),
+        ("configure: gpu02 other_value [7, 8]", work(*GOOD[:3], ("gpu02", "7"))),
+        ("configure: gpu02 other_value [7, 8]", work(*GOOD[:3], ("gpu02", "7"), gpus="")),
+        ("configure: gpu02 no_value [8]", work(*GOOD[:3], ("gpu02", "nvidia-smi: not found"))),
     ],
 }
 
 
 @pytest.mark.parametrize(("check", "given", "expected"), rows_of(CASES))
 def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[Any], expected: str) -> None:
-    assert told(check(*given)) == expected
+    assert told(check(*given), codes=True) == expected

@@ -38,9 +38,9 @@ def compared(*rows: tuple[str, Rates], column: str = "nccl") -> Comparison:
 def test_a_slow_launcher_is_named_with_both_rates_and_the_transport() -> None:
     verdict = speed.speed(compared(("mpirun", (FAST, FAST)), ("srun", (FAST,)), ("srun_pyxis", (SLOW, SLOW))))
     (finding,) = verdict.findings
-    assert finding.part == "srun + Pyxis with NCCL on gpu[01-02]"
+    assert (str(finding.part), finding.relation) == ("srun + Pyxis with NCCL on gpu[01-02]", "<")
     assert figures(finding.measured)[:3] == [3, 8, 40]
-    assert "transport: NET/Socket, not NET/IB/GDRDMA" in finding.measured
+    assert "transport: NET/Socket, not NET/IB/GDRDMA" in str(finding.measured)
     assert verdict.cause == "NCCL uses another transport: NET/Socket; with mpirun: NET/IB/GDRDMA"
     assert "InfiniBand" in verdict.hint
     assert verdict.action is Action.MONITOR

@@ -19,6 +19,7 @@ from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.core.common_cause import Place, peer_groups
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.kit.framework.payload_result import Explanation
 from pytest_gpucluster.kit.mpi import mpi_errors, mpi_world
 from pytest_gpucluster.kit.mpi.mpi_config import MpiConfig
 from pytest_gpucluster.kit.mpi.mpi_facts import (
@@ -78,7 +79,9 @@ def test_what_a_node_has_is_read() -> None:
     openmpi = read_installed("gpu01", text_of("prepare-openmpi.txt"))
     assert (openmpi.mpirun, openmpi.launcher) == ("/usr/bin/mpirun", Version("Open MPI", "4.1.4"))
     assert (openmpi.srun_types, openmpi.program("c")) == (("pmix",), Version("Open MPI", "4.1.4"))
-    assert dict(openmpi.problems) == {"python": "/usr/bin/python3: No module named 'mpi4py'"}
+    assert openmpi.problems == {
+        "python": Explanation("not_importable", "/usr/bin/python3: No module named 'mpi4py'")
+    }
     mpich = read_installed("gpu01", text_of("prepare-mpich.txt"))
     paths = ["/opt/mpich/bin/mpirun", "/usr/bin/mpirun", "/bin/mpirun"]
     assert [found.path for found in mpich.mpiruns] == paths
@@ -200,71 +203,79 @@ ON_ONE_NODE = [rank(n, node="gpu01") for n in range(4)]
 FAILURES = (failure("orte_ess_init", "gpu02"), failure("x", ""))
 LEVELS = (rank(0, threads="single"), rank(1, threads="funneled"), rank(2, threads="odd"))
 PLAIN, BOTH_LANGUAGES = MpiConfig(), MpiConfig(languages=("c", "python"))
-SLOW_PAIRS = "gpu02-gpu03; gpu03-gpu04"
-ALL_PAIRS = f"gpu01-gpu02; {SLOW_PAIRS}; gpu04-gpu01"
+RING = [("gpu01", "gpu02"), ("gpu02", "gpu03"), ("gpu03", "gpu04"), ("gpu04", "gpu01")]
+ALL_PAIRS = "; ".join(map("-".join, RING))
+ALL_SLOW = "; ".join(f"link {one} - {other}" for one, other in RING) + " slow"
+SLOW_PAIRS = "; ".join(f"link {one} - {other}" for one, other in RING[1:3]) + " slow_with_every_neighbour"
 
 CASES: Table = {
     mpi_world.world: [
         ("passed: mpirun, c [1]", of(rank(0, 1), ntasks_per_node=1, nodes=("gpu01",))),
-        ("monitor: size of the world; mpirun, c [1, 4, 4]", of(rank(0), rank(1), rank(2), rank(3, 1))),
-        ("monitor: mpirun; singletons; mpirun, c [1, 0, 2, 0, 1, 2, 2]", TWO_LONELY),
-        ("monitor: singletons; mpirun, c [4, 0, 1, 4, 4]", LONELY),
-        ("monitor: ranks 2; mpirun, c [0, 3, 3]", of(rank(0), rank(1), rank(3))),
-        ("monitor: rank 3; gpu02; mpirun, c [2, 3, 2, 5]", of(*FOUR_RANKS, rank(3))),
+        (
+            "monitor: size of the world world_size; mpirun, c [1, 4, 4]",
+            of(rank(0), rank(1), rank(2), rank(3, 1)),
+        ),
+        ("monitor: mpirun exit_status; mpirun singletons; mpirun, c [1, 0, 2, 0, 1, 2, 2]", TWO_LONELY),
+        ("monitor: mpirun singletons; mpirun, c [4, 0, 1, 4, 4]", LONELY),
+        ("monitor: ranks 2 silent; mpirun, c [0, 3, 3]", of(rank(0), rank(1), rank(3))),
+        ("monitor: rank 3 repeated; gpu02 rank_count; mpirun, c [2, 3, 2, 5]", of(*FOUR_RANKS, rank(3))),
         *(
             (
-                "monitor: ranks 3; gpu02; mpirun, c [1, 2, 1, 2, 4]",
+                "monitor: ranks 3 elsewhere; gpu02 rank_count; mpirun, c [1, 2, 1, 2, 4]",
                 of(*map(rank, range(3)), rank(3, node=elsewhere)),
             )
             for elsewhere in ("gpu09", "")
         ),
-        ("monitor: gpu01; gpu02; mpirun, c [4, 2, 0, 2, 4]", of(*ON_ONE_NODE)),
-        ("monitor: mpirun; ranks 0, 1, 2, 3; mpirun, c [1, 0, 0, 3, 0]", of(rc=1, first_error="boom")),
-        ("monitor: orte_ess_init on gpu02; x; mpirun, c [4, 4, 4]", run(rc=1, failures=FAILURES)),
+        ("monitor: gpu01; gpu02 rank_count; mpirun, c [4, 2, 0, 2, 4]", of(*ON_ONE_NODE)),
+        (
+            "monitor: mpirun exit_status; ranks 0, 1, 2, 3 silent; mpirun, c [1, 0, 0, 3, 0]",
+            of(rc=1, first_error="boom"),
+        ),
+        ("monitor: gpu02 orte_ess_init; mpirun x; mpirun, c [4, 4, 4]", run(rc=1, failures=FAILURES)),
     ],
     mpi_world.allreduce: [
         ("passed", run()),
         (
-            "monitor: rank 0 on gpu01; rank 1 on gpu01 [0, 0, 2, 1024]",
+            "monitor: gpu01 rank 0 no_data; gpu01 rank 1 wrong_data [0, 0, 2, 1024]",
             of(rank(0, elements=0), rank(1, wrong=2)),
         ),
     ],
     checks.threads: [
         ("not checked", of(), "single"),
-        ("configure: ranks 0; ranks 2", of(*LEVELS), "funneled"),
+        ("configure: ranks 0; ranks 2 lower_level", of(*LEVELS), "funneled"),
     ],
     checks.latency: [
         ("passed: gpu01-gpu02 [2]", run(), 2.0),
-        ("monitor: gpu01-gpu02; gpu01-gpu02 [2, 1.99, 2]", run(), 1.99),
+        ("monitor: link gpu01 - gpu02 slow; gpu01-gpu02 [2, 1.99, 2]", run(), 1.99),
         ("not applicable: gpu01-gpu02 [2]", run(), None),
         ("not checked", of(), 5.0),
-        ("monitor: gpu01-rank 9; gpu01-rank 9 [0, 5, 0]", paired(0.0, ranks=(0, 9)), 5.0),
+        ("monitor: link gpu01 - rank 9 no_value; gpu01-rank 9 [0, 5, 0]", paired(0.0, ranks=(0, 9)), 5.0),
         # gpu03 is slow with each neighbour, and then all are
         (
             f"monitor: {SLOW_PAIRS}; {ALL_PAIRS} [50, 10, 50, 10, 2, 50, 50, 2]",
             ring(2e-6, 5e-5, 5e-5, 2e-6),
             10.0,
         ),
-        (f"monitor: {ALL_PAIRS}; {ALL_PAIRS} [{'50, 10, ' * 4}50, 50, 50, 50]", ring(*[5e-5] * 4), 10.0),
+        (f"monitor: {ALL_SLOW}; {ALL_PAIRS} [{'50, 10, ' * 4}50, 50, 50, 50]", ring(*[5e-5] * 4), 10.0),
     ],
     checks.bandwidth: [
         ("passed: gpu01-gpu02 [10]", run(), 10.0),
-        ("monitor: gpu01-gpu02; gpu01-gpu02 [10, 10.01, 10]", run(), 10.01),
-        ("monitor: gpu01-gpu02; gpu01-gpu02 [20, nan]", paired(2e-6, float("nan")), 20.0),
+        ("monitor: link gpu01 - gpu02 slow; gpu01-gpu02 [10, 10.01, 10]", run(), 10.01),
+        ("monitor: link gpu01 - gpu02 no_value; gpu01-gpu02 [20, nan]", paired(2e-6, float("nan")), 20.0),
     ],
     checks.installed: [
-        ("configure: mpirun", NO_MPIRUN, PLAIN),
+        ("configure: mpirun not_on_path", NO_MPIRUN, PLAIN),
         ("passed", NO_MPIRUN, MpiConfig(launchers=("srun",))),
         (
-            "configure: MPI of C programs; mpi4py",
-            replace(GOOD, problems={"c": "mpicc: not found"}),
+            "configure: MPI of C programs no_compiler; mpi4py no_answer",
+            replace(GOOD, problems={"c": Explanation("no_compiler", "mpicc: not found")}),
             BOTH_LANGUAGES,
         ),
     ],
     partial(checks.installed, in_container=True): [("passed", NO_MPIRUN, PLAIN)],
     partial(checks.path, conda_environment=False): [
-        ("configure: mpirun [4.2]", TWO_SITES, PLAIN),
-        ("configure: mpirun [4.2]", replace(CONDA, mpiruns=CONDA.mpiruns[:1]), PLAIN),
+        ("configure: mpirun of_conda [4.2]", TWO_SITES, PLAIN),
+        ("configure: mpirun of_conda [4.2]", replace(CONDA, mpiruns=CONDA.mpiruns[:1]), PLAIN),
         ("passed", replace(GOOD, mpiruns=()), PLAIN),
     ],
     partial(checks.path, conda_environment=True): [("passed", CONDA, PLAIN)],
@@ -274,28 +285,32 @@ CASES: Table = {
         ("passed", GOOD, PLAIN),
         ("not checked", replace(GOOD, launcher=Version("", "")), PLAIN),
         ("not checked", replace(GOOD, library={}), PLAIN),
-        ("configure: MPI of C programs [4.1, 5]", replace(GOOD, launcher=NEWER), PLAIN),
-        ("configure: MPI of C programs [5, 4.1]", replace(GOOD, library={"c": MPICH}), PLAIN),
+        ("configure: MPI of C programs other_mpi [4.1, 5]", replace(GOOD, launcher=NEWER), PLAIN),
+        ("configure: MPI of C programs other_mpi [5, 4.1]", replace(GOOD, library={"c": MPICH}), PLAIN),
     ],
     checks.pmi: [
         ("passed", ("none", "pmix", "pmix_v4"), ("pmix", "pmix_v4"), GOOD),
-        ("configure: srun --mpi=pmi2", ("none", "pmix"), ("pmi2",), GOOD),
-        ("configure: srun --mpi=pmi2 [4.1]", ("none", "pmi2"), ("pmi2",), GOOD),
-        ("configure: srun --mpi=pmi2", ("none", "pmi2"), ("pmi2",), replace(GOOD, library={})),
+        ("configure: srun --mpi=pmi2 not_in_slurm", ("none", "pmix"), ("pmi2",), GOOD),
+        ("configure: srun --mpi=pmi2 not_in_mpi [4.1]", ("none", "pmi2"), ("pmi2",), GOOD),
+        ("configure: srun --mpi=pmi2 not_in_mpi", ("none", "pmi2"), ("pmi2",), replace(GOOD, library={})),
     ],
     checks.alike: [
         ("not applicable", replace(GOOD, mpirun="/b/mpirun"), usual()),
-        ("configure: mpirun [4, 4.1, 4]", OLD, usual(OLD)),
+        ("configure: mpirun no_majority [4, 4.1, 4]", OLD, usual(OLD)),
         ("passed", GOOD, usual(GOOD)),
-        ("configure: mpirun [4.1, 2, 3]", NO_MPIRUN, usual(GOOD, NO_MPIRUN)),
-        ("configure: mpirun; MPI of C programs [5, 4.1, 2, 3, 5, 2, 3]", HYDRA, usual(GOOD, HYDRA)),
+        ("configure: mpirun differs_from_peers [4.1, 2, 3]", NO_MPIRUN, usual(GOOD, NO_MPIRUN)),
+        (
+            "configure: mpirun; MPI of C programs differs_from_peers [5, 4.1, 2, 3, 5, 2, 3]",
+            HYDRA,
+            usual(GOOD, HYDRA),
+        ),
     ],
 }
 
 
 @pytest.mark.parametrize(("check", "given", "expected"), rows_of(CASES))
 def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[Any], expected: str) -> None:
-    assert told(check(*given)) == expected
+    assert told(check(*given), codes=True) == expected
 
 
 def test_each_thread_level_holds_the_lower_ones() -> None:

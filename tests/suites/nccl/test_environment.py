@@ -31,7 +31,7 @@ def judged(
 
 def levels(verdict: Verdict) -> tuple[list[str], list[str]]:
     """Return the parts of the findings and of the warnings."""
-    return [it.part for it in verdict.findings], [it.part for it in verdict.advisories]
+    return [str(it.part) for it in verdict.findings], [str(it.part) for it in verdict.advisories]
 
 
 def of(
@@ -68,7 +68,7 @@ def test_a_value_with_which_no_node_of_this_hardware_works_well_is_a_deviation(s
     name, _, value = setting.partition("=")
     verdict = judged(NODE, {name: value})
     assert (levels(verdict), verdict.action) == (([setting], []), Action.CONFIGURE)
-    assert verdict.findings[0].expected.endswith(f"env.html#{name.lower().replace('_', '-')}")
+    assert str(verdict.findings[0].expected).endswith(f"env.html#{name.lower().replace('_', '-')}")
 
 
 def test_a_value_without_a_cost_is_not_mentioned() -> None:
@@ -198,7 +198,7 @@ def test_the_image_is_judged_with_its_own_files() -> None:
     setting = Setting("NCCL_TOPO_FILE", "/t.xml", "/etc/nccl.conf:1")
     lost = replace(NODE, files=(setting,), readable={"/t.xml": False})
     (finding,) = image_environment(lost, H200, {}).findings
-    assert finding.measured.endswith("(/etc/nccl.conf:1)")
+    assert str(finding.measured).endswith("(/etc/nccl.conf:1)")
     assert image_environment(lost, H200, {"NCCL_TOPO_FILE": "/t.xml"}).outcome is Outcome.PASSED
 
 

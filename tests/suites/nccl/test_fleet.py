@@ -9,7 +9,7 @@ from counter_examples import CounterExample, assert_as_expected, name
 from judged import figures, judged
 
 from pytest_gpucluster.core.check import Verdict
-from pytest_gpucluster.kit.nccl.measurement import Localisation, Measurement, Unresolved
+from pytest_gpucluster.kit.nccl.measurement import Evidence, Localisation, Measurement, Reason, Unresolved
 from pytest_gpucluster.suites.nccl import fleet as nccl_fleet
 
 SKIPPED = Measurement(("a", "b"), None, "a had ended", skipped=True)
@@ -27,7 +27,7 @@ def fed(text: str) -> tuple[Measurement, ...]:
 
 
 def test_a_node_without_pairs_or_with_pairs_that_were_not_tried() -> None:
-    bad = Localisation(("a",), why={"a": "slow alone, measured twice"})
+    bad = Localisation(("a",), why={"a": Reason("slow_alone", "slow alone, measured twice")})
     alone = pairs("a", bad, Measurement(("a",), 300.0), Measurement(("b", "c"), 1.0))
     assert judged(alone) == ("not checked", [])
     untried = pairs("a", bad, SKIPPED, OTHER_SKIPPED)
@@ -71,9 +71,11 @@ def test_a_node_below_the_hard_limit_that_the_fleet_does_not_name(
 
 
 def test_a_node_below_the_hard_limit_is_watched_while_something_else_may_be_the_cause() -> None:
-    leaf = Localisation(unresolved=(Unresolved(("a", "link a-b", "leaf1"), "no further acquitted partner"),))
+    leaf = Localisation(unresolved=(Unresolved(("a", "link a-b", "leaf1"), Reason("no_partner", "")),))
     verdict = pairs("a", leaf, *fed("ab:20 ac:19 bc:30"), hard=30.0)
     assert judged(verdict) == ("monitor", ["a"])
+    (question,) = links(leaf, *fed("ab:20")).findings
+    assert (question.code, question.part.kind, question.part.nodes) == ("no_partner", "group", ("a",))
 
 
 def test_at_the_hard_limit_no_node_is_named() -> None:
@@ -97,17 +99,18 @@ def links(found: Localisation, *measured: Measurement, nodes: tuple[str, ...] = 
 
 
 def test_evidence_is_of_the_node_or_link_that_is_named() -> None:
-    lines = ("a with b: slow", "aa with b: odd", "a with bb: odd")
-    (node,) = pairs("a", Localisation(("a",), why={"a": "bad"}, evidence=lines[:2]), *fed("ab:3")).findings
+    lines = tuple(
+        Evidence(text, frozenset(nodes.split()))
+        for text, nodes in (("slow", "a b"), ("odd", "aa b"), ("odd", "a bb"))
+    )
+    (node,) = pairs("a", Localisation(("a",), evidence=lines[:2]), *fed("ab:3")).findings
     (link,) = links(Localisation((), (("a", "b"),), evidence=lines), *fed("ab:3")).findings
     for finding in (node, link):
-        assert ("slow" in finding.measured, "odd" in finding.measured) == (True, False)
+        assert ("slow" in str(finding.measured), "odd" in str(finding.measured)) == (True, False)
 
 
 def test_links_that_cannot_be_judged() -> None:
-    found = Localisation(
-        unresolved=(Unresolved(("a",), "no bound: state the expected bandwidth"),), rounds=1, steps=1
-    )
+    found = Localisation(unresolved=(Unresolved(("a",), Reason("no_bound", "")),), rounds=1, steps=1)
     few = links(found, nodes=("a", "b"))
     assert (judged(few), figures(few.reason)) == (("not checked", []), [2])
     assert judged(links(found, nodes=("a",))) == ("not applicable", [])
@@ -134,7 +137,9 @@ def test_a_fleet_in_halves_names_both_and_drains_nobody() -> None:
     verdict = nccl_fleet.outlier("gpu03", values, "all_reduce alone")
     assert judged(verdict) == ("monitor", ["all_reduce alone"])
     assert figures(verdict.findings[0].measured) == [365]
-    assert verdict.findings[0].expected.endswith("gpu[01-02] about 470.50 GB/s, gpu[03-04] about 365.50 GB/s")
+    assert str(verdict.findings[0].expected).endswith(
+        "gpu[01-02] about 470.50 GB/s, gpu[03-04] about 365.50 GB/s"
+    )
     assert judged(nccl_fleet.outlier("gpu01", values, "x")) == ("passed", [])
 
 

@@ -485,7 +485,7 @@ def test_no_part_is_named_for_a_log_that_did_not_come(monkeypatch: pytest.Monkey
     proof = proof_of(monkeypatch)
     monkeypatch.setattr(proof.runner, "rounds", lambda *_: pytest.fail("it looks for a part"))
     proof.measured[proofs.EACH_ALONE] = nccl_stage.Stage(measured(), SOUND)
-    silent = (Finding(beliefs.TRANSPORT, "no connection between nodes was logged", "good"),)
+    silent = (Finding("transport", "none was logged", "good", code=beliefs.UNLOGGED),)
     unsaid = Verdict("nccl.whole", Outcome.FAILED, silent, cause="as it is", hint="look")
     proof.measured["all_reduce"] = nccl_stage.Stage(measured(), {"": unsaid})
     assert proof.whole_validity("all_reduce") is unsaid
@@ -564,7 +564,7 @@ def test_the_hard_limit_of_a_pair(
         localised(proof, Localisation(bad_nodes=("gpu02",)), busbw)
         verdict = proof.pairs("gpu02")
         assert judged(verdict) == (DRAIN if limit is None or busbw < limit else MONITOR, ["gpu02"])
-        assert "256 MiB" in verdict.findings[0].measured
+        assert "256 MiB" in str(verdict.findings[0].measured)
 
 
 def test_tasks_outside_of_the_stated_container_are_a_failure_of_their_node(

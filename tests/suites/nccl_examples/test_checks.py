@@ -151,7 +151,7 @@ def of_toolchain(*facts: dict[str, Any], rc: int = 0) -> PayloadResult:
 BUILT = {"nccl_examples": "built", "tool": "nvcc", "seconds": 6.0}
 RAN = {"nccl_examples": "ran", "tool": "nvcc", "devices": 8, "wrong": 0}
 ONLY = with_constants(NcclExamplesConfig, {"toolchain": ("nvcc",)})
-NOT_BUILT, SILENT = of_toolchain({**BUILT, "error": "no nvcc"}), of_toolchain(rc=137)
+NOT_BUILT, SILENT = of_toolchain({**BUILT, "error": "no nvcc", "what": "absent"}), of_toolchain(rc=137)
 
 
 def ran(**changed: Any) -> PayloadResult:
@@ -161,25 +161,28 @@ def ran(**changed: Any) -> PayloadResult:
 CASES: Table = {
     checks.compiled: [
         ("passed: nvcc [6]", "gpu01", ran(), ONLY),
-        ("configure: nvcc", "gpu01", NOT_BUILT, ONLY),
-        ("configure: nvcc [0, 137]", "gpu01", SILENT, ONLY),
+        ("configure: nvcc absent", "gpu01", NOT_BUILT, ONLY),
+        ("configure: nvcc exit_status [0, 137]", "gpu01", SILENT, ONLY),
     ],
     checks.compiled_run: [
         ("passed", "gpu01", ran(), ONLY, 8),
         ("not checked", "gpu01", NOT_BUILT, ONLY, 8),
-        ("monitor: program of nvcc [3, 8, 0, 8]", "gpu01", ran(wrong=3), ONLY, 8),
-        ("monitor: program of nvcc [0, 7, 0, 8]", "gpu01", ran(devices=7), ONLY, 8),
-        ("monitor: program of nvcc [1]", "gpu01", ran(error="exit 1"), ONLY, 8),
+        ("monitor: program of nvcc wrong_data [3, 8]", "gpu01", ran(wrong=3), ONLY, 8),
+        ("monitor: program of nvcc other_devices [7, 8]", "gpu01", ran(devices=7), ONLY, 8),
+        ("monitor: program of nvcc failed [1]", "gpu01", ran(error="exit 1", what="failed"), ONLY, 8),
     ],
     checks.one_device: [
         ("passed [2, 1]", run()),
-        ("monitor: tasks", replace(run(), tasks=())),
-        ("monitor: task 1 (gpu02) [7, 2, 1]", ended(LOADED, WRONG, {"nccl_examples": "done"}, rc=7)),
-        ("monitor: task 1 (gpu02) [0, 2]", ended(LOADED, rc=0)),
-        ("monitor: task 1 (gpu02) [60, 1]", ended(STUCK)),
-        ("monitor: task 1 (gpu02) [11, 1]", ended(rc=None, signal=11)),
+        ("monitor: tasks not_started", replace(run(), tasks=())),
+        ("monitor: gpu02 task 1 wrong_data [7, 2, 1]", ended(LOADED, WRONG, {"nccl_examples": "done"}, rc=7)),
+        ("monitor: gpu02 task 1 no_message [2]", ended(LOADED, rc=0)),
+        ("monitor: gpu02 task 1 stuck [60, 1]", ended(STUCK)),
+        ("monitor: gpu02 task 1 killed [11, 1]", ended(rc=None, signal=11)),
     ],
-    checks.one_process: [("passed [1, 1]", "gpu01", run(tasks=1)), ("monitor: tasks", "gpu03", run())],
+    checks.one_process: [
+        ("passed [1, 1]", "gpu01", run(tasks=1)),
+        ("monitor: tasks no_task", "gpu03", run()),
+    ],
     checks.many_devices: [("not checked", ended(LACKS))],
 }
 
@@ -217,7 +220,7 @@ def test_what_nvcc_reports_is_the_error(tmp_path: Path, case: str, error: str) -
 
 @pytest.mark.parametrize(("check", "given", "expected"), rows_of(CASES))
 def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[Any], expected: str) -> None:
-    assert told(check(*given)) == expected
+    assert told(check(*given), codes=True) == expected
 
 
 # -- healthy runs that look broken, and broken ones that look well (docs/five-rules.md) ---------------------------
@@ -252,7 +255,7 @@ ROWS: list[tuple[Any, ...]] = [
     ("a process did not end its work", SUM, "monitor", checks.many_devices, run(8, drop="reduced", rc=1)),
     ("right on all GPUs", FORWARD, "passed", ran_on, 8),
     ("simulated GPUs", EXAMPLES, "not applicable", ran_on, 0),
-    ("the driver is too old", FORWARD, "monitor", partial(ran_on, error=OLD), 8),
+    ("the driver is too old", FORWARD, "monitor", partial(ran_on, error=OLD, what="failed"), 8),
 ]
 COUNTER_EXAMPLES = [
     CounterExample(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import safe_json as jsontext
 from pytest_gpucluster.core.errors import ProbeError
+from pytest_gpucluster.kit.framework.payload_result import Explanation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -75,7 +76,7 @@ class InstalledMpi:
     """The MPI of one node, in the environment of the steps.
 
     `mpiruns`: all on PATH, in its order; `mpirun`: the one that is started ('' for none). `library`: {language:
-    version text of its MPI}, `problems`: {language: why it has none}. `srun_types`: the types of `srun --mpi` that
+    version text of its MPI}, `problems`: {language: why it has none, with the code of a finding}. `srun_types`: the types of `srun --mpi` that
     the MPI supports, () if unknown.
     """
 
@@ -85,7 +86,7 @@ class InstalledMpi:
     mpirun: str = ""
     launcher: Version = Version("", "")
     library: Mapping[str, str] = field(default_factory=dict)
-    problems: Mapping[str, str] = field(default_factory=dict)
+    problems: Mapping[str, Explanation] = field(default_factory=dict)
     srun_types: tuple[str, ...] = ()
 
     def program(self, language: str) -> Version:
@@ -108,7 +109,11 @@ def read_installed(node: str, text: str) -> InstalledMpi:
         mpirun=one.get("mpirun-first", ""),
         launcher=version_of(one.get("mpirun-version", "")),
         library=library,
-        problems={key.removeprefix("problem-"): v for key, v in one.items() if key.startswith("problem-")},
+        problems={
+            language: Explanation(one.get(f"code-{language}", "not_importable"), one[f"problem-{language}"])
+            for language in ("c", "python")
+            if f"problem-{language}" in one
+        },
         srun_types=_srun_types({version_of(text) for text in library.values()}, one),
     )
 

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cluster.slurm.result import StepResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, environment_request, run_step
+from pytest_gpucluster.cluster.slurm.task_place import MISPLACED
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import GpuClusterError, ProbeError, StepError, StepMisplaced, StepTimeout
 from pytest_gpucluster.core.scripts import script
 from pytest_gpucluster.kit.framework.framework_step import FrameworkStepRunner
+from pytest_gpucluster.kit.framework.payload_result import Explanation
 from pytest_gpucluster.kit.framework.payload_step import command
 from pytest_gpucluster.kit.mpi import mpi_errors
 from pytest_gpucluster.kit.mpi import mpi_facts as reading
@@ -85,7 +87,9 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
             result, misplaced = error.result, error.nodes
         self.misplaced = misplaced
         return {
-            node: InstalledMpi(node, problems=dict.fromkeys(self.config.languages, misplaced[node]))
+            node: InstalledMpi(
+                node, problems=dict.fromkeys(self.config.languages, Explanation(MISPLACED, misplaced[node]))
+            )
             if node in misplaced
             else self._read_installed(node, result)
             for node in self.nodes
@@ -97,7 +101,9 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
             return reading.read_installed(node, tasks[0].stdout)
         last_line = tasks[0].stderr.strip().splitlines()[-1:] if tasks else []
         why = result.hint or "".join(last_line) or result.first_error
-        return InstalledMpi(node, problems=dict.fromkeys(self.config.languages, why))
+        return InstalledMpi(
+            node, problems=dict.fromkeys(self.config.languages, Explanation("step_failed", why))
+        )
 
     def usable(self, language: str) -> tuple[str, ...]:
         """Return the nodes where programs of this language start; a run with the others would fail."""

@@ -12,16 +12,26 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, Verdict, check, revised
 from pytest_gpucluster.core.errors import NotAvailable
+from pytest_gpucluster.core.finding import Quantity, Quote
+from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.core.text import some
+from pytest_gpucluster.kit.framework.payload_result import rank_part
+from pytest_gpucluster.kit.mpi.mpi_errors import code_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.kit.mpi.mpi_facts import MpiRun
 
-# kinds of mpi_errors: launcher and MPI have no PMI in common
-PMI_KINDS = ("MPI without PMI", "orte_ess_init", "plugin missing")
+# codes of mpi_errors: launcher and MPI have no PMI in common
+PMI_CODES = ("mpi_without_pmi", "orte_ess_init", "plugin_missing")
+SINGLETONS = "singletons"  # each rank is a world of one
+
+
+def some_ranks(numbers: Iterable[int]) -> Part:
+    """Return several ranks as one part."""
+    return Part("rank", name=f"ranks {some(numbers)}")
 
 
 def _known_cause(verdict: Verdict, run: MpiRun) -> Verdict:
@@ -30,7 +40,7 @@ def _known_cause(verdict: Verdict, run: MpiRun) -> Verdict:
         return verdict
     if run.failures:
         return replace(verdict, cause=_cause(run), hint=run.failures[0].hint)
-    if any(finding.part == "singletons" for finding in verdict.findings):
+    if any(finding.code == SINGLETONS for finding in verdict.findings):
         return replace(verdict, cause=_SINGLETONS_CAUSE, hint=_singletons_hint(run))
     return verdict
 
@@ -48,7 +58,7 @@ def _singletons_hint(run: MpiRun) -> str:
 
 
 def _cause(run: MpiRun) -> str:
-    if run.failures[0].kind in PMI_KINDS:
+    if run.failures[0].code in PMI_CODES:
         return f"no PMI support: {run.launcher} offers no PMI that this MPI was built for"
     return f"{run.launcher}: {run.failures[0].kind}"
 
@@ -67,24 +77,32 @@ def world(run: MpiRun) -> Judgement:
     yield Metric("mpi_ranks", len(ranks), "ranks", f"{run.launcher}, {run.language}")
     yield from _messages(run)
     if ranks and run.size > 1 and all(rank.size == 1 for rank in ranks):
-        yield Finding(
-            "singletons", f"{len(ranks)} programs, each rank 0 of 1", f"one world of {run.size} ranks"
-        )
+        worlds = Quantity(len(ranks), "worlds", f"{len(ranks)} programs, each rank 0 of 1")
+        one = Quantity(1, "worlds", f"one world of {run.size} ranks")
+        yield Finding(_part(run), worlds, one, code=SINGLETONS)
         return
     yield from _ranks_once(run)
     yield from _on_nodes(run)
 
 
+def _part(run: MpiRun, name: str = "") -> Part:
+    return Part("run", name=name or run.launcher)
+
+
+def _node(name: str) -> Part:
+    return Part("node", name=name)
+
+
 def _messages(run: MpiRun) -> Iterator[Finding]:
     for failure in run.failures:
-        where = f"{failure.kind} on {failure.host}" if failure.host else failure.kind
-        yield Finding(where, failure.text, f"a world of {run.size} ranks by {run.launcher}")
+        part, text = _node(failure.host) if failure.host else _part(run), f"{failure.kind}: {failure.text}"
+        yield Finding(part, Quote(text), f"a world of {run.size} ranks by {run.launcher}", code=failure.code)
     if run.problem:
-        yield Finding(run.launcher, run.problem, "ends by itself")
+        yield Finding(_part(run), Quote(run.problem), "ends by itself", code="step_failed")
     elif run.rc != 0 and not run.failures:
-        yield Finding(
-            run.launcher, f"exit status {run.rc}: {run.first_error or 'no message'}", "exit status 0"
-        )
+        text = f"exit status {run.rc}: {run.first_error or 'no message'}"
+        code = code_of(run.first_error, "exit_status")
+        yield Finding(_part(run), Quote(text), "exit status 0", code=code)
 
 
 def _ranks_once(run: MpiRun) -> Iterator[Finding]:
@@ -92,32 +110,33 @@ def _ranks_once(run: MpiRun) -> Iterator[Finding]:
     expected = f"ranks 0 to {run.size - 1}, once each"
     missing = sorted(set(range(run.size)) - set(seen))
     if missing and not run.failures and not run.problem:
-        yield Finding(f"ranks {some(missing)}", "sent no report", expected)
+        yield Finding(some_ranks(missing), "sent no report", expected, code="silent")
     elif missing and run.world.ranks:
-        yield Finding(f"ranks {some(missing)}", "did not start", expected)
+        yield Finding(some_ranks(missing), "did not start", expected, code="not_started")
     for rank, times in sorted(seen.items()):
         if times > 1:
-            yield Finding(f"rank {rank}", f"{times} times", "once")
+            once = Quantity(1, "times", "once")
+            yield Finding(rank_part(rank), Quantity(times, "times"), once, code="repeated")
         elif rank >= run.size:
-            yield Finding(f"rank {rank}", "unexpected", expected)
+            yield Finding(rank_part(rank), "unexpected", expected, code="surplus")
     sizes = sorted({rank.size for rank in run.world.ranks} - {run.size})
     if sizes:
-        yield Finding("size of the world", some(sizes), str(run.size))
+        yield Finding(_part(run, "size of the world"), some(sizes), str(run.size), code="world_size")
 
 
 def _on_nodes(run: MpiRun) -> Iterator[Finding]:
-    counts = Counter(rank.node for rank in run.world.ranks)
+    counts, wanted = Counter(rank.node for rank in run.world.ranks), Quantity(run.ntasks_per_node, "ranks")
     for node, count in sorted(counts.items()):
         if node not in run.nodes:
             mine = [rank.rank for rank in run.world.ranks if rank.node == node]
             where = f"on {node or 'an unknown host'}, which was not requested"
-            yield Finding(f"ranks {some(mine)}", where, f"on {hostlist.fold(run.nodes)}")
+            yield Finding(some_ranks(mine), where, f"on {hostlist.fold(run.nodes)}", code="elsewhere")
         elif count > run.ntasks_per_node:
-            yield Finding(node, f"{count} ranks", f"{run.ntasks_per_node} ranks")
+            yield Finding(_node(node), Quantity(count, "ranks"), wanted, code="rank_count")
     if counts and len(run.world.ranks) >= run.size:  # fewer: the missing ranks are named already
         for node in run.nodes:
             if counts[node] < run.ntasks_per_node:
-                yield Finding(node, f"{counts[node]} ranks", f"{run.ntasks_per_node} ranks")
+                yield Finding(_node(node), Quantity(counts[node], "ranks"), wanted, code="rank_count")
 
 
 @check(
@@ -133,7 +152,7 @@ def allreduce(run: MpiRun) -> Judgement:
         raise NotAvailable("no rank reported its sum")
     for rank in run.world.ranks:
         if rank.wrong or not rank.elements:
-            part = f"rank {rank.rank} on {rank.node}"
-            yield Finding(
-                part, f"{rank.wrong} of {rank.elements} elements wrong", "the closed form of the sum"
-            )
+            part, text = rank_part(rank.rank, rank.node), f"{rank.wrong} of {rank.elements} elements wrong"
+            right = Quantity(0, "elements", "the closed form of the sum")
+            code = "wrong_data" if rank.wrong else "no_data"
+            yield Finding(part, Quantity(rank.wrong, "elements", text), right, code=code)

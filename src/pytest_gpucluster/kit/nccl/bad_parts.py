@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.kit.nccl import pairing
-from pytest_gpucluster.kit.nccl.inference import PARTNERS
+from pytest_gpucluster.kit.nccl.inference import FAILED_ALONE, PARTNERS, SLOW_ALONE
 from pytest_gpucluster.kit.nccl.measurement import GroupKind, Status
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 def part_rounds(found: Inference, gpus: int) -> Batch:
     """Return a round of rails (with one control pair) and, for nodes that are slow alone, two of GPU neighbours."""
     nodes = found.observed.nodes
-    bad = [node for node in nodes if node in found.bad_nodes and "failed alone" not in found.bad_nodes[node]]
+    bad = [node for node in nodes if node in found.bad_nodes and found.bad_nodes[node].code != FAILED_ALONE]
     good = sorted(found.acquitted, key=found.observed.position.__getitem__)
     if not bad:
         return ()
@@ -28,7 +29,7 @@ def part_rounds(found: Inference, gpus: int) -> Batch:
     pairs += pairing.neighbours(good[len(pairs) :])[:1]  # the control: rails between two good nodes
     rails = tuple((f"{a}:{i}", f"{b}:{i}") for a, b in pairs for i in range(gpus))
     slow_alone = [
-        [f"{node}:{i}" for i in range(gpus)] for node in bad if "slow alone" in found.bad_nodes[node]
+        [f"{node}:{i}" for i in range(gpus)] for node in bad if found.bad_nodes[node].code == SLOW_ALONE
     ]
     local = [
         tuple(pair for members in slow_alone for pair in pairing.neighbours(members, shift))
@@ -37,16 +38,18 @@ def part_rounds(found: Inference, gpus: int) -> Batch:
     return tuple(groups for groups in (rails, *local) if groups)
 
 
-def bad_parts(judged: Iterable[Judged], bad_nodes: Iterable[str]) -> dict[str, tuple[str, ...]]:
+def bad_parts(judged: Iterable[Judged], bad_nodes: Iterable[str]) -> dict[str, tuple[Part, ...]]:
     """Return {bad node: its bad GPUs or adapters} for the nodes with some, but not all, of them bad."""
     known = list(judged)
     rails, gpus = _bad_rails(known), _bad_gpus(known)
-    parts: dict[str, tuple[str, ...]] = {}
+    parts: dict[str, tuple[Part, ...]] = {}
     for node in bad_nodes:
-        named = [f"GPU {i}" for i in sorted(gpus.get(node, ()))]
-        named += [f"GPU {i} or its adapter" for i in sorted(rails.get(node, set()) - gpus.get(node, set()))]
+        of, mine = Part("node", name=node), gpus.get(node, set())
+        named = [("gpu", i) for i in sorted(mine)] + [
+            ("rail", i) for i in sorted(rails.get(node, set()) - mine)
+        ]
         if named:
-            parts[node] = tuple(named)
+            parts[node] = tuple(Part(kind, i, of=of) for kind, i in named)
     return parts
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.kit.nccl.measurement import EXPECTED, GroupKind, Status
+from pytest_gpucluster.kit.nccl.measurement import EXPECTED, GroupKind, Reason, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 LEAF_SHARE = 0.75  # slow share of a leaf's outward pairs that makes the leaf, not its nodes, the fault
 PARTNERS = 2  # acquitted partners that convict a node
+FAILED_ALONE, SLOW_ALONE = "failed_alone", "slow_alone"
 CHANCE = 0.01  # accepted expectation of good parts that are always slow by coincidence
 
 
@@ -83,7 +84,7 @@ class Edge:
 class AloneResults:
     """The nodes that are bad alone, {node: why}, and those that were slow once."""
 
-    bad: Mapping[str, str] = field(default_factory=dict)
+    bad: Mapping[str, Reason] = field(default_factory=dict)
     slow_once: frozenset[str] = frozenset()
 
 
@@ -91,7 +92,7 @@ class AloneResults:
 class LeafResults:
     """The bad leaves, {leaf: why}, and the candidates: slow to other leaves, none of which is acquitted."""
 
-    bad: Mapping[str, str] = field(default_factory=dict)
+    bad: Mapping[str, Reason] = field(default_factory=dict)
     candidates: tuple[str, ...] = ()
 
     @property
@@ -117,7 +118,7 @@ class Inference:
     leaves: LeafResults
     closed_leaves: frozenset[str]
     partners_needed: int
-    bad_nodes: Mapping[str, str]
+    bad_nodes: Mapping[str, Reason]
 
     @cached_property
     def open_edges(self) -> tuple[Edge, ...]:
@@ -246,14 +247,14 @@ def judge_alone(judged: Iterable[Judged]) -> AloneResults:
     for one in judged:
         if one.kind is GroupKind.ALONE:
             results[one.measured.members[0]].append(one)
-    bad: dict[str, str] = {}
+    bad: dict[str, Reason] = {}
     slow_once: set[str] = set()
     for node, seen in results.items():
         counts = Counter(one.status for one in seen)
         if failed := [one.measured.problem for one in seen if one.status is Status.FAILED]:
-            bad[node] = f"failed alone: {failed[0]}"
+            bad[node] = Reason(FAILED_ALONE, f"failed alone: {failed[0]}")
         elif counts[Status.SLOW] > max(1, counts[Status.GOOD]):
-            bad[node] = "slow alone, measured twice"
+            bad[node] = Reason(SLOW_ALONE, "slow alone, measured twice")
         elif counts[Status.SLOW] > counts[Status.GOOD]:
             slow_once.add(node)
     return AloneResults(bad, frozenset(slow_once))
@@ -292,7 +293,7 @@ def judge_leaves(edges: Iterable[Edge]) -> LeafResults:
         if edge.crosses and sound.issuperset(edge.ends) and all(edge.leaves)
         if edge.bad or edge.good
     ]
-    bad: dict[str, str] = {}
+    bad: dict[str, Reason] = {}
     while worst := _worst_leaf(crossing):  # without its pairs, which would count against the other leaves
         leaf, bad[leaf] = worst
         crossing = [(leaves, slow) for leaves, slow in crossing if leaf not in leaves]
@@ -327,7 +328,7 @@ def convict(
     acquitted: AbstractSet[str],
     partners: AbstractSet[str],
     needed: int = PARTNERS,
-) -> dict[str, str]:
+) -> dict[str, Reason]:
     """Return {node: why} of the nodes that are not acquitted and bad with enough partners."""
     found: dict[str, list[Edge]] = defaultdict(list)
     for edge in open_edges:
@@ -335,7 +336,10 @@ def convict(
             if end not in acquitted and edge.decides(end, acquitted, partners):
                 found[end].append(edge)
     return {
-        node: f"bad with {', '.join(edge.other(node) for edge in own)}, which are fine with others"
+        node: Reason(
+            "bad_with_partners",
+            f"bad with {', '.join(edge.other(node) for edge in own)}, which are fine with others",
+        )
         for node, own in found.items()
         if len(own) >= partners_of(own, needed)
     }
@@ -363,7 +367,7 @@ def _mostly_slow(tally: Counter[bool]) -> bool:
     return tally[True] > 1 and tally[True] / tally.total() >= LEAF_SHARE
 
 
-def _worst_leaf(crossing: Sequence[tuple[Group, bool]]) -> tuple[str, str] | None:
+def _worst_leaf(crossing: Sequence[tuple[Group, bool]]) -> tuple[str, Reason] | None:
     """Return the leaf with the largest share of slow pairs, and why; None if no leaf paired with it is good elsewhere."""
     tallies = _tally(crossing)
     for leaf in sorted(tallies, key=lambda leaf: tallies[leaf][True] / tallies[leaf].total(), reverse=True):
@@ -372,5 +376,6 @@ def _worst_leaf(crossing: Sequence[tuple[Group, bool]]) -> tuple[str, str] | Non
         if _mostly_slow(tally) and any(
             not slow and leaf not in leaves and met.intersection(leaves) for leaves, slow in crossing
         ):
-            return leaf, f"{tally[True]} of {tally.total()} pairs across it are slow, pairs within are fine"
+            text = f"{tally[True]} of {tally.total()} pairs across it are slow, pairs within are fine"
+            return leaf, Reason("slow_leaf", text)
     return None

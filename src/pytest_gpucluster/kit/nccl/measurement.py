@@ -5,18 +5,18 @@ from __future__ import annotations
 import enum
 import statistics
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from pytest_gpucluster.core.part import Part
     from pytest_gpucluster.kit.nccl.pairing import Group
 
 MIN_DISTANCE = 0.12  # of the median: four standard deviations of a fabric that scatters by 3%
 SIGMAS = 4.0
 MAX_DISTANCE = 1 / 3  # of the median: two speeds scatter so widely that no fault would be beyond the bound
 EXPECTED = "expected"
-WRONG_DATA = "wrong data"  # how the problem of such a measurement begins
 
 
 class GroupKind(str, enum.Enum):
@@ -44,13 +44,15 @@ class Measurement:
     """Measurement of one group in one round.
 
     `members` are nodes, or GPUs as 'node:local rank'. `busbw` in GB/s; None if nothing was measured, with the reason in
-    `problem` (crashed, hung, wrong data). `skipped`: the group was not run; `problem` may hold the reason.
+    `problem` (crashed, hung, wrong data). `skipped`: the group was not run; `problem` may hold the reason. `wrong`: the
+    data arrived changed.
     """
 
     members: Group
     busbw: float | None = None
     problem: str = ""
     skipped: bool = False
+    wrong: bool = False
 
     @classmethod
     def from_dict(cls, line: Mapping[str, Any]) -> Measurement:
@@ -59,11 +61,12 @@ class Measurement:
         if not members:
             raise ValueError("a measurement without members")
         wrong = int(line.get("wrong") or 0)
-        problem = str(line.get("problem") or "") or (f"{WRONG_DATA}: {wrong} elements" if wrong else "")
+        problem = str(line.get("problem") or "") or (f"wrong data: {wrong} elements" if wrong else "")
         busbw = line.get("busbw")
         if busbw is None and not problem and not line.get("skipped"):
             raise ValueError(f"neither busbw nor problem for {' '.join(members)}")
-        return cls(members, None if busbw is None else float(busbw), problem, bool(line.get("skipped")))
+        value = None if busbw is None else float(busbw)
+        return cls(members, value, problem, bool(line.get("skipped")), wrong > 0 and value is not None)
 
 
 @dataclass(frozen=True)
@@ -86,17 +89,34 @@ class Judged:
     status: Status
 
 
+class Reason(NamedTuple):
+    """Why a part is bad or a question is open: a stable word, and what people read."""
+
+    code: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Evidence(NamedTuple):
+    """One measurement as text, with its nodes."""
+
+    text: str
+    nodes: frozenset[str] = frozenset()
+
+
 @dataclass(frozen=True)
 class Unresolved:
     """An open question: the candidates for the bad part, and why the measurements cannot decide between them."""
 
     candidates: tuple[str, ...]
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True)
 class Localisation:
-    """The result. `evidence`: one text per relevant measurement with its members, GB/s and bound.
+    """The result. `evidence`: each relevant measurement with its members, GB/s and bound.
 
     `bad_parts` maps a bad node to its bad GPUs or adapters, if they can be identified. `rounds` counts rounds of pairs
     of nodes, `part_rounds` those of pairs of GPUs, `steps` the batches that were run.
@@ -105,10 +125,10 @@ class Localisation:
     bad_nodes: tuple[str, ...] = ()
     bad_links: tuple[Group, ...] = ()
     bad_leaves: tuple[str, ...] = ()
-    bad_parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    why: Mapping[str, str] = field(default_factory=dict)
+    bad_parts: Mapping[str, tuple[Part, ...]] = field(default_factory=dict)
+    why: Mapping[str, Reason] = field(default_factory=dict)
     unresolved: tuple[Unresolved, ...] = ()
-    evidence: tuple[str, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
     rounds: int = 0
     part_rounds: int = 0
     steps: int = 0
@@ -117,6 +137,14 @@ class Localisation:
     def clean(self) -> bool:
         """Whether nothing is bad and no question is open."""
         return not (self.bad_nodes or self.bad_links or self.bad_leaves or self.unresolved)
+
+    def reason(self, part: str) -> Reason:
+        """Return why a node or a leaf is bad."""
+        return self.why.get(part, Reason("bad", "bad"))
+
+    def evidence_of(self, *nodes: str) -> list[str]:
+        """Return the texts of the measurements that these nodes took part in together."""
+        return [one.text for one in self.evidence if one.nodes.issuperset(nodes)]
 
 
 def fleet_bound(

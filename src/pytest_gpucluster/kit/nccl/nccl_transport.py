@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.kit.nccl import nccl_log
-from pytest_gpucluster.kit.nccl.nccl_validation import TRANSPORT, RunSpec, transport_findings
+from pytest_gpucluster.kit.nccl.nccl_validation import UNLOGGED, RunSpec, transport_findings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -51,7 +51,7 @@ def judge_transport(node: str, found: Connections | None, profile: Profile, see:
     per_node = max(1, len(found.nodes) // max(1, len(nodes)))
     spec = RunSpec(nodes, per_node, node_of_rank=found.nodes, log=replace(found.log, channels=here))
     for finding in transport_findings(spec, profile):
-        if finding.part == TRANSPORT:  # the connections of this node are not in the log
+        if finding.code == UNLOGGED:  # the connections of this node are not in the log
             yield NotAvailable(f"{finding.measured}: see {see}")
         else:
             yield finding

@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Finding, Metric, conclude
+from pytest_gpucluster.core.finding import Quantity, Quote
 from pytest_gpucluster.core.hostlist import shown
+from pytest_gpucluster.core.part import Part, register
 from pytest_gpucluster.core.text import some
 from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.kit.nccl.nccl_log import HINTS
@@ -21,17 +23,20 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.config.models import Profile
     from pytest_gpucluster.core.check import Judgement, Verdict
+    from pytest_gpucluster.core.finding import Measure
     from pytest_gpucluster.kit.mpi.mpi_errors import LaunchFailure
     from pytest_gpucluster.kit.nccl.nccl_log import NcclLog
     from pytest_gpucluster.kit.nccl.nccl_rows import Half
     from pytest_gpucluster.kit.nccl.nccl_tests import NcclOutput, NcclRun, RankLine
 
 __all__ = [
-    "TRANSPORT",
+    "SLOWER_TRANSPORT",
+    "UNLOGGED",
+    "WRONG_DATA",
     "RunSpec",
     "aligned",
-    "is_consequence",
     "metrics",
+    "rank_of_cause",
     "transport_findings",
     "validate_nodes",
     "validate_run",
@@ -40,8 +45,15 @@ __all__ = [
 ADAPTERS = "a transport over the adapters of the profile"
 _SHOWN = 4
 _NO_BUS = "-"
-TRANSPORT = "transport"  # the part of a run whose connections were not logged
-_CUT = ("table", "tables", "output")
+UNLOGGED = "transport_unlogged"
+SLOWER_TRANSPORT = frozenset({"slower_between", "slower_within"})  # their cause has the settings of NCCL
+WRONG_DATA = frozenset({"wrong_elements", "out_of_bounds"})
+# a timeout follows from another failure, and a run that did not end prints no whole table
+_CONSEQUENCES = {
+    "timeout": 1,
+    **dict.fromkeys(("tables", "incomplete_table", "incomplete_output", "exit_code"), 2),
+}
+register("message", "message")  # a collective and the size of its messages
 
 
 @dataclass(frozen=True)
@@ -151,23 +163,27 @@ def _median(values: Sequence[float | None]) -> float | None:
 
 
 def _verdict(problems: Sequence[_Problem], found: Sequence[Metric]) -> Verdict:
-    # a timeout and a cut table are consequences: the other problems come first
-    problems = sorted(
-        problems, key=lambda it: (is_consequence(it.finding), it.finding.measured.startswith("timeout:"))
-    )
+    problems = sorted(problems, key=lambda it: rank_of_cause(it.finding))
     cause, hint = (problems[0].cause, problems[0].hint) if problems else ("", "")
     judgement: Judgement = iter([*(problem.finding for problem in problems), *found])
     return conclude("nccl.belief", judgement, cause=cause, hint=hint, action=Action.MONITOR)
 
 
-def is_consequence(finding: Finding) -> bool:
-    """Return whether a finding only reports that the run did not end: other findings have the reason."""
-    incomplete = finding.part in _CUT or finding.measured.endswith(" tables")
-    return incomplete or finding.measured.startswith("exit code")
+def rank_of_cause(finding: Finding) -> int:
+    """Return 0 for a reason why a run failed; more for what only reports that it did not end."""
+    return _CONSEQUENCES.get(finding.code, 0)
 
 
-def _problem(part: str, measured: str, expected: str, cause: str, hint: str) -> _Problem:
-    return _Problem(Finding(part, measured, expected), cause, hint)
+def _problem(code: str, part: Part, measured: Measure, expected: Measure, cause: str, hint: str) -> _Problem:
+    return _Problem(Finding(part, measured, expected, code=code), cause, hint)
+
+
+def _node(name: str) -> Part:
+    return Part("node", name=name)
+
+
+def _some_ranks(numbers: Sequence[int]) -> Part:
+    return Part("rank", name=f"ranks {some(sorted(numbers), _SHOWN)}")
 
 
 # --- failures and tables ----------------------------------------------------------------------------------
@@ -184,8 +200,9 @@ def _failures_of(failures: Sequence[LaunchFailure]) -> Iterator[_Problem]:
     leading = [failure for failure in failures if failure.kind not in ("relayed", "exit code")]
     for failure in leading or failures:
         yield _problem(
-            failure.host or "run",
-            f"{failure.kind}: {failure.text.rstrip('.')}",
+            failure.code,
+            _node(failure.host) if failure.host else Part("run"),
+            Quote(f"{failure.kind}: {failure.text.rstrip('.')}"),
             "no failure",
             failure.kind,
             failure.hint,
@@ -195,19 +212,24 @@ def _failures_of(failures: Sequence[LaunchFailure]) -> Iterator[_Problem]:
 def _one_table(output: NcclOutput, spec: RunSpec) -> Iterator[_Problem]:
     if output.singletons and spec.world > 1:
         yield _problem(
-            "ranks", f"rank 0 alone, {output.singletons} times", f"1 run of {spec.world} ranks",
+            "singletons", Part("run", name="ranks"), f"rank 0 alone, {output.singletons} times", f"1 run of {spec.world} ranks",
             "each process ran alone: MPI was started without PMI or PMIx, and the bus bandwidth reads 0.00",
             "srun --mpi=pmix (`srun --mpi=list` shows what Slurm has), or mpirun inside the allocation",
         )  # fmt: skip
     elif len(output.runs) != 1:
         yield _problem(
-            "tables", f"{len(output.runs)} tables", "1 table", "the run printed no table, or several runs did",
+            "tables", Part("run", name="tables"), Quantity(len(output.runs), "tables"), Quantity(1, "tables"), "the run printed no table, or several runs did",
             "; ".join(output.reasons[:2]) or "run one command; with several, use srun --label",
         )  # fmt: skip
     for reason in output.reasons:
         if output.runs:
             yield _problem(
-                "output", reason, "complete output", "the output is cut or mixed", "repeat with srun --label"
+                "incomplete_output",
+                Part("run", name="output"),
+                Quote(reason),
+                "complete output",
+                "the output is cut or mixed",
+                "repeat with srun --label",
             )
 
 
@@ -220,10 +242,14 @@ def _ranks(run: NcclRun, spec: RunSpec) -> Iterator[_Problem]:
     surplus = [rank for rank in numbers if rank >= spec.world]
     twice = [rank for rank, times in numbers.items() if times > 1]
     hint = "compare srun's -N, --ntasks-per-node and the tool's -g with the requested run"
-    for ranks, what in ((missing, "missing"), (surplus, "too many"), (twice, "more than once")):
+    for code, ranks, what in (
+        ("missing", missing, "missing"),
+        ("surplus", surplus, "too many"),
+        ("repeated", twice, "more than once"),
+    ):
         if ranks:
             yield _problem(
-                f"ranks {some(sorted(ranks), _SHOWN)}", what, f"ranks 0-{spec.world - 1} once each",
+                code, _some_ranks(ranks), what, f"ranks 0-{spec.world - 1} once each",
                 "the run was smaller or larger than requested, or another one", hint,
             )  # fmt: skip
     yield from _places(run.ranks, spec)
@@ -240,7 +266,7 @@ def _places(ranks: Sequence[RankLine], spec: RunSpec) -> Iterator[_Problem]:
         misplaced = [line for line in ranks if _short(where.get(line.rank, "")) != _short(line.host)]
         for line in misplaced[:_SHOWN]:
             yield _problem(
-                f"rank {line.rank}", f"on {line.host}", f"on {where.get(line.rank, 'a node of the job')}",
+                "elsewhere", Part("rank", line.rank), f"on {line.host}", f"on {where.get(line.rank, 'a node of the job')}",
                 "the rank did not run where Slurm started it, or hostnames are wrong",
                 "compare `hostname -s` with NodeHostName of scontrol show node",
             )  # fmt: skip
@@ -248,7 +274,7 @@ def _places(ranks: Sequence[RankLine], spec: RunSpec) -> Iterator[_Problem]:
     wrong, absent = sorted(set(names) - expected), sorted(expected - set(names))
     if wrong or absent:
         yield _problem(
-            "nodes", f"ranks on {shown(names)}", f"ranks on {shown(expected)}",
+            "other_nodes", Part("run", name="nodes"), f"ranks on {shown(names)}", f"ranks on {shown(expected)}",
             f"nodes without a rank: {shown(absent)}" if absent else f"nodes not requested: {shown(wrong)}",
             "virtual nodes of one host need Slurm's task labels (srun --label); otherwise check the hostfile",
         )  # fmt: skip
@@ -256,7 +282,7 @@ def _places(ranks: Sequence[RankLine], spec: RunSpec) -> Iterator[_Problem]:
     for node, count in sorted(names.items()):
         if count != spec.gpus_per_node:
             yield _problem(
-                node, f"{count} ranks", f"{spec.gpus_per_node} ranks", "ranks are spread unevenly",
+                "rank_count", _node(node), Quantity(count, "ranks"), Quantity(spec.gpus_per_node, "ranks"), "ranks are spread unevenly",
                 "srun --ntasks-per-node, or -g of the tool",
             )  # fmt: skip
 
@@ -271,6 +297,10 @@ def _device(line: RankLine) -> str:
     return f"{line.bus_id} device {line.device}" if int(line.bus_id, 16) else ""
 
 
+def _gpu(host: str, device: str) -> Part:
+    return Part("gpu", address=device, of=_node(host))
+
+
 def _devices(runs: Sequence[NcclRun], where: Mapping[int, str] | None) -> Iterator[_Problem]:
     owners: dict[tuple[str, str], list[RankLine]] = defaultdict(list)
     for line in (line for run in runs for line in run.ranks):
@@ -278,7 +308,7 @@ def _devices(runs: Sequence[NcclRun], where: Mapping[int, str] | None) -> Iterat
     nameless = [line.rank for (_, bus_id), lines in owners.items() if bus_id == _NO_BUS for line in lines]
     if nameless:
         yield _problem(
-            f"ranks {some(sorted(nameless), _SHOWN)}", "no GPU named", "one GPU each",
+            "no_gpu_named", _some_ranks(nameless), "no GPU named", "one GPU each",
             "the ranks ran on CPUs, or the tool names no device",
             "check the names in the Rank lines; a newer torch reports the bus id",
         )  # fmt: skip
@@ -287,7 +317,7 @@ def _devices(runs: Sequence[NcclRun], where: Mapping[int, str] | None) -> Iterat
             ranks = [f"{line.rank} ({where[line.rank]})" if where and line.rank in where else f"{line.rank}"
                       for line in lines]  # fmt: skip
             yield _problem(
-                f"GPU {bus_id} of {host}", f"ranks {', '.join(ranks)}", "one rank per GPU", "ranks share a GPU",
+                "shared_by_ranks", _gpu(host, bus_id), f"ranks {', '.join(ranks)}", "one rank per GPU", "ranks share a GPU",
                 "give each task its own GPU (--gpus-per-task=1); on virtual nodes, assign different GPUs to each node",
             )  # fmt: skip
 
@@ -301,7 +331,7 @@ def _shared_across(tables: Mapping[str, Sequence[NcclRun]]) -> Iterator[tuple[st
     for (host, bus_id), nodes in sorted(users.items()):
         for node in sorted(set(nodes)) if len(set(nodes)) > 1 and bus_id not in (_NO_BUS, "") else ():
             yield node, _problem(
-                f"GPU {bus_id} of {host}", f"used by {shown(nodes)} at once", f"used by {node} alone",
+                "shared_by_nodes", _gpu(host, bus_id), f"used by {shown(nodes)} at once", f"used by {node} alone",
                 "the nodes share one host and were given the same GPUs",
                 "assign different GPUs to the nodes: File= in gres.conf, and CUDA_VISIBLE_DEVICES in Slurm's TaskProlog",
             )  # fmt: skip
@@ -310,7 +340,7 @@ def _shared_across(tables: Mapping[str, Sequence[NcclRun]]) -> Iterator[tuple[st
 def _of_node(runs: Sequence[NcclRun], node: str, spec: RunSpec, *, virtual: bool) -> Iterator[_Problem]:
     if len(runs) != 1:
         yield _problem(
-            node, f"{len(runs)} tables", "1 table", "the node's process printed nothing, or crashed",
+            "tables", _node(node), Quantity(len(runs), "tables"), Quantity(1, "tables"), "the node's process printed nothing, or crashed",
             "repeat on this node alone",
         )  # fmt: skip
         return
@@ -319,13 +349,13 @@ def _of_node(runs: Sequence[NcclRun], node: str, spec: RunSpec, *, virtual: bool
     found = [line.rank for line in run.ranks]
     if sorted(found) != [*range(ranks)]:
         yield _problem(
-            node, f"ranks {some(sorted(found), _SHOWN)}", f"ranks 0-{ranks - 1}",
+            "other_ranks", _node(node), f"ranks {some(sorted(found), _SHOWN)}", f"ranks 0-{ranks - 1}",
             "the process used other GPUs than requested",
             "compare -g of the tool with --gpus-per-node",
         )  # fmt: skip
     hosts = {_short(line.host) for line in run.ranks}
     if hosts and hosts != {_short(node)} and not (virtual and len(hosts) == 1):
-        yield _problem(node, f"ran on {shown(hosts)}", f"ran on {node}", "the task did not run where Slurm started it",
+        yield _problem("other_host", _node(node), f"ran on {shown(hosts)}", f"ran on {node}", "the task did not run where Slurm started it",
                      "compare `hostname -s` with NodeHostName of scontrol show node")  # fmt: skip
     yield from _devices([run], None)
     yield from _table(run, spec)
@@ -337,15 +367,27 @@ def _of_node(runs: Sequence[NcclRun], node: str, spec: RunSpec, *, virtual: bool
 def _table(run: NcclRun, spec: RunSpec) -> Iterator[_Problem]:
     for reason in run.reasons:
         yield _problem(
-            "table", reason, "a complete table", "the table is cut, mixed or contradictory", "repeat the run"
+            "incomplete_table",
+            Part("run", name="table"),
+            Quote(reason),
+            "a complete table",
+            "the table is cut, mixed or contradictory",
+            "repeat the run",
         )
     if spec.collective and run.collective != spec.collective:
-        yield _problem("collective", run.collective or "not named", spec.collective, "another test ran", "")
+        yield _problem(
+            "other_collective",
+            Part("run", name="collective"),
+            run.collective or "not named",
+            spec.collective,
+            "another test ran",
+            "",
+        )
     measured = {row.size for row in run.rows}
     for size in spec.sizes:
         if not any(aligned(have, size, run.world) for have in measured):
             yield _problem(
-                f"size {format_size(size)}", "not measured", "measured", "the sweep does not reach this size",
+                "not_measured", Part("message", name=f"size {format_size(size)}"), "not measured", "measured", "the sweep does not reach this size",
                 "set -b, -e and -f of nccl-tests so that it does; small GPU memory limits the largest size",
             )  # fmt: skip
     yield from _data(run, spec)
@@ -358,15 +400,16 @@ def _data(run: NcclRun, spec: RunSpec) -> Iterator[_Problem]:
         for place, half in (("out-of-place", row.out_of_place), ("in-place", row.in_place)):
             if half and half.wrong:
                 yield _problem(
-                    f"{run.collective} {format_size(row.size)} {place}", f"{half.wrong} wrong elements",
-                    "0 wrong elements", "data is corrupted", hint,
+                    "wrong_elements", Part("message", name=f"{run.collective} {format_size(row.size)} {place}"),
+                    Quantity(half.wrong, "wrong elements"), Quantity(0, "wrong elements"), "data is corrupted", hint,
                 )  # fmt: skip
     if run.out_of_bounds:
-        yield _problem("data", f"{run.out_of_bounds} values out of bounds", "0", "data is corrupted", hint)
+        out = Quantity(run.out_of_bounds, "values out of bounds")
+        yield _problem("out_of_bounds", Part("run", name="data"), out, Quantity(0), "data is corrupted", hint)
     unchecked = [row for row in run.rows if not _checked(row.out_of_place)]
     if spec.data_checked and run.rows and (run.validation is False or unchecked):
         yield _problem(
-            "data", f"not checked ({len(unchecked)} of {len(run.rows)} sizes)", "checked",
+            "data_unchecked", Part("run", name="data"), f"not checked ({len(unchecked)} of {len(run.rows)} sizes)", "checked",
             "nccl-tests ran with -c 0", "run with -c 1",
         )  # fmt: skip
 
@@ -399,7 +442,7 @@ def _transports(spec: RunSpec, profile: Profile | None) -> Iterator[_Problem]:
             if _worse(transport, wanted):
                 pairs = paths.pairs[f"between {transport}"]
                 yield _problem(
-                    _pairs(pairs, spec.node_of_rank or log.hosts), f"{transport} between nodes",
+                    "slower_between", _pairs(pairs, spec.node_of_rank or log.hosts), f"{transport} between nodes",
                     wanted, _with_settings("traffic between nodes does not use the fabric of the profile", log),
                     HINTS.get(transport, ""),
                 )  # fmt: skip
@@ -410,7 +453,7 @@ def _transports(spec: RunSpec, profile: Profile | None) -> Iterator[_Problem]:
     for transport in sorted(paths.within):
         if linked and not transport.startswith(("P2P", "NVLS")):
             yield _problem(
-                _pairs(paths.pairs[f"within {transport}"], spec.node_of_rank or log.hosts), f"{transport} within a node",
+                "slower_within", _pairs(paths.pairs[f"within {transport}"], spec.node_of_rank or log.hosts), f"{transport} within a node",
                 "P2P or NVLS", _with_settings("GPUs of one node do not use NVLink", log), HINTS["SHM"],
             )  # fmt: skip
 
@@ -423,7 +466,7 @@ def transport_of(profile: Profile) -> str:
 
 def _unlogged(where: str, wanted: str) -> _Problem:
     return _problem(
-        TRANSPORT, f"no connection {where} was logged", wanted, "NCCL's log is missing or cut",
+        UNLOGGED, Part("run", name="transport"), f"no connection {where} was logged", wanted, "NCCL's log is missing or cut",
         "the step sets NCCL_DEBUG=INFO, on stderr: do exports of the environment, the image or a wrapper of the tool set "
         "NCCL_DEBUG, NCCL_DEBUG_SUBSYS (INIT,ENV are needed) or NCCL_DEBUG_FILE otherwise?",
     )  # fmt: skip
@@ -450,10 +493,14 @@ def _net(transport: str) -> int:
     return 0 if "socket" in transport.lower() else 2 if transport.endswith("GDRDMA") else 1
 
 
-def _pairs(pairs: Sequence[tuple[int, int]], where: Mapping[int, str]) -> str:
+def _pairs(pairs: Sequence[tuple[int, int]], where: Mapping[int, str]) -> Part:
     nodes = {where[rank] for pair in pairs for rank in pair}
     first = ", ".join(f"{source}->{target}" for source, target in pairs[:_SHOWN])
-    return f"{shown(nodes)}: ranks {first}{' ...' if len(pairs) > _SHOWN else ''}"
+    return Part(
+        "rank",
+        name=f"{shown(nodes)}: ranks {first}{' ...' if len(pairs) > _SHOWN else ''}",
+        nodes=tuple(sorted(nodes)),
+    )
 
 
 # --- hosts ------------------------------------------------------------------------------------------------

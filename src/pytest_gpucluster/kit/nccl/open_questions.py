@@ -6,29 +6,41 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.kit.nccl import pairing
 from pytest_gpucluster.kit.nccl.inference import PARTNERS
-from pytest_gpucluster.kit.nccl.measurement import WRONG_DATA, GroupKind, Status, Unresolved
+from pytest_gpucluster.kit.nccl.measurement import Evidence, GroupKind, Reason, Status, Unresolved
 from pytest_gpucluster.kit.nccl.next_pairs import ALL_PAIRS_UP_TO
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pytest_gpucluster.kit.nccl.inference import Inference
     from pytest_gpucluster.kit.nccl.measurement import Bound, Judged
     from pytest_gpucluster.kit.nccl.pairing import Group
+
+NO_BOUND = "no_bound"  # there are no values to compare with
+
+
+def _open(candidates: Sequence[str], code: str, text: str) -> Unresolved:
+    return Unresolved(tuple(candidates), Reason(code, text))
 
 
 def unresolved(found: Inference) -> Iterator[Unresolved]:
     """Yield the questions that the measurements leave open."""
     nodes = found.observed.nodes
     if found.leaves.candidates:
-        yield Unresolved(found.leaves.candidates, "slow to other leaves, and none of them is acquitted")
+        yield _open(
+            found.leaves.candidates, "slow_leaves", "slow to other leaves, and none of them is acquitted"
+        )
     if found.slow_spine:
-        yield Unresolved(tuple(sorted(set(found.observed.leaves.values()))), found.slow_spine)
+        yield _open(sorted(set(found.observed.leaves.values())), NO_BOUND, found.slow_spine)
     for node in sorted(found.alone.slow_once, key=found.observed.position.__getitem__):
-        yield Unresolved((node,), "slow alone, measured once")
+        yield _open((node,), "slow_alone_once", "slow alone, measured once")
     for edge in found.doubtful_links:
-        why = "once, not measured again" if edge.bad == 1 else "every time, as pairs were that are fine now"
-        yield Unresolved((link(edge.ends),), f"slow or failed {why}")
+        code, why = (
+            ("slow_link_once", "once, not measured again")
+            if edge.bad == 1
+            else ("slow_link_by_chance", "every time, as pairs were that are fine now")
+        )
+        yield _open((link(edge.ends),), code, f"slow or failed {why}")
     yield from _wrong_data(found)
     if len(nodes) > 1:
         yield from _open_nodes(found)
@@ -39,12 +51,13 @@ def _wrong_data(found: Inference) -> Iterator[Unresolved]:
     pairs = {
         frozenset(one.measured.members): one.measured
         for one in found.observed.judged
-        if one.kind in (GroupKind.WITHIN, GroupKind.ACROSS) and one.measured.problem.startswith(WRONG_DATA)
+        if one.kind in (GroupKind.WITHIN, GroupKind.ACROSS) and one.measured.wrong
     }
     for edge in found.edges:
         one = pairs.get(frozenset(edge.ends))
         if one and edge.good and found.bad_nodes.keys().isdisjoint(edge.ends):
-            yield Unresolved((*edge.ends, link(edge.ends)), f"{one.problem}, right when repeated")
+            candidates = (*edge.ends, link(edge.ends))
+            yield _open(candidates, "wrong_data_once", f"{one.problem}, right when repeated")
 
 
 def _open_nodes(found: Inference) -> Iterator[Unresolved]:
@@ -53,52 +66,53 @@ def _open_nodes(found: Inference) -> Iterator[Unresolved]:
         edge.bad > 0 for edge in found.edges
     )  # one pair, or one without a bound, says nothing of a fabric
     if not found.acquitted and len(left) > ALL_PAIRS_UP_TO and bad >= PARTNERS:
-        yield Unresolved(tuple(left), "no pair is fine: the fabric as a whole, or the bound is too high")
+        yield _open(left, "no_good_pair", "no pair is fine: the fabric as a whole, or the bound is too high")
         return
     reported: set[str] = set()
     for leaf, members in pairing.by_leaf(left, found.observed.leaves).items():
         if leaf in found.closed_leaves and len(members) > PARTNERS:
             reported.update(members)
-            yield Unresolved(
-                (leaf, *members), "no pair across this leaf is fine: the leaf, or all these nodes"
-            )
+            why = "no pair across this leaf is fine: the leaf, or all these nodes"
+            yield _open((leaf, *members), "leaf_or_nodes", why)
     for edge in found.open_edges:
         nodes = tuple(end for end in edge.ends if end in left and end not in reported)
         leaves = sorted(found.closed_leaves.intersection(edge.leaves)) if edge.crosses else []
         if nodes:
             reported.update(nodes)
             candidates = (*nodes, link(edge.ends), *leaves)
-            yield Unresolved(candidates, "no further acquitted partner to decide between them")
+            yield _open(candidates, "no_partner", "no further acquitted partner to decide between them")
         elif leaves and reported.isdisjoint((*leaves, *edge.ends)):
             reported.update(leaves)
-            yield Unresolved((*leaves, link(edge.ends)), "too few pairs cross these leaves")
+            yield _open((*leaves, link(edge.ends)), "few_across", "too few pairs cross these leaves")
     for node in left:
         if node not in reported:
             yield Unresolved((node,), _why_open(found, node))
 
 
-def _why_open(found: Inference, node: str) -> str:
+def _why_open(found: Inference, node: str) -> Reason:
     edges = [edge for edge in found.edges if node in edge.ends]
     if any(edge.counts[Status.UNJUDGED] for edge in edges):
-        return "no bound: state the expected bandwidth, there are too few pairs to compare"
+        return Reason(NO_BOUND, "no bound: state the expected bandwidth, there are too few pairs to compare")
     if any(not found.bad_nodes.keys().isdisjoint(edge.ends) for edge in edges):
-        return "measured with bad nodes only"
-    return "never measured in a pair"
+        return Reason("bad_partners_only", "measured with bad nodes only")
+    return Reason("no_pair", "never measured in a pair")
 
 
-def evidence(found: Inference, questions: Iterable[Unresolved]) -> Iterator[str]:
-    """Yield a text for each measurement of a named part, and for each disturbance that passed."""
+def evidence(found: Inference, questions: Iterable[Unresolved]) -> Iterator[Evidence]:
+    """Yield each measurement of a named part, and for each disturbance that passed."""
     links = {frozenset(ends) for ends in found.bad_links}
     named = found.bad_nodes.keys() | {part for entry in questions for part in entry.candidates}
     for leaf, why in found.leaves.bad.items():
-        yield f"{leaf}: {why}"
+        yield Evidence(f"{leaf}: {why}")
     for one in found.observed.judged:
-        nodes = {member.partition(":")[0] for member in one.measured.members}
+        nodes = frozenset(member.partition(":")[0] for member in one.measured.members)
         if not nodes.isdisjoint(named) or nodes in links:
-            yield line(one, found.observed.bounds.get(one.kind))
+            yield Evidence(line(one, found.observed.bounds.get(one.kind)), nodes)
     for edge in found.edges:
         if edge.bad and edge.good:
-            yield f"{link(edge.ends)}: bad {edge.bad} time(s), fine {edge.good}: a passing disturbance"
+            yield Evidence(
+                f"{link(edge.ends)}: bad {edge.bad} time(s), fine {edge.good}: a passing disturbance"
+            )
 
 
 def line(judged: Judged, bound: Bound | None) -> str:

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import Action, Finding, Metric
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.finding import Quantity
+from pytest_gpucluster.core.part import Part, pair
 from pytest_gpucluster.kit.nccl.inference import PARTNERS
+from pytest_gpucluster.kit.nccl.open_questions import NO_BOUND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +19,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.kit.nccl.measurement import Localisation, Measurement
 
 PAIR = 2
-NO_BOUND = "no bound"  # the reason of a localisation without values to compare with
 
 
 def all_slow(
@@ -41,11 +43,13 @@ def all_slow(
     unproved = "see nccl.links or rdma.links" if fast else "no partner is known to be fast"
     why = "" if proved else f"; the node, its partners or the network: {unproved}"
     most = f"; {slow} of {len(best)} nodes are below it" if 2 * slow > len(best) else ""
+    text = f"{best[node]:.4g} GB/s{where} with the best of {len(partners)} partners{why}{most}"
     return Finding(
-        node,
-        f"{best[node]:.4g} GB/s{where} with the best of {len(partners)} partners{why}{most}",
-        f"at least {hard:.4g} GB/s with one of them (hard limit)",
+        Part("node", name=node),
+        Quantity(best[node], "GB/s", text),
+        Quantity(hard, "GB/s", f"at least {hard:.4g} GB/s with one of them (hard limit)"),
         None if proved else Action.MONITOR,
+        code="below_hard_limit" if proved else "below_hard_limit_undecided",
     )
 
 
@@ -63,34 +67,33 @@ def link_findings(
     yield Metric("localisation_rounds", found.rounds, "rounds")
     yield Metric("localisation_steps", found.steps, "steps")
     for one, other in found.bad_links:
-        evidence = "; ".join(line for line in found.evidence if names_all(line, one, other))
+        evidence = "; ".join(found.evidence_of(one, other)) or "slow"
         yield Finding(
-            f"link {one} - {other}", evidence or "slow", "as fast as each end with its other partners"
+            pair(one, other), evidence, "as fast as each end with its other partners", code="slow_link"
         )
     for leaf in found.bad_leaves:
-        yield Finding(f"leaf switch {leaf}", found.why.get(leaf, "slow"), "as fast as the other leaves")
-    unbound = [left for left in found.unresolved if left.reason.startswith(NO_BOUND)]
+        yield Finding(
+            Part("leaf", name=leaf), found.reason(leaf).text, "as fast as the other leaves", code="slow_leaf"
+        )
+    unbound = [left for left in found.unresolved if left.reason.code == NO_BOUND]
     few = f"{len(nodes)} nodes are too few to judge their pairs by each other: {otherwise}"
     # a question about leaves has its own reason
-    reasons = (few if {*left.candidates} <= {*nodes} else left.reason for left in unbound)
+    reasons = (few if {*left.candidates} <= {*nodes} else left.reason.text for left in unbound)
     yield from map(NotAvailable, dict.fromkeys(reasons))
     for left in found.unresolved:
         if left in unbound:
             continue
         # a bad node already explains the measurements with it
         if not set(left.candidates) <= set(found.bad_nodes):
+            names = tuple(name for name in left.candidates if name in nodes)
             yield Finding(
-                f"one of {hostlist.fold(left.candidates)}",
+                Part("group", name=hostlist.fold(left.candidates), nodes=names),
                 f"undecided: {left.reason}",
                 "every pair as fast as the fleet",
+                code=left.reason.code,
             )
 
 
 def untried_pairs(measured: Sequence[Measurement]) -> str:
     """Return why none of these groups was run; '' if one was run or there are no groups."""
     return measured[0].problem if measured and all(it.skipped for it in measured) else ""
-
-
-def names_all(line: str, *nodes: str) -> bool:
-    """Return whether a line of evidence names all these nodes, or GPUs of them: gpu1 is not gpu10."""
-    return {word.partition(":")[0] for word in line.split()}.issuperset(nodes)

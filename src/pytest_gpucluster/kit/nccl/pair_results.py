@@ -41,14 +41,10 @@ def judge_pairs(nodes: Sequence[str], pairs: Iterable[PairResult], metric: str =
     ]
     return PairJudgement(
         {
-            node: f"{verdict.why.get(node, 'bad')}: {_of(node, verdict.evidence)}"
+            node: f"{verdict.reason(node)}: {'; '.join(verdict.evidence_of(node)) or 'slow with its partners'}"
             for node in verdict.bad_nodes
         },
         tuple((one, other) for one, other in verdict.bad_links),
         tuple((one, other) for one, other in wanted),
         tuple(questions),
     )
-
-
-def _of(node: str, evidence: Iterable[str]) -> str:
-    return "; ".join(line for line in evidence if node in line.split()) or "slow with its partners"

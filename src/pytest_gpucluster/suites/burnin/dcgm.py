@@ -9,6 +9,7 @@ Lists may hold null, the case of a status varies, other text may precede and fol
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ from pytest_gpucluster.core import safe_json
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check, revised
 from pytest_gpucluster.core.command_end import CommandEnd
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
+from pytest_gpucluster.core.finding import Quote
+from pytest_gpucluster.core.part import Part, gpu
 from pytest_gpucluster.core.probe import last_line
 from pytest_gpucluster.suites.burnin.load_checks import unmeasured
 
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.burnin.config import BurninConfig
     from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals
 
+NODE = Part("node")
 MAX_STARTS = 100  # braces before the JSON that are tried
 ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
 PASSED, WARNED = ("pass", "passed"), ("warn", "warning")
@@ -56,11 +60,11 @@ class DcgmWarning:
 
 @dataclass(frozen=True)
 class DcgmResult:
-    """One test on one entity. `where`: 'GPU 3', '' for the node; `status` in lower case."""
+    """One test on one entity. `where`: a GPU, another device or the node; `status` in lower case."""
 
     category: str
     test: str
-    where: str
+    where: Part
     status: str
     warnings: tuple[DcgmWarning, ...] = ()
 
@@ -133,7 +137,7 @@ def _results(root: dict[str, Any]) -> Iterator[DcgmResult]:
             found = [_result(category, test, result, where) for result in results for where in _where(result)]
             summary = test.get("test_summary")
             if isinstance(summary, dict):
-                whole = _result(category, test, summary, "")
+                whole = _result(category, test, summary, NODE)
                 # the summary repeats the warnings of the entities; only it has the faults of no entity
                 known = {warning for one in found for warning in one.warnings}
                 bad = [one for one in found if one.status in (*FAILED, *WARNED)]
@@ -144,7 +148,9 @@ def _results(root: dict[str, Any]) -> Iterator[DcgmResult]:
             yield from found
 
 
-def _result(category: dict[str, Any], test: dict[str, Any], result: dict[str, Any], where: str) -> DcgmResult:
+def _result(
+    category: dict[str, Any], test: dict[str, Any], result: dict[str, Any], where: Part
+) -> DcgmResult:
     warnings = result.get("warnings") or result.get("warning") or result.get("errors")
     return DcgmResult(
         str(category.get("category", "")),
@@ -165,13 +171,19 @@ def _warning(value: Any) -> DcgmWarning:
     return DcgmWarning(_texts(value), code, severity, category)
 
 
-def _where(result: dict[str, Any]) -> list[str]:
+def _where(result: dict[str, Any]) -> list[Part]:
     ids = result.get("gpu_ids", result.get("gpu_id"))
     if ids not in (None, "", -1):  # -1: no GPU
-        return [f"GPU {word.strip()}" for word in str(ids).split(",")]
+        return [_entity("GPU", word.strip()) for word in str(ids).split(",")]
     if "entity_id" in result:
-        return [f"{result.get('entity_group', 'entity')} {result['entity_id']}"]
-    return [""]
+        return [_entity(str(result.get("entity_group", "entity")), str(result["entity_id"]))]
+    return [NODE]
+
+
+def _entity(group: str, number: str) -> Part:
+    if group == "GPU" and number.isdigit():
+        return gpu(int(number))
+    return Part("device", name=f"{group} {number}")
 
 
 def _texts(value: Any) -> str:
@@ -237,12 +249,13 @@ def dcgm(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgemen
 def _judged(result: DcgmResult) -> Judgement:
     """Yield the finding of one result with its action, or an advisory if a warning proves no fault."""
     warning = f": {result.warning}" if result.warning else ""
-    where, measured = result.where or "node", f"{result.test} ({result.category}): {result.status}{warning}"
-    action = _action(result)
+    where, action = result.where, _action(result)
+    measured = Quote(f"{result.test} ({result.category}): {result.status}{warning}")
+    code = re.sub(r"\W+", "_", result.test.lower()).strip("_") or "test"
     if result.status in FAILED or (result.status in WARNED and not _is_mild(result)):
-        yield Finding(where, measured, "pass", action)
+        yield Finding(where, measured, "pass", action, code=code)
     elif result.status in WARNED or (result.status in PASSED and result.warnings):
-        yield Advisory(where, measured, "pass without a warning")
+        yield Advisory(where, measured, "pass without a warning", code=code)
     elif result.status not in (*PASSED, *SKIPPED):
         yield NotAvailable(
             f"dcgmi diag: the status {result.status!r} of {result.test} on {where} is not known"

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check, revised
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.fault_rules import Allowance
+from pytest_gpucluster.core.finding import Quantity, Quote
+from pytest_gpucluster.core.part import named
 from pytest_gpucluster.kit.gpu import xid as xids
 from pytest_gpucluster.kit.gpu.xid_check import ACTIONS
 from pytest_gpucluster.kit.node.port_errors import CAUSED_ELSEWHERE, USUAL, allowed, proves_fault
@@ -42,7 +44,7 @@ RATES = {
     "nvlink_crc_data_errors": _CRC,
 }
 USUAL_RATE = 50.0  # GB/s of a port whose rate cannot be read: NDR
-SMI = "nvidia-smi"  # the part for a failure of the tool itself
+SMI = named("software", "nvidia-smi")
 # reasons of Sensors: the driver slows a GPU for heat; the hardware does, for a cause that has a reason of its own
 SOFT_HEAT, HALVED = "sw_thermal_slowdown", "hw_slowdown"
 
@@ -98,7 +100,7 @@ def counters(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judg
     at_first = totals.hello.get("unread", {})
     unread = at_first.get("gpu") or at_first.get("killed") or totals.unread.get("killed")
     if failure := smi_failure(totals):
-        yield Finding(SMI, failure, "answers, also under load")
+        yield Finding(SMI, Quote(failure), "answers, also under load", code="no_answer")
     elif unread and counted and burnin.gpus:  # those of InfiniBand
         yield NotAvailable(f"the counters of the GPUs could not be read: {unread}")
     if not counted:
@@ -109,13 +111,14 @@ def counters(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judg
     if not totals.ran:
         yield NotAvailable("no load was finished, so no counters can be compared")
     for part, counter, count, limit in risen_counters(totals, burnin.seconds, config):
-        yield Metric(f"burnin_rose_{counter}", count, "", totals.part(part))
+        yield Metric(f"burnin_rose_{counter}", count, "", totals.name(part))
         if count > limit:
             loads = ", ".join(totals.rose_in.get(f"{part} {counter}", ()))
             what = "vanished from nvidia-smi" if counter == "gone" else f"{counter} rose by {count}"
             mild = not _proves_fault(counter, totals.rose[part])
             action = Action.MONITOR if mild else None
-            yield Finding(totals.part(part), f"{what} during {loads}", f"by at most {limit:.0f}", action)
+            rise, most = Quantity(count, "", f"{what} during {loads}"), f"by at most {limit:.0f}"
+            yield Finding(totals.part(part), rise, Quantity(limit, "", most), action, code=counter.lower())
     yield Metric("burnin_counters_read", len(counted), "counters")
 
 
@@ -167,12 +170,13 @@ def xid(burnin: BurninResult, node_name: str) -> Judgement:
             if entry is None:
                 continue
             loads = ", ".join(totals.rose_in.get(f"{part} {counter}", ()))
-            yield Metric(f"burnin_{entry.kind.lower()}", count, "", totals.part(part))
-            measured = f"{entry} {count} times during {loads}"
+            yield Metric(f"burnin_{entry.kind.lower()}", count, "", totals.name(part))
+            measured = Quantity(count, "times", f"{entry} {count} times during {loads}")
+            none, code = Quantity(0, "times", "none"), counter.partition(":")[0]
             if entry.fails:
-                yield Finding(totals.part(part), measured, "none", ACTIONS[entry.advice])
+                yield Finding(totals.part(part), measured, none, ACTIONS[entry.advice], code=code)
             elif entry.warns:
-                yield Advisory(totals.part(part), measured, "none")
+                yield Advisory(totals.part(part), measured, none, code=code)
 
 
 @check(
@@ -190,16 +194,15 @@ def temperature(burnin: BurninResult, node_name: str, config: BurninConfig) -> J
     if any(totals.ran[load] for load in GPU_LOADS) and not totals.peaks:
         yield NotAvailable("nvidia-smi reported no temperature while the loads ran")
     for uuid, peaks in sorted(totals.peaks.items()):
-        part = totals.part(uuid)
         for name, value, unit in (
             ("celsius", peaks.celsius, "C"),
             ("sm_mhz", statistics.median(peaks.sm_mhz) if peaks.sm_mhz else None, "MHz"),
         ):
             if value is not None:
-                yield Metric(f"burnin_{name}", value, unit, part)
+                yield Metric(f"burnin_{name}", value, unit, totals.name(uuid))
     yield from _record(totals)
     for found in heat_findings(totals, config):
-        room = found.measured.startswith(SOFT_HEAT) and not _others_are_cool(burnin, config)
+        room = found.code == SOFT_HEAT and not _others_are_cool(burnin, config)
         yield replace(found, action=Action.MONITOR) if room else found
 
 
@@ -209,11 +212,11 @@ def _record(totals: NodeTotals) -> Iterator[Metric]:
         return
     for uuid in sorted(totals.watts):
         mean, high = power(totals, uuid)
-        yield Metric("burnin_watts_mean", round(mean, 1), "W", totals.part(uuid))
-        yield Metric("burnin_watts_p95", high, "W", totals.part(uuid))
+        yield Metric("burnin_watts_mean", round(mean, 1), "W", totals.name(uuid))
+        yield Metric("burnin_watts_p95", high, "W", totals.name(uuid))
     for uuid, reasons in sorted(totals.slowed.items()):
         for reason, seconds in sorted(reasons.items()):
-            yield Metric(f"burnin_slowed_{reason}", round(seconds, 1), "s", totals.part(uuid))
+            yield Metric(f"burnin_slowed_{reason}", round(seconds, 1), "s", totals.name(uuid))
 
 
 def _others_are_cool(burnin: BurninResult, config: BurninConfig) -> bool:
@@ -233,17 +236,16 @@ def heat_findings(totals: NodeTotals, config: BurninConfig) -> list[Finding]:
         gpu = totals.gpus.get(uuid)
         limit = gpu.slow_celsius if gpu else None
         if limit is not None and peaks.celsius is not None and peaks.celsius > limit:
-            found.append(
-                Finding(totals.part(uuid), f"{peaks.celsius:g} C under load", f"at most {limit:g} C")
-            )
+            hot = Quantity(peaks.celsius, "C", f"{peaks.celsius:g} C under load")
+            most = Quantity(limit, "C", f"at most {limit:g} C")
+            found.append(Finding(totals.part(uuid), hot, most, code="too_hot"))
         for reason, count in sorted(peaks.slow.items()):
             if _slowed(peaks, reason, config):
-                found.append(
-                    Finding(
-                        totals.part(uuid),
-                        f"{reason} in {count} of {peaks.samples} samples, up to {peaks.celsius or 0:g} C",
-                        f"in at most {config.max_throttled:.0%} of them",
-                        Action.MONITOR if reason == HALVED else None,
-                    )
+                text = f"{reason} in {count} of {peaks.samples} samples, up to {peaks.celsius or 0:g} C"
+                share = Quantity(count / peaks.samples, "of the samples", text)
+                most = Quantity(
+                    config.max_throttled, "of the samples", f"in at most {config.max_throttled:.0%} of them"
                 )
+                action = Action.MONITOR if reason == HALVED else None
+                found.append(Finding(totals.part(uuid), share, most, action, code=reason))
     return found

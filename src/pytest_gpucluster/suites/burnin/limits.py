@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Finding
+from pytest_gpucluster.core.finding import Quantity
 from pytest_gpucluster.core.majority import decides
 from pytest_gpucluster.kit.gpu.gpu_peaks import Floor, bare, floor_of
 from pytest_gpucluster.suites.burnin.results import unit_of
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.suites.burnin.config import BurninConfig
     from pytest_gpucluster.suites.burnin.results import BurninResult, GpuInfo
+
+
+BELOW_LIMIT = "below_limit"  # the code of a finding
 
 
 @dataclass(frozen=True)
@@ -71,11 +75,14 @@ def too_slow(burnin: BurninResult, rate: Rate, config: BurninConfig) -> Iterator
     clocks = totals.peaks[rate.part].sm_mhz if rate.part in totals.peaks else []
     clock = f" at {statistics.median(clocks):.0f} MHz" if clocks else ""
     measured = f"{rate.metric} {rate.value:.4g} {limit.unit}{clock}"
+    text = "; ".join(filter(None, (measured, capped, _earlier_processes(gpu))))
+    least = f">= {limit.rate:.4g} {limit.unit}: {limit.why}{_if_most_miss(burnin, rate.metric, config)}"
     yield Finding(
         totals.part(rate.part),
-        "; ".join(filter(None, (measured, capped, _earlier_processes(gpu)))),
-        f">= {limit.rate:.4g} {limit.unit}: {limit.why}{_if_most_miss(burnin, rate.metric, config)}",
+        Quantity(rate.value, limit.unit, text),
+        Quantity(limit.rate, limit.unit, least),
         None if _most_reach(burnin, rate.metric, config) and not capped else Action.MONITOR,
+        code=BELOW_LIMIT,
     )
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec
 
+from pytest_gpucluster.cluster.slurm.task_place import MISPLACED
 from pytest_gpucluster.core.check import (
-    NO_MEMORY,
     Action,
     Advisory,
     Finding,
@@ -19,34 +18,27 @@ from pytest_gpucluster.core.check import (
     with_contention,
 )
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.finding import Quantity, Quote
+from pytest_gpucluster.core.part import GPUS, Part, named
 from pytest_gpucluster.core.units import format_duration, format_size
-from pytest_gpucluster.kit.mpi.mpi_errors import with_software_cause
+from pytest_gpucluster.kit.mpi.mpi_errors import code_of, with_software_cause
 from pytest_gpucluster.suites.burnin.config import DTYPES, GPU_LOADS
-from pytest_gpucluster.suites.burnin.limits import Rate, limit_of, misses, rates, too_slow
-from pytest_gpucluster.suites.burnin.results import HOST, unit_of
+from pytest_gpucluster.suites.burnin.limits import BELOW_LIMIT, Rate, limit_of, misses, rates, too_slow
+from pytest_gpucluster.suites.burnin.results import HOST, WAITED, unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpucluster.core.check import Check, Judgement, Verdict
     from pytest_gpucluster.suites.burnin.config import BurninConfig
-    from pytest_gpucluster.suites.burnin.results import BurninResult, Mismatch, NodeTotals
+    from pytest_gpucluster.suites.burnin.results import BurninResult, Mismatch, NodeTotals, Problem
 
 P = ParamSpec("P")
 PARTNERS = 3
 TESTED = 0.9  # of the free memory of a GPU
-STOPPED = "process is stopped by a signal"  # text of the payload for a load that hangs
-STARVED = "by the OOM killer"  # text of the payload, from the kernel log
-# a person, a program or Slurm sends HUP, INT, TERM and KILL; hardware causes others. Slurm kills the agents of a node that died
-ENDED, KILLED = re.compile(r"by signal (?:1|2|15)\b"), re.compile(r"by signal 9\b")
-NO_TORCH = "No module named 'torch'"
-# errors of a rank that only waited for a failed rank: a timeout or a closed connection
-_SECONDARY = re.compile(
-    r"[Tt]imed? ?out|[Cc]onnection (?:closed|reset|refused|was)|[Bb]roken pipe|[Rr]emote ?(?:[Ee]rror|process)|"
-    r"(?:did not answer in time|not end(?:ed)? after [\w ]+?)(?: \(|$)"
-)
+OUT_OF_MEMORY, NO_TORCH = "out_of_memory", "no_torch"  # codes of kit/mpi/mpi_errors.py
+CPUS = Part("cpu", name="CPUs")
 _NAMES = {"beside": "copies beside the products"}
-GPUS = "GPUs"  # the part for all GPUs of a node
 
 
 def _problems(burnin: BurninResult, node: str, load: str, config: BurninConfig) -> Judgement:
@@ -54,9 +46,14 @@ def _problems(burnin: BurninResult, node: str, load: str, config: BurninConfig) 
     totals = burnin.nodes[node]
     yield from unmeasured(totals, load, config=config)
     action = None if _alone_fails(burnin, node, load) else Action.MONITOR
-    for name, part, text in totals.problems:
-        if name == load and not _process_ended(load, text):
-            yield Finding(totals.part(part), f"{load}: {text}", "the load runs to its end", action)
+    for it in totals.problems:
+        if it.load == load and not it.process_ended:
+            yield _failed(totals, it, action)
+
+
+def _failed(totals: NodeTotals, it: Problem, action: Action | None) -> Finding:
+    measured = Quote(f"{it.load}: {it.text}")
+    return Finding(totals.part(it.part), measured, "the load runs to its end", action, code=it.code)
 
 
 def _alone_fails(burnin: BurninResult, node: str, load: str) -> bool:
@@ -66,16 +63,20 @@ def _alone_fails(burnin: BurninResult, node: str, load: str) -> bool:
     the host, which a full disk or a limit of the system may end.
     """
     failing = {
-        (name, part)
+        (name, it.part)
         for name, totals in burnin.nodes.items()
-        for problem_load, part, text in totals.problems
-        if problem_load == load and not _process_ended(load, text)
+        for it in totals.problems
+        if it.load == load and not it.process_ended
     }
     if load == "nccl":
         return most_continue(len({name for name, _ in failing}), len(burnin.nodes))
     used = {(name, part) for name, totals in burnin.nodes.items() for part in totals.used}
     beside = any(name == node for name, _ in used - failing)
     return load in GPU_LOADS and beside and most_continue(len(failing), len(used))
+
+
+def _wrong(part: Part, count: int, text: str, right: str, code: str = "wrong_data") -> Finding:
+    return Finding(part, Quantity(count, "wrong", text), Quantity(0, "wrong", right), code=code)
 
 
 def most_continue(failing: int, total: int) -> bool:
@@ -99,9 +100,9 @@ def unmeasured(totals: NodeTotals, *loads: str, config: BurninConfig | None = No
         yield NotAvailable(next(totals.lacks[load] for load in loads if load in totals.lacks))
     elif any(load in totals.skips for load in loads):
         yield NotApplicable(next(totals.skips[load] for load in loads if load in totals.skips))
-    elif any(load in loads and _process_ended(load, text) for load, _, text in totals.problems):
+    elif any(it.load in loads and it.process_ended for it in totals.problems):
         yield NotAvailable(f"{loads[0]} did not run to its end: see burnin.survived")
-    elif not any(load in loads for load, _, _ in totals.problems):
+    elif not any(it.load in loads for it in totals.problems):
         why = totals.lost or totals.out
         yield NotAvailable(f"{loads[0]} was not run" + (f": {why}" if why else " in the available time"))
 
@@ -120,7 +121,7 @@ def _without_gpus(hello: Mapping[str, Any]) -> NotAvailable | NotApplicable:
 def _left_out(totals: NodeTotals, known: Mapping[str, Mapping[str, float]]) -> Judgement:
     """Yield the GPUs without a rate where other GPUs of the node have one; a problem of a GPU is a finding already."""
     measured = {part for parts in known.values() for part in parts}
-    explained = {part for _, part, _ in totals.problems}
+    explained = {it.part for it in totals.problems}
     for uuid in totals.used if measured else ():
         if uuid not in measured | explained:
             yield NotAvailable(
@@ -136,15 +137,16 @@ def _rates(
     known = {metric: burnin.median(metric, node) for metric in metrics}
     yield from _left_out(totals, known)
     for rate in (rate for metric in metrics for rate in rates(burnin, node, metric)):
-        yield Metric(f"burnin_{rate.metric}", rate.value, unit_of(rate.metric), totals.part(rate.part))
+        yield Metric(f"burnin_{rate.metric}", rate.value, unit_of(rate.metric), totals.name(rate.part))
         judged |= limit_of(burnin, rate, config) is not None
         yield from too_slow(burnin, rate, config)
     if not judged and totals.used and any(known.values()):
         name = next((gpu.name for gpu in totals.gpus.values()), "?")
         yield Advisory(
-            what,
+            Part(name=what),
             f"no limit is known for {name}: compared with the other GPUs only (burnin.stragglers)",
             "a limit in burnin.expect",
+            code="no_limit",
         )
 
 
@@ -156,13 +158,14 @@ def _host_rates(burnin: BurninResult, node: str, config: BurninConfig, *metrics:
             yield replace(slow, action=Action.MONITOR)
 
 
-def _mismatch_finding(part: str, mismatches: Sequence[Mismatch], others: str) -> Finding:
+def _mismatch_finding(part: Part, mismatches: Sequence[Mismatch], others: str) -> Finding:
     """Return the finding on results that differ; without a majority it drains no node."""
     proved = [it for it in mismatches if not it.disputed]
     measured = "; ".join(it.text for it in (proved or mismatches)[:4])
     if proved:
-        return Finding(part, measured, f"the result of the other {others} for the same input")
-    return Finding(part, measured, mismatches[0].disputed, Action.MONITOR)
+        expected = f"the result of the other {others} for the same input"
+        return Finding(part, measured, expected, code="other_result")
+    return Finding(part, measured, mismatches[0].disputed, Action.MONITOR, code="disputed_result")
 
 
 def _excused_by_processes(load: str = "") -> Callable[[Check[P]], Check[P]]:
@@ -186,13 +189,13 @@ def _with_signal_cause(verdict: Verdict) -> Verdict:
     """Return another cause if every finding is a load that was stopped or killed: no hardware fault does that."""
     starved = with_cause(
         verdict,
-        STARVED,
+        "starved",
         "the kernel killed processes of the burn-in: the host's memory or the job's memory limit is too small",
         "dmesg -T | grep -i 'killed process'; free -h; DefMemPerNode, DefMemPerGPU, RealMemory of slurm.conf",
     )
     return with_cause(
         starved,
-        STOPPED,
+        "stopped",
         "a signal stopped processes of the burn-in on the node: scontrol suspend, a debugger, or kill -STOP",
         "scontrol show job of this run; ps -eo pid,stat,lstart,cmd on the node; repeat",
     )
@@ -200,33 +203,21 @@ def _with_signal_cause(verdict: Verdict) -> Verdict:
 
 def _other_processes(totals: NodeTotals, finding: Finding, load: str) -> tuple[str, ...]:
     """Return the processes of others that explain a finding: a slow GPU, or one without free memory."""
-    parts = {str(gpu): uuid for uuid, gpu in totals.gpus.items()}
-    if NO_MEMORY in finding.measured:
-        unused = sorted(set(totals.gpus) - set(totals.used))
-        uuids = [parts[finding.part]] if finding.part in parts else unused
+    uuid = finding.part.name if finding.part.name in totals.gpus else ""
+    if finding.code == OUT_OF_MEMORY:
+        uuids = [uuid] if uuid else sorted(set(totals.gpus) - set(totals.used))
         return tuple(
             name for uuid in uuids for name in (*totals.gpus[uuid].foreign, *totals.strangers.get(uuid, ()))
         )
-    failed = any(text in finding.measured for _, _, text in totals.problems)
-    return () if failed or not load or finding.part not in parts else totals.others(parts[finding.part], load)
-
-
-def _process_ended(load: str, text: str) -> bool:
-    """Return whether a load's process died or hung, which burnin.survived judges: its result is unknown."""
-    return text.startswith("the load ") and load != "nccl"  # of collectives another node may be the cause
+    return totals.others(uuid, load) if uuid and load and finding.code == BELOW_LIMIT else ()
 
 
 def dead_loads(totals: NodeTotals) -> list[Finding]:
     """Return the loads whose process died or hung."""
     return [
-        Finding(
-            totals.part(part),
-            f"{load}: {text}",
-            "the load runs to its end",
-            Action.MONITOR if ENDED.search(text) or KILLED.search(text) else None,
-        )
-        for load, part, text in totals.problems
-        if _process_ended(load, text)
+        _failed(totals, it, Action.MONITOR if it.code in ("ended", "killed", "starved") else None)
+        for it in totals.problems
+        if it.process_ended
     ]
 
 
@@ -259,23 +250,26 @@ def survived(burnin: BurninResult, node_name: str) -> Judgement:
     yield Metric("burnin_rounds", totals.rounds, "rounds")
     if totals.lost:
         others = most_continue(sum(bool(other.lost) for other in burnin.nodes.values()), len(burnin.nodes))
-        action = None if others and not ENDED.search(totals.lost) else Action.MONITOR
-        yield Finding(
-            "node", f"lost after {totals.rounds} rounds: {totals.lost}", "answers to the end", action
-        )
+        action = None if others and totals.lost_code != "ended" else Action.MONITOR
+        text = f"lost after {totals.rounds} rounds: {totals.lost}"
+        yield Finding(Part("node"), text, "answers to the end", action, code=totals.lost_code or "lost")
     if totals.out and totals.hello is None:
-        yield Finding("node", totals.out, "takes part, in the stated container", Action.CONFIGURE)
+        expected = "takes part, in the stated container"
+        yield Finding(Part("node"), totals.out, expected, Action.CONFIGURE, code=MISPLACED)
     yield from dead_loads(totals)
     if totals.hello is not None and len(totals.used) < burnin.gpus:
         why = "; ".join(totals.hello.get("broken", ())) or "no reason is known"
-        if _environment_at_fault(burnin, why):
+        code = code_of(why, "fewer_gpus")
+        if _environment_at_fault(burnin, code):
             yield NotAvailable(
                 f"no GPU of any node was loaded: {why}: name an environment whose python has torch: burnin.environment"
-                if NO_TORCH in why
+                if code == NO_TORCH
                 else f"no GPU of any node was loaded: {why}: check burnin.environment, or run -m gpu"
             )
         else:
-            yield Finding(GPUS, f"{len(totals.used)} took part: {why}", f"{burnin.gpus}", Action.CONFIGURE)
+            took_part = Quantity(len(totals.used), "GPUs", f"{len(totals.used)} took part: {why}")
+            wanted = Quantity(burnin.gpus, "GPUs", f"{burnin.gpus}")
+            yield Finding(GPUS, took_part, wanted, Action.CONFIGURE, code=code)
     if (burnin.early or not totals.rounds) and not totals.lost and not totals.out:
         why = burnin.early or "the time was too short"
         ran, of = format_duration(burnin.seconds), format_duration(burnin.requested)
@@ -297,18 +291,15 @@ def corruption(burnin: BurninResult, node_name: str, config: BurninConfig | None
     for load in ("matmul", "beside", "hbm", "copies", "peer"):
         for part, count in totals.wrong.get(load, {}).items():
             if count:
-                yield Finding(
-                    totals.part(part),
-                    f"{_NAMES.get(load, load)}: {count} wrong elements",
-                    "bit by bit the same",
-                )
+                text = f"{_NAMES.get(load, load)}: {count} wrong elements"
+                yield _wrong(totals.part(part), count, text, "bit by bit the same", code=f"wrong_{load}")
     for (other, part), mismatches in burnin.corrupt_gpus().items():
         if other == node_name and part != HOST:
             yield _mismatch_finding(totals.part(part), mismatches, "GPUs")
     checked = sum(totals.checked.get("matmul", {}).values())
     yield Metric("burnin_products_checked", checked, "products")
     for part, share in burnin.median("checking", node_name).items():
-        yield Metric("burnin_checking", share, unit_of("checking"), totals.part(part))
+        yield Metric("burnin_checking", share, unit_of("checking"), totals.name(part))
 
 
 @_excused_by_processes("matmul")
@@ -344,16 +335,16 @@ def gpu_memory(burnin: BurninResult, node_name: str, config: BurninConfig) -> Ju
     for part, count in totals.wrong.get("gpu_memory", {}).items():
         if count:
             first = totals.first_wrong.get(part, "")
-            yield Finding(
-                totals.part(part), f"{count} wrong words of 4 bytes, the first {first}", "what was written"
-            )
+            text = f"{count} wrong words of 4 bytes, the first {first}"
+            yield _wrong(totals.part(part), count, text, "what was written")
     for part, share in shares.items():
-        yield Metric("burnin_gpu_memory_tested", share, unit_of("tested"), totals.part(part))
+        yield Metric("burnin_gpu_memory_tested", share, unit_of("tested"), totals.name(part))
         if share < TESTED:
             yield Advisory(
                 totals.part(part),
-                f"{share:.0%} of the free memory was tested",
-                f"at least {TESTED:.0%} of it",
+                Quantity(share, unit_of("tested"), f"{share:.0%} of the free memory was tested"),
+                Quantity(TESTED, unit_of("tested"), f"at least {TESTED:.0%} of it"),
+                code="partly_tested",
             )
 
 
@@ -403,7 +394,7 @@ def peer(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgemen
         raise NotApplicable("one GPU alone has no peer")
     yield from _problems(burnin, node_name, "peer", config)
     for rate in rates(burnin, node_name, "peer"):
-        yield Metric("burnin_peer", rate.value, "GB/s", totals.part(rate.part))
+        yield Metric("burnin_peer", rate.value, "GB/s", totals.name(rate.part))
         yield from too_slow(burnin, rate, config)
 
 
@@ -430,7 +421,7 @@ def nccl(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgemen
         yield from _problems(burnin, node_name, "nccl", config)
         for part, count in totals.wrong.get("nccl", {}).items():
             if count:
-                yield Finding(totals.part(part), f"{count} wrong elements", "right sums")
+                yield _wrong(totals.part(part), count, f"{count} wrong elements", "right sums")
     for metric in ("nccl_alone", "nccl_pairs"):
         values = burnin.median(metric, node_name)
         if values:
@@ -455,25 +446,27 @@ def _slow_pairs(burnin: BurninResult, node: str, config: BurninConfig) -> Judgem
     proved = len(met) >= PARTNERS and not all(misses(burnin, rate, config) for rate in met)
     among = "" if proved else ": the node, its partners or the network, for no partner is known to be fast"
     for slow in too_slow(burnin, Rate(node, HOST, "nccl_pairs", best[node]), config):
-        measured = f"{slow.measured} with the best of {len(met)} partners{among}"
-        yield replace(slow, measured=measured, action=None if proved else Action.MONITOR)
+        text = f"{slow.measured} with the best of {len(met)} partners{among}"
+        measured = Quantity(best[node], "GB/s", text)
+        action, code = (None, slow.code) if proved else (Action.MONITOR, "below_limit_undecided")
+        yield replace(slow, measured=measured, action=action, code=code)
 
 
 def _best_pair(totals: NodeTotals) -> float | None:
     return max((statistics.median(values) for values in totals.partners.values()), default=None)
 
 
-def _environment_at_fault(burnin: BurninResult, why: str) -> bool:
+def _environment_at_fault(burnin: BurninResult, code: str) -> bool:
     """Return whether no node could use a GPU for a reason that is probably in the environment of the burn-in."""
-    several = len(burnin.nodes) > 1 and NO_MEMORY not in why
-    return not any(other.used for other in burnin.nodes.values()) and (several or NO_TORCH in why)
+    several = len(burnin.nodes) > 1 and code != OUT_OF_MEMORY
+    return not any(other.used for other in burnin.nodes.values()) and (several or code == NO_TORCH)
 
 
 def _partners_at_fault(burnin: BurninResult, node: str) -> bool:
     """Return whether every failed group of the node has a partner that is bad by itself, was lost, or failed first."""
     totals = burnin.nodes[node]
     problems = _nccl_problems(totals)
-    waited = all(_SECONDARY.search(text) for text in problems)
+    waited = all(it.code == WAITED for it in problems)
     bad = {
         name
         for name, other in burnin.nodes.items()
@@ -481,9 +474,7 @@ def _partners_at_fault(burnin: BurninResult, node: str) -> bool:
     }
     if any(totals.wrong.get("nccl", {}).values()):
         return bool(bad & totals.partners.keys())
-    return bool(bad) and all(
-        "(" not in text or bad & set(text.rpartition("(")[2].strip(")").split()) for text in problems
-    )
+    return bool(bad) and all(not it.members or bad & set(it.members) for it in problems)
 
 
 def _bad_by_itself(totals: NodeTotals) -> bool:
@@ -492,13 +483,13 @@ def _bad_by_itself(totals: NodeTotals) -> bool:
     return bool(totals.out or totals.lost or wrong or dead_loads(totals))
 
 
-def _nccl_problems(totals: NodeTotals) -> list[str]:
-    return [text for load, _, text in totals.problems if load == "nccl"]
+def _nccl_problems(totals: NodeTotals) -> list[Problem]:
+    return [it for it in totals.problems if it.load == "nccl"]
 
 
 def _failed_first(totals: NodeTotals) -> bool:
     """Return whether a collective of the node failed by an error of its own, not by waiting for another node."""
-    return any(not _SECONDARY.search(text) for text in _nccl_problems(totals))
+    return any(it.code != WAITED for it in _nccl_problems(totals))
 
 
 @check(
@@ -513,10 +504,10 @@ def cpu(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement
     totals = burnin.nodes[node_name]
     yield from _problems(burnin, node_name, "cpu", config)
     for count in filter(None, totals.wrong.get("cpu", {}).values()):
-        yield Finding("CPUs", f"{count} repetitions gave another result", "the same result")
+        yield _wrong(CPUS, count, f"{count} repetitions gave another result", "the same result")
     for (other, part), mismatches in burnin.corrupt_gpus().items():
         if other == node_name and part == HOST:
-            yield _mismatch_finding("CPUs", mismatches, "nodes")
+            yield _mismatch_finding(CPUS, mismatches, "nodes")
     yield from _host_rates(burnin, node_name, config, "cpu")
 
 
@@ -532,7 +523,8 @@ def memory(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgem
     totals = burnin.nodes[node_name]
     yield from _problems(burnin, node_name, "memory", config)
     for count in filter(None, totals.wrong.get("memory", {}).values()):
-        yield Finding("memory", f"{count} blocks of 1 MiB read back changed", "what was written")
+        text = f"{count} blocks of 1 MiB read back changed"
+        yield _wrong(Part("memory"), count, text, "what was written")
     yield from _host_rates(burnin, node_name, config, "memory")
 
 
@@ -548,11 +540,8 @@ def storage(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judge
     totals = burnin.nodes[node_name]
     yield from _problems(burnin, node_name, "storage", config)
     for count in filter(None, totals.wrong.get("storage", {}).values()):
-        yield Finding(
-            config.storage or "storage",
-            f"{count} blocks of 4 MiB read back changed",
-            f"what was written ({format_size(config.storage_size)} per round)",
-        )
+        part, text = named("mount", config.storage or "storage"), f"{count} blocks of 4 MiB read back changed"
+        yield _wrong(part, count, text, f"what was written ({format_size(config.storage_size)} per round)")
     yield from _host_rates(burnin, node_name, config, "storage_write", "storage_read")
 
 

@@ -41,7 +41,12 @@ from pytest_gpucluster.suites.burnin.payload_counters import (
 )
 from pytest_gpucluster.suites.burnin.payload_gpu import GpuWorker
 from pytest_gpucluster.suites.burnin.payload_host import HostWorker
-from pytest_gpucluster.suites.burnin.payload_process import die_with_parent, output_of, reason_of
+from pytest_gpucluster.suites.burnin.payload_process import (
+    die_with_parent,
+    output_of,
+    reason_of,
+    signal_code,
+)
 from pytest_gpucluster.suites.burnin.payload_sensors import Sensors
 
 SLACK = 90.0  # seconds beyond its own time after which a load hangs: the first one loads libraries
@@ -104,7 +109,7 @@ class WorkerProcess:
             return
         line = self.next(end)
         if line is None:
-            self.broken = "%s: %s" % (self.name, self.exit_reason())
+            self.broken = "%s: %s" % (self.name, self.exit_reason()[1])
         elif "broken" in line:
             self.broken = str(line["broken"])
         else:
@@ -125,13 +130,17 @@ class WorkerProcess:
             self.process.stdin.write((json.dumps(command) + "\n").encode())
             self.process.stdin.flush()
 
-    def exit_reason(self) -> str:
-        """Return how it ended, or that it hangs."""
+    def exit_reason(self) -> Tuple[str, str]:
+        """Return how it ended, or that it hangs: a code and text."""
         try:
             rc = self.process.wait(0.5)
         except subprocess.TimeoutExpired:
-            return "did not answer in time" + self.hang_reason()
-        return "ended by signal %d%s" % (-rc, self.oom_kill()) if rc < 0 else "ended with %d" % rc
+            code, why = self.hang_reason()
+            return code, "did not answer in time" + why
+        if rc >= 0:
+            return "exited", "ended with %d" % rc
+        starved = self.oom_kill()
+        return "starved" if starved else signal_code(-rc), "ended by signal %d%s" % (-rc, starved)
 
     def oom_kill(self) -> str:
         """Return that the OOM killer ended it if the kernel log shows this, else ''."""
@@ -141,17 +150,17 @@ class WorkerProcess:
             return ""
         return ": by the OOM killer" + (", at the memory limit of its cgroup" if hit.group(1) else "")
 
-    def hang_reason(self) -> str:
-        """Return why the process does not run, from its state in /proc; '' if it runs."""
+    def hang_reason(self) -> Tuple[str, str]:
+        """Return why the process does not run, from its state in /proc: a code and text, which is '' if it runs."""
         try:
             with open("/proc/%d/stat" % self.process.pid) as file:
                 state = file.read().rpartition(")")[2].split()[0]
         except (OSError, IndexError):
-            return ""
+            state = ""
         return {
-            "T": ": its process is stopped by a signal",
-            "D": ": its process hangs in the kernel (state D)",
-        }.get(state, "")
+            "T": ("stopped", ": its process is stopped by a signal"),
+            "D": ("hangs_in_kernel", ": its process hangs in the kernel (state D)"),
+        }.get(state, ("hangs", ""))
 
     def part(self) -> Dict[str, Any]:
         """Return the part that its results are about: its GPU if it has one."""
@@ -170,13 +179,14 @@ class WorkerProcess:
         while True:
             line = self.next(end)
             if line is None:
-                why = self.exit_reason()
+                code, why = self.exit_reason()
                 self.kill()
                 if not (
                     failed and command["load"] == "nccl"
                 ):  # it ends its worker after a problem, which was yielded
                     about = {"members": command["members"]} if "members" in command else {}
-                    yield dict(self.part(), load=command["load"], problem="the load %s" % why, **about)
+                    problem = {"problem": "the load %s" % why, "code": code}
+                    yield dict(self.part(), load=command["load"], **problem, **about)
                 if self.restarts >= RESTARTS:
                     self.broken = "%s was started %d times and %s" % (self.name, self.restarts + 1, why)
                 else:
@@ -256,7 +266,8 @@ class Agent:
             took, planned = time.monotonic() - began, float(load["seconds"])
             if took > 2 * planned + LATE.get(load["load"], SLACK) and worker.busy:
                 problem = "the load did not end after %.0f s instead of %.0f s" % (took, planned)
-                late.append(dict(worker.part(), load=load["load"], problem=problem + worker.hang_reason()))
+                code, why = worker.hang_reason()
+                late.append(dict(worker.part(), load=load["load"], problem=problem + why, code=code))
         if late:
             self.report("load", load=late[0]["load"], results=late)
         if SMI.silence() > SMI_LATE:

@@ -51,6 +51,16 @@ def ending(rc: Optional[int]) -> str:
     return "no end" if rc is None else "killed by signal %d" % -rc if rc < 0 else "exit %d" % rc
 
 
+def signal_code(number: int) -> str:
+    """Return the code for a process that a signal ended: `ended` and `killed` by a person, a program or Slurm, else `crashed`.
+
+    Hardware causes other signals. Slurm kills the agents of a node that died.
+    """
+    if number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        return "ended"
+    return "killed" if number == signal.SIGKILL else "crashed"
+
+
 def die_with_parent() -> None:
     """Let the kernel kill this process when its parent dies (PR_SET_PDEATHSIG): no orphan on a GPU."""
     if _PRCTL is not None:

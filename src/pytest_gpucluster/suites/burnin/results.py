@@ -6,15 +6,19 @@ by UUID.
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.majority import norm
+from pytest_gpucluster.core.part import Part, port
+from pytest_gpucluster.core.part import gpu as gpu_part
 from pytest_gpucluster.kit.gpu.gpu_processes import EXPECTED_PROCESSES
+from pytest_gpucluster.kit.mpi.mpi_errors import code_of
 from pytest_gpucluster.suites.burnin.config import DTYPES, HOST_METRICS, BurninLimit
 
 if TYPE_CHECKING:
@@ -53,6 +57,41 @@ _COOL = ("dcgm", "hbm", "copies", "idle", "bursts")
 _FEW = 3  # samples of power from which on it is compared
 
 
+# the codes of a load whose process died or hangs, from the payload
+ENDS = ("ended", "killed", "crashed", "starved", "exited", "stopped", "hangs_in_kernel", "hangs")
+# errors of a rank that only waited for a failed rank: a timeout or a closed connection
+WAITED = "waited"
+_BY_OTHERS = re.compile(
+    r"[Tt]imed? ?out|[Cc]onnection (?:closed|reset|refused|was)|[Bb]roken pipe|[Rr]emote ?(?:[Ee]rror|process)"
+)
+
+
+class Problem(NamedTuple):
+    """How a load failed on a part. `members`: the nodes of its group. An older log has the first three values."""
+
+    load: str
+    part: str
+    text: str
+    code: str = "failed"
+    members: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, load: str, part: str, result: Line) -> Problem:
+        """Read a result with a problem: its code is that of the payload, else that of what torch or NCCL printed."""
+        members = tuple(map(str, result.get("members", ())))
+        about = f" ({result['dtype']})" if "dtype" in result else f" ({' '.join(members)})" if members else ""
+        text = str(result["problem"])[:300]
+        code = str(result.get("code") or "") or code_of(text, "failed")
+        if load == "nccl" and (code == "hangs" or _BY_OTHERS.search(text)):
+            code = WAITED
+        return cls(load, part, f"{text}{about[:300]}", code, members)
+
+    @property
+    def process_ended(self) -> bool:
+        """Whether the load's process died or hung, so that its result is unknown. Of collectives another node may be the cause."""
+        return self.code in ENDS and self.load != "nccl"
+
+
 @dataclass(frozen=True)
 class Mismatch:
     """A result that differs from others; `disputed` states who has which result if no majority decides."""
@@ -83,9 +122,10 @@ class GpuInfo:
             return ""
         return f"power limit set to {self.power_limit:g} of {self.power_default:g} W"
 
-    def __str__(self) -> str:
-        inner = ", ".join(filter(None, (self.uuid, self.bus)))
-        return f"GPU {self.index} ({inner})"
+    @property
+    def part(self) -> Part:
+        """The part of a finding."""
+        return gpu_part(self.index, uuid=self.uuid, address=self.bus)
 
 
 @dataclass
@@ -127,7 +167,7 @@ class NodeTotals:
         default_factory=dict
     )  # load -> why the hardware or the cluster file leaves it out
     lacks: dict[str, str] = field(default_factory=dict)  # load -> what it needs and lacks
-    problems: list[tuple[str, str, str]] = field(default_factory=list)  # load, part, message
+    problems: list[Problem] = field(default_factory=list)
     partners: dict[str, list[float]] = field(default_factory=dict)  # other node -> bus bandwidths
     ran: Counter[str] = field(default_factory=Counter)  # load -> number of runs
     strangers: dict[str, list[str]] = field(
@@ -140,6 +180,7 @@ class NodeTotals:
     dcgm: dict[str, Any] | None = None
     out: str = ""  # why the node could not take part
     lost: str = ""  # how the node was lost
+    lost_code: str = ""
 
     def absent(self) -> NotAvailable:
         """Return why there is no hello."""
@@ -177,10 +218,18 @@ class NodeTotals:
         devices = (self.hello or {}).get("devices", ())
         return tuple(about.get("uuid") or f"device {about['gpu']}" for about in devices)
 
-    def part(self, uuid: str) -> str:
-        """Return the text that names a part in messages."""
-        known = self.gpus.get(uuid)
-        return str(known) if known else uuid or "node"
+    def part(self, uuid: str) -> Part:
+        """Return a part: a GPU by its UUID, a port like mlx5_0/1, '' the node."""
+        if known := self.gpus.get(uuid):
+            return known.part
+        adapter, _, number = uuid.partition("/")
+        return (
+            port(adapter, int(number)) if number.isdigit() else Part("device" if uuid else "node", name=uuid)
+        )
+
+    def name(self, uuid: str) -> str:
+        """Return the name of a part in a metric."""
+        return str(self.part(uuid))
 
     def others(self, uuid: str, load: str) -> tuple[str, ...]:
         """Return the processes of others on a GPU: before the burn-in, or during at least half of the runs of a load."""
@@ -250,7 +299,7 @@ class NodeTotals:
         part = str(result.get("uuid") or (f"device {result['gpu']}" if "gpu" in result else HOST))
         if result.get("problem"):
             if len(self.problems) < MAX_PROBLEMS:
-                self.problems.append((load, part, _problem(result)))
+                self.problems.append(Problem.read(load, part, result))
         elif result.get("lacks"):
             self.lacks[load] = str(result["lacks"])
         elif result.get("skip"):
@@ -290,6 +339,7 @@ class NodeTotals:
         """Add the sums of further rounds."""
         self.hello, self.dcgm = other.hello or self.hello, other.dcgm or self.dcgm
         self.out, self.lost = self.out or other.out, self.lost or other.lost
+        self.lost_code = self.lost_code or other.lost_code
         self.rounds += other.rounds
         self._merge_results(other)
         for part, rises in other.rose.items():
@@ -346,7 +396,9 @@ class NodeTotals:
             uuid: Peaks(peaks["samples"], peaks["celsius"], peaks["sm_mhz"], Counter(peaks["slow"]))
             for uuid, peaks in plain.get("peaks", {}).items()
         }
-        totals.problems = [(problem[0], problem[1], problem[2]) for problem in plain.get("problems", ())]
+        totals.problems = [
+            Problem(*problem)._replace(members=tuple(*problem[4:5])) for problem in plain.get("problems", ())
+        ]
         totals.ran = Counter(plain.get("ran", {}))
         return totals
 
@@ -416,7 +468,7 @@ class BurninResult:
                         beside = who[1] == HOST or usual.votes[0][0] in node
                         found.setdefault(who, []).append(Mismatch(text, "" if beside else _ALL_DIFFER))
                     else:
-                        found.setdefault(who, []).append(Mismatch(disputed, one.expected))
+                        found.setdefault(who, []).append(Mismatch(disputed, str(one.expected)))
         return found
 
     def _votes(self) -> dict[str, dict[tuple[str, str], list[str]]]:
@@ -449,12 +501,6 @@ def _rates_of(load: str, result: Line) -> Iterator[tuple[str, float]]:
     for key, metric in _RATES.get(load, {}).items():
         if key in result:
             yield metric, result[key]
-
-
-def _problem(result: Line) -> str:
-    members = result.get("members")
-    about = f" ({result['dtype']})" if "dtype" in result else f" ({' '.join(members)})" if members else ""
-    return f"{str(result['problem'])[:300]}{about[:300]}"
 
 
 def _count(where: dict[str, dict[str, int]], load: str, part: str, count: int) -> None:

@@ -26,6 +26,7 @@ from pytest_gpucluster.kit.payloads.prelude import SECRET
 from pytest_gpucluster.suites.burnin import payload
 from pytest_gpucluster.suites.burnin.config import GPU_LOADS, BurninConfig
 from pytest_gpucluster.suites.burnin.error_checks import counters, temperature, xid
+from pytest_gpucluster.suites.burnin.payload_process import signal_code
 from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals
 
 if TYPE_CHECKING:
@@ -488,8 +489,9 @@ class Burnin:
         wrong = any(count for parts in self.result.nodes[node].wrong.values() for count in parts.values())
         return wrong or any(verdict.findings for verdict in verdicts)
 
-    def _lose(self, node: str, why: str) -> None:
-        self.result.nodes[node].lost = self._recent[node].lost = why
+    def _lose(self, node: str, why: str, code: str) -> None:
+        for totals in (self.result.nodes[node], self._recent[node]):
+            totals.lost, totals.lost_code = why, code
         self._write_totals(node)
 
     def _find_lost_nodes(self) -> None:
@@ -498,19 +500,20 @@ class Burnin:
             node = named or self._task_of.get(task, "")
             if node in self.live:
                 how = f"by signal {number}" if number else f"with {rc}"
-                self._lose(node, f"its agent ended {how}")
+                code = signal_code(number) if number else "exited"
+                self._lose(node, f"its agent ended {how}", code)
         silence = max(self.config.silence, MISSED * self.config.beat)
         now = time.monotonic()
         for node in self.live:
             since = now - self._last_line.get(node, self.started)
             if since > (silence if node in self._last_line else STARTING):
-                self._lose(node, f"silent for {format_duration(round(since))}")
+                self._lose(node, f"silent for {format_duration(round(since))}", "silent")
 
     def _lose_late_nodes(self, what: str, timeout: float) -> None:
         done = self._done.get(self._commands, set())
         in_time = self._has_started if what == "start" else done.__contains__
         for node in [node for node in self.live if not in_time(node)]:
-            self._lose(node, f"{what} took longer than {format_duration(round(timeout))}")
+            self._lose(node, f"{what} took longer than {format_duration(round(timeout))}", "late")
             if self._step is not None:
                 self._step.send(json.dumps({"do": "leave", "nodes": [node]}))
 
@@ -548,7 +551,7 @@ class Burnin:
                 silent = time.monotonic() - min(before[node] for node in quiet)
                 if silent > max(self.config.silence, missed):
                     first = min(quiet, key=before.__getitem__)
-                    self._lose(first, f"silent for {format_duration(round(silent))} at the end")
+                    self._lose(first, f"silent for {format_duration(round(silent))} at the end", "silent")
                     del before[first]
         except KeyboardInterrupt:
             self._end_early(CTRL_C)

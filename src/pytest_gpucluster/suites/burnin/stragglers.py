@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import Action, Finding, check
 from pytest_gpucluster.core.errors import NotAvailable
+from pytest_gpucluster.core.finding import Quantity
 from pytest_gpucluster.core.outliers import outliers
 from pytest_gpucluster.suites.burnin.config import GPU_METRICS, HOST_METRICS
 from pytest_gpucluster.suites.burnin.limits import Rate, misses
@@ -74,17 +75,20 @@ def _slower(totals: NodeTotals, rate: Rate, fleet: Outliers, among: int) -> Find
     name, unit = f"{rate.node}\n{rate.part}", unit_of(rate.metric)
     # with few GPUs the partner is always the same, and either of the two may be slow
     shared = rate.metric == "peer" and len(totals.used) <= PARTNERS
-    part = totals.part(rate.part) + (" or its partner" if shared else "")
+    part, whose = totals.part(rate.part), " (of it or its partner)" * shared
     capped = gpu.capped if (gpu := totals.gpus.get(rate.part)) else ""
-    measured = f"{rate.metric} {rate.value:.4g} {unit}{', ' * bool(capped)}{capped}"
+    measured = f"{rate.metric} {rate.value:.4g} {unit}{', ' * bool(capped)}{capped}{whose}"
     if name in fleet.low:
         return Finding(
             part,
-            f"{measured}, {-fleet.low[name]:.0%} below",
-            f"about the median of {among}: {fleet.median:.4g} {unit}",
+            Quantity(rate.value, unit, f"{measured}, {-fleet.low[name]:.0%} below"),
+            Quantity(fleet.median, unit, f"about the median of {among}: {fleet.median:.4g} {unit}"),
+            code="below_median",
         )
     if fleet.halves and name in fleet.halves.slow:
-        return Finding(part, f"{measured}, as the slow half of the fleet", _halves_text(fleet.halves, unit))
+        slow = Quantity(rate.value, unit, f"{measured}, as the slow half of the fleet")
+        fast = Quantity(fleet.halves.fast_median, unit, _halves_text(fleet.halves, unit))
+        return Finding(part, slow, fast, code="slow_half")
     return None
 
 

@@ -1,6 +1,6 @@
 """The experiment matrix: one row per launcher, one column per workload. Pure.
 
-A cell works, fails as expected, is broken, lacks a program, or does not apply. Expected failures are those whose words
+A cell works, fails as expected, is broken, lacks a program, or does not apply. Expected failures are those that
 matrix.expected states, and missing PMI if mpi.launchers contains no srun.
 """
 
@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.config.validation_errors import nearest
 from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, Verdict, check, combined
 from pytest_gpucluster.core.errors import ConfigError, NotApplicable, NotAvailable
-from pytest_gpucluster.kit.mpi.mpi_world import PMI_KINDS
+from pytest_gpucluster.core.finding import Quantity, Quote
+from pytest_gpucluster.core.part import Part, register
+from pytest_gpucluster.kit.mpi.mpi_world import PMI_CODES, SINGLETONS
 from pytest_gpucluster.suites.matrix.config import MatrixConfig
 
 if TYPE_CHECKING:
@@ -32,8 +34,8 @@ ROWS = {
     "srun_framework": "srun + Pyxis, framework image",
 }
 COLUMNS = {"cpu": "CPU", "gpu": "GPU", "mpi": "MPI", "nccl": "NCCL"}
-SINGLETONS = "singletons"
 _PMI = re.compile(r"\bPMI", re.IGNORECASE)
+register("cell", "cell", named=True)
 MAX_TEXT = 160  # characters of a reason in the table; the failure has all of it
 
 
@@ -129,15 +131,21 @@ def first_words(verdict: Verdict) -> str:
 
 
 def _is_stated(verdict: Verdict, stated: str) -> bool:
-    """Return whether the failure is of the stated kind: it lacks PMI, or one of its texts contains the words."""
+    """Return whether the failure is the stated one: it lacks PMI, has this code, or a node printed these words."""
     if _PMI.search(stated):
         return _lacks_pmi(verdict)
-    texts = (f"{it.part}: {it.measured}, expected {it.expected}" for it in verdict.findings)
-    return any(stated.casefold() in text.casefold() for text in (*texts, verdict.cause))
+    printed = (it.measured.text for it in verdict.findings if isinstance(it.measured, Quote))
+    return any(it.code == stated for it in verdict.findings) or any(
+        stated.casefold() in text.casefold() for text in printed
+    )
 
 
 def _lacks_pmi(verdict: Verdict) -> bool:
-    return any(found.part.startswith((*PMI_KINDS, SINGLETONS)) for found in verdict.findings)
+    return any(found.code in (*PMI_CODES, SINGLETONS) for found in verdict.findings)
+
+
+def _node(name: str) -> Part:
+    return Part("node", name=name)
 
 
 @check(
@@ -156,10 +164,10 @@ def cell(it: Cell) -> Judgement:
         return
     part = f"{ROWS[it.row]} with {COLUMNS[it.column]}"
     if it.verdict is None or not it.verdict.findings:
-        yield Finding(part, it.why, "works")
+        yield Finding(Part("cell", name=part), it.why, "works", code="broken")
         return
     for found in it.verdict.findings:
-        yield Finding(f"{part}: {found.part}", found.measured, found.expected, found.action)
+        yield replace(found, part=Part("cell", name=f"{part}: {found.part}", nodes=found.part.nodes))
 
 
 @check(
@@ -177,7 +185,9 @@ def works(cells: Sequence[Cell]) -> Judgement:
         why = "; ".join(dict.fromkeys(it.why for it in cells))
         yield NotAvailable(f"no cell could be tried: {why}")
     elif not good:
-        yield Finding("matrix", f"no cell works: {len(tried)} fail", "at least one launcher runs a workload")
+        none = Quantity(0, "cells", f"no cell works: {len(tried)} fail")
+        one = Quantity(1, "cells", "at least one launcher runs a workload")
+        yield Finding(Part("cell", name="matrix"), none, one, code="none_works")
     for column, title in COLUMNS.items():
         here = [it for it in cells if it.column == column]
         lacking = [it.why for it in here if it.state is State.LACKING]
@@ -208,16 +218,20 @@ def work(it: CellWork) -> Judgement:
     """Judge that each task ran once, on the requested nodes, and reported the expected value."""
     counts = Counter(node for node, _ in it.reports)
     if it.problem:
-        yield Finding(
-            "step", it.problem, f"{len(it.nodes) * it.ntasks_per_node} tasks that end by themselves"
-        )
+        wanted = f"{len(it.nodes) * it.ntasks_per_node} tasks that end by themselves"
+        yield Finding(Part("step", name="step"), Quote(it.problem), wanted, code="step_failed")
     for node in it.nodes:
         if counts[node] != it.ntasks_per_node and not (it.problem and not it.reports):
-            yield Finding(node, f"{counts[node]} tasks reported", f"{it.ntasks_per_node} tasks")
+            reported = Quantity(counts[node], "tasks", f"{counts[node]} tasks reported")
+            yield Finding(_node(node), reported, Quantity(it.ntasks_per_node, "tasks"), code="task_count")
     for node in sorted(set(counts) - set(it.nodes)):
-        yield Finding(node or "an unknown host", "ran tasks but was not requested", "none")
+        why = "ran tasks but was not requested"
+        yield Finding(_node(node or "an unknown host"), why, "none", code="not_requested")
     for node, value in it.reports:
         if value != it.expected:
-            # a text is the reason why there is no number
-            measured = f"{value} {it.unit}".rstrip() if value.isdigit() else value
-            yield Finding(node, measured, f"{it.expected} {it.unit}".rstrip())
+            expected = Quantity(int(it.expected), it.unit, f"{it.expected} {it.unit}".rstrip())
+            if value.isdigit():
+                measured = Quantity(int(value), it.unit, f"{value} {it.unit}".rstrip())
+                yield Finding(_node(node), measured, expected, code="other_value")
+            else:  # the reason why there is no number
+                yield Finding(_node(node), Quote(value), expected, code="no_value")

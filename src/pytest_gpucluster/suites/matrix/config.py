@@ -29,8 +29,8 @@ class MatrixConfig(OptionalSection):
     ntasks_per_node: ClassVar[int] = 4
     expected: dict[str, str] = Field(
         {},
-        description="ROW-COLUMN: words of the failure that is expected in this cell, like 'srun-mpi: no PMI support'; "
-        "any other failure is BROKEN",
+        description="ROW-COLUMN: the failure that is expected in this cell: its code, words that a node printed, or 'no PMI "
+        "support'; any other failure is BROKEN",
     )
     # lowest accepted rate of a launcher, as a share of the fastest launcher of the same workload
     min_ratio: ClassVar[float] = 0.5

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, check, revised
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.finding import Quantity
+from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.core.text import count, some
 from pytest_gpucluster.core.units import cpu_list
 from pytest_gpucluster.kit.nccl.nccl_log import HINTS
@@ -221,9 +223,13 @@ def speed(it: Comparison) -> Judgement:
         apart = "; ".join(
             f"{name}: {one}, not {other}" for name, (one, other) in differences(mine, fast).items()
         )
-        yield Finding(
-            f"{ROWS[row]} with {COLUMNS[it.column]}{it.where}",
+        text = (
             f"{mine}, {mine.value / fast.value:.0%} of {ROWS[it.fastest]} ({fast}), in the better of two runs"
-            + (f"; {apart}" if apart else ""),
-            f"at least {it.min_ratio:.0%} of the fastest launcher",
+        )
+        least = f"at least {it.min_ratio:.0%} of the fastest launcher"
+        yield Finding(
+            Part("cell", name=f"{ROWS[row]} with {COLUMNS[it.column]}{it.where}"),
+            Quantity(mine.value, mine.unit, "; ".join(filter(None, (text, apart)))),
+            Quantity(it.min_ratio * fast.value, fast.unit, least),
+            code="slower",
         )

@@ -8,10 +8,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 from pytest_gpucluster.cluster.slurm.step import StepRequest
+from pytest_gpucluster.cluster.slurm.task_place import MISPLACED
 from pytest_gpucluster.config.models import DEFAULT_ENVIRONMENT, NO_ENVIRONMENT
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import Finding, Outcome, Verdict
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable, StepError
+from pytest_gpucluster.core.finding import Quantity, Quote
+from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.core.scripts import script
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit.mpi import mpi_world
@@ -45,6 +48,7 @@ SUM = "500500"  # of 1 to 1000
 _NVIDIA = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
 _SIZES = "-b 8 -e 128M -f 16 -g 1"  # the largest is limited by bandwidth, not by latency
 SHARED_HOST = "virtual nodes share a host"
+STEP = Part("step", name="step")
 OUTSIDE = "nccl.environment, without its container"
 IMAGE_ONLY = "the MPI of mpi.environment is in an image only"
 
@@ -53,8 +57,8 @@ class _LeftOutError(Exception):
     """Why the cluster file leaves a cell out."""
 
 
-def _failed(part: str, measured: str, expected: str) -> Verdict:
-    return Verdict("matrix.cell", Outcome.FAILED, (Finding(part, measured, expected),))
+def _failed(part: Part, measured: str, expected: str, code: str) -> Verdict:
+    return Verdict("matrix.cell", Outcome.FAILED, (Finding(part, Quote(measured), expected, code=code),))
 
 
 class Matrix:
@@ -127,7 +131,7 @@ class Matrix:
         except NotAvailable as error:
             return Cell(row, column, State.LACKING, str(error)), None
         except StepError as error:
-            verdict = _failed("step", str(error), "starts in the stated container")
+            verdict = _failed(STEP, str(error), "starts in the stated container", code="not_started")
         cell = checks.settle(row, column, verdict, self.config.expected, pmi_required=self._srun_required)
         if (
             cell.state is not State.WORKS
@@ -243,9 +247,14 @@ class Matrix:
             raise _LeftOutError(IMAGE_ONLY)
         lacking = {node: facts for node, facts in runner.installed.items() if language in facts.problems}
         if lacking and row == "srun_pyxis" and len(lacking) == len(self.nodes) and not runner.misplaced:
-            raise NotAvailable(f"the image has no MPI: {next(iter(lacking.values())).problems[language]}")
+            raise NotAvailable(
+                f"the image has no MPI: {next(iter(lacking.values())).problems[language].text}"
+            )
         if lacking:
-            found = tuple(Finding(node, facts.problems[language], "MPI") for node, facts in lacking.items())
+            found = tuple(
+                facts.problems[language].finding(Part("node", name=node), "MPI")
+                for node, facts in lacking.items()
+            )
             return Verdict("matrix.cell", Outcome.FAILED, found), None
         srun = next((launcher for launcher in runner.config.launchers if launcher != MPIRUN), "srun")
         run = runner.start(MPIRUN if row == MPIRUN else srun, language)
@@ -287,10 +296,11 @@ class Matrix:
         measured = runner.whole(self.nodes, "all_reduce")
         if measured.misplaced:
             node, why = next(iter(measured.misplaced.items()))
-            return _failed(node, why, "tasks in the stated container, in the stated number"), None
+            stated = "tasks in the stated container, in the stated number"
+            return _failed(Part("node", name=node), why, stated, code=MISPLACED), None
         verdict = self._validated(runner, measured.output, measured.log, measured.node_of_rank)
         if measured.problem and verdict.outcome is Outcome.PASSED:
-            return _failed("step", measured.problem, "ends by itself"), None
+            return _failed(STEP, measured.problem, "ends by itself", code="not_ended"), None
         return verdict, speed.of_collective(measured.output, measured.log, measured.node_of_rank)
 
     def _validated(
@@ -312,8 +322,12 @@ class Matrix:
         lowest = runner.floor("all_reduce", row.size, self.nodes, runner.route(profile, log, node_of_rank))
         if isinstance(lowest, str) or row.out_of_place.busbw >= lowest.bound:
             return verdict
+        busbw = row.out_of_place.busbw
         slow = Finding(
-            "bandwidth", f"{row.out_of_place.busbw:.3g} GB/s", f"at least {lowest.bound:.3g} GB/s ({lowest})"
+            Part("message", name="bandwidth"),
+            Quantity(busbw, "GB/s", f"{busbw:.3g} GB/s"),
+            Quantity(lowest.bound, "GB/s", f"at least {lowest.bound:.3g} GB/s ({lowest})"),
+            code="below_floor",
         )
         return replace(verdict, outcome=Outcome.FAILED, findings=(slow,), cause=log.summary(node_of_rank))
 
@@ -328,7 +342,7 @@ class Matrix:
         request = replace(request, timeout=self.config.deadline, env={**runner.logging, **request.env})
         result, problem = self._step(request)
         if problem:
-            return _failed("mpirun", problem, "ends by itself"), None
+            return _failed(Part("run", name="mpirun"), problem, "ends by itself", code="not_ended"), None
         output, log = output_of(result.tasks, "all_reduce"), log_of(result.tasks)
         return self._validated(runner, output, log, None), speed.of_collective(output, log, None)
 

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.finding import Quantity
 from pytest_gpucluster.core.majority import differs, norm
+from pytest_gpucluster.core.part import named
+from pytest_gpucluster.core.part import pair as pair_part
 from pytest_gpucluster.core.sanitize import one_line
-from pytest_gpucluster.core.text import some
 from pytest_gpucluster.kit.framework.between import judge_between
+from pytest_gpucluster.kit.framework.payload_result import Explanation
 from pytest_gpucluster.kit.mpi import mpi_world
 
 if TYPE_CHECKING:
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 LEVELS = ("single", "funneled", "serialized", "multiple")
 MICRO = 1e6
 GIGA = 1e9
+NO_ANSWER = Explanation("no_answer", "no answer")
 _PARTS = {"c": "MPI of C programs", "python": "mpi4py"}
 
 
@@ -49,13 +53,10 @@ def installed(installed: InstalledMpi, config: MpiConfig, in_container: bool = F
     An image needs no mpirun: srun is the launcher there.
     """
     if "mpirun" in config.launchers and not in_container and not installed.mpirun:
-        yield Finding(config.mpirun, "not on PATH", "on PATH")
+        yield Finding(named("software", config.mpirun), "not on PATH", "on PATH", code="not_on_path")
     for language in config.languages:
-        part = _PARTS[language]
-        if language in installed.problems:
-            yield Finding(part, installed.problems[language], "a program that compiles and starts")
-        elif language not in installed.library:
-            yield Finding(part, "no answer", "a program that compiles and starts")
+        if why := installed.problems.get(language, None if language in installed.library else NO_ANSWER):
+            yield why.finding(named("software", _PARTS[language]), "a program that compiles and starts")
 
 
 @check(
@@ -74,7 +75,8 @@ def path(host_installed: InstalledMpi, config: MpiConfig, conda_environment: boo
     if first is not None and first.conda and not conda_environment:
         behind = f" in front of {others[0]}" if others else ""
         expected = others[0] if others else "the site's mpirun"
-        yield Finding("mpirun", f"{first.path} of conda ({host_installed.launcher}){behind}", expected)
+        measured = f"{first.path} of conda ({host_installed.launcher}){behind}"
+        yield Finding(named("software", "mpirun"), measured, expected, code="of_conda")
 
 
 @check(
@@ -99,9 +101,8 @@ def matches(host_installed: InstalledMpi, config: MpiConfig) -> Judgement:
             printed = one_line(host_installed.library[language], 80)
             yield NotAvailable(f"{_PARTS[language]}: the version is not known from {printed!r}")
         elif library.family != host_installed.launcher.family or other:
-            yield Finding(
-                _PARTS[language], str(library), f"{host_installed.launcher}, as {host_installed.mpirun}"
-            )
+            expected = f"{host_installed.launcher}, as {host_installed.mpirun}"
+            yield Finding(named("software", _PARTS[language]), str(library), expected, code="other_mpi")
 
 
 @check(
@@ -117,7 +118,7 @@ def alike(installed: InstalledMpi, installed_norms: Mapping[str, Norm[str]]) -> 
     parts = dict(_parts(installed))
     for part, usual in installed_norms.items():
         if part in parts:  # mpi.installed judges what is missing
-            yield from usual.judge(part, parts[part], worse=differs)
+            yield from usual.judge(named("software", part), parts[part], worse=differs)
 
 
 def norms(fleet: Mapping[str, InstalledMpi], config: MpiConfig | None = None) -> dict[str, Norm[str]]:
@@ -167,13 +168,13 @@ def pmi(pmi_types: Sequence[str], required_types: Sequence[str], installed: Inst
     if not required_types:
         raise NotApplicable("mpi.launchers contains no `srun --mpi=TYPE`")
     for pmi_type in required_types:
+        part = named("setting", f"srun --mpi={pmi_type}")
         if pmi_type not in pmi_types:
-            yield Finding(f"srun --mpi={pmi_type}", f"Slurm has {', '.join(pmi_types)}", pmi_type)
+            yield Finding(part, f"Slurm has {', '.join(pmi_types)}", pmi_type, code="not_in_slurm")
         elif installed and installed.srun_types and pmi_type.partition("_")[0] not in installed.srun_types:
             library = next((installed.program(language) for language in installed.library), "the MPI")
-            yield Finding(
-                f"srun --mpi={pmi_type}", f"{library} supports {', '.join(installed.srun_types)}", pmi_type
-            )
+            supported = f"{library} supports {', '.join(installed.srun_types)}"
+            yield Finding(part, supported, pmi_type, code="not_in_mpi")
 
 
 # --- one world
@@ -196,8 +197,9 @@ def threads(run: MpiRun, wanted_threads: str) -> Judgement:
     for level, ranks in _by_level(run).items():
         number = LEVELS.index(level) if level in LEVELS else -1
         if number < LEVELS.index(wanted_threads):
+            wanted = f"MPI_THREAD_{wanted_threads.upper()}"
             yield Finding(
-                f"ranks {some(ranks)}", f"MPI_THREAD_{level.upper()}", f"MPI_THREAD_{wanted_threads.upper()}"
+                mpi_world.some_ranks(ranks), f"MPI_THREAD_{level.upper()}", wanted, code="lower_level"
             )
 
 
@@ -242,17 +244,7 @@ def _exchanged(run: MpiRun) -> frozenset[str]:
 )
 def latency(run: MpiRun, max_latency: float | None) -> Judgement:
     """Judge the latency of 8 bytes, in one direction, between neighbours of a ring of the nodes."""
-    value = _microseconds
-    yield from _speed(
-        run,
-        "mpi_latency",
-        "us",
-        value,
-        bad=(lambda pair: value(pair) > max_latency) if max_latency is not None else None,
-        bound=f"at most {max_latency:g} us (mpi.max_latency)"
-        if max_latency is not None
-        else "mpi.max_latency",
-    )
+    yield from _speed(run, "mpi_latency", "us", _microseconds, max_latency, "mpi.max_latency")
 
 
 @check(
@@ -264,17 +256,7 @@ def latency(run: MpiRun, max_latency: float | None) -> Judgement:
 )
 def bandwidth(run: MpiRun, min_bandwidth: float | None) -> Judgement:
     """Judge the bandwidth of 4 MiB, in one direction, between neighbours of a ring of the nodes."""
-    value = _gigabytes
-    yield from _speed(
-        run,
-        "mpi_bandwidth",
-        "GB/s",
-        value,
-        bad=(lambda pair: value(pair) < min_bandwidth) if min_bandwidth is not None else None,
-        bound=f"at least {min_bandwidth:g} GB/s (mpi.min_bandwidth)"
-        if min_bandwidth is not None
-        else "mpi.min_bandwidth",
-    )
+    yield from _speed(run, "mpi_bandwidth", "GB/s", _gigabytes, min_bandwidth, "mpi.min_bandwidth")
 
 
 def _microseconds(pair: RankPair) -> float:
@@ -290,9 +272,8 @@ def _speed(
     name: str,
     unit: str,
     value: Callable[[RankPair], float],
-    *,
-    bad: Callable[[RankPair], bool] | None,
-    bound: str,
+    limit: float | None,
+    key: str,
 ) -> Judgement:
     if not run.world.pairs:
         if len(run.nodes) < 2:
@@ -301,14 +282,22 @@ def _speed(
     nodes = run.world.nodes
     for pair in run.world.pairs:
         yield Metric(name, value(pair), unit, _name(pair, nodes))
-    if bad is None:
-        raise NotApplicable(f"the cluster file does not set {bound}; the figures are recorded")
-    wrong = [pair for pair in run.world.pairs if not value(pair) > 0 or bad(pair)]
+    if limit is None:
+        raise NotApplicable(f"the cluster file does not set {key}; the figures are recorded")
+    least = unit == "GB/s"
+    bound = Quantity(limit, unit, f"at {'least' if least else 'most'} {limit:g} {unit} ({key})")
+    wrong = [
+        pair
+        for pair in run.world.pairs
+        if not value(pair) > 0 or (value(pair) < limit if least else value(pair) > limit)
+    ]
     blamed = _blamed(run.world.pairs, wrong, nodes)
     for pair in wrong:
         guilty = [node for node in _ends(pair, nodes) if node in blamed]
         slow = f" ({', '.join(guilty)} with every neighbour)" if guilty else ""
-        yield Finding(_name(pair, nodes), f"{value(pair):.4g} {unit}{slow}", bound)
+        measured = Quantity(value(pair), unit, f"{value(pair):.4g} {unit}{slow}")
+        code = "slow_with_every_neighbour" if guilty else "slow" if value(pair) > 0 else "no_value"
+        yield Finding(pair_part(*_ends(pair, nodes)), measured, bound, code=code)
 
 
 def _ends(pair: RankPair, nodes: Mapping[int, str]) -> tuple[str, str]:

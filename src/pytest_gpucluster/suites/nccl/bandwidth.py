@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Finding, Metric, check
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable
+from pytest_gpucluster.core.finding import Quantity
 from pytest_gpucluster.core.metric_direction import NEITHER
+from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.kit.nccl.nccl_validation import aligned
 
@@ -250,7 +252,8 @@ def bandwidth(
         name = f"{run.collective} {format_size(size)}"
         value = measured(run, size)
         if value is None:
-            yield Finding(name, "not measured", f"at least {chosen.bound:.2f} GB/s ({chosen.why})")
+            bound = f"at least {chosen.bound:.2f} GB/s ({chosen.why})"
+            yield Finding(Part("message", name=name), "not measured", bound, code="not_measured")
             continue
         scope = "alone" if nodes == 1 else f"{nodes} nodes"
         yield Metric(f"busbw {name} {scope}", value, "GB/s")
@@ -279,7 +282,8 @@ def _above_floor(run: NcclRun, nodes: int, floor: Callable[[int], Floor | str], 
         return
     yield Metric(f"bound {name} {scope}", lowest.bound, "GB/s", f"floor: {lowest.why}", better=NEITHER)
     if value < lowest.bound:
-        yield Finding(name, f"{value:.2f} GB/s", f"at least {lowest.bound:.2f} GB/s ({lowest})")
+        at_least = f"at least {lowest.bound:.2f} GB/s ({lowest})"
+        yield _rate(name, value, lowest.bound, at_least, code="below_floor")
 
 
 def _slow(name: str, value: float, chosen: Chosen, *, alone: bool) -> Finding:
@@ -287,12 +291,16 @@ def _slow(name: str, value: float, chosen: Chosen, *, alone: bool) -> Finding:
     hard = chosen.row.drain_below
     broken = alone and hard is not None and value < hard
     limit = f"; hard limit {hard:.2f} GB/s" if broken else ""
-    return Finding(
-        name,
-        f"{value:.2f} GB/s",
-        f"at least {chosen.bound:.2f} GB/s ({chosen.why}){limit}",
-        Action.DRAIN if broken else None,
-    )
+    at_least = f"at least {chosen.bound:.2f} GB/s ({chosen.why}){limit}"
+    code = "below_hard_limit" if broken else "below_threshold"
+    return _rate(name, value, chosen.bound, at_least, code, Action.DRAIN if broken else None)
+
+
+def _rate(
+    name: str, value: float, bound: float, text: str, code: str, action: Action | None = None
+) -> Finding:
+    measured = Quantity(value, "GB/s", f"{value:.2f} GB/s")
+    return Finding(Part("message", name=name), measured, Quantity(bound, "GB/s", text), action, code=code)
 
 
 def measured(run: NcclRun, size: int) -> float | None:
@@ -309,8 +317,6 @@ def _implausible(run: NcclRun, limit: Ceiling | None) -> Judgement:
     for row in run.rows if limit else ():
         value = row.out_of_place.busbw
         if limit and value is not None and value > limit.busbw:
-            yield Finding(
-                f"{run.collective} {format_size(row.size)}",
-                f"{value:.2f} GB/s",
-                f"at most {limit.busbw:.2f} GB/s ({limit.why}): implausible, so the figure is not valid",
-            )
+            text = f"at most {limit.busbw:.2f} GB/s ({limit.why}): implausible, so the figure is not valid"
+            name = f"{run.collective} {format_size(row.size)}"
+            yield _rate(name, value, limit.busbw, text, code="above_capacity")

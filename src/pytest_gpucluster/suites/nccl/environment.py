@@ -9,6 +9,7 @@ from pytest_gpucluster.cluster.environment import variables
 from pytest_gpucluster.core.check import Action, Advisory, Finding, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.majority import Norm, differs, norm
+from pytest_gpucluster.core.part import named
 from pytest_gpucluster.kit.framework.payload_step import environment_named
 from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
 from pytest_gpucluster.suites.nccl.environment_rules import GUIDE, UNSET, NodeContext, effects
@@ -82,22 +83,22 @@ def environment(
     if profile.gpu is None:
         raise NotApplicable(f"profile {profile.name} has no GPUs")
     context = NodeContext(profile, nccl_environment, elsewhere=bool(nccl_image))
-    named: set[str] = set()
+    judged: set[str] = set()
     for name, setting in sorted(nccl_environment.effective.items()):
         if intended_variables.get(name) == setting.value:
             continue
         where = nccl_environment.where(setting)
         for found in judge_setting(setting, context, where):
-            named.update({name} if isinstance(found, Finding) else ())
+            judged.update({name} if isinstance(found, Finding) else ())
             yield found
     yield from ignored_lines(nccl_environment)
     for name, usual in usual_variables.items():
         mine = nccl_environment.effective.get(name)
         value = mine.value if mine else UNSET
-        if name in named or intended_variables.get(name) == value:
+        if name in judged or intended_variables.get(name) == value:
             continue
         where = f"{value} ({nccl_environment.where(mine)})" if mine else UNSET
-        yield from usual.judge(name, value, worse=differs, measured=where)
+        yield from usual.judge(named("setting", name), value, worse=differs, measured=where)
 
 
 def judge_setting(
@@ -107,7 +108,8 @@ def judge_setting(
     anchor = setting.name.lower().replace("_", "-")
     for effect in effects(setting.name, setting.value, context):
         finding_class = Finding if effect.deviation else Advisory
-        yield finding_class(str(setting), f"{effect.text} ({where})", f"{effect.expected}; {GUIDE}#{anchor}")
+        measured, expected = f"{effect.text} ({where})", f"{effect.expected}; {GUIDE}#{anchor}"
+        yield finding_class(named("setting", str(setting)), measured, expected, code=effect.code)
     unread = {
         "NCCL_SOCKET_IFNAME": not context.found.interfaces,
         "NCCL_IB_HCA": context.profile.fabric.link_layer != "none"
@@ -121,7 +123,8 @@ def ignored_lines(found: NcclEnvironment) -> Iterator[Advisory]:
     """Warn of the lines of NCCL's files that have no effect."""
     for location, text in found.ignored:
         yield Advisory(
-            location,
+            named("file", location),
             f"{text!r} sets no variable: NCCL reads lines NAME=VALUE only",
             "NAME=VALUE, without export or blanks",
+            code="no_variable",
         )

@@ -51,8 +51,9 @@ class NodeContext:
 
 @dataclass(frozen=True)
 class Effect:
-    """What a value does. `deviation` False: a warning only."""
+    """What a value does: a stable word and text. `deviation` False: a warning only."""
 
+    code: str
     text: str
     deviation: bool = False
     expected: str = UNSET
@@ -90,20 +91,23 @@ def _p2p_level(value: str, context: NodeContext) -> Iterator[Effect]:
 
 def _no_p2p(context: NodeContext) -> Effect:
     if context.nvlink:
-        return Effect("GPUs of a node communicate through host memory instead of NVLink", deviation=True)
-    return Effect("GPUs of a node communicate through host memory")
+        text = "GPUs of a node communicate through host memory instead of NVLink"
+        return Effect("no_nvlink", text, deviation=True)
+    return Effect("host_memory", "GPUs of a node communicate through host memory")
 
 
 def _shm_disable(value: str, context: NodeContext) -> Iterator[Effect]:
     gpus = context.profile.gpu
     if number(value) and gpus is not None and gpus.count > 1:
-        yield Effect("GPUs of a node that have no direct path communicate over the network", deviation=True)
+        text = "GPUs of a node that have no direct path communicate over the network"
+        yield Effect("no_shared_memory", text, deviation=True)
 
 
 def _nvls(value: str, context: NodeContext) -> Iterator[Effect]:
     if value.strip() == "0" and context.profile.gpu is not None and context.profile.gpu.nvswitch:
         yield Effect(
-            "NVLink SHARP is off: all-reduce within a node is slower by a quarter (profiles: 365, not 478 GB/s)"
+            "no_nvls",
+            "NVLink SHARP is off: all-reduce within a node is slower by a quarter (profiles: 365, not 478 GB/s)",
         )
 
 
@@ -112,12 +116,17 @@ def _nvls(value: str, context: NodeContext) -> Iterator[Effect]:
 
 def _ib_disable(value: str, context: NodeContext) -> Iterator[Effect]:
     if number(value) and context.profile.fabric.link_layer != "none":
-        yield Effect("NCCL uses TCP sockets instead of InfiniBand or RoCE", deviation=context.over_ib)
+        yield _sockets(context)
 
 
 def _net(value: str, context: NodeContext) -> Iterator[Effect]:
     if value.lower() == "socket" and context.profile.fabric.link_layer != "none":
-        yield Effect("NCCL uses TCP sockets instead of InfiniBand or RoCE", deviation=context.over_ib)
+        yield _sockets(context)
+
+
+def _sockets(context: NodeContext) -> Effect:
+    text = "NCCL uses TCP sockets instead of InfiniBand or RoCE"
+    return Effect("sockets", text, deviation=context.over_ib)
 
 
 def _ib_hca(value: str, context: NodeContext) -> Iterator[Effect]:
@@ -130,11 +139,12 @@ def _ib_hca(value: str, context: NodeContext) -> Iterator[Effect]:
         return  # fabric.port_state judges the ports
     if not any(wanted.selects(port.device, port.number) for port in usable):
         text = f"selects none of the ports {_names(usable)}, so NCCL uses TCP sockets"
-        yield Effect(text, deviation=context.over_ib, expected="the adapters of this node")
+        yield Effect("no_adapter", text, deviation=context.over_ib, expected="the adapters of this node")
     elif len(chosen) < (least := min(fabric.hcas, len(rails))):
         left = [port for port in rails if port not in chosen]
         text = f"selects {len(chosen)} of {len(rails)} ports; without {_names(left)}"
-        yield Effect(text, deviation=context.over_ib, expected=f"at least {least} ports (profile)")
+        expected = f"at least {least} ports (profile)"
+        yield Effect("fewer_adapters", text, deviation=context.over_ib, expected=expected)
 
 
 def _names(ports: list[HcaPort]) -> str:
@@ -147,12 +157,12 @@ def _socket_ifname(value: str, context: NodeContext) -> Iterator[Effect]:
     # without its own list NCCL takes lo last; an interface that is down is not used either
     if names and not any(wanted.selects(name) for name in names - ({"lo"} if wanted.exclude else set())):
         text = f"selects none of the interfaces {listed(sorted(names))}, so NCCL cannot start"
-        yield Effect(text, deviation=True, expected="interfaces of this node")
+        yield Effect("no_interface", text, deviation=True, expected="interfaces of this node")
 
 
 def _gdr_level(value: str, context: NodeContext) -> Iterator[Effect]:
     if value in ("LOC", "0") and context.profile.fabric.peer_memory:
-        yield Effect("adapters do not access GPU memory (no GPUDirect RDMA)")
+        yield Effect("no_gpudirect", "adapters do not access GPU memory (no GPUDirect RDMA)")
 
 
 # --- files and libraries
@@ -164,7 +174,8 @@ def _file(consequence: str) -> Callable[[str, NodeContext], Iterator[Effect]]:
             text = f"{value} cannot be read here: {consequence}"
             if context.elsewhere:
                 text += "; it may exist in the image"
-            yield Effect(text, deviation=not context.elsewhere, expected="a file that tasks can read")
+            expected = "a file that tasks can read"
+            yield Effect("unreadable", text, deviation=not context.elsewhere, expected=expected)
 
     return judge
 
@@ -182,7 +193,8 @@ def _plugin(plugin: str) -> Callable[[str, NodeContext], Iterator[Effect]]:
                 absent = libraries is not None and not any(_is_library(it, spelled) for it in libraries)
             if absent:
                 text = f"the loader finds no library for {name}, so NCCL works without the plugin"
-                yield Effect(text, expected="a library in the loader's cache, LD_LIBRARY_PATH or the image")
+                expected = "a library in the loader's cache, LD_LIBRARY_PATH or the image"
+                yield Effect("no_library", text, expected=expected)
 
     return judge
 
@@ -198,6 +210,7 @@ def _caps(what: str) -> Callable[[str, NodeContext], Iterator[Effect]]:
     def judge(value: str, _context: NodeContext) -> Iterator[Effect]:
         if value:
             yield Effect(
+                "fixed_tuning",
                 f"{what} for every job; NCCL's own choice depends on size and topology",
                 expected=f"{UNSET}, or stated in exports of the environment",
             )
@@ -208,7 +221,7 @@ def _caps(what: str) -> Callable[[str, NodeContext], Iterator[Effect]]:
 def _when(accepted: Callable[[str], bool], text: str) -> Callable[[str, NodeContext], Iterator[Effect]]:
     def judge(value: str, _context: NodeContext) -> Iterator[Effect]:
         if not accepted(value):
-            yield Effect(text)
+            yield Effect("side_effect", text)
 
     return judge
 

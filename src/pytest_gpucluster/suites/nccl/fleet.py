@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import Action, Finding, Metric, check, revised
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.finding import Quantity
 from pytest_gpucluster.core.outliers import outliers
+from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.core.units import format_size
-from pytest_gpucluster.kit.nccl.pair_findings import PAIR, all_slow, link_findings, names_all, untried_pairs
+from pytest_gpucluster.kit.nccl.pair_findings import PAIR, all_slow, link_findings, untried_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -64,17 +66,22 @@ def pairs(
         return
     values = [it.busbw for it in own if it.busbw is not None and not it.problem]
     merely_slow = hard is not None and len(values) == len(own) and statistics.median(values) >= hard
-    parts = ", ".join(found.bad_parts.get(node, ()))
-    evidence = [line for line in found.evidence if names_all(line, node)]
-    text = f"{found.why.get(node, 'bad')} at {format_size(size)}: {'; '.join(evidence[:MAX_EVIDENCE])}"
-    if slow_alone and values:
-        text = f"slow alone, so inside the node: {max(values):.4g} GB/s with its best partner at {format_size(size)}"
-    yield Finding(
-        f"{node} {parts}".strip(),
-        text,
-        "as fast as the fleet with every sound partner",
-        Action.MONITOR if merely_slow else None,
+    why = found.reason(node)
+    code, text = (
+        why.code,
+        f"{why} at {format_size(size)}: {'; '.join(found.evidence_of(node)[:MAX_EVIDENCE])}",
     )
+    if slow_alone and values:
+        code = "slow_inside"
+        text = f"slow alone, so inside the node: {max(values):.4g} GB/s with its best partner at {format_size(size)}"
+    for part in found.bad_parts.get(node, (Part("node", name=node),)):
+        yield Finding(
+            part,
+            text,
+            "as fast as the fleet with every sound partner",
+            Action.MONITOR if merely_slow else None,
+            code=code,
+        )
 
 
 @check(
@@ -124,18 +131,25 @@ def outlier(node: str, values: Mapping[str, float], what: str) -> Judgement:
     if fleet.note:
         raise NotApplicable(fleet.note)
     if node in fleet.low:
+        text = f"{values[node]:.2f} GB/s, {-fleet.low[node]:.1%} below the median"
+        usual = f"within {OUTLIER_DISTANCE:.0%} of the median {fleet.median:.2f} GB/s (MAD {fleet.mad:.3g})"
         yield Finding(
-            what,
-            f"{values[node]:.2f} GB/s, {-fleet.low[node]:.1%} below the median",
-            f"within {OUTLIER_DISTANCE:.0%} of the median {fleet.median:.2f} GB/s (MAD {fleet.mad:.3g})",
+            Part("message", name=what),
+            Quantity(values[node], "GB/s", text),
+            Quantity(fleet.median, "GB/s", usual),
+            code="below_median",
         )
     elif fleet.halves and node in fleet.halves.slow:
         halves = fleet.halves
-        yield Finding(
-            what,
-            f"{values[node]:.2f} GB/s, as the slow half of the fleet",
+        usual = (
             f"one speed in the fleet; it has two: {hostlist.fold(halves.fast)} about {halves.fast_median:.2f} GB/s, "
-            f"{hostlist.fold(halves.slow)} about {halves.slow_median:.2f} GB/s",
+            f"{hostlist.fold(halves.slow)} about {halves.slow_median:.2f} GB/s"
+        )
+        yield Finding(
+            Part("message", name=what),
+            Quantity(values[node], "GB/s", f"{values[node]:.2f} GB/s, as the slow half of the fleet"),
+            Quantity(halves.fast_median, "GB/s", usual),
+            code="slow_half",
         )
 
 

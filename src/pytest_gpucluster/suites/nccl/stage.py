@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
+from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.kit.framework.payload_result import signal_name
 from pytest_gpucluster.kit.nccl import nccl_validation as validation
 from pytest_gpucluster.kit.nccl.nccl_step import log_of, output_of
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.kit.nccl.nccl_tests import NcclRun
 
 ALONE = "all_reduce"
-OUT_OF_MEMORY = "out of memory"  # the kind of failure that kit/mpi/mpi_errors.py knows
+OUT_OF_MEMORY = "out_of_memory"  # the code of that failure in kit/mpi/mpi_errors.py
 CANCELLED = (signal.SIGKILL, signal.SIGTERM)  # how Slurm ends the tasks of a step that is cancelled
 MAX_SHOWN = 8
 SOUND_NODES = 2  # with the same right sums, so that a node with wrong sums is the exception
@@ -59,9 +60,10 @@ def alone_stage(
     validity = _validate_each(measured, outputs, logs, spec, profile)
     for node, valid in validity.items():
         verdict = with_endings(valid, measured, node)
-        if verdict.cause == OUT_OF_MEMORY:
+        first = verdict.findings[0].code if verdict.findings else ""
+        if first == OUT_OF_MEMORY:
             verdict = because(verdict, other_processes(node))
-        if verdict.outcome is Outcome.FAILED and logs[node].set_by not in verdict.cause:
+        if first and first not in validation.SLOWER_TRANSPORT:
             verdict = because(verdict, logs[node].set_by)
         verdict = unless_misplaced(with_hang(verdict, measured, node), measured, (node,))
         validity[node] = with_loss(verdict, (node,), lost)
@@ -157,20 +159,20 @@ def because(verdict: Verdict, *reasons: str) -> Verdict:
 def with_loss(verdict: Verdict, nodes: Iterable[str], lost: Mapping[str, str]) -> Verdict:
     """Put the loss of nodes, {node: why}, before the findings of the others."""
     names = list(nodes)
-    findings = [
-        Finding(node, f"lost: {lost[node]}", "the node takes part to the end")
-        for node in names
-        if node in lost
-    ]
-    if not findings:
+    gone = [node for node in names if node in lost]
+    if not gone:
         return verdict
-    others = () if {it.part for it in findings} == {*names} else verdict.findings
+    findings = [
+        Finding(Part("node", name=node), f"lost: {lost[node]}", "the node takes part to the end", code="lost")
+        for node in gone
+    ]
+    others = () if len(gone) == len(names) else verdict.findings
     return Verdict(
         verdict.check,
         Outcome.FAILED,
         (*findings, *others),
         cause="the node or its slurmd died or hangs since this run began",
-        hint=f"scontrol show node {hostlist.fold([it.part for it in findings])}; its console and dmesg; "
+        hint=f"scontrol show node {hostlist.fold(gone)}; its console and dmesg; "
         "`systemctl status slurmd` and slurmd's log there",
         action=Action.DRAIN,
         never_healthy="the node answered when the run began and neither its tasks nor a repeated step answer since",
@@ -183,20 +185,23 @@ def with_corruption(verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
     reason = "all_reduce within one node adds the same small numbers on all nodes, and other nodes of this step add them right"
     return {
         node: replace(verdict, action=Action.DRAIN, never_healthy=reason)
-        if sound >= SOUND_NODES and verdict.findings and all(_is_wrong_data(it) for it in verdict.findings)
+        if sound >= SOUND_NODES
+        and verdict.findings
+        and all(it.code in validation.WRONG_DATA for it in verdict.findings)
         else verdict
         for node, verdict in verdicts.items()
     }
 
 
-def _is_wrong_data(finding: Finding) -> bool:
-    return finding.measured.endswith((" wrong elements", " values out of bounds"))
-
-
 def unless_misplaced(verdict: Verdict, measured: NcclMeasurement, nodes: Iterable[str]) -> Verdict:
     """Return a failure if tasks of these nodes did not run where the step states: what they printed is no result."""
     findings = tuple(
-        Finding(node, measured.misplaced[node], "tasks in the stated container, in the stated number")
+        Finding(
+            Part("node", name=node),
+            measured.misplaced[node],
+            "tasks in the stated container, in the stated number",
+            code="misplaced",
+        )
         for node in nodes
         if node in measured.misplaced
     )
@@ -217,10 +222,16 @@ def with_endings(verdict: Verdict, measured: NcclMeasurement, node: str) -> Verd
     tasks = tasks_of(measured, node) if node else measured.tasks
     cancelled = CANCELLED if measured.problem else ()
     bad = [task for task in tasks if task.rc not in (0, None) and task.signal not in cancelled]
-    if not bad or not all(finding.measured.startswith("exit code") for finding in verdict.findings):
+    if not bad or not all(finding.code == "exit_code" for finding in verdict.findings):
         return verdict
     findings = tuple(
-        Finding(f"task {task.rank} on {task.node}", _ending(task), "ends with 0") for task in bad[:MAX_SHOWN]
+        Finding(
+            Part("task", name=f"task {task.rank} on {task.node}", nodes=(task.node,)),
+            _ending(task),
+            "ends with 0",
+            code="exit_status" if task.signal is None else "signal",
+        )
+        for task in bad[:MAX_SHOWN]
     )
     return replace(
         verdict,
@@ -247,8 +258,10 @@ def with_hang(verdict: Verdict, measured: NcclMeasurement, node: str) -> Verdict
         return verdict
     where = sorted({task.node for task in running if task.node})
     what = f"{len(running)} of {len(tasks)} tasks never ended" if running else measured.problem
-    hang = Finding(node or hostlist.fold(where) or "step", f"hangs: {what}", "every task ends by itself")
-    if any(_explains(finding) for finding in verdict.findings[:1]):
+    name = node or hostlist.fold(where)
+    part = Part("node", name=name, nodes=tuple(where)) if name else Part("step", name="step")
+    hang = Finding(part, f"hangs: {what}", "every task ends by itself", code="hangs")
+    if verdict.findings and not validation.rank_of_cause(verdict.findings[0]):
         return replace(verdict, findings=(*verdict.findings, hang))
     return Verdict(
         verdict.check,
@@ -258,11 +271,6 @@ def with_hang(verdict: Verdict, measured: NcclMeasurement, node: str) -> Verdict
         hint="dmesg and nvidia-smi on the node; test the node alone",
         action=verdict.action,
     )
-
-
-def _explains(finding: Finding) -> bool:
-    """Return whether a finding is the reason why a step did not end."""
-    return not validation.is_consequence(finding) and not finding.measured.startswith("timeout:")
 
 
 # --- what several nodes show

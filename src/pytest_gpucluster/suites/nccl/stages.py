@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Advisory, Outcome, Verdict, with_contention
 from pytest_gpucluster.core.errors import GpuClusterError, ProbeError, SlurmError
+from pytest_gpucluster.core.finding import Quantity
 from pytest_gpucluster.core.hostlist import fold
+from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.core.topology import parse_slurm_topology
 from pytest_gpucluster.kit.gpu import nvidia_smi
 from pytest_gpucluster.kit.gpu.gpu_processes import unexpected_processes
@@ -252,7 +254,7 @@ class NcclStages:
         """Return whether the run over all nodes is valid; if it failed, add the part that the rounds of pairs found."""
         stage = self.whole(collective)
         verdict = stage.verdicts[""]
-        if all(finding.part == validation.TRANSPORT for finding in verdict.findings):
+        if all(finding.code == validation.UNLOGGED for finding in verdict.findings):
             return verdict  # only the transport is unknown: no part is at fault
         return verdict if stage.runs else self._with_suspects(self.shown(verdict, self.together, collective))
 
@@ -278,7 +280,9 @@ class NcclStages:
         verdict = self.judge.whole(stage.runs[""], self.together, stage.measured)
         if missing := [node for node in self.requested if node not in self.together]:
             parts = f"{len(self.together)} of {len(self.requested)}, without {fold(missing)}: see nccl.alone"
-            without = Advisory("nodes of the run", parts, "all")
+            measured = Quantity(len(self.together), "nodes", parts)
+            whole = Quantity(len(self.requested), "nodes", "all")
+            without = Advisory(Part("run", name="nodes of the run"), measured, whole, code="fewer_nodes")
             verdict = replace(verdict, advisories=(*verdict.advisories, without))
         if verdict.outcome is not Outcome.FAILED or not stage.measured.log.channels:
             return verdict

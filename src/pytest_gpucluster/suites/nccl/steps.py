@@ -158,7 +158,7 @@ class NcclRunner(NcclStep):
             why = (
                 found.problem or "; ".join(found.output.problems[:2]) or f"wrong data: {sum(wrong)} elements"
             )
-            return Measurement(members, problem=why)
+            return Measurement(members, problem=why, wrong=bool(wrong))
         return Measurement(members, runs[0].rows[-1].out_of_place.busbw)
 
     @property

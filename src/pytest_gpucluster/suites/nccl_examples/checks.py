@@ -6,8 +6,13 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.cluster.slurm.task_place import MISPLACED
 from pytest_gpucluster.core.check import Action, Finding, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.finding import Quantity
+from pytest_gpucluster.core.part import Part, named
+from pytest_gpucluster.kit.framework.payload_result import NOT_STARTED, Explanation, wrong_data
+from pytest_gpucluster.kit.mpi.mpi_errors import code_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,19 +32,24 @@ def _judge(whole: PayloadResult, node: str = "") -> Judgement:
         )
     for where, why in result.misplaced.items():
         if not node or where == node:
-            yield Finding(where, why, "tasks in the stated container, in the stated number", Action.CONFIGURE)
+            stated = "tasks in the stated container, in the stated number"
+            yield Explanation(MISPLACED, why).finding(Part("node", name=where), stated, Action.CONFIGURE)
     size = sum(int(fact["devices"]) for fact in loaded)
     if loaded:
         yield Metric("nccl_examples_devices", size, "GPUs")
     if not result.tasks:
-        why = result.silence(node) if node else result.problem or "none started"
-        yield Finding("tasks", why, "every task starts")
+        silent = result.silent(node) if node else result.stopped or NOT_STARTED
+        yield silent.finding(Part("run", name="tasks"), "every task starts")
     for task in result.tasks:
         kinds = {fact[result.key]: fact for fact in task.facts}
         wrong = sum(kinds.get("reduced", {"wrong": ()})["wrong"])
         if "done" not in kinds or task.rc != 0 or wrong:
-            why = f"{wrong} elements wrong" if wrong else result.failure_of(task) or task.ending()
-            yield Finding(f"task {task.task} ({task.node})", why, "right sums on every device")
+            part = Part("task", task.task, of=Part("node", name=task.node))
+            yield (
+                wrong_data(part, wrong, f"{wrong} elements wrong")
+                if wrong
+                else result.why(task).finding(part, "right sums on every device")
+            )
     if reduced and len(reduced) == len(result.tasks):
         yield from _ranks(loaded, reduced, size)
 
@@ -48,11 +58,13 @@ def _ranks(loaded: Sequence[Fact], reduced: Sequence[Fact], size: int) -> Judgem
     ranks = sorted((int(rank), int(of)) for fact in reduced for rank, of in fact["ranks"])
     if ranks != [(rank, size) for rank in range(size)]:
         shown = ", ".join(f"{rank} of {of}" for rank, of in ranks[:8])
-        yield Finding("ranks", shown or "none", f"0 to {size - 1} of {size}, once each")
-    gpus = Counter(f"{fact['node']} {bus}" for fact in loaded for bus in fact["buses"])
-    for gpu, count in sorted(gpus.items()):
+        expected = f"0 to {size - 1} of {size}, once each"
+        yield Finding(Part("run", name="ranks"), shown or "none", expected, code="other_ranks")
+    gpus = Counter((str(fact["node"]), bus) for fact in loaded for bus in fact["buses"])
+    for (node, bus), count in sorted(gpus.items()):
         if count > 1:
-            yield Finding(f"GPU {gpu}", f"{count} ranks", "one rank")
+            gpu = Part("gpu", address=bus, of=Part("node", name=node))
+            yield Finding(gpu, Quantity(count, "ranks"), Quantity(1, "ranks"), code="shared")
     yield Metric("nccl_examples_init", max(float(fact["init"]) for fact in reduced), "s")
 
 
@@ -89,9 +101,10 @@ def compiled(node_name: str, built: PayloadResult, toolchain: NcclExamplesConfig
     facts = {fact["tool"]: fact for fact in built.of_node(node_name, "built")}
     for tool in toolchain.toolchain:
         if tool not in facts:
-            yield Finding(tool, built.silence(node_name), "compiles the example")
-        elif facts[tool]["error"]:
-            yield Finding(tool, facts[tool]["error"], "compiles the example")
+            yield built.silent(node_name).finding(named("software", tool), "compiles the example")
+        elif error := facts[tool]["error"]:
+            failed = Explanation(facts[tool]["what"], error)
+            yield failed.finding(named("software", tool), "compiles the example")
         else:
             yield Metric("nccl_examples_compile", float(facts[tool]["seconds"]), "s", tool)
 
@@ -112,8 +125,18 @@ def compiled_run(
     for tool in toolchain.toolchain:
         if tool not in ran:
             yield NotAvailable(f"{tool}: the example did not run: see nccl_examples.compiled")
-        elif ran[tool]["error"]:
-            yield Finding(f"program of {tool}", ran[tool]["error"], "right sums on every device")
-        elif ran[tool]["devices"] != devices or ran[tool]["wrong"]:
-            measured = f"{ran[tool]['wrong']} elements wrong on {ran[tool]['devices']} devices"
-            yield Finding(f"program of {tool}", measured, f"0 wrong on {devices}")
+            continue
+        part, count, wrong = (
+            named("software", f"program of {tool}"),
+            int(ran[tool].get("devices", 0)),
+            ran[tool].get("wrong"),
+        )
+        if error := ran[tool]["error"]:
+            failed = Explanation(code_of(error, ran[tool]["what"]), error)
+            yield failed.finding(part, "right sums on every device")
+        elif wrong:
+            yield wrong_data(part, wrong, f"{wrong} elements wrong on {count} devices")
+        elif count != devices:
+            yield Finding(
+                part, Quantity(count, "devices"), Quantity(devices, "devices"), code="other_devices"
+            )

@@ -159,7 +159,8 @@ def make(tool: str, folder: str, limit: float, *, execute: bool) -> None:
             found = json.loads(run([program], limit).strip().splitlines()[-1])
             report("ran", tool=tool, error="", **found)
         except (Failure, ValueError, IndexError) as error:
-            report("ran", tool=tool, error=str(error) or "no result")
+            what = error.kind if isinstance(error, Failure) else "no_result"
+            report("ran", tool=tool, error=str(error) or "no result", what=what)
 
 
 def main(tools: str, limit: str, execute: str) -> int:

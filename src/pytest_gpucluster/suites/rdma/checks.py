@@ -12,11 +12,10 @@ from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.finding import Quantity
 from pytest_gpucluster.core.outliers import outliers
 from pytest_gpucluster.core.part import Part
+from pytest_gpucluster.kit.nccl.open_questions import NO_BOUND
 from pytest_gpucluster.kit.nccl.pair_findings import (
-    NO_BOUND,
     all_slow,
     link_findings,
-    names_all,
     untried_pairs,
 )
 from pytest_gpucluster.suites.rdma.campaign import SLOWEST_RAIL
@@ -91,7 +90,7 @@ def _of_rail(node_name: str, rdma: RdmaResult, location: str, action: Action | N
     own = [it for it in rdma.measured(location) if node_name in it.members]
     part, found = rdma.rails[node_name][location].part, rdma.found[location]
     if node_name in found.bad_nodes:
-        evidence = [line for line in found.evidence if names_all(line, node_name)][:SHOWN]
+        evidence = found.evidence_of(node_name)[:SHOWN]
         code, why = meaning(*(it.problem for it in own))
         yield Finding(
             part,
@@ -106,7 +105,7 @@ def _of_rail(node_name: str, rdma: RdmaResult, location: str, action: Action | N
         node_name, found, rdma.measured(location), rdma.bound.value if rdma.bound else None
     ):
         yield replace(slower, part=part)
-    elif any(node_name in it.candidates and it.reason.startswith(NO_BOUND) for it in found.unresolved):
+    elif any(node_name in it.candidates and it.reason.code == NO_BOUND for it in found.unresolved):
         yield NotAvailable(f"{part}: nothing to compare with: {OTHERWISE}")
 
 

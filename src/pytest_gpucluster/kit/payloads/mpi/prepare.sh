@@ -27,9 +27,10 @@ command -v mpichversion >/dev/null && report mpich "$(mpichversion 2>/dev/null |
 case " $languages " in *" c "*)
   mine=$folder/world.$SLURMD_NODENAME.$$
   cat > "$mine.c" || exit 1
-  if ! command -v "$compiler" >/dev/null; then report problem-c "$compiler: not found"
-  elif ! text=$("$compiler" -O1 -o "$mine" "$mine.c" 2>&1); then report problem-c "$compiler: $(last "$text")"
-  elif ! text=$("$mine" where 2>&1); then report problem-c "the compiled program does not start: $(last "$text")"
+  if ! command -v "$compiler" >/dev/null; then report problem-c "$compiler: not found"; report code-c no_compiler
+  elif ! text=$("$compiler" -O1 -o "$mine" "$mine.c" 2>&1); then report problem-c "$compiler: $(last "$text")"; report code-c not_compiled
+  elif ! text=$("$mine" where 2>&1); then
+    report problem-c "the compiled program does not start: $(last "$text")"; report code-c not_started
   else
     printf '%s\n' "$text" | sed 's/^gpucluster-mpi /gpucluster-mpi-c /'
     mv -f "$mine" "$folder/world"   # nodes that share the folder replace each other's whole file
