@@ -37,7 +37,7 @@ def of_ml(**stated: Any) -> AccountingConfig:
 
 def assert_judged(verdict: Verdict, expected: str | list[str]) -> None:
     """Fail unless the verdict is this outcome, or a fault of the configuration in these parts."""
-    assert all(one.action is None for one in verdict.findings), "no node is at fault"
+    assert all(one.code and one.action is None for one in verdict.findings), "no node is at fault"
     if isinstance(expected, list):
         assert judged(verdict) == (CONFIGURE, expected)
     else:

@@ -108,10 +108,9 @@ def qos(
     yield from _not_enforced(any(_any_limit(one.limits) for one in config.qos.values()), enforced)
     preempt_type = settings.get("PreemptType", "")
     if any(one.preempt for one in config.qos.values()) and preempt_type != "preempt/qos":
+        part = named("setting", "PreemptType")
         expected = "preempt/qos: lists of QoS to preempt have no effect otherwise"
-        yield Finding(
-            named("setting", "PreemptType"), preempt_type or "unknown", expected, code="no_preemption"
-        )
+        yield Finding(part, preempt_type or "unknown", expected, code="no_preemption")
 
 
 @check(
@@ -212,10 +211,8 @@ def scheduling(config: AccountingConfig, settings: Mapping[str, str]) -> Judgeme
     if _shares_stated(config) and "priorityweightfairshare" not in stated:
         weight = known.get("priorityweightfairshare", "")
         if not float(_as_number(weight) or 0):
-            part, expected = (
-                named("setting", "PriorityWeightFairshare"),
-                "above 0: shares have no effect otherwise",
-            )
+            part = named("setting", "PriorityWeightFairshare")
+            expected = "above 0: shares have no effect otherwise"
             yield Finding(part, weight or "not set", expected, code="no_weight")
 
 
@@ -231,14 +228,14 @@ def job_records(records: Records, hours: float, enforced: Collection[str]) -> Ju
     with_account = "associations" in enforced  # otherwise jobs without an association have none
     broken = [(one, why) for one in records.jobs if (why := dict(_lacks(one, with_account=with_account)))]
     for one, why in broken[:SHOWN]:
-        yield Finding(
-            one.part, f"{', '.join(why.values())} ({one})", "a complete record", code=next(iter(why))
-        )
+        measured = f"{', '.join(why.values())} ({one})"
+        yield Finding(one.part, measured, "a complete record", code=next(iter(why)))
     if (total := len(broken)) > SHOWN:
-        measured = Quantity(total, "records", f"{total} incomplete in all")
-        yield Finding(
-            Part("job", name="job records"), measured, Quantity(0, "records", "complete"), code="incomplete"
+        part, found = (
+            Part("job", name="job records"),
+            Quantity(total, "records", f"{total} incomplete in all"),
         )
+        yield Finding(part, found, Quantity(0, "records", "complete"), code="incomplete")
     yield from _unknown_jobs(records)
     if not records.jobs and not records.compared:
         raise NotAvailable(f"sacct shows no job of the last {units.format_duration(hours)}")
