@@ -525,7 +525,9 @@ def leftovers(names_before: tuple[str, ...], live_jobs: Collection[int]) -> Judg
             continue
         part, expected = Part("container", name=name), "removed with its job"
         if may_be_named(name):
-            yield Advisory(part, f"job {job} is over, if the name is not a user's", expected, code="perhaps_left")
+            yield Advisory(
+                part, f"job {job} is over, if the name is not a user's", expected, code="perhaps_left"
+            )
         else:
             yield Finding(part, f"job {job} is over", expected, code="left")
 
