@@ -46,8 +46,10 @@ if TYPE_CHECKING:
         TransportError,
     )
     from pytest_gpucluster.core.fact import Fact
+    from pytest_gpucluster.core.finding import Quantity, Quote
     from pytest_gpucluster.core.majority import Norm, differs, norm
     from pytest_gpucluster.core.metric_direction import HIGHER, LOWER, NEITHER
+    from pytest_gpucluster.core.part import Part
     from pytest_gpucluster.core.probe import Answer, Probe, text_of
     from pytest_gpucluster.core.registry import Suite, Work
     from pytest_gpucluster.core.scripts import script
@@ -111,6 +113,7 @@ __all__ = [
     "NotAvailable",
     "OptionalSection",
     "Outcome",
+    "Part",
     "PayloadResult",
     "PayloadTask",
     "Peers",
@@ -118,6 +121,8 @@ __all__ = [
     "ProbeError",
     "Profile",
     "ProfileRow",
+    "Quantity",
+    "Quote",
     "RanksConfig",
     "RunView",
     "Section",

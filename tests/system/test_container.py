@@ -106,7 +106,7 @@ def test_one_import_for_many_and_removed_at_the_end(held: Held, image: str) -> N
     assert (set(again.seconds), again.reused) == ({"gpu01"}, ("gpu02",))
     failed = store.ensure("/nonexistent.sqsh").failed
     assert set(failed) == set(NODES)
-    assert "/nonexistent.sqsh does not exist on the node" in failed["gpu01"]
+    assert failed["gpu01"].code == "no_such_file"
     store.close()
     assert store.listed(NODES) == {"gpu01": (), "gpu02": ()}
 

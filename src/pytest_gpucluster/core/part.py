@@ -64,7 +64,7 @@ KINDS = {
     "partition": Kind("partition", named=True, labelled=True),
     "account": Kind("account", named=True, labelled=True),
     "user": Kind("user", named=True, labelled=True),
-    "container": Kind("container", named=True),
+    "container": Kind("container"),
 }
 
 

@@ -115,10 +115,20 @@ CASES = {
 
 @pytest.mark.parametrize("text", CASES)
 def test_a_message_has_its_explanation_in_one_line(text: str) -> None:
-    reported = pyxis.explain(text if "execve" in text else text + TAIL)
-    assert reported is not None
+    reported = str(pyxis.explain(text if "execve" in text else text + TAIL))
     assert reported.startswith(CASES[text])
     assert "\n" not in reported
+
+
+def test_what_checks_decide_by_has_a_code() -> None:
+    for text, code, hook in (
+        (f"{E}    {HOOK}", "hook", "/etc/enroot/hooks.d/60-x.sh"),
+        (f"{E}failed to export container n to /s\n{LOG}write: Disk quota exceeded", "no_space", ""),
+        ("srun: unrecognized option '--container-image=x'", "no_option", ""),
+    ):
+        found = pyxis.explain(text)
+        assert found is not None
+        assert (found.code, found.hook) == (code, hook)
 
 
 def test_exit_statuses_and_other_words() -> None:

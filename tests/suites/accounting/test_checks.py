@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from counter_examples import CONFIGURE, MONITOR, NOT_APPLICABLE, NOT_CHECKED, PASSED, WARNING, CounterExample
-from judged import figures, judged
+from judged import judged
 from machine_helpers import Machines, examples
 
 from pytest_gpucluster.cluster.slurm.inventory import parse_partitions
 from pytest_gpucluster.core.check import Verdict
+from pytest_gpucluster.core.finding import Quantity
 from pytest_gpucluster.suites.accounting import checks, facts
 from pytest_gpucluster.suites.accounting.config import AccountingConfig
 from pytest_gpucluster.suites.accounting.steps import Records
@@ -18,6 +19,7 @@ from pytest_gpucluster.suites.accounting.steps import Records
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+ENFORCE = "AccountingStorageEnforce"
 ALL = frozenset({"associations", "limits", "qos"})
 PARTITION = (
     "PartitionName=p AllowGroups=ALL AllowAccounts={} AllowQos=ALL Default=NO DefaultTime=NONE "
@@ -35,7 +37,7 @@ def of_ml(**stated: Any) -> AccountingConfig:
 
 def assert_judged(verdict: Verdict, expected: str | list[str]) -> None:
     """Fail unless the verdict is this outcome, or a fault of the configuration in these parts."""
-    assert all(one.action is None for one in verdict.findings), "no node is at fault"
+    assert all(one.code and one.action is None for one in verdict.findings), "no node is at fault"
     if isinstance(expected, list):
         assert judged(verdict) == (CONFIGURE, expected)
     else:
@@ -93,39 +95,40 @@ STATES: Cases = {
     checks.accounts: [
         (PASSED, STATED, BOTH, ALL, ()),
         (["account ml"], STATED, (ALICE,), ALL, ()),
-        (["user Alice of account ml"], STATED, (ML,), ALL, ()),
-        *((["account ml"], of_ml(**it), (ML,), ALL, ()) for it in ({"parent": "ops"}, {"fairshare": 1})),
-        (["account ml"], of_ml(qos=["high"]), (ML,), ALL, ()),
-        (["GrpTRES of account ml"], of_ml(limits={"GrpTRES": None}), (ML,), ALL, ()),
+        (["account ml user Alice"], STATED, (ML,), ALL, ()),
+        (["account ml parent"], of_ml(parent="ops"), (ML,), ALL, ()),
+        (["account ml fairshare"], of_ml(fairshare=1), (ML,), ALL, ()),
+        (["account ml QoS"], of_ml(qos=["high"]), (ML,), ALL, ()),
+        (["account ml GrpTRES"], of_ml(limits={"GrpTRES": None}), (ML,), ALL, ()),
         (PASSED, PLAIN, OTHERS, ALL, ()),
         (NOT_APPLICABLE, config(), (ML,), ALL, ()),
         *((NOT_CHECKED, STATED, BOTH, ALL, (it,)) for it in ("users", "accounts")),
-        ([checks.ENFORCE], STATED, BOTH, {"associations"}, ()),
+        ([ENFORCE], STATED, BOTH, {"associations"}, ()),
         (PASSED, PLAIN, BOTH, {"associations"}, ()),
         (WARNING, PLAIN, BOTH, (), ()),
         *((PASSED, SHARE, (ML, *order), ALL, ()) for order in ((ALICE, NARROW), (NARROW, ALICE))),
         (PASSED, config(accounts=WHOLE, exact=True), BOTH, ALL, ()),
-        (["user alice of account ml", "account x"], config(accounts={"ml": {}}, exact=True), OTHERS, ALL, ()),
+        (["account ml user alice", "account x"], config(accounts={"ml": {}}, exact=True), OTHERS, ALL, ()),
     ],
     qos: [
         (PASSED, FULL),
         (PASSED, {"flags": ["DenyOnLimit"], **FOUR}, ALL, "none"),
-        (["QoS High"], {"flags": ["NoDecay"]}),
-        (["QoS High"], {"priority": 1}),
-        *((["QoS High"], {"preempt": names}) for names in (["low", "x"], [])),
+        (["QoS High flags"], {"flags": ["NoDecay"]}),
+        (["QoS High priority"], {"priority": 1}),
+        *((["QoS High preempts"], {"preempt": names}) for names in (["low", "x"], [])),
         (["PreemptType"], {"preempt": ["low"]}, ALL, "none"),
-        (["MaxJobsPU of QoS High"], {"limits": {"MaxJobsPU": 5}}),
-        ([checks.ENFORCE], FOUR, {"qos"}),
+        (["QoS High MaxJobsPU"], {"limits": {"MaxJobsPU": 5}}),
+        ([ENFORCE], FOUR, {"qos"}),
         (["QoS low", "QoS high"], {}, ALL, "none", "low"),
     ],
     access_of_partition: [
         (PASSED, "ml,ops", {"allow_accounts": ["ops", "ml"]}),
         (PASSED, "ALL", {"deny_accounts": [], "allow_qos": ["ALL"], "allow_groups": ["ALL"]}),
-        (["AllowAccounts of partition p"], "ALL", {"allow_accounts": ["ml"]}),
+        (["partition p AllowAccounts"], "ALL", {"allow_accounts": ["ml"]}),
         (PASSED, "ALL", {"allow_accounts": ["ALL"]}, ()),
         # since 23.02 slurmctld does not look at AllowAccounts then (part_policy_valid_acct)
-        ([checks.ENFORCE], "ml", {"allow_accounts": ["ml"]}, ()),
-        (["DenyAccounts of partition p", checks.ENFORCE], "ALL", {"deny_accounts": ["x"]}, ()),
+        ([ENFORCE], "ml", {"allow_accounts": ["ml"]}, ()),
+        (["partition p DenyAccounts", ENFORCE], "ALL", {"deny_accounts": ["x"]}, ()),
         (["partition q", "partition p"], "ALL", {}, ALL, "q"),
     ],
     access: [
@@ -214,13 +217,14 @@ def test_records_are_judged_as_a_person_would(example: CounterExample) -> None:
     verdict = example.judged()
     assert judged(verdict)[0] == example.expected
     assert len(verdict.findings) == example.sick
+    assert all(one.code for one in verdict.findings)
 
 
 def test_of_many_broken_records_twenty_are_shown_and_their_number() -> None:
     for count, shown in ((20, 20), (21, 21), (22, 21)):
         findings = records(*[record(code="")] * count).findings
         assert len(findings) == shown
-    assert figures(findings[-1].measured) == [22]
+    assert findings[-1].measured == Quantity(22, "records", "22 incomplete in all")
 
 
 UNSTATED: Cases = {

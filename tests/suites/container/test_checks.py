@@ -11,6 +11,7 @@ from counter_examples import MONITOR, PASSED, WARNING, CounterExample
 from framework_helpers import Table, rows_of, told
 from suite_helpers import considered
 
+from pytest_gpucluster.cluster.slurm.pyxis import StepFailure, unexplained
 from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.majority import norm
@@ -18,6 +19,7 @@ from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit.container.containers import ImageImport
 from pytest_gpucluster.kit.container.enroot import (
     SEARCH,
+    UNKNOWN,
     EnrootSpace,
     Pyxis,
     enroot_names,
@@ -27,13 +29,13 @@ from pytest_gpucluster.kit.container.enroot import (
     read_space,
     remove_command,
 )
-from pytest_gpucluster.kit.container.enroot import UNKNOWN as NO_LIST
 from pytest_gpucluster.suites.container import checks
 from pytest_gpucluster.suites.container import facts as container_facts
 from pytest_gpucluster.suites.container.config import ContainerConfig
 from pytest_gpucluster.suites.container.facts import (
     HOST_VALUE,
     MOUNTED,
+    NO_LIST,
     ContainerFacts,
     StepFacts,
 )
@@ -105,7 +107,7 @@ def ranks(*tasks: dict[str, str]) -> ContainerFacts:
     return good(ranks=StepFacts(tasks))
 
 
-def not_imported(why: str, **facts: Any) -> ContainerFacts:
+def not_imported(why: StepFailure, **facts: Any) -> ContainerFacts:
     return replace(good(), imported=replace(IMAGE, seconds={}, failed={"gpu01": why}), **facts)
 
 
@@ -113,10 +115,9 @@ def fleet(*releases: str) -> Norm[str]:
     return norm((f"gpu{place:02}", told) for place, told in enumerate(releases, 1))
 
 
-BROKEN = StepFacts(problem="the step ended with 1")
-HOOK_FAILED = StepFacts(problem="Enroot's hook /e/hooks.d/60-x.sh exited with 3: no license")
-STOPPED_BY_HOOK = not_imported(HOOK_FAILED.problem)
-NOT_IMPORTED = not_imported("no such image")
+BROKEN = StepFacts(problem=StepFailure("the step ended with 1", "other"))
+STOPPED_BY_HOOK = not_imported(StepFailure("exited with 3: no license", "hook", "/e/hooks.d/60-x.sh"))
+NOT_IMPORTED = not_imported(unexplained("no such image"))
 BARE = good(plain={"root": "8:1 /", "release": "debian 12"})
 NO_UUIDS: dict[str, Any] = {"gpu.GPU-1": None, "gpu.GPU-2": None}
 NO_DEVICES = {**NO_UUIDS, "devices": None}
@@ -168,10 +169,10 @@ CASES: Table = {
         ("passed", replace(good(readonly={"env.V": "x"}, turned={"env.V": "x"}), override="")),
     ],
     checks.save: [
-        ("configure: --container-save", good(back=StepFacts(({},), unsaved="no room"))),
+        ("configure: --container-save", good(back=StepFacts(({},), unsaved=unexplained("no room")))),
         ("configure: saved image [1]", good(saved=BROKEN)),
         ("configure: saved image", good(saved={"mark": "no"})),
-        ("not checked", good(back=StepFacts(({},), unsaved="no space on the node (x)"))),
+        ("not checked", good(back=StepFacts(({},), unsaved=unexplained("no space on the node (x)")))),
         ("not checked", good(turned=BROKEN, saved={"mark": "no"})),
     ],
     checks.root: [
@@ -213,8 +214,11 @@ CASES: Table = {
         ("not checked", NOT_IMPORTED),
     ],
     checks.remove: [
-        ("configure: named container", replace(good(), saved_removed="still listed")),
-        ("not checked", replace(good(), saved_removed=NO_LIST)),
+        (
+            "configure: named container",
+            replace(good(), not_removed=StepFailure("still listed", "still_listed")),
+        ),
+        ("not checked", replace(good(), not_removed=StepFailure(UNKNOWN, NO_LIST))),
     ],
     checks.gpus: [
         ("configure: NVIDIA_VISIBLE_DEVICES=all [1]", good(gpus=BROKEN)),
@@ -227,11 +231,11 @@ CASES: Table = {
     ],
     checks.ranks: [
         ("configure: tasks [1, 2]", ranks(rank(0))),
-        ("configure: rank 1: RANK [0, 1]", ranks(rank(0), rank(1, RANK="0"))),
-        ("configure: rank 1: LOCAL_RANK [0, 1]", ranks(rank(0), rank(1, LOCAL_RANK="0"))),
+        ("configure: rank 1 RANK [0, 1]", ranks(rank(0), rank(1, RANK="0"))),
+        ("configure: rank 1 LOCAL_RANK [0, 1]", ranks(rank(0), rank(1, LOCAL_RANK="0"))),
         ("passed", ranks(hooked(0), hooked(1))),
-        ("configure: rank 1: WORLD_SIZE [3, 2]", ranks(hooked(0), hooked(1, WORLD_SIZE="3"))),
-        ("configure: rank 1: MASTER_PORT [61001, 0]", ranks(hooked(0), hooked(1, SLURM_JOB_ID="4_1"))),
+        ("configure: rank 1 WORLD_SIZE [3, 2]", ranks(hooked(0), hooked(1, WORLD_SIZE="3"))),
+        ("configure: rank 1 MASTER_PORT [61001, 0]", ranks(hooked(0), hooked(1, SLURM_JOB_ID="4_1"))),
     ],
     checks.memlock: [
         ("configure: locked memory [64]", good(plain={"memlock": "64"})),
@@ -244,7 +248,7 @@ CASES: Table = {
     ],
     checks.imported: [
         ("passed: /i.sqsh; /i.sqsh [2, 5]", good()),
-        ("configure: /i.sqsh", not_imported("damaged")),
+        ("configure: /i.sqsh", not_imported(unexplained("damaged"))),
         ("passed", replace(good(), imported=ImageImport("/i.sqsh", "n", reused=("gpu01",)))),
         ("not checked", STOPPED_BY_HOOK),
     ],
@@ -258,7 +262,7 @@ CASES: Table = {
     checks.plugin: [
         ("configure: Pyxis", BARE),
         ("configure: Pyxis [1]", good(outside=BROKEN)),
-        ("configure: Pyxis", not_imported("srun has no option --x", seen={})),
+        ("configure: Pyxis", not_imported(StepFailure("srun has no option --x", "no_option"), seen={})),
         ("not checked", good(plain=BROKEN)),
     ],
 }
@@ -269,6 +273,11 @@ def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[An
     assert told(check(*given)) == expected
 
 
+def test_each_kind_of_fault_has_its_code() -> None:
+    codes = [one.code for _, given in CASES[checks.mounts] for one in checks.mounts(given).findings]
+    assert codes == ["not_read", "read_only", "not_read_back", "writable", "other"]
+
+
 def space(what: str, free: int, *, writable: bool = True) -> EnrootSpace:
     return EnrootSpace(what, f"/{what}", free, 2**40, writable=writable)
 
@@ -277,7 +286,7 @@ def test_leftovers_are_containers_of_jobs_that_are_over() -> None:
     names = ("pyxis_7_x", "pyxis_8.0", "pyxis_9_9.1", "pyxis_named", "mine")
     verdict = checks.leftovers(names, {8})
     assert told(verdict) == "monitor: pyxis_9_9.1 [9, 5]"
-    assert [it.part for it in verdict.advisories] == ["pyxis_7_x"]  # may be a user's name
+    assert [str(it.part) for it in verdict.advisories] == ["pyxis_7_x"]  # may be a user's name
     assert jobs_of(names) == {"pyxis_7_x": 7, "pyxis_8.0": 8, "pyxis_9_9.1": 9}
 
 

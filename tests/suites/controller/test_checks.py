@@ -64,34 +64,37 @@ PARAMETERS = "SchedulerParameters"
 
 
 @pytest.mark.parametrize(
-    ("changes", "part", "shown"),
+    ("changes", "part", "shown", "code"),
     [
-        ({"threads": 193}, "threads of slurmctld", [193, 256, 192]),
-        ({"agent_queue": 1001}, "agent queue", [1001, 1000]),
-        ({"dbd_queue": 10_007}, "records for slurmdbd", [10007, 10006]),
-        ({"main": Scheduler(10, 2.1)}, "main scheduler", [2.1, 10, 2]),
-        ({"backfill": Scheduler(11, 31.0)}, "backfill scheduler", [31, 11, 30]),
-        ({"rpcs": {"REQUEST_X": (10, 10.1)}}, "request REQUEST_X", [10.1, 10]),
-        ({"seconds": 10.1, "settings": {"MessageTimeout": "x sec"}}, "sdiag", [10.1, 10]),
-        ({"seconds": 6.0, "settings": {"MessageTimeout": "5 sec"}}, "sdiag", [6, 5]),
-        (AT_LIMIT, "", []),
-        ({"threads": 256, "agent_queue": 5000, "later": LOAD}, "", []),  # a short peak
-        ({"main": Scheduler(9, 9.0), "backfill": Scheduler(9, 99.0)}, "", []),  # just restarted
-        ({"rpcs": {"REQUEST_X": (9, 99.0)}}, "", []),
-        ({"dbd_queue": 99_999, "settings": {"MaxDBDMsgs": "0"}}, "", []),  # no slurmdbd
-        ({"backfill": Scheduler(10, 59.0), "settings": {PARAMETERS: "defer,bf_interval=60"}}, "", []),
+        ({"threads": 193}, "threads of slurmctld", [193, 256, 192], "busy"),
+        ({"agent_queue": 1001}, "agent queue", [1001, 1000], "unsent_messages"),
+        ({"dbd_queue": 10_007}, "records for slurmdbd", [10007, 10006], "unsent_records"),
+        ({"main": Scheduler(10, 2.1)}, "main scheduler", [2.1, 10, 2], "slow_cycle"),
+        ({"backfill": Scheduler(11, 31.0)}, "backfill scheduler", [31, 11, 30], "slow_cycle"),
+        ({"rpcs": {"REQUEST_X": (10, 10.1)}}, "request REQUEST_X", [10.1, 10], "slow_request"),
+        ({"seconds": 10.1, "settings": {"MessageTimeout": "x sec"}}, "sdiag", [10.1, 10], "slow_answer"),
+        ({"seconds": 6.0, "settings": {"MessageTimeout": "5 sec"}}, "sdiag", [6, 5], "slow_answer"),
+        (AT_LIMIT, "", [], ""),
+        ({"threads": 256, "agent_queue": 5000, "later": LOAD}, "", [], ""),  # a short peak
+        ({"main": Scheduler(9, 9.0), "backfill": Scheduler(9, 99.0)}, "", [], ""),  # just restarted
+        ({"rpcs": {"REQUEST_X": (9, 99.0)}}, "", [], ""),
+        ({"dbd_queue": 99_999, "settings": {"MaxDBDMsgs": "0"}}, "", [], ""),  # no slurmdbd
+        ({"backfill": Scheduler(10, 59.0), "settings": {PARAMETERS: "defer,bf_interval=60"}}, "", [], ""),
     ],
 )
-def test_a_figure_above_its_limit_fails(changes: dict[str, Any], part: str, shown: list[float]) -> None:
+def test_a_figure_above_its_limit_fails(
+    changes: dict[str, Any], part: str, shown: list[float], code: str
+) -> None:
     verdict = judged(**changes)
     assert verdict_of(verdict) == ((MONITOR, [part]) if part else (PASSED, []))
+    assert [(one.code, one.relation) for one in verdict.findings] == [(code, ">")] * bool(part)
     assert figures(" ".join(f"{one.measured} / {one.expected}" for one in verdict.findings)) == shown
 
 
 def test_a_backfill_scheduler_that_rests_is_no_failure() -> None:
     verdict = judged(pending=3, backfilled=LOAD.now - 601)
     assert verdict_of(verdict) == (WARNING, ["backfill scheduler"])
-    assert figures(verdict.advisories[0].measured) == [10, 1, 3]
+    assert figures(str(verdict.advisories[0].measured)) == [10, 1, 3]
     for pending, age in ((0, 601), (3, 600)):
         assert verdict_of(judged(pending=pending, backfilled=LOAD.now - age)) == (PASSED, [])
 
@@ -116,8 +119,8 @@ def test_errors_of_a_log_are_one_warning_and_never_a_failure(
 ) -> None:
     verdict = check(log)
     assert (result(verdict), verdict.reason) == (expected, log.problem)
-    assert [int(figures(one.measured)[0]) for one in verdict.advisories] == lines
-    shown = "".join(one.measured for one in verdict.advisories)
+    assert [int(figures(str(one.measured))[0]) for one in verdict.advisories] == lines
+    shown = "".join(str(one.measured) for one in verdict.advisories)
     assert all(kind.example in shown for kind in log.kinds[:3])
     assert len(shown) < 600
     rest = [(it.example, it.count) for it in log.kinds if it.example not in shown]

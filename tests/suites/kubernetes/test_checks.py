@@ -308,6 +308,14 @@ COUNTER_EXAMPLES = examples(MACHINES)
 test_each_machine_gets_the_verdict_of_a_person = verdicts_of_a_person(COUNTER_EXAMPLES)
 
 
+def test_each_kind_of_fault_has_its_code() -> None:
+    own = [it.judged() for it in COUNTER_EXAMPLES if it.check in ("kubernetes.allocated", "kubernetes.ready")]
+    assert {one.code for verdict in own for one in verdict.findings} == {
+        *("no_healthy_devices", "rejected", "overcommitted"),
+        *("cordoned", "no_heartbeat", "pressure", "unknown"),
+    }
+
+
 def test_what_must_be_equal_on_all_nodes() -> None:
     one = kube.KubeNode("n", kernel="6.8", runtime="containerd", kubelet="v1.35.1", os="Ubuntu")
     assert list(checks.software_of(one).values()) == ["6.8", "containerd", "v1.35.1", "Ubuntu"]

@@ -52,7 +52,8 @@ class StepResult:
     @property
     def hint(self) -> str | None:
         """The meaning of the messages, in one line; None if unknown."""
-        return explain(self.stderr + "\n" + "\n".join(task.stderr for task in self.tasks if not task.ok))
+        found = explain(self.stderr + "\n" + "\n".join(task.stderr for task in self.tasks if not task.ok))
+        return str(found) if found else None
 
     @property
     def first_error(self) -> str:

@@ -16,8 +16,10 @@ from pytest_gpucluster.api import (
     Action,
     Finding,
     Metric,
+    Part,
     Probe,
     ProbeError,
+    Quantity,
     StepError,
     StepRequest,
     check,
@@ -64,7 +66,9 @@ def judge_open_files(counts: tuple[int, int]) -> Judgement:
     used, most = counts
     yield Metric("open_files", used, "files")
     if used > most / 2:
-        yield Finding("open files", f"{used} of {most}", f"at most {most // 2}")
+        measured = Quantity(used, "files", f"{used} of {most}")
+        limit = Quantity(most // 2, "files", f"at most {most // 2}")
+        yield Finding(Part("setting", name="open files"), measured, limit, code="above_limit")
 
 
 OPEN_FILES = Probe("open files", "cat /proc/sys/fs/file-nr", read_open_files)

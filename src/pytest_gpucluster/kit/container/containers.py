@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.cluster.slurm.leftovers import Leftover
-from pytest_gpucluster.cluster.slurm.pyxis import PyxisOptions, explain
+from pytest_gpucluster.cluster.slurm.pyxis import PyxisOptions, StepFailure, explain, unexplained
 from pytest_gpucluster.cluster.slurm.result import StepResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.core import hostlist, units
@@ -50,7 +50,7 @@ _EXISTS = re.compile(r"\[ERROR\].*File (?:already )?exists|but the container alr
 class ImageImport:
     """An image on the nodes. `seconds`: {node: duration of the import by the node's clock}, without reused containers.
 
-    `size`: {node: bytes of the .sqsh}. `failed`: {node: reason in one line}.
+    `size`: {node: bytes of the .sqsh}. `failed`: {node: why}.
     """
 
     image: str
@@ -58,7 +58,7 @@ class ImageImport:
     seconds: Mapping[str, float] = field(default_factory=dict)
     size: Mapping[str, int] = field(default_factory=dict)
     reused: tuple[str, ...] = ()
-    failed: Mapping[str, str] = field(default_factory=dict)
+    failed: Mapping[str, StepFailure] = field(default_factory=dict)
     command: str = ""
 
     @property
@@ -166,7 +166,9 @@ class NamedContainers:
             result.command if result else "",
         )
 
-    def _import(self, image: str, name: str, nodes: tuple[str, ...]) -> tuple[StepResult | None, str]:
+    def _import(
+        self, image: str, name: str, nodes: tuple[str, ...]
+    ) -> tuple[StepResult | None, StepFailure | None]:
         request = StepRequest(
             argv=("sh", "-c", _UPTIME),
             nodes=nodes,
@@ -182,19 +184,21 @@ class NamedContainers:
                 result = run_step(self._slurm, self._allocation, request)
             except StepTimeout as error:
                 late = error.result if isinstance(error.result, StepResult) else None
-                return late, f"not imported within {units.format_duration(self._deadline)}"
+                why = f"not imported within {units.format_duration(self._deadline)}"
+                return late, StepFailure(why, "timed_out")
             except StepMisplaced as error:  # the container suite judges where the tasks ran
                 if error.result is None:
                     raise
                 result = error.result
             except StepError as error:
                 # no task started: the messages of Slurm and Pyxis apply to every node
-                return StepResult(error.rc or 1, (), error.stderr, 0.0, " ".join(error.argv)), str(error)
+                result = StepResult(error.rc or 1, (), error.stderr, 0.0, " ".join(error.argv))
+                return result, unexplained(str(error))
         self._report(
             f"imported {image} on {sum(t.ok for t in result.tasks)} of {len(nodes)} nodes: "
             f"{time.monotonic() - begin:.1f} s"
         )
-        return result, ""
+        return result, None
 
     @contextlib.contextmanager
     def _progress(self, what: str) -> Iterator[None]:
@@ -226,14 +230,11 @@ class NamedContainers:
         self._known.clear()
 
 
-def why_failed(result: StepResult, node: str) -> str:
-    """Return in one line why a step failed on a node, from the messages of srun, slurmstepd and Pyxis."""
+def why_failed(result: StepResult, node: str) -> StepFailure | None:
+    """Return why a step failed on a node, from the messages of srun, slurmstepd and Pyxis; None if they state nothing."""
     own = messages_of(result, node)
-    hint = explain(own)
-    if hint:
-        return hint
-    errors = [line.split("error: ", 1)[-1].strip() for line in own.splitlines() if "error: " in line]
-    return errors[0] if errors else ""
+    errors = (line.split("error: ", 1)[-1].strip() for line in own.splitlines() if "error: " in line)
+    return explain(own) or next(map(unexplained, filter(None, errors)), None)
 
 
 def messages_of(result: StepResult, node: str) -> str:
@@ -248,19 +249,22 @@ def messages_of(result: StepResult, node: str) -> str:
 
 
 def _outcome(
-    result: StepResult | None, nodes: Sequence[str], before: Mapping[str, float | None], problem: str
-) -> tuple[dict[str, float], dict[str, str]]:
-    """Return {node: seconds} of the imports, and {node: reason} of the failures."""
+    result: StepResult | None,
+    nodes: Sequence[str],
+    before: Mapping[str, float | None],
+    problem: StepFailure | None,
+) -> tuple[dict[str, float], dict[str, StepFailure]]:
+    """Return {node: seconds} of the imports, and {node: why} of the failures."""
     seconds: dict[str, float] = {}
-    failed: dict[str, str] = {}
+    failed: dict[str, StepFailure] = {}
     for node in nodes:
         tasks = result.of_node(node) if result else ()
         if tasks and all(task.ok for task in tasks):
             begin, end = before.get(node), _uptime(tasks[0].stdout)
             seconds[node] = max(0.0, end - begin) if begin is not None and end is not None else 0.0
         else:
-            reason = why_failed(result, node) if result else ""
-            failed[node] = reason or problem or "the import ended without a message"
+            silent = StepFailure("the import ended without a message", "no_message")
+            failed[node] = (why_failed(result, node) if result else None) or problem or silent
     return seconds, failed
 
 

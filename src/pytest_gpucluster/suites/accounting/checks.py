@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.core import units
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.finding import Quantity, Quote
+from pytest_gpucluster.core.part import Part, named, register
 from pytest_gpucluster.core.text import count, listed, some
 from pytest_gpucluster.suites.accounting.config import written
-from pytest_gpucluster.suites.accounting.facts import ENDED, users_of
+from pytest_gpucluster.suites.accounting.facts import ENDED, job_part, users_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -28,10 +30,12 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.accounting.facts import Answer, Association, JobRecord, QosInfo
     from pytest_gpucluster.suites.accounting.steps import Records
 
-ENFORCE = "AccountingStorageEnforce"
+register("qos", "QoS", named=True, labelled=True)
+ENFORCE = named("setting", "AccountingStorageEnforce")
 BACKFILL = "sched/backfill"
 MULTIFACTOR = "priority/multifactor"
 SUNDAY = 7
+SHOWN = 20  # of the jobs with one fault
 
 
 @check(
@@ -55,17 +59,17 @@ def accounts(
         )
     own = {one.account.lower(): one for one in associations if not one.user}
     for name, stated in config.accounts.items():
-        found = own.get(name.lower())
+        part, found = named("account", name), own.get(name.lower())
         if found is None:
-            yield Finding(f"account {name}", "missing", "exists")
+            yield _absent(part)
             continue
         if stated.parent and found.parent.lower() != stated.parent.lower():
-            yield Finding(f"account {name}", f"parent {found.parent or 'none'}", f"parent {stated.parent}")
-        yield from _association(f"account {name}", stated, found)
-        yield from _users_of(name, stated, associations, exact=config.exact)
+            yield _other(part, "parent", found.parent or "none", stated.parent)
+        yield from _association(part, stated, found)
+        yield from _users_of(part, stated, associations, exact=config.exact)
     if config.exact:
         for name in sorted(own.keys() - {known.lower() for known in config.accounts} - {"root"}):
-            yield Finding(f"account {name}", "exists", "not stated in the cluster file")
+            yield _unexpected(named("account", name))
     yield Metric("accounts", len(own), "accounts", detail=True)
     stated_limits = (
         one.limits for account in config.accounts.values() for one in (account, *account.users.values())
@@ -90,9 +94,9 @@ def qos(
         raise NotApplicable("the cluster file states no QoS")
     known = {name.lower(): one for name, one in qos_found.items()}
     for name, stated in config.qos.items():
-        part, found = f"QoS {name}", known.get(name.lower())
+        part, found = named("qos", name), known.get(name.lower())
         if found is None:
-            yield Finding(part, "missing", "exists")
+            yield _absent(part)
             continue
         yield from _differs(part, "priority", found.priority, stated.priority)
         yield from _names_differ(part, "preempts", found.preempt, stated.preempt)
@@ -100,15 +104,13 @@ def qos(
         yield from _limits_differ(part, found.limits, stated.limits)
     if config.exact:
         for name in sorted(known.keys() - {stated.lower() for stated in config.qos} - {"normal"}):
-            yield Finding(f"QoS {name}", "exists", "not stated in the cluster file")
+            yield _unexpected(named("qos", name))
     yield from _not_enforced(any(_any_limit(one.limits) for one in config.qos.values()), enforced)
     preempt_type = settings.get("PreemptType", "")
     if any(one.preempt for one in config.qos.values()) and preempt_type != "preempt/qos":
-        yield Finding(
-            "PreemptType",
-            preempt_type or "unknown",
-            "preempt/qos: lists of QoS to preempt have no effect otherwise",
-        )
+        part = named("setting", "PreemptType")
+        expected = "preempt/qos: lists of QoS to preempt have no effect otherwise"
+        yield Finding(part, preempt_type or "unknown", expected, code="no_preemption")
 
 
 @check(
@@ -124,29 +126,25 @@ def partition_access(
     if not config.partitions and not config.exact:
         raise NotApplicable("the cluster file states no partitions")
     for name, stated in config.partitions.items():
-        found = partitions.get(name)
+        part, found = named("partition", name), partitions.get(name)
         if found is None:
-            yield Finding(f"partition {name}", "unknown to Slurm", "a partition")
+            yield _absent(part)
             continue
         for key, word in _POLICY.items():
             wanted = getattr(stated, key)
             if wanted is not None and _policy(wanted) != _policy(getattr(found, key)):
                 everyone = "ALL" if key.startswith("allow") else "none"
-                yield Finding(
-                    f"{word} of partition {name}",
-                    ",".join(sorted(_policy(getattr(found, key)))) or everyone,
-                    ",".join(sorted(_policy(wanted))) or everyone,
-                )
+                names = (",".join(sorted(_policy(it))) or everyone for it in (getattr(found, key), wanted))
+                yield _other(part, word, *names)
     accounts_of = (
         (*(one.allow_accounts or ()), *(one.deny_accounts or ())) for one in config.partitions.values()
     )
     if any(map(_policy, accounts_of)) and "associations" not in enforced:
-        yield Finding(
-            ENFORCE, _shown(enforced), "associations: otherwise users name any account, or none is checked"
-        )
+        expected = "associations: otherwise users name any account, or none is checked"
+        yield Finding(ENFORCE, _shown(enforced), expected, code="accounts_unchecked")
     if config.exact:
         for name in sorted(partitions.keys() - config.partitions.keys()):
-            yield Finding(f"partition {name}", "exists", "not stated in the cluster file")
+            yield _unexpected(named("partition", name))
 
 
 @check(
@@ -169,7 +167,7 @@ def access(
     for job in rules.may:
         answer = answers[job]
         if answer.result == "refused":
-            yield Finding(str(job), answer.message, "accepted")
+            yield Finding(Part("job", name=str(job)), Quote(answer.message), "accepted", code="refused")
         elif answer.result != "accepted":
             unclear.append(f"{job}: {answer.message}")
     late = settings.get("EnforcePartLimits", "").upper() in ("", "NO")
@@ -182,7 +180,7 @@ def access(
                     "--intrusive submits a real one"
                 )
             else:
-                yield Finding(str(job), "accepted", "refused")
+                yield Finding(Part("job", name=str(job)), "accepted", "refused", code="accepted")
         elif answer.result not in ("refused", "limit"):
             unclear.append(f"{job}: {answer.message}")
     if unclear:
@@ -205,17 +203,17 @@ def scheduling(config: AccountingConfig, settings: Mapping[str, str]) -> Judgeme
         rules["prioritytype"] = MULTIFACTOR
     words = {"schedulertype": "SchedulerType", "prioritytype": "PriorityType"}
     for key, value in {**rules, **stated}.items():
-        name = names.get(key) or words[key]
+        part = named("setting", names.get(key) or words[key])
         if key not in known:
-            yield Finding(name, "not in scontrol show config", _value(value))
+            yield Finding(part, "not in scontrol show config", _value(value), code="absent")
         elif not _equal(known[key], value):
-            yield Finding(name, known[key] or "not set", _value(value))
+            yield Finding(part, known[key] or "not set", _value(value), code="other_value")
     if _shares_stated(config) and "priorityweightfairshare" not in stated:
         weight = known.get("priorityweightfairshare", "")
         if not float(_as_number(weight) or 0):
-            yield Finding(
-                "PriorityWeightFairshare", weight or "not set", "above 0: shares have no effect otherwise"
-            )
+            part = named("setting", "PriorityWeightFairshare")
+            expected = "above 0: shares have no effect otherwise"
+            yield Finding(part, weight or "not set", expected, code="no_weight")
 
 
 @check(
@@ -228,13 +226,16 @@ def job_records(records: Records, hours: float, enforced: Collection[str]) -> Ju
     """Job records are complete, and no job is alive in the accounting that slurmctld does not know."""
     yield Metric("job_records", len(records.jobs), "records", detail=True)
     with_account = "associations" in enforced  # otherwise jobs without an association have none
-    broken = [
-        (one, why) for one in records.jobs if (why := ", ".join(_lacks(one, with_account=with_account)))
-    ]
-    for one, why in broken[:20]:
-        yield Finding(str(one), why, "a complete record")
-    if len(broken) > 20:
-        yield Finding("job records", f"{len(broken)} incomplete in all", "complete")
+    broken = [(one, why) for one in records.jobs if (why := dict(_lacks(one, with_account=with_account)))]
+    for one, why in broken[:SHOWN]:
+        measured = f"{', '.join(why.values())} ({one})"
+        yield Finding(one.part, measured, "a complete record", code=next(iter(why)))
+    if (total := len(broken)) > SHOWN:
+        part, found = (
+            Part("job", name="job records"),
+            Quantity(total, "records", f"{total} incomplete in all"),
+        )
+        yield Finding(part, found, Quantity(0, "records", "complete"), code="incomplete")
     yield from _unknown_jobs(records)
     if not records.jobs and not records.compared:
         raise NotAvailable(f"sacct shows no job of the last {units.format_duration(hours)}")
@@ -250,41 +251,54 @@ _POLICY = {
 
 
 def _users_of(
-    name: str, stated: Account, associations: Iterable[Association], *, exact: bool
+    account: Part, stated: Account, associations: Iterable[Association], *, exact: bool
 ) -> Iterator[Finding]:
-    known = users_of(name, associations)
+    known = users_of(account.name, associations)
     for user, wanted in stated.users.items():
+        part = Part("user", name=user, of=account)
         if user.lower() in known:
-            yield from _association(f"user {user} of account {name}", wanted, known[user.lower()])
+            yield from _association(part, wanted, known[user.lower()])
         else:
-            yield Finding(f"user {user} of account {name}", "missing", "has the account")
+            yield _absent(part)
     for user in sorted(known.keys() - {one.lower() for one in stated.users}) if exact else ():
-        yield Finding(f"user {user} of account {name}", "has the account", "not stated in the cluster file")
+        yield _unexpected(Part("user", name=user, of=account))
 
 
-def _association(part: str, stated: AccountUser, found: Association) -> Iterator[Finding]:
+def _association(part: Part, stated: AccountUser, found: Association) -> Iterator[Finding]:
     wanted = None if stated.fairshare is None else str(stated.fairshare)
     yield from _differs(part, "fairshare", found.fairshare, wanted)
     yield from _names_differ(part, "QoS", found.qos, stated.qos)
     yield from _limits_differ(part, found.limits, stated.limits)
 
 
-def _differs(part: str, what: str, found: object, stated: object) -> Iterator[Finding]:
+def _differs(part: Part, what: str, found: object, stated: object) -> Iterator[Finding]:
     if stated is not None and found != stated:
-        yield Finding(part, f"{what} {found}", f"{what} {stated}")
+        yield _other(part, what, str(found), str(stated))
 
 
 def _names_differ(
-    part: str, what: str, found: Collection[str], stated: Collection[str] | None
+    part: Part, what: str, found: Collection[str], stated: Collection[str] | None
 ) -> Iterator[Finding]:
     if stated is not None and {one.lower() for one in found} != {one.lower() for one in stated}:
-        yield Finding(part, f"{what} {listed(sorted(found))}", f"{what} {listed(sorted(stated))}")
+        yield _other(part, what, listed(sorted(found)), listed(sorted(stated)))
 
 
-def _limits_differ(part: str, found: Mapping[str, Value], stated: Mapping[str, Value]) -> Iterator[Finding]:
+def _limits_differ(part: Part, found: Mapping[str, Value], stated: Mapping[str, Value]) -> Iterator[Finding]:
     for name, value in stated.items():
         if found.get(name) != value:
-            yield Finding(f"{name} of {part}", written(found.get(name)), written(value))
+            yield _other(part, name, written(found.get(name)), written(value))
+
+
+def _other(of: Part, what: str, found: str, stated: str) -> Finding:
+    return Finding(Part("setting", name=what, of=of), found, stated, code="other_value")
+
+
+def _absent(part: Part) -> Finding:
+    return Finding(part, "missing", "exists", code="absent")
+
+
+def _unexpected(part: Part) -> Finding:
+    return Finding(part, "exists", "not stated in the cluster file", code="unexpected")
 
 
 def _any_limit(limits: Mapping[str, Value]) -> bool:
@@ -293,9 +307,12 @@ def _any_limit(limits: Mapping[str, Value]) -> bool:
 
 def _not_enforced(stated: bool, enforced: Collection[str]) -> Iterator[Finding | Advisory]:
     if stated and "limits" not in enforced:
-        yield Finding(ENFORCE, _shown(enforced), "limits: otherwise Slurm ignores them")
+        yield Finding(
+            ENFORCE, _shown(enforced), "limits: otherwise Slurm ignores them", code="limits_ignored"
+        )
     elif not stated and "associations" not in enforced:
-        yield Advisory(ENFORCE, _shown(enforced), "associations: otherwise users may name any account")
+        expected = "associations: otherwise users may name any account"
+        yield Advisory(ENFORCE, _shown(enforced), expected, code="accounts_unchecked")
 
 
 def _shown(enforced: Collection[str]) -> str:
@@ -348,24 +365,24 @@ def _word_set(text: str) -> frozenset[str]:
     return frozenset(word.strip().lower() for word in text.split(",") if word.strip())
 
 
-def _lacks(record: JobRecord, *, with_account: bool) -> Iterator[str]:
-    """Yield what is wrong with a record. A job that was cancelled while it waited has no nodes, and no times of a run."""
+def _lacks(record: JobRecord, *, with_account: bool) -> Iterator[tuple[str, str]]:
+    """Yield code and words of what is wrong with a record. A job that was cancelled while it waited has no nodes, and no times of a run."""
     ran = record.nodes not in ("", "None assigned")
     if not record.state:
-        yield "no state"
+        yield "no_state", "no state"
     if with_account and not record.account:
-        yield "no account"
+        yield "no_account", "no account"
     if ran and not record.started:
-        yield "no Start"
+        yield "no_start", "no Start"
     if ran and not record.tres:
-        yield "no AllocTRES"
+        yield "no_tres", "no AllocTRES"
     if record.state in ENDED:
         if not record.ended:
-            yield "no End"
+            yield "no_end", "no End"
         elif record.ended < record.started and not _clocks_went_back(record.ended, record.started):
-            yield f"End {record.ended} before Start {record.started}"
+            yield "end_before_start", f"End {record.ended} before Start {record.started}"
         if not re.fullmatch(r"\d{1,3}:\d{1,3}", record.exit_code):
-            yield f"ExitCode {record.exit_code or 'none'}"
+            yield "no_exit_code", f"ExitCode {record.exit_code or 'none'}"
 
 
 def _clocks_went_back(ended: str, started: str) -> bool:
@@ -387,13 +404,12 @@ def _unknown_jobs(records: Records) -> Judgement:
             f"the accounting and squeue differ in {count(jobs, 'job')}, and slurmctld has {unsent} records that it has not sent "
             "to slurmdbd yet"
         )
-    for one in records.runaways[:20]:
+    for one in records.runaways[:SHOWN]:
         since = one.started or one.submitted or "an unknown time"
-        yield Finding(
-            str(one), f"alive in the accounting since {since}, unknown to squeue", "known to squeue"
-        )
+        measured = f"alive in the accounting since {since}, unknown to squeue ({one})"
+        yield Finding(one.part, measured, "known to squeue", code="runaway")
     for job in records.missing:
-        yield Finding(f"job {job} of this run", "no record", "a record")
+        yield Finding(job_part(job), "no record of a job of this run", "a record", code="no_record")
     if records.hidden:
         yield NotAvailable(
             "PrivateData=jobs hides other users' jobs: run it as an operator to find runaway jobs"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import ProbeError
+from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.suites.accounting.config import Value, read_value
 
 if TYPE_CHECKING:
@@ -80,8 +81,18 @@ class JobRecord:
     tres: str = ""
     nodes: str = ""
 
+    @property
+    def part(self) -> Part:
+        """The job."""
+        return job_part(self.job)
+
     def __str__(self) -> str:
-        return f"job {self.job} ({self.state or 'no state'}, user {self.user or 'unknown'})"
+        return f"{self.state or 'no state'}, user {self.user or 'unknown'}"
+
+
+def job_part(job: str) -> Part:
+    """Return the job with this number."""
+    return Part("job", int(job)) if job.isdecimal() else Part("job", name=f"job {job}")
 
 
 @dataclass(frozen=True)

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.cluster.slurm.pyxis import HOOK, NO_OPTION
 from pytest_gpucluster.core import units
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.fault_rules import floor
+from pytest_gpucluster.core.finding import Quantity, Quote
 from pytest_gpucluster.core.majority import differs
+from pytest_gpucluster.core.part import Part, named
 from pytest_gpucluster.core.text import count
-from pytest_gpucluster.kit.container.enroot import UNKNOWN, jobs_of, may_be_named
-from pytest_gpucluster.suites.container.facts import HOST_VALUE, MOUNTED, PASSED, RANKS_PER_NODE
+from pytest_gpucluster.kit.container.enroot import jobs_of, may_be_named
+from pytest_gpucluster.suites.container.facts import HOST_VALUE, MOUNTED, NO_LIST, PASSED, RANKS_PER_NODE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
+    from pytest_gpucluster.cluster.slurm.pyxis import StepFailure
     from pytest_gpucluster.core.check import Judgement
+    from pytest_gpucluster.core.finding import Measure
     from pytest_gpucluster.core.majority import Norm
     from pytest_gpucluster.kit.container.enroot import EnrootSpace
     from pytest_gpucluster.suites.container.config import ContainerConfig
@@ -28,14 +30,16 @@ HOOK_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")  # of Enroot's hoo
 UNLIMITED = "unlimited"
 SHARE = 0.5  # of a path of Enroot that is smaller than twice min_free: an empty /tmp of 1 GiB has room
 INODES = 10_000  # fewer files than one image has
+PYXIS, OS_RELEASE = named("software", "Pyxis"), named("file", "os-release")
+BY_NAME, SAVED = named("step", "container by name"), named("step", "saved image")
 HOOK_FAILED = "a hook of Enroot failed, which container.hooks judges"
 
 
 def _require(found: ContainerFacts, *steps: str) -> None:
     """Raise NotAvailable if nothing inside can be judged; the checks of import and plugin report the fault."""
-    if found.imported.failed.get(found.node, "").startswith(HOOK):
+    if found.not_imported and found.not_imported.hook:
         raise NotAvailable(HOOK_FAILED)
-    if found.node in found.imported.failed:
+    if found.not_imported:
         raise NotAvailable("the image could not be imported, which container.import judges")
     if found.contained is False:
         raise NotAvailable("the tasks ran outside of a container, which container.plugin judges")
@@ -53,22 +57,19 @@ def _require(found: ContainerFacts, *steps: str) -> None:
 def plugin(found: ContainerFacts) -> Judgement:
     """Judge that tasks run in a container."""
     if found.contained is False:
-        yield Finding(
-            "Pyxis", "the task ran on the node itself, outside of a container", "a task in the container"
-        )
-    elif found.step("plain").problem and found.node not in found.imported.failed:
-        yield NotAvailable("no step in the container started, which container.reuse judges")
-    elif found.contained is None and found.node not in found.imported.failed:
-        yield Finding(
-            "Pyxis", found.step("plain").problem or found.step("outside").problem, "a task in the container"
-        )
-    elif found.contained is None:
-        why = found.imported.failed[found.node]
-        if NO_OPTION in why:
-            yield Finding("Pyxis", why, "--container-image is an option of srun")
+        measured = "the task ran on the node itself, outside of a container"
+        yield Finding(PYXIS, measured, "a task in the container", code="outside")
+    elif found.contained is None and (why := found.not_imported):
+        if why.code == "no_option":
+            expected = "--container-image is an option of srun"
+            yield Finding(PYXIS, Quote(str(why)), expected, code=why.code)
         else:
-            judge = "hooks" if why.startswith(HOOK) else "import"
+            judge = "hooks" if why.hook else "import"
             yield NotAvailable(f"no container started, which container.{judge} judges")
+    elif not found.not_imported and found.step("plain").problem:
+        yield NotAvailable("no step in the container started, which container.reuse judges")
+    elif found.contained is None and (why := found.step("outside").problem):
+        yield Finding(PYXIS, Quote(str(why)), "a task in the container", code=why.code)
 
 
 @check(
@@ -83,13 +84,14 @@ def imported(found: ContainerFacts) -> Judgement:
     if found.contained is False:
         _require(found)
         return
-    image = found.imported
-    if image.failed.get(found.node, "").startswith(HOOK):
+    image, why = found.imported, found.not_imported
+    part = named("software", image.image)
+    if why and why.hook:
         yield NotAvailable(HOOK_FAILED)
-    elif found.node in image.failed:
-        yield Finding(image.image, image.failed[found.node], "imported")
+    elif why:
+        yield Finding(part, Quote(str(why)), "imported", code=why.code)
     elif found.node not in image.nodes:
-        yield Finding(image.image, "no report of the import", "imported")
+        yield Finding(part, "no report of the import", "imported", code="no_report")
     if found.node in image.seconds:
         yield Metric("import_time", image.seconds[found.node], "s", image.image)
     throughput = image.throughput(found.node)
@@ -105,11 +107,10 @@ def imported(found: ContainerFacts) -> Judgement:
 )
 def hooks(found: ContainerFacts) -> Judgement:
     """Judge that no hook of Enroot fails in any step. A failure is a fault of the site's scripts, not of the node."""
-    problems = [found.imported.failed.get(found.node, ""), *(seen.problem for seen in found.seen.values())]
-    failed = dict.fromkeys(text.removeprefix(HOOK) for text in problems if text.startswith(HOOK))
-    for text in failed:
-        hook, _, words = text.partition(" ")
-        yield Finding(hook, words, "exits with 0")
+    problems = (found.not_imported, *(seen.problem for seen in found.seen.values()))
+    failed = dict.fromkeys(why for why in problems if why and why.hook)
+    for why in failed:
+        yield Finding(named("file", why.hook), Quote(why.text), "exits with 0", code="exit_status")
     if not failed:
         _require(found, "plain")
 
@@ -126,13 +127,12 @@ def release(found: ContainerFacts, usual_release: Norm[str]) -> Judgement:
     measured = found.step("plain").facts.get("release", "")
     wanted = found.config.release
     if not measured:
-        yield Finding(
-            "os-release", "none in the container", wanted or usual_release.value or "ID and VERSION_ID"
-        )
+        expected = wanted or usual_release.value or "ID and VERSION_ID"
+        yield Finding(OS_RELEASE, "none in the container", expected, code="absent")
     elif not wanted:
-        yield from usual_release.judge("os-release", measured, worse=differs)
+        yield from usual_release.judge(OS_RELEASE, measured, worse=differs)
     elif measured != wanted:
-        yield Finding("os-release", measured, wanted)
+        yield Finding(OS_RELEASE, Quote(measured), wanted, code="other_release")
 
 
 @check(
@@ -145,9 +145,10 @@ def root(found: ContainerFacts) -> Judgement:
     """Judge that the root file system is read-only without --container-writable, and writable with it."""
     _require(found, "readonly", "turned")
     if found.step("readonly").facts.get("writable") != "no":
-        yield Finding("root without a flag", "writable", "read-only")
+        yield Finding(named("setting", "root without a flag"), "writable", "read-only", code="writable")
     if found.step("turned").facts.get("marked") != "yes":
-        yield Finding("root with --container-writable", "read-only", "writable")
+        part = named("setting", "root with --container-writable")
+        yield Finding(part, "read-only", "writable", code="read_only")
 
 
 @check(
@@ -158,22 +159,23 @@ def root(found: ContainerFacts) -> Judgement:
 )
 def mounts(found: ContainerFacts) -> Judgement:
     """Judge that mounts can be read and written, that `ro` applies, and that the cluster file's mounts work."""
-    if found.node in found.imported.failed or found.contained is not True:
+    if found.not_imported or found.contained is not True:
         _require(found, "plain")
         return
-    step = found.step("mounts")
+    step, mount = found.step("mounts"), named("mount", "mount")
     if step.problem:
-        yield _step_finding("--container-mounts", step)
+        yield _not_started(named("setting", "--container-mounts"), step.problem)
         return
     facts = step.facts
     if facts.get("token") != found.token:
-        yield Finding("mount", "a file of the node is not read inside", "read")
+        yield Finding(mount, "a file of the node is not read inside", "read", code="not_read")
     if facts.get("wrote") != "yes":
-        yield Finding("mount", "not writable", "writable")
+        yield Finding(mount, "not writable", "writable", code="read_only")
     elif not found.token_back:
-        yield Finding("mount", "what was written inside is not read on the node", "read")
+        measured = "what was written inside is not read on the node"
+        yield Finding(mount, measured, "read", code="not_read_back")
     if facts.get("ro_writable") != "no":
-        yield Finding("mount with :ro", "writable", "read-only")
+        yield Finding(named("mount", "mount with :ro"), "writable", "read-only", code="writable")
 
 
 @check(
@@ -185,8 +187,9 @@ def mounts(found: ContainerFacts) -> Judgement:
 def workdir(found: ContainerFacts) -> Judgement:
     """Judge that the task starts in --container-workdir."""
     _require(found, "mounts")
-    if found.step("mounts").facts.get("workdir") != MOUNTED:
-        yield Finding("working directory", found.step("mounts").facts.get("workdir", "none"), MOUNTED)
+    folder = found.step("mounts").facts.get("workdir", "none")
+    if folder != MOUNTED:
+        yield Finding(named("setting", "working directory"), Quote(folder), MOUNTED, code="other_folder")
 
 
 @check(
@@ -206,11 +209,8 @@ def home(found: ContainerFacts) -> Judgement:
     for step, flag, mounted in wanted:
         seen = found.step(step).facts.get("at_home") == "yes"
         if seen != mounted:
-            yield Finding(f"home, {flag}", _mounted(seen), _mounted(mounted))
-
-
-def _mounted(yes: bool) -> str:
-    return "mounted" if yes else "not mounted"
+            words, part = ("not mounted", "mounted"), named("setting", f"home, {flag}")
+            yield Finding(part, words[seen], words[mounted], code="mounted" if seen else "not_mounted")
 
 
 @check(
@@ -229,7 +229,7 @@ def remap_root(found: ContainerFacts) -> Judgement:
     ):
         inside = found.step(step).facts.get("uid", "?")
         if inside != uid:
-            yield Finding(flag, f"user {inside}", f"user {uid}")
+            yield Finding(named("setting", flag), f"user {inside}", f"user {uid}", code="other_user")
 
 
 @check(
@@ -245,21 +245,27 @@ def environment(found: ContainerFacts) -> Judgement:
     """
     _require(found, "plain", "readonly", "turned")
     plain = found.step("plain").facts
-    if plain.get("env.GPUCLUSTER_PASSED") != PASSED:
-        yield Finding("exported variable", plain.get("env.GPUCLUSTER_PASSED", "absent"), PASSED)
+    yield from _differing("exported variable", plain.get("env.GPUCLUSTER_PASSED"), PASSED)
     own, path = plain.get("image.PATH"), plain.get("path")
-    if own and path not in {own, plain.get("login_path") or own}:
-        yield Finding("PATH", path or "absent", f"the image's: {own}")
+    if own and path != (plain.get("login_path") or own):
+        yield from _differing("PATH", path or None, own, f"the image's: {own}")
     name = found.override
     if not name:
         return
     of_image = plain.get(f"image.{name}", "")
-    value = found.step("readonly").facts.get(f"env.{name}", "absent")
-    if value != of_image:
-        yield Finding(f"{name} without --container-env", value, f"the image's: {of_image}")
-    value = found.step("turned").facts.get(f"env.{name}", "absent")
-    if value != HOST_VALUE:
-        yield Finding(f"--container-env={name}", value, HOST_VALUE)
+    without, with_option = (found.step(step).facts.get(f"env.{name}") for step in ("readonly", "turned"))
+    yield from _differing(f"{name} without --container-env", without, of_image, f"the image's: {of_image}")
+    yield from _differing(f"--container-env={name}", with_option, HOST_VALUE)
+
+
+def _differing(
+    name: str, value: str | None, wanted: str, expected: str = "", *, of: Part | None = None
+) -> Iterator[Finding]:
+    """Yield a finding if a variable, with the value that a task printed, differs."""
+    if value != wanted:
+        code = "absent" if value is None else "other_value"
+        measured = "absent" if value is None else Quote(value)
+        yield Finding(Part("setting", name=name, of=of), measured, expected or wanted, code=code)
 
 
 @check(
@@ -281,16 +287,10 @@ def entrypoint(found: ContainerFacts) -> Judgement:
     if problem and not found.entrypoint_elsewhere:
         raise NotAvailable(f"the image's entrypoint starts no command ({problem})")
     elif problem:
-        yield _step_finding("--container-entrypoint", found.step("entrypoint"))
-
-
-def _was_written(found: ContainerFacts) -> bool:
-    """Return whether the step with --container-writable could write its file into the container's root."""
-    return found.step("turned").facts.get("marked") == "yes"
+        yield _not_started(named("setting", "--container-entrypoint"), problem)
 
 
 _UNWRITTEN = "no step could write to the container's root (see container.root)"
-_NO_ROOM = re.compile(r"no space (?:left )?on|quota exceeded|file too large", re.IGNORECASE)
 
 
 @check(
@@ -301,16 +301,16 @@ _NO_ROOM = re.compile(r"no space (?:left )?on|quota exceeded|file too large", re
 )
 def reuse(found: ContainerFacts) -> Judgement:
     """Judge that a later step finds the container by its name, with the files of an earlier step."""
-    if found.node in found.imported.failed or found.contained is False or found.step("outside").problem:
+    if found.not_imported or found.contained is False or found.step("outside").problem:
         _require(found)
         return
     for step in ("plain", "back"):
-        if found.step(step).problem:
-            yield _step_finding("container by name", found.step(step))
+        if problem := found.step(step).problem:
+            yield _not_started(BY_NAME, problem)
             return
     yield Metric("reuse_time", found.step("plain").seconds, "s")
     if found.step("back").facts.get("mark") != "yes":
-        yield Finding("container by name", "a file of an earlier step is missing", "present")
+        yield Finding(BY_NAME, "a file of an earlier step is missing", "present", code="no_file")
 
 
 @check(
@@ -323,19 +323,21 @@ def reuse(found: ContainerFacts) -> Judgement:
 def save(found: ContainerFacts) -> Judgement:
     """Judge that a saved container starts as an image, with the files that were written in it."""
     _require(found, "back")
-    refused = found.step("back").unsaved or found.step("saved").problem
-    if _NO_ROOM.search(refused):
+    unsaved, problem = found.step("back").unsaved, found.step("saved").problem
+    refused = unsaved or problem
+    if refused and refused.code == "no_space":
         raise NotAvailable(
             f"{refused}: the saved image is as large as the packed one, and no job must save it; make room in /tmp"
         )
-    elif found.step("back").unsaved:
-        yield Finding("--container-save", found.step("back").unsaved, "saved")
-    elif found.step("saved").problem:
-        yield _step_finding("saved image", found.step("saved"))
-    elif not _was_written(found):
+    elif unsaved:
+        part = named("setting", "--container-save")
+        yield Finding(part, Quote(str(unsaved)), "saved", code=unsaved.code)
+    elif problem:
+        yield _not_started(SAVED, problem)
+    elif found.step("turned").facts.get("marked") != "yes":
         raise NotAvailable(f"{_UNWRITTEN}: the saved image has no file to recognise it by")
     elif found.step("saved").facts.get("mark") != "yes":
-        yield Finding("saved image", "lacks a file that was written before", "complete")
+        yield Finding(SAVED, "lacks a file that was written before", "complete", code="no_file")
 
 
 @check(
@@ -347,10 +349,12 @@ def save(found: ContainerFacts) -> Judgement:
 def remove(found: ContainerFacts) -> Judgement:
     """Judge that a named container is listed, and no longer listed after its removal."""
     _require(found, "saved")
-    if found.saved_removed == UNKNOWN:
-        raise NotAvailable(UNKNOWN)
-    if found.saved_removed:
-        yield Finding("named container", found.saved_removed, "listed, then removed")
+    why = found.not_removed
+    if why and why.code == NO_LIST:
+        raise NotAvailable(str(why))
+    elif why:
+        part = named("step", "named container")
+        yield Finding(part, Quote(str(why)), "listed, then removed", code=why.code)
 
 
 @check(
@@ -363,23 +367,27 @@ def gpus(found: ContainerFacts) -> Judgement:
     """Judge that a task has the same GPUs inside as outside."""
     if not found.gpus:
         raise NotApplicable("the node has no GPUs")
-    if found.node in found.imported.failed or found.contained is not True:
+    if found.not_imported or found.contained is not True:
         _require(found, "plain")
         return
-    if found.step("gpus").problem:
-        yield _step_finding("NVIDIA_VISIBLE_DEVICES=all", found.step("gpus"))
+    if problem := found.step("gpus").problem:
+        yield _not_started(named("setting", "NVIDIA_VISIBLE_DEVICES=all"), problem)
         return
     outside, inside = found.step("outside").facts, found.step("gpus").facts
     before, after = _uuids(outside), _uuids(inside)
-    yield Metric("gpus_inside", len(after) or float(inside.get("devices", 0)), "GPUs")
-    if not before and outside.get("devices", "0") == "0":
+    files, files_inside = (int(facts.get("devices", 0)) for facts in (outside, inside))
+    yield Metric("gpus_inside", len(after) or files_inside, "GPUs")
+    if not before and not files:
         yield NotAvailable("no GPU is seen outside of a container either: see gpu.count")
     elif before != after and before:
         lost = sorted(before - after)
-        what = count(len(after), "GPU") + (f", without {lost[0]}" if lost else "")
-        yield Finding("nvidia-smi inside", what, count(len(before), "GPU"))
-    if inside.get("devices") != outside.get("devices"):
-        yield Finding("/dev/nvidia*", inside.get("devices", "none"), outside.get("devices", "none"))
+        without = f"{count(len(after), 'GPU')}, without {lost[0]}" if lost else ""
+        measured = Quantity(len(after), "GPUs", without)
+        part = named("software", "nvidia-smi inside")
+        yield Finding(part, measured, Quantity(len(before), "GPUs"), code="other_gpus")
+    if files_inside != files:
+        measured, expected = Quantity(files_inside, "files"), Quantity(files, "files")
+        yield Finding(named("file", "/dev/nvidia*"), measured, expected, code="other_devices")
 
 
 def _uuids(facts: Mapping[str, str]) -> set[str]:
@@ -397,16 +405,17 @@ def ranks(found: ContainerFacts) -> Judgement:
     _require(found, "ranks")
     tasks = found.step("ranks").tasks
     if len(tasks) != RANKS_PER_NODE:
-        yield Finding("tasks", str(len(tasks)), str(RANKS_PER_NODE))
+        measured, expected = Quantity(len(tasks), "tasks"), Quantity(RANKS_PER_NODE, "tasks")
+        yield Finding(named("step", "tasks"), measured, expected, code="other_count")
     for facts in tasks:
-        rank = facts.get("env.SLURM_PROCID", "?")
-        yield from _differing(f"rank {rank}", facts, _own_ranks(facts))
+        yield from _differing_ranks(facts, _own_ranks(facts))
     hook = {name for name in HOOK_VARIABLES if any(f"env.{name}" in facts for facts in tasks)}
     if hook:
         for facts in tasks:
-            yield from _differing(f"rank {facts.get('env.SLURM_PROCID', '?')}", facts, _hook_values(facts))
+            yield from _differing_ranks(facts, _hook_values(facts))
             if not facts.get("env.MASTER_ADDR"):
-                yield Finding("MASTER_ADDR", "not set", "the first node of the step")
+                part = named("setting", "MASTER_ADDR")
+                yield Finding(part, "absent", "the first node of the step", code="absent")
 
 
 def _own_ranks(facts: Mapping[str, str]) -> dict[str, str]:
@@ -419,11 +428,11 @@ def _hook_values(facts: Mapping[str, str]) -> dict[str, str]:
     return {"MASTER_PORT": str(port), "WORLD_SIZE": facts.get("env.SLURM_NTASKS", "?")}
 
 
-def _differing(part: str, facts: Mapping[str, str], wanted: Mapping[str, str]) -> Iterator[Finding]:
+def _differing_ranks(facts: Mapping[str, str], wanted: Mapping[str, str]) -> Iterator[Finding]:
+    rank = facts.get("env.SLURM_PROCID", "")
+    part = Part("rank", int(rank) if rank.isdigit() else None)
     for name, value in wanted.items():
-        found = facts.get(f"env.{name}", "not set")
-        if found != value:
-            yield Finding(f"{part}: {name}", found, value)
+        yield from _differing(name, facts.get(f"env.{name}"), value, of=part)
 
 
 @check(
@@ -442,7 +451,12 @@ def memlock(found: ContainerFacts) -> Judgement:
     elif not wanted:
         raise NotAvailable("the node's shell does not print its limits (ulimit -l)")
     elif not _enough(inside, wanted):
-        yield Finding("locked memory", f"{inside} KiB", wanted if wanted == UNLIMITED else f"{wanted} KiB")
+        part = named("setting", "locked memory")
+        yield Finding(part, _limit(inside), _limit(wanted), code="below_node")
+
+
+def _limit(text: str) -> Measure:
+    return Quantity(int(text), "KiB") if text.isdigit() else Quote(text)
 
 
 def _enough(limit: str, wanted: str) -> bool:
@@ -465,7 +479,9 @@ def shm(found: ContainerFacts) -> Judgement:
         raise NotAvailable("the size of /dev/shm is not known (stat is missing in the image)")
     yield Metric("shm", inside / 2**30, "GiB")
     if inside < wanted:
-        yield Finding("shared memory", units.format_size(inside), f"at least {units.format_size(wanted)}")
+        measured = Quantity(inside, "bytes", units.format_size(inside))
+        least = Quantity(wanted, "bytes", f"at least {units.format_size(wanted)}")
+        yield Finding(named("mount", "shared memory"), measured, least, code="below_node")
 
 
 def _size(seen: StepFacts) -> int | None:
@@ -482,14 +498,17 @@ def _size(seen: StepFacts) -> int | None:
 def room(room: tuple[EnrootSpace, ...], config: ContainerConfig) -> Judgement:
     """Judge free space and write permission on Enroot's data, cache and temporary paths."""
     for path in room:
+        part = named("mount", f"{path.what} path {path.path}")
         yield Metric("enroot_free", path.free / 2**30, "GiB", path.what)
         if not path.writable:
-            yield Finding(f"{path.what} path {path.path}", "not writable", "writable")
+            yield Finding(part, "not writable", "writable", code="read_only")
         elif path.free < (least := floor(config.min_free, path.size, SHARE)):
             free = f"{units.format_size(path.free)} free of {units.format_size(path.size)}"
-            yield Finding(f"{path.what} path {path.path}", free, units.format_size(least))
+            expected = Quantity(least, "bytes", units.format_size(least))
+            yield Finding(part, Quantity(path.free, "bytes", free), expected, code="no_space")
         elif path.inodes is not None and path.inodes < INODES:
-            yield Finding(f"{path.what} path {path.path}", f"{path.inodes} inodes free", f">= {INODES}")
+            measured = Quantity(path.inodes, "inodes", f"{path.inodes} inodes free")
+            yield Finding(part, measured, Quantity(INODES, "inodes", f">= {INODES}"), code="no_inodes")
 
 
 @check(
@@ -504,11 +523,14 @@ def leftovers(names_before: tuple[str, ...], live_jobs: Collection[int]) -> Judg
     for name, job in jobs_of(names_before).items():
         if job in live_jobs:
             continue
+        part, expected = Part("container", name=name), "removed with its job"
         if may_be_named(name):
-            yield Advisory(name, f"job {job} is over, if the name is not a user's", "removed with its job")
+            yield Advisory(
+                part, f"job {job} is over, if the name is not a user's", expected, code="perhaps_left"
+            )
         else:
-            yield Finding(name, f"job {job} is over", "removed with its job")
+            yield Finding(part, f"job {job} is over", expected, code="left")
 
 
-def _step_finding(part: str, seen: StepFacts) -> Finding:
-    return Finding(part, seen.problem, "the step starts")
+def _not_started(part: Part, problem: StepFailure) -> Finding:
+    return Finding(part, Quote(str(problem)), "the step starts", code=problem.code)

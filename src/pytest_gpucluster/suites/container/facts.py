@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.cluster.slurm.pyxis import StepFailure
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 HOST_VALUE, PASSED = "gpucluster-outside", "passed-through"
 MOUNTED, MOUNTED_RO = "/gpucluster-rw", "/gpucluster-ro"
 RANKS_PER_NODE = 2
+NO_LIST = "no_list"  # the code of a node whose containers are not known
 
 
 @dataclass(frozen=True)
@@ -24,14 +27,17 @@ class StepFacts:
     """
 
     tasks: tuple[Mapping[str, str], ...] = ()
-    problem: str = ""
+    problem: StepFailure | None = None
     seconds: float = 0.0
-    unsaved: str = ""
+    unsaved: StepFailure | None = None
 
     @property
     def facts(self) -> Mapping[str, str]:
         """The facts of the first task."""
         return self.tasks[0] if self.tasks else {}
+
+
+NOT_RUN = StepFacts(problem=StepFailure("the step was not run on this node", "not_run"))
 
 
 @dataclass(frozen=True)
@@ -46,13 +52,18 @@ class ContainerFacts:
     override: str = ""
     token: str = ""
     token_back: bool = False
-    saved_removed: str = ""
+    not_removed: StepFailure | None = None  # why the saved container was not removed
     nodes_of_job: tuple[str, ...] = ()
     entrypoint_elsewhere: bool = False  # a step started through the image's entrypoint on another node
 
+    @property
+    def not_imported(self) -> StepFailure | None:
+        """Why the image was not imported on the node; None where it was."""
+        return self.imported.failed.get(self.node)
+
     def step(self, name: str) -> StepFacts:
         """Return the facts of a step."""
-        return self.seen.get(name, StepFacts(problem="the step was not run on this node"))
+        return self.seen.get(name, NOT_RUN)
 
     @property
     def contained(self) -> bool | None:

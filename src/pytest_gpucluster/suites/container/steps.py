@@ -12,7 +12,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.cluster.slurm.pyxis import NOT_SAVED, PyxisOptions, explain_exit
+from pytest_gpucluster.cluster.slurm.pyxis import (
+    NOT_SAVED,
+    PyxisOptions,
+    StepFailure,
+    explain_exit,
+    unexplained,
+)
 from pytest_gpucluster.cluster.slurm.result import StepResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.core.errors import StepError, StepMisplaced, StepTimeout
@@ -24,6 +30,7 @@ from pytest_gpucluster.suites.container.facts import (
     HOST_VALUE,
     MOUNTED,
     MOUNTED_RO,
+    NO_LIST,
     PASSED,
     RANKS_PER_NODE,
     ContainerFacts,
@@ -96,7 +103,7 @@ class ContainerSteps:
                 override=override.get(node, ""),
                 token=self.nonce,
                 token_back=back.get(node, False),
-                saved_removed=removed.get(node, ""),
+                not_removed=removed.get(node),
                 nodes_of_job=self.allocation.nodes,
                 entrypoint_elsewhere=bool(entered - {node}),
             )
@@ -136,8 +143,8 @@ class ContainerSteps:
         mounted = self._reuse(imported, mounts=mounts, workdir=MOUNTED)
         self._step("mounts", nodes, mounted, "none")
 
-    def _save(self, imported: ImageImport, nodes: tuple[str, ...]) -> dict[str, str]:
-        """Save the container with the defaults, start the saved image, and remove it; return {node: problem}."""
+    def _save(self, imported: ImageImport, nodes: tuple[str, ...]) -> dict[str, StepFailure]:
+        """Save the container with the defaults, start the saved image, and remove it; return {node: why not}."""
         name = f"{imported.name}-{self.nonce}"
         # Pyxis has one path for all nodes: if they share the folder, they save one after the other
         for group in [(node,) for node in nodes] if self._folder_is_shared(nodes) else [nodes]:
@@ -164,11 +171,13 @@ class ContainerSteps:
         removed = {}
         for node in started:
             if listed.get(node) is None:
-                removed[node] = enroot.UNKNOWN
+                removed[node] = StepFailure(enroot.UNKNOWN, NO_LIST)
             elif not listed[node]:
-                removed[node] = "enroot list did not show it"
-            elif problems.get(node) or enroot.enroot_names(left.get(node) or (), name):
-                removed[node] = problems.get(node) or "enroot list still shows it"
+                removed[node] = StepFailure("enroot list did not show it", "not_listed")
+            elif node in problems:
+                removed[node] = StepFailure(problems[node], "not_removed")
+            elif enroot.enroot_names(left.get(node) or (), name):
+                removed[node] = StepFailure("enroot list still shows it", "still_listed")
         return removed
 
     def _ranks(self, imported: ImageImport, nodes: tuple[str, ...]) -> None:
@@ -220,16 +229,17 @@ class ContainerSteps:
         for node in nodes:
             self._seen[node][name] = _facts_of(result, node, problem, self.nonce)
 
-    def _run(self, request: StepRequest) -> tuple[StepResult, str]:
+    def _run(self, request: StepRequest) -> tuple[StepResult, StepFailure | None]:
         try:
-            result, problem = run_step(self.slurm, self.allocation, request), ""
+            result, problem = run_step(self.slurm, self.allocation, request), None
         except (StepMisplaced, StepTimeout) as error:
             if not isinstance(error.result, StepResult):
                 raise
             # container.plugin judges where the tasks ran
-            result, problem = error.result, "" if isinstance(error, StepMisplaced) else str(error)
+            late = isinstance(error, StepTimeout)
+            result, problem = error.result, StepFailure(str(error), "timed_out") if late else None
         except StepError as error:
-            result, problem = StepResult(error.rc or 1, (), error.stderr, 0.0, ""), str(error)
+            result, problem = StepResult(error.rc or 1, (), error.stderr, 0.0, ""), unexplained(str(error))
         if result.command:
             self.commands.append(result.command)
         return result, problem
@@ -279,18 +289,21 @@ class ContainerSteps:
         )
 
 
-def _exit_text(rc: int) -> str:
+def _exit(rc: int) -> StepFailure:
     meaning = explain_exit(rc)
-    return f"exit status {rc}" + (f": {meaning}" if meaning else "")
+    return StepFailure(f"exit status {rc}" + (f": {meaning}" if meaning else ""), "exit_status")
 
 
-def _facts_of(result: StepResult, node: str, problem: str, nonce: str) -> StepFacts:
+def _facts_of(result: StepResult, node: str, problem: StepFailure | None, nonce: str) -> StepFacts:
     tasks = result.of_node(node)
     complete = tuple(facts for task in tasks if (facts := read_facts(task.stdout)).get("end") == nonce)
     if complete and len(complete) == len(tasks):
         # Pyxis saves after the end of the task: only its messages show a failure
-        unsaved = why_failed(result, node) if NOT_SAVED in messages_of(result, node) else ""
+        unsaved = why_failed(result, node) if NOT_SAVED in messages_of(result, node) else None
         return StepFacts(complete, seconds=result.seconds, unsaved=unsaved)
-    ended = next((_exit_text(task.rc) for task in tasks if task.rc), "its tasks printed no facts")
-    last = next((task.stderr.strip().splitlines()[-1] for task in tasks if task.stderr.strip()), "")
-    return StepFacts((), why_failed(result, node) or problem or last or ended, result.seconds)
+    silent = StepFailure("its tasks printed no facts", "no_facts")
+    ended = next((_exit(task.rc) for task in tasks if task.rc), silent)
+    last = next(
+        (unexplained(task.stderr.strip().splitlines()[-1]) for task in tasks if task.stderr.strip()), ended
+    )
+    return StepFacts((), why_failed(result, node) or problem or last, result.seconds)

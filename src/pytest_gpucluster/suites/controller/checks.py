@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core import hostlist, units
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, Metric, Remark, check
 from pytest_gpucluster.core.errors import NotAvailable
+from pytest_gpucluster.core.finding import Quantity, Quote
+from pytest_gpucluster.core.part import named
 from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.core.text import count
 
@@ -68,7 +70,9 @@ class DaemonLog:
 def ping(controllers: Controllers, config: ControllerConfig) -> Judgement:
     """The primary controller and every backup of slurm.conf answer."""
     if controllers.problem:
-        yield Finding("scontrol ping", controllers.problem, "an answer")
+        yield Finding(
+            named("service", "scontrol ping"), Quote(controllers.problem), "an answer", code="no_answer"
+        )
         return
     if not controllers.states:
         raise NotAvailable(
@@ -77,11 +81,12 @@ def ping(controllers: Controllers, config: ControllerConfig) -> Judgement:
     yield Metric("controllers", sum(one.up for one in controllers.states), "controllers")
     for one in controllers.states:
         if not one.up:
-            yield Finding(f"{one.role} controller {one.host}", "DOWN", "UP")
+            yield Finding(named("service", f"{one.role} controller {one.host}"), "DOWN", "UP", code="down")
     for host in set(controllers.configured) - {one.host for one in controllers.states}:
         yield NotAvailable(f"scontrol ping does not name the controller {host} of slurm.conf")
     if config.backup and len(controllers.states) < 2:
-        yield Finding("backup controller", "none in slurm.conf", "a second SlurmctldHost")
+        part = named("service", "backup controller")
+        yield Finding(part, "none in slurm.conf", "a second SlurmctldHost", code="no_backup")
 
 
 def is_high(load: Load, config: ControllerConfig, settings: Mapping[str, str]) -> bool:
@@ -107,7 +112,7 @@ def load(diagnostics: Diagnostics, config: ControllerConfig) -> Judgement:
     timeout = _seconds(settings.get("MessageTimeout", "")) or MESSAGE_TIMEOUT
     yield Metric("sdiag", diagnostics.seconds, "s")
     if diagnostics.seconds > timeout:
-        yield Finding("sdiag", f"answered after {diagnostics.seconds:.1f} s", f"<= {timeout:g} s")
+        yield _above("sdiag", "slow_answer", diagnostics.seconds, timeout, "s", "answered after {:.1f} s")
     yield from _queues(found, diagnostics.later, config, settings)
     yield from _schedulers(found, config, settings)
     # a client gives up after MessageTimeout (slurm.conf(5))
@@ -116,7 +121,7 @@ def load(diagnostics: Diagnostics, config: ControllerConfig) -> Judgement:
         yield Metric("slowest_request", 1000 * max(slow.values()), "ms", detail=True)
     for name, mean in slow.items():
         if mean > timeout:
-            yield Finding(f"request {name}", f"{mean:.1f} s on average", f"<= {timeout:g} s")
+            yield _above(f"request {name}", "slow_request", mean, timeout, "s", "{:.1f} s on average")
 
 
 def _queues(
@@ -128,20 +133,21 @@ def _queues(
     threads = min(one.threads for one in (first, later) if one)
     queue = min(one.agent_queue for one in (first, later) if one)
     if threads > config.max_threads:  # MAX_SERVER_THREADS of slurmctld.h is 256; sdiag(1): "often close to"
-        yield Finding("threads of slurmctld", f"{threads} of 256", f"<= {config.max_threads}")
-    if queue > config.max_agent_queue:
-        yield Finding(
-            "agent queue", f"{queue} messages wait to be sent again", f"<= {config.max_agent_queue}"
-        )
+        yield _above("threads of slurmctld", "busy", threads, config.max_threads, "threads", "{} of 256")
+    if queue > (most := config.max_agent_queue):
+        words = "{} messages wait to be sent again"
+        yield _above("agent queue", "unsent_messages", queue, most, "messages", words)
     most = _count(settings.get("MaxDBDMsgs", ""))
     if most:  # sdiag(1): investigate immediately above half of MaxDBDMsgs
         yield Metric("dbd_queue", first.dbd_queue, "messages")
         if first.dbd_queue > most / 2:
             falls = later is not None and later.dbd_queue < first.dbd_queue  # slurmdbd was away, and is back
+            wait = f"{first.dbd_queue} wait{f', {later.dbd_queue} a moment later' if later else ''}"
             yield (Advisory if falls else Finding)(
-                "records for slurmdbd",
-                f"{first.dbd_queue} wait{f', {later.dbd_queue} a moment later' if later else ''}",
-                f"<= {most // 2} (half of MaxDBDMsgs)",
+                named("service", "records for slurmdbd"),
+                Quantity(first.dbd_queue, "records", wait),
+                Quantity(most // 2, "records", f"<= {most // 2} (half of MaxDBDMsgs)"),
+                code="unsent_records",
             )
 
 
@@ -158,17 +164,25 @@ def _schedulers(found: Load, config: ControllerConfig, settings: Mapping[str, st
             continue
         yield Metric(name.replace(" ", "_"), 1000 * scheduler.mean, "ms")
         if scheduler.mean > most:
-            yield Finding(
-                name, f"{scheduler.mean:.1f} s per cycle, mean of {scheduler.cycles}", f"<= {most:g} s"
-            )
+            words = f"{{:.1f}} s per cycle, mean of {scheduler.cycles}"
+            yield _above(name, "slow_cycle", scheduler.mean, most, "s", words)
     # only an advisory: backfill also rests while nothing changes (_more_work of backfill.c)
     last = found.now - found.backfilled if found.backfilled else None
     if found.pending and last is not None and last > BACKFILL_LATE:
         yield Advisory(
-            "backfill scheduler",
-            f"last ran {units.format_duration(last)} ago; {found.pending} jobs are pending",
-            f"within {units.format_duration(BACKFILL_LATE)}",
+            named("service", "backfill scheduler"),
+            Quantity(
+                last, "s", f"last ran {units.format_duration(last)} ago; {found.pending} jobs are pending"
+            ),
+            Quantity(BACKFILL_LATE, "s", f"within {units.format_duration(BACKFILL_LATE)}"),
+            code="rests",
         )
+
+
+def _above(part: str, code: str, found: float, most: float, unit: str, words: str) -> Finding:
+    """Return a finding about a figure above its limit; `words` show the figure."""
+    limit = Quantity(most, unit, f"<= {most:g} s" if unit == "s" else f"<= {most}")
+    return Finding(named("service", part), Quantity(found, unit, words.format(found)), limit, code=code)
 
 
 def _seconds(text: str) -> float:
@@ -227,7 +241,8 @@ def _shown(part: str, log: DaemonLog) -> Judgement:
         lines, kinds = sum(kind.count for kind in log.kinds), len(log.kinds)
         total = f"{count(lines, 'error line')} of {count(kinds, 'kind')}"
         more = [f"{len(rest)} more"] * bool(rest)
-        yield Advisory(part, f"{total}: {'; '.join([*shown, *more])}", "no line of level error or fatal")
+        measured = Quote(f"{total}: {'; '.join([*shown, *more])}")
+        yield Advisory(named("file", part), measured, "no line of level error or fatal", code="errors")
     for kind in rest:
         yield Remark(kind.example, kind.count)
 

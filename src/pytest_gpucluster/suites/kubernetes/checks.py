@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, Metric, Remark, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.finding import Quantity, Quote
 from pytest_gpucluster.core.majority import differs
+from pytest_gpucluster.core.part import Part, named, register
 from pytest_gpucluster.core.text import listed, some
 from pytest_gpucluster.suites.kubernetes.facts import (
     GPU_COMPONENTS,
     NETWORK_COMPONENTS,
     component_of,
+    devices,
     fewer,
     rdma_of,
     version_of,
@@ -27,10 +30,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pytest_gpucluster.config.models import GpuProfile, Profile
+    from pytest_gpucluster.core.finding import Measure
     from pytest_gpucluster.core.majority import Norm
     from pytest_gpucluster.suites.kubernetes.config import KubernetesConfig
     from pytest_gpucluster.suites.kubernetes.facts import KubeFacts, KubeNode, Pod
 
+for _kind in ("condition", "label", "resource", "component"):
+    register(_kind, _kind, named=True)
+register("taint", "taint", named=True, labelled=True)
+register("pod", "pod", labelled=True)
+API_SERVER = named("service", "API server")
 # end of life of each minor version, https://kubernetes.io/releases/ as of 2026-09-15
 END_OF_LIFE = {
     (1, 33): dt.date(2026, 6, 28),
@@ -87,6 +96,13 @@ MEMORY_TOLERANCE = 0.03  # NVML counts reserved memory or not: 15109 and 15360 M
 GKE_SHARES = "cloud.google.com/gke-max-shared-clients-per-gpu"
 GKE_MIG = "cloud.google.com/gke-gpu-partition-size"
 _PRODUCT = re.compile(r"-MIG-.*|-SHARED$")
+NOT_STARTED = {  # reasons of the kubelet for a container that does not run: the code
+    "CrashLoopBackOff": "crashes",
+    "ErrImageNeverPull": "no_image",
+    "ErrImagePull": "no_image",
+    "ImagePullBackOff": "no_image",
+    "InvalidImageName": "no_image",
+}
 _TOO_EARLY = (
     "no healthy devices present"  # kubelet, for a pod that it starts before the device plugin registers
 )
@@ -101,11 +117,11 @@ _TOO_EARLY = (
 def api(seen: KubeFacts, today: dt.date) -> Judgement:
     """The API server answers. A warning: a version that upstream does not support, or of another age than kubectl."""
     if seen.server is None:
-        yield Finding("API server", seen.problem, "an answer")
+        yield Finding(API_SERVER, Quote(seen.problem), "an answer", code="no_answer")
         return
     for what, problem in (("nodes", seen.nodes_problem), ("pods", seen.pods_problem)):
         if problem:
-            yield Finding(what, problem, "an answer")
+            yield Finding(named("service", what), Quote(problem), "an answer", code="no_answer")
     server, key = seen.server, (seen.server.major, seen.server.minor)
     if key > max(END_OF_LIFE):
         yield NotAvailable(f"{server.short} is newer than the list of versions of this release")
@@ -113,17 +129,15 @@ def api(seen: KubeFacts, today: dt.date) -> Judgement:
         ended = f", which upstream ended on {END_OF_LIFE[key]}" if key in END_OF_LIFE else ""
         living = [version for version, end in END_OF_LIFE.items() if end >= today]
         supported = listed(f"{a}.{b}" for a, b in living)
-        yield Advisory("API server", f"{server.text}{ended}", f"a supported version ({supported})")
+        expected = f"a supported version ({supported})"
+        yield Advisory(API_SERVER, f"{server.text}{ended}", expected, code="unsupported")
     if seen.client is not None and abs(seen.client.minor - server.minor) > SKEW:
-        yield Advisory(
-            "kubectl",
-            f"{seen.client.text} with API server {server.text}",
-            f"at most {SKEW} minor version apart",
-        )
+        pair = f"{seen.client.text} with API server {server.text}"
+        expected = f"at most {SKEW} minor version apart"
+        yield Advisory(named("software", "kubectl"), pair, expected, code="version_skew")
     if seen.unknown:
-        yield Advisory(
-            "GPU nodes", f"{some(seen.unknown)} not in the cluster file", "every GPU node in the file"
-        )
+        part, measured = Part("node", name="GPU nodes"), f"{some(seen.unknown)} not in the cluster file"
+        yield Advisory(part, measured, "every GPU node in the file", code="unknown")
 
 
 @check(
@@ -135,20 +149,23 @@ def api(seen: KubeFacts, today: dt.date) -> Judgement:
 def ready(kube_node: KubeNode | None, seen: KubeFacts) -> Judgement:
     """The node is Ready, without pressure, and not cordoned."""
     if kube_node is None and not seen.nodes_problem:
-        yield Finding("node", _NOT_THERE, "a node")
+        yield Finding(Part("node"), _NOT_THERE, "a node", code="unknown")
         return
     kube_node = _present(kube_node, seen)
     found = kube_node.conditions.get("Ready")
-    if found is None or found.status != "True":
-        text = "no condition" if found is None else f"{found.status}: {found.reason} ({found.message})"
-        yield Finding("Ready", text, "True")
+    if found is None:
+        yield Finding(named("condition", "Ready"), "no condition", "True", code="absent")
+    elif found.status != "True":
+        code = "not_ready" if found.status == "False" else "no_heartbeat"
+        yield Finding(named("condition", "Ready"), Quote(str(found)), "True", code=code)
     for name in PRESSURES:
         pressure = kube_node.conditions.get(name)
         if pressure is not None and pressure.status == "True":
-            yield Finding(name, f"True: {pressure.reason} ({pressure.message})", "False")
+            yield Finding(named("condition", name), Quote(str(pressure)), "False", code="pressure")
     yield from _agents(kube_node)
     if kube_node.cordoned:
-        yield Finding("scheduling", "cordoned (unschedulable)", "schedulable: kubectl uncordon")
+        part, expected = named("setting", "scheduling"), "schedulable: kubectl uncordon"
+        yield Finding(part, "cordoned (unschedulable)", expected, code="cordoned")
 
 
 @check(
@@ -166,7 +183,8 @@ def taints(kube_node: KubeNode | None, seen: KubeFacts, config: KubernetesConfig
             continue
         # the autoscaler sets DeletionCandidateOfClusterAutoscaler:PreferNoSchedule on every idle node
         finding_class = Advisory if taint.effect == "PreferNoSchedule" else Finding
-        yield finding_class(f"taint {taint.key}", str(taint), f"only {listed(config.taints)}")
+        part, expected = named("taint", taint.key), f"only {listed(config.taints)}"
+        yield finding_class(part, Quote(str(taint)), expected, code="unexpected")
 
 
 @check(
@@ -198,7 +216,8 @@ def _offered_otherwise(
     if mig := _mig(node, resource):
         yield from _lost(node, mig)
         if profile.mig is False:
-            yield Finding("MIG", f"MIG devices: {some(mig)}", "whole GPUs, as the profile states")
+            measured, expected = f"MIG devices: {some(mig)}", "whole GPUs, as the profile states"
+            yield Finding(named("setting", "MIG"), measured, expected, code="mig")
         else:
             yield NotAvailable(f"MIG devices ({some(mig)}): the profile states no number of them")
     elif not capacity and _only_dra(node, pods, seen):
@@ -222,11 +241,11 @@ def _counted(node: KubeNode, resource: str, count: int) -> Judgement:
         raise NotAvailable(f"{capacity} of {name}: no label states the replicas of a GPU")
     expected = count * shares
     if capacity != expected:
-        yield Finding(f"capacity of {resource}", str(capacity), str(expected))
+        measured = Quantity(capacity, "devices", f"capacity {capacity}")
+        stated = Quantity(expected, "devices", str(expected))
+        yield Finding(named("resource", resource), measured, stated, code="other_capacity")
     if allocatable not in (expected, capacity):
-        yield Finding(
-            f"allocatable {resource}", f"{allocatable} of {capacity}", f"{expected}: all of them healthy"
-        )
+        yield _unhealthy(resource, str(allocatable), str(capacity))
 
 
 @check(
@@ -246,8 +265,10 @@ def allocated(
     held = sum(pod.holds(resource) for pod in holders)
     yield Metric("allocated_gpus", held, "GPUs")
     if held > most:
-        named = some(f"{pod.namespace}/{pod.name} ({pod.holds(resource)})" for pod in holders)
-        yield Finding("allocated GPUs", f"{held}: {named}", f"at most {most}, which are allocatable")
+        pods = some(f"{pod.namespace}/{pod.name} ({pod.holds(resource)})" for pod in holders)
+        measured = Quantity(held, "devices", f"{held} allocated: {pods}")
+        expected = Quantity(most, "devices", f"at most {most}, which are allocatable")
+        yield Finding(named("resource", resource), measured, expected, code="overcommitted")
     healthy = 0 < capacity == most
     for pod in kube_pods:
         if pod.phase == "Failed" and pod.holds(resource) and "UnexpectedAdmissionError" in pod.reason:
@@ -256,8 +277,10 @@ def allocated(
             if late:
                 yield Remark(f"pod {pod.namespace}/{pod.name}: {pod.reason}")
                 continue
-            finding_class = Advisory if healthy and _TOO_EARLY in pod.reason else Finding
-            yield finding_class(f"pod {pod.namespace}/{pod.name}", pod.reason, "admitted by the kubelet")
+            early = _TOO_EARLY in pod.reason
+            finding_class = Advisory if healthy and early else Finding
+            code = "no_healthy_devices" if early else "rejected"
+            yield finding_class(pod.part, Quote(pod.reason), "admitted by the kubelet", code=code)
 
 
 @check(
@@ -318,9 +341,9 @@ def rdma(
     mine = rdma_of(kube_node)
     for name, norm in usual_rdma.items():
         capacity, allocatable = mine.get(name, "0"), kube_node.allocatable.get(name, "0")
-        yield from norm.judge(name, capacity, worse=fewer, harmless="more than the others")
+        yield from norm.judge(named("resource", name), capacity, worse=fewer, harmless="more than the others")
         if allocatable != capacity:
-            yield Finding(f"allocatable {name}", f"{allocatable} of {capacity}", "all of them healthy")
+            yield _unhealthy(name, allocatable, capacity)
 
 
 @check(
@@ -342,7 +365,8 @@ def labels(
     product = found.get(f"{resource}.product")
     if product is None:
         if any(f"{resource}.product" in node.labels for node in seen.nodes.values()):
-            yield Finding(f"{resource}.product", "no such label", "a label, as other nodes have it")
+            part, expected = named("label", f"{resource}.product"), "a label, as other nodes have it"
+            yield Finding(part, "no such label", expected, code="absent")
         else:
             yield NotAvailable(
                 f"no node has the label {resource}.product: start GPU feature discovery, or list kubernetes.labels under "
@@ -353,7 +377,7 @@ def labels(
     yield from _against_each_other(kube_node, resource)
     for key, norm in usual_labels.items():
         if key in found:
-            yield from norm.judge(key, found[key], worse=differs)
+            yield from norm.judge(named("label", key), found[key], worse=differs)
 
 
 @check(
@@ -368,16 +392,15 @@ def software(
     """Kernel, container runtime, kubelet and system are as on the other nodes, and the kubelet fits the API server."""
     kube_node = _present(kube_node, seen)
     for what, norm in usual_software.items():
-        yield from norm.judge(what, software_of(kube_node)[what], worse=differs)
+        yield from norm.judge(named("software", what), software_of(kube_node)[what], worse=differs)
     kubelet = version_of(kube_node.kubelet)
     if kubelet is not None and seen.server is not None:
         behind = seen.server.minor - kubelet.minor
         if not 0 <= behind <= KUBELET_SKEW:
-            yield Finding(
-                "kubelet version",
-                f"{kube_node.kubelet} with API server {seen.server.text}",
-                f"not newer than the API server, and at most {KUBELET_SKEW} minor versions older",
-            )
+            pair = f"{kube_node.kubelet} with API server {seen.server.text}"
+            expected = f"not newer than the API server, and at most {KUBELET_SKEW} minor versions older"
+            code = "too_new" if behind < 0 else "too_old"
+            yield Finding(named("software", "kubelet version"), pair, expected, code=code)
 
 
 def starting(node: KubeNode, seen: KubeFacts) -> str:
@@ -434,19 +457,21 @@ def _against_profile(
     name, expected = _PRODUCT.sub("", product), label_of(profile.name)
     # drivers before 470 left the vendor out
     if name.removeprefix("NVIDIA-") != expected.removeprefix("NVIDIA-"):
-        yield Finding(f"{resource}.product", product, expected)
+        yield _label(f"{resource}.product", Quote(product), expected)
     if product.endswith("-MIG-INVALID"):
         # the strategy `single` refuses a GPU in MIG mode without devices, and devices of several kinds
-        yield Finding(f"{resource}.product", product, "MIG devices of one kind, or the strategy mixed")
+        kinds = "MIG devices of one kind, or the strategy mixed"
+        yield _label(f"{resource}.product", Quote(product), kinds, code="mig_invalid")
     if "-MIG-" in product:
         return  # count and memory are those of MIG devices
     count, memory = whole(found.get(f"{resource}.count", "")), whole(found.get(f"{resource}.memory", ""))
     if count is not None and count != profile.count:
-        yield Finding(f"{resource}.count", str(count), str(profile.count))
+        yield _label(f"{resource}.count", Quantity(count), Quantity(profile.count))
     if memory is not None and profile.memory is not None:
         stated = profile.memory / 2**20
         if abs(memory - stated) > MEMORY_TOLERANCE * stated:
-            yield Finding(f"{resource}.memory", f"{memory} MiB", f"{stated:.0f} MiB")
+            measured = Quantity(memory, "MiB", f"{memory} MiB")
+            yield _label(f"{resource}.memory", measured, Quantity(stated, "MiB", f"{stated:.0f} MiB"))
 
 
 def _against_each_other(node: KubeNode, resource: str) -> Iterator[Finding]:
@@ -461,42 +486,54 @@ def _against_each_other(node: KubeNode, resource: str) -> Iterator[Finding]:
         and not mixed
         and count * shares != capacity
     ):
-        yield Finding(f"{resource}.count", f"{count}, with {shares} replicas each", f"capacity {capacity}")
+        measured = Quantity(count * shares, "devices", f"{count}, with {shares} replicas each")
+        whole_node = Quantity(capacity, "devices", f"capacity {capacity}")
+        yield _label(f"{resource}.count", measured, whole_node, code="other_capacity")
     if found.get(f"{resource}.present", "true") != "true":
-        yield Finding(f"{resource}.present", found[f"{resource}.present"], "true")
+        yield _label(f"{resource}.present", Quote(found[f"{resource}.present"]), "true")
     for key, failed in FAILED_STATES.items():
         if found.get(key) == failed:
-            yield Finding(key, failed, "success, or no such label")
+            yield _label(key, failed, "success, or no such label", code="failed")
     full = found.get("nvidia.com/cuda.driver-version.full", "")
     parts = [found.get(f"nvidia.com/cuda.driver.{part}", "") for part in ("major", "minor", "rev")]
     if full and all(parts) and full != ".".join(parts):
-        yield Finding(
-            "nvidia.com/cuda.driver", ".".join(parts), f"{full}, as nvidia.com/cuda.driver-version.full"
-        )
+        expected = f"{full}, as nvidia.com/cuda.driver-version.full"
+        yield _label("nvidia.com/cuda.driver", Quote(".".join(parts)), expected, code="contradicts")
+
+
+def _label(name: str, measured: Measure, expected: Measure, code: str = "other_value") -> Finding:
+    return Finding(named("label", name), measured, expected, code=code)
 
 
 def _mig(node: KubeNode, resource: str) -> tuple[str, ...]:
     """Return the resources that count MIG devices; the kubelet keeps those of an earlier partition with 0."""
-    named = [
+    mig = [
         name for name in node.capacity if name.startswith("nvidia.com/mig-") and number(node.capacity, name)
     ]
     single = "-MIG-" in node.labels.get(f"{resource}.product", "") or GKE_MIG in node.labels
-    return (*named, *((resource,) if single else ()))
+    return (*mig, *((resource,) if single else ()))
 
 
 def _of_guests(node: KubeNode) -> tuple[str, ...]:
     """Return the resources that KubeVirt's device plugin offers: GPUs or vGPUs under the name of their model."""
     if not node.labels.get("nvidia.com/gpu.workload.config", "").startswith("vm-"):
         return ()
-    named = (name for name in node.capacity if name.startswith("nvidia.com/") and number(node.capacity, name))
-    return tuple(name for name in named if name not in rdma_of(node))
+    of_nvidia = (name for name in node.capacity if name.startswith("nvidia.com/"))
+    return tuple(name for name in of_nvidia if number(node.capacity, name) and name not in rdma_of(node))
 
 
 def _lost(node: KubeNode, resources: tuple[str, ...]) -> Iterator[Finding]:
     for name in resources:
         capacity, allocatable = number(node.capacity, name), number(node.allocatable, name)
         if allocatable != capacity:
-            yield Finding(f"allocatable {name}", f"{allocatable} of {capacity}", "all of them healthy")
+            yield _unhealthy(name, str(allocatable), str(capacity))
+
+
+def _unhealthy(resource: str, allocatable: str, capacity: str) -> Finding:
+    """Return a finding about a resource whose devices cannot all be allocated; numbers as Kubernetes writes them."""
+    measured = Quantity(devices(allocatable), "devices", f"{allocatable} of {capacity} allocatable")
+    expected = Quantity(devices(capacity), "devices", "all of them healthy")
+    return Finding(named("resource", resource), measured, expected, code="unhealthy")
 
 
 def _only_dra(node: KubeNode, pods: tuple[Pod, ...], seen: KubeFacts) -> bool:
@@ -513,7 +550,7 @@ def _agents(node: KubeNode) -> Iterator[Finding | Advisory]:
         if found.status in (normal, "Unknown"):
             continue
         finding_class = Finding if proven and found.reason not in LATCHED else Advisory
-        yield finding_class(name, f"{found.status}: {found.reason} ({found.message})", normal)
+        yield finding_class(named("condition", name), Quote(str(found)), normal, code="unhealthy")
 
 
 def _require_adapters(profile: Profile) -> None:
@@ -548,43 +585,41 @@ def _operator(
     )
     for it, name in sets:
         if it.belongs_on(node) and it.name not in there:
-            yield Finding(
-                name, f"DaemonSet {it.namespace}/{it.name} has no pod on this node", "a running pod"
-            )
+            measured = f"DaemonSet {it.namespace}/{it.name} has no pod on this node"
+            yield Finding(named("component", name), measured, "a running pod", code="no_pod")
     for name in required:
         if name not in expected and all(name != component for _, component in mine.values()):
-            yield Finding(
-                name, "no DaemonSet puts it on this node", "a running pod, as the cluster file states"
-            )
+            part, wanted = named("component", name), "a running pod, as the cluster file states"
+            yield Finding(part, "no DaemonSet puts it on this node", wanted, code="no_daemonset")
 
 
 def _pod(
     pod: Pod, component: str, config: KubernetesConfig, now: float, begin: float
 ) -> Iterator[Finding | Advisory]:
-    part = f"{component} (pod {pod.namespace}/{pod.name})"
+    part = Part("component", name=component, of=pod.part)
     if pod.phase == "Failed":
-        yield Finding(part, f"Failed: {pod.reason or 'no reason'}", "Running")
+        yield Finding(part, Quote(f"Failed: {pod.reason or 'no reason'}"), "Running", code="failed")
         return
     broken = [it for it in pod.containers if it.waiting]
     for it in broken:
         why = f" ({it.why})" if it.why else ""
-        code = f", exit {it.exit}" if it.exit is not None else ""
-        yield Finding(part, f"{it.name}: {it.waiting}{why}{code}, {it.restarts} restarts", "ready")
+        rc = f", exit {it.exit}" if it.exit is not None else ""
+        measured = Quote(f"{it.name}: {it.waiting}{why}{rc}, {it.restarts} restarts")
+        yield Finding(part, measured, "ready", code=NOT_STARTED.get(it.waiting, "not_started"))
     recent = [
         it for it in pod.containers if it.restarts and it.ended and now - it.ended < config.restart_window
     ]
     for it in recent if not broken else ():
         finding_class = Advisory if it.ready and (it.ended or now) < begin + STARTUP else Finding
-        yield finding_class(
-            part,
-            # a heartbeat may be five minutes older than a restart
-            f"{it.name}: restarted {max(0.0, now - (it.ended or now)):.0f} s ago ({it.why or 'no reason'}), {it.restarts} restarts",
-            f"no restart within {config.restart_window:g} s",
-        )
+        age = max(0.0, now - (it.ended or now))  # a heartbeat may be five minutes older than a restart
+        words = f"{it.name}: restarted {age:.0f} s ago ({it.why or 'no reason'}), {it.restarts} restarts"
+        least = Quantity(config.restart_window, "s", f"no restart within {config.restart_window:g} s")
+        yield finding_class(part, Quantity(age, "s", words), least, code="restarted")
     failed = broken or [it for it in recent if not it.ready]
     if not failed and not (pod.phase == "Running" and all(it.ready for it in pod.containers)):
         waiting = listed(it.name for it in pod.containers if not it.ready)
-        yield Finding(part, f"{pod.phase}, not ready: {waiting}", "Running, all containers ready")
+        words = f"{pod.phase}, not ready: {waiting}"
+        yield Finding(part, words, "Running, all containers ready", code="not_ready")
 
 
 def _present(node: KubeNode | None, seen: KubeFacts, problem: str = "") -> KubeNode:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import safe_json
 from pytest_gpucluster.core.errors import ProbeError
+from pytest_gpucluster.core.part import Part, named
 from pytest_gpucluster.core.sanitize import one_line
 
 if TYPE_CHECKING:
@@ -89,6 +90,9 @@ class Condition:
     message: str = ""
     since: float | None = None
 
+    def __str__(self) -> str:
+        return f"{self.status}: {self.reason} ({self.message})"
+
 
 @dataclass(frozen=True)
 class Container:
@@ -116,6 +120,11 @@ class Pod:
     containers: tuple[Container, ...] = ()
     reason: str = ""
     started: float | None = None
+
+    @property
+    def part(self) -> Part:
+        """The pod as a part of the cluster."""
+        return named("pod", f"{self.namespace}/{self.name}")
 
     @property
     def ended(self) -> bool:
@@ -305,10 +314,11 @@ def whole(text: str) -> int | None:
 
 def fewer(mine: str, theirs: str) -> bool:
     """Return whether one number of devices as Kubernetes writes it (1000 as 1k) is less than another one."""
-    return _devices(mine) < _devices(theirs)
+    return devices(mine) < devices(theirs)
 
 
-def _devices(text: str) -> int:
+def devices(text: str) -> int:
+    """Return a number of devices as Kubernetes writes it; 0 for any other text."""
     thousands = text.endswith("k")
     return (whole(text.removesuffix("k")) or 0) * (1000 if thousands else 1)
 

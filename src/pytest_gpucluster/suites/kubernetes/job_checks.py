@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Finding, Judgement, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.finding import Quantity, Quote
+from pytest_gpucluster.core.part import Part, gpu, named
 from pytest_gpucluster.kit.nccl.nccl_tests import read
 from pytest_gpucluster.kit.nccl.nccl_validation import RunSpec, validate_run
 from pytest_gpucluster.suites.kubernetes.checks import replicas
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import GpuProfile
     from pytest_gpucluster.suites.kubernetes.config import KubernetesConfig
     from pytest_gpucluster.suites.kubernetes.facts import KubeNode
-    from pytest_gpucluster.suites.kubernetes.jobs import JobFacts
+    from pytest_gpucluster.suites.kubernetes.jobs import JobFacts, PodResult
 
 GPU = re.compile(r"^GPU (\d+): (.+?) \(UUID: (GPU-[0-9A-Za-z-]+)\)", re.MULTILINE)
 RANK = re.compile(
@@ -50,19 +52,22 @@ def job_gpus(
             result.problem if result else job_facts.left_out.get(node_name, "no Job ran there")
         )
     if result.rc != 0:
-        yield Finding("nvidia-smi -L", f"exit {result.rc}: {result.message.strip()[-300:]}", "exit 0")
+        yield Finding(named("software", "nvidia-smi -L"), _end(result), "exit 0", code="exit_status")
         return
     found = GPU.findall(result.message)
     if kube_node is not None and replicas(kube_node, config.gpu_resource) == 1:
         yield Metric("pod_gpus", len(found), "GPUs")
         if len(found) != gpu_profile.count:
-            yield Finding("GPUs in the pod", str(len(found)), str(gpu_profile.count))
+            part, stated = named("setting", "GPUs in the pod"), Quantity(gpu_profile.count, "GPUs")
+            yield Finding(part, Quantity(len(found), "GPUs"), stated, code="other_count")
     for index, name, uuid in found:
+        part, others = gpu(int(index), uuid=uuid), uuid_owners[uuid]
         if name != gpu_profile.name:
-            yield Finding(f"GPU {index} ({uuid})", name, gpu_profile.name)
-        others = uuid_owners[uuid]
+            yield Finding(part, Quote(name), gpu_profile.name, code="other_model")
         if len(others) > 1:
-            yield Finding(f"GPU {index}", f"{uuid}, also listed on {', '.join(others)}", "a UUID of its own")
+            yield Finding(
+                part, f"also listed on {', '.join(others)}", "a UUID of its own", code="duplicate_uuid"
+            )
 
 
 @check(
@@ -80,12 +85,15 @@ def job_nccl(job_facts: JobFacts | None) -> Judgement:
     if not job_facts.nccl or (broken and all(it.problem for it in broken) and not job_facts.nccl_log):
         raise NotAvailable(job_facts.nccl_problem or broken[0].problem)
     for it in broken:
-        yield Finding(
-            f"pod on {it.node}", it.problem or f"exit {it.rc}: {it.message.strip()[-300:]}", "exit 0"
-        )
+        code, part = "no_result" if it.problem else "exit_status", Part("pod", name=f"on {it.node}")
+        yield Finding(part, Quote(it.problem) if it.problem else _end(it), "exit 0", code=code)
     ranks = {int(rank): node for rank, node in RANK.findall(job_facts.nccl_log)}
     spec = RunSpec(job_facts.nccl_hosts, job_facts.gpus_per_node, "all_reduce", node_of_rank=ranks)
     verdict = validate_run(read(job_facts.nccl_log, rc=job_facts.nccl[0].rc, collective="all_reduce"), spec)
     yield from verdict.findings if not broken else ()
     yield from verdict.metrics
     yield Metric("job_nodes", len(job_facts.nccl), "nodes")
+
+
+def _end(result: PodResult) -> Quote:
+    return Quote(f"exit {result.rc}: {result.message.strip()[-300:]}")
