@@ -78,10 +78,12 @@ SAID = {
 
 
 def failures(run: Run) -> dict[tuple[str, str], str]:
-    """Return {(check, node or ''): the words of its findings}."""
+    """Return {(check, node or ''): part and measured value of its findings}."""
     return {
         (event["check"], event["node"]): "; ".join(
-            Finding.from_dict(it).words for verdict in event["verdicts"] for it in verdict["findings"]
+            Finding.from_dict(it).words.partition(", expected")[0]
+            for verdict in event["verdicts"]
+            for it in verdict["findings"]
         )
         for event in run.events
         if event["event"] == "result" and event["outcome"] == "failed"
