@@ -43,6 +43,7 @@ def marked(picture: str) -> list[str]:
         (nvlink(17, FOUR), {}, ["GPU 4 NVLink 17"]),
         (port("mlx5_2", 1, address="0:4f", of=gpu(2)), {"suite": "fabric"}, ["mlx5_2 port 1"]),
         (port("mlx5_2", 1), {"suite": "fabric"}, ["mlx5_2 port 1"]),
+        (Part("module", serial="MT6A", of=port("mlx5_2", 1)), {"suite": "ibfabric"}, ["mlx5_2 port 1"]),
         (gpu(3, address="0000:61:00.0"), {"suite": "fabric"}, ["adapter of GPU 3"]),
         (GPUS, {"measured": Quantity(6)}, ["2 of the GPUs", "missing"]),
         (gpu(3), {"code": "absent"}, ["GPU 3", "GPU 3", "missing"]),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from plugin_helpers import on, run_pytest
 from sandbox_helpers import sandbox_folder
 
+from pytest_gpucluster.core.finding import Finding
 from pytest_gpucluster.sandbox import Sandbox
 from pytest_gpucluster.sandbox.found_by import FOUND_BY
 from slurm_sandbox.api import FAULTS
@@ -54,16 +55,25 @@ NOT_AS_PLANNED = (
 
 
 SAID = {
-    ("ibfabric.switch_links", ""): "leaf01-1 port 35 - spine02 port 1: 4x EDR (100 Gb/s)",
-    ("ibfabric.switch_errors", ""): "leaf01-1 port 36 - spine02 port 2: symbol_error",
-    ("ibfabric.mtu", ""): "leaf01-1 port 37 - spine03 port 1: 2048",
-    ("ibfabric.balance", ""): "leaf leaf01-1: 7 uplinks (1 to spine01",
-    ("ibfabric.cabling", "gpu02"): "gpu02 mlx5_0 - leaf01-1 port 2, gpu02 mlx5_1 - leaf01-2 port 2: swapped",
-    ("ibfabric.cabling", "gpu08"): "gpu08 mlx5_2 - leaf01-3 port 8: neither end has a link",
-    ("ibfabric.neighbours", "gpu09"): "gpu09 eno1 - eth01 swp9: gpu09 eno1 is connected to eth01 swp47",
-    ("ibfabric.pkeys", "gpu01"): "mlx5_2 port 1 (0000:4f:00.0): 0x7fff",
-    ("ibfabric.pkeys", "gpu04"): "leaf01-3 port 4 at mlx5_2 port 1 (0000:4f:00.0): drops 0x8001",
-    ("ibfabric.optics", "gpu02"): "rx_power of lane 1 at mlx5_3 port 1 (0000:5e:00.0): -12.2 dBm",
+    ("ibfabric.switch_links", ""): "leaf01-1 port 35 - spine02 port 1: measured 4x EDR (100 Gb/s)",
+    ("ibfabric.switch_errors", ""): "leaf01-1 port 36 - spine02 port 2: measured symbol_error",
+    ("ibfabric.mtu", ""): "leaf01-1 port 37 - spine03 port 1: measured 2048",
+    ("ibfabric.balance", ""): "switch leaf01-1: measured 7 uplinks (1 to spine01",
+    (
+        "ibfabric.cabling",
+        "gpu02",
+    ): "gpu02 mlx5_0 - leaf01-1 port 2, gpu02 mlx5_1 - leaf01-2 port 2: measured swapped",
+    ("ibfabric.cabling", "gpu08"): "gpu08 mlx5_2 - leaf01-3 port 8: measured neither end has a link",
+    (
+        "ibfabric.neighbours",
+        "gpu09",
+    ): "gpu09 eno1 - eth01 swp9: measured gpu09 eno1 is connected to eth01 swp47",
+    ("ibfabric.pkeys", "gpu01"): "mlx5_2 port 1 (0000:4f:00.0): measured 0x7fff",
+    ("ibfabric.pkeys", "gpu04"): "mlx5_2 port 1 (0000:4f:00.0): measured leaf01-3 port 4 drops 0x8001",
+    (
+        "ibfabric.optics",
+        "gpu02",
+    ): "mlx5_3 port 1 (0000:5e:00.0) module (MT",
 }
 
 
@@ -71,7 +81,9 @@ def failures(run: Run) -> dict[tuple[str, str], str]:
     """Return {(check, node or ''): part and measured value of its findings}."""
     return {
         (event["check"], event["node"]): "; ".join(
-            f"{it['part']}: {it['measured']}" for verdict in event["verdicts"] for it in verdict["findings"]
+            Finding.from_dict(it).words.partition(", expected")[0]
+            for verdict in event["verdicts"]
+            for it in verdict["findings"]
         )
         for event in run.events
         if event["event"] == "result" and event["outcome"] == "failed"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 
-FEW_GPUS = "too_few_gpus"  # fewer than it was started for, or none
-SHARED_GPU = "shared_gpu"  # of several ranks
-NO_GPU = "no_gpu"  # a rank computes on the CPU, or names no GPU
-TOO_FEW = frozenset({FEW_GPUS, SHARED_GPU, NO_GPU})
+FEW_GPUS = "too_few_gpus"  # fewer than it was started for
+# no GPU at all, ranks that compute on the CPU, or that share a GPU
+TOO_FEW = frozenset({FEW_GPUS, "no_gpu", "no_gpu_named", "shared_gpu", "shared_by_ranks"})
 
 # of nccl-tests, of torch, of CUDA and of nvidia-container-cli
 _MESSAGE = re.compile(
