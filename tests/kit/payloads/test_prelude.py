@@ -133,11 +133,11 @@ def test_phase_that_fails_is_reported() -> None:
     assert prelude.run_phases(report, watch, lambda: 7) == 7
     assert prelude.run_phases(report, watch, lambda: raises(prelude.Failure("no_library", "none"))) == 1
     assert prelude.run_phases(report, watch, lambda: raises(KeyError("x"))) == 1
-    assert prelude.run_phases(report, watch, lambda: raises(KeyError("x")), lambda _error: "y") == 1
+    assert prelude.run_phases(report, watch, lambda: raises(prelude.FewGpus("x")), lambda _error: "y") == 1
     assert reported == [
         ("no_library", {"reason": "none"}),
         ("failed", {"phase": "join", "reason": "KeyError: 'x'", "code": ""}),
-        ("failed", {"phase": "join", "reason": "y"}),
+        ("failed", {"phase": "join", "reason": "y", "code": "too_few_gpus"}),
     ]
 
 
