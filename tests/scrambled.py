@@ -29,7 +29,7 @@ def _afterwards(kind: type[Any], change: Callable[[Any], dict[str, Any]]) -> Non
         for name, value in change(self).items():
             object.__setattr__(self, name, value)
 
-    kind.__init__ = init  # type: ignore[method-assign]
+    kind.__init__ = init
 
 
 def _measures(found: Any) -> dict[str, Any]:

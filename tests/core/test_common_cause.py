@@ -96,8 +96,8 @@ def test_code_kind_of_part_and_relation_make_findings_alike(
     """Neither words nor quotations, names of devices, addresses and serial numbers."""
     alike = []
     for part, measured, expected, code in (first, other):
-        numbers = [Quantity(one) if isinstance(one, int) else one for one in (measured, expected)]
-        alike.append(likeness(Finding(part, *numbers, code=code)))
+        found, wanted = (Quantity(one) if isinstance(one, int) else one for one in (measured, expected))
+        alike.append(likeness(Finding(part, found, wanted, code=code)))
         if code and isinstance(measured, str):
             assert likeness(Finding(part, Quote("hostile\nGPU is lost"), "x", code=code)) == alike[-1]
     assert (alike[0] == alike[1]) == same

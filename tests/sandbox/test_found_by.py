@@ -80,7 +80,7 @@ def test_what_lasts_fails(tmp_path: Path, kind: str) -> None:
     action, words = LASTING[kind]
     verdict = judged(tmp_path, kind)
     assert (verdict.outcome, verdict.action) == (Outcome.FAILED, action)
-    assert words in verdict.findings[0].measured
+    assert words in str(verdict.findings[0].measured)
 
 
 @pytest.mark.parametrize("kind", RECOVERED)
@@ -111,7 +111,9 @@ def test_the_simulated_smartctl_reports_the_drives_of_its_node(
 ) -> None:
     verdict = drive_health(DRIVES.parse(answer(tmp_path, kind, DRIVES.command)))
     assert verdict.outcome is outcome
-    texts = [one.measured for one in verdict.findings] + [one.measured for one in verdict.advisories]
+    texts = [str(one.measured) for one in verdict.findings] + [
+        str(one.measured) for one in verdict.advisories
+    ]
     assert words in ["", verdict.reason, *(text.removeprefix("critical warning: ") for text in texts)]
     wear = [it.device for it in verdict.metrics if it.name == "drive_wear"]
     absent = {"drive_missing": "nvme3", "drive_dead": "nvme4"}.get(kind)

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import ast
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from importlib.resources.abc import Traversable
 
 _MAKERS = {"Finding": 5, "Advisory": 3, "Explanation": 0}  # class -> place of its code
 
 
 def codes_of(package: str) -> list[str]:
     """Return the codes of a package, sorted."""
-    return sorted({code for module in _modules(files(package)) for code in _codes(ast.parse(module))})
+    return sorted(
+        {code for module in _modules(Path(str(files(package)))) for code in _codes(ast.parse(module))}
+    )
 
 
-def _modules(folder: Traversable) -> Iterator[str]:
-    for path in folder.iterdir():
-        if path.is_dir():
-            yield from _modules(path)
-        elif path.name.endswith(".py"):
-            yield path.read_text(encoding="utf-8")
+def _modules(folder: Path) -> Iterator[str]:
+    return (path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.py")))
 
 
 def _codes(module: ast.Module) -> Iterator[str]:

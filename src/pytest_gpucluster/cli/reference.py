@@ -304,7 +304,12 @@ def _written_argument(one: Argument) -> str:
 
 
 def _parts_and_codes() -> Iterator[str]:
-    yield from ("## Findings", "", "| kind of part | name | findings of two nodes are the same |", "|---|---|---|")
+    yield from (
+        "## Findings",
+        "",
+        "| kind of part | name | findings of two nodes are the same |",
+        "|---|---|---|",
+    )
     for kind, one in KINDS.items():
         if kind:
             yield _row(f"`{kind}`", one.label, "with equal names" if one.named else "whatever the name")

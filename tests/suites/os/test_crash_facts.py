@@ -107,9 +107,9 @@ test_each_machine_gets_the_verdict_of_a_person = verdicts_of_a_person(COUNTER_EX
 def test_a_crash_before_the_last_good_run_is_no_news_but_three_in_a_week_are() -> None:
     assert judge((5, VMCORE), unclean=(5,), good=4).advisories == ()
     new = judge((5, VMCORE), (3, PSTORE), unclean=(5, 3), good=4)
-    assert [one.expected.endswith("at 2024-01-07T19:06:40Z") for one in new.advisories] == [True, True]
+    assert [str(one.expected).endswith("at 2024-01-07T19:06:40Z") for one in new.advisories] == [True, True]
     assert len(judge((1, VMCORE), (3, VMCORE), (5, VMCORE), good=0.5).findings) == 1
     # the last crash is named with its time
     record, boot = judge((20, "/old"), (5, VMCORE), unclean=(5,)).advisories
-    assert all("2024-01-06T19:06:40Z" in it.measured for it in (record, boot))
-    assert (VMCORE in record.measured, VMCORE in boot.measured) == (True, False)
+    assert all("2024-01-06T19:06:40Z" in str(it.measured) for it in (record, boot))
+    assert (VMCORE in str(record.measured), VMCORE in str(boot.measured)) == (True, False)

@@ -242,7 +242,7 @@ def test_what_has_to_be_alike_is_named(setting: tuple[str, Any, Any, str]) -> No
     verdict = drift(name, mine, theirs, {"drift": ["uname -v"]})
     assert judged(verdict) == (CONFIGURE, [part])
     (found,) = verdict.findings
-    assert found.expected.endswith("as on 3 of 4 nodes of its group")
+    assert str(found.expected).endswith("as on 3 of 4 nodes of its group")
     assert result(drift(name, theirs, mine, {"drift": ["uname -v"]})) != NOT_APPLICABLE
     assert judged(drift(name, mine, ABSENT, {"drift": ["uname -v"]})) == (NOT_APPLICABLE, [])
     assert judged(drift(name, mine, mine, {"drift": ["uname -v"]})) == (PASSED, [])
