@@ -472,7 +472,7 @@ def differing(result: Result, wanted: Mapping[str, Any]) -> Iterator[str]:
     if "action" in wanted and (verdict is None or verdict.action.value != wanted["action"]):
         yield f"must ask for {wanted['action']}"
     for key, texts in (
-        ("part", [it.part for it in findings]),
+        ("part", [str(it.part) for it in findings]),
         (
             "says",
             [f"{it.measured}, expected {it.expected}" for it in findings]

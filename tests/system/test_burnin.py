@@ -22,6 +22,7 @@ from paths import ROOT
 from plugin_helpers import Run, command, names, run_pytest
 from sandbox_helpers import environment, left_in_queue
 
+from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.report.events import read_events
 from pytest_gpucluster.sandbox.found_by import FOUND_BY
 
@@ -95,7 +96,8 @@ def parts(run: Run, node: str, check: str) -> set[str]:
         for event in run.events
         if event["event"] == "result" and (event["node"], event["check"]) == (node, check)
     )
-    return {finding["part"].partition(" (")[0] for it in found["verdicts"] for finding in it["findings"]}
+    known = (Part.read(finding["part"]) for it in found["verdicts"] for finding in it["findings"])
+    return {str(part).partition(" (")[0] for part in known}
 
 
 def burnin_events(run: Run, what: str) -> list[dict[str, Any]]:

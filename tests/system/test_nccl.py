@@ -14,6 +14,7 @@ from paths import ROOT
 from plugin_helpers import Run, on, run_pytest
 from sandbox_helpers import sandbox_folder
 
+from pytest_gpucluster.core.finding import Finding
 from pytest_gpucluster.sandbox import Sandbox
 from pytest_gpucluster.sandbox.found_by import FOUND_BY
 
@@ -83,16 +84,19 @@ def ended_by_us(run: Run) -> list[str]:
     return [log.name for log in logs if f"exit:    {128 + signal.SIGKILL} " in log.read_text()]
 
 
+def of(result: dict[str, Any], kind: str = "findings") -> Iterator[Finding]:
+    """Yield the findings of a result, or its warnings."""
+    return (Finding.from_dict(it) for verdict in result["verdicts"] for it in verdict[kind])
+
+
 def first_part(result: dict[str, Any]) -> str:
-    return str(next(finding for printed in result["verdicts"] for finding in printed["findings"])["part"])
+    return str(next(of(result)).part)
 
 
 def reported(result: dict[str, Any]) -> str:
     """Return all that the verdicts of a result say, in one text."""
-    lines = [result["message"]]
-    for printed in result["verdicts"]:
-        lines += [printed["cause"], *(" ".join(finding.values()) for finding in printed["findings"])]
-    return "\n".join(lines)
+    causes = (printed["cause"] for printed in result["verdicts"])
+    return "\n".join([result["message"], *causes, *(finding.words for finding in of(result))])
 
 
 def metrics(run: Run, name: str) -> dict[tuple[str, str], float]:
@@ -147,7 +151,7 @@ CASES: dict[str, tuple[list[Fault], dict[tuple[str, str], tuple[str, str]]]] = {
         {
             ("nccl.alone", "gpu02"): ("all_reduce 8 B out-of-place", "17 wrong elements"),
             ("nccl.alone", "gpu03"): ("gpu03", "unhandled system error"),
-            ("nccl.alone", "gpu04"): ("GPU 0000:1b:00 of gpu04", "ranks 0, 1"),
+            ("nccl.alone", "gpu04"): ("gpu04 GPU (0000:1b:00)", "ranks 0, 1"),
             ("nccl.alone", "gpu06"): ("gpu06", "hangs: 1 of 1 tasks never ended"),
             ("nccl.alone", "gpu07"): ("gpu07", "hangs: 1 of 1 tasks never ended"),
         },
@@ -220,7 +224,7 @@ def of_check(run: Run, check: str = "nccl.environment") -> dict[str, dict[str, A
 
 
 def spelled(result: dict[str, Any], kind: str = "findings") -> list[str]:
-    return [f"{it['part']}: {it['measured']}" for verdict in result["verdicts"] for it in verdict[kind]]
+    return [f"{it.part}: {it.measured}" for it in of(result, kind)]
 
 
 def test_each_setting_is_found_on_its_node_alone_with_its_place(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -287,5 +291,5 @@ def test_every_suite_names_the_missing_gpu(sandbox: Sandbox, tmp_path: Path) -> 
         if metric["name"].startswith("busbw")
     }
     assert scopes == {"3 nodes"}  # those that took part
-    (advisory,) = whole["verdicts"][0]["advisories"]
-    assert advisory["measured"] == "3 of 4, without gpu02: see nccl.alone"
+    (advisory,) = of(whole, "advisories")
+    assert str(advisory.measured) == "3 of 4, without gpu02: see nccl.alone"

@@ -447,7 +447,7 @@ def localised(proof: proofs.NcclStages, found: Localisation, busbw: float) -> No
     vars(proof)["localised"] = (found, (Measurement(NODES, busbw),))
 
 
-WHO = f"processes of others on GPUs of gpu02: GPU 1 ({GPU_1}, 0000:00:07.0): process 772"
+WHO = f"processes of others on GPUs of gpu02: GPU 1 ({GPU_1}, 0000:00:07.0, 1658054045748): process 772"
 
 
 def test_memory_that_a_stranger_holds_is_reported_with_the_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
