@@ -14,6 +14,7 @@ from plugin_helpers import Run, names, run_pytest, start_controller
 from sandbox_helpers import environment, left_in_queue, sandbox_folder, slurm, wait_for
 
 from pytest_gpucluster.cli import main as cli
+from pytest_gpucluster.core.finding import Finding
 from pytest_gpucluster.sandbox import Sandbox
 from slurm_sandbox import slurmconf, slurmdbd
 from slurm_sandbox.daemons import search_path
@@ -71,19 +72,19 @@ may_not: [{user: daemon, account: ops}, {user: root, account: trial-a, partition
 # of the findings
 WORDS = """
 AccountingStorageEnforce: associations
-user daemon of account ml: missing
-GrpTRES of account ops: gres/gpu=7
+account ml user daemon: missing
+account ops GrpTRES: gres/gpu=7
 account stranger: exists
-user games of account ml: has the account
-QoS high: preempts low, paused
-MaxJobsPU of QoS jobs: 2
-AllowAccounts of partition debug: ALL
+account ml user games: exists
+QoS high preempts: low, paused
+QoS jobs MaxJobsPU: 2
+partition debug AllowAccounts: ALL
 SchedulerType: sched/builtin
 PriorityWeightFairShare: 0
 user games: accepted
 user root account trial-a partition debug: accepted
-job 99001 (RUNNING, user root): alive in the accounting
-(COMPLETED, user root): no AllocTRES
+job 99001: alive in the accounting
+no AllocTRES (COMPLETED, user root)
 """
 CHECKS = [
     f"test_{name}" for name in ("access", "accounts", "job_records", "partition_access", "qos", "scheduling")
@@ -194,7 +195,8 @@ def test_each_fault_fails_its_check(box: Sandbox, drafted: dict[str, Any], tmp_p
     found = run(tmp_path, drafted)
     assert names(found.outcomes, "failed") == CHECKS, found.out
     verdicts = [verdict for event in found.events for verdict in event.get("verdicts", ())]
-    findings = [f"{one['part']}: {one['measured']}" for verdict in verdicts for one in verdict["findings"]]
+    known = [Finding.from_dict(one) for verdict in verdicts for one in verdict["findings"]]
+    findings = [f"{one.part}: {one.measured}" for one in known]
     for words in WORDS.strip("\n").splitlines():
         assert any(words in one for one in findings), (words, findings)
     assert {event.get("action") for event in found.events} <= {None, "monitor"}

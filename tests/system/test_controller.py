@@ -42,7 +42,7 @@ def judge(world: Sandbox, folder: Path, *words: str, **controller: Any) -> Run:
 def advisories(run: Run) -> dict[str, str]:
     """Return {check: what its warnings show}."""
     verdicts = [it for event in run.events for it in event.get("verdicts", ())]
-    return {it["check"]: " ".join(one["measured"] for one in it["advisories"]) for it in verdicts}
+    return {it["check"]: " ".join(one["measured"]["quote"] for one in it["advisories"]) for it in verdicts}
 
 
 def message(run: Run, item: str) -> str:
