@@ -217,6 +217,8 @@ def test_an_event_before_the_boot_is_a_warning_for_a_day() -> None:
 
 
 def test_a_sensor_that_can_be_read_decides() -> None:
+    codes = [of_sensors(it).findings[0].code for it in (SUPERMICRO_FAILED, HOT)]
+    assert [*codes, of_events(BUS).findings[0].code] == ["failure_detected", "status_ucr", "bus_fatal_error"]
     assert judged(of_events(HPE_POWER, HPE)) == (PASSED, [])
     assert of_events(HPE_POWER).advisories  # the log alone: no sensor has such a number
     text = said(HPE_POWER).stdout.replace(b"part sensors\n\nrc 0", b"part sensors\nrc deadline")
