@@ -103,7 +103,7 @@ def _of_rail(node_name: str, rdma: RdmaResult, location: str, action: Action | N
         why = meaning(*(it.problem for it in own))
         yield Finding(
             part,
-            "; ".join(filter(None, (f"{found.why.get(node_name, 'slow')}: {'; '.join(evidence)}", why.text))),
+            "; ".join(filter(None, (f"{found.reason(node_name)}: {'; '.join(evidence)}", why.text))),
             "as fast as the same rail of its partners with others",
             action,
             code=why.code,
@@ -166,9 +166,12 @@ def links(results: Sequence[RdmaResult]) -> Judgement:
         failed = [it for it in measured if it.problem]
         for one in link_findings(result.found[location], measured, nodes, OTHERWISE):
             if isinstance(one, Finding):
-                own = {*one.part.nodes}
-                problem = next((it.problem for it in failed if not own or own.issuperset(it.members)), "")
-                text = "; ".join(filter(None, (str(one.measured), problem, meaning(problem).text)))
+                own, is_group = {*one.part.nodes}, one.part.kind == "group"
+                named = own.intersection if is_group else own.issuperset
+                problem = next((it.problem for it in failed if named(it.members)), "")
+                # the evidence for a link states it
+                shown = (str(one.measured), problem * is_group, meaning(problem).text)
+                text = "; ".join(filter(None, shown))
                 yield replace(one, measured=f"rail {location}: {text}")
             elif isinstance(one, NotAvailable):
                 yield one
