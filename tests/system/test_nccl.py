@@ -288,4 +288,4 @@ def test_every_suite_names_the_missing_gpu(sandbox: Sandbox, tmp_path: Path) -> 
     }
     assert scopes == {"3 nodes"}  # those that took part
     (advisory,) = whole["verdicts"][0]["advisories"]
-    assert advisory["measured"] == "3 of 4, without gpu02: see nccl.alone"
+    assert advisory["measured"]["text"] == "3 of 4, without gpu02: see nccl.alone"
