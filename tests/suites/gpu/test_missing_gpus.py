@@ -13,7 +13,6 @@ from pytest_gpucluster.core.part import GPUS, Part
 from pytest_gpucluster.kit.gpu.nvidia_smi import Gpus
 from pytest_gpucluster.kit.gpu.too_few import TOO_FEW, reports_too_few
 from pytest_gpucluster.suites.gpu.missing_gpus import (
-    ABSENT,
     HINT,
     RESET_HINT,
     MissingGpus,
@@ -63,7 +62,7 @@ def test_complete_nodes_and_nodes_without_driver_miss_no_gpu() -> None:
     "finding",
     [
         *(Finding("rank 7", "a sentence", "its own GPU", code=code) for code in TOO_FEW),
-        Finding(Part("gpu", 5), "absent", "present", code=ABSENT),
+        Finding(Part("gpu", 5), "absent", "present", code="absent"),
         *(Finding("x", Quantity(7, unit), Quantity(8, unit)) for unit in ("GPUs", "devices", "replicas")),
     ],
 )
@@ -76,7 +75,7 @@ def test_findings_about_too_few_gpus_are_explained(finding: Finding) -> None:
     [
         Finding(Part("gpu", 4), Quantity(7, "links"), Quantity(8, "links")),
         Finding("rank 3", "8 requested but only 7 were found", "its own GPU", code="exit_status"),
-        Finding(Part("file", name="/dev/nvidiactl"), "absent", "present", code=ABSENT),
+        Finding(Part("file", name="/dev/nvidiactl"), "absent", "present", code="absent"),
         Finding(GPUS, Quantity(6, "GPUs"), Quantity(8, "GPUs")),
         Finding(GPUS, Quantity(7, "GPUs"), Quantity(9, "GPUs")),
     ],

@@ -143,7 +143,7 @@ def test_swapped_cables_are_one_deviation_named_by_both_ends() -> None:
     (wrong,) = compared("gpu01,mlx5_0,leaf01,2", "leaf01,1,gpu02,mlx5_0", *UPLINKS).wrong
     assert wrong.nodes == {"gpu01", "gpu02", "leaf01"}
     assert wrong.cable == "gpu01 mlx5_0 - leaf01 port 2, leaf01 port 1 - gpu02 mlx5_0"
-    assert (wrong.kind, wrong.planned) == ("swapped", (("gpu01", "leaf01"), ("leaf01", "gpu02")))
+    assert (wrong.code, wrong.planned) == ("swapped", (("gpu01", "leaf01"), ("leaf01", "gpu02")))
     circle = ("gpu01,mlx5_0,leaf01,2", "gpu02,mlx5_0,leaf02,1", "gpu01,mlx5_1,leaf01,1")
     assert [it.cable.count(" - ") for it in compared(*circle).wrong] == [1, 1, 1]
 
@@ -152,7 +152,7 @@ def test_missing_cable_is_named_by_both_ends() -> None:
     (wrong,) = compared("gpu01,mlx5_2,leaf01,3", *RAILS).wrong
     assert wrong.cable == "gpu01 mlx5_2 - leaf01 port 3"
     assert wrong.nodes == {"gpu01", "leaf01"}
-    assert (wrong.kind, wrong.planned, wrong.found) == ("missing", (("gpu01", "leaf01"),), ())
+    assert (wrong.code, wrong.planned, wrong.found) == ("missing", (("gpu01", "leaf01"),), ())
 
 
 def test_node_name_map_names_the_devices() -> None:

@@ -227,6 +227,10 @@ def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[An
     assert told(check(*given), codes=True) == expected
 
 
+def test_an_actor_without_a_uuid_may_lack_a_gpu_of_the_node() -> None:
+    assert checks.gpus(held(ONE, NO_UUID, THREE)).reason_code == "too_few_gpus"
+
+
 def objects(sent: object = True, **more: Any) -> ClusterFacts:
     return formed(objects={"sent": {"gpu02": sent}, "fetched": {"gpu02": True}, **more})
 

@@ -77,11 +77,10 @@ def xid(kernel_log: KernelLog, gpus: Gpus, known_lines: Sequence[KnownLine]) -> 
 def _of_site(log: KernelLog, found: XidEvent, part: Part, line: KnownLine) -> Iterator[Finding | Advisory]:
     """Yield what `known` of the cluster file requires for an event, which decides before NVIDIA's catalogue."""
     measured = Quote(f"{found.text[: xids.QUOTED_LENGTH]}: {line.words}{_when(log, found)}")
-    code = f"xid_{found.number}"
     if line.failure:
-        yield Finding(part, measured, "no such line", line.failure, code=code)
+        yield Finding(part, measured, "no such line", line.failure, code=f"xid_{found.number}")
     elif line.action == "warn":
-        yield Advisory(part, measured, "no such line", code=code)
+        yield Advisory(part, measured, "no such line", code=f"xid_{found.number}")
 
 
 def _when(log: KernelLog, found: XidEvent) -> str:
@@ -93,12 +92,12 @@ def _judged(
     log: KernelLog, found: XidEvent, part: Part, entry: xids.Xid, excuse: str, around: Sequence[Event] = ()
 ) -> Iterator[Finding | Advisory]:
     lines = "".join(f"; with {it.text[: xids.QUOTED_LENGTH]!r}" for it in around[:_WITH])
-    measured, code = Quote(f"{entry}{_when(log, found)}{lines}{excuse}"), f"xid_{entry.number}"
+    measured = Quote(f"{entry}{_when(log, found)}{lines}{excuse}")
     if entry.fails and not excuse:
         wanted = "no Xid that requires a reset, a reboot or support"
-        yield Finding(part, measured, wanted, ACTIONS[entry.advice], code=code)
+        yield Finding(part, measured, wanted, ACTIONS[entry.advice], code=f"xid_{entry.number}")
     elif entry.fails or entry.warns:
-        yield Advisory(part, measured, "no Xid", code=code)
+        yield Advisory(part, measured, "no Xid", code=f"xid_{entry.number}")
 
 
 def _excuse(log: KernelLog, found: XidEvent) -> str:
@@ -175,8 +174,8 @@ def _given_up(log: KernelLog, events: Sequence[Event], gpus: Gpus) -> Iterator[F
         else:
             gone = bool(slot and gpus.devices and not gpus.device(slot))
             words = "; nvidia-smi does not list this GPU now" if gone else ""
-            action, code = (Action.REBOOT, "gone") if gone else (Action.MONITOR, "given_up")
-            yield Finding(part, Quote(f"{measured}{words}"), _NONE_GIVEN_UP, action, code=code)
+            action, found = Action.REBOOT if gone else Action.MONITOR, Quote(f"{measured}{words}")
+            yield Finding(part, found, _NONE_GIVEN_UP, action, code="gone" if gone else "given_up")
 
 
 def _works(gpus: Gpus, slot: str) -> str:

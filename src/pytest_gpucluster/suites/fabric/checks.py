@@ -6,7 +6,7 @@ import functools
 import ipaddress
 import re
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
@@ -275,8 +275,13 @@ def link_layer(
         few = min(of_gpus.need, len(ports)) - (len(ports) - len(others))
         if few > 0 and len(others) == few:
             for port in others:
-                code = "wrong_link_layer" if port.link_layer else "unreadable"
-                yield Finding(of_gpus.part(port), port.link_layer or "unreadable", expected, code=code)
+                layer = port.link_layer
+                yield Finding(
+                    of_gpus.part(port),
+                    layer or "unreadable",
+                    expected,
+                    code="wrong_link_layer" if layer else "unreadable",
+                )
         elif few > 0:
             shown = ", ".join(f"{port} {port.link_layer or 'unreadable'}" for port in others)
             right = len(ports) - len(others)
@@ -324,14 +329,17 @@ def _down(
 ) -> Judgement:
     """Judge a port that is not up: a failure if too `few` are, else a warning if it is up on most nodes."""
     shown, is_linked = f"{port.state or '?'}, {port.phys_state or '?'}{role}", port.phys_state in LINK_UP
-    code = "not_active" if is_linked else "no_link"
     usual = active_majority.get(port.location, Norm[bool]())
     if few:
         # a link that is up lacks its subnet manager, which is no fault of the node
         down = Action.DRAIN if usual.value and usual.total > PAIR else Action.MONITOR
-        yield Finding(part, Quote(shown), "ACTIVE, LinkUp", None if is_linked else down, code=code)
+        action = None if is_linked else down
+        yield Finding(
+            part, Quote(shown), "ACTIVE, LinkUp", action, code="not_active" if is_linked else "no_link"
+        )
     elif usual.value:
-        yield Advisory(part, Quote(shown), f"ACTIVE, {usual.most}", code=code)
+        wanted = f"ACTIVE, {usual.most}"
+        yield Advisory(part, Quote(shown), wanted, code="not_active" if is_linked else "no_link")
 
 
 @check(
@@ -366,11 +374,16 @@ def rate(
             continue
         for port in slow:
             found = "unreadable" if port.rate is None else Quantity(port.rate * 8, "Gb/s")
-            code = "unreadable" if port.rate is None else "slow_link"
             usual = rate_majority.get(port.location, Norm[float]())
             lower = usual.total > PAIR and (port.rate or 0) < (usual.value or 0) * 0.99
             action = Action.DRAIN if lower else milder if port.rate else None
-            yield Finding(of_gpus.part(port), found, Quantity(expected * 8, "Gb/s"), action, code=code)
+            yield Finding(
+                of_gpus.part(port),
+                found,
+                Quantity(expected * 8, "Gb/s"),
+                action,
+                code="unreadable" if port.rate is None else "slow_link",
+            )
 
 
 @check(
@@ -649,33 +662,37 @@ def nic_names(interfaces: Interfaces, environments: Mapping[str, EnvironmentConf
             if isinstance(problem, NotAvailable):
                 yield problem
             else:
-                code, text = problem
-                yield Finding(part, text, "an interface of this node", code=code)
+                yield Finding(part, problem.text, "an interface of this node", code=problem.code)
 
 
 def _entries(value: str) -> list[str]:
     return [entry.strip() for entry in value.split(",") if entry.strip()]
 
 
-Problem = tuple[str, str]  # code and text
+class Problem(NamedTuple):
+    """What is wrong with a name that is exported, and its code."""
+
+    text: str
+    code: str
 
 
 def _absent(name: str, names: Iterable[str]) -> Problem:
-    return "absent", f"no {name or 'name'}; there are {listed(sorted(names))}"
+    return Problem(f"no {name or 'name'}; there are {listed(sorted(names))}", code="absent")
 
 
 def nccl_names(value: str, names: frozenset[str]) -> Iterator[Problem]:
     """Judge a list of NCCL: prefixes, exact names after '=', all but these after '^' ('^=' likewise)."""
     wanted = NameFilter.parse(",".join(_entries(value)))
     if not wanted.entries:
-        yield "empty", "has no name"
+        yield Problem("has no name", code="empty")
     elif wanted.exclude:
         if not any(map(wanted.selects, names)):
-            yield "excludes_all", f"excludes all of {listed(sorted(names))}"
+            yield Problem(f"excludes all of {listed(sorted(names))}", code="excludes_all")
     elif wanted.exact:
         yield from (_absent(entry, names) for entry, _ in wanted.entries if entry not in names)
     elif not any(map(wanted.selects, names)):
-        yield "no_such_prefix", f"no name has this prefix; there are {listed(sorted(names))}"
+        text = f"no name has this prefix; there are {listed(sorted(names))}"
+        yield Problem(text, code="no_such_prefix")
 
 
 def _nccl_socket(value: str, found: Interfaces) -> Iterator[Problem]:
@@ -700,7 +717,7 @@ def _ucx(value: str, found: Interfaces) -> Iterator[Problem]:
     for entry in _entries(value) or [""]:
         device, colon, port = entry.partition(":")
         if device in found.devices and not (colon and port.isdecimal()):
-            yield "lacks_port", f"{entry}: UCX needs also the port, like {device}:1"
+            yield Problem(f"{entry}: UCX needs also the port, like {device}:1", code="lacks_port")
         elif device not in (found.devices if colon else found.names):
             yield _absent(entry, found.names | found.devices)
 
@@ -711,14 +728,14 @@ def _open_mpi(value: str, found: Interfaces) -> Iterator[Problem | NotAvailable]
         try:
             subnet = ipaddress.IPv4Network(entry, strict=False) if "/" in entry else None
         except ValueError:
-            yield "no_subnet", f"{entry} is not a subnet"
+            yield Problem(f"{entry} is not a subnet", code="no_subnet")
             continue
         if subnet is None and entry not in found.names:
             yield _absent(entry, found.names)
         elif subnet is not None and found.addresses is None:
             yield NotAvailable(f"{entry}: the node's addresses cannot be read (ip is absent)")
         elif subnet is not None and not _has_address(subnet, found):
-            yield "no_address", f"no address in {entry}"
+            yield Problem(f"no address in {entry}", code="no_address")
 
 
 def _has_address(subnet: ipaddress.IPv4Network, found: Interfaces) -> bool:
@@ -797,8 +814,8 @@ def _counter(part: Part, name: str, found: int, risen: Finding | None) -> Judgem
         yield risen
     elif found in (2 ** COUNTERS[name] - 1, 2**32 - 1, 2**64 - 1):
         kind = Advisory if name in CAUSED_ELSEWHERE else Finding
-        shown, code = f"{name} {found}: saturated, it no longer counts", f"{name.lower()}_saturated"
-        yield kind(part, shown, "cleared with perfquery -R", code=code)
+        shown = f"{name} {found}: saturated, it no longer counts"
+        yield kind(part, shown, "cleared with perfquery -R", code=f"{name.lower()}_saturated")
     elif found > USUAL[name]:
         total = Quantity(found, "errors", f"{name} {found} since the driver's start")
         most = Quantity(USUAL[name], "errors", f"at most {USUAL[name]}")

@@ -20,7 +20,7 @@ HINT = "dmesg | grep -i -e xid -e nvrm; lspci -d 10de:; power the node off and o
 RESET_HINT = "dmesg | grep Xid; end what uses the GPU; nvidia-smi -r (with NVSwitch: of all GPUs), or reboot"
 UsualBuses = Mapping[tuple[str | None, int], tuple[str, ...]]  # (model, GPUs per node) -> their bus ids
 
-LOST, RESET, ABSENT = "lost", "requires_reset", "absent"  # codes of findings on a GPU that does not answer
+_GONE = ("lost", "requires_reset", "absent")  # codes of findings on a GPU that does not answer
 _COUNTED = ("GPUs", "devices", "replicas")  # units of what there is one of for each GPU
 
 
@@ -45,7 +45,7 @@ class MissingGpus:
 
     def explains(self, finding: Finding) -> bool:
         """Return whether they are the cause of a finding."""
-        if finding.code in TOO_FEW or (finding.part.kind == "gpu" and finding.code in (LOST, RESET, ABSENT)):
+        if finding.code in TOO_FEW or (finding.part.kind == "gpu" and finding.code in _GONE):
             return True
         found, wanted = finding.measured, finding.expected
         if not isinstance(found, Quantity) or not isinstance(wanted, Quantity) or found.unit not in _COUNTED:

@@ -49,11 +49,8 @@ def ports(
             f"{seen[port].link.state} at {seen[port].link.z.label}" if port in seen else "not in the subnet"
         )
         state = f", {port.state or '?'} on the node"
-        code, expected = (
-            "not_active" if port in seen else "not_found",
-            f"active in the subnet that {fabric.host} sees",
-        )
-        yield Finding(port.part, where + state, expected, code=code)
+        expected = f"active in the subnet that {fabric.host} sees"
+        yield Finding(port.part, where + state, expected, code="not_active" if port in seen else "not_found")
     if not silent:
         found, wanted = Quantity(len(active), "ports in the subnet"), Quantity(need, "ports")
         yield Finding(Part("port"), found, wanted, code="too_few_ports")
@@ -163,13 +160,13 @@ def optics(network: Profile, node_ports: NodePorts, optics: Optics) -> Judgement
             yield Metric(it.name, worst, it.unit, port.device, detail=True, better=NEITHER)
             if not it.low <= worst <= it.high:
                 lane = f" of lane {it.values.index(worst) + 1}" if len(it.values) > 1 else ""
-                code, bound = ("high", it.high) if worst > it.high else ("low", it.low)
+                high = worst > it.high
                 limits = f"{it.low:g} to {it.high:g} {it.unit} ({module.kind})"
                 yield kind(
                     Part("module", serial=module.serial, of=port.part),
                     Quantity(worst, it.unit, f"{it.name}{lane} {worst:g} {it.unit}"),
-                    Quantity(bound, it.unit, limits),
-                    code=f"{code}_{it.name}",
+                    Quantity(it.high if high else it.low, it.unit, limits),
+                    code=f"high_{it.name}" if high else f"low_{it.name}",
                 )
     for port in node_ports.ports:
         if port.device not in optics.modules:

@@ -98,8 +98,8 @@ def _cables(
     planned = list(wrong_cables)
     for it in planned:
         text = f"{it.cable}: {it.measured}"
-        kinds = dict.fromkeys(it.planned, "swapped" if it.kind == "swapped" else "missing")
-        for pair, kind in {**kinds, **dict.fromkeys(it.found, it.kind)}.items():
+        kinds = dict.fromkeys(it.planned, "swapped" if it.code == "swapped" else "missing")
+        for pair, kind in {**kinds, **dict.fromkeys(it.found, it.code)}.items():
             if ends := tuple(names[node] for node in pair if node in names):
                 yield ends, kind, text
     for node in links.of if not planned else ():

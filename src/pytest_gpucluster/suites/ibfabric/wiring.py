@@ -67,7 +67,7 @@ class WrongCable(NamedTuple):
     cable: str
     measured: str
     expected: str
-    kind: Literal["swapped", "missing", "misplaced"] = "misplaced"
+    code: Literal["swapped", "missing", "misplaced"] = "misplaced"
     planned: tuple[tuple[str, str], ...] = ()
     found: tuple[tuple[str, str], ...] = ()
 
@@ -75,7 +75,7 @@ class WrongCable(NamedTuple):
     def finding(self) -> Finding:
         """The finding about it."""
         part = Part("cable", name=self.cable, nodes=tuple(sorted(self.nodes)))
-        return Finding(part, self.measured, self.expected, code=self.kind)
+        return Finding(part, self.measured, self.expected, code=self.code)
 
 
 @dataclass
@@ -379,9 +379,9 @@ def _wrong_cables(wrong: Iterable[_Planned], compared: _Compared) -> Iterator[Wr
             part,
             _measured(both, compared),
             f"connected as planned ({where})",
-            "swapped" if len(both) > 1 else "misplaced" if found or not cable.a.port else "missing",
-            tuple((one.a.node, one.z.node) for one in both),
-            tuple(dict.fromkeys(found)),
+            code="swapped" if len(both) > 1 else "misplaced" if found or not cable.a.port else "missing",
+            planned=tuple((one.a.node, one.z.node) for one in both),
+            found=tuple(dict.fromkeys(found)),
         )
 
 

@@ -15,6 +15,7 @@ from pytest_gpucluster.core.finding import Quantity, Quote
 from pytest_gpucluster.core.part import Part, named, register
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit.framework.payload_result import NO_RESULT, NOT_STARTED, Explanation
+from pytest_gpucluster.kit.gpu.too_few import FEW_GPUS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -221,7 +222,7 @@ def gpus(facts: ClusterFacts) -> Judgement:
     for wrong in (it for it in fact["held"] if not isinstance(it, list)):
         yield Finding(_ACTOR, Quote(str(wrong)), "runs with one GPU", code="failed")
     if unknown := sorted({node for node, _number, uuid in good if not uuid}):
-        yield NotAvailable(f"no UUID on {listed(unknown)}: the devices cannot be distinguished")
+        yield NotAvailable(f"no UUID on {listed(unknown)}: the devices cannot be distinguished", FEW_GPUS)
     for node, count in requested.items():
         if node not in facts.alive:
             yield NotAvailable(f"{node}: see ray.nodes")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import statistics
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpucluster.core.check import Action, Finding, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
@@ -31,19 +31,28 @@ OTHERWISE = "state fabric.rate in the profile"
 SHOWN = 4  # lines of evidence
 LATE = 0.25  # of the median latency; figures of sound pairs on one leaf differ by some percent
 LESS = 0.1  # of the median of all rails at once
-# what perftest prints -> its code and meaning (perftest_resources.c, perftest_parameters.c, perftest_communication.c)
+
+
+class _Meaning(NamedTuple):
+    """What a message of perftest means."""
+
+    text: str
+    code: str
+
+
+# what perftest prints -> its meaning (perftest_resources.c, perftest_parameters.c, perftest_communication.c)
 _MEANING = {
-    "state is": ("port_not_active", "the port is not active: see fabric.port_state"),
-    "Unable to set up socket connection": ("no_gid", "the port has no GID of this index: see fabric.gid and NCCL_IB_GID_INDEX"),
-    "GID types": ("gid_types_differ", "the GIDs of the two ports are of different types: see fabric.gid"),
-    "Couldn't connect to": ("no_connection", "a firewall between the nodes, or the server has ended"),
-    "IB device": ("no_adapter", "the adapter is not there: see fabric.hca_count"),
-    "allocate MR": ("no_memory_region", "memory cannot be registered: the limit of locked memory (ulimit -l), or GPU memory (see fabric.peer_memory)"),
-    "to RTR": ("unreachable", "the two ports do not reach each other: GID, LID, partition or VLAN"),
-    "Failed status 4:": ("protection_error", "the adapter cannot reach memory that is registered: GPU memory (see fabric.peer_memory), or the IOMMU"),
-    "Failed status 12:": ("data_lost", "data were lost on the path (retries exceeded): MTU of a switch, or flow control of RoCE"),
-    "Failed status 13:": ("not_ready", "the partner was not ready to receive: its processor is busy or slow; the path carries data"),
-    "no end after": ("data_lost", "data were lost on the path: MTU of a switch, or flow control of RoCE"),
+    "state is": _Meaning("the port is not active: see fabric.port_state", code="port_not_active"),
+    "Unable to set up socket connection": _Meaning("the port has no GID of this index: see fabric.gid and NCCL_IB_GID_INDEX", code="no_gid"),
+    "GID types": _Meaning("the GIDs of the two ports are of different types: see fabric.gid", code="gid_types_differ"),
+    "Couldn't connect to": _Meaning("a firewall between the nodes, or the server has ended", code="no_connection"),
+    "IB device": _Meaning("the adapter is not there: see fabric.hca_count", code="no_adapter"),
+    "allocate MR": _Meaning("memory cannot be registered: the limit of locked memory (ulimit -l), or GPU memory (see fabric.peer_memory)", code="no_memory_region"),
+    "to RTR": _Meaning("the two ports do not reach each other: GID, LID, partition or VLAN", code="unreachable"),
+    "Failed status 4:": _Meaning("the adapter cannot reach memory that is registered: GPU memory (see fabric.peer_memory), or the IOMMU", code="protection_error"),
+    "Failed status 12:": _Meaning("data were lost on the path (retries exceeded): MTU of a switch, or flow control of RoCE", code="data_lost"),
+    "Failed status 13:": _Meaning("the partner was not ready to receive: its processor is busy or slow; the path carries data", code="not_ready"),
+    "no end after": _Meaning("data were lost on the path: MTU of a switch, or flow control of RoCE", code="data_lost"),
 }  # fmt: skip
 # since 2025 with the name of the status: Failed status-transport retry counter exceeded (12):
 _STATUS = re.compile(r"Failed status-.*? \((\d+)\):")
@@ -91,13 +100,13 @@ def _of_rail(node_name: str, rdma: RdmaResult, location: str, action: Action | N
     part, found = rdma.rails[node_name][location].part, rdma.found[location]
     if node_name in found.bad_nodes:
         evidence = found.evidence_of(node_name)[:SHOWN]
-        code, why = meaning(*(it.problem for it in own))
+        why = meaning(*(it.problem for it in own))
         yield Finding(
             part,
-            "; ".join(filter(None, (f"{found.why.get(node_name, 'slow')}: {'; '.join(evidence)}", why))),
+            "; ".join(filter(None, (f"{found.reason(node_name)}: {'; '.join(evidence)}", why.text))),
             "as fast as the same rail of its partners with others",
             action,
-            code=code or ("failed" if any(it.problem for it in own) else "slow_rail"),
+            code=why.code,
         )
     elif all(it.busbw is None for it in own):
         yield NotAvailable(f"{part}: {own[0].problem or 'no result'}: see rdma.links")
@@ -131,11 +140,11 @@ def _require(node_name: str, rdma: RdmaResult, reach: Reach) -> None:
         raise NotAvailable(f"no other node runs perftest: {'; '.join(dict.fromkeys(rdma.absent.values()))}")
 
 
-def meaning(*problems: str) -> tuple[str, str]:
-    """Return the code and the meaning of the messages of perftest; '' for unknown ones."""
+def meaning(*problems: str) -> _Meaning:
+    """Return what the messages of perftest mean; without a text for unknown ones."""
     plain = [_STATUS.sub(r"Failed status \1:", problem) for problem in problems]
     known = (found for words, found in _MEANING.items() if any(words in problem for problem in plain))
-    return next(known, ("", ""))
+    return next(known, _Meaning("", code="failed" if any(problems) else "slow_rail"))
 
 
 @check(
@@ -157,9 +166,12 @@ def links(results: Sequence[RdmaResult]) -> Judgement:
         failed = [it for it in measured if it.problem]
         for one in link_findings(result.found[location], measured, nodes, OTHERWISE):
             if isinstance(one, Finding):
-                own = {*one.part.nodes}
-                problem = next((it.problem for it in failed if not own or own.issuperset(it.members)), "")
-                text = "; ".join(filter(None, (str(one.measured), problem, meaning(problem)[1])))
+                own, is_group = {*one.part.nodes}, one.part.kind == "group"
+                named = own.intersection if is_group else own.issuperset
+                problem = next((it.problem for it in failed if named(it.members)), "")
+                # the evidence for a link states it
+                shown = (str(one.measured), problem * is_group, meaning(problem).text)
+                text = "; ".join(filter(None, shown))
                 yield replace(one, measured=f"rail {location}: {text}")
             elif isinstance(one, NotAvailable):
                 yield one

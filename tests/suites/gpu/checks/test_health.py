@@ -49,9 +49,9 @@ def test_clocks_are_slow_by_some_reasons_and_unknown_ones_are_a_warning() -> Non
 @pytest.mark.parametrize(
     ("later", "end", "code"),
     [
-        (0x48, Action.DRAIN, "hardware_thermal_slowdown"),
-        (0x40, Action.MONITOR, "hardware_thermal_slowdown"),
-        (0x88, Action.DRAIN, "hardware_power_brake"),
+        (0x48, Action.DRAIN, "lasting_hardware_thermal_slowdown"),
+        (0x40, Action.MONITOR, "lasting_hardware_thermal_slowdown"),
+        (0x88, Action.DRAIN, "lasting_hardware_power_brake"),
     ],
 )
 def test_a_slowdown_fails_only_if_every_later_reading_has_it(later: int, end: Action, code: str) -> None:

@@ -81,7 +81,7 @@ def _reasons(mask: int) -> str:
     return ", ".join(name for bit, name in SLOW_REASONS.items() if mask & bit)
 
 
-def _code(mask: int) -> str:
+def _worst(mask: int) -> str:
     """Return the reason that says most: halved clocks come with each other one."""
     return SLOW_REASONS[max(bit for bit in SLOW_REASONS if mask & bit)].replace(" ", "_")
 
@@ -113,7 +113,9 @@ def throttle(gpus: Gpus, throttle_later: Mapping[str, int] = MappingProxyType({}
                 # halved for a cause: either bit alone comes and goes with the load or with a change of the state
                 halved = lasting & HALVED and lasting & (HEAT | BRAKE)
                 action = None if halved else Action.MONITOR
-                yield Finding(gpu.part, _reasons(lasting), "no slowdown", action, code=_code(lasting))
+                yield Finding(
+                    gpu.part, _reasons(lasting), "no slowdown", action, code=f"lasting_{_worst(lasting)}"
+                )
             else:
                 brief = f"{_reasons(bad)}, which ended within {READINGS * PAUSE} s"
                 yield Advisory(gpu.part, brief, "no slowdown", code="brief_slowdown")
@@ -257,8 +259,14 @@ def recovery_action(gpus: Gpus) -> Judgement:
             yield unread(gpus, gpu, "recovery_action", "None", stated=True)
         elif gpu.recovery_action != "None":
             wanted = gpu.recovery_action
-            code = wanted.lower().replace(" ", "_") if wanted in RECOVERY else "other_action"
-            yield Finding(gpu.part, Quote(wanted), "None", RECOVERY.get(wanted, Action.MONITOR), code=code)
+            action, word = RECOVERY.get(wanted), wanted.lower().replace(" ", "_")
+            yield Finding(
+                gpu.part,
+                Quote(wanted),
+                "None",
+                action or Action.MONITOR,
+                code=f"requests_{word}" if action else "requests_other",
+            )
 
 
 @check(
@@ -299,8 +307,8 @@ def fabric_manager(fabric_service: FabricManager, gpu_profile: GpuProfile, gpus:
     elif fabric_service.state != "active":
         service, state = named("service", "nvidia-fabricmanager"), Quote(fabric_service.state)
         failed = fabric_service.state == "failed"
-        action, code = (Action.DRAIN, "failed") if failed else (None, "not_active")
-        found = Finding(service, state, "active", action, code=code)
+        action = Action.DRAIN if failed else None
+        found = Finding(service, state, "active", action, code="failed" if failed else "not_active")
         # where the host's own is not in use, a container or the rack may have one
         unused = fabric_service.state in ("inactive", "unknown")
         yield unless_it_works(gpus.joined_fabric, found) if unused else found

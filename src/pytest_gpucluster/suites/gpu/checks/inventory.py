@@ -28,7 +28,7 @@ from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.kit.gpu.libraries import stem_of
 from pytest_gpucluster.kit.gpu.nvidia_smi import HANG, REQUIRES_RESET, Gpu, Gpus
 from pytest_gpucluster.suites.gpu import readings
-from pytest_gpucluster.suites.gpu.missing_gpus import ABSENT, HINT, LOST, RESET, RESET_HINT, absent_gpus
+from pytest_gpucluster.suites.gpu.missing_gpus import HINT, RESET_HINT, absent_gpus
 from pytest_gpucluster.suites.gpu.readings import ByModel, of_present_gpus, unread
 
 if TYPE_CHECKING:
@@ -83,8 +83,8 @@ def driver(gpus: Gpus, gpu_profile: GpuProfile, driver_majority: ByModel) -> Jud
     """nvidia-smi works, and the driver has the stated version, else that of the fleet's majority."""
     if gpus.driver_problem:
         hangs = Action.REBOOT if gpus.cut_off == "gpus" else None
-        code = "hangs" if hangs else "driver_down"
-        yield Finding(_DRIVER, Quote(gpus.driver_problem), "nvidia-smi answers", hangs, code=code)
+        problem = Quote(gpus.driver_problem)
+        yield Finding(_DRIVER, problem, "nvidia-smi answers", hangs, code="hangs" if hangs else "driver_down")
         return
     first = readings.with_gpus(gpus).devices[0]
     if gpus.cut_off:
@@ -119,7 +119,7 @@ def _count_cause(verdict: Verdict, gpus: Gpus, gpu_profile: GpuProfile, *_facts:
         )
     return with_cause(
         verdict,
-        RESET,
+        "requires_reset",
         "a GPU has an error that only a reset clears",
         RESET_HINT,
         action=Action.RESET_GPU,
@@ -152,17 +152,23 @@ def count(
     for gpu in lost:
         # without a bus id only the messages of nvidia-smi identify the GPU
         message = "" if gpu.bus or not gpus.messages else f"; nvidia-smi: {readings.nvidia_smi_message(gpus)}"
-        code = RESET if REQUIRES_RESET in gpu.lost else LOST
-        yield Finding(gpu.part, Quote(f"{gpu.lost}{message}"), "answers", Action.DRAIN, code=code)
+        reset, why = REQUIRES_RESET in gpu.lost, Quote(f"{gpu.lost}{message}")
+        yield Finding(gpu.part, why, "answers", Action.DRAIN, code="requires_reset" if reset else "lost")
     if len(gpus) != gpu_profile.count or (gpus.failed and not lost):
         message = f", nvidia-smi: {readings.nvidia_smi_message(gpus)}" if gpus.messages or gpus.failed else ""
         gone = lost or _AWAY.search(message) or len(gpus) < min(_promised(gpus, info), gpu_profile.count)
         found = Quantity(len(gpus), "GPUs", f"{len(gpus)} GPUs{message}")
         action, reset = Action.DRAIN if gone else None, REQUIRES_RESET in message
-        code = RESET if reset else "count" if len(gpus) != gpu_profile.count else "nvidia_smi_failed"
-        yield Finding(GPUS, found, Quantity(gpu_profile.count, "GPUs"), action, code=code)
+        wanted, other = Quantity(gpu_profile.count, "GPUs"), len(gpus) != gpu_profile.count
+        yield Finding(
+            GPUS,
+            found,
+            wanted,
+            action,
+            code="requires_reset" if reset else "count" if other else "nvidia_smi_failed",
+        )
         for part in absent_gpus(gpus, gpu_profile.count, usual_buses):
-            yield Finding(part, "absent", "present", action, code=RESET if reset else ABSENT)
+            yield Finding(part, "absent", "present", action, code="requires_reset" if reset else "absent")
 
 
 # nvidia-smi prints these of a GPU that the driver has and that does not answer (nvmlErrorString)
@@ -434,6 +440,10 @@ def libraries(libraries: Libraries) -> Judgement:
         is_cached = libraries.cached.get(path)
         required = stem_of(path) in _REQUIRED and not libraries.replaced(path)
         deviation = Finding if is_cached or (is_cached is None and required) else Advisory
-        code = "no_elf_file" if not problem else "absent" if "No such file" in problem else "unreadable"
-        shown = Quote(problem or "is empty or no ELF file")
-        yield deviation(named("file", path), shown, "an ELF file", code=code)
+        absent = "No such file" in problem
+        yield deviation(
+            named("file", path),
+            Quote(problem or "is empty or no ELF file"),
+            "an ELF file",
+            code="absent" if absent else "unreadable" if problem else "no_elf_file",
+        )

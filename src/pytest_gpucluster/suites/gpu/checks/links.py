@@ -233,13 +233,13 @@ def _risen(gpu: Gpu, of_gpu: LinkErrors, later: LinkErrors) -> Judgement:
             rise = found - old if found >= old else found
             for one in allowed.judge(nvlink(link, gpu.part), rise, seconds, counter):
                 if isinstance(one, Finding):
-                    yield replace(one, action=Action.DRAIN, code=_code(counter, "rose"))
+                    yield replace(one, action=Action.DRAIN, code=f"{_word(counter)}_rose")
                 else:
                     yield one
 
 
-def _code(counter: str, what: str) -> str:
-    return f"{counter.lower().replace(' ', '_')}_{what}"
+def _word(counter: str) -> str:
+    return counter.lower().replace(" ", "_")
 
 
 def _link_errors(gpu: Gpu, of_gpu: LinkErrors) -> Judgement:
@@ -250,7 +250,7 @@ def _link_errors(gpu: Gpu, of_gpu: LinkErrors) -> Judgement:
         if found >= limit:
             most = Quantity(limit, counter, f"below {limit} since the driver's start")
             yield Finding(
-                nvlink(link, gpu.part), Quantity(found, counter), most, code=_code(counter, "in_total")
+                nvlink(link, gpu.part), Quantity(found, counter), most, code=f"{_word(counter)}_in_total"
             )
     errors = {link: found for link, counter, found in of_gpu.counts if counter.lower() == _RATED}
     for link, counter, found in of_gpu.counts:
@@ -277,8 +277,12 @@ def _link_warnings(gpu: Gpu, of_gpu: LinkErrors) -> Iterator[Advisory]:
         known = counter.lower() in NVLINK_WARNINGS
         shown = ", ".join(f"{value:g} on NVLink {link}" for link, value in values.items())
         expected = "0 since the driver's start" if known else "a counter that this release knows"
-        code = _code(counter, "since_start") if known else "unknown_counter"
-        yield Advisory(gpu.part, f"{counter}: {shown}", expected, code=code)
+        yield Advisory(
+            gpu.part,
+            f"{counter}: {shown}",
+            expected,
+            code=f"{_word(counter)}_since_start" if known else "unknown_counter",
+        )
 
 
 @check(
@@ -398,7 +402,7 @@ def topology(
         if known_nvlinks is not None:
             explained |= {index for index, count in active.items() if count < (gpu_profile.nvlinks or 0)}
         found = _pairs(
-            gpus, connections.links, gpu_profile.topology, "topo -m", "wrong_connection", explained=explained
+            gpus, connections.links, gpu_profile.topology, "topo -m", explained, code="wrong_connection"
         )
         yield from _beside_good_pairs(found, connections.links, gpu_profile.topology)
 
@@ -431,7 +435,7 @@ def p2p(
         partitioned = [gpu for gpu in gpus if gpu.mig]
         yield from map(_in_mig_mode, partitioned)
         explained = {gpu.index for gpu in partitioned}
-        found = _pairs(gpus, linked, "OK", "topo -p2p n", "no_peer_access", explained=explained)
+        found = _pairs(gpus, linked, "OK", "topo -p2p n", explained, code="no_peer_access")
         yield from _beside_good_pairs(found, linked, "OK")
 
 
@@ -452,8 +456,9 @@ def _pairs(
     found: Mapping[int, Mapping[int, str]],
     expected: str,
     what: str,
+    explained: Collection[int | None],
+    *,
     code: str,
-    explained: Collection[int | None] = (),
 ) -> Judgement:
     indices = [gpu.index for gpu in gpus if gpu.index is not None]
     if missing := [index for index in indices if index not in found]:
@@ -552,5 +557,10 @@ def fabric_state(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
         elif gpu.fabric_health not in (None, "Healthy"):
             # the other value is Limited Capacity, which works at a lower speed (NVML_GPU_FABRIC_HEALTH_SUMMARY_*)
             sick = gpu.fabric_health == "Unhealthy"
-            action, code = (Action.REBOOT, "unhealthy") if sick else (Action.MONITOR, "limited_capacity")
-            yield Finding(gpu.part, Quote(f"fabric health {gpu.fabric_health}"), "Healthy", action, code=code)
+            action, found = (
+                Action.REBOOT if sick else Action.MONITOR,
+                Quote(f"fabric health {gpu.fabric_health}"),
+            )
+            yield Finding(
+                gpu.part, found, "Healthy", action, code="unhealthy" if sick else "limited_capacity"
+            )
