@@ -268,7 +268,7 @@ OF_THREE = replace(worked(), tasks=worked().tasks[1:], problem="timed out")
 CASES: Table = {
     ddp.framework: [
         ("passed", "gpu01", placed()),
-        ("configure: task no_task", "gpu09", placed()),
+        ("configure: python no_task", "gpu09", placed()),
         ("configure: package torch not_installed", "gpu02", placed(task3=ABSENT)),
         ("configure: package torch differs_from_peers [1.13, 2.13, 2, 3]", "gpu02", _mixed(OLD_TORCH)),
     ],

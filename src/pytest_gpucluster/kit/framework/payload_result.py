@@ -202,16 +202,6 @@ class PayloadResult:
             return frozenset()
         return frozenset(str(fact["node"]) for fact in reduced.values())
 
-    def lacking(self, package: str, error: str, everyone: Iterable[str]) -> Finding:
-        """Return the finding for a package that the environment of the step lacks.
-
-        everyone: the error on each node. If all have one, the environment lacks the package, not the node.
-        """
-        where = f"; {self.where}" if self.where else ""
-        action = Action.CONFIGURE if all(everyone) else None
-        part = named("software", f"package {package}")
-        return Finding(part, Quote(f"{error}{where}"), "installed", action, code="not_installed")
-
     def port_taken(self) -> bool:
         """Return whether a task failed because another program uses its port."""
         return any("already in use" in fact["reason"] for fact in self.facts("failed"))
@@ -253,6 +243,16 @@ def untrained(part: Part, before: str, after: str, losses: Iterable[float]) -> I
     yield from not_finite(part, losses)
 
 
+def unequal(values: Mapping[Part, str], what: str, code: str) -> Iterator[Finding]:
+    """Yield the ranks whose parameters differ from those that at least two thirds have; '': they differ within the rank."""
+    usual = most_common(values.values())
+    for part, value in values.items():
+        if value != usual or not value:
+            measured = f"parameters {what}: {value or 'replicas differ within the rank'}"
+            code_of_rank = code if value else f"{code}_replicas"
+            yield Finding(part, measured, usual or "equal on all ranks", code=code_of_rank)
+
+
 def not_finite(part: Part, losses: Iterable[float]) -> Iterator[Finding]:
     """Yield a finding for the first loss that is no finite number."""
     for step, loss in enumerate(losses, 1):
@@ -290,26 +290,36 @@ def _tasks_by_node(result: PayloadResult) -> Mapping[str, list[PayloadTask]]:
 
 
 def judge_package(
-    node_name: str, packages: PayloadResult, name: str, peers: Collection[str] | None = None
+    node_name: str,
+    packages: PayloadResult,
+    name: str,
+    peers: Collection[str] | None = None,
+    kind: str = "found",
 ) -> Judgement:
-    """Judge the fact `found` of a node: a package is installed, in the version of the other nodes of its kind (`peers`)."""
-    facts = packages.of_node(node_name, "found")
-    if not facts:
+    """Judge the facts of a kind of a node: a package is installed, in the version of the other nodes of its kind (`peers`).
+
+    A fact `found` has error and version; one of another kind has them under the name of the package.
+    """
+    part = named("software", f"package {name}")
+    facts = [(str(fact["node"]), fact if kind == "found" else fact[name]) for fact in packages.facts(kind)]
+    mine = [found for node, found in facts if node == node_name]
+    if not mine:
         yield packages.silent(node_name).finding(
             named("software", "python"), f"reports whether {name} is installed"
         )
         return
-    if facts[0]["error"]:
-        yield packages.lacking(name, facts[0]["error"], [fact["error"] for fact in packages.facts("found")])
+    if error := next((found["error"] for found in mine if found["error"]), ""):
+        where = f"; {packages.where}" if packages.where else ""
+        # if all lack it, the environment does, not the node
+        action = Action.CONFIGURE if all(found["error"] for _, found in facts) else None
+        yield Finding(part, Quote(f"{error}{where}"), "installed", action, code="not_installed")
         return
     versions = {
-        fact["node"]: fact["version"]
-        for fact in packages.facts("found")
-        if not fact["error"] and (peers is None or fact["node"] in peers)
+        node: found["version"]
+        for node, found in facts
+        if not found["error"] and (peers is None or node in peers)
     }
-    yield from norm(versions.items()).judge(
-        named("software", f"package {name}"), versions[node_name], worse=differs
-    )
+    yield from norm(versions.items()).judge(part, versions[node_name], worse=differs)
 
 
 def read_facts(text: str, key: str) -> tuple[Fact, ...]:

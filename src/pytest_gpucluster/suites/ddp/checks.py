@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.check import Action, Finding, Metric, check, revised, with_cause
 from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.finding import Quote
-from pytest_gpucluster.core.majority import differs, norm
+from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.core.part import Part, named
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit.framework.between import judge_between
 from pytest_gpucluster.kit.framework.payload_result import (
     NO_MESSAGE,
-    most_common,
+    judge_package,
     rank_part,
+    unequal,
     untrained,
     wrong_data,
 )
@@ -70,22 +71,7 @@ def who_set(name: str, fact: Fact, setters: Setters) -> str:
 )
 def framework(node_name: str, placement: PayloadResult, peers: Collection[str] | None = None) -> Judgement:
     """Judge that every task of the node has torch, in the version of the other nodes of its kind (`peers`)."""
-    tasks = placement.of_node(node_name, "place")
-    if not tasks:
-        yield placement.silent(node_name).finding(Part("task"), "every task starts and reports its facts")
-        return
-    lacking = next((fact for fact in tasks if fact["torch"]["error"]), None)
-    if lacking is not None:
-        everyone = [fact["torch"]["error"] for fact in placement.facts("place")]
-        yield placement.lacking("torch", lacking["torch"]["error"], everyone)
-        return
-    installed = (fact for fact in placement.facts("place") if not fact["torch"]["error"])
-    versions = {
-        fact["node"]: fact["torch"]["version"] for fact in installed if peers is None or fact["node"] in peers
-    }
-    yield from norm(versions.items()).judge(
-        named("software", "package torch"), versions[node_name], worse=differs
-    )
+    yield from judge_package(node_name, placement, "torch", peers, kind="place")
 
 
 @check(
@@ -329,11 +315,8 @@ def training(result: PayloadResult) -> Judgement:
     trained = result.by_rank("trained")
     yield from _absent(result, "trained", among=result.by_rank("reduced"))
     for stage, what in (("synced", "after the start"), ("after", "after training")):
-        usual = most_common(str(fact[stage]) for fact in trained.values())
-        for rank, fact in trained.items():
-            if fact[stage] != usual:
-                measured, expected = f"parameters {what}: {fact[stage]}", usual or "equal on all ranks"
-                yield Finding(rank_part(rank, fact["node"]), measured, expected, code=f"unequal_{stage}")
+        values = {rank_part(rank, fact["node"]): str(fact[stage]) for rank, fact in trained.items()}
+        yield from unequal(values, what, f"unequal_{stage}")
     yield from _untrained(trained)
     if trained:
         yield Metric("ddp_training", max(float(fact["seconds"]) for fact in trained.values()), "s")

@@ -19,8 +19,8 @@ from pytest_gpucluster.kit.framework.between import judge_between
 from pytest_gpucluster.kit.framework.payload_result import (
     NO_RESULT,
     Explanation,
-    most_common,
     rank_part,
+    unequal,
     untrained,
     wrong_data,
 )
@@ -212,11 +212,8 @@ def training(world: World) -> Judgement:
     """Judge that one step leaves all ranks with equal parameters, changed by the mean gradient."""
     _require_valid(world)
     for when in ("before", "after"):
-        usual = most_common(str(fact["trained"][when]) for fact in world.ranks)
-        for fact in world.ranks:
-            if (own := fact["trained"][when]) != usual:
-                measured = f"parameters {when} the step: {own}"
-                yield Finding(_rank(fact), measured, usual or "equal on all ranks", code=f"unequal_{when}")
+        values = {_rank(fact): str(fact["trained"][when]) for fact in world.ranks}
+        yield from unequal(values, f"{when} the step", f"unequal_{when}")
     for fact in world.ranks:
         trained, error = fact["trained"], float(fact["trained"]["error"])
         yield from untrained(_rank(fact), trained["before"], trained["after"], ())

@@ -12,8 +12,8 @@ from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit.framework.between import judge_between
 from pytest_gpucluster.kit.framework.payload_result import (
     judge_package,
-    most_common,
     rank_part,
+    unequal,
     untrained,
     wrong_data,
 )
@@ -155,12 +155,8 @@ def equal(result: PayloadResult) -> Judgement:
     if not trained:
         raise NotAvailable("no worker trained: see tensorflow.workers")
     for stage, what in (("before", "before training"), ("after", "after training")):
-        usual = most_common(str(fact[stage]) for fact in trained.values())
-        for rank, fact in trained.items():
-            if fact[stage] != usual or not fact[stage]:
-                measured = f"weights {what}: {fact[stage] or 'replicas differ within the worker'}"
-                code = f"unequal_{stage}" if fact[stage] else f"unequal_replicas_{stage}"
-                yield Finding(rank_part(rank, fact["node"]), measured, usual or "equal on all", code=code)
+        values = {rank_part(rank, fact["node"]): str(fact[stage]) for rank, fact in trained.items()}
+        yield from unequal(values, what, f"unequal_{stage}")
     for rank, fact in trained.items():
         yield from untrained(rank_part(rank, fact["node"]), fact["before"], fact["after"], fact["losses"])
 
