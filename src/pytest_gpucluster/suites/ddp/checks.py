@@ -13,6 +13,7 @@ from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.core.part import Part, named
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit.framework.between import judge_between
+from pytest_gpucluster.kit.framework.contract import between_check, framework_check, transport_check
 from pytest_gpucluster.kit.framework.payload_result import (
     NO_MESSAGE,
     judge_package,
@@ -61,14 +62,7 @@ def who_set(name: str, fact: Fact, setters: Setters) -> str:
     return "the image or a hook of Enroot" if setters.contained else "a task prolog or the site's profile"
 
 
-@check(
-    "ddp.framework",
-    cause="torch is not installed for this python on the node, or the environment differs between nodes",
-    hint="python3 -c 'import torch; print(torch.__version__)' on the node; or name another python under "
-    "`environments` and that under ddp.environment",
-    action=Action.CONFIGURE,
-    setting="ddp.environment",
-)
+@framework_check("ddp", "torch")
 def framework(node_name: str, placement: PayloadResult, peers: Collection[str] | None = None) -> Judgement:
     """Judge that every task of the node has torch, in the version of the other nodes of its kind (`peers`)."""
     yield from judge_package(node_name, placement, "torch", peers, kind="place")
@@ -328,24 +322,13 @@ def _untrained(trained: Mapping[int, Fact]) -> Iterator[Finding]:
         yield from untrained(rank_part(rank, fact["node"]), fact["synced"], fact["after"], fact["losses"])
 
 
-@check(
-    "ddp.transport",
-    cause="NCCL does not use the adapters, or the GPUs do not reach each other directly: NCCL_* of the environment, a missing "
-    "library or device in the image, or an adapter that is down",
-    hint="env | grep NCCL_ in a task; ibv_devinfo there; the nccl and fabric suites",
-    action=Action.MONITOR,
-)
+@transport_check("ddp")
 def transport(node_name: str, nccl_work: PayloadResult, profile: Profile) -> Judgement:
     """Judge that NCCL connects the ranks of the node by the transports of the profile, or faster ones."""
     yield from judge_transport(node_name, nccl_work.connections, profile, "ddp.group")
 
 
-@check(
-    "ddp.between",
-    cause="partitions, or the key ddp.nodes, leave the node without another one",
-    hint="test nodes of one partition together: --nodes, ddp.nodes",
-    action=Action.CONFIGURE,
-)
+@between_check("ddp")
 def between(node_name: str, reach: Reach, own_results: Sequence[PayloadResult]) -> Judgement:
     """Judge that ranks of the node summed and trained with ranks of other nodes, by each backend."""
     exchanged = frozenset.intersection(*(result.exchanged for result in own_results))
