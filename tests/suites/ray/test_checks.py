@@ -18,6 +18,7 @@ from suite_helpers import considered, machine
 
 from pytest_gpucluster.kit.framework.payload_result import Explanation
 from pytest_gpucluster.kit.framework.payload_step import command
+from pytest_gpucluster.kit.gpu.too_few import TOO_FEW
 from pytest_gpucluster.kit.payloads.prelude import Failure
 from pytest_gpucluster.suites.ray import checks
 from pytest_gpucluster.suites.ray import payload_node as ray_node
@@ -225,6 +226,10 @@ CASES: Table = {
 @pytest.mark.parametrize(("check", "given", "expected"), rows_of(CASES))
 def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[Any], expected: str) -> None:
     assert told(check(*given), codes=True) == expected
+
+
+def test_a_gpu_without_uuid_may_be_one_that_is_missing() -> None:
+    assert checks.gpus(held(ONE, NO_UUID, THREE)).reason_code in TOO_FEW
 
 
 def objects(sent: object = True, **more: Any) -> ClusterFacts:

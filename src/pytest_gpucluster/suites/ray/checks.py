@@ -221,7 +221,7 @@ def gpus(facts: ClusterFacts) -> Judgement:
     for wrong in (it for it in fact["held"] if not isinstance(it, list)):
         yield Finding(_ACTOR, Quote(str(wrong)), "runs with one GPU", code="failed")
     if unknown := sorted({node for node, _number, uuid in good if not uuid}):
-        yield NotAvailable(f"no UUID on {listed(unknown)}: the devices cannot be distinguished")
+        yield NotAvailable(f"no UUID on {listed(unknown)}: the devices cannot be distinguished", "no_gpu")
     for node, count in requested.items():
         if node not in facts.alive:
             yield NotAvailable(f"{node}: see ray.nodes")
