@@ -77,10 +77,6 @@ class PayloadTask:
         message = f": {self.error}" if self.error and self.rc else ""
         return Explanation(code_of(self.error, "exit_status"), f"exit status {self.rc}{message}")
 
-    def ending(self) -> str:
-        """Return how the task ended, as text."""
-        return self.end.text
-
 
 @dataclass(frozen=True)
 class PayloadResult:
@@ -124,11 +120,6 @@ class PayloadResult:
         known = Explanation("step_failed", self.hint or f"the step ended with {self.rc}")
         return self.stopped or (known if self.rc else None)
 
-    @property
-    def failure(self) -> str:
-        """Why the step failed as a whole, in one line; '' if it ended with 0."""
-        return self.failed.text if self.failed else ""
-
     def facts(self, kind: str) -> list[Fact]:
         """Return all facts of a kind, sorted by rank."""
         return list(self.once(_by_kind).get(kind, ()))
@@ -164,10 +155,6 @@ class PayloadResult:
         if fact.get(self.key) == "stuck":
             return Explanation("stuck", f"{fact['phase']}: no end after {fact['seconds']:g} s")
         return None
-
-    def failure_of(self, task: PayloadTask) -> str:
-        """Return the failure or the expired deadline that the payload of a task reported, '' without one."""
-        return next((found.text for found in map(self.reported, task.facts) if found), "")
 
     def why(self, task: PayloadTask) -> Explanation:
         """Return why a task did not continue: the failure that it reported, or how it ended."""
@@ -213,7 +200,7 @@ class PayloadResult:
         tasks = self.tasks_of(node)
         bad = next((task for task in tasks if task.rc != 0), None)
         if bad is not None:
-            return Explanation(bad.end.code, f"task {bad.task}: {bad.ending()}")
+            return Explanation(bad.end.code, f"task {bad.task}: {bad.end.text}")
         if self.problem or self.hint:
             return self.stopped or Explanation("step_failed", self.hint)
         if tasks:

@@ -89,11 +89,8 @@ def environment(node_name: str, placement: PayloadResult, setters: Setters) -> J
         locals_.setdefault(fact["given"].get("LOCAL_RANK", expected["LOCAL_RANK"]), []).append(fact["task"])
     for local, sharing in sorted(locals_.items()):
         if len(sharing) > 1:
-            measured, expected = (
-                f"{local} in tasks {listed(sharing)}",
-                "one task: two ranks would use one device",
-            )
-            yield Finding(named("setting", "LOCAL_RANK"), measured, expected, code="shared_gpu")
+            measured = f"{local} in tasks {listed(sharing)}: two ranks would use one device"
+            yield Finding(named("setting", "LOCAL_RANK"), measured, "one task", code="shared_gpu")
 
 
 @check(
@@ -167,8 +164,8 @@ def master_port(placement: PayloadResult) -> Judgement:
         measured = f"{name} ({addresses}): not of {leader['node']}"
         yield Finding(named("setting", "MASTER_ADDR"), measured, "an address of the node", code="not_local")
     elif leader["port"] and not leader["master"]["error"]:
-        measured_ = Quote(f"port {port}: {leader['port']}")
-        yield Finding(part, measured_, "rank 0 can listen there", code="cannot_listen")
+        found = Quote(f"port {port}: {leader['port']}")
+        yield Finding(part, found, "rank 0 can listen there", code="cannot_listen")
     for fact in everyone:
         if _final(fact, "MASTER_PORT") != port:
             other = Part("setting", name="MASTER_PORT", of=rank_part(int(fact["task"]), fact["node"]))
@@ -265,11 +262,8 @@ def group(result: PayloadResult) -> Judgement:
     yield from _absent(result, "joined")
     for rank, fact in joined.items():
         if (fact["size"], fact["group_rank"]) != (result.ntasks, rank):
-            measured, expected = (
-                f"rank {fact['group_rank']} of {fact['size']}",
-                f"rank {rank} of {result.ntasks}",
-            )
-            yield Finding(rank_part(rank, fact["node"]), measured, expected, code="other_group")
+            part, measured = rank_part(rank, fact["node"]), f"rank {fact['group_rank']} of {fact['size']}"
+            yield Finding(part, measured, f"rank {rank} of {result.ntasks}", code="other_group")
 
 
 @check(
