@@ -117,6 +117,7 @@ BUSY = "AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unav
         ("torch sees no GPU: CUDA driver is a stub library", MONITOR, "driver_library", "driver library"),
         ("torch sees no GPU: it is a CPU build", MONITOR, "cpu_build_of_torch", "CPU build of torch"),
         (BUSY, CONFIGURE, "failed", "tasks share GPUs"),
+        ("CUDA error: invalid device ordinal", CONFIGURE, "too_few_gpus", "tasks share GPUs"),
     ],
 )
 def test_memory_in_use_and_software_drain_nobody(reason: str, end: str, code: str, cause: str) -> None:
@@ -268,7 +269,7 @@ OF_THREE = replace(worked(), tasks=worked().tasks[1:], problem="timed out")
 CASES: Table = {
     ddp.framework: [
         ("passed", "gpu01", placed()),
-        ("configure: task no_task", "gpu09", placed()),
+        ("configure: python no_task", "gpu09", placed()),
         ("configure: package torch not_installed", "gpu02", placed(task3=ABSENT)),
         ("configure: package torch differs_from_peers [1.13, 2.13, 2, 3]", "gpu02", _mixed(OLD_TORCH)),
     ],

@@ -92,8 +92,9 @@ def test_other_failures_keep_their_cause(node: str, gpus: int | None, finding: F
 def test_a_failure_of_the_cluster_names_the_node() -> None:
     for part in (Part("node", name="gpu02"), Part("run")):
         assert explained(failed(replace(TOO_FEW, part=part))).cause == f"gpu02: {CAUSE}"
-    verdict = failed(replace(TOO_FEW, part=Part("rank", 3, nodes=("gpu01",))))
-    assert explained(verdict) is verdict
+    for part in (Part("rank", 3, nodes=("gpu01",)), Part("rank", 3, of=Part("node", name="gpu01"))):
+        verdict = failed(replace(TOO_FEW, part=part))
+        assert explained(verdict) is verdict
 
 
 def test_a_check_that_was_not_made_for_it_names_it_too() -> None:

@@ -123,7 +123,7 @@ CASES: Table = {
         ("not checked", NONE),
         ("passed", worked()),
         ("monitor: gpu02 rank 2 unequal_before", worked(worker2={"trained": {"before": "c"}})),
-        (f"monitor: {ALL} unequal_replicas_after", everyone(after="")),
+        (f"monitor: {ALL} unequal_after_replicas", everyone(after="")),
     ],
 }
 

@@ -77,10 +77,6 @@ class PayloadTask:
         message = f": {self.error}" if self.error and self.rc else ""
         return Explanation(code_of(self.error, "exit_status"), f"exit status {self.rc}{message}")
 
-    def ending(self) -> str:
-        """Return how the task ended, as text."""
-        return self.end.text
-
 
 @dataclass(frozen=True)
 class PayloadResult:
@@ -124,11 +120,6 @@ class PayloadResult:
         known = Explanation("step_failed", self.hint or f"the step ended with {self.rc}")
         return self.stopped or (known if self.rc else None)
 
-    @property
-    def failure(self) -> str:
-        """Why the step failed as a whole, in one line; '' if it ended with 0."""
-        return self.failed.text if self.failed else ""
-
     def facts(self, kind: str) -> list[Fact]:
         """Return all facts of a kind, sorted by rank."""
         return list(self.once(_by_kind).get(kind, ()))
@@ -165,10 +156,6 @@ class PayloadResult:
             return Explanation("stuck", f"{fact['phase']}: no end after {fact['seconds']:g} s")
         return None
 
-    def failure_of(self, task: PayloadTask) -> str:
-        """Return the failure or the expired deadline that the payload of a task reported, '' without one."""
-        return next((found.text for found in map(self.reported, task.facts) if found), "")
-
     def why(self, task: PayloadTask) -> Explanation:
         """Return why a task did not continue: the failure that it reported, or how it ended."""
         if reported := next(filter(None, map(self.reported, task.facts)), None):
@@ -202,16 +189,6 @@ class PayloadResult:
             return frozenset()
         return frozenset(str(fact["node"]) for fact in reduced.values())
 
-    def lacking(self, package: str, error: str, everyone: Iterable[str]) -> Finding:
-        """Return the finding for a package that the environment of the step lacks.
-
-        everyone: the error on each node. If all have one, the environment lacks the package, not the node.
-        """
-        where = f"; {self.where}" if self.where else ""
-        action = Action.CONFIGURE if all(everyone) else None
-        part = named("software", f"package {package}")
-        return Finding(part, Quote(f"{error}{where}"), "installed", action, code="not_installed")
-
     def port_taken(self) -> bool:
         """Return whether a task failed because another program uses its port."""
         return any("already in use" in fact["reason"] for fact in self.facts("failed"))
@@ -223,7 +200,7 @@ class PayloadResult:
         tasks = self.tasks_of(node)
         bad = next((task for task in tasks if task.rc != 0), None)
         if bad is not None:
-            return Explanation(bad.end.code, f"task {bad.task}: {bad.ending()}")
+            return Explanation(bad.end.code, f"task {bad.task}: {bad.end.text}")
         if self.problem or self.hint:
             return self.stopped or Explanation("step_failed", self.hint)
         if tasks:
@@ -251,6 +228,16 @@ def untrained(part: Part, before: str, after: str, losses: Iterable[float]) -> I
     if before == after:
         yield Finding(part, "training changed no parameter", "other parameters", code="unchanged")
     yield from not_finite(part, losses)
+
+
+def unequal(values: Mapping[Part, str], what: str, code: str) -> Iterator[Finding]:
+    """Yield the ranks whose parameters differ from those that at least two thirds have; '': they differ within the rank."""
+    usual = most_common(values.values())
+    for part, value in values.items():
+        if value != usual or not value:
+            measured = f"parameters {what}: {value or 'replicas differ within the rank'}"
+            code_of_rank = code if value else f"{code}_replicas"
+            yield Finding(part, measured, usual or "equal on all ranks", code=code_of_rank)
 
 
 def not_finite(part: Part, losses: Iterable[float]) -> Iterator[Finding]:
@@ -290,26 +277,36 @@ def _tasks_by_node(result: PayloadResult) -> Mapping[str, list[PayloadTask]]:
 
 
 def judge_package(
-    node_name: str, packages: PayloadResult, name: str, peers: Collection[str] | None = None
+    node_name: str,
+    packages: PayloadResult,
+    name: str,
+    peers: Collection[str] | None = None,
+    kind: str = "found",
 ) -> Judgement:
-    """Judge the fact `found` of a node: a package is installed, in the version of the other nodes of its kind (`peers`)."""
-    facts = packages.of_node(node_name, "found")
-    if not facts:
+    """Judge the facts of a kind of a node: a package is installed, in the version of the other nodes of its kind (`peers`).
+
+    A fact `found` has error and version; one of another kind has them under the name of the package.
+    """
+    part = named("software", f"package {name}")
+    facts = [(str(fact["node"]), fact if kind == "found" else fact[name]) for fact in packages.facts(kind)]
+    mine = [found for node, found in facts if node == node_name]
+    if not mine:
         yield packages.silent(node_name).finding(
             named("software", "python"), f"reports whether {name} is installed"
         )
         return
-    if facts[0]["error"]:
-        yield packages.lacking(name, facts[0]["error"], [fact["error"] for fact in packages.facts("found")])
+    if error := next((found["error"] for found in mine if found["error"]), ""):
+        where = f"; {packages.where}" if packages.where else ""
+        # if all lack it, the environment does, not the node
+        action = Action.CONFIGURE if all(found["error"] for _, found in facts) else None
+        yield Finding(part, Quote(f"{error}{where}"), "installed", action, code="not_installed")
         return
     versions = {
-        fact["node"]: fact["version"]
-        for fact in packages.facts("found")
-        if not fact["error"] and (peers is None or fact["node"] in peers)
+        node: found["version"]
+        for node, found in facts
+        if not found["error"] and (peers is None or node in peers)
     }
-    yield from norm(versions.items()).judge(
-        named("software", f"package {name}"), versions[node_name], worse=differs
-    )
+    yield from norm(versions.items()).judge(part, versions[node_name], worse=differs)
 
 
 def read_facts(text: str, key: str) -> tuple[Fact, ...]:

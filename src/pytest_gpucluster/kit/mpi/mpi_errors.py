@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import NO_MEMORY, with_cause
+from pytest_gpucluster.kit.gpu.too_few import FEW_GPUS, reports_too_few
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -250,6 +251,8 @@ def code_of(text: str, otherwise: str) -> str:
     code = next((found.code for found in explain(text)), otherwise)
     if code in SOFTWARE:
         return code
+    if reports_too_few(text):
+        return FEW_GPUS
     return "out_of_memory" if NO_MEMORY in text else "peer_lost" if _PEER_LOST.search(text) else code
 
 

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.check import Action, Finding, Metric, check, revised, with_cause
 from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.finding import Quote
-from pytest_gpucluster.core.majority import differs, norm
+from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.core.part import Part, named
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit.framework.between import judge_between
+from pytest_gpucluster.kit.framework.contract import between_check, framework_check, transport_check
 from pytest_gpucluster.kit.framework.payload_result import (
     NO_MESSAGE,
-    most_common,
+    judge_package,
     rank_part,
+    unequal,
     untrained,
     wrong_data,
 )
@@ -60,32 +62,10 @@ def who_set(name: str, fact: Fact, setters: Setters) -> str:
     return "the image or a hook of Enroot" if setters.contained else "a task prolog or the site's profile"
 
 
-@check(
-    "ddp.framework",
-    cause="torch is not installed for this python on the node, or the environment differs between nodes",
-    hint="python3 -c 'import torch; print(torch.__version__)' on the node; or name another python under "
-    "`environments` and that under ddp.environment",
-    action=Action.CONFIGURE,
-    setting="ddp.environment",
-)
+@framework_check("ddp", "torch")
 def framework(node_name: str, placement: PayloadResult, peers: Collection[str] | None = None) -> Judgement:
     """Judge that every task of the node has torch, in the version of the other nodes of its kind (`peers`)."""
-    tasks = placement.of_node(node_name, "place")
-    if not tasks:
-        yield placement.silent(node_name).finding(Part("task"), "every task starts and reports its facts")
-        return
-    lacking = next((fact for fact in tasks if fact["torch"]["error"]), None)
-    if lacking is not None:
-        everyone = [fact["torch"]["error"] for fact in placement.facts("place")]
-        yield placement.lacking("torch", lacking["torch"]["error"], everyone)
-        return
-    installed = (fact for fact in placement.facts("place") if not fact["torch"]["error"])
-    versions = {
-        fact["node"]: fact["torch"]["version"] for fact in installed if peers is None or fact["node"] in peers
-    }
-    yield from norm(versions.items()).judge(
-        named("software", "package torch"), versions[node_name], worse=differs
-    )
+    yield from judge_package(node_name, placement, "torch", peers, kind="place")
 
 
 @check(
@@ -109,11 +89,8 @@ def environment(node_name: str, placement: PayloadResult, setters: Setters) -> J
         locals_.setdefault(fact["given"].get("LOCAL_RANK", expected["LOCAL_RANK"]), []).append(fact["task"])
     for local, sharing in sorted(locals_.items()):
         if len(sharing) > 1:
-            measured, expected = (
-                f"{local} in tasks {listed(sharing)}",
-                "one task: two ranks would use one device",
-            )
-            yield Finding(named("setting", "LOCAL_RANK"), measured, expected, code="shared_gpu")
+            measured = f"{local} in tasks {listed(sharing)}: two ranks would use one device"
+            yield Finding(named("setting", "LOCAL_RANK"), measured, "one task", code="shared_gpu")
 
 
 @check(
@@ -187,8 +164,8 @@ def master_port(placement: PayloadResult) -> Judgement:
         measured = f"{name} ({addresses}): not of {leader['node']}"
         yield Finding(named("setting", "MASTER_ADDR"), measured, "an address of the node", code="not_local")
     elif leader["port"] and not leader["master"]["error"]:
-        measured_ = Quote(f"port {port}: {leader['port']}")
-        yield Finding(part, measured_, "rank 0 can listen there", code="cannot_listen")
+        found = Quote(f"port {port}: {leader['port']}")
+        yield Finding(part, found, "rank 0 can listen there", code="cannot_listen")
     for fact in everyone:
         if _final(fact, "MASTER_PORT") != port:
             other = Part("setting", name="MASTER_PORT", of=rank_part(int(fact["task"]), fact["node"]))
@@ -285,11 +262,8 @@ def group(result: PayloadResult) -> Judgement:
     yield from _absent(result, "joined")
     for rank, fact in joined.items():
         if (fact["size"], fact["group_rank"]) != (result.ntasks, rank):
-            measured, expected = (
-                f"rank {fact['group_rank']} of {fact['size']}",
-                f"rank {rank} of {result.ntasks}",
-            )
-            yield Finding(rank_part(rank, fact["node"]), measured, expected, code="other_group")
+            part, measured = rank_part(rank, fact["node"]), f"rank {fact['group_rank']} of {fact['size']}"
+            yield Finding(part, measured, f"rank {rank} of {result.ntasks}", code="other_group")
 
 
 @check(
@@ -329,11 +303,8 @@ def training(result: PayloadResult) -> Judgement:
     trained = result.by_rank("trained")
     yield from _absent(result, "trained", among=result.by_rank("reduced"))
     for stage, what in (("synced", "after the start"), ("after", "after training")):
-        usual = most_common(str(fact[stage]) for fact in trained.values())
-        for rank, fact in trained.items():
-            if fact[stage] != usual:
-                measured, expected = f"parameters {what}: {fact[stage]}", usual or "equal on all ranks"
-                yield Finding(rank_part(rank, fact["node"]), measured, expected, code=f"unequal_{stage}")
+        values = {rank_part(rank, fact["node"]): str(fact[stage]) for rank, fact in trained.items()}
+        yield from unequal(values, what, f"unequal_{stage}")
     yield from _untrained(trained)
     if trained:
         yield Metric("ddp_training", max(float(fact["seconds"]) for fact in trained.values()), "s")
@@ -345,24 +316,13 @@ def _untrained(trained: Mapping[int, Fact]) -> Iterator[Finding]:
         yield from untrained(rank_part(rank, fact["node"]), fact["synced"], fact["after"], fact["losses"])
 
 
-@check(
-    "ddp.transport",
-    cause="NCCL does not use the adapters, or the GPUs do not reach each other directly: NCCL_* of the environment, a missing "
-    "library or device in the image, or an adapter that is down",
-    hint="env | grep NCCL_ in a task; ibv_devinfo there; the nccl and fabric suites",
-    action=Action.MONITOR,
-)
+@transport_check("ddp")
 def transport(node_name: str, nccl_work: PayloadResult, profile: Profile) -> Judgement:
     """Judge that NCCL connects the ranks of the node by the transports of the profile, or faster ones."""
     yield from judge_transport(node_name, nccl_work.connections, profile, "ddp.group")
 
 
-@check(
-    "ddp.between",
-    cause="partitions, or the key ddp.nodes, leave the node without another one",
-    hint="test nodes of one partition together: --nodes, ddp.nodes",
-    action=Action.CONFIGURE,
-)
+@between_check("ddp")
 def between(node_name: str, reach: Reach, own_results: Sequence[PayloadResult]) -> Judgement:
     """Judge that ranks of the node summed and trained with ranks of other nodes, by each backend."""
     exchanged = frozenset.intersection(*(result.exchanged for result in own_results))

@@ -19,6 +19,9 @@ from pytest_gpucluster.suites.gpu.missing_gpus import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_gpucluster.core.part import Part
     from pytest_gpucluster.run.session import ClusterSession
 
 
@@ -31,7 +34,7 @@ def with_known_cause(verdict: Verdict, session: ClusterSession, own: str) -> Ver
     few = not {verdict.reason_code, *(it.code for it in verdict.findings)}.isdisjoint(TOO_FEW)
     if not few and not (failed and session.facts.is_requested(nvidia_smi.GPUS)):
         return verdict
-    parts = {name for it in verdict.findings for name in (*it.part.nodes, it.part.name)}
+    parts = {name for it in verdict.findings for name in _names(it.part)}
     named = [own] if own else [node for node in session.nodes if node in parts]
     for node in named or session.nodes:
         found = _missing_of(session, node)
@@ -44,6 +47,10 @@ def with_known_cause(verdict: Verdict, session: ClusterSession, own: str) -> Ver
         if changed is not verdict:
             return changed
     return verdict
+
+
+def _names(part: Part) -> Iterator[str]:
+    yield from (part.name, *part.nodes, *(_names(part.of) if part.of else ()))
 
 
 def _missing_of(session: ClusterSession, node: str) -> MissingGpus | None:

@@ -16,11 +16,12 @@ from pytest_gpucluster.core.majority import differs, norm
 from pytest_gpucluster.core.part import Part, named
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit.framework.between import judge_between
+from pytest_gpucluster.kit.framework.contract import between_check, transport_check
 from pytest_gpucluster.kit.framework.payload_result import (
     NO_RESULT,
     Explanation,
-    most_common,
     rank_part,
+    unequal,
     untrained,
     wrong_data,
 )
@@ -212,11 +213,8 @@ def training(world: World) -> Judgement:
     """Judge that one step leaves all ranks with equal parameters, changed by the mean gradient."""
     _require_valid(world)
     for when in ("before", "after"):
-        usual = most_common(str(fact["trained"][when]) for fact in world.ranks)
-        for fact in world.ranks:
-            if (own := fact["trained"][when]) != usual:
-                measured = f"parameters {when} the step: {own}"
-                yield Finding(_rank(fact), measured, usual or "equal on all ranks", code=f"unequal_{when}")
+        values = {_rank(fact): str(fact["trained"][when]) for fact in world.ranks}
+        yield from unequal(values, f"{when} the step", f"unequal_{when}")
     for fact in world.ranks:
         trained, error = fact["trained"], float(fact["trained"]["error"])
         yield from untrained(_rank(fact), trained["before"], trained["after"], ())
@@ -226,13 +224,7 @@ def training(world: World) -> Judgement:
             yield Finding(_rank(fact), far, bound, code="other_mean")
 
 
-@check(
-    "horovod.transport",
-    cause="NCCL does not use the adapters: NCCL_* of the environment, a missing library or device in the image, or an adapter "
-    "that is down",
-    hint="env | grep NCCL_ in a task; ibv_devinfo there; the nccl and fabric suites",
-    action=Action.MONITOR,
-)
+@transport_check("horovod")
 def transport(node_name: str, own_worlds: Iterable[World], profile: Profile) -> Judgement:
     """Judge that NCCL connects the ranks of the node by the transports of the profile, or faster ones (srun)."""
     by_srun = [world for world in own_worlds if world.launch.launcher == "srun"]
@@ -243,12 +235,7 @@ def transport(node_name: str, own_worlds: Iterable[World], profile: Profile) -> 
             yield from judge_transport(node_name, world.connections, profile, "horovod.ranks")
 
 
-@check(
-    "horovod.between",
-    cause="partitions, or the key horovod.nodes, leave the node without another one",
-    hint="test nodes of one partition together: --nodes, horovod.nodes",
-    action=Action.CONFIGURE,
-)
+@between_check("horovod")
 def between(node_name: str, reach: Reach, own_worlds: Iterable[World]) -> Judgement:
     """Judge that ranks of the node summed and trained with ranks of other nodes, in each job over the nodes."""
     exchanged = [_exchanged(world) for world in own_worlds if not world.obstacle]

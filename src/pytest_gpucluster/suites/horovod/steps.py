@@ -105,10 +105,10 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
     def _why(result: PayloadResult) -> Explanation | None:
         """Return why a step failed, and the first node where a task failed."""
         node = min((task.node for task in result.tasks if task.rc not in (0, None)), default="")
-        if not result.failure or not node:
-            return result.failed
+        if not (failed := result.failed) or not node:
+            return failed
         why = result.silent(node)
-        return Explanation((result.stopped or why).code, f"{result.failure}; {why.text}")
+        return Explanation((result.stopped or why).code, f"{failed.text}; {why.text}")
 
     @property
     def _on_gpus(self) -> bool:

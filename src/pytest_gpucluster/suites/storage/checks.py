@@ -128,7 +128,7 @@ def lustre(mounts: Mapping[str, Mount]) -> Judgement:
 def operations_end(node_name: str, result: PayloadResult) -> Judgement:
     """Every step of the node ends without an error of the file system."""
     if not result.tasks:
-        raise NotAvailable(result.failure or "the step has no result")
+        raise NotAvailable(result.failed.text if result.failed else "the step has no result")
     for fact in result.of_node(node_name, "problem"):
         action = Action.CONFIGURE if fact["code"] in _OF_SITE else None
         part, code = named("mount", f"{fact['path']}: {fact['step']}"), fact["code"].lower() or "refused"

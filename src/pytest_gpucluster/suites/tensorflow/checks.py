@@ -10,10 +10,11 @@ from pytest_gpucluster.core.finding import Quantity, Quote
 from pytest_gpucluster.core.part import Part, named
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit.framework.between import judge_between
+from pytest_gpucluster.kit.framework.contract import between_check, framework_check
 from pytest_gpucluster.kit.framework.payload_result import (
     judge_package,
-    most_common,
     rank_part,
+    unequal,
     untrained,
     wrong_data,
 )
@@ -29,14 +30,7 @@ _SEE = "no node has tensorflow: see tensorflow.framework"
 _ENDS = "joins, sums, trains and ends with 0"
 
 
-@check(
-    "tensorflow.framework",
-    cause="tensorflow is not installed for this python on the node, or the environment differs between nodes",
-    hint="python3 -m pip show tensorflow on the node; or name another python under "
-    "`environments` and that under tensorflow.environment",
-    action=Action.CONFIGURE,
-    setting="tensorflow.environment",
-)
+@framework_check("tensorflow", "tensorflow")
 def framework(node_name: str, packages: PayloadResult, peers: Collection[str] | None = None) -> Judgement:
     """Judge that tensorflow is installed, in the version of the other nodes of its kind (`peers`)."""
     yield from judge_package(node_name, packages, "tensorflow", peers)
@@ -130,12 +124,7 @@ def devices(node_name: str, mirrored: PayloadResult, own_workers: PayloadResult,
                 )
 
 
-@check(
-    "tensorflow.between",
-    cause="partitions, or the key tensorflow.nodes, leave the node without another one",
-    hint="test nodes of one partition together: --nodes, tensorflow.nodes",
-    action=Action.CONFIGURE,
-)
+@between_check("tensorflow")
 def between(node_name: str, reach: Reach, own_workers: PayloadResult) -> Judgement:
     """Judge that workers of the node summed and trained with workers of other nodes."""
     yield from judge_between(node_name, reach, own_workers.exchanged, "tensorflow.workers")
@@ -155,12 +144,8 @@ def equal(result: PayloadResult) -> Judgement:
     if not trained:
         raise NotAvailable("no worker trained: see tensorflow.workers")
     for stage, what in (("before", "before training"), ("after", "after training")):
-        usual = most_common(str(fact[stage]) for fact in trained.values())
-        for rank, fact in trained.items():
-            if fact[stage] != usual or not fact[stage]:
-                measured = f"weights {what}: {fact[stage] or 'replicas differ within the worker'}"
-                code = f"unequal_{stage}" if fact[stage] else f"unequal_replicas_{stage}"
-                yield Finding(rank_part(rank, fact["node"]), measured, usual or "equal on all", code=code)
+        values = {rank_part(rank, fact["node"]): str(fact[stage]) for rank, fact in trained.items()}
+        yield from unequal(values, what, f"unequal_{stage}")
     for rank, fact in trained.items():
         yield from untrained(rank_part(rank, fact["node"]), fact["before"], fact["after"], fact["losses"])
 

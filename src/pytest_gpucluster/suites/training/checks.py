@@ -24,6 +24,7 @@ from pytest_gpucluster.core.outliers import outliers
 from pytest_gpucluster.core.part import Part, named, register
 from pytest_gpucluster.core.text import some
 from pytest_gpucluster.kit.framework.between import judge_between
+from pytest_gpucluster.kit.framework.contract import between_check, framework_check, transport_check
 from pytest_gpucluster.kit.framework.payload_result import judge_package, not_finite, rank_part, untrained
 from pytest_gpucluster.kit.gpu.gpu_peaks import bare
 from pytest_gpucluster.kit.mpi.mpi_errors import with_software_cause
@@ -64,14 +65,7 @@ _STEPS = {
 }
 
 
-@check(
-    "training.framework",
-    cause="torch is not installed for this python on the node, or the environment differs between nodes",
-    hint="python3 -m pip show torch on the node; or name another python under `environments` and that under "
-    "training.environment",
-    action=Action.CONFIGURE,
-    setting="training.environment",
-)
+@framework_check("training", "torch")
 def framework(node_name: str, packages: PayloadResult, peers: Collection[str] | None = None) -> Judgement:
     """Judge that torch is installed, in the version of the other nodes of its kind (`peers`)."""
     yield from judge_package(node_name, packages, "torch", peers)
@@ -500,13 +494,7 @@ def together(world: tuple[PayloadResult, PayloadResult], config: TrainingConfig)
             yield Finding(named("mode", mode), measured, _within(config), code="loss_deviates")
 
 
-@check(
-    "training.transport",
-    cause="NCCL does not use the adapters: NCCL_* of the environment, a missing library or device in the image, or an adapter "
-    "that is down",
-    hint="env | grep NCCL_ in a task; ibv_devinfo there; the nccl and fabric suites",
-    action=Action.MONITOR,
-)
+@transport_check("training")
 def transport(
     node_name: str, reach: Reach, together: PayloadResult, profile: Profile, gpus: int
 ) -> Judgement:
@@ -519,12 +507,7 @@ def transport(
         yield from judge_transport(node_name, together.connections, profile, "training.together")
 
 
-@check(
-    "training.between",
-    cause="partitions, or the key training.nodes, leave the node without another one",
-    hint="test nodes of one partition together: --nodes, training.nodes",
-    action=Action.CONFIGURE,
-)
+@between_check("training")
 def between(node_name: str, reach: Reach, alone: PayloadResult, together: PayloadResult) -> Judgement:
     """Judge that the node trained together with other nodes, by DDP, to equal parameters on all ranks."""
     trained = trained_in(together, "ddp").values()
