@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import pytest
 from plugin_helpers import FakeConfig, a_cluster, a_session
 
+from pytest_gpucluster.cluster.channel.channel import Loss
 from pytest_gpucluster.cluster.plan import Kind, Problem
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.config.models import Cluster
@@ -62,7 +63,7 @@ def test_a_waived_failure_fails_no_run_and_keeps_what_was_found() -> None:
         assert not waive(report, session(other))
         assert report.outcome == "failed"
     drift = failure("os.drift", "gpu03")
-    drift.gpucluster["verdicts"] = [{"findings": [{"part": "kernel"}]}]
+    drift.gpucluster["verdicts"] = [{"findings": [{"part": {"kind": "setting", "name": "kernel"}}]}]
     assert waive(drift, session(("os.drift/kernel", "gpu03")))
     of_the_node = failure("slurm.schedulable", "gpu03", judges_node=1)
     assert waive(of_the_node, session(("run.available", "gpu03")))
@@ -73,7 +74,7 @@ def test_a_drained_node_is_an_error_unless_a_waiver_covers_it() -> None:
     assert (broken.outcome, broken.when, ended.outcome) == ("failed", "setup", "passed")
     assert "gpu03 is not tested: DRAINED" in broken.longreprtext
     known = a_session(slurm=Mock(**{"nodes.return_value": {"gpu03": NodeInfo("gpu03", "DOWN")}}))
-    known._lost_at_end = {"gpu03": "silent"}
+    known._lost_at_end = {"gpu03": Loss("silent")}
     lost, _ = untested("gpu03", Problem(Kind.LOST, "silent"), known, CONFIG)
     assert lost.longreprtext.startswith("gpu03 was lost: silent\nSlurm state: DOWN\n")
     covered, _ = untested("gpu03", DRAINED, session(("run.available", "gpu03")), CONFIG)

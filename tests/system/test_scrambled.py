@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-import test_fault_matrix as matrix
+from system import test_fault_matrix as matrix
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

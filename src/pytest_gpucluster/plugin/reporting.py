@@ -15,6 +15,7 @@ from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.by_part import for_parts
 from pytest_gpucluster.core.check import CHECKS
 from pytest_gpucluster.core.errors import GpuClusterError
+from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.waivers import AVAILABLE
 from pytest_gpucluster.plugin import attribute_of
@@ -246,7 +247,7 @@ def waive(report: pytest.TestReport, session: ClusterSession) -> bool:
     pytest gets a skip with the reason and the failure. What was found stays in the record, which all reports show.
     """
     record = report.__dict__["gpucluster"]
-    parts = [found["part"] for verdict in record["verdicts"] for found in verdict["findings"]]
+    parts = [str(Part.read(found["part"])) for verdict in record["verdicts"] for found in verdict["findings"]]
     waivers = session.cluster.waivers_of(record["check"], record["node"], parts)
     if not waivers and "judges_node" in report.keywords:  # that the node is out of service in Slurm
         waivers = session.cluster.waivers_of(AVAILABLE, record["node"], ())

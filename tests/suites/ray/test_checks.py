@@ -18,7 +18,6 @@ from suite_helpers import considered, machine
 
 from pytest_gpucluster.kit.framework.payload_result import Explanation
 from pytest_gpucluster.kit.framework.payload_step import command
-from pytest_gpucluster.kit.gpu.too_few import TOO_FEW
 from pytest_gpucluster.kit.payloads.prelude import Failure
 from pytest_gpucluster.suites.ray import checks
 from pytest_gpucluster.suites.ray import payload_node as ray_node
