@@ -120,9 +120,13 @@ def test_a_message_has_its_explanation_in_one_line(text: str) -> None:
     assert "\n" not in reported
 
 
+NO_DEVICE = f"{E}    nvidia-container-cli: device error: 5: unknown device"
+
+
 def test_what_checks_decide_by_has_a_code() -> None:
     for text, code, hook in (
         (f"{E}    {HOOK}", "hook", "/etc/enroot/hooks.d/60-x.sh"),
+        (f"{NO_DEVICE}\n{E}    {HOOK}", "too_few_gpus", "/etc/enroot/hooks.d/60-x.sh"),
         (f"{E}failed to export container n to /s\n{LOG}write: Disk quota exceeded", "no_space", ""),
         ("srun: unrecognized option '--container-image=x'", "no_option", ""),
     ):

@@ -74,6 +74,7 @@ _EXPLANATIONS = (
     ("task_prolog", r"[Tt]ask_?[Pp]rolog can not be executed \((\S+)\)", r"Slurm runs TaskProlog {0} inside the container, where it does not exist: mount it (a fstab in Enroot's mounts.d)"),
     ("hook", _NO_CLI + r".*\n.*\[ERROR\] (?P<hook>\S*hooks\.d/\S+) exited with return code (\d+)", r"exited with {1}: " + _INSTALL),
     ("no_container_cli", _NO_CLI, _INSTALL),
+    ("too_few_gpus", r"pyxis: {4,}(?:\[\w+\] )?(nvidia-container-cli: (?:device|detection) error.*)\n.*\[ERROR\] (?P<hook>\S*hooks\.d/\S+) exited with return code (\d+)", r"exited with {2}: {0}: repair what it needs on the node"),
     ("hook", r"pyxis: {4,}(?:\[\w+\] )?(\S.*)\n.*\[ERROR\] (?P<hook>\S*hooks\.d/\S+) exited with return code (\d+)", r"exited with {2}: {0}: repair what it needs on the node"),
     ("hook", r"\[ERROR\] (?P<hook>\S*hooks\.d/\S+) exited with return code (\d+)", r"exited with {1}: run its commands on the node"),
     ("no_space", r"pyxis: {4,}(.*No space left on device.*)", r"no space on the node ({0}): free space in ENROOT_DATA_PATH, ENROOT_TEMP_PATH, or the folder of the saved image"),
