@@ -304,7 +304,7 @@ def training(result: PayloadResult) -> Judgement:
     yield from _absent(result, "trained", among=result.by_rank("reduced"))
     for stage, what in (("synced", "after the start"), ("after", "after training")):
         values = {rank_part(rank, fact["node"]): str(fact[stage]) for rank, fact in trained.items()}
-        yield from unequal(values, what, f"unequal_{stage}")
+        yield from unequal(values, what, code=f"unequal_{stage}")
     yield from _untrained(trained)
     if trained:
         yield Metric("ddp_training", max(float(fact["seconds"]) for fact in trained.values()), "s")

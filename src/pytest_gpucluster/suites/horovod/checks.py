@@ -214,7 +214,7 @@ def training(world: World) -> Judgement:
     _require_valid(world)
     for when in ("before", "after"):
         values = {_rank(fact): str(fact["trained"][when]) for fact in world.ranks}
-        yield from unequal(values, f"{when} the step", f"unequal_{when}")
+        yield from unequal(values, f"{when} the step", code=f"unequal_{when}")
     for fact in world.ranks:
         trained, error = fact["trained"], float(fact["trained"]["error"])
         yield from untrained(_rank(fact), trained["before"], trained["after"], ())

@@ -145,7 +145,7 @@ def equal(result: PayloadResult) -> Judgement:
         raise NotAvailable("no worker trained: see tensorflow.workers")
     for stage, what in (("before", "before training"), ("after", "after training")):
         values = {rank_part(rank, fact["node"]): str(fact[stage]) for rank, fact in trained.items()}
-        yield from unequal(values, what, f"unequal_{stage}")
+        yield from unequal(values, what, code=f"unequal_{stage}")
     for rank, fact in trained.items():
         yield from untrained(rank_part(rank, fact["node"]), fact["before"], fact["after"], fact["losses"])
 
