@@ -18,7 +18,8 @@ from pytest_gpucluster.cli import run_command
 from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.core.check import Outcome, Verdict
 from pytest_gpucluster.core.errors import ConfigError
-from pytest_gpucluster.core.finding import Action, Finding
+from pytest_gpucluster.core.finding import Action, Finding, Quantity
+from pytest_gpucluster.core.part import GPUS
 from pytest_gpucluster.gate import gate
 from pytest_gpucluster.gate.baseline import Baseline, encode
 from pytest_gpucluster.gate.gate import GateResult, own_node, with_own_gpus
@@ -28,7 +29,7 @@ node_checks(["gpu.*", "os.*"])  # registers all checks
 
 
 def failed(check: str, action: Action) -> Judged:
-    finding = Finding("GPUs", "7", "8")
+    finding = Finding(GPUS, Quantity(7), Quantity(8))
     healthy = "made for a test" if action.is_repair else ""
     verdict = Verdict(check, Outcome.FAILED, (finding,), action=action, never_healthy=healthy)
     return Judged(check, "failed", verdict)

@@ -1,6 +1,6 @@
 """The messages of a suite's checks are one generated snapshot, `tests/suites/SUITE/messages.txt`, which a reviewer reads as a diff.
 
-Each line is what a check says in some test, figures as #, or the name and unit of a metric. A test fails if a check says what is not in the snapshot; `make messages`
+Each line is what a check says in some test (code | part | measured | expected), figures as #, or the name and unit of a metric. A test fails if a check says what is not in the snapshot; `make messages`
 writes it anew. So tests state outcome, part, action and figures, and a better sentence changes one line.
 """
 
@@ -30,7 +30,7 @@ _written: dict[Path, set[str]] = {}
 def _lines_of(verdict: Verdict) -> Iterator[str]:
     for kind, said in (("", verdict.findings), ("warning: ", verdict.advisories)):
         for one in said:
-            yield f"{kind}{one.part} | {one.measured} | {one.expected}"
+            yield f"{kind}{one.code} | {one.part} | {one.measured} | {one.expected}"
     if verdict.reason:
         yield f"{verdict.outcome.value}: {verdict.reason}"
     for metric in verdict.metrics:

@@ -107,8 +107,14 @@ class Part:
 
     @property
     def brief(self) -> str:
-        """The words for the part with its address, where a line is short."""
-        return str(replace(self, name="") if self.kind == "gpu" else self)
+        """The words for the part with its address alone, where a line is short."""
+        return str(self._located())
+
+    def _located(self) -> Part:
+        """The part without UUID and serial number."""
+        uuid = self.kind == "gpu" and self.index is not None
+        of = self.of._located() if self.of else None
+        return replace(self, name="" if uuid else self.name, serial="", of=of)
 
     @property
     def gpu(self) -> int | None:

@@ -93,7 +93,7 @@ def strange_words(expression: str, known: Iterable[str]) -> list[str]:
 
 
 _TEST = re.compile(r"\btest_(\w+)")  # also where a file imports or assigns the test
-_CHECK = re.compile(r'@check\(\s*"(\w+\.\w+)"(?!,\s*item=False)')
+_CHECK = re.compile(r'@(?:[a-z]+_)?check\(\s*"(\w+\.\w+)"(?!,\s*item=False)')
 _FILES = ("test_*.py", "*/test_*.py", "*/*/test_*.py")  # below the root folder: a home folder may be that
 
 

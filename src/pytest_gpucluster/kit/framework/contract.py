@@ -17,22 +17,27 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 
 
-def framework_check(suite: str, package: str) -> Callable[[Callable[P, Judgement]], Check[P]]:
+def _suite(name: str) -> str:
+    """Return the suite of a check."""
+    return name.partition(".")[0]
+
+
+def framework_check(name: str, package: str) -> Callable[[Callable[P, Judgement]], Check[P]]:
     """Declare SUITE.framework: each node has the package, in the version of the others."""
     return check(
-        f"{suite}.framework",
+        name,
         cause=f"{package} is not installed for this python on the node, or the environment differs between nodes",
         hint=f"python3 -m pip show {package} on the node; or name another python under `environments` and that under "
-        f"{suite}.environment",
+        f"{_suite(name)}.environment",
         action=Action.CONFIGURE,
-        setting=f"{suite}.environment",
+        setting=f"{_suite(name)}.environment",
     )
 
 
-def transport_check(suite: str) -> Callable[[Callable[P, Judgement]], Check[P]]:
+def transport_check(name: str) -> Callable[[Callable[P, Judgement]], Check[P]]:
     """Declare SUITE.transport: NCCL connects the ranks by the transports of the profile."""
     return check(
-        f"{suite}.transport",
+        name,
         cause="NCCL does not use the adapters, or the GPUs do not reach each other directly: NCCL_* of the environment, a "
         "missing library or device in the image, or an adapter that is down",
         hint="env | grep NCCL_ in a task; ibv_devinfo there; the nccl and fabric suites",
@@ -40,11 +45,11 @@ def transport_check(suite: str) -> Callable[[Callable[P, Judgement]], Check[P]]:
     )
 
 
-def between_check(suite: str) -> Callable[[Callable[P, Judgement]], Check[P]]:
+def between_check(name: str) -> Callable[[Callable[P, Judgement]], Check[P]]:
     """Declare SUITE.between: ranks of the node exchanged right data with ranks of other nodes."""
     return check(
-        f"{suite}.between",
-        cause=f"partitions, or the key {suite}.nodes, leave the node without another one",
-        hint=f"test nodes of one partition together: --nodes, {suite}.nodes",
+        name,
+        cause=f"partitions, or the key {_suite(name)}.nodes, leave the node without another one",
+        hint=f"test nodes of one partition together: --nodes, {_suite(name)}.nodes",
         action=Action.CONFIGURE,
     )

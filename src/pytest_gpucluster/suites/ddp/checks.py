@@ -62,7 +62,7 @@ def who_set(name: str, fact: Fact, setters: Setters) -> str:
     return "the image or a hook of Enroot" if setters.contained else "a task prolog or the site's profile"
 
 
-@framework_check("ddp", "torch")
+@framework_check("ddp.framework", "torch")
 def framework(node_name: str, placement: PayloadResult, peers: Collection[str] | None = None) -> Judgement:
     """Judge that every task of the node has torch, in the version of the other nodes of its kind (`peers`)."""
     yield from judge_package(node_name, placement, "torch", peers, kind="place")
@@ -316,13 +316,13 @@ def _untrained(trained: Mapping[int, Fact]) -> Iterator[Finding]:
         yield from untrained(rank_part(rank, fact["node"]), fact["synced"], fact["after"], fact["losses"])
 
 
-@transport_check("ddp")
+@transport_check("ddp.transport")
 def transport(node_name: str, nccl_work: PayloadResult, profile: Profile) -> Judgement:
     """Judge that NCCL connects the ranks of the node by the transports of the profile, or faster ones."""
     yield from judge_transport(node_name, nccl_work.connections, profile, "ddp.group")
 
 
-@between_check("ddp")
+@between_check("ddp.between")
 def between(node_name: str, reach: Reach, own_results: Sequence[PayloadResult]) -> Judgement:
     """Judge that ranks of the node summed and trained with ranks of other nodes, by each backend."""
     exchanged = frozenset.intersection(*(result.exchanged for result in own_results))

@@ -224,7 +224,7 @@ def training(world: World) -> Judgement:
             yield Finding(_rank(fact), far, bound, code="other_mean")
 
 
-@transport_check("horovod")
+@transport_check("horovod.transport")
 def transport(node_name: str, own_worlds: Iterable[World], profile: Profile) -> Judgement:
     """Judge that NCCL connects the ranks of the node by the transports of the profile, or faster ones (srun)."""
     by_srun = [world for world in own_worlds if world.launch.launcher == "srun"]
@@ -235,7 +235,7 @@ def transport(node_name: str, own_worlds: Iterable[World], profile: Profile) -> 
             yield from judge_transport(node_name, world.connections, profile, "horovod.ranks")
 
 
-@between_check("horovod")
+@between_check("horovod.between")
 def between(node_name: str, reach: Reach, own_worlds: Iterable[World]) -> Judgement:
     """Judge that ranks of the node summed and trained with ranks of other nodes, in each job over the nodes."""
     exchanged = [_exchanged(world) for world in own_worlds if not world.obstacle]

@@ -30,7 +30,7 @@ _SEE = "no node has tensorflow: see tensorflow.framework"
 _ENDS = "joins, sums, trains and ends with 0"
 
 
-@framework_check("tensorflow", "tensorflow")
+@framework_check("tensorflow.framework", "tensorflow")
 def framework(node_name: str, packages: PayloadResult, peers: Collection[str] | None = None) -> Judgement:
     """Judge that tensorflow is installed, in the version of the other nodes of its kind (`peers`)."""
     yield from judge_package(node_name, packages, "tensorflow", peers)
@@ -124,7 +124,7 @@ def devices(node_name: str, mirrored: PayloadResult, own_workers: PayloadResult,
                 )
 
 
-@between_check("tensorflow")
+@between_check("tensorflow.between")
 def between(node_name: str, reach: Reach, own_workers: PayloadResult) -> Judgement:
     """Judge that workers of the node summed and trained with workers of other nodes."""
     yield from judge_between(node_name, reach, own_workers.exchanged, "tensorflow.workers")

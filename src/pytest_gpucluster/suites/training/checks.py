@@ -65,7 +65,7 @@ _STEPS = {
 }
 
 
-@framework_check("training", "torch")
+@framework_check("training.framework", "torch")
 def framework(node_name: str, packages: PayloadResult, peers: Collection[str] | None = None) -> Judgement:
     """Judge that torch is installed, in the version of the other nodes of its kind (`peers`)."""
     yield from judge_package(node_name, packages, "torch", peers)
@@ -494,7 +494,7 @@ def together(world: tuple[PayloadResult, PayloadResult], config: TrainingConfig)
             yield Finding(named("mode", mode), measured, _within(config), code="loss_deviates")
 
 
-@transport_check("training")
+@transport_check("training.transport")
 def transport(
     node_name: str, reach: Reach, together: PayloadResult, profile: Profile, gpus: int
 ) -> Judgement:
@@ -507,7 +507,7 @@ def transport(
         yield from judge_transport(node_name, together.connections, profile, "training.together")
 
 
-@between_check("training")
+@between_check("training.between")
 def between(node_name: str, reach: Reach, alone: PayloadResult, together: PayloadResult) -> Judgement:
     """Judge that the node trained together with other nodes, by DDP, to equal parameters on all ranks."""
     trained = trained_in(together, "ddp").values()
