@@ -108,12 +108,12 @@ class Part:
     @property
     def brief(self) -> str:
         """The words for the part with its address alone, where a line is short."""
-        return str(self._located())
+        return str(self.located())
 
-    def _located(self) -> Part:
+    def located(self) -> Part:
         """The part without UUID and serial number."""
         uuid = self.kind == "gpu" and self.index is not None
-        of = self.of._located() if self.of else None
+        of = self.of.located() if self.of else None
         return replace(self, name="" if uuid else self.name, serial="", of=of)
 
     @property
