@@ -69,6 +69,8 @@ import pytest
 
 from pytest_gpucluster.core.check import Action, Finding, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable
+from pytest_gpucluster.core.finding import Quantity
+from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.core.probe import Probe, text_of
 
 
@@ -82,7 +84,7 @@ from pytest_gpucluster.core.probe import Probe, text_of
 def judge(shown, expected):
     yield Metric("shown", float(shown), "GPUs")
     if int(shown) != expected:
-        yield Finding("GPUs", shown, str(expected))
+        yield Finding(Part("gpu"), Quantity(int(shown)), Quantity(expected), code="count")
 
 
 @pytest.fixture

@@ -84,6 +84,7 @@ REPAIRED = {
     "nvlink_errors": "drain",
     "pcie_width": "drain",
     "pcie_generation": "drain",
+    "drive_failing": "drain",
     "throttled": "drain",
     "hot": "drain",
     "xid": "reset gpu",
