@@ -82,16 +82,18 @@ class OnRequest(Protocol):
         """Return the cluster as the options change it, and the minimum duration of the allocation in seconds."""
 
 
+LATER = "after_release"
+
+
 @dataclass(frozen=True)
 class LateCheck:
     """A check with a result only after the nodes were released: the hook `after_release`.
 
-    An item that ends as 'not checked' for the reason `unjudged` is reported after the release, with the verdict of `judge`
-    on the node as Slurm shows it then. `judge` may raise GpuClusterError.
+    An item that ends with NotAvailable of the code LATER is reported after the release, with the verdict of `judge` on the
+    node as Slurm shows it then. `judge` may raise GpuClusterError.
     """
 
     check: str
-    unjudged: str
     judge: Callable[[SuiteContext, NodeInfo], Verdict]
 
 

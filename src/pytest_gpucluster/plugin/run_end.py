@@ -16,6 +16,7 @@ from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.registry import suite_hooks
 from pytest_gpucluster.core.text import some
 from pytest_gpucluster.core.units import share_of
+from pytest_gpucluster.kit.suite_work import LATER
 from pytest_gpucluster.plugin import reporting
 from pytest_gpucluster.plugin.items import check_of, phases, record_of
 from pytest_gpucluster.plugin.outputs import only_reason
@@ -199,7 +200,7 @@ class LateChecks:
         made = [
             (call, hook.pytest_runtest_makereport(item=item, call=call)) for call in phases(item, nextitem)
         ]
-        held = next((it for _, it in made if it.skipped and _waits(it, late)), None)
+        held = next((it for _, it in made if it.skipped and _waits(it)), None)
         if held is not None:
             self._held.append(_plain(item, held, self._session))
             return True
@@ -264,8 +265,8 @@ class LateChecks:
         hook.pytest_runtest_logfinish(**where)
 
 
-def _waits(report: pytest.TestReport, late: LateCheck) -> bool:
-    return any(verdict["reason"] == late.unjudged for verdict in report.__dict__["gpucluster"]["verdicts"])
+def _waits(report: pytest.TestReport) -> bool:
+    return any(verdict.get("reason_code") == LATER for verdict in report.__dict__["gpucluster"]["verdicts"])
 
 
 def _plain(item: pytest.Item, report: pytest.TestReport, session: ClusterSession) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pytest_gpucluster.core.majority import Norm, less, older
 from pytest_gpucluster.core.metric_direction import NEITHER
 from pytest_gpucluster.core.part import Part, gpu, named
 from pytest_gpucluster.core.text import count, listed
-from pytest_gpucluster.kit.suite_work import LateCheck
+from pytest_gpucluster.kit.suite_work import LATER, LateCheck
 from pytest_gpucluster.suites.slurm.diagnostic_step import (
     ARRAY_EXIT,
     DEPENDENT_EXIT,
@@ -406,8 +406,6 @@ def prolog(
         raise NotAvailable("no step has run on the node" + (f": {found.problem}" if found else ""))
 
 
-# the epilog of the run's own job is judged then, and the item is reported with the others
-EPILOG_LATER = "its epilog runs when the nodes are released"
 GPUCLUSTER = "gpucluster:"  # begins the reasons of nodes that gpucluster has drained
 
 
@@ -430,7 +428,7 @@ def epilog(info: NodeInfo | None, config: Mapping[str, str], released: bool) -> 
         measured = Quote(info.why_unavailable())
         yield Finding(named("setting", "Epilog"), measured, f"{script} ends with 0", code="drained")
     elif not released:
-        raise NotAvailable(EPILOG_LATER)
+        raise NotAvailable("its epilog runs when the nodes are released", LATER)
 
 
 def _epilog_ended(run: SuiteContext, info: NodeInfo) -> Verdict:
@@ -438,7 +436,7 @@ def _epilog_ended(run: SuiteContext, info: NodeInfo) -> Verdict:
     return epilog(info, run.slurm.config(), released=True)
 
 
-EPILOGS = LateCheck("slurm.epilog", unjudged=EPILOG_LATER, judge=_epilog_ended)
+EPILOGS = LateCheck("slurm.epilog", judge=_epilog_ended)
 
 
 @check(
