@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pytest_gpucluster.campaign.model import Group, Kind
+    from pytest_gpucluster.report.result import Result
     from pytest_gpucluster.report.run_model import Run
 
 OUTPUT = "output.txt"
@@ -185,11 +186,15 @@ def _of_cluster(run: Run) -> tuple[str, str]:
 
 
 def _why(run: Run, node: str) -> str:
-    """Return the first failure of a node, else its first error; of the cluster only failures count."""
+    """Return the words for the first failure of a node, else for its first error; of the cluster only failures count."""
+    red = _red(run, node)
+    return one_line(f"{red[0].check}: {red[0].message}", _MAX_MESSAGE) if red else ""
+
+
+def _red(run: Run, node: str) -> list[Result]:
     wanted = RED if node else ("failed",)
     red = [result for result in run.results if result.node == node and result.outcome in wanted]
-    red.sort(key=lambda result: result.outcome != "failed")
-    return one_line(f"{red[0].check}: {red[0].message}", _MAX_MESSAGE) if red else ""
+    return sorted(red, key=lambda result: result.outcome != "failed")
 
 
 def _unproved(run: Run, node: str) -> str:
@@ -209,7 +214,7 @@ def _pairs(run: Run, group: Group, kind: Kind, of_cluster: tuple[str, str]) -> d
     ]
     for suite in judging:
         found[suite] = list(_measured(run, suite))
-        failed_here = of_cluster[0] == FAILED and of_cluster[1].startswith(f"{suite}.")
+        failed_here = any(result.check.startswith(f"{suite}.") for result in _red(run, "")[:1])
         if not found[suite] and failed_here and len(group.nodes) == 2:
             one, other = group.nodes
             found[suite] = [PairResult((one, other), "", None, of_cluster[1])]
