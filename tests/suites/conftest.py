@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpucluster.core import check as core_check
+from pytest_gpucluster.core.part import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,6 +31,8 @@ _written: dict[Path, set[str]] = {}
 def _lines_of(verdict: Verdict) -> Iterator[str]:
     for kind, said in (("", verdict.findings), ("warning: ", verdict.advisories)):
         for one in said:
+            assert one.code, f"{verdict.check}: {one} has no code"
+            assert one.part.kind in KINDS, f"{verdict.check}: {one.part.kind} is no kind of part"
             yield f"{kind}{one.code} | {one.part} | {one.measured} | {one.expected}"
     if verdict.reason:
         yield f"{verdict.outcome.value}: {verdict.reason}"
