@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import ibfabric_helpers
 
 from pytest_gpucluster.campaign import state_file
-from pytest_gpucluster.campaign.model import Campaign, Group, Kind, NodeView, Result
+from pytest_gpucluster.campaign.model import Campaign, Kind, NodeResult, RunGroup, SlurmNode
 from pytest_gpucluster.campaign.state_file import parse_state
 from pytest_gpucluster.campaign.summary import CampaignState, judge
 from pytest_gpucluster.cli.signed_folder import parse_manifest
@@ -183,9 +183,9 @@ def _campaign() -> bytes:
     """Return the state of a campaign with one group."""
     kind = Kind("alone", "gpu", ("gpu",))
     campaign = Campaign(1, "c", "x", False, ("gpu01",), (kind,), 1.0)
-    group = Group(1, 1, "alone", ("gpu01",), False, "000001", "", "", 1.0, 2.0, 3.0, "r", "0" * 64)
-    result = Result("alone", "gpu01", 1, ("gpu01",), 3.0, "fit")
-    state = CampaignState(campaign, (group,), (result,), {}, {"gpu01": NodeView(False, True)})
+    group = RunGroup(1, 1, "alone", ("gpu01",), False, "000001", "", "", 1.0, 2.0, 3.0, "r", "0" * 64)
+    result = NodeResult("alone", "gpu01", 1, ("gpu01",), 3.0, "fit")
+    state = CampaignState(campaign, (group,), (result,), {}, {"gpu01": SlurmNode(False, True)})
     return state_file.encode(state_file.document_of(judge(state, now=1.0)))
 
 

@@ -17,7 +17,7 @@ from pytest_gpucluster.plugin import text_options
 from pytest_gpucluster.plugin.collection import (
     WHY_NOT,
     Collection,
-    Selection,
+    ItemSelection,
     ignores,
     on_request_line,
     selects,
@@ -56,7 +56,7 @@ def required(items: list[Any], *more: str) -> tuple[list[Required], dict[str, An
     profile = Profile(name="p", description="p", source="p", required=("gpu.ecc*",))
     config: Any = FakeConfig()
     session = a_session(a_cluster("gpu[01-02]", profile=profile, required=more))
-    event = Selection(config, session).event(items)
+    event = ItemSelection(config, session).event(items)
     return sorted(read_required(event), key=lambda row: row.check), event
 
 

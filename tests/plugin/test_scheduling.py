@@ -13,7 +13,7 @@ from pytest_gpucluster.cluster.channel.node_lock import NodeLocks
 from pytest_gpucluster.cluster.plan import make_lanes
 from pytest_gpucluster.core.errors import TransportError
 from pytest_gpucluster.plugin.scheduling import LaneScheduling, contradicted, unit_of
-from pytest_gpucluster.suites.gpu.profile_fit import Contradiction
+from pytest_gpucluster.suites.gpu.profile_fit import ProfileMismatch
 
 NODES = tuple(f"gpu{at:02}" for at in range(1, 8))
 
@@ -181,11 +181,11 @@ def test_a_unit_is_not_divided() -> None:
 
 # --- the profile of a group is of other hardware
 
-OTHER = Contradiction("gpu[01-02]", "dgx-a100", "8 NVIDIA H200", "8 NVIDIA A100", ("h200-8",))
+OTHER = ProfileMismatch("gpu[01-02]", "dgx-a100", "8 NVIDIA H200", "8 NVIDIA A100", ("h200-8",))
 REASON = "the nodes gpu[01-02] have 8 NVIDIA H200, profile dgx-a100 states 8 NVIDIA A100: see run.profile"
 
 
-def session(found: dict[str, Contradiction]) -> Any:
+def session(found: dict[str, ProfileMismatch]) -> Any:
     made = a_session(a_cluster("gpu[01-02]"))
     made.contradictions = {**found}
     return made

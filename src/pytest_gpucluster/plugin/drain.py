@@ -457,7 +457,7 @@ class DrainPlugin:
             elif actor.resume(node, text):
                 self.lines.append(f"{node} is resumed: it passed {', '.join(reason.checks)}")
 
-    def _not_passed(self, node: str, reason: drain.Reason) -> str:
+    def _not_passed(self, node: str, reason: drain.DrainReason) -> str:
         problem = self.session.problem(node)
         if problem is not None:
             hint = (

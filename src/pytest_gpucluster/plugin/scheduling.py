@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from xdist.scheduler import LoadScheduling
 
-from pytest_gpucluster.cluster.plan import ALL, ANY, Kind, Lanes, NodeLease
+from pytest_gpucluster.cluster.plan import ALL, ANY, Lanes, NodeLease, ProblemKind
 from pytest_gpucluster.core.errors import GpuClusterError, NotAvailable, NotTested, TransportError, has_waited
 from pytest_gpucluster.core.registry import suite_hooks, suites
 from pytest_gpucluster.plugin import reporting, runs_tests
@@ -370,8 +370,8 @@ def _submitting(option: Any) -> Iterator[tuple[Suite, Work]]:
             yield suite, work
 
 
-def may_run(item: pytest.Item, problem: Kind) -> bool:
+def may_run(item: pytest.Item, problem: ProblemKind) -> bool:
     """Return True for an item that judges just this: why the node cannot be tested."""
     if item.get_closest_marker("inventory"):
         return True
-    return problem is Kind.LOST and item.get_closest_marker("judges_node") is not None
+    return problem is ProblemKind.LOST and item.get_closest_marker("judges_node") is not None
