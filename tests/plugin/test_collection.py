@@ -13,7 +13,6 @@ from plugin_helpers import FakeConfig, FakeItem, a_cluster, a_session, run_pytes
 from pytest_gpucluster import suites_path
 from pytest_gpucluster.config.loader import load_cluster
 from pytest_gpucluster.config.models import Cluster, Group, Profile
-from pytest_gpucluster.plugin import text_options
 from pytest_gpucluster.plugin.collection import (
     WHY_NOT,
     Collection,
@@ -22,6 +21,7 @@ from pytest_gpucluster.plugin.collection import (
     on_request_line,
     selects,
 )
+from pytest_gpucluster.plugin.option_table import text_options
 from pytest_gpucluster.report.proof import Required, read_required
 
 

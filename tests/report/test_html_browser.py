@@ -15,9 +15,9 @@ from report.test_html import hostile_run
 from report_helpers import a_run, failing, passing, unjudged
 
 from pytest_gpucluster.report import html, html_fleet
+from pytest_gpucluster.report.events import read_run
 from pytest_gpucluster.report.fleet_runs import Act, FleetRuns, LastVerdict, Worst
 from pytest_gpucluster.report.regression import Past
-from pytest_gpucluster.report.run_model import read_run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -27,10 +27,9 @@ from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.safe_json import as_list
 from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.report import html, junit, prom
-from pytest_gpucluster.report.events import events_of
+from pytest_gpucluster.report.events import events_of, read_run
 from pytest_gpucluster.report.proof import FAILED, FIT
 from pytest_gpucluster.report.run_folder import EVENTS, MANIFEST, SIGNATURE, is_written
-from pytest_gpucluster.report.run_model import Run, read_run
 from pytest_gpucluster.report.run_snapshot import JUDGED_EXITS
 from pytest_gpucluster.report.verdict import counts_of
 from pytest_gpucluster.report.verdict import judge as judge_run
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.campaign.state_file import StatedCampaign
     from pytest_gpucluster.campaign.store import CampaignStore
     from pytest_gpucluster.kit.suite_work import PairResult
+    from pytest_gpucluster.report.run_model import Run
 
 PAGE, CASES, METRICS = "report.html", "junit.xml", "metrics.prom"
 _OLD = re.compile(r"(?:.*/)?record(?:\.intoto|-\d{8}T\d{6})?\.json")  # of version 0.3: each states a verdict

@@ -26,9 +26,9 @@ from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.text import count
 from pytest_gpucluster.drain import policy
-from pytest_gpucluster.plugin import runs_tests
 from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.plugin.items import CheckItem, phases, used_by
+from pytest_gpucluster.plugin.option_table import runs_tests
 from pytest_gpucluster.plugin.reporting import classify
 from pytest_gpucluster.plugin.scheduling import LEASE
 from pytest_gpucluster.report.cluster_findings import settle

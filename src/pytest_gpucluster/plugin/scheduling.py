@@ -15,7 +15,7 @@ from xdist.scheduler import LoadScheduling
 from pytest_gpucluster.cluster.plan import ALL, ANY, Lanes, NodeLease, ProblemKind
 from pytest_gpucluster.core.errors import GpuClusterError, NotAvailable, NotTested, TransportError, has_waited
 from pytest_gpucluster.core.registry import suite_hooks, suites
-from pytest_gpucluster.plugin import reporting, runs_tests
+from pytest_gpucluster.plugin import reporting
 from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.plugin.items import (
     CheckItem,
@@ -27,6 +27,7 @@ from pytest_gpucluster.plugin.items import (
     record_of,
     used_by,
 )
+from pytest_gpucluster.plugin.option_table import runs_tests
 from pytest_gpucluster.plugin.worker import Worker
 from pytest_gpucluster.report.run_model import NO_NODES, WAITED
 from pytest_gpucluster.run.record import clean, one_line
