@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -121,6 +122,20 @@ def scheduler(
         made.add_node_collection(worker, names or [f"test_x.py::test_{at}" for at in range(len(places))])
     made.schedule()
     return made
+
+
+def test_workers_that_collected_other_items_run_none() -> None:
+    config: Any = FakeConfig()
+    config.getvalue = {"dist": "load", "tx": ["popen"] * 2}.__getitem__
+    reports: list[pytest.CollectReport] = []
+    config.hook = SimpleNamespace(pytest_collectreport=lambda report: reports.append(report))
+    made, workers = LaneScheduling(config, Silent(), lambda: None), [Worker("gw0"), Worker("gw1")]
+    for worker, names in zip(workers, ("ab", "ac"), strict=True):
+        made.add_node(worker)
+        made.add_node_collection(worker, list(names))
+    made.schedule()
+    assert [(report.nodeid, report.outcome) for report in reports] == [("gw1", "failed")]
+    assert [worker.sent for worker in workers] == [[], []]
 
 
 def run_all(made: LaneScheduling) -> dict[str, list[int]]:

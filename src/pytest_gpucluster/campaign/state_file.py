@@ -117,10 +117,7 @@ def _stated(document: dict[str, Any], data: bytes) -> StatedCampaign:
         states={node: str(row["state"]) for node, row in rows.items()},
         seen={
             node: SlurmNode(
-                idle=False,
-                in_service=row["in_service"] is True,
-                share=str(row["share"]),
-                why=str(row["why"]),
+                idle=False, in_service=row["in_service"] is True, share=str(row["share"]), why=str(row["why"])
             )
             for node, row in rows.items()
         },

@@ -249,13 +249,7 @@ def make_rules(option: Any, kinds: Sequence[Kind], arguments: tuple[str, ...]) -
     ends = None
     if option.campaign_time is not None:
         ends = time.monotonic() + _duration("--campaign-time", option.campaign_time)
-    return Rules(
-        limit,
-        ends,
-        window,
-        Path(option.report_dir),
-        arguments,
-    )
+    return Rules(limit, ends, window, Path(option.report_dir), arguments)
 
 
 def without_campaign(arguments: Sequence[str]) -> list[str]:

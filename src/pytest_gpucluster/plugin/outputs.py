@@ -61,13 +61,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.run.session import ClusterSession
 
 
-DISTRIBUTIONS = (
-    "pytest",
-    "pytest-xdist",
-    "pytest-testinfra",
-    "pydantic",
-    "ClusterShell",
-)
+DISTRIBUTIONS = ("pytest", "pytest-xdist", "pytest-testinfra", "pydantic", "ClusterShell")
 NARROWING = ("nodes", "exclude_nodes")
 SCOPE = (*NARROWING, "set", "profile")
 # keys of the cluster file that decide which suites and nodes a run has

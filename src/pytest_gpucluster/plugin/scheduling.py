@@ -10,6 +10,7 @@ from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from xdist.report import report_collection_diff
 from xdist.scheduler import LoadScheduling
 
 from pytest_gpucluster.cluster.plan import ALL, ANY, Lanes, NodeLease, ProblemKind
@@ -167,9 +168,13 @@ class LaneScheduling(LoadScheduling):
     def schedule(self) -> None:
         """Begin, or bring in a worker that has come later."""
         if self.collection is None:
-            if not self._check_nodes_have_same_collection():
-                return
-            self.collection = next(iter(self.node2collection.values()))
+            (first, collection), *others = self.node2collection.items()
+            for node, other in others:
+                if text := report_collection_diff(collection, other, first.gateway.id, node.gateway.id):
+                    report = pytest.CollectReport(node.gateway.id, "failed", text, [])
+                    self.config.hook.pytest_collectreport(report=report)
+                    return
+            self.collection = collection
             self._sort()
             for _ in range(ENOUGH):  # in turns, so that the first takes not all of a few
                 for node in self.nodes:

@@ -41,12 +41,7 @@ from pytest_gpucluster.plugin.equal_failures import EqualFailures
 from pytest_gpucluster.plugin.hooks import Hooks
 from pytest_gpucluster.plugin.items import ItemProtocol
 from pytest_gpucluster.plugin.option_table import runs_tests
-from pytest_gpucluster.plugin.options import (
-    check_nodes,
-    refuse_names,
-    refuse_unmatched,
-    refuse_words,
-)
+from pytest_gpucluster.plugin.options import check_nodes, refuse_names, refuse_unmatched, refuse_words
 from pytest_gpucluster.plugin.outputs import (
     HistoryWriter,
     HtmlReport,
