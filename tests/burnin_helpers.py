@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from counter_examples import CounterExample, result
 
 from pytest_gpucluster.suites.burnin.config import BurninConfig
-from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals, Problem
+from pytest_gpucluster.suites.burnin.results import BurninResult, LoadFailure, NodeTotals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -150,11 +150,11 @@ def risen(seconds: float, part: str = UUID, **counters: int) -> Callable[[Burnin
     return change
 
 
-def problem(load_: str, text: str, part: str = "", code: str = "") -> Problem:
+def problem(load_: str, text: str, part: str = "", code: str = "") -> LoadFailure:
     """Return what a load reported: 'timed out (a b)' of the nodes a and b; `code`: that of the payload."""
     words, _, members = text.partition(" (")
     result = {"problem": words, "code": code, "members": members.rstrip(")").split()}
-    return Problem.read(load_, part, result)
+    return LoadFailure.read(load_, part, result)
 
 
 def trouble(

@@ -11,7 +11,7 @@ from report_helpers import a_run, failing, passing, write_run
 
 from pytest_gpucluster.campaign import state_file
 from pytest_gpucluster.campaign.child import outcome_of
-from pytest_gpucluster.campaign.model import Group, Kind
+from pytest_gpucluster.campaign.model import Kind, RunGroup
 from pytest_gpucluster.campaign.planner import Choice
 from pytest_gpucluster.campaign.store import CampaignStore
 from pytest_gpucluster.campaign.summary import summarize
@@ -59,7 +59,7 @@ def run_campaign(
     for number, (node, ok) in enumerate(results, 1):
         if number == len(results):
             store.mark_left(campaign, repaired)
-        claimed = Group(0, campaign.number, "alone", (node,), False, "", "m-1-2", "", 1.0, 2.0)
+        claimed = RunGroup(0, campaign.number, "alone", (node,), False, "", "m-1-2", "", 1.0, 2.0)
         choice = Choice(ALONE, (node,), False)
         group = store.claim(campaign, partial(_always, choice), partial(_always, claimed))
         assert group is not None

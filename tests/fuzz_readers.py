@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import ibfabric_helpers
 
 from pytest_gpucluster.campaign import state_file
-from pytest_gpucluster.campaign.model import Campaign, Group, Kind, NodeView, Result
+from pytest_gpucluster.campaign.model import Campaign, Kind, NodeResult, RunGroup, SlurmNode
 from pytest_gpucluster.campaign.state_file import parse_state
 from pytest_gpucluster.campaign.summary import CampaignState, judge
 from pytest_gpucluster.cli.signed_folder import parse_manifest
@@ -37,7 +37,8 @@ from pytest_gpucluster.kit.nccl import nccl_log, nccl_tests
 from pytest_gpucluster.kit.nccl.measurement import Measurement
 from pytest_gpucluster.kit.nccl.nccl_names import NameFilter
 from pytest_gpucluster.kit.node import node_facts
-from pytest_gpucluster.report.run_model import Run, read_run
+from pytest_gpucluster.report.events import read_run
+from pytest_gpucluster.report.run_model import Run
 from pytest_gpucluster.suites.accounting import config as accounting_config
 from pytest_gpucluster.suites.accounting import facts as accounting
 from pytest_gpucluster.suites.burnin import dcgm
@@ -183,9 +184,9 @@ def _campaign() -> bytes:
     """Return the state of a campaign with one group."""
     kind = Kind("alone", "gpu", ("gpu",))
     campaign = Campaign(1, "c", "x", False, ("gpu01",), (kind,), 1.0)
-    group = Group(1, 1, "alone", ("gpu01",), False, "000001", "", "", 1.0, 2.0, 3.0, "r", "0" * 64)
-    result = Result("alone", "gpu01", 1, ("gpu01",), 3.0, "fit")
-    state = CampaignState(campaign, (group,), (result,), {}, {"gpu01": NodeView(False, True)})
+    group = RunGroup(1, 1, "alone", ("gpu01",), False, "000001", "", "", 1.0, 2.0, 3.0, "r", "0" * 64)
+    result = NodeResult("alone", "gpu01", 1, ("gpu01",), 3.0, "fit")
+    state = CampaignState(campaign, (group,), (result,), {}, {"gpu01": SlurmNode(False, True)})
     return state_file.encode(state_file.document_of(judge(state, now=1.0)))
 
 
@@ -275,7 +276,7 @@ OTHERS: dict[str, Reader] = {
         Reader("suites.ibfabric.plan.parse_plan", _both(lambda text: parse_plan("plan", text)), (
             *_in("ibfabric", "plan-*", 7), *recorded("ibfabric/ibnetdiscover-ibsim.txt"))),
         Reader("suites.ibfabric.lldp.parse_neighbours", _both(parse_neighbours), _in("ibfabric", "lldp-*")),
-        Reader("report.run_model.read_run", _run, _EVENTS),
+        Reader("report.events.read_run", _run, _EVENTS),
         Reader("cli.signed_folder.parse_manifest", lambda data: parse_manifest(data, Path("SHA256SUMS")), (b"%064d  a/b\n" % 0,)),
         Reader("campaign.state_file.parse_state", lambda data: parse_state(data, Path("campaign.json")), (_campaign(),)),
         Reader("gate.baseline.parse", _both(gate_baseline.parse), (

@@ -20,9 +20,9 @@ from pytest_gpucluster.core.check import Action, Check, Outcome
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit.gpu import nvidia_smi, xid_check
 from pytest_gpucluster.kit.gpu.fabric_manager import FabricManager
-from pytest_gpucluster.kit.gpu.libraries import Libraries
 from pytest_gpucluster.kit.node.kernel_log import Event, KernelLog
 from pytest_gpucluster.suites.gpu import checks, missing_gpus
+from pytest_gpucluster.suites.gpu.libraries import Libraries
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.part import Part, gpu
 from pytest_gpucluster.report import html, junit, prom
-from pytest_gpucluster.report.events import EventLog, read_log
-from pytest_gpucluster.report.run_model import read_run
+from pytest_gpucluster.report.events import EventLog, read_log, read_run
 from pytest_gpucluster.report.verdict import counts_of
 
 if TYPE_CHECKING:

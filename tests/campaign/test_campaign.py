@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from pytest_gpucluster.campaign.campaign import Loop, Rules, with_nice
-from pytest_gpucluster.campaign.model import Campaign, Group
+from pytest_gpucluster.campaign.model import Campaign, RunGroup
 from pytest_gpucluster.core.run_mark import mark_of
 
 
@@ -42,7 +42,7 @@ def test_a_group_ends_with_its_process_or_its_last_job(
     own = mark_of(os.getpid())
     marks = {"self": own, "dead": f"{own.rpartition('-')[0]}-1"}
     by, of = marks.get(owner, owner), marks.get(child, child)
-    group = Group(1, 1, "alone", ("n1",), False, "", by, of, 0.0, left)
+    group = RunGroup(1, 1, "alone", ("n1",), False, "", by, of, 0.0, left)
     assert loop()._has_ended(group) == ended
 
 
@@ -51,7 +51,7 @@ def test_the_wall_clock_of_a_login_node_takes_no_live_group(
     monkeypatch: pytest.MonkeyPatch, ahead: float
 ) -> None:
     now = time.time()
-    group = Group(1, 1, "alone", ("n1",), False, "", "", "deadbeef-1-2", now, now + 60)
+    group = RunGroup(1, 1, "alone", ("n1",), False, "", "", "deadbeef-1-2", now, now + 60)
     one, begun = loop(), time.monotonic()
     monkeypatch.setattr(time, "time", lambda: now + ahead)
     assert not one._has_ended(group)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpucluster.campaign.child import OUTPUT, Child, arguments_of, outcome_of, was_refused
-from pytest_gpucluster.campaign.model import FAILED, FIT, NOT_PROVED, NOT_TESTED, Group, Kind
+from pytest_gpucluster.campaign.model import Kind, RunGroup
 from pytest_gpucluster.core.run_mark import is_running
 from pytest_gpucluster.report.events import EventLog
+from pytest_gpucluster.report.proof import FAILED, FIT, NOT_PROVED, NOT_TESTED
 from pytest_gpucluster.report.run_model import NO_NODES, REFUSED, TAKEN_BACK, WAITED
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ def outcome(
     return outcome_of(group(folder, kind, nodes), kind, {})
 
 
-def group(folder: Path, kind: Kind, nodes: str) -> Group:
-    return Group(1, 1, kind.name, tuple(nodes.split()), False, str(folder), "", "", 0.0, 1.0)
+def group(folder: Path, kind: Kind, nodes: str) -> RunGroup:
+    return RunGroup(1, 1, kind.name, tuple(nodes.split()), False, str(folder), "", "", 0.0, 1.0)
 
 
 def item(node: str, ended: str, check: str = "gpu.count", message: str = "") -> tuple[str, dict[str, Any]]:

@@ -8,18 +8,9 @@ from random import Random
 
 import pytest
 
-from pytest_gpucluster.campaign.model import (
-    FAILED,
-    FIT,
-    NOT_PROVED,
-    NOT_TESTED,
-    Campaign,
-    Kind,
-    NodeView,
-    Result,
-    View,
-)
+from pytest_gpucluster.campaign.model import Campaign, Kind, NodeResult, SlurmNode, View
 from pytest_gpucluster.campaign.planner import OPEN, Planner
+from pytest_gpucluster.report.proof import FAILED, FIT, NOT_PROVED, NOT_TESTED
 
 ALONE = Kind("alone", "not nccl", ("gpu",))
 PAIRS = Kind("nccl", "nccl", ("nccl",), size=2, partners=3)
@@ -27,7 +18,7 @@ NAMES = tuple(f"n{number}" for number in range(1, 7))
 
 
 def view(
-    results: tuple[Result, ...] = (),
+    results: tuple[NodeResult, ...] = (),
     *,
     kinds: tuple[Kind, ...] = (ALONE, PAIRS),
     names: tuple[str, ...] = NAMES,
@@ -38,16 +29,19 @@ def view(
 ) -> View:
     campaign = Campaign(1, "c", "x", True, names, kinds, 0.0)
     nodes = {
-        name: NodeView(name not in (*busy.split(), *out.split()), name not in out.split()) for name in names
+        name: SlurmNode(name not in (*busy.split(), *out.split()), name not in out.split()) for name in names
     }
     return View(campaign, results, nodes, limit, **more)  # type: ignore[arg-type]
 
 
 def result(
     number: int, nodes: str, outcome: str = FIT, kind: Kind = ALONE, **more: object
-) -> tuple[Result, ...]:
+) -> tuple[NodeResult, ...]:
     members = tuple(nodes.split())
-    return tuple(Result(kind.name, node, number, members, float(number), outcome, **more) for node in members)  # type: ignore[arg-type]
+    return tuple(
+        NodeResult(kind.name, node, number, members, float(number), outcome, **more)  # type: ignore[arg-type]
+        for node in members
+    )
 
 
 def chosen(found: Planner) -> tuple[Kind, tuple[str, ...]]:
@@ -100,9 +94,9 @@ def test_the_oldest_verdict_comes_first_and_after_it_what_was_tried_least_recent
     assert chosen(Planner(withdrawn)) == (ALONE, ("n6",))
 
 
-def simulate(names: tuple[str, ...], bad: set[str], seed: int) -> tuple[Planner, list[Result]]:
+def simulate(names: tuple[str, ...], bad: set[str], seed: int) -> tuple[Planner, list[NodeResult]]:
     """Drive the planner to its end; at each step a random half of the nodes is busy."""
-    dice, results = Random(seed), list[Result]()
+    dice, results = Random(seed), list[NodeResult]()
     for number in range(1, 2_000):
         busy = " ".join(name for name in names if dice.random() < 0.5)
         planner = Planner(view(tuple(results), names=names, busy=busy))
@@ -132,7 +126,7 @@ def test_each_node_meets_three_partners_and_a_bad_one_fails_alone(size: int, see
     assert sorted(alone) == sorted(names)  # each once
 
 
-def alone(*nodes: str) -> tuple[Result, ...]:
+def alone(*nodes: str) -> tuple[NodeResult, ...]:
     return tuple(it for number, node in enumerate(nodes, 2) for it in result(number, node))
 
 

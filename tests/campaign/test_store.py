@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster.campaign.child import Outcome
-from pytest_gpucluster.campaign.model import FAILED, FIT, NOT_TESTED, Campaign, Group, Kind
+from pytest_gpucluster.campaign.child import GroupResult
+from pytest_gpucluster.campaign.model import Campaign, Kind, RunGroup
 from pytest_gpucluster.campaign.planner import Choice
 from pytest_gpucluster.campaign.store import CampaignStore
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.kit.suite_work import PairResult
+from pytest_gpucluster.report.proof import FAILED, FIT, NOT_TESTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +34,7 @@ def begin(store: CampaignStore, name: str = "x", **more: float) -> Campaign:
     return store.open_campaign("prod", name, NAMES, (ALONE,), simulated=True, **more)
 
 
-def take(store: CampaignStore, campaign: Campaign, limit: int = len(NAMES)) -> Group | None:
+def take(store: CampaignStore, campaign: Campaign, limit: int = len(NAMES)) -> RunGroup | None:
     """Claim the next node, unless this many are claimed."""
 
     def choose(now: CampaignStore) -> Choice | None:
@@ -42,13 +43,13 @@ def take(store: CampaignStore, campaign: Campaign, limit: int = len(NAMES)) -> G
         free = [node for node in NAMES if node not in claimed and node not in tested]
         return Choice(ALONE, (free[0],), False) if free and len(claimed) < limit else None
 
-    def group(choice: Choice) -> Group:
-        return Group(0, campaign.number, "alone", choice.nodes, False, "", "m-1-2", "", 1.0, 2.0)
+    def group(choice: Choice) -> RunGroup:
+        return RunGroup(0, campaign.number, "alone", choice.nodes, False, "", "m-1-2", "", 1.0, 2.0)
 
     return store.claim(campaign, choose, group)
 
 
-def taken(store: CampaignStore, campaign: Campaign) -> Group:
+def taken(store: CampaignStore, campaign: Campaign) -> RunGroup:
     group = take(store, campaign)
     assert group is not None
     return group
@@ -66,7 +67,7 @@ def test_processes_of_one_campaign_test_no_node_twice_and_keep_the_limit(tmp_pat
                 if group is not None:
                     assert len(own.leases("prod")) <= 3
                     done += group.nodes
-                    assert own.release(group, Outcome(dict.fromkeys(group.nodes, (FIT, ""))))
+                    assert own.release(group, GroupResult(dict.fromkeys(group.nodes, (FIT, ""))))
         return done
 
     with ThreadPoolExecutor(4) as pool:
@@ -78,8 +79,8 @@ def test_a_group_is_released_once_with_its_results(store: CampaignStore) -> None
     campaign, boot = begin(store), "2026-01-01T00:00:00"
     group = taken(store, campaign)
     failed = {"n000": (FAILED, "gpu.count: 7")}
-    assert store.release(group, Outcome(failed, boots={"n000": boot}, run="r1", sha256="ab"))
-    assert not store.release(group, Outcome({"n000": (FIT, "")}))
+    assert store.release(group, GroupResult(failed, boots={"n000": boot}, run="r1", sha256="ab"))
+    assert not store.release(group, GroupResult({"n000": (FIT, "")}))
     (found,) = store.results(campaign)
     assert {found.node: (found.outcome, found.message)} == failed
     assert (found.boot, store.leases("prod")) == (boot, {})
@@ -98,7 +99,7 @@ def test_a_campaign_goes_on_where_it_stopped_and_begins_again_after_its_end(stor
     campaign = begin(store)
     for outcome in (FIT, FAILED, NOT_TESTED):
         group = taken(store, campaign)
-        store.release(group, Outcome({group.nodes[0]: (outcome, "")}))
+        store.release(group, GroupResult({group.nodes[0]: (outcome, "")}))
     assert begin(store) == campaign
     assert [it.left for it in store.results(campaign)] == [False] * 3
     store.close_campaign(campaign)
@@ -117,7 +118,7 @@ def test_a_campaign_of_other_suites_needs_another_name(store: CampaignStore) -> 
 def test_pairs_of_a_repaired_node_count_no_more(store: CampaignStore) -> None:
     campaign = begin(store)
     pairs = {"nccl": [PairResult(("n000", "n001"), "pair_busbw", 3.5)]}
-    store.release(taken(store, campaign), Outcome({"n000": (FAILED, "")}, pairs=pairs))
+    store.release(taken(store, campaign), GroupResult({"n000": (FAILED, "")}, pairs=pairs))
     assert store.pairs(campaign) == pairs
     store.mark_left(campaign, ["n000"])
     assert store.pairs(campaign) == {}

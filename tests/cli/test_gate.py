@@ -23,20 +23,20 @@ from pytest_gpucluster.core.part import GPUS
 from pytest_gpucluster.gate import gate
 from pytest_gpucluster.gate.baseline import Baseline, encode
 from pytest_gpucluster.gate.gate import GateResult, own_node, with_own_gpus
-from pytest_gpucluster.gate.judge import Judged, node_checks
+from pytest_gpucluster.gate.judge import CheckResult, node_checks
 
 node_checks(["gpu.*", "os.*"])  # registers all checks
 
 
-def failed(check: str, action: Action) -> Judged:
+def failed(check: str, action: Action) -> CheckResult:
     finding = Finding(GPUS, Quantity(7), Quantity(8))
     healthy = "made for a test" if action.is_repair else ""
     verdict = Verdict(check, Outcome.FAILED, (finding,), action=action, never_healthy=healthy)
-    return Judged(check, "failed", verdict)
+    return CheckResult(check, "failed", verdict)
 
 
-def result(*judged: Judged, **fields: Any) -> GateResult:
-    passed = Judged("os.drift", "passed", Verdict("os.drift", Outcome.PASSED))
+def result(*judged: CheckResult, **fields: Any) -> GateResult:
+    passed = CheckResult("os.drift", "passed", Verdict("os.drift", Outcome.PASSED))
     return GateResult(cluster="prod", node="gpu01", results=(passed, *judged), seconds=1.25, **fields)
 
 
@@ -88,7 +88,7 @@ OF_JOB = failed("gpu.idle_memory", Action.DRAIN)
     ],
 )
 def test_only_a_repair_that_no_job_caused_takes_the_node_out_of_service(
-    ran: Gate, judged: tuple[Judged, ...], context: str, status: int
+    ran: Gate, judged: tuple[CheckResult, ...], context: str, status: int
 ) -> None:
     assert ran.run(result(*judged), "--context", context) == status
 
@@ -205,7 +205,7 @@ def test_drain_needs_the_context_of_a_health_check(ran: Gate) -> None:
 
 def test_the_first_line_is_the_reason_and_others_say_what_to_do(ran: Gate) -> None:
     why = "topology: nvidia-smi topo -m did not end within the budget of 8 s"
-    hung = Judged("gpu.topology", "not checked", why=why)
+    hung = CheckResult("gpu.topology", "not checked", why=why)
     ran.run(result(SETTING, REPAIR, OF_JOB, hung, slow=["nvidia-smi topo -m"]))
     first, *repairs, unjudged, slow = ran.out.splitlines()
     assert first == "gpucluster:gpu.remapped_rows 7<8 GPUs (and 2 more)"
@@ -221,17 +221,17 @@ def test_the_first_line_is_the_reason_and_others_say_what_to_do(ran: Gate) -> No
 @pytest.mark.parametrize(
     ("judged", "words", "status"),
     [
-        (Judged("gpu.count", "not checked", why="x"), "NOT PROVED (gpu.count not checked): 1 check", 3),
+        (CheckResult("gpu.count", "not checked", why="x"), "NOT PROVED (gpu.count not checked): 1 check", 3),
         (failed("gpu.count", Action.CONFIGURE), "NOT PROVED (gpu.count failed): 2 checks judged", 3),
         (
-            Judged("gpu.count", "not applicable", why="x"),
+            CheckResult("gpu.count", "not applicable", why="x"),
             "OK: 1 check judged, nothing of gpu applies (profile generic)",
             0,
         ),
         (failed("gpu.temperature", Action.MONITOR), "OK: 2 checks judged", 0),  # a job has heated it
     ],
 )
-def test_a_node_without_a_proof_is_not_ok(ran: Gate, judged: Judged, words: str, status: int) -> None:
+def test_a_node_without_a_proof_is_not_ok(ran: Gate, judged: CheckResult, words: str, status: int) -> None:
     found = result(judged, proofs=("gpu.count", "gpu.temperature"), profile="generic")
     assert ran.run(found, "--context", "job") == status
     assert ran.out.startswith(f"gpu01: gpucluster: {words}")
@@ -244,7 +244,7 @@ def test_a_node_without_a_proof_is_not_ok(ran: Gate, judged: Judged, words: str,
         (result(), "OK", 0),
         (result(SETTING), "WARNING", 1),
         (result(REPAIR), "CRITICAL", 2),
-        (GateResult("prod", "gpu01", (Judged("os.drift", "not checked", why="x"),)), "UNKNOWN", 3),
+        (GateResult("prod", "gpu01", (CheckResult("os.drift", "not checked", why="x"),)), "UNKNOWN", 3),
     ],
 )
 def test_nagios(ran: Gate, found: GateResult, word: str, status: int) -> None:

@@ -21,9 +21,9 @@ from pytest_gpucluster.cluster.slurm.client import Slurm
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.cluster.slurm.leftovers import Leftover
 from pytest_gpucluster.core.finding import Metric
-from pytest_gpucluster.kit.container import containers
 from pytest_gpucluster.report.history import History
 from pytest_gpucluster.report.run_snapshot import ItemMetric, NodeAct, Recorded, RecordedItem
+from pytest_gpucluster.suites.container import containers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster.cluster.plan import Kind, Plan, Problem, Selection, judge_node, make_plan, shares
+from pytest_gpucluster.cluster.plan import (
+    Plan,
+    Problem,
+    ProblemKind,
+    Selection,
+    judge_node,
+    make_plan,
+    shares,
+)
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, parse_nodes
 from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.config.models import Cluster, Group, Profile, SlurmConfig
@@ -36,11 +44,11 @@ def test_all_nodes_of_the_file_are_selected_in_its_order() -> None:
     plan = make_plan(_cluster(("gpu[02-03]", None), ("gpu01", None)), IDLE, Selection())
     assert plan == Plan(("gpu02", "gpu03", "gpu01"))
     assert plan.testable == plan.selected
-    assert [kind.value for kind in Kind] == ["unavailable", "busy", "lost", "cut"]
+    assert [kind.value for kind in ProblemKind] == ["unavailable", "busy", "lost", "cut"]
     known = _nodes(gpu01="IDLE", gpu02="IDLE")  # one that Slurm lacks is a problem and stays selected
     plan = make_plan(LAB, known, Selection())
     assert (plan.selected, plan.testable) == (("gpu01", "gpu02", "gpu03"), ("gpu01", "gpu02"))
-    assert plan.problems["gpu03"].kind is Kind.UNAVAILABLE
+    assert plan.problems["gpu03"].kind is ProblemKind.UNAVAILABLE
     assert "slurm.conf" in plan.problems["gpu03"].text
 
 
@@ -49,14 +57,14 @@ def test_all_nodes_of_the_file_are_selected_in_its_order() -> None:
 def test_a_bad_node_is_never_waited_for(state: str, *, wait: bool) -> None:
     problem = judge_node("gpu01", _nodes(gpu01=state), wait=wait)
     assert problem is not None
-    assert problem.kind is Kind.UNAVAILABLE
+    assert problem.kind is ProblemKind.UNAVAILABLE
 
 
 @pytest.mark.parametrize("state", ["ALLOCATED", "MIXED", "IDLE+COMPLETING"])
 def test_a_busy_node_is_left_out_unless_it_was_asked_for(state: str) -> None:
     busy = _nodes(gpu01=state)
     problem = judge_node("gpu01", busy, wait=False)
-    assert problem == Problem(Kind.BUSY, busy["gpu01"].why_unavailable())
+    assert problem == Problem(ProblemKind.BUSY, busy["gpu01"].why_unavailable())
     assert judge_node("gpu01", busy, wait=True) is judge_node("gpu02", IDLE, wait=False) is None
     named = make_plan(LAB, IDLE | busy, Selection(nodes=("gpu01",)))
     assert (named.testable, named.wait) == (("gpu01",), True)
@@ -112,7 +120,7 @@ def test_a_reservation_is_what_is_tested() -> None:
     nodes = IDLE | _nodes(gpu01="ALLOCATED", gpu03="DOWN")
     named = make_plan(cluster, nodes, Selection(nodes=("gpu01", "gpu02", "gpu03")), reserved={"gpu01"})
     assert (named.wait, named.testable, set(named.problems)) == (True, ("gpu01",), {"gpu02", "gpu03"})
-    assert named.problems["gpu02"] == Problem(Kind.UNAVAILABLE, "not in reservation night")
+    assert named.problems["gpu02"] == Problem(ProblemKind.UNAVAILABLE, "not in reservation night")
     assert "DOWN" in named.problems["gpu03"].text
 
 

@@ -12,7 +12,7 @@ import yaml
 from pytest_gpucluster import SuiteError, config
 from pytest_gpucluster.config import init_template, json_schema
 from pytest_gpucluster.config.ansible import read_inventory
-from pytest_gpucluster.config.init_template import DraftNode, Login, blind_spots, draft, from_inventory
+from pytest_gpucluster.config.init_template import DraftNode, LoginNode, blind_spots, draft, from_inventory
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.registry import Suite
 from pytest_gpucluster.core.survey import Hardware, Software, Survey
@@ -248,7 +248,7 @@ def test_a_draft_that_is_a_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_notes_are_valid_themselves_odd_names_stay_and_simulated_gpus_are_called_so(tmp_path: Path) -> None:
-    login = Login("no", 'log"in: #1')
+    login = LoginNode("no", 'log"in: #1')
     nodes = [DraftNode("a", "my part: #1", {"gpu:h200": 8})]
     cluster = loaded(draft("no", nodes, origin="a\nb: c", login=login, simulated=True), tmp_path)
     assert (cluster.name, cluster.slurm.partition) == ("no", "my part: #1")

@@ -29,7 +29,7 @@ from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.core.fact import Fact
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.values import ssh_address
-from pytest_gpucluster.plugin import text_options
+from pytest_gpucluster.plugin.option_table import text_options
 from pytest_gpucluster.plugin.options import check_nodes, refuse_names, refuse_words, refused_values
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from pytest_gpucluster.kit.framework.payload_result import (
     read_facts,
 )
 from pytest_gpucluster.kit.mpi.mpi_errors import code_of, with_software_cause
-from pytest_gpucluster.report.run_model import read_run
+from pytest_gpucluster.report.events import read_run
 from pytest_gpucluster.run.record import Record
 
 FINDING = Finding("GPU 1", "7", "8")

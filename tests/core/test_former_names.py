@@ -13,7 +13,7 @@ from pytest_gpucluster.core import former_names
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.former_names import FIXED, KEYS, OPTIONS, Former, present_name
 from pytest_gpucluster.drain import policy
-from pytest_gpucluster.drain.reason import Reason
+from pytest_gpucluster.drain.reason import DrainReason
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,7 +75,7 @@ def test_a_gate_and_the_command_refuse_former_names(capsys: pytest.CaptureFixtur
 @pytest.mark.usefixtures("former")
 def test_a_node_that_was_drained_for_a_former_check_is_judged_by_the_present_one() -> None:
     reason, ends = (
-        Reason(("os.kernal", "gpu.*"), "x", "r1"),
+        DrainReason(("os.kernal", "gpu.*"), "x", "r1"),
         {"os.drift": ["passed"], "gpu.count": ["passed"]},
     )
     assert policy.why_not_passed(reason, ends, ()) == ""
@@ -85,7 +85,7 @@ def test_a_node_that_was_drained_for_a_former_check_is_judged_by_the_present_one
         == f"os.drift ended as failed{renamed}"
     )
     assert policy.why_not_passed(reason, {"gpu.count": ["passed"]}, ()) == f"os.drift did not run{renamed}"
-    gone = Reason(("old.gone",), "x", "r1")
+    gone = DrainReason(("old.gone",), "x", "r1")
     assert policy.why_not_passed(gone, ends, ()) == f"old.gone did not run: 'old.gone' {REMOVED.text}"
     assert (present_name("old.gone"), present_name("gpu.count")) == ("old.gone", "gpu.count")
 

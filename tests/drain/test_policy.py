@@ -36,7 +36,7 @@ from pytest_gpucluster.drain.policy import (
     why_not_passed,
     why_not_resume,
 )
-from pytest_gpucluster.drain.reason import LIMIT, PART, Reason, deviation
+from pytest_gpucluster.drain.reason import LIMIT, PART, DrainReason, deviation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -73,7 +73,7 @@ def test_the_deviation_in_short() -> None:
         assert deviation(Finding(gpu(4, uuid="GPU-c12"), measured, expected)) == named + text
 
 
-def read(text: str, name: str = "gpu01") -> Reason:
+def read(text: str, name: str = "gpu01") -> DrainReason:
     found = read_reason(name, text)
     assert found is not None
     return found
@@ -84,7 +84,7 @@ def test_a_reason_has_its_check_first_and_is_read_again() -> None:
         "gpu01", ["gpu.count", "gpu.names", "gpu.count"], Finding("GPUs", Quantity(7), Quantity(8)), RUN
     )
     assert text == f"gpucluster:gpu.count 7<8 GPUs also=gpu.names run={RUN} sum=ad70a871"
-    assert read(text) == Reason(("gpu.count", "gpu.names"), "7<8 GPUs", RUN)
+    assert read(text) == DrainReason(("gpu.count", "gpu.names"), "7<8 GPUs", RUN)
 
 
 HOSTILE = (
@@ -145,9 +145,9 @@ WRONG_REASONS = (
 
 def test_what_is_read_of_a_reason() -> None:
     for text, reason in (
-        ("gpu.count a b!=c ~ run=r", Reason(("gpu.count",), "a b!=c ~", "r")),
-        ("gpu.count 1<2 also=* run=r-1_2.3", Reason(("gpu.count", "*"), "1<2", "r-1_2.3")),
-        ("a-b_c.D9 1<2 also=a,b.*,c run=r", Reason(("a-b_c.D9", "a", "b.*", "c"), "1<2", "r")),
+        ("gpu.count a b!=c ~ run=r", DrainReason(("gpu.count",), "a b!=c ~", "r")),
+        ("gpu.count 1<2 also=* run=r-1_2.3", DrainReason(("gpu.count", "*"), "1<2", "r-1_2.3")),
+        ("a-b_c.D9 1<2 also=a,b.*,c run=r", DrainReason(("a-b_c.D9", "a", "b.*", "c"), "1<2", "r")),
     ):
         assert read(summed(f"gpucluster:{text}")) == reason
     for text in (*(f"gpucluster:{wrong}" for wrong in WRONG_REASONS), "xgpucluster:gpu.count 1<2 run=r"):
@@ -183,7 +183,7 @@ def test_a_reason_concerns_the_checks_that_it_names() -> None:
         (("gpu.*",), "gpus.count", False),
         (("*",), "anything", True),
     ):
-        assert Reason(patterns, "", "").concerns(check) is concerned
+        assert DrainReason(patterns, "", "").concerns(check) is concerned
 
 
 def test_the_text_that_slurm_adds_for_a_node_switched_off_for_repair_keeps_the_reason_own() -> None:
@@ -194,7 +194,7 @@ def test_the_text_that_slurm_adds_for_a_node_switched_off_for_repair_keeps_the_r
         "Not responding : ResumeTimeout reached",
     ):
         text = f"{OURS} : {added}"
-        assert read(text) == Reason(("gpu.count",), "7<8 GPUs", RUN)
+        assert read(text) == DrainReason(("gpu.count",), "7<8 GPUs", RUN)
         drained = node("IDLE", "DRAIN", reason=text)
         assert fit_for_retest(drained)
         assert why_not_resume(drained, text) == ""

@@ -13,15 +13,15 @@ from plugin_helpers import FakeConfig, FakeItem, a_cluster, a_session, run_pytes
 from pytest_gpucluster import suites_path
 from pytest_gpucluster.config.loader import load_cluster
 from pytest_gpucluster.config.models import Cluster, Group, Profile
-from pytest_gpucluster.plugin import text_options
 from pytest_gpucluster.plugin.collection import (
     WHY_NOT,
     Collection,
-    Selection,
+    ItemSelection,
     ignores,
     on_request_line,
     selects,
 )
+from pytest_gpucluster.plugin.option_table import text_options
 from pytest_gpucluster.report.proof import Required, read_required
 
 
@@ -56,7 +56,7 @@ def required(items: list[Any], *more: str) -> tuple[list[Required], dict[str, An
     profile = Profile(name="p", description="p", source="p", required=("gpu.ecc*",))
     config: Any = FakeConfig()
     session = a_session(a_cluster("gpu[01-02]", profile=profile, required=more))
-    event = Selection(config, session).event(items)
+    event = ItemSelection(config, session).event(items)
     return sorted(read_required(event), key=lambda row: row.check), event
 
 

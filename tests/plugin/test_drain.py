@@ -14,7 +14,7 @@ from plugin_helpers import FakeConfig, FakeItem, PytestRun, a_cluster, a_session
 from report_helpers import a_run as events_of
 from report_helpers import failing, passing, result
 
-from pytest_gpucluster.cluster.plan import Kind, Problem
+from pytest_gpucluster.cluster.plan import Problem, ProblemKind
 from pytest_gpucluster.cluster.slurm.client import Slurm
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, PartitionInfo
 from pytest_gpucluster.config.models import SlurmConfig
@@ -31,10 +31,9 @@ from pytest_gpucluster.plugin.drain import (
     little_patience,
     retest_reasons,
 )
-from pytest_gpucluster.report.events import logs_below
+from pytest_gpucluster.report.events import logs_below, read_run
 from pytest_gpucluster.report.history import History
 from pytest_gpucluster.report.result import read_result
-from pytest_gpucluster.report.run_model import read_run
 from pytest_gpucluster.report.run_snapshot import Recorded
 from pytest_gpucluster.run.facts import CheckFailed
 
@@ -315,7 +314,7 @@ def test_the_budget_counts_what_goes_back_to_drained(ended: type[Ended]) -> None
 def test_a_node_on_trial_that_fails_again_keeps_the_reason_that_it_had(ended: type[Ended]) -> None:
     sick = ("gpu03", "gpu05", "gpu06")
     results = [failing(node) if node in sick else passing(node) for node in ALL]
-    run = ended(results, problems={"gpu06": Problem(Kind.LOST, "it was lost")})
+    run = ended(results, problems={"gpu06": Problem(ProblemKind.LOST, "it was lost")})
     run.act()
     assert run.world.nodes["gpu03"].reason == reason_of("gpu03")
     assert run.drained == ["gpu03", "gpu05"]

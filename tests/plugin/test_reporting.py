@@ -11,7 +11,7 @@ import pytest
 from plugin_helpers import FakeConfig, a_cluster, a_session
 
 from pytest_gpucluster.cluster.channel.channel import Loss
-from pytest_gpucluster.cluster.plan import Kind, Problem
+from pytest_gpucluster.cluster.plan import Problem, ProblemKind
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.config.models import Cluster
 from pytest_gpucluster.core.waivers import Waiver
@@ -42,7 +42,7 @@ def session(*covered: tuple[str, str]) -> Any:
 
 
 CONFIG: Any = FakeConfig(Namespace(cluster="prod", profile=None, set=[]))
-DRAINED = Problem(Kind.UNAVAILABLE, 'DRAINED: "bad cable"')
+DRAINED = Problem(ProblemKind.UNAVAILABLE, 'DRAINED: "bad cable"')
 
 
 def failure(check: str, node: str, **keywords: Any) -> Any:
@@ -75,7 +75,7 @@ def test_a_drained_node_is_an_error_unless_a_waiver_covers_it() -> None:
     assert "gpu03 is not tested: DRAINED" in broken.longreprtext
     known = a_session(slurm=Mock(**{"nodes.return_value": {"gpu03": NodeInfo("gpu03", "DOWN")}}))
     known._lost_at_end = {"gpu03": Loss("silent")}
-    lost, _ = untested("gpu03", Problem(Kind.LOST, "silent"), known, CONFIG)
+    lost, _ = untested("gpu03", Problem(ProblemKind.LOST, "silent"), known, CONFIG)
     assert lost.longreprtext.startswith("gpu03 was lost: silent\nSlurm state: DOWN\n")
     covered, _ = untested("gpu03", DRAINED, session(("run.available", "gpu03")), CONFIG)
     assert covered.outcome == "skipped"

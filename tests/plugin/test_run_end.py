@@ -14,7 +14,7 @@ import pytest
 from plugin_helpers import FakeConfig, PytestRun, a_cluster, a_session, run_pytest
 
 from pytest_gpucluster.cluster import signals
-from pytest_gpucluster.cluster.plan import Kind, Problem
+from pytest_gpucluster.cluster.plan import Problem, ProblemKind
 from pytest_gpucluster.cluster.slurm.inventory import parse_nodes
 from pytest_gpucluster.config.models import ReportsConfig
 from pytest_gpucluster.core.errors import GpuClusterError
@@ -155,9 +155,9 @@ def test_nodes_go_back_beside_the_reports(*, broken: bool) -> None:
 
 
 PROBLEMS = {
-    "gpu02": Problem(Kind.BUSY, "ALLOCATED"),
-    "gpu03": Problem(Kind.UNAVAILABLE, 'DRAINED: "bad cable"'),
-    "gpu04": Problem(Kind.LOST, "does not answer"),
+    "gpu02": Problem(ProblemKind.BUSY, "ALLOCATED"),
+    "gpu03": Problem(ProblemKind.UNAVAILABLE, 'DRAINED: "bad cable"'),
+    "gpu04": Problem(ProblemKind.LOST, "does not answer"),
 }
 STATES = {"gpu01": "fit", "gpu02": "not tested", "gpu03": "not tested", "gpu04": "not proved"}
 

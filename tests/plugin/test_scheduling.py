@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from pytest_gpucluster.cluster.channel.node_lock import NodeLocks
 from pytest_gpucluster.cluster.plan import make_lanes
 from pytest_gpucluster.core.errors import TransportError
 from pytest_gpucluster.plugin.scheduling import LaneScheduling, contradicted, unit_of
-from pytest_gpucluster.suites.gpu.profile_fit import Contradiction
+from pytest_gpucluster.suites.gpu.profile_fit import ProfileMismatch
 
 NODES = tuple(f"gpu{at:02}" for at in range(1, 8))
 
@@ -123,6 +124,20 @@ def scheduler(
     return made
 
 
+def test_workers_that_collected_other_items_run_none() -> None:
+    config: Any = FakeConfig()
+    config.getvalue = {"dist": "load", "tx": ["popen"] * 2}.__getitem__
+    reports: list[pytest.CollectReport] = []
+    config.hook = SimpleNamespace(pytest_collectreport=lambda report: reports.append(report))
+    made, workers = LaneScheduling(config, Silent(), lambda: None), [Worker("gw0"), Worker("gw1")]
+    for worker, names in zip(workers, ("ab", "ac"), strict=True):
+        made.add_node(worker)
+        made.add_node_collection(worker, list(names))
+    made.schedule()
+    assert [(report.nodeid, report.outcome) for report in reports] == [("gw1", "failed")]
+    assert [worker.sent for worker in workers] == [[], []]
+
+
 def run_all(made: LaneScheduling) -> dict[str, list[int]]:
     """Let every worker run what it has, in turns, until nothing is left: worker -> its items, in order."""
     ran: dict[str, list[int]] = {worker.gateway.id: [] for worker in made.nodes}
@@ -181,11 +196,11 @@ def test_a_unit_is_not_divided() -> None:
 
 # --- the profile of a group is of other hardware
 
-OTHER = Contradiction("gpu[01-02]", "dgx-a100", "8 NVIDIA H200", "8 NVIDIA A100", ("h200-8",))
+OTHER = ProfileMismatch("gpu[01-02]", "dgx-a100", "8 NVIDIA H200", "8 NVIDIA A100", ("h200-8",))
 REASON = "the nodes gpu[01-02] have 8 NVIDIA H200, profile dgx-a100 states 8 NVIDIA A100: see run.profile"
 
 
-def session(found: dict[str, Contradiction]) -> Any:
+def session(found: dict[str, ProfileMismatch]) -> Any:
     made = a_session(a_cluster("gpu[01-02]"))
     made.contradictions = {**found}
     return made

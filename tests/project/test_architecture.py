@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -139,3 +140,11 @@ def test_only_the_plugin_imports_pytest_and_only_payloads_the_frameworks_under_t
         if not is_payload(path) and typed & frameworks:
             wrong.append(path)
     assert wrong == []
+
+
+def test_no_public_class_name_stands_twice() -> None:
+    classes = [
+        part for path in sources() for part in ast.walk(tree_of(path)) if isinstance(part, ast.ClassDef)
+    ]
+    counts = Counter(part.name for part in classes if not part.name.startswith("_"))
+    assert [name for name, count in counts.items() if count > 1] == []

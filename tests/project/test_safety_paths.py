@@ -37,7 +37,7 @@ from pytest_gpucluster.suites.ray.payload_node import Daemons
 from pytest_gpucluster.suites.ray.steps import remove_command
 from pytest_gpucluster.suites.storage import payload as storage_payload
 from pytest_gpucluster.suites.submitit.payload import Driver
-from pytest_gpucluster.suites.training.payload import Storage
+from pytest_gpucluster.suites.training.payload import CheckpointFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -100,7 +100,7 @@ def clean(place: Path, _: pytest.MonkeyPatch) -> None:
 
 
 def checkpoint(place: Path, _: pytest.MonkeyPatch) -> None:
-    storage = Storage(f"{place}/gpucluster-{GUESS}")
+    storage = CheckpointFolder(f"{place}/gpucluster-{GUESS}")
     try:
         storage.make()
         storage.enter()
@@ -181,8 +181,8 @@ def storage(place: Path, patch: pytest.MonkeyPatch) -> None:
     patch.setenv(storage_payload.FOLDER, f"gpucluster-{GUESS}")
     options = {"seconds": 0.1, "engine": "python", "cluster": "", "jobs": []}
     watch: Any = None
-    group = storage_payload.Group(0, 1, "", 0, 1.0)
-    system = storage_payload.FileSystem({"path": str(place), "kind": "shared"}, options, group, watch)
+    group = storage_payload.Communicator(0, 1, "", 0, 1.0)
+    system = storage_payload.FileSystemSteps({"path": str(place), "kind": "shared"}, options, group, watch)
     system.check()
     try:
         system.make()
@@ -367,7 +367,7 @@ def test_leader_of_a_project_who_replaces_a_folder_gains_nothing(
         data = project / "data"
         data.mkdir(0o700)
         (data / "rank0.pt").write_text("precious")
-        storage = Storage(str(project / MARK))
+        storage = CheckpointFolder(str(project / MARK))
         storage.make()
         if when != "made":
             storage.enter()
@@ -411,7 +411,7 @@ def test_checkpoint_of_a_dead_step_in_the_folder_of_another_user_is_removed(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/nonexistent")
     with acting_as(ALICE, PROJECT):
-        storage = Storage(str(project / MARK))
+        storage = CheckpointFolder(str(project / MARK))
         storage.make()
         storage.enter()
         storage.new_file(0).close()
@@ -427,7 +427,7 @@ def test_checkpoint_of_a_dead_step_in_the_folder_of_another_user_is_removed(
 def test_part_of_a_checkpoint_that_another_user_wrote_is_not_read(place: Path) -> None:
     place.chmod(0o1777)
     with acting_as(ALICE):
-        storage = Storage(str(place / MARK))
+        storage = CheckpointFolder(str(place / MARK))
         storage.make()
         storage.enter()
     (place / MARK / storage.file_name(1)).write_text("root's")

@@ -9,7 +9,7 @@ import pytest
 from report.test_history import DAY, FIRST, result, store
 from report_helpers import event
 
-from pytest_gpucluster.report.fleet_runs import Act, Verdict, read_fleet
+from pytest_gpucluster.report.fleet_runs import Act, LastVerdict, read_fleet
 from pytest_gpucluster.report.history import History
 
 if TYPE_CHECKING:
@@ -52,9 +52,15 @@ def test_a_verdict_is_the_newest_of_its_suite_and_failed_counts(kept: History) -
     fill(kept)
     fleet = read_fleet(kept, "prod", now=NOW)
     first, second, third = (run.started for run in fleet.runs)
-    assert fleet.verdicts["gpu01"] == {"gpu": Verdict(third, "passed"), "os": Verdict(second, "passed")}
+    assert fleet.verdicts["gpu01"] == {
+        "gpu": LastVerdict(third, "passed"),
+        "os": LastVerdict(second, "passed"),
+    }
     # an error and "not tested" are no verdicts
-    assert fleet.verdicts["gpu02"] == {"gpu": Verdict(second, "failed"), "os": Verdict(first, "passed")}
+    assert fleet.verdicts["gpu02"] == {
+        "gpu": LastVerdict(second, "failed"),
+        "os": LastVerdict(first, "passed"),
+    }
     ends = {"gpu.a": "passed", "gpu.b": "failed", "gpu.c": "passed"}
     store(kept, 4, [result("gpu01", check, end) for check, end in ends.items()], end=1)
     assert read_fleet(kept, "prod", now=NOW).verdicts["gpu01"]["gpu"].outcome == "failed"

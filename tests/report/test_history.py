@@ -16,10 +16,9 @@ from plugin_helpers import FULL, TINY, jobs_so_far, on, run_pytest
 
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.core.errors import ConfigError
-from pytest_gpucluster.report.events import read_log
+from pytest_gpucluster.report.events import read_log, read_run
 from pytest_gpucluster.report.history import WINDOW, History
 from pytest_gpucluster.report.regression import FleetHistory, Turn
-from pytest_gpucluster.report.run_model import read_run
 from pytest_gpucluster.report.run_snapshot import recorded
 
 if TYPE_CHECKING:

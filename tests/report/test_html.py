@@ -16,9 +16,9 @@ from report_helpers import a_run, event, failing, passing, result, unjudged
 from pytest_gpucluster.core.finding import Metric
 from pytest_gpucluster.core.part import gpu
 from pytest_gpucluster.report import html, html_figures, html_map, proof
-from pytest_gpucluster.report.events import read_events
+from pytest_gpucluster.report.events import read_events, read_run
 from pytest_gpucluster.report.regression import Compared, ShownComparison
-from pytest_gpucluster.report.run_model import Run, read_run
+from pytest_gpucluster.report.run_model import Run
 from pytest_gpucluster.report.verdict import judge, ordered
 
 if TYPE_CHECKING:

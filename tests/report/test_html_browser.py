@@ -15,9 +15,9 @@ from report.test_html import hostile_run
 from report_helpers import a_run, failing, passing, unjudged
 
 from pytest_gpucluster.report import html, html_fleet
-from pytest_gpucluster.report.fleet_runs import Act, FleetRuns, Verdict, Worst
+from pytest_gpucluster.report.events import read_run
+from pytest_gpucluster.report.fleet_runs import Act, FleetRuns, LastVerdict, Worst
 from pytest_gpucluster.report.regression import Past
-from pytest_gpucluster.report.run_model import read_run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -250,7 +250,8 @@ def a_year() -> str:
         for n, node in enumerate(nodes)
     }
     verdicts = {
-        node: {suite: Verdict(1.7e9 + n * 9e4, "passed") for suite in SUITES} for n, node in enumerate(nodes)
+        node: {suite: LastVerdict(1.7e9 + n * 9e4, "passed") for suite in SUITES}
+        for n, node in enumerate(nodes)
     }
     acts = tuple(Act(1.7e9, node, "drained", "ops", "night001", "a reason " * 9) for node in nodes)
     worst = (Worst("gpu001", 3, 365, 1.7e9, (("gpu.a_check_with_a_long_name", 3),)),)

@@ -11,7 +11,7 @@ from report_helpers import a_run, failing, passing
 
 from pytest_gpucluster.core.part import Part, pair
 from pytest_gpucluster.report import html_fabric
-from pytest_gpucluster.report.run_model import read_run
+from pytest_gpucluster.report.events import read_run
 from pytest_gpucluster.report.verdict import ordered
 
 DASH = "\N{EN DASH}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from report.test_html import HOSTILE, Page
 
 from pytest_gpucluster.report import html_fleet
-from pytest_gpucluster.report.fleet_runs import Act, FleetRuns, Verdict, Worst
+from pytest_gpucluster.report.fleet_runs import Act, FleetRuns, LastVerdict, Worst
 from pytest_gpucluster.report.regression import Past
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def test_a_row_per_node_the_worst_first_and_equal_neighbours_are_one_bar() -> No
 def test_ages_are_whole_days_the_oldest_first() -> None:
     now = FIRST + 30.5 * DAY
     verdicts = {
-        node: {"gpu": Verdict(now - days * DAY, "passed"), "os": Verdict(now - 60, "failed")}
+        node: {"gpu": LastVerdict(now - days * DAY, "passed"), "os": LastVerdict(now - 60, "failed")}
         for node, days in (("gpu01", 2.9), ("gpu02", 2.1), ("gpu03", 40))
     }
     del verdicts["gpu03"]["os"]
@@ -83,7 +83,7 @@ def test_rows_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert page.count('aria-label="states of') == 2
     assert "2 further nodes are in the history." in Page(page).text
     monkeypatch.setattr(html_fleet, "MAX_AGES", 1)
-    verdicts = {f"gpu{n}": {"gpu": Verdict(FIRST + n * DAY, "passed")} for n in range(5)}
+    verdicts = {f"gpu{n}": {"gpu": LastVerdict(FIRST + n * DAY, "passed")} for n in range(5)}
     assert "4 further nodes have younger verdicts." in text_of({"gpu0": "p"}, verdicts=verdicts)
 
 
@@ -95,7 +95,7 @@ def test_nothing_of_another_user_becomes_markup(tmp_path: Path) -> None:
         more_runs=0,
         runs=(replace(runs(1)[0], run=HOSTILE, cluster=HOSTILE),),
         states={HOSTILE: ["failed"], "gpu01": ["odd"]},
-        verdicts={HOSTILE: {HOSTILE: Verdict(FIRST, HOSTILE)}},
+        verdicts={HOSTILE: {HOSTILE: LastVerdict(FIRST, HOSTILE)}},
         worst=(Worst(HOSTILE, 1, 1, FIRST, ((HOSTILE, 1),)),),
         acts=(Act(FIRST, HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE),),
     )

@@ -9,8 +9,8 @@ from report_helpers import a_run, failing, passing, unjudged
 
 from pytest_gpucluster.core.part import gpu, nvlink
 from pytest_gpucluster.report import html_work
+from pytest_gpucluster.report.events import read_run
 from pytest_gpucluster.report.regression import ShownComparison
-from pytest_gpucluster.report.run_model import read_run
 from pytest_gpucluster.report.verdict import ordered
 
 if TYPE_CHECKING:

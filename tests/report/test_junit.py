@@ -15,9 +15,8 @@ from plugin_helpers import ENDS, cases, on, out_of_service, run_pytest
 from report_helpers import FINDING, a_run, failing, junit_tree
 
 from pytest_gpucluster.report import junit
-from pytest_gpucluster.report.events import read_log
+from pytest_gpucluster.report.events import read_log, read_run
 from pytest_gpucluster.report.junit_merge import Merged, merge
-from pytest_gpucluster.report.run_model import read_run
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,8 +6,9 @@ from typing import Any
 
 from report_helpers import a_run, result
 
+from pytest_gpucluster.report.events import read_run
 from pytest_gpucluster.report.notice import MAX_LINES, notice
-from pytest_gpucluster.report.run_model import Run, read_run
+from pytest_gpucluster.report.run_model import Run
 
 
 def run_of(outcomes: dict[tuple[str, str], str], *more: dict[str, Any], exit: int = 1) -> Run:

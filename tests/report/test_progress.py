@@ -6,8 +6,8 @@ import os
 import threading
 from typing import Any
 
+from pytest_gpucluster.report.events import read_run
 from pytest_gpucluster.report.progress import Reminder, progress
-from pytest_gpucluster.report.run_model import read_run
 
 START = 1_000.0
 

@@ -16,7 +16,7 @@ from plugin_helpers import run_pytest
 from pytest_gpucluster.core import part as parts
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.report import prom
-from pytest_gpucluster.report.run_model import read_run
+from pytest_gpucluster.report.events import read_run
 
 if TYPE_CHECKING:
     from pathlib import Path

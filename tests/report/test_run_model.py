@@ -9,7 +9,8 @@ from report_helpers import a_run, failing, passing, result
 
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.part import gpu, nvlink
-from pytest_gpucluster.report.run_model import FailureGroup, read_run
+from pytest_gpucluster.report.events import read_run
+from pytest_gpucluster.report.run_model import FailureGroup
 from pytest_gpucluster.report.run_snapshot import (
     Recorded,
     recorded,

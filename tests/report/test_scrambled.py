@@ -9,7 +9,7 @@ from report_helpers import a_run, failing, passing
 
 from pytest_gpucluster.core.finding import Finding, mapped
 from pytest_gpucluster.core.part import Part, gpu, port
-from pytest_gpucluster.report.run_model import read_run
+from pytest_gpucluster.report.events import read_run
 
 NODES = tuple(f"gpu{number:02}" for number in range(1, 7))
 LOST = Finding(gpu(3), "GPU is lost", "answers", code="lost")

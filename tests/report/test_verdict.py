@@ -12,9 +12,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from report_helpers import a_run, event, failing, passing, result, unjudged
 
 from pytest_gpucluster.report import html, junit, prom
+from pytest_gpucluster.report.events import read_run
 from pytest_gpucluster.report.last_screen import closing, counts
 from pytest_gpucluster.report.proof import NODE_STATES, Required, write_required
-from pytest_gpucluster.report.run_model import Run, read_run
+from pytest_gpucluster.report.run_model import Run
 from pytest_gpucluster.report.run_snapshot import recorded
 from pytest_gpucluster.report.verdict import judge
 

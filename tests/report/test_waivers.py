@@ -6,7 +6,8 @@ from typing import Any
 
 from report_helpers import a_run, junit_tree, passing, result
 
-from pytest_gpucluster.report.run_model import Run, read_run
+from pytest_gpucluster.report.events import read_run
+from pytest_gpucluster.report.run_model import Run
 from pytest_gpucluster.report.waivers import expired, unused, uses
 
 

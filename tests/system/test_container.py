@@ -20,8 +20,8 @@ from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.config.models import EnvironmentConfig
 from pytest_gpucluster.core.run_mark import container_name
-from pytest_gpucluster.kit.container.containers import NamedContainers, remove_containers
 from pytest_gpucluster.sandbox import Sandbox
+from pytest_gpucluster.suites.container.containers import NamedContainers, remove_containers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -25,7 +25,7 @@ from pytest_gpucluster.cluster.slurm import leftovers as slurm_leftovers
 from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.core import run_mark
 from pytest_gpucluster.core.errors import GpuClusterError
-from pytest_gpucluster.kit.container import containers
+from pytest_gpucluster.suites.container import containers
 from pytest_gpucluster.suites.kubernetes.leftovers import jobs as left_jobs
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.campaign.child import USAGE, Child, arguments_of, last_line, outcome_of, was_refused
-from pytest_gpucluster.campaign.model import FAILED, JUDGED, Group, Kind, NodeView, View
+from pytest_gpucluster.campaign.model import JUDGED, Kind, RunGroup, SlurmNode, View
 from pytest_gpucluster.campaign.planner import OPEN, Planner
 from pytest_gpucluster.cluster import plan, signals
 from pytest_gpucluster.cluster.slurm.inventory import seen_from_inside
@@ -22,11 +22,12 @@ from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.run_mark import is_running, mark_of
 from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.report.fleet_runs import last_verdicts
+from pytest_gpucluster.report.proof import FAILED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from pytest_gpucluster.campaign.model import Campaign, Result
+    from pytest_gpucluster.campaign.model import Campaign, NodeResult
     from pytest_gpucluster.campaign.planner import Choice
     from pytest_gpucluster.campaign.store import CampaignStore
     from pytest_gpucluster.campaign.window import Window
@@ -64,7 +65,7 @@ class Loop:
     show: Callable[[str], None]
     reserved: Collection[str] = ()
     own: dict[int, Child] = field(default_factory=dict)  # group -> its process
-    nodes: dict[str, NodeView] = field(default_factory=dict)
+    nodes: dict[str, SlurmNode] = field(default_factory=dict)
     _read: float = 0.0
     _seen: dict[int, float] = field(default_factory=dict)  # group -> when this process saw it first
     _open: bool = True  # the window
@@ -142,7 +143,7 @@ class Loop:
         if repaired := self._repaired(self.store.results(self.campaign)):
             self.store.mark_left(self.campaign, repaired)
 
-    def _repaired(self, results: Iterable[Result]) -> set[str]:
+    def _repaired(self, results: Iterable[NodeResult]) -> set[str]:
         """Return the nodes that went out of service, or were booted, after they failed."""
         failed = [it for it in results if it.node in self.nodes and it.outcome == FAILED and not it.left]
         return {
@@ -216,11 +217,11 @@ class Loop:
             left.append(self.rules.window.seconds_left(datetime.now().astimezone()))
         return max(5.0, min(left))
 
-    def _group(self, choice: Choice) -> Group:
+    def _group(self, choice: Choice) -> RunGroup:
         now = time.time()
         until = now + self._queue_wait() + self.cluster.slurm.time + SPARE
         number, mark = 0, mark_of(os.getpid())
-        return Group(
+        return RunGroup(
             number,
             self.campaign.number,
             choice.kind.name,
@@ -233,7 +234,7 @@ class Loop:
             until,
         )
 
-    def _start(self, group: Group) -> None:
+    def _start(self, group: RunGroup) -> None:
         kind = self.kinds[group.kind]
         folder = (self.folder / f"{group.number:06d}").absolute()
         options = with_nice(self.cluster.slurm.extra_args, self.cluster.campaign.nice)
@@ -247,11 +248,11 @@ class Loop:
 
     # -- ending
 
-    def _ended(self) -> list[Group]:
+    def _ended(self) -> list[RunGroup]:
         """Return the groups whose run has ended: own ones, and those of processes that are gone."""
         return [group for group in self.store.live_groups(self.cluster.name) if self._has_ended(group)]
 
-    def _has_ended(self, group: Group) -> bool:
+    def _has_ended(self, group: RunGroup) -> bool:
         if group.number in self.own:
             return self.own[group.number].process.poll() is not None
         running = is_running(group.child or group.owner) if group.child or group.owner else None
@@ -259,7 +260,7 @@ class Loop:
             return self._has_outlasted(group)
         return not running
 
-    def _has_outlasted(self, group: Group) -> bool:
+    def _has_outlasted(self, group: RunGroup) -> bool:
         """Return whether this process has seen a group for longer than its run may last: no clock of another machine matters."""
         since = self._seen.setdefault(group.number, time.monotonic())
         return time.monotonic() - since > group.until - group.began
@@ -281,10 +282,10 @@ class Loop:
                 self.store.release(group, outcome_of(group, self._kind_of_other(group), {}))
 
     @staticmethod
-    def _kind_of_other(group: Group) -> Kind:
+    def _kind_of_other(group: RunGroup) -> Kind:
         return Kind(group.kind, "", size=len(group.nodes), partners=len(group.nodes) - 1)
 
-    def _store(self, group: Group) -> None:
+    def _store(self, group: RunGroup) -> None:
         boots = {node: self.nodes[node].boot for node in group.nodes if node in self.nodes}
         group = self.store.groups(self.campaign, "id = ?", (group.number,))[0]  # with its folder
         outcome = outcome_of(group, self.kinds[group.kind], boots)
@@ -313,7 +314,7 @@ def with_nice(options: Iterable[str], nice: int) -> str:
 
 def view_nodes(
     cluster: Cluster, inventory: Mapping[str, NodeInfo], nodes: Iterable[str], reserved: Collection[str]
-) -> dict[str, NodeView]:
+) -> dict[str, SlurmNode]:
     """Return the state of nodes for the planner."""
     chosen = tuple(nodes)
     problems = {node: plan.judge_node(node, inventory, wait=True) for node in chosen}
@@ -325,7 +326,7 @@ def view_nodes(
         why = problem.text if problem else ""
         if not why and reserved and node not in reserved:
             why = f"not in reservation {cluster.slurm.reservation}"
-        found[node] = NodeView(
+        found[node] = SlurmNode(
             idle=not why and info is not None and info.available,
             in_service=not why,
             share=shares.get(node),

@@ -15,7 +15,6 @@ from os import kill
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.campaign.model import FAILED, FIT, NOT_PROVED, NOT_TESTED
 from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.registry import suites
@@ -24,6 +23,7 @@ from pytest_gpucluster.core.sanitize import clean, one_line
 from pytest_gpucluster.core.secure_tempfile import Folder
 from pytest_gpucluster.kit.suite_work import PairResult
 from pytest_gpucluster.report.events import read_log
+from pytest_gpucluster.report.proof import FAILED, FIT, NOT_PROVED, NOT_TESTED
 from pytest_gpucluster.report.result import RED
 from pytest_gpucluster.report.run_folder import KEEP_FOLDER, newest_log
 from pytest_gpucluster.report.run_model import NO_NODES, TAKEN_BACK, WAITED
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator, Mapping, Sequence
 
-    from pytest_gpucluster.campaign.model import Group, Kind
+    from pytest_gpucluster.campaign.model import Kind, RunGroup
     from pytest_gpucluster.report.result import Result
     from pytest_gpucluster.report.run_model import Run
 
@@ -46,7 +46,7 @@ STOPPED = (None, 2)  # killed, or ended by a signal
 
 
 @dataclass(frozen=True)
-class Outcome:
+class GroupResult:
     """How a group ended: {node: (state, message)}, node '' for the cluster; what pairs measured, by suite."""
 
     nodes: Mapping[str, tuple[str, str]]
@@ -112,7 +112,7 @@ def last_line(folder: Path) -> str:
     return ""
 
 
-def outcome_of(group: Group, kind: Kind, boots: Mapping[str, str]) -> Outcome:
+def outcome_of(group: RunGroup, kind: Kind, boots: Mapping[str, str]) -> GroupResult:
     """Return how the run of a group ended, by its event log."""
     folder = Path(group.folder) if group.folder else None
     run = _run_in(folder) if folder else None
@@ -136,12 +136,12 @@ def sha256_of(path: Path) -> str:
     return found.hexdigest()
 
 
-def outcome_in(run: Run | None, group: Group, kind: Kind) -> Outcome:
+def outcome_in(run: Run | None, group: RunGroup, kind: Kind) -> GroupResult:
     """Return how a group ended, by the events of its run; None: there are none."""
     folder = Path(group.folder) if group.folder else None
     if run is None:
-        return Outcome(dict.fromkeys(group.nodes, _without_log(folder)))
-    made = Outcome({}, {}, run=run.run)
+        return GroupResult(dict.fromkeys(group.nodes, _without_log(folder)))
+    made = GroupResult({}, {}, run=run.run)
     if run.exit not in JUDGED_EXITS:
         return replace(made, nodes=dict.fromkeys(group.nodes, _without_test(run)))
     of_cluster = _of_cluster(run)
@@ -206,7 +206,7 @@ def _unproved(run: Run, node: str) -> str:
     return one_line(reasons[0], _MAX_MESSAGE) if reasons else ""
 
 
-def _pairs(run: Run, group: Group, kind: Kind, of_cluster: tuple[str, str]) -> dict[str, list[PairResult]]:
+def _pairs(run: Run, group: RunGroup, kind: Kind, of_cluster: tuple[str, str]) -> dict[str, list[PairResult]]:
     """Return what pairs have measured; a group of two that failed without a measurement is a pair with a problem."""
     found: dict[str, list[PairResult]] = {}
     judging = [

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.report.proof import FAILED, FIT, NOT_PROVED, NOT_TESTED
+from pytest_gpucluster.report.proof import FAILED, FIT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-__all__ = ["FAILED", "FIT", "NOT_PROVED", "NOT_TESTED", "Campaign", "Group", "Kind", "NodeView", "Result"]
 
 JUDGED = (FIT, FAILED)
 
@@ -45,7 +43,7 @@ class Campaign:
 
 
 @dataclass(frozen=True)
-class Group:
+class RunGroup:
     """Nodes that one run tests. `waits`: some of them were busy when it was started.
 
     `owner` and `child` are marks of processes (core/run_mark.py); the run lasts at most `until` - `began`: the clock is that of the
@@ -68,7 +66,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Result:
+class NodeResult:
     """How one group ended for one node; node '': for the cluster. `outcome`: FIT, FAILED, NOT_PROVED or NOT_TESTED.
 
     `boot`: when the node was booted, as Slurm writes it. `left`: the node went out of service since, or was booted.
@@ -91,7 +89,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class NodeView:
+class SlurmNode:
     """A node as Slurm shows it now. `share`: nodes of the same share can be in one group."""
 
     idle: bool
@@ -110,8 +108,8 @@ class View:
     """
 
     campaign: Campaign
-    results: tuple[Result, ...]
-    nodes: Mapping[str, NodeView]
+    results: tuple[NodeResult, ...]
+    nodes: Mapping[str, SlurmNode]
     limit: int
     ages: Mapping[str, float] = field(default_factory=dict)
     bad: Mapping[str, str] = field(default_factory=dict)

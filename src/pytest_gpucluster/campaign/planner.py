@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.campaign.bisection import Bisection, bisect, next_group
-from pytest_gpucluster.campaign.model import FAILED, FIT, JUDGED, NOT_PROVED
+from pytest_gpucluster.campaign.model import JUDGED
+from pytest_gpucluster.report.proof import FAILED, FIT, NOT_PROVED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytest_gpucluster.campaign.model import Kind, Result, View
+    from pytest_gpucluster.campaign.model import Kind, NodeResult, View
 
 TRIES = 3
 OPEN = ""
@@ -36,7 +37,7 @@ class Planner:
 
     def __init__(self, view: View) -> None:
         self.view = view
-        self._by: dict[tuple[str, str], list[Result]] = {}
+        self._by: dict[tuple[str, str], list[NodeResult]] = {}
         for result in sorted(view.results, key=lambda it: it.group):
             if not result.left or result.outcome not in (FAILED, NOT_PROVED):
                 self._by.setdefault((result.kind, result.node), []).append(result)
@@ -98,7 +99,7 @@ class Planner:
     def bisection(self, kind: Kind) -> Bisection:
         """Return what the larger groups of a kind show."""
         if kind.name not in self._bisections:
-            groups: dict[int, dict[str, Result]] = {}
+            groups: dict[int, dict[str, NodeResult]] = {}
             for (name, node), results in self._by.items():
                 for result in results if name == kind.name and node else ():
                     if result.outcome in JUDGED:
@@ -215,6 +216,6 @@ class Planner:
         return self._last.get(node, 0.0), self.view.ages.get(node, 0.0), self._place[node]
 
 
-def newest_by_partner(results: Iterable[Result]) -> dict[tuple[str, ...], str]:
+def newest_by_partner(results: Iterable[NodeResult]) -> dict[tuple[str, ...], str]:
     """Return {partners: newest outcome}, without those that are no verdict."""
     return {result.partners: result.outcome for result in results if result.outcome in JUDGED}

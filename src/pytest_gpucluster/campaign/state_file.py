@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.campaign.model import Campaign, Group, Kind, NodeView
+from pytest_gpucluster.campaign.model import Campaign, Kind, RunGroup, SlurmNode
 from pytest_gpucluster.core import safe_json
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.sanitize import one_line
@@ -37,11 +37,11 @@ class StatedCampaign:
     document: dict[str, Any]
     verdict: tuple[object, object]
     campaign: Campaign
-    groups: tuple[Group, ...]
+    groups: tuple[RunGroup, ...]
     outcomes: Mapping[int, Mapping[str, str]]
     left: Mapping[int, frozenset[str]]
     states: Mapping[str, str]
-    seen: Mapping[str, NodeView]
+    seen: Mapping[str, SlurmNode]
 
 
 def write(summary: Summary, folder: Path, *, group: int | None) -> Path:
@@ -116,11 +116,8 @@ def _stated(document: dict[str, Any], data: bytes) -> StatedCampaign:
         left={int(one["group"]): frozenset(map(str, one["left"])) for one in document["groups"]},
         states={node: str(row["state"]) for node, row in rows.items()},
         seen={
-            node: NodeView(
-                idle=False,
-                in_service=row["in_service"] is True,
-                share=str(row["share"]),
-                why=str(row["why"]),
+            node: SlurmNode(
+                idle=False, in_service=row["in_service"] is True, share=str(row["share"]), why=str(row["why"])
             )
             for node, row in rows.items()
         },
@@ -138,8 +135,8 @@ def _kind(one: dict[str, Any]) -> Kind:
     )
 
 
-def _group(one: dict[str, Any]) -> Group:
-    return Group(
+def _group(one: dict[str, Any]) -> RunGroup:
+    return RunGroup(
         number=int(one["group"]),
         campaign=0,
         kind=str(one["suites"]),

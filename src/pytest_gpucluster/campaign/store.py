@@ -12,15 +12,16 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.campaign.model import FAILED, NOT_PROVED, Campaign, Group, Kind, NodeView, Result
+from pytest_gpucluster.campaign.model import Campaign, Kind, NodeResult, RunGroup, SlurmNode
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.kit.suite_work import PairResult
 from pytest_gpucluster.report.history import History
+from pytest_gpucluster.report.proof import FAILED, NOT_PROVED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pytest_gpucluster.campaign.child import Outcome
+    from pytest_gpucluster.campaign.child import GroupResult
     from pytest_gpucluster.campaign.planner import Choice
 _GROUP = "id, campaign, kind, nodes, waits, folder, owner, child, began, until, ended, run_id, sha256"
 
@@ -112,8 +113,8 @@ class CampaignStore(History):
         self,
         campaign: Campaign,
         choose: Callable[[CampaignStore], Choice | None],
-        group: Callable[[Choice], Group],
-    ) -> Group | None:
+        group: Callable[[Choice], RunGroup],
+    ) -> RunGroup | None:
         """Choose a group and claim its nodes, while no other process does; None if there is nothing to choose."""
         with self._readable_errors(), self._transaction():
             choice = choose(self)
@@ -134,13 +135,13 @@ class CampaignStore(History):
             )
         return self.groups(campaign, "id = ?", (number,))[0]
 
-    def started(self, group: Group, child: str, folder: str) -> None:
+    def started(self, group: RunGroup, child: str, folder: str) -> None:
         """Note which process tests a group: from here on it lives on without its owner."""
         self._write(
             "UPDATE campaign_groups SET child = ?, folder = ? WHERE id = ?", (child, folder, group.number)
         )
 
-    def live_groups(self, cluster: str) -> list[Group]:
+    def live_groups(self, cluster: str) -> list[RunGroup]:
         """Return the groups, of all campaigns of a cluster, whose nodes are claimed."""
         with self._readable_errors():
             rows = self._db.execute(
@@ -149,7 +150,7 @@ class CampaignStore(History):
             ).fetchall()
         return [_group(row) for row in rows]
 
-    def groups(self, campaign: Campaign, where: str = "1", values: Sequence[object] = ()) -> list[Group]:
+    def groups(self, campaign: Campaign, where: str = "1", values: Sequence[object] = ()) -> list[RunGroup]:
         """Return the groups of a campaign, in the order of their start."""
         rows = self.query(
             f"SELECT {_GROUP} FROM campaign_groups WHERE campaign = ? AND {where} ORDER BY id",
@@ -157,7 +158,7 @@ class CampaignStore(History):
         )
         return [_group(row) for row in rows]
 
-    def release(self, group: Group, outcome: Outcome) -> bool:
+    def release(self, group: RunGroup, outcome: GroupResult) -> bool:
         """Store how a group ended and release its nodes, in one transaction. False: another process was first."""
         with self._readable_errors(), self._transaction():
             if not self._db.execute(
@@ -195,7 +196,7 @@ class CampaignStore(History):
 
     # -- results
 
-    def results(self, campaign: Campaign) -> tuple[Result, ...]:
+    def results(self, campaign: Campaign) -> tuple[NodeResult, ...]:
         """Return the results of all groups, in the order of their start."""
         rows = self.query(
             'SELECT r.kind, r.node, r."group", g.nodes, g.ended, r.outcome, r.message, r.boot, r."left" FROM campaign_results r '
@@ -203,7 +204,7 @@ class CampaignStore(History):
             (campaign.number,),
         )
         return tuple(
-            Result(kind, node, group, tuple(json.loads(nodes)), ended, outcome, message, boot, bool(left))
+            NodeResult(kind, node, group, tuple(json.loads(nodes)), ended, outcome, message, boot, bool(left))
             for kind, node, group, nodes, ended, outcome, message, boot, left in rows
         )
 
@@ -228,7 +229,7 @@ class CampaignStore(History):
                 [(campaign.number, node) for node in nodes],
             )
 
-    def see_nodes(self, campaign: Campaign, nodes: Mapping[str, NodeView]) -> None:
+    def see_nodes(self, campaign: Campaign, nodes: Mapping[str, SlurmNode]) -> None:
         """Store the nodes as Slurm shows them, for `gpucluster campaign`."""
         with self._readable_errors(), self._transaction():
             self._db.executemany(
@@ -239,15 +240,15 @@ class CampaignStore(History):
                 ],
             )
 
-    def seen_nodes(self, campaign: Campaign) -> dict[str, NodeView]:
+    def seen_nodes(self, campaign: Campaign) -> dict[str, SlurmNode]:
         """Return the nodes of a campaign as Slurm showed them last."""
         rows = self.query(
             "SELECT node, idle, share, why, boot FROM campaign_nodes WHERE campaign = ?", (campaign.number,)
         )
         known = {
-            node: NodeView(bool(idle), not why, share, why, boot) for node, idle, share, why, boot in rows
+            node: SlurmNode(bool(idle), not why, share, why, boot) for node, idle, share, why, boot in rows
         }
-        return {node: known.get(node, NodeView(False, True)) for node in campaign.nodes}
+        return {node: known.get(node, SlurmNode(False, True)) for node in campaign.nodes}
 
     def _write(self, statement: str, values: Sequence[object]) -> None:
         with self._readable_errors(), self._transaction():
@@ -273,6 +274,6 @@ def _campaign(row: Sequence[object]) -> Campaign:
     )
 
 
-def _group(row: Sequence[object]) -> Group:
+def _group(row: Sequence[object]) -> RunGroup:
     number, campaign, kind, nodes, waits, *rest = row
-    return Group(number, campaign, kind, tuple(json.loads(str(nodes))), bool(waits), *rest)  # type: ignore[arg-type]
+    return RunGroup(number, campaign, kind, tuple(json.loads(str(nodes))), bool(waits), *rest)  # type: ignore[arg-type]

@@ -12,22 +12,23 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from pytest_gpucluster.campaign.campaign import judgements
-from pytest_gpucluster.campaign.model import FAILED, FIT, NOT_PROVED, NodeView, View
+from pytest_gpucluster.campaign.model import SlurmNode, View
 from pytest_gpucluster.campaign.planner import OPEN, Planner
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.report import html_page
 from pytest_gpucluster.report.fleet_runs import last_verdicts
+from pytest_gpucluster.report.proof import FAILED, FIT, NOT_PROVED
 from pytest_gpucluster.report.regression import when
 from pytest_gpucluster.report.words import labelled
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from pytest_gpucluster.campaign.model import Campaign, Group, Result
+    from pytest_gpucluster.campaign.model import Campaign, NodeResult, RunGroup
     from pytest_gpucluster.campaign.store import CampaignStore
     from pytest_gpucluster.kit.suite_work import PairResult
-    from pytest_gpucluster.report.fleet_runs import Verdict
+    from pytest_gpucluster.report.fleet_runs import LastVerdict
 
 UNDER_TEST, WAITING, OUT = "under test", "waiting", "out of service"
 STATES = (FAILED, NOT_PROVED, OUT, UNDER_TEST, WAITING, FIT)  # worst first
@@ -41,8 +42,8 @@ class NodeRow:
     state: str
     why: str
     partners: int
-    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
-    view: NodeView = field(default_factory=lambda: NodeView(idle=False, in_service=True))
+    verdicts: Mapping[str, LastVerdict] = field(default_factory=dict)
+    view: SlurmNode = field(default_factory=lambda: SlurmNode(idle=False, in_service=True))
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,8 @@ class Summary:
     rows: tuple[NodeRow, ...]
     problems: tuple[str, ...]
     questions: tuple[str, ...]
-    groups: tuple[Group, ...]
-    results: tuple[Result, ...] = ()
+    groups: tuple[RunGroup, ...]
+    results: tuple[NodeResult, ...] = ()
 
     @property
     def accepted(self) -> bool:
@@ -99,7 +100,7 @@ class Summary:
 
     def as_dict(self) -> dict[str, Any]:
         """Return all that was found; times in seconds since the epoch. The sha256 is that of a group's event log."""
-        of_group: dict[int, list[Result]] = {}
+        of_group: dict[int, list[NodeResult]] = {}
         for result in self.results:
             of_group.setdefault(result.group, []).append(result)
         return {
@@ -171,7 +172,7 @@ class Summary:
             ],
         )
 
-    def _age(self, verdict: Verdict | None) -> str:
+    def _age(self, verdict: LastVerdict | None) -> str:
         return (
             ""
             if verdict is None
@@ -230,10 +231,10 @@ class CampaignState:
     """All that the verdict on a campaign follows from. `pairs`: suite -> what pairs measured; `seen`: each node in Slurm."""
 
     campaign: Campaign
-    groups: tuple[Group, ...]
-    results: tuple[Result, ...]
+    groups: tuple[RunGroup, ...]
+    results: tuple[NodeResult, ...]
     pairs: Mapping[str, Sequence[PairResult]]
-    seen: Mapping[str, NodeView]
+    seen: Mapping[str, SlurmNode]
 
 
 def judge(
@@ -241,7 +242,7 @@ def judge(
     *,
     now: float,
     claimed: Collection[str] = (),
-    verdicts: Mapping[str, Mapping[str, Verdict]] = MappingProxyType({}),
+    verdicts: Mapping[str, Mapping[str, LastVerdict]] = MappingProxyType({}),
 ) -> Summary:
     """Judge a campaign. `claimed`: nodes under test now; `verdicts`: node -> suite -> its last verdict in the history."""
     campaign, results, seen = given.campaign, given.results, given.seen
@@ -280,14 +281,14 @@ def judge(
     return Summary(campaign, now, tuple(rows), problems, questions, given.groups, results)
 
 
-def _why(results: Iterable[Result], node: str, state: str, bad: Mapping[str, str]) -> str:
+def _why(results: Iterable[NodeResult], node: str, state: str, bad: Mapping[str, str]) -> str:
     if node in bad:
         return bad[node]
     messages = [it.message for it in results if it.node == node and it.outcome == state and not it.left]
     return messages[-1] if messages else ""
 
 
-def _of_cluster(results: Iterable[Result]) -> list[str]:
+def _of_cluster(results: Iterable[NodeResult]) -> list[str]:
     """Return what the newest group of each kind found about the cluster."""
     newest = {result.kind: result for result in results if not result.node}
     return [result.message for result in newest.values() if result.outcome == FAILED]

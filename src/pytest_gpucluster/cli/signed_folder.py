@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.campaign import state_file
 from pytest_gpucluster.campaign.child import outcome_in
-from pytest_gpucluster.campaign.model import FAILED, FIT, Result
+from pytest_gpucluster.campaign.model import NodeResult
 from pytest_gpucluster.campaign.summary import UNDER_TEST, WAITING, CampaignState, Summary, judge, summarize
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.safe_json import as_list
 from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.report import html, junit, prom
-from pytest_gpucluster.report.events import events_of
+from pytest_gpucluster.report.events import events_of, read_run
+from pytest_gpucluster.report.proof import FAILED, FIT
 from pytest_gpucluster.report.run_folder import EVENTS, MANIFEST, SIGNATURE, is_written
-from pytest_gpucluster.report.run_model import Run, read_run
 from pytest_gpucluster.report.run_snapshot import JUDGED_EXITS
 from pytest_gpucluster.report.verdict import counts_of
 from pytest_gpucluster.report.verdict import judge as judge_run
@@ -38,10 +38,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from pytest_gpucluster.campaign.model import Group
+    from pytest_gpucluster.campaign.model import RunGroup
     from pytest_gpucluster.campaign.state_file import StatedCampaign
     from pytest_gpucluster.campaign.store import CampaignStore
     from pytest_gpucluster.kit.suite_work import PairResult
+    from pytest_gpucluster.report.run_model import Run
 
 PAGE, CASES, METRICS = "report.html", "junit.xml", "metrics.prom"
 _OLD = re.compile(r"(?:.*/)?record(?:\.intoto|-\d{8}T\d{6})?\.json")  # of version 0.3: each states a verdict
@@ -376,13 +377,13 @@ def _is_unused(files: Files, name: str, empty: set[str]) -> bool:
     return not run.results and run.finish is None
 
 
-def _log_of(group: Group) -> str:
+def _log_of(group: RunGroup) -> str:
     return f"{group.folder}/{group.run}/{EVENTS}"
 
 
 def _of_group(
-    files: Files, group: Group, stated: StatedCampaign, *, reports: bool
-) -> tuple[list[Result], Mapping[str, list[PairResult]]]:
+    files: Files, group: RunGroup, stated: StatedCampaign, *, reports: bool
+) -> tuple[list[NodeResult], Mapping[str, list[PairResult]]]:
     """Return what the log of a group says of each node and pair. GpuClusterError where campaign.json says otherwise."""
     where, run = files.root / (_log_of(group) if group.run else group.folder), None
     if group.run:
@@ -397,14 +398,16 @@ def _of_group(
         )
     left = stated.left[group.number]
     results = [
-        Result(group.kind, node, group.number, group.nodes, group.ended or 0.0, *end, left=node in left)
+        NodeResult(group.kind, node, group.number, group.nodes, group.ended or 0.0, *end, left=node in left)
         for node, end in found.nodes.items()
     ]
     pairs = {suite: [it for it in more if not left & {*it.nodes}] for suite, more in found.pairs.items()}
     return results, pairs
 
 
-def _run_of_group(files: Files, group: Group, stated: StatedCampaign, where: Path, *, reports: bool) -> Run:
+def _run_of_group(
+    files: Files, group: RunGroup, stated: StatedCampaign, where: Path, *, reports: bool
+) -> Run:
     folder = f"{group.folder}/{group.run}/"
     run, problem = _read(files, folder)
     if run.exit in JUDGED_EXITS:  # any other run judges no node
@@ -428,7 +431,7 @@ def _run_of_group(files: Files, group: Group, stated: StatedCampaign, where: Pat
 
 
 def _judged(
-    stated: StatedCampaign, results: Iterable[Result], pairs: Mapping[str, list[PairResult]]
+    stated: StatedCampaign, results: Iterable[NodeResult], pairs: Mapping[str, list[PairResult]]
 ) -> Summary:
     state = CampaignState(stated.campaign, stated.groups, tuple(results), pairs, stated.seen)
     return judge(state, now=0.0)
@@ -443,7 +446,7 @@ def _settled(state: str) -> str:
     return WAITING if state == UNDER_TEST else state
 
 
-def _unexcused(results: list[Result], counted: list[Result]) -> list[Result]:
+def _unexcused(results: list[NodeResult], counted: list[NodeResult]) -> list[NodeResult]:
     """Return the results with each failure that is stated as repaired, and that no later group of its kind contradicts."""
     passed: dict[tuple[str, str], int] = {}
     for it in results:

@@ -20,11 +20,10 @@ if TYPE_CHECKING:
 
 def watch(args: argparse.Namespace) -> None:
     """Print the progress of a run until it ends, then its verdict."""
-    from pytest_gpucluster.report.events import GrowingLog  # the other commands need no reports
+    from pytest_gpucluster.report.events import GrowingLog, read_run  # the other commands need no reports
     from pytest_gpucluster.report.last_screen import closing
     from pytest_gpucluster.report.progress import progress
     from pytest_gpucluster.report.run_folder import newest_log
-    from pytest_gpucluster.report.run_model import read_run
 
     path = existing(newest_log(args.source))
     columns, rewrites = shutil.get_terminal_size().columns, sys.stdout.isatty()

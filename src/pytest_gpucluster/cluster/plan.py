@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster
 
 
-class Kind(str, enum.Enum):
+class ProblemKind(str, enum.Enum):
     """Why a node is not tested."""
 
     UNAVAILABLE = "unavailable"  # drained, down, unknown to Slurm: an administrator must act
@@ -30,14 +30,14 @@ class Kind(str, enum.Enum):
 class Problem:
     """Why one node is not tested, in one line."""
 
-    kind: Kind
+    kind: ProblemKind
     text: str
     code: str = ""  # of a lost node
 
     @property
     def lost(self) -> bool:
         """Whether the node was there when the run began."""
-        return self.kind in (Kind.LOST, Kind.DISCONNECTED)
+        return self.kind in (ProblemKind.LOST, ProblemKind.DISCONNECTED)
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def make_plan(
     }
     outside = set(selected) - problems.keys() - unreached - set(selected if reserved is None else reserved)
     why = f"not in reservation {cluster.slurm.reservation}"
-    problems |= {node: Problem(Kind.UNAVAILABLE, why) for node in outside}
+    problems |= {node: Problem(ProblemKind.UNAVAILABLE, why) for node in outside}
     return Plan(selected, problems, wait, unreached)
 
 
@@ -129,13 +129,12 @@ def judge_node(node: str, inventory: Mapping[str, NodeInfo], *, wait: bool) -> P
     """Return why Slurm would not allocate this node now. `wait`: the run waits for a busy node."""
     info = inventory.get(node)
     if info is None:
-        return Problem(
-            Kind.UNAVAILABLE, "Slurm does not know this node: add it to slurm.conf, or correct the file"
-        )
+        why = "Slurm does not know this node: add it to slurm.conf, or correct the file"
+        return Problem(ProblemKind.UNAVAILABLE, why)
     at_work = info.busy and info.schedulable  # one that drains is busy too, but will not come
     if info.available or (wait and at_work):
         return None
-    return Problem(Kind.BUSY if at_work else Kind.UNAVAILABLE, info.why_unavailable())
+    return Problem(ProblemKind.BUSY if at_work else ProblemKind.UNAVAILABLE, info.why_unavailable())
 
 
 def shares(

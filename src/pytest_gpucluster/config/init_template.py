@@ -59,7 +59,7 @@ class DraftNode:
 
 
 @dataclass(frozen=True)
-class Login:
+class LoginNode:
     """The login node of a cluster."""
 
     host: str
@@ -71,7 +71,7 @@ def draft(
     nodes: Sequence[DraftNode],
     *,
     origin: str,
-    login: Login | None = None,
+    login: LoginNode | None = None,
     conf: str | None = None,
     survey: Survey = UNSURVEYED,
     simulated: bool = False,
@@ -148,7 +148,7 @@ def from_inventory(
     login = None
     if masters:
         host = inventory.variable(masters[0], "ansible_host") or masters[0]
-        login = Login(host, inventory.variable(masters[0], "ansible_user"))
+        login = LoginNode(host, inventory.variable(masters[0], "ansible_user"))
     nodes = [DraftNode(node) for node in names]
     path = str(Path(origin).absolute()) if access == "ssh" else None
     return draft(name, nodes, origin=origin, login=login, survey=survey, access=access, inventory=path)
@@ -192,7 +192,7 @@ def _access(access: str, inventory: str | None) -> list[str]:
     return [*lines, f"inventory: {quoted(inventory)}"] if inventory else lines
 
 
-def _transport(login: Login | None) -> list[str]:
+def _transport(login: LoginNode | None) -> list[str]:
     if login is None:
         return [
             "",

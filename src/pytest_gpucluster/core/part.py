@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class PartKind:
     """A kind of part. `label` precedes its index, and its name if `labelled`.
 
     `named`: its name means the same thing on every node, as a mount or a service does, so that findings of two nodes are
@@ -31,46 +31,46 @@ class Kind:
 
 
 KINDS = {
-    "": Kind("", named=True),
-    "node": Kind("node"),
-    "gpu": Kind("GPU"),
-    "nvlink": Kind("NVLink"),
-    "nvswitch": Kind("NVSwitch"),
-    "adapter": Kind("adapter"),
-    "port": Kind("port"),
-    "cable": Kind("cable"),
-    "module": Kind("module"),
-    "device": Kind("device"),
-    "disk": Kind("disk"),
-    "dimm": Kind("DIMM"),
-    "cpu": Kind("CPU"),
-    "memory": Kind("memory"),
-    "mount": Kind("mount", named=True),
-    "service": Kind("service", named=True),
-    "setting": Kind("setting", named=True),
-    "software": Kind("software", named=True),
-    "file": Kind("file", named=True),
-    "rank": Kind("rank"),
-    "task": Kind("task"),
-    "process": Kind("process"),
-    "job": Kind("job"),
-    "step": Kind("step", named=True),
-    "run": Kind("run", named=True),  # of a program on nodes, or a part of its output
-    "rail": Kind("rail of GPU"),  # the GPU or its adapter
-    "pair": Kind("link", labelled=True),
-    "group": Kind("one of", labelled=True),
-    "leaf": Kind("leaf switch", labelled=True),
-    "switch": Kind("switch", labelled=True),
-    "partition": Kind("partition", named=True, labelled=True),
-    "account": Kind("account", named=True, labelled=True),
-    "user": Kind("user", named=True, labelled=True),
-    "container": Kind("container"),
+    "": PartKind("", named=True),
+    "node": PartKind("node"),
+    "gpu": PartKind("GPU"),
+    "nvlink": PartKind("NVLink"),
+    "nvswitch": PartKind("NVSwitch"),
+    "adapter": PartKind("adapter"),
+    "port": PartKind("port"),
+    "cable": PartKind("cable"),
+    "module": PartKind("module"),
+    "device": PartKind("device"),
+    "disk": PartKind("disk"),
+    "dimm": PartKind("DIMM"),
+    "cpu": PartKind("CPU"),
+    "memory": PartKind("memory"),
+    "mount": PartKind("mount", named=True),
+    "service": PartKind("service", named=True),
+    "setting": PartKind("setting", named=True),
+    "software": PartKind("software", named=True),
+    "file": PartKind("file", named=True),
+    "rank": PartKind("rank"),
+    "task": PartKind("task"),
+    "process": PartKind("process"),
+    "job": PartKind("job"),
+    "step": PartKind("step", named=True),
+    "run": PartKind("run", named=True),  # of a program on nodes, or a part of its output
+    "rail": PartKind("rail of GPU"),  # the GPU or its adapter
+    "pair": PartKind("link", labelled=True),
+    "group": PartKind("one of", labelled=True),
+    "leaf": PartKind("leaf switch", labelled=True),
+    "switch": PartKind("switch", labelled=True),
+    "partition": PartKind("partition", named=True, labelled=True),
+    "account": PartKind("account", named=True, labelled=True),
+    "user": PartKind("user", named=True, labelled=True),
+    "container": PartKind("container"),
 }
 
 
 def register(kind: str, label: str, *, named: bool = False, labelled: bool = False) -> None:
     """Add a kind of part, in a module of a suite; ValueError if it exists otherwise."""
-    if KINDS.setdefault(kind, Kind(label, named, labelled)) != Kind(label, named, labelled):
+    if KINDS.setdefault(kind, PartKind(label, named, labelled)) != PartKind(label, named, labelled):
         raise ValueError(f"a kind of part {kind!r} exists already")
 
 
@@ -188,7 +188,7 @@ class Part:
         )
 
 
-_UNKNOWN = Kind("")
+_UNKNOWN = PartKind("")
 GPUS = Part("gpu")
 
 

@@ -11,17 +11,17 @@ from pytest_gpucluster.core.budget import Budget
 from pytest_gpucluster.drain.executor import DrainExecutor, Limits, why_no_rights
 from pytest_gpucluster.drain.lock import LockError, lock_path, locked
 from pytest_gpucluster.drain.policy import Grounds, why_not_resume
-from pytest_gpucluster.drain.reason import PREFIX, Reason, read_reason, write_reason
+from pytest_gpucluster.drain.reason import PREFIX, DrainReason, read_reason, write_reason
 from pytest_gpucluster.drain.retest import Retest, fit_for_retest
 
 __all__ = [
     "PREFIX",
     "Budget",
     "DrainExecutor",
+    "DrainReason",
     "Grounds",
     "Limits",
     "LockError",
-    "Reason",
     "Retest",
     "fit_for_retest",
     "lock_path",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.finding import Action
 from pytest_gpucluster.core.former_names import of_check, present_name
-from pytest_gpucluster.drain.reason import PREFIX, SILENT, Reason, read_reason, write_reason
+from pytest_gpucluster.drain.reason import PREFIX, SILENT, DrainReason, read_reason, write_reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -88,7 +88,7 @@ def undrain_command(node: str) -> tuple[str, ...]:
     return ("scontrol", "update", f"NodeName={node}", "State=UNDRAIN")
 
 
-def own_reason(info: NodeInfo) -> Reason | None:
+def own_reason(info: NodeInfo) -> DrainReason | None:
     """Return the reason if gpucluster drained the node, else None."""
     return read_reason(info.name, info.reason) if "DRAIN" in info.flags else None
 
@@ -152,7 +152,7 @@ def takes_jobs(info: NodeInfo) -> bool:
     return info.state in IN_SERVICE and not info.flags & {"DRAIN", "FAIL"}
 
 
-def why_not_passed(reason: Reason, outcomes: Mapping[str, Sequence[str]], worse: Iterable[str]) -> str:
+def why_not_passed(reason: DrainReason, outcomes: Mapping[str, Sequence[str]], worse: Iterable[str]) -> str:
     """Return why a node must stay drained; '' if it passed every check that drained it.
 
     `outcomes`: check -> outcome of each of its items on this node; `worse`: further checks with a failure or an error.

@@ -43,7 +43,7 @@ DIGITS = 13  # of a number, like the bytes of a node's memory; they hold the who
 
 
 @dataclass(frozen=True)
-class Reason:
+class DrainReason:
     """A parsed reason. `checks`: all checks that drained the node, with patterns like 'gpu.*'. `repair`: like reset-gpu."""
 
     checks: tuple[str, ...]
@@ -68,7 +68,7 @@ def write_reason(node: str, checks: Sequence[str], finding: Finding, run: str, *
     return text + _sum(node, text)
 
 
-def read_reason(node: str, text: str) -> Reason | None:
+def read_reason(node: str, text: str) -> DrainReason | None:
     """Parse a reason that write_reason() made for this node; None for any other text, also for an edited reason.
 
     Slurm's own text about a node that did not respond or rebooted may follow it.
@@ -77,7 +77,7 @@ def read_reason(node: str, text: str) -> Reason | None:
     if match is None or _sum(node, match["text"]) != f" sum={match['sum']}":
         return None
     also = match["also"].split(",") if match["also"] else ()
-    return Reason((match["check"], *also), match["detail"], match["run"], match["repair"] or "")
+    return DrainReason((match["check"], *also), match["detail"], match["run"], match["repair"] or "")
 
 
 def bare(text: str) -> str:

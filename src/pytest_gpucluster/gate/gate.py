@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.cluster.plan import Kind, Plan, Problem
+from pytest_gpucluster.cluster.plan import Plan, Problem, ProblemKind
 from pytest_gpucluster.core.by_part import for_parts
 from pytest_gpucluster.core.check import CHECKS, Outcome, inapplicable
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.finding import Finding
     from pytest_gpucluster.core.probe import Probe
     from pytest_gpucluster.gate.baseline import Baseline
-    from pytest_gpucluster.gate.judge import Judged, NodeCheck
+    from pytest_gpucluster.gate.judge import CheckResult, NodeCheck
 
 NO_BASELINE = "without a baseline of other nodes (gate.baseline) what a setting of the cluster file may explain requires no repair"
 CLEAN_UP = 2.0  # seconds, beyond the budget: a file on shared storage
-IN_BASELINE = Problem(Kind.UNAVAILABLE, "is known from the baseline only")
+IN_BASELINE = Problem(ProblemKind.UNAVAILABLE, "is known from the baseline only")
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class GateResult:
 
     cluster: str
     node: str
-    results: Sequence[Judged]
+    results: Sequence[CheckResult]
     slow: Sequence[str] = ()
     notes: Sequence[str] = ()
     seconds: float = 0.0
@@ -55,22 +55,22 @@ class GateResult:
     fresh: Mapping[str, int] = field(default_factory=dict)
     age: float | None = None
 
-    def of(self, outcome: str) -> list[Judged]:
+    def of(self, outcome: str) -> list[CheckResult]:
         """Return the checks that ended like this."""
         return [it for it in self.results if it.outcome == outcome]
 
     @property
-    def failed(self) -> list[Judged]:
+    def failed(self) -> list[CheckResult]:
         """The checks that failed."""
         return self.of(Outcome.FAILED.value)
 
     @property
-    def repairs(self) -> list[tuple[Judged, Finding]]:
+    def repairs(self) -> list[tuple[CheckResult, Finding]]:
         """The failures that require a repair of the node, each with its first finding that does."""
         return [(it, repair) for it in self.failed if (repair := it.repair) is not None]
 
     @property
-    def unproved(self) -> list[Judged]:
+    def unproved(self) -> list[CheckResult]:
         """The checks that would prove the node fit and did not pass, though they apply to it."""
         good = (Outcome.PASSED.value, "waived", Outcome.NOT_APPLICABLE.value)
         proofs = (it for it in self.results if any(fnmatchcase(it.check, pattern) for pattern in self.proofs))

@@ -47,7 +47,7 @@ class NodeCheck:
 
 
 @dataclass(frozen=True)
-class Judged:
+class CheckResult:
     """The result of one check. `outcome`: passed, failed, waived, not applicable or not checked; `why`: of the last three."""
 
     check: str
@@ -108,7 +108,7 @@ def _all_arguments(names: Iterable[str], facts: Mapping[str, Fact]) -> set[str]:
     return found
 
 
-def judge_all(checks: Sequence[NodeCheck], session: ClusterSession, node: str) -> list[Judged]:
+def judge_all(checks: Sequence[NodeCheck], session: ClusterSession, node: str) -> list[CheckResult]:
     """Judge every check on this node; the answers of its commands are waited for."""
     absent = {**session.cluster.not_applicable, **_of_suites(session), **session.nodes[node].profile.absent}
     contradicted = {
@@ -122,9 +122,9 @@ def judge_all(checks: Sequence[NodeCheck], session: ClusterSession, node: str) -
     for one in checks:
         pattern = next((it for it in absent if fnmatchcase(one.check.name, it)), None)
         if pattern is not None:
-            results.append(Judged(one.check.name, Outcome.NOT_APPLICABLE.value, why=absent[pattern]))
+            results.append(CheckResult(one.check.name, Outcome.NOT_APPLICABLE.value, why=absent[pattern]))
         elif unfit and PROFILE_FACTS & one.steps.keys():
-            results.append(Judged(one.check.name, Outcome.NOT_CHECKED.value, why=unfit))
+            results.append(CheckResult(one.check.name, Outcome.NOT_CHECKED.value, why=unfit))
         else:
             results.append(_judge(one, session, node))
     return results
@@ -136,28 +136,30 @@ def _of_suites(session: ClusterSession) -> dict[str, str]:
     }
 
 
-def _judge(one: NodeCheck, session: ClusterSession, node: str) -> Judged:
+def _judge(one: NodeCheck, session: ClusterSession, node: str) -> CheckResult:
     name = one.check.name
     view = ItemView(session, Record(one.suite, name, node))
     try:
         values = make(one.steps, view, None, {})
         verdict = with_known_cause(one.check.of_facts({fact: values[fact] for fact in one.check.facts}), view)
     except NotApplicable as error:
-        return Judged(name, Outcome.NOT_APPLICABLE.value, why=str(error))
+        return CheckResult(name, Outcome.NOT_APPLICABLE.value, why=str(error))
     except GpuClusterError as error:  # also an answer that did not come or is not understood
-        return Judged(name, Outcome.NOT_CHECKED.value, why=str(error))
+        return CheckResult(name, Outcome.NOT_CHECKED.value, why=str(error))
     except Exception as error:  # noqa: BLE001 - a fault of a check is no verdict on a node
-        return Judged(name, Outcome.NOT_CHECKED.value, why=f"an error of gpucluster: {one_line(repr(error))}")
+        return CheckResult(
+            name, Outcome.NOT_CHECKED.value, why=f"an error of gpucluster: {one_line(repr(error))}"
+        )
     return _concluded(verdict, session, node)
 
 
-def _concluded(verdict: Verdict, session: ClusterSession, node: str) -> Judged:
+def _concluded(verdict: Verdict, session: ClusterSession, node: str) -> CheckResult:
     name, outcome = verdict.check, verdict.outcome
     if outcome is not Outcome.FAILED:
-        return Judged(name, outcome.value, verdict, verdict.reason)
+        return CheckResult(name, outcome.value, verdict, verdict.reason)
     if waivers := session.cluster.waivers_of(name, node, [str(found.part) for found in verdict.findings]):
-        return Judged(name, "waived", verdict, "; ".join(one.words for one in waivers))
-    return Judged(name, outcome.value, _without_common(verdict, session, node))
+        return CheckResult(name, "waived", verdict, "; ".join(one.words for one in waivers))
+    return CheckResult(name, outcome.value, _without_common(verdict, session, node))
 
 
 def _without_common(verdict: Verdict, session: ClusterSession, node: str) -> Verdict:

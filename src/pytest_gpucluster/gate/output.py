@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.core.finding import Finding
     from pytest_gpucluster.gate.gate import GateResult
-    from pytest_gpucluster.gate.judge import Judged
+    from pytest_gpucluster.gate.judge import CheckResult
 
 NAGIOS = {"OK": 0, "WARNING": 1, "CRITICAL": 2, "UNKNOWN": 3}
 MAX_NAMES = 4
@@ -106,7 +106,7 @@ def as_json(found: GateResult, open_because: str, done: str) -> dict[str, Any]:
     }
 
 
-def _check(judged: Judged) -> dict[str, Any]:
+def _check(judged: CheckResult) -> dict[str, Any]:
     findings: Sequence[Finding] = judged.findings
     return {
         "check": judged.check,

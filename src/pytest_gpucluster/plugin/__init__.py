@@ -18,9 +18,7 @@ import pytest
 from pytest_gpucluster import SuiteError, suite_folders, suites_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-
-    Add = Callable[..., object]
+    from collections.abc import Generator
 
 MARKERS = (
     "inventory: the test reads Slurm's inventory only; it runs for nodes that cannot be allocated too",
@@ -91,12 +89,16 @@ def pytest_load_initial_conftests(
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Add the options beside --cluster; the names are Slurm's where Slurm has one."""
-    _add_all(_group(parser).addoption)
+    """Add the options beside --cluster."""
+    from pytest_gpucluster.plugin.option_table import add_all  # only where --cluster is given
+
+    add_all(_group(parser).addoption)
 
 
 def _add_free(parser: pytest.Parser) -> None:
     """Add, for --help, the options whose names no other plugin has taken."""
+    from pytest_gpucluster.plugin.option_table import add_all  # only for --help
+
     group = _group(parser)
 
     def add(name: str, **attributes: Any) -> None:
@@ -105,158 +107,24 @@ def _add_free(parser: pytest.Parser) -> None:
             if name in parser.parse_known_and_unknown_args([name])[1]:
                 group.addoption(name, **attributes)
 
-    _add_all(add)
-
-
-def _add_all(add: Add) -> None:
-    _add_selection(add)
-    _add_run(add)
-    _add_drain(add)
-    add_campaign(add)
-
-
-def runs_tests(option: Any) -> bool:
-    """Return False for options of pytest that only show something: no nodes are allocated."""
-    shows = ("collectonly", "setupplan", "show_fixtures_per_test", "cacheshow")
-    return not any(getattr(option, name, False) for name in shows)
-
-
-def attribute_of(name: str, **attributes: Any) -> str:
-    """Return the attribute that holds an option, from its name and the arguments of addoption()."""
-    found: str = attributes.get("dest") or name.strip("-").replace("-", "_")
-    return found
-
-
-def text_options() -> list[tuple[str, str]]:
-    """Return the options with a value, and the attributes that hold them."""
-    found: list[tuple[str, str]] = []
-
-    def add(name: str, **attributes: Any) -> None:
-        if "metavar" in attributes and "action" not in attributes:
-            found.append((name, attribute_of(name, **attributes)))
-
-    _add_all(add)
-    return found
+    add_all(add)
 
 
 def _group(parser: pytest.Parser) -> pytest.OptionGroup:
     return parser.getgroup("gpucluster", "acceptance of a GPU cluster")
 
 
-def _add_selection(add: Add) -> None:
-    add("--nodes", metavar="HOSTLIST", help="test only these nodes, like gpu[01-16]; wait for busy ones")
-    add("--exclude-nodes", metavar="HOSTLIST", help="do not test these nodes")
-    add(
-        "--set",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        help="replace a value of the cluster file for this run, like --set slurm.reservation=maint; may be repeated",
-    )
-    add(
-        "--profile",
-        metavar="NAME|PATH",
-        help="hardware profile of all nodes (default: those of the cluster file)",
-    )
-
-
-def _add_run(add: Add) -> None:
-    add(
-        "--time",
-        metavar="TIME",
-        dest="time_limit",
-        help="time limit of the allocation: 90s, 10m, 4h, 01:30:00",
-    )
-    add(
-        "--report-dir",
-        metavar="DIR",
-        default="reports",
-        help="each run writes its reports into a folder of its own in this folder: events.jsonl, junit.xml, report.html, "
-        "metrics.prom, steps/; DIR/latest is a link to the newest full run, DIR/latest-rerun to the newest other (%(default)s)",
-    )
-    add(
-        "--history",
-        metavar="FILE",
-        help="store the run in this SQLite file and list what got worse since earlier runs (cluster file: history)",
-    )
-    from pytest_gpucluster.core.registry import suites  # only where --cluster is given
-
-    for suite in suites():
-        for name, attributes in suite.options.items():
-            add(name, **attributes)
-    add("--slow", action="store_true", help="also run the tests marked slow")
-    add(
-        "--intrusive",
-        action="store_true",
-        help="also run the tests marked intrusive, which disturb users for a short time",
-    )
-
-
-def _add_drain(add: Add) -> None:
-    add(
-        "--drain",
-        choices=("off", "dry-run", "apply"),
-        help="drain nodes that fail a check with a repair as its action, and fail it again when it is repeated; dry-run only "
-        "prints the commands (off; cluster file: drain)",
-    )
-    add(
-        "--resume-passing",
-        action="store_true",
-        default=None,
-        help="resume nodes that gpucluster drained and that pass now; to test them, name their reservation: "
-        "--set slurm.reservation=NAME",
-    )
-
-
-def add_campaign(add: Add) -> None:
-    """Add the options of a campaign, which its runs do not get."""
-    add(
-        "--campaign",
-        metavar="NAME",
-        help="test the nodes of a busy cluster in many small runs, as they come free, until each has a verdict; the same "
-        "command continues a campaign that was stopped; needs a history",
-    )
-    add(
-        "--campaign-time",
-        metavar="TIME",
-        help="end the campaign after this time (default: when every node in service has a verdict)",
-    )
-    add(
-        "--campaign-window",
-        metavar="HH:MM-HH:MM",
-        help="start runs only within this daily window, local time",
-    )
-    add(
-        "--max-nodes-at-once",
-        metavar="N",
-        type=int,
-        default=8,
-        help="maximum number of nodes of the cluster that all campaigns together test and wait for (%(default)s)",
-    )
-    add(
-        "--untested-for",
-        metavar="TIME",
-        help="test only nodes of which a selected suite has no good verdict younger than this, like 7d; needs a history",
-    )
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """Run a campaign instead of tests, if --campaign is given."""
     option = config.option
-    if (
-        option.help
-        or option.version
-        or option.markers
-        or not runs_tests(option)
-        or hasattr(config, "workerinput")
-    ):
+    if option.help or option.version or option.markers or hasattr(config, "workerinput"):
         return None
     if getattr(option, "campaign", None) is None and getattr(option, "untested_for", None) is None:
         return None
-    from pytest_gpucluster.plugin import campaign  # only for a campaign
+    from pytest_gpucluster.plugin import campaign, option_table  # only for a campaign
 
-    return campaign.main(config)
+    return campaign.main(config) if option_table.runs_tests(option) else None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -331,8 +199,10 @@ def _refuse_without_cluster(parser: pytest.Parser, args: list[str]) -> None:
     _, unknown = parser.parse_known_and_unknown_args(args)
     if not unknown:
         return
+    from pytest_gpucluster.plugin.option_table import add_all  # only for a message
+
     own: list[str] = []
-    _add_all(lambda name, **_: own.append(name))
+    add_all(lambda name, **_: own.append(name))
     given = [word for word in (word.partition("=")[0] for word in unknown) if word in own]
     if given:
         raise pytest.UsageError(f"{', '.join(given)}: needs --cluster=NAME, the cluster to test")

@@ -26,8 +26,8 @@ from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.secure_tempfile import group_id
 from pytest_gpucluster.core.units import parse_option_time
-from pytest_gpucluster.plugin import add_campaign
 from pytest_gpucluster.plugin.collection import choose, is_collected, is_named, selects, without_section
+from pytest_gpucluster.plugin.option_table import add_campaign
 from pytest_gpucluster.plugin.options import refuse_words
 from pytest_gpucluster.plugin.outputs import history_path
 from pytest_gpucluster.plugin.start import find_cluster, first_contact, reserved_nodes, with_options
@@ -249,13 +249,7 @@ def make_rules(option: Any, kinds: Sequence[Kind], arguments: tuple[str, ...]) -
     ends = None
     if option.campaign_time is not None:
         ends = time.monotonic() + _duration("--campaign-time", option.campaign_time)
-    return Rules(
-        limit,
-        ends,
-        window,
-        Path(option.report_dir),
-        arguments,
-    )
+    return Rules(limit, ends, window, Path(option.report_dir), arguments)
 
 
 def without_campaign(arguments: Sequence[str]) -> list[str]:

@@ -151,7 +151,7 @@ def _paths(config: pytest.Config) -> Iterator[Path]:
         yield (config.invocation_params.dir / name).resolve()
 
 
-class Selection:
+class ItemSelection:
     """What is left out of the items of a run, and what the others must prove."""
 
     def __init__(self, config: pytest.Config, session: ClusterSession) -> None:
@@ -339,7 +339,7 @@ class Collection:
 
     def __init__(self, config: pytest.Config, session: ClusterSession) -> None:
         self._config, self._session = config, session
-        self._selection = Selection(config, session)
+        self._selection = ItemSelection(config, session)
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
         """Leave out the suites without a section; one that is selected by name is reported as not proved."""

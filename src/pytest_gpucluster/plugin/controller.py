@@ -13,7 +13,7 @@ from pytest_gpucluster.cluster import signals
 from pytest_gpucluster.cluster.channel.channel import Fleet
 from pytest_gpucluster.cluster.channel.channel_server import FleetServer
 from pytest_gpucluster.cluster.channel.multi_channel import JoinedChannel
-from pytest_gpucluster.cluster.plan import Kind, Problem, judge_node, make_lanes, shares
+from pytest_gpucluster.cluster.plan import Problem, ProblemKind, judge_node, make_lanes, shares
 from pytest_gpucluster.cluster.slurm import leftovers
 from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
 from pytest_gpucluster.cluster.slurm.completing import mark_stuck, wait_completed
@@ -142,7 +142,7 @@ class Controller(ClusterSession):
         if self.cluster.access == "ssh":
             self.channel = fleet = open_over_ssh(self.cluster, self.plan.testable)
             fleet.wait_started()
-            unreachable = {node: Problem(Kind.UNAVAILABLE, why) for node, why in fleet.lost.items()}
+            unreachable = {node: Problem(ProblemKind.UNAVAILABLE, why) for node, why in fleet.lost.items()}
             if unreachable:
                 self._replan(self.inventory, unreachable)
             return
@@ -177,7 +177,7 @@ class Controller(ClusterSession):
         """Undrain the nodes on trial; one that does not come is not tested."""
         retest.begin()
         inventory = self.read_inventory(slurm)
-        problems = {node: Problem(Kind.UNAVAILABLE, why) for node, why in retest.refused.items()}
+        problems = {node: Problem(ProblemKind.UNAVAILABLE, why) for node, why in retest.refused.items()}
         for node, problem in problems.items():
             progress(f"{node} is not on trial: {clean(problem.text)}")
         self._replan(inventory, problems)
@@ -202,10 +202,10 @@ class Controller(ClusterSession):
                     raise
                 inventory = self.read_inventory(slurm)
                 fallen = {
-                    node: judge_node(node, inventory, wait=False) or Problem(Kind.UNAVAILABLE, why)
+                    node: judge_node(node, inventory, wait=False) or Problem(ProblemKind.UNAVAILABLE, why)
                     for node, why in error.nodes.items()
                 }
-                if self.plan.wait and any(problem.kind is Kind.BUSY for problem in fallen.values()):
+                if self.plan.wait and any(problem.kind is ProblemKind.BUSY for problem in fallen.values()):
                     raise  # --nodes requires all nodes that it names
                 self._leave_out(fallen, inventory, progress)
         return self._open(slurm, dependency, progress)
@@ -256,7 +256,7 @@ class Controller(ClusterSession):
         if not stillborn and all(held.alive for held in self.allocations):
             return False
         inventory = self.read_inventory(slurm)
-        fallen = {node: Problem(Kind.LOST, why, why.code) for node, why in stillborn.items()}
+        fallen = {node: Problem(ProblemKind.LOST, why, why.code) for node, why in stillborn.items()}
         for node in self.plan.testable:
             if (problem := judge_node(node, inventory, wait=True)) is not None:
                 fallen[node] = problem

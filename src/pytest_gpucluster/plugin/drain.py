@@ -26,9 +26,9 @@ from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.text import count
 from pytest_gpucluster.drain import policy
-from pytest_gpucluster.plugin import runs_tests
 from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.plugin.items import CheckItem, phases, used_by
+from pytest_gpucluster.plugin.option_table import runs_tests
 from pytest_gpucluster.plugin.reporting import classify
 from pytest_gpucluster.plugin.scheduling import LEASE
 from pytest_gpucluster.report.cluster_findings import settle
@@ -457,7 +457,7 @@ class DrainPlugin:
             elif actor.resume(node, text):
                 self.lines.append(f"{node} is resumed: it passed {', '.join(reason.checks)}")
 
-    def _not_passed(self, node: str, reason: drain.Reason) -> str:
+    def _not_passed(self, node: str, reason: drain.DrainReason) -> str:
         problem = self.session.problem(node)
         if problem is not None:
             hint = (

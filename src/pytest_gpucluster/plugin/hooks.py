@@ -17,11 +17,12 @@ from pytest_gpucluster.core.errors import GpuClusterError, NotJudged
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.text import count
 from pytest_gpucluster.gate import baseline
-from pytest_gpucluster.plugin import reporting, runs_tests
+from pytest_gpucluster.plugin import reporting
 from pytest_gpucluster.plugin.collection import idle, left_out
 from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.plugin.fixtures import LIVE
 from pytest_gpucluster.plugin.items import CheckItem, node_of, record_of
+from pytest_gpucluster.plugin.option_table import runs_tests
 from pytest_gpucluster.plugin.options import refuse_slips
 from pytest_gpucluster.plugin.outputs import about, header, summary
 from pytest_gpucluster.plugin.run_end import ENDED, Completeness, LateChecks, RunEnd

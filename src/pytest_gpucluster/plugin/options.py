@@ -16,8 +16,8 @@ from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.former_names import of_pattern
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.waivers import AVAILABLE
-from pytest_gpucluster.plugin import text_options
 from pytest_gpucluster.plugin.items import check_of, matches, one_per_test
+from pytest_gpucluster.plugin.option_table import text_options
 from pytest_gpucluster.report.proof import ENGINE_CHECK
 
 if TYPE_CHECKING:

@@ -30,9 +30,9 @@ from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.core.secure_tempfile import Folder
 from pytest_gpucluster.core.text import some
-from pytest_gpucluster.plugin import attribute_of, runs_tests
 from pytest_gpucluster.plugin.collection import on_request_line
 from pytest_gpucluster.plugin.items import WAIVED, record_of
+from pytest_gpucluster.plugin.option_table import attribute_of, runs_tests
 from pytest_gpucluster.report.ascii_plot import draw
 from pytest_gpucluster.report.atomic_write import take_away
 from pytest_gpucluster.report.events import read_log
@@ -61,13 +61,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.run.session import ClusterSession
 
 
-DISTRIBUTIONS = (
-    "pytest",
-    "pytest-xdist",
-    "pytest-testinfra",
-    "pydantic",
-    "ClusterShell",
-)
+DISTRIBUTIONS = ("pytest", "pytest-xdist", "pytest-testinfra", "pydantic", "ClusterShell")
 NARROWING = ("nodes", "exclude_nodes")
 SCOPE = (*NARROWING, "set", "profile")
 # keys of the cluster file that decide which suites and nodes a run has

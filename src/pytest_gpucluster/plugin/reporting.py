@@ -18,7 +18,6 @@ from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.waivers import AVAILABLE
-from pytest_gpucluster.plugin import attribute_of
 from pytest_gpucluster.plugin.collection import NAME
 from pytest_gpucluster.plugin.items import (
     WAIVED,
@@ -29,6 +28,7 @@ from pytest_gpucluster.plugin.items import (
     record_of,
     suite_of,
 )
+from pytest_gpucluster.plugin.option_table import attribute_of
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.proof import CLUSTER, ENGINE_CHECK, RUN_SUITE
 from pytest_gpucluster.report.result import RED, read_result

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpucluster.cluster import signals
-from pytest_gpucluster.cluster.plan import Kind
+from pytest_gpucluster.cluster.plan import ProblemKind
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import Outcome, Verdict
 from pytest_gpucluster.core.errors import GpuClusterError
@@ -124,7 +124,7 @@ class Completeness:
     def report(self, node: str) -> bool:
         """Report a node that should have been tested and could not be; return False for any other node."""
         problem = self._session.problem(node)
-        if problem is None or problem.kind is Kind.BUSY or node in self.reported:
+        if problem is None or problem.kind is ProblemKind.BUSY or node in self.reported:
             return False
         self.reported.add(node)
         return self._log(reporting.untested(node, problem, self._session, self._config))

@@ -10,12 +10,13 @@ from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from xdist.report import report_collection_diff
 from xdist.scheduler import LoadScheduling
 
-from pytest_gpucluster.cluster.plan import ALL, ANY, Kind, Lanes, NodeLease
+from pytest_gpucluster.cluster.plan import ALL, ANY, Lanes, NodeLease, ProblemKind
 from pytest_gpucluster.core.errors import GpuClusterError, NotAvailable, NotTested, TransportError, has_waited
 from pytest_gpucluster.core.registry import suite_hooks, suites
-from pytest_gpucluster.plugin import reporting, runs_tests
+from pytest_gpucluster.plugin import reporting
 from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.plugin.items import (
     CheckItem,
@@ -27,6 +28,7 @@ from pytest_gpucluster.plugin.items import (
     record_of,
     used_by,
 )
+from pytest_gpucluster.plugin.option_table import runs_tests
 from pytest_gpucluster.plugin.worker import Worker
 from pytest_gpucluster.report.run_model import NO_NODES, WAITED
 from pytest_gpucluster.run.record import clean, one_line
@@ -166,9 +168,13 @@ class LaneScheduling(LoadScheduling):
     def schedule(self) -> None:
         """Begin, or bring in a worker that has come later."""
         if self.collection is None:
-            if not self._check_nodes_have_same_collection():
-                return
-            self.collection = next(iter(self.node2collection.values()))
+            (first, collection), *others = self.node2collection.items()
+            for node, other in others:
+                if text := report_collection_diff(collection, other, first.gateway.id, node.gateway.id):
+                    report = pytest.CollectReport(node.gateway.id, "failed", text, [])
+                    self.config.hook.pytest_collectreport(report=report)
+                    return
+            self.collection = collection
             self._sort()
             for _ in range(ENOUGH):  # in turns, so that the first takes not all of a few
                 for node in self.nodes:
@@ -370,8 +376,8 @@ def _submitting(option: Any) -> Iterator[tuple[Suite, Work]]:
             yield suite, work
 
 
-def may_run(item: pytest.Item, problem: Kind) -> bool:
+def may_run(item: pytest.Item, problem: ProblemKind) -> bool:
     """Return True for an item that judges just this: why the node cannot be tested."""
     if item.get_closest_marker("inventory"):
         return True
-    return problem is Kind.LOST and item.get_closest_marker("judges_node") is not None
+    return problem is ProblemKind.LOST and item.get_closest_marker("judges_node") is not None

@@ -26,7 +26,7 @@ from pytest_gpucluster.core.secure_tempfile import Folder, group_id, temporary_f
 from pytest_gpucluster.core.units import parse_option_time
 from pytest_gpucluster.drain import Retest, lock_path, why_no_rights
 from pytest_gpucluster.drain.policy import own_reason
-from pytest_gpucluster.plugin import fixtures, runs_tests
+from pytest_gpucluster.plugin import fixtures
 from pytest_gpucluster.plugin.collection import Collection, choose
 from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.plugin.drain import (
@@ -40,12 +40,8 @@ from pytest_gpucluster.plugin.drain import (
 from pytest_gpucluster.plugin.equal_failures import EqualFailures
 from pytest_gpucluster.plugin.hooks import Hooks
 from pytest_gpucluster.plugin.items import ItemProtocol
-from pytest_gpucluster.plugin.options import (
-    check_nodes,
-    refuse_names,
-    refuse_unmatched,
-    refuse_words,
-)
+from pytest_gpucluster.plugin.option_table import runs_tests
+from pytest_gpucluster.plugin.options import check_nodes, refuse_names, refuse_unmatched, refuse_words
 from pytest_gpucluster.plugin.outputs import (
     HistoryWriter,
     HtmlReport,

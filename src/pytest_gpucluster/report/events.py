@@ -21,7 +21,8 @@ from pytest_gpucluster.core import safe_json as jsontext
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.secure_tempfile import Folder
 from pytest_gpucluster.report.atomic_write import harmless
-from pytest_gpucluster.report.run_model import Run, read_run
+from pytest_gpucluster.report.cluster_findings import settle
+from pytest_gpucluster.report.run_model import Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -147,6 +148,15 @@ class GrowingLog:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def read_run(events: Iterable[dict[str, Any]], **readers: Callable[[dict[str, Any]], None]) -> Run:
+    """Read the events of one run. `readers`: kind of event -> the reader of these events instead of the model."""
+    run = Run()
+    for event in events:
+        readers.get(str(event.get("event")), run.take)(event)
+    settle(run)
+    return run
 
 
 def read_log(path: Path, **readers: Callable[[dict[str, Any]], None]) -> Run:

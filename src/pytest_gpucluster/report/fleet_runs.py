@@ -25,7 +25,7 @@ MAX_CHECKS = 4  # of one of the worst nodes
 MAX_ACTS = 1_000
 
 
-class Verdict(NamedTuple):
+class LastVerdict(NamedTuple):
     """The last time that a suite judged a node: seconds since the epoch, and passed or failed."""
 
     started: float
@@ -63,7 +63,7 @@ class FleetRuns:
     runs: tuple[Past, ...] = ()
     more_runs: int = 0  # older ones
     states: dict[str, list[str]] = field(default_factory=dict)
-    verdicts: dict[str, dict[str, Verdict]] = field(default_factory=dict)  # node -> suite
+    verdicts: dict[str, dict[str, LastVerdict]] = field(default_factory=dict)  # node -> suite
     worst: tuple[Worst, ...] = ()
     acts: tuple[Act, ...] = ()  # newest first
 
@@ -118,9 +118,9 @@ def _state(good: int, passed: int, failed: int, error: int) -> str:
     return "passed" if good else NOT_PROVED if passed else NOT_TESTED
 
 
-def last_verdicts(history: History, kind: tuple[str, bool]) -> dict[str, dict[str, Verdict]]:
+def last_verdicts(history: History, kind: tuple[str, bool]) -> dict[str, dict[str, LastVerdict]]:
     """Return the newest verdict of each suite on each node; of several of one run, failed counts."""
-    found: dict[str, dict[str, Verdict]] = defaultdict(dict)
+    found: dict[str, dict[str, LastVerdict]] = defaultdict(dict)
     rows = history.query(
         'SELECT n.name, i."check", v.started, v.outcome FROM items i JOIN nodes n ON n.id = i.node '
         "JOIN verdicts v ON v.item = i.id AND v.outcome IN ('passed', 'failed') AND v.started = "
@@ -131,7 +131,7 @@ def last_verdicts(history: History, kind: tuple[str, bool]) -> dict[str, dict[st
     for node, check, started, outcome in rows:
         suite = check.partition(".")[0]
         known = found[node].get(suite)
-        later = Verdict(started, outcome)
+        later = LastVerdict(started, outcome)
         if known is None or (known.started, known.outcome == "failed") < (started, outcome == "failed"):
             found[node][suite] = later
     return dict(found)

@@ -34,7 +34,7 @@ ROOM = 48  # characters of the parts that are none of these
 
 
 @dataclass(frozen=True)
-class Hardware:
+class PartCounts:
     """How many parts a node has by its profile; 0 where that states none."""
 
     gpus: int = 0
@@ -55,13 +55,13 @@ class _Marks:
     lost: set[int] = field(default_factory=set)  # those of them that a finding names
 
 
-def hardware(run: Run, node: str) -> Hardware:
+def hardware(run: Run, node: str) -> PartCounts:
     """Return what the profile of a node's group states, by the event log."""
     group = run.places[node].group if node in run.places else ""
     for stated in as_dicts(run.start.get("groups")):
         if group and one_line(stated.get("nodes")) == group:
-            return Hardware(*(_count(stated.get(key)) for key in ("gpus", "nvlinks", "ports")))
-    return Hardware()
+            return PartCounts(*(_count(stated.get(key)) for key in ("gpus", "nvlinks", "ports")))
+    return PartCounts()
 
 
 def picture(run: Run, nodes: Sequence[str], failures: Iterable[tuple[str, Finding | Advisory]]) -> Markup:
@@ -93,7 +93,7 @@ def _lines(row: Sequence[_Part]) -> Iterator[Sequence[_Part]]:
     return (row[first : first + IN_ROW] for first in range(0, len(row), IN_ROW))
 
 
-def _port_row(parts: Hardware, marks: _Marks) -> list[int | str]:
+def _port_row(parts: PartCounts, marks: _Marks) -> list[int | str]:
     """Return a port for each GPU, by its index, where that is known of all that are bad; else the bad ones last, by name."""
     bad = list(marks.ports)
     if parts.ports == parts.gpus and all(isinstance(key, int) for key in bad):
@@ -106,7 +106,7 @@ def _count(value: object) -> int:
 
 
 def _mark(
-    marks: _Marks, parts: Hardware, nodes: Sequence[str], suite: str, found: Finding | Advisory
+    marks: _Marks, parts: PartCounts, nodes: Sequence[str], suite: str, found: Finding | Advisory
 ) -> None:
     part, text = (
         found.part,
@@ -137,7 +137,7 @@ def _mark(
         marks.others.setdefault(NODE if name in ("", *nodes) else name, []).append(text)
 
 
-def _gpus(columns: Sequence[int], y: int, parts: Hardware, marks: _Marks) -> Iterator[str]:
+def _gpus(columns: Sequence[int], y: int, parts: PartCounts, marks: _Marks) -> Iterator[str]:
     yield _label("GPU", y + 15)
     # the driver numbers the remaining GPUs from 0, so a missing one has a number only where a finding states it
     unnamed = max(0, min(marks.missing, parts.gpus) - len(marks.lost))
@@ -149,7 +149,7 @@ def _gpus(columns: Sequence[int], y: int, parts: Hardware, marks: _Marks) -> Ite
         yield _box(at, y, 22, texts, "?" if unknown else str(column), absent=absent)
 
 
-def _nvlinks(columns: Sequence[int], y: int, parts: Hardware, marks: _Marks) -> Iterator[str]:
+def _nvlinks(columns: Sequence[int], y: int, parts: PartCounts, marks: _Marks) -> Iterator[str]:
     yield _label("NVLink", y + 10)
     step = BOX / parts.nvlinks
     for at, column in enumerate(columns):
@@ -220,7 +220,7 @@ def _label(text: str, y: int) -> str:
     return f'<text x="{LEFT - 8}" y="{y}" class="t end">{text}</text>'
 
 
-def _words(parts: Hardware, marks: _Marks) -> str:
+def _words(parts: PartCounts, marks: _Marks) -> str:
     """Describe the picture for readers who do not see it."""
     bad = [f"GPU {index}" for index in sorted(marks.gpus)]
     bad += [f"GPU {gpu} NVLink {link}" for gpu, link in sorted(marks.nvlinks)]

@@ -22,7 +22,7 @@ from pytest_gpucluster.report.proof import CLUSTER, FIT, NOT_PROVED, NOT_TESTED,
 from pytest_gpucluster.report.result import RED, DeviatingVerdict, Result, read_result
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from pytest_gpucluster.core.common_cause import CommonFinding
     from pytest_gpucluster.core.finding import Metric
@@ -271,17 +271,6 @@ class Run:
     def executed(self) -> int:
         """How many checks came to a verdict or an error."""
         return sum(self.totals[outcome] for outcome in ("passed", "failed", "error"))
-
-
-def read_run(events: Iterable[dict[str, Any]], **readers: Callable[[dict[str, Any]], None]) -> Run:
-    """Read the events of one run. `readers`: kind of event -> the reader of these events instead of the model."""
-    run = Run()
-    for event in events:
-        readers.get(str(event.get("event")), run.take)(event)
-    from pytest_gpucluster.report.cluster_findings import settle  # it needs this module
-
-    settle(run)
-    return run
 
 
 def _start(run: Run, event: dict[str, Any]) -> None:

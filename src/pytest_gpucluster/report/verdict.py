@@ -35,7 +35,7 @@ KINDS = {BUSY: "busy", "unavailable": "out of service", "lost": "lost"}  # of cl
 
 
 @dataclass(frozen=True)
-class Judged:
+class RunVerdict:
     """The result of a run. `outcome`: a key of TITLES. `nodes`: of how many it is true, like '2 of 8 nodes failed'.
 
     `unjudged`: what is part of no proof and could not be judged; it does not change the result. `waivers`: what the
@@ -54,14 +54,14 @@ class Judged:
         return TITLES[self.outcome]
 
 
-def judge(run: Run) -> Judged:
+def judge(run: Run) -> RunVerdict:
     """Say in one word what the run says of the cluster. Nothing is accepted by absence."""
     outcome, first = _result(run)
     waivers = tuple(line for use in uses(run) for line in use.lines())
     if outcome == "accepted" and (waivers or run.waived):
         outcome = "waived"
     sentences = tuple(text for text in (first, *_more(run)) if text)
-    return Judged(outcome, _nodes(run, outcome), sentences, waivers, tuple(_unjudged(run)))
+    return RunVerdict(outcome, _nodes(run, outcome), sentences, waivers, tuple(_unjudged(run)))
 
 
 def _nodes(run: Run, outcome: str) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.cluster.plan import Kind, Plan, Problem
+from pytest_gpucluster.cluster.plan import Plan, Problem, ProblemKind
 from pytest_gpucluster.cluster.slurm.error_hints import FOR_OTHERS
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.core import hostlist
@@ -179,7 +179,7 @@ class ClusterSession:
         """Return why a node cannot be tested, None where it can."""
         lost = self.lost()
         if node in lost:
-            kind = Kind.DISCONNECTED if self.is_disconnected(node) else Kind.LOST
+            kind = ProblemKind.DISCONNECTED if self.is_disconnected(node) else ProblemKind.LOST
             return Problem(kind, clean(lost[node]), lost[node].code)
         planned = self.plan.problems.get(node)
         return planned and replace(planned, text=clean(planned.text))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpucluster.cluster.plan import Kind, judge_node
+from pytest_gpucluster.cluster.plan import ProblemKind, judge_node
 from pytest_gpucluster.cluster.slurm import completing
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, parse_nodes
 from pytest_gpucluster.core.check import Outcome
@@ -33,7 +33,7 @@ def test_a_node_that_is_completing_for_long_is_named_and_not_waited_for(state: s
     for node in ("gpu01", "gpu02"):
         problem = judge_node(node, nodes, wait=wait)
         assert problem is not None
-        assert problem.kind is Kind.UNAVAILABLE
+        assert problem.kind is ProblemKind.UNAVAILABLE
         assert problem.text.startswith("COMPLETING for 10 min (at most 5 min): job 12 of alice has ended")
         assert checks.completing(nodes[node]).outcome is Outcome.FAILED
         assert checks.schedulable(nodes[node]).outcome is Outcome.NOT_CHECKED
@@ -45,7 +45,7 @@ def test_a_node_that_has_just_begun_to_complete_is_merely_busy() -> None:
     nodes = _marked(600, gpu01="IDLE+COMPLETING")
     problem = judge_node("gpu01", nodes, wait=False)
     assert problem is not None
-    assert problem.kind is Kind.BUSY
+    assert problem.kind is ProblemKind.BUSY
     assert judge_node("gpu01", nodes, wait=True) is None
     assert checks.completing(nodes["gpu01"]).outcome is Outcome.PASSED
 

@@ -27,8 +27,8 @@ from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.core import run_mark as runmark
 from pytest_gpucluster.core.errors import AllocationError, GpuClusterError, SlurmError
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.kit.container import containers
 from pytest_gpucluster.plugin.controller import Controller
+from pytest_gpucluster.suites.container import containers
 from pytest_gpucluster.suites.submitit.config import SubmititConfig
 from pytest_gpucluster.suites.submitit.steps import parameters, shared_folder
 

@@ -27,11 +27,11 @@ from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.config.models import EnvironmentConfig
 from pytest_gpucluster.core.errors import SlurmError, StepCancelled, StepError, StepTimeout
 from pytest_gpucluster.core.probe import last_line
-from pytest_gpucluster.kit.container import containers
 from pytest_gpucluster.kit.framework import framework_step
 from pytest_gpucluster.kit.framework.framework_config import FrameworkConfig
 from pytest_gpucluster.kit.mpi import mpi_step as mpi
 from pytest_gpucluster.kit.nccl import nccl_step as nccl
+from pytest_gpucluster.suites.container import containers
 from pytest_gpucluster.suites.container import steps as container_steps
 from pytest_gpucluster.suites.slurm import diagnostic_step as diagnostic
 

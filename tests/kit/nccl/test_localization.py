@@ -25,7 +25,7 @@ from campaigns import draw
 from link_model import WITHIN, LinkModel
 
 from pytest_gpucluster.kit.nccl import inference, open_questions
-from pytest_gpucluster.kit.nccl.measurement import GroupKind, Judged, Status
+from pytest_gpucluster.kit.nccl.measurement import GroupKind, JudgedMeasurement, Status
 
 if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Verdict
@@ -432,8 +432,8 @@ def test_a_batch_of_suspects_has_at_most_four_rounds_of_disjoint_pairs() -> None
     assert plan.next_rounds() == ((("a", "b"),), (("a", "c"),), (("a", "d"),), (("a", "e"),))
 
 
-def judged(kind: GroupKind, *results: tuple[Measurement, Status]) -> list[Judged]:
-    return [Judged(measured, kind, status) for measured, status in results]
+def judged(kind: GroupKind, *results: tuple[Measurement, Status]) -> list[JudgedMeasurement]:
+    return [JudgedMeasurement(measured, kind, status) for measured, status in results]
 
 
 def pairs_of(leaves: str, fed: str, **options: Any) -> inference.Inference:

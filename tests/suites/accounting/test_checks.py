@@ -78,7 +78,7 @@ def access(rule: str, kind: str, accounts: str = "ml", late: str = "ALL") -> Any
     stated = config(access={rule: [JOB]})
     (job,) = (*stated.access.may, *stated.access.may_not)
     found, settings = parse_partitions(PARTITION.format(accounts)), {"EnforcePartLimits": late}
-    return checks.access(stated, {job: facts.Answer(kind, "why")}, found, settings)
+    return checks.access(stated, {job: facts.SubmitReply(kind, "why")}, found, settings)
 
 
 def scheduling(stated: Any, found: Any) -> Any:

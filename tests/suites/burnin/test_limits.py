@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from pytest_gpucluster import config as configs
 from pytest_gpucluster.config.models import GpuProfile, Profile
 from pytest_gpucluster.core.check import Action, Metric, Outcome, Verdict
-from pytest_gpucluster.kit.gpu.gpu_peaks import Floor, figures_of, floor_of
+from pytest_gpucluster.kit.gpu.gpu_peaks import RateFloor, figures_of, floor_of
 from pytest_gpucluster.suites.burnin import load_checks, stragglers
 from pytest_gpucluster.suites.burnin.config import DTYPES, BurninConfig, BurninLimit
 from pytest_gpucluster.suites.burnin.limits import Rate, limit_of
@@ -54,7 +54,7 @@ def profile_of(name: str | None = NAME, **rows: float) -> Profile:
     return plain.model_copy(update={"burnin": limits})
 
 
-def limit(whole: BurninResult, metric: str, part: str = gpu_of("a", 0), **expect: float) -> Floor | None:
+def limit(whole: BurninResult, metric: str, part: str = gpu_of("a", 0), **expect: float) -> RateFloor | None:
     return limit_of(whole, Rate("a", part, metric, 1.0), BurninConfig(expect=expect))
 
 
@@ -67,13 +67,13 @@ def test_the_cluster_file_goes_before_the_profile_of_these_gpus_and_the_profile_
     whole.take_limits(profile_of("NVIDIA H100 80GB HBM3", bf16=700.0, memory=9.0))
     assert (limit(whole, "bf16"), limit(whole, "memory", "")) == (floor_of("bf16", NAME), None)
     whole.take_limits(profile_of("H200", bf16=545.0, memory=9.0))  # as before driver 465
-    assert limit(whole, "bf16") == Floor(545, "TFLOP/s", ROW)
-    assert limit(whole, "memory", "") == Floor(9, "GB/s", ROW)
-    assert limit(whole, "bf16", bf16=600) == Floor(600, "TFLOP/s", "burnin.expect of the cluster file")
+    assert limit(whole, "bf16") == RateFloor(545, "TFLOP/s", ROW)
+    assert limit(whole, "memory", "") == RateFloor(9, "GB/s", ROW)
+    assert limit(whole, "bf16", bf16=600) == RateFloor(600, "TFLOP/s", "burnin.expect of the cluster file")
     assert limit(whole, "hbm") == floor_of("hbm", NAME)
     bare = BurninResult({"a": NodeTotals("a", hello=hello("a", gpus=0))}, 60)
     bare.take_limits(profile_of(None, cpu=5.0))
-    assert limit(bare, "cpu", "") == Floor(5, "units/s", ROW)
+    assert limit(bare, "cpu", "") == RateFloor(5, "units/s", ROW)
 
 
 @pytest.mark.parametrize(("metric", "value"), [("bf61", 1), ("bf16", 0), ("hbm", float("inf"))])

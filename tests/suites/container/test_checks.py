@@ -16,7 +16,6 @@ from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.kit.container.containers import ImageImport
 from pytest_gpucluster.kit.container.enroot import (
     SEARCH,
     UNKNOWN,
@@ -32,6 +31,7 @@ from pytest_gpucluster.kit.container.enroot import (
 from pytest_gpucluster.suites.container import checks
 from pytest_gpucluster.suites.container import facts as container_facts
 from pytest_gpucluster.suites.container.config import ContainerConfig
+from pytest_gpucluster.suites.container.containers import ImageImport
 from pytest_gpucluster.suites.container.facts import (
     HOST_VALUE,
     MOUNTED,

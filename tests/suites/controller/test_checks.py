@@ -15,7 +15,7 @@ from pytest_gpucluster.core.check import Verdict
 from pytest_gpucluster.suites.controller import checks
 from pytest_gpucluster.suites.controller.checks import Controllers, DaemonLog, Diagnostics
 from pytest_gpucluster.suites.controller.config import ControllerConfig
-from pytest_gpucluster.suites.controller.facts import ControllerState, Load, Scheduler, parse_sdiag
+from pytest_gpucluster.suites.controller.facts import ControllerState, Scheduler, SdiagStats, parse_sdiag
 from pytest_gpucluster.suites.controller.log_lines import ErrorKind
 
 CONFIG = ControllerConfig()
@@ -52,7 +52,11 @@ def test_every_controller_must_answer(found: Controllers, backup: bool, expected
 
 
 def judged(
-    *, settings: dict[str, str] | None = None, seconds: float = 0.1, later: Load | None = None, **changes: Any
+    *,
+    settings: dict[str, str] | None = None,
+    seconds: float = 0.1,
+    later: SdiagStats | None = None,
+    **changes: Any,
 ) -> Verdict:
     known = {"MessageTimeout": "10 sec", "MaxDBDMsgs": "20012", **(settings or {})}
     return checks.load(Diagnostics(replace(LOAD, **changes), later, seconds, known), CONFIG)

@@ -12,7 +12,7 @@ from judged import judged
 from pytest_gpucluster.config.models import Group
 from pytest_gpucluster.config.profile_files import load_profile
 from pytest_gpucluster.kit.gpu.nvidia_smi import Gpu, Gpus
-from pytest_gpucluster.suites.gpu.profile_fit import PCI, Contradiction, contradiction, unstated
+from pytest_gpucluster.suites.gpu.profile_fit import PCI, ProfileMismatch, contradiction, unstated
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +25,7 @@ def gpus(*names: str, memory: int = 143771) -> Gpus:
     return Gpus(tuple(Gpu(index=at, name=name, memory=memory * MIB) for at, name in enumerate(names)))
 
 
-def contradicted(profile: str, *nodes: Gpus, gres: int = 8) -> Contradiction | None:
+def contradicted(profile: str, *nodes: Gpus, gres: int = 8) -> ProfileMismatch | None:
     group = Group(nodes="gpu[01-02]", profile=load_profile(profile))
     fleet = {f"gpu{number:02}": one for number, one in enumerate(nodes, 1)}
     return contradiction(group, fleet, dict.fromkeys(fleet, gres))

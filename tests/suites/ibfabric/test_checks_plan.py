@@ -12,7 +12,7 @@ from paths import DATA
 from pytest_gpucluster.suites.ibfabric import checks_plan
 from pytest_gpucluster.suites.ibfabric.plan import Cable
 from pytest_gpucluster.suites.ibfabric.subnet import read_ibnetdiscover
-from pytest_gpucluster.suites.ibfabric.wiring import Comparison, compare, of_subnet
+from pytest_gpucluster.suites.ibfabric.wiring import WiringDiff, compare, of_subnet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,7 @@ UPLINKS = (("leaf01", "33", "spine01", "1"), ("leaf02", "33", "spine01", "2"))
 NODES = ("gpu01", "gpu02", "gpu09")
 
 
-def planned(*cables: tuple[str, str, str, str]) -> Comparison:
+def planned(*cables: tuple[str, str, str, str]) -> WiringDiff:
     return compare([Cable(*cable, "p:1") for cable in cables], FOUND)
 
 

@@ -10,7 +10,7 @@ from paths import DATA
 from pytest_gpucluster.suites.ibfabric.lldp import Neighbour, Neighbours, of_neighbours
 from pytest_gpucluster.suites.ibfabric.plan import Cable, parse_plan
 from pytest_gpucluster.suites.ibfabric.subnet import read_ibnetdiscover
-from pytest_gpucluster.suites.ibfabric.wiring import Comparison, Wiring, compare, is_ethernet, of_subnet
+from pytest_gpucluster.suites.ibfabric.wiring import Wiring, WiringDiff, compare, is_ethernet, of_subnet
 
 TEXT = (DATA / "ibfabric/ibnetdiscover-ibsim.txt").read_text()
 RAILS = ("gpu01,mlx5_0,leaf01,1", "gpu01,mlx5_1,leaf02,1", "gpu02,mlx5_0,leaf01,2", "gpu02,mlx5_1,leaf02,2")
@@ -24,7 +24,7 @@ def found_as(text: str = TEXT, *names: dict[str, str], **more: Any) -> Wiring:
 FOUND = found_as()
 
 
-def compared(*rows: str, found: Wiring = FOUND) -> Comparison:
+def compared(*rows: str, found: Wiring = FOUND) -> WiringDiff:
     cables = [tuple(row.split(",")) for row in rows]
     named = [Cable(a, port, z, other, f"p:{n}") for n, (a, port, z, other) in enumerate(cables, 2)]
     return compare(named, found)

@@ -20,7 +20,7 @@ from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.suites.kubernetes import checks, job_checks
 from pytest_gpucluster.suites.kubernetes import facts as kube
 from pytest_gpucluster.suites.kubernetes.config import KubernetesConfig
-from pytest_gpucluster.suites.kubernetes.jobs import JobFacts, PodResult
+from pytest_gpucluster.suites.kubernetes.jobs import KubernetesJobs, PodResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -158,7 +158,7 @@ def smi(count: int = 8, after: str = "") -> str:
 
 
 def job_gpus(text: str, owners: Any = (), **facts: Any) -> Thunk:
-    results = JobFacts(gpus={"gpu01": PodResult("gpu01", text, 0)})
+    results = KubernetesJobs(gpus={"gpu01": PodResult("gpu01", text, 0)})
     known = {f"GPU-{n:08d}-0000": ("gpu01",) for n in range(8)} | dict(owners)
     return lambda: job_checks.job_gpus(results, "gpu01", node(**facts), CONFIG, GPUS, known)
 
@@ -172,7 +172,7 @@ WRONG = NCCL_RUN.replace(ROW, ROW[::-1].replace("0", "3", 1)[::-1])  # elements 
 def job_nccl(log: str, rc: int = 0) -> Thunk:
     """Judge a Job on two nodes; rc: the exit status of the second pod."""
     pods = (PodResult("n1", "", 0), PodResult("n2", "RuntimeError: NCCL error" if rc else "", rc))
-    found = JobFacts(nccl=pods, nccl_hosts=("n1", "n2"), nccl_log=f"{PODS}{log}", gpus_per_node=8)
+    found = KubernetesJobs(nccl=pods, nccl_hosts=("n1", "n2"), nccl_log=f"{PODS}{log}", gpus_per_node=8)
     return lambda: job_checks.job_nccl(found)
 
 

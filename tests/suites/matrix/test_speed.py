@@ -22,17 +22,17 @@ from pytest_gpucluster.suites.matrix.speed import (
     SETTINGS,
     TRANSPORT,
     VARIABLES,
-    Comparison,
-    Rate,
+    Speed,
+    SpeedComparison,
 )
 
-FAST = Rate(40.0, "GB/s", {TRANSPORT: "NET/IB/GDRDMA"})
-SLOW = Rate(3.0, "GB/s", {TRANSPORT: "NET/Socket"})
-Rates = tuple[Rate, ...]
+FAST = Speed(40.0, "GB/s", {TRANSPORT: "NET/IB/GDRDMA"})
+SLOW = Speed(3.0, "GB/s", {TRANSPORT: "NET/Socket"})
+Rates = tuple[Speed, ...]
 
 
-def compared(*rows: tuple[str, Rates], column: str = "nccl") -> Comparison:
-    return Comparison(column, dict(rows), {}, 0.5, " on gpu[01-02]")
+def compared(*rows: tuple[str, Rates], column: str = "nccl") -> SpeedComparison:
+    return SpeedComparison(column, dict(rows), {}, 0.5, " on gpu[01-02]")
 
 
 def test_a_slow_launcher_is_named_with_both_rates_and_the_transport() -> None:
@@ -76,14 +76,17 @@ def test_a_single_launcher_has_nothing_to_be_compared_with() -> None:
 
 def test_what_differs_is_the_cause_only_if_it_can_slow_a_run() -> None:
     bound, free = {CPUS: "2 tasks share 1 CPU (0) of n1"}, {CPUS: OWN}
-    slow, fast = Rate(1, "GB/s", bound), Rate(9, "GB/s", free)
+    slow, fast = Speed(1, "GB/s", bound), Speed(9, "GB/s", free)
     assert speed.differences(slow, fast) == {CPUS: ("2 tasks share 1 CPU (0) of n1", OWN)}
     assert speed.differences(replace(slow, facts=free), replace(fast, facts=bound)) == {}
     assert speed.differences(replace(slow, facts={TRANSPORT: "not logged"}), FAST) == {}
     both = {**bound, LIBRARY: "MPICH", PMI: "pmi2"}
-    fine = Rate(9, "GB/s", {**free, LIBRARY: "Open MPI", PMI: "pmix"})
-    assert [*speed.differences(Rate(1, "GB/s", both), fine)] == [CPUS, LIBRARY, PMI]
-    told = Rate(1, "GB/s", {**free, VARIABLES: "UCX_TLS=tcp"}), Rate(9, "GB/s", {**free, VARIABLES: "none"})
+    fine = Speed(9, "GB/s", {**free, LIBRARY: "Open MPI", PMI: "pmix"})
+    assert [*speed.differences(Speed(1, "GB/s", both), fine)] == [CPUS, LIBRARY, PMI]
+    told = (
+        Speed(1, "GB/s", {**free, VARIABLES: "UCX_TLS=tcp"}),
+        Speed(9, "GB/s", {**free, VARIABLES: "none"}),
+    )
     by_variables = speed.speed(compared(("mpirun", told[1:] * 2), ("srun", told[:1] * 2), column="mpi"))
     assert by_variables.cause == "MPI has other variables: UCX_TLS=tcp; with mpirun: none"
     alike = speed.speed(compared(("mpirun", (fast, fast)), ("srun", (replace(slow, facts=free),) * 2)))
@@ -101,7 +104,7 @@ def test_whether_tasks_share_cpus() -> None:
 
 def test_the_rate_of_cpu_tasks_is_the_median_share() -> None:
     rate = speed.of_shares([("n1", 0.9, "0-3"), ("n1", 1.0, "0-3"), ("n2", 0.1, "2")])
-    assert rate == Rate(0.9, "CPUs/task", {CPUS: OWN})
+    assert rate == Speed(0.9, "CPUs/task", {CPUS: OWN})
     assert speed.of_shares([]) is None
 
 
@@ -111,7 +114,7 @@ def test_the_rate_of_an_mpi_world_is_the_median_of_its_pairs() -> None:
     pairs = tuple(RankPair((n, n + 1), 1e-6, speed_of * 1e9) for n, speed_of in enumerate((9.0, 10.0, 24.0)))
     run = MpiRun("srun", "c", ("n0", "n1", "n2"), 1, MpiWorld(ranks, pairs))
     facts = {CPUS: OWN, LIBRARY: "MPICH 5", VARIABLES: "UCX_TLS=tcp", PMI: "pmix"}
-    assert speed.of_world(run, "pmix") == Rate(10.0, "GB/s", facts)
+    assert speed.of_world(run, "pmix") == Speed(10.0, "GB/s", facts)
     assert speed.of_world(replace(run, world=MpiWorld(ranks)), "pmix") is None
 
 
@@ -136,11 +139,11 @@ LOG = "gpu01:7:7 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0/G
 def test_the_rate_of_a_collective_is_its_bus_bandwidth_with_the_transport_between_nodes() -> None:
     output = read(TABLE, rc=0)
     rate = speed.of_collective(output, nccl_log.read(LOG), {0: "gpu01", 1: "gpu02"})
-    assert rate == Rate(10.0, "GB/s", {TRANSPORT: "NET/IB/GDRDMA", SETTINGS: "none"})
+    assert rate == Speed(10.0, "GB/s", {TRANSPORT: "NET/IB/GDRDMA", SETTINGS: "none"})
     off = "gpu01:7:7 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.\n"
     without = speed.of_collective(output, nccl_log.read(off + LOG.replace("IB/0/GDRDMA", "Socket/0")), None)
-    assert without == Rate(10.0, "GB/s", {TRANSPORT: "NET/Socket", SETTINGS: "NCCL_IB_DISABLE=1"})
-    unlogged = Rate(10.0, "GB/s", {TRANSPORT: "not logged", SETTINGS: "not logged"})
+    assert without == Speed(10.0, "GB/s", {TRANSPORT: "NET/Socket", SETTINGS: "NCCL_IB_DISABLE=1"})
+    unlogged = Speed(10.0, "GB/s", {TRANSPORT: "not logged", SETTINGS: "not logged"})
     assert speed.of_collective(output, nccl_log.NcclLog(), None) == unlogged
     assert speed.of_collective(NcclOutput(), nccl_log.NcclLog(), None) is None
 
@@ -151,7 +154,7 @@ def example(machine: str, expected: str, *rows: tuple[str, Rates], sick: bool = 
 
 
 MPIRUN = ("mpirun", (FAST, FAST))
-TENTH = ("srun", (Rate(36.0, "GB/s", {}),))
+TENTH = ("srun", (Speed(36.0, "GB/s", {}),))
 COUNTER_EXAMPLES = (
     example("slow in the first run, beside another program", PASSED, MPIRUN, ("srun", (SLOW, FAST))),
     example("a tenth slower than the fastest", PASSED, ("mpirun", (FAST,)), TENTH),

@@ -27,9 +27,9 @@ from pytest_gpucluster.kit.mpi.mpi_facts import (
     MpiRank,
     MpiRun,
     MpirunPath,
+    MpiVersion,
     MpiWorld,
     RankPair,
-    Version,
     hosts_of,
     read_installed,
     read_world,
@@ -77,15 +77,15 @@ def test_no_list_of_types_is_never_an_empty_list() -> None:
 
 def test_what_a_node_has_is_read() -> None:
     openmpi = read_installed("gpu01", text_of("prepare-openmpi.txt"))
-    assert (openmpi.mpirun, openmpi.launcher) == ("/usr/bin/mpirun", Version("Open MPI", "4.1.4"))
-    assert (openmpi.srun_types, openmpi.program("c")) == (("pmix",), Version("Open MPI", "4.1.4"))
+    assert (openmpi.mpirun, openmpi.launcher) == ("/usr/bin/mpirun", MpiVersion("Open MPI", "4.1.4"))
+    assert (openmpi.srun_types, openmpi.program("c")) == (("pmix",), MpiVersion("Open MPI", "4.1.4"))
     assert openmpi.problems == {
         "python": Explanation("not_importable", "/usr/bin/python3: No module named 'mpi4py'")
     }
     mpich = read_installed("gpu01", text_of("prepare-mpich.txt"))
     paths = ["/opt/mpich/bin/mpirun", "/usr/bin/mpirun", "/bin/mpirun"]
     assert [found.path for found in mpich.mpiruns] == paths
-    assert (mpich.launcher, mpich.host) == (Version("Hydra", "5.0.2"), "gpu01")
+    assert (mpich.launcher, mpich.host) == (MpiVersion("Hydra", "5.0.2"), "gpu01")
     assert (set(mpich.library), mpich.srun_types) == ({"c", "python"}, ("pmi2",))
 
 
@@ -171,19 +171,19 @@ GOOD = InstalledMpi(
     "gpu01",
     mpiruns=(MpirunPath("/usr/bin/mpirun", conda=False),),
     mpirun="/usr/bin/mpirun",
-    launcher=Version("Open MPI", "4.1.4"),
+    launcher=MpiVersion("Open MPI", "4.1.4"),
     library={"c": OPEN_MPI},
     srun_types=("pmix",),
 )
 NO_MPIRUN = replace(GOOD, mpirun="")
-HYDRA = replace(GOOD, launcher=Version("Hydra", "5.0.2"), library={"c": MPICH})
-NEWER = Version("Open MPI", "5.0.1")
-OLD = replace(GOOD, launcher=Version("Open MPI", "4.0.3"))
+HYDRA = replace(GOOD, launcher=MpiVersion("Hydra", "5.0.2"), library={"c": MPICH})
+NEWER = MpiVersion("Open MPI", "5.0.1")
+OLD = replace(GOOD, launcher=MpiVersion("Open MPI", "4.0.3"))
 CONDA = replace(
     GOOD,
     mpiruns=(MpirunPath("/opt/conda/bin/mpirun", conda=True), *GOOD.mpiruns),
     mpirun="/opt/conda/bin/mpirun",
-    launcher=Version("Hydra", "4.2"),
+    launcher=MpiVersion("Hydra", "4.2"),
 )
 TWO_SITES = replace(CONDA, mpiruns=(*CONDA.mpiruns, MpirunPath("/two/bin/mpirun", conda=False)))
 
@@ -283,7 +283,7 @@ CASES: Table = {
         ("not checked", replace(GOOD, library={"c": "odd"}), PLAIN),
         ("not applicable", GOOD, MpiConfig(launchers=("srun",))),
         ("passed", GOOD, PLAIN),
-        ("not checked", replace(GOOD, launcher=Version("", "")), PLAIN),
+        ("not checked", replace(GOOD, launcher=MpiVersion("", "")), PLAIN),
         ("not checked", replace(GOOD, library={}), PLAIN),
         ("configure: MPI of C programs other_mpi [4.1, 5]", replace(GOOD, launcher=NEWER), PLAIN),
         ("configure: MPI of C programs other_mpi [5, 4.1]", replace(GOOD, library={"c": MPICH}), PLAIN),

@@ -8,7 +8,14 @@ import pytest
 from os_helpers import answer, run
 
 from pytest_gpucluster.core.errors import ProbeError
-from pytest_gpucluster.suites.os.device_facts import DEVICES, Devices, Drive, Link, PciFunction, read_devices
+from pytest_gpucluster.suites.os.device_facts import (
+    DEVICES,
+    Devices,
+    Drive,
+    PcieLink,
+    PciFunction,
+    read_devices,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,8 +67,8 @@ def test_one_line_is_kept_of_each_card_and_drive(tmp_path: Path) -> None:
             files[f"{top}/current_link_{name}"] = text
     found = on_machine(tmp_path, files)
     assert found.functions == (
-        PciFunction("0000:01:00.0", "0108", "c0a9:540a", Link(4, 8.0), "x", "nvme0", 8),
-        PciFunction("0000:18:00.0", "0207", "15b3:1021", Link(16, 32.0), "x", "mlx5_4", 8),
+        PciFunction("0000:01:00.0", "0108", "c0a9:540a", PcieLink(4, 8.0), "x", "nvme0", 8),
+        PciFunction("0000:18:00.0", "0207", "15b3:1021", PcieLink(16, 32.0), "x", "mlx5_4", 8),
         PciFunction("0000:c1:00.0", "0680", "10de:22a3", None, "x", "", 8),
         PciFunction("0000:c3:00.0", "1200", "8086:1020", None, "x", "", 8),
     )

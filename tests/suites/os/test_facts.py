@@ -17,9 +17,9 @@ from pytest_gpucluster.core.command_end import CommandEnd
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit.container import enroot
-from pytest_gpucluster.kit.container.containers import ImageImport
 from pytest_gpucluster.kit.mpi import mpi_facts as mpi
 from pytest_gpucluster.run.session import ClusterSession
+from pytest_gpucluster.suites.container.containers import ImageImport
 from pytest_gpucluster.suites.os import facts, test_os
 from pytest_gpucluster.suites.os.facts import Cpus, MemoryInfo, MemoryParts, Mount
 

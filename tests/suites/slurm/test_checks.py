@@ -31,9 +31,9 @@ from pytest_gpucluster.suites.slurm import checks
 from pytest_gpucluster.suites.slurm.diagnostic_step import (
     DiagnosticTask,
     JobFacts,
-    JobRecord,
     Jobs,
     NodeDiagnostic,
+    QueuedJob,
     judge_step,
     parse_squeue,
 )
@@ -132,19 +132,19 @@ def job(
     end: str = "22:00:03",
     restarts: int = 0,
     eligible: str = "22:00:02",
-) -> JobRecord:
+) -> QueuedJob:
     """Return a job that was submitted at 22:00:00."""
     submitted, eligible, start, end = (
         time and f"2026-01-01T{time}" for time in ("22:00:00", eligible, start, end)
     )
-    return JobRecord("7_1", state, reason, restarts, submitted, eligible, start, end, rc, "gpu01")
+    return QueuedJob("7_1", state, reason, restarts, submitted, eligible, start, end, rc, "gpu01")
 
 
-def waiting(reason: str) -> JobRecord:
+def waiting(reason: str) -> QueuedJob:
     return job("PENDING", reason, None, "", "")
 
 
-def jobs(problem: str = "", took: float = 0.1, **records: JobRecord) -> JobFacts:
+def jobs(problem: str = "", took: float = 0.1, **records: QueuedJob) -> JobFacts:
     """Return the results of the array 7 and of the dependent job 8."""
     names = {"requeued": "7_0", "element": "7_1", "dependent": "8"}
     known = {names[key]: it for key, it in records.items()}
@@ -162,7 +162,7 @@ BUSY = (
 )
 
 
-def ran(**changed: JobRecord) -> JobFacts:
+def ran(**changed: QueuedJob) -> JobFacts:
     records: dict[str, Any] = {"element": ELEMENT, "dependent": DEPENDENT, "requeued": REQUEUED, **changed}
     return jobs(**records)
 

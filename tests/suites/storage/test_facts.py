@@ -20,7 +20,7 @@ not a mount
 """
 
 
-def read(*paths: str, text: str = TEXT) -> dict[str, facts.Mount]:
+def read(*paths: str, text: str = TEXT) -> dict[str, facts.PathMount]:
     return facts.read_mounts(Answer("gpu01", 0, text.encode()), paths)
 
 

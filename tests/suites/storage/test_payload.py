@@ -27,7 +27,7 @@ from pytest_gpucluster.kit.framework.payload_step import command
 from pytest_gpucluster.kit.payloads.prelude import SECRET, Failure, knock
 from pytest_gpucluster.suites.storage import payload
 from pytest_gpucluster.suites.storage.config import StorageConfig
-from pytest_gpucluster.suites.storage.facts import Mount, mounts, quotas
+from pytest_gpucluster.suites.storage.facts import PathMount, mounts, quotas
 from pytest_gpucluster.suites.storage.payload_rates import MIB
 
 if TYPE_CHECKING:
@@ -204,11 +204,11 @@ def system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> System:
     reported: list[dict[str, Any]] = []
     monkeypatch.setattr(payload, "report", lambda kind, **facts: reported.append({"storage": kind, **facts}))
     monkeypatch.setenv(payload.FOLDER, NAME)
-    group = payload.Group(0, 1, "", 0, 1.0)
+    group = payload.Communicator(0, 1, "", 0, 1.0)
     group.size = 2
     options = {"seconds": 0.05, "engine": "python", "budget": 1 << 40, "max_use": 0.9, "files": 4}
     watch: Any = None
-    made = payload.FileSystem({"path": str(tmp_path), "kind": "shared"}, options, group, watch)
+    made = payload.FileSystemSteps({"path": str(tmp_path), "kind": "shared"}, options, group, watch)
     made.ring = [0, 1]
     Path(made.folder).mkdir()
     return made, reported, monkeypatch
@@ -416,7 +416,7 @@ def test_tasks_that_send_nothing_cost_the_time_of_one(monkeypatch: pytest.Monkey
 
     thread = threading.Thread(target=connect)
     thread.start()
-    group = payload.Group(0, 3, "", port, 600.0)
+    group = payload.Communicator(0, 3, "", port, 600.0)
     thread.join()
     assert sorted(group.links) == [1, 2]
     assert group.exchange("mine", 0.4) == ["mine", None, None]
@@ -529,7 +529,7 @@ def ext4(tmp_path: Path) -> Iterator[Disk]:
     subprocess.run(("umount", str(disk.path)), check=True)
 
 
-def mount_of(path: Path) -> Mount:
+def mount_of(path: Path) -> PathMount:
     """Return the mount that mounts.sh shows of a path of this machine; its user has no quota there."""
     section = StorageConfig.model_validate({"filesystems": [{"path": str(path)}]})
     cluster = cluster_of(storage=section)

@@ -260,7 +260,7 @@ def _complete(request: StepRequest, allocation: Allocation) -> StepRequest:
 def named(pyxis: PyxisOptions, job: int) -> PyxisOptions:
     """Name the container of an image after its job: the first step unpacks the image on a node, later ones reuse it.
 
-    A container that a step writes to or saves gets no name. kit/container/containers.py removes the others.
+    A container that a step writes to or saves gets no name. suites/container/containers.py removes the others.
     """
     if not pyxis.image or pyxis.name or pyxis.save or pyxis.writable:
         return pyxis

@@ -84,14 +84,9 @@ def _store_ending(channel: Any, message: Any) -> None:
 class _Wire(paramiko.Transport):
     """Paramiko's transport without delays, which ends when the peer no longer answers."""
 
-    # one pass over each packet instead of two
-    _preferred_ciphers = (
-        "aes128-gcm@openssh.com",
-        "aes256-gcm@openssh.com",
-        *paramiko.Transport._preferred_ciphers,  # noqa: SLF001 - the parent's own
-    )
+    # paramiko has no documented access to exit-signal
     _channel_handler_table = {  # noqa: RUF012 - as in the parent
-        **paramiko.Transport._channel_handler_table,  # noqa: SLF001 - the only access to exit-signal
+        **paramiko.Transport._channel_handler_table,  # noqa: SLF001 - the parent's own
         MSG_CHANNEL_REQUEST: _store_ending,
     }
 
@@ -100,6 +95,8 @@ class _Wire(paramiko.Transport):
             _tune(sock, alive)
         super().__init__(sock, default_window_size=_WINDOW, **options)
         security = self.get_security_options()
+        # one pass over each packet instead of two
+        security.ciphers = sorted(security.ciphers, key=lambda name: "-gcm@" not in name)
         first = [kind for kind in kinds if kind in security.key_types]
         security.key_types = [*first, *(kind for kind in security.key_types if kind not in first)]
 
@@ -130,9 +127,7 @@ def connect(host: str, settings: SshConfig, *, gateway: Connection | None = None
     try:
         connection.open()
     except BaseException as error:
-        for hop in _hops(connection):
-            if hop is gateway:
-                break
+        for hop in _hops(connection, gateway):
             with contextlib.suppress(Exception):
                 hop.client.close()  # also the connection to the SSH agent
         if not isinstance(error, Exception):
@@ -172,9 +167,7 @@ def _prepared(host: str, settings: SshConfig, gateway: Connection | None) -> Con
         )
     except (ValueError, paramiko.SSHException) as error:
         raise ConfigError(f"ssh to {host}: {' '.join(str(error).split())}") from error
-    for hop in _hops(connection):
-        if hop is gateway:
-            break
+    for hop in _hops(connection, gateway):
         _prepare_hop(hop, settings)
     return connection
 
@@ -195,9 +188,9 @@ def _ssh_config(settings: SshConfig) -> paramiko.SSHConfig:
     return found
 
 
-def _hops(connection: Connection) -> Iterator[Connection]:
+def _hops(connection: Connection, end: Connection | None = None) -> Iterator[Connection]:
     hop = connection
-    while isinstance(hop, Connection):
+    while isinstance(hop, Connection) and hop is not end:
         yield hop
         hop = hop.gateway
 

@@ -38,7 +38,7 @@ NO_PEERS: Mapping[str, Norm[tuple[str, ...]]] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
-class Gpu:
+class GpuAddress:
     """A GPU by its place: `index` is that of nvidia-smi, None if its driver does not have it."""
 
     index: int | None
@@ -60,7 +60,7 @@ class Rails:
 
     need: int
     ports: tuple[Port, ...]
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[GpuAddress, ...] = ()
     missing: tuple[str, ...] = ()
     usual: bool = False
 
@@ -200,7 +200,7 @@ def _named(adapters: Adapters, profile: Profile) -> tuple[Rails, ...]:
         Rails(
             1,
             found,
-            (indices.get(rail.gpu, Gpu(None, rail.gpu)),),
+            (indices.get(rail.gpu, GpuAddress(None, rail.gpu)),),
             () if found else (rail.adapter,),
         )
         for rail, found in by_name.items()
@@ -217,13 +217,13 @@ def _is_of_system(adapters: Adapters, profile: Profile) -> bool:
 # --- by the PCIe tree --------------------------------------------------------------------------------------------
 
 
-def _gpus(adapters: Adapters) -> list[Gpu]:
-    return [Gpu(index, path[-1]) for index, path in enumerate(adapters.gpus)]
+def _gpus(adapters: Adapters) -> list[GpuAddress]:
+    return [GpuAddress(index, path[-1]) for index, path in enumerate(adapters.gpus)]
 
 
-def _by_root(adapters: Adapters) -> tuple[dict[str, list[Gpu]], dict[str, list[Port]]]:
+def _by_root(adapters: Adapters) -> tuple[dict[str, list[GpuAddress]], dict[str, list[Port]]]:
     """Return the GPUs, and the ports beside them, of each root port."""
-    gpus: dict[str, list[Gpu]] = {}
+    gpus: dict[str, list[GpuAddress]] = {}
     ports: dict[str, list[Port]] = {}
     for gpu, path in zip(_gpus(adapters), adapters.gpus, strict=True):
         gpus.setdefault(root_port(path) or gpu.address, []).append(gpu)
@@ -248,7 +248,7 @@ def _trees(adapters: Adapters, profile: Profile, usual: Mapping[str, Norm[tuple[
 
 
 def _absent(
-    gpus: Iterable[Gpu], ports: Iterable[Port], usual: Mapping[str, Norm[tuple[str, ...]]]
+    gpus: Iterable[GpuAddress], ports: Iterable[Port], usual: Mapping[str, Norm[tuple[str, ...]]]
 ) -> list[str]:
     """Return the PCI addresses of adapters beside these GPUs that two thirds of the nodes have and this one lacks."""
     here = {port.location for port in ports}
@@ -259,7 +259,7 @@ def _absent(
     return list(dict.fromkeys(location.partition(" ")[0] for location in locations))
 
 
-def _board(gpus: Mapping[str, list[Gpu]], ports: Mapping[str, list[Port]], profile: Profile) -> str:
+def _board(gpus: Mapping[str, list[GpuAddress]], ports: Mapping[str, list[Port]], profile: Profile) -> str:
     """Return the board of the rails: of the profile's link layer and rate, near to most GPUs."""
     numbers = {root: len(found) for root, found in gpus.items()}
     right = {

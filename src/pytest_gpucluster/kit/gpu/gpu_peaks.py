@@ -87,7 +87,7 @@ KNOWN: Mapping[str, Figures] = {
 
 
 @dataclass(frozen=True)
-class Floor:
+class RateFloor:
     """A hard limit: the lowest accepted rate, its unit and its source."""
 
     rate: float
@@ -105,7 +105,7 @@ def figures_of(name: str) -> Figures | None:
     return KNOWN.get(bare(name))
 
 
-def floor_of(metric: str, name: str, *, gen: int | None = None, width: int | None = None) -> Floor | None:
+def floor_of(metric: str, name: str, *, gen: int | None = None, width: int | None = None) -> RateFloor | None:
     """Return the limit of a metric (a data type, hbm, h2d, d2h) on a card; None if it is unknown."""
     if metric in ("h2d", "d2h"):
         return _of_link(gen, width)
@@ -113,19 +113,19 @@ def floor_of(metric: str, name: str, *, gen: int | None = None, width: int | Non
     return _of_card(metric, figures) if figures is not None else None
 
 
-def _of_link(gen: int | None, width: int | None) -> Floor | None:
+def _of_link(gen: int | None, width: int | None) -> RateFloor | None:
     if gen not in LANE or not width:
         return None
     link = LANE[gen] * width
-    return Floor(link * PCIE, "GB/s", f"{PCIE:.0%} of {link:.1f} GB/s (PCIe {gen} x{width})")
+    return RateFloor(link * PCIE, "GB/s", f"{PCIE:.0%} of {link:.1f} GB/s (PCIe {gen} x{width})")
 
 
-def _of_card(metric: str, figures: Figures) -> Floor | None:
+def _of_card(metric: str, figures: Figures) -> RateFloor | None:
     if metric == "hbm":
-        return Floor(figures.hbm * COPY, "GB/s", f"{COPY:.0%} of {figures.hbm:g} GB/s ({figures.source})")
+        return RateFloor(figures.hbm * COPY, "GB/s", f"{COPY:.0%} of {figures.hbm:g} GB/s ({figures.source})")
     peak = figures.tflops.get(metric)
     if peak is None:
         return None
     narrow = PRODUCT_NARROW if metric in ("fp8", "int8") else PRODUCT
     factor = PRODUCT_LOW_POWER if figures.low_power else narrow
-    return Floor(peak * factor, "TFLOP/s", f"{factor:.0%} of {peak:g} TFLOP/s dense ({figures.source})")
+    return RateFloor(peak * factor, "TFLOP/s", f"{factor:.0%} of {peak:g} TFLOP/s dense ({figures.source})")

@@ -22,7 +22,7 @@ BEFORE, SINCE = "before R575", "R575 or later"
 Bits = Annotated[str, Field(pattern=r"^[01]{6,11}$")]
 
 
-class Rule(Model):
+class Nvlink5Rule(Model):
     """One row of the sheet; data/nvlink5.yaml describes the keys."""
 
     xid: int
@@ -87,9 +87,9 @@ _MESSAGE = re.compile(
 
 
 @cache
-def rules() -> dict[int, tuple[Rule, ...]]:
+def rules() -> dict[int, tuple[Nvlink5Rule, ...]]:
     """Return {Xid: rows of the sheet}."""
-    found = data_file("nvlink5.yaml", Rule, __package__)
+    found = data_file("nvlink5.yaml", Nvlink5Rule, __package__)
     return {number: tuple(rule for rule in found if rule.xid == number) for number in XIDS}
 
 

@@ -39,7 +39,7 @@ HYDRA_FAMILY = "MPICH"
 
 
 @dataclass(frozen=True)
-class Version:
+class MpiVersion:
     """Name and number of an MPI: 'Open MPI', 'MPICH', 'Hydra' (the mpirun of MPICH), ...; '' if unknown."""
 
     name: str
@@ -54,13 +54,13 @@ class Version:
         return _FAMILY.get(self.name, HYDRA_FAMILY) if self.name else ""
 
 
-def version_of(text: str) -> Version:
+def version_of(text: str) -> MpiVersion:
     """Return the version in the output of `mpirun --version` or MPI_Get_library_version."""
     for name, pattern in _VERSIONS:
         match = pattern.search(text)
         if match:
-            return Version(name, match[1].rstrip(",."))
-    return Version("", "")
+            return MpiVersion(name, match[1].rstrip(",."))
+    return MpiVersion("", "")
 
 
 @dataclass(frozen=True)
@@ -84,12 +84,12 @@ class InstalledMpi:
     host: str = ""
     mpiruns: tuple[MpirunPath, ...] = ()
     mpirun: str = ""
-    launcher: Version = Version("", "")
+    launcher: MpiVersion = MpiVersion("", "")
     library: Mapping[str, str] = field(default_factory=dict)
     problems: Mapping[str, Explanation] = field(default_factory=dict)
     srun_types: tuple[str, ...] = ()
 
-    def program(self, language: str) -> Version:
+    def program(self, language: str) -> MpiVersion:
         """Return the MPI of a language's programs."""
         return version_of(self.library.get(language, ""))
 
@@ -118,7 +118,7 @@ def read_installed(node: str, text: str) -> InstalledMpi:
     )
 
 
-def _srun_types(libraries: set[Version], facts: Mapping[str, str]) -> tuple[str, ...]:
+def _srun_types(libraries: set[MpiVersion], facts: Mapping[str, str]) -> tuple[str, ...]:
     if len(libraries) != 1:
         return ()  # ompi_info and mpichversion belong to one of them, it is unknown to which
     (library,) = libraries

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pytest_gpucluster.kit.nccl.inference import Inference
-    from pytest_gpucluster.kit.nccl.measurement import Judged
+    from pytest_gpucluster.kit.nccl.measurement import JudgedMeasurement
     from pytest_gpucluster.kit.nccl.pairing import Batch, Group
 
 
@@ -38,7 +38,7 @@ def part_rounds(found: Inference, gpus: int) -> Batch:
     return tuple(groups for groups in (rails, *local) if groups)
 
 
-def bad_parts(judged: Iterable[Judged], bad_nodes: Iterable[str]) -> dict[str, tuple[Part, ...]]:
+def bad_parts(judged: Iterable[JudgedMeasurement], bad_nodes: Iterable[str]) -> dict[str, tuple[Part, ...]]:
     """Return {bad node: its bad GPUs or adapters} for the nodes with some, but not all, of them bad."""
     known = list(judged)
     rails, gpus = _bad_rails(known), _bad_gpus(known)
@@ -53,7 +53,7 @@ def bad_parts(judged: Iterable[Judged], bad_nodes: Iterable[str]) -> dict[str, t
     return parts
 
 
-def _bad_rails(judged: Iterable[Judged]) -> dict[str, set[int]]:
+def _bad_rails(judged: Iterable[JudgedMeasurement]) -> dict[str, set[int]]:
     results: dict[str, dict[int, Status]] = defaultdict(dict)
     for one in judged:
         if one.kind is GroupKind.RAIL:
@@ -68,7 +68,7 @@ def _bad_rails(judged: Iterable[Judged]) -> dict[str, set[int]]:
     return found
 
 
-def _bad_gpus(judged: Iterable[Judged]) -> dict[str, set[int]]:
+def _bad_gpus(judged: Iterable[JudgedMeasurement]) -> dict[str, set[int]]:
     """Return the GPUs that are bad with all GPUs of their node, which are fine with others."""
     good: dict[str, set[str]] = defaultdict(set)
     bad: dict[str, set[str]] = defaultdict(set)

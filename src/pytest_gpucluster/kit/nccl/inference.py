@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from pytest_gpucluster.kit.nccl.measurement import Bound, Judged
+    from pytest_gpucluster.kit.nccl.measurement import Bound, JudgedMeasurement
     from pytest_gpucluster.kit.nccl.pairing import Group
 
 LEAF_SHARE = 0.75  # slow share of a leaf's outward pairs that makes the leaf, not its nodes, the fault
@@ -35,7 +35,7 @@ class Observations:
     nodes: tuple[str, ...]
     leaves: Mapping[str, str]
     bounds: Mapping[GroupKind, Bound]
-    judged: tuple[Judged, ...]
+    judged: tuple[JudgedMeasurement, ...]
     repeats: int = 0
 
     @cached_property
@@ -241,9 +241,9 @@ def slow_spine(bounds: Mapping[GroupKind, Bound]) -> str:
     )
 
 
-def judge_alone(judged: Iterable[Judged]) -> AloneResults:
+def judge_alone(judged: Iterable[JudgedMeasurement]) -> AloneResults:
     """Judge each node by its measurements alone: one failure, or slow twice and more often than not, is bad."""
-    results: dict[str, list[Judged]] = defaultdict(list)
+    results: dict[str, list[JudgedMeasurement]] = defaultdict(list)
     for one in judged:
         if one.kind is GroupKind.ALONE:
             results[one.measured.members[0]].append(one)
@@ -261,7 +261,7 @@ def judge_alone(judged: Iterable[Judged]) -> AloneResults:
 
 
 def edges_of(
-    judged: Iterable[Judged], leaves: Mapping[str, str], *, across_proves: bool = True
+    judged: Iterable[JudgedMeasurement], leaves: Mapping[str, str], *, across_proves: bool = True
 ) -> tuple[Edge, ...]:
     """Return the measured pairs of nodes, in the order of their first measurement.
 

@@ -32,7 +32,7 @@ from pytest_gpucluster.kit.nccl.measurement import (
     SIGMAS,
     Bound,
     GroupKind,
-    Judged,
+    JudgedMeasurement,
     Localisation,
     Measurement,
     fleet_bound,
@@ -182,7 +182,7 @@ class Localiser:
         bounds, judged = self.bounds(), []
         for measured in self.measurements:
             kind = kind_of(measured.members, self.leaves)
-            judged.append(Judged(measured, kind, judge(measured, bounds.get(kind))))
+            judged.append(JudgedMeasurement(measured, kind, judge(measured, bounds.get(kind))))
         return infer(Observations(self.nodes, self.leaves, bounds, tuple(judged), self._repeats))
 
     def verdict(self) -> Localisation:

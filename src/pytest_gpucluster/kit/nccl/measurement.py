@@ -81,7 +81,7 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedMeasurement:
     """A measurement, the kind of its group, and the result of the comparison with the bound of that kind."""
 
     measured: Measurement

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from pytest_gpucluster.kit.nccl.inference import Inference
-    from pytest_gpucluster.kit.nccl.measurement import Bound, Judged
+    from pytest_gpucluster.kit.nccl.measurement import Bound, JudgedMeasurement
     from pytest_gpucluster.kit.nccl.pairing import Group
 
 NO_BOUND = "no_bound"  # there are no values to compare with
@@ -115,7 +115,7 @@ def evidence(found: Inference, questions: Iterable[Unresolved]) -> Iterator[Evid
             )
 
 
-def line(judged: Judged, bound: Bound | None) -> str:
+def line(judged: JudgedMeasurement, bound: Bound | None) -> str:
     """Return a measurement as one line of evidence."""
     measured = judged.measured
     who = " with ".join(measured.members) if len(measured.members) > 1 else f"{measured.members[0]} alone"

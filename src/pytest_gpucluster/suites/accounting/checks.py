@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         AccountUser,
         Value,
     )
-    from pytest_gpucluster.suites.accounting.facts import Answer, Association, JobRecord, QosInfo
+    from pytest_gpucluster.suites.accounting.facts import Association, JobRecord, QosInfo, SubmitReply
     from pytest_gpucluster.suites.accounting.steps import Records
 
 register("qos", "QoS", named=True, labelled=True)
@@ -155,7 +155,7 @@ def partition_access(
 )
 def access(
     config: AccountingConfig,
-    answers: Mapping[Access, Answer],
+    answers: Mapping[Access, SubmitReply],
     partitions: Mapping[str, PartitionInfo],
     settings: Mapping[str, str],
 ) -> Judgement:

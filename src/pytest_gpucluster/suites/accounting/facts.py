@@ -96,7 +96,7 @@ def job_part(job: str) -> Part:
 
 
 @dataclass(frozen=True)
-class Answer:
+class SubmitReply:
     """Slurm's answer to a job, with its message.
 
     `result`: accepted; refused (for its user, account, QoS or group); limit (of jobs or resources); unclear (for another
@@ -200,13 +200,13 @@ def fairshare_weight(settings: Mapping[str, str]) -> float:
     return float(weight) if usable else 0.0
 
 
-def read_refusal(text: str) -> Answer:
+def read_refusal(text: str) -> SubmitReply:
     """Read the stderr of an sbatch that failed, with or without --test-only."""
     lines = [
         re.sub(r"^(?:sbatch: |error: |allocation failure: )+", "", line.strip()) for line in text.splitlines()
     ]
     result = "refused" if _DENIED.search(text) else "limit" if _LIMIT.search(text) else "unclear"
-    return Answer(result, " / ".join(line for line in lines if line)[-300:])
+    return SubmitReply(result, " / ".join(line for line in lines if line)[-300:])
 
 
 def _rows(text: str, columns: int, command: str) -> list[list[str]]:

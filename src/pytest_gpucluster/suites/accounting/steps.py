@@ -127,7 +127,7 @@ class Accounting:
             f"user {user}: only root can become another user: run as root, or set `sudo: true` in the cluster file"
         )
 
-    def _answer(self, access: Access) -> facts.Answer:
+    def _answer(self, access: Access) -> facts.SubmitReply:
         """Return Slurm's answer to `sbatch --test-only` of a job of one task, asked as its user.
 
         NotAvailable where this machine cannot become the user, or does not know it.
@@ -149,16 +149,16 @@ class Accounting:
             ):
                 raise NotAvailable(str(error)) from error  # runuser or sudo, or no answer
             return facts.read_refusal(error.stderr)
-        return facts.Answer("accepted")
+        return facts.SubmitReply("accepted")
 
-    def answers(self, jobs: Iterable[Access]) -> dict[Access, facts.Answer]:
+    def answers(self, jobs: Iterable[Access]) -> dict[Access, facts.SubmitReply]:
         """Return Slurm's answers to `sbatch --test-only` of jobs."""
         found = {}
         for access in jobs:
             try:
                 found[access] = self._answer(access)
             except NotAvailable as error:
-                found[access] = facts.Answer("not tried", str(error))
+                found[access] = facts.SubmitReply("not tried", str(error))
         return found
 
     def records(self, own: Iterable[int]) -> Records:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.inventory import PartitionInfo
     from pytest_gpucluster.run.session import ClusterSession
     from pytest_gpucluster.suites.accounting.config import Access
-    from pytest_gpucluster.suites.accounting.facts import Answer, Association, QosInfo
+    from pytest_gpucluster.suites.accounting.facts import Association, QosInfo, SubmitReply
     from pytest_gpucluster.suites.accounting.steps import Records
 
 config = required_section(AccountingConfig)
@@ -70,7 +70,7 @@ def partitions(accounting: Accounting) -> Mapping[str, PartitionInfo]:
 
 
 @fact(once=True)
-def answers(accounting: Accounting, config: AccountingConfig) -> Mapping[Access, Answer]:
+def answers(accounting: Accounting, config: AccountingConfig) -> Mapping[Access, SubmitReply]:
     """Slurm's answers to `sbatch --test-only` of the jobs under `access`."""
     return accounting.answers((*config.access.may, *config.access.may_not))
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.check import Action, Finding
 from pytest_gpucluster.core.finding import Quantity
 from pytest_gpucluster.core.majority import decides
-from pytest_gpucluster.kit.gpu.gpu_peaks import Floor, bare, floor_of
+from pytest_gpucluster.kit.gpu.gpu_peaks import RateFloor, bare, floor_of
 from pytest_gpucluster.suites.burnin.results import unit_of
 
 if TYPE_CHECKING:
@@ -42,16 +42,16 @@ def rates(burnin: BurninResult, node: str, metric: str) -> Iterator[Rate]:
         yield Rate(node, part, metric, value)
 
 
-def limit_of(burnin: BurninResult, rate: Rate, config: BurninConfig) -> Floor | None:
+def limit_of(burnin: BurninResult, rate: Rate, config: BurninConfig) -> RateFloor | None:
     """Return the hard limit of a rate, None if it has none."""
     unit = unit_of(rate.metric)
     if rate.metric in config.expect:
-        return Floor(config.expect[rate.metric], unit, "burnin.expect of the cluster file")
+        return RateFloor(config.expect[rate.metric], unit, "burnin.expect of the cluster file")
     totals, row = burnin.nodes[rate.node], burnin.limits.get(rate.metric)
     gpu = totals.gpus.get(rate.part)
     names = {bare(totals.gpus[uuid].name) for uuid in ([rate.part] if gpu else totals.used)}
     if row is not None and names <= {bare(burnin.model)}:
-        return Floor(row.drain_below, unit, f"the profile's row of burnin: {row.source}")
+        return RateFloor(row.drain_below, unit, f"the profile's row of burnin: {row.source}")
     return floor_of(rate.metric, gpu.name, gen=gpu.pcie_gen, width=gpu.pcie_width) if gpu else None
 
 

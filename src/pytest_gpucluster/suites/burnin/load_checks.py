@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.core.check import Check, Judgement, Verdict
     from pytest_gpucluster.suites.burnin.config import BurninConfig
-    from pytest_gpucluster.suites.burnin.results import BurninResult, Mismatch, NodeTotals, Problem
+    from pytest_gpucluster.suites.burnin.results import BurninResult, LoadFailure, Mismatch, NodeTotals
 
 P = ParamSpec("P")
 PARTNERS = 3
@@ -51,7 +51,7 @@ def _problems(burnin: BurninResult, node: str, load: str, config: BurninConfig) 
             yield _failed(totals, it, action)
 
 
-def _failed(totals: NodeTotals, it: Problem, action: Action | None) -> Finding:
+def _failed(totals: NodeTotals, it: LoadFailure, action: Action | None) -> Finding:
     measured = Quote(f"{it.load}: {it.text}")
     return Finding(totals.part(it.part), measured, "the load runs to its end", action, code=it.code)
 
@@ -483,7 +483,7 @@ def _bad_by_itself(totals: NodeTotals) -> bool:
     return bool(totals.out or totals.lost or wrong or dead_loads(totals))
 
 
-def _nccl_problems(totals: NodeTotals) -> list[Problem]:
+def _nccl_problems(totals: NodeTotals) -> list[LoadFailure]:
     return [it for it in totals.problems if it.load == "nccl"]
 
 

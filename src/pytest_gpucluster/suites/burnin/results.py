@@ -66,7 +66,7 @@ _BY_OTHERS = re.compile(
 )
 
 
-class Problem(NamedTuple):
+class LoadFailure(NamedTuple):
     """How a load failed on a part. `members`: the nodes of its group. An older log has the first three values."""
 
     load: str
@@ -76,7 +76,7 @@ class Problem(NamedTuple):
     members: tuple[str, ...] = ()
 
     @classmethod
-    def read(cls, load: str, part: str, result: Line) -> Problem:
+    def read(cls, load: str, part: str, result: Line) -> LoadFailure:
         """Read a result with a problem: its code is that of the payload, else that of what torch or NCCL printed."""
         members = tuple(map(str, result.get("members", ())))
         about = f" ({result['dtype']})" if "dtype" in result else f" ({' '.join(members)})" if members else ""
@@ -167,7 +167,7 @@ class NodeTotals:
         default_factory=dict
     )  # load -> why the hardware or the cluster file leaves it out
     lacks: dict[str, str] = field(default_factory=dict)  # load -> what it needs and lacks
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[LoadFailure] = field(default_factory=list)
     partners: dict[str, list[float]] = field(default_factory=dict)  # other node -> bus bandwidths
     ran: Counter[str] = field(default_factory=Counter)  # load -> number of runs
     strangers: dict[str, list[str]] = field(
@@ -299,7 +299,7 @@ class NodeTotals:
         part = str(result.get("uuid") or (f"device {result['gpu']}" if "gpu" in result else HOST))
         if result.get("problem"):
             if len(self.problems) < MAX_PROBLEMS:
-                self.problems.append(Problem.read(load, part, result))
+                self.problems.append(LoadFailure.read(load, part, result))
         elif result.get("lacks"):
             self.lacks[load] = str(result["lacks"])
         elif result.get("skip"):
@@ -397,7 +397,7 @@ class NodeTotals:
             for uuid, peaks in plain.get("peaks", {}).items()
         }
         totals.problems = [
-            Problem(*problem)._replace(members=tuple(*problem[4:5])) for problem in plain.get("problems", ())
+            LoadFailure(*it)._replace(members=tuple(*it[4:5])) for it in plain.get("problems", ())
         ]
         totals.ran = Counter(plain.get("ran", {}))
         return totals

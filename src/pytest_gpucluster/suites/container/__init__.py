@@ -10,8 +10,8 @@ SUITE = Suite(
     proof=("container.plugin", "container.import", "container.release", "container.reuse"),
     draft="draft:lines",
     hooks={
-        "local_leftovers": "pytest_gpucluster.kit.container.containers:stale_user_files",
-        "node_leftovers": "pytest_gpucluster.kit.container.containers:of_ended_jobs",
+        "local_leftovers": "containers:stale_user_files",
+        "node_leftovers": "containers:of_ended_jobs",
         "tried": "draft:tried",
         "before_release": "release:clear_nodes",
     },

@@ -10,8 +10,8 @@ from pytest_gpucluster.cluster.slurm.pyxis import StepFailure
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pytest_gpucluster.kit.container.containers import ImageImport
     from pytest_gpucluster.suites.container.config import ContainerConfig
+    from pytest_gpucluster.suites.container.containers import ImageImport
 
 HOST_VALUE, PASSED = "gpucluster-outside", "passed-through"
 MOUNTED, MOUNTED_RO = "/gpucluster-rw", "/gpucluster-ro"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.kit.container.containers import remove_containers
+from pytest_gpucluster.suites.container.containers import remove_containers
 
 if TYPE_CHECKING:
     from pytest_gpucluster.kit.suite_work import SuiteContext

@@ -24,8 +24,8 @@ from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.core.errors import StepError, StepMisplaced, StepTimeout
 from pytest_gpucluster.core.scripts import script
 from pytest_gpucluster.kit.container import enroot
-from pytest_gpucluster.kit.container.containers import ImageImport, NamedContainers, messages_of, why_failed
 from pytest_gpucluster.kit.node import own_folder
+from pytest_gpucluster.suites.container.containers import messages_of, why_failed
 from pytest_gpucluster.suites.container.facts import (
     HOST_VALUE,
     MOUNTED,
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.suites.container.config import ContainerConfig
+    from pytest_gpucluster.suites.container.containers import ImageImport, NamedContainers
 
 TORCH = "gpucluster"
 # variables that a step cannot override for a test: the image, Slurm or Pyxis need their values

@@ -11,10 +11,10 @@ from pytest_gpucluster.cluster.environment import variables
 from pytest_gpucluster.core.errors import ConfigError, NotApplicable
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.kit.container import enroot
-from pytest_gpucluster.kit.container.containers import NamedContainers
 from pytest_gpucluster.suite import Tests, fact, probed, required_section
 from pytest_gpucluster.suites.container import checks
 from pytest_gpucluster.suites.container.config import ContainerConfig
+from pytest_gpucluster.suites.container.containers import NamedContainers
 from pytest_gpucluster.suites.container.steps import ContainerSteps
 
 if TYPE_CHECKING:

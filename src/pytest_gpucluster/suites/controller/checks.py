@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytest_gpucluster.suites.controller.config import ControllerConfig
-    from pytest_gpucluster.suites.controller.facts import ControllerState, Load
+    from pytest_gpucluster.suites.controller.facts import ControllerState, SdiagStats
     from pytest_gpucluster.suites.controller.log_lines import ErrorKind
 
 FEWEST_CYCLES = 10  # a mean of fewer says nothing: the counters are reset daily and by `sdiag -r`
@@ -45,8 +45,8 @@ class Diagnostics:
     `settings`: slurmctld's configuration. `seconds`: what the first sdiag took.
     """
 
-    first: Load | None = None
-    later: Load | None = None
+    first: SdiagStats | None = None
+    later: SdiagStats | None = None
     seconds: float = 0.0
     settings: Mapping[str, str] = field(default_factory=dict)
     problem: str = ""
@@ -89,7 +89,7 @@ def ping(controllers: Controllers, config: ControllerConfig) -> Judgement:
         yield Finding(part, "none in slurm.conf", "a second SlurmctldHost", code="no_backup")
 
 
-def is_high(load: Load, config: ControllerConfig, settings: Mapping[str, str]) -> bool:
+def is_high(load: SdiagStats, config: ControllerConfig, settings: Mapping[str, str]) -> bool:
     """Return whether a figure that a short peak, or a queue that falls, may explain is above its limit."""
     busy = load.threads > config.max_threads or load.agent_queue > config.max_agent_queue
     return busy or load.dbd_queue > (_count(settings.get("MaxDBDMsgs", "")) or math.inf) / 2
@@ -125,7 +125,7 @@ def load(diagnostics: Diagnostics, config: ControllerConfig) -> Judgement:
 
 
 def _queues(
-    first: Load, later: Load | None, config: ControllerConfig, settings: Mapping[str, str]
+    first: SdiagStats, later: SdiagStats | None, config: ControllerConfig, settings: Mapping[str, str]
 ) -> Judgement:
     yield Metric("threads", first.threads, "threads")
     yield Metric("agent_queue", first.agent_queue, "messages")
@@ -151,7 +151,7 @@ def _queues(
             )
 
 
-def _schedulers(found: Load, config: ControllerConfig, settings: Mapping[str, str]) -> Judgement:
+def _schedulers(found: SdiagStats, config: ControllerConfig, settings: Mapping[str, str]) -> Judgement:
     parameters = _parameters(settings.get("SchedulerParameters", ""))
     backfill = _backfill_limit(parameters)
     # max_sched_time of slurm.conf(5): at most 2 s by default; a mean above it means that cycles are cut

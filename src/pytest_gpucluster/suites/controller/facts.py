@@ -55,7 +55,7 @@ class Scheduler:
 
 
 @dataclass(frozen=True)
-class Load:
+class SdiagStats:
     """What sdiag shows. `backfilled` is the time of the last backfill cycle, None before the first.
 
     `rpcs`: {type of request: (count, mean duration in seconds)}.
@@ -97,7 +97,7 @@ def parse_ping(text: str) -> tuple[ControllerState, ...]:
     return found
 
 
-def parse_sdiag(text: str) -> Load:
+def parse_sdiag(text: str) -> SdiagStats:
     """Return the figures of sdiag; ProbeError if one is missing or the output is incomplete."""
     head, _, rest = text.partition("\nMain schedule statistics (microseconds):\n")
     main, _, rest = rest.partition("\nBackfilling stats")
@@ -109,7 +109,7 @@ def parse_sdiag(text: str) -> Load:
     clock = re.search(r"^sdiag output at .*\((\d+)\)$", head, re.MULTILINE)
     if when is None or clock is None:
         raise ProbeError("sdiag: the output shows no time")
-    return Load(
+    return SdiagStats(
         now=float(clock[1]),
         threads=_figure(head, "Server thread count"),
         agent_queue=_figure(head, "Agent queue size"),

@@ -44,7 +44,7 @@ PCI: Probe[int] = Probe(
 
 
 @dataclass(frozen=True)
-class Contradiction:
+class ProfileMismatch:
     """A profile that the GPUs of its group do not fit. `found` and `stated` are texts like '8 NVIDIA H200 of 143771 MiB'."""
 
     nodes: str
@@ -71,7 +71,7 @@ class Contradiction:
         )
 
 
-def contradictions(session: ClusterSession) -> dict[str, Contradiction]:
+def contradictions(session: ClusterSession) -> dict[str, ProfileMismatch]:
     """Return {nodes of a group: how all its GPUs contradict its profile}; the GPUs are read from all nodes at once."""
     found = {}
     answering = session.need_channel().nodes
@@ -104,7 +104,7 @@ def _read(session: ClusterSession, node: str, probe: Probe[T]) -> T | None:
 
 def unstated(
     group: Group, fleet: Mapping[str, Gpus], counted: Mapping[str, int], slots: Mapping[str, int]
-) -> Contradiction | None:
+) -> ProfileMismatch | None:
     """Return the GPUs of a group whose profile states none: what nvidia-smi shows, else Slurm's or PCI's number of them."""
     shown = _present(fleet)
     if any(shown.values()):
@@ -115,13 +115,13 @@ def unstated(
     ):
         if most := max(numbers.values(), default=0):
             found = f"{count(most, 'GPU')} {source}"
-            return Contradiction(group.nodes, group.profile.name, found, "no GPUs", ())
+            return ProfileMismatch(group.nodes, group.profile.name, found, "no GPUs", ())
     return None
 
 
 def contradiction(
     group: Group, fleet: Mapping[str, Gpus], counted: Mapping[str, int]
-) -> Contradiction | None:
+) -> ProfileMismatch | None:
     """Return how all GPUs of a group contradict its profile; None where one GPU fits, or none can be read.
 
     `fleet`: {node of the group: its GPUs}. `counted`: {node: GPUs in Slurm's gres}. Each GPU has another name; or there are
@@ -149,12 +149,12 @@ def _present(fleet: Mapping[str, Gpus]) -> dict[str, list[Gpu]]:
     return {node: [gpu for gpu in gpus if gpu.name and not gpu.lost] for node, gpus in fleet.items()}
 
 
-def _contradiction(group: Group, present: Mapping[str, list[Gpu]], stated: str) -> Contradiction:
+def _contradiction(group: Group, present: Mapping[str, list[Gpu]], stated: str) -> ProfileMismatch:
     found = Counter(
         (len(of_node), of_node[0].name or "", of_node[0].memory) for of_node in present.values() if of_node
     )
     (number, name, size), *others = [hardware for hardware, _ in found.most_common()]
-    return Contradiction(
+    return ProfileMismatch(
         nodes=group.nodes,
         profile=group.profile.name,
         found=listed(_text(*hardware) for hardware in ((number, name, size), *others)),

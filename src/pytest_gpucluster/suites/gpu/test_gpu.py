@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.kit.gpu import fabric_manager as fabric_manager_probe
-from pytest_gpucluster.kit.gpu import libraries as gpu_libraries
 from pytest_gpucluster.kit.gpu import nvidia_smi, xid_check
 from pytest_gpucluster.kit.node import kernel_log as kernel_log_probe
 from pytest_gpucluster.suite import Tests, fact, fleet_probed, peer_probed, probed
 from pytest_gpucluster.suites.gpu import checks, missing_gpus
+from pytest_gpucluster.suites.gpu import libraries as gpu_libraries
 
 if TYPE_CHECKING:
     from collections.abc import Callable

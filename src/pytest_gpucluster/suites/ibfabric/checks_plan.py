@@ -17,7 +17,7 @@ from pytest_gpucluster.suites.ibfabric.wiring import node_key
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from pytest_gpucluster.suites.ibfabric.wiring import Comparison
+    from pytest_gpucluster.suites.ibfabric.wiring import WiringDiff
 
 _CAUSE = (
     "a cable is at another port than the plan states, or is missing; or the plan is not that of this cluster"
@@ -32,7 +32,7 @@ _PLAN = "ibfabric.plan"
     action=Action.CONFIGURE,
     setting=_PLAN,
 )
-def cabling(node_name: str, node_cables: Comparison) -> Judgement:
+def cabling(node_name: str, node_cables: WiringDiff) -> Judgement:
     """Every InfiniBand cable of the node is where the cabling plan has it."""
     yield from _of_node(node_name, node_cables, "the subnet")
 
@@ -45,12 +45,12 @@ def cabling(node_name: str, node_cables: Comparison) -> Judgement:
     action=Action.CONFIGURE,
     setting=_PLAN,
 )
-def neighbours(node_name: str, node_neighbours: Comparison) -> Judgement:
+def neighbours(node_name: str, node_neighbours: WiringDiff) -> Judgement:
     """Every Ethernet cable of the node is where the cabling plan has it, by LLDP."""
     yield from _of_node(node_name, node_neighbours, "what lldpd has found")
 
 
-def _of_node(node_name: str, compared: Comparison, found: str) -> Judgement:
+def _of_node(node_name: str, compared: WiringDiff, found: str) -> Judgement:
     node = node_key(node_name)
     if not compared.planned[node]:
         raise NotApplicable("the plan has no cable of this node for this network")
@@ -71,7 +71,7 @@ def _of_node(node_name: str, compared: Comparison, found: str) -> Judgement:
     action=Action.CONFIGURE,
     setting=_PLAN,
 )
-def switch_cabling(planned_cables: Comparison, slurm_nodes: Collection[str]) -> Judgement:
+def switch_cabling(planned_cables: WiringDiff, slurm_nodes: Collection[str]) -> Judgement:
     """Every InfiniBand cable between switches, or to a host outside of Slurm, is where the cabling plan has it."""
     nodes = set(map(node_key, slurm_nodes))
     yield Metric("cables_as_planned", planned_cables.right[""], "cables", better=NEITHER)

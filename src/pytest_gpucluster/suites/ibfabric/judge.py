@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pytest_gpucluster.suites.ibfabric.facts import FabricFacts, NodePort, NodePorts
-    from pytest_gpucluster.suites.ibfabric.subnet import Link, Port
+    from pytest_gpucluster.suites.ibfabric.subnet import Link, SubnetPort
 
 T = TypeVar("T")
 ACTIVE = "Active"
@@ -32,7 +32,7 @@ class NodeLink:
     """
 
     port: NodePort
-    found: Port
+    found: SubnetPort
     link: Link
     planes: tuple[Link, ...] = ()
 
@@ -81,7 +81,7 @@ def owned(facts: FabricFacts, ports: Mapping[str, NodePorts]) -> Owned:
 
 
 def _node_link(
-    port: NodePort, found: Port, link: Link, of_hca: Iterable[Link], guids: Iterable[str]
+    port: NodePort, found: SubnetPort, link: Link, of_hca: Iterable[Link], guids: Iterable[str]
 ) -> NodeLink:
     """Return the link of a port; links of its HCA at ports that sysfs does not have are further planes of it."""
     planes = tuple(it for it in of_hca if it.a.guid == found.guid or it.a.guid not in guids)

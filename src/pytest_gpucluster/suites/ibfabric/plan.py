@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.suites.ibfabric.subnet import Kind, Link, Port, Subnet
+    from pytest_gpucluster.suites.ibfabric.subnet import Kind, Link, Subnet, SubnetPort
 
 MAX_BYTES = 2**26  # ibnetdiscover prints 10 MiB of 10,000 hosts
 
@@ -56,7 +56,7 @@ def _cable(words: Iterable[str], where: str) -> Cable:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Cabling:
     """Cables, each once, names of devices by GUID (16 hex digits), and adapters of hosts by the name that a sheet has.
 
     recorded: node descriptions by GUID, as a record of ibnetdiscover has them.
@@ -87,14 +87,14 @@ class _File:
                 yield number, line.rstrip()
 
 
-def plan_of(cluster: Cluster) -> Plan:
+def plan_of(cluster: Cluster) -> Cabling:
     """Return the planned cables; the files stand beside the cluster file. ConfigError names file and line."""
     section = cluster.section(IbFabricConfig)
     stated = section.plan if section is not None else ()
     return read_plan(Path(cluster.file).parent / Path(path).expanduser() for path in stated)
 
 
-def read_plan(paths: Iterable[Path]) -> Plan:
+def read_plan(paths: Iterable[Path]) -> Cabling:
     """Read the files of a plan; ConfigError names file and line."""
     cables: list[Cable] = []
     names: dict[str, str] = {}
@@ -106,7 +106,7 @@ def read_plan(paths: Iterable[Path]) -> Plan:
         names |= found.names
         adapters |= found.adapters
         recorded |= found.recorded
-    return Plan(_each_once(cables), names, adapters, recorded)
+    return Cabling(_each_once(cables), names, adapters, recorded)
 
 
 def _text(path: Path) -> str:
@@ -126,7 +126,7 @@ def _text(path: Path) -> str:
     return raw.decode(encoding, errors="replace")
 
 
-def parse_plan(label: str, text: str) -> Plan:
+def parse_plan(label: str, text: str) -> Cabling:
     """Return the plan in a text of any form; ConfigError names `label` and the line."""
     file = _File(label, text)
     for form, read in _FORMS.items():
@@ -167,7 +167,7 @@ _COLUMNS = {
 }  # fmt: skip
 
 
-def _sheet(file: _File) -> Plan:
+def _sheet(file: _File) -> Cabling:
     """Read CSV separated by comma, semicolon or tab; rows without one end are ports without a cable.
 
     So are rows with a remark instead of a device, as SPARE or TBD: it has no number, and no port in any row.
@@ -201,7 +201,7 @@ def _sheet(file: _File) -> Plan:
             if not value:
                 raise file.error(line, f"{name} is empty; a cable needs node and port of both ends")
         cables.append(_cable(ends, file.where(line)))
-    return Plan(tuple(cables))
+    return Cabling(tuple(cables))
 
 
 def _cell(text: str) -> str:
@@ -212,7 +212,7 @@ def _cell(text: str) -> str:
 # --- others ------------------------------------------------------------------------------------------------------
 
 
-def _as_built(file: _File) -> Plan:
+def _as_built(file: _File) -> Cabling:
     """Cables between the devices as the subnet has named them."""
     subnet = read_ibnetdiscover(file.text)
     names = device_names(subnet, {})
@@ -221,7 +221,7 @@ def _as_built(file: _File) -> Plan:
         for link in subnet.links
         if not is_internal(link)
     )
-    return Plan(tuple(cables), recorded={it.guid: it.description for it in subnet.devices})
+    return Cabling(tuple(cables), recorded={it.guid: it.description for it in subnet.devices})
 
 
 def is_internal(link: Link) -> bool:
@@ -244,7 +244,7 @@ def _device_name(kind: Kind, description: str) -> tuple[str, str]:
     return short_name(kind, description), "".join(adapter)
 
 
-def port_words(names: Mapping[str, tuple[str, str]], port: Port) -> tuple[str, str]:
+def port_words(names: Mapping[str, tuple[str, str]], port: SubnetPort) -> tuple[str, str]:
     """Return node and port of a subnet as a plan writes them: `leaf01`, `7`; `gpu01`, `mlx5_0/P1`."""
     known = names.get(port.node_guid)  # a device that did not answer has no section of its own
     node, adapter = known or _device_name(port.kind, port.description)
@@ -256,7 +256,7 @@ def port_words(names: Mapping[str, tuple[str, str]], port: Port) -> tuple[str, s
 _FIELD = re.compile(r"(\w{1,40})\s*=\s*(\S+)")
 
 
-def _slurm_conf(file: _File) -> Plan:
+def _slurm_conf(file: _File) -> Cabling:
     leaves, text = [], ""
     for number, line in enumerate([*file.text.splitlines(), ""], 1):
         text += line.partition("#")[0].rstrip()
@@ -270,7 +270,7 @@ def _slurm_conf(file: _File) -> Plan:
     return _leaves(file, leaves)
 
 
-def _slurm_yaml(file: _File) -> Plan:
+def _slurm_yaml(file: _File) -> Cabling:
     """Read the switches with nodes of each `tree`."""
     try:
         root = yaml.compose(file.text, Loader=yaml.BaseLoader)
@@ -295,7 +295,7 @@ def _of(node: yaml.Node | None, key: str) -> yaml.Node | None:
     return next((value for name, value in pairs if name.value == key), None)
 
 
-def _leaves(file: _File, leaves: Iterable[tuple[int, str, str]]) -> Plan:
+def _leaves(file: _File, leaves: Iterable[tuple[int, str, str]]) -> Cabling:
     cables = []
     for line, switch, nodes in leaves:
         try:
@@ -303,38 +303,38 @@ def _leaves(file: _File, leaves: Iterable[tuple[int, str, str]]) -> Plan:
         except ValueError as error:
             raise file.error(line, str(error)) from error
         cables += [Cable(node, "", switch, "", file.where(line)) for node in names]
-    return Plan(tuple(cables))
+    return Cabling(tuple(cables))
 
 
 # the name ends at a quote or # (rdma-core, util/node_name_map.c)
 _NAME = re.compile(r'\s*0x([0-9a-fA-F]{1,16})\s+"?([^"#]*)')
 
 
-def _name_map(file: _File) -> Plan:
+def _name_map(file: _File) -> Cabling:
     names = {}
     for number, line in file.lines():
         found = _NAME.match(line)
         if not found:
             raise file.error(number, 'must be 0xGUID "NAME" (opensm(8), node name map)')
         names[found[1].lower().zfill(16)] = found[2].strip()
-    return Plan((), names)
+    return Cabling((), names)
 
 
 _ADAPTER = re.compile(r"\s*([^,]{1,64}?)\s*,\s*([\w.-]{1,64})\s*$")
 
 
-def _hca_mapping(file: _File) -> Plan:
+def _hca_mapping(file: _File) -> Cabling:
     adapters = {}
     for number, line in list(file.lines())[1:]:
         found = _ADAPTER.match(line)
         if not found:
             raise file.error(number, "must be PORT,HCA-NAME like 2,mlx5_3")
         adapters[found[1].lower()] = found[2]
-    return Plan(adapters=adapters)
+    return Cabling(adapters=adapters)
 
 
 _SHEET = r"^(?=.*\ba[ _-]?node)(?=.*\bz[ _-]?node)"
-_FORMS: dict[str, Callable[[_File], Plan]] = {
+_FORMS: dict[str, Callable[[_File], Cabling]] = {
     r'^(Switch|Ca|Rt)\s+\d+\s+"[SHR]-': _as_built,
     r"^[ \t]*(Switch|Block|Ring)Name[ \t]*=": _slurm_conf,
     r"^[ \t]*-[ \t]+topology[ \t]*:": _slurm_yaml,

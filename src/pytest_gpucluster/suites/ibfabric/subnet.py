@@ -57,7 +57,7 @@ class Device:
 
 
 @dataclass(frozen=True)
-class Port:
+class SubnetPort:
     """One end of a link. guid: of the port, of a switch that of port 0; number: as on the device, from 1."""
 
     guid: str
@@ -99,15 +99,15 @@ class Link:
     could_be: what both ends support beyond that, `4X` or `106.25 Gbps`, as iblinkinfo prints it; '' if nothing.
     """
 
-    a: Port
-    z: Port
+    a: SubnetPort
+    z: SubnetPort
     width: str = ""
     speed: str = ""
     state: str = ""
     could_be: str = ""
 
     @property
-    def ends(self) -> tuple[Port, Port]:
+    def ends(self) -> tuple[SubnetPort, SubnetPort]:
         """Both ends."""
         return self.a, self.z
 
@@ -115,7 +115,7 @@ class Link:
     def gbps(self) -> float:
         """The rate as sysfs states it, like 400 of 4x NDR; 0 if it is not known.
 
-        >>> port = Port("1", "leaf", "switch", "1", 1)
+        >>> port = SubnetPort("1", "leaf", "switch", "1", 1)
         >>> Link(port, port, "4x", "NDR").gbps, Link(port, port).gbps
         (400.0, 0.0)
         """
@@ -182,12 +182,12 @@ class Subnet:
         )
 
     @cached_property
-    def peers(self) -> dict[tuple[str, int], Port]:
+    def peers(self) -> dict[tuple[str, int], SubnetPort]:
         """{key of a port: the port at the other end of its cable}."""
         return {one.key: other for link in self.links for one, other in (link.ends, link.ends[::-1])}
 
     @cached_property
-    def by_port_guid(self) -> dict[str, tuple[Port, Link]]:
+    def by_port_guid(self) -> dict[str, tuple[SubnetPort, Link]]:
         """{GUID of an HCA's port: the port and its link, of which it is end `a`}."""
         return {link.a.guid: (link.a, link) for links in self.of_hca.values() for link in links}
 
@@ -285,7 +285,7 @@ def _named_apart(subnet: Subnet) -> Subnet:
     if not names:
         return subnet
 
-    def named(port: Port) -> Port:
+    def named(port: SubnetPort) -> SubnetPort:
         return replace(port, description=names.get(port.node_guid, port.description))
 
     links = (Link(*_ordered(named(it.a), named(it.z)), it.width, it.speed) for it in subnet.links)
@@ -297,7 +297,7 @@ def _link(device: Device, port_zero: str, found: re.Match[str]) -> Link:
     number, own_guid, letter, guid, remote_number, remote_guid, comment = found.groups()
     remote = _REMOTE.match(comment)
     own_lid, description, lid, width, speed = remote.groups() if remote else (None, "", 0, "", "")
-    one = Port(
+    one = SubnetPort(
         _guid(own_guid or (port_zero if device.kind == "switch" else "") or device.guid),
         device.description,
         device.kind,
@@ -305,7 +305,7 @@ def _link(device: Device, port_zero: str, found: re.Match[str]) -> Link:
         int(number),
         int(own_lid or device.lid),
     )
-    other = Port(
+    other = SubnetPort(
         _guid(remote_guid or guid),
         description,
         _REMOTE_KINDS[letter],
@@ -316,7 +316,7 @@ def _link(device: Device, port_zero: str, found: re.Match[str]) -> Link:
     return Link(*_ordered(one, other), width or "", speed or "")
 
 
-def _ordered(one: Port, other: Port) -> tuple[Port, Port]:
+def _ordered(one: SubnetPort, other: SubnetPort) -> tuple[SubnetPort, SubnetPort]:
     a, z = sorted((one, other), key=lambda port: (port.kind != "HCA", port.node, port.number, port.guid))
     return a, z
 

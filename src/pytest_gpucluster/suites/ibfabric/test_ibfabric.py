@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.ibfabric.facts import FabricFacts, NodePorts
     from pytest_gpucluster.suites.ibfabric.judge import NodeLink, Owned
     from pytest_gpucluster.suites.ibfabric.lldp import Neighbours
-    from pytest_gpucluster.suites.ibfabric.plan import Plan
+    from pytest_gpucluster.suites.ibfabric.plan import Cabling
     from pytest_gpucluster.suites.ibfabric.subnet import Subnet
-    from pytest_gpucluster.suites.ibfabric.wiring import Comparison, WrongCable
+    from pytest_gpucluster.suites.ibfabric.wiring import WiringDiff, WrongCable
 
 config = required_section(IbFabricConfig)
 node_ports = probed(NODE_PORTS)
@@ -166,7 +166,7 @@ def node_links(node: Node, network: Profile, links: Owned) -> tuple[NodeLink, ..
 
 
 @fact(once=True)
-def plan(config: IbFabricConfig, cluster: Cluster) -> Plan:
+def plan(config: IbFabricConfig, cluster: Cluster) -> Cabling:
     """The planned cables; the files stand beside the cluster file."""
     if not config.plan:
         raise NotApplicable("no cabling plan is stated (`ibfabric: {plan: [FILE]}`)")
@@ -185,16 +185,16 @@ def wrong_cables(
 
 
 @fact(once=True)
-def planned_cables(plan: Plan, fabric: FabricFacts, links: Owned) -> Comparison:
+def planned_cables(plan: Cabling, fabric: FabricFacts, links: Owned) -> WiringDiff:
     """The planned cables of InfiniBand, compared with the subnet."""
     return _compared(plan, fabric, links)
 
 
-def _read(config: IbFabricConfig, cluster: Cluster) -> Plan:
+def _read(config: IbFabricConfig, cluster: Cluster) -> Cabling:
     return plan_of(cluster)
 
 
-def _compared(plan: Plan, fabric: FabricFacts, links: Owned) -> Comparison:
+def _compared(plan: Cabling, fabric: FabricFacts, links: Owned) -> WiringDiff:
     own = {it.found.node_guid: f"{node} {it.port.device}" for node in links.of for it in links.of[node]}
     found = of_subnet(fabric.subnet, own, plan.names, recorded=plan.recorded, adapters=plan.adapters)
     return compare((it for it in plan.cables if not is_ethernet(it, usual=False)), found)
@@ -202,8 +202,8 @@ def _compared(plan: Plan, fabric: FabricFacts, links: Owned) -> Comparison:
 
 @fact(once=True)
 def planned_neighbours(
-    plan: Plan, fleet_facts: Callable[[object], dict[str, Neighbours]], gpucluster_session: ClusterSession
-) -> Comparison:
+    plan: Cabling, fleet_facts: Callable[[object], dict[str, Neighbours]], gpucluster_session: ClusterSession
+) -> WiringDiff:
     """The planned cables of Ethernet, compared with what lldpd has found on the nodes; no command is sent without such a cable."""
     layers = {node.profile.fabric.link_layer for node in gpucluster_session.nodes.values()}
     cables = [it for it in plan.cables if is_ethernet(it, usual="InfiniBand" not in layers)]
@@ -213,15 +213,15 @@ def planned_neighbours(
 
 
 @fact
-def node_cables(network: Profile, planned_cables: Comparison) -> Comparison:
+def node_cables(network: Profile, planned_cables: WiringDiff) -> WiringDiff:
     """The planned cables of InfiniBand, for a node that has it."""
     return planned_cables
 
 
 @fact
 def node_neighbours(
-    planned_neighbours: Comparison, facts: Callable[[Probe[Neighbours]], Neighbours]
-) -> Comparison:
+    planned_neighbours: WiringDiff, facts: Callable[[Probe[Neighbours]], Neighbours]
+) -> WiringDiff:
     """The planned cables of Ethernet; not checked on a node without lldpd."""
     facts(NEIGHBOURS)
     return planned_neighbours

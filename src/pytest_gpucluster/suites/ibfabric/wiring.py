@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpucluster.suites.ibfabric.plan import Cable
-    from pytest_gpucluster.suites.ibfabric.subnet import Port, Subnet
+    from pytest_gpucluster.suites.ibfabric.subnet import Subnet, SubnetPort
 
 
 class Plug(NamedTuple):
@@ -79,7 +79,7 @@ class WrongCable(NamedTuple):
 
 
 @dataclass
-class Comparison:
+class WiringDiff:
     """planned, right: numbers of cables by node, that of all under ''. unknown: {device or port that was not found: its keys of nodes}.
 
     extra: links between devices of the plan, at ports that it does not have.
@@ -173,7 +173,7 @@ def of_subnet(
     others = ({}, *filter(None, (*names[1:], recorded)))
     aliases, adapters_of = _all_names(known, [device_names(subnet, one) for one in others])
 
-    def plug(port: Port) -> Plug:
+    def plug(port: SubnetPort) -> Plug:
         node, name = port_words(known, port)
         if port.kind != "HCA":
             return Plug(node_key(node), frozenset({name}), f"{node} port {name}")
@@ -340,9 +340,9 @@ def _is_at(plug: Plug, end: _End) -> bool:
     return plug.node == end.node and (not end.port or end.port in plug.ports)
 
 
-def compare(cables: Iterable[Cable], wiring: Wiring) -> Comparison:
+def compare(cables: Iterable[Cable], wiring: Wiring) -> WiringDiff:
     """Compare planned cables with the links that were found. Of Ethernet only cables of hosts whose neighbours are known."""
-    compared, result = _Compared(cables, wiring), Comparison()
+    compared, result = _Compared(cables, wiring), WiringDiff()
     wrong = []
     for cable in compared.cables:
         if wiring.ethernet and not {cable.a.node, cable.z.node} & wiring.hosts:

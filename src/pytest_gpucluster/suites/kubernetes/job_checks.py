@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import GpuProfile
     from pytest_gpucluster.suites.kubernetes.config import KubernetesConfig
     from pytest_gpucluster.suites.kubernetes.facts import KubeNode
-    from pytest_gpucluster.suites.kubernetes.jobs import JobFacts, PodResult
+    from pytest_gpucluster.suites.kubernetes.jobs import KubernetesJobs, PodResult
 
 GPU = re.compile(r"^GPU (\d+): (.+?) \(UUID: (GPU-[0-9A-Za-z-]+)\)", re.MULTILINE)
 RANK = re.compile(
@@ -36,7 +36,7 @@ OFF = "the cluster file does not set kubernetes.jobs: true"
     marks=("exclusive",),
 )
 def job_gpus(
-    job_facts: JobFacts | None,
+    job_facts: KubernetesJobs | None,
     node_name: str,
     kube_node: KubeNode | None,
     config: KubernetesConfig,
@@ -77,7 +77,7 @@ def job_gpus(
     action=Action.MONITOR,
     marks=("exclusive",),
 )
-def job_nccl(job_facts: JobFacts | None) -> Judgement:
+def job_nccl(job_facts: KubernetesJobs | None) -> Judgement:
     """An all-reduce over pods on all free nodes proves its ranks and has correct data."""
     if job_facts is None:
         raise NotApplicable(OFF)

@@ -56,7 +56,7 @@ class PodResult:
 
 
 @dataclass(frozen=True)
-class JobFacts:
+class KubernetesJobs:
     """What became of the Jobs.
 
     `gpus`: {node: result of nvidia-smi -L}; `left_out`: {node: why it has no Job}. `nccl`: the pods by index, `nccl_hosts`
@@ -159,22 +159,22 @@ def run_jobs(
     report: Callable[[str], None],
     *,
     nccl: bool = True,
-) -> JobFacts:
+) -> KubernetesJobs:
     """Run the Jobs on the nodes that are free; `nccl`: the NCCL Job too. `report` receives why objects may be left at the end."""
     config = kubectl.config
     left_out = {node: why for node in nodes if (why := busy.get(node) or why_not(seen, node, config))}
     free = [node for node in nodes if node not in left_out]
     if not free:
-        return JobFacts(left_out=left_out, nccl_problem="no node is free for a Job")
+        return KubernetesJobs(left_out=left_out, nccl_problem="no node is free for a Job")
     work = _Work(kubectl, seen, run_mark.name_of_run("kube", secrets.token_hex(4)), secrets.token_hex(4))
     with Guard(kubectl, work.owner["name"], lifetime(config), report) as guard:
         if problem := work.own(guard, free[0]):
             gpus = {node: PodResult(node, problem=problem) for node in free}
-            return JobFacts(gpus=gpus, left_out=left_out, nccl_problem=problem)
+            return KubernetesJobs(gpus=gpus, left_out=left_out, nccl_problem=problem)
         gpus = work.list_gpus(free)
         good = [node for node in free if gpus[node].rc == 0]
-        facts = work.nccl(good) if nccl else JobFacts(nccl_problem="it does not apply to this cluster")
-    return JobFacts(**{**vars(facts), "gpus": gpus, "left_out": left_out})
+        facts = work.nccl(good) if nccl else KubernetesJobs(nccl_problem="it does not apply to this cluster")
+    return KubernetesJobs(**{**vars(facts), "gpus": gpus, "left_out": left_out})
 
 
 def lifetime(config: KubernetesConfig) -> int:
@@ -244,12 +244,12 @@ class _Work:
         ended = self.wait(dict.fromkeys(jobs, 1))
         return {node: self.result(node, ended.get((name, 0))) for name, node in jobs.items()}
 
-    def nccl(self, nodes: Sequence[str]) -> JobFacts:
+    def nccl(self, nodes: Sequence[str]) -> KubernetesJobs:
         """Run the collective over all nodes, one pod each."""
         counts = {_gpus(self.seen, node, self.config) for node in nodes}
         if len(nodes) < 2 or len(counts) != 1:
             few = f"{len(nodes)} nodes are free and list their GPUs; it needs two"
-            return JobFacts(
+            return KubernetesJobs(
                 nccl_problem=few if len(nodes) < 2 else "the nodes offer different numbers of GPUs"
             )
         (gpus,) = counts
@@ -257,7 +257,7 @@ class _Work:
         made = [self.service(name), self.nccl_job(name, nodes, gpus)]
         _, problem = self.create({"apiVersion": "v1", "kind": "List", "items": made})
         if problem:
-            return JobFacts(nccl_problem=problem)
+            return KubernetesJobs(nccl_problem=problem)
         ended = self.wait({name: len(nodes)})
         by_name = {self.seen.nodes[node].name: node for node in nodes}
         pods = [ended.get((name, index)) for index in range(len(nodes))]
@@ -267,7 +267,7 @@ class _Work:
         if results[0].pod:
             log, problem = self.kubectl.ask("logs", f"--namespace={self.config.namespace}", results[0].pod)
         hosts = tuple((pod.node if pod else "") or "?" for pod in pods)
-        return JobFacts(
+        return KubernetesJobs(
             nccl=results, nccl_hosts=hosts, nccl_log=log, nccl_problem=problem, gpus_per_node=gpus
         )
 

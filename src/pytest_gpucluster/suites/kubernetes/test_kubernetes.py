@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.run.session import ClusterSession, Node
     from pytest_gpucluster.suites.kubernetes.facts import KubeFacts, KubeNode, Pod
-    from pytest_gpucluster.suites.kubernetes.jobs import JobFacts
+    from pytest_gpucluster.suites.kubernetes.jobs import KubernetesJobs
 
 config = required_section(KubernetesConfig)
 DRIVER = "nvidia.com/cuda.driver-version.full"
@@ -113,7 +113,7 @@ def job_facts(
     config: KubernetesConfig,
     seen: KubeFacts,
     gpucluster_session: ClusterSession,
-) -> JobFacts | None:
+) -> KubernetesJobs | None:
     """The results of the Jobs, which run once; None without `jobs: true`."""
     if not config.jobs:
         return None
@@ -139,7 +139,7 @@ def job_facts(
 
 
 @fact(once=True)
-def uuid_owners(job_facts: JobFacts | None) -> dict[str, tuple[str, ...]]:
+def uuid_owners(job_facts: KubernetesJobs | None) -> dict[str, tuple[str, ...]]:
     """{UUID of a GPU: the nodes whose pods list it}."""
     found: dict[str, list[str]] = defaultdict(list)
     for node, result in job_facts.gpus.items() if job_facts else ():

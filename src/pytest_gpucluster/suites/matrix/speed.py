@@ -52,7 +52,7 @@ _NO_DIFFERENCE = "the facts of both runs are alike: mounts, devices and limits o
 
 
 @dataclass(frozen=True)
-class Rate:
+class Speed:
     """The speed of a cell; higher is better. `facts`: {what may explain it: as it is in this cell}."""
 
     value: float
@@ -65,16 +65,16 @@ class Rate:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class SpeedComparison:
     """One workload on the nodes of one allocation: {row: rates of its runs, one or two}. `absent`: {row: why none}."""
 
     column: str
-    rates: Mapping[str, tuple[Rate, ...]]
+    rates: Mapping[str, tuple[Speed, ...]]
     absent: Mapping[str, str]
     min_ratio: float
     where: str = ""
 
-    def best(self, row: str) -> Rate:
+    def best(self, row: str) -> Speed:
         """Return the higher rate of a row: other programs of the machine only slow a run down."""
         return max(self.rates[row], key=lambda rate: rate.value)
 
@@ -97,7 +97,7 @@ class Comparison:
         bound = self.min_ratio * self.best(self.fastest).value
         return tuple(row for row in self.rates if self.best(row).value < bound)
 
-    def with_runs(self, rates: Mapping[str, Rate | None]) -> Comparison:
+    def with_runs(self, rates: Mapping[str, Speed | None]) -> SpeedComparison:
         """Return the comparison with a second run of some rows."""
         return replace(
             self, rates={row: (*known, *filter(None, (rates.get(row),))) for row, known in self.rates.items()}
@@ -107,18 +107,18 @@ class Comparison:
 # --- rates
 
 
-def of_shares(reports: Sequence[tuple[str, float, str]]) -> Rate | None:
+def of_shares(reports: Sequence[tuple[str, float, str]]) -> Speed | None:
     """Return the median share of a CPU of a task, from (node, share, CPUs that it may use) of all tasks."""
     if not reports:
         return None
-    return Rate(
+    return Speed(
         statistics.median(share for _, share, _ in reports),
         PER_TASK,
         {CPUS: binding((node, cpus) for node, _, cpus in reports)},
     )
 
 
-def of_world(run: MpiRun, pmi: str) -> Rate | None:
+def of_world(run: MpiRun, pmi: str) -> Speed | None:
     """Return the median bandwidth of the pairs of an MPI run; None without a pair."""
     if not run.world.pairs:
         return None
@@ -130,10 +130,10 @@ def of_world(run: MpiRun, pmi: str) -> Rate | None:
         VARIABLES: _listed(word for rank in run.world.ranks for word in rank.variables),
         PMI: pmi,
     }
-    return Rate(bandwidth, "GB/s", facts) if bandwidth > 0 else None
+    return Speed(bandwidth, "GB/s", facts) if bandwidth > 0 else None
 
 
-def of_collective(output: NcclOutput, log: NcclLog, node_of_rank: Mapping[int, str] | None) -> Rate | None:
+def of_collective(output: NcclOutput, log: NcclLog, node_of_rank: Mapping[int, str] | None) -> Speed | None:
     """Return the bus bandwidth of the largest message, out-of-place; None for a single rank, which sends nothing."""
     rows = output.runs[0].rows if len(output.runs) == 1 else ()
     value = rows[-1].out_of_place.busbw if rows else 0.0
@@ -142,7 +142,7 @@ def of_collective(output: NcclOutput, log: NcclLog, node_of_rank: Mapping[int, s
     paths = log.paths(node_of_rank)
     transports = sorted(paths.between) or sorted(paths.within) or sorted(paths.unplaced)
     settings = _listed(log.foreign) if transports else UNLOGGED
-    return Rate(value, "GB/s", {TRANSPORT: ", ".join(transports) or UNLOGGED, SETTINGS: settings})
+    return Speed(value, "GB/s", {TRANSPORT: ", ".join(transports) or UNLOGGED, SETTINGS: settings})
 
 
 def _listed(words: Iterable[str]) -> str:
@@ -174,7 +174,7 @@ def binding(tasks: Iterable[tuple[str, str]]) -> str:
 # --- the check
 
 
-def differences(slow: Rate, fast: Rate) -> dict[str, tuple[str, str]]:
+def differences(slow: Speed, fast: Speed) -> dict[str, tuple[str, str]]:
     """Return {fact: (in the slow run, in the fast run)} of the facts that may slow a run, the likeliest cause first."""
     pairs = {name: (slow.facts.get(name, UNKNOWN), fast.facts.get(name, UNKNOWN)) for name in _MEANING}
     return {
@@ -184,7 +184,7 @@ def differences(slow: Rate, fast: Rate) -> dict[str, tuple[str, str]]:
     }
 
 
-def _probable_cause(verdict: Verdict, it: Comparison) -> Verdict:
+def _probable_cause(verdict: Verdict, it: SpeedComparison) -> Verdict:
     """Return the verdict with the cause that the facts of the first slow launcher show."""
     if verdict.outcome is not Outcome.FAILED:
         return verdict
@@ -207,7 +207,7 @@ def _probable_cause(verdict: Verdict, it: Comparison) -> Verdict:
     hint="run the workload with both launchers and compare NCCL's log, the CPU masks and the environment of the tasks",
     action=Action.MONITOR,
 )
-def speed(it: Comparison) -> Judgement:
+def speed(it: SpeedComparison) -> Judgement:
     """No launcher is slower than half the speed of the fastest one with the same workload, in both of two runs."""
     if len(it.rates) < 2:  # two launchers
         reasons = "; ".join(f"{ROWS[row]}: {why}" for row, why in it.absent.items())

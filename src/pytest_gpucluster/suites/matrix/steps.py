@@ -25,7 +25,7 @@ from pytest_gpucluster.kit.nccl.nccl_step import NcclStep, log_of, output_of
 from pytest_gpucluster.kit.nccl.nccl_validation import RunSpec, validate_run
 from pytest_gpucluster.suites.matrix import checks, speed
 from pytest_gpucluster.suites.matrix.checks import Cell, CellWork, State
-from pytest_gpucluster.suites.matrix.speed import Comparison
+from pytest_gpucluster.suites.matrix.speed import SpeedComparison
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from pytest_gpucluster.kit.nccl.nccl_log import NcclLog
     from pytest_gpucluster.kit.nccl.nccl_tests import NcclOutput
     from pytest_gpucluster.suites.matrix.config import MatrixConfig
-    from pytest_gpucluster.suites.matrix.speed import Rate
+    from pytest_gpucluster.suites.matrix.speed import Speed
 
-    Measured = tuple[Verdict, Rate | None]
+    Measured = tuple[Verdict, Speed | None]
 
 _MARK = re.compile(r"gpucluster-matrix (\S*) (.+)")
 _SHARE = re.compile(r"gpucluster-matrix-share (\S*) (\d{1,9}) (\d{1,9}) (\S*)$", re.MULTILINE)
@@ -87,7 +87,7 @@ class Matrix:
             "srun_framework": config.framework or default,
         }
         self._mpi: dict[str, Mpi] = {}
-        self._done: dict[tuple[str, str], tuple[Cell, Rate | None]] = {}
+        self._done: dict[tuple[str, str], tuple[Cell, Speed | None]] = {}
 
     def cell(self, row: str, column: str) -> Cell:
         """Return one cell, run once; ConfigError if matrix.container or .framework is no environment with an image."""
@@ -95,7 +95,7 @@ class Matrix:
             self._done[row, column] = self._run(row, column)
         return self._done[row, column][0]
 
-    def compared(self, column: str) -> Comparison:
+    def compared(self, column: str) -> SpeedComparison:
         """Return the rates of all rows of a workload; a slow row and the fastest one are run again."""
         cells = {row: self.cell(row, column) for row in checks.ROWS}
         rates = {row: rate for row in cells if (rate := self._done[row, column][1]) is not None}
@@ -108,7 +108,7 @@ class Matrix:
             if row not in rates
         }
         where = f" on {hostlist.fold(self.nodes)}"
-        it = Comparison(
+        it = SpeedComparison(
             column, {row: (rate,) for row, rate in rates.items()}, absent, self.config.min_ratio, where
         )
         for _ in checks.ROWS:  # a faster second run may make a further row slow
@@ -118,7 +118,7 @@ class Matrix:
             it = it.with_runs(again)
         return it
 
-    def _run(self, row: str, column: str) -> tuple[Cell, Rate | None]:
+    def _run(self, row: str, column: str) -> tuple[Cell, Speed | None]:
         absent = self._absent(row, column)
         if absent:
             return Cell(row, column, State.NOT_APPLICABLE, absent), None

@@ -87,7 +87,7 @@ _NAMED = re.compile(r"(.*?)\s*(#0x[0-9a-fA-F]+)?")
 
 
 @dataclass(frozen=True)
-class Event:
+class SelEntry:
     """An entry of the log. kind: the sensor type. asserted: None if not printed. time: seconds by the BMC's clock, None if unknown."""
 
     kind: str
@@ -201,7 +201,7 @@ class Bmc:
     """What the BMC knows. now: its clock. events: the oldest first. problems: {'events' or 'sensors': why there are none}."""
 
     now: float
-    events: tuple[Event, ...] = ()
+    events: tuple[SelEntry, ...] = ()
     sensors: tuple[Sensor, ...] = ()
     problems: Mapping[str, str] = field(default_factory=dict)
 
@@ -212,7 +212,7 @@ class Bmc:
             (n for n, one in enumerate(self.events) if _BOOTS.match(f"{one.part} | {one.state}")), default=0
         )
 
-    def lasting(self) -> Iterator[tuple[Event, bool]]:
+    def lasting(self) -> Iterator[tuple[SelEntry, bool]]:
         """Yield the entries that no later one ends, each with whether no boot follows it."""
         for index, event in enumerate(self.events):
             later = self.events[index + 1 :]
@@ -227,13 +227,13 @@ class Bmc:
             found[sensor.name].append(sensor)
         return dict(found)
 
-    def has_sensor(self, event: Event) -> bool:
+    def has_sensor(self, event: SelEntry) -> bool:
         """Return whether the sensor of an entry can be read, so that its present state is known."""
         names = (event.sensor.removeprefix("#0x").lower(), event.sensor)
         return any(one.status != "ns" for name in names for one in self._numbers.get(name, ()))
 
 
-def _ends(later: Event, event: Event) -> bool:
+def _ends(later: SelEntry, event: SelEntry) -> bool:
     """Return whether a later entry of the same sensor ends it: deasserted, or the part was taken out or put in."""
     if (later.kind, later.sensor) != (event.kind, event.sensor):
         return False
@@ -248,7 +248,7 @@ class UsualBmc:
     logs: int = 0
     logged: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
-    def is_logged(self, event: Event) -> bool:
+    def is_logged(self, event: SelEntry) -> bool:
         """Return whether at least two thirds of the other logs, and two of them, have such an entry of any time."""
         others = self.logs - 1
         return others > 1 and 3 * (self.logged.get((event.kind, event.state), 0) - 1) >= 2 * others
@@ -352,9 +352,9 @@ def _time(text: str) -> float | None:
     return moment.timestamp()
 
 
-def _events(lines: list[str], now: float) -> tuple[Event, ...]:
+def _events(lines: list[str], now: float) -> tuple[SelEntry, ...]:
     """Return the entries; one without a time, or ahead of the clock, has that of the entry before it."""
-    found: list[Event] = []
+    found: list[SelEntry] = []
     for line in lines:
         words = [one.strip() for one in line.split("|")]
         if (
@@ -369,7 +369,7 @@ def _events(lines: list[str], now: float) -> tuple[Event, ...]:
         if time is None or time > now + CLOCK_SLACK:
             time = found[-1].time if found else None
         kind, sensor = _named(words[3])
-        found.append(Event(kind, sensor, " | ".join(words[4 : end or 5]), asserted, time))
+        found.append(SelEntry(kind, sensor, " | ".join(words[4 : end or 5]), asserted, time))
     return tuple(found)
 
 

@@ -37,7 +37,7 @@ NO_LINK = 255  # the kernel's width of a link that is not known
 
 
 @dataclass(frozen=True)
-class Link:
+class PcieLink:
     """Lanes and GT/s of a PCIe link."""
 
     width: int
@@ -59,7 +59,7 @@ class PciFunction:
     address: str
     pci_class: str
     kind: str
-    link: Link | None
+    link: PcieLink | None
     driver: str = ""
     name: str = ""
     lanes: int = 0
@@ -123,7 +123,7 @@ class UsualDevices:
 
     counts: Mapping[str, Norm[int]]
     slots: Mapping[str, str]
-    links: Mapping[tuple[str, str], Norm[Link]]
+    links: Mapping[tuple[str, str], Norm[PcieLink]]
     firmware: Mapping[str, Norm[str]]
 
 
@@ -131,7 +131,7 @@ def usual_devices(found: Mapping[str, Devices]) -> UsualDevices:
     """Return what most of these nodes have."""
     groups = {group for devices in found.values() for group in devices.cards.values()}
     slots: defaultdict[tuple[str, str], int] = defaultdict(int)
-    links: defaultdict[tuple[str, str], list[tuple[str, Link]]] = defaultdict(list)
+    links: defaultdict[tuple[str, str], list[tuple[str, PcieLink]]] = defaultdict(list)
     firmware: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
     for node, devices in found.items():
         for card in devices.cards.items():
@@ -204,7 +204,7 @@ def _function(line: str, called: Mapping[str, str]) -> PciFunction:
         raise ProbeError(f"PCI: not understood: {line[:80]!r}")
     _, address, pci_class, kind, width, speed, driver, *most = words
     known = width.isdecimal() and 0 < int(width) < NO_LINK and re.fullmatch(r"\d{1,3}(\.\d+)?", speed)
-    link = Link(int(width), float(speed)) if known else None
+    link = PcieLink(int(width), float(speed)) if known else None
     lanes = min(int(it) % NO_LINK if it.isdecimal() else 0 for it in most)
     return PciFunction(address, pci_class, kind, link, driver.strip("-"), called.get(address, ""), lanes)
 

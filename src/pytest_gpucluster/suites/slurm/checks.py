@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.slurm.diagnostic_step import (
         DiagnosticTask,
         JobFacts,
-        JobRecord,
         Jobs,
         NodeDiagnostic,
+        QueuedJob,
     )
 
 # RealMemory is usually a little below the installed memory, for the operating system (Slurm's FAQ on MemSpecLimit)
@@ -566,7 +566,7 @@ def limits(partitions: Mapping[str, PartitionInfo], stated_limits: Mapping[str, 
                 yield Finding(part, _limit(what, measured), _limit(what, expected), code="other_limit")
 
 
-def _begin_was_past(jobs: Jobs, record: JobRecord) -> bool:
+def _begin_was_past(jobs: Jobs, record: QueuedJob) -> bool:
     """Return whether the time of --begin was past when slurmctld accepted the job: both round down to seconds."""
     late = jobs.submitted_in > jobs.begin_after - 1
     return record.eligible < record.submitted or (late and record.eligible == record.submitted)
@@ -616,11 +616,11 @@ def _ending(task: DiagnosticTask) -> str:
     return f"exit status {task.rc}" if task.signal is None else f"signal {task.signal}"
 
 
-def _state(record: JobRecord) -> str:
+def _state(record: QueuedJob) -> str:
     return f"{record.state} ({record.reason})" if record.reason not in {"", "None"} else record.state
 
 
-def _not_queued(record: JobRecord) -> JobRecord:
+def _not_queued(record: QueuedJob) -> QueuedJob:
     """Return a job that started, or whose wait nothing explains; NotAvailable while the queue holds it."""
     if not (record.started or record.restarts) and _IN_QUEUE.match(record.reason):
         raise NotAvailable(

@@ -107,7 +107,7 @@ class NodeDiagnostic:
 
 
 @dataclass(frozen=True)
-class JobRecord:
+class QueuedJob:
     """One job as squeue shows it. A missing time is ''; `exit_code` is the exit status."""
 
     job: str
@@ -150,7 +150,7 @@ class JobFacts:
     """Results of the jobs: NotAvailable for each of which there is none. `problem`: why there are none at all."""
 
     jobs: Jobs
-    records: Mapping[str, JobRecord] = field(default_factory=dict)
+    records: Mapping[str, QueuedJob] = field(default_factory=dict)
     problem: str = ""
 
     @property
@@ -162,21 +162,21 @@ class JobFacts:
         return over and requeued is not None and requeued.restarts > 0
 
     @property
-    def requeued(self) -> JobRecord:
+    def requeued(self) -> QueuedJob:
         """The element that requeues itself."""
         return self._of(f"{self.jobs.array}_0")
 
     @property
-    def element(self) -> JobRecord:
+    def element(self) -> QueuedJob:
         """The element that ends with a known exit status."""
         return self._of(f"{self.jobs.array}_1")
 
     @property
-    def dependent(self) -> JobRecord:
+    def dependent(self) -> QueuedJob:
         """The job that waits for `element`."""
         return self._of(self.jobs.dependent)
 
-    def _of(self, job: str) -> JobRecord:
+    def _of(self, job: str) -> QueuedJob:
         if self.problem or job not in self.records:
             raise NotAvailable(self.problem or FORGOTTEN)
         return self.records[job]
@@ -410,7 +410,7 @@ def read_jobs(slurm: Slurm, jobs: Jobs) -> JobFacts:
     return JobFacts(jobs, parse_squeue(text))
 
 
-def parse_squeue(text: str) -> dict[str, JobRecord]:
+def parse_squeue(text: str) -> dict[str, QueuedJob]:
     """Read the columns of squeue, which have fixed widths."""
     widths = [int(column.rsplit(":", 1)[1]) for column in _COLUMNS.split(",")]
     records = {}
@@ -422,7 +422,7 @@ def parse_squeue(text: str) -> dict[str, JobRecord]:
         if not values[0]:
             continue
         times = ["" if value in {"N/A", "NONE"} else value for value in values[4:8]]
-        records[values[0]] = JobRecord(
+        records[values[0]] = QueuedJob(
             values[0],
             values[1],
             values[2],

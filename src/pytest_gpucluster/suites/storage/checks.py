@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Judgement, Verdict
     from pytest_gpucluster.kit.framework.payload_result import Fact, PayloadResult
     from pytest_gpucluster.suites.storage.config import FileSystem, StorageConfig
-    from pytest_gpucluster.suites.storage.facts import Mount, UsualMount
+    from pytest_gpucluster.suites.storage.facts import PathMount, UsualMount
 
 VISIBLE = 1.0  # s; NVIDIA, N-011: a change of one node is seen by the others within 1 s
 # s; a cache that keeps names for 1 s, the default of FUSE (libfuse: entry_timeout) and Weka (dentry_max_age_positive), ends just after
@@ -68,7 +68,9 @@ _GIVE_UP = {"soft", "softerr"}
     hint="findmnt on the node; /etc/fstab, autofs; mount -o remount",
     action=Action.CONFIGURE,
 )
-def mount(mounts: Mapping[str, Mount], usual: Mapping[str, UsualMount], config: StorageConfig) -> Judgement:
+def mount(
+    mounts: Mapping[str, PathMount], usual: Mapping[str, UsualMount], config: StorageConfig
+) -> Judgement:
     """Type, version, protocol, connections and options of each mount are as on the other nodes of the group; it is writable."""
     for path in (it.path for it in config.filesystems):
         if path not in mounts:
@@ -103,7 +105,7 @@ def _mount_text(kind: str) -> str:
     hint="lfs df; lctl dl; lctl get_param osc.*.import on the node; dmesg | grep -i lustre",
     action=Action.MONITOR,  # a target that recovers is back after minutes
 )
-def lustre(mounts: Mapping[str, Mount]) -> Judgement:
+def lustre(mounts: Mapping[str, PathMount]) -> Judgement:
     """Every metadata and object storage target of Lustre answers the node, and none is read-only."""
     found = {path: it for path, it in mounts.items() if it.fstype == "lustre"}
     if not found:

@@ -56,7 +56,7 @@ class Quota(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Mount:
+class PathMount:
     """The mount that holds a path. options: sorted, without addresses. present: targets of Lustre that answer.
 
     absent: the others, with the reason. states: (target, letter of its trouble). stripes: of a new file on Lustre, -1 for all
@@ -90,7 +90,7 @@ class UsualMount:
     of_kernel: frozenset[str] = frozenset()
 
 
-def mounts(cluster: Cluster) -> Probe[dict[str, Mount]]:
+def mounts(cluster: Cluster) -> Probe[dict[str, PathMount]]:
     """Return the probe of {path: its mount} of the paths in the section."""
     return _probe(cluster, "mounts", read_mounts, "findmnt; lfs df")
 
@@ -116,7 +116,7 @@ def _probe(
     )
 
 
-def read_mounts(answer: Answer, paths: tuple[str, ...]) -> dict[str, Mount]:
+def read_mounts(answer: Answer, paths: tuple[str, ...]) -> dict[str, PathMount]:
     """Return {path: its mount}, without paths that no line of the output holds, or that no automounter has mounted."""
     text, listed = text_of(answer), {}
     kernel = re.search(r"^kernel (\S+)$", text, re.MULTILINE)
@@ -124,7 +124,9 @@ def read_mounts(answer: Answer, paths: tuple[str, ...]) -> dict[str, Mount]:
         if len(words) == 6 and words[1].startswith("/"):  # proc_pid_mounts(5), fstab(5)
             source, point, fstype, options = map(_unescaped, words[:4])
             common = sorted(it for it in _OPTION.findall(options) if not _OWN.fullmatch(it))
-            listed[point] = Mount(point, fstype, source, tuple(common), kernel=kernel[1] if kernel else "")
+            listed[point] = PathMount(
+                point, fstype, source, tuple(common), kernel=kernel[1] if kernel else ""
+            )
     found_mounts = {}
     for path in paths:
         leads = re.search(rf"^at {re.escape(path)}\nto (/.*)$", text, re.MULTILINE)
@@ -157,7 +159,7 @@ def _unescaped(text: str) -> str:
     return re.sub(r"\\(040|011|012|134)", lambda found: chr(int(found[1], 8)), text)
 
 
-def _with_lustre(mount: Mount, path: str, text: str) -> Mount:
+def _with_lustre(mount: PathMount, path: str, text: str) -> PathMount:
     if mount.fstype != "lustre":
         return mount
     table = re.search(rf"^lfs df {re.escape(path)}\n((?:(?!lfs ).*\n)*)", text, re.MULTILINE)
@@ -172,7 +174,7 @@ def _with_lustre(mount: Mount, path: str, text: str) -> Mount:
     return replace(mount, present=len(known), absent=absent, states=states, stripes=count)
 
 
-def usual_mounts(found: Mapping[str, Mapping[str, Mount]]) -> dict[str, UsualMount]:
+def usual_mounts(found: Mapping[str, Mapping[str, PathMount]]) -> dict[str, UsualMount]:
     """Return {path: type and options as on most nodes}."""
     usual = {}
     for path in dict.fromkeys(path for of_node in found.values() for path in of_node):
@@ -187,7 +189,7 @@ def _key(option: str) -> str:
     return option.partition("=")[0]
 
 
-def _of_kernel(mounts: Collection[Mount]) -> frozenset[str]:
+def _of_kernel(mounts: Collection[PathMount]) -> frozenset[str]:
     """Return the options that all nodes of some kernel releases have, and none of the others.
 
     A newer kernel prints more options of the same mount (NFS: fatal_neterrors since Linux 6.15), or fewer (ext4: data=ordered).
@@ -211,7 +213,7 @@ def _of_kernel(mounts: Collection[Mount]) -> frozenset[str]:
     return frozenset(it for it in of_kernel - instead if not _SET.fullmatch(it))
 
 
-def types_of(found: Mapping[str, Mapping[str, Mount]]) -> dict[str, str]:
+def types_of(found: Mapping[str, Mapping[str, PathMount]]) -> dict[str, str]:
     """Return {path: type of its file system}, of the first node that has it."""
     return {
         path: mount.fstype for of_node in reversed(list(found.values())) for path, mount in of_node.items()

@@ -69,7 +69,7 @@ class Skipped(Exception):
     """This task has no part in a step: no other one took the step before."""
 
 
-class Group:
+class Communicator:
     """The tasks of the step. The first one collects one value of each and sends all of them to all."""
 
     def __init__(self, rank: int, size: int, address: str, port: int, seconds: float) -> None:
@@ -83,7 +83,7 @@ class Group:
         with contextlib.closing(Door(port)) as door, contextlib.suppress(OSError):
             while len(self.links) < self.size - 1:
                 rank, link = door.next(end)
-                self.links[rank] = Link(link)
+                self.links[rank] = JsonConnection(link)
 
     def _connect(self, address: str, port: int) -> None:
         end = time.monotonic() + self.seconds
@@ -91,7 +91,7 @@ class Group:
             try:
                 link = socket.create_connection((address, port), 5.0)
                 knock(link, self.rank)
-                self.links[0] = Link(link)
+                self.links[0] = JsonConnection(link)
             except OSError as error:
                 if time.monotonic() > end:
                     raise Failure(
@@ -124,7 +124,7 @@ class Group:
         return values
 
 
-class Link:
+class JsonConnection:
     """A connection that carries one JSON value per line."""
 
     def __init__(self, connected: socket.socket) -> None:
@@ -147,7 +147,7 @@ class Link:
         return json.loads(line.decode())
 
 
-class FileSystem:
+class FileSystemSteps:
     """The steps of one file system; each method is one, and gets what all tasks returned from a step before.
 
     Each task has files of its own, named by its rank, and reads those of the next task that took the step before. On a local file
@@ -155,7 +155,7 @@ class FileSystem:
     """
 
     def __init__(
-        self, about: Mapping[str, Any], options: Mapping[str, Any], group: Group, watch: Watch
+        self, about: Mapping[str, Any], options: Mapping[str, Any], group: Communicator, watch: Watch
     ) -> None:
         self.path, self.shared = about["path"], about["kind"] == "shared"
         self.options, self.group, self.watch, self.rank = options, group, watch, group.rank
@@ -669,7 +669,7 @@ def work(options: Dict[str, Any], watch: Watch) -> int:
     """Test all file systems; return 0."""
     rank, size = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_STEP_NUM_TASKS"])
     watch.enter("connect to the first node", 2 * options["phase"])
-    group = Group(rank, size, options["address"], own_port(os.environ), options["phase"])
+    group = Communicator(rank, size, options["address"], own_port(os.environ), options["phase"])
     watch.enter("exchange", 3 * options["phase"])
     options["engine"] = "fio" if all(group.exchange(fio_runs())) else "python"
     if options["imports"]:
@@ -677,7 +677,7 @@ def work(options: Dict[str, Any], watch: Watch) -> int:
         import_modules(options["imports"])
         group.exchange(True, IMPORT)
     for about in options["filesystems"]:
-        FileSystem(about, options, group, watch).run()
+        FileSystemSteps(about, options, group, watch).run()
     report("done")
     return 0
 

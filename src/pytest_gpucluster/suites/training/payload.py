@@ -96,7 +96,7 @@ def gpu_processes() -> Optional[List[List[str]]]:
     return [[word.strip() for word in line.split(",")] for line in done.stdout.decode().splitlines() if line]
 
 
-class Clock:
+class DeviceTimer:
     """Marks on the device's time line; reading them waits for the device, taking them does not."""
 
     def __init__(self, torch: Any, device: Any) -> None:
@@ -176,7 +176,7 @@ class Trainer:
                 self.dtype = torch.bfloat16
             libraries = (torch.version.cuda, torch.backends.cudnn.version(), driver())
             hardware = "%d/%s/%s/%s" % (about.multi_processor_count, *libraries)
-        self.clock, self.uuid = Clock(torch, self.device), facts["uuid"]
+        self.clock, self.uuid = DeviceTimer(torch, self.device), facts["uuid"]
         self.fitting = chosen(self.args.model, gib)
         self.alike = "%s/%s/%s" % (facts["name"], torch.__version__, hardware)
         report("loaded", torch=torch.__version__, device=facts, seconds=self.watch.took())
@@ -359,7 +359,7 @@ class Trainer:
         """Write this rank's part of the FSDP state, and restore that of a rank of the next node, bit by bit."""
         self.watch.enter("checkpoint")
         folder, size = os.environ[FOLDER], self.size
-        self.storage = Storage(folder)
+        self.storage = CheckpointFolder(folder)
         tensors = list(self.limited(local_tensors(self.torch, state), self.args.checkpoint_size // size))
         mine = self.digest_all(iter(tensors))
         partner = (self.rank + self.args.per_node) % size
@@ -437,7 +437,7 @@ class Trainer:
         return gone
 
 
-class Storage:
+class CheckpointFolder:
     """The folder of a checkpoint: reached by descriptors, and only what its ranks created is removed.
 
     Each file has the name of the folder: the owner of the place may move another folder of this user here.

@@ -13,13 +13,13 @@ from machine_helpers import Machines, examples, verdicts_of_a_person
 from pytest_gpucluster.core.check import Verdict
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.suites.os.checks import devices as checks
-from pytest_gpucluster.suites.os.device_facts import Devices, Drive, Link, PciFunction, read_devices
+from pytest_gpucluster.suites.os.device_facts import Devices, Drive, PcieLink, PciFunction, read_devices
 from pytest_gpucluster.suites.os.device_facts import usual_devices as usual_of
 
-NIC = PciFunction("0000:18:00.0", "0200", "15b3:1021", Link(16, 32.0), "mlx5_core", "mlx5_4")
-SECOND = PciFunction("0000:18:00.1", "0207", "15b3:1021", Link(16, 32.0))
-GPU = PciFunction("0000:1b:00.0", "0302", "10de:2335", Link(16, 32.0))
-SSDS = tuple(PciFunction(f"0000:0{n}:00.0", "0108", "144d:a80a", Link(4, 16.0)) for n in range(4))
+NIC = PciFunction("0000:18:00.0", "0200", "15b3:1021", PcieLink(16, 32.0), "mlx5_core", "mlx5_4")
+SECOND = PciFunction("0000:18:00.1", "0207", "15b3:1021", PcieLink(16, 32.0))
+GPU = PciFunction("0000:1b:00.0", "0302", "10de:2335", PcieLink(16, 32.0))
+SSDS = tuple(PciFunction(f"0000:0{n}:00.0", "0108", "144d:a80a", PcieLink(4, 16.0)) for n in range(4))
 DRIVES = tuple(Drive(f"nvme{n}", "MZWLJ3T8HBLS", "EPK9CB5Q", "live") for n in range(4))
 NODE = Devices((NIC, SECOND, GPU, *SSDS), DRIVES)
 
@@ -72,13 +72,13 @@ def test_a_card_that_is_missing_is_named_by_its_kind_and_slot() -> None:
 
 @pytest.mark.parametrize("pci_class", ["0302", "0300", "0b40", "1200"])
 def test_links_of_gpus_are_not_compared(pci_class: str) -> None:  # H200, RTX, Gaudi, MI300X
-    busy, idle = (changed(GPU, pci_class=pci_class, link=Link(16, speed)) for speed in (32.0, 2.5))
+    busy, idle = (changed(GPU, pci_class=pci_class, link=PcieLink(16, speed)) for speed in (32.0, 2.5))
     assert result(links(idle, busy)) == PASSED
 
 
 def test_links_and_firmware_are_compared_where_both_sides_are_known() -> None:
-    assert judged(links(changed(NIC, link=Link(8, 32.0)))) == (MONITOR, ["mlx5_4 (0000:18:00.0)"])
-    assert result(links(NODE, changed(NIC, link=Link(8, 32.0)))) == PASSED
+    assert judged(links(changed(NIC, link=PcieLink(8, 32.0)))) == (MONITOR, ["mlx5_4 (0000:18:00.0)"])
+    assert result(links(NODE, changed(NIC, link=PcieLink(8, 32.0)))) == PASSED
     assert result(links(changed(SSDS[0], link=None))) == PASSED
     assert result(links(NODE, others=0)) == NOT_APPLICABLE
     assert (result(nvme(NODE, others=0)), result(nvme(firmware("", "")))) == (PASSED, PASSED)
@@ -90,14 +90,14 @@ def test_firmware_of_another_series_fails_since_which_is_newer_is_not_known() ->
     assert figures(verdict.findings[0].expected) == [15, 16]
 
 
-GEN_3 = PciFunction("0000:01:00.0", "0108", "c0a9:540a", Link(4, 8.0))
-LENOVO = Devices((GEN_3, PciFunction("0000:03:00.0", "0107", "1000:00ab", Link(8, 8.0))))
+GEN_3 = PciFunction("0000:01:00.0", "0108", "c0a9:540a", PcieLink(4, 8.0))
+LENOVO = Devices((GEN_3, PciFunction("0000:03:00.0", "0107", "1000:00ab", PcieLink(8, 8.0))))
 ENA = PciFunction("0000:00:05.0", "0200", "1d0f:ec20", None)
 EBS = PciFunction("0000:00:1f.0", "0108", "1d0f:8061", None)
-EXTRA = PciFunction("0000:c5:00.0", "0200", "15b3:1021", Link(16, 32.0))
+EXTRA = PciFunction("0000:c5:00.0", "0200", "15b3:1021", PcieLink(16, 32.0))
 PROCFS = "https://github.com/prometheus/procfs testdata/fixtures.ttar"
 NITRO = "Amazon EBS, nvme-ebs-volumes"
-HALF, SPLIT = (changed(NIC, link=Link(8, 32.0), lanes=lanes) for lanes in (16, 8))
+HALF, SPLIT = (changed(NIC, link=PcieLink(8, 32.0), lanes=lanes) for lanes in (16, 8))
 REBUILT = "  [=>....]  recovery = 12.6% (37043392/292945152) finish=127.5min speed=33440K/sec"
 VOLUMES = Devices((ENA,)), Devices((ENA, EBS))
 WHOLE = "md1 : active raid1 sdb1[1] sda1[0]", "  1046528 blocks super 1.2 [2/2] [UU]"
@@ -116,10 +116,10 @@ MACHINES: Machines = {
         (f"a Gen 3 drive in a slot of eight lanes | {PROCFS}", PASSED, LENOVO, LENOVO),
         ("devices of Nitro have no link | Amazon", NOT_APPLICABLE, Devices((ENA, EBS)), Devices((ENA, EBS))),
         ("a card with x16 in a slot of x8, as on all nodes | sysfs-bus-pci", PASSED, HALF, HALF),
-        ("a replaced drive | RMA", PASSED, changed(SSDS[2], kind="144d:a808", link=Link(4, 8.0))),
+        ("a replaced drive | RMA", PASSED, changed(SSDS[2], kind="144d:a808", link=PcieLink(4, 8.0))),
         ("sick: firmware has split the slot | LnkCap of the port: x8", MONITOR, SPLIT),
         ("sick: an adapter on eight of sixteen lanes | LnkSta: Width x8 (downgraded)", DRAIN, HALF),
-        ("sick: a drive at half its speed | LnkSta", MONITOR, changed(SSDS[0], link=Link(4, 8.0))),
+        ("sick: a drive at half its speed | LnkSta", MONITOR, changed(SSDS[0], link=PcieLink(4, 8.0))),
     ],
     ("os.nvme", nvme): [
         ("a replaced drive of another model | RMA", PASSED, firmware("0103", model="KIOXIA KCD81RUG3T84")),

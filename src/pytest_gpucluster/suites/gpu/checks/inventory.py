@@ -25,9 +25,9 @@ from pytest_gpucluster.core.finding import Quantity, Quote
 from pytest_gpucluster.core.majority import Norm, owners
 from pytest_gpucluster.core.part import GPUS, named
 from pytest_gpucluster.core.units import format_size
-from pytest_gpucluster.kit.gpu.libraries import stem_of
 from pytest_gpucluster.kit.gpu.nvidia_smi import HANG, REQUIRES_RESET, Gpu, Gpus
 from pytest_gpucluster.suites.gpu import readings
+from pytest_gpucluster.suites.gpu.libraries import stem_of
 from pytest_gpucluster.suites.gpu.missing_gpus import HINT, RESET_HINT, absent_gpus
 from pytest_gpucluster.suites.gpu.readings import ByModel, of_present_gpus, unread
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.config.models import GpuProfile
-    from pytest_gpucluster.kit.gpu.libraries import Libraries
+    from pytest_gpucluster.suites.gpu.libraries import Libraries
     from pytest_gpucluster.suites.gpu.missing_gpus import UsualBuses
 
 # NVIDIA delivers graphics cards with ECC off (nvidia-smi(1), "ECC Mode")

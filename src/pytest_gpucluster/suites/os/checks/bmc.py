@@ -14,7 +14,7 @@ from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.suites.os.bmc_facts import Grade, code_word
 
 if TYPE_CHECKING:
-    from pytest_gpucluster.suites.os.bmc_facts import Bmc, Event, UsualBmc
+    from pytest_gpucluster.suites.os.bmc_facts import Bmc, SelEntry, UsualBmc
 
 DAY = 86_400.0
 register("sensor", "sensor", named=True)
@@ -37,7 +37,7 @@ def bmc_events(bmc: Bmc, uptime: float, usual_bmc: UsualBmc) -> Judgement:
     """
     if "events" in bmc.problems:
         raise NotAvailable(bmc.problems["events"])
-    found: defaultdict[tuple[str, str], list[tuple[Event, bool]]] = defaultdict(list)
+    found: defaultdict[tuple[str, str], list[tuple[SelEntry, bool]]] = defaultdict(list)
     for event, after_boot in bmc.lasting():
         age = None if event.time is None else bmc.now - event.time
         if not event.grade or age is None or (not event.of_moment and bmc.has_sensor(event)):

@@ -13,7 +13,7 @@ from pytest_gpucluster.core.part import Part, named, register
 from pytest_gpucluster.suites.os.device_facts import GPUS
 
 if TYPE_CHECKING:
-    from pytest_gpucluster.suites.os.device_facts import Devices, Drive, Link, UsualDevices
+    from pytest_gpucluster.suites.os.device_facts import Devices, Drive, PcieLink, UsualDevices
     from pytest_gpucluster.suites.os.drive_facts import DriveHealth
 
 register("cards", "cards", named=True)
@@ -75,7 +75,7 @@ def pci_links(devices: Devices, usual_devices: UsualDevices) -> Judgement:
         raise NotApplicable("no other node has the same device in the same slot")
 
 
-def _slower(mine: Link, theirs: Link) -> bool:
+def _slower(mine: PcieLink, theirs: PcieLink) -> bool:
     return mine.width < theirs.width or mine.speed < theirs.speed
 
 

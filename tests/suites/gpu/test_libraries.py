@@ -11,8 +11,8 @@ from counter_examples import CONFIGURE, PASSED, WARNING, CounterExample, assert_
 
 from pytest_gpucluster.core.errors import NotApplicable, ProbeError
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.kit.gpu.libraries import LIBRARIES, Libraries, read_libraries
 from pytest_gpucluster.suites.gpu.checks.inventory import libraries
+from pytest_gpucluster.suites.gpu.libraries import LIBRARIES, Libraries, read_libraries
 
 CACHED = ("libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-nvvm.so.4", "libnvidia-ptxjitcompiler.so.1")
 GOOD = b"\x7fELF\x02\x01\x01\n\x00\x7f\n"
