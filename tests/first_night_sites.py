@@ -255,12 +255,7 @@ HARDWARE = (
         Sick("ecc_volatile", "gpu.ecc_volatile", options={"gpu": 1}),
         up={"gpus_per_node": 4},
     ),
-    Site(
-        "one-node",
-        "a cluster of one node",
-        Sick("xid", "gpu.xid", node="gpu01"),
-        nodes=1,
-    ),
+    Site("one-node", "a cluster of one node", Sick("xid", "gpu.xid", node="gpu01"), nodes=1),
     Site(
         "two-kinds",
         "two partitions with different hardware",

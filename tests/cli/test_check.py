@@ -99,9 +99,7 @@ def test_values_that_a_run_refuses_are_listed(clusters: Path, capsys: pytest.Cap
     ]
 
 
-def test_checks_of_the_site_s_own_suites_are_known(
-    clusters: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_checks_of_the_sites_own_suites_are_known(clusters: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (clusters / "lab.yaml").write_text("nodes: a1\nrequired: [gpu.site_rule]\nsuites: [own]\n")
     own = clusters / "own" / "gpu" / "test_gpu.py"
     own.parent.mkdir(parents=True)

@@ -156,9 +156,7 @@ def test_who_may_sign_is_stated_by_a_file_outside_of_the_folder(
     )
 
 
-def test_a_run_that_states_something_else_is_not_signed(
-    gpucluster: Callable[..., tuple[int, list[str]]], root: Path
-) -> None:
+def test_a_misstated_run_is_not_signed(gpucluster: Callable[..., tuple[int, list[str]]], root: Path) -> None:
     page = root / "report.html"
     page.write_text(page.read_text().replace("Not accepted", "Accepted"))
     status, (line,) = gpucluster(*SIGN)
@@ -235,9 +233,7 @@ def test_bits_that_base64_does_not_use_are_found() -> None:
         assert not is_armored(f" {text}")
 
 
-def test_a_missing_key_and_a_missing_or_old_tool_are_named(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_key_or_tool_is_named(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(GpuClusterError, match="gone: is no file; --key names a private key"):
         sign(b"", tmp_path / "gone", "x")
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -144,9 +144,7 @@ FAILED_LINE = '"outcome": "failed", "phase"'
         ),
     ],
 )  # fmt: skip
-def test_a_log_with_gaps_or_other_counts_is_not_signed(
-    root: Path, edit: Callable[[Path], object], why: str
-) -> None:
+def test_a_log_of_gaps_or_miscounts_is_unsigned(root: Path, edit: Callable[[Path], object], why: str) -> None:
     edit(root / "events.jsonl")
     assert why in refused(root)
     with pytest.raises(GpuClusterError):  # nor verified, whoever signed it
@@ -189,9 +187,7 @@ TREND = '<p class="trend"><svg viewBox="0 0 9 9" width="9" height="9" role="img"
         ("metrics.prom", 'gpucluster_node_fit{cluster="prod",node="gpu02"} 0.0', 'gpucluster_node_fit{cluster="prod",node="gpu02"} 1.0'),
     ],
 )  # fmt: skip
-def test_a_report_that_shows_something_else_is_not_signed(
-    root: Path, name: str, before: str, after: str
-) -> None:
+def test_a_report_that_differs_is_not_signed(root: Path, name: str, before: str, after: str) -> None:
     change(root / name, (before, after))
     assert refused(root) == (
         f"{name}: states something else than events.jsonl beside it; if another version wrote it, "
@@ -269,9 +265,7 @@ def replaced(path: Path) -> None:
         (lambda root: replaced(root / "steps"), "steps: is a link; a signed folder has none"),
     ],
 )  # fmt: skip
-def test_a_file_that_is_added_removed_changed_or_linked_is_found(
-    root: Path, edit: Callable[[Path], object], why: str
-) -> None:
+def test_added_lost_changed_linked_files_show(root: Path, edit: Callable[[Path], object], why: str) -> None:
     data, _ = manifest_of(root, None)
     edit(root)
     with pytest.raises(GpuClusterError) as caught:

@@ -144,9 +144,7 @@ def test_mig_is_stated_and_slurms_instances_are_not_counted(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("read", "stated"), [(True, True), (None, None), (False, False)])
-def test_mig_that_was_read_is_stated_beside_a_shipped_profile_too(
-    tmp_path: Path, *, read: bool | None, stated: bool | None
-) -> None:
+def test_mig_is_stated_beside_a_profile(tmp_path: Path, *, read: bool | None, stated: bool | None) -> None:
     """None: some GPUs of the node are divided, so no mode is demanded of all."""
     settings = {**USUAL, "mig": read}
     card = machine("NVIDIA H100 PCIe", 81559, 1, 0, mig=read is not False, settings=settings)

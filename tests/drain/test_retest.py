@@ -486,9 +486,7 @@ def test_an_undrained_node_is_waited_for_until_it_is_heard(
     run.end()
 
 
-def test_a_node_that_is_never_heard_is_refused(
-    world: World, slept: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unheard_nodes_are_refused(world: World, slept: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retest, "BEGIN_WITHIN", 30.0)
     world.silent.add("gpu01")
     run, _ = begun(world)

@@ -275,9 +275,7 @@ def tree(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("path", SCENARIOS)
-def test_link_of_another_user_under_a_guessed_name_is_not_followed(
-    place: Path, monkeypatch: pytest.MonkeyPatch, path: str
-) -> None:
+def test_another_users_link_is_not_followed(place: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     victim, bob = place.parent / "victim", pwd.getpwnam(BOB).pw_uid
     victim.mkdir()
     for name in (f"gpucluster-{GUESS}.rank0.pt", "token", "s", "start.log", "example.cu"):
@@ -435,9 +433,7 @@ def test_part_of_a_checkpoint_that_another_user_wrote_is_not_read(place: Path) -
         storage.file(1)
 
 
-def test_root_removes_nothing_in_the_folder_of_another_user(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_root_removes_nothing_in_another_users_folder(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/nonexistent")
     (project / MARK).mkdir(0o700)  # root's, moved here by its owner
     # a killed run of another test may have left its own in /tmp

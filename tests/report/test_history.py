@@ -415,9 +415,7 @@ def test_the_last_good_run_of_each_node_decides_what_is_missing(kept: History) -
         *((before, "failed", []) for before in ("failed", "error", "not checked", "not applicable")),
     ],
 )
-def test_what_passed_has_turned(
-    kept: History, before: str, outcome: str, turned: list[tuple[str, str]]
-) -> None:
+def test_what_has_turned(kept: History, before: str, outcome: str, turned: list[tuple[str, str]]) -> None:
     add(kept, 1, [result("gpu01", "gpu.x", before), result("gpu01", "gpu.y")])
     now = [result("gpu01", "gpu.x", outcome), result("gpu01", "gpu.new", outcome), result("gpu01", "gpu.y")]
     comparison = add(kept, 2, now, end=1)
@@ -500,9 +498,7 @@ def test_compare_names_what_got_worse_and_sets_the_exit_status(three_nights: Pat
     assert (status, worse.replace("worse", "better") in out) == (0, True)
 
 
-def test_no_run_has_to_be_good_as_a_whole_and_what_is_not_compared_is_named(
-    kept: History, called: Called
-) -> None:
+def test_no_run_must_be_good_as_a_whole_and_what_is_left_out_is_named(kept: History, called: Called) -> None:
     """A one-check rerun was the last good run; the loss of bandwidth was compared with nothing."""
     bad = result("gpu01", "os.governor", outcome="failed", message="powersave")
     store(kept, 1, [bad, *bandwidths(1)], end=1)

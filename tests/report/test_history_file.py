@@ -175,9 +175,7 @@ def test_a_file_of_an_earlier_version_is_refused_until_it_is_converted_with_what
     assert stated(path, "PRAGMA application_id") == [(APPLICATION,)]
 
 
-def test_a_file_of_0_2_0_is_converted_as_a_whole_or_not_at_all(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_0_2_0_file_is_converted_whole_or_not_at_all(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with contextlib.closing(sqlite3.connect(path)) as db:
         for statement in (
             *module.MIGRATIONS[0],

@@ -10,10 +10,7 @@ from report_helpers import a_run, failing, passing, result
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.part import gpu, nvlink
 from pytest_gpucluster.report.run_model import FailureGroup, read_run
-from pytest_gpucluster.report.run_snapshot import (
-    Recorded,
-    recorded,
-)
+from pytest_gpucluster.report.run_snapshot import Recorded, recorded
 
 # --- the model of a page
 

@@ -86,9 +86,7 @@ def write_log(folder: Path, *, finish: int | None) -> Path:
     return folder
 
 
-def test_report_leaves_the_junit_file_of_a_run_that_ended(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_report_leaves_an_ended_runs_junit_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_log(tmp_path / "r", finish=1)
     (folder / "junit.xml").write_text("pytest's own")
     assert cli.main(["report", str(folder)]) == 0

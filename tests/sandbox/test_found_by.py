@@ -106,9 +106,7 @@ def test_a_healthy_node_has_no_warning(tmp_path: Path, model: str) -> None:
         ("drive_dead", Outcome.NOT_CHECKED, "nvme4: No such device"),
     ],
 )
-def test_the_simulated_smartctl_reports_the_drives_of_its_node(
-    tmp_path: Path, kind: str, outcome: Outcome, words: str
-) -> None:
+def test_simulated_smartctl_reports_drives(tmp_path: Path, kind: str, outcome: Outcome, words: str) -> None:
     verdict = drive_health(DRIVES.parse(answer(tmp_path, kind, DRIVES.command)))
     assert verdict.outcome is outcome
     texts = [str(one.measured) for one in verdict.findings] + [

@@ -48,10 +48,7 @@ def test_a_service_that_drips_bytes_ends_at_the_deadline(head: bytes) -> None:
         finally:
             gone.set()
 
-    with (
-        service(drip) as (url, _),
-        pytest.raises(TransportError, match=r"no whole answer within 1 s$"),
-    ):
+    with service(drip) as (url, _), pytest.raises(TransportError, match=r"no whole answer within 1 s$"):
         get(url, timeout=1.0)  # it drips for ever
     assert gone.wait(600), "the connection ends too"
 

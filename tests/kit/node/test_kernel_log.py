@@ -15,14 +15,7 @@ from pytest_gpucluster.core.known_lines import KnownLine
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit.node import kernel_log as probes
 from pytest_gpucluster.kit.node.kernel_log import Event, KernelLog, XidEvent, parse
-from pytest_gpucluster.kit.node.log_classes import (
-    AGAIN,
-    CORRECTED,
-    CRASH,
-    GAVE_UP,
-    GPU,
-    UNCORRECTED,
-)
+from pytest_gpucluster.kit.node.log_classes import AGAIN, CORRECTED, CRASH, GAVE_UP, GPU, UNCORRECTED
 
 if TYPE_CHECKING:
     from pathlib import Path

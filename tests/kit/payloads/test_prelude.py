@@ -235,9 +235,7 @@ def test_gpus_are_named_as_nvidia_smi_names_them() -> None:
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning"
 )  # connections that were refused
-def test_who_does_not_know_the_secret_of_the_step_stays_outside_and_holds_up_nobody(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_who_lacks_the_steps_secret_stays_outside_and_delays_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(prelude.SECRET, "right")
     port = free_port()
     door = prelude.Door(port)

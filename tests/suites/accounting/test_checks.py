@@ -232,7 +232,7 @@ UNSTATED: Cases = {
         (NOT_APPLICABLE, checks.qos, config(), {"high": HIGH}, ALL, {}),
         (NOT_APPLICABLE, checks.partition_access, config(), parse_partitions(PARTITION.format("ALL")), ALL),
         (NOT_APPLICABLE, checks.access, config(), {}, {}, {}),
-    ],
+    ]
 }
 
 

@@ -31,10 +31,7 @@ ASSOCIATIONS = {
     "ops|1e3|||1|normal": {},
     "a b|||root|1|normal": {},
 }
-QOS = {
-    "high|10|normal|DenyOnLimit": {"MaxJobsPU": "3"},
-    "normal|0||": {},
-}
+QOS = {"high|10|normal|DenyOnLimit": {"MaxJobsPU": "3"}, "normal|0||": {}}
 
 
 def rows(kinds: dict[str, str], table: dict[str, dict[str, str]]) -> str:

@@ -91,9 +91,7 @@ class Tools:
 
 
 @pytest.mark.parametrize("status", [0, 14])
-def test_a_snapshot_has_all_counters_also_beside_a_warning_of_nvidia_smi(
-    monkeypatch: pytest.MonkeyPatch, status: int
-) -> None:
+def test_a_snapshot_is_whole_beside_a_warning_of_smi(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
     """nvidia-smi(1): 14 is a corrupted InfoROM, beside a whole answer."""
     tools, counters = Tools(monkeypatch), payload_counters.Counters()
     tools.status = status
@@ -532,9 +530,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return lines
 
 
-def test_a_load_that_hangs_when_the_burn_in_ends_is_no_pass(
-    monkeypatch: pytest.MonkeyPatch, said: list[dict[str, Any]]
-) -> None:
+def test_load_hung_at_the_end_is_no_pass(monkeypatch: pytest.MonkeyPatch, said: list[dict[str, Any]]) -> None:
     """A worker that was stopped, or waits for its GPU for ever: its load is told although it was cut short."""
     monkeypatch.setattr(time, "monotonic", lambda: 150.0)
     agent = payload.Agent({"gpus": 3})
@@ -575,9 +571,7 @@ def test_a_process_that_was_stopped_is_distinguished_from_one_that_computes(said
 OOM = "Killed process 4711 (python3) total-vm:34356472kB"
 
 
-def test_who_lacks_memory_of_the_host_has_no_broken_gpu(
-    monkeypatch: pytest.MonkeyPatch, said: object
-) -> None:
+def test_lack_of_host_memory_is_no_broken_gpu(monkeypatch: pytest.MonkeyPatch, said: object) -> None:
     """Recorded on two H200: a memory limit of the job's cgroup drained the node."""
     for log, words in (
         (f"Memory cgroup out of memory: {OOM}", ": by the OOM killer, at the memory limit of its cgroup"),
@@ -609,9 +603,7 @@ def test_a_collective_that_failed_is_reported_once(monkeypatch: pytest.MonkeyPat
     assert one.restarts == 2
 
 
-def test_a_driver_that_hangs_under_load_fails_the_node(
-    monkeypatch: pytest.MonkeyPatch, said: list[dict[str, Any]]
-) -> None:
+def test_a_driver_hung_under_load_fails(monkeypatch: pytest.MonkeyPatch, said: list[dict[str, Any]]) -> None:
     """Recorded on an H200: such a burn-in ended with 'ask for more time', and the counters passed."""
     monkeypatch.setattr(payload_counters, "output_of", lambda *_: (None, "", ""))
     smi = payload_counters.Smi()

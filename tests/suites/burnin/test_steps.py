@@ -309,9 +309,7 @@ def test_nodes_with_errors_are_suspect_and_stay(agents: Agents) -> None:
     assert (burnin.progress().suspect, burnin.progress().healthy, burnin.progress().lost) == (5, 2, 0)
 
 
-def test_a_step_that_ends_by_itself_is_no_fault_of_a_node(
-    agents: Agents, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_that_ends_by_itself_accuses_no_node(agents: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
     agents.stderr = ["srun: error: x", ""]
     agents.ended, agents.silent = True, dict.fromkeys(("n0", "n1"), 0.0)
     with pytest.raises(StepError, match="no agent started: srun: error: x"):

@@ -48,9 +48,7 @@ def fold(*lines: str | tuple[str, float | None], node: str = "", **options: Any)
         ("error: lookup failure for node gpu98", "error: lookup failure for node gpu99", ()),
     ],
 )
-def test_lines_that_differ_in_numbers_and_nodes_are_one_kind(
-    first: str, second: str, nodes: tuple[str, ...]
-) -> None:
+def test_lines_of_other_numbers_and_nodes_are_alike(first: str, second: str, nodes: tuple[str, ...]) -> None:
     assert fold(first, (second, 5.0)) == (ErrorKind(first, 2, 5.0, nodes),)
 
 

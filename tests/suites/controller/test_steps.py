@@ -125,8 +125,7 @@ class Clock:
 
 
 @pytest.mark.parametrize(
-    ("answers", "threads", "slept"),
-    [([SDIAG], (3, None), []), ([BUSY, SDIAG], (200, 3), [steps.LATER])],
+    ("answers", "threads", "slept"), [([SDIAG], (3, None), []), ([BUSY, SDIAG], (200, 3), [steps.LATER])]
 )
 def test_a_high_figure_is_read_twice(
     monkeypatch: pytest.MonkeyPatch, answers: list[str], threads: tuple[int, int | None], slept: list[float]

@@ -193,12 +193,7 @@ def test_enough_ports_of_each_kind() -> None:
 
 
 @pytest.mark.parametrize(
-    ("check", "bad"),
-    [
-        (fabric.port_state, DOWN),
-        (fabric.rate, {"rate": 25.0}),
-        (fabric.mtu, {"mtu": 2048}),
-    ],
+    ("check", "bad"), [(fabric.port_state, DOWN), (fabric.rate, {"rate": 25.0}), (fabric.mtu, {"mtu": 2048})]
 )
 def test_as_many_good_ports_as_the_profile_has_are_enough(check: Any, bad: dict[str, Any]) -> None:
     assert check(IB, ports(bad, GOOD, GOOD)).outcome is Outcome.PASSED
@@ -238,10 +233,7 @@ def test_firmware_is_compared_among_adapters_of_one_board_and_counts_once_an_ada
 
 
 def counted(
-    before: dict[str, int],
-    after: dict[str, int] | None = None,
-    seconds: float | None = 60.0,
-    **changes: Any,
+    before: dict[str, int], after: dict[str, int] | None = None, seconds: float | None = 60.0, **changes: Any
 ) -> Verdict:
     """Judge the counters of mlx5_1 at two readings; seconds: between them, None if the node's uptime is unknown later."""
     first = host(counters=ZEROS | before, **changes)

@@ -166,10 +166,7 @@ CASES: Table = {
     checks.training: [
         ("not checked", HUNG),
         ("monitor: gpu02 rank 3 unequal_before", world(trained(3, "xx", "bb", 0.0))),
-        (
-            f"monitor: {RANKS} unequal_after",
-            world(trained(2, "aa", "dd", 0.0), trained(3, "aa", "cc", 0.0)),
-        ),
+        (f"monitor: {RANKS} unequal_after", world(trained(2, "aa", "dd", 0.0), trained(3, "aa", "cc", 0.0))),
         ("monitor: gpu02 rank 3 unequal_after; gpu02 rank 3 unchanged", world(trained(3, "aa", "aa", 0.5))),
         ("passed", world(trained(3, "aa", "bb", 1e-05))),
         ("monitor: gpu02 rank 3 other_mean [1.01e-05, 1e-05]", world(trained(3, "aa", "bb", 1.01e-05))),

@@ -338,9 +338,7 @@ def test_a_baseline_is_below_its_median_or_refused(values: list[float]) -> None:
         assert "spread too far" in reason
 
 
-def test_a_recorded_baseline_names_its_run_is_read_back_and_judges(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recorded_baselines_name_their_run_and_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     stages: Any = Mock(nodes=["gpu01"], **{"runner.gpus": 1, "figures.side_effect": lambda: {KEY: [365.0]}})
     stages.unmeasured.return_value = stages

@@ -62,9 +62,7 @@ def test_a_named_node_whose_pairs_reach_the_hard_limit_is_watched(
         ("ab:20 ac:20 bd:30 ce:30 af:20", [20, 64, 3], "drain"),
     ],
 )
-def test_a_node_below_the_hard_limit_that_the_fleet_does_not_name(
-    measured: str, said: list[float], action: str
-) -> None:
+def test_a_node_below_hard_limit_unnamed_by_the_fleet(measured: str, said: list[float], action: str) -> None:
     verdict = pairs("a", Localisation(), *fed(measured), hard=30.0)
     assert (judged(verdict), figures(verdict.findings[0].measured)) == ((action, ["a"]), said)
     assert figures(verdict.findings[0].expected) == [30]

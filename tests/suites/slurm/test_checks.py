@@ -525,9 +525,7 @@ def read_step(*tasks: TaskResult) -> dict[str, NodeDiagnostic]:
         ({"ntasks": "0"}, "SLURM_NTASKS"),
     ],
 )
-def test_a_variable_that_a_task_prolog_took_away_is_named_on_that_node_alone(
-    changed: dict[str, str], named: str
-) -> None:
+def test_a_variable_that_a_task_prolog_took_is_named_there_alone(changed: dict[str, str], named: str) -> None:
     good = (reported(1, "gpu02"), reported(2, "gpu02", local="1"))
     found = read_step(reported(0, "gpu01", **changed), *good)
     verdict = checks.step(found["gpu01"])

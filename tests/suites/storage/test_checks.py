@@ -256,9 +256,7 @@ def test_a_node_that_is_slow_alone_is_compared_with_one_other_node_that_was_meas
         (8, 7.0, [16.3, 8, 7], "the server or a shared link limits"),
     ],
 )
-def test_the_sum_is_compared_with_the_figures_and_what_limits_is_named(
-    size: int, alone: float, measured: list[float], limit: str
-) -> None:
+def test_the_sum_and_its_limit_are_judged(size: int, alone: float, measured: list[float], limit: str) -> None:
     whole = step(lambda _, fact: {**fact, "rate": alone} if fact.get("how") == "alone" else fact, size)
     verdict = checks.aggregate(whole, config(expect={"read": "100 GB/s", "write": "5.3 GB/s"}))
     (finding,) = (it for it in verdict.findings if str(it.part) == "/shared read")
@@ -410,9 +408,7 @@ def test_a_quota_that_leaves_less_than_the_run_needs_fails_and_without_one_nothi
 
 
 @pytest.mark.parametrize(("seconds", "late"), [(1.1, False), (1.2, True), (None, True)])
-def test_a_change_that_is_seen_late_fails_but_not_when_a_cache_of_one_second_ends(
-    seconds: float | None, *, late: bool
-) -> None:
+def test_a_change_seen_after_more_than_a_caches_second_fails(seconds: float | None, *, late: bool) -> None:
     result = step(of(0, "seen", {"change": "rename"}, seconds=seconds))
     expected = {("visibility", "gpu01"): [("rename", [seconds or 10])]}
     assert failures(result) == (expected if late else {})
@@ -510,9 +506,7 @@ def test_options_that_only_a_newer_kernel_prints_are_a_warning() -> None:
         ("acl", "noacl"),
     ],
 )
-def test_an_option_that_every_kernel_prints_or_that_replaces_its_like_fails_with_a_new_kernel(
-    usual: str, mine: str
-) -> None:
+def test_an_option_that_all_kernels_print_or_that_replaces_one_fails_so_too(usual: str, mine: str) -> None:
     line = "server:/x /shared nfs4 rw,{0},addr=10.1.0.1 0 0\nkernel {0}\n"
     old, new = line.format(usual), line.format(mine)
     (finding,) = mount_verdict(new, old, old).findings
@@ -589,9 +583,7 @@ def test_an_absent_target_of_lustre_fails() -> None:
         ("R", MONITOR, ["read_only"]),
     ],
 )
-def test_a_read_only_target_of_lustre_fails_and_another_state_is_a_warning(
-    letters: str, expected: str, states: list[str]
-) -> None:
+def test_only_a_read_only_target_of_lustre_fails(letters: str, expected: str, states: list[str]) -> None:
     target = OST.replace("[OST:0]", f"[OST:0] {letters}")
     verdict = checks.lustre(mounted(lustre(DF + target + SUM)))
     assert judged(verdict) == (expected, ["/shared fs-OST0000_UUID"] * len(states))
@@ -677,9 +669,7 @@ test_machine_is_judged_as_an_operator_would = considered(COUNTER_EXAMPLES)
         ("problem", {}),
     ],
 )
-def test_a_fault_of_all_nodes_is_one_finding_of_the_cluster_and_asks_for_no_repair(
-    kind: str, values: dict[str, Any]
-) -> None:
+def test_a_fault_of_all_nodes_is_one_finding_without_a_repair(kind: str, values: dict[str, Any]) -> None:
     def change(_rank: int, fact: dict[str, Any]) -> dict[str, Any]:
         if kind == "problem":
             return broken(0, fact)

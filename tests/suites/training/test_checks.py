@@ -233,12 +233,7 @@ def test_memory_in_use_and_limits_drain_no_node() -> None:
 
 @pytest.mark.parametrize(
     ("name", "gib", "size"),
-    [
-        ("auto", 0, "tiny"),
-        ("auto", 15, "small"),
-        ("auto", 140, "large"),
-        ("small", 0, "small"),
-    ],
+    [("auto", 0, "tiny"), ("auto", 15, "small"), ("auto", 140, "large"), ("small", 0, "small")],
 )
 def test_model_size_follows_the_memory(name: str, gib: float, size: str) -> None:
     assert payload_model.NAMES[payload_model.chosen(name, gib)] == size

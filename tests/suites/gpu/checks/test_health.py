@@ -83,9 +83,7 @@ HELD = gpus(2, memory_used=3000 * MIB)
         ((gpus(2, display=False, memory_used=40 * GIB),), "monitor: GPU 2"),
     ],
 )
-def test_memory_that_no_process_and_no_display_holds_is_a_leak(
-    changes: tuple[Callable[[Host], None], ...], end: str
-) -> None:
+def test_memory_of_no_process_or_display_leaks(changes: tuple[Callable[[Host], None], ...], end: str) -> None:
     assert said("gpu.idle_memory", *changes) == end
 
 

@@ -237,9 +237,7 @@ NVME_MOUNT = mounted("/dev/nvme1n1p1", "ext4", "rw")
         (HEALTH, PartsNow(None, devices()), MONITOR, ""),  # the driver keeps an adapter that does not answer
     ],
 )
-def test_what_the_check_of_the_part_read_decides(
-    tmp_path: Path, line: str, now: PartsNow, expected: str, words: str
-) -> None:
+def test_the_parts_check_decides(tmp_path: Path, line: str, now: PartsNow, expected: str, words: str) -> None:
     verdict = verdict_of(fold(tmp_path, *late(line)), now)
     assert result(verdict) == expected
     text = str((verdict.findings or verdict.advisories)[0].measured)
