@@ -124,9 +124,7 @@ def test_an_nvidia_smi_that_another_killed_drains_no_node(ran: Gate, tmp_path: P
     folder = ("--folder", str(tmp_path / "share"))
     assert ran.run(None, *words, *folder, "--context", "prolog") == 0
     assert not ran.out.startswith("gpucluster: OK")
-    ages = [
-        ran.run(None, *words, *folder, "--fresh", fresh) and " s ago" in ran.out for fresh in ("0", "60s")
-    ]
+    ages = [ran.run(None, *words, *folder, "--fresh", fresh) and "s ago" in ran.out for fresh in ("0", "60s")]
     assert ages == [False, True]  # an old answer states its age
 
 

@@ -310,9 +310,7 @@ def test_a_manifest_is_read_only_as_it_is_written(text: str, tmp_path: Path) -> 
         parse_manifest(ONE.encode() + b"\xff", tmp_path)
 
 
-@pytest.mark.parametrize(
-    "name", ["../secret", "/etc/passwd", "./junit.xml", "steps//1.log", "steps/../junit.xml"]
-)
+@pytest.mark.parametrize("name", ["../secret", "/etc/x", "./junit.xml", "steps//1.log", "steps/../junit.xml"])
 def test_a_manifest_names_no_file_outside_and_none_by_another_path(root: Path, name: str) -> None:
     (root.parent / "secret").write_text("x")
     with pytest.raises(GpuClusterError, match="is missing, and SHA256SUMS lists it"):

@@ -277,9 +277,7 @@ def test_a_check_is_stated_by_the_patterns_of_the_file(tmp_path: Path) -> None:
         "nodes: a\nrequired: [isolation.cpus, gpu.count]\nnot_applicable: {gpu.*: there are none}\n"
     )
     found = config.load_cluster(tmp_path / "prod.yaml")
-    stated = [
-        found.stated(f"{check}") for check in ("isolation.cpus", "isolation.tmp", "gpu.count", "gpu.xid")
-    ]
+    stated = [found.stated(check) for check in ("isolation.cpus", "isolation.tmp", "gpu.count", "gpu.xid")]
     assert stated == [True, None, False, False]
 
 

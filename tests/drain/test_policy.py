@@ -222,9 +222,7 @@ VALUES = ("configure", "monitor", "reset gpu", "reboot", "drain", "return to ven
 def test_an_action_reaches_its_own_class_and_milder_ones() -> None:
     assert tuple(action.value for action in Action) == VALUES
     repairs = ("reset-gpu", "reboot", "drain", "return-to-vendor")  # of --drain-min-action
-    assert {name: action.value for name, action in NAMES.items()} == dict(
-        zip(repairs, VALUES[2:], strict=True)
-    )
+    assert {at: it.value for at, it in NAMES.items()} == dict(zip(repairs, VALUES[2:], strict=True))
     for at, action in enumerate(VALUES):
         reached = [least for least in VALUES if reaches(Action(action), Action(least))]
         assert reached == (list(VALUES[: at + 1]) if at > 1 else []), action

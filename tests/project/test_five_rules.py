@@ -30,9 +30,7 @@ def _tables() -> Iterator[CounterExample]:
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         if "\nCOUNTER_EXAMPLES" not in path.read_text():
             continue
-        spec = importlib.util.spec_from_file_location(
-            f"counter_examples_of_{path.parent.name}_{path.stem}", path
-        )
+        spec = importlib.util.spec_from_file_location(f"examples_of_{path.parent.name}_{path.stem}", path)
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
@@ -68,9 +66,7 @@ def test_a_healthy_machine_fails_no_check_whose_only_action_is_monitor() -> None
 
 
 def _only_monitor() -> set[str]:
-    return {
-        name for name, about in CHECKS.items() if about.action is Action.MONITOR and not about.never_healthy
-    }
+    return {it for it, about in CHECKS.items() if about.action is Action.MONITOR and not about.never_healthy}
 
 
 def test_no_healthy_machine_is_taken_out_of_service_and_each_states_its_source() -> None:

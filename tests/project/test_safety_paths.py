@@ -72,9 +72,7 @@ def test_the_list_has_every_file_that_writes_where_others_can() -> None:
         for path in SOURCE.rglob("*")
         if path.suffix in {".py", ".sh"} and WRITES.search(path.read_text())
     }
-    assert {path for path in found if not path.startswith(tuple(ELSEWHERE.split()))} == {
-        source for _, source in listed()
-    }
+    assert {it for it in found if not it.startswith(tuple(ELSEWHERE.split()))} == {it for _, it in listed()}
     assert {path for path, _ in listed()} == set(SCENARIOS)
 
 
@@ -225,9 +223,7 @@ SCENARIOS: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {
     "os.shared_storage/.gpucluster-RANDOM": shared_file,
     "/tmp/gpucluster.RANDOM": write_trial,
     "/dev/shm/gpucluster.RANDOM/": own,
-    "burnin.storage/gpucluster-RANDOM": lambda place, _: payload_host.burn_storage(
-        str(place), 1 << 20, 1.0, 1
-    ),
+    "burnin.storage/gpucluster-RANDOM": lambda at, _: payload_host.burn_storage(str(at), 1 << 20, 1.0, 1),
     "/tmp/gpucluster-mpi.RANDOM/": mpi,
     "/tmp/gpucluster-RANDOM/": container,
     "/tmp/rRANDOM/": ray,

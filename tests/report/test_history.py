@@ -259,9 +259,7 @@ def test_a_run_is_found_by_its_id_or_the_beginning_of_it(kept: History) -> None:
     with pytest.raises(ConfigError, match="'r' begins several runs: r13 ") as caught:
         kept.find("prod", "r")
     assert str(caught.value).count("good") == 3  # the newest three are named
-    with pytest.raises(
-        ConfigError, match=r"no run 'R1' of cluster prod; the last are r13 \(.*, good\), r12 "
-    ):
+    with pytest.raises(ConfigError, match=r"no run 'R1' of cluster prod; the last are r13 \(.*, good\), r12"):
         kept.find("prod", "R1")
 
 
@@ -269,9 +267,7 @@ def test_the_last_run_before_another_is_of_its_kind(kept: History) -> None:
     for number, real, end in ((1, True, 0), (2, True, 1), (3, False, 0), (4, True, 1), (5, True, None)):
         store(kept, number, ONE, real=real, end=end)
     fourth = kept.find("prod", "night004")
-    found = [
-        kept.find("prod", name, before=it).run for it in (fourth, None) for name in ("last", "last-good")
-    ]
+    found = [kept.find("prod", at, before=it).run for it in (fourth, None) for at in ("last", "last-good")]
     assert found == ["night002", "night001", "night005", "night003"]
     with pytest.raises(ConfigError, match=r"no run of cluster prod before night001; the last are night005"):
         kept.find("prod", "last", before=kept.find("prod", "night001"))

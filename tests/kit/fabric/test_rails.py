@@ -226,9 +226,7 @@ def test_cards_of_two_ports_beside_each_gpu_are_not_the_rails(card: dict[str, An
     assert not fabric.rate(IB, node(*rails(), *cards)).findings
     lost = fabric.hca_count(IB, node(*rails()[:3], *cards))
     assert [one.ports[0].board for one in rails_of(node(*rails()[:3], *cards), IB)[:3]] == ["RAIL"] * 3
-    assert [str(found.part) for found in lost.findings] == (
-        ["GPU 3 (0000:33:00.0)"] if len(card) == 2 else []
-    )
+    assert [str(it.part) for it in lost.findings] == (["GPU 3 (0000:33:00.0)"] if len(card) == 2 else [])
 
 
 def test_a_faster_card_beside_one_gpu_is_not_the_rail_of_all() -> None:

@@ -275,9 +275,7 @@ def test_the_program_runs_in_every_awk(tmp_path: Path, awk: str) -> None:
     (tmp_path / "awk").write_text(f'#!/bin/sh\nexec {awk} "$@"\n')
     (tmp_path / "awk").chmod(0o755)
     kinds = [UNCORRECTED] * 3 + [CRASH] * 2 + [GPU, GAVE_UP, CORRECTED, AGAIN]
-    assert [(event.kind, event.text) for event in fold(tmp_path, *LINES).events] == list(
-        zip(kinds, LINES, strict=True)
-    )
+    assert [(e.kind, e.text) for e in fold(tmp_path, *LINES).events] == list(zip(kinds, LINES, strict=True))
 
 
 STAMP = "[ 1234.114906]"

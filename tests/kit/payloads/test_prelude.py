@@ -232,9 +232,7 @@ def test_gpus_are_named_as_nvidia_smi_names_them() -> None:
     assert json.dumps(prelude.gpu_facts(Old())) == '{"name": "K80", "uuid": "", "bus": ""}'
 
 
-@pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning"
-)  # connections that were refused
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # refused connections
 def test_who_lacks_the_steps_secret_stays_outside_and_delays_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(prelude.SECRET, "right")
     port = free_port()

@@ -46,9 +46,7 @@ def assert_judged(verdict: Verdict, expected: str | list[str]) -> None:
 
 ML = facts.Association("ml", "", "", "root", "10", frozenset({"normal"}), {"GrpTRES": {"gres/gpu": 8}})
 ALICE = facts.Association("ml", "alice", fairshare="1", limits={"GrpTRES": None})
-NARROW = facts.Association(
-    "ml", "alice", "debug", fairshare="7"
-)  # of one partition: it does not hide the general one
+NARROW = facts.Association("ml", "alice", "debug", fairshare="7")  # of one partition: hides no general one
 WHOLE = {"ml": {"parent": "root", "fairshare": 10, "users": ["Alice"], "limits": {"GrpTRES": "gres/gpu=8"}}}
 STATED = config(accounts=WHOLE)
 SHARE = config(accounts={"ml": {"users": {"alice": {"fairshare": 1}}}})

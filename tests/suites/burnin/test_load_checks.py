@@ -510,9 +510,7 @@ COUNTER_EXAMPLES = [
     healthy(gpu_memory, "another process took the memory", "CUDA: out of memory", MONITOR, *TAKEN),
     healthy(gpu_memory, "torch without kernels on all nodes", "torch: no kernel image", MONITOR, *NO_TEST),
     sick(gpu_memory, "a word that lost a bit", "healthy memory keeps it", VENDOR, BIT),
-    *of_load(
-        memory, "memory", ("a small memory limit", "OSError: [Errno 12] Cannot allocate memory", MONITOR)
-    ),
+    *of_load(memory, "memory", ("a small limit", "OSError: [Errno 12] Cannot allocate memory", MONITOR)),
     healthy(memory, "three healthy nodes", "GB/s", PASSED, added(host("memory"))),
     healthy(memory, "one NUMA node is slower", "GB/s", PASSED, added(host("memory", rate=2.0))),
     sick(memory, "bytes that changed in memory", "healthy memory keeps them", VENDOR, WRONG_MEMORY),

@@ -406,9 +406,7 @@ def test_what_no_node_can_run_ends_a_burn_in_at_once_and_what_one_can_does_not(a
     def lacks(*nodes: str) -> Burnin:
         agents.lacking, agents.broken, agents.sent = {}, {}, []
         one = {"load": "cpu", "lacks": "no compiler", "gpu": None}
-        agents.results = {
-            node: [{"load": "cpu", "round": 0, "seconds": 1, "results": [one]}] for node in nodes
-        }
+        agents.results = {it: [{"load": "cpu", "round": 0, "seconds": 1, "results": [one]}] for it in nodes}
         burnin = burnin_of(agents, 2, loads=("cpu", "matmul"))
         run(burnin)
         return burnin

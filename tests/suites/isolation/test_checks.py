@@ -41,9 +41,7 @@ def reach(*cpus: int, cores: int) -> dict[str, Any]:
 
 
 def step(found: dict[str, dict[str, Any]] | None, **ended: Any) -> PayloadResult:
-    lines = tuple(
-        {"isolation": kind, "rank": 0, "node": NODE, **fact} for kind, fact in (found or {}).items()
-    )
+    lines = tuple({"isolation": kind, "rank": 0, "node": NODE, **it} for kind, it in (found or {}).items())
     task = PayloadTask(0, NODE, ended.pop("task_rc", 0), ended.pop("signal", None), lines)
     return PayloadResult("isolation", (NODE,), 1, (task,) if found is not None else (), **ended)
 

@@ -126,9 +126,7 @@ def test_a_bandwidth_that_was_not_measured_or_is_implausible() -> None:
     assert judged(verdict) == (Action.MONITOR.value, ["all_reduce 4 GiB", "all_reduce 2 GiB"])
     assert [figures(it.measured) for it in verdict.findings] == [[], [400.5]]
     assert [figures(it.expected) for it in verdict.findings] == [[346.75, 365, 5], [400]]
-    assert [metric.name for metric in verdict.metrics] == [
-        f"{it} all_reduce 1 GiB alone" for it in ("busbw", "bound")
-    ]
+    assert [m.name for m in verdict.metrics] == [f"{it} all_reduce 1 GiB alone" for it in ("busbw", "bound")]
     two = bandwidth(run, [row(300, GIB, nodes=2)], nodes=2, gpus_per_node=8, env={})
     assert [it.name[-14:] for it in two.metrics] == [" 1 GiB 2 nodes"] * 2
 

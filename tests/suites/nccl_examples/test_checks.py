@@ -109,9 +109,7 @@ def run(
         }
         node = NODES[task * len(NODES) // tasks]
         common = {"rank": task, "node": node}
-        lines = tuple(
-            {"nccl_examples": kind, **common, **fact} for kind, fact in facts.items() if kind != drop
-        )
+        lines = tuple({"nccl_examples": kind, **common, **it} for kind, it in facts.items() if kind != drop)
         found.append(PayloadTask(task, node, rc, None, lines))
     return PayloadResult("nccl_examples", NODES, tasks, tuple(found))
 

@@ -118,9 +118,7 @@ def test_a_node_without_adapters_or_perftest_is_left_out_with_the_reason(
     tasks = (PayloadTask(0, "a", 0, None, facts),) if facts else ()
     monkeypatch.setattr(made, "attempt", lambda _: PayloadResult("rdma", ("a",), 1, tasks))
     vars(made)["_leaves"] = {}
-    assert [text for text in made.result.absent.values() if why and why in text] == [
-        *made.result.absent.values()
-    ]
+    assert [it for it in made.result.absent.values() if why and why in it] == [*made.result.absent.values()]
     assert len(made.result.absent) == (why is not None)
 
 

@@ -134,9 +134,7 @@ def job(
     eligible: str = "22:00:02",
 ) -> JobRecord:
     """Return a job that was submitted at 22:00:00."""
-    submitted, eligible, start, end = (
-        time and f"2026-01-01T{time}" for time in ("22:00:00", eligible, start, end)
-    )
+    submitted, eligible, start, end = (it and f"2026-01-01T{it}" for it in ("22:00:00", eligible, start, end))
     return JobRecord("7_1", state, reason, restarts, submitted, eligible, start, end, rc, "gpu01")
 
 

@@ -591,9 +591,7 @@ def test_only_a_read_only_target_of_lustre_fails(letters: str, expected: str, st
 
 
 def recorded(verdict: Verdict) -> dict[str, tuple[float, str, str, str]]:
-    return {
-        it.name.removeprefix("storage_"): (it.value, it.unit, it.device, it.better) for it in verdict.metrics
-    }
+    return {m.name.removeprefix("storage_"): (m.value, m.unit, m.device, m.better) for m in verdict.metrics}
 
 
 def machine(
@@ -642,15 +640,11 @@ COUNTER_EXAMPLES = (
     machine(INTEGRITY, "wrong bytes where others read right", "DIMM", DRAIN, wrong(0), sick=True),
     machine(BANDWIDTH, "a busy server serves all nodes slowly", SHARED, PASSED, busy),
     machine(BANDWIDTH, "slow once, in one direction", "traffic of another job", WARNING, NOISE, "gpu03"),
-    machine(
-        BANDWIDTH, "a cable at a tenth of its speed", "link trained down", MONITOR, SLOW_ALONE, sick=True
-    ),
+    machine(BANDWIDTH, "a cable at a tenth of speed", "link trained down", MONITOR, SLOW_ALONE, sick=True),
     machine(LATE, "a busy server", SHARED, PASSED, busy),
     machine(LATE, "a node behind a slow switch", "each access takes 90 ms", MONITOR, FAR, sick=True),
     machine(FILES, "a metadata server that is busy", "many users", PASSED, busy),
-    machine(
-        FILES, "an old folder in the cache", "NFS, acdirmax", MONITOR, of(0, "listed", seen=0), sick=True
-    ),
+    machine(FILES, "an old folder in a cache", "NFS, acdirmax", MONITOR, of(0, "listed", seen=0), sick=True),
     machine(checks.operations_end, "a file system without errors", "GPFS, Lustre, NFS", PASSED),
     machine(checks.operations_end, "a node with a broken disk", "EIO", MONITOR, broken, sick=True),
     of_mounts("no Lustre", "NFS", NOT_APPLICABLE, NFS.format(more="hard")),

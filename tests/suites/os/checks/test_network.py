@@ -142,9 +142,7 @@ def ring(nodes: int, closed: Ways, *, told: int = 0, means: Ways | None = None) 
             )
             for to in sorted({number % nodes + 1, (number - 2) % nodes + 1})
         ]
-    networks = {
-        f"n{number}": facts.Network({}, {"eno1": (f"10.1.0.{number}",)}) for number in range(1, nodes + 1)
-    }
+    networks = {f"n{n}": facts.Network({}, {"eno1": (f"10.1.0.{n}",)}) for n in range(1, nodes + 1)}
     fleet = checks.reachability(found, networks)
     return {node: checks.reachable(node, fleet) for node in found}
 
