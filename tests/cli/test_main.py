@@ -221,9 +221,7 @@ def test_each_fault_of_the_sandbox_is_listed_with_its_check(capsys: pytest.Captu
 def test_without_slurm_sandbox_the_command_says_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in [
-        name for name in sys.modules if name.startswith(("slurm_sandbox", "pytest_gpucluster.sandbox"))
-    ]:
+    for name in [it for it in sys.modules if it.startswith(("slurm_sandbox", "pytest_gpucluster.sandbox"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "slurm_sandbox", None)
     for words in (["up", "--nodes", "2"], ["fault", "--list"]):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from drain.test_executor import Client, Log, World, drained
@@ -106,10 +107,6 @@ class EventsOfARun(Log):
         self.model = model
 
 
-class WorkerNode(NamedTuple):
-    workeroutput: dict[str, Any]
-
-
 class Ended:
     """A run of ten nodes after its last test, of which gpu02 and gpu03 are on trial: gpu02 has passed, gpu03 has not."""
 
@@ -131,7 +128,8 @@ class Ended:
         usual = {"mode": "apply", "retries": 1, "budget": Budget(5), "least": Action.DRAIN, "resume": True}
         config: Any = FakeConfig()
         self.plugin = DrainPlugin(config, self.session, log, DrainOptions(**{**usual, **options}))
-        node = WorkerNode({CONFIRMED: json.dumps({one["nodeid"]: "" for one in results})})
+        confirmed = json.dumps({one["nodeid"]: "" for one in results})
+        node: Any = SimpleNamespace(workeroutput={CONFIRMED: confirmed})
         self.plugin.pytest_testnodedown(node, None)
 
     def act(self, error: BaseException | None = None, items: Iterable[Any] = ()) -> None:

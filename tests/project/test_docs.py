@@ -167,13 +167,9 @@ def undated(line: str) -> str:
 # --- code in the pages
 
 
-def keys_of_cluster_files() -> set[str]:
-    return {field.alias or name for name, field in ClusterFile.model_fields.items()}
-
-
 @pytest.mark.parametrize("page", sorted({block.page for block in blocks("yaml")}))
 def test_yaml_in_pages_is_a_cluster_file(page: str, tmp_path: Path) -> None:
-    known = keys_of_cluster_files()
+    known = {field.alias or name for name, field in ClusterFile.model_fields.items()}
     for number, block in enumerate(blocks("yaml", page)):
         plain = yaml.safe_load(block.text)
         if not isinstance(plain, dict) or not set(plain) & known:

@@ -112,22 +112,17 @@ def test_the_journal_is_read_where_dmesg_is_forbidden_and_its_errors_have_a_leve
 
 def test_a_record_of_the_firmware_is_one_event_with_the_name_of_its_module(tmp_path: Path) -> None:
     words = (
+        "Hardware error from APEI Generic Hardware Error Source: 4",
         "event severity: fatal",
         " Error 0, type: fatal",
         "fru_text: Card03, ChnA, DIMM0",
         "section_type: memory error",
     )
-    record = [
-        f"{{1}}[Hardware Error]: {it}"
-        for it in ("Hardware error from APEI Generic Hardware Error Source: 4", *words)
-    ]
+    record = [f"{{1}}[Hardware Error]: {it}" for it in words]
     second = [it.replace("{1}", "{2}").replace("DIMM0", "DIMM1") for it in record]
     first, other = fold(tmp_path, *record, USB, *second).events
-    assert (first.kind, first.device, other.device) == (
-        UNCORRECTED,
-        "Card03, ChnA, DIMM0",
-        "Card03, ChnA, DIMM1",
-    )
+    dimms = [f"Card03, ChnA, DIMM{number}" for number in (0, 1)]
+    assert (first.kind, [first.device, other.device]) == (UNCORRECTED, dimms)
     assert first.text.startswith("[Hardware Error]: event severity: fatal; Error 0, type: fatal; fru_text")
     assert (first.count, first.last) == (1, 5.0)
 

@@ -35,15 +35,6 @@ def of_ml(**stated: Any) -> AccountingConfig:
     return config(accounts={"ml": stated})
 
 
-def assert_judged(verdict: Verdict, expected: str | list[str]) -> None:
-    """Fail unless the verdict is this outcome, or a fault of the configuration in these parts."""
-    assert all(one.code and one.action is None for one in verdict.findings), "no node is at fault"
-    if isinstance(expected, list):
-        assert judged(verdict) == (CONFIGURE, expected)
-    else:
-        assert judged(verdict)[0] == expected
-
-
 ML = facts.Association("ml", "", "", "root", "10", frozenset({"normal"}), {"GrpTRES": {"gres/gpu": 8}})
 ALICE = facts.Association("ml", "alice", fairshare="1", limits={"GrpTRES": None})
 NARROW = facts.Association("ml", "alice", "debug", fairshare="7")  # of one partition: hides no general one
@@ -246,4 +237,9 @@ UNSTATED: Cases = {
 def test_each_case_has_its_verdict(
     check: Callable[..., Verdict], given: list[Any], expected: str | list[str]
 ) -> None:
-    assert_judged(check(*given), expected)
+    verdict = check(*given)
+    assert all(one.code and one.action is None for one in verdict.findings), "no node is at fault"
+    if isinstance(expected, list):
+        assert judged(verdict) == (CONFIGURE, expected)
+    else:
+        assert judged(verdict)[0] == expected

@@ -70,10 +70,7 @@ def test_the_ways_are_those_that_the_cluster_file_claims() -> None:
     assert ways == [f"{framework}-gloo-srun" for framework in both]
     assert {launch.launcher for launch in launches(HorovodConfig())} == {"srun", "horovodrun", "localhost"}
     named = HorovodConfig(launchers=("horovodrun",))
-    assert [str(launch) for launch in launches(named)] == [
-        "pytorch-gloo-horovodrun",
-        "pytorch-gloo-localhost",
-    ]
+    assert [str(it) for it in launches(named)] == ["pytorch-gloo-horovodrun", "pytorch-gloo-localhost"]
 
 
 LONE = rank(0, size=1, local_size=1, cross_size=1)

@@ -534,10 +534,7 @@ def test_another_option_of_one_mount_fails_and_addresses_may_differ() -> None:
     nfs = [NFS.format(more=f"clientaddr=10.0.0.{number},addr=10.1.0.{number % 2}") for number in range(4)]
     assert judged(mount_verdict(*nfs)) == (PASSED, [])
     (finding,) = mount_verdict(nfs[0].replace("vers=4.2", "vers=3"), *nfs[1:]).findings
-    assert ("vers=3" in str(finding.measured), str(finding.expected).endswith("as on 3 of 4 nodes")) == (
-        True,
-        True,
-    )
+    assert ("vers=3" in str(finding.measured), figures(finding.expected)[-2:]) == (True, [3, 4])
     read_only = mount_verdict(nfs[0].replace(" rw,relatime", " ro,relatime"), *nfs[1:])
     assert "mounted read-only" in str(read_only.findings[0].measured)
 
@@ -566,10 +563,7 @@ def lustre(df: str) -> str:
 
 def test_an_absent_target_of_lustre_fails() -> None:
     absent = checks.lustre(mounted(lustre(DF + OST + ABSENT + SUM)))
-    assert [(str(it.part), str(it.measured)) for it in absent.findings] == [
-        ("/shared fs-OST0001_UUID", "inactive device"),
-        ("/shared OST0002", "Resource temporarily unavailable"),
-    ]
+    assert parts(absent) == ["/shared fs-OST0001_UUID", "/shared OST0002"]
     assert checks.lustre(mounted(lustre(""))).outcome is Outcome.NOT_CHECKED
 
 
