@@ -598,7 +598,7 @@ def exported(interfaces: infiniband.Interfaces, **exports: str) -> str:
 
 def test_a_subnet_needs_the_addresses_of_the_node() -> None:
     unknown = exported(replace(THERE, addresses=None), OMPI_MCA_btl_tcp_if_include="10.1.0.0/16")
-    assert unknown == "not checked"
+    assert unknown == "not checked [10.1, 16]"
     nowhere = replace(THERE, names=frozenset(), addresses={})
     found = exported(nowhere, GLOO_SOCKET_IFNAME="eth0")
     assert found == "configure: GLOO_SOCKET_IFNAME=eth0 (environment x)"

@@ -106,5 +106,5 @@ def test_a_check_that_was_not_made_for_it_names_it_too() -> None:
         ("", "", None),
     ):
         verdict = conclude("ray.gpus", [NotAvailable("no", code)], cause="c", hint="h", action=Action.MONITOR)
-        shown = "why" if named is None else f"why; {named}{CAUSE}"
+        shown = "no" if named is None else f"no; {named}{CAUSE}"
         assert explained(verdict, node).reason == shown

@@ -60,7 +60,9 @@ def test_a_matrix_in_which_no_cell_works_is_not_accepted() -> None:
     assert matrix.cell(Cell("srun", "nccl", State.LACKING, "no torch")).outcome is Outcome.NOT_CHECKED
 
 
-NO_PMI = Finding("gpu01", Quote("OMPI was not built with SLURM's PMI"), "a world", code="mpi_without_pmi")
+NO_PMI = Finding(
+    "gpu01", Quote("OMPI was not built with SLURM's PMI support"), "a world", code="mpi_without_pmi"
+)
 LONELY = Finding("srun", "4 programs, each rank 0 of 1", "one world", code="singletons")
 OTHER = Finding("rank 3", "2 times", "once", code="repeated")
 
