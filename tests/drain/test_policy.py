@@ -188,11 +188,8 @@ def test_a_reason_concerns_the_checks_that_it_names() -> None:
 
 def test_the_text_that_slurm_adds_for_a_node_switched_off_for_repair_keeps_the_reason_own() -> None:
     """Slurm 23.02 and later appends them (node_mgr.c, set_node_reason); 22.05 left the reason as it was."""
-    for added in (
-        "Not responding",
-        "reboot issued : reboot complete",
-        "Not responding : ResumeTimeout reached",
-    ):
+    reasons = ("Not responding", "reboot issued : reboot complete", "Not responding : ResumeTimeout reached")
+    for added in reasons:
         text = f"{OURS} : {added}"
         assert read(text) == Reason(("gpu.count",), "7<8 GPUs", RUN)
         drained = node("IDLE", "DRAIN", reason=text)

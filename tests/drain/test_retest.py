@@ -232,11 +232,7 @@ def signals(world: World) -> None:
 ADDED = ("DOWN+DRAIN", f"{OURS} : Not responding")
 END: dict[str, tuple[Callable[[World], object], list[Any], tuple[str, str]]] = {
     "signals of a terminal": (signals, [], ("IDLE+DRAIN", OURS)),
-    "the controller is away for a while": (
-        lambda it: it.mark("gpu01", "broken", "3"),
-        [],
-        ("IDLE+DRAIN", OURS),
-    ),
+    "the controller is away": (lambda it: it.mark("gpu01", "broken", "3"), [], ("IDLE+DRAIN", OURS)),
     "it is away for good": (lambda it: it.mark("gpu01", "broken", "200"), [DRAIN], ("IDLE+DRAIN", OURS)),
     "text that Slurm adds": (lambda it: it.put("gpu01", *ADDED), [], ADDED),
 }

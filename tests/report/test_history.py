@@ -548,12 +548,8 @@ def test_the_night_names_what_is_new_changed_healed_and_open(kept: History, call
     store(kept, 3, nights(3, gpu_ecc="2 errors", os_load="load 7", os_user="no group"), end=1)
     head, *lines = called("history", "--night", "--history", kept.path)[1].splitlines()
     assert head.endswith("1 new, 1 changed, 1 healed, 1 open")
-    assert [line.partition(" for ")[0].split(":")[0] for line in lines] == [
-        "new",
-        "changed",
-        "healed",
-        "open",
-    ]
+    kinds = ["new", "changed", "healed", "open"]
+    assert [line.partition(" for ")[0].split(":")[0] for line in lines] == kinds
     assert "open for 2 d: os.load on gpu01: load 7" in lines
     store(kept, 4, [result("gpu01", f"a.c{at}", "failed", message="x") for at in range(20)], end=1)
     many = called("history", "--night", "--history", kept.path)[1].splitlines()

@@ -210,11 +210,8 @@ def host(kind: str, **fields: Any) -> dict[str, Any]:
 
 
 def test_wrong_results_of_the_host() -> None:
-    for kind, part, action in (
-        ("cpu", "CPUs", VENDOR),
-        ("memory", "memory", VENDOR),
-        ("storage", "/tmp", DRAIN),
-    ):
+    loads = (("cpu", "CPUs", VENDOR), ("memory", "memory", VENDOR), ("storage", "/tmp", DRAIN))
+    for kind, part, action in loads:
         check = LOADS[kind][0]
         whole, totals = one_node(a=[host(kind)])
         assert check(whole, "a", CONFIG).outcome is Outcome.PASSED

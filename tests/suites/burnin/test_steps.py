@@ -293,14 +293,7 @@ def test_nodes_with_errors_are_suspect_and_stay(agents: Agents) -> None:
     hot = {"sensors": {"GPU-n2-0": {"samples": 9, "celsius": 99, "slow": {"hw_power_brake": 1.0}}}}
     fallen, healthy = ({"deltas": {"GPU-n3-0": {it: 1}}} for it in ("xid_79", "xid_31"))
     risen, smi = {"deltas": {"GPU-n4-0": {"ecc_uncorrected_volatile": 1}}}, {"unread": {"gpu": "Failed"}}
-    sent: dict[str, dict[str, Any]] = {
-        "n0": healthy,
-        "n1": wrong,
-        "n2": hot,
-        "n3": fallen,
-        "n4": risen,
-        "n5": smi,
-    }
+    sent: Any = {"n0": healthy, "n1": wrong, "n2": hot, "n3": fallen, "n4": risen, "n5": smi}
     agents.results = {node: [{"load": "hbm", **fields}] for node, fields in sent.items()}
     burnin = burnin_of(agents, 7)
     run(burnin)
@@ -368,11 +361,7 @@ def test_a_burn_in_is_resumed_from_its_log_for_the_time_that_was_left(agents: Ag
 
 
 def test_hours_of_load_never_come_unasked_and_options_say_how_many() -> None:
-    given: tuple[dict[str, Any], ...] = (
-        {"markexpr": "gpu or nccl"},
-        {"markexpr": "burnin"},
-        {"burnin_time": "4h"},
-    )
+    given: Any = ({"markexpr": "gpu or nccl"}, {"markexpr": "burnin"}, {"burnin_time": "4h"})
     assert [burnin_options.requested(Options(**it)) for it in given] == [False, True, True]
     assert [burnin_options.seconds(Options(**it), CONFIG) for it in given[1:]] == [CONFIG.time, 14400]
     for wrong in ("soon", "0s"):

@@ -196,12 +196,8 @@ CONCEPTS, TORCH = page("concepts_include"), page("pytorch")
 IB = fabric("NET/IB/GDRDMA")
 FEW_TYPES = world(*(rank(n, wrong={"float32": 0}) for n in range(4)))
 QUIET = (over("", launch=Launch("pytorch", "gloo", "horovodrun"), connections=None), over("NET/IB/0/GDRDMA"))
-reduce, broadcast, training, transport = (
-    checks.all_reduce,
-    checks.broadcast,
-    checks.training,
-    checks.transport,
-)
+reduce, broadcast = checks.all_reduce, checks.broadcast
+training, transport = checks.training, checks.transport
 COUNTER_EXAMPLES = (
     machine(reduce, "one slow rank", page("timeline_include"), PASSED, world(rank(2, seconds=9.0))),
     machine(reduce, "the build lacks a type", page("install_include"), PASSED, FEW_TYPES),

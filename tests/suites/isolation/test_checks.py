@@ -103,11 +103,8 @@ SILENT = step_pair()
 SILENT = replace(SILENT, steps={**SILENT.steps, "second": step(None, problem="srun: cancelled")})
 UNREPORTED = step_pair(steps=dict.fromkeys(("first", "second"), step(None, problem="srun: cancelled")))
 FIRST, SECOND, BOTH = "first step", "second step", "CPUs of two steps"
-FILES_1, FILES_2, TWO = (
-    "device files of the first step",
-    "device files of the second step",
-    "GPUs of two steps",
-)
+FILES_1, FILES_2 = "device files of the first step", "device files of the second step"
+TWO = "GPUs of two steps"
 NO_MODE = {"devices": {"files": dict.fromkeys(("/dev/nvidia0", "/dev/nvidia1"), errno.EACCES)}}
 NONE: dict[str, Any] = {"devices": {"files": {}}}
 BELOW = {"below": {"bytes": 64 * MIB}}

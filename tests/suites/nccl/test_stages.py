@@ -594,12 +594,7 @@ def alone(busbw: Mapping[str, float], *said: TaskResult, survey: Answer = QUIET)
 
 # machine, source, expected, verdict; a row of 365 and a hard limit of 300 GB/s
 ROWS = [
-    (
-        "all nodes below the limit: another board",
-        "what all share",
-        MONITOR,
-        alone(dict.fromkeys(FAST, 200.0)),
-    ),
+    ("all nodes below the limit: another board", "shared", MONITOR, alone(dict.fromkeys(FAST, 200.0))),
     ("the only node of the run", "nothing to compare with", MONITOR, alone({"gpu02": 200.0})),
     ("another job on its GPUs", "processes of others", MONITOR, alone(FAST, survey=occupied())),
     ("NCCL_PROTO=LL in a file of the node", "a variable that slows NCCL", MONITOR, alone(FAST, LL)),

@@ -35,12 +35,8 @@ HARMLESS = 0x117  # idle, application clocks, power cap, sync boost, display
 
 def test_clocks_are_slow_by_some_reasons_and_unknown_ones_are_a_warning() -> None:
     """The examples below have the others."""
-    for bits, end in (
-        (0, "passed"),
-        (0xE8, "drain: GPU 3"),
-        (64, "monitor: GPU 3"),
-        (65536, "warning: GPU 3"),
-    ):
+    cases = ((0, "passed"), (0xE8, "drain: GPU 3"), (64, "monitor: GPU 3"), (65536, "warning: GPU 3"))
+    for bits, end in cases:
         assert said("gpu.throttle", gpus(3, throttle=bits | HARMLESS)) == end
     (warning,) = verdict("gpu.throttle", gpus(3, throttle=0x10001)).advisories
     assert str(warning.measured).endswith(" 0x10000")

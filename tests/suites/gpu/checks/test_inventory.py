@@ -235,12 +235,7 @@ COUNTER_EXAMPLES = [
         ("not checked", "16 GPUs", "no persistence", gpus(persistence=False), listed(8, cut_off="errors")),
         ("configure", "library newer than the module", "version mismatch", no_driver(MISMATCH)),
         ("configure", "an image without it", "not found", no_driver("sh: nvidia-smi: not found (exit 127)")),
-        (
-            "reboot",
-            "nvidia-smi hangs with a GPU off the bus",
-            "D state in nvidia_ioctl",
-            no_driver(HUNG, "gpus"),
-        ),
+        ("reboot", "nvidia-smi hangs, GPU off the bus", "D state in nvidia_ioctl", no_driver(HUNG, "gpus")),
     ),
     *examples(
         "gpu.count",
