@@ -25,7 +25,7 @@ def result(node: str, check: str, measured: int | str = 7, **more: Any) -> dict[
     about = {"nodeid": f"t.py::t[{node}]", "suite": check.partition(".")[0], "check": check, "node": node}
     shown: Any = {"event": "result", "outcome": "failed", "phase": "call", "annotation": told, **about}
     verdict = {"outcome": "failed", **cause, "findings": [finding], "advisories": []}
-    return shown | {"message": f"{check} on {node}", "verdicts": [verdict]} | more
+    return {**shown, "message": f"{check} on {node}", "verdicts": [verdict], **more}
 
 
 def run_of(nodes: int, results: list[dict[str, Any]], exit: int = 1) -> Run:

@@ -135,7 +135,8 @@ def test_sockets_only_where_the_site_has_no_other_way() -> None:
     for env in ({"NCCL_IB_DISABLE": "1"}, {"NCCL_NET": "Socket"}, {"NCCL_IB_HCA": "^mlx5"}):
         assert bound("all_reduce", 4 * GIB, H100, 2, 8, env=env) < UNKNOWN_INTERFACE
     slow = replace(H100, adapters=(), interfaces={"eno1": 1.25, "eno2": 0.125, "docker0": 0.01})
-    cases = (({"env": {"NCCL_SOCKET_IFNAME": "eno1"}}, 1.25), ({}, 0.125), ({"interfaces": ("eno1",)}, 1.25))
+    named = {"env": {"NCCL_SOCKET_IFNAME": "eno1"}}
+    cases: Any = ((named, 1.25), ({}, 0.125), ({"interfaces": ("eno1",)}, 1.25))
     for chosen, rate in cases:
         assert bound("all_reduce", 4 * GIB, slow, 2, 8, **chosen) == pytest.approx(rate / 2, rel=0.01)
 

@@ -54,10 +54,8 @@ def test_a_log_that_may_not_be_read_names_the_remedy() -> None:
     [
         ("<3>[ 100.5] usb 1-1: device descriptor read, error -71", True),
         ("<4>[ 100.5] usb 1-1: device descriptor read, error -71", False),
-        (
-            "<6>[ 100.5] EXT4-fs (sda1): Remounting filesystem read-only",
-            True,
-        ),  # its class decides, not its level
+        # its class decides, not its level
+        ("<6>[ 100.5] EXT4-fs (sda1): Remounting filesystem read-only", True),
         ("<27>[ 100.5] mydaemon: failed", False),  # level 3 of another facility
         ("kern  :err   : [  100.5] usb 1-1: failed", True),
         ("kern  :warn  : [  100.5] usb 1-1: failed", False),

@@ -141,14 +141,7 @@ def test_a_fleet_in_halves_names_both_and_drains_nobody() -> None:
 
 # machine, source, expected, pairs, nodes that the rounds named, hard limit of a pair
 ROWS = [
-    (
-        "a profile of another network",
-        "no pair reaches the limit",
-        "monitor",
-        "ab:20 ac:20 bc:20 bd:21 cd:20",
-        "",
-        29.0,
-    ),
+    ("a profile of another network", "all are below", "monitor", "ab:20 ac:20 bc:20 bd:21 cd:20", "", 29.0),
     ("one partner, which is slow too", "two do not show which is at fault", "monitor", "ab:20", "", 29.0),
     ("10% below the fleet", "the spread of a fleet is no limit", "monitor", "ab:30 ac:30 bc:34", "a", 29.0),
     ("pairs at the speed of the fleet", "healthy", "passed", "ab:34 ac:33 bc:34", "", 29.0),

@@ -60,11 +60,8 @@ def facts_of(rank: int) -> Facts:
     vary = 1 + 0.01 * (rank % 5)
     after, second = (rank + 1) % SIZE, (rank + 2) % SIZE
     room = {"free": 9 * 10**12, "size": 10**13, "room": 8 * 10**12, "inodes": 10**9, "inodes_free": 9 * 10**8}
-    found: Facts = [
-        {"storage": "space", **room},
-        {"storage": "fsync", "latency": LATENCY},
-        {"storage": "done"},
-    ]
+    fsync: dict[str, Any] = {"storage": "fsync", "latency": LATENCY}
+    found: Facts = [{"storage": "space", **room}, fsync, {"storage": "done"}]
     for what in ("write", "read"):
         found.append({"storage": what, "how": "together", "rate": 2.0 * vary, "seconds": 3.0})
         found.append({"storage": "random", "what": what, "iops": 9000 * vary, "latency": LATENCY})

@@ -130,12 +130,8 @@ STILL = trained("alone", 2, 3, after=ALONE.by_rank("trained")[2]["before"])
 LACKING = {"training": "found", "node": "gpu01", "error": "No module", "version": ""}
 NO_TORCH = PayloadResult("training", ("gpu01",), 1, (PayloadTask(0, "gpu01", 0, None, (LACKING,)),))
 CASES: list[tuple[Any, str, list[str], tuple[Any, ...]]] = [
-    (
-        checks.replay,
-        MONITOR,
-        ["rank 3 differs_from_peers"],
-        ("gpu02", replayed(3, runs=[OTHER, OTHER])),
-    ),  # on CPUs
+    # on CPUs
+    (checks.replay, MONITOR, ["rank 3 differs_from_peers"], ("gpu02", replayed(3, runs=[OTHER, OTHER]))),
     (checks.replay, NOT_CHECKED, [], ("gpu02", replayed(0, 1, 2, runs=[ONE, OTHER]))),  # the software differs
     (checks.replay, MONITOR, [f"rank {it} not_repeatable" for it in (2, 3)], ("gpu02", UNLIKE)),
     (checks.replay, DRAIN, [NINE, TEN], ("gpu02", TWO)),  # of sixteen: one in eight
