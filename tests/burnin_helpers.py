@@ -70,9 +70,7 @@ def load(node: str, kind: str, gpus: int = 4, **fields: Any) -> dict[str, Any]:
 def fleet(nodes: int = 2, **lines: list[dict[str, Any]]) -> BurninResult:
     """A burn-in of healthy nodes a, b, ...; `lines` are further lines of a node in place of its healthy ones."""
     names = "abcdefgh"[:nodes]
-    totals = BurninResult(
-        {name: NodeTotals(name, hello=hello(name)) for name in names}, 3600, 4, seconds=3600, rounds=1
-    )
+    totals = BurninResult({n: NodeTotals(n, hello=hello(n)) for n in names}, 3600, 4, seconds=3600, rounds=1)
     for name in names:
         totals.nodes[name].rounds = 1
         for line in lines.get(name) or [load(name, kind) for kind in ("matmul", "hbm", "copies")]:

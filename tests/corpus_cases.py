@@ -130,9 +130,7 @@ class Case:
 
     @cached_property
     def nodes(self) -> tuple[str, ...]:
-        named = {section.node for section in self.sections} | {
-            key.rpartition(" ")[0] for key in self.head["expect"]
-        }
+        named = {it.node for it in self.sections} | {key.rpartition(" ")[0] for key in self.head["expect"]}
         return tuple(sorted(named - {""})) or ("gpu01",)
 
     @property

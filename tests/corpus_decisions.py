@@ -252,12 +252,7 @@ def _of_dcgm(errors: Iterable[dict[str, Any]], folder: Path) -> Iterator[str]:
 def _diagnostic(row: dict[str, Any]) -> Section:
     """Return what `dcgmi diag -j` of DCGM 4 prints for one error on GPU 5."""
     message = re.sub(r"%[-.#\d]*(?:l*[dufx]|zu|hu|\.?\d*e)", "5", row["message"]).replace("%s", "x")
-    result: dict[str, Any] = {
-        "entity_group": "GPU",
-        "entity_group_id": 1,
-        "entity_id": 5,
-        "status": row["status"],
-    }
+    result: Any = {"entity_group": "GPU", "entity_group_id": 1, "entity_id": 5, "status": row["status"]}
     if row["id"]:
         result["warnings"] = [
             {

@@ -165,9 +165,7 @@ def _half(sandbox: Sandbox, kind: str) -> Iterator[None]:
 
 IMAGE = "{state}/images/sandbox.sqsh"
 # the image has neither Python nor the simulated programs
-PROGRAMS = [
-    f"{path}:{path}" for path in ("/usr", sys.base_prefix, str(Path(sys.executable).parents[2]), "{state}")
-]
+PROGRAMS = [f"{it}:{it}" for it in ("/usr", sys.base_prefix, str(Path(sys.executable).parents[2]), "{state}")]
 IN_IMAGE = {
     "environments": {"default": {"container_image": IMAGE, "container_mounts": PROGRAMS}},
     "nccl": {"command": "{state}/simbin/all_reduce_perf -b 1M -e 4G -f 2 -g 1"},
@@ -255,12 +253,7 @@ HARDWARE = (
         Sick("ecc_volatile", "gpu.ecc_volatile", options={"gpu": 1}),
         up={"gpus_per_node": 4},
     ),
-    Site(
-        "one-node",
-        "a cluster of one node",
-        Sick("xid", "gpu.xid", node="gpu01"),
-        nodes=1,
-    ),
+    Site("one-node", "a cluster of one node", Sick("xid", "gpu.xid", node="gpu01"), nodes=1),
     Site(
         "two-kinds",
         "two partitions with different hardware",

@@ -70,9 +70,7 @@ def ends(run: Run) -> dict[str, str]:
 
 def message(run: Run, item: str) -> str:
     """Return what an item said of its end."""
-    (found,) = (
-        event for event in run.events if event["event"] == "result" and event["nodeid"].endswith(f"::{item}")
-    )
+    (found,) = (it for it in run.events if it["event"] == "result" and it["nodeid"].endswith(f"::{item}"))
     verdicts = "; ".join(
         f"{finding.part}: {finding.measured}"
         for it in found["verdicts"]

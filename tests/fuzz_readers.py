@@ -125,9 +125,7 @@ def _both(function: Callable[[str], Any]) -> Callable[[bytes], Any]:
 
 
 def _hardware(data: bytes) -> Any:
-    return node_facts.read_hardware(
-        *(Answer("gpu01", 0, part) for part in (*data.split(b"%%"), b"", b"")[:3])
-    )
+    return node_facts.read_hardware(*(Answer("gpu01", 0, it) for it in (*data.split(b"%%"), b"", b"")[:3]))
 
 
 def _shared(data: bytes) -> Any:

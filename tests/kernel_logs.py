@@ -43,6 +43,4 @@ def fold_raw(tmp_path: Path, text: str) -> KernelLog:
 
 def fold(tmp_path: Path, *lines: str) -> KernelLog:
     """Return the facts of a node whose kernel printed these lines, one a second."""
-    return fold_raw(
-        tmp_path, "".join(f"[{number:5}.000000] {line}\n" for number, line in enumerate((START, *lines)))
-    )
+    return fold_raw(tmp_path, "".join(f"[{n:5}.000000] {line}\n" for n, line in enumerate((START, *lines))))

@@ -48,11 +48,6 @@ sys.exit(client.recv(1)[0])
 """
 
 
-def list_gpus(node: str) -> str:
-    """Return nvidia-smi -L of a node with one H100."""
-    return f"GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-00000000-0000-0000-0000-0000000000{node[-2:]})"
-
-
 class Kubelet:
     """Starts the pods of each created Job at once. `gpus_of`: {node: the node whose GPUs its pods see}."""
 
@@ -103,7 +98,8 @@ class Kubelet:
         name = f"{job['metadata']['name']}-{index}"
         (container,) = job["spec"]["template"]["spec"]["containers"]
         message, gpus = self.folder / f"{name}.message", self.folder / f"{name}.gpus"
-        gpus.write_text(list_gpus(self.gpus_of.get(node, node)) + "\n")
+        uuid = f"GPU-00000000-0000-0000-0000-0000000000{self.gpus_of.get(node, node)[-2:]}"
+        gpus.write_text(f"GPU 0: NVIDIA H100 80GB HBM3 (UUID: {uuid})\n")
         words = [word.replace("/dev/termination-log", str(message)) for word in container["command"]]
         env = {it["name"]: it.get("value", node) for it in container.get("env", ())} | {
             "PATH": f"{self.bin}:/usr/bin:/bin",

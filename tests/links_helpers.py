@@ -37,7 +37,5 @@ def survey(**texts: str) -> Answer:
 def h200(**more: str) -> Answer:
     files = {"gpus": "query-gpu.txt", "nvlink": "nvlink-s.txt", "topology": "topo.txt"}
     # without the command line and the exit status
-    recorded = {
-        name: "\n".join((DATA / file).read_text().splitlines()[1:-1]) + "\n" for name, file in files.items()
-    }
+    recorded = {at: "\n".join((DATA / it).read_text().splitlines()[1:-1]) + "\n" for at, it in files.items()}
     return survey(**recorded | more)

@@ -27,9 +27,7 @@ def answers(url: str) -> bool:
 def process(*argv: str, log: Path) -> Iterator[None]:
     tool = shutil.which(argv[0])
     if tool is None:
-        pytest.fail(
-            f"{argv[0]} is missing: make packages (Debian's packages prometheus, prometheus-node-exporter)"
-        )
+        pytest.fail(f"{argv[0]} is missing: make packages (prometheus, prometheus-node-exporter)")
     with log.open("wb") as out:
         started = subprocess.Popen([tool, *argv[1:]], stdout=out, stderr=out)
         try:

@@ -46,7 +46,5 @@ def _measure(value: Any) -> Any:
 
 for _kind in (finding.Finding, finding.Advisory):
     _afterwards(_kind, _measures)
-_afterwards(
-    check.Verdict, lambda it: {name: noise(getattr(it, name)) for name in ("cause", "hint", "reason")}
-)
+_afterwards(check.Verdict, lambda it: {at: noise(getattr(it, at)) for at in ("cause", "hint", "reason")})
 _afterwards(errors.NotJudged, lambda it: {"args": tuple(noise(str(one)) for one in it.args)})

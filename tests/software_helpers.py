@@ -21,13 +21,6 @@ MODULEFILES = {
 }
 
 
-def module_init() -> Path:
-    """Return the file that defines `module`; the test is skipped where the package is absent."""
-    if not TCL_MODULES.exists():
-        pytest.skip("environment-modules is not installed (make packages)")
-    return TCL_MODULES
-
-
 def module_tree(folder: Path, changes: dict[str, str | None] | None = None) -> Path:
     """Write modulefiles below a folder; a change of None leaves the file out."""
     for name, text in {**MODULEFILES, **(changes or {})}.items():
@@ -40,8 +33,10 @@ def module_tree(folder: Path, changes: dict[str, str | None] | None = None) -> P
 
 def init_file(folder: Path, tree: str) -> Path:
     """Write a file that defines `module`; `tree` is a folder, which may contain variables of the shell."""
+    if not TCL_MODULES.exists():
+        pytest.skip("environment-modules is not installed (make packages)")
     path = folder / "init.sh"
-    path.write_text(f". {shlex.quote(str(module_init()))}\nexport MODULEPATH={tree}\n")
+    path.write_text(f". {shlex.quote(str(TCL_MODULES))}\nexport MODULEPATH={tree}\n")
     return path
 
 

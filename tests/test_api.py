@@ -21,9 +21,7 @@ def test_every_name_resolves(name: str) -> None:
 
 
 def test_the_import_loads_nothing_else() -> None:
-    code = (
-        "import sys, pytest_gpucluster.api as api; before = set(sys.modules)\napi.Finding\nprint(*before)\n"
-    )
+    code = "import sys, pytest_gpucluster.api as api; before = set(sys.modules)\napi.Finding\nprint(*before)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(run.stdout.split())
     assert {name for name in loaded if name.startswith("pytest_gpucluster")} == LIGHT

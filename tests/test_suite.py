@@ -67,7 +67,5 @@ def test_every_check_has_items_in_its_suite(suite: Suite) -> None:
     import_checks()
     module = importlib.import_module(f"{suite.package}.test_{suite.name}")
     known = {one.name for one in module.TESTS.checks()}
-    known |= {
-        f"{suite.name}.{name.removeprefix('test_')}" for name in vars(module) if name.startswith("test_")
-    }
+    known |= {f"{suite.name}.{it.removeprefix('test_')}" for it in vars(module) if it.startswith("test_")}
     assert {name for name in CHECKS.keys() - PARTS if name.startswith(f"{suite.name}.")} - known == set()

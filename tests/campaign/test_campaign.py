@@ -36,9 +36,7 @@ def loop() -> Loop:
         ("self", "dead", 60.0, True),
     ],
 )
-def test_a_group_ends_with_its_process_or_its_last_job(
-    owner: str, child: str, left: float, ended: bool
-) -> None:
+def test_a_group_ends_with_process_or_last_job(owner: str, child: str, left: float, ended: bool) -> None:
     own = mark_of(os.getpid())
     marks = {"self": own, "dead": f"{own.rpartition('-')[0]}-1"}
     by, of = marks.get(owner, owner), marks.get(child, child)
@@ -47,9 +45,7 @@ def test_a_group_ends_with_its_process_or_its_last_job(
 
 
 @pytest.mark.parametrize("ahead", [86400.0, -86400.0])
-def test_the_wall_clock_of_a_login_node_takes_no_live_group(
-    monkeypatch: pytest.MonkeyPatch, ahead: float
-) -> None:
+def test_a_login_nodes_wall_clock_takes_no_live_group(monkeypatch: pytest.MonkeyPatch, ahead: float) -> None:
     now = time.time()
     group = RunGroup(1, 1, "alone", ("n1",), False, "", "", "deadbeef-1-2", now, now + 60)
     one, begun = loop(), time.monotonic()

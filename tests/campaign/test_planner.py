@@ -28,9 +28,7 @@ def view(
     **more: object,
 ) -> View:
     campaign = Campaign(1, "c", "x", True, names, kinds, 0.0)
-    nodes = {
-        name: SlurmNode(name not in (*busy.split(), *out.split()), name not in out.split()) for name in names
-    }
+    nodes = {it: SlurmNode(it not in (*busy.split(), *out.split()), it not in out.split()) for it in names}
     return View(campaign, results, nodes, limit, **more)  # type: ignore[arg-type]
 
 

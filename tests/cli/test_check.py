@@ -52,9 +52,7 @@ def test_valid_file_is_summarized(
     (clusters / "lab.yaml").write_text("nodes: gpu1\n")
     assert printed(capsys)[1][-1] == "suites with a section: none"
     monkeypatch.setenv("NCCL_DEBUG", "INFO")
-    assert printed(capsys)[1][-1].startswith(
-        "warning: the shell that runs pytest sets NCCL_DEBUG, which no step gets"
-    )
+    assert printed(capsys)[1][-1].startswith("warning: the shell that runs pytest sets NCCL_DEBUG")
     monkeypatch.delenv("NCCL_DEBUG")
     (clusters / "lab.yaml").write_text("nodes: gpu1\nos: {limits: {nofile: unlimited}}\n")
     assert "inherit nofile" in printed(capsys)[1][-1]
@@ -99,9 +97,7 @@ def test_values_that_a_run_refuses_are_listed(clusters: Path, capsys: pytest.Cap
     ]
 
 
-def test_checks_of_the_site_s_own_suites_are_known(
-    clusters: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_checks_of_the_sites_own_suites_are_known(clusters: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (clusters / "lab.yaml").write_text("nodes: a1\nrequired: [gpu.site_rule]\nsuites: [own]\n")
     own = clusters / "own" / "gpu" / "test_gpu.py"
     own.parent.mkdir(parents=True)

@@ -114,9 +114,7 @@ def test_an_error_of_ours_ends_a_prolog_with_0_and_a_shell_with_4(ran: Gate) -> 
 
 
 @pytest.mark.parametrize("end", ["kill -9 $$", "exit 137", "exit 124"])
-def test_an_nvidia_smi_that_something_else_killed_takes_no_node_out_of_service(
-    ran: Gate, tmp_path: Path, end: str
-) -> None:
+def test_an_nvidia_smi_that_another_killed_drains_no_node(ran: Gate, tmp_path: Path, end: str) -> None:
     tool = tmp_path / "bin" / "nvidia-smi"
     tool.parent.mkdir()
     tool.write_text(f"#!/bin/sh\nsleep 1\n{end}\n")
@@ -126,9 +124,7 @@ def test_an_nvidia_smi_that_something_else_killed_takes_no_node_out_of_service(
     folder = ("--folder", str(tmp_path / "share"))
     assert ran.run(None, *words, *folder, "--context", "prolog") == 0
     assert not ran.out.startswith("gpucluster: OK")
-    ages = [
-        ran.run(None, *words, *folder, "--fresh", fresh) and " s ago" in ran.out for fresh in ("0", "60s")
-    ]
+    ages = [ran.run(None, *words, *folder, "--fresh", fresh) and "s ago" in ran.out for fresh in ("0", "60s")]
     assert ages == [False, True]  # an old answer states its age
 
 
@@ -185,9 +181,7 @@ def test_a_full_disk_under_the_log_drains_no_node(prod: str) -> None:
         (None, 0),
     ],
 )
-def test_the_example_of_a_prolog_drains_for_a_finding_alone(
-    tmp_path: Path, program: str | None, status: int
-) -> None:
+def test_the_example_prolog_drains_for_findings(tmp_path: Path, program: str | None, status: int) -> None:
     gpucluster, prolog = tmp_path / "gpucluster", tmp_path / "prolog.sh"
     if program:
         gpucluster.write_text(f"#!/bin/sh\n{program}\n")
@@ -261,9 +255,7 @@ def test_nagios_gets_its_line_and_unknown_for_every_error(ran: Gate) -> None:
         assert line.startswith("GPUCLUSTER UNKNOWN - ")
 
 
-def test_collect_prints_the_option_and_the_reasons(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_collect_prints_reasons(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("SLURM_JOB_NODELIST", "gpu[01-03]")
     printed = "gpu01: gpucluster: OK: 9 checks judged\ngpu02: gpucluster:gpu.count 7<8 GPUs\n"
     monkeypatch.setattr("sys.stdin", io.StringIO(printed))

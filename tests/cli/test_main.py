@@ -51,9 +51,7 @@ def test_init_writes_a_file_that_loads(capsys: pytest.CaptureFixture[str]) -> No
     assert [path.name for path in Path("clusters").iterdir()] == ["prod.yaml"]
 
 
-def test_init_overwrites_nothing_without_force_and_follows_no_link(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_init_follows_no_link_and_overwrites_only_by_force(capsys: pytest.CaptureFixture[str]) -> None:
     Path("victim").write_text("nodes: mine\n")
     Path("mine.yaml").symlink_to("victim")
     init = ["init", "--inventory", "inventory", "--output"]
@@ -129,9 +127,7 @@ WIDE = "PartitionName=wide Default=NO State=UP MaxTime=1-00:00:00 Nodes=gpu[01-0
 
 
 @pytest.mark.parametrize(("default", "chosen"), [("YES", "all"), ("NO", "wide")])
-def test_init_takes_the_default_partition_or_the_largest(
-    monkeypatch: pytest.MonkeyPatch, default: str, chosen: str
-) -> None:
+def test_init_takes_default_or_largest(monkeypatch: pytest.MonkeyPatch, default: str, chosen: str) -> None:
     monkeypatch.setitem(globals(), "NODES", NODES.splitlines()[0].replace("batch,debug", "all,wide") + "\n")
     slurm_answers(monkeypatch, ALL.format(default) + WIDE, "none", TYPES)
     assert cli.main(["init", "--offline"]) == 0
@@ -225,9 +221,7 @@ def test_each_fault_of_the_sandbox_is_listed_with_its_check(capsys: pytest.Captu
 def test_without_slurm_sandbox_the_command_says_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in [
-        name for name in sys.modules if name.startswith(("slurm_sandbox", "pytest_gpucluster.sandbox"))
-    ]:
+    for name in [it for it in sys.modules if it.startswith(("slurm_sandbox", "pytest_gpucluster.sandbox"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "slurm_sandbox", None)
     for words in (["up", "--nodes", "2"], ["fault", "--list"]):
@@ -276,9 +270,7 @@ def test_without_a_slurm_that_answers_there_is_one_line(
     assert "cluster local has no Slurm" in capsys.readouterr().err
 
 
-def test_drains_names_the_held_job_of_a_failed_prolog(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_drains_names_held_jobs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     node = "NodeName=gpu02 CPUTot=4 State=IDLE+DRAIN Partitions=b Reason=Prolog error [root@2026-11-29T19:32:09]\n"
     printed = {"scontrol": node, "squeue": "6|ann|launch failed requeued held\n7|bob|Priority\n"}
     monkeypatch.setattr(client.Slurm, "run", lambda _self, program, *_: printed[program])

@@ -122,9 +122,7 @@ def test_nodes_of_the_option_only() -> None:
         survey(cluster(), "gpu03", KNOWN, lambda _: None)
 
 
-def test_over_ssh_nothing_is_allocated(
-    requested: list[AllocationRequest], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ssh_allocates_nothing(requested: list[AllocationRequest], monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = FakeFleet(("gpu01", "gpu03"))
     monkeypatch.setattr(client, "make_slurm", lambda _cluster: None)
     monkeypatch.setattr(controller, "open_over_ssh", lambda _cluster, _nodes: fleet)
@@ -143,9 +141,7 @@ def test_one_idle_node_of_each_group_is_read(requested: list[AllocationRequest])
     assert (found.unread, printed) == ({}, [])
 
 
-def test_second_node_is_tried_and_a_group_without_an_answer_has_its_reason(
-    requested: list[AllocationRequest],
-) -> None:
+def test_second_node_is_tried_and_a_silent_group_has_its_reason(requested: list[AllocationRequest]) -> None:
     printed: list[str] = []
     found = read_nodes(cluster(slurm={"comment": "full"}), KNOWN, printed.append, "gpu[02-03],cpu1")
     assert [one.nodes for one in requested] == [("gpu02",), ("cpu1",)]  # gpu03 is down
@@ -158,9 +154,7 @@ def test_second_node_is_tried_and_a_group_without_an_answer_has_its_reason(
     assert len(printed) == 3
 
 
-def test_over_ssh_a_node_is_read_without_an_allocation(
-    requested: list[AllocationRequest], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_is_read_over_ssh(requested: list[AllocationRequest], monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[tuple[str, ...]] = []
 
     def over_ssh(_cluster: Cluster, nodes: tuple[str, ...]) -> FakeFleet:

@@ -129,43 +129,29 @@ def test_who_may_sign_is_stated_by_a_file_outside_of_the_folder(
     gpucluster(*SIGN)
     with pytest.raises(SystemExit):  # without --signers anybody could have signed
         gpucluster("record", "verify")
-    assert "gone: is no file; --signers names a file of allowed signers" in why(
-        "--signers", str(tmp_path / "gone")
-    )
+    assert "gone: is no file; --signers names a file" in why("--signers", str(tmp_path / "gone"))
     shutil.copy(tmp_path / "signers", root)
     assert "lies in the folder that is verified" in why("--signers", str(root / "signers"))
     (root / "signers").unlink()
-    assert "does not accept it as a signature of boss@site" in why(
-        "--signers", "SIGNERS", "--identity", "boss@site"
-    )
-    assert "does not accept it as a signature of ops@site" in why(
-        "--signers", "SIGNERS", "--namespace", "git"
-    )
+    assert "not accept it as a signature of boss" in why("--signers", "SIGNERS", "--identity", "boss@site")
+    assert "not accept it as a signature of ops@site" in why("--signers", "SIGNERS", "--namespace", "git")
     for options in ('namespaces="git"', 'valid-before="20200101"'):
         signers = str(allow(tmp_path / "key", options=options))
-        assert "does not accept it as a signature of ops@site" in why(
-            "--signers", signers, "--identity", "ops@site"
-        )
+        assert "not accept it as a signature of ops" in why("--signers", signers, "--identity", "ops@site")
         assert "signers does not " in why("--signers", signers)
     (tmp_path / "other").mkdir()
     signers = str(allow(make_key(tmp_path / "other" / "key")))
     assert "does not allow the key that signed" in why("--signers", signers)
     (root / "SHA256SUMS.sig").unlink()
-    assert "SHA256SUMS.sig: is missing or no plain file: the folder is not signed" in why(
-        "--signers", "SIGNERS"
-    )
+    assert "SHA256SUMS.sig: is missing or no plain file" in why("--signers", "SIGNERS")
 
 
-def test_a_run_that_states_something_else_is_not_signed(
-    gpucluster: Callable[..., tuple[int, list[str]]], root: Path
-) -> None:
+def test_a_misstated_run_is_not_signed(gpucluster: Callable[..., tuple[int, list[str]]], root: Path) -> None:
     page = root / "report.html"
     page.write_text(page.read_text().replace("Not accepted", "Accepted"))
     status, (line,) = gpucluster(*SIGN)
     assert status == 1
-    assert line.startswith(
-        "gpucluster: error: report.html: states something else than events.jsonl beside it"
-    )
+    assert line.startswith("gpucluster: error: report.html: states something else than events.jsonl")
     assert not (root / "SHA256SUMS").exists()
     assert not (root / "SHA256SUMS.sig").exists()
 
@@ -235,9 +221,7 @@ def test_bits_that_base64_does_not_use_are_found() -> None:
         assert not is_armored(f" {text}")
 
 
-def test_a_missing_key_and_a_missing_or_old_tool_are_named(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_key_or_tool_is_named(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(GpuClusterError, match="gone: is no file; --key names a private key"):
         sign(b"", tmp_path / "gone", "x")
     monkeypatch.setenv("PATH", str(tmp_path))

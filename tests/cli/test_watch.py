@@ -63,9 +63,7 @@ def test_a_log_that_grows_is_followed_to_its_end(
     assert any("gpu.count" in line for line in lines[-3:])
 
 
-def test_where_no_run_is_written_the_newest_one_is_shown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_with_none_running_the_newest_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also a killed one: no process holds the lock of its log."""
     for name, more in (
         ("20261126T020000-9", result("gpu01")),

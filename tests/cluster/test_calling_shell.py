@@ -60,9 +60,7 @@ def test_variables_that_do_not_reach_jobs_or_that_the_cluster_file_passes_are_no
         ("nowhere.environment", "", False),
     ],
 )
-def test_a_finding_about_an_environment_names_the_variables_of_software(
-    setting: str, own: str, explained: bool
-) -> None:
+def test_a_finding_about_an_environment_names_its_variables(setting: str, own: str, explained: bool) -> None:
     finding = Finding("package torch", "not installed", "installed", setting=own)
     failed = Verdict("x.y", Outcome.FAILED, (finding,), hint="do", action=Action.CONFIGURE, setting=setting)
     cluster = a_cluster().model_copy(update={"ddp": DdpConfig(), "mpi": MpiConfig()})

@@ -84,8 +84,7 @@ PYENV = "/home/me/.pyenv/versions/3.12.1"
 
 
 @pytest.mark.parametrize(
-    ("prefix", "base", "folders"),
-    [("/opt/venv", "/usr", ("/opt/venv/bin",)), ("/usr", "/usr", ())],
+    ("prefix", "base", "folders"), [("/opt/venv", "/usr", ("/opt/venv/bin",)), ("/usr", "/usr", ())]
 )
 def test_a_venv_is_the_tools_and_the_system_is_not(
     monkeypatch: pytest.MonkeyPatch, prefix: str, base: str, folders: tuple[str, ...]

@@ -72,9 +72,7 @@ def test_a_cluster_that_is_not_there_is_reported_in_full(here: Path) -> None:
     assert reported("a/" + "x" * 300) == f"a/{'x' * 195}...: there is no such file"
 
 
-def test_localhost_is_this_machine_only_without_a_scheduler(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_without_a_scheduler_localhost_is_here(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = {"this": "gpu07.site"}
     monkeypatch.setattr("socket.gethostname", lambda: name["this"])
 
@@ -126,9 +124,7 @@ def test_hosts_of_an_inventory_are_the_nodes_with_their_addresses(here: Path) ->
     assert "a: ansible_port must be a port, not 65536" in refusal(here, "a ansible_port=65536\n")
 
 
-def test_the_group_slurm_node_of_the_inventory_is_taken_or_all_and_every_host_for_named_nodes(
-    here: Path,
-) -> None:
+def test_the_inventorys_group_slurm_node_is_taken_or_all_and_every_host_for_named_nodes(here: Path) -> None:
     assert set(of_inventory(here, INVENTORY).hosts) == {"gpu01", "gpu02"}
     assert set(of_inventory(here, INVENTORY, "nodes: login01\n").hosts) == {"gpu01", "gpu02", "login01"}
     assert set(of_inventory(here, "[gpu]\na\n[cpu]\nb\n").hosts) == {"a", "b"}
@@ -139,9 +135,7 @@ def test_an_inventory_of_no_use_is_reported(here: Path) -> None:
     assert refusal(here, "[slurm-node]\n") == "site/prod.yaml:1: inventory: site/hosts has no hosts"
     (here / "site/prod.yaml").write_text("inventory: nowhere\n")
     assert reported("site/prod.yaml") == "site/prod.yaml:1: inventory: site/nowhere: there is no such file"
-    assert refusal(here, "gpu_01/x\n").startswith(
-        "site/prod.yaml:1: inventory: names no nodes as Slurm does: "
-    )
+    assert refusal(here, "gpu_01/x\n").startswith("site/prod.yaml:1: inventory: names no nodes as Slurm does")
 
 
 # --- changes for one run: --set

@@ -93,9 +93,7 @@ groups:
     assert second.profile.source.endswith("prod.yaml")
 
 
-def test_mistakes_in_a_profile_file_are_reported(
-    load: Callable[[str | bytes], Cluster], tmp_path: Path
-) -> None:
+def test_mistakes_in_a_profile_are_reported(load: Callable[[str | bytes], Cluster], tmp_path: Path) -> None:
     for name, text in (
         ("a", "extends: ./b.yaml"),
         ("b", "extends: ./a.yaml"),
@@ -253,9 +251,7 @@ def test_the_working_folder_goes_before_the_users_before_the_built_in(home: Path
     assert config.cluster_names() == ("local", "sandbox")
 
 
-def test_a_profile_that_is_asked_for_replaces_every_groups(
-    load: Callable[[str | bytes], Cluster], tmp_path: Path
-) -> None:
+def test_a_requested_profile_replaces_all(load: Callable[[str | bytes], Cluster], tmp_path: Path) -> None:
     load("groups: [{nodes: a, profile: dgx-a100}, {nodes: b}]")
     cluster = config.load_cluster(tmp_path / "prod.yaml", profile="dgx-h100")
     assert {group.profile.name for group in cluster.groups} == {"dgx-h100"}
@@ -281,9 +277,7 @@ def test_a_check_is_stated_by_the_patterns_of_the_file(tmp_path: Path) -> None:
         "nodes: a\nrequired: [isolation.cpus, gpu.count]\nnot_applicable: {gpu.*: there are none}\n"
     )
     found = config.load_cluster(tmp_path / "prod.yaml")
-    stated = [
-        found.stated(f"{check}") for check in ("isolation.cpus", "isolation.tmp", "gpu.count", "gpu.xid")
-    ]
+    stated = [found.stated(check) for check in ("isolation.cpus", "isolation.tmp", "gpu.count", "gpu.xid")]
     assert stated == [True, None, False, False]
 
 
@@ -437,16 +431,9 @@ def use(cluster: Cluster) -> None:
 
 
 @pytest.mark.thorough
-@settings(
-    max_examples=MOST,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    derandomize=True,
-)
+@settings(max_examples=MOST, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(st.sampled_from(PLACES), st.sampled_from(ODD) | st.text(max_size=30))
-def test_text_of_each_key_is_refused_with_file_and_line_or_can_be_used(
-    tmp_path: Path, place: tuple[str, ...], text: str
-) -> None:
+def test_text_of_each_key_is_refused_or_usable(tmp_path: Path, place: tuple[str, ...], text: str) -> None:
     check(tmp_path, place, text)
 
 

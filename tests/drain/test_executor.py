@@ -323,10 +323,9 @@ def test_the_events_of_a_resume(dry: bool) -> None:  # a table
     events = [[event.get(key) for key in ("event", "result", "state", "reason")] for event in log[1:]]
     assert (
         events
-        == [
-            ["node_intent", None, "ALLOCATED+DRAIN", OURS],
-            ["node_result", "resumed", "ALLOCATED", ""],
-        ][: 0 if dry else 2]
+        == [["node_intent", None, "ALLOCATED+DRAIN", OURS], ["node_result", "resumed", "ALLOCATED", ""]][
+            : 0 if dry else 2
+        ]
     )
 
 

@@ -188,11 +188,8 @@ def test_a_reason_concerns_the_checks_that_it_names() -> None:
 
 def test_the_text_that_slurm_adds_for_a_node_switched_off_for_repair_keeps_the_reason_own() -> None:
     """Slurm 23.02 and later appends them (node_mgr.c, set_node_reason); 22.05 left the reason as it was."""
-    for added in (
-        "Not responding",
-        "reboot issued : reboot complete",
-        "Not responding : ResumeTimeout reached",
-    ):
+    reasons = ("Not responding", "reboot issued : reboot complete", "Not responding : ResumeTimeout reached")
+    for added in reasons:
         text = f"{OURS} : {added}"
         assert read(text) == DrainReason(("gpu.count",), "7<8 GPUs", RUN)
         drained = node("IDLE", "DRAIN", reason=text)
@@ -222,9 +219,7 @@ VALUES = ("configure", "monitor", "reset gpu", "reboot", "drain", "return to ven
 def test_an_action_reaches_its_own_class_and_milder_ones() -> None:
     assert tuple(action.value for action in Action) == VALUES
     repairs = ("reset-gpu", "reboot", "drain", "return-to-vendor")  # of --drain-min-action
-    assert {name: action.value for name, action in NAMES.items()} == dict(
-        zip(repairs, VALUES[2:], strict=True)
-    )
+    assert {at: it.value for at, it in NAMES.items()} == dict(zip(repairs, VALUES[2:], strict=True))
     for at, action in enumerate(VALUES):
         reached = [least for least in VALUES if reaches(Action(action), Action(least))]
         assert reached == (list(VALUES[: at + 1]) if at > 1 else []), action

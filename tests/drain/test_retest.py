@@ -232,11 +232,7 @@ def signals(world: World) -> None:
 ADDED = ("DOWN+DRAIN", f"{OURS} : Not responding")
 END: dict[str, tuple[Callable[[World], object], list[Any], tuple[str, str]]] = {
     "signals of a terminal": (signals, [], ("IDLE+DRAIN", OURS)),
-    "the controller is away for a while": (
-        lambda it: it.mark("gpu01", "broken", "3"),
-        [],
-        ("IDLE+DRAIN", OURS),
-    ),
+    "the controller is away": (lambda it: it.mark("gpu01", "broken", "3"), [], ("IDLE+DRAIN", OURS)),
     "it is away for good": (lambda it: it.mark("gpu01", "broken", "200"), [DRAIN], ("IDLE+DRAIN", OURS)),
     "text that Slurm adds": (lambda it: it.put("gpu01", *ADDED), [], ADDED),
 }
@@ -486,9 +482,7 @@ def test_an_undrained_node_is_waited_for_until_it_is_heard(
     run.end()
 
 
-def test_a_node_that_is_never_heard_is_refused(
-    world: World, slept: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unheard_nodes_are_refused(world: World, slept: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retest, "BEGIN_WITHIN", 30.0)
     world.silent.add("gpu01")
     run, _ = begun(world)

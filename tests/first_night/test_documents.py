@@ -37,9 +37,7 @@ def typed() -> list[str]:
     """Return the commands of README from its installation on, then those of the tutorial up to its part for root."""
     readme = [block for block in blocks("sh", "README.md") if "gpucluster" in block.text]
     found = {_words(line): line for block in readme for line in lines(block.text)}
-    once = {
-        words for words in found if not words.startswith("pytest")
-    }  # the tutorial repeats the installation
+    once = {words for words in found if not words.startswith("pytest")}  # the tutorial repeats these
     for block in blocks("sh", "docs/tutorial.md"):
         for line in lines(block.text):
             if line.startswith(AS_ROOT):

@@ -42,9 +42,7 @@ def test_what_failed_long_ago_does_not_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ahead", [7200, -7200])
-def test_the_clock_of_the_file_server_does_not_matter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: float
-) -> None:
+def test_file_servers_clock_is_unused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: float) -> None:
     """The marks of a server have its times, two hours beside those of the nodes."""
     plain = os.lstat
 
@@ -56,9 +54,7 @@ def test_the_clock_of_the_file_server_does_not_matter(
     assert [files.mark(tmp_path / "state", "os.mounts", f"gpu0{n}", 3600) for n in (1, 2, 3)] == [1, 2, 3]
 
 
-def test_a_mark_that_cannot_be_counted_takes_nothing_out_of_service(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_uncountable_mark_leaves_all_in_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = breaker(tmp_path / "state", "gpu01")
     for rc, out in ((files.MISSING, ""), (0, "0\n"), (0, ""), (0, "x"), (1, "1\n"), (-9, "1\n")):
         monkeypatch.setattr(
@@ -90,9 +86,7 @@ Change = Callable[[Path], object]
         ),
     ],
 )
-def test_a_folder_that_another_user_may_have_changed_takes_nothing_out_of_service(
-    tmp_path: Path, change: Change, words: str
-) -> None:
+def test_a_folder_of_others_leaves_all_in_service(tmp_path: Path, change: Change, words: str) -> None:
     state = tmp_path / "state"
     assert breaker(state, "gpu02").why_open("os.mounts") == ""
     change(state)
@@ -109,9 +103,7 @@ def test_a_path_through_a_link_of_another_user_takes_nothing_out_of_service(tmp_
     assert "is a link of another user" in breaker(link / "state", "gpu01").why_open("os.mounts")
 
 
-def test_without_a_folder_nothing_is_taken_out_of_service(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_folder_nothing_leaves_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "gate.state" in breaker(None, "gpu01").why_open("os.mounts")
     (tmp_path / "file").write_text("")
     assert "cannot be used" in breaker(tmp_path / "file", "gpu01").why_open("os.mounts")

@@ -54,9 +54,7 @@ def test_a_baseline_that_another_user_can_have_written_is_not_used(baseline: Pat
     baseline.chmod(0o644)
     os.chown(baseline, OTHER, OTHER)
     assert refused(baseline) == f"{baseline} is not used: belongs to another user ({OTHER})"
-    assert read(baseline, LocalTransport(), own=False).cluster == "prod", (
-        "in a job it decides on that job alone"
-    )
+    assert read(baseline, LocalTransport(), own=False).cluster == "prod", "a job decides for itself alone"
     link = baseline.with_name("link")
     link.symlink_to("/etc/passwd")
     assert "is not used: " in refused(link)

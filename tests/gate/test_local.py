@@ -75,11 +75,8 @@ def test_a_message_quotes_the_start_of_a_command() -> None:
     plain = "nvidia-smi --query-gpu=index --format=csv"
     scripts = ["export LC_ALL=C\ns() { :; }", "o=$(nvidia-smi nvlink -e 2>&1); echo $o", "keys=; d=/sys"]
     scripts += ["for n in $(ls /sys); do :; done", "[ ! -e /x ] || { cat /x; }"]
-    for command, words in {
-        **quoted,
-        plain: plain,
-        **dict.fromkeys(scripts, "a script of gpucluster"),
-    }.items():
+    cases = {**quoted, plain: plain, **dict.fromkeys(scripts, "a script of gpucluster")}
+    for command, words in cases.items():
         assert shown(command) == words
 
 

@@ -55,9 +55,7 @@ def test_suites_of_one_node_and_suites_that_need_partners_get_groups_of_their_ow
         ("site", ["alone"]),
     ],
 )
-def test_a_campaign_has_only_the_groups_that_its_suites_need(
-    cluster: Cluster, expression: str, names: list[str]
-) -> None:
+def test_a_campaign_has_only_its_suites_groups(cluster: Cluster, expression: str, names: list[str]) -> None:
     found = kinds(cluster, expression)
     assert [sorted(name.split("-")) for name in found] == [sorted(name.split("-")) for name in names]
 

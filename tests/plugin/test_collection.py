@@ -124,9 +124,7 @@ def test_what_hardware_lacks_does_not_apply_to_its_nodes_and_what_the_file_says_
 ONE_NODE = "name: one\nnodes: localhost\nslurm: {scheduler: none}\n"
 
 
-def test_suites_without_a_section_are_one_line_and_no_item_and_an_error_where_one_is_named(
-    tmp_path: Path,
-) -> None:
+def test_suites_without_a_section_are_one_line_without_items_and_an_error_if_named(tmp_path: Path) -> None:
     (tmp_path / "one.yaml").write_text(
         f"{ONE_NODE}ray: {{}}\n"
         "waivers:\n  - {checks: [gpu.vbios], reason: old, ticket: OPS-7, until: 2999-01-31}\n"

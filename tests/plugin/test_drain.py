@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from drain.test_executor import Client, Log, World, drained
@@ -105,10 +106,6 @@ class EventsOfARun(Log):
         self.model = model
 
 
-class WorkerNode(NamedTuple):
-    workeroutput: dict[str, Any]
-
-
 class Ended:
     """A run of ten nodes after its last test, of which gpu02 and gpu03 are on trial: gpu02 has passed, gpu03 has not."""
 
@@ -130,7 +127,8 @@ class Ended:
         usual = {"mode": "apply", "retries": 1, "budget": Budget(5), "least": Action.DRAIN, "resume": True}
         config: Any = FakeConfig()
         self.plugin = DrainPlugin(config, self.session, log, DrainOptions(**{**usual, **options}))
-        node = WorkerNode({CONFIRMED: json.dumps({one["nodeid"]: "" for one in results})})
+        confirmed = json.dumps({one["nodeid"]: "" for one in results})
+        node: Any = SimpleNamespace(workeroutput={CONFIRMED: confirmed})
         self.plugin.pytest_testnodedown(node, None)
 
     def act(self, error: BaseException | None = None, items: Iterable[Any] = ()) -> None:
@@ -183,9 +181,7 @@ def test_what_is_printed_of_a_trial_is_how_it_has_ended(ended: type[Ended]) -> N
 
 
 @pytest.mark.parametrize(("sick", "gone"), [(ALL, []), (ALL[:1], ["gpu01"])], ids=["alike", "one"])
-def test_what_all_nodes_fail_alike_drains_none_and_spends_no_budget(
-    ended: type[Ended], sick: tuple[str, ...], gone: list[str]
-) -> None:
+def test_what_all_fail_alike_drains_none(ended: type[Ended], sick: tuple[str, ...], gone: list[str]) -> None:
     results = [failing(node) if node in sick else passing(node) for node in ALL]
     run = ended(results, resume=False, least=Action.RESET_GPU, budget=Budget.parse("10%"))
     run.act()
@@ -274,9 +270,7 @@ EDITED = "its reason is not as gpucluster wrote it"
         (lambda run: run.session.edited.update(gpu07=EDITED), [f"gpu07 stays drained: {EDITED}"]),
     ],
 )
-def test_a_node_is_judged_by_its_state_now(
-    ended: type[Ended], prepare: Callable[[Ended], None], lines: list[str]
-) -> None:
+def test_nodes_state_decides(ended: type[Ended], prepare: Callable[[Ended], None], lines: list[str]) -> None:
     run = ended()
     prepare(run)
     run.act()
@@ -446,9 +440,7 @@ def test_a_node_is_drained_only_if_every_repetition_fails(
     assert asked == list(range(1, len(ends) + 1))
 
 
-def test_only_failures_by_verdict_that_are_grounds_to_drain_are_repeated(
-    ended: type[Ended], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_grounds_to_drain_are_repeated(ended: type[Ended], monkeypatch: pytest.MonkeyPatch) -> None:
     run, repeated = ended(), list[str]()
 
     def again(items: list[Any], *_: object) -> dict[str, tuple[str, dict[str, Any]]]:
@@ -585,9 +577,7 @@ def test_a_failure_of_no_single_node_or_by_no_verdict_never_drains(ended: type[E
         ("not checked", Action.DRAIN, False),
     ],
 )
-def test_an_error_is_no_grounds_and_keeps_a_drained_node_drained(
-    ended: type[Ended], outcome: str, action: Action, *, stays: bool
-) -> None:
+def test_an_error_is_no_grounds(ended: type[Ended], outcome: str, action: Action, *, stays: bool) -> None:
     """A fixture that broke says nothing of the node: only a verdict in the call does."""
     found = verdict(BAD, action=action)
     on_trial = ended([judged_at("gpu02", found, outcome=outcome)])
@@ -612,9 +602,7 @@ def test_a_failure_of_other_users_or_settings_asks_for_no_drain(ended: type[Ende
         ([verdict(MILD, action=Action.MONITOR), verdict(BAD)], "GPU 1"),
     ],
 )
-def test_a_drain_names_the_finding_that_asks_for_it(
-    ended: type[Ended], verdicts: list[Verdict], part: str
-) -> None:
+def test_a_drain_names_its_finding(ended: type[Ended], verdicts: list[Verdict], part: str) -> None:
     run = ended([judged_at("gpu05", *verdicts)], resume=False)
     run.act()
     assert part in run.world.nodes["gpu05"].reason

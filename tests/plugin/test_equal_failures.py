@@ -40,9 +40,7 @@ def test_one_failure_is_shown_as_it_is(first: Any) -> None:
 
 def test_several_have_one_block() -> None:
     first = FailureText("gpu01 alone", Crash("x.py", 1, "m"))
-    failure = GroupedFailure(
-        first, group("gpu01", "gpu02", cause="a cable"), "pytest --cluster=x", ["t.py::t"]
-    )
+    failure = GroupedFailure(first, group("gpu01", "gpu02", cause="cable"), "pytest --cluster=x", ["t.py::t"])
     lines = shown(failure)
     assert lines[0] == "gpu.count on 2 nodes: gpu[01-02]: GPUs: measured 7, expected 8"
     assert lines[-1] == "rerun:        pytest --cluster=x '--nodes=gpu[01-02]' t.py::t"

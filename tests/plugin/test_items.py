@@ -147,9 +147,7 @@ def results(run: Run) -> dict[str, Any]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("options", [("-v", "-rA"), ("-n2",)])
-def test_a_check_of_a_suite_reports_what_a_test_of_a_site_reports(
-    sandbox: Sandbox, tmp_path: Path, options: tuple[str, ...]
-) -> None:
+def test_checks_report_like_a_sites_tests(sandbox: Sandbox, tmp_path: Path, options: tuple[str, ...]) -> None:
     suite, site = tmp_path / "suite", tmp_path / "site"
     one = results(run_made(suite, sandbox, made_suite(OF_SUITE + EVERYTHING), *options))
     files, env = {"test_made.py": OF_SITE + EVERYTHING}, {"PYTHONPATH": str(site)}
@@ -218,9 +216,7 @@ def test_each_check_has_an_item_per_node_or_value(sandbox: Sandbox, tmp_path: Pa
         ),
     ],
 )
-def test_a_fact_that_cannot_be_made_is_an_error_of_the_file(
-    sandbox: Sandbox, tmp_path: Path, facts: str, problem: str
-) -> None:
+def test_a_fact_that_fails_is_an_error(sandbox: Sandbox, tmp_path: Path, facts: str, problem: str) -> None:
     run = run_made(tmp_path, sandbox, made_suite(facts, checks=CHECKS))
     assert problem in run.out
     assert run.rc == 2
@@ -388,9 +384,7 @@ def test_a_test_of_a_site_gets_facts_of_a_suite_by_name(sandbox: Sandbox, tmp_pa
         ("cooling.*", ""),
     ],
 )
-def test_a_proof_that_no_check_gives_is_refused(
-    monkeypatch: pytest.MonkeyPatch, proof: str, hint: str
-) -> None:
+def test_a_proof_of_no_check_is_refused(monkeypatch: pytest.MonkeyPatch, proof: str, hint: str) -> None:
     suite = Suite("cooling_suite", ("cooling: a test",), proof=(proof,))
     monkeypatch.setattr(items, "suites", lambda: (suite,))
     refused = pytest.raises(pytest.Collector.CollectError) if hint else nullcontext()

@@ -65,9 +65,7 @@ def test_each_change_is_one_message(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_prevents_it_is_one_line_and_no_failure(
-    tmp_path: Path, notify: dict[str, Any], line: str
-) -> None:
+def test_what_prevents_it_is_a_line_and_no_failure(tmp_path: Path, notify: dict[str, Any], line: str) -> None:
     (tmp_path / "licence").touch()
     run = run_with(tmp_path, notify)
     assert run.rc == 0

@@ -69,9 +69,7 @@ def problem(end: RunEnd, path: Path) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, 1), (1, 1), (2, 2)])
-def test_a_report_that_is_missing_is_no_success(
-    tmp_path: Path, log: EventLog, before: int, after: int
-) -> None:
+def test_a_missing_report_is_no_success(tmp_path: Path, log: EventLog, before: int, after: int) -> None:
     made = Ending(log, before)
     made.end.writers.insert(0, problem(made.end, tmp_path / "x"))
     made.end.finish(before, ["few nodes"])

@@ -215,9 +215,7 @@ def session(found: dict[str, ProfileMismatch]) -> Any:
         ("", {"profile"}, OTHER.nodes),  # about all nodes
     ],
 )
-def test_an_item_that_compares_with_a_profile_of_other_hardware_is_not_judged(
-    node: str, facts: set[str], nodes: str
-) -> None:
+def test_an_item_with_a_profile_of_other_hardware_is_unjudged(node: str, facts: set[str], nodes: str) -> None:
     item: Any = FakeItem(node=node, fixturenames=[f"gpucluster_{name}" for name in facts])
     assert contradicted(item, session({"gpu[01-02]": OTHER})) == nodes
     assert contradicted(item, session({})) == ""

@@ -62,9 +62,7 @@ def test_the_file_of_pytest_is_private_from_the_start(tmp_path: Path) -> None:
     assert f"{tmp_path}/precious/x.xml: Not a directory" in str(caught.value)
 
 
-def test_folders_of_other_users_are_refused_for_every_file(
-    tmp_path: Path, foreign: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_of_others_are_refused(tmp_path: Path, foreign: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for refused in (
         lambda: start.make_private(tmp_path / "x.xml", None),

@@ -154,9 +154,7 @@ def test_the_shown_failure_is_what_a_run_prints(sandbox: Sandbox, tmp_path: Path
     said = re.sub(r" SIMULATED hardware: this run says nothing\s+about real GPUs\.", "", said)
     said = said.replace(f"--cluster={sandbox.cluster_file}", "--cluster=prod")
     printed = {undated(line) for line in said.splitlines()}
-    shown = [
-        block for block in blocks("") if re.match(r"gpu.nvlink_state on gpu03|nodes +controller", block.text)
-    ]
+    shown = [it for it in blocks("") if re.match(r"gpu.nvlink_state on gpu03|nodes +controller", it.text)]
     assert [block.page for block in shown] == ["README.md", "README.md", TUTORIAL]
     for block in shown:
         assert [line for line in block.text.splitlines() if undated(line) not in printed] == [], said
@@ -169,13 +167,9 @@ def undated(line: str) -> str:
 # --- code in the pages
 
 
-def keys_of_cluster_files() -> set[str]:
-    return {field.alias or name for name, field in ClusterFile.model_fields.items()}
-
-
 @pytest.mark.parametrize("page", sorted({block.page for block in blocks("yaml")}))
 def test_yaml_in_pages_is_a_cluster_file(page: str, tmp_path: Path) -> None:
-    known = keys_of_cluster_files()
+    known = {field.alias or name for name, field in ClusterFile.model_fields.items()}
     for number, block in enumerate(blocks("yaml", page)):
         plain = yaml.safe_load(block.text)
         if not isinstance(plain, dict) or not set(plain) & known:
@@ -193,9 +187,7 @@ def load_completed(plain: dict[str, Any], block: Block, path: Path) -> None:
     if "inventory" in plain:
         path.with_name("inventory").write_text("[slurm-node]\ngpu01\n")
         text = text.replace(plain["inventory"], "inventory")
-    missing = {
-        name for name in re.findall(r"environment: (\w+)", text) if name not in plain.get("environments", {})
-    }
+    missing = {n for n in re.findall(r"environment: (\w+)", text) if n not in plain.get("environments", {})}
     if missing and "environments" not in plain:
         text += (
             "\nenvironments: {"

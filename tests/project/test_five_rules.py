@@ -30,9 +30,7 @@ def _tables() -> Iterator[CounterExample]:
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         if "\nCOUNTER_EXAMPLES" not in path.read_text():
             continue
-        spec = importlib.util.spec_from_file_location(
-            f"counter_examples_of_{path.parent.name}_{path.stem}", path
-        )
+        spec = importlib.util.spec_from_file_location(f"examples_of_{path.parent.name}_{path.stem}", path)
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
@@ -63,14 +61,9 @@ def test_a_healthy_machine_and_a_sick_one_were_considered_for_each_check_that_ca
 def test_a_healthy_machine_fails_no_check_whose_only_action_is_monitor() -> None:
     """Such a finding makes the run NOT ACCEPTED. A check that may also repair uses `monitor` for what it cannot decide."""
     import_checks()
-    found = [one for one in examples() if not one.sick and one.check in _only_monitor()]
+    only = {it for it, about in CHECKS.items() if about.action is Action.MONITOR and not about.never_healthy}
+    found = [one for one in examples() if not one.sick and one.check in only]
     assert [(one.check, one.machine) for one in found if one.expected not in STAYS] == []
-
-
-def _only_monitor() -> set[str]:
-    return {
-        name for name, about in CHECKS.items() if about.action is Action.MONITOR and not about.never_healthy
-    }
 
 
 def test_no_healthy_machine_is_taken_out_of_service_and_each_states_its_source() -> None:

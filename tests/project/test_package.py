@@ -51,9 +51,7 @@ def in_dist_info(wheel: dict[str, bytes], name: str) -> bytes:
 
 def source_files(source: Path = SOURCE) -> set[str]:
     found = source.rglob("*")
-    return {
-        str(path.relative_to(source)) for path in found if path.is_file() and "__pycache__" not in path.parts
-    }
+    return {str(it.relative_to(source)) for it in found if it.is_file() and "__pycache__" not in it.parts}
 
 
 @pytest.mark.thorough
@@ -65,9 +63,7 @@ def test_distributions_have_every_file_of_the_package_and_valid_metadata(tmp_pat
         sdist = {name.partition("/")[2] for name in archive.getnames()}
     assert {f"src/{name}" for name in source_files()} <= sdist
     tops = {name.partition("/")[0] for name in sdist}
-    assert {"examples", "suites", "slurm-sandbox"}.isdisjoint(
-        tops
-    )  # links to the above; has an sdist of its own
+    assert {"examples", "suites", "slurm-sandbox"}.isdisjoint(tops)  # links to the above; has its own sdist
     assert {"LICENSE", "README.md", "CHANGELOG.md", "docs/tutorial.md", "pyproject.toml"} <= sdist
     found = Metadata.from_email(in_dist_info(wheel, "METADATA"), validate=True)
     assert str(found.version) == __version__

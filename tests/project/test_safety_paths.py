@@ -72,9 +72,7 @@ def test_the_list_has_every_file_that_writes_where_others_can() -> None:
         for path in SOURCE.rglob("*")
         if path.suffix in {".py", ".sh"} and WRITES.search(path.read_text())
     }
-    assert {path for path in found if not path.startswith(tuple(ELSEWHERE.split()))} == {
-        source for _, source in listed()
-    }
+    assert {it for it in found if not it.startswith(tuple(ELSEWHERE.split()))} == {it for _, it in listed()}
     assert {path for path, _ in listed()} == set(SCENARIOS)
 
 
@@ -225,9 +223,7 @@ SCENARIOS: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {
     "os.shared_storage/.gpucluster-RANDOM": shared_file,
     "/tmp/gpucluster.RANDOM": write_trial,
     "/dev/shm/gpucluster.RANDOM/": own,
-    "burnin.storage/gpucluster-RANDOM": lambda place, _: payload_host.burn_storage(
-        str(place), 1 << 20, 1.0, 1
-    ),
+    "burnin.storage/gpucluster-RANDOM": lambda at, _: payload_host.burn_storage(str(at), 1 << 20, 1.0, 1),
     "/tmp/gpucluster-mpi.RANDOM/": mpi,
     "/tmp/gpucluster-RANDOM/": container,
     "/tmp/rRANDOM/": ray,
@@ -275,9 +271,7 @@ def tree(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("path", SCENARIOS)
-def test_link_of_another_user_under_a_guessed_name_is_not_followed(
-    place: Path, monkeypatch: pytest.MonkeyPatch, path: str
-) -> None:
+def test_another_users_link_is_not_followed(place: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     victim, bob = place.parent / "victim", pwd.getpwnam(BOB).pw_uid
     victim.mkdir()
     for name in (f"gpucluster-{GUESS}.rank0.pt", "token", "s", "start.log", "example.cu"):
@@ -435,9 +429,7 @@ def test_part_of_a_checkpoint_that_another_user_wrote_is_not_read(place: Path) -
         storage.file(1)
 
 
-def test_root_removes_nothing_in_the_folder_of_another_user(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_root_removes_nothing_in_another_users_folder(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/nonexistent")
     (project / MARK).mkdir(0o700)  # root's, moved here by its owner
     # a killed run of another test may have left its own in /tmp

@@ -130,9 +130,7 @@ def test_an_event_has_its_time_run_and_fields(tmp_path: Path, monkeypatch: pytes
     log.close()
 
 
-@pytest.mark.parametrize(
-    ("path", "why"), [("file/x.jsonl", ""), (os.devnull, "is not a plain file of this user")]
-)
+@pytest.mark.parametrize(("path", "why"), [("file/x.jsonl", ""), (os.devnull, "is not a plain file")])
 def test_an_impossible_log_path_is_reported_with_what_to_do(tmp_path: Path, path: str, why: str) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(GpuClusterError) as caught:

@@ -258,9 +258,7 @@ def test_a_run_is_found_by_its_id_or_the_beginning_of_it(kept: History) -> None:
     with pytest.raises(ConfigError, match="'r' begins several runs: r13 ") as caught:
         kept.find("prod", "r")
     assert str(caught.value).count("good") == 3  # the newest three are named
-    with pytest.raises(
-        ConfigError, match=r"no run 'R1' of cluster prod; the last are r13 \(.*, good\), r12 "
-    ):
+    with pytest.raises(ConfigError, match=r"no run 'R1' of cluster prod; the last are r13 \(.*, good\), r12"):
         kept.find("prod", "R1")
 
 
@@ -268,9 +266,7 @@ def test_the_last_run_before_another_is_of_its_kind(kept: History) -> None:
     for number, real, end in ((1, True, 0), (2, True, 1), (3, False, 0), (4, True, 1), (5, True, None)):
         store(kept, number, ONE, real=real, end=end)
     fourth = kept.find("prod", "night004")
-    found = [
-        kept.find("prod", name, before=it).run for it in (fourth, None) for name in ("last", "last-good")
-    ]
+    found = [kept.find("prod", at, before=it).run for it in (fourth, None) for at in ("last", "last-good")]
     assert found == ["night002", "night001", "night005", "night003"]
     with pytest.raises(ConfigError, match=r"no run of cluster prod before night001; the last are night005"):
         kept.find("prod", "last", before=kept.find("prod", "night001"))
@@ -414,9 +410,7 @@ def test_the_last_good_run_of_each_node_decides_what_is_missing(kept: History) -
         *((before, "failed", []) for before in ("failed", "error", "not checked", "not applicable")),
     ],
 )
-def test_what_passed_has_turned(
-    kept: History, before: str, outcome: str, turned: list[tuple[str, str]]
-) -> None:
+def test_what_has_turned(kept: History, before: str, outcome: str, turned: list[tuple[str, str]]) -> None:
     add(kept, 1, [result("gpu01", "gpu.x", before), result("gpu01", "gpu.y")])
     now = [result("gpu01", "gpu.x", outcome), result("gpu01", "gpu.new", outcome), result("gpu01", "gpu.y")]
     comparison = add(kept, 2, now, end=1)
@@ -499,9 +493,7 @@ def test_compare_names_what_got_worse_and_sets_the_exit_status(three_nights: Pat
     assert (status, worse.replace("worse", "better") in out) == (0, True)
 
 
-def test_no_run_has_to_be_good_as_a_whole_and_what_is_not_compared_is_named(
-    kept: History, called: Called
-) -> None:
+def test_no_run_must_be_good_as_a_whole_and_what_is_left_out_is_named(kept: History, called: Called) -> None:
     """A one-check rerun was the last good run; the loss of bandwidth was compared with nothing."""
     bad = result("gpu01", "os.governor", outcome="failed", message="powersave")
     store(kept, 1, [bad, *bandwidths(1)], end=1)
@@ -555,12 +547,8 @@ def test_the_night_names_what_is_new_changed_healed_and_open(kept: History, call
     store(kept, 3, nights(3, gpu_ecc="2 errors", os_load="load 7", os_user="no group"), end=1)
     head, *lines = called("history", "--night", "--history", kept.path)[1].splitlines()
     assert head.endswith("1 new, 1 changed, 1 healed, 1 open")
-    assert [line.partition(" for ")[0].split(":")[0] for line in lines] == [
-        "new",
-        "changed",
-        "healed",
-        "open",
-    ]
+    kinds = ["new", "changed", "healed", "open"]
+    assert [line.partition(" for ")[0].split(":")[0] for line in lines] == kinds
     assert "open for 2 d: os.load on gpu01: load 7" in lines
     store(kept, 4, [result("gpu01", f"a.c{at}", "failed", message="x") for at in range(20)], end=1)
     many = called("history", "--night", "--history", kept.path)[1].splitlines()

@@ -125,9 +125,7 @@ def test_a_merged_case_keeps_the_text_of_every_attempt(tmp_path: Path) -> None:
         (("2026-11-21T02:00:00", ""), "failed, passed"),
     ],
 )
-def test_attempts_are_ordered_by_their_timestamps(
-    tmp_path: Path, stamps: tuple[str, ...], order: str
-) -> None:
+def test_attempts_are_ordered_by_timestamps(tmp_path: Path, stamps: tuple[str, ...], order: str) -> None:
     _, (one,), text = merged(tmp_path, case(inside=RED), case(), stamps=stamps)
     assert ends(one)[2] == {"attempts": order}
     assert f'timestamp="{min(filter(None, stamps))}"' in text
@@ -206,9 +204,7 @@ def test_runs_on_other_nodes_are_scopes_of_which_the_worst_decides(tmp_path: Pat
     assert [ends(one)[:2] for one in found] == [(["Failure"], []), ([], ["FlakyFailure"])]
 
 
-def test_what_cannot_be_merged_is_reported_and_no_file_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_merged_writes_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good = written(tmp_path / "good.xml", case())
     bad, out = tmp_path / "bad.xml", tmp_path / "out.xml"
     for text, complaint in (
@@ -225,9 +221,7 @@ def test_what_cannot_be_merged_is_reported_and_no_file_is_written(
         assert (told.count("\n"), out.exists()) == (1, False)
 
 
-def test_the_command_prints_what_it_merged_and_writes_over_no_file_of_a_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_writes_over_no_file_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = written(tmp_path / "1.xml", case(inside=RED))
     two = written(tmp_path / "2.xml", case(), stamp="2026-11-21T00:00:00")
     out = tmp_path / "sub" / "out.xml"

@@ -23,15 +23,9 @@ def result(node: str, check: str, measured: int | str = 7, **more: Any) -> dict[
     cause = {"action": "drain", "cause": "a GPU fell off the bus", "hint": "scontrol show node NODE"}
     told = ["Slurm state: IDLE", f"reproduce: srun -w {node} nvidia-smi", f"rerun: pytest t.py::t[{node}]"]
     about = {"nodeid": f"t.py::t[{node}]", "suite": check.partition(".")[0], "check": check, "node": node}
-    shown: dict[str, Any] = {
-        "event": "result",
-        "outcome": "failed",
-        "phase": "call",
-        "annotation": told,
-        **about,
-    }
+    shown: Any = {"event": "result", "outcome": "failed", "phase": "call", "annotation": told, **about}
     verdict = {"outcome": "failed", **cause, "findings": [finding], "advisories": []}
-    return shown | {"message": f"{check} on {node}", "verdicts": [verdict]} | more
+    return {**shown, "message": f"{check} on {node}", "verdicts": [verdict], **more}
 
 
 def run_of(nodes: int, results: list[dict[str, Any]], exit: int = 1) -> Run:

@@ -241,12 +241,7 @@ def test_each_fault_fires_its_alerts_with_node_and_check(tmp_path: Path) -> None
     }
     fires(tmp_path, series, 2, expected)
     # a simulated cluster wakes nobody
-    fires(
-        tmp_path,
-        written(bad("gpu.xid", "failed", "gpu02", "GPU 0"), simulated=True, exit_=1),
-        2,
-        {},
-    )
+    fires(tmp_path, written(bad("gpu.xid", "failed", "gpu02", "GPU 0"), simulated=True, exit_=1), 2, {})
 
 
 @pytest.mark.thorough

@@ -147,9 +147,7 @@ def test_a_folder_of_another_user_stays(tmp_path: Path) -> None:
 def test_a_log_is_found_by_its_run_its_folder_or_itself(tmp_path: Path) -> None:
     folder = made(tmp_path, 1)
     RunFolder(tmp_path, run_id(1), most=9).publish()
-    assert {log_in(where) for where in (tmp_path, folder, folder / "events.jsonl")} == {
-        folder / "events.jsonl"
-    }
+    assert {log_in(at) for at in (tmp_path, folder, folder / "events.jsonl")} == {folder / "events.jsonl"}
 
 
 def test_the_newest_full_run_goes_before_a_later_rerun(tmp_path: Path) -> None:

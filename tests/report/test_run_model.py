@@ -11,10 +11,7 @@ from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.part import gpu, nvlink
 from pytest_gpucluster.report.events import read_run
 from pytest_gpucluster.report.run_model import FailureGroup
-from pytest_gpucluster.report.run_snapshot import (
-    Recorded,
-    recorded,
-)
+from pytest_gpucluster.report.run_snapshot import Recorded, recorded
 
 # --- the model of a page
 

@@ -48,9 +48,7 @@ def test_a_run_leaves_everything_in_one_folder(sandbox: Sandbox, tmp_path: Path)
     assert f"reports: reports/{run.event('start')['run']}: {files}" in run.out
     logs = {path.name: path.read_text() for path in (reports / "steps").iterdir()}
     assert len(logs) == 4
-    manifest, found = manifest_of(
-        reports.resolve(), None
-    )  # the reports of a real run state what its log does
+    manifest, found = manifest_of(reports.resolve(), None)  # reports of a real run state what its log does
     assert len(manifest.splitlines()) == 8
     assert found.verdict == "Not accepted, 2 of 2 nodes failed, SIMULATED hardware"
     (echo,) = (text for name, text in logs.items() if "mine.echo" in name and "said on gpu02" in text)
@@ -86,9 +84,7 @@ def write_log(folder: Path, *, finish: int | None) -> Path:
     return folder
 
 
-def test_report_leaves_the_junit_file_of_a_run_that_ended(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_report_leaves_an_ended_runs_junit_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_log(tmp_path / "r", finish=1)
     (folder / "junit.xml").write_text("pytest's own")
     assert cli.main(["report", str(folder)]) == 0

@@ -39,9 +39,6 @@ def test_no_row_is_longer_than_the_terminal_and_no_word_is_cut(width: int) -> No
 
 def test_lines_break_between_words() -> None:
     lines = ["not checked: os.smart on gpu[01-06]: smartctl: command not found", "coverage: 1 of 2"]
-    assert list(wrapped(lines, 40)) == [
-        "not checked: os.smart on gpu[01-06]:",
-        "  smartctl: command not found",
-        "coverage: 1 of 2",
-    ]
+    shown = ["not checked: os.smart on gpu[01-06]:", "  smartctl: command not found", "coverage: 1 of 2"]
+    assert list(wrapped(lines, 40)) == shown
     assert list(wrapped(["/a/path/that/has-no-room"], 10)) == ["/a/path/that/has-no-room"]

@@ -58,9 +58,7 @@ def test_read_again(node, read_later):
 """
 
 
-def test_an_answer_is_read_once_and_released_after_the_last_test_that_reads_it(
-    sandbox: Sandbox, tmp_path: Path
-) -> None:
+def test_an_answer_is_read_once_and_released_after_its_last_reader(sandbox: Sandbox, tmp_path: Path) -> None:
     run = run_made(tmp_path, sandbox, made_suite(COUNTED, checks=CHECKS), "--nodes=gpu[01-02]", "-s")
     assert run.rc == 0, run.out
     assert (tmp_path / "read").read_text().split() == ["gpu01", "gpu02"] * 2

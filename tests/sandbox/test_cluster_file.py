@@ -51,9 +51,7 @@ def test_the_next_step_names_this_sandbox(folder: Path, monkeypatch: pytest.Monk
     assert other.next_step.startswith(f"pytest --cluster={other.cluster_file}; ")
 
 
-def test_the_cluster_file_states_the_limits_and_the_folder_of_its_slurm(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_limits_and_folder_of_slurm_are_stated(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Recorded on a sandbox of one node: slurm.limits failed, for the file said MaxNodes=1 of a partition of 2.
 
     Commands of one version do not talk with daemons of a much older or newer one.

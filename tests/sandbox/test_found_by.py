@@ -37,9 +37,7 @@ LASTING = {
     "corrected_memory_errors": (Action.MONITOR, "32767 times"),
     "mce": (Action.DRAIN, "Bank 7: be00000000800092"),
 }
-RECOVERED = sorted(
-    name for name, it in FAULTS.items() if FOUND_BY[name][0] == "os.kernel_log" and it.harmless
-)
+RECOVERED = sorted(at for at, it in FAULTS.items() if FOUND_BY[at][0] == "os.kernel_log" and it.harmless)
 
 
 def answer(folder: Path, kind: str, command: str, model: str = "h100") -> Answer:
@@ -106,14 +104,10 @@ def test_a_healthy_node_has_no_warning(tmp_path: Path, model: str) -> None:
         ("drive_dead", Outcome.NOT_CHECKED, "nvme4: No such device"),
     ],
 )
-def test_the_simulated_smartctl_reports_the_drives_of_its_node(
-    tmp_path: Path, kind: str, outcome: Outcome, words: str
-) -> None:
+def test_simulated_smartctl_reports_drives(tmp_path: Path, kind: str, outcome: Outcome, words: str) -> None:
     verdict = drive_health(DRIVES.parse(answer(tmp_path, kind, DRIVES.command)))
     assert verdict.outcome is outcome
-    texts = [str(one.measured) for one in verdict.findings] + [
-        str(one.measured) for one in verdict.advisories
-    ]
+    texts = [str(it.measured) for it in verdict.findings] + [str(it.measured) for it in verdict.advisories]
     assert words in ["", verdict.reason, *(text.removeprefix("critical warning: ") for text in texts)]
     wear = [it.device for it in verdict.metrics if it.name == "drive_wear"]
     absent = {"drive_missing": "nvme3", "drive_dead": "nvme4"}.get(kind)

@@ -189,8 +189,7 @@ KEEPS_AWAY = {
 
 
 @pytest.mark.parametrize(
-    "flag",
-    [*KEEPS_AWAY, "PLANNED", "POWERED_DOWN", "POWERING_UP", "COMPLETING", "PERFCTRS", "BLOCKED"],
+    "flag", [*KEEPS_AWAY, "PLANNED", "POWERED_DOWN", "POWERING_UP", "COMPLETING", "PERFCTRS", "BLOCKED"]
 )
 def test_a_flag_that_keeps_jobs_away_says_why_and_others_do_not(flag: str) -> None:
     assert inventory.parse_state(flag) == ("IDLE", frozenset({flag}))  # as 20.11 and sinfo write it

@@ -269,9 +269,7 @@ def test_a_step_that_is_ended_before_its_task_has_begun_blames_no_node(tmp_path:
 @pytest.mark.parametrize(
     ("why", "to_blame"), [("Job credential revoked", set()), ("Invalid job credential", {"gpu01"})]
 )
-def test_a_node_that_heard_of_the_end_of_the_job_first_is_not_to_blame(
-    tmp_path: Path, why: str, to_blame: set[str]
-) -> None:
+def test_a_node_that_first_heard_the_end_is_no_cause(tmp_path: Path, why: str, to_blame: set[str]) -> None:
     """What srun says when the holder of the allocation is killed while the agents start."""
     lines = (
         f"srun: error: Task launch for StepId=78.0 failed on node gpu01: {why}",

@@ -48,10 +48,7 @@ def test_a_service_that_drips_bytes_ends_at_the_deadline(head: bytes) -> None:
         finally:
             gone.set()
 
-    with (
-        service(drip) as (url, _),
-        pytest.raises(TransportError, match=r"no whole answer within 1 s$"),
-    ):
+    with service(drip) as (url, _), pytest.raises(TransportError, match=r"no whole answer within 1 s$"):
         get(url, timeout=1.0)  # it drips for ever
     assert gone.wait(600), "the connection ends too"
 
@@ -62,9 +59,7 @@ def test_a_redirect_is_an_error_and_reaches_no_other_host(status: int) -> None:
         head = f"HTTP/1.1 {status} Moved\r\nLocation: {other}\r\nContent-Length: 0\r\n\r\n"
         with (
             service(lambda it: it.sendall(head.encode())) as (url, _),
-            pytest.raises(
-                TransportError, match=f"HTTP status {status}, a redirect, which is not followed: {other}"
-            ),
+            pytest.raises(TransportError, match=f"HTTP status {status}, a redirect, .*: {other}"),
         ):
             get(url, timeout=60.0)
     assert reached == []

@@ -94,9 +94,7 @@ MIB = 1 << 20
 
 
 @pytest.mark.parametrize("endless", ["cat /dev/zero", "yes >&2"])
-def test_endless_output_of_a_control_command_is_an_error(
-    endless: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_endless_output_of_a_command_is_an_error(endless: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "MAX_OUTPUT", 4 * MIB)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(TransportError, match="printed more than 4 MiB"):

@@ -9,16 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from counter_examples import (
-    CONFIGURE,
-    DRAIN,
-    MONITOR,
-    PASSED,
-    STAYS,
-    WARNING,
-    CounterExample,
-    result,
-)
+from counter_examples import CONFIGURE, DRAIN, MONITOR, PASSED, STAYS, WARNING, CounterExample, result
 from fabric_helpers import answer
 from judged import parts
 from suite_helpers import considered
@@ -235,9 +226,7 @@ def test_cards_of_two_ports_beside_each_gpu_are_not_the_rails(card: dict[str, An
     assert not fabric.rate(IB, node(*rails(), *cards)).findings
     lost = fabric.hca_count(IB, node(*rails()[:3], *cards))
     assert [one.ports[0].board for one in rails_of(node(*rails()[:3], *cards), IB)[:3]] == ["RAIL"] * 3
-    assert [str(found.part) for found in lost.findings] == (
-        ["GPU 3 (0000:33:00.0)"] if len(card) == 2 else []
-    )
+    assert [str(it.part) for it in lost.findings] == (["GPU 3 (0000:33:00.0)"] if len(card) == 2 else [])
 
 
 def test_a_faster_card_beside_one_gpu_is_not_the_rail_of_all() -> None:
@@ -451,9 +440,7 @@ BRIDGE = "pci0000:15/0000:15:01.0"
 @pytest.mark.parametrize(
     ("link", "gpu", "asked"), [("", "", 1), ("", BRIDGE, 1), (BRIDGE, "", 1), (BRIDGE, BRIDGE, 0)]
 )
-def test_nvidia_smi_runs_only_if_no_adapter_or_no_gpu_has_a_pci_path(
-    tmp_path: Path, link: str, gpu: str, asked: int
-) -> None:
+def test_nvidia_smi_runs_only_without_pci_paths(tmp_path: Path, link: str, gpu: str, asked: int) -> None:
     device, tools = tmp_path / "sys/class/infiniband/mlx5_0", tmp_path / "bin"
     (device / "ports/1").mkdir(parents=True)
     tools.mkdir()
@@ -531,9 +518,7 @@ H100 = {0, 3, 4, 5, 6, 9, 10, 11}
         ("dgx-h100", "", 12, 1, False),  # the GUIDs contradict the guide
     ],
 )
-def test_names_of_the_guide_hold_for_a_whole_dgx(
-    profile: str, product: str, number: int, guid: int | None, named: bool
-) -> None:
+def test_names_of_a_whole_dgx(profile: str, product: str, number: int, guid: int | None, named: bool) -> None:
     (one,) = rails_of(Adapters(tuple(card(n, guid) for n in range(number)), 1.0, (), product), eight(profile))
     assert ({int(port.device[5:]) for port in one.ports} == H100) is named
 

@@ -119,9 +119,7 @@ def test_a_dead_driver_is_a_fact_and_stops_the_survey(tmp_path: Path, words: str
         nvidia_smi.parse_nvlink(answer)
 
 
-def test_an_nvidia_smi_that_hangs_costs_its_own_section_and_the_later_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hung_nvidia_smi_costs_the_later_sections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         nvidia_smi, "SURVEY", nvidia_smi.SURVEY.replace(f"limited {nvidia_smi.HANG}", "limited 2")
     )

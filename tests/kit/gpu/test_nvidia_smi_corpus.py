@@ -49,9 +49,8 @@ def test_every_field_is_as_nvidia_smi_printed_it(tmp_path: Path) -> None:
 
 def test_remapped_rows_and_processes_are_as_nvidia_smi_printed_them(tmp_path: Path) -> None:
     fields = ",".join(("gpu_uuid", *(f"remapped_rows.{name}" for name in nvidia_smi.ROWS)))
-    assert answer(tmp_path, f"--query-remapped-rows={fields}", "--format=csv")[1] == recorded(
-        "query-remap.txt"
-    )
+    rows = answer(tmp_path, f"--query-remapped-rows={fields}", "--format=csv")[1]
+    assert rows == recorded("query-remap.txt")
     columns = "pid,gpu_uuid,used_memory,process_name"
     shown = ["pid, gpu_uuid, used_gpu_memory [MiB], process_name"]
     assert answer(tmp_path, f"--query-compute-apps={columns}", "--format=csv") == (0, shown)

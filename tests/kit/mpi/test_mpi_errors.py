@@ -58,12 +58,10 @@ LINES = {
         "|prterun has detected an attempt to run as root|.",
     ],
     "shared memory is full": [
-        "Error while creating shared memory segment /x (size 9), error: No space left on device (28)",
+        "Error while creating shared memory segment /x (size 9), error: No space left on device (28)"
     ],
     "no network interface": ["Bootstrap : no socket interface found", "NET/Socket : no interface found"],
-    "low limits": [
-        *(f"{words}; limits of this process: 40 open files" for words in LIMITED),
-    ],
+    "low limits": [*(f"{words}; limits of this process: 40 open files" for words in LIMITED)],
     "fabric manager": ["CUDA error: |system not yet initialized|"],
     "driver library": [
         "CUDA driver is a stub library",

@@ -118,9 +118,8 @@ def test_the_slowest_part_of_the_route_counts() -> None:
     assert str(found) == "half of 126 GB/s: 8 adapters x 15.752 GB/s"
     slots = replace(H100, pcie=(7.88,) * 8)
     assert bound("all_reduce", 4 * GIB, slots, 2, 8) == pytest.approx(0.5 * 8 * 7.88, rel=0.01)
-    assert bound("all_reduce", 4 * GIB, H100, 2, 8, ran=("NET/IB",)) < bound(
-        "all_reduce", 4 * GIB, H100, 2, 8
-    )
+    two = ("all_reduce", 4 * GIB, H100, 2, 8)
+    assert bound(*two, ran=("NET/IB",)) < bound(*two)
     # storage adapters of another rate are not counted
     mixed = replace(H100, adapters=(*ports(1, 25.0), *ports(2, 3.125)))
     assert bound("all_reduce", 4 * GIB, mixed, 2, 8) == pytest.approx(12.5, rel=0.01)
@@ -136,11 +135,9 @@ def test_sockets_only_where_the_site_has_no_other_way() -> None:
     for env in ({"NCCL_IB_DISABLE": "1"}, {"NCCL_NET": "Socket"}, {"NCCL_IB_HCA": "^mlx5"}):
         assert bound("all_reduce", 4 * GIB, H100, 2, 8, env=env) < UNKNOWN_INTERFACE
     slow = replace(H100, adapters=(), interfaces={"eno1": 1.25, "eno2": 0.125, "docker0": 0.01})
-    for chosen, rate in (
-        ({"env": {"NCCL_SOCKET_IFNAME": "eno1"}}, 1.25),
-        ({}, 0.125),
-        ({"interfaces": ("eno1",)}, 1.25),
-    ):
+    named = {"env": {"NCCL_SOCKET_IFNAME": "eno1"}}
+    cases: Any = ((named, 1.25), ({}, 0.125), ({"interfaces": ("eno1",)}, 1.25))
+    for chosen, rate in cases:
         assert bound("all_reduce", 4 * GIB, slow, 2, 8, **chosen) == pytest.approx(rate / 2, rel=0.01)
 
 

@@ -280,9 +280,8 @@ def test_per_node_runs_are_believed_one_by_one() -> None:
 def test_nodes_that_share_gpus_are_not_believed() -> None:
     output = read(text_of("per-node-wrong-gpus.txt"), rc=0)
     for node, verdict in validate_nodes(output, TASKS, RunSpec(NODES, 2)).items():
-        assert reported(verdict).startswith(
-            f"vm GPU (0000:00:06): used by gpu[01-04] at once / used by {node} alone"
-        )
+        used = f"vm GPU (0000:00:06): used by gpu[01-04] at once / used by {node} alone"
+        assert reported(verdict).startswith(used)
         assert "TaskProlog" in verdict.hint
     # on different hosts the same bus ids are no fault
     runs = (with_rank(run, *range(2), host=TASKS[run.label]) for run in output.runs)

@@ -15,14 +15,7 @@ from pytest_gpucluster.core.known_lines import KnownLine
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit.node import kernel_log as probes
 from pytest_gpucluster.kit.node.kernel_log import Event, KernelLog, XidEvent, parse
-from pytest_gpucluster.kit.node.log_classes import (
-    AGAIN,
-    CORRECTED,
-    CRASH,
-    GAVE_UP,
-    GPU,
-    UNCORRECTED,
-)
+from pytest_gpucluster.kit.node.log_classes import AGAIN, CORRECTED, CRASH, GAVE_UP, GPU, UNCORRECTED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,10 +54,8 @@ def test_a_log_that_may_not_be_read_names_the_remedy() -> None:
     [
         ("<3>[ 100.5] usb 1-1: device descriptor read, error -71", True),
         ("<4>[ 100.5] usb 1-1: device descriptor read, error -71", False),
-        (
-            "<6>[ 100.5] EXT4-fs (sda1): Remounting filesystem read-only",
-            True,
-        ),  # its class decides, not its level
+        # its class decides, not its level
+        ("<6>[ 100.5] EXT4-fs (sda1): Remounting filesystem read-only", True),
         ("<27>[ 100.5] mydaemon: failed", False),  # level 3 of another facility
         ("kern  :err   : [  100.5] usb 1-1: failed", True),
         ("kern  :warn  : [  100.5] usb 1-1: failed", False),
@@ -119,22 +110,17 @@ def test_the_journal_is_read_where_dmesg_is_forbidden_and_its_errors_have_a_leve
 
 def test_a_record_of_the_firmware_is_one_event_with_the_name_of_its_module(tmp_path: Path) -> None:
     words = (
+        "Hardware error from APEI Generic Hardware Error Source: 4",
         "event severity: fatal",
         " Error 0, type: fatal",
         "fru_text: Card03, ChnA, DIMM0",
         "section_type: memory error",
     )
-    record = [
-        f"{{1}}[Hardware Error]: {it}"
-        for it in ("Hardware error from APEI Generic Hardware Error Source: 4", *words)
-    ]
+    record = [f"{{1}}[Hardware Error]: {it}" for it in words]
     second = [it.replace("{1}", "{2}").replace("DIMM0", "DIMM1") for it in record]
     first, other = fold(tmp_path, *record, USB, *second).events
-    assert (first.kind, first.device, other.device) == (
-        UNCORRECTED,
-        "Card03, ChnA, DIMM0",
-        "Card03, ChnA, DIMM1",
-    )
+    dimms = [f"Card03, ChnA, DIMM{number}" for number in (0, 1)]
+    assert (first.kind, [first.device, other.device]) == (UNCORRECTED, dimms)
     assert first.text.startswith("[Hardware Error]: event severity: fatal; Error 0, type: fatal; fru_text")
     assert (first.count, first.last) == (1, 5.0)
 
@@ -282,9 +268,7 @@ def test_the_program_runs_in_every_awk(tmp_path: Path, awk: str) -> None:
     (tmp_path / "awk").write_text(f'#!/bin/sh\nexec {awk} "$@"\n')
     (tmp_path / "awk").chmod(0o755)
     kinds = [UNCORRECTED] * 3 + [CRASH] * 2 + [GPU, GAVE_UP, CORRECTED, AGAIN]
-    assert [(event.kind, event.text) for event in fold(tmp_path, *LINES).events] == list(
-        zip(kinds, LINES, strict=True)
-    )
+    assert [(e.kind, e.text) for e in fold(tmp_path, *LINES).events] == list(zip(kinds, LINES, strict=True))
 
 
 STAMP = "[ 1234.114906]"

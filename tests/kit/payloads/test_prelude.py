@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 from queue import Queue
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -222,22 +223,14 @@ def test_low_limits_are_reported(monkeypatch: pytest.MonkeyPatch, files: int, sp
 
 
 def test_gpus_are_named_as_nvidia_smi_names_them() -> None:
-    class About:
-        name, uuid, pci_domain_id, pci_bus_id, pci_device_id = "H200", "1-2", 0, 0x9D, 0
-
-    class Old:
-        name = "K80"
-
-    assert prelude.gpu_facts(About()) == {"name": "H200", "uuid": "GPU-1-2", "bus": "0000:9d:00"}
-    assert json.dumps(prelude.gpu_facts(Old())) == '{"name": "K80", "uuid": "", "bus": ""}'
+    about = SimpleNamespace(name="H200", uuid="1-2", pci_domain_id=0, pci_bus_id=0x9D, pci_device_id=0)
+    assert prelude.gpu_facts(about) == {"name": "H200", "uuid": "GPU-1-2", "bus": "0000:9d:00"}
+    old = prelude.gpu_facts(SimpleNamespace(name="K80"))
+    assert json.dumps(old) == '{"name": "K80", "uuid": "", "bus": ""}'
 
 
-@pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning"
-)  # connections that were refused
-def test_who_does_not_know_the_secret_of_the_step_stays_outside_and_holds_up_nobody(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # refused connections
+def test_who_lacks_the_steps_secret_stays_outside_and_delays_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(prelude.SECRET, "right")
     port = free_port()
     door = prelude.Door(port)

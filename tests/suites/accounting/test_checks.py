@@ -35,20 +35,9 @@ def of_ml(**stated: Any) -> AccountingConfig:
     return config(accounts={"ml": stated})
 
 
-def assert_judged(verdict: Verdict, expected: str | list[str]) -> None:
-    """Fail unless the verdict is this outcome, or a fault of the configuration in these parts."""
-    assert all(one.code and one.action is None for one in verdict.findings), "no node is at fault"
-    if isinstance(expected, list):
-        assert judged(verdict) == (CONFIGURE, expected)
-    else:
-        assert judged(verdict)[0] == expected
-
-
 ML = facts.Association("ml", "", "", "root", "10", frozenset({"normal"}), {"GrpTRES": {"gres/gpu": 8}})
 ALICE = facts.Association("ml", "alice", fairshare="1", limits={"GrpTRES": None})
-NARROW = facts.Association(
-    "ml", "alice", "debug", fairshare="7"
-)  # of one partition: it does not hide the general one
+NARROW = facts.Association("ml", "alice", "debug", fairshare="7")  # of one partition: hides no general one
 WHOLE = {"ml": {"parent": "root", "fairshare": 10, "users": ["Alice"], "limits": {"GrpTRES": "gres/gpu=8"}}}
 STATED = config(accounts=WHOLE)
 SHARE = config(accounts={"ml": {"users": {"alice": {"fairshare": 1}}}})
@@ -232,7 +221,7 @@ UNSTATED: Cases = {
         (NOT_APPLICABLE, checks.qos, config(), {"high": HIGH}, ALL, {}),
         (NOT_APPLICABLE, checks.partition_access, config(), parse_partitions(PARTITION.format("ALL")), ALL),
         (NOT_APPLICABLE, checks.access, config(), {}, {}, {}),
-    ],
+    ]
 }
 
 
@@ -248,4 +237,9 @@ UNSTATED: Cases = {
 def test_each_case_has_its_verdict(
     check: Callable[..., Verdict], given: list[Any], expected: str | list[str]
 ) -> None:
-    assert_judged(check(*given), expected)
+    verdict = check(*given)
+    assert all(one.code and one.action is None for one in verdict.findings), "no node is at fault"
+    if isinstance(expected, list):
+        assert judged(verdict) == (CONFIGURE, expected)
+    else:
+        assert judged(verdict)[0] == expected

@@ -31,17 +31,12 @@ ASSOCIATIONS = {
     "ops|1e3|||1|normal": {},
     "a b|||root|1|normal": {},
 }
-QOS = {
-    "high|10|normal|DenyOnLimit": {"MaxJobsPU": "3"},
-    "normal|0||": {},
-}
+QOS = {"high|10|normal|DenyOnLimit": {"MaxJobsPU": "3"}, "normal|0||": {}}
 
 
 def rows(kinds: dict[str, str], table: dict[str, dict[str, str]]) -> str:
     """Return the rows of sacctmgr: the first columns, and the limits."""
-    return "".join(
-        "|".join([first, *(of.get(name, "") for name in kinds)]) + "\n" for first, of in table.items()
-    )
+    return "".join("|".join([first, *(of.get(it, "") for it in kinds)]) + "\n" for first, of in table.items())
 
 
 def survey(private: str = "none", level: str = "None", user: str = "eve", **changes: str) -> Survey:

@@ -112,9 +112,7 @@ ENDED = RUNS.format(9, "b").replace("RUNNING", "COMPLETED")
 SENT, UNSENT = "DBD Agent queue size: 0\n", "DBD Agent queue size: 3\n"
 
 
-def test_jobs_that_only_the_accounting_has_are_runaways_if_they_live_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_jobs_that_only_the_accounting_has_are_runaways_if_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     paused: list[float] = []
     monkeypatch.setattr("time.sleep", paused.append)
     root = {"id -un": "root", "sdiag": [UNSENT, SENT], "sacct": "", "squeue": "7\n"}

@@ -208,9 +208,7 @@ PERSISTENCE = four(fail(warned(5, 3, "Persistence mode for GPU 0 is disabled")))
 COUNTER_EXAMPLES = [
     diagnosed("persistence mode is off", "tests/corpus/dcgm: 4.x", CONFIGURE, PERSISTENCE),
     diagnosed("a board with few lanes", "DCGM_FR_LOW_BANDWIDTH: triage", MONITOR, four(fail(warned(4, 13)))),
-    diagnosed(
-        "a power limit of the site", "DCGM_FR_TARGET_POWER: triage", MONITOR, four(fail(warned(4, 14)))
-    ),
+    diagnosed("a power limit of a site", "DCGM_FR_TARGET_POWER: triage", MONITOR, four(fail(warned(4, 14)))),
     diagnosed("the same before DCGM 3.3", "dcgmi 2.x and 3.1: no severity", MONITOR, NO_SEVERITY),
     diagnosed("uncorrectable errors", "VOLATILE_DBE: isolate", DRAIN, four(fail(warned(2))), sick=True),
     diagnosed("row remappings wait", "PENDING_ROW_REMAP: reset", RESET, four(fail(warned(6))), sick=True),

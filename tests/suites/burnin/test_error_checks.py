@@ -63,9 +63,7 @@ def test_a_counter_may_rise_by_its_limit_and_no_further() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "limit"), [(0.0, 8.0), (60.0, 8.0), (90.0, 12.0)])
-def test_replays_are_counted_by_the_minute_and_symbol_errors_by_the_rate_of_the_port(
-    seconds: float, limit: float
-) -> None:
+def test_replays_count_by_minute_and_symbol_errors_by_the_ports_rate(seconds: float, limit: float) -> None:
     totals = NodeTotals("a", hello=hello("a", port_rates={"hdr/1": 25.0}))
     totals.rose = {
         "hdr/1": {"symbol_error": 1, "ecc_corrected_volatile": 2, "xid_79": 1},

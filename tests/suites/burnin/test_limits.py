@@ -183,9 +183,7 @@ def test_a_fleet_in_two_halves_has_stragglers_that_drain_nobody() -> None:
     whole = fleet(4, **lines)
     verdict = stragglers.stragglers(whole, "c", CONFIG)
     assert judged(verdict) == (MONITOR, [f"GPU {n} (GPU-c-{n}, 0000:{n}0:00.0)" for n in range(4)])
-    assert str(verdict.findings[0].expected).endswith(
-        "8 about 701 TFLOP/s on a,b; 8 about 591 TFLOP/s on c,d"
-    )
+    assert str(verdict.findings[0].expected).endswith("about 701 TFLOP/s on a,b; 8 about 591 TFLOP/s on c,d")
     assert stragglers.stragglers(whole, "a", CONFIG).outcome is Outcome.PASSED
     whole.take_limits(profile_of(bf16=600.0))
     assert stragglers.stragglers(whole, "c", CONFIG).outcome is Outcome.PASSED, "one fault, one verdict"

@@ -80,11 +80,7 @@ def test_a_gpu_that_took_no_part(broken: list[str], why: str) -> None:
     verdict = checks.survived(whole, "a")
     assert (judged(verdict), "could be started" in verdict.cause) == ((CONFIGURE, ["GPUs"]), True)
     (found,) = verdict.findings
-    assert (str(found.measured), str(found.expected), found.code) == (
-        f"3 took part: {why}",
-        "4",
-        "fewer_gpus",
-    )
+    assert (found.code, f"{found.measured}, {found.expected}") == ("fewer_gpus", f"3 took part: {why}, 4")
     totals.problems.append(problem("hbm", "the load ended by signal 11", UUID, "crashed"))
     both = checks.survived(whole, "a")
     assert (judged(both), "could be started" in both.cause) == ((DRAIN, [GPU_1, "GPUs"]), False)
@@ -214,11 +210,8 @@ def host(kind: str, **fields: Any) -> dict[str, Any]:
 
 
 def test_wrong_results_of_the_host() -> None:
-    for kind, part, action in (
-        ("cpu", "CPUs", VENDOR),
-        ("memory", "memory", VENDOR),
-        ("storage", "/tmp", DRAIN),
-    ):
+    loads = (("cpu", "CPUs", VENDOR), ("memory", "memory", VENDOR), ("storage", "/tmp", DRAIN))
+    for kind, part, action in loads:
         check = LOADS[kind][0]
         whole, totals = one_node(a=[host(kind)])
         assert check(whole, "a", CONFIG).outcome is Outcome.PASSED
@@ -322,12 +315,8 @@ def test_processes_of_others_explain_a_lack_of_memory_and_no_crash() -> None:
     assert "(pid 4)" not in checks.survived(whole, "a").cause
 
 
-def pair_of(*members: str, **more: Any) -> dict[str, Any]:
-    return nccl_line("a", members=[*members], **{"busbw": 90.0, **more})
-
-
 def test_wrong_sums_are_blamed_on_a_partner_that_is_bad() -> None:
-    whole = fleet(3, a=[pair_of("a", "b", wrong=2)])
+    whole = fleet(3, a=[nccl_line("a", members=["a", "b"], busbw=90.0, wrong=2)])
     whole.nodes["c"].wrong = {"hbm": {"": 1}}
     verdict = checks.nccl(whole, "a", CONFIG)
     assert (judged(verdict), figures(verdict.findings[0].measured)) == ((DRAIN, [GPU_0]), [2])
@@ -510,9 +499,7 @@ COUNTER_EXAMPLES = [
     healthy(gpu_memory, "another process took the memory", "CUDA: out of memory", MONITOR, *TAKEN),
     healthy(gpu_memory, "torch without kernels on all nodes", "torch: no kernel image", MONITOR, *NO_TEST),
     sick(gpu_memory, "a word that lost a bit", "healthy memory keeps it", VENDOR, BIT),
-    *of_load(
-        memory, "memory", ("a small memory limit", "OSError: [Errno 12] Cannot allocate memory", MONITOR)
-    ),
+    *of_load(memory, "memory", ("a small limit", "OSError: [Errno 12] Cannot allocate memory", MONITOR)),
     healthy(memory, "three healthy nodes", "GB/s", PASSED, added(host("memory"))),
     healthy(memory, "one NUMA node is slower", "GB/s", PASSED, added(host("memory", rate=2.0))),
     sick(memory, "bytes that changed in memory", "healthy memory keeps them", VENDOR, WRONG_MEMORY),

@@ -16,7 +16,7 @@ import pytest
 from burnin_helpers import CONFIG, NAME, fleet, gpu_of, hello, load
 from counter_examples import DRAIN, MONITOR, NOT_CHECKED
 from framework_helpers import framework_python, imported
-from judged import judged
+from judged import figures, judged
 from paths import DATA
 
 from pytest_gpucluster.kit.framework.payload_step import sent
@@ -91,9 +91,7 @@ class Tools:
 
 
 @pytest.mark.parametrize("status", [0, 14])
-def test_a_snapshot_has_all_counters_also_beside_a_warning_of_nvidia_smi(
-    monkeypatch: pytest.MonkeyPatch, status: int
-) -> None:
+def test_a_snapshot_is_whole_beside_a_warning_of_smi(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
     """nvidia-smi(1): 14 is a corrupted InfoROM, beside a whole answer."""
     tools, counters = Tools(monkeypatch), payload_counters.Counters()
     tools.status = status
@@ -106,10 +104,8 @@ def test_a_snapshot_has_all_counters_also_beside_a_warning_of_nvidia_smi(
     tools.status, tools.log = 1, ""
     found = counters.snapshot()
     assert (found["gpus"], found["kernel"]) == ([], None)
-    assert counters.unread == {
-        "gpu": "no NVML",
-        "xid": "dmesg: dmesg says no; journalctl: journalctl says no; ",
-    }
+    missing = "dmesg: dmesg says no; journalctl: journalctl says no; "
+    assert counters.unread == {"gpu": "no NVML", "xid": missing}
 
 
 def test_others_on_the_gpus_are_distinguished_from_ours() -> None:
@@ -372,11 +368,7 @@ def test_products_are_compared_bit_by_bit() -> None:
 
 def test_the_hottest_products_have_half_of_the_time() -> None:
     assert payload_gpu.shares(8.0, ["bf16"], "bf16") == {"bf16": 8.0}
-    assert payload_gpu.shares(8.0, ["bf16", "fp64", "fp32"], "bf16") == {
-        "bf16": 4.0,
-        "fp64": 2.0,
-        "fp32": 2.0,
-    }
+    assert payload_gpu.shares(8.0, ["bf16", "int8", "fp32"], "bf16") == {"bf16": 4, "int8": 2, "fp32": 2}
     # the cluster file leaves the hottest out
     assert payload_gpu.shares(8.0, ["fp64", "fp32"], "bf16") == {"fp64": 4.0, "fp32": 4.0}
 
@@ -532,9 +524,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return lines
 
 
-def test_a_load_that_hangs_when_the_burn_in_ends_is_no_pass(
-    monkeypatch: pytest.MonkeyPatch, said: list[dict[str, Any]]
-) -> None:
+def test_load_hung_at_the_end_is_no_pass(monkeypatch: pytest.MonkeyPatch, said: list[dict[str, Any]]) -> None:
     """A worker that was stopped, or waits for its GPU for ever: its load is told although it was cut short."""
     monkeypatch.setattr(time, "monotonic", lambda: 150.0)
     agent = payload.Agent({"gpus": 3})
@@ -550,7 +540,7 @@ def test_a_load_that_hangs_when_the_burn_in_ends_is_no_pass(
     whole = BurninResult({"n1": told}, requested=1.0, gpus=3)
     (finding,) = load_checks.survived(whole, "n1").findings
     assert (str(finding.part), finding.code) == ("GPU 0 (GPU-0)", "hangs")
-    assert "did not end after 100 s instead of 10 s" in str(finding.measured)
+    assert figures(finding.measured)[-2:] == [100, 10]
     verdict = load_checks.memory_bandwidth(whole, "n1", CONFIG)
     assert (judged(verdict)[0], "see burnin.survived" in verdict.reason) == (NOT_CHECKED, True)
 
@@ -564,10 +554,7 @@ def test_a_process_that_was_stopped_is_distinguished_from_one_that_computes(said
             assert one.exit_reason() == ("hangs", "did not answer in time")
             process.send_signal(signal.SIGSTOP)
             os.waitid(os.P_PID, process.pid, os.WSTOPPED)
-            assert one.exit_reason() == (
-                "stopped",
-                "did not answer in time: its process is stopped by a signal",
-            )
+            assert one.exit_reason()[0] == "stopped"
         finally:
             process.kill()
 
@@ -575,9 +562,7 @@ def test_a_process_that_was_stopped_is_distinguished_from_one_that_computes(said
 OOM = "Killed process 4711 (python3) total-vm:34356472kB"
 
 
-def test_who_lacks_memory_of_the_host_has_no_broken_gpu(
-    monkeypatch: pytest.MonkeyPatch, said: object
-) -> None:
+def test_lack_of_host_memory_is_no_broken_gpu(monkeypatch: pytest.MonkeyPatch, said: object) -> None:
     """Recorded on two H200: a memory limit of the job's cgroup drained the node."""
     for log, words in (
         (f"Memory cgroup out of memory: {OOM}", ": by the OOM killer, at the memory limit of its cgroup"),
@@ -609,9 +594,7 @@ def test_a_collective_that_failed_is_reported_once(monkeypatch: pytest.MonkeyPat
     assert one.restarts == 2
 
 
-def test_a_driver_that_hangs_under_load_fails_the_node(
-    monkeypatch: pytest.MonkeyPatch, said: list[dict[str, Any]]
-) -> None:
+def test_a_driver_hung_under_load_fails(monkeypatch: pytest.MonkeyPatch, said: list[dict[str, Any]]) -> None:
     """Recorded on an H200: such a burn-in ended with 'ask for more time', and the counters passed."""
     monkeypatch.setattr(payload_counters, "output_of", lambda *_: (None, "", ""))
     smi = payload_counters.Smi()

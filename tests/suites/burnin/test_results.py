@@ -12,12 +12,8 @@ from pytest_gpucluster.suites.burnin.results import GpuInfo, NodeTotals
 
 
 def test_a_power_limit_below_the_cards_own() -> None:
-    for limit, default, said in (
-        (692.9, 700.0, [692.9, 700]),
-        (693.0, 700.0, []),
-        (None, 700.0, []),
-        (500.0, None, []),
-    ):
+    cases: Any = ((692.9, 700.0, [692.9, 700]), (693.0, 700.0, []), (None, 700.0, []), (500.0, None, []))
+    for limit, default, said in cases:
         assert figures(GpuInfo(0, "U", power_limit=limit, power_default=default).capped) == said
 
 

@@ -29,9 +29,7 @@ def test_a_straggler_is_named_once() -> None:
 
 
 @pytest.mark.parametrize(("gpus", "shared"), [(3, True), (4, False)])
-def test_a_slow_partner_is_not_distinguished_from_its_peer_where_there_are_few(
-    gpus: int, *, shared: bool
-) -> None:
+def test_a_slow_partner_is_not_distinguished_from_its_peer_among_few(gpus: int, *, shared: bool) -> None:
     own: dict[str, dict[int, Any]] = {"peer": {1: {"gbs": 100.0}}, "matmul": {1: {"tflops": 560.0}}}
     whole = BurninResult({name: NodeTotals(name, hello(name, gpus), rounds=1) for name in "abcd"}, 60, gpus)
     for node, totals in whole.nodes.items():
@@ -56,9 +54,7 @@ def eight(metric: str, slow: float, usual: float, **of_others: Any) -> BurninRes
 @pytest.mark.parametrize(
     ("metric", "compared"), [("bf16", True), ("power", True), ("h2d", False), ("cpu", False)]
 )
-def test_gpus_are_compared_by_their_name_and_hosts_by_their_cpus_and_gpus(
-    metric: str, *, compared: bool
-) -> None:
+def test_gpus_are_compared_by_name_and_hosts_by_cpus_and_gpus(metric: str, *, compared: bool) -> None:
     others = eight(metric, 510.0, 800.0, cpus=32)
     verdict = stragglers(others, "a", CONFIG)
     assert (judged(verdict)[0] == MONITOR) is compared

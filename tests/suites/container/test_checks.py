@@ -32,13 +32,7 @@ from pytest_gpucluster.suites.container import checks
 from pytest_gpucluster.suites.container import facts as container_facts
 from pytest_gpucluster.suites.container.config import ContainerConfig
 from pytest_gpucluster.suites.container.containers import ImageImport
-from pytest_gpucluster.suites.container.facts import (
-    HOST_VALUE,
-    MOUNTED,
-    NO_LIST,
-    ContainerFacts,
-    StepFacts,
-)
+from pytest_gpucluster.suites.container.facts import HOST_VALUE, MOUNTED, NO_LIST, ContainerFacts, StepFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -187,9 +181,7 @@ CASES: Table = {
         ("configure: mount with :ro", good(mounts={"ro_writable": "yes"})),
         ("configure: --container-mounts [1]", good(mounts=BROKEN)),
     ],
-    checks.workdir: [
-        ("configure: working directory", good(mounts={"workdir": "/"})),
-    ],
+    checks.workdir: [("configure: working directory", good(mounts={"workdir": "/"}))],
     checks.home: [
         ("configure: home, without a flag", good(plain={"at_home": "yes"})),
         ("configure: home, --container-mount-home", good(turned={"at_home": "no"})),

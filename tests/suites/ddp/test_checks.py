@@ -406,9 +406,8 @@ def test_causes_come_before_what_follows_from_them() -> None:
         failed(13, ddp="failed", reason="no CUDA"),
         PayloadTask(14, "n", None, 9, ()),
     )
-    assert parts(ddp.group(PayloadResult("ddp", ("n",), 15, tasks))) == [
-        f"n rank {number}" for number in (13, 14, *range(1, 13), 0)
-    ]
+    ranks = [f"n rank {number}" for number in (13, 14, *range(1, 13), 0)]
+    assert parts(ddp.group(PayloadResult("ddp", ("n",), 15, tasks))) == ranks
 
 
 def every_rank(**kinds: Any) -> dict[str, Any]:

@@ -105,8 +105,6 @@ def test_a_check_that_was_not_made_for_it_names_it_too() -> None:
         ("", "gpu02", None),
         ("", "", None),
     ):
-        verdict = conclude(
-            "ray.gpus", [NotAvailable("why", code)], cause="c", hint="h", action=Action.MONITOR
-        )
-        shown = "why" if named is None else f"why; {named}{CAUSE}"
+        verdict = conclude("ray.gpus", [NotAvailable("no", code)], cause="c", hint="h", action=Action.MONITOR)
+        shown = "no" if named is None else f"no; {named}{CAUSE}"
         assert explained(verdict, node).reason == shown

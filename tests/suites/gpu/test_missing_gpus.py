@@ -36,12 +36,8 @@ def without(*indices: int) -> Gpus:
     [
         (without(5), USUAL, f"GPU 5 ({BUS[5]}) missing: fell off the bus, or not found at boot", HINT),
         (without(0, 7), USUAL, f"GPU 0 ({BUS[0]}), GPU 7 ({BUS[7]}) missing: ", HINT),
-        (
-            without(5),
-            usual_buses({"gpu01": without(5)}),
-            "1 of 8 GPUs missing: ",
-            HINT,
-        ),  # no node is complete
+        # no node is complete
+        (without(5), usual_buses({"gpu01": without(5)}), "1 of 8 GPUs missing: ", HINT),
         (changed(LOST).gpus, {}, f"GPU 4 ({BUS[4]}): [GPU is lost]", HINT),
         (changed(unread("memory", "[GPU requires reset]", 7)).gpus, USUAL, f"GPU 7 ({BUS[7]}): ", RESET_HINT),
     ],

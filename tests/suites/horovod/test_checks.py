@@ -70,10 +70,7 @@ def test_the_ways_are_those_that_the_cluster_file_claims() -> None:
     assert ways == [f"{framework}-gloo-srun" for framework in both]
     assert {launch.launcher for launch in launches(HorovodConfig())} == {"srun", "horovodrun", "localhost"}
     named = HorovodConfig(launchers=("horovodrun",))
-    assert [str(launch) for launch in launches(named)] == [
-        "pytorch-gloo-horovodrun",
-        "pytorch-gloo-localhost",
-    ]
+    assert [str(it) for it in launches(named)] == ["pytorch-gloo-horovodrun", "pytorch-gloo-localhost"]
 
 
 LONE = rank(0, size=1, local_size=1, cross_size=1)
@@ -166,10 +163,7 @@ CASES: Table = {
     checks.training: [
         ("not checked", HUNG),
         ("monitor: gpu02 rank 3 unequal_before", world(trained(3, "xx", "bb", 0.0))),
-        (
-            f"monitor: {RANKS} unequal_after",
-            world(trained(2, "aa", "dd", 0.0), trained(3, "aa", "cc", 0.0)),
-        ),
+        (f"monitor: {RANKS} unequal_after", world(trained(2, "aa", "dd", 0.0), trained(3, "aa", "cc", 0.0))),
         ("monitor: gpu02 rank 3 unequal_after; gpu02 rank 3 unchanged", world(trained(3, "aa", "aa", 0.5))),
         ("passed", world(trained(3, "aa", "bb", 1e-05))),
         ("monitor: gpu02 rank 3 other_mean [1.01e-05, 1e-05]", world(trained(3, "aa", "bb", 1.01e-05))),
@@ -202,12 +196,8 @@ CONCEPTS, TORCH = page("concepts_include"), page("pytorch")
 IB = fabric("NET/IB/GDRDMA")
 FEW_TYPES = world(*(rank(n, wrong={"float32": 0}) for n in range(4)))
 QUIET = (over("", launch=Launch("pytorch", "gloo", "horovodrun"), connections=None), over("NET/IB/0/GDRDMA"))
-reduce, broadcast, training, transport = (
-    checks.all_reduce,
-    checks.broadcast,
-    checks.training,
-    checks.transport,
-)
+reduce, broadcast = checks.all_reduce, checks.broadcast
+training, transport = checks.training, checks.transport
 COUNTER_EXAMPLES = (
     machine(reduce, "one slow rank", page("timeline_include"), PASSED, world(rank(2, seconds=9.0))),
     machine(reduce, "the build lacks a type", page("install_include"), PASSED, FEW_TYPES),

@@ -135,12 +135,6 @@ def balance_of(topology: Topology) -> Verdict:
     return checks.balance(facts, owned(facts, tested))
 
 
-def routing_of(of: tuple[str, str]) -> Verdict:
-    """Judge the engine of the log, and that of opensm.conf."""
-    facts = replace(small().facts(), engine=of[0], configured=of[1])
-    return checks.routing(facts)
-
-
 def versions(*found: str) -> FabricFacts:
     facts = small().facts()
     known = zip((it.guid for it in facts.subnet.switches), found, strict=False)
@@ -179,25 +173,22 @@ def slow_host() -> Topology:
     return topology
 
 
-def links_under_test(topology: Topology) -> Verdict:
-    """Judge links of which the cables of nodes are judged with their node."""
-    facts = topology.facts()
-    return checks.switch_links(facts, owned(facts, topology.ports()))
-
-
-def links_of(facts: FabricFacts) -> Verdict:
-    return checks.switch_links(facts, NO_NODES)
+def links_of(of: Topology | FabricFacts) -> Verdict:
+    """Judge links; the cables of a topology's nodes are judged with their node."""
+    if not isinstance(of, Topology):
+        return checks.switch_links(of, NO_NODES)
+    return checks.switch_links(of.facts(), owned(of.facts(), of.ports()))
 
 
 JUDGES: dict[str, Callable[[Any], Verdict]] = {
     "subnet_manager": checks.subnet_manager,
     "size": size_of,
-    "switch_links": lambda of: links_under_test(of) if isinstance(of, Topology) else links_of(of),
+    "switch_links": links_of,
     "switch_errors": lambda facts: checks.switch_errors(facts, owned(facts, small().ports())),
     "unique": lambda of: checks.unique(*of),
     "mtu": checks.mtu,
     "balance": balance_of,
-    "routing": routing_of,
+    "routing": lambda of: checks.routing(replace(small().facts(), engine=of[0], configured=of[1])),
     "switch_firmware": checks.switch_firmware,
 }
 # of each machine what the check is given
@@ -224,13 +215,7 @@ ROWS: tuple[tuple[str, str, str, str, Callable[[], Any]], ...] = (
     ("switch_links", "a link at half speed", "a bad transceiver", CONFIGURE, lambda: rates(slow=1)),
     ("switch_links", "a link without lanes", "1x", CONFIGURE, lambda: rates(slow=1, speed="1xHDR")),
     ("switch_links", "a link that waits for its manager", "Init", CONFIGURE, lambda: states("Init")),
-    (
-        "switch_links",
-        "a silent port",
-        "two GUIDs",
-        WARNING,
-        lambda: replace(small().facts(), ports=(SILENT,)),
-    ),
+    ("switch_links", "silent port", "two GUIDs", WARNING, lambda: replace(small().facts(), ports=(SILENT,))),
     ("switch_links", "a slow host that is not tested", "a login node", WARNING, lambda: slow_host().facts()),
     ("switch_links", "a slow host under test", "ibfabric.cables", PASSED, slow_host),
     ("switch_errors", "a few symbol errors, as IBTA allows", "volume 2 of IBTA", PASSED, lambda: counted(9)),
@@ -309,6 +294,5 @@ def test_two_cables_with_one_guid_are_named() -> None:
     links = (first, replace(second, a=replace(second.a, node_guid=first.a.node_guid)), *others)
     assert first.a.kind == "HCA"
     found = checks.unique(replace(facts, subnet=replace(facts.subnet, links=links)), {})
-    assert {str(x.measured) for x in found.findings} == {
-        f"{it.a.label} is at 2 cables" for it in (first, second)
-    }
+    twice = {f"{it.a.label} is at 2 cables" for it in (first, second)}
+    assert {str(it.measured) for it in found.findings} == twice

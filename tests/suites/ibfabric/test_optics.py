@@ -56,11 +56,8 @@ def test_lanes_and_limits_of_an_optical_module() -> None:
 
 
 def test_what_the_firmware_finds_wrong_with_the_link() -> None:
-    for opcode, words, trouble in (
-        ("15", "Bad", "Bad"),
-        ("0", "No issue was observed", ""),
-        ("N/A", "N/A", ""),
-    ):
+    cases = (("15", "Bad", "Bad"), ("0", "No issue was observed", ""), ("N/A", "N/A", ""))
+    for opcode, words, trouble in cases:
         advice = {"Group Opcode": "N/A", "Recommendation": words, "Status Opcode": opcode}
         module = read_module(shown(OSFP, {"Troubleshooting Info": advice}))
         assert isinstance(module, Module)

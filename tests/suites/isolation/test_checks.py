@@ -41,9 +41,7 @@ def reach(*cpus: int, cores: int) -> dict[str, Any]:
 
 
 def step(found: dict[str, dict[str, Any]] | None, **ended: Any) -> PayloadResult:
-    lines = tuple(
-        {"isolation": kind, "rank": 0, "node": NODE, **fact} for kind, fact in (found or {}).items()
-    )
+    lines = tuple({"isolation": kind, "rank": 0, "node": NODE, **it} for kind, it in (found or {}).items())
     task = PayloadTask(0, NODE, ended.pop("task_rc", 0), ended.pop("signal", None), lines)
     return PayloadResult("isolation", (NODE,), 1, (task,) if found is not None else (), **ended)
 
@@ -105,11 +103,8 @@ SILENT = step_pair()
 SILENT = replace(SILENT, steps={**SILENT.steps, "second": step(None, problem="srun: cancelled")})
 UNREPORTED = step_pair(steps=dict.fromkeys(("first", "second"), step(None, problem="srun: cancelled")))
 FIRST, SECOND, BOTH = "first step", "second step", "CPUs of two steps"
-FILES_1, FILES_2, TWO = (
-    "device files of the first step",
-    "device files of the second step",
-    "GPUs of two steps",
-)
+FILES_1, FILES_2 = "device files of the first step", "device files of the second step"
+TWO = "GPUs of two steps"
 NO_MODE = {"devices": {"files": dict.fromkeys(("/dev/nvidia0", "/dev/nvidia1"), errno.EACCES)}}
 NONE: dict[str, Any] = {"devices": {"files": {}}}
 BELOW = {"below": {"bytes": 64 * MIB}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,11 +48,8 @@ def test_resources_that_slurm_leaves_to_all_jobs_have_the_setting_as_reason() ->
 
 def test_nothing_is_proved_where_slurm_isolates_nothing_and_the_cluster_file_does_not_accept_it() -> None:
     bare = {"TaskPlugin": "task/affinity"}
-    for stated, error in (
-        ({}, NotAvailable),
-        ({"cpus": False}, NotApplicable),
-        ({"tmp": True}, NotApplicable),
-    ):
+    cases: Any = (({}, NotAvailable), ({"cpus": False}, NotApplicable), ({"tmp": True}, NotApplicable))
+    for stated, error in cases:
         with pytest.raises(error):
             settings.require(shared(bare, **stated), "devices")
     settings.require(shared(SHOWN), "devices")

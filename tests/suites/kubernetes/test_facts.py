@@ -18,14 +18,9 @@ def test_node_is_matched_by_name_first_label_and_address() -> None:
 
 def test_daemonset_belongs_on_nodes_that_it_selects_and_tolerates() -> None:
     tolerating = facts.DaemonSet("a", "b", {"gpu": "true"}, tolerations=({"key": "x", "operator": "Exists"},))
-    assert (
-        tolerating.belongs_on(facts.KubeNode("n", {"gpu": "true"}, (facts.Taint("x", "", "NoSchedule"),)))
-        is True
-    )
-    assert (
-        tolerating.belongs_on(facts.KubeNode("n", {"gpu": "true"}, (facts.Taint("y", "", "NoSchedule"),)))
-        is None
-    )
+    for key, expected in (("x", True), ("y", None)):
+        node = facts.KubeNode("n", {"gpu": "true"}, (facts.Taint(key, "", "NoSchedule"),))
+        assert tolerating.belongs_on(node) is expected
     assert tolerating.belongs_on(facts.KubeNode("n", {"gpu": "false"})) is False
 
 

@@ -117,9 +117,8 @@ def test_pods_that_ended_or_wait_are_read_and_null_stands_for_what_is_absent() -
     assert read({"metadata": meta, "spec": None, "status": nothing}) == facts.JobPod("p", "j")
     waits = {"terminated": None, "waiting": {"reason": "ErrImagePull"}}
     status = {"phase": "Pending", "containerStatuses": [{"state": waits}]}
-    assert read({"metadata": meta, "status": status}) == facts.JobPod(
-        "p", "j", problem="Pending: ErrImagePull"
-    )
+    pod = facts.JobPod("p", "j", problem="Pending: ErrImagePull")
+    assert read({"metadata": meta, "status": status}) == pod
 
 
 def test_rank_of_endless_digits_is_no_rank() -> None:

@@ -137,10 +137,7 @@ CASES: Table = {
         ("configure: step step_failed [4]", work(problem="hangs")),
         ("configure: step step_failed; gpu02 task_count [4, 1, 2]", work(*GOOD[:3], problem="hangs")),
         ("configure: gpu01; gpu02 task_count [0, 2, 0, 2]", work()),
-        (
-            "configure: an unknown host; gpu09 not_requested",
-            work(*GOOD, ("gpu09", "8"), ("", "8")),
-        ),
+        ("configure: an unknown host; gpu09 not_requested", work(*GOOD, ("gpu09", "8"), ("", "8"))),
         ("configure: gpu02 other_value [7, 8]", work(*GOOD[:3], ("gpu02", "7"))),
         ("configure: gpu02 other_value [7, 8]", work(*GOOD[:3], ("gpu02", "7"), gpus="")),
         ("configure: gpu02 no_value [8]", work(*GOOD[:3], ("gpu02", "nvidia-smi: not found"))),

@@ -105,13 +105,7 @@ def test_answers_that_are_no_facts(read: Callable[[bytes], object], text: bytes,
 
 @pytest.mark.parametrize(
     ("hosts", "node"),
-    [
-        ("x b.org a", "n2"),
-        ("10.0.0.1", ""),
-        ("a.b.c", "n1"),
-        ("::1 b", "n2"),
-        ("b.x", "n3"),
-    ],
+    [("x b.org a", "n2"), ("10.0.0.1", ""), ("a.b.c", "n1"), ("::1 b", "n2"), ("b.x", "n3")],
 )
 def test_the_node_that_hosts_name(hosts: str, node: str) -> None:
     assert monitoring.owner(tuple(hosts.split()), {"a": "n1", "b": "n2", "10": "n9", "b.x": "n3"}) == node

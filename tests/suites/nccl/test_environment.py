@@ -174,9 +174,7 @@ def test_a_node_that_differs_from_the_majority_is_named() -> None:
     nodes["n3"] = replace(usual, environment={"NCCL_IB_HCA": "mlx5_"})
     norms = checks.EnvironmentsOfAll(nodes)
     assert norms.usual(GROUP) is norms.usual(GROUP), "computed once"
-    parts = {
-        node: levels(checks.environment(nodes[node], norms.usual(GROUP), H200, {}, "")) for node in nodes
-    }
+    parts = {it: levels(checks.environment(nodes[it], norms.usual(GROUP), H200, {}, "")) for it in nodes}
     assert parts == dict.fromkeys(nodes, ([], [])) | {"n3": (["NCCL_IB_TC"], [])}
 
 

@@ -78,9 +78,7 @@ def test_the_script_reports_a_real_environment(tmp_path: Path) -> None:
     assert done.stderr == ""
     found = read(done.stdout)
     assert found.environment == {"NCCL_CONF_FILE": str(conf), "NCCL_DEBUG": "INFO"}
-    own = [
-        it.where for it in found.files if it.where.startswith(str(conf))
-    ]  # beside /etc/nccl.conf of this machine
+    own = [it.where for it in found.files if it.where.startswith(str(conf))]  # beside /etc/nccl.conf here
     assert own == [f"{conf}:1", f"{conf}:2"]
     readable = {f"{tmp_path}/topo.xml": True, f"{tmp_path}/absent.xml": False, str(conf): True}
     assert found.readable.items() >= readable.items()

@@ -61,9 +61,7 @@ def test_a_slow_link_that_no_pair_showed_is_found_if_the_whole_is_bad() -> None:
 
 @pytest.mark.parametrize("nodes", [NODES[:2], ()])
 def test_the_whole_is_not_measured_for_so_few_nodes(nodes: tuple[str, ...]) -> None:
-    found, measured = (
-        Fabric(LinkModel()).rounds(nodes).localise(lambda: pytest.fail("the whole was measured"))
-    )
+    found, measured = Fabric(LinkModel()).rounds(nodes).localise(lambda: pytest.fail("whole measured"))
     assert not found.bad_links
     assert len(measured) == len(nodes) // 2
 

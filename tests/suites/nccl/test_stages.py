@@ -329,9 +329,7 @@ def test_only_nodes_that_alone_keep_a_step_from_ending_are_given_up(
         "Task launch for StepId=7.2 failed on node gpu03: Communication connection failure",
     ],
 )
-def test_a_node_whose_slurmd_dies_costs_itself_and_no_other(
-    monkeypatch: pytest.MonkeyPatch, said: str
-) -> None:
+def test_a_node_whose_slurmd_dies_costs_itself_alone(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
     asked: list[StepRequest] = []
 
     def run(request: StepRequest) -> StepResult:
@@ -349,9 +347,7 @@ def test_a_node_whose_slurmd_dies_costs_itself_and_no_other(
     assert made.lost_nodes.keys() == {"gpu03"}
 
 
-def test_ranks_that_did_not_find_each_other_accuse_no_link_and_acquit_no_node(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ranks_that_never_met_accuse_no_link_and_acquit_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
     printed = (DATA / "nccl" / "nccl-allreduce-g1.txt").read_text()
     tasks = tuple(TaskResult(rank, node, 0, stdout=printed) for rank, node in enumerate(NODES))
     answer_steps(monkeypatch, lambda _: StepResult(0, tasks, "", 0.1, "srun"))
@@ -491,9 +487,7 @@ def test_no_part_is_named_for_a_log_that_did_not_come(monkeypatch: pytest.Monkey
     assert proof.whole_validity("all_reduce") is unsaid
 
 
-def test_what_is_set_on_one_node_alone_stands_at_what_fails_between_nodes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_one_node_alone_sets_stands_at_what_fails_between_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """An nccl.conf of one node with NCCL_PROTO=LL: the ranks disagree and hang, and a link was accused."""
     both = (
         "{0}:7:7 [0] NCCL INFO NCCL_NVLS_ENABLE set by environment to 0\n"
@@ -535,9 +529,7 @@ def slow_alone(
     ("setting", "action"),
     [("NCCL_ALGO", Action.MONITOR), ("NCCL_IB_HCA", Action.DRAIN), ("NCCL_NVLS_ENABLE", Action.DRAIN)],
 )
-def test_a_setting_that_slows_a_node_drains_nobody(
-    monkeypatch: pytest.MonkeyPatch, setting: str, action: Action
-) -> None:
+def test_a_slow_setting_drains_nobody(monkeypatch: pytest.MonkeyPatch, setting: str, action: Action) -> None:
     log = f"gpu02:7:7 [0] NCCL INFO {setting} set by environment to 0\n"
     proof = slow_alone(monkeypatch, FAST, TaskResult(1, "gpu02", 0, stderr=log))
     assert proof.alone_bandwidth("gpu02").action is action
@@ -567,9 +559,7 @@ def test_the_hard_limit_of_a_pair(
         assert "256 MiB" in str(verdict.findings[0].measured)
 
 
-def test_tasks_outside_of_the_stated_container_are_a_failure_of_their_node(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_tasks_outside_of_the_stated_container_fail_their_node(monkeypatch: pytest.MonkeyPatch) -> None:
     why = "the task ran on the host, not in the container pt.sqsh: slurmd on gpu02 does not load Pyxis"
     tasks = tuple(TaskResult(rank, node, 0) for rank, node in enumerate(NODES))
 
@@ -604,12 +594,7 @@ def alone(busbw: Mapping[str, float], *said: TaskResult, survey: Answer = QUIET)
 
 # machine, source, expected, verdict; a row of 365 and a hard limit of 300 GB/s
 ROWS = [
-    (
-        "all nodes below the limit: another board",
-        "what all share",
-        MONITOR,
-        alone(dict.fromkeys(FAST, 200.0)),
-    ),
+    ("all nodes below the limit: another board", "shared", MONITOR, alone(dict.fromkeys(FAST, 200.0))),
     ("the only node of the run", "nothing to compare with", MONITOR, alone({"gpu02": 200.0})),
     ("another job on its GPUs", "processes of others", MONITOR, alone(FAST, survey=occupied())),
     ("NCCL_PROTO=LL in a file of the node", "a variable that slows NCCL", MONITOR, alone(FAST, LL)),

@@ -109,9 +109,7 @@ def run(
         }
         node = NODES[task * len(NODES) // tasks]
         common = {"rank": task, "node": node}
-        lines = tuple(
-            {"nccl_examples": kind, **common, **fact} for kind, fact in facts.items() if kind != drop
-        )
+        lines = tuple({"nccl_examples": kind, **common, **it} for kind, it in facts.items() if kind != drop)
         found.append(PayloadTask(task, node, rc, None, lines))
     return PayloadResult("nccl_examples", NODES, tasks, tuple(found))
 
@@ -245,13 +243,7 @@ ROWS: list[tuple[Any, ...]] = [
     ("two tasks of a node share a GPU", SUM, "monitor", checks.one_device, run(tasks=4, shared=True)),
     ("each task has a communicator of its own", SUM, "monitor", checks.one_device, run(of=1)),
     ("two nodes with eight GPUs", EXAMPLES, "passed", checks.many_devices, run(8)),
-    (
-        "all sums are wrong, and each process ends with 0",
-        SUM,
-        "monitor",
-        checks.many_devices,
-        run(8, wrong=3),
-    ),
+    ("all sums are wrong, and each ends with 0", SUM, "monitor", checks.many_devices, run(8, wrong=3)),
     ("a process did not end its work", SUM, "monitor", checks.many_devices, run(8, drop="reduced", rc=1)),
     ("right on all GPUs", FORWARD, "passed", ran_on, 8),
     ("simulated GPUs", EXAMPLES, "not applicable", ran_on, 0),

@@ -152,11 +152,8 @@ def test_virtual_drives_and_those_without_an_answer() -> None:
     text += "/sys/block/sda/device/model:QEMU HARDDISK\n/sys/block/sdb/device/vendor:ATA     \n/sys/block/sdb/device/model:MB0500EBNCR\n"
     names = "found nvme0\nfound nvme1\nfound nvme2\nfound sda\nfound sdb\n"
     found = read_drives(answer(f"{text}{TOOLS}\n{names}drive nvme1\n{P4510}\nhung sdb\nend\n"))
-    assert [(it.name, it.model, it.used) for it in found] == [
-        ("nvme1", "INTEL SSDPE2KX010T8", 73),
-        ("nvme2", "", None),
-        ("sdb", "MB0500EBNCR", None),
-    ]
+    drives = [("nvme1", "INTEL SSDPE2KX010T8", 73), ("nvme2", "", None), ("sdb", "MB0500EBNCR", None)]
+    assert [(it.name, it.model, it.used) for it in found] == drives
     assert found[1].problem.startswith("not read:")
     assert found[2].problem == "no answer within 5 s"
 

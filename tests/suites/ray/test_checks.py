@@ -310,9 +310,7 @@ def test_nodes_of_one_host_share_neither_address_nor_ports(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(("address", "stride"), [("10.0.0.1", 1), ("127.0.1.2", len(NODES))])
-def test_where_a_port_is_taken_the_next_block_is_the_nodes(
-    monkeypatch: pytest.MonkeyPatch, address: str, stride: int
-) -> None:
+def test_taken_ports_give_the_next_block(monkeypatch: pytest.MonkeyPatch, address: str, stride: int) -> None:
     monkeypatch.setenv("SLURMD_NODENAME", "gpu01")
     # the last port of one block, the first of the next
     held = {20007, 20000 + stride * ray_node.width_of(plan())}

@@ -82,10 +82,7 @@ def test_each_direction_and_the_latency_are_measured_on_every_rail_and_then_all_
     assert (found[0, "r0", "write"]["client"], found[0, "r0", "send"]["client"]) == ("a", "b")
     assert found[0, "r0", "read"]["latency"] == pytest.approx(2.35, rel=0.02)
     assert found[1, "r1", "write"]["bandwidth"] == pytest.approx(24.6, rel=0.02)
-    assert {rail for slot, rail, _ in found if slot == 2 and "bandwidth" in found[slot, rail, "write"]} == {
-        "r0",
-        "r1",
-    }
+    assert all("bandwidth" in found[2, rail, "write"] for rail in ("r0", "r1"))
 
 
 @pytest.mark.thorough

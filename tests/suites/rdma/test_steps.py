@@ -67,9 +67,7 @@ def runner(rails: Mapping[str, tuple[Port, ...]], profile: str = "dgx-h100") -> 
         ("dgx-h100", 2048, 360, "90% of the port's 400 Gb/s"),
     ],
 )
-def test_the_row_of_a_profile_decides_and_else_the_share_of_the_rate(
-    profile: str, mtu: int, gbits: float, origin: str
-) -> None:
+def test_a_profiles_row_or_the_rates_share_decides(profile: str, mtu: int, gbits: float, origin: str) -> None:
     bound = bound_of(load_profile(profile), mtu)
     assert bound is not None
     assert bound.value == pytest.approx(gbits / 8, rel=0.002)
@@ -120,9 +118,7 @@ def test_a_node_without_adapters_or_perftest_is_left_out_with_the_reason(
     tasks = (PayloadTask(0, "a", 0, None, facts),) if facts else ()
     monkeypatch.setattr(made, "attempt", lambda _: PayloadResult("rdma", ("a",), 1, tasks))
     vars(made)["_leaves"] = {}
-    assert [text for text in made.result.absent.values() if why and why in text] == [
-        *made.result.absent.values()
-    ]
+    assert [it for it in made.result.absent.values() if why and why in it] == [*made.result.absent.values()]
     assert len(made.result.absent) == (why is not None)
 
 

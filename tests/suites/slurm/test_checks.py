@@ -134,9 +134,7 @@ def job(
     eligible: str = "22:00:02",
 ) -> QueuedJob:
     """Return a job that was submitted at 22:00:00."""
-    submitted, eligible, start, end = (
-        time and f"2026-01-01T{time}" for time in ("22:00:00", eligible, start, end)
-    )
+    submitted, eligible, start, end = (it and f"2026-01-01T{it}" for it in ("22:00:00", eligible, start, end))
     return QueuedJob("7_1", state, reason, restarts, submitted, eligible, start, end, rc, "gpu01")
 
 
@@ -525,9 +523,7 @@ def read_step(*tasks: TaskResult) -> dict[str, NodeDiagnostic]:
         ({"ntasks": "0"}, "SLURM_NTASKS"),
     ],
 )
-def test_a_variable_that_a_task_prolog_took_away_is_named_on_that_node_alone(
-    changed: dict[str, str], named: str
-) -> None:
+def test_a_variable_that_a_task_prolog_took_is_named_there_alone(changed: dict[str, str], named: str) -> None:
     good = (reported(1, "gpu02"), reported(2, "gpu02", local="1"))
     found = read_step(reported(0, "gpu01", **changed), *good)
     verdict = checks.step(found["gpu01"])

@@ -54,9 +54,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *reports: dict[str, int] | StepError) -
         if isinstance(report, StepError):
             raise report
         lines = [(node, local) for node, count in report.items() for local in range(count)]
-        return StepResult(
-            7, tuple(reported(rank, *line) for rank, line in enumerate(lines)), "", 1.0, "srun sh"
-        )
+        return StepResult(7, tuple(reported(rank, *it) for rank, it in enumerate(lines)), "", 1.0, "srun sh")
 
     monkeypatch.setattr(diagnostic, "run_step", run_step)
     monkeypatch.setattr(diagnostic, "reproduce_command", lambda *_: "srun sh")

@@ -156,10 +156,7 @@ def test_sections_that_are_absent_are_not_applicable() -> None:
         *(checks.conda, checks.conda_packages),
     ):
         assert result(check(None, empty)) == NOT_APPLICABLE
-    for verdict in (
-        checks.module_command(None),
-        checks.module_output(recorded(TCL), modules()),
-    ):
+    for verdict in (checks.module_command(None), checks.module_output(recorded(TCL), modules())):
         assert result(verdict) == NOT_APPLICABLE
 
 

@@ -60,11 +60,8 @@ def facts_of(rank: int) -> Facts:
     vary = 1 + 0.01 * (rank % 5)
     after, second = (rank + 1) % SIZE, (rank + 2) % SIZE
     room = {"free": 9 * 10**12, "size": 10**13, "room": 8 * 10**12, "inodes": 10**9, "inodes_free": 9 * 10**8}
-    found: Facts = [
-        {"storage": "space", **room},
-        {"storage": "fsync", "latency": LATENCY},
-        {"storage": "done"},
-    ]
+    fsync: dict[str, Any] = {"storage": "fsync", "latency": LATENCY}
+    found: Facts = [{"storage": "space", **room}, fsync, {"storage": "done"}]
     for what in ("write", "read"):
         found.append({"storage": what, "how": "together", "rate": 2.0 * vary, "seconds": 3.0})
         found.append({"storage": "random", "what": what, "iops": 9000 * vary, "latency": LATENCY})
@@ -256,9 +253,7 @@ def test_a_node_that_is_slow_alone_is_compared_with_one_other_node_that_was_meas
         (8, 7.0, [16.3, 8, 7], "the server or a shared link limits"),
     ],
 )
-def test_the_sum_is_compared_with_the_figures_and_what_limits_is_named(
-    size: int, alone: float, measured: list[float], limit: str
-) -> None:
+def test_the_sum_and_its_limit_are_judged(size: int, alone: float, measured: list[float], limit: str) -> None:
     whole = step(lambda _, fact: {**fact, "rate": alone} if fact.get("how") == "alone" else fact, size)
     verdict = checks.aggregate(whole, config(expect={"read": "100 GB/s", "write": "5.3 GB/s"}))
     (finding,) = (it for it in verdict.findings if str(it.part) == "/shared read")
@@ -410,9 +405,7 @@ def test_a_quota_that_leaves_less_than_the_run_needs_fails_and_without_one_nothi
 
 
 @pytest.mark.parametrize(("seconds", "late"), [(1.1, False), (1.2, True), (None, True)])
-def test_a_change_that_is_seen_late_fails_but_not_when_a_cache_of_one_second_ends(
-    seconds: float | None, *, late: bool
-) -> None:
+def test_a_change_seen_after_more_than_a_caches_second_fails(seconds: float | None, *, late: bool) -> None:
     result = step(of(0, "seen", {"change": "rename"}, seconds=seconds))
     expected = {("visibility", "gpu01"): [("rename", [seconds or 10])]}
     assert failures(result) == (expected if late else {})
@@ -510,9 +503,7 @@ def test_options_that_only_a_newer_kernel_prints_are_a_warning() -> None:
         ("acl", "noacl"),
     ],
 )
-def test_an_option_that_every_kernel_prints_or_that_replaces_its_like_fails_with_a_new_kernel(
-    usual: str, mine: str
-) -> None:
+def test_an_option_that_all_kernels_print_or_that_replaces_one_fails_so_too(usual: str, mine: str) -> None:
     line = "server:/x /shared nfs4 rw,{0},addr=10.1.0.1 0 0\nkernel {0}\n"
     old, new = line.format(usual), line.format(mine)
     (finding,) = mount_verdict(new, old, old).findings
@@ -540,10 +531,7 @@ def test_another_option_of_one_mount_fails_and_addresses_may_differ() -> None:
     nfs = [NFS.format(more=f"clientaddr=10.0.0.{number},addr=10.1.0.{number % 2}") for number in range(4)]
     assert judged(mount_verdict(*nfs)) == (PASSED, [])
     (finding,) = mount_verdict(nfs[0].replace("vers=4.2", "vers=3"), *nfs[1:]).findings
-    assert ("vers=3" in str(finding.measured), str(finding.expected).endswith("as on 3 of 4 nodes")) == (
-        True,
-        True,
-    )
+    assert ("vers=3" in str(finding.measured), figures(finding.expected)[-2:]) == (True, [3, 4])
     read_only = mount_verdict(nfs[0].replace(" rw,relatime", " ro,relatime"), *nfs[1:])
     assert "mounted read-only" in str(read_only.findings[0].measured)
 
@@ -572,10 +560,7 @@ def lustre(df: str) -> str:
 
 def test_an_absent_target_of_lustre_fails() -> None:
     absent = checks.lustre(mounted(lustre(DF + OST + ABSENT + SUM)))
-    assert [(str(it.part), str(it.measured)) for it in absent.findings] == [
-        ("/shared fs-OST0001_UUID", "inactive device"),
-        ("/shared OST0002", "Resource temporarily unavailable"),
-    ]
+    assert parts(absent) == ["/shared fs-OST0001_UUID", "/shared OST0002"]
     assert checks.lustre(mounted(lustre(""))).outcome is Outcome.NOT_CHECKED
 
 
@@ -589,9 +574,7 @@ def test_an_absent_target_of_lustre_fails() -> None:
         ("R", MONITOR, ["read_only"]),
     ],
 )
-def test_a_read_only_target_of_lustre_fails_and_another_state_is_a_warning(
-    letters: str, expected: str, states: list[str]
-) -> None:
+def test_only_a_read_only_target_of_lustre_fails(letters: str, expected: str, states: list[str]) -> None:
     target = OST.replace("[OST:0]", f"[OST:0] {letters}")
     verdict = checks.lustre(mounted(lustre(DF + target + SUM)))
     assert judged(verdict) == (expected, ["/shared fs-OST0000_UUID"] * len(states))
@@ -599,9 +582,7 @@ def test_a_read_only_target_of_lustre_fails_and_another_state_is_a_warning(
 
 
 def recorded(verdict: Verdict) -> dict[str, tuple[float, str, str, str]]:
-    return {
-        it.name.removeprefix("storage_"): (it.value, it.unit, it.device, it.better) for it in verdict.metrics
-    }
+    return {m.name.removeprefix("storage_"): (m.value, m.unit, m.device, m.better) for m in verdict.metrics}
 
 
 def machine(
@@ -650,15 +631,11 @@ COUNTER_EXAMPLES = (
     machine(INTEGRITY, "wrong bytes where others read right", "DIMM", DRAIN, wrong(0), sick=True),
     machine(BANDWIDTH, "a busy server serves all nodes slowly", SHARED, PASSED, busy),
     machine(BANDWIDTH, "slow once, in one direction", "traffic of another job", WARNING, NOISE, "gpu03"),
-    machine(
-        BANDWIDTH, "a cable at a tenth of its speed", "link trained down", MONITOR, SLOW_ALONE, sick=True
-    ),
+    machine(BANDWIDTH, "a cable at a tenth of speed", "link trained down", MONITOR, SLOW_ALONE, sick=True),
     machine(LATE, "a busy server", SHARED, PASSED, busy),
     machine(LATE, "a node behind a slow switch", "each access takes 90 ms", MONITOR, FAR, sick=True),
     machine(FILES, "a metadata server that is busy", "many users", PASSED, busy),
-    machine(
-        FILES, "an old folder in the cache", "NFS, acdirmax", MONITOR, of(0, "listed", seen=0), sick=True
-    ),
+    machine(FILES, "an old folder in a cache", "NFS, acdirmax", MONITOR, of(0, "listed", seen=0), sick=True),
     machine(checks.operations_end, "a file system without errors", "GPFS, Lustre, NFS", PASSED),
     machine(checks.operations_end, "a node with a broken disk", "EIO", MONITOR, broken, sick=True),
     of_mounts("no Lustre", "NFS", NOT_APPLICABLE, NFS.format(more="hard")),
@@ -677,9 +654,7 @@ test_machine_is_judged_as_an_operator_would = considered(COUNTER_EXAMPLES)
         ("problem", {}),
     ],
 )
-def test_a_fault_of_all_nodes_is_one_finding_of_the_cluster_and_asks_for_no_repair(
-    kind: str, values: dict[str, Any]
-) -> None:
+def test_a_fault_of_all_nodes_is_one_finding_without_a_repair(kind: str, values: dict[str, Any]) -> None:
     def change(_rank: int, fact: dict[str, Any]) -> dict[str, Any]:
         if kind == "problem":
             return broken(0, fact)

@@ -56,7 +56,5 @@ def test_a_node_that_is_late_by_a_moment_is_not_slow(took: float | None, *, slow
 def test_a_slow_node_stands_apart_only_from_a_faster_majority(slow: list[float], *, named: bool) -> None:
     values = dict(enumerate([*slow, *[9.5] * (7 - len(slow))]))
     higher = measured.Figure("f", "", {f"n{at}": value for at, value in values.items()})
-    lower = measured.Figure(
-        "f", "", {f"n{at}": 1 / value for at, value in values.items()}, less_is_worse=False
-    )
+    lower = measured.Figure("f", "", {f"n{at}": 1 / it for at, it in values.items()}, less_is_worse=False)
     assert higher.has_faster_majority("n0", 0.3) is lower.has_faster_majority("n0", 0.3) is named

@@ -254,9 +254,7 @@ def test_a_disk_that_takes_less_than_a_block_in_time_has_no_rate(system: System)
         made.write("together")
 
 
-def test_a_lock_that_its_holder_could_not_take_is_not_tried_and_other_errors_have_their_reason(
-    system: System,
-) -> None:
+def test_a_lock_that_its_holder_could_not_take_is_not_tried_and_others_have_reasons(system: System) -> None:
     made, reported, patch = system
 
     def no_locks(_file: Any, _how: int) -> None:
@@ -455,9 +453,7 @@ def test_records_that_are_missing_are_counted(system: System) -> None:
     assert len((Path(made.folder) / "appended").read_bytes()) == 2 * 100 * 64
 
 
-def test_a_stale_handle_of_a_replaced_file_is_a_file_that_is_not_there_yet(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stale_handle_is_a_file_not_there_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert payload.text_in(str(tmp_path / "absent")) == ""
     (tmp_path / "file").write_text("text")
     assert payload.text_in(str(tmp_path / "file")) == "text"

@@ -37,9 +37,7 @@ class Recorded(Storage):
             raise StepError("stopped")
         tasks = []
         for rank, node in enumerate(NODES):
-            facts = [
-                {"storage": kind, "rank": rank, "node": node, **more} for kind, more in self.kinds.items()
-            ]
+            facts = [{"storage": kind, "rank": rank, "node": node, **it} for kind, it in self.kinds.items()]
             tasks.append(PayloadTask(rank, node, 0, None, tuple(facts)))
         return PayloadResult("storage", NODES, 2, tuple(tasks))
 

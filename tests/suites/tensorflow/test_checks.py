@@ -167,19 +167,13 @@ COUNTER_EXAMPLES = (
     machine(mirrored, "eight replicas on eight GPUs", GUIDE, PASSED, "gpu01", eight(), 8),
     machine(mirrored, "two replicas on logical CPUs", GUIDE, PASSED, "gpu01", alone(), 2),
     machine(mirrored, "the loss rises", GUIDE, PASSED, "gpu01", eight(trained={"losses": [1.0, 3.0]}), 8),
-    machine(
-        mirrored, "one GPU is not found", GUIDE, MONITOR, "gpu01", alone(joined={"replicas": 7}), 8, sick=True
-    ),
-    machine(
-        workers, "one worker joins late", WORKERS, PASSED, worked(worker3={"joined": {"seconds": 90.0}}), 1
-    ),
+    machine(mirrored, "a GPU is lost", GUIDE, MONITOR, "gpu01", alone(joined={"replicas": 7}), 8, sick=True),
+    machine(workers, "a worker is late", WORKERS, PASSED, worked(worker3={"joined": {"seconds": 90.0}}), 1),
     machine(workers, "a worker warns on stderr and ends with 0", WORKERS, PASSED, CUDNN, 1),
     machine(workers, "a worker does not join", WORKERS, MONITOR, ABSENT, 1, sick=True),
     machine(workers, "each worker is alone", WORKERS, MONITOR, SINGLE, 1, sick=True),
     machine(equal, "losses differ: the data do", WORKERS, PASSED, OWN_DATA),
     machine(equal, "no worker trained", WORKERS, NOT_CHECKED, UNTRAINED),
-    machine(
-        equal, "one worker differs", WORKERS, MONITOR, worked(worker1={"trained": {"after": "c"}}), sick=True
-    ),
+    machine(equal, "one differs", WORKERS, MONITOR, worked(worker1={"trained": {"after": "c"}}), sick=True),
 )
 test_runs_are_judged_as_a_person_would = considered(COUNTER_EXAMPLES)

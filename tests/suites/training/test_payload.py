@@ -39,11 +39,7 @@ def test_processes_of_nvidia_smi_are_read(tmp_path: Path, monkeypatch: pytest.Mo
         ([[MINE, "7", "python3", "1 MiB"], [OTHER, "8", "x", "1 MiB"]], False, ["python3 (pid 7)"]),
         ([[MINE, "7", "/usr/bin/nvidia-cuda-mps-server", "30 MiB"]], False, []),
         ([[MINE, "7", "x", "1 MiB"], [MINE, str(os.getpid()), "python3", "1 MiB"]], True, ["x (pid 7)"]),
-        (
-            [[MINE, "7", "python3", "1 MiB"]],
-            True,
-            None,
-        ),  # maybe this process, by its pid outside of a container
+        ([[MINE, "7", "python3", "1 MiB"]], True, None),  # maybe this process, by its pid outside
         (None, False, None),
     ],
 )

@@ -37,12 +37,10 @@ def runner(
     return Training(allocation_of(), cluster_of(simulated=True), {}, CONFIG, NODES), requests
 
 
-def recorded_step(request: StepRequest) -> PayloadResult:
-    return recorded("together" if "together" in request.argv else "alone")
-
-
 def test_step_that_removed_its_checkpoint_needs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps, requests = runner(monkeypatch, recorded_step)
+    steps, requests = runner(
+        monkeypatch, lambda it: recorded("together" if "together" in it.argv else "alone")
+    )
     assert steps.widest.ntasks == 4
     alone, together = requests
     assert (alone.argv[3], together.argv[3], FOLDER in alone.env) == ("alone", "together", False)

@@ -35,12 +35,8 @@ HARMLESS = 0x117  # idle, application clocks, power cap, sync boost, display
 
 def test_clocks_are_slow_by_some_reasons_and_unknown_ones_are_a_warning() -> None:
     """The examples below have the others."""
-    for bits, end in (
-        (0, "passed"),
-        (0xE8, "drain: GPU 3"),
-        (64, "monitor: GPU 3"),
-        (65536, "warning: GPU 3"),
-    ):
+    cases = ((0, "passed"), (0xE8, "drain: GPU 3"), (64, "monitor: GPU 3"), (65536, "warning: GPU 3"))
+    for bits, end in cases:
         assert said("gpu.throttle", gpus(3, throttle=bits | HARMLESS)) == end
     (warning,) = verdict("gpu.throttle", gpus(3, throttle=0x10001)).advisories
     assert str(warning.measured).endswith(" 0x10000")
@@ -83,9 +79,7 @@ HELD = gpus(2, memory_used=3000 * MIB)
         ((gpus(2, display=False, memory_used=40 * GIB),), "monitor: GPU 2"),
     ],
 )
-def test_memory_that_no_process_and_no_display_holds_is_a_leak(
-    changes: tuple[Callable[[Host], None], ...], end: str
-) -> None:
+def test_memory_of_no_process_or_display_leaks(changes: tuple[Callable[[Host], None], ...], end: str) -> None:
     assert said("gpu.idle_memory", *changes) == end
 
 

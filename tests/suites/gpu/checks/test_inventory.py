@@ -93,9 +93,8 @@ def test_a_stated_version_is_equal_or_a_prefix() -> None:
         ("96.00.a5.00.1a", "96.00.A5.00.1A", True),
     ):
         found = checks.vbios(on_all(vbios=version), PROFILE.model_copy(update={"vbios": stated}), {})
-        assert [(str(it.measured), it.expected) for it in found.findings] == [(version, stated)] * (
-            0 if fits else 8
-        )
+        shown = [(str(it.measured), it.expected) for it in found.findings]
+        assert shown == [(version, stated)] * (0 if fits else 8)
 
 
 def test_versions_of_cuda_are_compared_as_numbers() -> None:
@@ -171,9 +170,8 @@ def test_graphics_cards_come_with_ecc_off() -> None:
     cards = ("NVIDIA GeForce RTX 4090", "NVIDIA RTX 4000 Ada Generation", "Quadro RTX 6000", "TITAN RTX")
     for model in (*cards, "NVIDIA XRTX 1", "NVIDIA RTXX", "NVIDIA A100", None):
         off = (gpus(name=model, ecc=False), states(name=model or ""))
-        assert said("gpu.ecc_mode", *off).partition(":")[0] == (
-            "not applicable" if model in cards else "configure"
-        )
+        end = "not applicable" if model in cards else "configure"
+        assert said("gpu.ecc_mode", *off).partition(":")[0] == end
         assert len(verdict("gpu.ecc_mode", *off, states(ecc=True)).findings) == 8
         # switched on by somebody: then it was lost on the others
         assert len(verdict("gpu.ecc_mode", *off, gpus(0, ecc=True)).findings) == 7
@@ -237,12 +235,7 @@ COUNTER_EXAMPLES = [
         ("not checked", "16 GPUs", "no persistence", gpus(persistence=False), listed(8, cut_off="errors")),
         ("configure", "library newer than the module", "version mismatch", no_driver(MISMATCH)),
         ("configure", "an image without it", "not found", no_driver("sh: nvidia-smi: not found (exit 127)")),
-        (
-            "reboot",
-            "nvidia-smi hangs with a GPU off the bus",
-            "D state in nvidia_ioctl",
-            no_driver(HUNG, "gpus"),
-        ),
+        ("reboot", "nvidia-smi hangs, GPU off the bus", "D state in nvidia_ioctl", no_driver(HUNG, "gpus")),
     ),
     *examples(
         "gpu.count",

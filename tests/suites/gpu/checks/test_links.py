@@ -78,9 +78,8 @@ def test_where_the_profile_states_no_nvlinks_the_other_gpus_of_the_node_tell() -
     dark = [link(4, number, None) for number in (7, 9)]
     found = verdict("gpu.nvlink_state", UNSTATED, *dark).findings
     gpu = Host().gpus.devices[4].part
-    assert [(it.part, it.code, figures(it.expected)) for it in found] == [
-        (nvlink(number, gpu), "inactive", [18]) for number in (7, 9)
-    ]
+    down = [(nvlink(number, gpu), "inactive", [18]) for number in (7, 9)]
+    assert [(it.part, it.code, figures(it.expected)) for it in found] == down
     assert gpu.serial
     # more are inactive than the profile misses: which of them is not known
     found = verdict("gpu.nvlink_state", states(nvlinks=17), *dark).findings

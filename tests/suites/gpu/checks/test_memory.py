@@ -82,9 +82,7 @@ def test_a_full_table_of_retired_pages_is_for_the_vendor(single: int | None, dou
         (None, "[N/A]", 1, "not checked"),
     ],
 )
-def test_errors_of_sram_where_the_driver_knows_no_threshold(
-    sram: int | None, shown: str, total: int, end: str
-) -> None:
+def test_sram_errors_without_a_driver_threshold(sram: int | None, shown: str, total: int, end: str) -> None:
     alone = (listed(1), unread("ecc_aggregate_sram", shown, 0))
     counted = gpus(ecc_aggregate_sram=sram, ecc_aggregate_uncorrected=total, sram_threshold_exceeded=None)
     assert said("gpu.ecc_aggregate", *alone, counted) == end

@@ -194,12 +194,8 @@ def test_times_of_all_versions_of_ipmitool() -> None:
         assert time(at) == known
     assert time("11/26/2026 | 12:49:30 AM") == known - 14 * 3600
     # ahead of the clock, or of no day: that of the entry before it
-    for at in (
-        "11/28/2026 | 14:49:30",
-        "S+ 01/002 | 00:03:10 UTC",
-        "13/26/2026 | 14:49:30",
-        " Pre-Init  |93",
-    ):
+    times = ("11/28/2026 | 14:49:30", "S+ 01/002 | 00:03:10 UTC", "13/26/2026 | 14:49:30", " Pre-Init  |93")
+    for at in times:
         assert time(at) == ahead
     assert read(OLD_CLOCK).events[0].time is None
 

@@ -125,11 +125,7 @@ MACHINES: Machines = {
         ("sick: /dev/shm is full | df", CONFIGURE, "/dev/shm", 640 * MIB, 64 * MIB - 1),
         ("sick: less than stated | df", CONFIGURE, lambda: space("/home", 9 * GIB, GIB, min_free=2 * GIB)),
         ("sick: a small /tmp, stated | df", CONFIGURE, lambda: space("/tmp", 2 * GIB, GIB - 1, min_free=GIB)),
-        (
-            "sick: a row without a bound | df",
-            CONFIGURE,
-            lambda: space("/tmp", 99 * GIB, GIB - 1, fstype="ext4"),
-        ),
+        ("sick: row without bound | df", CONFIGURE, lambda: space("/tmp", 99 * GIB, GIB - 1, fstype="ext4")),
         ("sick: a quota | EDQUOT", CONFIGURE, lambda: written(9 * GIB, "write error: Disk quota exceeded")),
     ],
     ("os.inodes", inodes): [

@@ -63,9 +63,7 @@ def group(
             raise found[0]
         return found[0]
 
-    usual = checks.UsualValues(
-        lambda _: {it: of for it, of in nodes.items() if not isinstance(of, Exception)}
-    )
+    usual = checks.UsualValues(lambda _: {n: of for n, of in nodes.items() if not isinstance(of, Exception)})
     rows = [it for it in checks.settings_of(cluster) if it.name in names.split()]
     return checks.drift(list(checks.read(rows, node, cluster, of_node, usual)))
 

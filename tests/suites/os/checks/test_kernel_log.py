@@ -206,12 +206,8 @@ NVME_MOUNT = mounted("/dev/nvme1n1p1", "ext4", "rw")
         (READ_ONLY, PartsNow(mounted("/dev/sdb1", "ext4", "ro")), WARNING, "it is not mounted now"),
         (READ_ONLY, PartsNow(None, devices()), MONITOR, ""),
         (READ_ONLY, PartsNow(mounted("/dev/root", "ext4", "ro")), MONITOR, ""),
-        (
-            READ_ONLY.replace("nvme1n1p1", "dm-3"),
-            PartsNow(NVME_MOUNT),
-            MONITOR,
-            "",
-        ),  # mounted by another name
+        # mounted by another name
+        (READ_ONLY.replace("nvme1n1p1", "dm-3"), PartsNow(NVME_MOUNT), MONITOR, ""),
         (XFS, PartsNow(mounted("/dev/nvme1n1", "xfs", "rw")), MONITOR, ""),  # its mount shows no shutdown
         (LOST, PartsNow(None, devices(degraded="md0 [U_]")), MONITOR, "/proc/mdstat: md0 [U_]"),
         (
@@ -237,9 +233,7 @@ NVME_MOUNT = mounted("/dev/nvme1n1p1", "ext4", "rw")
         (HEALTH, PartsNow(None, devices()), MONITOR, ""),  # the driver keeps an adapter that does not answer
     ],
 )
-def test_what_the_check_of_the_part_read_decides(
-    tmp_path: Path, line: str, now: PartsNow, expected: str, words: str
-) -> None:
+def test_the_parts_check_decides(tmp_path: Path, line: str, now: PartsNow, expected: str, words: str) -> None:
     verdict = verdict_of(fold(tmp_path, *late(line)), now)
     assert result(verdict) == expected
     text = str((verdict.findings or verdict.advisories)[0].measured)

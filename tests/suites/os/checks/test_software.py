@@ -44,10 +44,6 @@ def silent(*answers: bool, word: str = "") -> Verdict:
     return checks.systemd(state, norm({f"n{n}": it for n, it in enumerate(answers, 1)}))
 
 
-def log_start(since: float | None) -> Verdict:
-    return checks.kernel_log_start(KernelLog("dmesg", 900, since, None))
-
-
 NO_SYSTEMD = "System has not been booted with systemd as init system (PID 1). Can't operate."
 MACHINES: Machines = {
     ("os.zombies", lambda most, *samples: checks.zombies(processes(*samples), most)): [
@@ -91,7 +87,7 @@ MACHINES: Machines = {
         ("sick: does not answer within 10 s | timeout(1)", REBOOT, "deadline", "", 0),
         ("sick: rescue mode | maintenance", MONITOR, "maintenance\n", "", 1),
     ],
-    ("os.kernel_log_start", log_start): [
+    ("os.kernel_log_start", lambda at: checks.kernel_log_start(KernelLog("dmesg", 900, at, None))): [
         ("a log since boot | dmesg", PASSED, 0.0),
         ("a virtual machine whose first line has a later time | kvm-clock", PASSED, 2.5),
         ("a kernel that writes no times | printk.time=0", NOT_CHECKED, None),
