@@ -222,7 +222,7 @@ def test_bits_that_base64_does_not_use_are_found() -> None:
 
 
 def test_a_missing_key_or_tool_is_named(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(GpuClusterError, match="gone: is no file; --key names a private key"):
+    with pytest.raises(GpuClusterError, match="gone is no file; it must be a private key"):
         sign(b"", tmp_path / "gone", "x")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(GpuClusterError, match="ssh-keygen is not installed here"):

@@ -466,11 +466,11 @@ def sign(data: bytes, key: Path, namespace: str) -> bytes:
     """Return the signature of data by a private key, or by the agent's key of a public one. GpuClusterError with the reason."""
     if not key.is_file():
         raise GpuClusterError(
-            f"{key}: is no file; --key names a private key, or a public key whose private key is in ssh-agent"
+            f"--key {key} is no file; it must be a private key, or a public key whose private key is in ssh-agent"
         )
     done = _keygen("sign", "-f", str(key), "-n", namespace, data=data, timeout=None)
     if done.returncode:
-        raise GpuClusterError(f"ssh-keygen did not sign with {key}: {_why(done)}")
+        raise GpuClusterError(f"ssh-keygen did not sign with {key} ({_why(done)})")
     return done.stdout
 
 

@@ -78,6 +78,7 @@ CHECKS: dict[str, Former] = {
     },
     "os.kernel_settings": Former("os.drift/sysctls"),
     "os.uptime": Former(why="the time since boot is not judged; remove the name"),
+    "ray.token": Former("ray.authentication"),
 }
 # dotted, without the numbers of lists, `*` for a name; `profile.` before those of profiles
 KEYS: dict[str, Former] = {
@@ -235,7 +236,7 @@ KEYS: dict[str, Former] = {
     "ray.port": Former(why="free ports are searched"),
     "ray.temp": Former(why="Ray's sessions are in /tmp"),
     "ray.token": Former(
-        why="Ray always starts with a token; `not_applicable: {ray.token: WHY}` leaves the check out"
+        why="Ray always starts with a token; `not_applicable: {ray.authentication: WHY}` leaves the check out"
     ),
     "ray.tune": _leave_out("ray.tune"),
     "software.conda.modules": Former(why="write `modules` in the environment"),

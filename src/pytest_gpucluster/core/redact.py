@@ -1,14 +1,12 @@
 """Redaction of secrets in everything that is stored or shown: command lines, environments, output of nodes.
 
 A secret is recognised by the name of its variable, key or option, or by the form of its value; a password in free text
-is not recognised. Words of this package's own messages are not taken for values: `_PROSE`.
+is not recognised. Our own messages pass through here too: none has the name of a secret before a colon.
 """
 
 from __future__ import annotations
 
-import errno
 import html
-import os
 import re
 import sys
 from bisect import bisect_right
@@ -48,25 +46,8 @@ _WORD = (
     r"(?:ACCESS|ACCOUNT|API|SSH|GPG|PRIVATE|AUTH|SESSION|SIGNING|ENCRYPTION|LICEN[CS]E)[_-]?KEY|"
     r"_(?:KEY|PASS|PAT|DSN|AUTH|PWD)(?![A-Za-z0-9_]))"
 )
-# The words after "NAME: " in messages of this package, where NAME is a path, host or check: the next word is no value.
-# Only that word would be redacted, not the rest of a sentence. tests/core/test_redact.py compares this list with all messages.
-_PROSE = (
-    r"a|absent|all|an|another|ansible_port|apt-get|bad|baseline|baselines|belongs|bus|cannot|check|choose|"
-    r"command|compared|correct|could|cut|damaged|does|drain|environment|every|exists|exit|failed|generation|give|"
-    r"gpucluster|has|have|holds|HTTP|in|index|install|is|it|its|judge|key|key_file|killed|load|logs|look|make|"
-    r"measured|more|must|name|names|nccl-tests|nccl\.command|needs|neither|node|node_exporter|not|not_applicable|"
-    r"nothing|nvidia-smi|one|only|output|partition|printed|PrivateData|Prometheus|raise|Rank|ranks|removed|repair|"
-    r"request|requesting|restarted|row|rows|run|saturated|say|see|set|settings|shows|signed|Slurm|slurmd|srun|stop|"
-    r"stopped|submitit|task|tensorflow|the|there|this|too|torch|tried|UCX|use|was|what|whether|written"
-)
-# and the system's errors about a path
-_ERRORS = "|".join(sorted({re.escape(os.strerror(number).split()[0]) for number in errno.errorcode}))
-_MESSAGE = (
-    rf"(?!: (?:(?:{_PROSE}|{_ERRORS})(?:[ ,]|\Z)|--[a-z]))"
-    r"(?!(?<=(?<![\w.])ray\.token): )"  # the only check with the name of a secret
-    r"(?!:\d{1,5}:(?:\d{1,4}:)?(?:\s|\Z))"  # a line, and column, of a file
-)
 _NAME = rf"(?<![A-Za-z0-9_])[A-Za-z0-9_]{{0,80}}?{_WORD}[A-Za-z0-9_-]{{0,80}}"
+_PLACE = r"(?!:\d{1,5}:(?:\d{1,4}:)?(?:\s|\Z))"  # not the line, and column, of a file
 _SWITCH = rf"(?:true|false|yes|no|on|off|none|null|0|1|{REDACTED})"
 _HARMLESS = rf"(?!\+{{0,9}}{_SWITCH}(?:$|[\s\"',;)}}\]\\\x1b]))"
 _QUOTE = r"\\{0,3}['\"]"  # also escaped, as in a repr or in JSON
@@ -89,10 +70,11 @@ _PATTERNS: tuple[re.Pattern[str], ...] = (
     re.compile(
         rf"(?P<quote>{_QUOTE}){_NAME}=(?P<secret>(?:[^'\"\\\n]|(?!{_QUOTE})\\)*)(?P=quote)", re.IGNORECASE
     ),
-    re.compile(rf"{_NAME}{_MESSAGE}{_IS}(?P<secret>{_VALUE})", re.IGNORECASE),
+    # only looks ahead: a value may be the name of the next secret
+    re.compile(rf"(?={_NAME}{_PLACE}{_IS}(?P<secret>{_VALUE}))", re.IGNORECASE),
     re.compile(rf"{_OPTION}(?!-)(?P<secret>{_VALUE})"),
     re.compile(
-        rf"(?:(?<![A-Za-z0-9_-])|{_COLOUR})"
+        rf"(?:(?<![A-Za-z0-9_-])|(?<=-----)|{_COLOUR})"  # also behind a private key
         r"(?P<secret>(?:gh[opsur]_|github_pat_|glpat-|xox[abprs]-|sk-|hf_|nvapi-|ya29\.|npm_|pypi-|"
         r"dop_v1_)[\w-]{16,}|(?:AKIA|ASIA)[0-9A-Z]{16}|AIza[\w-]{30,}|eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?)"
     ),
@@ -165,9 +147,7 @@ def text(given: str) -> str:
     """
     if not _is_suspect(given):
         return given
-    for pattern in _PATTERNS:
-        given = _replaced(given, (match.span("secret") for match in pattern.finditer(given)))
-    return _replaced(given, _escaped_secrets(given, _NESTED))
+    return _replaced(given, [*_secrets(given), *_escaped_secrets(given, _NESTED)])
 
 
 def _replaced(given: str, spans: Iterable[tuple[int, int]]) -> str:
@@ -180,13 +160,16 @@ def _replaced(given: str, spans: Iterable[tuple[int, int]]) -> str:
     return "".join([*pieces, given[done:]])
 
 
+def _secrets(given: str) -> list[tuple[int, int]]:
+    return [match.span("secret") for pattern in _PATTERNS for match in pattern.finditer(given)]
+
+
 def _escaped_secrets(given: str, depth: int) -> list[tuple[int, int]]:
     """Return where secrets stand in a text that can be seen only when its escapes are undone."""
     inner, steps = _unescaped(given)
     if not steps or depth == 0:
         return []
-    found = [match.span("secret") for pattern in _PATTERNS for match in pattern.finditer(inner)]
-    found = [span for span in found if not inner.startswith(REDACTED, span[0])]
+    found = [span for span in _secrets(inner) if not inner.startswith(REDACTED, span[0])]
     found += _escaped_secrets(inner, depth - 1)
     return [(_before(steps, start), _before(steps, end)) for start, end in found]
 

@@ -399,7 +399,7 @@ def test_the_ssh_configuration_is_read(own: Sshd) -> None:
     ("keys", "why"),
     [
         ({"host": None}, "host is missing"),
-        ({"key_file": "/no/key"}, "key_file /no/key: no such file"),
+        ({"key_file": "/no/key"}, "key_file /no/key is no file"),
         ({"config_file": "/no/config"}, "config_file /no/config: no such file"),
         ({"host": "a@b", "user": "c"}, "user"),
         ({"key_file": "STRANGER"}, "failed with .*/stranger, no key in the agent"),

@@ -197,9 +197,9 @@ CASES: Table = {
         ("configure: trial failed; trial other_best [4, 7, 4, 8, 1]", tuned(4, {"4": 7, "3": 2}, "e")),
         ("configure: trial other_best; trial none_stopped [3, 8, 4, 8, 4, 8, 3, 8, 1]", WORSE_WON),
     ],
-    checks.token: [
+    checks.authentication: [
         *(
-            ("configure: a client without token accepted [0]", replace(OPEN, version=it))
+            ("configure: an unauthenticated client accepted [0]", replace(OPEN, version=it))
             for it in ("", "2.52.dev1", "3.0.0")
         ),
         ("not checked [2.9, 2.52]", replace(OPEN, version="2.9.1")),

@@ -153,7 +153,7 @@ def address_of(host: str, settings: SshConfig) -> str:
 def _prepared(host: str, settings: SshConfig, gateway: Connection | None) -> Connection:
     config = Config(ssh_config=_ssh_config(settings), lazy=True)  # lazy: without the user's fabric.yaml
     if settings.key_file and not Path(settings.key_file).expanduser().is_file():
-        raise ConfigError(f"ssh to {host}: key_file {settings.key_file}: no such file")
+        raise ConfigError(f"ssh to {host}: key_file {settings.key_file} is no file")
     try:
         jump = gateway or (Connection(settings.jump, config=config) if settings.jump else None)
         connection = Connection(
@@ -288,7 +288,7 @@ def _about_host_key(error: Any, hop: Connection, settings: SshConfig) -> str:
 
 def _about_login(error: Any, hop: Connection, _settings: SshConfig) -> str:
     if isinstance(error, paramiko.PasswordRequiredException):
-        return "the key has a passphrase: load it into the agent with ssh-add"
+        return "the key needs its passphrase; load it into the agent with ssh-add"
     return (
         f"login of user {hop.user} failed with {_tried(hop)}: set another user or key_file, "
         "or load the key into the agent (ssh-add); passwords are not used"

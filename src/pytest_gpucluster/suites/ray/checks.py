@@ -298,13 +298,13 @@ def tune_gpus(node_name: str, cluster_facts: ClusterFacts, share: Share, tune_en
 
 
 @check(
-    "ray.token",
+    "ray.authentication",
     cause="Ray accepts every client that reaches its port, and runs its commands as this user",
     hint="RAY_AUTH_MODE=token with RAY_AUTH_TOKEN_PATH of mode 0600; never a password on a command line",
     action=Action.CONFIGURE,
     each="clusters",
 )
-def token(facts: ClusterFacts) -> Judgement:
+def authentication(facts: ClusterFacts) -> Judgement:
     """Judge that Ray refuses a client without the token, and that the token is on no command line."""
     if facts.version and _version(facts.version) < TOKEN_SINCE:
         raise NotAvailable(
@@ -316,7 +316,7 @@ def token(facts: ClusterFacts) -> Judgement:
         return
     if not fact["refused"]:
         text = Quote(f"was accepted (exit {fact['rc']}): {fact['output']}")
-        yield Finding(Part("process", name="a client without token"), text, "refused", code="accepted")
+        yield Finding(Part("process", name="an unauthenticated client"), text, "refused", code="accepted")
     tokens = {node: known.facts["token"] for node, known in facts.nodes.items() if "token" in known.facts}
     if not tokens:
         raise NotAvailable("no node reported whether the token is on a command line")
