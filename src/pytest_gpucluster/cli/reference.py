@@ -304,6 +304,7 @@ def _written_argument(one: Argument) -> str:
 
 
 def _parts_and_codes() -> Iterator[str]:
+    _all_checks()  # suites register kinds
     yield from (
         "## Findings",
         "",
