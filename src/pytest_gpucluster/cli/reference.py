@@ -311,7 +311,7 @@ def _parts_and_codes() -> Iterator[str]:
         "| kind of part | name | findings of two nodes are the same |",
         "|---|---|---|",
     )
-    for kind, one in KINDS.items():
+    for kind, one in sorted(KINDS.items()):
         if kind:
             yield _row(f"`{kind}`", one.label, "with equal names" if one.named else "whatever the name")
     shared = sorted({*codes_of("pytest_gpucluster.core"), *codes_of("pytest_gpucluster.kit")})
