@@ -42,10 +42,11 @@ def test_failures_are_grouped_by_what_differs() -> None:
         *({"check": "gpu.other"}, {"outcome": "error"}),
     ):
         assert len(groups(base, failing("gpu02", **(alike | other)))) == 2
-    # without a verdict their messages are rows
-    for more, rows in (({"cause": ""}, 1), ({"findings": []}, 2)):
-        (group,) = groups(*(failing("gpu01", message=message, **more) for message in "ab"))
-        assert len(group.rows) == rows
+    # with a verdict its message is no matter; without one it is what tells them apart
+    for more, count in (({"cause": ""}, 1), ({"findings": []}, 2)):
+        assert len(groups(*(failing("gpu01", message=message, **more) for message in "ab"))) == count
+    lost = [failing(node, findings=[], message=f"{node} was lost") for node in ("gpu01", "gpu02")]
+    assert len(groups(*lost)) == 1
 
 
 # --- numbers

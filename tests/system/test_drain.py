@@ -382,7 +382,7 @@ def test_a_foreign_drain_survives(sandbox: Sandbox, tmp_path: Path) -> None:
     found = reasons(sandbox)
     assert (found["gpu01"], found["gpu02"]) == (theirs, ours)
     assert (found["gpu03"], found["gpu04"]) == (theirs, theirs), run.out  # drained while we tested
-    assert found["gpu05"].startswith("gpucluster:site.fit 7<8 GPUs repair=drain run=")
+    assert found["gpu05"].startswith("gpucluster:site.fit 7!=8 GPUs repair=drain run=")
     assert f'not drained: gpu[03-04] (site.fit): it has another reason: "{theirs}" by root' in run.out
     reserve(sandbox, "gpu01", "gpu02", "gpu06")
     run = site(sandbox, tmp_path, *TRIED, history)

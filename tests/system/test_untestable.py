@@ -182,7 +182,7 @@ def test_a_node_lost_in_the_middle_is_named_and_the_others_go_on(sandbox: Sandbo
     lost = run.event("lost")
     assert lost["node"] == "gpu01"
     assert lost["why"]
-    assert "gpu01" in run.out.partition("not tested:")[2]
+    assert "gpu01" in run.out.partition("lost:")[2]
     assert left_in_queue(sandbox) == []
 
 
@@ -200,7 +200,7 @@ def test_a_slurmd_that_died_unnoticed_costs_its_own_node_alone(sandbox: Sandbox,
     assert run.rc == 1
     assert passing(run) == {"gpu01", "gpu02", "gpu04"}
     # by our own look, or by Slurm's where that came first
-    why = run.out.partition("not tested:")[2]
+    why = run.out.partition("lost:")[2]
     by_us = "gpu03: its slurmd starts no task (" in why
     assert by_us or "NOT_RESPONDING" in why
     printed = ("failed", "test_responds[gpu03]") if by_us else ("error", "test_available[gpu03]")

@@ -408,12 +408,13 @@ def _figures(run: Run, event: dict[str, Any], node: str) -> None:
 def failure_key(result: Result) -> tuple[str, ...]:
     """Return the key of a red result in Run.groups: outcome, check, action, what its findings have in common, cause, hint.
 
-    Failures without findings are one group per check; its rows are their messages.
+    Failures without findings are one group where their messages are equal but for the name of the node.
     """
     outcome, check = one_line(result.outcome), one_line(result.check)
     first = next(iter(_failed_verdicts(result)), None)
     if first is None:
-        return outcome, check, "", "", "", ""
+        message, node = one_line(result.message), one_line(result.node)
+        return outcome, check, "", message.replace(node, "NODE") if node else message, "", ""
     like = " ".join(sorted({str(likeness(finding)) for finding in first.findings}))
     check = one_line(first.explained_by) or check
     return outcome, check, first.action.value, like, one_line(first.cause), one_line(first.hint)
