@@ -30,7 +30,7 @@ WRITER = """
 import contextlib, json, os, signal, statistics, sys
 from pathlib import Path
 from pytest_gpucluster.report.history import History
-from pytest_gpucluster.report.run_model import read_run
+from pytest_gpucluster.report.events import read_run
 from pytest_gpucluster.report.run_snapshot import recorded
 
 how, path, *logs = sys.argv[1:]

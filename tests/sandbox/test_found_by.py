@@ -34,7 +34,7 @@ pytestmark = pytest.mark.thorough
 LASTING = {
     "file_system_read_only": (Action.DRAIN, "/raid is read-only now"),
     "array_degraded": (Action.MONITOR, "nvme3n1[2](F)"),
-    "corrected_memory_errors": (Action.MONITOR, "32767 times"),
+    "corrected_memory_errors": (Action.MONITOR, "32,767 times"),
     "mce": (Action.DRAIN, "Bank 7: be00000000800092"),
 }
 RECOVERED = sorted(at for at, it in FAULTS.items() if FOUND_BY[at][0] == "os.kernel_log" and it.harmless)

@@ -55,7 +55,7 @@ def test_a_profile_of_other_hardware_is_reported_once(sandbox: Sandbox, tmp_path
     (failed,) = results(run, "failed")
     assert (run.rc, failed["check"], failed["node"]) == (1, "run.profile", ""), run.out
     (finding,) = failed["verdicts"][0]["findings"]
-    assert finding["part"] == "GPUs of gpu[01-04]"
+    assert finding["part"] == {"kind": "node", "name": "gpu[01-04]"}
     assert finding["measured"].startswith("8 NVIDIA H200 of ")
     assert "profile sandbox-a100" in finding["expected"]
     assert "sandbox-h200" in failed["verdicts"][0]["hint"]
