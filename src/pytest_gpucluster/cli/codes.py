@@ -25,6 +25,11 @@ def _modules(folder: Path) -> Iterator[str]:
 
 
 def _codes(module: ast.Module) -> Iterator[str]:
+    constants = {
+        one.targets[0].id: one.value
+        for one in module.body
+        if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name)
+    }
     for node in ast.walk(module):
         if not isinstance(node, ast.Call):
             continue
@@ -33,7 +38,7 @@ def _codes(module: ast.Module) -> Iterator[str]:
         if not stated and name in _MAKERS and len(node.args) > _MAKERS[name]:
             stated = [node.args[_MAKERS[name]]]
         for value in stated:
-            yield from _words(value)
+            yield from _words(constants.get(value.id, value) if isinstance(value, ast.Name) else value)
 
 
 def _words(value: ast.expr) -> Iterator[str]:

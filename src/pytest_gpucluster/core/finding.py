@@ -158,6 +158,21 @@ class Finding(Deviation):
         return cls(part, measured, expected, action, setting, code)
 
 
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a part is bad, or there is no result: a stable code, and the words of our program, a tool or Slurm."""
+
+    code: str
+    text: str
+
+    def finding(self, part: Part, expected: str, action: Action | None = None) -> Finding:
+        """Return the finding of a part that lacks what is expected."""
+        return Finding(part, Quote(self.text), expected, action, code=self.code)
+
+    def __str__(self) -> str:
+        return self.text
+
+
 @dataclass(frozen=True, slots=True, init=False)
 class Advisory(Deviation):
     """A deviation that proves no fault: reports show a warning; it neither fails a check nor drains a node."""
@@ -187,7 +202,15 @@ def mapped(found: D, change: Callable[[str], str]) -> D:
 def _mapped(measure: Measure, change: Callable[[str], str]) -> Measure:
     if isinstance(measure, str):
         return change(measure)
-    return replace(measure, text=change(measure.text))
+    changed = change(measure.text)
+    return replace(measure, text=changed) if isinstance(measure, Quantity) else _entered(changed)
+
+
+def _entered(words: str) -> Quote:
+    """Return a quotation whose text was bounded and redacted when it entered."""
+    quote = object.__new__(Quote)
+    object.__setattr__(quote, "text", words)
+    return quote
 
 
 def _plain(measure: Measure) -> Any:
@@ -203,7 +226,7 @@ def _measure(plain: Any) -> Measure:
     if not isinstance(plain, dict):
         return shared_text(plain)
     if "quote" in plain:
-        return Quote(text(plain["quote"]))
+        return _entered(text(plain["quote"]))
     number = finite(plain.get("number"))
     return Quantity(
         math.nan if number is None else number, shared_text(plain.get("unit")), shared_text(plain.get("text"))

@@ -94,10 +94,7 @@ class Part:
     @property
     def short(self) -> str:
         """The words for the part without UUID, address and serial number, as they are the same on other nodes."""
-        own = self._own()
-        if self.of is None:
-            return own
-        return f"{own}, rail of {self.of.short}" if self.kind == "port" else f"{self.of.short} {own}"
+        return self._beside(self._own(), self.of.short if self.of else "")
 
     @property
     def shared(self) -> Part:
@@ -108,13 +105,7 @@ class Part:
     @property
     def brief(self) -> str:
         """The words for the part with its address alone, where a line is short."""
-        return str(self.located())
-
-    def located(self) -> Part:
-        """The part without UUID and serial number."""
-        uuid = self.kind == "gpu" and self.index is not None
-        of = self.of.located() if self.of else None
-        return replace(self, name="" if uuid else self.name, serial="", of=of)
+        return self._words(self.model, self.address, of=self.of.brief if self.of else "")
 
     @property
     def gpu(self) -> int | None:
@@ -130,13 +121,17 @@ class Part:
 
     def __str__(self) -> str:
         """The words for the part in every report."""
-        own = self._own()
-        known = [self.name] if self.kind == "gpu" and self.index is not None else []
-        if inside := ", ".join(filter(None, [*known, self.model, self.address, self.serial])):
-            own += f" ({inside})"
+        uuid = self.name if self.kind == "gpu" and self.index is not None else ""
+        return self._words(uuid, self.model, self.address, self.serial, of=str(self.of or ""))
+
+    def _words(self, *inside: str, of: str) -> str:
+        known = ", ".join(filter(None, inside))
+        return self._beside(f"{self._own()} ({known})" if known else self._own(), of)
+
+    def _beside(self, own: str, of: str) -> str:
         if self.of is None:
             return own
-        return f"{own}, rail of {self.of}" if self.kind == "port" else f"{self.of} {own}"
+        return f"{own}, rail of {of}" if self.kind == "port" else f"{of} {own}"
 
     def _own(self) -> str:
         kind = KINDS.get(self.kind, _UNKNOWN)

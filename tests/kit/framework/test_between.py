@@ -10,9 +10,10 @@ from framework_helpers import spelled
 
 from pytest_gpucluster.core.check import CHECKS, Action, Verdict, check
 from pytest_gpucluster.core.errors import NotAvailable
+from pytest_gpucluster.core.finding import Explanation
 from pytest_gpucluster.core.registry import import_checks, suites
 from pytest_gpucluster.kit.framework.between import NOTHING, ONE_NODE_RUN, Reach, judge_between
-from pytest_gpucluster.kit.framework.payload_result import Explanation, PayloadResult, PayloadTask
+from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
 from pytest_gpucluster.kit.mpi.mpi_facts import MpiRank, MpiRun, MpiWorld
 from pytest_gpucluster.suites.ddp import checks as ddp
 from pytest_gpucluster.suites.horovod import checks as horovod

@@ -19,7 +19,7 @@ from payload_helpers import NCCL_LOG, NODES, connected, fabric
 from suite_helpers import considered, machine
 
 from pytest_gpucluster.core.errors import NotApplicable, ProbeError
-from pytest_gpucluster.kit.framework.payload_result import Explanation
+from pytest_gpucluster.core.finding import Explanation
 from pytest_gpucluster.kit.framework.payload_step import sent
 from pytest_gpucluster.suites.horovod import checks
 from pytest_gpucluster.suites.horovod import payload as world_payload

@@ -18,8 +18,8 @@ from pytest_gpucluster.cluster.slurm.mpi_types import read_mpi_list
 from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.core.common_cause import Place, peer_groups
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
+from pytest_gpucluster.core.finding import Explanation
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.kit.framework.payload_result import Explanation
 from pytest_gpucluster.kit.mpi import mpi_errors, mpi_world
 from pytest_gpucluster.kit.mpi.mpi_config import MpiConfig
 from pytest_gpucluster.kit.mpi.mpi_facts import (

@@ -9,7 +9,8 @@ from counter_examples import CounterExample, assert_as_expected, name
 from judged import figures, judged
 
 from pytest_gpucluster.core.check import Verdict
-from pytest_gpucluster.kit.nccl.measurement import Evidence, Localisation, Measurement, Reason, Unresolved
+from pytest_gpucluster.core.finding import Explanation
+from pytest_gpucluster.kit.nccl.measurement import Evidence, Localisation, Measurement, Unresolved
 from pytest_gpucluster.suites.nccl import fleet as nccl_fleet
 
 SKIPPED = Measurement(("a", "b"), None, "a had ended", skipped=True)
@@ -27,7 +28,7 @@ def fed(text: str) -> tuple[Measurement, ...]:
 
 
 def test_a_node_without_pairs_or_with_pairs_that_were_not_tried() -> None:
-    bad = Localisation(("a",), why={"a": Reason("slow_alone", "slow alone, measured twice")})
+    bad = Localisation(("a",), why={"a": Explanation("slow_alone", "slow alone, measured twice")})
     alone = pairs("a", bad, Measurement(("a",), 300.0), Measurement(("b", "c"), 1.0))
     assert judged(alone) == ("not checked", [])
     untried = pairs("a", bad, SKIPPED, OTHER_SKIPPED)
@@ -69,7 +70,7 @@ def test_a_node_below_hard_limit_unnamed_by_the_fleet(measured: str, said: list[
 
 
 def test_a_node_below_the_hard_limit_is_watched_while_something_else_may_be_the_cause() -> None:
-    leaf = Localisation(unresolved=(Unresolved(("a", "link a-b", "leaf1"), Reason("no_partner", "")),))
+    leaf = Localisation(unresolved=(Unresolved(("a", "link a-b", "leaf1"), Explanation("no_partner", "")),))
     verdict = pairs("a", leaf, *fed("ab:20 ac:19 bc:30"), hard=30.0)
     assert judged(verdict) == ("monitor", ["a"])
     (question,) = links(leaf, *fed("ab:20")).findings
@@ -108,7 +109,7 @@ def test_evidence_is_of_the_node_or_link_that_is_named() -> None:
 
 
 def test_links_that_cannot_be_judged() -> None:
-    found = Localisation(unresolved=(Unresolved(("a",), Reason("no_bound", "")),), rounds=1, steps=1)
+    found = Localisation(unresolved=(Unresolved(("a",), Explanation("no_bound", "")),), rounds=1, steps=1)
     few = links(found, nodes=("a", "b"))
     assert (judged(few), figures(few.reason)) == (("not checked", []), [2])
     assert judged(links(found, nodes=("a",))) == ("not applicable", [])

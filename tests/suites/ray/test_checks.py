@@ -16,7 +16,7 @@ from framework_helpers import Table, imported, rows_of, told
 from sandbox_helpers import free_port, wait_for
 from suite_helpers import considered, machine
 
-from pytest_gpucluster.kit.framework.payload_result import Explanation
+from pytest_gpucluster.core.finding import Explanation
 from pytest_gpucluster.kit.framework.payload_step import command
 from pytest_gpucluster.kit.payloads.prelude import Failure
 from pytest_gpucluster.suites.ray import checks

@@ -34,9 +34,8 @@ HINT = (
     "grep -r pyxis /etc/slurm/plugstack.conf* on the node, and restart slurmd after a change; enroot list; "
     "environments and srun_args of the cluster file"
 )
-MISPLACED = (
-    "misplaced"  # the code of a finding with a reason of this module: the configuration must be changed
-)
+# the code of a finding with a reason of this module: the configuration must be changed
+MISPLACED = "misplaced"
 _UNNAMED = r"(?:\d+_)?\d+\.\d+"  # pyxis_JOB.STEP, and pyxis_JOB_JOB.STEP if containers belong to jobs
 
 

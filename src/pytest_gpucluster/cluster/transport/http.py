@@ -41,9 +41,8 @@ def get(url: str, *, timeout: float, cap: int = CAP) -> Reply:
     except (http.client.HTTPException, ValueError) as error:
         raise TransportError(f"{shown}: {_plain(error, timeout)}") from error
 
-    opened: list[
-        socket.socket
-    ] = []  # the connection forgets its socket while an answer without a length is read
+    # the connection forgets its socket while an answer without a length is read
+    opened: list[socket.socket] = []
 
     def exchange() -> None:
         try:

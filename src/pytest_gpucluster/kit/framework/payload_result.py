@@ -13,7 +13,7 @@ from pytest_gpucluster.cluster.slurm.task_place import MISPLACED
 from pytest_gpucluster.core import safe_json as jsontext
 from pytest_gpucluster.core.check import Action, Finding
 from pytest_gpucluster.core.errors import NotAvailable
-from pytest_gpucluster.core.finding import Quantity, Quote
+from pytest_gpucluster.core.finding import Explanation, Quantity, Quote
 from pytest_gpucluster.core.majority import decides, differs, norm
 from pytest_gpucluster.core.part import Part, named
 from pytest_gpucluster.kit.mpi.mpi_errors import code_of
@@ -33,18 +33,6 @@ _OF_SLURM = re.compile(r"slurmstepd|\[\d{4}-\d\d-\d\dT[^]]*\] (?:error|fatal): "
 # the name and line of the script around each task (cluster/slurm/task.sh), before what its shell says: dash, bash, busybox
 _OF_WRAPPER = re.compile(r"^task-[0-9a-f]{16}: (?:(?:line )?\d+: |exec: )*")
 _ERROR = re.compile(r"[Ee]rror|[Cc]annot|[Nn]ot found|does not|[Ff]ailed|Killed")
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """Why a task, a node or a step has no result: a stable code, and the words of its program or of Slurm."""
-
-    code: str
-    text: str
-
-    def finding(self, part: Part, expected: str, action: Action | None = None) -> Finding:
-        """Return the finding of a part that lacks what is expected."""
-        return Finding(part, Quote(self.text), expected, action, code=self.code)
 
 
 NOT_STARTED = Explanation("not_started", "did not start")

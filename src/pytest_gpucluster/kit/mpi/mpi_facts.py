@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import safe_json as jsontext
 from pytest_gpucluster.core.errors import ProbeError
-from pytest_gpucluster.kit.framework.payload_result import Explanation
+from pytest_gpucluster.core.finding import Explanation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

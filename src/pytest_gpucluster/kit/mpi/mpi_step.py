@@ -18,9 +18,9 @@ from pytest_gpucluster.cluster.slurm.step import StepRequest, environment_reques
 from pytest_gpucluster.cluster.slurm.task_place import MISPLACED
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import GpuClusterError, ProbeError, StepError, StepMisplaced, StepTimeout
+from pytest_gpucluster.core.finding import Explanation
 from pytest_gpucluster.core.scripts import script
 from pytest_gpucluster.kit.framework.framework_step import FrameworkStepRunner
-from pytest_gpucluster.kit.framework.payload_result import Explanation
 from pytest_gpucluster.kit.framework.payload_step import command
 from pytest_gpucluster.kit.mpi import mpi_errors
 from pytest_gpucluster.kit.mpi import mpi_facts as reading

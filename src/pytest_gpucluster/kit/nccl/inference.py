@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.kit.nccl.measurement import EXPECTED, GroupKind, Reason, Status
+from pytest_gpucluster.core.finding import Explanation
+from pytest_gpucluster.kit.nccl.measurement import EXPECTED, GroupKind, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -84,7 +85,7 @@ class Edge:
 class AloneResults:
     """The nodes that are bad alone, {node: why}, and those that were slow once."""
 
-    bad: Mapping[str, Reason] = field(default_factory=dict)
+    bad: Mapping[str, Explanation] = field(default_factory=dict)
     slow_once: frozenset[str] = frozenset()
 
 
@@ -92,7 +93,7 @@ class AloneResults:
 class LeafResults:
     """The bad leaves, {leaf: why}, and the candidates: slow to other leaves, none of which is acquitted."""
 
-    bad: Mapping[str, Reason] = field(default_factory=dict)
+    bad: Mapping[str, Explanation] = field(default_factory=dict)
     candidates: tuple[str, ...] = ()
 
     @property
@@ -118,7 +119,7 @@ class Inference:
     leaves: LeafResults
     closed_leaves: frozenset[str]
     partners_needed: int
-    bad_nodes: Mapping[str, Reason]
+    bad_nodes: Mapping[str, Explanation]
 
     @cached_property
     def open_edges(self) -> tuple[Edge, ...]:
@@ -247,14 +248,14 @@ def judge_alone(judged: Iterable[JudgedMeasurement]) -> AloneResults:
     for one in judged:
         if one.kind is GroupKind.ALONE:
             results[one.measured.members[0]].append(one)
-    bad: dict[str, Reason] = {}
+    bad: dict[str, Explanation] = {}
     slow_once: set[str] = set()
     for node, seen in results.items():
         counts = Counter(one.status for one in seen)
         if failed := [one.measured.problem for one in seen if one.status is Status.FAILED]:
-            bad[node] = Reason(FAILED_ALONE, f"failed alone: {failed[0]}")
+            bad[node] = Explanation(FAILED_ALONE, f"failed alone: {failed[0]}")
         elif counts[Status.SLOW] > max(1, counts[Status.GOOD]):
-            bad[node] = Reason(SLOW_ALONE, "slow alone, measured twice")
+            bad[node] = Explanation(SLOW_ALONE, "slow alone, measured twice")
         elif counts[Status.SLOW] > counts[Status.GOOD]:
             slow_once.add(node)
     return AloneResults(bad, frozenset(slow_once))
@@ -293,7 +294,7 @@ def judge_leaves(edges: Iterable[Edge]) -> LeafResults:
         if edge.crosses and sound.issuperset(edge.ends) and all(edge.leaves)
         if edge.bad or edge.good
     ]
-    bad: dict[str, Reason] = {}
+    bad: dict[str, Explanation] = {}
     while worst := _worst_leaf(crossing):  # without its pairs, which would count against the other leaves
         leaf, bad[leaf] = worst
         crossing = [(leaves, slow) for leaves, slow in crossing if leaf not in leaves]
@@ -328,7 +329,7 @@ def convict(
     acquitted: AbstractSet[str],
     partners: AbstractSet[str],
     needed: int = PARTNERS,
-) -> dict[str, Reason]:
+) -> dict[str, Explanation]:
     """Return {node: why} of the nodes that are not acquitted and bad with enough partners."""
     found: dict[str, list[Edge]] = defaultdict(list)
     for edge in open_edges:
@@ -336,7 +337,7 @@ def convict(
             if end not in acquitted and edge.decides(end, acquitted, partners):
                 found[end].append(edge)
     return {
-        node: Reason(
+        node: Explanation(
             "bad_with_partners",
             f"bad with {', '.join(edge.other(node) for edge in own)}, which are fine with others",
         )
@@ -367,7 +368,7 @@ def _mostly_slow(tally: Counter[bool]) -> bool:
     return tally[True] > 1 and tally[True] / tally.total() >= LEAF_SHARE
 
 
-def _worst_leaf(crossing: Sequence[tuple[Group, bool]]) -> tuple[str, Reason] | None:
+def _worst_leaf(crossing: Sequence[tuple[Group, bool]]) -> tuple[str, Explanation] | None:
     """Return the leaf with the largest share of slow pairs, and why; None if no leaf paired with it is good elsewhere."""
     tallies = _tally(crossing)
     for leaf in sorted(tallies, key=lambda leaf: tallies[leaf][True] / tallies[leaf].total(), reverse=True):
@@ -377,5 +378,5 @@ def _worst_leaf(crossing: Sequence[tuple[Group, bool]]) -> tuple[str, Reason] | 
             not slow and leaf not in leaves and met.intersection(leaves) for leaves, slow in crossing
         ):
             text = f"{tally[True]} of {tally.total()} pairs across it are slow, pairs within are fine"
-            return leaf, Reason("slow_leaf", text)
+            return leaf, Explanation("slow_leaf", text)
     return None

@@ -7,6 +7,8 @@ import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pytest_gpucluster.core.finding import Explanation
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -89,16 +91,6 @@ class JudgedMeasurement:
     status: Status
 
 
-class Reason(NamedTuple):
-    """Why a part is bad or a question is open: a stable word, and what people read."""
-
-    code: str
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
-
-
 class Evidence(NamedTuple):
     """One measurement as text, with its nodes."""
 
@@ -111,7 +103,7 @@ class Unresolved:
     """An open question: the candidates for the bad part, and why the measurements cannot decide between them."""
 
     candidates: tuple[str, ...]
-    reason: Reason
+    reason: Explanation
 
 
 @dataclass(frozen=True)
@@ -126,7 +118,7 @@ class Localisation:
     bad_links: tuple[Group, ...] = ()
     bad_leaves: tuple[str, ...] = ()
     bad_parts: Mapping[str, tuple[Part, ...]] = field(default_factory=dict)
-    why: Mapping[str, Reason] = field(default_factory=dict)
+    why: Mapping[str, Explanation] = field(default_factory=dict)
     unresolved: tuple[Unresolved, ...] = ()
     evidence: tuple[Evidence, ...] = ()
     rounds: int = 0
@@ -138,9 +130,9 @@ class Localisation:
         """Whether nothing is bad and no question is open."""
         return not (self.bad_nodes or self.bad_links or self.bad_leaves or self.unresolved)
 
-    def reason(self, part: str) -> Reason:
+    def reason(self, part: str) -> Explanation:
         """Return why a node or a leaf is bad."""
-        return self.why.get(part, Reason("bad", "bad"))
+        return self.why.get(part, Explanation("bad", "bad"))
 
     def evidence_of(self, *nodes: str) -> list[str]:
         """Return the texts of the measurements that these nodes took part in together."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.core.finding import Explanation
 from pytest_gpucluster.kit.nccl import pairing
 from pytest_gpucluster.kit.nccl.inference import PARTNERS
-from pytest_gpucluster.kit.nccl.measurement import Evidence, GroupKind, Reason, Status, Unresolved
+from pytest_gpucluster.kit.nccl.measurement import Evidence, GroupKind, Status, Unresolved
 from pytest_gpucluster.kit.nccl.next_pairs import ALL_PAIRS_UP_TO
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ NO_BOUND = "no_bound"  # there are no values to compare with
 
 
 def _open(candidates: Sequence[str], code: str, text: str) -> Unresolved:
-    return Unresolved(tuple(candidates), Reason(code, text))
+    return Unresolved(tuple(candidates), Explanation(code, text))
 
 
 def unresolved(found: Inference) -> Iterator[Unresolved]:
@@ -62,9 +63,8 @@ def _wrong_data(found: Inference) -> Iterator[Unresolved]:
 
 def _open_nodes(found: Inference) -> Iterator[Unresolved]:
     left = found.suspects
-    bad = sum(
-        edge.bad > 0 for edge in found.edges
-    )  # one pair, or one without a bound, says nothing of a fabric
+    # one pair, or one without a bound, says nothing of a fabric
+    bad = sum(edge.bad > 0 for edge in found.edges)
     if not found.acquitted and len(left) > ALL_PAIRS_UP_TO and bad >= PARTNERS:
         yield _open(left, "no_good_pair", "no pair is fine: the fabric as a whole, or the bound is too high")
         return
@@ -89,13 +89,15 @@ def _open_nodes(found: Inference) -> Iterator[Unresolved]:
             yield Unresolved((node,), _why_open(found, node))
 
 
-def _why_open(found: Inference, node: str) -> Reason:
+def _why_open(found: Inference, node: str) -> Explanation:
     edges = [edge for edge in found.edges if node in edge.ends]
     if any(edge.counts[Status.UNJUDGED] for edge in edges):
-        return Reason(NO_BOUND, "no bound: state the expected bandwidth, there are too few pairs to compare")
+        return Explanation(
+            NO_BOUND, "no bound: state the expected bandwidth, there are too few pairs to compare"
+        )
     if any(not found.bad_nodes.keys().isdisjoint(edge.ends) for edge in edges):
-        return Reason("bad_partners_only", "measured with bad nodes only")
-    return Reason("no_pair", "never measured in a pair")
+        return Explanation("bad_partners_only", "measured with bad nodes only")
+    return Explanation("no_pair", "never measured in a pair")
 
 
 def evidence(found: Inference, questions: Iterable[Unresolved]) -> Iterator[Evidence]:

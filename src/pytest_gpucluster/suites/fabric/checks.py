@@ -6,12 +6,12 @@ import functools
 import ipaddress
 import re
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec
+from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.fault_rules import unless_it_works
-from pytest_gpucluster.core.finding import Quantity, Quote
+from pytest_gpucluster.core.finding import Explanation, Quantity, Quote
 from pytest_gpucluster.core.majority import Norm, decides, differs, norm
 from pytest_gpucluster.core.metric_direction import NEITHER
 from pytest_gpucluster.core.part import Part, gpu, named, register
@@ -669,73 +669,66 @@ def _entries(value: str) -> list[str]:
     return [entry.strip() for entry in value.split(",") if entry.strip()]
 
 
-class BadExport(NamedTuple):
-    """What is wrong with a name that is exported, and its code."""
-
-    text: str
-    code: str
+def _absent(name: str, names: Iterable[str]) -> Explanation:
+    return Explanation("absent", f"no {name or 'name'}; there are {listed(sorted(names))}")
 
 
-def _absent(name: str, names: Iterable[str]) -> BadExport:
-    return BadExport(f"no {name or 'name'}; there are {listed(sorted(names))}", code="absent")
-
-
-def nccl_names(value: str, names: frozenset[str]) -> Iterator[BadExport]:
+def nccl_names(value: str, names: frozenset[str]) -> Iterator[Explanation]:
     """Judge a list of NCCL: prefixes, exact names after '=', all but these after '^' ('^=' likewise)."""
     wanted = NameFilter.parse(",".join(_entries(value)))
     if not wanted.entries:
-        yield BadExport("has no name", code="empty")
+        yield Explanation("empty", "has no name")
     elif wanted.exclude:
         if not any(map(wanted.selects, names)):
-            yield BadExport(f"excludes all of {listed(sorted(names))}", code="excludes_all")
+            yield Explanation("excludes_all", f"excludes all of {listed(sorted(names))}")
     elif wanted.exact:
         yield from (_absent(entry, names) for entry, _ in wanted.entries if entry not in names)
     elif not any(map(wanted.selects, names)):
         text = f"no name has this prefix; there are {listed(sorted(names))}"
-        yield BadExport(text, code="no_such_prefix")
+        yield Explanation("no_such_prefix", text)
 
 
-def _nccl_socket(value: str, found: Interfaces) -> Iterator[BadExport]:
+def _nccl_socket(value: str, found: Interfaces) -> Iterator[Explanation]:
     return nccl_names(value, found.names - {"lo"} if value.startswith("^") else found.names)
 
 
-def _nccl_hca(value: str, found: Interfaces) -> Iterator[BadExport]:
+def _nccl_hca(value: str, found: Interfaces) -> Iterator[Explanation]:
     return nccl_names(value, found.devices)
 
 
-def _exact(value: str, found: Interfaces) -> Iterator[BadExport]:
+def _exact(value: str, found: Interfaces) -> Iterator[Explanation]:
     """Judge a list of exact interface names (Gloo, TensorPipe)."""
     for entry in _entries(value) or [""]:
         if entry not in found.names:
             yield _absent(entry, found.names)
 
 
-def _ucx(value: str, found: Interfaces) -> Iterator[BadExport]:
+def _ucx(value: str, found: Interfaces) -> Iterator[Explanation]:
     """Judge UCX_NET_DEVICES: 'all', interfaces, or adapters with their port (mlx5_0:1); '^' excludes."""
     if value.strip() == "all" or value.startswith("^"):
         return
     for entry in _entries(value) or [""]:
         device, colon, port = entry.partition(":")
         if device in found.devices and not (colon and port.isdecimal()):
-            yield BadExport(f"{entry}: UCX needs also the port, like {device}:1", code="lacks_port")
+            yield Explanation("lacks_port", f"{entry}: UCX needs also the port, like {device}:1")
         elif device not in (found.devices if colon else found.names):
             yield _absent(entry, found.names | found.devices)
 
 
-def _open_mpi(value: str, found: Interfaces) -> Iterator[BadExport | NotAvailable]:
+def _open_mpi(value: str, found: Interfaces) -> Iterator[Explanation | NotAvailable]:
     """Judge a list of Open MPI: exact names, or subnets like 10.0.0.0/8."""
     for entry in _entries(value) or [""]:
         try:
             subnet = ipaddress.IPv4Network(entry, strict=False) if "/" in entry else None
         except ValueError:
-            yield BadExport(f"{entry} is not a subnet", code="no_subnet")
+            yield Explanation("no_subnet", f"{entry} is not a subnet")
             continue
         if subnet is None and entry not in found.names:
             yield _absent(entry, found.names)
         elif subnet is not None and found.addresses is None:
             yield NotAvailable(f"{entry}: the node's addresses cannot be read (ip is absent)")
         elif subnet is not None and not _has_address(subnet, found):
-            yield BadExport(f"no address in {entry}", code="no_address")
+            yield Explanation("no_address", f"no address in {entry}")
 
 
 def _has_address(subnet: ipaddress.IPv4Network, found: Interfaces) -> bool:
@@ -743,7 +736,9 @@ def _has_address(subnet: ipaddress.IPv4Network, found: Interfaces) -> bool:
     return any(address.ip in subnet for of_name in addresses.values() for address in of_name)
 
 
-RULES: dict[str, Callable[[str, Interfaces], Iterator[BadExport] | Iterator[BadExport | NotAvailable]]] = {
+RULES: dict[
+    str, Callable[[str, Interfaces], Iterator[Explanation] | Iterator[Explanation | NotAvailable]]
+] = {
     "NCCL_SOCKET_IFNAME": _nccl_socket,
     "NCCL_IB_HCA": _nccl_hca,
     "GLOO_SOCKET_IFNAME": _exact,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.check import Action, Finding, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, NotJudged
-from pytest_gpucluster.core.finding import Quantity, Quote
+from pytest_gpucluster.core.finding import Explanation, Quantity, Quote
 from pytest_gpucluster.core.majority import differs, norm
 from pytest_gpucluster.core.part import Part, named
 from pytest_gpucluster.core.text import listed
@@ -19,7 +19,6 @@ from pytest_gpucluster.kit.framework.between import judge_between
 from pytest_gpucluster.kit.framework.contract import between_check, transport_check
 from pytest_gpucluster.kit.framework.payload_result import (
     NO_RESULT,
-    Explanation,
     rank_part,
     unequal,
     untrained,

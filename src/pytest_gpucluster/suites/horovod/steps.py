@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, ProbeError
+from pytest_gpucluster.core.finding import Explanation
 from pytest_gpucluster.kit.framework.framework_step import FrameworkStepRunner
-from pytest_gpucluster.kit.framework.payload_result import Explanation
 from pytest_gpucluster.kit.nccl.nccl_transport import LOGGED
 from pytest_gpucluster.suites.horovod import facts as horovod_build
 from pytest_gpucluster.suites.horovod.checks import Launch, NodeBuild, World

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
-from pytest_gpucluster.core.finding import Quantity
+from pytest_gpucluster.core.finding import Explanation, Quantity
 from pytest_gpucluster.core.majority import differs, norm
 from pytest_gpucluster.core.part import named
 from pytest_gpucluster.core.part import pair as pair_part
 from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.kit.framework.between import judge_between
-from pytest_gpucluster.kit.framework.payload_result import Explanation
 from pytest_gpucluster.kit.mpi import mpi_world
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.cluster.slurm.task_place import MISPLACED
 from pytest_gpucluster.core.check import Action, Finding, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
-from pytest_gpucluster.core.finding import Quantity
+from pytest_gpucluster.core.finding import Explanation, Quantity
 from pytest_gpucluster.core.part import Part, named
-from pytest_gpucluster.kit.framework.payload_result import NOT_STARTED, Explanation, wrong_data
+from pytest_gpucluster.kit.framework.payload_result import NOT_STARTED, wrong_data
 from pytest_gpucluster.kit.mpi.mpi_errors import code_of
 
 if TYPE_CHECKING:

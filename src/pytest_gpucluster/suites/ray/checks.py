@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.check import Action, Finding, Metric, check, revised, with_cause
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, NotJudged
-from pytest_gpucluster.core.finding import Quantity, Quote
+from pytest_gpucluster.core.finding import Explanation, Quantity, Quote
 from pytest_gpucluster.core.part import Part, named, register
 from pytest_gpucluster.core.text import listed
-from pytest_gpucluster.kit.framework.payload_result import NO_RESULT, NOT_STARTED, Explanation
+from pytest_gpucluster.kit.framework.payload_result import NO_RESULT, NOT_STARTED
 from pytest_gpucluster.kit.gpu.too_few import FEW_GPUS
 
 if TYPE_CHECKING:

@@ -392,9 +392,8 @@ def prolog(
 ) -> Judgement:
     """Judge the prolog by its effects: slurmd starts a step only after it, and Slurm drains a node if it fails."""
     script, found = _script(config, "Prolog"), diagnostic_if_any
-    if info is not None and re.match(
-        _PROLOG, info.why_out, re.IGNORECASE
-    ):  # slurm.conf may have changed since
+    # slurm.conf may have changed since
+    if info is not None and re.match(_PROLOG, info.why_out, re.IGNORECASE):
         expected = f"{script or 'the Prolog'} ends with 0"
         yield Finding(PROLOG, Quote(info.why_unavailable()), expected, code="drained")
     elif not script:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check
 from pytest_gpucluster.core.errors import NotAvailable
-from pytest_gpucluster.core.finding import Quote
+from pytest_gpucluster.core.finding import Explanation, Quote
 from pytest_gpucluster.core.part import Part, named
 from pytest_gpucluster.core.text import listed
-from pytest_gpucluster.kit.framework.payload_result import Explanation, PayloadResult
+from pytest_gpucluster.kit.framework.payload_result import PayloadResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
