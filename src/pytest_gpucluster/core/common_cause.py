@@ -17,7 +17,7 @@ from pytest_gpucluster.core.finding import Action
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-    from pytest_gpucluster.core.finding import Finding
+    from pytest_gpucluster.core.finding import Finding, Measure
 
 FEWEST_FOR_MOST = 3  # judged nodes: of two, "most" is both
 FEWEST_OF_SWITCH = 3  # two nodes of one switch may both be sick
@@ -157,9 +157,14 @@ def likeness(finding: Finding) -> Likeness:
 
     A finding that a setting explains is the same whatever was measured: each node misses the same requirement.
     """
-    words = ("", "") if finding.code else (str(finding.measured), str(finding.expected))
-    relation = "" if finding.setting else finding.relation
+    measured, relation = ("", "") if finding.setting else (_words(finding.measured), finding.relation)
+    words = ("", "") if finding.code else (measured, _words(finding.expected))
     return Likeness(finding.code, finding.part.likeness, relation, words)
+
+
+def _words(measure: Measure) -> str:
+    """Return a text; a number is compared by its relation, and what a node printed decides nothing."""
+    return measure if isinstance(measure, str) else ""
 
 
 def _setting(finding: Finding) -> str:

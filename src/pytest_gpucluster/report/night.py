@@ -26,7 +26,7 @@ class _Verdict(NamedTuple):
     started: float
     outcome: str
     message: str
-    codes: str
+    codes: str | None  # None without findings
 
 
 def night(history: History, cluster: str) -> list[str]:
@@ -73,13 +73,11 @@ def _change(verdicts: Sequence[_Verdict], newest: float) -> Iterator[tuple[str, 
     elif red and not failed_before:
         yield "new", last.started
     elif red:
-        yield ("open" if _plain(before[-1]) == _plain(last) else "changed"), since
+        # a history that was converted has no codes of earlier runs
+        same = before[-1].outcome == last.outcome and before[-1].codes in (None, "", last.codes)
+        yield ("open" if same else "changed"), since
     elif failed_before:
         yield "healed", since
-
-
-def _plain(verdict: _Verdict) -> tuple[str, str]:
-    return verdict.outcome, verdict.codes
 
 
 def _order(row: tuple[tuple[str, float, str], dict[str, str]]) -> tuple[int, float, str]:
