@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_gpucluster.core.sanitize import printable, shorten
+from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.report.proof import CLUSTER
 from pytest_gpucluster.report.result import RED
@@ -90,4 +90,4 @@ def _line(kind: str, since: float, check: str, nodes: dict[str, str], now: float
     node, message = next(iter(nodes.items()))
     text = message.split("\n")[0].removeprefix(f"{check} on {node}: ")
     where = f"{kind}{age}: {check} on {folded(one or CLUSTER for one in nodes)}"
-    return shorten(printable(where if kind == "healed" else f"{where}: {text}"), _MOST)
+    return one_line(where if kind == "healed" else f"{where}: {text}", _MOST)
