@@ -84,4 +84,5 @@ def _of_nccl(check: str, node: str, section: Section, cluster: Any) -> Verdict:
     if belief.outcome is not Outcome.PASSED:
         return Verdict(check, Outcome.NOT_APPLICABLE, reason="the run is not valid")
     rows = (*cluster.group_of(node).thresholds, *profile.nccl)
-    return nccl_bandwidth.bandwidth(output.runs[0], rows, nodes=len(names), gpus_per_node=gpus, env={})
+    env = {name: value for it in cluster.environments.values() for name, value in it.exports.items()}
+    return nccl_bandwidth.bandwidth(output.runs[0], rows, nodes=len(names), gpus_per_node=gpus, env=env)
