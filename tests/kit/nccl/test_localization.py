@@ -326,7 +326,6 @@ COURSES: list[tuple[str, str, dict[str, Any], str, str]] = [
     ("abcde", "", {"leaves": "xxxxy"}, "eb", ""),
     ("abcde", "e+", {"leaves": "xxxxy"}, "eb / ec / ed", "open x y: no bound; open e: no bound:"),
     ("abcde", "a!", {"leaves": "xxxxy"}, "a | eb", "bad a"),
-    ("fedcba", "c! e!", {"max_steps": 1}, "", "open e: slow alone,; open c: slow alone,"),
     ("abcdefgh", "x b+=0.6", {"leaves": "xxxxyyyy"}, "ac bd", "bad b; open x y: no bound"),
     ("abcdefgh", "x bf=hung", {"leaves": "xxxxyyyy"}, "", "open x y: no bound; open x y link b-f: too few"),
     ("fedcba", "c:1+ c+=0.8", RAILS, RAILS_OF_C, "bad c; part c rail of GPU 1"),

@@ -14,9 +14,7 @@ from pytest_gpucluster.kit.nccl.nccl_log import HINTS, NcclConnection, NcclLog, 
 
 def test_one_node_recording() -> None:
     log = read((DATA / "nccl" / "nccl-debug-info.txt").read_text())
-    assert log.version == "2.28.9+cuda13.0"
     assert (log.ranks, log.nodes, log.network, log.interfaces) == (8, 1, "Socket", ("eth0",))
-    assert log.no_ib
     assert not log.nvls
     paths = log.paths()
     assert dict(paths.within) == {"P2P/direct": 192}
@@ -24,9 +22,10 @@ def test_one_node_recording() -> None:
     assert paths.pairs["within P2P/direct"] == tuple((rank, (rank + 1) % 8) for rank in range(8))
 
 
-def test_one_label_alone_and_whole_lines_count() -> None:
-    log = read((DATA / "nccl" / "torch-net-socket-debug.txt").read_text(), label="5")
-    assert set(log.hosts) == {5}
+def test_whole_lines_count_with_and_without_labels() -> None:
+    assert 5 in read((DATA / "nccl" / "torch-net-socket-debug.txt").read_text()).hosts
+    for label in LABELS:
+        assert read(f"{label}vm:1:2 [0] NCCL INFO comm 0x1 rank 3 nranks 8\n").hosts == {3: "vm"}
     assert not read(CHANNEL.removesuffix("\n")).channels
 
 
@@ -51,23 +50,10 @@ def printed(*lines: str) -> NcclLog:
     return read("".join(f"vm:1:2 [0] NCCL {line}\n" for line in lines))
 
 
-@pytest.mark.parametrize(
-    ("lines", "gdr"),
-    [
-        ([], None),
-        (["Connected all rings, use ring PXN 0 GDR 1"], True),
-        (["use ring PXN 10 GDR 0"], False),
-        (["use ring PXN 0 GDR 1", "use ring PXN 0 GDR 0"], False),
-    ],
-)
-def test_gpudirect_rdma_as_nccl_logs_it(lines: list[str], *, gdr: bool | None) -> None:
-    assert info(*lines).gdr is gdr
-
-
 def test_collnet() -> None:
-    line = "CollNet 00/1 : 3 [send] via COLLNET/SHARP/0/GDRDMA"
-    assert info(line, line).collnet == {"COLLNET/SHARP/GDRDMA": 2}
-    assert info("CollNet 00/1 : 3 [receive] via COLLNET/SHARP/12").collnet == {"COLLNET/SHARP": 1}
+    assert info("CollNet 00/1 : 3 [send] via COLLNET/SHARP/0/GDRDMA").collnet
+    assert info("CollNet 00/1 : 3 [receive] via COLLNET/SHARP/12").collnet
+    assert not info("CollNet 00/1 : 3 [receive] via NET/IB/12").collnet
 
 
 OF_NETWORK = (
@@ -98,19 +84,13 @@ def test_the_hint_is_that_of_the_first_transport_between_nodes() -> None:
 
 def test_each_line_of_a_log() -> None:
     assert printed() == NcclLog()
-    assert printed("INFO NCCL version 2.28.9+cuda13.0").version == "2.28.9+cuda13.0"
-    assert printed("WARN  words ", "WARN words", "WARN more").warnings == ("words", "more")
+    assert printed("WARN Using network IB") == NcclLog()
     assert printed("INFO Using network IB", "INFO Assigned NET plugin Socket to comm").network == "IB, Socket"
-    assert printed("INFO NET/IB : No device found.").no_ib
     assert printed("INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB").interfaces == ("mlx5_0", "mlx5_1")
     for line in ("Connected NVLS tree", "Channel via NVLS", "NVLS comm 0x1"):
         assert printed(f"INFO {line}").nvls
     ranks = printed("INFO comm 0x1a rank 3 nranks 8 nNodes 2", "INFO comm 0x1a rank 1 nRanks 4")
-    assert (ranks.hosts, ranks.labels, ranks.ranks, ranks.nodes) == ({3: "vm", 1: "vm"}, {}, 8, 2)
-    labelled = read("07: vm:1:2 [0] NCCL INFO comm 0x1 rank 3 nranks 8\n")
-    assert labelled.labels == {3: "7"}
-    assert read("07: vm:1:2 [0] NCCL INFO NCCL version 2\n", label="7").version == "2"
-    assert read("07: vm:1:2 [0] NCCL INFO NCCL version 2\n", label="8").version == ""
+    assert (ranks.hosts, ranks.ranks, ranks.nodes) == ({3: "vm", 1: "vm"}, 8, 2)
 
 
 @pytest.mark.parametrize(

@@ -115,10 +115,6 @@ def test_samples_of_every_grammar(version: str, collective: str) -> None:
 def test_time_stamps_and_iteration_columns(version: str) -> None:
     (run,) = read(text_of(f"derived-{version}-stamps.txt")).runs
     assert run.complete, run.reasons
-    stats = run.rows[0].out_of_place.iterations
-    assert (stats is not None) == (version == "2.19.2")
-    if stats:
-        assert (stats.min_us, stats.max_us, stats.p99_us, stats.cv_percent) == (110.7, 147.6, 135.3, 3.25)
 
 
 OLD_ALLTOALL = """# nThread 1 nGpus 2 minBytes 32 maxBytes 64 step: 2(factor) warmup iters: 5 iters: 20 validation: 1
@@ -142,7 +138,7 @@ def test_alltoall_of_old_versions_leaves_its_reduction_blank() -> None:
     """src/alltoall.cu until 2.13.0 prints '' under redop, and no check of the in-place half."""
     (run,) = read(OLD_ALLTOALL, rc=0, collective="alltoall").runs
     assert run.complete, run.reasons
-    assert [(row.size, row.count, row.redop) for row in run.rows] == [(32, 4, ""), (64, 8, "")]
+    assert [row.size for row in run.rows] == [32, 64]
     assert run.rows[0].out_of_place == Half(89.0, 0.0, 0.0, None, 0.0)
     (cut,) = read(OLD_ALLTOALL.replace("  85.77    0.00    0.00    N/A", ""), collective="alltoall").runs
     assert (cut.complete, len(cut.rows)) == (False, 1)
@@ -185,12 +181,12 @@ def test_a_whole_table() -> None:
     assert (run.out_of_bounds, run.avg_busbw, run.sweep, run.label) == (0, 0.1125, (1024, 2048), "")
     assert (run.complete, run.validation) == (True, True)
     assert run.ranks == (
-        RankLine(0, 0, 2836, "vm", 0, "0000:00:06", "NVIDIA H200"),
-        RankLine(1, 0, 2836, "vm", 1, "0000:00:07", "NVIDIA H200"),
+        RankLine(0, 0, "vm", 0, "0000:00:06", "NVIDIA H200"),
+        RankLine(1, 0, "vm", 1, "0000:00:07", "NVIDIA H200"),
     )
     assert run.rows == (
-        NcclRow(1024, 256, "float", "sum", -1, Half(10.24, 0.1, 0.1, 0), Half(20.48, 0.05, 0.05, 0)),
-        NcclRow(2048, 512, "float", "sum", -1, Half(10.24, 0.2, 0.2, 0), Half(20.48, 0.1, 0.1, None)),
+        NcclRow(1024, Half(10.24, 0.1, 0.1, 0), Half(20.48, 0.05, 0.05, 0)),
+        NcclRow(2048, Half(10.24, 0.2, 0.2, 0), Half(20.48, 0.1, 0.1, None)),
     )
     (bare,) = read(WHOLE.replace(" nccl-headers=22809 nccl-library=22809", "")).runs
     assert (bare.version, bare.nccl_version) == ("2.19.6", "")
@@ -403,12 +399,12 @@ RANK = "#  Rank  0 Group  0 Pid   2836 on         vm device  1 [0000:00:06] NVID
 
 
 RANK_LINES = {
-    RANK: RankLine(0, 0, 2836, "vm", 1, "0000:00:06", "NVIDIA H200"),
-    f"{RANK}  ": RankLine(0, 0, 2836, "vm", 1, "0000:00:06", "NVIDIA H200"),
+    RANK: RankLine(0, 0, "vm", 1, "0000:00:06", "NVIDIA H200"),
+    f"{RANK}  ": RankLine(0, 0, "vm", 1, "0000:00:06", "NVIDIA H200"),
     "#   Rank  7 Pid   2836 on vm.example device  0 [0x1b] Tesla V100": RankLine(
-        7, None, 2836, "vm.example", 0, "0x1b", "Tesla V100"
+        7, None, "vm.example", 0, "0x1b", "Tesla V100"
     ),
-    "# Rank 1 Group -1 on vm device 0 [-] X": RankLine(1, -1, None, "vm", 0, "-", "X"),
+    "# Rank 1 Group -1 on vm device 0 [-] X": RankLine(1, -1, "vm", 0, "-", "X"),
 }
 
 
@@ -471,9 +467,7 @@ def test_times_of_each_iteration(cells: str, problem: str) -> None:
     if problem:
         assert f"row rejected: per-iteration times are {problem}: " in run.reasons[0]
     else:
-        low, high, p99, spread = map(float, cells.split())
         assert run.reasons == ()
-        assert run.rows[0].out_of_place.iterations == nccl_rows.IterStats(low, high, p99, spread)
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,8 @@ IB = Profile(
     fabric=FabricProfile(hcas=8, link_layer="InfiniBand", transport="NET/IB/GDRDMA"),
 )
 GOOD = Half(100.0, 10.0, 15.0, 0)
-SMALL = NcclRow(8, 2, "float", "sum", -1, Half(20.5, 0.0, 0.0, 0), GOOD)
-LARGE = NcclRow(2**20, 2**18, "float", "sum", -1, GOOD, GOOD)
+SMALL = NcclRow(8, Half(20.5, 0.0, 0.0, 0), GOOD)
+LARGE = NcclRow(2**20, GOOD, GOOD)
 TWO_NODES = RunSpec(("gpu01", "gpu02"), 2)
 
 
@@ -43,7 +43,7 @@ def text_of(name: str) -> str:
 def rank_of(number: int, gpus: int) -> RankLine:
     node, gpu = divmod(number, gpus)
     host = f"gpu{node + 1:02}.cluster.local"
-    return RankLine(number, 0, 100 + node, host, gpu, f"0000:{gpu + 6:02x}:00", "NVIDIA H200")
+    return RankLine(number, 0, host, gpu, f"0000:{gpu + 6:02x}:00", "NVIDIA H200")
 
 
 def run_of(nodes: int = 2, gpus: int = 2, **change: Any) -> NcclRun:
@@ -470,7 +470,7 @@ def test_a_row_answers_a_size_that_is_rounded_down(size: int, asked: int, ranks:
 
 def rows(*values: tuple[int, float, float | None]) -> tuple[NcclRow, ...]:
     halves = ((size, Half(time, 1.0, busbw, 0)) for size, time, busbw in values)
-    return tuple(NcclRow(size, size, "float", "sum", -1, half, None) for size, half in halves)
+    return tuple(NcclRow(size, half, None) for size, half in halves)
 
 
 def test_the_metrics_of_a_run() -> None:

@@ -24,9 +24,7 @@ def measured(
     *tasks: TaskResult, problem: str = "", misplaced: Mapping[str, str] | None = None
 ) -> NcclMeasurement:
     log = nccl_log.NcclLog()
-    return NcclMeasurement(
-        NcclOutput(()), log, {}, "srun", 1.0, problem=problem, tasks=tasks, misplaced=misplaced or {}
-    )
+    return NcclMeasurement(NcclOutput(()), log, {}, problem=problem, tasks=tasks, misplaced=misplaced or {})
 
 
 def failing(*codes: str) -> Verdict:

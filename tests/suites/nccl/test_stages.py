@@ -393,7 +393,7 @@ def test_mpirun_starts_all_ranks_inside_the_allocation(sandbox: Sandbox) -> None
     with Allocation.request(slurm, AllocationRequest(nodes=NODES)) as held:
         world: tuple[Any, ...] = (slurm, held, config, channel, slurm.nodes())
         found = NcclRunner(*world, gpus_per_node=2).whole(NODES)
-    assert found.problem == "", found.text
+    assert found.problem == "", found.tasks
     (run,) = found.output.runs
     assert [(line.rank, line.host) for line in run.ranks] == list(enumerate(sorted(NODES * 2)))
     spec = beliefs.RunSpec(NODES, 2, "all_reduce")
@@ -406,7 +406,7 @@ def test_mpirun_starts_all_ranks_inside_the_allocation(sandbox: Sandbox) -> None
 
 def measured(*tasks: TaskResult) -> NcclMeasurement:
     log = "".join(f"{task.rank}: {line}\n" for task in tasks for line in task.stderr.splitlines())
-    return NcclMeasurement(NcclOutput(()), nccl_log.read(log), {}, "srun", 1.0, tasks=tasks)
+    return NcclMeasurement(NcclOutput(()), nccl_log.read(log), {}, tasks=tasks)
 
 
 RECORDED = DATA / "h200x8"
@@ -516,10 +516,7 @@ def slow_alone(
         gpus_per_node=1, size=2**30, busbw=365, drain_below=300, source="site", conditions=conditions
     )
     proof = proof_of(monkeypatch, rows=(row,), survey=survey, env=conditions)
-    rows = {
-        node: (NcclRow(2**30, 1, "float", "sum", -1, Half(1, 1, value, 0), None),)
-        for node, value in busbw.items()
-    }
+    rows = {node: (NcclRow(2**30, Half(1, 1, value, 0), None),) for node, value in busbw.items()}
     runs = {node: NcclRun(collective="all_reduce", world=2, rows=found) for node, found in rows.items()}
     proof.measured[proofs.EACH_ALONE] = nccl_stage.Stage(measured(*said), {}, runs)
     return proof

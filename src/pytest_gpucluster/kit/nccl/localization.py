@@ -13,7 +13,7 @@ quarters of the pairs across it are slow and the pairs within it are good. The l
 GPUs and adapters: GPU i with GPU i of an acquitted partner, all at once.
 
 The bound of each kind of group is the expected value (`expected`, GB/s, the lowest accepted) or that of the fleet:
-median of the good values less the larger of `min_distance` and `sigmas` robust standard deviations (1.4826 x MAD), at
+median of the good values less the larger of `min_distance` and SIGMAS robust standard deviations (1.4826 x MAD), at
 most a third.
 Without a bound, or with too few partners, `unresolved` names the candidates.
 """
@@ -29,7 +29,6 @@ from pytest_gpucluster.kit.nccl.inference import LEAF_SHARE, Inference, Observat
 from pytest_gpucluster.kit.nccl.measurement import (
     EXPECTED,
     MIN_DISTANCE,
-    SIGMAS,
     Bound,
     GroupKind,
     JudgedMeasurement,
@@ -72,18 +71,15 @@ class Localiser:
         alone: bool = True,
         repeats: int = 0,
         min_distance: float = MIN_DISTANCE,
-        sigmas: float = SIGMAS,
-        max_steps: int = MAX_STEPS,
     ) -> None:
         if len(set(nodes)) != len(nodes) or not nodes:
             raise ValueError("a localisation needs node names, each once")
         self.nodes = tuple(nodes)
         self.leaves = {node: leaf for node, leaf in (leaves or {}).items() if node in set(nodes)}
         self.gpus_per_node = gpus_per_node
-        self.max_steps = max_steps
         self._expected = {GroupKind(kind): value for kind, value in (expected or {}).items()}
         self._least = least
-        self._distances = {"min_distance": min_distance, "sigmas": sigmas}
+        self._min_distance = min_distance
         self._alone_first, self._repeats = alone, repeats
         self._first: list[Measurement] = []  # the unbiased sample for the bounds of the fleet
         self._later: list[Measurement] = []
@@ -95,7 +91,7 @@ class Localiser:
 
     def next_rounds(self) -> Batch:
         """Return the rounds of the next Slurm step; () if no further measurement is useful."""
-        if self._steps >= self.max_steps:
+        if self._steps >= MAX_STEPS:
             return ()
         batch = self._first_batch() if not self._steps else self._suspect_batch()
         if not batch and self._steps:
@@ -156,8 +152,7 @@ class Localiser:
         found = {kind: Bound(value, EXPECTED) for kind, value in self._expected.items()}
         for kind in (first | later).keys() - found.keys():
             sample = first[kind] if len(first[kind]) > 1 else first[kind] + later[kind]
-            bound = fleet_bound(sample, **self._distances)
-            if bound:
+            if bound := fleet_bound(sample, self._min_distance):
                 found[kind] = bound
         for kind in (GroupKind.WITHIN, GroupKind.ACROSS):  # a whole fleet may be slow
             if self._least and not self._expected and (first[kind] or later[kind]):

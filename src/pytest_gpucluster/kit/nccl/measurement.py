@@ -139,9 +139,7 @@ class Localisation:
         return [one.text for one in self.evidence if one.nodes.issuperset(nodes)]
 
 
-def fleet_bound(
-    values: Iterable[float], *, min_distance: float = MIN_DISTANCE, sigmas: float = SIGMAS
-) -> Bound | None:
+def fleet_bound(values: Iterable[float], min_distance: float = MIN_DISTANCE) -> Bound | None:
     """Return the bound from the values of a fleet; None for fewer than two values.
 
     Values within a quarter of the 90th percentile are good, since faults only lower a value.
@@ -153,7 +151,7 @@ def fleet_bound(
     good = [value for value in ordered if abs(value - anchor) <= 0.25 * anchor]
     median = statistics.median(good)
     spread = 1.4826 * statistics.median(abs(value - median) for value in good)
-    distance = max(min_distance * median, min(sigmas * spread, MAX_DISTANCE * median))
+    distance = max(min_distance * median, min(SIGMAS * spread, MAX_DISTANCE * median))
     share = 100 * distance / median if median else 0
     return Bound(median - distance, f"fleet median {median:.4g} less {share:.0f}%")
 

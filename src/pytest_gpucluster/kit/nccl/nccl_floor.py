@@ -7,7 +7,7 @@ of its route allows: no healthy hardware is below, and a wrong transport, a link
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.kit.nccl.nccl_names import NameFilter
@@ -41,15 +41,15 @@ class Route:
 
     ran: tuple[str, ...] = ()
     joined: int = 0
-    env: Mapping[str, str] | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
     interfaces: tuple[str, ...] = ()
     roce: bool = False
 
     @property
     def sockets_stated(self) -> bool:
         """Whether the cluster file selects sockets."""
-        env = self.env or {}
-        return env.get("NCCL_IB_DISABLE", "0") not in ("", "0") or env.get("NCCL_NET", "").lower() == "socket"
+        off = self.env.get("NCCL_IB_DISABLE", "0") not in ("", "0")
+        return off or self.env.get("NCCL_NET", "").lower() == "socket"
 
     @property
     def over_host(self) -> bool:
@@ -93,7 +93,8 @@ def floor(
     within = _slowest(inner) if inside > 1 else None
     between = _slowest(_between(links, collective, gpus, route) for links in nodes) if domains > 1 else None
     if (inside > 1 and within is None) or (domains > 1 and between is None):
-        return _unread(nodes) or "the nodes report neither NVLink nor PCIe of their GPUs"
+        unread = (f"{what}: {why}" for links in nodes for what, why in links.unread.items())
+        return next(unread, "the nodes report neither NVLink nor PCIe of their GPUs")
     if between is not None:
         nodes_joined = 1 if collective in _ONE_LINK else max(1, inside // gpus)
         rate = between.rate * nodes_joined * _spread(collective, ranks, inside)
@@ -104,10 +105,6 @@ def floor(
         collective, domains, inside, within.step if within else 0, between.step if between else 0
     )
     return Floor(SHARE * moved / (moved / slowest.rate + steps * 1e9), slowest.rate, slowest.why)
-
-
-def _unread(nodes: Sequence[NodeLinks]) -> str:
-    return next((f"{what}: {why}" for links in nodes for what, why in links.unread.items()), "")
 
 
 def _slowest(links: Iterable[_Link | None]) -> _Link | None:
@@ -141,11 +138,9 @@ def _nvlinks(links: NodeLinks, collective: str, gpus: int, *, joined: bool) -> i
     if all(pairs):  # which GPUs are used is unknown: those with the fewest links
         return min(active, (gpus - 1) * min(pairs))
     ring = collective not in (*_SPREAD, *_ONE_LINK) and gpus == links.gpus
-    return (
-        min(active, *(sum(others.values()) for others in links.pairs.values()))
-        if ring and _connected(links)
-        else 0
-    )
+    if not ring or not _connected(links):
+        return 0
+    return min(active, *(sum(others.values()) for others in links.pairs.values()))
 
 
 def _connected(links: NodeLinks) -> bool:
@@ -178,7 +173,7 @@ def _adapters(links: NodeLinks, route: Route) -> list[Adapter]:
     """Return the fastest adapters that NCCL may use; none if it uses sockets, by the cluster file or without RoCE."""
     if route.sockets_stated:
         return []
-    names = NameFilter.parse((route.env or {}).get("NCCL_IB_HCA", ""))
+    names = NameFilter.parse(route.env.get("NCCL_IB_HCA", ""))
     usable = [adapter for adapter in links.adapters if names.selects(adapter.name, adapter.port)]
     ethernet = all(adapter.link_layer != "InfiniBand" for adapter in usable)
     if not usable or (ethernet and not route.roce and route.ran and {*route.ran} == {SOCKET}):
@@ -189,7 +184,7 @@ def _adapters(links: NodeLinks, route: Route) -> list[Adapter]:
 
 def _interface(links: NodeLinks, route: Route) -> float:
     """Return the rate of the interface for TCP: the slowest that NCCL names, else of those that it may use."""
-    names = NameFilter.parse((route.env or {}).get("NCCL_SOCKET_IFNAME", ""))
+    names = NameFilter.parse(route.env.get("NCCL_SOCKET_IFNAME", ""))
     found = [links.interfaces[name] for name in route.interfaces if name in links.interfaces] or [
         rate
         for name, rate in links.interfaces.items()

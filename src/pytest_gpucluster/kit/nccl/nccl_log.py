@@ -7,16 +7,13 @@ profile: P2P/CUMEM, P2P/IPC, P2P/direct, SHM, NET/Socket, NET/IB, NET/IB/GDRDMA,
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.kit.nccl.nccl_tests import labelled
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-__all__ = ["HINTS", "NcclConnection", "NcclLog", "TransportPaths", "read"]
+    from collections.abc import Set as AbstractSet
 
 # The probable cause of a slow transport, from NCCL's documentation and sources
 HINTS = {
@@ -28,26 +25,24 @@ HINTS = {
     "NCCL_P2P_DISABLE and ACS",
 }
 
-_PREFIX = re.compile(r"([\w.-]{1,255}):\d+:\d+ \[-?\d+\] (?:\S+:\d+ )?NCCL (INFO|WARN) (.+)")
+_PREFIX = re.compile(r"([\w.-]{1,255}):\d+:\d+ \[-?\d+\] (?:\S+:\d+ )?NCCL INFO (.+)")
 _CHANNEL = re.compile(
     r"(?:Channel|Ring|Tree) (\d{1,18})(?:/\d+)? : (\d{1,18})\[[0-9a-f]+\] -> (\d{1,18})\[[0-9a-f]+\] "
     r"(?:\[(?:send|receive)\] )?via ([A-Za-z0-9_/]+)(\S*)"
 )
-_COLLNET = re.compile(r"CollNet \d+/\d+ : \d+ \[(?:send|receive)\] via COLLNET/(\w+)/\d+(/GDRDMA)?")
+_COLLNET = re.compile(r"CollNet \d+/\d+ : \d+ \[(?:send|receive)\] via COLLNET/\w+/\d+")
 _RANK = re.compile(r"comm 0x[0-9a-f]+ rank (\d{1,18}) n[rR]anks (\d{1,18})(?: nNodes (\d{1,18}))?")
 _NETWORK = re.compile(r"Using network (\S+)|Assigned NET plugin (\S+) to comm")
+_NVLS = re.compile(r"Connected NVLS tree| via NVLS|^NVLS comm")
 _INTERFACE = re.compile(r"NET/\w+ : Using ")
-_VERSION = re.compile(r"NCCL version (\S+)")
 _SETTING = re.compile(r"(NCCL_\w{1,80}) set by environment to (.{0,200}?)\.?\s*$")
 # Settings of the network, or without an effect: none of them slows the GPUs of one node
 _BETWEEN = (
     "NCCL_IB_", "NCCL_SOCKET_", "NCCL_NET", "NCCL_COLLNET_", "NCCL_CROSS_NIC", "NCCL_PXN_", "NCCL_OOB_", "NCCL_TOPO_",
     "NCCL_COMM_ID", "NCCL_ASYNC_", "NCCL_IGNORE_CPU_AFFINITY", "NCCL_CONF_FILE", "NCCL_RAS_",
 )  # fmt: skip
-_NEUTRAL = (
-    "NCCL_DEBUG",
-    "NCCL_HOSTID",
-)  # settings that the step itself makes, without an effect on the transport
+# settings that the step itself makes, without an effect on the transport
+_NEUTRAL = ("NCCL_DEBUG", "NCCL_HOSTID")
 
 
 @dataclass(frozen=True)
@@ -72,24 +67,19 @@ class TransportPaths:
 
 @dataclass(frozen=True)
 class NcclLog:
-    """NCCL's log. `labels` is {rank: task label}, `hosts` {rank: host}, `nodes` NCCL's own count of nodes.
+    """NCCL's log. `hosts` is {rank: host}, `nodes` NCCL's own count of nodes, `collnet`: switches reduce.
 
     `settings` are the variables that NCCL found in its environment, or in nccl.conf.
     """
 
-    version: str = ""
-    channels: frozenset[NcclConnection] = frozenset()
+    channels: AbstractSet[NcclConnection] = frozenset()
     hosts: Mapping[int, str] = field(default_factory=dict)
-    labels: Mapping[int, str] = field(default_factory=dict)
     ranks: int = 0
     nodes: int = 0
     network: str = ""
     interfaces: tuple[str, ...] = ()
-    no_ib: bool = False
-    gdr: bool | None = None
     nvls: bool = False
-    collnet: Mapping[str, int] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
+    collnet: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -137,86 +127,38 @@ class NcclLog:
         return "; ".join(filter(None, (transports, self.set_by)))
 
 
-@dataclass
-class _Reading:
-    version: str = ""
-    channels: set[NcclConnection] = field(default_factory=set)
-    hosts: dict[int, str] = field(default_factory=dict)
-    labels: dict[int, str] = field(default_factory=dict)
-    ranks: int = 0
-    nodes: int = 0
-    networks: set[str] = field(default_factory=set)
-    interfaces: dict[str, None] = field(default_factory=dict)
-    no_ib: bool = False
-    gdr: set[bool] = field(default_factory=set)
-    nvls: bool = False
-    collnet: Counter[str] = field(default_factory=Counter)
-    warnings: dict[str, None] = field(default_factory=dict)
-    settings: dict[str, set[str]] = field(default_factory=dict)
-
-
-def read(text: str, *, label: str | None = None) -> NcclLog:
-    """Return the log in any output, or that of one task label ('3').
+def read(text: str) -> NcclLog:
+    """Return the log in any output, with or without task labels.
 
     The last line counts only where it is terminated. Rank numbers are those of one communicator: read the output
     of one run at a time.
     """
-    reading = _Reading()
-    for line in text.split("\n")[:-1]:
-        if "NCCL" in line:
-            task, rest = labelled(line)
-            match = _PREFIX.search(rest)
-            if match and label in (None, task):
-                _take(reading, task, match)
-    networks = sorted(reading.networks)
+    channels: set[NcclConnection] = set()
+    ranks: list[tuple[str, re.Match[str]]] = []
+    rest: dict[str, None] = {}
+    for match in map(_PREFIX.search, text.split("\n")[:-1]):
+        if match and (channel := _CHANNEL.match(match[2])):
+            number, source, target = (int(channel[group]) for group in (1, 2, 3))
+            channels.add(NcclConnection(number, source, target, _transport_of(channel[4], channel[5])))
+        elif match and (rank := _RANK.search(match[2])):
+            ranks.append((match[1], rank))
+        elif match:
+            rest[match[2]] = None
+    settings: dict[str, set[str]] = defaultdict(set)
+    for found in filter(None, map(_SETTING.match, rest)):
+        settings[found[1]].add(found[2])
+    devices = (re.findall(r"\[\d+\]([\w.-]+):", line) for line in rest if _INTERFACE.match(line))
     return NcclLog(
-        reading.version, frozenset(reading.channels), reading.hosts, reading.labels, reading.ranks, reading.nodes,
-        ", ".join(networks), tuple(reading.interfaces), reading.no_ib, all(reading.gdr) if reading.gdr else None,
-        reading.nvls, reading.collnet, tuple(reading.warnings),
-        {name: " or ".join(sorted(values)) for name, values in sorted(reading.settings.items())},
-    )  # fmt: skip
-
-
-def _take(reading: _Reading, label: str, match: re.Match[str]) -> None:
-    host, message = match[1], match[3]
-    if match[2] == "WARN":
-        reading.warnings[message.strip()] = None
-    elif channel := _CHANNEL.match(message):
-        number, source, target = (int(channel[group]) for group in (1, 2, 3))
-        reading.channels.add(NcclConnection(number, source, target, _transport_of(channel[4], channel[5])))
-    elif rank := _RANK.search(message):
-        _take_rank(reading, label, host, rank)
-    elif collnet := _COLLNET.match(message):
-        reading.collnet[f"COLLNET/{collnet[1]}{collnet[2] or ''}"] += 1
-    else:
-        _take_setup(reading, message)
-
-
-def _take_rank(reading: _Reading, label: str, host: str, match: re.Match[str]) -> None:
-    rank = int(match[1])
-    reading.hosts[rank] = host
-    if label:
-        reading.labels[rank] = label
-    reading.ranks = max(reading.ranks, int(match[2]))
-    reading.nodes = max(reading.nodes, int(match[3] or 0))
-
-
-def _take_setup(reading: _Reading, message: str) -> None:
-    if match := _NETWORK.match(message):
-        reading.networks.add(match[1] or match[2])
-    elif message.startswith("NET/IB : No device found"):
-        reading.no_ib = True
-    elif _INTERFACE.match(message):
-        for name in re.findall(r"\[\d+\]([\w.-]+):", message):
-            reading.interfaces[name] = None
-    elif match := re.search(r"use ring PXN \d+ GDR ([01])", message):
-        reading.gdr.add(match[1] == "1")
-    elif "Connected NVLS tree" in message or " via NVLS" in message or message.startswith("NVLS comm"):
-        reading.nvls = True
-    elif match := _VERSION.match(message):
-        reading.version = match[1]
-    elif match := _SETTING.match(message):
-        reading.settings.setdefault(match[1], set()).add(match[2])
+        channels,
+        hosts={int(rank[1]): host for host, rank in ranks},
+        ranks=max((int(rank[2]) for _, rank in ranks), default=0),
+        nodes=max((int(rank[3] or 0) for _, rank in ranks), default=0),
+        network=", ".join(sorted({it[1] or it[2] for it in filter(None, map(_NETWORK.match, rest))})),
+        interfaces=tuple(dict.fromkeys(name for names in devices for name in names)),
+        nvls=any(_NVLS.search(line) for line in rest),
+        collnet=any(map(_COLLNET.match, rest)),
+        settings={name: " or ".join(sorted(values)) for name, values in sorted(settings.items())},
+    )
 
 
 def _transport_of(path: str, rest: str) -> str:

@@ -27,16 +27,13 @@ class NameFilter:
         entries = tuple((pair[0], _port(pair[1]) if pair[1:] else None) for pair in pairs)
         return cls(entries, exact, exclude)
 
-    def names(self, name: str, port: int | None = None) -> bool:
-        """Return whether an entry stands for this name."""
-        return any(
+    def selects(self, name: str, port: int | None = None) -> bool:
+        """Return whether NCCL uses it; an empty list selects everything."""
+        named = any(
             (name == entry if self.exact else name.startswith(entry)) and (None in {port, of} or port == of)
             for entry, of in self.entries
         )
-
-    def selects(self, name: str, port: int | None = None) -> bool:
-        """Return whether NCCL uses it; an empty list selects everything."""
-        return not self.entries or self.names(name, port) is not self.exclude
+        return not self.entries or named is not self.exclude
 
 
 def _port(text: str) -> int | None:

@@ -37,16 +37,6 @@ _STATS = ("i_min", "i_max", "i_p99", "i_cv%")
 
 
 @dataclass(frozen=True)
-class IterStats:
-    """Per-iteration times of -I: microseconds, and the coefficient of variation in percent."""
-
-    min_us: float
-    max_us: float
-    p99_us: float
-    cv_percent: float
-
-
-@dataclass(frozen=True)
 class Half:
     """One half of a row. None: printed as `nan`, or N/A for `wrong`.
 
@@ -58,18 +48,13 @@ class Half:
     busbw: float | None
     wrong: int | None
     error: float | None = None
-    iterations: IterStats | None = None
 
 
 @dataclass(frozen=True)
 class NcclRow:
-    """One message size. `size` in bytes; `redop` and `root` are '' and -1 where the version has no such column."""
+    """One message size, in bytes."""
 
     size: int
-    count: int
-    type: str
-    redop: str
-    root: int
     out_of_place: Half
     in_place: Half | None
 
@@ -122,15 +107,9 @@ def layout_of(columns: Sequence[str]) -> TableLayout | None:
     return TableLayout(leading, halves, iters, stamped, last != "#wrong", scale, halves[0][0] == "cputime")
 
 
-def width(columns: Sequence[str]) -> int:
-    """Return the number of fields of a row under these columns, 0 if they are unknown."""
-    layout = layout_of(columns)
-    return layout.width if layout else 0
-
-
-def fields(line: str, columns: Sequence[str]) -> list[str]:
+def fields(line: str, layout: TableLayout | None) -> list[str]:
     """Return the fields of a row; '' stands for the reduction that some collectives leave blank until 2.13."""
-    tokens, layout = line.split(), layout_of(columns)
+    tokens = line.split()
     index = layout.leading.index("redop") if layout and "redop" in layout.leading else len(tokens)
     blank = index < len(tokens) and not _WORD.fullmatch(tokens[index])
     return [*tokens[:index], "", *tokens[index:]] if blank else tokens
@@ -183,13 +162,12 @@ class TableFacts:
     collective: str
     ranks: int
     layout: TableLayout
-    columns: tuple[str, ...]
 
 
 def read_row(line: str, table: TableFacts) -> NcclRow:
     """Return one validated row; BadRowError if its values do not agree."""
     layout = table.layout
-    tokens = fields(line, table.columns)
+    tokens = fields(line, layout)
     if len(tokens) != layout.width:
         raise BadRowError(f"{len(tokens)} fields instead of {layout.width}")
     if layout.stamped and not _STAMPS.fullmatch(" ".join(tokens[-2:])):
@@ -199,19 +177,14 @@ def read_row(line: str, table: TableFacts) -> NcclRow:
     _check_count(size, count, lead["type"], table)
     rest = tokens[len(layout.leading) :]
     width = len(layout.halves[0])
-    halves = [
-        _half(rest[start : start + width], size, table)
-        for start in range(0, width * len(layout.halves), width)
-    ]
+    halves = [_half(rest[width * n : width * (n + 1)], size, table) for n in range(len(layout.halves))]
     root = lead.get("root", "-1")
     if root != "-1" and not _WHOLE.fullmatch(root):
         raise BadRowError(f"{root!r} is not a root rank")
     redop = lead.get("redop", "")
     if redop and not _WORD.fullmatch(redop):
         raise BadRowError(f"{redop!r} is not a reduction")
-    return NcclRow(
-        size, count, lead["type"], redop, int(root), halves[0], halves[1] if len(halves) > 1 else None
-    )
+    return NcclRow(size, halves[0], halves[1] if len(halves) > 1 else None)
 
 
 def _whole(text: str) -> int:
@@ -235,7 +208,8 @@ def _half(tokens: Sequence[str], size: int, table: TableFacts) -> Half:
     time = printed.times(table.layout.factor) if printed else None
     _check_bandwidth(time, algbw, busbw, size, table)
     wrong, error = _wrong(tokens[3], old=table.layout.old)
-    return Half(_value(time), _value(algbw), _value(busbw), wrong, error, _stats(tokens[4:]))
+    _check_times([read_number(token) for token in tokens[4:]])
+    return Half(_value(time), _value(algbw), _value(busbw), wrong, error)
 
 
 def _value(number: _Number | None) -> float | None:
@@ -246,23 +220,19 @@ def _wrong(token: str, *, old: bool) -> tuple[int | None, float | None]:
     if token == "N/A":  # noqa: S105 - not a password
         return None, None
     if old:
-        number = read_number(token)
-        return None, None if number is None else number.value
+        return None, _value(read_number(token))
     if not _WRONG.fullmatch(token):
         raise BadRowError(f"{token!r} is not a number of wrong elements")
     return int(float(token)), None
 
 
-def _stats(tokens: Sequence[str]) -> IterStats | None:
-    if not tokens:
-        return None
-    numbers = [read_number(token) for token in tokens]
-    low, high, p99, spread = numbers
-    if low is None or high is None or p99 is None or spread is None:
+def _check_times(printed: Sequence[_Number | None]) -> None:
+    """Raise BadRowError unless the times of each iteration are in order: lowest, highest, 99th percentile, variation."""
+    numbers = [number for number in printed if number]
+    if len(numbers) < len(printed):
         raise BadRowError("per-iteration times are nan")
-    if low.low > p99.high or p99.low > high.high:
+    if numbers and (numbers[0].low > numbers[2].high or numbers[2].low > numbers[1].high):
         raise BadRowError("per-iteration times are out of order")
-    return IterStats(low.value, high.value, p99.value, spread.value)
 
 
 def _check_bandwidth(

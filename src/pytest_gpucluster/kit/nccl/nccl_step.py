@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpucluster.cluster.channel.protocol import ending
 from pytest_gpucluster.cluster.environment import variables
 from pytest_gpucluster.cluster.slurm.result import StepResult, TaskResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, reproduce_command, run_step
@@ -32,6 +33,7 @@ from pytest_gpucluster.kit.mpi.mpi_errors import PORT_TAKEN
 from pytest_gpucluster.kit.nccl import nccl_floor, nccl_log, nccl_tests
 from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
 from pytest_gpucluster.kit.nccl.nccl_floor import SOCKET, Floor, Route
+from pytest_gpucluster.kit.nccl.nccl_transport import LOGGED, log_of
 from pytest_gpucluster.kit.payloads.collective import CONCLUDED
 from pytest_gpucluster.kit.payloads.rendezvous import GIVEN_UP
 
@@ -46,21 +48,10 @@ if TYPE_CHECKING:
 
 SUFFIX = "_perf"
 LATENCY_SIZE = 8
-UNDIVIDED = (
-    "all_reduce",
-    "broadcast",
-    "sendrecv",
-)  # collectives whose message is not divided among the ranks
+UNDIVIDED = ("all_reduce", "broadcast", "sendrecv")  # their message is not divided among the ranks
 PATIENCE = 120.0  # seconds for one size of the payload, and for the rendezvous of its ranks
 
-# messages of srun for a lost node (22.05)
-_NODE_FAILED = re.compile(
-    r"srun: error: (?:Task launch for \S+ failed on node (\S+): (.+)|Node failure on (\S+))"
-)
 _FEWER = re.compile(r"Only allocated \d+ nodes asked for \d+")  # Slurm removed a dead node from the job
-
-# NCCL's log proves the transports; these settings override a task prolog and nccl.conf
-_LOGGED = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV", "NCCL_DEBUG_FILE": "/dev/stderr"}
 
 
 @dataclass(frozen=True)
@@ -131,9 +122,6 @@ class NcclMeasurement:
     output: nccl_tests.NcclOutput
     log: nccl_log.NcclLog
     node_of_rank: Mapping[int, str]
-    command: str
-    seconds: float
-    text: str = ""
     problem: str = ""
     tasks: tuple[TaskResult, ...] = ()
     misplaced: Mapping[str, str] = field(default_factory=dict)
@@ -198,23 +186,17 @@ class NcclStep:
     @property
     def logs_transports(self) -> bool:
         """Whether the steps print NCCL's log, which proves the transports."""
-        own = self.runner == "payload" and bool(
-            self.config.payload
-        )  # a replacement of the payload may not log
+        # a replacement of the payload may not log
+        own = self.runner == "payload" and bool(self.config.payload)
         return self.exports.get("NCCL_DEBUG", "INFO") in {"INFO", "TRACE"} and not own
 
     def _lacking(self, command: str) -> list[str]:
         """Return the nodes on which a command fails in the environment of the steps."""
         if self.environment is None:
             return [node for node, answer in self._channel.ask(command).items() if answer.rc != 0]
-        request = StepRequest(
-            argv=("sh", "-c", command),
-            nodes=tuple(node for node in self._allocation.nodes if node not in self._channel.lost),
-            ntasks_per_node=1,
-            mpi="none",
-            environment=self.environment,
-            timeout=self.deadline,
-        )
+        nodes = tuple(node for node in self._allocation.nodes if node not in self._channel.lost)
+        request = StepRequest(("sh", "-c", command), nodes, ntasks_per_node=1, mpi="none")
+        request = replace(request, environment=self.environment, timeout=self.deadline)
         try:
             result, having = run_step(self._slurm, self._allocation, request), set[str]()
         except StepMisplaced as error:  # the measurement itself fails there, with this reason
@@ -253,9 +235,8 @@ class NcclStep:
             not transports and log.network == "Socket"
         ):  # a run of one node names the network that it would use
             transports = (SOCKET,)
-        return Route(
-            transports, log.nodes, self.exports, log.interfaces, profile.fabric.link_layer == "Ethernet"
-        )
+        roce = profile.fabric.link_layer == "Ethernet"
+        return Route(transports, log.nodes, self.exports, log.interfaces, roce)
 
     def floor(self, collective: str, size: int, nodes: Iterable[str], route: Route) -> Floor | str:
         """Return the lowest plausible bandwidth of a run on these nodes, or why it is unknown."""
@@ -291,16 +272,13 @@ class NcclStep:
         """Return the smallest command that measures one size (bytes) on these nodes again; '' for the payload and mpirun."""
         if self.runner == "payload" or self.config.launcher == "mpirun":
             return ""
-        argv = (self._program(collective), "-b", str(size), "-e", str(size))
-        if len(nodes) == 1:
-            request = self._request(
-                nodes, (*argv, "-g", str(self.gpus), *self.sweep.rest), gpus_per_node=self.gpus
-            )
+        alone = len(nodes) == 1
+        how = {"gpus_per_node": self.gpus} if alone else {"ntasks_per_node": self.gpus, "gpus_per_task": 1}
+        gpus = ("-g", str(self.gpus if alone else 1))
+        sizes = ("-b", str(size), "-e", str(size))
+        request = self._request(nodes, (self._program(collective), *sizes, *gpus, *self.sweep.rest), **how)
+        if alone:
             request = replace(request, mpi="none", ntasks_per_node=1)
-        else:
-            request = self._request(
-                nodes, (*argv, "-g", "1", *self.sweep.rest), ntasks_per_node=self.gpus, gpus_per_task=1
-            )
         return reproduce_command(self._allocation, replace(request, prelude=""))
 
     def _record_hung(self, error: StepTimeout, request: StepRequest, *, apart: bool) -> None:
@@ -323,15 +301,16 @@ class NcclStep:
             self.lost_nodes.setdefault(node, what)
 
     def _record_lost(self, stderr: str, nodes: Sequence[str]) -> None:
-        for launch, why, node in _NODE_FAILED.findall(stderr):
-            self.lost_nodes.setdefault(launch or node, f"srun: {why or 'Node failure'}")
+        for reported in filter(None, map(ending, stderr.splitlines())):
+            if not reported.tasks:  # the node, not a task of it
+                self.lost_nodes.setdefault(reported.nodes, f"srun: {reported.why}")
         if _FEWER.search(stderr):
             with contextlib.suppress(SlurmError):
                 now = self._slurm.nodes()
                 self.lost_nodes |= {
                     node: now[node].why_unavailable()
                     for node in nodes
-                    if node not in self.lost_nodes and node in now and now[node].base_state == "DOWN"
+                    if node not in self.lost_nodes and node in now and now[node].state == "DOWN"
                 }
 
     # --- steps
@@ -356,7 +335,7 @@ class NcclStep:
     @property
     def logging(self) -> dict[str, str]:
         """The variables that make NCCL log its transports."""
-        return {name: self.exports.get(name, value) for name, value in _LOGGED.items()}
+        return {name: self.exports.get(name, value) for name, value in LOGGED.items()}
 
     def _program(self, collective: str) -> str:
         folder, _, name = self.sweep.program.rpartition("/")
@@ -436,22 +415,10 @@ class NcclStep:
     def _measure(self, request: StepRequest, collective: str, *, apart: bool = False) -> NcclMeasurement:
         self.misplaced = {}
         result, problem = self._run(request, apart=apart)
-        text, errors = labelled(result.tasks), labelled(result.tasks, "stderr")
-        worst = max((task.rc for task in result.tasks if task.rc is not None), default=result.rc)
-        output = nccl_tests.read_tasks(
-            {str(task.rank): task.stdout for task in result.tasks},
-            stderr="\n".join((result.stderr, *(task.stderr for task in result.tasks))),
-            rc=worst,
-            collective=collective,
-            mpi=request.mpi,
-        )
         return NcclMeasurement(
-            output=output,
-            log=nccl_log.read(text + errors),
+            output=output_of(result.tasks, collective, result, request.mpi),
+            log=log_of(result.tasks),
             node_of_rank={task.rank: task.node for task in result.tasks},
-            command=result.command,
-            seconds=result.seconds,
-            text=text,
             problem=problem,
             tasks=result.tasks,
             misplaced=self.misplaced,
@@ -463,29 +430,16 @@ def all_sweeps_over(worlds: int) -> Callable[[str], bool]:
     return lambda text: GIVEN_UP in text and text.count(CONCLUDED) + text.count(GIVEN_UP) >= worlds
 
 
-def labelled(tasks: Iterable[TaskResult], stream: str = "stdout") -> str:
-    """Return the tasks' output with the task number before each line, as `srun --label` prints it.
-
-    A last line that is not terminated is left out: it may be cut.
-    """
-    return "".join(
-        f"{task.rank}: {line}\n" for task in tasks for line in getattr(task, stream).split("\n")[:-1]
-    )
-
-
-def log_of(tasks: Iterable[TaskResult]) -> nccl_log.NcclLog:
-    """Return NCCL's log of these tasks, from both streams: nccl-tests logs to stdout, the payload to stderr."""
-    known = list(tasks)
-    return nccl_log.read(labelled(known) + labelled(known, "stderr"))
-
-
-def output_of(tasks: Iterable[TaskResult], collective: str) -> nccl_tests.NcclOutput:
-    """Return the parsed output of these tasks, with their highest exit status."""
+def output_of(
+    tasks: Iterable[TaskResult], collective: str, step: StepResult | None = None, mpi: str | None = None
+) -> nccl_tests.NcclOutput:
+    """Return the parsed output of these tasks, with their highest exit status; `step`: also its own messages."""
     known = list(tasks)
     statuses = [task.rc for task in known if task.rc is not None]
     return nccl_tests.read_tasks(
         {str(task.rank): task.stdout for task in known},
-        stderr="\n".join(task.stderr for task in known),
-        rc=max(statuses, default=None),
+        stderr="\n".join((*([step.stderr] if step else []), *(task.stderr for task in known))),
+        rc=max(statuses, default=step.rc if step else None),
         collective=collective,
+        mpi=mpi,
     )

@@ -41,11 +41,10 @@ from pytest_gpucluster.kit.nccl.nccl_rows import (
     layout_of,
     read_number,
     read_row,
-    width,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpucluster.kit.nccl.nccl_rows import NcclRow, TableLayout
 
@@ -66,11 +65,10 @@ _MAX_SHOWN = 60
 
 @dataclass(frozen=True)
 class RankLine:
-    """One `Rank` line. `group` and `pid` are None in versions without them."""
+    """One `Rank` line. `group` is None in versions without it."""
 
     rank: int
     group: int | None
-    pid: int | None
     host: str
     device: int
     bus_id: str
@@ -247,10 +245,9 @@ _HEADERS = (
     ("devices", re.compile(r"# Using devices\s*$")),
 )  # fmt: skip
 _RANK = re.compile(
-    r"#\s+Rank\s+(\d{1,18}) (?:Group\s+(-?\d{1,18}) )?(?:Pid\s+(\d{1,18}) )?on\s+(\S+) device\s+(\d{1,18}) "
+    r"#\s+Rank\s+(\d{1,18}) (?:Group\s+(-?\d{1,18}) )?(?:Pid\s+\d{1,18} )?on\s+(\S+) device\s+(\d{1,18}) "
     r"\[([^\]\s]+)\] (\S.*?)\s*$"
 )
-_CUT_RANKS = re.compile(r".*\.\.\.\s*$")
 _COLUMNS = re.compile(r"#\s+(?:size|bytes)\s+(?:count|N)\s+type\s")
 _BOUNDS = re.compile(r"#? *Out of bounds values\s+: (\d{1,18}) (OK|FAILED)\s*$")
 _AVERAGE = re.compile(r"#? *Avg bus bandwidth\s+: (\S+) ?(OK|FAILED)?\s*$")
@@ -277,6 +274,7 @@ class _Table:
     sizes: tuple[int, ...] = ()
     validation: bool | None = None
     columns: tuple[str, ...] = ()
+    layout: TableLayout | None = None
     ranks: list[tuple[int, RankLine]] = field(default_factory=list)
     rows: list[tuple[int, str]] = field(default_factory=list)
     bounds: int | None = None
@@ -285,6 +283,11 @@ class _Table:
     reasons: list[str] = field(default_factory=list)
     seen: set[str] = field(default_factory=set)
     cut_ranks: bool = False
+
+    @property
+    def width(self) -> int:
+        """The number of fields of a row, 0 if it is unknown."""
+        return self.layout.width if self.layout else 0
 
     def successor(self) -> _Table:
         """Return the next table under the same header."""
@@ -358,7 +361,7 @@ def _continues(fragment: str, body: str, table: _Table | None) -> bool:
         return True
     if body.startswith("#") or table is None:
         return False
-    return len(fields(fragment + body, table.columns)) <= width(table.columns)
+    return len(fields(fragment + body, table.layout)) <= table.width
 
 
 def _reject_fragment(table: _Table | None, number: int, text: str) -> None:
@@ -369,11 +372,10 @@ def _reject_fragment(table: _Table | None, number: int, text: str) -> None:
 def _take(stream: _Stream, number: int, line: str, *, open_end: bool) -> None:
     """Add one line to the stream: a row, a comment, a failure or an unfinished row."""
     table = stream.table
-    if open_end or (_is_row(line) and table and len(fields(line, table.columns)) < width(table.columns)):
-        failure = None if open_end else read_failure(line)
-        if failure is None:
-            stream.pending = (number, line)
-            return
+    cut = _is_row(line) and table and len(fields(line, table.layout)) < table.width and not read_failure(line)
+    if open_end or cut:
+        stream.pending = (number, line)
+        return
     if _is_row(line) and table and table.columns and not read_failure(line):
         if table.average:  # a further table under the same header
             table = table.successor()
@@ -401,7 +403,7 @@ def _take_comment(stream: _Stream, number: int, line: str) -> None:
             return
     if "Rank" in line and re.match(r"#\s+Rank", line):
         target = stream.table
-        if target and _CUT_RANKS.match(line):  # nccl-tests cuts the lines of a process at 2048 bytes
+        if target and line.rstrip().endswith("..."):  # nccl-tests cuts the lines of a process at 2048 bytes
             target.cut_ranks = True
         if target:
             target.reasons.append(f"line {number}: Rank line not understood: {_show(line)}")
@@ -411,8 +413,8 @@ def _take_comment(stream: _Stream, number: int, line: str) -> None:
 
 
 def _take_rank(stream: _Stream, number: int, match: re.Match[str]) -> None:
-    rank, group, pid, host, device, bus_id, name = match.groups()
-    line = RankLine(int(rank), _int(group), _int(pid), host, int(device), bus_id, name)
+    rank, group, host, device, bus_id, name = match.groups()
+    line = RankLine(int(rank), int(group) if group else None, host, int(device), bus_id, name)
     if stream.table and "columns" not in stream.table.seen:
         stream.table.ranks.append((number, line))
     else:
@@ -432,61 +434,37 @@ def _take_header(table: _Table, header: str, values: Sequence[str]) -> None:
 
 
 def _take_table_comment(table: _Table, number: int, line: str) -> None:
-    for pattern, take in _COMMENTS:
-        match = pattern.match(line)
-        if match:
-            problem = take(table, match)
-            if problem:
-                table.reasons.append(f"line {number}: {problem}: {_show(line)}")
-            return
+    problem = ""
+    if _COLUMNS.match(line):
+        problem = _take_columns(table, tuple(line.split()[1:]))
+    elif match := _BOUNDS.match(line):
+        table.bounds = int(match[1])
+        problem = "summary contradicts itself" * ((table.bounds > 0) != (match[2] == "FAILED"))
+    elif match := _AVERAGE.match(line):
+        table.average = match[1]
+        if match[2] == "FAILED":
+            text = f"average bus bandwidth {match[1]} GB/s is below 0.9 x NCCL_TESTS_MIN_BW"
+            table.failures.append(LaunchFailure("minimum bandwidth", "", text, "judge per size instead"))
+    elif match := _CONCLUDED.match(line):
+        problem = f"{table.program} was started" if table.program not in ("", match[1]) else ""
+    elif match := _REDUCED.match(line):
+        table.sizes = tuple(size for size in table.sizes if size <= int(match[1]))
+        problem = "the largest sizes were left out: they exceed the GPU's memory"
+    elif line.startswith("# error: "):
+        text = line.removeprefix("# error: ").strip()
+        table.failures.append(LaunchFailure("NCCL", "", text, "set NCCL_DEBUG=INFO and repeat"))
+    if problem:
+        table.reasons.append(f"line {number}: {problem}: {_show(line)}")
 
 
-def _take_columns(table: _Table, match: re.Match[str]) -> str:
+def _take_columns(table: _Table, columns: tuple[str, ...]) -> str:
     table.seen.add("columns")
-    columns = tuple(match.string.split()[1:])
     if table.columns and table.columns != columns:
         return "the columns change within the table"
-    if not layout_of(columns):
-        return "columns not understood"
-    table.columns = columns
-    return ""
-
-
-def _take_bounds(table: _Table, match: re.Match[str]) -> str:
-    table.bounds = int(match[1])
-    return "" if (table.bounds > 0) == (match[2] == "FAILED") else "summary contradicts itself"
-
-
-def _take_average(table: _Table, match: re.Match[str]) -> str:
-    table.average = match[1]
-    if match[2] == "FAILED":
-        text = f"average bus bandwidth {match[1]} GB/s is below 0.9 x NCCL_TESTS_MIN_BW"
-        table.failures.append(LaunchFailure("minimum bandwidth", "", text, "judge per size instead"))
-    return ""
-
-
-def _take_concluded(table: _Table, match: re.Match[str]) -> str:
-    return f"{table.program} was started" if table.program and match[1] != table.program else ""
-
-
-def _take_reduced(table: _Table, match: re.Match[str]) -> str:
-    table.sizes = tuple(size for size in table.sizes if size <= int(match[1]))
-    return "the largest sizes were left out: they exceed the GPU's memory"
-
-
-def _take_error(table: _Table, match: re.Match[str]) -> str:
-    table.failures.append(LaunchFailure("NCCL", "", match[1].strip(), "set NCCL_DEBUG=INFO and repeat"))
-    return ""
-
-
-_COMMENTS: tuple[tuple[re.Pattern[str], Callable[[_Table, re.Match[str]], str]], ...] = (
-    (_COLUMNS, _take_columns),
-    (_BOUNDS, _take_bounds),
-    (_AVERAGE, _take_average),
-    (_CONCLUDED, _take_concluded),
-    (_REDUCED, _take_reduced),
-    (re.compile(r"# error: (.*)"), _take_error),
-)
+    layout = layout_of(columns)
+    if layout:
+        table.columns, table.layout = columns, layout
+    return "" if layout else "columns not understood"
 
 
 def _take_other(stream: _Stream, number: int, line: str) -> None:
@@ -497,10 +475,6 @@ def _take_other(stream: _Stream, number: int, line: str) -> None:
             stream.table.reasons.append(f"line {number}: row ends in a failure: {_show(line)}")
     elif _is_row(line) and stream.table:
         stream.table.reasons.append(f"line {number}: row before its column header: {_show(line)}")
-
-
-def _int(text: str | None) -> int | None:
-    return None if text is None else int(text)
 
 
 def _show(text: str) -> str:
@@ -516,12 +490,12 @@ def _conclude(table: _Table, collective: str) -> NcclRun:
     reasons = [*table.reasons]
     name = _collective(table, collective, reasons)
     world = _ranks(table, reasons)
-    layout = layout_of(table.columns) if table.columns else None
+    layout = table.layout
     rows: list[NcclRow] = []
     if layout and world and name is not None:
         for number, line in table.rows:
             try:
-                rows.append(read_row(line, TableFacts(name, world, layout, table.columns)))
+                rows.append(read_row(line, TableFacts(name, world, layout)))
             except BadRowError as error:
                 reasons.append(f"line {number}: row rejected: {error}: {_show(line)}")
     elif table.rows:
@@ -608,9 +582,8 @@ def _ranks(table: _Table, reasons: list[str]) -> int:
         )
         return 0
     first = min(ranks, key=lambda line: line.rank)
-    if any(
-        line.group != first.group for line in ranks
-    ):  # NCCL_TESTS_SPLIT: rank 0 prints its own group's table
+    # NCCL_TESTS_SPLIT: rank 0 prints its own group's table
+    if any(line.group != first.group for line in ranks):
         return sum(line.group == first.group for line in ranks)
     world = max(line.rank for line in ranks) + 1
     each = max(1, table.threads * table.gpus)
@@ -643,6 +616,5 @@ def _version(table: _Table, layout: TableLayout | None) -> str:
         return "2.16.7-2.17.3"
     if any(line.group is None for _, line in table.ranks):
         return "2.13.0-2.13.3"
-    return (
-        "2.13.4-2.14.0" if any(line.bus_id.startswith("0x") for _, line in table.ranks) else "2.14.1-2.16.6"
-    )
+    short = any(line.bus_id.startswith("0x") for _, line in table.ranks)
+    return "2.13.4-2.14.0" if short else "2.14.1-2.16.6"

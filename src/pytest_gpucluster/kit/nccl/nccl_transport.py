@@ -29,11 +29,19 @@ class Connections:
     nodes: Mapping[int, str]
 
 
+def log_of(tasks: Iterable[TaskResult]) -> NcclLog:
+    """Return NCCL's log of these tasks: nccl-tests logs to stdout, the payload to stderr.
+
+    A last line that is not terminated is left out: it may be cut.
+    """
+    texts = (text for task in tasks for text in (task.stdout, task.stderr))
+    return nccl_log.read("".join(text[: text.rfind("\n") + 1] for text in texts))
+
+
 def connections(tasks: Iterable[TaskResult]) -> Connections:
     """Return the connections that the tasks of a step logged; a task is a rank."""
     known = list(tasks)
-    log = nccl_log.read("".join(f"{task.stderr}\n{task.stdout}\n" for task in known))
-    return Connections(log, {task.rank: task.node for task in known})
+    return Connections(log_of(known), {task.rank: task.node for task in known})
 
 
 def judge_transport(node: str, found: Connections | None, profile: Profile, see: str) -> Judgement:

@@ -6,6 +6,7 @@ expects, with correct data and a complete table. `suites/nccl/bandwidth.py` judg
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -26,21 +27,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.finding import Measure
     from pytest_gpucluster.kit.mpi.mpi_errors import LaunchFailure
     from pytest_gpucluster.kit.nccl.nccl_log import NcclLog
-    from pytest_gpucluster.kit.nccl.nccl_rows import Half
     from pytest_gpucluster.kit.nccl.nccl_tests import NcclOutput, NcclRun, RankLine
-
-__all__ = [
-    "SLOWER_TRANSPORT",
-    "UNLOGGED",
-    "WRONG_DATA",
-    "RunSpec",
-    "aligned",
-    "metrics",
-    "rank_of_cause",
-    "transport_findings",
-    "validate_nodes",
-    "validate_run",
-]
 
 ADAPTERS = "a transport over the adapters of the profile"
 _SHOWN = 4
@@ -141,25 +128,19 @@ def metrics(run: NcclRun) -> Iterator[Metric]:
     for size in sorted({row.size for row in run.rows}):
         halves = [row.out_of_place for row in run.rows if row.size == size]
         name = f"{run.collective or 'collective'} {format_size(size)}"
-        busbw = _median([half.busbw for half in halves])
-        if busbw is not None and run.world > 1:
-            yield Metric("busbw", busbw, "GB/s", name, detail=True)  # the curve shows them all
-        time = _median([half.time_us for half in halves])
-        if 0 < size <= 8 and time is not None:  # latency is defined at 8 bytes
-            yield Metric("latency", time, "us", name)
+        speeds = [half.busbw for half in halves if half.busbw is not None]
+        if speeds and run.world > 1:
+            yield Metric(
+                "busbw", statistics.median(speeds), "GB/s", name, detail=True
+            )  # the curve shows them all
+        times = [half.time_us for half in halves if half.time_us is not None]
+        if 0 < size <= 8 and times:  # latency is defined at 8 bytes
+            yield Metric("latency", statistics.median(times), "us", name)
 
 
 def aligned(size: int, requested: int, ranks: int) -> bool:
     """Return whether a row of `size` is the `requested` one: nccl-tests rounds down to 16 bytes per rank."""
     return size == requested or 0 < requested - size < 16 * max(1, ranks)
-
-
-def _median(values: Sequence[float | None]) -> float | None:
-    known = sorted(value for value in values if value is not None)
-    middle = len(known) // 2
-    if not known:
-        return None
-    return known[middle] if len(known) % 2 else (known[middle - 1] + known[middle]) / 2
 
 
 def _verdict(problems: Sequence[_Problem], found: Sequence[Metric]) -> Verdict:
@@ -191,22 +172,16 @@ def _some_ranks(numbers: Sequence[int]) -> Part:
 
 def _failures(output: NcclOutput) -> Iterator[_Problem]:
     of_runs = (failure for run in output.runs for failure in run.failures)
-    yield from _failures_of(
-        [*dict.fromkeys((*output.failures, *of_runs))]
-    )  # the ranks of a node report the same
+    # the ranks of a node report the same
+    yield from _failures_of([*dict.fromkeys((*output.failures, *of_runs))])
 
 
 def _failures_of(failures: Sequence[LaunchFailure]) -> Iterator[_Problem]:
     leading = [failure for failure in failures if failure.kind not in ("relayed", "exit code")]
     for failure in leading or failures:
-        yield _problem(
-            failure.code,
-            _node(failure.host) if failure.host else Part("run"),
-            Quote(f"{failure.kind}: {failure.text.rstrip('.')}"),
-            "no failure",
-            failure.kind,
-            failure.hint,
-        )
+        part = _node(failure.host) if failure.host else Part("run")
+        text = Quote(f"{failure.kind}: {failure.text.rstrip('.')}")
+        yield _problem(failure.code, part, text, "no failure", failure.kind, failure.hint)
 
 
 def _one_table(output: NcclOutput, spec: RunSpec) -> Iterator[_Problem]:
@@ -221,16 +196,10 @@ def _one_table(output: NcclOutput, spec: RunSpec) -> Iterator[_Problem]:
             "tables", Part("run", name="tables"), Quantity(len(output.runs), "tables"), Quantity(1, "tables"), "the run printed no table, or several runs did",
             "; ".join(output.reasons[:2]) or "run one command; with several, use srun --label",
         )  # fmt: skip
-    for reason in output.reasons:
-        if output.runs:
-            yield _problem(
-                "incomplete_output",
-                Part("run", name="output"),
-                Quote(reason),
-                "complete output",
-                "the output is cut or mixed",
-                "repeat with srun --label",
-            )
+    part, cause = Part("run", name="output"), "the output is cut or mixed"
+    for reason in output.reasons if output.runs else ():
+        hint = "repeat with srun --label"
+        yield _problem("incomplete_output", part, Quote(reason), "complete output", cause, hint)
 
 
 # --- ranks and devices ------------------------------------------------------------------------------------
@@ -365,24 +334,12 @@ def _of_node(runs: Sequence[NcclRun], node: str, spec: RunSpec, *, virtual: bool
 
 
 def _table(run: NcclRun, spec: RunSpec) -> Iterator[_Problem]:
+    part, cause = Part("run", name="table"), "the table is cut, mixed or contradictory"
     for reason in run.reasons:
-        yield _problem(
-            "incomplete_table",
-            Part("run", name="table"),
-            Quote(reason),
-            "a complete table",
-            "the table is cut, mixed or contradictory",
-            "repeat the run",
-        )
+        yield _problem("incomplete_table", part, Quote(reason), "a complete table", cause, "repeat the run")
     if spec.collective and run.collective != spec.collective:
-        yield _problem(
-            "other_collective",
-            Part("run", name="collective"),
-            run.collective or "not named",
-            spec.collective,
-            "another test ran",
-            "",
-        )
+        part, found = Part("run", name="collective"), run.collective or "not named"
+        yield _problem("other_collective", part, found, spec.collective, "another test ran", "")
     measured = {row.size for row in run.rows}
     for size in spec.sizes:
         if not any(aligned(have, size, run.world) for have in measured):
@@ -406,16 +363,12 @@ def _data(run: NcclRun, spec: RunSpec) -> Iterator[_Problem]:
     if run.out_of_bounds:
         out = Quantity(run.out_of_bounds, "values out of bounds")
         yield _problem("out_of_bounds", Part("run", name="data"), out, Quantity(0), "data is corrupted", hint)
-    unchecked = [row for row in run.rows if not _checked(row.out_of_place)]
+    unchecked = [row for row in run.rows if row.out_of_place.wrong is None and row.out_of_place.error is None]
     if spec.data_checked and run.rows and (run.validation is False or unchecked):
         yield _problem(
             "data_unchecked", Part("run", name="data"), f"not checked ({len(unchecked)} of {len(run.rows)} sizes)", "checked",
             "nccl-tests ran with -c 0", "run with -c 1",
         )  # fmt: skip
-
-
-def _checked(half: Half) -> bool:
-    return half.wrong is not None or half.error is not None
 
 
 # --- transports -------------------------------------------------------------------------------------------
@@ -496,11 +449,8 @@ def _net(transport: str) -> int:
 def _pairs(pairs: Sequence[tuple[int, int]], where: Mapping[int, str]) -> Part:
     nodes = {where[rank] for pair in pairs for rank in pair}
     first = ", ".join(f"{source}->{target}" for source, target in pairs[:_SHOWN])
-    return Part(
-        "rank",
-        name=f"{shown(nodes)}: ranks {first}{' ...' if len(pairs) > _SHOWN else ''}",
-        nodes=tuple(sorted(nodes)),
-    )
+    more = " ..." if len(pairs) > _SHOWN else ""
+    return Part("rank", name=f"{shown(nodes)}: ranks {first}{more}", nodes=tuple(sorted(nodes)))
 
 
 # --- hosts ------------------------------------------------------------------------------------------------

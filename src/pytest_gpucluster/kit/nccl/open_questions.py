@@ -28,19 +28,16 @@ def unresolved(found: Inference) -> Iterator[Unresolved]:
     """Yield the questions that the measurements leave open."""
     nodes = found.observed.nodes
     if found.leaves.candidates:
-        yield _open(
-            found.leaves.candidates, "slow_leaves", "slow to other leaves, and none of them is acquitted"
-        )
+        why = "slow to other leaves, and none of them is acquitted"
+        yield _open(found.leaves.candidates, "slow_leaves", why)
     if found.slow_spine:
         yield _open(sorted(set(found.observed.leaves.values())), NO_BOUND, found.slow_spine)
     for node in sorted(found.alone.slow_once, key=found.observed.position.__getitem__):
         yield _open((node,), "slow_alone_once", "slow alone, measured once")
     for edge in found.doubtful_links:
-        code, why = (
-            ("slow_link_once", "once, not measured again")
-            if edge.bad == 1
-            else ("slow_link_by_chance", "every time, as pairs were that are fine now")
-        )
+        code, why = "slow_link_by_chance", "every time, as pairs were that are fine now"
+        if edge.bad == 1:
+            code, why = "slow_link_once", "once, not measured again"
         yield _open((link(edge.ends),), code, f"slow or failed {why}")
     yield from _wrong_data(found)
     if len(nodes) > 1:
@@ -92,9 +89,8 @@ def _open_nodes(found: Inference) -> Iterator[Unresolved]:
 def _why_open(found: Inference, node: str) -> Explanation:
     edges = [edge for edge in found.edges if node in edge.ends]
     if any(edge.counts[Status.UNJUDGED] for edge in edges):
-        return Explanation(
-            NO_BOUND, "no bound: state the expected bandwidth, there are too few pairs to compare"
-        )
+        why = "no bound: state the expected bandwidth, there are too few pairs to compare"
+        return Explanation(NO_BOUND, why)
     if any(not found.bad_nodes.keys().isdisjoint(edge.ends) for edge in edges):
         return Explanation("bad_partners_only", "measured with bad nodes only")
     return Explanation("no_pair", "never measured in a pair")
@@ -112,9 +108,8 @@ def evidence(found: Inference, questions: Iterable[Unresolved]) -> Iterator[Evid
             yield Evidence(line(one, found.observed.bounds.get(one.kind)), nodes)
     for edge in found.edges:
         if edge.bad and edge.good:
-            yield Evidence(
-                f"{link(edge.ends)}: bad {edge.bad} time(s), fine {edge.good}: a passing disturbance"
-            )
+            times = f"bad {edge.bad} time(s), fine {edge.good}"
+            yield Evidence(f"{link(edge.ends)}: {times}: a passing disturbance")
 
 
 def line(judged: JudgedMeasurement, bound: Bound | None) -> str:

@@ -66,32 +66,24 @@ def link_findings(
         raise NotAvailable(untried)
     yield Metric("localisation_rounds", found.rounds, "rounds")
     yield Metric("localisation_steps", found.steps, "steps")
-    for one, other in found.bad_links:
-        evidence = "; ".join(found.evidence_of(one, other)) or "slow"
-        yield Finding(
-            pair(one, other), evidence, "as fast as each end with its other partners", code="slow_link"
-        )
+    for ends in found.bad_links:
+        evidence, usual = found.evidence_of(*ends), "as fast as each end with its other partners"
+        yield Finding(pair(*ends), "; ".join(evidence) or "slow", usual, code="slow_link")
     for leaf in found.bad_leaves:
-        yield Finding(
-            Part("leaf", name=leaf), found.reason(leaf).text, "as fast as the other leaves", code="slow_leaf"
-        )
+        why, usual = found.reason(leaf).text, "as fast as the other leaves"
+        yield Finding(Part("leaf", name=leaf), why, usual, code="slow_leaf")
     unbound = [left for left in found.unresolved if left.reason.code == NO_BOUND]
     few = f"{len(nodes)} nodes are too few to judge their pairs by each other: {otherwise}"
     # a question about leaves has its own reason
     reasons = (few if {*left.candidates} <= {*nodes} else left.reason.text for left in unbound)
     yield from map(NotAvailable, dict.fromkeys(reasons))
     for left in found.unresolved:
-        if left in unbound:
-            continue
         # a bad node already explains the measurements with it
-        if not set(left.candidates) <= set(found.bad_nodes):
+        if left not in unbound and not set(left.candidates) <= set(found.bad_nodes):
             names = tuple(name for name in left.candidates if name in nodes)
-            yield Finding(
-                Part("group", name=hostlist.fold(left.candidates), nodes=names),
-                f"undecided: {left.reason}",
-                "every pair as fast as the fleet",
-                code=left.reason.code,
-            )
+            part = Part("group", name=hostlist.fold(left.candidates), nodes=names)
+            text, code = f"undecided: {left.reason}", left.reason.code
+            yield Finding(part, text, "every pair as fast as the fleet", code=code)
 
 
 def untried_pairs(measured: Sequence[Measurement]) -> str:

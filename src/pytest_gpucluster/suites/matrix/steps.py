@@ -21,7 +21,8 @@ from pytest_gpucluster.kit.mpi import mpi_world
 from pytest_gpucluster.kit.mpi.mpi_config import MpiConfig
 from pytest_gpucluster.kit.mpi.mpi_step import MPIRUN, Mpi, attempt
 from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
-from pytest_gpucluster.kit.nccl.nccl_step import NcclStep, log_of, output_of
+from pytest_gpucluster.kit.nccl.nccl_step import NcclStep, output_of
+from pytest_gpucluster.kit.nccl.nccl_transport import log_of
 from pytest_gpucluster.kit.nccl.nccl_validation import RunSpec, validate_run
 from pytest_gpucluster.suites.matrix import checks, speed
 from pytest_gpucluster.suites.matrix.checks import Cell, CellWork, State
@@ -82,10 +83,8 @@ class Matrix:
         self._cluster, self._inventory = session.cluster, session.inventory
         usual = session.cluster.environments.get(DEFAULT_ENVIRONMENT)
         default = DEFAULT_ENVIRONMENT if usual and usual.container_image else None
-        self._images = {
-            "srun_pyxis": config.container or default,
-            "srun_framework": config.framework or default,
-        }
+        images = {"srun_pyxis": config.container, "srun_framework": config.framework}
+        self._images = {row: name or default for row, name in images.items()}
         self._mpi: dict[str, Mpi] = {}
         self._done: dict[tuple[str, str], tuple[Cell, Speed | None]] = {}
 
@@ -99,7 +98,8 @@ class Matrix:
         """Return the rates of all rows of a workload; a slow row and the fastest one are run again."""
         cells = {row: self.cell(row, column) for row in checks.ROWS}
         rates = {row: rate for row in cells if (rate := self._done[row, column][1]) is not None}
-        if column in ("cpu", "mpi") and self._share_host:
+        hosts = {self._inventory[node].hostname for node in self.nodes}
+        if column in ("cpu", "mpi") and len(hosts) < len(self.nodes):
             # tasks of other nodes use the same CPUs, and an MPI may use memory or TCP
             rates, cells = {}, {row: replace(cell, why=SHARED_HOST) for row, cell in cells.items()}
         absent = {
@@ -108,9 +108,8 @@ class Matrix:
             if row not in rates
         }
         where = f" on {hostlist.fold(self.nodes)}"
-        it = SpeedComparison(
-            column, {row: (rate,) for row, rate in rates.items()}, absent, self.config.min_ratio, where
-        )
+        once = {row: (rate,) for row, rate in rates.items()}
+        it = SpeedComparison(column, once, absent, self.config.min_ratio, where)
         for _ in checks.ROWS:  # a faster second run may make a further row slow
             again = {row: self._run(row, column)[1] for row in it.unrepeated}
             if not any(again.values()):
@@ -132,7 +131,9 @@ class Matrix:
             return Cell(row, column, State.LACKING, str(error)), None
         except StepError as error:
             verdict = _failed(STEP, str(error), "starts in the stated container", code="not_started")
-        cell = checks.settle(row, column, verdict, self.config.expected, pmi_required=self._srun_required)
+        mpi = self._cluster.section(MpiConfig)
+        pmi = mpi is None or any(launcher != MPIRUN for launcher in mpi.launchers)
+        cell = checks.settle(row, column, verdict, self.config.expected, pmi_required=pmi)
         if (
             cell.state is not State.WORKS
         ):  # a wrong transport is compared too, so that the difference is named
@@ -143,10 +144,6 @@ class Matrix:
         """Remove the programs from the nodes."""
         for runner in self._mpi.values():
             runner.clean_up()
-
-    @property
-    def _share_host(self) -> bool:
-        return len({self._inventory[node].hostname for node in self.nodes}) < len(self.nodes)
 
     # --- cells that do not apply
 
@@ -170,11 +167,6 @@ class Matrix:
         counts = [profile.count if profile else 0 for profile in profiles]
         return min([*counts, *(self._inventory[node].gpus for node in self.nodes)], default=0)
 
-    @property
-    def _srun_required(self) -> bool:
-        mpi = self._cluster.section(MpiConfig)
-        return mpi is None or any(launcher != MPIRUN for launcher in mpi.launchers)
-
     def _environment(self, row: str) -> EnvironmentConfig | None:
         name = self._images.get(row)
         if name is None:
@@ -191,39 +183,36 @@ class Matrix:
     # --- workloads without messages between tasks
 
     def _cpu(self, row: str) -> Measured:
-        verdict, result = self._work(row, script(__package__, "cpu.sh"), self.config.ntasks_per_node, SUM, "")
+        verdict, result = self._work(
+            row, script(__package__, "cpu.sh"), self.config.ntasks_per_node, SUM, "", None, {}
+        )
         return verdict, speed.of_shares(shares(result))
 
     def _gpu(self, row: str) -> Measured:
-        return self._work(
-            row, script(__package__, "gpu.sh"), 1, str(self.gpus), "GPUs", gpus=self.gpus, env=_NVIDIA
-        )[0], None
+        work = script(__package__, "gpu.sh")
+        return self._work(row, work, 1, str(self.gpus), "GPUs", self.gpus, _NVIDIA)[0], None
 
     def _work(
         self,
         row: str,
-        script: str,
+        work: str,
         tasks: int,
         expected: str,
         unit: str,
-        *,
-        gpus: int | None = None,
-        env: Mapping[str, str] | None = None,
+        gpus: int | None,
+        env: Mapping[str, str],
     ) -> tuple[Verdict, StepResult]:
-        argv = ("sh", "-c", script)
+        argv = ("sh", "-c", work)
         if row == MPIRUN:
             request = self._runner(row).mpirun(self.nodes, argv, ntasks_per_node=tasks)
         else:
-            request = StepRequest(
-                argv, self.nodes, tasks, environment=self._environment(row), gpus_per_node=gpus
-            )
-        request = replace(request, timeout=self.config.deadline, env={**request.env, **(env or {})})
-        result, problem = self._step(request)
-        work = CellWork(self.nodes, tasks, reports(result), expected, unit, problem or _failure(result))
-        return checks.work(work), result
-
-    def _step(self, request: StepRequest) -> tuple[StepResult, str]:
-        return attempt(self._allocation.slurm, self._allocation, request)
+            where = self._environment(row)
+            request = StepRequest(argv, self.nodes, tasks, environment=where, gpus_per_node=gpus)
+        request = replace(request, timeout=self.config.deadline, env={**request.env, **env})
+        result, problem = attempt(self._allocation.slurm, self._allocation, request)
+        problem = problem or ("" if result.ok else result.hint or result.first_error)
+        done = CellWork(self.nodes, tasks, reports(result), expected, unit, problem)
+        return checks.work(done), result
 
     # --- MPI
 
@@ -245,24 +234,20 @@ class Matrix:
         language = runner.config.languages[0]
         if row not in self._images and runner.in_container:
             raise _LeftOutError(IMAGE_ONLY)
-        lacking = {node: facts for node, facts in runner.installed.items() if language in facts.problems}
+        lacking = {
+            node: it.problems[language] for node, it in runner.installed.items() if language in it.problems
+        }
         if lacking and row == "srun_pyxis" and len(lacking) == len(self.nodes) and not runner.misplaced:
-            raise NotAvailable(
-                f"the image has no MPI: {next(iter(lacking.values())).problems[language].text}"
-            )
+            raise NotAvailable(f"the image has no MPI: {next(iter(lacking.values())).text}")
         if lacking:
-            found = tuple(
-                facts.problems[language].finding(Part("node", name=node), "MPI")
-                for node, facts in lacking.items()
-            )
+            found = tuple(why.finding(Part("node", name=node), "MPI") for node, why in lacking.items())
             return Verdict("matrix.cell", Outcome.FAILED, found), None
         srun = next((launcher for launcher in runner.config.launchers if launcher != MPIRUN), "srun")
         run = runner.start(MPIRUN if row == MPIRUN else srun, language)
         verdict = mpi_world.world(run)
         pmi = "that of mpirun" if row == MPIRUN else runner.pmi(srun) or "MpiDefault of slurm.conf"
-        return verdict if verdict.outcome is not Outcome.PASSED else mpi_world.allreduce(run), speed.of_world(
-            run, pmi
-        )
+        verdict = mpi_world.allreduce(run) if verdict.outcome is Outcome.PASSED else verdict
+        return verdict, speed.of_world(run, pmi)
 
     # --- NCCL
 
@@ -276,9 +261,8 @@ class Matrix:
         elif row == "srun_pyxis":
             own = self._cluster.environment(nccl.environment, "nccl.environment")
             if nccl.runner != "nccl-tests" or own is None or not own.container_image:
-                raise _LeftOutError(
-                    "the cluster file names no image with nccl-tests (nccl: {runner: nccl-tests, environment: NAME})"
-                )
+                key = "nccl: {runner: nccl-tests, environment: NAME}"
+                raise _LeftOutError(f"the cluster file names no image with nccl-tests ({key})")
         else:
             update |= {"launcher": "srun", "environment": NO_ENVIRONMENT}
             if own := self._cluster.environment(nccl.environment, "nccl.environment"):
@@ -308,13 +292,8 @@ class Matrix:
     ) -> Verdict:
         """Return the verdict on ranks, devices, transports and data, and whether the rate is plausible for the links."""
         profile = self._cluster.group_of(self.nodes[0]).profile
-        spec = RunSpec(
-            self.nodes,
-            runner.gpus,
-            collective="all_reduce",
-            node_of_rank=node_of_rank,
-            log=log if runner.logs_transports else None,
-        )
+        logged = log if runner.logs_transports else None
+        spec = RunSpec(self.nodes, runner.gpus, "all_reduce", node_of_rank=node_of_rank, log=logged)
         verdict = validate_run(output, spec, profile)
         row = output.runs[0].rows[-1] if verdict.outcome is Outcome.PASSED and output.runs[0].rows else None
         if row is None or row.out_of_place.busbw is None or len(self.nodes) * runner.gpus < 2:
@@ -333,14 +312,13 @@ class Matrix:
 
     def _nccl_under_mpirun(self, runner: NcclStep) -> Measured:
         if runner.runner != "nccl-tests":
-            raise NotAvailable(
-                "no nccl-tests on the nodes; mpirun cannot start the payload on torch: install nccl-tests"
-            )
+            why = "no nccl-tests on the nodes; mpirun cannot start the payload on torch: install nccl-tests"
+            raise NotAvailable(why)
         argv = (runner.sweep.program, *runner.sweep.words(), "-g", "1")
         request = self._runner(MPIRUN).mpirun(self.nodes, argv, ntasks_per_node=runner.gpus)
         # mpirun's daemons pass the environment of the step on
         request = replace(request, timeout=self.config.deadline, env={**runner.logging, **request.env})
-        result, problem = self._step(request)
+        result, problem = attempt(self._allocation.slurm, self._allocation, request)
         if problem:
             return _failed(Part("run", name="mpirun"), problem, "ends by itself", code="not_ended"), None
         output, log = output_of(result.tasks, "all_reduce"), log_of(result.tasks)
@@ -362,7 +340,3 @@ def shares(result: StepResult) -> tuple[tuple[str, float, str], ...]:
         for match in _SHARE.finditer(task.stdout)
         if int(match[3])
     )
-
-
-def _failure(result: StepResult) -> str:
-    return "" if result.ok else result.hint or result.first_error

@@ -33,11 +33,6 @@ def largest_values(runs: Mapping[str, NcclRun]) -> tuple[dict[str, float], str]:
     return {node: value for node, value in found.items() if value}, f"all_reduce alone, {format_size(size)}"
 
 
-def below_hard_limit(verdict: Verdict) -> bool:
-    """Return whether the verdict on a node alone takes it out of service, before the others are considered."""
-    return verdict.action is Action.DRAIN
-
-
 def explained(
     verdict: Verdict,
     node: str,

@@ -8,6 +8,7 @@ above the capacity of the links fails.
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.kit.nccl.nccl_validation import aligned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pytest_gpucluster.config.models import BandwidthThreshold, Profile
     from pytest_gpucluster.core.check import Judgement
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 _SLACK = 1.02  # clocks and rounding
 _NEAREST = 3
+
+
+RunKey = Mapping[str, "str | int"]  # fields of a row that a run has: collective, nodes, gpus_per_node, size
 
 
 class NoThresholdError(ConfigError, LookupError):
@@ -52,58 +56,35 @@ class Ceiling:
     why: str
 
 
-def threshold_for(
-    rows: Iterable[BandwidthThreshold],
-    *,
-    collective: str,
-    nodes: int,
-    gpus_per_node: int,
-    size: int,
-    env: Mapping[str, str],
-) -> Chosen:
+def threshold_for(rows: Iterable[BandwidthThreshold], run: RunKey, env: Mapping[str, str]) -> Chosen:
     """Return the threshold of the row that fits a run in every field: with most conditions, else the first in `rows`.
 
     `rows`: those of the cluster before those of the profile. NoThresholdError if no row fits: more nodes, another size,
     or a condition that `env` does not meet.
     """
+    row = max(_fitting(rows, run, env), key=lambda row: len(row.conditions))  # the first of equal ones
+    less = f" less {100 * row.tolerance:.3g}%" if row.tolerance else ""
+    conditions = "".join(f", {name}={value}" for name, value in sorted(row.conditions.items()))
+    why = f"{'' if less else 'minimum '}{row.busbw:g} GB/s{less}{conditions}; source: {row.source}"
+    return Chosen(row.bound, row, why)
+
+
+def sizes_for(rows: Iterable[BandwidthThreshold], run: RunKey, env: Mapping[str, str]) -> tuple[int, ...]:
+    """Return the sizes (bytes) of the rows for a run; NoThresholdError if there is none."""
+    return tuple(sorted({row.size for row in _fitting(rows, run, env)}))
+
+
+def _fitting(
+    rows: Iterable[BandwidthThreshold], run: RunKey, env: Mapping[str, str]
+) -> list[BandwidthThreshold]:
     known = list(rows)
-    run: dict[str, str | int] = {
-        "collective": collective,
-        "nodes": nodes,
-        "gpus_per_node": gpus_per_node,
-        "size": size,
-    }
     fitting = [row for row in known if not _differences(row, run, env)]
     if not fitting:
         raise NoThresholdError(_no_threshold(known, run, env))
-    row = max(fitting, key=lambda row: len(row.conditions))  # the first of equal ones
-    less = (
-        f"{row.busbw:g} GB/s less {100 * row.tolerance:.3g}%"
-        if row.tolerance
-        else f"minimum {row.busbw:g} GB/s"
-    )
-    conditions = "".join(f", {name}={value}" for name, value in sorted(row.conditions.items()))
-    return Chosen(row.bound, row, f"{less}{conditions}; source: {row.source}")
+    return fitting
 
 
-def sizes_for(
-    rows: Iterable[BandwidthThreshold],
-    *,
-    collective: str,
-    nodes: int,
-    gpus_per_node: int,
-    env: Mapping[str, str],
-) -> tuple[int, ...]:
-    """Return the sizes (bytes) of the rows for a run; NoThresholdError if there is none."""
-    known = list(rows)
-    run: dict[str, str | int] = {"collective": collective, "nodes": nodes, "gpus_per_node": gpus_per_node}
-    sizes = {row.size for row in known if not _differences(row, run, env)}
-    if not sizes:
-        raise NoThresholdError(_no_threshold(known, run, env))
-    return tuple(sorted(sizes))
-
-
-def _differences(row: BandwidthThreshold, run: Mapping[str, str | int], env: Mapping[str, str]) -> list[str]:
+def _differences(row: BandwidthThreshold, run: RunKey, env: Mapping[str, str]) -> list[str]:
     """Return in what a row does not fit."""
     found = []
     for key, value in run.items():
@@ -117,23 +98,15 @@ def _differences(row: BandwidthThreshold, run: Mapping[str, str | int], env: Map
     return found
 
 
-def _no_threshold(
-    rows: Sequence[BandwidthThreshold], run: Mapping[str, str | int], env: Mapping[str, str]
-) -> str:
+def _no_threshold(rows: Sequence[BandwidthThreshold], run: RunKey, env: Mapping[str, str]) -> str:
     size = f" at {format_size(int(run['size']))}" if "size" in run else ""
     what = f"{run['collective']} on {run['nodes']} nodes x {run['gpus_per_node']} GPUs{size}"
     if not rows:
-        return (
-            f"no threshold for {what}: neither the cluster file nor the profile has one; add one, or record a "
-            "baseline"
-        )
-    same = [row.nodes for row in rows if row.collective == run["collective"]]
-    most = max(same, default=0)
-    beyond = (
-        f"; no row has more than {most} nodes, and rows are not extrapolated"
-        if int(run["nodes"]) > most > 0
-        else ""
-    )
+        none = "neither the cluster file nor the profile has one; add one, or record a baseline"
+        return f"no threshold for {what}: {none}"
+    most = max((row.nodes for row in rows if row.collective == run["collective"]), default=0)
+    more = f"; no row has more than {most} nodes, and rows are not extrapolated"
+    beyond = more if int(run["nodes"]) > most > 0 else ""
     nearest = sorted(rows, key=lambda row: (len(_differences(row, run, env)), _distance(row, run)))[:_NEAREST]
     differences = "; ".join(
         f"{_name(row)} differs in {', '.join(_differences(row, run, env))}" for row in nearest
@@ -141,7 +114,7 @@ def _no_threshold(
     return f"no threshold for {what}{beyond}; nearest: {differences}; add a row to thresholds, or record a baseline"
 
 
-def _distance(row: BandwidthThreshold, run: Mapping[str, str | int]) -> int:
+def _distance(row: BandwidthThreshold, run: RunKey) -> int:
     size = abs(row.size.bit_length() - int(run["size"]).bit_length()) if "size" in run else 0
     return abs(row.nodes - int(run["nodes"])) * 64 + size
 
@@ -238,17 +211,16 @@ def bandwidth(
 
     floor: a function of the size, for a run that no row fits: the floor of the route, or why it is unknown.
     """
+    key: RunKey = {"collective": run.collective, "nodes": nodes, "gpus_per_node": gpus_per_node}
     try:
-        sizes = sizes_for(rows, collective=run.collective, nodes=nodes, gpus_per_node=gpus_per_node, env=env)
+        sizes = sizes_for(rows, key, env)
     except NoThresholdError as error:
         if floor is None:
             raise
         yield from _above_floor(run, nodes, floor, str(error))
         sizes = ()
     for size in sizes:
-        chosen = threshold_for(
-            rows, collective=run.collective, nodes=nodes, gpus_per_node=gpus_per_node, size=size, env=env
-        )
+        chosen = threshold_for(rows, {**key, "size": size}, env)
         name = f"{run.collective} {format_size(size)}"
         value = measured(run, size)
         if value is None:

@@ -64,15 +64,11 @@ class Provenance:
 
 
 def record(
-    measured: Mapping[Key, Iterable[float]],
-    provenance: Provenance,
-    *,
-    mads: float = MADS,
-    least_drop: float = LEAST_DROP,
+    measured: Mapping[Key, Iterable[float]], provenance: Provenance
 ) -> tuple[tuple[BandwidthThreshold, ...], tuple[str, ...]]:
     """Make rows of repeated measurements (GB/s), and say for which keys there are none, and why.
 
-    A bound is the median less `mads` MADs, and at least `least_drop` of the median below it; fewer than 3 repeats
+    A bound is the median less MADS times the MAD, and at least LEAST_DROP of the median below it; fewer than 3 repeats
     make no row, and neither do repeats so far apart that the bound would be below half of their median.
     """
     rows: list[BandwidthThreshold] = []
@@ -84,12 +80,12 @@ def record(
             refused.append(f"{name}: {len(values)} repeats, at least {MIN_REPEATS} are needed for a baseline")
         elif min(values) <= 0:
             refused.append(f"{name}: a repeat measured {min(values):g} GB/s, which is no bandwidth")
-        elif _bound(values, mads, least_drop) < statistics.median(values) / 2:
+        elif _bound(values) < statistics.median(values) / 2:
             refused.append(
                 f"{name}: the repeats spread too far for a baseline: {_spread(values)}; find out why first"
             )
         else:
-            rows.append(_row(key, values, provenance, mads, least_drop))
+            rows.append(_row(key, values, provenance))
     return tuple(rows), tuple(refused)
 
 
@@ -98,41 +94,32 @@ def _mad(values: list[float]) -> float:
     return statistics.median(abs(value - median) for value in values)
 
 
-def _bound(values: list[float], mads: float, least_drop: float) -> float:
+def _bound(values: list[float]) -> float:
     median = statistics.median(values)
-    return min(median - mads * _mad(values), median * (1 - least_drop))
+    return min(median - MADS * _mad(values), median * (1 - LEAST_DROP))
 
 
 def _spread(values: list[float]) -> str:
     return f"median {statistics.median(values):.2f} GB/s of {len(values)} repeats, MAD {_mad(values):.3g}"
 
 
-def _row(
-    key: Key, values: list[float], provenance: Provenance, mads: float, least_drop: float
-) -> BandwidthThreshold:
+def _row(key: Key, values: list[float], provenance: Provenance) -> BandwidthThreshold:
     source = (
         f"baseline of {provenance.cluster}, {provenance.when.date()}, run {provenance.run}: "
-        f"{_spread(values)}, less {mads:g} MADs and at least {least_drop:.0%}"
+        f"{_spread(values)}, less {MADS:g} MADs and at least {LEAST_DROP:.0%}"
     )
     return BandwidthThreshold(
         collective=key.collective, nodes=key.nodes, gpus_per_node=key.gpus_per_node, size=key.size,
-        busbw=round(_bound(values, mads, least_drop), 3), tolerance=0.0, conditions=dict(key.conditions), source=source,
+        busbw=round(_bound(values), 3), tolerance=0.0, conditions=dict(key.conditions), source=source,
     )  # fmt: skip
 
 
-def write(
-    path: Path,
-    rows: Iterable[BandwidthThreshold],
-    provenance: Provenance,
-    *,
-    mads: float = MADS,
-    least_drop: float = LEAST_DROP,
-) -> None:
+def write(path: Path, rows: Iterable[BandwidthThreshold], provenance: Provenance) -> None:
     """Write the rows atomically: the file is there whole, or as it was. ConfigError where it cannot be written."""
     document = {
         "baseline": {
             "cluster": provenance.cluster, "date": provenance.when.isoformat(), "run": provenance.run,
-            "mads": mads, "least_drop": least_drop, "versions": dict(provenance.versions),
+            "mads": MADS, "least_drop": LEAST_DROP, "versions": dict(provenance.versions),
         },
         "nccl": [row.model_dump() for row in rows],
     }  # fmt: skip
@@ -157,11 +144,8 @@ def load(path: Path) -> tuple[BandwidthThreshold, ...]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         where = " ".join(str(error).split())
         raise ConfigError(f"{path}: not a baseline: {where}") from error
-    if (
-        not isinstance(document, dict)
-        or not isinstance(document.get("nccl"), list)
-        or "baseline" not in document
-    ):
+    known = isinstance(document, dict) and "baseline" in document
+    if not known or not isinstance(document.get("nccl"), list):
         raise ConfigError(
             f"{path}: not a baseline: the keys 'baseline' and 'nccl' are missing (write it with --baseline=record)"
         )

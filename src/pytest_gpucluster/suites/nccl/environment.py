@@ -47,17 +47,10 @@ class EnvironmentsOfAll:
         if group.nodes not in self._usual:
             known = {node: self.facts[node].effective for node in group.names if node in self.facts}
             names = sorted({name for settings in known.values() for name in settings} - OF_A_NODE)
-            self._usual[group.nodes] = {
-                name: norm(
-                    (
-                        (node, settings[name].value if name in settings else UNSET)
-                        for node, settings in known.items()
-                    ),
-                    "nodes of its group",
-                )
-                for name in names
-            }
-        return self._usual[group.nodes]
+            for name in names:
+                votes = ((node, it[name].value if name in it else UNSET) for node, it in known.items())
+                self._usual.setdefault(group.nodes, {})[name] = norm(votes, "nodes of its group")
+        return self._usual.setdefault(group.nodes, {})
 
 
 def intended(cluster: Cluster) -> dict[str, str]:
@@ -122,9 +115,6 @@ def judge_setting(
 def ignored_lines(found: NcclEnvironment) -> Iterator[Advisory]:
     """Warn of the lines of NCCL's files that have no effect."""
     for location, text in found.ignored:
-        yield Advisory(
-            named("file", location),
-            f"{text!r} sets no variable: NCCL reads lines NAME=VALUE only",
-            "NAME=VALUE, without export or blanks",
-            code="no_variable",
-        )
+        why = f"{text!r} sets no variable: NCCL reads lines NAME=VALUE only"
+        usual = "NAME=VALUE, without export or blanks"
+        yield Advisory(named("file", location), why, usual, code="no_variable")

@@ -110,15 +110,14 @@ def read_environment(answer: Answer) -> NcclEnvironment:
         files,
         ignored,
         tuple((match[1], match[2].strip()) for line in lines if (match := _SEEN.fullmatch(line))),
-        tuple(_port(match) for line in lines if (match := _PORT.fullmatch(line))),
+        tuple(
+            HcaPort(match[1], int(match[2]), match[3], match[4], virtual=bool(match[5]))
+            for match in filter(None, map(_PORT.fullmatch, lines))
+        ),
         frozenset(name for key, _, rest in words if key == "net" for name in rest.split()),
         {rest: key == "readable" for key, _, rest in words if key in ("readable", "unreadable")},
         frozenset(rest for key, _, rest in words if key == "lib") if "searched" in lines else None,
     )
-
-
-def _port(match: re.Match[str]) -> HcaPort:
-    return HcaPort(match[1], int(match[2]), match[3], match[4], virtual=bool(match[5]))
 
 
 def _files(lines: list[str]) -> tuple[tuple[Setting, ...], tuple[tuple[str, str], ...]]:
@@ -140,11 +139,7 @@ def _files(lines: list[str]) -> tuple[tuple[Setting, ...], tuple[tuple[str, str]
     return tuple(found), tuple(ignored)
 
 
-ENVIRONMENT = Probe(
-    "NCCL environment",
-    SCRIPT,
-    read_environment,
-    by_hand="env | grep ^NCCL_; cat ~/.nccl.conf /etc/nccl.conf",
-)
+BY_HAND = "env | grep ^NCCL_; cat ~/.nccl.conf /etc/nccl.conf"
+ENVIRONMENT = Probe("NCCL environment", SCRIPT, read_environment, by_hand=BY_HAND)
 # the text of a task in a container, which is no answer of the channel
 read_task = replace(ENVIRONMENT, name="NCCL environment of the image").parse

@@ -8,6 +8,7 @@ Source: the page "Environment Variables" of NCCL's user guide, and src/graph, sr
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,13 +16,14 @@ from pytest_gpucluster.core.text import listed, some
 from pytest_gpucluster.kit.nccl.nccl_names import NameFilter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Mapping
 
     from pytest_gpucluster.config.models import Profile
     from pytest_gpucluster.suites.nccl.environment_facts import HcaPort, NcclEnvironment
 
 GUIDE = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 UNSET = "not set"
+Rule = Callable[[str, "NodeContext"], "Iterator[Effect]"]  # of (value, node)
 
 
 @dataclass(frozen=True)
@@ -76,52 +78,11 @@ def number(value: str) -> int:
     return int(digits, base) * (-1 if match[1] == "-" else 1)
 
 
-# --- within a node
-
-
-def _p2p_disable(value: str, context: NodeContext) -> Iterator[Effect]:
-    if number(value) == 1:
-        yield _no_p2p(context)
-
-
-def _p2p_level(value: str, context: NodeContext) -> Iterator[Effect]:
-    if value in ("LOC", "0"):
-        yield _no_p2p(context)
-
-
 def _no_p2p(context: NodeContext) -> Effect:
     if context.nvlink:
         text = "GPUs of a node communicate through host memory instead of NVLink"
         return Effect("no_nvlink", text, deviation=True)
     return Effect("host_memory", "GPUs of a node communicate through host memory")
-
-
-def _shm_disable(value: str, context: NodeContext) -> Iterator[Effect]:
-    gpus = context.profile.gpu
-    if number(value) and gpus is not None and gpus.count > 1:
-        text = "GPUs of a node that have no direct path communicate over the network"
-        yield Effect("no_shared_memory", text, deviation=True)
-
-
-def _nvls(value: str, context: NodeContext) -> Iterator[Effect]:
-    if value.strip() == "0" and context.profile.gpu is not None and context.profile.gpu.nvswitch:
-        yield Effect(
-            "no_nvls",
-            "NVLink SHARP is off: all-reduce within a node is slower by a quarter (profiles: 365, not 478 GB/s)",
-        )
-
-
-# --- between nodes
-
-
-def _ib_disable(value: str, context: NodeContext) -> Iterator[Effect]:
-    if number(value) and context.profile.fabric.link_layer != "none":
-        yield _sockets(context)
-
-
-def _net(value: str, context: NodeContext) -> Iterator[Effect]:
-    if value.lower() == "socket" and context.profile.fabric.link_layer != "none":
-        yield _sockets(context)
 
 
 def _sockets(context: NodeContext) -> Effect:
@@ -160,15 +121,10 @@ def _socket_ifname(value: str, context: NodeContext) -> Iterator[Effect]:
         yield Effect("no_interface", text, deviation=True, expected="interfaces of this node")
 
 
-def _gdr_level(value: str, context: NodeContext) -> Iterator[Effect]:
-    if value in ("LOC", "0") and context.profile.fabric.peer_memory:
-        yield Effect("no_gpudirect", "adapters do not access GPU memory (no GPUDirect RDMA)")
-
-
 # --- files and libraries
 
 
-def _file(consequence: str) -> Callable[[str, NodeContext], Iterator[Effect]]:
+def _file(consequence: str) -> Rule:
     def judge(value: str, context: NodeContext) -> Iterator[Effect]:
         if value and not context.found.readable.get(value, not value.startswith("/")):
             text = f"{value} cannot be read here: {consequence}"
@@ -180,7 +136,7 @@ def _file(consequence: str) -> Callable[[str, NodeContext], Iterator[Effect]]:
     return judge
 
 
-def _plugin(plugin: str) -> Callable[[str, NodeContext], Iterator[Effect]]:
+def _plugin(plugin: str) -> Rule:
     def judge(value: str, context: NodeContext) -> Iterator[Effect]:
         libraries = context.found.libraries
         for name in filter(None, value.split(",")):
@@ -189,8 +145,8 @@ def _plugin(plugin: str) -> Callable[[str, NodeContext], Iterator[Effect]]:
             if name.startswith("/"):
                 absent = not context.found.readable.get(name, True)
             else:
-                spelled = {name, f"libnccl-{plugin}-{name}.so"}
-                absent = libraries is not None and not any(_is_library(it, spelled) for it in libraries)
+                known = {*(libraries or ()), *(f"{it.partition('.so')[0]}.so" for it in libraries or ())}
+                absent = libraries is not None and known.isdisjoint({name, f"libnccl-{plugin}-{name}.so"})
             if absent:
                 text = f"the loader finds no library for {name}, so NCCL works without the plugin"
                 expected = "a library in the loader's cache, LD_LIBRARY_PATH or the image"
@@ -199,31 +155,27 @@ def _plugin(plugin: str) -> Callable[[str, NodeContext], Iterator[Effect]]:
     return judge
 
 
-def _is_library(name: str, spelled: set[str]) -> bool:
-    return name in spelled or name.partition(".so")[0] + ".so" in spelled
+# --- one effect under one condition
 
 
-# --- tuning and debugging
-
-
-def _caps(what: str) -> Callable[[str, NodeContext], Iterator[Effect]]:
-    def judge(value: str, _context: NodeContext) -> Iterator[Effect]:
-        if value:
-            yield Effect(
-                "fixed_tuning",
-                f"{what} for every job; NCCL's own choice depends on size and topology",
-                expected=f"{UNSET}, or stated in exports of the environment",
-            )
+def _if(
+    holds: Callable[[str, NodeContext], object], effect: Effect | Callable[[NodeContext], Effect]
+) -> Rule:
+    def judge(value: str, context: NodeContext) -> Iterator[Effect]:
+        if holds(value, context):
+            yield effect if isinstance(effect, Effect) else effect(context)
 
     return judge
 
 
-def _when(accepted: Callable[[str], bool], text: str) -> Callable[[str, NodeContext], Iterator[Effect]]:
-    def judge(value: str, _context: NodeContext) -> Iterator[Effect]:
-        if not accepted(value):
-            yield Effect("side_effect", text)
+def _caps(what: str) -> Rule:
+    text = f"{what} for every job; NCCL's own choice depends on size and topology"
+    expected = f"{UNSET}, or stated in exports of the environment"
+    return _if(lambda value, _: value, Effect("fixed_tuning", text, expected=expected))
 
-    return judge
+
+def _unless(accepted: Callable[[str], bool], text: str) -> Rule:
+    return _if(lambda value, _: not accepted(value), Effect("side_effect", text))
 
 
 def _is_off(value: str) -> bool:
@@ -234,16 +186,34 @@ def _is_not_zero(value: str) -> bool:
     return value.strip() != "0"
 
 
-RULES: Mapping[str, Callable[[str, NodeContext], Iterator[Effect]]] = {
-    "NCCL_P2P_DISABLE": _p2p_disable,
-    "NCCL_P2P_LEVEL": _p2p_level,
-    "NCCL_SHM_DISABLE": _shm_disable,
-    "NCCL_NVLS_ENABLE": _nvls,
-    "NCCL_IB_DISABLE": _ib_disable,
-    "NCCL_NET": _net,
+def _has_fabric(context: NodeContext) -> bool:
+    return context.profile.fabric.link_layer != "none"
+
+
+def _needs_shared_memory(value: str, context: NodeContext) -> bool:
+    return bool(number(value) and context.profile.gpu and context.profile.gpu.count > 1)
+
+
+def _needs_nvls(value: str, context: NodeContext) -> bool:
+    return bool(value.strip() == "0" and context.profile.gpu and context.profile.gpu.nvswitch)
+
+
+_LOCAL = ("LOC", "0")  # levels of a path within one GPU: none between two
+_NO_DIRECT_PATH = "GPUs of a node that have no direct path communicate over the network"
+_NO_NVLS = (
+    "NVLink SHARP is off: all-reduce within a node is slower by a quarter (profiles: 365, not 478 GB/s)"
+)
+_NO_GDR = "adapters do not access GPU memory (no GPUDirect RDMA)"
+RULES: Mapping[str, Rule] = {
+    "NCCL_P2P_DISABLE": _if(lambda value, _: number(value) == 1, _no_p2p),
+    "NCCL_P2P_LEVEL": _if(lambda value, _: value in _LOCAL, _no_p2p),
+    "NCCL_SHM_DISABLE": _if(_needs_shared_memory, Effect("no_shared_memory", _NO_DIRECT_PATH, deviation=True)),
+    "NCCL_NVLS_ENABLE": _if(_needs_nvls, Effect("no_nvls", _NO_NVLS)),
+    "NCCL_IB_DISABLE": _if(lambda value, node: number(value) and _has_fabric(node), _sockets),
+    "NCCL_NET": _if(lambda value, node: value.lower() == "socket" and _has_fabric(node), _sockets),
     "NCCL_IB_HCA": _ib_hca,
     "NCCL_SOCKET_IFNAME": _socket_ifname,
-    "NCCL_NET_GDR_LEVEL": _gdr_level,
+    "NCCL_NET_GDR_LEVEL": _if(lambda value, node: value in _LOCAL and node.profile.fabric.peer_memory, Effect("no_gpudirect", _NO_GDR)),
     "NCCL_TOPO_FILE": _file("NCCL continues without the topology of the virtual machine, and may choose slow paths"),
     "NCCL_GRAPH_FILE": _file("NCCL fails with a system error"),
     "NCCL_CONF_FILE": _file("NCCL ignores it, and ~/.nccl.conf too"),
@@ -257,13 +227,13 @@ RULES: Mapping[str, Callable[[str, NodeContext], Iterator[Effect]]] = {
     "NCCL_MAX_CTAS": _caps("limits the number of CTAs"),
     "NCCL_NTHREADS": _caps("fixes the threads per CTA"),
     "NCCL_BUFFSIZE": _caps("fixes the size of the buffers"),
-    "NCCL_CUMEM_ENABLE": _when(_is_not_zero, "no memory of CUDA's VMM: features that need it are off, like NVLink SHARP with registered buffers"),
-    "NCCL_NET_GDR_READ": _when(_is_not_zero, "GPUDirect RDMA is used for receives only"),
-    "NCCL_DMABUF_ENABLE": _when(_is_not_zero, "no DMA-BUF: GPUDirect RDMA needs nvidia_peermem"),
-    "NCCL_PXN_DISABLE": _when(_is_off, "messages do not travel over the GPU next to the adapter of the peer's rail"),
-    "NCCL_CHECK_POINTERS": _when(_is_off, "NCCL checks each pointer, a setting for debugging"),
-    "NCCL_COMM_ID": _when(lambda value: not value, "all communicators of all jobs use this address"),
-    "NCCL_DEBUG": _when(
+    "NCCL_CUMEM_ENABLE": _unless(_is_not_zero, "no memory of CUDA's VMM: features that need it are off, like NVLink SHARP with registered buffers"),
+    "NCCL_NET_GDR_READ": _unless(_is_not_zero, "GPUDirect RDMA is used for receives only"),
+    "NCCL_DMABUF_ENABLE": _unless(_is_not_zero, "no DMA-BUF: GPUDirect RDMA needs nvidia_peermem"),
+    "NCCL_PXN_DISABLE": _unless(_is_off, "messages do not travel over the GPU next to the adapter of the peer's rail"),
+    "NCCL_CHECK_POINTERS": _unless(_is_off, "NCCL checks each pointer, a setting for debugging"),
+    "NCCL_COMM_ID": _unless(lambda value: not value, "all communicators of all jobs use this address"),
+    "NCCL_DEBUG": _unless(
         lambda value: value.upper() not in ("INFO", "TRACE"), "every rank of every job writes a log, TRACE per call"
     ),
 }  # fmt: skip

@@ -16,7 +16,7 @@ from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.kit.nccl.pair_findings import PAIR, all_slow, link_findings, untried_pairs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpucluster.core.check import Judgement, Verdict
     from pytest_gpucluster.kit.nccl.measurement import Localisation, Measurement
@@ -59,7 +59,8 @@ def pairs(
         raise NotAvailable(untried)
     for it in own:
         if it.busbw is not None:
-            yield Metric("pair_busbw", it.busbw, "GB/s", f"with {_others(it.members, node)}")
+            others = " ".join(member for member in it.members if member != node)
+            yield Metric("pair_busbw", it.busbw, "GB/s", f"with {others}")
     if node not in found.bad_nodes:
         if slow := all_slow(node, found, measured, hard, f" at {format_size(size)}"):
             yield slow
@@ -67,21 +68,14 @@ def pairs(
     values = [it.busbw for it in own if it.busbw is not None and not it.problem]
     merely_slow = hard is not None and len(values) == len(own) and statistics.median(values) >= hard
     why = found.reason(node)
-    code, text = (
-        why.code,
-        f"{why} at {format_size(size)}: {'; '.join(found.evidence_of(node)[:MAX_EVIDENCE])}",
-    )
+    code = why.code
+    text = f"{why} at {format_size(size)}: {'; '.join(found.evidence_of(node)[:MAX_EVIDENCE])}"
     if slow_alone and values:
         code = "slow_inside"
         text = f"slow alone, so inside the node: {max(values):.4g} GB/s with its best partner at {format_size(size)}"
+    action = Action.MONITOR if merely_slow else None
     for part in found.bad_parts.get(node, (Part("node", name=node),)):
-        yield Finding(
-            part,
-            text,
-            "as fast as the fleet with every sound partner",
-            Action.MONITOR if merely_slow else None,
-            code=code,
-        )
+        yield Finding(part, text, "as fast as the fleet with every sound partner", action, code=code)
 
 
 @check(
@@ -117,12 +111,7 @@ def suspected_parts(found: Localisation, measured: Sequence[Measurement], nodes:
     )
 
 
-@check(
-    "nccl.outlier",
-    cause=INSIDE,
-    hint=COMPARE,
-    action=Action.MONITOR,
-)
+@check("nccl.outlier", cause=INSIDE, hint=COMPARE, action=Action.MONITOR)
 def outlier(node: str, values: Mapping[str, float], what: str) -> Judgement:
     """Compare one node's bandwidth (GB/s) with the fleet's, also if all reach the threshold."""
     if node not in values:
@@ -130,27 +119,20 @@ def outlier(node: str, values: Mapping[str, float], what: str) -> Judgement:
     fleet = outliers(values, min_relative=OUTLIER_DISTANCE)
     if fleet.note:
         raise NotApplicable(fleet.note)
+    part = Part("message", name=what)
     if node in fleet.low:
         text = f"{values[node]:.2f} GB/s, {-fleet.low[node]:.1%} below the median"
         usual = f"within {OUTLIER_DISTANCE:.0%} of the median {fleet.median:.2f} GB/s (MAD {fleet.mad:.3g})"
-        yield Finding(
-            Part("message", name=what),
-            Quantity(values[node], "GB/s", text),
-            Quantity(fleet.median, "GB/s", usual),
-            code="below_median",
-        )
+        mine = Quantity(values[node], "GB/s", text)
+        yield Finding(part, mine, Quantity(fleet.median, "GB/s", usual), code="below_median")
     elif fleet.halves and node in fleet.halves.slow:
         halves = fleet.halves
         usual = (
             f"one speed in the fleet; it has two: {hostlist.fold(halves.fast)} about {halves.fast_median:.2f} GB/s, "
             f"{hostlist.fold(halves.slow)} about {halves.slow_median:.2f} GB/s"
         )
-        yield Finding(
-            Part("message", name=what),
-            Quantity(values[node], "GB/s", f"{values[node]:.2f} GB/s, as the slow half of the fleet"),
-            Quantity(halves.fast_median, "GB/s", usual),
-            code="slow_half",
-        )
+        mine = Quantity(values[node], "GB/s", f"{values[node]:.2f} GB/s, as the slow half of the fleet")
+        yield Finding(part, mine, Quantity(halves.fast_median, "GB/s", usual), code="slow_half")
 
 
 def why_alone(nodes: Sequence[str], usable: Callable[[], Sequence[str]]) -> str:
@@ -168,7 +150,3 @@ def why_alone(nodes: Sequence[str], usable: Callable[[], Sequence[str]]) -> str:
         bad = hostlist.fold([node for node in nodes if node not in valid])
         return f"nothing between nodes was proved: fewer than two have a valid run alone: see nccl.alone of {bad}"
     return ""
-
-
-def _others(members: Iterable[str], node: str) -> str:
-    return " ".join(member for member in members if member != node)

@@ -52,11 +52,8 @@ def measure(
         return
     found = [measured for _, measured in read_rounds(done.stdout)]
     for one in found:
-        result = (
-            f"{one.busbw:.2f} GB/s"
-            if one.busbw is not None and not one.problem
-            else one_line(one.problem, SHOWN)
-        )
+        fine = one.busbw is not None and not one.problem
+        result = f"{one.busbw:.2f} GB/s" if fine else one_line(one.problem, SHOWN)
         yield f"pair {' '.join(one.members)}: {result}"
     if not found and done.rc != 0:
         yield f"note: no pair was measured: {one_line(done.stderr.strip().rpartition(chr(10))[2], SHOWN) or f'exit {done.rc}'}"
@@ -67,13 +64,9 @@ def bad_nodes(lines: Iterable[str], nodes: Sequence[str]) -> dict[str, str]:
     found = {}
     for line in lines:
         if match := _LINE.fullmatch(line):
-            rate = match["rate"]
-            members = (match[1], match[2])
-            if not set(members) <= set(nodes):
-                continue
-            found[frozenset(members)] = Measurement(
-                members, float(rate) if rate else None, match["problem"] or ""
-            )
+            members, busbw = (match[1], match[2]), float(match["rate"]) if match["rate"] else None
+            if set(members) <= set(nodes):
+                found[frozenset(members)] = Measurement(members, busbw, match["problem"] or "")
     if len(nodes) < PAIR or not found:
         return {}
     plan = Localiser(nodes, alone=False, min_distance=MIN_DISTANCE)

@@ -54,7 +54,9 @@ class PairRounds:
         if self._lost_some():
             return found, measured  # the caller localises again without them
         refined, further = self._refine()
-        return _joined(found, refined.verdict(), further), (*measured, *refined.measurements)
+        second = refined.verdict()
+        rounds, steps = found.rounds + second.rounds + further, found.steps + second.steps + bool(further)
+        return replace(second, rounds=rounds, steps=steps), (*measured, *refined.measurements)
 
     def _plan(self, distance: float, expected: Mapping[str, float] | None = None) -> Localiser:
         return Localiser(
@@ -95,12 +97,3 @@ class PairRounds:
 
     def _lost_some(self) -> bool:
         return not self.lost.keys().isdisjoint(self.nodes)
-
-
-def _joined(first: Localisation, second: Localisation, further: int) -> Localisation:
-    """Return the second result with the cost of both; `further`: the rounds that no plan counted."""
-    return replace(
-        second,
-        rounds=first.rounds + second.rounds + further,
-        steps=first.steps + second.steps + bool(further),
-    )

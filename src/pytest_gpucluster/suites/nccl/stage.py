@@ -11,8 +11,9 @@ from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
 from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.kit.framework.payload_result import signal_name
 from pytest_gpucluster.kit.nccl import nccl_validation as validation
-from pytest_gpucluster.kit.nccl.nccl_step import log_of, output_of
+from pytest_gpucluster.kit.nccl.nccl_step import output_of
 from pytest_gpucluster.kit.nccl.nccl_tests import NcclOutput
+from pytest_gpucluster.kit.nccl.nccl_transport import log_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -92,20 +93,12 @@ def _validate_each(
 
 
 def whole_stage(
-    measured: NcclMeasurement,
-    spec: validation.RunSpec,
-    profile: Profile,
-    lost: Mapping[str, str],
+    measured: NcclMeasurement, spec: validation.RunSpec, profile: Profile, lost: Mapping[str, str]
 ) -> Stage:
     """Validate one collective over all nodes of `spec`; `lost` names those that were lost meanwhile, {node: why}."""
     nodes = tuple(node for node in spec.nodes if node not in lost) or spec.nodes
-    ran = replace(
-        spec,
-        nodes=nodes,
-        node_of_rank=measured.node_of_rank or None,
-        log=measured.log if spec.logged else None,
-        logged=True,
-    )
+    log, where = measured.log if spec.logged else None, measured.node_of_rank or None
+    ran = replace(spec, nodes=nodes, node_of_rank=where, log=log, logged=True)
     verdict = with_endings(validation.validate_run(measured.output, ran, profile), measured, "")
     verdict = unless_misplaced(with_hang(verdict, measured, ""), measured, nodes)
     runs = {"": measured.output.runs[0]} if verdict.outcome is Outcome.PASSED else {}
@@ -195,15 +188,10 @@ def with_corruption(verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
 
 def unless_misplaced(verdict: Verdict, measured: NcclMeasurement, nodes: Iterable[str]) -> Verdict:
     """Return a failure if tasks of these nodes did not run where the step states: what they printed is no result."""
+    found = {node: measured.misplaced[node] for node in nodes if node in measured.misplaced}
+    stated = "tasks in the stated container, in the stated number"
     findings = tuple(
-        Finding(
-            Part("node", name=node),
-            measured.misplaced[node],
-            "tasks in the stated container, in the stated number",
-            code="misplaced",
-        )
-        for node in nodes
-        if node in measured.misplaced
+        Finding(Part("node", name=node), why, stated, code="misplaced") for node, why in found.items()
     )
     if not findings:
         return verdict
@@ -227,7 +215,9 @@ def with_endings(verdict: Verdict, measured: NcclMeasurement, node: str) -> Verd
     findings = tuple(
         Finding(
             Part("task", name=f"task {task.rank} on {task.node}", nodes=(task.node,)),
-            _ending(task),
+            f"exit status {task.rc}"
+            if task.signal is None
+            else f"ended by signal {task.signal} ({signal_name(task.signal)})",
             "ends with 0",
             code="exit_status" if task.signal is None else "signal",
         )
@@ -239,12 +229,6 @@ def with_endings(verdict: Verdict, measured: NcclMeasurement, node: str) -> Verd
         cause="a process was killed or crashed, and the processes that waited for it ended with it",
         hint="dmesg -T | grep -i -e oom -e segfault -e xid on the node; the end of the step's log has their output",
     )
-
-
-def _ending(task: TaskResult) -> str:
-    if task.signal is None:
-        return f"exit status {task.rc}"
-    return f"ended by signal {task.signal} ({signal_name(task.signal)})"
 
 
 def with_hang(verdict: Verdict, measured: NcclMeasurement, node: str) -> Verdict:

@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import Advisory, Outcome, Verdict, with_contention
+from pytest_gpucluster.core.check import Action, Advisory, Outcome, Verdict, with_contention
 from pytest_gpucluster.core.errors import GpuClusterError, ProbeError, SlurmError
 from pytest_gpucluster.core.finding import Quantity
 from pytest_gpucluster.core.hostlist import fold
@@ -21,10 +21,9 @@ from pytest_gpucluster.kit.gpu.gpu_processes import unexpected_processes
 from pytest_gpucluster.kit.nccl import nccl_validation as validation
 from pytest_gpucluster.kit.nccl.measurement import slowest_pair
 from pytest_gpucluster.kit.nccl.nccl_log import NcclLog
-from pytest_gpucluster.kit.nccl.nccl_step import log_of
+from pytest_gpucluster.kit.nccl.nccl_transport import log_of
 from pytest_gpucluster.suites.nccl import alone
 from pytest_gpucluster.suites.nccl import fleet as nccl_fleet
-from pytest_gpucluster.suites.nccl.bandwidth_judge import BandwidthJudge, lowest_bound
 from pytest_gpucluster.suites.nccl.pair_rounds import PairRounds
 from pytest_gpucluster.suites.nccl.stage import (
     ALONE,
@@ -37,7 +36,7 @@ from pytest_gpucluster.suites.nccl.stage import (
     with_loss,
     without_lost_nodes,
 )
-from pytest_gpucluster.suites.nccl.thresholds import PAIR
+from pytest_gpucluster.suites.nccl.thresholds import PAIR, BandwidthJudge, lowest_bound
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Profile
     from pytest_gpucluster.core.probe import Answer
     from pytest_gpucluster.kit.nccl.measurement import Bound, Localisation, Measurement
+    from pytest_gpucluster.kit.nccl.nccl_step import NcclMeasurement
     from pytest_gpucluster.suites.nccl.baseline import Key
     from pytest_gpucluster.suites.nccl.steps import NcclRunner
     from pytest_gpucluster.suites.nccl.thresholds import Thresholds
@@ -122,32 +122,20 @@ class NcclStages:
     def _slow_alone(self) -> list[bool]:
         """Whether each node alone is below its hard limit."""
         verdicts = [self.judge.alone(run, node) for node, run in self.alone.runs.items()]
-        return [alone.below_hard_limit(verdict) for verdict in verdicts]
+        return [verdict.action is Action.DRAIN for verdict in verdicts]
 
     def _is_slow_alone(self, node: str) -> bool:
         """Return whether a node misses a bound alone that most nodes reach."""
         if self.runner.gpus < PAIR:
             return False
-        slow = {
-            name: self.judge.alone(run, name).outcome is Outcome.FAILED
-            for name, run in self.alone.runs.items()
-        }
+        verdicts = {name: self.judge.alone(run, name) for name, run in self.alone.runs.items()}
+        slow = {name: verdict.outcome is Outcome.FAILED for name, verdict in verdicts.items()}
         return slow.get(node, False) and alone.most_reach(list(slow.values()))
 
     def _other_processes(self, node: str) -> str:
         return other_processes(node, self.runner.survey(node))
 
     # --- pairs
-
-    @property
-    def requested(self) -> tuple[str, ...]:
-        """The nodes of a run over all nodes."""
-        return self.nodes
-
-    @property
-    def together(self) -> tuple[str, ...]:
-        """The nodes that take part in a run over all nodes."""
-        return self.usable
 
     @property
     def usable(self) -> tuple[str, ...]:
@@ -239,13 +227,12 @@ class NcclStages:
         return self.measured[collective]
 
     def _measure_whole(self, collective: str) -> Stage:
-        nodes = self.together
-        sizes = self.thresholds.sizes
-        measured = without_lost_nodes(
-            lambda usable: self.runner.whole(usable, collective, sizes(collective, len(usable))),
-            nodes,
-            self.lost,
-        )
+        nodes = self.usable
+
+        def measure(usable: tuple[str, ...]) -> NcclMeasurement:
+            return self.runner.whole(usable, collective, self.thresholds.sizes(collective, len(usable)))
+
+        measured = without_lost_nodes(measure, nodes, self.lost)
         logged = self.runner.logs_transports
         spec = validation.RunSpec(nodes, self.runner.gpus, collective=collective, logged=logged)
         return whole_stage(measured, spec, self.profile, self.lost)
@@ -256,11 +243,11 @@ class NcclStages:
         verdict = stage.verdicts[""]
         if all(finding.code == validation.UNLOGGED for finding in verdict.findings):
             return verdict  # only the transport is unknown: no part is at fault
-        return verdict if stage.runs else self._with_suspects(self.shown(verdict, self.together, collective))
+        return verdict if stage.runs else self._with_suspects(self.shown(verdict, self.usable, collective))
 
     def whole_bandwidth(self, collective: str) -> Verdict:
         """Judge the speed of a valid run over all nodes; if it is slow, add the part that the rounds of pairs found."""
-        return self._with_suspects(self.shown(self._judge_whole(collective), self.together, collective))
+        return self._with_suspects(self.shown(self._judge_whole(collective), self.usable, collective))
 
     def _with_suspects(self, verdict: Verdict) -> Verdict:
         if verdict.outcome is not Outcome.FAILED or len(self.usable) < PAIR:
@@ -277,11 +264,11 @@ class NcclStages:
         stage = self.whole(collective)
         if not stage.runs:
             return Verdict("", Outcome.NOT_CHECKED, reason="the run is not valid: see nccl.whole")
-        verdict = self.judge.whole(stage.runs[""], self.together, stage.measured)
-        if missing := [node for node in self.requested if node not in self.together]:
-            parts = f"{len(self.together)} of {len(self.requested)}, without {fold(missing)}: see nccl.alone"
-            measured = Quantity(len(self.together), "nodes", parts)
-            whole = Quantity(len(self.requested), "nodes", "all")
+        verdict = self.judge.whole(stage.runs[""], self.usable, stage.measured)
+        if missing := [node for node in self.nodes if node not in self.usable]:
+            parts = f"{len(self.usable)} of {len(self.nodes)}, without {fold(missing)}: see nccl.alone"
+            measured = Quantity(len(self.usable), "nodes", parts)
+            whole = Quantity(len(self.nodes), "nodes", "all")
             without = Advisory(Part("run", name="nodes of the run"), measured, whole, code="fewer_nodes")
             verdict = replace(verdict, advisories=(*verdict.advisories, without))
         if verdict.outcome is not Outcome.FAILED or not stage.measured.log.channels:
@@ -296,9 +283,8 @@ class NcclStages:
         for name, stage in self.measured.items():
             collective = ALONE if name == EACH_ALONE else name
             least = self.runner.sweep.begin
-            for key, values in self.thresholds.figures(
-                stage.runs.values(), collective, stage.size, least
-            ).items():
+            figures = self.thresholds.figures(stage.runs.values(), collective, stage.size, least)
+            for key, values in figures.items():
                 found.setdefault(key, []).extend(values)
         return found
 

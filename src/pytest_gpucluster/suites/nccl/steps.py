@@ -62,17 +62,8 @@ class NcclRunner(NcclStep):
         """Measure all-reduce within every node, all nodes in one step; one table per node."""
         sweep = self.sweep.reaching(sizes).with_latency("all_reduce")
         if self.runner == "nccl-tests":
-            argv = (
-                "sh",
-                "-c",
-                script(__package__, "singleton.sh"),
-                "sh",
-                sweep.program,
-                *sweep.words(),
-                "-g",
-                str(self.gpus),
-                *sweep.rest,
-            )
+            singleton = ("sh", "-c", script(__package__, "singleton.sh"), "sh")
+            argv = (*singleton, sweep.program, *sweep.words(), "-g", str(self.gpus), *sweep.rest)
             request = self._request(nodes, argv, ntasks_per_node=1, gpus_per_node=self.gpus)
             request = replace(request, mpi="none")
         else:
@@ -94,51 +85,42 @@ class NcclRunner(NcclStep):
             failed = any(it.problem and not self._lost_of(it.members) for it in found)
             repeat = failed and len(self.lost_nodes) > before
             return self._rounds_in_one_step(nodes, batch) if repeat else found
-        return [found for groups in batch for found in self._round_by_steps(groups)]
+        with ThreadPoolExecutor(PARALLEL_STEPS) as threads:
+            return [found for groups in batch for found in threads.map(self._measure_group, groups)]
 
     def _rounds_in_one_step(
         self, nodes: Sequence[str], batch: Sequence[Sequence[Sequence[str]]]
     ) -> list[Measurement]:
-        whole = [[group for group in groups if not self._lost_of(group)] for groups in batch]
+        lost = {(n, tuple(it)): self._lost_of(it) for n, groups in enumerate(batch) for it in groups}
+        whole = [[it for it in groups if not lost[n, tuple(it)]] for n, groups in enumerate(batch)]
         used = {member.partition(":")[0] for groups in whole for group in groups for member in group}
         present = tuple(node for node in nodes if node in used)
         if not present:
-            return [
-                Measurement(tuple(group), problem=self._lost_of(group))
-                for groups in batch
-                for group in groups
-            ]
+            return [Measurement(group, problem=why) for (_, group), why in lost.items()]
         size = ("-s", str(self.config.pair_size), "--deadline", str(self.round_deadline))
         argv = self._payload("rounds", *size, "--schedule", "-", *self._rendezvous(present))
         request = self._request(present, argv, ntasks_per_node=self.gpus, gpus_per_task=1)
-        wanted = {(number, tuple(group)) for number, groups in enumerate(whole) for group in groups}
+        wanted = {key for key, why in lost.items() if not why}
         request = replace(
             request,
             input=json.dumps(whole).encode(),
-            timeout=self._patience(batch),
+            timeout=self.deadline + len(batch) * self.round_deadline,
             enough=lambda text: wanted <= dict(read_rounds(text)).keys(),
         )
         result, problem = self._run(request)
         self.paired = result.tasks
         found = dict(read_rounds("\n".join(task.stdout for task in result.tasks)))
         why = problem or result.first_error
-        return [
-            found.get((number, tuple(group)), Measurement(tuple(group), problem=why))
-            if not (lost := self._lost_of(group))
-            else Measurement(tuple(group), problem=lost)
-            for number, groups in enumerate(batch)
-            for group in groups
-        ]
+        for n, group in lost:
+            if gone := self._lost_of(group):
+                found[n, group] = Measurement(group, problem=gone)
+        return [found.get(key, Measurement(key[1], problem=why)) for key in lost]
 
     def _lost_of(self, group: Iterable[str]) -> str:
         hosts = (member.partition(":")[0] for member in group)
         return "; ".join(
             f"{node} is lost: {self.lost_nodes[node]}" for node in hosts if node in self.lost_nodes
         )
-
-    def _round_by_steps(self, groups: Sequence[Sequence[str]]) -> list[Measurement]:
-        with ThreadPoolExecutor(PARALLEL_STEPS) as threads:
-            return list(threads.map(self._measure_group, groups))
 
     def _measure_group(self, group: Sequence[str]) -> Measurement:
         members = tuple(group)
@@ -155,9 +137,8 @@ class NcclRunner(NcclStep):
         runs = found.output.runs
         wrong = [row.out_of_place.wrong for run in runs for row in run.rows if row.out_of_place.wrong]
         if found.problem or found.output.problems or wrong or len(runs) != 1 or not runs[0].rows:
-            why = (
-                found.problem or "; ".join(found.output.problems[:2]) or f"wrong data: {sum(wrong)} elements"
-            )
+            why = found.problem or "; ".join(found.output.problems[:2])
+            why = why or f"wrong data: {sum(wrong)} elements"
             return Measurement(members, problem=why, wrong=bool(wrong))
         return Measurement(members, runs[0].rows[-1].out_of_place.busbw)
 
@@ -165,9 +146,6 @@ class NcclRunner(NcclStep):
     def round_deadline(self) -> float:
         """Seconds for one round: a tenth of a step's deadline, so that a hang costs no more."""
         return max(20.0, self.deadline / 10)
-
-    def _patience(self, batch: Sequence[object]) -> float:
-        return self.deadline + len(batch) * self.round_deadline
 
     @cached_property
     def _image_tasks(self) -> tuple[dict[str, TaskResult], str]:

@@ -225,7 +225,7 @@ def test_whole(
 
     def judge(stages: NcclStages) -> Verdict:
         measured = stages.whole(collective)
-        title = f"{collective}, {len(stages.together)} nodes x {stages.runner.gpus} GPUs"
+        title = f"{collective}, {len(stages.usable)} nodes x {stages.runner.gpus} GPUs"
         for run in measured.runs.values():
             curve(title, run.curve())
         return stages.whole_validity(collective)
@@ -240,7 +240,7 @@ def test_whole_bandwidth(
 
     def judge(stages: NcclStages) -> Verdict:
         verdict = stages.whole_bandwidth(collective)
-        show_floor(stages, collective, len(stages.together))
+        show_floor(stages, collective, len(stages.usable))
         return verdict
 
     return all_stages.judged(judge, nothing_between)

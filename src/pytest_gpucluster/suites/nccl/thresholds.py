@@ -1,13 +1,14 @@
-"""The bounds of the runs on the nodes of one profile: rows of thresholds, hard limits, ceilings, figures. Pure."""
+"""The bounds of the runs on the nodes of one profile, and the judgement of runs by them, or by the floor of their links."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import GpuClusterError
-from pytest_gpucluster.kit.nccl.measurement import GroupKind
+from pytest_gpucluster.kit.nccl.measurement import Bound, GroupKind
+from pytest_gpucluster.kit.nccl.nccl_floor import Floor, Route
 from pytest_gpucluster.suites.nccl import bandwidth as nccl_bandwidth
 from pytest_gpucluster.suites.nccl.baseline import Key
 from pytest_gpucluster.suites.nccl.stage import ALONE
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import BandwidthThreshold, Profile
     from pytest_gpucluster.core.check import Verdict
     from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
-    from pytest_gpucluster.kit.nccl.nccl_floor import Floor
+    from pytest_gpucluster.kit.nccl.nccl_step import NcclMeasurement
     from pytest_gpucluster.kit.nccl.nccl_tests import NcclRun
 
 PAIR = 2
@@ -43,28 +44,12 @@ class Thresholds:
     def sizes(self, collective: str, nodes: int) -> tuple[int, ...]:
         """Return the sizes that thresholds name for a run; () if none fits."""
         try:
-            return nccl_bandwidth.sizes_for(
-                self.rows, collective=collective, nodes=nodes, gpus_per_node=self.gpus, env=self.env
-            )
+            return nccl_bandwidth.sizes_for(self.rows, self._key(collective, nodes), self.env)
         except GpuClusterError:
             return ()
 
-    def judge(
-        self, run: NcclRun, *, nodes: int, counted: int, floor: Callable[[int], Floor | str]
-    ) -> Verdict:
-        """Judge the bandwidth of a valid run. `counted`: the number of nodes that NCCL counts (0: not logged)."""
-        limit = nccl_bandwidth.ceiling(
-            run.collective,
-            nodes=nodes,
-            gpus_per_node=self.gpus,
-            profile=self.profile,
-            nvls=self.env.get("NCCL_NVLS_ENABLE") != "0",
-            counted=counted,
-        )
-        rows = () if self.recording else self.rows
-        return nccl_bandwidth.bandwidth(
-            run, rows, nodes=nodes, gpus_per_node=self.gpus, env=self.env, limit=limit, floor=floor
-        )
+    def _key(self, collective: str, nodes: int) -> nccl_bandwidth.RunKey:
+        return {"collective": collective, "nodes": nodes, "gpus_per_node": self.gpus}
 
     @property
     def settings(self) -> frozenset[str]:
@@ -77,14 +62,8 @@ class Thresholds:
     def pair_row(self) -> BandwidthThreshold | None:
         """The threshold of a pair, None if no row fits."""
         try:
-            return nccl_bandwidth.threshold_for(
-                self.rows,
-                collective=ALONE,
-                nodes=PAIR,
-                gpus_per_node=self.gpus,
-                size=self.config.pair_size,
-                env=self.env,
-            ).row
+            key = {**self._key(ALONE, PAIR), "size": self.config.pair_size}
+            return nccl_bandwidth.threshold_for(self.rows, key, self.env).row
         except GpuClusterError:
             return None
 
@@ -115,3 +94,59 @@ class Thresholds:
                     key = Key(collective, nodes, self.gpus, row.size, conditions)
                     found.setdefault(key, []).append(row.out_of_place.busbw)
         return found
+
+
+@dataclass
+class BandwidthJudge:
+    """Judges the bandwidth of valid runs on the nodes of one allocation.
+
+    `floor_of` returns the floor of (collective, size, nodes, route), or why it is unknown; `route_of` the route of
+    (profile, log, node of each rank). `floors`: the figures that no row judged: {(collective, nodes): [(GB/s, floor)]}.
+    """
+
+    thresholds: Thresholds
+    floor_of: Callable[[str, int, Iterable[str], Route], Floor | str]
+    route_of: Callable[..., Route]
+    floors: dict[tuple[str, int], list[tuple[float, Floor]]] = field(default_factory=dict)
+
+    def alone(self, run: NcclRun, node: str) -> Verdict:
+        """Judge the run of one node."""
+        return self._judge(run, (node,), Route())
+
+    def whole(self, run: NcclRun, nodes: tuple[str, ...], step: NcclMeasurement) -> Verdict:
+        """Judge a run over several nodes with the thresholds of these nodes."""
+        route = self.route_of(self.thresholds.profile, step.log, step.node_of_rank)
+        return self._judge(run, nodes, route, counted=step.log.nodes)
+
+    def _judge(self, run: NcclRun, nodes: tuple[str, ...], route: Route, *, counted: int = 0) -> Verdict:
+        def floor(size: int) -> Floor | str:
+            found = self.floor_of(run.collective, size, nodes, route)
+            value = nccl_bandwidth.measured(run, size)
+            if isinstance(found, Floor) and value is not None:
+                self.floors.setdefault((run.collective, len(nodes)), []).append((value, found))
+            return found
+
+        its, count, gpus = self.thresholds, len(nodes), self.thresholds.gpus
+        nvls = its.env.get("NCCL_NVLS_ENABLE") != "0"
+        limit = nccl_bandwidth.ceiling(
+            run.collective, nodes=count, gpus_per_node=gpus, profile=its.profile, nvls=nvls, counted=counted
+        )
+        rows = () if its.recording else its.rows
+        return nccl_bandwidth.bandwidth(
+            run, rows, nodes=count, gpus_per_node=gpus, env=its.env, limit=limit, floor=floor
+        )
+
+    def judged_by_floor(self, collective: str, nodes: int) -> tuple[str, str] | None:
+        """Return the lowest figure and its floor, and what the floor is; None if a threshold judged these runs."""
+        found = self.floors.get((collective, nodes))
+        if not found or self.thresholds.recording:
+            return None
+        value, lowest = min(found, key=lambda one: one[0])
+        return f"{value:.4g} GB/s, floor {lowest.bound:.4g}", str(lowest)
+
+
+def lowest_bound(floors: Iterable[Floor | str]) -> Bound | None:
+    """Return the lowest of the known floors as a bound; None if none is known."""
+    known = [floor for floor in floors if isinstance(floor, Floor)]
+    lowest = min(known, key=lambda floor: floor.bound, default=None)
+    return Bound(lowest.bound, str(lowest)) if lowest else None
