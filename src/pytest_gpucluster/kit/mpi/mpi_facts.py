@@ -127,10 +127,8 @@ def _srun_types(libraries: set[MpiVersion], facts: Mapping[str, str]) -> tuple[s
         if library.number.split(".")[0].isdigit() and int(library.number.split(".")[0]) >= 5:  # PMIx only
             return ("pmix",)
         known = {"s1": "pmi1", "s2": "pmi2"}
-        types = [
-            known.get(name, "pmix") for name in clients if name in known or "ext" in name or "pmix" in name
-        ]
-        return tuple(dict.fromkeys(types))
+        used = [name for name in clients if name in known or "ext" in name or "pmix" in name]
+        return tuple(dict.fromkeys(known.get(name, "pmix") for name in used))
     if library.family == HYDRA_FAMILY and "mpich" in facts:
         return ("pmix",) if re.search(r"--with-(?:pmi=)?pmix", facts["mpich"]) else ("pmi2",)
     return ()
@@ -217,10 +215,8 @@ def read_world(text: str, node: str = "") -> MpiWorld:
             if fields["kind"] == "rank":
                 ranks.append(_rank(fields, node))
             elif fields["kind"] == "pair":
-                first, other = fields["ranks"]
-                pairs.append(
-                    RankPair((int(first), int(other)), float(fields["latency"]), float(fields["bandwidth"]))
-                )
+                first, other = map(int, fields["ranks"])
+                pairs.append(RankPair((first, other), float(fields["latency"]), float(fields["bandwidth"])))
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ProbeError(f"line of the MPI program not understood: {line[:120]} ({error})") from error
     return MpiWorld(tuple(sorted(ranks, key=lambda rank: rank.rank)), tuple(pairs))
@@ -238,11 +234,9 @@ def with_nodes(world: MpiWorld, hosts: Mapping[str, str]) -> MpiWorld:
 
     Where nodes share a host name (virtual nodes of one machine), `hosts` is {} and SLURMD_NODENAME names the node.
     """
-
-    def with_node(rank: MpiRank) -> MpiRank:
-        return replace(rank, node=hosts.get(rank.host) or (rank.host if hosts else rank.node) or rank.host)
-
-    return replace(world, ranks=tuple(map(with_node, world.ranks)))
+    nodes = (hosts.get(it.host) or (it.host if hosts else it.node) or it.host for it in world.ranks)
+    ranks = (replace(rank, node=node) for rank, node in zip(world.ranks, nodes, strict=True))
+    return replace(world, ranks=tuple(ranks))
 
 
 def hosts_of(installed: Iterable[InstalledMpi]) -> dict[str, str]:

@@ -64,46 +64,29 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
         """
         self._make_folder()
         config = self.config
-        argv = (
-            *(
-                "sh",
-                "-c",
-                payload_script("prepare.sh"),
-                "sh",
-                self._folder,
-                config.mpirun,
-                " ".join(config.languages),
-            ),
-            *command(self.python, PROGRAMS / "world.py", "where"),
-        )
+        words = (self._folder, config.mpirun, " ".join(config.languages))
+        prepare = ("sh", "-c", payload_script("prepare.sh"), "sh", *words)
+        argv = (*prepare, *command(self.python, PROGRAMS / "world.py", "where"))
         request = self._request(self.nodes, argv, mpi="none", ntasks_per_node=1)
         request = replace(request, input=(PROGRAMS / "world.c").read_bytes())
-        misplaced: Mapping[str, str] = {}
         try:
             result = run_step(self.slurm, self.allocation, request)
         except StepMisplaced as error:
             if error.result is None:
                 raise
-            result, misplaced = error.result, error.nodes
-        self.misplaced = misplaced
-        return {
-            node: InstalledMpi(
-                node, problems=dict.fromkeys(self.config.languages, Explanation(MISPLACED, misplaced[node]))
-            )
-            if node in misplaced
-            else self._read_installed(node, result)
-            for node in self.nodes
-        }
+            result, self.misplaced = error.result, error.nodes
+        return {node: self._read_installed(node, result) for node in self.nodes}
 
     def _read_installed(self, node: str, result: StepResult) -> InstalledMpi:
         tasks = result.of_node(node)
-        if len(tasks) == 1 and tasks[0].rc == 0:
+        if node in self.misplaced:
+            why = Explanation(MISPLACED, self.misplaced[node])
+        elif len(tasks) == 1 and tasks[0].rc == 0:
             return reading.read_installed(node, tasks[0].stdout)
-        last_line = tasks[0].stderr.strip().splitlines()[-1:] if tasks else []
-        why = result.hint or "".join(last_line) or result.first_error
-        return InstalledMpi(
-            node, problems=dict.fromkeys(self.config.languages, Explanation("step_failed", why))
-        )
+        else:
+            last_line = tasks[0].stderr.strip().splitlines()[-1:] if tasks else []
+            why = Explanation("step_failed", result.hint or "".join(last_line) or result.first_error)
+        return InstalledMpi(node, problems=dict.fromkeys(self.config.languages, why))
 
     def usable(self, language: str) -> tuple[str, ...]:
         """Return the nodes where programs of this language start; a run with the others would fail."""
@@ -130,10 +113,14 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
     def start(self, launcher: str, language: str) -> MpiRun:
         """Return a further run of the program."""
         nodes = self.usable(language)
+        compiled = (f"{self._folder}/world",)
+        program = compiled if language == "c" else command(self.python, PROGRAMS / "world.py")
         if launcher == MPIRUN:
-            result, problem = self._step(self._under_mpirun(nodes, language))
+            request = self.mpirun(nodes, program)
         else:
-            result, problem = self._step(self._under_srun(nodes, launcher, language))
+            pmi = launcher.partition("--mpi=")[2] or None
+            request = self._request(nodes, program, mpi=pmi, ntasks_per_node=self.ntasks_per_node)
+        result, problem = attempt(self.slurm, self.allocation, request)
         try:
             world = self._world(launcher, result)
         except ProbeError as error:
@@ -141,6 +128,7 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
         text = "\n".join((result.stderr, *(f"{task.stderr}\n{task.stdout}" for task in result.tasks)))
         # srun may exit 0 after a failed launch
         failed = bool(problem) or result.rc != 0 or len(world.ranks) != len(nodes) * self.ntasks_per_node
+        offered = None if launcher == MPIRUN else self.pmi(launcher)
         return reading.MpiRun(
             launcher=launcher,
             language=language,
@@ -149,9 +137,7 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
             world=world,
             rc=result.rc,
             problem=problem,
-            failures=mpi_errors.explain(text, mpi=None if launcher == MPIRUN else self.pmi(launcher))
-            if failed
-            else (),
+            failures=mpi_errors.explain(text, mpi=offered) if failed else (),
             first_error=result.first_error if failed else "",
         )
 
@@ -160,24 +146,10 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
         return launcher.partition("--mpi=")[2] or (self.environment.mpi or "" if self.environment else "")
 
     def _world(self, launcher: str, result: StepResult) -> MpiWorld:
-        if launcher != MPIRUN:  # Slurm knows the node of each task
-            return reading.join_worlds(reading.read_world(task.stdout, task.node) for task in result.tasks)
-        world = reading.join_worlds(reading.read_world(task.stdout) for task in result.tasks)
-        return reading.with_nodes(world, reading.hosts_of(self.installed.values()))
-
-    def _program(self, language: str) -> tuple[str, ...]:
-        if language == "c":
-            return (f"{self._folder}/world",)
-        return command(self.python, PROGRAMS / "world.py")
-
-    def _under_srun(self, nodes: tuple[str, ...], launcher: str, language: str) -> StepRequest:
-        pmi_type = launcher.partition("--mpi=")[2] or None
-        return self._request(
-            nodes, self._program(language), mpi=pmi_type, ntasks_per_node=self.ntasks_per_node
-        )
-
-    def _under_mpirun(self, nodes: tuple[str, ...], language: str) -> StepRequest:
-        return self.mpirun(nodes, self._program(language))
+        under_srun = launcher != MPIRUN  # Slurm knows the node of each task
+        worlds = (reading.read_world(it.stdout, it.node if under_srun else "") for it in result.tasks)
+        world = reading.join_worlds(worlds)
+        return world if under_srun else reading.with_nodes(world, reading.hosts_of(self.installed.values()))
 
     def mpirun(
         self, nodes: Sequence[str], program: Sequence[str], *, ntasks_per_node: int = 0
@@ -205,9 +177,6 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
             mounts = (*request.pyxis.mounts, f"{self._folder}:{self._folder}")
             request = replace(request, pyxis=replace(request.pyxis, mounts=mounts))
         return request
-
-    def _step(self, request: StepRequest) -> tuple[StepResult, str]:
-        return attempt(self.slurm, self.allocation, request)
 
 
 def attempt(slurm: Slurm, allocation: Allocation, request: StepRequest) -> tuple[StepResult, str]:

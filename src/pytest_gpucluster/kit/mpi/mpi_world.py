@@ -39,28 +39,19 @@ def _known_cause(verdict: Verdict, run: MpiRun) -> Verdict:
     if verdict.outcome is not Outcome.FAILED:
         return verdict
     if run.failures:
-        return replace(verdict, cause=_cause(run), hint=run.failures[0].hint)
+        first, cause = run.failures[0], f"{run.launcher}: {run.failures[0].kind}"
+        if first.code in PMI_CODES:
+            cause = f"no PMI support: {run.launcher} offers no PMI that this MPI was built for"
+        return replace(verdict, cause=cause, hint=first.hint)
     if any(finding.code == SINGLETONS for finding in verdict.findings):
-        return replace(verdict, cause=_SINGLETONS_CAUSE, hint=_singletons_hint(run))
+        hint = _UNDER_MPIRUN if run.launcher == "mpirun" else _UNDER_SRUN
+        return replace(verdict, cause=_SINGLETONS_CAUSE, hint=hint)
     return verdict
 
 
-_SINGLETONS_CAUSE = (
-    "the programs found no PMI of this launcher, and each ran as a world of its own: "
-    "exit status 0, wrong result"
-)
-
-
-def _singletons_hint(run: MpiRun) -> str:
-    if run.launcher == "mpirun":
-        return "mpirun belongs to another MPI than the program (see mpi.matches): load one module only"
-    return "MPICH and its derivatives need srun --mpi=pmi2, Open MPI srun --mpi=pmix; or set MpiDefault in slurm.conf"
-
-
-def _cause(run: MpiRun) -> str:
-    if run.failures[0].code in PMI_CODES:
-        return f"no PMI support: {run.launcher} offers no PMI that this MPI was built for"
-    return f"{run.launcher}: {run.failures[0].kind}"
+_SINGLETONS_CAUSE = "the programs found no PMI of this launcher, and each ran as a world of its own: exit status 0, wrong result"
+_UNDER_MPIRUN = "mpirun belongs to another MPI than the program (see mpi.matches): load one module only"
+_UNDER_SRUN = "MPICH and its derivatives need srun --mpi=pmi2, Open MPI srun --mpi=pmix; or set MpiDefault in slurm.conf"
 
 
 @revised(_known_cause)

@@ -124,10 +124,8 @@ def together(cells: Sequence[Cell]) -> Cell:
 
 def first_words(verdict: Verdict) -> str:
     """Return the first finding in one line."""
-    if not verdict.findings:
-        return verdict.reason or "could not be tried"
-    found = verdict.findings[0]
-    return f"{found.part}: {found.measured}"
+    found = (f"{it.part}: {it.measured}" for it in verdict.findings)
+    return next(found, verdict.reason or "could not be tried")
 
 
 def _is_stated(verdict: Verdict, stated: str) -> bool:
@@ -142,10 +140,6 @@ def _is_stated(verdict: Verdict, stated: str) -> bool:
 
 def _lacks_pmi(verdict: Verdict) -> bool:
     return any(found.code in (*PMI_CODES, SINGLETONS) for found in verdict.findings)
-
-
-def _node(name: str) -> Part:
-    return Part("node", name=name)
 
 
 @check(
@@ -221,17 +215,22 @@ def work(it: CellWork) -> Judgement:
         wanted = f"{len(it.nodes) * it.ntasks_per_node} tasks that end by themselves"
         yield Finding(Part("step", name="step"), Quote(it.problem), wanted, code="step_failed")
     for node in it.nodes:
-        if counts[node] != it.ntasks_per_node and not (it.problem and not it.reports):
+        if counts[node] != it.ntasks_per_node and (it.reports or not it.problem):
             reported = Quantity(counts[node], "tasks", f"{counts[node]} tasks reported")
-            yield Finding(_node(node), reported, Quantity(it.ntasks_per_node, "tasks"), code="task_count")
+            yield Finding(
+                Part("node", name=node), reported, Quantity(it.ntasks_per_node, "tasks"), code="task_count"
+            )
     for node in sorted(set(counts) - set(it.nodes)):
         why = "ran tasks but was not requested"
-        yield Finding(_node(node or "an unknown host"), why, "none", code="not_requested")
+        yield Finding(Part("node", name=node or "an unknown host"), why, "none", code="not_requested")
     for node, value in it.reports:
         if value != it.expected:
-            expected = Quantity(int(it.expected), it.unit, f"{it.expected} {it.unit}".rstrip())
+            part, expected = Part("node", name=node), _value(it.expected, it.unit)
             if value.isdigit():
-                measured = Quantity(int(value), it.unit, f"{value} {it.unit}".rstrip())
-                yield Finding(_node(node), measured, expected, code="other_value")
+                yield Finding(part, _value(value, it.unit), expected, code="other_value")
             else:  # the reason why there is no number
-                yield Finding(_node(node), Quote(value), expected, code="no_value")
+                yield Finding(part, Quote(value), expected, code="no_value")
+
+
+def _value(number: str, unit: str) -> Quantity:
+    return Quantity(int(number), unit, f"{number} {unit}".rstrip())

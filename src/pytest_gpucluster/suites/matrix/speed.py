@@ -99,9 +99,8 @@ class SpeedComparison:
 
     def with_runs(self, rates: Mapping[str, Speed | None]) -> SpeedComparison:
         """Return the comparison with a second run of some rows."""
-        return replace(
-            self, rates={row: (*known, *filter(None, (rates.get(row),))) for row, known in self.rates.items()}
-        )
+        both = {row: (*known, *filter(None, (rates.get(row),))) for row, known in self.rates.items()}
+        return replace(self, rates=both)
 
 
 # --- rates
@@ -111,11 +110,8 @@ def of_shares(reports: Sequence[tuple[str, float, str]]) -> Speed | None:
     """Return the median share of a CPU of a task, from (node, share, CPUs that it may use) of all tasks."""
     if not reports:
         return None
-    return Speed(
-        statistics.median(share for _, share, _ in reports),
-        PER_TASK,
-        {CPUS: binding((node, cpus) for node, _, cpus in reports)},
-    )
+    facts = {CPUS: binding((node, cpus) for node, _, cpus in reports)}
+    return Speed(statistics.median(share for _, share, _ in reports), PER_TASK, facts)
 
 
 def of_world(run: MpiRun, pmi: str) -> Speed | None:
@@ -195,9 +191,8 @@ def _probable_cause(verdict: Verdict, it: SpeedComparison) -> Verdict:
     name, (mine, theirs) = next(iter(found.items()))
     meaning, hint = _MEANING[name]
     hint = HINTS.get(mine, hint) if name == TRANSPORT else hint
-    return replace(
-        verdict, cause=f"{meaning}: {mine}; with {ROWS[it.fastest]}: {theirs}", hint=f"check {hint}"
-    )
+    cause = f"{meaning}: {mine}; with {ROWS[it.fastest]}: {theirs}"
+    return replace(verdict, cause=cause, hint=f"check {hint}")
 
 
 @revised(_probable_cause)
@@ -220,16 +215,13 @@ def speed(it: SpeedComparison) -> Judgement:
         if row in it.unrepeated or it.fastest in it.unrepeated:
             yield NotAvailable(f"{ROWS[row]} at {mine} of {fast} could not be repeated")
             continue
-        apart = "; ".join(
-            f"{name}: {one}, not {other}" for name, (one, other) in differences(mine, fast).items()
-        )
-        text = (
-            f"{mine}, {mine.value / fast.value:.0%} of {ROWS[it.fastest]} ({fast}), in the better of two runs"
-        )
+        share = f"{mine.value / fast.value:.0%} of {ROWS[it.fastest]} ({fast})"
+        apart = [f"{name}: {one}, not {other}" for name, (one, other) in differences(mine, fast).items()]
+        text = "; ".join((f"{mine}, {share}, in the better of two runs", *apart))
         least = f"at least {it.min_ratio:.0%} of the fastest launcher"
         yield Finding(
             Part("cell", name=f"{ROWS[row]} with {COLUMNS[it.column]}{it.where}"),
-            Quantity(mine.value, mine.unit, "; ".join(filter(None, (text, apart)))),
+            Quantity(mine.value, mine.unit, text),
             Quantity(it.min_ratio * fast.value, fast.unit, least),
             code="slower",
         )

@@ -93,14 +93,13 @@ def matches(host_installed: InstalledMpi, config: MpiConfig) -> Judgement:
         raise NotAvailable("the version of mpirun or of the library is not known")
     for language in host_installed.library:
         library = host_installed.program(language)
-        other = (
-            library.name == host_installed.launcher.name and library.number != host_installed.launcher.number
-        )
+        launcher = host_installed.launcher
+        other = library.name == launcher.name and library.number != launcher.number
         if not library.name:
             printed = one_line(host_installed.library[language], 80)
             yield NotAvailable(f"{_PARTS[language]}: the version is not known from {printed!r}")
-        elif library.family != host_installed.launcher.family or other:
-            expected = f"{host_installed.launcher}, as {host_installed.mpirun}"
+        elif library.family != launcher.family or other:
+            expected = f"{launcher}, as {host_installed.mpirun}"
             yield Finding(named("software", _PARTS[language]), str(library), expected, code="other_mpi")
 
 
@@ -146,11 +145,7 @@ def norms_of_groups(
 
 def _parts(facts: InstalledMpi) -> list[tuple[str, str]]:
     libraries = [(_PARTS[language], facts.library[language]) for language in sorted(facts.library)]
-    return [("mpirun", _launcher(facts)), *libraries]
-
-
-def _launcher(facts: InstalledMpi) -> str:
-    return f"{facts.mpirun} ({facts.launcher})" if facts.mpirun else "none"
+    return [("mpirun", f"{facts.mpirun} ({facts.launcher})" if facts.mpirun else "none"), *libraries]
 
 
 @check(
@@ -193,20 +188,12 @@ def threads(run: MpiRun, wanted_threads: str) -> Judgement:
     """Judge the thread level that MPI_Init_thread provides for a request of MPI_THREAD_MULTIPLE."""
     if not run.world.ranks:
         raise NotAvailable("no rank reported its thread level")
-    for level, ranks in _by_level(run).items():
+    for level in dict.fromkeys(rank.threads for rank in run.world.ranks):
         number = LEVELS.index(level) if level in LEVELS else -1
         if number < LEVELS.index(wanted_threads):
+            part = mpi_world.some_ranks(rank.rank for rank in run.world.ranks if rank.threads == level)
             wanted = f"MPI_THREAD_{wanted_threads.upper()}"
-            yield Finding(
-                mpi_world.some_ranks(ranks), f"MPI_THREAD_{level.upper()}", wanted, code="lower_level"
-            )
-
-
-def _by_level(run: MpiRun) -> dict[str, list[int]]:
-    levels: dict[str, list[int]] = {}
-    for rank in run.world.ranks:
-        levels.setdefault(rank.threads, []).append(rank.rank)
-    return levels
+            yield Finding(part, f"MPI_THREAD_{level.upper()}", wanted, code="lower_level")
 
 
 # --- between nodes
@@ -243,7 +230,9 @@ def _exchanged(run: MpiRun) -> frozenset[str]:
 )
 def latency(run: MpiRun, max_latency: float | None) -> Judgement:
     """Judge the latency of 8 bytes, in one direction, between neighbours of a ring of the nodes."""
-    yield from _speed(run, "mpi_latency", "us", _microseconds, max_latency, "mpi.max_latency")
+    yield from _speed(
+        run, "mpi_latency", "us", lambda pair: pair.latency * MICRO, max_latency, "mpi.max_latency"
+    )
 
 
 @check(
@@ -255,24 +244,13 @@ def latency(run: MpiRun, max_latency: float | None) -> Judgement:
 )
 def bandwidth(run: MpiRun, min_bandwidth: float | None) -> Judgement:
     """Judge the bandwidth of 4 MiB, in one direction, between neighbours of a ring of the nodes."""
-    yield from _speed(run, "mpi_bandwidth", "GB/s", _gigabytes, min_bandwidth, "mpi.min_bandwidth")
-
-
-def _microseconds(pair: RankPair) -> float:
-    return pair.latency * MICRO
-
-
-def _gigabytes(pair: RankPair) -> float:
-    return pair.bandwidth / GIGA
+    yield from _speed(
+        run, "mpi_bandwidth", "GB/s", lambda pair: pair.bandwidth / GIGA, min_bandwidth, "mpi.min_bandwidth"
+    )
 
 
 def _speed(
-    run: MpiRun,
-    name: str,
-    unit: str,
-    value: Callable[[RankPair], float],
-    limit: float | None,
-    key: str,
+    run: MpiRun, name: str, unit: str, value: Callable[[RankPair], float], limit: float | None, key: str
 ) -> Judgement:
     if not run.world.pairs:
         if len(run.nodes) < 2:
@@ -280,7 +258,7 @@ def _speed(
         raise NotAvailable("no pair of nodes was measured")
     nodes = run.world.nodes
     for pair in run.world.pairs:
-        yield Metric(name, value(pair), unit, _name(pair, nodes))
+        yield Metric(name, value(pair), unit, "-".join(_ends(pair, nodes)))
     if limit is None:
         raise NotApplicable(f"the cluster file does not set {key}; the figures are recorded")
     least = unit == "GB/s"
@@ -302,10 +280,6 @@ def _speed(
 def _ends(pair: RankPair, nodes: Mapping[int, str]) -> tuple[str, str]:
     first, other = (nodes.get(rank, f"rank {rank}") for rank in pair.ranks)
     return first, other
-
-
-def _name(pair: RankPair, nodes: Mapping[int, str]) -> str:
-    return "-".join(_ends(pair, nodes))
 
 
 def _blamed(pairs: Sequence[RankPair], wrong: Sequence[RankPair], nodes: Mapping[int, str]) -> set[str]:

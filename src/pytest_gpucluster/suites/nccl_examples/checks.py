@@ -27,9 +27,8 @@ def _judge(whole: PayloadResult, node: str = "") -> Judgement:
     result = replace(whole, tasks=tuple(task for task in whole.tasks if not node or task.node == node))
     loaded, reduced = result.facts("loaded"), result.facts("reduced")
     for fact in result.facts("no_library"):
-        raise NotAvailable(
-            f"no libnccl.so.2 on {fact['node']}: {fact['reason']} (NCCL_HOME names its folder)"
-        )
+        why = f"{fact['reason']} (NCCL_HOME names its folder)"
+        raise NotAvailable(f"no libnccl.so.2 on {fact['node']}: {why}")
     for where, why in result.misplaced.items():
         if not node or where == node:
             stated = "tasks in the stated container, in the stated number"
@@ -45,11 +44,10 @@ def _judge(whole: PayloadResult, node: str = "") -> Judgement:
         wrong = sum(kinds.get("reduced", {"wrong": ()})["wrong"])
         if "done" not in kinds or task.rc != 0 or wrong:
             part = Part("task", task.task, of=Part("node", name=task.node))
-            yield (
-                wrong_data(part, wrong, f"{wrong} elements wrong")
-                if wrong
-                else result.why(task).finding(part, "right sums on every device")
-            )
+            if wrong:
+                yield wrong_data(part, wrong, f"{wrong} elements wrong")
+            else:
+                yield result.why(task).finding(part, "right sums on every device")
     if reduced and len(reduced) == len(result.tasks):
         yield from _ranks(loaded, reduced, size)
 
@@ -126,17 +124,13 @@ def compiled_run(
         if tool not in ran:
             yield NotAvailable(f"{tool}: the example did not run: see nccl_examples.compiled")
             continue
-        part, count, wrong = (
-            named("software", f"program of {tool}"),
-            int(ran[tool].get("devices", 0)),
-            ran[tool].get("wrong"),
-        )
+        part = named("software", f"program of {tool}")
+        count, wrong = int(ran[tool].get("devices", 0)), ran[tool].get("wrong")
         if error := ran[tool]["error"]:
             failed = Explanation(code_of(error, ran[tool]["what"]), error)
             yield failed.finding(part, "right sums on every device")
         elif wrong:
             yield wrong_data(part, wrong, f"{wrong} elements wrong on {count} devices")
         elif count != devices:
-            yield Finding(
-                part, Quantity(count, "devices"), Quantity(devices, "devices"), code="other_devices"
-            )
+            expected = Quantity(devices, "devices")
+            yield Finding(part, Quantity(count, "devices"), expected, code="other_devices")

@@ -69,9 +69,7 @@ def find_nvcc() -> str:
 def find_nccl(nvcc: str) -> Dict[str, str]:
     """Return {include, library}: the folder of nccl.h, and libnccl or 'nccl' for the linker's own search."""
     packages = [
-        path
-        for folder in sys.path
-        for path in sorted(glob.glob(os.path.join(folder, "nvidia", "nccl", "include")))
+        path for folder in sys.path for path in glob.glob(os.path.join(folder, "nvidia/nccl/include"))
     ]
     toolkit = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(nvcc))), "include")
     home = os.environ.get("NCCL_HOME", "")
@@ -81,12 +79,9 @@ def find_nccl(nvcc: str) -> Dict[str, str]:
     for include in known:
         if os.path.exists(os.path.join(include, "nccl.h")):
             base = os.path.dirname(include)
-            names = [
-                os.path.join(base, lib, name)
-                for lib in ("lib", "lib64")
-                for name in ("libnccl.so", "libnccl.so.2")
-            ]
-            found = [path for path in names if base != "/usr" and os.path.exists(path)]
+            names = ("lib/libnccl.so", "lib/libnccl.so.2", "lib64/libnccl.so", "lib64/libnccl.so.2")
+            paths = [os.path.join(base, name) for name in names]
+            found = [path for path in paths if base != "/usr" and os.path.exists(path)]
             return {"include": include, "library": found[0] if found else "nccl"}
     raise Failure("no_header", "no nccl.h in %s: NCCL_HOME names the folder of NCCL" % ", ".join(known))
 
@@ -124,16 +119,8 @@ def by_cmake(nvcc: str, nccl: Dict[str, str], folder: str, arch: str, limit: flo
         options["CMAKE_CUDA_ARCHITECTURES"] = arch + "-real"
     os.mkdir(build)
     # no -S and -B: CMake has them since 3.13 only, and a folder to start in is enough
-    words = [
-        "cmake",
-        "-E",
-        "chdir",
-        build,
-        "cmake",
-        *("-D%s=%s" % it for it in sorted(options.items())),
-        folder,
-    ]
-    run(words, limit)
+    words = ["-D%s=%s" % it for it in sorted(options.items())]
+    run(["cmake", "-E", "chdir", build, "cmake", *words, folder], limit)
     run(["cmake", "--build", build], limit)
     return os.path.join(build, "example")
 
@@ -151,9 +138,8 @@ def make(tool: str, folder: str, limit: float, *, execute: bool) -> None:
     except Failure as error:
         report("built", tool=tool, error=str(error), what=error.kind)
         return
-    report(
-        "built", tool=tool, error="", version=version, nvcc=nvcc, seconds=round(time.monotonic() - begin, 2)
-    )
+    seconds = round(time.monotonic() - begin, 2)
+    report("built", tool=tool, error="", version=version, nvcc=nvcc, seconds=seconds)
     if execute:
         try:
             found = json.loads(run([program], limit).strip().splitlines()[-1])

@@ -34,11 +34,9 @@ class NcclExamples(FrameworkStepRunner[FrameworkConfig]):
     @property
     def with_gpus(self) -> tuple[str, ...]:
         """The nodes that have GPUs, which need the toolchain."""
-        return tuple(node for node in self.nodes if self._has_gpus(node))
-
-    def _has_gpus(self, node: str) -> bool:
-        info = self.inventory.get(node)
-        return bool(info and info.gpus) or self.cluster.group_of(node).profile.gpu is not None
+        counted = {node for node, info in self.inventory.items() if info.gpus}
+        stated = {node for node in self.nodes if self.cluster.group_of(node).profile.gpu is not None}
+        return tuple(node for node in self.nodes if node in counted | stated)
 
     def compiled(self, config: NcclExamplesConfig) -> PayloadResult:
         """Return the result of compiling the example on the nodes with the toolchain; real GPUs run it too."""
