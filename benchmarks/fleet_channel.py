@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stamp import stamp
 
@@ -47,7 +47,8 @@ def measure(job: str, nodes: tuple[str, ...], count: int) -> dict[str, float]:
     step = ["srun", "--overlap", f"--jobid={job}", f"--nodes={len(nodes)}", "true"]
     found = {"bare srun": seconds(lambda: subprocess.run(step, check=True))}
     transport = LocalTransport()
-    slurm, held = SimpleNamespace(transport=transport), SimpleNamespace(job_id=job, nodes=nodes, env={})
+    slurm: Any = SimpleNamespace(transport=transport)
+    held: Any = SimpleNamespace(job_id=job, nodes=nodes, env={})
     start = time.perf_counter()
     fleet = Fleet.over_slurm(slurm, held)
     answered(fleet, ["true"])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from plugin_helpers import FakeConfig, FakeItem, a_cluster, a_session
 
-from pytest_gpucluster.cluster.channel.node_lock import NodeLocks
+from pytest_gpucluster.cluster.channel.channel_server import NodeLocks
 from pytest_gpucluster.cluster.plan import make_lanes
 from pytest_gpucluster.core.errors import TransportError
 from pytest_gpucluster.plugin.scheduling import LaneScheduling, contradicted, unit_of

@@ -6,7 +6,7 @@ with an environment of the cluster file (its `setting` is a key like `ddp.enviro
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -24,26 +24,9 @@ if TYPE_CHECKING:
 _OF_SLURM = ("SLURM_*", "SRUN_*", "SBATCH_*", "SALLOC_*")
 _OF_SOFTWARE = (
     *("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
-    *(
-        "TF_CONFIG",
-        "XLA_FLAGS",
-        "OMP_NUM_THREADS",
-        "PYTHONPATH",
-        "PYTHONHOME",
-        "LD_LIBRARY_PATH",
-        "LD_PRELOAD",
-    ),
-    *(
-        "*_proxy",
-        "*_PROXY",
-        "*_VISIBLE_DEVICES",
-        "CUDA_*",
-        "NCCL_*",
-        "GLOO_*",
-        "TORCH_*",
-        "HOROVOD_*",
-        "RAY_*",
-    ),
+    *("TF_CONFIG", "XLA_FLAGS", "OMP_NUM_THREADS", "PYTHONPATH", "PYTHONHOME"),
+    *("LD_LIBRARY_PATH", "LD_PRELOAD", "*_proxy", "*_PROXY", "*_VISIBLE_DEVICES"),
+    *("CUDA_*", "NCCL_*", "GLOO_*", "TORCH_*", "HOROVOD_*", "RAY_*"),
     *("UCX_*", "OMPI_*", "PMIX_*", "PRTE_*", "MPICH_*", "I_MPI_*", "FI_*", "ENROOT_*", "PYXIS_*"),
 )
 _FOLDED = 3  # more variables of one prefix are shown as PREFIX_*
@@ -82,14 +65,10 @@ def folded(names: Iterable[str]) -> list[str]:
     >>> folded(["NCCL_A", "NCCL_B", "SLURM_A", "SLURM_B", "SLURM_C", "SLURM_D"])
     ['NCCL_A', 'NCCL_B', 'SLURM_* (4)']
     """
-    by_prefix: dict[str, list[str]] = defaultdict(list)
-    for name in names:
-        by_prefix[name.partition("_")[0]].append(name)
-    return [
-        word
-        for prefix, found in by_prefix.items()
-        for word in ([f"{prefix}_* ({len(found)})"] if len(found) > _FOLDED else found)
-    ]
+    prefixes = {name: name.partition("_")[0] for name in names}
+    count = Counter(prefixes.values())
+    words = (f"{one}_* ({count[one]})" if count[one] > _FOLDED else name for name, one in prefixes.items())
+    return list(dict.fromkeys(words))
 
 
 def with_shell(verdict: Verdict, cluster: Cluster, shell: Mapping[str, str]) -> Verdict:

@@ -35,16 +35,8 @@ CLIENT = (
     *("SLURM_SACK_SOCKET", "SLURM_SACK_KEY", "SLURM_SACK_JWKS"),
 )
 _PYTHON = ("PYTHONPATH", "PYTHONHOME")
-_LOCALE = (
-    "LANGUAGE",
-    "LC_ALL",
-    "LC_CTYPE",
-    "LC_COLLATE",
-    "LC_MESSAGES",
-    "LC_NUMERIC",
-    "LC_TIME",
-    "LC_MONETARY",
-)
+_LC = ("ALL", "CTYPE", "COLLATE", "MESSAGES", "NUMERIC", "TIME", "MONETARY")
+_LOCALE = ("LANGUAGE", *(f"LC_{name}" for name in _LC))
 # for commands on the machine of Slurm's commands only: the time zone in which they print, and credentials of ssh
 COMMANDS_ONLY = ("KRB5CCNAME", "SSH_AUTH_SOCK", "TZ")
 # ALL preserves values with commas, which a list of --export would split
@@ -77,11 +69,8 @@ def variables(
     if environment is None:
         return {}
     found = os.environ if shell is None else shell
-    passed = {
-        name: value if name not in _OF_TOOL else without_tool(name, value)
-        for name, value in found.items()
-        if is_passed(environment, name)
-    }
+    passed = {name: value for name, value in found.items() if is_passed(environment, name)}
+    passed |= {name: without_tool(name, passed[name]) for name in _OF_TOOL & passed.keys()}
     return {**{name: value for name, value in passed.items() if value}, **environment.exports}
 
 
@@ -96,32 +85,25 @@ _OF_TOOL = frozenset({"PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_
 def without_tool(name: str, value: str) -> str:
     """Return a variable of the shell without the folders of the interpreter that runs pytest; '' if nothing is left."""
     prefixes = [Path(folder).parent for folder in tool_folders()]
+    homes = {*Path(sys.base_prefix).parents, *Path(sys.prefix).parents}
 
     def is_own(folder: str) -> bool:
         path = Path(folder)
         if folder in tool_folders() or any(path == prefix or prefix in path.parents for prefix in prefixes):
             return True
-        return name == "PATH" and path.name == "shims" and _is_own_shim(path)
+        # of pyenv's or asdf's shims that start the interpreter
+        return name == "PATH" and path.name == "shims" and path.parent in homes
 
     return ":".join(folder for folder in value.split(":") if folder and not is_own(folder))
-
-
-def _is_own_shim(folder: Path) -> bool:
-    """Return whether a folder of pyenv's or asdf's shims starts the interpreter that runs pytest."""
-    return folder.parent in Path(sys.base_prefix).parents or folder.parent in Path(sys.prefix).parents
 
 
 @functools.cache
 def tool_folders() -> tuple[str, ...]:
     """Return the folders with the interpreter that runs pytest, if they are its own: of a venv, conda, pyenv or $HOME."""
     own = dict.fromkeys((sys.prefix, os.path.realpath(sys.prefix)))
-    of_system = ("/usr", "/usr/local", "/")
-    is_own = sys.prefix != sys.base_prefix or Path(sys.prefix, "conda-meta").is_dir() or _in_home(sys.prefix)
+    of_system, in_home = ("/usr", "/usr/local", "/"), Path.home() in Path(sys.prefix).parents
+    is_own = sys.prefix != sys.base_prefix or Path(sys.prefix, "conda-meta").is_dir() or in_home
     return tuple(f"{prefix}/bin" for prefix in own if is_own and prefix not in of_system)
-
-
-def _in_home(prefix: str) -> bool:
-    return Path.home() in Path(prefix).parents
 
 
 def login_lines() -> str:

@@ -50,10 +50,8 @@ class Selection:
     @classmethod
     def parse(cls, nodes: str | None, exclude: str | None) -> Selection:
         """Expand the hostlists of --nodes and --exclude-nodes; ConfigError where one is none."""
-        return cls(
-            nodes=None if nodes is None else _expand("--nodes", nodes),
-            exclude=() if exclude is None else _expand("--exclude-nodes", exclude),
-        )
+        without = () if exclude is None else _expand("--exclude-nodes", exclude)
+        return cls(None if nodes is None else _expand("--nodes", nodes), without)
 
 
 @dataclass(frozen=True)
@@ -98,10 +96,8 @@ def make_plan(
     if selection.nodes is None and reserved is not None:
         named = tuple(node for node in expected if node in reserved)
         if not named:
-            raise ConfigError(
-                f"reservation {cluster.slurm.reservation} holds no node of cluster {cluster.name}, "
-                f"which has {hostlist.fold(expected)}"
-            )
+            has = f"cluster {cluster.name}, which has {hostlist.fold(expected)}"
+            raise ConfigError(f"reservation {cluster.slurm.reservation} holds no node of {has}")
     _refuse_unknown("--nodes", named, expected, cluster.name)
     _refuse_unknown("--exclude-nodes", selection.exclude, expected, cluster.name)
     excluded = set(selection.exclude)
@@ -146,22 +142,19 @@ def shares(
     without any it would see no GPU where cgroups constrain devices.
     """
     chosen = set(nodes)
-    found: dict[tuple[str | None, int], tuple[str, ...]] = {}
+    found: dict[tuple[str | None, int], list[str]] = {}
     for group in cluster.groups:
         partition = group.partition or cluster.slurm.partition
-        for node in group.names:
-            if node in chosen:
-                key = (partition, inventory[node].gpus)
-                found[key] = (*found.get(key, ()), node)
-    return found
+        for node in filter(chosen.__contains__, group.names):
+            found.setdefault((partition, inventory[node].gpus), []).append(node)
+    return {key: tuple(names) for key, names in found.items()}
 
 
 def _refuse_unknown(option: str, named: tuple[str, ...], expected: tuple[str, ...], cluster: str) -> None:
     unknown = set(named) - set(expected)
     if unknown:
-        raise ConfigError(
-            f"{option}: {hostlist.fold(unknown)} not in cluster {cluster}, which has {hostlist.fold(expected)}"
-        )
+        has = f"cluster {cluster}, which has {hostlist.fold(expected)}"
+        raise ConfigError(f"{option}: {hostlist.fold(unknown)} not in {has}")
 
 
 def _expand(option: str, text: str) -> tuple[str, ...]:

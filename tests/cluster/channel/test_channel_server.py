@@ -56,7 +56,7 @@ def test_errors_cross_the_socket_and_only_methods_of_the_channel_can_be_called(s
     with pytest.raises(ValueError, match="NUL"):
         client.ask("\0")
     with pytest.raises(ValueError, match="the channel server has no '__class__'"):
-        client._call("__class__")
+        client.call("__class__")
     assert client.ask("echo on")["here"].out == "on\n"
 
 

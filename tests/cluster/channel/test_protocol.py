@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_gpucluster.cluster.channel import protocol
+from pytest_gpucluster.cluster.slurm.result import task_numbers
 
 NONCE = b"gpucluster-abc"
 
@@ -80,7 +81,7 @@ KILLED = "srun: error: gpu02: task 1: Killed"
 def test_what_srun_says_of_ended_tasks(line: str, said: tuple[str, str, str] | None) -> None:
     found = protocol.ending(line)
     assert (found and (found.nodes, found.tasks, found.why)) == said
-    assert (protocol.task_numbers("0-2,5"), protocol.task_numbers("")) == ((0, 1, 2, 5), ())
+    assert (task_numbers("0-2,5"), task_numbers("")) == ((0, 1, 2, 5), ())
 
 
 STEP = "slurmstepd-gpu01: error: *** STEP 7.0 ON gpu01 CANCELLED AT 2026-11-21T06:58:04"

@@ -45,7 +45,7 @@ def test_a_node_with_every_value_and_one_of_which_nothing_is_known() -> None:
         f"CPUTot=99 Reason=bad cable {MARK}\n"
     )
     node = parse_nodes(text)["gpu01"]
-    assert (node.name, node.base_state, node.flags) == ("gpu01", "MIXED", frozenset({"PLANNED"}))
+    assert (node.name, node.state, node.flags) == ("gpu01", "MIXED", frozenset({"PLANNED"}))
     assert (node.gres, node.cpus, node.cpus_allocated, node.memory) == ({"gpu:h200": 8}, 16, 3, 20 * 2**20)
     assert (node.features, node.partitions) == (frozenset({"a", "b"}), ("batch", "debug"))
     assert (node.boot_time, node.version) == ("2026-11-21T05:22:43", "23.11.11")
@@ -104,7 +104,7 @@ def test_several_lines_without_the_option_for_one() -> None:
 def test_hostile_reasons(printed: str, reason: str) -> None:
     node = _node("IDLE+DRAIN", f" Reason={printed.replace('MARK', MARK)}")
     assert (node.reason, node.reason_user, node.reason_time) == (reason, "root", WHEN)
-    assert node.base_state == "IDLE"
+    assert node.state == "IDLE"
     assert node.why_unavailable() == f'DRAINED: "{reason}" by root since {WHEN}'
 
 

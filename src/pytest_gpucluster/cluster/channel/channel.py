@@ -33,10 +33,10 @@ from pytest_gpucluster.cluster.channel.protocol import (
     ending,
     parse,
     request,
-    task_numbers,
     unlabel,
 )
 from pytest_gpucluster.cluster.environment import OF_STEPS, OWN_LIMITS
+from pytest_gpucluster.cluster.slurm.result import task_numbers
 from pytest_gpucluster.cluster.transport import LocalTransport, kill_group
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.probe import LOST, Answer
@@ -44,6 +44,8 @@ from pytest_gpucluster.core.probe import LOST, Answer
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from pytest_gpucluster.cluster.slurm.allocation import Allocation
+    from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.transport import RemoteProcess
     from pytest_gpucluster.core.command_end import CommandEnd
 
@@ -103,39 +105,6 @@ class Channel(Protocol):
 
     def close(self) -> None:
         """Close the channel."""
-
-
-class Spawner(Protocol):
-    """The part of a transport that the channel uses."""
-
-    def spawn(
-        self, argv: Sequence[str], *, env: Mapping[str, str | None] | None = None
-    ) -> subprocess.Popen[bytes] | RemoteProcess:
-        """Start a process in its own process group, with pipes for stdin, stdout and stderr."""
-
-
-class Client(Protocol):
-    """The part of the Slurm client that the channel uses."""
-
-    @property
-    def transport(self) -> Spawner:
-        """Where Slurm's commands run."""
-
-
-class AllocationLike(Protocol):
-    """The part of an allocation that the channel uses."""
-
-    @property
-    def job_id(self) -> int | str:
-        """The job that holds the nodes."""
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        """The nodes in Slurm's order, which is the task order."""
-
-    @property
-    def env(self) -> Mapping[str, str]:
-        """The environment of its steps."""
 
 
 @dataclass
@@ -240,7 +209,7 @@ class Fleet:
         return cls(popen, (name,), nonce, labelled=False, **options)
 
     @classmethod
-    def over_slurm(cls, slurm: Client, allocation: AllocationLike, **options: Any) -> Fleet:
+    def over_slurm(cls, slurm: Slurm, allocation: Allocation, **options: Any) -> Fleet:
         """Open a channel to every node of an allocation: one srun, one agent per node."""
         nonce = new_nonce()
         argv = srun_argv(allocation.job_id, allocation.nodes, nonce)
@@ -335,9 +304,7 @@ class Fleet:
     def _owed(self) -> bool:
         """Return whether some nodes are still busy with a query of the last AHEAD seconds."""
         long_ago = time.monotonic() - AHEAD
-        return any(
-            not query.nearly_done and (query.sent or 0.0) > long_ago for query in self._flying.values()
-        )
+        return any(not it.nearly_done and (it.sent or 0.0) > long_ago for it in self._flying.values())
 
     def _send_next(self) -> None:
         """Send waiting queries, as far as the window allows. The lock is held."""
@@ -349,11 +316,8 @@ class Fleet:
             self._count += 1
             query.number, query.sent, query.sent_at = self._count, time.monotonic(), time.time()
             self._flying[query.number] = query
-            tasks = (
-                None
-                if query.nodes == self.nodes or not self._labelled
-                else [self._task[n] for n in query.nodes]
-            )
+            everywhere = query.nodes == self.nodes or not self._labelled
+            tasks = None if everywhere else [self._task[node] for node in query.nodes]
             self._outbox.put(request(query.number, tasks, query.seconds, query.cap, query.command))
 
     # --- answers
@@ -375,17 +339,14 @@ class Fleet:
         try:
             frame = parse(rest, self._nonce)
             if frame is None:
-                self._count_noise(node, rest)
+                self.noise[node] += 1
+                self._first_noise.setdefault(node, rest.decode(errors="replace").strip()[:80])
             else:
                 self._last_frame[node] = time.monotonic()
                 take = self._take_of_command if frame.number else self._take_of_agent
                 take(node, frame)
         except FrameError as error:
             self._count_garbage(node, str(error))
-
-    def _count_noise(self, node: str, text: bytes) -> None:
-        self.noise[node] += 1
-        self._first_noise.setdefault(node, text.decode(errors="replace").strip()[:80])
 
     def _count_garbage(self, node: str, what: str) -> None:
         self._garbage[node] += 1
@@ -399,9 +360,8 @@ class Fleet:
             self._ready[node], self._coder[node] = time.monotonic(), frame.fields[1]
         elif frame.kind == "Q":
             # it could still report its end: the node is not at fault
-            self._lose(
-                node, f"its agent exited: {frame.fields[0].decode(errors='replace')}", disconnected=True
-            )
+            why = frame.fields[0].decode(errors="replace")
+            self._lose(node, f"its agent exited: {why}", disconnected=True)
 
     def _take_of_command(self, node: str, frame: Frame) -> None:
         query = self._flying.get(frame.number)
@@ -481,9 +441,8 @@ class Fleet:
             if text:
                 self.messages.append(text)
             task, rest = unlabel(line) if self._labelled else (None, b"")
-            if task is not None and task < len(
-                self.nodes
-            ):  # from slurmstepd or the agent, before srun reports the end
+            # from slurmstepd or the agent, before srun reports the end
+            if task is not None and task < len(self.nodes):
                 self._last_error[self.nodes[task]] = rest.decode(errors="replace").strip()[:120]
             self._cancelled |= self._labelled and cancelled(text)
             reported = ending(text) if self._labelled else None
@@ -545,11 +504,8 @@ class Fleet:
         for node in self.nodes:
             if node not in self._ready and node not in self._lost:
                 output = f"; it printed {self._first_noise[node]!r}" if node in self._first_noise else ""
-                self._lose(
-                    node,
-                    f"no agent started within {patience:.0f} s{output}: see slurmd's log there",
-                    disconnected=nowhere,
-                )
+                why = f"no agent started within {patience:.0f} s{output}: see slurmd's log there"
+                self._lose(node, why, disconnected=nowhere)
 
     def _patience(self) -> float:
         """Return the seconds for all agents to start: a multiple of the time in which half of them started."""
@@ -560,15 +516,14 @@ class Fleet:
         return min(self._launch_timeout, STRAGGLER + STRAGGLER_FACTOR * took)
 
     def _check_deadlines(self, query: _Query, now: float) -> None:
+        problem = (
+            f"timed out after {query.seconds} s: the command, or a process that it started, cannot be ended"
+        )
+        latest = now - query.seconds - _KILL_AFTER - self._grace
         for node in query.waiting:
-            if (
-                node in self._ready
-                and now > self._began(query, node) + query.seconds + _KILL_AFTER + self._grace
-            ):
-                problem = f"timed out after {query.seconds} s: the command, or a process that it started, cannot be ended"
-                self._answer(
-                    query, Answer(node, None, problem=problem, sent=query.sent_at, received=time.time())
-                )
+            if node in self._ready and self._began(query, node) < latest:
+                late = Answer(node, None, problem=problem, sent=query.sent_at, received=time.time())
+                self._answer(query, late)
 
     def _tidy(self, now: float) -> None:
         """Wake idle agents once: a line without a task lets them reap their ended children."""
@@ -585,10 +540,9 @@ class Fleet:
             if node in self._ready and now > self._began(query, node) + PING_AFTER
         }
         if self._pinged and now > self._pinged + self._ping_timeout:
-            silent = {
-                node for node in self._ready if self._last_frame[node] < self._pinged
-            } - self._lost.keys()
-            all_silent = len(silent) > 1 and silent == self._ready.keys() - self._lost.keys()
+            here = self._ready.keys() - self._lost.keys()
+            silent = {node for node in here if self._last_frame[node] < self._pinged}
+            all_silent = len(silent) > 1 and silent == here
             for node in waiting & silent:
                 why = f"silent for {self._ping_timeout:g} s: hung or unreachable; see its console and slurmd"
                 if all_silent:
@@ -604,9 +558,8 @@ class Fleet:
     # --- the process
 
     def _thread(self, work: Callable[[], None]) -> threading.Thread:
-        thread = threading.Thread(
-            target=self._guarded, args=(work,), name=f"fleet{work.__name__}", daemon=True
-        )
+        name = f"fleet{work.__name__}"
+        thread = threading.Thread(target=self._guarded, args=(work,), name=name, daemon=True)
         thread.start()
         return thread
 
@@ -636,8 +589,8 @@ class Fleet:
         patience = 1 if self._lost else 5  # seconds; a hung agent does not exit by itself
         self._lose_all("the channel is closed")
         self._outbox.put(None)
-        for send in (None, signal.SIGTERM, signal.SIGKILL):
-            if send is not None:
+        for send in (0, signal.SIGTERM, signal.SIGKILL):
+            if send:
                 self._signal(send)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._popen.wait(patience)
@@ -678,15 +631,10 @@ def srun_argv(job: int | str, nodes: Sequence[str], nonce: str) -> tuple[str, ..
     (`--kill-on-bad-exit=0 --wait=0`), nor does the failure of a node (`--no-kill`). Not `--unbuffered`: that would give
     each task a terminal; without it, slurmstepd forwards whole lines at once.
     """
-    count = str(len(nodes))
+    count, names = len(nodes), hostlist.fold(nodes)
     return (
         *("srun", f"--jobid={job}", "--job-name=gpucluster-fleet", "--overlap"),
-        *(
-            f"--nodes={count}",
-            f"--ntasks={count}",
-            "--ntasks-per-node=1",
-            f"--nodelist={hostlist.fold(nodes)}",
-        ),
+        *(f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", f"--nodelist={names}"),
         *("--distribution=block", "--cpu-bind=none", "--mem=0", "--mpi=none", OWN_LIMITS),
         *("--label", "--input=all", "--kill-on-bad-exit=0", "--wait=0", "--no-kill"),
         *agent_argv(nonce),

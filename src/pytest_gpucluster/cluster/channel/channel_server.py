@@ -18,14 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cluster.channel.channel import CAP, TIMEOUT
-from pytest_gpucluster.cluster.channel.node_lock import NodeLocks
 from pytest_gpucluster.cluster.transport import LocalTransport, kill_group
 from pytest_gpucluster.core import run_mark as runmark
 from pytest_gpucluster.core.errors import TransportError
 from pytest_gpucluster.core.secure_tempfile import Folder, temporary_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from pytest_gpucluster.cluster.channel.channel import Channel, Loss
     from pytest_gpucluster.core.probe import Answer
@@ -45,6 +44,50 @@ def _folder_of_run() -> tuple[Folder, str]:
     return Folder(Path("/tmp")), name
 
 
+class NodeLocks:
+    """Reader-writer locks on nodes: shared use, or exclusive use for load. Thread-safe.
+
+    A set of nodes is locked at once, after the release of the owner's former nodes: no owner waits while it holds nodes,
+    so there is no deadlock.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[Hashable, tuple[frozenset[str], bool]] = {}
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def take(self, owner: Hashable, nodes: frozenset[str], *, load: bool) -> None:
+        """Wait for the nodes and lock them; `load`: exclusively. TransportError if the run ends first."""
+
+        def is_free() -> bool:
+            return not any((load or loaded) and nodes & theirs for theirs, loaded in self._held.values())
+
+        self.leave(owner)
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or is_free())
+            if self._closed:
+                raise TransportError("the run ends: no more nodes are locked")
+            self._held[owner] = (nodes, load)
+
+    def loaded_by(self, owner: Hashable) -> frozenset[str]:
+        """Return the nodes that an owner holds exclusively."""
+        with self._changed:
+            nodes, load = self._held.get(owner, (frozenset(), False))
+        return nodes if load else frozenset()
+
+    def leave(self, owner: Hashable) -> None:
+        """Release the nodes of an owner, if it has any."""
+        with self._changed:
+            if self._held.pop(owner, None) is not None:
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """Wake all waiters with a TransportError."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+
 class FleetServer:
     """Answers requests of workers from a channel, and locks nodes for them.
 
@@ -62,15 +105,8 @@ class FleetServer:
         self._locks = NodeLocks()
         self._folder, self._name = _folder_of_run()
         # before mkdir: it removes the folder when the pipe closes, at any end of this process
-        self._reaper = LocalTransport().spawn(
-            (
-                "/bin/sh",
-                "-c",
-                'cd -P -- "$0" || exit; read -r _; exec rm -rf -- "$1"',
-                str(self._folder.path),
-                self._name,
-            )
-        )
+        remove = 'cd -P -- "$0" || exit; read -r _; exec rm -rf -- "$1"'
+        self._reaper = LocalTransport().spawn(("/bin/sh", "-c", remove, str(self._folder.path), self._name))
         try:
             os.mkdir(self._folder.reach(self._name), 0o700)  # noqa: PTH102 - fails if the name exists
         except BaseException:
@@ -177,7 +213,7 @@ class FleetClient:
         self._open: list[Connection] = []
         self._turn_lock = threading.Lock()
         self._turn: Connection | None = None
-        self.nodes: tuple[str, ...] = self._call("nodes")
+        self.nodes: tuple[str, ...] = self.call("nodes")
 
     def _connection(self) -> Connection:
         connection: Connection | None = getattr(self._mine, "connection", None)
@@ -190,31 +226,25 @@ class FleetClient:
         self._open.append(connection)
         return connection
 
-    def call(self, name: str, *args: Any, **options: Any) -> Any:
-        """Call one of the server's further functions."""
-        return self._call(name, *args, **options)
-
     def take(self, nodes: frozenset[str], *, load: bool) -> None:
         """Lock nodes for this worker and all its threads, after the release of its former ones; `load`: exclusively."""
         with self._turn_lock:
-            self._lock_call("take", nodes, load=load)
+            self.call("take", nodes, load=load, over=self._lock_connection)
 
     def leave(self) -> None:
         """Release the nodes of this worker."""
         with self._turn_lock:
-            self._lock_call("leave")
-
-    def _lock_call(self, name: str, *args: Any, **options: Any) -> None:
-        # on its own connection: when it ends, the server releases the nodes
-        self._call(name, *args, over=self._lock_connection, **options)
+            self.call("leave", over=self._lock_connection)
 
     def _lock_connection(self) -> Connection:
+        """Return a connection for the locks alone: when it ends, the server releases the nodes."""
         self._turn = self._turn or self._connect()
         return self._turn
 
-    def _call(
+    def call(
         self, name: str, *args: Any, over: Callable[[], Connection] | None = None, **options: Any
     ) -> Any:
+        """Call a function of the server, over the connection of this thread or that of `over`."""
         try:
             connection = (over or self._connection)()
             connection.send((name, args, options))
@@ -230,30 +260,30 @@ class FleetClient:
     @property
     def lost(self) -> Mapping[str, Loss]:
         """{node: why it no longer answers}."""
-        lost: Mapping[str, Loss] = self._call("lost")
+        lost: Mapping[str, Loss] = self.call("lost")
         return lost
 
     @property
     def disconnected(self) -> frozenset[str]:
         """The nodes that were lost with the whole channel."""
-        disconnected: frozenset[str] = self._call("disconnected")
+        disconnected: frozenset[str] = self.call("disconnected")
         return disconnected
 
     def ask(self, command: str, *, timeout: float = TIMEOUT, cap: int = CAP) -> dict[str, Answer]:
         """Run a command on all nodes at once; the controller caches the answers for all workers."""
-        answers: dict[str, Answer] = self._call("ask", command, timeout=timeout, cap=cap)
+        answers: dict[str, Answer] = self.call("ask", command, timeout=timeout, cap=cap)
         return answers
 
     def ask_node(
         self, node: str, command: str, *, timeout: float = TIMEOUT, cap: int = CAP, fresh: bool = False
     ) -> Answer:
         """Return one node's answer, as Fleet.ask_node does."""
-        answer: Answer = self._call("ask_node", node, command, timeout=timeout, cap=cap, fresh=fresh)
+        answer: Answer = self.call("ask_node", node, command, timeout=timeout, cap=cap, fresh=fresh)
         return answer
 
     def prefetch(self, commands: Sequence[tuple[str, float]]) -> None:
         """Send (command, timeout in seconds) pairs without waiting."""
-        self._call("prefetch", list(commands))
+        self.call("prefetch", list(commands))
 
     def close(self) -> None:
         """Close the connections; the controller's channel stays open."""

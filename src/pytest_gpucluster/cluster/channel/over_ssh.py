@@ -12,6 +12,7 @@ import queue
 import subprocess
 import threading
 import time
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from pytest_gpucluster.cluster.channel.channel import Fleet, new_nonce
@@ -49,20 +50,14 @@ def settings_of(node: str, settings: SshConfig, hosts: Mapping[str, HostAddress]
     return address.host, settings.model_copy(update={key: value for key, value in stated.items() if value})
 
 
-class _Lines:
+class _Lines(queue.SimpleQueue[bytes]):
     """A stream of lines from many writers; b'' at the end."""
 
-    def __init__(self) -> None:
-        self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-
-    def put(self, line: bytes) -> None:
-        self._lines.put(line)
-
     def readline(self, _limit: int = -1) -> bytes:
-        return self._lines.get()
+        return self.get()
 
     def close(self) -> None:
-        self._lines.put(b"")
+        self.put(b"")
 
 
 class _Input:
@@ -114,10 +109,8 @@ class _Agent:
         except GpuClusterError as error:
             lose(self.node, str(error))
         except Exception as error:  # noqa: BLE001 - paramiko raises many kinds; each is the end of this node alone
-            lose(
-                self.node,
-                f"its SSH connection was lost: {' '.join(str(error).split()) or type(error).__name__}",
-            )
+            why = " ".join(str(error).split()) or type(error).__name__
+            lose(self.node, f"its SSH connection was lost: {why}")
         finally:
             self.close()
             self.ended.set()
@@ -135,12 +128,11 @@ class _Agent:
 
     def close(self) -> None:
         """Let go of the connection, and of the agent with it."""
-        process, connection = self._process, self._connection
-        if process is not None:
-            process.close()
-        if connection is not None:
+        if self._process is not None:
+            self._process.close()
+        if self._connection is not None:
             with contextlib.suppress(EOFError, OSError):  # of a jump host that was first to go
-                connection.client.close()
+                self._connection.client.close()
 
 
 class _Agents:
@@ -163,15 +155,13 @@ class _Agents:
         """Connect to all nodes; `lose` is called with (node, why) for each lost one."""
         for agent in self._agents:
             host, settings = settings_of(agent.node, self._settings, self._hosts)
-            args = (self._maker(host, settings), address_of(host, settings), self.nonce, lose)
+            make = partial(self._connect, host, settings)
+            args = (make, address_of(host, settings), self.nonce, lose)
             threading.Thread(target=agent.run, args=args, name=f"ssh-{agent.node}", daemon=True).start()
 
-    def _maker(self, host: str, settings: SshConfig) -> Callable[[], Any]:
-        def make() -> Any:
-            with self._room:
-                return connect(host, settings, gateway=self._jump_connection(settings))
-
-        return make
+    def _connect(self, host: str, settings: SshConfig) -> Any:
+        with self._room:
+            return connect(host, settings, gateway=self._jump_connection(settings))
 
     def _jump_connection(self, settings: SshConfig) -> Any:
         """Return the connection to the jump host, which all nodes share; None without a jump host."""

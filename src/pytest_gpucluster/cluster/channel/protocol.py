@@ -27,8 +27,6 @@ CODERS = (BASE64, HEX)
 _PLAIN = re.compile(r"[\x20-\x7e]*")
 _SHORT = {ord("\\"): r"\\", ord("\n"): r"\n", ord("\t"): r"\t"}  # escapes of printf %b that POSIX has
 _LABEL = re.compile(rb"\s*(\d{1,7}): ")
-_TASKS = re.compile(r"\b(\d{1,7})(?:-(\d{1,7}))?\b")
-MAX_TASK = 1 << 17  # far above any step; a damaged line must not fill the memory
 _DIGITS = 18  # of a number in a frame
 
 
@@ -61,14 +59,10 @@ class Frame:
 _FIELDS = {"H": 3, "Q": 1, "P": 0, "o": 3, "e": 3, "O": 2, "E": 2, "X": 1}
 
 
-def agent_source() -> str:
-    """Return the agent without its comments, as an argument of srun; a login's environment comes first."""
-    return login_lines() + "\n" + LIMITED_SH + script(__package__, "agent.sh")
-
-
 def agent_argv(nonce: str, shell: tuple[str, ...] = ("sh",)) -> tuple[str, ...]:
-    """Return the command that starts an agent."""
-    return (*shell, "-c", agent_source(), "gpucluster-agent", nonce)
+    """Return the command that starts an agent, without its comments; a login's environment comes first."""
+    source = login_lines() + "\n" + LIMITED_SH + script(__package__, "agent.sh")
+    return (*shell, "-c", source, "gpucluster-agent", nonce)
 
 
 def request(number: int, tasks: Iterable[int] | None, seconds: int, cap: int, command: str) -> bytes:
@@ -78,15 +72,12 @@ def request(number: int, tasks: Iterable[int] | None, seconds: int, cap: int, co
     A command of printable ASCII is sent unchanged, any other in the format of `printf %b`.
     """
     who = "*" if tasks is None else f",{','.join(map(str, tasks))},"
-    form, code = ("p", command) if _PLAIN.fullmatch(command) else ("b", _escaped(command))
+    form, code = "p", command
+    if not _PLAIN.fullmatch(command):
+        raw = command.encode("utf-8", "surrogateescape")
+        plain = (chr(byte) if 0x20 <= byte <= 0x7E else f"\\0{byte:03o}" for byte in raw)
+        form, code = "b", "".join(_SHORT.get(byte, char) for byte, char in zip(raw, plain, strict=True))
     return f"{number} {who} {seconds} {cap} {form} {code}|\n".encode("ascii")
-
-
-def _escaped(command: str) -> str:
-    raw = command.encode("utf-8", "surrogateescape")
-    return "".join(
-        _SHORT.get(byte) or (chr(byte) if 0x20 <= byte <= 0x7E else f"\\0{byte:03o}") for byte in raw
-    )
 
 
 def unlabel(line: bytes) -> tuple[int | None, bytes]:
@@ -204,11 +195,3 @@ _CANCELLED = re.compile(
 def cancelled(line: str) -> bool:
     """Return whether a line of srun's stderr reports the end of the whole step: scancel, a time limit, a signal."""
     return bool(_CANCELLED.search(line))
-
-
-def task_numbers(text: str) -> tuple[int, ...]:
-    """Expand srun's task list: '0-2,5' is (0, 1, 2, 5)."""
-    numbers: list[int] = []
-    for match in _TASKS.finditer(text):
-        numbers.extend(range(int(match[1]), min(int(match[2] or match[1]), MAX_TASK) + 1))
-    return tuple(numbers)

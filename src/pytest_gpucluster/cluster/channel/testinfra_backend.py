@@ -17,6 +17,7 @@ from testinfra.host import Host
 
 from pytest_gpucluster.cluster.channel.channel import CAP, TIMEOUT
 from pytest_gpucluster.core.errors import TransportError
+from pytest_gpucluster.core.probe import LOST
 
 if TYPE_CHECKING:
     from pytest_gpucluster.cluster.channel.channel import Channel
@@ -51,15 +52,14 @@ class FleetBackend(BaseBackend):
     def run(self, command: str, *args: str, **_: Any) -> CommandResult:
         """Run a command; `args` are quoted into its %s."""
         text = self.last_command = self.get_command(command, *args)
-        answer = self.channel.ask_node(
-            self.hostname, text, timeout=self.timeout, cap=self.cap, fresh=self.fresh
-        )
+        node = self.hostname
+        answer = self.channel.ask_node(node, text, timeout=self.timeout, cap=self.cap, fresh=self.fresh)
+        if answer.rc is None and answer.lost:
+            raise TransportError(f"node {node} lost: {answer.problem.removeprefix(LOST)}")
         if answer.rc is None:
-            raise TransportError(_problem(self.hostname, answer.problem, text))
+            raise TransportError(f"node {node}: {answer.problem}: {text!r}")
         if answer.truncated:
-            raise TransportError(
-                f"node {self.hostname}: more than {self.cap} bytes of output from {text!r}: cut"
-            )
+            raise TransportError(f"node {node}: more than {self.cap} bytes of output from {text!r}: cut")
         return self.result(answer.rc, text.encode(), answer.stdout, answer.stderr)
 
     def decode(self, data: bytes) -> str:
@@ -70,11 +70,6 @@ class FleetBackend(BaseBackend):
         """Return the command under sudo, which fails instead of prompting for a password."""
         user = self.quote("-u %s ", sudo_user) if sudo_user else ""
         return f"sudo -n {user}{self.quote('/bin/sh -c %s', command)}"
-
-
-def _problem(node: str, problem: str, command: str) -> str:
-    lost = problem.removeprefix("node lost: ")
-    return f"node {node} lost: {lost}" if lost != problem else f"node {node}: {problem}: {command!r}"
 
 
 def host_of(

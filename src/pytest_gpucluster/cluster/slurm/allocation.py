@@ -39,7 +39,7 @@ from pytest_gpucluster.core.scripts import script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from types import TracebackType
+    from typing import IO
 
     from typing_extensions import Self
 
@@ -91,11 +91,7 @@ class AllocationRequest:
         options: dict[str, object] = {
             "nodelist": hostlist.fold(self.nodes) if self.nodes else None,
             "nodes": len(self.nodes) or self.count,
-            "partition": self.partition,
-            "account": self.account,
-            "qos": self.qos,
-            "reservation": self.reservation,
-            "comment": self.comment,
+            **{key: getattr(self, key) for key in ("partition", "account", "qos", "reservation", "comment")},
             "constraint": self.constraint,
             "time": max(1, math.ceil(self.time / 60)),  # Slurm counts minutes
             "gpus-per-node": self.gpus_per_node,
@@ -156,9 +152,8 @@ class Allocation:
             holder.end()
             if not (isinstance(error, AllocationError) and request.limited_in_memory(error)):
                 raise
-            show(
-                f"{error}: requesting the default memory instead (slurm.extra_args: --mem=SIZE requests more)"
-            )
+            less = "requesting the default memory instead (slurm.extra_args: --mem=SIZE requests more)"
+            show(f"{error}: {less}")
             return cls.request(slurm, replace(request, all_memory=False), progress=progress)
         return cls(slurm, job_id, nodes, request=request, holder=holder)
 
@@ -192,9 +187,8 @@ class Allocation:
         deadline = time.monotonic() + _COMPLETES
         while True:
             try:
-                state = self.slurm.run(
-                    "squeue", "-h", "-t", "all", "-j", str(self.job_id), "-o", "%T"
-                ).strip()
+                job = str(self.job_id)
+                state = self.slurm.run("squeue", "-h", "-t", "all", "-j", job, "-o", "%T").strip()
             except SlurmError:  # purged already (MinJobAge), or the controller does not answer
                 return ""
             if state != "COMPLETING" or time.monotonic() > deadline:
@@ -213,12 +207,7 @@ class Allocation:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 
@@ -229,23 +218,17 @@ class _Holder:
         self.slurm, self.request = slurm, request
         self.unknown = False
         self.nonce = f"held-{secrets.token_hex(8)}"
-        self.argv = (
-            "salloc",
-            *request.argv(),
-            "sh",
-            "-c",
-            script(__package__, "allocation_holder.sh"),
-            self.nonce,
-        )
+        holder = script(__package__, "allocation_holder.sh")
+        self.argv = ("salloc", *request.argv(), "sh", "-c", holder, self.nonce)
         self.lines: queue.Queue[str | None] = queue.Queue()
         self.errors: list[str] = []
         guard = ("sh", "-c", script(__package__, "allocation_guard.sh"), request.job_name)
         self.process = slurm.transport.spawn((*guard, *self.argv[1:]), env=slurm.env)
         slurm.transport.count("salloc")
-        self._threads = [
-            threading.Thread(target=self._read_out, daemon=True),
-            threading.Thread(target=self._read_err, daemon=True),
-        ]
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        work = ((self.process.stdout, self.lines.put), (self.process.stderr, self.errors.append))
+        self._threads = [threading.Thread(target=self._read, args=args, daemon=True) for args in work]
         for thread in self._threads:
             thread.start()
 
@@ -266,25 +249,21 @@ class _Holder:
             except queue.Empty:
                 pause = min(pause * 1.5, 15.0)
                 why = self._waits_for()
-                patience = units.format_duration(max(0, deadline - time.monotonic()))
-                progress(
-                    f"waiting for job {self._job() or '?'}: {why}; gives up in {patience} (slurm.queue_wait)"
-                )
+                left = max(0.0, deadline - time.monotonic())
+                ends = f"gives up in {units.format_duration(left)} (slurm.queue_wait)"
+                progress(f"waiting for job {self._job() or '?'}: {why}; {ends}")
                 self._give_up_if_hopeless(why)
                 continue
             if line is None:
                 raise self._refused()
-            _, _, held = line.partition(f"{self.nonce} ")
+            _, _, held = line.strip().partition(f"{self.nonce} ")
             if held:  # anything else is of a wrapper of salloc
                 self.slurm.transport.count("scontrol")  # the holder's own
                 job, *nodes = held.split()
-                self._refuse_other(nodes)
-                return int(job), tuple(nodes)
-
-    def _refuse_other(self, nodes: Sequence[str]) -> None:
-        if set(nodes) != set(self.request.nodes or nodes) or not nodes:
-            found = hostlist.fold(nodes) if nodes else "no node"
-            raise self._error(f"scontrol show hostnames listed {found} in the job; run again")
+                if set(nodes) == set(self.request.nodes or nodes) and nodes:
+                    return int(job), tuple(nodes)
+                found = hostlist.fold(nodes) if nodes else "no node"
+                raise self._error(f"scontrol show hostnames listed {found} in the job; run again")
 
     def end(self, job_id: int | None = None) -> None:
         """Close the pipe and wait for the end of salloc; cancel the job if it may still run."""
@@ -315,9 +294,8 @@ class _Holder:
         except SlurmError as error:
             if "Invalid job id" in error.stderr or "already completing" in error.stderr:
                 return
-            raise self._error(
-                f"job {job_id} may still hold them: {error}: run scancel {job_id} once Slurm answers"
-            ) from error
+            held = f"job {job_id} may still hold them: {error}"
+            raise self._error(f"{held}: run scancel {job_id} once Slurm answers") from error
 
     def last_error(self) -> str:
         """Return the last error of salloc."""
@@ -343,10 +321,8 @@ class _Holder:
             reasons = self.slurm.run("squeue", "-h", "-t", "PD", "-j", jobs, "-o", "%r").splitlines()
         except SlurmError:  # all of them have ended and are purged
             return ""
-        others = dict.fromkeys(
-            reason for reason in reasons if reason not in {"Dependency", "BeginTime", "None"}
-        )
-        return "".join(f": {with_meaning(reason)}" for reason in others)
+        others = dict.fromkeys(reasons).keys() - {"Dependency", "BeginTime", "None"}
+        return "".join(f": {with_meaning(reason)}" for reason in sorted(others))
 
     def _give_up_if_hopeless(self, why: str) -> None:
         unknown = "Invalid job id" in why
@@ -437,7 +413,7 @@ class _Holder:
 
     def _error(self, message: str) -> AllocationError:
         request = self.request
-        what = f"{hostlist.fold(request.nodes)}" if request.nodes else f"{request.count or 1} nodes"
+        what = hostlist.fold(request.nodes) if request.nodes else f"{request.count or 1} nodes"
         where = f" in partition {request.partition}" if request.partition else ""
         return AllocationError(
             f"salloc of {what}{where}: {message}",
@@ -446,15 +422,9 @@ class _Holder:
             stderr="\n".join(self.errors),
         )
 
-    def _read_out(self) -> None:
-        assert self.process.stdout is not None
+    def _read(self, pipe: IO[bytes], take: Callable[[str], object]) -> None:
         with contextlib.suppress(ValueError, OSError):
-            for raw in self.process.stdout:
-                self.lines.put(raw.decode(errors="replace").strip())
-        self.lines.put(None)
-
-    def _read_err(self) -> None:
-        assert self.process.stderr is not None
-        with contextlib.suppress(ValueError, OSError):
-            for raw in self.process.stderr:
-                self.errors.append(raw.decode(errors="replace").rstrip())
+            for raw in pipe:
+                take(raw.decode(errors="replace").rstrip())
+        if pipe is self.process.stdout:
+            self.lines.put(None)

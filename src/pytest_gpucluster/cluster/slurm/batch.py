@@ -28,16 +28,7 @@ def submission(
 
     `partition` is that of the cluster file by default.
     """
-    where = {
-        "partition": partition or config.partition,
-        "account": config.account,
-        "qos": config.qos,
-        "reservation": config.reservation,
-        "comment": config.comment,
-    }
-    return (
-        *SMALL_JOB,
-        f"--job-name={name}",
-        *(f"--{key}={value}" for key, value in where.items() if value),
-        *options,
-    )
+    stated = {key: getattr(config, key) for key in ("partition", "account", "qos", "reservation", "comment")}
+    where = stated | ({"partition": partition} if partition else {})
+    given = (f"--{key}={value}" for key, value in where.items() if value)
+    return (*SMALL_JOB, f"--job-name={name}", *given, *options)

@@ -6,6 +6,7 @@ import os
 import re
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from pytest_gpucluster.cluster.environment import SYSTEM_PATH
@@ -16,11 +17,12 @@ from pytest_gpucluster.core.errors import SlurmError, TransportError, in_vain
 from pytest_gpucluster.core.sanitize import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, PartitionInfo, ReservationInfo, StepInfo
     from pytest_gpucluster.cluster.slurm.result import StepResult
     from pytest_gpucluster.cluster.transport import Transport
+    from pytest_gpucluster.cluster.transport.base import Env
     from pytest_gpucluster.config.models import Cluster
 
 _T = TypeVar("_T")
@@ -35,9 +37,8 @@ _OUTAGE = re.compile(
     r"|Rate limit exceeded",  # SlurmctldParameters=rl_enable, since 23.02
     re.IGNORECASE,
 )
-AGAIN = (
-    10.0  # seconds of retries for a command after another one has waited for the controller without success
-)
+# seconds of retries for a command after another one has waited for the controller without success
+AGAIN = 10.0
 # scontrol without any slurm.conf: src/common/fetch_config.c, read_config.c
 _NO_CONF = "Could not establish a configuration source"
 # versions of commands and slurmctld that differ too much: src/common/slurm_errno.c
@@ -62,16 +63,12 @@ class Slurm:
         self.timeout = timeout
         self.env: dict[str, str | None] = {"SLURM_TIME_FORMAT": "standard"}  # added to that of the transport
         self._lock = threading.RLock()
-        self._cache: dict[str, object] = {}
+        self._cache: dict[tuple[str, ...], object] = {}
         self._away: tuple[float, float] | None = None  # begin and last observation of a controller outage
         self.on_step: Callable[[StepResult], None] | None = None  # called after every step
 
     def run(
-        self,
-        *argv: str,
-        timeout: float | None = None,
-        input: str | None = None,  # as in subprocess.run
-        env: Mapping[str, str | None] | None = None,
+        self, *argv: str, timeout: float | None = None, input: str | None = None, env: Env | None = None
     ) -> str:
         """Run a Slurm command and return its standard output.
 
@@ -81,7 +78,6 @@ class Slurm:
         begin = time.monotonic()
         pause = 0.5
         while True:
-            error = None
             try:
                 done = self.transport.run(
                     argv, timeout=timeout or self.timeout, input=input, env={**self.env, **(env or {})}
@@ -91,15 +87,12 @@ class Slurm:
             if done.rc == 0:
                 self._away = None
                 return done.stdout
-            error = SlurmError(
-                f"{argv[0]}: {error_line(done.stderr) or error_line(done.stdout) or 'no message'} "
-                f"(exit {done.rc}: {' '.join(redact.words(argv))[:120]})",
-                argv=argv,
-                rc=done.rc,
-                stderr=done.stderr,
-            )
+            words = error_line(done.stderr)
+            failed = partial(SlurmError, argv=argv, rc=done.rc, stderr=done.stderr)
             if not outage(done.stderr):
-                raise error
+                command = " ".join(redact.words(argv))[:120]
+                words = words or error_line(done.stdout) or "no message"
+                raise failed(f"{argv[0]}: {words} (exit {done.rc}: {command})")
             now = time.monotonic()
             waited = now - begin
             since, seen = self._away or (begin, begin)
@@ -107,30 +100,19 @@ class Slurm:
                 since = begin
             self._away = since, now
             if now + pause > max(since + self.retry_for, begin + min(AGAIN, self.retry_for)):
-                raise in_vain(
-                    SlurmError(
-                        f"{argv[0]}: the Slurm controller did not answer for {waited:.0f} s: {error_line(done.stderr)}: "
-                        "is slurmctld running and SLURM_CONF right? (scontrol ping)",
-                        argv=argv,
-                        rc=done.rc,
-                        stderr=done.stderr,
-                    )
-                )
+                why = f"the Slurm controller did not answer for {waited:.0f} s: {words}"
+                advice = "is slurmctld running and SLURM_CONF right? (scontrol ping)"
+                raise in_vain(failed(f"{argv[0]}: {why}: {advice}"))
             time.sleep(pause)
             pause = min(pause * 2, 5.0)
 
     def nodes(self) -> dict[str, NodeInfo]:
         """Return all nodes of Slurm: one process, cached."""
-        return self._cached(
-            "nodes", lambda: self._parsed(inventory.parse_nodes, "scontrol", "show", "node", "-o", "-a")
-        )
+        return self._cached(inventory.parse_nodes, "scontrol", "show", "node", "-o", "-a")
 
     def partitions(self) -> dict[str, PartitionInfo]:
         """Return all partitions: one process, cached."""
-        return self._cached(
-            "partitions",
-            lambda: self._parsed(inventory.parse_partitions, "scontrol", "show", "partition", "-o", "-a"),
-        )
+        return self._cached(inventory.parse_partitions, "scontrol", "show", "partition", "-o", "-a")
 
     def reservations(self) -> dict[str, ReservationInfo]:
         """Return all reservations: one process, not cached."""
@@ -150,9 +132,7 @@ class Slurm:
 
     def config(self) -> dict[str, str]:
         """Return slurmctld's current configuration: one process, cached."""
-        return self._cached(
-            "config", lambda: self._parsed(inventory.parse_config, "scontrol", "show", "config")
-        )
+        return self._cached(inventory.parse_config, "scontrol", "show", "config")
 
     @property
     def version(self) -> str:
@@ -173,11 +153,11 @@ class Slurm:
                 f"{' '.join(argv)}: not understood: {one_line(error)}", argv=argv, rc=0
             ) from error
 
-    def _cached(self, key: str, ask: Callable[[], _T]) -> _T:
+    def _cached(self, parse: Callable[[str], _T], *argv: str) -> _T:
         with self._lock:
-            if key not in self._cache:
-                self._cache[key] = ask()
-            return self._cache[key]  # type: ignore[return-value]  # stored under the key of its own type
+            if argv not in self._cache:
+                self._cache[argv] = self._parsed(parse, *argv)
+            return self._cache[argv]  # type: ignore[return-value]  # what its own parser returned
 
 
 def error_line(stderr: str) -> str:
@@ -189,9 +169,8 @@ def error_line(stderr: str) -> str:
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     telling = (line for line in lines if "error:" in line or "unrecognized option" in line)
     chosen = next(telling, lines[-1] if lines else "")
-    return re.sub(
-        r"^(?:\w+: |\[\d{4}-[^]]*\] )(?:fatal: |error: )*", "", chosen
-    )  # the time: slurmstepd since 25.05
+    # the time: slurmstepd since 25.05
+    return re.sub(r"^(?:\w+: |\[\d{4}-[^]]*\] )(?:fatal: |error: )*", "", chosen)
 
 
 def make_slurm(cluster: Cluster) -> Slurm | None:

@@ -42,13 +42,10 @@ def parse_ending(text: str) -> tuple[EndingJob, ...]:
     """Read squeue's lines 'JOB|USER|END|NODES'; lines without an end time are skipped."""
     jobs = []
     for line in text.splitlines():
-        job, _, rest = line.strip().partition("|")
-        user, _, rest = rest.partition("|")
-        end, _, nodes = rest.partition("|")
         with contextlib.suppress(ValueError):
-            jobs.append(
-                EndingJob(job, user, datetime.fromisoformat(end).replace(tzinfo=None), hostlist.expand(nodes))
-            )
+            job, user, end, nodes = line.strip().split("|", 3)
+            ended = datetime.fromisoformat(end).replace(tzinfo=None)
+            jobs.append(EndingJob(job, user, ended, hostlist.expand(nodes)))
     return tuple(jobs)
 
 
@@ -76,10 +73,8 @@ def with_stuck(
 def with_unseen(nodes: Mapping[str, NodeInfo], jobs: Iterable[EndingJob]) -> dict[str, NodeInfo]:
     """Return the nodes, with a mark on those that are COMPLETING for a job that Slurm hides from this user."""
     seen = {name for job in jobs for name in job.nodes}
-    return {
-        name: replace(info, ending_unseen="COMPLETING" in info.flags and name not in seen)
-        for name, info in nodes.items()
-    }
+    unseen = {name for name, info in nodes.items() if "COMPLETING" in info.flags} - seen
+    return {name: replace(info, ending_unseen=name in unseen) for name, info in nodes.items()}
 
 
 def mark_stuck(slurm: Slurm, nodes: Mapping[str, NodeInfo], stated: float | None) -> Mapping[str, NodeInfo]:
@@ -123,9 +118,8 @@ def wait_completed(
         if len(done) == len(found) or left <= 0:
             return done
         if pause == LONG:
-            progress(
-                f"waiting for the epilog on {hostlist.fold(found.keys() - done.keys())}, at most {left:.0f} s"
-            )
+            nodes = hostlist.fold(found.keys() - done.keys())
+            progress(f"waiting for the epilog on {nodes}, at most {left:.0f} s")
         if wait(min(pause, left)) is False:
             return done
         pause = min(2 * pause, 2 * LONG)

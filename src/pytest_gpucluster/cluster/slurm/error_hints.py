@@ -3,73 +3,49 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core import units
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
+    from pytest_gpucluster.cluster.slurm.allocation import AllocationRequest
     from pytest_gpucluster.cluster.slurm.inventory import PartitionInfo
 
 # errors of salloc (slurm_errno.c) and what to do
-_ADVICE = (
-    ("Invalid partition name", "name one of `sinfo -s` as partition"),
-    (
-        "Invalid account or account/partition",
-        "set slurm.account in the cluster file to one of `sacctmgr show assoc user=$USER`",
-    ),
-    (
-        "Invalid qos",
-        "set slurm.qos in the cluster file to one of `sacctmgr show assoc user=$USER format=account,qos`",
-    ),
-    ("Requested reservation is invalid", "name one of `scontrol show reservation`"),
-    ("Requested reservation not usable now", "wait for its start time or do not name the reservation"),
-    (
-        "Access denied to requested reservation",
-        "the reservation is for other users or accounts (scontrol show reservation): request access, or set slurm.account",
-    ),
-    ("Access/permission denied", "ask for access to the partition, account or reservation"),
-    ("Invalid node name", "a node of the cluster file is unknown to Slurm: compare `sinfo -N`"),
-    ("Invalid feature specification", "no node has that constraint: compare `sinfo -o '%N %f'`"),
-    (
-        "Requested node configuration is not available",
-        "no such node has the requested CPUs, memory or gres, or MaxMemPerCPU allows less memory (scontrol show config): "
-        "slurm.extra_args: [--mem=SIZE]",
-    ),
-    (
-        "Invalid user id",
-        "Slurm takes no jobs of root (DisableRootJobs in slurm.conf), or does not know this user: run it as another user, or "
-        "name one of a login node (transport.host, transport.user)",
-    ),
-    (
-        "Requested time limit is invalid",
-        "request less time (slurm.time or --time), or another slurm.partition",
-    ),
-    (
-        "MaxSubmitJob",
-        "the account or QOS allows no more jobs in the queue (MaxSubmitJobs): wait for the end of others, or set another account or QOS",
-    ),
-    (
-        "violates accounting/QOS policy",
-        "the account or QOS allows less (sacctmgr show qos): fewer --nodes, less slurm.time, or another slurm.qos",
-    ),
-    (
-        "Node count specification invalid",
-        "the partition has, or allows (MaxNodes), fewer nodes than requested: fewer --nodes",
-    ),
-    (
-        "Required partition not available",
-        "an administrator sets its state to UP (scontrol update), or name another partition",
-    ),
-    ("More processors requested than permitted", "fewer nodes exist than were requested"),
-    ("are not in this partition", "name the partition of these nodes"),
-    ("Unable to contact slurm controller", "is slurmctld running and SLURM_CONF right? (scontrol ping)"),
-    (
-        "Unspecified error",
-        "a job_submit plugin refuses it: set what it requires under slurm: account, qos, comment, extra_args",
-    ),
-)
+_ADVICE = {
+    "Invalid partition name": "name one of `sinfo -s` as partition",
+    "Invalid account or account/partition": "set slurm.account in the cluster file to one of "
+    "`sacctmgr show assoc user=$USER`",
+    "Invalid qos": "set slurm.qos in the cluster file to one of "
+    "`sacctmgr show assoc user=$USER format=account,qos`",
+    "Requested reservation is invalid": "name one of `scontrol show reservation`",
+    "Requested reservation not usable now": "wait for its start time or do not name the reservation",
+    "Access denied to requested reservation": "the reservation is for other users or accounts (scontrol show "
+    "reservation): request access, or set slurm.account",
+    "Access/permission denied": "ask for access to the partition, account or reservation",
+    "Invalid node name": "a node of the cluster file is unknown to Slurm: compare `sinfo -N`",
+    "Invalid feature specification": "no node has that constraint: compare `sinfo -o '%N %f'`",
+    "Requested node configuration is not available": "no such node has the requested CPUs, memory or gres, "
+    "or MaxMemPerCPU allows less memory (scontrol show config): slurm.extra_args: [--mem=SIZE]",
+    "Invalid user id": "Slurm takes no jobs of root (DisableRootJobs in slurm.conf), or does not know this "
+    "user: run it as another user, or name one of a login node (transport.host, transport.user)",
+    "Requested time limit is invalid": "request less time (slurm.time or --time), or another slurm.partition",
+    "MaxSubmitJob": "the account or QOS allows no more jobs in the queue (MaxSubmitJobs): wait for the end "
+    "of others, or set another account or QOS",
+    "violates accounting/QOS policy": "the account or QOS allows less (sacctmgr show qos): fewer --nodes, "
+    "less slurm.time, or another slurm.qos",
+    "Node count specification invalid": "the partition has, or allows (MaxNodes), fewer nodes than "
+    "requested: fewer --nodes",
+    "Required partition not available": "an administrator sets its state to UP (scontrol update), or name "
+    "another partition",
+    "More processors requested than permitted": "fewer nodes exist than were requested",
+    "are not in this partition": "name the partition of these nodes",
+    "Unable to contact slurm controller": "is slurmctld running and SLURM_CONF right? (scontrol ping)",
+    "Unspecified error": "a job_submit plugin refuses it: set what it requires under slurm: account, qos, "
+    "comment, extra_args",
+}
 _PENDING = {
     "Resources": "the nodes are busy",
     "Priority": "other jobs go first",
@@ -106,27 +82,11 @@ _ENDED = {
 }
 
 
-class JobRequest(Protocol):
-    """The part of a request that the hints use."""
-
-    @property
-    def nodes(self) -> Sequence[str]:
-        """The names of the nodes, or none."""
-
-    @property
-    def count(self) -> int | None:
-        """The number of nodes, if not by name."""
-
-    @property
-    def time(self) -> float:
-        """Seconds."""
-
-
 def advice(text: str) -> str:
     """Return what to do about an error of salloc; '' for an unknown one."""
     if "Incompatible versions" in text:  # client.py adds the hint; the text ends with "Unspecified error"
         return ""
-    return next((hint for words, hint in _ADVICE if words in text), "")
+    return next((hint for words, hint in _ADVICE.items() if words in text), "")
 
 
 def with_meaning(reason: str) -> str:
@@ -155,13 +115,13 @@ def hopeless(reason: str) -> bool:
     return reason.startswith(_HOPELESS) or bool(_OF_ONE_JOB.match(reason))
 
 
-def partition_limits(partition: PartitionInfo, request: JobRequest, error: str) -> str:
+def partition_limits(partition: PartitionInfo, request: AllocationRequest, error: str) -> str:
     """Return the settings of the partition that Slurm's error is about, and the key to change; '' for none."""
     found = "; ".join(_partition_limits(partition, request, error))
     return f"partition {partition.name} has {found}" if found else ""
 
 
-def _partition_limits(partition: PartitionInfo, request: JobRequest, error: str) -> Iterator[str]:
+def _partition_limits(partition: PartitionInfo, request: AllocationRequest, error: str) -> Iterator[str]:
     most, count = partition.max_time, len(request.nodes) or request.count or 1
     if re.search(r"time limit|PartitionTimeLimit", error, re.IGNORECASE) and most and request.time > most:
         time = units.slurm_time(request.time)

@@ -26,9 +26,8 @@ _AFTER_REASON = re.compile(
 )
 _FREE_TEXT = re.compile(r" {1,4}(?:Comment|Extra)=")
 _SOME_KEY = re.compile(r" {1,4}[A-Z][A-Za-z]*=")  # of versions to come
-_SILENT = re.compile(
-    r"^Not responding| : Not responding$"
-)  # since 23.02 it is appended to an existing reason
+# since 23.02 it is appended to an existing reason
+_SILENT = re.compile(r"^Not responding| : Not responding$")
 _KEY = re.compile(r"(?:^|\s)([A-Z][A-Za-z_]*)=")
 _COUNT = re.compile(r"(\d+)([KMGTP]?)")  # _get_suffix() of src/interfaces/gres.c
 _MIG = re.compile(r"(?<!\d)\d+g\.\d+gb", re.IGNORECASE)  # nvidia_a100_1g.5gb, 1g.10gb, 1c.3g.20gb
@@ -106,7 +105,7 @@ class StuckJob:
 
 @dataclass(frozen=True)
 class NodeInfo:
-    """One node as slurmctld reports it. `memory` is bytes; `gres` maps 'gpu:h200' or 'gpu' to a count.
+    """One node as slurmctld reports it. `state`: without flags, like IDLE. `memory` is bytes; `gres` maps 'gpu:h200' or 'gpu' to a count.
 
     cpus: CPUTot. cpus_effective: CPUEfctv, which Slurm prints since 22.05: without those of CoreSpecCount and CpuSpecList.
     """
@@ -139,11 +138,6 @@ class NodeInfo:
         return "simulated_hardware" in self.features
 
     @property
-    def base_state(self) -> str:
-        """The state without its flags: IDLE, ALLOCATED, MIXED, DOWN, ..."""
-        return self.state
-
-    @property
     def full_state(self) -> str:
         """The state with its flags, as scontrol writes it: IDLE+DRAIN."""
         return "+".join((self.state, *sorted(self.flags)))
@@ -166,9 +160,8 @@ class NodeInfo:
     @property
     def busy(self) -> bool:
         """A job runs or ends on the node."""
-        return (
-            self.state in _GOOD_STATES - {"IDLE"} or bool(self.flags & _OCCUPIED) or self.cpus_allocated > 0
-        )
+        works = self.state in _GOOD_STATES - {"IDLE"} or self.cpus_allocated > 0
+        return works or bool(self.flags & _OCCUPIED)
 
     @property
     def away(self) -> bool:
@@ -180,15 +173,18 @@ class NodeInfo:
     @property
     def responding(self) -> bool:
         """The node's slurmd responds to the controller."""
-        # DOWN by an administrator does not concern slurmd; DOWN by slurmctld has this reason
-        silent = self.state == "DOWN" and bool(_SILENT.search(self.reason))
-        return "NOT_RESPONDING" not in self.flags and self.state not in {"UNKNOWN", "FUTURE"} and not silent
+        states = {"UNKNOWN", "FUTURE"}
+        return "NOT_RESPONDING" not in self.flags and self.state not in states and not self._set_down
 
     @property
     def silenced(self) -> bool:
         """Slurmctld set the node DOWN since its slurmd did not respond for SlurmdTimeout; no person drained it."""
-        silent = self.state == "DOWN" and bool(_SILENT.search(self.reason))
-        return silent and not self.flags & {"DRAIN", "POWERED_DOWN"}
+        return self._set_down and not self.flags & {"DRAIN", "POWERED_DOWN"}
+
+    @property
+    def _set_down(self) -> bool:
+        # DOWN by an administrator does not concern slurmd; DOWN by slurmctld has this reason
+        return self.state == "DOWN" and bool(_SILENT.search(self.reason))
 
     @property
     def schedulable(self) -> bool:
@@ -237,19 +233,14 @@ class NodeInfo:
             return str(self.stuck)
         if self.schedulable:
             ending = self.state == "IDLE" and "COMPLETING" in self.flags
-            return "COMPLETING: " + _ENDING if ending else f"{self._occupied}: in use by other jobs"
+            occupied = "+".join((self.state, *sorted(self.flags & {"BLOCKED", "PERFCTRS"})))
+            return "COMPLETING: " + _ENDING if ending else f"{occupied}: in use by other jobs"
         return self._with_reason(self.label)
 
     def annotation(self) -> tuple[str, ...]:
         """Return the lines that a failing item shows for its node."""
-        lines = [f"Slurm state: {self.full_state}"]
-        if self.reason:
-            lines.append(f'reason: "{self.reason}"{self._by()}')
-        return tuple(lines)
-
-    @property
-    def _occupied(self) -> str:
-        return "+".join((self.state, *sorted(self.flags & {"BLOCKED", "PERFCTRS"})))
+        reason = (f'reason: "{self.reason}"{self._by()}',) if self.reason else ()
+        return (f"Slurm state: {self.full_state}", *reason)
 
     def _with_reason(self, label: str) -> str:
         # on old versions the reason of an earlier drain remains after RESUME: it does not explain a reservation
@@ -273,7 +264,6 @@ class PartitionInfo:
     default: bool = False
     max_time: float | None = None
     max_nodes: int | None = None
-    over_subscribe: str = ""
     allow_groups: tuple[str, ...] = ()  # (): all groups
     allow_accounts: tuple[str, ...] = ()
     deny_accounts: tuple[str, ...] = ()
@@ -342,13 +332,12 @@ def parse_partitions(text: str) -> dict[str, PartitionInfo]:
         values = _values(record)
         name = values["PartitionName"]
         partitions[name] = PartitionInfo(
-            name=name,
+            name,
             state=values["State"],
             nodes=hostlist.expand(_unset(values["Nodes"])),
             default=values["Default"] == "YES",
             max_time=_time(values["MaxTime"]),
             max_nodes=_number(values["MaxNodes"]),
-            over_subscribe=values["OverSubscribe"],
             allow_groups=_list(values, "AllowGroups"),
             allow_accounts=_list(values, "AllowAccounts"),
             deny_accounts=_list(values, "DenyAccounts"),
@@ -378,12 +367,7 @@ def parse_steps(text: str) -> tuple[StepInfo, ...]:
     """Read `scontrol show step -o JOB`."""
     records = (_values(record) for record in _records(text, "StepId="))
     return tuple(
-        StepInfo(
-            values["StepId"],
-            values["Name"],
-            hostlist.expand(_unset(values["NodeList"])),
-        )
-        for values in records
+        StepInfo(it["StepId"], it["Name"], hostlist.expand(_unset(it["NodeList"]))) for it in records
     )
 
 

@@ -52,6 +52,5 @@ class JobGuard:
         kill_group(process)
         if ended != 0:  # the shell was killed, or its scancel failed
             with contextlib.suppress(SlurmError):  # their time limit ends them in a minute
-                Slurm(self._slurm.transport, retry_for=RETRY_FOR).run(
-                    "scancel", "--quiet", f"--name={self.name}"
-                )
+                again = Slurm(self._slurm.transport, retry_for=RETRY_FOR)
+                again.run("scancel", "--quiet", f"--name={self.name}")

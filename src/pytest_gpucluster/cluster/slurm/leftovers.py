@@ -78,11 +78,8 @@ def leftover_of(what: str, name: str, remove: Callable[[], object]) -> Leftover 
     mark = runmark.mark_in(name)
     process, alive = runmark.process_of(mark), runmark.is_running(mark)
     if alive is None:
-        return Leftover(
-            f"{what} of process {process} of another machine, or of this one before a restart",
-            None,
-            "whether that run still exists cannot be determined here",
-        )
+        elsewhere = f"{what} of process {process} of another machine, or of this one before a restart"
+        return Leftover(elsewhere, None, "whether that run still exists cannot be determined here")
     return None if alive else Leftover(f"{what} of a killed run (process {process})", remove)
 
 
@@ -122,10 +119,8 @@ def _cancel(slurm: Slurm, number: str, name: str) -> None:
 
 def _queue(slurm: Slurm) -> list[tuple[str, str, str]]:
     """Return (id, state, name) of this user's jobs; elements of an array share the id, and may share a line."""
-    lines = (
-        line.split(maxsplit=2)
-        for line in slurm.run("squeue", "--me", "-h", "-a", "-o", "%F %T %j").splitlines()
-    )
+    text = slurm.run("squeue", "--me", "-h", "-a", "-o", "%F %T %j")
+    lines = (line.split(maxsplit=2) for line in text.splitlines())
     return [(words[0], words[1], words[2]) for words in lines if len(words) == 3]  # a job may have no name
 
 

@@ -23,9 +23,8 @@ _END = "--gpucluster-end"
 _BOTH = ("-v", "-Q")
 _NEXT = "gpucluster-next"  # a line between two answers
 _READ = re.compile(rf"unrecognized option\W+{_END.strip('-')}\b")
-_NOT_READ = re.compile(
-    r"both --verbose \(-v\) and --quiet \(-Q\)|No command given to execute"
-)  # the latter: srun
+# the latter: srun
+_NOT_READ = re.compile(r"both --verbose \(-v\) and --quiet \(-Q\)|No command given to execute")
 # no such command, no configuration, or no controller: the first other command reports it better
 _CANNOT = re.compile(r"fatal:|: not found|[Pp]ermission denied")
 

@@ -23,11 +23,8 @@ class PyxisOptions:
     mount_home: bool | None = None
     remap_root: bool | None = None
     entrypoint: bool | None = None
-    entrypoint_log: bool = False
     writable: bool | None = None
     env: tuple[str, ...] = ()
-    unshare: tuple[str, ...] = ()
-    image_mode: str | None = None
 
     def argv(self) -> list[str]:
         """Return srun's options."""
@@ -38,8 +35,6 @@ class PyxisOptions:
             "container-name": self.name,
             "container-save": self.save,
             "container-env": ",".join(self.env) or None,
-            "container-unshare": ",".join(self.unshare) or None,
-            "container-image-mode": self.image_mode,
         }
         switches = {
             "container-mount-home": self.mount_home,
@@ -50,8 +45,6 @@ class PyxisOptions:
         argv += [f"--{key}" if on else f"--no-{key}" for key, on in switches.items() if on is not None]
         if self.writable is not None:
             argv.append("--container-writable" if self.writable else "--container-readonly")
-        if self.entrypoint_log:
-            argv.append("--container-entrypoint-log")
         return argv
 
 

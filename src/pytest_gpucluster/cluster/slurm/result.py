@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from pytest_gpucluster.cluster.slurm.pyxis import explain
 
 # from a slurmd that processed the end of the job before the launch of the step (slurm_errno.c, 22.05 to 25.11)
 REVOKED = "Job credential revoked"
+_TASKS = re.compile(r"\b(\d{1,7})(?:-(\d{1,7}))?\b")
+MAX_TASK = 1 << 17  # far above any step; a damaged line must not fill the memory
 
 
 @dataclass(frozen=True)
@@ -65,3 +68,11 @@ class StepResult:
     def of_node(self, node: str) -> tuple[TaskResult, ...]:
         """Return the tasks of one node, in rank order."""
         return tuple(task for task in self.tasks if task.node == node)
+
+
+def task_numbers(text: str) -> tuple[int, ...]:
+    """Expand srun's task list: '0-2,5' is (0, 1, 2, 5)."""
+    numbers: list[int] = []
+    for match in _TASKS.finditer(text):
+        numbers.extend(range(int(match[1]), min(int(match[2] or match[1]), MAX_TASK) + 1))
+    return tuple(numbers)

@@ -13,11 +13,12 @@ import math
 import re
 import secrets
 import shlex
+import signal
 import subprocess
 import threading
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pytest_gpucluster.cluster.environment import (
     IDENTITY,
@@ -31,7 +32,7 @@ from pytest_gpucluster.cluster.environment import (
 from pytest_gpucluster.cluster.slurm import task_place
 from pytest_gpucluster.cluster.slurm.client import error_line
 from pytest_gpucluster.cluster.slurm.pyxis import PyxisOptions
-from pytest_gpucluster.cluster.slurm.result import REVOKED, StepResult, TaskResult
+from pytest_gpucluster.cluster.slurm.result import REVOKED, StepResult, TaskResult, task_numbers
 from pytest_gpucluster.cluster.transport import kill_group
 from pytest_gpucluster.core import hostlist, redact, units
 from pytest_gpucluster.core.errors import SlurmError, StepCancelled, StepError, StepMisplaced, StepTimeout
@@ -44,9 +45,10 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.cluster.slurm.client import Slurm
-    from pytest_gpucluster.cluster.transport import ProcessLike, RemoteProcess
+    from pytest_gpucluster.cluster.transport import RemoteProcess
     from pytest_gpucluster.config.models import EnvironmentConfig
 
+AnyFailure = TypeVar("AnyFailure", bound=SlurmError)
 MAX_SIGNAL = 64
 # a node without a started task counts as hung after these seconds plus a multiple of the time of half of the tasks
 STRAGGLER, STRAGGLER_FACTOR = 30.0, 5.0
@@ -54,35 +56,17 @@ ENOUGH_GRACE = 10.0  # seconds for a step to end by itself after all wanted outp
 _POLL = 0.5  # seconds
 # slurmstepd sends at most this many bytes of a line at once (SLURM_IO_MAX_MSG_LEN); --label starts a new line after each
 PIECE = 1024
-MAX_TASK = 1 << 17  # far above any step; a damaged line must not fill the memory
 # bytes stored of a whole step: with many tasks, less than its cap for each
 STEP_CAP, LEAST_CAP = 1 << 29, 1 << 16
 # in commands for a person, instead of login_lines(): Debian's /etc/profile forgets the PATH of a TaskProlog
 PROFILE = "P=$PATH; . /etc/profile; PATH=$PATH:$P"
 _LABEL = re.compile(rb" *(\d{1,7}): ")
-_RANKS = re.compile(r"\b(\d{1,7})(?:-(\d{1,7}))?\b")
 _ENDED = re.compile(r"srun: error: (\S+): tasks? ([\d,\-]+): (.+)")
 # messages of slurmstepd and srun for a cancelled step (22.05, src/slurmd/slurmstepd/req.c, src/srun)
 _CANCELLED = re.compile(r"\*\*\* (?:STEP|JOB) .*CANCELLED AT .*\*\*\*")
 _ABORTED = "Job step aborted"
-_SIGNALS = {
-    "Hangup": 1,
-    "Interrupt": 2,
-    "Quit": 3,
-    "Illegal instruction": 4,
-    "Trace/breakpoint trap": 5,
-    "Aborted": 6,
-    "Bus error": 7,
-    "Floating point exception": 8,
-    "Killed": 9,
-    "User defined signal 1": 10,
-    "Segmentation fault": 11,
-    "User defined signal 2": 12,
-    "Broken pipe": 13,
-    "Alarm clock": 14,
-    "Terminated": 15,
-    "Out Of Memory": 9,
-}
+# srun prints strsignal(3)
+_SIGNALS = {str(signal.strsignal(number)): number for number in range(1, 32)} | {"Out Of Memory": 9}
 
 
 @dataclass(frozen=True)
@@ -105,8 +89,6 @@ class StepRequest:
     gpus_per_task: int | None = None
     gpus_per_node: int | None = None
     cpus_per_task: int | None = None
-    gpu_bind: str | None = None
-    cpu_bind: str | None = None
     distribution: str | None = None
     mpi: str | None = None
     pyxis: PyxisOptions | None = None
@@ -137,8 +119,6 @@ class StepRequest:
             "gpus-per-task": self.gpus_per_task,
             "gres": f"gpu:{self.gpus_per_node}" if self.gpus_per_node else None,
             "cpus-per-task": self.cpus_per_task,
-            "gpu-bind": self.gpu_bind,
-            "cpu-bind": self.cpu_bind,
             "distribution": self.distribution,
             "mpi": self.mpi,
             "time": self.time_limit,
@@ -188,7 +168,7 @@ def run_step(slurm: Slurm, allocation: Allocation, request: StepRequest) -> Step
         *(["--overlap"] if request.overlap else []),
         f"--jobid={allocation.job_id}",
         "--label",
-        *(["--input=all"] if request.input is not None else ["--input=none"]),
+        f"--input={'none' if request.input is None else 'all'}",
         "--wait=0",  # WaitTime of slurm.conf would end the other tasks that long after the first
         *request.options(),
         *request.on_node(login_lines()).task_argv(nonce),
@@ -209,27 +189,18 @@ def run_step(slurm: Slurm, allocation: Allocation, request: StepRequest) -> Step
         slurm.on_step(result)
     began = [task for task in result.tasks if task.node and task.rank in reader.began]
     if misplaced := _misplaced(slurm, allocation, given, request, began):
-        raise _misplacement(misplaced, result, argv)
+        on = f"on {hostlist.fold(misplaced)}; "
+        raise _failed(StepMisplaced, next(iter(misplaced.values())), result, argv, on, nodes=misplaced)
     if timed_out:
-        raise _timeout(request, unended, unstarted, result, argv)
+        after = units.format_duration(round(result.seconds))
+        what = f"srun: cancelled after {after}: {_unfinished(request, unended, unstarted, result)}"
+        raise _failed(StepTimeout, what, result, argv, rc=None, unstarted=unstarted, unended=unended)
     if result.rc != 0 and not reader.began and not any(_ENDED.search(x) for x in result.stderr.splitlines()):
-        raise StepError(
-            f"srun: no task started: {result.hint or error_line(result.stderr) or 'no message'} "
-            f"(exit {result.rc}; repeat: {_shorten(result.command)})",
-            argv=argv,
-            rc=result.rc,
-            stderr=result.stderr,
-        )
+        what = f"srun: no task started: {result.hint or error_line(result.stderr) or 'no message'}"
+        raise _failed(StepError, what, result, argv, f"exit {result.rc}; ")
     # also if a task was ended before its begin frame
     if why := ended_from_outside(result, request):
-        error = StepCancelled(
-            f"srun: the step was ended from outside: {why} (repeat: {_shorten(result.command)})",
-            argv=argv,
-            rc=result.rc,
-            stderr=result.stderr,
-        )
-        error.result = result
-        raise error
+        raise _failed(StepCancelled, f"srun: the step was ended from outside: {why}", result, argv)
     return result
 
 
@@ -285,14 +256,12 @@ def environment_request(environment: EnvironmentConfig, request: StepRequest) ->
             name=environment.container_name,
             mount_home=environment.container_mount_home,
         )
-    lines = [
-        line for line in (request.prelude, *_module_lines(environment), _conda_line(environment)) if line
-    ]
+    lines = (request.prelude, *_module_lines(environment), _conda_line(environment))
     return replace(
         request,
         environment=None,
         pyxis=pyxis,
-        prelude="; ".join(lines),
+        prelude="; ".join(filter(None, lines)),
         shell="bash" if environment.modules or environment.conda else request.shell,
         env={**variables(environment), **request.env},
         mpi=request.mpi or environment.mpi,
@@ -346,9 +315,14 @@ class _Task:
     def text_of(self, which: str) -> str:
         return bytes(self.text[which]).decode(errors="replace")
 
+    def result(self, rank: int, nonce: bytes) -> TaskResult:
+        out, err = self.text_of("out"), self.text_of("err").replace(f"{nonce.decode()}: ", "sh: ")
+        ended = (self.node, self.rc, self.signal, out, err)
+        return TaskResult(rank, *ended, self.truncated, self.root, self.image)
+
 
 class _Reader:
-    def __init__(self, process: ProcessLike, nonce: str, cap: int) -> None:
+    def __init__(self, process: subprocess.Popen[bytes] | RemoteProcess, nonce: str, cap: int) -> None:
         self.process, self.cap = process, cap
         self.frame = re.compile(
             rb"(.*?)" + nonce.encode() + rb" (begin|end) (\d+) (\S*) (\S*)(?: (\S+) (\S+))?\s*$", re.DOTALL
@@ -364,10 +338,8 @@ class _Reader:
         self._lock = threading.Lock()
         assert process.stdout is not None
         assert process.stderr is not None
-        self._threads = [
-            threading.Thread(target=self._read, args=(process.stdout, "out"), daemon=True),
-            threading.Thread(target=self._read, args=(process.stderr, "err"), daemon=True),
-        ]
+        pipes = ((process.stdout, "out"), (process.stderr, "err"))
+        self._threads = [threading.Thread(target=self._read, args=pipe, daemon=True) for pipe in pipes]
         for thread in self._threads:
             thread.start()
 
@@ -422,20 +394,7 @@ class _Reader:
             own = bytes(self.own).decode(errors="replace")
             self._end_lines()
             self._add_srun_endings(own)
-            tasks = tuple(
-                TaskResult(
-                    rank,
-                    t.node,
-                    t.rc,
-                    t.signal,
-                    t.text_of("out"),
-                    t.text_of("err").replace(f"{self.nonce.decode()}: ", "sh: "),
-                    t.truncated,
-                    t.root,
-                    t.image,
-                )
-                for rank, t in sorted(self.tasks.items())
-            )
+            tasks = tuple(task.result(rank, self.nonce) for rank, task in sorted(self.tasks.items()))
             rest = bytes(self.unlabelled).decode(errors="replace")
         return StepResult(
             -1 if rc is None else rc, tasks, own, seconds, reproduce_command(allocation, request), rest
@@ -497,10 +456,10 @@ class _Reader:
                 pending.clear()
 
     def _add_srun_endings(self, own: str) -> None:
-        for node, rank, rc, signal in srun_endings(own):
+        for node, rank, rc, number in srun_endings(own):
             task = self.tasks.setdefault(rank, _Task())
             if task.rc is None:
-                task.node, task.rc, task.signal = task.node or node, rc, signal
+                task.node, task.rc, task.signal = task.node or node, rc, number
 
 
 def srun_endings(stderr: str) -> list[tuple[str, int, int, int | None]]:
@@ -518,7 +477,7 @@ def srun_endings(stderr: str) -> list[tuple[str, int, int, int | None]]:
             continue
         rc = int(code[1]) if code else 128 + (signal or 0)
         node = match[1] if "[" not in match[1] and "," not in match[1] else ""
-        endings += [(node, rank, rc, None if code else signal) for rank in _ranks(match[2])]
+        endings += [(node, rank, rc, None if code else signal) for rank in task_numbers(match[2])]
     return endings
 
 
@@ -526,42 +485,19 @@ def reproduce_command(allocation: Allocation, request: StepRequest) -> str:
     """Return a command line that repeats the step outside the allocation."""
     spec = allocation.spec
     wanted = _complete(request, allocation)
-    where = {
-        "partition": spec.partition,
-        "account": spec.account,
-        "qos": spec.qos,
-        "reservation": spec.reservation,
-    }
-    words = [f"{name}={value}" for name, value in redact.variables(_written(request.env)).items()]
+    where = {key: getattr(spec, key) for key in ("partition", "account", "qos", "reservation")}
+    env = (f"{name}={value}" for name, value in request.env.items())
+    words = [f"{name}={value}" for name, value in redact.variables(env).items()]
     # as the step: without the environment and the limits of the shell
     names = [*IDENTITY, f"LANG={LOCALE}", f"PATH={SYSTEM_PATH}", *request.env]
-    argv = [
-        "srun",
-        *(f"--{key}={value}" for key, value in where.items() if value),
-        f"--export={','.join(names)}",
-    ]
+    stated = [f"--{key}={value}" for key, value in where.items() if value]
     wanted = wanted.on_node(PROFILE)
-    line = shlex.join(
-        [
-            *(["env", *words] if words else []),
-            *argv,
-            *redact.words([*wanted.options(), *wanted.task_argv(None)]),
-        ]
-    )
+    what = redact.words([*wanted.options(), *wanted.task_argv(None)])
+    argv = ["srun", *stated, f"--export={','.join(names)}", *what]
+    line = shlex.join([*(["env", *words] if words else []), *argv])
     if request.input is None:
         return line
     return f"printf %s {base64.b64encode(request.input).decode()} | base64 -d | {line}"
-
-
-def _written(env: Mapping[str, str]) -> list[str]:
-    return [f"{name}={value}" for name, value in env.items()]
-
-
-def _ranks(text: str) -> list[int]:
-    ranks: list[int] = []
-    for match in _RANKS.finditer(text):
-        ranks += range(int(match[1]), min(int(match[2] or match[1]), MAX_TASK) + 1)
-    return ranks
 
 
 def _cancel(
@@ -570,12 +506,10 @@ def _cancel(
     if reader.step_id:
         with contextlib.suppress(SlurmError):
             slurm.run("scancel", "--signal=KILL", f"{allocation.job_id}.{reader.step_id}", timeout=20)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(5)
     else:
         kill_group(process, 15)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(5)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(5)
 
 
 def _misplaced(
@@ -629,45 +563,30 @@ def _fingerprint(
     return allocation.fingerprints[container.image]
 
 
-def _misplacement(nodes: Mapping[str, str], result: StepResult, argv: list[str]) -> StepMisplaced:
-    first = next(iter(nodes.values()))
-    error = StepMisplaced(
-        f"{first} (on {hostlist.fold(nodes)}; repeat: {_shorten(result.command)})",
-        argv=argv,
-        rc=result.rc,
-        stderr=result.stderr,
+def _failed(
+    kind: type[AnyFailure], what: str, result: StepResult, argv: list[str], more: str = "", **facts: object
+) -> AnyFailure:
+    error = kind(
+        f"{what} ({more}repeat: {_shorten(result.command)})", argv=argv, rc=result.rc, stderr=result.stderr
     )
-    error.result, error.nodes = result, nodes
+    vars(error).update(result=result, **facts)
     return error
 
 
-def _timeout(
-    request: StepRequest,
-    open_tasks: dict[int, str],
-    unstarted: tuple[str, ...],
-    result: StepResult,
-    argv: list[str],
-) -> StepTimeout:
+def _unfinished(
+    request: StepRequest, open_tasks: dict[int, str], unstarted: tuple[str, ...], result: StepResult
+) -> str:
+    """Return which tasks did not start or end."""
     what = []
     if unstarted or not any(task.node for task in result.tasks):
         what.append(f"no task started on {hostlist.fold(unstarted or request.nodes)}")
     if open_tasks:
         nodes = hostlist.fold(sorted({node for node in open_tasks.values() if node})) or "?"
-        what.append(
-            f"{len(open_tasks)} of {len(result.tasks)} tasks did not end, on {nodes}: task "
-            + ",".join(str(rank) for rank in list(open_tasks)[:16])
-        )
+        which = ",".join(map(str, list(open_tasks)[:16]))
+        what.append(f"{len(open_tasks)} of {len(result.tasks)} tasks did not end, on {nodes}: task {which}")
     if not what:
         what.append("srun itself did not end" if request.wrap else "it did not end")
-    error = StepTimeout(
-        f"srun: cancelled after {units.format_duration(round(result.seconds))}: "
-        f"{'; '.join(what)} (repeat: {_shorten(result.command)})",
-        argv=argv,
-        rc=None,
-        stderr=result.stderr,
-    )
-    error.result, error.unstarted, error.unended = result, unstarted, open_tasks
-    return error
+    return "; ".join(what)
 
 
 def _shorten(command: str) -> str:

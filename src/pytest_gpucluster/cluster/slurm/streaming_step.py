@@ -57,10 +57,8 @@ class StreamingStep:
         self._input: queue.Queue[bytes | None] = queue.Queue()
         assert self.process.stdout is not None
         assert self.process.stderr is not None
-        self._readers = [
-            threading.Thread(target=self._read, args=(self.process.stdout,), daemon=True),
-            threading.Thread(target=self._read_errors, args=(self.process.stderr,), daemon=True),
-        ]
+        work = ((self._read, self.process.stdout), (self._read_errors, self.process.stderr))
+        self._readers = [threading.Thread(target=it, args=(pipe,), daemon=True) for it, pipe in work]
         for thread in (*self._readers, threading.Thread(target=self._write, daemon=True)):
             thread.start()
 
@@ -100,10 +98,9 @@ class StreamingStep:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(5)
         if not self.ended and self.step_id:
+            step = f"{self._allocation.job_id}.{self.step_id}"
             with contextlib.suppress(SlurmError):
-                self._slurm.run(
-                    "scancel", "--signal=KILL", f"{self._allocation.job_id}.{self.step_id}", timeout=20
-                )
+                self._slurm.run("scancel", "--signal=KILL", step, timeout=20)
         for thread in self._readers:
             thread.join(1)
         kill_group(self.process)

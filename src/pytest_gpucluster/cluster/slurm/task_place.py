@@ -67,9 +67,8 @@ def stated(options: Sequence[str]) -> Stated:
 
 def undecided(container: Stated, tasks: Sequence[TaskResult]) -> tuple[str, ...]:
     """Return the nodes with a task whose root does not show the container: their host's root must be compared."""
-    return tuple(
-        dict.fromkeys(task.node for task in tasks if task.node and not container.has_root(task.root))
-    )
+    others = (task.node for task in tasks if task.node and not container.has_root(task.root))
+    return tuple(dict.fromkeys(others))
 
 
 def outside(container: Stated, tasks: Sequence[TaskResult], host_roots: Mapping[str, str]) -> dict[str, str]:
@@ -112,9 +111,7 @@ def other_image(container: Stated, tasks: Sequence[TaskResult], expected: str = 
                     f"{container.image} ({expected}): enroot remove it, or leave out one of them"
                 )
             elif image != usual.value and len(usual.votes) > 1:
-                others = hostlist.fold(
-                    usual.votes[0][1] if usual.clear else [it for it in alike if it != node]
-                )
+                others = hostlist.fold(usual.votes[0][1] if usual.clear else alike.keys() - {node})
                 found[node] = (
                     f"the {container} has the fingerprint {image}, on {others} another: two images have one name"
                 )

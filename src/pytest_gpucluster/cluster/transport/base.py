@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from pytest_gpucluster.core import redact
+from pytest_gpucluster.core.sanitize import one_line
+
 if TYPE_CHECKING:
     import collections
     import subprocess
     from collections.abc import Mapping, Sequence
     from typing import IO
 
+    Env = Mapping[str, str | None]  # added to the environment of a process; None unsets a variable
 
 # bytes per stream of a control command: `scontrol show node` of 10,000 nodes has 10 MiB
 MAX_OUTPUT = 1 << 26
@@ -27,8 +31,8 @@ class Completed:
     seconds: float
 
 
-class ProcessLike(Protocol):
-    """A started process with the interface of subprocess.Popen, on this machine or on a login node."""
+class RemoteProcess(Protocol):
+    """A process on another machine, with the interface of subprocess.Popen; only the transport can signal its group."""
 
     @property
     def stdin(self) -> IO[bytes] | None:
@@ -56,10 +60,6 @@ class ProcessLike(Protocol):
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the end and return the exit status; subprocess.TimeoutExpired after `timeout` seconds."""
 
-
-class RemoteProcess(ProcessLike, Protocol):
-    """A process on another machine: only the transport can signal its group."""
-
     def kill_group(self, sig: int) -> None:
         """Signal the process and its children; with SIGKILL also close its streams."""
 
@@ -75,17 +75,12 @@ class Transport(Protocol):
     """Processes started, by the last part of argv[0]."""
 
     def run(
-        self,
-        argv: Sequence[str],
-        *,
-        timeout: float,
-        input: str | None = None,  # as in subprocess.run
-        env: Mapping[str, str | None] | None = None,
+        self, argv: Sequence[str], *, timeout: float, input: str | None = None, env: Env | None = None
     ) -> Completed:
         """Run a command to its end; TransportError if it is not found or exceeds `timeout` seconds."""
 
     def spawn(
-        self, argv: Sequence[str], *, env: Mapping[str, str | None] | None = None
+        self, argv: Sequence[str], *, env: Env | None = None
     ) -> subprocess.Popen[bytes] | RemoteProcess:
         """Start a process with pipes for stdin, stdout and stderr, in its own process group."""
 
@@ -94,3 +89,8 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """Close open connections; a later command opens a new one."""
+
+
+def shown(argv: Sequence[str]) -> str:
+    """Return a command for a message, in at most one terminal line and without secrets."""
+    return one_line(" ".join(redact.words(argv)), 120)

@@ -82,11 +82,9 @@ def _exchange(
         connection.request("GET", target, headers=headers)
         with connection.getresponse() as answer:
             if answer.status in _REDIRECTS:
-                raise ValueError(
-                    f"HTTP status {answer.status}, a redirect, which is not followed: {answer.getheader('Location')}"[
-                        :200
-                    ]
-                )
+                where = answer.getheader("Location")
+                why = f"HTTP status {answer.status}, a redirect, which is not followed: {where}"
+                raise ValueError(why[:200])
             if answer.status not in _GOOD:
                 text = " ".join(answer.read(200).decode(errors="replace").split())
                 raise ValueError(f"HTTP status {answer.status}{f' ({text})' if text else ''}")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-_FIELDS = 3
+_FIELDS, _HASHED = 3, "|1|"
 _SIGNED_AS = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}  # RFC 8332; without SHA-1
 
 
@@ -70,16 +70,12 @@ def _entry(line: str) -> Entry | None:
     marker = words.pop(0) if words and words[0].startswith("@") else ""
     if len(words) < _FIELDS or words[0].startswith("#") or marker not in {"", "@revoked"}:
         return None
-    names = (words[0],) if _hashed(words[0]) else tuple(words[0].lower().split(","))
+    names = (words[0],) if words[0].startswith(_HASHED) else tuple(words[0].lower().split(","))
     return Entry(names, words[1], words[2], revoked=bool(marker))
 
 
-def _hashed(name: str) -> bool:
-    return name.startswith("|1|")
-
-
 def _matches(name: str, pattern: str) -> bool:
-    if not _hashed(pattern):
+    if not pattern.startswith(_HASHED):
         return not pattern.startswith("!") and fnmatch.fnmatchcase(name.lower(), _literal(pattern))
     try:
         return bool(paramiko.HostKeys.hash_host(name.lower(), pattern) == pattern)

@@ -14,23 +14,21 @@ import signal
 import subprocess
 import threading
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cluster.environment import UMASK, base_environment
-from pytest_gpucluster.cluster.transport.base import MAX_OUTPUT, Completed
-from pytest_gpucluster.core import redact
+from pytest_gpucluster.cluster.transport.base import MAX_OUTPUT, Completed, shown
 from pytest_gpucluster.core.errors import TransportError, in_vain
 from pytest_gpucluster.core.sanitize import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytest_gpucluster.cluster.transport.base import RemoteProcess
+    from pytest_gpucluster.cluster.transport.base import Env, RemoteProcess
 
 _CHUNK = 1 << 16
 _PIPE_SIZE = 1 << 20  # few large pieces: a reader next to a busy thread waits 5 ms for each
 _SLURM = frozenset({"salloc", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun"})
-_Bytes = TypeVar("_Bytes", str, bytes)
 _RUNNING: set[subprocess.Popen[bytes]] = set()  # commands that some thread waits for
 REAP = 1.0  # seconds for a killed process to end
 _STARTING = threading.RLock()  # held from the start of a command until _RUNNING has it
@@ -43,18 +41,13 @@ class LocalTransport:
     of an operator, as kubectl, which get the environment of this process instead.
     """
 
-    def __init__(self, env: Mapping[str, str | None] | None = None, *, inherit: bool = False) -> None:
+    def __init__(self, env: Env | None = None, *, inherit: bool = False) -> None:
         self.env, self.inherit = dict(env or {}), inherit
         self.started: collections.Counter[str] = collections.Counter()
         self._lock = threading.Lock()
 
     def run(
-        self,
-        argv: Sequence[str],
-        *,
-        timeout: float,
-        input: str | None = None,  # as in subprocess.run
-        env: Mapping[str, str | None] | None = None,
+        self, argv: Sequence[str], *, timeout: float, input: str | None = None, env: Env | None = None
     ) -> Completed:
         """Run a command to its end and return its output; undecodable bytes are replaced.
 
@@ -69,35 +62,27 @@ class LocalTransport:
             out, err = _communicate(process, b"" if input is None else input.encode(), timeout)
         except subprocess.TimeoutExpired:
             kill_group(process)
-            raise in_vain(
-                TransportError(
-                    f"{argv[0]}: not finished after {timeout:g} s: does its server respond? ({_short(argv)})"
-                )
-            ) from None
+            why = f"not finished after {timeout:g} s: does its server respond? ({shown(argv)})"
+            raise in_vain(TransportError(f"{argv[0]}: {why}")) from None
         except _TooMuch as much:
             kill_group(process)
             raise TransportError(
                 f"{argv[0]}: printed more than {MAX_OUTPUT >> 20} MiB, beginning with "
-                f"{one_line(much, 60)!r} ({_short(argv)})"
+                f"{one_line(much, 60)!r} ({shown(argv)})"
             ) from None
         except BaseException:
             kill_group(process)
             raise
         finally:
             _RUNNING.discard(process)
-        return Completed(
-            tuple(argv),
-            process.returncode,
-            out.decode(errors="replace"),
-            err.decode(errors="replace"),
-            time.monotonic() - begin,
-        )
+        texts = (out.decode(errors="replace"), err.decode(errors="replace"))
+        return Completed(tuple(argv), process.returncode, *texts, time.monotonic() - begin)
 
-    def spawn(
-        self, argv: Sequence[str], *, env: Mapping[str, str | None] | None = None
-    ) -> subprocess.Popen[bytes]:
+    def spawn(self, argv: Sequence[str], *, env: Env | None = None) -> subprocess.Popen[bytes]:
         """Start a process with three pipes, in its own session, so that Ctrl-C does not reach it."""
-        environment = self._environment(env or {})
+        base = os.environ if self.inherit else base_environment(os.environ)
+        merged = {**base, **self.env, **(env or {})}
+        environment = {name: value for name, value in merged.items() if value is not None}
         try:
             process = subprocess.Popen(
                 list(argv),
@@ -113,9 +98,8 @@ class LocalTransport:
         except (FileNotFoundError, NotADirectoryError):
             raise TransportError(_not_found(argv[0])) from None
         except PermissionError:
-            raise TransportError(
-                f"{argv[0]}: permission denied on this machine: check the mode of the file and of its folder"
-            ) from None
+            why = "permission denied on this machine: check the mode of the file and of its folder"
+            raise TransportError(f"{argv[0]}: {why}") from None
         except (OSError, ValueError) as error:
             raise TransportError(f"{argv[0]}: could not be started on this machine: {error}") from error
         assert process.stdout is not None
@@ -144,11 +128,6 @@ class LocalTransport:
         if (found := found or shutil.which(name, path=own)) is None:
             raise FileNotFoundError(name)
         return found
-
-    def _environment(self, env: Mapping[str, str | None]) -> dict[str, str]:
-        base = os.environ if self.inherit else base_environment(os.environ)
-        merged = {**base, **self.env, **env}
-        return {name: value for name, value in merged.items() if value is not None}
 
 
 class _TooMuch(Exception):  # converted into a TransportError
@@ -202,7 +181,7 @@ def _write_some(number: int, left: memoryview) -> memoryview:
         return memoryview(b"")
 
 
-def kill_group(process: subprocess.Popen[_Bytes] | RemoteProcess, sig: int = signal.SIGKILL) -> None:
+def kill_group(process: subprocess.Popen[Any] | RemoteProcess, sig: int = signal.SIGKILL) -> None:
     """Signal the process and its children; with SIGKILL also reap it within REAP seconds and close its pipes."""
     if not isinstance(process, subprocess.Popen):
         process.kill_group(sig)
@@ -237,8 +216,3 @@ def _not_found(program: str) -> str:
             "or name a login node under transport in the cluster file"
         )
     return f"{program}: not found on this machine: install it or put it on the PATH"
-
-
-def _short(argv: Sequence[str]) -> str:
-    text = one_line(" ".join(redact.words(argv)), 4096)
-    return text if len(text) <= 120 else text[:117] + "..."  # one terminal line

@@ -27,7 +27,9 @@ from pytest_gpucluster.core import scripts
 from pytest_gpucluster.core.errors import TransportError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
+
+    from pytest_gpucluster.cluster.transport.base import Env
 
 # Nothing in here is special to sh, csh or fish within single quotes.
 BOOT = """exec /bin/sh -c 'IFS= read -r h && eval "$(printf %b "$h")"'"""
@@ -53,14 +55,7 @@ class ConnectionLost(TransportError):
         self.begun = begun
 
 
-def script(
-    argv: Sequence[str],
-    env: Mapping[str, str | None],
-    nonce: str,
-    *,
-    path: str | None,
-    base: str | None = None,
-) -> str:
+def script(argv: Sequence[str], env: Env, nonce: str, *, path: str | None, base: str | None = None) -> str:
     """Return the sh script that executes the command; it prints `NONCE PID` on stdout and `NONCE` on stderr first.
 
     `base`: lines that make the environment; None: that of Slurm's commands.
@@ -69,9 +64,8 @@ def script(
     program = shlex.quote(argv[0])
     for name in env:
         if not _NAME.fullmatch(name):
-            raise TransportError(
-                f"{argv[0]}: {name!r} is no name of a shell variable: it cannot be sent over SSH"
-            )
+            why = f"{name!r} is no name of a shell variable: it cannot be sent over SSH"
+            raise TransportError(f"{argv[0]}: {why}")
     # commands are found on the session's PATH, but get that of command_path()
     lines = [f"PATH={shlex.quote(path)}${{PATH:+:$PATH}}"] if path else []
     if "/" in argv[0]:
@@ -170,14 +164,7 @@ class SshProcess:
         self.stderr: io.BufferedReader = io.BufferedReader(self._err, 1 << 16)
         self._merged = merged
 
-    def begin(
-        self,
-        env: Mapping[str, str | None],
-        *,
-        timeout: float,
-        path: str | None = None,
-        base: str | None = None,
-    ) -> None:
+    def begin(self, env: Env, *, timeout: float, path: str | None = None, base: str | None = None) -> None:
         """Start the command and read its pid; `base` as in script().
 
         Raise TransportError if it is not found, ConnectionLost if the connection was lost.
@@ -209,7 +196,10 @@ class SshProcess:
                 ) from error
             raise self._broken(begun=sent) from error
         self.close()
-        raise TransportError(_why_not(self.args[0], self.where, words[1:]))
+        why = f"not found on {self.where}: set slurm.bin to its folder, or add it to the PATH of SSH sessions"
+        if words[1:2] == ["mode"]:
+            why = f"permission denied on {self.where}: check the mode of the file and of its folder"
+        raise TransportError(f"{self.args[0]}: {why}")
 
     def _send(self, line: bytes) -> None:
         """Send the line; a login shell that runs nothing may have ended before, and what it printed says so."""
@@ -220,12 +210,11 @@ class SshProcess:
                 raise
 
     def _broken(self, *, begun: bool) -> ConnectionLost:
-        what = (
-            "was lost while the command started; it may have run: check before you repeat it"
-            if begun
-            else "was lost before the command started; safe to retry"
-        )
-        return ConnectionLost(f"{self.args[0]}: the SSH connection to {self.where} {what}", begun=begun)
+        what = "before the command started; safe to retry"
+        if begun:
+            what = "while the command started; it may have run: check before you repeat it"
+        why = f"{self.args[0]}: the SSH connection to {self.where} was lost {what}"
+        return ConnectionLost(why, begun=begun)
 
     def _skip_to(self, stream: io.BufferedReader, nonce: str, *, numbered: bool = False) -> list[str]:
         """Return the words of the line with the nonce; output of the login shell before it is dropped."""
@@ -345,12 +334,3 @@ def _read_all(stream: io.BufferedReader, name: str, ended: queue.SimpleQueue[tup
 def _quietly(work: Callable[[], object]) -> None:
     with contextlib.suppress(OSError, ValueError):
         work()
-
-
-def _why_not(program: str, where: str, words: Sequence[str]) -> str:
-    why = words[0] if words else ""
-    if why == "mode":
-        return f"{program}: permission denied on {where}: check the mode of the file and of its folder"
-    return (
-        f"{program}: not found on {where}: set slurm.bin to its folder, or add it to the PATH of SSH sessions"
-    )

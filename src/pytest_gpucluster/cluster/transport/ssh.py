@@ -12,7 +12,6 @@ import collections
 import contextlib
 import os
 import queue
-import shlex
 import subprocess
 import threading
 import time
@@ -20,17 +19,17 @@ from typing import TYPE_CHECKING
 
 import paramiko
 
-from pytest_gpucluster.cluster.transport.base import Completed
+from pytest_gpucluster.cluster.transport.base import Completed, shown
 from pytest_gpucluster.cluster.transport.remote_process import LOST, ConnectionLost, SshProcess
-from pytest_gpucluster.cluster.transport.ssh_connect import SshError, address_of, connect
-from pytest_gpucluster.core import redact
+from pytest_gpucluster.cluster.transport.ssh_connect import SshError, address_of, connect, hops
 from pytest_gpucluster.core.command_end import LIMITED_SH
 from pytest_gpucluster.core.errors import ConfigError, TransportError, in_vain
 from pytest_gpucluster.core.scripts import script
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
+    from pytest_gpucluster.cluster.transport.base import Env
     from pytest_gpucluster.config.models import TransportConfig
 
 FIRST_PATIENCE = 5.0  # seconds of retries for a server that is busy with other logins (MaxStartups)
@@ -59,16 +58,15 @@ class SshConnection:
         """Whether the connection is open, as far as known."""
         return bool(self._wire.is_active())
 
-    def begin(self, argv: Sequence[str], env: Mapping[str, str | None], *, path: str | None) -> SshProcess:
+    def begin(self, argv: Sequence[str], env: Env, *, path: str | None) -> SshProcess:
         """Start a process; paramiko.ChannelException if the server allows no more sessions on this connection."""
         try:
             channel = self._wire.open_session(timeout=self._timeout)
         except paramiko.ChannelException:
             raise
         except Exception as error:
-            raise ConnectionLost(
-                f"{argv[0]}: the SSH connection to {self.where} was lost", begun=False
-            ) from error
+            why = f"{argv[0]}: the SSH connection to {self.where} was lost"
+            raise ConnectionLost(why, begun=False) from error
         process = SshProcess(channel, argv, self.where, self.signal)
         process.begin(env, timeout=self._timeout, path=path)
         with self._lock:
@@ -92,12 +90,9 @@ class SshConnection:
 
     def lifeline(self) -> SshProcess:
         """Start the script at the other end that sends signals there; it ends with its input."""
-        argv = ("sh", "-c", LIMITED_SH + script(__package__, "lifeline.sh"), "gpucluster-lifeline")
-        process = SshProcess(
-            self._wire.open_session(timeout=self._timeout),
-            (*argv, f"{max(2, round(self._alive)):d}"),
-            self.where,
-        )
+        source, seconds = LIMITED_SH + script(__package__, "lifeline.sh"), max(2, round(self._alive))
+        argv = ("sh", "-c", source, "gpucluster-lifeline", f"{seconds:d}")
+        process = SshProcess(self._wire.open_session(timeout=self._timeout), argv, self.where)
         process.begin({}, timeout=self._timeout)
         return process
 
@@ -137,13 +132,9 @@ class SshConnection:
     def close(self) -> None:
         """Close the connection, which ends the input of all its processes."""
         self._signals.put(None)
-        with contextlib.suppress(Exception):
-            self._connection.close()
-        gateway = self._connection.gateway
-        while gateway is not None and not isinstance(gateway, str):
+        for hop in hops(self._connection):
             with contextlib.suppress(Exception):
-                gateway.close()
-            gateway = gateway.gateway
+                hop.close()
 
 
 class SshTransport:
@@ -153,13 +144,7 @@ class SshTransport:
     connects.
     """
 
-    def __init__(
-        self,
-        settings: TransportConfig,
-        env: Mapping[str, str | None] | None = None,
-        *,
-        path: str | None = None,
-    ) -> None:
+    def __init__(self, settings: TransportConfig, env: Env | None = None, *, path: str | None = None) -> None:
         if not settings.host:
             raise ConfigError("transport: kind is ssh, but host is missing: name the login node")
         self.host, self.settings, self.env, self.path = settings.host, settings, dict(env or {}), path
@@ -172,12 +157,7 @@ class SshTransport:
         self._connecting = threading.Lock()
 
     def run(
-        self,
-        argv: Sequence[str],
-        *,
-        timeout: float,
-        input: str | None = None,  # as in subprocess.run
-        env: Mapping[str, str | None] | None = None,
+        self, argv: Sequence[str], *, timeout: float, input: str | None = None, env: Env | None = None
     ) -> Completed:
         """Run a command to its end and return its output; undecodable bytes are replaced.
 
@@ -194,12 +174,8 @@ class SshTransport:
                 )
             except subprocess.TimeoutExpired:
                 process.kill_group()
-                raise in_vain(
-                    TransportError(
-                        f"{argv[0]}: not finished after {timeout:g} s on {self.where}: does its server respond? "
-                        f"({_short(argv)})"
-                    )
-                ) from None
+                why = f"not finished after {timeout:g} s on {self.where}: does its server respond?"
+                raise in_vain(TransportError(f"{argv[0]}: {why} ({shown(argv)})")) from None
             except BaseException:
                 process.kill_group()
                 raise
@@ -208,20 +184,13 @@ class SshTransport:
             if not lost:
                 break
             if not repeatable(argv) or time.monotonic() - begin > timeout:
-                raise ConnectionLost(
-                    f"{argv[0]}: the SSH connection to {self.where} was lost while the command ran; it may have "
-                    f"completed: check before you repeat it ({_short(argv)})",
-                    begun=True,
-                )
-        return Completed(
-            tuple(argv),
-            LOST if rc is None else rc,
-            out.decode(errors="replace"),
-            err.decode(errors="replace"),
-            time.monotonic() - begin,
-        )
+                why = f"{argv[0]}: the SSH connection to {self.where} was lost while the command ran"
+                advice = "it may have completed: check before you repeat it"
+                raise ConnectionLost(f"{why}; {advice} ({shown(argv)})", begun=True)
+        texts = (out.decode(errors="replace"), err.decode(errors="replace"))
+        return Completed(tuple(argv), LOST if rc is None else rc, *texts, time.monotonic() - begin)
 
-    def spawn(self, argv: Sequence[str], *, env: Mapping[str, str | None] | None = None) -> SshProcess:
+    def spawn(self, argv: Sequence[str], *, env: Env | None = None) -> SshProcess:
         """Start a process on an open connection; a lost one is replaced first."""
         merged = {**self.env, **(env or {})}
         deadline = time.monotonic() + AGAIN_PATIENCE
@@ -247,7 +216,7 @@ class SshTransport:
         for link in links:
             link.close()
 
-    def _begin(self, argv: Sequence[str], env: Mapping[str, str | None]) -> SshProcess:
+    def _begin(self, argv: Sequence[str], env: Env) -> SshProcess:
         """Start a process on the first connection that allows another session, else on a new connection."""
         full: set[SshConnection] = set()
         while True:
@@ -302,8 +271,3 @@ def repeatable(argv: Sequence[str]) -> bool:
         verb = next((word for word in argv[1:] if not word.startswith("-")), "")
         return verb in {"show", "ping"}
     return name in _REPEATABLE
-
-
-def _short(argv: Sequence[str]) -> str:
-    text = shlex.join(redact.words(argv))
-    return text if len(text) <= 120 else text[:117] + "..."  # one terminal line

@@ -26,7 +26,7 @@ from pytest_gpucluster.cluster.transport import known_hosts
 from pytest_gpucluster.core.errors import ConfigError, TransportError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from pytest_gpucluster.config.models import SshConfig
 
@@ -127,7 +127,7 @@ def connect(host: str, settings: SshConfig, *, gateway: Connection | None = None
     try:
         connection.open()
     except BaseException as error:
-        for hop in _hops(connection, gateway):
+        for hop in hops(connection, gateway):
             with contextlib.suppress(Exception):
                 hop.client.close()  # also the connection to the SSH agent
         if not isinstance(error, Exception):
@@ -167,7 +167,7 @@ def _prepared(host: str, settings: SshConfig, gateway: Connection | None) -> Con
         )
     except (ValueError, paramiko.SSHException) as error:
         raise ConfigError(f"ssh to {host}: {' '.join(str(error).split())}") from error
-    for hop in _hops(connection, gateway):
+    for hop in hops(connection, gateway):
         _prepare_hop(hop, settings)
     return connection
 
@@ -188,7 +188,8 @@ def _ssh_config(settings: SshConfig) -> paramiko.SSHConfig:
     return found
 
 
-def _hops(connection: Connection, end: Connection | None = None) -> Iterator[Connection]:
+def hops(connection: Connection, end: Connection | None = None) -> Iterator[Connection]:
+    """Yield a connection and those that it goes through, up to `end`."""
     hop = connection
     while isinstance(hop, Connection) and hop is not end:
         yield hop
@@ -220,16 +221,11 @@ def known_hosts_files(connection: Connection, settings: SshConfig) -> list[Path]
     """Return the known_hosts files of a connection; the first is the user's own."""
     if settings.known_hosts:
         return [Path(settings.known_hosts).expanduser()]
-    stated = [
-        name
-        for key in ("userknownhostsfile", "globalknownhostsfile")
-        for name in _words(connection.ssh_config.get(key, ""))
-    ]
+    stated: list[str] = []
+    for key in ("userknownhostsfile", "globalknownhostsfile"):
+        value = connection.ssh_config.get(key, "")
+        stated += shlex.split(value) if isinstance(value, str) else value
     return [Path(name).expanduser() for name in (stated or _KNOWN_HOSTS)]
-
-
-def _words(value: str | Sequence[str]) -> list[str]:
-    return shlex.split(value) if isinstance(value, str) else list(value)
 
 
 def _known_name(hop: Connection) -> str:
@@ -243,16 +239,17 @@ def fingerprint(key: paramiko.PKey) -> str:
 
 
 def _explained(error: Exception, connection: Connection, settings: SshConfig) -> SshError:
-    chain = [*_hops(connection)]
+    chain = [*hops(connection)]
     # the first hop that is not open
     hop = next((hop for hop in reversed(chain) if not hop.is_connected), connection)
     where = f"ssh to {hop.host}" + (f":{hop.port}" if hop.port != _PORT else "")
-    for kinds, explain in (
-        ((_WrongKey,), _about_host_key),
-        ((paramiko.AuthenticationException,), _about_login),
-        ((OSError,), _about_network),
-    ):
-        if isinstance(error, kinds):
+    known = {
+        _WrongKey: _about_host_key,
+        paramiko.AuthenticationException: _about_login,
+        OSError: _about_network,
+    }
+    for kind, explain in known.items():
+        if isinstance(error, kind):
             return SshError(f"{where}: {explain(error, hop, settings)}", transient=_transient(error))
     if "imed out" in str(error):
         return SshError(f"{where}: {_about_network(TimeoutError(), hop, settings)}")
@@ -304,8 +301,7 @@ def _about_network(error: Any, hop: Connection, settings: SshConfig) -> str:
 
 
 def _tried(hop: Connection) -> str:
-    files = hop.connect_kwargs.get("key_filename") or []
-    what = [str(Path(name)) for name in files]
+    what = [*(hop.connect_kwargs.get("key_filename") or [])]
     if hop.connect_kwargs.get("look_for_keys"):
         what.append("the keys of ~/.ssh")
     with contextlib.suppress(Exception):
