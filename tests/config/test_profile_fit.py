@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_gpucluster.config.init_template import fitting, misfits
 from pytest_gpucluster.config.profile_files import load_profile, profile_names
-from pytest_gpucluster.config.profile_fit import fitting, misfits
 from pytest_gpucluster.core.survey import Hardware
 
 MIB = 2**20

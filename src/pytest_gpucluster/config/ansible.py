@@ -116,7 +116,7 @@ def _add_hosts(group: InventoryGroup, words: list[str], path: Path, number: int)
     variables = dict(word.split("=", 1) for word in words[1:] if "=" in word)
     name, colon, port = words[0].rpartition(":")
     if (
-        colon and port.isascii() and port.isdecimal() and "[" not in port
+        colon and port.isascii() and port.isdecimal()
     ):  # gpu01:2222; the colon of a range is followed by a bracket
         variables = {"ansible_port": port, **variables}
     else:

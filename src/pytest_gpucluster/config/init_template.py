@@ -13,7 +13,6 @@ from yaml import safe_load
 
 from pytest_gpucluster import SuiteError
 from pytest_gpucluster.config.profile_files import load_profile, profile_names
-from pytest_gpucluster.config.profile_fit import fitting, misfits
 from pytest_gpucluster.config.yaml_loader import clip, quoted
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import CHECKS
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pytest_gpucluster.config.ansible import Inventory
+    from pytest_gpucluster.config.models import Profile
     from pytest_gpucluster.core.registry import Suite
     from pytest_gpucluster.core.survey import Hardware
 
@@ -111,7 +111,8 @@ def draft(
         "groups:",
     ]
     for (gpu_type, count, partition), names in sorted(groups.items()):
-        lines += _group(partition if len(partitions) > 1 else "", names)
+        lines.append(f"  - nodes: {quoted(hostlist.fold(names))}  # {len(names)}")
+        lines += [f"    partition: {quoted(partition)}"] if partition and len(partitions) > 1 else []
         read = next(((name, survey.hardware[name]) for name in names if name in survey.hardware), None)
         why = next((survey.unread[name] for name in names if name in survey.unread), "")
         lines += _profile(gpu_type, count, read, why, simulated=simulated)
@@ -175,7 +176,7 @@ def proposals(gpu_type: str, count: int) -> list[str]:
     fitting = []
     for profile in map(load_profile, profile_names()):
         if gpu_type and profile.gpu and not profile.simulated and word.search(_spaced(profile.gpu.name)):
-            cloud = profile.name.startswith(("aws-", "azure-", "gcp-"))
+            cloud = profile.name.startswith((*CLOUDS,))
             counts = (profile.gpu.count, *profile.gpu.counts)
             fitting.append((count not in counts, cloud, profile.name))
     return [name for *_order, name in sorted(fitting)]
@@ -194,17 +195,9 @@ def _access(access: str, inventory: str | None) -> list[str]:
 
 def _transport(login: LoginNode | None) -> list[str]:
     if login is None:
-        return [
-            "",
-            "# Slurm's commands run on this machine; for a login node:",
-            "# transport: {host: login01}",
-        ]
-    lines = [
-        "",
-        "# Slurm's commands run on the login node",
-        "transport:",
-        f"  host: {quoted(login.host)}",
-    ]
+        here = "# Slurm's commands run on this machine; for a login node:"
+        return ["", here, "# transport: {host: login01}"]
+    lines = ["", "# Slurm's commands run on the login node", "transport:", f"  host: {quoted(login.host)}"]
     return [*lines, f"  user: {quoted(login.user)}"] if login.user else lines
 
 
@@ -218,17 +211,8 @@ def _slurm(partitions: set[str], conf: str | None, nodes: Sequence[DraftNode]) -
     time = "01:00:00"
     if least.max_time and least.max_time < TIME:
         time = f"{least.max_time / 60:g}m  # MaxTime of partition {clip(least.partition)}"
-    return [
-        *lines,
-        "  # account, qos, reservation, comment, constraint: as for salloc",
-        f"  time: {time}",
-        "  queue_wait: 10m",
-    ]
-
-
-def _group(partition: str, names: list[str]) -> list[str]:
-    lines = [f"  - nodes: {quoted(hostlist.fold(names))}  # {len(names)}"]
-    return [*lines, f"    partition: {quoted(partition)}"] if partition else lines
+    more = "  # account, qos, reservation, comment, constraint: as for salloc"
+    return [*lines, more, f"  time: {time}", "  queue_wait: 10m"]
 
 
 def _drafted(suite: Suite, survey: Survey) -> Sequence[str]:
@@ -246,19 +230,15 @@ def _section(suite: Suite, survey: Survey) -> str:
     packages = [word for word in suite.needs if word in suite.frameworks]
     missing = [f"needs {suite.stated}"] if suite.stated else []
     if survey.software:
-        missing += [
-            f"{word} is not in python3 of {nodes}"
-            for word in packages
-            if (nodes := survey.without(package=word))
-        ]
+        without = {word: survey.without(package=word) for word in packages}
+        missing += [f"{word} is not in python3 of {nodes}" for word, nodes in without.items() if nodes]
         missing += [f"{word} is not on {nodes}" for word in suite.programs if (nodes := survey.without(word))]
     elif packages or suite.programs:
         missing.append(f"needs {' and '.join((*packages, *suite.programs))}")
     if "2 nodes" in suite.needs and (small := survey.small_partitions()):
         missing.append(f"needs two nodes; partition {small} has one")
-    if missing:
-        return f"# {suite.name}: {{}}  # {clip('; '.join(missing), 100)}"
-    return f"{suite.name}: {{}}"
+    section = f"{suite.name}: {{}}"
+    return f"# {section}  # {clip('; '.join(missing), 100)}" if missing else section
 
 
 def _profile(
@@ -270,25 +250,20 @@ def _profile(
         return _shown(_unread(gpu_type, count, why), "generic", changes)
     node, hardware = read
     comments = [f"read on {node}: {_words(hardware)}"]
-    comments += [
-        f"not read on {node}: {clip(one, 140)}"
-        for one in hardware.unread
-        if count or not one.startswith("GPUs")
-    ]
+    unread = [one for one in hardware.unread if count or not one.startswith("GPUs")]
+    comments += [f"not read on {node}: {clip(one, 140)}" for one in unread]
     if not hardware.gpus:
         return _shown(comments, "generic", changes)
     found, mig = len(hardware.gpus), hardware.mig
     if not count:
         comments.append("Slurm allocates no GPUs there (no Gres=gpu)")
     elif count != found and not mig:
-        comments.append(
-            f"Slurm has {count} GPUs there (Gres), and {node} shows {found}: one of the two is wrong"
-        )
+        both = f"Slurm has {count} GPUs there (Gres), and {node} shows {found}"
+        comments.append(f"{both}: one of the two is wrong")
     wanted = found if mig else max(count, found)
     fits = fitting(hardware, wanted)
-    stated = (
-        {"gres_type": quoted(gpu_type, in_flow=True)} if gpu_type and "," not in gpu_type and not mig else {}
-    )
+    plain = gpu_type and "," not in gpu_type and not mig
+    stated = {"gres_type": quoted(gpu_type, in_flow=True)} if plain else {}
     if fits:
         gpu = load_profile(fits[0]).gpu
         if gpu and gpu.count != wanted:
@@ -305,9 +280,8 @@ def _profile(
         ((rate, ports),) = rates.items()
         changes["fabric"] = f"{{hcas: {ports}, link_layer: InfiniBand, rate: {rate * 8:g} Gb/s}}"
     elif hardware.ports:
-        comments.append(
-            "which adapters carry the traffic of GPUs is not known: fabric: {hcas: N, link_layer: ...}"
-        )
+        unknown = "which adapters carry the traffic of GPUs is not known"
+        comments.append(f"{unknown}: fabric: {{hcas: N, link_layer: ...}}")
     return _shown(comments, "generic", changes)
 
 
@@ -326,12 +300,8 @@ def _shown(comments: Sequence[str], profile: str, changes: Mapping[str, str]) ->
     lines = [f"    # {comment}" for comment in comments]
     if not changes:
         return [*lines, f"    profile: {profile}"]
-    return [
-        *lines,
-        "    profile:",
-        f"      extends: {profile}",
-        *(f"      {key}: {text}" for key, text in changes.items()),
-    ]
+    keys = {"extends": profile, **changes}
+    return [*lines, "    profile:", *(f"      {key}: {text}" for key, text in keys.items())]
 
 
 def _flow(keys: Mapping[str, str]) -> str:
@@ -365,16 +335,66 @@ def _mig(hardware: Hardware) -> dict[str, str]:
 
 def _words(hardware: Hardware) -> str:
     """Return what was read, in a line of a comment."""
-    gpus = Counter(
-        f"{clip(name)} ({size // 2**20} MiB)" if size else clip(name) for name, size in hardware.gpus
-    )
+    gpus = Counter(clip(name) + (f" ({size // 2**20} MiB)" if size else "") for name, size in hardware.gpus)
     words = [f"{number} x {name}" for name, number in gpus.items()] or ["no GPU"]
     words += [", ".join(sorted(hardware.links))] if hardware.links else []
     words += ["MIG"] if hardware.mig else []
     ports = Counter(hardware.ports)
-    words += [f"{number} {clip(layer)} at {rate * 8:g} Gb/s" for (layer, rate), number in ports.items()] or [
-        "no adapter"
-    ]
+    adapters = [f"{number} {clip(layer)} at {rate * 8:g} Gb/s" for (layer, rate), number in ports.items()]
+    words += adapters or ["no adapter"]
     words += ["virtual machine"] if hardware.virtual else []
     words += [clip(hardware.vendor)] if hardware.vendor and hardware.virtual else []
     return "; ".join(words)
+
+
+# --- which shipped profiles fit a node: all that a profile states of the hardware must be what was read
+
+# a profile with this prefix is an instance type of a cloud, whose machines have this vendor in DMI
+CLOUDS = {"aws-": "Amazon", "azure-": "Microsoft", "gcp-": "Google"}
+GUEST = "-vm"  # end of the name of a profile of virtual machines
+
+
+def fitting(hardware: Hardware, count: int) -> list[str]:
+    """Return the shipped profiles that fit, best first. `count`: the GPUs that the node must have."""
+    profiles = [load_profile(name) for name in profile_names()]
+    found = [one for one in profiles if one.gpu and not one.simulated and not misfits(one, hardware, count)]
+    found.sort(key=lambda one: (one.gpu is None or one.gpu.count != count, one.name))
+    return [one.name for one in found]
+
+
+def misfits(profile: Profile, hardware: Hardware, count: int) -> list[str]:
+    """Return what the profile states and the node does not have, or what could not be read; [] if the profile fits."""
+    gpu, fabric = profile.gpu, profile.fabric
+    assert gpu is not None
+    names = {name for name, _ in hardware.gpus}
+    found = (
+        [f"GPUs are {', '.join(sorted(names)) or 'unknown'}, not {gpu.name}"] if names != {gpu.name} else []
+    )
+    if count not in (gpu.count, *gpu.counts):
+        found.append(f"{count} GPUs, not {gpu.count}")
+    if gpu.memory is not None and {memory for _, memory in hardware.gpus} != {gpu.memory}:
+        found.append("another memory of the GPUs")
+    if gpu.nvlinks is not None and count > 1 and {*hardware.nvlinks} != {gpu.nvlinks}:
+        found.append(f"not {gpu.nvlinks} active NVLinks on each GPU")
+    if gpu.topology is not None and count > 1 and hardware.links != {gpu.topology}:
+        found.append(f"not {gpu.topology} between all GPUs")
+    if fabric.link_layer == "none":
+        if any(layer == "InfiniBand" for layer, _ in hardware.ports):
+            found.append("the node has InfiniBand")
+    else:
+        ports = [rate for layer, rate in hardware.ports if layer == fabric.link_layer]
+        fast = [rate for rate in ports if fabric.rate is None or abs(rate - fabric.rate) < 0.01 * fabric.rate]
+        if len(fast) != fabric.hcas:
+            found.append(f"{len(fast)} ports as the profile states, not {fabric.hcas}")
+    return found + _machine(profile, hardware)
+
+
+def _machine(profile: Profile, hardware: Hardware) -> list[str]:
+    vendor = next((vendor for prefix, vendor in CLOUDS.items() if profile.name.startswith(prefix)), "")
+    if vendor:
+        return [] if vendor in hardware.vendor else [f"the machine is not of {vendor}"]
+    if profile.name.endswith(GUEST):
+        return [] if hardware.virtual else ["the node is no virtual machine"]
+    if hardware.virtual and profile.gpu and profile.gpu.nvswitch:
+        return ["the node is a virtual machine, whose NVSwitch belongs to the hypervisor"]
+    return []

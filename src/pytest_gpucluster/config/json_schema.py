@@ -27,53 +27,36 @@ def schema(kind: Literal["cluster", "profile"] = "cluster") -> dict[str, Any]:
     definitions = parts.pop("$defs")
     definitions["Profile"] = parts
     if kind == "profile":
-        return {
-            "$schema": DIALECT,
-            "$defs": definitions,
-            "$ref": "#/$defs/Profile",
-            "title": "hardware profile",
-        }
+        whole = {"$schema": DIALECT, "$defs": definitions, "$ref": "#/$defs/Profile"}
+        return {**whole, "title": "hardware profile"}
     whole = ClusterFile.model_json_schema()
     definitions |= whole.pop("$defs")
     named = [{"required": ["nodes"]}, {"required": ["groups"]}]
-    # without both: a section that names nodes of its own
-    own = [{"required": [name], "properties": {name: {"required": ["nodes"]}}} for name in _naming_sections()]
+    # without both: a section that may name nodes which no group has
+    sections = [name for model, name in SECTIONS.items() if model.own_nodes is not SuiteSection.own_nodes]
+    own = [{"required": [name], "properties": {name: {"required": ["nodes"]}}} for name in sections]
     whole["oneOf"] = [*named, {"not": {"anyOf": named}, "anyOf": own}]
     whole["$defs"] = definitions
     whole = _loosened(whole)
     for holder in (whole, whole["$defs"]["GroupFile"]):
-        holder["properties"]["profile"] = _profile_reference(holder["properties"]["profile"])
+        about = holder["properties"]["profile"]["description"]
+        named_profile = {"type": "string", "examples": list(profile_names())}
+        either = [named_profile, {"$ref": "#/$defs/Profile"}]
+        holder["properties"]["profile"] = {"anyOf": either, "description": about}
     return {"$schema": DIALECT, **whole, "title": "cluster file of pytest-gpucluster"}
-
-
-def _naming_sections() -> list[str]:
-    """Return the sections that may name nodes which no group has."""
-    return [name for model, name in SECTIONS.items() if model.own_nodes is not SuiteSection.own_nodes]
 
 
 def _profile_schema() -> dict[str, Any]:
     """Return the schema of a profile that may extend another one: nothing is required in it."""
     parts = Profile.model_json_schema()
-    parts["properties"]["extends"] = {
-        "type": "string",
-        "description": "the profile whose keys these go before",
-    }
-    for model in (
-        parts,
-        parts["$defs"]["NodeProfile"],
-        parts["$defs"]["GpuProfile"],
-        parts["$defs"]["FabricProfile"],
-    ):
+    extends = {"type": "string", "description": "the profile whose keys these go before"}
+    parts["properties"]["extends"] = extends
+    for model in (parts, *(parts["$defs"][f"{name}Profile"] for name in ("Node", "Gpu", "Fabric"))):
         model.pop("required", None)
         for key in model["properties"].values():
             key.pop("default", None)  # the profile below says what holds where a key is left out
     loosened: dict[str, Any] = _loosened(parts)
     return loosened
-
-
-def _profile_reference(described: dict[str, Any]) -> dict[str, Any]:
-    named = {"type": "string", "examples": list(profile_names())}
-    return {"anyOf": [named, {"$ref": "#/$defs/Profile"}], "description": described["description"]}
 
 
 def _loosened(part: Any) -> Any:
@@ -181,21 +164,11 @@ def _kind(about: dict[str, Any]) -> str:
     if "anyOf" in about:
         kinds = [_kind(one) for one in about["anyOf"] if one.get("type") != "null"]
         return " or ".join(dict.fromkeys(kinds))
-    if about.get("type") == "array":
-        return f"list of {_kind(about['items'])}".replace("of mapping", "of mappings")
-    if about.get("type") == "object":
-        inner = about.get("additionalProperties")
-        return (
-            f"mapping of {_kind(inner)}".replace("of mapping", "of mappings")
-            if isinstance(inner, dict)
-            else "mapping"
-        )
-    return _scalar(about)
-
-
-def _scalar(about: dict[str, Any]) -> str:
-    kind = about.get("type")
+    if (kind := about.get("type")) in ("array", "object"):
+        inner = about.get("items" if kind == "array" else "additionalProperties")
+        of = f" of {_kind(inner)}".replace("of mapping", "of mappings") if isinstance(inner, dict) else ""
+        return ("list" if kind == "array" else "mapping") + of
     if about.get("title") in ("size", "duration", "bandwidth"):
         return str(about["title"])
     names = {"integer": "whole number", "number": "number", "boolean": "true or false"}
-    return names.get(kind, "text") if isinstance(kind, str) else "text"
+    return names.get(str(kind), "text")

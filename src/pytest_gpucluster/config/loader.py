@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,12 +48,8 @@ def _user_folder() -> tuple[Path, ...]:
 
 def search_path() -> tuple[Path, ...]:
     """Return the folders that are searched for cluster files, first match wins."""
-    return (
-        Path("clusters"),
-        *(folder / "pytest-gpucluster" / "clusters" for folder in _user_folder()),
-        Path("/etc/pytest-gpucluster/clusters"),
-        BUILT_IN,
-    )
+    own = (folder / "pytest-gpucluster" / "clusters" for folder in _user_folder())
+    return (Path("clusters"), *own, Path("/etc/pytest-gpucluster/clusters"), BUILT_IN)
 
 
 def cluster_names() -> tuple[str, ...]:
@@ -134,7 +131,10 @@ def load_cluster(
         file_sha256=source.sha256,
         **shared,
     )
-    errors += [source.error(loc, problem) for loc, problem in _misplaced(written, cluster)]
+    misplaced = chain(
+        _shared_nodes(cluster), _unread(written), _unknown_environments(cluster), _too_many_nodes(cluster)
+    )
+    errors += [source.error(loc, problem) for loc, problem in misplaced]
     if errors:
         raise together(errors)
     return _with_warnings(cluster, written, source)
@@ -162,10 +162,8 @@ def _with_warnings(cluster: Cluster, written: ClusterFile, source: Source) -> Cl
 
 def _waivers(source: Source, written: ClusterFile) -> tuple[dict[str, Any], ...]:
     """Return the waivers, each with the place where it is written: an expired one is reported with it."""
-    return tuple(
-        {**one.model_dump(), "at": source.where(("waivers", index))}
-        for index, one in enumerate(written.waivers)
-    )
+    places = (source.where(("waivers", index)) for index in range(len(written.waivers)))
+    return tuple({**it.model_dump(), "at": at} for it, at in zip(written.waivers, places, strict=True))
 
 
 def _exists(path: Path) -> bool:
@@ -179,9 +177,8 @@ def _existing(path: Path) -> Path:
     try:
         path.stat()
     except PermissionError as error:
-        raise ConfigError(
-            f"{clip(path, 200)}: this user cannot enter a folder of the path ({error.strerror})"
-        ) from error
+        why = f"this user cannot enter a folder of the path ({error.strerror})"
+        raise ConfigError(f"{clip(path, 200)}: {why}") from error
     except (OSError, ValueError):
         raise ConfigError(f"{clip(path, 200)}: there is no such file") from None
     return path
@@ -203,14 +200,9 @@ def _validated(source: Source) -> ClusterFile:
 def _profile_parts(data: Mapping[str, Any]) -> Iterator[tuple[Loc, dict[str, Any]]]:
     """Yield the profiles of a file that has other errors."""
     groups = data.get("groups")
-    sections: list[tuple[Loc, Any]] = [
-        ((), data),
-        *(
-            (("groups", index), group)
-            for index, group in enumerate(groups if isinstance(groups, list) else ())
-        ),
-    ]
-    for at, keys in sections:
+    holders: dict[Loc, Any] = {(): data}
+    holders |= {("groups", index): it for index, it in enumerate(groups if isinstance(groups, list) else ())}
+    for at, keys in holders.items():
         part = keys.get("profile") if isinstance(keys, dict) else None
         if isinstance(part, (str, dict)) and part:
             yield (*at, "profile"), {"extends": part} if isinstance(part, str) else part
@@ -245,18 +237,15 @@ def _folded(source: Source, names: Iterable[str]) -> str:
 
 def _address(inventory: Inventory, host: str, path: Path) -> HostAddress:
     """Return where a host is reached, by Ansible's variables for connections."""
-    found = {
-        "host": inventory.variable(host, "ansible_host")
-        or inventory.variable(host, "ansible_ssh_host")
-        or host,
-        "port": inventory.variable(host, "ansible_port") or inventory.variable(host, "ansible_ssh_port"),
-        "user": inventory.variable(host, "ansible_user") or inventory.variable(host, "ansible_ssh_user"),
-        "key_file": inventory.variable(host, "ansible_ssh_private_key_file"),
-    }
-    port = found["port"]
+
+    def stated(*names: str) -> str | None:
+        return next(filter(None, (inventory.variable(host, f"ansible_{name}") for name in names)), None)
+
+    port, user = stated("port", "ssh_port"), stated("user", "ssh_user")
     if port is not None and not (port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16):
         raise ConfigError(f"{path}: {clip(host)}: ansible_port must be a port, not {clip(port)}")
-    return HostAddress.model_validate(found)
+    found = {"port": port, "user": user, "key_file": stated("ssh_private_key_file")}
+    return HostAddress.model_validate({"host": stated("host", "ssh_host") or host, **found})
 
 
 def _groups(source: Source, written: ClusterFile) -> list[tuple[Loc, GroupFile]]:
@@ -313,14 +302,6 @@ def _this_host(nodes: str, written: ClusterFile) -> str:
     if written.slurm.scheduler == "none" and nodes == "localhost":
         return socket.gethostname().partition(".")[0] or nodes
     return nodes
-
-
-def _misplaced(written: ClusterFile, cluster: Cluster) -> Iterator[tuple[Loc, str]]:
-    """Yield the keys that contradict another one, that nothing would read, or that name what the file does not have."""
-    yield from _shared_nodes(cluster)
-    yield from _unread(written)
-    yield from _unknown_environments(cluster)
-    yield from _too_many_nodes(cluster)
 
 
 def _shared_nodes(cluster: Cluster) -> Iterator[tuple[Loc, str]]:

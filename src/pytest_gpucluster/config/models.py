@@ -76,12 +76,10 @@ PROFILE_ROWS: dict[type[ProfileRow], str] = {
 }
 
 
-def _extends(value: Any) -> Any:
-    return {"extends": value} if isinstance(value, str) else value
-
-
 # The name of a profile, or keys that go before those of the profile which `extends` names.
-ProfilePart = Annotated[dict[str, Any], BeforeValidator(_extends)]
+ProfilePart = Annotated[
+    dict[str, Any], BeforeValidator(lambda value: {"extends": value} if isinstance(value, str) else value)
+]
 
 
 class SshConfig(Model):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,44 +19,32 @@ PROFILES = Path(__file__).parent / "profiles"
 MAX_DEPTH = 8
 MEMORY_TOLERANCE = 0.01  # memory.total differs a little between drivers; one lost stack is 12% or more
 _CLOUDS = ("aws-", "azure-", "gcp-")
+Layer = tuple[Source, Loc, "dict[str, Any]"]  # the keys of a profile, and where they stand
 
 
-class Layers:
-    """Profile keys of several files on top of each other, the last one uppermost."""
+def _together(layers: list[Layer]) -> Profile:
+    """Put layers together, the last one uppermost, and validate them; ConfigError names the file and line of the wrong key."""
+    merged: dict[str, Any] = reduce(_merge, (keys for *_, keys in layers), {})
+    source, at, own = layers[-1]
+    merged.setdefault("name", Path(source.label).stem)
+    merged.setdefault("description", "")
+    merged.setdefault("source", source.label)
+    if at and len(layers) > 1 and own:
+        merged["source"] = f"{merged['source']}; changed in {source.label}"
+    try:
+        return Profile.model_validate(merged)
+    except ValidationError as error:
+        raise together([_error(layers, *one) for one in problems(error, Profile)]) from None
 
-    def __init__(self, layers: list[tuple[Source, Loc, dict[str, Any]]]) -> None:
-        self.layers = layers
 
-    def profile(self) -> Profile:
-        """Put the layers together and validate them; ConfigError names the file and line of the wrong key."""
-        merged: dict[str, Any] = {}
-        for _source, _at, keys in self.layers:
-            merged = _merge(merged, keys)
-        source, at, _keys = self.layers[-1]
-        merged.setdefault("name", Path(source.label).stem)
-        merged.setdefault("description", "")
-        merged.setdefault("source", source.label)
-        if at and len(self.layers) > 1 and _keys:
-            merged["source"] = f"{merged['source']}; changed in {source.label}"
-        try:
-            return Profile.model_validate(merged)
-        except ValidationError as error:
-            raise self._error(error) from None
-
-    def _error(self, error: ValidationError) -> ConfigError:
-        return together([self._at(loc, problem) for loc, problem in problems(error, Profile)])
-
-    def _at(self, loc: Loc, problem: str) -> ConfigError:
-        source, at = self._holder(loc)
-        return source.error((*at, *loc), problem)
-
-    def _holder(self, loc: Loc) -> tuple[Source, Loc]:
-        """Return the file that gives a key, or the nearest one around it, and where its profile starts."""
-        for length in range(len(loc), 0, -1):
-            for source, at, _keys in reversed(self.layers):
-                if (*at, *loc[:length]) in source.lines:
-                    return source, at
-        return self.layers[-1][:2]
+def _error(layers: list[Layer], loc: Loc, problem: str) -> ConfigError:
+    """Return the error in the file that gives a key, or the nearest one around it."""
+    places = ((*one, length) for length in range(len(loc), 0, -1) for one in reversed(layers))
+    source, at = next(
+        ((source, at) for source, at, _, length in places if (*at, *loc[:length]) in source.lines),
+        layers[-1][:2],
+    )
+    return source.error((*at, *loc), problem)
 
 
 def profile_names() -> tuple[str, ...]:
@@ -70,34 +58,22 @@ def load_profile(name: str) -> Profile:
     >>> load_profile("h200-vm:2").gpu.count
     2
     """
-    return _load_shipped(name) if _is_shipped(name) else _load(name)
+    return _load_shipped(name) if name.partition(":")[0] in profile_names() else _load(name)
 
 
 def profile_of(part: dict[str, Any], source: Source, at: Loc) -> Profile:
     """Return the profile that a mapping in a cluster file describes; `at` is where it stands in `source`."""
-    return Layers(_unfold(part, source, at, depth=0)).profile()
+    return _together(_unfold(part, source, at, depth=0))
 
 
-def match_profile(gpu_name: str, count: int, *, hcas: int | None = None) -> str | None:
-    """Return the shipped profile for `count` GPUs of this name, or None.
-
-    Where several fit: one of plain hardware before a cloud's; then the one whose network ports are `hcas`, or,
-    where that is not known, the one that demands the fewest. Simulated profiles never match. The answer may be
-    NAME:COUNT.
+def match_profile(gpu_name: str, count: int) -> str | None:
+    """Return the profile for `count` GPUs of this name that demands the fewest network ports, plain hardware before clouds.
 
     >>> match_profile("NVIDIA H200", 4), match_profile("NVIDIA H200", 7)
     ('h200-vm:4', None)
     """
-    fitting = [
-        (profile.name.startswith(_CLOUDS), abs(profile.fabric.hcas - (hcas or 0)), profile.name, profile.gpu)
-        for profile in map(load_profile, profile_names())
-        if profile.gpu and not profile.simulated and profile.gpu.name == gpu_name
-        if count in (profile.gpu.count, *profile.gpu.counts)
-    ]
-    if not fitting:
-        return None
-    *_, name, gpu = min(fitting, key=lambda one: one[:3])
-    return name if gpu.count == count else f"{name}:{count}"
+    found = fitting_profiles(gpu_name, count, None, simulated=False)
+    return min(found, key=lambda it: (it.startswith(_CLOUDS), load_profile(it).fabric.hcas), default=None)
 
 
 def fitting_profiles(gpu_name: str, count: int, memory: int | None, *, simulated: bool) -> tuple[str, ...]:
@@ -118,22 +94,14 @@ def fitting_profiles(gpu_name: str, count: int, memory: int | None, *, simulated
     return tuple(name for *_, name in sorted(found))
 
 
-def _is_shipped(name: str) -> bool:
-    return name.partition(":")[0] in profile_names()
-
-
-@cache
-def _load_shipped(name: str) -> Profile:
-    return _load(name)
-
-
 def _load(name: str) -> Profile:
     return profile_of({"extends": name}, Source("profile"), ())
 
 
-def _unfold(
-    part: dict[str, Any], source: Source, at: Loc, depth: int
-) -> list[tuple[Source, Loc, dict[str, Any]]]:
+_load_shipped = cache(_load)
+
+
+def _unfold(part: dict[str, Any], source: Source, at: Loc, depth: int) -> list[Layer]:
     """Return the layers below a mapping, and the mapping itself on top."""
     keys = {key: value for key, value in part.items() if key != "extends"}
     own = [(source, at, keys)] if keys or not part.get("extends") else []
@@ -144,7 +112,7 @@ def _unfold(
     return [*_named(str(part["extends"]), source, at, depth), *own]
 
 
-def _named(name: str, source: Source, at: Loc, depth: int) -> list[tuple[Source, Loc, dict[str, Any]]]:
+def _named(name: str, source: Source, at: Loc, depth: int) -> list[Layer]:
     base, _, count = name.partition(":")
     if base in profile_names():
         found = read_source(PROFILES / f"{base}.yaml")
@@ -160,10 +128,8 @@ def _named(name: str, source: Source, at: Loc, depth: int) -> list[tuple[Source,
     raise source.error(at, f"no profile is called '{clip(name)}'{guess} (`gpucluster profiles` lists them)")
 
 
-def _with_count(
-    layers: list[tuple[Source, Loc, dict[str, Any]]], count: str, source: Source, at: Loc
-) -> list[tuple[Source, Loc, dict[str, Any]]]:
-    gpu = Layers(layers).profile().gpu
+def _with_count(layers: list[Layer], count: str, source: Source, at: Loc) -> list[Layer]:
+    gpu = _together(layers).gpu
     counts = [str(number) for number in (gpu.count, *gpu.counts)] if gpu else []
     if count not in counts:
         raise source.error(at, f"this profile has {' or '.join(counts) or 'no'} GPUs per node, not '{count}'")

@@ -33,11 +33,6 @@ def without_effect(written: ClusterFile, cluster: Cluster) -> Iterator[tuple[Loc
     yield from _waivers(cluster)
 
 
-def empty(data: dict[str, Any]) -> Iterator[tuple[Loc, str]]:
-    """Yield places of a file, as plain data, that are written and empty."""
-    yield from _empty(data, ())
-
-
 def _sources(cluster: Cluster) -> Iterator[str]:
     """Yield the sources of the site's own suites; a file that cannot be read is left out."""
     for folder in cluster.suites:
@@ -57,11 +52,11 @@ def _environments(cluster: Cluster) -> Iterator[tuple[Loc, str]]:
         at: Loc = ("environments", name)
         in_own = any(f"{quote}{name}{quote}" in text for text in own for quote in "'\"")
         if name not in used and not in_own:
-            yield (
-                at,
-                f"no section uses this environment: name it in one (SECTION: {{environment: {clip(name)}}}), call it "
-                "'default', which is used wherever none is named, or remove it",
+            how = f"name it in one (SECTION: {{environment: {clip(name)}}}), call it 'default'"
+            why = (
+                f"no section uses this environment: {how}, which is used wherever none is named, or remove it"
             )
+            yield at, why
         if not environment.in_container:
             for key in sorted(environment.model_fields_set):
                 if key.startswith("container_") and getattr(environment, key):
@@ -93,10 +88,8 @@ def _waivers(cluster: Cluster) -> Iterator[tuple[Loc, str]]:
     known = {node for group in cluster.groups for node in group.names}
     for index, waiver in enumerate(cluster.waivers):
         if unknown := waiver.names - known:
-            yield (
-                ("waivers", index, "nodes"),
-                f"{_NO_EFFECT} on {hostlist.fold(unknown)}: the cluster has no such node",
-            )
+            why = f"{_NO_EFFECT} on {hostlist.fold(unknown)}: the cluster has no such node"
+            yield ("waivers", index, "nodes"), why
 
 
 def _thresholds(written: ClusterFile, cluster: Cluster) -> Iterator[tuple[Loc, str]]:
@@ -113,22 +106,20 @@ def _thresholds(written: ClusterFile, cluster: Cluster) -> Iterator[tuple[Loc, s
     for at, row, count in rows:
         if row.nodes > count:
             where = "group" if at[0] == "groups" else "cluster"
-            yield (
-                (*at, "nodes"),
-                f"{_NO_EFFECT}: the row is for {row.nodes} nodes, and the {where} has {count}",
-            )
+            why = f"the row is for {row.nodes} nodes, and the {where} has {count}"
+            yield (*at, "nodes"), f"{_NO_EFFECT}: {why}"
 
 
-def _empty(value: Any, at: Loc) -> Iterator[tuple[Loc, str]]:
-    """Yield values that are written and empty, unless they replace a default that is not, or mean something."""
+def empty(value: Any, at: Loc = ()) -> Iterator[tuple[Loc, str]]:
+    """Yield places of a file, as plain data, that are written and empty, unless they replace a default that is not, or mean something."""
     if (at and at[-1] in _UNTYPED) or (value == "" and at[:-1] in _ANY):
         return
     if isinstance(value, dict) and value:
         for key, inner in value.items():
-            yield from _empty(inner, (*at, key))
+            yield from empty(inner, (*at, key))
     elif isinstance(value, list) and value:
         for index, inner in enumerate(value):
-            yield from _empty(inner, (*at, index))
+            yield from empty(inner, (*at, index))
     elif value in (None, "", {}, []) and isinstance(at[-1], str):
         info = model_at(ClusterFile, at[:-1]).model_fields.get(at[-1])
         default = info.get_default(call_default_factory=True) if info else None

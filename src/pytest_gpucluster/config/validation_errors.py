@@ -38,21 +38,16 @@ _EXPECTED = {
 
 def problems(error: ValidationError, model: type[BaseModel]) -> list[tuple[Loc, str]]:
     """Return each place and what is wrong there, in pydantic's order."""
-    return [
-        (_location(one["loc"]), _sentence(typing.cast("dict[str, Any]", one), model))
-        for one in error.errors()
-        if not _is_of_entries(typing.cast("dict[str, Any]", one))
-    ]
+    found = typing.cast("list[dict[str, Any]]", error.errors())
+    # the place of a wrong key has `[key]` at its end, which no file holds
+    places = [one["loc"][:-1] if one["loc"][-1:] == ("[key]",) else one["loc"] for one in found]
+    both = zip(found, places, strict=True)
+    return [(at, _sentence(one, model)) for one, at in both if not _is_of_entries(one)]
 
 
 def _is_of_entries(error: Mapping[str, Any]) -> bool:
     """Return whether a list is too short only without its wrong entries, each of which has an error of its own."""
     return bool(error["type"] == "too_short" and len(error["input"]) >= error["ctx"]["min_length"])
-
-
-def _location(loc: tuple[int | str, ...]) -> Loc:
-    """Return the place of a value; that of a wrong key has `[key]` at its end, which no file holds."""
-    return loc[:-1] if loc[-1:] == ("[key]",) else loc
 
 
 def strange_file(data: Mapping[str, Any], model: type[BaseModel], kind: str) -> str:

@@ -88,11 +88,9 @@ class Source:
         built = _Builder(new, frozenset(typed)).build(node, loc)
         holder = self.data
         for at, part in enumerate(loc[:-1]):
-            holder = _inside(
-                holder,
-                part,
-                ConfigError(f"{option}: {self.label} has no {dotted(loc[: at + 1])[:-2]} with keys"),
-            )
+            holder = _inside(holder, part)
+            if holder is None:
+                raise ConfigError(f"{option}: {self.label} has no {dotted(loc[: at + 1])[:-2]} with keys")
         if isinstance(holder, list) and (not isinstance(loc[-1], int) or loc[-1] >= len(holder)):
             raise ConfigError(f"{option}: {self.label} has no {dotted(loc)[:-2]}")
         holder[loc[-1]] = built
@@ -107,19 +105,14 @@ class Source:
         return loc
 
 
-def _inside(holder: Any, part: int | str, error: ConfigError) -> Any:
-    """Return the mapping or list at a key or index; a mapping gets a key that it does not have."""
+def _inside(holder: Any, part: int | str) -> Any:
+    """Return the mapping or list at a key or index, None without one; a mapping gets a key that it does not have."""
+    found = None
     if isinstance(holder, dict) and isinstance(part, str):
         found = holder[part] = {} if holder.get(part) is None else holder[part]
-    else:
-        found = (
-            holder[part]
-            if isinstance(holder, list) and isinstance(part, int) and part < len(holder)
-            else None
-        )
-    if not isinstance(found, (dict, list)):
-        raise error
-    return found
+    elif isinstance(holder, list) and isinstance(part, int) and part < len(holder):
+        found = holder[part]
+    return found if isinstance(found, (dict, list)) else None
 
 
 def dotted(loc: Loc) -> str:
@@ -139,11 +132,8 @@ def clip(value: object, width: int = 60) -> str:
 def quoted(text: str, *, in_flow: bool = False) -> str:
     """Write a text for YAML, in quotes where it could be read as something else; `in_flow`: between braces."""
     split = in_flow and set(text) & set(",[]")
-    if (
-        _BARE.fullmatch(text)
-        and not split
-        and not re.fullmatch(r"[0-9.]+|true|false|null|yes|no|on|off", text.lower())
-    ):
+    typed = re.fullmatch(r"[0-9.]+|true|false|null|yes|no|on|off", text.lower())
+    if _BARE.fullmatch(text) and not split and not typed:
         return text
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
@@ -231,7 +221,10 @@ class _Builder:
             self._refuse_text(node, loc)
             return self._scalar(node, typed=bool(loc) and loc[0] in self.typed)
         self.open.add(id(node))
-        built = self._mapping(node, loc) if isinstance(node, yaml.MappingNode) else self._list(node, loc)
+        if isinstance(node, yaml.MappingNode):
+            built: Any = self._mapping(node, loc)
+        else:
+            built = [self.build(item, (*loc, index)) for index, item in enumerate(node.value)]
         self.open.discard(id(node))
         return built
 
@@ -251,9 +244,6 @@ class _Builder:
         found = _CONTROL.search(node.value)
         if found:
             raise self.source.error(loc, f"holds the character {found[0]!a}; it is not text")
-
-    def _list(self, node: yaml.Node, loc: Loc) -> list[Any]:
-        return [self.build(item, (*loc, index)) for index, item in enumerate(node.value)]
 
     def _mapping(self, node: yaml.MappingNode, loc: Loc) -> dict[str, Any]:
         built: dict[str, Any] = {}

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.core import hostlist, safe_json
 from pytest_gpucluster.core.errors import ConfigError
-from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.gate import files
+from pytest_gpucluster.gate.shared import decoded, encoded
 from pytest_gpucluster.run.facts import facts_of
 
 if TYPE_CHECKING:
@@ -25,13 +25,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpucluster.cluster.transport.base import Transport
-    from pytest_gpucluster.core.probe import Probe
+    from pytest_gpucluster.core.probe import Answer, Probe
     from pytest_gpucluster.run.session import ClusterSession
 
 VERSION = 1
-MOST_NODES = (
-    5  # of nodes that are compared with one another: two thirds of them and the own node are a majority
-)
+# of nodes that are compared with one another: two thirds of them and the own node are a majority
+MOST_NODES = 5
 MAX_ANSWER = 1 << 16  # bytes; a longer answer is left out
 # what does not change while a node works
 STATIC = (
@@ -65,15 +64,12 @@ class Baseline:
 
 def encode(baseline: Baseline) -> str:
     """Return the text of the file; long answers are left out, and those of commands that did not end."""
-    answers = {
-        node: {
-            command: [it.rc, it.stdout.decode("latin-1"), it.stderr.decode("latin-1"), it.sent, it.received]
-            for command, it in known.items()
-            if it.rc is not None and not it.truncated and len(it.stdout) + len(it.stderr) <= MAX_ANSWER
-        }
-        for node, known in baseline.answers.items()
+    answers = {node: encoded(known, MAX_ANSWER) for node, known in baseline.answers.items()}
+    plain = {name: {key: getattr(it, key) for key in STATIC} for name, it in baseline.nodes.items()}
+    nodes = {
+        name: {key: sorted(it) if isinstance(it, frozenset) else it for key, it in entry.items() if it}
+        for name, entry in plain.items()
     }
-    nodes = {name: _entry(info) for name, info in baseline.nodes.items()}
     head = {"version": VERSION, "cluster": baseline.cluster, "run": baseline.run, "written": baseline.written}
     good = hostlist.fold(baseline.good)
     return json.dumps({**head, "good": good, "nodes": nodes, "answers": answers}, separators=(",", ":"))
@@ -96,11 +92,6 @@ def parse(text: str) -> Baseline:
         raise ConfigError(f"is no baseline of a gate of this version: {error}") from error
 
 
-def _entry(info: NodeInfo) -> dict[str, Any]:
-    plain = {name: getattr(info, name) for name in STATIC}
-    return {name: sorted(it) if isinstance(it, frozenset) else it for name, it in plain.items() if it}
-
-
 def _decoded(data: Mapping[str, Any]) -> Baseline:
     if data["version"] != VERSION:
         raise ValueError(f"version {data['version']}")
@@ -112,12 +103,7 @@ def _decoded(data: Mapping[str, Any]) -> Baseline:
         entry["partitions"] = tuple(entry.get("partitions", ()))
         nodes[str(name)] = NodeInfo(str(name), "UNKNOWN", **entry)
     answers = {
-        str(node): {
-            str(command): Answer(
-                str(node), int(rc), out.encode("latin-1"), err.encode("latin-1"), sent=sent, received=received
-            )
-            for command, (rc, out, err, sent, received) in of_node.items()
-        }
+        str(node): {str(command): decoded(str(node), plain) for command, plain in of_node.items()}
         for node, of_node in data["answers"].items()
     }
     good = frozenset(hostlist.expand(str(data.get("good", ""))))

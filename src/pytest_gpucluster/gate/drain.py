@@ -37,9 +37,8 @@ def drain(found: GateResult, slurm: Slurm, folder: Path) -> str:
     run = f"{RUN}{time.strftime('%Y%m%dT%H%M%S')}"
     repair = finding.action.value if finding.action else ""
     reason = write_reason(found.node, [judged.check, *checks], finding, run, repair=repair)
-    write_whole(
-        folder / DRAINED.format(found.node), reason.encode()
-    )  # first: a drain without the file would stay for ever
+    # first: a drain without the file would stay for ever
+    write_whole(folder / DRAINED.format(found.node), reason.encode())
     slurm.run(*drain_command(found.node, reason))
     now = _state(slurm, found.node)
     if now is None or "DRAIN" not in now.flags or now.reason != reason:

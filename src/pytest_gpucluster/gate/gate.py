@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.transport.base import Transport
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.core.finding import Finding
-    from pytest_gpucluster.core.probe import Probe
     from pytest_gpucluster.gate.baseline import Baseline
     from pytest_gpucluster.gate.judge import CheckResult, NodeCheck
 
@@ -74,8 +73,7 @@ class GateResult:
         """The checks that would prove the node fit and did not pass, though they apply to it."""
         good = (Outcome.PASSED.value, "waived", Outcome.NOT_APPLICABLE.value)
         proofs = (it for it in self.results if any(fnmatchcase(it.check, pattern) for pattern in self.proofs))
-        by_job = (it.check for it in self.failed if CHECKS[it.check].of_job)
-        excused = set(by_job)
+        excused = {it.check for it in self.failed if CHECKS[it.check].of_job}
         return [it for it in proofs if it.outcome not in good and it.check not in excused]
 
     @property
@@ -103,12 +101,9 @@ def own_node(cluster: Cluster, baseline: Baseline, given: str | None, environmen
     """Return the name of this machine in the cluster file; ConfigError where it is not there."""
     names = [name for group in cluster.groups for name in group.names]
     host = socket.gethostname()
-    of_host = [
-        name for name, info in baseline.nodes.items() if info.hostname in (host, host.partition(".")[0])
-    ]
-    candidates = (
-        [given] if given else [environment.get("SLURMD_NODENAME"), host, host.partition(".")[0], *of_host]
-    )
+    hosts = (host, host.partition(".")[0])
+    of_host = [name for name, info in baseline.nodes.items() if info.hostname in hosts]
+    candidates = [given] if given else [environment.get("SLURMD_NODENAME"), *hosts, *of_host]
     found = next((name for name in candidates if name in names), None)
     if found is None and not given and cluster.slurm.scheduler == "none" and len(names) == 1:
         return names[0]
@@ -157,9 +152,8 @@ def run_gate(
             with contextlib.suppress(GpuClusterError):  # what was judged stands
                 session.made.end()
         shared.write(channel.answers)
-        received = [
-            it.received or 0 for key, it in known.items() if key in names and channel.answers[key] is it
-        ]
+        used = (it for key, it in known.items() if key in names and channel.answers[key] is it)
+        received = [it.received or 0 for it in used]
     failed = any(it.outcome == Outcome.FAILED.value for it in results)
     notes = {shared.problem: shared.problem, NO_BASELINE: failed and not peers}
     return GateResult(
@@ -196,7 +190,8 @@ def _batches(
             command = session.facts.rooted(probe, probe.command)
             if command not in seen:
                 seen.add(command)
-                _place_of(probe, one.suite, together, alone)[command] = probe.timeout
+                place = alone if probe.alone else together.setdefault(one.suite, {})
+                place[command] = probe.timeout
     return [*([it] for it in alone.items()), *(list(it.items()) for it in together.values())]
 
 
@@ -206,9 +201,3 @@ def _names(checks: Sequence[NodeCheck], session: ClusterSession, node: str) -> d
     return {
         session.facts.rooted(it, it.command): for_parts(it.by_hand, ()) or it.name for it in reversed(probes)
     }
-
-
-def _place_of(
-    probe: Probe[object], suite: str, together: dict[str, dict[str, float]], alone: dict[str, float]
-) -> dict[str, float]:
-    return alone if probe.alone else together.setdefault(suite, {})

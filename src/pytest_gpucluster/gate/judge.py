@@ -110,14 +110,12 @@ def _all_arguments(names: Iterable[str], facts: Mapping[str, Fact]) -> set[str]:
 
 def judge_all(checks: Sequence[NodeCheck], session: ClusterSession, node: str) -> list[CheckResult]:
     """Judge every check on this node; the answers of its commands are waited for."""
-    absent = {**session.cluster.not_applicable, **_of_suites(session), **session.nodes[node].profile.absent}
-    contradicted = {
-        nodes: one for found in suite_hooks("contradictions") for nodes, one in found(session).items()
-    }
-    unfit = next(
-        (one.reason for nodes, one in contradicted.items() if node in session.cluster.group_of(node).names),
-        "",
-    )
+    by_suites = [found(session.cluster) for found in suite_hooks("not_applicable")]
+    by_suite = {check: why for found in by_suites for check, why in found.items()}
+    absent = {**session.cluster.not_applicable, **by_suite, **session.nodes[node].profile.absent}
+    group = session.cluster.group_of(node)
+    contradicted = (found(session).get(group.nodes) for found in suite_hooks("contradictions"))
+    unfit = next((one.reason for one in contradicted if one), "")
     results = []
     for one in checks:
         pattern = next((it for it in absent if fnmatchcase(one.check.name, it)), None)
@@ -128,12 +126,6 @@ def judge_all(checks: Sequence[NodeCheck], session: ClusterSession, node: str) -
         else:
             results.append(_judge(one, session, node))
     return results
-
-
-def _of_suites(session: ClusterSession) -> dict[str, str]:
-    return {
-        check: why for found in suite_hooks("not_applicable") for check, why in found(session.cluster).items()
-    }
 
 
 def _judge(one: NodeCheck, session: ClusterSession, node: str) -> CheckResult:
@@ -147,9 +139,8 @@ def _judge(one: NodeCheck, session: ClusterSession, node: str) -> CheckResult:
     except GpuClusterError as error:  # also an answer that did not come or is not understood
         return CheckResult(name, Outcome.NOT_CHECKED.value, why=str(error))
     except Exception as error:  # noqa: BLE001 - a fault of a check is no verdict on a node
-        return CheckResult(
-            name, Outcome.NOT_CHECKED.value, why=f"an error of gpucluster: {one_line(repr(error))}"
-        )
+        why = f"an error of gpucluster: {one_line(repr(error))}"
+        return CheckResult(name, Outcome.NOT_CHECKED.value, why=why)
     return _concluded(verdict, session, node)
 
 

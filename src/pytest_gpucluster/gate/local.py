@@ -70,9 +70,8 @@ class _Job:
             kill_group(self.process)
             for reader in self.readers:
                 reader.join(GRACE)
-        if not any(
-            reader.is_alive() for reader in self.readers
-        ):  # a child may hold them in a session of its own
+        # a child may hold them in a session of its own
+        if not any(reader.is_alive() for reader in self.readers):
             self.process.wait()
             for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
                 if stream is not None:
@@ -110,9 +109,8 @@ class LocalChannel:
     def start(self, batches: Iterable[Sequence[tuple[str, float]]]) -> None:
         """Start commands with their deadlines in seconds, each batch in a shell of its own; known answers need none."""
         for commands in batches:
-            needed = {command: timeout for command, timeout in commands if command not in self.answers}
-            needed = {command: timeout for command, timeout in needed.items() if command not in self._jobs}
-            if needed:
+            known = self.answers.keys() | self._jobs.keys()
+            if needed := {command: timeout for command, timeout in commands if command not in known}:
                 self._start(needed)
 
     def _start(self, commands: Mapping[str, float]) -> None:
@@ -163,15 +161,12 @@ class LocalChannel:
         for command in waiting:
             name = self._name(waiting[0])
             late = self._late(name) if job.late else f"the shell of {name}: {ended}"
-            problem = late if command == waiting[0] else f"it waited for another command: {late}"
-            if job.cut:
-                problem = "the output of its shell was cut"
-            self.ended[command] = problem
-            self._jobs.pop(command, None)
+            why = late if command == waiting[0] else f"it waited for another command: {late}"
+            self.ended[command] = "the output of its shell was cut" if job.cut else why
         if waiting and job.late and not job.cut:
             self.slow.append(self._name(waiting[0]))
-        for command, answer in done.items():
-            self.answers[command] = answer
+        self.answers.update(done)
+        for command, _ in job.batch.commands:
             self._jobs.pop(command, None)
 
     def _late(self, slow: str) -> str:

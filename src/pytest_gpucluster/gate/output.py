@@ -10,7 +10,7 @@ from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.drain.reason import PREFIX, deviation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from pytest_gpucluster.core.finding import Finding
     from pytest_gpucluster.gate.gate import GateResult
@@ -19,11 +19,6 @@ if TYPE_CHECKING:
 NAGIOS = {"OK": 0, "WARNING": 1, "CRITICAL": 2, "UNKNOWN": 3}
 MAX_NAMES = 4
 OF_A_JOB = "a job may be the cause"
-
-
-def slurm_line(check: str, finding: Finding) -> str:
-    """Return the line of a failure in the form of a reason: the check comes first, since sinfo -R shows 20 characters."""
-    return f"{PREFIX}{check} {deviation(finding)}"
 
 
 def first_line(found: GateResult) -> str:
@@ -35,7 +30,9 @@ def _line(found: GateResult) -> str:
     repairs = sorted(found.repairs, key=lambda it: _severity(it[1]), reverse=True)
     for judged, finding in repairs:
         others = len(found.failed) - 1
-        return slurm_line(judged.check, finding) + (f" (and {others} more)" if others else "")
+        # in the form of a reason: the check comes first, since sinfo -R shows 20 characters
+        line = f"{PREFIX}{judged.check} {deviation(finding)}"
+        return line + (f" (and {others} more)" if others else "")
     unchecked = len(found.of(Outcome.NOT_CHECKED.value))
     words = [f"{count(found.judged, 'check')} judged", *([f"{unchecked} not checked"] if unchecked else [])]
     if found.aside:
@@ -107,13 +104,12 @@ def as_json(found: GateResult, open_because: str, done: str) -> dict[str, Any]:
 
 
 def _check(judged: CheckResult) -> dict[str, Any]:
-    findings: Sequence[Finding] = judged.findings
     return {
         "check": judged.check,
         "outcome": judged.outcome,
         "why": judged.why,
         "of_job": CHECKS[judged.check].of_job,
-        "findings": [it.as_dict() for it in findings],
+        "findings": [it.as_dict() for it in judged.findings],
         "metrics": [it.as_dict() for it in judged.verdict.metrics] if judged.verdict else [],
     }
 

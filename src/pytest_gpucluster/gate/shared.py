@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import math
 import os
 import resource
 import tempfile
@@ -80,26 +81,28 @@ class SharedAnswers:
 
     def _recent(self, data: Mapping[str, Any]) -> Iterator[tuple[str, Answer]]:
         now = time.time()
-        for command, (rc, out, err, sent, received) in data.items():
-            if 0 <= now - received <= self._fresh:
-                yield (
-                    str(command),
-                    Answer(
-                        self._node,
-                        int(rc),
-                        out.encode("latin-1"),
-                        err.encode("latin-1"),
-                        sent=sent,
-                        received=received,
-                    ),
-                )
+        for command, plain in data.items():
+            answer = decoded(self._node, plain)
+            if 0 <= now - (answer.received or 0.0) <= self._fresh:
+                yield str(command), answer
 
     def write(self, answers: Mapping[str, Answer]) -> None:
         """Store the answers of commands that ended."""
-        data = {
-            command: [it.rc, it.stdout.decode("latin-1"), it.stderr.decode("latin-1"), it.sent, it.received]
-            for command, it in answers.items()
-            if it.rc is not None and not it.truncated
-        }
+        data = encoded(answers)
         with contextlib.suppress(OSError, GpuClusterError):
             write_whole(self._path / self.file, json.dumps(data, separators=(",", ":")).encode())
+
+
+def encoded(answers: Mapping[str, Answer], most: float = math.inf) -> dict[str, list[Any]]:
+    """Return {command: answer as JSON} of the commands that ended, with at most this number of bytes."""
+    return {
+        command: [it.rc, it.stdout.decode("latin-1"), it.stderr.decode("latin-1"), it.sent, it.received]
+        for command, it in answers.items()
+        if it.rc is not None and not it.truncated and len(it.stdout) + len(it.stderr) <= most
+    }
+
+
+def decoded(node: str, plain: Any) -> Answer:
+    """Return the answer of a node from what `encoded` made of it."""
+    rc, out, err, sent, received = plain
+    return Answer(node, int(rc), out.encode("latin-1"), err.encode("latin-1"), sent=sent, received=received)
