@@ -10,10 +10,10 @@ from unittest.mock import Mock
 import pytest
 from plugin_helpers import FakeConfig, a_cluster, a_session
 
-from pytest_gpucluster.cluster.channel.channel import Loss
 from pytest_gpucluster.cluster.plan import Problem, ProblemKind
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.config.models import Cluster
+from pytest_gpucluster.core.finding import Explanation
 from pytest_gpucluster.core.waivers import Waiver
 from pytest_gpucluster.plugin.reporting import unproved, untested, waive, waivers_of_proof
 from pytest_gpucluster.run.record import Record
@@ -74,7 +74,7 @@ def test_a_drained_node_is_an_error_unless_a_waiver_covers_it() -> None:
     assert (broken.outcome, broken.when, ended.outcome) == ("failed", "setup", "passed")
     assert "gpu03 is not tested: DRAINED" in broken.longreprtext
     known = a_session(slurm=Mock(**{"nodes.return_value": {"gpu03": NodeInfo("gpu03", "DOWN")}}))
-    known._lost_at_end = {"gpu03": Loss("silent")}
+    known._lost_at_end = {"gpu03": Explanation("", "silent")}
     lost, _ = untested("gpu03", Problem(ProblemKind.LOST, "silent"), known, CONFIG)
     assert lost.longreprtext.startswith("gpu03 was lost: silent\nSlurm state: DOWN\n")
     covered, _ = untested("gpu03", DRAINED, session(("run.available", "gpu03")), CONFIG)

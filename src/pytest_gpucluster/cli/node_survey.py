@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.config.models import Cluster, Group
+    from pytest_gpucluster.core.finding import Explanation
     from pytest_gpucluster.core.probe import Answer
     from pytest_gpucluster.core.survey import Survey
 
@@ -38,7 +39,7 @@ def survey(cluster: Cluster, nodes: str | None, known: Survey, progress: Callabl
     probes = [probe for found in suite_hooks("draft_probes") for probe in found]
     commands = {probe.command: probe.timeout for probe in probes}
     answers: dict[str, dict[str, Answer]] = {command: {} for command in commands}
-    lost: dict[str, str] = {}
+    lost: dict[str, Explanation] = {}
     for fleet in _fleets(cluster, nodes, progress):
         for command, timeout in commands.items():
             answers[command].update(fleet.ask(command, timeout=timeout))

@@ -160,17 +160,21 @@ class Finding(Deviation):
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a part is bad, or there is no result: a stable code, and the words of our program, a tool or Slurm."""
+    """Why a part is bad, or there is no result: a stable code, and the words of our program, a tool or Slurm.
+
+    `at`: the file at fault, like a hook of Enroot.
+    """
 
     code: str
     text: str
+    at: str = ""
 
     def finding(self, part: Part, expected: str, action: Action | None = None) -> Finding:
         """Return the finding of a part that lacks what is expected."""
-        return Finding(part, Quote(self.text), expected, action, code=self.code)
+        return Finding(part, Quote(str(self)), expected, action, code=self.code)
 
     def __str__(self) -> str:
-        return self.text
+        return f"{self.at} {self.text}".lstrip()
 
 
 @dataclass(frozen=True, slots=True, init=False)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cluster.channel.batch import Batch
-from pytest_gpucluster.cluster.channel.channel import CAP, TIMEOUT, Loss
+from pytest_gpucluster.cluster.channel.channel import CAP, TIMEOUT
 from pytest_gpucluster.cluster.transport import kill_group
 from pytest_gpucluster.core.command_end import CommandEnd
 from pytest_gpucluster.core.errors import NotAvailable
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typing import IO
 
     from pytest_gpucluster.cluster.transport.base import Transport
+    from pytest_gpucluster.core.finding import Explanation
 
 SHOWN = 60  # characters of a command that a message quotes
 GRACE = 0.2  # seconds for what a killed shell has printed
@@ -104,7 +105,7 @@ class LocalChannel:
         self._jobs: dict[str, _Job] = {}
         self.ended: dict[str, str] = {}  # command -> why it has no answer: the budget, or an output too large
         self.nodes = (node, *(name for name in peers if name != node))
-        self.lost: dict[str, Loss] = {}
+        self.lost: dict[str, Explanation] = {}
 
     def start(self, batches: Iterable[Sequence[tuple[str, float]]]) -> None:
         """Start commands with their deadlines in seconds, each batch in a shell of its own; known answers need none."""

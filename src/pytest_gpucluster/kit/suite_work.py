@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.core.check import Verdict
+    from pytest_gpucluster.core.finding import Explanation
 
 
 class Submission:
@@ -54,7 +55,7 @@ class SuiteContext(Protocol):
     allocations: tuple[Allocation, ...]
     inventory: Mapping[str, NodeInfo]
 
-    def lost(self) -> Mapping[str, str]:
+    def lost(self) -> Mapping[str, Explanation]:
         """Return {node: why it does not answer}."""
 
 

@@ -142,7 +142,9 @@ class Controller(ClusterSession):
         if self.cluster.access == "ssh":
             self.channel = fleet = open_over_ssh(self.cluster, self.plan.testable)
             fleet.wait_started()
-            unreachable = {node: Problem(ProblemKind.UNAVAILABLE, why) for node, why in fleet.lost.items()}
+            unreachable = {
+                node: Problem(ProblemKind.UNAVAILABLE, why.text) for node, why in fleet.lost.items()
+            }
             if unreachable:
                 self._replan(self.inventory, unreachable)
             return
@@ -256,7 +258,7 @@ class Controller(ClusterSession):
         if not stillborn and all(held.alive for held in self.allocations):
             return False
         inventory = self.read_inventory(slurm)
-        fallen = {node: Problem(ProblemKind.LOST, why, why.code) for node, why in stillborn.items()}
+        fallen = {node: Problem(ProblemKind.LOST, why.text, why.code) for node, why in stillborn.items()}
         for node in self.plan.testable:
             if (problem := judge_node(node, inventory, wait=True)) is not None:
                 fallen[node] = problem

@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Mapping, Sequence
     from pathlib import Path
 
-    from pytest_gpucluster.cluster.channel.channel import Channel, Loss
+    from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.config.models import DrainConfig
-    from pytest_gpucluster.core.finding import Finding
+    from pytest_gpucluster.core.finding import Explanation, Finding
     from pytest_gpucluster.core.probe import Answer
     from pytest_gpucluster.report.events import EventLog
     from pytest_gpucluster.report.result import DeviatingVerdict, Result
@@ -72,7 +72,7 @@ class UncachedChannel:
         return self._channel.nodes
 
     @property
-    def lost(self) -> Mapping[str, Loss]:
+    def lost(self) -> Mapping[str, Explanation]:
         """The nodes that no longer answer, and why."""
         return self._channel.lost
 

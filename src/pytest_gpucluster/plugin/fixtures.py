@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.cluster.slurm.result import StepResult
     from pytest_gpucluster.config.models import Cluster, GpuProfile
+    from pytest_gpucluster.core.finding import Explanation
     from pytest_gpucluster.core.probe import Answer
     from pytest_gpucluster.run.session import ClusterSession
     from pytest_gpucluster.suite import AnyProbe
@@ -157,7 +158,7 @@ class FleetView:
         return self._session.under_test()
 
     @property
-    def lost(self) -> Mapping[str, str]:
+    def lost(self) -> Mapping[str, Explanation]:
         """The nodes that went away during the run, and why."""
         return self._session.lost()
 

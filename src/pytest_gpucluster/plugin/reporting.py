@@ -169,7 +169,7 @@ class ItemReports:
         if len(lost) > len(self._lost_logged):
             for node in set(lost) - self._lost_logged:
                 self._lost_logged.add(node)
-                log.write("lost", node=node, why=lost[node])
+                log.write("lost", node=node, why=lost[node].text)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from pytest_gpucluster.cluster.channel.channel import Channel, Loss
+    from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.cluster.plan import Lanes, NodeLease
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.cluster.slurm.client import Slurm
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.result import StepResult
     from pytest_gpucluster.config.models import Cluster, Profile
     from pytest_gpucluster.core.common_cause import PeerGroup
+    from pytest_gpucluster.core.finding import Explanation
     from pytest_gpucluster.core.probe import Probe
     from pytest_gpucluster.core.registry import Suite
     from pytest_gpucluster.kit.suite_work import Contradiction
@@ -95,7 +96,7 @@ class ClusterSession:
         self.stopped = self.stopped_by = (
             ""  # why the run was stopped, and the suite that still judges what it has
         )
-        self._lost_at_end: Mapping[str, Loss] | None = None
+        self._lost_at_end: Mapping[str, Explanation] | None = None
         self._entries: Mapping[str, NodeInfo] = {}
         self._asked = -NEWEST
         self._hosts: dict[str, Any] = {}
@@ -150,7 +151,7 @@ class ClusterSession:
             partition = ",".join(sorted(set(partition.split(",")).intersection(info.partitions)))
         return Place(group.nodes, partition, info.arch, info.system, switch)
 
-    def lost(self) -> Mapping[str, Loss]:
+    def lost(self) -> Mapping[str, Explanation]:
         """Return the nodes that went away during the run, and why; after close(), as it was then."""
         if self._lost_at_end is not None:
             return self._lost_at_end
@@ -180,7 +181,7 @@ class ClusterSession:
         lost = self.lost()
         if node in lost:
             kind = ProblemKind.DISCONNECTED if self.is_disconnected(node) else ProblemKind.LOST
-            return Problem(kind, clean(lost[node]), lost[node].code)
+            return Problem(kind, clean(lost[node].text), lost[node].code)
         planned = self.plan.problems.get(node)
         return planned and replace(planned, text=clean(planned.text))
 

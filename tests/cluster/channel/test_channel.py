@@ -279,7 +279,7 @@ def test_where_all_nodes_fall_silent_at_once_none_is_to_blame() -> None:
     with impostor(hello, "one", "two", labelled=True, ping_timeout=1.0) as fleet:
         answers = fleet.ask("true", timeout=600)
         assert {answer.problem.partition(":")[0] for answer in answers.values()} == {"node lost"}
-        assert "all 2 nodes are silent" in fleet.lost["one"]
+        assert "all 2 nodes are silent" in fleet.lost["one"].text
         assert fleet.disconnected == {"one", "two"}
 
 
@@ -306,7 +306,7 @@ def test_garbage_is_never_an_answer_and_then_the_node_is_lost() -> None:
         assert first.problem.startswith("answer damaged in transit")
         ask(fleet, "true")
         ask(fleet, "true")
-        assert "it sends invalid data" in fleet.lost["here"]
+        assert "it sends invalid data" in fleet.lost["here"].text
 
 
 @pytest.mark.thorough
@@ -349,5 +349,5 @@ def test_a_killed_srun_is_the_fault_of_no_node(sandbox: Sandbox, monkeypatch: py
             fleet.ask("true")
             os.killpg(started[0].pid, signal.SIGKILL)
             assert {answer.rc for answer in fleet.ask("echo after").values()} == {None}
-            assert all("srun ended (exit -9)" in why for why in fleet.lost.values())
+            assert all("srun ended (exit -9)" in why.text for why in fleet.lost.values())
             assert fleet.disconnected == set(fleet.lost) == set(held.nodes)

@@ -54,20 +54,20 @@ CASES = {
     f"{E}couldn't chdir to /nosuchdir: No such file or directory": "--container-workdir /nosuchdir",
     # what Enroot's own hook prints (98-nvidia.sh)
     f"{LOG}{NO_CLI}\n{E}    {HOOK.replace('60-x.sh', '98-nvidia.sh').replace('3', '1')}": (
-        "Enroot's hook /etc/enroot/hooks.d/98-nvidia.sh exited with 1: the node lacks libnvidia-container, which gives "
+        "/etc/enroot/hooks.d/98-nvidia.sh exited with 1: the node lacks libnvidia-container, which gives "
         "containers their GPUs: install nvidia-container-cli there"
     ),
     f"{LOG}{NO_CLI}": "the node lacks libnvidia-container",
     f"{LOG}[WARN] Kernel module nvidia_uvm is not loaded.\n{E}    nvidia-container-cli: initialization error: no driver\n"
     f"{E}    {HOOK}": (
-        "Enroot's hook /etc/enroot/hooks.d/60-x.sh exited with 3: nvidia-container-cli: initialization error: no driver: "
+        "/etc/enroot/hooks.d/60-x.sh exited with 3: nvidia-container-cli: initialization error: no driver: "
         "repair what it needs"
     ),
     f"{LOG}[ERROR] Command not found: foo\n{E}    {HOOK}": (
-        "Enroot's hook /etc/enroot/hooks.d/60-x.sh exited with 3: Command not found: foo: repair what it needs"
+        "/etc/enroot/hooks.d/60-x.sh exited with 3: Command not found: foo: repair what it needs"
     ),
     # what unsquashfs prints of work that succeeds explains nothing
-    f"{UNPACKED}\n{E}    {HOOK}": "Enroot's hook /etc/enroot/hooks.d/60-x.sh exited with 3: run its commands",
+    f"{UNPACKED}\n{E}    {HOOK}": "/etc/enroot/hooks.d/60-x.sh exited with 3: run its commands",
     UNPACKED: "no root filesystem could be created from /i/a.sqsh: Enroot printed nothing more",
     f"{UNPACKED.replace('created 5', DEVICE + 'created 5')}": "the image has the device file /d/pyxis_a/dev/ptyp0, which",
     f"{UNPACKED.replace('created 5', 'could not make it' + NEXT + 'created 5')}": (
@@ -97,9 +97,9 @@ CASES = {
     ),
     f"{LOG}FATAL ERROR: out of memory": "unsquashfs could not unpack the image (FATAL ERROR: out of memory)",
     f"{LOG}hook is unhappy: no license\n{E}    {HOOK}\n{E}container was not started successfully by another task": (
-        "Enroot's hook /etc/enroot/hooks.d/60-x.sh exited with 3: hook is unhappy: no license: repair what"
+        "/etc/enroot/hooks.d/60-x.sh exited with 3: hook is unhappy: no license: repair what"
     ),
-    f"{LOG}{HOOK}": "Enroot's hook /etc/enroot/hooks.d/60-x.sh exited with 3: run its commands",
+    f"{LOG}{HOOK}": "/etc/enroot/hooks.d/60-x.sh exited with 3: run its commands",
     f"{LOG}find: Failed to restore initial working directory: /var/log/slurm: Permission denied": (
         "Pyxis runs Enroot in slurmd's working folder /var/log/slurm"
     ),
@@ -132,7 +132,7 @@ def test_what_checks_decide_by_has_a_code() -> None:
     ):
         found = pyxis.explain(text)
         assert found is not None
-        assert (found.code, found.hook) == (code, hook)
+        assert (found.code, found.at) == (code, hook)
 
 
 def test_exit_statuses_and_other_words() -> None:

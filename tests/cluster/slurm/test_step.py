@@ -280,7 +280,7 @@ def test_a_node_that_first_heard_the_end_is_no_cause(tmp_path: Path, why: str, t
     slurm = with_srun(tmp_path, f"echo '{text}' >&2\nexit 1\n")
     with Fleet.over_slurm(slurm, Allocation.attach(slurm, 78, ("gpu01", "gpu02"))) as fleet:
         fleet.wait_started()
-        assert why in fleet.lost["gpu01"]
+        assert why in fleet.lost["gpu01"].text
         assert fleet.disconnected == {"gpu01", "gpu02"} - to_blame
         assert {node: it.code for node, it in fleet.launch_failed.items()} == dict.fromkeys(
             to_blame, "starts_no_task"

@@ -25,6 +25,7 @@ from pytest_gpucluster.cluster.transport import LocalTransport, kill_group, ssh
 from pytest_gpucluster.cluster.transport.ssh import SshTransport, repeatable
 from pytest_gpucluster.config.models import HostAddress, SshConfig, TransportConfig
 from pytest_gpucluster.core.errors import ConfigError, TransportError
+from pytest_gpucluster.core.finding import Explanation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -175,7 +176,7 @@ def test_a_node_whose_connection_breaks_is_lost(own: Sshd, server: Sshd) -> None
         assert {one.rc for one in fleet.ask("true", timeout=LONG).values()} == {0}
         own.hang_up()
         wait_for(lambda: fleet.lost, "the node is lost")
-        assert fleet.lost == {"gpu01": "its SSH connection was lost"}
+        assert fleet.lost == {"gpu01": Explanation("", "its SSH connection was lost")}
         ends = {node: one.rc for node, one in fleet.ask("id", timeout=LONG).items()}
         assert ends == {"gpu01": None, "gpu02": 0}
 

@@ -11,9 +11,10 @@ from counter_examples import MONITOR, PASSED, WARNING, CounterExample
 from framework_helpers import Table, rows_of, told
 from suite_helpers import considered
 
-from pytest_gpucluster.cluster.slurm.pyxis import StepFailure, unexplained
+from pytest_gpucluster.cluster.slurm.pyxis import unexplained
 from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.core.errors import NotAvailable
+from pytest_gpucluster.core.finding import Explanation
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit.container.enroot import (
@@ -101,7 +102,7 @@ def ranks(*tasks: dict[str, str]) -> ContainerFacts:
     return good(ranks=StepFacts(tasks))
 
 
-def not_imported(why: StepFailure, **facts: Any) -> ContainerFacts:
+def not_imported(why: Explanation, **facts: Any) -> ContainerFacts:
     return replace(good(), imported=replace(IMAGE, seconds={}, failed={"gpu01": why}), **facts)
 
 
@@ -109,8 +110,8 @@ def fleet(*releases: str) -> Norm[str]:
     return norm((f"gpu{place:02}", told) for place, told in enumerate(releases, 1))
 
 
-BROKEN = StepFacts(problem=StepFailure("the step ended with 1", "other"))
-STOPPED_BY_HOOK = not_imported(StepFailure("exited with 3: no license", "hook", "/e/hooks.d/60-x.sh"))
+BROKEN = StepFacts(problem=Explanation("other", "the step ended with 1"))
+STOPPED_BY_HOOK = not_imported(Explanation("hook", "exited with 3: no license", "/e/hooks.d/60-x.sh"))
 NOT_IMPORTED = not_imported(unexplained("no such image"))
 BARE = good(plain={"root": "8:1 /", "release": "debian 12"})
 NO_UUIDS: dict[str, Any] = {"gpu.GPU-1": None, "gpu.GPU-2": None}
@@ -208,9 +209,9 @@ CASES: Table = {
     checks.remove: [
         (
             "configure: named container",
-            replace(good(), not_removed=StepFailure("still listed", "still_listed")),
+            replace(good(), not_removed=Explanation("still_listed", "still listed")),
         ),
-        ("not checked", replace(good(), not_removed=StepFailure(UNKNOWN, NO_LIST))),
+        ("not checked", replace(good(), not_removed=Explanation(NO_LIST, UNKNOWN))),
     ],
     checks.gpus: [
         ("configure: NVIDIA_VISIBLE_DEVICES=all [1]", good(gpus=BROKEN)),
@@ -254,7 +255,7 @@ CASES: Table = {
     checks.plugin: [
         ("configure: Pyxis", BARE),
         ("configure: Pyxis [1]", good(outside=BROKEN)),
-        ("configure: Pyxis", not_imported(StepFailure("srun has no option --x", "no_option"), seen={})),
+        ("configure: Pyxis", not_imported(Explanation("no_option", "srun has no option --x"), seen={})),
         ("not checked", good(plain=BROKEN)),
     ],
 }

@@ -12,9 +12,9 @@ import pytest
 from os_helpers import answer, of, run, with_tools
 from paths import TESTS
 
-from pytest_gpucluster.cluster.channel.channel import Loss
 from pytest_gpucluster.core.command_end import CommandEnd
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
+from pytest_gpucluster.core.finding import Explanation
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit.container import enroot
 from pytest_gpucluster.kit.mpi import mpi_facts as mpi
@@ -229,9 +229,9 @@ def test_names_of_containers_that_belong_to_a_job_or_to_the_suites() -> None:
 
 @pytest.mark.parametrize("away", [True, False])
 def test_a_node_that_went_with_the_whole_channel_is_not_judged(*, away: bool) -> None:
-    why = {"n": Loss("srun ended", "task_ended")}
+    why = {"n": Explanation("task_ended", "srun ended")}
     fleet = SimpleNamespace(disconnected={"n"} if away else set(), lost=why)
-    assert test_os.lost("n", fleet) == (None if away else "srun ended")
+    assert test_os.lost("n", fleet) == (None if away else why["n"])
     none = answer(rc=None, problem="node lost: srun ended")
     session: Any = SimpleNamespace(
         answer=lambda *_: none, is_disconnected=lambda _: away, lost=lambda: pickle.loads(pickle.dumps(why))

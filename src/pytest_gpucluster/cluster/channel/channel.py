@@ -39,6 +39,7 @@ from pytest_gpucluster.cluster.environment import OF_STEPS, OWN_LIMITS
 from pytest_gpucluster.cluster.slurm.result import task_numbers
 from pytest_gpucluster.cluster.transport import LocalTransport, kill_group
 from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.finding import Explanation
 from pytest_gpucluster.core.probe import LOST, Answer
 
 if TYPE_CHECKING:
@@ -64,19 +65,6 @@ _TIDY_AFTER = 0.3
 _LINE_LIMIT = 1 << 16
 
 
-class Loss(str):
-    """Why a node no longer answers, in words. `code`: prolog_failed, starts_no_task, task_ended, or '' for another reason."""
-
-    __slots__ = ("code",)
-    code: str
-
-    def __new__(cls, why: str, code: str = "") -> Loss:
-        """Return a reason with its code; that of a reason is kept."""
-        loss = super().__new__(cls, why)
-        loss.code = code or getattr(why, "code", "")
-        return loss
-
-
 class Channel(Protocol):
     """The interface of Fleet, FleetClient and JoinedChannel."""
 
@@ -85,7 +73,7 @@ class Channel(Protocol):
         """All nodes of the channel, in task order, lost ones too."""
 
     @property
-    def lost(self) -> Mapping[str, Loss]:
+    def lost(self) -> Mapping[str, Explanation]:
         """{node: why it no longer answers}."""
 
     @property
@@ -177,10 +165,12 @@ class Fleet:
         self._launch_timeout, self._ping_timeout, self._grace = launch_timeout, ping_timeout, grace
         self._task = {node: task for task, node in enumerate(self.nodes)}
         self._changed = threading.Condition()
-        self._lost: dict[str, Loss] = {}
+        self._lost: dict[str, Explanation] = {}
         self._disconnected: set[str] = set()
         self._cancelled = False  # the whole step was ended from outside
-        self.launch_failed: dict[str, Loss] = {}  # nodes without an agent, which ended all other agents
+        self.launch_failed: dict[
+            str, Explanation
+        ] = {}  # nodes without an agent, which ended all other agents
         self._started = time.monotonic()
         self._ready: dict[str, float] = {}
         self._last_frame: dict[str, float] = {}
@@ -219,7 +209,7 @@ class Fleet:
     # --- queries
 
     @property
-    def lost(self) -> dict[str, Loss]:
+    def lost(self) -> dict[str, Explanation]:
         """{node: why it no longer answers}."""
         if not self._lost:  # the usual case, without the lock: every item reads this
             return {}
@@ -413,12 +403,12 @@ class Fleet:
 
     # --- lost nodes
 
-    def _lose(self, node: str, why: str, *, disconnected: bool = False) -> None:
+    def _lose(self, node: str, why: str, code: str = "", *, disconnected: bool = False) -> None:
         """Mark a node as lost and answer its open queries with the reason. `disconnected`: it is not at fault."""
         with self._changed:
             if node in self._lost:
                 return
-            self._lost[node] = Loss(why)
+            self._lost[node] = Explanation(code, why)
             if disconnected:
                 self._disconnected.add(node)
             for query in [*self._flying.values(), *self._queue]:
@@ -454,14 +444,19 @@ class Fleet:
         error = self._last_error.get(node, "")
         prolog = "prolog_failed" * ("TaskProlog failed" in f"{reported.why} {error}")  # words of slurmstepd
         if reported.revoked:
-            why = Loss(f"its job ended before the agent started ({reported.why})")
+            why, code = f"its job ended before the agent started ({reported.why})", ""
         elif reported.launch:
-            text = f"its slurmd starts no task ({reported.why}): systemctl status slurmd and its log there"
-            self.launch_failed[node] = why = Loss(text, prolog or "starts_no_task")
+            why, code = (
+                f"its slurmd starts no task ({reported.why}): systemctl status slurmd and its log there",
+                prolog or "starts_no_task",
+            )
+            self.launch_failed[node] = Explanation(code, why)
         else:
-            text = f"its agent's task ended: {reported.why}{f' ({error})' if error else ''}: see slurmd's log there"
-            why = Loss(text, prolog or "task_ended")
-        self._lose(node, why, disconnected=reported.revoked or (self._cancelled and not reported.launch))
+            why = f"its agent's task ended: {reported.why}{f' ({error})' if error else ''}: see slurmd's log there"
+            code = prolog or "task_ended"
+        self._lose(
+            node, why, code, disconnected=reported.revoked or (self._cancelled and not reported.launch)
+        )
 
     def _named(self, nodes: str, tasks: str) -> list[str]:
         """Return the channel's nodes among those that srun names by task number or by hostlist."""

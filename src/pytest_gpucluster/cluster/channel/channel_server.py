@@ -26,7 +26,8 @@ from pytest_gpucluster.core.secure_tempfile import Folder, temporary_folder
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
-    from pytest_gpucluster.cluster.channel.channel import Channel, Loss
+    from pytest_gpucluster.cluster.channel.channel import Channel
+    from pytest_gpucluster.core.finding import Explanation
     from pytest_gpucluster.core.probe import Answer
 
 _METHODS = ("ask", "ask_node", "prefetch", "lost", "disconnected", "nodes")
@@ -258,9 +259,9 @@ class FleetClient:
         return result
 
     @property
-    def lost(self) -> Mapping[str, Loss]:
+    def lost(self) -> Mapping[str, Explanation]:
         """{node: why it no longer answers}."""
-        lost: Mapping[str, Loss] = self.call("lost")
+        lost: Mapping[str, Explanation] = self.call("lost")
         return lost
 
     @property

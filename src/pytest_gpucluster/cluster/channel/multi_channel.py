@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pytest_gpucluster.cluster.channel.channel import Channel, Loss
+    from pytest_gpucluster.cluster.channel.channel import Channel
+    from pytest_gpucluster.core.finding import Explanation
     from pytest_gpucluster.core.probe import Answer
 
 
@@ -26,7 +27,7 @@ class JoinedChannel:
         return tuple(self._home)
 
     @property
-    def lost(self) -> dict[str, Loss]:
+    def lost(self) -> dict[str, Explanation]:
         """{node: why it no longer answers}."""
         return {node: why for part in self._parts for node, why in part.lost.items()}
 

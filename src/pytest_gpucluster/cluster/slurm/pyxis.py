@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from pytest_gpucluster.core.command_end import CommandEnd
+from pytest_gpucluster.core.finding import Explanation
 
 
 @dataclass(frozen=True)
@@ -111,20 +112,7 @@ _EXPLANATIONS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class StepFailure:
-    """Why a step failed, in one line. `code`: a stable word; `hook`: the script of Enroot that failed."""
-
-    text: str
-    code: str
-    hook: str = ""
-
-    def __str__(self) -> str:
-        """What is wrong, and what to do."""
-        return f"Enroot's hook {self.hook} {self.text}" if self.hook else self.text
-
-
-def explain(stderr: str) -> StepFailure | None:
+def explain(stderr: str) -> Explanation | None:
     """Return what a step's stderr means and what to do; None for unknown messages."""
     stderr = _PROGRESS.sub("", stderr)
     for code, pattern, meaning in _EXPLANATIONS:
@@ -135,9 +123,9 @@ def explain(stderr: str) -> StepFailure | None:
     return None
 
 
-def unexplained(line: str, code: str = "other", hook: str = "") -> StepFailure:
+def unexplained(line: str, code: str = "other", hook: str = "") -> Explanation:
     """Return the failure that a line states; a full disk has its own code wherever the line comes from."""
-    return StepFailure(line, "no_space" if _NO_SPACE.search(line) else code, hook)
+    return Explanation("no_space" if _NO_SPACE.search(line) else code, line, hook)
 
 
 def _decisive(stderr: str) -> str:

@@ -392,7 +392,9 @@ class NcclStep:
         if problem:  # only then: nodes that the channel has lost may have finished the step before
             lost = self._channel.lost
             self.lost_nodes |= {
-                node: lost[node] for node in request.nodes if node in lost and node not in self.lost_nodes
+                node: lost[node].text
+                for node in request.nodes
+                if node in lost and node not in self.lost_nodes
             }
         return result, problem
 

@@ -18,7 +18,6 @@ from pytest_gpucluster.suites.container.facts import HOST_VALUE, MOUNTED, NO_LIS
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from pytest_gpucluster.cluster.slurm.pyxis import StepFailure
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.core.finding import Measure
     from pytest_gpucluster.core.majority import Norm
@@ -37,7 +36,7 @@ HOOK_FAILED = "a hook of Enroot failed, which container.hooks judges"
 
 def _require(found: ContainerFacts, *steps: str) -> None:
     """Raise NotAvailable if nothing inside can be judged; the checks of import and plugin report the fault."""
-    if found.not_imported and found.not_imported.hook:
+    if found.not_imported and found.not_imported.at:
         raise NotAvailable(HOOK_FAILED)
     if found.not_imported:
         raise NotAvailable("the image could not be imported, which container.import judges")
@@ -61,15 +60,14 @@ def plugin(found: ContainerFacts) -> Judgement:
         yield Finding(PYXIS, measured, "a task in the container", code="outside")
     elif found.contained is None and (why := found.not_imported):
         if why.code == "no_option":
-            expected = "--container-image is an option of srun"
-            yield Finding(PYXIS, Quote(str(why)), expected, code=why.code)
+            yield why.finding(PYXIS, "--container-image is an option of srun")
         else:
-            judge = "hooks" if why.hook else "import"
+            judge = "hooks" if why.at else "import"
             yield NotAvailable(f"no container started, which container.{judge} judges")
     elif not found.not_imported and found.step("plain").problem:
         yield NotAvailable("no step in the container started, which container.reuse judges")
     elif found.contained is None and (why := found.step("outside").problem):
-        yield Finding(PYXIS, Quote(str(why)), "a task in the container", code=why.code)
+        yield why.finding(PYXIS, "a task in the container")
 
 
 @check(
@@ -86,10 +84,10 @@ def imported(found: ContainerFacts) -> Judgement:
         return
     image, why = found.imported, found.not_imported
     part = named("software", image.image)
-    if why and why.hook:
+    if why and why.at:
         yield NotAvailable(HOOK_FAILED)
     elif why:
-        yield Finding(part, Quote(str(why)), "imported", code=why.code)
+        yield why.finding(part, "imported")
     elif found.node not in image.nodes:
         yield Finding(part, "no report of the import", "imported", code="no_report")
     if found.node in image.seconds:
@@ -108,9 +106,9 @@ def imported(found: ContainerFacts) -> Judgement:
 def hooks(found: ContainerFacts) -> Judgement:
     """Judge that no hook of Enroot fails in any step. A failure is a fault of the site's scripts, not of the node."""
     problems = (found.not_imported, *(seen.problem for seen in found.seen.values()))
-    failed = dict.fromkeys(why for why in problems if why and why.hook)
+    failed = dict.fromkeys(why for why in problems if why and why.at)
     for why in failed:
-        yield Finding(named("file", why.hook), Quote(why.text), "exits with 0", code="exit_status")
+        yield Finding(named("file", why.at), Quote(why.text), "exits with 0", code="exit_status")
     if not failed:
         _require(found, "plain")
 
@@ -164,7 +162,7 @@ def mounts(found: ContainerFacts) -> Judgement:
         return
     step, mount = found.step("mounts"), named("mount", "mount")
     if step.problem:
-        yield _not_started(named("setting", "--container-mounts"), step.problem)
+        yield step.problem.finding(named("setting", "--container-mounts"), "the step starts")
         return
     facts = step.facts
     if facts.get("token") != found.token:
@@ -287,7 +285,7 @@ def entrypoint(found: ContainerFacts) -> Judgement:
     if problem and not found.entrypoint_elsewhere:
         raise NotAvailable(f"the image's entrypoint starts no command ({problem})")
     elif problem:
-        yield _not_started(named("setting", "--container-entrypoint"), problem)
+        yield problem.finding(named("setting", "--container-entrypoint"), "the step starts")
 
 
 _UNWRITTEN = "no step could write to the container's root (see container.root)"
@@ -306,7 +304,7 @@ def reuse(found: ContainerFacts) -> Judgement:
         return
     for step in ("plain", "back"):
         if problem := found.step(step).problem:
-            yield _not_started(BY_NAME, problem)
+            yield problem.finding(BY_NAME, "the step starts")
             return
     yield Metric("reuse_time", found.step("plain").seconds, "s")
     if found.step("back").facts.get("mark") != "yes":
@@ -331,9 +329,9 @@ def save(found: ContainerFacts) -> Judgement:
         )
     elif unsaved:
         part = named("setting", "--container-save")
-        yield Finding(part, Quote(str(unsaved)), "saved", code=unsaved.code)
+        yield unsaved.finding(part, "saved")
     elif problem:
-        yield _not_started(SAVED, problem)
+        yield problem.finding(SAVED, "the step starts")
     elif found.step("turned").facts.get("marked") != "yes":
         raise NotAvailable(f"{_UNWRITTEN}: the saved image has no file to recognise it by")
     elif found.step("saved").facts.get("mark") != "yes":
@@ -354,7 +352,7 @@ def remove(found: ContainerFacts) -> Judgement:
         raise NotAvailable(str(why))
     elif why:
         part = named("step", "named container")
-        yield Finding(part, Quote(str(why)), "listed, then removed", code=why.code)
+        yield why.finding(part, "listed, then removed")
 
 
 @check(
@@ -371,7 +369,7 @@ def gpus(found: ContainerFacts) -> Judgement:
         _require(found, "plain")
         return
     if problem := found.step("gpus").problem:
-        yield _not_started(named("setting", "NVIDIA_VISIBLE_DEVICES=all"), problem)
+        yield problem.finding(named("setting", "NVIDIA_VISIBLE_DEVICES=all"), "the step starts")
         return
     outside, inside = found.step("outside").facts, found.step("gpus").facts
     before, after = _uuids(outside), _uuids(inside)
@@ -530,7 +528,3 @@ def leftovers(names_before: tuple[str, ...], live_jobs: Collection[int]) -> Judg
             )
         else:
             yield Finding(part, f"job {job} is over", expected, code="left")
-
-
-def _not_started(part: Part, problem: StepFailure) -> Finding:
-    return Finding(part, Quote(str(problem)), "the step starts", code=problem.code)

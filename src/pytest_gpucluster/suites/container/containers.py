@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.cluster.slurm.leftovers import Leftover
-from pytest_gpucluster.cluster.slurm.pyxis import PyxisOptions, StepFailure, explain, unexplained
+from pytest_gpucluster.cluster.slurm.pyxis import PyxisOptions, explain, unexplained
 from pytest_gpucluster.cluster.slurm.result import StepResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.core import hostlist, units
 from pytest_gpucluster.core.errors import GpuClusterError, NotAvailable, StepError, StepMisplaced, StepTimeout
+from pytest_gpucluster.core.finding import Explanation
 from pytest_gpucluster.core.probe import last_line
 from pytest_gpucluster.core.run_mark import PREFIX, container_name, digest
 from pytest_gpucluster.core.secure_tempfile import open_own
@@ -58,7 +59,7 @@ class ImageImport:
     seconds: Mapping[str, float] = field(default_factory=dict)
     size: Mapping[str, int] = field(default_factory=dict)
     reused: tuple[str, ...] = ()
-    failed: Mapping[str, StepFailure] = field(default_factory=dict)
+    failed: Mapping[str, Explanation] = field(default_factory=dict)
     command: str = ""
 
     @property
@@ -168,7 +169,7 @@ class NamedContainers:
 
     def _import(
         self, image: str, name: str, nodes: tuple[str, ...]
-    ) -> tuple[StepResult | None, StepFailure | None]:
+    ) -> tuple[StepResult | None, Explanation | None]:
         request = StepRequest(
             argv=("sh", "-c", _UPTIME),
             nodes=nodes,
@@ -185,7 +186,7 @@ class NamedContainers:
             except StepTimeout as error:
                 late = error.result if isinstance(error.result, StepResult) else None
                 why = f"not imported within {units.format_duration(self._deadline)}"
-                return late, StepFailure(why, "timed_out")
+                return late, Explanation("timed_out", why)
             except StepMisplaced as error:  # the container suite judges where the tasks ran
                 if error.result is None:
                     raise
@@ -230,7 +231,7 @@ class NamedContainers:
         self._known.clear()
 
 
-def why_failed(result: StepResult, node: str) -> StepFailure | None:
+def why_failed(result: StepResult, node: str) -> Explanation | None:
     """Return why a step failed on a node, from the messages of srun, slurmstepd and Pyxis; None if they state nothing."""
     own = messages_of(result, node)
     errors = (line.split("error: ", 1)[-1].strip() for line in own.splitlines() if "error: " in line)
@@ -252,18 +253,18 @@ def _outcome(
     result: StepResult | None,
     nodes: Sequence[str],
     before: Mapping[str, float | None],
-    problem: StepFailure | None,
-) -> tuple[dict[str, float], dict[str, StepFailure]]:
+    problem: Explanation | None,
+) -> tuple[dict[str, float], dict[str, Explanation]]:
     """Return {node: seconds} of the imports, and {node: why} of the failures."""
     seconds: dict[str, float] = {}
-    failed: dict[str, StepFailure] = {}
+    failed: dict[str, Explanation] = {}
     for node in nodes:
         tasks = result.of_node(node) if result else ()
         if tasks and all(task.ok for task in tasks):
             begin, end = before.get(node), _uptime(tasks[0].stdout)
             seconds[node] = max(0.0, end - begin) if begin is not None and end is not None else 0.0
         else:
-            silent = StepFailure("the import ended without a message", "no_message")
+            silent = Explanation("no_message", "the import ended without a message")
             failed[node] = (why_failed(result, node) if result else None) or problem or silent
     return seconds, failed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.cluster.slurm.pyxis import StepFailure
+from pytest_gpucluster.core.finding import Explanation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,9 +27,9 @@ class StepFacts:
     """
 
     tasks: tuple[Mapping[str, str], ...] = ()
-    problem: StepFailure | None = None
+    problem: Explanation | None = None
     seconds: float = 0.0
-    unsaved: StepFailure | None = None
+    unsaved: Explanation | None = None
 
     @property
     def facts(self) -> Mapping[str, str]:
@@ -37,7 +37,7 @@ class StepFacts:
         return self.tasks[0] if self.tasks else {}
 
 
-NOT_RUN = StepFacts(problem=StepFailure("the step was not run on this node", "not_run"))
+NOT_RUN = StepFacts(problem=Explanation("not_run", "the step was not run on this node"))
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,12 @@ class ContainerFacts:
     override: str = ""
     token: str = ""
     token_back: bool = False
-    not_removed: StepFailure | None = None  # why the saved container was not removed
+    not_removed: Explanation | None = None  # why the saved container was not removed
     nodes_of_job: tuple[str, ...] = ()
     entrypoint_elsewhere: bool = False  # a step started through the image's entrypoint on another node
 
     @property
-    def not_imported(self) -> StepFailure | None:
+    def not_imported(self) -> Explanation | None:
         """Why the image was not imported on the node; None where it was."""
         return self.imported.failed.get(self.node)
 

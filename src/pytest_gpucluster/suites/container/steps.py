@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.cluster.slurm.pyxis import (
     NOT_SAVED,
     PyxisOptions,
-    StepFailure,
     explain_exit,
     unexplained,
 )
 from pytest_gpucluster.cluster.slurm.result import StepResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.core.errors import StepError, StepMisplaced, StepTimeout
+from pytest_gpucluster.core.finding import Explanation
 from pytest_gpucluster.core.scripts import script
 from pytest_gpucluster.kit.container import enroot
 from pytest_gpucluster.kit.node import own_folder
@@ -144,7 +144,7 @@ class ContainerSteps:
         mounted = self._reuse(imported, mounts=mounts, workdir=MOUNTED)
         self._step("mounts", nodes, mounted, "none")
 
-    def _save(self, imported: ImageImport, nodes: tuple[str, ...]) -> dict[str, StepFailure]:
+    def _save(self, imported: ImageImport, nodes: tuple[str, ...]) -> dict[str, Explanation]:
         """Save the container with the defaults, start the saved image, and remove it; return {node: why not}."""
         name = f"{imported.name}-{self.nonce}"
         # Pyxis has one path for all nodes: if they share the folder, they save one after the other
@@ -172,13 +172,13 @@ class ContainerSteps:
         removed = {}
         for node in started:
             if listed.get(node) is None:
-                removed[node] = StepFailure(enroot.UNKNOWN, NO_LIST)
+                removed[node] = Explanation(NO_LIST, enroot.UNKNOWN)
             elif not listed[node]:
-                removed[node] = StepFailure("enroot list did not show it", "not_listed")
+                removed[node] = Explanation("not_listed", "enroot list did not show it")
             elif node in problems:
-                removed[node] = StepFailure(problems[node], "not_removed")
+                removed[node] = Explanation("not_removed", problems[node])
             elif enroot.enroot_names(left.get(node) or (), name):
-                removed[node] = StepFailure("enroot list still shows it", "still_listed")
+                removed[node] = Explanation("still_listed", "enroot list still shows it")
         return removed
 
     def _ranks(self, imported: ImageImport, nodes: tuple[str, ...]) -> None:
@@ -230,7 +230,7 @@ class ContainerSteps:
         for node in nodes:
             self._seen[node][name] = _facts_of(result, node, problem, self.nonce)
 
-    def _run(self, request: StepRequest) -> tuple[StepResult, StepFailure | None]:
+    def _run(self, request: StepRequest) -> tuple[StepResult, Explanation | None]:
         try:
             result, problem = run_step(self.slurm, self.allocation, request), None
         except (StepMisplaced, StepTimeout) as error:
@@ -238,7 +238,7 @@ class ContainerSteps:
                 raise
             # container.plugin judges where the tasks ran
             late = isinstance(error, StepTimeout)
-            result, problem = error.result, StepFailure(str(error), "timed_out") if late else None
+            result, problem = error.result, Explanation("timed_out", str(error)) if late else None
         except StepError as error:
             result, problem = StepResult(error.rc or 1, (), error.stderr, 0.0, ""), unexplained(str(error))
         if result.command:
@@ -290,19 +290,19 @@ class ContainerSteps:
         )
 
 
-def _exit(rc: int) -> StepFailure:
+def _exit(rc: int) -> Explanation:
     meaning = explain_exit(rc)
-    return StepFailure(f"exit status {rc}" + (f": {meaning}" if meaning else ""), "exit_status")
+    return Explanation("exit_status", f"exit status {rc}" + (f": {meaning}" if meaning else ""))
 
 
-def _facts_of(result: StepResult, node: str, problem: StepFailure | None, nonce: str) -> StepFacts:
+def _facts_of(result: StepResult, node: str, problem: Explanation | None, nonce: str) -> StepFacts:
     tasks = result.of_node(node)
     complete = tuple(facts for task in tasks if (facts := read_facts(task.stdout)).get("end") == nonce)
     if complete and len(complete) == len(tasks):
         # Pyxis saves after the end of the task: only its messages show a failure
         unsaved = why_failed(result, node) if NOT_SAVED in messages_of(result, node) else None
         return StepFacts(complete, seconds=result.seconds, unsaved=unsaved)
-    silent = StepFailure("its tasks printed no facts", "no_facts")
+    silent = Explanation("no_facts", "its tasks printed no facts")
     ended = next((_exit(task.rc) for task in tasks if task.rc), silent)
     last = next(
         (unexplained(task.stderr.strip().splitlines()[-1]) for task in tasks if task.stderr.strip()), ended

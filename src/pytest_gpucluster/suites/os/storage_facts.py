@@ -16,7 +16,7 @@ from pytest_gpucluster.kit.node.own_folder import OWN_SH
 from pytest_gpucluster.suites.os.facts import SECTIONS_SH, CommandSection, sections
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 # A file system without an answer of df within this time hangs; one deadline for all file systems together
 DISK_SECONDS = 8
@@ -196,8 +196,8 @@ class FleetChannel(Protocol):
         """The nodes, in task order."""
 
     @property
-    def lost(self) -> Mapping[str, str]:
-        """{node: why it does not answer}."""
+    def lost(self) -> Container[str]:
+        """The nodes that do not answer."""
 
     def ask(self, command: str, *, timeout: float = ...) -> dict[str, Answer]:
         """Run a command on all nodes."""

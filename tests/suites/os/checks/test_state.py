@@ -9,11 +9,13 @@ from machine_helpers import Machines, examples, verdicts_of_a_person
 from os_helpers import ALONE, answer, of, peers
 
 from pytest_gpucluster.core.check import Verdict
+from pytest_gpucluster.core.finding import Explanation
 from pytest_gpucluster.suites.os import facts
 from pytest_gpucluster.suites.os.checks import state as checks
 from pytest_gpucluster.suites.os.facts import Load
 from pytest_gpucluster.suites.os.software_facts import TimeSync, read_time_sync
 
+HUNG = Explanation("", "silent for 15 s: hung")
 DAY = 86400.0
 NOW = 1_795_500_000
 
@@ -69,14 +71,14 @@ MACHINES: Machines = {
         ("sick: another uid | local account", CONFIGURE, ID.replace("uid=1000", "uid=1001"), ID),
         ("sick: a group is missing | LDAP", CONFIGURE, ID.replace(",44(video)", ""), ID),
     ],
-    ("os.responds", lambda loss: checks.responds(answer(rc=None), "silent for 15 s: hung", loss)): [
+    ("os.responds", lambda loss: checks.responds(answer(rc=None), HUNG, loss)): [
         ("its TaskProlog fails | slurm.conf(5)", CONFIGURE, "prolog_failed"),
         ("the agent was killed for memory | oom-killer", MONITOR, "task_ended"),
         ("a wrapper ends true with 1 | script", MONITOR, lambda: checks.responds(answer("", 1))),
         ("it answers | true(1)", PASSED, lambda: checks.responds(answer(""))),
         ("sick: dead | power", REBOOT, ""),
         ("sick: lost without a word | power", REBOOT, lambda: checks.responds(answer(rc=None))),
-        ("sick: lost later | power", REBOOT, lambda: checks.responds(answer(""), "dead")),
+        ("sick: lost later | power", REBOOT, lambda: checks.responds(answer(""), HUNG)),
     ],
     "os.time_sync": [
         ("polls every 36 hours | maxpoll 17", PASSED, lambda: chrony(age=4 * 131072, interval=131072)),
@@ -110,7 +112,7 @@ def test_the_remedy_for_a_node_that_does_not_respond() -> None:
         # what the channel says of the node counts more than its last answer
         for verdict in (
             checks.responds(answer(rc=None), None, loss),
-            checks.responds(answer(""), "node lost", loss),
+            checks.responds(answer(""), HUNG, loss),
         ):
             assert judged(verdict) == (action, ["node"])
             assert verdict.findings[0].code == (loss or "no_answer")

@@ -18,7 +18,7 @@ from pytest_gpucluster.core.check import (
     with_cause,
 )
 from pytest_gpucluster.core.fault_rules import Situation, unless_unsettled
-from pytest_gpucluster.core.finding import Quantity, Quote
+from pytest_gpucluster.core.finding import Explanation, Quantity, Quote
 from pytest_gpucluster.core.metric_direction import NEITHER
 from pytest_gpucluster.core.part import Part, named
 from pytest_gpucluster.core.units import format_duration, format_size
@@ -163,14 +163,14 @@ def _loss(verdict: Verdict, *_facts: object) -> Verdict:
     "all; programs of the site that end tasks, as a TaskProlog, are recognised",
     marks=("judges_node",),
 )
-def responds(answer: Answer, lost: str | None = None, loss: str = "") -> Judgement:
+def responds(answer: Answer, lost: Explanation | None = None, loss: str = "") -> Judgement:
     """The node executes a command.
 
     lost: why the channel abandoned the node during the run, if it did. loss: the code of the reason, also where the node never
     joined the channel.
     """
     if lost or answer.rc is None:
-        why = Quote(lost or answer.problem or "no answer")
+        why = Quote(str(lost or answer.problem or "no answer"))
         yield Finding(Part("node"), why, "executes the command 'true'", code=loss or "no_answer")
     elif answer.rc != 0:
         measured = f"'true' ended with exit status {answer.rc}"
