@@ -7,6 +7,8 @@ import json
 import os
 import shutil
 import socket
+import time
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -195,7 +197,7 @@ def test_a_report_that_differs_is_not_signed(root: Path, name: str, before: str,
     )
 
 
-def test_what_a_history_adds_to_a_page_is_set_aside(root: Path) -> None:
+def test_a_page_is_compared_with_all_that_its_log_states_of_earlier_runs(root: Path) -> None:
     values: dict[str, Any] = {"last_good": 3000.0, "previous": 2990.0, "values": (3001.0, None, 2990.0, 9.0)}
     rows = [
         Compared(
@@ -204,12 +206,29 @@ def test_what_a_history_adds_to_a_page_is_set_aside(root: Path) -> None:
         for node in ("gpu01", "gpu02")
     ]
     shown = ShownComparison("history.db", tuple(rows), last_good="x", previous="y", runs=5, note="z")
-    html.write(read_log(root / "events.jsonl"), root / "report.html", comparison=shown)
+    alone, log = (root / "report.html").read_text(), root / "events.jsonl"
+    lines = log.read_text().splitlines()
+    event = {**json.loads(lines[-1]), "event": "compared", **asdict(shown)}
+    log.write_text("\n".join([*lines, json.dumps(event), ""]))
+    html.write(read_log(log), root / "report.html")
     page = (root / "report.html").read_text()
     assert page.count('<section id="history">') == 1
     assert page.count('<p class="trend">') == 1
     assert "<wbr>" in page
     assert manifest_of(root, None)[1].verdict == REJECTED
+    for other in (alone, page.replace("history.db", "other.db")):
+        (root / "report.html").write_text(other)
+        assert refused(root).startswith("report.html: states something else")
+
+
+def test_a_page_is_the_same_in_each_time_zone(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        monkeypatch.setenv("TZ", "Pacific/Chatham")
+        time.tzset()
+        assert manifest_of(root, None)[1].verdict == REJECTED
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 @pytest.mark.parametrize(

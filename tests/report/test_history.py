@@ -595,6 +595,16 @@ def write(path: Path, events: Sequence[dict[str, Any]]) -> Path:
     return path
 
 
+def test_a_page_that_is_written_again_with_a_history_has_its_rows(
+    three_nights: Path, tmp_path: Path, called: Called
+) -> None:
+    page, lines = tmp_path / "report.html", log(3, bandwidths(3, {"gpu02": 0.9}))
+    argv = ("report", write(tmp_path / "events.jsonl", lines), "--history", three_nights)
+    assert called(*argv)[0] == 0
+    assert "got worse since the last good run" in page.read_text()
+    assert 'data-find=""><td class="where">gpu02' in page.read_text().partition('id="history"')[2]
+
+
 def test_logs_are_imported_in_the_order_of_their_nights(path: Path, tmp_path: Path, called: Called) -> None:
     nights = [log(2, bandwidths(2, {"gpu02": 0.92})), log(1, bandwidths(1)), log(3, bandwidths(3), end=None)]
     logs = [write(tmp_path / f"{number}.jsonl", events) for number, events in enumerate(nights)]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import asdict
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 
@@ -61,8 +63,12 @@ class Page(HTMLParser):
         return heading["data-verdict"]
 
 
-def page_of(events: Iterable[dict[str, Any]], **options: Any) -> Page:
-    return Page(html.render(read_run(events), **options))
+def page_of(events: Iterable[dict[str, Any]]) -> Page:
+    return Page(html.render(read_run(events)))
+
+
+def compared(shown: ShownComparison) -> dict[str, Any]:
+    return {"event": "compared", **json.loads(json.dumps(asdict(shown)))}
 
 
 def test_many_nodes_that_fail_alike_are_one_group() -> None:
@@ -146,7 +152,7 @@ def hostile_run(text: str = HOSTILE) -> list[dict[str, Any]]:
 def hostile_page() -> str:
     row = Compared(HOSTILE, Metric(HOSTILE, 1.0, HOSTILE, HOSTILE), last_good=2.0, worse=True, note=HOSTILE)
     words: dict[str, Any] = dict.fromkeys(("last_good", "previous", "fleet_is", "note"), HOSTILE)
-    return html.render(read_run(hostile_run()), comparison=ShownComparison(HOSTILE, (row,), **words))
+    return html.render(read_run([*hostile_run(), compared(ShownComparison(HOSTILE, (row,), **words))]))
 
 
 def test_nothing_that_a_node_sends_becomes_markup() -> None:
@@ -328,7 +334,7 @@ driver 570.9 2 nodes: gpu[01,04] 580.1 2 nodes: gpu[02-03]
 
 
 def test_each_section_says_what_has_happened() -> None:
-    page = page_of(full_run(), comparison=COMPARISON)
+    page = page_of([*full_run(), compared(COMPARISON)])
     assert [line for line in SHOWN.strip().splitlines() if line not in page.text] == []
     assert "../x" not in {it["href"] for it in page.of("a")}
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cli.command import Command, argument, report_group, source
 from pytest_gpucluster.cli.output import existing
@@ -14,7 +16,6 @@ from pytest_gpucluster.core.secure_tempfile import group_id
 if TYPE_CHECKING:
     import argparse
 
-    from pytest_gpucluster.report.regression import ShownComparison
     from pytest_gpucluster.report.run_model import Run
 
 HTML, JUNIT = "report.html", "junit.xml"
@@ -34,7 +35,9 @@ def report(args: argparse.Namespace) -> None:
     group = group_id(args.report_group)
     page, cases = folder / HTML, folder / JUNIT
     _refuse_signed(folder, force=args.force)
-    html.write(run, page, comparison=_comparison(args.history, run, log), group=group)
+    if args.history is not None:
+        run.compared = _compared(args.history, run, log)
+    html.write(run, page, group=group)
     print(f"{page}: written")
     if run.finish is not None and cases.exists() and not args.force:
         print(f"{cases}: not changed: the run wrote it at its end; --force replaces it")
@@ -57,15 +60,16 @@ def _refuse_signed(folder: Path, *, force: bool) -> None:
         )
 
 
-def _comparison(history: Path | None, run: Run, log: Path) -> ShownComparison | None:
-    if history is None:
-        return None
-    from pytest_gpucluster.report.history import History  # only with a history
+def _compared(history: Path, run: Run, log: Path) -> dict[str, Any]:
+    from pytest_gpucluster.report.events import strict_json  # only with a history
+    from pytest_gpucluster.report.history import History
     from pytest_gpucluster.report.run_snapshot import recorded
 
     found = recorded(run, str(log))
     with contextlib.closing(History(history)) as stored:
-        return stored.compare(stored.find(found.cluster, found.run)).for_html()
+        shown = stored.compare(stored.find(found.cluster, found.run)).for_html()
+    event: dict[str, Any] = json.loads(strict_json(asdict(shown)))
+    return event
 
 
 COMMAND = Command(

@@ -252,7 +252,7 @@ def _gap(run: Run, broken: list[int]) -> str:
 def _misreported(files: Files, folder: str, run: Run) -> str:
     """Return which report states something else than the log, '' for none."""
     said: dict[str, Callable[[bytes], bool]] = {
-        PAGE: lambda data: html.shows(data.decode(errors="replace"), run),
+        PAGE: lambda data: data == html.render(run).encode(),
         CASES: lambda data: _is_junit_of(data, run),
         METRICS: lambda data: _metrics(data.decode(errors="replace")) == _metrics(prom.render(run)),
     }

@@ -11,7 +11,9 @@ import re
 import statistics
 import sys
 import threading
+import time
 from collections import Counter, defaultdict
+from dataclasses import asdict
 from datetime import date
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
@@ -55,7 +57,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.report.atomic_write import Reports
     from pytest_gpucluster.report.events import EventLog
-    from pytest_gpucluster.report.regression import Comparison, ShownComparison
+    from pytest_gpucluster.report.regression import Comparison
     from pytest_gpucluster.report.run_model import Run
     from pytest_gpucluster.report.step_logs import StepLogs
     from pytest_gpucluster.run.session import ClusterSession
@@ -78,6 +80,7 @@ def about(config: pytest.Config, session: ClusterSession) -> dict[str, Any]:
         "cluster_file": {"file": cluster.file, "sha256": cluster.file_sha256},
         "versions": versions(),
         "host": platform.node(),
+        "utc_offset": time.localtime().tm_gmtoff,
         "system": platform.platform(),
         "user": user(),
         "folder": str(config.invocation_params.dir),
@@ -427,6 +430,7 @@ class HistoryWriter:
         with contextlib.closing(History(self.path, create=True, group=group, wait=wait)) as history:
             history.add(run)
             self.comparison = history.compare(history.find(run.cluster, run.run))
+        self.log.write("compared", **asdict(self.comparison.for_html()))
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -476,13 +480,7 @@ class HtmlReport:
         from pytest_gpucluster.report import html  # the start of a run needs no templates
 
         with self.reports.writing(self.path):
-            comparison, group = self._comparison(), self.reports.group
-            html.write(self.log.model, self.path, comparison=comparison, group=group)
-
-    def _comparison(self) -> ShownComparison | None:
-        memory = self.config.pluginmanager.get_plugin("gpucluster-history")
-        found = getattr(memory, "comparison", None)
-        return found.for_html() if found is not None else None
+            html.write(self.log.model, self.path, group=self.reports.group)
 
 
 def _prepare() -> None:

@@ -30,42 +30,37 @@ from pytest_gpucluster.report.html_subnet import legend, subnet
 from pytest_gpucluster.report.html_work import trend, work
 from pytest_gpucluster.report.junit import shell_property
 from pytest_gpucluster.report.proof import CLUSTER, FAILED, FIT, NOT_PROVED
+from pytest_gpucluster.report.regression import ShownComparison
 from pytest_gpucluster.report.verdict import judge, ordered
 from pytest_gpucluster.report.waivers import all_waivers
-from pytest_gpucluster.report.words import as_utc, clock, folded, remark_lines
+from pytest_gpucluster.report.words import clock, folded, remark_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from pytest_gpucluster.report.regression import Compared, ShownComparison
+    from pytest_gpucluster.report.regression import Compared
     from pytest_gpucluster.report.run_model import FailureGroup, FindingRow, Run
 
-__all__ = ["render", "shows", "write"]
+__all__ = ["render", "write"]
 
 MAX_GROUPS = 250  # sections of failures; the others become one line each
 MAX_LINES = 1000  # of those lines
 MAX_ROWS = 2_000  # findings in all sections together
 OPEN_ROWS = 12  # findings of a section that are seen at once
-MAX_COMPARED = 500
 MAX_ACTS = 1_000
 MAX_NOTE = 4_000  # characters of a text of the history
 _SHOWN = ("time", "run", "event", "node", "nodes")  # have columns of their own
 
 
-def write(
-    run: Run,
-    path: Path,
-    *,
-    comparison: ShownComparison | None = None,
-    group: int | None = None,
-) -> None:
+def write(run: Run, path: Path, *, group: int | None = None) -> None:
     """Write the report of one run to `path`, whole or not at all. GpuClusterError where that cannot be."""
-    write_whole(path, render(run, comparison=comparison).encode(), group=group)
+    write_whole(path, render(run).encode(), group=group)
 
 
-def render(run: Run, *, comparison: ShownComparison | None = None) -> str:
-    """Return the report as text."""
+def render(run: Run) -> str:
+    """Return the report as text: the same one wherever it is made."""
+    comparison = ShownComparison.read(run.compared) if run.compared else None
     anchors = {id(group): f"g{number}" for number, group in enumerate(ordered(run), 1)}
     script = html_page.resource("report.js")
     judged = judge(run)
@@ -100,44 +95,6 @@ def render(run: Run, *, comparison: ShownComparison | None = None) -> str:
     return str(page.encode(errors="replace").decode())
 
 
-_ASIDE = re.compile(  # what a history adds to the page
-    r'<section id="history">(\n<h2>Against earlier runs</h2>.*?)</section>(?=\s*<section id="(?:acts|gaps)">)'
-    r'|<p class="trend">(<svg .*?)</p>(?=\s*(?:<p class="trend">|<p class="soft">Slurm: |</article>))'
-    r'|<a href="#history">History</a>',
-    re.DOTALL,
-)
-_PICTURE = r'viewBox="[0-9 ]+"|width="\d+"|height="\d+"|role="img"|aria-label="[^"<>]*"'
-_LEAF = re.compile(
-    r"<(h2|h3|p|div|table|tr|td|small|details|summary|svg)"
-    rf'(?: (?:class="(?:soft|wide|n|where|long)"|data-find=""|{_PICTURE}))*>[^<]*</\1>'
-)
-_VOID = re.compile(
-    r'<wbr>|<th(?: class="n")?>|<path class="(?:grid|line|low)"(?: stroke-dasharray="3 3")? d="[MLHlmz0-9. -]*"/>'
-)
-_BLANK = re.compile(r"\n\s*\n")
-
-
-def shows(page: str, run: Run) -> bool:
-    """Return whether a page is the one that the events make, whatever the time zone.
-
-    What a history adds is set aside, if its markup cannot hide or imitate anything outside of it.
-    """
-    without = _ASIDE.sub(lambda found: "" if _is_closed(found[1] or found[2] or "") else found[0], page)
-    return _squeezed(without) == _squeezed(render(run))
-
-
-def _is_closed(markup: str) -> bool:
-    """Return whether all markup is of the few elements of that section, and each is closed where it was opened."""
-    markup, rest = "", _VOID.sub("", markup)
-    while rest != markup:
-        markup, rest = rest, _LEAF.sub("", rest)
-    return "<" not in rest
-
-
-def _squeezed(page: str) -> str:
-    return as_utc(_BLANK.sub("\n", page))
-
-
 def prepare() -> None:
     """Compile the template, for whoever renders later."""
     html_page.template("report.html.j2")
@@ -153,7 +110,7 @@ def _record(run: Run) -> dict[str, Any]:
     return {
         "cluster": _text(start.get("cluster")) or "unknown cluster",
         "description": _text(start.get("description")),
-        "date": clock(run.began),
+        "date": clock(run.began, run),
         "duration": format_duration(round(seconds)) if seconds >= 1 else "under 1 s",
         "run": run.run,
         "by": "@".join(part for part in (_text(start.get("user")), _text(start.get("host"))) if part),
@@ -270,9 +227,8 @@ def _comparison(comparison: ShownComparison | None) -> dict[str, Any] | None:
     others = [row for row in comparison.rows if not row.worse]
     return {
         "of": {key: _note(one) if isinstance(one, str) else one for key, one in vars(comparison).items()},
-        "worse": [_compared(row) for row in worse[:MAX_COMPARED]],
-        "others": [_compared(row) for row in others[:MAX_COMPARED]],
-        "left_out": max(0, len(worse) - MAX_COMPARED) + max(0, len(others) - MAX_COMPARED),
+        "worse": [_compared(row) for row in worse],
+        "others": [_compared(row) for row in others],
     }
 
 
@@ -310,7 +266,8 @@ def _acts(run: Run) -> list[dict[str, Any]]:
         for node in nodes:
             like = re.sub(rf"\b{re.escape(node)}\b", "NODE", like)
         row = rows.setdefault(
-            (name, like), {"time": clock(event.get("time")), "act": name, "details": details, "nodes": []}
+            (name, like),
+            {"time": clock(event.get("time"), run), "act": name, "details": details, "nodes": []},
         )
         if row["nodes"]:
             row["details"] = like

@@ -10,10 +10,12 @@ import datetime as dt
 import statistics
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.finding import Metric
 from pytest_gpucluster.core.metric_direction import NEITHER, MetricTrend, rule_of
+from pytest_gpucluster.core.safe_json import as_dict, as_dicts, as_list, finite, text
 from pytest_gpucluster.core.text import quantity
 from pytest_gpucluster.report.proof import CLUSTER
 from pytest_gpucluster.report.run_snapshot import RED, ItemMetric
@@ -23,10 +25,9 @@ from pytest_gpucluster.report.words import number
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytest_gpucluster.core.finding import Metric
-
 MAX_NAMED = 6  # nodes that get a line each for one metric; more share one
 MAX_LINES = 40
+MAX_SHOWN = 500  # rows of report.html that got worse, and as many others
 
 
 @dataclass(frozen=True)
@@ -136,12 +137,21 @@ class Compared:
     note: str = ""
     values: tuple[float | None, ...] = ()
 
+    @classmethod
+    def read(cls, plain: Mapping[str, Any]) -> Compared:
+        """Read a row of a log."""
+        node, note = text(plain.get("node")), text(plain.get("note"))
+        last_good, previous, fleet = (finite(plain.get(key)) for key in ("last_good", "previous", "fleet"))
+        worse, values = plain.get("worse") is True, tuple(map(finite, as_list(plain.get("values"))))
+        metric = Metric.from_dict(as_dict(plain.get("metric")))
+        return cls(node, metric, last_good, previous, fleet, worse, note, values)
+
 
 @dataclass(frozen=True)
 class ShownComparison:
     """What the HTML report shows of earlier runs; what is not known stays at its default and is not shown.
 
-    `last_good` and `previous` name those runs for people: date, id, verdict.
+    `last_good` and `previous` name those runs for people: date, id, verdict. `left_out`: rows that are in the history only.
     """
 
     source: str
@@ -151,6 +161,15 @@ class ShownComparison:
     runs: int = 0
     fleet_is: str = "median of the nodes in this run"
     note: str = ""
+    left_out: int = 0
+
+    @classmethod
+    def read(cls, plain: Mapping[str, Any]) -> ShownComparison:
+        """Read the event `compared` of a log."""
+        runs, left_out = (int(finite(plain.get(key)) or 0) for key in ("runs", "left_out"))
+        words = {key: text(plain.get(key)) for key in ("source", "last_good", "previous", "fleet_is", "note")}
+        rows = tuple(map(Compared.read, as_dicts(plain.get("rows"))))
+        return cls(rows=rows, runs=runs, left_out=left_out, **words)
 
 
 @dataclass(frozen=True)
@@ -235,7 +254,7 @@ class Comparison:
         """Return the same for the HTML report: each node beside its own median and the fleet's."""
         named = {id(it.change): it.text for it in self.worse}
         shown = sorted((it for it in self.changes if it.metric.number is not None), key=badness, reverse=True)
-        rows = tuple(
+        rows = [
             Compared(
                 node=it.item.node or CLUSTER,
                 metric=it.metric,
@@ -248,11 +267,15 @@ class Comparison:
                 values=it.values,
             )
             for it in shown
-        )
+        ]
+        bounded = [
+            it for worse in (True, False) for it in [it for it in rows if it.worse == worse][:MAX_SHOWN]
+        ]
         gone = [it.text for it in self.worse if it.change.metric.number is None]
         return ShownComparison(
             source=self.file,
-            rows=rows,
+            rows=tuple(bounded),
+            left_out=len(rows) - len(bounded),
             last_good=_named(self.last_good) if self.last_good else "",
             previous=f"{_named(self.against[0])}, {self.against[0].outcome}" if self.against else "",
             runs=len(self.against),

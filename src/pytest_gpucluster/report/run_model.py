@@ -158,6 +158,9 @@ class Run:
     fabric: dict[str, Any] = field(
         default_factory=dict
     )  # switches and links, as the suite ibfabric found them
+    compared: dict[str, Any] = field(
+        default_factory=dict
+    )  # report.regression.ShownComparison, as plain types
     unjudged: dict[str, dict[str, dict[str, set[str]]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(lambda: defaultdict(set)))
     )  # outcome -> why -> check -> nodes
@@ -324,6 +327,10 @@ def _lost(run: Run, event: dict[str, Any]) -> None:
 
 def _allocation(run: Run, event: dict[str, Any]) -> None:
     run.jobs.append(event)
+
+
+def _compared(run: Run, event: dict[str, Any]) -> None:
+    run.compared = event
 
 
 def _error(run: Run, event: dict[str, Any]) -> None:
@@ -613,4 +620,5 @@ _READERS: dict[str, Callable[[Run, dict[str, Any]], None]] = {
     "allocation": _allocation,
     "error": _error,
     "finish": _finish,
+    "compared": _compared,
 }

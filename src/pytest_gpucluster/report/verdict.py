@@ -105,7 +105,7 @@ def _result(run: Run) -> tuple[str, str]:
         return "rejected", "" if run.proofs.of(FAILED) else "A check of the whole cluster failed."
     lacking = ", ".join(dict.fromkeys(suite for suite, _ in run.proofs.unproved))
     reasons = {
-        f"The run did not end; its log stops at {clock(run.ended)}.": run.finish is None,
+        f"The run did not end; its log stops at {clock(run.ended, run)}.": run.finish is None,
         "The run was stopped before its end.": status == STOPPED,
         f"Nothing failed, but {lacking} did not prove all selected nodes.": lacking,
         "No check was executed: this run says nothing about the cluster.": not run.executed,
@@ -141,7 +141,7 @@ def _narrowed(run: Run) -> str:
 def _more(run: Run) -> Iterable[str]:
     if run.totals["failed"]:
         if run.finish is None:
-            yield f"The run did not end: its log stops at {clock(run.ended)}."
+            yield f"The run did not end: its log stops at {clock(run.ended, run)}."
         elif run.exit == STOPPED:
             yield "The run was stopped before its end."
         if broken := ends_of_checks(run)["error"]:

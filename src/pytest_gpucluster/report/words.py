@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.by_part import for_parts
+from pytest_gpucluster.core.safe_json import finite
 from pytest_gpucluster.core.text import count
 from pytest_gpucluster.report.proof import CLUSTER
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 EXACT = 1e15  # below it a float holds every whole number
 _PLACEHOLDER = re.compile(r"\bNODE\b(?! FAILURE)")  # Slurm prints DUE TO NODE FAILURE
-_CLOCK_FORMAT = "%Y-%m-%d %H:%M:%S %z"
-_CLOCK = re.compile(r"\b\d{4}-[01]\d-[0-3]\d [0-2]\d:[0-5]\d:[0-6]\d [+-][01]\d[0-5]\d\b")
 TINY = 1e-300  # below it floats are subnormal: no power of ten is near
 
 
@@ -69,26 +68,15 @@ def number(value: float | None, none: str = "-") -> str:
     return f"{value:.0f}" if float(value).is_integer() and abs(value) < EXACT else f"{value:.4g}"
 
 
-def clock(time: Any) -> str:
-    """Write a time of an event in this machine's zone: 2026-11-21 02:00:13 +0100."""
+def clock(time: Any, run: Run) -> str:
+    """Write a time of an event in the zone of its run: 2026-11-21 02:00:13 +0100."""
     if not isinstance(time, (int, float)):
         return "not known"
     try:
-        return dt.datetime.fromtimestamp(time, dt.timezone.utc).astimezone().strftime(_CLOCK_FORMAT)
+        zone = dt.timezone(dt.timedelta(seconds=finite(run.start.get("utc_offset")) or 0.0))
+        return dt.datetime.fromtimestamp(time, zone).strftime("%Y-%m-%d %H:%M:%S %z")
     except (OverflowError, ValueError, OSError):
         return "not known"
-
-
-def as_utc(text: str) -> str:
-    """Return a text with every time that `clock` has written as seconds since the epoch, so that zones do not matter."""
-    return _CLOCK.sub(_seconds, text)
-
-
-def _seconds(found: re.Match[str]) -> str:
-    try:
-        return str(dt.datetime.strptime(found[0], _CLOCK_FORMAT).timestamp())  # noqa: DTZ007 - with %z
-    except ValueError:  # there is no such day
-        return found[0]
 
 
 def round_up(value: float, steps: Sequence[float]) -> float:
