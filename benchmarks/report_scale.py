@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from stamp import stamp
 
+from pytest_gpucluster.core.part import Part, gpu
 from pytest_gpucluster.report import html, junit
 from pytest_gpucluster.report.events import read_log
 from pytest_gpucluster.report.history import History
@@ -140,11 +141,15 @@ def shown(size: int) -> str:
 def failure(fields: dict[str, Any], node: str, dice: random.Random) -> dict[str, Any]:
     """Return what makes an item a failure."""
     finding = {
-        "part": f"GPU {dice.randrange(8)} (GPU-{dice.getrandbits(64):x}, 0000:9d:00.0)",
+        "part": gpu(
+            dice.randrange(8), uuid=f"GPU-{dice.getrandbits(64):x}", address="0000:9d:00.0"
+        ).as_dict(),
         "measured": "17 active links",
         "expected": "18",
     }
-    message = f"{fields['check']} on {node}: {finding['part']}: measured 17 active links, expected 18"
+    message = (
+        f"{fields['check']} on {node}: {Part.read(finding['part'])}: measured 17 active links, expected 18"
+    )
     verdict = {
         "check": fields["check"],
         "outcome": "failed",

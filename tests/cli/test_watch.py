@@ -21,7 +21,7 @@ def event(name: str, **fields: Any) -> dict[str, Any]:
 
 
 def result(node: str, outcome: str = "passed") -> dict[str, Any]:
-    finding = {"part": "GPUs", "measured": "7", "expected": "8"}
+    finding = {"part": {"name": "GPUs"}, "measured": "7", "expected": "8"}
     words = {"check": "gpu.count", "outcome": "failed", "action": "configure"}
     verdict = {**words, "findings": [finding], "advisories": []}
     names = {"suite": "gpu", "check": "gpu.count", "node": node, "phase": "call", "outcome": outcome}

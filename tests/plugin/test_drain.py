@@ -475,7 +475,7 @@ def test_one_command_may_take_20_seconds() -> None:
 
 @pytest.mark.parametrize("action", ["", "explode", "DRAIN", " drain", "reset-gpu"])
 def test_an_unknown_action_never_drains(action: str) -> None:
-    event = {"verdicts": [{"outcome": "failed", "action": action, "findings": [{"part": "x"}]}]}
+    event = {"verdicts": [{"outcome": "failed", "action": action, "findings": [{"part": {"name": "x"}}]}]}
     (verdict,) = read_result(event).verdicts
     assert verdict.action is Action.MONITOR
     assert not any(reaches(verdict.action, least) for least in Action)
@@ -607,7 +607,7 @@ def test_a_drain_names_its_finding(ended: type[Ended], verdicts: list[Verdict], 
     run.act()
     assert part in run.world.nodes["gpu05"].reason
     event = judged_at("gpu05", verdict(BAD))  # no finding has the action of its verdict: the first
-    event["verdicts"][0]["findings"] = [{**BAD.as_dict(), "part": "GPU 7", "action": "reboot"}]
+    event["verdicts"][0]["findings"] = [{**BAD.as_dict(), "part": {"name": "GPU 7"}, "action": "reboot"}]
     run = ended([event], resume=False)
     run.act()
     assert "GPU 7" in run.world.nodes["gpu05"].reason

@@ -15,9 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 FOUR = ("gpu01", "gpu02", "gpu03", "gpu04")
-NOEXEC = {"part": "/tmp", "measured": "noexec", "expected": "programs can be run"}
+NOEXEC = {"part": {"name": "/tmp"}, "measured": "noexec", "expected": "programs can be run"}
 ALONE = "1 finding of the cluster: a setting explains what the only node of a group fails."
-LOST = {"part": "GPU 3 (0000:1b:00.0)", "measured": "GPU is lost", "expected": "answers", "action": "reboot"}
+LOST = {
+    "part": {"name": "GPU 3 (0000:1b:00.0)"},
+    "measured": "GPU is lost",
+    "expected": "answers",
+    "action": "reboot",
+}
 
 
 def run_of(
@@ -108,7 +113,7 @@ def test_a_node_alone_in_its_group_fails_like_no_other() -> None:
     results[-1]["verdicts"][0] |= {"setting": "os.mounts", "findings": [NOEXEC | {"action": "configure"}]}
     events = a_run(results, nodes=(*FOUR, "big01"), finish=1)
     events[1]["places"] = [{"group": "gpu[01-04]", "nodes": [*FOUR]}, {"group": "big01", "nodes": ["big01"]}]
-    results[0]["verdicts"][0]["findings"] = [NOEXEC | {"part": "/var"}]  # else all groups are alike
+    results[0]["verdicts"][0]["findings"] = [NOEXEC | {"part": {"name": "/var"}}]  # else all groups are alike
     run = read_run(events)
     sentences = judge(run).sentences
     assert sorted(len(one.nodes) for one in run.common) == [1, 3]

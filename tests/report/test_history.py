@@ -447,7 +447,7 @@ def test_each_cluster_and_kind_keeps_its_own_newest_runs(kept: History) -> None:
 
 
 def test_nothing_of_a_run_stays_that_was_deleted(kept: History) -> None:
-    found = [{"part": "p" * 500, "measured": str(n), "expected": "x"} for n in range(400)]
+    found = [{"part": {"name": "p" * 500}, "measured": str(n), "expected": "x"} for n in range(400)]
     add(kept, 1, [result("gpu01", "gpu.x", "failed", verdicts=[{"findings": found}]), *ONE], end=1)
     assert all(rows(kept))
     before = kept.path.stat().st_size

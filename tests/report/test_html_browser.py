@@ -190,7 +190,7 @@ def faulty() -> str:
             "text": "a line of the failure's text\n" * 30,
         }
         results += [failing(node, check=f"{suite}.bad", **more) for suite in suites]
-    warning = {"part": "mlx5_0", "measured": "1 symbol error", "expected": "0"}
+    warning = {"part": {"name": "mlx5_0"}, "measured": "1 symbol error", "expected": "0"}
     verdicts = [{"findings": [], "advisories": [warning]}]
     results.append(passing("gpu01", check="fabric.counters", verdicts=verdicts))
     not_tested = {drained: ["unavailable", "DRAINED"]}

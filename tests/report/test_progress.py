@@ -17,7 +17,7 @@ def event(name: str, **fields: Any) -> dict[str, Any]:
 
 
 def result(node: str, outcome: str = "passed", check: str = "gpu.count") -> dict[str, Any]:
-    finding = {"part": "GPUs", "measured": "7", "expected": "8"}
+    finding = {"part": {"name": "GPUs"}, "measured": "7", "expected": "8"}
     verdict = {"check": check, "outcome": "failed", "action": "configure", "findings": [finding]}
     about = {"nodeid": f"test_gpu.py::test_count[{node}]", "suite": "gpu", "check": check, "node": node}
     return event("result", outcome=outcome, verdicts=[verdict] if outcome == "failed" else [], **about)

@@ -182,7 +182,7 @@ def names(text: str) -> set[str]:
 
 
 def bad(check: str, outcome: str, node: str, *parts: str) -> dict[str, Any]:
-    found = {"check": check, "outcome": outcome, "findings": [{"part": part} for part in parts]}
+    found = {"check": check, "outcome": outcome, "findings": [{"part": {"name": part}} for part in parts]}
     return result(check, outcome, node, time=START + 5, verdicts=[found] if parts else [])
 
 
@@ -264,6 +264,6 @@ def test_promtool_parses_every_query_of_the_dashboard_and_each_metric_is_documen
     assert f"{len(QUERIES)} rules found" in promtool("check", "rules", tmp_path / "queries.yaml")
     used = names(" ".join(QUERIES)) | names(RULES.read_text())
     verdicts = {name for name in used if not name.startswith("gpucluster_measured_")}
-    warned = result("gpu.pcie", verdicts=[{"findings": [], "advisories": [{"part": "GPU 3"}]}])
+    warned = result("gpu.pcie", verdicts=[{"findings": [], "advisories": [{"part": {"name": "GPU 3"}}]}])
     ends = (bad("gpu.xid", "failed", "gpu02", "GPU 0"), bad("slurm.gres", "error", "gpu01"), warned)
     assert verdicts <= names((ROOT / "docs" / "metrics.md").read_text()) & names(" ".join(written(*ends)))

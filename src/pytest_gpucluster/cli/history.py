@@ -45,9 +45,12 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def history(args: argparse.Namespace) -> None:
-    """Show runs or a node, or import, delete or accept runs."""
-    with _open(args, create=bool(args.logs), convert=args.convert) as found:
-        if args.convert:
+    """Show runs or a node, or import, delete or accept runs, or convert what an earlier version wrote."""
+    if args.convert:
+        _convert_logs(args.convert)
+        return
+    with _open(args, create=bool(args.logs), convert=args.convert is not None) as found:
+        if args.convert is not None:
             now = len(MIGRATIONS)
             done = (
                 f"converted from schema {found.converted} to {now}"
@@ -172,6 +175,16 @@ def _import(found: History, logs: Sequence[Path]) -> None:
         note = "" if run.complete else ", incomplete: it never serves as a baseline"
         there = "stored" if found.add(run) else "is stored already"
         _print(f"{path}: run {run.run} of cluster {run.cluster} {there}{note}")
+
+
+def _convert_logs(logs: Sequence[Path]) -> None:
+    from pytest_gpucluster.report.convert import convert_log  # only here
+
+    for path in logs:
+        try:
+            _print(f"{path}: {'converted' if convert_log(path) else 'nothing to convert'}")
+        except OSError as error:
+            raise GpuClusterError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def _page(found: History, cluster: str, args: argparse.Namespace) -> None:
@@ -469,8 +482,10 @@ HISTORY = Command(
             ),
             argument(
                 "--convert",
-                action="store_true",
-                help="bring a history of 0.2.0 to the present schema, in place; every other command refuses it",
+                type=Path,
+                nargs="*",
+                metavar="EVENTS",
+                help="bring a history of 0.2.0, or these events.jsonl, to the present form, in place; a run refuses such a history",
             ),
             argument(
                 "--night",

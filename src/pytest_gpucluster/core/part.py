@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.core.safe_json import shared_text
+from pytest_gpucluster.core.safe_json import as_dict, shared_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -171,8 +171,7 @@ class Part:
     @classmethod
     def read(cls, plain: Any, depth: int = 3) -> Part:
         """Read a part of a log; what another program wrote is read as empty."""
-        if not isinstance(plain, dict):
-            return cls(name=shared_text(plain))
+        plain = as_dict(plain)
         index, of, nodes = plain.get("index"), plain.get("of"), plain.get("nodes")
         words = {key: shared_text(plain.get(key)) for key in ("kind", "name", "address", "serial", "model")}
         return cls(

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-_OLD_KEY = "sha256_before"  # of every event of version 0.3
 _ENCODER = json.JSONEncoder(allow_nan=False)  # json.dumps makes a new one each time
 
 
@@ -127,7 +126,6 @@ def events_of(lines: Iterable[str], broken: list[int] | None = None) -> Iterator
         except ValueError:
             event = None
         if isinstance(event, dict):
-            event.pop(_OLD_KEY, None)
             yield event
         elif broken is not None:
             broken.append(number)

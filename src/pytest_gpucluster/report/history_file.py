@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.core.secure_tempfile import Folder
+from pytest_gpucluster.report.convert import convert_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -192,6 +193,7 @@ class HistoryFile:
             ]:  # its second read: another writer may have been first
                 for statement in step:
                     self._db.execute(statement)
+            convert_rows(self._db)
             self._db.execute(f"PRAGMA application_id = {APPLICATION}")
             self._db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
 

@@ -27,7 +27,7 @@ EVENTS = "events.jsonl"
 KEEP_FOLDER = "GPUCLUSTER_KEEP_FOLDER"
 OF_CAMPAIGN = bool(os.environ.pop(KEEP_FOLDER, ""))
 MANIFEST, SIGNATURE = "SHA256SUMS", "SHA256SUMS.sig"
-_SIGNATURES = (SIGNATURE, "record.json.sig")  # the second is of version 0.3
+SIGNATURES = (SIGNATURE, "record.json.sig")  # the second is of version 0.3
 ENDED = (0, 1)  # pytest's exit status of a run that came to its end
 _RUN_ID = re.compile(r"\d{8}T\d{6}-\d+")
 _CHANGED_A_NODE = (
@@ -206,7 +206,7 @@ def _is_evidence(folder: Folder, run: str) -> bool:
 
 def _is_signed(folder: Folder, run: str) -> bool:
     with contextlib.suppress(OSError), contextlib.closing(folder.folder(run)) as inner:
-        return any(name in inner.names() for name in _SIGNATURES)
+        return any(name in inner.names() for name in SIGNATURES)
     return False
 
 
