@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.part import Part, gpu
 from pytest_gpucluster.report import html, junit, prom
+from pytest_gpucluster.report.convert import measured_part
 from pytest_gpucluster.report.events import EventLog, read_log, read_run
 from pytest_gpucluster.report.verdict import counts_of
 
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
 
 GPU_4 = gpu(4, uuid="GPU-c12b", address="0000:9d:00.0")
 FINDING = {"part": GPU_4.as_dict(), "measured": "17 active links", "expected": "18"}
+
+
+def part_of(words: str) -> dict[str, Any]:
+    """Return the part of a metric as a log has it: 'GPU 4', 'all_reduce 1 GiB', 'with gpu02', '' for the node."""
+    return measured_part(words).as_dict()
 
 
 def event(kind: str, **fields: Any) -> dict[str, Any]:
@@ -154,7 +160,7 @@ def _varied() -> list[dict[str, Any]]:
         "scope": {"-m": "gpu"},
         "full": True,
     }
-    metric = {"name": "bandwidth", "value": 3071.5, "unit": "GB/s", "device": "GPU 4"}
+    metric = {"name": "bandwidth", "value": 3071.5, "unit": "GB/s", "part": part_of("GPU 4")}
     failed = {"check": "gpu.nvlink_state", "outcome": "failed", "action": "repair", "findings": [FINDING]}
     waiver = {"at": ["clusters/prod.yaml:9"], "words": "ordered", "outcome": "failed", "message": "3 errors"}
     advisory = {"part": gpu(0).as_dict(), "measured": "1 replay", "expected": "0"}

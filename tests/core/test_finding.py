@@ -11,7 +11,7 @@ from pytest_gpucluster.core.part import Part, nvlink
 
 
 def test_keys_of_the_log_stay_in_their_order() -> None:
-    assert list(Metric("a", 1, "W").as_dict()) == ["name", "value", "unit", "device", "detail", "better"]
+    assert list(Metric("a", 1, "W").as_dict()) == ["name", "value", "unit", "part", "detail", "better"]
     found = Finding(
         nvlink(7, Part("gpu", serial="1", model="H")), Quantity(25, "GB/s"), Quote("a\x1b\nb"), code="slow"
     )

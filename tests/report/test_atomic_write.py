@@ -245,7 +245,7 @@ def test_a_file_system_without_locks_has_no_lock(tmp_path: Path, monkeypatch: py
 def test_the_model_of_a_log_equals_its_file(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "events.jsonl", "r")
     log.write("start", cluster="prod", arguments=("a", "b"), token="MY_TOKEN=hunter2")
-    metrics = [{"name": "busbw", "unit": "GB/s", "device": "", "value": float("inf")}]
+    metrics = [{"name": "busbw", "unit": "GB/s", "part": {}, "value": float("inf")}]
     clean = {"node": "gpu01", "check": "c", "metrics": metrics}
     log.write("result", clean=clean, nodeid="x", outcome="failed")
     log.write("drain_over_budget", nodes=("gpu01",))

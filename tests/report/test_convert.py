@@ -70,6 +70,10 @@ def test_a_log_of_0_2_0_is_read_as_one_of_today_after_it_was_converted(
     after = read_log(log)
     assert not {result.check for result in after.results} & FORMER
     assert after.totals == before.totals
+    hot = {
+        metric.part for result in after.results for metric in result.metrics if metric.name == "temperature"
+    }
+    assert {(it.kind, it.name[:4], bool(it.address)) for it in hot} == {("gpu", "GPU-", True)}
     assert after.proofs.nodes == {"gpu01": FIT, "gpu02": FAILED}
 
 
@@ -84,6 +88,7 @@ def test_what_else_a_line_holds_stays_and_a_cut_line_too(log: Path) -> None:
         for it in (was, now):
             it.pop("check", None)
             it.pop("verdicts", None)
+            it.pop("metrics", None)
         assert was == now
 
 
@@ -110,9 +115,14 @@ def test_a_history_of_0_2_0_has_the_present_names_after_it_was_converted(path: P
             ("gpu.nvlink_state", "failed"),
             ("os.drift", "failed"),
         ]
+        parts = [it.item.metric.part for it in kept.node_values("sandbox", "gpu02", simulated=True)]
         assert night(kept, "sandbox")[0].endswith("2 new, 0 changed, 0 healed, 0 open")
     assert sorted(row[2:] for row in rows) == sorted(it for found in FOUND.values() for it in found)
     assert {row[1] for row in rows if row[0] == "os.drift"} == {"setting"}
+    assert {(part.kind, part.index) for part in parts} == {
+        ("", None),
+        *(("gpu", number) for number in range(8)),
+    }
     convert.convert_log(log)  # the history that the converted log makes has the same rows
     items = recorded(read_log(log)).items
     with contextlib.closing(History(path.with_name("new.sqlite"), create=True)) as new:
@@ -144,3 +154,12 @@ def test_a_former_name_has_its_successor_and_the_part_that_it_judged() -> None:
     )
     assert convert.present_part("kernel", "taint") == named("setting", "taint")
     assert convert.present_part("GPUs", "") == Part(name="GPUs")
+
+
+@pytest.mark.parametrize(
+    "device", ["GPU 4", NVLINK, "all_reduce 1 GiB", "with gpu02", "/tmp", "mlx5_0 port 1", "floor: 9"]
+)
+def test_the_device_of_a_metric_becomes_a_part_with_the_same_words(device: str) -> None:
+    part = convert.measured_part(device)
+    assert str(part) == device
+    assert part.kind == {"G": "gpu", "a": "size", "w": "peer"}.get(device[0], "")

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from paths import ROOT
 from plugin_helpers import FULL, TINY, jobs_so_far, on, run_pytest
+from report_helpers import part_of
 
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.core.errors import ConfigError
@@ -35,7 +36,7 @@ ALONE = "busbw all_reduce 1 GiB alone"
 
 
 def metric(name: str, value: Any, unit: str, device: str = "", **more: Any) -> dict[str, Any]:
-    known = {"name": name, "value": value, "unit": unit, "device": device}
+    known = {"name": name, "value": value, "unit": unit, "part": part_of(device)}
     return {**known, "detail": False, "better": "", **more}
 
 

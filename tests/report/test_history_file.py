@@ -152,8 +152,8 @@ def test_a_file_of_an_earlier_version_is_refused_until_it_is_converted_with_what
     one_night(path, 1)
     with contextlib.closing(sqlite3.connect(path)) as db:
         for statement in module.MIGRATIONS[3]:
-            column = statement.split()[5]
-            db.execute(f"ALTER TABLE findings DROP COLUMN {column}")
+            _, _, table, _, _, column, *_ = statement.split()
+            db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
         db.execute("PRAGMA user_version = 3")
     argv, before = ["history", "--history", str(path)], path.read_bytes()
     for words in (argv, [*argv, "--import", str(path.with_name("events.jsonl"))]):

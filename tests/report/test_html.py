@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from paths import DATA
-from report_helpers import a_run, event, failing, passing, result, unjudged
+from report_helpers import a_run, event, failing, part_of, passing, result, unjudged
 
 from pytest_gpucluster.core.finding import Metric
 from pytest_gpucluster.core.part import gpu
@@ -119,13 +119,13 @@ def hostile_run(text: str = HOSTILE) -> list[dict[str, Any]]:
     def filled(*keys: str) -> dict[str, Any]:
         return dict.fromkeys(keys, text)
 
-    busbw = {"name": "busbw", "value": 9.0, "unit": "GB/s", "device": "all_reduce 1 GiB"}
+    busbw = {"name": "busbw", "value": 9.0, "unit": "GB/s", "part": part_of("all_reduce 1 GiB")}
     red = failing(
         text,
-        findings=[filled("part", "measured", "expected")],
+        findings=[{"part": {"name": text}, **filled("measured", "expected")}],
         annotation=[f"Slurm state: {text}", f"reproduce: {text}", f"rerun: {text}", text],
         logs=["javascript:alert(1)", "steps/../../etc/passwd", 'steps/x" onclick="a.log', text],
-        metrics=[{"value": 1.0, **filled("name", "unit", "device")}, busbw],
+        metrics=[{"value": 1.0, "part": {"name": text}, **filled("name", "unit")}, busbw],
         curves=[{"title": text, "points": [[1024, 1.0], [2048, 2.0]]}],
         cells=[{"place": [0, 0], **filled("title", "row", "column", "text", "note")}],
         versions=filled(text),
@@ -213,7 +213,7 @@ def test_whatever_a_log_holds_a_page_comes_out(events: list[tuple[str, dict[str,
 
 
 def a_metric(name: str, value: float | str, unit: str, device: str = "") -> dict[str, Any]:
-    return {"name": name, "value": value, "unit": unit, "device": device}
+    return {"name": name, "value": value, "unit": unit, "part": part_of(device)}
 
 
 def measured(node: str, place: int) -> dict[str, Any]:
@@ -498,7 +498,7 @@ def test_a_suite_without_a_result_is_no_column_but_named_with_its_reason() -> No
 
 
 def powers(values: list[float]) -> list[dict[str, Any]]:
-    power = {"name": "power", "unit": "W", "device": ""}
+    power = {"name": "power", "unit": "W", "part": {}}
     return [passing(f"gpu{n:02}", metrics=[{**power, "value": value}]) for n, value in enumerate(values)]
 
 
@@ -536,7 +536,7 @@ def busbw(nodes: list[dict[str, float]]) -> list[dict[str, Any]]:
         passing(
             f"gpu{n:02}",
             metrics=[
-                {"name": "busbw", "value": value, "unit": "GB/s", "device": f"all_reduce {size}"}
+                {"name": "busbw", "value": value, "unit": "GB/s", "part": part_of(f"all_reduce {size}")}
                 for size, value in values.items()
             ],
         )

@@ -165,7 +165,12 @@ def faulty() -> str:
         *({"name": f"same_{number}", "value": 8, "unit": "links"} for number in range(40)),
     ]
     metrics += [
-        {"name": "busbw", "value": 20.0 * n, "unit": "GB/s", "device": f"all_reduce {1 << n} B"}
+        {
+            "name": "busbw",
+            "value": 20.0 * n,
+            "unit": "GB/s",
+            "part": {"kind": "size", "index": 1 << n, "of": {"kind": "run", "name": "all_reduce"}},
+        }
         for n in range(10, 35)
     ]
     again = "pytest --cluster=prod '/opt/site/lib/python3.11/site-packages/pytest_gpucluster/suites/test_x.py::test_x'"

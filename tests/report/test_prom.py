@@ -12,6 +12,7 @@ import pytest
 import yaml
 from paths import ROOT
 from plugin_helpers import run_pytest
+from report_helpers import part_of
 
 from pytest_gpucluster.core import part as parts
 from pytest_gpucluster.core.errors import GpuClusterError
@@ -44,7 +45,7 @@ def result(
 def metric(
     name: str, value: float | str, unit: str, device: str = "", *, detail: bool = False
 ) -> dict[str, Any]:
-    return {"name": name, "value": value, "unit": unit, "device": device, "detail": detail}
+    return {"name": name, "value": value, "unit": unit, "part": part_of(device), "detail": detail}
 
 
 def events(

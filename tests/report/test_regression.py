@@ -7,9 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from report_helpers import part_of
 
 from pytest_gpucluster.core.finding import Metric
 from pytest_gpucluster.core.metric_direction import MetricTrend
+from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.report import regression as trend
 from pytest_gpucluster.report.regression import (
     Change,
@@ -33,7 +35,7 @@ def change(node: str = "gpu01", kind: str = "worse", device: str = "", **more: A
     judged: dict[str, Any] = {"level": 478.0, "mad": 1.5, "distance": -0.08, "runs": 5}
     own |= {key: more.pop(key) for key in own.keys() & more.keys()}
     judged |= {key: more.pop(key) for key in judged.keys() & more.keys()}
-    item = ItemMetric(node, more.pop("check", "nccl.x"), Metric(device=device, **own))
+    item = ItemMetric(node, more.pop("check", "nccl.x"), Metric(part=Part.read(part_of(device)), **own))
     return Change(item, MetricTrend(kind, **judged), more.pop("fleet", FLEET), **more)
 
 

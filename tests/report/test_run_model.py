@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from report_helpers import a_run, failing, passing, result
+from report_helpers import a_run, failing, part_of, passing, result
 
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.part import gpu, nvlink
@@ -53,7 +53,13 @@ def test_failures_are_grouped_by_what_differs() -> None:
 
 
 def metric(name: str, value: Any, unit: str = "W", device: Any = "", **more: Any) -> dict[str, Any]:
-    return {"name": name, "value": value, "unit": unit, "device": device, **more}
+    return {
+        "name": name,
+        "value": value,
+        "unit": unit,
+        "part": part_of(device) if isinstance(device, str) else device,
+        **more,
+    }
 
 
 @pytest.mark.parametrize("value", ["NaN", None, float("nan"), float("-inf"), [1]])
@@ -70,7 +76,7 @@ def test_bandwidths_make_curves_and_bounds() -> None:
     two = "all_reduce 4 KiB 2 nodes"
     bounds = [(two, 3), (two, 3), (two, 2), ("all_reduce 512 B", 1), ("all_reduce 1.5GiB 2 nodes x 8", 8)]
     bounds += [(what, 9) for what in NO_BANDWIDTH.split(",")]
-    measured = {"all_reduce 1 MiB": 5, "all_gather 2 GiB alone": 6, "odd": 7, "all_reduce 1.2.3 MiB": 7}
+    measured = {"all_reduce 1 MiB": 5, "all_gather 2 GiB": 6, "odd": 7, "all_reduce 1.2.3 MiB": 7}
     limit = metric("busbw_bound", 4, "GB/s", "all_reduce 1 MiB")
     metrics = [metric("busbw", value, "GB/s", what) for what, value in measured.items()]
     metrics += [limit, *(metric(f"bound {what}", value) for what, value in bounds)]

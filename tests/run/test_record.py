@@ -114,7 +114,14 @@ def test_a_record_as_plain_types() -> None:
         place.append({"title": bad})
     dirty.logs.append(bad)
     dirty.versions["nccl"] = bad
-    flat = {"name": good, "value": 1.5, "unit": "s", "device": good, "detail": True, "better": "higher"}
+    flat = {
+        "name": good,
+        "value": 1.5,
+        "unit": "s",
+        "part": {"name": good},
+        "detail": True,
+        "better": "higher",
+    }
     judged = dirty.as_dict().pop("verdicts")[0]
     finding = {"code": "", "part": {"name": "GPU 1"}, "measured": "1", "expected": "2"}
     assert list(judged.items()) == [

@@ -27,7 +27,7 @@ RATE = re.compile(r", \d[\d.e+-]* (?:CPUs/task|GB/s)")
 def rates_of(run: Run) -> dict[str, tuple[float, str]]:
     """Return {ROW-COLUMN: (rate, unit)} of the metrics."""
     return {
-        metric["device"]: (metric["value"], metric["unit"])
+        metric["part"]["name"]: (metric["value"], metric["unit"])
         for event in run.events
         if event["event"] == "result"
         for verdict in event["verdicts"]

@@ -68,7 +68,7 @@ def test_real_mpi_in_c_and_python(sandbox: Sandbox, frameworks: Path, tmp_path: 
             assert {f"test_{test}[{way}-c]", f"test_{test}[{way}-python]"} <= set(passed)
         assert {f"test_latency[{way}-c]", f"test_bandwidth[{way}-c]"} <= set(passed)
     metrics = {
-        (metric["name"], metric["device"]): metric["value"]
+        (metric["name"], metric["part"]["name"]): metric["value"]
         for event in run.events
         if event["event"] == "result"
         for metric in event["metrics"]

@@ -102,7 +102,7 @@ def reported(result: dict[str, Any]) -> str:
 def metrics(run: Run, name: str) -> dict[tuple[str, str], float]:
     """Return {(node, device): value} of a metric."""
     return {
-        (it["node"], metric["device"]): metric["value"]
+        (it["node"], metric["part"].get("name", "")): metric["value"]
         for it in results(run)
         for metric in it["metrics"]
         if metric["name"] == name

@@ -121,7 +121,7 @@ def test_a_failed_check_says_everything_in_all_three_places(ends: Run) -> None:
     assert event["verdicts"][0]["findings"] == [data]
     assert json.loads(dict(properties)["finding_data"]) == data | {"action": "configure"}
     (metric,) = event["metrics"]
-    assert (metric["name"], metric["value"], metric["unit"], metric["device"]) == ("shown", 8.0, "GPUs", "")
+    assert (metric["name"], metric["value"], metric["unit"], metric["part"]) == ("shown", 8.0, "GPUs", {})
     assert any(line.startswith("reproduce:") for line in event["annotation"])
     # a plain assert has the annotation too, and pytest's own explanation
     (failure,) = ends.cases["gpucluster.ends.gpu01 test_assert"].result

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 D = TypeVar("D", bound="Deviation")
 MAX_QUOTE = 600  # characters
+NODE = Part()
 
 
 class Action(str, enum.Enum):
@@ -263,9 +264,9 @@ class Remark:
         return cls(text(plain.get("text")), int(finite(plain.get("count")) or 1))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Metric:
-    """One measured number. `device` is a part of the node, '' for the whole node.
+    """One measured number of a part of the node, or of the node.
 
     `detail`: for the event log and JUnit; the summary table omits it. `better`: higher, lower or neither, if that
     differs from the direction of the unit in core/metric_direction.py.
@@ -274,9 +275,28 @@ class Metric:
     name: str
     value: float
     unit: str
-    device: str = ""
+    part: Part = NODE
     detail: bool = False
     better: str = ""
+
+    def __init__(
+        self,
+        name: str,
+        value: float,
+        unit: str,
+        part: Part | str = "",
+        detail: bool = False,
+        better: str = "",
+    ) -> None:
+        """A text is a part that has a name alone."""
+        for key, it in (("name", name), ("value", value), ("unit", unit), ("detail", detail), ("better", better),
+                        ("part", part if isinstance(part, Part) else Part(name=part) if part else NODE)):  # fmt: skip
+            object.__setattr__(self, key, it)
+
+    @property
+    def device(self) -> str:
+        """The words for the part that are the same on other nodes, '' for the node."""
+        return self.part.short
 
     @property
     def number(self) -> float | None:
@@ -289,7 +309,7 @@ class Metric:
             "name": self.name,
             "value": self.value,
             "unit": self.unit,
-            "device": self.device,
+            "part": self.part.as_dict(),
             "detail": self.detail,
             "better": self.better,
         }
@@ -302,7 +322,7 @@ class Metric:
             shared_text(plain.get("name")),
             value if value.__class__ is float else _number(value),
             shared_text(plain.get("unit")),
-            shared_text(plain.get("device")),
+            Part.read(plain["part"]) if plain.get("part") else NODE,
             bool(plain.get("detail")),
             shared_text(plain.get("better")),
         )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.safe_json import as_dict, shared_text
+from pytest_gpucluster.core.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,6 +57,8 @@ KINDS = {
     "job": PartKind("job"),
     "step": PartKind("step", named=True),
     "run": PartKind("run", named=True),  # of a program on nodes, or a part of its output
+    "size": PartKind("", named=True),  # of the messages of a collective, in bytes
+    "peer": PartKind("with", labelled=True),  # the node that was measured together with this one
     "rail": PartKind("rail of GPU"),  # the GPU or its adapter
     "pair": PartKind("link", labelled=True),
     "group": PartKind("one of", labelled=True),
@@ -115,9 +118,14 @@ class Part:
         return self.of.gpu if self.of else None
 
     @property
+    def is_named(self) -> bool:
+        """Whether its name means the same thing on every node."""
+        return KINDS.get(self.kind, _UNKNOWN).named
+
+    @property
     def likeness(self) -> tuple[str, str]:
         """What the same part of another node has in common with this one: its kind, and its name if that is shared."""
-        return self.kind, self.name if KINDS.get(self.kind, _UNKNOWN).named else ""
+        return self.kind, self.name if self.is_named else ""
 
     def __str__(self) -> str:
         """The words for the part in every report."""
@@ -138,7 +146,7 @@ class Part:
         if self.kind == "port" and self.name:
             return self.name if self.index is None else f"{self.name} port {self.index}"
         if self.index is not None:
-            return f"{kind.label} {self.index}".lstrip()
+            return format_size(self.index) if self.kind == "size" else f"{kind.label} {self.index}".lstrip()
         if self.name:
             return f"{kind.label} {self.name}" if kind.labelled else self.name
         return f"{kind.label}s" if self.kind == "gpu" and not self.address else kind.label

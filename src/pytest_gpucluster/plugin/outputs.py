@@ -218,7 +218,7 @@ def metric_table(run: Run, width: int) -> list[str]:
     for result in run.results:
         for it in result.metrics:
             if not it.detail:
-                part = f"{result.node or CLUSTER} {it.device.partition(' (')[0]}".strip()
+                part = f"{result.node or CLUSTER} {it.device}".strip()
                 found[it.name, it.unit].append((float(it.value), part))
     rows = []
     for (name, unit), values in sorted(found.items()):

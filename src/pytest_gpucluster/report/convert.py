@@ -5,13 +5,16 @@ No other code reads the earlier forms: a part was a text, a check may have had a
 
 from __future__ import annotations
 
+import json
+import re
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import safe_json
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.former_names import CHECKS
-from pytest_gpucluster.core.part import Part, named
+from pytest_gpucluster.core.part import Part, gpu, named
 from pytest_gpucluster.core.safe_json import as_dicts, as_list
+from pytest_gpucluster.core.units import parse_size
 from pytest_gpucluster.report.atomic_write import write_whole
 from pytest_gpucluster.report.events import strict_json
 from pytest_gpucluster.report.run_folder import SIGNATURES, is_written
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 
 MANY = ("limits", "mtu", "packages", "sysctls")  # settings of os.drift with a name each, which was the part
 _RESULTS = ("result", "rerun")
+_GPU = re.compile(r"GPU (\d+)(?: \(([^,()]+), ([^,()]+)\))?")
+_SIZE = re.compile(r"([a-z_]+) (\d+ [KMG]?i?B)")
 
 
 def present(check: str) -> tuple[str, str]:
@@ -34,10 +39,19 @@ def present(check: str) -> tuple[str, str]:
 
 
 def present_part(text: str, setting: str) -> Part:
-    """Return the part that a text named."""
+    """Return the part that the text of a finding named."""
     if setting:
         return named("setting", f"{setting} {text}" if setting in MANY else setting)
     return Part(name=text)
+
+
+def measured_part(device: str) -> Part:
+    """Return the part that the device of a metric named: a GPU, the size of messages, another node, or something else."""
+    if found := _GPU.fullmatch(device):
+        return gpu(int(found[1]), uuid=found[2] or "", address=found[3] or "")
+    if found := _SIZE.fullmatch(device):
+        return Part("size", parse_size(found[2]), of=named("run", found[1]))
+    return named("peer", device[5:]) if device.startswith("with ") else Part(name=device)
 
 
 def convert_rows(db: sqlite3.Connection) -> None:
@@ -60,6 +74,9 @@ def convert_rows(db: sqlite3.Connection) -> None:
                 db.execute("INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?, ?, ?, ?)", (target, *row))
         db.execute("DELETE FROM verdicts WHERE item = ?", (item,))
         db.execute("DELETE FROM items WHERE id = ?", (item,))
+    parts = db.execute("SELECT DISTINCT device FROM series WHERE device != ''").fetchall()
+    as_json = [(json.dumps(measured_part(device).as_dict()), device) for (device,) in parts]
+    db.executemany("UPDATE series SET part = ? WHERE device = ?", as_json)
     for checks, rename in (
         ('SELECT DISTINCT "check" FROM series', 'UPDATE OR IGNORE series SET "check" = ? WHERE "check" = ?'),
         ('SELECT DISTINCT "check" FROM fleet', 'UPDATE OR IGNORE fleet SET "check" = ? WHERE "check" = ?'),
@@ -114,6 +131,11 @@ def _change(event: dict[str, Any]) -> bool:
                 row[1], changed = present(row[1])[0], True
     if event.get("event") not in _RESULTS:
         return changed
+    for metric in (
+        it for holder in (event, *as_dicts(event.get("verdicts"))) for it in as_dicts(holder.get("metrics"))
+    ):
+        if (device := metric.pop("device", None)) is not None:
+            metric["part"], changed = measured_part(str(device)).as_dict(), True
     settings = [_rename(event), *map(_rename, as_dicts(event.get("verdicts")))]
     for verdict, (renamed, setting) in zip(as_dicts(event.get("verdicts")), settings[1:], strict=True):
         changed |= renamed

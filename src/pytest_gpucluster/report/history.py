@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from collections import Counter, defaultdict
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.finding import Metric, Quantity
 from pytest_gpucluster.core.metric_direction import LOWER, NEITHER, MetricTrend, judge, rule_of
+from pytest_gpucluster.core.part import Part, named
+from pytest_gpucluster.core.safe_json import loads
 from pytest_gpucluster.report.history_file import HistoryFile
 from pytest_gpucluster.report.regression import (
     Change,
@@ -23,7 +26,7 @@ from pytest_gpucluster.report.regression import (
     fleet_key,
     when,
 )
-from pytest_gpucluster.report.run_snapshot import PAIRED, RED, ItemMetric, Recorded
+from pytest_gpucluster.report.run_snapshot import RED, ItemMetric, Recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -181,10 +184,13 @@ class History(HistoryFile):
     def _insert_metrics(self, run: Recorded, number: int, nodes: dict[str, int]) -> None:
         keys = [(nodes[it.node], *fleet_key(it)) for it in run.metrics]
         self._db.executemany(
-            'INSERT INTO series (node, "check", name, unit, device, better, detail) VALUES (?, ?, ?, ?, ?, ?, ?) '
+            'INSERT INTO series (node, "check", name, unit, device, better, detail, part) VALUES (?, ?, ?, ?, ?, ?, ?, ?) '
             'ON CONFLICT (node, "check", name, unit, device) DO UPDATE SET better = excluded.better, '
             "detail = excluded.detail WHERE better != excluded.better OR detail != excluded.detail",
-            [(*key, it.metric.better, it.metric.detail) for key, it in zip(keys, run.metrics, strict=True)],
+            [
+                (*key, it.metric.better, it.metric.detail, json.dumps(it.metric.part.as_dict()))
+                for key, it in zip(keys, run.metrics, strict=True)
+            ],
         )
         rows = self._db.execute(
             'SELECT s.node, s."check", s.name, s.unit, s.device, s.id FROM series s JOIN nodes n ON n.id = s.node '
@@ -239,7 +245,7 @@ class History(HistoryFile):
                 "UPDATE metrics SET fit = 1 WHERE run = ? AND value IS NOT NULL AND series IN (SELECT s.id "
                 "FROM node_runs r JOIN nodes n ON n.id = r.node JOIN series s ON s.node = n.id "
                 "WHERE r.run = ? AND r.good AND (? IS NULL OR n.name = ? OR s.device = ?))",
-                (self._id(past), self._id(past), node, node, f"{PAIRED}{node}"),
+                (self._id(past), self._id(past), node, node, str(named("peer", node or ""))),
             )
             self._db.execute(
                 "INSERT OR REPLACE INTO accepted VALUES (?, ?, ?, ?)",
@@ -442,7 +448,7 @@ class History(HistoryFile):
         """Return the metrics of a node over its last runs."""
         with self._readable_errors():
             series = self._db.execute(
-                'SELECT s.id, s."check", s.name, s.unit, s.device, s.better FROM series s '
+                'SELECT s.id, s."check", s.name, s.unit, s.part, s.better FROM series s '
                 "JOIN nodes d ON d.id = s.node WHERE d.cluster = ? AND d.simulated = ? AND d.name = ? "
                 'AND NOT s.detail ORDER BY s."check", s.name, s.device',
                 (cluster, simulated, node),
@@ -490,7 +496,7 @@ class History(HistoryFile):
         floor = self._floors(past)
         other = None if against is None else last
         rows = self._db.execute(
-            'SELECT s.id, n.id, n.name, s."check", s.name, s.unit, s.device, s.better, m.value '
+            'SELECT s.id, n.id, n.name, s."check", s.name, s.unit, s.part, s.better, m.value '
             "FROM metrics m JOIN series s ON s.id = m.series JOIN nodes n ON n.id = s.node "
             "WHERE m.run = ? AND NOT s.detail",
             (number,),
@@ -610,7 +616,7 @@ class History(HistoryFile):
         }
         for run, nodes in self._last_good({node for node, _ in passed}, past, against).items():
             rows = self._db.execute(
-                'SELECT s.id, n.id, m.value, n.name, s."check", s.name, s.unit, s.device, s.better FROM metrics m '
+                'SELECT s.id, n.id, m.value, n.name, s."check", s.name, s.unit, s.part, s.better FROM metrics m '
                 "JOIN series s ON s.id = m.series JOIN nodes n ON n.id = s.node "
                 "WHERE m.run = ? AND m.value IS NOT NULL AND NOT s.detail",
                 (run,),
@@ -666,10 +672,10 @@ def _prefixed(table: str) -> str:
 
 
 def _item_metric(node: str, check: str, metric: Sequence[str], value: float | None) -> ItemMetric:
-    """Return a metric of the columns name, unit, device and better; a value that is NULL was no number."""
-    name, unit, device, better = metric
+    """Return a metric of the columns name, unit, part and better; a value that is NULL was no number."""
+    name, unit, part, better = metric
     number = math.nan if value is None else value
-    return ItemMetric(node, check, Metric(name, number, unit, device, better=better))
+    return ItemMetric(node, check, Metric(name, number, unit, Part.read(loads(part)), better=better))
 
 
 def _rule_of(item: ItemMetric) -> ComparisonRule:

@@ -91,16 +91,17 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """CREATE TABLE campaign_pairs (campaign INTEGER, "group" INTEGER, suite TEXT, name TEXT, one TEXT, other TEXT,
             value REAL, problem TEXT NOT NULL, PRIMARY KEY (campaign, "group", suite, name, one, other)) WITHOUT ROWID""",
     ),
-    # of a finding: what is wrong, its part as data, and the measured number
+    # of a finding: what is wrong, its part as data, and the measured number; of a metric: its part as JSON
     tuple(
-        f"ALTER TABLE findings ADD COLUMN {column}"
+        f"ALTER TABLE {column}"
         for column in (
+            "series ADD COLUMN part TEXT NOT NULL DEFAULT '{}'",
             *(
-                f"{name} TEXT NOT NULL DEFAULT ''"
+                f"findings ADD COLUMN {name} TEXT NOT NULL DEFAULT ''"
                 for name in ("code", "kind", "name", "address", "serial", "unit")
             ),
-            '"index" INTEGER',
-            "value REAL",
+            'findings ADD COLUMN "index" INTEGER',
+            "findings ADD COLUMN value REAL",
         )
     ),
 )

@@ -102,7 +102,7 @@ def properties(
             for it in verdict.findings[:MAX_FINDINGS]
         ]
     for metric in result.metrics:
-        device = f"[{metric.device}]" if metric.device else ""
+        device = f"[{metric.part}]" if metric.device else ""
         value = json.dumps(metric.value) if metric.number is None else f"{metric.value:g}"  # NaN, Infinity
         found.append((f"metric {metric.name}{device}", f"{value} {metric.unit}"))
     return found

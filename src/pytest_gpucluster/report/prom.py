@@ -55,7 +55,6 @@ UNITS = {
     "%": ("ratio", 0.01),
 }
 RESERVED = ("_count", "_sum", "_bucket", "_total", "_info")  # mean something else to Prometheus
-_GPU = re.compile(r"GPU (\d+)\b")
 _NO_NAME = re.compile(r"[^a-z0-9_]+")
 _CONTROL = re.compile(r"[^ -~\x80-\ud7ff\ue000-\U0010ffff\n]")
 
@@ -228,13 +227,13 @@ def _warnings(page: _Page, result: Result) -> None:
 
 def _measured(result: Result, metric: Metric) -> tuple[float, dict[str, str]]:
     _, _, of, factor = _series(metric.name, metric.unit)
-    gpu = _gpu(metric.device)
+    gpu = metric.part.gpu
     labels = {
         "node": result.node,
         "check": result.check,
         "of": of,
-        "gpu": gpu,
-        "device": "" if gpu else metric.device,
+        "gpu": "" if gpu is None else str(gpu),
+        "device": "" if metric.part.kind == "gpu" else metric.device,
         "parameters": _parameters(result),
     }
     return metric.value * factor, labels
@@ -254,8 +253,3 @@ def _series(metric: str, unit: str) -> tuple[str, str, str, float]:
 
 def _parameters(result: Result) -> str:
     return junit.name(result.nodeid, result.node).partition("[")[2].removesuffix("]")
-
-
-def _gpu(part: str) -> str:
-    found = _GPU.match(part)
-    return found[1] if found else ""

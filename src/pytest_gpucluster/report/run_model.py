@@ -38,9 +38,7 @@ ACTIONS = tuple(action.value for action in reversed(Action))  # from hard to mil
 _MAX_FIELD = 600  # characters of a measured value, a reason, a hint
 _SHORT = 200
 _MAX_TEXT = 8_000  # characters of a failure's log
-_INSTANCE = re.compile(r"(?:(?:GPU|NIC|HCA|port|link|NVLink|device|rank) ?\d|mlx\d|with )", re.IGNORECASE)
 _SIZED = re.compile(r"(?P<collective>[a-z_]+) (?P<size>\S+ ?\w*B)(?: (?P<scope>.+))?")
-_BRACKETS = re.compile(r" \([^()]*\)")
 _PREFIX = re.compile(r"(?:Skipped: )?(?:not checked|not applicable|not tested|waived): ")
 _ACT = re.compile(r"(?:drain|resume|trial|node)[._]")  # what plugin/drain.py writes
 _STEP_LOG = re.compile(r"steps/[\w-][\w.-]*\.log")
@@ -485,11 +483,6 @@ def example_of(result: Result) -> dict[str, Any]:
     return _example(event, one_line(result.node))
 
 
-def _short(device: str) -> str:
-    """Return the device of a metric without what differs from node to node: its UUID and addresses, in brackets."""
-    return _BRACKETS.sub("", device)
-
-
 def _logs(event: dict[str, Any]) -> list[str]:
     """Return the step logs of an item that may be linked to: no other paths, no addresses."""
     return [log for log in as_list(event.get("logs")) if isinstance(log, str) and _STEP_LOG.fullmatch(log)]
@@ -527,15 +520,16 @@ def _annotation(event: dict[str, Any]) -> dict[str, Any]:
 
 def _metric(run: Run, metric: Metric, node: str) -> None:
     value, name, device = metric.number, one_line(metric.name), one_line(metric.device)
+    size = metric.part.index if metric.part.kind == "size" else None
     if value is None:
         return
     if name in ("busbw", "busbw_bound"):
-        _curve_point(run, name, device, value, node)
+        if size is not None and metric.part.of is not None:
+            _curve_point(run, name, one_line(metric.part.of.name), size, value, node)
     elif name.startswith("bound "):
         _bound(run, name.removeprefix("bound "), value)
     elif not metric.detail:
-        short = _short(device)
-        label = f"{name} {short}" if short and not _INSTANCE.match(short) else name
+        label = f"{name} {device}".rstrip() if metric.part.is_named else name
         spread = _spread(run, label, one_line(metric.unit))
         spread.metrics.append(metric)
         spread.nodes.append(node)
@@ -543,8 +537,7 @@ def _metric(run: Run, metric: Metric, node: str) -> None:
 
 def part_of(metric: Metric) -> str:
     """Return the part of the node that was measured; '' where the device is what was measured: a path, a size."""
-    short = _short(one_line(metric.device))
-    return short if _INSTANCE.match(short) else ""
+    return "" if metric.part.is_named else one_line(metric.device)
 
 
 def _spread(run: Run, label: str, unit: str) -> MetricSpread:
@@ -554,11 +547,7 @@ def _spread(run: Run, label: str, unit: str) -> MetricSpread:
     return found
 
 
-def _curve_point(run: Run, name: str, device: str, value: float, node: str) -> None:
-    size = _sized(device)
-    if size is None:
-        return
-    collective, octets, _ = size
+def _curve_point(run: Run, name: str, collective: str, octets: int, value: float, node: str) -> None:
     if name == "busbw_bound":
         run.bounds[collective, "alone" if node != CLUSTER else ""][octets] = value
     elif node != CLUSTER:  # that of the whole comes as a curve

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.finding import Finding, Metric, mapped
 from pytest_gpucluster.core.metric_direction import HIGHER, rule_of
+from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.core.safe_json import as_list, finite
 from pytest_gpucluster.core.sanitize import printable
 from pytest_gpucluster.report import junit
@@ -28,11 +29,10 @@ if TYPE_CHECKING:
     from pytest_gpucluster.report.result import Result
     from pytest_gpucluster.report.run_model import Run
 
-__all__ = ["BEST", "PAIRED", "RED", "ItemMetric", "Recorded", "RecordedItem", "plain", "recorded"]
+__all__ = ["BEST", "RED", "ItemMetric", "Recorded", "RecordedItem", "plain", "recorded"]
 
 JUDGED_EXITS = (0, 1)  # pytest's: everything ran; others were stopped or never started
 MAX_TEXT = 1000
-PAIRED = "with "  # device of a metric that was measured together with another node: 'with gpu02'
 BEST = "best partner"  # a node is as good as its best pair: a bad partner is not its fault
 
 
@@ -59,8 +59,7 @@ class ItemMetric:
     @property
     def paired(self) -> str:
         """The other node, if the two were measured together; else ''."""
-        device = self.metric.device
-        return device.removeprefix(PAIRED) if device.startswith(PAIRED) else ""
+        return self.metric.part.name if self.metric.part.kind == "peer" else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +180,7 @@ def _metrics(results: Iterable[Result]) -> Iterator[ItemMetric]:
                 plain(metric.name),
                 0.0,
                 plain(metric.unit),
-                plain(metric.device).partition(" (")[0],
+                metric.part.shared.mapped(plain),
                 metric.detail,
                 plain(metric.better),
             )
@@ -191,7 +190,7 @@ def _metrics(results: Iterable[Result]) -> Iterator[ItemMetric]:
         value = statistics.median(found) if all(map(math.isfinite, found)) else math.nan
         yield _with(one, value=value)
         if one.paired and math.isfinite(value):
-            pairs[_with(one, device=BEST)].append(value)
+            pairs[_with(one, part=Part(name=BEST))].append(value)
     for one, found in pairs.items():
         if rule_of(one.metric.unit, one.metric.better).better == HIGHER:
             yield _with(one, value=max(found))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_gpucluster.core.check import Metric, Verdict
+    from pytest_gpucluster.core.part import Part
     from pytest_gpucluster.core.probe import Probe
 
 
@@ -46,7 +47,7 @@ class Record:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain types without control characters: suite, check, node, verdicts, metrics, curves, cells, logs, and how it ended."""
-        metrics = {id(metric): _clean_flat(metric.as_dict()) for metric in self.metrics}
+        metrics = {id(it): _clean_flat(it.as_dict()) | {"part": _clean_part(it.part)} for it in self.metrics}
         return {
             "suite": clean(self.suite),
             "check": clean(self.check),
@@ -83,7 +84,13 @@ def _clean_flat(plain: Mapping[str, Any]) -> dict[str, Any]:
     return cleaned
 
 
-@lru_cache(1 << 17)  # names, units, devices of many nodes; long texts are rare
+@lru_cache(1 << 15)
+def _clean_part(part: Part) -> dict[str, Any]:
+    cleaned: dict[str, Any] = clean_all(part.as_dict())
+    return cleaned
+
+
+@lru_cache(1 << 17)  # names, units, parts of many nodes; long texts are rare
 def is_clean(text: str) -> bool:
     """Return True for a text that `clean` leaves as it is."""
     return text.isprintable() and not redact.is_suspect(text)

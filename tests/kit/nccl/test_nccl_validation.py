@@ -15,6 +15,7 @@ from pytest_gpucluster.kit.nccl import nccl_log
 from pytest_gpucluster.kit.nccl.nccl_rows import Half, NcclRow
 from pytest_gpucluster.kit.nccl.nccl_tests import NcclOutput, NcclRun, RankLine, read
 from pytest_gpucluster.kit.nccl.nccl_validation import RunSpec, aligned, metrics, validate_nodes, validate_run
+from pytest_gpucluster.report.convert import measured_part
 
 if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Verdict
@@ -100,8 +101,8 @@ def test_a_gpu_is_shared_where_nothing_else_explains_its_name(
 def test_a_good_run_is_believed_and_measured() -> None:
     verdict = judged(run_of())
     assert (verdict.outcome, verdict.cause, verdict.hint) == (Outcome.PASSED, "", "")
-    assert Metric("busbw", 15.0, "GB/s", "all_reduce 1 MiB", detail=True) in verdict.metrics
-    assert Metric("latency", 20.5, "us", "all_reduce 8 B") in verdict.metrics
+    assert Metric("busbw", 15.0, "GB/s", measured_part("all_reduce 1 MiB"), detail=True) in verdict.metrics
+    assert Metric("latency", 20.5, "us", measured_part("all_reduce 8 B")) in verdict.metrics
     recorded = read(text_of("nccl-allreduce-g8.txt"), rc=0)
     verdict = validate_run(recorded, RunSpec(("vm",), 8, "all_reduce", (2**30, 2**32)))
     assert verdict.outcome is Outcome.PASSED, reported(verdict)
@@ -270,7 +271,9 @@ def test_per_node_runs_are_believed_one_by_one() -> None:
     text, asked = text_of("per-node.txt"), RunSpec(NODES, 2, "all_reduce", (2**30,))
     verdicts = validate_nodes(read(text, rc=0), TASKS, asked)
     assert [verdict.outcome for verdict in verdicts.values()] == [Outcome.PASSED] * 4
-    assert verdicts["gpu02"].metrics == (Metric("busbw", 328.72, "GB/s", "all_reduce 1 GiB", detail=True),)
+    assert verdicts["gpu02"].metrics == (
+        Metric("busbw", 328.72, "GB/s", measured_part("all_reduce 1 GiB"), detail=True),
+    )
     without = "\n".join(line for line in text.split("\n") if not line.startswith("2: "))
     verdicts = validate_nodes(read(without), TASKS, asked)
     assert [node for node, verdict in verdicts.items() if verdict.findings] == ["gpu03"]
@@ -476,7 +479,7 @@ def rows(*values: tuple[int, float, float | None]) -> tuple[NcclRow, ...]:
 def test_the_metrics_of_a_run() -> None:
     run = run_of(rows=rows((16, 9.0, 3.0), (8, 2.0, 1.0), (8, 4.0, 2.0), (8, 30.0, 30.0), (0, 1.0, None)))
     assert list(metrics(run)) == [
-        Metric("busbw", 2.0, "GB/s", "all_reduce 8 B", detail=True),
-        Metric("latency", 4.0, "us", "all_reduce 8 B"),
-        Metric("busbw", 3.0, "GB/s", "all_reduce 16 B", detail=True),
+        Metric("busbw", 2.0, "GB/s", measured_part("all_reduce 8 B"), detail=True),
+        Metric("latency", 4.0, "us", measured_part("all_reduce 8 B")),
+        Metric("busbw", 3.0, "GB/s", measured_part("all_reduce 16 B"), detail=True),
     ]

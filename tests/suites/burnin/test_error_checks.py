@@ -26,6 +26,7 @@ from judged import figures, judged
 from suite_helpers import considered
 
 from pytest_gpucluster.core.check import Metric
+from pytest_gpucluster.report.convert import measured_part
 from pytest_gpucluster.suites.burnin import error_checks, stragglers
 from pytest_gpucluster.suites.burnin.config import BurninConfig
 from pytest_gpucluster.suites.burnin.error_checks import counters, temperature, xid
@@ -123,8 +124,8 @@ def test_a_gpu_that_is_too_hot_or_slowed_for_long() -> None:
         assert judged(temperature(whole, "a", CONFIG)) == expected
     verdict = temperature(peaked(celsius=61.0, sm_mhz=[1500.0, 1600.0, 1700.0]), "a", CONFIG)
     assert verdict.metrics == (
-        Metric("burnin_celsius", 61.0, "C", GPU_1),
-        Metric("burnin_sm_mhz", 1600.0, "MHz", GPU_1),
+        Metric("burnin_celsius", 61.0, "C", measured_part(GPU_1)),
+        Metric("burnin_sm_mhz", 1600.0, "MHz", measured_part(GPU_1)),
     )
 
 
@@ -144,7 +145,7 @@ def test_power_is_recorded_of_hot_loads_and_compared_over_the_fleet() -> None:
     assert (str(finding.part), figures(finding.measured)) == ("GPU 2 (GPU-b-2, 0000:20:00.0)", [400, 42])
     assert not any(slow.values())
     found = temperature(whole, "a", CONFIG).metrics
-    metrics = {it.name: it.value for it in found if it.device == whole.nodes["a"].name(gpu_of("a", 0))}
+    metrics = {it.name: it.value for it in found if it.part == whole.nodes["a"].part(gpu_of("a", 0))}
     assert (metrics["burnin_watts_mean"], metrics["burnin_watts_p95"]) == (660.5, 690)
     assert metrics["burnin_slowed_sw_power_cap"] == 8.0, "not those of hbm"
 

@@ -15,6 +15,7 @@ from pytest_gpucluster import config as configs
 from pytest_gpucluster.config.models import GpuProfile, Profile
 from pytest_gpucluster.core.check import Action, Metric, Outcome, Verdict
 from pytest_gpucluster.kit.gpu.gpu_peaks import RateFloor, figures_of, floor_of
+from pytest_gpucluster.report.convert import measured_part
 from pytest_gpucluster.suites.burnin import load_checks, stragglers
 from pytest_gpucluster.suites.burnin.config import DTYPES, BurninConfig, BurninLimit
 from pytest_gpucluster.suites.burnin.limits import Rate, limit_of
@@ -115,7 +116,8 @@ def test_a_rate_below_its_limit_fails_and_that_of_a_host_is_watched(
     assert judged(slow) == (action, ["node" if action == MONITOR else GPU_1])
     assert (figures(slow.findings[0].measured), figures(slow.findings[0].expected)) == ([599], [600])
     assert (
-        Metric(f"burnin_{metric}", 599.0, unit_of(metric), "" if action == MONITOR else GPU_1) in slow.metrics
+        Metric(f"burnin_{metric}", 599.0, unit_of(metric), "" if action == MONITOR else measured_part(GPU_1))
+        in slow.metrics
     )
     assert judged(verdict(600.0, strict)) == (PASSED, [])
     if action == MONITOR:

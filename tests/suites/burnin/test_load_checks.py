@@ -271,7 +271,7 @@ def test_a_card_without_a_limit_is_measured_with_a_warning_unless_the_cluster_fi
     for check in (checks.matmul, checks.memory_bandwidth, checks.copies):
         (advisory,) = check(whole, "a", CONFIG).advisories
         assert "NVIDIA Q9000" in str(advisory.measured)
-    everyone = [totals.name(uuid) for uuid in totals.gpus]
+    everyone = [str(totals.part(uuid)) for uuid in totals.gpus]
     for limit, expected in ((600, (PASSED, [])), (800, (MONITOR, everyone))):
         assert judged(checks.matmul(whole, "a", BurninConfig(expect={"bf16": limit}))) == expected
 

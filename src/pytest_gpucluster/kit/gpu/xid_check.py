@@ -46,14 +46,13 @@ def xid(kernel_log: KernelLog, gpus: Gpus, known_lines: Sequence[KnownLine]) -> 
         yield NotAvailable(
             f"{kernel_log.unsent_xids} Xids were not read: more than 200 different ones in the kernel log"
         )
-    counts: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, Part]] = Counter()
     for found in kernel_log.xids:
-        device = str(gpus.device(found.bus) or gpus.at(found.bus))
-        counts[f"xid_{found.number}", device] += found.event.count
+        counts[f"xid_{found.number}", gpus.at(found.bus)] += found.event.count
     for found in kernel_log.sxids:
-        counts[f"sxid_{found.number}", found.bus] += found.event.count
-    for (name, device), count in counts.items():
-        yield Metric(name, count, "events", device)
+        counts[f"sxid_{found.number}", Part(name=found.bus)] += found.event.count
+    for (name, part), count in counts.items():
+        yield Metric(name, count, "events", part)
     given_up = [it for it in kernel_log.of(GPU) if not known(known_lines, it.text)]
     for found in kernel_log.xids:
         if line := known(known_lines, found.event.text):

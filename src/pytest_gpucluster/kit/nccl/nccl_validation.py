@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.check import Action, Finding, Metric, conclude
 from pytest_gpucluster.core.finding import Quantity, Quote
 from pytest_gpucluster.core.hostlist import shown
-from pytest_gpucluster.core.part import Part, register
+from pytest_gpucluster.core.part import Part, named, register
 from pytest_gpucluster.core.text import some
 from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.kit.nccl.nccl_log import HINTS
@@ -127,15 +127,13 @@ def metrics(run: NcclRun) -> Iterator[Metric]:
     """
     for size in sorted({row.size for row in run.rows}):
         halves = [row.out_of_place for row in run.rows if row.size == size]
-        name = f"{run.collective or 'collective'} {format_size(size)}"
+        part = Part("size", size, of=named("run", run.collective or "collective"))
         speeds = [half.busbw for half in halves if half.busbw is not None]
-        if speeds and run.world > 1:
-            yield Metric(
-                "busbw", statistics.median(speeds), "GB/s", name, detail=True
-            )  # the curve shows them all
+        if speeds and run.world > 1:  # the curve shows them all
+            yield Metric("busbw", statistics.median(speeds), "GB/s", part, detail=True)
         times = [half.time_us for half in halves if half.time_us is not None]
         if 0 < size <= 8 and times:  # latency is defined at 8 bytes
-            yield Metric("latency", statistics.median(times), "us", name)
+            yield Metric("latency", statistics.median(times), "us", part)
 
 
 def aligned(size: int, requested: int, ranks: int) -> bool:

@@ -111,7 +111,7 @@ def counters(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judg
     if not totals.ran:
         yield NotAvailable("no load was finished, so no counters can be compared")
     for part, counter, count, limit in risen_counters(totals, burnin.seconds, config):
-        yield Metric(f"burnin_rose_{counter}", count, "", totals.name(part))
+        yield Metric(f"burnin_rose_{counter}", count, "", totals.part(part))
         if count > limit:
             loads = ", ".join(totals.rose_in.get(f"{part} {counter}", ()))
             what = "vanished from nvidia-smi" if counter == "gone" else f"{counter} rose by {count}"
@@ -170,7 +170,7 @@ def xid(burnin: BurninResult, node_name: str) -> Judgement:
             if entry is None:
                 continue
             loads = ", ".join(totals.rose_in.get(f"{part} {counter}", ()))
-            yield Metric(f"burnin_{entry.kind.lower()}", count, "", totals.name(part))
+            yield Metric(f"burnin_{entry.kind.lower()}", count, "", totals.part(part))
             measured = Quantity(count, "times", f"{entry} {count} times during {loads}")
             none, code = Quantity(0, "times", "none"), counter.partition(":")[0]
             if entry.fails:
@@ -199,7 +199,7 @@ def temperature(burnin: BurninResult, node_name: str, config: BurninConfig) -> J
             ("sm_mhz", statistics.median(peaks.sm_mhz) if peaks.sm_mhz else None, "MHz"),
         ):
             if value is not None:
-                yield Metric(f"burnin_{name}", value, unit, totals.name(uuid))
+                yield Metric(f"burnin_{name}", value, unit, totals.part(uuid))
     yield from _record(totals)
     for found in heat_findings(totals, config):
         room = found.code == SOFT_HEAT and not _others_are_cool(burnin, config)
@@ -212,11 +212,11 @@ def _record(totals: NodeTotals) -> Iterator[Metric]:
         return
     for uuid in sorted(totals.watts):
         mean, high = power(totals, uuid)
-        yield Metric("burnin_watts_mean", round(mean, 1), "W", totals.name(uuid))
-        yield Metric("burnin_watts_p95", high, "W", totals.name(uuid))
+        yield Metric("burnin_watts_mean", round(mean, 1), "W", totals.part(uuid))
+        yield Metric("burnin_watts_p95", high, "W", totals.part(uuid))
     for uuid, reasons in sorted(totals.slowed.items()):
         for reason, seconds in sorted(reasons.items()):
-            yield Metric(f"burnin_slowed_{reason}", round(seconds, 1), "s", totals.name(uuid))
+            yield Metric(f"burnin_slowed_{reason}", round(seconds, 1), "s", totals.part(uuid))
 
 
 def _others_are_cool(burnin: BurninResult, config: BurninConfig) -> bool:

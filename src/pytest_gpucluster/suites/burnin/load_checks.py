@@ -137,7 +137,7 @@ def _rates(
     known = {metric: burnin.median(metric, node) for metric in metrics}
     yield from _left_out(totals, known)
     for rate in (rate for metric in metrics for rate in rates(burnin, node, metric)):
-        yield Metric(f"burnin_{rate.metric}", rate.value, unit_of(rate.metric), totals.name(rate.part))
+        yield Metric(f"burnin_{rate.metric}", rate.value, unit_of(rate.metric), totals.part(rate.part))
         judged |= limit_of(burnin, rate, config) is not None
         yield from too_slow(burnin, rate, config)
     if not judged and totals.used and any(known.values()):
@@ -299,7 +299,7 @@ def corruption(burnin: BurninResult, node_name: str, config: BurninConfig | None
     checked = sum(totals.checked.get("matmul", {}).values())
     yield Metric("burnin_products_checked", checked, "products")
     for part, share in burnin.median("checking", node_name).items():
-        yield Metric("burnin_checking", share, unit_of("checking"), totals.name(part))
+        yield Metric("burnin_checking", share, unit_of("checking"), totals.part(part))
 
 
 @_excused_by_processes("matmul")
@@ -338,7 +338,7 @@ def gpu_memory(burnin: BurninResult, node_name: str, config: BurninConfig) -> Ju
             text = f"{count} wrong words of 4 bytes, the first {first}"
             yield _wrong(totals.part(part), count, text, "what was written")
     for part, share in shares.items():
-        yield Metric("burnin_gpu_memory_tested", share, unit_of("tested"), totals.name(part))
+        yield Metric("burnin_gpu_memory_tested", share, unit_of("tested"), totals.part(part))
         if share < TESTED:
             yield Advisory(
                 totals.part(part),
@@ -394,7 +394,7 @@ def peer(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgemen
         raise NotApplicable("one GPU alone has no peer")
     yield from _problems(burnin, node_name, "peer", config)
     for rate in rates(burnin, node_name, "peer"):
-        yield Metric("burnin_peer", rate.value, "GB/s", totals.name(rate.part))
+        yield Metric("burnin_peer", rate.value, "GB/s", totals.part(rate.part))
         yield from too_slow(burnin, rate, config)
 
 

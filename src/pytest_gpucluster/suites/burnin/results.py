@@ -227,10 +227,6 @@ class NodeTotals:
             port(adapter, int(number)) if number.isdigit() else Part("device" if uuid else "node", name=uuid)
         )
 
-    def name(self, uuid: str) -> str:
-        """Return the name of a part in a metric."""
-        return str(self.part(uuid))
-
     def others(self, uuid: str, load: str) -> tuple[str, ...]:
         """Return the processes of others on a GPU: before the burn-in, or during at least half of the runs of a load."""
         gpu = self.gpus.get(uuid)

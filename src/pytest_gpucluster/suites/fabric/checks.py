@@ -213,7 +213,7 @@ def hca_count(
     for port in adapters.ports:
         if port.location not in counted:
             kind = role(port) or "port for storage or management"
-            yield Metric("hca_ports_other", 1, kind, str(port), detail=True, better=NEITHER)
+            yield Metric("hca_ports_other", 1, kind, port.part, detail=True, better=NEITHER)
     for of_gpus in rails:
         if len(of_gpus.ports) >= of_gpus.need:
             continue
@@ -776,7 +776,7 @@ def counters(network: Profile, adapters: Adapters, adapters_later: Adapters) -> 
         then = {**port.counters, **now.get(str(port), {})}
         for name in port.counters:
             if then[name]:
-                yield Metric(name, then[name], "events", str(port))
+                yield Metric(name, then[name], "events", port.part)
             yield from _counter(port.part, name, then[name], _risen(port, then, name, seconds))
 
 

@@ -75,7 +75,7 @@ def cables(
     slow = [it for it in known if it.link.gbps < wanted * 0.99]
     few = len(known) - len(slow) < min(network.fabric.hcas, len(known))
     for it in known:
-        yield Metric("link_rate", it.link.gbps, "Gb/s", it.port.device, detail=True)
+        yield Metric("link_rate", it.link.gbps, "Gb/s", it.port.part, detail=True)
         part, at = it.port.part, f", at {it.link.z.label}"
         more = f"; both ends support {it.link.could_be}" if it.link.could_be else ""
         if few and it in slow:
@@ -157,7 +157,7 @@ def optics(network: Profile, node_ports: NodePorts, optics: Optics) -> Judgement
         kind = Finding if port.state == "ACTIVE" else Advisory
         for it in module.readings:
             worst = max(it.values, key=lambda value: max(value - it.high, it.low - value))
-            yield Metric(it.name, worst, it.unit, port.device, detail=True, better=NEITHER)
+            yield Metric(it.name, worst, it.unit, port.part, detail=True, better=NEITHER)
             if not it.low <= worst <= it.high:
                 lane = f" of lane {it.values.index(worst) + 1}" if len(it.values) > 1 else ""
                 high = worst > it.high

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.finding import Quantity, Quote
-from pytest_gpucluster.core.part import named, register
+from pytest_gpucluster.core.part import Part, named, register
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -162,7 +162,7 @@ def scrape_age(seen: MonitoringFacts, node_name: str, config: MonitoringConfig) 
             yield Finding(one.part, "never scraped", bound, code="never_scraped")
             continue
         age = max(0.0, seen.now - one.last_scrape)  # the answer states whole seconds
-        yield Metric("scrape_age", age, "s", f"port {one.port}")
+        yield Metric("scrape_age", age, "s", Part("port", one.port))
         if age > most:
             yield Finding(one.part, Quantity(age, "s", f"{age:.0f} s ago"), bound, code="old_scrape")
 

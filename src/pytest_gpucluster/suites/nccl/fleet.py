@@ -11,7 +11,7 @@ from pytest_gpucluster.core.check import Action, Finding, Metric, check, revised
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.finding import Quantity
 from pytest_gpucluster.core.outliers import outliers
-from pytest_gpucluster.core.part import Part
+from pytest_gpucluster.core.part import Part, named
 from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.kit.nccl.pair_findings import PAIR, all_slow, link_findings, untried_pairs
 
@@ -60,7 +60,7 @@ def pairs(
     for it in own:
         if it.busbw is not None:
             others = " ".join(member for member in it.members if member != node)
-            yield Metric("pair_busbw", it.busbw, "GB/s", f"with {others}")
+            yield Metric("pair_busbw", it.busbw, "GB/s", named("peer", others))
     if node not in found.bad_nodes:
         if slow := all_slow(node, found, measured, hard, f" at {format_size(size)}"):
             yield slow

@@ -11,7 +11,7 @@ from pytest_gpucluster.core.check import Action, Finding, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.finding import Quantity
 from pytest_gpucluster.core.outliers import outliers
-from pytest_gpucluster.core.part import Part
+from pytest_gpucluster.core.part import Part, named
 from pytest_gpucluster.kit.nccl.open_questions import NO_BOUND
 from pytest_gpucluster.kit.nccl.pair_findings import (
     all_slow,
@@ -70,7 +70,7 @@ def bandwidth(node_name: str, rdma: RdmaResult, reach: Reach) -> Judgement:
     """Every port for GPU traffic moves data at its rate, in both directions, with two partners."""
     _require(node_name, rdma, reach)
     for partner, slowest in rdma.slowest_rails(node_name).items():
-        yield Metric(SLOWEST_RAIL, slowest, "GB/s", f"with {partner}")
+        yield Metric(SLOWEST_RAIL, slowest, "GB/s", named("peer", partner))
     slow = _slow_rails(node_name, rdma)
     one_cause = len(slow) > 1 and slow.keys() == rdma.rails[node_name].keys()
     if one_cause:
@@ -89,7 +89,7 @@ def bandwidth(node_name: str, rdma: RdmaResult, reach: Reach) -> Judgement:
             continue
         values = [it.busbw for it in own if it.busbw is not None]
         if values:
-            yield Metric("rdma_bandwidth", statistics.median(values), "GB/s", rail.device)
+            yield Metric("rdma_bandwidth", statistics.median(values), "GB/s", named("adapter", rail.device))
         if not one_cause:
             yield from _of_rail(node_name, rdma, location, None if location in slow else Action.MONITOR)
 
@@ -193,7 +193,7 @@ def latency(node_name: str, rdma: RdmaResult, reach: Reach) -> Judgement:
             yield NotAvailable(f"{rail.part}: no latency was measured: see rdma.bandwidth")
             continue
         usec, share = known[node_name]
-        yield Metric("rdma_read_latency", usec, "us", rail.device)
+        yield Metric("rdma_read_latency", usec, "us", named("adapter", rail.device))
         fleet = outliers({node: value for node, (_, value) in known.items()}, min_relative=LATE)
         few = few or fleet.note
         if node_name in fleet.high:

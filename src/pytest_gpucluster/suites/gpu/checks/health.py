@@ -143,7 +143,7 @@ def temperature(gpus: Gpus, apps: Sequence[GpuProcess] = ()) -> Judgement:
         if gpu.temperature is None:
             yield unread(gpus, gpu, "temperature", limit, stated=False)
             continue
-        yield Metric("temperature", gpu.temperature, "C", str(gpu))
+        yield Metric("temperature", gpu.temperature, "C", gpu.part)
         if gpu.temperature > HOTTEST:
             too_hot = gpu.temperature >= OVERHEATED or (gpu.throttle or 0) & (SOFT_HEAT | HEAT)
             overheated = too_hot and gpu.uuid not in busy
@@ -167,7 +167,7 @@ def power_limit(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     expected = Quantity(gpu_profile.power_limit, "W")
     for gpu in gpus:
         if gpu.power is not None:
-            yield Metric("power", gpu.power, "W", str(gpu))
+            yield Metric("power", gpu.power, "W", gpu.part)
         if gpu.power_limit is None:
             yield unread(gpus, gpu, "power_limit", expected, stated=True)
         elif abs(gpu.power_limit - gpu_profile.power_limit) > POWER_TOLERANCE:
@@ -216,7 +216,7 @@ def idle_memory(gpus: Gpus, apps: Sequence[GpuProcess]) -> Judgement:
         if gpu.memory_used is None:
             yield unread(gpus, gpu, "memory_used", limit, stated=False)
             continue
-        yield Metric("memory_used", gpu.memory_used / 2**20, "MiB", str(gpu))
+        yield Metric("memory_used", gpu.memory_used / 2**20, "MiB", gpu.part)
         held = [app.memory for app in apps if app.uuid == gpu.uuid]
         if None in held:
             continue

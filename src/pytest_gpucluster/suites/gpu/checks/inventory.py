@@ -217,7 +217,7 @@ def memory(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
         if gpu.memory is None:
             yield unread(gpus, gpu, "memory", expected, stated=True)
             continue
-        yield Metric("gpu_memory", gpu.memory / 2**20, "MiB", str(gpu))
+        yield Metric("gpu_memory", gpu.memory / 2**20, "MiB", gpu.part)
         if abs(gpu.memory - gpu_profile.memory) > MEMORY_TOLERANCE * gpu_profile.memory:
             size = Quantity(gpu.memory, "bytes", format_size(gpu.memory))
             yield Finding(gpu.part, size, expected, _lost_memory(gpus, gpu), code="wrong_memory")

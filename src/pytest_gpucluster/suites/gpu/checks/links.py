@@ -120,7 +120,7 @@ def nvlink_state(
             yield NotApplicable(f"{why}: {_NO_PEER}") if _without_peer(gpu_profile) else NotAvailable(why)
             continue
         active = {link: speed for link, speed in of_gpu.items() if speed is not None}
-        yield Metric("nvlinks_active", len(active), "links", str(gpu))
+        yield Metric("nvlinks_active", len(active), "links", gpu.part)
         # a card without a bridge among others with one has no link at all
         if len(active) != wanted and (active or not most or board):
             lost = len(active) < usual and bool(active or board) and not gpu.mig
@@ -244,7 +244,7 @@ def _word(counter: str) -> str:
 
 def _link_errors(gpu: Gpu, of_gpu: LinkErrors) -> Judgement:
     known = [row for row in of_gpu.counts if row[1].lower() in {**NVLINK_RATES, **NVLINK_TOTALS}]
-    yield Metric("nvlink_errors", sum(found for _, _, found in known), "errors", str(gpu))
+    yield Metric("nvlink_errors", sum(found for _, _, found in known), "errors", gpu.part)
     for link, counter, found in known:
         limit = NVLINK_TOTALS.get(counter.lower(), math.inf)
         if found >= limit:
@@ -301,7 +301,7 @@ def pcie_width(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
         raise NotApplicable("the profile states no PCIe width")
     for gpu in gpus:
         if gpu.pcie_width is not None:
-            yield Metric("pcie_width", gpu.pcie_width, "lanes", str(gpu))
+            yield Metric("pcie_width", gpu.pcie_width, "lanes", gpu.part)
     for found in judge_equal(gpus, "pcie_width", gpu_profile.pcie_width, _lanes, code="wrong_width"):
         lost = isinstance(found, Finding) and found.part in _narrow(gpus)
         yield replace(found, action=Action.DRAIN) if isinstance(found, Finding) and lost else found
@@ -348,7 +348,7 @@ def pcie_gen(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     expected = Quantity(gpu_profile.pcie_gen, "PCIe", f"generation {gpu_profile.pcie_gen}")
     for gpu in gpus:
         if gpu.pcie_gen is not None:
-            yield Metric("pcie_gen", gpu.pcie_gen, "generation", str(gpu))
+            yield Metric("pcie_gen", gpu.pcie_gen, "generation", gpu.part)
         if gpu.pcie_gen_max is None:
             yield unread(gpus, gpu, "pcie_gen_max", expected, stated=True)
         elif gpu.pcie_gen_max < gpu_profile.pcie_gen:

@@ -37,11 +37,11 @@ def ecc_volatile(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     _require_ecc(gpu_profile)
     for gpu in gpus:
         if gpu.ecc_volatile_corrected is not None:
-            yield Metric("ecc_volatile_corrected", gpu.ecc_volatile_corrected, "errors", str(gpu))
+            yield Metric("ecc_volatile_corrected", gpu.ecc_volatile_corrected, "errors", gpu.part)
         if gpu.ecc_volatile_uncorrected is None:
             yield unread(gpus, gpu, "ecc_volatile_uncorrected", "0", stated=states(gpu_profile, "ecc"))
             continue
-        yield Metric("ecc_volatile_uncorrected", gpu.ecc_volatile_uncorrected, "errors", str(gpu))
+        yield Metric("ecc_volatile_uncorrected", gpu.ecc_volatile_uncorrected, "errors", gpu.part)
         if gpu.ecc_volatile_uncorrected:
             found = Quantity(gpu.ecc_volatile_uncorrected, "uncorrectable")
             yield Finding(gpu.part, found, Quantity(0, "uncorrectable", "0"), code="uncorrectable_errors")
@@ -65,7 +65,7 @@ def ecc_aggregate(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     _require_ecc(gpu_profile)
     for gpu in gpus:
         if gpu.ecc_aggregate_uncorrected is not None:
-            yield Metric("ecc_aggregate_uncorrected", gpu.ecc_aggregate_uncorrected, "errors", str(gpu))
+            yield Metric("ecc_aggregate_uncorrected", gpu.ecc_aggregate_uncorrected, "errors", gpu.part)
         yield from _sram(gpus, gpu)
 
 
@@ -76,7 +76,7 @@ def _require_ecc(profile: GpuProfile) -> None:
 
 def _sram(gpus: Gpus, gpu: Gpu) -> Judgement:
     if gpu.ecc_aggregate_sram is not None:
-        yield Metric("ecc_aggregate_sram_uncorrected", gpu.ecc_aggregate_sram, "errors", str(gpu))
+        yield Metric("ecc_aggregate_sram_uncorrected", gpu.ecc_aggregate_sram, "errors", gpu.part)
     if gpu.sram_threshold_exceeded:
         measured = f"SRAM threshold exceeded ({gpu.ecc_aggregate_sram} uncorrectable)"
         yield Finding(gpu.part, measured, "not exceeded", Action.VENDOR, code="threshold_exceeded")
@@ -114,7 +114,7 @@ def remapped_rows(gpus: Gpus, rows: Mapping[str, RowRemapping], gpu_profile: Gpu
 
 def _remapped(gpu: Gpu, row: RowRemapping, profile: GpuProfile) -> Judgement:
     if row.correctable is not None:
-        yield Metric("remapped_rows_correctable", row.correctable, "rows", str(gpu))
+        yield Metric("remapped_rows_correctable", row.correctable, "rows", gpu.part)
     if row.failure is None:
         yield _row_unread(gpu, row, "failure", "no failure")
     elif row.failure:
@@ -122,7 +122,7 @@ def _remapped(gpu: Gpu, row: RowRemapping, profile: GpuProfile) -> Judgement:
     if row.uncorrectable is None:
         yield _row_unread(gpu, row, "uncorrectable", f"at most {MANY_ROWS} rows")
         return
-    yield Metric("remapped_rows_uncorrectable", row.uncorrectable, "rows", str(gpu))
+    yield Metric("remapped_rows_uncorrectable", row.uncorrectable, "rows", gpu.part)
     if row.uncorrectable > MANY_ROWS:
         # a remapped row is repaired; only a failed remapping is a reason to return a GPU (NVIDIA's RMA policy)
         found = Quantity(row.uncorrectable, "rows remapped for uncorrectable errors")
