@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.common_cause import CommonFinding
     from pytest_gpucluster.report.result import Result
     from pytest_gpucluster.report.run_model import FailureGroup, Run
-
-_ACTION_LINE = re.compile(r"(?m)^action:\s.*$")
 
 Entry = tuple["Result", Finding]  # a failure, and one of its findings with the action for it
 
@@ -96,8 +93,9 @@ def _rewritten(run: Run, result: Result, found: Sequence[CommonFinding]) -> Resu
     counter = run.counts[one_line(result.node)][one_line(result.suite) or "other"]
     counter["failed"] -= 1
     counter[NOT_PROVED] += 1
-    line = f"action:       {Action.CONFIGURE.value}: a finding of the cluster: {common.cause}"
-    text = _ACTION_LINE.sub(lambda _: line, result.text)
+    text, now = result.text, f"{Action.CONFIGURE.value}: a finding of the cluster: {common.cause}"
+    for own in {verdict.action.value for verdict in result.verdicts if verdict.findings}:
+        text = text.replace(f"\naction:       {own}\n", f"\naction:       {now}\n")
     return replace(result, verdicts=tuple(verdicts), text=text, common=True)
 
 
