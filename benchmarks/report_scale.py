@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from stamp import stamp
 
-from pytest_gpucluster.core.part import Part, gpu
+from pytest_gpucluster.core.part import Part, gpu, named
 from pytest_gpucluster.report import html, junit
 from pytest_gpucluster.report.events import read_log
 from pytest_gpucluster.report.history import History
@@ -106,9 +106,9 @@ def metrics(number: int, dice: random.Random, *, slow: bool) -> list[dict[str, A
                 "name": METRICS[number],
                 "value": round(dice.gauss(60, 4), 2),
                 "unit": "C",
-                "device": f"GPU {gpu} (GPU-x)",
+                "part": gpu(index, uuid="GPU-x").as_dict(),
             }
-            for gpu in range(8)
+            for index in range(8)
         ]
     if number == 14:  # a check of the nccl suite
         share = (0.6 if slow else 1) * dice.gauss(1, 0.006)
@@ -118,24 +118,18 @@ def metrics(number: int, dice: random.Random, *, slow: bool) -> list[dict[str, A
                 "name": "busbw",
                 "value": value,
                 "unit": "GB/s",
-                "device": f"all_reduce {shown(size)}",
+                "part": Part("size", size, of=named("run", "all_reduce")).as_dict(),
                 "detail": True,
             }
             for size, value in zip(SIZES, curve, strict=True)
         ]
-        named = "all_reduce 16 GiB alone"
+        title = "all_reduce 16 GiB alone"
         return [
             *found,
-            {"name": f"busbw {named}", "value": curve[-1], "unit": "GB/s", "device": ""},
-            {"name": f"bound {named}", "value": BOUND, "unit": "GB/s", "device": "model"},
+            {"name": f"busbw {title}", "value": curve[-1], "unit": "GB/s", "part": {}},
+            {"name": f"bound {title}", "value": BOUND, "unit": "GB/s", "part": {"name": "model"}},
         ]
     return []
-
-
-def shown(size: int) -> str:
-    """Write a power of two as checks do."""
-    power = (size.bit_length() - 1) // 10
-    return f"{size >> 10 * power} {('B', 'KiB', 'MiB', 'GiB')[power]}"
 
 
 def failure(fields: dict[str, Any], node: str, dice: random.Random) -> dict[str, Any]:

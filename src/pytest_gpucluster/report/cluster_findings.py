@@ -94,8 +94,8 @@ def _rewritten(run: Run, result: Result, found: Sequence[CommonFinding]) -> Resu
     counter["failed"] -= 1
     counter[NOT_PROVED] += 1
     text, now = result.text, f"{Action.CONFIGURE.value}: a finding of the cluster: {common.cause}"
-    for own in {verdict.action.value for verdict in result.verdicts if verdict.findings}:
-        text = text.replace(f"\naction:       {own}\n", f"\naction:       {now}\n")
+    for action in {verdict.action for verdict in result.verdicts if verdict.findings}:
+        text = text.replace(f"\naction:       {action.value}\n", f"\naction:       {now}\n")
     return replace(result, verdicts=tuple(verdicts), text=text, common=True)
 
 
