@@ -38,9 +38,10 @@ ACTIONS = tuple(action.value for action in reversed(Action))  # from hard to mil
 _MAX_FIELD = 600  # characters of a measured value, a reason, a hint
 _SHORT = 200
 _MAX_TEXT = 8_000  # characters of a failure's log
+# the name of a metric, which is its key: bound COLLECTIVE SIZE SCOPE
 _SIZED = re.compile(r"(?P<collective>[a-z_]+) (?P<size>\S+ ?\w*B)(?: (?P<scope>.+))?")
 _PREFIX = re.compile(r"(?:Skipped: )?(?:not checked|not applicable|not tested|waived): ")
-_ACT = re.compile(r"(?:drain|resume|trial|node)[._]")  # what plugin/drain.py writes
+_ACTS = ("drain_", "resume_", "trial_", "node_")  # what plugin/drain.py writes
 _STEP_LOG = re.compile(r"steps/[\w-][\w.-]*\.log")
 
 
@@ -194,7 +195,7 @@ class Run:
             self.ended = time if self.ended is None else max(self.ended, time)
         if name in _READERS:
             _READERS[name](self, event)
-        elif _ACT.match(name):
+        elif name.startswith(_ACTS):
             self.acts.append(event)
 
     @property
