@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -57,49 +57,89 @@ _YES = either("Yes", "No")
 _COUNT = whole()
 _MEMORY = whole("MiB", MIB)
 
-# attribute of Gpu: the field to query, how to read it. Other names of a field: nvidia_csv.py.
-_FIELDS: dict[str, tuple[str, Reader]] = {
-    "index": ("index", _COUNT),
-    "uuid": ("uuid", text_value),
-    "name": ("name", text_value),
-    "bus": ("pci.bus_id", bus_id),
-    "serial": ("serial", text_value),
-    "driver": ("driver_version", text_value),
-    "vbios": ("vbios_version", text_value),
-    "memory": ("memory.total", _MEMORY),
-    "memory_used": ("memory.used", _MEMORY),
-    "display": ("display_active", _ENABLED),
-    "persistence": ("persistence_mode", _ENABLED),
-    "compute_mode": ("compute_mode", enumeration),
-    "mig": ("mig.mode.current", _ENABLED),
-    "ecc": ("ecc.mode.current", _ENABLED),
-    "ecc_volatile_uncorrected": ("ecc.errors.uncorrected.volatile.total", _COUNT),
-    "ecc_volatile_corrected": ("ecc.errors.corrected.volatile.total", _COUNT),
-    "ecc_aggregate_uncorrected": ("ecc.errors.uncorrected.aggregate.total", _COUNT),
-    "ecc_aggregate_sram": ("ecc.errors.uncorrected.aggregate.sram", _COUNT),
-    "sram_threshold_exceeded": ("ecc.errors.uncorrected.aggregate.sram.thresholdExceeded", _YES),
-    "retired_pending": ("retired_pages.pending", _YES),
-    "retired_single": ("retired_pages.single_bit_ecc.count", _COUNT),
-    "retired_double": ("retired_pages.double_bit.count", _COUNT),
-    "pcie_gen": ("pcie.link.gen.current", _COUNT),
-    "pcie_gen_max": ("pcie.link.gen.max", _COUNT),
-    "pcie_width": ("pcie.link.width.current", _COUNT),
-    "pcie_width_max": ("pcie.link.width.max", _COUNT),
-    "pstate": ("pstate", text_value),
-    "clock_sm_max": ("clocks.max.sm", number("MHz")),
-    "clock_memory": ("clocks.mem", number("MHz")),
-    "clock_memory_max": ("clocks.max.mem", number("MHz")),
-    "clock_application": ("clocks.applications.graphics", number("MHz")),
-    "clock_application_default": ("clocks.default_applications.graphics", number("MHz")),
-    "throttle": ("clocks_throttle_reasons.active", bit_mask),
-    "temperature": ("temperature.gpu", number()),
-    "power": ("power.draw", number("W")),
-    "power_limit": ("power.limit", number("W")),
-    "fabric_state": ("fabric.state", enumeration),
-    "fabric_status": ("fabric.status", enumeration),
-    "fabric_health": ("fabric.health.summary", enumeration),
-    "recovery_action": ("gpu_recovery_action", enumeration),
-}
+
+def _cell(column: str, read: Reader) -> Any:
+    """Return the field of an attribute: the column to query, and its reader. Other names of a column: nvidia_csv.py."""
+    return field(default=None, metadata={"cell": (column, read)})
+
+
+@dataclass(frozen=True, slots=True)  # there may be a hundred thousand
+class Gpu:
+    """One GPU. Memory in bytes, clocks in MHz, power in watts, temperature in degrees Celsius.
+
+    None: nvidia-smi printed no value; `unread` is {attribute: the text that it printed instead}.
+    """
+
+    index: int | None = _cell("index", _COUNT)
+    uuid: str | None = _cell("uuid", text_value)
+    name: str | None = _cell("name", text_value)
+    bus: str | None = _cell("pci.bus_id", bus_id)
+    serial: str | None = _cell("serial", text_value)
+    driver: str | None = _cell("driver_version", text_value)
+    vbios: str | None = _cell("vbios_version", text_value)
+    memory: int | None = _cell("memory.total", _MEMORY)
+    memory_used: int | None = _cell("memory.used", _MEMORY)
+    display: bool | None = _cell("display_active", _ENABLED)
+    persistence: bool | None = _cell("persistence_mode", _ENABLED)
+    compute_mode: str | None = _cell("compute_mode", enumeration)
+    mig: bool | None = _cell("mig.mode.current", _ENABLED)
+    ecc: bool | None = _cell("ecc.mode.current", _ENABLED)
+    ecc_volatile_uncorrected: int | None = _cell("ecc.errors.uncorrected.volatile.total", _COUNT)
+    ecc_volatile_corrected: int | None = _cell("ecc.errors.corrected.volatile.total", _COUNT)
+    ecc_aggregate_uncorrected: int | None = _cell("ecc.errors.uncorrected.aggregate.total", _COUNT)
+    ecc_aggregate_sram: int | None = _cell("ecc.errors.uncorrected.aggregate.sram", _COUNT)
+    sram_threshold_exceeded: bool | None = _cell(
+        "ecc.errors.uncorrected.aggregate.sram.thresholdExceeded", _YES
+    )
+    retired_pending: bool | None = _cell("retired_pages.pending", _YES)
+    retired_single: int | None = _cell("retired_pages.single_bit_ecc.count", _COUNT)
+    retired_double: int | None = _cell("retired_pages.double_bit.count", _COUNT)
+    pcie_gen: int | None = _cell("pcie.link.gen.current", _COUNT)
+    pcie_gen_max: int | None = _cell("pcie.link.gen.max", _COUNT)
+    pcie_width: int | None = _cell("pcie.link.width.current", _COUNT)
+    pcie_width_max: int | None = _cell("pcie.link.width.max", _COUNT)
+    pstate: str | None = _cell("pstate", text_value)
+    clock_sm_max: float | None = _cell("clocks.max.sm", number("MHz"))
+    clock_memory: float | None = _cell("clocks.mem", number("MHz"))
+    clock_memory_max: float | None = _cell("clocks.max.mem", number("MHz"))
+    clock_application: float | None = _cell("clocks.applications.graphics", number("MHz"))
+    clock_application_default: float | None = _cell("clocks.default_applications.graphics", number("MHz"))
+    throttle: int | None = _cell("clocks_throttle_reasons.active", bit_mask)
+    temperature: float | None = _cell("temperature.gpu", number())
+    power: float | None = _cell("power.draw", number("W"))
+    power_limit: float | None = _cell("power.limit", number("W"))
+    fabric_state: str | None = _cell("fabric.state", enumeration)
+    fabric_status: str | None = _cell("fabric.status", enumeration)
+    fabric_health: str | None = _cell("fabric.health.summary", enumeration)
+    recovery_action: str | None = _cell("gpu_recovery_action", enumeration)
+    unread: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """Its name in metrics and reasons: GPU 3 (GPU-5ec84d8d-..., 0000:1b:00.0)."""
+        return f"GPU {'?' if self.index is None else self.index} ({self.uuid or 'no UUID'}, {self.bus or 'no bus id'})"
+
+    @property
+    def part(self) -> Part:
+        """The GPU as the part of a finding."""
+        name = self.uuid or ("" if self.bus or self.index is not None else "unknown GPU")
+        return Part("gpu", self.index, name, self.bus or "", self.serial or "")
+
+    @property
+    def lost(self) -> str:
+        """NVML's message if the GPU is lost (nvmlErrorString), '' if it answers."""
+        gone = next((text for text in self.unread.values() if _IS_LOST.search(text)), "")
+        unknown = [text for text in self.unread.values() if "Unknown Error" in text]
+        return gone or (unknown[0] if 2 * len(unknown) > len(_FIELDS) else "")
+
+    def lacks(self, attribute: str) -> bool:
+        """Whether the GPU, its driver or the guest does not support an attribute; False for an error."""
+        return is_unsupported(self.unread.get(attribute, ""))
+
+
+REQUIRES_RESET = "GPU requires reset"
+_IS_LOST = re.compile(rf"\bGPU is lost\b|fallen off the bus|{REQUIRES_RESET}", re.IGNORECASE)
+_FIELDS: dict[str, tuple[str, Reader]] = {it.name: it.metadata["cell"] for it in fields(Gpu) if it.metadata}
+
 # --- the command -------------------------------------------------------------------------------------------------
 
 _APPS = "pid,gpu_uuid,used_memory,process_name"  # the name last: it may hold commas
@@ -172,84 +212,6 @@ def section(answer: Answer, name: str, what: str) -> str:
 def _plain(line: str) -> str:
     """Return a line of foreign output for display: at most 160 characters, control characters replaced."""
     return "".join(sign if sign.isprintable() else "?" for sign in line)[:160]
-
-
-# --- the GPUs ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)  # there may be a hundred thousand
-class Gpu:
-    """One GPU. Memory in bytes, clocks in MHz, power in watts, temperature in degrees Celsius.
-
-    None: nvidia-smi printed no value; `unread` is {attribute: the text that it printed instead}.
-    """
-
-    index: int | None = None
-    uuid: str | None = None
-    name: str | None = None
-    bus: str | None = None
-    serial: str | None = None
-    driver: str | None = None
-    vbios: str | None = None
-    memory: int | None = None
-    memory_used: int | None = None
-    display: bool | None = None
-    persistence: bool | None = None
-    compute_mode: str | None = None
-    mig: bool | None = None
-    ecc: bool | None = None
-    ecc_volatile_uncorrected: int | None = None
-    ecc_volatile_corrected: int | None = None
-    ecc_aggregate_uncorrected: int | None = None
-    ecc_aggregate_sram: int | None = None
-    sram_threshold_exceeded: bool | None = None
-    retired_pending: bool | None = None
-    retired_single: int | None = None
-    retired_double: int | None = None
-    pcie_gen: int | None = None
-    pcie_gen_max: int | None = None
-    pcie_width: int | None = None
-    pcie_width_max: int | None = None
-    pstate: str | None = None
-    clock_sm_max: float | None = None
-    clock_memory: float | None = None
-    clock_memory_max: float | None = None
-    clock_application: float | None = None
-    clock_application_default: float | None = None
-    throttle: int | None = None
-    temperature: float | None = None
-    power: float | None = None
-    power_limit: float | None = None
-    fabric_state: str | None = None
-    fabric_status: str | None = None
-    fabric_health: str | None = None
-    recovery_action: str | None = None
-    unread: Mapping[str, str] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        """Its name in metrics and reasons: GPU 3 (GPU-5ec84d8d-..., 0000:1b:00.0)."""
-        return f"GPU {'?' if self.index is None else self.index} ({self.uuid or 'no UUID'}, {self.bus or 'no bus id'})"
-
-    @property
-    def part(self) -> Part:
-        """The GPU as the part of a finding."""
-        name = self.uuid or ("" if self.bus or self.index is not None else "unknown GPU")
-        return Part("gpu", self.index, name, self.bus or "", self.serial or "")
-
-    @property
-    def lost(self) -> str:
-        """NVML's message if the GPU is lost (nvmlErrorString), '' if it answers."""
-        gone = next((text for text in self.unread.values() if _IS_LOST.search(text)), "")
-        unknown = [text for text in self.unread.values() if "Unknown Error" in text]
-        return gone or (unknown[0] if 2 * len(unknown) > len(_FIELDS) else "")
-
-    def lacks(self, attribute: str) -> bool:
-        """Whether the GPU, its driver or the guest does not support an attribute; False for an error."""
-        return is_unsupported(self.unread.get(attribute, ""))
-
-
-REQUIRES_RESET = "GPU requires reset"
-_IS_LOST = re.compile(rf"\bGPU is lost\b|fallen off the bus|{REQUIRES_RESET}", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -509,11 +471,8 @@ def parse_nvlink_errors(answer: Answer) -> dict[str, LinkErrors]:
     counts: list[tuple[int, str, float]] = []
     unread: list[tuple[int, str, str]] = []
     for line in filter(None, (line.strip() for line in text.splitlines())):
-        gpu, counter, zero = (
-            _GPU_LINE.fullmatch(line),
-            _COUNTER.fullmatch(line),
-            re.fullmatch(r"zero (\d+)", line),
-        )
+        gpu, counter = _GPU_LINE.fullmatch(line), _COUNTER.fullmatch(line)
+        zero = re.fullmatch(r"zero (\d+)", line)
         if gpu:
             uuid, counts, unread = gpu[1], [], []
         elif zero and uuid:

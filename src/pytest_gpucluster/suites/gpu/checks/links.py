@@ -76,9 +76,8 @@ NVLINK_WARNINGS = (
 )
 _NEVER: Mapping[str, LinkErrors] = MappingProxyType({})  # there was no second reading
 _NO_NVLINKS = "the profile states no NVLinks"
-_NO_PEER = (
-    "a single GPU without NVSwitch has no peer"  # of eight, one H200 passed through to a virtual machine
-)
+# of eight, one H200 passed through to a virtual machine
+_NO_PEER = "a single GPU without NVSwitch has no peer"
 
 
 def _uuid_of(gpu: Gpu) -> str:
@@ -274,15 +273,11 @@ def _link_warnings(gpu: Gpu, of_gpu: LinkErrors) -> Iterator[Advisory]:
         if found and not judged and found < NVLINK_TOTALS.get(name, math.inf):
             others.setdefault(counter, {})[link] = found
     for counter, values in others.items():
-        known = counter.lower() in NVLINK_WARNINGS
         shown = ", ".join(f"{value:g} on NVLink {link}" for link, value in values.items())
-        expected = "0 since the driver's start" if known else "a counter that this release knows"
-        yield Advisory(
-            gpu.part,
-            f"{counter}: {shown}",
-            expected,
-            code=f"{_word(counter)}_since_start" if known else "unknown_counter",
-        )
+        expected, code = "a counter that this release knows", "unknown_counter"
+        if counter.lower() in NVLINK_WARNINGS:
+            expected, code = "0 since the driver's start", f"{_word(counter)}_since_start"
+        yield Advisory(gpu.part, f"{counter}: {shown}", expected, code=code)
 
 
 @check(
@@ -302,13 +297,15 @@ def pcie_width(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     for gpu in gpus:
         if gpu.pcie_width is not None:
             yield Metric("pcie_width", gpu.pcie_width, "lanes", str(gpu))
-    for found in judge_equal(gpus, "pcie_width", gpu_profile.pcie_width, _lanes, code="wrong_width"):
+    for found in judge_equal(
+        gpus,
+        "pcie_width",
+        gpu_profile.pcie_width,
+        lambda it: Quantity(it, "lanes", f"x{it}"),
+        code="wrong_width",
+    ):
         lost = isinstance(found, Finding) and found.part in _narrow(gpus)
         yield replace(found, action=Action.DRAIN) if isinstance(found, Finding) and lost else found
-
-
-def _lanes(number: int) -> Quantity:
-    return Quantity(number, "lanes", f"x{number}")
 
 
 def _narrow(gpus: Gpus) -> set[Part]:
@@ -359,8 +356,7 @@ def pcie_gen(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
             yield unread(gpus, gpu, "pcie_gen", expected, stated=True)
         elif gpu.pcie_gen < gpu_profile.pcie_gen and gpu.pstate == "P0":
             # some boards lower it in P0 too, without load: no proof against a link
-            idle = (gpu.throttle or 0) & IDLE and gpu.pcie_gen >= _usual(gpus, gpu, "pcie_gen")
-            if idle:
+            if (gpu.throttle or 0) & IDLE and gpu.pcie_gen >= _usual(gpus, gpu, "pcie_gen"):
                 why = f"{gpu}: generation {gpu.pcie_gen}, idle as the others: burnin.copies measures it"
                 yield NotAvailable(why)
             else:
@@ -427,7 +423,11 @@ def p2p(
         raise NotApplicable("one GPU has no peer")
     else:
         linked = {
-            gpu: {other: cell for other, cell in of_gpu.items() if _is_linked(connections, gpu, other)}
+            gpu: {
+                other: cell
+                for other, cell in of_gpu.items()
+                if connections.links.get(gpu, {}).get(other, "").startswith("NV")
+            }
             for gpu, of_gpu in peer_access.items()
         }
         if peer_access and not any(linked.values()):
@@ -445,10 +445,6 @@ def _beside_good_pairs(found: Judgement, pairs: Mapping[int, Mapping[int, str]],
     most = decides(cells.count(expected), len(cells))
     for one in found:
         yield replace(one, action=Action.DRAIN) if most and isinstance(one, Finding) else one
-
-
-def _is_linked(connections: Topology, gpu: int, other: int) -> bool:
-    return connections.links.get(gpu, {}).get(other, "").startswith("NV")
 
 
 def _pairs(
@@ -557,10 +553,5 @@ def fabric_state(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
         elif gpu.fabric_health not in (None, "Healthy"):
             # the other value is Limited Capacity, which works at a lower speed (NVML_GPU_FABRIC_HEALTH_SUMMARY_*)
             sick = gpu.fabric_health == "Unhealthy"
-            action, found = (
-                Action.REBOOT if sick else Action.MONITOR,
-                Quote(f"fabric health {gpu.fabric_health}"),
-            )
-            yield Finding(
-                gpu.part, found, "Healthy", action, code="unhealthy" if sick else "limited_capacity"
-            )
+            action, code = (Action.REBOOT, "unhealthy") if sick else (Action.MONITOR, "limited_capacity")
+            yield Finding(gpu.part, Quote(f"fabric health {gpu.fabric_health}"), "Healthy", action, code=code)
