@@ -75,11 +75,6 @@ class Version:
     major: int
     minor: int
 
-    @property
-    def short(self) -> str:
-        """Like 1.33."""
-        return f"{self.major}.{self.minor}"
-
 
 @dataclass(frozen=True)
 class Condition:
@@ -165,11 +160,8 @@ class Taint:
     def __str__(self) -> str:
         return f"{self.key}{f'={self.value}' if self.value else ''}{f':{self.effect}' if self.effect else ''}"
 
-    def is_stated(self, stated: Iterable[str]) -> bool:
-        """Return whether one of KEY[=VALUE][:EFFECT] is this taint."""
-        return any(self._is(text) for text in stated)
-
-    def _is(self, text: str) -> bool:
+    def is_stated(self, text: str) -> bool:
+        """Return whether KEY[=VALUE][:EFFECT] is this taint."""
         rest, _, effect = text.partition(":")
         key, equals, value = rest.partition("=")
         return key == self.key and effect in ("", self.effect) and (not equals or value == self.value)
@@ -312,11 +304,6 @@ def whole(text: str) -> int | None:
     return int(text) if _COUNT.fullmatch(text) else None
 
 
-def fewer(mine: str, theirs: str) -> bool:
-    """Return whether one number of devices as Kubernetes writes it (1000 as 1k) is less than another one."""
-    return devices(mine) < devices(theirs)
-
-
 def devices(text: str) -> int:
     """Return a number of devices as Kubernetes writes it; 0 for any other text."""
     thousands = text.endswith("k")
@@ -399,6 +386,7 @@ def _job_pod(item: Mapping[str, Any]) -> JobPod:
     states = [it.get("state") or {} for it in status.get("containerStatuses") or ()]
     done = next((it["terminated"] for it in states if it.get("terminated") is not None), None)
     waiting = next((_line(it["waiting"].get("reason")) for it in states if it.get("waiting") is not None), "")
+    why = waiting or _line(status.get("reason"))
     conditions = [_line(it.get("message")) for it in status.get("conditions") or ()]
     phase, index = _line(status.get("phase")), (meta.get("annotations") or {}).get(COMPLETION_INDEX)
     return JobPod(
@@ -409,12 +397,7 @@ def _job_pod(item: Mapping[str, Any]) -> JobPod:
         ended=phase in _ENDED,
         rc=None if done is None else _number(done["exitCode"]),
         message="" if done is None else str(done.get("message") or ""),
-        problem=": ".join(
-            filter(
-                None,
-                (phase, waiting or _line(status.get("reason")), next(filter(None, conditions), "")),
-            )
-        ),
+        problem=": ".join(filter(None, (phase, why, next(filter(None, conditions), "")))),
     )
 
 

@@ -82,17 +82,9 @@ class Guard:
     def __init__(self, kubectl: Kubectl, owner: str, lifetime: int, report: Callable[[str], None]) -> None:
         words, options = deletion(kubectl.config.namespace, owner)
         # kubectl's own limit, and then that of the server
-        settled = int(kubectl.config.timeout) + SERVER_TIMEOUT
-        limits = str(settled), str(lifetime)
-        self._argv = (
-            "sh",
-            "-c",
-            script(__package__, "delete.sh"),
-            "sh",
-            *limits,
-            options,
-            *kubectl.argv(*words),
-        )
+        settled = str(int(kubectl.config.timeout) + SERVER_TIMEOUT)
+        shell = ("sh", "-c", script(__package__, "delete.sh"), "sh")
+        self._argv = (*shell, settled, str(lifetime), options, *kubectl.argv(*words))
         self._kubectl, self._report, self._created = kubectl, report, b""
         self._process = kubectl.transport.spawn(self._argv)
 
@@ -217,18 +209,13 @@ class _Work:
         """
         job = self.job(self.owner["name"], [node], _gpus(self.seen, node, self.config), ["true"])
         del job["metadata"]["ownerReferences"]
-        job["spec"] |= {
-            "completions": 0,
-            "parallelism": 0,
-            "ttlSecondsAfterFinished": lifetime(self.config),
-        }
+        job["spec"] |= {"completions": 0, "parallelism": 0, "ttlSecondsAfterFinished": lifetime(self.config)}
         text, problem = self.create(job)
         guard.note(problem)
-        if not problem:
-            try:
-                self.owner["uid"] = read_uid(text)
-            except ProbeError as error:
-                problem = str(error)
+        try:
+            self.owner["uid"] = "" if problem else read_uid(text)
+        except ProbeError as error:
+            return str(error)
         return problem
 
     def list_gpus(self, nodes: Sequence[str]) -> dict[str, PodResult]:
@@ -247,11 +234,11 @@ class _Work:
     def nccl(self, nodes: Sequence[str]) -> KubernetesJobs:
         """Run the collective over all nodes, one pod each."""
         counts = {_gpus(self.seen, node, self.config) for node in nodes}
-        if len(nodes) < 2 or len(counts) != 1:
+        if len(nodes) < 2:
             few = f"{len(nodes)} nodes are free and list their GPUs; it needs two"
-            return KubernetesJobs(
-                nccl_problem=few if len(nodes) < 2 else "the nodes offer different numbers of GPUs"
-            )
+            return KubernetesJobs(nccl_problem=few)
+        if len(counts) != 1:
+            return KubernetesJobs(nccl_problem="the nodes offer different numbers of GPUs")
         (gpus,) = counts
         name = f"gpucluster-nccl-{self.token}"
         made = [self.service(name), self.nccl_job(name, nodes, gpus)]
