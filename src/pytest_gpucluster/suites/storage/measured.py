@@ -29,11 +29,6 @@ def of_path(result: PayloadResult, kind: str, path: str, node: str = "", **value
     ]
 
 
-def one(result: PayloadResult, kind: str, path: str, node: str, **values: Any) -> Fact | None:
-    """Return the fact of one node, None if it did not take the step."""
-    return next(iter(of_path(result, kind, path, node, **values)), None)
-
-
 def required(result: PayloadResult, kind: str, path: str, node: str) -> list[Fact]:
     """Return the facts of one node; NotAvailable if it has none."""
     found = of_path(result, kind, path, node)

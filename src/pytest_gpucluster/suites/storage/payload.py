@@ -163,11 +163,8 @@ class FileSystemSteps:
         self.folder = folder_of(about, group.rank)
         self.held = []  # type: List[Any]
         self.ring = [self.rank]
-        self.volume, self.token, self.leader = (
-            0,
-            "",
-            self.rank,
-        )  # the leader does what is done once per file system
+        self.volume, self.token = 0, ""
+        self.leader = self.rank  # it does what is done once per file system
 
     def name(self, stem: str, rank: Optional[int] = None) -> str:
         """Return the path of a file of this task, or of another one."""
@@ -335,11 +332,9 @@ class FileSystemSteps:
     def source(self, writes: Sequence[Any]) -> int:
         """Return the rank of the next task that was not slow to write: the files of a slow one are small, and read at another rate."""
         known = sorted(rate for rate in writes if rate is not None)
-        usual = known[len(known) // 2] if known else 0.0
+        least = SLOW * known[len(known) // 2] if known else 0.0
         try:
-            return self.after(
-                [rate if rate is not None and rate >= SLOW * usual else None for rate in writes]
-            )
+            return self.after([rate if (rate or 0.0) >= least else None for rate in writes])
         except Skipped:
             return self.after(writes)
 
@@ -659,12 +654,6 @@ def folder_of(about: Mapping[str, Any], rank: int) -> str:
     return path if about["kind"] == "shared" else "%s-%d" % (path, rank)
 
 
-def remove(options: Mapping[str, Any], rank: int) -> None:
-    """Remove the folders of a step that could not do so itself."""
-    for about in options["filesystems"]:
-        remove_folder(folder_of(about, rank))
-
-
 def work(options: Dict[str, Any], watch: Watch) -> int:
     """Test all file systems; return 0."""
     rank, size = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_STEP_NUM_TASKS"])
@@ -687,7 +676,8 @@ def main() -> int:
     options = json.loads(sys.argv[2])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if sys.argv[1] == "remove":
-        remove(options, int(os.environ["SLURM_PROCID"]))
+        for about in options["filesystems"]:
+            remove_folder(folder_of(about, int(os.environ["SLURM_PROCID"])))
         return 0
     watch = Watch(options["phase"], report)
     return run_phases(report, watch, lambda: work(options, watch))

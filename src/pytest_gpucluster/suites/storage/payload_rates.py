@@ -116,9 +116,8 @@ def read_fio(text: str, errors: str = "") -> Dict[str, Any]:
     except (ValueError, KeyError, IndexError, AttributeError):
         raise ValueError("fio: %s" % (lines[-1] if lines else "no output")[:200]) from None
     if job.get("error"):
-        where = re.search(
-            r"\w+ offset=\d+", errors
-        )  # of 'fio: io_u error on file F: REASON: write offset=0, buflen=4096'
+        # of 'fio: io_u error on file F: REASON: write offset=0, buflen=4096'
+        where = re.search(r"\w+ offset=\d+", errors)
         raise OSError(job["error"], os.strerror(job["error"]) + (" (%s)" % where.group() if where else ""))
     side = max((job["read"], job["write"]), key=lambda one: one["io_bytes"])
     shares = {}  # type: Dict[str, float]
