@@ -17,7 +17,7 @@ import shlex
 import sys
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_gpucluster.core.command_end import LIMITED_SH, STATUS, CommandEnd
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
@@ -39,8 +39,9 @@ from pytest_gpucluster.kit.gpu.nvidia_csv import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
+T = TypeVar("T")
 MIB = 2**20
 
 # Seconds for all nvidia-smi of the survey: without persistence mode each loads the driver again, which takes several
@@ -180,9 +181,8 @@ def sections(answer: Answer) -> dict[str, SurveySection]:
         raise ProbeError("nvidia-smi: the answer was cut at the cap")
     parts = _SECTION.split(answer.out)
     if len(parts) < 4:  # text before the first section, then name, status, text
-        raise ProbeError(
-            f"nvidia-smi: no section in the answer: {last_line(answer.err or answer.out)[:120]!r}"
-        )
+        shown = last_line(answer.err or answer.out)[:120]
+        raise ProbeError(f"nvidia-smi: no section in the answer: {shown!r}")
     found = {
         name: SurveySection(None if end == "-" else CommandEnd.of(end), text.strip("\n"))
         for name, end, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True)
@@ -290,28 +290,21 @@ def parse_gpus(answer: Answer) -> Gpus:
         raise ProbeError(f"nvidia-smi: a GPU is listed twice: indices {indices}")
     shifted = next((gpu for gpu in devices if "," in (gpu.name or "") and gpu.bus is None), None)
     if shifted is not None:  # the surplus comma was not in the name
-        raise ProbeError(
-            f"nvidia-smi: a row has more cells than columns: GPU {shifted.index}, {shifted.name!r}"
-        )
+        which = f"GPU {shifted.index}, {shifted.name!r}"
+        raise ProbeError(f"nvidia-smi: a row has more cells than columns: {which}")
     below = parts["header"].text.splitlines() if "header" in parts else []
     warnings = [line.strip() for line in below if _WARNING.match(line)]
     messages = tuple(dict.fromkeys(map(_plain, (*table.messages, *warnings))))
     failed = "" if found.rc in (0, INFOROM_CORRUPTED) else str(found.end)
     cut_off = next((name for name in _ORDER if name in parts and (end := parts[name].end) and end.hung), "")
-    return Gpus(
-        devices, messages, _driver_problem(found, devices), _cuda(parts.get("header")), failed, cut_off
-    )
+    problem, cuda = _driver_problem(found, devices), _cuda(parts.get("header"))
+    return Gpus(devices, messages, problem, cuda, failed, cut_off)
 
 
 def _gpu(row: Mapping[str, tuple[str, str]]) -> Gpu:
-    values: dict[str, Any] = {}
-    unread = {}
-    for attribute, (column, read) in _FIELDS.items():
-        value, why = read_cell(row, column, read)
-        values[attribute] = value
-        if why:
-            unread[attribute] = why
-    return Gpu(**values, unread=unread)
+    cells = {attribute: read_cell(row, *of) for attribute, of in _FIELDS.items()}
+    unread = {attribute: why for attribute, (_, why) in cells.items() if why}
+    return Gpu(**{attribute: value for attribute, (value, _) in cells.items()}, unread=unread)
 
 
 def _driver_problem(found: SurveySection, devices: tuple[Gpu, ...]) -> str:
@@ -339,9 +332,8 @@ def parse_lasting(answer: Answer) -> dict[str, int]:
         table = read_csv(section(answer, f"clocks{reading}", "nvidia-smi, later readings"), "uuid")
         found = {row["uuid"][0]: read_cell(row, _FIELDS["throttle"][0], bit_mask)[0] for row in table.rows}
         before = lasting or dict.fromkeys(found, -1)
-        lasting = {
-            uuid: mask & before[uuid] for uuid, mask in found.items() if mask is not None and uuid in before
-        }
+        known = {uuid: mask for uuid, mask in found.items() if mask is not None and uuid in before}
+        lasting = {uuid: mask & before[uuid] for uuid, mask in known.items()}
     return lasting
 
 
@@ -373,9 +365,8 @@ def parse_rows(answer: Answer) -> dict[str, RowRemapping]:
     for row in table.rows:
         values = {name: read_cell(row, f"remapped_rows.{name}", read) for name, read in ROWS.items()}
         unread = {name: why for name, (_, why) in values.items() if why}
-        found[row["uuid"][0]] = RowRemapping(
-            **{name: value for name, (value, _) in values.items()}, unread=unread
-        )
+        known = {name: value for name, (value, _) in values.items()}
+        found[row["uuid"][0]] = RowRemapping(**known, unread=unread)
     return found
 
 
@@ -423,11 +414,9 @@ _COUNT_OR_RATE = re.compile(r"\d+(e-?\d+)?")
 
 def parse_nvlink(answer: Answer) -> dict[str, dict[int, float | None]]:
     """Return {UUID: {link: GB/s, None if inactive}} from `nvlink -s`; {} for a GPU without NVLink."""
-    parts = sections(answer).get("nvlink")
-    if parts is not None and parts.rc and _NO_LINKS.search(parts.text):
-        text = parts.text
-    else:
-        text = section(answer, "nvlink", "nvidia-smi nvlink -s")
+    part = sections(answer).get("nvlink")
+    lacking = part is not None and part.rc and _NO_LINKS.search(part.text)
+    text = part.text if part and lacking else section(answer, "nvlink", "nvidia-smi nvlink -s")
     found: dict[str, dict[int, float | None]] = {}
     links: dict[int, float | None] | None = None
     before: list[str] = []  # a banner, or warnings
@@ -492,6 +481,7 @@ def parse_nvlink_errors(answer: Answer) -> dict[str, LinkErrors]:
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _GPU = re.compile(r"GPU\d+")
 _AFFINITY = re.compile(r"CPU Affinity|NUMA Affinity|GPU NUMA ID")
+_NO_NIC = re.compile(rf"{_GPU.pattern}|{_AFFINITY.pattern}")
 _LEGEND = re.compile(r"^\s*(NIC\d+): (\S+)\s*$", re.MULTILINE)
 
 
@@ -563,11 +553,7 @@ def topology_of(text: str) -> Topology:
     rows = matrix(text, "nvidia-smi topo -m")
     names = dict(_LEGEND.findall(_ANSI.sub("", text)))
     nics = {
-        gpu: {
-            names.get(other, other): cell
-            for other, cell in cells.items()
-            if not _GPU.fullmatch(other) and not _AFFINITY.fullmatch(other)
-        }
+        gpu: {names.get(it, it): cell for it, cell in cells.items() if not _NO_NIC.fullmatch(it)}
         for gpu, cells in _of_gpus(rows)
     }
     numa, memory = (
@@ -600,17 +586,18 @@ def parse_device_files(answer: Answer) -> frozenset[str]:
 
 _TIMEOUT = HANG + 15.0  # timeout(1) sends KILL 5 s after TERM
 
-GPUS = Probe("GPUs", SURVEY, parse_gpus, timeout=_TIMEOUT, alone=True, by_hand="nvidia-smi -q -i INDEX")
-REMAPPED_ROWS = Probe(
-    "row remapping", SURVEY, parse_rows, timeout=_TIMEOUT, alone=True, by_hand="nvidia-smi -q -d ROW_REMAPPER"
-)
-APPS = Probe("GPU processes", SURVEY, parse_apps, timeout=_TIMEOUT, alone=True, by_hand="nvidia-smi")
-NVLINK = Probe(
-    "NVLink state", SURVEY, parse_nvlink, timeout=_TIMEOUT, alone=True, by_hand="nvidia-smi nvlink -s"
-)
-NVLINK_ERRORS = Probe(
-    "NVLink errors", SURVEY, parse_nvlink_errors, timeout=_TIMEOUT, alone=True, by_hand="nvidia-smi nvlink -e"
-)
+
+def _of_survey(name: str, parse: Callable[[Answer], T], by_hand: str) -> Probe[T]:
+    return Probe(name, SURVEY, parse, timeout=_TIMEOUT, alone=True, by_hand=by_hand)
+
+
+GPUS = _of_survey("GPUs", parse_gpus, "nvidia-smi -q -i INDEX")
+REMAPPED_ROWS = _of_survey("row remapping", parse_rows, "nvidia-smi -q -d ROW_REMAPPER")
+APPS = _of_survey("GPU processes", parse_apps, "nvidia-smi")
+NVLINK = _of_survey("NVLink state", parse_nvlink, "nvidia-smi nvlink -s")
+NVLINK_ERRORS = _of_survey("NVLink errors", parse_nvlink_errors, "nvidia-smi nvlink -e")
+TOPOLOGY = _of_survey("GPU topology", parse_topology, "nvidia-smi topo -m")
+P2P = _of_survey("peer access", parse_p2p, "nvidia-smi topo -p2p n")
 # a second reading, for how far the counters rise
 NVLINK_ERRORS_LATER = Probe(
     "NVLink errors, second reading",
@@ -633,10 +620,6 @@ CLOCKS_LATER = Probe(
     alone=True,
     by_hand="nvidia-smi -q -d PERFORMANCE -i INDEX; sleep 5; nvidia-smi -q -d PERFORMANCE -i INDEX",
 )
-TOPOLOGY = Probe(
-    "GPU topology", SURVEY, parse_topology, timeout=_TIMEOUT, alone=True, by_hand="nvidia-smi topo -m"
-)
-P2P = Probe("peer access", SURVEY, parse_p2p, timeout=_TIMEOUT, alone=True, by_hand="nvidia-smi topo -p2p n")
 DEVICE_FILES = Probe(
     "GPU device files",
     f"""p=$(command -v {MAKES_UVM}) && [ -u "$p" ] && echo {MAKES_UVM}; """

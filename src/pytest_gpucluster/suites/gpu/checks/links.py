@@ -11,7 +11,7 @@ from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, chec
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.fault_rules import Allowance
 from pytest_gpucluster.core.finding import Quantity, Quote
-from pytest_gpucluster.core.majority import Norm, decides, differs, norm
+from pytest_gpucluster.core.majority import Norm, decides, differs, norm, norms
 from pytest_gpucluster.core.part import Part, nvlink, register
 from pytest_gpucluster.core.text import count
 from pytest_gpucluster.kit.gpu.nvidia_csv import is_unsupported
@@ -248,9 +248,8 @@ def _link_errors(gpu: Gpu, of_gpu: LinkErrors) -> Judgement:
         limit = NVLINK_TOTALS.get(counter.lower(), math.inf)
         if found >= limit:
             most = Quantity(limit, counter, f"below {limit} since the driver's start")
-            yield Finding(
-                nvlink(link, gpu.part), Quantity(found, counter), most, code=f"{_word(counter)}_in_total"
-            )
+            total, code = Quantity(found, counter), f"{_word(counter)}_in_total"
+            yield Finding(nvlink(link, gpu.part), total, most, code=code)
     errors = {link: found for link, counter, found in of_gpu.counts if counter.lower() == _RATED}
     for link, counter, found in of_gpu.counts:
         if counter.lower() == _RATE and found > NVLINK_BER:
@@ -297,25 +296,20 @@ def pcie_width(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     for gpu in gpus:
         if gpu.pcie_width is not None:
             yield Metric("pcie_width", gpu.pcie_width, "lanes", str(gpu))
-    for found in judge_equal(
-        gpus,
-        "pcie_width",
-        gpu_profile.pcie_width,
-        lambda it: Quantity(it, "lanes", f"x{it}"),
-        code="wrong_width",
-    ):
-        lost = isinstance(found, Finding) and found.part in _narrow(gpus)
-        yield replace(found, action=Action.DRAIN) if isinstance(found, Finding) and lost else found
-
-
-def _narrow(gpus: Gpus) -> set[Part]:
-    """Return the GPUs with fewer lanes than they and their slots allow, and than most GPUs of their model here have."""
-    return {
+    # fewer lanes than they and their slots allow, and than most GPUs of their model here have
+    narrow = {
         gpu.part
         for gpu in gpus
         if gpu.pcie_width is not None
         and gpu.pcie_width < min(gpu.pcie_width_max or 0, _usual(gpus, gpu, "pcie_width"))
     }
+
+    def shown(lanes: int) -> Quantity:
+        return Quantity(lanes, "lanes", f"x{lanes}")
+
+    for found in judge_equal(gpus, "pcie_width", gpu_profile.pcie_width, shown, code="wrong_width"):
+        lost = isinstance(found, Finding) and found.part in narrow
+        yield replace(found, action=Action.DRAIN) if isinstance(found, Finding) and lost else found
 
 
 def _usual(gpus: Gpus, gpu: Gpu, attribute: str) -> int:
@@ -397,10 +391,9 @@ def topology(
         explained = {gpu.index for gpu in partitioned}
         if known_nvlinks is not None:
             explained |= {index for index, count in active.items() if count < (gpu_profile.nvlinks or 0)}
-        found = _pairs(
-            gpus, connections.links, gpu_profile.topology, "topo -m", explained, code="wrong_connection"
-        )
-        yield from _beside_good_pairs(found, connections.links, gpu_profile.topology)
+        links, wanted = connections.links, gpu_profile.topology
+        found = _pairs(gpus, links, wanted, "topo -m", explained, code="wrong_connection")
+        yield from _beside_good_pairs(found, links, wanted)
 
 
 @check(
@@ -470,12 +463,14 @@ def numa_majority(
     gpus: Mapping[str, Gpus], found: Mapping[str, Topology]
 ) -> dict[tuple[str, int, int], Norm[str]]:
     """Return {(GPU model, GPUs of the node, index): norm of NUMA nodes}."""
-    votes: dict[tuple[str, int, int], list[tuple[str, str]]] = {}
-    for node in gpus.keys() & found.keys():
-        for index, numa in found[node].numa.items():
-            key = _model(gpus[node]), len(gpus[node]), index
-            votes.setdefault(key, []).append((node, f"NUMA node {numa}"))
-    return {key: norm(sorted(values), "nodes of this kind") for key, values in votes.items()}
+    return norms(
+        (
+            ((_model(gpus[node]), len(gpus[node]), index), node, f"NUMA node {numa}")
+            for node in sorted(gpus.keys() & found.keys())
+            for index, numa in found[node].numa.items()
+        ),
+        "nodes of this kind",
+    )
 
 
 def _model(gpus: Gpus) -> str:
