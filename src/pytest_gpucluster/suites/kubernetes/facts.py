@@ -8,13 +8,14 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import safe_json
 from pytest_gpucluster.core.errors import ProbeError
+from pytest_gpucluster.core.grouping import grouped
 from pytest_gpucluster.core.part import Part, named
 from pytest_gpucluster.core.sanitize import one_line
 
@@ -312,27 +313,19 @@ def devices(text: str) -> int:
 
 def rdma_of(node: KubeNode) -> dict[str, str]:
     """Return the resources that count devices for RDMA, with their capacity as Kubernetes writes it (1000 as 1k)."""
-    return {
-        name: count
-        for name, count in node.capacity.items()
-        if any(fnmatchcase(name, pattern) for pattern in RDMA)
-    }
+    return {it: node.capacity[it] for it in node.capacity if any(fnmatchcase(it, one) for one in RDMA)}
 
 
 def by_node(pods: Iterable[Pod], names: Mapping[str, str]) -> dict[str, tuple[Pod, ...]]:
     """Return the pods of each node of the cluster file."""
-    found: dict[str, list[Pod]] = defaultdict(list)
-    for pod in pods:
-        if pod.node in names:
-            found[names[pod.node]].append(pod)
+    found = grouped((names[pod.node], pod) for pod in pods if pod.node in names)
     return {node: tuple(mine) for node, mine in found.items()}
 
 
 def component_of(daemonset: str, known: Mapping[str, tuple[str, ...]]) -> str:
     """Return the component of a DaemonSet's name, '' for any other."""
-    return next(
-        (name for name, patterns in known.items() if any(fnmatchcase(daemonset, one) for one in patterns)), ""
-    )
+    matching = (it for it, patterns in known.items() if any(fnmatchcase(daemonset, one) for one in patterns))
+    return next(matching, "")
 
 
 def _node(item: Mapping[str, Any]) -> KubeNode:

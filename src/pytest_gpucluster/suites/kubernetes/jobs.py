@@ -221,10 +221,8 @@ class _Work:
     def list_gpus(self, nodes: Sequence[str]) -> dict[str, PodResult]:
         """Run nvidia-smi -L on each node, all at once."""
         jobs = {f"gpucluster-gpus-{self.token}-{at}": node for at, node in enumerate(nodes)}
-        made = [
-            self.job(name, [node], _gpus(self.seen, node, self.config), ["sh", "-c", _LIST_GPUS])
-            for name, node in jobs.items()
-        ]
+        gpus, argv = {node: _gpus(self.seen, node, self.config) for node in nodes}, ["sh", "-c", _LIST_GPUS]
+        made = [self.job(name, [node], gpus[node], argv) for name, node in jobs.items()]
         _, problem = self.create({"apiVersion": "v1", "kind": "List", "items": made})
         if problem:
             return {node: PodResult(node, problem=problem) for node in nodes}
@@ -286,13 +284,12 @@ class _Work:
     def job(self, name: str, nodes: Sequence[str], gpus: int, command: list[str]) -> dict[str, Any]:
         """Return a Job of one container with these GPUs, on one of these nodes."""
         config = self.config
-        names = [self.seen.nodes[node].name for node in nodes]
-        terms = [
-            {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [it]}]} for it in names
+        names = [
+            {"key": "metadata.name", "operator": "In", "values": [self.seen.nodes[it].name]} for it in nodes
         ]
-        tolerated = [
-            {"key": it.partition(":")[0].partition("=")[0], "operator": "Exists"} for it in config.taints
-        ]
+        terms = [{"matchFields": [it]} for it in names]
+        keys = (it.partition(":")[0].partition("=")[0] for it in config.taints)
+        tolerated = [{"key": it, "operator": "Exists"} for it in keys]
         pod: dict[str, Any] = {
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
@@ -357,9 +354,8 @@ class _Work:
             time.sleep(pause)
             pause = min(POLL[1], 2 * pause)
             # with those seen before: Kubernetes deletes the pods of a Job at its deadline
-            found |= {
-                (pod.job, _index(pod, wanted[pod.job])): pod for pod in self.pods() if pod.job in wanted
-            }
+            own = (pod for pod in self.pods() if pod.job in wanted)
+            found |= {(pod.job, _index(pod, wanted[pod.job])): pod for pod in own}
             if sum(pod.ended for pod in found.values()) == total or time.monotonic() > deadline:
                 return found
 
@@ -378,9 +374,8 @@ class _Work:
     def result(self, node: str, pod: JobPod | None) -> PodResult:
         """Return how a pod ended."""
         if pod is None:
-            return PodResult(
-                node, problem="the Job has no pod: quota, admission or its deadline (kubectl describe job)"
-            )
+            why = "the Job has no pod: quota, admission or its deadline (kubectl describe job)"
+            return PodResult(node, problem=why)
         if pod.rc is not None:
             return PodResult(node, pod.message, pod.rc, pod=pod.name)
         return PodResult(node, problem=f"pod {pod.name} did not run in time: {pod.problem}")

@@ -82,9 +82,8 @@ def mount(
             measured = f"{soft.pop()}, so that writes may be lost while the server is away"
             yield Advisory(part, measured, "hard", code="gives_up")
         kinds, of_kernel = usual[path].kinds, usual[path].of_kernel
-        yield from kinds.judge(
-            part, found.kind(of_kernel), worse=differs, shown=lambda kind: kind or "nothing"
-        )
+        mine = found.kind(of_kernel)
+        yield from kinds.judge(part, mine, worse=differs, shown=lambda kind: kind or "nothing")
         if own := found.having(of_kernel):
             measured = f"{','.join(own)} on all nodes with kernel {found.kernel}"
             yield Advisory(part, measured, "not on nodes with another kernel", code="options_of_kernel")
@@ -379,9 +378,8 @@ def metadata(
                 seen = Quantity(fact["seen"], "files")
                 made = Quantity(fact["made"], "files", f"{fact['made']}, which {writer} created before")
                 yield Finding(named("mount", f"{fs.path} list"), seen, made, code="old_list")
-        yield from _slow_in(
-            fs, [it for it in figures if not it.name.startswith("storage_list")], node_name, config
-        )
+        judged = [it for it in figures if not it.name.startswith("storage_list")]
+        yield from _slow_in(fs, judged, node_name, config)
         yield from _recorded(fs, figures, node_name)
 
 
