@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.core.probe import Answer
+    from pytest_gpucluster.kit.suite_work import SuiteContext
 
 PROGRESS = 15.0  # seconds between progress lines
 # seconds for the nodes to list their containers, and again to remove them; HURRY in an interrupted run
@@ -288,6 +289,13 @@ def remove_containers(
     patience = HURRY if hurry else PATIENCE
     found, unknown = containers_of_ended_jobs(slurm, channel, jobs, patience)
     return [*remove_found(channel, found, patience), *unknown]
+
+
+def clear_nodes(run: SuiteContext, *, hurry: bool) -> list[str]:
+    """Remove the containers that this run, or a killed one, left; return those that could not be removed."""
+    if run.slurm is None or run.channel is None or not run.cluster.starts_containers:
+        return []
+    return remove_containers(run.slurm, run.channel, {held.job_id for held in run.allocations}, hurry=hurry)
 
 
 def containers_of_ended_jobs(
