@@ -241,12 +241,11 @@ def run_diagnostic(
     inventory: Mapping[str, NodeInfo],
     *,
     without: Collection[str] = (),
-    timeout: float | None = None,
 ) -> dict[str, NodeDiagnostic]:
     """Run the diagnostic on an allocation: {node: diagnostic}; a node without a report has a `problem`.
 
     StepError if the step failed on more than half of the nodes. `without`: nodes that are known to hang, for which the
-    step would wait until its deadline. `timeout` in seconds; None: depends on the number of tasks.
+    step would wait until its deadline.
     """
     groups = grouped(
         (inventory[node].gpus if node in inventory else 0, node)
@@ -255,15 +254,15 @@ def run_diagnostic(
     )
     diagnostics: dict[str, NodeDiagnostic] = {}
     for gpus, nodes in groups.items():
-        diagnostics |= _run_group(slurm, allocation, tuple(nodes), gpus, timeout)
-    diagnostics |= _repeated(slurm, allocation, diagnostics, timeout)
+        diagnostics |= _run_group(slurm, allocation, tuple(nodes), gpus)
+    diagnostics |= _repeated(slurm, allocation, diagnostics)
     if any(diagnostic.problem for diagnostic in diagnostics.values()):
         diagnostics = _with_state(slurm, diagnostics)
     return diagnostics
 
 
 def _repeated(
-    slurm: Slurm, allocation: Allocation, diagnostics: Mapping[str, NodeDiagnostic], timeout: float | None
+    slurm: Slurm, allocation: Allocation, diagnostics: Mapping[str, NodeDiagnostic]
 ) -> dict[str, NodeDiagnostic]:
     """Return the results of a second step on nodes whose output is incomplete, where that step loses nothing.
 
@@ -273,7 +272,7 @@ def _repeated(
     second: dict[str, NodeDiagnostic] = {}
     for gpus, nodes in groups.items():
         with contextlib.suppress(StepError):  # the result of the first step stands
-            second |= _run_group(slurm, allocation, tuple(nodes), gpus, timeout)
+            second |= _run_group(slurm, allocation, tuple(nodes), gpus)
     return {
         node: replace(it, first_reports=len(diagnostics[node].tasks))
         for node, it in second.items()
@@ -281,13 +280,9 @@ def _repeated(
     }
 
 
-def diagnostic_request(
-    nodes: tuple[str, ...], gpus: int, token: str, timeout: float | None = None
-) -> StepRequest:
+def diagnostic_request(nodes: tuple[str, ...], gpus: int, token: str) -> StepRequest:
     """Return the step for nodes with `gpus` GPUs: one task per GPU, at least two tasks."""
     tasks = max(2, gpus)
-    if timeout is None:
-        timeout = STEP_TIMEOUT + SECONDS_PER_TASK * tasks * len(nodes)
     return StepRequest(
         argv=("sh", "-c", script(__package__, "diagnostic.sh"), "diagnostic"),
         nodes=nodes,
@@ -296,7 +291,7 @@ def diagnostic_request(
         gpus_per_node=1 if gpus == 1 else None,
         env={"GPUCLUSTER_DIAGNOSTIC": token},
         wrap=False,  # srun's report of exit codes and signals is judged
-        timeout=timeout,
+        timeout=STEP_TIMEOUT + SECONDS_PER_TASK * tasks * len(nodes),
         cap=1 << 16,
     )
 
@@ -373,11 +368,9 @@ def _number(text: str) -> int:
     return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else -1
 
 
-def submit_jobs(
-    slurm: Slurm, config: SlurmConfig, *, partition: str | None = None, name: str = "gpucluster-diagnostic"
-) -> Jobs:
+def submit_jobs(slurm: Slurm, config: SlurmConfig, *, name: str = "gpucluster-diagnostic") -> Jobs:
     """Submit the jobs with two commands. An error of Slurm becomes `problem`, and the session continues."""
-    common = submission(config, name, partition=partition)
+    common = submission(config, name)
     try:
         began = time.monotonic()
         options = ("--array=0-1", f"--begin=now+{BEGIN_AFTER}", "--requeue")
@@ -432,10 +425,10 @@ def _exit_status(text: str) -> int | None:
 
 
 def _run_group(
-    slurm: Slurm, allocation: Allocation, nodes: tuple[str, ...], gpus: int, timeout: float | None
+    slurm: Slurm, allocation: Allocation, nodes: tuple[str, ...], gpus: int
 ) -> dict[str, NodeDiagnostic]:
     token = f'{secrets.token_hex(4)}, it\'s="quoted" $HOME'
-    request = diagnostic_request(nodes, gpus, token, timeout)
+    request = diagnostic_request(nodes, gpus, token)
     try:
         return judge_step(run_step(slurm, allocation, request), request, gpus, token)
     except StepError as error:
