@@ -186,22 +186,15 @@ def _near(text: str) -> dict[str, tuple[str, ...]]:
     return {**{gpu: paths[gpu] for gpu in cells}, **paths}  # GPU10 after GPU9
 
 
-def _is_representor(number: int, own: str | None, names: Mapping[str, str]) -> bool:
-    """Return whether a port stands for a function: `own` is its interface, `names` are the port names of all interfaces.
-
-    The cable's interface has the name p0, a representor pf0vf1, c1pf0sf2 or pf0hpf (kernel: devlink-port.rst).
-    """
-    others = {name for name, text in names.items() if REPRESENTOR.fullmatch(text)}
-    return own in others if own else bool(others) and number > 1
-
-
 def _port(block: list[str], mtus: Mapping[tuple[str, int], int]) -> Port:
     _, device, number, *virtual = block[0].split()
     values = _values(f"/{device}/", f"ports/{number}/", block)
     rate = re.match(r"(\d+\.?\d*) Gb/sec", values["rate"]) if "rate" in values else None
     counters = {name: values[f"counters/{name}"] for name in COUNTERS if f"counters/{name}" in values}
     interfaces = [line.partition(" name") for line in block if line.startswith("net ")]
-    names = {head.split()[1]: text.strip() for head, _, text in interfaces}
+    # port names: the cable's interface has p0, a representor pf0vf1, c1pf0sf2 or pf0hpf (kernel: devlink-port.rst)
+    others = {head.split()[1] for head, _, text in interfaces if REPRESENTOR.fullmatch(text.strip())}
+    own = values.get(_NETDEV)
     mtu_of = [head.split()[1:3] for head, _, _ in interfaces]
     return Port(
         device,
@@ -219,7 +212,7 @@ def _port(block: list[str], mtus: Mapping[tuple[str, int], int]) -> Port:
         {name: text[:40] for name, text in counters.items() if not text.isdecimal()},
         virtual=bool(virtual),
         card=guid if (guid := values.get("sys_image_guid")) and guid.strip("0:") else None,
-        representor=_is_representor(int(number), values.get(_NETDEV), names),
+        representor=own in others if own else bool(others) and int(number) > 1,
     )
 
 

@@ -61,7 +61,9 @@ def xid(kernel_log: KernelLog, gpus: Gpus, known_lines: Sequence[KnownLine]) -> 
             continue
         entry = xids.lookup(found.number, found.text)
         excuse = _excuse(kernel_log, found) or _present_state(entry, gpus.device(found.bus))
-        around = [it for it in given_up if entry.fails and _is_around(it, found)]
+        # printed within a minute of the Xid, and about the same GPU or none
+        here = ("", found.bus.partition(".")[0])
+        around = [it for it in given_up if entry.fails and it.near(found.event) and _slot(it) in here]
         given_up = [it for it in given_up if it not in around]
         yield from _judged(kernel_log, found, gpus.at(found.bus), entry, excuse, around)
     yield from _given_up(kernel_log, given_up, gpus)
@@ -131,11 +133,6 @@ OFF_THE_BUS = 79
 
 _NONE_GIVEN_UP = "no GPU that the driver gave up"
 _WITH = 3  # lines around an Xid that a finding quotes
-
-
-def _is_around(event: Event, found: XidEvent) -> bool:
-    """Return whether a line of the driver was printed within a minute of an Xid, and names the same GPU or none."""
-    return event.near(found.event) and _slot(event) in ("", found.bus.partition(".")[0])
 
 
 def _slot(event: Event) -> str:

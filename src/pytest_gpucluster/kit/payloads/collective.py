@@ -226,7 +226,10 @@ class SizeSweep:
 
     def table(self, collective: str) -> int:
         """Print the table of one collective."""
-        self.print(header(self.args, collective, self.ranks, library_of(self.torch, self.device)))
+        version = self.torch.cuda.nccl.version() if self.device.backend == "nccl" else ()
+        library = "nccl " + ".".join(map(str, version)) if version else "gloo"
+        about = "torch %s %s" % (self.torch.__version__, library)
+        self.print(header(self.args, collective, self.ranks, about))
         bad, busbw = 0, []
         factor = busbw_factor(collective, self.context.size)
         for dtype in self.args.datatype:
@@ -268,13 +271,6 @@ class SizeSweep:
         about = (self.context.node, self.args.deadline, collective, nbytes)
         write_line("%s: Test timeout (%ds) %s at %d bytes" % about)
         exit_now(EXIT_DEADLINE)
-
-
-def library_of(torch: Any, device: Any) -> str:
-    """Return the versions that the table names."""
-    if device.backend != "nccl":
-        return "torch %s gloo" % torch.__version__
-    return "torch %s nccl %s" % (torch.__version__, ".".join(str(part) for part in torch.cuda.nccl.version()))
 
 
 # -- rounds of groups -------------------------------------------------------------------------------------------
