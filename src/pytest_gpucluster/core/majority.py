@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import Action, Advisory, Finding
 from pytest_gpucluster.core.common_cause import NO_MAJORITY
+from pytest_gpucluster.core.grouping import grouped
 
 if TYPE_CHECKING:
     from pytest_gpucluster.core.part import Part
@@ -178,6 +178,12 @@ def norm(votes: Iterable[tuple[str, T]], voters: str = "nodes") -> Norm[T]:
     return Norm(tuple((value, tuple(nodes)) for value, nodes in ordered), voters)
 
 
+def norms(votes: Iterable[tuple[H, str, T]], voters: str = "nodes") -> dict[H, Norm[T]]:
+    """Return {key: norm of its values} of votes, triples of key, node and value."""
+    found = grouped((key, (node, value)) for key, node, value in votes)
+    return {key: norm(pairs, voters) for key, pairs in found.items()}
+
+
 def decides(agree: int, total: int) -> bool:
     """Return whether `agree` of `total` are a majority: at least two thirds (see Norm)."""
     return agree > 0 and 3 * agree >= 2 * total
@@ -211,8 +217,5 @@ def _folded(nodes: Collection[str]) -> str:
 
 def owners(values: Mapping[str, Iterable[H]]) -> dict[H, tuple[str, ...]]:
     """Return {value: the nodes that have it}; a node appears as often as it has the value."""
-    having: defaultdict[H, list[str]] = defaultdict(list)
-    for node, of_node in values.items():
-        for value in of_node:
-            having[value].append(node)
+    having = grouped((value, node) for node, of_node in values.items() for value in of_node)
     return {value: tuple(nodes) for value, nodes in having.items()}

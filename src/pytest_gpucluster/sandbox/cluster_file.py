@@ -15,7 +15,7 @@ from slurm_sandbox.api import COMPLETING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from slurm_sandbox.api import ContainerImage, Description, JobIsolation, Partition, SimulatedNode
+    from slurm_sandbox.api import Description, JobIsolation, SimulatedNode
 
 _TOLERANCE = 0.05
 _SHARED_HOST = {
@@ -52,6 +52,8 @@ def text(conf: Path, sandbox: Description, plan: Path) -> str:
     else:
         profile, expected = _simulated_profile(healthy, str(sandbox.shared))
         about = f"virtual nodes, SIMULATED {healthy.spec.name}"
+    image = sandbox.image
+    container = image and {"image": str(image.path), "release": image.release, "min_free": "16MiB"}
     content = {
         "name": "sandbox",
         "description": about,
@@ -66,7 +68,13 @@ def text(conf: Path, sandbox: Description, plan: Path) -> str:
         "nodes": hostlist.fold(sandbox.nodes),
         "profile": profile,
         "os": expected,
-        "limits": {partition.name: _limits(partition) for partition in sandbox.partitions},
+        "limits": {
+            it.name: {
+                "max_time": f"{it.max_minutes}m",
+                **({"max_nodes": it.max_nodes} if it.max_nodes else {}),
+            }
+            for it in sandbox.partitions
+        },
         "sudo": True,
         **({} if healthy else {"not_applicable": _SHARED_HOST}),
         **(
@@ -75,7 +83,7 @@ def text(conf: Path, sandbox: Description, plan: Path) -> str:
             else {}
         ),
         **({"ibfabric": {"plan": [str(plan)]}} if healthy and any(hca.near for hca in healthy.hcas) else {}),
-        **(_container(sandbox.image) if sandbox.image else {}),
+        **({"container": container} if container else {}),
         **(_isolation(sandbox.isolation) if sandbox.isolation else {}),
     }
     return _HEAD + yaml.safe_dump(content, sort_keys=False, width=110)
@@ -127,13 +135,9 @@ def _simulated_profile(node: SimulatedNode, shared: str) -> tuple[dict[str, Any]
 def _real_profile(sandbox: Description) -> tuple[dict[str, Any] | str, dict[str, Any]]:
     """Return the sections `profile` and `os` of virtual nodes that share this host and its real GPUs."""
     name = config.match_profile(sandbox.gpu_name, sandbox.gpus_per_node)
-    profile = {"extends": name} if name else "generic"
-    expected = {
-        "kernel": platform.release(),
-        "limits": _host_limits(),
-        "shared_storage": [str(sandbox.shared)],
-    }
-    return profile, expected
+    shared = [str(sandbox.shared)]
+    expected = {"kernel": platform.release(), "limits": _host_limits(), "shared_storage": shared}
+    return {"extends": name} if name else "generic", expected
 
 
 def _thresholds(sandbox: Description) -> list[dict[str, Any]]:
@@ -152,16 +156,6 @@ def _thresholds(sandbox: Description) -> list[dict[str, Any]]:
     ]
 
 
-def _container(image: ContainerImage) -> dict[str, Any]:
-    return {
-        "container": {
-            "image": str(image.path),
-            "release": image.release,
-            "min_free": "16MiB",
-        }
-    }
-
-
 def _isolation(jobs: JobIsolation) -> dict[str, Any]:
     without = {"isolation.login": f"the nodes have no sshd: {jobs.why_no_sshd}"} if jobs.why_no_sshd else {}
     return {"not_applicable": _WITH_ISOLATION | without}
@@ -169,13 +163,5 @@ def _isolation(jobs: JobIsolation) -> dict[str, Any]:
 
 def _host_limits() -> dict[str, str]:
     """Return the soft limits of this process, which Slurm propagates to the steps."""
-    limits = {}
-    for name, number in _LIMITS.items():
-        soft, _ = resource.getrlimit(number)
-        limits[name] = "unlimited" if soft == resource.RLIM_INFINITY else str(soft)
-    return limits
-
-
-def _limits(partition: Partition) -> dict[str, Any]:
-    most = {"max_nodes": partition.max_nodes} if partition.max_nodes else {}
-    return {"max_time": f"{partition.max_minutes}m", **most}
+    soft = {name: resource.getrlimit(number)[0] for name, number in _LIMITS.items()}
+    return {name: "unlimited" if it == resource.RLIM_INFINITY else str(it) for name, it in soft.items()}

@@ -263,7 +263,7 @@ def test_a_container_of_a_live_job_is_no_leftover() -> None:
 @pytest.mark.parametrize("started", [False, True])
 def test_no_error_of_containers_keeps_the_nodes(*, started: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Agents that have not started are not waited for."""
-    broken = "pytest_gpucluster.suites.container.release.clear_nodes"
+    broken = "pytest_gpucluster.suites.container.containers.clear_nodes"
     monkeypatch.setattr(broken, lambda *_, **__: refuse(GpuClusterError("no task started")))
     controller: Any = Controller.__new__(Controller)
     controller.__dict__.update(channel=FakeChannel(), slurm=object(), left_behind=[], lost=dict)

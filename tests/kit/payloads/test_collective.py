@@ -118,7 +118,7 @@ def test_a_row_looks_like_a_recorded_one() -> None:
     # 1073741824 ... 5236.39 205.05 358.84 0 of the recording
     assert collective.half(5236.39e-6, 1073741824, 1.75, "0") == "  5236.39  205.05  358.84       0"
     assert collective.half(10360.0e-6, 2147483648, 1.75, "0").split() == ["10360.0", "207.29", "362.75", "0"]
-    assert [collective.rate(v) for v in (27.59, 1171.8, 18198.4)] == ["27.59", "1171.8", "18198"]
+    assert [collective.shorten(v, 10**3) for v in (27.59, 1171.8, 18198.4)] == ["27.59", "1171.8", "18198"]
 
 
 def test_the_useful_line_of_an_nccl_error_is_reported() -> None:

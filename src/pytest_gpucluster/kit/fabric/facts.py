@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
+from pytest_gpucluster.core.grouping import grouped
 from pytest_gpucluster.core.part import port as port_part
 from pytest_gpucluster.core.probe import Answer, Probe, last_line
 from pytest_gpucluster.core.scripts import script
@@ -23,7 +24,7 @@ from pytest_gpucluster.kit.gpu.nvidia_smi import topology_of
 from pytest_gpucluster.kit.gpu.pcie import NEAR, REPRESENTOR, bridges, made_up_paths, pci_path
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from pytest_gpucluster.core.part import Part
 
@@ -45,6 +46,7 @@ _OF_DEVICE = ("fw_ver", "hca_type", "board_id", "sys_image_guid")
 _NETDEV = "gid_attrs/ndevs/0"  # the network interface of the port
 _OF_PORT = ("state", "phys_state", "rate", "link_layer", _NETDEV, *(f"counters/{name}" for name in COUNTERS))
 
+_KEY = r"infiniband/([^/\s]+)/ports/(\d+)/pkeys/\d+:0x([0-9a-fA-F]{4})$"
 _PKEYS = 32  # entries of the table that are read; a subnet manager fills it from the first on
 _ADAPTERS = script(
     __package__,
@@ -144,33 +146,29 @@ def parse_adapters(answer: Answer) -> Adapters:
     marked = {line.split("/")[-3] for line in lines if re.fullmatch(r"/\S+/device/vpd", line)}
     found = [_port(block, mtus) for block in blocks]
     ports = [replace(port, path=paths.get(port.device, ())) for port in found]
-    bridges = marked | _many_functions(ports)
+    # only root can read the vital product data of a bridge; a guest may have all its adapters in one slot
+    functions = bridges(
+        {
+            port.device: port.address
+            for port in ports
+            if port.path and not port.virtual and port.hca_type == _BRIDGE and port.link_layer == "InfiniBand"
+        }
+    )
+    marked |= functions if any(port.device not in functions for port in ports) else set()
     gpus = {pci_path(line.split()[1]) for line in lines if re.match(r"gpu \S", line)} - {()}
     in_order = tuple(sorted(gpus, key=lambda path: path[-1]))
-    keys = _keys(answer.out)
+    keys: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
+    for device, number, key in re.findall(_KEY, answer.out, re.MULTILINE):
+        keys[device, int(number)].add(int(key, 16))
     ports = [
-        replace(port, bridge=port.device in bridges, pkeys=tuple(sorted(keys[port.device, port.number])))
+        replace(port, bridge=port.device in marked, pkeys=tuple(sorted(keys[port.device, port.number])))
         for port in ports
     ]
     if "topology" in lines and (near := _near(answer.out.partition("\ntopology\n")[2])):
         ports = [replace(port, path=near.get(port.device, ())) for port in ports]
         in_order = tuple(path for name, path in near.items() if re.fullmatch(r"GPU\d+", name))
-    return Adapters(
-        tuple(ports),
-        float(uptime[1]) if uptime else None,
-        in_order,
-        product[1].strip() if product else "",
-    )
-
-
-def _keys(text: str) -> defaultdict[tuple[str, int], set[int]]:
-    """Return {(adapter, port): partition keys}."""
-    found: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
-    for device, port, key in re.findall(
-        r"infiniband/([^/\s]+)/ports/(\d+)/pkeys/\d+:0x([0-9a-fA-F]{4})$", text, re.MULTILINE
-    ):
-        found[device, int(port)].add(int(key, 16))
-    return found
+    seconds, name = float(uptime[1]) if uptime else None, product[1].strip() if product else ""
+    return Adapters(tuple(ports), seconds, in_order, name)
 
 
 def _near(text: str) -> dict[str, tuple[str, ...]]:
@@ -183,34 +181,9 @@ def _near(text: str) -> dict[str, tuple[str, ...]]:
         f"GPU{gpu}": {**found.nics[gpu], **{f"GPU{other}": cell for other, cell in links.items()}}
         for gpu, links in sorted(found.links.items())
     }
-    paths = made_up_paths(
-        {gpu: [other for other, cell in row.items() if cell in NEAR] for gpu, row in cells.items()}
-    )
+    near = {gpu: [other for other, cell in row.items() if cell in NEAR] for gpu, row in cells.items()}
+    paths = made_up_paths(near)
     return {**{gpu: paths[gpu] for gpu in cells}, **paths}  # GPU10 after GPU9
-
-
-def _many_functions(ports: Sequence[Port]) -> set[str]:
-    """Return the adapters that are functions of a ConnectX-7 with four of them for InfiniBand: a card has two ports, a bridge four.
-
-    A user that is not root cannot read the vital product data. A guest may have all its adapters in one slot.
-    """
-    found = bridges(
-        {
-            port.device: port.address
-            for port in ports
-            if port.path and not port.virtual and port.hca_type == _BRIDGE and port.link_layer == "InfiniBand"
-        }
-    )
-    return found if any(port.device not in found for port in ports) else set()
-
-
-def _is_representor(number: int, own: str | None, names: Mapping[str, str]) -> bool:
-    """Return whether a port stands for a function: `own` is its interface, `names` are the port names of all interfaces.
-
-    The cable's interface has the name p0, a representor pf0vf1, c1pf0sf2 or pf0hpf (kernel: devlink-port.rst).
-    """
-    others = {name for name, text in names.items() if REPRESENTOR.fullmatch(text)}
-    return own in others if own else bool(others) and number > 1
 
 
 def _port(block: list[str], mtus: Mapping[tuple[str, int], int]) -> Port:
@@ -219,7 +192,9 @@ def _port(block: list[str], mtus: Mapping[tuple[str, int], int]) -> Port:
     rate = re.match(r"(\d+\.?\d*) Gb/sec", values["rate"]) if "rate" in values else None
     counters = {name: values[f"counters/{name}"] for name in COUNTERS if f"counters/{name}" in values}
     interfaces = [line.partition(" name") for line in block if line.startswith("net ")]
-    names = {head.split()[1]: text.strip() for head, _, text in interfaces}
+    # port names: the cable's interface has p0, a representor pf0vf1, c1pf0sf2 or pf0hpf (kernel: devlink-port.rst)
+    others = {head.split()[1] for head, _, text in interfaces if REPRESENTOR.fullmatch(text.strip())}
+    own = values.get(_NETDEV)
     mtu_of = [head.split()[1:3] for head, _, _ in interfaces]
     return Port(
         device,
@@ -237,7 +212,7 @@ def _port(block: list[str], mtus: Mapping[tuple[str, int], int]) -> Port:
         {name: text[:40] for name, text in counters.items() if not text.isdecimal()},
         virtual=bool(virtual),
         card=guid if (guid := values.get("sys_image_guid")) and guid.strip("0:") else None,
-        representor=_is_representor(int(number), values.get(_NETDEV), names),
+        representor=own in others if own else bool(others) and int(number) > 1,
     )
 
 
@@ -314,11 +289,13 @@ def parse_interfaces(answer: Answer) -> Interfaces:
     devices = frozenset(row[1] for row in rows if row[:1] == ["hca"] and row[1:])
     if not names or ["end"] not in rows:
         raise NotAvailable(f"ls /sys/class/net: {last_line(answer.err) or 'no answer'}")
-    found: dict[str, tuple[ipaddress.IPv4Interface, ...]] = {}
-    for row in rows:
-        if row[0].rstrip(":").isdecimal() and len(row) > 3 and row[2] == "inet":  # N: eth0 inet A/N
-            found[row[1]] = (*found.get(row[1], ()), ipaddress.IPv4Interface(row[3]))
-    return Interfaces(names, devices, found or None)
+    found = grouped(
+        (row[1], ipaddress.IPv4Interface(row[3]))
+        for row in rows
+        if row[0].rstrip(":").isdecimal() and len(row) > 3 and row[2] == "inet"  # N: eth0 inet A/N
+    )
+    addresses = {name: tuple(its) for name, its in found.items()}
+    return Interfaces(names, devices, addresses or None)
 
 
 # --- GIDs of RoCE ------------------------------------------------------------------------------------------------
@@ -356,12 +333,8 @@ def parse_gids(answer: Answer) -> tuple[GidPort, ...]:
             continue
         path, colon, gid_type = line.partition(":")
         index = path.rpartition("/")[2]
-        if (
-            not colon
-            or not index.isdecimal()
-            or not found
-            or f"/{found[-1][0]}/ports/{found[-1][1]}/" not in path
-        ):
+        where = f"/{found[-1][0]}/ports/{found[-1][1]}/" if found else ""
+        if not (where and where in path and colon and index.isdecimal()):
             raise ProbeError(f"/sys/class/infiniband/*/ports/*/gid_attrs: unexpected line {line[:80]!r}")
         found[-1][3][int(index)] = gid_type.strip()
     return tuple(GidPort(*port) for port in found)
@@ -420,16 +393,11 @@ def parse_acs(answer: Answer) -> Acs:
     controls = [row for row in rows if row[:1] == ["acs"] and len(row) > 3]  # acs, address, kind, text
     if not controls and end[2] != "0":
         raise NotAvailable("lspci -vvv: capabilities are hidden: root is needed")
-    redirecting = {
-        row[1]: row[2] == "downstream" and "DirectTrans+" not in row[3]
-        for row in controls
-        if "ReqRedir+" in row[3]
-    }
-    return Acs(
-        len(controls),
-        tuple(device for device, harmful in redirecting.items() if harmful),
-        tuple(device for device, harmful in redirecting.items() if not harmful),
-    )
+    found: dict[bool, list[str]] = {True: [], False: []}  # those of switches, and others
+    for _, device, kind, text in controls:
+        if "ReqRedir+" in text:
+            found[kind == "downstream" and "DirectTrans+" not in text].append(device)
+    return Acs(len(controls), tuple(found[True]), tuple(found[False]))
 
 
 ADAPTERS = Probe(

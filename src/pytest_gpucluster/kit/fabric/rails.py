@@ -21,7 +21,8 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.core.majority import Norm, norm
+from pytest_gpucluster.core.grouping import grouped
+from pytest_gpucluster.core.majority import Norm, norms
 from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.core.values import Model, Text
 from pytest_gpucluster.kit.gpu.pcie import root_port, served
@@ -150,14 +151,13 @@ def rails_of(
 
 def rail_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[tuple[str, ...]]]:
     """Return {PCI address of a GPU: norm of the places of the ports behind its switch}."""
-    votes: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
-    for node, adapters in facts.items():
-        gpus, ports = _by_root(adapters)
-        for root, found in gpus.items():
-            locations = tuple(port.location for port in ports.get(root, []))
-            for gpu in found:
-                votes.setdefault(gpu.address, []).append((node, locations))
-    return {address: norm(pairs) for address, pairs in votes.items()}
+    return norms(
+        (gpu.address, node, tuple(port.location for port in ports.get(root, [])))
+        for node, adapters in facts.items()
+        for gpus, ports in [_by_root(adapters)]
+        for root, found in gpus.items()
+        for gpu in found
+    )
 
 
 def rails_of_all(found: Mapping[str, Adapters], nodes: Mapping[str, Any]) -> dict[str, tuple[Rails, ...]]:
@@ -183,7 +183,8 @@ def _named(adapters: Adapters, profile: Profile) -> tuple[Rails, ...]:
     the adapters must be where the profile has them. A person who names rails in a cluster file is taken at his word.
     """
     fabric, ports = profile.fabric, usable(adapters)
-    if not _is_of_system(adapters, profile) or fabric.hcas > len(fabric.rails):
+    of_system = not fabric.systems or any(fnmatchcase(adapters.product, system) for system in fabric.systems)
+    if not fabric.rails or not of_system or fabric.hcas > len(fabric.rails):
         return ()
     seen = {path[-1] for path in adapters.gpus}
     present = [rail for rail in fabric.rails if rail.gpu in seen]  # a guest may have some of the GPUs
@@ -195,22 +196,10 @@ def _named(adapters: Adapters, profile: Profile) -> tuple[Rails, ...]:
         return ()
     if fabric.hcas < len(by_name):  # a site that has cables at some of them
         return (Rails(fabric.hcas, tuple(port for found in by_name.values() for port in found)),)
-    indices = {gpu.address: gpu for gpu in _gpus(adapters)}
+    gpus = {gpu.address: gpu for gpu in _gpus(adapters)}
     return tuple(
-        Rails(
-            1,
-            found,
-            (indices.get(rail.gpu, GpuAddress(None, rail.gpu)),),
-            () if found else (rail.adapter,),
-        )
+        Rails(1, found, (gpus.get(rail.gpu, GpuAddress(None, rail.gpu)),), () if found else (rail.adapter,))
         for rail, found in by_name.items()
-    )
-
-
-def _is_of_system(adapters: Adapters, profile: Profile) -> bool:
-    systems = profile.fabric.systems
-    return bool(profile.fabric.rails) and (
-        not systems or any(fnmatchcase(adapters.product, system) for system in systems)
     )
 
 
@@ -223,14 +212,10 @@ def _gpus(adapters: Adapters) -> list[GpuAddress]:
 
 def _by_root(adapters: Adapters) -> tuple[dict[str, list[GpuAddress]], dict[str, list[Port]]]:
     """Return the GPUs, and the ports beside them, of each root port."""
-    gpus: dict[str, list[GpuAddress]] = {}
-    ports: dict[str, list[Port]] = {}
-    for gpu, path in zip(_gpus(adapters), adapters.gpus, strict=True):
-        gpus.setdefault(root_port(path) or gpu.address, []).append(gpu)
-    for port in usable(adapters):
-        if root_port(port.path) in gpus:
-            ports.setdefault(root_port(port.path), []).append(port)
-    return gpus, ports
+    pairs = zip(_gpus(adapters), adapters.gpus, strict=True)
+    gpus = grouped((root_port(path) or gpu.address, gpu) for gpu, path in pairs)
+    ports = grouped((root_port(port.path), port) for port in usable(adapters))
+    return gpus, {root: found for root, found in ports.items() if root in gpus}
 
 
 def _trees(adapters: Adapters, profile: Profile, usual: Mapping[str, Norm[tuple[str, ...]]]) -> list[Rails]:
@@ -253,10 +238,8 @@ def _absent(
     """Return the PCI addresses of adapters beside these GPUs that two thirds of the nodes have and this one lacks."""
     here = {port.location for port in ports}
     theirs = [usual.get(gpu.address, Norm[tuple[str, ...]]()) for gpu in gpus]
-    locations = dict.fromkeys(
-        location for one in theirs for location in one.value or () if location not in here
-    )
-    return list(dict.fromkeys(location.partition(" ")[0] for location in locations))
+    lacking = (location for one in theirs for location in one.value or () if location not in here)
+    return list(dict.fromkeys(location.partition(" ")[0] for location in lacking))
 
 
 def _board(gpus: Mapping[str, list[GpuAddress]], ports: Mapping[str, list[Port]], profile: Profile) -> str:
@@ -267,12 +250,13 @@ def _board(gpus: Mapping[str, list[GpuAddress]], ports: Mapping[str, list[Port]]
         for root, found in ports.items()
     }
     near = served(numbers, {root: [port.board_or_chip for port in found] for root, found in right.items()})
-    rates: dict[str, float] = {}
-    for port in (port for found in right.values() for port in found if port.state == "ACTIVE"):
-        rates[port.board_or_chip] = max(
-            rates.get(port.board_or_chip, 0.0), min(port.rate or 0.0, profile.fabric.rate or math.inf)
-        )
-    return max(sorted(near), key=lambda board: (rates.get(board, 0.0), near[board]), default="")
+    rates = grouped(
+        (port.board_or_chip, min(port.rate or 0.0, profile.fabric.rate or math.inf))
+        for found in right.values()
+        for port in found
+        if port.state == "ACTIVE"
+    )
+    return max(sorted(near), key=lambda board: (max(rates.get(board, [0.0])), near[board]), default="")
 
 
 def _near(
@@ -329,12 +313,6 @@ class _System(Model):
     source: Text
 
 
-def _system(profile: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the functions of a whole machine of this profile and the numbers of its rails, empty if not known."""
-    systems = data_file("systems.yaml", _System, "pytest_gpucluster.kit.fabric")
-    return next(((one.functions, one.rails) for one in systems if profile in one.profiles), ((), ()))
-
-
 def _by_card(adapters: Adapters, profile: Profile) -> Rails | None:
     """Return the rails of a node without PCI addresses; None if it is not certain which they are.
 
@@ -345,20 +323,17 @@ def _by_card(adapters: Adapters, profile: Profile) -> Rails | None:
     if odd or profile.gpu is None or fabric.hcas != profile.gpu.count:
         return None
     is_known = dgx or (not adapters.product and profile.name.startswith("dgx"))
-    wholes, numbers = _system(profile.name) if is_known else ((), ())
+    systems = data_file("systems.yaml", _System, "pytest_gpucluster.kit.fabric") if is_known else ()
+    machine = next((one for one in systems if profile.name in one.profiles), None)
+    wholes, numbers = (machine.functions, machine.rails) if machine else ((), ())
     right = [port for port in ports if port.link_layer in (fabric.link_layer, None)]
-    cards: dict[str | None, list[Port]] = {}
-    for port in ports:
-        cards.setdefault(port.card, []).append(port)
+    cards = grouped((port.card, port) for port in ports)
     named = [port for port in right if port.device in {f"mlx5_{number}" for number in numbers}]
     alone = [port for port in right if port.card and len(cards[port.card]) == 1]
     names = {f"mlx5_{number}" for number in range(len(ports))}
     whole = len(ports) in wholes and {port.device for port in ports} == names and len(named) == fabric.hcas
-    if (
-        whole
-        and len({port.board_or_chip for port in named}) == 1
-        and (None in cards or all(port in alone for port in named))
-    ):
+    one_board = len({port.board_or_chip for port in named}) == 1
+    if whole and one_board and (None in cards or all(port in alone for port in named)):
         return Rails(fabric.hcas, tuple(named))
     found = right if None in cards else alone
     boards = Counter(port.board_or_chip for port in found)
@@ -385,10 +360,8 @@ def _by_card(adapters: Adapters, profile: Profile) -> Rails | None:
 def _counted(adapters: Adapters, profile: Profile) -> Rails:
     """Return all ports, or those of the one board that has enough: ports for storage must not stand in for lost rails."""
     fabric, ports = profile.fabric, usable(adapters)
-    boards: dict[str, list[Port]] = {}
-    for port in ports:
-        if port.board_or_chip and port.link_layer == fabric.link_layer:
-            boards.setdefault(port.board_or_chip, []).append(port)
+    of_layer = (port for port in ports if port.board_or_chip and port.link_layer == fabric.link_layer)
+    boards = grouped((port.board_or_chip, port) for port in of_layer)
     least = (fabric.rate or 0) * 0.99
     enough = [
         found

@@ -40,16 +40,8 @@ class Figures:
 
 
 def _peaks(fp64: float, fp32: float, tf32: float, half: float, fp8: float, int8: float) -> dict[str, float]:
-    row = {
-        "fp64": fp64,
-        "fp32": fp32,
-        "tf32": tf32,
-        "fp16": half,
-        "bf16": half if tf32 else 0,
-        "fp8": fp8,
-        "int8": int8,
-    }
-    return {dtype: peak for dtype, peak in row.items() if peak}
+    row = {"fp64": fp64, "fp32": fp32, "tf32": tf32, "fp16": half, "fp8": fp8, "int8": int8}
+    return {dtype: peak for dtype, peak in {**row, "bf16": half if tf32 else 0}.items() if peak}
 
 
 _HOPPER = _peaks(67, 67, 494.5, 989.5, 1979, 1979)

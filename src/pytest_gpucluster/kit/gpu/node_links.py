@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import GpuClusterError, ProbeError
+from pytest_gpucluster.core.grouping import grouped
 from pytest_gpucluster.core.probe import Answer, Probe
 from pytest_gpucluster.core.scripts import script
 from pytest_gpucluster.kit.gpu import nvidia_smi
@@ -22,19 +23,7 @@ if TYPE_CHECKING:
 
 # GB/s per lane after the encoding: 8b/10b up to generation 2, 128b/130b up to 5, flits in 6 (PCI-SIG)
 PCIE_LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
-_GENERATION = {
-    "2.5": 1,
-    "5.0": 2,
-    "5": 2,
-    "8.0": 3,
-    "8": 3,
-    "16.0": 4,
-    "16": 4,
-    "32.0": 5,
-    "32": 5,
-    "64.0": 6,
-    "64": 6,
-}
+_GENERATION = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}  # by GT/s
 _GBITS = re.compile(r"(\d+(?:\.\d+)?) Gb/sec")
 _SPEED = re.compile(r"(\d+(?:\.\d)?) GT/s")
 _NVLINKS = re.compile(r"NV(\d+)")
@@ -121,9 +110,7 @@ def _device(row: Sequence[str]) -> str:
 
 
 def _near(adapters: list[Adapter], gpus: Mapping[str, int]) -> tuple[Adapter, ...]:
-    boards: dict[str, list[str]] = {}
-    for adapter in adapters:
-        boards.setdefault(root_port(adapter.path), []).append(adapter.board)
+    boards = grouped((root_port(adapter.path), adapter.board) for adapter in adapters)
     near = served(gpus, {root: boards.get(root, []) for root in gpus})
     rates = {one.board: one.rate for one in sorted(adapters, key=lambda one: one.rate)}
     board = max(sorted(near), key=lambda board: (near[board], rates[board]), default="")
@@ -139,7 +126,7 @@ def _adapter(row: list[str]) -> Adapter | None:
         return None
     if bridge not in ("", "0") or REPRESENTOR.fullmatch(name):
         return None
-    generation = (match := _SPEED.match(speed)) and _GENERATION.get(match[1])
+    generation = (match := _SPEED.match(speed)) and _GENERATION.get(float(match[1]))
     slot = pcie_rate(generation or None, int(width) if width.isdecimal() else None)
     return Adapter(words[1], int(words[2]), float(found[1]) / 8, layer, slot, board, pci_path(link))
 
@@ -161,9 +148,7 @@ def read_links(survey: Answer, network: Answer) -> NodeLinks:
     active = [[rate for rate in links.values() if rate] for links in speeds.values()]
     topology = read("topology", nvidia_smi.TOPOLOGY, survey, None) if len(devices) > 1 else None
     # the generation falls while a GPU is idle: the highest of GPU and slot counts
-    slots = [
-        pcie_rate(gpu.pcie_gen_max or gpu.pcie_gen, gpu.pcie_width_max or gpu.pcie_width) for gpu in devices
-    ]
+    slots = [pcie_rate(it.pcie_gen_max or it.pcie_gen, it.pcie_width_max or it.pcie_width) for it in devices]
     return replace(
         found,
         gpus=len(devices),

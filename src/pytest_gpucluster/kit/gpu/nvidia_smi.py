@@ -15,9 +15,9 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_gpucluster.core.command_end import LIMITED_SH, STATUS, CommandEnd
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
@@ -39,8 +39,9 @@ from pytest_gpucluster.kit.gpu.nvidia_csv import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
+T = TypeVar("T")
 MIB = 2**20
 
 # Seconds for all nvidia-smi of the survey: without persistence mode each loads the driver again, which takes several
@@ -57,49 +58,89 @@ _YES = either("Yes", "No")
 _COUNT = whole()
 _MEMORY = whole("MiB", MIB)
 
-# attribute of Gpu: the field to query, how to read it. Other names of a field: nvidia_csv.py.
-_FIELDS: dict[str, tuple[str, Reader]] = {
-    "index": ("index", _COUNT),
-    "uuid": ("uuid", text_value),
-    "name": ("name", text_value),
-    "bus": ("pci.bus_id", bus_id),
-    "serial": ("serial", text_value),
-    "driver": ("driver_version", text_value),
-    "vbios": ("vbios_version", text_value),
-    "memory": ("memory.total", _MEMORY),
-    "memory_used": ("memory.used", _MEMORY),
-    "display": ("display_active", _ENABLED),
-    "persistence": ("persistence_mode", _ENABLED),
-    "compute_mode": ("compute_mode", enumeration),
-    "mig": ("mig.mode.current", _ENABLED),
-    "ecc": ("ecc.mode.current", _ENABLED),
-    "ecc_volatile_uncorrected": ("ecc.errors.uncorrected.volatile.total", _COUNT),
-    "ecc_volatile_corrected": ("ecc.errors.corrected.volatile.total", _COUNT),
-    "ecc_aggregate_uncorrected": ("ecc.errors.uncorrected.aggregate.total", _COUNT),
-    "ecc_aggregate_sram": ("ecc.errors.uncorrected.aggregate.sram", _COUNT),
-    "sram_threshold_exceeded": ("ecc.errors.uncorrected.aggregate.sram.thresholdExceeded", _YES),
-    "retired_pending": ("retired_pages.pending", _YES),
-    "retired_single": ("retired_pages.single_bit_ecc.count", _COUNT),
-    "retired_double": ("retired_pages.double_bit.count", _COUNT),
-    "pcie_gen": ("pcie.link.gen.current", _COUNT),
-    "pcie_gen_max": ("pcie.link.gen.max", _COUNT),
-    "pcie_width": ("pcie.link.width.current", _COUNT),
-    "pcie_width_max": ("pcie.link.width.max", _COUNT),
-    "pstate": ("pstate", text_value),
-    "clock_sm_max": ("clocks.max.sm", number("MHz")),
-    "clock_memory": ("clocks.mem", number("MHz")),
-    "clock_memory_max": ("clocks.max.mem", number("MHz")),
-    "clock_application": ("clocks.applications.graphics", number("MHz")),
-    "clock_application_default": ("clocks.default_applications.graphics", number("MHz")),
-    "throttle": ("clocks_throttle_reasons.active", bit_mask),
-    "temperature": ("temperature.gpu", number()),
-    "power": ("power.draw", number("W")),
-    "power_limit": ("power.limit", number("W")),
-    "fabric_state": ("fabric.state", enumeration),
-    "fabric_status": ("fabric.status", enumeration),
-    "fabric_health": ("fabric.health.summary", enumeration),
-    "recovery_action": ("gpu_recovery_action", enumeration),
-}
+
+def _cell(column: str, read: Reader) -> Any:
+    """Return the field of an attribute: the column to query, and its reader. Other names of a column: nvidia_csv.py."""
+    return field(default=None, metadata={"cell": (column, read)})
+
+
+@dataclass(frozen=True, slots=True)  # there may be a hundred thousand
+class Gpu:
+    """One GPU. Memory in bytes, clocks in MHz, power in watts, temperature in degrees Celsius.
+
+    None: nvidia-smi printed no value; `unread` is {attribute: the text that it printed instead}.
+    """
+
+    index: int | None = _cell("index", _COUNT)
+    uuid: str | None = _cell("uuid", text_value)
+    name: str | None = _cell("name", text_value)
+    bus: str | None = _cell("pci.bus_id", bus_id)
+    serial: str | None = _cell("serial", text_value)
+    driver: str | None = _cell("driver_version", text_value)
+    vbios: str | None = _cell("vbios_version", text_value)
+    memory: int | None = _cell("memory.total", _MEMORY)
+    memory_used: int | None = _cell("memory.used", _MEMORY)
+    display: bool | None = _cell("display_active", _ENABLED)
+    persistence: bool | None = _cell("persistence_mode", _ENABLED)
+    compute_mode: str | None = _cell("compute_mode", enumeration)
+    mig: bool | None = _cell("mig.mode.current", _ENABLED)
+    ecc: bool | None = _cell("ecc.mode.current", _ENABLED)
+    ecc_volatile_uncorrected: int | None = _cell("ecc.errors.uncorrected.volatile.total", _COUNT)
+    ecc_volatile_corrected: int | None = _cell("ecc.errors.corrected.volatile.total", _COUNT)
+    ecc_aggregate_uncorrected: int | None = _cell("ecc.errors.uncorrected.aggregate.total", _COUNT)
+    ecc_aggregate_sram: int | None = _cell("ecc.errors.uncorrected.aggregate.sram", _COUNT)
+    sram_threshold_exceeded: bool | None = _cell(
+        "ecc.errors.uncorrected.aggregate.sram.thresholdExceeded", _YES
+    )
+    retired_pending: bool | None = _cell("retired_pages.pending", _YES)
+    retired_single: int | None = _cell("retired_pages.single_bit_ecc.count", _COUNT)
+    retired_double: int | None = _cell("retired_pages.double_bit.count", _COUNT)
+    pcie_gen: int | None = _cell("pcie.link.gen.current", _COUNT)
+    pcie_gen_max: int | None = _cell("pcie.link.gen.max", _COUNT)
+    pcie_width: int | None = _cell("pcie.link.width.current", _COUNT)
+    pcie_width_max: int | None = _cell("pcie.link.width.max", _COUNT)
+    pstate: str | None = _cell("pstate", text_value)
+    clock_sm_max: float | None = _cell("clocks.max.sm", number("MHz"))
+    clock_memory: float | None = _cell("clocks.mem", number("MHz"))
+    clock_memory_max: float | None = _cell("clocks.max.mem", number("MHz"))
+    clock_application: float | None = _cell("clocks.applications.graphics", number("MHz"))
+    clock_application_default: float | None = _cell("clocks.default_applications.graphics", number("MHz"))
+    throttle: int | None = _cell("clocks_throttle_reasons.active", bit_mask)
+    temperature: float | None = _cell("temperature.gpu", number())
+    power: float | None = _cell("power.draw", number("W"))
+    power_limit: float | None = _cell("power.limit", number("W"))
+    fabric_state: str | None = _cell("fabric.state", enumeration)
+    fabric_status: str | None = _cell("fabric.status", enumeration)
+    fabric_health: str | None = _cell("fabric.health.summary", enumeration)
+    recovery_action: str | None = _cell("gpu_recovery_action", enumeration)
+    unread: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """Its name in metrics and reasons: GPU 3 (GPU-5ec84d8d-..., 0000:1b:00.0)."""
+        return f"GPU {'?' if self.index is None else self.index} ({self.uuid or 'no UUID'}, {self.bus or 'no bus id'})"
+
+    @property
+    def part(self) -> Part:
+        """The GPU as the part of a finding."""
+        name = self.uuid or ("" if self.bus or self.index is not None else "unknown GPU")
+        return Part("gpu", self.index, name, self.bus or "", self.serial or "")
+
+    @property
+    def lost(self) -> str:
+        """NVML's message if the GPU is lost (nvmlErrorString), '' if it answers."""
+        gone = next((text for text in self.unread.values() if _IS_LOST.search(text)), "")
+        unknown = [text for text in self.unread.values() if "Unknown Error" in text]
+        return gone or (unknown[0] if 2 * len(unknown) > len(_FIELDS) else "")
+
+    def lacks(self, attribute: str) -> bool:
+        """Whether the GPU, its driver or the guest does not support an attribute; False for an error."""
+        return is_unsupported(self.unread.get(attribute, ""))
+
+
+REQUIRES_RESET = "GPU requires reset"
+_IS_LOST = re.compile(rf"\bGPU is lost\b|fallen off the bus|{REQUIRES_RESET}", re.IGNORECASE)
+_FIELDS: dict[str, tuple[str, Reader]] = {it.name: it.metadata["cell"] for it in fields(Gpu) if it.metadata}
+
 # --- the command -------------------------------------------------------------------------------------------------
 
 _APPS = "pid,gpu_uuid,used_memory,process_name"  # the name last: it may hold commas
@@ -140,9 +181,8 @@ def sections(answer: Answer) -> dict[str, SurveySection]:
         raise ProbeError("nvidia-smi: the answer was cut at the cap")
     parts = _SECTION.split(answer.out)
     if len(parts) < 4:  # text before the first section, then name, status, text
-        raise ProbeError(
-            f"nvidia-smi: no section in the answer: {last_line(answer.err or answer.out)[:120]!r}"
-        )
+        shown = last_line(answer.err or answer.out)[:120]
+        raise ProbeError(f"nvidia-smi: no section in the answer: {shown!r}")
     found = {
         name: SurveySection(None if end == "-" else CommandEnd.of(end), text.strip("\n"))
         for name, end, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True)
@@ -172,84 +212,6 @@ def section(answer: Answer, name: str, what: str) -> str:
 def _plain(line: str) -> str:
     """Return a line of foreign output for display: at most 160 characters, control characters replaced."""
     return "".join(sign if sign.isprintable() else "?" for sign in line)[:160]
-
-
-# --- the GPUs ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)  # there may be a hundred thousand
-class Gpu:
-    """One GPU. Memory in bytes, clocks in MHz, power in watts, temperature in degrees Celsius.
-
-    None: nvidia-smi printed no value; `unread` is {attribute: the text that it printed instead}.
-    """
-
-    index: int | None = None
-    uuid: str | None = None
-    name: str | None = None
-    bus: str | None = None
-    serial: str | None = None
-    driver: str | None = None
-    vbios: str | None = None
-    memory: int | None = None
-    memory_used: int | None = None
-    display: bool | None = None
-    persistence: bool | None = None
-    compute_mode: str | None = None
-    mig: bool | None = None
-    ecc: bool | None = None
-    ecc_volatile_uncorrected: int | None = None
-    ecc_volatile_corrected: int | None = None
-    ecc_aggregate_uncorrected: int | None = None
-    ecc_aggregate_sram: int | None = None
-    sram_threshold_exceeded: bool | None = None
-    retired_pending: bool | None = None
-    retired_single: int | None = None
-    retired_double: int | None = None
-    pcie_gen: int | None = None
-    pcie_gen_max: int | None = None
-    pcie_width: int | None = None
-    pcie_width_max: int | None = None
-    pstate: str | None = None
-    clock_sm_max: float | None = None
-    clock_memory: float | None = None
-    clock_memory_max: float | None = None
-    clock_application: float | None = None
-    clock_application_default: float | None = None
-    throttle: int | None = None
-    temperature: float | None = None
-    power: float | None = None
-    power_limit: float | None = None
-    fabric_state: str | None = None
-    fabric_status: str | None = None
-    fabric_health: str | None = None
-    recovery_action: str | None = None
-    unread: Mapping[str, str] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        """Its name in metrics and reasons: GPU 3 (GPU-5ec84d8d-..., 0000:1b:00.0)."""
-        return f"GPU {'?' if self.index is None else self.index} ({self.uuid or 'no UUID'}, {self.bus or 'no bus id'})"
-
-    @property
-    def part(self) -> Part:
-        """The GPU as the part of a finding."""
-        name = self.uuid or ("" if self.bus or self.index is not None else "unknown GPU")
-        return Part("gpu", self.index, name, self.bus or "", self.serial or "")
-
-    @property
-    def lost(self) -> str:
-        """NVML's message if the GPU is lost (nvmlErrorString), '' if it answers."""
-        gone = next((text for text in self.unread.values() if _IS_LOST.search(text)), "")
-        unknown = [text for text in self.unread.values() if "Unknown Error" in text]
-        return gone or (unknown[0] if 2 * len(unknown) > len(_FIELDS) else "")
-
-    def lacks(self, attribute: str) -> bool:
-        """Whether the GPU, its driver or the guest does not support an attribute; False for an error."""
-        return is_unsupported(self.unread.get(attribute, ""))
-
-
-REQUIRES_RESET = "GPU requires reset"
-_IS_LOST = re.compile(rf"\bGPU is lost\b|fallen off the bus|{REQUIRES_RESET}", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -328,28 +290,21 @@ def parse_gpus(answer: Answer) -> Gpus:
         raise ProbeError(f"nvidia-smi: a GPU is listed twice: indices {indices}")
     shifted = next((gpu for gpu in devices if "," in (gpu.name or "") and gpu.bus is None), None)
     if shifted is not None:  # the surplus comma was not in the name
-        raise ProbeError(
-            f"nvidia-smi: a row has more cells than columns: GPU {shifted.index}, {shifted.name!r}"
-        )
+        which = f"GPU {shifted.index}, {shifted.name!r}"
+        raise ProbeError(f"nvidia-smi: a row has more cells than columns: {which}")
     below = parts["header"].text.splitlines() if "header" in parts else []
     warnings = [line.strip() for line in below if _WARNING.match(line)]
     messages = tuple(dict.fromkeys(map(_plain, (*table.messages, *warnings))))
     failed = "" if found.rc in (0, INFOROM_CORRUPTED) else str(found.end)
     cut_off = next((name for name in _ORDER if name in parts and (end := parts[name].end) and end.hung), "")
-    return Gpus(
-        devices, messages, _driver_problem(found, devices), _cuda(parts.get("header")), failed, cut_off
-    )
+    problem, cuda = _driver_problem(found, devices), _cuda(parts.get("header"))
+    return Gpus(devices, messages, problem, cuda, failed, cut_off)
 
 
 def _gpu(row: Mapping[str, tuple[str, str]]) -> Gpu:
-    values: dict[str, Any] = {}
-    unread = {}
-    for attribute, (column, read) in _FIELDS.items():
-        value, why = read_cell(row, column, read)
-        values[attribute] = value
-        if why:
-            unread[attribute] = why
-    return Gpu(**values, unread=unread)
+    cells = {attribute: read_cell(row, *of) for attribute, of in _FIELDS.items()}
+    unread = {attribute: why for attribute, (_, why) in cells.items() if why}
+    return Gpu(**{attribute: value for attribute, (value, _) in cells.items()}, unread=unread)
 
 
 def _driver_problem(found: SurveySection, devices: tuple[Gpu, ...]) -> str:
@@ -377,9 +332,8 @@ def parse_lasting(answer: Answer) -> dict[str, int]:
         table = read_csv(section(answer, f"clocks{reading}", "nvidia-smi, later readings"), "uuid")
         found = {row["uuid"][0]: read_cell(row, _FIELDS["throttle"][0], bit_mask)[0] for row in table.rows}
         before = lasting or dict.fromkeys(found, -1)
-        lasting = {
-            uuid: mask & before[uuid] for uuid, mask in found.items() if mask is not None and uuid in before
-        }
+        known = {uuid: mask for uuid, mask in found.items() if mask is not None and uuid in before}
+        lasting = {uuid: mask & before[uuid] for uuid, mask in known.items()}
     return lasting
 
 
@@ -411,9 +365,8 @@ def parse_rows(answer: Answer) -> dict[str, RowRemapping]:
     for row in table.rows:
         values = {name: read_cell(row, f"remapped_rows.{name}", read) for name, read in ROWS.items()}
         unread = {name: why for name, (_, why) in values.items() if why}
-        found[row["uuid"][0]] = RowRemapping(
-            **{name: value for name, (value, _) in values.items()}, unread=unread
-        )
+        known = {name: value for name, (value, _) in values.items()}
+        found[row["uuid"][0]] = RowRemapping(**known, unread=unread)
     return found
 
 
@@ -461,11 +414,9 @@ _COUNT_OR_RATE = re.compile(r"\d+(e-?\d+)?")
 
 def parse_nvlink(answer: Answer) -> dict[str, dict[int, float | None]]:
     """Return {UUID: {link: GB/s, None if inactive}} from `nvlink -s`; {} for a GPU without NVLink."""
-    parts = sections(answer).get("nvlink")
-    if parts is not None and parts.rc and _NO_LINKS.search(parts.text):
-        text = parts.text
-    else:
-        text = section(answer, "nvlink", "nvidia-smi nvlink -s")
+    part = sections(answer).get("nvlink")
+    lacking = part is not None and part.rc and _NO_LINKS.search(part.text)
+    text = part.text if part and lacking else section(answer, "nvlink", "nvidia-smi nvlink -s")
     found: dict[str, dict[int, float | None]] = {}
     links: dict[int, float | None] | None = None
     before: list[str] = []  # a banner, or warnings
@@ -509,11 +460,8 @@ def parse_nvlink_errors(answer: Answer) -> dict[str, LinkErrors]:
     counts: list[tuple[int, str, float]] = []
     unread: list[tuple[int, str, str]] = []
     for line in filter(None, (line.strip() for line in text.splitlines())):
-        gpu, counter, zero = (
-            _GPU_LINE.fullmatch(line),
-            _COUNTER.fullmatch(line),
-            re.fullmatch(r"zero (\d+)", line),
-        )
+        gpu, counter = _GPU_LINE.fullmatch(line), _COUNTER.fullmatch(line)
+        zero = re.fullmatch(r"zero (\d+)", line)
         if gpu:
             uuid, counts, unread = gpu[1], [], []
         elif zero and uuid:
@@ -533,6 +481,7 @@ def parse_nvlink_errors(answer: Answer) -> dict[str, LinkErrors]:
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _GPU = re.compile(r"GPU\d+")
 _AFFINITY = re.compile(r"CPU Affinity|NUMA Affinity|GPU NUMA ID")
+_NO_NIC = re.compile(rf"{_GPU.pattern}|{_AFFINITY.pattern}")
 _LEGEND = re.compile(r"^\s*(NIC\d+): (\S+)\s*$", re.MULTILINE)
 
 
@@ -604,11 +553,7 @@ def topology_of(text: str) -> Topology:
     rows = matrix(text, "nvidia-smi topo -m")
     names = dict(_LEGEND.findall(_ANSI.sub("", text)))
     nics = {
-        gpu: {
-            names.get(other, other): cell
-            for other, cell in cells.items()
-            if not _GPU.fullmatch(other) and not _AFFINITY.fullmatch(other)
-        }
+        gpu: {names.get(it, it): cell for it, cell in cells.items() if not _NO_NIC.fullmatch(it)}
         for gpu, cells in _of_gpus(rows)
     }
     numa, memory = (
@@ -641,17 +586,18 @@ def parse_device_files(answer: Answer) -> frozenset[str]:
 
 _TIMEOUT = HANG + 15.0  # timeout(1) sends KILL 5 s after TERM
 
-GPUS = Probe("GPUs", SURVEY, parse_gpus, timeout=_TIMEOUT, alone=True, by_hand="nvidia-smi -q -i INDEX")
-REMAPPED_ROWS = Probe(
-    "row remapping", SURVEY, parse_rows, timeout=_TIMEOUT, alone=True, by_hand="nvidia-smi -q -d ROW_REMAPPER"
-)
-APPS = Probe("GPU processes", SURVEY, parse_apps, timeout=_TIMEOUT, alone=True, by_hand="nvidia-smi")
-NVLINK = Probe(
-    "NVLink state", SURVEY, parse_nvlink, timeout=_TIMEOUT, alone=True, by_hand="nvidia-smi nvlink -s"
-)
-NVLINK_ERRORS = Probe(
-    "NVLink errors", SURVEY, parse_nvlink_errors, timeout=_TIMEOUT, alone=True, by_hand="nvidia-smi nvlink -e"
-)
+
+def _of_survey(name: str, parse: Callable[[Answer], T], by_hand: str) -> Probe[T]:
+    return Probe(name, SURVEY, parse, timeout=_TIMEOUT, alone=True, by_hand=by_hand)
+
+
+GPUS = _of_survey("GPUs", parse_gpus, "nvidia-smi -q -i INDEX")
+REMAPPED_ROWS = _of_survey("row remapping", parse_rows, "nvidia-smi -q -d ROW_REMAPPER")
+APPS = _of_survey("GPU processes", parse_apps, "nvidia-smi")
+NVLINK = _of_survey("NVLink state", parse_nvlink, "nvidia-smi nvlink -s")
+NVLINK_ERRORS = _of_survey("NVLink errors", parse_nvlink_errors, "nvidia-smi nvlink -e")
+TOPOLOGY = _of_survey("GPU topology", parse_topology, "nvidia-smi topo -m")
+P2P = _of_survey("peer access", parse_p2p, "nvidia-smi topo -p2p n")
 # a second reading, for how far the counters rise
 NVLINK_ERRORS_LATER = Probe(
     "NVLink errors, second reading",
@@ -674,10 +620,6 @@ CLOCKS_LATER = Probe(
     alone=True,
     by_hand="nvidia-smi -q -d PERFORMANCE -i INDEX; sleep 5; nvidia-smi -q -d PERFORMANCE -i INDEX",
 )
-TOPOLOGY = Probe(
-    "GPU topology", SURVEY, parse_topology, timeout=_TIMEOUT, alone=True, by_hand="nvidia-smi topo -m"
-)
-P2P = Probe("peer access", SURVEY, parse_p2p, timeout=_TIMEOUT, alone=True, by_hand="nvidia-smi topo -p2p n")
 DEVICE_FILES = Probe(
     "GPU device files",
     f"""p=$(command -v {MAKES_UVM}) && [ -u "$p" ] && echo {MAKES_UVM}; """

@@ -62,6 +62,11 @@ class Decoded:
         advice = ADVICE[self.investigate]
         return f"{where}; {advice}" if advice else where
 
+    @property
+    def worth_a_warning(self) -> bool:
+        """Whether the sheet names a cause outside of the GPU, like a cable or the peer: a warning if no reset is due."""
+        return self.investigate not in ("IGNORE", "CONTACT_SUPPORT", "CHECK_NVLINK_FAILURE_FLOW")
+
 
 # sheet "Guidance Classes": the investigatory actions
 ADVICE = {
@@ -77,8 +82,6 @@ ADVICE = {
     "REPORT_ISSUE (if seen >1 per day)": "report it if it recurs within a day",
     "SYMPATHETIC_REPORT_SOLO": "another error causes it: resolve that first",
 }
-# an error that needs no action by itself, but has a cause that an operator can find
-_WORTH_A_WARNING = frozenset(ADVICE) - {"IGNORE", "CONTACT_SUPPORT", "CHECK_NVLINK_FAILURE_FLOW"}
 _MESSAGE = re.compile(
     r"\s*(?P<unit>[a-z][\w/ ]*?)\s+(?P<severity>non-?fatal|fatal)\b(?:.*\blink\s+(?P<link>-?\d+))?"
     r".*?\(0x(?P<intrinfo>[0-9a-f]{1,8})\s+0x(?P<status>[0-9a-f]{1,8})",
@@ -113,8 +116,3 @@ def decode(number: int, words: str) -> Decoded | None:
         ):
             return Decoded(unit, match["link"] or "", driver, rule.action, rule.investigate)
     return None
-
-
-def worth_a_warning(found: Decoded) -> bool:
-    """Return whether the sheet names a cause outside of the GPU, like a cable or the peer: a warning if no reset is due."""
-    return found.investigate in _WORTH_A_WARNING

@@ -9,6 +9,8 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.core.grouping import grouped
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -35,9 +37,7 @@ def bridges(functions: Mapping[str, str]) -> set[str]:
     >>> sorted(bridges({"mlx5_0": "0000:05:00.0", **{f"mlx5_{n}": f"0000:c4:00.{n}" for n in (1, 2, 3, 4)}}))
     ['mlx5_1', 'mlx5_2', 'mlx5_3', 'mlx5_4']
     """
-    chips: dict[str, set[str]] = {}
-    for name, address in functions.items():
-        chips.setdefault(address.rpartition(".")[0] or name, set()).add(name)
+    chips = grouped((address.rpartition(".")[0] or name, name) for name, address in functions.items())
     return {name for found in chips.values() if len(found) == BRIDGE_FUNCTIONS for name in found}
 
 

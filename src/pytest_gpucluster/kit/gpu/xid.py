@@ -131,11 +131,8 @@ def lookup(number: int, text: str = "") -> Xid:
     if number == RECOVERY_CHANGED:
         action = _RECOVERY.search(words)
         name = action[1] if action else ""
-        return replace(
-            entry,
-            meaning=f"{entry.meaning} to {name}" if name else entry.meaning,
-            advice=RECOVERY.get(name, Advice.UNKNOWN),
-        )
+        meaning = f"{entry.meaning} to {name}" if name else entry.meaning
+        return replace(entry, meaning=meaning, advice=RECOVERY.get(name, Advice.UNKNOWN))
     if number in nvlink5.XIDS:
         return _decoded(entry, words)
     if number == CONTAINED and _RESET.search(words):
@@ -149,17 +146,11 @@ def _decoded(entry: Xid, words: str) -> Xid:
     """Return the entry with the action of NVIDIA's decode sheet for this message of NVLink 5."""
     found = nvlink5.decode(entry.number, words)
     if found is None:
-        return replace(
-            entry, meaning=f"{entry.meaning}: {words[:QUOTED_LENGTH]}, which NVIDIA's sheet does not hold"
-        )
+        unknown = f"{words[:QUOTED_LENGTH]}, which NVIDIA's sheet does not hold"
+        return replace(entry, meaning=f"{entry.meaning}: {unknown}")
     # XID_154_EVAL: follow the Xid 154 of this GPU, else restart the application
-    advice = _ADVICE.get(found.action, Advice.APPLICATION)
-    return replace(
-        entry,
-        meaning=f"{entry.meaning}: {found.words}",
-        advice=advice,
-        noteworthy=nvlink5.worth_a_warning(found),
-    )
+    advice, meaning = _ADVICE.get(found.action, Advice.APPLICATION), f"{entry.meaning}: {found.words}"
+    return replace(entry, meaning=meaning, advice=advice, noteworthy=found.worth_a_warning)
 
 
 def _only(words: str, harmless: tuple[int, ...]) -> bool:

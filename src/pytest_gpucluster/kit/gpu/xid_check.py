@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check
 from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.finding import Quote
+from pytest_gpucluster.core.grouping import grouped
 from pytest_gpucluster.core.known_lines import known
 from pytest_gpucluster.core.part import GPUS, Part
 from pytest_gpucluster.kit.gpu import xid as xids
@@ -43,9 +44,8 @@ def xid(kernel_log: KernelLog, gpus: Gpus, known_lines: Sequence[KnownLine]) -> 
     if kernel_log.since is not None:
         yield Metric("kernel_log_since", kernel_log.since, "s after boot")
     if kernel_log.unsent_xids:
-        yield NotAvailable(
-            f"{kernel_log.unsent_xids} Xids were not read: more than 200 different ones in the kernel log"
-        )
+        why = "more than 200 different ones in the kernel log"
+        yield NotAvailable(f"{kernel_log.unsent_xids} Xids were not read: {why}")
     counts: Counter[tuple[str, Part]] = Counter()
     for found in kernel_log.xids:
         counts[f"xid_{found.number}", gpus.at(found.bus)] += found.event.count
@@ -60,7 +60,9 @@ def xid(kernel_log: KernelLog, gpus: Gpus, known_lines: Sequence[KnownLine]) -> 
             continue
         entry = xids.lookup(found.number, found.text)
         excuse = _excuse(kernel_log, found) or _present_state(entry, gpus.device(found.bus))
-        around = [it for it in given_up if entry.fails and _is_around(it, found)]
+        # printed within a minute of the Xid, and about the same GPU or none
+        here = ("", found.bus.partition(".")[0])
+        around = [it for it in given_up if entry.fails and it.near(found.event) and _slot(it) in here]
         given_up = [it for it in given_up if it not in around]
         yield from _judged(kernel_log, found, gpus.at(found.bus), entry, excuse, around)
     yield from _given_up(kernel_log, given_up, gpus)
@@ -103,7 +105,9 @@ def _excuse(log: KernelLog, found: XidEvent) -> str:
     """Return why an Xid no longer applies to the GPU, '' if it applies."""
     if log.reloaded_after(found.event):
         return "; the driver was reloaded since"
-    if _recovered(log, found):
+    later = (it for it in log.xids if it.bus == found.bus and it.event.line > found.event.line)
+    changes = (it for it in later if it.number == xids.RECOVERY_CHANGED)
+    if any(xids.lookup(it.number, it.text).advice is Advice.IGNORE for it in changes):
         return "; the driver withdrew its request for recovery since (Xid 154)"
     return ""
 
@@ -126,24 +130,8 @@ def _present_state(entry: xids.Xid, gpu: Gpu | None) -> str:
 OFF_THE_BUS = 79
 
 
-def _recovered(log: KernelLog, found: XidEvent) -> bool:
-    """Return whether a later Xid 154 reports that this GPU needs no recovery, as after a reset."""
-    return any(
-        later.number == xids.RECOVERY_CHANGED
-        and later.bus == found.bus
-        and later.event.line > found.event.line
-        and xids.lookup(later.number, later.text).advice is Advice.IGNORE
-        for later in log.xids
-    )
-
-
 _NONE_GIVEN_UP = "no GPU that the driver gave up"
 _WITH = 3  # lines around an Xid that a finding quotes
-
-
-def _is_around(event: Event, found: XidEvent) -> bool:
-    """Return whether a line of the driver was printed within a minute of an Xid, and names the same GPU or none."""
-    return event.near(found.event) and _slot(event) in ("", found.bus.partition(".")[0])
 
 
 def _slot(event: Event) -> str:
@@ -152,9 +140,7 @@ def _slot(event: Event) -> str:
 
 def _given_up(log: KernelLog, events: Sequence[Event], gpus: Gpus) -> Iterator[Finding | Advisory]:
     """Judge the lines by which the driver gave a GPU up: the present state clears it, or shows that the GPU is gone."""
-    by_gpu: dict[str, list[Event]] = {}
-    for event in events:
-        by_gpu.setdefault(_slot(event), []).append(event)
+    by_gpu = grouped((_slot(event), event) for event in events)
     nameless = by_gpu.pop("", [])
     if nameless and not by_gpu:
         by_gpu[""] = nameless

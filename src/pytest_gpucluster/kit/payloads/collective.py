@@ -117,11 +117,9 @@ class CudaDevice:
 
     def __init__(self, torch: Any, context: RankContext) -> None:
         if not torch.cuda.is_available():
-            raise Failure(
-                EXIT_NO_GPU,
-                "torch finds no CUDA device: %s (torch %s, CUDA_VISIBLE_DEVICES=%s; check --gpus-per-task)"
-                % (no_device(torch), torch.__version__, os.environ.get("CUDA_VISIBLE_DEVICES", "not set")),
-            )
+            visible = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
+            setup = "torch %s, CUDA_VISIBLE_DEVICES=%s; check --gpus-per-task" % (torch.__version__, visible)
+            raise Failure(EXIT_NO_GPU, "torch finds no CUDA device: %s (%s)" % (no_device(torch), setup))
         count = torch.cuda.device_count()
         # with --gpus-per-task each task sees only its own GPU
         if count > 1 and context.local >= count:
@@ -168,20 +166,11 @@ def shorten(value: float, fine: float) -> str:
     return "%.*f" % (2 if value < fine else 1 if value < 10 * fine else 0, value)
 
 
-def microseconds(value: float) -> str:
-    """Return a time in the format of nccl-tests 2.19: 66.50, 1356.19, 10360.0, 123456."""
-    return shorten(value, 10**4)
-
-
-def rate(value: float) -> str:
-    """Return GB/s in the format of nccl-tests 2.19: 358.84, 1171.8, 18198."""
-    return shorten(value, 10**3)
-
-
 def half(seconds: float, nbytes: int, factor: float, wrong: str) -> str:
-    """Return one half of a row: time, algorithm and bus bandwidth, wrong elements."""
+    """Return one half of a row as nccl-tests 2.19: time (us), algorithm and bus bandwidth (GB/s), wrong elements."""
     algbw = nbytes / 1e9 / seconds if seconds else 0.0
-    return "  %7s %7s %7s %7s" % (microseconds(seconds * 1e6), rate(algbw), rate(algbw * factor), wrong)
+    rates = [shorten(rate, 10**3) for rate in (algbw, algbw * factor)]
+    return "  %7s %7s %7s %7s" % (shorten(seconds * 1e6, 10**4), *rates, wrong)
 
 
 def header(args: Any, collective: str, ranks: Sequence[Mapping[str, Any]], library: str) -> str:
@@ -196,9 +185,8 @@ def header(args: Any, collective: str, ranks: Sequence[Mapping[str, Any]], libra
         "# Using devices",
     ]
     form = "#  Rank %2d Group  0 Pid %6d on %10s device %2d [%s] %s"
-    lines += [
-        form % tuple(it[key] for key in ("rank", "pid", "host", "device", "bus", "name")) for it in ranks
-    ]
+    keys = ("rank", "pid", "host", "device", "bus", "name")
+    lines += [form % tuple(it[key] for key in keys) for it in ranks]
     lines += ["# rank %d: node %s uuid %s" % (it["rank"], it["node"], it["uuid"]) for it in ranks]
     return "\n".join([*lines, COLUMNS])
 
@@ -238,7 +226,10 @@ class SizeSweep:
 
     def table(self, collective: str) -> int:
         """Print the table of one collective."""
-        self.print(header(self.args, collective, self.ranks, library_of(self.torch, self.device)))
+        version = self.torch.cuda.nccl.version() if self.device.backend == "nccl" else ()
+        library = "nccl " + ".".join(map(str, version)) if version else "gloo"
+        about = "torch %s %s" % (self.torch.__version__, library)
+        self.print(header(self.args, collective, self.ranks, about))
         bad, busbw = 0, []
         factor = busbw_factor(collective, self.context.size)
         for dtype in self.args.datatype:
@@ -258,17 +249,14 @@ class SizeSweep:
 
     def row(self, collective: str, nbytes: int, dtype: str, factor: float) -> Tuple[int, str, List[float]]:
         """Return (wrong elements, row, bus bandwidths) of one size."""
-        job = Collective(
-            self.torch, self.device, collective, nbytes, dtype, self.context.rank, self.context.size
-        )
+        rank, size = self.context.rank, self.context.size
+        job = Collective(self.torch, self.device, collective, nbytes, dtype, rank, size)
         redop, root = ("sum" if collective in SUMS else "none"), (0 if collective == "broadcast" else -1)
         text = "%12d  %12d  %8s  %6s  %6d" % (job.shape.nbytes, job.shape.count, dtype, redop, root)
         bad, rates = 0, []
         for wanted in (False, True):
-            in_place = wanted and collective not in (
-                "alltoall",
-                "sendrecv",
-            )  # those have no in-place form in torch
+            # those have no in-place form in torch
+            in_place = wanted and collective not in ("alltoall", "sendrecv")
             arguments = (in_place, self.args.warmup, self.args.iters, SLOW)
             seconds = job.measure(*arguments) if job.shape.nbytes else 0.0
             wrong = job.check(in_place, nbytes + wanted) if self.args.check and job.shape.nbytes else 0
@@ -280,18 +268,9 @@ class SizeSweep:
     def time_out(self, collective: str, nbytes: int) -> None:
         """Print the size that hung, in the format of nccl-tests, and exit."""
         self.heartbeat.report_silent()
-        write_line(
-            "%s: Test timeout (%ds) %s at %d bytes"
-            % (self.context.node, self.args.deadline, collective, nbytes)
-        )
+        about = (self.context.node, self.args.deadline, collective, nbytes)
+        write_line("%s: Test timeout (%ds) %s at %d bytes" % about)
         exit_now(EXIT_DEADLINE)
-
-
-def library_of(torch: Any, device: Any) -> str:
-    """Return the versions that the table names."""
-    if device.backend != "nccl":
-        return "torch %s gloo" % torch.__version__
-    return "torch %s nccl %s" % (torch.__version__, ".".join(str(part) for part in torch.cuda.nccl.version()))
 
 
 # -- rounds of groups -------------------------------------------------------------------------------------------
@@ -303,13 +282,8 @@ class GroupRounds:
     def __init__(
         self, args: Any, torch: Any, device: Any, context: RankContext, rendezvous: Rendezvous
     ) -> None:
-        self.args, self.torch, self.device, self.context, self.rendezvous = (
-            args,
-            torch,
-            device,
-            context,
-            rendezvous,
-        )
+        self.args, self.torch, self.device, self.context = args, torch, device, context
+        self.rendezvous = rendezvous
         self.about: Dict[int, Dict[str, Any]] = {}
         self.members: Dict[str, List[int]] = {}
         self.full = 0  # ranks of a complete node
@@ -325,9 +299,8 @@ class GroupRounds:
         for number, groups in enumerate(schedule):
             for members in groups:
                 self.run_group(number, members)
-            self.rendezvous.reach(
-                "round%d" % number, self.args.deadline + GRACE, self.vanished(number, groups)
-            )
+            limit, vanished = self.args.deadline + GRACE, self.vanished(number, groups)
+            self.rendezvous.reach("round%d" % number, limit, vanished)
         self.rendezvous.close(len(schedule) * (self.args.deadline + GRACE))
         return self.code
 
@@ -395,14 +368,8 @@ class GroupRounds:
     def measure(self, name: str, ranks: Sequence[int]) -> Tuple[float, int]:
         """Return (seconds per iteration, wrong elements) of one group."""
         position, size, dist = list(ranks).index(self.context.rank), len(ranks), self.torch.distributed
-        join(
-            self.torch,
-            self.device,
-            dist.PrefixStore(name, self.rendezvous.groups),
-            position,
-            size,
-            2 * self.args.deadline,
-        )
+        store = dist.PrefixStore(name, self.rendezvous.groups)
+        join(self.torch, self.device, store, position, size, 2 * self.args.deadline)
         collective, dtype = self.args.collective[0], self.args.datatype[0]
         job = Collective(self.torch, self.device, collective, self.args.size, dtype, position, size)
         seconds = job.measure(False, self.args.warmup, self.args.iters)
@@ -474,14 +441,9 @@ def parser() -> argparse.ArgumentParser:
     modes = top.add_subparsers(dest="mode")
     for mode in ("sweep", "rounds"):
         add = modes.add_parser(mode).add_argument
-        add(
-            "-c",
-            "--collective",
-            type=names_of(COLLECTIVES),
-            default=["all_reduce"],
-            help="names, with commas",
-        )
-        add("-d", "--datatype", type=names_of(tuple(TYPES)), default=["float"], help="names, with commas")
+        known, commas = names_of(COLLECTIVES), "names, with commas"
+        add("-c", "--collective", type=known, default=["all_reduce"], help=commas)
+        add("-d", "--datatype", type=names_of(tuple(TYPES)), default=["float"], help=commas)
         add("-w", "--warmup", type=int, default=5 if mode == "sweep" else 2)
         add("-n", "--iters", type=int, default=20 if mode == "sweep" else 10)
         add("--check", type=int, choices=(0, 1), default=1, help="1: check the data")
@@ -498,11 +460,8 @@ def parser() -> argparse.ArgumentParser:
             add("-i", "--increment", type=parse_size, default=1 << 20, metavar="SIZE")
         else:
             add("-s", "--size", type=parse_size, default=256 << 20, metavar="SIZE")
-            add(
-                "--schedule",
-                default="",
-                help="JSON: rounds of groups of members; - reads stdin; else $COLLECTIVE_SCHEDULE",
-            )
+            form = "JSON: rounds of groups of members; - reads stdin; else $COLLECTIVE_SCHEDULE"
+            add("--schedule", default="", help=form)
     return top
 
 
@@ -516,9 +475,8 @@ def schedule_of(args: Any, env: Mapping[str, str]) -> List[List[List[str]]]:
             if not all(isinstance(member, str) for member in members) or len(set(members)) != len(members):
                 raise ValueError("a round needs disjoint groups of names: %s" % json.dumps(groups)[:80])
     except (ValueError, TypeError) as error:
-        raise Failure(
-            EXIT_USAGE, "invalid schedule in --schedule or COLLECTIVE_SCHEDULE: %s" % error
-        ) from None
+        why = "invalid schedule in --schedule or COLLECTIVE_SCHEDULE: %s" % error
+        raise Failure(EXIT_USAGE, why) from None
     return rounds
 
 
@@ -528,18 +486,15 @@ def prepare(args: Any, env: Any) -> None:
     env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
     env.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
     if args.nccl_debug:
-        env.update(
-            NCCL_DEBUG=args.nccl_debug, NCCL_DEBUG_FILE="/dev/stderr"
-        )  # the runner reads stderr, not a site's file
+        # the runner reads stderr, not a site's file
+        env.update(NCCL_DEBUG=args.nccl_debug, NCCL_DEBUG_FILE="/dev/stderr")
     elif env.get("NCCL_DEBUG"):
         env.setdefault("NCCL_DEBUG_FILE", "/dev/stderr")  # stdout is for results
 
 
 def work(args: Any, context: RankContext) -> int:
     """Run the requested mode; return the exit code."""
-    if args.mode == "sweep" and (
-        args.factor == 1 or args.factor < 0 or (not args.factor and args.increment <= 0)
-    ):
+    if args.mode == "sweep" and not (args.factor > 1 or (args.factor == 0 and args.increment > 0)):
         raise Failure(EXIT_USAGE, "the sweep would not end: -f must be 2 or more, or -i greater than 0")
     schedule = schedule_of(args, os.environ) if args.mode == "rounds" else []
     prepare(args, os.environ)
@@ -554,14 +509,8 @@ def work(args: Any, context: RankContext) -> int:
     except Exception:  # the others must not wait for this rank
         rendezvous.withdraw(args.rendezvous)
         raise
-    about = {
-        "rank": context.rank,
-        "local": context.local,
-        "node": context.node,
-        "host": context.host,
-        "pid": os.getpid(),
-    }
-    about.update(device=device.index, name=device.name, bus=device.bus, uuid=device.uuid)
+    about = {name: getattr(context, name) for name in ("rank", "local", "node", "host")}
+    about.update(pid=os.getpid(), device=device.index, name=device.name, bus=device.bus, uuid=device.uuid)
     context.label = rank_label(about)
     ranks = rendezvous.introduce(about, args.rendezvous)
     if args.mode == "rounds":

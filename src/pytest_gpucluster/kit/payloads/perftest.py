@@ -10,16 +10,22 @@ in slot N until MEETING_TIME + N x SLOT_LIMITS x limit seconds after their start
 """
 
 import contextlib
-import json
 import os
 import shutil
-import socket
 import subprocess
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from pytest_gpucluster.kit.payloads.perftest_output import error_of, read_perftest
-from pytest_gpucluster.kit.payloads.prelude import PORT_SPREAD, Door, expand, knock, node_name, own_port
+from pytest_gpucluster.kit.payloads.prelude import (
+    PORT_SPREAD,
+    Door,
+    JsonLink,
+    dial,
+    expand,
+    node_name,
+    own_port,
+)
 
 MEETING_TIME = 60.0  # seconds for the last task of a step to start
 PORTS = 24  # of a node: one for its payload, one per rail
@@ -66,24 +72,6 @@ def near_cpus(device: str, allowed: Set[int]) -> Set[int]:
     return near & allowed or allowed
 
 
-class PairLink:
-    """The connection to the payload of the other node in one slot; it carries lines of JSON."""
-
-    def __init__(self, link: socket.socket) -> None:
-        self.link, self.lines = link, link.makefile()
-
-    def send(self, value: Any) -> None:
-        """Send a value."""
-        self.link.sendall((json.dumps(value) + "\n").encode())
-
-    def receive(self) -> Any:
-        """Return the next value. EOFError if the other payload has ended."""
-        line = self.lines.readline()
-        if not line:
-            raise EOFError("the payload of the other node has ended")
-        return json.loads(line)
-
-
 class PerftestNode:
     """This node in the plan; it reports each result of which it is the client."""
 
@@ -94,7 +82,7 @@ class PerftestNode:
         text = printed_by("ib_write_bw", "--help")
         self.cuda = gpu_memory_options(text)
         self.json = JSON_REPORT if "--out_json_file" in text else ()
-        self.waiting = {}  # type: Dict[int, PairLink]
+        self.waiting = {}  # type: Dict[int, JsonLink]
         self.meeting = Door(self.port_of(self.name))
 
     def port_of(self, node: str, rail: int = -1) -> int:
@@ -103,26 +91,21 @@ class PerftestNode:
         place = int(self.plan["nodes"][node]["place"]) % places
         return own_port(os.environ, places * PORTS) + place * PORTS + 1 + rail
 
-    def meet(self, number: int, pair: Sequence[str]) -> PairLink:
+    def meet(self, number: int, pair: Sequence[str]) -> JsonLink:
         """Return the connection to the partner in a slot: the first node of a pair calls, the second one answers."""
         until = self.began + MEETING_TIME + number * SLOT_LIMITS * self.limit
         if self.name == pair[1]:
             while number not in self.waiting:
                 slot, caller = self.meeting.next(until)
                 caller.settimeout(MEETING_TIME + self.limit)
-                self.waiting[slot] = PairLink(caller)
+                self.waiting[slot] = JsonLink(caller)
             return self.waiting.pop(number)
-        where = (self.plan["nodes"][pair[1]]["address"], self.port_of(pair[1]))
-        while True:
-            try:
-                called = PairLink(socket.create_connection(where, 5))
-                break
-            except OSError:
-                if time.monotonic() > min(until, self.began + MEETING_TIME):  # later, it has ended
-                    raise
-                time.sleep(0.2)
+        address, end = (
+            self.plan["nodes"][pair[1]]["address"],
+            self.began + MEETING_TIME,
+        )  # later, it has ended
+        called = JsonLink(dial(address, self.port_of(pair[1]), number, min(until, end)))
         called.link.settimeout(max(MEETING_TIME, until - time.monotonic()) + self.limit)
-        knock(called.link, number)
         return called
 
     def slot(self, number: int, rails: List[str], tests: List[str], pair: Sequence[str]) -> None:
@@ -130,15 +113,13 @@ class PerftestNode:
 
         After a test that failed the others of the slot are left out: they would fail for the same reason, and later.
         """
-        with contextlib.closing(self.meet(number, pair).link) as link:
-            both = PairLink(link)
+        with contextlib.closing(self.meet(number, pair)) as both:
             for test in tests:
                 server = pair[0] if test == "send" else pair[1]
-                good = (
-                    self.serve(both, test, rails)
-                    if server == self.name
-                    else self.call(both, number, test, rails, server)
-                )
+                if server == self.name:
+                    good = self.serve(both, test, rails)
+                else:
+                    good = self.call(both, number, test, rails, server)
                 if not good:
                     return
 
@@ -157,17 +138,12 @@ class PerftestNode:
         os.sched_setaffinity(0, near_cpus(device, allowed))  # of this thread; the tool inherits it
         try:
             # nvidia-smi counts GPUs by PCI address
-            return subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=dict(os.environ, CUDA_DEVICE_ORDER="PCI_BUS_ID"),
-            )
+            env, pipe = dict(os.environ, CUDA_DEVICE_ORDER="PCI_BUS_ID"), subprocess.PIPE
+            return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=env)
         finally:
             os.sched_setaffinity(0, allowed)
 
-    def serve(self, both: PairLink, test: str, rails: List[str]) -> bool:
+    def serve(self, both: JsonLink, test: str, rails: List[str]) -> bool:
         """Run the servers of a test until the client has finished; return whether all its tests worked."""
         tools = {rail: self.start(test, rail, self.name) for rail in rails}
         try:
@@ -188,7 +164,7 @@ class PerftestNode:
             time.sleep(0.02)
         return error_of(end_of(tool, 0.0)[1]) or "the server did not listen within %g s" % self.limit
 
-    def call(self, both: PairLink, number: int, test: str, rails: List[str], server: str) -> bool:
+    def call(self, both: JsonLink, number: int, test: str, rails: List[str], server: str) -> bool:
         """Run the clients of a test and report their results; return whether all worked."""
         refused = both.receive()
         host = self.plan["nodes"][server]["address"]

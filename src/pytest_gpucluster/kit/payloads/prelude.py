@@ -24,9 +24,8 @@ SIOCGIFADDR = 0x8915
 FEW_FILES = 1024  # open files: the default of Linux; CUDA and NCCL fail with fewer
 FIRST_PORT, PORT_SPREAD = 20000, 12000  # below 32768, where the ephemeral ports of Linux begin
 EXIT_STUCK = 4
-SECRET = (
-    "GPUCLUSTER_STEP_SECRET"  # in the environment of a step's tasks, whose command line other users can read
-)
+# in the environment of a step's tasks, whose command line other users can read
+SECRET = "GPUCLUSTER_STEP_SECRET"
 _HELLO = 256  # bytes at most of the line with which a task of the step introduces itself
 _OUTSIDE = 256  # connections that have said nothing; the oldest goes, so that strangers use up no files
 _WRITING = threading.Lock()
@@ -103,9 +102,8 @@ def reporter(key: str) -> Callable[..., None]:
 
     def report(kind: str, **facts: Any) -> None:
         rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0"
-        print_json(
-            **dict({key: kind, "rank": int(rank) if rank.isdigit() else -1, "node": node_name()}, **facts)
-        )
+        own = {key: kind, "rank": int(rank) if rank.isdigit() else -1, "node": node_name()}
+        print_json(**dict(own, **facts))
 
     return report
 
@@ -164,12 +162,8 @@ def run_phases(
     except Failure as error:
         report(error.kind, reason=str(error))
     except BaseException as error:
-        report(
-            "failed",
-            phase=watch.phase,
-            reason=text(error),
-            code=error.code if isinstance(error, FewGpus) else "",
-        )
+        code = error.code if isinstance(error, FewGpus) else ""
+        report("failed", phase=watch.phase, reason=text(error), code=code)
     return 1
 
 
@@ -222,9 +216,8 @@ def address_of(interface: str) -> str:
     known = interfaces()
     if interface not in known:
         there = ", ".join(sorted(known)) or "none"
-        raise Failure(
-            "interface", "interface %s has no IPv4 address here; there are: %s" % (interface, there)
-        )
+        text = "interface %s has no IPv4 address here; there are: %s" % (interface, there)
+        raise Failure("interface", text)
     return known[interface]
 
 
@@ -321,3 +314,40 @@ class Door:
 def knock(link: socket.socket, number: int) -> None:
     """Introduce this task to a Door by the secret of the step."""
     link.sendall(("%s %d\n" % (os.environ[SECRET], number)).encode())
+
+
+def dial(address: str, port: int, number: int, until: float) -> socket.socket:
+    """Return a connection to a Door, which may open later, to which this task is introduced; OSError after `until`."""
+    while True:
+        try:
+            link = socket.create_connection((address, port), 5.0)
+            knock(link, number)
+        except OSError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)
+        else:
+            return link
+
+
+class JsonLink:
+    """A connection to another task that carries lines of JSON."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self.link, self.lines = link, link.makefile()
+
+    def send(self, value: Any) -> None:
+        """Send a value."""
+        self.link.sendall((json.dumps(value) + "\n").encode())
+
+    def receive(self) -> Any:
+        """Return the next value. EOFError if the other task has ended."""
+        line = self.lines.readline()
+        if not line:
+            raise EOFError("the payload of the other node has ended")
+        return json.loads(line)
+
+    def close(self) -> None:
+        """Close it."""
+        self.lines.close()
+        self.link.close()

@@ -37,9 +37,8 @@ class RankContext:
             self.size = int(env.get("SLURM_STEP_NUM_TASKS") or env["SLURM_NTASKS"])
             self.local = int(env.get("SLURM_LOCALID", "0"))
         except KeyError as error:
-            raise Failure(
-                EXIT_USAGE, "%s is not set: start this payload with srun, one task per GPU" % error
-            ) from None
+            text = "%s is not set: start this payload with srun, one task per GPU" % error
+            raise Failure(EXIT_USAGE, text) from None
         nodes = expand(env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or "")
         self.host = socket.gethostname().split(".")[0]
         self.node = env.get("SLURMD_NODENAME") or self.host
@@ -204,8 +203,11 @@ class HeartbeatMonitor:
                 return
             if silent is not None:
                 self.report(silent, "no sign of life for %g s" % SILENT)
-            if aborted:
-                self.leave(EXIT_FAILED)
+            if aborted:  # another rank has failed, which printed the reason
+                try:
+                    self.leave()
+                finally:
+                    exit_now(EXIT_FAILED)
 
     def silent(self) -> Optional[int]:
         """Return a rank without heartbeats for SILENT seconds, None if there is none."""
@@ -246,31 +248,20 @@ class HeartbeatMonitor:
         try:
             if self.control.add("aborted", 1) == 1:
                 write_line(GIVEN_UP)
-            self.rendezvous.leave("sweep", "left")
-            self.rendezvous.linger(2 * BEAT)
+            self.leave()
         except Exception:
             write_line(GIVEN_UP)  # rank 0 is gone
 
-    def leave(self, code: int) -> None:
-        """Exit since another rank has failed, which printed the reason."""
-        try:
-            self.rendezvous.leave("sweep", "left")
-            self.rendezvous.linger(2 * BEAT)
-        finally:
-            exit_now(code)
+    def leave(self) -> None:
+        """Leave the sweep; rank 0 serves the store until all others have."""
+        self.rendezvous.leave("sweep", "left")
+        self.rendezvous.linger(2 * BEAT)
 
 
 def join(torch: Any, device: Any, store: Any, rank: int, size: int, timeout: float) -> None:
     """Initialise the process group of these ranks."""
-    options = {
-        "store": store,
-        "rank": rank,
-        "world_size": size,
-        "timeout": dt.timedelta(seconds=timeout),
-    }
-    if (
-        device.backend == "nccl"
-        and "device_id" in inspect.signature(torch.distributed.init_process_group).parameters
-    ):
-        options["device_id"] = device.device
-    torch.distributed.init_process_group(device.backend, **options)
+    start = torch.distributed.init_process_group
+    bound = device.backend == "nccl" and "device_id" in inspect.signature(start).parameters
+    options = {"device_id": device.device} if bound else {}
+    limit = dt.timedelta(seconds=timeout)
+    start(device.backend, store=store, rank=rank, world_size=size, timeout=limit, **options)

@@ -71,10 +71,7 @@ def accounts(
         for name in sorted(own.keys() - {known.lower() for known in config.accounts} - {"root"}):
             yield _unexpected(named("account", name))
     yield Metric("accounts", len(own), "accounts", detail=True)
-    stated_limits = (
-        one.limits for account in config.accounts.values() for one in (account, *account.users.values())
-    )
-    yield from _not_enforced(any(_any_limit(it) for it in stated_limits), enforced)
+    yield from _not_enforced(any(_any_limit(it.limits) for it in _stated(config)), enforced)
 
 
 @check(
@@ -231,10 +228,8 @@ def job_records(records: Records, hours: float, enforced: Collection[str]) -> Ju
         measured = f"{', '.join(why.values())} ({one})"
         yield Finding(one.part, measured, "a complete record", code=next(iter(why)))
     if (total := len(broken)) > SHOWN:
-        part, found = (
-            Part("job", name="job records"),
-            Quantity(total, "records", f"{total} incomplete in all"),
-        )
+        part = Part("job", name="job records")
+        found = Quantity(total, "records", f"{total} incomplete in all")
         yield Finding(part, found, Quantity(0, "records", "complete"), code="incomplete")
     yield from _unknown_jobs(records)
     if not records.jobs and not records.compared:
@@ -307,9 +302,8 @@ def _any_limit(limits: Mapping[str, Value]) -> bool:
 
 def _not_enforced(stated: bool, enforced: Collection[str]) -> Iterator[Finding | Advisory]:
     if stated and "limits" not in enforced:
-        yield Finding(
-            ENFORCE, _shown(enforced), "limits: otherwise Slurm ignores them", code="limits_ignored"
-        )
+        expected = "limits: otherwise Slurm ignores them"
+        yield Finding(ENFORCE, _shown(enforced), expected, code="limits_ignored")
     elif not stated and "associations" not in enforced:
         expected = "associations: otherwise users may name any account"
         yield Advisory(ENFORCE, _shown(enforced), expected, code="accounts_unchecked")
@@ -330,9 +324,14 @@ def _restricted(job: Access, partitions: Mapping[str, PartitionInfo]) -> bool:
     return any(_policy(getattr(one, key)) for one in known for key in _POLICY)
 
 
+def _stated(config: AccountingConfig) -> Iterator[AccountUser]:
+    """Yield what the cluster file states of accounts and of their users."""
+    for account in config.accounts.values():
+        yield from (account, *account.users.values())
+
+
 def _shares_stated(config: AccountingConfig) -> bool:
-    users = (user for account in config.accounts.values() for user in account.users.values())
-    return any(one.fairshare is not None for one in (*config.accounts.values(), *users))
+    return any(one.fairshare is not None for one in _stated(config))
 
 
 def _value(value: object) -> str:
@@ -400,10 +399,8 @@ def _unknown_jobs(records: Records) -> Judgement:
     jobs = len(records.runaways) + len(records.missing)
     if jobs and records.unsent != 0:
         unsent = "an unknown number of" if records.unsent is None else str(records.unsent)
-        raise NotAvailable(
-            f"the accounting and squeue differ in {count(jobs, 'job')}, and slurmctld has {unsent} records that it has not sent "
-            "to slurmdbd yet"
-        )
+        records_there = f"slurmctld has {unsent} records that it has not sent to slurmdbd yet"
+        raise NotAvailable(f"the accounting and squeue differ in {count(jobs, 'job')}, and {records_there}")
     for one in records.runaways[:SHOWN]:
         since = one.started or one.submitted or "an unknown time"
         measured = f"alive in the accounting since {since}, unknown to squeue ({one})"
@@ -411,6 +408,5 @@ def _unknown_jobs(records: Records) -> Judgement:
     for job in records.missing:
         yield Finding(job_part(job), "no record of a job of this run", "a record", code="no_record")
     if records.hidden:
-        yield NotAvailable(
-            "PrivateData=jobs hides other users' jobs: run it as an operator to find runaway jobs"
-        )
+        advice = "run it as an operator to find runaway jobs"
+        yield NotAvailable(f"PrivateData=jobs hides other users' jobs: {advice}")

@@ -5,6 +5,7 @@ Names of limits: `sacctmgr show assoc|qos format=` of Slurm 22.05 to 26.05 (src/
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -110,22 +111,16 @@ def _word(text: str) -> str:
     return text
 
 
-def _association_limits(value: dict[str, Any]) -> dict[str, Any]:
-    return dict(stated_limits(value, ASSOCIATION_LIMITS))
-
-
-def _qos_limits(value: dict[str, Any]) -> dict[str, Any]:
-    return dict(stated_limits(value, QOS_LIMITS))
-
-
 def _users(value: Any) -> Any:
     return {name: {} for name in value} if isinstance(value, (list, tuple)) else value
 
 
 Name = Annotated[str, Field(min_length=1), AfterValidator(_word)]
 Names = tuple[Name, ...]
-AssociationLimits = Annotated[dict[str, Any], AfterValidator(_association_limits)]
-QosLimits = Annotated[dict[str, Any], AfterValidator(_qos_limits)]
+AssociationLimits = Annotated[
+    dict[str, Any], AfterValidator(partial(stated_limits, known=ASSOCIATION_LIMITS))
+]
+QosLimits = Annotated[dict[str, Any], AfterValidator(partial(stated_limits, known=QOS_LIMITS))]
 FairshareShares = Count | Literal["parent"]
 
 

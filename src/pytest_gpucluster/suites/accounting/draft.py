@@ -9,13 +9,9 @@ import yaml
 
 from pytest_gpucluster.cluster.slurm.inventory import parse_config, parse_partitions
 from pytest_gpucluster.core.errors import GpuClusterError
+from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.suites.accounting import facts
-from pytest_gpucluster.suites.accounting.config import (
-    ASSOCIATION_LIMITS,
-    QOS_LIMITS,
-    is_word,
-    written,
-)
+from pytest_gpucluster.suites.accounting.config import ASSOCIATION_LIMITS, QOS_LIMITS, is_word, written
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -61,10 +57,7 @@ def commands(config: Mapping[str, str]) -> list[tuple[str, ...]]:
 def _associations(config: Mapping[str, str]) -> tuple[str, ...]:
     columns = ",".join((*facts.ASSOCIATION, *ASSOCIATION_LIMITS))
     return (
-        "sacctmgr",
-        "-nP",
-        "show",
-        "assoc",
+        *("sacctmgr", "-nP", "show", "assoc"),
         f"cluster={config.get('ClusterName', '')}",
         f"format={columns}",
     )
@@ -124,55 +117,47 @@ def lines(survey: Survey) -> list[str]:
         return EXAMPLE
     draft = _Draft(survey, parse_config(survey.outputs[_CONFIG]))
     try:
+        accounts = _accounts(draft)
+        qos = facts.parse_qos(draft.output(_QOS), QOS_LIMITS)
         section = {
-            "accounts": _accounts(draft),
-            "qos": {name: _qos(draft, one) for name, one in _all_qos(draft)},
+            "accounts": accounts,
+            "qos": {name: _qos(draft, qos[name]) for name in draft.names(qos)},
             "partitions": dict(_partitions(draft, parse_partitions(draft.output(_PARTITIONS)))),
         }
     except (GpuClusterError, KeyError) as error:
         why = f"{error.args[0][0]} failed" if isinstance(error, KeyError) else str(error)
-        return [*EXAMPLE[:1], f"# the accounting could not be read: {_one_line(why)}", *EXAMPLE[1:]]
-    notes = [f"# left out: {_one_line(why)}" for why in dict.fromkeys(draft.left_out)]
+        return [*EXAMPLE[:1], f"# the accounting could not be read: {one_line(why, 200)}", *EXAMPLE[1:]]
+    notes = [f"# left out: {one_line(why, 200)}" for why in dict.fromkeys(draft.left_out)]
     drafted = _block(section, default_flow_style=None) + _block(_settings(draft), default_flow_style=False)
     return ["", "# as sacctmgr and scontrol show them", *notes, "accounting:", *drafted, *_MORE]
 
 
 def _block(section: Mapping[str, Any], **style: Any) -> list[str]:
     """Return the keys that have a value as YAML, indented."""
-    text = yaml.safe_dump(
-        {key: value for key, value in section.items() if value}, sort_keys=False, width=110, **style
-    )
+    stated = {key: value for key, value in section.items() if value}
+    text = yaml.safe_dump(stated, sort_keys=False, width=110, **style)
     return [f"  {line}" for line in text.splitlines()]
 
 
 def _settings(draft: _Draft) -> dict[str, Any]:
-    found = {name: draft.config.get(name, "") for name in _SETTINGS}
     usable = {
-        name: value for name, value in found.items() if value and draft.survey.may_be_written(name, value)
+        name: int(value) if value.isdecimal() else value
+        for name in _SETTINGS
+        if (value := draft.config.get(name, "")) and draft.survey.may_be_written(name, value)
     }
-    return {"settings": {name: int(value) if value.isdecimal() else value for name, value in usable.items()}}
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:200]
+    return {"settings": usable}
 
 
 def _accounts(draft: _Draft) -> dict[str, Any]:
     private = facts.parse_private_data(draft.output(_PRIVATE)) & {"accounts", "users"}
-    name = draft.output(_NAME).strip()
-    if private and not facts.sees_all(name, draft.config, _level(draft, name)):
-        draft.left_out.append(
-            f"accounts: PrivateData={','.join(sorted(private))} hides some; run init as an operator"
-        )
+    name, hides = draft.output(_NAME).strip(), f"PrivateData={','.join(sorted(private))} hides some"
+    levels = dict(line.split("|") for line in draft.output(_LEVELS).splitlines() if line.count("|") == 1)
+    if private and not facts.sees_all(name, draft.config, levels.get(name, "")):
+        draft.left_out.append(f"accounts: {hides}; run init as an operator")
         return {}
     found = facts.parse_associations(draft.output(_associations(draft.config)), ASSOCIATION_LIMITS)
     own = {one.account: one for one in found if not one.user and one.account != "root"}
     return {name: _account(draft, own[name], found) for name in draft.names(own)}
-
-
-def _level(draft: _Draft, name: str) -> str:
-    rows = (line.split("|") for line in draft.output(_LEVELS).splitlines())
-    return next((row[1] for row in rows if len(row) == 2 and row[0] == name), "")
 
 
 def _account(draft: _Draft, own: Association, found: Sequence[Association]) -> dict[str, Any]:
@@ -188,11 +173,6 @@ def _account(draft: _Draft, own: Association, found: Sequence[Association]) -> d
 def _user(draft: _Draft, account: Association, user: Association) -> dict[str, Any]:
     qos = {} if user.qos == account.qos else draft.listed("qos", user.qos)
     return {**draft.shares(user.fairshare, "1"), **qos, **draft.limits(user.limits, account.limits)}
-
-
-def _all_qos(draft: _Draft) -> Iterator[tuple[str, QosInfo]]:
-    found = facts.parse_qos(draft.output(_QOS), QOS_LIMITS)
-    return ((name, found[name]) for name in draft.names(found))
 
 
 def _qos(draft: _Draft, one: QosInfo) -> dict[str, Any]:

@@ -112,17 +112,8 @@ def parse_associations(text: str, limits: Mapping[str, str]) -> tuple[Associatio
     found = []
     for row in _rows(text, len(ASSOCIATION) + len(limits), "sacctmgr show assoc"):
         account, user, partition, parent, fairshare, qos = row[: len(ASSOCIATION)]
-        found.append(
-            Association(
-                account,
-                user,
-                partition,
-                parent,
-                fairshare,
-                _names(qos),
-                _limits(row[len(ASSOCIATION) :], limits),
-            )
-        )
+        its = _limits(row[len(ASSOCIATION) :], limits)
+        found.append(Association(account, user, partition, parent, fairshare, _names(qos), its))
     if not any(one.account == "root" for one in found):  # every cluster has it
         raise ProbeError("sacctmgr show assoc: the answer has no account root")
     return tuple(found)
@@ -133,13 +124,10 @@ def parse_qos(text: str, limits: Mapping[str, str]) -> dict[str, QosInfo]:
     found = {}
     for row in _rows(text, len(QOS) + len(limits), "sacctmgr show qos"):
         name, priority, preempt, flags = row[: len(QOS)]
-        found[name] = QosInfo(
-            name,
-            _number(priority or "0", "Priority of a QoS"),
-            _names(preempt),
-            _names(flags),
-            _limits(row[len(QOS) :], limits),
-        )
+        if not re.fullmatch(r"[0-9]{0,19}", priority):
+            raise ProbeError(f"Priority of a QoS is no number: {priority[:40]!r}")
+        its = _limits(row[len(QOS) :], limits)
+        found[name] = QosInfo(name, int(priority or 0), _names(preempt), _names(flags), its)
     if not found:
         raise ProbeError("sacctmgr show qos: the answer has no QoS")
     return found
@@ -147,11 +135,10 @@ def parse_qos(text: str, limits: Mapping[str, str]) -> dict[str, QosInfo]:
 
 def parse_records(text: str) -> tuple[JobRecord, ...]:
     """Read `sacct -nP -X` with the columns RECORD."""
-    found = []
-    for row in _rows(text, len(RECORD), "sacct"):
-        values = [row[0], *row[1:4], row[4].partition(" ")[0], *map(_time, row[5:8]), *row[8:]]
-        found.append(JobRecord(*values))
-    return tuple(found)
+    return tuple(
+        JobRecord(*[*row[:4], row[4].partition(" ")[0], *map(_time, row[5:8]), *row[8:]])
+        for row in _rows(text, len(RECORD), "sacct")
+    )
 
 
 def parse_queue_size(text: str) -> int | None:
@@ -202,9 +189,8 @@ def fairshare_weight(settings: Mapping[str, str]) -> float:
 
 def read_refusal(text: str) -> SubmitReply:
     """Read the stderr of an sbatch that failed, with or without --test-only."""
-    lines = [
-        re.sub(r"^(?:sbatch: |error: |allocation failure: )+", "", line.strip()) for line in text.splitlines()
-    ]
+    prefix = r"^(?:sbatch: |error: |allocation failure: )+"
+    lines = [re.sub(prefix, "", line.strip()) for line in text.splitlines()]
     result = "refused" if _DENIED.search(text) else "limit" if _LIMIT.search(text) else "unclear"
     return SubmitReply(result, " / ".join(line for line in lines if line)[-300:])
 
@@ -213,9 +199,8 @@ def _rows(text: str, columns: int, command: str) -> list[list[str]]:
     rows = [line.split("|") for line in text.splitlines() if line.strip()]
     for row in rows:
         if len(row) != columns:
-            raise ProbeError(
-                f"{command}: a row has {len(row)} columns instead of {columns}: {'|'.join(row)[:80]!r}"
-            )
+            shown = "|".join(row)[:80]
+            raise ProbeError(f"{command}: a row has {len(row)} columns instead of {columns}: {shown!r}")
     return rows
 
 
@@ -238,9 +223,3 @@ def _time(text: str) -> str:
         if _TIME.fullmatch(text):
             return dt.datetime.fromisoformat(text).isoformat()
     return ""
-
-
-def _number(text: str, what: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 20):
-        raise ProbeError(f"{what} is no number: {text[:40]!r}")
-    return int(text)

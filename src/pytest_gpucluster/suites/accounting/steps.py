@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from pytest_gpucluster.cluster.slurm.batch import SMALL_JOB
 from pytest_gpucluster.core.errors import NotAvailable, SlurmError
@@ -13,12 +14,10 @@ from pytest_gpucluster.suites.accounting import facts
 from pytest_gpucluster.suites.accounting.config import ASSOCIATION_LIMITS, QOS_LIMITS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.suites.accounting.config import Access, AccountingConfig
-
-    T = TypeVar("T")
 
 MOST_RUNAWAYS = 200  # that a second query confirms
 LATER = 10.0  # seconds until the second query for a job that squeue does not show: slurmctld sends records every few seconds
@@ -87,7 +86,7 @@ class Accounting:
         """What slurmdbd hides from this user (PrivateData of slurmdbd.conf)."""
         if self.who.sees_all:
             return frozenset()
-        return self.query(facts.parse_private_data, "sacctmgr", "show", "configuration")
+        return facts.parse_private_data(self.run("sacctmgr", "show", "configuration"))
 
     @cached_property
     def associations(self) -> tuple[facts.Association, ...]:
@@ -97,19 +96,15 @@ class Accounting:
         limits = _used(ASSOCIATION_LIMITS, (one.limits for one in stated))
         columns = ",".join((*facts.ASSOCIATION, *limits))
         cluster = f"cluster={self.settings.get('ClusterName', '')}"
-        return self.query(
-            lambda text: facts.parse_associations(text, limits),
-            *("sacctmgr", "-nP", "show", "assoc", cluster, f"format={columns}"),
-        )
+        text = self.run("sacctmgr", "-nP", "show", "assoc", cluster, f"format={columns}")
+        return facts.parse_associations(text, limits)
 
     @cached_property
     def qos(self) -> dict[str, facts.QosInfo]:
         """All QoS, with the limits that the file states anywhere."""
         limits = _used(QOS_LIMITS, (one.limits for one in self.config.qos.values()))
         columns = ",".join((*facts.QOS, *limits))
-        return self.query(
-            lambda text: facts.parse_qos(text, limits), "sacctmgr", "-nP", "show", "qos", f"format={columns}"
-        )
+        return facts.parse_qos(self.run("sacctmgr", "-nP", "show", "qos", f"format={columns}"), limits)
 
     def become(self, user: str) -> tuple[str, ...]:
         """Return the command prefix with which a command runs as a user; NotAvailable where that is not possible.
@@ -133,20 +128,12 @@ class Accounting:
         NotAvailable where this machine cannot become the user, or does not know it.
         """
         words = {"account": access.account, "partition": access.partition, "qos": access.qos}
-        argv = (
-            *self.become(access.user),
-            *SMALL_JOB,
-            "--chdir=/",
-            *(f"--{key}={value}" for key, value in words.items() if value),
-            "--test-only",
-            "--wrap=true",
-        )
+        asked = (f"--{key}={value}" for key, value in words.items() if value)
+        argv = (*SMALL_JOB, "--chdir=/", *asked, "--test-only", "--wrap=true")
         try:
-            self.slurm.run(*argv)
+            self.slurm.run(*self.become(access.user), *argv)
         except SlurmError as error:
-            if error.rc is None or (
-                "sbatch" not in error.stderr and "allocation failure" not in error.stderr
-            ):
+            if error.rc is None or not re.search("sbatch|allocation failure", error.stderr):
                 raise NotAvailable(str(error)) from error  # runuser or sudo, or no answer
             return facts.read_refusal(error.stderr)
         return facts.SubmitReply("accepted")
@@ -189,7 +176,7 @@ class Accounting:
 
     def _sacct(self, *options: str) -> tuple[facts.JobRecord, ...]:
         columns = ",".join(facts.RECORD)
-        return self.query(facts.parse_records, "sacct", "-a", "-X", "-nP", *options, "-o", columns)
+        return facts.parse_records(self.run("sacct", "-a", "-X", "-nP", *options, "-o", columns))
 
     def run(self, *argv: str) -> str:
         """Run a command; NotAvailable with its message where it failed."""
@@ -197,10 +184,6 @@ class Accounting:
             return self.slurm.run(*argv)
         except SlurmError as error:
             raise NotAvailable(str(error)) from error
-
-    def query(self, parse: Callable[[str], T], *argv: str) -> T:
-        """Run a command and read its output."""
-        return parse(self.run(*argv))
 
 
 def _used(known: Mapping[str, str], stated: Iterable[Mapping[str, object]]) -> dict[str, str]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.core.check import Judgement, Verdict
     from pytest_gpucluster.suites.burnin.config import BurninConfig
-    from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals
+    from pytest_gpucluster.suites.burnin.results import BurninResult
 
 NODE = Part("node")
 MAX_STARTS = 100  # braces before the JSON that are tried
@@ -42,9 +42,8 @@ _MILD = frozenset({None, 0, 1, _CONFIG})
 # hardware, except an EUD (NVIDIA's extended diagnostic) that failed: it has the severity isolate
 _EUD = 7
 _SOFTWARE_CATEGORIES = frozenset({3, 4, 6, _EUD, 8, 16})
-_REBOOT = (
-    126  # DCGM_FR_GPU_RECOVERY_REBOOT: its severity is isolate, its message asks for a reboot of the node
-)
+# DCGM_FR_GPU_RECOVERY_REBOOT: its severity is isolate, its message asks for a reboot of the node
+_REBOOT = 126
 _DEPLOYMENT = "Deployment"  # the category of software tests; others: Hardware, Integration, Stress
 
 
@@ -93,9 +92,7 @@ def read(rc: int | None, out: str, err: str = "") -> DcgmDiag:
     root = next((found[name] for name in ROOTS if isinstance(found.get(name), dict)), None)
     if root is None:
         raise ProbeError(f"dcgmi diag: JSON without {' or '.join(ROOTS)}: {sorted(found)[:5]}")
-    metadata: dict[str, Any] = next(
-        (of["metadata"] for of in (found, root) if isinstance(of.get("metadata"), dict)), {}
-    )
+    metadata = safe_json.as_dict(found.get("metadata")) or safe_json.as_dict(root.get("metadata"))
     version = str(root.get("version") or metadata.get("DCGM Version") or metadata.get("version") or "")
     error = _texts(root.get("runtime_error"))
     problem = f"dcgmi diag: {error}" if error else ""
@@ -124,16 +121,10 @@ def _json_in(text: str) -> dict[str, Any] | None:
     return first
 
 
-def _objects(value: Any) -> Iterator[dict[str, Any]]:
-    for entry in value if isinstance(value, list) else ():
-        if isinstance(entry, dict):
-            yield entry
-
-
 def _results(root: dict[str, Any]) -> Iterator[DcgmResult]:
-    for category in _objects(root.get("test_categories")):
-        for test in _objects(category.get("tests")):
-            results = list(_objects(test.get("results")))
+    for category in safe_json.as_dicts(root.get("test_categories")):
+        for test in safe_json.as_dicts(category.get("tests")):
+            results = safe_json.as_dicts(test.get("results"))
             found = [_result(category, test, result, where) for result in results for where in _where(result)]
             summary = test.get("test_summary")
             if isinstance(summary, dict):
@@ -141,9 +132,8 @@ def _results(root: dict[str, Any]) -> Iterator[DcgmResult]:
                 # the summary repeats the warnings of the entities; only it has the faults of no entity
                 known = {warning for one in found for warning in one.warnings}
                 bad = [one for one in found if one.status in (*FAILED, *WARNED)]
-                if not found or (
-                    whole.status in (*FAILED, *WARNED) and not (bad and known.issuperset(whole.warnings))
-                ):
+                repeated = bad and known.issuperset(whole.warnings)
+                if not found or (whole.status in (*FAILED, *WARNED) and not repeated):
                     found.append(whole)
             yield from found
 
@@ -181,9 +171,8 @@ def _where(result: dict[str, Any]) -> list[Part]:
 
 
 def _entity(group: str, number: str) -> Part:
-    if group == "GPU" and number.isdigit():
-        return gpu(int(number))
-    return Part("device", name=f"{group} {number}")
+    is_gpu = group == "GPU" and number.isdigit()
+    return gpu(int(number)) if is_gpu else Part("device", name=f"{group} {number}")
 
 
 def _texts(value: Any) -> str:
@@ -192,9 +181,8 @@ def _texts(value: Any) -> str:
         return "; ".join(filter(None, (_texts(entry) for entry in value)))
     if isinstance(value, dict):
         # `warnings`: form of the software tests of dcgmi 3.3
-        return str(
-            next((value[name] for name in ("warning", "warnings", "error", "message") if value.get(name)), "")
-        )
+        names = ("warning", "warnings", "error", "message")
+        return str(next(filter(None, map(value.get, names)), ""))
     return str(value) if value else ""
 
 
@@ -204,16 +192,6 @@ def _with_software_cause(verdict: Verdict, *_facts: object) -> Verdict:
         return verdict
     cause = "NVIDIA's diagnostic found wrong settings or software of the node; the hardware passed"
     return replace(verdict, cause=cause, hint="correct what DCGM reports above; repeat with dcgmi diag -r 1")
-
-
-def _diagnosis(totals: NodeTotals) -> DcgmDiag | None:
-    """Return the results of `dcgmi diag` on the node, None if it did not run."""
-    if totals.dcgm is None:
-        return None
-    try:
-        return read(totals.dcgm["rc"], str(totals.dcgm["out"]), str(totals.dcgm.get("err", "")))
-    except ProbeError as error:
-        return DcgmDiag((), str(error))
 
 
 @revised(_with_software_cause)
@@ -227,10 +205,14 @@ def _diagnosis(totals: NodeTotals) -> DcgmDiag | None:
 )
 def dcgm(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Every test of `dcgmi diag` passes."""
-    found = _diagnosis(burnin.nodes[node_name])
-    if found is None:
-        yield from unmeasured(burnin.nodes[node_name], "dcgm", config=config)
+    totals = burnin.nodes[node_name]
+    if totals.dcgm is None:
+        yield from unmeasured(totals, "dcgm", config=config)
         return
+    try:
+        found = read(totals.dcgm["rc"], str(totals.dcgm["out"]), str(totals.dcgm.get("err", "")))
+    except ProbeError as error:
+        found = DcgmDiag((), str(error))
     if found.problem:
         yield NotAvailable(found.problem)
     by_status = Counter(result.status for result in found.results)
@@ -241,7 +223,7 @@ def dcgm(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgemen
     beyond = {result.status for result in found.results if result.category != _DEPLOYMENT}
     if set(by_status) <= {*SKIPPED} and not found.problem:
         raise NotAvailable("dcgmi diag skipped every test")
-    elif beyond and beyond <= {*SKIPPED}:
+    if beyond and beyond <= {*SKIPPED}:
         # DCGM does not allow them on this product (is_allowed), or a plugin is not installed
         raise NotAvailable("dcgmi diag skipped every test of the hardware and ran only those of software")
 

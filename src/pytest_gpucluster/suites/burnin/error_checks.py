@@ -7,7 +7,7 @@ import statistics
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check, revised
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check, revised, with_cause
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.fault_rules import Allowance
 from pytest_gpucluster.core.finding import Quantity, Quote
@@ -72,13 +72,13 @@ def risen_counters(
 
 def _with_driver_cause(verdict: Verdict, *_facts: object) -> Verdict:
     """Return another cause if the only finding is an nvidia-smi that fails under load."""
-    if not verdict.findings or any(finding.part != SMI for finding in verdict.findings):
-        return verdict
-    return replace(
+    return with_cause(
         verdict,
-        cause="the driver does not answer: a GPU hangs or fell off the bus, or its device files are gone",
-        hint="nvidia-smi on the node; dmesg | grep -i -e xid -e nvrm; ps -eo pid,stat,wchan:30,args | grep nvidia; "
+        "no_answer",
+        "the driver does not answer: a GPU hangs or fell off the bus, or its device files are gone",
+        "nvidia-smi on the node; dmesg | grep -i -e xid -e nvrm; ps -eo pid,stat,wchan:30,args | grep nvidia; "
         "reset the GPU or reboot",
+        action=verdict.action,
     )
 
 

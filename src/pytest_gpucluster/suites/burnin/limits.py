@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_gpucluster.suites.burnin.config import BurninConfig
-    from pytest_gpucluster.suites.burnin.results import BurninResult, GpuInfo
+    from pytest_gpucluster.suites.burnin.results import BurninResult
 
 
 BELOW_LIMIT = "below_limit"  # the code of a finding
@@ -75,37 +75,25 @@ def too_slow(burnin: BurninResult, rate: Rate, config: BurninConfig) -> Iterator
     clocks = totals.peaks[rate.part].sm_mhz if rate.part in totals.peaks else []
     clock = f" at {statistics.median(clocks):.0f} MHz" if clocks else ""
     measured = f"{rate.metric} {rate.value:.4g} {limit.unit}{clock}"
-    text = "; ".join(filter(None, (measured, capped, _earlier_processes(gpu))))
-    least = f">= {limit.rate:.4g} {limit.unit}: {limit.why}{_if_most_miss(burnin, rate.metric, config)}"
+    foreign = f"on it before the burn-in: {', '.join(gpu.foreign)}" if gpu and gpu.foreign else ""
+    text = "; ".join(filter(None, (measured, capped, foreign)))
+    missed, known = _missed(burnin, rate.metric, config)
+    least = f">= {limit.rate:.4g} {limit.unit}: {limit.why}"
+    if 1 < known < 2 * missed:
+        least += f"; {missed} of {known} in the fleet are below: first check the settings, the driver and the switches that they share"
     yield Finding(
         totals.part(rate.part),
         Quantity(rate.value, limit.unit, text),
         Quantity(limit.rate, limit.unit, least),
-        None if _most_reach(burnin, rate.metric, config) and not capped else Action.MONITOR,
+        None if known > 2 and decides(known - missed, known) and not capped else Action.MONITOR,
         code=BELOW_LIMIT,
     )
 
 
-def _earlier_processes(gpu: GpuInfo | None) -> str:
-    return f"on it before the burn-in: {', '.join(gpu.foreign)}" if gpu and gpu.foreign else ""
-
-
-def _most_reach(burnin: BurninResult, metric: str, config: BurninConfig) -> bool:
-    """Return whether at least three parts were measured, and most of them reach their limit."""
-    known = [rate for node in burnin.nodes for rate in rates(burnin, node, metric)]
-    known = [rate for rate in known if limit_of(burnin, rate, config) is not None]
-    return len(known) > 2 and decides(sum(not misses(burnin, rate, config) for rate in known), len(known))
-
-
-def _if_most_miss(burnin: BurninResult, metric: str, config: BurninConfig) -> str:
-    """Return a hint if most of the fleet miss their limit: then one common cause is likely; else ''."""
-    if metric not in burnin.below:
+def _missed(burnin: BurninResult, metric: str, config: BurninConfig) -> tuple[int, int]:
+    """Return how many parts of the fleet miss their limit, and how many have one."""
+    if metric not in burnin.missed:
         known = [rate for node in burnin.nodes for rate in rates(burnin, node, metric)]
         known = [rate for rate in known if limit_of(burnin, rate, config) is not None]
-        missed = sum(misses(burnin, rate, config) for rate in known)
-        words = (
-            f"; {missed} of {len(known)} in the fleet are below: first check the settings, the driver and the switches "
-            "that they share"
-        )
-        burnin.below[metric] = words if 1 < len(known) < 2 * missed else ""
-    return burnin.below[metric]
+        burnin.missed[metric] = sum(misses(burnin, rate, config) for rate in known), len(known)
+    return burnin.missed[metric]

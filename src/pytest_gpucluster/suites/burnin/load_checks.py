@@ -39,6 +39,10 @@ TESTED = 0.9  # of the free memory of a GPU
 OUT_OF_MEMORY, NO_TORCH = "out_of_memory", "no_torch"  # codes of kit/mpi/mpi_errors.py
 CPUS = Part("cpu", name="CPUs")
 _NAMES = {"beside": "copies beside the products"}
+_SLOWER_THAN_MOST = (
+    "two thirds of the parts of this run reach the limit, while this one, whose power limit was not lowered and which no other "
+    "process uses, does not; or its kernels fail while another GPU of the node and half of the run are fine"
+)
 
 
 def _problems(burnin: BurninResult, node: str, load: str, config: BurninConfig) -> Judgement:
@@ -112,9 +116,8 @@ def _without_gpus(hello: Mapping[str, Any]) -> NotAvailable | NotApplicable:
     if broken:
         return NotAvailable(f"no worker on the GPUs: {broken[0]}")
     if shown:
-        return NotAvailable(
-            f"nvidia-smi shows {shown} GPUs, the step has none: check the profile and gres.conf"
-        )
+        problem = f"nvidia-smi shows {shown} GPUs, the step has none"
+        return NotAvailable(f"{problem}: check the profile and gres.conf")
     return NotApplicable("the node has no GPU")
 
 
@@ -124,9 +127,8 @@ def _left_out(totals: NodeTotals, known: Mapping[str, Mapping[str, float]]) -> J
     explained = {it.part for it in totals.problems}
     for uuid in totals.used if measured else ():
         if uuid not in measured | explained:
-            yield NotAvailable(
-                f"{totals.part(uuid)} has no result: the load ran on other GPUs of the node only"
-            )
+            part = totals.part(uuid)
+            yield NotAvailable(f"{part} has no result: the load ran on other GPUs of the node only")
 
 
 def _rates(
@@ -261,11 +263,9 @@ def survived(burnin: BurninResult, node_name: str) -> Judgement:
         why = "; ".join(totals.hello.get("broken", ())) or "no reason is known"
         code = code_of(why, "fewer_gpus")
         if _environment_at_fault(burnin, code):
-            yield NotAvailable(
-                f"no GPU of any node was loaded: {why}: name an environment whose python has torch: burnin.environment"
-                if code == NO_TORCH
-                else f"no GPU of any node was loaded: {why}: check burnin.environment, or run -m gpu"
-            )
+            advice = "name an environment whose python has torch: burnin.environment"
+            advice = advice if code == NO_TORCH else "check burnin.environment, or run -m gpu"
+            yield NotAvailable(f"no GPU of any node was loaded: {why}: {advice}")
         else:
             took_part = Quantity(len(totals.used), "GPUs", f"{len(totals.used)} took part: {why}")
             wanted = Quantity(burnin.gpus, "GPUs", f"{burnin.gpus}")
@@ -308,8 +308,7 @@ def corruption(burnin: BurninResult, node_name: str, config: BurninConfig | None
     cause="a GPU that is slow: clocks held down by heat, power or settings, or another process on it",
     hint="nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE,PIDS of this GPU under load",
     action=Action.DRAIN,
-    never_healthy="two thirds of the parts of this run reach the limit, while this one, whose power limit was not lowered and which no other "
-    "process uses, does not; or its kernels fail while another GPU of the node and half of the run are fine",
+    never_healthy=_SLOWER_THAN_MOST,
 )
 def matmul(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Products of matrices reach the GPU's hard limit in every data type that it has."""
@@ -354,8 +353,7 @@ def gpu_memory(burnin: BurninResult, node_name: str, config: BurninConfig) -> Ju
     cause="a GPU's memory is slow: lower memory clock, a stack that trains badly, active row remapping",
     hint="nvidia-smi -q -d CLOCK,ROW_REMAPPER,ECC; reset the GPU; return it if it stays slow",
     action=Action.RESET_GPU,
-    never_healthy="two thirds of the parts of this run reach the limit, while this one, whose power limit was not lowered and which no other "
-    "process uses, does not; or its kernels fail while another GPU of the node and half of the run are fine",
+    never_healthy=_SLOWER_THAN_MOST,
 )
 def memory_bandwidth(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Copies within the GPU's memory reach the GPU's hard limit."""
@@ -369,8 +367,7 @@ def memory_bandwidth(burnin: BurninResult, node_name: str, config: BurninConfig)
     cause="the path between host and GPU is slow: fewer PCIe lanes, an older generation, wrong NUMA node",
     hint="nvidia-smi -q -d PCI; lspci -vv for LnkSta; numactl; see gpu.pcie_width and gpu.pcie_gen",
     action=Action.DRAIN,
-    never_healthy="two thirds of the parts of this run reach the limit, while this one, whose power limit was not lowered and which no other "
-    "process uses, does not; or its kernels fail while another GPU of the node and half of the run are fine",
+    never_healthy=_SLOWER_THAN_MOST,
 )
 def copies(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Copies between pinned host memory and the GPU reach the hard limit of its PCIe link, in both directions."""
@@ -384,8 +381,7 @@ def copies(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgem
     cause="the path from GPU to GPU is slow or broken",
     hint="nvidia-smi topo -m; nvidia-smi nvlink -s; see gpu.nvlink_state and gpu.topology",
     action=Action.DRAIN,
-    never_healthy="two thirds of the parts of this run reach the limit, while this one, whose power limit was not lowered and which no other "
-    "process uses, does not; or its kernels fail while another GPU of the node and half of the run are fine",
+    never_healthy=_SLOWER_THAN_MOST,
 )
 def peer(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Every pair of GPUs copies in both directions at once, and reaches a hard limit of the cluster file or profile."""
@@ -423,23 +419,20 @@ def nccl(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgemen
             if count:
                 yield _wrong(totals.part(part), count, f"{count} wrong elements", "right sums")
     for metric in ("nccl_alone", "nccl_pairs"):
-        values = burnin.median(metric, node_name)
-        if values:
-            yield Metric(f"burnin_{metric}", min(values.values()), "GB/s")
-    yield from _slow_alone(burnin, node_name, config)
+        if values := burnin.median(metric, node_name).values():
+            yield Metric(f"burnin_{metric}", min(values), "GB/s")
+            if metric == "nccl_alone":  # the node once: all its GPUs share one bandwidth
+                yield from too_slow(burnin, Rate(node_name, HOST, metric, min(values)), config)
     yield from _slow_pairs(burnin, node_name, config)
-
-
-def _slow_alone(burnin: BurninResult, node: str, config: BurninConfig) -> Judgement:
-    """Judge the node once: all its GPUs share one bandwidth."""
-    least = min(burnin.median("nccl_alone", node).values(), default=None)
-    if least is not None:
-        yield from too_slow(burnin, Rate(node, HOST, "nccl_alone", least), config)
 
 
 def _slow_pairs(burnin: BurninResult, node: str, config: BurninConfig) -> Judgement:
     """Judge the node's fastest pair; only the node is at fault if one of its partners is fast with another node."""
-    best = {name: pair for name, totals in burnin.nodes.items() if (pair := _best_pair(totals)) is not None}
+    best = {
+        name: max(map(statistics.median, totals.partners.values()))
+        for name, totals in burnin.nodes.items()
+        if totals.partners
+    }
     if node not in best:
         return
     met = [Rate(name, HOST, "nccl_pairs", best[name]) for name in burnin.nodes[node].partners if name in best]
@@ -450,10 +443,6 @@ def _slow_pairs(burnin: BurninResult, node: str, config: BurninConfig) -> Judgem
         measured = Quantity(best[node], "GB/s", text)
         action, code = (None, slow.code) if proved else (Action.MONITOR, "below_limit_undecided")
         yield replace(slow, measured=measured, action=action, code=code)
-
-
-def _best_pair(totals: NodeTotals) -> float | None:
-    return max((statistics.median(values) for values in totals.partners.values()), default=None)
 
 
 def _environment_at_fault(burnin: BurninResult, code: str) -> bool:
@@ -470,7 +459,9 @@ def _partners_at_fault(burnin: BurninResult, node: str) -> bool:
     bad = {
         name
         for name, other in burnin.nodes.items()
-        if name != node and (_bad_by_itself(other) or (waited and _failed_first(other)))
+        if name != node
+        # one that failed by an error of its own did not wait for another node
+        and (_bad_by_itself(other) or (waited and any(it.code != WAITED for it in _nccl_problems(other))))
     }
     if any(totals.wrong.get("nccl", {}).values()):
         return bool(bad & totals.partners.keys())
@@ -479,17 +470,12 @@ def _partners_at_fault(burnin: BurninResult, node: str) -> bool:
 
 def _bad_by_itself(totals: NodeTotals) -> bool:
     """Return whether a node was lost, could not take part, or has wrong data or dead loads without a partner."""
-    wrong = any(count for load, parts in totals.wrong.items() if load != "nccl" for count in parts.values())
+    wrong = any(any(parts.values()) for load, parts in totals.wrong.items() if load != "nccl")
     return bool(totals.out or totals.lost or wrong or dead_loads(totals))
 
 
 def _nccl_problems(totals: NodeTotals) -> list[LoadFailure]:
     return [it for it in totals.problems if it.load == "nccl"]
-
-
-def _failed_first(totals: NodeTotals) -> bool:
-    """Return whether a collective of the node failed by an error of its own, not by waiting for another node."""
-    return any(it.code != WAITED for it in _nccl_problems(totals))
 
 
 @check(

@@ -24,8 +24,11 @@ def requested(option: Any) -> bool:
 
 
 def prepare(option: Any, read_log: Callable[..., object]) -> None:
-    """Read the log of --burnin-resume, which this run may overwrite; ConfigError if it holds no burn-in."""
-    refuse_workers(option)
+    """Read the log of --burnin-resume, which this run may overwrite; ConfigError if it holds no burn-in, or under xdist."""
+    if getattr(option, "numprocesses", None) or getattr(
+        option, "tx", None
+    ):  # each worker would run a burn-in
+        raise ConfigError("a burn-in loads all nodes at once: run pytest without -n")
     if not option.burnin_resume:
         return
     from pytest_gpucluster.suites.burnin.steps import ResumeState  # a tenth of the start of every other run
@@ -69,9 +72,3 @@ def seconds(option: Any, config: BurninConfig) -> float:
             "set a longer --burnin-time to continue it"
         )
     return total
-
-
-def refuse_workers(option: Any) -> None:
-    """Raise ConfigError under xdist: each worker would run a burn-in."""
-    if getattr(option, "numprocesses", None) or getattr(option, "tx", None):
-        raise ConfigError("a burn-in loads all nodes at once: run pytest without -n")

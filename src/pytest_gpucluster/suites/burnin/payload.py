@@ -50,11 +50,7 @@ from pytest_gpucluster.suites.burnin.payload_process import (
 from pytest_gpucluster.suites.burnin.payload_sensors import Sensors
 
 SLACK = 90.0  # seconds beyond its own time after which a load hangs: the first one loads libraries
-LATE = {
-    "hbm": 30.0,
-    "copies": 30.0,
-    "peer": 30.0,
-}  # SLACK of loads that wait for no library, disk or other node
+LATE = {"hbm": 30.0, "copies": 30.0, "peer": 30.0}  # of loads that wait for no library, disk or other node
 # Prefixes of variables that change results or speed of a GPU; a shell profile or a prolog may set them on some nodes
 UNSET_VARIABLES = (
     "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32", "TORCH_BLAS_", "CUBLAS", "PYTORCH_TUNABLEOP_", "DISABLE_ADDMM_CUDA_LT",
@@ -181,9 +177,8 @@ class WorkerProcess:
             if line is None:
                 code, why = self.exit_reason()
                 self.kill()
-                if not (
-                    failed and command["load"] == "nccl"
-                ):  # it ends its worker after a problem, which was yielded
+                # nccl ends its worker after a problem, which was yielded
+                if not (failed and command["load"] == "nccl"):
                     about = {"members": command["members"]} if "members" in command else {}
                     problem = {"problem": "the load %s" % why, "code": code}
                     yield dict(self.part(), load=command["load"], **problem, **about)
@@ -335,6 +330,7 @@ class Agent:
         if self.stopped.is_set():
             return  # workers that were still starting were killed: that is no fault of theirs
         devices = [about for worker in self.workers for about in worker.about]
+        broken = sorted({it.broken for it in [self.host, *self.workers] if it and it.broken})
         self.report(
             "hello",
             host=socket.gethostname(),
@@ -346,10 +342,7 @@ class Agent:
             kernel=self.before["kernel"] is not None,
             unread=self.counters.unread,
             port_rates=self.counters.port_rates,
-            broken=sorted(
-                {worker.broken for worker in [self.host, *self.workers] if worker and worker.broken}
-            )
-            or self._no_gpu_reason(),
+            broken=broken or self._no_gpu_reason(),
             simulated=any(about.get("simulated") for about in devices),
         )
 
@@ -370,7 +363,7 @@ class Agent:
     def _run_load(self, load: Mapping[str, Any], command: Mapping[str, Any]) -> None:
         self.at = "round %s %s" % (command["round"], load["load"])
         begin = time.monotonic()
-        self.sensors.begin()
+        self.sensors.loaded = True
         results = self._dcgm(load) if load["load"] == "dcgm" else self._on_workers(load, command)
         self._find_hottest(results)
         sensors = self.sensors.summary()
@@ -390,7 +383,8 @@ class Agent:
         started, results = [], []  # type: List[Any], List[Dict[str, Any]]
         for part in [load, *load.get("beside", ())]:  # `beside`: loads of the host while the GPUs work
             node_load = self._load_of_node(part, command["id"])
-            workers = self._workers_of(part["load"])
+            of_host = part["load"] in ("cpu", "memory", "storage", "rdma")
+            workers = [self.host] if of_host and self.host else self.workers
             for worker in workers:
                 worker.wait_ready(time.monotonic() + START)
             able = [worker for worker in workers if not worker.broken] if node_load is not None else []
@@ -414,17 +408,11 @@ class Agent:
         for result in results:
             begin, end = result.pop("window", (0.0, 0.0))
             if end:
-                watts.setdefault(result["dtype"], []).append(
-                    self.sensors.watts_between(result["uuid"], begin, end)
-                )
+                mean = self.sensors.watts_between(result["uuid"], begin, end)
+                watts.setdefault(result["dtype"], []).append(mean)
         known = {dtype: [it for it in values if it is not None] for dtype, values in watts.items()}
         if known and all(known.values()):
             self.hottest = max(known, key=lambda dtype: sum(known[dtype]) / len(known[dtype]))
-
-    def _workers_of(self, load: str) -> List[WorkerProcess]:
-        if load in ("cpu", "memory", "storage", "rdma"):
-            return [self.host] if self.host else []
-        return self.workers
 
     def _load_of_node(self, load: Mapping[str, Any], command_id: int) -> Optional[Dict[str, Any]]:
         """Return the load in the form that the workers of this node read; None if the node has no part in it."""

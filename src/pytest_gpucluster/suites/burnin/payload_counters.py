@@ -155,10 +155,8 @@ def read_kernel_log(text: str) -> Dict[str, int]:
     found = {}  # type: Dict[str, int]
     for line in text.splitlines():
         hit = re.search(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:]+)[^)]*\): (\d+),?(.*)", line)
-        kind = "xid"
-        if not hit:
-            hit = re.search(r"(nvidia-nvswitch\w*):? SXid \([^)]*\): (\d+),?(.*)", line)
-            kind = "sxid"
+        kind = "xid" if hit else "sxid"
+        hit = hit or re.search(r"(nvidia-nvswitch\w*):? SXid \([^)]*\): (\d+),?(.*)", line)
         if not hit or (kind == "sxid" and re.match(r" *(Severity \d|Data \{)", hit.group(3))):
             continue
         rest = re.sub(r"^ *pid=[^,]*, *name=[^,]*,?", "", hit.group(3))
@@ -180,10 +178,8 @@ class Counters:
     def snapshot(self) -> Dict[str, Any]:
         """Return the GPUs that nvidia-smi lists, {part: {counter: value}} and the Xids; sets `unread`."""
         self.unread = {}
-        parts = {}  # type: Dict[str, Dict[str, int]]
         gpus = self._gpus()
-        for gpu in gpus:
-            parts[gpu["uuid"]] = dict(gpu["counters"])
+        parts = {gpu["uuid"]: dict(gpu["counters"]) for gpu in gpus}
         if gpus:
             rc, out, err = SMI.query("nvlink", "-e", timeout=SMI_LATE)
             if rc in (0, SMI_WARNING):
@@ -249,11 +245,7 @@ def deltas(before: Mapping[str, Any], after: Mapping[str, Any]) -> Dict[str, Dic
                 found[part] = {"gone": 1}
             continue
         now = after["parts"][part]
-        rose = {
-            name: now[name] - old[name] if now[name] >= old[name] else now[name]
-            for name in old
-            if name in now
-        }
+        rose = {name: now[name] - (old[name] if now[name] >= old[name] else 0) for name in old if name in now}
         rose = {name: count for name, count in rose.items() if count}
         if rose:
             found[part] = rose

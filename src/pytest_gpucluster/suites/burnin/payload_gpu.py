@@ -3,6 +3,8 @@
 torch has no public function for fp8 and int8 matrix products (SLF001).
 """
 
+import contextlib
+import functools
 import os
 import threading
 import time
@@ -34,10 +36,8 @@ class GpuWorker:
 
         if not torch.cuda.is_available():
             shown = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
-            raise RuntimeError(
-                "torch %s finds no CUDA device: %s (CUDA_VISIBLE_DEVICES=%s)"
-                % (torch.__version__, no_device(torch), shown)
-            )
+            why = "%s (CUDA_VISIBLE_DEVICES=%s)" % (no_device(torch), shown)
+            raise RuntimeError("torch %s finds no CUDA device: %s" % (torch.__version__, why))
         self.torch, self.index = torch, index
         self.device = torch.device("cuda", index)
         torch.cuda.set_device(self.device)
@@ -85,7 +85,8 @@ class GpuWorker:
             known = self.dtypes()
             dtypes = [dtype for dtype in command.get("dtypes") or SIZES if dtype in known]
             seconds = shares(float(command["seconds"]), dtypes, self.hottest)
-            self.copier = self.copies_beside() if command.get("copies") else None
+            with contextlib.suppress(Exception):  # the load `copies` reports why they cannot begin
+                self.copier = Copier(self) if command.get("copies") else None
             for dtype in dtypes:
                 found = self.result_of(lambda dtype=dtype: self.matmul(dtype, command, seconds[dtype]))  # type: ignore[misc]
                 yield dict(base, dtype=dtype, **found)
@@ -124,20 +125,12 @@ class GpuWorker:
         thread.join()
         return {key: value for key, value in found.items() if key not in RATES}
 
-    def copies_beside(self) -> Any:
-        """Return the copies beside the products; None where they cannot begin, which the load `copies` reports."""
-        try:
-            return Copier(self)
-        except Exception:
-            return None
-
     def burn(self) -> bool:
         """Keep the GPU hot for a tenth of a second between two loads; return whether it can."""
         try:
             if self.fire is None:
-                self.fire = self.product(
-                    self.hottest, *(self.matrix(SIZES[self.hottest], self.hottest, it) for it in (1, 2))
-                )
+                dtype = self.hottest
+                self.fire = self.product(dtype, *(self.matrix(SIZES[dtype], dtype, it) for it in (1, 2)))
                 self.times = max(1, min(1000, int(0.1 / max(self.clock(self.fire, 3) / 3, 1e-6))))
             self.clock(self.fire, self.times)
         except Exception:  # the next load reports what is wrong with the GPU
@@ -149,13 +142,14 @@ class GpuWorker:
     def matrix(self, n: int, dtype: str, seed: int) -> Any:
         """Return an n x n matrix of the seed's values of 16 bits."""
         torch = self.torch
-        torch_type = {"fp64": torch.float64, "fp16": torch.float16, "int8": torch.int8}.get(
-            dtype, torch.float32
-        )
-        if dtype == "bf16":
-            torch_type = torch.bfloat16
-        if dtype == "fp8":
-            torch_type = torch.float8_e4m3fn
+        names = {
+            "fp16": "float16",
+            "bf16": "bfloat16",
+            "fp8": "float8_e4m3fn",
+            "fp64": "float64",
+            "int8": "int8",
+        }
+        torch_type = getattr(torch, names.get(dtype, "float32"))
         flat = torch.empty(n * n, dtype=torch_type, device=self.device)
         for start in range(0, n * n, CHUNK):
             value = mixed(torch, self.device, start, min(start + CHUNK, n * n), seed)
@@ -299,9 +293,8 @@ class GpuWorker:
         for flip in (0, -1):
             for index, block in enumerate(blocks):
                 torch.bitwise_xor(unit, index ^ flip, out=block)
-            counts = torch.stack(
-                [(block != unit ^ (index ^ flip)).sum() for index, block in enumerate(blocks)]
-            )
+            sums = [(block != unit ^ (index ^ flip)).sum() for index, block in enumerate(blocks)]
+            counts = torch.stack(sums)
             bad = [index for index, count in enumerate(counts.tolist()) if count]
             wrong += int(counts.sum().item())
             if bad and not first:
@@ -435,18 +428,12 @@ class Copier:
         return {"wrong": int((self.back != self.source).sum().item())}
 
 
+@functools.lru_cache(None)
 def collective() -> Any:
     """Return the payload of the nccl suite as a module: its collectives and their validation."""
-    global _COLLECTIVE
-    if _COLLECTIVE is None:
-        module = types.ModuleType("collective")
-        source = text_of("kit/payloads/collective.py")
-        exec(compile(source, "collective.py", "exec"), module.__dict__)
-        _COLLECTIVE = module
-    return _COLLECTIVE
-
-
-_COLLECTIVE = None  # type: Any
+    module = types.ModuleType("collective")
+    exec(compile(text_of("kit/payloads/collective.py"), "collective.py", "exec"), module.__dict__)
+    return module
 
 
 def allow_tf32(torch: Any, allowed: bool) -> None:

@@ -169,10 +169,8 @@ def burn_rdma(command: Mapping[str, Any], seconds: float) -> Dict[str, Any]:
     """Send data to the partner over all rails at once, and receive as long; rate in GB/s of the slowest rail that sends."""
     absent = absent_tools()
     if absent:
-        return {
-            "lacks": "not installed: %s: install perftest, or leave rdma out of burnin.loads"
-            % ", ".join(absent)
-        }
+        lacks = "not installed: %s: install perftest, or leave rdma out of burnin.loads"
+        return {"lacks": lacks % ", ".join(absent)}
     found = []  # type: List[Dict[str, Any]]
     plan = {"nodes": command["nodes"], "gid": command["gid"], "limit": seconds + RDMA_SLACK}
     plan["seconds"] = max(1, int(seconds / 2))
@@ -191,14 +189,10 @@ class HostWorker:
         spare = options.get("gpus") or 0
         cores = len(os.sched_getaffinity(0))
         self.cpus = max(1, cores - spare)
-        self.memory = self.quarter()
-
-    @staticmethod
-    def quarter() -> int:
-        """Return a quarter of the available memory in bytes, at most 64 GiB."""
         with open("/proc/meminfo") as file:
             rows = dict(line.split(":", 1) for line in file if ":" in line)
-        return min(64 << 30, int(rows["MemAvailable"].split()[0]) * 1024 // 4)
+        # a quarter of what is available, in bytes
+        self.memory = min(64 << 30, int(rows["MemAvailable"].split()[0]) * 1024 // 4)
 
     def loads(self, command: Mapping[str, Any]) -> Iterator[Dict[str, Any]]:
         """Yield the results of one load."""

@@ -7,6 +7,7 @@ import re
 import statistics
 import threading
 import time
+from collections import Counter
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from pytest_gpucluster.suites.burnin.payload_counters import SMI, SMI_WARNING, number
@@ -18,8 +19,7 @@ SLOW_BITS = {
     0x40: "hw_thermal_slowdown",
     0x80: "hw_power_brake",
 }
-REASONS = dict(SLOW_BITS)
-REASONS.update({0x4: "sw_power_cap", 0x10: "sync_boost"})
+REASONS = {**SLOW_BITS, 0x4: "sw_power_cap", 0x10: "sync_boost"}
 WATTS = 5  # width of the histogram of power
 SETTLED = 1.0  # seconds after which the power follows a new load
 
@@ -38,17 +38,11 @@ def known(rows: Sequence[Row], name: str) -> List[float]:
     return [value for value in (getattr(row, name) for row in rows) if value is not None]
 
 
-def histogram(values: Sequence[float]) -> Dict[str, int]:
-    """Return {power rounded to WATTS: number of its readings}."""
-    found = {}  # type: Dict[str, int]
-    for value in values:
-        key = str(int(round(value / WATTS) * WATTS))
-        found[key] = found.get(key, 0) + 1
-    return found
-
-
 class Sensors:
-    """Samples the GPUs in a thread from `start` on, every `every` seconds; a summary is of the time since the last one."""
+    """Samples the GPUs in a thread from `start` on, every `every` seconds; a summary is of the time since the last one.
+
+    loaded: a load runs; its summary ends it.
+    """
 
     FIELDS = "uuid,temperature.gpu,power.draw,clocks.sm,"
 
@@ -60,10 +54,6 @@ class Sensors:
     def start(self) -> None:
         """Start sampling."""
         threading.Thread(target=self._watch, daemon=True).start()
-
-    def begin(self) -> None:
-        """Note that a load begins."""
-        self.loaded = True
 
     def _watch(self) -> None:
         while True:
@@ -130,6 +120,6 @@ def _of_time(rows: Sequence[Row], every: float) -> Dict[str, Any]:
     masks = [int(mask) for mask in known(rows, "mask")]
     slowed = {name: sum(bool(mask & bit) for mask in masks) * every for bit, name in REASONS.items()}
     return {
-        "watts": histogram(known(rows, "watts")),
+        "watts": Counter(str(int(round(value / WATTS) * WATTS)) for value in known(rows, "watts")),
         "slowed": {name: round(seconds, 1) for name, seconds in slowed.items() if seconds},
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -151,9 +151,8 @@ class NodeTotals:
     node: str
     hello: dict[str, Any] | None = None
     rounds: int = 0
-    rates: dict[str, dict[str, list[float]]] = field(
-        default_factory=dict
-    )  # metric -> part -> value of each round
+    # metric -> part -> value of each round
+    rates: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     wrong: dict[str, dict[str, int]] = field(default_factory=dict)  # load -> part -> wrong results
     first_wrong: dict[str, str] = field(default_factory=dict)  # part -> its first wrong word of GPU memory
     checked: dict[str, dict[str, int]] = field(default_factory=dict)  # load -> part -> results compared
@@ -163,19 +162,16 @@ class NodeTotals:
     peaks: dict[str, Peaks] = field(default_factory=dict)
     watts: dict[str, dict[str, int]] = field(default_factory=dict)  # part -> power -> hot samples
     slowed: dict[str, dict[str, float]] = field(default_factory=dict)  # part -> reason -> seconds
-    skips: dict[str, str] = field(
-        default_factory=dict
-    )  # load -> why the hardware or the cluster file leaves it out
+    # load -> why the hardware or the cluster file leaves it out
+    skips: dict[str, str] = field(default_factory=dict)
     lacks: dict[str, str] = field(default_factory=dict)  # load -> what it needs and lacks
     problems: list[LoadFailure] = field(default_factory=list)
     partners: dict[str, list[float]] = field(default_factory=dict)  # other node -> bus bandwidths
     ran: Counter[str] = field(default_factory=Counter)  # load -> number of runs
-    strangers: dict[str, list[str]] = field(
-        default_factory=dict
-    )  # part -> processes of others during the loads
-    shared: dict[str, dict[str, int]] = field(
-        default_factory=dict
-    )  # part -> load -> runs beside processes of others
+    # part -> processes of others during the loads
+    strangers: dict[str, list[str]] = field(default_factory=dict)
+    # part -> load -> runs beside processes of others
+    shared: dict[str, dict[str, int]] = field(default_factory=dict)
     unread: dict[str, str] = field(default_factory=dict)  # source of counters -> why it could not be read
     dcgm: dict[str, Any] | None = None
     out: str = ""  # why the node could not take part
@@ -223,17 +219,16 @@ class NodeTotals:
         if known := self.gpus.get(uuid):
             return known.part
         adapter, _, number = uuid.partition("/")
-        return (
-            port(adapter, int(number)) if number.isdigit() else Part("device" if uuid else "node", name=uuid)
-        )
+        if number.isdigit():
+            return port(adapter, int(number))
+        return Part("device" if uuid else "node", name=uuid)
 
     def others(self, uuid: str, load: str) -> tuple[str, ...]:
         """Return the processes of others on a GPU: before the burn-in, or during at least half of the runs of a load."""
-        gpu = self.gpus.get(uuid)
-        before = gpu.foreign if gpu else ()
-        meanwhile = self.strangers.get(uuid, ())
+        if (gpu := self.gpus.get(uuid)) and gpu.foreign:
+            return gpu.foreign
         often = 2 * self.shared.get(uuid, {}).get(load, 0) >= max(1, self.ran[load])
-        return before or (tuple(meanwhile) if often else ())
+        return tuple(self.strangers.get(uuid, ())) if often else ()
 
     @property
     def simulated(self) -> bool:
@@ -245,10 +240,8 @@ class NodeTotals:
     def add(self, line: Line) -> None:
         """Add one line of kind `load`."""
         load = str(line["load"])
-        ran = False
-        for result in line.get("results", ()):
-            ran |= self._add_result(load, result)
-        if ran:
+        ran = [self._add_result(load, result) for result in line.get("results", ())]
+        if any(ran):
             self.ran[load] += 1
         for part, counters in line.get("deltas", {}).items():
             for counter, count in counters.items():
@@ -351,9 +344,6 @@ class NodeTotals:
         self.first_wrong = {**other.first_wrong, **self.first_wrong}
         for uuid, names in other.strangers.items():
             self._add_strangers(uuid, names)
-        for uuid, times in other.shared.items():
-            for load, count in times.items():
-                _count(self.shared, uuid, load, count)
         self.skips.update(other.skips)
         self.lacks.update(other.lacks)
         self.problems.extend(other.problems[: MAX_PROBLEMS - len(self.problems)])
@@ -366,10 +356,10 @@ class NodeTotals:
                 self.rates.setdefault(metric, {}).setdefault(part, []).extend(values)
         for partner, values in other.partners.items():
             self.partners.setdefault(partner, []).extend(values)
-        for sums, further in ((self.wrong, other.wrong), (self.checked, other.checked)):
-            for load, counts in further.items():
+        for name in ("wrong", "checked", "shared"):
+            for key, counts in getattr(other, name).items():
                 for part, count in counts.items():
-                    _count(sums, load, part, count)
+                    _count(getattr(self, name), key, part, count)
         for key, hashes in other.hashes.items():
             for part, found in hashes.items():
                 known = self.hashes.setdefault(key, {}).setdefault(part, [])
@@ -379,9 +369,7 @@ class NodeTotals:
         """Return the fields that are not empty as plain types."""
         plain = {name: value for name, value in vars(self).items() if value}
         if self.peaks:
-            plain["peaks"] = {
-                uuid: {**vars(peaks), "slow": dict(peaks.slow)} for uuid, peaks in self.peaks.items()
-            }
+            plain["peaks"] = {uuid: {**vars(it), "slow": dict(it.slow)} for uuid, it in self.peaks.items()}
         return plain
 
     @classmethod
@@ -417,7 +405,9 @@ class BurninResult:
     command: str = ""
     limits: dict[str, BurninLimit] = field(default_factory=dict)  # metric -> hard limit of the profile
     model: str = ""  # the GPU of these limits
-    below: dict[str, str] = field(default_factory=dict)  # metric -> text if most nodes miss the limit
+    missed: dict[str, tuple[int, int]] = field(
+        default_factory=dict
+    )  # metric -> parts below their limit, with one
 
     def take_limits(self, profile: Profile) -> None:
         """Use the hard limits of this profile."""
@@ -429,11 +419,8 @@ class BurninResult:
         totals = self.nodes[node]
         if metric == "power":
             hot = {part for dtype in DTYPES for part in totals.rates.get(dtype, ())}
-            return {
-                part: power(totals, part)[1]
-                for part in hot
-                if sum(totals.watts.get(part, {}).values()) >= _FEW
-            }
+            enough = {part for part in hot if sum(totals.watts.get(part, {}).values()) >= _FEW}
+            return {part: power(totals, part)[1] for part in enough}
         rates = totals.rates.get(metric, {})
         return {part: statistics.median(values) for part, values in rates.items() if values}
 
@@ -445,8 +432,12 @@ class BurninResult:
 
     def corrupt_gpus(self) -> dict[tuple[str, str], list[Mismatch]]:
         """Return {(node, part): mismatches} of the parts whose results differ from others with the same input."""
-        found: dict[tuple[str, str], list[Mismatch]] = {}
-        for key, votes in self._votes().items():
+        found: defaultdict[tuple[str, str], list[Mismatch]] = defaultdict(list)
+        all_votes: defaultdict[str, dict[tuple[str, str], list[str]]] = defaultdict(dict)
+        for name, totals in self.nodes.items():
+            for key, parts in totals.hashes.items():
+                all_votes[key] |= {(name, part): hashes for part, hashes in parts.items()}
+        for key, votes in all_votes.items():
             counted = ((node, hash_) for (node, _), hashes in votes.items() for hash_ in hashes)
             usual, what = norm(counted, "results"), key.partition("/")[0]
             if len(usual.votes) < 2:  # all agree
@@ -454,7 +445,7 @@ class BurninResult:
             for who, hashes in votes.items():
                 if len(hashes) > 1:
                     text = f"{what}: {len(hashes)} different results of the same input"
-                    found.setdefault(who, []).append(Mismatch(text))
+                    found[who].append(Mismatch(text))
                     continue
                 for one in usual.judge_result("", hashes[0]):
                     text = f"{what}: another result than {usual.agree} others"
@@ -462,18 +453,10 @@ class BurninResult:
                     if usual.clear:  # libraries of a node may change the bits on all of its GPUs
                         node = {it[0] for (name, _), it in votes.items() if name == who[0]}
                         beside = who[1] == HOST or usual.votes[0][0] in node
-                        found.setdefault(who, []).append(Mismatch(text, "" if beside else _ALL_DIFFER))
+                        found[who].append(Mismatch(text, "" if beside else _ALL_DIFFER))
                     else:
-                        found.setdefault(who, []).append(Mismatch(disputed, str(one.expected)))
+                        found[who].append(Mismatch(disputed, str(one.expected)))
         return found
-
-    def _votes(self) -> dict[str, dict[tuple[str, str], list[str]]]:
-        votes: dict[str, dict[tuple[str, str], list[str]]] = {}
-        for node, totals in self.nodes.items():
-            for key, parts in totals.hashes.items():
-                for part, hashes in parts.items():
-                    votes.setdefault(key, {})[node, part] = hashes
-        return votes
 
 
 def power(totals: NodeTotals, part: str) -> tuple[float, float]:
@@ -504,7 +487,7 @@ def _count(where: dict[str, dict[str, int]], load: str, part: str, count: int) -
     parts[part] = parts.get(part, 0) + count
 
 
-def _int(value: Any) -> int | None:
+def _int(value: float | None) -> int | None:
     return None if value is None else int(value)
 
 

@@ -45,14 +45,12 @@ SIMULATED = "sim-burnin"  # worker of the simulated GPUs of a sandbox
 MISSED = 3  # heartbeats after which a node counts as silent
 STARTING = 300.0  # seconds for an agent and its workers to start: containers, torch from a slow file system
 RESERVE = 60.0  # seconds of the allocation that remain for the verdicts and the release
-ROUND_SLACK = (
-    300.0  # seconds beyond the time of its loads after which a round continues without the late nodes
-)
+# seconds beyond the time of its loads after which a round continues without the late nodes
+ROUND_SLACK = 300.0
 MEMORY_TESTS = 3600.0  # seconds in which each round tests the memory of the GPUs
 _T = TypeVar("_T")
-QUIET_TURNS = (
-    3  # partners that a GPU or a node meets in a round that takes their rates; a slow pair is judged with 3
-)
+# partners that a GPU or a node meets in a round that takes their rates; a slow pair is judged with 3
+QUIET_TURNS = 3
 SEEDS = 4  # inputs, used in turn so that rounds can be compared
 
 
@@ -324,13 +322,8 @@ class Burnin:
                 one["copies"] = "copies" in config.loads
             if load == "bursts":
                 one |= {"seconds": 4 * seconds, "period": config.burst_period}
-            if load == "peer":
-                made += [
-                    {**one, "pairs": pairs, "hot": hot}
-                    for pairs in self._turns(_pairs(self.gpus), number, hot)
-                ]
-                continue
-            made.append(one)
+            turns = self._turns(_pairs(self.gpus), number, hot) if load == "peer" else ()
+            made += [{**one, "pairs": pairs, "hot": hot} for pairs in turns] or [one]
         if "matmul" not in config.loads or not self.gpus:
             made += [{**one, "seconds": seconds} for one in beside]
         return made
@@ -357,12 +350,10 @@ class Burnin:
     def _beside(self, seconds: float, seed: int, number: int = 0) -> list[dict[str, Any]]:
         """Return the loads of the host, one after the other, which run while the GPUs multiply for `seconds`."""
         pairs = self._rdma_pairs(number)
-        chosen = [load for load in ("cpu", "memory", "storage") if load in self.config.loads] + [
-            "rdma"
-        ] * bool(pairs)
-        made: list[dict[str, Any]] = [
-            {"load": load, "seconds": seconds / len(chosen), "seed": seed} for load in chosen
-        ]
+        of_host = [load for load in ("cpu", "memory", "storage") if load in self.config.loads]
+        chosen = [*of_host, *(["rdma"] if pairs else [])]
+        share = seconds / max(1, len(chosen))
+        made: list[dict[str, Any]] = [{"load": load, "seconds": share, "seed": seed} for load in chosen]
         if pairs:
             made[-1] |= {"groups": pairs, "gid": gid_index(self.cluster, self.environment)}
         return made
@@ -375,12 +366,10 @@ class Burnin:
         found = []
         for pair in turns[number % len(turns)] if turns else ():
             common = self.rails[pair[0]].keys() & self.rails[pair[1]].keys()
-            nodes = {
-                node: node_plan(
-                    self._address(node), places[node], {it: self.rails[node][it] for it in sorted(common)}
-                )
-                for node in pair
-            }
+            nodes = {}
+            for node in pair:
+                rails = {it: self.rails[node][it] for it in sorted(common)}
+                nodes[node] = node_plan(self._address(node), places[node], rails)
             found += [{"members": list(pair), "nodes": nodes}] if common else []
         return found
 
@@ -423,9 +412,8 @@ class Burnin:
         self._commands += 1
         number = self._commands
         self._done[number] = set()
-        self._step.send(
-            json.dumps({"do": "round", "id": number, "round": self.result.rounds, "loads": loads})
-        )
+        command = {"do": "round", "id": number, "round": self.result.rounds, "loads": loads}
+        self._step.send(json.dumps(command))
         timeout = 3 * sum(float(load.get("timeout", load["seconds"])) for load in loads) + ROUND_SLACK
         return self._wait(lambda: set(self.live) <= self._done[number], timeout, f"command {number}")
 
@@ -467,9 +455,7 @@ class Burnin:
         if kind == "hello":
             if self._step is not None:
                 self._step.step_id = str(line.get("step", ""))
-            recent.hello = totals.hello = {
-                key: value for key, value in line.items() if key not in ("burnin", "node")
-            }
+            recent.hello = totals.hello = {key: line[key] for key in line if key not in ("burnin", "node")}
         elif kind == "load":
             recent.add(line)
             totals.add(line)
@@ -481,12 +467,9 @@ class Burnin:
     def _is_suspect(self, node: str) -> bool:
         """Return whether the node has wrong data or fails a check of errors already, for the progress line."""
         self.result.seconds = self.elapsed
-        verdicts = (
-            counters(self.result, node, self.config),
-            xid(self.result, node),
-            temperature(self.result, node, self.config),
-        )
-        wrong = any(count for parts in self.result.nodes[node].wrong.values() for count in parts.values())
+        found = self.result, node
+        verdicts = (counters(*found, self.config), xid(*found), temperature(*found, self.config))
+        wrong = any(any(parts.values()) for parts in self.result.nodes[node].wrong.values())
         return wrong or any(verdict.findings for verdict in verdicts)
 
     def _lose(self, node: str, why: str, code: str) -> None:
@@ -523,11 +506,8 @@ class Burnin:
         output = [line for line in self._step.stderr if line.strip()]
         message = output[-1] if output else f"srun exited {self._step.process.returncode}"
         if not self._last_line:
-            raise StepError(
-                f"burn-in: no agent started: {message[:300]}",
-                argv=self._step.argv[:3],
-                stderr="\n".join(output),
-            )
+            argv, stderr = self._step.argv[:3], "\n".join(output)
+            raise StepError(f"burn-in: no agent started: {message[:300]}", argv=argv, stderr=stderr)
         self._end_early(f"the step ended: {message[:200]}")
 
     # --- the end

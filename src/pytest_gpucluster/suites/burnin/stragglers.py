@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core import hostlist
@@ -48,10 +49,8 @@ def stragglers(
             if not any(name[0] == node_name for name in values):
                 continue
             named = {f"{owner}\n{part}": value for (owner, part), value in values.items()}
-            found = outliers(
-                named,
-                min_relative=_least_distance(metric, config),
-            )
+            of_gpus = config.min_relative if metric in GPU_METRICS else config.min_relative_host
+            found = outliers(named, min_relative=POWER if metric == "power" else of_gpus)
             if found.note:
                 notes.append(f"{metric}: {found.note}")
                 continue
@@ -62,12 +61,6 @@ def stragglers(
                     yield slower
     if not compared:
         raise NotAvailable(notes[0] if notes else "nothing was measured that could be compared")
-
-
-def _least_distance(metric: str, config: BurninConfig) -> float:
-    if metric == "power":
-        return POWER
-    return config.min_relative if metric in GPU_METRICS else config.min_relative_host
 
 
 def _slower(totals: NodeTotals, rate: Rate, fleet: Outliers, among: int) -> Finding | None:
@@ -107,14 +100,13 @@ def _by_hardware(
     burnin: BurninResult, metric: str, peers: Collection[str] | None = None
 ) -> Mapping[str, dict[tuple[str, str], float]]:
     """Return the values of the peers by hardware: GPUs by their name, nodes by the number of their CPUs and GPUs."""
-    groups: dict[str, dict[tuple[str, str], float]] = {}
+    groups: defaultdict[str, dict[tuple[str, str], float]] = defaultdict(dict)
     for (owner, part), value in burnin.fleet(metric).items():
         if peers is not None and owner not in peers:
             continue
         totals = burnin.nodes[owner]
-        gpu = totals.gpus.get(part)
-        host = f"{(totals.hello or {}).get('cpus')} CPUs, {len(totals.used)} GPUs"
-        groups.setdefault(
-            gpu.name if gpu and metric in (*GPU_METRICS, "power") else f"{gpu.name if gpu else ''} {host}", {}
-        )[owner, part] = value
+        kind = gpu.name if (gpu := totals.gpus.get(part)) else ""
+        if not gpu or metric not in (*GPU_METRICS, "power"):
+            kind += f" {(totals.hello or {}).get('cpus')} CPUs, {len(totals.used)} GPUs"
+        groups[kind][owner, part] = value
     return groups

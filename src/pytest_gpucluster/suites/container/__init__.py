@@ -13,6 +13,6 @@ SUITE = Suite(
         "local_leftovers": "containers:stale_user_files",
         "node_leftovers": "containers:of_ended_jobs",
         "tried": "draft:tried",
-        "before_release": "release:clear_nodes",
+        "before_release": "containers:clear_nodes",
     },
 )

@@ -406,24 +406,17 @@ def ranks(found: ContainerFacts) -> Judgement:
         measured, expected = Quantity(len(tasks), "tasks"), Quantity(RANKS_PER_NODE, "tasks")
         yield Finding(named("step", "tasks"), measured, expected, code="other_count")
     for facts in tasks:
-        yield from _differing_ranks(facts, _own_ranks(facts))
+        procid, localid = facts.get("env.SLURM_PROCID", "?"), facts.get("env.SLURM_LOCALID", "?")
+        yield from _differing_ranks(facts, {"RANK": procid, "LOCAL_RANK": localid})
     hook = {name for name in HOOK_VARIABLES if any(f"env.{name}" in facts for facts in tasks)}
     if hook:
         for facts in tasks:
-            yield from _differing_ranks(facts, _hook_values(facts))
+            job, ranks = facts.get("env.SLURM_JOB_ID", "0"), facts.get("env.SLURM_NTASKS", "?")
+            port = 61000 + int(job) % 4536 if job.isdigit() else 0  # the hook's own rule
+            yield from _differing_ranks(facts, {"MASTER_PORT": str(port), "WORLD_SIZE": ranks})
             if not facts.get("env.MASTER_ADDR"):
                 part = named("setting", "MASTER_ADDR")
                 yield Finding(part, "absent", "the first node of the step", code="absent")
-
-
-def _own_ranks(facts: Mapping[str, str]) -> dict[str, str]:
-    return {"RANK": facts.get("env.SLURM_PROCID", "?"), "LOCAL_RANK": facts.get("env.SLURM_LOCALID", "?")}
-
-
-def _hook_values(facts: Mapping[str, str]) -> dict[str, str]:
-    job = facts.get("env.SLURM_JOB_ID", "0")
-    port = 61000 + int(job) % 4536 if job.isdigit() else 0  # the hook's own rule
-    return {"MASTER_PORT": str(port), "WORLD_SIZE": facts.get("env.SLURM_NTASKS", "?")}
 
 
 def _differing_ranks(facts: Mapping[str, str], wanted: Mapping[str, str]) -> Iterator[Finding]:
@@ -448,19 +441,13 @@ def memlock(found: ContainerFacts) -> Judgement:
         raise NotAvailable("the image's shell does not print its limits (ulimit -l)")
     elif not wanted:
         raise NotAvailable("the node's shell does not print its limits (ulimit -l)")
-    elif not _enough(inside, wanted):
+    elif inside != UNLIMITED and not (inside.isdigit() and wanted.isdigit() and int(inside) >= int(wanted)):
         part = named("setting", "locked memory")
         yield Finding(part, _limit(inside), _limit(wanted), code="below_node")
 
 
 def _limit(text: str) -> Measure:
     return Quantity(int(text), "KiB") if text.isdigit() else Quote(text)
-
-
-def _enough(limit: str, wanted: str) -> bool:
-    if limit == UNLIMITED:
-        return True
-    return wanted.isdigit() and limit.isdigit() and int(limit) >= int(wanted)
 
 
 @check(
@@ -523,8 +510,7 @@ def leftovers(names_before: tuple[str, ...], live_jobs: Collection[int]) -> Judg
             continue
         part, expected = Part("container", name=name), "removed with its job"
         if may_be_named(name):
-            yield Advisory(
-                part, f"job {job} is over, if the name is not a user's", expected, code="perhaps_left"
-            )
+            perhaps = f"job {job} is over, if the name is not a user's"
+            yield Advisory(part, perhaps, expected, code="perhaps_left")
         else:
             yield Finding(part, f"job {job} is over", expected, code="left")

@@ -27,6 +27,8 @@ from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.core import hostlist, units
 from pytest_gpucluster.core.errors import GpuClusterError, NotAvailable, StepError, StepMisplaced, StepTimeout
 from pytest_gpucluster.core.finding import Explanation
+from pytest_gpucluster.core.grouping import grouped
+from pytest_gpucluster.core.majority import owners
 from pytest_gpucluster.core.probe import last_line
 from pytest_gpucluster.core.run_mark import PREFIX, container_name, digest
 from pytest_gpucluster.core.secure_tempfile import open_own
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.core.probe import Answer
+    from pytest_gpucluster.kit.suite_work import SuiteContext
 
 PROGRESS = 15.0  # seconds between progress lines
 # seconds for the nodes to list their containers, and again to remove them; HURRY in an interrupted run
@@ -137,14 +140,19 @@ class NamedContainers:
         return PyxisOptions(name=f"{self._known[image].name}:no_exec")
 
     def _ensure(self, image: str, nodes: tuple[str, ...]) -> ImageImport:
-        command = f"{_stat(image)}; {_UPTIME}; {enroot.NAMES.command} 2>/dev/null"
+        stat = f"stat -L -c 'stat %s' {shlex.quote(image)} 2>/dev/null"
+        is_file = image.startswith(("/", "."))  # another name is a registry's
+        command = f"{stat if is_file else ':'}; {_UPTIME}; {enroot.NAMES.command} 2>/dev/null"
         answers = self.ask(command, nodes)
         name = container_name(self._allocation.job_id, image)
-        there = tuple(
-            node for node, answer in answers.items() if enroot.enroot_names(_lines(answer.out), name)
-        )
+        lines = {node: tuple(map(str.strip, it.out.splitlines())) for node, it in answers.items()}
+        there = tuple(node for node, printed in lines.items() if enroot.enroot_names(printed, name))
         missing = tuple(node for node in nodes if node not in there)
-        sizes = {node: size for node, answer in answers.items() if (size := _size(answer.out)) is not None}
+        sizes = {
+            node: int(found[1])
+            for node, answer in answers.items()
+            if (found := re.search(r"^stat (\d+)$", answer.out, re.MULTILINE))
+        }
         if not missing:
             return ImageImport(image, name, size=sizes, reused=there)
         result, problem = self._import(image, name, missing)
@@ -157,15 +165,8 @@ class NamedContainers:
             if names is None or enroot.enroot_names(names, name)
         }
         failed = {node: why for node, why in failed.items() if node not in imported_by_other}
-        return ImageImport(
-            image,
-            name,
-            seconds,
-            sizes,
-            (*there, *imported_by_other),
-            failed,
-            result.command if result else "",
-        )
+        command = result.command if result else ""
+        return ImageImport(image, name, seconds, sizes, (*there, *imported_by_other), failed, command)
 
     def _import(
         self, image: str, name: str, nodes: tuple[str, ...]
@@ -195,10 +196,8 @@ class NamedContainers:
                 # no task started: the messages of Slurm and Pyxis apply to every node
                 result = StepResult(error.rc or 1, (), error.stderr, 0.0, " ".join(error.argv))
                 return result, unexplained(str(error))
-        self._report(
-            f"imported {image} on {sum(t.ok for t in result.tasks)} of {len(nodes)} nodes: "
-            f"{time.monotonic() - begin:.1f} s"
-        )
+        of = f"{sum(task.ok for task in result.tasks)} of {len(nodes)} nodes"
+        self._report(f"imported {image} on {of}: {time.monotonic() - begin:.1f} s")
         return result, None
 
     @contextlib.contextmanager
@@ -269,25 +268,9 @@ def _outcome(
     return seconds, failed
 
 
-def _stat(image: str) -> str:
-    """Return the sh command that prints the size of a .sqsh; a name without a leading / or . is a registry's."""
-    if not image.startswith(("/", ".")):
-        return "echo stat registry"
-    return f"stat -L -c 'stat %s' {shlex.quote(image)} 2>/dev/null || echo stat missing"
-
-
-def _size(text: str) -> int | None:
-    match = re.search(r"^stat (\d+)$", text, re.MULTILINE)
-    return int(match[1]) if match else None
-
-
 def _uptime(text: str) -> float | None:
     match = re.search(r"^up ([\d.]+)", text, re.MULTILINE)
     return float(match[1]) if match else None
-
-
-def _lines(text: str) -> tuple[str, ...]:
-    return tuple(line.strip() for line in text.splitlines())
 
 
 def _names(answer: Answer) -> tuple[str, ...] | None:
@@ -309,6 +292,13 @@ def remove_containers(
     return [*remove_found(channel, found, patience), *unknown]
 
 
+def clear_nodes(run: SuiteContext, *, hurry: bool) -> list[str]:
+    """Remove the containers that this run, or a killed one, left; return those that could not be removed."""
+    if run.slurm is None or run.channel is None or not run.cluster.starts_containers:
+        return []
+    return remove_containers(run.slurm, run.channel, {held.job_id for held in run.allocations}, hurry=hurry)
+
+
 def containers_of_ended_jobs(
     slurm: Slurm, channel: Channel, jobs: Collection[int], patience: float = PATIENCE
 ) -> tuple[dict[str, tuple[str, ...]], list[str]]:
@@ -319,22 +309,19 @@ def containers_of_ended_jobs(
     lost = set(channel.lost)  # reported by the run itself
     answers = channel.ask(f"{enroot.NAMES.command}\n# at the end of jobs {sorted(jobs)}", timeout=patience)
     listed = {node: names for node, answer in answers.items() if (names := _names(answer)) is not None}
-    found = {
-        node: suite_names for node, names in listed.items() if (suite_names := enroot.suite_containers(names))
-    }
-    if any(job not in jobs for suite_names in found.values() for job in suite_names.values()):
+    of_suites = {node: enroot.suite_containers(names) for node, names in listed.items()}
+    live: set[int] = set()
+    if any(job not in jobs for its in of_suites.values() for job in its.values()):
         live = {int(job) for job in slurm.run("squeue", "-h", "-a", "-o", "%A").split() if job.isdigit()}
-    else:
-        live = set()
     over = {
-        node: tuple(sorted(name for name, job in suite_names.items() if job in jobs or job not in live))
-        for node, suite_names in found.items()
+        node: tuple(sorted(name for name, job in its.items() if job in jobs or job not in live))
+        for node, its in of_suites.items()
     }
-    unknown: dict[str, list[str]] = {}
-    for node, answer in answers.items():
-        if node not in listed and node not in lost:
-            why = f"{answer.problem}." if answer.problem else enroot.UNKNOWN
-            unknown.setdefault(why, []).append(node)
+    unknown = grouped(
+        (f"{answer.problem}." if answer.problem else enroot.UNKNOWN, node)
+        for node, answer in answers.items()
+        if node not in listed and node not in lost
+    )
     problems = [
         f"{hostlist.fold(nodes)} may still have containers named {PREFIX}-JOB-...: {why} "
         f"Run enroot list and enroot remove -f there"
@@ -367,22 +354,17 @@ def of_ended_jobs(
 
 def as_leftovers(channel: Channel, found: Mapping[str, tuple[str, ...]]) -> list[Leftover]:
     """Return these containers one by one, for the list of leftovers."""
-    nodes: dict[str, list[str]] = {}
-    for node, names in found.items():
-        for name in names:
-            nodes.setdefault(name, []).append(node)
+
+    def remove(name: str, nodes: Sequence[str]) -> None:
+        if problems := remove_found(channel, dict.fromkeys(nodes, (name,))):
+            raise GpuClusterError("; ".join(problems))
+
     return [
         Leftover(
-            f"container {name} on {hostlist.fold(where)}, whose job has ended",
-            partial(_remove_everywhere, channel, name, where),
+            f"container {name} on {hostlist.fold(nodes)}, whose job has ended", partial(remove, name, nodes)
         )
-        for name, where in nodes.items()
+        for name, nodes in owners(found).items()
     ]
-
-
-def _remove_everywhere(channel: Channel, name: str, nodes: Sequence[str]) -> None:
-    if problems := remove_found(channel, dict.fromkeys(nodes, (name,))):
-        raise GpuClusterError("; ".join(problems))
 
 
 def stale_user_files() -> list[Leftover]:

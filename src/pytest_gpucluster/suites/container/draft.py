@@ -23,13 +23,11 @@ def lines(survey: Survey) -> list[str]:
     """Return the section where each node that was read has Pyxis, Enroot and the same .sqsh file."""
     found = survey.software
     images = set.intersection(*({*one.images} for one in found.values())) if found else set()
+    no_pyxis = ", ".join(node for node, one in found.items() if not one.pyxis)
+    no_enroot = survey.without("enroot")
     lacking = [
-        *(
-            [f"no Pyxis on {nodes}"]
-            if (nodes := ", ".join(n for n, one in found.items() if not one.pyxis))
-            else []
-        ),
-        *([f"no enroot on {nodes}"] if (nodes := survey.without("enroot")) else []),
+        *([f"no Pyxis on {no_pyxis}"] if no_pyxis else []),
+        *([f"no enroot on {no_enroot}"] if no_enroot else []),
         *(["no .sqsh file was found where sites have them: name an image"] if found and not images else []),
     ]
     if not found or lacking:

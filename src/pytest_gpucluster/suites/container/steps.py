@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 TORCH = "gpucluster"
 # variables that a step cannot override for a test: the image, Slurm or Pyxis need their values
-_NOT_OVERRIDDEN = (
+_NOT_OVERRIDDEN = {
     "PATH",
     "HOME",
     "LD_LIBRARY_PATH",
@@ -56,7 +56,7 @@ _NOT_OVERRIDDEN = (
     "PYTORCH_VERSION",
     "ENV",
     "BASH_ENV",
-)
+}
 
 
 @dataclass
@@ -72,9 +72,8 @@ class ContainerSteps:
     gpus: int = 0
     commands: list[str] = field(default_factory=list)
     nonce: str = field(default_factory=lambda: secrets.token_hex(6))
-    secret: str = field(
-        default_factory=lambda: secrets.token_hex(8)
-    )  # on no command line before the folder exists
+    # on no command line before the folder exists
+    secret: str = field(default_factory=lambda: secrets.token_hex(8))
 
     @cached_property
     def found(self) -> dict[str, ContainerFacts]:
@@ -93,7 +92,7 @@ class ContainerSteps:
             back = self._read_back(inside)
         finally:
             self._clean_up()
-        entered = {node for node in self.nodes if self._started(node, "entrypoint")}
+        entered = set(self._started(self.nodes, "entrypoint"))
         return {
             node: ContainerFacts(
                 node,
@@ -119,11 +118,8 @@ class ContainerSteps:
         self._step("plain", nodes, self._reuse(imported), "environment", {"GPUCLUSTER_PASSED": PASSED})
         override = {}
         for node in self._inside():
-            names = [
-                key.removeprefix("image.")
-                for key in self._seen[node]["plain"].facts
-                if key.startswith("image.")
-            ]
+            facts = self._seen[node]["plain"].facts
+            names = (key.removeprefix("image.") for key in facts if key.startswith("image."))
             override[node] = next((name for name in names if name not in _NOT_OVERRIDDEN), "")
         self._step("readonly", self._inside(), self._reuse(imported), "try_write", self._override(override))
         if self.gpus:
@@ -154,15 +150,10 @@ class ContainerSteps:
                 imported, mount_home=False, remap_root=False, entrypoint=False, writable=False, save=saved
             )
             self._step("back", group, back, "try_write")
-            saved_on = tuple(
-                node
-                for node in group
-                if not self._seen[node]["back"].problem and not self._seen[node]["back"].unsaved
-            )
+            whole = self._started(group, "back")
+            saved_on = tuple(node for node in whole if not self._seen[node]["back"].unsaved)
             self._step("saved", saved_on, PyxisOptions(image=saved, name=name), "try_write")
-        started = tuple(
-            node for node in nodes if "saved" in self._seen[node] and not self._seen[node]["saved"].problem
-        )
+        started = self._started(nodes, "saved")
         listed = {
             node: None if names is None else enroot.enroot_names(names, name)
             for node, names in self.containers.listed(started).items()
@@ -205,16 +196,9 @@ class ContainerSteps:
     ) -> None:
         if not nodes:
             return
-        homes = (
-            self._seen[node]["outside"].facts.get("home", "")
-            for node in nodes
-            if "outside" in self._seen[node]
-        )
-        outside = {
-            "GPUCLUSTER_HOME": next(homes, ""),
-            "GPUCLUSTER_VARIABLES": " ".join(exports or ()),
-            **(exports or {}),
-        }
+        known = (self._seen[node]["outside"] for node in nodes if "outside" in self._seen[node])
+        home, exports = next((it.facts.get("home", "") for it in known), ""), exports or {}
+        outside = {"GPUCLUSTER_HOME": home, "GPUCLUSTER_VARIABLES": " ".join(exports), **exports}
         words = ",".join(f"{key}={value}" for key, value in outside.items())
         request = StepRequest(
             argv=("sh", "-c", script(__package__, "payload.sh"), "sh", action, self.nonce),
@@ -245,8 +229,8 @@ class ContainerSteps:
             self.commands.append(result.command)
         return result, problem
 
-    def _started(self, node: str, step: str) -> bool:
-        return step in self._seen[node] and not self._seen[node][step].problem
+    def _started(self, nodes: Sequence[str], step: str) -> tuple[str, ...]:
+        return tuple(it for it in nodes if step in self._seen[it] and not self._seen[it][step].problem)
 
     def _inside(self) -> tuple[str, ...]:
         """Return the nodes whose tasks ran in a container: only there a step may write."""
@@ -290,11 +274,6 @@ class ContainerSteps:
         )
 
 
-def _exit(rc: int) -> Explanation:
-    meaning = explain_exit(rc)
-    return Explanation("exit_status", f"exit status {rc}" + (f": {meaning}" if meaning else ""))
-
-
 def _facts_of(result: StepResult, node: str, problem: Explanation | None, nonce: str) -> StepFacts:
     tasks = result.of_node(node)
     complete = tuple(facts for task in tasks if (facts := read_facts(task.stdout)).get("end") == nonce)
@@ -302,9 +281,10 @@ def _facts_of(result: StepResult, node: str, problem: Explanation | None, nonce:
         # Pyxis saves after the end of the task: only its messages show a failure
         unsaved = why_failed(result, node) if NOT_SAVED in messages_of(result, node) else None
         return StepFacts(complete, seconds=result.seconds, unsaved=unsaved)
-    silent = Explanation("no_facts", "its tasks printed no facts")
-    ended = next((_exit(task.rc) for task in tasks if task.rc), silent)
-    last = next(
-        (unexplained(task.stderr.strip().splitlines()[-1]) for task in tasks if task.stderr.strip()), ended
-    )
+    last = Explanation("no_facts", "its tasks printed no facts")
+    if rc := next((task.rc for task in tasks if task.rc), None):
+        meaning = explain_exit(rc)
+        last = Explanation("exit_status", f"exit status {rc}" + (f": {meaning}" if meaning else ""))
+    if said := next((it for task in tasks if (it := task.stderr.strip())), ""):
+        last = unexplained(said.splitlines()[-1])
     return StepFacts((), why_failed(result, node) or problem or last, result.seconds)

@@ -12,7 +12,7 @@ from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, chec
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.fault_rules import unless_it_works
 from pytest_gpucluster.core.finding import Explanation, Quantity, Quote
-from pytest_gpucluster.core.majority import Norm, decides, differs, norm
+from pytest_gpucluster.core.majority import Norm, decides, differs, norms
 from pytest_gpucluster.core.metric_direction import NEITHER
 from pytest_gpucluster.core.part import Part, gpu, named, register
 from pytest_gpucluster.core.text import count, listed
@@ -26,7 +26,7 @@ from pytest_gpucluster.kit.node.port_errors import CAUSED_ELSEWHERE, USUAL, allo
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from pytest_gpucluster.config.models import EnvironmentConfig, Profile
+    from pytest_gpucluster.config.models import EnvironmentConfig, FabricProfile, Profile
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.kit.fabric.facts import (
         Acs,
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.kit.gpu.nvidia_smi import Gpus, Topology
 
 P = ParamSpec("P")
+if TYPE_CHECKING:
+    Judge = Callable[Concatenate[Profile, P], Judgement]
 register("pcie_switch", "PCIe switch", labelled=True)
 
 PEER_MODULES = frozenset({"nvidia_peermem", "nv_peer_mem", "efa_nv_peermem"})
@@ -59,34 +61,24 @@ PAIR = 2  # nodes; of two that differ neither is known to be at fault
 # --- helpers -----------------------------------------------------------------------------------------------------
 
 
-def _networked(
-    judge: Callable[Concatenate[Profile, P], Judgement],
-) -> Callable[Concatenate[Profile, P], Judgement]:
-    """Make a check not applicable to nodes whose profile has neither InfiniBand nor RoCE."""
+def _where(applies: Callable[[FabricProfile], bool]) -> Callable[[Judge[P]], Judge[P]]:
+    """Make a check not applicable to nodes whose profile has no such adapters."""
 
-    @functools.wraps(judge)
-    def judged(network: Profile, /, *args: P.args, **kwargs: P.kwargs) -> Judgement:
-        if network.fabric.link_layer == "none":
-            yield NotApplicable(f"profile {network.name} has no InfiniBand or RoCE")
-        else:
-            yield from judge(network, *args, **kwargs)
+    def decorated(judge: Judge[P]) -> Judge[P]:
+        @functools.wraps(judge)
+        def judged(network: Profile, /, *args: P.args, **kwargs: P.kwargs) -> Judgement:
+            if applies(network.fabric):
+                yield from judge(network, *args, **kwargs)
+            else:
+                yield NotApplicable(f"profile {network.name} has no InfiniBand or RoCE")
 
-    return judged
+        return judged
+
+    return decorated
 
 
-def _with_adapters(
-    judge: Callable[Concatenate[Profile, P], Judgement],
-) -> Callable[Concatenate[Profile, P], Judgement]:
-    """Make a check not applicable to nodes whose profile has no adapters: EFA is neither InfiniBand nor RoCE."""
-
-    @functools.wraps(judge)
-    def judged(network: Profile, /, *args: P.args, **kwargs: P.kwargs) -> Judgement:
-        if network.fabric.has_adapters:
-            yield from judge(network, *args, **kwargs)
-        else:
-            yield NotApplicable(f"profile {network.name} has no InfiniBand or RoCE")
-
-    return judged
+_networked = _where(lambda fabric: fabric.link_layer != "none")
+_with_adapters = _where(lambda fabric: fabric.has_adapters)  # EFA is neither InfiniBand nor RoCE
 
 
 def _of_layer(ports: Iterable[Port], profile: Profile) -> list[Port]:
@@ -103,41 +95,39 @@ def _active(ports: Iterable[Port], profile: Profile) -> list[Port]:
 
 def firmware_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[str]]:
     """Return {board: majority of firmware versions}, with one vote per adapter."""
-    votes: dict[str, list[tuple[str, str]]] = {}
-    for node, adapters in facts.items():
-        found = {port.device: (port.board or port.hca_type or "", port.firmware) for port in adapters.ports}
-        for board, firmware in found.values():
-            if firmware:
-                votes.setdefault(board, []).append((node, firmware))
-    return {board: norm(pairs, "adapters of this board") for board, pairs in votes.items()}
+    found = {
+        (node, port.device): (port.board or port.hca_type or "", node, port.firmware)
+        for node, adapters in facts.items()
+        for port in adapters.ports
+    }
+    votes = ((board, node, version) for board, node, version in found.values() if version)
+    return norms(votes, "adapters of this board")
 
 
 def active_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[bool]]:
     """Return {place of a port: majority of the nodes with it on whether it is ACTIVE}."""
-    votes: dict[str, list[tuple[str, bool]]] = {}
-    for node, adapters in facts.items():
-        for port in usable(adapters):
-            votes.setdefault(port.location, []).append((node, port.state == "ACTIVE"))
-    return {name: norm(pairs) for name, pairs in votes.items()}
+    return norms(
+        (port.location, node, port.state == "ACTIVE")
+        for node, adapters in facts.items()
+        for port in usable(adapters)
+    )
 
 
 def rate_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[float]]:
     """Return {place of a port: norm of its rate in GB/s on the nodes where it is ACTIVE}."""
-    votes: dict[str, list[tuple[str, float]]] = {}
-    for node, adapters in facts.items():
-        for port in usable(adapters):
-            if port.state == "ACTIVE" and port.rate is not None:
-                votes.setdefault(port.location, []).append((node, port.rate))
-    return {name: norm(pairs) for name, pairs in votes.items()}
+    return norms(
+        (port.location, node, port.rate)
+        for node, adapters in facts.items()
+        for port in usable(adapters)
+        if port.state == "ACTIVE" and port.rate is not None
+    )
 
 
 def pkeys_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[tuple[int, ...]]]:
     """Return {place of a port: norm of its partition keys on the nodes where it is ACTIVE}."""
-    votes: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
-    for node, adapters in facts.items():
-        for port in _with_keys(adapters):
-            votes.setdefault(port.location, []).append((node, port.pkeys))
-    return {name: norm(pairs) for name, pairs in votes.items()}
+    return norms(
+        (port.location, node, port.pkeys) for node, adapters in facts.items() for port in _with_keys(adapters)
+    )
 
 
 def _with_keys(adapters: Adapters) -> list[Port]:
@@ -162,6 +152,8 @@ def peer_memory(gpu_direct: PeerMemory, profile: Profile) -> Judgement:
     """Adapters can register GPU memory: by nvidia_peermem (or nv_peer_mem), or by DMA-BUF."""
     loaded = sorted(gpu_direct.modules & PEER_MODULES)
     without = f"none of {', '.join(sorted(PEER_MODULES))} is loaded"
+    # every kernel of this version has DMA-BUFs of RDMA; older ones of a distribution may have them
+    release = re.match(r"(\d+)\.(\d+)", gpu_direct.kernel or "")
     decides = "check NCCL's log: NET/IB/0/GDRDMA is GPUDirect RDMA (nccl suite)"
     if not profile.fabric.peer_memory:
         raise NotApplicable(f"profile {profile.name} needs no GPUDirect RDMA")
@@ -171,24 +163,15 @@ def peer_memory(gpu_direct: PeerMemory, profile: Profile) -> Judgement:
         raise NotAvailable(f"{without}, and /proc/driver/nvidia/version cannot be read: {decides}")
     elif not gpu_direct.open_modules:
         # the kernel exports DMA-BUF only to GPL modules (README of the driver, "Open Linux Kernel Modules")
-        yield Finding(
-            named("software", "GPUDirect RDMA"),
-            f"{without}; the proprietary kernel modules have no DMA-BUF",
-            "nvidia_peermem, or the open kernel modules",
-            code="no_peer_memory",
-        )
-    elif _registers_dmabufs(gpu_direct.kernel):
+        part, found = named("software", "GPUDirect RDMA"), "the proprietary kernel modules have no DMA-BUF"
+        expected = "nvidia_peermem, or the open kernel modules"
+        yield Finding(part, f"{without}; {found}", expected, code="no_peer_memory")
+    elif release and tuple(map(int, release.groups())) >= DMABUF_KERNEL:
         yield Metric("gpudirect_rdma", 1, "DMA-BUF", better=NEITHER)
     else:
         raise NotAvailable(
             f"{without}; Linux 5.12 and later have DMA-BUF, {gpu_direct.kernel or 'this kernel'} may not: {decides}"
         )
-
-
-def _registers_dmabufs(kernel: str | None) -> bool:
-    """Return whether every kernel of this version has DMA-BUFs of RDMA; older ones of a distribution may have them."""
-    numbers = re.match(r"(\d+)\.(\d+)", kernel or "")
-    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= DMABUF_KERNEL
 
 
 @check(
@@ -246,11 +229,7 @@ def _lost(rails: Rails) -> str:
 def _usual_locations(active_majority: Mapping[str, Norm[bool]]) -> set[str]:
     """Return the places of ports that two thirds of the nodes with adapters have; of two nodes neither is known to be at fault."""
     nodes = max((usual.total for usual in active_majority.values()), default=0)
-    return {
-        location
-        for location, usual in active_majority.items()
-        if nodes > PAIR and decides(usual.total, nodes)
-    }
+    return {at for at, usual in active_majority.items() if nodes > PAIR and decides(usual.total, nodes)}
 
 
 @check(
@@ -275,13 +254,8 @@ def link_layer(
         few = min(of_gpus.need, len(ports)) - (len(ports) - len(others))
         if few > 0 and len(others) == few:
             for port in others:
-                layer = port.link_layer
-                yield Finding(
-                    of_gpus.part(port),
-                    layer or "unreadable",
-                    expected,
-                    code="wrong_link_layer" if layer else "unreadable",
-                )
+                code = "wrong_link_layer" if port.link_layer else "unreadable"
+                yield Finding(of_gpus.part(port), port.link_layer or code, expected, code=code)
         elif few > 0:
             shown = ", ".join(f"{port} {port.link_layer or 'unreadable'}" for port in others)
             right = len(ports) - len(others)
@@ -329,17 +303,13 @@ def _down(
 ) -> Judgement:
     """Judge a port that is not up: a failure if too `few` are, else a warning if it is up on most nodes."""
     shown, is_linked = f"{port.state or '?'}, {port.phys_state or '?'}{role}", port.phys_state in LINK_UP
-    usual = active_majority.get(port.location, Norm[bool]())
+    usual, code = active_majority.get(port.location, Norm[bool]()), "not_active" if is_linked else "no_link"
     if few:
         # a link that is up lacks its subnet manager, which is no fault of the node
         down = Action.DRAIN if usual.value and usual.total > PAIR else Action.MONITOR
-        action = None if is_linked else down
-        yield Finding(
-            part, Quote(shown), "ACTIVE, LinkUp", action, code="not_active" if is_linked else "no_link"
-        )
+        yield Finding(part, Quote(shown), "ACTIVE, LinkUp", None if is_linked else down, code=code)
     elif usual.value:
-        wanted = f"ACTIVE, {usual.most}"
-        yield Advisory(part, Quote(shown), wanted, code="not_active" if is_linked else "no_link")
+        yield Advisory(part, Quote(shown), f"ACTIVE, {usual.most}", code=code)
 
 
 @check(
@@ -377,13 +347,8 @@ def rate(
             usual = rate_majority.get(port.location, Norm[float]())
             lower = usual.total > PAIR and (port.rate or 0) < (usual.value or 0) * 0.99
             action = Action.DRAIN if lower else milder if port.rate else None
-            yield Finding(
-                of_gpus.part(port),
-                found,
-                Quantity(expected * 8, "Gb/s"),
-                action,
-                code="unreadable" if port.rate is None else "slow_link",
-            )
+            code, stated = "unreadable" if port.rate is None else "slow_link", Quantity(expected * 8, "Gb/s")
+            yield Finding(of_gpus.part(port), found, stated, action, code=code)
 
 
 @check(
@@ -508,16 +473,11 @@ def gid(
         for port in good:
             found = port.types.get(int(value), "no GID") if value.isdecimal() else "no index"
             if found != ROCE_V2 and value != GID_BY_NCCL:
-                indices = ", ".join(
-                    str(index) for index, kind in sorted(port.types.items()) if kind == ROCE_V2
-                )
-                yield Finding(
-                    port.part,
-                    f"{found} at NCCL_IB_GID_INDEX={value} ({environment})",
-                    f"{ROCE_V2}: index {indices}",
-                    Action.MONITOR,  # an error of the cluster file is found on every good node
-                    code="wrong_gid_index",
-                )
+                right = ", ".join(str(index) for index, kind in sorted(port.types.items()) if kind == ROCE_V2)
+                measured = f"{found} at NCCL_IB_GID_INDEX={value} ({environment})"
+                expected = f"{ROCE_V2}: index {right}"
+                # an error of the cluster file is found on every good node
+                yield Finding(port.part, measured, expected, Action.MONITOR, code="wrong_gid_index")
 
 
 # --- from GPU to adapter -----------------------------------------------------------------------------------------
@@ -545,11 +505,9 @@ def gpu_nic_affinity(
         raise NotApplicable(
             "the memory of the GPUs is a NUMA node: the path from GPU to adapter is through the CPU (Grace)"
         )
-    names = {name for of_gpu in topology.nics.values() for name in of_gpu}
-    if len(names) < network.fabric.hcas:
-        raise NotAvailable(
-            f"nvidia-smi topo -m lists {len(names)} of {network.fabric.hcas} adapters (see hca_count)"
-        )
+    names, hcas = {name for of_gpu in topology.nics.values() for name in of_gpu}, network.fabric.hcas
+    if len(names) < hcas:
+        raise NotAvailable(f"nvidia-smi topo -m lists {len(names)} of {hcas} adapters (see hca_count)")
     rails = (node_rails or rails_of(adapters, network)) if adapters and adapters.ports else ()
     if any(len(of_gpus.ports) < of_gpus.need for of_gpus in rails):
         raise NotAvailable("the node lacks an adapter (see fabric.hca_count)")
@@ -562,15 +520,11 @@ def gpu_nic_affinity(
         raise NotApplicable(
             "no GPU has an adapter behind its own PCIe switch: a guest, or a board without them"
         )
-    elif far and network.fabric.hcas < len(topology.nics):
-        raise NotApplicable(
-            f"{network.fabric.hcas} adapters for {len(topology.nics)} GPUs: not all can have one near"
-        )
-    else:
-        for index, of_gpu in far.items():
-            best = ", ".join(sorted(set(of_gpu.values())))
-            far_away = f"no near adapter ({best})"
-            yield Finding(gpu(index), far_away, "an adapter at PIX or PXB", code="no_near_adapter")
+    if far and hcas < len(topology.nics):
+        raise NotApplicable(f"{hcas} adapters for {len(topology.nics)} GPUs: not all can have one near")
+    for index, of_gpu in far.items():
+        far_away = f"no near adapter ({', '.join(sorted(set(of_gpu.values())))})"
+        yield Finding(gpu(index), far_away, "an adapter at PIX or PXB", code="no_near_adapter")
 
 
 @check(
@@ -692,10 +646,6 @@ def _nccl_socket(value: str, found: Interfaces) -> Iterator[Explanation]:
     return nccl_names(value, found.names - {"lo"} if value.startswith("^") else found.names)
 
 
-def _nccl_hca(value: str, found: Interfaces) -> Iterator[Explanation]:
-    return nccl_names(value, found.devices)
-
-
 def _exact(value: str, found: Interfaces) -> Iterator[Explanation]:
     """Judge a list of exact interface names (Gloo, TensorPipe)."""
     for entry in _entries(value) or [""]:
@@ -727,20 +677,15 @@ def _open_mpi(value: str, found: Interfaces) -> Iterator[Explanation | NotAvaila
             yield _absent(entry, found.names)
         elif subnet is not None and found.addresses is None:
             yield NotAvailable(f"{entry}: the node's addresses cannot be read (ip is absent)")
-        elif subnet is not None and not _has_address(subnet, found):
+        elif subnet and not any(it.ip in subnet for its in (found.addresses or {}).values() for it in its):
             yield Explanation("no_address", f"no address in {entry}")
-
-
-def _has_address(subnet: ipaddress.IPv4Network, found: Interfaces) -> bool:
-    addresses = found.addresses or {}
-    return any(address.ip in subnet for of_name in addresses.values() for address in of_name)
 
 
 RULES: dict[
     str, Callable[[str, Interfaces], Iterator[Explanation] | Iterator[Explanation | NotAvailable]]
 ] = {
     "NCCL_SOCKET_IFNAME": _nccl_socket,
-    "NCCL_IB_HCA": _nccl_hca,
+    "NCCL_IB_HCA": lambda value, found: nccl_names(value, found.devices),
     "GLOO_SOCKET_IFNAME": _exact,
     "TP_SOCKET_IFNAME": _exact,
     "UCX_NET_DEVICES": _ucx,

@@ -12,7 +12,6 @@ from pytest_gpucluster.kit.gpu import nvidia_smi
 from pytest_gpucluster.kit.gpu.too_few import TOO_FEW
 from pytest_gpucluster.suites.gpu.missing_gpus import (
     MissingGpus,
-    UsualBuses,
     missing_gpus,
     usual_buses,
     with_missing,
@@ -66,8 +65,4 @@ def _missing_of(session: ClusterSession, node: str) -> MissingGpus | None:
     return missing_gpus(gpus, profile.count, session.made.once(_USUAL_BUSES, {"session": session}))
 
 
-def _usual_buses(session: ClusterSession) -> UsualBuses:
-    return usual_buses(session.facts.of_fleet(nvidia_smi.GPUS))
-
-
-_USUAL_BUSES = Fact(_usual_buses, once=True)
+_USUAL_BUSES = Fact(lambda session: usual_buses(session.facts.of_fleet(nvidia_smi.GPUS)), once=True)

@@ -13,7 +13,7 @@ from pytest_gpucluster.config.profile_files import MEMORY_TOLERANCE, fitting_pro
 from pytest_gpucluster.core.check import Action, Finding, Verdict, conclude
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.part import Part
-from pytest_gpucluster.core.probe import Answer, Probe
+from pytest_gpucluster.core.probe import Probe
 from pytest_gpucluster.core.text import count, listed
 from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.kit.gpu.nvidia_smi import GPUS
@@ -29,16 +29,12 @@ CHECK = "run.profile"
 T = TypeVar("T")
 
 
-def _lines(answer: Answer) -> int:
-    return len(answer.out.split())
-
-
 # class 0302 of a PCI function is a 3D controller, vendor 10de NVIDIA (pci.ids)
 PCI: Probe[int] = Probe(
     "GPUs on the PCI bus",
     "for f in /sys/bus/pci/devices/*; do [ -r $f/class ] && read -r c <$f/class && read -r v <$f/vendor || continue; "
     "case $c$v in 0x0302*0x10de) echo ${f##*/} ;; esac; done; :",
-    _lines,
+    lambda answer: len(answer.out.split()),
     by_hand="lspci -d 10de::0302",
 )
 

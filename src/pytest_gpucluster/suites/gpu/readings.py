@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 from pytest_gpucluster.core.check import Action, Finding, Judgement
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.finding import Quote
-from pytest_gpucluster.core.majority import Norm, differs, norm
+from pytest_gpucluster.core.majority import Norm, differs, norms
 from pytest_gpucluster.core.text import matches
 from pytest_gpucluster.kit.gpu.nvidia_csv import NOT_REPORTED, is_unsupported
 
@@ -141,10 +141,11 @@ def judge_version(gpus: Gpus, attribute: str, fleet: ByModel, *, stated: str | N
 
 def by_model(facts: Mapping[str, Gpus], read: Callable[[Gpu], str | None], *, per_node: bool) -> ByModel:
     """Return {GPU model: norm of a value of all GPUs}, with one vote per GPU, or per node and value."""
-    votes: dict[str, list[tuple[str, str]]] = {}
-    for node, gpus in facts.items():
-        pairs = [(gpu.name, value) for gpu in gpus if gpu.name and (value := read(gpu))]
-        for model, value in dict.fromkeys(pairs) if per_node else pairs:
-            votes.setdefault(model, []).append((node, value))
+    votes = [
+        (gpu.name, node, value)
+        for node, gpus in facts.items()
+        for gpu in gpus
+        if gpu.name and (value := read(gpu))
+    ]
     voters = "nodes with this model" if per_node else "GPUs of this model"
-    return {model: norm(pairs, voters) for model, pairs in votes.items()}
+    return norms(dict.fromkeys(votes) if per_node else votes, voters)

@@ -115,17 +115,15 @@ def size(fabric: FabricFacts, config: IbFabricConfig, accepted: Mapping[str, flo
 )
 def switch_links(drawn: FabricFacts, links: Owned) -> Judgement:
     """Each link between switches is active and as wide and fast as most of them; cables of other hosts are warnings."""
-    fabric = drawn
-    yield Metric(
-        "switch_links", sum(it.between_switches for it in fabric.subnet.links), "links", better=NEITHER
-    )
-    for part in fabric.each:
+    number = sum(it.between_switches for it in drawn.subnet.links)
+    yield Metric("switch_links", number, "links", better=NEITHER)
+    for part in drawn.each:
         between = [link for link in part.subnet.links if link.between_switches]
         yield from (finding for _, finding in slow_links(part, between))
         yield from _below_support(between)
         for _, it in slow_links(part, _others(part, links)):
             yield Advisory(it.part, it.measured, it.expected, it.code)
-    for port in fabric.ports:
+    for port in drawn.ports:
         if not port.answered:
             place = Part("port", name=f"{port.description} port {port.number}")
             found = "the link is up, and no device answers"
@@ -200,12 +198,8 @@ def switch_errors(fabric: FabricFacts, links: Owned) -> Judgement:
 def _old_errors(fabric: FabricFacts) -> Iterator[Advisory]:
     """Yield the ports whose counters are high and do not rise: when the errors came is not known."""
     parts = {(end.guid, end.number): end.part for link in fabric.subnet.links for end in link.ends}
-    cables = {
-        (end.guid, end.number)
-        for link in fabric.subnet.links
-        if not link.between_switches
-        for end in link.ends
-    }
+    hosts = [link for link in fabric.subnet.links if not link.between_switches]
+    cables = {(end.guid, end.number) for link in hosts for end in link.ends}
     for key, counters in fabric.after.counters.items() if fabric.after else ():
         risen = fabric.rises(key)
         for counter, value in counters.items():
@@ -393,20 +387,14 @@ def routing(fabric: FabricFacts) -> Judgement:
 )
 def switch_firmware(fabric: FabricFacts) -> Judgement:
     """Switches of one board (PSID) have the firmware that most of them have."""
-    known = {
-        device: fabric.firmware[device.guid]
-        for device in fabric.subnet.switches
-        if device.guid in fabric.firmware
-    }
+    stated = fabric.firmware
+    known = {device: stated[device.guid] for device in fabric.subnet.switches if device.guid in stated}
     if not known:
         raise NotApplicable(
             f"{fabric.host} has no output of ibdiagnet of the last day in /var/tmp/ibdiagnet2 (`ibdiagnet --get_phy_info`)"
         )
     for board in sorted({board for board, _ in known.values()}):
-        usual = norm(
-            ((device.node, version) for device, (its, version) in known.items() if its == board),
-            f"switches of board {board}",
-        )
-        for device, (its, version) in known.items():
-            if its == board:
-                yield from usual.judge(Part("switch", name=device.node), version, worse=differs)
+        versions = {device.node: version for device, (its, version) in known.items() if its == board}
+        usual = norm(versions.items(), f"switches of board {board}")
+        for name, version in versions.items():
+            yield from usual.judge(Part("switch", name=name), version, worse=differs)

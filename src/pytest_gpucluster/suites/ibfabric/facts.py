@@ -23,6 +23,7 @@ from pytest_gpucluster.suites.ibfabric.config import IbFabricConfig
 from pytest_gpucluster.suites.ibfabric.subnet import (
     PortState,
     Subnet,
+    padded,
     read_iblinkinfo,
     read_ibnetdiscover,
     with_states,
@@ -317,7 +318,7 @@ def read_managers(text: str) -> tuple[Manager, ...]:
         r"sm lid (\d{1,9}) sm guid 0x([0-9a-fA-F]{1,16}), activity count \d+ priority \d+ state \d+ (\w+)",
         text,
     )
-    named = {guid: Manager(int(lid), guid.lower().zfill(16), state) for lid, guid, state in found}
+    named = {guid: Manager(int(lid), padded(guid), state) for lid, guid, state in found}
     return tuple(named.values())
 
 
@@ -348,7 +349,7 @@ def read_errors(text: str) -> Readings:
     ):
         values = {name: int(value) for name, value in re.findall(r"\[(\w+) == (\d{1,20})(?!\d)", rest)}
         if known := {usual: values[name] for name, usual in COUNTERS.items() if name in values}:
-            counters[guid.lower().zfill(16), int(port)] = known
+            counters[padded(guid), int(port)] = known
     time = re.search(r"^time (\d{1,12})", text, re.MULTILINE)
     return Readings(float(time[1]) if time else 0.0, counters)
 
@@ -365,7 +366,7 @@ def read_firmware(text: str) -> dict[str, tuple[str, str]]:
             version = ".".join(str(int(row[name], 16)) for name in names)
         except (KeyError, ValueError):
             continue  # N/A of a device that does not state it
-        found[_hex(row.get("NodeGUID", ""))] = (row.get("FWInfo_PSID", ""), version)
+        found[padded(row.get("NodeGUID", ""))] = (row.get("FWInfo_PSID", ""), version)
     return found
 
 
@@ -382,7 +383,7 @@ def read_bit_errors(text: str) -> dict[Key, BitErrors]:
             ratios = [_ratio(row.get(name, "")) for name in ("Effective BER", "Symbol BER")]
             if _COUNT.fullmatch(number) and None not in ratios:
                 errors = row.get("Symbol Err", "")
-                found[_hex(row.get("GUID", "")), int(number)] = BitErrors(
+                found[padded(row.get("GUID", "")), int(number)] = BitErrors(
                     row.get("FEC mode", ""),
                     ratios[0] or 0.0,
                     ratios[1] or 0.0,
@@ -397,10 +398,6 @@ def _ratio(text: str) -> float | None:
         return finite(float(text))
     except ValueError:
         return None
-
-
-def _hex(text: str) -> str:
-    return text.strip().removeprefix("0x").lower().zfill(16)
 
 
 def parse_node_ports(answer: Answer) -> NodePorts:

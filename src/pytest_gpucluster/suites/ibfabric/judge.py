@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pytest_gpucluster.core.check import Advisory, Finding
 from pytest_gpucluster.core.finding import Quantity
-from pytest_gpucluster.core.majority import Norm, decides, norm
+from pytest_gpucluster.core.majority import Norm, decides, norms
 from pytest_gpucluster.kit.node.port_errors import CAUSED_ELSEWHERE, allowed
 
 if TYPE_CHECKING:
@@ -103,12 +103,12 @@ def usual_keys(fabric: FabricFacts, links: Owned) -> dict[str, Norm[tuple[int, .
 
 
 def _usual(links: Owned, value: Callable[[NodeLink], T | None]) -> dict[str, Norm[T]]:
-    votes: defaultdict[str, list[tuple[str, T]]] = defaultdict(list)
-    for node, of_node in links.of.items():
-        for it in of_node:
-            if found := value(it):
-                votes[it.port.place].append((node, found))
-    return {place: norm(pairs) for place, pairs in votes.items()}
+    return norms(
+        (it.port.place, node, found)
+        for node, of_node in links.of.items()
+        for it in of_node
+        if (found := value(it))
+    )
 
 
 def rails_of_leaves(links: Owned) -> dict[str, tuple[str, str]]:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytest_gpucluster.core.check import Finding
-    from pytest_gpucluster.core.finding import Measure
     from pytest_gpucluster.run.session import ClusterSession
     from pytest_gpucluster.suites.ibfabric.facts import FabricFacts
     from pytest_gpucluster.suites.ibfabric.judge import Owned
@@ -58,20 +57,19 @@ def explained(
         return verdict
     check, text = known[0]
     like = CHECKS[check]
-    findings = tuple(replace(it, measured=_with(it.measured, text), action=None) for it in verdict.findings)
+    findings = []
+    for it in verdict.findings:
+        both = f"{it.measured}; {text}"
+        measured = replace(it.measured, text=both) if isinstance(it.measured, Quantity) else both
+        findings.append(replace(it, measured=measured, action=None))
     return replace(
         verdict,
-        findings=findings,
+        findings=tuple(findings),
         cause=like.cause,
         hint=like.hint,
         action=like.action,
         explained_by=check,
     )
-
-
-def _with(measured: Measure, text: str) -> Measure:
-    both = f"{measured}; {text}"
-    return replace(measured, text=both) if isinstance(measured, Quantity) else both
 
 
 def _cause(

@@ -55,9 +55,8 @@ def read_neighbours(answer: Answer) -> Neighbours:
         raise NotAvailable(f"lldpcli: {last_line(output) or 'no answer'} (is lldpd running?)")
     states = re.findall(r"^/sys/class/net/([^/\n]+)/operstate:(\S+)$", before, re.MULTILINE)
     rdma = re.findall(r"^rdma (\S+) (\S+)$", before, re.MULTILINE)
-    return Neighbours(
-        parse_neighbours(output), dict(states), {interface: device for device, interface in rdma}
-    )
+    devices = {interface: device for device, interface in rdma}
+    return Neighbours(parse_neighbours(output), dict(states), devices)
 
 
 def parse_neighbours(output: str) -> tuple[Neighbour, ...]:
@@ -102,9 +101,8 @@ def _neighbour(interface: str, body: dict[str, Any]) -> Neighbour:
     identifiers = _each(port.get("id"))
     ports = [_value(one) for one in identifiers if one.get("type") != "mac"] + [_value(port.get("descr"))]
     identifier = _value(chassis[1].get("id"))
-    return Neighbour(
-        interface, chassis[0] or identifier, tuple(dict.fromkeys(filter(None, ports))), identifier
-    )
+    names = tuple(dict.fromkeys(filter(None, ports)))
+    return Neighbour(interface, chassis[0] or identifier, names, identifier)
 
 
 NEIGHBOURS = Probe(

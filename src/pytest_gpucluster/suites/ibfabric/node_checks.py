@@ -45,12 +45,11 @@ def ports(
     seen = {it.port: it for it in node_links}
     silent = [port for port in node_ports.ports if port not in {it.port for it in active}]
     for port in silent:
-        where = (
-            f"{seen[port].link.state} at {seen[port].link.z.label}" if port in seen else "not in the subnet"
-        )
-        state = f", {port.state or '?'} on the node"
+        where, code = "not in the subnet", "not_found"
+        if port in seen:
+            where, code = f"{seen[port].link.state} at {seen[port].link.z.label}", "not_active"
         expected = f"active in the subnet that {fabric.host} sees"
-        yield Finding(port.part, where + state, expected, code="not_active" if port in seen else "not_found")
+        yield Finding(port.part, f"{where}, {port.state or '?'} on the node", expected, code=code)
     if not silent:
         found, wanted = Quantity(len(active), "ports in the subnet"), Quantity(need, "ports")
         yield Finding(Part("port"), found, wanted, code="too_few_ports")

@@ -104,12 +104,9 @@ def _cables(
                 yield ends, kind, text
     for node in links.of if not planned else ():
         for wrong in off_rail(links, node, rails):
-            if wrong.link.z.node_guid in index:
-                yield (
-                    (index[wrong.link.z.node_guid],),
-                    "misplaced",
-                    f"{node} {wrong.port.part} is of another rail",
-                )
+            leaf = index.get(wrong.link.z.node_guid)
+            if leaf is not None:
+                yield (leaf,), "misplaced", f"{node} {wrong.port.part} is of another rail"
 
 
 def _levels(fabric: FabricFacts) -> dict[str, int]:

@@ -24,7 +24,7 @@ import yaml
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.suites.ibfabric.config import IbFabricConfig
-from pytest_gpucluster.suites.ibfabric.subnet import read_ibnetdiscover, short_name
+from pytest_gpucluster.suites.ibfabric.subnet import padded, read_ibnetdiscover, short_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -48,11 +48,6 @@ class Cable(NamedTuple):
     def label(self) -> str:
         """The cable for people: `gpu01 mlx5_0 - leaf01 1/1`."""
         return f"{self.a_node} {self.a_port}".rstrip() + " - " + f"{self.z_node} {self.z_port}".rstrip()
-
-
-def _cable(words: Iterable[str], where: str) -> Cable:
-    a_node, a_port, z_node, z_port = words
-    return Cable(a_node, a_port, z_node, z_port, where)
 
 
 @dataclass(frozen=True)
@@ -96,17 +91,12 @@ def plan_of(cluster: Cluster) -> Cabling:
 
 def read_plan(paths: Iterable[Path]) -> Cabling:
     """Read the files of a plan; ConfigError names file and line."""
-    cables: list[Cable] = []
-    names: dict[str, str] = {}
-    adapters: dict[str, str] = {}
-    recorded: dict[str, str] = {}
-    for path in paths:
-        found = parse_plan(str(path), _text(path))
-        cables += found.cables
-        names |= found.names
-        adapters |= found.adapters
-        recorded |= found.recorded
-    return Cabling(_each_once(cables), names, adapters, recorded)
+    found = [parse_plan(str(path), _text(path)) for path in paths]
+    names, adapters, recorded = (
+        {key: value for one in found for key, value in getattr(one, what).items()}
+        for what in ("names", "adapters", "recorded")
+    )
+    return Cabling(_each_once(cable for one in found for cable in one.cables), names, adapters, recorded)
 
 
 def _text(path: Path) -> str:
@@ -162,9 +152,7 @@ def _each_once(cables: Iterable[Cable]) -> tuple[Cable, ...]:
 
 # --- a point-to-point sheet --------------------------------------------------------------------------------------
 
-_COLUMNS = {
-    "anode": 0, "anodename": 0, "aport": 1, "znode": 2, "znodename": 2, "zport": 3,
-}  # fmt: skip
+_COLUMNS = {"anode": 0, "anodename": 0, "aport": 1, "znode": 2, "znodename": 2, "zport": 3}
 
 
 def _sheet(file: _File) -> Cabling:
@@ -200,7 +188,7 @@ def _sheet(file: _File) -> Cabling:
         for name, value in zip(("A-Node Name", "A-Port", "Z-Node Name", "Z-Port"), ends, strict=True):
             if not value:
                 raise file.error(line, f"{name} is empty; a cable needs node and port of both ends")
-        cables.append(_cable(ends, file.where(line)))
+        cables.append(Cable._make((*ends, file.where(line))))
     return Cabling(tuple(cables))
 
 
@@ -217,7 +205,7 @@ def _as_built(file: _File) -> Cabling:
     subnet = read_ibnetdiscover(file.text)
     names = device_names(subnet, {})
     cables = (
-        _cable((word for end in link.ends for word in port_words(names, end)), file.label)
+        Cable(*port_words(names, link.a), *port_words(names, link.z), where=file.label)
         for link in subnet.links
         if not is_internal(link)
     )
@@ -253,9 +241,6 @@ def port_words(names: Mapping[str, tuple[str, str]], port: SubnetPort) -> tuple[
     return node, f"{adapter or 'mlx5_0'}/P{port.number}"  # a host with one adapter may not name it
 
 
-_FIELD = re.compile(r"(\w{1,40})\s*=\s*(\S+)")
-
-
 def _slurm_conf(file: _File) -> Cabling:
     leaves, text = [], ""
     for number, line in enumerate([*file.text.splitlines(), ""], 1):
@@ -263,7 +248,7 @@ def _slurm_conf(file: _File) -> Cabling:
         if text.endswith("\\"):  # continued in the next line
             text = text[:-1]
             continue
-        fields = {name.lower(): value for name, value in _FIELD.findall(text)}
+        fields = {name.lower(): value for name, value in re.findall(r"(\w{1,40})\s*=\s*(\S+)", text)}
         text = ""
         if "switchname" in fields and "nodes" in fields:
             leaves.append((number, fields["switchname"], fields["nodes"]))
@@ -316,7 +301,7 @@ def _name_map(file: _File) -> Cabling:
         found = _NAME.match(line)
         if not found:
             raise file.error(number, 'must be 0xGUID "NAME" (opensm(8), node name map)')
-        names[found[1].lower().zfill(16)] = found[2].strip()
+        names[padded(found[1])] = found[2].strip()
     return Cabling((), names)
 
 

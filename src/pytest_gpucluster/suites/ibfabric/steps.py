@@ -59,20 +59,15 @@ def query_fabric(
             done = transport.run((*_SSH, config.host, "sh"), timeout=config.timeout, input=command)
             out, err = done.stdout, done.stderr
         else:
-            out, err = _on_node(session, node, command, config.timeout)
+            step = session.run_step(
+                ("sh", "-c", command),
+                nodes=(node,),
+                environment="none",
+                ntasks_per_node=1,
+                timeout=config.timeout,
+                cap=MOST_OUTPUT,
+            )
+            out, err = (step.tasks[0].stdout, step.tasks[0].stderr) if step.tasks else ("", step.stderr)
     except GpuClusterError as error:
         raise NotAvailable(f"subnet.sh did not run on {host}: {one_line(str(error), 300)}") from error
     return read_fabric(host, out, err)
-
-
-def _on_node(session: ClusterSession, node: str, command: str, timeout: float) -> tuple[str, str]:
-    """Return stdout and stderr of a step with one task."""
-    step = session.run_step(
-        ("sh", "-c", command),
-        nodes=(node,),
-        environment="none",
-        ntasks_per_node=1,
-        timeout=timeout,
-        cap=MOST_OUTPUT,
-    )
-    return ("", step.stderr) if not step.tasks else (step.tasks[0].stdout, step.tasks[0].stderr)

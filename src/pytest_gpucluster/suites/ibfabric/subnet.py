@@ -240,8 +240,9 @@ _REMOTE = re.compile(r'(?:lid (\d{1,6}) lmc \d+ )?"(.*)" lid (\d{1,6})\s*(?:(\d{
 _REMOTE_KINDS: dict[str, Kind] = {"S": "switch", "H": "HCA", "R": "router"}
 
 
-def _guid(digits: str) -> str:
-    return digits.lower().zfill(16)
+def padded(guid: str) -> str:
+    """Return a GUID as 16 hex digits."""
+    return guid.strip().lower().removeprefix("0x").zfill(16)
 
 
 def read_ibnetdiscover(text: str) -> Subnet:
@@ -260,11 +261,11 @@ def read_ibnetdiscover(text: str) -> Subnet:
         elif header := _DEVICE.match(line):
             devices.append(
                 Device(
-                    _guid(header[3]),
+                    padded(header[3]),
                     _KINDS[header[1]],
                     header[4],
                     int(header[2]),
-                    _guid(ids.get("sysimgguid", "")),
+                    padded(ids.get("sysimgguid", "")),
                     ids.get("devid", ""),
                     int(header[5] or 0),
                 )
@@ -298,7 +299,7 @@ def _link(device: Device, port_zero: str, found: re.Match[str]) -> Link:
     remote = _REMOTE.match(comment)
     own_lid, description, lid, width, speed = remote.groups() if remote else (None, "", 0, "", "")
     one = SubnetPort(
-        _guid(own_guid or (port_zero if device.kind == "switch" else "") or device.guid),
+        padded(own_guid or (port_zero if device.kind == "switch" else "") or device.guid),
         device.description,
         device.kind,
         device.guid,
@@ -306,10 +307,10 @@ def _link(device: Device, port_zero: str, found: re.Match[str]) -> Link:
         int(own_lid or device.lid),
     )
     other = SubnetPort(
-        _guid(remote_guid or guid),
+        padded(remote_guid or guid),
         description,
         _REMOTE_KINDS[letter],
-        _guid(guid),
+        padded(guid),
         int(remote_number),
         int(lid),
     )
@@ -331,26 +332,16 @@ _COULD_BE = re.compile(r"Could be ([1-4]X|FDR10|[\d.]+ Gbps(?: \(FDR10\))?)")
 
 def read_iblinkinfo(text: str) -> tuple[PortState, ...]:
     """Return the ports of `iblinkinfo --line`, with those that are down; ProbeError if there are none."""
-    ports = tuple(_state(found) for line in text.splitlines() if (found := _STATE.match(line)))
+    ports = []
+    for found in filter(None, map(_STATE.match, text.splitlines())):
+        guid, description, lid, number, width, rate, state, physical, remarks = found.groups()
+        could_be, answered = " ".join(_COULD_BE.findall(remarks)), "Port not available" not in remarks
+        at = PortState(padded(guid), int(number), description, int(lid), state, physical.strip())
+        lanes, speed = (width or "").lower(), _speed(rate or "")
+        ports.append(replace(at, width=lanes, speed=speed, could_be=could_be, answered=answered))
     if not ports:
         raise ProbeError("iblinkinfo --line: the output names no port")
-    return ports
-
-
-def _state(found: re.Match[str]) -> PortState:
-    guid, description, lid, number, width, rate, state, physical, remarks = found.groups()
-    return PortState(
-        _guid(guid),
-        int(number),
-        description,
-        int(lid),
-        state,
-        physical.strip(),
-        (width or "").lower(),
-        _speed(rate or ""),
-        " ".join(_COULD_BE.findall(remarks)),
-        "Port not available" not in remarks,
-    )
+    return tuple(ports)
 
 
 def _speed(rate: str) -> str:

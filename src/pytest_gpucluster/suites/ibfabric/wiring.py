@@ -178,9 +178,8 @@ def of_subnet(
         if port.kind != "HCA":
             return Plug(node_key(node), frozenset({name}), f"{node} port {name}")
         keys = {f"{adapter}/{port.number}" for adapter in adapters_of.get(port.node_guid, ())}
-        return Plug(
-            node_key(node), frozenset(keys or {host_port(name)}), f"{node} {name.removesuffix('/P1')}"
-        )
+        ports = frozenset(keys or {host_port(name)})
+        return Plug(node_key(node), ports, f"{node} {name.removesuffix('/P1')}")
 
     return Wiring(
         tuple((plug(link.a), plug(link.z)) for link in subnet.links if not is_internal(link)),
@@ -252,10 +251,8 @@ class _Compared:
             _Planned(self._end(it.a_node, it.a_port), self._end(it.z_node, it.z_port), it.where)
             for it in cables
         ]
-        self.nodes = {end.node for cable in self.cables for end in (cable.a, cable.z)}
-        self.planned = {
-            (end.node, end.port): (cable, end) for cable in self.cables for end in (cable.a, cable.z)
-        }
+        self.planned = {(end.node, end.port): (it, end) for it in self.cables for end in (it.a, it.z)}
+        self.nodes = {node for node, _ in self.planned}
 
     def _end(self, node: str, port: str) -> _End:
         host, _, adapter = node.partition(" ")
@@ -312,10 +309,10 @@ class _Compared:
         return ""
 
     def _understood(self, end: _End) -> bool:
-        if not self.wiring.ethernet:
-            return self.found(end) is not None or re.fullmatch(r"\d+(/\d+)?", end.port) is not None
-        if (end.node, end.port) in self.down or self.found(end) is not None:
+        if self.found(end) is not None or (end.node, end.port) in self.down:
             return True
+        if not self.wiring.ethernet:
+            return re.fullmatch(r"\d+(/\d+)?", end.port) is not None
         return end.node not in self.wiring.hosts and _kind(end.port) in self.kinds.get(end.node, ())
 
     def swapped_with(self, cable: _Planned) -> _Planned | None:
@@ -368,14 +365,12 @@ def _wrong_cables(wrong: Iterable[_Planned], compared: _Compared) -> Iterator[Wr
             continue
         both = [cable, *filter(None, [compared.swapped_with(cable)])]
         done.update(both)
-        nodes = frozenset(end.node for one in both for end in (one.a, one.z))
         part = ", ".join(f"{one.a.label} - {one.z.label}" for one in both)
         where = ", ".join(one.where for one in both if one.where)
-        found = [
-            (end.node, plug.node) for one in both for end in (one.a, one.z) if (plug := compared.found(end))
-        ]
+        ends = [end for one in both for end in (one.a, one.z)]
+        found = [(end.node, plug.node) for end in ends if (plug := compared.found(end))]
         yield WrongCable(
-            nodes,
+            frozenset(end.node for end in ends),
             part,
             _measured(both, compared),
             f"connected as planned ({where})",
@@ -401,9 +396,7 @@ def _measured(cables: Sequence[_Planned], compared: _Compared) -> str:
 
 def _seen(end: _End, compared: _Compared) -> str:
     found = compared.found(end)
-    if found is None:
-        return f"{end.label} has no link"
-    return f"{end.label} is connected to {found.label}"
+    return f"{end.label} is connected to {found.label}" if found else f"{end.label} has no link"
 
 
 def _extra(compared: _Compared) -> Iterator[str]:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.core.check import Judgement
-    from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
     from pytest_gpucluster.suites.isolation.logins import Login
     from pytest_gpucluster.suites.isolation.pam import PamFacts
     from pytest_gpucluster.suites.isolation.steps import MemoryStep, PtyResult, StepPair
@@ -159,9 +158,8 @@ def tmp(node_name: str, shared: Mapping[str, str], step_pair: StepPair | None) -
             continue
         private = _private(facts, step_pair)
         if private is None:
-            yield NotAvailable(
-                f"{folder}: only root can compare it with that of the node: sudo: true in the cluster file"
-            )
+            advice = "sudo: true in the cluster file"
+            yield NotAvailable(f"{folder}: only root can compare it with that of the node: {advice}")
         elif not private:
             measured = "the folder of the node, which all jobs share"
             yield Finding(named("mount", folder), measured, "a folder of this job", code="shared")
@@ -185,13 +183,14 @@ def memory(node_name: str, shared: Mapping[str, str], memory_step: MemoryStep | 
         raise NotAvailable(str(refused["reason"]))
     limit = units.format_size(tried.limit)
     part = named("step", f"task with --mem={tried.limit >> 20}M")
+    killed = any(it.node == node_name and it.signal == signal.SIGKILL for it in tried.step.tasks)
     if held := facts.get("held"):
         yield from _held(part, held, tried)
-    elif "below" in facts and _killed(_task_of(tried.step, node_name)):
+    elif "below" in facts and killed:
         if not tried.reported:
             measured = "ended, and Slurm does not report why"
             yield Advisory(part, measured, "OUT_OF_MEMORY", code="not_reported")
-    elif _killed(_task_of(tried.step, node_name)) and tried.reported:
+    elif killed and tried.reported:
         measured, expected = f"ended below a quarter of {limit}", f"lives below {limit}"
         yield Finding(part, measured, expected, code="ended_early")
     else:
@@ -326,11 +325,3 @@ def _held(part: Part, held: Mapping[str, Any], memory_step: MemoryStep) -> Judge
     else:
         measured = f"not ended: {swapped} of it are in swap space"
         yield Advisory(part, measured, "ended (ConstrainSwapSpace=yes)", code="in_swap")
-
-
-def _task_of(step: PayloadResult, node: str) -> PayloadTask | None:
-    return next((task for task in step.tasks if task.node == node), None)
-
-
-def _killed(task: PayloadTask | None) -> bool:
-    return task is not None and task.signal == signal.SIGKILL

@@ -102,9 +102,8 @@ def folder_facts(folder: str, sudo: bool) -> Dict[str, Any]:
 def age(folder: str) -> float:
     """Return the seconds since a folder was created; -1 if the kernel does not show it."""
     try:
-        born = float(
-            subprocess.check_output(["stat", "-c", "%W", folder], stderr=subprocess.DEVNULL, timeout=10)
-        )
+        argv = ["stat", "-c", "%W", folder]
+        born = float(subprocess.check_output(argv, stderr=subprocess.DEVNULL, timeout=10))
     except (OSError, ValueError, subprocess.SubprocessError):
         return -1.0
     return time.time() - born if born > 0 else -1.0

@@ -44,9 +44,7 @@ def shared_resources(config: Mapping[str, str], cluster: Cluster) -> dict[str, s
         found.setdefault("memory", f"Slurm does not allocate memory (SelectTypeParameters={parameters})")
     if not any(_PRIVATE_TMP.search(config.get(key, "")) for key in ("JobContainerType", "NamespaceType")):
         found["tmp"] = "slurm.conf has neither JobContainerType=job_container/tmpfs nor NamespaceType"
-    return {
-        resource: why for resource, why in found.items() if cluster.stated(f"isolation.{resource}") is None
-    }
+    return {it: why for it, why in found.items() if cluster.stated(f"isolation.{it}") is None}
 
 
 def require(shared: Mapping[str, str], resource: str) -> None:

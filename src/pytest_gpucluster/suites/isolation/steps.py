@@ -120,9 +120,18 @@ class Isolation:
         }
 
         def run(role: str) -> PayloadResult:
-            payload = Path(__file__).with_name("payload.py")
-            argv = command(self.config.python, payload, role, token, json.dumps(options))
-            return self._run(self._own_resources(argv, gpus[role]))
+            payload, without = Path(__file__).with_name("payload.py"), () if gpus[role] else ("--gres=none",)
+            request = StepRequest(
+                argv=command(self.config.python, payload, role, token, json.dumps(options)),
+                nodes=self.nodes,
+                ntasks_per_node=1,
+                cpus_per_task=CPUS,
+                gpus_per_node=gpus[role] or None,
+                extra_args=("--exact", f"--mem={_STEP_MEMORY}", *without),
+                overlap=False,
+                timeout=self.timeout,
+            )
+            return self._run(request)
 
         with ThreadPoolExecutor(len(ROLES)) as pool:
             steps = dict(zip(ROLES, pool.map(run, ROLES), strict=True))
@@ -135,18 +144,6 @@ class Isolation:
             return units.parse_duration(text)
         except (SlurmError, ValueError):
             return None
-
-    def _own_resources(self, argv: tuple[str, ...], gpus: int) -> StepRequest:
-        return StepRequest(
-            argv=argv,
-            nodes=self.nodes,
-            ntasks_per_node=1,
-            cpus_per_task=CPUS,
-            gpus_per_node=gpus or None,
-            extra_args=("--exact", f"--mem={_STEP_MEMORY}", *(() if gpus else ("--gres=none",))),
-            overlap=False,
-            timeout=self.timeout,
-        )
 
     def exceed_memory(self) -> MemoryStep:
         """Run one task per node that takes twice the memory that it may use; then read the states of the nodes."""
@@ -175,49 +172,32 @@ class Isolation:
         """Return {node: why it is out of service, '' if it is not}, as Slurm shows it now; {} if Slurm does not answer."""
         self.slurm.refresh()
         try:
-            return {
-                node: "" if info.in_service else info.why_unavailable()
-                for node, info in self.slurm.nodes().items()
-            }
+            nodes = self.slurm.nodes()
         except SlurmError:
             return {}
+        return {node: "" if it.in_service else it.why_unavailable() for node, it in nodes.items()}
 
     def _run(self, request: StepRequest, output: list[str] | None = None) -> PayloadResult:
+        empty = PayloadResult(KEY, request.nodes, len(request.nodes))
         try:
             result, problem = step_or_timeout(self.slurm, self.allocation, request)
         except StepError as error:
-            return PayloadResult(
-                KEY, request.nodes, len(request.nodes), problem=str(error), rc=error.rc or -1
-            )
+            return replace(empty, problem=str(error), rc=error.rc or -1)
         if output is not None:
             output += [result.stderr, *(task.stderr for task in result.tasks)]
-        return PayloadResult(
-            KEY,
-            request.nodes,
-            len(request.nodes),
-            payload_tasks(result, KEY),
-            problem,
-            command=result.command,
-            seconds=result.seconds,
-            rc=result.rc,
-        )
+        command, seconds, rc = result.command, result.seconds, result.rc
+        tasks = payload_tasks(result, KEY)
+        return replace(empty, tasks=tasks, problem=problem, command=command, seconds=seconds, rc=rc)
 
     def open_terminal(self) -> PtyResult:
         """Run `srun --pty` on the first node, in a terminal of script(1): srun requires one where it starts."""
         node, seconds = self.nodes[0], int(self.timeout)
-        srun = (
-            "srun",
-            "--overlap",
-            OWN_LIMITS,
-            f"--jobid={self.allocation.job_id}",
-            f"--nodelist={node}",
-            "--nodes=1",
-        )
+        where = (f"--jobid={self.allocation.job_id}", f"--nodelist={node}", "--nodes=1")
+        srun = ("srun", "--overlap", OWN_LIMITS, *where)
         step = (*srun, "--ntasks=1", "--time=1", "--pty", "sh", "-c", _SHELL)
         bounded = ("timeout", "--foreground", "-k", "5", str(seconds), *step)
-        program = (
-            f'{LIMITED_SH}clock; {shlex.join(bounded)}; ending $? {seconds} "$clock"; echo "ended|$ended|end"'
-        )
+        ending = f'ending $? {seconds} "$clock"; echo "ended|$ended|end"'
+        program = f"{LIMITED_SH}clock; {shlex.join(bounded)}; {ending}"
         shown = f"srun --nodelist={node} --pty sh"
         try:
             done = self.slurm.transport.run(
@@ -252,7 +232,5 @@ def step_pairs_of(session: Any, config: IsolationConfig, shared: Mapping[str, st
     """Return {node: the steps of its allocation}; {} if there is nothing to test."""
     if isolates_nothing(shared):
         return {}
-    found: dict[str, StepPair] = {}
-    for one in Isolation.of_allocations(session, config):
-        found |= dict.fromkeys(one.nodes, one.try_all())
-    return found
+    pairs = [(one.nodes, one.try_all()) for one in Isolation.of_allocations(session, config)]
+    return {node: pair for nodes, pair in pairs for node in nodes}

@@ -20,7 +20,6 @@ from pytest_gpucluster.suites.kubernetes.facts import (
     NETWORK_COMPONENTS,
     component_of,
     devices,
-    fewer,
     rdma_of,
     version_of,
     whole,
@@ -49,9 +48,8 @@ END_OF_LIFE = {
     (1, 37): dt.date(2027, 10, 28),
 }
 SKEW = 1  # minor versions between kubectl and the API server: https://kubernetes.io/releases/version-skew-policy/
-KUBELET_SKEW = (
-    3  # minor versions that a kubelet may be older; none that it may be newer (same page, since 1.28)
-)
+# minor versions that a kubelet may be older; none that it may be newer (same page, since 1.28)
+KUBELET_SKEW = 3
 PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable")
 # {condition that an agent of the provider sets: its status on a healthy node}, where the agent tests a state again and
 # again, or where only a restart of the node ends the fault: AKS (learn.microsoft.com/azure/aks/node-problem-detector),
@@ -103,9 +101,8 @@ NOT_STARTED = {  # reasons of the kubelet for a container that does not run: the
     "ImagePullBackOff": "no_image",
     "InvalidImageName": "no_image",
 }
-_TOO_EARLY = (
-    "no healthy devices present"  # kubelet, for a pod that it starts before the device plugin registers
-)
+# of the kubelet, for a pod that it starts before the device plugin registers
+_TOO_EARLY = "no healthy devices present"
 
 
 @check(
@@ -124,7 +121,9 @@ def api(seen: KubeFacts, today: dt.date) -> Judgement:
             yield Finding(named("service", what), Quote(problem), "an answer", code="no_answer")
     server, key = seen.server, (seen.server.major, seen.server.minor)
     if key > max(END_OF_LIFE):
-        yield NotAvailable(f"{server.short} is newer than the list of versions of this release")
+        yield NotAvailable(
+            f"{server.major}.{server.minor} is newer than the list of versions of this release"
+        )
     elif key not in END_OF_LIFE or END_OF_LIFE[key] < today:
         ended = f", which upstream ended on {END_OF_LIFE[key]}" if key in END_OF_LIFE else ""
         living = [version for version, end in END_OF_LIFE.items() if end >= today]
@@ -179,7 +178,7 @@ def taints(kube_node: KubeNode | None, seen: KubeFacts, config: KubernetesConfig
     kube_node = _present(kube_node, seen)
     for taint in kube_node.taints:
         # set together with the cordon, the condition or the pressure that kubernetes.ready reports
-        if taint.key.startswith("node.kubernetes.io/") or taint.is_stated(config.taints):
+        if taint.key.startswith("node.kubernetes.io/") or any(map(taint.is_stated, config.taints)):
             continue
         # the autoscaler sets DeletionCandidateOfClusterAutoscaler:PreferNoSchedule on every idle node
         finding_class = Advisory if taint.effect == "PreferNoSchedule" else Finding
@@ -273,8 +272,7 @@ def allocated(
     for pod in kube_pods:
         if pod.phase == "Failed" and pod.holds(resource) and "UnexpectedAdmissionError" in pod.reason:
             # after a restart of the node such pods stay until they are deleted: kubernetes/kubernetes#125579
-            late = pod.started is not None and seen.now - pod.started > config.restart_window
-            if late:
+            if pod.started is not None and seen.now - pod.started > config.restart_window:
                 yield Remark(f"pod {pod.namespace}/{pod.name}: {pod.reason}")
                 continue
             early = _TOO_EARLY in pod.reason
@@ -341,7 +339,12 @@ def rdma(
     mine = rdma_of(kube_node)
     for name, norm in usual_rdma.items():
         capacity, allocatable = mine.get(name, "0"), kube_node.allocatable.get(name, "0")
-        yield from norm.judge(named("resource", name), capacity, worse=fewer, harmless="more than the others")
+        yield from norm.judge(
+            named("resource", name),
+            capacity,
+            worse=lambda mine, theirs: devices(mine) < devices(theirs),
+            harmless="more than the others",
+        )
         if allocatable != capacity:
             yield _unhealthy(name, allocatable, capacity)
 
@@ -446,15 +449,12 @@ def replicas(node: KubeNode, resource: str) -> int | None:
     return None if stated == 1 and number(node.capacity, f"{resource}.shared") else stated
 
 
-def label_of(name: str) -> str:
-    """Return a GPU's name as feature discovery writes it: sanitise() of internal/lm/resource.go, k8s-device-plugin."""
-    return "-".join(re.sub(r"[^A-Za-z0-9-_. ]", "", name).split())
-
-
 def _against_profile(
     found: Mapping[str, str], resource: str, product: str, profile: GpuProfile
 ) -> Iterator[Finding]:
-    name, expected = _PRODUCT.sub("", product), label_of(profile.name)
+    # sanitise() of internal/lm/resource.go, k8s-device-plugin
+    expected = "-".join(re.sub(r"[^A-Za-z0-9-_. ]", "", profile.name).split())
+    name = _PRODUCT.sub("", product)
     # drivers before 470 left the vendor out
     if name.removeprefix("NVIDIA-") != expected.removeprefix("NVIDIA-"):
         yield _label(f"{resource}.product", Quote(product), expected)

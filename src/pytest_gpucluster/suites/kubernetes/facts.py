@@ -8,13 +8,14 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import safe_json
 from pytest_gpucluster.core.errors import ProbeError
+from pytest_gpucluster.core.grouping import grouped
 from pytest_gpucluster.core.part import Part, named
 from pytest_gpucluster.core.sanitize import one_line
 
@@ -74,11 +75,6 @@ class Version:
     text: str
     major: int
     minor: int
-
-    @property
-    def short(self) -> str:
-        """Like 1.33."""
-        return f"{self.major}.{self.minor}"
 
 
 @dataclass(frozen=True)
@@ -165,11 +161,8 @@ class Taint:
     def __str__(self) -> str:
         return f"{self.key}{f'={self.value}' if self.value else ''}{f':{self.effect}' if self.effect else ''}"
 
-    def is_stated(self, stated: Iterable[str]) -> bool:
-        """Return whether one of KEY[=VALUE][:EFFECT] is this taint."""
-        return any(self._is(text) for text in stated)
-
-    def _is(self, text: str) -> bool:
+    def is_stated(self, text: str) -> bool:
+        """Return whether KEY[=VALUE][:EFFECT] is this taint."""
         rest, _, effect = text.partition(":")
         key, equals, value = rest.partition("=")
         return key == self.key and effect in ("", self.effect) and (not equals or value == self.value)
@@ -312,11 +305,6 @@ def whole(text: str) -> int | None:
     return int(text) if _COUNT.fullmatch(text) else None
 
 
-def fewer(mine: str, theirs: str) -> bool:
-    """Return whether one number of devices as Kubernetes writes it (1000 as 1k) is less than another one."""
-    return devices(mine) < devices(theirs)
-
-
 def devices(text: str) -> int:
     """Return a number of devices as Kubernetes writes it; 0 for any other text."""
     thousands = text.endswith("k")
@@ -325,27 +313,19 @@ def devices(text: str) -> int:
 
 def rdma_of(node: KubeNode) -> dict[str, str]:
     """Return the resources that count devices for RDMA, with their capacity as Kubernetes writes it (1000 as 1k)."""
-    return {
-        name: count
-        for name, count in node.capacity.items()
-        if any(fnmatchcase(name, pattern) for pattern in RDMA)
-    }
+    return {it: node.capacity[it] for it in node.capacity if any(fnmatchcase(it, one) for one in RDMA)}
 
 
 def by_node(pods: Iterable[Pod], names: Mapping[str, str]) -> dict[str, tuple[Pod, ...]]:
     """Return the pods of each node of the cluster file."""
-    found: dict[str, list[Pod]] = defaultdict(list)
-    for pod in pods:
-        if pod.node in names:
-            found[names[pod.node]].append(pod)
+    found = grouped((names[pod.node], pod) for pod in pods if pod.node in names)
     return {node: tuple(mine) for node, mine in found.items()}
 
 
 def component_of(daemonset: str, known: Mapping[str, tuple[str, ...]]) -> str:
     """Return the component of a DaemonSet's name, '' for any other."""
-    return next(
-        (name for name, patterns in known.items() if any(fnmatchcase(daemonset, one) for one in patterns)), ""
-    )
+    matching = (it for it, patterns in known.items() if any(fnmatchcase(daemonset, one) for one in patterns))
+    return next(matching, "")
 
 
 def _node(item: Mapping[str, Any]) -> KubeNode:
@@ -399,6 +379,7 @@ def _job_pod(item: Mapping[str, Any]) -> JobPod:
     states = [it.get("state") or {} for it in status.get("containerStatuses") or ()]
     done = next((it["terminated"] for it in states if it.get("terminated") is not None), None)
     waiting = next((_line(it["waiting"].get("reason")) for it in states if it.get("waiting") is not None), "")
+    why = waiting or _line(status.get("reason"))
     conditions = [_line(it.get("message")) for it in status.get("conditions") or ()]
     phase, index = _line(status.get("phase")), (meta.get("annotations") or {}).get(COMPLETION_INDEX)
     return JobPod(
@@ -409,12 +390,7 @@ def _job_pod(item: Mapping[str, Any]) -> JobPod:
         ended=phase in _ENDED,
         rc=None if done is None else _number(done["exitCode"]),
         message="" if done is None else str(done.get("message") or ""),
-        problem=": ".join(
-            filter(
-                None,
-                (phase, waiting or _line(status.get("reason")), next(filter(None, conditions), "")),
-            )
-        ),
+        problem=": ".join(filter(None, (phase, why, next(filter(None, conditions), "")))),
     )
 
 

@@ -82,17 +82,9 @@ class Guard:
     def __init__(self, kubectl: Kubectl, owner: str, lifetime: int, report: Callable[[str], None]) -> None:
         words, options = deletion(kubectl.config.namespace, owner)
         # kubectl's own limit, and then that of the server
-        settled = int(kubectl.config.timeout) + SERVER_TIMEOUT
-        limits = str(settled), str(lifetime)
-        self._argv = (
-            "sh",
-            "-c",
-            script(__package__, "delete.sh"),
-            "sh",
-            *limits,
-            options,
-            *kubectl.argv(*words),
-        )
+        settled = str(int(kubectl.config.timeout) + SERVER_TIMEOUT)
+        shell = ("sh", "-c", script(__package__, "delete.sh"), "sh")
+        self._argv = (*shell, settled, str(lifetime), options, *kubectl.argv(*words))
         self._kubectl, self._report, self._created = kubectl, report, b""
         self._process = kubectl.transport.spawn(self._argv)
 
@@ -217,27 +209,20 @@ class _Work:
         """
         job = self.job(self.owner["name"], [node], _gpus(self.seen, node, self.config), ["true"])
         del job["metadata"]["ownerReferences"]
-        job["spec"] |= {
-            "completions": 0,
-            "parallelism": 0,
-            "ttlSecondsAfterFinished": lifetime(self.config),
-        }
+        job["spec"] |= {"completions": 0, "parallelism": 0, "ttlSecondsAfterFinished": lifetime(self.config)}
         text, problem = self.create(job)
         guard.note(problem)
-        if not problem:
-            try:
-                self.owner["uid"] = read_uid(text)
-            except ProbeError as error:
-                problem = str(error)
+        try:
+            self.owner["uid"] = "" if problem else read_uid(text)
+        except ProbeError as error:
+            return str(error)
         return problem
 
     def list_gpus(self, nodes: Sequence[str]) -> dict[str, PodResult]:
         """Run nvidia-smi -L on each node, all at once."""
         jobs = {f"gpucluster-gpus-{self.token}-{at}": node for at, node in enumerate(nodes)}
-        made = [
-            self.job(name, [node], _gpus(self.seen, node, self.config), ["sh", "-c", _LIST_GPUS])
-            for name, node in jobs.items()
-        ]
+        gpus, argv = {node: _gpus(self.seen, node, self.config) for node in nodes}, ["sh", "-c", _LIST_GPUS]
+        made = [self.job(name, [node], gpus[node], argv) for name, node in jobs.items()]
         _, problem = self.create({"apiVersion": "v1", "kind": "List", "items": made})
         if problem:
             return {node: PodResult(node, problem=problem) for node in nodes}
@@ -247,11 +232,11 @@ class _Work:
     def nccl(self, nodes: Sequence[str]) -> KubernetesJobs:
         """Run the collective over all nodes, one pod each."""
         counts = {_gpus(self.seen, node, self.config) for node in nodes}
-        if len(nodes) < 2 or len(counts) != 1:
+        if len(nodes) < 2:
             few = f"{len(nodes)} nodes are free and list their GPUs; it needs two"
-            return KubernetesJobs(
-                nccl_problem=few if len(nodes) < 2 else "the nodes offer different numbers of GPUs"
-            )
+            return KubernetesJobs(nccl_problem=few)
+        if len(counts) != 1:
+            return KubernetesJobs(nccl_problem="the nodes offer different numbers of GPUs")
         (gpus,) = counts
         name = f"gpucluster-nccl-{self.token}"
         made = [self.service(name), self.nccl_job(name, nodes, gpus)]
@@ -299,13 +284,12 @@ class _Work:
     def job(self, name: str, nodes: Sequence[str], gpus: int, command: list[str]) -> dict[str, Any]:
         """Return a Job of one container with these GPUs, on one of these nodes."""
         config = self.config
-        names = [self.seen.nodes[node].name for node in nodes]
-        terms = [
-            {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [it]}]} for it in names
+        names = [
+            {"key": "metadata.name", "operator": "In", "values": [self.seen.nodes[it].name]} for it in nodes
         ]
-        tolerated = [
-            {"key": it.partition(":")[0].partition("=")[0], "operator": "Exists"} for it in config.taints
-        ]
+        terms = [{"matchFields": [it]} for it in names]
+        keys = (it.partition(":")[0].partition("=")[0] for it in config.taints)
+        tolerated = [{"key": it, "operator": "Exists"} for it in keys]
         pod: dict[str, Any] = {
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
@@ -370,9 +354,8 @@ class _Work:
             time.sleep(pause)
             pause = min(POLL[1], 2 * pause)
             # with those seen before: Kubernetes deletes the pods of a Job at its deadline
-            found |= {
-                (pod.job, _index(pod, wanted[pod.job])): pod for pod in self.pods() if pod.job in wanted
-            }
+            own = (pod for pod in self.pods() if pod.job in wanted)
+            found |= {(pod.job, _index(pod, wanted[pod.job])): pod for pod in own}
             if sum(pod.ended for pod in found.values()) == total or time.monotonic() > deadline:
                 return found
 
@@ -391,9 +374,8 @@ class _Work:
     def result(self, node: str, pod: JobPod | None) -> PodResult:
         """Return how a pod ended."""
         if pod is None:
-            return PodResult(
-                node, problem="the Job has no pod: quota, admission or its deadline (kubectl describe job)"
-            )
+            why = "the Job has no pod: quota, admission or its deadline (kubectl describe job)"
+            return PodResult(node, problem=why)
         if pod.rc is not None:
             return PodResult(node, pod.message, pod.rc, pod=pod.name)
         return PodResult(node, problem=f"pod {pod.name} did not run in time: {pod.problem}")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pytest_gpucluster.suites.monitoring.config import MonitoringConfig
-    from pytest_gpucluster.suites.monitoring.facts import Alert, MonitoringFacts, Service, Target
+    from pytest_gpucluster.suites.monitoring.facts import MonitoringFacts, Service, Target
 
 NO_TARGET = "Prometheus has no target on the node: add it to scrape_configs, and name its exporters in `monitoring.exporters`"
 HINT = "systemctl status prometheus-node-exporter; the exporter's container; the firewall between Prometheus and node"
@@ -190,14 +190,11 @@ def _firing(seen: MonitoringFacts, node: str, config: MonitoringConfig) -> Judge
         ignored = any(fnmatchcase(one.name, pattern) for pattern in config.ignored_alerts)
         if ignored or one.name in heartbeats or one.severity in _MACHINERY:
             continue
-        part, measured = named("alert", one.name), _alert(one)
+        state = f"{one.severity} firing".strip()
+        part, measured = named("alert", one.name), Quote(f"{state}: {one.summary}" if one.summary else state)
         if one.past:
             measured = Quote(f"{measured} (the condition has ended)")
             yield Advisory(part, measured, "no firing alert", code="has_ended")
         else:
             finding_class = Advisory if one.severity in _INFORMATION else Finding
             yield finding_class(part, measured, "no firing alert", code="fires")
-
-
-def _alert(one: Alert) -> Quote:
-    return Quote(": ".join(filter(None, (" ".join(filter(None, (one.severity, "firing"))), one.summary))))

@@ -11,16 +11,18 @@ import ipaddress
 import re
 import urllib.parse
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_gpucluster.core import safe_json as jsontext
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.part import Part
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pytest_gpucluster.suites.monitoring.gpu_facts import Rule, Sample
+
+T = TypeVar("T")
 
 TARGETS = "/api/v1/targets?state=active"
 ALERTS = "/api/v1/alerts"
@@ -28,9 +30,8 @@ BUILD = "/api/v1/status/buildinfo"
 RUNTIME = "/api/v1/status/runtimeinfo"
 HEALTHY = "/-/healthy"
 GRAFANA_HEALTH = "/api/health"
-SCRAPE_INTERVAL = (
-    60.0  # seconds; default of global.scrape_interval; before 2.28 Prometheus does not report it
-)
+# seconds; default of global.scrape_interval; before 2.28 Prometheus does not report it
+SCRAPE_INTERVAL = 60.0
 NEVER = "0001-"  # Go's zero time
 NODE_LABELS = ("node", "nodename", "hostname", "host", "Hostname")  # Hostname: dcgm-exporter's own
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(Z|[+-]\d\d:\d\d)")  # RFC 3339
@@ -126,13 +127,7 @@ class MonitoringFacts:
 
 def read_targets(body: bytes) -> tuple[Target, ...]:
     """Return the active targets; ProbeError if the answer has another form."""
-    found = data_of(body, "targets").get("activeTargets")
-    if not isinstance(found, list):
-        raise ProbeError("targets: the answer has no activeTargets")
-    try:
-        return tuple(_target(one) for one in found)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ProbeError(f"targets: a target is not understood ({error!r})") from error
+    return entries_of(body, "targets", "activeTargets", "a target", _target)
 
 
 def _target(one: Mapping[str, Any]) -> Target:
@@ -177,13 +172,7 @@ def read_began(body: bytes) -> float:
 
 def read_alerts(body: bytes) -> tuple[Alert, ...]:
     """Return the pending and firing alerts; ProbeError if the answer has another form."""
-    found = data_of(body, "alerts").get("alerts")
-    if not isinstance(found, list):
-        raise ProbeError("alerts: the answer has no alerts")
-    try:
-        return tuple(_alert(one) for one in found)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ProbeError(f"alerts: an alert is not understood ({error!r})") from error
+    return entries_of(body, "alerts", "alerts", "an alert", _alert)
 
 
 def _alert(one: Mapping[str, Any]) -> Alert:
@@ -222,6 +211,17 @@ def data_of(body: bytes, what: str) -> dict[str, Any]:
         error = answer.get("error") if isinstance(answer, dict) else None
         raise ProbeError(f"{what}: Prometheus answers {error or 'in another than its documented form'}")
     return data
+
+
+def entries_of(body: bytes, what: str, key: str, one: str, read: Callable[[Any], T]) -> tuple[T, ...]:
+    """Return the entries of a list of an answer; ProbeError if it has another form."""
+    found = data_of(body, what).get(key)
+    if not isinstance(found, list):
+        raise ProbeError(f"{what}: the answer has no {key}")
+    try:
+        return tuple(map(read, found))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ProbeError(f"{what}: {one} is not understood ({error!r})") from error
 
 
 def _json(body: bytes, what: str) -> Any:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import ProbeError
 from pytest_gpucluster.core.part import Part, gpu
-from pytest_gpucluster.suites.monitoring.facts import data_of, hosts_of
+from pytest_gpucluster.suites.monitoring.facts import data_of, entries_of, hosts_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -75,13 +75,10 @@ class Sample:
 
 def read_rules(body: bytes) -> tuple[Rule, ...]:
     """Return the loaded rules; ProbeError if the answer has another form."""
-    groups = data_of(body, "rules").get("groups")
-    if not isinstance(groups, list):
-        raise ProbeError("rules: the answer has no groups")
-    try:
-        return tuple(_rule(one) for group in groups for one in group["rules"])
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ProbeError(f"rules: a rule is not understood ({error!r})") from error
+    groups = entries_of(
+        body, "rules", "groups", "a rule", lambda group: [_rule(one) for one in group["rules"]]
+    )
+    return tuple(rule for rules in groups for rule in rules)
 
 
 def _rule(one: Mapping[str, Any]) -> Rule:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from typing import TYPE_CHECKING, TypeVar
 
 from pytest_gpucluster.cluster.slurm.inventory import names_of
 from pytest_gpucluster.cluster.transport.http import Reply, get
 from pytest_gpucluster.core.errors import ProbeError, TransportError
+from pytest_gpucluster.core.grouping import grouped
 from pytest_gpucluster.suites.monitoring import facts as probe
 from pytest_gpucluster.suites.monitoring import gpu_facts
 
@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.suites.monitoring.config import MonitoringConfig
     from pytest_gpucluster.suites.monitoring.facts import Alert, MonitoringFacts, Service, Target
-    from pytest_gpucluster.suites.monitoring.gpu_facts import Rule, Sample
+    from pytest_gpucluster.suites.monitoring.gpu_facts import Sample
 
 T = TypeVar("T", "Target", "Alert")
 S = TypeVar("S")
+R = TypeVar("R")
 LOOKBACK, LONGEST = 300.0, 3600.0  # seconds; Prometheus itself forgets a series after five minutes
 LOOKBACK_SCRAPES = 5
 
@@ -32,25 +33,22 @@ def query_monitoring(
     """Return the facts of these nodes. A service that does not answer is a problem in the facts, no error."""
     known = names_of(nodes, inventory)
     targets: tuple[Target, ...] = ()
-    alerts: tuple[Alert, ...] = ()
-    targets_problem = alerts_problem = ""
+    targets_problem = ""
     now, began = time.time(), None
     try:
         reply = _get(config.prometheus, probe.TARGETS, config)
         now = reply.date if reply.date is not None else time.time()
         targets = probe.read_targets(reply.body)
-        began = _began(config) if any(one.unscraped for one in targets) else None
+        if any(one.unscraped for one in targets):  # before 2.14 Prometheus does not report it
+            began, _ = _read(probe.read_began, config.prometheus, probe.RUNTIME, config)
     except (TransportError, ProbeError) as error:
         targets_problem = str(error)
-    try:
-        alerts = probe.read_alerts(_get(config.prometheus, probe.ALERTS, config).body)
-    except (TransportError, ProbeError) as error:
-        alerts_problem = str(error)
-    rules, rules_problem = _rules(config)
+    alerts, alerts_problem = _read(probe.read_alerts, config.prometheus, probe.ALERTS, config)
+    rules, rules_problem = _read(gpu_facts.read_rules, config.prometheus, gpu_facts.RULES, config)
     samples, samples_now, samples_problem = _samples(config, targets)
     owners = {one.scrape: probe.owner(one.hosts, known) for one in targets}
     return probe.MonitoringFacts(
-        rules=rules,
+        rules=rules or (),
         rules_problem=rules_problem,
         samples=by_owner(samples, lambda one: probe.owner(one.hosts, known) or owners.get(one.target, "")),
         samples_problem=samples_problem,
@@ -59,26 +57,19 @@ def query_monitoring(
         grafana=_grafana(config.grafana, config) if config.grafana is not None else None,
         targets=by_node(targets, known),
         targets_problem=targets_problem,
-        alerts=by_node(alerts, known),
+        alerts=by_node(alerts or (), known),
         alerts_problem=alerts_problem,
         now=now,
         began=began,
     )
 
 
-def _began(config: MonitoringConfig) -> float | None:
-    """Return when Prometheus started or read its configuration; None if it does not report it, as before 2.14."""
+def _read(read: Callable[[bytes], R], url: str, path: str, config: MonitoringConfig) -> tuple[R | None, str]:
+    """Return what a service answers, and why there is no answer that can be read."""
     try:
-        return probe.read_began(_get(config.prometheus, probe.RUNTIME, config).body)
-    except (TransportError, ProbeError):
-        return None
-
-
-def _rules(config: MonitoringConfig) -> tuple[tuple[Rule, ...], str]:
-    try:
-        return gpu_facts.read_rules(_get(config.prometheus, gpu_facts.RULES, config).body), ""
+        return read(_get(url, path, config).body), ""
     except (TransportError, ProbeError) as error:
-        return (), str(error)
+        return None, str(error)
 
 
 def _samples(config: MonitoringConfig, targets: Iterable[Target]) -> tuple[tuple[Sample, ...], float, str]:
@@ -103,29 +94,22 @@ def by_node(found: Iterable[T], known: Mapping[str, str]) -> dict[str, tuple[T, 
 
 def by_owner(found: Iterable[S], owner: Callable[[S], str]) -> dict[str, tuple[S, ...]]:
     """Return facts by what `owner` names."""
-    sorted_: dict[str, list[S]] = defaultdict(list)
-    for one in found:
-        sorted_[owner(one)].append(one)
-    return {node: tuple(ones) for node, ones in sorted_.items()}
+    return {node: tuple(ones) for node, ones in grouped((owner(one), one) for one in found).items()}
 
 
 def _prometheus(config: MonitoringConfig) -> Service:
-    version = problem = ""
-    try:
-        _get(config.prometheus, probe.HEALTHY, config)
-        version = probe.read_version(_get(config.prometheus, probe.BUILD, config).body)
-    except (TransportError, ProbeError) as error:
-        problem = str(error)
-    return probe.Service("Prometheus", _shown(config.prometheus), version, problem)
+    url = config.prometheus
+    version, (_, problem) = None, _read(bytes, url, probe.HEALTHY, config)
+    if not problem:
+        version, problem = _read(probe.read_version, url, probe.BUILD, config)
+    return probe.Service("Prometheus", _shown(url), version or "", problem)
 
 
 def _grafana(url: str, config: MonitoringConfig) -> Service:
-    version = problem = ""
-    try:
-        version, database = probe.read_grafana(_get(url, probe.GRAFANA_HEALTH, config).body)
-        problem = "" if database == "ok" else f"its database is {database}"
-    except (TransportError, ProbeError) as error:
-        problem = str(error)
+    found, problem = _read(probe.read_grafana, url, probe.GRAFANA_HEALTH, config)
+    version, database = found or ("", "")
+    if found and database != "ok":
+        problem = f"its database is {database}"
     return probe.Service("Grafana", _shown(url), version, problem)
 
 

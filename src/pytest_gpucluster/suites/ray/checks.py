@@ -83,12 +83,8 @@ class ClusterFacts:
 
 def _port_taken(verdict: Verdict, *_facts: object) -> Verdict:
     """Return the verdict with the cause that another process uses a port; this is no fault of the node."""
-    return with_cause(
-        verdict,
-        "port_taken",
-        "another process on the node uses a port of Ray",
-        "end the process",
-    )
+    cause = "another process on the node uses a port of Ray"
+    return with_cause(verdict, "port_taken", cause, "end the process")
 
 
 @revised(_port_taken)
@@ -306,7 +302,8 @@ def tune_gpus(node_name: str, cluster_facts: ClusterFacts, share: Share, tune_en
 )
 def authentication(facts: ClusterFacts) -> Judgement:
     """Judge that Ray refuses a client without the token, and that the token is on no command line."""
-    if facts.version and _version(facts.version) < TOKEN_SINCE:
+    version = tuple(int(part) for part in facts.version.split(".") if part.isdigit())
+    if facts.version and version < TOKEN_SINCE:
         raise NotAvailable(
             f"Ray {facts.version} has no token authentication: install 2.52 or later, or leave the check out by not_applicable"
         )
@@ -408,7 +405,3 @@ def _broken(node: str, facts: ClusterFacts, fact: Mapping[str, Any]) -> Finding 
     silent = Explanation("no_result", "the driver sent no report of it")
     failed = Explanation("failed", str(fact["problem"])) if fact else head.problem or silent
     return failed.finding(_DRIVER, "completes it")
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(".") if part.isdigit())

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 import uuid
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, Iterator
 
 import ray
 
@@ -96,12 +96,9 @@ def visible_uuid() -> str:
     number = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     command = ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader", "-i", number]
     try:
-        answer = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=30, check=False
-        )
+        return subprocess.check_output(command, stderr=subprocess.DEVNULL, timeout=30).decode().strip()
     except (OSError, subprocess.SubprocessError):
         return ""
-    return answer.stdout.decode().strip() if answer.returncode == 0 else ""
 
 
 def content(node: str, size: int) -> bytes:
@@ -110,19 +107,20 @@ def content(node: str, size: int) -> bytes:
     return (seed * (size // len(seed) + 1))[:size]
 
 
+def names_of(node: Dict[str, Any]) -> Iterator[str]:
+    """Yield the name that a node of Ray has as a resource."""
+    return (key[len("gpucluster_") :] for key in node["Resources"] if key.startswith("gpucluster_"))
+
+
 def nodes(plan: Dict[str, Any]) -> None:
     """Wait until the nodes have joined; report all nodes of Ray."""
     begin = time.monotonic()
     while True:
         alive = {}
-        for node in ray.nodes():
-            if node["Alive"]:
-                names = [
-                    key[len("gpucluster_") :] for key in node["Resources"] if key.startswith("gpucluster_")
-                ]
-                name = names[0] if names else node["NodeManagerAddress"]
-                share = {key.lower(): node["Resources"].get(key, 0) for key in ("CPU", "GPU")}
-                alive[name] = {"address": node["NodeManagerAddress"], **share}
+        for node in filter(lambda it: it["Alive"], ray.nodes()):
+            name = next(names_of(node), node["NodeManagerAddress"])
+            share = {key.lower(): node["Resources"].get(key, 0) for key in ("CPU", "GPU")}
+            alive[name] = {"address": node["NodeManagerAddress"], **share}
         if set(plan["nodes"]) <= set(alive) or time.monotonic() - begin > plan["join"]:
             break
         time.sleep(0.5)
@@ -131,22 +129,15 @@ def nodes(plan: Dict[str, Any]) -> None:
 
 def joined() -> list:
     """Return the names of the nodes that Ray can use."""
-    found = []
-    for node in ray.nodes():
-        if node["Alive"]:
-            found += [key[len("gpucluster_") :] for key in node["Resources"] if key.startswith("gpucluster_")]
-    return sorted(found)
+    return sorted(name for node in ray.nodes() if node["Alive"] for name in names_of(node))
 
 
 def tasks(plan: Dict[str, Any]) -> None:
     """Run a task on every node."""
     begin = time.monotonic()
     waiting = {node: where.options(**at(node)).remote() for node in joined()}
-    report(
-        "tasks",
-        ran={node: answer(ref, lambda it: it[0]) for node, ref in waiting.items()},
-        seconds=since(begin),
-    )
+    ran = {node: answer(ref, lambda it: it[0]) for node, ref in waiting.items()}
+    report("tasks", ran=ran, seconds=since(begin))
 
 
 def actors(plan: Dict[str, Any]) -> None:
@@ -154,12 +145,9 @@ def actors(plan: Dict[str, Any]) -> None:
     held = {node: Counter.options(**at(node)).remote() for node in joined()}
     first = {node: actor.add.remote() for node, actor in held.items()}
     second = {node: actor.add.remote() for node, actor in held.items()}
-    counted = {
-        node: [answer(first[node], lambda it: it[1]), answer(second[node], lambda it: it[1])] for node in held
-    }
-    report(
-        "actors", counted=counted, ran={node: answer(ref, lambda it: it[0]) for node, ref in second.items()}
-    )
+    counted = {node: [answer(refs[node], lambda it: it[1]) for refs in (first, second)] for node in held}
+    ran = {node: answer(ref, lambda it: it[0]) for node, ref in second.items()}
+    report("actors", counted=counted, ran=ran)
     for actor in held.values():
         ray.kill(actor)
 
@@ -200,9 +188,8 @@ def tune(plan: Dict[str, Any]) -> None:
         for step in range(1, ITERATIONS + 1):
             library.report({"score": config["quality"] * step, "where": node_name()})
 
-    scheduler = ASHAScheduler(
-        metric="score", mode="max", max_t=ITERATIONS, grace_period=1, reduction_factor=2
-    )
+    by = {"metric": "score", "mode": "max"}
+    scheduler = ASHAScheduler(max_t=ITERATIONS, grace_period=1, reduction_factor=2, **by)
     tuner = library.Tuner(
         trial,
         param_space={"quality": library.grid_search(list(QUALITIES))},
@@ -211,7 +198,7 @@ def tune(plan: Dict[str, Any]) -> None:
     )
     begin = time.monotonic()
     results = tuner.fit()
-    best = results.get_best_result(metric="score", mode="max")
+    best = results.get_best_result(**by)
     iterations = {str(it.config["quality"]): it.metrics["training_iteration"] for it in results if it.metrics}
     report(
         "tune",

@@ -220,9 +220,7 @@ class Daemons:
 
     def last_lines(self) -> str:
         """Return the last lines of `ray start`, joined."""
-        lines = [
-            line.strip() for line in read(self.log).decode(errors="replace").splitlines() if line.strip()
-        ]
+        lines = list(filter(None, map(str.strip, read(self.log).decode(errors="replace").splitlines())))
         errors = [line for line in lines if "rror" in line]
         return " / ".join((errors or lines)[-TAIL:])[-600:]
 
@@ -295,11 +293,11 @@ def reachable(address: str, port: int) -> bool:
     return True
 
 
-def exposed(token: str) -> int:
-    """Return how many processes have the token on their command line."""
-    if not token:
-        return 0
-    return sum(token.encode() in read("/proc/%d/cmdline" % pid) for pid in [*pids(), os.getpid()])
+def report_token() -> None:
+    """Report whether Ray has a token, and how many processes have it on their command line."""
+    token = os.environ.get("RAY_AUTH_TOKEN", "").encode()
+    lines = [read("/proc/%d/cmdline" % pid) for pid in [*pids(), os.getpid()]] if token else []
+    report("token", set=bool(token), exposed=sum(token in line for line in lines))
 
 
 # -- the three roles ---------------------------------------------------------------------------------------------
@@ -310,11 +308,8 @@ def options(plan: Dict[str, Any], address: str, first: int, temp: str, *, head: 
     name = node_name()
     share = plan["nodes"][name]
     words = ["--node-ip-address=" + address, "--temp-dir=" + temp, "--disable-usage-stats"]
-    words += [
-        "--%s=%d" % (option, first + number)
-        for number, option in enumerate(PORTS)
-        if head or option not in HEAD_ONLY
-    ]
+    ports = [(first + number, name) for number, name in enumerate(PORTS) if head or name not in HEAD_ONLY]
+    words += ["--%s=%d" % (name, port) for port, name in ports]
     last = first + width_of(plan) - 1
     words += ["--min-worker-port=%d" % (first + FIRST_WORKER_PORT), "--max-worker-port=%d" % last]
     words += ["--num-cpus=%d" % share["cpus"], "--num-gpus=%d" % share["gpus"]]
@@ -353,12 +348,8 @@ def lead(plan: Dict[str, Any], daemons: Daemons, *, alone: bool) -> None:
         "work": ["nodes", "tasks", "actors"] if alone else plan["work"],
         "elements": plan["elements"],
     }
-    process = subprocess.Popen(
-        again("driver", json.dumps(driver_plan)),
-        stdin=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        env=daemons.env,
-    )
+    argv, pipe = again("driver", json.dumps(driver_plan)), subprocess.PIPE
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=pipe, env=daemons.env)
     try:
         _, errors = process.communicate(timeout=plan["work_deadline"])
     except subprocess.TimeoutExpired:
@@ -369,11 +360,7 @@ def lead(plan: Dict[str, Any], daemons: Daemons, *, alone: bool) -> None:
         raise Failure("driver", "the driver ended with %d: %s" % (process.returncode, last[0][-400:]))
     if daemons.process.poll() is not None:
         raise daemons.ended()
-    report(
-        "token",
-        set=bool(os.environ.get("RAY_AUTH_TOKEN")),
-        exposed=exposed(os.environ.get("RAY_AUTH_TOKEN", "")),
-    )
+    report_token()
     if not alone:
         daemons.kill()
         report("killed")
@@ -400,8 +387,7 @@ def follow(plan: Dict[str, Any], daemons: Daemons) -> None:
             raise Failure("head", "the head still ran at the deadline of this worker")
         time.sleep(0.5)
     lost = time.monotonic()
-    count = exposed(os.environ.get("RAY_AUTH_TOKEN", ""))
-    report("token", set=bool(os.environ.get("RAY_AUTH_TOKEN")), exposed=count)
+    report_token()
     try:
         daemons.process.wait(plan["leave"])
     except subprocess.TimeoutExpired:
@@ -417,10 +403,8 @@ def main(argv: List[str]) -> int:
     args = parser.parse_args(argv)
     if args.role == "driver":
         sys.argv[1:] = [args.plan]
-        exec(
-            compile(text_of("suites/ray/payload_driver.py"), "payload_driver.py", "exec"),
-            {"__name__": "__main__"},
-        )
+        source = text_of("suites/ray/payload_driver.py")
+        exec(compile(source, "payload_driver.py", "exec"), {"__name__": "__main__"})
         return 0
     plan = json.loads(args.plan)
     daemons = Daemons(plan, args.role)

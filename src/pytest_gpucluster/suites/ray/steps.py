@@ -109,24 +109,18 @@ class Ray(FrameworkStepRunner[RayConfig]):
     def _run_head(self, head: str, plan: Mapping[str, Any]) -> PayloadResult:
         result = self.run(self._request((head,), "head", plan))
         if "killed" not in result.last_facts():
-            self._cancel(self._step_name("worker"))  # the workers would wait for a head that does not start
+            # the workers would wait for a head that does not start; their step may have ended by itself
+            with contextlib.suppress(SlurmError):
+                for step in self.slurm.steps(self.allocation.job_id):
+                    if step.name == self._step_name("worker"):
+                        self.slurm.run("scancel", "--signal=TERM", step.id)
         return result
 
-    def _cancel(self, name: str) -> None:
-        """End the step of this name by its id."""
-        with contextlib.suppress(SlurmError):  # it may have ended by itself
-            for step in self.slurm.steps(self.allocation.job_id):
-                if step.name == name:
-                    self.slurm.run("scancel", "--signal=TERM", step.id)
-
     def _work(self) -> tuple[str, ...]:
-        work = ["nodes", "tasks", "actors", "objects"]
         gpus = any(share.gpus for share in self.shares.values())
-        work += ["gpus"] if gpus else []
-        work += (
-            ["tune", *(["tune_gpus"] if gpus else [])] if self.cluster.stated("ray.tune") is not False else []
-        )
-        return (*work, "token")
+        tune = self.cluster.stated("ray.tune") is not False
+        further = {"gpus": gpus, "tune": tune, "tune_gpus": gpus and tune}
+        return ("nodes", "tasks", "actors", "objects", *(it for it in further if further[it]), "token")
 
     def _port(self, shift: int) -> int:
         return self.first_port + shift

@@ -5,19 +5,15 @@ from __future__ import annotations
 import re
 import statistics
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Finding, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
-from pytest_gpucluster.core.finding import Quantity
+from pytest_gpucluster.core.finding import Explanation, Quantity
 from pytest_gpucluster.core.outliers import outliers
 from pytest_gpucluster.core.part import Part, named
 from pytest_gpucluster.kit.nccl.open_questions import NO_BOUND
-from pytest_gpucluster.kit.nccl.pair_findings import (
-    all_slow,
-    link_findings,
-    untried_pairs,
-)
+from pytest_gpucluster.kit.nccl.pair_findings import all_slow, link_findings, untried_pairs
 from pytest_gpucluster.suites.rdma.campaign import SLOWEST_RAIL
 
 if TYPE_CHECKING:
@@ -33,26 +29,19 @@ LATE = 0.25  # of the median latency; figures of sound pairs on one leaf differ 
 LESS = 0.1  # of the median of all rails at once
 
 
-class _Meaning(NamedTuple):
-    """What a message of perftest means."""
-
-    text: str
-    code: str
-
-
 # what perftest prints -> its meaning (perftest_resources.c, perftest_parameters.c, perftest_communication.c)
 _MEANING = {
-    "state is": _Meaning("the port is not active: see fabric.port_state", code="port_not_active"),
-    "Unable to set up socket connection": _Meaning("the port has no GID of this index: see fabric.gid and NCCL_IB_GID_INDEX", code="no_gid"),
-    "GID types": _Meaning("the GIDs of the two ports are of different types: see fabric.gid", code="gid_types_differ"),
-    "Couldn't connect to": _Meaning("a firewall between the nodes, or the server has ended", code="no_connection"),
-    "IB device": _Meaning("the adapter is not there: see fabric.hca_count", code="no_adapter"),
-    "allocate MR": _Meaning("memory cannot be registered: the limit of locked memory (ulimit -l), or GPU memory (see fabric.peer_memory)", code="no_memory_region"),
-    "to RTR": _Meaning("the two ports do not reach each other: GID, LID, partition or VLAN", code="unreachable"),
-    "Failed status 4:": _Meaning("the adapter cannot reach memory that is registered: GPU memory (see fabric.peer_memory), or the IOMMU", code="protection_error"),
-    "Failed status 12:": _Meaning("data were lost on the path (retries exceeded): MTU of a switch, or flow control of RoCE", code="data_lost"),
-    "Failed status 13:": _Meaning("the partner was not ready to receive: its processor is busy or slow; the path carries data", code="not_ready"),
-    "no end after": _Meaning("data were lost on the path: MTU of a switch, or flow control of RoCE", code="data_lost"),
+    "state is": Explanation("port_not_active", "the port is not active: see fabric.port_state"),
+    "Unable to set up socket connection": Explanation("no_gid", "the port has no GID of this index: see fabric.gid and NCCL_IB_GID_INDEX"),
+    "GID types": Explanation("gid_types_differ", "the GIDs of the two ports are of different types: see fabric.gid"),
+    "Couldn't connect to": Explanation("no_connection", "a firewall between the nodes, or the server has ended"),
+    "IB device": Explanation("no_adapter", "the adapter is not there: see fabric.hca_count"),
+    "allocate MR": Explanation("no_memory_region", "memory cannot be registered: the limit of locked memory (ulimit -l), or GPU memory (see fabric.peer_memory)"),
+    "to RTR": Explanation("unreachable", "the two ports do not reach each other: GID, LID, partition or VLAN"),
+    "Failed status 4:": Explanation("protection_error", "the adapter cannot reach memory that is registered: GPU memory (see fabric.peer_memory), or the IOMMU"),
+    "Failed status 12:": Explanation("data_lost", "data were lost on the path (retries exceeded): MTU of a switch, or flow control of RoCE"),
+    "Failed status 13:": Explanation("not_ready", "the partner was not ready to receive: its processor is busy or slow; the path carries data"),
+    "no end after": Explanation("data_lost", "data were lost on the path: MTU of a switch, or flow control of RoCE"),
 }  # fmt: skip
 # since 2025 with the name of the status: Failed status-transport retry counter exceeded (12):
 _STATUS = re.compile(r"Failed status-.*? \((\d+)\):")
@@ -98,21 +87,16 @@ def _of_rail(node_name: str, rdma: RdmaResult, location: str, action: Action | N
     """Judge one rail of a node; `action` is that of a bad one."""
     own = [it for it in rdma.measured(location) if node_name in it.members]
     part, found = rdma.rails[node_name][location].part, rdma.found[location]
+    least = rdma.bound.value if rdma.bound else None
     if node_name in found.bad_nodes:
         evidence = found.evidence_of(node_name)[:SHOWN]
         why = meaning(*(it.problem for it in own))
-        yield Finding(
-            part,
-            "; ".join(filter(None, (f"{found.reason(node_name)}: {'; '.join(evidence)}", why.text))),
-            "as fast as the same rail of its partners with others",
-            action,
-            code=why.code,
-        )
+        text = "; ".join(filter(None, (f"{found.reason(node_name)}: {'; '.join(evidence)}", why.text)))
+        expected = "as fast as the same rail of its partners with others"
+        yield Finding(part, text, expected, action, code=why.code)
     elif all(it.busbw is None for it in own):
         yield NotAvailable(f"{part}: {own[0].problem or 'no result'}: see rdma.links")
-    elif slower := all_slow(
-        node_name, found, rdma.measured(location), rdma.bound.value if rdma.bound else None
-    ):
+    elif slower := all_slow(node_name, found, rdma.measured(location), least):
         yield replace(slower, part=part)
     elif any(node_name in it.candidates and it.reason.code == NO_BOUND for it in found.unresolved):
         yield NotAvailable(f"{part}: nothing to compare with: {OTHERWISE}")
@@ -140,11 +124,11 @@ def _require(node_name: str, rdma: RdmaResult, reach: Reach) -> None:
         raise NotAvailable(f"no other node runs perftest: {'; '.join(dict.fromkeys(rdma.absent.values()))}")
 
 
-def meaning(*problems: str) -> _Meaning:
+def meaning(*problems: str) -> Explanation:
     """Return what the messages of perftest mean; without a text for unknown ones."""
     plain = [_STATUS.sub(r"Failed status \1:", problem) for problem in problems]
     known = (found for words, found in _MEANING.items() if any(words in problem for problem in plain))
-    return next(known, _Meaning("", code="failed" if any(problems) else "slow_rail"))
+    return next(known, Explanation("failed" if any(problems) else "slow_rail", ""))
 
 
 @check(
@@ -226,13 +210,9 @@ def together(node_name: str, rdma: RdmaResult, reach: Reach) -> Judgement:
     yield Metric("rdma_all_rails", rate, "GB/s")
     fleet = outliers({node: value for node, (value, _) in rdma.together.items()}, min_relative=LESS)
     if node_name in fleet.low:
-        yield Finding(
-            Part("adapter", name="all rails"),
-            Quantity(
-                rate, "GB/s", f"{rate:.4g} GB/s with {partner}, {-fleet.low[node_name]:.0%} below the median"
-            ),
-            Quantity(fleet.median * (1 - LESS), "GB/s", f"within {LESS:.0%} of {fleet.median:.4g} GB/s"),
-            code="less_at_once",
-        )
+        shown = f"{rate:.4g} GB/s with {partner}, {-fleet.low[node_name]:.0%} below the median"
+        usual = f"within {LESS:.0%} of {fleet.median:.4g} GB/s"
+        found, least = Quantity(rate, "GB/s", shown), Quantity(fleet.median * (1 - LESS), "GB/s", usual)
+        yield Finding(Part("adapter", name="all rails"), found, least, code="less_at_once")
     elif fleet.note:
         yield NotApplicable(fleet.note)

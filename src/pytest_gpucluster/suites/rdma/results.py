@@ -9,8 +9,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpucluster.core.grouping import grouped
+from pytest_gpucluster.core.majority import owners
 from pytest_gpucluster.kit.nccl.localization import Localiser
-from pytest_gpucluster.kit.nccl.measurement import GroupKind, Measurement, kind_of
+from pytest_gpucluster.kit.nccl.measurement import Measurement, kind_of
 from pytest_gpucluster.kit.nccl.pairing import neighbours
 
 if TYPE_CHECKING:
@@ -89,11 +91,11 @@ class RdmaResult:
 
 
 def _best_latencies(pairs: Iterable[PairOnRail], leaves: Mapping[str, str]) -> dict[str, tuple[float, float]]:
-    by_kind: dict[GroupKind, list[tuple[float, Group]]] = defaultdict(list)
-    for pair in pairs:
-        if pair.latency is not None:
-            members = pair.measured.members
-            by_kind[kind_of(members, leaves)].append((pair.latency, members))
+    by_kind = grouped(
+        (kind_of(it.measured.members, leaves), (it.latency, it.measured.members))
+        for it in pairs
+        if it.latency is not None
+    )
     found: dict[str, tuple[float, float]] = {}
     for of_kind in by_kind.values():
         median = statistics.median(latency for latency, _ in of_kind)
@@ -114,10 +116,7 @@ def measure_rails(
 
     Each rail has a localisation of its own, whose rounds share the steps.
     """
-    having: dict[str, list[str]] = defaultdict(list)
-    for node, of_node in rails.items():
-        for location in of_node:
-            having[location].append(node)
+    having = owners(rails)
     plans = {
         location: Localiser(nodes, leaves=leaves, least=bound, alone=False, repeats=AGAIN)
         for location, nodes in having.items()
@@ -143,9 +142,7 @@ def measure_rails(
 
 def _pair_on_rail(members: Group, facts: Iterable[Mapping[str, Any]]) -> PairOnRail:
     """Return what the two nodes have reported of one slot."""
-    own = [
-        fact for fact in facts if {*members} == {*fact.get("pair", (fact.get("client"), fact.get("server")))}
-    ]
+    own = [it for it in facts if {*members} == {*it.get("pair", (it.get("client"), it.get("server")))}]
     rates = {fact["test"]: float(fact["bandwidth"]) for fact in own if "bandwidth" in fact}
     problems = [str(fact["problem"]) for fact in own if "problem" in fact]
     latency = next((float(fact["latency"]) for fact in own if "latency" in fact), None)
@@ -161,10 +158,8 @@ def _together(found: RdmaResult, run: RunSlots) -> dict[str, tuple[float, str]]:
         for one in found.found.values()
         for node in (*one.bad_nodes, *(end for link in one.bad_links for end in link))
     }
-    alike: dict[tuple[str, ...], list[str]] = defaultdict(list)  # the sum of fewer rails is another figure
-    for node, of_node in found.rails.items():
-        if node not in suspect:
-            alike[tuple(sorted(of_node))].append(node)
+    # the sum of fewer rails is another figure
+    alike = grouped((tuple(sorted(its)), node) for node, its in found.rails.items() if node not in suspect)
     slots = [
         Slot(rails, groups, ("write",))
         for rails, nodes in alike.items()

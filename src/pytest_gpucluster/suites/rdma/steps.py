@@ -58,9 +58,8 @@ class Rdma(FrameworkStepRunner[RdmaConfig]):
     @cached_property
     def found(self) -> PayloadResult:
         """The version of perftest on every node."""
-        return self.attempt(
-            self.request(self.payload("find"), ntasks_per_node=1, gpus_per_node=self.gpus or None)
-        )
+        find, gpus = self.payload("find"), self.gpus or None
+        return self.attempt(self.request(find, ntasks_per_node=1, gpus_per_node=gpus))
 
     @cached_property
     def result(self) -> RdmaResult:
@@ -145,8 +144,8 @@ def bound_of(profile: Profile, mtu: int = FULL_MTU) -> Bound | None:
     if not rate:
         return None
     share, small = SHARE, ""
-    if profile.fabric.link_layer == "Ethernet" and mtu < FULL_MTU:
-        share, small = SHARE * _carried(mtu) / _carried(FULL_MTU), f", MTU {mtu}"
+    if profile.fabric.link_layer == "Ethernet" and mtu < FULL_MTU:  # less of what a port sends is data
+        share, small = SHARE * mtu / (mtu + HEADERS) / (FULL_MTU / (FULL_MTU + HEADERS)), f", MTU {mtu}"
     return Bound(share * rate, f"{share:.0%} of the port's {8 * rate:g} Gb/s{small}")
 
 
@@ -155,8 +154,3 @@ def packet_size(port: Port) -> int | None:
     known = [mtu for mtu in port.interfaces.values() if mtu]
     fitting = 1 << ((min(known) - 96).bit_length() - 1) if known else None
     return port.mtu or (fitting and min(fitting, FULL_MTU))
-
-
-def _carried(mtu: int) -> float:
-    """Return the share of data in what a port sends."""
-    return mtu / (mtu + HEADERS)

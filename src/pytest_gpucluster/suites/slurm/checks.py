@@ -9,6 +9,7 @@ from pytest_gpucluster.core import units
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.finding import Quantity, Quote
+from pytest_gpucluster.core.grouping import grouped
 from pytest_gpucluster.core.majority import Norm, less, older
 from pytest_gpucluster.core.metric_direction import NEITHER
 from pytest_gpucluster.core.part import Part, gpu, named
@@ -65,9 +66,8 @@ _IN_QUEUE = re.compile(
 def known(node_name: str, info: NodeInfo | None) -> Judgement:
     """Judge that the node is in slurm.conf."""
     if info is None:
-        yield Finding(
-            Part("node", name=node_name), "not known to Slurm", "a node of slurm.conf", code="unknown"
-        )
+        part = Part("node", name=node_name)
+        yield Finding(part, "not known to Slurm", "a node of slurm.conf", code="unknown")
 
 
 @check(
@@ -84,9 +84,8 @@ def schedulable(info: NodeInfo | None) -> Judgement:
     if info.reserved:  # a reservation is no fault of the node
         raise NotAvailable(info.why_unavailable())
     elif not info.responding and not info.away and (info.state == "DOWN" or "DRAIN" not in info.flags):
-        raise NotAvailable(
-            f"the node does not respond, which slurm.responding judges: {info.why_unavailable()}"
-        )
+        why = info.why_unavailable()
+        raise NotAvailable(f"the node does not respond, which slurm.responding judges: {why}")
     elif re.match(_PROLOG, info.why_out, re.IGNORECASE):
         raise NotAvailable(f"drained for its prolog, which slurm.prolog judges: {info.why_unavailable()}")
     elif info.in_service and info.stuck:
@@ -339,15 +338,13 @@ def gpu_binding(diagnostic: NodeDiagnostic) -> Judgement:
     tasks = diagnostic.reported()
     if diagnostic.gpus_requested == 0:
         raise NotApplicable("Slurm has no GPUs on this node")
-    owners: dict[str, list[int]] = {}
+    owners = grouped((device, task.rank) for task in tasks for device in devices_of(task))
     for task in tasks:
         devices = devices_of(task)
         if len(devices) != 1:
             text = f"{len(devices)} devices (CUDA_VISIBLE_DEVICES={task.visible})"
             found = Quantity(len(devices), "devices", text)
             yield Finding(Part("task", task.rank), found, Quantity(1, "device"), code="devices")
-        for device in devices:
-            owners.setdefault(device, []).append(task.rank)
     if diagnostic.shared:
         return
     yield Metric("bound_gpus", len(owners), "GPUs")
@@ -508,10 +505,9 @@ def requeue(jobs: JobFacts) -> Judgement:
     if not record.restarts and record.state not in ENDED:
         raise NotAvailable(f"element 0 is {_state(record)}: it has not requeued itself yet")
     if record.restarts != 1:
-        measured = f"requeued {count(record.restarts, 'time')} ({_state(record)})"
-        yield Finding(
-            ELEMENTS[0], Quantity(record.restarts, "", measured), Quantity(1, "", "once"), code="requeued"
-        )
+        text = f"requeued {count(record.restarts, 'time')} ({_state(record)})"
+        found, once = Quantity(record.restarts, "", text), Quantity(1, "", "once")
+        yield Finding(ELEMENTS[0], found, once, code="requeued")
 
 
 @check(
@@ -530,12 +526,9 @@ def begin(jobs: JobFacts) -> Judgement:
             f"sbatch took {jobs.jobs.submitted_in:.1f} s, or clocks differ: its --begin was in the past"
         )
     elif record.started < record.eligible or record.eligible <= record.submitted:
-        yield Finding(
-            JOB,
-            f"submitted {record.submitted}, eligible {record.eligible}, started {record.started}",
-            f"eligible {jobs.jobs.begin_after} s after submission, started then",
-            code="too_early",
-        )
+        times = f"submitted {record.submitted}, eligible {record.eligible}, started {record.started}"
+        expected = f"eligible {jobs.jobs.begin_after} s after submission, started then"
+        yield Finding(JOB, times, expected, code="too_early")
 
 
 @check(
@@ -581,9 +574,7 @@ def _begin_was_past(jobs: Jobs, record: QueuedJob) -> bool:
 def time_limit(overrun: StepResult) -> Judgement:
     """Judge that Slurm ends a step at its time limit of one minute, with the reason."""
     yield Metric("time_limit", overrun.seconds, "s", better=NEITHER)
-    stderr = "\n".join(
-        (overrun.stderr, *(task.stderr for task in overrun.tasks))
-    )  # slurmstepd uses the task's
+    stderr = "\n".join((overrun.stderr, *(it.stderr for it in overrun.tasks)))  # slurmstepd uses the task's
     if not re.search(r"DUE TO TIME LIMIT|time limit", stderr, re.IGNORECASE):
         measured = f"ended with {overrun.rc}"
         yield Finding(STEP, measured, "cancelled due to its time limit", code="no_limit")

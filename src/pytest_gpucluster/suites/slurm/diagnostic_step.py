@@ -9,6 +9,7 @@ it holds the nodes. The allocation depends on them in Slurm, without polling; sq
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import secrets
 import threading
@@ -23,6 +24,7 @@ from pytest_gpucluster.cluster.slurm.job_cleanup import JobGuard
 from pytest_gpucluster.cluster.slurm.result import StepResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, reproduce_command, run_step
 from pytest_gpucluster.core.errors import NotAvailable, SlurmError, StepError
+from pytest_gpucluster.core.grouping import grouped
 from pytest_gpucluster.core.scripts import script
 from pytest_gpucluster.core.units import cpu_list
 from pytest_gpucluster.kit.suite_work import Submission
@@ -125,7 +127,8 @@ class QueuedJob:
         """Return the seconds from eligibility to the start; None if it has not started."""
         if not self.started or not self.eligible:
             return None
-        return max(0.0, (_when(self.started) - _when(self.eligible)).total_seconds())
+        eligible, started = map(datetime.fromisoformat, (self.eligible, self.started))
+        return max(0.0, (started - eligible).total_seconds())
 
 
 FORGOTTEN = "Slurm no longer knows the job"
@@ -238,40 +241,38 @@ def run_diagnostic(
     inventory: Mapping[str, NodeInfo],
     *,
     without: Collection[str] = (),
-    timeout: float | None = None,
 ) -> dict[str, NodeDiagnostic]:
     """Run the diagnostic on an allocation: {node: diagnostic}; a node without a report has a `problem`.
 
     StepError if the step failed on more than half of the nodes. `without`: nodes that are known to hang, for which the
-    step would wait until its deadline. `timeout` in seconds; None: depends on the number of tasks.
+    step would wait until its deadline.
     """
-    groups: dict[int, list[str]] = {}
-    for node in (name for name in allocation.nodes if name not in without):
-        groups.setdefault(inventory[node].gpus if node in inventory else 0, []).append(node)
+    groups = grouped(
+        (inventory[node].gpus if node in inventory else 0, node)
+        for node in allocation.nodes
+        if node not in without
+    )
     diagnostics: dict[str, NodeDiagnostic] = {}
     for gpus, nodes in groups.items():
-        diagnostics |= _run_group(slurm, allocation, tuple(nodes), gpus, timeout)
-    diagnostics |= _repeated(slurm, allocation, diagnostics, timeout)
+        diagnostics |= _run_group(slurm, allocation, tuple(nodes), gpus)
+    diagnostics |= _repeated(slurm, allocation, diagnostics)
     if any(diagnostic.problem for diagnostic in diagnostics.values()):
         diagnostics = _with_state(slurm, diagnostics)
     return diagnostics
 
 
 def _repeated(
-    slurm: Slurm, allocation: Allocation, diagnostics: Mapping[str, NodeDiagnostic], timeout: float | None
+    slurm: Slurm, allocation: Allocation, diagnostics: Mapping[str, NodeDiagnostic]
 ) -> dict[str, NodeDiagnostic]:
     """Return the results of a second step on nodes whose output is incomplete, where that step loses nothing.
 
     A single loss may be that of an overloaded login node; a node that loses output again is at fault.
     """
-    groups: dict[int, list[str]] = {}
-    for node, first in diagnostics.items():
-        if first.incomplete:
-            groups.setdefault(first.gpus_requested, []).append(node)
+    groups = grouped((it.gpus_requested, node) for node, it in diagnostics.items() if it.incomplete)
     second: dict[str, NodeDiagnostic] = {}
     for gpus, nodes in groups.items():
         with contextlib.suppress(StepError):  # the result of the first step stands
-            second |= _run_group(slurm, allocation, tuple(nodes), gpus, timeout)
+            second |= _run_group(slurm, allocation, tuple(nodes), gpus)
     return {
         node: replace(it, first_reports=len(diagnostics[node].tasks))
         for node, it in second.items()
@@ -279,13 +280,9 @@ def _repeated(
     }
 
 
-def diagnostic_request(
-    nodes: tuple[str, ...], gpus: int, token: str, timeout: float | None = None
-) -> StepRequest:
+def diagnostic_request(nodes: tuple[str, ...], gpus: int, token: str) -> StepRequest:
     """Return the step for nodes with `gpus` GPUs: one task per GPU, at least two tasks."""
     tasks = max(2, gpus)
-    if timeout is None:
-        timeout = STEP_TIMEOUT + SECONDS_PER_TASK * tasks * len(nodes)
     return StepRequest(
         argv=("sh", "-c", script(__package__, "diagnostic.sh"), "diagnostic"),
         nodes=nodes,
@@ -294,7 +291,7 @@ def diagnostic_request(
         gpus_per_node=1 if gpus == 1 else None,
         env={"GPUCLUSTER_DIAGNOSTIC": token},
         wrap=False,  # srun's report of exit codes and signals is judged
-        timeout=timeout,
+        timeout=STEP_TIMEOUT + SECONDS_PER_TASK * tasks * len(nodes),
         cap=1 << 16,
     )
 
@@ -309,9 +306,8 @@ def judge_step(
         if len(fields) <= _FIELDS or fields[-1] != "end" or fields[2] not in reports:
             continue
         reports[fields[2]].append(_diagnostic_task(task, fields))
-    why = (
-        problem.partition(" (repeat: ")[0] or result.hint
-    )  # without the command, which is too long for a message
+    # without the command, which is too long for a message
+    why = problem.partition(" (repeat: ")[0] or result.hint
     tasks = request.ntasks_per_node or 1
 
     def lacking(seen: int) -> str:
@@ -372,20 +368,13 @@ def _number(text: str) -> int:
     return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else -1
 
 
-def submit_jobs(
-    slurm: Slurm, config: SlurmConfig, *, partition: str | None = None, name: str = "gpucluster-diagnostic"
-) -> Jobs:
+def submit_jobs(slurm: Slurm, config: SlurmConfig, *, name: str = "gpucluster-diagnostic") -> Jobs:
     """Submit the jobs with two commands. An error of Slurm becomes `problem`, and the session continues."""
-    common = submission(config, name, partition=partition)
+    common = submission(config, name)
     try:
         began = time.monotonic()
-        array = slurm.run(
-            *common,
-            "--array=0-1",
-            f"--begin=now+{BEGIN_AFTER}",
-            "--requeue",
-            input=script(__package__, "diagnostic_array.sh"),
-        )
+        options = ("--array=0-1", f"--begin=now+{BEGIN_AFTER}", "--requeue")
+        array = slurm.run(*common, *options, input=script(__package__, "diagnostic_array.sh"))
         took = time.monotonic() - began
         array = array.strip().split(";")[0]
         dependent = slurm.run(
@@ -402,9 +391,8 @@ def read_jobs(slurm: Slurm, jobs: Jobs) -> JobFacts:
     if jobs.problem:
         return JobFacts(jobs, problem=jobs.problem)
     try:
-        text = slurm.run(
-            "squeue", "-h", "-a", "-r", "-t", "all", "-j", f"{jobs.array},{jobs.dependent}", "-O", _COLUMNS
-        )
+        both = f"{jobs.array},{jobs.dependent}"
+        text = slurm.run("squeue", "-h", "-a", "-r", "-t", "all", "-j", both, "-O", _COLUMNS)
     except SlurmError as error:
         return JobFacts(jobs, problem=str(error))
     return JobFacts(jobs, parse_squeue(text))
@@ -413,47 +401,34 @@ def read_jobs(slurm: Slurm, jobs: Jobs) -> JobFacts:
 def parse_squeue(text: str) -> dict[str, QueuedJob]:
     """Read the columns of squeue, which have fixed widths."""
     widths = [int(column.rsplit(":", 1)[1]) for column in _COLUMNS.split(",")]
+    ends = list(itertools.accumulate(widths, initial=0))
     records = {}
     for line in text.splitlines():
-        values, at = [], 0
-        for width in widths:
-            values.append(line[at : at + width].strip())
-            at += width
-        if not values[0]:
-            continue
-        times = ["" if value in {"N/A", "NONE"} else value for value in values[4:8]]
-        records[values[0]] = QueuedJob(
-            values[0],
-            values[1],
-            values[2],
-            int(values[3]) if values[3].isdigit() else 0,
-            times[0],
-            times[1],
-            times[2],
-            times[3],
-            exit_code=_exit_status(values[9]),
-            node=values[8],
+        job, state, reason, restarts, *times, node, status = (
+            line[start:end].strip() for start, end in itertools.pairwise(ends)
         )
+        if job:
+            again, code = int(restarts) if restarts.isdigit() else 0, _exit_status(status)
+            known = ["" if value in {"N/A", "NONE"} else value for value in times]
+            names = ("submitted", "eligible", "started", "ended")
+            at = dict(zip(names, known, strict=True))
+            records[job] = QueuedJob(job, state, reason, again, **at, exit_code=code, node=node)
     return records
 
 
 def _exit_status(text: str) -> int | None:
     """Read squeue's exit_code: 'STATUS:SIGNAL' since 23.02, a wait status before (src/squeue/print.c)."""
-    status, colon, signal = text.partition(":")
-    if not _is_count(status) or (colon and not _is_count(signal)):
+    found = re.fullmatch(r"([0-9]{1,10})(:[0-9]{1,10})?", text)
+    if not found:
         return None
-    return int(status) if colon else (int(status) >> 8) & 0xFF
-
-
-def _is_count(text: str) -> bool:
-    return re.fullmatch(r"[0-9]{1,10}", text) is not None
+    return int(found[1]) if found[2] else (int(found[1]) >> 8) & 0xFF
 
 
 def _run_group(
-    slurm: Slurm, allocation: Allocation, nodes: tuple[str, ...], gpus: int, timeout: float | None
+    slurm: Slurm, allocation: Allocation, nodes: tuple[str, ...], gpus: int
 ) -> dict[str, NodeDiagnostic]:
     token = f'{secrets.token_hex(4)}, it\'s="quoted" $HOME'
-    request = diagnostic_request(nodes, gpus, token, timeout)
+    request = diagnostic_request(nodes, gpus, token)
     try:
         return judge_step(run_step(slurm, allocation, request), request, gpus, token)
     except StepError as error:
@@ -477,7 +452,3 @@ def _with_state(slurm: Slurm, diagnostics: dict[str, NodeDiagnostic]) -> dict[st
         node: replace(it, state_after=now[node].why_unavailable()) if it.problem and node in now else it
         for node, it in diagnostics.items()
     }
-
-
-def _when(text: str) -> datetime:
-    return datetime.fromisoformat(text)

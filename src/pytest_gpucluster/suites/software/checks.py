@@ -58,13 +58,9 @@ def modules(modules: ScriptResult | None, section: SoftwareConfig) -> Judgement:
 
 
 def _loaded(config: ModulesConfig, facts: ScriptResult, number: int, item: str) -> Judgement:
-    loads, before, after = (
-        facts.of(number, "load"),
-        facts.loaded(number, "before"),
-        facts.loaded(number, "after"),
-    )
-    seconds = sum(step.seconds for step in loads)
-    yield Metric("module_load", seconds, "s", item)
+    loads = facts.of(number, "load")
+    before, after = (facts.loaded(number, step) for step in ("before", "after"))
+    yield Metric("module_load", sum(step.seconds for step in loads), "s", item)
     gained = [name for name in after if name not in before]
     missing = [
         (name, step, avail)
@@ -134,9 +130,8 @@ def _unloaded(facts: ScriptResult, number: int, item: str) -> Judgement:
     if not set(after) - set(before):
         yield NotAvailable(f"{item} was not loaded: see software.modules")
     elif replaced := [name for name in before if name not in after]:
-        yield NotAvailable(
-            f"loading {item} replaced {listed(replaced)}: the environment differs for that reason"
-        )
+        why = "the environment differs for that reason"
+        yield NotAvailable(f"loading {item} replaced {listed(replaced)}: {why}")
     elif left := [name for name in unloaded if name not in before]:
         why = last_line(facts.text(number, "unload"))
         measured = Quote(f"{listed(left)} still loaded{f': {_first_error(why)}' if why else ''}")
@@ -257,15 +252,11 @@ def _items(
         raise NotApplicable(NO_MODULES)
     if not section.modules.load:
         raise NotApplicable("the cluster file has no `software.modules.load`")
-    _require_command(modules)
-    for number, item in enumerate(section.modules.load, 1):
-        yield section.modules, modules, number, item
-
-
-def _require_command(facts: ScriptResult) -> None:
-    version = facts.of(0, "version")
+    version = modules.of(0, "version")
     if not version or version[0].rc in (NOT_FOUND, NOT_EXECUTABLE):
         raise NotAvailable("the node has no command `module`: see software.module_command")
+    for number, item in enumerate(section.modules.load, 1):
+        yield section.modules, modules, number, item
 
 
 def _without_end(facts: ScriptResult, entry: int, item: str) -> Finding | NotAvailable:

@@ -88,9 +88,8 @@ def read_steps(answer: Answer) -> ScriptResult:
                 ended = CommandEnd.of(match[3])
                 break
             known = "\n".join(text).strip("\n")
-            steps.append(
-                CommandStep(match[1], int(match[2]), int(match[3]), max(0, int(match[4])) / 1000, known)
-            )
+            seconds = max(0, int(match[4])) / 1000
+            steps.append(CommandStep(match[1], int(match[2]), int(match[3]), seconds, known))
             text = []
         else:
             text.append(line)

@@ -21,7 +21,6 @@ from pytest_gpucluster.suites.storage.measured import (
     latencies,
     node_of,
     of_path,
-    one,
     operations,
     rates,
     required,
@@ -83,7 +82,8 @@ def mount(
             measured = f"{soft.pop()}, so that writes may be lost while the server is away"
             yield Advisory(part, measured, "hard", code="gives_up")
         kinds, of_kernel = usual[path].kinds, usual[path].of_kernel
-        yield from kinds.judge(part, found.kind(of_kernel), worse=differs, shown=_mount_text)
+        mine = found.kind(of_kernel)
+        yield from kinds.judge(part, mine, worse=differs, shown=lambda kind: kind or "nothing")
         if own := found.having(of_kernel):
             measured = f"{','.join(own)} on all nodes with kernel {found.kernel}"
             yield Advisory(part, measured, "not on nodes with another kernel", code="options_of_kernel")
@@ -93,10 +93,6 @@ def mount(
             yield Metric(f"storage_{name}", float(value), "connections", path, better="neither")
         if found.stripes is not None:
             yield Metric("storage_stripes", found.stripes, "OSTs", path, better="neither")
-
-
-def _mount_text(kind: str) -> str:
-    return kind or "nothing"
 
 
 @check(
@@ -156,7 +152,7 @@ def space(
 ) -> Judgement:
     """At most 90% of the file system is used, the user's quota has room for the measurement, and inodes are left."""
     for path in (it.path for it in config.filesystems):
-        part, fact = named("mount", path), one(result, "space", path, node_name)
+        part, fact = named("mount", path), next(iter(of_path(result, "space", path, node_name)), None)
         if fact is None:
             yield NotAvailable(f"{path}: {UNMEASURED}")
             continue
@@ -382,9 +378,8 @@ def metadata(
                 seen = Quantity(fact["seen"], "files")
                 made = Quantity(fact["made"], "files", f"{fact['made']}, which {writer} created before")
                 yield Finding(named("mount", f"{fs.path} list"), seen, made, code="old_list")
-        yield from _slow_in(
-            fs, [it for it in figures if not it.name.startswith("storage_list")], node_name, config
-        )
+        judged = [it for it in figures if not it.name.startswith("storage_list")]
+        yield from _slow_in(fs, judged, node_name, config)
         yield from _recorded(fs, figures, node_name)
 
 

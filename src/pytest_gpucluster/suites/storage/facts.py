@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from pytest_gpucluster.core.grouping import grouped
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.core.probe import Answer, Probe, text_of
 from pytest_gpucluster.core.scripts import script
@@ -36,9 +36,8 @@ _SET = re.compile(
 # (lfs-df(1)); an absent one has ':' and a reason instead of its numbers
 _TARGET = re.compile(r"(\S+) .*\[(?:MDT|OST):\d+\](?: (\w+))?")
 _ABSENT = re.compile(r"(\S+)\s*: ([A-Za-z].*)")
-_LAST = (
-    "filesystem"  # the line after all targets: filesystem_summary, before Lustre 2.11 'filesystem summary'
-)
+# the line after all targets: filesystem_summary, before Lustre 2.11 'filesystem summary'
+_LAST = "filesystem"
 # after the name of the file system: KiB and files, each as used (* if that is too much), soft limit, hard limit (0: none) and grace
 # time. `quota -w -p` of linuxquota 4 (quota.c: showquotas) and `lfs quota -q` (utils/lfs.c: print_quota); Lustre puts what
 # it could not read of all targets into brackets, and such a row states nothing
@@ -122,11 +121,11 @@ def read_mounts(answer: Answer, paths: tuple[str, ...]) -> dict[str, PathMount]:
     kernel = re.search(r"^kernel (\S+)$", text, re.MULTILINE)
     for words in map(str.split, text.splitlines()):
         if len(words) == 6 and words[1].startswith("/"):  # proc_pid_mounts(5), fstab(5)
-            source, point, fstype, options = map(_unescaped, words[:4])
+            escaped = (re.sub(r"\\(040|011|012|134)", lambda it: chr(int(it[1], 8)), word) for word in words)
+            source, point, fstype, options, *_ = escaped
             common = sorted(it for it in _OPTION.findall(options) if not _OWN.fullmatch(it))
-            listed[point] = PathMount(
-                point, fstype, source, tuple(common), kernel=kernel[1] if kernel else ""
-            )
+            release = kernel[1] if kernel else ""
+            listed[point] = PathMount(point, fstype, source, tuple(common), kernel=release)
     found_mounts = {}
     for path in paths:
         leads = re.search(rf"^at {re.escape(path)}\nto (/.*)$", text, re.MULTILINE)
@@ -153,10 +152,6 @@ def read_quotas(answer: Answer, paths: tuple[str, ...]) -> dict[str, Quota]:
 
 def _left(used: int, soft: int, hard: int) -> int | None:
     return max(0, (hard or soft) - used) if hard or soft else None
-
-
-def _unescaped(text: str) -> str:
-    return re.sub(r"\\(040|011|012|134)", lambda found: chr(int(found[1], 8)), text)
 
 
 def _with_lustre(mount: PathMount, path: str, text: str) -> PathMount:
@@ -195,9 +190,7 @@ def _of_kernel(mounts: Collection[PathMount]) -> frozenset[str]:
     A newer kernel prints more options of the same mount (NFS: fatal_neterrors since Linux 6.15), or fewer (ext4: data=ordered).
     Where a release has one of `_SET`, or one instead of its like (noquota for prjquota), the mounts differ.
     """
-    keys: dict[str, list[frozenset[str]]] = defaultdict(list)
-    for it in mounts:
-        keys[it.kernel].append(frozenset(map(_key, it.options)))
+    keys = grouped((it.kernel, frozenset(map(_key, it.options))) for it in mounts)
     every = [of_nodes[0].intersection(*of_nodes) for of_nodes in keys.values()]
     some = [of_nodes[0].union(*of_nodes) for of_nodes in keys.values()]
     of_kernel = {*every[0].union(*every)} - every[0].intersection(*every)
@@ -215,6 +208,5 @@ def _of_kernel(mounts: Collection[PathMount]) -> frozenset[str]:
 
 def types_of(found: Mapping[str, Mapping[str, PathMount]]) -> dict[str, str]:
     """Return {path: type of its file system}, of the first node that has it."""
-    return {
-        path: mount.fstype for of_node in reversed(list(found.values())) for path, mount in of_node.items()
-    }
+    of_nodes = reversed(list(found.values()))
+    return {path: mount.fstype for of_node in of_nodes for path, mount in of_node.items()}

@@ -48,9 +48,8 @@ def on_nodes(slurm: Slurm, fleet: Channel, cluster: Cluster) -> tuple[list[Lefto
         for path, job in _marked(answer.out, name)
         if job not in live
     ]
-    return found, [
-        f"{node} was not checked: {answer.problem}" for node, answer in answers.items() if answer.rc is None
-    ]
+    unread = {node: answer.problem for node, answer in answers.items() if answer.rc is None}
+    return found, [f"{node} was not checked: {problem}" for node, problem in unread.items()]
 
 
 def _marked(text: str, cluster: str) -> list[tuple[str, int]]:

@@ -23,15 +23,8 @@ LATE = 0.1
 
 def of_path(result: PayloadResult, kind: str, path: str, node: str = "", **values: Any) -> list[Fact]:
     """Return the facts of a kind, of one path and of one node or all, that have these values."""
-    facts = result.of_node(node, kind) if node else result.facts(kind)
-    return [
-        it for it in facts if it["path"] == path and all(it[name] == value for name, value in values.items())
-    ]
-
-
-def one(result: PayloadResult, kind: str, path: str, node: str, **values: Any) -> Fact | None:
-    """Return the fact of one node, None if it did not take the step."""
-    return next(iter(of_path(result, kind, path, node, **values)), None)
+    facts, wanted = result.of_node(node, kind) if node else result.facts(kind), {"path": path, **values}
+    return [it for it in facts if all(it[name] == value for name, value in wanted.items())]
 
 
 def required(result: PayloadResult, kind: str, path: str, node: str) -> list[Fact]:
@@ -85,23 +78,17 @@ class Figure:
     def has_faster_majority(self, node: str, min_relative: float) -> bool:
         """Return whether two thirds of the nodes are clearly faster: else the slow ones share a cause, or are of another kind."""
         mine, factor = self.values[node], 1 + min_relative
-        faster = [
-            value > factor * mine if self.less_is_worse else mine > factor * value
-            for value in self.values.values()
-        ]
+        others = self.values.values()
+        faster = [it > factor * mine if self.less_is_worse else mine > factor * it for it in others]
         return decides(sum(faster), len(faster))
 
 
 def rates(result: PayloadResult, path: str, what: str, how: str = "together") -> Figure:
     """Return the sequential rates in GB/s: `what` is write or read, `how` together or alone. Of two readings the better counts."""
-    best = {
-        str(it["node"]): it for it in sorted(of_path(result, what, path, how=how), key=itemgetter("rate"))
-    }
+    readings = sorted(of_path(result, what, path, how=how), key=itemgetter("rate"))
+    values, seconds = ({str(it["node"]): it[key] for it in readings} for key in ("rate", "seconds"))
     suffix = "" if how == "together" else "_alone"
-    seconds = {node: it["seconds"] for node, it in best.items()}
-    return Figure(
-        f"storage_{what}{suffix}", "GB/s", {node: it["rate"] for node, it in best.items()}, seconds=seconds
-    )
+    return Figure(f"storage_{what}{suffix}", "GB/s", values, seconds=seconds)
 
 
 def latencies(result: PayloadResult, path: str) -> list[Figure]:

@@ -20,7 +20,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -31,10 +30,11 @@ from pytest_gpucluster.kit.payloads.own_folder import checked_folder, remove_fol
 from pytest_gpucluster.kit.payloads.prelude import (
     Door,
     Failure,
+    JsonLink,
     Watch,
+    dial,
     error_text,
     exit_now,
-    knock,
     own_port,
     reporter,
     run_phases,
@@ -83,21 +83,14 @@ class Communicator:
         with contextlib.closing(Door(port)) as door, contextlib.suppress(OSError):
             while len(self.links) < self.size - 1:
                 rank, link = door.next(end)
-                self.links[rank] = JsonConnection(link)
+                self.links[rank] = JsonLink(link)
 
     def _connect(self, address: str, port: int) -> None:
-        end = time.monotonic() + self.seconds
-        while not self.links:
-            try:
-                link = socket.create_connection((address, port), 5.0)
-                knock(link, self.rank)
-                self.links[0] = JsonConnection(link)
-            except OSError as error:
-                if time.monotonic() > end:
-                    raise Failure(
-                        "unconnected", "the first node of the step, %s port %d: %s" % (address, port, error)
-                    ) from None
-                time.sleep(0.1)
+        try:
+            self.links[0] = JsonLink(dial(address, port, self.rank, time.monotonic() + self.seconds))
+        except OSError as error:
+            text = "the first node of the step, %s port %d: %s" % (address, port, error)
+            raise Failure("unconnected", text) from None
 
     def exchange(self, value: Any, seconds: float = 0.0) -> List[Any]:
         """Return the values of all tasks by rank; None of a task that sent none in time."""
@@ -106,45 +99,25 @@ class Communicator:
             return [value]
         if self.rank:
             try:
-                self.links[0].write(value)
-                return list(self.links[0].read(2 * seconds))
-            except (OSError, ValueError) as error:
+                self.links[0].link.settimeout(2 * seconds)
+                self.links[0].send(value)
+                return list(self.links[0].receive())
+            except (OSError, ValueError, EOFError) as error:
                 raise Failure("unconnected", "the first node of the step went away: %s" % error) from None
         values = [None] * self.size  # type: List[Any]
         values[0] = value
         end = time.monotonic() + seconds
         for rank, link in sorted(self.links.items()):
             try:
-                values[rank] = link.read(max(0.1, end - time.monotonic()))
-            except (OSError, ValueError):
-                self.links.pop(rank).socket.close()
+                link.link.settimeout(max(0.1, end - time.monotonic()))
+                values[rank] = link.receive()
+            except (OSError, ValueError, EOFError):
+                self.links.pop(rank).close()
         for link in self.links.values():
             with contextlib.suppress(OSError):
-                link.write(values)
+                link.link.settimeout(30.0)
+                link.send(values)
         return values
-
-
-class JsonConnection:
-    """A connection that carries one JSON value per line."""
-
-    def __init__(self, connected: socket.socket) -> None:
-        self.socket, self.rest = connected, b""
-
-    def write(self, value: Any) -> None:
-        """Send a value."""
-        self.socket.settimeout(30.0)
-        self.socket.sendall(json.dumps(value).encode() + b"\n")
-
-    def read(self, seconds: float) -> Any:
-        """Return the next value; OSError if it does not arrive in time."""
-        self.socket.settimeout(seconds)
-        while b"\n" not in self.rest:
-            part = self.socket.recv(1 << 16)
-            if not part:
-                raise OSError("closed")
-            self.rest += part
-        line, _, self.rest = self.rest.partition(b"\n")
-        return json.loads(line.decode())
 
 
 class FileSystemSteps:
@@ -163,11 +136,8 @@ class FileSystemSteps:
         self.folder = folder_of(about, group.rank)
         self.held = []  # type: List[Any]
         self.ring = [self.rank]
-        self.volume, self.token, self.leader = (
-            0,
-            "",
-            self.rank,
-        )  # the leader does what is done once per file system
+        self.volume, self.token = 0, ""
+        self.leader = self.rank  # it does what is done once per file system
 
     def name(self, stem: str, rank: Optional[int] = None) -> str:
         """Return the path of a file of this task, or of another one."""
@@ -242,38 +212,29 @@ class FileSystemSteps:
             self.report("stale", removed=self.remove_stale())
             os.mkdir(self.folder, 0o700)
             with open(os.path.join(self.folder, MARKER), "w") as file:
-                json.dump(
-                    {"cluster": self.options["cluster"], "job": int(os.environ.get("SLURM_JOB_ID") or 0)},
-                    file,
-                )
+                job = int(os.environ.get("SLURM_JOB_ID") or 0)
+                json.dump({"cluster": self.options["cluster"], "job": job}, file)
         return True
 
     def remove_stale(self) -> int:
         """Remove the folders of this user whose marker names a job of this cluster that has ended; return how many."""
-        names = (name for name in os.listdir(self.path) if name.startswith(STEM))
-        stale = [
-            name
-            for name in names
-            if is_stale(self.path + "/" + name, self.options["cluster"], self.options["jobs"])
-        ]
-        for name in stale:
-            remove_folder(os.path.join(self.path, name))
+        known = (self.options["cluster"], self.options["jobs"])
+        folders = [os.path.join(self.path, it) for it in os.listdir(self.path) if it.startswith(STEM)]
+        stale = [folder for folder in folders if is_stale(folder, *known)]
+        for folder in stale:
+            remove_folder(folder)
         return len(stale)
 
     def see_folder(self, made: Sequence[Any]) -> bool:
         """Wait until the folder is seen here: NFS caches folders. A folder that no node could make is no node's fault."""
         if made[self.leader] is None and self.shared:
-            raise Failure(
-                "unmade", "%d nodes in turn could not create a folder there" % len(self.ring[:MAKERS])
-            )
+            tried = len(self.ring[:MAKERS])
+            raise Failure("unmade", "%d nodes in turn could not create a folder there" % tried)
         if made[self.leader] is None:
             raise Skipped
         if wait_until(lambda: os.path.isdir(self.folder), SEEN) is None:
-            raise Failure(
-                "unseen",
-                "the folder that another node created is not seen here within %g s: another file system is mounted "
-                "here, or none" % SEEN,
-            )
+            text = "the folder that another node created is not seen here within %g s: " % SEEN
+            raise Failure("unseen", text + "another file system is mounted here, or none")
         return True
 
     def space(self) -> int:
@@ -281,9 +242,8 @@ class FileSystemSteps:
         found = os.statvfs(self.folder)
         free, size = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
         room = max(0, free - int((1 - self.options["max_use"]) * size))
-        self.report(
-            "space", free=free, size=size, room=room, inodes=found.f_files, inodes_free=found.f_favail
-        )
+        inodes = {"inodes": found.f_files, "inodes_free": found.f_favail}
+        self.report("space", free=free, size=size, room=room, **inodes)
         return min(int(self.options["budget"]), room // 2) // len(self.ring) // LEAST * LEAST
 
     def remove(self) -> bool:
@@ -335,11 +295,9 @@ class FileSystemSteps:
     def source(self, writes: Sequence[Any]) -> int:
         """Return the rank of the next task that was not slow to write: the files of a slow one are small, and read at another rate."""
         known = sorted(rate for rate in writes if rate is not None)
-        usual = known[len(known) // 2] if known else 0.0
+        least = SLOW * known[len(known) // 2] if known else 0.0
         try:
-            return self.after(
-                [rate if rate is not None and rate >= SLOW * usual else None for rate in writes]
-            )
+            return self.after([rate if (rate or 0.0) >= least else None for rate in writes])
         except Skipped:
             return self.after(writes)
 
@@ -447,9 +405,8 @@ class FileSystemSteps:
         wrong = wrong_blocks(path, sums[writer])
         again = wrong_blocks(path, sums[writer], cached=False) if wrong else {}
         other = [number for number, arrived in again.items() if arrived and wrong.get(number)]
-        self.report(
-            "verified", writer=writer, blocks=SUMMED, wrong=list(wrong), again=list(again), other=other
-        )
+        found = {"wrong": list(wrong), "again": list(again), "other": other}
+        self.report("verified", writer=writer, blocks=SUMMED, **found)
         return True
 
     def visibility(self) -> None:
@@ -643,9 +600,8 @@ def import_modules(modules: Sequence[str]) -> None:
     begin = time.monotonic()
     command = [sys.executable, "-c", "import " + ", ".join(modules)]
     try:
-        done = subprocess.run(
-            command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=IMPORT
-        )
+        into = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}  # type: Dict[str, Any]
+        done = subprocess.run(command, check=False, timeout=IMPORT, **into)
         lines = done.stderr.decode(errors="replace").strip().splitlines() or ["exit %d" % done.returncode]
         problem, code = (lines[-1], "failed") if done.returncode else ("", "")
     except subprocess.TimeoutExpired:
@@ -657,12 +613,6 @@ def folder_of(about: Mapping[str, Any], rank: int) -> str:
     """Return the folder of the run on a file system; tasks on virtual nodes of one host share a local one."""
     path = os.path.join(about["path"], os.environ[FOLDER])
     return path if about["kind"] == "shared" else "%s-%d" % (path, rank)
-
-
-def remove(options: Mapping[str, Any], rank: int) -> None:
-    """Remove the folders of a step that could not do so itself."""
-    for about in options["filesystems"]:
-        remove_folder(folder_of(about, rank))
 
 
 def work(options: Dict[str, Any], watch: Watch) -> int:
@@ -687,7 +637,8 @@ def main() -> int:
     options = json.loads(sys.argv[2])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if sys.argv[1] == "remove":
-        remove(options, int(os.environ["SLURM_PROCID"]))
+        for about in options["filesystems"]:
+            remove_folder(folder_of(about, int(os.environ["SLURM_PROCID"])))
         return 0
     watch = Watch(options["phase"], report)
     return run_phases(report, watch, lambda: work(options, watch))

@@ -38,9 +38,8 @@ def smallest(stem: str) -> int:
 def random_rate(engine: str, what: str, stem: str, seconds: float) -> Dict[str, Any]:
     """Access random blocks of the first file of a stem for `seconds`; return accesses per second and latencies in ms."""
     path = stem + ".0"
-    found = (fio if engine == "fio" else in_threads)(
-        "rand" + what, [path] * RANDOM_JOBS, os.stat(path).st_size, seconds
-    )
+    run = fio if engine == "fio" else in_threads
+    found = run("rand" + what, [path] * RANDOM_JOBS, os.stat(path).st_size, seconds)
     return dict(found, iops=found["bytes"] / SMALL / max(found["seconds"], 1e-6), engine=engine)
 
 
@@ -75,13 +74,12 @@ def shares_of(times: List[float]) -> Dict[str, float]:
 def fio_runs() -> bool:
     """Return whether fio 3 or later runs here: one that lacks a library says nothing about a file system, and fio 2 counts in KiB."""
     try:
-        done = subprocess.run(
-            ["fio", "--version"], check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        found = re.match(
+            rb"fio-(\d+)", subprocess.check_output(["fio", "--version"], stderr=subprocess.DEVNULL)
         )
-    except OSError:
+    except (OSError, subprocess.SubprocessError):
         return False
-    found = re.match(rb"fio-(\d+)", done.stdout)
-    return done.returncode == 0 and found is not None and int(found.group(1)) >= 3
+    return found is not None and int(found.group(1)) >= 3
 
 
 def fio(what: str, paths: Sequence[str], size: int, seconds: float) -> Dict[str, Any]:
@@ -98,9 +96,8 @@ def fio(what: str, paths: Sequence[str], size: int, seconds: float) -> Dict[str,
     command += ["--time_based", "--norandommap", "--randrepeat=0"] if scattered else []
     command += ["--end_fsync=1", "--refill_buffers"] if what == "write" else []
     done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    return dict(
-        read_fio(done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")), direct=direct
-    )
+    out, errors = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
+    return dict(read_fio(out, errors), direct=direct)
 
 
 def read_fio(text: str, errors: str = "") -> Dict[str, Any]:
@@ -116,9 +113,8 @@ def read_fio(text: str, errors: str = "") -> Dict[str, Any]:
     except (ValueError, KeyError, IndexError, AttributeError):
         raise ValueError("fio: %s" % (lines[-1] if lines else "no output")[:200]) from None
     if job.get("error"):
-        where = re.search(
-            r"\w+ offset=\d+", errors
-        )  # of 'fio: io_u error on file F: REASON: write offset=0, buflen=4096'
+        # of 'fio: io_u error on file F: REASON: write offset=0, buflen=4096'
+        where = re.search(r"\w+ offset=\d+", errors)
         raise OSError(job["error"], os.strerror(job["error"]) + (" (%s)" % where.group() if where else ""))
     side = max((job["read"], job["write"]), key=lambda one: one["io_bytes"])
     shares = {}  # type: Dict[str, float]
@@ -183,9 +179,8 @@ def access(what: str, path: str, direct: bool, size: int, end: float, result: Di
         buffer.write(os.urandom(block))
         while (scattered or at < size) and (not at or time.monotonic() < end):
             start = time.monotonic()
-            os.lseek(
-                handle, block * random.randrange(max(1, size // block)) if scattered else at, os.SEEK_SET
-            )
+            where = block * random.randrange(max(1, size // block)) if scattered else at
+            os.lseek(handle, where, os.SEEK_SET)
             moved = os.writev(handle, [buffer]) if writes else os.readv(handle, [buffer])
             if not moved:
                 break  # the end of the file

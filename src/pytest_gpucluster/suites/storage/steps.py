@@ -45,18 +45,13 @@ class Storage(FrameworkStepRunner[StorageConfig]):
     def _request(self, word: str, secret: dict[str, str], **options: float) -> StepRequest:
         """Return a step. Other users can read its command line, not its environment."""
         config = self.config
+        # this user's in the queue, whose folders stay
+        queue = self.slurm.run("squeue", "--me", "-h", "-a", "-o", "%A").split()
+        jobs = [int(job) for job in queue if job.isdigit()]
         given = {
             "filesystems": [{"path": one.path, "kind": one.kind} for one in config.filesystems],
             "budget": config.budget, "files": config.files, "max_use": config.max_use, "imports": config.imports,
             "seconds": config.seconds, "phase": max(30.0, ONE_MEASUREMENT * config.seconds),
-            "address": self.address(self.nodes[0]), "cluster": self.slurm.config().get("ClusterName", ""), "jobs": self._jobs(),
+            "address": self.address(self.nodes[0]), "cluster": self.slurm.config().get("ClusterName", ""), "jobs": jobs,
         }  # fmt: skip
         return self.request(self.payload(word, json.dumps(given)), ntasks_per_node=1, env=secret, **options)
-
-    def _jobs(self) -> list[int]:
-        """Return this user's jobs in the queue, whose folders stay."""
-        return [
-            int(job)
-            for job in self.slurm.run("squeue", "--me", "-h", "-a", "-o", "%A").split()
-            if job.isdigit()
-        ]

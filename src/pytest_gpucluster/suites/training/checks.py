@@ -8,15 +8,7 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import (
-    Action,
-    Finding,
-    Metric,
-    check,
-    revised,
-    with_cause,
-    with_contention,
-)
+from pytest_gpucluster.core.check import Action, Finding, Metric, check, revised, with_cause, with_contention
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.finding import Quantity, Quote
 from pytest_gpucluster.core.majority import decides, norm
@@ -112,7 +104,7 @@ def _proved(verdict: Verdict, _node_name: str, alone: PayloadResult, *_facts: ob
     ranks, usual = ranks_of(alone), alone.once(_usual)
     bad = [rank for rank in ranks.values() if rank.part() in {it.part for it in verdict.findings}]
     for rank in bad:
-        alike = {it.full_label for it in ranks.values() if _setup(it) == _setup(rank)}
+        alike = {it.full_label for it in ranks.values() if it.setup == rank.setup}
         beside = {it.full_label for it in ranks.values() if it.node == rank.node} & alike & usual
         if not rank.on_gpu or not beside or len(alike) < 8 or 8 * len(alike & usual) < 7 * len(alike):
             return replace(verdict, action=Action.MONITOR)
@@ -127,8 +119,8 @@ def _usual(alone: PayloadResult) -> set[str]:
         if rank and fact["runs"] and _repeats(fact["runs"]):
             bits[rank] = repr(fact["runs"][0])
     found = set()
-    for setup in {_setup(rank) for rank in bits}:
-        mine = {rank.full_label: value for rank, value in bits.items() if _setup(rank) == setup}
+    for setup in {rank.setup for rank in bits}:
+        mine = {rank.full_label: value for rank, value in bits.items() if rank.setup == setup}
         common = statistics.mode(mine.values())
         found |= {label for label, value in mine.items() if value == common}
     return found
@@ -159,7 +151,7 @@ def replay(node_name: str, alone: PayloadResult) -> Judgement:
             yield NotAvailable(f"{rank.label}: torch has no deterministic algorithm: {fact['reason']}")
             continue
         devices = "GPUs of this model" if rank.on_gpu else "ranks on such CPUs"
-        among, usual = alone.once(_replays, _setup(rank), devices)
+        among, usual = alone.once(_replays, rank.setup, devices)
         unequal = among - usual.total
         if among > 1 and 2 * unequal > among:  # no fault of one GPU
             differ = f"two replays differ on {unequal} of {among} {devices}"
@@ -170,12 +162,8 @@ def replay(node_name: str, alone: PayloadResult) -> Judgement:
             first, again = fact["runs"][0], next(run for run in fact["runs"] if run != fact["runs"][0])
             expected = f"equal bits in {len(fact['runs'])} replays"
             yield Finding(rank.part(), _replayed(first, again), expected, code="not_repeatable")
-    yield Metric(
-        "training_replayed",
-        sum(len(fact["runs"]) * fact["steps"] for fact in mine),
-        "steps",
-        better="neither",
-    )
+    steps = sum(len(fact["runs"]) * fact["steps"] for fact in mine)
+    yield Metric("training_replayed", steps, "steps", better="neither")
 
 
 def _replays(alone: PayloadResult, setup: tuple[str, str], voters: str) -> tuple[int, Norm[Fact]]:
@@ -184,7 +172,7 @@ def _replays(alone: PayloadResult, setup: tuple[str, str], voters: str) -> tuple
     peers = [
         (rank.node, fact["runs"])
         for fact in alone.facts("replayed")
-        if (rank := ranks.get(int(fact["rank"]))) and _setup(rank) == setup and not fact["reason"]
+        if (rank := ranks.get(int(fact["rank"]))) and rank.setup == setup and not fact["reason"]
     ]
     return len(peers), norm([(node, runs[0]) for node, runs in peers if _repeats(runs)], voters)
 
@@ -204,10 +192,6 @@ def _replayed(first: Fact, other: Fact) -> str:
     return f"{where} between two replays"
 
 
-def _setup(rank: RankInfo) -> tuple[str, str]:
-    return rank.alike, rank.model
-
-
 @check(
     "training.loss",
     cause="a rank computes wrong values, or gradients are wrong within the node",
@@ -222,25 +206,21 @@ def loss(node_name: str, alone: PayloadResult, config: TrainingConfig) -> Judgem
         raise NotAvailable("no rank of the node trained: see training.alone")
     mine = next(iter(ranks))
     parts = {rank.full_label: rank.part() for rank in ranks}
-    plain = alone.once(_rank_distances, _setup(mine))
+    plain = alone.once(_rank_distances, mine.setup)
     yield from _deviating(plain, parts, config, "losses of one rank by itself")
     for mode in ("ddp", "fsdp"):
-        curves = alone.once(_group_distances, mode, _setup(mine), mine.size)
+        curves = alone.once(_group_distances, mode, mine.setup, mine.size)
         yield from _deviating(curves, {node_name: named("mode", mode)}, config, "mean loss on the node")
-    both = [trained_on(alone, mode, node_name) for mode in ("ddp", "fsdp")]
-    if (
-        both[0]
-        and both[1]
-        and (apart := distance(mean_curve(both[1]), mean_curve(both[0]))) > config.loss_tolerance
-    ):
+    both = [mean_curve(trained_on(alone, mode, node_name)) for mode in ("ddp", "fsdp")]
+    if all(both) and (apart := distance(both[1], both[0])) > config.loss_tolerance:
         measured = Quantity(100 * apart, "%", f"losses {apart:.1%} from those of ddp")
         yield Finding(named("mode", "fsdp"), measured, _within(config), code="modes_differ")
 
 
 def _rank_distances(alone: PayloadResult, setup: tuple[str, str]) -> Mapping[str, float]:
     """Return {place: distance of the losses of a rank by itself} of the ranks of a setup, the farthest first."""
-    runs = (run for run in trained_in(alone, "plain").values() if _setup(run.rank) == setup)
-    return _farthest_first({run.rank.full_label: run.losses for run in runs})
+    runs = (run for run in trained_in(alone, "plain").values() if run.rank.setup == setup)
+    return distances({run.rank.full_label: run.losses for run in runs})
 
 
 def _group_distances(
@@ -249,14 +229,10 @@ def _group_distances(
     """Return {node: distance of the mean losses} of the groups of a setup and size, the farthest first."""
     curves = {}
     for node, runs in trained_by_node(alone, mode).items():
-        like = [run for run in runs if (_setup(run.rank), run.rank.size) == (setup, size)]
+        like = [run for run in runs if (run.rank.setup, run.rank.size) == (setup, size)]
         if like:
             curves[node] = mean_curve(like)
-    return _farthest_first(curves)
-
-
-def _farthest_first(curves: Mapping[str, Sequence[float]]) -> Mapping[str, float]:
-    return dict(sorted(distances(curves).items(), key=lambda pair: -pair[1]))
+    return distances(curves)
 
 
 def _deviating(
@@ -349,9 +325,8 @@ def _figures(mode: str, runs: Sequence[TrainedMode], config: TrainingConfig) -> 
     spread = max((max(run.steps) - min(run.steps)) / run.median for run in runs)
     yield Metric(f"training_{mode}_spread", 100 * spread, "%", detail=True, better="neither")
     for run in runs:
-        yield Metric(
-            f"training_{mode}_rate", run.rate, "tokens/s", run.rank.label, detail=True, better="higher"
-        )
+        name, label = f"training_{mode}_rate", run.rank.label
+        yield Metric(name, run.rate, "tokens/s", label, detail=True, better="higher")
 
 
 def _mfu(run: TrainedMode) -> float | None:
@@ -364,14 +339,10 @@ def _limit(
 ) -> tuple[float, str] | None:
     """Return the lowest MFU and its source, of the profile's row; None without one."""
     size = 1 if mode == "plain" else rank.size
-    rows = [
-        row
-        for row in limits
-        if (row.mode, row.model) == (mode, rank.model) and (row.max_gpus is None or size <= row.max_gpus)
-    ]
-    if not rows or not rank.on_gpu or bare(rank.name) != bare(gpu_name):
-        return None
-    return rows[0].mfu, f"the profile's row of training: {rows[0].source}"
+    for row in limits if rank.on_gpu and bare(rank.name) == bare(gpu_name) else ():
+        if (row.mode, row.model) == (mode, rank.model) and (row.max_gpus is None or size <= row.max_gpus):
+            return row.mfu, f"the profile's row of training: {row.source}"
+    return None
 
 
 @revised(_contended)
@@ -390,16 +361,13 @@ def stragglers(
 ) -> Judgement:
     """Judge the time of each rank's own work, before it waits for others, against ranks of its kind (median, MAD)."""
     compared, note = False, "nothing was measured that could be compared"
-    for mode, result, title in (
-        ("plain", alone, "alone"),
-        ("ddp", alone, "alone"),
-        ("ddp", together, "all nodes"),
-    ):
+    steps = (("plain", alone, "alone"), ("ddp", alone, "alone"), ("ddp", together, "all nodes"))
+    for mode, result, title in steps:
         ranks = [run.rank for run in trained_on(result, mode, node_name) if run.busy]
-        for setup in sorted({_setup(rank) for rank in ranks}):
+        for setup in sorted({rank.setup for rank in ranks}):
             rates, found = result.once(_work_outliers, mode, setup, config.min_relative, peers)
             note, compared = found.note or note, compared or not found.note
-            for rank in (rank for rank in ranks if _setup(rank) == setup):
+            for rank in (rank for rank in ranks if rank.setup == setup):
                 if slower := _slower(rank.full_label, found, len(rates)):
                     code, usual = slower
                     took = 1e3 / rates[rank.full_label]
@@ -421,7 +389,7 @@ def _work_outliers(
     rates = {
         rank.full_label: rate
         for rank, rate in runs.items()
-        if _setup(rank) == setup and (peers is None or rank.node in peers)
+        if rank.setup == setup and (peers is None or rank.node in peers)
     }
     # four times the time is a quarter of the rate
     least = min_relative if any(rank.on_gpu for rank in runs) else CPU_RELATIVE / (1 + CPU_RELATIVE)
@@ -513,13 +481,10 @@ def between(node_name: str, reach: Reach, alone: PayloadResult, together: Payloa
     trained = trained_in(together, "ddp").values()
     whole = len(trained) == together.ntasks > 0 and len({run.after for run in trained}) == 1
     nodes = {run.rank.node for run in trained} if whole else set()
+    if reach.selected < 2 and len(trained_on(alone, "ddp", node_name)) == alone.ntasks > 0:
+        nodes = nodes or {node_name}  # a run of one node, all of whose ranks trained
     see = "training.together" if together.ntasks else "training.alone and training.replay"
-    yield from judge_between(node_name, reach, nodes or _alone_on(node_name, reach, alone), see)
-
-
-def _alone_on(node: str, reach: Reach, alone: PayloadResult) -> set[str]:
-    """Return the node of a run of one node if all its ranks trained."""
-    return {node} if reach.selected < 2 and len(trained_on(alone, "ddp", node)) == alone.ntasks > 0 else set()
+    yield from judge_between(node_name, reach, nodes, see)
 
 
 @check(

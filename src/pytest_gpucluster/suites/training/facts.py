@@ -6,13 +6,14 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.core.grouping import grouped
 from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.kit.gpu.gpu_peaks import figures_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytest_gpucluster.kit.framework.payload_result import Fact, PayloadResult
+    from pytest_gpucluster.kit.framework.payload_result import PayloadResult
 
 MODES = ("plain", "ddp", "fsdp")
 # torch's name of a type: that of the peak
@@ -36,6 +37,11 @@ class RankInfo:
     dtype: str
     size: int
     others: tuple[str, ...] | None
+
+    @property
+    def setup(self) -> tuple[str, str]:
+        """What ranks must have in common to be compared."""
+        return self.alike, self.model
 
     @property
     def on_gpu(self) -> bool:
@@ -116,10 +122,7 @@ def ranks_on(result: PayloadResult, node: str) -> Sequence[RankInfo]:
 
 
 def _ranks_by_node(result: PayloadResult) -> Mapping[str, list[RankInfo]]:
-    found: dict[str, list[RankInfo]] = {}
-    for rank in ranks_of(result).values():
-        found.setdefault(rank.node, []).append(rank)
-    return found
+    return grouped((rank.node, rank) for rank in ranks_of(result).values())
 
 
 def _ranks(result: PayloadResult) -> Mapping[int, RankInfo]:
@@ -151,26 +154,18 @@ def trained_by_node(result: PayloadResult, mode: str) -> Mapping[str, Sequence[T
 
 
 def _trained_by_node(result: PayloadResult, mode: str) -> Mapping[str, list[TrainedMode]]:
-    found: dict[str, list[TrainedMode]] = {}
-    for run in trained_in(result, mode).values():
-        found.setdefault(run.rank.node, []).append(run)
-    return found
+    return grouped((run.rank.node, run) for run in trained_in(result, mode).values())
 
 
 def _trained_in(result: PayloadResult, mode: str) -> Mapping[int, TrainedMode]:
-    ranks = ranks_of(result)
-    return {
-        int(fact["rank"]): _trained(ranks[int(fact["rank"])], fact)
-        for fact in result.facts("trained")
-        if fact["mode"] == mode and int(fact["rank"]) in ranks
-    }
-
-
-def _trained(rank: RankInfo, fact: Fact) -> TrainedMode:
-    return TrainedMode(
-        rank, tuple(fact["steps"]), tuple(fact["compute"]), tuple(fact["losses"]), int(fact["tokens"]),
-        float(fact["flops"]), fact["before"], fact["after"],
-    )  # fmt: skip
+    ranks, found = ranks_of(result), {}
+    for fact in result.facts("trained"):
+        if fact["mode"] == mode and (rank := ranks.get(int(fact["rank"]))):
+            found[rank.rank] = TrainedMode(
+                rank, tuple(fact["steps"]), tuple(fact["compute"]), tuple(fact["losses"]), int(fact["tokens"]),
+                float(fact["flops"]), fact["before"], fact["after"],
+            )  # fmt: skip
+    return found
 
 
 def mean_curve(ranks: Sequence[TrainedMode]) -> tuple[float, ...]:
@@ -179,11 +174,10 @@ def mean_curve(ranks: Sequence[TrainedMode]) -> tuple[float, ...]:
 
 
 def distances(curves: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Return {name: largest relative distance of its curve from the median curve}; infinite for NaN."""
-    if not curves:
-        return {}
+    """Return {name: largest relative distance of its curve from the median curve}, the farthest first; infinite for NaN."""
     middle = [statistics.median(values) for values in zip(*curves.values(), strict=True)]
-    return {name: distance(curve, middle) for name, curve in curves.items()}
+    apart = {name: distance(curve, middle) for name, curve in curves.items()}
+    return dict(sorted(apart.items(), key=lambda pair: -pair[1]))
 
 
 def distance(curve: Sequence[float], reference: Sequence[float]) -> float:

@@ -268,9 +268,8 @@ class Trainer:
                 break
             finally:
                 self.torch.use_deterministic_algorithms(False)
-        report(
-            "replayed", steps=self.args.replay_steps, runs=results, reason=reason, seconds=self.watch.took()
-        )
+        steps, seconds = self.args.replay_steps, self.watch.took()
+        report("replayed", steps=steps, runs=results, reason=reason, seconds=seconds)
 
     def replayed(self) -> Dict[str, Any]:
         """Return losses and the digest of the parameters after the first steps."""
@@ -338,9 +337,8 @@ class Trainer:
         if mode == "ddp":
             devices = [self.device.index] if self.args.gpus else None
             parallel = self.torch.nn.parallel.DistributedDataParallel
-            return parallel(
-                model, device_ids=devices, gradient_as_bucket_view=True
-            ), "DistributedDataParallel"
+            wrapped = parallel(model, device_ids=devices, gradient_as_bucket_view=True)
+            return wrapped, "DistributedDataParallel"
         shard = fully_shard_of()
         if shard is not None:
             for part in (*model.blocks, model):
@@ -372,9 +370,8 @@ class Trainer:
             self.dist.all_gather_object(digests, mine)
             restored = []  # type: List[Any]
             facts["read"] = self.together(lambda: restored.extend(self.read(partner)))
-            facts.update(
-                written=digests[partner], restored=self.digest_all(iter(restored)), of=partner, problem=""
-            )
+            found = self.digest_all(iter(restored))
+            facts.update(written=digests[partner], restored=found, of=partner, problem="")
         except Failure as error:
             facts["problem"] = str(error)
         finally:
@@ -402,9 +399,8 @@ class Trainer:
             return
         room = os.statvfs(os.path.dirname(folder))
         if room.f_bavail * room.f_frsize < 2 * self.args.checkpoint_size:
-            raise OSError(
-                "less than twice the size of the checkpoint is free in %s" % os.path.dirname(folder)
-            )
+            where = os.path.dirname(folder)
+            raise OSError("less than twice the size of the checkpoint is free in %s" % where)
         self.storage.make()
 
     def limited(self, tensors: Iterator[Any], limit: int) -> Iterator[Any]:

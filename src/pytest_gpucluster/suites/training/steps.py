@@ -18,8 +18,6 @@ from pytest_gpucluster.suites.training.config import TrainingConfig
 from pytest_gpucluster.suites.training.payload import FOLDER
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.kit.framework.payload_result import PayloadResult
 
@@ -45,9 +43,8 @@ class Training(FrameworkStepRunner[TrainingConfig]):
     @cached_property
     def fit_nodes(self) -> tuple[str, ...]:
         """The nodes that have torch."""
-        return tuple(
-            node for node in self.nodes if checks.framework(node, self.packages).outcome is not Outcome.FAILED
-        )
+        judged = {node: checks.framework(node, self.packages) for node in self.nodes}
+        return tuple(node for node, verdict in judged.items() if verdict.outcome is not Outcome.FAILED)
 
     @cached_property
     def alone(self) -> PayloadResult:
@@ -57,13 +54,10 @@ class Training(FrameworkStepRunner[TrainingConfig]):
     @cached_property
     def sound_nodes(self) -> tuple[str, ...]:
         """The nodes that trained alone with right results; one bad node must not fail the others."""
-        verdicts = {
-            node: (checks.alone(node, self.alone), checks.replay(node, self.alone)) for node in self.fit_nodes
-        }
         return tuple(
             node
-            for node, found in verdicts.items()
-            if all(verdict.outcome is not Outcome.FAILED for verdict in found)
+            for node in self.fit_nodes
+            if all(it(node, self.alone).outcome is not Outcome.FAILED for it in (checks.alone, checks.replay))
         )
 
     @cached_property
@@ -71,16 +65,15 @@ class Training(FrameworkStepRunner[TrainingConfig]):
         """The result of one group of all nodes that trained alone."""
         if len(self.sound_nodes) < 2:
             return self.nothing()
-        return self._step(
-            self.sound_nodes, "together", "--address", self.address(self.sound_nodes[0]), write=True
-        )
+        address = self.address(self.sound_nodes[0])
+        return self._step(self.sound_nodes, "together", "--address", address, write=True)
 
     @property
     def widest(self) -> PayloadResult:
         """The result of the step with the most nodes."""
         return self.together if len(self.fit_nodes) > 1 else self.alone
 
-    def _step(self, nodes: Sequence[str], mode: str, *words: str, write: bool) -> PayloadResult:
+    def _step(self, nodes: tuple[str, ...], mode: str, *words: str, write: bool) -> PayloadResult:
         if not nodes:
             return self.nothing()
         config = self.config
@@ -94,7 +87,7 @@ class Training(FrameworkStepRunner[TrainingConfig]):
         argv += ["--gpus"] if gpus else []
         folder = self._folder() if write else ""
         options: dict[str, Any] = {
-            "nodes": tuple(nodes), "ntasks_per_node": self.ranks_per_node, "gpus_per_node": gpus or None,
+            "nodes": nodes, "ntasks_per_node": self.ranks_per_node, "gpus_per_node": gpus or None,
             "env": {
                 **self.one_thread, **(LOGGED if gpus and mode == "together" else {}), **_environment(folder)
             },
@@ -106,7 +99,13 @@ class Training(FrameworkStepRunner[TrainingConfig]):
             removed = removed or (len(facts) == result.ntasks and all(it["removed"] for it in facts.values()))
         finally:
             if not removed:  # a rank died, or the run is stopped
-                self._remove(nodes[0], folder)
+                with contextlib.suppress(StepError, SlurmError):
+                    one: dict[str, Any] = {
+                        "nodes": nodes[:1],
+                        "timeout": REMOVAL,
+                        "env": _environment(folder),
+                    }
+                    self.run(self.request(self.payload("remove"), ntasks_per_node=1, **one))
         return result
 
     def _folder(self) -> str:
@@ -117,11 +116,6 @@ class Training(FrameworkStepRunner[TrainingConfig]):
         if self.config.checkpoint is None:
             return ""
         return str(Path(self.config.checkpoint) / run_mark.name_of_run("training", secrets.token_hex(16)))
-
-    def _remove(self, node: str, folder: str) -> None:
-        with contextlib.suppress(StepError, SlurmError):
-            options: dict[str, Any] = {"nodes": (node,), "timeout": REMOVAL, "env": _environment(folder)}
-            self.run(self.request(self.payload("remove"), ntasks_per_node=1, **options))
 
 
 def _environment(folder: str) -> dict[str, str]:

@@ -94,10 +94,8 @@ def minimum(installed: NodeVersions, stated_minima: Rows, shipped_minima: Rows) 
             if not _is_too_old(row, mine):
                 continue
             if mine.distribution and not _names_a_package(row):
-                advice = (
-                    f"{_expected(row)}; the distribution may have fixed it: state the version of its package"
-                )
-                yield Advisory(part, found, advice, code="may_be_too_old")
+                advice = "the distribution may have fixed it: state the version of its package"
+                yield Advisory(part, found, f"{_expected(row)}; {advice}", code="may_be_too_old")
             else:
                 yield Finding(part, found, _expected(row), code="too_old")
         for row in shipped_minima.get(name, ()) if not mine.distribution and not stated else ():

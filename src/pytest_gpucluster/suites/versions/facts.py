@@ -78,9 +78,8 @@ class NodeVersions:
 
     def _with(self, texts: Mapping[str, str], why: Mapping[str, str] | None = None) -> NodeVersions:
         found = {name: InstalledVersion(text) for name, text in texts.items() if text}
-        absent = {
-            name: (why or {}).get(name) or _ABSENT[name] for name in {*texts, *(why or {})} - found.keys()
-        }
+        unknown = {**{name: _ABSENT[name] for name in texts}, **(why or {})}
+        absent = {name: text for name, text in unknown.items() if name not in found}
         return NodeVersions({**self.known, **found}, {**self.absent, **absent})
 
 

@@ -81,11 +81,6 @@ def _reasons(mask: int) -> str:
     return ", ".join(name for bit, name in SLOW_REASONS.items() if mask & bit)
 
 
-def _worst(mask: int) -> str:
-    """Return the reason that says most: halved clocks come with each other one."""
-    return SLOW_REASONS[max(bit for bit in SLOW_REASONS if mask & bit)].replace(" ", "_")
-
-
 @check(
     "gpu.throttle",
     cause="the GPU is too hot, or its power supply or the system limits it",
@@ -113,9 +108,9 @@ def throttle(gpus: Gpus, throttle_later: Mapping[str, int] = MappingProxyType({}
                 # halved for a cause: either bit alone comes and goes with the load or with a change of the state
                 halved = lasting & HALVED and lasting & (HEAT | BRAKE)
                 action = None if halved else Action.MONITOR
-                yield Finding(
-                    gpu.part, _reasons(lasting), "no slowdown", action, code=f"lasting_{_worst(lasting)}"
-                )
+                # the reason that says most: halved clocks come with each other one
+                worst = SLOW_REASONS[max(bit for bit in SLOW_REASONS if lasting & bit)].replace(" ", "_")
+                yield Finding(gpu.part, _reasons(lasting), "no slowdown", action, code=f"lasting_{worst}")
             else:
                 brief = f"{_reasons(bad)}, which ended within {READINGS * PAUSE} s"
                 yield Advisory(gpu.part, brief, "no slowdown", code="brief_slowdown")
@@ -259,14 +254,10 @@ def recovery_action(gpus: Gpus) -> Judgement:
             yield unread(gpus, gpu, "recovery_action", "None", stated=True)
         elif gpu.recovery_action != "None":
             wanted = gpu.recovery_action
-            action, word = RECOVERY.get(wanted), wanted.lower().replace(" ", "_")
-            yield Finding(
-                gpu.part,
-                Quote(wanted),
-                "None",
-                action or Action.MONITOR,
-                code=f"requests_{word}" if action else "requests_other",
-            )
+            known = wanted in RECOVERY
+            action, word = RECOVERY.get(wanted, Action.MONITOR), wanted.lower().replace(" ", "_")
+            code = f"requests_{word}" if known else "requests_other"
+            yield Finding(gpu.part, Quote(wanted), "None", action, code=code)
 
 
 @check(
@@ -281,10 +272,8 @@ def device_files(files: frozenset[str], gpus: Gpus, gpu_profile: GpuProfile) -> 
         raise NotAvailable("nvidia-smi works, but /dev shows no nvidiactl: nvidia-smi uses another /dev")
     numbered = sum(name.removeprefix("nvidia").isdecimal() for name in files)
     if numbered < gpu_profile.count:
-        present, wanted = (
-            Quantity(numbered, "files", count(numbered, "file")),
-            Quantity(gpu_profile.count, "files"),
-        )
+        present = Quantity(numbered, "files", count(numbered, "file"))
+        wanted = Quantity(gpu_profile.count, "files")
         yield Finding(named("file", "/dev/nvidia[0-9]*"), present, wanted, code="too_few")
     for name in ("nvidiactl", "nvidia-uvm"):
         if name not in files:

@@ -90,12 +90,11 @@ def driver(gpus: Gpus, gpu_profile: GpuProfile, driver_majority: ByModel) -> Jud
     if gpus.cut_off:
         slow = f"nvidia-smi did not finish within {HANG} s: stopped at its query {gpus.cut_off!r}"
         unloaded = any(gpu.persistence is False for gpu in gpus)
-        why = "persistence mode is off, so each start loads the driver again (see gpu.persistence)"
-        yield (
-            NotAvailable(f"{slow}; {why}")
-            if unloaded
-            else Finding(_DRIVER, slow, "nvidia-smi answers", Action.REBOOT, code="hangs")
-        )
+        if unloaded:
+            why = "persistence mode is off, so each start loads the driver again (see gpu.persistence)"
+            yield NotAvailable(f"{slow}; {why}")
+        else:
+            yield Finding(_DRIVER, slow, "nvidia-smi answers", Action.REBOOT, code="hangs")
     if gpu_profile.driver is None and driver_majority.get(first.name or "", Norm[str]()).total < 2:
         yield NotApplicable("the profile states no driver, and there is no other node to compare with")
     for found in readings.judge_version(Gpus((first,)), "driver", driver_majority, stated=gpu_profile.driver):
@@ -160,13 +159,8 @@ def count(
         found = Quantity(len(gpus), "GPUs", f"{len(gpus)} GPUs{message}")
         action, reset = Action.DRAIN if gone else None, REQUIRES_RESET in message
         wanted, other = Quantity(gpu_profile.count, "GPUs"), len(gpus) != gpu_profile.count
-        yield Finding(
-            GPUS,
-            found,
-            wanted,
-            action,
-            code="requires_reset" if reset else "count" if other else "nvidia_smi_failed",
-        )
+        code = "requires_reset" if reset else "count" if other else "nvidia_smi_failed"
+        yield Finding(GPUS, found, wanted, action, code=code)
         for part in absent_gpus(gpus, gpu_profile.count, usual_buses):
             yield Finding(part, "absent", "present", action, code="requires_reset" if reset else "absent")
 
@@ -440,10 +434,6 @@ def libraries(libraries: Libraries) -> Judgement:
         is_cached = libraries.cached.get(path)
         required = stem_of(path) in _REQUIRED and not libraries.replaced(path)
         deviation = Finding if is_cached or (is_cached is None and required) else Advisory
-        absent = "No such file" in problem
-        yield deviation(
-            named("file", path),
-            Quote(problem or "is empty or no ELF file"),
-            "an ELF file",
-            code="absent" if absent else "unreadable" if problem else "no_elf_file",
-        )
+        code = "absent" if "No such file" in problem else "unreadable" if problem else "no_elf_file"
+        shown = Quote(problem or "is empty or no ELF file")
+        yield deviation(named("file", path), shown, "an ELF file", code=code)

@@ -11,7 +11,7 @@ from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, chec
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.fault_rules import Allowance
 from pytest_gpucluster.core.finding import Quantity, Quote
-from pytest_gpucluster.core.majority import Norm, decides, differs, norm
+from pytest_gpucluster.core.majority import Norm, decides, differs, norm, norms
 from pytest_gpucluster.core.part import Part, nvlink, register
 from pytest_gpucluster.core.text import count
 from pytest_gpucluster.kit.gpu.nvidia_csv import is_unsupported
@@ -76,9 +76,8 @@ NVLINK_WARNINGS = (
 )
 _NEVER: Mapping[str, LinkErrors] = MappingProxyType({})  # there was no second reading
 _NO_NVLINKS = "the profile states no NVLinks"
-_NO_PEER = (
-    "a single GPU without NVSwitch has no peer"  # of eight, one H200 passed through to a virtual machine
-)
+# of eight, one H200 passed through to a virtual machine
+_NO_PEER = "a single GPU without NVSwitch has no peer"
 
 
 def _uuid_of(gpu: Gpu) -> str:
@@ -249,9 +248,8 @@ def _link_errors(gpu: Gpu, of_gpu: LinkErrors) -> Judgement:
         limit = NVLINK_TOTALS.get(counter.lower(), math.inf)
         if found >= limit:
             most = Quantity(limit, counter, f"below {limit} since the driver's start")
-            yield Finding(
-                nvlink(link, gpu.part), Quantity(found, counter), most, code=f"{_word(counter)}_in_total"
-            )
+            total, code = Quantity(found, counter), f"{_word(counter)}_in_total"
+            yield Finding(nvlink(link, gpu.part), total, most, code=code)
     errors = {link: found for link, counter, found in of_gpu.counts if counter.lower() == _RATED}
     for link, counter, found in of_gpu.counts:
         if counter.lower() == _RATE and found > NVLINK_BER:
@@ -274,15 +272,11 @@ def _link_warnings(gpu: Gpu, of_gpu: LinkErrors) -> Iterator[Advisory]:
         if found and not judged and found < NVLINK_TOTALS.get(name, math.inf):
             others.setdefault(counter, {})[link] = found
     for counter, values in others.items():
-        known = counter.lower() in NVLINK_WARNINGS
         shown = ", ".join(f"{value:g} on NVLink {link}" for link, value in values.items())
-        expected = "0 since the driver's start" if known else "a counter that this release knows"
-        yield Advisory(
-            gpu.part,
-            f"{counter}: {shown}",
-            expected,
-            code=f"{_word(counter)}_since_start" if known else "unknown_counter",
-        )
+        expected, code = "a counter that this release knows", "unknown_counter"
+        if counter.lower() in NVLINK_WARNINGS:
+            expected, code = "0 since the driver's start", f"{_word(counter)}_since_start"
+        yield Advisory(gpu.part, f"{counter}: {shown}", expected, code=code)
 
 
 @check(
@@ -302,23 +296,20 @@ def pcie_width(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     for gpu in gpus:
         if gpu.pcie_width is not None:
             yield Metric("pcie_width", gpu.pcie_width, "lanes", gpu.part)
-    for found in judge_equal(gpus, "pcie_width", gpu_profile.pcie_width, _lanes, code="wrong_width"):
-        lost = isinstance(found, Finding) and found.part in _narrow(gpus)
-        yield replace(found, action=Action.DRAIN) if isinstance(found, Finding) and lost else found
-
-
-def _lanes(number: int) -> Quantity:
-    return Quantity(number, "lanes", f"x{number}")
-
-
-def _narrow(gpus: Gpus) -> set[Part]:
-    """Return the GPUs with fewer lanes than they and their slots allow, and than most GPUs of their model here have."""
-    return {
+    # fewer lanes than they and their slots allow, and than most GPUs of their model here have
+    narrow = {
         gpu.part
         for gpu in gpus
         if gpu.pcie_width is not None
         and gpu.pcie_width < min(gpu.pcie_width_max or 0, _usual(gpus, gpu, "pcie_width"))
     }
+
+    def shown(lanes: int) -> Quantity:
+        return Quantity(lanes, "lanes", f"x{lanes}")
+
+    for found in judge_equal(gpus, "pcie_width", gpu_profile.pcie_width, shown, code="wrong_width"):
+        lost = isinstance(found, Finding) and found.part in narrow
+        yield replace(found, action=Action.DRAIN) if isinstance(found, Finding) and lost else found
 
 
 def _usual(gpus: Gpus, gpu: Gpu, attribute: str) -> int:
@@ -359,8 +350,7 @@ def pcie_gen(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
             yield unread(gpus, gpu, "pcie_gen", expected, stated=True)
         elif gpu.pcie_gen < gpu_profile.pcie_gen and gpu.pstate == "P0":
             # some boards lower it in P0 too, without load: no proof against a link
-            idle = (gpu.throttle or 0) & IDLE and gpu.pcie_gen >= _usual(gpus, gpu, "pcie_gen")
-            if idle:
+            if (gpu.throttle or 0) & IDLE and gpu.pcie_gen >= _usual(gpus, gpu, "pcie_gen"):
                 why = f"{gpu}: generation {gpu.pcie_gen}, idle as the others: burnin.copies measures it"
                 yield NotAvailable(why)
             else:
@@ -401,10 +391,9 @@ def topology(
         explained = {gpu.index for gpu in partitioned}
         if known_nvlinks is not None:
             explained |= {index for index, count in active.items() if count < (gpu_profile.nvlinks or 0)}
-        found = _pairs(
-            gpus, connections.links, gpu_profile.topology, "topo -m", explained, code="wrong_connection"
-        )
-        yield from _beside_good_pairs(found, connections.links, gpu_profile.topology)
+        links, wanted = connections.links, gpu_profile.topology
+        found = _pairs(gpus, links, wanted, "topo -m", explained, code="wrong_connection")
+        yield from _beside_good_pairs(found, links, wanted)
 
 
 @check(
@@ -427,7 +416,11 @@ def p2p(
         raise NotApplicable("one GPU has no peer")
     else:
         linked = {
-            gpu: {other: cell for other, cell in of_gpu.items() if _is_linked(connections, gpu, other)}
+            gpu: {
+                other: cell
+                for other, cell in of_gpu.items()
+                if connections.links.get(gpu, {}).get(other, "").startswith("NV")
+            }
             for gpu, of_gpu in peer_access.items()
         }
         if peer_access and not any(linked.values()):
@@ -445,10 +438,6 @@ def _beside_good_pairs(found: Judgement, pairs: Mapping[int, Mapping[int, str]],
     most = decides(cells.count(expected), len(cells))
     for one in found:
         yield replace(one, action=Action.DRAIN) if most and isinstance(one, Finding) else one
-
-
-def _is_linked(connections: Topology, gpu: int, other: int) -> bool:
-    return connections.links.get(gpu, {}).get(other, "").startswith("NV")
 
 
 def _pairs(
@@ -474,12 +463,14 @@ def numa_majority(
     gpus: Mapping[str, Gpus], found: Mapping[str, Topology]
 ) -> dict[tuple[str, int, int], Norm[str]]:
     """Return {(GPU model, GPUs of the node, index): norm of NUMA nodes}."""
-    votes: dict[tuple[str, int, int], list[tuple[str, str]]] = {}
-    for node in gpus.keys() & found.keys():
-        for index, numa in found[node].numa.items():
-            key = _model(gpus[node]), len(gpus[node]), index
-            votes.setdefault(key, []).append((node, f"NUMA node {numa}"))
-    return {key: norm(sorted(values), "nodes of this kind") for key, values in votes.items()}
+    return norms(
+        (
+            ((_model(gpus[node]), len(gpus[node]), index), node, f"NUMA node {numa}")
+            for node in sorted(gpus.keys() & found.keys())
+            for index, numa in found[node].numa.items()
+        ),
+        "nodes of this kind",
+    )
 
 
 def _model(gpus: Gpus) -> str:
@@ -557,10 +548,5 @@ def fabric_state(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
         elif gpu.fabric_health not in (None, "Healthy"):
             # the other value is Limited Capacity, which works at a lower speed (NVML_GPU_FABRIC_HEALTH_SUMMARY_*)
             sick = gpu.fabric_health == "Unhealthy"
-            action, found = (
-                Action.REBOOT if sick else Action.MONITOR,
-                Quote(f"fabric health {gpu.fabric_health}"),
-            )
-            yield Finding(
-                gpu.part, found, "Healthy", action, code="unhealthy" if sick else "limited_capacity"
-            )
+            action, code = (Action.REBOOT, "unhealthy") if sick else (Action.MONITOR, "limited_capacity")
+            yield Finding(gpu.part, Quote(f"fabric health {gpu.fabric_health}"), "Healthy", action, code=code)
