@@ -150,4 +150,5 @@ def test_lines_that_a_job_of_ours_caused_are_no_warning() -> None:
     assert [it.text[:32] for it in verdict.remarks] == ["of a job of gpucluster: [4.batch]"[:32]]
     (warning,) = verdict.advisories
     assert "2 error lines of 1 kind" in str(warning.measured)  # of two nodes
-    assert "JOB 5" in str(warning.measured) and "JOB 4" not in str(warning.measured)
+    assert "JOB 5" in str(warning.measured)
+    assert "JOB 4" not in str(warning.measured)
