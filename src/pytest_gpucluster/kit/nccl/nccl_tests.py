@@ -106,11 +106,15 @@ class NcclRun:
 
 @dataclass(frozen=True)
 class NcclOutput:
-    """The output of one command: its tables, and the failures and reasons that belong to no table."""
+    """The output of one command: its tables, and the failures and reasons that belong to no table.
+
+    `messages`: complaints beside a right result, which they do not change.
+    """
 
     runs: tuple[NcclRun, ...] = ()
     failures: tuple[LaunchFailure, ...] = ()
     reasons: tuple[str, ...] = ()
+    messages: tuple[LaunchFailure, ...] = ()
 
     @property
     def singletons(self) -> int:
@@ -195,7 +199,16 @@ def _read(
         usage = any(failure.kind == "usage" for failure in failures)
         status = " although it exited 0: an unknown option prints the usage and exits 0" if rc == 0 else ""
         reasons.append(f"no table was printed{', but the usage' if usage else ''}{status}")
+    if not reasons and not rc and _is_right(runs):
+        return NcclOutput(runs, messages=tuple(failures))
     return NcclOutput(runs, tuple(failures), tuple(reasons))
+
+
+def _is_right(runs: Sequence[NcclRun]) -> bool:
+    """Return whether one table holds every row, of every rank, and no wrong data."""
+    halves = [half for run in runs for row in run.rows for half in (row.out_of_place, row.in_place) if half]
+    whole = all(run.complete and sorted(it.rank for it in run.ranks) == [*range(run.world)] for run in runs)
+    return len(runs) == 1 and whole and not runs[0].out_of_bounds and not any(half.wrong for half in halves)
 
 
 def sweep(first: int, last: int, step: int, *, factor: bool) -> tuple[int, ...]:
@@ -470,7 +483,7 @@ def _take_columns(table: _Table, columns: tuple[str, ...]) -> str:
 def _take_other(stream: _Stream, number: int, line: str) -> None:
     failure = read_failure(line)
     if failure:
-        (stream.table.failures if stream.table else stream.failures).append(failure)
+        stream.failures.append(failure)
         if _is_row(line) and stream.table:
             stream.table.reasons.append(f"line {number}: row ends in a failure: {_show(line)}")
     elif _is_row(line) and stream.table:
