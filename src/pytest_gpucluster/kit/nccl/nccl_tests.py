@@ -30,6 +30,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.core.complaint import first_complaint
 from pytest_gpucluster.kit.mpi import mpi_errors
 from pytest_gpucluster.kit.mpi.mpi_errors import LaunchFailure
 from pytest_gpucluster.kit.nccl.nccl_failures import merge_ranks, read_failure
@@ -201,7 +202,20 @@ def _read(
         reasons.append(f"no table was printed{', but the usage' if usage else ''}{status}")
     if not reasons and not rc and _is_right(runs):
         return NcclOutput(runs, messages=tuple(failures))
+    failures = _with_complaint(failures, text)
     return NcclOutput(runs, tuple(failures), tuple(reasons))
+
+
+_SYMPTOMS = {"NCCL": 1, "CUDA": 1, "relayed": 2, "exit code": 2}  # they name no cause
+
+
+def _with_complaint(failures: Sequence[LaunchFailure], text: str) -> list[LaunchFailure]:
+    """Return the failures, those that name a cause first; if none does, the first one quotes the first complaint."""
+    ordered = sorted(failures, key=lambda it: _SYMPTOMS.get(it.kind, 0))
+    said = first_complaint(text) if ordered and ordered[0].kind in _SYMPTOMS else ""
+    if said and said not in ordered[0].text:
+        ordered[0] = replace(ordered[0], text=f"{ordered[0].text}; first complaint: {said}")
+    return ordered
 
 
 def _is_right(runs: Sequence[NcclRun]) -> bool:
