@@ -151,18 +151,8 @@ def _unlike(
 
 def _is_board(connections: Topology | None) -> bool:
     """Return whether NVLinks join GPUs in a group that no bridge makes, so that each GPU of the node has its links."""
-    links = connections.links if connections else {}
-    rest = set(links)
-    while rest:
-        group: set[int] = set()
-        found = {rest.pop()}
-        while found:
-            group |= found
-            found = {it for one in found for it in links if links[one].get(it, "").startswith("NV")} - group
-        rest -= group
-        if len(group) not in (1, *BRIDGED):
-            return True
-    return False
+    groups = connections.linked() if connections else ()
+    return any(len(group) not in (1, *BRIDGED) for group in groups)
 
 
 def _without_peer(gpu_profile: GpuProfile) -> bool:
