@@ -135,7 +135,6 @@ MpiDefault=none
 JobRequeue=1
 ReturnToService=2
 EnforcePartLimits=ALL
-MinJobAge=30
 KillWait=2
 SlurmdTimeout={max(10, len(resources.nodes) // 4)}
 InactiveLimit=0

@@ -33,6 +33,11 @@ _WITH_ISOLATION = {
     "slurm.gpu_binding": "no driver opens the device files of the virtual GPUs, and with ConstrainDevices each task counts "
     "its GPUs from 0",
 }
+_STARTING = {  # slurmctld has no state yet, and the sandbox no mail program
+    "pattern": "state file|state save file|MailProg",
+    "meaning": "slurmctld's first start",
+    "reason": "a new sandbox",
+}
 CABLES = "cables.csv"  # beside the cluster file
 _HEAD = "# Written by `gpucluster sandbox up`; `gpucluster sandbox down` removes it.\n"
 
@@ -76,6 +81,7 @@ def text(conf: Path, sandbox: Description, plan: Path) -> str:
             for it in sandbox.partitions
         },
         "sudo": True,
+        "known": [_STARTING],
         **({} if healthy else {"not_applicable": _SHARED_HOST}),
         **(
             {"thresholds": _thresholds(sandbox), "nccl": _NCCL, "burnin": _BURNIN}

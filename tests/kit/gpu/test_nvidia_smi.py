@@ -145,15 +145,17 @@ def test_a_banner_and_warnings_hide_nothing(rc: str) -> None:
     assert len(nvidia_smi.parse_nvlink(survey(rc, nvlink=text))) == 8
 
 
-LACKING = ["[N/A]", "N/A", "[Not Supported]", "[Not Available]", "[Function Not Found]", "Unknown"]
+LACKING = ["[N/A]", "N/A", "[Not Supported]", "[Function Not Found]"]
+UNSAID = ["[Not Available]", "Unknown", "[Unknown]", "[Not Found]"]
 DEPRECATED = "[Requested functionality has been deprecated]"
 ERRORS = ["", "[Unknown Error]", "ERR!", "[GPU is lost]", "[GPU requires reset]", "[Timeout]"]
 
 
-@pytest.mark.parametrize("text", [*LACKING, DEPRECATED, nvidia_csv.NOT_REPORTED, *ERRORS])
+@pytest.mark.parametrize("text", [*LACKING, DEPRECATED, nvidia_csv.NOT_REPORTED, *UNSAID, *ERRORS])
 def test_no_such_thing_and_an_error_are_distinguished(text: str) -> None:
-    lacks = text not in ERRORS
+    lacks = text not in {*ERRORS, *UNSAID}
     assert nvidia_csv.is_unsupported(text) is lacks
+    assert nvidia_csv.is_unsaid(text) is (text in UNSAID)
     assert nvidia_smi.Gpu(unread={"ecc": text}).lacks("ecc") is lacks
 
 

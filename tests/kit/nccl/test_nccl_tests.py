@@ -385,9 +385,9 @@ def test_a_row_that_a_log_line_parts() -> None:
         assert run.complete, run.reasons
     (cut,) = read(WHOLE.replace(ONE, f"{ONE[:20]}{log}\n")).runs
     assert cut.reasons[0] == f"line 9: row is cut: {ONE[:20].strip()!r}"
-    (glued,) = read(WHOLE.replace(ONE, f"{ONE[:30]}vm: Test NCCL failure a.cu:1 'x'\n")).runs
-    assert glued.reasons[0].startswith("line 9: row ends in a failure: ")
-    assert [it.kind for it in glued.failures] == ["NCCL"]
+    output = read(WHOLE.replace(ONE, f"{ONE[:30]}vm: Test NCCL failure a.cu:1 'x'\n"))
+    assert output.runs[0].reasons[0].startswith("line 9: row ends in a failure: ")
+    assert [it.kind for it in output.failures] == ["NCCL"]
 
 
 # --- lines, and lines that are almost one
@@ -551,3 +551,38 @@ def test_a_log_line_behind_na_takes_no_letter_of_it() -> None:
     assert short.reasons[0] == f"line 9: row is cut: {ONE[:30].strip()!r}"
     (comment,) = read(WHOLE.replace(ONE, f"{ONE[:20]}{log}\n# words\n{ONE[20:]}")).runs
     assert comment.reasons[0] == f"line 9: row is cut: {ONE[:20].strip()!r}"
+
+
+PMIX = "[gpu01:21] PMIX ERROR: PMIX_ERR_FILE_OPEN_FAILURE in file gds_shmem2.c at line 1009"
+MESSAGES = (
+    PMIX,
+    "Call to ibv_create_cq failed with error Cannot allocate memory",
+    "gpu01: Test NCCL failure a.cu:1 'x'",
+)
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_a_message_beside_a_right_table_is_no_failure(message: str) -> None:
+    for text in (
+        f"{message}\n{WHOLE}",
+        WHOLE.replace(COLUMNS, f"{message}\n{COLUMNS}"),
+        f"{WHOLE}{message}\n",
+    ):
+        output = read(text, rc=0)
+        assert (output.runs[0].complete, output.problems, len(output.messages)) == (True, (), 1)
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+@pytest.mark.parametrize(
+    ("old", "new", "rc"),
+    [
+        ("", "", 1),  # the exit status
+        (ONE, "", 0),  # a row is missing
+        (ONE, ONE.replace(" 0 20.48", " 7 20.48"), 0),  # wrong data
+        ("#  Rank  1", "#  Rank  2", 0),
+    ],
+)
+def test_a_message_beside_a_wrong_table_is_its_reason(message: str, old: str, new: str, rc: int) -> None:
+    output = read(f"{message}\n{WHOLE}".replace(old, new), rc=rc)
+    assert output.messages == ()
+    assert output.failures[0].text in message

@@ -267,6 +267,17 @@ def test_a_run_that_was_cut_says_first_why() -> None:
     assert "NVLink" in verdict.cause
 
 
+def test_what_was_printed_beside_a_right_table_explains_what_else_is_wrong() -> None:
+    said = LaunchFailure("PMIx abort", "", "PMIX ERROR: x in file gds_shmem2.c", "compare")
+    verdict = validate_run(NcclOutput((run_of(),), messages=(said,)), TWO_NODES)
+    assert (verdict.outcome, [it.text for it in verdict.remarks]) == (
+        Outcome.PASSED,
+        ["PMIx abort: PMIX ERROR: x in file gds_shmem2.c"],
+    )
+    gone = validate_run(NcclOutput((GONE,), messages=(said,)), TWO_NODES)
+    assert [it.code for it in gone.findings[:2]] == ["pmix_abort", "missing"]
+
+
 def test_per_node_runs_are_believed_one_by_one() -> None:
     text, asked = text_of("per-node.txt"), RunSpec(NODES, 2, "all_reduce", (2**30,))
     verdicts = validate_nodes(read(text, rc=0), TASKS, asked)

@@ -80,3 +80,21 @@ def test_the_cluster_file_leaves_lines_out_and_explains_others() -> None:
     drains = KnownLine(pattern="odd thing", meaning="our patch", reason="ticket 7", action="drain")
     found = fold("error: Node gpu02 has another slurm.conf", "error: odd thing 1", of_site=(ignored, drains))
     assert found == (ErrorKind("error: odd thing 1", 1, 60.0, (), "our patch (known: ticket 7)"),)
+
+
+@pytest.mark.parametrize(
+    ("text", "own"),
+    [
+        ("[4.batch] error: *** JOB 4 ON gpu01 CANCELLED AT 2026-11-30T02:06:13 DUE TO JOB REQUEUE ***", True),
+        ("[4.0] error: *** STEP 4.0 ON gpu01 CANCELLED AT 2026-11-30T02:06:13 ***", True),
+        ("error: _slurm_rpc_complete_batch_script: JobId=1_0(4) is not running", True),
+        ("error: step_partial_comp: StepId=4.extern invalid", True),
+        ("error: JobId=4 SLUID=s9VHM84X91Z600 prolog failed status=1:0", False),
+        ("[40.batch] error: *** JOB 40 ON gpu01 CANCELLED ***", False),
+        ("error: JobId=4 and JobId=9 share gpu01", False),
+        ("error: 4 nodes do not answer", False),
+    ],
+)
+def test_a_line_is_of_our_jobs_if_all_that_it_names_are(text: str, *, own: bool) -> None:
+    (found,) = fold(text, jobs={1, 4})
+    assert found.own is own

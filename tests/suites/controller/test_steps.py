@@ -6,7 +6,7 @@ import os
 import subprocess
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from paths import ROOT
@@ -19,6 +19,8 @@ from pytest_gpucluster.suites.controller.log_lines import ErrorKind, folded
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pytest_gpucluster.cluster.slurm.client import Slurm
 
 CONFIG = ControllerConfig()
 FOLDING = partial(folded, window=3600.0, nodes=("gpu01", "gpu02"))
@@ -171,3 +173,13 @@ def test_a_log_that_nobody_writes_is_not_read(tmp_path: Path, later: float, prob
     found = read(tmp_path, controller=False)
     assert found.problem == f"slurmctld's log: {path} was not written within the last 24 h" * problem
     assert bool(found.kinds) is not problem
+
+
+def test_our_jobs_are_those_of_the_queue_and_of_slurmdbd() -> None:
+    slurm = FakeSlurm("4|gpucluster-0a-1-2\n6|train\n", "3|gpucluster-diagnostic-0a-1-2\n7|gpuclusterish\n")
+    settings = {"AccountingStorageType": "accounting_storage/slurmdbd"}
+    assert steps.own_jobs(cast("Slurm", slurm), settings, 3600.2) == {3, 4}
+    assert " -S now-3601seconds " in slurm.calls[1][2]
+    alone = FakeSlurm(TransportError("no answer"))
+    assert steps.own_jobs(cast("Slurm", alone), {}, 3600.0) == frozenset()
+    assert len(alone.calls) == 1

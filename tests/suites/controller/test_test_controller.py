@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpucluster.cluster.transport.base import Completed
 from pytest_gpucluster.core.fact import Fact
 from pytest_gpucluster.core.known_lines import KnownLine
 from pytest_gpucluster.core.probe import Answer
@@ -34,6 +35,7 @@ class World:
 
     name, selected, nodes, simulated, started = "prod", ("gpu01",), ("gpu01", "gpu02"), False, STARTED
     known, why_no_slurm = (IGNORED,), "no Slurm here"
+    lines: tuple[str, ...] = ("error: this is odd",)
     history: Path | None = None
     need_slurm = ClusterSession.need_slurm
 
@@ -44,6 +46,10 @@ class World:
         self.cluster = self.plan = self
         self.sudo, self.sandbox, self.settings = sudo, sandbox, settings
         self.asked: list[tuple[str, str, str, bool]] = []
+        self.transport, self.env, self.queue = self, dict[str, str](), ""
+
+    def run(self, argv: tuple[str, ...], **_: Any) -> Completed:
+        return Completed(argv, 0, self.queue, "", 0.0)
 
     def config(self) -> dict[str, str]:
         return self.settings
@@ -53,7 +59,8 @@ class World:
 
     def facts(self, node: str, probe: Any) -> Any:
         self.asked.append((node, probe.name, probe.command, probe.root))
-        return probe.parse(Answer(node, 0, b"now 1795000000 2026-11-18T12:26:40\nerror: this is odd\n"))
+        text = "\n".join(("now 1795000000 2026-11-18T12:26:40", *self.lines))
+        return probe.parse(Answer(node, 0, text.encode()))
 
 
 def fact(name: str, *arguments: Any) -> Any:
@@ -128,3 +135,20 @@ def test_the_log_of_slurmd_is_read_on_each_node(path: str) -> None:
     assert found == checks.DaemonLog((ErrorKind("error: this is odd", 2, None, ("gpu01", "gpu02")),))
     command = facts.log_command(path, "slurmd", CONFIG.log_size)
     assert world.asked == [(node, "slurmd log", command, True) for node in world.nodes]
+
+
+REQUEUED = "[{}.batch] error: *** JOB {} ON gpu01 CANCELLED AT 2026-11-18T12:20:00 DUE TO JOB REQUEUE ***"
+
+
+def test_lines_that_a_job_of_ours_caused_are_no_warning() -> None:
+    world = World()
+    world.queue = "4|gpucluster-diagnostic-0a1b2c3d-77-99\n5|gpuclusterish\n6|train\n"
+    world.lines = (REQUEUED.format(4, 4), REQUEUED.format(5, 5))
+    found = fact("slurmd_logs", world, world, CONFIG, world)
+    assert {(kind.example[:3], kind.own) for kind in found.kinds} == {("[4.", True), ("[5.", False)}
+    verdict = checks.node_errors(found)
+    assert [it.text[:32] for it in verdict.remarks] == ["of a job of gpucluster: [4.batch]"[:32]]
+    (warning,) = verdict.advisories
+    assert "2 error lines of 1 kind" in str(warning.measured)  # of two nodes
+    assert "JOB 5" in str(warning.measured)
+    assert "JOB 4" not in str(warning.measured)

@@ -348,6 +348,16 @@ def test_condition_of_an_agent() -> None:
             for it in ("ContainerRuntime", "Kernel", "Networking", "Storage")
         ),
         *((it, "True", "x", WARNING) for it in AGENTS.split()),
+        # no list names these
+        ("SysLogsXIDError", "True", "x", WARNING),
+        ("SysLogsXIDError", "False", "x", PASSED),
+        ("SysLogsXIDError", "Unknown", "x", PASSED),
+        ("GpuNotReady", "True", "x", WARNING),
+        ("NicUnhealthy", "True", "x", WARNING),
+        ("NicUnhealthy", "False", "x", PASSED),
+        ("EtcdIsVoter", "True", "x", PASSED),
+        ("FabricReady", "True", "x", PASSED),
+        ("FabricReady", "False", "x", WARNING),
     ):
         verdict = ready(**{condition: f"{status} {reason}"})()
         assert judged(verdict) == (expected, [condition] if expected != PASSED else [])

@@ -232,6 +232,7 @@ CASES: Table = {
             of(rc=1, first_error="boom"),
         ),
         ("monitor: gpu02 orte_ess_init; mpirun x; mpirun, c [4, 4, 4]", run(rc=1, failures=FAILURES)),
+        ("passed: mpirun, c [4]", run(failures=FAILURES)),  # the result decides
     ],
     mpi_world.allreduce: [
         ("passed", run()),
@@ -351,8 +352,12 @@ def test_nodes_of_another_partition_or_architecture_have_their_own_mpi() -> None
     ("found", "cause", "hint"),
     [
         (run(rc=1), "the launcher did not start one world", ""),
-        (run(failures=(failure("MPI without PMI", "gpu02"),)), "no PMI support: mpirun", "hint of it"),
-        (run(failures=(failure("killed", ""), failure("orte_ess_init", ""))), "mpirun: killed", "hint of it"),
+        (run(rc=1, failures=(failure("MPI without PMI", "gpu02"),)), "no PMI support: mpirun", "hint of it"),
+        (
+            of(rank(0), failures=(failure("killed", ""), failure("orte_ess_init", ""))),
+            "mpirun: killed",
+            "hint of it",
+        ),
         (LONELY, "the programs found no PMI of this launcher", "mpirun belongs to another MPI"),
         (replace(LONELY, launcher="srun"), "the programs found no PMI of this launcher", "srun --mpi=pmi2"),
     ],

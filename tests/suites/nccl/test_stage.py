@@ -37,12 +37,13 @@ PASSED = Verdict("nccl.alone", Outcome.PASSED)
 
 def test_exit_codes_alone_are_reported_task_by_task() -> None:
     """Recorded on 2 H200: rank 1 was killed, and rank 0 crashed for it; the highest exit code is not the cause."""
-    tasks = (TaskResult(0, "n02", 139, 11), TaskResult(1, "n02", 137, 9), TaskResult(2, "n03", 0))
+    torn = TaskResult(1, "n02", 137, 9, stderr="libx: fatal: no map\n")
+    tasks = (TaskResult(0, "n02", 139, 11), torn, TaskResult(2, "n03", 0))
     only = failing("exit_code")
     verdict = stage.with_endings(only, measured(*tasks), "")
-    assert [(str(it.part), it.code, it.measured) for it in verdict.findings] == [
+    assert [(str(it.part), it.code, str(it.measured)) for it in verdict.findings] == [
         ("task 0 on n02", "signal", "ended by signal 11 (SIGSEGV)"),
-        ("task 1 on n02", "signal", "ended by signal 9 (SIGKILL)"),
+        ("task 1 on n02", "signal", "ended by signal 9 (SIGKILL); first complaint: libx: fatal: no map"),
     ]
     known = failing("out_of_memory", "exit_code")
     assert stage.with_endings(known, measured(*tasks), "n02") is known

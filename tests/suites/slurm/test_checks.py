@@ -213,6 +213,13 @@ MACHINES: dict[Check[...], list[Row]] = {
         (NOT_CHECKED, "silent: slurm.responding", "scontrol", node("IDLE+NOT_RESPONDING")),
         (NOT_CHECKED, "off and drained: slurm.responding", "RMA", node("DOWN+DRAIN+NOT_RESPONDING")),
         (NOT_CHECKED, "drained for its prolog: slurm.prolog", "sinfo -R", PROLOG_ERROR),
+        # slurm.responding leaves it alone
+        (
+            MONITOR,
+            "restarted by an operator",
+            "scontrol reboot",
+            node("DOWN+REBOOT_ISSUED+NOT_RESPONDING", SILENT),
+        ),
         (NOT_CHECKED, "a job does not end: slurm.completing", "squeue", stuck("IDLE+COMPLETING")),
         (MONITOR, "drained", "sinfo -R", node("IDLE+DRAIN", f"bad cable {BY_ROOT}")),
         (MONITOR, "set DOWN", "scontrol update", node("DOWN")),
@@ -571,3 +578,18 @@ def test_jobs_that_slurm_could_not_show_are_not_judged() -> None:
     for judge in (checks.array, checks.dependency, checks.requeue, checks.begin, late):
         verdict = judge(jobs("no squeue"))
         assert (result(verdict), verdict.reason) == (NOT_CHECKED, "no squeue")
+
+
+@pytest.mark.parametrize(
+    ("left_to", "info"),
+    [
+        (checks.responding, node("IDLE+NOT_RESPONDING")),
+        (checks.responding, node("DOWN+DRAIN+NOT_RESPONDING")),
+        (lambda info: checks.prolog(None, info, {}), PROLOG_ERROR),
+        (checks.completing, stuck("IDLE+COMPLETING")),
+    ],
+)
+def test_a_node_is_left_to_a_check_that_has_a_finding(left_to: Any, info: Any) -> None:
+    verdict = left_to(info)
+    assert verdict.findings
+    assert verdict.check in checks.schedulable(info).reason

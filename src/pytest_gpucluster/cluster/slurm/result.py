@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from pytest_gpucluster.cluster.slurm.pyxis import explain
+from pytest_gpucluster.core.complaint import first_complaint
 
 # from a slurmd that processed the end of the job before the launch of the step (slurm_errno.c, 22.05 to 25.11)
 REVOKED = "Job credential revoked"
@@ -60,10 +61,11 @@ class StepResult:
 
     @property
     def first_error(self) -> str:
-        """The first line of stderr of a failed task, or else of the step."""
+        """The first complaint on stderr of a failed task, or else of the step; its first line if none complains."""
         failed = (task.stderr for task in self.tasks if task.rc not in (0, None) and task.stderr.strip())
-        line = next((line for line in next(failed, self.stderr).strip().splitlines() if line.strip()), "")
-        return line[:300] or f"the step exited {self.rc} and printed nothing about this group"
+        text = next(failed, self.stderr).strip()
+        nothing = f"the step exited {self.rc} and printed nothing about this group"
+        return first_complaint(text) or text.partition("\n")[0][:300] or nothing
 
     def of_node(self, node: str) -> tuple[TaskResult, ...]:
         """Return the tasks of one node, in rank order."""

@@ -17,12 +17,13 @@ Reader = Callable[[str, str], Any]  # (cell, unit of the header) -> value; Value
 _NO_VALUE = re.compile(r"\[.*\]|N/?A|Not (Supported|Available|Found)|Unknown( Error)?|ERR!?|", re.IGNORECASE)
 # of a field whose values are words of the driver, like the status "Unknown Error"
 _NO_WORD = re.compile(r"\[.*\]|N/?A|Not Supported|", re.IGNORECASE)
-# Those that report a feature that the GPU, its driver or a guest lacks; every other one is an error
+# Those that report a feature that the GPU, its driver or a guest lacks
 _LACKS = re.compile(
-    r"\[?(N/?A|Not (Supported|Available|Found)|Function Not Found|Unknown"
-    r"|Requested functionality has been deprecated)\]?",  # since driver 580
+    r"\[?(N/?A|Not Supported|Function Not Found|Requested functionality has been deprecated)\]?",  # since driver 580
     re.IGNORECASE,
 )
+# Those that say neither why there is no value nor that reading it failed; every other text is an error
+_UNSAID = re.compile(r"\[?(Not (Available|Found)|Unknown)\]?", re.IGNORECASE)
 _NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)(?: (\S+))?")
 _BUS = re.compile(r"(?:[0-9A-Fa-f]{4})?([0-9A-Fa-f]{4}):([0-9A-Fa-f]{2}):([0-9A-Fa-f]{2})\.([0-7])")
 
@@ -175,3 +176,8 @@ def _parsed_cell(read: Reader, cell: str, unit: str) -> tuple[Any, str]:
 def is_unsupported(text: str) -> bool:
     """Whether this text instead of a value reports an unsupported attribute: '[N/A]', '[Not Supported]', ..."""
     return text == NOT_REPORTED or bool(_LACKS.fullmatch(text))
+
+
+def is_unsaid(text: str) -> bool:
+    """Whether this text instead of a value reports neither an unsupported attribute nor an error: 'Unknown', '[Not Found]'."""
+    return bool(_UNSAID.fullmatch(text))

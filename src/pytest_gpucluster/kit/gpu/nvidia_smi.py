@@ -498,6 +498,20 @@ class Topology:
     numa: Mapping[int, str] = field(default_factory=dict)
     memory: Mapping[int, str] = field(default_factory=dict)
 
+    def linked(self) -> list[set[int]]:
+        """Return the groups of GPUs that NVLinks join; a GPU without an NVLink is a group of its own."""
+        groups, rest = list[set[int]](), set(self.links)
+        while rest:
+            group, found = set[int](), {min(rest)}
+            while found:
+                group |= found
+                near = (self.links[one] for one in found)
+                found = {it for links in near for it, how in links.items() if how.startswith("NV")} - group
+                found &= rest
+            groups.append(group)
+            rest -= group
+        return groups
+
 
 def matrix(text: str, what: str) -> dict[str, dict[str, str]]:
     """Return {row: {column: cell}} of a matrix of `nvidia-smi topo`; ProbeError if a GPU's row is cut or missing.

@@ -137,7 +137,7 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
             world=world,
             rc=result.rc,
             problem=problem,
-            failures=mpi_errors.explain(text, mpi=offered) if failed else (),
+            failures=mpi_errors.explain(text, mpi=offered),
             first_error=result.first_error if failed else "",
         )
 

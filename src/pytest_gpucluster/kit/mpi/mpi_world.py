@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core import hostlist
-from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, Verdict, check, revised
+from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, Remark, Verdict, check, revised
 from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.finding import Quantity, Quote
 from pytest_gpucluster.core.part import Part
@@ -66,7 +66,16 @@ def world(run: MpiRun) -> Judgement:
     """All ranks form one world: each once, one size, on the requested nodes."""
     ranks = run.world.ranks
     yield Metric("mpi_ranks", len(ranks), "ranks", f"{run.launcher}, {run.language}")
-    yield from _messages(run)
+    wrong = [*_wrong(run)]
+    if wrong or run.rc != 0 or run.problem:
+        yield from _messages(run)
+        yield from wrong
+    else:  # a right result: what was printed beside it changes nothing
+        yield from (Remark(f"{it.kind}: {it.text}") for it in run.failures)
+
+
+def _wrong(run: MpiRun) -> Iterator[Finding]:
+    ranks = run.world.ranks
     if ranks and run.size > 1 and all(rank.size == 1 for rank in ranks):
         worlds = Quantity(len(ranks), "worlds", f"{len(ranks)} programs, each rank 0 of 1")
         one = Quantity(1, "worlds", f"one world of {run.size} ranks")

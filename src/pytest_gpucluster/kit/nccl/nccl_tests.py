@@ -30,6 +30,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.core.complaint import first_complaint
 from pytest_gpucluster.kit.mpi import mpi_errors
 from pytest_gpucluster.kit.mpi.mpi_errors import LaunchFailure
 from pytest_gpucluster.kit.nccl.nccl_failures import merge_ranks, read_failure
@@ -106,11 +107,15 @@ class NcclRun:
 
 @dataclass(frozen=True)
 class NcclOutput:
-    """The output of one command: its tables, and the failures and reasons that belong to no table."""
+    """The output of one command: its tables, and the failures and reasons that belong to no table.
+
+    `messages`: complaints beside a right result, which they do not change.
+    """
 
     runs: tuple[NcclRun, ...] = ()
     failures: tuple[LaunchFailure, ...] = ()
     reasons: tuple[str, ...] = ()
+    messages: tuple[LaunchFailure, ...] = ()
 
     @property
     def singletons(self) -> int:
@@ -195,7 +200,29 @@ def _read(
         usage = any(failure.kind == "usage" for failure in failures)
         status = " although it exited 0: an unknown option prints the usage and exits 0" if rc == 0 else ""
         reasons.append(f"no table was printed{', but the usage' if usage else ''}{status}")
+    if not reasons and not rc and _is_right(runs):
+        return NcclOutput(runs, messages=tuple(failures))
+    failures = _with_complaint(failures, text)
     return NcclOutput(runs, tuple(failures), tuple(reasons))
+
+
+_SYMPTOMS = {"NCCL": 1, "CUDA": 1, "relayed": 2, "exit code": 2}  # they name no cause
+
+
+def _with_complaint(failures: Sequence[LaunchFailure], text: str) -> list[LaunchFailure]:
+    """Return the failures, those that name a cause first; if none does, the first one quotes the first complaint."""
+    ordered = sorted(failures, key=lambda it: _SYMPTOMS.get(it.kind, 0))
+    said = first_complaint(text) if ordered and ordered[0].kind in _SYMPTOMS else ""
+    if said and said not in ordered[0].text:
+        ordered[0] = replace(ordered[0], text=f"{ordered[0].text}; first complaint: {said}")
+    return ordered
+
+
+def _is_right(runs: Sequence[NcclRun]) -> bool:
+    """Return whether one table holds every row, of every rank, and no wrong data."""
+    halves = [half for run in runs for row in run.rows for half in (row.out_of_place, row.in_place) if half]
+    whole = all(run.complete and sorted(it.rank for it in run.ranks) == [*range(run.world)] for run in runs)
+    return len(runs) == 1 and whole and not runs[0].out_of_bounds and not any(half.wrong for half in halves)
 
 
 def sweep(first: int, last: int, step: int, *, factor: bool) -> tuple[int, ...]:
@@ -470,7 +497,7 @@ def _take_columns(table: _Table, columns: tuple[str, ...]) -> str:
 def _take_other(stream: _Stream, number: int, line: str) -> None:
     failure = read_failure(line)
     if failure:
-        (stream.table.failures if stream.table else stream.failures).append(failure)
+        stream.failures.append(failure)
         if _is_row(line) and stream.table:
             stream.table.reasons.append(f"line {number}: row ends in a failure: {_show(line)}")
     elif _is_row(line) and stream.table:

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import Action, Finding, Metric, conclude
+from pytest_gpucluster.core.check import Action, Finding, Metric, Remark, conclude
 from pytest_gpucluster.core.finding import Quantity, Quote
 from pytest_gpucluster.core.hostlist import shown
 from pytest_gpucluster.core.part import Part, named, register
@@ -86,7 +86,9 @@ def validate_run(output: NcclOutput, spec: RunSpec, profile: Profile | None = No
         run = output.runs[0]
         problems += [*_ranks(run, spec), *_devices([run], spec.node_of_rank), *_table(run, spec)]
         problems += [*_transports(spec, profile)]
-    return _verdict(problems, [] if problems else [*metrics(output.runs[0])])
+    if problems:
+        return _verdict([*_failures_of(output.messages), *problems], [])
+    return _verdict([], [*metrics(output.runs[0]), *(Remark(str(_said(it))) for it in output.messages)])
 
 
 def validate_nodes(
@@ -141,7 +143,7 @@ def aligned(size: int, requested: int, ranks: int) -> bool:
     return size == requested or 0 < requested - size < 16 * max(1, ranks)
 
 
-def _verdict(problems: Sequence[_Problem], found: Sequence[Metric]) -> Verdict:
+def _verdict(problems: Sequence[_Problem], found: Sequence[Metric | Remark]) -> Verdict:
     problems = sorted(problems, key=lambda it: rank_of_cause(it.finding))
     cause, hint = (problems[0].cause, problems[0].hint) if problems else ("", "")
     judgement: Judgement = iter([*(problem.finding for problem in problems), *found])
@@ -178,8 +180,11 @@ def _failures_of(failures: Sequence[LaunchFailure]) -> Iterator[_Problem]:
     leading = [failure for failure in failures if failure.kind not in ("relayed", "exit code")]
     for failure in leading or failures:
         part = _node(failure.host) if failure.host else Part("run")
-        text = Quote(f"{failure.kind}: {failure.text.rstrip('.')}")
-        yield _problem(failure.code, part, text, "no failure", failure.kind, failure.hint)
+        yield _problem(failure.code, part, _said(failure), "no failure", failure.kind, failure.hint)
+
+
+def _said(failure: LaunchFailure) -> Quote:
+    return Quote(f"{failure.kind}: {failure.text.rstrip('.')}")
 
 
 def _one_table(output: NcclOutput, spec: RunSpec) -> Iterator[_Problem]:

@@ -51,7 +51,7 @@ _PATTERNS = {
     "|raid[^ ]* disk failure on|remounting filesystem read-only|aborting journal|detected aborted journal"
     "|xfs \\([^)]*\\): .*(shutdown|shutting down|been shut down|xfs_log_force: error|please u[mn]+ount the)"
     "|btrfs.*(forced readonly|commit of aborted transaction)|gfs2: .*file system withdrawn|pool .* has been suspended"
-    f"|<(nvidia|nvme|{ADAPTERS}) {_PCI}: .*severity=uncorrect(ed|able) \\(fatal\\)"
+    f"|<(nvidia|nvme|{ADAPTERS}) {_PCI}: (.*severity=uncorrect(ed|able) \\(fatal\\)|aer: can't recover)"
     "|hardware error\\]:.*event severity: (recoverable|fatal).*type: fatal.*section_type: pcie"
     "|gpu reset end with ret = -|fatal error during gpu init",
     # drivers/edac/edac_mc.c, mce/core.c, mce_amd.c, pci/pcie/aer.c, efi/cper.c

@@ -231,20 +231,20 @@ def _shown(part: str, log: DaemonLog) -> Judgement:
     if log.problem:
         yield NotAvailable(log.problem)
     shown: list[str] = []
-    for kind in log.kinds:
+    kinds = [kind for kind in log.kinds if not kind.own]
+    for kind in kinds:
         words = _kind(kind)
         if shown and sum(map(len, shown)) + len(words) > MOST_SHOWN:
             break
         shown.append(words)
-    rest = log.kinds[len(shown) :]
+    rest = kinds[len(shown) :]
     if shown:
-        lines, kinds = sum(kind.count for kind in log.kinds), len(log.kinds)
-        total = f"{count(lines, 'error line')} of {count(kinds, 'kind')}"
+        total = f"{count(sum(kind.count for kind in kinds), 'error line')} of {count(len(kinds), 'kind')}"
         more = [f"{len(rest)} more"] * bool(rest)
         measured = Quote(f"{total}: {'; '.join([*shown, *more])}")
         yield Advisory(named("file", part), measured, "no line of level error or fatal", code="errors")
-    for kind in rest:
-        yield Remark(kind.example, kind.count)
+    for kind in (*rest, *(kind for kind in log.kinds if kind.own)):
+        yield Remark(f"of a job of gpucluster: {kind.example}" if kind.own else kind.example, kind.count)
 
 
 def _kind(kind: ErrorKind) -> str:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 _LEVEL = re.compile(r"(?:\[\S+\] |spank-\w+: )?(?:error|internal error|(?P<fatal>fatal)): ")
 _WORD = re.compile(r"[A-Za-z0-9][\w.,-]*(?:\[[\d,-]+\][\w.,-]*)*")
 _NUMBER = re.compile(r"\b0x[0-9a-f]+|(?<=SLUID=)\w+|\d+")  # SLUID: of a job, since 25.11
+# slurmstepd's [4.batch]; JobId=1_0(4) and StepId=4.0; "JOB 4 ON gpu01"
+_JOB = re.compile(r"^\[(\d+)\.|\b(?:job|step)(?: ?id)?[ =](\d+)(?:_\d+)?(?:\((\d+)\))?", re.IGNORECASE)
+_SCRIPT = re.compile("prolog|epilog", re.IGNORECASE)  # of the site: their failure is none of the job's
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,7 @@ class ErrorKind:
     """Lines of one kind. `example`: the first; `nodes`: those that the lines name, or whose logs have them.
 
     `age`: seconds since the newest, None if no line shows a time. `meaning`: words of `known` in the cluster file.
+    `own`: jobs of this project caused the lines, as one that requeues itself does.
     """
 
     example: str
@@ -34,6 +38,7 @@ class ErrorKind:
     age: float | None
     nodes: tuple[str, ...] = ()
     meaning: str = ""
+    own: bool = False
 
     @property
     def rank(self) -> tuple[bool, float]:
@@ -48,28 +53,36 @@ def folded(
     window: float,
     nodes: Collection[str] = (),
     of_site: Collection[KnownLine] = (),
+    jobs: Collection[int] = (),
 ) -> tuple[ErrorKind, ...]:
     """Fold lines, each with the node whose log has it ('' for a controller's): those of level fatal go first, then the newest.
 
     `window`: seconds; older lines do not count. `nodes`: the names that a line may hold. `of_site`: the known lines of the
-    cluster file; those with `ignore` are left out.
+    cluster file; those with `ignore` are left out. `jobs`: the ids of jobs of this project.
     """
-    kinds: dict[str, list[LogLine]] = defaultdict(list)
-    places: dict[str, dict[str, None]] = defaultdict(dict)
+    kinds: dict[tuple[bool, str], list[LogLine]] = defaultdict(list)
+    places: dict[tuple[bool, str], dict[str, None]] = defaultdict(dict)
     for node, line in lines:
         if not _LEVEL.match(line.text) or (line.age is not None and line.age > window):
             continue
         shape, named = _shape(line.text, nodes)
-        kinds[shape].append(line)
-        places[shape] |= dict.fromkeys((node,) if node else named)
+        kind = (_is_of(jobs, line.text), shape)
+        kinds[kind].append(line)
+        places[kind] |= dict.fromkeys((node,) if node else named)
     found = []
-    for shape, alike in kinds.items():
+    for kind, alike in kinds.items():
         entry = known(of_site, alike[0].text)
         if entry is None or entry.action != "ignore":
             age = min((line.age for line in alike if line.age is not None), default=None)
             words = entry.words if entry else ""
-            found.append(ErrorKind(alike[0].text, len(alike), age, tuple(places[shape]), words))
+            found.append(ErrorKind(alike[0].text, len(alike), age, tuple(places[kind]), words, own=kind[0]))
     return tuple(sorted(found, key=lambda one: one.rank))
+
+
+def _is_of(jobs: Collection[int], text: str) -> bool:
+    """Return whether every job that a line names is one of these, and no script of the site failed."""
+    named = [int(number) for match in _JOB.finditer(text) for number in match.groups() if number]
+    return bool(named) and not _SCRIPT.search(text) and set(named) <= set(jobs)
 
 
 def _shape(text: str, nodes: Collection[str]) -> tuple[str, tuple[str, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import shlex
 import time
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import ProbeError, SlurmError, TransportError
 from pytest_gpucluster.core.probe import Answer, with_root
+from pytest_gpucluster.core.run_mark import PREFIX
 from pytest_gpucluster.suites.controller import facts
 from pytest_gpucluster.suites.controller.checks import Controllers, DaemonLog, Diagnostics, is_high
 
@@ -56,6 +58,22 @@ def query_load(slurm: Slurm, settings: Mapping[str, str], config: ControllerConf
     except (SlurmError, ProbeError) as error:
         return Diagnostics(problem=str(error), settings=settings)
     return Diagnostics(first, later, seconds, settings)
+
+
+def own_jobs(slurm: Slurm, settings: Mapping[str, str], seconds: float) -> frozenset[int]:
+    """Return the ids of this user's jobs of this project: of the queue, and of the last `seconds` where slurmdbd stores them."""
+    asked = ["squeue -h -a -t all -u \"$(id -un)\" -o '%A|%j'"]
+    if settings.get("AccountingStorageType", "") == "accounting_storage/slurmdbd":
+        since = f"now-{math.ceil(seconds)}seconds"
+        asked.append(f'sacct -n -X -P -u "$(id -un)" -S {since} -o JobIDRaw,JobName%100')
+    found = set()
+    for command in asked:
+        with contextlib.suppress(TransportError):
+            done = slurm.transport.run(("sh", "-c", command), timeout=TIMEOUT, env=slurm.env)
+            for job, _, name in (line.partition("|") for line in done.stdout.splitlines()):
+                if job.isdecimal() and re.match(rf"{PREFIX}(-|$)", name):
+                    found.add(int(job))
+    return frozenset(found)
 
 
 def query_controller_log(

@@ -76,12 +76,14 @@ def slurmd_logs(
 
 def _folding(session: ClusterSession, config: ControllerConfig, check: str) -> Folding:
     """Fold lines since the last accepted run of the history that showed them; without one, those of `log_window`."""
-    since = _last_accepted(session, check) or session.started - config.log_window
+    window = time.time() - (_last_accepted(session, check) or session.started - config.log_window)
+    slurm = session.need_slurm()
     return partial(
         folded,
-        window=time.time() - since,
+        window=window,
         nodes=frozenset(session.plan.selected),
         of_site=session.cluster.known,
+        jobs=steps.own_jobs(slurm, slurm.config(), window),
     )
 
 

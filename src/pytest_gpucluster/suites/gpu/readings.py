@@ -11,7 +11,7 @@ from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.finding import Quote
 from pytest_gpucluster.core.majority import Norm, differs, norms
 from pytest_gpucluster.core.text import matches
-from pytest_gpucluster.kit.gpu.nvidia_csv import NOT_REPORTED, is_unsupported
+from pytest_gpucluster.kit.gpu.nvidia_csv import NOT_REPORTED, is_unsaid, is_unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -64,21 +64,21 @@ def unread(
     """Return why a value is absent.
 
     A value that other GPUs of the model report is a finding. If none reports it, the model, the guest or the driver does
-    not have it: not checked if the profile states it, else not applicable. Any other text is an error of the driver in
-    reading this value, which proves no fault of a GPU that answers.
+    not have it: not checked if the profile states it, or if the text does not say so (Unknown), else not applicable. Any other
+    text is an error of the driver in reading this value, which proves no fault of a GPU that answers.
     """
     text = gpu.unread.get(attribute, "no value")
     if text == NOT_REPORTED:
         return NotAvailable(f"{attribute}: {NOT_REPORTED} ({gpu.driver or 'version unknown'})")
     if root_only(text):
         return NotAvailable(f"{attribute} of {gpu}: nvidia-smi shows it to root alone: {text}")
-    if not is_unsupported(text):
+    if not is_unsupported(text) and not is_unsaid(text):
         return Finding(gpu.part, Quote(text), expected, Action.MONITOR, code="unreadable")
     if any(one.name == gpu.name and getattr(one, attribute) is not None for one in gpus):
         others = f"{expected}; other GPUs of the node report it"
         return Finding(gpu.part, Quote(text), others, Action.MONITOR, code="not_reported")
     why = f"{attribute} of {gpu}: {text}, as on all GPUs of this model on the node"
-    return NotAvailable(why) if stated else NotApplicable(why)
+    return NotAvailable(why) if stated or is_unsaid(text) else NotApplicable(why)
 
 
 def states(profile: GpuProfile, key: str) -> bool:

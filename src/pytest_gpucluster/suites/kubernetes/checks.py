@@ -80,6 +80,12 @@ SUSPICIOUS = {
     "XIDError": "False",
     "XIDErrors": "False",
 }
+# Ends of the names of conditions that are True on a healthy node; every other one names a problem
+_GOOD = re.compile(
+    "(?<!Not)(?<!Un)(?<!Non)(Ready|Healthy|healthy|Health|Available|Initialized|Succeeded|Valid|Running|Active|Connected|Synced"
+    "|Schedulable|Enabled|Supported|Voter|Up|OK|Ok)$"
+)
+_NOTE = re.compile("^Deprecated|Changed$")  # of GKE: what the next upgrade breaks, and who changed a setting
 LATCHED = {"DCGMError"}  # reasons of EKS that stay after a restart of DCGM: aws/eks-node-monitoring-agent#266
 # Seconds in which the pods of a new or restarted node restart until those that they depend on are ready: the
 # DCGM exporter restarted 3 times within 5 minutes (cncf/k8s-ai-conformance, v1.35/openshift). Its devices appear later
@@ -544,9 +550,14 @@ def _only_dra(node: KubeNode, pods: tuple[Pod, ...], seen: KubeFacts) -> bool:
 
 
 def _agents(node: KubeNode) -> Iterator[Finding | Advisory]:
-    """Judge the conditions that agents of the provider set; Unknown is one that has not been tested yet."""
+    """Judge the conditions that agents set, those that no list names as a warning; Unknown is one not tested yet."""
     for name, found in node.conditions.items():
-        proven, normal = name in UNHEALTHY, UNHEALTHY.get(name) or SUSPICIOUS.get(name, found.status)
+        if name == "Ready" or name in PRESSURES or _NOTE.search(name):
+            continue
+        of_name = (
+            "True" if _GOOD.search(name) else "False"
+        )  # as the node problem detector names its conditions
+        proven, normal = name in UNHEALTHY, UNHEALTHY.get(name) or SUSPICIOUS.get(name, of_name)
         if found.status in (normal, "Unknown"):
             continue
         finding_class = Finding if proven and found.reason not in LATCHED else Advisory

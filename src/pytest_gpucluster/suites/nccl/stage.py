@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
+from pytest_gpucluster.core.complaint import first_complaint
+from pytest_gpucluster.core.finding import Quote
 from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.kit.framework.payload_result import signal_name
 from pytest_gpucluster.kit.nccl import nccl_validation as validation
@@ -215,9 +217,7 @@ def with_endings(verdict: Verdict, measured: NcclMeasurement, node: str) -> Verd
     findings = tuple(
         Finding(
             Part("task", name=f"task {task.rank} on {task.node}", nodes=(task.node,)),
-            f"exit status {task.rc}"
-            if task.signal is None
-            else f"ended by signal {task.signal} ({signal_name(task.signal)})",
+            Quote(f"{_ending(task)}{_complaint(task)}"),
             "ends with 0",
             code="exit_status" if task.signal is None else "signal",
         )
@@ -229,6 +229,17 @@ def with_endings(verdict: Verdict, measured: NcclMeasurement, node: str) -> Verd
         cause="a process was killed or crashed, and the processes that waited for it ended with it",
         hint="dmesg -T | grep -i -e oom -e segfault -e xid on the node; the end of the step's log has their output",
     )
+
+
+def _ending(task: TaskResult) -> str:
+    if task.signal is None:
+        return f"exit status {task.rc}"
+    return f"ended by signal {task.signal} ({signal_name(task.signal)})"
+
+
+def _complaint(task: TaskResult) -> str:
+    said = first_complaint(f"{task.stderr}\n{task.stdout}")
+    return f"; first complaint: {said}" if said else ""
 
 
 def with_hang(verdict: Verdict, measured: NcclMeasurement, node: str) -> Verdict:

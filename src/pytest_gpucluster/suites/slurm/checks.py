@@ -81,9 +81,10 @@ def known(node_name: str, info: NodeInfo | None) -> Judgement:
 def schedulable(info: NodeInfo | None) -> Judgement:
     """Judge that jobs may start on the node; a failure states who took it out, when and why."""
     info = _known(info)
-    if info.reserved:  # a reservation is no fault of the node
+    # a reservation is no fault of the node, and it may be off for the maintenance
+    if info.reserved or ("MAINTENANCE" in info.flags and not info.responding):
         raise NotAvailable(info.why_unavailable())
-    elif not info.responding and not info.away and (info.state == "DOWN" or "DRAIN" not in info.flags):
+    elif (info.state == "DOWN" or "DRAIN" not in info.flags) and responding(info).findings:
         why = info.why_unavailable()
         raise NotAvailable(f"the node does not respond, which slurm.responding judges: {why}")
     elif re.match(_PROLOG, info.why_out, re.IGNORECASE):

@@ -146,6 +146,33 @@ def test_more_and_fewer_gpus_than_stated(
     assert (told(found), [str(it.measured) for it in found.findings]) == (end, measured)
 
 
+def joined(*groups: range) -> Callable[[Host], None]:
+    """Return a change that joins the GPUs of each group by NVLinks."""
+    links = {gpu: {it: "NV18" for it in group if it != gpu} for group in groups for gpu in group}
+    return put(connections=nvidia_smi.Topology(links, {}))
+
+
+@pytest.mark.parametrize(
+    ("listing", "links", "slurm", "stated", "end"),
+    [
+        (7, [range(7)], None, 8, "drain: GPUs; GPU 7"),
+        (6, [range(6)], 8, 8, "drain: GPUs; GPU 6; GPU 7"),
+        (7, [range(7)], 7, 8, "configure: GPUs; GPU 7"),  # the site runs it with seven
+        (4, [range(4)], None, 8, "configure: GPUs"),  # a partition, or another board
+        (8, [range(8)], None, 16, "configure: GPUs"),
+        (6, [range(3), range(3, 6)], None, 8, "configure: GPUs"),  # an AC922
+        (7, [range(n, n + 1) for n in range(7)], None, 8, "configure: GPUs; GPU 7"),  # cards
+        (7, [range(7)], None, 6, "configure: GPUs"),  # more than the profile states
+    ],
+)
+def test_a_board_shows_that_gpus_are_missing(
+    listing: int, links: list[range], slurm: int | None, stated: int, end: str
+) -> None:
+    info = None if slurm is None else NodeInfo("gpu01", "IDLE", gres={"gpu:h200": slurm})
+    found = verdict("gpu.count", listed(listing), joined(*links), put(info=info), states(count=stated))
+    assert told(found).startswith(end)
+
+
 def test_a_lost_gpu_without_an_address_is_recognised_by_the_message_of_nvidia_smi() -> None:
     gone = nvidia_smi.Gpu(unread=dict.fromkeys((it.name for it in fields(nvidia_smi.Gpu)), "[Unknown Error]"))
     host = changed(listed(8, GONE, failed="exit 15"))

@@ -274,10 +274,12 @@ def test_the_numa_nodes_of_guests_and_of_single_nodes_are_not_judged() -> None:
         ({"fabric_health": "Healthy"}, "passed", None),
         ({"fabric_health": "Unhealthy"}, "reboot", "fabric health Unhealthy"),
         ({"fabric_health": "something new"}, "monitor", "fabric health something new"),
+        ({"fabric_health": None}, "passed", None),
     ],
 )
 def test_a_gpu_outside_the_fabric(reported: dict[str, str | None], end: str, measured: str | None) -> None:
-    found = verdict("gpu.fabric_state", gpus(0, unread={"fabric_status": "[N/A]"}, **reported))
+    lacking = {"fabric_status": "[N/A]", "fabric_health": "[N/A]"}
+    found = verdict("gpu.fabric_state", gpus(0, unread=lacking, **reported))
     assert told(found) == (f"{end}: GPU 0" if measured else end)
     assert [str(it.measured) for it in found.findings] == ([measured] if measured else [])
 
@@ -301,6 +303,24 @@ def test_a_fabric_of_no_profile_is_no_repair(reported: dict[str, str | None], me
     found = verdict("gpu.fabric_state", gpus(0, **reported), states(fabric_state=False))
     assert told(found) == ("monitor: GPU 0" if measured else "not applicable")
     assert [str(one.measured) for one in found.findings] == ([measured] if measured else [])
+
+
+@pytest.mark.parametrize("profile", [states(fabric_state=False), states(fabric_state=True)])
+@pytest.mark.parametrize("attribute", ["fabric_state", "fabric_status", "fabric_health"])
+def test_an_error_in_place_of_a_word_of_the_fabric_is_shown(
+    attribute: str, profile: Callable[[Host], None]
+) -> None:
+    for shown in ("[Unknown Error]", "ERR!", "[Timeout]"):
+        found = verdict("gpu.fabric_state", unread(attribute, shown, 4), profile)
+        assert told(found) == "monitor: GPU 4"
+        assert shown in str(found.findings[0].measured)
+
+
+@pytest.mark.parametrize("stated", [False, True])
+def test_a_fabric_of_limited_capacity_is_watched(stated: bool) -> None:
+    limited = gpus(0, fabric_health="Limited Capacity")
+    found = verdict("gpu.fabric_state", limited, states(fabric_state=stated))
+    assert (told(found), found.findings[0].code) == ("monitor: GPU 0", "limited_capacity")
 
 
 # --- machines that were considered

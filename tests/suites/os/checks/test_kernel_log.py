@@ -44,6 +44,8 @@ OOPS = "BUG: kernel NULL pointer dereference, address: 0000000000000008"
 COUNTED = "Oops: 0002 [#1] SMP NOPTI"
 DISABLED = "nvme nvme1: Disabling device after reset failure: -19"
 READ_ONLY = "EXT4-fs (nvme1n1p1): Remounting filesystem read-only"
+ON_VOLUME = READ_ONLY.replace("nvme1n1p1", "dm-3")
+JOURNAL = "Aborting journal on device nvme1n1p1-8."
 XFS = "XFS (nvme1n1): Filesystem has been shut down due to log error (0x2)."
 LOST = "md/raid1:md0: Disk failure on sda1, disabling device."
 HEALTH = "mlx5_core 0000:2b:00.0: poll_health:800:(pid 0): device's health compromised - reached miss count"
@@ -205,9 +207,14 @@ NVME_MOUNT = mounted("/dev/nvme1n1p1", "ext4", "rw")
         (READ_ONLY, PartsNow(NVME_MOUNT), WARNING, "/raid can be written to now"),
         (READ_ONLY, PartsNow(mounted("/dev/sdb1", "ext4", "ro")), WARNING, "it is not mounted now"),
         (READ_ONLY, PartsNow(None, devices()), MONITOR, ""),
-        (READ_ONLY, PartsNow(mounted("/dev/root", "ext4", "ro")), MONITOR, ""),
         # mounted by another name
-        (READ_ONLY.replace("nvme1n1p1", "dm-3"), PartsNow(NVME_MOUNT), MONITOR, ""),
+        (READ_ONLY, PartsNow(mounted("/dev/root", "ext4", "ro")), DRAIN, "/raid is read-only now"),
+        (JOURNAL, PartsNow(mounted("/dev/root", "ext4", "ro")), DRAIN, "/raid is read-only now"),
+        (READ_ONLY, PartsNow(mounted("/dev/root", "ext4", "rw")), MONITOR, ""),
+        (READ_ONLY, PartsNow(mounted("/dev/root", "squashfs", "ro")), MONITOR, ""),  # an image
+        (ON_VOLUME, PartsNow(mounted("/dev/mapper/vg-raid", "ext4", "ro")), DRAIN, "/raid is read-only now"),
+        (ON_VOLUME, PartsNow(mounted("/dev/mapper/vg-raid", "xfs", "ro")), MONITOR, ""),
+        (ON_VOLUME, PartsNow(NVME_MOUNT), MONITOR, ""),
         (XFS, PartsNow(mounted("/dev/nvme1n1", "xfs", "rw")), MONITOR, ""),  # its mount shows no shutdown
         (LOST, PartsNow(None, devices(degraded="md0 [U_]")), MONITOR, "/proc/mdstat: md0 [U_]"),
         (

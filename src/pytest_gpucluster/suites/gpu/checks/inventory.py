@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.config.models import GpuProfile
+    from pytest_gpucluster.kit.gpu.nvidia_smi import Topology
     from pytest_gpucluster.suites.gpu.libraries import Libraries
     from pytest_gpucluster.suites.gpu.missing_gpus import UsualBuses
 
@@ -133,16 +134,21 @@ def _count_cause(verdict: Verdict, gpus: Gpus, gpu_profile: GpuProfile, *_facts:
     hint=HINT,
     action=Action.CONFIGURE,
     never_healthy="the driver names a GPU that does not answer, or Slurm gives jobs more GPUs of the node than answer; a count "
-    "that only the profile states takes no node out of service",
+    "that only the profile states takes no node out of service, unless NVLinks join fewer GPUs, in a number that no board and no "
+    "partition of one has",
 )
 def count(
-    gpus: Gpus, gpu_profile: GpuProfile, info: NodeInfo | None = None, usual_buses: UsualBuses = _NO_OTHERS
+    gpus: Gpus,
+    gpu_profile: GpuProfile,
+    info: NodeInfo | None = None,
+    usual_buses: UsualBuses = _NO_OTHERS,
+    known_connections: Topology | None = None,
 ) -> Judgement:
     """nvidia-smi lists as many GPUs as the profile has.
 
-    Only a GPU that the driver or Slurm shows, and that does not answer, takes the node out of service: the profile may be
-    that of another model. A GPU that nvidia-smi does not list is known by its bus id on the other nodes. info: of Slurm, None
-    for a node without it.
+    Only a GPU that the driver, Slurm or the board shows, and that does not answer, takes the node out of service: the profile
+    may be that of another model. A GPU that nvidia-smi does not list is known by its bus id on the other nodes. info: of Slurm,
+    None for a node without it. known_connections: of a board, its NVLinks join seven GPUs, but no bridge and no partition does.
     """
     if gpus.driver_problem:
         raise NotAvailable(f"nvidia-smi does not work (see gpu.driver): {gpus.driver_problem}")
@@ -155,7 +161,12 @@ def count(
         yield Finding(gpu.part, why, "answers", Action.DRAIN, code="requires_reset" if reset else "lost")
     if len(gpus) != gpu_profile.count or (gpus.failed and not lost):
         message = f", nvidia-smi: {readings.nvidia_smi_message(gpus)}" if gpus.messages or gpus.failed else ""
-        gone = lost or _AWAY.search(message) or len(gpus) < min(_promised(gpus, info), gpu_profile.count)
+        promised = _promised(gpus, info)
+        on_board = _lacks_gpus(known_connections) and promised != len(
+            gpus
+        )  # else the site runs it with fewer
+        missing = len(gpus) < gpu_profile.count and (len(gpus) < promised or on_board)
+        gone = lost or _AWAY.search(message) or missing
         found = Quantity(len(gpus), "GPUs", f"{len(gpus)} GPUs{message}")
         action, reset = Action.DRAIN if gone else None, REQUIRES_RESET in message
         wanted, other = Quantity(gpu_profile.count, "GPUs"), len(gpus) != gpu_profile.count
@@ -169,6 +180,21 @@ def count(
 _AWAY = re.compile(
     r"Unable to determine the device handle|GPU is lost|fallen off the bus|requires reset", re.IGNORECASE
 )
+
+
+_BOARDS = (
+    1,
+    2,
+    4,
+    8,
+    16,
+)  # GPUs that NVLinks join on a board, and in a partition of one (Fabric Manager, shared NVSwitch)
+
+
+def _lacks_gpus(connections: Topology | None) -> bool:
+    """Return whether NVLinks join all GPUs of the node in a number that no board has; an AC922 has them in threes."""
+    groups = connections.linked() if connections else []
+    return len(groups) == 1 and len(groups[0]) not in _BOARDS
 
 
 def _promised(gpus: Gpus, info: NodeInfo | None) -> int:

@@ -150,18 +150,8 @@ def _unlike(
 
 def _is_board(connections: Topology | None) -> bool:
     """Return whether NVLinks join GPUs in a group that no bridge makes, so that each GPU of the node has its links."""
-    links = connections.links if connections else {}
-    rest = set(links)
-    while rest:
-        group: set[int] = set()
-        found = {rest.pop()}
-        while found:
-            group |= found
-            found = {it for one in found for it in links if links[one].get(it, "").startswith("NV")} - group
-        rest -= group
-        if len(group) not in (1, *BRIDGED):
-            return True
-    return False
+    groups = connections.linked() if connections else ()
+    return any(len(group) not in (1, *BRIDGED) for group in groups)
 
 
 def _without_peer(gpu_profile: GpuProfile) -> bool:
@@ -500,18 +490,39 @@ def numa_affinity(
             yield from most.judge(gpu.part, f"NUMA node {numa or 'unknown'}", worse=differs)
 
 
-def _not_joined(gpu: Gpu) -> Iterator[Finding]:
+def _not_joined(gpus: Gpus, gpu: Gpu) -> Iterator[Finding]:
     """Yield what a GPU reports that has a fabric and does not use it; nothing without one (Not Supported, Not Started, N/A)."""
     failed = gpu.fabric_state == "Completed" and gpu.fabric_status not in (None, "", "Success")
-    if gpu.fabric_health == "Unhealthy":
-        yield Finding(gpu.part, _UNHEALTHY, _JOINED, Action.MONITOR, code="unhealthy")
+    if gpu.fabric_health not in (None, "", "Healthy"):
+        yield _unhealthy(gpu, Action.MONITOR)
     elif gpu.fabric_state == "In Progress" or failed:
         shown = Quote(f"{gpu.fabric_state}, {gpu.fabric_status or 'N/A'}")
         yield Finding(gpu.part, shown, _JOINED, Action.MONITOR, code="not_joined")
+    else:
+        for attribute in ("fabric_state", "fabric_status", "fabric_health"):
+            yield from _unreadable(gpus, gpu, attribute)
+
+
+def _unreadable(gpus: Gpus, gpu: Gpu, attribute: str) -> Iterator[Finding]:
+    """Yield an error of the driver instead of a value; what the GPU lacks is nothing."""
+    if attribute in gpu.unread:
+        expected = "Healthy" if attribute == "fabric_health" else _JOINED
+        found = unread(gpus, gpu, attribute, expected, stated=False)
+        if isinstance(found, Finding) and found.code == "unreadable":
+            yield found
+
+
+def _unhealthy(gpu: Gpu, action: Action) -> Finding:
+    """Return the finding on a fabric that is not Healthy.
+
+    The other value is Limited Capacity, which works at a lower speed (NVML_GPU_FABRIC_HEALTH_SUMMARY_*).
+    """
+    sick, found = gpu.fabric_health == "Unhealthy", Quote(f"fabric health {gpu.fabric_health}")
+    code = "unhealthy" if sick else "limited_capacity"
+    return Finding(gpu.part, found, "Healthy", action if sick else Action.MONITOR, code=code)
 
 
 _JOINED = "Completed, Success"
-_UNHEALTHY = "fabric health Unhealthy"
 
 
 @check(
@@ -527,7 +538,7 @@ _UNHEALTHY = "fabric health Unhealthy"
 def fabric_state(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """Every GPU has completed its registration with the NVLink fabric, and the fabric is healthy."""
     if not gpu_profile.fabric_state:
-        faults = [fault for gpu in gpus for fault in _not_joined(gpu)]
+        faults = [fault for gpu in gpus for fault in _not_joined(gpus, gpu)]
         yield from faults
         if not faults:
             yield NotApplicable("the profile states no fabric state")
@@ -545,8 +556,7 @@ def fabric_state(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
             yield unread(gpus, gpu, "fabric_state", "Completed", stated=True)
         elif not status:
             yield unread(gpus, gpu, "fabric_status", "Success", stated=True)
-        elif gpu.fabric_health not in (None, "Healthy"):
-            # the other value is Limited Capacity, which works at a lower speed (NVML_GPU_FABRIC_HEALTH_SUMMARY_*)
-            sick = gpu.fabric_health == "Unhealthy"
-            action, code = (Action.REBOOT, "unhealthy") if sick else (Action.MONITOR, "limited_capacity")
-            yield Finding(gpu.part, Quote(f"fabric health {gpu.fabric_health}"), "Healthy", action, code=code)
+        elif gpu.fabric_health not in (None, "", "Healthy"):
+            yield _unhealthy(gpu, Action.REBOOT)
+        else:
+            yield from _unreadable(gpus, gpu, "fabric_health")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.finding import Quantity, Quote
-from pytest_gpucluster.kit.gpu.nvidia_csv import is_unsupported
+from pytest_gpucluster.kit.gpu.nvidia_csv import is_unsaid, is_unsupported
 from pytest_gpucluster.kit.gpu.nvidia_smi import ROWS
 from pytest_gpucluster.suites.gpu.readings import of_present_gpus, root_only, states, unread
 
@@ -132,7 +132,7 @@ def _remapped(gpu: Gpu, row: RowRemapping, profile: GpuProfile) -> Judgement:
 def _row_unread(gpu: Gpu, row: RowRemapping, name: str, expected: str) -> Finding | NotAvailable:
     """Return why one value of a GPU that remaps rows is absent."""
     text = row.unread.get(name, "no value")
-    if is_unsupported(text):
+    if is_unsupported(text) or is_unsaid(text):
         return NotAvailable(f"remapped_rows.{name} of {gpu}: {text}")
     return Finding(gpu.part, Quote(text), expected, Action.MONITOR, code="unreadable")
 

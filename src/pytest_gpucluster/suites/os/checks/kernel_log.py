@@ -61,13 +61,25 @@ class PartsNow:
         own = re.compile(rf"/dev/(mapper/)?{re.escape(name)}(n\d+)?(p?\d+)?")
         return [mount for mount in (self.mounts or {}).values() if own.fullmatch(mount.source)]
 
+    def _read_only(self, event: Event) -> list[str]:
+        """Return the paths where a file system that the kernel gave up is read-only now.
+
+        /proc/mounts may name a volume (/dev/mapper/vg-root for dm-0) or the root device in other words: its type decides then.
+        """
+        found = self.mounted(event.device)
+        if not found:
+            alias = "/dev/mapper/" if event.device.startswith("dm-") else "/dev/root"
+            kind = event.text[:3].lower().replace("jbd", "ext").replace("abo", "ext")  # journals are of ext4
+            of_kind = [it for it in (self.mounts or {}).values() if it.fstype.startswith(kind)]
+            found = [it for it in of_kind if it.source.startswith(alias)]
+        return [it.path for it in found if READ_ONLY.intersection(it.options)]
+
     def state(self, event: Event) -> tuple[bool | None, str]:
         """Return (whether a part that the kernel gave up is down now, what shows it); None if nothing does."""
         name, devices, mounts = event.device, self.devices, self.mounted(event.device)
         found: tuple[bool | None, str] = (None, "")
         if _FILE_SYSTEM.match(event.text):
-            read_only = [it.path for it in mounts if READ_ONLY.intersection(it.options)]
-            if read_only:
+            if read_only := self._read_only(event):
                 found = (True, f"{read_only[0]} is read-only now")
             elif mounts and not event.text.startswith(("XFS", "GFS2")):  # a mount of these shows no shutdown
                 found = (False, f"{mounts[0].path} can be written to now")
@@ -154,17 +166,18 @@ def _judged(fault: Sequence[Event], log: KernelLog, now: PartsNow) -> Finding | 
     given_up = [it for it in deciding if it.kind == GAVE_UP]
     states = [now.state(it) for it in given_up]
     excuse = excuses[0] if all(excuses) else ""
-    if states and all(down is False for down, _ in states):
+    if states and all(is_down is False for is_down, _ in states):
         excuse = states[0][1]
     lead = fault[0] if excuse else deciding[excuses.index("")]
     others = [it for it in fault if it is not lead]
     lines = [_measured(lead, log), *(f"with {_measured(it, log, 80)}" for it in others[:WITH])]
     lines += [f"{len(others) - WITH} more"] * (len(others) > WITH)
-    lines += [excuse] if excuse else [words for down, words in states if down][:1]
+    lines += [excuse] if excuse else [words for is_down, words in states if is_down][:1]
     part, measured, expected = _part(lead, deciding), Quote("; ".join(lines)), f"no {lead.kind}"
     if excuse:
         return Advisory(part, measured, expected, code=_CODES[lead.kind])
-    broken = [it for it, (down, _) in zip(given_up, states, strict=True) if down and now.mounted(it.device)]
+    down = [it for it, (is_down, _) in zip(given_up, states, strict=True) if is_down]
+    broken = [it for it in down if now.mounted(it.device) or _FILE_SYSTEM.match(it.text)]
     used = any(not it.text.startswith("md/") for it in broken)  # an array works on without a member
     action = _ACTIONS.get(lead.kind) or (Action.DRAIN if used else None)
     return Finding(part, measured, expected, action, code=_CODES[lead.kind])
