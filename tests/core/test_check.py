@@ -294,6 +294,13 @@ def test_facts_among_chatter() -> None:
     assert {values: most_common(iter(values)) for values in most} == most
 
 
+def test_what_a_verdict_does_not_have_is_no_key_of_it() -> None:
+    bare = Verdict("a.b", Outcome.PASSED)
+    more: dict[str, Any] = {"setting": "x.y", "explained_by": "c.d", "reason_code": "r"}
+    assert replace(bare, **more).as_dict() == {**bare.as_dict(), **more}
+    assert not {*more, "remarks"} & bare.as_dict().keys()
+
+
 # --- warnings
 
 
