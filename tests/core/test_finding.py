@@ -16,17 +16,16 @@ GPU = Part("gpu", 3, "GPU-x", "0000:1b:00.0", "S1", model="H200")
 SLOW = Quantity(25.5, "GB/s", "25.5 of 50")
 
 
-@pytest.mark.parametrize(
-    "found",
-    [
-        Finding(
-            Part("pair", of=GPU, nodes=("a", "b")), SLOW, Quote("why"), Action.REBOOT, "gpu.count", "slow"
-        ),
-        Advisory("GPU 3", "1 replay", "0", "replays"),
-        Remark("a line", 3),
-        Metric("busbw", -math.inf, "GB/s", "GPU 3", detail=True, better="higher"),
-    ],
+PAIR = Part("pair", of=GPU, nodes=("a", "b"))
+WRITTEN = (
+    Finding(PAIR, SLOW, Quote("why"), Action.REBOOT, "gpu.count", "slow"),
+    Advisory("GPU 3", "1 replay", "0", "replays"),
+    Remark("a line", 3),
+    Metric("busbw", -math.inf, "GB/s", "GPU 3", detail=True, better="higher"),
 )
+
+
+@pytest.mark.parametrize("found", WRITTEN)
 def test_what_is_written_is_read(found: Any) -> None:
     read = type(found).from_dict(loads(strict_json(found.as_dict())))
     assert repr(read) == repr(found), "the setting too, by which no two are compared"
