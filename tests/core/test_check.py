@@ -51,9 +51,6 @@ def lost(*actions: Action | None) -> list[Finding]:
     return [Finding(f"GPU {number}", "1", "2", action) for number, action in enumerate(actions)]
 
 
-# --- the outcome
-
-
 @pytest.mark.parametrize(
     ("given", "outcome", "reason"),
     [
@@ -101,9 +98,6 @@ def test_a_check_may_raise_without_a_yield_and_other_errors_stay_errors() -> Non
     for item in ("too old", None, 7):
         with pytest.raises(TypeError, match=r"gpu\.count: the check yields"):
             concluded(item)
-
-
-# --- the action
 
 
 @pytest.mark.parametrize(
@@ -154,9 +148,6 @@ def test_no_transformation_makes_a_repair_of_a_verdict_without_the_sentence(acti
     assert replace(passed, action=action).outcome is Outcome.PASSED  # it asks nobody for anything
 
 
-# --- another cause
-
-
 def test_another_cause_of_the_whole_failure_has_one_action_for_all_findings() -> None:
     verdict = concluded(
         Finding("GPU 0", "1", "2", Action.VENDOR, code="memory"), Finding("1", "1", "2", code="memory")
@@ -190,12 +181,6 @@ def test_software_that_keeps_cuda_away_drains_nobody(words: str, kind: str) -> N
     assert found.cause.startswith(kind or "c")
     for other in (concluded(*verdict.findings, FINDING), concluded()):
         assert with_software_cause(other) is other
-
-
-# --- as plain types, in the list of checks
-
-
-# --- several allocations
 
 
 def of_allocation(
@@ -249,9 +234,6 @@ def test_a_check_of_several_allocations_judges_all_of_them() -> None:
     assert [str(it.part) for it in every.of_facts({"counts": [1, 2]}).findings] == ["1", "2"]
 
 
-# --- what steps told
-
-
 def test_facts_are_in_the_order_of_ranks() -> None:
     first = PayloadTask(0, "gpu01", 0, None, ({"k": "a", "rank": 2, "node": "gpu01"}, {"k": "b", "rank": 0}))
     odd = ({"k": "a", "rank": 1, "node": "gpu02"}, {"k": "a"}, {"k": "a", "rank": "x"})
@@ -294,7 +276,11 @@ def test_facts_among_chatter() -> None:
     assert {values: most_common(iter(values)) for values in most} == most
 
 
-# --- warnings
+def test_what_a_verdict_does_not_have_is_no_key_of_it() -> None:
+    bare = Verdict("a.b", Outcome.PASSED)
+    more: dict[str, Any] = {"setting": "x.y", "explained_by": "c.d", "reason_code": "r"}
+    assert replace(bare, **more).as_dict() == {**bare.as_dict(), **more}
+    assert not {*more, "remarks"} & bare.as_dict().keys()
 
 
 def test_a_warning_is_sanitised_and_redacted_as_a_finding_is() -> None:

@@ -51,9 +51,6 @@ def why_not(path: Path, *, create: bool = False) -> tuple[int | None, str]:
     return caught.value.errno, caught.value.strerror or ""
 
 
-# --- folders
-
-
 @pytest.mark.parametrize("mask", [0o022, 0o077])
 def test_a_folder_is_made_for_its_owner_or_for_a_group_as_well(tmp_path: Path, mask: int) -> None:
     (tmp_path / "there").mkdir(mode=0o711)
@@ -149,9 +146,6 @@ def test_a_folder_where_everybody_may_exchange_files_is_refused(
         assert (number, f"(mode {rights:04o})" in words) == (errno.EPERM, True)
     else:
         Folder(tmp_path / "a").close()
-
-
-# --- files
 
 
 def traps(folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,10 +17,16 @@ if TYPE_CHECKING:
 QUANTITIES = (units.parse_size, units.parse_duration, units.parse_bandwidth)
 
 
-def test_examples_of_the_docstrings() -> None:
-    outcome = doctest.testmod(units)
-    assert outcome.attempted
-    assert not outcome.failed
+def test_a_duration_is_written_in_two_units_for_people() -> None:
+    words = {
+        0.25: "0.25 s",
+        12: "12 s",
+        185: "3 min 5 s",
+        7800: "2 h 10 min",
+        86400: "1 d",
+        356400: "4 d 3 h",
+    }
+    assert {seconds: units.format_duration(seconds) for seconds in words} == words
 
 
 def test_sizes_of_every_unit() -> None:

@@ -39,6 +39,7 @@ from pytest_gpucluster.core import values
             ["sshd.service", "a@b:c_d.e+f/g\\h*-i", "vm.swappiness"],
             ["", "vm swappiness", "a..b", "-x", ".x", "a;b", "\u00e9"],
         ),
+        (values.SshAddress, ["login", "me@a.b:22", "[fe80::1%e0]:22"], ["", "a b", "a:65536", "@a"]),
         (values.Program, ["python3", "/opt/x", "a b"], ["", " ", "-x", "--help"]),
         (
             values.Image,

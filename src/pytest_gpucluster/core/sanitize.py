@@ -58,7 +58,7 @@ def printable(value: Any) -> str:
 def shorten(text: str, limit: int, gap: str = "") -> str:
     """Keep both ends of a text longer than `limit` characters, with the number of omitted characters between.
 
-    >>> cut("a" * 100, 40)
+    >>> shorten("a" * 100, 40)
     'aaaaaaaaaaaaaaaaaaaa [... 60 characters left out ...] aaaaaaaaaaaaaaaaaaaa'
     """
     if len(text) <= limit:

@@ -94,6 +94,9 @@ def test_dcgm_3_and_4_are_read() -> None:
         ("Integration", "PCIe", "GPU 3", "skip", ""),
     ]
     assert dcgm.read(1, four(PASS)).version == "4.2.3"
+    for key in ("warnings", "warning", "errors"):
+        (one,) = dcgm.read(1, three("PCIe", "Fail", **{key: ["slow"]})).results
+        assert one.warning == "slow"
 
 
 @pytest.mark.parametrize(

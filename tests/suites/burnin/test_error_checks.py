@@ -107,9 +107,9 @@ def test_why_nothing_was_judged() -> None:
     reason(xid(bare, "a"), NOT_CHECKED, "no load was finished")
 
 
-def peaked(own: float | None = None, **fields: Any) -> BurninResult:
+def peaked(own: float | None = None, uuid: str = UUID, **fields: Any) -> BurninResult:
     whole = fleet(1)
-    sensed(UUID, own=own, **fields)(whole)
+    sensed(uuid, own=own, **fields)(whole)
     return whole
 
 
@@ -118,6 +118,7 @@ def test_a_gpu_that_is_too_hot_or_slowed_for_long() -> None:
         (peaked(own=90.0, celsius=91), (DRAIN, [GPU_1])),
         (peaked(own=90.0, celsius=90), (PASSED, [])),
         (peaked(celsius=200), (PASSED, [])),  # no limit is known
+        (peaked(uuid="GPU-x", celsius=200), (PASSED, [])),  # no GPU of the hello
         (peaked(celsius=70.0, slow={"hw_power_brake": 3}), (DRAIN, [GPU_1])),
         (peaked(slow={"hw_power_brake": 2}), (PASSED, [])),
     ):

@@ -97,6 +97,7 @@ def test_a_limit_that_could_never_work_is_refused(metric: Any, value: float) -> 
         ("memory", "rate", "memory", load_checks.memory, MONITOR),
         ("storage", "write", "storage_write", load_checks.storage, MONITOR),
         ("storage", "read", "storage_read", load_checks.storage, MONITOR),
+        ("rdma", "rate", "rdma", load_checks.rdma, MONITOR),
     ],
 )
 def test_a_rate_below_its_limit_fails_and_that_of_a_host_is_watched(
@@ -108,7 +109,7 @@ def test_a_rate_below_its_limit_fails_and_that_of_a_host_is_watched(
             line = {"load": kind, "results": [{"load": kind, "wrong": 0, **rates, key: slow}]}
         else:
             line = load("a", kind, own=dict.fromkeys(range(4), rates) | {1: {**rates, key: slow}})
-        found: Verdict = check(fleet(1, a=[line]), "a", config)
+        found: Verdict = check(fleet(1 + (kind == "rdma"), a=[line]), "a", config)
         return found
 
     strict = BurninConfig(expect={metric: 600})

@@ -230,10 +230,11 @@ def test_cpus_that_compute_something_else_are_no_corruption_of_a_gpu() -> None:
 
 
 def test_the_gpu_whose_result_differs_is_named_and_the_others_are_not() -> None:
-    whole = fleet(2, a=[load("a", "matmul", own={1: {"hash": "bb"}})])
+    whole = fleet(2, a=[load("a", "matmul", own={1: {"hash": "bb", "checking": 0.2}})])
     verdict = checks.corruption(whole, "a")
     assert (judged(verdict), figures(verdict.findings[0].measured)) == ((VENDOR, [GPU_1]), [7])
-    assert verdict.metrics == (Metric("burnin_products_checked", 36, "products"),)
+    checked = Metric("burnin_products_checked", 36, "products")
+    assert {*verdict.metrics} == {checked, Metric("burnin_checking", 0.2, "of the time", GPU_1)}
     assert checks.corruption(whole, "b").outcome is Outcome.PASSED
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -373,13 +374,6 @@ def test_the_hottest_products_have_half_of_the_time() -> None:
     assert payload_gpu.shares(8.0, ["fp64", "fp32"], "bf16") == {"fp64": 4.0, "fp32": 4.0}
 
 
-def rows_of(sensors: payload_sensors.Sensors, *watts: int, uuid: str = "GPU-a", mask: str = "0x0") -> None:
-    """Readings a second apart, from 100 s on."""
-    for at, it in enumerate(watts):
-        row = payload_sensors.Row(100.0 + at, ("60", str(it), "1755", mask), loaded=True)
-        sensors.rows.setdefault(uuid, []).append(row)
-
-
 def test_power_between_two_loads_is_in_the_record_and_in_no_load(monkeypatch: pytest.MonkeyPatch) -> None:
     Tools(monkeypatch)
     monkeypatch.setattr(payload_sensors, "SMI", payload_counters.SMI)
@@ -464,8 +458,10 @@ class Ran:
 
     def hear(self, **line: Any) -> None:
         self.said.append(line)
-        if line["burnin"] == "hello":
-            rows_of(self.agent.sensors, 500, 500, 690, 690, 600, 600, uuid="GPU-0")
+        if line["burnin"] in ("hello", "load"):
+            for at, watts in enumerate((500, 500, 690, 690, 600, 600)):
+                row = payload_sensors.Row(100.0 + at, ("60", str(watts), "1755", "0x0"), loaded=True)
+                self.agent.sensors.rows.setdefault("GPU-0", []).append(row)
         if line["burnin"] in ("hello", "done"):
             stop = json.dumps({"do": "stop"})
             os.write(self.write, (self.left.pop(0) if self.left else stop).encode() + b"\n")
@@ -491,6 +487,28 @@ def test_each_node_takes_its_part_of_a_collective(monkeypatch: pytest.MonkeyPatc
     assert [it["load"] for it in by_name["host"]] == ["cpu"]
     (_, alone, _) = ran.told("load")
     assert [it["lacks"] for it in alone["results"]] == ["nothing to do on this node"]
+
+
+def test_each_load_goes_to_the_workers_that_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", str)
+    monkeypatch.setattr(payload, "output_of", lambda argv, *_: (0, json.dumps(argv), "beside"))
+    loads = [{"load": it, "seconds": 1} for it in ("cpu", "memory", "hbm", "storage")]
+    ran = Ran(monkeypatch, [*loads, {"load": "dcgm", "level": 3, "timeout": 9}], gpus=1)
+    by_name = {it.name: [one["load"] for one in it.started] for it in Worker.made}
+    assert by_name == {"host": ["cpu", "memory", "storage"], "gpu0": ["hbm"]}
+    (found,) = ran.told("load")[-1]["results"]
+    assert json.loads(found.pop("out")) == ["dcgmi", "diag", "-r", "3", "-j"]
+    assert found == {"load": "dcgm", "rc": 0, "err": "beside"}
+
+
+def test_the_data_type_that_draws_most_is_known_once_all_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {it: {"window": [100.0 + at, 101.0 + at]} for it, at in (("fp64", 0), ("bf16", 2), ("int8", 4))}
+    answers = {**known, "fp8": {"window": [300.0, 301.0]}}  # no reading is of that time
+    rounds = [[{"load": "matmul", "seconds": 1, "dtypes": [*it]}] for it in (answers, known, known)]
+    ran = Ran(monkeypatch, *rounds, gpus=1, answers=answers)
+    (started,) = (it.started for it in Worker.made if it.name == "gpu0")
+    assert [it.get("hottest") for it in started] == [None, None, "bf16"]
+    assert not any("window" in it for line in ran.told("load") for it in line["results"])
 
 
 def test_what_changes_results_or_speed_is_kept_from_the_loads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,7 @@ class Agents:
         return self
 
     def run(self, *argv: str) -> str:
-        assert argv[0] == "squeue"
+        assert argv == ("squeue", "-h", "-j", "7", "-o", "%L")
         return self.left + "\n"
 
     def start(self, _slurm: object, _allocation: object, request: StepRequest) -> Agents:
@@ -172,7 +172,8 @@ def test_quiet_rounds_have_every_load_and_hot_ones_never_pause_the_products(agen
     assert all(one["hot"] for one in hot[0] if one["load"] in ("peer", "nccl"))
     assert len({frozenset(pair) for pair in met(hot[:3])}) == 6
     assert burnin.result.rounds >= len(hot) + 1
-    assert (burnin.result.ended, burnin.progress().healthy) == ("the time is up", 4)
+    state = f"round {burnin.result.rounds + 1}: 4 healthy, 0 suspect, 0 lost, 0 s left"
+    assert str(burnin.progress()) == f"burn-in 2 h of 2 h, {state}"
     assert agents.now - 1000 <= 7200 + 10
 
 
@@ -284,7 +285,8 @@ def test_nodes_that_are_silent_dead_or_late_are_lost_and_the_others_go_on(agents
     assert "took longer than" in lost["n4"]
     assert lost["n5"]
     assert burnin.live == ["n0"]
-    assert events[-1]["lost"] == lost
+    end = {"what": "end", "why": "the time is up", "out": {}, "lost": lost}
+    assert events[-1] == {**end, "rounds": burnin.result.rounds, "seconds": round(burnin.result.seconds, 1)}
     assert {"do": "leave", "nodes": ["n4"]} in agents.sent
 
 
