@@ -16,7 +16,7 @@ from pytest_gpucluster.config import json_schema
 from pytest_gpucluster.core import former_names
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.part import KINDS
-from pytest_gpucluster.core.registry import HOOKS, Suite, suites
+from pytest_gpucluster.core.registry import Suite, SuitePart, suites
 from pytest_gpucluster.plugin.items import FIXTURES
 
 if TYPE_CHECKING:
@@ -216,9 +216,11 @@ def _suite() -> Iterator[str]:
     fields = re.findall(r"^(\w+): (.*?)(?=^\w+: |\Z)", inspect.getdoc(Suite) or "", re.MULTILINE | re.DOTALL)
     for name, about in fields:
         yield _row(f"`{name}`", _flat(about))
-    yield from ("", "| key of `hooks` | what it is |", "|---|---|")
-    for name, about in HOOKS.items():
-        yield _row(f"`{name}`", about)
+    yield from ("", "| further argument of `Suite` | type | what it is |", "|---|---|---|")
+    for name, part in vars(Suite).items():
+        if isinstance(part, SuitePart) and part.about:
+            kind = Suite.__annotations__[name].removeprefix("SuitePart[").removesuffix("]")
+            yield _row(f"`{name}`", f"`{kind}`", part.about)
     yield from (
         "",
         "| in `pytest_gpucluster.kit.payloads.prelude`, for payloads | what it does |",

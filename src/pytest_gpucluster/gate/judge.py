@@ -11,7 +11,7 @@ from pytest_gpucluster.core.check import CHECKS, Check, Outcome, Verdict
 from pytest_gpucluster.core.common_cause import common_findings
 from pytest_gpucluster.core.errors import GpuClusterError, NotApplicable
 from pytest_gpucluster.core.finding import Action
-from pytest_gpucluster.core.registry import suite_hooks, suites
+from pytest_gpucluster.core.registry import parts_of_suites, suites
 from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.run.base_facts import BASE_FACTS
 from pytest_gpucluster.run.facts import CONFIG, ItemView, facts_of, make, ordered, with_known_cause
@@ -110,11 +110,11 @@ def _all_arguments(names: Iterable[str], facts: Mapping[str, Fact]) -> set[str]:
 
 def judge_all(checks: Sequence[NodeCheck], session: ClusterSession, node: str) -> list[CheckResult]:
     """Judge every check on this node; the answers of its commands are waited for."""
-    by_suites = [found(session.cluster) for found in suite_hooks("not_applicable")]
+    by_suites = [found(session.cluster) for found in parts_of_suites(lambda suite: suite.not_applicable)]
     by_suite = {check: why for found in by_suites for check, why in found.items()}
     absent = {**session.cluster.not_applicable, **by_suite, **session.nodes[node].profile.absent}
     group = session.cluster.group_of(node)
-    contradicted = (found(session).get(group.nodes) for found in suite_hooks("contradictions"))
+    contradicted = (found(session).get(group.nodes) for found in parts_of_suites(lambda suite: suite.contradictions))
     unfit = next((one.reason for one in contradicted if one), "")
     results = []
     for one in checks:

@@ -51,7 +51,7 @@ def without_section(cluster: Cluster) -> dict[str, str]:
     """Return {suite: key} of the suites whose section the cluster file leaves out."""
     found = {}
     for suite in suites():
-        model = suite.load(suite.section) if suite.section is not None else None
+        model = suite.section
         if model is not None and issubclass(model, OptionalSection) and cluster.section(model) is None:
             found[suite.name] = SECTIONS[model]
     return found
@@ -91,7 +91,7 @@ def idle(config: pytest.Config, session: ClusterSession) -> dict[str, str]:
 
 
 def _why_idle(suite: Suite, config: pytest.Config, session: ClusterSession) -> str:
-    why = suite.hook("idle")
+    why = suite.idle
     if why is None or session.slurm is None or is_named(suite, config):
         return ""
     return str(why(session.slurm, session.cluster))
@@ -417,7 +417,7 @@ class Collection:
     def _leave_out_unasked(self, items: list[pytest.Item]) -> None:
         """Leave suites out of a run that did not ask for them, be it by naming nothing else."""
         for suite in suites():
-            module = suite.hook("on_request")
+            module = suite.on_request
             if module is None or module.requested(self._config.option):
                 continue
             gone = [item for item in items if suite.name in marks_of(item)]

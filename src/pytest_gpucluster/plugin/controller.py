@@ -19,7 +19,7 @@ from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationReq
 from pytest_gpucluster.cluster.slurm.completing import mark_stuck, wait_completed
 from pytest_gpucluster.cluster.slurm.inventory import seen_from_inside
 from pytest_gpucluster.core.errors import AllocationError, ConfigError, GpuClusterError, SlurmError
-from pytest_gpucluster.core.registry import suite_hooks, suites
+from pytest_gpucluster.core.registry import parts_of_suites, suites
 from pytest_gpucluster.core.topology import parse_slurm_topology
 from pytest_gpucluster.run.record import clean
 from pytest_gpucluster.run.session import ClusterSession
@@ -167,7 +167,7 @@ class Controller(ClusterSession):
             found = [
                 *(leftovers.jobs(self.slurm) if self.slurm else ()),
                 *leftovers.folders(),
-                *(one for found in suite_hooks("local_leftovers") for one in found()),
+                *(one for found in parts_of_suites(lambda suite: suite.local_leftovers) for one in found()),
             ]
             leftovers.remove([one for one in found if one.remove is not None], progress)
         except SlurmError as error:
@@ -323,9 +323,11 @@ class Controller(ClusterSession):
         if self.channel is None or self.slurm is None or not self._started or self._cleared:
             return
         self._cleared = True
-        for suite in (suite for suite in suites() if "before_release" in suite.hooks):
+        for suite in suites():
+            if (clear := suite.before_release) is None:
+                continue
             try:
-                self.left_behind += suite.hook("before_release")(self, hurry=bool(signals.noted()))
+                self.left_behind += clear(self, hurry=bool(signals.noted()))
             except GpuClusterError as error:  # the nodes are released nevertheless
                 self.left_behind.append(
                     f"{suite.name}: what this run left on the nodes may still be there: {error}"

@@ -21,7 +21,7 @@ from pytest_gpucluster.cluster.slurm.option_check import refuse_options
 from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.core.check import Action
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, SlurmError, has_waited
-from pytest_gpucluster.core.registry import suite_hooks
+from pytest_gpucluster.core.registry import parts_of_suites
 from pytest_gpucluster.core.secure_tempfile import Folder, group_id, temporary_folder
 from pytest_gpucluster.core.units import parse_option_time
 from pytest_gpucluster.drain import Retest, lock_path, why_no_rights
@@ -84,7 +84,11 @@ def shell_warning(cluster: Cluster, slurm: Mapping[str, str], limits: Mapping[st
     """
     if cluster.transport.kind != "local" or cluster.access == "ssh":
         return {}
-    least = {name: value for found in suite_hooks("least_limits") for name, value in found(cluster).items()}
+    least = {
+        name: value
+        for found in parts_of_suites(lambda suite: suite.least_limits)
+        for name, value in found(cluster).items()
+    }
     lower = [
         name
         for name in inherited_limits(slurm)
@@ -223,7 +227,7 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
         worker.run = reports.folder.name
         return worker, None
     option = config.option
-    for check in suite_hooks("check_options"):
+    for check in parts_of_suites(lambda suite: suite.check_options):
         check(option)
     for module in requested(option):
         module.prepare(option, read_log)
@@ -356,7 +360,7 @@ def find_cluster(option: Any, notes: list[str]) -> Cluster:
 
 def requested(option: Any) -> list[OnRequest]:
     """Return the suites that run only on request and are requested in this run."""
-    return [module for module in suite_hooks("on_request") if module.requested(option)]
+    return [module for module in parts_of_suites(lambda suite: suite.on_request) if module.requested(option)]
 
 
 def with_options(cluster: Cluster, option: Any) -> Cluster:
@@ -373,7 +377,9 @@ def with_options(cluster: Cluster, option: Any) -> Cluster:
             given["time"] = max(cluster.slurm.time, seconds, given.get("time", 0))
     update: dict[str, Any] = {"slurm": cluster.slurm.model_copy(update=given)}
     of_suites = {
-        check: why for found in suite_hooks("not_applicable") for check, why in found(cluster).items()
+        check: why
+        for found in parts_of_suites(lambda suite: suite.not_applicable)
+        for check, why in found(cluster).items()
     }
     update["not_applicable"] = {**of_suites, **cluster.not_applicable}
     return cluster.model_copy(update=update)

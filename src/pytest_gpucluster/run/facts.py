@@ -23,7 +23,7 @@ from pytest_gpucluster.core.finding import Quantity
 from pytest_gpucluster.core.metric_direction import HIGHER, LOWER
 from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.core.probe import Answer, Probe, with_root
-from pytest_gpucluster.core.registry import suite_hooks
+from pytest_gpucluster.core.registry import parts_of_suites
 from pytest_gpucluster.run.record import describe
 from pytest_gpucluster.suite import probe_for
 
@@ -218,7 +218,7 @@ def with_known_cause(verdict: Verdict, item: ItemView) -> Verdict:
     if {finding.code for finding in verdict.findings} == {task_place.MISPLACED}:
         return with_cause(verdict, "", task_place.CAUSE, task_place.HINT, action=Action.CONFIGURE)
     if verdict.outcome is not Outcome.PASSED:
-        for explain in suite_hooks("known_cause"):
+        for explain in parts_of_suites(lambda suite: suite.known_cause):
             verdict = explain(verdict, item.session, item.record.node)
     return with_shell(verdict, item.session.cluster, os.environ)
 
