@@ -61,6 +61,7 @@ from pytest_gpucluster.report.run_folder import EVENTS, OF_CAMPAIGN, RunFolder
 from pytest_gpucluster.report.run_model import REFUSED, WAITED
 from pytest_gpucluster.report.step_logs import StepLogs
 from pytest_gpucluster.run.record import clean, one_line
+from pytest_gpucluster.run.session import shows_simulated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -222,9 +223,8 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
     handed: Mapping[str, str] = getattr(config, "workerinput", {})
     if "gpucluster" in handed:
         reports.folder = Path(handed["gpucluster_reports"])
-        worker = Worker.take_over(handed["gpucluster"], make_slurm)
+        worker = Worker.take_over(handed["gpucluster"], reports.folder.name, make_slurm)
         reports.group = group_id(worker.cluster.reports.group)
-        worker.run = reports.folder.name
         return worker, None
     option = config.option
     for check in parts_of_suites(lambda suite: suite.check_options):
@@ -258,21 +258,29 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
     run = _run_id()
     keep, full = cluster.reports.keep, is_full(config)
     log = open_log(option, run, reports, keep=keep, full=full) if runs_tests(option) else None
-    session = Controller(cluster, inventory, plan, slurm)
-    session.run, session.notes = run, notes
-    if slurm is not None:
-        session.shell = shell_warning(cluster, slurm.config(), own_limits())
-    session.reserved = reserved or frozenset()
-    session.last_good, session.history = good_before(history, session), history
-    session.own_drains = {
-        node: inventory[node].reason
-        for node in plan.selected
-        if node not in edited and drained_by_gpucluster(inventory, node)
+    drained = {
+        node for node in plan.selected if node not in edited and drained_by_gpucluster(inventory, node)
     }
-    session.edited = {node: edited[node] for node in plan.selected if node in edited}
-    to_retest = {node: reason for node, reason in to_retest.items() if node in plan.selected}
-    if to_retest and slurm is not None and log is not None:
-        session.retest = Retest(little_patience(slurm), to_retest, durable(log), lock_of(slurm))
+    on_trial = {node: reason for node, reason in to_retest.items() if node in plan.selected}
+    retest = None
+    if on_trial and slurm is not None and log is not None:
+        retest = Retest(little_patience(slurm), on_trial, durable(log), lock_of(slurm))
+    simulated = shows_simulated(cluster, inventory, plan.selected)
+    session = Controller(
+        cluster,
+        inventory,
+        plan,
+        slurm,
+        run=run,
+        notes=notes,
+        shell=shell_warning(cluster, slurm.config(), own_limits()) if slurm is not None else {},
+        reserved=reserved or frozenset(),
+        last_good=good_before(history, cluster.name, simulated=simulated),
+        history=history,
+        own_drains={node: inventory[node].reason for node in drained},
+        edited={node: edited[node] for node in plan.selected if node in edited},
+        retest=retest,
+    )
     return session, log
 
 
@@ -280,11 +288,11 @@ def _run_id() -> str:
     return time.strftime("%Y%m%dT%H%M%S") + f"-{os.getpid()}"
 
 
-def good_before(path: Path | None, session: ClusterSession) -> Mapping[str, float]:
+def good_before(path: Path | None, cluster: str, *, simulated: bool) -> Mapping[str, float]:
     """Return {node: when a run last found it good}; {} without a history. The end of the run reports one that cannot be read."""
     if path is not None and path.exists():
         with contextlib.suppress(GpuClusterError), contextlib.closing(History(path)) as history:
-            return history.last_good(session.cluster.name, simulated=session.simulated)
+            return history.last_good(cluster, simulated=simulated)
     return {}
 
 
