@@ -54,9 +54,9 @@ def fans(hostname):
 """,
     "test_made_up.py": """
 from gpucluster_made_up import checks
-from pytest_gpucluster.api import Probe, Tests, probed, text_of
+from pytest_gpucluster.api import Probe, Tests, of_node, text_of
 
-hostname = probed(Probe("hostname", "hostname", lambda answer: text_of(answer).strip()))
+hostname = of_node(Probe("hostname", "hostname", lambda answer: text_of(answer).strip()))
 TESTS = Tests(checks, marks=("made_up",))
 """,
 }

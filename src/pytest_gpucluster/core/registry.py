@@ -36,6 +36,8 @@ if TYPE_CHECKING:
         Contradiction,
         JobPairs,
         LateCheck,
+        Leftovers,
+        Limit,
         OnRequest,
         PairJudgement,
         PairResult,
@@ -68,10 +70,7 @@ class Work(Generic[T]):
 
 
 class SuitePart(Generic[T]):
-    """An argument of `Suite` that may be a name, "MODULE:OBJECT": read as an attribute, it is imported. `about`: what it is."""
-
-    def __init__(self, about: str = "") -> None:
-        self.about = about
+    """An argument of `Suite` that may be a name, "MODULE:OBJECT": read as an attribute, it is imported."""
 
     def __set_name__(self, _: type[Suite], name: str) -> None:
         self._name = name
@@ -90,7 +89,7 @@ class SuitePart(Generic[T]):
 
 @dataclass(frozen=True, eq=False)
 class Suite:
-    """One suite: what it is, and below `documentation` what else it does and when that is called, each with its signature.
+    """What a suite is, and what else it does than to check. Types of the parts: kit/suite_work.py.
 
     markers: lines "NAME: meaning" as pytest takes them; a literal, since the plugin reads it without an import.
     order: the place among the suites; a literal too. Suites of the same order stand by name.
@@ -112,6 +111,31 @@ class Suite:
     invalid value}.
     draft: a function of the Survey; it returns a list of lines, the suite's part of a drafted cluster file.
     documentation: the address of the suite's page, where it is not shipped with this package.
+    after_release: judged after the nodes were released.
+    before_release: removes what steps have left on the nodes; returns lines that say what stays.
+    check_options: raises ConfigError for a value of `options` that is refused.
+    contradictions: returns {nodes of a group: Contradiction} where all nodes contradict their profile, whose checks are then
+    not judged.
+    draft_commands: takes Slurm's configuration; returns the commands whose output the survey has if `gpucluster init` runs
+    where Slurm does.
+    draft_probes: the probes whose answers the survey has if `gpucluster init` queries the nodes.
+    idle: returns why a run that does not select the suite by name leaves it out, since nothing on this cluster is there to be
+    tested; '' otherwise.
+    job_pairs: what the gates of a job measure together, and which nodes are bad by it.
+    known_cause: takes the verdict of a check of any suite that did not pass, and its node or ''; returns it with the cause that
+    the facts of this suite give, else as it is.
+    least_limits: returns {limit of a process: (what nodes must have at least, a function that shows such a value)}.
+    leftover_folders: returns the folders, beside the temporary ones of this machine, in which a run that was killed may have
+    left folders.
+    leftovers: returns what killed runs left outside of Slurm and of these folders; GpuClusterError if it cannot be read.
+    local_leftovers: returns files on this machine, which every run removes.
+    node_leftovers: returns what ended jobs left on the nodes, and what could not be read.
+    not_applicable: returns {check: why it does not apply to the cluster}.
+    on_request: the tests of the suite run only if a run selects them.
+    pair_results: takes the nodes and all pairs of a campaign that the suite has measured.
+    simulated_payload: returns the program that the sandbox runs on simulated devices instead of the suite's payload.
+    tried: takes the suite, its section, the software and the GPUs of a node; returns what the suite would run there, and what
+    is missing; by default that are the `frameworks`.
     """
 
     package: str
@@ -134,67 +158,25 @@ class Suite:
     draft: SuitePart[Callable[[Survey], Sequence[str]]] = SuitePart()
     documentation: str = ""
 
-    after_release: SuitePart[LateCheck] = SuitePart("judged after the nodes were released")
-    before_release: SuitePart[BeforeRelease] = SuitePart(
-        "removes what steps have left on the nodes; returns lines that say what stays. `hurry`: the run was stopped"
-    )
-    check_options: SuitePart[Callable[[Namespace], None]] = SuitePart(
-        "raises ConfigError for a value of `options` that is refused"
-    )
-    contradictions: SuitePart[Callable[[ClusterSession], Mapping[str, Contradiction]]] = SuitePart(
-        "returns {nodes of a group: Contradiction} where all nodes contradict their profile, whose checks are then not judged"
-    )
-    draft_commands: SuitePart[Callable[[Mapping[str, str]], Iterable[tuple[str, ...]]]] = SuitePart(
-        "takes Slurm's configuration; returns the commands whose output the survey has if `gpucluster init` runs where Slurm does"
-    )
-    draft_probes: SuitePart[Sequence[Probe[Any]]] = SuitePart(
-        "the probes whose answers the survey has if `gpucluster init` queries the nodes"
-    )
-    idle: SuitePart[Callable[[Slurm, Cluster], str]] = SuitePart(
-        "returns why a run that does not select the suite by name leaves it out, since nothing on this cluster is there to be "
-        "tested; '' otherwise"
-    )
-    job_pairs: SuitePart[JobPairs] = SuitePart(
-        "a module: what the gates of a job measure together, and which nodes are bad by it"
-    )
-    known_cause: SuitePart[Callable[[Verdict, ClusterSession, str], Verdict]] = SuitePart(
-        "takes the verdict of a check of any suite that did not pass, and its node or ''; returns it with the cause that the "
-        "facts of this suite give, else as it is"
-    )
-    least_limits: SuitePart[Callable[[Cluster], Mapping[str, tuple[float, Callable[[float], str]]]]] = (
-        SuitePart(
-            "returns {limit of a process: (what nodes must have at least, a function that shows such a value)}"
-        )
-    )
-    leftover_folders: SuitePart[Callable[[Cluster], Iterable[Path]]] = SuitePart(
-        "returns the folders, beside the temporary ones of this machine, in which a run that was killed may have left folders"
-    )
-    leftovers: SuitePart[Callable[[Cluster], list[Leftover]]] = SuitePart(
-        "returns what killed runs left outside of Slurm and of these folders; raises GpuClusterError if it could not be read"
-    )
-    local_leftovers: SuitePart[Callable[[], list[Leftover]]] = SuitePart(
-        "returns files on this machine, which every run removes"
-    )
-    node_leftovers: SuitePart[Callable[[Slurm, Channel, Cluster], tuple[list[Leftover], list[str]]]] = (
-        SuitePart("returns what ended jobs left on the nodes, and a list of what could not be read")
-    )
-    not_applicable: SuitePart[Callable[[Cluster], Mapping[str, str]]] = SuitePart(
-        "returns {check: why it does not apply to the cluster}"
-    )
-    on_request: SuitePart[OnRequest] = SuitePart(
-        "a module: the tests of the suite run only if a run selects them"
-    )
-    pair_results: SuitePart[Callable[[Sequence[str], Sequence[PairResult]], PairJudgement]] = SuitePart(
-        "takes the nodes and all pairs of a campaign that the suite has measured; returns bad nodes, bad links, pairs to "
-        "measure next"
-    )
-    simulated_payload: SuitePart[Callable[[], str]] = SuitePart(
-        "returns the program that the sandbox runs on simulated devices instead of the suite's payload"
-    )
-    tried: SuitePart[Callable[[Suite, Any, Software, int], tuple[str, list[str]]]] = SuitePart(
-        "takes the suite, its section, the software and the number of GPUs of a node; returns what the suite would run there, "
-        "and what is missing; by default that are the `frameworks`"
-    )
+    after_release: SuitePart[LateCheck] = SuitePart()
+    before_release: SuitePart[BeforeRelease] = SuitePart()
+    check_options: SuitePart[Callable[[Namespace], None]] = SuitePart()
+    contradictions: SuitePart[Callable[[ClusterSession], Mapping[str, Contradiction]]] = SuitePart()
+    draft_commands: SuitePart[Callable[[Mapping[str, str]], Iterable[tuple[str, ...]]]] = SuitePart()
+    draft_probes: SuitePart[Sequence[Probe[Any]]] = SuitePart()
+    idle: SuitePart[Callable[[Slurm, Cluster], str]] = SuitePart()
+    job_pairs: SuitePart[JobPairs] = SuitePart()
+    known_cause: SuitePart[Callable[[Verdict, ClusterSession, str], Verdict]] = SuitePart()
+    least_limits: SuitePart[Callable[[Cluster], Mapping[str, Limit]]] = SuitePart()
+    leftover_folders: SuitePart[Callable[[Cluster], Iterable[Path]]] = SuitePart()
+    leftovers: SuitePart[Callable[[Cluster], list[Leftover]]] = SuitePart()
+    local_leftovers: SuitePart[Callable[[], list[Leftover]]] = SuitePart()
+    node_leftovers: SuitePart[Callable[[Slurm, Channel, Cluster], Leftovers]] = SuitePart()
+    not_applicable: SuitePart[Callable[[Cluster], Mapping[str, str]]] = SuitePart()
+    on_request: SuitePart[OnRequest] = SuitePart()
+    pair_results: SuitePart[Callable[[Sequence[str], Sequence[PairResult]], PairJudgement]] = SuitePart()
+    simulated_payload: SuitePart[Callable[[], str]] = SuitePart()
+    tried: SuitePart[Callable[[Suite, Any, Software, int], tuple[str, list[str]]]] = SuitePart()
 
     @property
     def programs(self) -> tuple[str, ...]:

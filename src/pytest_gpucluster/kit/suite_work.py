@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
+    from pytest_gpucluster.cluster.slurm.leftovers import Leftover
     from pytest_gpucluster.cluster.transport import Transport
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.core.check import Verdict
@@ -103,6 +104,8 @@ class OnRequest(Protocol):
 
 
 LATER = "after_release"
+Limit = tuple[float, "Callable[[float], str]"]
+Leftovers = tuple[list["Leftover"], list[str]]
 
 
 @dataclass(frozen=True)

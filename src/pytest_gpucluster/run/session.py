@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.probe import Probe
     from pytest_gpucluster.core.registry import Suite
     from pytest_gpucluster.kit.suite_work import Contradiction
-    from pytest_gpucluster.suite import AnyProbe
 
 
 NEWEST = 10.0  # seconds for which Slurm's entries of lost nodes are not read again
@@ -110,7 +109,6 @@ class ClusterSession:
         self._entries: Mapping[str, NodeInfo] = {}
         self._asked = -NEWEST
         self._hosts: dict[str, Any] = {}
-        self._of_peers: dict[Any, Any] = {}
 
     @cached_property
     def simulated(self) -> bool:
@@ -135,15 +133,6 @@ class ClusterSession:
     def _node(self, name: str, peers: PeerGroup, twins: PeerGroup) -> Node:
         group = self.cluster.group_of(name)
         return Node(name, group.profile, group, self.inventory.get(name), peers, twins)
-
-    def of_peers(self, node: str, source: AnyProbe, reduce: Callable[[dict[str, Any]], Any]) -> Any:
-        """Return reduce({peer of a node: facts}), made once for all of them."""
-        peers = self.nodes[node].peers
-        key = source, reduce, peers.nodes
-        if key not in self._of_peers:
-            known = self.facts.of_fleet(source)
-            self._of_peers[key] = reduce({name: known[name] for name in peers.names if name in known})
-        return self._of_peers[key]
 
     def place(self, name: str, leaves: Mapping[str, str] | None = None) -> Place:
         """Return what a node must share with others to be compared with them. `leaves`: {node: leaf switch}."""
@@ -300,7 +289,6 @@ class ClusterSession:
         """Let go of the facts of all nodes, which are hundreds of megabytes where nodes are thousands."""
         self.facts.forget()
         self._hosts.clear()
-        self._of_peers.clear()
 
     def let_agents_leave(self) -> None:
         """Start to close the channel in the process that owns it: all items are judged, reports are not written yet."""
