@@ -52,16 +52,16 @@ from pytest_gpucluster.cluster.slurm import inventory
 from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.core.common_cause import Place, peer_groups
 from pytest_gpucluster.core.errors import GpuClusterError, NotJudged, ProbeError
+from pytest_gpucluster.core.fact import Fact
 from pytest_gpucluster.core.probe import Answer, Probe
+from pytest_gpucluster.core.scopes import probe_for
 from pytest_gpucluster.kit.gpu.nvidia_smi import PAUSE
-from pytest_gpucluster.plugin.fixtures import FACTS
-from pytest_gpucluster.suite import probe_for
+from pytest_gpucluster.run.facts import facts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from pytest_gpucluster.core.check import Verdict
-    from pytest_gpucluster.core.fact import Fact
 
 ROOT = Path(__file__).parents[1]
 CORPUS = Path(__file__).parent / "corpus"
@@ -345,10 +345,6 @@ class Bench:
             for name in self.case.nodes
         }
 
-    def of_peers(self, asked: Any, reduce: Callable[[dict[str, Any]], Any]) -> Any:
-        found = self.fleet_facts(asked)
-        return reduce({name: found[name] for name in self.nodes[self.current].peers.names if name in found})
-
     def run_step(self, argv: tuple[str, ...], *, nodes: tuple[str, ...], **_: Any) -> Any:
         """Run a command with one task on one node, as far as its tools are recorded."""
         answer = self.answer(nodes[0], Probe("step", argv[-1], lambda answer: answer))
@@ -380,7 +376,7 @@ class Bench:
             self.machines[node] = Machine(self.case, node, self.folder / node)
         return self.machines[node].answer(probe)
 
-    # what the facts of probed() and fleet_probed() call
+    # what probes give to the facts of a node and of the fleet
 
     def facts(self, asked: Any) -> Any:
         return self.read(self.current, probe_for(asked, self.cluster))
@@ -439,15 +435,22 @@ class Bench:
             "nodes": self.case.nodes,
             "facts": self.facts,
             "fleet_facts": self.fleet_facts,
-            "gpucluster_session": self,
-            "gpucluster_item": self,
+            "session": self,
+            "item": self,
         }
 
     def _fact(self, module: Any, name: str, given: Mapping[str, Any]) -> Any:
         if name in given:
             return given[name]
-        fact: Fact = getattr(module, name, None) or FACTS[name]
-        return fact.function(**{need: self._fact(module, need, given) for need in fact.arguments})
+        return self._made(module, facts_of(module)[name], given)
+
+    def _made(self, module: Any, fact: Fact[Any], given: Mapping[str, Any]) -> Any:
+        names = {it: name for name, it in facts_of(module).items()}
+        if names.get(fact) in given:
+            return given[names[fact]]
+        read = self.fleet_facts if fact.once else self.facts
+        sources = [self._made(module, it, given) if isinstance(it, Fact) else read(it) for it in fact.sources]
+        return fact.function(*sources)
 
 
 def wrong(case: Case, folder: Path) -> list[str]:

@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.kit.framework.framework_config import FrameworkConfig, RanksConfig
     from pytest_gpucluster.kit.framework.framework_step import (
         FrameworkStepRunner,
-        framework_reach,
         framework_runner,
         framework_runners,
     )
@@ -69,15 +68,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.plugin.fixtures import FleetView, NodeView, RunView
     from pytest_gpucluster.run.facts import ItemView
     from pytest_gpucluster.run.session import ClusterSession, Node
-    from pytest_gpucluster.suite import (
-        Tests,
-        fact,
-        fleet_probed,
-        one_item_per,
-        peer_probed,
-        probed,
-        required_section,
-    )
+    from pytest_gpucluster.suite import Tests, given, of_fleet, of_node, of_peers, required_section
 
 # fmt: off
 __all__ = [
@@ -144,17 +135,15 @@ __all__ = [
     "check",
     "conclude",
     "differs",
-    "fact",
-    "fleet_probed",
-    "framework_reach",
     "framework_runner",
     "framework_runners",
+    "given",
     "load_cluster",
     "norm",
-    "one_item_per",
+    "of_fleet",
+    "of_node",
+    "of_peers",
     "payload_command",
-    "peer_probed",
-    "probed",
     "required_section",
     "revised",
     "run_step",

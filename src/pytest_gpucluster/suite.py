@@ -1,41 +1,41 @@
 """What the file test_SUITE.py of a suite declares: facts, and the checks that judge them.
 
-    from pytest_gpucluster.suite import Tests, fact, fleet_probed, probed
+    from pytest_gpucluster.suite import Tests, given, of_fleet, of_node
 
-    gpus = probed(nvidia_smi.GPUS)                               # facts of the item's node
-    uuid_owners = fleet_probed(nvidia_smi.GPUS, gpu.uuid_owners)  # made once from the facts of all nodes
+    gpus = of_node(nvidia_smi.GPUS)                               # what the probe finds on the item's node
+    uuid_owners = of_fleet(nvidia_smi.GPUS)(gpu.uuid_owners)      # made once of {node: what the probe finds}
 
-    @fact(once=True)                                             # made once in a run, of other facts
+    @of_fleet(uuid_owners, given.cluster)                         # made once in a run, of other facts
     def norms(uuid_owners, cluster): ...
 
-    TESTS = Tests(checks, marks=("gpu",))                        # an item test_WHAT of each check SUITE.WHAT of the module
+    TESTS = Tests(checks, marks=("gpu",))                         # an item test_WHAT of each check SUITE.WHAT of the module
 
-The parameters of a fact and of a check name the facts that they need: those of the file, and those of every run
-(plugin/fixtures.py). A check that needs `node`, itself or through a fact, has an item per node.
+The sources of a fact are the arguments of its function: facts, those of every run (`given`, core/given.py), probes, and
+functions of the cluster that return a probe. The parameters of a check name the facts of the file or of `given`. A check
+that needs `given.node`, itself or through a fact, has an item per node.
 
-A fact raises NotApplicable or NotAvailable where the item cannot be judged. Its commands are sent to the nodes in one go
-before the first item: `probed(lambda cluster: ...)` for a probe that depends on the cluster file.
+A fact raises NotApplicable or NotAvailable where the item cannot be judged. The commands of its probes are sent to the
+nodes in one go before the first item.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.config.models import SECTIONS
+from pytest_gpucluster.config.models import SECTIONS, AnyOptional
+from pytest_gpucluster.core import given
 from pytest_gpucluster.core.check import Check
 from pytest_gpucluster.core.errors import NotApplicable
-from pytest_gpucluster.core.fact import Fact
-from pytest_gpucluster.core.probe import Probe
+from pytest_gpucluster.core.scopes import of_fleet, of_node, of_peers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
     from types import ModuleType
 
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.core.fact import Probes
-    from pytest_gpucluster.core.values import OptionalSection
+    from pytest_gpucluster.core.fact import Fact
 
-    AnyProbe = Probe[Any] | Callable[[Cluster], Probe[Any]]
+__all__ = ["Tests", "given", "of_fleet", "of_node", "of_peers", "required_section"]
 
 
 class Tests:
@@ -47,7 +47,7 @@ class Tests:
 
     __test__ = False  # its name is no reason to collect it
 
-    def __init__(self, *modules: ModuleType, marks: Iterable[str], needs: Iterable[str] = ()) -> None:
+    def __init__(self, *modules: ModuleType, marks: Iterable[str], needs: Iterable[Fact[Any]] = ()) -> None:
         self.modules, self.marks, self.needs = modules, tuple(marks), tuple(needs)
 
     def checks(self) -> Iterator[Check[...]]:
@@ -56,80 +56,15 @@ class Tests:
         yield from dict.fromkeys(it for it in values if isinstance(it, Check) and it.item)
 
 
-@overload
-def fact(function: Callable[..., Any]) -> Any: ...
-@overload
-def fact(*, once: bool = False, probes: Probes | None = None) -> Callable[[Callable[..., Any]], Any]: ...
-def fact(function: Any = None, *, once: bool = False, probes: Probes | None = None) -> Any:
-    """Make a fact of a function of other facts, once per item; `@fact(once=True)`: once in a run, as a step must be."""
-    if function is None:
-        return lambda function: Fact(function, once, probes)
-    return Fact(function, once, probes)
-
-
-def one_item_per(values: Callable[[Cluster], Mapping[str, Any]]) -> Any:
-    """Make a fact with several values, {word in the name of the item: value}: a check that needs it has an item of each."""
-    return Fact(values, values=values)
-
-
-class Item(Protocol):
-    """What a fact needs of its item."""
-
-    def facts(self, source: AnyProbe) -> Any:
-        """Return the facts of the item's node."""
-
-    def of_peers(self, source: AnyProbe, reduce: Callable[[dict[str, Any]], Any]) -> Any:
-        """Return reduce({node: facts}) of the nodes that are compared with the item's node."""
-
-
-def probe_for(probe: AnyProbe, cluster: Cluster) -> Probe[Any]:
-    """Return the probe itself, made for this cluster where it is a function of it."""
-    return probe if isinstance(probe, Probe) else probe(cluster)
-
-
-def probed(probe: AnyProbe) -> Any:
-    """Make a fact of what a probe finds on the item's node; `probed(lambda cluster: Probe(...))` reads the cluster file.
-
-    If the node could not provide it, the item ends as 'not checked: why'; if its answer is not understood, as an error.
-    """
-
-    def facts_of_node(node: object, gpucluster_item: Item) -> Any:  # `node` makes an item per node
-        return gpucluster_item.facts(probe)
-
-    return Fact(facts_of_node, probes=_only(probe))
-
-
-def _only(probe: AnyProbe) -> Probes:
-    return lambda cluster, _: (probe_for(probe, cluster),)
-
-
-def fleet_probed(probe: AnyProbe, reduce: Callable[[dict[str, Any]], Any] | None = None) -> Any:
-    """Make a fact of {node: facts} of all nodes that could provide them, or of reduce({node: facts}); once in a run."""
-
-    def facts_of_fleet(fleet_facts: Callable[[AnyProbe], dict[str, Any]]) -> Any:
-        found = fleet_facts(probe)
-        return found if reduce is None else reduce(found)
-
-    return Fact(facts_of_fleet, once=True, probes=_only(probe), compares=True)
-
-
-def peer_probed(probe: AnyProbe, reduce: Callable[[dict[str, Any]], Any]) -> Any:
-    """Make a fact of reduce({node: facts}) of the nodes of the group, partition and architecture of the item's node."""
-
-    def facts_of_peers(gpucluster_item: Item, node: Any) -> Any:
-        return gpucluster_item.of_peers(probe, reduce)
-
-    return Fact(facts_of_peers, probes=_only(probe), compares=True)
-
-
-def required_section(model: type[OptionalSection]) -> Any:
+def required_section(model: type[AnyOptional]) -> Fact[AnyOptional]:
     """Make a fact of the section of this model; without the section the items are not applicable."""
 
-    def section(cluster: Cluster) -> OptionalSection:
+    @of_fleet(given.cluster)
+    def section(cluster: Cluster) -> AnyOptional:
         found = cluster.section(model)
         if found is None:
             key = SECTIONS[model]
             raise NotApplicable(f"the cluster file has no section `{key}` (add `{key}:`)")
         return found
 
-    return Fact(section, once=True)
+    return section

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from argparse import Namespace
 from typing import TYPE_CHECKING
 
 import forked
@@ -14,8 +15,7 @@ from plugin_helpers import cluster_file, run_pytest
 from sandbox_helpers import environment
 from suite_wheel import install_suite
 
-from pytest_gpucluster import SuiteError
-from pytest_gpucluster.core.registry import Suite, suites
+from pytest_gpucluster.core.registry import Suite, SuitePart, parts_of_suites, suites
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,9 +54,9 @@ def fans(hostname):
 """,
     "test_made_up.py": """
 from gpucluster_made_up import checks
-from pytest_gpucluster.api import Probe, Tests, probed, text_of
+from pytest_gpucluster.api import Probe, Tests, of_node, text_of
 
-hostname = probed(Probe("hostname", "hostname", lambda answer: text_of(answer).strip()))
+hostname = of_node(Probe("hostname", "hostname", lambda answer: text_of(answer).strip()))
 TESTS = Tests(checks, marks=("made_up",))
 """,
 }
@@ -67,21 +67,32 @@ def with_made_up(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {"PYTHONPATH": str(install_suite(tmp_path_factory.mktemp("wheel"), "made_up", MADE_UP))}
 
 
-def parts(suite: Suite) -> list[str]:
+PARTS = [name for name, part in vars(Suite).items() if isinstance(part, SuitePart)]
+
+
+def parts(suite: Suite) -> list[object]:
     works = [work.part for work in (suite.before_allocation, suite.before_first_test) if work is not None]
-    named = [*suite.settings.values(), suite.section, suite.profile_rows, *suite.hooks.values()]
-    return [*works, *filter(None, named)]
+    named = [vars(suite)[name] for name in PARTS]
+    return [*works, *suite.settings.values(), *filter(None, named)]
 
 
 def test_what_a_suite_registers_is_there() -> None:
     for suite in suites():
         assert all(suite.load(part) is not None for part in parts(suite)), suite.name
-        assert suite.hook("no such hook") is None
         assert suite.markers[0].partition(":")[0] == suite.name
     pages = {str(page.relative_to(ROOT)) for page in (ROOT / "docs" / "suites").glob("*.md")}
     assert pages == {suite.page for suite in suites()}
-    with pytest.raises(SuiteError, match="no hook is called on_requests"):
-        Suite("a", (), hooks={"on_requests": "options"})
+    assert {name for suite in suites() for name in PARTS if vars(suite)[name]} > {"section", "on_request"}
+
+
+def test_a_part_is_imported_where_it_is_read() -> None:
+    suite = Suite("pytest_gpucluster.suites.mpi", (), tried="draft:gone", draft=lambda _: ["mpi: {}"])
+    assert suite.idle is None
+    assert suite.draft is not None
+    with pytest.raises(AttributeError, match="gone"):
+        _ = suite.tried
+    of_all = next(parts_of_suites(lambda one: one.on_request))
+    assert of_all.requested(Namespace(burnin_time="1h", burnin_resume=None, markexpr=""))
 
 
 @pytest.mark.thorough

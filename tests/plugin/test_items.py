@@ -25,18 +25,20 @@ if TYPE_CHECKING:
 NODES = [f"gpu0{number}" for number in range(1, 5)]
 # the same tests as the file of a suite and as ordinary tests of a site
 OF_SUITE = """
-from pytest_gpucluster.suite import Tests, fact
+from pytest_gpucluster.suite import Tests, given, of_fleet, of_node
 
-once = fact(once=True)
 TESTS = Tests(marks=("made",))
 """
 OF_SITE = """
 import pytest
 
-fact, once = pytest.fixture, pytest.fixture(scope="session")
-node = once(lambda gpucluster_node: gpucluster_node)
-cluster = once(lambda gpucluster: gpucluster.cluster)
-measure = fact(lambda gpucluster_item: gpucluster_item.measure)
+class given:
+    node = cluster = None
+
+of_node, of_fleet = (lambda _: pytest.fixture), (lambda _: pytest.fixture(scope="session"))
+node = of_fleet(None)(lambda gpucluster_node: gpucluster_node)
+cluster = of_fleet(None)(lambda gpucluster: gpucluster.cluster)
+measure = of_node(None)(lambda gpucluster_item: gpucluster_item.measure)
 """
 EVERYTHING = """
 import logging
@@ -48,29 +50,29 @@ import pytest
 from pytest_gpucluster.core.errors import NotAvailable
 
 
-@fact
+@of_node(given.node)
 def chatty(node):
     print("in the fact of", node)
     logging.getLogger("site").warning("logged in the fact")
     return node.name
 
 
-@fact
+@of_node(given.node)
 def nothing(node):
     raise NotAvailable("the fact has nothing")
 
 
-@fact
+@of_node(given.node)
 def broken(node):
     raise RuntimeError("the fact breaks")
 
 
-@once
+@of_fleet(given.cluster)
 def wide(cluster):
     raise RuntimeError("nothing wide")
 
 
-@once
+@of_fleet(given.cluster)
 def cleaned(cluster):
     yield 1
     print("cleaned up")
@@ -182,10 +184,10 @@ def wire(wires, cluster):
 SUITE = """
 from gpucluster_made import checks
 
-from pytest_gpucluster.suite import Tests, one_item_per, fact
+from pytest_gpucluster.suite import Tests, given, of_fleet, of_node
 
-shown = fact(lambda node: f"worn on {node}")
-wires = one_item_per(lambda cluster: {"tcp": 1, "ib": 2})
+shown = of_node(given.node)(lambda node: f"worn on {node}")
+wires = of_node(each=lambda cluster: {"tcp": 1, "ib": 2})
 TESTS = Tests(checks, marks=("made",))
 """
 
@@ -211,8 +213,8 @@ def test_each_check_has_an_item_per_node_or_value(sandbox: Sandbox, tmp_path: Pa
     [
         (SUITE.replace("shown =", "other ="), "made.sound needs 'shown', which is no fact of its suite"),
         (
-            SUITE.replace("fact(lambda node: ", "fact(once=True)(lambda node: "),
-            "made.sound: the fact 'shown' is made once in a run and needs 'node'",
+            SUITE.replace("of_node(given.node)", "of_fleet(given.node)"),
+            "a fact of the fleet has 'node' as a source, which each item has of its own",
         ),
     ],
 )
@@ -224,17 +226,17 @@ def test_a_fact_that_fails_is_an_error(sandbox: Sandbox, tmp_path: Path, facts: 
 
 
 CLEANS = """
-from pytest_gpucluster.suite import Tests, fact
+from pytest_gpucluster.suite import Tests, given, of_fleet
 
 
-@fact(once=True)
+@of_fleet(given.fleet)
 def first(fleet):
     yield 1
     print("\\nfirst is cleaned up on", len(fleet.ask("true")), "nodes")
     raise OSError("no space")
 
 
-@fact(once=True)
+@of_fleet(first)
 def second(first):
     yield 2
     print("\\nsecond is cleaned up")

@@ -92,7 +92,7 @@ from pytest_gpucluster.api import Action, Finding, Judgement, NotAvailable, Payl
     "test_deepspeed.py": """
 from functools import cached_property
 import pytest
-from pytest_gpucluster.api import FrameworkStepRunner, PayloadResult, Tests, fact, framework_runner, framework_runners, required_section
+from pytest_gpucluster.api import FrameworkStepRunner, PayloadResult, Tests, framework_runner, framework_runners, of_node, required_section
 from gpucluster_deepspeed import DeepspeedConfig, checks
 """,
 }

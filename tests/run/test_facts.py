@@ -42,15 +42,15 @@ def second(kernel):
 """
 COUNTED = """
 from gpucluster_made import checks
-from pytest_gpucluster.suite import Tests, fact, probed
+from pytest_gpucluster.suite import Tests, given, of_node
 
-kernel = probed(checks.KERNEL)
-read_later = fact(lambda gpucluster_item: lambda: gpucluster_item.facts(checks.KERNEL))
+kernel = of_node(checks.KERNEL)
+read_later = of_node(given.item)(lambda item: lambda: item.facts(checks.KERNEL))
 TESTS = Tests(checks, marks=("made",))
 
 
-def test_released(gpucluster_session):
-    assert not any(gpucluster_session.facts._facts.values())
+def test_released(session):
+    assert not any(session.facts._facts.values())
 
 
 def test_read_again(node, read_later):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from questions import Question, asked
 
 from pytest_gpucluster.core.probe import Probe
-from pytest_gpucluster.suite import Tests, probed
+from pytest_gpucluster.suite import Tests, of_node
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,7 +94,7 @@ QUESTIONS = asked()[0]
 MADE: dict[str, Any] = {}
 for each in QUESTIONS:
     same = [question for question in QUESTIONS if kind(question) == kind(each)]
-    MADE.setdefault(kind(each), probed(reader(kind(each), same)))
+    MADE.setdefault(kind(each), of_node(reader(kind(each), same)))
     MADE[f"test_{each.name}"] = judge(each)
 globals().update(MADE)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from questions import Question, asked
 
 from pytest_gpucluster.core.probe import Probe
-from pytest_gpucluster.suite import Tests, probed
+from pytest_gpucluster.suite import Tests, of_node
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,7 @@ def judge(question: Question) -> Callable[..., None]:
 
 MADE: dict[str, Any] = {}
 for each in asked()[0]:
-    MADE[each.name] = probed(Probe(each.name, each.command, text_of))
+    MADE[each.name] = of_node(Probe(each.name, each.command, text_of))
     MADE[f"test_{each.name}"] = judge(each)
 globals().update(MADE)
 

@@ -343,7 +343,7 @@ def judge_pairs(store: CampaignStore, campaign: Campaign) -> list[PairJudgement]
 
 def judgements(campaign: Campaign, found: Mapping[str, Sequence[PairResult]]) -> list[PairJudgement]:
     """Return what pairs show, by suite. `found`: suite -> what pairs have measured."""
-    hooks = {suite.name: suite.hook("pair_results") for suite in suites() if suite.name in found}
+    hooks = {suite.name: suite.pair_results for suite in suites() if suite.name in found}
     return [judge(campaign.nodes, found[name]) for name, judge in hooks.items() if judge is not None]
 
 

@@ -209,9 +209,7 @@ def _unproved(run: Run, node: str) -> str:
 def _pairs(run: Run, group: RunGroup, kind: Kind, of_cluster: tuple[str, str]) -> dict[str, list[PairResult]]:
     """Return what pairs have measured; a group of two that failed without a measurement is a pair with a problem."""
     found: dict[str, list[PairResult]] = {}
-    judging = [
-        suite.name for suite in suites() if "pair_results" in suite.hooks and suite.name in kind.suites
-    ]
+    judging = [suite.name for suite in suites() if suite.pair_results and suite.name in kind.suites]
     for suite in judging:
         found[suite] = list(_measured(run, suite))
         failed_here = any(result.check.startswith(f"{suite}.") for result in _red(run, "")[:1])

@@ -108,20 +108,26 @@ def _connect(name: str | None, nodes: str | None) -> tuple[Cluster | None, Slurm
 
 def _files(cluster: Cluster | None) -> list[Leftover]:
     from pytest_gpucluster.cluster.slurm import leftovers
-    from pytest_gpucluster.core.registry import suite_hooks
+    from pytest_gpucluster.core.registry import parts_of_suites
 
     shared = (
-        [folder for found in suite_hooks("leftover_folders") for folder in found(cluster)] if cluster else []
+        [
+            folder
+            for found in parts_of_suites(lambda suite: suite.leftover_folders)
+            for folder in found(cluster)
+        ]
+        if cluster
+        else []
     )
-    local = [one for found in suite_hooks("local_leftovers") for one in found()]
+    local = [one for found in parts_of_suites(lambda suite: suite.local_leftovers) for one in found()]
     return [*leftovers.folders(*shared), *local]
 
 
 def _elsewhere(cluster: Cluster, results: _Results) -> None:
     """Take what suites find outside of Slurm and of the folders."""
-    from pytest_gpucluster.core.registry import suite_hooks
+    from pytest_gpucluster.core.registry import parts_of_suites
 
-    for found in suite_hooks("leftovers"):
+    for found in parts_of_suites(lambda suite: suite.leftovers):
         try:
             results.take(found(cluster))
         except GpuClusterError as error:
@@ -142,7 +148,7 @@ def _on_nodes(
 ) -> Iterator[Leftover]:
     from pytest_gpucluster.cluster.channel.channel import Fleet
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
-    from pytest_gpucluster.core.registry import suite_hooks
+    from pytest_gpucluster.core.registry import parts_of_suites
 
     progress = partial(print, file=sys.stderr) if results.json else print
     with (
@@ -150,7 +156,7 @@ def _on_nodes(
         Fleet.over_slurm(slurm, held) as fleet,
     ):
         problems: list[str] = []
-        for read in suite_hooks("node_leftovers"):
+        for read in parts_of_suites(lambda suite: suite.node_leftovers):
             found, unread = read(slurm, fleet, cluster)
             problems += unread
             yield from found

@@ -214,22 +214,22 @@ def _nodes_of_job() -> tuple[str, ...]:
 
 def _measure_pairs(args: argparse.Namespace, found: GateResult) -> None:
     from pytest_gpucluster.cluster.transport import LocalTransport
-    from pytest_gpucluster.core.registry import suite_hooks
+    from pytest_gpucluster.core.registry import parts_of_suites
 
     nodes = _nodes_of_job()
     device = "cpu" if found.simulated else "cuda"
     seconds = _seconds("--fabric", args.fabric)
-    for pairs in suite_hooks("job_pairs"):
+    for pairs in parts_of_suites(lambda suite: suite.job_pairs):
         for line in pairs.measure(nodes, seconds, args.python, device, LocalTransport(inherit=True)):
             print(f"{found.node}: {line}", flush=True)
 
 
 def _collect() -> int:
     """Read the lines of a job's gates from stdin; print srun's option without the bad nodes, and why each is bad."""
-    from pytest_gpucluster.core.registry import suite_hooks
+    from pytest_gpucluster.core.registry import parts_of_suites
     from pytest_gpucluster.gate.collect import collect
 
-    together = [pairs.bad_nodes for pairs in suite_hooks("job_pairs")]
+    together = [pairs.bad_nodes for pairs in parts_of_suites(lambda suite: suite.job_pairs)]
     found = collect(sys.stdin, _nodes_of_job(), together)
     for node, why in found.bad.items():
         print(f"{node}: {why}", file=sys.stderr)

@@ -39,7 +39,7 @@ from pytest_gpucluster.cli.output import print_json, print_table
 from pytest_gpucluster.cli.run_command import run_command
 from pytest_gpucluster.config import json_schema
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, SandboxError
-from pytest_gpucluster.core.registry import suite_hooks
+from pytest_gpucluster.core.registry import parts_of_suites
 from pytest_gpucluster.core.secure_tempfile import group_id, temporary_folder
 from pytest_gpucluster.core.text import count
 from pytest_gpucluster.report.atomic_write import write_whole
@@ -164,7 +164,7 @@ def _pmi(slurm: Slurm) -> Pmi | None:
 def _outputs(slurm: Slurm) -> dict[tuple[str, ...], str]:
     """Return what the commands print from which suites draft their sections; those that fail are left out."""
     found = {}
-    for commands in suite_hooks("draft_commands"):
+    for commands in parts_of_suites(lambda suite: suite.draft_commands):
         for command in commands(slurm.config()):
             with contextlib.suppress(GpuClusterError):
                 found[command] = slurm.run(*command)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import GpuClusterError, SlurmError
-from pytest_gpucluster.core.registry import suite_hooks
+from pytest_gpucluster.core.registry import parts_of_suites
 from pytest_gpucluster.kit.node import node_facts
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def survey(cluster: Cluster, nodes: str | None, known: Survey, progress: Callabl
 
     `nodes`: a hostlist of some of them; `progress` gets each step, and each node that was not queried with the reason.
     """
-    probes = [probe for found in suite_hooks("draft_probes") for probe in found]
+    probes = [probe for found in parts_of_suites(lambda suite: suite.draft_probes) for probe in found]
     commands = {probe.command: probe.timeout for probe in probes}
     answers: dict[str, dict[str, Answer]] = {command: {} for command in commands}
     lost: dict[str, Explanation] = {}

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.cli.codes import codes_of
 from pytest_gpucluster.cli.command import each, leaves
 from pytest_gpucluster.config import json_schema
-from pytest_gpucluster.core import former_names
+from pytest_gpucluster.core import former_names, given
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.part import KINDS
-from pytest_gpucluster.core.registry import HOOKS, Suite, suites
+from pytest_gpucluster.core.registry import Suite, suites
 from pytest_gpucluster.plugin.items import FIXTURES
 
 if TYPE_CHECKING:
@@ -172,13 +172,17 @@ def _fixtures() -> Iterator[str]:
 
 
 def _facts() -> Iterator[str]:
-    from pytest_gpucluster.plugin import fixtures  # only the reference needs pytest
+    from pytest_gpucluster.plugin.fixtures import RunView  # only the reference needs pytest
+    from pytest_gpucluster.run.facts import ItemView
 
     yield from ("## Facts of every run", "")
-    yield "For suites: parameters of their checks and facts. A check that needs `node`, itself or through a fact, runs once per node."
+    yield "For suites: `given.NAME`, sources of their facts; and parameters of their checks by their names. A check that needs"
+    yield "`node`, itself or through a fact, runs once per node."
     yield from ("", "| fact | made once in | what it is |", "|---|---|---|")
-    for name, fact in fixtures.FACTS.items():
-        yield _row(f"`{name}`", "run" if fact.once else "item", _flat(fact.function.__doc__ or ""))
+    for name, fact in given.FACTS.items():
+        about = fact.function if inspect.isfunction(fact.function) else getattr(ItemView, name, None)
+        about = about or getattr(RunView, name)
+        yield _row(f"`{name}`", "run" if fact.once else "item", _flat(about.__doc__ or ""))
     yield ""
 
 
@@ -212,13 +216,11 @@ def _suite() -> Iterator[str]:
     yield "`SUITE = Suite(__name__, ...)` in the `__init__.py` of its package. A part is a class or function of the package, or"
     yield 'its name as a text "MODULE:NAME", imported where it is first needed.'
     yield ""
-    yield from ("| argument of `Suite` | what it is |", "|---|---|")
+    yield from ("| argument of `Suite` | type | what it is |", "|---|---|---|")
     fields = re.findall(r"^(\w+): (.*?)(?=^\w+: |\Z)", inspect.getdoc(Suite) or "", re.MULTILINE | re.DOTALL)
     for name, about in fields:
-        yield _row(f"`{name}`", _flat(about))
-    yield from ("", "| key of `hooks` | what it is |", "|---|---|")
-    for name, about in HOOKS.items():
-        yield _row(f"`{name}`", about)
+        kind = re.sub(r"SuitePart\[(.*)\]", r"\1", Suite.__annotations__.get(name, ""))
+        yield _row(f"`{name}`", kind and f"`{kind}`", _flat(about))
     yield from (
         "",
         "| in `pytest_gpucluster.kit.payloads.prelude`, for payloads | what it does |",

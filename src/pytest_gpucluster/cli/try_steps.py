@@ -161,7 +161,7 @@ def _judged(
     found = step.found
     if group.profile.simulated and found.devices == 0:
         found = replace(found, devices=gpus)  # torch sees no simulated GPU
-    judge = suite.hook("tried") or _by_needs
+    judge = suite.tried or _by_needs
     runs, missing = judge(suite, section, found, gpus)
     if "2 nodes" in suite.needs:
         partition = group.partition or cluster.slurm.partition

@@ -124,7 +124,7 @@ def blind_spots(stated: Mapping[str, Any]) -> Iterator[str]:
     """Yield what a run with this file cannot find: the lists of settings that it leaves empty, each with what its check proves."""
     yield "# What a run with this file cannot find, since these keys are not stated:"
     import_checks()
-    models = {suite.name: suite.load(suite.section) for suite in suites() if suite.section}
+    models = {suite.name: suite.section for suite in suites() if suite.section}
     seen = set()
     for check in CHECKS.values():
         section, _, key = check.setting.partition(".")
@@ -217,7 +217,7 @@ def _slurm(partitions: set[str], conf: str | None, nodes: Sequence[DraftNode]) -
 
 def _drafted(suite: Suite, survey: Survey) -> Sequence[str]:
     """Return what a suite drafts; SuiteError for a text instead of lines, which would become a line for each letter."""
-    lines: Sequence[str] = suite.load(suite.draft or "")(survey)
+    lines = suite.draft(survey) if suite.draft else ()
     if isinstance(lines, str):
         raise SuiteError(f"the suite {suite.name}: its draft is a text; it must be a list of lines")
     return lines
@@ -225,7 +225,7 @@ def _drafted(suite: Suite, survey: Survey) -> Sequence[str]:
 
 def _section(suite: Suite, survey: Survey) -> str:
     """Return the section of a suite that is enabled by one: itself if it can run as it is, else a comment with what lacks."""
-    if not suite.section or not issubclass(suite.load(suite.section), OptionalSection):
+    if not suite.section or not issubclass(suite.section, OptionalSection):
         return ""
     packages = [word for word in suite.needs if word in suite.frameworks]
     missing = [f"needs {suite.stated}"] if suite.stated else []

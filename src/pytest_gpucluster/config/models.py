@@ -67,12 +67,12 @@ Row = TypeVar("Row", bound=ProfileRow)
 # the models that the suites register, and the keys of the cluster file, or of a profile, that hold them
 SECTIONS: dict[type[SuiteSection], str] = dict(
     sorted(
-        ((suite.load(suite.section), suite.name) for suite in suites() if suite.section),
+        ((suite.section, suite.name) for suite in suites() if suite.section),
         key=lambda one: (one[0].order, one[1]),
     )
 )
 PROFILE_ROWS: dict[type[ProfileRow], str] = {
-    suite.load(suite.profile_rows): suite.name for suite in suites() if suite.profile_rows
+    suite.profile_rows: suite.name for suite in suites() if suite.profile_rows
 }
 
 

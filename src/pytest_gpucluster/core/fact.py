@@ -1,11 +1,10 @@
-"""A fact: a value that checks judge, made by a function whose parameters name other facts."""
+"""A fact: a value that checks judge, made by a function of other facts and of what probes find."""
 
 from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,30 +14,44 @@ if TYPE_CHECKING:
     Probes = Callable[[Any, Sequence[str]], Iterable[Probe[Any]]]
 
 
-@dataclass(frozen=True, eq=False)
-class Fact:
-    """A value that checks judge: its function, whose parameters name other facts, and when it is made.
+T = TypeVar("T")
 
-    `once`: it is made once in a run, of facts that are too; a generator function yields it and cleans up at the end of the run.
-    `probes`: a function (Cluster, names of the nodes under test) of the probes whose commands it needs.
-    `compares`: it is made of the facts of several nodes: the baseline of a gate holds their answers.
-    `values`: it has no function; each item has one of these values, by the word in the item's name: a function of the Cluster.
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Fact(Generic[T]):
+    """A value that checks judge: its function, and the sources of the arguments, which are other facts or probes.
+
+    `once`: it is of the fleet, made once in a run; a generator function yields it and cleans up at the end of the run.
+    `needs`: the facts that are made before. `probes`: a function (Cluster, names of the nodes under test) of the probes
+    whose commands are sent before the first test. `values`: it has no function; each item has one of these values, by the
+    word in the item's name: a function of the Cluster.
     """
 
     function: Callable[..., Any]
+    sources: tuple[Any, ...] = ()
     once: bool = False
+    needs: tuple[Fact[Any], ...] = ()
     probes: Probes | None = None
     values: Callable[[Any], Mapping[str, Any]] | None = None
-    compares: bool = False
 
-    @cached_property
-    def arguments(self) -> tuple[str, ...]:
-        """The names of the facts that it needs."""
-        return arguments_of(self.function)
+    def __call__(self, *args: Any) -> Any:
+        """Make it of these values of its sources."""
+        return self.function(*args)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Make it of these facts."""
-        return self.function(*args, **kwargs)
+
+def in_order(facts: Iterable[Fact[Any]]) -> list[Fact[Any]]:
+    """Return facts and all that they need, in the order in which they are made."""
+    found: dict[Fact[Any], None] = {}
+
+    def add(fact: Fact[Any]) -> None:
+        if fact not in found:
+            for needed in fact.needs:
+                add(needed)
+            found[fact] = None
+
+    for fact in facts:
+        add(fact)
+    return [*found]
 
 
 def arguments_of(function: Callable[..., Any]) -> tuple[str, ...]:

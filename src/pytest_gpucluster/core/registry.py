@@ -1,7 +1,7 @@
 """What a suite registers: an entry point `NAME = PACKAGE` in the group pytest_gpucluster.suites, and SUITE in PACKAGE/__init__.py.
 
-A part is named "MODULE:OBJECT", a module of the suite's folder, or of the kit by its full name, and imported where it
-is first needed: a run of one suite does not pay for the modules of the others. It may also be the object itself.
+A part is the object itself or its name "MODULE:OBJECT", imported where it is read: a run of one suite does not pay for
+the modules of the others.
 """
 
 from __future__ import annotations
@@ -12,21 +12,45 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from pytest_gpucluster import SuiteError, suite_packages
 from pytest_gpucluster.core import redact
 from pytest_gpucluster.core.sanitize import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from argparse import Namespace
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from pytest_gpucluster.cluster.channel.channel import Channel
+    from pytest_gpucluster.cluster.slurm.client import Slurm
+    from pytest_gpucluster.cluster.slurm.leftovers import Leftover
+    from pytest_gpucluster.config.models import Cluster
+    from pytest_gpucluster.core.check import Verdict
+    from pytest_gpucluster.core.probe import Probe
+    from pytest_gpucluster.core.survey import Software, Survey
+    from pytest_gpucluster.core.values import ProfileRow, SuiteSection
+    from pytest_gpucluster.kit.suite_work import (
+        BeforeRelease,
+        Contradiction,
+        JobPairs,
+        LateCheck,
+        Leftovers,
+        Limit,
+        OnRequest,
+        PairJudgement,
+        PairResult,
+        Submission,
+    )
+    from pytest_gpucluster.run.session import ClusterSession
 
 KIT = "pytest_gpucluster.kit."
-Part = Any  # the object itself, or its name "MODULE:OBJECT"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Work:
+class Work(Generic[T]):
     """Work of a suite before its tests, done in runs that have a test with this fixture.
 
     `needs_nodes`: a test with the fixture makes the run allocate nodes. Otherwise, in a run without nodes, the fixture
@@ -35,56 +59,37 @@ class Work:
     """
 
     fixture: str
-    part: Part
+    part: T | str
     needs_nodes: bool = True
     option: str = ""
     first: bool = False
 
-    def wanted(self, option: Any) -> bool:
+    def wanted(self, option: Namespace) -> bool:
         """Return whether the parsed options of pytest ask for the work."""
         return not self.option or bool(getattr(option, self.option))
 
 
-# what a suite may have beside its checks -> what it is and when it is called
-HOOKS = {
-    "after_release": "a LateCheck, which is judged after the nodes were released",
-    "before_release": "a function (run, *, hurry) that removes what steps have left on the nodes; it returns lines that say "
-    "what stays. `hurry`: the run was stopped",
-    "check_options": "a function of the parsed options of pytest; it raises ConfigError for a value of `options` that is "
-    "refused",
-    "contradictions": "a function of the run; it returns {nodes of a group: Contradiction} where all nodes contradict their "
-    "profile, whose checks are then not judged",
-    "draft_commands": "a function of Slurm's configuration, {key: value}; it returns the commands whose output the survey "
-    "has if `gpucluster init` runs where Slurm does",
-    "draft_probes": "the probes whose answers the survey has if `gpucluster init` queries the nodes",
-    "idle": "a function (slurm, cluster); it returns why a run that does not select the suite by name leaves it out, since "
-    "nothing on this cluster is there to be tested; '' otherwise",
-    "job_pairs": "a module; what the gates of a job measure together, and which nodes are bad by it",
-    "known_cause": "a function (verdict, session, node or '') of a check of any suite that did not pass; it returns the "
-    "verdict with the cause that the facts of this suite give, else the same one",
-    "least_limits": "a function of the cluster; it returns {limit of a process: (what nodes must have at least, a function "
-    "that shows such a value)}",
-    "leftover_folders": "a function of the cluster; it returns the folders, beside the temporary ones of this machine, in "
-    "which a run that was killed may have left folders",
-    "leftovers": "a function of the cluster; it returns a list of Leftover (cluster/slurm/leftovers.py) with what killed "
-    "runs left outside of Slurm and of these folders, or raises GpuClusterError if it could not be read",
-    "local_leftovers": "a function; it returns a list of Leftover, files on this machine; every run removes them",
-    "node_leftovers": "a function (slurm, fleet, cluster); it returns a list of Leftover on the nodes, of jobs that have ended, and "
-    "a list of what could not be read",
-    "not_applicable": "a function of the cluster; it returns {check: why it does not apply there}",
-    "on_request": "a module; the tests of the suite run only if a run selects them",
-    "pair_results": "a function (nodes, pairs) of all pairs of a campaign that the suite has measured, each a PairResult; it "
-    "returns a PairJudgement: bad nodes, bad links, pairs to measure next",
-    "simulated_payload": "a function; it returns the program that the sandbox runs on simulated devices instead of the "
-    "suite's payload",
-    "tried": "a function (suite, section, Software of core/survey.py, GPUs); it returns what the suite would run on a node, "
-    "and what is missing; by default that are the `frameworks`",
-}
+class SuitePart(Generic[T]):
+    """An argument of `Suite` that may be a name, "MODULE:OBJECT": read as an attribute, it is imported."""
+
+    def __set_name__(self, _: type[Suite], name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, suite: None, _: type[Suite]) -> None: ...
+    @overload
+    def __get__(self, suite: Suite, _: type[Suite]) -> T | None: ...
+    def __get__(self, suite: Suite | None, _: type[Suite]) -> T | None:
+        part: T | str | None = vars(suite)[self._name] if suite is not None else None
+        return suite.load(part) if suite is not None and part is not None else None
+
+    def __set__(self, suite: Suite, part: T | str | None) -> None:
+        vars(suite)[self._name] = part
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Suite:
-    """One suite. The signatures of the parts and hooks are in kit/suite_work.py.
+    """What a suite is, and what else it does than to check. Types of the parts: kit/suite_work.py.
 
     markers: lines "NAME: meaning" as pytest takes them; a literal, since the plugin reads it without an import.
     order: the place among the suites; a literal too. Suites of the same order stand by name.
@@ -106,14 +111,38 @@ class Suite:
     invalid value}.
     draft: a function of the Survey; it returns a list of lines, the suite's part of a drafted cluster file.
     documentation: the address of the suite's page, where it is not shipped with this package.
-    hooks: {a name of HOOKS: the part that is called there}.
+    after_release: judged after the nodes were released.
+    before_release: removes what steps have left on the nodes; returns lines that say what stays.
+    check_options: raises ConfigError for a value of `options` that is refused.
+    contradictions: returns {nodes of a group: Contradiction} where all nodes contradict their profile, whose checks are then
+    not judged.
+    draft_commands: takes Slurm's configuration; returns the commands whose output the survey has if `gpucluster init` runs
+    where Slurm does.
+    draft_probes: the probes whose answers the survey has if `gpucluster init` queries the nodes.
+    idle: returns why a run that does not select the suite by name leaves it out, since nothing on this cluster is there to be
+    tested; '' otherwise.
+    job_pairs: what the gates of a job measure together, and which nodes are bad by it.
+    known_cause: takes the verdict of a check of any suite that did not pass, and its node or ''; returns it with the cause that
+    the facts of this suite give, else as it is.
+    least_limits: returns {limit of a process: (what nodes must have at least, a function that shows such a value)}.
+    leftover_folders: returns the folders, beside the temporary ones of this machine, in which a run that was killed may have
+    left folders.
+    leftovers: returns what killed runs left outside of Slurm and of these folders; GpuClusterError if it cannot be read.
+    local_leftovers: returns files on this machine, which every run removes.
+    node_leftovers: returns what ended jobs left on the nodes, and what could not be read.
+    not_applicable: returns {check: why it does not apply to the cluster}.
+    on_request: the tests of the suite run only if a run selects them.
+    pair_results: takes the nodes and all pairs of a campaign that the suite has measured.
+    simulated_payload: returns the program that the sandbox runs on simulated devices instead of the suite's payload.
+    tried: takes the suite, its section, the software and the GPUs of a node; returns what the suite would run there, and what
+    is missing; by default that are the `frameworks`.
     """
 
     package: str
     markers: tuple[str, ...]
     order: int = 100
-    section: Part | None = None
-    profile_rows: Part | None = None
+    section: SuitePart[type[SuiteSection]] = SuitePart()
+    profile_rows: SuitePart[type[ProfileRow]] = SuitePart()
     frameworks: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     stated: str = ""
@@ -123,19 +152,31 @@ class Suite:
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     again: tuple[str, ...] = ()
     resume: str = ""
-    settings: Mapping[str, Part] = field(default_factory=dict)
-    before_allocation: Work | None = None
-    before_first_test: Work | None = None
-    draft: Part | None = None
+    settings: Mapping[str, Callable[[Cluster], object] | str] = field(default_factory=dict)
+    before_allocation: Work[Callable[[Slurm, Cluster], Submission | None]] | None = None
+    before_first_test: Work[Callable[[ClusterSession], object]] | None = None
+    draft: SuitePart[Callable[[Survey], Sequence[str]]] = SuitePart()
     documentation: str = ""
-    hooks: Mapping[str, Part] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        """Refuse a hook that nothing calls."""
-        if strange := self.hooks.keys() - HOOKS.keys():
-            raise SuiteError(
-                f"{self.package}: no hook is called {', '.join(sorted(strange))}: {', '.join(HOOKS)}"
-            )
+    after_release: SuitePart[LateCheck] = SuitePart()
+    before_release: SuitePart[BeforeRelease] = SuitePart()
+    check_options: SuitePart[Callable[[Namespace], None]] = SuitePart()
+    contradictions: SuitePart[Callable[[ClusterSession], Mapping[str, Contradiction]]] = SuitePart()
+    draft_commands: SuitePart[Callable[[Mapping[str, str]], Iterable[tuple[str, ...]]]] = SuitePart()
+    draft_probes: SuitePart[Sequence[Probe[Any]]] = SuitePart()
+    idle: SuitePart[Callable[[Slurm, Cluster], str]] = SuitePart()
+    job_pairs: SuitePart[JobPairs] = SuitePart()
+    known_cause: SuitePart[Callable[[Verdict, ClusterSession, str], Verdict]] = SuitePart()
+    least_limits: SuitePart[Callable[[Cluster], Mapping[str, Limit]]] = SuitePart()
+    leftover_folders: SuitePart[Callable[[Cluster], Iterable[Path]]] = SuitePart()
+    leftovers: SuitePart[Callable[[Cluster], list[Leftover]]] = SuitePart()
+    local_leftovers: SuitePart[Callable[[], list[Leftover]]] = SuitePart()
+    node_leftovers: SuitePart[Callable[[Slurm, Channel, Cluster], Leftovers]] = SuitePart()
+    not_applicable: SuitePart[Callable[[Cluster], Mapping[str, str]]] = SuitePart()
+    on_request: SuitePart[OnRequest] = SuitePart()
+    pair_results: SuitePart[Callable[[Sequence[str], Sequence[PairResult]], PairJudgement]] = SuitePart()
+    simulated_payload: SuitePart[Callable[[], str]] = SuitePart()
+    tried: SuitePart[Callable[[Suite, Any, Software, int], tuple[str, list[str]]]] = SuitePart()
 
     @property
     def programs(self) -> tuple[str, ...]:
@@ -153,15 +194,12 @@ class Suite:
         """The documentation page."""
         return self.documentation or f"docs/suites/{self.name.replace('_', '-')}.md"
 
-    def load(self, part: Part) -> Any:
-        """Import a part that is named."""
+    def load(self, part: T | str) -> T:
+        """Import a part that is named "MODULE:OBJECT", a module of the suite's folder, or of the kit by its full name."""
         if not isinstance(part, str):
             return part
-        return pkgutil.resolve_name(part if part.startswith(KIT) else f"{self.package}.{part}")
-
-    def hook(self, name: str) -> Any:
-        """Return what the suite has for this hook, imported; None if it has nothing."""
-        return self.load(self.hooks[name]) if name in self.hooks else None
+        found: T = pkgutil.resolve_name(part if part.startswith(KIT) else f"{self.package}.{part}")
+        return found
 
 
 def import_checks() -> None:
@@ -179,9 +217,9 @@ def suites() -> tuple[Suite, ...]:
     return tuple(sorted(found, key=lambda suite: (suite.order, suite.name)))
 
 
-def suite_hooks(name: str) -> Iterator[Any]:
-    """Yield what suites have for this hook, in their order."""
-    return (suite.hook(name) for suite in suites() if name in suite.hooks)
+def parts_of_suites(read: Callable[[Suite], T | None]) -> Iterator[T]:
+    """Yield a part of each suite that has it, in their order: `parts_of_suites(lambda suite: suite.idle)`."""
+    return (part for suite in suites() if (part := read(suite)) is not None)
 
 
 def _suite(name: str, package: str) -> Suite:

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
-from pytest_gpucluster.core import hostlist, safe_json
+from pytest_gpucluster.core import given, hostlist, safe_json
 from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.fact import in_order
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.gate import files
 from pytest_gpucluster.gate.shared import decoded, encoded
@@ -134,6 +135,6 @@ def _compared(session: ClusterSession, nodes: tuple[str, ...]) -> Iterator[Probe
     """Yield the probes of the suites that are imported, whose facts are those of several nodes."""
     for suite in suites():
         module = sys.modules.get(f"{suite.package}.test_{suite.name}")
-        for fact in facts_of(module).values() if module is not None else ():
-            if fact.probes and (fact.compares or "fleet_facts" in fact.arguments):
+        for fact in in_order(facts_of(module).values()) if module is not None else ():
+            if fact.probes and given.fleet_facts in fact.needs:
                 yield from fact.probes(session.cluster, nodes)

@@ -134,8 +134,9 @@ def run_gate(
     named = {name for group in cluster.groups for name in group.names}
     peers = {name: it for name, it in baseline.answers.items() if name != node and name in named}
     inventory = {name: baseline.nodes[name] for name in (node, *peers) if name in baseline.nodes}
-    session = ClusterSession(cluster, inventory, Plan((node, *peers)), None)
-    session.last_good = dict.fromkeys(baseline.good, baseline.written)
+    plan = Plan((node, *peers), dict.fromkeys(peers, IN_BASELINE))
+    last_good = dict.fromkeys(baseline.good, baseline.written)
+    session = ClusterSession(cluster, inventory, plan, None, last_good=last_good)
     checks = node_checks(request.checks)
     if not checks:
         raise ConfigError(f"no check of one node has a name like {', '.join(request.checks)}")
@@ -143,8 +144,7 @@ def run_gate(
     with shared.locked(request.budget / 2) as known:
         names = _names(checks, session, node)
         channel = LocalChannel(node, peers, transport, budget=request.budget, known=known, names=names)
-        session.channel = channel
-        session.plan = replace(session.plan, problems=dict.fromkeys(peers, IN_BASELINE))
+        session = replace(session, channel=channel)
         with contextlib.closing(channel):  # also after Ctrl-C
             channel.start(_batches(checks, session, node))
             results = judge_all(checks, session, node)

@@ -7,14 +7,15 @@ from fnmatch import fnmatchcase
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpucluster.core import given
 from pytest_gpucluster.core.check import CHECKS, Check, Outcome, Verdict
 from pytest_gpucluster.core.common_cause import common_findings
 from pytest_gpucluster.core.errors import GpuClusterError, NotApplicable
+from pytest_gpucluster.core.fact import in_order
 from pytest_gpucluster.core.finding import Action
-from pytest_gpucluster.core.registry import suite_hooks, suites
+from pytest_gpucluster.core.registry import parts_of_suites, suites
 from pytest_gpucluster.core.sanitize import one_line
-from pytest_gpucluster.run.base_facts import BASE_FACTS
-from pytest_gpucluster.run.facts import CONFIG, ItemView, facts_of, make, ordered, with_known_cause
+from pytest_gpucluster.run.facts import ItemView, facts_of, make, named, with_known_cause
 from pytest_gpucluster.run.record import Record
 
 if TYPE_CHECKING:
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
     from pytest_gpucluster.run.session import ClusterSession
 
 # what a gate does not have: an allocation, a step, other nodes, pytest, the user of the run that wrote the baseline
-FOREIGN = {"allocation", "srun", "lane_nodes", "host", "event", "live_line", "usual_user", CONFIG}
+FOREIGN = {"allocation", "srun", "lane_nodes", "host", "run", "usual_user", "pytestconfig"}
 UNASKED = {"slow", "intrusive"}  # marks of checks that run on request only
-PROFILE_FACTS = {"profile", "gpu_profile"}
+PROFILE_FACTS = {given.profile, given.gpu_profile}
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,12 @@ class NodeCheck:
 
     suite: str
     check: Check[...]
-    steps: Mapping[str, Fact]
+    arguments: Mapping[str, Fact[Any]]
+    steps: Sequence[Fact[Any]]
 
     def probes(self, session: ClusterSession, node: str) -> Iterator[Probe[Any]]:
         """Yield the probes that can be sent before the first check."""
-        for fact in self.steps.values():
+        for fact in self.steps:
             if fact.probes:
                 yield from fact.probes(session.cluster, (node,))
 
@@ -79,7 +81,7 @@ def node_checks(patterns: Iterable[str]) -> list[NodeCheck]:
         if not any(fnmatchcase(suite.name, name) for name in wanted):
             continue
         module = import_module(f"{suite.package}.test_{suite.name}")
-        facts = {**BASE_FACTS, **facts_of(module)}
+        facts = facts_of(module)
         for check in module.TESTS.checks():
             if any(fnmatchcase(check.name, pattern) for pattern in chosen) and not UNASKED & {*check.marks}:
                 found += _if_of_node(suite.name, check, facts, module.TESTS.needs)
@@ -87,41 +89,32 @@ def node_checks(patterns: Iterable[str]) -> list[NodeCheck]:
 
 
 def _if_of_node(
-    suite: str, check: Check[...], facts: Mapping[str, Fact], needs: Sequence[str]
+    suite: str, check: Check[...], facts: Mapping[str, Fact[Any]], needs: Sequence[Fact[Any]]
 ) -> Iterator[NodeCheck]:
-    names = {*needs, *check.facts}
-    if _all_arguments(names, facts) & FOREIGN:
-        return
-    steps = ordered((*needs, *check.facts), facts, check.name)
-    if "node" in steps and not any(fact.values for fact in steps.values()):
-        yield NodeCheck(suite, check, steps)
-
-
-def _all_arguments(names: Iterable[str], facts: Mapping[str, Fact]) -> set[str]:
-    found: set[str] = set()
-    waiting = list(names)
-    while waiting:
-        name = waiting.pop()
-        if name not in found:
-            found.add(name)
-            waiting += facts[name].arguments if name in facts else ()
-    return found
+    arguments = named(check.facts, facts, check.name)
+    steps = in_order((*needs, *arguments.values()))
+    names = {it: name for name, it in (*given.FACTS.items(), *facts.items())}
+    foreign = any(it.values or names.get(it) in FOREIGN for it in steps)
+    if given.node in steps and not foreign:
+        yield NodeCheck(suite, check, arguments, steps)
 
 
 def judge_all(checks: Sequence[NodeCheck], session: ClusterSession, node: str) -> list[CheckResult]:
     """Judge every check on this node; the answers of its commands are waited for."""
-    by_suites = [found(session.cluster) for found in suite_hooks("not_applicable")]
+    by_suites = [found(session.cluster) for found in parts_of_suites(lambda suite: suite.not_applicable)]
     by_suite = {check: why for found in by_suites for check, why in found.items()}
     absent = {**session.cluster.not_applicable, **by_suite, **session.nodes[node].profile.absent}
     group = session.cluster.group_of(node)
-    contradicted = (found(session).get(group.nodes) for found in suite_hooks("contradictions"))
+    contradicted = (
+        found(session).get(group.nodes) for found in parts_of_suites(lambda suite: suite.contradictions)
+    )
     unfit = next((one.reason for one in contradicted if one), "")
     results = []
     for one in checks:
         pattern = next((it for it in absent if fnmatchcase(one.check.name, it)), None)
         if pattern is not None:
             results.append(CheckResult(one.check.name, Outcome.NOT_APPLICABLE.value, why=absent[pattern]))
-        elif unfit and PROFILE_FACTS & one.steps.keys():
+        elif unfit and not PROFILE_FACTS.isdisjoint(one.steps):
             results.append(CheckResult(one.check.name, Outcome.NOT_CHECKED.value, why=unfit))
         else:
             results.append(_judge(one, session, node))
@@ -132,8 +125,9 @@ def _judge(one: NodeCheck, session: ClusterSession, node: str) -> CheckResult:
     name = one.check.name
     view = ItemView(session, Record(one.suite, name, node))
     try:
-        values = make(one.steps, view, None, {})
-        verdict = with_known_cause(one.check.of_facts({fact: values[fact] for fact in one.check.facts}), view)
+        values = make(one.steps, view, {})
+        arguments = {name: values[fact] for name, fact in one.arguments.items()}
+        verdict = with_known_cause(one.check.of_facts(arguments), view)
     except NotApplicable as error:
         return CheckResult(name, Outcome.NOT_APPLICABLE.value, why=str(error))
     except GpuClusterError as error:  # also an answer that did not come or is not understood

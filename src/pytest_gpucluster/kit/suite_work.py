@@ -1,4 +1,4 @@
-"""Work of a suite outside of its tests: the signatures of the parts that core/registry.py names."""
+"""Work of a suite outside of its tests: the types of the arguments of `Suite`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
+    from pytest_gpucluster.cluster.slurm.leftovers import Leftover
+    from pytest_gpucluster.cluster.transport import Transport
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.core.check import Verdict
     from pytest_gpucluster.core.finding import Explanation
@@ -47,7 +49,7 @@ class Submission:
 
 
 class SuiteContext(Protocol):
-    """The argument of `Suite.before_first_test` and of the hook `before_release`."""
+    """The argument of `Suite.before_release`."""
 
     cluster: Cluster
     slurm: Slurm | None
@@ -59,8 +61,27 @@ class SuiteContext(Protocol):
         """Return {node: why it does not answer}."""
 
 
+class BeforeRelease(Protocol):
+    """`Suite.before_release`."""
+
+    def __call__(self, run: SuiteContext, *, hurry: bool) -> Sequence[str]:
+        """Remove what steps have left on the nodes; return what stays. `hurry`: the run was stopped."""
+
+
+class JobPairs(Protocol):
+    """`Suite.job_pairs`: a module."""
+
+    def measure(
+        self, nodes: Sequence[str], seconds: float, python: str, device: str, transport: Transport
+    ) -> Iterable[str]:
+        """Yield a line for each pair that the rank of this task has measured, or why there is none."""
+
+    def bad_nodes(self, lines: Iterable[str], nodes: Sequence[str]) -> Mapping[str, str]:
+        """Return {bad node: why} from the lines of all gates."""
+
+
 class Contradiction(Protocol):
-    """Nodes of a group that all contradict their profile: what the hook `contradictions` finds."""
+    """Nodes of a group that all contradict their profile: what `Suite.contradictions` finds."""
 
     @property
     def reason(self) -> str:
@@ -71,7 +92,7 @@ class Contradiction(Protocol):
 
 
 class OnRequest(Protocol):
-    """The hook `on_request`: the module of a suite that runs only if the options of pytest request it."""
+    """`Suite.on_request`: the module of a suite that runs only if the options of pytest request it."""
 
     def requested(self, option: Any) -> bool:
         """Return whether the options request the suite."""
@@ -84,11 +105,13 @@ class OnRequest(Protocol):
 
 
 LATER = "after_release"
+Limit = tuple[float, "Callable[[float], str]"]
+Leftovers = tuple[list["Leftover"], list[str]]
 
 
 @dataclass(frozen=True)
 class LateCheck:
-    """A check with a result only after the nodes were released: the hook `after_release`.
+    """A check with a result only after the nodes were released: `Suite.after_release`.
 
     An item that ends with NotAvailable of the code LATER is reported after the release, with the verdict of `judge` on the
     node as Slurm shows it then. `judge` may raise GpuClusterError.
@@ -110,7 +133,7 @@ class PairResult:
 
 @dataclass(frozen=True)
 class PairJudgement:
-    """What all pairs of a campaign show: the hook `pair_results`. `bad` is {node: why}, `wanted` the pairs to measure next."""
+    """What all pairs of a campaign show: `Suite.pair_results`. `bad` is {node: why}, `wanted` the pairs to measure next."""
 
     bad: Mapping[str, str]
     bad_links: tuple[tuple[str, str], ...] = ()

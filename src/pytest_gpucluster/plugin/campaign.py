@@ -214,7 +214,7 @@ def kinds_of(config: pytest.Config, cluster: Cluster) -> tuple[Kind, ...]:
         if is_collected(suite, config)
         and selects(expression, {re.split(r"[:(]", line, maxsplit=1)[0] for line in suite.markers})
         and (suite.name not in lacking or is_named(suite, config))
-        and ("on_request" not in suite.hooks or is_named(suite, config))
+        and (suite.on_request is None or is_named(suite, config))
     ]
     of_pairs = sorted({suite.partners for suite in chosen if suite.partners})
     with_partners = [suite.name for suite in suites() if suite.partners]

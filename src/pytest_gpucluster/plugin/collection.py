@@ -51,7 +51,7 @@ def without_section(cluster: Cluster) -> dict[str, str]:
     """Return {suite: key} of the suites whose section the cluster file leaves out."""
     found = {}
     for suite in suites():
-        model = suite.load(suite.section) if suite.section is not None else None
+        model = suite.section
         if model is not None and issubclass(model, OptionalSection) and cluster.section(model) is None:
             found[suite.name] = SECTIONS[model]
     return found
@@ -91,7 +91,7 @@ def idle(config: pytest.Config, session: ClusterSession) -> dict[str, str]:
 
 
 def _why_idle(suite: Suite, config: pytest.Config, session: ClusterSession) -> str:
-    why = suite.hook("idle")
+    why = suite.idle
     if why is None or session.slurm is None or is_named(suite, config):
         return ""
     return str(why(session.slurm, session.cluster))
@@ -338,7 +338,7 @@ class Collection:
     """Registered in the controller and in every xdist worker."""
 
     def __init__(self, config: pytest.Config, session: ClusterSession) -> None:
-        self._config, self._session = config, session
+        self._config, self._session, self._given = config, session, fixtures.of_plugin(session, config)
         self._selection = ItemSelection(config, session)
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
@@ -358,9 +358,7 @@ class Collection:
         if inside != f"test_{name}.py":
             return pytest.Module.from_parent(parent, **options)
         module = f"{suite_packages()[name]}.test_{name}"
-        return SuiteFile.from_parent(
-            parent, module=module, run=self._session, shared=fixtures.FACTS, **options
-        )
+        return SuiteFile.from_parent(parent, module=module, run=self._session, known=self._given, **options)
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Make one item per node of every test of a site that asks for its node."""
@@ -417,7 +415,7 @@ class Collection:
     def _leave_out_unasked(self, items: list[pytest.Item]) -> None:
         """Leave suites out of a run that did not ask for them, be it by naming nothing else."""
         for suite in suites():
-            module = suite.hook("on_request")
+            module = suite.on_request
             if module is None or module.requested(self._config.option):
                 continue
             gone = [item for item in items if suite.name in marks_of(item)]
@@ -453,7 +451,7 @@ class Collection:
         found, cluster = {}, self._session.cluster
         tests = [item.test for item in one_per_test(items) if isinstance(item, CheckItem)]
         for test in tests:
-            asking = [fact.probes for fact in test.steps.values() if fact.probes]
+            asking = [fact.probes for fact in test.steps if fact.probes]
             for probe in (probe for needed in asking for probe in needed(cluster, nodes)):
                 found[probe.name, probe.command] = probe, test
         return found

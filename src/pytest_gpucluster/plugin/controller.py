@@ -6,7 +6,7 @@ import base64
 import contextlib
 import pickle
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cluster import signals
@@ -19,7 +19,7 @@ from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationReq
 from pytest_gpucluster.cluster.slurm.completing import mark_stuck, wait_completed
 from pytest_gpucluster.cluster.slurm.inventory import seen_from_inside
 from pytest_gpucluster.core.errors import AllocationError, ConfigError, GpuClusterError, SlurmError
-from pytest_gpucluster.core.registry import suite_hooks, suites
+from pytest_gpucluster.core.registry import parts_of_suites, suites
 from pytest_gpucluster.core.topology import parse_slurm_topology
 from pytest_gpucluster.run.record import clean
 from pytest_gpucluster.run.session import ClusterSession
@@ -101,13 +101,24 @@ class SuiteJobs:
 
 EPILOG_WAIT = 60.0  # seconds in which epilogs must end for a run to judge them
 FRESH_STARTS = 3  # further allocations where nodes fall out as they start
+HANDED_OVER = "cluster", "plan", "lanes", "contradictions", "last_good", "history"  # to xdist's workers
 
 
+@dataclass(eq=False, repr=False)
 class Controller(ClusterSession):
-    """The session that owns the allocations."""
+    """The session that owns the allocations.
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    `reserved`: the nodes of the run's reservation. `own_drains`: {node: the reason, written by gpucluster, at the start}.
+    `edited`: {node: why its reason, which begins as gpucluster's, counts as foreign}.
+    """
+
+    reserved: frozenset[str] = frozenset()
+    own_drains: dict[str, str] = field(default_factory=dict)
+    edited: dict[str, str] = field(default_factory=dict)
+    retest: Retest | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._server: FleetServer | None = None
         self._parts: list[Fleet] = []
         self._leaving: threading.Thread | None = None
@@ -115,12 +126,6 @@ class Controller(ClusterSession):
         self.jobs = SuiteJobs(self.cluster, self.slurm)
         self._lock = threading.Lock()
         self.item_lanes: list[str] | None = None  # the lane of every item, as an xdist worker reports it
-        self.reserved: frozenset[str] = frozenset()  # the nodes of the run's reservation
-        self.own_drains: dict[str, str] = {}  # node -> the reason, written by gpucluster, at the start
-        self.edited: dict[
-            str, str
-        ] = {}  # node -> why its reason, which begins as gpucluster's, counts as foreign
-        self.retest: Retest | None = None
         self._started = self._cleared = self._still_held = False
         self._ended: list[str] | None = None  # until the release
         self.left_behind: list[str] = []  # what could not be released, and what to do about it
@@ -169,7 +174,7 @@ class Controller(ClusterSession):
             found = [
                 *(leftovers.jobs(self.slurm) if self.slurm else ()),
                 *leftovers.folders(),
-                *(one for found in suite_hooks("local_leftovers") for one in found()),
+                *(one for found in parts_of_suites(lambda suite: suite.local_leftovers) for one in found()),
             ]
             leftovers.remove([one for one in found if one.remove is not None], progress)
         except SlurmError as error:
@@ -286,10 +291,8 @@ class Controller(ClusterSession):
                     self._server = FleetServer(self.channel, also, self._cancel_steps)
             address = self._server.address
         jobs = [(held.job_id, held.nodes) for held in self.allocations]
-        data = (
-            self.cluster, dict(self.inventory), self.plan, jobs, address, self.lanes, self.contradictions, self.last_good,
-            self.history,
-        )  # fmt: skip
+        fields = {name: getattr(self, name) for name in HANDED_OVER} | {"inventory": dict(self.inventory)}
+        data = fields, jobs, address
         return base64.b64encode(pickle.dumps(data)).decode()
 
     def _take_selection(self, selection: dict[str, Any]) -> None:
@@ -325,9 +328,11 @@ class Controller(ClusterSession):
         if self.channel is None or self.slurm is None or not self._started or self._cleared:
             return
         self._cleared = True
-        for suite in (suite for suite in suites() if "before_release" in suite.hooks):
+        for suite in suites():
+            if (clear := suite.before_release) is None:
+                continue
             try:
-                self.left_behind += suite.hook("before_release")(self, hurry=bool(signals.noted()))
+                self.left_behind += clear(self, hurry=bool(signals.noted()))
             except GpuClusterError as error:  # the nodes are released nevertheless
                 self.left_behind.append(
                     f"{suite.name}: what this run left on the nodes may still be there: {error}"

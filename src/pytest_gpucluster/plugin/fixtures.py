@@ -16,11 +16,11 @@ import pytest
 
 from pytest_gpucluster import suite_packages
 from pytest_gpucluster.cluster.channel.channel import TIMEOUT
+from pytest_gpucluster.core import given
 from pytest_gpucluster.core.errors import ConfigError
-from pytest_gpucluster.core.fact import Fact
+from pytest_gpucluster.core.fact import Fact, in_order
 from pytest_gpucluster.plugin.items import record_of
-from pytest_gpucluster.run.base_facts import BASE_FACTS, allocation, gpu_profile
-from pytest_gpucluster.run.facts import ItemView, facts_of, make, ordered
+from pytest_gpucluster.run.facts import ItemView, facts_of, make, named
 from pytest_gpucluster.run.record import clean
 from pytest_gpucluster.run.session import Node
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster, GpuProfile
     from pytest_gpucluster.core.finding import Explanation
     from pytest_gpucluster.core.probe import Answer
+    from pytest_gpucluster.core.scopes import AnyProbe
     from pytest_gpucluster.run.session import ClusterSession
-    from pytest_gpucluster.suite import AnyProbe
 
 
 A_MINUTE = 60.0
@@ -166,7 +166,7 @@ class FleetView:
         """Run a command on all nodes at once, `ask("uname -r")`, and return {node: Answer}; the answers are cached."""
         return self._session.need_channel().ask(command, timeout=timeout)
 
-    def facts(self, source: AnyProbe) -> dict[str, Any]:
+    def facts(self, source: AnyProbe[Any]) -> dict[str, Any]:
         """Return {node: facts} of a probe, of all nodes that could provide them."""
         return self._session.facts.of_fleet(source)
 
@@ -182,7 +182,7 @@ class NodeView(Node):
         """A testinfra Host of the node: `host.file("/etc/os-release")`, `host.package("slurmd")`, ..."""
         return self.session.host(self.name)
 
-    def facts(self, source: AnyProbe | str) -> Any:
+    def facts(self, source: AnyProbe[Any] | str) -> Any:
         """Return what a probe found on the node, or "gpu.gpus", a fact of a suite; without it the item is not checked."""
         item = self.session.item
         assert item is not None  # the fixture belongs to one
@@ -192,8 +192,14 @@ class NodeView(Node):
         suite, _, name = source.partition(".")
         if suite not in suite_packages():
             raise ConfigError(f"facts({source!r}): no suite is called {suite!r}")
-        known = {**FACTS, **facts_of(import_module(f"{suite_packages()[suite]}.test_{suite}"))}
-        return make(ordered([name], known, f"facts({source!r})"), view, item.config, {})[name]
+        known = facts_of(import_module(f"{suite_packages()[suite]}.test_{suite}"))
+        fact = named([name], known, f"facts({source!r})")[name]
+        return make(in_order([fact]), view, of_plugin(self.session, item.config))[fact]
+
+
+def of_plugin(session: ClusterSession, config: pytest.Config) -> dict[Fact[Any], Any]:
+    """Return the facts that a run with pytest gives."""
+    return {given.pytestconfig: config, given.run: RunView(session, config)}
 
 
 SESSION: pytest.StashKey[ClusterSession] = pytest.StashKey()
@@ -236,13 +242,15 @@ def gpucluster_item(request: pytest.FixtureRequest) -> ItemView:
 @pytest.fixture(scope="session")
 def gpucluster_gpu_profile(gpucluster_node: NodeView) -> GpuProfile:
     """The GPUs of the item's node as its profile states them; without GPUs the item is not applicable."""
-    return gpu_profile(gpucluster_node)
+    found: GpuProfile = given.gpu_profile(gpucluster_node)
+    return found
 
 
 @pytest.fixture(scope="session")
 def gpucluster_allocation(request: pytest.FixtureRequest, gpucluster: RunView) -> Allocation:
     """The allocation of all steps (the first one if partitions differ): `.job_id`, `.nodes`, `.slurm`."""
-    return allocation(request.config.stash[SESSION])
+    held: Allocation = given.allocation(request.config.stash[SESSION])
+    return held
 
 
 @pytest.fixture
@@ -268,15 +276,4 @@ def host(gpucluster_node: NodeView) -> Any:
     return gpucluster_node.host
 
 
-def _of_run(name: str) -> Fact:
-    """Return the fact that an attribute of the run is."""
-
-    def read(gpucluster_session: ClusterSession, pytestconfig: pytest.Config) -> Any:
-        return getattr(RunView(gpucluster_session, pytestconfig), name)
-
-    read.__doc__ = getattr(RunView, name).__doc__
-    return Fact(read, once=True)
-
-
 OF_SITE = ("expect", "at_least", "at_most", "measure", "curve", "table")  # of the item; the rest are fixtures
-FACTS: dict[str, Fact] = {**BASE_FACTS, **{name: _of_run(name) for name in ("event", "live_line")}}

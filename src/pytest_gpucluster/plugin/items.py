@@ -18,10 +18,11 @@ import pytest
 
 from pytest_gpucluster import SuiteError
 from pytest_gpucluster.config.validation_errors import nearest
+from pytest_gpucluster.core import given
 from pytest_gpucluster.core.check import Check
-from pytest_gpucluster.core.fact import arguments_of
+from pytest_gpucluster.core.fact import arguments_of, in_order
 from pytest_gpucluster.core.registry import suites
-from pytest_gpucluster.run.facts import ITEM, ItemView, facts_of, make, ordered
+from pytest_gpucluster.run.facts import ItemView, facts_of, make, named
 from pytest_gpucluster.run.record import Record
 
 if TYPE_CHECKING:
@@ -47,24 +48,27 @@ RECORD: pytest.StashKey[Record] = pytest.StashKey()
 
 
 class SuiteFile(pytest.File):
-    """The file test_SUITE.py of a suite. `module`: its name. `shared`: the facts of every run."""
+    """The file test_SUITE.py of a suite. `module`: its name. `known`: the facts that the plugin gives."""
 
     def __init__(
-        self, *, module: str, run: ClusterSession, shared: Mapping[str, Fact], **options: Any
+        self, *, module: str, run: ClusterSession, known: Mapping[Fact[Any], Any], **options: Any
     ) -> None:
         super().__init__(**options)
-        self.run, self._module, self._shared = run, module, shared
+        self.run, self._module, self.known = run, module, known
 
     def collect(self) -> Iterator[CheckItem]:
         """Yield the items of each check, for all nodes under test."""
-        self.obj = module = import_module(self._module)
+        try:
+            self.obj = module = import_module(self._module)
+        except SuiteError as error:
+            raise pytest.Collector.CollectError(f"{self._module}: {error}") from error
         tests: Tests | None = getattr(module, "TESTS", None)
         if tests is None:
             raise pytest.Collector.CollectError(f"{self._module} must have TESTS = Tests(MODULES, marks=...)")
         marks = [getattr(pytest.mark, name).mark for name in tests.marks]
         self.own_markers.extend(marks)
         self.keywords.update({mark.name: mark for mark in marks})
-        facts = {**self._shared, **facts_of(module)}
+        facts = facts_of(module)
         functions = [
             it for name, it in vars(module).items() if name.startswith("test_") and inspect.isfunction(it)
         ]
@@ -98,53 +102,57 @@ class CheckTest:
         self,
         check: Check[...] | Callable[..., Any],
         file: SuiteFile,
-        facts: Mapping[str, Fact],
-        needs: Sequence[str],
+        facts: Mapping[str, Fact[Any]],
+        needs: Sequence[Fact[Any]],
     ) -> None:
-        self.module, self.run = file.obj, file.run
+        self.module, self.run, self._known = file.obj, file.run, file.known
         self.suite = file.path.stem.removeprefix("test_")
         # pytest shows its file, its line and its frames
         self.function: Callable[..., Any] = inspect.unwrap(check)
         self._check = check
         if isinstance(check, Check):
-            what, self._arguments, marks = check.name.partition(".")[2], check.facts, check.marks
+            what, parameters, marks = check.name.partition(".")[2], check.facts, check.marks
         else:
-            what, self._arguments, marks = check.__name__.removeprefix("test_"), arguments_of(check), ()
+            what, parameters, marks = check.__name__.removeprefix("test_"), arguments_of(check), ()
         self.name, self.check = f"test_{what}", f"{self.suite}.{what}"
         self.own_markers = [getattr(pytest.mark, name).mark for name in marks]
         self.keywords = {mark.name: mark for mark in self.own_markers}
         self.marks = frozenset(mark.name for mark in (*file.own_markers, *self.own_markers))
         try:
-            self.steps = ordered((*needs, *self._arguments), facts, self.check)
-            # of the check itself, directly or not; without those that all items of the file need
-            self.needs = {*self._arguments, *ordered(self._arguments, facts, self.check)}
+            self._arguments = named(parameters, facts, self.check)
         except SuiteError as error:
             raise pytest.Collector.CollectError(str(error)) from error
-        self.fixturenames = list(dict.fromkeys((*needs, *self._arguments, *self.steps)))
+        own = self._arguments.values()
+        self.steps = in_order((*needs, *own))
+        names = {it: name for name, it in (*given.FACTS.items(), *facts.items())}
+        # of the check itself, directly or not; without those that all items of the file need
+        self.needs = {names[it] for it in in_order(own) if it in names}
+        self.fixturenames = [names[it] for it in self.steps if it in names and it not in given.INPUTS]
         code = self.function.__code__
         self.path, self.line = code.co_filename, code.co_firstlineno - 1
         self.file = os.path.relpath(self.path, file.config.rootpath)
 
-    def values(self, cluster: Any) -> list[tuple[str, dict[str, Any]]]:
+    def values(self, cluster: Any) -> list[tuple[str, dict[Fact[Any], Any]]]:
         """Return (word in the name, {fact: value}) of each item on a node."""
-        several = {name: fact.values(cluster) for name, fact in self.steps.items() if fact.values is not None}
+        several = {fact: fact.values(cluster) for fact in self.steps if fact.values is not None}
         if not several:
             return [("", {})]
-        (name, values), *more = several.items()
-        assert not more, f"{self.check} needs two facts with several values: {', '.join(several)}"
-        return [(word, {name: value}) for word, value in values.items()]
+        (fact, values), *more = several.items()
+        assert not more, f"{self.check} needs two facts with several values"
+        return [(word, {fact: value}) for word, value in values.items()]
 
-    def arguments(self, item: CheckItem) -> dict[str, Any]:
+    def arguments(self, item: CheckItem) -> dict[Fact[Any], Any]:
         """Make the facts of an item; return all of them."""
-        return make(self.steps, ItemView(self.run, record_of(item)), item.config, item.value)
+        return make(self.steps, ItemView(self.run, record_of(item)), {**self._known, **item.value})
 
-    def judge(self, values: dict[str, Any]) -> None:
+    def judge(self, values: dict[Fact[Any], Any]) -> None:
         """Judge the facts of an item."""
         __tracebackhide__ = True
-        given = {name: values[name] for name in self._arguments}
-        verdict = self._check.of_facts(given) if isinstance(self._check, Check) else self._check(**given)
+        arguments = {name: values[fact] for name, fact in self._arguments.items()}
+        check = self._check
+        verdict = check.of_facts(arguments) if isinstance(check, Check) else check(**arguments)
         if verdict is not None:
-            values[ITEM].expect(verdict)
+            values[given.item].expect(verdict)
 
 
 def refuse_unknown_proof(module: str, checks: Collection[str]) -> None:
@@ -163,11 +171,13 @@ class CheckItem(pytest.Item):
 
     __slots__ = ("facts", "node_name", "prints", "record", "test", "value")  # a run has many thousands
 
-    def __init__(self, *, test: CheckTest, node_name: str, value: Mapping[str, Any], **options: Any) -> None:
+    def __init__(
+        self, *, test: CheckTest, node_name: str, value: Mapping[Fact[Any], Any], **options: Any
+    ) -> None:
         super().__init__(**options)
         self.test, self.node_name, self.value = test, node_name, value
         self.record: Record | None = None  # while the item runs
-        self.facts: dict[str, Any] | None = None  # from setup to teardown
+        self.facts: dict[Fact[Any], Any] | None = None  # from setup to teardown
         self.prints = False  # in its teardown
         if test.own_markers:
             self.own_markers.extend(test.own_markers)

@@ -13,7 +13,7 @@ from pytest_gpucluster.cluster.plan import ProblemKind
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import Outcome, Verdict
 from pytest_gpucluster.core.errors import GpuClusterError
-from pytest_gpucluster.core.registry import suite_hooks
+from pytest_gpucluster.core.registry import parts_of_suites
 from pytest_gpucluster.core.text import some
 from pytest_gpucluster.core.units import share_of
 from pytest_gpucluster.kit.suite_work import LATER
@@ -186,7 +186,7 @@ class LateChecks:
 
     @cached_property
     def _of_suites(self) -> dict[str, LateCheck]:
-        return {late.check: late for late in suite_hooks("after_release")}
+        return {late.check: late for late in parts_of_suites(lambda suite: suite.after_release)}
 
     # --- one item
 

@@ -15,7 +15,7 @@ from xdist.scheduler import LoadScheduling
 
 from pytest_gpucluster.cluster.plan import ALL, ANY, Lanes, NodeLease, ProblemKind
 from pytest_gpucluster.core.errors import GpuClusterError, NotAvailable, NotTested, TransportError, has_waited
-from pytest_gpucluster.core.registry import suite_hooks, suites
+from pytest_gpucluster.core.registry import parts_of_suites, suites
 from pytest_gpucluster.plugin import reporting
 from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.plugin.items import (
@@ -77,7 +77,11 @@ def contradictions(session: ClusterSession) -> dict[str, Contradiction]:
     """Return {nodes of a group: how all of them contradict their profile}."""
     if session.channel is None:
         return {}
-    return {nodes: one for found in suite_hooks("contradictions") for nodes, one in found(session).items()}
+    return {
+        nodes: one
+        for found in parts_of_suites(lambda suite: suite.contradictions)
+        for nodes, one in found(session).items()
+    }
 
 
 def judges_gpus(item: pytest.Item) -> bool:
@@ -368,7 +372,7 @@ class NodeAccess:
             raise NotAvailable(session.contradictions[nodes].reason)
 
 
-def _submitting(option: Any) -> Iterator[tuple[Suite, Work]]:
+def _submitting(option: Any) -> Iterator[tuple[Suite, Work[Any]]]:
     """Yield the suites with jobs that go before the allocation, in their order, where the options of pytest ask for them."""
     works = [(suite, suite.before_allocation) for suite in suites() if suite.before_allocation]
     for suite, work in sorted(works, key=lambda pair: not pair[1].first):

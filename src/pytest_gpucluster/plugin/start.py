@@ -21,7 +21,7 @@ from pytest_gpucluster.cluster.slurm.option_check import refuse_options
 from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.core.check import Action
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, SlurmError, has_waited
-from pytest_gpucluster.core.registry import suite_hooks
+from pytest_gpucluster.core.registry import parts_of_suites
 from pytest_gpucluster.core.secure_tempfile import Folder, group_id, temporary_folder
 from pytest_gpucluster.core.units import parse_option_time
 from pytest_gpucluster.drain import Retest, lock_path, why_no_rights
@@ -61,6 +61,7 @@ from pytest_gpucluster.report.run_folder import EVENTS, OF_CAMPAIGN, RunFolder
 from pytest_gpucluster.report.run_model import REFUSED, WAITED
 from pytest_gpucluster.report.step_logs import StepLogs
 from pytest_gpucluster.run.record import clean, one_line
+from pytest_gpucluster.run.session import shows_simulated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -84,7 +85,11 @@ def shell_warning(cluster: Cluster, slurm: Mapping[str, str], limits: Mapping[st
     """
     if cluster.transport.kind != "local" or cluster.access == "ssh":
         return {}
-    least = {name: value for found in suite_hooks("least_limits") for name, value in found(cluster).items()}
+    least = {
+        name: value
+        for found in parts_of_suites(lambda suite: suite.least_limits)
+        for name, value in found(cluster).items()
+    }
     lower = [
         name
         for name in inherited_limits(slurm)
@@ -218,12 +223,11 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
     handed: Mapping[str, str] = getattr(config, "workerinput", {})
     if "gpucluster" in handed:
         reports.folder = Path(handed["gpucluster_reports"])
-        worker = Worker.take_over(handed["gpucluster"], make_slurm)
+        worker = Worker.take_over(handed["gpucluster"], reports.folder.name, make_slurm)
         reports.group = group_id(worker.cluster.reports.group)
-        worker.run = reports.folder.name
         return worker, None
     option = config.option
-    for check in suite_hooks("check_options"):
+    for check in parts_of_suites(lambda suite: suite.check_options):
         check(option)
     for module in requested(option):
         module.prepare(option, read_log)
@@ -254,21 +258,29 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
     run = _run_id()
     keep, full = cluster.reports.keep, is_full(config)
     log = open_log(option, run, reports, keep=keep, full=full) if runs_tests(option) else None
-    session = Controller(cluster, inventory, plan, slurm)
-    session.run, session.notes = run, notes
-    if slurm is not None:
-        session.shell = shell_warning(cluster, slurm.config(), own_limits())
-    session.reserved = reserved or frozenset()
-    session.last_good, session.history = good_before(history, session), history
-    session.own_drains = {
-        node: inventory[node].reason
-        for node in plan.selected
-        if node not in edited and drained_by_gpucluster(inventory, node)
+    drained = {
+        node for node in plan.selected if node not in edited and drained_by_gpucluster(inventory, node)
     }
-    session.edited = {node: edited[node] for node in plan.selected if node in edited}
-    to_retest = {node: reason for node, reason in to_retest.items() if node in plan.selected}
-    if to_retest and slurm is not None and log is not None:
-        session.retest = Retest(little_patience(slurm), to_retest, durable(log), lock_of(slurm))
+    on_trial = {node: reason for node, reason in to_retest.items() if node in plan.selected}
+    retest = None
+    if on_trial and slurm is not None and log is not None:
+        retest = Retest(little_patience(slurm), on_trial, durable(log), lock_of(slurm))
+    simulated = shows_simulated(cluster, inventory, plan.selected)
+    session = Controller(
+        cluster,
+        inventory,
+        plan,
+        slurm,
+        run=run,
+        notes=notes,
+        shell=shell_warning(cluster, slurm.config(), own_limits()) if slurm is not None else {},
+        reserved=reserved or frozenset(),
+        last_good=good_before(history, cluster.name, simulated=simulated),
+        history=history,
+        own_drains={node: inventory[node].reason for node in drained},
+        edited={node: edited[node] for node in plan.selected if node in edited},
+        retest=retest,
+    )
     return session, log
 
 
@@ -276,11 +288,11 @@ def _run_id() -> str:
     return time.strftime("%Y%m%dT%H%M%S") + f"-{os.getpid()}"
 
 
-def good_before(path: Path | None, session: ClusterSession) -> Mapping[str, float]:
+def good_before(path: Path | None, cluster: str, *, simulated: bool) -> Mapping[str, float]:
     """Return {node: when a run last found it good}; {} without a history. The end of the run reports one that cannot be read."""
     if path is not None and path.exists():
         with contextlib.suppress(GpuClusterError), contextlib.closing(History(path)) as history:
-            return history.last_good(session.cluster.name, simulated=session.simulated)
+            return history.last_good(cluster, simulated=simulated)
     return {}
 
 
@@ -356,7 +368,7 @@ def find_cluster(option: Any, notes: list[str]) -> Cluster:
 
 def requested(option: Any) -> list[OnRequest]:
     """Return the suites that run only on request and are requested in this run."""
-    return [module for module in suite_hooks("on_request") if module.requested(option)]
+    return [module for module in parts_of_suites(lambda suite: suite.on_request) if module.requested(option)]
 
 
 def with_options(cluster: Cluster, option: Any) -> Cluster:
@@ -373,7 +385,9 @@ def with_options(cluster: Cluster, option: Any) -> Cluster:
             given["time"] = max(cluster.slurm.time, seconds, given.get("time", 0))
     update: dict[str, Any] = {"slurm": cluster.slurm.model_copy(update=given)}
     of_suites = {
-        check: why for found in suite_hooks("not_applicable") for check, why in found(cluster).items()
+        check: why
+        for found in parts_of_suites(lambda suite: suite.not_applicable)
+        for check, why in found(cluster).items()
     }
     update["not_applicable"] = {**of_suites, **cluster.not_applicable}
     return cluster.model_copy(update=update)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import pickle
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cluster.channel.channel_server import FleetClient
@@ -23,13 +23,17 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.registry import Suite
 
 
+@dataclass(eq=False, repr=False)
 class Worker(ClusterSession):
-    """The view of an xdist worker on the controller's session."""
+    """The view of an xdist worker on the controller's session. `relay`: the channel, which is a server of the controller."""
 
     relay: FleetClient | None = None
     in_worker = True
-    orderly = False  # some item loads nodes: who reads them takes turns with it
-    _has: NodeLease | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.orderly = False  # some item loads nodes: who reads them takes turns with it
+        self._has: NodeLease | None = None
 
     def turn(self, place: NodeLease | None) -> contextlib.AbstractContextManager[None]:
         """Have the nodes of an item while it runs."""
@@ -73,18 +77,13 @@ class Worker(ClusterSession):
         return self.relay.call("outcome", suite) if self.relay is not None else None
 
     @classmethod
-    def take_over(cls, text: str, make_slurm: Callable[[Cluster], Slurm | None]) -> Worker:
+    def take_over(cls, text: str, run: str, make_slurm: Callable[[Cluster], Slurm | None]) -> Worker:
         """Make the session from what the controller handed over."""
         data = pickle.loads(base64.b64decode(text))  # noqa: S301 - the controller wrote it
-        cluster, inventory, plan, held, address, lanes, contradictions, last_good, history = data
-        worker = cls(cluster, inventory, plan, make_slurm(cluster))
-        worker.lanes, worker.contradictions = lanes, contradictions
-        worker.last_good, worker.history = last_good, history
-        if worker.slurm is not None:
-            worker.allocations = tuple(Allocation.attach(worker.slurm, job, nodes) for job, nodes in held)
-        if address is not None:
-            worker.channel = worker.relay = FleetClient(*address)
-        return worker
+        fields, held, address = data
+        slurm, relay = make_slurm(fields["cluster"]), FleetClient(*address) if address is not None else None
+        allocations = tuple(Allocation.attach(slurm, job, nodes) for job, nodes in held) if slurm else ()
+        return cls(slurm=slurm, run=run, allocations=allocations, channel=relay, relay=relay, **fields)
 
     def close(self) -> None:
         """Leave the controller's channel."""

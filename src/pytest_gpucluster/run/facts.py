@@ -1,6 +1,6 @@
 """Facts of nodes: each command goes to all nodes once, a probe reads each answer once, an item gets those of its node.
 
-The facts of an item are made in the order of their parameters, without pytest's fixtures.
+The facts of an item are made in the order of their sources, without pytest's fixtures.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pytest_gpucluster.cluster.calling_shell import with_shell
 from pytest_gpucluster.cluster.channel.batch import batched
 from pytest_gpucluster.cluster.slurm import task_place
 from pytest_gpucluster.config.validation_errors import nearest
+from pytest_gpucluster.core import given
 from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, Verdict, with_cause
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, ProbeError
 from pytest_gpucluster.core.fact import Fact
@@ -23,9 +24,9 @@ from pytest_gpucluster.core.finding import Quantity
 from pytest_gpucluster.core.metric_direction import HIGHER, LOWER
 from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.core.probe import Answer, Probe, with_root
-from pytest_gpucluster.core.registry import suite_hooks
+from pytest_gpucluster.core.registry import parts_of_suites
+from pytest_gpucluster.core.scopes import probe_for
 from pytest_gpucluster.run.record import describe
-from pytest_gpucluster.suite import probe_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,9 +36,9 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.cluster.slurm.result import StepResult
     from pytest_gpucluster.config.models import Cluster
+    from pytest_gpucluster.core.scopes import AnyProbe
     from pytest_gpucluster.run.record import Record
     from pytest_gpucluster.run.session import ClusterSession, Node
-    from pytest_gpucluster.suite import AnyProbe
 
 T = TypeVar("T")
 
@@ -48,7 +49,7 @@ class FactsCache:
     def __init__(self, cluster: Cluster, channel: Callable[[], Channel]) -> None:
         self._cluster, self._channel = cluster, channel
         self._facts: defaultdict[tuple[str, str], dict[str, Any]] = defaultdict(dict)  # of a probe, by node
-        self._probes: dict[AnyProbe, Probe[Any]] = {}
+        self._probes: dict[AnyProbe[Any], Probe[Any]] = {}
         self._with_versions: set[tuple[str, str]] = set()
         self._batch: Batch | None = None
         self._split: dict[str, dict[str, Answer]] = {}
@@ -68,7 +69,7 @@ class FactsCache:
             raise found
         return found  # type: ignore[no-any-return] # its key names the probe that made it
 
-    def of_fleet(self, source: AnyProbe) -> dict[str, Any]:
+    def of_fleet(self, source: AnyProbe[Any]) -> dict[str, Any]:
         """Return {node: facts}; nodes without facts are left out, since their own items report them."""
         probe, found = self.probe(source), {}
         for node in self._channel().nodes:
@@ -90,7 +91,7 @@ class FactsCache:
         sent = any(command == known for known, _ in (*self.prefetched, *together))
         return self.answer(node, probe) if sent else None
 
-    def probe(self, source: AnyProbe) -> Probe[Any]:
+    def probe(self, source: AnyProbe[Any]) -> Probe[Any]:
         """Return a probe, made for this cluster once where it is a function of it."""
         if isinstance(source, Probe):
             return source
@@ -176,10 +177,10 @@ class MadeFacts:
     """The facts of a run that are made once, each with what cleans up after it."""
 
     def __init__(self) -> None:
-        self._made: dict[Fact, Made] = {}
+        self._made: dict[Fact[Any], Made] = {}
 
-    def once(self, fact: Fact, arguments: dict[str, Any]) -> Any:
-        """Return what the function of a fact returned or yielded, or raise what it raised, at the first call."""
+    def once(self, fact: Fact[Any], arguments: Callable[[Fact[Any]], Iterable[Any]]) -> Any:
+        """Return what the function of a fact returned or yielded, or raise what it or its arguments raised, at the first call."""
         __tracebackhide__ = True
         if fact not in self._made:
             self._made[fact] = _made(fact, arguments)
@@ -188,7 +189,7 @@ class MadeFacts:
             raise found.error.with_traceback(found.traceback)
         return found.value
 
-    def known(self, fact: Fact) -> Any:
+    def known(self, fact: Fact[Any]) -> Any:
         """Return what a fact is, if it was made; else None."""
         return self._made[fact].value if fact in self._made else None
 
@@ -200,10 +201,10 @@ class MadeFacts:
                 cleaning.callback(next, one.rest, None)
 
 
-def _made(fact: Fact, arguments: dict[str, Any]) -> Made:
+def _made(fact: Fact[Any], arguments: Callable[[Fact[Any]], Iterable[Any]]) -> Made:
     __tracebackhide__ = True
     try:
-        value = fact.function(**arguments)
+        value = fact.function(*arguments(fact))
         return Made(next(value), rest=value) if inspect.isgeneratorfunction(fact.function) else Made(value)
     except Exception as error:  # noqa: BLE001 - raised in each item that needs the fact
         return Made(error=error, traceback=error.__traceback__)
@@ -218,7 +219,7 @@ def with_known_cause(verdict: Verdict, item: ItemView) -> Verdict:
     if {finding.code for finding in verdict.findings} == {task_place.MISPLACED}:
         return with_cause(verdict, "", task_place.CAUSE, task_place.HINT, action=Action.CONFIGURE)
     if verdict.outcome is not Outcome.PASSED:
-        for explain in suite_hooks("known_cause"):
+        for explain in parts_of_suites(lambda suite: suite.known_cause):
             verdict = explain(verdict, item.session, item.record.node)
     return with_shell(verdict, item.session.cluster, os.environ)
 
@@ -242,11 +243,7 @@ class ItemView:
         session, node = self.session, self.record.node
         return session.without_problem(session.lane_of(node) if node else session.plan.testable)
 
-    def of_peers(self, source: AnyProbe, reduce: Callable[[dict[str, Any]], Any]) -> Any:
-        """Return what the facts of the nodes that are compared with the item's node reduce to."""
-        return self.session.of_peers(self.record.node, source, reduce)
-
-    def facts(self, source: AnyProbe) -> Any:
+    def facts(self, source: AnyProbe[Any]) -> Any:
         """Return what a probe found on the item's node; NotAvailable without it."""
         record, cache = self.record, self.session.facts
         probe = cache.probe(source)
@@ -355,49 +352,36 @@ class ItemView:
         return result
 
 
-# what all facts are made of
-BASES = SESSION, ITEM, CONFIG = "gpucluster_session", "gpucluster_item", "pytestconfig"
-
-
-def ordered(names: Iterable[str], facts: Mapping[str, Fact], who: str) -> dict[str, Fact]:
-    """Return the facts of these names and all that they need, in the order in which they are made.
-
-    SuiteError for a name that is no fact, and for a fact of the run that needs one of an item.
-    """
-    found: dict[str, Fact] = {}
-
-    def add(name: str, needed_by: str) -> None:
-        if name in found or name in BASES:
-            return
-        if (fact := facts.get(name)) is None:
-            hint = nearest(name, facts)
-            raise SuiteError(
-                f"{needed_by} needs {name!r}, which is no fact of its suite or of the plugin{hint}"
-            )
-        for needed in fact.arguments if fact.values is None else ():
-            if fact.once and (needed == ITEM or (needed in facts and not facts[needed].once)):
-                raise SuiteError(
-                    f"{who}: the fact {name!r} is made once in a run and needs {needed!r}, which each item has of its own"
-                )
-            add(needed, f"{who}: the fact {name!r}")
-        found[name] = fact
-
+def named(names: Iterable[str], facts: Mapping[str, Fact[Any]], who: str) -> dict[str, Fact[Any]]:
+    """Return the facts of these names. SuiteError for a name that is no fact."""
     for name in names:
-        add(name, who)
-    return found
+        if name not in facts:
+            hint = nearest(name, facts)
+            raise SuiteError(f"{who} needs {name!r}, which is no fact of its suite or of the plugin{hint}")
+    return {name: facts[name] for name in names}
 
 
-def make(steps: Mapping[str, Fact], view: ItemView, config: Any, known: Mapping[str, Any]) -> dict[str, Any]:
+def make(steps: Iterable[Fact[Any]], view: ItemView, known: Mapping[Fact[Any], Any]) -> dict[Fact[Any], Any]:
     """Make the facts of an item in their order, but those that are known; return all."""
     __tracebackhide__ = True
-    values = {SESSION: view.session, ITEM: view, CONFIG: config, **known}
-    for name, fact in steps.items():
-        if name not in values:
-            given = {argument: values[argument] for argument in fact.arguments}
-            values[name] = view.session.made.once(fact, given) if fact.once else fact.function(**given)
+    session, read = view.session, view.facts
+    values: dict[Fact[Any], Any] = {given.session: session, given.item: view, **known}
+
+    def of_fleet(fact: Fact[Any]) -> list[Any]:
+        read = session.facts.of_fleet
+        return [values[it] if isinstance(it, Fact) else read(it) for it in fact.sources]
+
+    for fact in steps:
+        if fact in values:
+            continue
+        if fact.once:
+            values[fact] = session.made.once(fact, of_fleet)
+        else:
+            arguments = [values[it] if isinstance(it, Fact) else read(it) for it in fact.sources]
+            values[fact] = fact.function(*arguments)
     return values
 
 
-def facts_of(module: ModuleType) -> dict[str, Fact]:
-    """Return the facts that the file of a suite declares, by name."""
-    return {name: it for name, it in vars(module).items() if isinstance(it, Fact)}
+def facts_of(module: ModuleType) -> dict[str, Fact[Any]]:
+    """Return the facts of the file of a suite by name, and those of every run."""
+    return given.FACTS | {name: it for name, it in vars(module).items() if isinstance(it, Fact)}

@@ -10,7 +10,7 @@ import contextlib
 import threading
 import time
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.probe import Probe
     from pytest_gpucluster.core.registry import Suite
     from pytest_gpucluster.kit.suite_work import Contradiction
-    from pytest_gpucluster.suite import AnyProbe
 
 
 NEWEST = 10.0  # seconds for which Slurm's entries of lost nodes are not read again
@@ -72,40 +71,45 @@ class Node:
         return self.name
 
 
+@dataclass(eq=False, repr=False)
 class ClusterSession:
-    """One run. `channel` is None until the nodes are allocated."""
+    """One run. `channel` is None until the nodes are allocated.
 
-    def __init__(
-        self, cluster: Cluster, inventory: Mapping[str, NodeInfo], plan: Plan, slurm: Slurm | None
-    ) -> None:
-        self.cluster, self.inventory, self.plan, self.slurm = cluster, inventory, plan, slurm
+    `run`: its id, as in the event log. `last_good`: when an earlier run found a node good, in seconds since the epoch.
+    `history`: the file of earlier runs. `contradictions`: {nodes of a group: why its profile does not fit}.
+    `notes`: what the header says before all else. `shell`: the warning of plugin/start.py.
+    `selection`: the event, once the items are collected. `turn_problem`: why the item that runs could not have its nodes.
+    `stopped`: why the run was stopped; `stopped_by`: the suite that still judges what it has.
+    """
+
+    cluster: Cluster
+    inventory: Mapping[str, NodeInfo]
+    plan: Plan
+    slurm: Slurm | None
+    run: str = ""
+    allocations: tuple[Allocation, ...] = ()
+    channel: Channel | None = None
+    lanes: Lanes = ()
+    contradictions: Mapping[str, Contradiction] = field(default_factory=dict)
+    last_good: Mapping[str, float] = field(default_factory=dict)
+    history: Path | None = None
+    notes: Sequence[str] = ()
+    shell: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
         self.started = time.time()
-        self.run = ""  # its id, as in the event log
         self.nodes = self._nodes()
-        self.allocations: tuple[Allocation, ...] = ()
-        self.channel: Channel | None = None
-        self.facts = FactsCache(cluster, self.need_channel)
-        self._begun: dict[str, Future[Any]] = {}  # suite -> its work before the first test
-        self.contradictions: dict[str, Contradiction] = {}  # nodes of a group -> why its profile does not fit
+        self.lanes = self.lanes or (self.plan.testable,)
+        self.facts, self.made = FactsCache(self.cluster, self.need_channel), MadeFacts()
         self.messages: list[str] = []
-        self.notes: list[str] = []  # what the header says before all else
-        self.shell: dict[str, Any] = {}  # the warning of plugin/start.py
-        # when an earlier run found a node good, in seconds since the epoch
-        self.last_good: Mapping[str, float] = {}
-        self.history: Path | None = None  # the file of earlier runs
-        self.stopped = self.stopped_by = (
-            ""  # why the run was stopped, and the suite that still judges what it has
-        )
+        self.stopped = self.stopped_by = self.turn_problem = ""
+        self.item: pytest.Item | None = None  # that runs
+        self.selection: dict[str, Any] | None = None
+        self._begun: dict[str, Future[Any]] = {}  # suite -> its work before the first test
         self._lost_at_end: Mapping[str, Explanation] | None = None
         self._entries: Mapping[str, NodeInfo] = {}
         self._asked = -NEWEST
         self._hosts: dict[str, Any] = {}
-        self._of_peers: dict[Any, Any] = {}
-        self.made = MadeFacts()
-        self.item: pytest.Item | None = None  # that runs
-        self.lanes: Lanes = (plan.testable,)
-        self.turn_problem = ""  # why the item could not have its nodes
-        self.selection: dict[str, Any] | None = None  # the `selection` event, once the items are collected
 
     @cached_property
     def simulated(self) -> bool:
@@ -130,15 +134,6 @@ class ClusterSession:
     def _node(self, name: str, peers: PeerGroup, twins: PeerGroup) -> Node:
         group = self.cluster.group_of(name)
         return Node(name, group.profile, group, self.inventory.get(name), peers, twins)
-
-    def of_peers(self, node: str, source: AnyProbe, reduce: Callable[[dict[str, Any]], Any]) -> Any:
-        """Return reduce({peer of a node: facts}), made once for all of them."""
-        peers = self.nodes[node].peers
-        key = source, reduce, peers.nodes
-        if key not in self._of_peers:
-            known = self.facts.of_fleet(source)
-            self._of_peers[key] = reduce({name: known[name] for name in peers.names if name in known})
-        return self._of_peers[key]
 
     def place(self, name: str, leaves: Mapping[str, str] | None = None) -> Place:
         """Return what a node must share with others to be compared with them. `leaves`: {node: leaf switch}."""
@@ -295,7 +290,6 @@ class ClusterSession:
         """Let go of the facts of all nodes, which are hundreds of megabytes where nodes are thousands."""
         self.facts.forget()
         self._hosts.clear()
-        self._of_peers.clear()
 
     def let_agents_leave(self) -> None:
         """Start to close the channel in the process that owns it: all items are judged, reports are not written yet."""

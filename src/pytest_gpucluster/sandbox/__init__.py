@@ -69,7 +69,7 @@ class Sandbox(api.Sandbox):
             return
         payloads = {path.name: path.read_text() for path in (_HERE / "payloads").glob("*.py")}
         for suite in suites():
-            if program := suite.hook("simulated_payload"):
+            if program := suite.simulated_payload:
                 payloads[f"{suite.name}_payload.py"] = program()
         self.add_tools({path.name: path.read_text() for path in (_HERE / "simbin").iterdir()}, payloads)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pytest_gpucluster.core.fact import Fact
 from pytest_gpucluster.kit.framework.framework_step import FrameworkStepRunner, framework_runner
 from pytest_gpucluster.suites.ddp.config import DdpConfig
 
@@ -50,4 +51,4 @@ def test_every_allocation_has_a_runner_with_its_own_gpus(given: Any, expected: l
 def test_every_allocation_has_its_own_nodes() -> None:
     made = FrameworkStepRunner.of_allocations(session(problems=("large1",)), DdpConfig(nodes=1))
     assert [it.nodes for it in made] == [("large2",), ("small1",)]
-    assert framework_runner(FrameworkStepRunner)(made, SimpleNamespace(name="small1")) is made[1]
+    assert framework_runner(FrameworkStepRunner, Fact(list))(made, SimpleNamespace(name="small1")) is made[1]

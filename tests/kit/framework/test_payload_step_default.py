@@ -13,11 +13,11 @@ from pytest_gpucluster.cluster.slurm.result import StepResult, TaskResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, environment_request
 from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.config.models import EnvironmentConfig
+from pytest_gpucluster.core import given
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable
 from pytest_gpucluster.kit.framework.framework_config import FrameworkConfig
 from pytest_gpucluster.kit.framework.framework_step import FrameworkStepRunner
 from pytest_gpucluster.kit.nccl import nccl_step
-from pytest_gpucluster.plugin import fixtures
 from pytest_gpucluster.run import session as plugin_session
 from pytest_gpucluster.run.facts import ItemView
 from pytest_gpucluster.run.record import Record
@@ -140,8 +140,7 @@ def test_srun_fixture_has_the_default(tmp_path: Path, monkeypatch: pytest.Monkey
     mine: Any = Held(("n1",), cluster(tmp_path))
     for name in ("need_slurm", "run_step"):
         setattr(mine, name, partial(getattr(plugin_session.ClusterSession, name), mine))
-    make = fixtures.FACTS["srun"]
-    srun = make(ItemView(mine, Record("site", "site.step", "n1")))
+    srun = given.srun(ItemView(mine, Record("site", "site.step", "n1")))
     for more in ({}, {"environment": "none"}, {"environment": "other"}):
         srun(["hostname"], **more)
     assert [request.environment for request in asked] == [DEFAULT, None, EnvironmentConfig(python="/other")]

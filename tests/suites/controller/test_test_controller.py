@@ -64,7 +64,7 @@ class World:
 
 
 def fact(name: str, *arguments: Any) -> Any:
-    found: Fact = getattr(suite, name)
+    found: Fact[Any] = getattr(suite, name)
     return found.function(*arguments)
 
 

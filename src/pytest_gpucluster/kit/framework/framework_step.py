@@ -14,8 +14,9 @@ from pytest_gpucluster.cluster.slurm.pyxis import explain
 from pytest_gpucluster.cluster.slurm.result import StepResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.config.models import DEFAULT_ENVIRONMENT
+from pytest_gpucluster.core import given
 from pytest_gpucluster.core.errors import NotApplicable, StepError, StepMisplaced, StepTimeout
-from pytest_gpucluster.core.fact import Fact
+from pytest_gpucluster.core.scopes import of_fleet, of_node
 from pytest_gpucluster.kit.framework.between import Reach
 from pytest_gpucluster.kit.framework.framework_config import FrameworkConfig
 from pytest_gpucluster.kit.framework.payload_result import (
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.config.models import Cluster, EnvironmentConfig
+    from pytest_gpucluster.core.fact import Fact
 
 ATTEMPTS = 3  # the payload derives its port from the step id: a repeated step has another port
 Config = TypeVar("Config", bound=FrameworkConfig)
@@ -278,23 +280,30 @@ class FrameworkStepRunner(Generic[Config]):
         return PayloadResult(self.key, nodes, ntasks, tasks, problem, where=self.where, **ended)
 
 
-def framework_runners(framework: type[FrameworkStepRunner[Any]]) -> Any:
-    """Make a fact of a framework's runners, one per allocation, once in a run; it needs the fact `config`."""
-
-    def runners(config: Any, allocation: object, gpucluster_session: Any) -> list[FrameworkStepRunner[Any]]:
-        return framework.of_allocations(gpucluster_session, config)
-
-    return Fact(runners, once=True)
+Runner = TypeVar("Runner", bound=FrameworkStepRunner[Any])
 
 
-def framework_runner(framework: type[FrameworkStepRunner[Any]], *, first: str = "", without: str = "") -> Any:
-    """Make a fact of the runner, of those in the fact `runners`, that has the item's node.
+def framework_runners(framework: type[Runner], config: Fact[Any]) -> Fact[list[Runner]]:
+    """Make a fact of a framework's runners, one per allocation, once in a run."""
+
+    @of_fleet(config, given.allocation, given.session)
+    def runners(config: Any, _: object, session: Any) -> list[Runner]:
+        return framework.of_allocations(session, config)
+
+    return runners
+
+
+def framework_runner(
+    framework: type[Runner], runners: Fact[list[Runner]], *, first: str = "", without: str = ""
+) -> Fact[Runner]:
+    """Make a fact of the runner that has the item's node.
 
     `first`: the attribute that runs its first step, whose exceptions are errors and no verdicts. `without`: why the
     item is not applicable if no runner has the node.
     """
 
-    def runner(runners: Iterable[FrameworkStepRunner[Any]], node: Any) -> FrameworkStepRunner[Any]:
+    @of_node(runners, given.node)
+    def runner(runners: Iterable[Runner], node: Any) -> Runner:
         found = next((runner for runner in runners if node.name in runner.nodes), None)
         if found is None:
             raise NotApplicable(
@@ -304,13 +313,4 @@ def framework_runner(framework: type[FrameworkStepRunner[Any]], *, first: str = 
             getattr(found, first)
         return found
 
-    return Fact(runner)
-
-
-def framework_reach() -> Any:
-    """Make a fact of the nodes with which the item's node can exchange data; it needs the fact `runner`."""
-
-    def reach(runner: FrameworkStepRunner[Any]) -> Reach:
-        return runner.reach
-
-    return Fact(reach)
+    return runner

@@ -15,5 +15,5 @@ SUITE = Suite(
         "accounting.access",
         "accounting.scheduling",
     ),
-    hooks={"draft_commands": "draft:commands"},
+    draft_commands="draft:commands",
 )

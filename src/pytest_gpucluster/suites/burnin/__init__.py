@@ -33,5 +33,7 @@ SUITE = Suite(
     },
     again=("--burnin-time",),
     resume="--burnin-resume",
-    hooks={"tried": "draft:tried", "on_request": "options", "simulated_payload": "steps:simulated_payload"},
+    tried="draft:tried",
+    on_request="options",
+    simulated_payload="steps:simulated_payload",
 )

@@ -12,7 +12,7 @@ import pytest
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable
 from pytest_gpucluster.kit.fabric.facts import ADAPTERS
 from pytest_gpucluster.kit.fabric.rails import rail_ports, rails_of_all
-from pytest_gpucluster.suite import Tests, fact
+from pytest_gpucluster.suite import Tests, given, of_fleet, of_node
 from pytest_gpucluster.suites.burnin import SUITE, dcgm, error_checks, load_checks, stragglers
 from pytest_gpucluster.suites.burnin.config import BurninConfig
 from pytest_gpucluster.suites.burnin.steps import EVENT, Burnin
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
-    from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.kit.fabric.facts import Adapters
     from pytest_gpucluster.kit.fabric.rails import RailPort
     from pytest_gpucluster.plugin.fixtures import LiveLine
@@ -31,19 +30,21 @@ if TYPE_CHECKING:
 # a node that is lost under load fails here; without the mark its items would be untested
 
 
-@fact(once=True)
+@of_fleet(
+    given.pytestconfig, given.allocation, given.session, given.event, given.live_line, given.fleet_facts
+)
 def burnin_results(
     pytestconfig: pytest.Config,
     allocation: Allocation,  # not applicable without a scheduler
-    gpucluster_session: ClusterSession,
+    session: ClusterSession,
     event: Callable[..., None],
     live_line: LiveLine,
     fleet_facts: Callable[[object], dict[str, Adapters]],
 ) -> dict[str, BurninResult]:
     """{node: the burn-in of its allocation}; the allocations run one after another."""
-    if gpucluster_session.in_worker:
+    if session.in_worker:
         raise ConfigError("a burn-in loads all nodes at once: run pytest without -n")
-    session, found = gpucluster_session, {}
+    found: dict[str, BurninResult] = {}
     loads = session.cluster.section(BurninConfig).loads
     rails = rails_of_all(fleet_facts(ADAPTERS), session.nodes) if "rdma" in loads else {}
     ports = {node: rail_ports(of_node, session.nodes[node].profile.fabric) for node, of_node in rails.items()}
@@ -96,7 +97,7 @@ def _burn(
     return runner.run(lambda **fields: event(EVENT, **fields), lambda progress: live_line.show(str(progress)))
 
 
-@fact
+@of_node(burnin_results, given.node)
 def burnin(burnin_results: dict[str, BurninResult], node: Node) -> BurninResult:
     """The burn-in of this item's node."""
     if node.name not in burnin_results:
@@ -104,19 +105,7 @@ def burnin(burnin_results: dict[str, BurninResult], node: Node) -> BurninResult:
     return burnin_results[node.name]
 
 
-@fact
-def config(cluster: Cluster) -> BurninConfig:
-    """The section `burnin` of the cluster file."""
-    return cluster.section(BurninConfig)
+config = of_node(given.cluster)(lambda cluster: cluster.section(BurninConfig))
 
 
-TESTS = Tests(
-    load_checks,
-    error_checks,
-    dcgm,
-    stragglers,
-    marks=(
-        "burnin",
-        "judges_node",
-    ),
-)
+TESTS = Tests(load_checks, error_checks, dcgm, stragglers, marks=("burnin", "judges_node"))

@@ -9,10 +9,8 @@ SUITE = Suite(
     section="config:ContainerConfig",
     proof=("container.plugin", "container.import", "container.release", "container.reuse"),
     draft="draft:lines",
-    hooks={
-        "local_leftovers": "containers:stale_user_files",
-        "node_leftovers": "containers:of_ended_jobs",
-        "tried": "draft:tried",
-        "before_release": "containers:clear_nodes",
-    },
+    local_leftovers="containers:stale_user_files",
+    node_leftovers="containers:of_ended_jobs",
+    tried="draft:tried",
+    before_release="containers:clear_nodes",
 )

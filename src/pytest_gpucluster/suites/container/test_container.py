@@ -11,7 +11,7 @@ from pytest_gpucluster.cluster.environment import variables
 from pytest_gpucluster.core.errors import ConfigError, NotApplicable
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.kit.container import enroot
-from pytest_gpucluster.suite import Tests, fact, probed, required_section
+from pytest_gpucluster.suite import Tests, given, of_fleet, of_node, required_section
 from pytest_gpucluster.suites.container import checks
 from pytest_gpucluster.suites.container.config import ContainerConfig
 from pytest_gpucluster.suites.container.containers import NamedContainers
@@ -27,21 +27,20 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.container.facts import ContainerFacts
 
 
-room = probed(enroot.SPACE)
-names_before = probed(enroot.NAMES)
+room = of_node(enroot.SPACE)
+names_before = of_node(enroot.NAMES)
 
 config = required_section(ContainerConfig)
 
 
-@fact(once=True)
+@of_fleet(given.session, given.allocation, config, given.live_line)
 def all_found(
-    gpucluster_session: ClusterSession,
+    session: ClusterSession,
     allocation: Allocation,  # not applicable without a scheduler
     config: ContainerConfig,
     live_line: LiveLine,
 ) -> Iterator[dict[str, ContainerFacts]]:
     """{node: the facts of its steps}; the imported images are removed at the end."""
-    session = gpucluster_session
     environment = session.cluster.environment(config.environment, "container.environment")
     image = config.image or (environment.container_image if environment else None)
     if image is None:
@@ -75,7 +74,7 @@ def all_found(
         store.close()
 
 
-@fact
+@of_node(all_found, given.node)
 def found(all_found: dict[str, ContainerFacts], node: Node) -> ContainerFacts:
     """The facts of the steps on this node."""
     if node.name not in all_found:
@@ -83,17 +82,15 @@ def found(all_found: dict[str, ContainerFacts], node: Node) -> ContainerFacts:
     return all_found[node.name]
 
 
-@fact(once=True)
-def live_jobs(gpucluster_session: ClusterSession, allocation: Allocation) -> set[int]:
+@of_fleet(given.session, given.allocation)
+def live_jobs(session: ClusterSession, allocation: Allocation) -> set[int]:
     """The jobs that Slurm knows."""
     slurm = allocation.slurm
     listed = slurm.run("squeue", "-h", "-a", "-o", "%A").split()
-    return {int(job) for job in listed if job.isdigit()} | {
-        held.job_id for held in gpucluster_session.allocations
-    }
+    return {int(job) for job in listed if job.isdigit()} | {held.job_id for held in session.allocations}
 
 
-@fact
+@of_node(all_found, given.peers)
 def usual_release(all_found: dict[str, ContainerFacts], peers: frozenset[str]) -> Norm[str]:
     """The os-release in the containers of most nodes of the kind."""
     return norm(
@@ -103,4 +100,4 @@ def usual_release(all_found: dict[str, ContainerFacts], peers: frozenset[str]) -
     )
 
 
-TESTS = Tests(checks, marks=("container",), needs=("config",))
+TESTS = Tests(checks, marks=("container",), needs=(config,))

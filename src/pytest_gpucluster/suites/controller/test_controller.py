@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.probe import Probe
 from pytest_gpucluster.report.history import History
-from pytest_gpucluster.suite import Tests, fact
+from pytest_gpucluster.suite import Tests, given, of_fleet
 from pytest_gpucluster.suites.controller import checks, steps
 from pytest_gpucluster.suites.controller.config import ControllerConfig
 from pytest_gpucluster.suites.controller.facts import log_command, read_log
@@ -22,52 +22,39 @@ from pytest_gpucluster.suites.controller.log_lines import folded
 if TYPE_CHECKING:
     from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.cluster.slurm.client import Slurm
-    from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.run.session import ClusterSession
-    from pytest_gpucluster.suites.controller.checks import Controllers, DaemonLog, Diagnostics
+    from pytest_gpucluster.suites.controller.checks import DaemonLog, Diagnostics
     from pytest_gpucluster.suites.controller.steps import Folding
 
 
-@fact(once=True)
-def slurm(gpucluster_session: ClusterSession) -> Slurm:
-    """The client; not applicable without a scheduler."""
-    return gpucluster_session.need_slurm()
+slurm = of_fleet(given.session)(lambda session: session.need_slurm())
 
 
-@fact(once=True)
-def config(cluster: Cluster) -> ControllerConfig:
-    """The section `controller` of the cluster file."""
-    return cluster.section(ControllerConfig)
+config = of_fleet(given.cluster)(lambda cluster: cluster.section(ControllerConfig))
 
 
-@fact(once=True)
-def controllers(slurm: Slurm) -> Controllers:
-    """The answer of `scontrol ping`."""
-    return steps.query_controllers(slurm, slurm.config())
+controllers = of_fleet(slurm)(lambda slurm: steps.query_controllers(slurm, slurm.config()))
 
 
-@fact(once=True)
+@of_fleet(slurm, config)
 def diagnostics(slurm: Slurm, config: ControllerConfig) -> Diagnostics:
     """The figures of sdiag."""
     return steps.query_load(slurm, slurm.config(), config)
 
 
-@fact(once=True)
-def controller_log(slurm: Slurm, config: ControllerConfig, gpucluster_session: ClusterSession) -> DaemonLog:
+@of_fleet(slurm, config, given.session)
+def controller_log(slurm: Slurm, config: ControllerConfig, session: ClusterSession) -> DaemonLog:
     """The errors of slurmctld's log, folded."""
-    folding = _folding(gpucluster_session, config, "controller.errors")
-    cluster = gpucluster_session.cluster
+    folding = _folding(session, config, "controller.errors")
+    cluster = session.cluster
     return steps.query_controller_log(
         slurm, slurm.config(), config, folding, sudo=cluster.sudo and not cluster.sandbox
     )
 
 
-@fact(once=True)
-def slurmd_logs(
-    fleet: Channel, slurm: Slurm, config: ControllerConfig, gpucluster_session: ClusterSession
-) -> DaemonLog:
+@of_fleet(given.fleet, slurm, config, given.session)
+def slurmd_logs(fleet: Channel, slurm: Slurm, config: ControllerConfig, session: ClusterSession) -> DaemonLog:
     """The errors of slurmd's logs on all nodes, folded."""
-    session = gpucluster_session
     command = log_command(slurm.config().get("SlurmdLogFile", ""), "slurmd", config.log_size)
     probe = Probe("slurmd log", command, read_log, root=True)
     folding = _folding(session, config, "controller.node_errors")

@@ -8,12 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
-from pytest_gpucluster.kit.framework.framework_step import (
-    framework_reach,
-    framework_runner,
-    framework_runners,
-)
-from pytest_gpucluster.suite import Tests, fact, one_item_per, required_section
+from pytest_gpucluster.kit.framework.framework_step import framework_runner, framework_runners
+from pytest_gpucluster.suite import Tests, given, of_node, required_section
 from pytest_gpucluster.suites.ddp import checks
 from pytest_gpucluster.suites.ddp.config import DdpConfig
 from pytest_gpucluster.suites.ddp.steps import Ddp
@@ -24,15 +20,15 @@ if TYPE_CHECKING:
 
 BACKENDS = ("gloo", "nccl")
 config = required_section(DdpConfig)
-runners = framework_runners(Ddp)
-runner = framework_runner(Ddp, first="placement")
-reach = framework_reach()
+runners = framework_runners(Ddp, config)
+runner = framework_runner(Ddp, runners, first="placement")
+reach = of_node(runner)(lambda runner: runner.reach)
 
 
-each_backend = one_item_per(lambda _cluster: {name: name for name in BACKENDS})
+each_backend = of_node(each=lambda _cluster: {name: name for name in BACKENDS})
 
 
-@fact
+@of_node(each_backend, runners)
 def backend(each_backend: str, runners: list[Ddp]) -> str:
     """The backend of the process group; nccl only if nodes have GPUs."""
     if not any(each_backend in runner.backends for runner in runners):
@@ -40,25 +36,22 @@ def backend(each_backend: str, runners: list[Ddp]) -> str:
     return each_backend
 
 
-@fact
+@of_node(runners, backend)
 def work_results(runners: list[Ddp], backend: str) -> list[PayloadResult]:
     """The result of the work in every allocation."""
     return [runner.work(backend) for runner in runners if backend in runner.backends]
 
 
-@fact
-def own_results(runner: Ddp) -> list[PayloadResult]:
-    """The result of the work of the node's allocation, with each backend."""
-    return [runner.work(backend) for backend in runner.backends]
+own_results = of_node(runner)(lambda runner: [runner.work(backend) for backend in runner.backends])
 
 
-@fact
+@of_node(runners)
 def torchrun_results(runners: list[Ddp]) -> list[tuple[PayloadResult, int]]:
     """The result of the work under torchrun in every allocation, and the ranks per node."""
     return [(runner.torchrun, runner.ranks_per_node) for runner in runners]
 
 
-@fact
+@of_node(runners, backend)
 def lost_rank_results(runners: list[Ddp], backend: str) -> list[PayloadResult]:
     """The result of the step that loses a rank in every allocation."""
     several = [
@@ -71,7 +64,7 @@ def lost_rank_results(runners: list[Ddp], backend: str) -> list[PayloadResult]:
     return [runner.lose_rank(backend) for runner in several]
 
 
-@fact
+@of_node(runner, given.node)
 def nccl_work(runner: Ddp, node: Node) -> PayloadResult:
     """The result of the work with NCCL, for a node that takes part in it."""
     if "nccl" not in runner.backends:
@@ -81,19 +74,13 @@ def nccl_work(runner: Ddp, node: Node) -> PayloadResult:
     return runner.work("nccl")
 
 
-@fact
-def placement(runner: Ddp) -> PayloadResult:
-    """The result of the short step in the allocation of the node."""
-    return runner.placement
+placement = of_node(runner)(lambda runner: runner.placement)
 
 
-@fact
-def placements(runners: list[Ddp]) -> list[PayloadResult]:
-    """The results of the short step in every allocation."""
-    return [runner.placement for runner in runners]
+placements = of_node(runners)(lambda runners: [runner.placement for runner in runners])
 
 
-@fact
+@of_node(runner, placement, given.node_name)
 def setters(runner: Ddp, placement: PayloadResult, node_name: str) -> checks.Setters:
     """The possible origins of the rank variables; -rP shows the origin of each."""
     for facts in placement.of_node(node_name, "place")[:1]:
@@ -102,10 +89,7 @@ def setters(runner: Ddp, placement: PayloadResult, node_name: str) -> checks.Set
     return runner.setters
 
 
-@fact
-def lost_rank_deadline(config: DdpConfig) -> float:
-    """Seconds within which a job must end after one of its ranks was killed."""
-    return config.lost_rank
+lost_rank_deadline = of_node(config)(lambda config: config.lost_rank)
 
 
 TESTS = Tests(checks, marks=("ddp",))

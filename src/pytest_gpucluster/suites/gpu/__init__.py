@@ -7,5 +7,6 @@ SUITE = Suite(
     order=3,
     markers=("gpu: the GPUs of the nodes",),
     proof=("gpu.count", "gpu.names", "gpu.uuids", "gpu.memory", "gpu.temperature"),
-    hooks={"contradictions": "profile_fit:contradictions", "known_cause": "known_cause:with_known_cause"},
+    contradictions="profile_fit:contradictions",
+    known_cause="known_cause:with_known_cause",
 )

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.core import given
 from pytest_gpucluster.core.check import Outcome, Verdict
 from pytest_gpucluster.core.errors import GpuClusterError
-from pytest_gpucluster.core.fact import Fact
+from pytest_gpucluster.core.scopes import of_fleet
 from pytest_gpucluster.kit.gpu import nvidia_smi
 from pytest_gpucluster.kit.gpu.too_few import TOO_FEW
 from pytest_gpucluster.suites.gpu.missing_gpus import (
@@ -62,7 +63,7 @@ def _missing_of(session: ClusterSession, node: str) -> MissingGpus | None:
         return None
     if sum(not gpu.lost for gpu in gpus) >= profile.count:
         return None
-    return missing_gpus(gpus, profile.count, session.made.once(_USUAL_BUSES, {"session": session}))
+    return missing_gpus(gpus, profile.count, session.made.once(_USUAL_BUSES, lambda _: [session]))
 
 
-_USUAL_BUSES = Fact(lambda session: usual_buses(session.facts.of_fleet(nvidia_smi.GPUS)), once=True)
+_USUAL_BUSES = of_fleet(given.session)(lambda session: usual_buses(session.facts.of_fleet(nvidia_smi.GPUS)))

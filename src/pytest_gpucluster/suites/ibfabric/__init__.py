@@ -13,5 +13,5 @@ SUITE = Suite(
     before_first_test=Work("fabric", "steps:begin", first=True),
     settings={"plan": "plan:plan_of"},
     proof=("ibfabric.ports", "ibfabric.cables"),
-    hooks={"known_cause": "known_cause:with_known_cause"},
+    known_cause="known_cause:with_known_cause",
 )

@@ -9,5 +9,5 @@ SUITE = Suite(
     section="config:IsolationConfig",
     before_allocation=Work("logins", "logins:LoginsWithoutJob", option="intrusive", first=True),
     proof=("isolation.cpus", "isolation.devices", "isolation.tmp"),
-    hooks={"idle": "settings:why_idle"},
+    idle="settings:why_idle",
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.majority import decides
-from pytest_gpucluster.suite import Tests, fact, fleet_probed, probed
+from pytest_gpucluster.suite import Tests, given, of_fleet, of_node
 from pytest_gpucluster.suites.isolation import SUITE, checks
 from pytest_gpucluster.suites.isolation.config import IsolationConfig
 from pytest_gpucluster.suites.isolation.pam import PAM
@@ -26,89 +26,81 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.isolation.pam import PamFacts
     from pytest_gpucluster.suites.isolation.steps import MemoryStep, PtyResult, StepPair
 
-pam = probed(PAM)
-pams = fleet_probed(PAM)
-info = fact(lambda node: node.info)
+pam = of_node(PAM)
+pams = of_fleet(PAM)
+info = of_node(given.node)(lambda node: node.info)
 
 
-@fact(once=True)
-def section(cluster: Cluster) -> IsolationConfig:
-    """The section of the cluster file, with its defaults."""
-    return cluster.section(IsolationConfig)
+section = of_fleet(given.cluster)(lambda cluster: cluster.section(IsolationConfig))
 
 
-@fact(once=True)
-def isolation_slurm(gpucluster_session: ClusterSession) -> Slurm:
-    """The client; not applicable without a scheduler."""
-    return gpucluster_session.need_slurm()
+isolation_slurm = of_fleet(given.session)(lambda session: session.need_slurm())
 
 
-@fact(once=True)
+@of_fleet(isolation_slurm, given.cluster)
 def shared(isolation_slurm: Slurm, cluster: Cluster) -> Mapping[str, str]:
     """The resources that Slurm leaves to all jobs: {resource: setting}."""
     return shared_resources(isolation_slurm.config(), cluster)
 
 
-@fact(once=True)
+@of_fleet(isolation_slurm)
 def prolog_flags(isolation_slurm: Slurm) -> str:
     """PrologFlags of slurm.conf."""
     return isolation_slurm.config().get("PrologFlags", "")
 
 
-@fact(once=True)
+@of_fleet(given.allocation, given.session, section, shared)
 def step_pairs(
     allocation: Allocation,
-    gpucluster_session: ClusterSession,
+    session: ClusterSession,
     section: IsolationConfig,
     shared: Mapping[str, str],
 ) -> dict[str, StepPair]:  # must be held
     """Two steps that run at the same time, on all nodes of every allocation, by node."""
-    return step_pairs_of(gpucluster_session, section, shared)
+    return step_pairs_of(session, section, shared)
 
 
-@fact
+@of_node(step_pairs, given.node)
 def step_pair(step_pairs: dict[str, StepPair], node: Node) -> StepPair | None:
     """The two steps of the item's node, None if they were not run."""
     return step_pairs.get(node.name)
 
 
-@fact(once=True)
+@of_fleet(given.allocation, given.session, section, shared)
 def memory_steps(
     allocation: Allocation,
-    gpucluster_session: ClusterSession,
+    session: ClusterSession,
     section: IsolationConfig,
     shared: Mapping[str, str],
 ) -> dict[str, MemoryStep]:  # must be held
     """A task per node that exceeds its memory, in every allocation, by node; {} if that is not tested."""
     found: dict[str, MemoryStep] = {}
     if "memory" not in shared:
-        for one in Isolation.of_allocations(gpucluster_session, section):
+        for one in Isolation.of_allocations(session, section):
             found |= dict.fromkeys(one.nodes, one.exceed_memory())
     return found
 
 
-@fact
+@of_node(memory_steps, given.node)
 def memory_step(memory_steps: dict[str, MemoryStep], node: Node) -> MemoryStep | None:
     """The task of the item's node, None if none was run."""
     return memory_steps.get(node.name)
 
 
-@fact(once=True)
+@of_fleet(given.allocation, given.session, section)
 def ptys(
-    allocation: Allocation, gpucluster_session: ClusterSession, section: IsolationConfig
+    allocation: Allocation, session: ClusterSession, section: IsolationConfig
 ) -> list[PtyResult]:  # must be held
     """`srun --pty` on the first node of every allocation."""
-    return [one.open_terminal() for one in Isolation.of_allocations(gpucluster_session, section)]
+    return [one.open_terminal() for one in Isolation.of_allocations(session, section)]
 
 
-@fact
-def adopting(
-    pams: Mapping[str, PamFacts], node: Node, cluster: Cluster, gpucluster_session: ClusterSession
-) -> str:
+@of_node(pams, given.node, given.cluster, given.session)
+def adopting(pams: Mapping[str, PamFacts], node: Node, cluster: Cluster, session: ClusterSession) -> str:
     """Why logins need not be adopted on the item's node; '' if they must."""
     if cluster.stated("isolation.pam_slurm_adopt"):
         return ""
-    nodes = gpucluster_session.nodes
+    nodes = session.nodes
     alike = [bool(found.adopts) for name, found in pams.items() if nodes[name].group == node.group]
     if decides(sum(alike), len(alike)):
         return ""
@@ -117,22 +109,19 @@ def adopting(
     )
 
 
-@fact(once=True)
-def logins(gpucluster_session: ClusterSession) -> Mapping[str, Login]:
-    """The logins before the nodes were allocated: {node: login}."""
-    return gpucluster_session.outcome(SUITE) or {}
+logins = of_fleet(given.session)(lambda session: session.outcome(SUITE) or {})
 
 
-@fact
+@of_node(logins, given.node)
 def login_without_job(logins: Mapping[str, Login], node: Node) -> Login | None:
     """The login to the item's node, None if none was tried."""
     return logins.get(node.name)
 
 
-@fact
-def refused(logins: Mapping[str, Login], node: Node, gpucluster_session: ClusterSession) -> bool:
+@of_node(logins, given.node, given.session)
+def refused(logins: Mapping[str, Login], node: Node, session: ClusterSession) -> bool:
     """Whether most nodes of the item's group refused the user without a job."""
-    nodes = gpucluster_session.nodes
+    nodes = session.nodes
     decided = [
         bool(one.refusal)
         for name, one in logins.items()
@@ -141,11 +130,4 @@ def refused(logins: Mapping[str, Login], node: Node, gpucluster_session: Cluster
     return decides(sum(decided), len(decided))
 
 
-TESTS = Tests(
-    checks,
-    marks=(
-        "isolation",
-        "slurm",
-    ),
-    needs=("isolation_slurm",),
-)
+TESTS = Tests(checks, marks=("isolation", "slurm"), needs=(isolation_slurm,))

@@ -9,5 +9,5 @@ SUITE = Suite(
     section="config:KubernetesConfig",
     proof=("kubernetes.api", "kubernetes.ready", "kubernetes.gpus"),
     stated="kubectl and a context of a kubeconfig (context: NAME)",
-    hooks={"leftovers": "leftovers:jobs"},
+    leftovers="leftovers:jobs",
 )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.cluster.slurm.inventory import names_of
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.majority import Norm, norm
-from pytest_gpucluster.suite import Tests, fact, required_section
+from pytest_gpucluster.suite import Tests, given, of_fleet, of_node, required_section
 from pytest_gpucluster.suites.kubernetes import checks, job_checks
 from pytest_gpucluster.suites.kubernetes.config import KubernetesConfig
 from pytest_gpucluster.suites.kubernetes.facts import rdma_of
@@ -30,28 +30,22 @@ config = required_section(KubernetesConfig)
 DRIVER = "nvidia.com/cuda.driver-version.full"
 
 
-@fact(once=True)
-def ask(config: KubernetesConfig) -> Callable[..., tuple[str, str]]:
-    """A function: words of a kubectl command -> its output, and why it failed."""
-    return Kubectl(config).ask
+ask = of_fleet(config)(lambda config: Kubectl(config).ask)
 
 
-@fact(once=True)
-def seen(
-    ask: Callable[..., tuple[str, str]], config: KubernetesConfig, gpucluster_session: ClusterSession
-) -> KubeFacts:
+@of_fleet(ask, config, given.session)
+def seen(ask: Callable[..., tuple[str, str]], config: KubernetesConfig, session: ClusterSession) -> KubeFacts:
     """The answers of the API server."""
-    session = gpucluster_session
     return query(ask, names_of(session.plan.selected, session.inventory), config.gpu_resource)
 
 
-@fact
+@of_node()
 def today() -> dt.date:
     """The day in UTC."""
     return dt.datetime.now(dt.timezone.utc).date()
 
 
-@fact
+@of_node(seen, given.node, config)
 def kube_node(seen: KubeFacts, node: Node, config: KubernetesConfig) -> KubeNode | None:
     """The item's node in Kubernetes, None where Kubernetes has none."""
     named, _ = config.own_nodes()
@@ -60,16 +54,16 @@ def kube_node(seen: KubeFacts, node: Node, config: KubernetesConfig) -> KubeNode
     return seen.nodes.get(node.name)
 
 
-@fact
+@of_node(seen, given.node)
 def kube_pods(seen: KubeFacts, node: Node) -> tuple[Pod, ...]:
     """The pods of the item's node."""
     return seen.pods.get(node.name, ())
 
 
-@fact
-def usual_software(seen: KubeFacts, node: Node, gpucluster_session: ClusterSession) -> dict[str, Norm[str]]:
+@of_node(seen, given.node, given.session)
+def usual_software(seen: KubeFacts, node: Node, session: ClusterSession) -> dict[str, Norm[str]]:
     """{what: the values of the nodes of the group}."""
-    mine = _alike(seen, node, gpucluster_session)
+    mine = _alike(seen, node, session)
     software = {name: checks.software_of(found) for name, found in mine.items()}
     parts = next(iter(software.values()), {})
     return {
@@ -78,10 +72,10 @@ def usual_software(seen: KubeFacts, node: Node, gpucluster_session: ClusterSessi
     }
 
 
-@fact
-def usual_rdma(seen: KubeFacts, node: Node, gpucluster_session: ClusterSession) -> dict[str, Norm[str]]:
+@of_node(seen, given.node, given.session)
+def usual_rdma(seen: KubeFacts, node: Node, session: ClusterSession) -> dict[str, Norm[str]]:
     """{resource for RDMA: the capacity of the nodes of the group}, without the nodes that do not offer devices yet."""
-    alike = _alike(seen, node, gpucluster_session).items()
+    alike = _alike(seen, node, session).items()
     found = {name: rdma_of(it) for name, it in alike if checks.has_rdma(it) or not checks.starting(it, seen)}
     return {
         resource: norm(((name, it.get(resource, "0")) for name, it in found.items()), "nodes of its group")
@@ -89,12 +83,12 @@ def usual_rdma(seen: KubeFacts, node: Node, gpucluster_session: ClusterSession) 
     }
 
 
-@fact
+@of_node(seen, given.node, config, given.session)
 def usual_labels(
-    seen: KubeFacts, node: Node, config: KubernetesConfig, gpucluster_session: ClusterSession
+    seen: KubeFacts, node: Node, config: KubernetesConfig, session: ClusterSession
 ) -> dict[str, Norm[str]]:
     """{label: the values of the nodes of the group}, of labels that no profile states."""
-    mine = _alike(seen, node, gpucluster_session)
+    mine = _alike(seen, node, session)
     return {
         key: norm(
             ((name, found.labels[key]) for name, found in mine.items() if key in found.labels),
@@ -108,16 +102,16 @@ def _alike(seen: KubeFacts, node: Node, session: ClusterSession) -> dict[str, Ku
     return {name: found for name, found in seen.nodes.items() if session.nodes[name].peers == node.peers}
 
 
-@fact(once=True)
+@of_fleet(config, seen, given.session)
 def job_facts(
     config: KubernetesConfig,
     seen: KubeFacts,
-    gpucluster_session: ClusterSession,
+    session: ClusterSession,
 ) -> KubernetesJobs | None:
     """The results of the Jobs, which run once; None without `jobs: true`."""
     if not config.jobs:
         return None
-    session, (named, _) = gpucluster_session, config.own_nodes()
+    named, _ = config.own_nodes()
     if session.in_worker and session.channel is None:
         # without a channel no worker waits for another, and each would run the Jobs
         raise NotAvailable("with -n, Jobs run only where Slurm or SSH reaches nodes too: leave -n out")
@@ -138,7 +132,7 @@ def job_facts(
     return run_jobs(Kubectl(config), seen, nodes, busy, report, nccl=nccl)
 
 
-@fact(once=True)
+@of_fleet(job_facts)
 def uuid_owners(job_facts: KubernetesJobs | None) -> dict[str, tuple[str, ...]]:
     """{UUID of a GPU: the nodes whose pods list it}."""
     found: dict[str, list[str]] = defaultdict(list)
@@ -148,11 +142,4 @@ def uuid_owners(job_facts: KubernetesJobs | None) -> dict[str, tuple[str, ...]]:
     return {uuid: tuple(nodes) for uuid, nodes in found.items()}
 
 
-TESTS = Tests(
-    checks,
-    job_checks,
-    marks=(
-        "kubernetes",
-        "inventory",
-    ),
-)
+TESTS = Tests(checks, job_checks, marks=("kubernetes", "inventory"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.check import combined
 from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.kit.framework.framework_step import nodes_by_allocation
-from pytest_gpucluster.suite import Tests, fact, one_item_per, required_section
+from pytest_gpucluster.suite import Tests, given, of_fleet, of_node, required_section
 from pytest_gpucluster.suites.matrix import checks, speed
 from pytest_gpucluster.suites.matrix.config import MatrixConfig
 from pytest_gpucluster.suites.matrix.steps import Matrix
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 config = required_section(MatrixConfig)
 
 
-@fact(once=True)
+@of_fleet(config, given.allocation, given.session)
 def matrices(
     config: MatrixConfig,
     allocation: Allocation,  # not applicable without a scheduler
-    gpucluster_session: ClusterSession,
+    session: ClusterSession,
 ) -> Iterator[list[Matrix]]:
     """One matrix per allocation."""
-    session, channel = gpucluster_session, gpucluster_session.need_channel()
+    channel = session.need_channel()
     made = [Matrix(held, session, channel, config, nodes) for held, nodes in nodes_by_allocation(session)]
     if not made:
         raise NotAvailable("no allocation has nodes that can be tested")
@@ -42,12 +42,12 @@ def matrices(
         matrix.clean_up()
 
 
-cells = one_item_per(
-    lambda _cluster: {
+cells = of_node(
+    each=lambda _cluster: {
         checks.name_of(row, column): (row, column) for row in checks.ROWS for column in checks.COLUMNS
     }
 )
-measured = one_item_per(lambda _cluster: {column: column for column in speed.MEASURED})
+measured = of_node(each=lambda _cluster: {column: column for column in speed.MEASURED})
 
 
 def test_cell(matrices: list[Matrix], cells: tuple[str, str], table: Callable[..., None]) -> Verdict:

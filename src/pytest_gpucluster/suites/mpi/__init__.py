@@ -11,5 +11,5 @@ SUITE = Suite(
     partners=1,
     proof=("mpi.installed", "mpi.between"),
     draft="draft:lines",
-    hooks={"tried": "draft:tried"},
+    tried="draft:tried",
 )

@@ -13,7 +13,7 @@ from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.kit.mpi import mpi_world
 from pytest_gpucluster.kit.mpi.mpi_config import MpiConfig
 from pytest_gpucluster.kit.mpi.mpi_step import IN_CONTAINER, MPIRUN, Mpi
-from pytest_gpucluster.suite import Tests, fact, one_item_per, probed, required_section
+from pytest_gpucluster.suite import Tests, given, of_fleet, of_node, required_section
 from pytest_gpucluster.suites.mpi import checks
 
 if TYPE_CHECKING:
@@ -21,52 +21,59 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.core.majority import Norm
-    from pytest_gpucluster.kit.framework.between import Reach
     from pytest_gpucluster.kit.mpi.mpi_facts import InstalledMpi, MpiRun
     from pytest_gpucluster.run.session import ClusterSession, Node
 
 
-pmi_types = probed(PMI_TYPES)
+pmi_types = of_node(PMI_TYPES)
 
 config = required_section(MpiConfig)
+start = of_node(
+    each=lambda cluster: {
+        f"{launcher.replace(' --mpi=', '_')}-{name}": (launcher, name)
+        for launcher, name in launches(cluster.section(MpiConfig) or MpiConfig())
+    }
+)
+launcher = of_node(start)(lambda start: start[0])
+language = of_node(start)(lambda start: start[1])
 
 
-@fact(once=True)
+@of_fleet(config, given.allocation, given.session)
 def runners(
     config: MpiConfig,
     allocation: Allocation,  # not applicable without a scheduler
-    gpucluster_session: ClusterSession,
+    session: ClusterSession,
 ) -> Iterator[list[Mpi]]:
     """One runner per allocation."""
-    channel = gpucluster_session.need_channel()
-    made = Mpi.of_allocations(gpucluster_session, config, channel=channel)
+    channel = session.need_channel()
+    made = Mpi.of_allocations(session, config, channel=channel)
     yield made
     for runner in made:
         runner.clean_up()
 
 
-@fact(once=True)
+@of_fleet(runners)
 def fleet_installed(runners: list[Mpi]) -> dict[str, InstalledMpi]:
     """The MPI of all nodes: {node: facts}."""
     return {node: facts for runner in runners for node, facts in runner.installed.items()}
 
 
-@fact(once=True)
+@of_fleet(fleet_installed, config, given.session)
 def all_norms(
-    fleet_installed: dict[str, InstalledMpi], config: MpiConfig, gpucluster_session: ClusterSession
+    fleet_installed: dict[str, InstalledMpi], config: MpiConfig, session: ClusterSession
 ) -> dict[str, dict[str, Norm[str]]]:
     """{twins: the most common value of each part that the cluster file uses}."""
-    groups = {node.twins for node in gpucluster_session.nodes.values()}
+    groups = {node.twins for node in session.nodes.values()}
     return checks.norms_of_groups(fleet_installed, config, groups)
 
 
-@fact
+@of_node(all_norms, given.node)
 def installed_norms(all_norms: dict[str, dict[str, Norm[str]]], node: Node) -> dict[str, Norm[str]]:
     """The most common value of each part on the nodes of the item's group, partition, architecture and operating system."""
     return all_norms[node.twins.nodes]
 
 
-@fact
+@of_node(fleet_installed, given.node)
 def installed(fleet_installed: dict[str, InstalledMpi], node: Node) -> InstalledMpi:
     """The MPI of the item's node."""
     if node.name not in fleet_installed:
@@ -74,7 +81,7 @@ def installed(fleet_installed: dict[str, InstalledMpi], node: Node) -> Installed
     return fleet_installed[node.name]
 
 
-@fact
+@of_node(runners, given.node)
 def own_runner(runners: list[Mpi], node: Node) -> Mpi:
     """The runner that has the item's node."""
     found = next((runner for runner in runners if node.name in runner.nodes), None)
@@ -83,13 +90,10 @@ def own_runner(runners: list[Mpi], node: Node) -> Mpi:
     return found
 
 
-@fact
-def reach(own_runner: Mpi) -> Reach:
-    """The nodes with which the item's node can exchange data."""
-    return own_runner.reach
+reach = of_node(own_runner)(lambda own_runner: own_runner.reach)
 
 
-@fact
+@of_node(own_runner, config)
 def own_runs(own_runner: Mpi, config: MpiConfig) -> list[MpiRun]:
     """The runs of the node's allocation, by each launcher in each language."""
     return [
@@ -99,7 +103,7 @@ def own_runs(own_runner: Mpi, config: MpiConfig) -> list[MpiRun]:
     ]
 
 
-@fact
+@of_node(runners, launcher, language)
 def runs(runners: list[Mpi], launcher: str, language: str) -> list[MpiRun]:
     """One run of the program with this launcher per allocation."""
     if launcher == MPIRUN and any(runner.in_container for runner in runners):
@@ -110,7 +114,7 @@ def runs(runners: list[Mpi], launcher: str, language: str) -> list[MpiRun]:
     return [runner.started(launcher, language) for runner in usable]
 
 
-@fact
+@of_node(runs)
 def valid_runs(runs: list[MpiRun]) -> list[MpiRun]:
     """The runs whose ranks formed one world."""
     judged = [(run, mpi_world.world(run)) for run in runs]
@@ -121,13 +125,10 @@ def valid_runs(runs: list[MpiRun]) -> list[MpiRun]:
     return sound
 
 
-@fact(once=True)
-def in_container(runners: list[Mpi]) -> bool:
-    """Whether the programs run in a container."""
-    return runners[0].in_container
+in_container = of_fleet(runners)(lambda runners: runners[0].in_container)
 
 
-@fact
+@of_node(installed, in_container)
 def host_installed(installed: InstalledMpi, in_container: bool) -> InstalledMpi:
     """The MPI of the node itself; not applicable if the programs run in an image."""
     if in_container:
@@ -135,19 +136,19 @@ def host_installed(installed: InstalledMpi, in_container: bool) -> InstalledMpi:
     return installed
 
 
-@fact(once=True)
+@of_fleet(runners)
 def conda_environment(runners: list[Mpi]) -> bool:
     """Whether the environment of the steps is a conda environment."""
     return any(runner.environment is not None and runner.environment.conda for runner in runners)
 
 
-@fact
+@of_node(config)
 def required_types(config: MpiConfig) -> list[str]:
     """The required types of srun's --mpi."""
     return [pmi_type for launcher in config.launchers if (pmi_type := launcher.partition("--mpi=")[2])]
 
 
-@fact
+@of_node(valid_runs, language)
 def timed(valid_runs: list[MpiRun], language: str) -> list[MpiRun]:
     """The valid runs of the C program, which measures."""
     if language != "c":
@@ -155,19 +156,11 @@ def timed(valid_runs: list[MpiRun], language: str) -> list[MpiRun]:
     return valid_runs
 
 
-start = one_item_per(
-    lambda cluster: {
-        f"{launcher.replace(' --mpi=', '_')}-{name}": (launcher, name)
-        for launcher, name in launches(cluster.section(MpiConfig) or MpiConfig())
-    }
-)
-launcher = fact(lambda start: start[0])
-language = fact(lambda start: start[1])
-wanted_threads = fact(lambda cluster: cluster.mpi.threads)
-max_latency = fact(lambda cluster: cluster.mpi.max_latency)
-min_bandwidth = fact(lambda cluster: cluster.mpi.min_bandwidth)
+wanted_threads = of_node(given.cluster)(lambda cluster: cluster.mpi.threads)
+max_latency = of_node(given.cluster)(lambda cluster: cluster.mpi.max_latency)
+min_bandwidth = of_node(given.cluster)(lambda cluster: cluster.mpi.min_bandwidth)
 
-TESTS = Tests(checks, marks=("mpi",), needs=("config",))
+TESTS = Tests(checks, marks=("mpi",), needs=(config,))
 
 
 def launches(config: MpiConfig) -> list[tuple[str, str]]:

@@ -19,10 +19,8 @@ SUITE = Suite(
     proof=("nccl.alone", "nccl.alone_bandwidth", "nccl.pairs", "nccl.whole"),
     settings={"command": "steps:refuse_command"},
     draft="draft:lines",
-    hooks={
-        "tried": "draft:tried",
-        "check_options": "baseline:check_options",
-        "job_pairs": "job_pairs",
-        "pair_results": "pytest_gpucluster.kit.nccl.pair_results:judge_pairs",
-    },
+    tried="draft:tried",
+    check_options="baseline:check_options",
+    job_pairs="job_pairs",
+    pair_results="pytest_gpucluster.kit.nccl.pair_results:judge_pairs",
 )

@@ -14,7 +14,7 @@ from pytest_gpucluster.core.check import Outcome, Verdict, combined
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.text import count
 from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
-from pytest_gpucluster.suite import Tests, fact, fleet_probed, one_item_per, probed
+from pytest_gpucluster.suite import Tests, given, of_fleet, of_node
 from pytest_gpucluster.suites.nccl import alone, environment
 from pytest_gpucluster.suites.nccl import baseline as nccl_baseline
 from pytest_gpucluster.suites.nccl import fleet as checks
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 FLOORS = "nccl: no threshold, judged by the floor of the links"
 
 
-@fact(once=True)
+@of_fleet(given.pytestconfig)
 def baseline(pytestconfig: pytest.Config) -> tuple[BandwidthThreshold, ...]:
     """The rows of --baseline=FILE; none without it, or while a baseline is recorded."""
     option = pytestconfig.option.baseline
@@ -65,15 +65,15 @@ class AllStages:
         return Verdict("", Outcome.NOT_CHECKED, reason="; ".join(dict.fromkeys(reasons)))
 
 
-@fact(once=True)
+@of_fleet(given.pytestconfig, given.session, given.allocation, baseline)
 def all_stages(
     pytestconfig: pytest.Config,
-    gpucluster_session: ClusterSession,
+    session: ClusterSession,
     allocation: Allocation,  # not applicable without a scheduler
     baseline: tuple[BandwidthThreshold, ...],
 ) -> AllStages:
     """The stages of each allocation, whose nodes share a partition and a number of GPUs."""
-    session, made = gpucluster_session, AllStages()
+    made = AllStages()
     recording = pytestconfig.option.baseline == "record"
     for held in session.allocations:
         profile = session.nodes[held.nodes[0]].profile
@@ -100,17 +100,15 @@ def all_stages(
     return made
 
 
-@fact(once=True)
-def nothing_between(gpucluster_session: ClusterSession) -> str:
+@of_fleet(given.session)
+def nothing_between(session: ClusterSession) -> str:
     """Why the run can prove nothing between nodes: it has one node; '' where it has several."""
     return (
-        ""
-        if len(gpucluster_session.plan.selected) >= PAIR
-        else "the run has one node: it proves nothing between nodes"
+        "" if len(session.plan.selected) >= PAIR else "the run has one node: it proves nothing between nodes"
     )
 
 
-@fact
+@of_node(all_stages, given.node)
 def stages(all_stages: AllStages, node: Node) -> NcclStages:
     """The stages of the allocation of this item's node."""
     if node.name in all_stages.without:
@@ -130,10 +128,10 @@ def _valid(stages: NcclStages, node: Node) -> NcclStages:
     return stages
 
 
-valid_alone = fact(_valid)  # else nccl.alone fails with the reason
+valid_alone = of_node(stages, given.node)(_valid)  # else nccl.alone fails with the reason
 
 
-@fact
+@of_node(stages, given.node)
 def valid_several(stages: NcclStages, node: Node) -> NcclStages:
     """The stages, if the run of this node alone is valid and measured a bandwidth."""
     if stages.runner.gpus < 2:
@@ -141,7 +139,7 @@ def valid_several(stages: NcclStages, node: Node) -> NcclStages:
     return _valid(stages, node)
 
 
-@fact
+@of_node(given.pytestconfig, given.cluster, given.table)
 def show_floor(
     pytestconfig: pytest.Config, cluster: Cluster, table: Callable[..., None]
 ) -> Callable[..., None]:
@@ -166,13 +164,13 @@ def show_floor(
     return show
 
 
-nccl_environment = probed(ENVIRONMENT)
-all_environments = fleet_probed(ENVIRONMENT, environment.EnvironmentsOfAll)
-usual_variables = fact(lambda node, all_environments: all_environments.usual(node.peers))
-nccl_image = fact(image_of)
-intended_variables = fact(environment.intended)
+nccl_environment = of_node(ENVIRONMENT)
+all_environments = of_fleet(ENVIRONMENT)(environment.EnvironmentsOfAll)
+usual_variables = of_node(given.node, all_environments)(lambda node, found: found.usual(node.peers))
+nccl_image = of_node(given.cluster)(image_of)
+intended_variables = of_node(given.cluster)(environment.intended)
 
-collective = one_item_per(lambda cluster: {name: name for name in cluster.section(NcclConfig).collectives})
+collective = of_node(each=lambda cluster: {name: name for name in cluster.section(NcclConfig).collectives})
 
 
 def test_image_environment(
@@ -246,13 +244,11 @@ def test_whole_bandwidth(
     return all_stages.judged(judge, nothing_between)
 
 
-def test_baseline(
-    pytestconfig: pytest.Config, all_stages: AllStages, gpucluster_session: ClusterSession
-) -> None:
+def test_baseline(pytestconfig: pytest.Config, all_stages: AllStages, session: ClusterSession) -> None:
     """--baseline=record: repeat all measurements and write them to a file as thresholds of the cluster."""
     if pytestconfig.option.baseline != "record":
         raise NotApplicable("runs only with --baseline=record")
-    written = nccl_baseline.record_all(all_stages.each, gpucluster_session.cluster, gpucluster_session.run)
+    written = nccl_baseline.record_all(all_stages.each, session.cluster, session.run)
     print(written)  # shown by -s and -rP
 
 

@@ -8,7 +8,7 @@ from pytest_gpucluster.core.errors import NotApplicable
 from pytest_gpucluster.kit.framework.framework_config import FrameworkConfig
 from pytest_gpucluster.kit.framework.framework_step import framework_runner
 from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
-from pytest_gpucluster.suite import Tests, fact, required_section
+from pytest_gpucluster.suite import Tests, given, of_fleet, of_node, required_section
 from pytest_gpucluster.suites.nccl_examples import checks
 from pytest_gpucluster.suites.nccl_examples.config import NcclExamplesConfig
 from pytest_gpucluster.suites.nccl_examples.steps import NcclExamples
@@ -19,16 +19,14 @@ if TYPE_CHECKING:
     from pytest_gpucluster.run.session import ClusterSession, Node
 
 
-@fact(once=True)
-def all_runners(
-    cluster: Cluster, allocation: Allocation, gpucluster_session: ClusterSession
-) -> list[NcclExamples]:
+@of_fleet(given.cluster, given.allocation, given.session)
+def all_runners(cluster: Cluster, allocation: Allocation, session: ClusterSession) -> list[NcclExamples]:
     """The programs per allocation; not applicable without a scheduler."""
     config = FrameworkConfig.model_validate(cluster.section(NcclConfig), from_attributes=True)
-    return NcclExamples.of_allocations(gpucluster_session, config)
+    return NcclExamples.of_allocations(session, config)
 
 
-@fact(once=True)
+@of_fleet(all_runners)
 def runners(all_runners: list[NcclExamples]) -> list[NcclExamples]:
     """The programs per allocation with real GPUs."""
     known = all_runners
@@ -41,7 +39,7 @@ def runners(all_runners: list[NcclExamples]) -> list[NcclExamples]:
 toolchain = required_section(NcclExamplesConfig)
 
 
-@fact
+@of_node(toolchain, all_runners, given.node)
 def node_run(toolchain: NcclExamplesConfig, all_runners: list[NcclExamples], node: Node) -> NcclExamples:
     """The programs of the allocation that has the item's node with its toolchain."""
     found = next((runner for runner in all_runners if node.name in runner.with_gpus), None)
@@ -50,11 +48,11 @@ def node_run(toolchain: NcclExamplesConfig, all_runners: list[NcclExamples], nod
     return found
 
 
-runner = framework_runner(NcclExamples, without="the node has no GPUs")
-within = fact(lambda runner: runner.result("one-process"))
-one_each = fact(lambda runners: [runner.result("one-device") for runner in runners])
-built = fact(lambda node_run, toolchain: node_run.compiled(toolchain))
-devices = fact(lambda node_run: node_run.real_gpus)
-many_each = fact(lambda runners: [runner.result("many-devices") for runner in runners])
+runner = framework_runner(NcclExamples, runners, without="the node has no GPUs")
+within = of_node(runner)(lambda runner: runner.result("one-process"))
+one_each = of_node(runners)(lambda runners: [runner.result("one-device") for runner in runners])
+built = of_node(node_run, toolchain)(lambda node_run, toolchain: node_run.compiled(toolchain))
+devices = of_node(node_run)(lambda node_run: node_run.real_gpus)
+many_each = of_node(runners)(lambda runners: [runner.result("many-devices") for runner in runners])
 
 TESTS = Tests(checks, marks=("nccl_examples",))

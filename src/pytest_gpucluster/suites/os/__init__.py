@@ -10,8 +10,6 @@ SUITE = Suite(
     settings={"limits": "limits:refuse_limits"},
     draft="draft:lines",
     proof=("os.responds", "os.root_writable", "os.cpus", "os.memory"),
-    hooks={
-        "draft_probes": "draft:PROBES",
-        "least_limits": "limits:least_limits",
-    },
+    draft_probes="draft:PROBES",
+    least_limits="limits:least_limits",
 )

@@ -12,5 +12,5 @@ SUITE = Suite(
     partners=3,
     proof=("rdma.bandwidth",),
     needs=("ib_write_bw", "2 nodes"),
-    hooks={"pair_results": "campaign:judge_rail_pairs"},
+    pair_results="campaign:judge_rail_pairs",
 )

@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.errors import NotApplicable
 from pytest_gpucluster.kit.fabric.facts import ADAPTERS
 from pytest_gpucluster.kit.fabric.rails import rails_of_all
-from pytest_gpucluster.kit.framework.framework_step import framework_reach, framework_runner
-from pytest_gpucluster.suite import Tests, fact, required_section
+from pytest_gpucluster.kit.framework.framework_step import framework_runner
+from pytest_gpucluster.suite import Tests, given, of_fleet, of_node, required_section
 from pytest_gpucluster.suites.rdma import checks
 from pytest_gpucluster.suites.rdma.config import RdmaConfig
 from pytest_gpucluster.suites.rdma.steps import Rdma
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pytest_gpucluster.config.models import Profile
     from pytest_gpucluster.kit.fabric.facts import Adapters
     from pytest_gpucluster.run.session import ClusterSession
@@ -27,17 +25,17 @@ if TYPE_CHECKING:
 config = required_section(RdmaConfig)
 
 
-@fact(once=True, probes=lambda _cluster, _nodes: (ADAPTERS,))
+@of_fleet(config, given.allocation, given.session, ADAPTERS)
 def runners(
     config: RdmaConfig,
     allocation: object,  # not applicable without a scheduler
-    gpucluster_session: ClusterSession,
-    fleet_facts: Callable[[object], dict[str, Adapters]],
+    session: ClusterSession,
+    adapters: dict[str, Adapters],
 ) -> list[Rdma]:
     """Perftest on the nodes of each allocation whose nodes have adapters."""
-    rails = rails_of_all(fleet_facts(ADAPTERS), gpucluster_session.nodes)
-    made = Rdma.of_allocations(gpucluster_session, config, all_rails=rails)
-    return [one for one in made if has_verbs(gpucluster_session.nodes[one.nodes[0]].profile)]
+    rails = rails_of_all(adapters, session.nodes)
+    made = Rdma.of_allocations(session, config, all_rails=rails)
+    return [one for one in made if has_verbs(session.nodes[one.nodes[0]].profile)]
 
 
 def has_verbs(profile: Profile) -> bool:
@@ -46,13 +44,13 @@ def has_verbs(profile: Profile) -> bool:
 
 
 runner = framework_runner(
-    Rdma, without="the profile has no InfiniBand or RoCE, or `rdma.nodes` selects fewer nodes"
+    Rdma, runners, without="the profile has no InfiniBand or RoCE, or `rdma.nodes` selects fewer nodes"
 )
-reach = framework_reach()
-rdma = fact(lambda runner: runner.result)
+reach = of_node(runner)(lambda runner: runner.reach)
+rdma = of_node(runner)(lambda runner: runner.result)
 
 
-@fact
+@of_node(runners)
 def results(runners: list[Rdma]) -> list[RdmaResult]:
     """The results of every allocation."""
     if not runners:

@@ -16,5 +16,5 @@ SUITE = Suite(
         "slurm.environment",
         "slurm.gpu_binding",
     ),
-    hooks={"after_release": "checks:EPILOGS"},
+    after_release="checks:EPILOGS",
 )

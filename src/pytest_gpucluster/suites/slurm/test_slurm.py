@@ -9,45 +9,39 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.kit.node.peers import Peers
-from pytest_gpucluster.suite import Tests, fact
+from pytest_gpucluster.suite import Tests, given, of_fleet, of_node
 from pytest_gpucluster.suites.slurm import SUITE, checks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.cluster.slurm.client import Slurm
-    from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.cluster.slurm.result import StepResult
     from pytest_gpucluster.run.session import ClusterSession, Node
     from pytest_gpucluster.suites.slurm.diagnostic_step import JobFacts, NodeDiagnostic
 
 
-@fact(once=True)
-def slurm(gpucluster_session: ClusterSession) -> Slurm:
-    """The client; not applicable without a scheduler."""
-    return gpucluster_session.need_slurm()
+slurm = of_fleet(given.session)(lambda session: session.need_slurm())
 
 
-@fact(once=True)
-def diagnostics(
-    allocation: Allocation, gpucluster_session: ClusterSession
-) -> dict[str, NodeDiagnostic]:  # must be held
+@of_fleet(given.allocation, given.session)
+def diagnostics(allocation: Allocation, session: ClusterSession) -> dict[str, NodeDiagnostic]:  # must be held
     """One step on all nodes of every allocation: {node: reports and exits of its tasks}."""
-    found: dict[str, NodeDiagnostic] = gpucluster_session.begin(SUITE).result()
+    found: dict[str, NodeDiagnostic] = session.begin(SUITE).result()
     return found
 
 
-@fact
+@of_node(diagnostics, given.node)
 def diagnostic(diagnostics: dict[str, NodeDiagnostic], node: Node) -> NodeDiagnostic:
     """The diagnostic of this item's node."""
     return diagnostics[node.name]
 
 
-@fact(once=True)
-def jobs(slurm: Slurm, gpucluster_session: ClusterSession) -> JobFacts:  # not applicable without one
+@of_fleet(slurm, given.session)
+def jobs(slurm: Slurm, session: ClusterSession) -> JobFacts:  # not applicable without one
     """The results of the batch jobs that were submitted before the nodes were allocated."""
-    return finished(gpucluster_session)
+    return finished(session)
 
 
 def finished(session: ClusterSession) -> JobFacts:
@@ -58,45 +52,39 @@ def finished(session: ClusterSession) -> JobFacts:
     return found
 
 
-@fact(once=True)
-def shown_nodes(inventory: Mapping[str, NodeInfo]) -> Peers[NodeInfo]:
-    """All nodes as Slurm shows them, for the comparison within a group."""
-    return Peers(inventory)
+shown_nodes = of_fleet(given.inventory)(Peers)
 
 
-@fact(once=True)
-def config(slurm: Slurm) -> dict[str, str]:
-    """The current configuration of slurmctld."""
-    return slurm.config()
+config = of_fleet(slurm)(lambda slurm: slurm.config())
 
 
-info = fact(lambda node: node.info)
-node_profile = fact(lambda profile: profile.node)
-slurm_version = fact(lambda config: config.get("SLURM_VERSION", ""))
-usual_cpus = fact(lambda node, shown_nodes: shown_nodes.of(node.peers, "cpus"))
-usual_memory = fact(lambda node, shown_nodes: shown_nodes.of(node.peers, "memory"))
-usual_version = fact(lambda node, shown_nodes: shown_nodes.of(node.peers, "version"))
-virtual = fact(lambda cluster: cluster.sandbox)
-released = fact(lambda: False)  # while items run
-max_job_start = fact(lambda cluster: cluster.slurm.job_start)
-stated_limits = fact(lambda cluster: cluster.limits)
-partitions = fact(lambda slurm, stated_limits: slurm.partitions() if stated_limits else {})
+info = of_node(given.node)(lambda node: node.info)
+node_profile = of_node(given.profile)(lambda profile: profile.node)
+slurm_version = of_node(config)(lambda config: config.get("SLURM_VERSION", ""))
+usual_cpus = of_node(given.node, shown_nodes)(lambda node, shown: shown.of(node.peers, "cpus"))
+usual_memory = of_node(given.node, shown_nodes)(lambda node, shown: shown.of(node.peers, "memory"))
+usual_version = of_node(given.node, shown_nodes)(lambda node, shown: shown.of(node.peers, "version"))
+virtual = of_node(given.cluster)(lambda cluster: cluster.sandbox)
+released = of_node()(lambda: False)  # while items run
+max_job_start = of_node(given.cluster)(lambda cluster: cluster.slurm.job_start)
+stated_limits = of_node(given.cluster)(lambda cluster: cluster.limits)
+partitions = of_node(slurm, stated_limits)(lambda slurm, limits: slurm.partitions() if limits else {})
 
 
-@fact
-def diagnostic_if_any(node_name: str, gpucluster_session: ClusterSession) -> NodeDiagnostic | None:
+@of_node(given.node_name, given.session)
+def diagnostic_if_any(node_name: str, session: ClusterSession) -> NodeDiagnostic | None:
     """The diagnostic, None on a node that is not allocated since it was drained. It requires no allocation."""
-    if not gpucluster_session.allocation_of(node_name):
+    if not session.allocation_of(node_name):
         return None
-    found: dict[str, NodeDiagnostic] = gpucluster_session.begin(SUITE).result()
+    found: dict[str, NodeDiagnostic] = session.begin(SUITE).result()
     return found.get(node_name)
 
 
-@fact
+@of_node(given.allocation, given.srun)
 def overrun(allocation: Allocation, srun: Callable[..., StepResult]) -> StepResult:
     """A step that outlives its time limit of one minute."""
     # slurmctld checks every 30 s in whole minutes: no faster method was found on 22.05
     return srun(["sleep", "300"], nodes=allocation.nodes[:1], ntasks_per_node=1, time_limit=1, timeout=280)
 
 
-TESTS = Tests(checks, marks=("slurm",), needs=("slurm",))
+TESTS = Tests(checks, marks=("slurm",), needs=(slurm,))

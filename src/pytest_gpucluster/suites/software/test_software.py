@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.suite import Tests, fact, required_section
+from pytest_gpucluster.suite import Tests, given, of_node, required_section
 from pytest_gpucluster.suites.software import checks
 from pytest_gpucluster.suites.software import facts as software
 from pytest_gpucluster.suites.software.config import SoftwareConfig
@@ -30,7 +30,7 @@ def probes(cluster: Cluster) -> tuple[Probe[ScriptResult], ...]:
     return software.probes_of(config) if config else ()
 
 
-@fact(probes=lambda cluster, _: probes(cluster))
+@of_node(section, given.facts, probes=lambda cluster, _: probes(cluster))
 def modules(section: SoftwareConfig, facts: Facts) -> ScriptResult | None:
     """The results of the module commands on the item's node; None without `software.modules`."""
     return (
@@ -40,7 +40,7 @@ def modules(section: SoftwareConfig, facts: Facts) -> ScriptResult | None:
     )
 
 
-@fact(probes=lambda cluster, _: probes(cluster))
+@of_node(section, given.facts, probes=lambda cluster, _: probes(cluster))
 def conda(section: SoftwareConfig, facts: Facts) -> ScriptResult | None:
     """The results of the conda commands on the item's node; None without `software.conda`."""
     return facts(software.conda_probe(section.conda, section.timeout)) if section.conda else None

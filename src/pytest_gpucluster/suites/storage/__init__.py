@@ -21,9 +21,7 @@ SUITE = Suite(
     ),
     needs=("2 nodes",),
     draft="draft:lines",
-    hooks={
-        "leftover_folders": "leftovers:folders",
-        "node_leftovers": "leftovers:on_nodes",
-        "draft_probes": "draft:PROBES",
-    },
+    leftover_folders="leftovers:folders",
+    node_leftovers="leftovers:on_nodes",
+    draft_probes="draft:PROBES",
 )

@@ -9,7 +9,7 @@ SUITE = Suite(
     section="config:SubmititConfig",
     frameworks=("submitit",),
     before_allocation=Work("submitted", "steps:submit", needs_nodes=False),
-    hooks={"leftover_folders": "steps:folders"},
+    leftover_folders="steps:folders",
     proof=("submitit.framework", "submitit.add"),
     needs=("submitit",),
     stated="a folder that all nodes and this machine share (folder: /shared/...)",

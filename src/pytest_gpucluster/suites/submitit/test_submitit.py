@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import NotAvailable
-from pytest_gpucluster.suite import Tests, fact, required_section
+from pytest_gpucluster.suite import Tests, given, of_fleet, required_section
 from pytest_gpucluster.suites.submitit import SUITE, checks
 from pytest_gpucluster.suites.submitit.config import SubmititConfig
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 config = required_section(SubmititConfig)
 
 
-@fact(once=True)
-def submitted(config: SubmititConfig, gpucluster_session: ClusterSession) -> SubmititResult:
+@of_fleet(config, given.session)
+def submitted(config: SubmititConfig, session: ClusterSession) -> SubmititResult:
     """The result of the jobs."""
-    gpucluster_session.need_slurm()
-    result: SubmititResult | None = gpucluster_session.outcome(SUITE)
+    session.need_slurm()
+    result: SubmititResult | None = session.outcome(SUITE)
     if result is None:
         raise NotAvailable("nothing was submitted before the nodes were allocated")
     return result

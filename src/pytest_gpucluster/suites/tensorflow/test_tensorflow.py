@@ -8,12 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import NotAvailable
-from pytest_gpucluster.kit.framework.framework_step import (
-    framework_reach,
-    framework_runner,
-    framework_runners,
-)
-from pytest_gpucluster.suite import Tests, fact, required_section
+from pytest_gpucluster.kit.framework.framework_step import framework_runner, framework_runners
+from pytest_gpucluster.suite import Tests, given, of_node, required_section
 from pytest_gpucluster.suites.tensorflow import TensorflowConfig, checks
 from pytest_gpucluster.suites.tensorflow.steps import Tensorflow
 
@@ -22,12 +18,12 @@ if TYPE_CHECKING:
     from pytest_gpucluster.run.session import Node
 
 config = required_section(TensorflowConfig)
-runners = framework_runners(Tensorflow)
-runner = framework_runner(Tensorflow, first="packages")
-reach = framework_reach()
+runners = framework_runners(Tensorflow, config)
+runner = framework_runner(Tensorflow, runners, first="packages")
+reach = of_node(runner)(lambda runner: runner.reach)
 
 
-@fact
+@of_node(runner, given.node)
 def mirrored(runner: Tensorflow, node: Node) -> PayloadResult:
     """MirroredStrategy on every node that has TensorFlow."""
     if node.name not in runner.fit_nodes:
@@ -35,31 +31,19 @@ def mirrored(runner: Tensorflow, node: Node) -> PayloadResult:
     return runner.mirrored
 
 
-@fact
-def workers(runners: list[Tensorflow]) -> list[PayloadResult]:
-    """MultiWorkerMirroredStrategy over the nodes that have TensorFlow."""
-    return [runner.workers for runner in runners]
+workers = of_node(runners)(lambda runners: [runner.workers for runner in runners])
 
 
-@fact
-def own_workers(runner: Tensorflow) -> PayloadResult:
-    """MultiWorkerMirroredStrategy over the nodes of the node's allocation."""
-    return runner.workers
+own_workers = of_node(runner)(lambda runner: runner.workers)
 
 
-@fact
-def packages(runner: Tensorflow) -> PayloadResult:
-    """The packages on the nodes of the node's allocation."""
-    return runner.packages
+packages = of_node(runner)(lambda runner: runner.packages)
 
 
-@fact
-def gpus(runner: Tensorflow) -> int:
-    """The GPUs per node on which a program can compute."""
-    return runner.real_gpus
+gpus = of_node(runner)(lambda runner: runner.real_gpus)
 
 
-@fact
+@of_node()
 def per_task() -> int:
     """The replicas per worker."""
     return 1

@@ -12,6 +12,6 @@ SUITE = Suite(
     frameworks=("torch",),
     partners=1,
     proof=("training.framework", "training.alone", "training.transport", "training.between"),
-    hooks={"leftover_folders": "steps:folders"},
+    leftover_folders="steps:folders",
     needs=("torch", "2 nodes"),
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.core.errors import ProbeError
 from pytest_gpucluster.kit.container import enroot
 from pytest_gpucluster.kit.gpu import nvidia_smi
-from pytest_gpucluster.suite import Tests, fact
+from pytest_gpucluster.suite import Tests, given, of_node
 from pytest_gpucluster.suites.versions import checks
 from pytest_gpucluster.suites.versions.config import COMPONENTS, VersionsConfig
 from pytest_gpucluster.suites.versions.facts import VERSIONS
@@ -26,35 +26,29 @@ def probes(cluster: Cluster) -> list[Probe[Any]]:
     return [VERSIONS, nvidia_smi.GPUS, *([enroot.PYXIS] if rows else [])]
 
 
-@fact(probes=lambda cluster, _: probes(cluster))
-def installed(node: Node, cluster: Cluster, gpucluster_session: ClusterSession) -> NodeVersions:
+@of_node(given.node, given.cluster, given.session, probes=lambda cluster, _: probes(cluster))
+def installed(node: Node, cluster: Cluster, session: ClusterSession) -> NodeVersions:
     """The versions of the item's node."""
-    found: NodeVersions = gpucluster_session.facts(node.name, VERSIONS)
+    found: NodeVersions = session.facts(node.name, VERSIONS)
     try:
-        found = found.with_gpus(gpucluster_session.facts(node.name, nvidia_smi.GPUS))
+        found = found.with_gpus(session.facts(node.name, nvidia_smi.GPUS))
     except ProbeError as error:
         found = found.without(("driver",), str(error))
     if enroot.PYXIS not in probes(cluster):
         return found
     try:
-        return found.with_pyxis(gpucluster_session.facts(node.name, enroot.PYXIS))
+        return found.with_pyxis(session.facts(node.name, enroot.PYXIS))
     except ProbeError as error:
         return found.without(["pyxis"], str(error))
 
 
-@fact
+@of_node(given.cluster)
 def stated_minima(cluster: Cluster) -> checks.Rows:
     """The rows of the cluster file."""
     section = cluster.section(VersionsConfig)
     return {name: section.rows(name) for name in COMPONENTS}
 
 
-shipped_minima = fact(lambda: {name: KNOWN.get(name, ()) for name in COMPONENTS})
+shipped_minima = of_node()(lambda: {name: KNOWN.get(name, ()) for name in COMPONENTS})
 
-TESTS = Tests(
-    checks,
-    marks=(
-        "versions",
-        "nccl",
-    ),
-)
+TESTS = Tests(checks, marks=("versions", "nccl"))

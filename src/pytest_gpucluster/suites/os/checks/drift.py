@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.config.models import Cluster, NodeProfile
     from pytest_gpucluster.core.part import Part
+    from pytest_gpucluster.core.scopes import AnyProbe
     from pytest_gpucluster.run.session import Node
-    from pytest_gpucluster.suite import AnyProbe
     from pytest_gpucluster.suites.os.facts import Cpus
     from pytest_gpucluster.suites.os.network_facts import NetworkInterface
     from pytest_gpucluster.suites.os.software_facts import CommandOutput
@@ -104,7 +104,7 @@ class SettingRow:
     """
 
     name: str
-    source: AnyProbe
+    source: AnyProbe[Any]
     cause: str
     hint: str
     show: str
@@ -500,7 +500,7 @@ def _command(command: str) -> SettingRow:
 class UsualValues:
     """The values of all nodes, and what is usual among the peers of one; each is made when first needed."""
 
-    def __init__(self, fleet_facts: Callable[[AnyProbe], Mapping[str, Any]]) -> None:
+    def __init__(self, fleet_facts: Callable[[AnyProbe[Any]], Mapping[str, Any]]) -> None:
         self._fleet_facts = fleet_facts
         self._values: dict[SettingRow, dict[str, Mapping[str, Any]]] = {}
         self._peers: dict[tuple[SettingRow, str], Peers[Any]] = {}
@@ -520,7 +520,7 @@ def read(
     settings: Iterable[SettingRow],
     node: Node,
     cluster: Cluster,
-    facts_of_node: Callable[[AnyProbe], Any],
+    facts_of_node: Callable[[AnyProbe[Any]], Any],
     usual: UsualValues,
 ) -> Iterator[SettingReading | Unread]:
     """Yield the settings of a node, without those that `not_applicable` or the profile's `absent` names."""
