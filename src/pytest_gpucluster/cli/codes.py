@@ -25,11 +25,7 @@ def _modules(folder: Path) -> Iterator[str]:
 
 
 def _codes(module: ast.Module) -> Iterator[str]:
-    constants = {
-        one.targets[0].id: one.value
-        for one in module.body
-        if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name)
-    }
+    assigned = [pair for one in ast.walk(module) if isinstance(one, ast.Assign) for pair in _assigned(one)]
     for node in ast.walk(module):
         if not isinstance(node, ast.Call):
             continue
@@ -38,7 +34,20 @@ def _codes(module: ast.Module) -> Iterator[str]:
         if not stated and name in _MAKERS and len(node.args) > _MAKERS[name]:
             stated = [node.args[_MAKERS[name]]]
         for value in stated:
-            yield from _words(constants.get(value.id, value) if isinstance(value, ast.Name) else value)
+            yield from _words(value)
+            if isinstance(value, ast.Name):
+                yield from (word for known, of in assigned if known == value.id for word in _words(of))
+
+
+def _assigned(statement: ast.Assign) -> Iterator[tuple[str, ast.expr]]:
+    """Yield each name that the statement gives a value, and the value: also of `a, b = 1, 2`."""
+    target, value = statement.targets[0], statement.value
+    pairs = [(target, value)]
+    if isinstance(target, ast.Tuple):
+        branches = (value.body, value.orelse) if isinstance(value, ast.IfExp) else (value,)
+        tuples = (it for it in branches if isinstance(it, ast.Tuple) and len(it.elts) == len(target.elts))
+        pairs = [pair for it in tuples for pair in zip(target.elts, it.elts, strict=True)]
+    yield from ((name.id, it) for name, it in pairs if isinstance(name, ast.Name))
 
 
 def _words(value: ast.expr) -> Iterator[str]:
