@@ -191,10 +191,21 @@ def expand(hostlist: str) -> List[str]:
     return names
 
 
+def number_of(env: Mapping[str, str], *names: str, default: str = "") -> int:
+    """Return the number in the first of these variables that is set; where it holds none, the process ends and names it."""
+    name = next((it for it in names if env.get(it)), names[0])
+    text = env.get(name) or default
+    if not re.fullmatch("-?[0-9]+", text):
+        sys.exit(
+            "%s is %r, no number: a prolog, a profile or an export replaces what srun sets" % (name, text)
+        )
+    return int(text)
+
+
 def own_port(env: Mapping[str, str], width: int = 0) -> int:
     """Return the first of `width` ports, derived from job and step id: no two steps share them."""
-    step = env.get("SLURM_STEP_ID") or env.get("SLURM_STEPID") or "0"
-    seed = int(env.get("SLURM_JOB_ID") or "0") * 131 + int(step) * 17
+    step = number_of(env, "SLURM_STEP_ID", "SLURM_STEPID", default="0")
+    seed = number_of(env, "SLURM_JOB_ID", default="0") * 131 + step * 17
     return FIRST_PORT + seed % max(1, PORT_SPREAD - width)
 
 

@@ -9,7 +9,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from pytest_gpucluster.kit.payloads.prelude import Failure, exit_now, expand, own_port, write_line
+from pytest_gpucluster.kit.payloads.prelude import Failure, exit_now, expand, number_of, own_port, write_line
 
 EXIT_FAILED, EXIT_USAGE, EXIT_NCCL, EXIT_DEADLINE = 1, 2, 3, 4
 EXIT_NO_GPU, EXIT_RENDEZVOUS, EXIT_WRONG = 5, 6, 7
@@ -32,18 +32,18 @@ class RankContext:
     """This process: rank, size, local rank, node name, and the address of the rendezvous."""
 
     def __init__(self, env: Mapping[str, str], address: str = "", port: int = 0) -> None:
-        try:
-            self.rank = int(env["SLURM_PROCID"])
-            self.size = int(env.get("SLURM_STEP_NUM_TASKS") or env["SLURM_NTASKS"])
-            self.local = int(env.get("SLURM_LOCALID", "0"))
-        except KeyError as error:
-            text = "%s is not set: start this payload with srun, one task per GPU" % error
-            raise Failure(EXIT_USAGE, text) from None
+        if "SLURM_PROCID" not in env:
+            raise Failure(
+                EXIT_USAGE, "SLURM_PROCID is not set: start this payload with srun, one task per GPU"
+            )
+        self.rank = number_of(env, "SLURM_PROCID")
+        self.size = number_of(env, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+        self.local = number_of(env, "SLURM_LOCALID", default="0")
         nodes = expand(env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or "")
         self.host = socket.gethostname().split(".")[0]
         self.node = env.get("SLURMD_NODENAME") or self.host
         self.address = address or env.get("MASTER_ADDR") or resolvable(nodes[0] if nodes else self.host)
-        self.port = int(port or env.get("MASTER_PORT") or own_port(env))
+        self.port = port or number_of(env, "MASTER_PORT", default=str(own_port(env)))
         self.label = "rank %d on %s" % (self.rank, self.node)
 
 

@@ -35,6 +35,7 @@ from pytest_gpucluster.kit.payloads.prelude import (
     installed,
     low_limits_hint,
     no_device,
+    number_of,
     own_port,
     reporter,
     run_phases,
@@ -113,7 +114,7 @@ def place(address: str) -> int:
         port = try_port(found["addresses"], int(number)) if number.isdigit() else "no number"
     report(
         "place",
-        task=int(own["RANK"] or -1),
+        task=number_of(env, "SLURM_PROCID", default="-1"),
         host=socket.gethostname(),
         slurm=own,
         given=given,
@@ -137,8 +138,8 @@ class RankWorker:
 
     def __init__(self, args: argparse.Namespace, watch: Watch) -> None:
         self.args, self.watch = args, watch
-        self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        self.local = int(os.environ["LOCAL_RANK"])
+        self.rank, self.size = number_of(os.environ, "RANK"), number_of(os.environ, "WORLD_SIZE")
+        self.local = number_of(os.environ, "LOCAL_RANK")
 
     def run(self) -> int:
         """Run the phases; return the exit code."""

@@ -26,6 +26,7 @@ from pytest_gpucluster.kit.payloads.prelude import (
     error_text,
     exit_now,
     interfaces,
+    number_of,
     print_json,
 )
 
@@ -104,7 +105,7 @@ def under_gloo(args: argparse.Namespace) -> str:
     """Set the variables that horovodrun would set; return the interface."""
     env = os.environ
     hosts, per_node = args.hosts.split(","), args.per_node
-    rank = int(env["SLURM_PROCID"])
+    rank = number_of(env, "SLURM_PROCID")
     host_index, local = divmod(rank, per_node)
     nonce = "%s.%s" % (env.get("SLURM_JOB_ID", ""), env.get("SLURM_STEP_ID", ""))
     other = args.second if rank < per_node and args.second else args.address

@@ -17,7 +17,15 @@ from multiprocessing.connection import Client, Listener
 from typing import Any, Sequence
 
 from pytest_gpucluster.kit.payloads.c_library import Library, cuda_driver
-from pytest_gpucluster.kit.payloads.prelude import Failure, Watch, exit_now, own_port, reporter, run_phases
+from pytest_gpucluster.kit.payloads.prelude import (
+    Failure,
+    Watch,
+    exit_now,
+    number_of,
+    own_port,
+    reporter,
+    run_phases,
+)
 
 PROPERTIES = ("ncclCommUserRank", "ncclCommCount")
 ELEMENTS = 1 << 20
@@ -143,8 +151,8 @@ def run(program: str, address: str, watch: Watch) -> int:
     watch.enter("load the libraries")
     cuda, nccl = cuda_driver(), Library(load_nccl(), nccl_message)
     visible = cuda.make("cuDeviceGetCount", ctypes.c_int).value
-    task, local = (int(os.environ.get(name) or 0) for name in ("SLURM_PROCID", "SLURM_LOCALID"))
-    tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS") or os.environ.get("SLURM_NTASKS") or 1)
+    task, local = (number_of(os.environ, name, default="0") for name in ("SLURM_PROCID", "SLURM_LOCALID"))
+    tasks = number_of(os.environ, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", default="1")
     if program == "one-process":
         task, tasks = 0, 1
     # with --gpus-per-task only one device is visible

@@ -35,6 +35,7 @@ from pytest_gpucluster.kit.payloads.prelude import (
     dial,
     error_text,
     exit_now,
+    number_of,
     own_port,
     reporter,
     run_phases,
@@ -212,7 +213,7 @@ class FileSystemSteps:
             self.report("stale", removed=self.remove_stale())
             os.mkdir(self.folder, 0o700)
             with open(os.path.join(self.folder, MARKER), "w") as file:
-                job = int(os.environ.get("SLURM_JOB_ID") or 0)
+                job = number_of(os.environ, "SLURM_JOB_ID", default="0")
                 json.dump({"cluster": self.options["cluster"], "job": job}, file)
         return True
 
@@ -617,7 +618,7 @@ def folder_of(about: Mapping[str, Any], rank: int) -> str:
 
 def work(options: Dict[str, Any], watch: Watch) -> int:
     """Test all file systems; return 0."""
-    rank, size = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_STEP_NUM_TASKS"])
+    rank, size = number_of(os.environ, "SLURM_PROCID"), number_of(os.environ, "SLURM_STEP_NUM_TASKS")
     watch.enter("connect to the first node", 2 * options["phase"])
     group = Communicator(rank, size, options["address"], own_port(os.environ), options["phase"])
     watch.enter("exchange", 3 * options["phase"])
@@ -638,7 +639,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if sys.argv[1] == "remove":
         for about in options["filesystems"]:
-            remove_folder(folder_of(about, int(os.environ["SLURM_PROCID"])))
+            remove_folder(folder_of(about, number_of(os.environ, "SLURM_PROCID")))
         return 0
     watch = Watch(options["phase"], report)
     return run_phases(report, watch, lambda: work(options, watch))

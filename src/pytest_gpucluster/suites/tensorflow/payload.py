@@ -22,7 +22,14 @@ import sys
 import time
 from typing import Any, Dict, List, Optional, Sequence
 
-from pytest_gpucluster.kit.payloads.prelude import exit_now, installed, own_port, reporter, run_phases
+from pytest_gpucluster.kit.payloads.prelude import (
+    exit_now,
+    installed,
+    number_of,
+    own_port,
+    reporter,
+    run_phases,
+)
 
 ELEMENTS = 1 << 16
 STEPS = 3  # of training
@@ -70,7 +77,7 @@ class ChildWatch:
 
 def cluster(hosts: str, ports: int, env: Dict[str, str]) -> Dict[str, Any]:
     """Return TF_CONFIG for this task: one worker per task, in rank order. `hosts` is NODE=ADDRESS, in rank order."""
-    tasks, rank = int(env["SLURM_STEP_NUM_TASKS"]), int(env["SLURM_PROCID"])
+    tasks, rank = number_of(env, "SLURM_STEP_NUM_TASKS"), number_of(env, "SLURM_PROCID")
     addresses = [entry.partition("=")[2] for entry in hosts.split(",")]
     per_node = tasks // len(addresses)
     workers = ["%s:%d" % (addresses[task // per_node], ports + task) for task in range(tasks)]
@@ -158,7 +165,7 @@ def work(args: argparse.Namespace, watch: ChildWatch) -> int:
     if args.mode == "workers":
         given = os.environ.get("TF_CONFIG", "")
         env = dict(os.environ)
-        made = cluster(args.hosts, own_port(env, int(env["SLURM_STEP_NUM_TASKS"])), env)
+        made = cluster(args.hosts, own_port(env, number_of(env, "SLURM_STEP_NUM_TASKS")), env)
         os.environ["TF_CONFIG"] = json.dumps(made)
         report("config", config=made, given=given)
     watch.enter("import tensorflow")

@@ -37,6 +37,7 @@ from pytest_gpucluster.kit.payloads.prelude import (
     installed,
     low_limits_hint,
     no_device,
+    number_of,
     own_port,
     reporter,
     run_phases,
@@ -129,10 +130,10 @@ class Trainer:
         self.args, self.watch = args, watch
         env = os.environ
         self.world = args.mode == "together"
-        self.local = int(env.get("SLURM_LOCALID", "0"))
-        self.node = int(env.get("SLURM_NODEID", "0"))
-        self.rank = int(env.get("SLURM_PROCID", "0")) if self.world else self.local
-        self.size = int(env.get("SLURM_STEP_NUM_TASKS", "1")) if self.world else args.per_node
+        self.local = number_of(env, "SLURM_LOCALID", default="0")
+        self.node = number_of(env, "SLURM_NODEID", default="0")
+        self.rank = number_of(env, "SLURM_PROCID", default="0") if self.world else self.local
+        self.size = number_of(env, "SLURM_STEP_NUM_TASKS", default="1") if self.world else args.per_node
         self.first = 0.0
 
     def run(self) -> int:
