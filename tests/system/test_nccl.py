@@ -15,6 +15,7 @@ from plugin_helpers import Run, on, run_pytest
 from sandbox_helpers import sandbox_folder
 
 from pytest_gpucluster.core.finding import Finding
+from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.sandbox import Sandbox
 from pytest_gpucluster.sandbox.found_by import FOUND_BY
 
@@ -102,7 +103,7 @@ def reported(result: dict[str, Any]) -> str:
 def metrics(run: Run, name: str) -> dict[tuple[str, str], float]:
     """Return {(node, device): value} of a metric."""
     return {
-        (it["node"], metric["part"].get("name", "")): metric["value"]
+        (it["node"], Part.read(metric["part"]).short): metric["value"]
         for it in results(run)
         for metric in it["metrics"]
         if metric["name"] == name

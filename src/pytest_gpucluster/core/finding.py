@@ -140,7 +140,8 @@ class Finding(Deviation):
         setting: str = "",
         code: str = "",
     ) -> None:
-        """A text is a part that has a name alone."""
+        """A text is a part that has a name alone; TypeError for a bare number."""
+        _require_measures(measured, expected)
         for name, value in (("part", part if isinstance(part, Part) else Part(name=part)), ("measured", measured),
                             ("expected", expected), ("action", action), ("setting", setting), ("code", code)):  # fmt: skip
             object.__setattr__(self, name, value)
@@ -183,7 +184,8 @@ class Advisory(Deviation):
     """A deviation that proves no fault: reports show a warning; it neither fails a check nor drains a node."""
 
     def __init__(self, part: Part | str, measured: Measure, expected: Measure, code: str = "") -> None:
-        """A text is a part that has a name alone."""
+        """A text is a part that has a name alone; TypeError for a bare number."""
+        _require_measures(measured, expected)
         for name, value in (("part", part if isinstance(part, Part) else Part(name=part)), ("measured", measured),
                             ("expected", expected), ("code", code)):  # fmt: skip
             object.__setattr__(self, name, value)
@@ -192,6 +194,12 @@ class Advisory(Deviation):
     def from_dict(cls, plain: Mapping[str, Any]) -> Advisory:
         """Read an advisory of a log."""
         return cls(*_deviation(plain))
+
+
+def _require_measures(*values: object) -> None:
+    for value in values:
+        if not isinstance(value, (str, Quantity, Quote)):
+            raise TypeError(f"measured and expected are a Quantity, a Quote or words, not {value!r}")
 
 
 def mapped(found: D, change: Callable[[str], str]) -> D:

@@ -120,7 +120,7 @@ class Part:
     @property
     def is_named(self) -> bool:
         """Whether its name means the same thing on every node."""
-        return KINDS.get(self.kind, _UNKNOWN).named
+        return self.kind in KINDS and KINDS[self.kind].named
 
     @property
     def likeness(self) -> tuple[str, str]:
@@ -129,7 +129,7 @@ class Part:
 
     def __str__(self) -> str:
         """The words for the part in every report."""
-        uuid = self.name if self.kind == "gpu" and self.index is not None else ""
+        uuid = self.name if self.index is not None and self.kind != "port" else ""
         return self._words(uuid, self.model, self.address, self.serial, of=str(self.of or ""))
 
     def _words(self, *inside: str, of: str) -> str:
@@ -142,7 +142,7 @@ class Part:
         return f"{own}, rail of {of}" if self.kind == "port" else f"{of} {own}"
 
     def _own(self) -> str:
-        kind = KINDS.get(self.kind, _UNKNOWN)
+        kind = KINDS.get(self.kind) or PartKind(self.kind)
         if self.kind == "port" and self.name:
             return self.name if self.index is None else f"{self.name} port {self.index}"
         if self.index is not None:
@@ -190,7 +190,6 @@ class Part:
         )
 
 
-_UNKNOWN = PartKind("")
 GPUS = Part("gpu")
 
 

@@ -106,9 +106,10 @@ def _compared(finding: Finding, part: str) -> str:
     first, second = finding.measured, finding.expected
     if not isinstance(first, Quantity) or not isinstance(second, Quantity):
         return f"{_plain(str(first))}!={_plain(str(second))}"
-    sign = {"=": "!="}.get(finding.relation, finding.relation)
-    numbers = f"{first.number:.{DIGITS}g}{sign}{second.number:.{DIGITS}g}"
-    return f"{numbers} {_plain(second.unit or first.unit) or part}".rstrip()
+    unit = _plain(second.unit or first.unit) or part
+    if finding.relation == "=":
+        return f"{first.number:.{DIGITS}g} {unit}, at the bound"
+    return f"{first.number:.{DIGITS}g}{finding.relation}{second.number:.{DIGITS}g} {unit}".rstrip()
 
 
 def _also(others: Sequence[str]) -> Iterable[str]:

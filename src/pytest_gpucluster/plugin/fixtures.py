@@ -212,7 +212,11 @@ def gpucluster(request: pytest.FixtureRequest) -> RunView:
     config = request.config
     if config.getoption("xmlpath", None):
         record = request.getfixturevalue("record_testsuite_property")
-        for name, value in config.stash[PROPERTIES]:
+        found, config.stash[PROPERTIES] = (
+            config.stash[PROPERTIES],
+            [],
+        )  # items that are repeated set it up again
+        for name, value in found:
             record(name, value)
     return RunView(config.stash[SESSION], config)
 

@@ -555,6 +555,7 @@ OWN_PROPERTIES = {
     "simulated",
     "action",
     "finding",
+    "finding_data",
     "warning",
     "waiver",
 }
