@@ -52,7 +52,10 @@ def test_all_nodes_alike_are_one_block_and_no_node_failed() -> None:
     assert group.cause.endswith("of one node alone: a mount option")
     assert [run.state(node) for node in FOUR] == ["not proved"] * 4
     assert (run.totals["failed"], judge(run).outcome, run.proofs.of("failed")) == (4, "rejected", ())
-    assert "1 finding of the cluster: the nodes fail alike, and none is at fault." in judge(run).sentences
+    assert (
+        "1 finding of the cluster: the nodes fail alike: look first at what they share."
+        in judge(run).sentences
+    )
     assert actions(run) == {node: ["configure"] for node in FOUR}
     assert all("action:       configure: a finding of the cluster" in it.text for it in run.results)
     cases = [case for case in junit_tree(events).iter("testcase") if case.find("failure") is not None]
@@ -117,5 +120,5 @@ def test_a_node_alone_in_its_group_fails_like_no_other() -> None:
     run = read_run(events)
     sentences = judge(run).sentences
     assert sorted(len(one.nodes) for one in run.common) == [1, 3]
-    assert "1 finding of the cluster: the nodes fail alike, and none is at fault." in sentences
+    assert "1 finding of the cluster: the nodes fail alike: look first at what they share." in sentences
     assert ALONE in sentences

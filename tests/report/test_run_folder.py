@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpucluster.cli.main import main
 from pytest_gpucluster.report.events import EventLog
 from pytest_gpucluster.report.run_folder import RunFolder, full_log, log_in, prune, runs_in_reasons
 
@@ -156,3 +157,13 @@ def test_the_newest_full_run_goes_before_a_later_rerun(tmp_path: Path) -> None:
     assert full_log(tmp_path) == log_in(tmp_path) == rerun / "events.jsonl"
     (tmp_path / "latest").symlink_to(full.name)
     assert (full_log(tmp_path), log_in(tmp_path)) == (full / "events.jsonl", rerun / "events.jsonl")
+
+
+def test_a_record_is_of_a_folder_that_is_named_where_the_newest_run_is_not_the_newest_full_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, link in enumerate(("latest", "latest-rerun"), 1):
+        (tmp_path / link).symlink_to(made(tmp_path, number).name)
+    assert main(["record", "sign", str(tmp_path), "--key", str(tmp_path / "key")]) != 0
+    error = capsys.readouterr().err
+    assert (run_id(1) in error, run_id(2) in error, "name the folder" in error) == (True, True, True)

@@ -23,11 +23,19 @@ NAMESPACE = "gpucluster-record"
 
 def _root(source: Path) -> Path:
     from pytest_gpucluster.campaign.state_file import NAME
-    from pytest_gpucluster.report.run_folder import full_log
+    from pytest_gpucluster.report.run_folder import full_log, log_in
 
     if (source / NAME).is_file():
         return source.resolve()
-    return existing(full_log(source)).parent.resolve()  # a rerun of single checks accepts no cluster
+    full, newest = existing(full_log(source)), log_in(source)
+    if (
+        full != newest
+    ):  # a rerun of single checks accepts no cluster, and a full run before it may be out of date
+        raise GpuClusterError(
+            f"{source}: its newest run, {newest.parent.name}, is not its newest full run, {full.parent.name}: name the folder of "
+            "the one that you mean"
+        )
+    return full.parent.resolve()
 
 
 def sign(args: argparse.Namespace) -> int:

@@ -148,7 +148,7 @@ def _more(run: Run) -> Iterable[str]:
             yield f"{count(broken, 'check')} could not be judged because something broke."
     alone = sum(one.judged == 1 for one in run.common)  # of one node nothing is common
     for number, why in (
-        (len(run.common) - alone, "the nodes fail alike, and none is at fault"),
+        (len(run.common) - alone, "the nodes fail alike: look first at what they share"),
         (alone, "a setting explains what the only node of a group fails"),
     ):
         if number:

@@ -162,9 +162,8 @@ def count(
     if len(gpus) != gpu_profile.count or (gpus.failed and not lost):
         message = f", nvidia-smi: {readings.nvidia_smi_message(gpus)}" if gpus.messages or gpus.failed else ""
         promised = _promised(gpus, info)
-        on_board = _lacks_gpus(known_connections) and promised != len(
-            gpus
-        )  # else the site runs it with fewer
+        # a number that Slurm states, too, is the site's: it runs the node with fewer
+        on_board = _lacks_gpus(known_connections) and promised != len(gpus)
         missing = len(gpus) < gpu_profile.count and (len(gpus) < promised or on_board)
         gone = lost or _AWAY.search(message) or missing
         found = Quantity(len(gpus), "GPUs", f"{len(gpus)} GPUs{message}")
@@ -182,13 +181,8 @@ _AWAY = re.compile(
 )
 
 
-_BOARDS = (
-    1,
-    2,
-    4,
-    8,
-    16,
-)  # GPUs that NVLinks join on a board, and in a partition of one (Fabric Manager, shared NVSwitch)
+# GPUs that NVLinks join on a board, and in a partition of one (Fabric Manager, shared NVSwitch)
+_BOARDS = (1, 2, 4, 8, 16)
 
 
 def _lacks_gpus(connections: Topology | None) -> bool:

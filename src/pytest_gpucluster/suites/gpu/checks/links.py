@@ -475,9 +475,16 @@ def _model(gpus: Gpus) -> str:
 )
 @of_present_gpus
 def numa_affinity(
-    gpus: Gpus, connections: Topology, numa_majority: Mapping[tuple[str, int, int], Norm[str]]
+    gpus: Gpus,
+    connections: Topology,
+    numa_majority: Mapping[tuple[str, int, int], Norm[str]],
+    gpu_profile: GpuProfile | None = None,
 ) -> Judgement:
     """Every GPU is near the same NUMA nodes as on most nodes with as many GPUs of this model."""
+    if (
+        gpu_profile is not None and len(gpus) < gpu_profile.count
+    ):  # a missing one shifts the numbers of the others
+        raise NotAvailable("the node lacks GPUs (see gpu.count)")
     if not connections.numa:
         raise NotApplicable("nvidia-smi topo -m shows no NUMA affinity: a guest, or a driver before 450")
     for gpu in gpus:
