@@ -39,6 +39,7 @@ _REASON = re.compile(
 _AWAY = re.compile(
     r"(?: : (?:Not responding|reboot issued|reboot complete|reboot timed out|ResumeTimeout reached))+\Z"
 )
+FEW = 4  # digits of a fraction: 17.45<49 TFLOP/s
 DIGITS = 13  # of a number, like the bytes of a node's memory; they hold the whole below LIMIT, whatever a node reports
 
 
@@ -109,7 +110,14 @@ def _compared(finding: Finding, part: str) -> str:
     unit = _plain(second.unit or first.unit) or part
     if finding.relation == "=":
         return f"{first.number:.{DIGITS}g} {unit}, at the bound"
-    return f"{first.number:.{DIGITS}g}{finding.relation}{second.number:.{DIGITS}g} {unit}".rstrip()
+    found, bound = _number(first.number, FEW), _number(second.number, FEW)
+    if found == bound:
+        found, bound = _number(first.number), _number(second.number)
+    return f"{found}{finding.relation}{bound} {unit}".rstrip()
+
+
+def _number(number: float, digits: int = DIGITS) -> str:
+    return f"{number:.{DIGITS if float(number).is_integer() else digits}g}"
 
 
 def _also(others: Sequence[str]) -> Iterable[str]:
