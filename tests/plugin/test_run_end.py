@@ -243,7 +243,7 @@ def late(session: Any) -> tuple[LateChecks, Reported]:
             "nodeid": f"test_slurm.py::test_epilog[{node}]",
             "location": ["test_slurm.py", 1, f"test_epilog[{node}]"],
             "record": {"suite": "slurm", "check": "slurm.epilog", "node": node, "logs": []},
-            "lines": [],
+            "annotation": {},
             "seconds": 0.1,
             "keywords": {},
         }

@@ -45,7 +45,7 @@ def actions(run: Run) -> dict[str, list[str]]:
 
 
 def test_all_nodes_alike_are_one_block_and_no_node_failed() -> None:
-    run, events = run_of([noexec(node, annotation=["Slurm state: IDLE"]) for node in FOUR])
+    run, events = run_of([noexec(node, annotation={"state": "IDLE"}) for node in FOUR])
     (group,) = run.groups.values()
     assert (group.action, list(group.nodes), group.slurm) == ("configure", [*FOUR], {"IDLE": [*FOUR]})
     assert group.cause.startswith("all 4 nodes that were judged in group gpu[01-04] fail alike")

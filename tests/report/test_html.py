@@ -123,7 +123,7 @@ def hostile_run(text: str = HOSTILE) -> list[dict[str, Any]]:
     red = failing(
         text,
         findings=[{"part": {"name": text}, **filled("measured", "expected")}],
-        annotation=[f"Slurm state: {text}", f"reproduce: {text}", f"rerun: {text}", text],
+        annotation={"reproduce": [text], **filled("state", "reason", "rerun", "note")},
         logs=["javascript:alert(1)", "steps/../../etc/passwd", 'steps/x" onclick="a.log', text],
         metrics=[{"value": 1.0, "part": {"name": text}, **filled("name", "unit")}, busbw],
         curves=[{"title": text, "points": [[1024, 1.0], [2048, 2.0]]}],
@@ -234,7 +234,7 @@ def measured(node: str, place: int) -> dict[str, Any]:
 def full_run() -> list[dict[str, Any]]:
     nodes = [f"gpu{number:02}" for number in range(1, 9)]
     *good, bad, broken, drained, lost = nodes
-    told = ["Slurm state: IDLE", "reproduce: srun a", "rerun: pytest x"]
+    told = {"state": "IDLE", "reproduce": ["srun a"], "rerun": "pytest x"}
     said: dict[str, Any] = {"annotation": told, "text": "the text", "logs": ["steps/0001-gpu.log", "../x"]}
     warning = {"part": gpu(3, uuid="GPU-d", address="0:4").as_dict(), "measured": "1 replay", "expected": "0"}
     cell = {

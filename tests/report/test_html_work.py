@@ -87,7 +87,7 @@ def test_what_to_do_names_the_nodes_and_parts_of_the_card() -> None:
     results = [failing("gpu01", hint=hint), failing("gpu02", hint=hint, part=gpu(6, uuid="x"))]
     found = [card["failures"][0]["to_do"] for card in work(results)["cards"]]
     assert found == [f"nvidia-smi -q -i {gpu}; scontrol show node gpu0{n}" for gpu, n in ((4, 1), (6, 2))]
-    text = page_of(a_run([failing("gpu01", annotation=["Slurm state: IDLE+DRAIN"])])).text
+    text = page_of(a_run([failing("gpu01", annotation={"state": "IDLE+DRAIN"})])).text
     section = text[text.index("What to do") : text.index("Map:")]
     assert "GPU 4 (GPU-c12b, 0000:9d:00.0) : 17 active links expected 18" in section
     for shown in ("Cause an NVLink is down", "To do reseat the GPU", "Slurm: IDLE+DRAIN"):

@@ -91,7 +91,9 @@ def shard(
 
 def test_hostile_text_makes_a_valid_file(tmp_path: Path) -> None:
     bad = "\x00\x1b[31m ]]> <a b='&\"'> \ud800 \ufffe \x85"
-    hostile = result("test_x", "failed", message=bad, annotation=[bad], properties=[[bad, bad]], text=bad)
+    hostile = result(
+        "test_x", "failed", message=bad, annotation={"note": bad}, properties=[[bad, bad]], text=bad
+    )
     path = shard(tmp_path / "a.xml", [hostile], began=1)
     assert_valid(path)
     (case,) = cases(path).values()
@@ -165,11 +167,11 @@ def test_an_earlier_attempt_with_its_annotation() -> None:
         ("call", "failed", "rerunFailure"),
         ("setup", "error", "rerunError"),
     ):
-        again, end = rerun(phase, annotation=["Slurm state: IDLE", "again: x"]), result("test_x", outcome)
+        again, end = rerun(phase, annotation={"rerun": "x", "state": "IDLE"}), result("test_x", outcome)
         (case,) = case_of(again, end)
         begin, told = (
             f'</properties><{tag} message="first &lt;1&gt;" type="rerun">',
-            "Slurm state: IDLE\nagain: x",
+            "Slurm state: IDLE\nrerun:        x",
         )
         assert f"{begin}<stackTrace>long</stackTrace><system-out>{told}</system-out></{tag}>" in case
         (case,) = case_of(rerun(phase) | {"text": ""}, end)
@@ -208,8 +210,8 @@ def test_a_warning_about_the_shell_stands_beside_a_finding_that_it_may_explain()
 
 
 def test_files_of_runs_merge_into_a_valid_file_that_can_be_merged(tmp_path: Path) -> None:
-    red = result("test_count", "failed", message="7 <a>", annotation=["note"])
-    one = shard(tmp_path / "1.xml", [rerun(annotation=["first"]), red], began=1)
+    red = result("test_count", "failed", message="7 <a>", annotation={"note": "note"})
+    one = shard(tmp_path / "1.xml", [rerun(annotation={"note": "first"}), red], began=1)
     two = shard(tmp_path / "2.xml", [result("test_count", node="gpu02")], began=2, nodes=("gpu02",))
     three = shard(tmp_path / "3.xml", [result("test_count")], began=3)
     assert merge([one, two], tmp_path / "out.xml") == Merged(2, 1, 1, 0, 0, 0)

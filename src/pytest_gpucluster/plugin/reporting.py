@@ -31,9 +31,9 @@ from pytest_gpucluster.plugin.items import (
 from pytest_gpucluster.plugin.option_table import attribute_of
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.proof import CLUSTER, ENGINE_CHECK, RUN_SUITE
-from pytest_gpucluster.report.result import RED, read_result
+from pytest_gpucluster.report.result import RED, Annotation, read_result
 from pytest_gpucluster.run.facts import CheckFailed
-from pytest_gpucluster.run.record import Record, clean, clean_pair, describe, is_clean
+from pytest_gpucluster.run.record import Record, clean, clean_all, clean_pair, describe, is_clean
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
@@ -223,18 +223,17 @@ def _show_failure(
     session: ClusterSession,
 ) -> None:
     record, plainly = record_of(item), report.__dict__["gpucluster"]
-    lines = annotation(item, record, session)
-    plainly["annotation"] = lines
+    told = plainly["annotation"] = annotation(item, record, session)
     error = excinfo.value
     if report.when == "call" and not isinstance(error, (AssertionError, pytest.fail.Exception)):
         report.when = "setup"  # broken infrastructure or code is JUnit's <error>, wherever it shows: no verdict on the node
     if isinstance(error, (CheckFailed, GpuClusterError)):
-        report.longrepr = plain(item, clean(str(error)), lines)
+        report.longrepr = plain(item, clean(str(error)), told)
     else:
         if isinstance(item, CheckItem):
             report.longrepr = item.repr_failure(excinfo)  # in its setup too
         report.longrepr = shown = redacted(report)
-        shown.addsection(f"node {record.node or CLUSTER}", "\n".join(lines))
+        shown.addsection(f"node {record.node or CLUSTER}", "\n".join(Annotation.read(told).lines))
     if (crash := getattr(report.longrepr, "reprcrash", None)) is not None:
         report.__dict__["gpucluster_crash"] = [str(crash.path), crash.lineno, crash.message]
     if report.when != "teardown":  # what breaks there is no result of the check
@@ -302,27 +301,30 @@ def restore(report: pytest.TestReport) -> None:
         report.longrepr = FailureText(report.longrepr, Crash(*crash))  # type: ignore[assignment] # shown by toterminal()
 
 
-def plain(item: pytest.Item, message: str, lines: list[str]) -> Any:
+def plain(item: pytest.Item, message: str, told: dict[str, Any]) -> Any:
     """Show a failure by its own words; our traceback would tell an operator nothing."""
     path, line, _ = item.location
-    return shown(path, (line or 0) + 1, message, lines)
+    return shown(path, (line or 0) + 1, message, told)
 
 
-def shown(path: str, line: int, message: str, lines: list[str]) -> Any:
+def shown(path: str, line: int, message: str, told: dict[str, Any]) -> Any:
     """Show a failure by its message and the lines of its annotation."""
+    lines = Annotation.read(told).lines
     return FailureText("\n".join((message, *lines)), Crash(path, line, next(iter(message.splitlines()), "")))
 
 
-def annotation(item: pytest.Item, record: Record, session: ClusterSession) -> list[str]:
-    """Return the lines of a failing item: the node's state in Slurm, and the commands that reproduce it."""
-    lines: list[str] = []
-    info = session.entry(record.node)
-    if info is not None:
-        lines.extend(info.annotation())
+def annotation(item: pytest.Item, record: Record, session: ClusterSession) -> dict[str, Any]:
+    """Return the annotation of a failing item: the node's state in Slurm, and the commands that reproduce it."""
     rerun = shlex.join([*_run_again(item, session), _address(item)])
-    lines.extend(f"reproduce:    {command}" for command in by_hand(record, session) or [rerun])
-    lines.append(f"rerun:        {rerun}")
-    return [clean(line) for line in (*lines, *_simulated(session))]
+    return _annotated(session, record.node, by_hand(record, session) or [rerun], rerun)
+
+
+def _annotated(session: ClusterSession, node: str, reproduce: Sequence[str], rerun: str) -> dict[str, Any]:
+    info = session.entry(node)
+    state, reason = info.annotation() if info is not None else ("", "")
+    note = "SIMULATED hardware (sandbox)" if session.simulated else ""
+    plain: dict[str, Any] = clean_all(Annotation(state, reason, tuple(reproduce), rerun, note)._asdict())
+    return plain
 
 
 def _run_again(item: pytest.Item, session: ClusterSession) -> list[str]:
@@ -358,17 +360,12 @@ def untested(
     state = "was lost" if problem.lost else "is not tested"
     message = f"{node} {state}: {clean(problem.text)}"
     name = f"{junit.NODE_TEST}[{node}]"
-    info = session.entry(node)
     again = shlex.join([*under_conditions(config), f"--nodes={node}"])
     state_of = ["scontrol", "show", "node", node] if session.slurm is not None else ["ssh", node, "true"]
-    lines = [
-        *(info.annotation() if info is not None else ()),
-        f"reproduce:    {shlex.join([*slurm_conf(session), *state_of])}",
-        f"rerun:        {again}",
-    ]
+    told = _annotated(session, node, [shlex.join([*slurm_conf(session), *state_of])], again)
     waiver = session.cluster.waiver(AVAILABLE, node)
     waivers = (waiver,) if waiver is not None else ()
-    return _broken(RUN_SUITE, AVAILABLE.partition(".")[2], node, name, message, lines, session, waivers)
+    return _broken(RUN_SUITE, AVAILABLE.partition(".")[2], node, name, message, told, waivers)
 
 
 def waivers_of_proof(suite: str, node: str, checks: Sequence[str], cluster: Cluster) -> tuple[Waiver, ...]:
@@ -396,9 +393,9 @@ def unproved(
         words += ["-m", suite]
     elif config.args_source is pytest.Config.ArgsSource.ARGS:
         words += config.args
-    lines = [f"rerun:        {shlex.join(words)}"]
+    told = _annotated(session, "", (), shlex.join(words))
     name = f"test_{ENGINE_CHECK}[{node}]" if node else f"test_{ENGINE_CHECK}"
-    return _broken(suite, ENGINE_CHECK, node, name, message, lines, session, waivers)
+    return _broken(suite, ENGINE_CHECK, node, name, message, told, waivers)
 
 
 def _broken(
@@ -407,20 +404,18 @@ def _broken(
     node: str,
     name: str,
     message: str,
-    lines: list[str],
-    session: ClusterSession,
+    told: dict[str, Any],
     waivers: tuple[Waiver, ...],
 ) -> list[pytest.TestReport]:
     """Return the reports of an item that pytest does not have: of its set-up, which failed, and of its teardown."""
-    record = Record(suite, f"{suite}.{check}", node).as_dict()
-    lines = record["annotation"] = [clean(line) for line in (*lines, *_simulated(session))]
+    record = Record(suite, f"{suite}.{check}", node).as_dict() | {"annotation": told}
     shared: dict[str, Any] = {
         "nodeid": f"{suite}::{name}",
         "location": (suite, None, name),
         "keywords": {},
         "gpucluster": record,
     }
-    text = shown(suite, 0, message, lines)
+    text = shown(suite, 0, message, told)
     # broken infrastructure is an error, never a failure
     broken = pytest.TestReport(outcome="failed", longrepr=text, when="setup", **shared)
     if waivers:
@@ -434,9 +429,8 @@ def of_run(
     """Return the reports of a failure that no item has, since it is of the cluster file: of its call, and of the teardown."""
     record = Record(RUN_SUITE, verdict.check, "")
     record.add(verdict)
-    plainly = record.as_dict()
-    lines = [f"rerun:        {shlex.join(under_conditions(config))}", *_simulated(session)]
-    plainly["annotation"] = [clean(line) for line in lines]
+    told = _annotated(session, "", (), shlex.join(under_conditions(config)))
+    plainly = record.as_dict() | {"annotation": told}
     test = f"test_{verdict.check.partition('.')[2]}[{name}]"
     shared: dict[str, Any] = {
         "nodeid": f"{RUN_SUITE}::{test}",
@@ -444,7 +438,7 @@ def of_run(
         "keywords": {},
         "gpucluster": plainly,
     }
-    text = shown(RUN_SUITE, 0, clean(describe(verdict, verdict.check, "")), plainly["annotation"])
+    text = shown(RUN_SUITE, 0, clean(describe(verdict, verdict.check, "")), told)
     failed = pytest.TestReport(outcome="failed", longrepr=text, when="call", **shared)
     waive(failed, session)
     return [failed, pytest.TestReport(outcome="passed", longrepr=None, when="teardown", **shared)]
@@ -475,10 +469,6 @@ def named_from_here(report: pytest.TestReport, config: pytest.Config) -> pytest.
     shown = copy.copy(report)
     shown.nodeid = f"{here / report.nodeid}"
     return shown
-
-
-def _simulated(session: ClusterSession) -> list[str]:
-    return ["note:         SIMULATED hardware (sandbox)"] if session.simulated else []
 
 
 def _address(item: pytest.Item) -> str:

@@ -276,7 +276,7 @@ def _plain(item: pytest.Item, report: pytest.TestReport, session: ClusterSession
         "location": list(report.location),
         "keywords": dict.fromkeys(report.keywords, 1),
         "record": report.__dict__["gpucluster"],
-        "lines": reporting.annotation(item, record_of(item), session),
+        "annotation": reporting.annotation(item, record_of(item), session),
         "seconds": report.duration,
     }
 
@@ -304,8 +304,8 @@ def _reports(
         outcome = "skipped"
         shown = (path, (line or 0) + 1, f"{verdict.outcome.value}: {clean(verdict.reason)}")
     if outcome == "failed":
-        plainly["annotation"] = held["lines"]
-        shown = reporting.shown(path, (line or 0) + 1, shown, held["lines"])
+        plainly["annotation"] = held["annotation"]
+        shown = reporting.shown(path, (line or 0) + 1, shown, held["annotation"])
     pairs = reporting.properties(plainly, session) if config.getoption("xmlpath", None) else []
     shared: dict[str, Any] = {
         "nodeid": held["nodeid"],

@@ -131,6 +131,7 @@ def _change(event: dict[str, Any]) -> bool:
                 row[1], changed = present(row[1])[0], True
     if event.get("event") not in _RESULTS:
         return changed
+    changed |= _annotate(event)
     for metric in (
         it for holder in (event, *as_dicts(event.get("verdicts"))) for it in as_dicts(holder.get("metrics"))
     ):
@@ -143,6 +144,17 @@ def _change(event: dict[str, Any]) -> bool:
             if isinstance(found.get("part"), str):
                 found["part"], changed = present_part(found["part"], setting).as_dict(), True
     return changed or settings[0][0]
+
+
+def _annotate(event: dict[str, Any]) -> bool:
+    """Bring the annotation of a failure, which was lines, to fields; return whether it was."""
+    if not isinstance(lines := event.get("annotation"), list):
+        return False
+    labels = {"Slurm state": "state", "reason": "reason", "rerun": "rerun", "note": "note"}
+    parted = [(label, rest.strip()) for label, _, rest in (str(line).partition(":") for line in lines)]
+    fields = {labels[label]: rest for label, rest in parted if label in labels}
+    event["annotation"] = {**fields, "reproduce": [rest for label, rest in parted if label == "reproduce"]}
+    return True
 
 
 def _rename(holder: dict[str, Any]) -> tuple[bool, str]:

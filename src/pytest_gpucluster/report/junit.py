@@ -205,8 +205,8 @@ def _cases(run: Run, results: Iterable[Result]) -> Iterator[bytes]:
 
 def _ends(result: Result, reruns: Iterable[Result]) -> Iterator[Element]:
     """Yield what a testcase holds below its properties."""
-    if result.annotation:
-        yield SystemOut(xml_text("\n".join(result.annotation)))
+    if lines := result.annotation.lines:
+        yield SystemOut(xml_text("\n".join(lines)))
     yield from (interim(rerun, red=result.red) for rerun in reruns)
     outcome, message = result.outcome, result.message
     if result.red:
@@ -237,8 +237,8 @@ def interim(rerun: Result, *, red: bool) -> Element:
     end = "failed" if rerun.phase == "call" else "error"
     element = INTERIM[end, not red](xml_text(rerun.message), "rerun")
     element.stack_trace = xml_text(rerun.text or rerun.message)
-    if rerun.annotation:
-        element.system_out = xml_text("\n".join(rerun.annotation))
+    if lines := rerun.annotation.lines:
+        element.system_out = xml_text("\n".join(lines))
     return element
 
 

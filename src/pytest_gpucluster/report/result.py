@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pytest_gpucluster.core.finding import Action, Advisory, Finding, Metric, Remark
-from pytest_gpucluster.core.safe_json import as_dicts, as_list, finite, shared_text, text
+from pytest_gpucluster.core.safe_json import as_dict, as_dicts, as_list, finite, shared_text, text
 
 RED = ("failed", "error")
 
@@ -40,6 +40,35 @@ class Waived(NamedTuple):
     text: str
 
 
+class Annotation(NamedTuple):
+    """What a failing item states: its node in Slurm, the commands that reproduce the failure and run the item again, a note."""
+
+    state: str = ""
+    reason: str = ""
+    reproduce: tuple[str, ...] = ()
+    rerun: str = ""
+    note: str = ""
+
+    @classmethod
+    def read(cls, value: Any) -> Annotation:
+        """Return the annotation that an event holds."""
+        if not (plain := as_dict(value)):
+            return UNANNOTATED
+        state, reason, rerun, note = (text(plain.get(key)) for key in ("state", "reason", "rerun", "note"))
+        return cls(state, reason, tuple(map(text, as_list(plain.get("reproduce")))), rerun, note)
+
+    @property
+    def lines(self) -> list[str]:
+        """What people read below a failure."""
+        slurm = ("Slurm state: ", self.state), ("reason: ", self.reason)
+        reproduce = (("reproduce:    ", command) for command in self.reproduce)
+        labelled = (*slurm, *reproduce, ("rerun:        ", self.rerun), ("note:         ", self.note))
+        return [f"{label}{shown}" for label, shown in labelled if shown]
+
+
+UNANNOTATED = Annotation()
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
     """How an item ended, in the texts of the log; each report makes them fit for its own format.
@@ -58,7 +87,7 @@ class Result:
     verdicts: tuple[DeviatingVerdict, ...]
     metrics: tuple[Metric, ...]
     text: str = ""
-    annotation: tuple[str, ...] = ()
+    annotation: Annotation = UNANNOTATED
     properties: tuple[tuple[str, str], ...] = ()
     waiver: Waived | None = None
     common: bool = False
@@ -83,7 +112,7 @@ def read_result(event: dict[str, Any]) -> Result:
         verdicts=tuple(_verdict(it) for it in as_dicts(event.get("verdicts")) if _deviates(it)),
         metrics=tuple(map(Metric.from_dict, as_dicts(event.get("metrics")))),
         text=text(event.get("text")),
-        annotation=tuple(map(text, as_list(event.get("annotation")))),
+        annotation=Annotation.read(event.get("annotation")),
         properties=tuple((text(key), text(value)) for key, value in _pairs(event.get("properties"))),
         waiver=_waived(event["waiver"]) if isinstance(event.get("waiver"), dict) else None,
     )

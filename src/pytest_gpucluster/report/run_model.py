@@ -38,6 +38,7 @@ ACTIONS = tuple(action.value for action in reversed(Action))  # from hard to mil
 _MAX_FIELD = 600  # characters of a measured value, a reason, a hint
 _SHORT = 200
 _MAX_TEXT = 8_000  # characters of a failure's log
+_MAX_COMMAND = 1000
 # the name of a metric, which is its key: bound COLLECTIVE SIZE SCOPE
 _SIZED = re.compile(r"(?P<collective>[a-z_]+) (?P<size>\S+ ?\w*B)(?: (?P<scope>.+))?")
 _PREFIX = re.compile(r"(?:Skipped: )?(?:not checked|not applicable|not tested|waived): ")
@@ -439,7 +440,7 @@ def _red(run: Run, result: Result, event: dict[str, Any], node: str) -> None:
         cause = one_line(verdicts[0].cause) if verdicts else ""
         suite = one_line(result.suite) if check == one_line(result.check) else check.partition(".")[0]
         group = run.groups[key] = FailureGroup(outcome, check, suite, action, cause, hint)
-        group.example = _example(event, node)
+        group.example = example_of(result, event.get("output"))
     group.nodes[node] = None
     group.logs |= dict.fromkeys(_logs(event))
     for verdict in verdicts:
@@ -447,8 +448,8 @@ def _red(run: Run, result: Result, event: dict[str, Any], node: str) -> None:
             add_finding(group, replace(finding, action=finding.action or verdict.action), node)
     if not verdicts:
         add_finding(group, Finding("", one_line(result.message).replace(node, "NODE"), ""), node)
-    if state := _annotation(event)["slurm"]:
-        group.slurm[state].append(node)
+    if result.annotation.state:
+        group.slurm[_slurm(result)].append(node)
 
 
 def _add(
@@ -478,42 +479,26 @@ def cleaned(found: _Found) -> _Found:
     return mapped(found, one_line)
 
 
-def example_of(result: Result) -> dict[str, Any]:
-    """Return the example of a group whose first failure this is; what the item printed is in the log only."""
-    event = {"text": result.text, "annotation": list(result.annotation)}
-    return _example(event, one_line(result.node))
+def example_of(result: Result, output: Any = "") -> dict[str, Any]:
+    """Return the example of a group whose first failure this is. `output`: what the item printed, which the log alone holds."""
+    return {
+        "node": one_line(result.node) or CLUSTER,
+        "text": shorten(printable(result.text), _MAX_TEXT),
+        "output": shorten(printable(output), _MAX_TEXT),
+        "by_hand": [shorten(printable(command), _MAX_COMMAND) for command in result.annotation.reproduce],
+        "again": shorten(printable(result.annotation.rerun), _MAX_COMMAND),
+    }
+
+
+def _slurm(result: Result) -> str:
+    told = result.annotation
+    shown = (told.state, told.reason and f"reason: {told.reason}")
+    return "; ".join(shorten(printable(it), _MAX_COMMAND) for it in shown if it)
 
 
 def _logs(event: dict[str, Any]) -> list[str]:
     """Return the step logs of an item that may be linked to: no other paths, no addresses."""
     return [log for log in as_list(event.get("logs")) if isinstance(log, str) and _STEP_LOG.fullmatch(log)]
-
-
-def _example(event: dict[str, Any], node: str) -> dict[str, Any]:
-    return {
-        "node": node,
-        "text": shorten(printable(event.get("text")), _MAX_TEXT),
-        "output": shorten(printable(event.get("output")), _MAX_TEXT),
-        **_annotation(event),
-    }
-
-
-def _annotation(event: dict[str, Any]) -> dict[str, Any]:
-    """Sort the lines of an annotation: Slurm's words, the commands by hand, the command that runs the item again."""
-    found: dict[str, Any] = {"by_hand": [], "again": ""}
-    slurm: list[str] = []
-    for line in as_list(event.get("annotation")):
-        text = shorten(printable(line), 1000)
-        label, _, rest = text.partition(":")
-        if label == "reproduce":
-            found["by_hand"].append(rest.strip())
-        elif label == "rerun":
-            found["again"] = rest.strip()
-        elif label == "Slurm state":
-            slurm.insert(0, rest.strip())
-        elif label != "note":
-            slurm.append(text)
-    return found | {"slurm": "; ".join(slurm)}
 
 
 # --- numbers

@@ -50,12 +50,11 @@ def test_a_node_with_every_value_and_one_of_which_nothing_is_known() -> None:
     assert (node.features, node.partitions) == (frozenset({"a", "b"}), ("batch", "debug"))
     assert (node.boot_time, node.version) == ("2026-11-21T05:22:43", "23.11.11")
     assert (node.address, node.hostname) == ("10.0.0.1", "vm")
-    said = ("Slurm state: MIXED+PLANNED", f'reason: "bad cable" by root since {WHEN}')
-    assert node.annotation() == said
+    assert node.annotation() == ("MIXED+PLANNED", f'"bad cable" by root since {WHEN}')
     unset = "NodeName=n1 CPUTot=x RealMemory=N/A ActiveFeatures=(null) Partitions= Gres=(null) CPUAlloc=-1"
     for text in ("NodeName=n1", unset):
         assert parse_nodes(text) == {"n1": NodeInfo("n1", "UNKNOWN")}
-    assert NodeInfo("n1", "UNKNOWN").annotation() == ("Slurm state: UNKNOWN",)
+    assert NodeInfo("n1", "UNKNOWN").annotation() == ("UNKNOWN", "")
 
 
 def test_a_node_of_a_newer_slurm() -> None:

@@ -237,10 +237,9 @@ class NodeInfo:
             return "COMPLETING: " + _ENDING if ending else f"{occupied}: in use by other jobs"
         return self._with_reason(self.label)
 
-    def annotation(self) -> tuple[str, ...]:
-        """Return the lines that a failing item shows for its node."""
-        reason = (f'reason: "{self.reason}"{self._by()}',) if self.reason else ()
-        return (f"Slurm state: {self.full_state}", *reason)
+    def annotation(self) -> tuple[str, str]:
+        """Return what a failing item shows of its node: state and reason, '' where there is none."""
+        return self.full_state, f'"{self.reason}"{self._by()}' if self.reason else ""
 
     def _with_reason(self, label: str) -> str:
         # on old versions the reason of an earlier drain remains after RESUME: it does not explain a reservation
