@@ -70,7 +70,7 @@ def passing(node: str, **fields: Any) -> dict[str, Any]:
 
 
 def unjudged(node: str, outcome: str, **fields: Any) -> dict[str, Any]:
-    return result(node, outcome, **({"message": f"{outcome}: because"} | fields))
+    return result(node, outcome, **({"message": f"{outcome}: because", "reason": "because"} | fields))
 
 
 def failing(
@@ -170,7 +170,7 @@ def _varied() -> list[dict[str, Any]]:
             passing("gpu02", check="gpu.pcie", verdicts=[{"check": "gpu.pcie", "advisories": [advisory]}]),
             result("gpu02", "failed", verdicts=[failed], message="17 active links"),
             result("gpu03", "waived", check="gpu.ecc", waiver=waiver),
-            result("gpu03", "not checked", check="gpu.fan", message="not checked: no sensor"),
+            result("gpu03", "not checked", check="gpu.fan", reason="no sensor"),
             result("", "passed", check="nccl.whole_bandwidth"),
         ],
         nodes=("gpu01", "gpu02", "gpu03"),

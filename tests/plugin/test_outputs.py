@@ -103,8 +103,8 @@ def test_the_examples_send_the_text(tmp_path: Path, script: str, program: str, k
 # --- counts and tables
 
 
-def add(run: run_model.Run, record: dict[str, Any], outcome: str, message: str) -> None:
-    run.take({"event": "result", "outcome": outcome, "message": message, **record})
+def add(run: run_model.Run, record: dict[str, Any], outcome: str, reason: str) -> None:
+    run.take({"event": "result", "outcome": outcome, "reason": reason, **record})
 
 
 def _record(node: str, suite: str = "gpu", **fields: Any) -> dict[str, Any]:
@@ -140,14 +140,14 @@ def _of_every_end() -> run_model.Run:
         *[("gpu02", "passed", "")] * 2,
         ("gpu04", "failed", ""),
         ("gpu03", "error", ""),
-        ("gpu05", "not checked", "not checked: x"),
-        ("gpu06", "not tested", "not tested: DOWN"),
-        ("gpu07", "not applicable", "not applicable: y"),
+        ("gpu05", "not checked", "x"),
+        ("gpu06", "not tested", "DOWN"),
+        ("gpu07", "not applicable", "y"),
         ("gpu09", "skipped", "z"),
     ):
         add(run, _record(node), outcome, why)
     add(run, _record("gpu01", "os"), "passed", "")
-    add(run, _record("gpu08", "ray"), "not applicable", "not applicable: y")
+    add(run, _record("gpu08", "ray"), "not applicable", "y")
     add(run, _record("", "run"), "error", "")
     return run
 
@@ -180,11 +180,11 @@ def test_the_table_of_nodes() -> None:
     assert outputs.node_table(run_model.Run(), 80) == []
     run = run_model.Run()
     for outcome in ("passed", "failed", "error", "not checked", "not tested", "not applicable"):
-        add(run, _record("gpu01"), outcome, "not applicable: y")
+        add(run, _record("gpu01"), outcome, "y")
     assert outputs.node_table(run, 80)[2].endswith("1 ok, 1 FAILED, 1 ERROR, 1 not checked, 1 not tested")
     run = run_model.Run()
-    add(run, _record("gpu01", "ray"), "not applicable", "not applicable: y")
-    add(run, _record("gpu01", "mpi"), "not applicable", "not applicable: y")
+    add(run, _record("gpu01", "ray"), "not applicable", "y")
+    add(run, _record("gpu01", "mpi"), "not applicable", "y")
     assert outputs.node_table(run, 80) == ["not applicable here: mpi, ray (-v says why)"]
 
 
@@ -203,12 +203,12 @@ def test_coverage_of_every_end() -> None:
 def test_the_one_reason_of_all_that_was_not_judged() -> None:
     run = run_model.Run()
     assert outputs.only_reason(run) == ""
-    add(run, _record("gpu01"), "not checked", "not checked: no right")
-    add(run, _record("gpu02"), "not applicable", "not applicable: no right")
-    add(run, _record("gpu02"), "not tested", "not tested: DOWN")
+    add(run, _record("gpu01"), "not checked", "no right")
+    add(run, _record("gpu02"), "not applicable", "no right")
+    add(run, _record("gpu02"), "not tested", "DOWN")
     add(run, _record("gpu02"), "failed", "7")
     assert outputs.only_reason(run) == "no right"
-    add(run, _record("gpu02"), "not checked", "not checked: another")
+    add(run, _record("gpu02"), "not checked", "another")
     assert outputs.only_reason(run) == ""
 
 

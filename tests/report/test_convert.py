@@ -79,7 +79,8 @@ def test_a_log_of_0_2_0_is_read_as_one_of_today_after_it_was_converted(
 
 
 def test_what_else_a_line_holds_stays_and_a_cut_line_too(log: Path) -> None:
-    old, cut = log.read_bytes().splitlines(keepends=True), b'{"time": 17'
+    unjudged = b'{"event": "result", "outcome": "not checked", "message": "not checked: no right"}\n'
+    old, cut = [*log.read_bytes().splitlines(keepends=True), unjudged], b'{"time": 17'
     log.write_bytes(b"".join([*old, cut]))
     assert convert.convert_log(log)
     new = log.read_bytes().splitlines(keepends=True)
@@ -90,8 +91,10 @@ def test_what_else_a_line_holds_stays_and_a_cut_line_too(log: Path) -> None:
             it.pop("check", None)
             it.pop("verdicts", None)
             it.pop("metrics", None)
+        reason = now.pop("reason", None)
         shown = was.pop("annotation", []), Annotation.read(now.pop("annotation", None)).lines
         assert (was, shown[0]) == (now, shown[1])
+    assert reason == "no right"
 
 
 @pytest.mark.parametrize("name", ["SHA256SUMS.sig", "record.json.sig"])

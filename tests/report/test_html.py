@@ -255,7 +255,7 @@ def full_run() -> list[dict[str, Any]]:
         ),
         failing(broken, outcome="error", findings=[], check="os.disk", message=f"{broken} did not answer"),
         unjudged(drained, "not tested", check="gpu.nvlink_state"),
-        *(unjudged(node, "not checked", check="os.mce", message="not checked: no right") for node in good),
+        *(unjudged(node, "not checked", check="os.mce", reason="no right") for node in good),
         unjudged(good[0], "not applicable", check="gpu.mig"),
         failing(good[1], check="gpu.flaky", message=f"gpu.flaky on {good[1]}: flaked") | {"event": "rerun"},
         passing(good[1], check="gpu.flaky"),
@@ -484,8 +484,7 @@ def test_a_lost_node_is_not_drawn_as_one_that_passed(monkeypatch: pytest.MonkeyP
 def test_a_suite_without_a_result_is_no_column_but_named_with_its_reason() -> None:
     whys = {"mpi": "no section mpi", "ray": "no section ray", "ddp": "no section ray"}
     results = [
-        unjudged("gpu00", "not applicable", check=f"{suite}.x", message=f"not applicable: {why}")
-        for suite, why in whys.items()
+        unjudged("gpu00", "not applicable", check=f"{suite}.x", reason=why) for suite, why in whys.items()
     ]
     found = html_map.fleet_map(run_with([passing("gpu00"), *results], 1), {})
     assert found["suites"] == ["gpu"]

@@ -52,7 +52,7 @@ def ends_unjudged(item: pytest.Item) -> Generator[None, None, None]:
     try:
         yield
     except NotJudged as error:
-        record_of(item).ended = error.outcome
+        record_of(item).ended, record_of(item).reason = error.outcome, str(error)
         pytest.skip(f"{error.outcome}: {error}")
 
 

@@ -147,7 +147,7 @@ class ItemReports:
             return
         if not hasattr(report, "gpucluster"):  # xdist's own report of an item whose worker crashed
             report.__dict__["gpucluster"] = record_of_nodeid(report.nodeid, self.session)
-        for key in ("ended", "contradicted"):  # the outcome and the reason of the event have it
+        for key in ("ended", "contradicted"):  # the outcome and the reason have it
             report.gpucluster.pop(key, None)
         node = report.gpucluster["node"]
         if outcome == "error" or (outcome == "failed" and "judges_node" in report.keywords):

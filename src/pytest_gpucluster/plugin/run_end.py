@@ -300,9 +300,9 @@ def _reports(
         outcome = "failed"
         shown = clean(describe(verdict, record.check, record.node))
     elif verdict.outcome is not Outcome.PASSED:
-        plainly["ended"] = verdict.outcome.value
+        plainly |= {"ended": verdict.outcome.value, "reason": clean(verdict.reason)}
         outcome = "skipped"
-        shown = (path, (line or 0) + 1, f"{verdict.outcome.value}: {clean(verdict.reason)}")
+        shown = (path, (line or 0) + 1, f"{plainly['ended']}: {plainly['reason']}")
     if outcome == "failed":
         plainly["annotation"] = held["annotation"]
         shown = reporting.shown(path, (line or 0) + 1, shown, held["annotation"])

@@ -131,7 +131,7 @@ def _change(event: dict[str, Any]) -> bool:
                 row[1], changed = present(row[1])[0], True
     if event.get("event") not in _RESULTS:
         return changed
-    changed |= _annotate(event)
+    changed |= _fields(event)
     for metric in (
         it for holder in (event, *as_dicts(event.get("verdicts"))) for it in as_dicts(holder.get("metrics"))
     ):
@@ -146,10 +146,13 @@ def _change(event: dict[str, Any]) -> bool:
     return changed or settings[0][0]
 
 
-def _annotate(event: dict[str, Any]) -> bool:
-    """Bring the annotation of a failure, which was lines, to fields; return whether it was."""
+def _fields(event: dict[str, Any]) -> bool:
+    """Bring the reason and the annotation of a result, which were text, to fields; return whether one was."""
+    outcome, colon, reason = str(event.get("message")).partition(": ")
+    if prefixed := colon and outcome == event.get("outcome") and "reason" not in event:
+        event["reason"] = reason
     if not isinstance(lines := event.get("annotation"), list):
-        return False
+        return bool(prefixed)
     labels = {"Slurm state": "state", "reason": "reason", "rerun": "rerun", "note": "note"}
     parted = [(label, rest.strip()) for label, _, rest in (str(line).partition(":") for line in lines)]
     fields = {labels[label]: rest for label, rest in parted if label in labels}

@@ -41,7 +41,6 @@ _MAX_TEXT = 8_000  # characters of a failure's log
 _MAX_COMMAND = 1000
 # the name of a metric, which is its key: bound COLLECTIVE SIZE SCOPE
 _SIZED = re.compile(r"(?P<collective>[a-z_]+) (?P<size>\S+ ?\w*B)(?: (?P<scope>.+))?")
-_PREFIX = re.compile(r"(?:Skipped: )?(?:not checked|not applicable|not tested|waived): ")
 _ACTS = ("drain_", "resume_", "trial_", "node_")  # what plugin/drain.py writes
 _STEP_LOG = re.compile(r"steps/[\w-][\w.-]*\.log")
 
@@ -136,7 +135,7 @@ class Run:
     of_proof: dict[tuple[str, str, str], list[tuple[str, str]]] = field(
         default_factory=dict
     )  # suite, check, node -> outcome and message of each result that is part of a proof
-    waived: dict[tuple[str, str], str] = field(default_factory=dict)  # check, node -> why it is accepted
+    waived: set[tuple[str, str]] = field(default_factory=set)  # check, node
     problems: dict[str, tuple[str, str]] = field(default_factory=dict)  # node -> (kind, why) before the start
     lost: dict[str, str] = field(default_factory=dict)
     jobs: list[dict[str, Any]] = field(default_factory=list)
@@ -365,13 +364,13 @@ def _result(run: Run, event: dict[str, Any]) -> None:
     run.counts[node][suite][outcome] += 1
     run.totals[outcome] += 1
     check = one_line(found.check)
-    why = _PREFIX.sub("", one_line(found.message), count=1)
+    why = one_line((outcome not in RED and event.get("reason")) or found.message)
     for part in {check, ""}:
         run.of_proof.get((suite, part, one_line(found.node)), []).append((outcome, why))
     if outcome in RED:
         _red(run, found, event, node)
     elif outcome == "waived":
-        run.waived[check, node] = why
+        run.waived.add((check, node))
     elif outcome not in ("passed", "not tested"):
         run.unjudged[outcome][why][check].add(node)
     for verdict in found.verdicts:

@@ -38,6 +38,7 @@ class Record:
     logs: list[str] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     ended: str = ""  # NotJudged.outcome, where nothing could be judged
+    reason: str = ""  # of NotJudged
     contradicted: str = ""  # the nodes of the group whose profile is of other hardware, where that is why
 
     def add(self, verdict: Verdict) -> None:
@@ -59,7 +60,7 @@ class Record:
             "logs": clean_all(self.logs) if self.logs else [],
             **({"fabric": clean_all(self.fabric)} if self.fabric else {}),
             **({"versions": clean_all(self.versions)} if self.versions else {}),
-            **({"ended": self.ended} if self.ended else {}),
+            **({"ended": self.ended, "reason": clean(self.reason)} if self.ended else {}),
             **({"contradicted": self.contradicted} if self.contradicted else {}),
         }
 
