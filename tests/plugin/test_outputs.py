@@ -12,6 +12,9 @@ import pytest
 from paths import ROOT
 from plugin_helpers import Run, run_pytest
 
+from pytest_gpucluster.core.check import conclude
+from pytest_gpucluster.core.errors import NOT_STATED, NotApplicable
+from pytest_gpucluster.core.finding import Action
 from pytest_gpucluster.plugin import outputs
 from pytest_gpucluster.plugin.reporting import classify
 from pytest_gpucluster.report import run_model
@@ -210,6 +213,16 @@ def test_the_one_reason_of_all_that_was_not_judged() -> None:
     assert outputs.only_reason(run) == "no right"
     add(run, _record("gpu02"), "not checked", "another")
     assert outputs.only_reason(run) == ""
+
+
+def test_a_check_without_an_expectation_is_known_by_its_code() -> None:
+    run = run_model.Run()
+    for name, code in (("gpu", ""), ("os", NOT_STATED)):
+        why = [NotApplicable("the cluster file states no limits", code)]
+        ended = conclude(name, why, cause="", hint="", action=Action.MONITOR).as_dict()
+        add(run, _record("gpu01", name, verdicts=[ended]), "not applicable", ended["reason"])
+    assert outputs.without_expectation(run, {"os"}) == ["no expectation in the cluster file: os.count"]
+    assert "gpucluster init --from-nodes" in outputs.without_expectation(run)[0]
 
 
 def test_remarks_are_one_line_per_kind_the_most_frequent_first() -> None:

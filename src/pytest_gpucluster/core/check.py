@@ -367,7 +367,7 @@ def conclude(
         elif isinstance(item, NotAvailable):
             unchecked, code = unchecked or str(item), code or item.code
         elif isinstance(item, NotApplicable):
-            reason = str(item)
+            reason, code = str(item), code or item.code
         else:  # taken for a reason, it would accept the node
             raise TypeError(
                 f"{name}: the check yields {item!r}; it must yield findings, advisories, remarks, metrics or NotAvailable"

@@ -124,6 +124,9 @@ class ProbeError(GpuClusterError):
     """A probe cannot parse the output of its command."""
 
 
+NOT_STATED = "not_stated"  # NotJudged.code: the cluster file states no expectation
+
+
 class NotJudged(GpuClusterError):
     """A check, or a part of it, cannot be judged; the message is the reason.
 

@@ -174,7 +174,6 @@ MAX_CURVES = 8
 MAX_ROWS = 15  # of nodes by suites
 NODES_SHARE = 4  # names of nodes have this part of the width; more of them are counted
 EMPTY = "-"  # a cell without a result
-NO_EXPECTATION = "the cluster file states "  # as checks say why they do not apply
 MAX_PROBLEMS, MAX_UNJUDGED, MAX_WARNINGS = 10, 20, 20  # lines
 
 
@@ -256,13 +255,11 @@ def unjudged_lines(run: Run, outcome: str) -> list[str]:
 
 def without_expectation(run: Run, sections: Collection[str] = ()) -> list[str]:
     """Name the checks that the cluster file states nothing for, in one line. `sections`: those that the file has."""
-    reasons = run.unjudged.get("not applicable", {})
-    checks = {check for why, found in reasons.items() if why.startswith(NO_EXPECTATION) for check in found}
-    if not checks:
+    if not run.unstated:
         return []
-    drafted = {check.partition(".")[0] for check in checks} <= set(sections)
+    drafted = {check.partition(".")[0] for check in run.unstated} <= set(sections)
     hint = "" if drafted else " (gpucluster init --from-nodes drafts what most nodes have)"
-    return [f"no expectation in the cluster file: {', '.join(sorted(checks))}{hint}"]
+    return [f"no expectation in the cluster file: {', '.join(sorted(run.unstated))}{hint}"]
 
 
 def advisory_lines(run: Run) -> list[str]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pytest_gpucluster.core import units
 from pytest_gpucluster.core.check import inapplicable
 from pytest_gpucluster.core.common_cause import Place, likeness
+from pytest_gpucluster.core.errors import NOT_STATED
 from pytest_gpucluster.core.finding import Action, Advisory, Finding, mapped
 from pytest_gpucluster.core.safe_json import as_dict, as_dicts, as_list, finite
 from pytest_gpucluster.core.sanitize import printable, shorten
@@ -163,6 +164,7 @@ class Run:
     unjudged: dict[str, dict[str, dict[str, set[str]]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(lambda: defaultdict(set)))
     )  # outcome -> why -> check -> nodes
+    unstated: set[str] = field(default_factory=set)  # checks that the cluster file states nothing for
     warnings: dict[tuple[str, ...], FindingRow] = field(
         default_factory=dict
     )  # the first of a key is the check
@@ -373,6 +375,9 @@ def _result(run: Run, event: dict[str, Any]) -> None:
         run.waived.add((check, node))
     elif outcome not in ("passed", "not tested"):
         run.unjudged[outcome][why][check].add(node)
+        run.unstated |= {
+            check for it in as_dicts(event.get("verdicts")) if it.get("reason_code") == NOT_STATED
+        }
     for verdict in found.verdicts:
         _deviating(run, verdict, check, node)
     for log in _logs(event):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import units
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check
-from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.errors import NOT_STATED, NotApplicable, NotAvailable
 from pytest_gpucluster.core.finding import Quantity, Quote
 from pytest_gpucluster.core.part import Part, named, register
 from pytest_gpucluster.core.text import count, listed, some
@@ -52,7 +52,7 @@ def accounts(
 ) -> Judgement:
     """Accounts and their users exist with parent, shares, QoS and limits as stated, and the limits are enforced."""
     if not config.accounts and not config.exact:
-        raise NotApplicable("the cluster file states no accounts")
+        raise NotApplicable("the cluster file states no accounts", NOT_STATED)
     if private := sorted({"accounts", "users"} & set(hidden)):
         raise NotAvailable(
             f"slurmdbd hides other users' associations from this user (PrivateData={','.join(private)}): run it as an operator"
@@ -88,7 +88,7 @@ def qos(
 ) -> Judgement:
     """QoS exist with priority, preemption, flags and limits as stated, and Slurm enforces and uses them."""
     if not config.qos and not config.exact:
-        raise NotApplicable("the cluster file states no QoS")
+        raise NotApplicable("the cluster file states no QoS", NOT_STATED)
     known = {name.lower(): one for name, one in qos_found.items()}
     for name, stated in config.qos.items():
         part, found = named("qos", name), known.get(name.lower())
@@ -121,7 +121,7 @@ def partition_access(
 ) -> Judgement:
     """Partitions allow and deny the accounts, QoS and groups that the cluster file states."""
     if not config.partitions and not config.exact:
-        raise NotApplicable("the cluster file states no partitions")
+        raise NotApplicable("the cluster file states no partitions", NOT_STATED)
     for name, stated in config.partitions.items():
         part, found = named("partition", name), partitions.get(name)
         if found is None:
@@ -159,7 +159,7 @@ def access(
     """`sbatch --test-only` is accepted for each job that may run, and refused for each that may not."""
     rules = config.access
     if not rules.may and not rules.may_not:
-        raise NotApplicable("the cluster file states no `access`")
+        raise NotApplicable("the cluster file states no `access`", NOT_STATED)
     unclear = []
     for job in rules.may:
         answer = answers[job]

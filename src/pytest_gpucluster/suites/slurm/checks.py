@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import units
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check
-from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.errors import NOT_STATED, NotApplicable, NotAvailable
 from pytest_gpucluster.core.finding import Quantity, Quote
 from pytest_gpucluster.core.grouping import grouped
 from pytest_gpucluster.core.majority import Norm, less, older
@@ -542,7 +542,7 @@ def begin(jobs: JobFacts) -> Judgement:
 def limits(partitions: Mapping[str, PartitionInfo], stated_limits: Mapping[str, JobLimits]) -> Judgement:
     """Judge the limits that the cluster file states."""
     if not stated_limits:
-        raise NotApplicable("the cluster file states no limits")
+        raise NotApplicable("the cluster file states no limits", NOT_STATED)
     for name, limit in stated_limits.items():
         partition = partitions.get(name)
         if partition is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check
-from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, ProbeError
+from pytest_gpucluster.core.errors import NOT_STATED, NotApplicable, NotAvailable, ProbeError
 from pytest_gpucluster.core.finding import Quote
 from pytest_gpucluster.core.part import named
 from pytest_gpucluster.core.probe import NOT_EXECUTABLE, NOT_FOUND, last_line
@@ -207,7 +207,9 @@ def conda_packages(conda: ScriptResult | None, section: SoftwareConfig) -> Judge
         raise NotApplicable(NO_CONDA)
     environments = section.conda.environments
     if not any(wanted.python or wanted.packages for wanted in environments.values()):
-        raise NotApplicable("the cluster file states no versions in `software.conda.environments`")
+        raise NotApplicable(
+            "the cluster file states no versions in `software.conda.environments`", NOT_STATED
+        )
     for number, (name, wanted) in enumerate(environments.items(), 1):
         if conda.unknown(number) or not any(step.rc == 0 for step in conda.of(number, "activate")):
             yield NotAvailable(f"{name} was not activated: see software.conda")

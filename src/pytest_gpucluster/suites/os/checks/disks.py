@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, Metric, check
-from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.errors import NOT_STATED, NotApplicable, NotAvailable
 from pytest_gpucluster.core.fault_rules import Situation, floor, unless_unsettled
 from pytest_gpucluster.core.finding import Quantity, Quote
 from pytest_gpucluster.core.part import named
@@ -41,7 +41,7 @@ MIN_INODES_FREE = 0.05
 def shared_storage(shared_folders: Mapping[str, SharedFolder], node_name: str) -> Judgement:
     """The node reads the file that one node wrote to each shared folder."""
     if not shared_folders:
-        raise NotApplicable("the cluster file states no os.shared_storage")
+        raise NotApplicable("the cluster file states no os.shared_storage", NOT_STATED)
     for path, folder in shared_folders.items():
         if folder.write_problem:
             error = error_code(folder.write_problem)

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, check
-from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.errors import NOT_STATED, NotApplicable, NotAvailable
 from pytest_gpucluster.core.finding import Quote
 from pytest_gpucluster.core.majority import Norm, differs, near
 from pytest_gpucluster.core.part import named
@@ -49,7 +49,7 @@ def mounts(
     disks: results of df, whose access mounts an idle automount; of that, only the source is known.
     """
     if not stated_mounts:
-        raise NotApplicable("the cluster file states no os.mounts")
+        raise NotApplicable("the cluster file states no os.mounts", NOT_STATED)
     for wanted in stated_mounts:
         part, mount = named("mount", wanted.path), mounts.get(without_slash(wanted.path))
         if mount is None:

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.check import Action, Finding, Judgement, Metric, check
-from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.errors import NOT_STATED, NotApplicable, NotAvailable
 from pytest_gpucluster.core.fault_rules import Situation, unless_unsettled
 from pytest_gpucluster.core.finding import Quantity, Quote
 from pytest_gpucluster.core.part import Part, named
@@ -84,7 +84,7 @@ def services(
 ) -> Judgement:
     """Every service of the cluster file is active."""
     if not stated_services:
-        raise NotApplicable("the cluster file states no os.services")
+        raise NotApplicable("the cluster file states no os.services", NOT_STATED)
     for unit in stated_services:
         if services[unit] not in ("active", "reloading"):
             starts = Situation(uptime_if_known).why_not_yet() if services[unit] == "activating" else ""
