@@ -139,11 +139,15 @@ def test_what_is_missing_names_the_way_out(tmp_path: Path, monkeypatch: pytest.M
     assert "nothing between nodes can be proved" in found["ddp"].missing
 
 
+REFUSED = StepError("srun: no task started: the image is not there (exit 1; repeat: srun -n 1 a)")
+REFUSED.brief = "srun: no task started: the image is not there (exit 1)"
+
+
 @pytest.mark.parametrize(
     ("printed", "missing"),
     [
         (
-            StepError("srun: no task started: the image is not there (exit 1; repeat: srun -n 1 a)"),
+            REFUSED,
             "the image is not there (exit 1)",
         ),
         ("program x\t/x\n", "module load x: failed"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import textwrap
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -32,7 +31,6 @@ STEP = 180.0  # seconds of one step, with the import of its image
 SPARE = 120.0  # seconds of the job beside its steps
 WIDTH = 80
 OUTSIDE = "no environment"
-_REPEAT = re.compile(r"; repeat: .*(?=\))|[ ;]*\(repeat: .*\)")  # a long command, which `pytest` prints too
 
 
 @dataclass(frozen=True)
@@ -142,7 +140,7 @@ def _step(
     try:
         result = run_step(slurm, held, request)
     except GpuClusterError as error:
-        return Step(problem=_REPEAT.sub("", str(error)))
+        return Step(problem=error.brief or str(error))
     task = result.tasks[0]
     try:
         return Step(

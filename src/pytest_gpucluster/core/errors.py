@@ -32,9 +32,13 @@ AnyError = TypeVar("AnyError", bound="GpuClusterError")
 
 
 class GpuClusterError(Exception):
-    """Everything that this package raises on purpose. `waited`: something else was busy or away, and may be back later."""
+    """Everything that this package raises on purpose. `waited`: something else was busy or away, and may be back later.
+
+    `brief`: the message without the command that repeats a step, '' where it holds none.
+    """
 
     waited = False
+    brief = ""
 
 
 def has_waited(error: BaseException | None) -> bool:

@@ -138,6 +138,7 @@ def test_what_cannot_start_is_one_line(held: Allocation) -> None:
         _run(held, "true # a payload\n# and its source", mpi="nosuch")
     assert "\n" not in str(caught.value)
     assert "and its source" not in str(caught.value)
+    assert str(caught.value).startswith(f"{caught.value.brief.removesuffix(')')}; repeat: ")
     result = _run(held, "echo ran", environment=EnvironmentConfig(modules=("nosuch/1.0",)))
     assert [task.rc for task in result.tasks] == [1, 1]
     assert "ran" not in result.tasks[0].stdout

@@ -189,7 +189,7 @@ def run_step(slurm: Slurm, allocation: Allocation, request: StepRequest) -> Step
         slurm.on_step(result)
     began = [task for task in result.tasks if task.node and task.rank in reader.began]
     if misplaced := _misplaced(slurm, allocation, given, request, began):
-        on = f"on {hostlist.fold(misplaced)}; "
+        on = f"on {hostlist.fold(misplaced)}"
         raise _failed(StepMisplaced, next(iter(misplaced.values())), result, argv, on, nodes=misplaced)
     if timed_out:
         after = units.format_duration(round(result.seconds))
@@ -197,7 +197,7 @@ def run_step(slurm: Slurm, allocation: Allocation, request: StepRequest) -> Step
         raise _failed(StepTimeout, what, result, argv, rc=None, unstarted=unstarted, unended=unended)
     if result.rc != 0 and not reader.began and not any(_ENDED.search(x) for x in result.stderr.splitlines()):
         what = f"srun: no task started: {result.hint or error_line(result.stderr) or 'no message'}"
-        raise _failed(StepError, what, result, argv, f"exit {result.rc}; ")
+        raise _failed(StepError, what, result, argv, f"exit {result.rc}")
     # also if a task was ended before its begin frame
     if why := ended_from_outside(result, request):
         raise _failed(StepCancelled, f"srun: the step was ended from outside: {why}", result, argv)
@@ -566,10 +566,10 @@ def _fingerprint(
 def _failed(
     kind: type[AnyFailure], what: str, result: StepResult, argv: list[str], more: str = "", **facts: object
 ) -> AnyFailure:
-    error = kind(
-        f"{what} ({more}repeat: {_shorten(result.command)})", argv=argv, rc=result.rc, stderr=result.stderr
-    )
-    vars(error).update(result=result, **facts)
+    repeat = f"repeat: {_shorten(result.command)}"
+    shown = f"{what} ({more}; {repeat})" if more else f"{what} ({repeat})"
+    error = kind(shown, argv=argv, rc=result.rc, stderr=result.stderr)
+    vars(error).update(result=result, brief=f"{what} ({more})" if more else what, **facts)
     return error
 
 

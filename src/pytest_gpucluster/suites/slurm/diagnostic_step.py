@@ -306,8 +306,7 @@ def judge_step(
         if len(fields) <= _FIELDS or fields[-1] != "end" or fields[2] not in reports:
             continue
         reports[fields[2]].append(_diagnostic_task(task, fields))
-    # without the command, which is too long for a message
-    why = problem.partition(" (repeat: ")[0] or result.hint
+    why = problem or result.hint
     tasks = request.ntasks_per_node or 1
 
     def lacking(seen: int) -> str:
@@ -435,7 +434,7 @@ def _run_group(
         result = getattr(error, "result", None)
         if not isinstance(result, StepResult):
             result = StepResult(-1, (), error.stderr, 0.0, reproduce_command(allocation, request))
-        diagnostics = judge_step(result, request, gpus, token, problem=str(error))
+        diagnostics = judge_step(result, request, gpus, token, problem=error.brief or str(error))
         if 2 * sum(bool(diagnostic.problem) for diagnostic in diagnostics.values()) > len(diagnostics):
             raise  # most nodes: the machine is slow or Slurm is broken, which is no fault of a node
         return diagnostics
