@@ -187,11 +187,7 @@ def faulty() -> str:
         more: dict[str, Any] = {
             "cause": "an NVLink is down or slow: the GPU is badly seated, or its fabric was not set up",
             "hint": "nvidia-smi nvlink -s; journalctl -u nvidia-fabricmanager; reset all GPUs of the node; reseat the GPU",
-            "annotation": {
-                "state": "IDLE",
-                "reproduce": 3 * [f"srun -w {node} nvidia-smi"],
-                "rerun": again,
-            },
+            "annotation": {"state": "IDLE", "reproduce": 3 * [f"srun -w {node} nvidia-smi"], "rerun": again},
             "text": "a line of the failure's text\n" * 30,
         }
         results += [failing(node, check=f"{suite}.bad", **more) for suite in suites]

@@ -115,14 +115,8 @@ def is_full(config: pytest.Config) -> bool:
     option = config.option
     pytests = (
         getattr(option, name, None)
-        for name in (
-            "lf",
-            "deselect",
-            "ignore",
-            "ignore_glob",
-            "stepwise",
-            "maxfail",
-        )  # of plugins that -p no: may leave out
+        # of plugins that -p no: may leave out
+        for name in ("lf", "deselect", "ignore", "ignore_glob", "stepwise", "maxfail")
     )
     narrowed = any(getattr(option, name, None) for name in (*NARROWING, "markexpr", "keyword"))
     narrowed = narrowed or any(map(CHOOSING.match, option.set))
@@ -364,9 +358,8 @@ def summary(session: ClusterSession, run: Run, *, verbose: bool) -> Iterator[str
     for node in run.selected:
         problem = session.problem(node)
         if problem is not None:
-            word = (
-                "lost" if problem.lost else "not tested"
-            )  # as the counts have it: a lost node may have failed
+            # as the counts have it: a lost node may have failed
+            word = "lost" if problem.lost else "not tested"
             by_text.setdefault((word, problem.text), []).append(node)
     yield from (f"{word}: {hostlist.fold(names)}: {text}" for (word, text), names in by_text.items())
     if line := on_request_line(session.selection or {}):
@@ -387,9 +380,8 @@ class StepListener:
         self._record = record_of(item)
 
     def _keep(self, result: StepResult) -> None:
-        own = (
-            threading.current_thread() is threading.main_thread()
-        )  # work before the first test runs beside the items
+        # work before the first test runs beside the items
+        own = threading.current_thread() is threading.main_thread()
         path = self._logs.keep(self._record.check if own else "", result)
         if own and path:
             self._record.logs.append(path)

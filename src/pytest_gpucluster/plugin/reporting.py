@@ -228,12 +228,13 @@ def _show_failure(
     if report.when == "call" and not isinstance(error, (AssertionError, pytest.fail.Exception)):
         report.when = "setup"  # broken infrastructure or code is JUnit's <error>, wherever it shows: no verdict on the node
     if isinstance(error, (CheckFailed, GpuClusterError)):
-        report.longrepr = plain(item, clean(str(error)), told)
+        path, line, _ = item.location  # our traceback would tell an operator nothing
+        report.longrepr = shown(path, (line or 0) + 1, clean(str(error)), told)
     else:
         if isinstance(item, CheckItem):
             report.longrepr = item.repr_failure(excinfo)  # in its setup too
-        report.longrepr = shown = redacted(report)
-        shown.addsection(f"node {record.node or CLUSTER}", "\n".join(Annotation.read(told).lines))
+        report.longrepr = text = redacted(report)
+        text.addsection(f"node {record.node or CLUSTER}", "\n".join(Annotation.read(told).lines))
     if (crash := getattr(report.longrepr, "reprcrash", None)) is not None:
         report.__dict__["gpucluster_crash"] = [str(crash.path), crash.lineno, crash.message]
     if report.when != "teardown":  # what breaks there is no result of the check
@@ -275,9 +276,8 @@ def _add_properties(
     item: pytest.Item, report: pytest.TestReport, plainly: dict[str, Any], session: ClusterSession
 ) -> None:
     foreign = ((name, str(value)) for name, value in item.user_properties if not is_own_property(name))
-    own = (
-        properties(plainly, session) if item.config.getoption("xmlpath", None) else ()
-    )  # nothing else reads them
+    # nothing else reads them
+    own = properties(plainly, session) if item.config.getoption("xmlpath", None) else ()
     item.user_properties[:] = [*((clean(name), clean_pair(name, value)) for name, value in foreign), *own]
     report.user_properties = list(item.user_properties)
 
@@ -301,12 +301,6 @@ def restore(report: pytest.TestReport) -> None:
         report.longrepr = FailureText(report.longrepr, Crash(*crash))  # type: ignore[assignment] # shown by toterminal()
 
 
-def plain(item: pytest.Item, message: str, told: dict[str, Any]) -> Any:
-    """Show a failure by its own words; our traceback would tell an operator nothing."""
-    path, line, _ = item.location
-    return shown(path, (line or 0) + 1, message, told)
-
-
 def shown(path: str, line: int, message: str, told: dict[str, Any]) -> Any:
     """Show a failure by its message and the lines of its annotation."""
     lines = Annotation.read(told).lines
@@ -320,8 +314,7 @@ def annotation(item: pytest.Item, record: Record, session: ClusterSession) -> di
 
 
 def _annotated(session: ClusterSession, node: str, reproduce: Sequence[str], rerun: str) -> dict[str, Any]:
-    info = session.entry(node)
-    state, reason = info.annotation() if info is not None else ("", "")
+    state, reason = info.annotation() if (info := session.entry(node)) else ("", "")
     note = "SIMULATED hardware (sandbox)" if session.simulated else ""
     plain: dict[str, Any] = clean_all(Annotation(state, reason, tuple(reproduce), rerun, note)._asdict())
     return plain
@@ -537,18 +530,9 @@ def properties(plainly: dict[str, Any], session: ClusterSession) -> list[tuple[s
 
 
 OWN_PROPERTIES = {
-    "suite",
-    "check",
-    "node",
-    "slurm_state",
-    "slurm_reason",
-    "simulated",
-    "action",
-    "finding",
-    "finding_data",
-    "warning",
-    "waiver",
-}
+    "suite", "check", "node", "slurm_state", "slurm_reason", "simulated",
+    "action", "finding", "finding_data", "warning", "waiver",
+}  # fmt: skip
 
 
 def is_own_property(name: str) -> bool:

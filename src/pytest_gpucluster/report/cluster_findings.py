@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.common_cause import common_findings
 from pytest_gpucluster.core.finding import Action, Finding
 from pytest_gpucluster.report.proof import NOT_PROVED
-from pytest_gpucluster.report.run_model import add_finding, cleaned, example_of, failure_key, one_line
+from pytest_gpucluster.report.run_model import add_found, cleaned, example_of, failure_key, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -151,7 +151,7 @@ def _fill(group: FailureGroup, entries: Iterable[Entry], state: dict[str, str]) 
         if not group.nodes and group.example.get("node") != node:
             group.example = example_of(result)
         group.nodes[node] = None
-        add_finding(group, finding, node)
+        add_found(group.rows, finding, node)
 
 
 def _cause(common: CommonFinding, cause: str) -> str:

@@ -89,9 +89,8 @@ class MetricSpread:
     name: str
     unit: str
     metrics: list[Metric] = field(default_factory=list)
-    nodes: list[str] = field(
-        default_factory=list
-    )  # of each metric; pairs would be as many more objects to collect
+    # of each metric; pairs would be as many more objects to collect
+    nodes: list[str] = field(default_factory=list)
     bounds: list[float] = field(default_factory=list)
 
     def only(self, *, whole: bool) -> MetricSpread:
@@ -133,9 +132,8 @@ class Run:
     end: str = ""  # why it tested nothing, or not to its end: one of WAITED, NO_NODES, REFUSED, TAKEN_BACK; '' otherwise
     selected: list[str] = field(default_factory=list)
     required: list[Required] | None = None  # what the run must prove; None: its log does not state it
-    of_proof: dict[tuple[str, str, str], list[tuple[str, str]]] = field(
-        default_factory=dict
-    )  # suite, check, node -> outcome and message of each result that is part of a proof
+    # suite, check, node -> outcome and message of each result that is part of a proof
+    of_proof: dict[tuple[str, str, str], list[tuple[str, str]]] = field(default_factory=dict)
     waived: set[tuple[str, str]] = field(default_factory=set)  # check, node
     problems: dict[str, tuple[str, str]] = field(default_factory=dict)  # node -> (kind, why) before the start
     lost: dict[str, str] = field(default_factory=dict)
@@ -150,36 +148,35 @@ class Run:
     groups: dict[tuple[str, ...], FailureGroup] = field(default_factory=dict)
     spreads: dict[tuple[str, str], MetricSpread] = field(default_factory=dict)
     curves: list[dict[str, Any]] = field(default_factory=list)
+    # collective -> node -> size -> GB/s
     node_curves: dict[str, dict[str, dict[int, float]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(dict))
-    )  # collective -> node -> size -> GB/s
+    )
     bounds: dict[tuple[str, str], dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
     cells: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
-    fabric: dict[str, Any] = field(
-        default_factory=dict
-    )  # switches and links, as the suite ibfabric found them
-    compared: dict[str, Any] = field(
-        default_factory=dict
-    )  # report.regression.ShownComparison, as plain types
+    # switches and links, as the suite ibfabric found them
+    fabric: dict[str, Any] = field(default_factory=dict)
+    # report.regression.ShownComparison, as plain types
+    compared: dict[str, Any] = field(default_factory=dict)
+    # outcome -> why -> check -> nodes
     unjudged: dict[str, dict[str, dict[str, set[str]]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(lambda: defaultdict(set)))
-    )  # outcome -> why -> check -> nodes
+    )
     unstated: set[str] = field(default_factory=set)  # checks that the cluster file states nothing for
-    warnings: dict[tuple[str, ...], FindingRow] = field(
-        default_factory=dict
-    )  # the first of a key is the check
+    # the first of a key is the check
+    warnings: dict[tuple[str, ...], FindingRow] = field(default_factory=dict)
+    # check -> text
     remarks: dict[str, dict[str, RemarkCount]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(RemarkCount))
-    )  # check -> text
-    retried: dict[str, dict[str, str]] = field(
-        default_factory=dict
-    )  # item -> check, node, message, outcome at last
+    )
+    # item -> check, node, message, outcome at last
+    retried: dict[str, dict[str, str]] = field(default_factory=dict)
+    # what -> version -> nodes
     versions: dict[str, dict[str, list[str]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
-    )  # what -> version -> nodes
-    logs: dict[str, dict[str, str]] = field(
-        default_factory=lambda: defaultdict(dict)
-    )  # suite -> log of a step -> the check that ran it
+    )
+    # suite -> log of a step -> the check that ran it
+    logs: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
     totals: Counter[str] = field(default_factory=Counter)
     results: list[Result] = field(default_factory=list)
     places: dict[str, Place] = field(default_factory=dict)
@@ -295,11 +292,6 @@ def _nodes(run: Run, event: dict[str, Any]) -> None:
         run.places |= dict.fromkeys(map(one_line, as_list(shared.get("nodes"))), place)
 
 
-def _not_tested(run: Run, event: dict[str, Any]) -> None:
-    """Take the nodes that went out of service, or to others, before they were allocated."""
-    _problems(run, event.get("nodes"))
-
-
 def _problems(run: Run, found: Any) -> None:
     for node, problem in as_dict(found).items():
         kind, why = (*as_list(problem), "", "")[:2]
@@ -324,10 +316,6 @@ def _burnin(run: Run, event: dict[str, Any]) -> None:
 
 def _lost(run: Run, event: dict[str, Any]) -> None:
     run.lost[one_line(event.get("node"))] = one_line(event.get("why"))
-
-
-def _allocation(run: Run, event: dict[str, Any]) -> None:
-    run.jobs.append(event)
 
 
 def _compared(run: Run, event: dict[str, Any]) -> None:
@@ -389,7 +377,7 @@ def _result(run: Run, event: dict[str, Any]) -> None:
 
 def _deviating(run: Run, verdict: DeviatingVerdict, check: str, node: str) -> None:
     for advisory in verdict.advisories:
-        _add(run.warnings, advisory, node, check=check)
+        add_found(run.warnings, advisory, node, check=check)
     for remark in verdict.remarks:
         noted = run.remarks[check][one_line(remark.text)]
         noted.count += remark.count
@@ -449,19 +437,15 @@ def _red(run: Run, result: Result, event: dict[str, Any], node: str) -> None:
     group.logs |= dict.fromkeys(_logs(event))
     for verdict in verdicts:
         for finding in verdict.findings:
-            add_finding(group, replace(finding, action=finding.action or verdict.action), node)
+            add_found(group.rows, replace(finding, action=finding.action or verdict.action), node)
     if not verdicts:
-        add_finding(group, Finding("", one_line(result.message).replace(node, "NODE"), ""), node)
+        add_found(group.rows, Finding("", one_line(result.message).replace(node, "NODE"), ""), node)
     if result.annotation.state:
         group.slurm[_slurm(result)].append(node)
 
 
-def _add(
-    rows: dict[tuple[str, ...], FindingRow],
-    found: Finding | Advisory,
-    node: str,
-    *,
-    check: str = "",
+def add_found(
+    rows: dict[tuple[str, ...], FindingRow], found: Finding | Advisory, node: str, *, check: str = ""
 ) -> None:
     """Put a node into the row of nodes that deviate alike; the UUID and bus id of a part differ per node."""
     row = FindingRow(cleaned(found))
@@ -471,11 +455,6 @@ def _add(
         if len(row.nodes) == 1:
             row.found = replace(row.found, part=row.found.part.shared)
         row.nodes.append(node)
-
-
-def add_finding(group: FailureGroup, finding: Finding, node: str) -> None:
-    """Put a finding of a node into a group. Its action is the one that it requires."""
-    _add(group.rows, finding, node)
 
 
 def cleaned(found: _Found) -> _Found:
@@ -590,13 +569,14 @@ def _short_line(value: str) -> str:
 _READERS: dict[str, Callable[[Run, dict[str, Any]], None]] = {
     "start": _start,
     "nodes": _nodes,
-    "not_tested": _not_tested,
+    # nodes that went out of service, or to others, before they were allocated
+    "not_tested": lambda run, event: _problems(run, event.get("nodes")),
     "selection": _selection,
     "result": _result,
     "rerun": _rerun,
     "burnin": _burnin,
     "lost": _lost,
-    "allocation": _allocation,
+    "allocation": lambda run, event: run.jobs.append(event),
     "error": _error,
     "finish": _finish,
     "compared": _compared,
