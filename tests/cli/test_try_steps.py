@@ -146,10 +146,7 @@ REFUSED.brief = "srun: no task started: the image is not there (exit 1)"
 @pytest.mark.parametrize(
     ("printed", "missing"),
     [
-        (
-            REFUSED,
-            "the image is not there (exit 1)",
-        ),
+        (REFUSED, "the image is not there (exit 1)"),
         ("program x\t/x\n", "module load x: failed"),
         (TORCH.replace("devices\t8", "devices\t0"), "torch sees no GPU there"),
         (TORCH.replace("devices\t8\n", ""), "torch is installed, and does not start"),
