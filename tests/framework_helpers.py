@@ -102,9 +102,17 @@ Table = dict["Callable[..., Verdict]", list[tuple[Any, ...]]]
 """{check: rows (what `told` returns, the arguments of the check ...)}."""
 
 
-def rows_of(table: Table) -> list[tuple[Any, ...]]:
-    """Return (check, its arguments, what it must tell) of each row."""
-    return [(check, given, expected) for check, rows in table.items() for expected, *given in rows]
+def decided(table: Table, *, codes: bool = True) -> Callable[[Callable[..., Verdict], list[Any], str], None]:
+    """Return the test that the check of each row tells what the row expects."""
+
+    rows = [(check, given, expected) for check, of_check in table.items() for expected, *given in of_check]
+
+    @pytest.mark.parametrize(("check", "given", "expected"), rows)
+    def judged(check: Callable[..., Verdict], given: list[Any], expected: str) -> None:
+        assert told(check(*given), codes=codes) == expected
+
+    test: Callable[..., None] = judged
+    return test
 
 
 def told(verdict: Verdict, *, codes: bool = False) -> str:

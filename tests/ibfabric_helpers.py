@@ -241,6 +241,10 @@ def rail_optimised(nodes: int = 16, hcas: int = 8, spines: int = 4, each: int = 
     return uplinks(fabric, hcas, spines, each)
 
 
+def small() -> Topology:
+    return rail_optimised(nodes=4, hcas=4)
+
+
 def fat_tree(nodes: int = 64, leaves: int = 4, spines: int = 4, each: int = 2) -> Topology:
     """One HCA for each node, and as many nodes on each leaf."""
     fabric = Topology()

@@ -5,14 +5,15 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import pytest
-from counter_examples import CounterExample, assert_as_expected, name
+from counter_examples import CounterExample
+from suite_helpers import considered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from pytest_gpucluster.core.check import Verdict
 
+verdicts_of_a_person = considered
 SICK = "sick: "  # before a machine that must not pass
 Machines = dict["str | tuple[str, Callable[..., Verdict]]", "list[tuple[Any, ...]]"]
 """{(check, how a machine is judged): [("machine | source", what is expected, arguments ...)]}; a lambda needs no arguments."""
@@ -20,23 +21,11 @@ Machines = dict["str | tuple[str, Callable[..., Verdict]]", "list[tuple[Any, ...
 
 def examples(machines: Machines) -> tuple[CounterExample, ...]:
     """Return the counter-examples of a table."""
-    return tuple(_examples(machines))
-
-
-def _examples(machines: Machines) -> Iterable[CounterExample]:
+    found = []
     for key, rows in machines.items():
         check, *judges = (key,) if isinstance(key, str) else key
         for text, expected, *given in rows:
             machine, _, source = text.removeprefix(SICK).partition(" | ")
             judged = given[0] if given and callable(given[0]) else partial(judges[0], *given)
-            yield CounterExample(check, machine, source, expected, judged, text.startswith(SICK))
-
-
-def verdicts_of_a_person(examples: tuple[CounterExample, ...]) -> Callable[[CounterExample], None]:
-    """Return the test that each machine gets the verdict that a person gave."""
-
-    @pytest.mark.parametrize("example", examples, ids=name)
-    def test(example: CounterExample) -> None:
-        assert_as_expected(example)
-
-    return test
+            found.append(CounterExample(check, machine, source, expected, judged, text.startswith(SICK)))
+    return tuple(found)

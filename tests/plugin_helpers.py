@@ -46,23 +46,6 @@ def test_whole(gpucluster):
 """
 
 
-# A disk that is full while the result of a test is written.
-FULL = """
-import resource
-
-import pytest
-
-
-@pytest.fixture
-def full():
-    yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-
-
-def test_a(gpucluster_node, full):
-    full()
-"""
-
 # One item of each end: passed, failed by a verdict, by an assert, broken, not checked, not applicable.
 ENDS = """
 import pytest

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from report.test_progress import BEGUN, event, result
 
 from pytest_gpucluster.cli import main as cli
 
@@ -12,28 +14,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
-
-START = 1_000.0
-
-
-def event(name: str, **fields: Any) -> dict[str, Any]:
-    return {"time": START, "run": "20261127T020000-1", "event": name, **fields}
-
-
-def result(node: str, outcome: str = "passed") -> dict[str, Any]:
-    finding = {"part": {"name": "GPUs"}, "measured": "7", "expected": "8"}
-    words = {"check": "gpu.count", "outcome": "failed", "action": "configure"}
-    verdict = {**words, "findings": [finding], "advisories": []}
-    names = {"suite": "gpu", "check": "gpu.count", "node": node, "phase": "call", "outcome": outcome}
-    nodeid = f"suites/gpu/test_gpu.py::test_count[{node}]"
-    return event("result", nodeid=nodeid, verdicts=[verdict] if outcome == "failed" else [], **names)
-
-
-BEGUN = [
-    event("start", cluster="prod"),
-    event("nodes", selected=[f"gpu0{n}" for n in range(1, 9)]),
-    event("selection", nodes=[f"gpu0{n}" for n in range(1, 9)], items=8, required=[]),
-]
 
 
 def test_a_log_that_grows_is_followed_to_its_end(

@@ -303,19 +303,6 @@ def test_every_repair_fits_into_the_longest_reason_and_is_read_back(action: Acti
 # --- resume
 
 
-def test_only_what_our_reason_left_is_resumed() -> None:
-    drained = node("IDLE", "DRAIN", reason=OURS)
-    for info, why in (
-        (drained, ""),
-        (replace(drained, state="DOWN"), "its state is DOWN+DRAIN: an administrator must check it"),
-        (None, "Slurm does not know this node"),
-        (node("IDLE", reason=OURS), "it is not drained any more"),
-        (node("IDLE", "DRAIN", reason="bad cable", user="bob"), f'{OTHER}"bad cable" by bob'),
-        (node("IDLE", "DRAIN"), f'{OTHER}""'),
-    ):
-        assert why_not_resume(info, OURS) == why
-
-
 @pytest.mark.parametrize(
     ("count", "names", "worse", "why"),
     [

@@ -273,15 +273,6 @@ PLAIN = OF_SUITE + "\n\ndef test_it(node, host):\n    pass\n"
 LINE = PLAIN.splitlines().index("def test_it(node, host):")
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("hook", ["setup(item)", "call(item)", "teardown(item)", "makereport()"])
-def test_hooks_of_others_are_called(sandbox: Sandbox, tmp_path: Path, hook: str) -> None:
-    conftest = f"def pytest_runtest_{hook}:\n    with open('called', 'a') as file:\n        file.write('x')\n"
-    run = run_made(tmp_path, sandbox, made_suite(PLAIN, conftest=conftest))
-    assert run.rc == 0, run.out + run.err
-    assert len((run.folder / "called").read_text()) in (4, 12)
-
-
 ASKED = f"""
 import pytest
 
@@ -329,32 +320,6 @@ def test_intrusive_tests_run_with_their_option_alone(sandbox: Sandbox, tmp_path:
     run = run_pytest(tmp_path, on(sandbox), "--intrusive", files=files)
     assert (len(names(run.outcomes, "passed")), names(run.outcomes, "failed")) == (3, ["test_it[gpu03]"])
     assert f"rerun:        pytest {on(sandbox)} --intrusive 'test_it.py::test_it[gpu03]'" in run.out
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("options", "left"),
-    [
-        (("-k", "gpu02 and torn"), ["test_torn[gpu02]"]),
-        (("-m", "made and slow"), [f"test_torn[{node}]" for node in NODES]),
-        (("suites/made/test_made.py::test_wire",), ["test_wire[tcp]", "test_wire[ib]"]),
-        (
-            ("-k", "sound", "--deselect=suites/made/test_made.py::test_sound[gpu01]"),
-            [f"test_sound[{node}]" for node in NODES[1:]],
-        ),
-    ],
-)
-def test_items_are_chosen_as_functions_are(
-    sandbox: Sandbox, tmp_path: Path, options: tuple[str, ...], left: list[str]
-) -> None:
-    run = run_pytest(
-        tmp_path,
-        *(on(sandbox), "--slow", "-q", "--collect-only", *options),
-        files=made_suite(SUITE, checks=CHECKS),
-        env={"PYTHONPATH": str(tmp_path)},
-        where=() if "::" in options[0] else ("suites/made",),
-    )
-    assert [line.rpartition("::")[2] for line in run.out.splitlines() if "::" in line] == left
 
 
 NAMED = """

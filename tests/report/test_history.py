@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from paths import ROOT
-from plugin_helpers import FULL, TINY, jobs_so_far, on, run_pytest
+from plugin_helpers import run_pytest
 from report_helpers import part_of
 
 from pytest_gpucluster.cli import main as cli
@@ -155,8 +155,6 @@ def test_what_got_worse_stays_named_until_it_is_accepted(kept: History) -> None:
     assert not named(after)
     runs = {(it.item.node, it.metric.device): it.judged.runs for it in after.changes}
     assert (runs["gpu02", ""], runs["gpu01", "with gpu02"], runs["gpu01", "with gpu03"]) == (1, 1, 10)
-    assert ("gpu02", ALONE) in named(add(kept, 27, bandwidths(27, {"gpu02": 0.85})))
-    assert ("gpu01", ALONE) in named(add(kept, 28, bandwidths(28, {"gpu01": 0.92})))
 
 
 def test_simulated_runs_are_no_baseline_of_real_ones(kept: History) -> None:
@@ -722,34 +720,3 @@ def test_the_second_green_night_names_the_node_that_lost_8_percent(sandbox: Sand
     assert "below its last good run" in alone
     (row,) = (line for line in second.out.splitlines() if line.endswith("%") and "1 GiB alone" in line)
     assert SLOWER in row
-
-
-@pytest.mark.thorough
-def test_a_file_that_is_no_history_ends_the_run_before_it_begins(sandbox: Sandbox, tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("not a database, and long enough to have a header " * 40)
-    before = jobs_so_far(sandbox)
-    run = run_pytest(tmp_path, on(sandbox), "--history=notes.txt", files={"test_tiny.py": TINY})
-    assert run.rc == 4
-    (error,) = run.errors
-    assert error.startswith("ERROR: history notes.txt: damaged, or no SQLite file")
-    assert jobs_so_far(sandbox) == before
-    run = run_pytest(tmp_path, "--history=h.sqlite", files={"test_tiny.py": TINY})
-    assert (run.rc, "--history: needs --cluster" in run.err) == (4, True)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("test", "why"),
-    [
-        ("from pathlib import Path\ndef test_a(): Path('h.sqlite').write_text('gone ' * 4000)\n", "damaged"),
-        (FULL, "the event log is not whole: "),
-    ],
-)
-def test_a_run_that_cannot_be_kept_is_no_success(tmp_path: Path, test: str, why: str) -> None:
-    run = run_pytest(tmp_path, "--cluster=local", "--history=h.sqlite", files={"test_a.py": test})
-    assert run.rc == 1
-    (error,) = (error for error in run.errors if "the run is not in the history: " in error)
-    assert why in error
-    if why != "damaged":
-        with contextlib.closing(History(tmp_path / "h.sqlite")) as kept:
-            assert kept.clusters() == ()

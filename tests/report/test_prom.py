@@ -15,7 +15,6 @@ from plugin_helpers import run_pytest
 from report_helpers import part_of
 
 from pytest_gpucluster.core import part as parts
-from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.report import prom
 from pytest_gpucluster.report.events import read_run
 
@@ -154,18 +153,6 @@ def test_a_file_that_cannot_be_is_refused_before_nodes_are_taken(tmp_path: Path,
     assert run.rc == 4
     (error,) = run.errors
     assert error.startswith(f"ERROR: reports.metrics: {name}: ")
-
-
-@pytest.mark.thorough
-def test_a_file_that_cannot_be_written_is_no_success(tmp_path: Path) -> None:
-    code = "import os\ndef test_first(host):\n    assert host\n"
-    code += "def test_second(host):\n    os.mkdir('reports/latest/metrics.prom')\n"
-    run = run_pytest(tmp_path, "--cluster=local", files={"test_x.py": code})
-    assert run.rc == 1
-    assert any("metrics.prom: cannot be written" in error for error in run.errors)
-    with pytest.raises(GpuClusterError, match=r"cannot be written"):
-        prom.write(read_run(events()), tmp_path / "reports" / "latest" / "metrics.prom", "")
-    assert list((tmp_path / "reports").rglob(".metrics*")) == []
 
 
 # --- the dashboard and the alerts of examples/

@@ -6,7 +6,6 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from report_helpers import part_of
 
 from pytest_gpucluster.core.finding import Metric
@@ -19,7 +18,6 @@ from pytest_gpucluster.report.regression import (
     FleetHistory,
     Past,
     Turn,
-    describe,
     worse_of,
 )
 from pytest_gpucluster.report.run_snapshot import ItemMetric
@@ -110,24 +108,6 @@ def test_the_verdict_of_a_run_in_which_nothing_got_worse() -> None:
     ):
         changes = tuple(change(kind=kind) for kind in kinds)
         assert replace(COMPARISON, changes=changes, turned=()).verdict() == verdict
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({}, WORDS),
-        ({"runs": 1}, "440 GB/s, 8.0% below its last good run (478; fleet 476 before, 470 now)"),
-        (
-            {"value": 500.0, "distance": 0.046},
-            WORDS.replace("440", "500").replace("8.0% below", "4.6% above"),
-        ),
-        ({"kind": "gone", "value": None, "base": "r7"}, f"{GONE} in run r7"),
-        ({"value": None, "distance": None}, "not a number; 478 GB/s in its last 5 good runs"),
-        ({"unit": "links", "value": 17.0, "level": 18.0}, "17 links, 18 in its last good run"),
-    ],
-)
-def test_a_change_in_words(fields: dict[str, Any], words: str) -> None:
-    assert describe(change(**fields)) == words
 
 
 def test_a_pair_is_a_link_unless_an_end_got_worse_itself() -> None:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from framework_helpers import spelled
 
-from pytest_gpucluster.core.check import CHECKS, Action, Verdict, check
+from pytest_gpucluster.core.check import Action, Verdict, check
 from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.finding import Explanation
-from pytest_gpucluster.core.registry import import_checks, suites
 from pytest_gpucluster.kit.framework.between import NOTHING, ONE_NODE_RUN, Reach, judge_between
 from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
 from pytest_gpucluster.kit.mpi.mpi_facts import MpiRank, MpiRun, MpiWorld
@@ -143,14 +142,6 @@ def test_ray_needs_a_cluster_of_several_nodes() -> None:
         assert judged(judge("gpu01", alone)) == "not checked"
         assert judged(judge("gpu01", facts)) == "not applicable"
     assert judged(ray.nodes(alone)) == "not applicable"
-
-
-def test_each_proof_is_a_check() -> None:
-    import_checks()
-    wanted = {"ddp", "horovod", "ray", "mpi", "training", "tensorflow", "container"}
-    proofs = {suite.name: suite.proof for suite in suites() if suite.name in wanted}
-    assert set(proofs) == wanted
-    assert all(names and set(names) <= set(CHECKS) for names in proofs.values()), proofs
 
 
 def test_torch_is_compared_with_nodes_of_the_same_kind_only() -> None:

@@ -90,13 +90,6 @@ def test_every_number_is_judged_as_nvidias_catalogue_says() -> None:
     assert {xid.lookup(number).advice for number in range(173, 177)} == {Advice.UNKNOWN}
 
 
-def test_what_fails_and_what_warns() -> None:
-    entries = {advice: xid.Xid(1, "", advice) for advice in Advice}
-    fails = {advice for advice, entry in entries.items() if entry.fails}
-    assert fails == {Advice.RESET, Advice.REBOOT, Advice.SUPPORT, Advice.INSPECT}
-    assert {advice for advice, entry in entries.items() if entry.warns} == {Advice.UNKNOWN, Advice.SOFTWARE}
-
-
 # NVLink 5: "UNIT Severity XC0 i0 Link NN (registers)"; contained errors: kern_gpu_error_cont_ga100.c
 @pytest.mark.parametrize(
     ("number", "text", "advice"),
@@ -192,12 +185,6 @@ LOGS: list[tuple[list[str], str, int]] = [
 def test_events_are_judged_together(tmp_path: Path, lines: list[str], expected: str, count: int) -> None:
     verdict = verdict_of(fold(tmp_path, *lines))
     assert (result(verdict), len(said(verdict))) == (expected, count)
-
-
-def test_a_warning_says_why_the_xid_no_longer_applies(tmp_path: Path) -> None:
-    assert ["Xid 154" in text for text in said(verdict_of(fold(tmp_path, OFF, OVER)))] == [True]
-    reloaded = said(verdict_of(fold(tmp_path, LOADED, OFF, *QUIET, LOADED)))
-    assert ["the driver was reloaded since" in text for text in reloaded] == [True]
 
 
 GPU = Gpu(bus="0000:43:00.0", recovery_action="None", temperature=31.0)

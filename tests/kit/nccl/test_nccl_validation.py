@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kit.nccl.test_nccl_tests import text_of
 from paths import TESTS
 
 from pytest_gpucluster.config.models import FabricProfile, GpuProfile, Profile
@@ -35,10 +36,6 @@ GOOD = Half(100.0, 10.0, 15.0, 0)
 SMALL = NcclRow(8, Half(20.5, 0.0, 0.0, 0), GOOD)
 LARGE = NcclRow(2**20, GOOD, GOOD)
 TWO_NODES = RunSpec(("gpu01", "gpu02"), 2)
-
-
-def text_of(name: str) -> str:
-    return (DATA / name).read_text()
 
 
 def rank_of(number: int, gpus: int) -> RankLine:
@@ -434,7 +431,6 @@ def nodewise(**change: Any) -> NcclOutput:
     return NcclOutput((runs[0], replace(runs[1], **change)))
 
 
-WRONG = replace(SMALL, out_of_place=replace(GOOD, wrong=3))
 SECOND = nodewise().runs[1]
 ELSEWHERE = with_rank(SECOND, 0, 1, host="gpu07").ranks
 ON_ONE_GPU = with_rank(SECOND, 1, bus_id="0000:06:00").ranks
@@ -445,9 +441,6 @@ NODEWISE: list[tuple[dict[str, Any], str, str]] = [
     ({"ranks": SECOND.ranks[1:]}, "gpu02: ranks 1 / ranks 0-1", "other GPUs"),
     ({"ranks": ELSEWHERE}, "gpu02: ran on gpu07 / ran on gpu02", "did not run where"),
     ({"ranks": ON_ONE_GPU}, "gpu02 GPU (0000:06:00): ranks 0, 1 / one rank per GPU", "share"),
-    ({"failures": (replace(TIMEOUT, host=""),)}, "run: timeout: Test timeout / no failure", "timeout"),
-    ({"rows": (WRONG, LARGE)}, "all_reduce 8 B out-of-place: 3 wrong elements / 0 wrong elements", "corrupt"),
-    ({"reasons": ("no end",)}, "table: no end / a complete table", "cut"),
 ]
 
 

@@ -6,13 +6,11 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from forked import Fork
-from framework_helpers import imported
 from paths import ROOT
 from sandbox_helpers import free_port
 
@@ -87,10 +85,6 @@ def launch(python: Path, size: int, *args: str, per_node: int = 1, patch: str = 
 
 ALL = ",".join(collective_data.COLLECTIVES)
 SMALL = ("sweep", "-b", "4K", "-e", "4K")
-
-
-def test_the_payload_is_python_3_6_and_stands_alone() -> None:
-    assert imported(PAYLOAD) <= sys.stdlib_module_names | {"torch"}
 
 
 def test_bus_bandwidth_is_that_of_nccl_tests() -> None:

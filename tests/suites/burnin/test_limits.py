@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
-from burnin_helpers import CONFIG, GPU_1, NAME, UUID, fleet, gpu_of, hello, load
+from burnin_helpers import CONFIG, GPU_1, NAME, fleet, gpu_of, hello, load
 from counter_examples import DRAIN, MONITOR, PASSED
 from judged import figures, judged
 from pydantic import ValidationError
@@ -19,11 +19,7 @@ from pytest_gpucluster.report.convert import measured_part
 from pytest_gpucluster.suites.burnin import load_checks, stragglers
 from pytest_gpucluster.suites.burnin.config import DTYPES, BurninConfig, BurninLimit
 from pytest_gpucluster.suites.burnin.limits import Rate, limit_of
-from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals, Peaks, unit_of
-
-# NVIDIA's data sheets, dense: fp64, fp32, tf32, fp16, fp8, int8 (TFLOP/s, TOP/s), memory (GB/s)
-A100, V100 = (19.5, 19.5, 156, 312, None, 624), (7.8, 15.7, None, 125, None, None, 900)
-
+from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals, unit_of
 
 UNKNOWN = (
     *("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA A100-10C", "GRID V100D-32C"),  # slices
@@ -123,17 +119,6 @@ def test_a_rate_below_its_limit_fails_and_that_of_a_host_is_watched(
     assert judged(verdict(600.0, strict)) == (PASSED, [])
     if action == MONITOR:
         assert judged(verdict(599.0, CONFIG)) == (PASSED, []), "no figure, no limit"
-
-
-def test_a_gpu_whose_power_was_limited_is_watched_and_not_drained() -> None:
-    whole = fleet(1, a=[load("a", "matmul", own={1: {"tflops": 300.0}})])
-    told = whole.nodes["a"]
-    assert told.hello is not None
-    told.hello["gpus"][1].update(power_limit=400.0, power_default=700.0)
-    told.peaks[UUID] = Peaks(sm_mhz=[900.0, 1000.0, 1100.0])
-    verdict = load_checks.matmul(whole, "a", CONFIG)
-    (finding,) = verdict.findings
-    assert (figures(finding.measured), finding.action) == ([300, 1000, 400, 700], Action.MONITOR)
 
 
 def test_where_most_are_below_nobody_is_drained() -> None:

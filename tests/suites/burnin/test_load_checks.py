@@ -209,19 +209,6 @@ def host(kind: str, **fields: Any) -> dict[str, Any]:
     return {"load": kind, "results": [{"load": kind, "wrong": 0, **known[kind], **fields}]}
 
 
-def test_wrong_results_of_the_host() -> None:
-    loads = (("cpu", "CPUs", VENDOR), ("memory", "memory", VENDOR), ("storage", "/tmp", DRAIN))
-    for kind, part, action in loads:
-        check = LOADS[kind][0]
-        whole, totals = one_node(a=[host(kind)])
-        assert check(whole, "a", CONFIG).outcome is Outcome.PASSED
-        totals.wrong = {kind: {"": 0, "x": 2}}
-        verdict = check(whole, "a", CONFIG)
-        assert (judged(verdict), figures(verdict.findings[0].measured)[0]) == ((action, [part]), 2)
-    (found,) = checks.storage(whole, "a", BurninConfig(storage=None)).findings
-    assert (str(found.part), "(1 GiB per round)" in str(found.expected)) == ("storage", True)
-
-
 def test_cpus_that_compute_something_else_are_no_corruption_of_a_gpu() -> None:
     whole = fleet(3, a=[host("cpu", hashes=["bb"])], b=[host("cpu")], c=[host("cpu")])
     verdict = checks.cpu(whole, "a", CONFIG)
@@ -278,23 +265,6 @@ def test_a_card_without_a_limit_is_measured_with_a_warning_unless_the_cluster_fi
     everyone = [str(totals.part(uuid)) for uuid in totals.gpus]
     for limit, expected in ((600, (PASSED, [])), (800, (MONITOR, everyone))):
         assert judged(checks.matmul(whole, "a", BurninConfig(expect={"bf16": limit}))) == expected
-
-
-@pytest.mark.parametrize("kind", ["matmul", "hbm", "copies", "peer"])
-def test_a_load_that_is_slow_beside_others_drains_nobody(kind: str) -> None:
-    check = next(check for check, load_, _ in LOADS.values() if load_ == kind)
-    slow = dict.fromkeys(("tflops", "gbs", "h2d"), 9.0)
-    strict = BurninConfig(expect={"peer": 10.0})
-    names = {UUID: ["z (pid 2)", "b (pid 1)"]}
-    whole, totals = one_node(a=[load("a", kind, own={1: slow}, strangers=names)])
-    verdict = check(whole, "a", strict)
-    assert judged(verdict) == (MONITOR, [GPU_1])
-    assert "others are at work on the GPU: b (pid 1), z (pid 2)" in verdict.cause
-    totals.shared.clear()
-    assert "others" not in check(whole, "a", strict).cause
-    totals.shared = {UUID: {kind: 1}}
-    totals.problems.append(problem(kind, "RuntimeError: x", UUID))
-    assert "others" not in check(whole, "a", strict).cause, "a GPU that fails is not slow"
 
 
 def test_processes_of_others_explain_a_lack_of_memory_and_no_crash() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from counter_examples import MONITOR, PASSED, WARNING, CounterExample
-from framework_helpers import Table, rows_of, told
+from framework_helpers import Table, decided, told
 from suite_helpers import considered
 
 from pytest_gpucluster.cluster.slurm.pyxis import unexplained
@@ -259,11 +259,7 @@ CASES: Table = {
         ("not checked", good(plain=BROKEN)),
     ],
 }
-
-
-@pytest.mark.parametrize(("check", "given", "expected"), rows_of(CASES))
-def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[Any], expected: str) -> None:
-    assert told(check(*given)) == expected
+test_each_case_has_its_verdict = decided(CASES, codes=False)
 
 
 def test_each_kind_of_fault_has_its_code() -> None:

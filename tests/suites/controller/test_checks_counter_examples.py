@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
-from counter_examples import MONITOR, PASSED, WARNING, CounterExample, assert_as_expected, name
+from counter_examples import MONITOR, PASSED, WARNING, CounterExample
 from paths import ROOT
+from suite_helpers import considered
 
 from pytest_gpucluster.suites.controller import checks
 from pytest_gpucluster.suites.controller.checks import DaemonLog, Diagnostics
@@ -56,8 +56,4 @@ COUNTER_EXAMPLES = tuple(
     )
     for check, machine, source, expected, judge in MACHINES
 )
-
-
-@pytest.mark.parametrize("example", COUNTER_EXAMPLES, ids=name)
-def test_controllers_are_judged_as_a_person_would(example: CounterExample) -> None:
-    assert_as_expected(example)
+test_controllers_are_judged_as_a_person_would = considered(COUNTER_EXAMPLES)

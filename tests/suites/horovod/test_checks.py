@@ -6,14 +6,13 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from counter_examples import MONITOR, NOT_APPLICABLE, NOT_CHECKED, PASSED
-from framework_helpers import Table, framework_python, imported, rows_of, told
+from framework_helpers import Table, decided, framework_python
 from paths import DATA
 from payload_helpers import NCCL_LOG, NODES, connected, fabric
 from suite_helpers import considered, machine
@@ -23,16 +22,10 @@ from pytest_gpucluster.core.finding import Explanation
 from pytest_gpucluster.kit.framework.payload_step import sent
 from pytest_gpucluster.suites.horovod import checks
 from pytest_gpucluster.suites.horovod import payload as world_payload
-from pytest_gpucluster.suites.horovod import payload_build as build_payload
 from pytest_gpucluster.suites.horovod.checks import Launch, NodeBuild, World
 from pytest_gpucluster.suites.horovod.config import HorovodConfig
 from pytest_gpucluster.suites.horovod.facts import read
 from pytest_gpucluster.suites.horovod.steps import launches
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pytest_gpucluster.core.check import Verdict
 
 TABLE = (DATA / "horovod" / "check-build-0.28.1.txt").read_text()
 WAY = Launch("pytorch", "gloo", "srun")
@@ -170,11 +163,7 @@ CASES: Table = {
         ("monitor: gpu02 rank 3 other_mean [1e-05]", world(trained(3, "aa", "bb", float("nan")))),
     ],
 }
-
-
-@pytest.mark.parametrize(("check", "given", "expected"), rows_of(CASES))
-def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[Any], expected: str) -> None:
-    assert told(check(*given), codes=True) == expected
+test_each_case_has_its_verdict = decided(CASES)
 
 
 def page(name: str) -> str:
@@ -216,13 +205,6 @@ COUNTER_EXAMPLES = (
     machine(transport, "sockets", NCCL_LOG, MONITOR, "gpu01", (over("NET/Socket/0"),), IB, sick=True),
 )
 test_runs_are_judged_as_a_person_would = considered(COUNTER_EXAMPLES)
-
-
-@pytest.mark.parametrize("module", [build_payload, world_payload])
-def test_payloads_are_python_3_6_and_need_only_what_they_test(module: Any) -> None:
-    names = imported(Path(module.__file__))
-    assert names <= sys.stdlib_module_names | {"horovod", "torch", "tensorflow"}
-    assert "horovod" in names
 
 
 @pytest.mark.thorough

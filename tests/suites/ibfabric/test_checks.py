@@ -18,7 +18,7 @@ from counter_examples import (
     assert_as_expected,
     name,
 )
-from ibfabric_helpers import Topology, fat_tree, rail_optimised, shown
+from ibfabric_helpers import Topology, fat_tree, rail_optimised, shown, small
 from judged import judged
 
 from pytest_gpucluster.core.check import Verdict
@@ -42,10 +42,6 @@ if TYPE_CHECKING:
 NO_NODES = Owned({})
 MASTER, STANDBY = "SMINFO_MASTER", "SMINFO_STANDBY"
 DOWN = "link_downed"
-
-
-def small() -> Topology:
-    return rail_optimised(nodes=4, hcas=4)
 
 
 def managers(*states: str, missing: str = "") -> FabricFacts:

@@ -18,7 +18,7 @@ from counter_examples import (
     assert_as_expected,
     name,
 )
-from ibfabric_helpers import Topology, fat_tree, rail_optimised
+from ibfabric_helpers import Topology, fat_tree, rail_optimised, small
 
 from pytest_gpucluster.config.models import FabricProfile, Profile
 from pytest_gpucluster.core.check import Outcome
@@ -39,10 +39,6 @@ NODE = "gpu02"
 def profile(hcas: int, rate: float | None = 25.0) -> Profile:
     fabric = FabricProfile(hcas=hcas, link_layer="InfiniBand", rate=rate)
     return Profile(name="hdr", description="", source="", fabric=fabric)
-
-
-def small() -> Topology:
-    return rail_optimised(nodes=4, hcas=4)
 
 
 def with_storage() -> Topology:

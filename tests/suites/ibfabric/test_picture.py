@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ibfabric_helpers import Topology, rail_optimised
+from ibfabric_helpers import Topology, rail_optimised, small
 
 from pytest_gpucluster.report.html_subnet import subnet
 from pytest_gpucluster.suites.ibfabric.judge import owned, rails_of_leaves
@@ -13,10 +13,6 @@ from pytest_gpucluster.suites.ibfabric.plan import parse_plan
 from pytest_gpucluster.suites.ibfabric.wiring import compare, of_subnet
 
 Picture = dict[str, list[list[Any]]]
-
-
-def small() -> Topology:
-    return rail_optimised(nodes=4, hcas=4)
 
 
 def drawn(topology: Topology, planned: Topology | None = None) -> Picture:

@@ -67,12 +67,6 @@ def test_record_of_ibnetdiscover_has_each_cable_once() -> None:
     assert sorted(labels(NET)) == sorted({*rails, "leaf01 33 - spine01 1", "leaf02 33 - spine01 2"})
 
 
-def test_switches_with_one_name_are_known_by_their_guids() -> None:
-    one = "Quantum Mellanox Technologies"
-    found = parse_plan("net", NET.replace('"leaf01"', f'"{one}"').replace('"leaf02"', f'"{one}"')).cables
-    assert {cable.z_node for cable in found} == {"0x0000000000200000", "0x0000000000200001", "spine01"}
-
-
 def test_aggregation_node_of_a_switch_is_no_cable() -> None:
     text = """Switch	65 "S-0000000000200001"		# "MF0;leaf01:MQM9700/U1" enhanced port 0 lid 3 lmc 0
 [1]	"H-0000000000100002"[1](100003) 		# "gpu01 mlx5_1" lid 8 4xNDR

@@ -43,12 +43,6 @@ def test_lines_of_other_versions_and_options_are_read(line: str) -> None:
     assert {end.lid for end in link.ends} == {383, 3}
 
 
-def test_an_hca_alone_is_a_subnet_without_links() -> None:
-    text = 'vendid=0x2c9\ncaguid=0xb8e92403009ca838\nCa	1 "H-b8e92403009ca838"		# "dgx-gb200-n01-c1 HCA-1"\n'
-    found = subnet.read_ibnetdiscover(text)
-    assert (len(found.hcas), found.links, found.hcas[0].node) == (1, (), "dgx-gb200-n01-c1")
-
-
 @pytest.mark.parametrize("text", ["", "ibwarn: [7] mad_rpc_open_port: can't open UMAD port ((null):0)\n"])
 def test_output_that_names_no_device_is_not_understood(text: str) -> None:
     with pytest.raises(ProbeError, match="names no switch"):

@@ -148,13 +148,6 @@ def test_swapped_cables_are_one_deviation_named_by_both_ends() -> None:
     assert [it.cable.count(" - ") for it in compared(*circle).wrong] == [1, 1, 1]
 
 
-def test_missing_cable_is_named_by_both_ends() -> None:
-    (wrong,) = compared("gpu01,mlx5_2,leaf01,3", *RAILS).wrong
-    assert wrong.cable == "gpu01 mlx5_2 - leaf01 port 3"
-    assert wrong.nodes == {"gpu01", "leaf01"}
-    assert (wrong.code, wrong.planned, wrong.found) == ("missing", (("gpu01", "leaf01"),), ())
-
-
 def test_node_name_map_names_the_devices() -> None:
     text = renamed(leaf01="Quantum Mellanox Technologies", leaf02="Quantum Mellanox Technologies")
     names = {"0000000000200000": "leaf01", "0000000000200001": "leaf02"}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from framework_helpers import Table, rows_of, told
+from framework_helpers import Table, decided
 
 from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
 from pytest_gpucluster.core.finding import Quote
@@ -14,7 +14,7 @@ from pytest_gpucluster.suites.matrix import checks as matrix
 from pytest_gpucluster.suites.matrix.checks import Cell, CellWork, State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 PASSED = Verdict("x", Outcome.PASSED)
 SINGLETONS = Verdict("x", Outcome.FAILED, (Finding("srun", "4 worlds", "one", code="singletons"),))
@@ -143,8 +143,4 @@ CASES: Table = {
         ("configure: gpu02 no_value [8]", work(*GOOD[:3], ("gpu02", "nvidia-smi: not found"))),
     ],
 }
-
-
-@pytest.mark.parametrize(("check", "given", "expected"), rows_of(CASES))
-def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[Any], expected: str) -> None:
-    assert told(check(*given), codes=True) == expected
+test_each_case_has_its_verdict = decided(CASES)

@@ -16,10 +16,9 @@ from counter_examples import (
     PASSED,
     WARNING,
     CounterExample,
-    assert_as_expected,
-    name,
 )
 from judged import judged
+from suite_helpers import considered
 
 from pytest_gpucluster import config as configs
 from pytest_gpucluster.suites.monitoring import checks, gpu_checks, gpu_facts
@@ -250,8 +249,4 @@ COUNTER_EXAMPLES = tuple(
     CounterExample(f"monitoring.{check}", machine, source, expected, judge, sick=expected == MONITOR)
     for check, machine, source, expected, judge in MACHINES
 )
-
-
-@pytest.mark.parametrize("example", COUNTER_EXAMPLES, ids=name)
-def test_machines_are_judged_as_a_person_would(example: CounterExample) -> None:
-    assert_as_expected(example)
+test_machines_are_judged_as_a_person_would = considered(COUNTER_EXAMPLES)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from counter_examples import MONITOR, NOT_APPLICABLE, PASSED, CounterExample
-from framework_helpers import Table, imported, rows_of, told
+from framework_helpers import Table, decided, told
 from paths import DATA, ROOT
 from suite_helpers import considered
 
@@ -37,11 +36,6 @@ from pytest_gpucluster.kit.mpi.mpi_facts import (
     with_nodes,
 )
 from pytest_gpucluster.suites.mpi import checks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pytest_gpucluster.core.check import Verdict
 
 NODES = ("gpu01", "gpu02")
 OPEN_MPI, MPICH = "Open MPI v4.1.4, package: Debian OpenMPI", "MPICH Version:      5.0.2"
@@ -123,10 +117,8 @@ def test_a_rank_is_placed_by_its_host_where_hosts_differ() -> None:
     ("text", "version", "family"),
     [
         ("mpirun (Open MPI) 5.1.0a1", "Open MPI 5.1.0a1", "Open MPI"),
-        ("Open MPI v5.0.3, package: Open MPI", "Open MPI 5.0.3", "Open MPI"),
         ("HYDRA build details:     Version:                  4.0.2", "Hydra 4.0.2", "MPICH"),
         ("HYDRA build details:\nVersion :4\nHwloc Version: 2", "Hydra 4", "MPICH"),
-        (MPICH, "MPICH 5.0.2", "MPICH"),
         ("MVAPICH2 Version      :	2.3.7", "MVAPICH 2.3.7", "MPICH"),
         ("MVAPICH Version:3.0", "MVAPICH 3.0", "MPICH"),
         ("Intel(R) MPI Library for Linux* OS, Version 2021.11 Build", "Intel MPI 2021.11", "MPICH"),
@@ -219,12 +211,9 @@ CASES: Table = {
         ("monitor: mpirun singletons; mpirun, c [4, 0, 1, 4, 4]", LONELY),
         ("monitor: ranks 2 silent; mpirun, c [0, 3, 3]", of(rank(0), rank(1), rank(3))),
         ("monitor: rank 3 repeated; gpu02 rank_count; mpirun, c [2, 3, 2, 5]", of(*FOUR_RANKS, rank(3))),
-        *(
-            (
-                "monitor: ranks 3 elsewhere; gpu02 rank_count; mpirun, c [1, 2, 1, 2, 4]",
-                of(*map(rank, range(3)), rank(3, node=elsewhere)),
-            )
-            for elsewhere in ("gpu09", "")
+        (
+            "monitor: ranks 3 elsewhere; gpu02 rank_count; mpirun, c [1, 2, 1, 2, 4]",
+            of(*map(rank, range(3)), rank(3, node="gpu09")),
         ),
         ("monitor: gpu01; gpu02 rank_count; mpirun, c [4, 2, 0, 2, 4]", of(*ON_ONE_NODE)),
         (
@@ -235,7 +224,6 @@ CASES: Table = {
         ("passed: mpirun, c [4]", run(failures=FAILURES)),  # the result decides
     ],
     mpi_world.allreduce: [
-        ("passed", run()),
         (
             "monitor: gpu01 rank 0 no_data; gpu01 rank 1 wrong_data [0, 0, 2, 1024]",
             of(rank(0, elements=0), rank(1, wrong=2)),
@@ -248,7 +236,6 @@ CASES: Table = {
     checks.latency: [
         ("passed: gpu01-gpu02 [2]", run(), 2.0),
         ("monitor: link gpu01 - gpu02 slow; gpu01-gpu02 [2, 1.99, 2]", run(), 1.99),
-        ("not applicable: gpu01-gpu02 [2]", run(), None),
         ("not checked", of(), 5.0),
         ("monitor: link gpu01 - rank 9 no_value; gpu01-rank 9 [0, 5, 0]", paired(0.0, ranks=(0, 9)), 5.0),
         # gpu03 is slow with each neighbour, and then all are
@@ -262,7 +249,6 @@ CASES: Table = {
     checks.bandwidth: [
         ("passed: gpu01-gpu02 [10]", run(), 10.0),
         ("monitor: link gpu01 - gpu02 slow; gpu01-gpu02 [10, 10.01, 10]", run(), 10.01),
-        ("monitor: link gpu01 - gpu02 no_value; gpu01-gpu02 [20, nan]", paired(2e-6, float("nan")), 20.0),
     ],
     checks.installed: [
         ("configure: mpirun not_on_path", NO_MPIRUN, PLAIN),
@@ -276,7 +262,6 @@ CASES: Table = {
     partial(checks.installed, in_container=True): [("passed", NO_MPIRUN, PLAIN)],
     partial(checks.path, conda_environment=False): [
         ("configure: mpirun of_conda [4.2]", TWO_SITES, PLAIN),
-        ("configure: mpirun of_conda [4.2]", replace(CONDA, mpiruns=CONDA.mpiruns[:1]), PLAIN),
         ("passed", replace(GOOD, mpiruns=()), PLAIN),
     ],
     partial(checks.path, conda_environment=True): [("passed", CONDA, PLAIN)],
@@ -284,7 +269,6 @@ CASES: Table = {
         ("not checked", replace(GOOD, library={"c": "odd"}), PLAIN),
         ("not applicable", GOOD, MpiConfig(launchers=("srun",))),
         ("passed", GOOD, PLAIN),
-        ("not checked", replace(GOOD, launcher=MpiVersion("", "")), PLAIN),
         ("not checked", replace(GOOD, library={}), PLAIN),
         ("configure: MPI of C programs other_mpi [4.1, 5]", replace(GOOD, launcher=NEWER), PLAIN),
         ("configure: MPI of C programs other_mpi [5, 4.1]", replace(GOOD, library={"c": MPICH}), PLAIN),
@@ -307,11 +291,7 @@ CASES: Table = {
         ),
     ],
 }
-
-
-@pytest.mark.parametrize(("check", "given", "expected"), rows_of(CASES))
-def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[Any], expected: str) -> None:
-    assert told(check(*given), codes=True) == expected
+test_each_case_has_its_verdict = decided(CASES)
 
 
 def test_each_thread_level_holds_the_lower_ones() -> None:
@@ -385,11 +365,6 @@ def test_srun_gets_the_hosts_that_mpirun_takes_from_slurm(words: tuple[str, ...]
     env = {"PATH": "/usr/bin:/bin", "HYDRA_LAUNCHER_EXTRA_ARGS": "--external-launcher"}
     text = subprocess.check_output(["sh", script, "gpu[03-04]", "2", "2", *echo, *words], env=env, text=True)
     assert text == reported + "\n"
-
-
-def test_payload_is_python_3_6_and_needs_only_what_it_tests() -> None:
-    world = ROOT / "src" / "pytest_gpucluster" / "kit" / "payloads" / "mpi" / "world.py"
-    assert imported(world) <= sys.stdlib_module_names | {"mpi4py"}
 
 
 # --- healthy runs that look broken, and broken ones that look well (docs/five-rules.md)

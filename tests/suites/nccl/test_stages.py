@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from counter_examples import DRAIN, MONITOR, CounterExample, assert_as_expected, name
+from counter_examples import DRAIN, MONITOR, CounterExample
 from judged import judged
 from paths import DATA
+from suite_helpers import considered
 
 from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
 from pytest_gpucluster.cluster.slurm.client import Slurm
@@ -599,8 +600,4 @@ ROWS = [
     ("45% below two others, alone", "a bad NVLink or GPU", DRAIN, alone(FAST)),
 ]
 COUNTER_EXAMPLES = [CounterExample("nccl.bandwidth", *row, sick=row[2] == DRAIN) for row in ROWS]
-
-
-@pytest.mark.parametrize("machine", COUNTER_EXAMPLES, ids=name)
-def test_machines_get_the_verdict_that_a_person_gives_them(machine: CounterExample) -> None:
-    assert_as_expected(machine)
+test_machines_get_the_verdict_that_a_person_gives_them = considered(COUNTER_EXAMPLES)

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from constants import with_constants
-from counter_examples import CounterExample, assert_as_expected, name
-from framework_helpers import Table, rows_of, told
+from counter_examples import CounterExample
+from framework_helpers import Table, decided
 from nccl_examples_helpers import toolchain
 from sandbox_helpers import free_port
+from suite_helpers import considered
 
 from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
 from pytest_gpucluster.kit.framework.payload_step import command, sent
@@ -26,8 +27,6 @@ from pytest_gpucluster.suites.nccl_examples import checks, payload, payload_comp
 from pytest_gpucluster.suites.nccl_examples.config import NcclExamplesConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pytest_gpucluster.core.check import Verdict
 
 
@@ -216,9 +215,7 @@ def test_what_nvcc_reports_is_the_error(tmp_path: Path, case: str, error: str) -
     assert fact["error"].endswith(error)
 
 
-@pytest.mark.parametrize(("check", "given", "expected"), rows_of(CASES))
-def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[Any], expected: str) -> None:
-    assert told(check(*given), codes=True) == expected
+test_each_case_has_its_verdict = decided(CASES)
 
 
 # -- healthy runs that look broken, and broken ones that look well (docs/five-rules.md) ---------------------------
@@ -255,8 +252,4 @@ COUNTER_EXAMPLES = [
     )
     for machine, source, expected, check, *given in ROWS
 ]
-
-
-@pytest.mark.parametrize("example", COUNTER_EXAMPLES, ids=name)
-def test_runs_are_judged_as_a_person_would(example: CounterExample) -> None:
-    assert_as_expected(example)
+test_runs_are_judged_as_a_person_would = considered(COUNTER_EXAMPLES)

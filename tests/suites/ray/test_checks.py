@@ -8,11 +8,11 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from counter_examples import MONITOR, NOT_APPLICABLE, NOT_CHECKED, PASSED
-from framework_helpers import Table, imported, rows_of, told
+from framework_helpers import Table, decided
 from sandbox_helpers import free_port, wait_for
 from suite_helpers import considered, machine
 
@@ -23,11 +23,6 @@ from pytest_gpucluster.suites.ray import checks
 from pytest_gpucluster.suites.ray import payload_node as ray_node
 from pytest_gpucluster.suites.ray.checks import ClusterFacts, NodeFacts, Share
 from pytest_gpucluster.suites.ray.steps import leftovers_command, remove_command
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pytest_gpucluster.core.check import Verdict
 
 NODES = ("gpu01", "gpu02", "gpu03")
 SHARES = dict.fromkeys(NODES, Share(2, 1))
@@ -220,11 +215,7 @@ CASES: Table = {
         ("passed [2, 0]", "gpu02", of_gpu02({"left": {"seconds": 2}}, None, *NODES)),
     ],
 }
-
-
-@pytest.mark.parametrize(("check", "given", "expected"), rows_of(CASES))
-def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[Any], expected: str) -> None:
-    assert told(check(*given), codes=True) == expected
+test_each_case_has_its_verdict = decided(CASES)
 
 
 def test_an_actor_without_a_uuid_may_lack_a_gpu_of_the_node() -> None:
@@ -265,11 +256,6 @@ COUNTER_EXAMPLES = (
     machine(left, "a raylet outlived its step", SLURM, MONITOR, RAYLET, sick=True),
 )
 test_runs_are_judged_as_a_person_would = considered(COUNTER_EXAMPLES)
-
-
-@pytest.mark.parametrize("path", [Path(ray_node.__file__), DRIVER], ids=lambda path: path.stem)
-def test_payloads_are_python_3_6_and_need_only_what_they_test(path: Path) -> None:
-    assert imported(path) <= sys.stdlib_module_names | {"ray"}
 
 
 # its raylet registers after the first try

@@ -16,11 +16,10 @@ from counter_examples import (
     PASSED,
     WARNING,
     CounterExample,
-    assert_as_expected,
-    name,
     result,
 )
 from judged import figures, judged
+from suite_helpers import considered
 
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, PartitionInfo, StuckJob, parse_nodes
 from pytest_gpucluster.cluster.slurm.result import StepResult, TaskResult
@@ -422,11 +421,7 @@ COUNTER_EXAMPLES = [
     for check, rows in MACHINES.items()
     for expected, machine, source, *given in rows
 ]
-
-
-@pytest.mark.parametrize("example", COUNTER_EXAMPLES, ids=name)
-def test_a_machine_gets_the_verdict_of_a_person(example: CounterExample) -> None:
-    assert_as_expected(example)
+test_a_machine_gets_the_verdict_of_a_person = considered(COUNTER_EXAMPLES)
 
 
 def test_of_a_node_that_slurm_does_not_know_nothing_is_judged() -> None:

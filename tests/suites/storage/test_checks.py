@@ -527,15 +527,6 @@ def test_a_node_without_the_mount_has_no_options_of_a_kernel() -> None:
     assert str(verdict.findings[0].expected).startswith("lustre flock,more,rw")
 
 
-def test_another_option_of_one_mount_fails_and_addresses_may_differ() -> None:
-    nfs = [NFS.format(more=f"clientaddr=10.0.0.{number},addr=10.1.0.{number % 2}") for number in range(4)]
-    assert judged(mount_verdict(*nfs)) == (PASSED, [])
-    (finding,) = mount_verdict(nfs[0].replace("vers=4.2", "vers=3"), *nfs[1:]).findings
-    assert ("vers=3" in str(finding.measured), figures(finding.expected)[-2:]) == (True, [3, 4])
-    read_only = mount_verdict(nfs[0].replace(" rw,relatime", " ro,relatime"), *nfs[1:])
-    assert "mounted read-only" in str(read_only.findings[0].measured)
-
-
 def test_an_nfs_client_that_gives_up_is_a_warning_and_a_file_system_that_is_read_only_fails() -> None:
     for option in ("soft", "softerr"):
         soft = NFS.format(more=option)

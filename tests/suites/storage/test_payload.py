@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import pytest
-from framework_helpers import imported
 from sandbox_helpers import free_port
 from suite_helpers import cluster_of
 
@@ -570,8 +569,3 @@ def test_an_ext4_that_was_shut_down_has_its_error(ext4: Disk) -> None:
     assert {fact["code"] for fact in kinds(facts, "problem")} == {"EIO"}
     assert len(kinds(facts, "done")) == 1
     assert kinds(facts, "write") == kinds(facts, "verified") == []
-
-
-def test_payload_runs_under_python_3_6_with_the_standard_library() -> None:
-    found = imported(PAYLOAD)
-    assert found <= set(sys.stdlib_module_names)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from counter_examples import MONITOR, PASSED, WARNING
-from framework_helpers import Table, rows_of, told
+from framework_helpers import Table, decided
 from machine_helpers import Machines, examples, verdicts_of_a_person
 
-from pytest_gpucluster.core.check import Verdict
 from pytest_gpucluster.kit.framework.payload_result import PayloadTask
 from pytest_gpucluster.suites.submitit import checks
 from pytest_gpucluster.suites.submitit import steps as runner
 from pytest_gpucluster.suites.submitit.checks import SubmititResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 
 def test_records_are_kept_where_slurm_says_so() -> None:
@@ -121,11 +119,7 @@ CASES: Table = {
         ("configure: job other_state", reported(accounting=True, add={"value": [12], "state": "UNKNOWN"})),
     ],
 }
-
-
-@pytest.mark.parametrize(("check", "given", "expected"), rows_of(CASES))
-def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[Any], expected: str) -> None:
-    assert told(check(*given), codes=True) == expected
+test_each_case_has_its_verdict = decided(CASES)
 
 
 def cancel(**fact: Any) -> Any:

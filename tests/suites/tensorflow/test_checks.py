@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from counter_examples import MONITOR, NOT_CHECKED, PASSED
-from framework_helpers import Table, rows_of, told
+from framework_helpers import Table, decided
 from judged import parts
 from suite_helpers import considered, machine
 
 from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
 from pytest_gpucluster.suites.tensorflow import checks, payload
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pytest_gpucluster.core.check import Verdict
-
 
 NODES = ("gpu01", "gpu02")
 
@@ -126,11 +120,7 @@ CASES: Table = {
         (f"monitor: {ALL} unequal_after_replicas", everyone(after="")),
     ],
 }
-
-
-@pytest.mark.parametrize(("check", "given", "expected"), rows_of(CASES))
-def test_each_case_has_its_verdict(check: Callable[..., Verdict], given: list[Any], expected: str) -> None:
-    assert told(check(*given), codes=True) == expected
+test_each_case_has_its_verdict = decided(CASES)
 
 
 FOLLOWS = (
