@@ -111,7 +111,8 @@ def decided(table: Table, *, codes: bool = True) -> Callable[[Callable[..., Verd
     def judged(check: Callable[..., Verdict], given: list[Any], expected: str) -> None:
         assert told(check(*given), codes=codes) == expected
 
-    return judged
+    test: Callable[..., None] = judged
+    return test
 
 
 def told(verdict: Verdict, *, codes: bool = False) -> str:
