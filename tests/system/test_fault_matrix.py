@@ -54,8 +54,8 @@ UNJUDGEABLE = {
     # which GPUs are near to the missing one cannot be told
     "hca_missing": {"fabric.gpu_nic_affinity": "not checked"},
     "rail_replaced": {"fabric.gpu_nic_affinity": "not checked"},
-    # no other node has as few GPUs, so that their numbers mean other slots
-    "gpu_missing": {"gpu.numa_affinity": "not applicable"},
+    # with one less the numbers of the others mean other slots
+    "gpu_missing": {"gpu.numa_affinity": "not checked"},
     "drive_dead": {"os.drive_health": "not checked"},  # it cannot be opened
     # systemctl shows services
     "systemd_gone": dict.fromkeys(
