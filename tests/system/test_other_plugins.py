@@ -71,7 +71,7 @@ def test_importing_the_plugin_brings_in_pytest_and_nothing_else() -> None:
 
 def test_foreign_suites_run_as_ever(tmp_path: Path) -> None:
     # its own process: a fork has our modules already
-    started = (shutil.which("env") or "env",)
+    started = (shutil.which("env") or "env", "--default-signal=HUP")  # nohup ignores it
     files = {"test_foreign.py": FOREIGN}
     run = run_pytest(tmp_path, "-p", "no:testinfra", "-n2", files=files, signals=started)
     assert run.rc == 0, run.out
