@@ -1,5 +1,6 @@
 """Ranks of a step on torch.distributed: rendezvous, heartbeats, deadlines. A shared part of payloads; Python 3.6."""
 
+import contextlib
 import datetime as dt
 import inspect
 import json
@@ -246,11 +247,13 @@ class HeartbeatMonitor:
     def abort(self) -> None:
         """Request that all others exit; rank 0 serves the store until they have."""
         try:
-            if self.control.add("aborted", 1) == 1:
-                write_line(GIVEN_UP)
-            self.leave()
+            first = self.control.add("aborted", 1) == 1
         except Exception:
-            write_line(GIVEN_UP)  # rank 0 is gone
+            first = True  # rank 0 is gone, and nobody knows who was it
+        if first:
+            write_line(GIVEN_UP)
+        with contextlib.suppress(Exception):
+            self.leave()
 
     def leave(self) -> None:
         """Leave the sweep; rank 0 serves the store until all others have."""
