@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from yaml import safe_load
 
 from pytest_gpucluster import SuiteError
-from pytest_gpucluster.config.profile_files import load_profile, profile_names
+from pytest_gpucluster.config.profile_files import CLOUDS, load_profile, profile_names
 from pytest_gpucluster.config.yaml_loader import clip, quoted
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import CHECKS
@@ -349,8 +349,6 @@ def _words(hardware: Hardware) -> str:
 
 # --- which shipped profiles fit a node: all that a profile states of the hardware must be what was read
 
-# a profile with this prefix is an instance type of a cloud, whose machines have this vendor in DMI
-CLOUDS = {"aws-": "Amazon", "azure-": "Microsoft", "gcp-": "Google"}
 GUEST = "-vm"  # end of the name of a profile of virtual machines
 
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 PROFILES = Path(__file__).parent / "profiles"
 MAX_DEPTH = 8
 MEMORY_TOLERANCE = 0.01  # memory.total differs a little between drivers; one lost stack is 12% or more
-_CLOUDS = ("aws-", "azure-", "gcp-")
+# a profile with this prefix is an instance type of a cloud, whose machines have this vendor in DMI
+CLOUDS = {"aws-": "Amazon", "azure-": "Microsoft", "gcp-": "Google"}
 Layer = tuple[Source, Loc, "dict[str, Any]"]  # the keys of a profile, and where they stand
 
 
@@ -73,7 +74,7 @@ def match_profile(gpu_name: str, count: int) -> str | None:
     ('h200-vm:4', None)
     """
     found = fitting_profiles(gpu_name, count, None, simulated=False)
-    return min(found, key=lambda it: (it.startswith(_CLOUDS), load_profile(it).fabric.hcas), default=None)
+    return min(found, key=lambda it: (it.startswith((*CLOUDS,)), load_profile(it).fabric.hcas), default=None)
 
 
 def fitting_profiles(gpu_name: str, count: int, memory: int | None, *, simulated: bool) -> tuple[str, ...]:
@@ -90,7 +91,7 @@ def fitting_profiles(gpu_name: str, count: int, memory: int | None, *, simulated
         alike = not memory or not gpu.memory or abs(memory - gpu.memory) <= MEMORY_TOLERANCE * gpu.memory
         if alike and count in (gpu.count, *gpu.counts):
             name = profile.name if count == gpu.count else f"{profile.name}:{count}"
-            found.append((profile.simulated != simulated, profile.name.startswith(_CLOUDS), name))
+            found.append((profile.simulated != simulated, profile.name.startswith((*CLOUDS,)), name))
     return tuple(name for *_, name in sorted(found))
 
 

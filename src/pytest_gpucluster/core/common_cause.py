@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.finding import Action
+from pytest_gpucluster.core.grouping import grouped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -49,10 +50,8 @@ class PeerGroup:
 
 def peer_groups(places: Mapping[str, Place], *, image: bool) -> dict[str, PeerGroup]:
     """Return {node: the nodes of its group, partition and architecture}, and of its operating system if `image`."""
-    found: dict[Place, list[str]] = defaultdict(list)
     shared = {node: replace(it, image=it.image * image, switch="") for node, it in places.items()}
-    for node, place in shared.items():
-        found[place].append(node)
+    found = grouped((place, node) for node, place in shared.items())
     groups = {place: PeerGroup(hostlist.fold(names), tuple(names)) for place, names in found.items()}
     return {node: groups[place] for node, place in shared.items()}
 
@@ -184,9 +183,7 @@ def _shared(
 ) -> Iterator[tuple[str, frozenset[str], int, Callable[[int, int], bool]]]:
     """Yield what nodes may share, from wide to narrow: its name, its judged nodes, how many must fail, and the bound."""
     of = {node: places[node] for node in judged if node in places}
-    groups: dict[Place, list[str]] = defaultdict(list)
-    for node, place in of.items():
-        groups[Place(place.group, place.partition, place.arch)].append(node)
+    groups = grouped((Place(place.group, place.partition, place.arch), node) for node, place in of.items())
     if len(groups) > 1:
         yield "in all groups", frozenset(of), 2, _all
     for group, nodes in groups.items():
@@ -201,9 +198,7 @@ def _shared(
 def _parts(
     where: str, nodes: Iterable[str], shared: Mapping[str, str], words: str, fewest: int
 ) -> Iterator[tuple[str, frozenset[str], int, Callable[[int, int], bool]]]:
-    parts: dict[str, list[str]] = defaultdict(list)
-    for node in nodes:
-        parts[shared[node]].append(node)
+    parts = grouped((shared[node], node) for node in nodes)
     if len(parts) > 1:
         for name, members in parts.items():
             if name:

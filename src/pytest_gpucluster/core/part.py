@@ -129,8 +129,8 @@ class Part:
 
     def __str__(self) -> str:
         """The words for the part in every report."""
-        uuid = self.name if self.index is not None and self.kind != "port" else ""
-        return self._words(uuid, self.model, self.address, self.serial, of=str(self.of or ""))
+        name = self.name if self.index is not None and self.kind != "port" else ""
+        return self._words(name, self.model, self.address, self.serial, of=str(self.of or ""))
 
     def _words(self, *inside: str, of: str) -> str:
         known = ", ".join(filter(None, inside))

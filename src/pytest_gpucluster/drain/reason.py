@@ -87,7 +87,7 @@ def bare(text: str) -> str:
 
 
 def deviation(finding: Finding) -> str:
-    """Return 'part: measured<expected unit'; 'part: measured!=expected' unless both are numbers of one unit.
+    """Return 'part: measured<expected unit'; 'part: measured!=expected' unless both are numbers.
 
     The part (GPUs, mount, ...) replaces a missing unit.
 
@@ -109,7 +109,7 @@ def _compared(finding: Finding, part: str) -> str:
         return f"{_plain(str(first))}!={_plain(str(second))}"
     unit = _plain(second.unit or first.unit) or part
     if finding.relation == "=":
-        return f"{first.number:.{DIGITS}g} {unit}, at the bound"
+        return f"{_number(first.number)} {unit}".rstrip() + ", at the bound"
     found, bound = _number(first.number, FEW), _number(second.number, FEW)
     if found == bound:
         found, bound = _number(first.number), _number(second.number)

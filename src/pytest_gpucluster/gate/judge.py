@@ -15,7 +15,7 @@ from pytest_gpucluster.core.fact import in_order
 from pytest_gpucluster.core.finding import Action
 from pytest_gpucluster.core.registry import parts_of_suites, suites
 from pytest_gpucluster.core.sanitize import one_line
-from pytest_gpucluster.run.facts import ItemView, facts_of, make, named, with_known_cause
+from pytest_gpucluster.run.facts import ItemView, facts_of, make, named, names_of, with_known_cause
 from pytest_gpucluster.run.record import Record
 
 if TYPE_CHECKING:
@@ -82,18 +82,22 @@ def node_checks(patterns: Iterable[str]) -> list[NodeCheck]:
             continue
         module = import_module(f"{suite.package}.test_{suite.name}")
         facts = facts_of(module)
+        names = names_of(facts)
         for check in module.TESTS.checks():
             if any(fnmatchcase(check.name, pattern) for pattern in chosen) and not UNASKED & {*check.marks}:
-                found += _if_of_node(suite.name, check, facts, module.TESTS.needs)
+                found += _if_of_node(suite.name, check, facts, names, module.TESTS.needs)
     return found
 
 
 def _if_of_node(
-    suite: str, check: Check[...], facts: Mapping[str, Fact[Any]], needs: Sequence[Fact[Any]]
+    suite: str,
+    check: Check[...],
+    facts: Mapping[str, Fact[Any]],
+    names: Mapping[Fact[Any], str],
+    needs: Sequence[Fact[Any]],
 ) -> Iterator[NodeCheck]:
     arguments = named(check.facts, facts, check.name)
     steps = in_order((*needs, *arguments.values()))
-    names = {it: name for name, it in (*given.FACTS.items(), *facts.items())}
     foreign = any(it.values or names.get(it) in FOREIGN for it in steps)
     if given.node in steps and not foreign:
         yield NodeCheck(suite, check, arguments, steps)

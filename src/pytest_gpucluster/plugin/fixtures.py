@@ -212,10 +212,8 @@ def gpucluster(request: pytest.FixtureRequest) -> RunView:
     config = request.config
     if config.getoption("xmlpath", None):
         record = request.getfixturevalue("record_testsuite_property")
-        found, config.stash[PROPERTIES] = (
-            config.stash[PROPERTIES],
-            [],
-        )  # items that are repeated set it up again
+        # items that are repeated set it up again
+        found, config.stash[PROPERTIES] = config.stash[PROPERTIES], []
         for name, value in found:
             record(name, value)
     return RunView(config.stash[SESSION], config)

@@ -22,7 +22,7 @@ from pytest_gpucluster.core import given
 from pytest_gpucluster.core.check import Check
 from pytest_gpucluster.core.fact import arguments_of, in_order
 from pytest_gpucluster.core.registry import suites
-from pytest_gpucluster.run.facts import ItemView, facts_of, make, named
+from pytest_gpucluster.run.facts import ItemView, facts_of, make, named, names_of
 from pytest_gpucluster.run.record import Record
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ class SuiteFile(pytest.File):
             it for name, it in vars(module).items() if name.startswith("test_") and inspect.isfunction(it)
         ]
         judges: list[Check[Any] | Callable[..., Any]] = [*tests.checks(), *functions]
-        made = [CheckTest(one, self, facts, tests.needs) for one in judges]
+        names = names_of(facts)
+        made = [CheckTest(one, self, facts, names, tests.needs) for one in judges]
         refuse_unknown_proof(self._module, {test.check for test in made})
         for test in made:
             yield from self._items(test)
@@ -103,6 +104,7 @@ class CheckTest:
         check: Check[...] | Callable[..., Any],
         file: SuiteFile,
         facts: Mapping[str, Fact[Any]],
+        names: Mapping[Fact[Any], str],
         needs: Sequence[Fact[Any]],
     ) -> None:
         self.module, self.run, self._known = file.obj, file.run, file.known
@@ -124,7 +126,6 @@ class CheckTest:
             raise pytest.Collector.CollectError(str(error)) from error
         own = self._arguments.values()
         self.steps = in_order((*needs, *own))
-        names = {it: name for name, it in (*given.FACTS.items(), *facts.items())}
         # of the check itself, directly or not; without those that all items of the file need
         self.needs = {names[it] for it in in_order(own) if it in names}
         self.fixturenames = [names[it] for it in self.steps if it in names and it not in given.INPUTS]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
+from pytest_gpucluster.core.grouping import grouped
 from pytest_gpucluster.core.safe_json import as_dict, as_list
 from pytest_gpucluster.core.sanitize import printable, shorten
 from pytest_gpucluster.core.text import count
@@ -280,9 +281,7 @@ def _joined(value: Any) -> str:
 
 
 def _gaps(run: Run) -> dict[str, Any]:
-    nodes: dict[str, list[str]] = defaultdict(list)
-    for node, why in run.untested.items():
-        nodes[why].append(node)
+    nodes = grouped((why, node) for node, why in run.untested.items())
     if run.silent:
         nodes["the run ended before any check of them"] = run.silent
     order = dict.fromkeys(("not checked", "skipped", "not applicable", *run.unjudged))

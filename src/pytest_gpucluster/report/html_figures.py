@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpucluster.core.grouping import grouped
 from pytest_gpucluster.core.outliers import outliers
 from pytest_gpucluster.core.text import count
 from pytest_gpucluster.report import svg
@@ -29,9 +29,7 @@ _LARGE = 1 << 20  # a bandwidth below this size says little about a link
 def bandwidth(run: Run) -> list[dict[str, Any]]:
     """Return the curves of bandwidth by size, each with its picture: of nodes alone, then of whole runs."""
     found = [_fleet_curves(run, collective, nodes) for collective, nodes in sorted(run.node_curves.items())]
-    by_title: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for curve in run.curves:
-        by_title[curve["title"]].append(curve)
+    by_title = grouped((curve["title"], curve) for curve in run.curves)
     for title, drawn in by_title.items():
         bounds = _bounds_of(run, title)
         shown = [
@@ -53,10 +51,7 @@ def _bounds_of(run: Run, title: str) -> dict[int, float]:
 
 
 def _fleet_curves(run: Run, collective: str, nodes: dict[str, dict[int, float]]) -> dict[str, Any]:
-    by_size: dict[int, list[float]] = defaultdict(list)
-    for points in nodes.values():
-        for size, value in points.items():
-            by_size[size].append(value)
+    by_size = grouped((size, value) for points in nodes.values() for size, value in points.items())
     middle = {size: statistics.median(values) for size, values in by_size.items()}
     share = _shares(nodes, middle)
     found = outliers(share) if share else None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.finding import Metric
+from pytest_gpucluster.core.grouping import grouped
 from pytest_gpucluster.core.metric_direction import NEITHER, MetricTrend, rule_of
 from pytest_gpucluster.core.safe_json import as_dict, as_dicts, as_list, finite, text
 from pytest_gpucluster.core.text import quantity
@@ -376,9 +377,7 @@ def describe(change: Change) -> str:
 
 def _grouped(worse: Sequence[Worse]) -> list[str]:
     """Give each node a line; where many share a metric, one line for all."""
-    by_metric: dict[tuple[str, str], list[Worse]] = defaultdict(list)
-    for it in worse:
-        by_metric[it.change.item.check, it.change.metric.name].append(it)
+    by_metric = grouped(((it.change.item.check, it.change.metric.name), it) for it in worse)
     lines = []
     for (_, name), group in by_metric.items():
         if len(group) <= MAX_NAMED:
@@ -390,9 +389,7 @@ def _grouped(worse: Sequence[Worse]) -> list[str]:
 
 
 def _turned(turned: Sequence[Turn]) -> list[str]:
-    by_check: dict[tuple[str, str, str], list[str]] = defaultdict(list)
-    for turn in turned:
-        by_check[turn.check, turn.now, turn.base].append(turn.node or CLUSTER)
+    by_check = grouped(((turn.check, turn.now, turn.base), turn.node or CLUSTER) for turn in turned)
     order = sorted(by_check.items(), key=lambda it: (it[0][1] not in RED, it[0]))
     return [
         f"{fold(nodes)}: {check or 'the node'}: {now}; it passed in {f'run {base}' if base else 'the last good run'}"

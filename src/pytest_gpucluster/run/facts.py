@@ -364,24 +364,25 @@ def named(names: Iterable[str], facts: Mapping[str, Fact[Any]], who: str) -> dic
 def make(steps: Iterable[Fact[Any]], view: ItemView, known: Mapping[Fact[Any], Any]) -> dict[Fact[Any], Any]:
     """Make the facts of an item in their order, but those that are known; return all."""
     __tracebackhide__ = True
-    session, read = view.session, view.facts
+    session = view.session
     values: dict[Fact[Any], Any] = {given.session: session, given.item: view, **known}
 
-    def of_fleet(fact: Fact[Any]) -> list[Any]:
-        read = session.facts.of_fleet
+    def arguments(fact: Fact[Any]) -> list[Any]:
+        read = session.facts.of_fleet if fact.once else view.facts
         return [values[it] if isinstance(it, Fact) else read(it) for it in fact.sources]
 
     for fact in steps:
-        if fact in values:
-            continue
-        if fact.once:
-            values[fact] = session.made.once(fact, of_fleet)
-        else:
-            arguments = [values[it] if isinstance(it, Fact) else read(it) for it in fact.sources]
-            values[fact] = fact.function(*arguments)
+        if fact not in values:
+            once = fact.once
+            values[fact] = session.made.once(fact, arguments) if once else fact.function(*arguments(fact))
     return values
 
 
 def facts_of(module: ModuleType) -> dict[str, Fact[Any]]:
     """Return the facts of the file of a suite by name, and those of every run."""
     return given.FACTS | {name: it for name, it in vars(module).items() if isinstance(it, Fact)}
+
+
+def names_of(facts: Mapping[str, Fact[Any]]) -> dict[Fact[Any], str]:
+    """Return {fact: its name} of the facts of a file, and of those of every run whose name the file gives to another one."""
+    return {it: name for name, it in (*given.FACTS.items(), *facts.items())}

@@ -14,6 +14,7 @@ from pytest_gpucluster.core import safe_json as jsontext
 from pytest_gpucluster.core.check import Action, Finding
 from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.finding import Explanation, Quantity, Quote
+from pytest_gpucluster.core.grouping import grouped
 from pytest_gpucluster.core.majority import decides, differs, norm
 from pytest_gpucluster.core.part import Part, named
 from pytest_gpucluster.kit.mpi.mpi_errors import code_of
@@ -247,10 +248,7 @@ def _by_kind(result: PayloadResult) -> Mapping[str, list[Fact]]:
 
 
 def _by_node(result: PayloadResult, kind: str) -> Mapping[str, list[Fact]]:
-    found: defaultdict[str, list[Fact]] = defaultdict(list)
-    for fact in result.facts(kind):
-        found[str(fact.get("node"))].append(fact)
-    return found
+    return grouped((str(fact.get("node")), fact) for fact in result.facts(kind))
 
 
 def _by_rank(result: PayloadResult, kind: str) -> Mapping[int, Fact]:
@@ -258,10 +256,7 @@ def _by_rank(result: PayloadResult, kind: str) -> Mapping[int, Fact]:
 
 
 def _tasks_by_node(result: PayloadResult) -> Mapping[str, list[PayloadTask]]:
-    found: defaultdict[str, list[PayloadTask]] = defaultdict(list)
-    for task in result.tasks:
-        found[task.node].append(task)
-    return found
+    return grouped((task.node, task) for task in result.tasks)
 
 
 def judge_package(

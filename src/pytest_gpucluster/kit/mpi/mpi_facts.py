@@ -7,13 +7,13 @@ MPICH 5.0.2 and the sources of Open MPI 5, MVAPICH 2 and Intel MPI.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import safe_json as jsontext
 from pytest_gpucluster.core.errors import ProbeError
 from pytest_gpucluster.core.finding import Explanation
+from pytest_gpucluster.core.grouping import grouped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -96,16 +96,16 @@ class InstalledMpi:
 
 def read_installed(node: str, text: str) -> InstalledMpi:
     """Return the facts in the output of prepare.sh."""
-    facts: defaultdict[str, list[str]] = defaultdict(list)
-    for key, value in _FACT.findall(text):
-        facts[key].append(value.strip())
+    facts = grouped((key, value.strip()) for key, value in _FACT.findall(text))
     by_language = {language: _json(line) for language, line in _WHERE.findall(text)}
     one = {key: values[0] for key, values in facts.items()}
     library = {language: str(fields.get("library", "")) for language, fields in by_language.items()}
     return InstalledMpi(
         node,
         host=next((str(fields["host"]) for fields in by_language.values() if fields.get("host")), ""),
-        mpiruns=tuple(MpirunPath(p.partition(" ")[2], p.startswith("conda ")) for p in facts["mpirun"]),
+        mpiruns=tuple(
+            MpirunPath(p.partition(" ")[2], p.startswith("conda ")) for p in facts.get("mpirun", ())
+        ),
         mpirun=one.get("mpirun-first", ""),
         launcher=version_of(one.get("mpirun-version", "")),
         library=library,

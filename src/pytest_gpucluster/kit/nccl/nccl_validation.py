@@ -7,12 +7,13 @@ expects, with correct data and a complete table. `suites/nccl/bandwidth.py` judg
 from __future__ import annotations
 
 import statistics
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Finding, Metric, Remark, conclude
 from pytest_gpucluster.core.finding import Quantity, Quote
+from pytest_gpucluster.core.grouping import grouped
 from pytest_gpucluster.core.hostlist import shown
 from pytest_gpucluster.core.part import Part, named, register
 from pytest_gpucluster.core.text import some
@@ -104,9 +105,7 @@ def validate_nodes(
     transports are checked.
     """
     found: dict[str, list[_Problem]] = {node: [*_failures_of(output.failures)] for node in spec.nodes}
-    tables: dict[str, list[NcclRun]] = defaultdict(list)
-    for run in output.runs:
-        tables[node_of_label.get(run.label, "")].append(run)
+    tables = grouped((node_of_label.get(run.label, ""), run) for run in output.runs)
     hosts = {_short(line.host) for run in output.runs for line in run.ranks}
     virtual = len(hosts) == 1 and not hosts & {_short(node) for node in spec.nodes}
     for node in spec.nodes:
@@ -274,9 +273,7 @@ def _gpu(host: str, device: str) -> Part:
 
 
 def _devices(runs: Sequence[NcclRun], where: Mapping[int, str] | None) -> Iterator[_Problem]:
-    owners: dict[tuple[str, str], list[RankLine]] = defaultdict(list)
-    for line in (line for run in runs for line in run.ranks):
-        owners[_short(line.host), _device(line)].append(line)
+    owners = grouped(((_short(line.host), _device(line)), line) for run in runs for line in run.ranks)
     nameless = [line.rank for (_, bus_id), lines in owners.items() if bus_id == _NO_BUS for line in lines]
     if nameless:
         yield _problem(
@@ -296,10 +293,12 @@ def _devices(runs: Sequence[NcclRun], where: Mapping[int, str] | None) -> Iterat
 
 def _shared_across(tables: Mapping[str, Sequence[NcclRun]]) -> Iterator[tuple[str, _Problem]]:
     """Yield (node, problem) for devices in the tables of several nodes, which share one host."""
-    users: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for node, runs in tables.items():
-        for line in (line for run in runs for line in run.ranks):
-            users[_short(line.host), _device(line)].append(node)
+    users = grouped(
+        ((_short(line.host), _device(line)), node)
+        for node, runs in tables.items()
+        for run in runs
+        for line in run.ranks
+    )
     for (host, bus_id), nodes in sorted(users.items()):
         for node in sorted(set(nodes)) if len(set(nodes)) > 1 and bus_id not in (_NO_BUS, "") else ():
             yield node, _problem(
