@@ -35,9 +35,8 @@ def bisect(groups: Sequence[tuple[tuple[str, ...], frozenset[str]]]) -> Bisectio
     good = frozenset(
         node for nodes, failed in groups for node in nodes if node not in failed and len(failed) < len(nodes)
     )
-    bad = {
-        node: "" for nodes, failed in groups if len(failed) < len(nodes) for node in failed
-    }  # the run named it
+    # the run named it
+    bad = {node: "" for nodes, failed in groups if len(failed) < len(nodes) for node in failed}
     whole = [nodes for nodes, failed in groups if len(failed) == len(nodes)]
     for nodes in whole:
         left = [node for node in nodes if node not in good]

@@ -28,9 +28,8 @@ def _root(source: Path) -> Path:
     if (source / NAME).is_file():
         return source.resolve()
     full, newest = existing(full_log(source)), log_in(source)
-    if (
-        full != newest
-    ):  # a rerun of single checks accepts no cluster, and a full run before it may be out of date
+    # a rerun of single checks accepts no cluster, and a full run before it may be out of date
+    if full != newest:
         raise GpuClusterError(
             f"{source}: its newest run, {newest.parent.name}, is not its newest full run, {full.parent.name}: name the folder of "
             "the one that you mean"

@@ -115,9 +115,8 @@ def _words(line: str, path: Path, number: int) -> list[str]:
 def _add_hosts(group: InventoryGroup, words: list[str], path: Path, number: int) -> None:
     variables = dict(word.split("=", 1) for word in words[1:] if "=" in word)
     name, colon, port = words[0].rpartition(":")
-    if (
-        colon and port.isascii() and port.isdecimal()
-    ):  # gpu01:2222; the colon of a range is followed by a bracket
+    # gpu01:2222; the colon of a range is followed by a bracket
+    if colon and port.isascii() and port.isdecimal():
         variables = {"ansible_port": port, **variables}
     else:
         name = words[0]

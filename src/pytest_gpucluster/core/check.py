@@ -120,11 +120,12 @@ class Verdict:
         }
         if not self.remarks:
             del plain["remarks"]
+        # the reference and the annotation have them
         del (
             plain["never_healthy"],
             plain["shown_by"],
             plain["shell"],
-        )  # the reference and the annotation have them
+        )
         for name in ("setting", "explained_by", "reason_code"):
             if not plain[name]:
                 del plain[name]

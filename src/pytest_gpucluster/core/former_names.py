@@ -289,10 +289,11 @@ OPTIONS: dict[str, Former] = {
 def of_key(loc: Iterable[int | str], root: str = "") -> Former | None:
     """Return what became of a key at a place of a file; `root`: what stands before it in the table."""
     words = [part for part in (root, *loc) if part and isinstance(part, str)]
+    # a name of the site's stands there
     forms = [
         words,
         *([*words[:at], "*", *words[at + 1 :]] for at in range(1, len(words))),
-    ]  # a name of the site's stands there
+    ]
     return next((KEYS[name] for name in map(".".join, forms) if name in KEYS), None)
 
 

@@ -176,9 +176,8 @@ class Retest:
         shown, away = self._shown()
         if shown and not self._gone:
             assert self._shell is not None  # it has begun
-            kill_group(
-                self._shell
-            )  # else it would act later, after changes of other users, and outside the reservation
+            # else it would act later, after changes of other users, and outside the reservation
+            kill_group(self._shell)
             self._gone = True
             shown, away = self._shown()
         for node, reason in tuple(self._open.items()):

@@ -156,9 +156,8 @@ class ItemSelection:
 
     def __init__(self, config: pytest.Config, session: ClusterSession) -> None:
         self._config, self._session = config, session
-        self._missing: dict[tuple[str, str], set[str]] = defaultdict(
-            set
-        )  # suite, why -> nodes; '' the cluster
+        # suite, why -> nodes; '' the cluster
+        self._missing: dict[tuple[str, str], set[str]] = defaultdict(set)
         self._on_request: dict[str, dict[str, int]] = {mark: Counter() for mark in ON_REQUEST}
         self.left_out: list[str] = []  # suites that run on request only
 

@@ -54,9 +54,8 @@ class GroupedFailure:
         """Write the text to pytest's terminal."""
         if not self._group.nodes:
             out.line(f"{self._group.check}: a part of the finding of the cluster in another block")
-        elif self._is_alone or not (
-            self._group.cause or self._is_of_the_run
-        ):  # with the traceback of a site's own test
+        # with the traceback of a site's own test
+        elif self._is_alone or not (self._group.cause or self._is_of_the_run):
             if hasattr(self._first, "toterminal"):
                 self._first.toterminal(out)
             else:  # a text: xdist's report of a worker that died

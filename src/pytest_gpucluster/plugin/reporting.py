@@ -204,9 +204,8 @@ def enrich(
     plainly = record.as_dict()
     report.__dict__["gpucluster"] = plainly  # extra attributes travel with reports, through xdist too
     _add_properties(item, report, plainly, session)
-    if report.skipped and isinstance(
-        report.longrepr, tuple
-    ):  # (path, line, reason): the reason is of the node
+    # (path, line, reason): the reason is of the node
+    if report.skipped and isinstance(report.longrepr, tuple):
         path, line, reason = report.longrepr
         if record.ended:  # where the check is, not where its facts are made
             where, first, _ = item.reportinfo()
@@ -568,9 +567,8 @@ def result_event(report: pytest.TestReport, outcome: str, message: str) -> dict[
         "seconds": round(report.duration, 4),
         "message": message,
     }
-    if (
-        report.failed or outcome == "rerun"
-    ):  # what JUnit and HTML show of it, also where they are made from the log of a killed run
+    # what JUnit and HTML show of it, also where they are made from the log of a killed run
+    if report.failed or outcome == "rerun":
         fields["text"] = shortened(clean(report.longreprtext))
         fields["output"] = shortened(clean("\n".join(text for _, text in report.sections if text)))
     if foreign := [list(pair) for pair in report.user_properties if not is_own_property(pair[0])]:

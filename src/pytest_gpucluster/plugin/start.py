@@ -186,13 +186,14 @@ def register(config: pytest.Config) -> None:
         config.pluginmanager.register(html_report, "gpucluster-html")
         config.pluginmanager.register(metrics_file, "gpucluster-metrics")
         stored = [history.write] if history is not None else []
+        # metrics raise alerts
         hooks.end.writers += [
             metrics_file.write,
             hooks.write_junit,
             *stored,
             html_report.write,
             Notifier(session.cluster, log, reports, hooks.write_message).write,
-        ]  # metrics raise alerts
+        ]
         hooks.end.stating += [metrics_file.write, hooks.write_junit, html_report.write]
 
 

@@ -46,9 +46,8 @@ class EventLog:
                 handle = folder.open(path.name)
             self._file = os.fdopen(handle, "r+b", buffering=0)  # a failed write must not be repeated later
             with contextlib.suppress(OSError):  # a file system without locks
-                fcntl.flock(
-                    handle, fcntl.LOCK_EX | fcntl.LOCK_NB
-                )  # until the end: this run's folder is in use
+                # until the end: this run's folder is in use
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise GpuClusterError(
                 f"cannot write the event log {path}: {error.strerror}: --report-dir=DIR names another folder"

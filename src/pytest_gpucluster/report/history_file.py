@@ -189,9 +189,8 @@ class HistoryFile:
 
     def _upgrade(self) -> None:
         with self._transaction():
-            for step in MIGRATIONS[
-                self._number("user_version") :
-            ]:  # its second read: another writer may have been first
+            # its second read: another writer may have been first
+            for step in MIGRATIONS[self._number("user_version") :]:
                 for statement in step:
                     self._db.execute(statement)
             convert_rows(self._db)

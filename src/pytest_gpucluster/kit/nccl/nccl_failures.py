@@ -58,9 +58,8 @@ def _rank_failure(match: re.Match[str]) -> LaunchFailure:
 
 def merge_ranks(failures: Sequence[LaunchFailure]) -> list[LaunchFailure]:
     """Return one failure per kind and text; shared GPUs are left out, since mpi_errors reports them for all ranks."""
-    if any(
-        _SILENT in failure.text for failure in failures
-    ):  # the deadlines of the other ranks follow from it
+    # the deadlines of the other ranks follow from it
+    if any(_SILENT in failure.text for failure in failures):
         failures = [failure for failure in failures if failure.kind != "timeout"]
     found: dict[tuple[str, str], LaunchFailure] = {}
     for failure in failures:

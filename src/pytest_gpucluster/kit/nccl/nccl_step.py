@@ -231,9 +231,8 @@ class NcclStep:
     ) -> Route:
         """Return how the ranks of a run over several nodes communicated, from its log."""
         transports = tuple(sorted(log.paths(node_of_rank or None).between))
-        if (
-            not transports and log.network == "Socket"
-        ):  # a run of one node names the network that it would use
+        # a run of one node names the network that it would use
+        if not transports and log.network == "Socket":
             transports = (SOCKET,)
         roce = profile.fabric.link_layer == "Ethernet"
         return Route(transports, log.nodes, self.exports, log.interfaces, roce)

@@ -100,10 +100,11 @@ class PerftestNode:
                 caller.settimeout(MEETING_TIME + self.limit)
                 self.waiting[slot] = JsonLink(caller)
             return self.waiting.pop(number)
+        # later, it has ended
         address, end = (
             self.plan["nodes"][pair[1]]["address"],
             self.began + MEETING_TIME,
-        )  # later, it has ended
+        )
         called = JsonLink(dial(address, self.port_of(pair[1]), number, min(until, end)))
         called.link.settimeout(max(MEETING_TIME, until - time.monotonic()) + self.limit)
         return called

@@ -25,9 +25,8 @@ def requested(option: Any) -> bool:
 
 def prepare(option: Any, read_log: Callable[..., object]) -> None:
     """Read the log of --burnin-resume, which this run may overwrite; ConfigError if it holds no burn-in, or under xdist."""
-    if getattr(option, "numprocesses", None) or getattr(
-        option, "tx", None
-    ):  # each worker would run a burn-in
+    # each worker would run a burn-in
+    if getattr(option, "numprocesses", None) or getattr(option, "tx", None):
         raise ConfigError("a burn-in loads all nodes at once: run pytest without -n")
     if not option.burnin_resume:
         return

@@ -405,9 +405,8 @@ class BurninResult:
     command: str = ""
     limits: dict[str, BurninLimit] = field(default_factory=dict)  # metric -> hard limit of the profile
     model: str = ""  # the GPU of these limits
-    missed: dict[str, tuple[int, int]] = field(
-        default_factory=dict
-    )  # metric -> parts below their limit, with one
+    # metric -> parts below their limit, with one
+    missed: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def take_limits(self, profile: Profile) -> None:
         """Use the hard limits of this profile."""

@@ -180,9 +180,8 @@ class Torch:
     def train(self) -> Dict[str, Any]:
         """Take one step; return the hashes of the parameters before and after, and their distance from the closed form."""
         torch, hvd = self.torch, self.hvd
-        torch.manual_seed(
-            1000 + hvd.rank()
-        )  # ranks begin with different parameters: the broadcast makes them equal
+        # ranks begin with different parameters: the broadcast makes them equal
+        torch.manual_seed(1000 + hvd.rank())
         model = torch.nn.Linear(FEATURES, CLASSES).to(self.device)
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         begin = [parameter.detach().clone() for parameter in model.parameters()]

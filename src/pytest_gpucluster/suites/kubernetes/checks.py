@@ -554,9 +554,8 @@ def _agents(node: KubeNode) -> Iterator[Finding | Advisory]:
     for name, found in node.conditions.items():
         if name == "Ready" or name in PRESSURES or _NOTE.search(name):
             continue
-        of_name = (
-            "True" if _GOOD.search(name) else "False"
-        )  # as the node problem detector names its conditions
+        # as the node problem detector names its conditions
+        of_name = "True" if _GOOD.search(name) else "False"
         proven, normal = name in UNHEALTHY, UNHEALTHY.get(name) or SUSPICIOUS.get(name, of_name)
         if found.status in (normal, "Unknown"):
             continue

@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.kubernetes.jobs import KubernetesJobs, PodResult
 
 GPU = re.compile(r"^GPU (\d+): (.+?) \(UUID: (GPU-[0-9A-Za-z-]+)\)", re.MULTILINE)
-RANK = re.compile(
-    r"^# rank ([0-9]{1,9}): node (\S+) ", re.MULTILINE
-)  # each rank's own word: the payload's header
+# each rank's own word: the payload's header
+RANK = re.compile(r"^# rank ([0-9]{1,9}): node (\S+) ", re.MULTILINE)
 OFF = "the cluster file does not set kubernetes.jobs: true"
 
 

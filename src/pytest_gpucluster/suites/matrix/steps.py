@@ -134,9 +134,8 @@ class Matrix:
         mpi = self._cluster.section(MpiConfig)
         pmi = mpi is None or any(launcher != MPIRUN for launcher in mpi.launchers)
         cell = checks.settle(row, column, verdict, self.config.expected, pmi_required=pmi)
-        if (
-            cell.state is not State.WORKS
-        ):  # a wrong transport is compared too, so that the difference is named
+        # a wrong transport is compared too, so that the difference is named
+        if cell.state is not State.WORKS:
             return cell, rate if column == "nccl" else None
         return replace(cell, speed=str(rate or "")), rate
 

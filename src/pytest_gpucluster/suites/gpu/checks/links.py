@@ -481,9 +481,8 @@ def numa_affinity(
     gpu_profile: GpuProfile | None = None,
 ) -> Judgement:
     """Every GPU is near the same NUMA nodes as on most nodes with as many GPUs of this model."""
-    if (
-        gpu_profile is not None and len(gpus) < gpu_profile.count
-    ):  # a missing one shifts the numbers of the others
+    # a missing one shifts the numbers of the others
+    if gpu_profile is not None and len(gpus) < gpu_profile.count:
         raise NotAvailable("the node lacks GPUs (see gpu.count)")
     if not connections.numa:
         raise NotApplicable("nvidia-smi topo -m shows no NUMA affinity: a guest, or a driver before 450")

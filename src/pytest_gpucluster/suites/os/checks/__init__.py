@@ -15,6 +15,7 @@ from pytest_gpucluster.suites.os.checks import (
     system,
 )
 
+# the order of items
 MODULES = (
     system,
     hardware,
@@ -28,4 +29,4 @@ MODULES = (
     disks,
     software,
     network,
-)  # the order of items
+)

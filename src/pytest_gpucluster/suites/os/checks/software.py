@@ -66,9 +66,8 @@ def dstate(processes: Processes) -> Judgement:
 kernel_log = kernel_log_check.kernel_log  # its place in the order of items
 kernel_log_start = kernel_log_check.kernel_log_start
 
-_OF_USERS = re.compile(
-    r"(user|user-runtime-dir)@|(session|run)-|.*\.scope$"
-)  # units of logins, jobs and systemd-run
+# units of logins, jobs and systemd-run
+_OF_USERS = re.compile(r"(user|user-runtime-dir)@|(session|run)-|.*\.scope$")
 
 
 @check(
