@@ -37,6 +37,7 @@ THROWN = """\
     ("text", "said"),
     [
         (TRACE, "ModuleNotFoundError: No module named 'apex'"),
+        (TRACE.replace("2: ", "2: [rank2]: "), "ModuleNotFoundError: No module named 'apex'"),
         (
             SIGNAL,
             "[gpu01:12] *** Process received signal *** / Signal: Segmentation fault (11) / Failing at address: 0x8",

@@ -61,6 +61,7 @@ def test_the_deviation_in_short() -> None:
         (Quantity(17, "links", "17 active links (7 is down)"), Quantity(18, "links"), "17<18 links"),
         (Quantity(91, "C"), Quantity(85, "C"), "91>85 C"),
         (Quantity(8), Quantity(8, "GPUs"), "8 GPUs, at the bound"),
+        (Quantity(float("nan"), "C"), Quantity(85, "C"), "nan!=85 C"),
         (Quantity(-1.5), Quantity(2.25), "-1.5<2.25 GPU 4"),  # the part replaces a missing unit
         (Quantity(1e14 / 3), Quantity(2), "3.333e+13>2 GPU 4"),
         ("535.1.2", "550.90", "535.1.2!=550.90"),

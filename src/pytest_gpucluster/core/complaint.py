@@ -15,8 +15,8 @@ _WORDS = re.compile(
 _OF_OTHERS = re.compile(
     r"(srun|slurmstepd\S*): |.*: Test (NCCL|CUDA)? ?failure|\S*:\d+:\d+ \[-?\d+\] (\S+ )?NCCL INFO|Test failure"
 )
-# of srun, Open MPI and MPICH
-_LABEL = re.compile(r"^(?:\s*\d{1,18}: ?|\[[^\]]*\]<\w+>: ?|\[\d{1,18}\] (?=\S))")
+# of srun, Open MPI and MPICH, and behind it torch's own
+_LABEL = re.compile(r"^(?:\s*\d{1,18}: ?|\[[^\]]*\]<\w+>: ?|\[\d{1,18}\] (?=\S))?(?:\[rank\d{1,18}\]: ?)?")
 _SENDER = re.compile(r"\[[\w.-]+:\d+\]")  # Open MPI's [host:pid] before each line of a block
 
 

@@ -108,12 +108,13 @@ def _compared(finding: Finding, part: str) -> str:
     if not isinstance(first, Quantity) or not isinstance(second, Quantity):
         return f"{_plain(str(first))}!={_plain(str(second))}"
     unit = _plain(second.unit or first.unit) or part
-    if finding.relation == "=":
+    if first.number == second.number:
         return f"{_number(first.number)} {unit}".rstrip() + ", at the bound"
     found, bound = _number(first.number, FEW), _number(second.number, FEW)
     if found == bound:
         found, bound = _number(first.number), _number(second.number)
-    return f"{found}{finding.relation}{bound} {unit}".rstrip()
+    sign = {"=": "!="}.get(finding.relation, finding.relation)  # NaN is neither below nor above
+    return f"{found}{sign}{bound} {unit}".rstrip()
 
 
 def _number(number: float, digits: int = DIGITS) -> str:
