@@ -128,6 +128,8 @@ def test_a_history_of_0_2_0_has_the_present_names_after_it_was_converted(path: P
         rows_of = 'SELECT i."check", n.name, v.outcome FROM verdicts v JOIN items i ON i.id = v.item JOIN nodes n ON n.id = i.node ORDER BY 1, 2'
         with contextlib.closing(History(path)) as kept:
             assert kept.query(rows_of) == new.query(rows_of)
+        found = "SELECT part, measured, expected FROM findings ORDER BY part"
+        assert new.query(found) == [row[2:] for row in rows]
 
 
 def test_of_several_results_that_become_one_check_the_worst_stays(path: Path) -> None:

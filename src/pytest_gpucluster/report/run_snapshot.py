@@ -153,19 +153,21 @@ def check_of(result: Result) -> tuple[str, str]:
 
 
 def _items(results: Iterable[Result]) -> dict[tuple[str, str], RecordedItem]:
-    """Return the items by node and check; of several results of one (a teardown that broke) a red one stands."""
+    """Return the items by node and check; of several results of one (a teardown that broke) a red one stands, with all findings."""
     found: dict[tuple[str, str], RecordedItem] = {}
     for result in results:
         key = check_of(result)
-        if key in found and found[key].outcome in RED:
-            continue
         failed = [verdict for verdict in result.verdicts if verdict.findings]
+        findings = tuple(mapped(it, plain) for verdict in failed for it in verdict.findings)
+        if key in found and found[key].outcome in RED:
+            found[key] = replace(found[key], findings=(*found[key].findings, *findings))
+            continue
         found[key] = RecordedItem(
             *key,
             outcome=plain(result.outcome),
             message=plain(result.message),
             action=failed[0].action.value if failed else "",
-            findings=tuple(mapped(it, plain) for verdict in failed for it in verdict.findings),
+            findings=findings,
         )
     return found
 
