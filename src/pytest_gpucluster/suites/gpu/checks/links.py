@@ -481,11 +481,11 @@ def numa_affinity(
     gpu_profile: GpuProfile | None = None,
 ) -> Judgement:
     """Every GPU is near the same NUMA nodes as on most nodes with as many GPUs of this model."""
+    if not connections.numa:
+        raise NotApplicable("nvidia-smi topo -m shows no NUMA affinity: a guest, or a driver before 450")
     # a missing one shifts the numbers of the others
     if gpu_profile is not None and len(gpus) < gpu_profile.count:
         raise NotAvailable("the node lacks GPUs (see gpu.count)")
-    if not connections.numa:
-        raise NotApplicable("nvidia-smi topo -m shows no NUMA affinity: a guest, or a driver before 450")
     for gpu in gpus:
         index = -1 if gpu.index is None else gpu.index
         numa = connections.numa.get(index)
