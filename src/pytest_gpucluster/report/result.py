@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pytest_gpucluster.core.finding import Action, Advisory, Finding, Metric, Remark
+from pytest_gpucluster.core.finding import Action, Advisory, Finding, Metric, Remark, summed
 from pytest_gpucluster.core.safe_json import as_dict, as_dicts, as_list, finite, shared_text, text
 
 RED = ("failed", "error")
@@ -96,6 +96,13 @@ class Result:
     def red(self) -> bool:
         """Whether the item failed or broke."""
         return self.outcome in RED
+
+    @property
+    def brief(self) -> str:
+        """What failed, also where a waiver covers it; of findings without the names of check and node."""
+        ended = self.waiver or self
+        found = next((it.findings for it in self.verdicts if it.findings), ())
+        return summed(found) if found and ended.outcome == "failed" else ended.message
 
 
 def read_result(event: dict[str, Any]) -> Result:
