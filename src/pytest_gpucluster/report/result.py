@@ -41,13 +41,17 @@ class Waived(NamedTuple):
 
 
 class Annotation(NamedTuple):
-    """What a failing item states: its node in Slurm, the commands that reproduce the failure and run the item again, a note."""
+    """What a failing item states: its node in Slurm, the commands that reproduce the failure and run the item again, a note.
+
+    `alike`: the words of the rerun that hold for any node, after the name of the cluster.
+    """
 
     state: str = ""
     reason: str = ""
     reproduce: tuple[str, ...] = ()
     rerun: str = ""
     note: str = ""
+    alike: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, value: Any) -> Annotation:
@@ -55,7 +59,8 @@ class Annotation(NamedTuple):
         if not (plain := as_dict(value)):
             return UNANNOTATED
         state, reason, rerun, note = (text(plain.get(key)) for key in ("state", "reason", "rerun", "note"))
-        return cls(state, reason, tuple(map(text, as_list(plain.get("reproduce")))), rerun, note)
+        reproduce, alike = (tuple(map(text, as_list(plain.get(key)))) for key in ("reproduce", "alike"))
+        return cls(state, reason, reproduce, rerun, note, alike)
 
     @property
     def lines(self) -> list[str]:
