@@ -345,7 +345,7 @@ def gpu_binding(diagnostic: NodeDiagnostic) -> Judgement:
         if len(devices) != 1:
             text = f"{len(devices)} devices (CUDA_VISIBLE_DEVICES={task.visible})"
             found = Quantity(len(devices), "devices", text)
-            yield Finding(Part("task", task.rank), found, Quantity(1, "device"), code="devices")
+            yield Finding(Part("task", task.rank), found, Quantity(1, "devices"), code="devices")
     if diagnostic.shared:
         return
     yield Metric("bound_gpus", len(owners), "GPUs")
