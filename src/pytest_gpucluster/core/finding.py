@@ -87,6 +87,20 @@ Words = str  # what a check states, for people alone
 Measure = Words | Quantity | Quote
 
 
+def measure(value: object) -> Measure:
+    """Return a value of a node: a number as it is, anything else as its text."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return Quantity(value, text=str(value) * isinstance(value, float))
+    return Quote(str(value))
+
+
+def in_words(value: Measure, text: str) -> Measure:
+    """Return a value with this text for people; one that is no quantity is that text."""
+    if isinstance(value, Quantity):
+        return value if text == str(value) else replace(value, text=text)
+    return Quote(text)
+
+
 @dataclass(frozen=True, slots=True)
 class Deviation:
     """What is not as expected: the part, the measured and the expected value, and `code`, a stable word for what is wrong.
