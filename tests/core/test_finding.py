@@ -53,16 +53,13 @@ def test_a_changed_text_changes_nothing_that_decides() -> None:
     assert (other.code, other.relation, other.action, other.setting) == ("slow", "<", Action.DRAIN, "x")
 
 
-ODD: list[Any] = [
-    (7, "8"),
-    (Quantity(1, "s"), Quantity(2, "ms")),
-    ("1", "2", "Not-Mounted"),
-    ("1", "2", "a b"),
-]
+SECONDS, MILLISECONDS = Quantity(1, "s"), Quantity(2, "ms")
 
 
 @pytest.mark.parametrize("kind", [Finding, Advisory])
-@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize(
+    "odd", [(7, "8"), (SECONDS, MILLISECONDS), ("1", "2", "Un-Known"), ("1", "2", "a b")]
+)
 def test_what_no_program_can_decide_by_is_refused_and_read_as_words(kind: Any, odd: Any) -> None:
     measured, expected, code = (*odd, "")[:3]
     with pytest.raises((TypeError, ValueError), match=r"Quantity|state both in one unit|must be one word"):

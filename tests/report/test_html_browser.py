@@ -161,13 +161,9 @@ def faulty() -> str:
     nodes = [f"gpu{number:02}" for number in range(1, 7)]
     tested, drained = nodes[:5], nodes[5]
     label = "busbw all_reduce 1 GiB alone"
+    limited = Part("size", 1 << 30, label, of=named("run", "all_reduce alone"))
     metrics: list[dict[str, Any]] = [
-        {
-            "name": "busbw_bound",
-            "value": 420,
-            "unit": "GB/s",
-            "part": Part("size", 1 << 30, label, of=named("run", "all_reduce alone")).as_dict(),
-        },
+        {"name": "busbw_bound", "value": 420, "unit": "GB/s", "part": limited.as_dict()},
         {"name": label, "value": 440.0, "unit": "GB/s"},
         *({"name": f"same_{number}", "value": 8, "unit": "links"} for number in range(40)),
     ]

@@ -11,7 +11,7 @@ from pytest_gpucluster.core.check import CHECKS
 from pytest_gpucluster.core.part import Part, gpu, named
 from pytest_gpucluster.core.registry import import_checks
 from pytest_gpucluster.report.events import read_run
-from pytest_gpucluster.report.last_screen import HEIGHT, block, closing, colour_of, findings
+from pytest_gpucluster.report.last_screen import HEIGHT, block, closing, findings
 
 if TYPE_CHECKING:
     from pytest_gpucluster.report.run_model import FailureGroup, Run
@@ -110,10 +110,6 @@ def test_an_accepted_run_has_no_table() -> None:
         "ACCEPTED: 3 of 3 nodes. All that was selected is proved.",
         "3 nodes: 3 fit, 0 failed, 0 not proved, 0 not tested",
     ]
-
-
-def test_the_verdict_has_the_colour_of_its_meaning() -> None:
-    assert [*map(colour_of, ("rejected", "unproved", "waived"))] == ["red", "yellow", "green"]
 
 
 def test_what_a_waiver_covers_is_listed() -> None:

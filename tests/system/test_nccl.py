@@ -289,7 +289,7 @@ def test_every_suite_names_the_missing_gpu(sandbox: Sandbox, tmp_path: Path) -> 
     scopes = {
         metric["name"].rpartition(" GiB ")[2]
         for metric in whole["metrics"]
-        if metric["name"].startswith("busbw")
+        if metric["name"].startswith("busbw ")
     }
     assert scopes == {"3 nodes"}  # those that took part
     (advisory,) = of(whole, "advisories")
