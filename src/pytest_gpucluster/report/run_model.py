@@ -17,6 +17,7 @@ from pytest_gpucluster.core.check import inapplicable
 from pytest_gpucluster.core.common_cause import Place, likeness
 from pytest_gpucluster.core.errors import NOT_STATED
 from pytest_gpucluster.core.finding import Action, Advisory, Finding, mapped
+from pytest_gpucluster.core.part import InstalledPart
 from pytest_gpucluster.core.safe_json import as_dict, as_dicts, as_list, finite
 from pytest_gpucluster.core.sanitize import printable, shorten
 from pytest_gpucluster.report.proof import CLUSTER, FIT, NOT_PROVED, NOT_TESTED, prove, read_required
@@ -175,6 +176,9 @@ class Run:
     versions: dict[str, dict[str, list[str]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
     )
+    parts: dict[str, list[InstalledPart]] = field(
+        default_factory=dict
+    )  # of a node, as the suite parts read them
     # suite -> log of a step -> the check that ran it
     logs: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
     totals: Counter[str] = field(default_factory=Counter)
@@ -387,6 +391,8 @@ def _deviating(run: Run, verdict: DeviatingVerdict, check: str, node: str) -> No
 def _figures(run: Run, event: dict[str, Any], node: str) -> None:
     for what, version in as_dict(event.get("versions")).items():
         run.versions[one_line(what)][one_line(version)].append(node)
+    if parts := as_dicts(event.get("parts")):
+        run.parts[node] = [InstalledPart.read(part).mapped(one_line) for part in parts]
     for curve in as_dicts(event.get("curves")):
         points = [_point(point) for point in as_list(curve.get("points"))]
         run.curves.append(

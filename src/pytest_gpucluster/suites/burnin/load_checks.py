@@ -139,8 +139,10 @@ def _rates(
     known = {metric: burnin.median(metric, node) for metric in metrics}
     yield from _left_out(totals, known)
     for rate in (rate for metric in metrics for rate in rates(burnin, node, metric)):
-        yield Metric(f"burnin_{rate.metric}", rate.value, unit_of(rate.metric), totals.part(rate.part))
-        judged |= limit_of(burnin, rate, config) is not None
+        limit = limit_of(burnin, rate, config)
+        part, unit, bound = totals.part(rate.part), unit_of(rate.metric), limit.bound if limit else None
+        yield Metric(f"burnin_{rate.metric}", rate.value, unit, part, bound=bound)
+        judged |= limit is not None
         yield from too_slow(burnin, rate, config)
     if not judged and totals.used and any(known.values()):
         name = next((gpu.name for gpu in totals.gpus.values()), "?")
@@ -155,7 +157,9 @@ def _rates(
 def _host_rates(burnin: BurninResult, node: str, config: BurninConfig, *metrics: str) -> Judgement:
     """Yield rates of the host; one below its hard limit proves no fault: a governor or other work may slow it."""
     for rate in (rate for metric in metrics for rate in rates(burnin, node, metric)):
-        yield Metric(f"burnin_{rate.metric}", rate.value, unit_of(rate.metric))
+        limit = limit_of(burnin, rate, config)
+        bound = limit.bound if limit else None
+        yield Metric(f"burnin_{rate.metric}", rate.value, unit_of(rate.metric), bound=bound)
         for slow in too_slow(burnin, rate, config):
             yield replace(slow, action=Action.MONITOR)
 
@@ -390,7 +394,9 @@ def peer(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgemen
         raise NotApplicable("one GPU alone has no peer")
     yield from _problems(burnin, node_name, "peer", config)
     for rate in rates(burnin, node_name, "peer"):
-        yield Metric("burnin_peer", rate.value, "GB/s", totals.part(rate.part))
+        limit = limit_of(burnin, rate, config)
+        bound = limit.bound if limit else None
+        yield Metric("burnin_peer", rate.value, "GB/s", totals.part(rate.part), bound=bound)
         yield from too_slow(burnin, rate, config)
 
 

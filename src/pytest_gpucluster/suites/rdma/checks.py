@@ -78,7 +78,14 @@ def bandwidth(node_name: str, rdma: RdmaResult, reach: Reach) -> Judgement:
             continue
         values = [it.busbw for it in own if it.busbw is not None]
         if values:
-            yield Metric("rdma_bandwidth", statistics.median(values), "GB/s", named("adapter", rail.device))
+            bound = rdma.bound.quantity if rdma.bound else None
+            yield Metric(
+                "rdma_bandwidth",
+                statistics.median(values),
+                "GB/s",
+                named("adapter", rail.device),
+                bound=bound,
+            )
         if not one_cause:
             yield from _of_rail(node_name, rdma, location, None if location in slow else Action.MONITOR)
 
