@@ -110,6 +110,7 @@ def test_a_history_of_0_2_0_has_the_present_names_after_it_was_converted(path: P
     with contextlib.closing(History(path, convert=True)) as kept:
         checks = {it for (it,) in kept.query('SELECT "check" FROM items UNION SELECT "check" FROM series')}
         assert "os.drift" in checks
+        assert not kept.query("SELECT message FROM verdicts WHERE message LIKE '% on gpu%: %'")
         assert not checks & FORMER
         rows = kept.query(
             'SELECT i."check", f.kind, f.part, f.measured, f.expected FROM findings f JOIN items i ON i.id = f.item ORDER BY f.part'

@@ -530,14 +530,14 @@ def test_history_lists_runs_and_the_past_of_a_node(three_nights: Path, called: C
 def test_the_night_names_what_is_new_changed_healed_and_open(kept: History, called: Called) -> None:
     def verdict_of(text: str) -> list[dict[str, Any]]:
         code = "".join(filter(str.isalpha, text))
-        return [{"outcome": "failed", "findings": [{"code": code}]}] if text else []
+        return [{"outcome": "failed", "findings": [{"code": code, "measured": text}]}] if text else []
 
     def nights(number: int, **messages: str) -> list[dict[str, Any]]:
         checks = {"gpu.ecc": "", "gpu.count": "", "os.load": "", "os.user": ""} | {
             name.replace("_", "."): text for name, text in messages.items()
         }
         return [
-            result("gpu01", it, "failed" if text else "passed", message=text, verdicts=verdict_of(text))
+            result("gpu01", it, "failed" if text else "passed", verdicts=verdict_of(text))
             for it, text in checks.items()
         ]
 
@@ -548,7 +548,7 @@ def test_the_night_names_what_is_new_changed_healed_and_open(kept: History, call
     assert head.endswith("1 new, 1 changed, 1 healed, 1 open")
     kinds = ["new", "changed", "healed", "open"]
     assert [line.partition(" for ")[0].split(":")[0] for line in lines] == kinds
-    assert "open for 2 d: os.load on gpu01: load 7" in lines
+    assert "open for 2 d: os.load on gpu01: : measured load 7, expected" in lines
     store(kept, 4, [result("gpu01", f"a.c{at}", "failed", message="x") for at in range(20)], end=1)
     many = called("history", "--night", "--history", kept.path)[1].splitlines()
     assert (len(many), many[-1].startswith("and 10 more lines")) == (15, True)
@@ -556,16 +556,16 @@ def test_the_night_names_what_is_new_changed_healed_and_open(kept: History, call
 
 def test_why_a_node_was_drained_and_who_resumed_it_is_shown(kept: History, called: Called) -> None:
     """One chronic failure hides no new one."""
-    chronic = result("gpu03", "os.governor", "failed", message="os.governor on gpu03: powersave")
-    fresh = result("gpu03", "gpu.ecc", "failed", message="gpu.ecc on gpu03: 2 errors")
+    chronic = result("gpu03", "os.governor", "failed", message="powersave")
+    fresh = result("gpu03", "gpu.ecc", "failed", message="2 errors")
     reason = "gpucluster:gpu.ecc 2!=0 errors repair=reset-gpu"
     drained = {"event": "node_result", "node": "gpu03", "result": "drained", "problem": "", "reason": reason}
     for number in range(1, 31):
         store(kept, number, [chronic, *([fresh, drained] if number == 30 else [])], end=1, user="ops")
     store(kept, 31, [drained | {"result": "resumed", "reason": None}], user="anna")
     out = called("history", "gpu03", "--history", kept.path)[1]
-    assert "night030  failed: gpu.ecc on gpu03: 2 errors\n" in out
-    assert "night030  failed (and in 18 of the runs before, since night012): os.governor on gpu03" in out
+    assert "night030  failed: gpu.ecc: 2 errors\n" in out
+    assert "night030  failed (and in 18 of the runs before, since night012): os.governor: powersave" in out
     acts = [line.split() for line in out.splitlines() if " drained " in line or " resumed " in line]
     assert [act[2:5] for act in acts] == [["resumed", "anna", "night031"], ["drained", "ops", "night030"]]
     assert acts[1][5:] == reason.split()

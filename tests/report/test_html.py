@@ -16,7 +16,7 @@ from paths import DATA
 from report_helpers import a_run, event, failing, part_of, passing, result, unjudged
 
 from pytest_gpucluster.core.finding import Metric
-from pytest_gpucluster.core.part import gpu
+from pytest_gpucluster.core.part import Part, gpu, named
 from pytest_gpucluster.report import html, html_figures, html_map, proof
 from pytest_gpucluster.report.events import read_events, read_run
 from pytest_gpucluster.report.regression import Compared, ShownComparison
@@ -220,9 +220,10 @@ def measured(node: str, place: int) -> dict[str, Any]:
     """Return the result of a node with metrics of every kind; those of gpu02 are 10% low."""
     share = 0.9 if place == 1 else 1.0
     bandwidths = enumerate(("1 KiB", "1 MiB", "1 GiB"), 1)
+    limited = Part("size", 1 << 20, of=named("run", "all_reduce alone"))
     metrics = [
         *(a_metric("busbw", 100.0 * n * share, "GB/s", f"all_reduce {size}") for n, size in bandwidths),
-        a_metric("busbw_bound", 290, "GB/s", "all_reduce 1 MiB"),
+        {**a_metric("busbw_bound", 290, "GB/s"), "part": limited.as_dict()},
         a_metric("gpu_count", 8, "GPUs"),
         *(a_metric("power", 80.0 + place, "W", f"GPU {gpu} (GPU-{node}-{gpu}, 0:1)") for gpu in (0, 1)),
         a_metric("odd", "NaN", "W"),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from report_helpers import a_run, result
+from report_helpers import a_run, failing, result
 
+from pytest_gpucluster.core.part import GPUS
 from pytest_gpucluster.report.events import read_run
 from pytest_gpucluster.report.notice import MAX_LINES, notice
 from pytest_gpucluster.report.run_model import Run
@@ -13,7 +14,7 @@ from pytest_gpucluster.report.run_model import Run
 
 def run_of(outcomes: dict[tuple[str, str], str], *more: dict[str, Any], exit: int = 1) -> Run:
     results = [
-        result(node, end, check=check, message="" if end == "passed" else f"{check} on {node}: 7 GPUs\nmore")
+        result(node, end, check=check) if end == "passed" else failing(node, check=check, part=GPUS)
         for (node, check), end in outcomes.items()
     ]
     nodes = sorted({node for node, _ in outcomes})
@@ -31,11 +32,11 @@ def test_new_and_healed_failures_and_acts_are_named() -> None:
     assert message is not None
     about = {"cluster": "prod", "run": "20261121T020000-1", "verdict": "not accepted", "simulated": False}
     assert message.items() >= about.items()
-    assert message["new"] == ["gpu.count on gpu02: 7 GPUs"]
+    assert message["new"] == ["gpu.count on gpu02: GPUs: measured 17 active links, expected 18"]
     assert message["text"].splitlines() == [
         "prod: Not accepted: 1 of 2 nodes failed",
         "2 nodes: 1 fit, 1 failed, 0 not proved, 0 not tested",
-        "new: gpu.count on gpu02: 7 GPUs",
+        "new: gpu.count on gpu02: GPUs: measured 17 active links, expected 18",
         f"gpu02 drained: {REASON}",
         "report: /reports/r1",
     ]

@@ -8,7 +8,7 @@ import pytest
 from report_helpers import a_run, failing, part_of, passing, result
 
 from pytest_gpucluster.core.errors import GpuClusterError
-from pytest_gpucluster.core.part import gpu, nvlink
+from pytest_gpucluster.core.part import Part, gpu, named, nvlink
 from pytest_gpucluster.report.events import read_run
 from pytest_gpucluster.report.run_model import FailureGroup
 from pytest_gpucluster.report.run_snapshot import Recorded, recorded
@@ -69,30 +69,18 @@ def test_what_is_no_number_or_a_detail_is_not_drawn(value: Any) -> None:
     assert (run.spreads, run.node_curves) == ({}, {})
 
 
-NO_BANDWIDTH = "odd,all_reduce x B,all_reduce 1 GiBs,2all_reduce 1 GiB, 1 GiB,all_reduce GiB,all_reduce 1"
-
-
 def test_bandwidths_make_curves_and_bounds() -> None:
-    two = "all_reduce 4 KiB 2 nodes"
-    bounds = [(two, 3), (two, 3), (two, 2), ("all_reduce 512 B", 1), ("all_reduce 1.5GiB 2 nodes x 8", 8)]
-    bounds += [(what, 9) for what in NO_BANDWIDTH.split(",")]
+    label, whole = "busbw all_reduce 4 KiB 2 nodes", named("run", "all_reduce 2 nodes")
+    bounded = Part("size", 4096, label, of=whole).as_dict()
+    limits = [metric("busbw_bound", it, "GB/s", bounded) for it in (3, 3, 2)]
     measured = {"all_reduce 1 MiB": 5, "all_gather 2 GiB": 6, "odd": 7, "all_reduce 1.2.3 MiB": 7}
-    limit = metric("busbw_bound", 4, "GB/s", "all_reduce 1 MiB")
     metrics = [metric("busbw", value, "GB/s", what) for what, value in measured.items()]
-    metrics += [limit, *(metric(f"bound {what}", value) for what, value in bounds)]
-    run = read_run(a_run([passing("gpu01", metrics=metrics), passing("", metrics=[metrics[0], limit])]))
+    run = read_run(a_run([passing("gpu01", metrics=metrics), passing("", metrics=[metrics[0], *limits])]))
     alone, gathered = {"gpu01": {1 << 20: 5.0}}, {"gpu01": {2 << 30: 6.0}}
     assert run.node_curves == {"all_reduce": alone, "all_gather": gathered}
-    assert run.bounds == {
-        ("all_reduce", "alone"): {1 << 20: 4},
-        ("all_reduce", "2 nodes"): {4096: 2},
-        ("all_reduce", "2 nodes x 8"): {3 << 29: 8},
-        ("all_reduce", ""): {1 << 20: 4, 512: 1},
-    }
-    assert [(one.name, one.unit, one.metrics, one.bounds) for one in run.spreads.values()] == [
-        (f"busbw {two}", "GB/s", [], [3, 2]),
-        ("busbw all_reduce 512 B", "GB/s", [], [1]),
-        ("busbw all_reduce 1.5GiB 2 nodes x 8", "GB/s", [], [8]),
+    assert run.bounds == {whole.name: {4096: 2}}
+    assert [(it.name, it.unit, it.metrics, it.bounds) for it in run.spreads.values()] == [
+        (label, "GB/s", [], [3, 2])
     ]
 
 

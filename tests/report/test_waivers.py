@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from report_helpers import a_run, junit_tree, passing, result
+from report_helpers import a_run, failing, junit_tree, passing, result
 
+from pytest_gpucluster.core.part import gpu
 from pytest_gpucluster.report.events import read_run
 from pytest_gpucluster.report.run_model import Run
 from pytest_gpucluster.report.waivers import expired, unused, uses
@@ -20,7 +21,9 @@ def waived(node: str, at: str) -> dict[str, Any]:
     message = f"gpu.pcie on {node}: GPU 3: measured 8 lanes, expected 16"
     words = "OPS-1, until 2027-01-31: slow <riser>"
     of = {"at": [at], "words": words, "outcome": "failed", "message": message, "text": "all\nof it"}
-    return result(node, "waived", check="gpu.pcie", message=f"waived: {words}; {message}", waiver=of)
+    found = failing(node, part=gpu(3), measured="8 lanes", expected="16")["verdicts"]
+    message = f"waived: {words}; {message}"
+    return result(node, "waived", check="gpu.pcie", message=message, waiver=of, verdicts=found)
 
 
 def run(*waivers: dict[str, Any], full: bool = True) -> Run:

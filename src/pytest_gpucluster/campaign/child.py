@@ -188,7 +188,7 @@ def _of_cluster(run: Run) -> tuple[str, str]:
 def _why(run: Run, node: str) -> str:
     """Return the words for the first failure of a node, else for its first error; of the cluster only failures count."""
     red = _red(run, node)
-    return one_line(f"{red[0].check}: {red[0].message}", _MAX_MESSAGE) if red else ""
+    return one_line(f"{red[0].check}: {red[0].brief}", _MAX_MESSAGE) if red else ""
 
 
 def _red(run: Run, node: str) -> list[Result]:

@@ -356,9 +356,8 @@ def _node_red(red: Sequence[tuple[str, str, str, str]]) -> None:
         alike.setdefault((check, outcome), []).append((run, message))
     for (check, outcome), runs in list(alike.items())[:MAX_RED]:
         newest, message = runs[0]
-        text = message if message.startswith(check) else f"{check}: {message}"
         often = f" (and in {len(runs) - 1} of the runs before, since {runs[-1][0]})" if runs[1:] else ""
-        _print(f"{newest}  {outcome}{often}: {text}")
+        _print(f"{newest}  {outcome}{often}: {check}: {message}")
     if len(alike) > MAX_RED:
         _print(f"and {len(alike) - MAX_RED} more checks")
 

@@ -18,7 +18,7 @@ from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.core.text import quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 D = TypeVar("D", bound="Deviation")
 MAX_QUOTE = 600  # characters
@@ -158,6 +158,11 @@ class Finding(Deviation):
         part, measured, expected, code = _deviation(plain)
         action, setting = Action.read(plain.get("action")), shared_text(plain.get("setting"))
         return cls(part, measured, expected, action, setting, code)
+
+
+def summed(findings: Sequence[Finding]) -> str:
+    """Return the first finding in words, and the number of the others."""
+    return findings[0].words + (f" (and {len(findings) - 1} more)" if findings[1:] else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,10 +93,8 @@ class EqualFailures:
             return
         group = self._run.groups[key]
         self._first[key] = report, group
-        words = shlex.split(group.example["again"])[2:]  # of pytest --cluster=NAME ...
-        words = [word for word in words if not word.startswith("--nodes=")]
-        address = [word.partition("[")[0] if "::" in word else word for word in words]
-        report.longrepr = GroupedFailure(report.longrepr, group, self._command, address)  # type: ignore[assignment] # shown by toterminal()
+        alike = self._run.results[-1].annotation.alike
+        report.longrepr = GroupedFailure(report.longrepr, group, self._command, alike)  # type: ignore[assignment] # shown by toterminal()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:

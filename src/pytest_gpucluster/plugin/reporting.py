@@ -308,25 +308,31 @@ def shown(path: str, line: int, message: str, told: dict[str, Any]) -> Any:
 
 def annotation(item: pytest.Item, record: Record, session: ClusterSession) -> dict[str, Any]:
     """Return the annotation of a failing item: the node's state in Slurm, and the commands that reproduce it."""
-    rerun = shlex.join([*_run_again(item, session), _address(item)])
-    return _annotated(session, record.node, by_hand(record, session) or [rerun], rerun)
-
-
-def _annotated(session: ClusterSession, node: str, reproduce: Sequence[str], rerun: str) -> dict[str, Any]:
-    state, reason = info.annotation() if (info := session.entry(node)) else ("", "")
-    note = "SIMULATED hardware (sandbox)" if session.simulated else ""
-    plain: dict[str, Any] = clean_all(Annotation(state, reason, tuple(reproduce), rerun, note)._asdict())
-    return plain
-
-
-def _run_again(item: pytest.Item, session: ClusterSession) -> list[str]:
-    """Return the words of a command that runs an item again, under the same conditions, before its address."""
     # without its option such an item is left out
     required = [f"--{mark}" for mark in ("slow", "intrusive") if mark in marks_of(item)]
     nodes = session.under_test() if not node_of(item) and needs_nodes(item) else ()
     fewer = 0 < len(nodes) < sum(len(group.names) for group in session.cluster.groups)
-    only = [f"--nodes={hostlist.fold(nodes)}"] if fewer else []
-    return [*under_conditions(item.config, suite_of(item)), *only, *required]
+    words = [*under_conditions(item.config, suite_of(item)), *required]
+    only, test = hostlist.fold(nodes) if fewer else "", [_address(item)]
+    return _annotated(session, record.node, by_hand(record, session) or None, words, only, test)
+
+
+def _annotated(
+    session: ClusterSession,
+    node: str,
+    reproduce: Sequence[str] | None,
+    words: Sequence[str],
+    only: str = "",
+    test: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Return an annotation. `reproduce`: None for the command that runs the test again; `words`: of that, before nodes and test."""
+    state, reason = info.annotation() if (info := session.entry(node)) else ("", "")
+    rerun = shlex.join([*words, *([f"--nodes={only}"] if only else []), *test])
+    alike = (*words[2:], *(one.partition("[")[0] for one in test))  # without pytest --cluster=NAME
+    commands = (rerun,) if reproduce is None else tuple(reproduce)
+    note = "SIMULATED hardware (sandbox)" if session.simulated else ""
+    plain: dict[str, Any] = clean_all(Annotation(state, reason, commands, rerun, note, alike)._asdict())
+    return plain
 
 
 def under_conditions(config: pytest.Config, suite: str = "") -> list[str]:
@@ -352,9 +358,9 @@ def untested(
     state = "was lost" if problem.lost else "is not tested"
     message = f"{node} {state}: {clean(problem.text)}"
     name = f"{junit.NODE_TEST}[{node}]"
-    again = shlex.join([*under_conditions(config), f"--nodes={node}"])
     state_of = ["scontrol", "show", "node", node] if session.slurm is not None else ["ssh", node, "true"]
-    told = _annotated(session, node, [shlex.join([*slurm_conf(session), *state_of])], again)
+    shown_by = [shlex.join([*slurm_conf(session), *state_of])]
+    told = _annotated(session, node, shown_by, under_conditions(config), node)
     waiver = session.cluster.waiver(AVAILABLE, node)
     waivers = (waiver,) if waiver is not None else ()
     return _broken(RUN_SUITE, AVAILABLE.partition(".")[2], node, name, message, told, waivers)
@@ -380,12 +386,12 @@ def unproved(
     config: pytest.Config,
 ) -> list[pytest.TestReport]:
     """Return the reports of a node ('': the cluster) that a suite has not proved: an error of a name that stays."""
-    words = [*under_conditions(config, suite), *([f"--nodes={node}"] if node else [])]
+    test: Sequence[str] = ()
     if suite in {one.name for one in suites()}:
-        words += ["-m", suite]
+        test = "-m", suite
     elif config.args_source is pytest.Config.ArgsSource.ARGS:
-        words += config.args
-    told = _annotated(session, "", (), shlex.join(words))
+        test = config.args
+    told = _annotated(session, "", (), under_conditions(config, suite), node, test)
     name = f"test_{ENGINE_CHECK}[{node}]" if node else f"test_{ENGINE_CHECK}"
     return _broken(suite, ENGINE_CHECK, node, name, message, told, waivers)
 
@@ -421,7 +427,7 @@ def of_run(
     """Return the reports of a failure that no item has, since it is of the cluster file: of its call, and of the teardown."""
     record = Record(RUN_SUITE, verdict.check, "")
     record.add(verdict)
-    told = _annotated(session, "", (), shlex.join(under_conditions(config)))
+    told = _annotated(session, "", (), under_conditions(config))
     plainly = record.as_dict() | {"annotation": told}
     test = f"test_{verdict.check.partition('.')[2]}[{name}]"
     shared: dict[str, Any] = {

@@ -56,6 +56,10 @@ def measured_part(device: str) -> Part:
 
 def convert_rows(db: sqlite3.Connection) -> None:
     """Give the rows of a history the present names, in the caller's transaction. Of several results of one check the worst stays."""
+    db.execute(  # a message began with 'CHECK on NODE: ', which are columns
+        "UPDATE verdicts SET message = replace(message, (SELECT i.\"check\" || ' on ' || n.name || ': ' FROM items i "
+        "JOIN nodes n ON n.id = i.node WHERE i.id = item), '')"
+    )
     for item, node, former in db.execute('SELECT id, node, "check" FROM items').fetchall():
         name, setting = present(former)
         if name == former:

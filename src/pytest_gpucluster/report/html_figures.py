@@ -31,7 +31,7 @@ def bandwidth(run: Run) -> list[dict[str, Any]]:
     found = [_fleet_curves(run, collective, nodes) for collective, nodes in sorted(run.node_curves.items())]
     by_title = grouped((curve["title"], curve) for curve in run.curves)
     for title, drawn in by_title.items():
-        bounds = _bounds_of(run, title)
+        bounds = run.bounds.get(drawn[0]["run"], {})
         shown = [
             svg.Curve("" if len(drawn) == 1 else curve["node"], curve["points"])
             for curve in drawn[:SMALL_FLEET]
@@ -41,13 +41,6 @@ def bandwidth(run: Run) -> list[dict[str, Any]]:
         note = "" if not low else f"{count(len(low), 'point')} below its bound."
         found.append({"title": title, "svg": picture, "note": note, "apart": [], "bounds": bool(bounds)})
     return [one for one in found if one["svg"]]
-
-
-def _bounds_of(run: Run, title: str) -> dict[int, float]:
-    """Return the bounds of a whole run: 'all_reduce, 3 nodes x 8 GPUs' is judged by 'all_reduce SIZE 3 nodes'."""
-    collective, _, shape = title.partition(", ")
-    scope = shape.partition(" x ")[0]
-    return run.bounds.get((collective, scope)) or run.bounds.get((collective, "")) or {}
 
 
 def _fleet_curves(run: Run, collective: str, nodes: dict[str, dict[int, float]]) -> dict[str, Any]:
@@ -67,7 +60,7 @@ def _fleet_curves(run: Run, collective: str, nodes: dict[str, dict[int, float]])
         usual = [points for node, points in nodes.items() if node not in apart]
         band = [(size, *_ends([p[size] for p in usual if size in p])) for size in sorted(by_size)]
         shown.append(svg.Curve(f"median of {len(nodes):,}", sorted(middle.items())))
-    bounds = run.bounds.get((collective, "alone"), {})
+    bounds = run.bounds.get(f"{collective} alone", {})
     title = f"{collective}, each of {count(len(nodes), 'node')} alone"
     picture = svg.curves(shown, title=f"{title}: bus bandwidth by size", bounds=bounds, band=band)
     note = (

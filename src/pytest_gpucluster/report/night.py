@@ -87,7 +87,5 @@ def _order(row: tuple[tuple[str, float, str], dict[str, str]]) -> tuple[int, flo
 
 def _line(kind: str, since: float, check: str, nodes: dict[str, str], now: float) -> str:
     age = f" for {format_duration(now - since)}" if since < now else ""
-    node, message = next(iter(nodes.items()))
-    text = message.split("\n")[0].removeprefix(f"{check} on {node}: ")
     where = f"{kind}{age}: {check} on {folded(one or CLUSTER for one in nodes)}"
-    return one_line(where if kind == "healed" else f"{where}: {text}", _MOST)
+    return one_line(where if kind == "healed" else f"{where}: {next(iter(nodes.values()))}", _MOST)

@@ -35,7 +35,7 @@ def notice(run: Run, earlier: Run | None, folder: str) -> dict[str, Any] | None:
     for result in run.results:
         was = before.get((result.node, result.check))
         if result.outcome in RED and (was is None or was.outcome not in RED):
-            new[result.check][result.node] = result.message
+            new[result.check][result.node] = result.brief
         elif result.outcome == "passed" and was is not None and was.outcome in RED:
             healed[result.check][result.node] = ""
     acts = [f"{act.node} {act.result}: {act.reason}".rstrip(": ") for act in node_acts(run)]
@@ -60,7 +60,7 @@ def notice(run: Run, earlier: Run | None, folder: str) -> dict[str, Any] | None:
 def _lines(checks: Mapping[str, Mapping[str, str]]) -> Iterable[str]:
     """Yield one line for each check, with its nodes and the message of the first."""
     for check, nodes in sorted(checks.items()):
-        message = next(iter(nodes.values())).split("\n")[0].removeprefix(f"{check} on {next(iter(nodes))}: ")
+        message = next(iter(nodes.values()))
         yield f"{check} on {folded(node or CLUSTER for node in nodes)}{': ' if message else ''}{message}"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pytest_gpucluster.core.finding import Action, Advisory, Finding, Metric, Remark
+from pytest_gpucluster.core.finding import Action, Advisory, Finding, Metric, Remark, summed
 from pytest_gpucluster.core.safe_json import as_dict, as_dicts, as_list, finite, shared_text, text
 
 RED = ("failed", "error")
@@ -41,13 +41,17 @@ class Waived(NamedTuple):
 
 
 class Annotation(NamedTuple):
-    """What a failing item states: its node in Slurm, the commands that reproduce the failure and run the item again, a note."""
+    """What a failing item states: its node in Slurm, the commands that reproduce the failure and run the item again, a note.
+
+    `alike`: the words of the rerun that hold for any node, after the name of the cluster.
+    """
 
     state: str = ""
     reason: str = ""
     reproduce: tuple[str, ...] = ()
     rerun: str = ""
     note: str = ""
+    alike: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, value: Any) -> Annotation:
@@ -55,7 +59,8 @@ class Annotation(NamedTuple):
         if not (plain := as_dict(value)):
             return UNANNOTATED
         state, reason, rerun, note = (text(plain.get(key)) for key in ("state", "reason", "rerun", "note"))
-        return cls(state, reason, tuple(map(text, as_list(plain.get("reproduce")))), rerun, note)
+        reproduce, alike = (tuple(map(text, as_list(plain.get(key)))) for key in ("reproduce", "alike"))
+        return cls(state, reason, reproduce, rerun, note, alike)
 
     @property
     def lines(self) -> list[str]:
@@ -96,6 +101,13 @@ class Result:
     def red(self) -> bool:
         """Whether the item failed or broke."""
         return self.outcome in RED
+
+    @property
+    def brief(self) -> str:
+        """What failed, also where a waiver covers it; of findings without the names of check and node."""
+        ended = self.waiver or self
+        found = next((it.findings for it in self.verdicts if it.findings), ())
+        return summed(found) if found and ended.outcome == "failed" else ended.message
 
 
 def read_result(event: dict[str, Any]) -> Result:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pytest_gpucluster.core import units
 from pytest_gpucluster.core.check import inapplicable
 from pytest_gpucluster.core.common_cause import Place, likeness
 from pytest_gpucluster.core.errors import NOT_STATED
@@ -41,8 +40,6 @@ _MAX_FIELD = 600  # characters of a measured value, a reason, a hint
 _SHORT = 200
 _MAX_TEXT = 8_000  # characters of a failure's log
 _MAX_COMMAND = 1000
-# the name of a metric, which is its key: bound COLLECTIVE SIZE SCOPE
-_SIZED = re.compile(r"(?P<collective>[a-z_]+) (?P<size>\S+ ?\w*B)(?: (?P<scope>.+))?")
 _ACTS = ("drain_", "resume_", "trial_", "node_")  # what plugin/drain.py writes
 _STEP_LOG = re.compile(r"steps/[\w-][\w.-]*\.log")
 
@@ -153,7 +150,7 @@ class Run:
     node_curves: dict[str, dict[str, dict[int, float]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(dict))
     )
-    bounds: dict[tuple[str, str], dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
+    bounds: dict[str, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
     cells: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
     # switches and links, as the suite ibfabric found them
     fabric: dict[str, Any] = field(default_factory=dict)
@@ -398,6 +395,7 @@ def _figures(run: Run, event: dict[str, Any], node: str) -> None:
         run.curves.append(
             {
                 "title": one_line(curve.get("title")),
+                "run": one_line(curve.get("run")),
                 "node": node,
                 "points": [point for point in points if point],
             }
@@ -500,9 +498,7 @@ def _metric(run: Run, metric: Metric, node: str) -> None:
         return
     if name in ("busbw", "busbw_bound"):
         if size is not None and metric.part.of is not None:
-            _curve_point(run, name, one_line(metric.part.of.name), size, value, node)
-    elif name.startswith("bound "):
-        _bound(run, name.removeprefix("bound "), value)
+            _curve_point(run, metric, one_line(metric.part.of.name), size, value, node)
     elif not metric.detail:
         label = f"{name} {device}".rstrip() if metric.part.is_named else name
         spread = _spread(run, label, one_line(metric.unit))
@@ -522,32 +518,14 @@ def _spread(run: Run, label: str, unit: str) -> MetricSpread:
     return found
 
 
-def _curve_point(run: Run, name: str, collective: str, octets: int, value: float, node: str) -> None:
-    if name == "busbw_bound":
-        run.bounds[collective, "alone" if node != CLUSTER else ""][octets] = value
-    elif node != CLUSTER:  # that of the whole comes as a curve
-        run.node_curves[collective][node][octets] = value
-
-
-def _bound(run: Run, what: str, value: float) -> None:
-    size = _sized(what)
-    if size is not None:
-        collective, octets, scope = size
-        run.bounds[collective, scope][octets] = value
-        bounds = _spread(run, f"busbw {what}", "GB/s").bounds
+def _curve_point(run: Run, metric: Metric, of_run: str, octets: int, value: float, node: str) -> None:
+    if one_line(metric.name) == "busbw_bound":
+        run.bounds[of_run][octets] = value
+        bounds = _spread(run, one_line(metric.part.name), one_line(metric.unit)).bounds
         if value not in bounds:
             bounds.append(value)
-
-
-def _sized(text: str) -> tuple[str, int, str] | None:
-    """Take 'all_reduce 1 GiB alone' apart: collective, bytes, scope."""
-    match = _SIZED.fullmatch(text)
-    if match is None:
-        return None
-    try:
-        return match["collective"], units.parse_size(match["size"]), match["scope"] or ""
-    except ValueError:
-        return None
+    elif node != CLUSTER:  # that of the whole comes as a curve
+        run.node_curves[of_run][node][octets] = value
 
 
 def _point(point: Any) -> tuple[int, float] | None:

@@ -165,7 +165,7 @@ def _items(results: Iterable[Result]) -> dict[tuple[str, str], RecordedItem]:
         found[key] = RecordedItem(
             *key,
             outcome=plain(result.outcome),
-            message=plain(result.message),
+            message=plain(result.message if result.waiver else result.brief),
             action=failed[0].action.value if failed else "",
             findings=findings,
         )

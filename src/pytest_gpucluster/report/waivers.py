@@ -82,7 +82,7 @@ def all_waivers(run: Run) -> list[Use]:
         if (waiver := result.waiver) is None:
             continue
         node = result.node or CLUSTER
-        message = one_line(waiver.message).removeprefix(f"{result.check} on {result.node}: ")
+        message = one_line(result.brief)
         like = message.replace(result.node, "NODE") if result.node else message
         key = one_line(result.check), waiver.outcome, like
         for at in map(one_line, waiver.at):

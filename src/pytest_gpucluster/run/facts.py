@@ -318,9 +318,13 @@ class ItemView:
         self.record.metrics.append(Metric(name, float(value), unit, device, better=better))
         return value
 
-    def curve(self, title: str, points: Iterable[tuple[int, float]]) -> None:
-        """Add a bandwidth curve to the report, of bytes and GB/s: `curve("all_reduce, 4 nodes", [(1048576, 12.5)])`."""
-        self.record.curves.append({"title": title, "points": [[size, rate] for size, rate in points]})
+    def curve(self, title: str, points: Iterable[tuple[int, float]], *, run: str = "") -> None:
+        """Add a bandwidth curve to the report, of bytes and GB/s: `curve("all_reduce, 4 nodes", [(1048576, 12.5)])`.
+
+        `run`: the part "run" of the metrics `busbw_bound` that the picture shows beside it.
+        """
+        plain = {"title": title, "run": run, "points": [[size, rate] for size, rate in points]}
+        self.record.curves.append(plain)
 
     def table(
         self, title: str, row: str, column: str, text: str, *, note: str = "", place: tuple[int, int] = (0, 0)

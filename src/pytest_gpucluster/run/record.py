@@ -10,6 +10,7 @@ from tabulate import tabulate
 
 from pytest_gpucluster.core import redact
 from pytest_gpucluster.core.by_part import for_parts
+from pytest_gpucluster.core.finding import summed
 from pytest_gpucluster.report.atomic_write import harmless
 from pytest_gpucluster.report.words import for_nodes
 
@@ -125,10 +126,9 @@ MAX_SHOWN = 20  # findings
 
 def describe(verdict: Verdict, name: str, node: str) -> str:
     """Write a failed verdict of the check `name`: the first line says it all, the others what to do."""
-    first, where = verdict.findings[0], f" on {node}" if node else ""
-    more = f" (and {len(verdict.findings) - 1} more)" if len(verdict.findings) > 1 else ""
+    where = f" on {node}" if node else ""
     lines = [
-        f"{name}{where}: {first.words}{more}",
+        f"{name}{where}: {summed(verdict.findings)}",
         *_table(verdict),
     ]
     if verdict.cause:

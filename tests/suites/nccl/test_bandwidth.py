@@ -22,6 +22,7 @@ from pytest_gpucluster import config
 from pytest_gpucluster.config.models import BandwidthThreshold, FabricProfile, GpuProfile, Profile
 from pytest_gpucluster.core.check import Action, Metric, Outcome
 from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.kit.nccl.nccl_floor import Floor
 from pytest_gpucluster.kit.nccl.nccl_rows import Half, NcclRow
 from pytest_gpucluster.kit.nccl.nccl_tests import NcclRun, read
@@ -107,7 +108,9 @@ def run_of(rows: dict[int, float | None], nodes: int = 1) -> NcclRun:
 
 
 def bound(value: float, source: str) -> Metric:
-    return Metric("bound all_reduce 4 GiB alone", value, "GB/s", source, better="neither")
+    run = Part("run", name="all_reduce alone", of=Part(name=source))
+    part = Part("size", 4 * GIB, "busbw all_reduce 4 GiB alone", of=run)
+    return Metric("busbw_bound", value, "GB/s", part, better="neither")
 
 
 def test_recorded_h200_passes_its_own_rows() -> None:
@@ -124,9 +127,9 @@ def test_a_bandwidth_that_was_not_measured_or_is_implausible() -> None:
     assert judged(verdict) == (Action.MONITOR.value, ["all_reduce 4 GiB", "all_reduce 2 GiB"])
     assert [figures(it.measured) for it in verdict.findings] == [[], [400.5]]
     assert [figures(it.expected) for it in verdict.findings] == [[346.75, 365, 5], [400]]
-    assert [m.name for m in verdict.metrics] == [f"{it} all_reduce 1 GiB alone" for it in ("busbw", "bound")]
+    assert [m.name for m in verdict.metrics] == ["busbw all_reduce 1 GiB alone", "busbw_bound"]
     two = bandwidth(run, [row(300, GIB, nodes=2)], nodes=2, gpus_per_node=8, env={})
-    assert [it.name[-14:] for it in two.metrics] == [" 1 GiB 2 nodes"] * 2
+    assert [it.name for it in two.metrics] == ["busbw all_reduce 1 GiB 2 nodes", "busbw_bound"]
 
 
 @pytest.mark.parametrize(

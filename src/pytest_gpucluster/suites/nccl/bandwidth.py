@@ -16,7 +16,7 @@ from pytest_gpucluster.core.check import Action, Finding, Metric, check
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable
 from pytest_gpucluster.core.finding import Quantity
 from pytest_gpucluster.core.metric_direction import NEITHER
-from pytest_gpucluster.core.part import Part
+from pytest_gpucluster.core.part import Part, named
 from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.kit.nccl.nccl_validation import aligned
 
@@ -221,17 +221,15 @@ def bandwidth(
         sizes = ()
     for size in sizes:
         chosen = threshold_for(rows, {**key, "size": size}, env)
-        name = f"{run.collective} {format_size(size)}"
         value = measured(run, size)
         if value is None:
             bound = f"at least {chosen.bound:.2f} GB/s ({chosen.why})"
-            yield Finding(Part("message", name=name), "not measured", bound, code="not_measured")
+            yield Finding(_messages(run, size), "not measured", bound, code="not_measured")
             continue
-        scope = "alone" if nodes == 1 else f"{nodes} nodes"
-        yield Metric(f"busbw {name} {scope}", value, "GB/s")
-        yield Metric(f"bound {name} {scope}", chosen.bound, "GB/s", chosen.row.source, better=NEITHER)
+        yield Metric(_label(run, size, nodes), value, "GB/s")
+        yield _bound(run, size, nodes, chosen.bound, chosen.row.source)
         if value < chosen.bound:
-            yield _slow(name, value, chosen, alone=nodes == 1)
+            yield _slow(_messages(run, size), value, chosen, alone=nodes == 1)
     yield from _implausible(run, limit)
 
 
@@ -246,33 +244,53 @@ def _above_floor(run: NcclRun, nodes: int, floor: Callable[[int], Floor | str], 
     if found is None:
         yield NotAvailable("no message was measured")
         return
-    (size, value), scope = found, "alone" if nodes == 1 else f"{nodes} nodes"
-    lowest, name = floor(size), f"{run.collective} {format_size(size)}"
-    yield Metric(f"busbw {name} {scope}", value, "GB/s")
+    size, value = found
+    lowest = floor(size)
+    yield Metric(_label(run, size, nodes), value, "GB/s")
     if isinstance(lowest, str):
         yield NotAvailable(f"{no_row}; without a row, a floor is computed from the links: {lowest}")
         return
-    yield Metric(f"bound {name} {scope}", lowest.bound, "GB/s", f"floor: {lowest.why}", better=NEITHER)
+    yield _bound(run, size, nodes, lowest.bound, f"floor: {lowest.why}")
     if value < lowest.bound:
         at_least = f"at least {lowest.bound:.2f} GB/s ({lowest})"
-        yield _rate(name, value, lowest.bound, at_least, code="below_floor")
+        yield _rate(_messages(run, size), value, lowest.bound, at_least, code="below_floor")
 
 
-def _slow(name: str, value: float, chosen: Chosen, *, alone: bool) -> Finding:
+def scope_of(nodes: int) -> str:
+    """Return the words for a run on this many nodes."""
+    return "alone" if nodes == 1 else f"{nodes} nodes"
+
+
+def _messages(run: NcclRun, size: int) -> Part:
+    return Part("size", size, of=named("run", run.collective))
+
+
+def _label(run: NcclRun, size: int, nodes: int) -> str:
+    return f"busbw {run.collective} {format_size(size)} {scope_of(nodes)}"
+
+
+def _bound(run: NcclRun, size: int, nodes: int, value: float, source: str) -> Metric:
+    """Return the bound of the figure with this label, for the pictures of reports: of the whole run and of its size."""
+    whole = Part("run", name=f"{run.collective} {scope_of(nodes)}", of=Part(name=source))
+    part = Part("size", size, _label(run, size, nodes), of=whole)
+    return Metric("busbw_bound", value, "GB/s", part, better=NEITHER)
+
+
+def _slow(part: Part, value: float, chosen: Chosen, *, alone: bool) -> Finding:
     """Return the finding on a figure below its bound; a figure of several nodes proves none of them bad."""
     hard = chosen.row.drain_below
     broken = alone and hard is not None and value < hard
     limit = f"; hard limit {hard:.2f} GB/s" if broken else ""
     at_least = f"at least {chosen.bound:.2f} GB/s ({chosen.why}){limit}"
     code = "below_hard_limit" if broken else "below_threshold"
-    return _rate(name, value, chosen.bound, at_least, code, Action.DRAIN if broken else None)
+    return _rate(part, value, chosen.bound, at_least, code, Action.DRAIN if broken else None)
 
 
 def _rate(
-    name: str, value: float, bound: float, text: str, code: str, action: Action | None = None
+    part: Part, value: float, bound: float, text: str, code: str, action: Action | None = None
 ) -> Finding:
     measured = Quantity(value, "GB/s", f"{value:.2f} GB/s")
-    return Finding(Part("message", name=name), measured, Quantity(bound, "GB/s", text), action, code=code)
+    return Finding(part, measured, Quantity(bound, "GB/s", text), action, code=code)
 
 
 def measured(run: NcclRun, size: int) -> float | None:
@@ -290,5 +308,4 @@ def _implausible(run: NcclRun, limit: Ceiling | None) -> Judgement:
         value = row.out_of_place.busbw
         if limit and value is not None and value > limit.busbw:
             text = f"at most {limit.busbw:.2f} GB/s ({limit.why}): implausible, so the figure is not valid"
-            name = f"{run.collective} {format_size(row.size)}"
-            yield _rate(name, value, limit.busbw, text, code="above_capacity")
+            yield _rate(_messages(run, row.size), value, limit.busbw, text, code="above_capacity")

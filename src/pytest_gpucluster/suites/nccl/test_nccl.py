@@ -18,6 +18,7 @@ from pytest_gpucluster.suite import Tests, given, of_fleet, of_node
 from pytest_gpucluster.suites.nccl import alone, environment
 from pytest_gpucluster.suites.nccl import baseline as nccl_baseline
 from pytest_gpucluster.suites.nccl import fleet as checks
+from pytest_gpucluster.suites.nccl.bandwidth import scope_of
 from pytest_gpucluster.suites.nccl.environment_facts import ENVIRONMENT
 from pytest_gpucluster.suites.nccl.image_environment import image_environment
 from pytest_gpucluster.suites.nccl.stage import ALONE
@@ -225,7 +226,7 @@ def test_whole(
         measured = stages.whole(collective)
         title = f"{collective}, {len(stages.usable)} nodes x {stages.runner.gpus} GPUs"
         for run in measured.runs.values():
-            curve(title, run.curve())
+            curve(title, run.curve(), run=f"{collective} {scope_of(len(stages.usable))}")
         return stages.whole_validity(collective)
 
     return all_stages.judged(judge, nothing_between)
