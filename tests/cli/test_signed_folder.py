@@ -76,7 +76,7 @@ def without(path: Path, *words: str) -> None:
 def test_the_manifest_is_that_of_sha256sum_and_the_verdict_that_of_the_log(root: Path) -> None:
     data, found = manifest_of(root, None)
     assert (found.subject, found.verdict) == ("cluster prod, run 20261121T020000-1", REJECTED)
-    names = ["events.jsonl", "junit.xml", "metrics.prom", "report.html", "steps/1.log"]
+    names = ["events.jsonl", "junit.xml", "metrics.prom", "record.json", "report.html", "steps/1.log"]
     assert data.decode() == "".join(f"{sha256_of(root / name)}  {name}\n" for name in names)
     assert assess(signed_files(root, data)) == found
 
@@ -153,9 +153,9 @@ def test_a_log_of_gaps_or_miscounts_is_unsigned(root: Path, edit: Callable[[Path
 
 
 def test_a_version_and_a_verdict_that_are_stated_change_nothing(root: Path) -> None:
-    """Version 0.3 compared less where `made_by` named another version, and printed the verdict that record.json stated."""
+    """Version 0.3 compared less where `made_by` named another version, and printed the verdict that its record stated."""
     stated = {"format": 1, "made_by": "0.1.0", "verdict": {"outcome": "accepted", "title": "Accepted"}}
-    for name in ("record.json", "record.intoto.json", "steps/record-20261128T041500.json"):
+    for name in ("record.intoto.json", "steps/record-20261128T041500.json"):
         (root / name).write_text(json.dumps(stated))
         assert refused(root) == f"{name}: version 0.3 wrote it; nothing checks what it states: remove it"
         assert assess(Files(root, sums_of(root))).verdict == REJECTED
@@ -182,6 +182,7 @@ TREND = '<p class="trend"><svg viewBox="0 0 9 9" width="9" height="9" role="img"
         ("report.html", '<section class="record', HISTORY.format("") + '</section><section class="record'),
         ("report.html", "</header>", TREND.format("").removesuffix("</article>") + "</header>"),
         ("report.html", "</article>", TREND.format("<script>1</script>")),
+        ("record.json", "Not accepted", "Accepted"),
         ("junit.xml", "Not accepted", "Accepted"),
         ("junit.xml", "<testsuites", '<!DOCTYPE x [<!ENTITY a "b">]>\n<testsuites'),
         ("junit.xml", "</testsuites>", ""),
@@ -351,7 +352,7 @@ def test_a_campaign_is_signed_as_a_whole_also_where_it_was_moved(campaign: ACamp
     names = [line.split("  ", 1)[1] for line in data.decode().splitlines()]
     assert names[:3] == ["000001/20261121T020000-1/events.jsonl", "000001/20261121T020000-1/junit.xml",
                          "000001/20261121T020000-1/metrics.prom"]  # fmt: skip
-    assert len(names) == 3 * 6 + 1
+    assert len(names) == 3 * 7 + 1
     moved = campaign.root.rename(tmp_path / "moved")
     assert assess(signed_files(moved, data)) == found
 

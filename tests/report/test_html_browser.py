@@ -14,7 +14,7 @@ import pytest
 from report.test_html import hostile_run
 from report_helpers import a_run, failing, passing, unjudged
 
-from pytest_gpucluster.core.part import Part, named
+from pytest_gpucluster.core.finding import Metric, Quantity
 from pytest_gpucluster.report import html, html_fleet
 from pytest_gpucluster.report.events import read_run
 from pytest_gpucluster.report.fleet_runs import Act, FleetRuns, LastVerdict, Worst
@@ -162,13 +162,7 @@ def faulty() -> str:
     tested, drained = nodes[:5], nodes[5]
     label = "busbw all_reduce 1 GiB alone"
     metrics: list[dict[str, Any]] = [
-        {
-            "name": "busbw_bound",
-            "value": 420,
-            "unit": "GB/s",
-            "part": Part("size", 1 << 30, label, of=named("run", "all_reduce alone")).as_dict(),
-        },
-        {"name": label, "value": 440.0, "unit": "GB/s"},
+        Metric(label, 440.0, "GB/s", bound=Quantity(420.0, "GB/s", "at least 420 GB/s (profile)")).as_dict(),
         *({"name": f"same_{number}", "value": 8, "unit": "links"} for number in range(40)),
     ]
     metrics += [

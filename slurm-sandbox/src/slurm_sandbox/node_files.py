@@ -519,7 +519,7 @@ _DIMMS = 32
 def _dmi(node: SimulatedNode) -> str:
     """Return what `dmidecode -t 1 -t 2 -t 3 -t 17` prints."""
     serial = digest(node.name, "system")[:10].upper()
-    gib = node.spec.memory_mib // 1024 // _DIMMS or 1
+    gib = 1 << (node.spec.memory_mib // 1024 // _DIMMS).bit_length()
     blocks = [
         f"Handle 0x0001, DMI type 1, 27 bytes\nSystem Information\n\tManufacturer: Supermicro\n"
         f"\tProduct Name: SYS-821GE-TNHR\n\tSerial Number: S{serial}\n",

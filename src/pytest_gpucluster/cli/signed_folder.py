@@ -26,7 +26,7 @@ from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.safe_json import as_list
 from pytest_gpucluster.core.sanitize import one_line
-from pytest_gpucluster.report import html, junit, prom
+from pytest_gpucluster.report import html, junit, prom, record
 from pytest_gpucluster.report.events import events_of, read_run
 from pytest_gpucluster.report.proof import FAILED, FIT
 from pytest_gpucluster.report.run_folder import EVENTS, MANIFEST, SIGNATURE, is_written
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.report.run_model import Run
 
 PAGE, CASES, METRICS = "report.html", "junit.xml", "metrics.prom"
-_OLD = re.compile(r"(?:.*/)?record(?:\.intoto|-\d{8}T\d{6})?\.json")  # of version 0.3: each states a verdict
+_OLD = re.compile(r"(?:.*/)?record(?:\.intoto|-\d{8}T\d{6})\.json")  # of version 0.3: each states a verdict
 _VERDICTS = ("gpucluster_run_success", "gpucluster_run_exit", "gpucluster_node", "gpucluster_check")
 _LINE = re.compile(r"([0-9a-f]{64})  ([^\x00-\x1f\x7f\\]+)\n")
 _NAME = re.compile(r"[^\x00-\x1f\x7f\\]+")
@@ -253,6 +253,7 @@ def _misreported(files: Files, folder: str, run: Run) -> str:
     """Return which report states something else than the log, '' for none."""
     said: dict[str, Callable[[bytes], bool]] = {
         PAGE: lambda data: data == html.render(run).encode(),
+        record.RECORD: lambda data: data == record.render(run),
         CASES: lambda data: _is_junit_of(data, run),
         METRICS: lambda data: _metrics(data.decode(errors="replace")) == _metrics(prom.render(run)),
     }

@@ -36,7 +36,7 @@ from pytest_gpucluster.plugin.collection import on_request_line
 from pytest_gpucluster.plugin.items import WAIVED, record_of
 from pytest_gpucluster.plugin.option_table import attribute_of, runs_tests
 from pytest_gpucluster.report.ascii_plot import draw
-from pytest_gpucluster.report.atomic_write import take_away
+from pytest_gpucluster.report.atomic_write import take_away, write_whole
 from pytest_gpucluster.report.events import read_log
 from pytest_gpucluster.report.history import History
 from pytest_gpucluster.report.junit import shell_property
@@ -452,7 +452,7 @@ def history_path(option: str | None, key: str | None) -> Path | None:
 
 
 class HtmlReport:
-    """Registered in the controller. `gpucluster report` makes the same page from the log."""
+    """The page and the record. Registered in the controller; `gpucluster report` makes the same from the log."""
 
     def __init__(self, config: pytest.Config, log: EventLog, reports: Reports) -> None:
         self.config, self.log, self.reports = config, log, reports
@@ -466,10 +466,13 @@ class HtmlReport:
 
     def write(self) -> None:
         """Write the page."""
-        from pytest_gpucluster.report import html  # the start of a run needs no templates
+        from pytest_gpucluster.report import html, record  # the start of a run needs no templates
 
         with self.reports.writing(self.path):
             html.write(self.log.model, self.path, group=self.reports.group)
+        path = self.path.with_name(record.RECORD)
+        with self.reports.writing(path):
+            write_whole(path, record.render(self.log.model), group=self.reports.group)
 
 
 def _prepare() -> None:

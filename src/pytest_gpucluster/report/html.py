@@ -31,6 +31,7 @@ from pytest_gpucluster.report.html_subnet import legend, subnet
 from pytest_gpucluster.report.html_work import trend, work
 from pytest_gpucluster.report.junit import shell_property
 from pytest_gpucluster.report.proof import CLUSTER, FAILED, FIT, NOT_PROVED
+from pytest_gpucluster.report.record import parts_table
 from pytest_gpucluster.report.regression import ShownComparison
 from pytest_gpucluster.report.verdict import judge, ordered
 from pytest_gpucluster.report.waivers import all_waivers
@@ -87,6 +88,7 @@ def render(run: Run) -> str:
         acts=_acts(run)[:MAX_ACTS],
         gaps=_gaps(run),
         same_versions=_same_versions(run),
+        parts=list(parts_table(run)),
         tables=[_suite_table(title, cells) for title, cells in run.cells.items()],
         environment=_environment(run),
         style=html_page.style(),

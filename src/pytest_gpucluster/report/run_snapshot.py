@@ -124,7 +124,8 @@ def recorded(log: Run, where: str = "the event log") -> Recorded:
         arguments=plain(" ".join(map(str, as_list(start.get("arguments"))))),
         items=tuple(_items(log.results).values()),
         metrics=tuple(_metrics(log.results)),
-        fit=frozenset(plain(it.node) for it in log.results if log.proofs.nodes.get(one_line(it.node)) == FIT),
+        fit=frozenset(plain(it.node) for it in log.results if log.proofs.nodes.get(one_line(it.node)) == FIT)
+        | frozenset(map(plain, log.proofs.of(FIT))),  # by checks of the whole cluster alone
         acts=tuple(node_acts(log)),
         user=plain(start.get("user") or ""),
     )
