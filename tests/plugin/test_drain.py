@@ -418,12 +418,14 @@ def fail(run: Ended, item: Any, event: dict[str, Any], when: str = "call", error
         (("passed",), "fresh attempt 1 ended as passed"),
         (("failed", "passed"), "fresh attempt 2 ended as passed"),
         (("failed", "failed", "error"), "fresh attempt 3 ended as error"),
+        ((), ""),  # the check itself has measured many times
     ],
 )
 def test_a_node_is_drained_only_if_every_repetition_fails(
     ended: type[Ended], monkeypatch: pytest.MonkeyPatch, ends: tuple[str, ...], why: str
 ) -> None:
     event, asked = failing("gpu05"), list[int]()
+    event["verdicts"][0]["repeated"] = not ends
     run, item = ended([event], retries=3), FakeItem("gpu05")
     item.nodeid = event["nodeid"]
 
@@ -436,6 +438,7 @@ def test_a_node_is_drained_only_if_every_repetition_fails(
     run.act(items=[item])
     (confirmed,) = (it for it in run.log if it["event"] == "drain_confirm")
     assert (confirmed["why"], confirmed["confirmed"]) == (why, not why)
+    assert confirmed["attempts"] == (3 if ends else 0)
     assert ("gpu05" in run.drained) is (not why)
     assert asked == list(range(1, len(ends) + 1))
 

@@ -281,13 +281,14 @@ class DrainPlugin:
         """Remember the item of a verdict that is grounds to drain."""
         report = yield
         failed = report.when == "call" and report.failed and call.excinfo is not None
-        if failed and isinstance(call.excinfo and call.excinfo.value, CheckFailed) and self._grounds(report):
-            self._items.setdefault(item.nodeid, item)
+        if failed and isinstance(call.excinfo and call.excinfo.value, CheckFailed):
+            result = read_result(getattr(report, "gpucluster", {}))
+            verdict = self._deciding(result) if result.node else None
+            if verdict is not None and verdict.repeated:
+                self._confirmed.setdefault(item.nodeid, "")
+            elif verdict is not None:
+                self._items.setdefault(item.nodeid, item)
         return report
-
-    def _grounds(self, report: pytest.TestReport) -> bool:
-        result = read_result(getattr(report, "gpucluster", {}))
-        return bool(result.node and self._deciding(result))
 
     def _deciding(self, result: Result) -> DeviatingVerdict | None:
         """Return the failed verdict of an item that is grounds to drain."""
@@ -412,7 +413,7 @@ class DrainPlugin:
                 "drain_confirm",
                 node=grounds.node,
                 check=grounds.check,
-                attempts=self.options.retries,
+                attempts=0 if verdict.repeated else self.options.retries,
                 confirmed=not why,
                 why=why,
             )
