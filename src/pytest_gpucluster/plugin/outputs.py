@@ -40,7 +40,7 @@ from pytest_gpucluster.report.atomic_write import take_away
 from pytest_gpucluster.report.events import read_log
 from pytest_gpucluster.report.history import History
 from pytest_gpucluster.report.junit import shell_property
-from pytest_gpucluster.report.proof import CLUSTER, NOT_PROVED
+from pytest_gpucluster.report.proof import CLUSTER, NOT_PROVED, NOT_TESTED
 from pytest_gpucluster.report.run_folder import EVENTS, LATEST
 from pytest_gpucluster.report.run_snapshot import recorded
 from pytest_gpucluster.report.tables import table
@@ -358,8 +358,9 @@ def summary(session: ClusterSession, run: Run, *, verbose: bool) -> Iterator[str
     for node in run.selected:
         problem = session.problem(node)
         if problem is not None:
-            # as the counts have it: a lost node may have failed
-            word = "lost" if problem.lost else "not tested"
+            # as the counts have it: also a node that is lost or out of service may have failed
+            untested = run.proofs.nodes.get(node) == NOT_TESTED
+            word = "lost" if problem.lost else "not tested" if untested else "out of service"
             by_text.setdefault((word, problem.text), []).append(node)
     yield from (f"{word}: {hostlist.fold(names)}: {text}" for (word, text), names in by_text.items())
     if line := on_request_line(session.selection or {}):

@@ -527,7 +527,7 @@ def properties(plainly: dict[str, Any], session: ClusterSession) -> list[tuple[s
     info = session.inventory.get(plainly["node"])
     found = junit.properties(
         read_result(plainly),
-        state=info.state if info is not None else "",
+        state=info.full_state if info is not None else "",
         reason=info.reason or "" if info is not None else "",
         simulated=session.simulated,
     )
