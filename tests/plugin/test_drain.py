@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -125,7 +126,7 @@ class Ended:
         log: Any = EventsOfARun(read_run(events))
         self.log: EventsOfARun = log
         usual = {"mode": "apply", "retries": 1, "budget": Budget(5), "least": Action.DRAIN, "resume": True}
-        config: Any = FakeConfig()
+        config: Any = FakeConfig(Namespace(cluster="prod", profile=None, set=[]))
         self.plugin = DrainPlugin(config, self.session, log, DrainOptions(**{**usual, **options}))
         confirmed = json.dumps({one["nodeid"]: "" for one in results})
         node: Any = SimpleNamespace(workeroutput={CONFIRMED: confirmed})
@@ -314,6 +315,7 @@ def test_a_node_on_trial_that_fails_again_keeps_the_reason_that_it_had(ended: ty
     assert run.drained == ["gpu03", "gpu05"]
     assert run.lines[2:] == [
         "drained: gpu05",
+        "repaired? test and resume: pytest --cluster=prod -m gpu --nodes=gpu05 --resume-passing",
         "not drained: gpu03 (gpu.nvlink_state): drained by gpucluster already, in run old",
         "not drained: gpu06 (gpu.nvlink_state): it could not be tested to the end: it was lost",
     ]

@@ -29,7 +29,7 @@ from pytest_gpucluster.drain import policy
 from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.plugin.items import CheckItem, phases, used_by
 from pytest_gpucluster.plugin.option_table import runs_tests
-from pytest_gpucluster.plugin.reporting import classify
+from pytest_gpucluster.plugin.reporting import classify, retest_line
 from pytest_gpucluster.plugin.scheduling import LEASE
 from pytest_gpucluster.report.cluster_findings import settle
 from pytest_gpucluster.report.events import logs_below
@@ -521,6 +521,10 @@ class DrainPlugin:
         word = "would be drained" if self.options.dry else "drained"
         if actor.drained:
             self.lines.append(f"{word}: {hostlist.fold(actor.drained)}")
+        if actor.drained and not self.options.dry:
+            checks = [one.check for one in self._failed.values() if one.node in actor.drained]
+            again = retest_line(actor.drained, checks, self.session, self.config)
+            self.lines.append(f"repaired? test and resume: {again}")
         self.lines += [f"dry run, nothing was touched: {command}" for command in actor.commands]
         self.lines += actor.spared_lines
         for problem in actor.problems:
