@@ -312,8 +312,8 @@ def aggregate(result: PayloadResult, config: StorageConfig) -> Judgement:
                 yield Finding(named("mount", f"{fs.path} {name}"), found, bound, code="less_than_stated")
         for name, value in measured.items():
             unit = _unit(name)
-            bound = _stated_bound(name, fs.figures[name], unit) if name in fs.figures else None
-            yield Metric(f"storage_all_{name}", value, unit, fs.path, better="higher", bound=bound)
+            stated = _stated_bound(name, fs.figures[name], unit) if name in fs.figures else None
+            yield Metric(f"storage_all_{name}", value, unit, fs.path, better="higher", bound=stated)
 
 
 def _unit(name: str) -> str:
