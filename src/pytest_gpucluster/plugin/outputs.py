@@ -32,7 +32,6 @@ from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.core.secure_tempfile import Folder
 from pytest_gpucluster.core.text import some
-from pytest_gpucluster.plugin.collection import on_request_line
 from pytest_gpucluster.plugin.items import WAIVED, record_of
 from pytest_gpucluster.plugin.option_table import attribute_of, runs_tests
 from pytest_gpucluster.report.ascii_plot import draw
@@ -46,7 +45,7 @@ from pytest_gpucluster.report.run_snapshot import recorded
 from pytest_gpucluster.report.tables import table
 from pytest_gpucluster.report.verdict import ends_of_checks
 from pytest_gpucluster.report.waivers import unused, uses
-from pytest_gpucluster.report.words import folded, number, remark_lines, short
+from pytest_gpucluster.report.words import folded, number, on_request_line, remark_lines, short
 from pytest_gpucluster.run.record import Record, clean
 
 if TYPE_CHECKING:
