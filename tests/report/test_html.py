@@ -304,6 +304,7 @@ SHOWN = """
 More nodes failed than the budget allows to drain.
 profile h100 , 8 H100 (figures: a sheet)
 fit: 2 nodes: gpu[03-04] not fit: 3 nodes: gpu[01-02,05] not proved: gpu06
+Not tested gpu07: DRAINED: "cable" by root gpu08: the agent ended 1 check of these nodes
 gpu05 drain gpu.nvlink_state GPU 1 (GPU-a, 0:1) : 17 active links expected 18
 2 nodes: gpu[01-02] reboot gpu.other GPU 0 : 17 active links expected 18
 gpu07 1 not tested
@@ -338,6 +339,9 @@ def test_each_section_says_what_has_happened() -> None:
     page = page_of([*full_run(), compared(COMPARISON)])
     assert [line for line in SHOWN.strip().splitlines() if line not in page.text] == []
     assert "../x" not in {it["href"] for it in page.of("a")}
+    left_out = event("selection", nodes=["gpu01"], on_request={"slow": {"os": 2}})
+    only = "Not tested on request only: 2 slow checks (--slow): os"
+    assert only in page_of([*a_run([passing("gpu01")], nodes=["gpu01"]), left_out]).text
 
 
 # --- limits

@@ -83,6 +83,7 @@ class Verdict:
     shell: commands that show the findings again on the node, where the check knows them.
     never_healthy: why no healthy node fails with a repair as its action. TypeError if a failure with a repair lacks it.
     explained_by: the check of another suite whose finding explains this failure (hook known_cause): both are one finding.
+    repeated: the facts are many measurements, so `--drain` does not repeat the check.
     """
 
     check: str
@@ -101,6 +102,7 @@ class Verdict:
     shell: tuple[str, ...] = ()
     explained_by: str = ""
     reason_code: str = ""  # of NotJudged
+    repeated: bool = False
 
     def __post_init__(self) -> None:
         actions = (self.action, *(finding.action for finding in self.findings))
@@ -126,7 +128,7 @@ class Verdict:
             plain["shown_by"],
             plain["shell"],
         )
-        for name in ("setting", "explained_by", "reason_code"):
+        for name in ("setting", "explained_by", "reason_code", "repeated"):
             if not plain[name]:
                 del plain[name]
         return plain
@@ -273,6 +275,7 @@ def check(
     item: bool = True,
     marks: tuple[str, ...] = (),
     each: str = "",
+    repeated: Callable[..., bool] | None = None,
 ) -> Callable[[Callable[P, Judgement]], Check[P]]:
     """Make a check from a generator of findings and metrics. `name` is SUITE.WHAT; the parameters name its facts.
 
@@ -282,6 +285,8 @@ def check(
     or on the only one, the finding is one of the cluster (core/common_cause.py).
     of_job: a job that runs, or has just ended, can be the cause: `gpucluster gate` takes no node out of service for it.
     show: the smallest command that shows a finding on its node, like `nvidia-smi -q -d ECC -i INDEX` (core/by_part.py).
+    repeated: returns, of the facts, whether they are many measurements: then a failure is confirmed, and `--drain` does not
+    repeat it.
     """
     if action.is_repair:
         _require_reason(name, never_healthy)
@@ -310,7 +315,8 @@ def check(
                 action=action,
                 never_healthy=never_healthy,
             )
-            return replace(verdict, setting=setting) if setting else verdict
+            confirmed = repeated is not None and repeated(*args, **kwargs)
+            return replace(verdict, setting=setting, repeated=confirmed) if setting or confirmed else verdict
 
         return Check(name, judged, item=item, marks=marks, each=each)
 

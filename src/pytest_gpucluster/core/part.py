@@ -103,10 +103,25 @@ class Part:
         return self._beside(self._own(), self.of.short if self.of else "")
 
     @property
+    def place(self) -> str:
+        """The words of `short` with addresses instead of numbers, which shift when a part is lost."""
+        of = self.of.place if self.of else ""
+        if not self.address or self.is_named:
+            return self._beside(self._own(), of)
+        number = f" port {self.index}" if self.kind == "port" and self.index is not None else ""
+        kind = KINDS.get(self.kind) or PartKind(self.kind)
+        return self._beside(f"{kind.label} {self.address}{number}", of)
+
+    @property
     def shared(self) -> Part:
         """The part without what differs from node to node."""
         of = self.of.shared if self.of else None
         return replace(self, name="" if self.kind == "gpu" else self.name, address="", serial="", of=of)
+
+    @property
+    def slot(self) -> Part:
+        """The part without what changes when it is exchanged."""
+        return replace(self.shared, address=self.address, of=self.of.slot if self.of else None)
 
     @property
     def brief(self) -> str:

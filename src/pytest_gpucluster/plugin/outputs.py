@@ -32,7 +32,6 @@ from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.core.secure_tempfile import Folder
 from pytest_gpucluster.core.text import some
-from pytest_gpucluster.plugin.collection import on_request_line
 from pytest_gpucluster.plugin.items import WAIVED, record_of
 from pytest_gpucluster.plugin.option_table import attribute_of, runs_tests
 from pytest_gpucluster.report.ascii_plot import draw
@@ -40,13 +39,13 @@ from pytest_gpucluster.report.atomic_write import take_away, write_whole
 from pytest_gpucluster.report.events import read_log
 from pytest_gpucluster.report.history import History
 from pytest_gpucluster.report.junit import shell_property
-from pytest_gpucluster.report.proof import CLUSTER, NOT_PROVED
+from pytest_gpucluster.report.proof import CLUSTER, NOT_PROVED, NOT_TESTED
 from pytest_gpucluster.report.run_folder import EVENTS, LATEST
 from pytest_gpucluster.report.run_snapshot import recorded
 from pytest_gpucluster.report.tables import table
 from pytest_gpucluster.report.verdict import ends_of_checks
 from pytest_gpucluster.report.waivers import unused, uses
-from pytest_gpucluster.report.words import folded, number, remark_lines, short
+from pytest_gpucluster.report.words import folded, number, on_request_line, remark_lines, short
 from pytest_gpucluster.run.record import Record, clean
 
 if TYPE_CHECKING:
@@ -358,8 +357,9 @@ def summary(session: ClusterSession, run: Run, *, verbose: bool) -> Iterator[str
     for node in run.selected:
         problem = session.problem(node)
         if problem is not None:
-            # as the counts have it: a lost node may have failed
-            word = "lost" if problem.lost else "not tested"
+            # as the counts have it: also a node that is lost or out of service may have failed
+            untested = run.proofs.nodes.get(node) == NOT_TESTED
+            word = "lost" if problem.lost else "not tested" if untested else "out of service"
             by_text.setdefault((word, problem.text), []).append(node)
     yield from (f"{word}: {hostlist.fold(names)}: {text}" for (word, text), names in by_text.items())
     if line := on_request_line(session.selection or {}):

@@ -29,7 +29,7 @@ from pytest_gpucluster.report.regression import (
 from pytest_gpucluster.report.run_snapshot import RED, ItemMetric, Recorded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpucluster.core.finding import Finding
     from pytest_gpucluster.core.metric_direction import ComparisonRule
@@ -182,22 +182,21 @@ class History(HistoryFile):
         return {(node, check): key for node, check, key in rows}
 
     def _insert_metrics(self, run: Recorded, number: int, nodes: dict[str, int]) -> None:
-        keys = [(nodes[it.node], *fleet_key(it)) for it in run.metrics]
+        keys = [(nodes[it.node], *series_key(it)) for it in run.metrics]
+        known = self._series(run)
+        if missing := [(key, it) for key, it in zip(keys, run.metrics, strict=True) if key not in known]:
+            self._by_address(missing, known)
         self._db.executemany(
             'INSERT INTO series (node, "check", name, unit, device, better, detail, part) VALUES (?, ?, ?, ?, ?, ?, ?, ?) '
             'ON CONFLICT (node, "check", name, unit, device) DO UPDATE SET better = excluded.better, '
-            "detail = excluded.detail WHERE better != excluded.better OR detail != excluded.detail",
+            "detail = excluded.detail, part = excluded.part WHERE better != excluded.better OR detail != excluded.detail "
+            "OR part != excluded.part",
             [
                 (*key, it.metric.better, it.metric.detail, json.dumps(it.metric.part.as_dict()))
                 for key, it in zip(keys, run.metrics, strict=True)
             ],
         )
-        rows = self._db.execute(
-            'SELECT s.node, s."check", s.name, s.unit, s.device, s.id FROM series s JOIN nodes n ON n.id = s.node '
-            "WHERE n.cluster = ? AND n.simulated = ?",
-            (run.cluster, run.simulated),
-        )
-        known = {tuple(row[:5]): row[5] for row in rows}
+        known = self._series(run) if missing else known
         good = {
             node
             for (node,) in self._db.execute("SELECT node FROM node_runs WHERE run = ? AND good", (number,))
@@ -218,6 +217,24 @@ class History(HistoryFile):
         )
         self._insert_fleet(run, number)
 
+    def _series(self, run: Recorded) -> dict[tuple[object, ...], int]:
+        rows = self._db.execute(
+            'SELECT s.node, s."check", s.name, s.unit, s.device, s.id FROM series s JOIN nodes n ON n.id = s.node '
+            "WHERE n.cluster = ? AND n.simulated = ?",
+            (run.cluster, run.simulated),
+        )
+        return {tuple(row[:5]): row[5] for row in rows}
+
+    def _by_address(
+        self,
+        missing: Iterable[tuple[tuple[object, ...], ItemMetric]],
+        known: Mapping[tuple[object, ...], int],
+    ) -> None:
+        """Give series that an earlier version kept by number to the part that has this number."""
+        numbers = ((key[-1], known.get((*key[:-1], it.metric.device))) for key, it in missing)
+        rows = [(place, number) for place, number in numbers if number is not None]
+        self._db.executemany("UPDATE series SET device = ? WHERE id = ?", rows)
+
     def _insert_fleet(self, run: Recorded, number: int) -> None:
         values: dict[tuple[str, ...], list[float]] = defaultdict(list)
         for it in run.metrics:
@@ -233,7 +250,7 @@ class History(HistoryFile):
         self._db.executemany(
             "UPDATE metrics SET fit = 0 WHERE run = ? AND series = (SELECT id FROM series WHERE node = ? "
             'AND "check" = ? AND name = ? AND unit = ? AND device = ?)',
-            [(number, nodes[it.node], *fleet_key(it)) for it in worse],
+            [(number, nodes[it.node], *series_key(it)) for it in worse],
         )
 
     def accept(self, past: Past, node: str | None = None) -> None:
@@ -527,7 +544,15 @@ class History(HistoryFile):
                 "SELECT m.value FROM nodes n JOIN series s ON s.node = n.id JOIN metrics m ON m.series = s.id "
                 'WHERE n.cluster = ? AND n.simulated = ? AND n.name = ? AND s."check" = ? AND s.name = ? AND s.unit = ? '
                 "AND s.device = ? AND (m.started, m.run) <= (?, ?) ORDER BY m.started DESC, m.run DESC LIMIT ?",
-                (past.cluster, past.simulated, item.node, *fleet_key(item), past.started, number, WINDOW + 1),
+                (
+                    past.cluster,
+                    past.simulated,
+                    item.node,
+                    *series_key(item),
+                    past.started,
+                    number,
+                    WINDOW + 1,
+                ),
             ).fetchall()
             found[place] = replace(found[place], values=tuple(value for (value,) in reversed(rows)))
         return tuple(found)
@@ -669,6 +694,11 @@ def _made(row: Sequence[Any]) -> Past:
 
 def _prefixed(table: str) -> str:
     return ", ".join(f"{table}.{column.strip()}" for column in _PAST.split(","))
+
+
+def series_key(item: ItemMetric) -> tuple[str, ...]:
+    """Return what the values of one metric of a node have in common: of a part its address, where it has one."""
+    return (*fleet_key(item)[:-1], item.metric.part.place)
 
 
 def _item_metric(node: str, check: str, metric: Sequence[str], value: float | None) -> ItemMetric:

@@ -24,6 +24,7 @@ from pytest_gpucluster.core.safe_json import as_dict, as_dicts, as_list, finite,
 from pytest_gpucluster.core.sanitize import printable, shorten
 from pytest_gpucluster.report.proof import CLUSTER, FIT, NOT_PROVED, NOT_TESTED, prove, read_required
 from pytest_gpucluster.report.result import RED, DeviatingVerdict, Result, read_result
+from pytest_gpucluster.report.words import on_request_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,6 +136,7 @@ class Run:
     jobs: list[dict[str, Any]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     items: int = 0  # selected ones; 0 is unknown
+    on_request: str = ""  # what was left out since it runs on request only
     burnin: dict[str, float] = field(default_factory=dict)  # requested and done seconds, rounds
     acts: list[dict[str, Any]] = field(default_factory=list)  # what drain and resume did
     counts: dict[str, dict[str, Counter[str]]] = field(
@@ -305,6 +307,7 @@ def _selection(run: Run, event: dict[str, Any]) -> None:
     """Take what the run must prove. Nodes that no selected item concerns are no part of the run."""
     run.required = read_required(event)
     run.items = int(finite(event.get("items")) or 0)
+    run.on_request = one_line(on_request_line(event))
     run.of_proof = {
         (row.suite, row.check, "" if row.whole else node): [] for row in run.required for node in row.nodes
     }

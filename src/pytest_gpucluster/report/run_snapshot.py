@@ -50,7 +50,7 @@ class RecordedItem:
 
 @dataclass(frozen=True, slots=True)
 class ItemMetric:
-    """One metric of an item of one run. Its device is the slot ('GPU 4'), not the serial."""
+    """One metric of an item of one run. Its series is that of the slot (core.part.Part.place), not of the serial."""
 
     node: str
     check: str
@@ -183,7 +183,7 @@ def _metrics(results: Iterable[Result]) -> Iterator[ItemMetric]:
                 plain(metric.name),
                 0.0,
                 plain(metric.unit),
-                metric.part.shared.mapped(plain),
+                metric.part.slot.mapped(plain),
                 metric.detail,
                 plain(metric.better),
             )

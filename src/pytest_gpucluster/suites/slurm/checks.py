@@ -75,8 +75,8 @@ def known(node_name: str, info: NodeInfo | None) -> Judgement:
     cause="an operator, a health check or Slurm itself took the node out of service, or a reservation holds it",
     hint="sinfo -R; remove the cause, then scontrol update NodeName=NODE State=RESUME; for a reservation: "
     "give its name to --set slurm.reservation=, or wait for its end",
-    action=Action.MONITOR,  # it is out of service already
-    marks=("inventory", "judges_node"),
+    action=Action.MONITOR,  # a node that is out of service when the run begins is not tested
+    marks=("judges_node",),
 )
 def schedulable(info: NodeInfo | None) -> Judgement:
     """Judge that jobs may start on the node; a failure states who took it out, when and why."""

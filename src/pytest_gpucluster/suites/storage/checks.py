@@ -302,17 +302,17 @@ def aggregate(result: PayloadResult, config: StorageConfig) -> Judgement:
         if not measured:
             yield NotAvailable(f"{fs.path}: {UNMEASURED}")
             continue
-        for name, lowest in fs.figures.items():
+        for name, least in fs.figures.items():
             if name not in measured:
                 yield NotAvailable(f"{fs.path} {name}: {UNMEASURED}")
-            elif measured[name] < lowest:
+            elif measured[name] < least:
                 unit, why = _unit(name), _limits(name, together, alone)
                 found = Quantity(measured[name], unit, f"{measured[name]:.3g} {unit}{why}")
-                bound = _stated_bound(name, lowest, unit)
+                bound = _stated_bound(name, least, unit)
                 yield Finding(named("mount", f"{fs.path} {name}"), found, bound, code="less_than_stated")
         for name, value in measured.items():
-            unit, least = _unit(name), fs.figures.get(name)
-            stated = None if least is None else _stated_bound(name, least, unit)
+            unit = _unit(name)
+            stated = _stated_bound(name, fs.figures[name], unit) if name in fs.figures else None
             yield Metric(f"storage_all_{name}", value, unit, fs.path, better="higher", bound=stated)
 
 
