@@ -35,9 +35,8 @@ def run_of(
 
 
 def noexec(node: str, *more: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    text = "os.tmp: bad\naction:       drain\nreproduce:    mount"
     about = {"check": "os.tmp", "cause": "a mount option", "hint": "mount"}
-    return failing(node, findings=[NOEXEC, *more], text=text, **about, **fields)
+    return failing(node, findings=[NOEXEC, *more], **about, **fields)
 
 
 def actions(run: Run) -> dict[str, list[str]]:
@@ -57,12 +56,16 @@ def test_all_nodes_alike_are_one_block_and_no_node_failed() -> None:
         in judge(run).sentences
     )
     assert actions(run) == {node: ["configure"] for node in FOUR}
-    assert all("action:       configure: a finding of the cluster" in it.text for it in run.results)
+    for it in run.results:
+        first, cause, *_ = it.text.splitlines()
+        assert first == f"os.tmp on {it.node}: /tmp: measured noexec, expected programs can be run"
+        assert cause == f"likely cause: {group.cause}"
+        assert it.text.endswith("action:       configure\nSlurm state: IDLE")
     cases = [case for case in junit_tree(events).iter("testcase") if case.find("failure") is not None]
     assert len(cases) == 4
     for case in cases:
         assert {it.get("name"): it.get("value") for it in case.iter("property")}["action"] == "configure"
-        assert "a finding of the cluster" in (case.findtext("failure") or "")
+        assert group.cause in (case.findtext("failure") or "")
     # the live model agrees, and settling twice changes nothing
     live = Run()
     for event in events:

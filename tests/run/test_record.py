@@ -16,8 +16,9 @@ from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
 from pytest_gpucluster.plugin.items import CheckItem, check_of, node_of, record_of, suite_of
+from pytest_gpucluster.report.words import describe
 from pytest_gpucluster.run.facts import CheckFailed, ItemView, with_known_cause
-from pytest_gpucluster.run.record import Record, describe
+from pytest_gpucluster.run.record import Record
 
 
 def made() -> tuple[ItemView, Record]:

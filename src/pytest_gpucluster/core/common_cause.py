@@ -86,7 +86,7 @@ class CommonFinding:
         """Why no single node is at fault."""
         explained = ", ".join(self.settings)
         if set(self.settings) == {NO_MAJORITY}:
-            return f"the nodes {self.where.removeprefix('in ')} differ, and no two thirds agree: {NO_MAJORITY}; no node is at fault"
+            return f"the nodes that were judged {self.where} differ, and no two thirds agree: {NO_MAJORITY}; no node is at fault"
         if self.judged == 1:
             return f"the only node that was judged {self.where}; {explained} explains it, so the node is not at fault"
         count = (

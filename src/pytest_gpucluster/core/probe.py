@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
-LOST = "node lost: "  # prefix of `problem` for a lost node
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Answer:
     `rc` is the exit status (128 + N for signal N), None if the command did not end: then `problem` has the
     reason ('timed out after 30 s', 'node lost: ...'). `truncated`: the output reached the cap and was cut.
     `sent` and `received`: time.time() of the controller when it sent the command and when the answer was complete;
-    None if unknown.
+    None if unknown. `lost`: the node went away, or its channel, before it could answer.
     """
 
     node: str
@@ -40,11 +39,7 @@ class Answer:
     truncated: bool = False
     sent: float | None = None
     received: float | None = None
-
-    @property
-    def lost(self) -> bool:
-        """Whether the node went away, or its channel, before it could answer."""
-        return self.rc is None and self.problem.startswith(LOST)
+    lost: bool = False
 
     @property
     def out(self) -> str:

@@ -34,6 +34,7 @@ from pytest_gpucluster.report.progress import Reminder, progress_now
 from pytest_gpucluster.report.run_folder import OF_CAMPAIGN, runs_in_reasons
 from pytest_gpucluster.report.run_model import TAKEN_BACK
 from pytest_gpucluster.report.tables import wrapped
+from pytest_gpucluster.report.verdict import judge
 from pytest_gpucluster.report.waivers import expired
 from pytest_gpucluster.report.words import labelled
 from pytest_gpucluster.run.record import clean, one_line
@@ -368,7 +369,7 @@ class Hooks:
         result = yield
         if self.log is not None and self.reports.is_published:
             verdict, *lines = closing(self.log.model, get_terminal_size().columns)
-            self.write_message(verdict, bold=True, **{colour_of(verdict): True})
+            self.write_message(verdict, bold=True, **{colour_of(judge(self.log.model).outcome): True})
             for line in lines:
                 self.write_message(line)
             names = [path.name for path in self.reports.written if path.parent == self.reports.folder]

@@ -33,8 +33,9 @@ from pytest_gpucluster.plugin.option_table import attribute_of
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.proof import CLUSTER, ENGINE_CHECK, RUN_SUITE
 from pytest_gpucluster.report.result import RED, Annotation, read_result
+from pytest_gpucluster.report.words import describe
 from pytest_gpucluster.run.facts import CheckFailed
-from pytest_gpucluster.run.record import Record, clean, clean_all, clean_pair, describe, is_clean
+from pytest_gpucluster.run.record import Record, clean, clean_all, clean_pair, is_clean
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence

@@ -23,7 +23,8 @@ from pytest_gpucluster.plugin.outputs import only_reason
 from pytest_gpucluster.report.proof import CLUSTER, NOT_PROVED, NOT_TESTED
 from pytest_gpucluster.report.result import RED
 from pytest_gpucluster.report.verdict import counts_of
-from pytest_gpucluster.run.record import Record, clean, describe, one_line
+from pytest_gpucluster.report.words import describe
+from pytest_gpucluster.run.record import Record, clean, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

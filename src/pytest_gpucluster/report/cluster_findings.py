@@ -10,6 +10,7 @@ from pytest_gpucluster.core.common_cause import common_findings
 from pytest_gpucluster.core.finding import Action, Finding
 from pytest_gpucluster.report.proof import NOT_PROVED
 from pytest_gpucluster.report.run_model import add_found, cleaned, example_of, failure_key, one_line
+from pytest_gpucluster.report.words import describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -93,9 +94,8 @@ def _rewritten(run: Run, result: Result, found: Sequence[CommonFinding]) -> Resu
     counter = run.counts[one_line(result.node)][one_line(result.suite) or "other"]
     counter["failed"] -= 1
     counter[NOT_PROVED] += 1
-    text, now = result.text, f"{Action.CONFIGURE.value}: a finding of the cluster: {common.cause}"
-    for action in {verdict.action for verdict in result.verdicts if verdict.findings}:
-        text = text.replace(f"\naction:       {action.value}\n", f"\naction:       {now}\n")
+    described = [describe(it, result.check, result.node) for it in verdicts if it.findings]
+    text = "\n".join([*described, *result.annotation.lines])
     return replace(result, verdicts=tuple(verdicts), text=text, common=True)
 
 

@@ -90,9 +90,9 @@ def closing(run: Run, width: int, height: int = HEIGHT) -> list[str]:
     return lines
 
 
-def colour_of(verdict: str) -> str:
-    """Return the colour of the line that begins with the verdict."""
-    return "red" if verdict.startswith("NOT ACC") else "yellow" if verdict.startswith("NOT") else "green"
+def colour_of(outcome: str) -> str:
+    """Return the colour of the line with the verdict."""
+    return {"rejected": "red", "unproved": "yellow"}.get(outcome, "green")
 
 
 def counts(run: Run) -> str:

@@ -336,17 +336,15 @@ def worse_of(changes: Iterable[Change], trend: str = "worse") -> tuple[Worse, ..
     wanted = (trend, "gone") if trend == "worse" else (trend,)
     found = [it for it in changes if it.trend in wanted]
     ends = {it.item.node for it in found if not it.item.paired}
-    named: dict[tuple[str, ...], list[Change]] = defaultdict(list)
+    named: dict[tuple[str, bool, str, str], list[Change]] = defaultdict(list)
     for it in found:
         node, other = it.item.node, it.item.paired
         if not ends & {node, other} or not other:
             where = f"link {' - '.join(sorted((node, other)))}" if other else node or CLUSTER
-            named[where, it.item.check, it.metric.name].append(it)
+            named[where, bool(other), it.item.check, it.metric.name].append(it)
     made = []
-    for (where, *_), group in named.items():
-        far = max(group, key=badness)
-        link = where.startswith("link ")
-        made.append(Worse(where, far, 1 if link else len(group)))
+    for (where, is_link, *_), group in named.items():
+        made.append(Worse(where, max(group, key=badness), 1 if is_link else len(group)))
     return tuple(sorted(made, key=lambda it: (-badness(it.change), it.where)))
 
 

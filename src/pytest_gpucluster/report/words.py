@@ -7,8 +7,11 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
+from tabulate import tabulate
+
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.by_part import for_parts
+from pytest_gpucluster.core.finding import summed
 from pytest_gpucluster.core.safe_json import as_dict, as_list, finite
 from pytest_gpucluster.core.text import count
 from pytest_gpucluster.report.proof import CLUSTER
@@ -16,6 +19,8 @@ from pytest_gpucluster.report.proof import CLUSTER
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from pytest_gpucluster.core.check import Verdict
+    from pytest_gpucluster.report.result import DeviatingVerdict
     from pytest_gpucluster.report.run_model import FailureGroup, Run
 
 EXACT = 1e15  # below it a float holds every whole number
@@ -112,3 +117,44 @@ def remark_lines(run: Run) -> list[str]:
         if rest := known[_MOST_REMARKS:]:
             lines.append(f"note: {check}: {len(rest)} more kinds: see events.jsonl")
     return lines
+
+
+MAX_SHOWN = 20  # findings
+
+
+def describe(verdict: Verdict | DeviatingVerdict, name: str, node: str) -> str:
+    """Write a failed verdict of the check `name`: the first line says it all, the others what to do."""
+    where = f" on {node}" if node else ""
+    lines = [
+        f"{name}{where}: {summed(verdict.findings)}",
+        *_table(verdict),
+    ]
+    if verdict.cause:
+        lines.append(f"likely cause: {verdict.cause}")
+    if verdict.hint:
+        hint = for_parts(verdict.hint, [finding.part for finding in verdict.findings])
+        lines.append(f"what to do:   {for_nodes(hint, [node] if node else [])}")
+    lines.append(f"action:       {verdict.action.value}")
+    lines += [f"warning:      {it.words}" for it in verdict.advisories[:MAX_SHOWN]]
+    lines += _rest(verdict.advisories, "warnings")
+    return "\n".join(lines)
+
+
+def _table(verdict: Verdict | DeviatingVerdict) -> list[str]:
+    findings = verdict.findings
+    if len(findings) == 1:
+        return []
+    actions = [(finding.action or verdict.action).value for finding in findings]
+    differ = len(set(actions)) > 1  # else the line below the table says it
+    rows = [
+        (finding.part, finding.measured, finding.expected, *([action] if differ else []))
+        for finding, action in zip(findings, actions, strict=True)
+    ]
+    headers = ("part", "measured", "expected", *(["action"] if differ else []))
+    table = tabulate(rows[:MAX_SHOWN], headers=headers, disable_numparse=True).splitlines()
+    return [*table, *_rest(findings, "findings")]
+
+
+def _rest(found: Sequence[object], what: str) -> list[str]:
+    rest = len(found) - MAX_SHOWN
+    return [f"... and {rest} more {what}"] if rest > 0 else []

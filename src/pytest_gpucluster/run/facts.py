@@ -26,7 +26,7 @@ from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.core.probe import Answer, Probe, with_root
 from pytest_gpucluster.core.registry import parts_of_suites
 from pytest_gpucluster.core.scopes import probe_for
-from pytest_gpucluster.run.record import describe
+from pytest_gpucluster.report.words import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What is recorded of an item, its texts without secrets and control characters, and the words of its failure."""
+"""What is recorded of an item, its texts without secrets and control characters."""
 
 from __future__ import annotations
 
@@ -6,16 +6,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from tabulate import tabulate
-
 from pytest_gpucluster.core import redact
-from pytest_gpucluster.core.by_part import for_parts
-from pytest_gpucluster.core.finding import summed
 from pytest_gpucluster.report.atomic_write import harmless
-from pytest_gpucluster.report.words import for_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from pytest_gpucluster.core.check import Metric, Verdict
     from pytest_gpucluster.core.part import InstalledPart, Part
@@ -119,44 +114,3 @@ def clean_all(data: Any) -> Any:
 def one_line(error: BaseException) -> str:
     """Return an error's message on one line."""
     return " ".join(str(error).split())
-
-
-MAX_SHOWN = 20  # findings
-
-
-def describe(verdict: Verdict, name: str, node: str) -> str:
-    """Write a failed verdict of the check `name`: the first line says it all, the others what to do."""
-    where = f" on {node}" if node else ""
-    lines = [
-        f"{name}{where}: {summed(verdict.findings)}",
-        *_table(verdict),
-    ]
-    if verdict.cause:
-        lines.append(f"likely cause: {verdict.cause}")
-    if verdict.hint:
-        hint = for_parts(verdict.hint, [finding.part for finding in verdict.findings])
-        lines.append(f"what to do:   {for_nodes(hint, [node] if node else [])}")
-    lines.append(f"action:       {verdict.action.value}")
-    lines += [f"warning:      {it.words}" for it in verdict.advisories[:MAX_SHOWN]]
-    lines += _rest(verdict.advisories, "warnings")
-    return "\n".join(lines)
-
-
-def _table(verdict: Verdict) -> list[str]:
-    findings = verdict.findings
-    if len(findings) == 1:
-        return []
-    actions = [(finding.action or verdict.action).value for finding in findings]
-    differ = len(set(actions)) > 1  # else the line below the table says it
-    rows = [
-        (finding.part, finding.measured, finding.expected, *([action] if differ else []))
-        for finding, action in zip(findings, actions, strict=True)
-    ]
-    headers = ("part", "measured", "expected", *(["action"] if differ else []))
-    table = tabulate(rows[:MAX_SHOWN], headers=headers, disable_numparse=True).splitlines()
-    return [*table, *_rest(findings, "findings")]
-
-
-def _rest(found: Sequence[object], what: str) -> list[str]:
-    rest = len(found) - MAX_SHOWN
-    return [f"... and {rest} more {what}"] if rest > 0 else []

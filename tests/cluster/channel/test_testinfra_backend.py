@@ -64,5 +64,5 @@ def test_what_is_no_answer_is_an_error(fleet: Fleet) -> None:
         host.run("seq 1000")
     with Fleet.local("gpu03") as closed:
         host = host_of(closed, "gpu03")
-    with pytest.raises(TransportError, match=r"^node gpu03 lost: the channel is closed$"):
+    with pytest.raises(TransportError, match=r"^gpu03: node lost: the channel is closed$"):
         host.file("/etc/passwd").exists  # a property that asks

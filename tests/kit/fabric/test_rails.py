@@ -286,7 +286,7 @@ def test_paths_and_products_are_read() -> None:
     )
     assert found.product == "DGXH100"
     assert found.gpus == (("0000:15:01.0", "0000:16:00.0", "0000:1b:00.0"),)
-    assert [it.location for it in found.ports] == ["0000:18:00.0 port 1", "mlx5_1 port 1"]
+    assert [str(it.location) for it in found.ports] == ["0000:18:00.0 port 1", "mlx5_1 port 1"]
     vmbus = "/sys/devices/LNXSYSTM:00/VMBUS:00/1-0/pci0101:00/0101:00:00.0"
     assert listing(f"path mlx5_0 {vmbus}", *port("mlx5_0", 1)).ports[0].path == ("0101:00:00.0",)
 

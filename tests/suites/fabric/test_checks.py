@@ -35,7 +35,7 @@ from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.majority import Norm
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit.fabric import facts as infiniband
-from pytest_gpucluster.kit.fabric.facts import Adapters, Iommu, PeerMemory
+from pytest_gpucluster.kit.fabric.facts import Adapters, Iommu, Location, PeerMemory
 from pytest_gpucluster.kit.fabric.rails import usable
 from pytest_gpucluster.kit.gpu.fabric_manager import FabricManager
 from pytest_gpucluster.kit.gpu.nvidia_smi import Gpu, Gpus, Topology
@@ -154,7 +154,7 @@ def test_a_port_that_hides_behind_one_for_storage_is_a_warning() -> None:
     whole, down = beside(other()), host(**DOWN)
     hidden = replace(whole, ports=(*down.ports, other()))
     usual = fabric.active_majority({"a": whole, "b": whole, "c": hidden})
-    assert usual["mlx5_1 port 1"] == Norm(((True, ("a", "b")), (False, ("c",))))
+    assert usual[Location("mlx5_1", 1)] == Norm(((True, ("a", "b")), (False, ("c",))))
     assert judged(fabric.port_state(IB, hidden, usual)) == (WARNING, ["mlx5_1 port 1"])
     unused = fabric.active_majority({"a": whole, "b": hidden, "c": hidden})
     assert judged(fabric.port_state(IB, hidden, unused)) == (PASSED, [])

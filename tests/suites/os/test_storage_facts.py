@@ -127,7 +127,7 @@ def test_a_try_to_write_that_does_not_end_says_so() -> None:
     assert facts.read_writes(hung) == {"/tmp": "", "/dev/shm": "timed out after 30 s"}
     first = answer("\x1e/tmp\nmktemp: Read-only file system\n\x1e=1\n")
     assert facts.read_writes(first) == {"/tmp": "mktemp: Read-only file system", "/dev/shm": "no answer"}
-    for given in (answer(rc=None, problem="node lost: gone"), answer()):
+    for given in (answer(rc=None, problem="gone", lost=True), answer()):
         with pytest.raises(ProbeError):
             facts.read_writes(given)
 
@@ -169,7 +169,7 @@ def test_the_result_of_a_node_needs_its_answer() -> None:
     result = SharedResult(files, "n9", {"/a": "full"}, {"n1": of(**{"/a": "t\n"})})
     assert result.on("n1") == {"/a": SharedFolder("n9", "full", "")}
     assert SharedResult(SharedFiles((), "t"), "", {}, {}).on("n1") == {}
-    for answers in ({}, {"n1": answer(rc=None, problem="node lost: x")}):
+    for answers in ({}, {"n1": answer(rc=None, lost=True)}):
         with pytest.raises(NotAvailable):
             SharedResult(files, "n9", {}, answers).on("n1")
 

@@ -40,7 +40,7 @@ from pytest_gpucluster.cluster.slurm.result import task_numbers
 from pytest_gpucluster.cluster.transport import LocalTransport, kill_group
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.finding import Explanation
-from pytest_gpucluster.core.probe import LOST, Answer
+from pytest_gpucluster.core.probe import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -278,7 +278,7 @@ class Fleet:
         with self._changed:
             for node in nodes:
                 if node in self._lost:
-                    query.answers[node] = Answer(node, None, problem=f"{LOST}{self._lost[node]}")
+                    query.answers[node] = _of_lost(node, self._lost[node].text)
             if not query.done:
                 self._queue.append(query)
                 self._send_next()
@@ -413,7 +413,7 @@ class Fleet:
                 self._disconnected.add(node)
             for query in [*self._flying.values(), *self._queue]:
                 if node in query.nodes:
-                    self._answer(query, Answer(node, None, problem=f"{LOST}{why}", sent=query.sent_at))
+                    self._answer(query, _of_lost(node, why, query.sent_at))
 
     def give_up(self, node: str, why: str) -> None:
         """Mark a node as lost before its ping times out, for the owner of the process."""
@@ -612,6 +612,10 @@ class Fleet:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _of_lost(node: str, why: str, sent: float | None = None) -> Answer:
+    return Answer(node, None, problem=f"node lost: {why}", sent=sent, lost=True)
 
 
 def new_nonce() -> str:

@@ -17,7 +17,6 @@ from testinfra.host import Host
 
 from pytest_gpucluster.cluster.channel.channel import CAP, TIMEOUT
 from pytest_gpucluster.core.errors import TransportError
-from pytest_gpucluster.core.probe import LOST
 
 if TYPE_CHECKING:
     from pytest_gpucluster.cluster.channel.channel import Channel
@@ -54,8 +53,8 @@ class FleetBackend(BaseBackend):
         text = self.last_command = self.get_command(command, *args)
         node = self.hostname
         answer = self.channel.ask_node(node, text, timeout=self.timeout, cap=self.cap, fresh=self.fresh)
-        if answer.rc is None and answer.lost:
-            raise TransportError(f"node {node} lost: {answer.problem.removeprefix(LOST)}")
+        if answer.lost:
+            raise TransportError(f"{node}: {answer.problem}")
         if answer.rc is None:
             raise TransportError(f"node {node}: {answer.problem}: {text!r}")
         if answer.truncated:

@@ -12,7 +12,7 @@ import re
 import shlex
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.grouping import grouped
@@ -56,6 +56,16 @@ _ADAPTERS = script(
     PKEYS=" ".join(map(str, range(_PKEYS))),
 )
 _GIDS = script(__package__, "gids.sh")
+
+
+class Location(NamedTuple):
+    """Where a port is: the PCI address of its adapter, else its name, and the port's number."""
+
+    adapter: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.adapter} port {self.number}"
 
 
 @dataclass(frozen=True)
@@ -104,9 +114,9 @@ class Port:
         return self.path[-1] if self.path else ""
 
     @property
-    def location(self) -> str:
+    def location(self) -> Location:
         """What is the same port on other nodes: names of drivers move up if an adapter is missing, addresses do not."""
-        return f"{self.address or self.device} port {self.number}"
+        return Location(self.address or self.device, self.number)
 
     @property
     def board_or_chip(self) -> str:

@@ -25,6 +25,7 @@ from pytest_gpucluster.core.grouping import grouped
 from pytest_gpucluster.core.majority import Norm, norms
 from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.core.values import Model, Text
+from pytest_gpucluster.kit.fabric.facts import Adapters, Location, Port
 from pytest_gpucluster.kit.gpu.pcie import root_port, served
 from pytest_gpucluster.kit.node.known_lines import data_file
 
@@ -32,10 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_gpucluster.config.models import FabricProfile, Profile
-    from pytest_gpucluster.kit.fabric.facts import Adapters, Port
 
 # {PCI address of a GPU: the locations of its rails on all nodes}
-NO_PEERS: Mapping[str, Norm[tuple[str, ...]]] = MappingProxyType({})
+NO_PEERS: Mapping[str, Norm[tuple[Location, ...]]] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class RailPort:
 def rail_ports(rails: Iterable[Rails], fabric: FabricProfile) -> dict[str, RailPort]:
     """Return {location: port} of a node: the same place has the same name on all nodes, also if an adapter is missing."""
     return {
-        port.location: RailPort(
+        str(port.location): RailPort(
             port.device, port.number, one.part(port), one.gpus[0].index if one.gpus else None
         )
         for one in rails
@@ -131,7 +131,7 @@ def usable(adapters: Adapters) -> list[Port]:
 
 
 def rails_of(
-    adapters: Adapters, profile: Profile, usual: Mapping[str, Norm[tuple[str, ...]]] = NO_PEERS
+    adapters: Adapters, profile: Profile, usual: Mapping[str, Norm[tuple[Location, ...]]] = NO_PEERS
 ) -> tuple[Rails, ...]:
     """Return the rails of a node: as the profile names them, else by the PCIe tree, else by their number.
 
@@ -149,7 +149,7 @@ def rails_of(
     return (near if sound else named or near) or (_by_card(adapters, profile) or _counted(adapters, profile),)
 
 
-def rail_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[tuple[str, ...]]]:
+def rail_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[tuple[Location, ...]]]:
     """Return {PCI address of a GPU: norm of the places of the ports behind its switch}."""
     return norms(
         (gpu.address, node, tuple(port.location for port in ports.get(root, [])))
@@ -218,7 +218,9 @@ def _by_root(adapters: Adapters) -> tuple[dict[str, list[GpuAddress]], dict[str,
     return gpus, {root: found for root, found in ports.items() if root in gpus}
 
 
-def _trees(adapters: Adapters, profile: Profile, usual: Mapping[str, Norm[tuple[str, ...]]]) -> list[Rails]:
+def _trees(
+    adapters: Adapters, profile: Profile, usual: Mapping[str, Norm[tuple[Location, ...]]]
+) -> list[Rails]:
     """Return the GPUs behind each root port with the ports for their traffic; `need` is not set."""
     gpus, ports = _by_root(adapters)
     board, found = _board(gpus, ports, profile), []
@@ -233,13 +235,13 @@ def _trees(adapters: Adapters, profile: Profile, usual: Mapping[str, Norm[tuple[
 
 
 def _absent(
-    gpus: Iterable[GpuAddress], ports: Iterable[Port], usual: Mapping[str, Norm[tuple[str, ...]]]
+    gpus: Iterable[GpuAddress], ports: Iterable[Port], usual: Mapping[str, Norm[tuple[Location, ...]]]
 ) -> list[str]:
     """Return the PCI addresses of adapters beside these GPUs that two thirds of the nodes have and this one lacks."""
     here = {port.location for port in ports}
-    theirs = [usual.get(gpu.address, Norm[tuple[str, ...]]()) for gpu in gpus]
+    theirs = [usual.get(gpu.address, Norm[tuple[Location, ...]]()) for gpu in gpus]
     lacking = (location for one in theirs for location in one.value or () if location not in here)
-    return list(dict.fromkeys(location.partition(" ")[0] for location in lacking))
+    return list(dict.fromkeys(location.adapter for location in lacking))
 
 
 def _board(gpus: Mapping[str, list[GpuAddress]], ports: Mapping[str, list[Port]], profile: Profile) -> str:
@@ -260,7 +262,7 @@ def _board(gpus: Mapping[str, list[GpuAddress]], ports: Mapping[str, list[Port]]
 
 
 def _near(
-    adapters: Adapters, profile: Profile, usual: Mapping[str, Norm[tuple[str, ...]]]
+    adapters: Adapters, profile: Profile, usual: Mapping[str, Norm[tuple[Location, ...]]]
 ) -> tuple[Rails, ...]:
     """Return the rails behind the PCIe switches of the GPUs; () if the machine has no such switches, or too few ports there."""
     trees, fabric = _trees(adapters, profile, usual), profile.fabric
@@ -280,17 +282,17 @@ def _near(
 
 
 def _is_design(
-    short: Sequence[Rails], trees: Sequence[Rails], usual: Mapping[str, Norm[tuple[str, ...]]]
+    short: Sequence[Rails], trees: Sequence[Rails], usual: Mapping[str, Norm[tuple[Location, ...]]]
 ) -> bool:
     """Return whether the machine has adapters at the processor too, rather than a lost one: others have as few, or most lack it."""
     if any(tree.usual for tree in short):
         return False
-    theirs = [usual.get(gpu.address, Norm[tuple[str, ...]]()) for tree in short for gpu in tree.gpus]
+    theirs = [usual.get(gpu.address, Norm[tuple[Location, ...]]()) for tree in short for gpu in tree.gpus]
     return all(one.value is not None and one.total > 1 for one in theirs) or 2 * len(short) >= len(trees)
 
 
 def _missing(
-    tree: Rails, need: int, profile: Profile, usual: Mapping[str, Norm[tuple[str, ...]]]
+    tree: Rails, need: int, profile: Profile, usual: Mapping[str, Norm[tuple[Location, ...]]]
 ) -> tuple[tuple[str, ...], bool]:
     """Return the adapters that a tree lacks, and whether other nodes show it."""
     if len(tree.ports) >= need:

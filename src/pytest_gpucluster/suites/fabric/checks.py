@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         GidPort,
         Interfaces,
         Iommu,
+        Location,
         PeerMemory,
         Port,
     )
@@ -104,7 +105,7 @@ def firmware_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[str]]:
     return norms(votes, "adapters of this board")
 
 
-def active_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[bool]]:
+def active_majority(facts: Mapping[str, Adapters]) -> dict[Location, Norm[bool]]:
     """Return {place of a port: majority of the nodes with it on whether it is ACTIVE}."""
     return norms(
         (port.location, node, port.state == "ACTIVE")
@@ -113,7 +114,7 @@ def active_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[bool]]:
     )
 
 
-def rate_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[float]]:
+def rate_majority(facts: Mapping[str, Adapters]) -> dict[Location, Norm[float]]:
     """Return {place of a port: norm of its rate in GB/s on the nodes where it is ACTIVE}."""
     return norms(
         (port.location, node, port.rate)
@@ -123,7 +124,7 @@ def rate_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[float]]:
     )
 
 
-def pkeys_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[tuple[int, ...]]]:
+def pkeys_majority(facts: Mapping[str, Adapters]) -> dict[Location, Norm[tuple[int, ...]]]:
     """Return {place of a port: norm of its partition keys on the nodes where it is ACTIVE}."""
     return norms(
         (port.location, node, port.pkeys) for node, adapters in facts.items() for port in _with_keys(adapters)
@@ -186,7 +187,7 @@ def peer_memory(gpu_direct: PeerMemory, profile: Profile) -> Judgement:
 def hca_count(
     network: Profile,
     adapters: Adapters,
-    active_majority: Mapping[str, Norm[bool]] = MappingProxyType({}),
+    active_majority: Mapping[Location, Norm[bool]] = MappingProxyType({}),
     node_rails: tuple[Rails, ...] = (),
 ) -> Judgement:
     """The ports for GPU traffic that the profile has are there: by name, by the PCIe switch of each GPU, else by number."""
@@ -202,7 +203,7 @@ def hca_count(
             continue
         absent = _usual_locations(active_majority) - {port.location for port in usable(adapters)}
         if owner := of_gpus.owner:
-            lost = any(location.startswith(f"{name} ") for name in of_gpus.missing for location in absent)
+            lost = any(location.adapter in of_gpus.missing for location in absent)
             expected = f"{count(of_gpus.need, 'port')} for its traffic"
             found = Quantity(len(of_gpus.ports), "ports", _lost(of_gpus))
             need = Quantity(of_gpus.need, "ports", expected)
@@ -226,7 +227,7 @@ def _lost(rails: Rails) -> str:
     return f"{found}: {where}" if rails.missing else f"{found}: no adapter is behind its PCIe switch"
 
 
-def _usual_locations(active_majority: Mapping[str, Norm[bool]]) -> set[str]:
+def _usual_locations(active_majority: Mapping[Location, Norm[bool]]) -> set[Location]:
     """Return the places of ports that two thirds of the nodes with adapters have; of two nodes neither is known to be at fault."""
     nodes = max((usual.total for usual in active_majority.values()), default=0)
     return {at for at, usual in active_majority.items() if nodes > PAIR and decides(usual.total, nodes)}
@@ -277,7 +278,7 @@ def link_layer(
 def port_state(
     network: Profile,
     adapters: Adapters,
-    active_majority: Mapping[str, Norm[bool]] = MappingProxyType({}),
+    active_majority: Mapping[Location, Norm[bool]] = MappingProxyType({}),
     node_rails: tuple[Rails, ...] = (),
 ) -> Judgement:
     """As many ports for GPU traffic as the profile has are ACTIVE and LinkUp."""
@@ -299,7 +300,7 @@ def port_state(
 
 
 def _down(
-    part: Part, port: Port, active_majority: Mapping[str, Norm[bool]], *, few: bool, role: str = ""
+    part: Part, port: Port, active_majority: Mapping[Location, Norm[bool]], *, few: bool, role: str = ""
 ) -> Judgement:
     """Judge a port that is not up: a failure if too `few` are, else a warning if it is up on most nodes."""
     shown, is_linked = f"{port.state or '?'}, {port.phys_state or '?'}{role}", port.phys_state in LINK_UP
@@ -324,7 +325,7 @@ def _down(
 def rate(
     network: Profile,
     adapters: Adapters,
-    rate_majority: Mapping[str, Norm[float]] = MappingProxyType({}),
+    rate_majority: Mapping[Location, Norm[float]] = MappingProxyType({}),
     node_rails: tuple[Rails, ...] = (),
 ) -> Judgement:
     """Active ports for GPU traffic run at the profile's rate; fabric.port_state judges ports that are down."""
@@ -388,7 +389,7 @@ def firmware(
 def pkeys(
     network: Profile,
     adapters: Adapters,
-    pkeys_majority: Mapping[str, Norm[tuple[int, ...]]],
+    pkeys_majority: Mapping[Location, Norm[tuple[int, ...]]],
 ) -> Judgement:
     """An active InfiniBand port has the partition keys of the same port on most nodes; more are no fault.
 
