@@ -10,7 +10,7 @@ from pytest_gpucluster.core import redact
 from pytest_gpucluster.report.atomic_write import harmless
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pytest_gpucluster.core.check import Metric, Verdict
     from pytest_gpucluster.core.part import InstalledPart, Part
