@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
-from counter_examples import NOT_APPLICABLE, PASSED, WARNING, result
+import re
 
+import pytest
+from counter_examples import NOT_APPLICABLE, PASSED, WARNING, CounterExample, assert_as_expected, name, result
+
+from pytest_gpucluster.core.check import Verdict
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.part import identity
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.suites.parts import checks
-from pytest_gpucluster.suites.parts.facts import Inventory, read_inventory
+from pytest_gpucluster.suites.parts.facts import NodeParts, read_inventory
 
 # of an HGX H200, driver 580; lspci 3.9, ethtool 6.1, dmidecode 3.5
 PRINTED = """\
@@ -38,7 +41,7 @@ a088:c203:00d5:7349
 @@ vpd mlx5_0
 \t\tProduct Name: ConnectX-7 HHHL Adapter Card
 \t\t\t[PN] Part number: MCX75310AAS-NEAT
-\t\t\t[SN] Serial number: MT2330X01234
+\t\t\t[SN] Serial number: MT2330X1234
 == 0
 @@ adapter mlx5_1 0000:18:00.1
 28.39.1002
@@ -97,7 +100,7 @@ end
 """
 
 
-def read(printed: str = PRINTED, rc: int = 0) -> Inventory:
+def read(printed: str = PRINTED, rc: int = 0) -> NodeParts:
     return read_inventory(Answer("gpu01", rc, printed.encode()))
 
 
@@ -113,7 +116,7 @@ def test_each_part_has_its_serial_number_firmware_and_slot() -> None:
         ("chassis", "S512345X3A01234", "", ""),
         ("dimm P1-DIMMA1, P0_Node0_Channel0", "4A079210", "M321R8GA0BB0-CQKZJ", ""),
         ("bmc", "", "", "1.05"),
-        ("adapter 0000:18:00.0", "MT2330X01234", "MCX75310AAS-NEAT", "28.39.1002"),
+        ("adapter 0000:18:00.0", "MT2330X1234", "MCX75310AAS-NEAT", "28.39.1002"),
     ]
     assert found.parts[3].length == "3"
     assert found.unread == {"module": "netlink error: Operation not permitted (exit 1)"}
@@ -136,10 +139,25 @@ def test_what_cannot_be_read_is_named() -> None:
             read("@@ gpus\n", rc)
 
 
-def test_a_serial_number_of_two_nodes_is_a_warning_except_that_of_a_cable() -> None:
-    mine, other = read(), read(PRINTED.replace("S512345X3A01234", "S512345X3A09999"))
-    owners = checks.serial_owners({"gpu01": mine, "gpu02": other})
-    verdict = checks.inventory(mine, owners, "gpu01")
-    assert {it.part.kind for it in verdict.advisories} == {"disk", "dimm", "adapter"}
-    assert result(verdict) == WARNING
-    assert result(checks.inventory(mine, checks.serial_owners({"gpu01": mine}), "gpu01")) == PASSED
+def judged(other: str) -> Verdict:
+    """Judge gpu01 beside a node with these parts."""
+    return checks.inventory(read(), checks.serial_owners({"gpu01": read(), "gpu02": read(other)}), "gpu01")
+
+
+HGX = "nvidia-smi, lspci, ethtool and dmidecode of an HGX H200"
+OTHER = re.sub(r"(?<=[A-Z0-9])(1234|210)\b", "9999", PRINTED)
+COUNTER_EXAMPLES = [
+    CounterExample("parts.inventory", "one cable between two nodes", HGX, PASSED, lambda: judged(OTHER)),
+    CounterExample(
+        "parts.inventory", "one board in two nodes", HGX, WARNING, lambda: judged(PRINTED), sick=True
+    ),
+]
+
+
+@pytest.mark.parametrize("example", COUNTER_EXAMPLES, ids=name)
+def test_machines_get_the_verdict_that_a_person_gives_them(example: CounterExample) -> None:
+    assert_as_expected(example)
+
+
+def test_a_serial_number_of_two_nodes_is_a_warning_except_that_of_a_cable_or_a_gpu() -> None:
+    assert {it.part.kind for it in judged(PRINTED).advisories} == {"chassis", "disk", "dimm", "adapter"}

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_gpucluster.core.check import Judgement
-    from pytest_gpucluster.suites.parts.facts import Inventory
+    from pytest_gpucluster.suites.parts.facts import NodeParts
 
 # a cable has an end at each of two nodes, and the GPUs of a board share its number
 _SHARED = ("cable", "gpu")
 
 
-def serial_owners(found: Mapping[str, Inventory]) -> dict[tuple[str, str], tuple[str, ...]]:
+def serial_owners(found: Mapping[str, NodeParts]) -> dict[tuple[str, str], tuple[str, ...]]:
     """Return {kind and serial number of a part: the nodes that have it}."""
     owners: defaultdict[tuple[str, str], dict[str, None]] = defaultdict(dict)
     for node, its in found.items():
@@ -37,7 +37,7 @@ def serial_owners(found: Mapping[str, Inventory]) -> dict[tuple[str, str], tuple
     action=Action.MONITOR,
 )
 def inventory(
-    installed: Inventory, serial_owners: Mapping[tuple[str, str], Sequence[str]], node_name: str
+    installed: NodeParts, serial_owners: Mapping[tuple[str, str], Sequence[str]], node_name: str
 ) -> Judgement:
     """The parts of the node are listed by serial number; it fails no node."""
     if not installed.parts:

@@ -25,14 +25,14 @@ _NONE = re.compile(r"N/?A|Not Supported|Not Specified|None|Unknown|NO DIMM|\[.*\
 
 
 @dataclass(frozen=True)
-class Inventory:
+class NodeParts:
     """The parts of a node, and {source: why it was not read}."""
 
     parts: tuple[InstalledPart, ...] = ()
     unread: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_inventory(answer: Answer) -> Inventory:
+def read_inventory(answer: Answer) -> NodeParts:
     """Read the output of parts.sh."""
     if not re.search(r"^end$", answer.out, re.MULTILINE):
         if answer.rc:  # sudo, or the shell
@@ -53,7 +53,7 @@ def read_inventory(answer: Answer) -> Inventory:
     cards: dict[str, InstalledPart] = {}
     for found in adapters.values():
         cards.setdefault(found["address"].rpartition(".")[0], _card(found))  # functions of one card
-    return Inventory((*parts, *cards.values()), unread)
+    return NodeParts((*parts, *cards.values()), unread)
 
 
 def _not_read(name: str, text: str, end: str, found: bool) -> str:
@@ -219,7 +219,7 @@ _READERS: dict[str, Callable[[str, str], Iterator[InstalledPart]]] = {
     "dmi": _dmi,
     "bmc": _bmc,
 }
-PARTS: Probe[Inventory] = Probe(
+PARTS: Probe[NodeParts] = Probe(
     "parts",
     LIMITED_SH + script(__package__, "parts.sh"),
     read_inventory,

@@ -10,11 +10,11 @@ from pytest_gpucluster.suites.parts.facts import PARTS
 
 if TYPE_CHECKING:
     from pytest_gpucluster.run.facts import ItemView
-    from pytest_gpucluster.suites.parts.facts import Inventory
+    from pytest_gpucluster.suites.parts.facts import NodeParts
 
 
 @of_node(given.item, PARTS)
-def installed(item: ItemView, found: Inventory) -> Inventory:
+def installed(item: ItemView, found: NodeParts) -> NodeParts:
     """The parts of the item's node, which go into the record of the run."""
     item.record.parts = found.parts
     return found
@@ -22,4 +22,4 @@ def installed(item: ItemView, found: Inventory) -> Inventory:
 
 serial_owners = of_fleet(PARTS)(checks.serial_owners)
 
-TESTS = Tests(checks, marks=("parts", "gpu"))
+TESTS = Tests(checks, marks=("parts",))
