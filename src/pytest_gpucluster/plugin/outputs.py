@@ -393,6 +393,7 @@ class HistoryWriter:
     def __init__(self, path: Path, log: EventLog, reports: Reports) -> None:
         self.path, self.log, self.reports = path, log, reports
         self.comparison: Comparison | None = None
+        self.parts: list[str] = []  # what the ledger knows of parts that came from elsewhere
         with contextlib.closing(History(path, create=True, group=reports.group)):
             pass  # a wrong file is reported before nodes are allocated
 
@@ -418,6 +419,7 @@ class HistoryWriter:
         group, wait = self.reports.group, signals.pause
         with contextlib.closing(History(self.path, create=True, group=group, wait=wait)) as history:
             history.add(run)
+            self.parts = [*history.ledger.news(run)]
             self.comparison = history.compare(history.find(run.cluster, run.run))
         self.log.write("compared", **asdict(self.comparison.for_html()))
 
@@ -436,7 +438,7 @@ class HistoryWriter:
             compared = ["", *found.table(width, constant=verbose), ""] if found.against else []
             for line in (found.head, *compared):
                 write(line)
-            for line in found.lines():
+            for line in (*found.lines(), *self.parts[:MAX_WARNINGS]):
                 write(line, yellow=True)
             write(found.verdict())
 

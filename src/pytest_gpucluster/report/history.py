@@ -15,6 +15,7 @@ from pytest_gpucluster.core.metric_direction import LOWER, NEITHER, MetricTrend,
 from pytest_gpucluster.core.part import Part, named
 from pytest_gpucluster.core.safe_json import loads
 from pytest_gpucluster.report.history_file import HistoryFile
+from pytest_gpucluster.report.ledger import Ledger
 from pytest_gpucluster.report.regression import (
     Change,
     Comparison,
@@ -67,6 +68,11 @@ def _columns(finding: Finding) -> tuple[object, ...]:
 class History(HistoryFile):
     """An open history: runs are added, found and compared. Errors are those of its file."""
 
+    @property
+    def ledger(self) -> Ledger:
+        """Where each part was, and how often it failed."""
+        return Ledger(self._db)
+
     # --- writing
 
     def add(self, run: Recorded) -> bool:
@@ -79,6 +85,7 @@ class History(HistoryFile):
                 if there[1] or not run.complete:
                     return False
                 self._delete([there[0]])
+                self.ledger.remove(run.run)
             number = self._insert_run(run)
             nodes = self._insert_nodes(run, number)
             self._insert_items(run, number, nodes)
@@ -88,6 +95,7 @@ class History(HistoryFile):
                 [(number, nodes[it.node], it.time, it.result, it.reason, run.user) for it in run.acts],
             )
             (past,) = self._past("id = ?", (number,))
+            self.ledger.add(run, nodes)
             worse = [it for it in self._changes(number, past, None) if it.trend == "worse"]
             self._mark(number, nodes, (it.item for it in worse))
         return True
@@ -116,7 +124,7 @@ class History(HistoryFile):
         ends: dict[str, Counter[str]] = defaultdict(Counter)
         for item in run.items:
             ends[item.node][item.outcome] += 1
-        for node in (*(one.node for one in run.metrics), *(act.node for act in run.acts)):
+        for node in (*(one.node for one in run.metrics), *(act.node for act in run.acts), *run.parts):
             _ = ends[node]
         self._db.executemany(
             "INSERT OR IGNORE INTO nodes (cluster, simulated, name) VALUES (?, ?, ?)",

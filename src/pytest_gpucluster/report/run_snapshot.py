@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +24,9 @@ from pytest_gpucluster.report.result import RED
 from pytest_gpucluster.report.run_model import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from pytest_gpucluster.core.part import InstalledPart
     from pytest_gpucluster.report.result import Result
     from pytest_gpucluster.report.run_model import Run
 
@@ -88,6 +89,7 @@ class Recorded:
     fit: frozenset[str] = frozenset()  # nodes
     acts: tuple[NodeAct, ...] = ()
     user: str = ""
+    parts: Mapping[str, Sequence[InstalledPart]] = field(default_factory=dict)  # of a node
 
     @property
     def complete(self) -> bool:
@@ -128,6 +130,7 @@ def recorded(log: Run, where: str = "the event log") -> Recorded:
         | frozenset(map(plain, log.proofs.of(FIT))),  # by checks of the whole cluster alone
         acts=tuple(node_acts(log)),
         user=plain(start.get("user") or ""),
+        parts={plain(node): [it.mapped(plain) for it in parts] for node, parts in log.parts.items()},
     )
 
 
