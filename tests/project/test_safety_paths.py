@@ -434,15 +434,3 @@ def test_root_removes_nothing_in_another_users_folder(project: Path, monkeypatch
     (project / MARK).mkdir(0o700)  # root's, moved here by its owner
     # a killed run of another test may have left its own in /tmp
     assert [it.what for it in leftovers.folders(project) if str(project) in it.what] == []
-
-
-def test_nothing_runs_with_sudo_but_what_the_page_of_rights_names() -> None:
-    runs = re.compile(r"(?<!remap_)root=True|= with_root\(|\"sudo\", \"-n\"|sudo -n \{")
-    found = {str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py") if runs.search(path.read_text())}
-    named = """
-    kit/node/kernel_log.py suites/accounting/steps.py suites/burnin/payload_counters.py suites/controller/steps.py
-    suites/controller/test_controller.py kit/fabric/facts.py suites/ibfabric/lldp.py suites/ibfabric/optics.py
-    suites/ibfabric/steps.py suites/isolation/pam.py suites/isolation/payload.py suites/os/bmc_facts.py
-    suites/os/crash_facts.py suites/os/drive_facts.py cluster/channel/testinfra_backend.py
-    """
-    assert found == set(named.split())
