@@ -368,10 +368,6 @@ def patterns(run: Run) -> list[dict[str, Any]]:
     return found
 
 
-def failures(run: Run) -> dict[str, Any]:
-    return html._failures(run, anchors(run))
-
-
 def ended(*outcomes: str) -> list[dict[str, Any]]:
     """Return how one check of the nodes gpu01, gpu02 ended, by letters: p(assed), f(ailed), e(rror)."""
     kinds = {"p": passing, "f": failing, "e": lambda node: failing(node, outcome="error")}
