@@ -40,7 +40,8 @@ EVENTS = a_run(
         of("gpu03", busbw(250.0)),
         of("", busbw(290.0, None)),
     ],
-    nodes=("gpu01", "gpu02", "gpu03"),
+    nodes=("gpu01", "gpu02", "gpu03", "gpu04"),
+    not_tested={"gpu04": ["unavailable", "DRAINED"]},
     start={"groups": GROUPS},
 )
 
@@ -82,7 +83,13 @@ def test_page_and_command_show_what_the_record_holds(
         assert shown in page
     assert cli.main(["record", "show", str(log)]) == 0
     printed = capsys.readouterr().out
-    for shown in ("prod, run 20261121T020000-1: ", "gpu01   gpu", "165", LEAST.text):
+    for shown in (
+        "prod, run 20261121T020000-1: ",
+        "not tested: gpu04: DRAINED",
+        "gpu01   gpu",
+        "165",
+        LEAST.text,
+    ):
         assert shown in printed
     assert cli.main(["record", "show", "--json", str(log)]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads((log.parent / record.RECORD).read_text())

@@ -52,6 +52,9 @@ def show(args: argparse.Namespace) -> None:
     verdict = found["verdict"]
     print(f"{found['cluster']}, run {found['run']}: {verdict['title']}: {verdict['nodes']}.")
     print(" ".join(verdict["sentences"]))
+    for title in ("not tested", "not judged"):
+        for text in found[title.replace(" ", "_")]:
+            print(f"{title}: {text}")
     figures = [
         (
             *(it[key] for key in ("suite", "profile", "metric", "unit", "measurements")),

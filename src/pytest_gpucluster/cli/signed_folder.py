@@ -31,7 +31,7 @@ from pytest_gpucluster.report.events import events_of, read_run
 from pytest_gpucluster.report.proof import FAILED, FIT
 from pytest_gpucluster.report.run_folder import EVENTS, MANIFEST, SIGNATURE, is_written
 from pytest_gpucluster.report.run_snapshot import JUDGED_EXITS
-from pytest_gpucluster.report.verdict import counts_of
+from pytest_gpucluster.report.verdict import counts_of, judged_suites, narrowing
 from pytest_gpucluster.report.verdict import judge as judge_run
 
 if TYPE_CHECKING:
@@ -199,7 +199,8 @@ def assess(files: Files, *, reports: bool = False, store: CampaignStore | None =
     judged = judge_run(run)
     simulated = ", SIMULATED hardware" if run.simulated else ""
     subject = f"cluster {one_line(run.start.get('cluster'))}, run {run.run}"
-    return Found(subject, f"{judged.title}, {judged.nodes}{simulated}")
+    scope = f", judged by {', '.join(judged_suites(run)) or 'no suite'}{', narrowed' * bool(narrowing(run))}{narrowing(run)}"
+    return Found(subject, f"{judged.title}, {judged.nodes}{scope}{simulated}")
 
 
 def _read(files: Files, folder: str) -> tuple[Run, str]:
@@ -331,7 +332,11 @@ def _assess_campaign(files: Files, *, reports: bool, store: CampaignStore | None
     fit = sum(row.state == FIT for row in summary.rows)
     simulated = ", SIMULATED hardware" if stated.campaign.simulated else ""
     subject = f"cluster {stated.campaign.cluster}, campaign {stated.campaign.name}"
-    return Found(subject, f"{summary.verdict}, {fit} of {len(summary.rows)} nodes fit{simulated}")
+    suites = dict.fromkeys(suite for kind in stated.campaign.kinds for suite in kind.suites or (kind.name,))
+    return Found(
+        subject,
+        f"{summary.verdict}, {fit} of {len(summary.rows)} nodes fit, judged by {', '.join(suites)}{simulated}",
+    )
 
 
 def _refuse_other_state(stated: StatedCampaign, store: CampaignStore, path: Path) -> None:

@@ -527,6 +527,7 @@ class DrainPlugin:
             self.lines.append(f"repaired? test and resume: {again}")
         self.lines += [f"dry run, nothing was touched: {command}" for command in actor.commands]
         self.lines += actor.spared_lines
+        self.lines += [f"if the node is at fault: {command}" for command in actor.by_hand]
         for problem in actor.problems:
             self._loud(f"drain: {clean(problem)}")
         if actor.over_budget:

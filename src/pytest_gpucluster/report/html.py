@@ -30,8 +30,8 @@ from pytest_gpucluster.report.html_map import fleet_map
 from pytest_gpucluster.report.html_subnet import legend, subnet
 from pytest_gpucluster.report.html_work import trend, work
 from pytest_gpucluster.report.junit import shell_property
-from pytest_gpucluster.report.proof import CLUSTER, FAILED, FIT, NOT_PROVED, NOT_TESTED
-from pytest_gpucluster.report.record import parts_table
+from pytest_gpucluster.report.proof import CLUSTER, FAILED, FIT, NOT_PROVED
+from pytest_gpucluster.report.record import not_tested, parts_table
 from pytest_gpucluster.report.regression import ShownComparison
 from pytest_gpucluster.report.verdict import judge, ordered
 from pytest_gpucluster.report.waivers import all_waivers
@@ -125,7 +125,7 @@ def _record(run: Run) -> dict[str, Any]:
             for one in (value if isinstance(value, list) else [value])
             for word in (_text(name), _text(one))
         ),
-        "not_tested": _not_tested(run),
+        "not_tested": not_tested(run),
         "criteria": [
             {key: _text(group.get(key)) for key in ("nodes", "profile", "description", "source")}
             for group in groups
@@ -135,14 +135,6 @@ def _record(run: Run) -> dict[str, Any]:
         },
         "version": _text(as_dict(start.get("versions")).get("pytest-gpucluster")),
     }
-
-
-def _not_tested(run: Run) -> list[str]:
-    """Return the nodes and the checks that this record leaves open, and why."""
-    found = [f"{folded(nodes)}: {why}" for why, nodes in _gaps(run)["nodes"]]
-    more = [f"{len(found) - OPEN_ROWS} further reasons: see below"] if found[OPEN_ROWS:] else []
-    checks = [f"{count(number, 'check')} of these nodes"] if (number := run.totals[NOT_TESTED]) else []
-    return [*found[:OPEN_ROWS], *more, *checks, *([run.on_request] if run.on_request else [])]
 
 
 def _environment(run: Run) -> list[tuple[str, str]]:

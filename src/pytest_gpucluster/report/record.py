@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.grouping import grouped
 from pytest_gpucluster.core.safe_json import as_dicts
+from pytest_gpucluster.core.text import count
 from pytest_gpucluster.report.html_figures import is_signed, ordered_spreads, where_measured
-from pytest_gpucluster.report.proof import CLUSTER
+from pytest_gpucluster.report.proof import CLUSTER, NOT_TESTED
 from pytest_gpucluster.report.run_model import one_line
 from pytest_gpucluster.report.verdict import judge
 from pytest_gpucluster.report.waivers import all_waivers
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.report.run_model import MetricSpread, Run
 
 RECORD = "record.json"
+MAX_REASONS = 12
 
 
 def render(run: Run) -> bytes:
@@ -48,6 +50,8 @@ def record_of(run: Run) -> dict[str, Any]:
             "sentences": verdict.sentences,
         },
         "nodes": {state: hostlist.shown(names) for state, names in nodes.items()},
+        "not_tested": not_tested(run),
+        "not_judged": verdict.unjudged,
         "suites": run.suites,
         "criteria": [
             {key: one_line(group.get(key)) for key in ("nodes", "profile", "source", "sha256")}
@@ -74,6 +78,16 @@ def record_of(run: Run) -> dict[str, Any]:
         ],
         "parts": {node: [_part(it) for it in parts] for node, parts in run.parts.items()},
     }
+
+
+def not_tested(run: Run) -> list[str]:
+    """Return the nodes and the checks that a record leaves open, and why."""
+    nodes = grouped((why, node) for node, why in run.untested.items())
+    nodes |= {"the run ended before any check of them": run.silent} if run.silent else {}
+    found = [f"{hostlist.shown(names)}: {why}" for why, names in sorted(nodes.items())]
+    more = [f"{len(found) - MAX_REASONS} further reasons"] if found[MAX_REASONS:] else []
+    checks = [f"{count(number, 'check')} of these nodes"] if (number := run.totals[NOT_TESTED]) else []
+    return [*found[:MAX_REASONS], *more, *checks, *([run.on_request] if run.on_request else [])]
 
 
 def _figure(spread: MetricSpread) -> dict[str, Any]:
