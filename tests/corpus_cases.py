@@ -47,6 +47,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import corpus_steps
 import yaml
+from scrambled import scrambled
 
 from pytest_gpucluster.cluster.slurm import inventory
 from pytest_gpucluster.config import load_cluster
@@ -104,6 +105,15 @@ class Result:
     outcome: str
     verdict: Verdict | None = None
     reason: str = ""
+
+    @property
+    def decided(self) -> Any:
+        """What programs decide by."""
+        if self.verdict is None:
+            return self.outcome
+        found, warned = self.verdict.findings, self.verdict.advisories
+        of_findings = [(str(it.part), it.code, it.relation, it.action, it.setting) for it in found]
+        return self.outcome, self.verdict.action, of_findings, [(str(it.part), it.code) for it in warned]
 
     def __str__(self) -> str:
         found = self.verdict.findings if self.verdict else ()
@@ -391,7 +401,13 @@ class Bench:
         return found
 
     def judge(self, node: str, check: str) -> Result:
-        """Return how a check of the suites ends on a node."""
+        """Return how a check of the suites ends on a node: the same with every text of ours as noise."""
+        found = self._judge(node, check)
+        with scrambled():
+            noise = self._judge(node, check)
+        return found if noise.decided == found.decided else Result("error", reason=f"words decide: {noise}")
+
+    def _judge(self, node: str, check: str) -> Result:
         self.current = node
         if check in corpus_steps.CHECKS:
             try:

@@ -1,15 +1,17 @@
-"""A plugin for pytest (-p scrambled): every text for people is noise from its construction on; what decides stays."""
+"""Every text for people is noise from its construction on; what decides stays. A plugin for pytest too (-p scrambled)."""
 
 from __future__ import annotations
 
 import functools
 import random
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 from pytest_gpucluster.core import check, errors, finding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _NOISE = random.Random(48)
 
@@ -19,8 +21,8 @@ def noise(text: str) -> str:
     return "".join(_NOISE.choices("abcdefghijklmnopqrstuvwxyz ", k=max(3, len(text)))) if text else ""
 
 
-def _afterwards(kind: type[Any], change: Callable[[Any], dict[str, Any]]) -> None:
-    """Let objects of a class change these fields at the end of their construction."""
+def _afterwards(kind: type[Any], change: Callable[[Any], dict[str, Any]]) -> Any:
+    """Return the patch that lets objects of a class change these fields at the end of their construction."""
     made = kind.__init__
 
     @functools.wraps(made)
@@ -29,7 +31,7 @@ def _afterwards(kind: type[Any], change: Callable[[Any], dict[str, Any]]) -> Non
         for name, value in change(self).items():
             object.__setattr__(self, name, value)
 
-    kind.__init__ = init
+    return patch.object(kind, "__init__", init)
 
 
 def _measures(found: Any) -> dict[str, Any]:
@@ -44,7 +46,25 @@ def _measure(value: Any) -> Any:
     return finding.Quote(noise(value.text))
 
 
-for _kind in (finding.Finding, finding.Advisory):
-    _afterwards(_kind, _measures)
-_afterwards(check.Verdict, lambda it: {at: noise(getattr(it, at)) for at in ("cause", "hint", "reason")})
-_afterwards(errors.NotJudged, lambda it: {"args": tuple(noise(str(one)) for one in it.args)})
+_TEXTS = {
+    finding.Finding: _measures,
+    finding.Advisory: _measures,
+    check.Verdict: lambda it: {at: noise(getattr(it, at)) for at in ("cause", "hint", "reason")},
+    errors.NotJudged: lambda it: {"args": tuple(noise(str(one)) for one in it.args)},
+}
+
+
+@contextmanager
+def scrambled() -> Iterator[None]:
+    """Scramble every text that is made meanwhile."""
+    with ExitStack() as patches:
+        for kind, change in _TEXTS.items():
+            patches.enter_context(_afterwards(kind, change))
+        yield
+
+
+def pytest_configure(config: Any) -> None:
+    """Scramble every text of the run."""
+    texts = scrambled()
+    texts.__enter__()
+    config.add_cleanup(lambda: texts.__exit__(None, None, None))

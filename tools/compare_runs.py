@@ -19,6 +19,8 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpucluster.core.part import Part
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -32,7 +34,7 @@ FAULTS = (
 # name: (nodes, faults, arguments of pytest)
 RUNS: dict[str, tuple[int, tuple[str, ...], tuple[str, ...]]] = {
     "healthy": (4, (), ()),
-    "faults": (6, FAULTS, ()),
+    "faults": (6, FAULTS, ("--drain=apply",)),
     "xdist": (6, FAULTS, ("-n", "2")),
     "ssh": (4, (), ("--set=access=ssh",)),
     "large": (60, FAULTS, ("-m", "os or gpu or slurm or fabric or versions")),
@@ -47,15 +49,22 @@ def masked(text: object) -> str:
 
 
 def lines_of(event: dict[str, Any]) -> Iterator[str]:
-    """Yield one line for the outcome of an item, and one for each finding and metric."""
+    """Yield one line for the outcome of an item, and one for each verdict, finding and metric: words are none of them."""
     item = event["nodeid"].rpartition("/")[2]
-    yield f"{item} {event['outcome']} {masked(event.get('message') or '')}"
+    yield f"{item} {event['outcome']}"
     for verdict in event.get("verdicts", ()):
-        yield f"{item} verdict {verdict['check']} {verdict['outcome']} {verdict['action']} {masked(verdict.get('reason', ''))}"
-        for finding in (*verdict["findings"], *verdict["advisories"]):
-            yield f"{item} finding {masked(sorted(finding.items()))}"
-    metrics = {f"{masked(it['name'])} {it['unit']} {masked(it['device'])}" for it in event.get("metrics", ())}
+        yield f"{item} verdict {verdict['check']} {verdict['outcome']} {verdict['action']}"
+        for kind in ("findings", "advisories"):
+            for found in verdict[kind]:
+                part = Part.read(found["part"]).short
+                yield f"{item} {kind} {found['code']} {masked(part)} {found.get('action', '')}"
+    metrics = {f"{masked(it['name'])} {it['unit']}" for it in event.get("metrics", ())}
     yield from (f"{item} metric {metric}" for metric in sorted(metrics))
+
+
+def act_of(event: dict[str, Any]) -> str:
+    """Return another event: its name, and what a drain did to which node."""
+    return masked(event["event"]) + "".join(f" {event[key]}" for key in ("node", "result") if event.get(key))
 
 
 def record_run(checkout: Path, name: str, folder: Path) -> None:
@@ -91,7 +100,7 @@ def record_run(checkout: Path, name: str, folder: Path) -> None:
         found = [
             line
             for event in events
-            for line in (lines_of(event) if event["event"] == "result" else [masked(event["event"])])
+            for line in (lines_of(event) if event["event"] == "result" else [act_of(event)])
         ]
         for case in ET.parse(log.parent / "junit.xml").iter("testcase"):
             parts = sorted(f"{part.tag} {part.get('type')}" for part in case if part.tag != "properties")

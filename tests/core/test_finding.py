@@ -53,11 +53,30 @@ def test_keys_of_the_log_stay_in_their_order() -> None:
 
 def test_a_changed_text_changes_nothing_that_decides() -> None:
     found = Finding(
-        Part("disk", name="a", model="x"), Quantity(1, "GB/s", "one"), Quantity(2), Action.DRAIN, "x", "slow"
+        Part("disk", name="a", model="x"), Quantity(1, text="one"), Quantity(2), Action.DRAIN, "x", "slow"
     )
     other = mapped(found, str.upper)
     assert other.words == "A (X): measured ONE, expected 2"
     assert (other.code, other.relation, other.action, other.setting) == ("slow", "<", Action.DRAIN, "x")
+
+
+ODD: list[Any] = [
+    (7, "8"),
+    (Quantity(1, "s"), Quantity(2, "ms")),
+    ("1", "2", "Not-Mounted"),
+    ("1", "2", "a b"),
+]
+
+
+@pytest.mark.parametrize("kind", [Finding, Advisory])
+@pytest.mark.parametrize("odd", ODD)
+def test_what_no_program_can_decide_by_is_refused_and_read_as_words(kind: Any, odd: Any) -> None:
+    measured, expected, code = (*odd, "")[:3]
+    with pytest.raises((TypeError, ValueError), match=r"Quantity|state both in one unit|must be one word"):
+        kind("x", measured, expected, code=code)
+    plain = [{"number": it.number, "unit": it.unit} if isinstance(it, Quantity) else it for it in odd[:2]]
+    read = kind.from_dict({"measured": plain[0], "expected": plain[1], "code": code})
+    assert (read.code, read.relation, mapped(read, str.upper).relation) == ("", "", "")
 
 
 @pytest.mark.parametrize("value", ["NaN", "odd", None, True, [1], {}, 10**400])

@@ -6,6 +6,7 @@ import pytest
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding
 from pytest_gpucluster.core.common_cause import NO_MAJORITY
+from pytest_gpucluster.core.finding import Quantity, Quote
 from pytest_gpucluster.core.majority import DIFFERS, Norm, decides, differs, less, near, norm, older
 
 
@@ -37,10 +38,10 @@ def test_who_deviates_from_two_thirds_is_named_with_the_action_of_its_check() ->
     found = fleet_of(2, 1)
     assert list(found.judge("driver", "A", worse=differs)) == []
     assert list(found.judge("driver", "B", worse=differs)) == [
-        Finding("driver", "B", "A, as on 2 of 3 nodes", code=DIFFERS)
+        Finding("driver", Quote("B"), Quote("A, as on 2 of 3 nodes"), code=DIFFERS)
     ]
     (unlike,) = norm([("a", {"x": 1}), ("b", {"x": 1}), ("c", {})]).judge("x", {}, worse=differs)  # no hash
-    assert unlike.expected == "{'x': 1}, as on 2 of 3 nodes"
+    assert str(unlike.expected) == "{'x': 1}, as on 2 of 3 nodes"
 
 
 def test_without_a_majority_all_values_are_named_and_nobody_is_drained() -> None:
@@ -48,7 +49,7 @@ def test_without_a_majority_all_values_are_named_and_nobody_is_drained() -> None
     expected = "one value on all nodes; no majority: 535.104 on gpu[01-04], 550.54 on gpu[05-08]"
     for mine in ("535.104", "550.54"):
         (found,) = halves.judge("driver", mine, worse=differs)
-        assert found == Finding("driver", mine, expected, Action.CONFIGURE, code="no_majority")
+        assert found == Finding("driver", Quote(mine), expected, Action.CONFIGURE, code="no_majority")
         assert isinstance(found, Finding)
         assert found.setting == NO_MAJORITY  # a finding of the cluster; two results of a computation are none
         assert [it.setting for it in halves.judge_result("driver", mine)] == [""]
@@ -73,7 +74,7 @@ def test_a_node_that_votes_several_times_is_named_once_with_how_often() -> None:
     clear = norm([("a", 1), ("b", 2), ("c", 2), ("a", 2)], "GPUs")
     assert clear.votes == ((2, ("b", "c", "a")), (1, ("a",)))
     assert list(clear.judge("p", 1, measured="one", worse=differs)) == [
-        Finding("p", "one", "2, as on 3 of 4 GPUs", code=DIFFERS)
+        Finding("p", Quantity(1, text="one"), Quantity(2, text="2, as on 3 of 4 GPUs"), code=DIFFERS)
     ]
 
 
@@ -81,13 +82,15 @@ def test_only_the_faulty_direction_condemns_and_a_warning_may_name_the_other() -
     usual = norm([("a", 64), ("b", 64), ("c", 48), ("d", 96)] + [(f"e{n}", 64) for n in range(4)])
     (lost,) = usual.judge("memory", 48, worse=less, action=Action.VENDOR)
     assert isinstance(lost, Finding)
-    assert (lost.action, lost.measured) == (Action.VENDOR, "48")
+    assert (lost.action, lost.measured, lost.relation) == (Action.VENDOR, Quantity(48), "<")
     assert list(usual.judge("memory", 96, worse=less)) == []
     assert list(usual.judge("memory", 96, worse=less, harmless="more")) == [
-        Advisory("memory", "96: more", "64, as on 6 of 8 nodes", code=DIFFERS)
+        Advisory(
+            "memory", Quantity(96, text="96: more"), Quantity(64, text="64, as on 6 of 8 nodes"), code=DIFFERS
+        )
     ]
     (named,) = usual.judge("memory", 96, worse=less, harmless="more", measured="much")
-    assert named.measured == "much: more"
+    assert str(named.measured) == "much: more"
     assert list(usual.judge("memory", 64, worse=less, harmless="more")) == []
     with pytest.raises(TypeError, match="faulty direction"):
         list(usual.judge("memory", 96, worse=differs, action=Action.VENDOR))
@@ -102,7 +105,7 @@ def test_who_has_more_than_the_others_is_not_worse_without_a_majority_either() -
     (fewer,) = found.judge("x", 4, measured="four", shown=hex, worse=less)
     assert (str(fewer.measured), str(fewer.expected)[-16:]) == ("four", "0x4 on a, 0x8 on b"[-16:])
     (same,) = found.judge("x", 4, shown=lambda _: "z", worse=differs)  # two values that look alike
-    assert same.measured == "z"
+    assert str(same.measured) == "z"
 
 
 @pytest.mark.parametrize(
@@ -142,5 +145,5 @@ def test_an_older_version_and_a_version_of_another_kind_deviate(
 def test_long_values_are_shown_from_where_they_part() -> None:
     mine, theirs = f"{'x' * 200}end", "x" * 200
     (one,) = norm([("a", mine), ("b", theirs)]).judge("x", mine, worse=differs)
-    assert one.measured == f"...{'x' * 20}end..."
+    assert str(one.measured) == f"...{'x' * 20}end..."
     assert f"{one.measured!s} on a" in str(one.expected)

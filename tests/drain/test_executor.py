@@ -78,7 +78,7 @@ def grounds(*names: str, unconfirmed: str = "") -> list[Grounds]:
             name,
             "gpu.count",
             Action.DRAIN,
-            Finding("", Quantity(7), Quantity(8, "GPUs")),
+            Finding("", Quantity(7, "GPUs"), Quantity(8, "GPUs")),
             unconfirmed=unconfirmed,
         )
         for name in names

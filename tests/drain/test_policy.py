@@ -56,10 +56,10 @@ def node(state: str = "IDLE", *flags: str, reason: str = "", name: str = "gpu01"
 
 def test_the_deviation_in_short() -> None:
     for measured, expected, text in (
-        (Quantity(7), Quantity(8, "GPUs"), "7<8 GPUs"),
+        (Quantity(7, "GPUs"), Quantity(8, "GPUs"), "7<8 GPUs"),
         (Quantity(17, "links", "17 active links (7 is down)"), Quantity(18, "links"), "17<18 links"),
         (Quantity(91, "C"), Quantity(85, "C"), "91>85 C"),
-        (Quantity(8), Quantity(8, "GPUs"), "8 GPUs, at the bound"),
+        (Quantity(8, "GPUs"), Quantity(8, "GPUs"), "8 GPUs, at the bound"),
         (Quantity(float("nan"), "C"), Quantity(85, "C"), "nan!=85 C"),
         (Quantity(-1.5), Quantity(2.25), "-1.5<2.25 GPU 4"),  # the part replaces a missing unit
         (Quantity(1e14 / 3), Quantity(2), "3.333e+13>2 GPU 4"),
@@ -115,7 +115,7 @@ def test_a_long_list_of_checks_is_shortened_to_one_that_asks_for_more() -> None:
     y, z = "y" * (PART - 3), "z" * (PART - 3)
     assert longest == summed(f"gpucluster:{'x' * 80} {y}...!={z}... run={'r' * 48}")
     assert (len(longest), read(longest).repair) == (LIMIT - 15, "")
-    most = Finding("p" * 500, Quantity(-1.123456789012e-300), Quantity(2e300 / 7, "u" * 500))
+    most = Finding("p" * 500, Quantity(-1.123456789012e-300, "u" * 500), Quantity(2e300 / 7, "u" * 500))
     digits = write_reason("gpu01", ["x" * 500, "y" * 500], most, "r" * 500)
     assert f" also=* run={'r' * 48} sum=" in digits
     assert len(digits) <= LIMIT
@@ -128,7 +128,7 @@ def test_the_further_checks_are_exact_as_long_as_slurms_accounting_keeps_them(ov
     room = 255 - len(start) - len(tail) - len(" also=os.a,")
     other = "gpu." + "x" * (room - len("gpu.") + over)
     text = write_reason(
-        "gpu01", ["gpu.count", "os.a", other], Finding("", Quantity(7), Quantity(8, "GPUs")), RUN
+        "gpu01", ["gpu.count", "os.a", other], Finding("", Quantity(7, "GPUs"), Quantity(8, "GPUs")), RUN
     )
     assert text == summed(f"{start} also={'os.*,gpu.*' if over else f'os.a,{other}'} run={RUN}")
     assert len(text) == 255 or over

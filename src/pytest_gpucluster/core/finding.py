@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 D = TypeVar("D", bound="Deviation")
 MAX_QUOTE = 600  # characters
 NODE = Part()
+_CODE = re.compile(r"[a-z0-9_]*")
 
 
 class Action(str, enum.Enum):
@@ -85,6 +87,20 @@ Words = str  # what a check states, for people alone
 Measure = Words | Quantity | Quote
 
 
+def measure(value: object) -> Measure:
+    """Return a value of a node: a number as it is, anything else as its text."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return Quantity(value, text=str(value) * isinstance(value, float))
+    return Quote(str(value))
+
+
+def in_words(value: Measure, text: str) -> Measure:
+    """Return a value with this text for people; one that is no quantity is that text."""
+    if isinstance(value, Quantity):
+        return value if text == str(value) else replace(value, text=text)
+    return Quote(text)
+
+
 @dataclass(frozen=True, slots=True)
 class Deviation:
     """What is not as expected: the part, the measured and the expected value, and `code`, a stable word for what is wrong.
@@ -140,8 +156,8 @@ class Finding(Deviation):
         setting: str = "",
         code: str = "",
     ) -> None:
-        """A text is a part that has a name alone; TypeError for a bare number."""
-        _require_measures(measured, expected)
+        """A text is a part that has a name alone. Raise TypeError or ValueError for what no program can decide by."""
+        _require(measured, expected, code)
         for name, value in (("part", part if isinstance(part, Part) else Part(name=part)), ("measured", measured),
                             ("expected", expected), ("action", action), ("setting", setting), ("code", code)):  # fmt: skip
             object.__setattr__(self, name, value)
@@ -189,8 +205,8 @@ class Advisory(Deviation):
     """A deviation that proves no fault: reports show a warning; it neither fails a check nor drains a node."""
 
     def __init__(self, part: Part | str, measured: Measure, expected: Measure, code: str = "") -> None:
-        """A text is a part that has a name alone; TypeError for a bare number."""
-        _require_measures(measured, expected)
+        """A text is a part that has a name alone. Raise TypeError or ValueError for what no program can decide by."""
+        _require(measured, expected, code)
         for name, value in (("part", part if isinstance(part, Part) else Part(name=part)), ("measured", measured),
                             ("expected", expected), ("code", code)):  # fmt: skip
             object.__setattr__(self, name, value)
@@ -201,10 +217,20 @@ class Advisory(Deviation):
         return cls(*_deviation(plain))
 
 
-def _require_measures(*values: object) -> None:
-    for value in values:
+def _require(measured: object, expected: object, code: str) -> None:
+    for value in (measured, expected):
         if not isinstance(value, (str, Quantity, Quote)):
             raise TypeError(f"measured and expected are a Quantity, a Quote or words, not {value!r}")
+    if units := _units(measured, expected):
+        raise ValueError(f"measured and expected have the units {units}: state both in one unit")
+    if not _CODE.fullmatch(code):
+        raise ValueError(f"code {code!r}: must be one word of a-z, 0-9 and _, like 'below_bound'")
+
+
+def _units(measured: object, expected: object) -> str:
+    """Return the units of two quantities that cannot be compared, else ''."""
+    units = [it.unit for it in (measured, expected) if isinstance(it, Quantity)]
+    return "{!r} and {!r}".format(*units) if len({*units}) > 1 else ""
 
 
 def mapped(found: D, change: Callable[[str], str]) -> D:
@@ -252,12 +278,11 @@ def _measure(plain: Any) -> Measure:
 
 
 def _deviation(plain: Mapping[str, Any]) -> tuple[Part, Measure, Measure, str]:
-    return (
-        Part.read(plain.get("part")),
-        _measure(plain.get("measured")),
-        _measure(plain.get("expected")),
-        shared_text(plain.get("code")),
-    )
+    measured, expected = _measure(plain.get("measured")), _measure(plain.get("expected"))
+    if _units(measured, expected):
+        measured, expected = str(measured), str(expected)
+    code = shared_text(plain.get("code"))
+    return Part.read(plain.get("part")), measured, expected, code * bool(_CODE.fullmatch(code))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import Action, Advisory, Finding
 from pytest_gpucluster.core.common_cause import NO_MAJORITY
+from pytest_gpucluster.core.finding import in_words, measure
 from pytest_gpucluster.core.grouping import grouped
 
 if TYPE_CHECKING:
+    from pytest_gpucluster.core.finding import Measure
     from pytest_gpucluster.core.part import Part
 
 T = TypeVar("T")
@@ -97,7 +99,7 @@ class Norm(Generic[T]):
         *,
         worse: Callable[[T, T], bool],
         measured: str = "",
-        shown: Callable[[T], str] = str,
+        shown: Callable[[T], Measure] = measure,
         action: Action | None = None,
         harmless: str = "",
     ) -> Iterator[Finding | Advisory]:
@@ -114,10 +116,10 @@ class Norm(Generic[T]):
         if found:
             yield replace(found, action=action) if self.clear else replace(found, setting=NO_MAJORITY)
         elif harmless and self.clear and value != self.votes[0][0]:
-            usual = _apart(shown(self.votes[0][0]), shown(value))
-            yield Advisory(
-                part, f"{measured or shown(value)}: {harmless}", f"{usual}, {self.most}", code=DIFFERS
-            )
+            mine, theirs = shown(value), shown(self.votes[0][0])
+            usual = _apart(str(theirs), str(mine))
+            kept = in_words(mine, f"{measured or mine}: {harmless}")
+            yield Advisory(part, kept, in_words(theirs, f"{usual}, {self.most}"), code=DIFFERS)
 
     def judge_result(
         self,
@@ -125,7 +127,7 @@ class Norm(Generic[T]):
         value: T,
         *,
         measured: str = "",
-        shown: Callable[[T], str] = str,
+        shown: Callable[[T], Measure] = measure,
         worse: Callable[[T, T], bool] = differs,
     ) -> Iterator[Finding]:
         """Yield a finding if the result of one computation is worse than the norm; without a norm, than any other.
@@ -138,14 +140,11 @@ class Norm(Generic[T]):
         if self.clear:
             if worse(value, self.votes[0][0]):
                 mine, theirs = shown(value), shown(self.votes[0][0])
-                yield Finding(
-                    part,
-                    measured or _apart(mine, theirs),
-                    f"{_apart(theirs, mine)}, {self.most}",
-                    code=DIFFERS,
-                )
+                found = in_words(mine, measured or _apart(str(mine), str(theirs)))
+                usual = in_words(theirs, f"{_apart(str(theirs), str(mine))}, {self.most}")
+                yield Finding(part, found, usual, code=DIFFERS)
         elif any(worse(value, other) for other, _ in self.votes):
-            texts = [shown(one) for one, _ in self.votes[:MOST_VALUES]]
+            texts = [str(shown(one)) for one, _ in self.votes[:MOST_VALUES]]
             groups = [
                 f"{_apart(text, texts[not index])}{self._where[index]}" for index, text in enumerate(texts)
             ]
@@ -153,10 +152,9 @@ class Norm(Generic[T]):
             expected = f"one value on all {self.voters}; no majority: {', '.join(groups)}"
             expected += f", and {more} more values" if more else ""
             mine = shown(value)
-            other = next((text for text in texts if text != mine), mine)
-            yield Finding(
-                part, measured or _apart(mine, other), expected, Action.CONFIGURE, code="no_majority"
-            )
+            other = next((text for text in texts if text != str(mine)), str(mine))
+            found = in_words(mine, measured or _apart(str(mine), other))
+            yield Finding(part, found, expected, Action.CONFIGURE, code="no_majority")
 
     @cached_property
     def _where(self) -> tuple[str, ...]:

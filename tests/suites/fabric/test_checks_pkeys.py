@@ -73,4 +73,4 @@ def test_a_finding_names_the_keys() -> None:
     verdict = judge(node(DEFAULT_LIMITED), node(FULL, DEFAULT_LIMITED))
     assert judged(verdict) == (CONFIGURE, ["mlx5_1 port 1"])
     (found,) = verdict.findings
-    assert (found.measured, found.expected) == ("0x7fff", "0x7fff 0x8001, as on 3 of 4 nodes")
+    assert (str(found.measured), str(found.expected)) == ("0x7fff", "0x7fff 0x8001, as on 3 of 4 nodes")

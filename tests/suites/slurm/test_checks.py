@@ -478,12 +478,14 @@ def test_what_a_diagnostic_step_finds(
 
 
 @pytest.mark.parametrize(
-    "values", [{"problem": "Prolog hung on node"}, {"problem": "x", "state_after": "DRAINED: Prolog error"}]
+    "values", [{"code": "prolog"}, {"out_after": "Prolog error", "state_after": "DRAINED"}]
 )
 def test_a_prolog_that_kept_the_step_from_starting_is_found(values: dict[str, str]) -> None:
-    verdict = checks.prolog(step(**values), node(), PROLOG)
+    verdict = checks.prolog(step(problem="x", **values), node(), PROLOG)
     assert judged(verdict) == (CONFIGURE, ["Prolog"])
-    assert str(verdict.findings[0].measured) == [*values.values()][-1]
+    assert str(verdict.findings[0].measured) == values.get("state_after", "x")
+    words = step(problem="Slurm runs TaskProlog /x inside the container", code="task_prolog")
+    assert result(checks.prolog(words, node(), PROLOG)) == NOT_CHECKED
 
 
 @pytest.mark.parametrize(

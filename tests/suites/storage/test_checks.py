@@ -523,7 +523,7 @@ def test_a_node_without_the_mount_has_no_options_of_a_kernel() -> None:
     lustre = "fs /shared lustre rw,flock,more 0 0\nkernel 4\n"
     verdict = mount_verdict("/dev/sda2 / ext4 rw,errors=remount-ro 0 0\nkernel 5\n", lustre, lustre)
     assert (judged(verdict), verdict.advisories) == ((CONFIGURE, [PATH]), ())
-    assert verdict.findings[0].measured == "ext4 errors=remount-ro,rw"
+    assert str(verdict.findings[0].measured) == "ext4 errors=remount-ro,rw"
     assert str(verdict.findings[0].expected).startswith("lustre flock,more,rw")
 
 

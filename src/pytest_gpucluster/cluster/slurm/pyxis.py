@@ -108,7 +108,7 @@ _EXPLANATIONS = (
     ("pmi", r"orte_ess_init failed|not built with SLURM's PMI|PMI support", r"the MPI program was built without this PMI: try --mpi=pmix or pmi2 (srun --mpi=list), or mpirun"),
     ("no_program", r"execve\(\): ([^:]+): No such file or directory", r"{0} is not found on the node or in the container: check the name and PATH"),
     ("not_executable", r"execve\(\): ([^:]+): Permission denied", r"{0} is not executable: chmod +x, or a noexec mount"),
-    ("prolog", r"Prolog (?:launch failure|error)", r"the prolog failed there: see slurmd's log on the node"),
+    ("prolog", r"Prolog (?:launch failure|error|failed|hung)", r"the prolog failed there: see slurmd's log on the node"),
 )  # fmt: skip
 
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pytest_gpucluster.cluster.slurm.pyxis import explain
 from pytest_gpucluster.core.complaint import first_complaint
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.core.finding import Explanation
 
 # from a slurmd that processed the end of the job before the launch of the step (slurm_errno.c, 22.05 to 25.11)
 REVOKED = "Job credential revoked"
@@ -54,10 +58,14 @@ class StepResult:
         return self.rc == 0 and all(task.rc in (0, None) for task in self.tasks)
 
     @property
+    def explanation(self) -> Explanation | None:
+        """The meaning of the messages; None if unknown."""
+        return explain(self.stderr + "\n" + "\n".join(task.stderr for task in self.tasks if not task.ok))
+
+    @property
     def hint(self) -> str | None:
         """The meaning of the messages, in one line; None if unknown."""
-        found = explain(self.stderr + "\n" + "\n".join(task.stderr for task in self.tasks if not task.ok))
-        return str(found) if found else None
+        return str(self.explanation) if self.explanation else None
 
     @property
     def first_error(self) -> str:

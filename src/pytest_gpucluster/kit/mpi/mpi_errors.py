@@ -25,14 +25,21 @@ _PMIX = "start the step with srun --mpi=pmix (`srun --mpi=list` shows what Slurm
 PORT_TAKEN = re.compile(r"cannot listen at .*(?:EADDRINUSE|[Aa]ddress already in use).*")
 
 
+DUPLICATE = "duplicate GPU"  # a kind
+
+
 @dataclass(frozen=True)
 class LaunchFailure:
-    """One failure: its kind, its host or hostlist ('' if unknown), its text, and what to do."""
+    """One failure: its kind, its host or hostlist ('' if unknown), its text, and what to do.
+
+    `what`: the text without the rank, where our payload names one.
+    """
 
     kind: str
     host: str
     text: str
     hint: str
+    what: str = ""
 
     @property
     def code(self) -> str:
@@ -106,7 +113,7 @@ _KNOWN = (
         "run as an ordinary user, or export OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
     ),
     _Known(
-        "duplicate GPU",
+        DUPLICATE,
         _PAIR,
         "each rank needs its own GPU: give each task one GPU (--gpus-per-task=1) or set CUDA_VISIBLE_DEVICES "
         "from SLURM_LOCALID; on nodes that share one host, assign different GPUs to each node",
@@ -202,7 +209,7 @@ _KNOWN = (
 )  # fmt: skip
 # kinds that only repeat the cause: {kind: causes}
 _FOLLOWS = {
-    "NCCL": {"duplicate GPU", "no network interface", "low limits", "ranks do not fit"},
+    "NCCL": {DUPLICATE, "no network interface", "low limits", "ranks do not fit"},
     "out of memory": {"low limits"},
 }
 _OF_MPI = ("MPI without PMI", "orte_ess_init", "PMIx abort", "step launch failed", "plugin missing")
@@ -210,7 +217,7 @@ _ENDED_TASKS = re.compile(r"srun: error: (?P<nodes>\S+): tasks? (?P<tasks>[\d,\-
 # no hardware faults, by the code of a finding
 SOFTWARE = {
     kind.lower().replace(" ", "_"): kind
-    for kind in ("low limits", "driver library", "CPU build of torch", "no torch", "duplicate GPU")
+    for kind in ("low limits", "driver library", "CPU build of torch", "no torch", DUPLICATE)
 }
 # what a rank sees if another one has died or waits
 _PEER_LOST = re.compile(
@@ -271,7 +278,7 @@ def clipped(text: str) -> str:
 
 
 def _describe(known: _Known, match: re.Match[str], text: str) -> str:
-    if known.kind == "duplicate GPU":
+    if known.kind == DUPLICATE:
         return "; ".join(_shared(text))
     times = len(known.pattern.findall(text))
     line = " ".join(match[0].split())

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.kit.mpi import mpi_errors
-from pytest_gpucluster.kit.mpi.mpi_errors import LaunchFailure
+from pytest_gpucluster.kit.mpi.mpi_errors import DUPLICATE, LaunchFailure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,12 +48,12 @@ _CONSEQUENCE = re.compile(
 
 def _rank_failure(match: re.Match[str]) -> LaunchFailure:
     text = f"{match['rank']}{match['gpu'] or ''}: {match['what']}"
+    kind, hint = "a rank failed", "check dmesg and nvidia-smi of the node"
     if _CONSEQUENCE.search(match["what"]):
-        return LaunchFailure("relayed", match["host"], text, "another rank failed first")
-    known = mpi_errors.explain(match["what"])
-    if known:
-        return LaunchFailure(known[0].kind, match["host"], text, known[0].hint)
-    return LaunchFailure("a rank failed", match["host"], text, "check dmesg and nvidia-smi of the node")
+        kind, hint = "relayed", "another rank failed first"
+    elif known := mpi_errors.explain(match["what"]):
+        kind, hint = known[0].kind, known[0].hint
+    return LaunchFailure(kind, match["host"], text, hint, match["what"])
 
 
 def merge_ranks(failures: Sequence[LaunchFailure]) -> list[LaunchFailure]:
@@ -63,13 +63,8 @@ def merge_ranks(failures: Sequence[LaunchFailure]) -> list[LaunchFailure]:
         failures = [failure for failure in failures if failure.kind != "timeout"]
     found: dict[tuple[str, str], LaunchFailure] = {}
     for failure in failures:
-        rank, _, what = failure.text.partition(": ")
-        found.setdefault((failure.kind, what if rank.startswith("rank ") else failure.text), failure)
-    return [
-        failure
-        for failure in found.values()
-        if not failure.text.partition(": ")[2].startswith("duplicate GPU")
-    ]
+        found.setdefault((failure.kind, failure.what or failure.text), failure)
+    return [failure for failure in found.values() if not (failure.what and failure.kind == DUPLICATE)]
 
 
 def read_failure(line: str) -> LaunchFailure | None:

@@ -363,8 +363,8 @@ def _data(run: NcclRun, spec: RunSpec) -> Iterator[_Problem]:
                     Quantity(half.wrong, "wrong elements"), Quantity(0, "wrong elements"), "data is corrupted", hint,
                 )  # fmt: skip
     if run.out_of_bounds:
-        out = Quantity(run.out_of_bounds, "values out of bounds")
-        yield _problem("out_of_bounds", Part("run", name="data"), out, Quantity(0), "data is corrupted", hint)
+        out, none = (Quantity(it, "values out of bounds") for it in (run.out_of_bounds, 0))
+        yield _problem("out_of_bounds", Part("run", name="data"), out, none, "data is corrupted", hint)
     unchecked = [row for row in run.rows if row.out_of_place.wrong is None and row.out_of_place.error is None]
     if spec.data_checked and run.rows and (run.validation is False or unchecked):
         yield _problem(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pytest_gpucluster.core.errors import NotApplicable
+from pytest_gpucluster.core.finding import measure
 from pytest_gpucluster.core.majority import Norm, differs, near
 from pytest_gpucluster.core.majority import norm as fleet_norm
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Group
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.core.common_cause import PeerGroup
+    from pytest_gpucluster.core.finding import Measure
     from pytest_gpucluster.core.part import Part
 
 T = TypeVar("T")
@@ -50,7 +52,7 @@ def alike(
     peers: Norm[Any],
     *,
     worse: Callable[[T, T], bool] = differs,
-    shown: Callable[[T], str] = str,
+    shown: Callable[[T], Measure] = measure,
     harmless: str = "",
 ) -> Judgement:
     """Judge that a value is not worse than that of most nodes; not applicable without other nodes."""

@@ -51,7 +51,7 @@ def ports(
         expected = f"active in the subnet that {fabric.host} sees"
         yield Finding(port.part, f"{where}, {port.state or '?'} on the node", expected, code=code)
     if not silent:
-        found, wanted = Quantity(len(active), "ports in the subnet"), Quantity(need, "ports")
+        found, wanted = (Quantity(it, "ports in the subnet") for it in (len(active), need))
         yield Finding(Part("port"), found, wanted, code="too_few_ports")
 
 

@@ -49,7 +49,6 @@ SLURMD, STDOUT, STEP = named("service", "slurmd"), named("step", "stdout"), name
 JOB, DEPENDENT, *ELEMENTS = (
     named("step", name) for name in ("job", "dependent job", "element 0", "element 1")
 )
-_PROLOG = r"prolog (error|launch)"  # as Slurm writes it; a person may write of a prolog too
 # jobs of others, limits and reservations hold a job so (man squeue, job reason codes): the queue, not the scheduler
 _IN_QUEUE = re.compile(
     r"Priority|Resources|ReqNodeNotAvail|Reservation|Licenses|QOS|Assoc|Partition|Nodes_required|Dependency"
@@ -87,7 +86,7 @@ def schedulable(info: NodeInfo | None) -> Judgement:
     elif (info.state == "DOWN" or "DRAIN" not in info.flags) and responding(info).findings:
         why = info.why_unavailable()
         raise NotAvailable(f"the node does not respond, which slurm.responding judges: {why}")
-    elif re.match(_PROLOG, info.why_out, re.IGNORECASE):
+    elif _is_prolog(info.why_out):
         raise NotAvailable(f"drained for its prolog, which slurm.prolog judges: {info.why_unavailable()}")
     elif info.in_service and info.stuck:
         raise NotAvailable(f"a job does not end there, which slurm.completing judges: {info.stuck}")
@@ -345,7 +344,7 @@ def gpu_binding(diagnostic: NodeDiagnostic) -> Judgement:
         if len(devices) != 1:
             text = f"{len(devices)} devices (CUDA_VISIBLE_DEVICES={task.visible})"
             found = Quantity(len(devices), "devices", text)
-            yield Finding(Part("task", task.rank), found, Quantity(1, "device"), code="devices")
+            yield Finding(Part("task", task.rank), found, Quantity(1, "devices"), code="devices")
     if diagnostic.shared:
         return
     yield Metric("bound_gpus", len(owners), "GPUs")
@@ -378,6 +377,11 @@ def cpu_affinity(diagnostic: NodeDiagnostic, virtual: bool = False) -> Judgement
         yield Finding(STEP, found, Quantity(least, "CPUs", f"at least {least} CPUs"), code="confined")
 
 
+def _is_prolog(reason: str) -> bool:
+    """Return whether Slurm wrote this reason for a prolog; a person may write of one too."""
+    return bool(re.match(r"prolog (error|launch)", reason, re.IGNORECASE))
+
+
 @check(
     "slurm.prolog",
     cause="the prolog failed or hangs on this node",
@@ -391,12 +395,12 @@ def prolog(
     """Judge the prolog by its effects: slurmd starts a step only after it, and Slurm drains a node if it fails."""
     script, found = _script(config, "Prolog"), diagnostic_if_any
     # slurm.conf may have changed since
-    if info is not None and re.match(_PROLOG, info.why_out, re.IGNORECASE):
+    if info is not None and _is_prolog(info.why_out):
         expected = f"{script or 'the Prolog'} ends with 0"
         yield Finding(PROLOG, Quote(info.why_unavailable()), expected, code="drained")
     elif not script:
         raise NotApplicable("slurm.conf names no Prolog")
-    elif found is not None and re.search(r"prolog", found.problem + found.state_after, re.IGNORECASE):
+    elif found and found.problem and (found.code == "prolog" or _is_prolog(found.out_after)):
         measured = Quote(found.state_after or found.problem)
         yield Finding(PROLOG, measured, f"{script} ends with 0", code="failed")
     elif found is None or found.problem:

@@ -79,7 +79,8 @@ class DiagnosticTask:
 class NodeDiagnostic:
     """The diagnostic of one node. `gpus_requested`: GPUs of the step on the node; `shared`: all tasks use one GPU.
 
-    `problem`: why its tasks reported nothing; `state_after` is then the state of the node in Slurm after the step.
+    `problem`: why its tasks reported nothing; `code` is then that of the step's messages, `state_after` the state of the node in
+    Slurm after the step, and `out_after` the reason there.
     `first_reports`: if a first step lost output and a second did not, the tasks that reported in the first.
     """
 
@@ -93,6 +94,8 @@ class NodeDiagnostic:
     command: str
     problem: str = ""
     state_after: str = ""
+    out_after: str = ""
+    code: str = ""
     first_reports: int | None = None
 
     def reported(self) -> tuple[DiagnosticTask, ...]:
@@ -306,7 +309,8 @@ def judge_step(
         if len(fields) <= _FIELDS or fields[-1] != "end" or fields[2] not in reports:
             continue
         reports[fields[2]].append(_diagnostic_task(task, fields))
-    why = problem or result.hint
+    explained = result.explanation
+    why = problem or explained
     tasks = request.ntasks_per_node or 1
 
     def lacking(seen: int) -> str:
@@ -326,6 +330,7 @@ def judge_step(
             seconds=result.seconds,
             command=result.command,
             problem=lacking(len(seen)),
+            code=explained.code if explained else "",
         )
         for node, seen in reports.items()
     }
@@ -448,6 +453,8 @@ def _with_state(slurm: Slurm, diagnostics: dict[str, NodeDiagnostic]) -> dict[st
     except SlurmError:
         return diagnostics
     return {
-        node: replace(it, state_after=now[node].why_unavailable()) if it.problem and node in now else it
+        node: replace(it, state_after=now[node].why_unavailable(), out_after=now[node].why_out)
+        if it.problem and node in now
+        else it
         for node, it in diagnostics.items()
     }

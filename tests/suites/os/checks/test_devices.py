@@ -11,6 +11,7 @@ from judged import figures, judged
 from machine_helpers import Machines, examples, verdicts_of_a_person
 
 from pytest_gpucluster.core.check import Verdict
+from pytest_gpucluster.core.finding import Quantity
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.suites.os.checks import devices as checks
 from pytest_gpucluster.suites.os.device_facts import Devices, Drive, PcieLink, PciFunction, read_devices
@@ -67,7 +68,7 @@ def test_a_card_that_is_missing_is_named_by_its_kind_and_slot() -> None:
     ):
         assert judged(cards(mine)) == ((CONFIGURE, [part]) if part else (PASSED, []))
         if part == "NVMe drives":
-            assert cards(mine).findings[0].measured == "3 without 0000:02:00"
+            assert cards(mine).findings[0].measured == Quantity(3, text="3 without 0000:02:00")
 
 
 @pytest.mark.parametrize("pci_class", ["0302", "0300", "0b40", "1200"])

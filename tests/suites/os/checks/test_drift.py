@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from counter_examples import CONFIGURE, NOT_APPLICABLE, NOT_CHECKED, PASSED, REBOOT, WARNING, result
-from judged import figures, judged
+from judged import judged
 from machine_helpers import Machines, examples, verdicts_of_a_person
 from os_helpers import CPUS, GROUP, MEMORY, PLAIN
 from paths import ROOT
 
 from pytest_gpucluster.config.models import Cluster, Group, NodeProfile
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
+from pytest_gpucluster.core.finding import Quantity
 from pytest_gpucluster.core.majority import Norm
 from pytest_gpucluster.suites.os.checks import drift as checks
 from pytest_gpucluster.suites.os.facts import read_cpus
@@ -251,7 +252,11 @@ def test_limits_that_are_stated_or_those_of_most_nodes() -> None:
     stated = {"memlock": "64M", "nofile": "4096", "stack": "unlimited", "as": "unlimited"}
     verdict = drift("limits", soft, ABSENT, {"limits": stated})
     assert judged(verdict) == (CONFIGURE, ["limits memlock", "limits as"])
-    assert figures(f"{verdict.findings[0].measured} | {verdict.findings[0].expected}") == [64, 64]
+    least = Quantity(64 << 20, "B", "at least 64 MiB, as os.limits states")
+    assert (verdict.findings[0].measured, verdict.findings[0].expected) == (
+        Quantity(65536, "B", "64 KiB"),
+        least,
+    )
     good = {LOCKED: math.inf, OPEN: 65536.0, "Max processes": 96365.0}
     hand = {LOCKED: 65536.0, OPEN: 131072.0, "Max processes": 96364.0}  # processes depend on the memory
     assert judged(drift("limits", hand, good)) == (CONFIGURE, ["limits memlock"])

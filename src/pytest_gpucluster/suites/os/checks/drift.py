@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.core.by_part import for_parts
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, Verdict, check, revised
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, ProbeError
+from pytest_gpucluster.core.finding import Quantity, Quote, in_words, measure
 from pytest_gpucluster.core.majority import Norm, differs, less, older
 from pytest_gpucluster.core.part import named
 from pytest_gpucluster.core.probe import Probe
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from pytest_gpucluster.config.models import Cluster, NodeProfile
+    from pytest_gpucluster.core.finding import Measure
     from pytest_gpucluster.core.part import Part
     from pytest_gpucluster.core.scopes import AnyProbe
     from pytest_gpucluster.run.session import Node
@@ -77,8 +80,8 @@ def stated_or_usual(
     *,
     fits: Callable[[Any, Any], bool] = eq,
     worse: Callable[[Any, Any], bool] = differs,
-    shown: Callable[[Any], str] = str,
-    wanted: Callable[[Any], str] = str,
+    shown: Callable[[Any], Measure] = measure,
+    wanted: Callable[[Any], Measure] = measure,
     harmless: str = "",
 ) -> Judgement:
     """Judge that a value fits what the site states; where it states nothing, that it is not worse than that of most peers.
@@ -87,8 +90,9 @@ def stated_or_usual(
     """
     if one.stated is not None:
         if not fits(one.value, one.stated):
-            expected = f"{wanted(one.stated)}, as {one.setting.key} states"
-            yield Finding(one.part, shown(one.value), expected, code="not_as_stated")
+            found, expected = shown(one.value), wanted(one.stated)
+            expected = in_words(expected, f"{expected}, as {one.setting.key} states")
+            yield Finding(one.part, in_words(found, str(found)), expected, code="not_as_stated")
     else:
         yield from alike(one.part, one.value, one.usual, worse=worse, shown=shown, harmless=harmless)
 
@@ -152,7 +156,7 @@ def _cmdline(one: SettingReading) -> Judgement:
     extra, missing = " ".join(sorted(mine - theirs)), " ".join(sorted(theirs - mine))
     measured = f"additional: {extra or 'none'}; missing: {missing or 'none'}"
     deviation, code = (Finding, "missing_words") if missing else (Advisory, "additional_words")
-    yield deviation(one.part, measured, one.usual.most, code=code)
+    yield deviation(one.part, Quote(measured), one.usual.most, code=code)
 
 
 def _numa(_cluster: Cluster, profile: NodeProfile, cpus: Cpus) -> Mapping[str, int]:
@@ -225,13 +229,20 @@ def _all_limits(soft: Mapping[str, float]) -> Mapping[str, float | None]:
 
 
 def _limit(one: SettingReading) -> Judgement:
-    shown = partial(shown_limit, unit=LIMITS[one.name][1])
+    unit = LIMITS[one.name][1]
+
+    def shown(value: float | None, least: str = "") -> Measure:
+        text = least + shown_limit(value, unit)
+        if value is None or math.isinf(value):
+            return Quote(text)
+        return Quantity(value, "B" * (unit == 1024), text)  # KiB: a size
+
     yield from stated_or_usual(
         one,
         fits=lambda mine, least: not _lower(mine, least),
         worse=_lower,
         shown=shown,
-        wanted=lambda least: f"at least {shown(least)}",
+        wanted=partial(shown, least="at least "),
     )
 
 
@@ -252,8 +263,8 @@ def _mtu(one: SettingReading) -> Judgement:
         one,
         fits=lambda link, size: link is not None and link.mtu == size,
         worse=_other_mtu,
-        shown=lambda link: f"{link.mtu}" if link else "absent or down",
-        wanted=lambda size: f"{size}" if mine else f"up, MTU {size}",
+        shown=lambda link: Quantity(link.mtu) if link else "absent or down",
+        wanted=lambda size: Quantity(size, text="" if mine else f"up, MTU {size}"),
     )
 
 
@@ -294,9 +305,9 @@ def _taint(one: SettingReading) -> Judgement:
         if not one.value & 1 << bit:
             continue
         if bit == _LOCKUP:  # the kernel recovered from it
-            yield Advisory(one.part, f"tainted {meaning}", "no such taint", code=code)
+            yield Advisory(one.part, Quote(f"tainted {meaning}"), "no such taint", code=code)
         else:
-            yield Finding(one.part, f"tainted {meaning}", "no such taint", Action.REBOOT, code=code)
+            yield Finding(one.part, Quote(f"tainted {meaning}"), "no such taint", Action.REBOOT, code=code)
 
 
 def _with_status(output: CommandOutput) -> str:
@@ -409,7 +420,9 @@ SETTINGS = (
         show="swapon --show",
         values=lambda memory: {"": memory.swap_total},
         judge=partial(
-            stated_or_usual, worse=lambda mine, theirs: bool(mine) != bool(theirs), shown=format_size
+            stated_or_usual,
+            worse=lambda mine, theirs: bool(mine) != bool(theirs),
+            shown=lambda size: Quantity(size, "B", format_size(size)),
         ),
     ),
     SettingRow(
