@@ -217,7 +217,7 @@ def _excuse(event: Event, log: KernelLog) -> str:
             return "a test injected errors"
         of_gpu = any(event.near(it.event) for it in log.xids if it.number in OF_GPU_MEMORY)
         if of_gpu and event.text.startswith("Memory failure"):  # Grace addresses the memory of its GPU too
-            return "with an Xid of the GPU's memory, which gpu.xid judges"
+            return "with an Xid of the GPU's memory"
     if event.kind in GIVEN_UP:
         if _NO_DISK.match(event.device):
             return "no disk of the node"
