@@ -42,6 +42,7 @@ __all__ = [
     "check",
     "combined",
     "conclude",
+    "leave_to",
     "revised",
     "with_cause",
     "with_contention",
@@ -186,6 +187,16 @@ def with_cause(
     if not verdict.findings or (code and any(finding.code != code for finding in verdict.findings)):
         return verdict
     return _because(verdict, cause, hint, action)
+
+
+def leave_to(other: Verdict, why: str, detail: str = "") -> None:
+    """Leave a case to another check: NotAvailable if that one has a finding on it; otherwise the caller must report the case.
+
+    other: the verdict of that check on the same facts. Only this function may say that another check judges a case
+    (tests/project/test_left_to.py).
+    """
+    if other.findings:
+        raise NotAvailable(f"{why}, which {other.check} judges" + (f": {detail}" if detail else ""))
 
 
 def combined(verdicts: Iterable[Verdict]) -> Verdict:

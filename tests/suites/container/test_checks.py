@@ -257,6 +257,7 @@ CASES: Table = {
         ("configure: Pyxis [1]", good(outside=BROKEN)),
         ("configure: Pyxis", not_imported(Explanation("no_option", "srun has no option --x"), seen={})),
         ("not checked", good(plain=BROKEN)),
+        ("not checked [1]", good(plain=BROKEN, outside=BROKEN)),  # container.reuse finds nothing there
     ],
 }
 test_each_case_has_its_verdict = decided(CASES, codes=False)

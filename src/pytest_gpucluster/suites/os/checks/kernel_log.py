@@ -147,7 +147,8 @@ def kernel_log(
             faults.append([event])
         elif event.kind != classes.AGAIN and (event.level is None or event.level <= _ERROR):
             others.append(event)
-    yield from (_judged(fault, kernel_log, parts_now) for fault in faults)
+    for fault in faults:
+        yield _judged(fault, [it for it in fault if it in deciding], kernel_log, parts_now)
     yield from _shown(others, kernel_log)
 
 
@@ -177,8 +178,10 @@ def _shown(others: list[Event], log: KernelLog) -> Iterator[Advisory | Remark]:
     yield from (Remark(line, event.count) for line, event in zip(lines[fit:], others[fit:], strict=True))
 
 
-def _judged(fault: Sequence[Event], log: KernelLog, now: PartsNow) -> Finding | Advisory:
-    deciding = [it for it in fault if _RANKS.get(it.kind) == _RANKS[fault[0].kind]]
+def _judged(
+    fault: Sequence[Event], deciding: Sequence[Event], log: KernelLog, now: PartsNow
+) -> Finding | Advisory:
+    """Judge the events of one fault by the gravest of those that may decide and that nothing excuses."""
     states = {it: now.state(it) for it in deciding}
     excuses = {
         it: "" if down else _excuse(it, log) if down is None else why for it, (down, why) in states.items()
@@ -217,7 +220,7 @@ def _excuse(event: Event, log: KernelLog) -> str:
             return "a test injected errors"
         of_gpu = any(event.near(it.event) for it in log.xids if it.number in OF_GPU_MEMORY)
         if of_gpu and event.text.startswith("Memory failure"):  # Grace addresses the memory of its GPU too
-            return "with an Xid of the GPU's memory, which gpu.xid judges"
+            return "with an Xid of the GPU's memory"
     if event.kind in GIVEN_UP:
         if _NO_DISK.match(event.device):
             return "no disk of the node"
