@@ -5,6 +5,7 @@ A corpus is made of recordings (tests/data) and of short texts in the reader's o
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from contextlib import contextmanager, suppress
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ibfabric_helpers
+from hypothesis import HealthCheck, settings
 
 from pytest_gpucluster.campaign import state_file
 from pytest_gpucluster.campaign.model import Campaign, Kind, NodeResult, RunGroup, SlurmNode
@@ -332,6 +334,13 @@ OTHERS: dict[str, Reader] = {
 }  # fmt: skip
 
 ALL = [*OTHERS.values()]
+
+
+def campaign(examples: int) -> settings:
+    """Return settings of a test with random input: as many examples, the same ones each time; `make fuzz` draws many others."""
+    asked = os.environ.get("GPUCLUSTER_FUZZ_EXAMPLES")
+    count, checks = int(asked or examples), list(HealthCheck)
+    return settings(max_examples=count, deadline=None, suppress_health_check=checks, derandomize=not asked)
 
 
 @contextmanager

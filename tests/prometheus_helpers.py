@@ -1,17 +1,19 @@
-"""Real Prometheus and exporters as processes of a test."""
+"""Real Prometheus and exporters as processes of a test, and a server of fixed pages."""
 
 from __future__ import annotations
 
 import contextlib
+import http.server
 import shutil
 import subprocess
+import threading
 import urllib.request
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 
@@ -39,3 +41,44 @@ def process(*argv: str, log: Path) -> Iterator[None]:
             except subprocess.TimeoutExpired:
                 started.kill()
                 started.wait()
+
+
+class Pages(http.server.ThreadingHTTPServer):
+    """Serves fixed pages: path -> (status, body)."""
+
+    daemon_threads = True
+
+    def __init__(self, fixed: Mapping[str, tuple[int, bytes]], at: tuple[str, int]) -> None:
+        super().__init__(at, Handler)
+        self.fixed, self.asked = fixed, list[tuple[str, str]]()
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    server: Pages
+
+    def do_GET(self) -> None:
+        self.server.asked.append((self.path, self.headers.get("Authorization", "")))
+        status, body = self.server.fixed.get(self.path, (404, b"no such page"))
+        self.send_response(status)
+        self.send_header("Content-Type", "text/plain; version=0.0.4")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def serving(
+    fixed: Mapping[str, tuple[int, bytes]], at: tuple[str, int] = ("127.0.0.1", 0)
+) -> Iterator[Pages]:
+    with Pages(fixed, at) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()

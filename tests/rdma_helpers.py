@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 BOUND = Bound(45.0, "90% of the port's 400 Gb/s")
 GOOD, SLOW, USEC = 49.2, 29.5, 2.3
 RAILS = ("0000:18:00.0 port 1", "0000:40:00.0 port 1")
-# (rail, client, server, test) -> GB/s, microseconds, or a text: why it failed; None: as a sound pair
-Fabric = "Callable[[str, str, str, str], float | str | None]"
 
 
 def names(count: int) -> list[str]:

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.part import Part, gpu
-from pytest_gpucluster.report import html, junit, prom
+from pytest_gpucluster.report import html, junit, prom, record
 from pytest_gpucluster.report.convert import measured_part
 from pytest_gpucluster.report.events import EventLog, read_log, read_run
 from pytest_gpucluster.report.verdict import counts_of
@@ -134,6 +134,7 @@ def write_reports(log: Path) -> None:
     """Write the reports of a log, as `gpucluster report` and a run do."""
     run = read_log(log)
     html.write(run, log.with_name("report.html"))
+    log.with_name(record.RECORD).write_bytes(record.render(run))
     junit.write(run, log.with_name("junit.xml"))
     prom.write(run, log.with_name("metrics.prom"), "")
 

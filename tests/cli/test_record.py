@@ -48,7 +48,7 @@ def gpucluster(
 
 SIGN = ("record", "sign", "--key", "KEY")
 VERIFY = ("record", "verify", "--signers", "SIGNERS")
-VERDICT = "Not accepted, 1 of 3 nodes failed"
+VERDICT = "Not accepted, 1 of 3 nodes failed, judged by gpu, nccl, narrowed by -m gpu"
 
 
 def test_a_signed_run_is_verified_by_this_program_and_by_others(
@@ -178,12 +178,12 @@ def test_a_campaign_is_signed_with_its_history(
     status, (line,) = gpucluster(*SIGN, source=folder)
     assert status == 4
     assert "no history file: use --history FILE" in line
-    signed = "SHA256SUMS.sig: signed: cluster prod, campaign july: REJECTED, 1 of 2 nodes fit"
+    signed = "SHA256SUMS.sig: signed: cluster prod, campaign july: REJECTED, 1 of 2 nodes fit, judged by gpu"
     assert gpucluster(*SIGN, "--history", history, source=folder) == (0, [signed])
     status, (line,) = gpucluster(*VERIFY, source=folder)
     assert (status, line.partition(", signed")[0]) == (
         0,
-        "verified: REJECTED, 1 of 2 nodes fit: cluster prod, campaign july",
+        "verified: REJECTED, 1 of 2 nodes fit, judged by gpu: cluster prod, campaign july",
     )
     run = next((folder / "000001").glob("2026*"))
     assert "the folder is signed with its reports" in gpucluster("report", source=run)[1][0]

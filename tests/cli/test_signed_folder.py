@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-REJECTED = "Not accepted, 1 of 3 nodes failed"
+REJECTED = "Not accepted, 1 of 3 nodes failed, judged by gpu, nccl, narrowed by -m gpu"
 
 
 @pytest.fixture(scope="module")
@@ -76,15 +76,18 @@ def without(path: Path, *words: str) -> None:
 def test_the_manifest_is_that_of_sha256sum_and_the_verdict_that_of_the_log(root: Path) -> None:
     data, found = manifest_of(root, None)
     assert (found.subject, found.verdict) == ("cluster prod, run 20261121T020000-1", REJECTED)
-    names = ["events.jsonl", "junit.xml", "metrics.prom", "report.html", "steps/1.log"]
+    names = ["events.jsonl", "junit.xml", "metrics.prom", "record.json", "report.html", "steps/1.log"]
     assert data.decode() == "".join(f"{sha256_of(root / name)}  {name}\n" for name in names)
     assert assess(signed_files(root, data)) == found
 
 
-def test_simulated_hardware_is_named(tmp_path: Path) -> None:
-    events = a_run([passing("gpu01")], nodes=["gpu01"], start={"simulated": True})
+def test_scope_and_simulated_hardware_are_named(tmp_path: Path) -> None:
+    scope = {"simulated": True, "scope": {"-m": "gpu"}}
+    events = a_run([passing("gpu01")], nodes=["gpu01"], start=scope)
     root = write_run(tmp_path / "run", *events).parent
-    assert manifest_of(root, None)[1].verdict == "Accepted, 1 of 1 node, SIMULATED hardware"
+    assert manifest_of(root, None)[1].verdict == (
+        "Accepted, 1 of 1 node, judged by gpu, narrowed by -m gpu, SIMULATED hardware"
+    )
 
 
 FAILED_LINE = '"outcome": "failed", "phase"'
@@ -153,9 +156,9 @@ def test_a_log_of_gaps_or_miscounts_is_unsigned(root: Path, edit: Callable[[Path
 
 
 def test_a_version_and_a_verdict_that_are_stated_change_nothing(root: Path) -> None:
-    """Version 0.3 compared less where `made_by` named another version, and printed the verdict that record.json stated."""
+    """Version 0.3 compared less where `made_by` named another version, and printed the verdict that its record stated."""
     stated = {"format": 1, "made_by": "0.1.0", "verdict": {"outcome": "accepted", "title": "Accepted"}}
-    for name in ("record.json", "record.intoto.json", "steps/record-20261128T041500.json"):
+    for name in ("record.intoto.json", "steps/record-20261128T041500.json"):
         (root / name).write_text(json.dumps(stated))
         assert refused(root) == f"{name}: version 0.3 wrote it; nothing checks what it states: remove it"
         assert assess(Files(root, sums_of(root))).verdict == REJECTED
@@ -182,6 +185,7 @@ TREND = '<p class="trend"><svg viewBox="0 0 9 9" width="9" height="9" role="img"
         ("report.html", '<section class="record', HISTORY.format("") + '</section><section class="record'),
         ("report.html", "</header>", TREND.format("").removesuffix("</article>") + "</header>"),
         ("report.html", "</article>", TREND.format("<script>1</script>")),
+        ("record.json", "Not accepted", "Accepted"),
         ("junit.xml", "Not accepted", "Accepted"),
         ("junit.xml", "<testsuites", '<!DOCTYPE x [<!ENTITY a "b">]>\n<testsuites'),
         ("junit.xml", "</testsuites>", ""),
@@ -347,11 +351,14 @@ def campaign(tmp_path: Path, run_before: Path) -> Iterator[ACampaign]:
 
 def test_a_campaign_is_signed_as_a_whole_also_where_it_was_moved(campaign: ACampaign, tmp_path: Path) -> None:
     data, found = manifest_of(campaign.root, campaign.store)
-    assert (found.subject, found.verdict) == ("cluster prod, campaign july", "REJECTED, 2 of 3 nodes fit")
+    assert (found.subject, found.verdict) == (
+        "cluster prod, campaign july",
+        "REJECTED, 2 of 3 nodes fit, judged by gpu",
+    )
     names = [line.split("  ", 1)[1] for line in data.decode().splitlines()]
     assert names[:3] == ["000001/20261121T020000-1/events.jsonl", "000001/20261121T020000-1/junit.xml",
                          "000001/20261121T020000-1/metrics.prom"]  # fmt: skip
-    assert len(names) == 3 * 6 + 1
+    assert len(names) == 3 * 7 + 1
     moved = campaign.root.rename(tmp_path / "moved")
     assert assess(signed_files(moved, data)) == found
 
@@ -492,7 +499,7 @@ def test_a_failure_is_excused_only_by_a_later_group_that_passed(tmp_path: Path) 
     results = [("gpu01", True), ("gpu02", False), ("gpu02", True)]
     made = run_campaign(tmp_path / "good", results, repaired=["gpu02"])
     with contextlib.closing(made.store):
-        assert manifest_of(made.root, made.store)[1].verdict == "ACCEPTED, 2 of 2 nodes fit"
+        assert manifest_of(made.root, made.store)[1].verdict == "ACCEPTED, 2 of 2 nodes fit, judged by gpu"
     results = [("gpu01", True), ("gpu02", True), ("gpu02", False)]
     made = run_campaign(tmp_path / "bad", results)
     with contextlib.closing(made.store):
@@ -518,4 +525,7 @@ def test_a_group_that_was_killed_before_its_first_result_proves_nothing(tmp_path
         assert "is the log of no group" in refused(made.root)  # it has a result
         (made.root / "000001" / "output.txt").write_text("")
         without(log, '"event": "result"', '"event": "finish"')
-        assert assess(Files(made.root, sums_of(made.root))).verdict == "NOT COMPLETE, 1 of 2 nodes fit"
+        assert (
+            assess(Files(made.root, sums_of(made.root))).verdict
+            == "NOT COMPLETE, 1 of 2 nodes fit, judged by gpu"
+        )

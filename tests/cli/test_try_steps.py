@@ -105,6 +105,16 @@ def test_each_environment_is_tried_once_in_one_job(tmp_path: Path, monkeypatch: 
     assert found["tensorflow"].environment == try_steps.OUTSIDE
 
 
+@pytest.mark.parametrize("profile", ["h200-8", "sandbox-h200"])
+def test_only_a_simulated_burn_in_needs_no_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: str
+) -> None:
+    Site(monkeypatch, {"": BARE})
+    monkeypatch.setattr(f"{__name__}.FILE", FILE.replace("h200-8", profile))
+    burnin = tried(tmp_path, "burnin: {}\n")[0]["burnin"]
+    assert (burnin.missing == "", "GPUs are simulated" in burnin.runs) == (2 * (profile != "h200-8",))
+
+
 def test_the_job_is_no_longer_than_the_file_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """slurm.time of a draft is at most MaxTime of the partition: Slurm refuses a longer job."""
     monkeypatch.setattr(f"{__name__}.FILE", FILE.replace("batch", "short, time: 4m"))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from fuzz_readers import deadline
-from hypothesis import HealthCheck, given, settings
+from fuzz_readers import campaign, deadline
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpucluster.config import load_cluster
@@ -237,13 +236,7 @@ def test_a_change_without_effect_is_refused(file: Path, text: str, more: str) ->
 
 # --- whatever a file holds
 
-EXAMPLES = int(os.environ.get("GPUCLUSTER_FUZZ_EXAMPLES", "20"))
-CAMPAIGN = settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    derandomize="GPUCLUSTER_FUZZ_EXAMPLES" not in os.environ,
-)
+CAMPAIGN = campaign(20)
 GOOD = """\
 name: lab
 nodes: gpu[01-04]

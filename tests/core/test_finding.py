@@ -31,6 +31,13 @@ def test_what_is_written_is_read(found: Any) -> None:
     assert repr(read) == repr(found), "the setting too, by which no two are compared"
 
 
+@pytest.mark.parametrize("kind", [Finding, Advisory])
+def test_a_bare_number_is_no_measure(kind: Any) -> None:
+    for measures in ((7, "8 GPUs"), ("7 GPUs", 8)):
+        with pytest.raises(TypeError, match="measured and expected are a Quantity, a Quote or words, not "):
+            kind(GPU, *measures)
+
+
 def test_keys_of_the_log_stay_in_their_order() -> None:
     assert list(Metric("a", 1, "W").as_dict()) == ["name", "value", "unit", "part", "detail", "better"]
     found = Finding(

@@ -427,4 +427,5 @@ def test_neither_unconfirmed_nor_spared_nodes_are_drained() -> None:
     told = [(event["node"], event["decision"], event["why"], "command" in event) for event in log]
     assert told == [(node, "spare", why, False) for node, why in spared.items()]
     assert act.spared_lines == [f"not drained: {node} (gpu.count): {why}" for node, why in spared.items()]
+    assert [command.split()[2] for command in act.by_hand] == ["NodeName=gpu02"]  # for a person
     assert a_world.ran == []

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 RUN = "20261121T020000-4711"
 OURS = summed(f"gpucluster:gpu.count 7<8 GPUs run={RUN}")
-OTHER = "its reason has changed: "
 FOREIGN = "it has another reason: "
 
 

@@ -18,11 +18,11 @@ from pytest_gpucluster.plugin.collection import (
     Collection,
     ItemSelection,
     ignores,
-    on_request_line,
     selects,
 )
 from pytest_gpucluster.plugin.option_table import text_options
 from pytest_gpucluster.report.proof import Required, read_required
+from pytest_gpucluster.report.words import on_request_line
 
 
 @pytest.mark.parametrize(

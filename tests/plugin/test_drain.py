@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -125,7 +126,7 @@ class Ended:
         log: Any = EventsOfARun(read_run(events))
         self.log: EventsOfARun = log
         usual = {"mode": "apply", "retries": 1, "budget": Budget(5), "least": Action.DRAIN, "resume": True}
-        config: Any = FakeConfig()
+        config: Any = FakeConfig(Namespace(cluster="prod", profile=None, set=[]))
         self.plugin = DrainPlugin(config, self.session, log, DrainOptions(**{**usual, **options}))
         confirmed = json.dumps({one["nodeid"]: "" for one in results})
         node: Any = SimpleNamespace(workeroutput={CONFIRMED: confirmed})
@@ -312,11 +313,14 @@ def test_a_node_on_trial_that_fails_again_keeps_the_reason_that_it_had(ended: ty
     run.act()
     assert run.world.nodes["gpu03"].reason == reason_of("gpu03")
     assert run.drained == ["gpu03", "gpu05"]
-    assert run.lines[2:] == [
+    assert run.lines[2:-1] == [
         "drained: gpu05",
+        "repaired? test and resume: pytest --cluster=prod -m gpu --nodes=gpu05 --resume-passing",
         "not drained: gpu03 (gpu.nvlink_state): drained by gpucluster already, in run old",
         "not drained: gpu06 (gpu.nvlink_state): it could not be tested to the end: it was lost",
     ]
+    by_hand = "if the node is at fault: scontrol update NodeName=gpu06 State=DRAIN 'Reason=gpucluster:gpu.nvlink_state "
+    assert run.lines[-1].startswith(by_hand)
 
 
 def test_nodes_left_drained_by_a_reservation_test_are_reported_last() -> None:
@@ -418,12 +422,14 @@ def fail(run: Ended, item: Any, event: dict[str, Any], when: str = "call", error
         (("passed",), "fresh attempt 1 ended as passed"),
         (("failed", "passed"), "fresh attempt 2 ended as passed"),
         (("failed", "failed", "error"), "fresh attempt 3 ended as error"),
+        ((), ""),  # the check itself has measured many times
     ],
 )
 def test_a_node_is_drained_only_if_every_repetition_fails(
     ended: type[Ended], monkeypatch: pytest.MonkeyPatch, ends: tuple[str, ...], why: str
 ) -> None:
     event, asked = failing("gpu05"), list[int]()
+    event["verdicts"][0]["repeated"] = not ends
     run, item = ended([event], retries=3), FakeItem("gpu05")
     item.nodeid = event["nodeid"]
 
@@ -436,6 +442,7 @@ def test_a_node_is_drained_only_if_every_repetition_fails(
     run.act(items=[item])
     (confirmed,) = (it for it in run.log if it["event"] == "drain_confirm")
     assert (confirmed["why"], confirmed["confirmed"]) == (why, not why)
+    assert confirmed["attempts"] == (3 if ends else 0)
     assert ("gpu05" in run.drained) is (not why)
     assert asked == list(range(1, len(ends) + 1))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from plugin_helpers import FakeConfig, a_cluster, a_session
+from plugin_helpers import TINY, FakeConfig, a_cluster, a_session, run_pytest
 
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.config.models import ReportsConfig
@@ -139,3 +139,11 @@ def test_a_history_of_others_has_no_hand_on_the_terminal(tmp_path: Path) -> None
     history.pytest_terminal_summary(terminal)
     log.close()
     assert terminal.lines == ["history", "a?[2J", "", "b?False", "", "c?", "d A_TOKEN=<redacted>"]
+
+
+def test_a_worker_that_dies_as_it_starts_ends_the_run_in_order(tmp_path: Path) -> None:
+    dies = "def pytest_xdist_setupnodes():\n    raise EOFError('gone')\n"
+    run = run_pytest(tmp_path, "--cluster=local", "-n2", files={"conftest.py": dies, "test_tiny.py": TINY})
+    shown = run.out + run.err
+    assert (run.rc, "INTERNALERROR" in shown) == (1, False), shown
+    assert "an xdist worker died as it started (gone)" in shown

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
 import pytest
+from drain_helpers import summed
 from plugin_helpers import FakeConfig, a_cluster, a_session
 
 from pytest_gpucluster.cluster.plan import Problem, ProblemKind
@@ -15,7 +16,7 @@ from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.config.models import Cluster
 from pytest_gpucluster.core.finding import Explanation
 from pytest_gpucluster.core.waivers import Waiver
-from pytest_gpucluster.plugin.reporting import unproved, untested, waive, waivers_of_proof
+from pytest_gpucluster.plugin.reporting import after_return, unproved, untested, waive, waivers_of_proof
 from pytest_gpucluster.run.record import Record
 
 if TYPE_CHECKING:
@@ -67,6 +68,25 @@ def test_a_waived_failure_fails_no_run_and_keeps_what_was_found() -> None:
     assert waive(drift, session(("os.drift/kernel", "gpu03")))
     of_the_node = failure("slurm.schedulable", "gpu03", judges_node=1)
     assert waive(of_the_node, session(("run.available", "gpu03")))
+
+
+@pytest.mark.parametrize(
+    ("reason", "begin", "end"),
+    [
+        ("bad cable", "scontrol update NodeName=gpu03 State=RESUME && pytest ", "--nodes=gpu03"),
+        (
+            summed("gpucluster:gpu.count 7<8 GPUs also=os.* run=old", "gpu03"),
+            "scontrol create reservation ReservationName=retest-gpu03 Nodes=gpu03 Users=$(id -un) Flags=maint,ignore_jobs "
+            "StartTime=now Duration=1-0 && pytest ",
+            "-m 'gpu or os' --nodes=gpu03 --resume-passing --set slurm.reservation=retest-gpu03; "
+            "scontrol delete ReservationName=retest-gpu03",
+        ),
+    ],
+)
+def test_rerun_of_a_drained_node_first_lets_slurm_give_it(reason: str, begin: str, end: str) -> None:
+    info = NodeInfo("gpu03", "IDLE", flags=frozenset({"DRAIN"}), reason=reason)
+    known = a_session(slurm=Mock(), inventory={"gpu03": info})
+    assert after_return("gpu03", known, CONFIG) == f"{begin}--cluster=prod {end}"
 
 
 def test_a_drained_node_is_an_error_unless_a_waiver_covers_it() -> None:

@@ -172,20 +172,22 @@ class Reported:
         self.reports.append(report)
 
 
-def config_with(plugin: Reported) -> Any:
-    made: Any = FakeConfig(option=Namespace(cluster="prod", profile=None, set=[]))
+def config_with(plugin: Reported, maxfail: int = 0) -> Any:
+    made: Any = FakeConfig(option=Namespace(cluster="prod", profile=None, set=[], maxfail=maxfail))
     made.pluginmanager = pytest.PytestPluginManager()
     made.pluginmanager.register(plugin)
     made.hook = made.pluginmanager.hook
     return made
 
 
-def completeness(min_nodes: int | str | None = None, plugin: Reported | None = None) -> Completeness:
+def completeness(
+    min_nodes: int | str | None = None, plugin: Reported | None = None, maxfail: int = 0
+) -> Completeness:
     session = a_session(a_cluster("gpu[01-04]", min_nodes=min_nodes), problems=PROBLEMS)
     log: Any = SimpleNamespace(
         model=SimpleNamespace(selected=[*STATES], proofs=SimpleNamespace(nodes=STATES))
     )
-    return Completeness(config_with(plugin or Reported()), session, log)
+    return Completeness(config_with(plugin or Reported(), maxfail), session, log)
 
 
 def test_a_selected_node_that_is_drained_down_or_lost_is_an_error_and_a_busy_one_is_none() -> None:
@@ -195,6 +197,13 @@ def test_a_selected_node_that_is_drained_down_or_lost_is_an_error_and_a_busy_one
     broken = [report for report in seen.reports if report.failed]
     assert [report.gpucluster["node"] for report in broken] == ["gpu03", "gpu04"]
     assert not found.report_untested(session), "once"
+
+
+@pytest.mark.parametrize(("maxfail", "nodes"), [(0, []), (1, ["gpu03"])])
+def test_a_run_with_maxfail_stops_at_a_node_that_cannot_be_tested(maxfail: int, nodes: list[str]) -> None:
+    seen = Reported()
+    completeness(plugin=seen, maxfail=maxfail).stop_at("gpu03")
+    assert [report.gpucluster["node"] for report in seen.reports if report.failed] == nodes
 
 
 def test_busy_nodes_count_with_min_nodes_only() -> None:

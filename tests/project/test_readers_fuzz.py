@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
-from fuzz_readers import ALL, Reader, typed
-from hypothesis import HealthCheck, example, given, settings
+from fuzz_readers import ALL, Reader, campaign, typed
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-# `make fuzz` asks for many
-EXAMPLES = int(os.environ.get("GPUCLUSTER_FUZZ_EXAMPLES", "6"))
-CAMPAIGN = settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    derandomize="GPUCLUSTER_FUZZ_EXAMPLES" not in os.environ,
-)
+CAMPAIGN = campaign(6)
 LONG = 20_000
 WORDS = "\" ' , | - : = 0 -1 nan inf 1e999 ² ٣ <b>&amp;]]> 0-99999999999 gpu[1- %s{0} null true [] {} $(id) ² 1111111111111111111"
 TEXTS = [*"\0\x1e\n\t \ud800\u202e", "", "\x1b[2J\x1b[31m", "\r\n", "9" * 5000, "\\" * 200, *WORDS.split()]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 from pathlib import Path
@@ -219,15 +218,6 @@ def test_a_log_that_cannot_be_closed_is_not_whole(tmp_path: Path, disk: list[Ful
     disk[0].room = [-1]
     log.close()
     assert log.failed == f"{tmp_path}/events.jsonl: Input/output error"
-
-
-def test_a_log_holds_its_lock_until_its_end(tmp_path: Path) -> None:
-    log = EventLog(tmp_path / "events.jsonl", "r1")
-    with (tmp_path / "events.jsonl").open() as file:
-        with pytest.raises(BlockingIOError):
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        log.close()
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_a_file_system_without_locks_has_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

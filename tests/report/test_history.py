@@ -213,6 +213,28 @@ def test_a_gpu_that_was_exchanged_goes_on_in_its_slot(kept: History) -> None:
     assert [it.text for it in comparison.worse] == ["gpu01: bw GPU 4: 17 links, 18 in its last good run"]
 
 
+@pytest.mark.parametrize("kept_as", [None, ("GPU 1", "GPU 2"), ("GPU 0", "GPU 1", "GPU 2")])
+def test_gpus_are_compared_by_address_though_their_numbers_shift(
+    kept: History, kept_as: tuple[str, ...] | None
+) -> None:
+    """`kept_as`: an earlier version has stored these by number."""
+
+    def of_gpus(*gpus: tuple[str, int]) -> list[dict[str, Any]]:
+        parts = (f"GPU {at} (GPU-{bus}, {bus}:00)" for at, (bus, _) in enumerate(gpus))
+        found = (metric("bw", it[1], "links", part) for it, part in zip(gpus, parts, strict=True))
+        return [result("gpu01", "nccl.x", metrics=list(found))]
+
+    add(kept, 0, of_gpus(("1b", 18), ("43", 12), ("9d", 6)))
+    for device in kept_as or ():
+        by_number = "UPDATE series SET device = ?, part = ? WHERE json_extract(part, '$.index') = ?"
+        kept._db.execute(by_number, (device, json.dumps(part_of(device)), int(device[-1])))
+    add(kept, 1, of_gpus(("1b", 18), ("43", 12), ("9d", 6)))
+    comparison = add(kept, 2, of_gpus(("1b", 18), ("9d", 6)))
+    gone = "gpu01: bw GPU 1: no longer measured, though its check passed; 12 links in its last good run"
+    assert [it.text for it in comparison.worse] == [gone]
+    assert {it.judged.runs for it in comparison.changes if it.trend != "gone"} == {2}
+
+
 # --- what is kept
 
 

@@ -14,7 +14,7 @@ import pytest
 from report.test_html import hostile_run
 from report_helpers import a_run, failing, passing, unjudged
 
-from pytest_gpucluster.core.part import Part, named
+from pytest_gpucluster.core.finding import Metric, Quantity
 from pytest_gpucluster.report import html, html_fleet
 from pytest_gpucluster.report.events import read_run
 from pytest_gpucluster.report.fleet_runs import Act, FleetRuns, LastVerdict, Worst
@@ -161,10 +161,8 @@ def faulty() -> str:
     nodes = [f"gpu{number:02}" for number in range(1, 7)]
     tested, drained = nodes[:5], nodes[5]
     label = "busbw all_reduce 1 GiB alone"
-    limited = Part("size", 1 << 30, label, of=named("run", "all_reduce alone"))
     metrics: list[dict[str, Any]] = [
-        {"name": "busbw_bound", "value": 420, "unit": "GB/s", "part": limited.as_dict()},
-        {"name": label, "value": 440.0, "unit": "GB/s"},
+        Metric(label, 440.0, "GB/s", bound=Quantity(420.0, "GB/s", "at least 420 GB/s (profile)")).as_dict(),
         *({"name": f"same_{number}", "value": 8, "unit": "links"} for number in range(40)),
     ]
     metrics += [

@@ -53,6 +53,19 @@ def test_each_node_has_a_card_the_hardest_first() -> None:
     ]
 
 
+def test_a_node_that_was_not_tested_has_no_picture_of_whole_gpus() -> None:
+    found = [
+        failing("gpu01", check="gpu.a"),
+        failing("gpu02", check="run.available", outcome="error", findings=[]),
+    ]
+    start = {"groups": [{"nodes": "g", "gpus": 8}]}
+    events = a_run(found, nodes=NODES[:2], not_tested={"gpu02": ["unavailable", "DRAINED"]}, start=start)
+    events[1]["places"] = [{"group": "g", "nodes": list(NODES)}]
+    run = read_run(events)
+    drawn = html_work.work(run, {id(group): group.check for group in ordered(run)})["cards"]
+    assert [bool(card["picture"]) for card in drawn] == [True, False]
+
+
 def test_only_nodes_with_the_same_findings_share_a_card() -> None:
     results = [*(failing(node) for node in NODES[:3]), failing("gpu04", cause="another cause")]
     assert nodes_of_cards(results) == [[*NODES[:3]], ["gpu04"]]

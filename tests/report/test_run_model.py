@@ -79,9 +79,7 @@ def test_bandwidths_make_curves_and_bounds() -> None:
     alone, gathered = {"gpu01": {1 << 20: 5.0}}, {"gpu01": {2 << 30: 6.0}}
     assert run.node_curves == {"all_reduce": alone, "all_gather": gathered}
     assert run.bounds == {whole.name: {4096: 2}}
-    assert [(it.name, it.unit, it.metrics, it.bounds) for it in run.spreads.values()] == [
-        (label, "GB/s", [], [3, 2])
-    ]
+    assert run.spreads == {}
 
 
 # --- what the history keeps

@@ -44,12 +44,12 @@ def test_a_run_leaves_everything_in_one_folder(sandbox: Sandbox, tmp_path: Path)
     run = run_pytest(tmp_path, on(sandbox), "--nodes=gpu[01-02]", "-n", "2", files={"test_mine.py": STEPS})
     assert run.rc == 1, run.out + run.err
     reports = tmp_path / "reports" / "latest"
-    files = "events.jsonl, junit.xml, metrics.prom, report.html"
+    files = "events.jsonl, junit.xml, metrics.prom, record.json, report.html"
     assert f"reports: reports/{run.event('start')['run']}: {files}" in run.out
     logs = {path.name: path.read_text() for path in (reports / "steps").iterdir()}
     assert len(logs) == 4
     manifest, found = manifest_of(reports.resolve(), None)  # reports of a real run state what its log does
-    assert len(manifest.splitlines()) == 8
+    assert len(manifest.splitlines()) == 9
     assert found.verdict == "Not accepted, 2 of 2 nodes failed, SIMULATED hardware"
     (echo,) = (text for name, text in logs.items() if "mine.echo" in name and "said on gpu02" in text)
     assert "--- task 0 on gpu02: exit 0\nsaid on gpu02\n--- its stderr\nbeside" in echo
@@ -97,7 +97,11 @@ def test_report_leaves_an_ended_runs_junit_file(tmp_path: Path, capsys: pytest.C
 def test_report_writes_elsewhere_and_takes_a_file(tmp_path: Path) -> None:
     folder = write_log(tmp_path / "r", finish=None)
     assert cli.main(["report", str(folder / "events.jsonl"), "--output", str(tmp_path / "new" / "here")]) == 0
-    assert {path.name for path in (tmp_path / "new" / "here").iterdir()} == {"report.html", "junit.xml"}
+    assert {path.name for path in (tmp_path / "new" / "here").iterdir()} == {
+        "report.html",
+        "record.json",
+        "junit.xml",
+    }
     assert [path.name for path in folder.iterdir()] == ["events.jsonl"]
 
 

@@ -110,11 +110,12 @@ def test_a_proof_of_the_cluster_without_a_result_accepts_no_node() -> None:
     assert nothing.sentences[0] == "No check was executed: this run says nothing about the cluster."
 
 
-def test_a_suite_that_applies_nowhere_is_named_where_the_rest_is_accepted() -> None:
+def test_a_suite_that_judged_nothing_is_named_where_the_rest_is_accepted() -> None:
     ends = [passing("gpu01", check="os.drift"), unjudged("gpu01", "not applicable", check="gpu.count")]
+    ends.append(unjudged("gpu01", "not checked", check="fabric.peer_memory"))
     judged = judge(read_run(a_run(ends, nodes=["gpu01"])))
     assert judged.outcome == "accepted"
-    assert judged.sentences[0] == "All that applies is proved; nothing was judged of gpu."
+    assert judged.sentences[0] == "All that applies is proved; nothing was judged of fabric, gpu."
 
 
 def test_nodes_that_no_selected_item_concerns_do_not_count() -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from fuzz_readers import campaign
+from hypothesis import example, given
 from hypothesis import strategies as st
 from plugin_helpers import Run, run_pytest
 from sandbox_helpers import DEADLINE
@@ -31,13 +32,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.sandbox import Sandbox
 
-EXAMPLES = int(os.environ.get("GPUCLUSTER_FUZZ_EXAMPLES", "25"))
-CAMPAIGN = settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    derandomize="GPUCLUSTER_FUZZ_EXAMPLES" not in os.environ,
-)
+CAMPAIGN = campaign(25)
 SECRET = "s3cr3t-h7Kq"
 HOSTILE = "\x1b[2J\x1b]0;owned\x07<b>&amp;]]>\x00\x08\u202e\ufffe'\"`$(touch owned)"
 

@@ -280,7 +280,6 @@ def test_only_nodes_that_were_not_tested_for_a_time_are_tested(sandbox: Sandbox,
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--max-nodes-at-once=0",), "must be at least 1"),
         (("--junitxml=x.xml",), "a campaign has many runs"),
         (("--campaign=a/b",), "invalid name"),
     ],

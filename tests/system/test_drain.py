@@ -48,21 +48,12 @@ def state(gpucluster_node):
     return gpucluster_node.facts(Probe("state", f'if {ASK} 2>/dev/null; then echo 7; else echo 8; fi', lambda a: int(text_of(a))))
 
 
-@pytest.fixture
-def hidden(gpucluster_node):
-    return gpucluster_node.facts(Probe("hidden", "cat /no/such/file", lambda a: int(text_of(a))))
-
-
-
-
 def judge(seen):
     if seen != 8:
         yield Finding("GPUs", str(seen), "8 GPUs")
 
 
 fit = check("site.fit", cause="c", hint="h", action=Action.DRAIN, never_healthy="made for a test")(judge)
-watched = check("site.watched", cause="c", hint="h", action=Action.MONITOR)(judge)
-reboot = check("site.reboot", cause="c", hint="h", action=Action.REBOOT, never_healthy="made for a test")(judge)
 
 
 def test_fit(state, gpucluster_item):
@@ -288,52 +279,6 @@ def test_forty_percent_failing_drains_ten_percent_and_says_so_loudly(
     assert list(reasons(sandbox)) == ["gpu02"]
 
 
-MORE = """
-def test_watched(state, gpucluster_item):
-    gpucluster_item.expect(watched(state))
-
-
-def test_reboot(state, gpucluster_item):
-    gpucluster_item.expect(reboot(state))
-
-
-def test_unreadable(hidden, gpucluster_item):
-    gpucluster_item.expect(fit(hidden))
-
-
-def test_plain(host):
-    assert host.file("/etc/hostname").size < 0
-
-
-def test_of_the_cluster(gpucluster, gpucluster_item):
-    gpucluster_item.expect(fit(7))
-
-
-@pytest.fixture
-def broken(gpucluster_node):
-    raise RuntimeError("the test is at fault")
-
-
-def test_broken(broken, state, gpucluster_item):
-    gpucluster_item.expect(fit(7))
-"""
-
-
-def test_errors_asserts_and_milder_classes_drain_nobody(sandbox: Sandbox, tmp_path: Path) -> None:
-    fail(tmp_path, "gpu01", "gpu02")
-    words = ("--drain=apply", "--set=drain.max=100%", "--set=drain.min_action=drain", "-k", "not test_fit")
-    run = site(sandbox, tmp_path, *words, more=MORE)
-    assert run.rc == 1
-    assert {"failed", "error"} <= set(run.outcomes.values())
-    assert reasons(sandbox) == {}
-    assert events(run, "node_intent") == []
-    run = site(sandbox, tmp_path, "--drain=apply", "--set=drain.max=9", "-k", "reboot or watched", more=MORE)
-    assert {name: reason.split()[0] for name, reason in reasons(sandbox).items()} == {
-        "gpu01": "gpucluster:site.reboot",
-        "gpu02": "gpucluster:site.reboot",
-    }
-
-
 # from the task down: whoever is left would end this very command
 LEAVES = """
 KILL = '''
@@ -455,37 +400,6 @@ def test_what_an_administrator_sets_during_a_trial_outlives_the_run_and_the_next
     assert "+FAIL" in slurm(sandbox, "scontrol", "show", "node", "-o", "gpu02")
 
 
-SHELL_DIES = """
-def test_zz_shell(state, gpucluster_node):
-    if gpucluster_node.name == "gpu02":
-        found = subprocess.run(["pgrep", "-f", "drain_again.*gpucluster:site[.]fit"], capture_output=True, text=True)
-        for pid in found.stdout.split():
-            os.kill(int(pid), 9)
-"""
-
-
-def test_the_run_drains_tried_nodes_itself_where_their_shell_is_killed(
-    sandbox: Sandbox, tmp_path: Path
-) -> None:
-    """gpu02 has passed by then and gpu03 has failed; the one is resumed, the other goes back."""
-    reason = on_trial(sandbox, "gpu02", "gpu03")
-    fail(tmp_path, "gpu03")
-    run = site(sandbox, tmp_path, *TRIED, more=SHELL_DIES)
-    assert run.rc == 1
-    assert reasons(sandbox) == {"gpu03": reason["gpu03"]}, run.out
-    assert "gpu02 is resumed" in run.out
-    assert "gpu03 stays drained: site.fit ended as failed" in run.out
-    assert "ERROR: drain" not in run.out
-    results = [(event["node"], event["result"]) for event in events(run, "node_result")]
-    assert results == [
-        ("gpu02", "undrained"),
-        ("gpu03", "undrained"),
-        ("gpu02", "drained"),
-        ("gpu03", "drained"),
-        ("gpu02", "resumed"),
-    ]
-
-
 def test_two_runs_at_once_share_one_budget(sandbox: Sandbox, tmp_path: Path) -> None:
     runs = []
     with contextlib.ExitStack() as stack:
@@ -507,10 +421,3 @@ def test_two_runs_at_once_share_one_budget(sandbox: Sandbox, tmp_path: Path) -> 
         if event.get("result") == "drained"
     ]
     assert sorted(drained) == sorted(reasons(sandbox))
-
-
-def test_collecting_only_touches_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
-    before = on_trial(sandbox, "gpu02")
-    run = site(sandbox, tmp_path, "--collect-only", "--drain=apply", *TRIED)
-    assert run.rc == 0, run.out
-    assert reasons(sandbox) == before

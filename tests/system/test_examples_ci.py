@@ -1,4 +1,4 @@
-"""The examples for Jenkins, GitLab and systemd: their commands are taken out of the files and run."""
+"""The examples for Jenkins and systemd: their commands are taken out of the files and run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
-import yaml
 from paths import ROOT
 from plugin_helpers import cases
 from sandbox_helpers import environment
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 EXAMPLES = ROOT / "examples"
 JENKINS = (EXAMPLES / "Jenkinsfile").read_text()
-GITLAB = yaml.safe_load((EXAMPLES / "gitlab-ci.yml").read_text())
 SERVICE = EXAMPLES / "systemd" / "gpucluster-nightly.service"
 TIMER = EXAMPLES / "systemd" / "gpucluster-nightly.timer"
 DEADLINE = 1200  # seconds; a run takes a tenth of it at most
@@ -35,13 +33,6 @@ def jenkins_blocks() -> dict[str, str]:
     """Return the shell of each sh step by its label."""
     found = re.findall(r"sh\(?\s*label: '([\w-]+)',.*?script: '''(.*?)'''", JENKINS, re.DOTALL)
     return {label: textwrap.dedent(text) for label, text in found}
-
-
-def gitlab_blocks() -> dict[str, str]:
-    """Return the shell of each job by its name, with what runs after it under 'report'."""
-    jobs = {name: job for name, job in GITLAB.items() if isinstance(job, dict) and "script" in job}
-    blocks = {name: "\n".join(job["script"]) for name, job in jobs.items()}
-    return {**blocks, "report": "\n".join(GITLAB[".accept"]["after_script"])}
 
 
 def systemd_lines() -> dict[str, str]:
@@ -82,19 +73,13 @@ def run_in(place: Path, env: Mapping[str, str], *argv: str) -> subprocess.Comple
 
 
 def shell(place: Path, text: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run a block as Jenkins and GitLab do: a shell that stops at the first error."""
+    """Run a block as Jenkins does: a shell that stops at the first error."""
     return run_in(place, env, "sh", "-xe", "-c", text)
-
-
-RUNS = {
-    **{f"jenkins {name}": text for name, text in jenkins_blocks().items() if "pytest" in text},
-    **{f"gitlab {name}": text for name, text in gitlab_blocks().items() if "pytest" in text},
-}
 
 
 def test_a_burn_in_without_a_reservation_does_not_start(place: Path, sandbox: Sandbox) -> None:
     env = surroundings(place, sandbox, "--collect-only -q", RESERVATION="")
-    done = shell(place, RUNS["jenkins burn-in"], env)
+    done = shell(place, jenkins_blocks()["burn-in"], env)
     assert done.returncode not in (0, 1)
     assert "is to name the reservation" in done.stderr
 

@@ -43,7 +43,7 @@ SHOWN = sorted(
 HARMLESS = sorted(name for name, fault in FAULTS.items() if fault.harmless)
 ACTED = ("drained", "slurmd_dead", "wrong_gres")
 HEALTHY = 6
-PER_SUITE = {"fabric": 1, "gpu": 1, "os": 2, "slurm": 1}  # faults of one node
+PER_SUITE = {"fabric": 1, "gpu": 1, "os": 2, "run": 1, "slurm": 1}  # faults of one node
 # slurmctld's log shows faults of Slurm a second time: test_controller.py
 MARKED = "(os or gpu or slurm or fabric) and not controller"
 
@@ -61,13 +61,12 @@ UNJUDGEABLE = {
     "systemd_gone": dict.fromkeys(
         ("fabric.fabric_manager", "gpu.fabric_manager", "os.failed_units", "os.services"), "not checked"
     ),
-    "drained": {"slurm.prolog": "not checked"},  # no job ran there
-    "wrong_gres": {"slurm.prolog": "not checked"},
-    # its own check shows that the node does not answer
-    "slurmd_dead": dict.fromkeys(("slurm.prolog", "slurm.schedulable"), "not checked"),
+    # no job ran there
+    **{it: {"slurm.prolog": "not checked", "run.available": "error"} for it in ("drained", "wrong_gres")},
+    "slurmd_dead": {"slurm.prolog": "not checked"},
 }
 # What slurmctld shows of a node that nothing can run on; everything else of such a node is not tested.
-JUDGED_BY_SLURMCTLD = "known responding schedulable completing version cpus memory gres prolog"
+JUDGED_BY_SLURMCTLD = "known responding completing version cpus memory gres prolog"
 OF_SLURMCTLD = {f"slurm.{name}" for name in JUDGED_BY_SLURMCTLD.split()}
 
 
@@ -233,7 +232,7 @@ def test_fault_changes_the_outcome_of_its_own_checks_alone(run: Run, kind: str) 
     node = run.node_of[kind]
     expected = dict.fromkeys(run.usual().keys() - OF_SLURMCTLD if kind in ACTED else (), "not tested")
     for one in run.kinds_on(node):
-        expected |= UNJUDGEABLE.get(one, {}) | dict.fromkeys(map(bare, FOUND_BY[one]), "failed")
+        expected |= dict.fromkeys(map(bare, FOUND_BY[one]), "failed") | UNJUDGEABLE.get(one, {})
     assert run.differences(node) == expected, run.text[-2000:]
 
 
@@ -248,7 +247,7 @@ def test_fault_of_a_setting_is_a_finding_of_this_setting_alone(run: Run) -> None
     assert len(expected) == 8
 
 
-@pytest.mark.parametrize("kind", [*SHOWN, *ACTED])
+@pytest.mark.parametrize("kind", [*SHOWN, "slurmd_dead"])
 @pytest.mark.essential
 def test_fault_of_the_hardware_takes_its_node_out_and_no_other_does(run: Run, kind: str) -> None:
     found = set().union(*(run.actions[run.node_of[kind], check] for check in FOUND_BY[kind]))
@@ -330,7 +329,7 @@ def test_healthy_nodes_are_alike_in_every_outcome(run: Run) -> None:
 
 @pytest.mark.essential
 def test_only_nodes_with_a_fault_fail(run: Run) -> None:
-    assert run.failed.keys() == {run.node_of[kind] for kind in (*SHOWN, *ACTED)}, run.text[-2000:]
+    assert run.failed.keys() == {run.node_of[kind] for kind in (*SHOWN, "slurmd_dead")}, run.text[-2000:]
     assert all(run.passed(node) >= 45 for node in run.healthy), run.ends
 
 

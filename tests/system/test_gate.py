@@ -158,38 +158,3 @@ srun -N3 -w gpu[01-03] --ntasks-per-node=1 --gres=gpu:8 --exclusive {GATE} gate 
     done = slurm(sandbox, "sh", "-c", script)
     assert done.stdout == f"--exclude={BAD}\n", done.stderr
     assert f"{BAD}: gpu.remapped_rows " in done.stderr
-
-
-def test_an_nvidia_smi_that_is_killed_drains_no_node(sandbox: Sandbox, gated: Path) -> None:
-    tool = sandbox.cluster_file.parent / "simbin" / "nvidia-smi"
-    before = tool.read_bytes()
-    tool.unlink()  # it may be a link
-    tool.write_text("#!/bin/sh\nsleep 1\nkill -9 $$\n")
-    tool.chmod(0o755)
-    try:
-        script = f"export SLURMD_NODENAME={BAD}; {gate_line(sandbox, gated, '--context', 'prolog')}"
-        assert slurm(sandbox, "sh", "-c", script).returncode == 0
-        words = (
-            f"--cluster={gated}",
-            "--drain=apply",
-            "-p",
-            "no:cacheprovider",
-            "-k",
-            "test_driver or test_count",
-        )
-        suite = Path(__file__).parents[2] / "suites" / "gpu"
-        done = slurm(
-            sandbox,
-            sys.executable,
-            "-m",
-            "pytest",
-            *words,
-            f"--report-dir={gated.parent}/reports",
-            f"--rootdir={gated.parent}",
-            str(suite),
-        )
-        assert not [name for name in sandbox.nodes if "DRAIN" in node(sandbox, name)[0]]
-        assert "killed by signal 9" in done.stdout
-        assert done.returncode != 0
-    finally:
-        tool.write_bytes(before)

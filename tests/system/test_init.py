@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
 import re
-import shutil
 from typing import TYPE_CHECKING
 
 import yaml
 from framework_helpers import message
 from plugin_helpers import jobs_so_far, out_of_service, run_pytest
 from sandbox_helpers import slurm, wait_for
-from ssh_helpers import HOST, sshd
 
 from pytest_gpucluster import config
 from pytest_gpucluster.cli import main as cli
@@ -110,24 +107,3 @@ def test_one_node_is_read_by_one_short_job_and_suites_are_tried_in_the_environme
     assert (
         list((sandbox.layout.node("gpu01") / "enroot").glob("pyxis*")) == []
     )  # else container.leftovers fails the node
-
-
-def test_nodes_are_queried_over_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    home = tmp_path / "home" / ".ssh"
-    home.mkdir(parents=True)
-    monkeypatch.setenv("HOME", str(home.parent))
-    monkeypatch.chdir(tmp_path)
-    with sshd(tmp_path / "d") as server:
-        shutil.copy(server.folder / "known_hosts", home)
-        key = server.folder / "id_ed25519"
-        (tmp_path / "hosts.ini").write_text(
-            "[slurm-node]\n"
-            + "".join(f"n{number} ansible_host={HOST} ansible_port={server.port}\n" for number in (1, 2, 3))
-            + f"[slurm-node:vars]\nansible_user={getpass.getuser()}\nansible_ssh_private_key_file={key}\n"
-        )
-        assert cli.main(["init", "--inventory", "hosts.ini", "--access", "ssh", "--from-nodes"]) == 0
-    text = (tmp_path / "clusters" / "hosts.yaml").read_text()
-    assert "# 3 of 3 nodes\n" in text
-    assert "limits:" not in text  # those of a step are not known
-    cluster = config.load_cluster("hosts")
-    assert (cluster.access, cluster.hosts["n2"].port) == ("ssh", server.port)

@@ -176,29 +176,6 @@ def test_who_may_change_no_node_is_told_so_before_a_node_is_taken_and_a_dry_run_
 # --- what others left where everybody may write
 
 
-@pytest.mark.parametrize(
-    ("mode", "printed"),
-    [
-        (0o1777, "the folder belongs to another user ({bob})"),
-        (0o777, "all users may replace files in this folder (mode 0777)"),
-    ],
-)
-def test_a_temporary_folder_that_others_control_is_refused_with_workers(
-    homes: Mapping[str, Path], mode: int, printed: str
-) -> None:
-    home, (alice, bob) = homes[ALICE], (pwd.getpwnam(name).pw_uid for name in (ALICE, BOB))
-    temporary = home.parent / "tmp"
-    temporary.mkdir()
-    os.chown(temporary, alice if mode == 0o777 else bob, -1)
-    temporary.chmod(mode)
-    argv = ("pytest", "--cluster=local", "-n2", "-m", "os", HERE.suites)
-    run = run_as(ALICE, home, *argv, TMPDIR=str(temporary))
-    assert run.rc == 4, run.out
-    (line,) = run.errors
-    assert f"TMPDIR={temporary}: {printed.format(bob=bob)}" in line
-    assert list(temporary.iterdir()) == []
-
-
 def test_the_link_of_another_user_in_a_shared_folder_is_left_and_reported(homes: Mapping[str, Path]) -> None:
     home, (alice, bob) = homes[ALICE], (pwd.getpwnam(name).pw_uid for name in (ALICE, BOB))
     precious, reports = home / "precious", home.parent / "reports"

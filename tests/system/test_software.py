@@ -79,16 +79,3 @@ def test_modulefiles_and_environments_of_one_node_deviate(sandbox: Sandbox, tmp_
     assert failed(run) == {f"test_{what}[{BAD}]" for what in said}, run.out
     for what, text in said.items():
         assert text in message(run, f"test_{what}[{BAD}]")
-
-
-def test_a_node_without_modules_and_conda(sandbox: Sandbox, tmp_path: Path) -> None:
-    section = software(tmp_path)
-    init = tmp_path / "init.sh"
-    init.write_text(f'[ "$SLURMD_NODENAME" != {BAD} ] || return 1\n{init.read_text()}')
-    (tmp_path / BAD / "conda" / "bin" / "conda").unlink()
-    run = judged(sandbox, tmp_path, section)
-    assert failed(run) == {f"test_module_command[{BAD}]", f"test_conda[{BAD}]"}, run.out
-    others = {item for item, end in ends(run).items() if end == "not checked"}
-    assert others == {
-        f"test_{what}[{BAD}]" for what in ("modules", "module_output", "module_unload", "conda_packages")
-    }

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from forked import DEFAULT_SIGNALS
 from plugin_helpers import TINY, Run, command, names, on, run_pytest, write_suites
-from sandbox_helpers import DEADLINE, environment, left_in_queue, queue, slurm, wait_for
+from sandbox_helpers import DEADLINE, environment, queue, slurm, wait_for
 from ssh_helpers import WHY_NOT, Sshd, sshd
 
 from pytest_gpucluster import suites_path
@@ -144,16 +144,6 @@ def test_our_sudden_death_gives_the_nodes_back(sandbox: Sandbox, login: Sshd, tm
     process.kill()
     process.communicate()
     released(sandbox)
-
-
-# tests/cluster/transport/test_ssh.py has the other logins that fail
-def test_a_login_that_fails_is_one_line(sandbox: Sandbox, login: Sshd, tmp_path: Path) -> None:
-    cluster = far_file(sandbox, login, tmp_path, transport=login.keys(known_hosts="/dev/null"))
-    run = run_pytest(tmp_path, f"--cluster={cluster}", files={"test_tiny.py": TINY}, env=NO_SLURM)
-    assert run.rc == 4
-    (line,) = run.errors
-    assert "its host key is not in /dev/null" in line
-    assert not left_in_queue(sandbox)
 
 
 def test_a_job_around_the_login_session_is_not_ours_and_no_secret_is_written(

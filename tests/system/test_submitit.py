@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 SUITE = ROOT / "suites" / "submitit" / "test_submitit.py"
 
 
-def claimed(sandbox: Sandbox, where: Path, python: Path = FRAMEWORKS) -> Path:
+def claimed(sandbox: Sandbox, where: Path) -> Path:
     """Write a cluster file that claims submitit on all nodes."""
     framework_python()
     shared = where / "shared"
@@ -28,7 +27,7 @@ def claimed(sandbox: Sandbox, where: Path, python: Path = FRAMEWORKS) -> Path:
         sandbox,
         where,
         slurm={"partition": "batch", "queue_wait": "300s"},
-        environments={"ours": {"python": str(python)}},
+        environments={"ours": {"python": str(FRAMEWORKS)}},
         submitit={"environment": "ours", "folder": str(shared)},
     )
 
@@ -46,16 +45,6 @@ def test_a_healthy_cluster_passes(sandbox: Sandbox, tmp_path: Path) -> None:
     assert names(done.outcomes, "not checked") == ["test_accounting"]
     assert not list((tmp_path / "shared").iterdir())
     assert left_in_queue(sandbox) == []
-
-
-def test_submitit_absent(sandbox: Sandbox, tmp_path: Path) -> None:
-    base = tmp_path / "python"
-    base.write_text(f'#!/bin/sh\nexec {os.path.realpath(FRAMEWORKS)} -I "$@"\n')
-    base.chmod(0o755)
-    done = run_suite(claimed(sandbox, tmp_path, base))
-    assert names(done.outcomes, "failed") == ["test_framework"], done.out
-    assert "package submitit: measured ModuleNotFoundError: No module named 'submitit'" in done.out
-    assert not names(done.outcomes, "passed")
 
 
 def test_no_job_outlives_us(sandbox: Sandbox, tmp_path: Path) -> None:

@@ -94,17 +94,20 @@ def test_no_node_at_all_is_an_error_and_starts_nothing(sandbox: Sandbox, tmp_pat
 
 
 @pytest.mark.usefixtures("drained")
-def test_a_check_of_the_inventory_judges_the_drained_node_itself(sandbox: Sandbox, tmp_path: Path) -> None:
-    run = run_pytest(
-        tmp_path, on(sandbox), "--nodes=gpu[01-02]", "-k", "schedulable or step", where=[str(SLURM_SUITE)]
-    )
+def test_a_drained_node_is_not_tested_in_the_suite_of_slurm_either(sandbox: Sandbox, tmp_path: Path) -> None:
+    which = ("--nodes=gpu[01-02]", "-k", "schedulable or cpus")
+    run = run_pytest(tmp_path, on(sandbox), *which, where=[str(SLURM_SUITE)])
     outcomes = run.outcomes
-    assert names(outcomes, "failed") == ["test_schedulable[gpu02]"]
-    assert names(outcomes, "passed") == ["test_schedulable[gpu01]", "test_step[gpu01]"]
-    assert names(outcomes, "not tested") == ["test_step[gpu02]"]
-    (failure,) = run.cases["gpucluster.slurm.gpu02 test_schedulable"].result
-    for words in ("bad cable, ticket 4711", "root", "gpu02"):
-        assert words in failure.message + failure.text
+    assert names(outcomes, "passed") == ["test_cpus[gpu01]", "test_cpus[gpu02]", "test_schedulable[gpu01]"]
+    assert names(outcomes, "not tested") == ["test_schedulable[gpu02]"]
+    assert "2 nodes: 1 fit, 0 failed, 0 not proved, 1 not tested" in run.out
+    (error,) = run.cases["gpucluster.run.gpu02 test_available"].result
+    assert "bad cable, ticket 4711" in error.message
+    states = {
+        (prop.get("name"), prop.get("value"))
+        for prop in run.cases["gpucluster.slurm.gpu02 test_cpus"]._elem.iter("property")
+    }
+    assert ("slurm_state", "IDLE+DRAIN") in states
 
 
 def test_busy_nodes_are_left_out_and_named_and_too_few_are_no_success(
@@ -182,7 +185,7 @@ def test_a_node_lost_in_the_middle_is_named_and_the_others_go_on(sandbox: Sandbo
     lost = run.event("lost")
     assert lost["node"] == "gpu01"
     assert lost["why"]
-    assert "gpu01" in run.out.partition("lost:")[2]
+    assert "\nlost: gpu01: " in run.out
     assert left_in_queue(sandbox) == []
 
 

@@ -46,7 +46,7 @@ def test_whole(gpucluster):
     assert "whole" not in os.environ.get("BAD", ""), "the cluster is bad"
 """
 TODAY = date.today()  # noqa: DTZ011 - as the plugin does
-LATER, PAST = (TODAY + timedelta(days=30)).isoformat(), (TODAY - timedelta(days=1)).isoformat()
+LATER = (TODAY + timedelta(days=30)).isoformat()
 
 
 def waiver(checks: list[str], until: str = LATER, **keys: str) -> dict[str, Any]:
@@ -108,21 +108,6 @@ def test_what_waivers_cover_is_listed_everywhere_and_the_run_is_accepted_with_wa
     (unavailable,) = run.cases["gpucluster.run.gpu03 test_available"].result
     assert "bad cable" in unavailable.message
     assert "OPS-1" in (tmp_path / "own.xml").read_text()
-
-
-def test_an_expired_waiver_is_an_error_with_file_line_and_ticket(sandbox: Sandbox, tmp_path: Path) -> None:
-    old = waiver(["site.fit"], PAST, nodes="gpu02", ticket="OPS-9")
-    run = site(sandbox, tmp_path, [NEEDS, old], "test_site.py")
-    assert run.rc == 1
-    line = (tmp_path / "tiny.yaml").read_text().partition("OPS-9")[0].count("\n") + 1
-    (error,) = run.errors
-    assert f"tiny.yaml:{line}: the waiver of site.fit on gpu02 (OPS-9) expired on {PAST}" in error
-    assert "OPS-9" in run.cases["gpucluster.run.cluster test_finished"].result[0].message
-    # a rerun that it does not concern
-    run = site(sandbox, tmp_path, [NEEDS, old], "test_site.py::test_whole")
-    assert run.rc == 0, run.out
-    run = site(sandbox, tmp_path, [NEEDS, old], "test_site.py::test_fit", bad="gpu02")
-    assert names(run.outcomes, "failed") == ["test_fit[gpu02]"]
 
 
 def test_the_words_of_a_site_s_own_skip_are_no_waiver(sandbox: Sandbox, tmp_path: Path) -> None:

@@ -213,7 +213,8 @@ def files(node: SimulatedNode) -> dict[str, str]:
         **_gpu_files(node),
         **_network_files(node),
         **_system_files(node),
-        **({"subnet": _subnet(node), "modules": _modules(node)} if node.hcas else {}),
+        **({"subnet": _subnet(node), "modules": _modules(node), "vpd": _vpd(node)} if node.hcas else {}),
+        "dmi": _dmi(node),
         "lldp": _lldp(node),
         **{f"root{path}": text for path, text in _overlay(node).items()},
         **({"clock.offset": f"{node.clock_offset:.0f}\n"} if node.clock_offset else {}),
@@ -491,13 +492,49 @@ def _subnet(node: SimulatedNode) -> str:
 
 
 def _modules(node: SimulatedNode) -> str:
-    """Return the module at each adapter, as the simulated mlxlink reads them: adapter, speed, temperature, light, serial number, state."""
+    """Return the module at each adapter, as the simulated mlxlink reads them: adapter, speed, temperature, light, serial number, state, interface."""
     return _lines(
         f"{hca.name} {hca.rate.rstrip(')').split()[-1]} {hca.celsius} {hca.light[0]} {hca.light[1]} "
         f"MT{digest(node.name, 'module', hca.name)[:8].upper()} "
         + ("Active LinkUp" if hca.state.endswith("ACTIVE") else "Polling Polling")
+        + f" {hca.interface}"
         for hca in node.hcas
     )
+
+
+def _vpd(node: SimulatedNode) -> str:
+    """Return each adapter with its vital product data in `lspci -Dvv`."""
+    return "".join(
+        f"{hca.path.rpartition('/')[2]} Infiniband controller: Mellanox Technologies {hca.lspci}\n"
+        "\tCapabilities: [48] Vital Product Data\n\t\tProduct Name: NVIDIA ConnectX-7 HHHL Adapter Card, 400GbE / NDR IB\n"
+        "\t\tRead-only fields:\n\t\t\t[PN] Part number: MCX75310AAS-NEAT\n\t\t\t[EC] Engineering changes: A6\n"
+        f"\t\t\t[SN] Serial number: MT{int(digest(node.name, 'adapter', hca.name)[:10], 16) % 10**10:010}\n\t\tEnd\n"
+        for hca in node.hcas
+    )
+
+
+_DIMMS = 32
+
+
+def _dmi(node: SimulatedNode) -> str:
+    """Return what `dmidecode -t 1 -t 2 -t 3 -t 17` prints."""
+    serial = digest(node.name, "system")[:10].upper()
+    gib = 1 << (node.spec.memory_mib // 1024 // _DIMMS).bit_length()
+    blocks = [
+        f"Handle 0x0001, DMI type 1, 27 bytes\nSystem Information\n\tManufacturer: Supermicro\n"
+        f"\tProduct Name: SYS-821GE-TNHR\n\tSerial Number: S{serial}\n",
+        f"Handle 0x0002, DMI type 2, 15 bytes\nBase Board Information\n\tManufacturer: Supermicro\n"
+        f"\tProduct Name: X13DEG-OAD\n\tSerial Number: OM{serial}\n",
+        "Handle 0x0003, DMI type 3, 22 bytes\nChassis Information\n\tManufacturer: Supermicro\n\tSerial Number: To be filled by O.E.M.\n",
+    ]
+    for slot in range(_DIMMS):
+        cpu, channel = divmod(slot, _DIMMS // 2)
+        blocks.append(
+            f"Handle 0x{0x40 + slot:04X}, DMI type 17, 92 bytes\nMemory Device\n\tSize: {gib} GB\n"
+            f"\tLocator: P{cpu + 1}-DIMM{'ABCDEFGH'[channel // 2]}{channel % 2 + 1}\n\tBank Locator: P{cpu}_Node0_Channel{channel // 2}\n"
+            f"\tManufacturer: Samsung\n\tSerial Number: {digest(node.name, 'dimm', slot)[:8].upper()}\n\tPart Number: M321R8GA0BB0-CQKZJ\n"
+        )
+    return "# dmidecode 3.5\nSMBIOS 3.5.0 present.\n\n" + "\n".join(blocks)
 
 
 def _lldp(node: SimulatedNode) -> str:
@@ -576,6 +613,8 @@ def _pci_files(node: SimulatedNode) -> dict[str, str]:
             "firmware_rev": drive.firmware,
             "state": drive.state,
             "transport": "pcie",
+            "address": drive.address,
+            "serial": f"S6{digest(node.name, drive.name)[:12].upper()}",
         }
         contents |= {f"/sys/class/nvme/{drive.name}/{name}": f"{text}\n" for name, text in files.items()}
         contents[f"/sys/class/nvme/{drive.name}/device/uevent"] = f"PCI_SLOT_NAME={drive.address}\n"

@@ -437,7 +437,7 @@ def _print(text: str) -> None:
 
 
 _ABOUT_RUN = f"id of a run, the beginning of one, '{LAST}' or '{LAST_GOOD}'"
-_COMMON = (
+COMMON = (
     argument(
         "--history",
         type=Path,
@@ -456,7 +456,7 @@ HISTORY = Command(
             nargs="?",
             help=f"show the runs and metrics of this node; '{CLUSTER}': of items about no single node",
         ),
-        *_COMMON,
+        *COMMON,
         argument(
             "--runs",
             type=_positive,
@@ -515,7 +515,7 @@ COMPARE = Command(
     (
         argument("a", metavar="A", nargs="?", help=f"{_ABOUT_RUN}; default: the last good runs of each node"),
         argument("b", metavar="B", nargs="?", default=LAST, help="compared with A (%(default)s)"),
-        *_COMMON,
+        *COMMON,
         argument("--all", action="store_true", help="also show metrics that did not change"),
         JSON,
     ),

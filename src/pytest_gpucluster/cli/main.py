@@ -24,6 +24,7 @@ from pytest_gpucluster.cli import clean as cli_clean
 from pytest_gpucluster.cli import examples as cli_examples
 from pytest_gpucluster.cli import gate as cli_gate
 from pytest_gpucluster.cli import history as cli_history
+from pytest_gpucluster.cli import parts as cli_parts
 from pytest_gpucluster.cli import record as cli_record
 from pytest_gpucluster.cli import report as cli_report
 from pytest_gpucluster.cli import watch as cli_watch
@@ -510,6 +511,7 @@ def commands() -> tuple[Command, ...]:
         cli_clean.COMMAND,
         _sandbox_command(),
         cli_history.HISTORY,
+        cli_parts.PARTS,
         cli_campaign.COMMAND,
         cli_history.COMPARE,
         cli_report.COMMAND,

@@ -1,4 +1,4 @@
-"""`gpucluster record`: sign the folder of a run or of a campaign, and verify it."""
+"""`gpucluster record`: show the record of a run; sign the folder of a run or of a campaign, and verify it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.cli.command import Command, argument, report_group, source
+from pytest_gpucluster.cli.command import JSON, Command, argument, report_group, source
 from pytest_gpucluster.cli.history import history_file
-from pytest_gpucluster.cli.output import existing
+from pytest_gpucluster.cli.output import existing, print_json, print_table
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.secure_tempfile import group_id
 
@@ -35,6 +35,56 @@ def _root(source: Path) -> Path:
             "the one that you mean"
         )
     return full.parent.resolve()
+
+
+def show(args: argparse.Namespace) -> None:
+    """Print verdict, figures, waivers and parts of a run."""
+    from pytest_gpucluster.report import record
+    from pytest_gpucluster.report.events import read_log
+    from pytest_gpucluster.report.run_folder import log_in
+    from pytest_gpucluster.report.words import number
+
+    run = read_log(existing(log_in(args.source)))
+    found = record.record_of(run)
+    if args.json:
+        print_json(found)
+        return
+    verdict = found["verdict"]
+    print(f"{found['cluster']}, run {found['run']}: {verdict['title']}: {verdict['nodes']}.")
+    print(" ".join(verdict["sentences"]))
+    for title in ("not tested", "not judged"):
+        for text in found[title.replace(" ", "_")]:
+            print(f"{title}: {text}")
+    figures = [
+        (
+            *(it[key] for key in ("suite", "profile", "metric", "unit", "measurements")),
+            *(number(it["least"]), it["least_at"], number(it["median"]), number(it["greatest"])),
+            "; ".join(bound["words"] for bound in it["bounds"]),
+        )
+        for it in found["figures"]
+    ]
+    columns = (
+        "suite",
+        "profile",
+        "metric",
+        "unit",
+        "n",
+        "least",
+        "at",
+        "median",
+        "greatest",
+        "bound and its source",
+    )
+    for title, headers, rows in (
+        ("Figures", columns, figures),
+        ("Waivers", ("checks", "nodes", "reason", "ticket", "until"),
+         [(", ".join(it["checks"]), it["nodes"], it["reason"], it["ticket"], it["until"]) for it in found["waivers"]]),
+        ("Parts", ("node", "part", "model", "part number", "firmware", "serial numbers"),
+         [(*row, ", ".join(serials)) for *row, serials in record.parts_table(run)]),
+    ):  # fmt: skip
+        if rows:
+            print(f"\n{title}")
+            print_table(headers, rows)
 
 
 def sign(args: argparse.Namespace) -> int:
@@ -88,8 +138,14 @@ _NAMESPACE = argument(
 _SOURCE = source("; or the folder of a campaign")
 COMMAND = Command(
     "record",
-    "sign or verify the folder of a run or campaign",
+    "show the record of a run; sign or verify the folder of a run or campaign",
     commands=(
+        Command(
+            "show",
+            "print the verdict, measured figures with their bounds, waivers, and the parts by serial number",
+            show,
+            (source(), JSON),
+        ),
         Command(
             "sign",
             "list the sha256 of all files in SHA256SUMS, and sign it with ssh-keygen",

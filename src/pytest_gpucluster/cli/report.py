@@ -22,8 +22,9 @@ HTML, JUNIT = "report.html", "junit.xml"
 
 
 def report(args: argparse.Namespace) -> None:
-    """Write report.html and junit.xml, and print the result."""
-    from pytest_gpucluster.report import html, junit  # the other commands need no templates
+    """Write report.html, record.json and junit.xml, and print the result."""
+    from pytest_gpucluster.report import html, junit, record  # the other commands need no templates
+    from pytest_gpucluster.report.atomic_write import write_whole
     from pytest_gpucluster.report.events import read_log
     from pytest_gpucluster.report.run_folder import log_in
 
@@ -38,7 +39,8 @@ def report(args: argparse.Namespace) -> None:
     if args.history is not None:
         run.compared = _compared(args.history, run, log)
     html.write(run, page, group=group)
-    print(f"{page}: written")
+    write_whole(folder / record.RECORD, record.render(run), group=group)
+    print(f"{page}, {record.RECORD}: written")
     if run.finish is not None and cases.exists() and not args.force:
         print(f"{cases}: not changed: the run wrote it at its end; --force replaces it")
     else:
@@ -74,7 +76,7 @@ def _compared(history: Path, run: Run, log: Path) -> dict[str, Any]:
 
 COMMAND = Command(
     "report",
-    "write HTML and JUnit again from the event log, also of a killed run",
+    "write HTML, record and JUnit again from the event log, also of a killed run",
     report,
     (
         source(),

@@ -26,12 +26,12 @@ from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.safe_json import as_list
 from pytest_gpucluster.core.sanitize import one_line
-from pytest_gpucluster.report import html, junit, prom
+from pytest_gpucluster.report import html, junit, prom, record
 from pytest_gpucluster.report.events import events_of, read_run
 from pytest_gpucluster.report.proof import FAILED, FIT
 from pytest_gpucluster.report.run_folder import EVENTS, MANIFEST, SIGNATURE, is_written
 from pytest_gpucluster.report.run_snapshot import JUDGED_EXITS
-from pytest_gpucluster.report.verdict import counts_of
+from pytest_gpucluster.report.verdict import counts_of, judged_suites, narrowing
 from pytest_gpucluster.report.verdict import judge as judge_run
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.report.run_model import Run
 
 PAGE, CASES, METRICS = "report.html", "junit.xml", "metrics.prom"
-_OLD = re.compile(r"(?:.*/)?record(?:\.intoto|-\d{8}T\d{6})?\.json")  # of version 0.3: each states a verdict
+_OLD = re.compile(r"(?:.*/)?record(?:\.intoto|-\d{8}T\d{6})\.json")  # of version 0.3: each states a verdict
 _VERDICTS = ("gpucluster_run_success", "gpucluster_run_exit", "gpucluster_node", "gpucluster_check")
 _LINE = re.compile(r"([0-9a-f]{64})  ([^\x00-\x1f\x7f\\]+)\n")
 _NAME = re.compile(r"[^\x00-\x1f\x7f\\]+")
@@ -199,7 +199,8 @@ def assess(files: Files, *, reports: bool = False, store: CampaignStore | None =
     judged = judge_run(run)
     simulated = ", SIMULATED hardware" if run.simulated else ""
     subject = f"cluster {one_line(run.start.get('cluster'))}, run {run.run}"
-    return Found(subject, f"{judged.title}, {judged.nodes}{simulated}")
+    scope = f", judged by {', '.join(judged_suites(run)) or 'no suite'}{', narrowed' * bool(narrowing(run))}{narrowing(run)}"
+    return Found(subject, f"{judged.title}, {judged.nodes}{scope}{simulated}")
 
 
 def _read(files: Files, folder: str) -> tuple[Run, str]:
@@ -253,6 +254,7 @@ def _misreported(files: Files, folder: str, run: Run) -> str:
     """Return which report states something else than the log, '' for none."""
     said: dict[str, Callable[[bytes], bool]] = {
         PAGE: lambda data: data == html.render(run).encode(),
+        record.RECORD: lambda data: data == record.render(run),
         CASES: lambda data: _is_junit_of(data, run),
         METRICS: lambda data: _metrics(data.decode(errors="replace")) == _metrics(prom.render(run)),
     }
@@ -330,7 +332,11 @@ def _assess_campaign(files: Files, *, reports: bool, store: CampaignStore | None
     fit = sum(row.state == FIT for row in summary.rows)
     simulated = ", SIMULATED hardware" if stated.campaign.simulated else ""
     subject = f"cluster {stated.campaign.cluster}, campaign {stated.campaign.name}"
-    return Found(subject, f"{summary.verdict}, {fit} of {len(summary.rows)} nodes fit{simulated}")
+    suites = dict.fromkeys(suite for kind in stated.campaign.kinds for suite in kind.suites or (kind.name,))
+    return Found(
+        subject,
+        f"{summary.verdict}, {fit} of {len(summary.rows)} nodes fit, judged by {', '.join(suites)}{simulated}",
+    )
 
 
 def _refuse_other_state(stated: StatedCampaign, store: CampaignStore, path: Path) -> None:

@@ -160,7 +160,10 @@ def _judged(
     if group.profile.simulated and found.devices == 0:
         found = replace(found, devices=gpus)  # torch sees no simulated GPU
     judge = suite.tried or _by_needs
-    runs, missing = judge(suite, section, found, gpus)
+    # a sandbox runs a program of its own on simulated GPUs
+    simulated = bool(suite.simulated_payload) and group.profile.simulated
+    runs, missing = judge(suite, section, found, 0 if simulated else gpus)
+    runs += "; the GPUs are simulated" * (simulated and bool(runs))
     if "2 nodes" in suite.needs:
         partition = group.partition or cluster.slurm.partition
         nodes = sum(

@@ -42,6 +42,7 @@ __all__ = [
     "check",
     "combined",
     "conclude",
+    "leave_to",
     "revised",
     "with_cause",
     "with_contention",
@@ -83,6 +84,7 @@ class Verdict:
     shell: commands that show the findings again on the node, where the check knows them.
     never_healthy: why no healthy node fails with a repair as its action. TypeError if a failure with a repair lacks it.
     explained_by: the check of another suite whose finding explains this failure (hook known_cause): both are one finding.
+    repeated: the facts are many measurements, so `--drain` does not repeat the check.
     """
 
     check: str
@@ -101,6 +103,7 @@ class Verdict:
     shell: tuple[str, ...] = ()
     explained_by: str = ""
     reason_code: str = ""  # of NotJudged
+    repeated: bool = False
 
     def __post_init__(self) -> None:
         actions = (self.action, *(finding.action for finding in self.findings))
@@ -126,7 +129,7 @@ class Verdict:
             plain["shown_by"],
             plain["shell"],
         )
-        for name in ("setting", "explained_by", "reason_code"):
+        for name in ("setting", "explained_by", "reason_code", "repeated"):
             if not plain[name]:
                 del plain[name]
         return plain
@@ -184,6 +187,16 @@ def with_cause(
     if not verdict.findings or (code and any(finding.code != code for finding in verdict.findings)):
         return verdict
     return _because(verdict, cause, hint, action)
+
+
+def leave_to(other: Verdict, why: str, detail: str = "") -> None:
+    """Leave a case to another check: NotAvailable if that one has a finding on it; otherwise the caller must report the case.
+
+    other: the verdict of that check on the same facts. Only this function may say that another check judges a case
+    (tests/project/test_left_to.py).
+    """
+    if other.findings:
+        raise NotAvailable(f"{why}, which {other.check} judges" + (f": {detail}" if detail else ""))
 
 
 def combined(verdicts: Iterable[Verdict]) -> Verdict:
@@ -273,6 +286,7 @@ def check(
     item: bool = True,
     marks: tuple[str, ...] = (),
     each: str = "",
+    repeated: Callable[..., bool] | None = None,
 ) -> Callable[[Callable[P, Judgement]], Check[P]]:
     """Make a check from a generator of findings and metrics. `name` is SUITE.WHAT; the parameters name its facts.
 
@@ -282,6 +296,8 @@ def check(
     or on the only one, the finding is one of the cluster (core/common_cause.py).
     of_job: a job that runs, or has just ended, can be the cause: `gpucluster gate` takes no node out of service for it.
     show: the smallest command that shows a finding on its node, like `nvidia-smi -q -d ECC -i INDEX` (core/by_part.py).
+    repeated: returns, of the facts, whether they are many measurements: then a failure is confirmed, and `--drain` does not
+    repeat it.
     """
     if action.is_repair:
         _require_reason(name, never_healthy)
@@ -310,7 +326,8 @@ def check(
                 action=action,
                 never_healthy=never_healthy,
             )
-            return replace(verdict, setting=setting) if setting else verdict
+            confirmed = repeated is not None and repeated(*args, **kwargs)
+            return replace(verdict, setting=setting, repeated=confirmed) if setting or confirmed else verdict
 
         return Check(name, judged, item=item, marks=marks, each=each)
 

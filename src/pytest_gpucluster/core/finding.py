@@ -307,7 +307,8 @@ class Metric:
     """One measured number of a part of the node, or of the node.
 
     `detail`: for the event log and JUnit; the summary table omits it. `better`: higher, lower or neither, if that
-    differs from the direction of the unit in core/metric_direction.py.
+    differs from the direction of the unit in core/metric_direction.py. `bound`: what it was judged by, whose text names
+    the source.
     """
 
     name: str
@@ -316,6 +317,7 @@ class Metric:
     part: Part = NODE
     detail: bool = False
     better: str = ""
+    bound: Quantity | None = None
 
     def __init__(
         self,
@@ -325,9 +327,10 @@ class Metric:
         part: Part | str = "",
         detail: bool = False,
         better: str = "",
+        bound: Quantity | None = None,
     ) -> None:
         """A text is a part that has a name alone."""
-        for key, it in (("name", name), ("value", value), ("unit", unit), ("detail", detail), ("better", better),
+        for key, it in (("name", name), ("value", value), ("unit", unit), ("detail", detail), ("better", better), ("bound", bound),
                         ("part", part if isinstance(part, Part) else Part(name=part) if part else NODE)):  # fmt: skip
             object.__setattr__(self, key, it)
 
@@ -350,12 +353,13 @@ class Metric:
             "part": self.part.as_dict(),
             "detail": self.detail,
             "better": self.better,
+            **({"bound": _plain(self.bound)} if self.bound is not None else {}),
         }
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Metric:
         """Read a metric of a log, which holds 'NaN' and 'Infinity' as texts."""
-        value = plain.get("value")
+        value, bound = plain.get("value"), _measure(plain.get("bound"))
         return cls(
             shared_text(plain.get("name")),
             value if value.__class__ is float else _number(value),
@@ -363,6 +367,7 @@ class Metric:
             Part.read(plain["part"]) if plain.get("part") else NODE,
             bool(plain.get("detail")),
             shared_text(plain.get("better")),
+            bound if isinstance(bound, Quantity) else None,
         )
 
 

@@ -45,6 +45,9 @@ KINDS = {
     "disk": PartKind("disk"),
     "dimm": PartKind("DIMM"),
     "cpu": PartKind("CPU"),
+    "chassis": PartKind("chassis"),
+    "board": PartKind("board"),
+    "bmc": PartKind("BMC"),
     "memory": PartKind("memory"),
     "mount": PartKind("mount", named=True),
     "service": PartKind("service", named=True),
@@ -100,10 +103,25 @@ class Part:
         return self._beside(self._own(), self.of.short if self.of else "")
 
     @property
+    def place(self) -> str:
+        """The words of `short` with addresses instead of numbers, which shift when a part is lost."""
+        of = self.of.place if self.of else ""
+        if not self.address or self.is_named:
+            return self._beside(self._own(), of)
+        number = f" port {self.index}" if self.kind == "port" and self.index is not None else ""
+        kind = KINDS.get(self.kind) or PartKind(self.kind)
+        return self._beside(f"{kind.label} {self.address}{number}", of)
+
+    @property
     def shared(self) -> Part:
         """The part without what differs from node to node."""
         of = self.of.shared if self.of else None
         return replace(self, name="" if self.kind == "gpu" else self.name, address="", serial="", of=of)
+
+    @property
+    def slot(self) -> Part:
+        """The part without what changes when it is exchanged."""
+        return replace(self.shared, address=self.address, of=self.of.slot if self.of else None)
 
     @property
     def brief(self) -> str:
@@ -188,6 +206,53 @@ class Part:
             of=cls.read(of, depth - 1) if isinstance(of, dict) and depth else None,
             nodes=tuple(map(shared_text, nodes)) if isinstance(nodes, list) else (),
         )
+
+
+def identity(serial: str) -> str:
+    """Return a serial number that can identify a part, '' for a placeholder: a word, zeros, or counted digits.
+
+    >>> identity("1650525012345"), identity("To be filled by O.E.M."), identity("00000000"), identity("0123456789")
+    ('1650525012345', '', '', '')
+    """
+    serial = serial.strip()
+    signs = "".join(filter(str.isalnum, serial)).upper()
+    told = len(set(signs)) > 2 and any(map(str.isdecimal, signs)) and "SERNUM" not in signs
+    return serial if told and signs not in "01234567890" else ""
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledPart:
+    """A part of a node, with what identifies it; '' is unknown. `length`: of a cable, in metres."""
+
+    part: Part
+    vendor: str = ""
+    number: str = ""
+    firmware: str = ""
+    length: str = ""
+
+    @property
+    def slot(self) -> str:
+        """Where it sits in the node: what stays when it is exchanged."""
+        part = self.part
+        own = part.address or part.name if part.kind in ("gpu", "adapter", "nvswitch", "disk") else part.name
+        return " ".join(filter(None, (part.kind, own)))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain types, without what is empty."""
+        own = {key: getattr(self, key) for key in ("vendor", "number", "firmware", "length")}
+        return {"part": self.part.as_dict(), **{key: value for key, value in own.items() if value}}
+
+    def mapped(self, change: Callable[[str], str]) -> InstalledPart:
+        """Return it with each of its texts changed."""
+        own = (self.vendor, self.number, self.firmware, self.length)
+        return InstalledPart(self.part.mapped(change), *map(change, own))
+
+    @classmethod
+    def read(cls, plain: Any) -> InstalledPart:
+        """Read an installed part of a log."""
+        plain = as_dict(plain)
+        own = {key: shared_text(plain.get(key)) for key in ("vendor", "number", "firmware", "length")}
+        return cls(Part.read(plain.get("part")), **own)
 
 
 GPUS = Part("gpu")

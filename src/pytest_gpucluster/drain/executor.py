@@ -67,6 +67,9 @@ class DrainExecutor:
     dry: bool = False
     shown: Callable[[Sequence[str]], str] = " ".join
     commands: list[str] = field(default_factory=list)  # of a dry run
+    by_hand: list[str] = field(
+        default_factory=list
+    )  # would drain nodes that failed and that the run could not test
     problems: list[str] = field(default_factory=list)  # failed commands, for people
     drained: list[str] = field(default_factory=list)  # also those that a dry run would drain
     over_budget: list[str] = field(default_factory=list)
@@ -109,6 +112,8 @@ class DrainExecutor:
         reason = policy.reason_for(mine, self.run)
         argv = policy.drain_command(node, reason)
         self._decide(node, mine, why, argv)
+        if spared:
+            self.by_hand.append(self.shown(argv))
         if why:
             return
         self.drained.append(node)

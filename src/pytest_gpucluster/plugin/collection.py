@@ -16,7 +16,6 @@ from pytest_gpucluster import suite_folders, suite_packages, suites_path
 from pytest_gpucluster.config.models import SECTIONS
 from pytest_gpucluster.core.errors import ConfigError, NotApplicable
 from pytest_gpucluster.core.registry import suites
-from pytest_gpucluster.core.text import count
 from pytest_gpucluster.core.values import OptionalSection
 from pytest_gpucluster.plugin import fixtures
 from pytest_gpucluster.plugin.items import (
@@ -256,16 +255,6 @@ class ItemSelection:
         """Return whether the profile of a node requires a check."""
         known = self._session.nodes.get(node)
         return known is not None and matches(check, known.profile.required) is not None
-
-
-def on_request_line(event: Mapping[str, Any]) -> str:
-    """Name what runs on request only and was not requested; '' where there is nothing."""
-    parts = [
-        f"{count(sum(by_suite.values()), f'{mark} check')} (--{mark}): {', '.join(sorted(by_suite))}"
-        for mark, by_suite in event.get("on_request", {}).items()
-    ]
-    parts += [f"suite {name} (-m {name})" for name in event.get("suites_on_request", ())]
-    return f"on request only: {'; '.join(parts)}" if parts else ""
 
 
 NAME = "suites"

@@ -29,7 +29,7 @@ from pytest_gpucluster.drain import policy
 from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.plugin.items import CheckItem, phases, used_by
 from pytest_gpucluster.plugin.option_table import runs_tests
-from pytest_gpucluster.plugin.reporting import classify
+from pytest_gpucluster.plugin.reporting import classify, retest_line
 from pytest_gpucluster.plugin.scheduling import LEASE
 from pytest_gpucluster.report.cluster_findings import settle
 from pytest_gpucluster.report.events import logs_below
@@ -281,13 +281,14 @@ class DrainPlugin:
         """Remember the item of a verdict that is grounds to drain."""
         report = yield
         failed = report.when == "call" and report.failed and call.excinfo is not None
-        if failed and isinstance(call.excinfo and call.excinfo.value, CheckFailed) and self._grounds(report):
-            self._items.setdefault(item.nodeid, item)
+        if failed and isinstance(call.excinfo and call.excinfo.value, CheckFailed):
+            result = read_result(getattr(report, "gpucluster", {}))
+            verdict = self._deciding(result) if result.node else None
+            if verdict is not None and verdict.repeated:
+                self._confirmed.setdefault(item.nodeid, "")
+            elif verdict is not None:
+                self._items.setdefault(item.nodeid, item)
         return report
-
-    def _grounds(self, report: pytest.TestReport) -> bool:
-        result = read_result(getattr(report, "gpucluster", {}))
-        return bool(result.node and self._deciding(result))
 
     def _deciding(self, result: Result) -> DeviatingVerdict | None:
         """Return the failed verdict of an item that is grounds to drain."""
@@ -412,7 +413,7 @@ class DrainPlugin:
                 "drain_confirm",
                 node=grounds.node,
                 check=grounds.check,
-                attempts=self.options.retries,
+                attempts=0 if verdict.repeated else self.options.retries,
                 confirmed=not why,
                 why=why,
             )
@@ -520,8 +521,13 @@ class DrainPlugin:
         word = "would be drained" if self.options.dry else "drained"
         if actor.drained:
             self.lines.append(f"{word}: {hostlist.fold(actor.drained)}")
+        if actor.drained and not self.options.dry:
+            checks = [one.check for one in self._failed.values() if one.node in actor.drained]
+            again = retest_line(actor.drained, checks, self.session, self.config)
+            self.lines.append(f"repaired? test and resume: {again}")
         self.lines += [f"dry run, nothing was touched: {command}" for command in actor.commands]
         self.lines += actor.spared_lines
+        self.lines += [f"if the node is at fault: {command}" for command in actor.by_hand]
         for problem in actor.problems:
             self._loud(f"drain: {clean(problem)}")
         if actor.over_budget:

@@ -96,7 +96,7 @@ class Hooks:
             selected=list(session.plan.selected),
             not_tested={node: [p.kind.value, p.text] for node, p in session.plan.problems.items()},
             slurm={
-                node: {"state": info.state, "reason": info.reason or ""}
+                node: {"state": info.full_state, "reason": info.reason or ""}
                 for node in session.plan.selected
                 if (info := session.inventory.get(node)) is not None
             },

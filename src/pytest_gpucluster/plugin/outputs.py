@@ -32,21 +32,20 @@ from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.core.secure_tempfile import Folder
 from pytest_gpucluster.core.text import some
-from pytest_gpucluster.plugin.collection import on_request_line
 from pytest_gpucluster.plugin.items import WAIVED, record_of
 from pytest_gpucluster.plugin.option_table import attribute_of, runs_tests
 from pytest_gpucluster.report.ascii_plot import draw
-from pytest_gpucluster.report.atomic_write import take_away
+from pytest_gpucluster.report.atomic_write import take_away, write_whole
 from pytest_gpucluster.report.events import read_log
 from pytest_gpucluster.report.history import History
 from pytest_gpucluster.report.junit import shell_property
-from pytest_gpucluster.report.proof import CLUSTER, NOT_PROVED
+from pytest_gpucluster.report.proof import CLUSTER, NOT_PROVED, NOT_TESTED
 from pytest_gpucluster.report.run_folder import EVENTS, LATEST
 from pytest_gpucluster.report.run_snapshot import recorded
 from pytest_gpucluster.report.tables import table
 from pytest_gpucluster.report.verdict import ends_of_checks
 from pytest_gpucluster.report.waivers import unused, uses
-from pytest_gpucluster.report.words import folded, number, remark_lines, short
+from pytest_gpucluster.report.words import folded, number, on_request_line, remark_lines, short
 from pytest_gpucluster.run.record import Record, clean
 
 if TYPE_CHECKING:
@@ -358,8 +357,9 @@ def summary(session: ClusterSession, run: Run, *, verbose: bool) -> Iterator[str
     for node in run.selected:
         problem = session.problem(node)
         if problem is not None:
-            # as the counts have it: a lost node may have failed
-            word = "lost" if problem.lost else "not tested"
+            # as the counts have it: also a node that is lost or out of service may have failed
+            untested = run.proofs.nodes.get(node) == NOT_TESTED
+            word = "lost" if problem.lost else "not tested" if untested else "out of service"
             by_text.setdefault((word, problem.text), []).append(node)
     yield from (f"{word}: {hostlist.fold(names)}: {text}" for (word, text), names in by_text.items())
     if line := on_request_line(session.selection or {}):
@@ -393,6 +393,7 @@ class HistoryWriter:
     def __init__(self, path: Path, log: EventLog, reports: Reports) -> None:
         self.path, self.log, self.reports = path, log, reports
         self.comparison: Comparison | None = None
+        self.parts: list[str] = []  # what the ledger knows of parts that came from elsewhere
         with contextlib.closing(History(path, create=True, group=reports.group)):
             pass  # a wrong file is reported before nodes are allocated
 
@@ -418,6 +419,7 @@ class HistoryWriter:
         group, wait = self.reports.group, signals.pause
         with contextlib.closing(History(self.path, create=True, group=group, wait=wait)) as history:
             history.add(run)
+            self.parts = [*history.ledger.news(run)]
             self.comparison = history.compare(history.find(run.cluster, run.run))
         self.log.write("compared", **asdict(self.comparison.for_html()))
 
@@ -436,7 +438,7 @@ class HistoryWriter:
             compared = ["", *found.table(width, constant=verbose), ""] if found.against else []
             for line in (found.head, *compared):
                 write(line)
-            for line in found.lines():
+            for line in (*found.lines(), *self.parts[:MAX_WARNINGS]):
                 write(line, yellow=True)
             write(found.verdict())
 
@@ -452,7 +454,7 @@ def history_path(option: str | None, key: str | None) -> Path | None:
 
 
 class HtmlReport:
-    """Registered in the controller. `gpucluster report` makes the same page from the log."""
+    """The page and the record. Registered in the controller; `gpucluster report` makes the same from the log."""
 
     def __init__(self, config: pytest.Config, log: EventLog, reports: Reports) -> None:
         self.config, self.log, self.reports = config, log, reports
@@ -466,10 +468,13 @@ class HtmlReport:
 
     def write(self) -> None:
         """Write the page."""
-        from pytest_gpucluster.report import html  # the start of a run needs no templates
+        from pytest_gpucluster.report import html, record  # the start of a run needs no templates
 
         with self.reports.writing(self.path):
             html.write(self.log.model, self.path, group=self.reports.group)
+        path = self.path.with_name(record.RECORD)
+        with self.reports.writing(path):
+            write_whole(path, record.render(self.log.model), group=self.reports.group)
 
 
 def _prepare() -> None:

@@ -18,6 +18,7 @@ from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.part import Part
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.waivers import AVAILABLE
+from pytest_gpucluster.drain.policy import own_reason
 from pytest_gpucluster.plugin.collection import NAME
 from pytest_gpucluster.plugin.items import (
     WAIVED,
@@ -37,7 +38,7 @@ from pytest_gpucluster.run.facts import CheckFailed
 from pytest_gpucluster.run.record import Record, clean, clean_all, clean_pair, is_clean
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
+    from collections.abc import Generator, Iterable, Mapping, Sequence
 
     from pytest_gpucluster.cluster.plan import Problem
     from pytest_gpucluster.config.models import Cluster
@@ -349,6 +350,37 @@ def under_conditions(config: pytest.Config, suite: str = "") -> list[str]:
     ]
 
 
+def after_return(node: str, session: ClusterSession, config: pytest.Config) -> str:
+    """Return the command that tests a node which this run could not get: Slurm gives a drained one to no job."""
+    info = session.entry(node)
+    if session.slurm is None or info is None or "DRAIN" not in info.flags:
+        return shlex.join([*under_conditions(config), f"--nodes={node}"])
+    if (mine := own_reason(info)) is not None:
+        return retest_line([node], mine.checks, session, config)
+    scontrol = shlex.join([*slurm_conf(session), "scontrol", "update", f"NodeName={node}", "State=RESUME"])
+    return f"{scontrol} && {shlex.join([*under_conditions(config), f'--nodes={node}'])}"
+
+
+def retest_line(
+    nodes: Sequence[str], checks: Iterable[str], session: ClusterSession, config: pytest.Config
+) -> str:
+    """Return the line that tests nodes which gpucluster drained for these checks, in a reservation, and resumes what passes."""
+    known = {one.name for one in suites()}
+    chosen = list(dict.fromkeys(check.partition(".")[0] for check in checks))
+    only = ["-m", " or ".join(chosen)] if known.issuperset(chosen) else []
+    folded, conditions = hostlist.fold(nodes), under_conditions(config, *chosen[:1])
+    words = shlex.join([*conditions, *only, f"--nodes={folded}", "--resume-passing"])
+    if session.cluster.slurm.reservation:
+        return words
+    name = f"retest-{nodes[0]}"
+    scontrol = shlex.join([*slurm_conf(session), "scontrol"])
+    made = f"Nodes={shlex.quote(folded)} Users=$(id -un) Flags=maint,ignore_jobs StartTime=now Duration=1-0"
+    return (
+        f"{scontrol} create reservation ReservationName={name} {made} && "
+        f"{words} --set slurm.reservation={name}; {scontrol} delete ReservationName={name}"
+    )
+
+
 def untested(
     node: str, problem: Problem, session: ClusterSession, config: pytest.Config
 ) -> list[pytest.TestReport]:
@@ -362,6 +394,7 @@ def untested(
     state_of = ["scontrol", "show", "node", node] if session.slurm is not None else ["ssh", node, "true"]
     shown_by = [shlex.join([*slurm_conf(session), *state_of])]
     told = _annotated(session, node, shown_by, under_conditions(config), node)
+    told["rerun"] = clean(after_return(node, session, config))
     waiver = session.cluster.waiver(AVAILABLE, node)
     waivers = (waiver,) if waiver is not None else ()
     return _broken(RUN_SUITE, AVAILABLE.partition(".")[2], node, name, message, told, waivers)
@@ -528,7 +561,7 @@ def properties(plainly: dict[str, Any], session: ClusterSession) -> list[tuple[s
     info = session.inventory.get(plainly["node"])
     found = junit.properties(
         read_result(plainly),
-        state=info.state if info is not None else "",
+        state=info.full_state if info is not None else "",
         reason=info.reason or "" if info is not None else "",
         simulated=session.simulated,
     )

@@ -15,6 +15,7 @@ from pytest_gpucluster.core.metric_direction import LOWER, NEITHER, MetricTrend,
 from pytest_gpucluster.core.part import Part, named
 from pytest_gpucluster.core.safe_json import loads
 from pytest_gpucluster.report.history_file import HistoryFile
+from pytest_gpucluster.report.ledger import Ledger
 from pytest_gpucluster.report.regression import (
     Change,
     Comparison,
@@ -29,7 +30,7 @@ from pytest_gpucluster.report.regression import (
 from pytest_gpucluster.report.run_snapshot import RED, ItemMetric, Recorded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpucluster.core.finding import Finding
     from pytest_gpucluster.core.metric_direction import ComparisonRule
@@ -67,6 +68,11 @@ def _columns(finding: Finding) -> tuple[object, ...]:
 class History(HistoryFile):
     """An open history: runs are added, found and compared. Errors are those of its file."""
 
+    @property
+    def ledger(self) -> Ledger:
+        """Where each part was, and how often it failed."""
+        return Ledger(self._db)
+
     # --- writing
 
     def add(self, run: Recorded) -> bool:
@@ -79,6 +85,7 @@ class History(HistoryFile):
                 if there[1] or not run.complete:
                     return False
                 self._delete([there[0]])
+                self.ledger.remove(run.run)
             number = self._insert_run(run)
             nodes = self._insert_nodes(run, number)
             self._insert_items(run, number, nodes)
@@ -88,6 +95,7 @@ class History(HistoryFile):
                 [(number, nodes[it.node], it.time, it.result, it.reason, run.user) for it in run.acts],
             )
             (past,) = self._past("id = ?", (number,))
+            self.ledger.add(run, nodes)
             worse = [it for it in self._changes(number, past, None) if it.trend == "worse"]
             self._mark(number, nodes, (it.item for it in worse))
         return True
@@ -116,7 +124,7 @@ class History(HistoryFile):
         ends: dict[str, Counter[str]] = defaultdict(Counter)
         for item in run.items:
             ends[item.node][item.outcome] += 1
-        for node in (*(one.node for one in run.metrics), *(act.node for act in run.acts)):
+        for node in (*(one.node for one in run.metrics), *(act.node for act in run.acts), *run.parts):
             _ = ends[node]
         self._db.executemany(
             "INSERT OR IGNORE INTO nodes (cluster, simulated, name) VALUES (?, ?, ?)",
@@ -182,22 +190,21 @@ class History(HistoryFile):
         return {(node, check): key for node, check, key in rows}
 
     def _insert_metrics(self, run: Recorded, number: int, nodes: dict[str, int]) -> None:
-        keys = [(nodes[it.node], *fleet_key(it)) for it in run.metrics]
+        keys = [(nodes[it.node], *series_key(it)) for it in run.metrics]
+        known = self._series(run)
+        if missing := [(key, it) for key, it in zip(keys, run.metrics, strict=True) if key not in known]:
+            self._by_address(missing, known)
         self._db.executemany(
             'INSERT INTO series (node, "check", name, unit, device, better, detail, part) VALUES (?, ?, ?, ?, ?, ?, ?, ?) '
             'ON CONFLICT (node, "check", name, unit, device) DO UPDATE SET better = excluded.better, '
-            "detail = excluded.detail WHERE better != excluded.better OR detail != excluded.detail",
+            "detail = excluded.detail, part = excluded.part WHERE better != excluded.better OR detail != excluded.detail "
+            "OR part != excluded.part",
             [
                 (*key, it.metric.better, it.metric.detail, json.dumps(it.metric.part.as_dict()))
                 for key, it in zip(keys, run.metrics, strict=True)
             ],
         )
-        rows = self._db.execute(
-            'SELECT s.node, s."check", s.name, s.unit, s.device, s.id FROM series s JOIN nodes n ON n.id = s.node '
-            "WHERE n.cluster = ? AND n.simulated = ?",
-            (run.cluster, run.simulated),
-        )
-        known = {tuple(row[:5]): row[5] for row in rows}
+        known = self._series(run) if missing else known
         good = {
             node
             for (node,) in self._db.execute("SELECT node FROM node_runs WHERE run = ? AND good", (number,))
@@ -218,6 +225,24 @@ class History(HistoryFile):
         )
         self._insert_fleet(run, number)
 
+    def _series(self, run: Recorded) -> dict[tuple[object, ...], int]:
+        rows = self._db.execute(
+            'SELECT s.node, s."check", s.name, s.unit, s.device, s.id FROM series s JOIN nodes n ON n.id = s.node '
+            "WHERE n.cluster = ? AND n.simulated = ?",
+            (run.cluster, run.simulated),
+        )
+        return {tuple(row[:5]): row[5] for row in rows}
+
+    def _by_address(
+        self,
+        missing: Iterable[tuple[tuple[object, ...], ItemMetric]],
+        known: Mapping[tuple[object, ...], int],
+    ) -> None:
+        """Give series that an earlier version kept by number to the part that has this number."""
+        numbers = ((key[-1], known.get((*key[:-1], it.metric.device))) for key, it in missing)
+        rows = [(place, number) for place, number in numbers if number is not None]
+        self._db.executemany("UPDATE series SET device = ? WHERE id = ?", rows)
+
     def _insert_fleet(self, run: Recorded, number: int) -> None:
         values: dict[tuple[str, ...], list[float]] = defaultdict(list)
         for it in run.metrics:
@@ -233,7 +258,7 @@ class History(HistoryFile):
         self._db.executemany(
             "UPDATE metrics SET fit = 0 WHERE run = ? AND series = (SELECT id FROM series WHERE node = ? "
             'AND "check" = ? AND name = ? AND unit = ? AND device = ?)',
-            [(number, nodes[it.node], *fleet_key(it)) for it in worse],
+            [(number, nodes[it.node], *series_key(it)) for it in worse],
         )
 
     def accept(self, past: Past, node: str | None = None) -> None:
@@ -527,7 +552,15 @@ class History(HistoryFile):
                 "SELECT m.value FROM nodes n JOIN series s ON s.node = n.id JOIN metrics m ON m.series = s.id "
                 'WHERE n.cluster = ? AND n.simulated = ? AND n.name = ? AND s."check" = ? AND s.name = ? AND s.unit = ? '
                 "AND s.device = ? AND (m.started, m.run) <= (?, ?) ORDER BY m.started DESC, m.run DESC LIMIT ?",
-                (past.cluster, past.simulated, item.node, *fleet_key(item), past.started, number, WINDOW + 1),
+                (
+                    past.cluster,
+                    past.simulated,
+                    item.node,
+                    *series_key(item),
+                    past.started,
+                    number,
+                    WINDOW + 1,
+                ),
             ).fetchall()
             found[place] = replace(found[place], values=tuple(value for (value,) in reversed(rows)))
         return tuple(found)
@@ -669,6 +702,11 @@ def _made(row: Sequence[Any]) -> Past:
 
 def _prefixed(table: str) -> str:
     return ", ".join(f"{table}.{column.strip()}" for column in _PAST.split(","))
+
+
+def series_key(item: ItemMetric) -> tuple[str, ...]:
+    """Return what the values of one metric of a node have in common: of a part its address, where it has one."""
+    return (*fleet_key(item)[:-1], item.metric.part.place)
 
 
 def _item_metric(node: str, check: str, metric: Sequence[str], value: float | None) -> ItemMetric:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.core.secure_tempfile import Folder
 from pytest_gpucluster.report.convert import convert_rows
+from pytest_gpucluster.report.ledger import TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -104,6 +105,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             "findings ADD COLUMN value REAL",
         )
     ),
+    TABLES,
 )
 
 

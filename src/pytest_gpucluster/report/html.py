@@ -31,6 +31,7 @@ from pytest_gpucluster.report.html_subnet import legend, subnet
 from pytest_gpucluster.report.html_work import trend, work
 from pytest_gpucluster.report.junit import shell_property
 from pytest_gpucluster.report.proof import CLUSTER, FAILED, FIT, NOT_PROVED
+from pytest_gpucluster.report.record import not_tested, parts_table
 from pytest_gpucluster.report.regression import ShownComparison
 from pytest_gpucluster.report.verdict import judge, ordered
 from pytest_gpucluster.report.waivers import all_waivers
@@ -87,6 +88,7 @@ def render(run: Run) -> str:
         acts=_acts(run)[:MAX_ACTS],
         gaps=_gaps(run),
         same_versions=_same_versions(run),
+        parts=list(parts_table(run)),
         tables=[_suite_table(title, cells) for title, cells in run.cells.items()],
         environment=_environment(run),
         style=html_page.style(),
@@ -123,6 +125,7 @@ def _record(run: Run) -> dict[str, Any]:
             for one in (value if isinstance(value, list) else [value])
             for word in (_text(name), _text(one))
         ),
+        "not_tested": not_tested(run),
         "criteria": [
             {key: _text(group.get(key)) for key in ("nodes", "profile", "description", "source")}
             for group in groups

@@ -6,15 +6,15 @@ import statistics
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.grouping import grouped
+from pytest_gpucluster.core.metric_direction import NEITHER, rule_of
 from pytest_gpucluster.core.outliers import outliers
 from pytest_gpucluster.core.text import count
 from pytest_gpucluster.report import svg
-from pytest_gpucluster.report.proof import CLUSTER
 from pytest_gpucluster.report.run_model import part_of
 from pytest_gpucluster.report.words import number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from pytest_gpucluster.core.finding import Metric
     from pytest_gpucluster.report.run_model import MetricSpread, Run
@@ -94,38 +94,45 @@ def _shares(nodes: Mapping[str, Mapping[int, float]], middle: Mapping[int, float
 def numbers(run: Run) -> dict[str, Any]:
     """Return the measured series: those that vary with a picture each, those that are alike, single values."""
     varying, same, single = [], [], []
-    for spread in sorted(_parted(run.spreads.values()), key=lambda one: (not one.bounds, one.name)):
+    for spread in ordered_spreads(run):
         values = [metric.value for metric in spread.metrics]
         if not values:
             continue
         first = f"{number(values[0])} {spread.unit}".strip()
-        if len(values) == 1 and not spread.bounds:
-            single.append((spread.name, first, _where(spread.nodes[0], spread.metrics[0])))
-        elif min(values) == max(values) and not spread.bounds:
-            same.append((spread.name, first, len(values)))
+        if len(values) == 1 and not is_signed(spread):
+            single.append((_titled(spread), first, where_measured(spread.nodes[0], spread.metrics[0])))
+        elif min(values) == max(values) and not is_signed(spread):
+            same.append((_titled(spread), first, len(values)))
         else:
             varying.append(_distribution(spread))
     rest = max(0, len(varying) - MAX_SERIES)
     return {"rows": varying[:MAX_SERIES], "same": same, "single": single, "left_out": rest}
 
 
-def _parted(found: Iterable[MetricSpread]) -> Iterable[MetricSpread]:
-    """Keep what was measured of the whole cluster away from what was measured of nodes."""
-    for spread in found:
-        if 0 < spread.nodes.count(CLUSTER) < len(spread.nodes):
-            yield spread.only(whole=True)
-            yield spread.only(whole=False)
-        else:
-            yield spread
+def ordered_spreads(run: Run) -> list[MetricSpread]:
+    """Return the series of a run: by suite, the judged ones first."""
+    return sorted(run.spreads.values(), key=lambda it: (it.suite, not it.bounds, it.name, it.kind))
 
 
-def _where(node: str, metric: Metric) -> str:
+def _titled(spread: MetricSpread) -> str:
+    return f"{spread.suite}: {spread.name}" + (f", {spread.kind}" if spread.kind else "")
+
+
+def is_signed(spread: MetricSpread) -> bool:
+    """Return whether the printed record has a series: it was judged, or is a rate or a time."""
+    rules = (rule_of(spread.unit, it.better) for it in spread.metrics[:1])
+    return bool(spread.bounds) or any(rule.better != NEITHER and not rule.counted for rule in rules)
+
+
+def where_measured(node: str, metric: Metric) -> str:
+    """Write the node and the part of it that was measured."""
     return f"{node} {part_of(metric)}".strip()
 
 
 def _distribution(spread: MetricSpread) -> dict[str, Any]:
     values_of = {
-        _where(node, metric): metric.value for node, metric in zip(spread.nodes, spread.metrics, strict=True)
+        where_measured(node, metric): metric.value
+        for node, metric in zip(spread.nodes, spread.metrics, strict=True)
     }
     values = list(values_of.values())
     low, high = min(values_of, key=values_of.__getitem__), max(values_of, key=values_of.__getitem__)
@@ -137,17 +144,20 @@ def _distribution(spread: MetricSpread) -> dict[str, Any]:
     title = f"{spread.name}: {len(values)} values"
     named = sorted(apart, key=lambda part: values_of[part])
     return {
+        "suite": spread.suite,
+        "kind": spread.kind,
+        "signed": is_signed(spread),
         "name": spread.name,
         "unit": spread.unit,
         "n": len(values),
         "low": (number(values_of[low]), low),
         "median": number(statistics.median(values)),
         "high": (number(values_of[high]), high),
-        "bounds": [number(bound) for bound in spread.bounds],
-        "strip": svg.strip(values, far, spread.bounds, title=title)
+        "bounds": list(spread.bounds.values()),
+        "strip": svg.strip(values, far, [*spread.bounds], title=title)
         if len(values) > 1 or spread.bounds
         else "",
-        "histogram": svg.histogram(values, far, spread.bounds, unit=spread.unit, title=title)
+        "histogram": svg.histogram(values, far, [*spread.bounds], unit=spread.unit, title=title)
         if large
         else "",
         "apart": [f"{part} ({number(values_of[part])})" for part in named[:MAX_MARKED]],

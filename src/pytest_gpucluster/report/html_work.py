@@ -13,6 +13,7 @@ from pytest_gpucluster.core.by_part import for_parts
 from pytest_gpucluster.core.sanitize import printable, shorten
 from pytest_gpucluster.core.text import quantity
 from pytest_gpucluster.report import html_node, svg
+from pytest_gpucluster.report.proof import NOT_TESTED
 from pytest_gpucluster.report.run_model import ACTIONS
 from pytest_gpucluster.report.verdict import ordered
 from pytest_gpucluster.report.words import for_nodes, number
@@ -108,7 +109,10 @@ def _card(
         "failures": found[:MAX_FAILURES],
         "cut": [one["anchor"] for one in found[MAX_FAILURES:]],
         "slurm": [text for text, named in hardest.slurm.items() if set(nodes) & set(named)][:2],
-        "picture": html_node.picture(run, nodes, [(group.suite, row.found) for group, row in entries]),
+        # of a node that was not tested no part is known
+        "picture": ""
+        if {run.proofs.nodes.get(node) for node in nodes} == {NOT_TESTED}
+        else html_node.picture(run, nodes, [(group.suite, row.found) for group, row in entries]),
     }
 
 

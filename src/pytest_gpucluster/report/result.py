@@ -17,7 +17,7 @@ RED = ("failed", "error")
 
 @dataclass(frozen=True, slots=True)
 class DeviatingVerdict:
-    """A verdict that deviates, as the log holds it. `setting`: of all findings that name none."""
+    """A verdict that deviates, as the log holds it. `setting`: of all findings that name none; `repeated`: as of core.check.Verdict."""
 
     outcome: str
     action: Action
@@ -28,6 +28,7 @@ class DeviatingVerdict:
     setting: str = ""
     remarks: tuple[Remark, ...] = ()
     explained_by: str = ""
+    repeated: bool = False
 
 
 class Waived(NamedTuple):
@@ -153,6 +154,7 @@ def _verdict(verdict: dict[str, Any]) -> DeviatingVerdict:
         setting,
         tuple(map(Remark.from_dict, as_dicts(verdict.get("remarks")))),
         shared_text(verdict.get("explained_by")),
+        verdict.get("repeated") is True,
     )
 
 

@@ -6,20 +6,25 @@ report.events.read_log.
 
 from __future__ import annotations
 
+import contextlib
+import math
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import inapplicable
 from pytest_gpucluster.core.common_cause import Place, likeness
 from pytest_gpucluster.core.errors import NOT_STATED
 from pytest_gpucluster.core.finding import Action, Advisory, Finding, mapped
-from pytest_gpucluster.core.safe_json import as_dict, as_dicts, as_list, finite
+from pytest_gpucluster.core.part import InstalledPart
+from pytest_gpucluster.core.safe_json import as_dict, as_dicts, as_list, finite, text
 from pytest_gpucluster.core.sanitize import printable, shorten
 from pytest_gpucluster.report.proof import CLUSTER, FIT, NOT_PROVED, NOT_TESTED, prove, read_required
 from pytest_gpucluster.report.result import RED, DeviatingVerdict, Result, read_result
+from pytest_gpucluster.report.words import on_request_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +40,7 @@ STATES = (
     "failed", "error", NOT_PROVED, NOT_TESTED, "waived", "not checked", "skipped", "passed", "not applicable",
 )  # fmt: skip
 ACTIONS = tuple(action.value for action in reversed(Action))  # from hard to mild
+WHOLE = "whole cluster"
 _MAX_FIELD = 600  # characters of a measured value, a reason, a hint
 _SHORT = 200
 _MAX_TEXT = 8_000  # characters of a failure's log
@@ -81,26 +87,19 @@ class FailureGroup:
 
 @dataclass
 class MetricSpread:
-    """One metric over nodes and their parts; `bounds` are its limits."""
+    """One metric of a suite over nodes of one kind and their parts.
 
+    `kind`: the profile of the nodes, or WHOLE. `bounds`: what it was judged by, with the words for it.
+    """
+
+    suite: str
+    kind: str
     name: str
     unit: str
     metrics: list[Metric] = field(default_factory=list)
     # of each metric; pairs would be as many more objects to collect
     nodes: list[str] = field(default_factory=list)
-    bounds: list[float] = field(default_factory=list)
-
-    def only(self, *, whole: bool) -> MetricSpread:
-        """Return what was measured of the whole cluster, or of nodes."""
-        chosen = [number for number, node in enumerate(self.nodes) if (node == CLUSTER) == whole]
-        name = f"{self.name}, whole cluster" if whole else self.name
-        return MetricSpread(
-            name,
-            self.unit,
-            [self.metrics[number] for number in chosen],
-            [self.nodes[number] for number in chosen],
-            self.bounds,
-        )
+    bounds: dict[float, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -137,13 +136,15 @@ class Run:
     jobs: list[dict[str, Any]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     items: int = 0  # selected ones; 0 is unknown
+    on_request: str = ""  # what was left out since it runs on request only
     burnin: dict[str, float] = field(default_factory=dict)  # requested and done seconds, rounds
     acts: list[dict[str, Any]] = field(default_factory=list)  # what drain and resume did
     counts: dict[str, dict[str, Counter[str]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(Counter))
     )
     groups: dict[tuple[str, ...], FailureGroup] = field(default_factory=dict)
-    spreads: dict[tuple[str, str], MetricSpread] = field(default_factory=dict)
+    spreads: dict[tuple[str, str, str, str], MetricSpread] = field(default_factory=dict)
+    profiles: dict[str, str] = field(default_factory=dict)  # of a node
     curves: list[dict[str, Any]] = field(default_factory=list)
     # collective -> node -> size -> GB/s
     node_curves: dict[str, dict[str, dict[int, float]]] = field(
@@ -172,6 +173,9 @@ class Run:
     versions: dict[str, dict[str, list[str]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
     )
+    parts: dict[str, list[InstalledPart]] = field(
+        default_factory=dict
+    )  # of a node, as the suite parts read them
     # suite -> log of a step -> the check that ran it
     logs: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
     totals: Counter[str] = field(default_factory=Counter)
@@ -275,6 +279,10 @@ def _start(run: Run, event: dict[str, Any]) -> None:
     if run.start:
         return
     run.start, run.run = event, printable(event.get("run"))
+    for group in as_dicts(event.get("groups")):
+        with contextlib.suppress(ValueError):  # a foreign log
+            nodes = hostlist.expand(text(group.get("nodes")))
+            run.profiles |= dict.fromkeys(map(one_line, nodes), one_line(group.get("profile")))
     for version, nodes in as_dict(event.get("slurmd")).items():
         run.versions["slurmd"][one_line(version)] += [one_line(node) for node in as_list(nodes)]
 
@@ -299,6 +307,7 @@ def _selection(run: Run, event: dict[str, Any]) -> None:
     """Take what the run must prove. Nodes that no selected item concerns are no part of the run."""
     run.required = read_required(event)
     run.items = int(finite(event.get("items")) or 0)
+    run.on_request = one_line(on_request_line(event))
     run.of_proof = {
         (row.suite, row.check, "" if row.whole else node): [] for row in run.required for node in row.nodes
     }
@@ -368,7 +377,7 @@ def _result(run: Run, event: dict[str, Any]) -> None:
     for log in _logs(event):
         run.logs[suite].setdefault(log, check)
     for metric in found.metrics:
-        _metric(run, metric, node)
+        _metric(run, metric, node, suite)
     _figures(run, event, node)
 
 
@@ -384,6 +393,8 @@ def _deviating(run: Run, verdict: DeviatingVerdict, check: str, node: str) -> No
 def _figures(run: Run, event: dict[str, Any], node: str) -> None:
     for what, version in as_dict(event.get("versions")).items():
         run.versions[one_line(what)][one_line(version)].append(node)
+    if parts := as_dicts(event.get("parts")):
+        run.parts[node] = [InstalledPart.read(part).mapped(one_line) for part in parts]
     for curve in as_dicts(event.get("curves")):
         points = [_point(point) for point in as_list(curve.get("points"))]
         run.curves.append(
@@ -485,7 +496,7 @@ def _logs(event: dict[str, Any]) -> list[str]:
 # --- numbers
 
 
-def _metric(run: Run, metric: Metric, node: str) -> None:
+def _metric(run: Run, metric: Metric, node: str, suite: str) -> None:
     value, name, device = metric.number, one_line(metric.name), one_line(metric.device)
     size = metric.part.index if metric.part.kind == "size" else None
     if value is None:
@@ -495,9 +506,12 @@ def _metric(run: Run, metric: Metric, node: str) -> None:
             _curve_point(run, metric, one_line(metric.part.of.name), size, value, node)
     elif not metric.detail:
         label = f"{name} {device}".rstrip() if metric.part.is_named else name
-        spread = _spread(run, label, one_line(metric.unit))
+        key = suite, WHOLE if node == CLUSTER else run.profiles.get(node, ""), label, one_line(metric.unit)
+        spread = run.spreads.get(key) or run.spreads.setdefault(key, MetricSpread(*key))
         spread.metrics.append(metric)
         spread.nodes.append(node)
+        if metric.bound is not None and math.isfinite(metric.bound.number):
+            spread.bounds.setdefault(metric.bound.number, one_line(str(metric.bound)))
 
 
 def part_of(metric: Metric) -> str:
@@ -505,19 +519,9 @@ def part_of(metric: Metric) -> str:
     return "" if metric.part.is_named else one_line(metric.device)
 
 
-def _spread(run: Run, label: str, unit: str) -> MetricSpread:
-    found = run.spreads.get((label, unit))
-    if found is None:
-        found = run.spreads[label, unit] = MetricSpread(label, unit)
-    return found
-
-
 def _curve_point(run: Run, metric: Metric, of_run: str, octets: int, value: float, node: str) -> None:
     if one_line(metric.name) == "busbw_bound":
         run.bounds[of_run][octets] = value
-        bounds = _spread(run, one_line(metric.part.name), one_line(metric.unit)).bounds
-        if value not in bounds:
-            bounds.append(value)
     elif node != CLUSTER:  # that of the whole comes as a curve
         run.node_curves[of_run][node][octets] = value
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +24,9 @@ from pytest_gpucluster.report.result import RED
 from pytest_gpucluster.report.run_model import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from pytest_gpucluster.core.part import InstalledPart
     from pytest_gpucluster.report.result import Result
     from pytest_gpucluster.report.run_model import Run
 
@@ -50,7 +51,7 @@ class RecordedItem:
 
 @dataclass(frozen=True, slots=True)
 class ItemMetric:
-    """One metric of an item of one run. Its device is the slot ('GPU 4'), not the serial."""
+    """One metric of an item of one run. Its series is that of the slot (core.part.Part.place), not of the serial."""
 
     node: str
     check: str
@@ -88,6 +89,7 @@ class Recorded:
     fit: frozenset[str] = frozenset()  # nodes
     acts: tuple[NodeAct, ...] = ()
     user: str = ""
+    parts: Mapping[str, Sequence[InstalledPart]] = field(default_factory=dict)  # of a node
 
     @property
     def complete(self) -> bool:
@@ -124,9 +126,11 @@ def recorded(log: Run, where: str = "the event log") -> Recorded:
         arguments=plain(" ".join(map(str, as_list(start.get("arguments"))))),
         items=tuple(_items(log.results).values()),
         metrics=tuple(_metrics(log.results)),
-        fit=frozenset(plain(it.node) for it in log.results if log.proofs.nodes.get(one_line(it.node)) == FIT),
+        fit=frozenset(plain(it.node) for it in log.results if log.proofs.nodes.get(one_line(it.node)) == FIT)
+        | frozenset(map(plain, log.proofs.of(FIT))),  # by checks of the whole cluster alone
         acts=tuple(node_acts(log)),
         user=plain(start.get("user") or ""),
+        parts={plain(node): [it.mapped(plain) for it in parts] for node, parts in log.parts.items()},
     )
 
 
@@ -182,7 +186,7 @@ def _metrics(results: Iterable[Result]) -> Iterator[ItemMetric]:
                 plain(metric.name),
                 0.0,
                 plain(metric.unit),
-                metric.part.shared.mapped(plain),
+                metric.part.slot.mapped(plain),
                 metric.detail,
                 plain(metric.better),
             )

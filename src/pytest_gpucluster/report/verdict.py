@@ -10,7 +10,15 @@ from pytest_gpucluster.core.safe_json import as_dict
 from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.core.text import count, some
 from pytest_gpucluster.core.waivers import AVAILABLE
-from pytest_gpucluster.report.proof import ENGINE_CHECK, FAILED, FIT, NOT_PROVED, NOT_TESTED, RUN_SUITE
+from pytest_gpucluster.report.proof import (
+    ENGINE_CHECK,
+    FAILED,
+    FIT,
+    JUDGED,
+    NOT_PROVED,
+    NOT_TESTED,
+    RUN_SUITE,
+)
 from pytest_gpucluster.report.run_model import ACTIONS
 from pytest_gpucluster.report.waivers import uses
 from pytest_gpucluster.report.words import clock, folded
@@ -120,8 +128,8 @@ def _result(run: Run) -> tuple[str, str]:
     why = next((text for text, holds in reasons.items() if holds), "")
     if why:
         return "unproved", why
-    narrowed = _narrowed(run)
-    if aside := run.aside:
+    narrowed, judged = narrowing(run), judged_suites(run)
+    if aside := [suite for suite in run.suites if suite not in judged]:
         return (
             "accepted",
             f"All that applies is proved{narrowed}; nothing was judged of {some(aside, MAX_NAMES)}.",
@@ -129,7 +137,17 @@ def _result(run: Run) -> tuple[str, str]:
     return "accepted", f"All that was selected{narrowed} is proved."
 
 
-def _narrowed(run: Run) -> str:
+def judged_suites(run: Run) -> list[str]:
+    """Return the suites with a result on any node; all others have judged nothing, whatever the reason."""
+    rows = run.counts.values()
+    return [
+        suite
+        for suite in run.suites
+        if suite != RUN_SUITE and any(row[suite][end] for row in rows if suite in row for end in JUDGED)
+    ]
+
+
+def narrowing(run: Run) -> str:
     """Name the options that left out suites, checks or nodes of the cluster file."""
     given = as_dict(run.start.get("scope"))
     chosen = [f"{name} {one_line(given[name], MAX_OPTION)}" for name in NARROWING if name in given]

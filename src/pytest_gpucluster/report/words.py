@@ -12,12 +12,12 @@ from tabulate import tabulate
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.by_part import for_parts
 from pytest_gpucluster.core.finding import summed
-from pytest_gpucluster.core.safe_json import finite
+from pytest_gpucluster.core.safe_json import as_dict, as_list, finite
 from pytest_gpucluster.core.text import count
 from pytest_gpucluster.report.proof import CLUSTER
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from pytest_gpucluster.core.check import Verdict
     from pytest_gpucluster.report.result import DeviatingVerdict
@@ -39,6 +39,16 @@ def folded(nodes: Iterable[str]) -> str:
     real = [name for name in names if name != CLUSTER]
     parts = [hostlist.shown(real)] if real else []
     return " ".join(parts + ([CLUSTER] if len(real) < len(names) else []))
+
+
+def on_request_line(event: Mapping[str, Any]) -> str:
+    """Name what a `selection` event left out since it runs on request only; '' where there is nothing."""
+    parts = []
+    for mark, suites in as_dict(event.get("on_request")).items():
+        checks = sum(int(finite(number) or 0) for number in as_dict(suites).values())
+        parts.append(f"{count(checks, f'{mark} check')} (--{mark}): {', '.join(sorted(as_dict(suites)))}")
+    parts += [f"suite {name} (-m {name})" for name in as_list(event.get("suites_on_request"))]
+    return f"on request only: {'; '.join(parts)}" if parts else ""
 
 
 def short(nodes: Collection[str], room: float) -> str:

@@ -10,10 +10,10 @@ from pytest_gpucluster.core import redact
 from pytest_gpucluster.report.atomic_write import harmless
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pytest_gpucluster.core.check import Metric, Verdict
-    from pytest_gpucluster.core.part import Part
+    from pytest_gpucluster.core.part import InstalledPart, Part
     from pytest_gpucluster.core.probe import Probe
 
 
@@ -33,6 +33,7 @@ class Record:
     fabric: dict[str, Any] = field(default_factory=dict)  # switches and links, for the picture of report.html
     logs: list[str] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
+    parts: Sequence[InstalledPart] = ()
     ended: str = ""  # NotJudged.outcome, where nothing could be judged
     reason: str = ""  # of NotJudged
     contradicted: str = ""  # the nodes of the group whose profile is of other hardware, where that is why
@@ -56,6 +57,7 @@ class Record:
             "logs": clean_all(self.logs) if self.logs else [],
             **({"fabric": clean_all(self.fabric)} if self.fabric else {}),
             **({"versions": clean_all(self.versions)} if self.versions else {}),
+            **({"parts": [clean_all(part.as_dict()) for part in self.parts]} if self.parts else {}),
             **({"ended": self.ended, "reason": clean(self.reason)} if self.ended else {}),
             **({"contradicted": self.contradicted} if self.contradicted else {}),
         }

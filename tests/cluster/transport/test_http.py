@@ -65,6 +65,21 @@ def test_a_redirect_is_an_error_and_reaches_no_other_host(status: int) -> None:
     assert reached == []
 
 
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        (b"SSH-2.0-OpenSSH_9.2p1\r\n", "is no whole HTTP answer"),
+        (b"HTTP/1.1 503 x\r\n\r\nstarting\n up", r"HTTP status 503 \(starting up\)"),
+    ],
+)
+def test_trouble_is_one_clean_line(sent: bytes, why: str) -> None:
+    with service(lambda it: it.sendall(sent)) as (url, _):
+        with pytest.raises(TransportError, match=why) as caught:
+            get(url.replace("//", "//me:secret@"), timeout=60.0)
+        assert (str(caught.value)[: len(url)], "\n" in str(caught.value)) == (url, False)
+        assert "secret" not in str(caught.value)
+
+
 def test_the_whole_answer_and_its_clock() -> None:
     head = b"HTTP/1.1 200 OK\r\nDate: Thu, 01 Jan 1970 00:01:00 GMT\r\nContent-Length: 2\r\n\r\n"
     with service(lambda it: it.sendall(head + b"ok")) as (url, requests):

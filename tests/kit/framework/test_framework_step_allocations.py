@@ -10,6 +10,8 @@ import pytest
 from pytest_gpucluster.core.fact import Fact
 from pytest_gpucluster.kit.framework.framework_step import FrameworkStepRunner, framework_runner
 from pytest_gpucluster.suites.ddp.config import DdpConfig
+from pytest_gpucluster.suites.matrix.config import MatrixConfig
+from pytest_gpucluster.suites.matrix.test_matrix import matrices
 
 GPUS = {"large1": 8, "large2": 8, "small1": 4, "small2": 4}
 
@@ -30,6 +32,7 @@ def session(
         allocations=tuple(SimpleNamespace(slurm=None, nodes=nodes) for nodes in held),
         nodes=[*GPUS],
         without_problem=lambda names: tuple(name for name in names if name not in problems),
+        need_channel=lambda: None,
     )
 
 
@@ -49,6 +52,9 @@ def test_every_allocation_has_a_runner_with_its_own_gpus(given: Any, expected: l
 
 
 def test_every_allocation_has_its_own_nodes() -> None:
-    made = FrameworkStepRunner.of_allocations(session(problems=("large1",)), DdpConfig(nodes=1))
+    found = session(problems=("large1",))
+    made = FrameworkStepRunner.of_allocations(found, DdpConfig(nodes=1))
     assert [it.nodes for it in made] == [("large2",), ("small1",)]
+    of_matrix = next(matrices.function(MatrixConfig(), None, found))
+    assert [it.nodes for it in of_matrix] == [("large2",), ("small1", "small2")]
     assert framework_runner(FrameworkStepRunner, Fact(list))(made, SimpleNamespace(name="small1")) is made[1]

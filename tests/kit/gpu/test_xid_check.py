@@ -253,7 +253,7 @@ def test_the_cluster_files_known_lines_decide_first(tmp_path: Path) -> None:
 
 INIT = "NVRM: GPU 0000:{}:00.0: RmInitAdapter failed! (0x62:0x40:1941)"
 GONE = "NVRM: GPU 0000:43:00.0: GPU has fallen off the bus."
-LOCKED = "NVRM: RC watchdog: GPU is probably locked!  Notify Timeout Seconds: 7"
+PROBE = "NVRM: The NVIDIA probe routine failed for 1 device(s)."
 UNCONTAINED = "NVRM: Xid (PCI:0000:50:00): 95, pid=7, Uncontained: FBHUB. RST: Yes, D-RST: No"
 OTHER = replace(GPU, bus="0000:44:00.0")
 LOST = replace(GPU, temperature=None, unread={"temperature": "[GPU is lost]"})
@@ -268,9 +268,9 @@ LOST = replace(GPU, temperature=None, unread={"temperature": "[GPU is lost]"})
         (GONE, (LOST,), MONITOR, str(LOST.part)),
         (GONE, (replace(GPU, recovery_action="Reset"),), MONITOR, str(GPU.part)),
         (GONE, (replace(GPU, recovery_action=None),), WARNING, str(GPU.part)),
-        (LOCKED, (), MONITOR, "GPUs"),
-        (LOCKED, (GPU, OTHER), WARNING, "GPUs"),
-        (LOCKED, (GPU, LOST), MONITOR, "GPUs"),
+        (PROBE, (), MONITOR, "GPUs"),
+        (PROBE, (GPU, OTHER), WARNING, "GPUs"),
+        (PROBE, (GPU, LOST), MONITOR, "GPUs"),
     ],
 )
 def test_nvidia_smi_says_whether_the_driver_uses_a_gpu_again(
@@ -286,9 +286,9 @@ def test_an_xid_of_one_gpu_hides_no_line_of_another(tmp_path: Path) -> None:
 
 
 def test_a_line_of_the_same_gpu_within_a_minute_is_shown_under_its_xid(tmp_path: Path) -> None:
-    (found,) = verdict_of(fold(tmp_path, LOCKED, OFF, GONE)).findings
+    (found,) = verdict_of(fold(tmp_path, PROBE, OFF, GONE)).findings
     shown = str(found.measured)
-    assert (" ".join(LOCKED.split()) in shown, GONE in shown) == (True, True)
+    assert (" ".join(PROBE.split()) in shown, GONE in shown) == (True, True)
     apart = verdict_of(fold(tmp_path, OFF, *QUIET, GONE))
     assert judged(apart) == (REBOOT, ["GPU (0000:43:00)"] * 2)
     page_fault = event(31, "pid=7, MMU")  # of an application: it explains nothing

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from pytest_gpucluster import config as configs
 from pytest_gpucluster.config.models import GpuProfile, Profile
 from pytest_gpucluster.core.check import Action, Metric, Outcome, Verdict
+from pytest_gpucluster.core.finding import Quantity
 from pytest_gpucluster.kit.gpu.gpu_peaks import RateFloor, figures_of, floor_of
 from pytest_gpucluster.report.convert import measured_part
 from pytest_gpucluster.suites.burnin import load_checks, stragglers
@@ -112,10 +113,9 @@ def test_a_rate_below_its_limit_fails_and_that_of_a_host_is_watched(
     slow = verdict(599.0, strict)
     assert judged(slow) == (action, ["node" if action == MONITOR else GPU_1])
     assert (figures(slow.findings[0].measured), figures(slow.findings[0].expected)) == ([599], [600])
-    assert (
-        Metric(f"burnin_{metric}", 599.0, unit_of(metric), "" if action == MONITOR else measured_part(GPU_1))
-        in slow.metrics
-    )
+    part, bound = "" if action == MONITOR else measured_part(GPU_1), slow.findings[0].expected
+    assert isinstance(bound, Quantity)
+    assert Metric(f"burnin_{metric}", 599.0, unit_of(metric), part, bound=bound) in slow.metrics
     assert judged(verdict(600.0, strict)) == (PASSED, [])
     if action == MONITOR:
         assert judged(verdict(599.0, CONFIG)) == (PASSED, []), "no figure, no limit"

@@ -40,7 +40,7 @@ from counter_examples import (
 from judged import figures, judged
 from suite_helpers import considered
 
-from pytest_gpucluster.core.check import Metric, Outcome, Verdict
+from pytest_gpucluster.core.check import CHECKS, Check, Metric, Outcome, Verdict
 from pytest_gpucluster.suites.burnin import dcgm, error_checks, stragglers
 from pytest_gpucluster.suites.burnin import load_checks as checks
 from pytest_gpucluster.suites.burnin.config import BurninConfig
@@ -86,6 +86,16 @@ def test_a_gpu_that_took_no_part(broken: list[str], why: str) -> None:
     assert (judged(both), "could be started" in both.cause) == ((DRAIN, [GPU_1, "GPUs"]), False)
     whole.gpus = 3
     assert judged(checks.survived(whole, "a")) == (DRAIN, [GPU_1])
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_only_a_burn_in_of_one_round_is_repeated_before_a_drain(rounds: int) -> None:
+    whole = fleet(1)
+    whole.rounds = rounds
+    made = vars(checks) | vars(error_checks) | vars(dcgm)
+    repairs = [it for it in made.values() if isinstance(it, Check) and CHECKS[it.name].never_healthy]
+    verdicts = [it.of_facts({"burnin": whole, "node_name": "a", "config": CONFIG}) for it in repairs]
+    assert {verdict.repeated for verdict in verdicts} == {rounds > 1}
 
 
 def test_a_burn_in_without_a_round_is_not_checked() -> None:

@@ -18,9 +18,9 @@ from pytest_gpucluster.core.finding import Explanation
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit.container.enroot import (
+    NAMES,
     SEARCH,
     UNKNOWN,
-    EnrootSpace,
     Pyxis,
     enroot_names,
     jobs_of,
@@ -257,18 +257,10 @@ CASES: Table = {
         ("configure: Pyxis [1]", good(outside=BROKEN)),
         ("configure: Pyxis", not_imported(Explanation("no_option", "srun has no option --x"), seen={})),
         ("not checked", good(plain=BROKEN)),
+        ("not checked [1]", good(plain=BROKEN, outside=BROKEN)),  # container.reuse finds nothing there
     ],
 }
 test_each_case_has_its_verdict = decided(CASES, codes=False)
-
-
-def test_each_kind_of_fault_has_its_code() -> None:
-    codes = [one.code for _, given in CASES[checks.mounts] for one in checks.mounts(given).findings]
-    assert codes == ["not_read", "read_only", "not_read_back", "writable", "other"]
-
-
-def space(what: str, free: int, *, writable: bool = True) -> EnrootSpace:
-    return EnrootSpace(what, f"/{what}", free, 2**40, writable=writable)
 
 
 def test_leftovers_are_containers_of_jobs_that_are_over() -> None:
@@ -302,6 +294,7 @@ def test_names_are_lines() -> None:
         read_names(answer("", 127, "sh: enroot: not found"))
     assert enroot_names(("pyxis_x", "pyxis_7_x", "pyxis_xy", "x"), "x") == ("pyxis_x", "pyxis_7_x")
     assert remove_command(("a", "b c")) == f"{SEARCH}; enroot remove -f a 'b c' </dev/null"
+    assert NAMES.command == f"{SEARCH}; enroot list"  # tasks may lack the folder of enroot
 
 
 # -- healthy nodes whose Enroot looks broken, and broken ones that look well (docs/five-rules.md) ------------------

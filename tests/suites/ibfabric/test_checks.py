@@ -91,6 +91,10 @@ def bits(symbol: float, errors: int) -> FabricFacts:
     return replace(counted(0), bit_errors={key: BitErrors("STD-RS", 0.0, symbol, errors)})
 
 
+def unread(port: int) -> FabricFacts:
+    return replace(counted(0), unread={(small().guid("leaf01"), port): "Symbol BER 'ERR'"})
+
+
 def lids(first: int, second: int) -> FabricFacts:
     both = enumerate((first, second))
     ports = tuple(PortState(f"{lid}{n}", 1, f"gpu{n}", lid, "Active", "LinkUp") for n, lid in both)
@@ -145,7 +149,7 @@ def size_of(of: tuple[Topology, Topology | None, dict[str, int]]) -> Verdict:
 
 
 HALF = without(*(("leaf02", port) for port in (33, 35, 37, 39)))
-TWO_MISSING, TWO_OF_ONE = without(("leaf01", 33), ("leaf02", 35)), without(("leaf03", 34), ("leaf03", 35))
+TWO_MISSING = without(("leaf01", 33), ("leaf02", 35))
 UPLINK = without(("leaf01", 33))
 SILENT = PortState("1", 7, "leaf01", 3, "Active", "LinkUp", answered=False)
 TWICE = {**small().ports(), "gpu99": small().ports()["gpu01"]}
@@ -245,6 +249,9 @@ ROWS: tuple[tuple[str, str, str, str, Callable[[], Any]], ...] = (
     ("routing", "opensm.conf names none", "opensm(8)", NOT_APPLICABLE, lambda: ("minhop", "")),
     ("routing", "ftree fell back to minhop", "opensm(8)", CONFIGURE, lambda: ("minhop", "ftree")),
     ("switch_firmware", "ibdiagnet never ran", "Debian has none", NOT_APPLICABLE, lambda: small().facts()),
+    ("switch_errors", "no ratio", "ibdiagnet", NOT_CHECKED, lambda: unread(33)),
+    ("switch_errors", "no ratio at a host", "ibdiagnet", PASSED, lambda: unread(1)),
+    ("switch_firmware", "no version", "ibdiagnet", NOT_CHECKED, lambda: unread(0)),
     ("switch_firmware", "alike", "healthy", PASSED, lambda: versions("31.1", "31.1", "31.1")),
     ("switch_firmware", "one is older", "UFM", CONFIGURE, lambda: versions("31.1", "31.0", "31.1")),
 )

@@ -11,6 +11,7 @@ from pytest_gpucluster.suites.ibfabric import checks
 from pytest_gpucluster.suites.ibfabric.facts import (
     NODE_PORTS,
     BitErrors,
+    FabricFacts,
     NodePort,
     PortRecord,
     read_errors,
@@ -32,6 +33,23 @@ def test_everything_that_the_tools_show() -> None:
     assert found.bit_errors[LEAF, 35] == BitErrors("STD-LL-RS", 3e-11, 2e-11, 812)
     assert (found.seconds, found.rises((LEAF, 35))) == (5.0, {"symbol_error": 73})
     assert found.rises((SPINE, 32)) == {}
+
+
+def test_what_ibdiagnet_shows_that_is_no_value_is_kept_and_not_available_is_none() -> None:
+    def facts(*changed: tuple[str, str]) -> FabricFacts:
+        text, status = WHOLE["ibdiagnet"]
+        for value, other in changed:
+            text = text.replace(value, other, 1)
+        return read_fabric("gpu01", shown(**{**WHOLE, "ibdiagnet": (text, status)}), "")
+
+    odd = facts(("0x000007dc", "???"), (": 3e-11 :", ": ERR :"), (": 812 :", ": -1 :"))
+    assert odd.unread == {
+        (LEAF, 0): "firmware '0x0000001f.???.0x00000ee2'",
+        (LEAF, 35): "Effective BER 'ERR', Symbol Err '-1'",
+    }
+    assert (odd.firmware, (LEAF, 35) in odd.bit_errors) == ({}, False)
+    none = facts((": 3e-11 :", ": N/A :"))
+    assert (none.unread, (LEAF, 35) in none.bit_errors) == ({}, False)
 
 
 ALONE = 'Ca\t1 "H-b8e92403009ca838"\t\t# "dgx-gb200-n01-c1 HCA-1"\n'  # NVIDIA/topograph, example-bad.out

@@ -40,16 +40,6 @@ def renamed(**names: str) -> str:
     return text
 
 
-def test_fabric_as_planned_has_no_deviation() -> None:
-    result = compared(*RAILS, *UPLINKS)
-    planned, right = result.planned, result.right
-    assert (planned[""], right[""], planned["gpu01"], right["leaf01"]) == (6, 6, 2, 3)
-    assert (result.wrong, result.unknown, result.extra) == ([], {}, [])
-    # a link that the plan lacks is extra only between its devices
-    assert compared(*RAILS, UPLINKS[0]).extra == ["leaf02 port 33 - spine01 port 2"]
-    assert compared(*RAILS).extra == []
-
-
 NO_NUMBERS = found_as(renamed(gpu01_0="gpu01 ibp3s0", gpu02_0="gpu02"))  # gpu02 has one adapter
 # openibd: mlx5_10, mlx5_2
 HCAS = renamed(gpu01_0="gpu01 HCA-3", gpu01_1="gpu01 HCA-5")

@@ -6,19 +6,18 @@ Every node has addresses of its own, 127.0.0.N, so that exporters share a port a
 from __future__ import annotations
 
 import contextlib
-import http.server
 import json
-import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from paths import ROOT
 from plugin_helpers import run_pytest
-from prometheus_helpers import answers, process
+from prometheus_helpers import answers, process, serving
 from sandbox_helpers import free_port, wait_for
 
 from pytest_gpucluster.suites.monitoring.config import MonitoringConfig
+from pytest_gpucluster.suites.monitoring.facts import GRAFANA_HEALTH
 from pytest_gpucluster.suites.monitoring.steps import query_monitoring
 
 if TYPE_CHECKING:
@@ -55,32 +54,6 @@ def dcgm(name: str, *values: float) -> str:
 
 
 GPU_PAGES = (dcgm("gpu01", 31, 45), dcgm("gpu02", 40), dcgm("gpu03", BLANK, 45))  # one GPU of two; no value
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    page = ""
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Type", "text/plain; version=0.0.4")
-        self.end_headers()
-        self.wfile.write(self.page.encode())
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-@contextlib.contextmanager
-def serving(address: str, port: int, page: str) -> Iterator[None]:
-    handler = type("OfPage", (Handler,), {"page": page})
-    with http.server.ThreadingHTTPServer((address, port), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 @dataclass(frozen=True)
@@ -128,7 +101,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     pages += [(at, gpu_port, page) for at, page in enumerate(GPU_PAGES, 11)]
     with contextlib.ExitStack() as stack:
         for last, at, page in pages:
-            stack.enter_context(serving(f"127.0.0.{last}", at, page))
+            fixed = dict.fromkeys(("/metrics", GRAFANA_HEALTH), (200, page.encode()))
+            stack.enter_context(serving(fixed, (f"127.0.0.{last}", at)))
         argv = ("prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data")
         listen = f"--web.listen-address=127.0.0.1:{mine}"
         stack.enter_context(process(*argv, listen, log=folder / "prometheus.log"))

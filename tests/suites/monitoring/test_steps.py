@@ -1,15 +1,13 @@
-"""One request of each kind for all nodes, and HTTP itself, on a server of fixed answers."""
+"""One request of each kind for all nodes, on a server of fixed answers."""
 
 from __future__ import annotations
 
-import contextlib
-import http.server
 import json
-import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from prometheus_helpers import serving
 
 from pytest_gpucluster.cluster.transport.http import get
 from pytest_gpucluster.core.errors import TransportError
@@ -17,59 +15,6 @@ from pytest_gpucluster.suites.monitoring import facts, gpu_facts
 from pytest_gpucluster.suites.monitoring.config import MonitoringConfig
 from pytest_gpucluster.suites.monitoring.facts import Service
 from pytest_gpucluster.suites.monitoring.steps import query_monitoring
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-class Answers(http.server.ThreadingHTTPServer):
-    """Serves fixed answers: path -> (status, body); a body of None hangs, a list is sent drop by drop."""
-
-    daemon_threads = True
-
-    def __init__(self, fixed: dict[str, tuple[int, Any]]) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.fixed, self.asked, self.over = fixed, list[tuple[str, str]](), threading.Event()
-        self.url = f"http://127.0.0.1:{self.server_port}"
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    server: Answers
-
-    def do_GET(self) -> None:
-        self.server.asked.append((self.path, self.headers.get("Authorization", "")))
-        status, body = self.server.fixed.get(self.path, (404, b"no such page"))
-        if body is None:
-            self.server.over.wait(30)
-            return
-        if status == 0:
-            self.wfile.write(body)  # no HTTP
-            return
-        drops = body if isinstance(body, list) else [body]
-        self.send_response(status)
-        self.send_header("Content-Length", str(sum(map(len, drops)) + (9 if status == 299 else 0)))
-        self.end_headers()
-        with contextlib.suppress(OSError):
-            for drop in drops:
-                self.wfile.write(drop)
-                if len(drops) > 1:
-                    self.server.over.wait(0.2)
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-@contextlib.contextmanager
-def serving(fixed: dict[str, tuple[int, Any]]) -> Iterator[Answers]:
-    with Answers(fixed) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.over.set()
-            server.shutdown()
-            thread.join()
 
 
 def body(**data: Any) -> tuple[int, bytes]:
@@ -144,34 +89,9 @@ def test_services_that_do_not_answer_are_problems_and_a_sick_database_too() -> N
     assert "Connection refused" in seen.grafana.problem
 
 
-@pytest.mark.parametrize(
-    ("status", "answer", "timeout", "complaint"),
-    [
-        (200, None, 0.3, "no whole answer within 0.3 s"),
-        (200, [b"x"] * 30, 0.3, "no whole answer within 0.3 s"),
-        (299, b"cut", 60, "is no whole HTTP answer"),
-        (0, b"SSH-2.0-OpenSSH_9.2p1\r\n", 60, "is no whole HTTP answer"),
-        (503, b"starting\n up", 60, r"HTTP status 503 \(starting up\)"),
-        (200, b"x" * 1001, 60, "is larger than 1000 bytes"),
-    ],
-)
-def test_http_trouble_is_one_clean_line(status: int, answer: Any, timeout: float, complaint: str) -> None:
-    with serving({"/": (status, answer)}) as server:
-        with pytest.raises(TransportError, match=complaint) as caught:
-            get(server.url.replace("//", "//me:secret@") + "/", timeout=timeout, cap=1000)
-        assert "\n" not in str(caught.value)
-        assert "secret" not in str(caught.value)
-        assert str(caught.value).startswith(server.url)
-
-
-def test_a_password_is_sent_and_proxies_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_that_is_away_is_named_and_no_proxy_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving({}) as away:
         monkeypatch.setenv("http_proxy", away.url)
     for url, why in ((away.url, "Connection refused"), ("http://no-such-host.invalid/", "no-such-host")):
         with pytest.raises(TransportError, match=why):
             get(url, timeout=60)
-    with serving({"/": (200, b"x" * 1000)}) as server:
-        reply = get(server.url.replace("//", "//me:a%40b@") + "/", timeout=60, cap=1000)
-    assert len(reply.body) == 1000
-    assert reply.date == pytest.approx(time.time(), abs=600)
-    assert server.asked == [("/", "Basic bWU6YUBi")]  # me:a@b

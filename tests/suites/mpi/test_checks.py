@@ -263,6 +263,8 @@ CASES: Table = {
     partial(checks.path, conda_environment=False): [
         ("configure: mpirun of_conda [4.2]", TWO_SITES, PLAIN),
         ("passed", replace(GOOD, mpiruns=()), PLAIN),
+        ("not checked", NO_MPIRUN, PLAIN),
+        ("not applicable", NO_MPIRUN, MpiConfig(launchers=("srun",))),
     ],
     partial(checks.path, conda_environment=True): [("passed", CONDA, PLAIN)],
     checks.matches: [

@@ -205,7 +205,6 @@ MACHINES: dict[Check[...], list[Row]] = {
         (PASSED, "IDLE+PLANNED", "backfill", node("IDLE+PLANNED")),
         (PASSED, "powered down", "AWS ParallelCluster", node("IDLE+CLOUD+POWERED_DOWN")),
         (PASSED, "powering up", "aws 350", node("MIXED+CLOUD+NOT_RESPONDING+POWERING_UP")),
-        (PASSED, "blocked by an exclusive topology job", "Slurm 23.11", node("IDLE+BLOCKED")),
         (PASSED, "an old reason", "of a drain", node("IDLE+CLOUD", f"Prolog error {BY_SLURM}")),
         (NOT_CHECKED, "reserved", "slurm-prometheus-exporter 10", node("IDLE+MAINTENANCE+RESERVED")),
         (NOT_CHECKED, "off in maintenance", "scontrol", node("DOWN+MAINTENANCE+NOT_RESPONDING", SILENT)),
@@ -230,7 +229,6 @@ MACHINES: dict[Check[...], list[Row]] = {
     checks.responding: [
         (NOT_CHECKED, "off for maintenance", "scontrol", node("IDLE+MAINTENANCE+NOT_RESPONDING")),
         (MONITOR, "restarted at a ping", "SlurmdTimeout is not reached", node("IDLE+NOT_RESPONDING")),
-        (MONITOR, "20.11: IDLE*", "sinfo idle*", node("IDLE*")),
         (MONITOR, "drained and switched off", "RMA", node("DOWN+DRAIN+NOT_RESPONDING", DRAINED)),
         (MONITOR, "a cloud node", "stopped", node("DOWN+CLOUD+POWERED_DOWN+NOT_RESPONDING", SILENT)),
         (MONITOR, "a cloud node that did not start", "ResumeTimeout", node("DOWN+CLOUD+NOT_RESPONDING")),

@@ -50,13 +50,13 @@ def test_recorded_healthy_facts_pass() -> None:
             checks.replay(node, alone),
             checks.loss(node, alone, CONFIG),
             checks.stragglers(node, alone, together, CONFIG),
-            checks.speed(node, alone, CONFIG, (), ""),
+            checks.speed(node, alone, (), ""),
             checks.together((alone, together), CONFIG),
             checks.checkpoint(together, CONFIG),
         ):
             assert judged(verdict) == (PASSED, [])
         assert checks.processes(node, alone, together).reason == "the ranks compute on CPUs"
-    figures = {it.name for it in checks.speed("gpu01", alone, CONFIG, (), "").metrics}
+    figures = {it.name for it in checks.speed("gpu01", alone, (), "").metrics}
     assert {"training_plain_rate", "training_ddp_flops", "training_fsdp_p95"} <= figures
     scaled = checks.scaling((alone, together))
     assert (judged(scaled)[0], len(scaled.metrics)) == (PASSED, 4)
@@ -68,7 +68,7 @@ def test_nothing_that_ran_is_never_a_pass() -> None:
         checks.alone("gpu01", NONE),
         checks.replay("gpu01", NONE),
         checks.loss("gpu01", NONE, CONFIG),
-        checks.speed("gpu01", NONE, CONFIG, (), ""),
+        checks.speed("gpu01", NONE, (), ""),
         checks.stragglers("gpu01", NONE, NONE, CONFIG),
         checks.processes("gpu01", NONE, NONE),
         checks.together((NONE, NONE), CONFIG),
@@ -113,7 +113,7 @@ ONE, OTHER = {"digest": "a", "losses": ["1.0", "2.0"]}, {"digest": "b", "losses"
 NAN = float("nan")
 ALONE, TOGETHER = recorded("alone"), recorded("together")
 BUSY = recorded("alone", others)
-OF_ROW = (CONFIG, limits(), "NVIDIA H200")
+OF_ROW = (limits(), "NVIDIA H200")
 TWO, THREE = (
     eight_gpus_each(of_rank(*it, kind="replayed", runs=[ONE, ONE])) for it in ((9, 10), (9, 10, 11))
 )
@@ -181,7 +181,7 @@ def test_mfu_is_judged_by_the_row_of_the_profile() -> None:
     assert (found.code, found.relation, figures(str(found.measured))) == ("below_bound", "<", [48.2, 477])
     eight = recorded("alone", lambda fact: of_rank(1, kind="joined", size=8)(slow(fact)))
     assert judged(checks.speed("gpu01", eight, *OF_ROW)) == (PASSED, []), "no row for 8"
-    assert judged(checks.speed("gpu01", bad, CONFIG, limits(), "NVIDIA H100 80GB HBM3")) == (PASSED, [])
+    assert judged(checks.speed("gpu01", bad, limits(), "NVIDIA H100 80GB HBM3")) == (PASSED, [])
 
 
 def test_lost_rank_is_named_before_those_that_waited() -> None:
@@ -337,7 +337,7 @@ COUNTER_EXAMPLES = [
     machine(loss, "one of sixteen is 6% off", SDC, MONITOR, "gpu02", plain([5.9] * 8), CONFIG, sick=True),
     machine(loss, "no number", SDC, MONITOR, "gpu02", plain([5.5] * 7 + [NAN]), CONFIG, sick=True),
     machine(speed, "1% above the row", H200, PASSED, "gpu01", on_h200(*[0.173] * 6), *OF_ROW),
-    machine(speed, "no row", H200, PASSED, "gpu01", on_h200(*[0.5] * 6), CONFIG, limits(), "NVIDIA L40S"),
+    machine(speed, "no row", H200, PASSED, "gpu01", on_h200(*[0.5] * 6), limits(), "NVIDIA L40S"),
     machine(speed, "one slow step of six", H200, PASSED, "gpu01", on_h200(*[0.163] * 5, 0.9), *OF_ROW),
     machine(speed, "half of the speed", H200, MONITOR, "gpu01", on_h200(*[0.32] * 6), *OF_ROW, sick=True),
     machine(slower, "within 2% of each other", H200, PASSED, "gpu02", working({11: 163.5}), NONE, CONFIG),

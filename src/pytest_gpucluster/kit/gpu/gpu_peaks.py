@@ -21,6 +21,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.core.finding import Quantity
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -85,6 +87,11 @@ class RateFloor:
     rate: float
     unit: str
     why: str
+
+    @property
+    def bound(self) -> Quantity:
+        """The limit as findings and metrics have it."""
+        return Quantity(self.rate, self.unit, f">= {self.rate:.4g} {self.unit}: {self.why}")
 
 
 def bare(name: str) -> str:

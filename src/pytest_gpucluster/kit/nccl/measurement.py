@@ -7,7 +7,7 @@ import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_gpucluster.core.finding import Explanation
+from pytest_gpucluster.core.finding import Explanation, Quantity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -77,6 +77,11 @@ class Bound:
 
     value: float
     origin: str
+
+    @property
+    def quantity(self) -> Quantity:
+        """The bound as findings and metrics have it."""
+        return Quantity(self.value, "GB/s", str(self))
 
     def __str__(self) -> str:
         return f"at least {self.value:.4g} GB/s ({self.origin})"

@@ -21,35 +21,18 @@ function note(key, sort, at, time, words, errors) {
   if (!(key in grade) || level < grade[key]) grade[key] = level
 }
 
-# registers: those of an NVLink error (of NVLink 5 without the bits of the link).
-function registers(words) {
-  if (!match(words, /[(]0x[0-9a-f]+,? 0x[0-9a-f]+/)) return ""
-  words = substr(words, RSTART + 1, RLENGTH - 1)
-  if (words !~ /,/) words = substr(words, 1, 5) substr(words, 8)
-  return " " words
-}
+function seconds(at) { gsub(/[^0-9.]/, "", at); return at + 0 }
 
-function seconds(at) {
-  gsub(/[^0-9.]/, "", at)
-  return at + 0
-}
-
-# fold: the text without what varies (addresses, pids, long numbers); names, PCI addresses and banks with their CPU stay: the device.
+# fold: the text without what varies (addresses, pids, long numbers); names, PCI addresses, banks and slots stay: the device.
 function fold(words, out, n, i, w) {
   gsub(/0x[0-9a-fA-F]+/, "#", words)
-  if (words !~ /[Bb]ank [0-9]/) gsub(/[Cc][Pp][Uu][# ]?[0-9]+/, "CPU#", words)
+  if (words !~ /Bank [0-9]/) gsub(/CPU[# ]?[0-9]+/, "CPU#", words)
   n = split(words, word, " ")
   for (i = 1; i <= n; i++) {
     w = word[i]
-    if (w !~ /[0-9a-f][0-9a-f][0-9a-f][0-9a-f]:[0-9a-f][0-9a-f]:[0-9a-f][0-9a-f]/) {
-      if (w !~ /^[^0-9a-zA-Z{]*[a-zA-Z]/) {
-        if (word[i - 1] !~ /^(CPU|Bank)$/) gsub(/[0-9a-f]*[0-9]+[0-9a-f]*/, "#", w)
-      } else {
-        gsub(/[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]+/, "#", w)
-        if (w !~ /^[(]?(branch|channel|slot|csrow):/) gsub(/[:=(][0-9]+/, "#", w)
-        gsub(/[0-9][0-9][0-9]+/, "#", w)
-      }
-    }
+    if (w ~ /[0-9a-f][0-9a-f][0-9a-f][0-9a-f]:[0-9a-f][0-9a-f]:|^[(]?(branch|channel|slot|csrow):/ || word[i - 1] ~ /^(CPU|Bank)$/) ;
+    else if (w !~ /^[^0-9a-zA-Z{]*[a-zA-Z]/) gsub(/[0-9a-f]*[0-9]+[0-9a-f]*/, "#", w)
+    else gsub(/[:=(][0-9]+|[0-9][0-9][0-9]+|[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]+/, "#", w)
     out = out " " w
   }
   return out
@@ -67,39 +50,29 @@ function record(name, now) {
   level = now
 }
 
-# dmesg and journalctl write before the text: <3>, "kern  :err   : ", times and columns in [], a date, "HOST kernel: ".
+NR == 1 { print "from\t" $0 }
+# Before the text stand <3>, "kern  :err   : ", times and columns in [], a date, "HOST kernel: ". A line that is continued has none.
 {
-  lines = NR
   text = $0
-  stamp = ""
   if (match(text, /\[ *[0-9]+[.][0-9]+\]/) && RSTART < 60) stamp = substr(text, RSTART, RLENGTH)
-  else if (text ~ /^ /) stamp = before
-  before = stamp
+  else if (text !~ /^ /) stamp = ""
   if (text !~ /^ /) level = ""
-  foreign = 0
-  if (match(text, /^<[0-9]+>/)) { level = substr(text, 2, RLENGTH - 2) % 8; foreign = RLENGTH > 3 }
-  sub(/^<[0-9]+>/, "", text)
+  if (match(text, /^<[0-9]+>/)) { level = substr(text, 2, RLENGTH - 2) % 8; if (RLENGTH > 3) next }
   if (match(text, /^[a-z0-9]+ *: *(emerg|alert|crit|err|warn|notice|info|debug) *: */)) {
-    foreign = text !~ /^kern/
-    split(substr(text, 1, RLENGTH), word, / *: */)
+    if (text !~ /^kern/) next  # of a process
+    split(text, word, / *: */)
     level = int(index("emerg alert crit  err   warn  noticeinfo  debug", word[2]) / 6)
     text = substr(text, RLENGTH + 1)
   }
-  sub(/^[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]T[-0-9:.,+]+ */, "", text)
-  sub(/^[A-Z][a-z][a-z] +[0-9]+ [0-9][0-9]:[0-9:.]+ /, "", text)
-  sub(/^([^ []+ )?kernel: */, "", text)
-  while (sub(/^\[ *[TC0-9.+]+\] */, "", text) || sub(/^\[[A-Z][a-z][a-z] ?[0-9 ][^]]*[0-9]\] */, "", text)) continue
-  sub(/^([^ []+ )?kernel: */, "", text)
-  sub(/^ +/, "", text)
+  sub(/^<[0-9]+>/, "", text)
+  sub(/^([0-9]+-[0-9]+-[0-9]+T[^ ]+|[A-Z][a-z][a-z] +[0-9]+ [0-9:.]+) +/, "", text)
+  while (sub(/^(([^ []+ )?kernel: *|\[ *[TC0-9.+]+\] *|\[[A-Z][a-z][a-z] [^]]*[0-9]\] *| +)/, "", text)) continue
   low = tolower(text)
 }
-NR == 1 { print "from\t" $0 }
-
-# Lines of processes like systemd have another facility, or the form "[HOST ]NAME[PID]: ".
-foreign || text ~ /^([^ []+ )?[^][ :]+\[[0-9]+\]: / || text == "" { next }
+text ~ /^([^ []+ )?[^][ :]+\[[0-9]+\]: / || text == "" { next }  # "[HOST ]NAME[PID]: " is of a process
 text ~ /NVRM: loading NVIDIA/ { loaded = stamp }
 
-# The key of an Xid is number, GPU and severity, and the registers of an NVLink error.
+# The key of an Xid is number, GPU and severity, and the registers of an NVLink error (of NVLink 5 without the bits of the link).
 # The second and third line of an SXid hold registers.
 text ~ /Xid [(]/ && match(text, /(NVRM: |nvidia-nvswitch[^ ]* S)Xid [(][^)]*[)]: [0-9]+/) {
   key = substr(text, RSTART, RLENGTH)
@@ -107,12 +80,11 @@ text ~ /Xid [(]/ && match(text, /(NVRM: |nvidia-nvswitch[^ ]* S)Xid [(][^)]*[)]:
   if (rest ~ /^, *(severity [0-9]|data [{])/) next
   sub(/ GPU-[^)]*/, "", key)
   sub(/^, *pid=[^,]*,( *name=[^,]*,)?/, "", rest)
-  if (rest ~ /non-?fatal/) key = key " n"
-  else if (rest ~ /fatal/) key = key " f"
-  if (rest ~ /correctable/) key = key " c"
-  if (rest ~ /rst: yes/) key = key " r"
-  if (key ~ /: (74|14[4-9]|150)$/ || key ~ /: (74|14[4-9]|150) [nf]$/) key = key registers(rest)
-  note(key, 1, NR, stamp, text, 1)
+  if (key ~ /: (74|14[4-9]|150)$/ && match(rest, /[(]0x[0-9a-f]+,? 0x[0-9a-f]+/)) {
+    at = substr(rest, RSTART + 1, RLENGTH - 1)
+    key = key " " (at ~ /,/ ? at : substr(at, 1, 5) substr(at, 8))
+  }
+  note(key " " (rest ~ /non-?fatal/) (rest ~ /fatal/) (rest ~ /correctable/) (rest ~ /rst: yes/), 1, NR, stamp, text, 1)
   next
 }
 text ~ /^BERT: .*previous boot/ { past = 1; note("bert", 2, NR, stamp, text, 1); next }
@@ -138,7 +110,7 @@ low ~ /@CLASSES@/ {
   note(fold(text) bank, low ~ /@AGAIN@/ ? 3 : 0, NR, stamp, text, errors)
   next
 }
-# The frames and registers below a message belong to it.
+# The frames and registers below a message belong to it. Without levels, what each boot prints in its first minute is left out.
 low ~ /^(\? )?[a-z0-9_.]+[+]0x|^(call trace|modules linked in|hardware name|code|r(ip|[a-ds][xip]|[bs]p|di|[0-9]+)|[fcg]s|cr2|dr[0-9]|cpu): |^(---|<|\[<)/ { next }
 level == "" && stamp != "" && seconds(stamp) < 60 && low !~ /error|fail|fatal|timed? ?out|unable|corrupt|warning/ { next }
 level == "" || level < 4 { note(fold(text), 2, NR, stamp, text, 0) }
@@ -148,5 +120,5 @@ END {
     k = order[i]
     print "seen\t" count[k] "\t" line[k] "\t" first[k] "\t" last[k] "\t" grade[k] "\t" substr(latest[k], 1, 500)
   }
-  print "end\t" lines + 0 "\t" more[0] + 0 "\t" more[1] + 0 "\t" more[2] + 0 "\t" loaded
+  print "end\t" NR + 0 "\t" more[0] + 0 "\t" more[1] + 0 "\t" more[2] + 0 "\t" loaded
 }

@@ -17,7 +17,7 @@ from pytest_gpucluster.kit.gpu.xid_check import ACTIONS
 from pytest_gpucluster.kit.node.port_errors import CAUSED_ELSEWHERE, USUAL, allowed, proves_fault
 from pytest_gpucluster.suites.burnin.config import GPU_LOADS
 from pytest_gpucluster.suites.burnin.load_checks import unmeasured
-from pytest_gpucluster.suites.burnin.results import power
+from pytest_gpucluster.suites.burnin.results import in_rounds, power
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -90,6 +90,7 @@ def _with_driver_cause(verdict: Verdict, *_facts: object) -> Verdict:
     action=Action.DRAIN,
     never_healthy="DCGM isolates a GPU for these errors under load, IBTA allows half as many bit errors at a port that stays up, or an "
     "nvidia-smi that worked before the load hangs since",
+    repeated=in_rounds,
 )
 def counters(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Counters of ECC, remapped rows, NVLink, PCIe replays and InfiniBand rise by at most their limit in each load."""
@@ -151,6 +152,7 @@ def _proves_fault(counter: str, rises: Mapping[str, int]) -> bool:
     hint="dmesg | grep -i xid; NVIDIA's Xid catalogue; reset the GPU or reboot; return the GPU if the error recurs",
     action=Action.DRAIN,
     never_healthy="NVIDIA's Xid catalogue demands a reset, a reboot or an inspection for the Xid, and it came while the loads ran",
+    repeated=in_rounds,
 )
 def xid(burnin: BurninResult, node_name: str) -> Judgement:
     """The driver reports no Xid of the hardware while the loads run."""
@@ -186,6 +188,7 @@ def xid(burnin: BurninResult, node_name: str) -> Judgement:
     action=Action.DRAIN,
     never_healthy="under load the GPU exceeds its own slowdown temperature, its hardware slows it for long by heat or the power brake, or "
     "its driver does while half of the GPUs of this run or more stay cool",
+    repeated=in_rounds,
 )
 def temperature(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Under load every GPU stays below its temperature limit, and is not slowed for long by heat or the power brake."""

@@ -78,7 +78,7 @@ def too_slow(burnin: BurninResult, rate: Rate, config: BurninConfig) -> Iterator
     foreign = f"on it before the burn-in: {', '.join(gpu.foreign)}" if gpu and gpu.foreign else ""
     text = "; ".join(filter(None, (measured, capped, foreign)))
     missed, known = _missed(burnin, rate.metric, config)
-    least = f">= {limit.rate:.4g} {limit.unit}: {limit.why}"
+    least = str(limit.bound)
     if 1 < known < 2 * missed:
         least += f"; {missed} of {known} in the fleet are below: first check the settings, the driver and the switches that they share"
     yield Finding(

@@ -24,7 +24,7 @@ from pytest_gpucluster.core.units import format_duration, format_size
 from pytest_gpucluster.kit.mpi.mpi_errors import code_of, with_software_cause
 from pytest_gpucluster.suites.burnin.config import DTYPES, GPU_LOADS
 from pytest_gpucluster.suites.burnin.limits import BELOW_LIMIT, Rate, limit_of, misses, rates, too_slow
-from pytest_gpucluster.suites.burnin.results import HOST, WAITED, unit_of
+from pytest_gpucluster.suites.burnin.results import HOST, WAITED, in_rounds, unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -139,8 +139,10 @@ def _rates(
     known = {metric: burnin.median(metric, node) for metric in metrics}
     yield from _left_out(totals, known)
     for rate in (rate for metric in metrics for rate in rates(burnin, node, metric)):
-        yield Metric(f"burnin_{rate.metric}", rate.value, unit_of(rate.metric), totals.part(rate.part))
-        judged |= limit_of(burnin, rate, config) is not None
+        limit = limit_of(burnin, rate, config)
+        part, unit, bound = totals.part(rate.part), unit_of(rate.metric), limit.bound if limit else None
+        yield Metric(f"burnin_{rate.metric}", rate.value, unit, part, bound=bound)
+        judged |= limit is not None
         yield from too_slow(burnin, rate, config)
     if not judged and totals.used and any(known.values()):
         name = next((gpu.name for gpu in totals.gpus.values()), "?")
@@ -155,7 +157,9 @@ def _rates(
 def _host_rates(burnin: BurninResult, node: str, config: BurninConfig, *metrics: str) -> Judgement:
     """Yield rates of the host; one below its hard limit proves no fault: a governor or other work may slow it."""
     for rate in (rate for metric in metrics for rate in rates(burnin, node, metric)):
-        yield Metric(f"burnin_{rate.metric}", rate.value, unit_of(rate.metric))
+        limit = limit_of(burnin, rate, config)
+        bound = limit.bound if limit else None
+        yield Metric(f"burnin_{rate.metric}", rate.value, unit_of(rate.metric), bound=bound)
         for slow in too_slow(burnin, rate, config):
             yield replace(slow, action=Action.MONITOR)
 
@@ -245,6 +249,7 @@ def _with_start_cause(verdict: Verdict, *_facts: object) -> Verdict:
     action=Action.DRAIN,
     never_healthy="the loads only compute: signals, a lack of memory, other processes and a network that loses most nodes, which change "
     "the action, are recognised, and what remains is the death of the node, its driver or a GPU",
+    repeated=in_rounds,
 )
 def survived(burnin: BurninResult, node_name: str) -> Judgement:
     """The node took part to the end, and none of its loads died."""
@@ -283,6 +288,7 @@ def survived(burnin: BurninResult, node_name: str) -> Judgement:
     action=Action.VENDOR,
     never_healthy="a healthy GPU gives the same bits for the same input and kernel, and the others of the model, one of them on its node, "
     "agree on them",
+    repeated=in_rounds,
 )
 def corruption(burnin: BurninResult, node_name: str, config: BurninConfig | None = None) -> Judgement:
     """The same seeded input gives the same bits in every repetition, on every GPU and in every round."""
@@ -309,6 +315,7 @@ def corruption(burnin: BurninResult, node_name: str, config: BurninConfig | None
     hint="nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE,PIDS of this GPU under load",
     action=Action.DRAIN,
     never_healthy=_SLOWER_THAN_MOST,
+    repeated=in_rounds,
 )
 def matmul(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Products of matrices reach the GPU's hard limit in every data type that it has."""
@@ -324,6 +331,7 @@ def matmul(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgem
     action=Action.VENDOR,
     never_healthy="healthy memory returns what was written to it; a test that cannot run drains a node only while it runs on another GPU of "
     "the node and on half of the run",
+    repeated=in_rounds,
 )
 def gpu_memory(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """A pattern and its inverse over nearly all free memory of each GPU are read back unchanged."""
@@ -354,6 +362,7 @@ def gpu_memory(burnin: BurninResult, node_name: str, config: BurninConfig) -> Ju
     hint="nvidia-smi -q -d CLOCK,ROW_REMAPPER,ECC; reset the GPU; return it if it stays slow",
     action=Action.RESET_GPU,
     never_healthy=_SLOWER_THAN_MOST,
+    repeated=in_rounds,
 )
 def memory_bandwidth(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Copies within the GPU's memory reach the GPU's hard limit."""
@@ -368,6 +377,7 @@ def memory_bandwidth(burnin: BurninResult, node_name: str, config: BurninConfig)
     hint="nvidia-smi -q -d PCI; lspci -vv for LnkSta; numactl; see gpu.pcie_width and gpu.pcie_gen",
     action=Action.DRAIN,
     never_healthy=_SLOWER_THAN_MOST,
+    repeated=in_rounds,
 )
 def copies(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Copies between pinned host memory and the GPU reach the hard limit of its PCIe link, in both directions."""
@@ -382,6 +392,7 @@ def copies(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgem
     hint="nvidia-smi topo -m; nvidia-smi nvlink -s; see gpu.nvlink_state and gpu.topology",
     action=Action.DRAIN,
     never_healthy=_SLOWER_THAN_MOST,
+    repeated=in_rounds,
 )
 def peer(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Every pair of GPUs copies in both directions at once, and reaches a hard limit of the cluster file or profile."""
@@ -390,7 +401,9 @@ def peer(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgemen
         raise NotApplicable("one GPU alone has no peer")
     yield from _problems(burnin, node_name, "peer", config)
     for rate in rates(burnin, node_name, "peer"):
-        yield Metric("burnin_peer", rate.value, "GB/s", totals.part(rate.part))
+        limit = limit_of(burnin, rate, config)
+        bound = limit.bound if limit else None
+        yield Metric("burnin_peer", rate.value, "GB/s", totals.part(rate.part), bound=bound)
         yield from too_slow(burnin, rate, config)
 
 
@@ -402,6 +415,7 @@ def peer(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgemen
     action=Action.DRAIN,
     never_healthy="partners of this node work with other nodes while all groups with this one fail, give wrong sums or are slow; a failure "
     "of most nodes takes none of them out of service",
+    repeated=in_rounds,
 )
 def nccl(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """All-reduce within the node and with changing partners ends, and the sums are right.
@@ -484,6 +498,7 @@ def _nccl_problems(totals: NodeTotals) -> list[LoadFailure]:
     hint="mcelog, ras-mc-ctl --summary; stress the CPU alone; replace it",
     action=Action.VENDOR,
     never_healthy="integer work gives one digest on every healthy CPU; its speed takes no node out of service",
+    repeated=in_rounds,
 )
 def cpu(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """The same work gives the same digest in every repetition, on every CPU of every node."""
@@ -503,6 +518,7 @@ def cpu(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement
     hint="edac-util, ras-mc-ctl --errors; memtester; replace the module",
     action=Action.VENDOR,
     never_healthy="healthy memory returns what was written to it; its speed takes no node out of service",
+    repeated=in_rounds,
 )
 def memory(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Patterns written over the host's memory are read back unchanged."""
@@ -520,6 +536,7 @@ def memory(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgem
     hint="dmesg; smartctl -a; nvme smart-log; fsck; replace the disk",
     action=Action.DRAIN,
     never_healthy="healthy storage returns what was written and synced to it; its speed takes no node out of service",
+    repeated=in_rounds,
 )
 def storage(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Files written and synced are read back unchanged."""
@@ -536,6 +553,7 @@ def storage(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judge
     cause="a transfer between the adapters of two nodes failed or was slow while their GPUs and processors were loaded",
     hint="pytest -m rdma --nodes=... finds the node, adapter, link or leaf",
     action=Action.MONITOR,
+    repeated=in_rounds,
 )
 def rdma(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Under the load of GPUs and processors, data move over all rails of the node at once, with changing partners."""

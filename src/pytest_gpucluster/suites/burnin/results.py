@@ -458,6 +458,11 @@ class BurninResult:
         return found
 
 
+def in_rounds(burnin: BurninResult, *_facts: object, **_named: object) -> bool:
+    """Return whether all loads ran more than once: the burn-in repeats its measurements itself."""
+    return burnin.rounds > 1
+
+
 def power(totals: NodeTotals, part: str) -> tuple[float, float]:
     """Return mean and 95th percentile of the power of a GPU under the hot loads, in watts; it must have a reading."""
     counts = sorted((float(value), count) for value, count in totals.watts[part].items())

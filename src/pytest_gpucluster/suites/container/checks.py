@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core import units
-from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check, leave_to
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.fault_rules import floor
 from pytest_gpucluster.core.finding import Quantity, Quote
@@ -31,17 +31,17 @@ SHARE = 0.5  # of a path of Enroot that is smaller than twice min_free: an empty
 INODES = 10_000  # fewer files than one image has
 PYXIS, OS_RELEASE = named("software", "Pyxis"), named("file", "os-release")
 BY_NAME, SAVED = named("step", "container by name"), named("step", "saved image")
-HOOK_FAILED = "a hook of Enroot failed, which container.hooks judges"
+HOOK_FAILED = "a hook of Enroot failed"
 
 
 def _require(found: ContainerFacts, *steps: str) -> None:
     """Raise NotAvailable if nothing inside can be judged; the checks of import and plugin report the fault."""
-    if found.not_imported and found.not_imported.at:
-        raise NotAvailable(HOOK_FAILED)
-    if found.not_imported:
-        raise NotAvailable("the image could not be imported, which container.import judges")
     if found.contained is False:
-        raise NotAvailable("the tasks ran outside of a container, which container.plugin judges")
+        leave_to(plugin(found), "the tasks ran outside of a container")
+    if found.not_imported and found.not_imported.at:
+        leave_to(hooks(found), HOOK_FAILED)
+    elif found.not_imported:
+        leave_to(imported(found), "the image could not be imported")
     for name in ("outside", "plain", *steps):
         if problem := found.step(name).problem:
             raise NotAvailable(f"step {name!r}: {problem}")
@@ -61,11 +61,12 @@ def plugin(found: ContainerFacts) -> Judgement:
     elif found.contained is None and (why := found.not_imported):
         if why.code == "no_option":
             yield why.finding(PYXIS, "--container-image is an option of srun")
-        else:
-            judge = "hooks" if why.at else "import"
-            yield NotAvailable(f"no container started, which container.{judge} judges")
+            return
+        leave_to(hooks(found), "no container started")
+        leave_to(imported(found), "no container started")
     elif not found.not_imported and found.step("plain").problem:
-        yield NotAvailable("no step in the container started, which container.reuse judges")
+        leave_to(reuse(found), "no step in the container started")
+        yield NotAvailable(f"no step started, in a container or outside: {found.step('outside').problem}")
     elif found.contained is None and (why := found.step("outside").problem):
         yield why.finding(PYXIS, "a task in the container")
 
@@ -85,7 +86,7 @@ def imported(found: ContainerFacts) -> Judgement:
     image, why = found.imported, found.not_imported
     part = named("software", image.image)
     if why and why.at:
-        yield NotAvailable(HOOK_FAILED)
+        leave_to(hooks(found), HOOK_FAILED)
     elif why:
         yield why.finding(part, "imported")
     elif found.node not in image.nodes:

@@ -191,7 +191,8 @@ def switch_errors(fabric: FabricFacts, links: Owned) -> Judgement:
         if link.between_switches:
             yield from errors(fabric, link)
     for link in _others(fabric, links):
-        yield from (Advisory(it.part, it.measured, it.expected, it.code) for it in errors(fabric, link))
+        found = (it for it in errors(fabric, link) if not isinstance(it, NotAvailable))
+        yield from (Advisory(it.part, it.measured, it.expected, it.code) for it in found)
     yield from _old_errors(fabric)
 
 
@@ -387,9 +388,13 @@ def routing(fabric: FabricFacts) -> Judgement:
 )
 def switch_firmware(fabric: FabricFacts) -> Judgement:
     """Switches of one board (PSID) have the firmware that most of them have."""
-    stated = fabric.firmware
-    known = {device: stated[device.guid] for device in fabric.subnet.switches if device.guid in stated}
-    if not known:
+    stated, switches = fabric.firmware, fabric.subnet.switches
+    known = {device: stated[device.guid] for device in switches if device.guid in stated}
+    odd = {device: fabric.unread[device.guid, 0] for device in switches if (device.guid, 0) in fabric.unread}
+    yield from (
+        NotAvailable(f"ibdiagnet of {device.node}: not understood: {it}") for device, it in odd.items()
+    )
+    if not (known or odd):
         raise NotApplicable(
             f"{fabric.host} has no output of ibdiagnet of the last day in /var/tmp/ibdiagnet2 (`ibdiagnet --get_phy_info`)"
         )

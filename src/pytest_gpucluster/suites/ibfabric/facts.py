@@ -129,7 +129,8 @@ class FabricFacts:
 
     pkeys: the partition keys of each port, sorted. firmware: {GUID of a switch: (PSID, version)}. engine: what routes are made by, as
     the log of opensm on this host has it; configured: the first engine of its options; '' where they are not on this host. parts: of a
-    host in several subnets what the tools show of each; LIDs and managers are those of a subnet.
+    host in several subnets what the tools show of each; LIDs and managers are those of a subnet. unread: {port, or a device as port 0:
+    what ibdiagnet shows of it that is no value}.
     """
 
     host: str
@@ -146,6 +147,7 @@ class FabricFacts:
     bit_errors: Mapping[Key, BitErrors] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
     parts: tuple[FabricFacts, ...] = ()
+    unread: Mapping[Key, str] = field(default_factory=dict)
 
     @property
     def each(self) -> tuple[FabricFacts, ...]:
@@ -258,6 +260,7 @@ def _read_subnet(host: str, out: str, err: str) -> FabricFacts:
         )
     # saquery has a port by its LID; those of two subnets may be the same
     guids = {end.lid: end.guid for link in subnet.links for end in link.ends}
+    unread: dict[Key, str] = {}
     engines = re.findall(r"(\S+) tables configured on all switches", text.get("routing", ""))
     stated = re.search(r"^routing_engine\s+([\w-]+)", text.get("routing", ""), re.MULTILINE)
     return FabricFacts(
@@ -271,9 +274,10 @@ def _read_subnet(host: str, out: str, err: str) -> FabricFacts:
         read_errors(text.get("after", "")) if "after" not in missing else None,
         engines[-1] if engines else "",
         stated[1] if stated and stated[1] != "null" else "",
-        read_firmware(text.get("ibdiagnet", "")),
-        read_bit_errors(text.get("ibdiagnet", "")),
+        read_firmware(text.get("ibdiagnet", ""), unread),
+        read_bit_errors(text.get("ibdiagnet", ""), unread),
         missing,
+        unread=unread,
     )
 
 
@@ -354,24 +358,34 @@ def read_errors(text: str) -> Readings:
     return Readings(float(time[1]) if time else 0.0, counters)
 
 
-def read_firmware(text: str) -> dict[str, tuple[str, str]]:
-    """Return {GUID of a device: (PSID, firmware)} of the table NODES_INFO of ibdiagnet2.db_csv; {} without it."""
+_NO_VALUE = ("", "N/A", "NA")  # of a device or a port that does not have it
+
+
+def read_firmware(text: str, unread: dict[Key, str]) -> dict[str, tuple[str, str]]:
+    """Return {GUID of a device: (PSID, firmware)} of the table NODES_INFO of ibdiagnet2.db_csv; {} without it.
+
+    What is no version is added to `unread`.
+    """
     table = re.search(r"^START_NODES_INFO\n(.*?)^END_NODES_INFO", text, re.MULTILINE | re.DOTALL)
     names = ("FWInfo_Extended_Major", "FWInfo_Extended_Minor", "FWInfo_Extended_SubMinor")
     found = {}
     rows = [line.split(",") for line in table[1].splitlines()] if table else []
     for values in rows[1:]:
         row = dict(zip(rows[0], values, strict=False))
-        try:
-            version = ".".join(str(int(row[name], 16)) for name in names)
-        except (KeyError, ValueError):
-            continue  # N/A of a device that does not state it
-        found[padded(row.get("NodeGUID", ""))] = (row.get("FWInfo_PSID", ""), version)
+        guid, parts = padded(row.get("NodeGUID", "")), [row.get(name, "").strip() for name in names]
+        if all(re.fullmatch("(0x)?[0-9a-fA-F]{1,8}", it) for it in parts):
+            version = ".".join(str(int(it, 16)) for it in parts)
+            found[guid] = (row.get("FWInfo_PSID", ""), version)
+        elif not all(it in _NO_VALUE for it in parts):
+            unread[guid, 0] = f"firmware {'.'.join(parts)!r}"
     return found
 
 
-def read_bit_errors(text: str) -> dict[Key, BitErrors]:
-    """Return the bit errors of the ports in ibdiagnet2.net_dump_ext; {} without it. The name of a device may contain colons."""
+def read_bit_errors(text: str, unread: dict[Key, str]) -> dict[Key, BitErrors]:
+    """Return the bit errors of the ports in ibdiagnet2.net_dump_ext; {} without it. The name of a device may contain colons.
+
+    What is neither a ratio nor a count is added to `unread`.
+    """
     found: dict[Key, BitErrors] = {}
     columns: list[str] = []
     for line in text.splitlines():
@@ -380,24 +394,28 @@ def read_bit_errors(text: str) -> dict[Key, BitErrors]:
         elif columns and line.count(":") >= len(columns) - 1:
             row = dict(zip(columns, (word.strip() for word in line.split(":")), strict=False))
             number = row.get("#IB", row.get("IB#", ""))
-            ratios = [_ratio(row.get(name, "")) for name in ("Effective BER", "Symbol BER")]
-            if _COUNT.fullmatch(number) and None not in ratios:
-                errors = row.get("Symbol Err", "")
-                found[padded(row.get("GUID", "")), int(number)] = BitErrors(
-                    row.get("FEC mode", ""),
-                    ratios[0] or 0.0,
-                    ratios[1] or 0.0,
-                    int(errors) if _COUNT.fullmatch(errors) else 0,
-                )
+            if not _COUNT.fullmatch(number):
+                continue
+            key = padded(row.get("GUID", "")), int(number)
+            shown = {name: row.get(name, "") for name in ("Effective BER", "Symbol BER", "Symbol Err")}
+            odd = [
+                f"{name} {it!r}" for name, it in shown.items() if it not in _NO_VALUE and _number(it) is None
+            ]
+            effective, symbol, errors = map(_number, shown.values())
+            if odd:
+                unread[key] = ", ".join(odd)
+            elif effective is not None and symbol is not None:
+                found[key] = BitErrors(row.get("FEC mode", ""), effective, symbol, int(errors or 0))
     return found
 
 
-def _ratio(text: str) -> float | None:
-    """Return a number like 1.5e-254; None for N/A."""
+def _number(text: str) -> float | None:
+    """Return a number like 1.5e-254 or 812; None for another text, and below 0."""
     try:
-        return finite(float(text))
+        value = finite(float(text))
     except ValueError:
         return None
+    return value if value is not None and value >= 0 else None
 
 
 def parse_node_ports(answer: Answer) -> NodePorts:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from pytest_gpucluster.core.check import Advisory, Finding
+from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.finding import Quantity
 from pytest_gpucluster.core.majority import Norm, decides, norms
 from pytest_gpucluster.kit.node.port_errors import CAUSED_ELSEWHERE, allowed
@@ -141,7 +142,7 @@ def off_rail(links: Owned, node: str, rails: Mapping[str, tuple[str, str]]) -> l
     ]
 
 
-def errors(facts: FabricFacts, link: Link) -> Iterator[Finding | Advisory]:
+def errors(facts: FabricFacts, link: Link) -> Iterator[Finding | Advisory | NotAvailable]:
     """Yield what the counters of both ends, and ibdiagnet's bit error ratios, show of a link."""
     seconds = facts.seconds
     for end in link.ends:
@@ -153,6 +154,8 @@ def errors(facts: FabricFacts, link: Link) -> Iterator[Finding | Advisory]:
                 shown = f"{counter} at {end.label}: +{rise} in {seconds:.0f} s"
                 found, limit = Quantity(rise, "errors", shown), Quantity(most, "errors", f"<= {most:.0f}")
                 yield kind(link.part, found, limit, code=f"{counter.lower()}_rose")
+        if odd := facts.unread.get(key):
+            yield NotAvailable(f"ibdiagnet at {end.label}: not understood: {odd}")
         bits = facts.bit_errors.get(key)
         if bits and bits.errors and max(bits.effective, bits.symbol) > MOST_BIT_ERRORS:
             worst = max(bits.effective, bits.symbol)

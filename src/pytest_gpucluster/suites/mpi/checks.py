@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, check
+from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, check, leave_to
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.finding import Explanation, Quantity
 from pytest_gpucluster.core.majority import differs, norm
@@ -68,7 +68,8 @@ def installed(installed: InstalledMpi, config: MpiConfig, in_container: bool = F
 def path(host_installed: InstalledMpi, config: MpiConfig, conda_environment: bool) -> Judgement:
     """Judge that the first mpirun on PATH is that of the site, not that of a conda environment."""
     if not host_installed.mpirun:
-        raise NotAvailable(f"no {config.mpirun} on PATH, which mpi.installed judges")
+        leave_to(installed(host_installed, config), f"no {config.mpirun} on PATH")
+        raise NotApplicable(f"no {config.mpirun} on PATH, and `mpi.launchers` does not name it")
     first = next((found for found in host_installed.mpiruns if found.path == host_installed.mpirun), None)
     others = [found.path for found in host_installed.mpiruns if not found.conda]
     if first is not None and first.conda and not conda_environment:

@@ -21,7 +21,7 @@ from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.kit.nccl.nccl_validation import aligned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pytest_gpucluster.config.models import BandwidthThreshold, Profile
     from pytest_gpucluster.core.check import Judgement
@@ -223,11 +223,9 @@ def bandwidth(
         chosen = threshold_for(rows, {**key, "size": size}, env)
         value = measured(run, size)
         if value is None:
-            bound = f"at least {chosen.bound:.2f} GB/s ({chosen.why})"
-            yield Finding(_messages(run, size), "not measured", bound, code="not_measured")
+            yield Finding(_messages(run, size), "not measured", str(_least(chosen)), code="not_measured")
             continue
-        yield Metric(_label(run, size, nodes), value, "GB/s")
-        yield _bound(run, size, nodes, chosen.bound, chosen.row.source)
+        yield from _figure(run, size, nodes, value, _least(chosen))
         if value < chosen.bound:
             yield _slow(_messages(run, size), value, chosen, alone=nodes == 1)
     yield from _implausible(run, limit)
@@ -246,14 +244,14 @@ def _above_floor(run: NcclRun, nodes: int, floor: Callable[[int], Floor | str], 
         return
     size, value = found
     lowest = floor(size)
-    yield Metric(_label(run, size, nodes), value, "GB/s")
     if isinstance(lowest, str):
+        yield from _figure(run, size, nodes, value, None)
         yield NotAvailable(f"{no_row}; without a row, a floor is computed from the links: {lowest}")
         return
-    yield _bound(run, size, nodes, lowest.bound, f"floor: {lowest.why}")
+    least = Quantity(lowest.bound, "GB/s", f"at least {lowest.bound:.2f} GB/s ({lowest})")
+    yield from _figure(run, size, nodes, value, least)
     if value < lowest.bound:
-        at_least = f"at least {lowest.bound:.2f} GB/s ({lowest})"
-        yield _rate(_messages(run, size), value, lowest.bound, at_least, code="below_floor")
+        yield _rate(_messages(run, size), value, least, code="below_floor")
 
 
 def scope_of(nodes: int) -> str:
@@ -265,15 +263,17 @@ def _messages(run: NcclRun, size: int) -> Part:
     return Part("size", size, of=named("run", run.collective))
 
 
-def _label(run: NcclRun, size: int, nodes: int) -> str:
-    return f"busbw {run.collective} {format_size(size)} {scope_of(nodes)}"
+def _least(chosen: Chosen, more: str = "") -> Quantity:
+    return Quantity(chosen.bound, "GB/s", f"at least {chosen.bound:.2f} GB/s ({chosen.why}){more}")
 
 
-def _bound(run: NcclRun, size: int, nodes: int, value: float, source: str) -> Metric:
-    """Return the bound of the figure with this label, for the pictures of reports: of the whole run and of its size."""
-    whole = Part("run", name=f"{run.collective} {scope_of(nodes)}", of=Part(name=source))
-    part = Part("size", size, _label(run, size, nodes), of=whole)
-    return Metric("busbw_bound", value, "GB/s", part, better=NEITHER)
+def _figure(run: NcclRun, size: int, nodes: int, value: float, least: Quantity | None) -> Iterator[Metric]:
+    """Yield a judged figure, and its bound for the picture of the run."""
+    scope = scope_of(nodes)
+    yield Metric(f"busbw {run.collective} {format_size(size)} {scope}", value, "GB/s", bound=least)
+    if least is not None:
+        part = Part("size", size, of=named("run", f"{run.collective} {scope}"))
+        yield Metric("busbw_bound", least.number, "GB/s", part, better=NEITHER)
 
 
 def _slow(part: Part, value: float, chosen: Chosen, *, alone: bool) -> Finding:
@@ -281,16 +281,12 @@ def _slow(part: Part, value: float, chosen: Chosen, *, alone: bool) -> Finding:
     hard = chosen.row.drain_below
     broken = alone and hard is not None and value < hard
     limit = f"; hard limit {hard:.2f} GB/s" if broken else ""
-    at_least = f"at least {chosen.bound:.2f} GB/s ({chosen.why}){limit}"
     code = "below_hard_limit" if broken else "below_threshold"
-    return _rate(part, value, chosen.bound, at_least, code, Action.DRAIN if broken else None)
+    return _rate(part, value, _least(chosen, limit), code, Action.DRAIN if broken else None)
 
 
-def _rate(
-    part: Part, value: float, bound: float, text: str, code: str, action: Action | None = None
-) -> Finding:
-    measured = Quantity(value, "GB/s", f"{value:.2f} GB/s")
-    return Finding(part, measured, Quantity(bound, "GB/s", text), action, code=code)
+def _rate(part: Part, value: float, bound: Quantity, code: str, action: Action | None = None) -> Finding:
+    return Finding(part, Quantity(value, "GB/s", f"{value:.2f} GB/s"), bound, action, code=code)
 
 
 def measured(run: NcclRun, size: int) -> float | None:
@@ -308,4 +304,6 @@ def _implausible(run: NcclRun, limit: Ceiling | None) -> Judgement:
         value = row.out_of_place.busbw
         if limit and value is not None and value > limit.busbw:
             text = f"at most {limit.busbw:.2f} GB/s ({limit.why}): implausible, so the figure is not valid"
-            yield _rate(_messages(run, row.size), value, limit.busbw, text, code="above_capacity")
+            yield _rate(
+                _messages(run, row.size), value, Quantity(limit.busbw, "GB/s", text), "above_capacity"
+            )

@@ -179,7 +179,7 @@ def test_image_environment(
 ) -> Verdict:
     """In the image of the steps, NCCL's variables, files and plugins leave it its speed."""
     if not nccl_image:
-        raise NotApplicable("the cluster file runs NCCL in no image: see nccl.environment")
+        raise NotApplicable("the cluster file runs NCCL in no image: nccl.environment names none")
     found = stages.runner.image_environment(node.name)
     return image_environment(found, node.profile, intended_variables)
 

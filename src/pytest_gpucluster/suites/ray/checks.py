@@ -31,7 +31,7 @@ _ARRIVED = {
 }
 TOKEN_SINCE = (2, 52)  # Ray's first release with RAY_AUTH_MODE=token
 SEE_NODES = "the node was not in a Ray cluster: see ray.nodes"
-ONE_NODE = "a cluster needs two nodes: see ray.alone"
+ONE_NODE = "a cluster needs two nodes"
 BEST, ITERATIONS = 4, 8  # of the trials of the driver
 
 

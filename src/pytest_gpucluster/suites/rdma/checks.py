@@ -78,7 +78,14 @@ def bandwidth(node_name: str, rdma: RdmaResult, reach: Reach) -> Judgement:
             continue
         values = [it.busbw for it in own if it.busbw is not None]
         if values:
-            yield Metric("rdma_bandwidth", statistics.median(values), "GB/s", named("adapter", rail.device))
+            bound = rdma.bound.quantity if rdma.bound else None
+            yield Metric(
+                "rdma_bandwidth",
+                statistics.median(values),
+                "GB/s",
+                named("adapter", rail.device),
+                bound=bound,
+            )
         if not one_cause:
             yield from _of_rail(node_name, rdma, location, None if location in slow else Action.MONITOR)
 
@@ -140,8 +147,10 @@ def meaning(*problems: str) -> Explanation:
 def links(results: Sequence[RdmaResult]) -> Judgement:
     """Every pair of nodes, and every leaf switch, is as fast as the others on each rail."""
     judged = [(result, location) for result in results for location in result.found]
+    if not judged and len({node for result in results for node in result.rails}) > 1:
+        raise NotAvailable("fewer than two nodes were measured together: see rdma.bandwidth")
     if not judged:
-        raise NotApplicable("fewer than two nodes were measured together: see rdma.bandwidth")
+        raise NotApplicable("fewer than two nodes have rails")
     rounds = max(result.found[location].rounds for result, location in judged)
     yield Metric("rdma_rounds", rounds, "rounds")
     for result, location in judged:

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import units
-from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check, leave_to
 from pytest_gpucluster.core.errors import NOT_STATED, NotApplicable, NotAvailable
 from pytest_gpucluster.core.finding import Quantity, Quote
 from pytest_gpucluster.core.grouping import grouped
@@ -74,8 +74,8 @@ def known(node_name: str, info: NodeInfo | None) -> Judgement:
     cause="an operator, a health check or Slurm itself took the node out of service, or a reservation holds it",
     hint="sinfo -R; remove the cause, then scontrol update NodeName=NODE State=RESUME; for a reservation: "
     "give its name to --set slurm.reservation=, or wait for its end",
-    action=Action.MONITOR,  # it is out of service already
-    marks=("inventory", "judges_node"),
+    action=Action.MONITOR,  # a node that is out of service when the run begins is not tested
+    marks=("judges_node",),
 )
 def schedulable(info: NodeInfo | None) -> Judgement:
     """Judge that jobs may start on the node; a failure states who took it out, when and why."""
@@ -83,14 +83,12 @@ def schedulable(info: NodeInfo | None) -> Judgement:
     # a reservation is no fault of the node, and it may be off for the maintenance
     if info.reserved or ("MAINTENANCE" in info.flags and not info.responding):
         raise NotAvailable(info.why_unavailable())
-    elif (info.state == "DOWN" or "DRAIN" not in info.flags) and responding(info).findings:
-        why = info.why_unavailable()
-        raise NotAvailable(f"the node does not respond, which slurm.responding judges: {why}")
-    elif _is_prolog(info.why_out):
-        raise NotAvailable(f"drained for its prolog, which slurm.prolog judges: {info.why_unavailable()}")
-    elif info.in_service and info.stuck:
-        raise NotAvailable(f"a job does not end there, which slurm.completing judges: {info.stuck}")
-    elif not info.schedulable:
+    if info.state == "DOWN" or "DRAIN" not in info.flags:
+        leave_to(responding(info), "the node does not respond", info.why_unavailable())
+    leave_to(prolog(None, info, {}), "drained for its prolog", info.why_unavailable())
+    if info.in_service:
+        leave_to(completing(info), "a job does not end there", str(info.stuck))
+    if not info.schedulable:
         yield Finding(STATE, Quote(info.why_unavailable()), "schedulable", code="out_of_service")
 
 

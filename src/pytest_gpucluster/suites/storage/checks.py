@@ -259,13 +259,18 @@ def _recorded(
     for figure in found:
         value, unit = figure.values[node], figure.unit
         key = _stated(figure)
-        least = fs.figures.get(key, 0.0)
-        if fs.kind == "local" and value < least:
+        least = fs.figures.get(key) if fs.kind == "local" else None
+        bound = _stated_bound(key, least, unit) if least is not None else None
+        if bound is not None and value < bound.number:
             part = named("mount", f"{fs.path} {figure.name.removeprefix('storage_')}")
-            text = f"at least {least:.3g} (storage.expect.{key})"
             measured = Quantity(value, unit, f"{value:.3g} {unit}")
-            yield Finding(part, measured, Quantity(least, unit, text), code="less_than_stated")
-        yield Metric(figure.name, value, unit, fs.path, better="higher" if figure.less_is_worse else "")
+            yield Finding(part, measured, bound, code="less_than_stated")
+        better = "higher" if figure.less_is_worse else ""
+        yield Metric(figure.name, value, unit, fs.path, better=better, bound=bound)
+
+
+def _stated_bound(key: str, least: float, unit: str) -> Quantity:
+    return Quantity(least, unit, f"at least {least:.3g} {unit} (storage.expect.{key})")
 
 
 def _stated(figure: Figure) -> str:
@@ -303,10 +308,12 @@ def aggregate(result: PayloadResult, config: StorageConfig) -> Judgement:
             elif measured[name] < least:
                 unit, why = _unit(name), _limits(name, together, alone)
                 found = Quantity(measured[name], unit, f"{measured[name]:.3g} {unit}{why}")
-                bound = Quantity(least, unit, f"at least {least:.3g} {unit} (storage.expect.{name})")
+                bound = _stated_bound(name, least, unit)
                 yield Finding(named("mount", f"{fs.path} {name}"), found, bound, code="less_than_stated")
         for name, value in measured.items():
-            yield Metric(f"storage_all_{name}", value, _unit(name), fs.path, better="higher")
+            unit = _unit(name)
+            stated = _stated_bound(name, fs.figures[name], unit) if name in fs.figures else None
+            yield Metric(f"storage_all_{name}", value, unit, fs.path, better="higher", bound=stated)
 
 
 def _unit(name: str) -> str:

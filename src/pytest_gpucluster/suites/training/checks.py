@@ -288,7 +288,6 @@ def _foreign(node_name: str, *results: PayloadResult) -> dict[RankInfo, str]:
 def speed(
     node_name: str,
     alone: PayloadResult,
-    config: TrainingConfig,
     limits: Sequence[TrainingLimit],
     gpu_name: str,
 ) -> Judgement:
@@ -299,27 +298,26 @@ def speed(
         if not runs:
             continue
         measured = True
-        yield from _figures(mode, runs, config)
-        for run in runs:
-            limit = _limit(mode, run.rank, limits, gpu_name)
+        bounds = [_limit(mode, run.rank, limits, gpu_name) for run in runs]
+        yield from _figures(mode, runs, next(filter(None, bounds), None))
+        for run, bound in zip(runs, bounds, strict=True):
             mfu = _mfu(run)
-            if limit and mfu is not None and mfu < limit[0]:
+            if bound and mfu is not None and 100 * mfu < bound.number:
                 words = f"MFU {mfu:.1%} ({run.tflops:.4g} TFLOP/s) in {mode}"
-                bound = Quantity(100 * limit[0], "%", f">= {limit[0]:.1%}: {limit[1]}")
                 yield Finding(run.rank.part(), Quantity(100 * mfu, "%", words), bound, code="below_bound")
     alone.require_tasks(_NO_NODE)
     if not measured:
         raise NotAvailable("no rank of the node trained: see training.alone")
 
 
-def _figures(mode: str, runs: Sequence[TrainedMode], config: TrainingConfig) -> Iterator[Metric]:
+def _figures(mode: str, runs: Sequence[TrainedMode], bound: Quantity | None) -> Iterator[Metric]:
     """Yield the figures of a mode, medians over the ranks of the node."""
     middle = statistics.median
     yield Metric(f"training_{mode}_rate", middle(run.rate for run in runs), "tokens/s", better="higher")
     yield Metric(f"training_{mode}_flops", middle(run.tflops for run in runs), "TFLOP/s")
     shares = [mfu for run in runs if (mfu := _mfu(run)) is not None]
     if shares:
-        yield Metric(f"training_{mode}_mfu", 100 * middle(shares), "%", better="higher")
+        yield Metric(f"training_{mode}_mfu", 100 * middle(shares), "%", better="higher", bound=bound)
     yield Metric(f"training_{mode}_step", 1e3 * middle(run.median for run in runs), "ms", detail=True)
     yield Metric(f"training_{mode}_p95", 1e3 * max(run.p95 for run in runs), "ms", detail=True)
     spread = max((max(run.steps) - min(run.steps)) / run.median for run in runs)
@@ -334,14 +332,14 @@ def _mfu(run: TrainedMode) -> float | None:
     return run.tflops / peak if peak else None
 
 
-def _limit(
-    mode: str, rank: RankInfo, limits: Sequence[TrainingLimit], gpu_name: str
-) -> tuple[float, str] | None:
-    """Return the lowest MFU and its source, of the profile's row; None without one."""
+def _limit(mode: str, rank: RankInfo, limits: Sequence[TrainingLimit], gpu_name: str) -> Quantity | None:
+    """Return the lowest MFU in percent, of the profile's row; None without one."""
     size = 1 if mode == "plain" else rank.size
     for row in limits if rank.on_gpu and bare(rank.name) == bare(gpu_name) else ():
         if (row.mode, row.model) == (mode, rank.model) and (row.max_gpus is None or size <= row.max_gpus):
-            return row.mfu, f"the profile's row of training: {row.source}"
+            return Quantity(
+                100 * row.mfu, "%", f">= {row.mfu:.1%}: the profile's row of training: {row.source}"
+            )
     return None
 
 

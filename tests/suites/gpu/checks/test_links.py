@@ -114,7 +114,7 @@ def test_a_gpu_in_mig_mode_has_no_nvlink(*, stated: bool) -> None:
     verdicts = judge(host)
     for check in ("gpu.nvlink_state", "gpu.nvlink_errors", "gpu.topology"):
         assert told(verdicts[check]) == "not applicable", check
-        assert "see gpu.mig" in verdicts[check].reason
+        assert "MIG mode" in verdicts[check].reason
     assert (told(verdicts["gpu.mig"]) == "passed") is stated
     # with links and counters, whatever the reason: they are judged
     assert failing(changed(gpus(1, mig=True))) == ["gpu.mig"]

@@ -159,6 +159,15 @@ def test_one_fault_hides_no_other(tmp_path: Path) -> None:
     assert result(verdict) == DRAIN
 
 
+def test_an_excuse_of_one_line_is_none_of_another_line_of_its_fault(tmp_path: Path) -> None:
+    early = [*[USB] * 40, CHECKED, *[USB] * 30]
+    assert result(verdict_of(fold(tmp_path, *early, PAGE))) == MONITOR
+    storm = verdict_of(fold(tmp_path, UE, UE.replace(" 1 UE", " 150 CE")))
+    assert (result(storm), storm.findings[0].code) == (MONITOR, "corrected_errors")
+    used = (DISABLED, "nvme nvme1: 16/0/0 default/read/poll queues")
+    assert result(verdict_of(fold(tmp_path, *late(*used)), PartsNow(NVME_MOUNT, devices("dead")))) == DRAIN
+
+
 def test_a_line_of_the_same_part_within_a_minute_is_shown_under_the_fault(tmp_path: Path) -> None:
     error = "I/O error, dev nvme1n1, sector 4711 op 0x1:(WRITE)"
     other = error.replace("nvme1n1", "nvme2n1")

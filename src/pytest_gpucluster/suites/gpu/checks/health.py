@@ -138,7 +138,7 @@ def temperature(gpus: Gpus, apps: Sequence[GpuProcess] = ()) -> Judgement:
         if gpu.temperature is None:
             yield unread(gpus, gpu, "temperature", limit, stated=False)
             continue
-        yield Metric("temperature", gpu.temperature, "C", gpu.part)
+        yield Metric("temperature", gpu.temperature, "C", gpu.part, bound=limit)
         if gpu.temperature > HOTTEST:
             too_hot = gpu.temperature >= OVERHEATED or (gpu.throttle or 0) & (SOFT_HEAT | HEAT)
             overheated = too_hot and gpu.uuid not in busy

@@ -159,7 +159,7 @@ def _without_peer(gpu_profile: GpuProfile) -> bool:
 
 
 def _in_mig_mode(gpu: Gpu) -> NotApplicable:
-    return NotApplicable(f"{gpu} is in MIG mode (see gpu.mig), which has no NVLink")
+    return NotApplicable(f"{gpu} is in MIG mode, which has no NVLink")
 
 
 def _usual_links(gpus: Gpus, links: Mapping[str, Mapping[int, float | None]]) -> int:

@@ -193,7 +193,7 @@ def _pending(gpu: Gpu, row: RowRemapping, _: GpuProfile) -> Judgement:
 def retired_pages(gpus: Gpus) -> Judgement:
     """No page retirement waits for a reset, and the table of retired pages has room (GPUs before Ampere)."""
     if all(gpu.retired_pending is None and gpu.lacks("retired_pending") for gpu in gpus):
-        raise NotApplicable("GPUs since Ampere remap rows (see gpu.remapped_rows)")
+        raise NotApplicable("GPUs since Ampere remap rows")
     for gpu in gpus:
         retired = (gpu.retired_single or 0) + (gpu.retired_double or 0)
         if retired >= RETIRED_PAGES:

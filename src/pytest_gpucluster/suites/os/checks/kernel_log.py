@@ -17,7 +17,14 @@ from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.kit.node import log_classes as classes
 from pytest_gpucluster.kit.node.file_systems import READ_ONLY
 from pytest_gpucluster.kit.node.kernel_log import MINUTE
-from pytest_gpucluster.kit.node.log_classes import CORRECTED, CRASH, GAVE_UP, RECOVERABLE, UNCORRECTED
+from pytest_gpucluster.kit.node.log_classes import (
+    CORRECTED,
+    CRASH,
+    GIVEN_UP,
+    MEMORY,
+    RECOVERABLE,
+    UNCORRECTED,
+)
 from pytest_gpucluster.suites.os.checks.crashes import KERNEL
 from pytest_gpucluster.suites.os.checks.devices import GONE
 
@@ -33,20 +40,19 @@ if TYPE_CHECKING:
 SHOWN, WITH = 160, 3  # characters of a message, and further messages of its fault, that a finding quotes
 MOST_SHOWN = 400  # characters of the warning of all other errors
 # Corrected errors of one device per day; fewer are ordinary. mcelog.conf(5) gives up a page after 10 in 24 hours.
-MAX_CORRECTED = 100
-_DAY = 86400.0  # seconds
+MAX_CORRECTED, _DAY = 100, 86400.0
 _ERROR = 3  # KERN_ERR
-_RANKS = (UNCORRECTED, RECOVERABLE, CRASH, GAVE_UP, CORRECTED)
-_CODES = {
-    UNCORRECTED: "uncorrected_error",
-    RECOVERABLE: "recoverable_error",
-    CRASH: "crash",
-    GAVE_UP: "gave_up",
-    CORRECTED: "corrected_errors",
+# code and action, the gravest first
+_RANKS: dict[str, tuple[str, Action | None]] = {
+    UNCORRECTED: ("uncorrected_error", Action.DRAIN),
+    RECOVERABLE: ("recoverable_error", None),
+    CRASH: ("crash", Action.REBOOT),
+    **dict.fromkeys(GIVEN_UP, ("gave_up", None)),
+    CORRECTED: ("corrected_errors", None),
 }
-_ACTIONS = {UNCORRECTED: Action.DRAIN, CRASH: Action.REBOOT}
 OF_GPU_MEMORY = (48, 63, 64, 94, 95, 140, 171, 172)  # Xids
-_FILE_SYSTEM = re.compile(r"(EXT\d|XFS|BTRFS|GFS2|JBD2|Aborting journal)", re.IGNORECASE)
+# devices whose medium is a file, a server or removable; they may fail without a fault of the node
+_NO_DISK = re.compile(r"(loop|nbd|rbd|drbd|zram|ram|sr|fd|mmcblk)\d")
 
 
 @dataclass(frozen=True)
@@ -56,48 +62,51 @@ class PartsNow:
     mounts: Mapping[str, Mount] | None = None
     devices: Devices | None = None
 
+    def state(self, event: Event) -> tuple[bool | None, str]:
+        """Return (whether a part that the kernel gave up is down now, what shows it); None if nothing does."""
+        name, devices = event.part if event.kind == classes.DRIVE else event.device, self.devices
+        if event.kind == classes.FILE_SYSTEM:
+            return self._file_system(event)
+        if devices is None:
+            return None, ""
+        found: dict[str, tuple[bool | None, str]] = {}
+        if event.kind == classes.DRIVE:
+            states = {name: "absent"} | {it.name: it.state for it in devices.drives}
+            found = {
+                it: (state in (*GONE, "absent"), f"{it} is {state} now")
+                for it, state in states.items()
+                if state
+            }
+        elif event.kind == classes.ARRAY:
+            found = dict.fromkeys(devices.arrays, (False, "no array lacks a member now"))
+            found |= {it: (True, f"/proc/mdstat: {state}") for it, state in devices.degraded.items()}
+        elif re.search("probe|_one failed", event.text):
+            used = {it.address: it.driver for it in devices.functions}
+            found = {
+                it: (not driver, f"{f'driver {driver}' if driver else 'no driver'} uses it now")
+                for it, driver in used.items()
+            }
+        return found.get(name, (None, ""))
+
     def mounted(self, name: str) -> list[Mount]:
         """Return the mounts of a drive, a partition, an array or a volume."""
         own = re.compile(rf"/dev/(mapper/)?{re.escape(name)}(n\d+)?(p?\d+)?")
         return [mount for mount in (self.mounts or {}).values() if own.fullmatch(mount.source)]
 
-    def _read_only(self, event: Event) -> list[str]:
-        """Return the paths where a file system that the kernel gave up is read-only now.
-
-        /proc/mounts may name a volume (/dev/mapper/vg-root for dm-0) or the root device in other words: its type decides then.
-        """
-        found = self.mounted(event.device)
-        if not found:
-            alias = "/dev/mapper/" if event.device.startswith("dm-") else "/dev/root"
-            kind = event.text[:3].lower().replace("jbd", "ext").replace("abo", "ext")  # journals are of ext4
-            of_kind = [it for it in (self.mounts or {}).values() if it.fstype.startswith(kind)]
-            found = [it for it in of_kind if it.source.startswith(alias)]
-        return [it.path for it in found if READ_ONLY.intersection(it.options)]
-
-    def state(self, event: Event) -> tuple[bool | None, str]:
-        """Return (whether a part that the kernel gave up is down now, what shows it); None if nothing does."""
-        name, devices, mounts = event.device, self.devices, self.mounted(event.device)
-        found: tuple[bool | None, str] = (None, "")
-        if _FILE_SYSTEM.match(event.text):
-            if read_only := self._read_only(event):
-                found = (True, f"{read_only[0]} is read-only now")
-            elif mounts and not event.text.startswith(("XFS", "GFS2")):  # a mount of these shows no shutdown
-                found = (False, f"{mounts[0].path} can be written to now")
-            elif self.mounts and not mounts and not name.startswith("dm-") and not self._has_other_names():
-                found = (False, "it is not mounted now")
-        elif devices and name in devices.arrays:
-            state = devices.degraded.get(name)
-            found = (bool(state), f"/proc/mdstat: {state}" if state else "no array lacks a member now")
-        elif devices and event.part.startswith("nvme"):
-            state = next((drive.state for drive in devices.drives if drive.name == event.part), "absent")
-            found = (state in (*GONE, "absent"), f"{event.part} is {state} now") if state else found
-        elif devices and re.search("probe|_one failed", event.text):
-            for driver in (it.driver for it in devices.functions if it.address == name):
-                found = (not driver, f"driver {driver} uses it now" if driver else "no driver uses it now")
-        return found
-
-    def _has_other_names(self) -> bool:
-        return any(re.match("/dev/(root|disk/|md/)", it.source) for it in (self.mounts or {}).values())
+    def _file_system(self, event: Event) -> tuple[bool | None, str]:
+        """Return its state. /proc/mounts may name a volume or the root device in other words: the type decides then."""
+        mounts, own = [*(self.mounts or {}).values()], self.mounted(event.device)
+        alias = "/dev/mapper/" if event.device.startswith("dm-") else "/dev/root"
+        kind = re.sub("jbd|abo", "ext", event.text[:3].lower())  # a journal is of ext4
+        alike = own or [it for it in mounts if it.source.startswith(alias) and it.fstype.startswith(kind)]
+        read_only = [it.path for it in alike if READ_ONLY.intersection(it.options)]
+        renamed = alias != "/dev/root" or any(re.match("/dev/(root|disk/|md/)", it.source) for it in mounts)
+        if read_only:
+            return True, f"{read_only[0]} is read-only now"
+        if own and kind != "xfs":  # a mount of XFS shows no shutdown
+            return False, f"{own[0].path} can be written to now"
+        is_gone = kind in ("ext", "xfs", "btr") and mounts and not own and not renamed
+        return (False, "it is not mounted now") if is_gone else (None, "")
 
 
 @check(
@@ -119,136 +128,110 @@ def kernel_log(
         yield NotAvailable(f"{unread}: more than 200 different messages")
     events = []
     for event in kernel_log.events:
-        if event.kind in ("xid", "sxid"):
+        entry = known(known_lines, event.text)
+        if event.kind in ("xid", "sxid") or (entry and entry.action == "ignore"):
             continue
-        if entry := known(known_lines, event.text):
-            yield from _known(event, _measured(event, kernel_log), entry)
+        if entry:
+            shown = (_device(event), Quote(f"{_measured(event, kernel_log)}; {entry.words}"), "no such line")
+            failed = Finding(*shown, entry.failure, setting="known", code="known_line")
+            yield failed if entry.failure else Advisory(*shown, code="known_line")
         else:
             events.append(event)
-    faults = _faults(events)
+    faults: list[list[Event]] = []
     others: list[Event] = []
-    for event in (it for it in events if not any(it in fault for fault in faults)):
-        of_fault = next((it for it in faults if any(event.with_(one) for one in it)), None)
-        if of_fault is not None:
-            of_fault.append(event)
+    deciding = _deciding(events)
+    for event in [*deciding, *(it for it in events if it not in deciding)]:
+        if fault := next((it for it in faults if any(event.is_of(one) for one in it)), None):
+            fault.append(event)
+        elif event in deciding:
+            faults.append([event])
         elif event.kind != classes.AGAIN and (event.level is None or event.level <= _ERROR):
             others.append(event)
     for fault in faults:
-        yield _judged(fault, kernel_log, parts_now)
+        yield _judged(fault, [it for it in fault if it in deciding], kernel_log, parts_now)
     yield from _shown(others, kernel_log)
 
 
-def _faults(events: Sequence[Event]) -> list[list[Event]]:
-    """Return the events that may fail the node; those of one part, or of memory, within a minute are one fault."""
-    found: list[list[Event]] = []
-    deciding = [*(it for it in events if it.kind in _RANKS[:-1]), *_storms(events)]
-    for event in sorted(deciding, key=lambda it: _RANKS.index(it.kind)):
-        fault = next((it for it in found if event.is_one_fault(it[0])), [])
-        found += [fault] * (not fault)
-        fault.append(event)
-    return found
+def _deciding(events: Sequence[Event]) -> list[Event]:
+    """Return the events that may fail the node, the gravest first; of corrected errors those of a storm."""
+    found = [it for it in events if it.kind in _RANKS]
+    corrected: defaultdict[str, list[Event]] = defaultdict(list)
+    for event in (it for it in found if it.kind == CORRECTED):
+        corrected[event.part or event.text].append(event)
+    for of_device in corrected.values():
+        days = max(1.0, *(((it.last or 0.0) - (it.first or 0.0)) / _DAY for it in of_device))
+        if sum(it.count for it in of_device) < MAX_CORRECTED * days:
+            found = [it for it in found if it not in of_device]
+    return sorted(found, key=lambda it: [*_RANKS].index(it.kind))
 
 
-def _storms(events: Sequence[Event]) -> Iterator[Event]:
-    """Yield the lines of devices with too many corrected errors; without times they are of one day."""
-    of_device: defaultdict[str, list[Event]] = defaultdict(list)
-    for event in events:
-        if event.kind == CORRECTED:
-            of_device[event.part or event.text].append(event)
-    for found in of_device.values():
-        days = max(1.0, max(it.seconds for it in found) / _DAY)
-        yield from found if sum(it.count for it in found) >= MAX_CORRECTED * days else ()
+def _shown(others: list[Event], log: KernelLog) -> Iterator[Advisory | Remark]:
+    """Yield one warning for all other errors; `-v` and HTML show what it has no room for."""
+    others.sort(key=lambda it: (it.level or 0, -it.line))
+    lines = [_measured(event, log) for event in others]
+    fit = next((n for n in range(1, len(lines)) if sum(map(len, lines[:n])) > MOST_SHOWN), len(lines))
+    more = len(lines) - fit + log.unsent_errors
+    quoted = "; ".join([*lines[:fit], *[f"{more} more kinds"] * bool(more)])
+    if others:
+        measured = Quote(f"{sum(it.count for it in others)} other lines: {quoted}")
+        yield Advisory(KERNEL, measured, "no line of level error or worse", code="other_errors")
+    yield from (Remark(line, event.count) for line, event in zip(lines[fit:], others[fit:], strict=True))
 
 
-def _judged(fault: Sequence[Event], log: KernelLog, now: PartsNow) -> Finding | Advisory:
-    deciding = [it for it in fault if it.kind in _RANKS[:-1]] or [fault[0]]
-    excuses = [_excuse(it, log) for it in deciding]
-    given_up = [it for it in deciding if it.kind == GAVE_UP]
-    states = [now.state(it) for it in given_up]
-    excuse = excuses[0] if all(excuses) else ""
-    if states and all(is_down is False for is_down, _ in states):
-        excuse = states[0][1]
-    lead = fault[0] if excuse else deciding[excuses.index("")]
+def _judged(
+    fault: Sequence[Event], deciding: Sequence[Event], log: KernelLog, now: PartsNow
+) -> Finding | Advisory:
+    """Judge the events of one fault by the gravest of those that may decide and that nothing excuses."""
+    states = {it: now.state(it) for it in deciding}
+    excuses = {
+        it: "" if down else _excuse(it, log) if down is None else why for it, (down, why) in states.items()
+    }
+    bad = [it for it in deciding if not excuses[it]]
+    lead = (bad or fault)[0]
     others = [it for it in fault if it is not lead]
     lines = [_measured(lead, log), *(f"with {_measured(it, log, 80)}" for it in others[:WITH])]
     lines += [f"{len(others) - WITH} more"] * (len(others) > WITH)
-    lines += [excuse] if excuse else [words for is_down, words in states if is_down][:1]
-    part, measured, expected = _part(lead, deciding), Quote("; ".join(lines)), f"no {lead.kind}"
-    if excuse:
-        return Advisory(part, measured, expected, code=_CODES[lead.kind])
-    down = [it for it, (is_down, _) in zip(given_up, states, strict=True) if is_down]
-    broken = [it for it in down if now.mounted(it.device) or _FILE_SYSTEM.match(it.text)]
-    used = any(not it.text.startswith("md/") for it in broken)  # an array works on without a member
-    action = _ACTIONS.get(lead.kind) or (Action.DRAIN if used else None)
-    return Finding(part, measured, expected, action, code=_CODES[lead.kind])
-
-
-def _part(lead: Event, deciding: Sequence[Event]) -> Part:
-    """Name the part of a fault; of memory the modules that any line of it names."""
-    if lead.kind == CRASH:
-        return KERNEL
+    lines += [why for down, why in states.values() if down][:1] if bad else [excuses[lead]]
+    (code, action), part = _RANKS[lead.kind], _device(lead)
     modules = [it.device for it in deciding if re.search("dimm|chan|csrow|mc#", it.device, re.IGNORECASE)]
-    if lead.kind in classes.MEMORY or modules:
-        return Part("memory", name=", ".join(dict.fromkeys(modules)) or lead.device)
-    return _device(lead)
+    if lead.kind in MEMORY or modules:
+        part = Part("memory", name=", ".join(dict.fromkeys(modules)) or lead.device)
+    shown = (KERNEL if lead.kind == CRASH else part, Quote("; ".join(lines)), f"no {lead.kind}")
+    if not bad:
+        return Advisory(*shown, code=code)
+    down = [it for it in bad if states[it][0]]
+    used = (
+        it.kind == classes.FILE_SYSTEM or (it.kind == classes.DRIVE and now.mounted(it.device)) for it in down
+    )
+    return Finding(*shown, Action.DRAIN if any(used) else action, code=code)
 
 
 def _device(event: Event) -> Part:
     return Part("device", name=event.device) if event.device else KERNEL
 
 
-# devices whose medium is a file, a server or removable; they may fail without a fault of the node
-_NO_DISK = re.compile(r"(loop|nbd|rbd|drbd|zram|ram|sr|fd|mmcblk)\d")
-
-
 def _excuse(event: Event, log: KernelLog) -> str:
     """Return why a line proves no fault of now, '' if it does."""
-    if event.kind in classes.MEMORY:
+    if event.kind in MEMORY:
         if event.last is not None and event.last < MINUTE:
             return "of the boot before: printed in the first minute"
-        if any(
-            it.line <= event.line and (event.near(it) or "Inject" not in it.text)
-            for it in log.of(classes.INJECTED)
-        ):
+        before = [it for it in log.of(classes.INJECTED) if it.line <= event.line]
+        if any(event.near(it) or "Inject" not in it.text for it in before):
             return "a test injected errors"
-        if event.text.startswith("Memory failure"):  # Grace addresses the memory of its GPU too
-            of_gpu = any(event.near(it.event) for it in log.xids if it.number in OF_GPU_MEMORY)
-            return "with an Xid of the GPU's memory, which gpu.xid judges" if of_gpu else ""
-    if event.kind == GAVE_UP and _NO_DISK.match(event.device):
-        return "no disk of the node"
-    again = (it for it in log.of(classes.AGAIN) if it.line > event.line and event.is_named_by(it))
-    later = next(again, None) if event.kind == GAVE_UP else None
-    return f"a later line, {later.text[:80]!r}, shows that it is used again" if later else ""
+        of_gpu = any(event.near(it.event) for it in log.xids if it.number in OF_GPU_MEMORY)
+        if of_gpu and event.text.startswith("Memory failure"):  # Grace addresses the memory of its GPU too
+            return "with an Xid of the GPU's memory"
+    if event.kind in GIVEN_UP:
+        if _NO_DISK.match(event.device):
+            return "no disk of the node"
+        for again in log.of(classes.AGAIN):
+            if again.line > event.line and event.is_named_by(again):
+                return f"a later line, {again.text[:80]!r}, shows that it is used again"
+    return ""
 
 
 def _measured(event: Event, log: KernelLog, length: int = SHOWN) -> str:
     return f"{event.text[:length]} ({count(event.count, 'time')}, last {log.when(event.last)})"
-
-
-def _known(event: Event, measured: str, entry: KnownLine) -> Iterator[Finding | Advisory]:
-    part, quoted = _device(event), Quote(f"{measured}; {entry.words}")
-    if entry.failure:
-        yield Finding(part, quoted, "no such line", entry.failure, setting="known", code="known_line")
-    elif entry.action == "warn":
-        yield Advisory(part, quoted, "no such line", code="known_line")
-
-
-def _shown(others: Sequence[Event], log: KernelLog) -> Iterator[Advisory | Remark]:
-    """Yield one warning for all other errors; `-v` and HTML show what it has no room for."""
-    ordered = sorted(others, key=lambda it: (it.level or 0, -it.line))
-    quoted = list[str]()
-    for event in ordered:
-        quoted.append(_measured(event, log))
-        if sum(map(len, quoted)) > MOST_SHOWN:
-            break
-    rest = ordered[len(quoted) :]
-    more = len(rest) + log.unsent_errors
-    quoted += [f"{more} more kinds"] * bool(more)
-    if ordered:
-        total = f"{sum(it.count for it in ordered)} other lines"
-        measured = Quote(f"{total}: {'; '.join(quoted)}")
-        yield Advisory(KERNEL, measured, "no line of level error or worse", code="other_errors")
-    yield from (Remark(_measured(event, log), event.count) for event in rest)
 
 
 @check(
@@ -266,9 +249,7 @@ def kernel_log_start(kernel_log: KernelLog) -> Judgement:
             "the lines of the kernel log have no times: whether it begins with the boot is not known"
         )
     if since > MINUTE:
-        lost = format_duration(since)
-        raise NotAvailable(
-            f"the kernel log ({kernel_log.source}) begins {lost} after boot ({kernel_log.when(since)}); earlier lines are lost to "
-            "os.kernel_log and gpu.xid"
-        )
+        begin = f"begins {format_duration(since)} after boot ({kernel_log.when(since)})"
+        lost = "earlier lines are lost to os.kernel_log and gpu.xid"
+        raise NotAvailable(f"the kernel log ({kernel_log.source}) {begin}; {lost}")
     yield Metric("kernel_log_since", since, "s after boot", detail=True)

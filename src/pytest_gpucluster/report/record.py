@@ -1,0 +1,137 @@
+"""The record of acceptance as plain data: what a delivery is signed with. Pure; equal logs make equal records."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.grouping import grouped
+from pytest_gpucluster.core.safe_json import as_dicts
+from pytest_gpucluster.core.text import count
+from pytest_gpucluster.report.html_figures import is_signed, ordered_spreads, where_measured
+from pytest_gpucluster.report.proof import CLUSTER, NOT_TESTED
+from pytest_gpucluster.report.run_model import one_line
+from pytest_gpucluster.report.verdict import judge
+from pytest_gpucluster.report.waivers import all_waivers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_gpucluster.core.part import InstalledPart
+    from pytest_gpucluster.report.run_model import MetricSpread, Run
+
+RECORD = "record.json"
+MAX_REASONS = 12
+
+
+def render(run: Run) -> bytes:
+    """Return the record as JSON."""
+    return json.dumps(record_of(run), allow_nan=False).encode() + b"\n"
+
+
+def record_of(run: Run) -> dict[str, Any]:
+    """Return verdict, nodes by state, criteria, figures, waivers and the parts of each node. Times are seconds since the epoch."""
+    verdict, start = judge(run), run.start
+    nodes = grouped((state, node) for node, state in run.proofs.nodes.items())
+    return {
+        "cluster": one_line(start.get("cluster")),
+        "simulated": run.simulated,
+        "run": run.run,
+        "began": run.began,
+        "ended": run.ended,
+        "by": one_line(start.get("user")),
+        "verdict": {
+            "outcome": verdict.outcome,
+            "title": verdict.title,
+            "nodes": verdict.nodes,
+            "sentences": verdict.sentences,
+        },
+        "nodes": {state: hostlist.shown(names) for state, names in nodes.items()},
+        "not_tested": not_tested(run),
+        "not_judged": verdict.unjudged,
+        "suites": run.suites,
+        "criteria": [
+            {key: one_line(group.get(key)) for key in ("nodes", "profile", "source", "sha256")}
+            for group in as_dicts(start.get("groups"))
+        ],
+        "figures": [_figure(spread) for spread in ordered_spreads(run) if is_signed(spread)],
+        "waivers": [
+            {
+                "checks": use.checks,
+                "nodes": use.nodes,
+                "reason": use.reason,
+                "ticket": use.ticket,
+                "until": use.until,
+                "covers": [
+                    {
+                        "check": it.check,
+                        "finding": it.finding,
+                        "nodes": hostlist.shown(it.nodes) if CLUSTER not in it.nodes else "",
+                    }
+                    for it in use.covered.values()
+                ],
+            }
+            for use in all_waivers(run)
+        ],
+        "parts": {node: [_part(it) for it in parts] for node, parts in run.parts.items()},
+    }
+
+
+def not_tested(run: Run) -> list[str]:
+    """Return the nodes and the checks that a record leaves open, and why."""
+    nodes = grouped((why, node) for node, why in run.untested.items())
+    nodes |= {"the run ended before any check of them": run.silent} if run.silent else {}
+    found = [f"{hostlist.shown(names)}: {why}" for why, names in sorted(nodes.items())]
+    more = [f"{len(found) - MAX_REASONS} further reasons"] if found[MAX_REASONS:] else []
+    checks = [f"{count(number, 'check')} of these nodes"] if (number := run.totals[NOT_TESTED]) else []
+    return [*found[:MAX_REASONS], *more, *checks, *([run.on_request] if run.on_request else [])]
+
+
+def _figure(spread: MetricSpread) -> dict[str, Any]:
+    measured = [
+        (metric.value, where_measured(node, metric))
+        for node, metric in zip(spread.nodes, spread.metrics, strict=True)
+        if math.isfinite(metric.value)
+    ]
+    least, greatest = min(measured), max(measured)
+    return {
+        "suite": spread.suite,
+        "profile": spread.kind,
+        "metric": spread.name,
+        "unit": spread.unit,
+        "measurements": len(measured),
+        "least": least[0],
+        "least_at": least[1],
+        "median": statistics.median(value for value, _ in measured),
+        "greatest": greatest[0],
+        "greatest_at": greatest[1],
+        "bounds": [{"bound": bound, "words": words} for bound, words in spread.bounds.items()],
+    }
+
+
+def _part(it: InstalledPart) -> dict[str, str]:
+    own = {
+        "kind": it.part.kind,
+        "slot": it.slot,
+        "name": it.part.name,
+        "model": it.part.model,
+        "vendor": it.vendor,
+        "number": it.number,
+        "serial": it.part.serial,
+        "firmware": it.firmware,
+        "length": it.length,
+    }
+    return {key: value for key, value in own.items() if value}
+
+
+def parts_table(run: Run) -> Iterator[tuple[str, str, str, str, str, list[str]]]:
+    """Yield node, kind, model, part number and firmware of like parts, and their serial numbers."""
+    for node, parts in sorted(run.parts.items()):
+        alike = grouped(
+            ((it.part.kind, it.part.model, it.number, it.firmware), it.part.serial) for it in parts
+        )
+        for (kind, model, number, firmware), serials in alike.items():
+            yield node, kind, model, number, firmware, [serial or "-" for serial in serials]

@@ -1,0 +1,95 @@
+"""The record that a delivery is signed with: figures with bounds and sources, waivers, parts; shown and as JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from report_helpers import a_run, passing, write_run
+
+from pytest_gpucluster.cli import main as cli
+from pytest_gpucluster.core.finding import Metric, Quantity
+from pytest_gpucluster.core.part import InstalledPart, gpu
+from pytest_gpucluster.report import html, record
+from pytest_gpucluster.report.events import read_log, read_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+LEAST = Quantity(300.0, "GB/s", "at least 300 GB/s (profile h200-8)")
+GROUPS = [{"nodes": "gpu[01-02]", "profile": "h200-8"}, {"nodes": "gpu03", "profile": "h100-8"}]
+SOLD = InstalledPart(
+    gpu(0, uuid="GPU-1", address="0000:1b:00.0", serial="165"), "NVIDIA", "692-2G520", "96.00"
+)
+
+
+def of(node: str, *metrics: Metric, **more: Any) -> dict[str, Any]:
+    return passing(node, check="nccl.alone", metrics=[it.as_dict() for it in metrics], **more)
+
+
+def busbw(value: float, bound: Quantity | None = LEAST) -> Metric:
+    return Metric("bandwidth", value, "GB/s", bound=bound) if bound else Metric("rate", value, "GB/s")
+
+
+EVENTS = a_run(
+    [
+        of("gpu01", busbw(310.0), parts=[SOLD.as_dict(), InstalledPart(gpu(1)).as_dict()]),
+        of("gpu02", busbw(330.0), Metric("rounds", 3, "rounds"), Metric("ports", 8, "ports")),
+        of("gpu03", busbw(250.0)),
+        of("", busbw(290.0, None)),
+    ],
+    nodes=("gpu01", "gpu02", "gpu03", "gpu04"),
+    not_tested={"gpu04": ["unavailable", "DRAINED"]},
+    start={"groups": GROUPS},
+)
+
+
+def test_figures_are_of_a_suite_and_a_kind_of_node_with_the_bound_and_its_source() -> None:
+    found = record.record_of(read_run(EVENTS))
+    named = [(it["suite"], it["profile"], it["metric"], it["measurements"]) for it in found["figures"]]
+    # of the whole cluster apart; counts of parts and what has no direction are no figures
+    assert named == [
+        ("nccl", "h100-8", "bandwidth", 1),
+        ("nccl", "h200-8", "bandwidth", 2),
+        ("nccl", "whole cluster", "rate", 1),
+    ]
+    figure = found["figures"][1]
+    assert (figure["least"], figure["least_at"], figure["median"], figure["greatest_at"]) == (
+        310,
+        "gpu01",
+        320,
+        "gpu02",
+    )
+    assert figure["bounds"] == [{"bound": 300.0, "words": LEAST.text}]
+    assert found["parts"]["gpu01"][0] == {
+        "kind": "gpu",
+        "slot": "gpu 0000:1b:00.0",
+        "name": "GPU-1",
+        "vendor": "NVIDIA",
+        "number": "692-2G520",
+        "serial": "165",
+        "firmware": "96.00",
+    }
+
+
+def test_page_and_command_show_what_the_record_holds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = write_run(tmp_path / "run", *EVENTS)
+    page = html.render(read_log(log))
+    for shown in (LEAST.text, "h200-8", "165", "692-2G520"):
+        assert shown in page
+    assert cli.main(["record", "show", str(log)]) == 0
+    printed = capsys.readouterr().out
+    for shown in (
+        "prod, run 20261121T020000-1: ",
+        "not tested: gpu04: DRAINED",
+        "gpu01   gpu",
+        "165",
+        LEAST.text,
+    ):
+        assert shown in printed
+    assert cli.main(["record", "show", "--json", str(log)]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads((log.parent / record.RECORD).read_text())
