@@ -20,20 +20,14 @@ def violations(source: str) -> Iterator[str]:
     import_checks()
     name = f"({'|'.join(map(re.escape, CHECKS))})"
     tree = ast.parse(source)
-    named = {
-        it.targets[0].id: it.value
-        for it in tree.body
-        if isinstance(it, ast.Assign) and isinstance(it.targets[0], ast.Name)
-    }
+    assigned = [(ast.unparse(it.targets[0]), it.value) for it in tree.body if isinstance(it, ast.Assign)]
+    constants = {target: ast.unparse(value) for target, value in assigned}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and re.search(rf"which {name} judges", str(node.value)):
             yield str(node.value)
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "NotApplicable":
-            text = "".join(
-                ast.unparse(named.get(it.id, it) if isinstance(it, ast.Name) else it) for it in node.args
-            )
-            if re.search(rf"see {name}", text):
-                yield text
+            texts = [constants.get(text := ast.unparse(it), text) for it in node.args]
+            yield from (it for it in texts if re.search(rf"see {name}", it))
 
 
 def test_no_check_leaves_a_case_to_another_one_by_words_alone() -> None:

@@ -44,6 +44,10 @@ def test_a_log_that_may_not_be_read_names_the_remedy() -> None:
     with pytest.raises(NotAvailable, match="journalctl -k: empty") as found:
         parse(Answer("gpu01", 1, b"", b"dmesg: empty; journalctl -k: empty"))
     assert "sudo: true" not in str(found.value)
+    refused = ("sudo: a password is required", "sh: 1: sudo: not found", "ops is not in the sudoers file.")
+    for error in (*refused, "Sorry, user ops is not allowed to execute '/bin/sh -c dmesg' as root on gpu01."):
+        with pytest.raises(NotAvailable, match="needs NOPASSWD"):
+            parse(Answer("x", 1, b"", error.encode()))
 
 
 # --- what is sent
@@ -157,16 +161,8 @@ def test_lines_of_one_moment_are_one_event_and_printed_numbers_are_added(tmp_pat
         ("blk_update_request: I/O error, dev nvme0n1, sector 5", "nvme0n1", "nvme0"),
         ("nvme nvme2: Disabling device after reset failure: -19", "nvme2", "nvme2"),
         ("sd 0:0:9:0: [sdk] tag#915 Sense Key : Medium Error", "sdk", "sdk"),
-        (
-            "EDAC MC1: 1 CE error on any memory (csrow:3 channel:1 page:0x7)",
-            "csrow:3 channel:1",
-            "csrow:3 channel:1",
-        ),
-        (
-            "EDAC MC1: 1 UE read on CPU_SrcID#0_Chan#1_DIMM#0 (channel:1 slot:0 x)",
-            "CPU_SrcID#0_Chan#1_DIMM#0",
-            "=",
-        ),
+        ("EDAC MC1: 1 CE error on any memory (csrow:3 channel:1 page:0x7)", "csrow:3 channel:1", "="),
+        ("EDAC MC1: 1 UE read on CPU_SrcID#0_DIMM#0 (channel:1 slot:0 x)", "CPU_SrcID#0_DIMM#0", "="),
         ("mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 5: bea", "CPU 3: Machine Check: 0 Bank 5", "="),
         ("NVRM: GPU at PCI:0000:1b:00: x", "0000:1b:00", "0000:1b:00"),
         ("NVRM: GPU 0000:1B:00.0: x", "0000:1b:00.0", "0000:1b:00"),
@@ -305,12 +301,7 @@ def test_the_name_of_a_process_is_no_severity_and_the_parts_of_a_gpu_are_one(tmp
 
 
 def test_a_node_sends_the_lines_that_only_the_site_knows(tmp_path: Path) -> None:
-    entry = {
-        "pattern": "it's [0-9]+/[0-9]+ of rack",
-        "meaning": "cable of rack 7",
-        "reason": "T-1",
-        "action": "drain",
-    }
+    entry = {"pattern": "it's [0-9]+/[0-9]+ of rack", "meaning": "cable", "reason": "T-1", "action": "drain"}
     tool = tmp_path / "dmesg"
     tool.write_text("#!/bin/sh\necho '<6>[ 1.0] Linux'; echo \"<6>[ 2.0] foo: it's 3/4 of rack 7\"\n")
     tool.chmod(0o755)
@@ -389,12 +380,17 @@ def test_the_time_of_a_line_is_in_brackets(text: str, seconds: float | None) -> 
     assert folded(end=f"end\t900\t1\t2\t3\t{text}").loaded == seconds
 
 
-BEGINNINGS = ["[    0.000000] Linux", "[Sat Nov 21 10:00:00 2026] Linux", "<6>[ 0.0] Linux", "[5] Linux"]
-LEVELS = ["kern  :info  : [ 0.0] Linux", "kern:info:[ 0.0] Linux", "kern :info : 2026-11-21T10:00 x"]
-DATES = ["Nov  1 10:00:00 gpu01 kernel", "2026-11-21T10:00:00 x"]
+DATED = [
+    "[    0.0] Linux",
+    "[Sat Nov 21 10:00:00 2026] Linux",
+    "<6>[ 0.0] Linux",
+    "[5] Linux",
+    "kern:info:[ 0.0] Linux",
+]
+DATED += ["kern :info : 2026-11-21T10:00 x", "Nov  1 10:00:00 gpu01 kernel", "2026-11-21T10:00:00 x"]
 
 
-@pytest.mark.parametrize("first", [*BEGINNINGS, *LEVELS, *DATES])
+@pytest.mark.parametrize("first", DATED)
 def test_a_time_begins_a_log(first: str) -> None:
     assert folded(first=first, end="end\t1\t0\t0\t0\t").lines == 1
 

@@ -43,9 +43,9 @@ LINES = {
         "Memory failure: 0x3f8e65: recovery action for dirty LRU page: Recovered",
     ],
     CRASH: [
+        "kernel BUG at mm/slub.c:4023!",
         "BUG: kernel NULL pointer dereference, address: 0000000000000008",
         "BUG: unable to handle page fault for address: 0000000000002a04",
-        "kernel BUG at mm/slub.c:4023!",
         "Oops: Oops: 0002 [#1] SMP NOPTI",
         "general protection fault, probably for non-canonical address 0x78d29c0722bf7aa1: 0000 [#1] SMP NOPTI",
         "Internal error: Oops - BUG: 0 [#1] SMP",
@@ -56,7 +56,6 @@ LINES = {
     GPU: [
         "NVRM: GPU 0000:1b:00.0: GPU has fallen off the bus.",
         "NVRM: GPU 0000:1b:00.0: RmInitAdapter failed! (0x62:0x40:2393)",
-        "NVRM: GPU 0000:1b:00.0: rm_init_adapter failed, device minor number 0",
         "NVRM: nvAssertOkFailedNoLog: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x00000062)",
         "NVRM: None of the NVIDIA devices were initialized.",
         "NVRM: The NVIDIA probe routine failed for 1 device(s).",
@@ -80,7 +79,6 @@ LINES = {
     ],
     ARRAY: [
         "md/raid1:md0: Disk failure on sda1, disabling device.",
-        "raid5: Disk failure on sdg1, disabling device.",
         "WARNING: Pool 'tank' has encountered an uncorrectable I/O failure and has been suspended.",
     ],
     FILE_SYSTEM: [
@@ -109,8 +107,6 @@ LINES = {
     ],
     INJECTED: ["Injecting memory failure for pfn 0x3f8e65 at process virtual address 0x7f", "mce: Machine check injector initialized"],
     "": [
-        "sfc 0000:03:00.0 eth2: has been disabled",
-        "amdgpu 0000:e3:00.0: amdgpu: GPU reset end with ret = -62",
         "NVRM: RC watchdog: GPU is probably locked!  Notify Timeout Seconds: 7",
         "EXT4-fs (sda1): mounting with errors=remount-ro",
         "traps: python[4711] general protection fault ip:7f0 sp:7ffc error:0 in libcuda.so[7f0+1000]",
@@ -119,20 +115,13 @@ LINES = {
         "ACPI: EINJ 0x000000007B7E5000 000150 (v01 DELL   PE_SC3)",
         "Memory failure: registered address space: start 0x400000000000",
         "iwlwifi 0000:03:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer",
-        "iwlwifi 0000:03:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)",
         "nvme 0000:03:00.0: PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Transaction Layer, (Requester ID)",
         RECORD.format("recoverable", "recoverable", "PCIe error"),
         "nvme nvme3: I/O 12 QID 3 timeout, completion polled",
         "nvme nvme0: Removing ctrl: NQN nqn.2014-08.org.nvmexpress.discovery",
         "mlx5_core 0000:1a:00.0: cmd[0]: CREATE_CQ(0x400) Async, recovered after timeout",
-        "md/raid1:md0: active with 2 out of 2 mirrors",
         "i2c_hid: probe of 0000:00:15.0 failed with error -121",
         "ice 0000:4b:00.0: The FW LLDP agent has been disabled on this port",
-        "nfs: server fs1 not responding, timed out",
-        "INFO: task python:4711 blocked for more than 120 seconds.",
-        "blk_update_request: critical medium error, dev nvme3n1, sector 4711",
-        "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.159.04",
-        "Lustre: a-OST1-osc-ff: Connection to a-OST1 (at 10.0.0.5@o2ib) was lost; in progress",
     ],
 }  # fmt: skip
 

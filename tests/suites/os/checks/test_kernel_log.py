@@ -200,6 +200,7 @@ def devices(state: str = "live", degraded: str = "", driver: str = "mlx5_core") 
     return Devices(functions, drives, ("md0",), arrays, frozenset())
 
 
+RO_NOW, LACKS, DEAD_NOW = "/raid is read-only now", "/proc/mdstat: md0 [U_]", "nvme1 is dead now"
 NVME_MOUNT = mounted("/dev/nvme1n1p1", "ext4", "rw")
 
 
@@ -207,12 +208,7 @@ NVME_MOUNT = mounted("/dev/nvme1n1p1", "ext4", "rw")
     ("line", "now", "expected", "words"),
     [
         (READ_ONLY, PartsNow(mounted("/dev/nvme1n1p1", "ext4", "ro")), DRAIN, "/raid is read-only now"),
-        (
-            READ_ONLY,
-            PartsNow(mounted("/dev/nvme1n1p1", "ext4", "rw,emergency_ro")),
-            DRAIN,
-            "/raid is read-only now",
-        ),
+        (READ_ONLY, PartsNow(mounted("/dev/nvme1n1p1", "ext4", "rw,emergency_ro")), DRAIN, RO_NOW),
         (READ_ONLY, PartsNow(NVME_MOUNT), WARNING, "/raid can be written to now"),
         (READ_ONLY, PartsNow(mounted("/dev/sdb1", "ext4", "ro")), WARNING, "it is not mounted now"),
         (READ_ONLY, PartsNow(None, devices()), MONITOR, ""),
@@ -226,21 +222,11 @@ NVME_MOUNT = mounted("/dev/nvme1n1p1", "ext4", "rw")
         (ON_VOLUME, PartsNow(NVME_MOUNT), MONITOR, ""),
         (XFS, PartsNow(mounted("/dev/nvme1n1", "xfs", "rw")), MONITOR, ""),  # its mount shows no shutdown
         (LOST, PartsNow(None, devices(degraded="md0 [U_]")), MONITOR, "/proc/mdstat: md0 [U_]"),
-        (
-            LOST,
-            PartsNow(mounted("/dev/md0", "ext4", "rw"), devices(degraded="md0 [U_]")),
-            MONITOR,
-            "/proc/mdstat: md0 [U_]",
-        ),
+        (LOST, PartsNow(mounted("/dev/md0", "ext4", "rw"), devices(degraded="md0 [U_]")), MONITOR, LACKS),
         (LOST, PartsNow(None, devices()), WARNING, "no array lacks a member now"),
         (DISABLED, PartsNow(NVME_MOUNT, devices("dead")), DRAIN, "nvme1 is dead now"),
         (DISABLED, PartsNow(NVME_MOUNT, devices("absent")), DRAIN, "nvme1 is absent now"),
-        (
-            DISABLED,
-            PartsNow(mounted("/dev/nvme11n1", "ext4", "rw"), devices("dead")),
-            MONITOR,
-            "nvme1 is dead now",
-        ),
+        (DISABLED, PartsNow(mounted("/dev/nvme11n1", "ext4", "rw"), devices("dead")), MONITOR, DEAD_NOW),
         (DISABLED, PartsNow(NVME_MOUNT, devices("live")), WARNING, "nvme1 is live now"),
         (DISABLED, PartsNow(NVME_MOUNT, devices("")), MONITOR, ""),
         (PROBE, PartsNow(None, devices()), WARNING, "driver mlx5_core uses it now"),
@@ -260,12 +246,8 @@ def test_the_parts_check_decides(tmp_path: Path, line: str, now: PartsNow, expec
 
 
 def test_all_other_errors_are_one_warning_with_count_and_time(tmp_path: Path) -> None:
-    lines = [
-        "<3>[ 100.0] a: failed",
-        "<2>[ 101.0] b: failed",
-        "<3>[ 102.0] a: failed",
-        "<4>[ 103.0] c: failed",
-    ]
+    logged = ((3, "a"), (2, "b"), (3, "a"), (4, "c"))
+    lines = [f"<{level}>[ 10{at}.0] {it}: failed" for at, (level, it) in enumerate(logged)]
     (warning,) = verdict_of(fold_raw(tmp_path, "[ 0.0] Linux\n" + "\n".join(lines) + "\n")).advisories
     shown = "b: failed (1 time, last 101 s after boot); a: failed (2 times, last 102 s after boot)"
     assert (warning.code, str(warning.measured)) == ("other_errors", f"3 other lines: {shown}")
