@@ -83,9 +83,7 @@ def _errors(source: Source, cluster: Cluster) -> Iterator[ConfigError]:
     )
 
     for loc, error in refused_values(cluster):
-        yield source.error(
-            loc, str(error).removeprefix(f"cluster {cluster.name}: ").removeprefix(".".join(loc) + ": ")
-        )
+        yield source.error(loc, str(error))
     for index, folder in enumerate(cluster.suites):
         if not Path(folder).is_dir():
             yield source.error(("suites", index), f"{folder} is not a folder")

@@ -48,8 +48,8 @@ def refuse_words(option: Any) -> None:
 
 def refuse_names(cluster: Cluster) -> None:
     """Raise ConfigError for a value of the cluster file that a suite refuses, like a limit that no system has."""
-    for _loc, error in refused_values(cluster):
-        raise error
+    for loc, error in refused_values(cluster):
+        raise ConfigError(f"cluster {cluster.name}: {'.'.join(loc)}: {error}") from error
 
 
 def refused_values(cluster: Cluster) -> Iterator[tuple[tuple[str, str], ConfigError]]:

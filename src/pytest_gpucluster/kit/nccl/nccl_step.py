@@ -70,9 +70,9 @@ class NcclCommand:
         try:
             words = shlex.split(command)
         except ValueError as error:
-            raise ConfigError(f"nccl.command {command!r}: {error}") from error
+            raise ConfigError(f"{command!r}: {error}") from error
         if not words:
-            raise ConfigError("nccl.command is empty: write it like 'all_reduce_perf -b 1M -e 4G -f 2 -g 1'")
+            raise ConfigError("is empty: write it like 'all_reduce_perf -b 1M -e 4G -f 2 -g 1'")
         taken = {"-b": "32M", "-e": "32M", "-f": "2"}
         rest: list[str] = []
         pairs = iter(words[1:])
@@ -86,11 +86,11 @@ class NcclCommand:
         try:
             begin, end = units.parse_size(taken["-b"]), units.parse_size(taken["-e"])
         except ValueError as error:
-            raise ConfigError(f"nccl.command {command!r}: {error}") from error
+            raise ConfigError(f"{command!r}: {error}") from error
         if not 0 < begin <= end:
-            raise ConfigError(f"nccl.command {command!r}: -b must be greater than 0, and not greater than -e")
+            raise ConfigError(f"{command!r}: -b must be greater than 0, and not greater than -e")
         if not re.fullmatch("[2-9]|[1-9][0-9]{1,3}", taken["-f"]):
-            raise ConfigError(f"nccl.command {command!r}: -f must be a number from 2 to 9999")
+            raise ConfigError(f"{command!r}: -f must be a number from 2 to 9999")
         return cls(words[0], begin, end, int(taken["-f"]), tuple(rest))
 
     def reaching(self, sizes: Iterable[int]) -> NcclCommand:

@@ -93,7 +93,7 @@ def refuse_cells(cluster: Cluster) -> None:
     for name in config.expected if config else ():
         if name not in cells:
             guess = nearest(name, cells) or f"; the cells are {', '.join(cells)}"
-            raise ConfigError(f"cluster {cluster.name}: matrix.expected: {name!r} is not a cell{guess}")
+            raise ConfigError(f"{name!r} is not a cell{guess}")
 
 
 def settle(

@@ -47,12 +47,12 @@ def wanted_limits(stated: Mapping[str, str]) -> dict[str, float]:
     wanted: dict[str, float] = {}
     for name, text in stated.items():
         if name not in LIMITS:
-            raise ConfigError(f"os.limits: unknown limit {name!r}; use one of {', '.join(LIMITS)}")
+            raise ConfigError(f"unknown limit {name!r}; use one of {', '.join(LIMITS)}")
         bare = text.strip().isdecimal()
         try:
             value = math.inf if text in ("unlimited", "infinity", "-1") else parse_size(text)
         except ValueError as error:
-            raise ConfigError(f"os.limits: {name}: {error}, or unlimited") from error
+            raise ConfigError(f"{name}: {error}, or unlimited") from error
         wanted[name] = value * LIMITS[name][1] if bare else value
     return wanted
 
