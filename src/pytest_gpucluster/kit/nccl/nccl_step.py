@@ -72,7 +72,7 @@ class NcclCommand:
         except ValueError as error:
             raise ConfigError(f"{command!r}: {error}") from error
         if not words:
-            raise ConfigError("is empty: write it like 'all_reduce_perf -b 1M -e 4G -f 2 -g 1'")
+            raise ConfigError("must be a command: write it like 'all_reduce_perf -b 1M -e 4G -f 2 -g 1'")
         taken = {"-b": "32M", "-e": "32M", "-f": "2"}
         rest: list[str] = []
         pairs = iter(words[1:])
