@@ -244,6 +244,7 @@ def test_the_cluster_files_known_lines_decide_first(tmp_path: Path) -> None:
     assert result(verdict_of(log, known=(fails, switch))) == VENDOR
     verdict = verdict_of(log, known=(warns, switch))
     assert judged(verdict) == (WARNING, ["GPU (0000:43:00)", "nvidia-nvswitch3"])
+    assert [it.code for it in verdict.advisories] == ["xid_79", "xid_20034"]
     assert "riser of this rack (known: ticket 7), last" in said(verdict)[0]
     (long,) = said(verdict_of(fold(tmp_path, f"{SWITCH}20034, Fatal, {'x' * 100}"), known=(switch,)))
     assert long.startswith(f"Fatal, {'x' * 73}: link of the test bench")
@@ -276,7 +277,9 @@ LOST = replace(GPU, temperature=None, unread={"temperature": "[GPU is lost]"})
 def test_nvidia_smi_says_whether_the_driver_uses_a_gpu_again(
     tmp_path: Path, line: str, now: tuple[Gpu, ...], expected: str, part: str
 ) -> None:
-    assert judged(verdict_of(fold(tmp_path, line), Gpus(now))) == (expected, [part])
+    verdict = verdict_of(fold(tmp_path, line), Gpus(now))
+    assert judged(verdict) == (expected, [part])
+    assert {it.code for it in (*verdict.findings, *verdict.advisories)} <= {"gone", "given_up"}
 
 
 def test_an_xid_of_one_gpu_hides_no_line_of_another(tmp_path: Path) -> None:
