@@ -20,7 +20,8 @@ from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationReq
 from pytest_gpucluster.cluster.slurm.client import Slurm
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.cluster.slurm.leftovers import Leftover
-from pytest_gpucluster.core.finding import Metric
+from pytest_gpucluster.core.finding import Finding, Metric
+from pytest_gpucluster.core.part import InstalledPart, Part
 from pytest_gpucluster.report.history import History
 from pytest_gpucluster.report.run_snapshot import ItemMetric, NodeAct, Recorded, RecordedItem
 from pytest_gpucluster.suites.container import containers
@@ -38,7 +39,9 @@ DOCUMENTED = {
 
 def night(number: int, speed: float, outcome: str) -> Recorded:
     good, start = outcome == "passed", 1_763_600_000.0 + number
-    loaded = RecordedItem("gpu02", "os.load", outcome, "measured 200, expected at most 8")
+    part = Part("disk", None, "nvme0", serial="S1")
+    worn = () if good else (Finding(part, "200", "at most 8"),)
+    loaded = RecordedItem("gpu02", "os.load", outcome, "measured 200, expected at most 8", findings=worn)
     drained = NodeAct("gpu02", start + 0.4, "drained", "gpucluster: os.load")
     return Recorded(
         f"night{number}",
@@ -52,6 +55,7 @@ def night(number: int, speed: float, outcome: str) -> Recorded:
         metrics=(ItemMetric("gpu01", "nccl.alone", Metric("busbw", speed, "GB/s")),),
         fit=frozenset({"gpu01", "gpu02"} if good else {"gpu01"}),
         acts=() if good else (drained,),
+        parts={"gpu02": [InstalledPart(part)]},
     )
 
 
@@ -94,7 +98,7 @@ def keys(part: Any) -> Iterator[str]:
 @pytest.mark.usefixtures("site")
 @pytest.mark.parametrize("command", DOCUMENTED)
 def test_document_has_the_documented_keys(capsys: pytest.CaptureFixture[str], command: str) -> None:
-    words = command.replace("FILE", "lab.yaml").replace("NODE", "gpu01")
+    words = command.replace("FILE", "lab.yaml").replace("NODE", "gpu01").replace("SERIAL", "S1")
     found = set(keys(document(capsys, words, status=3 if command.startswith("compare") else 0)))
     if command.startswith("history NODE"):  # gpu01 has a metric, gpu02 a failure
         found |= set(keys(document(capsys, "history gpu02 --json")))

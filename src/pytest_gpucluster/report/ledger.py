@@ -51,7 +51,7 @@ class Stay(NamedTuple):
     until: float | None
 
 
-class Failure(NamedTuple):
+class PartFailure(NamedTuple):
     """One failure of a part."""
 
     time: float
@@ -75,7 +75,7 @@ class KnownPart:
     vendor: str
     number: str
     stays: tuple[Stay, ...]
-    failures: tuple[Failure, ...]
+    failures: tuple[PartFailure, ...]
 
     @property
     def episodes(self) -> int:
@@ -256,7 +256,7 @@ class Ledger:
             row[:1],
         )
         kind, identity, serial, model, vendor, number = row[2:]
-        found = tuple(Stay(*it) for it in stays), tuple(Failure(*it) for it in failures)
+        found = tuple(Stay(*it) for it in stays), tuple(PartFailure(*it) for it in failures)
         return KnownPart(kind, serial, identity, model, vendor, number, *found)
 
     def news(self, run: Recorded) -> Iterator[str]:
@@ -280,7 +280,7 @@ class Ledger:
 
 
 def _moved(
-    part: KnownPart, before: Failure, stay: Stay, now: Sequence[Failure], started: float
+    part: KnownPart, before: PartFailure, stay: Stay, now: Sequence[PartFailure], started: float
 ) -> Iterator[str]:
     """Yield what is known of a part that failed elsewhere, in the run that sees it first, or sees it fail again."""
     if now and now[-1].check == before.check:
