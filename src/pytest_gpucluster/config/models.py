@@ -248,8 +248,9 @@ class FabricProfile(Model):
         "none", description="Ethernet: RoCE; none: neither; if left out, `hcas` counts EFA devices"
     )
     rate: Bandwidth | None = Field(None, gt=0, description="rate of one port; 400 Gb/s is stored as 50.0")
-    peer_memory: bool = Field(
-        default=False, description="adapters can register GPU memory: nvidia_peermem or DMA-BUF"
+    peer_memory: bool | Literal["any", "dma_buf"] = Field(
+        default=False,
+        description="adapters can register GPU memory: true warns of nvidia_peermem without DMA-BUF, any accepts it, dma_buf refuses it",
     )
     transport: Text | None = Field(
         None, description="transport between nodes, as NCCL logs it: NET/IB/GDRDMA, NET/IB, NET/Socket"

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from counter_examples import CONFIGURE, DRAIN, MONITOR, NOT_CHECKED, PASSED, WARNING, CounterExample
+from counter_examples import CONFIGURE, DRAIN, MONITOR, NOT_CHECKED, PASSED, WARNING, CounterExample, result
 from fabric_helpers import (
     CONTENT,
     GOOD_GIDS,
@@ -370,6 +370,11 @@ def test_gpu_memory_is_registered_by_a_module_or_by_dma_buf() -> None:
     ):
         assert verdict.outcome is Outcome.PASSED
         assert verdict.metrics == (Metric("gpudirect_rdma", 1, by, better="neither"),)
+    # what CUDA deprecates is a warning where nothing stands beside it; a site may accept or refuse it
+    for stated, words in ((True, "warning"), ("any", PASSED), ("dma_buf", CONFIGURE)):
+        ours = IB.model_copy(update={"fabric": IB.fabric.model_copy(update={"peer_memory": stated})})
+        assert result(gpu_direct("nvidia_peermem", driver=CLOSED, profile=ours)) == words
+        assert result(gpu_direct("nvidia_peermem", profile=ours)) == PASSED, "DMA-BUF is there too"
     assert told(gpu_direct(driver=CLOSED)) == "configure: GPUDirect RDMA"
     assert judged(gpu_direct(driver=None)) == (NOT_CHECKED, []), "it is left to nccl"
     assert told(gpu_direct(driver=CLOSED, profile=NONE)) == "not applicable"

@@ -47,6 +47,11 @@ if TYPE_CHECKING:
     Judge = Callable[Concatenate[Profile, P], Judgement]
 register("pcie_switch", "PCIe switch", labelled=True)
 
+# CUDA 13.0 deprecates the nv-p2p interface that they need (GPUDirect RDMA, 2.1.1)
+DEPRECATED = ("nvidia_peermem", "nv_peer_mem")
+_NO_DMABUF = (
+    "the only way to GPU memory: proprietary kernel modules, or a kernel before 5.12, have no DMA-BUF"
+)
 PEER_MODULES = frozenset({"nvidia_peermem", "nv_peer_mem", "efa_nv_peermem"})
 DMABUF_KERNEL = (5, 12)  # its RDMA drivers register DMA-BUFs (GPU operator: GPUDirect RDMA, prerequisites)
 NO_PORT = "the node has no port (see fabric.hca_count)"
@@ -155,11 +160,16 @@ def peer_memory(gpu_direct: PeerMemory, profile: Profile) -> Judgement:
     without = f"none of {', '.join(sorted(PEER_MODULES))} is loaded"
     # every kernel of this version has DMA-BUFs of RDMA; older ones of a distribution may have them
     release = re.match(r"(\d+)\.(\d+)", gpu_direct.kernel or "")
+    is_new = release is not None and tuple(map(int, release.groups())) >= DMABUF_KERNEL
     decides = "check NCCL's log: NET/IB/0/GDRDMA is GPUDirect RDMA (nccl suite)"
     if not profile.fabric.peer_memory:
         raise NotApplicable(f"profile {profile.name} needs no GPUDirect RDMA")
     elif loaded:
         yield Metric("gpudirect_rdma", 1, loaded[0], better=NEITHER)
+        rests = gpu_direct.open_modules is False or (release is not None and not is_new)
+        if loaded[0] in DEPRECATED and rests and profile.fabric.peer_memory != "any":
+            kind = Finding if profile.fabric.peer_memory == "dma_buf" else Advisory
+            yield kind(named("software", loaded[0]), _NO_DMABUF, "DMA-BUF", code="deprecated")
     elif gpu_direct.open_modules is None:
         raise NotAvailable(f"{without}, and /proc/driver/nvidia/version cannot be read: {decides}")
     elif not gpu_direct.open_modules:
@@ -167,7 +177,7 @@ def peer_memory(gpu_direct: PeerMemory, profile: Profile) -> Judgement:
         part, found = named("software", "GPUDirect RDMA"), "the proprietary kernel modules have no DMA-BUF"
         expected = "nvidia_peermem, or the open kernel modules"
         yield Finding(part, f"{without}; {found}", expected, code="no_peer_memory")
-    elif release and tuple(map(int, release.groups())) >= DMABUF_KERNEL:
+    elif is_new:
         yield Metric("gpudirect_rdma", 1, "DMA-BUF", better=NEITHER)
     else:
         raise NotAvailable(
