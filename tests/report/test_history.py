@@ -129,6 +129,7 @@ def test_a_node_that_loses_8_percent_is_named_on_the_second_night_and_no_other(k
     first = add(kept, 1, bandwidths(1))
     assert (named(first), first.verdict()) == (set(), "")
     assert "nothing to compare with" in first.head
+    assert (first.for_html().rows, first.for_html().left_out) == ((), 0)
     second = add(kept, 2, bandwidths(2, {"gpu02": 0.92}))
     # its partners are as fast as ever with each other, so no link and no partner is named
     assert named(second) == {("gpu02", ALONE), ("gpu02", "pair_busbw best partner")}
