@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from report_helpers import a_run, passing, write_run
+from report_helpers import a_run, failing, passing, unjudged, write_run
 
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.core.finding import Metric, Quantity
@@ -38,11 +38,18 @@ EVENTS = a_run(
         of("gpu01", busbw(310.0), parts=[SOLD.as_dict(), InstalledPart(gpu(1)).as_dict()]),
         of("gpu02", busbw(330.0), Metric("rounds", 3, "rounds"), Metric("ports", 8, "ports")),
         of("gpu03", busbw(250.0)),
+        failing("gpu03", check="gpu.bad"),
+        unjudged("gpu01", "not applicable", check="mpi.x"),
         of("", busbw(290.0, None)),
     ],
     nodes=("gpu01", "gpu02", "gpu03", "gpu04"),
     not_tested={"gpu04": ["unavailable", "DRAINED"]},
-    start={"groups": GROUPS},
+    start={
+        "groups": GROUPS,
+        "full": False,
+        "not_applicable": {"os.load": "shared"},
+        "scope": {"--slow": "yes"},
+    },
 )
 
 
@@ -79,13 +86,22 @@ def test_page_and_command_show_what_the_record_holds(
 ) -> None:
     log = write_run(tmp_path / "run", *EVENTS)
     page = html.render(read_log(log))
-    for shown in (LEAST.text, "h200-8", "165", "692-2G520"):
+    for shown in (
+        LEAST.text,
+        "h200-8",
+        "165",
+        "692-2G520",
+        "judged by: gpu, nccl<br>without a result: mpi<br>narrowed by: <code>a path",
+    ):
         assert shown in page
     assert cli.main(["record", "show", str(log)]) == 0
     printed = capsys.readouterr().out
     for shown in (
         "prod, run 20261121T020000-1: ",
         "not tested: gpu04: DRAINED",
+        "by the cluster file: os.load (shared)",
+        "failure: gpu.bad on gpu03 (drain)",
+        "judged by: gpu, nccl\nnarrowed by: a path or another option\nwithout a result: mpi\n",
         "gpu01   gpu",
         "165",
         LEAST.text,
