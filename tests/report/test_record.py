@@ -36,7 +36,8 @@ def busbw(value: float, bound: Quantity | None = LEAST) -> Metric:
 EVENTS = a_run(
     [
         of("gpu01", busbw(310.0), parts=[SOLD.as_dict(), InstalledPart(gpu(1)).as_dict()]),
-        of("gpu02", busbw(330.0), Metric("rounds", 3, "rounds"), Metric("ports", 8, "ports")),
+        of("gpu02", busbw(330.0), Metric("bandwidth", 330.0, "GB/s", gpu(0))),  # as much: the first is named
+        of("gpu02", Metric("rounds", 3, "rounds"), Metric("ports", 8, "ports")),
         of("gpu03", busbw(250.0)),
         failing("gpu03", check="gpu.bad"),
         unjudged("gpu01", "not applicable", check="mpi.x"),
@@ -59,16 +60,12 @@ def test_figures_are_of_a_suite_and_a_kind_of_node_with_the_bound_and_its_source
     # of the whole cluster apart; counts of parts and what has no direction are no figures
     assert named == [
         ("nccl", "h100-8", "bandwidth", 1),
-        ("nccl", "h200-8", "bandwidth", 2),
+        ("nccl", "h200-8", "bandwidth", 3),
         ("nccl", "whole cluster", "rate", 1),
     ]
     figure = found["figures"][1]
-    assert (figure["least"], figure["least_at"], figure["median"], figure["greatest_at"]) == (
-        310,
-        "gpu01",
-        320,
-        "gpu02",
-    )
+    ends = figure["least"], figure["least_at"], figure["median"], figure["greatest_at"]
+    assert ends == (310, "gpu01", 330, "gpu02")
     assert figure["bounds"] == [{"bound": 300.0, "words": LEAST.text}]
     assert found["parts"]["gpu01"][0] == {
         "kind": "gpu",
@@ -107,5 +104,6 @@ def test_page_and_command_show_what_the_record_holds(
         LEAST.text,
     ):
         assert shown in printed
+    assert f"330 330 gpu02 {LEAST.text}" in " ".join(printed.split())
     assert cli.main(["record", "show", "--json", str(log)]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads((log.parent / record.RECORD).read_text())

@@ -73,7 +73,13 @@ def show(args: argparse.Namespace) -> None:
     figures = [
         (
             *(it[key] for key in ("suite", "profile", "metric", "unit", "measurements")),
-            *(number(it["least"]), it["least_at"], number(it["median"]), number(it["greatest"])),
+            *(
+                number(it["least"]),
+                it["least_at"],
+                number(it["median"]),
+                number(it["greatest"]),
+                it["greatest_at"],
+            ),
             "; ".join(bound["words"] for bound in it["bounds"]),
         )
         for it in found["figures"]
@@ -88,6 +94,7 @@ def show(args: argparse.Namespace) -> None:
         "at",
         "median",
         "greatest",
+        "at",
         "bound and its source",
     )
     for title, headers, rows in (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import hostlist
@@ -127,7 +128,8 @@ def _figure(spread: MetricSpread) -> dict[str, Any]:
         for node, metric in zip(spread.nodes, spread.metrics, strict=True)
         if math.isfinite(metric.value)
     ]
-    least, greatest = min(measured), max(measured)
+    # of equal ones the first, as the page has it
+    least, greatest = min(measured, key=itemgetter(0)), max(measured, key=itemgetter(0))
     return {
         "suite": spread.suite,
         "profile": spread.kind,
