@@ -9,7 +9,7 @@ from report_helpers import a_run, failing, passing, unjudged, write_run
 
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.core.finding import Metric, Quantity
-from pytest_gpucluster.core.part import InstalledPart, gpu
+from pytest_gpucluster.core.part import InstalledPart, Part, gpu
 from pytest_gpucluster.report import html, record
 from pytest_gpucluster.report.events import read_log, read_run
 
@@ -23,6 +23,7 @@ GROUPS = [{"nodes": "gpu[01-02]", "profile": "h200-8"}, {"nodes": "gpu03", "prof
 SOLD = InstalledPart(
     gpu(0, uuid="GPU-1", address="0000:1b:00.0", serial="165"), "NVIDIA", "692-2G520", "96.00"
 )
+CABLE = InstalledPart(Part("cable", None, "mlx5_0", serial="MT9"), "Mellanox", "MCP1", length="2")
 
 
 def of(node: str, *metrics: Metric, **more: Any) -> dict[str, Any]:
@@ -35,7 +36,7 @@ def busbw(value: float, bound: Quantity | None = LEAST) -> Metric:
 
 EVENTS = a_run(
     [
-        of("gpu01", busbw(310.0), parts=[SOLD.as_dict(), InstalledPart(gpu(1)).as_dict()]),
+        of("gpu01", busbw(310.0), parts=[SOLD.as_dict(), InstalledPart(gpu(1)).as_dict(), CABLE.as_dict()]),
         of("gpu02", busbw(330.0), Metric("bandwidth", 330.0, "GB/s", gpu(0))),  # as much: the first is named
         of("gpu02", Metric("rounds", 3, "rounds"), Metric("ports", 8, "ports")),
         of("gpu03", busbw(250.0)),
@@ -99,7 +100,7 @@ def test_page_and_command_show_what_the_record_holds(
         "by the cluster file: os.load (shared)",
         "failure: gpu.bad on gpu03 (drain)",
         "judged by: gpu, nccl\nnarrowed by: a path or another option\nwithout a result: mpi\n",
-        "gpu01   gpu",
+        "gpu01   cable   Mellanox 2 m",
         "165",
         LEAST.text,
     ):

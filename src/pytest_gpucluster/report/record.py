@@ -161,10 +161,13 @@ def _part(it: InstalledPart) -> dict[str, str]:
 
 
 def parts_table(run: Run) -> Iterator[tuple[str, str, str, str, str, list[str]]]:
-    """Yield node, kind, model, part number and firmware of like parts, and their serial numbers."""
+    """Yield node, kind, vendor with model, part number and firmware of like parts, and their serial numbers."""
     for node, parts in sorted(run.parts.items()):
-        alike = grouped(
-            ((it.part.kind, it.part.model, it.number, it.firmware), it.part.serial) for it in parts
-        )
-        for (kind, model, number, firmware), serials in alike.items():
-            yield node, kind, model, number, firmware, [serial or "-" for serial in serials]
+        alike = grouped(((it.part.kind, _made(it), it.number, it.firmware), it.part.serial) for it in parts)
+        for (kind, made, number, firmware), serials in alike.items():
+            yield node, kind, made, number, firmware, [serial or "-" for serial in serials]
+
+
+def _made(it: InstalledPart) -> str:
+    vendor = "" if it.part.model.startswith(it.vendor) else it.vendor
+    return " ".join(filter(None, (vendor, it.part.model, it.length and f"{it.length} m")))
