@@ -13,10 +13,11 @@ import pytest
 import yaml
 from paths import ROOT
 from plugin_helpers import run_pytest
-from report_helpers import part_of
+from report_helpers import failing, part_of, passing
 
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.part import InstalledPart, gpu
 from pytest_gpucluster.report.events import read_log, read_run
 from pytest_gpucluster.report.history import WINDOW, History
 from pytest_gpucluster.report.regression import FleetHistory, Turn
@@ -638,6 +639,11 @@ def test_logs_are_imported_in_the_order_of_their_nights(path: Path, tmp_path: Pa
     assert stored == [("night001", ""), ("night002", ""), ("night003", ", incomplete")]
     assert "is stored already" in called("history", "--history", path, "--import", logs[0])[1]
     assert called("compare", "last-good", "night002", "--history", path)[0] == 3
+    part = gpu(0, uuid="GPU-1")
+    listed: dict[str, Any] = {"parts": [InstalledPart(part).as_dict()]}
+    moves = [log(5, [passing("gpu02", **listed)]), log(4, [failing("gpu01", part=part, **listed)])]
+    moved = [write(tmp_path / f"moved{number}.jsonl", events) for number, events in enumerate(moves)]
+    assert "came to gpu02; on gpu01" in called("history", "--history", path, "--import", *moved)[1]
     assert recorded(read_log(logs[-1])).exit is None
 
 
