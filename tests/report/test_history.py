@@ -624,7 +624,7 @@ def test_a_page_that_is_written_again_with_a_history_has_its_rows(
     page, lines = tmp_path / "report.html", log(3, bandwidths(3, {"gpu02": 0.9}))
     argv = ("report", write(tmp_path / "events.jsonl", lines), "--history", three_nights)
     assert called(*argv)[0] == 0
-    assert "got worse since the last good run" in page.read_text()
+    assert "got worse since each node's last good run" in page.read_text()
     assert 'data-find=""><td class="where">gpu02' in page.read_text().partition('id="history"')[2]
 
 
