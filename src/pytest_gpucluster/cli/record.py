@@ -101,8 +101,8 @@ def show(args: argparse.Namespace) -> None:
         ("Figures", columns, figures),
         ("Waivers", ("checks", "nodes", "reason", "ticket", "until"),
          [(", ".join(it["checks"]), it["nodes"], it["reason"], it["ticket"], it["until"]) for it in found["waivers"]]),
-        ("Parts", ("node", "part", "model", "part number", "firmware", "serial numbers"),
-         [(*row, ", ".join(serials)) for *row, serials in record.parts_table(run)]),
+        ("Parts", ("node", "part", "model", "part number", "firmware", "n", "serial numbers"),
+         [(*row, len(serials), ", ".join(serials)) for *row, serials in record.parts_table(run)]),
     ):  # fmt: skip
         if rows:
             print(f"\n{title}")
