@@ -13,10 +13,11 @@ import pytest
 import yaml
 from paths import ROOT
 from plugin_helpers import run_pytest
-from report_helpers import part_of
+from report_helpers import failing, part_of, passing
 
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.part import InstalledPart, gpu
 from pytest_gpucluster.report.events import read_log, read_run
 from pytest_gpucluster.report.history import WINDOW, History
 from pytest_gpucluster.report.regression import FleetHistory, Turn
@@ -129,6 +130,7 @@ def test_a_node_that_loses_8_percent_is_named_on_the_second_night_and_no_other(k
     first = add(kept, 1, bandwidths(1))
     assert (named(first), first.verdict()) == (set(), "")
     assert "nothing to compare with" in first.head
+    assert (first.for_html().rows, first.for_html().left_out) == ((), 0)
     second = add(kept, 2, bandwidths(2, {"gpu02": 0.92}))
     # its partners are as fast as ever with each other, so no link and no partner is named
     assert named(second) == {("gpu02", ALONE), ("gpu02", "pair_busbw best partner")}
@@ -622,7 +624,7 @@ def test_a_page_that_is_written_again_with_a_history_has_its_rows(
     page, lines = tmp_path / "report.html", log(3, bandwidths(3, {"gpu02": 0.9}))
     argv = ("report", write(tmp_path / "events.jsonl", lines), "--history", three_nights)
     assert called(*argv)[0] == 0
-    assert "got worse since the last good run" in page.read_text()
+    assert "got worse since each node's last good run" in page.read_text()
     assert 'data-find=""><td class="where">gpu02' in page.read_text().partition('id="history"')[2]
 
 
@@ -637,6 +639,11 @@ def test_logs_are_imported_in_the_order_of_their_nights(path: Path, tmp_path: Pa
     assert stored == [("night001", ""), ("night002", ""), ("night003", ", incomplete")]
     assert "is stored already" in called("history", "--history", path, "--import", logs[0])[1]
     assert called("compare", "last-good", "night002", "--history", path)[0] == 3
+    part = gpu(0, uuid="GPU-1")
+    listed: dict[str, Any] = {"parts": [InstalledPart(part).as_dict()]}
+    moves = [log(5, [passing("gpu02", **listed)]), log(4, [failing("gpu01", part=part, **listed)])]
+    moved = [write(tmp_path / f"moved{number}.jsonl", events) for number, events in enumerate(moves)]
+    assert "came to gpu02; on gpu01" in called("history", "--history", path, "--import", *moved)[1]
     assert recorded(read_log(logs[-1])).exit is None
 
 

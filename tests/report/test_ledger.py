@@ -201,14 +201,17 @@ def test_over_a_year_of_swaps_each_stay_is_right_and_each_lemon_is_named_at_its_
 def test_the_command_shows_a_part_a_node_and_repeat_offenders(
     history: History, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert cli.main(["parts", "--lemons", "--history", str(history.path)]) == 0
+    assert capsys.readouterr().out == "no part failed again\n"
     for day, bad in enumerate((True, False, True), 1):
         history.add(
             night(day, {"a": [card("165"), card("166", 1)]}, *([("a", card("165").part)] if bad else []))
         )
+    history.add(night(4, {"a": [card("166", 1)], "b": [card("165")]}))
     file = ["--history", str(history.path)]
     for words, shown in (
         (["parts", "165"], ["gpu 165", "part number: 692", "gpu 0000:00:00.0", "run001", "gpu.ecc"]),
-        (["parts", "a"], ["165", "166", "0000:01:00.0"]),
+        (["parts", "a"], ["165", "166", "0000:01:00.0", "then b gpu 0000:00:00.0"]),
         (["parts", "--lemons"], ["165"]),
         (["parts"], ["gpu", "96.00", "2"]),
     ):

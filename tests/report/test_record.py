@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from report_helpers import a_run, passing, write_run
+from report_helpers import a_run, failing, passing, unjudged, write_run
 
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.core.finding import Metric, Quantity
-from pytest_gpucluster.core.part import InstalledPart, gpu
+from pytest_gpucluster.core.part import InstalledPart, Part, gpu
 from pytest_gpucluster.report import html, record
 from pytest_gpucluster.report.events import read_log, read_run
 
@@ -23,6 +23,7 @@ GROUPS = [{"nodes": "gpu[01-02]", "profile": "h200-8"}, {"nodes": "gpu03", "prof
 SOLD = InstalledPart(
     gpu(0, uuid="GPU-1", address="0000:1b:00.0", serial="165"), "NVIDIA", "692-2G520", "96.00"
 )
+CABLE = InstalledPart(Part("cable", None, "mlx5_0", serial="MT9"), "Mellanox", "MCP1", length="2")
 
 
 def of(node: str, *metrics: Metric, **more: Any) -> dict[str, Any]:
@@ -35,14 +36,17 @@ def busbw(value: float, bound: Quantity | None = LEAST) -> Metric:
 
 EVENTS = a_run(
     [
-        of("gpu01", busbw(310.0), parts=[SOLD.as_dict(), InstalledPart(gpu(1)).as_dict()]),
-        of("gpu02", busbw(330.0), Metric("rounds", 3, "rounds"), Metric("ports", 8, "ports")),
+        of("gpu01", busbw(310.0), parts=[SOLD.as_dict(), InstalledPart(gpu(1)).as_dict(), CABLE.as_dict()]),
+        of("gpu02", busbw(330.0), Metric("bandwidth", 330.0, "GB/s", gpu(0))),  # as much: the first is named
+        of("gpu02", Metric("rounds", 3, "rounds"), Metric("ports", 8, "ports")),
         of("gpu03", busbw(250.0)),
+        failing("gpu03", check="gpu.bad"),
+        unjudged("gpu01", "not applicable", check="mpi.x"),
         of("", busbw(290.0, None)),
     ],
     nodes=("gpu01", "gpu02", "gpu03", "gpu04"),
     not_tested={"gpu04": ["unavailable", "DRAINED"]},
-    start={"groups": GROUPS},
+    start={"groups": GROUPS, "full": False, "not_applicable": {"os.load": "shared"}},
 )
 
 
@@ -52,26 +56,17 @@ def test_figures_are_of_a_suite_and_a_kind_of_node_with_the_bound_and_its_source
     # of the whole cluster apart; counts of parts and what has no direction are no figures
     assert named == [
         ("nccl", "h100-8", "bandwidth", 1),
-        ("nccl", "h200-8", "bandwidth", 2),
+        ("nccl", "h200-8", "bandwidth", 3),
         ("nccl", "whole cluster", "rate", 1),
     ]
     figure = found["figures"][1]
-    assert (figure["least"], figure["least_at"], figure["median"], figure["greatest_at"]) == (
-        310,
-        "gpu01",
-        320,
-        "gpu02",
-    )
+    ends = figure["least"], figure["least_at"], figure["median"], figure["greatest_at"]
+    assert ends == (310, "gpu01", 330, "gpu02")
     assert figure["bounds"] == [{"bound": 300.0, "words": LEAST.text}]
-    assert found["parts"]["gpu01"][0] == {
-        "kind": "gpu",
-        "slot": "gpu 0000:1b:00.0",
-        "name": "GPU-1",
-        "vendor": "NVIDIA",
-        "number": "692-2G520",
-        "serial": "165",
-        "firmware": "96.00",
-    }
+    sold = (
+        "kind=gpu slot=gpu 0000:1b:00.0 name=GPU-1 vendor=NVIDIA number=692-2G520 serial=165 firmware=96.00"
+    )
+    assert " ".join(f"{key}={value}" for key, value in found["parts"]["gpu01"][0].items()) == sold
 
 
 def test_page_and_command_show_what_the_record_holds(
@@ -79,17 +74,21 @@ def test_page_and_command_show_what_the_record_holds(
 ) -> None:
     log = write_run(tmp_path / "run", *EVENTS)
     page = html.render(read_log(log))
-    for shown in (LEAST.text, "h200-8", "165", "692-2G520"):
+    for shown in (LEAST.text, "h200-8", "165", "692-2G520", "result: mpi<br>narrowed by: <code>a path"):
         assert shown in page
     assert cli.main(["record", "show", str(log)]) == 0
     printed = capsys.readouterr().out
     for shown in (
         "prod, run 20261121T020000-1: ",
         "not tested: gpu04: DRAINED",
-        "gpu01   gpu",
+        "by the cluster file: os.load (shared)",
+        "failure: gpu.bad on gpu03 (drain)",
+        "judged by: gpu, nccl\nnarrowed by: a path or another option\nwithout a result: mpi\n",
+        "gpu01   cable   Mellanox 2 m",
         "165",
-        LEAST.text,
     ):
         assert shown in printed
+    for shown in (f"330 330 gpu02 {LEAST.text}", "MCP1 1 MT9"):
+        assert shown in " ".join(printed.split())
     assert cli.main(["record", "show", "--json", str(log)]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads((log.parent / record.RECORD).read_text())

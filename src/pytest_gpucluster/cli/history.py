@@ -173,8 +173,11 @@ def _import(found: History, logs: Sequence[Path]) -> None:
             raise GpuClusterError(f"{path}: cannot be read ({error.strerror})") from error
     for run, path in sorted(runs, key=lambda it: it[0].started):  # each is compared with those before it
         note = "" if run.complete else ", incomplete: it never serves as a baseline"
-        there = "stored" if found.add(run) else "is stored already"
+        new = found.add(run)
+        there = "stored" if new else "is stored already"
         _print(f"{path}: run {run.run} of cluster {run.cluster} {there}{note}")
+        for line in found.ledger.news(run) if new else ():
+            _print(line)
 
 
 def _convert_logs(logs: Sequence[Path]) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from pytest_gpucluster.report.ledger import KnownPart, Ledger
+    from pytest_gpucluster.report.ledger import KnownPart, Ledger, Stay
 
 
 def parts(args: argparse.Namespace) -> None:
@@ -45,10 +45,12 @@ def parts(args: argparse.Namespace) -> None:
         print_json({"simulated": simulated, "parts": [_plain(it) for it in found]})
     elif len(found) == 1 and args.name in (found[0].serial, found[0].identity):
         _one(found[0])
+    elif not found:
+        print("no part failed again")
     else:
         _table(
             ("part", "model", "serial number", "node", "slot", "since", "until", "failures", "last failure"),
-            [_row(it) for it in found],
+            _rows(found, args.name),
         )
 
 
@@ -64,17 +66,27 @@ def _rates(ledger: Ledger, *, simulated: bool, as_json: bool) -> None:
     )
 
 
-def _row(part: KnownPart) -> tuple[object, ...]:
-    stay = part.stays[-1] if part.stays else None
+def _rows(found: Sequence[KnownPart], node: str | None) -> list[tuple[object, ...]]:
+    """Return a row of each part, by slot: its stays in this node, else its last one."""
+    rows = [
+        _row(part, stay)
+        for part in found
+        for stay in [it for it in part.stays if it.node == node] or part.stays[-1:]
+    ]
+    return sorted(rows, key=lambda row: [str(row[at]) for at in (0, 4, 5)]) if node else rows
+
+
+def _row(part: KnownPart, stay: Stay) -> tuple[object, ...]:
     last = part.failures[-1] if part.failures else None
+    moved = "".join(f", then {it.node} {it.slot}" for it in part.stays[part.stays.index(stay) + 1 :][:1])
     return (
         part.kind,
         part.model,
         part.serial or part.identity,
-        stay.node if stay else "",
-        stay.slot if stay else "",
-        when(stay.since) if stay else "",
-        when(stay.until) if stay and stay.until else "",
+        stay.node,
+        stay.slot,
+        when(stay.since),
+        f"{when(stay.until)}{moved}" if stay.until else "",
         part.episodes or "",
         f"{last.check} on {last.node}, {when(last.time)}" if last else "",
     )

@@ -38,11 +38,11 @@ def _root(source: Path) -> Path:
 
 
 def show(args: argparse.Namespace) -> None:
-    """Print verdict, figures, waivers and parts of a run."""
+    """Print verdict, scope, failures, figures, waivers and parts of a run."""
     from pytest_gpucluster.report import record
     from pytest_gpucluster.report.events import read_log
     from pytest_gpucluster.report.run_folder import log_in
-    from pytest_gpucluster.report.words import number
+    from pytest_gpucluster.report.words import clock, number
 
     run = read_log(existing(log_in(args.source)))
     found = record.record_of(run)
@@ -51,14 +51,35 @@ def show(args: argparse.Namespace) -> None:
         return
     verdict = found["verdict"]
     print(f"{found['cluster']}, run {found['run']}: {verdict['title']}: {verdict['nodes']}.")
-    print(" ".join(verdict["sentences"]))
-    for title in ("not tested", "not judged"):
-        for text in found[title.replace(" ", "_")]:
+    print(*verdict["sentences"], end="\n" if verdict["sentences"] else "")
+    failures = [
+        f"{it['check']} on {it['nodes']}" + (f" ({it['action']})" if it["action"] else "")
+        for it in found["failures"]
+    ]
+    for title, texts in (
+        ("began", [f"{clock(found['began'], run)}, by {found['by']}"]),
+        *((state, [nodes]) for state, nodes in found["nodes"].items()),
+        ("failure", failures),
+        ("criteria", [f"{it['nodes']}: profile {it['profile']} ({it['source']})" for it in found["criteria"]]),
+        ("not applicable by the cluster file", [f"{it} ({why})" for it, why in found["not_applicable"].items()]),
+        ("judged by", [", ".join(found["suites"]) or "no suite"]),
+        ("narrowed by", filter(None, [found["narrowed_by"]])),
+        ("without a result", filter(None, [", ".join(found["without_result"])])),
+        ("not tested", found["not_tested"]),
+        ("not judged", found["not_judged"]),
+    ):  # fmt: skip
+        for text in texts:
             print(f"{title}: {text}")
     figures = [
         (
             *(it[key] for key in ("suite", "profile", "metric", "unit", "measurements")),
-            *(number(it["least"]), it["least_at"], number(it["median"]), number(it["greatest"])),
+            *(
+                number(it["least"]),
+                it["least_at"],
+                number(it["median"]),
+                number(it["greatest"]),
+                it["greatest_at"],
+            ),
             "; ".join(bound["words"] for bound in it["bounds"]),
         )
         for it in found["figures"]
@@ -73,14 +94,15 @@ def show(args: argparse.Namespace) -> None:
         "at",
         "median",
         "greatest",
+        "at",
         "bound and its source",
     )
     for title, headers, rows in (
         ("Figures", columns, figures),
         ("Waivers", ("checks", "nodes", "reason", "ticket", "until"),
          [(", ".join(it["checks"]), it["nodes"], it["reason"], it["ticket"], it["until"]) for it in found["waivers"]]),
-        ("Parts", ("node", "part", "model", "part number", "firmware", "serial numbers"),
-         [(*row, ", ".join(serials)) for *row, serials in record.parts_table(run)]),
+        ("Parts", ("node", "part", "model", "part number", "firmware", "n", "serial numbers"),
+         [(*row, len(serials), ", ".join(serials)) for *row, serials in record.parts_table(run)]),
     ):  # fmt: skip
         if rows:
             print(f"\n{title}")

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -211,13 +212,18 @@ class Part:
 def identity(serial: str) -> str:
     """Return a serial number that can identify a part, '' for a placeholder: a word, zeros, or counted digits.
 
+    The number of a DIMM is of 8 hexadecimal digits (JEDEC SPD): in one of 2,500 all of them are letters.
+
     >>> identity("1650525012345"), identity("To be filled by O.E.M."), identity("00000000"), identity("0123456789")
     ('1650525012345', '', '', '')
+    >>> identity("CBEBEBDF"), identity("FFFFFFFF"), identity("DEFAULT")
+    ('CBEBEBDF', '', '')
     """
     serial = serial.strip()
     signs = "".join(filter(str.isalnum, serial)).upper()
-    told = len(set(signs)) > 2 and any(map(str.isdecimal, signs)) and "SERNUM" not in signs
-    return serial if told and signs not in "01234567890" else ""
+    digits = any(map(str.isdecimal, signs)) or re.fullmatch("[A-F]{8}", signs)
+    own = len(set(signs)) > 2 and digits and "SERNUM" not in signs
+    return serial if own and signs not in "01234567890" else ""
 
 
 @dataclass(frozen=True, slots=True)

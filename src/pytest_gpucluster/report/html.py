@@ -31,9 +31,9 @@ from pytest_gpucluster.report.html_subnet import legend, subnet
 from pytest_gpucluster.report.html_work import trend, work
 from pytest_gpucluster.report.junit import shell_property
 from pytest_gpucluster.report.proof import CLUSTER, FAILED, FIT, NOT_PROVED
-from pytest_gpucluster.report.record import not_tested, parts_table
+from pytest_gpucluster.report.record import narrowed_by, not_tested, parts_table
 from pytest_gpucluster.report.regression import ShownComparison
-from pytest_gpucluster.report.verdict import judge, ordered
+from pytest_gpucluster.report.verdict import NARROWING, judge, judged_suites, ordered
 from pytest_gpucluster.report.waivers import all_waivers
 from pytest_gpucluster.report.words import clock, folded, remark_lines
 
@@ -118,10 +118,12 @@ def _record(run: Run) -> dict[str, Any]:
         "run": run.run,
         "by": "@".join(part for part in (_text(start.get("user")), _text(start.get("host"))) if part),
         "nodes": run.selected,
-        "suites": run.suites,
+        "suites": judged_suites(run),
+        "narrowed_by": narrowed_by(run),
         "options": shlex.join(
             word
             for name, value in as_dict(start.get("scope")).items()
+            if name not in NARROWING
             for one in (value if isinstance(value, list) else [value])
             for word in (_text(name), _text(one))
         ),

@@ -5,26 +5,28 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.grouping import grouped
-from pytest_gpucluster.core.safe_json import as_dicts
+from pytest_gpucluster.core.safe_json import as_dict, as_dicts
 from pytest_gpucluster.core.text import count
 from pytest_gpucluster.report.html_figures import is_signed, ordered_spreads, where_measured
-from pytest_gpucluster.report.proof import CLUSTER, NOT_TESTED
+from pytest_gpucluster.report.proof import CLUSTER, NOT_TESTED, RUN_SUITE
 from pytest_gpucluster.report.run_model import one_line
-from pytest_gpucluster.report.verdict import judge
+from pytest_gpucluster.report.verdict import judge, judged_suites, narrowing, ordered
 from pytest_gpucluster.report.waivers import all_waivers
+from pytest_gpucluster.report.words import folded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_gpucluster.core.part import InstalledPart
-    from pytest_gpucluster.report.run_model import MetricSpread, Run
+    from pytest_gpucluster.report.run_model import FindingRow, MetricSpread, Run
 
 RECORD = "record.json"
-MAX_REASONS = 12
+MAX_REASONS, MAX_OPTIONS = 12, 2000
 
 
 def render(run: Run) -> bytes:
@@ -33,8 +35,8 @@ def render(run: Run) -> bytes:
 
 
 def record_of(run: Run) -> dict[str, Any]:
-    """Return verdict, nodes by state, criteria, figures, waivers and the parts of each node. Times are seconds since the epoch."""
-    verdict, start = judge(run), run.start
+    """Return verdict, nodes by state, criteria, failures, figures, waivers and the parts of each node. Times are seconds since the epoch."""
+    verdict, start, judged = judge(run), run.start, judged_suites(run)
     nodes = grouped((state, node) for node, state in run.proofs.nodes.items())
     return {
         "cluster": one_line(start.get("cluster")),
@@ -52,10 +54,25 @@ def record_of(run: Run) -> dict[str, Any]:
         "nodes": {state: hostlist.shown(names) for state, names in nodes.items()},
         "not_tested": not_tested(run),
         "not_judged": verdict.unjudged,
-        "suites": run.suites,
+        "suites": judged,
+        "without_result": [it for it in run.suites if it not in (*judged, RUN_SUITE)],
+        "narrowed_by": narrowed_by(run),
         "criteria": [
             {key: one_line(group.get(key)) for key in ("nodes", "profile", "source", "sha256")}
             for group in as_dicts(start.get("groups"))
+        ],
+        "not_applicable": {
+            one_line(key): one_line(why) for key, why in as_dict(start.get("not_applicable")).items()
+        },
+        "failures": [
+            {
+                "check": it.check,
+                "outcome": it.outcome,
+                "action": it.action,
+                "nodes": folded(it.nodes),
+                "findings": [_finding(row) for row in it.rows.values()],
+            }
+            for it in ordered(run)
         ],
         "figures": [_figure(spread) for spread in ordered_spreads(run) if is_signed(spread)],
         "waivers": [
@@ -80,6 +97,21 @@ def record_of(run: Run) -> dict[str, Any]:
     }
 
 
+def narrowed_by(run: Run) -> str:
+    """Return the options that left out suites, checks or nodes, whole; '' for none."""
+    return narrowing(run, MAX_OPTIONS).removeprefix(" by ")
+
+
+def _finding(row: FindingRow) -> dict[str, str]:
+    found = row.found
+    return {
+        "part": str(found.part),
+        "measured": str(found.measured),
+        "expected": str(found.expected),
+        "nodes": folded(row.nodes),
+    }
+
+
 def not_tested(run: Run) -> list[str]:
     """Return the nodes and the checks that a record leaves open, and why."""
     nodes = grouped((why, node) for node, why in run.untested.items())
@@ -96,7 +128,8 @@ def _figure(spread: MetricSpread) -> dict[str, Any]:
         for node, metric in zip(spread.nodes, spread.metrics, strict=True)
         if math.isfinite(metric.value)
     ]
-    least, greatest = min(measured), max(measured)
+    # of equal ones the first, as the page has it
+    least, greatest = min(measured, key=itemgetter(0)), max(measured, key=itemgetter(0))
     return {
         "suite": spread.suite,
         "profile": spread.kind,
@@ -128,10 +161,13 @@ def _part(it: InstalledPart) -> dict[str, str]:
 
 
 def parts_table(run: Run) -> Iterator[tuple[str, str, str, str, str, list[str]]]:
-    """Yield node, kind, model, part number and firmware of like parts, and their serial numbers."""
+    """Yield node, kind, vendor with model, part number and firmware of like parts, and their serial numbers."""
     for node, parts in sorted(run.parts.items()):
-        alike = grouped(
-            ((it.part.kind, it.part.model, it.number, it.firmware), it.part.serial) for it in parts
-        )
-        for (kind, model, number, firmware), serials in alike.items():
-            yield node, kind, model, number, firmware, [serial or "-" for serial in serials]
+        alike = grouped(((it.part.kind, _made(it), it.number, it.firmware), it.part.serial) for it in parts)
+        for (kind, made, number, firmware), serials in alike.items():
+            yield node, kind, made, number, firmware, [serial or "-" for serial in serials]
+
+
+def _made(it: InstalledPart) -> str:
+    vendor = "" if it.part.model.startswith(it.vendor) else it.vendor
+    return " ".join(filter(None, (vendor, it.part.model, it.length and f"{it.length} m")))

@@ -267,7 +267,7 @@ class Comparison:
                 note=describe(it) if id(it) in named else "",
                 values=it.values,
             )
-            for it in shown
+            for it in (shown if self.against else ())
         ]
         bounded = [
             it for worse in (True, False) for it in [it for it in rows if it.worse == worse][:MAX_SHOWN]

@@ -147,10 +147,10 @@ def judged_suites(run: Run) -> list[str]:
     ]
 
 
-def narrowing(run: Run) -> str:
+def narrowing(run: Run, most: int = MAX_OPTION) -> str:
     """Name the options that left out suites, checks or nodes of the cluster file."""
     given = as_dict(run.start.get("scope"))
-    chosen = [f"{name} {one_line(given[name], MAX_OPTION)}" for name in NARROWING if name in given]
+    chosen = [f"{name} {one_line(given[name], most)}" for name in NARROWING if name in given]
     if not chosen and run.start.get("full") is False:
         chosen = ["a path or another option"]
     return f" by {' and '.join(chosen)}" if chosen else ""
