@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -74,8 +75,16 @@ def test_page_and_command_show_what_the_record_holds(
 ) -> None:
     log = write_run(tmp_path / "run", *EVENTS)
     page = html.render(read_log(log))
-    for shown in (LEAST.text, "h200-8", "165", "692-2G520", "result: mpi<br>narrowed by: <code>a path"):
-        assert shown in page
+    sha256 = hashlib.sha256((log.parent / record.RECORD).read_bytes()).hexdigest()
+    for shown in (
+        LEAST.text,
+        "h200-8",
+        "165",
+        "692-2G520",
+        "result: mpi<br>narrowed by: <code>a path",
+        sha256,
+    ):
+        assert shown in page.replace("<wbr>", "")
     assert cli.main(["record", "show", str(log)]) == 0
     printed = capsys.readouterr().out
     for shown in (
@@ -85,6 +94,7 @@ def test_page_and_command_show_what_the_record_holds(
         "failure: gpu.bad on gpu03 (drain)",
         "judged by: gpu, nccl\nnarrowed by: a path or another option\nwithout a result: mpi\n",
         "gpu01   cable   Mellanox 2 m",
+        "parts: 2 gpu on gpu01 (2)",
         "165",
     ):
         assert shown in printed

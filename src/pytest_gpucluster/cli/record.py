@@ -67,6 +67,8 @@ def show(args: argparse.Namespace) -> None:
         ("without a result", filter(None, [", ".join(found["without_result"])])),
         ("not tested", found["not_tested"]),
         ("not judged", found["not_judged"]),
+        ("parts", found["parts_by_kind"]),
+        ("parts", found["parts_not_read"]),
     ):  # fmt: skip
         for text in texts:
             print(f"{title}: {text}")

@@ -31,7 +31,14 @@ from pytest_gpucluster.report.html_subnet import legend, subnet
 from pytest_gpucluster.report.html_work import trend, work
 from pytest_gpucluster.report.junit import shell_property
 from pytest_gpucluster.report.proof import CLUSTER, FAILED, FIT, NOT_PROVED
-from pytest_gpucluster.report.record import narrowed_by, not_tested, parts_table
+from pytest_gpucluster.report.record import (
+    narrowed_by,
+    not_tested,
+    parts_by_kind,
+    parts_not_read,
+    parts_table,
+)
+from pytest_gpucluster.report.record import render as record_json
 from pytest_gpucluster.report.regression import ShownComparison
 from pytest_gpucluster.report.verdict import NARROWING, judge, judged_suites, ordered
 from pytest_gpucluster.report.waivers import all_waivers
@@ -89,6 +96,9 @@ def render(run: Run) -> str:
         gaps=_gaps(run),
         same_versions=_same_versions(run),
         parts=list(parts_table(run)),
+        parts_by_kind=parts_by_kind(run),
+        parts_not_read=parts_not_read(run),
+        record_sha256=hashlib.sha256(record_json(run)).hexdigest(),
         tables=[_suite_table(title, cells) for title, cells in run.cells.items()],
         environment=_environment(run),
         style=html_page.style(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from collections import Counter
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +94,8 @@ def record_of(run: Run) -> dict[str, Any]:
             }
             for use in all_waivers(run)
         ],
+        "parts_by_kind": parts_by_kind(run),
+        "parts_not_read": parts_not_read(run),
         "parts": {node: [_part(it) for it in parts] for node, parts in run.parts.items()},
     }
 
@@ -158,6 +161,22 @@ def _part(it: InstalledPart) -> dict[str, str]:
         "length": it.length,
     }
     return {key: value for key, value in own.items() if value}
+
+
+def parts_by_kind(run: Run) -> list[str]:
+    """Return how many parts of each kind the nodes have, like '8 gpu on each of gpu[01-24] (192)': a part that lacks shows."""
+    counts = {node: Counter(it.part.kind for it in parts) for node, parts in run.parts.items()}
+    kinds = dict.fromkeys(it.part.kind for parts in run.parts.values() for it in parts)
+    alike = grouped(((kind, found[kind]), node) for kind in kinds for node, found in counts.items())
+    return [
+        f"{number} {kind} on {'each of ' if nodes[1:] else ''}{folded(nodes)} ({number * len(nodes):,})"
+        for (kind, number), nodes in alike.items()
+    ]
+
+
+def parts_not_read(run: Run) -> list[str]:
+    """Return which sources of parts could not be read, and where."""
+    return [f"{words} on {folded(it.nodes)}" for words, it in run.remarks.get("parts.inventory", {}).items()]
 
 
 def parts_table(run: Run) -> Iterator[tuple[str, str, str, str, str, list[str]]]:
