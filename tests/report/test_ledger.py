@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -129,6 +130,19 @@ def test_what_cannot_be_read_ends_no_stay_and_two_of_a_number_are_no_part(histor
     assert stays(history, "1") == [("a", "gpu 0000:00:00.0", 1, None)], (
         "it was there again, nowhere else between"
     )
+
+
+def test_a_lost_part_fails_in_its_slot_and_not_in_the_node_of_this_name_of_another_cluster(
+    history: History,
+) -> None:
+    rest = {"a": [card("2", 1)]}
+    history.add(night(1, {"a": [card("1"), *rest["a"]]}))
+    history.add(replace(night(1, {"a": [card("9")]}), cluster="other"))
+    for day, part in enumerate((gpu(None, address="0000:00:00.0"), card("1").part), 2):
+        history.add(night(day, rest, ("a", part)))
+    assert not known(history, "9").failures
+    assert [(it.slot, it.episode) for it in known(history, "1").failures] == [("gpu 0000:00:00.0", 1)] * 2
+    assert history.ledger.rates(simulated=False, now=3 * DAY)[0][5] == 1
 
 
 def test_a_setting_is_no_failure_of_a_part_and_a_run_is_entered_once(history: History) -> None:

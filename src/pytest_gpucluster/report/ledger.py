@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_gpucluster.core.finding import Action
 from pytest_gpucluster.core.grouping import grouped
+from pytest_gpucluster.core.part import InstalledPart
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from pytest_gpucluster.core.part import InstalledPart, Part
+    from pytest_gpucluster.core.part import Part
     from pytest_gpucluster.report.run_snapshot import Recorded
 
 LEMON = 2  # episodes from which on a part is one
@@ -176,11 +177,12 @@ class Ledger:
                     self._db.execute("INSERT INTO failures VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
 
     def _places(self, run: Recorded) -> dict[tuple[str, str, str], tuple[int, str]]:
-        """Return (node, kind, name or address) -> part and slot of all parts that are there now."""
+        """Return (node, kind, name or address) -> part and slot of all that are there, or were last: a GPU that is lost fails too."""
         rows = self._db.execute(
-            "SELECT n.name, p.kind, s.name, s.address, s.part, s.slot FROM stays s JOIN parts p ON p.id = s.part "
-            "JOIN nodes n ON n.id = s.node WHERE s.until IS NULL AND p.simulated = ?",
-            (run.simulated,),
+            "SELECT n.name, p.kind, s.name, s.address, s.part, s.slot FROM (SELECT *, max(since) FROM stays GROUP BY part) s "
+            "JOIN parts p ON p.id = s.part JOIN nodes n ON n.id = s.node WHERE n.cluster = ? AND n.simulated = ? "
+            "ORDER BY s.until IS NULL, s.until",
+            (run.cluster, run.simulated),
         )
         found: dict[tuple[str, str, str], tuple[int, str]] = {}
         for node, kind, name, address, part, slot in rows:
@@ -203,9 +205,12 @@ class Ledger:
         ).fetchone()
         return int(episode) + (good is not None or place != [node, slot])
 
-    def remove(self, run: str) -> None:
+    def remove(self, run: Recorded) -> None:
         """Take out the failures of a run that is stored again."""
-        self._db.execute("DELETE FROM failures WHERE run = ?", (run,))
+        self._db.execute(
+            "DELETE FROM failures WHERE run = ? AND node IN (SELECT id FROM nodes WHERE cluster = ?)",
+            (run.run, run.cluster),
+        )
 
     # --- reading
 
@@ -238,8 +243,8 @@ class Ledger:
         return self._db.execute(
             "SELECT p.kind, p.model, s.firmware, count(DISTINCT s.part), sum(coalesce(s.until, ?2) - s.since) / 86400, "
             "(SELECT count(DISTINCT f.part || ' ' || f.episode) FROM failures f JOIN parts q ON q.id = f.part JOIN stays t ON "
-            "t.part = f.part AND f.time >= t.since AND (t.until IS NULL OR f.time < t.until) WHERE q.simulated = ?1 AND "
-            "q.kind = p.kind AND q.model = p.model AND t.firmware = s.firmware) "
+            "t.part = f.part AND t.since = (SELECT max(since) FROM stays WHERE part = f.part AND since <= f.time) "
+            "WHERE q.simulated = ?1 AND q.kind = p.kind AND q.model = p.model AND t.firmware = s.firmware) "
             "FROM stays s JOIN parts p ON p.id = s.part WHERE p.simulated = ?1 GROUP BY p.kind, p.model, s.firmware",
             (simulated, now),
         ).fetchall()
@@ -326,5 +331,5 @@ def _concerned(
         if key and (node, kind, key) in places
     }
     if not found and (number := known.get((owner.kind, identity_of(owner)))):
-        found = {(number, owner.address or owner.name)}
+        found = {(number, InstalledPart(owner).slot)}
     return sorted(found)
