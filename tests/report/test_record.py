@@ -74,6 +74,19 @@ def test_figures_are_of_a_suite_and_a_kind_of_node_with_the_bound_and_its_source
     }
 
 
+def test_a_damaged_log_has_a_record_and_sends_nothing_to_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sent = [{"part": {"kind": "\x1b[31m", "serial": "165"}}, {"part": {"kind": "\ud800"}}]
+    log = write_run(
+        tmp_path / "run", *a_run([of(it, busbw(1.7e308), parts=sent) for it in ("a", "b")], nodes=("a", "b"))
+    )
+    assert json.loads(record.render(read_log(log)))["figures"][0]["median"] == 1.7e308
+    assert cli.main(["record", "show", str(log)]) == 0
+    assert "165" in (printed := capsys.readouterr().out)
+    assert "\x1b" not in printed
+
+
 def test_page_and_command_show_what_the_record_holds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

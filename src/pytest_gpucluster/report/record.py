@@ -96,7 +96,7 @@ def _figure(spread: MetricSpread) -> dict[str, Any]:
         for node, metric in zip(spread.nodes, spread.metrics, strict=True)
         if math.isfinite(metric.value)
     ]
-    least, greatest = min(measured), max(measured)
+    least, greatest, values = min(measured), max(measured), [value for value, _ in measured]
     return {
         "suite": spread.suite,
         "profile": spread.kind,
@@ -105,7 +105,8 @@ def _figure(spread: MetricSpread) -> dict[str, Any]:
         "measurements": len(measured),
         "least": least[0],
         "least_at": least[1],
-        "median": statistics.median(value for value, _ in measured),
+        "median": statistics.median_low(values) / 2
+        + statistics.median_high(values) / 2,  # no sum is infinite
         "greatest": greatest[0],
         "greatest_at": greatest[1],
         "bounds": [{"bound": bound, "words": words} for bound, words in spread.bounds.items()],
