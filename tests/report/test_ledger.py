@@ -145,6 +145,17 @@ def test_a_lost_part_fails_in_its_slot_and_not_in_the_node_of_this_name_of_anoth
     assert history.ledger.rates(simulated=False, now=3 * DAY)[0][5] == 1
 
 
+def test_a_disk_whose_name_changed_at_a_boot_has_not_moved(history: History) -> None:
+    for day in (1, 2):
+        disks = [
+            InstalledPart(Part("disk", None, f"sd{'ab'[(day + it) % 2]}", f"{it}:0:0:0", f"S{it}7"))
+            for it in (0, 1)
+        ]
+        history.add(night(day, {"a": disks}, ("a", disks[0].part)))
+    assert [it.episode for it in known(history, "S07").failures] == [1, 1]
+    assert not known(history, "S17").failures
+
+
 def test_a_setting_is_no_failure_of_a_part_and_a_run_is_entered_once(history: History) -> None:
     history.add(night(1, {"a": [card("1")]}, ("a", card("1").part), action=Action.CONFIGURE))
     assert known(history, "1").failures == ()

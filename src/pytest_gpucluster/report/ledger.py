@@ -124,7 +124,7 @@ class Ledger:
         """End stays that are over, and begin new ones. A kind that a node lists none of was not read: its stays go on."""
         read = {(nodes[node], it.part.kind) for node, parts in run.parts.items() for it in parts}
         rows = self._db.execute(
-            "SELECT s.part, s.since, s.node, s.slot, s.firmware, s.until, p.kind FROM stays s JOIN parts p ON p.id = s.part "
+            "SELECT s.part, s.since, s.node, s.slot, s.firmware, s.until, p.kind, s.name FROM stays s JOIN parts p ON p.id = s.part "
             "WHERE p.simulated = ? ORDER BY s.since",
             (run.simulated,),
         )
@@ -132,7 +132,7 @@ class Ledger:
         # a log that is imported later than its successor moves nothing
         last = {part: row for part, row in last.items() if row[1] <= run.started}
         newer = {row[0] for row in self._db.execute("SELECT part FROM stays WHERE since > ?", (run.started,))}
-        for part, (_, since, node, slot, _, until, kind) in last.items():
+        for part, (_, since, node, slot, _, until, kind, _) in last.items():
             there = listed.get(part)
             stays = there is not None and (nodes[there[0]], there[1].slot) == (node, slot)
             gone = there is not None or (node, kind) in read
@@ -148,10 +148,10 @@ class Ledger:
             if before is None or (before[2], before[3]) != place:
                 values = (part, run.started, *place, it.part.name, it.part.address, it.firmware)
                 self._db.execute("INSERT OR REPLACE INTO stays VALUES (?, ?, ?, ?, ?, ?, ?, NULL)", values)
-            elif before[5] is not None or before[4] != it.firmware:
+            elif (before[5], before[4], before[7]) != (None, it.firmware, it.part.name):
                 self._db.execute(
-                    "UPDATE stays SET until = NULL, firmware = ? WHERE part = ? AND since = ?",
-                    (it.firmware, part, before[1]),
+                    "UPDATE stays SET until = NULL, firmware = ?, name = ? WHERE part = ? AND since = ?",
+                    (it.firmware, it.part.name, part, before[1]),
                 )
 
     def _fail(self, run: Recorded, known: Mapping[tuple[str, str], int], nodes: Mapping[str, int]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+from typing import TYPE_CHECKING
 
 import pytest
 from counter_examples import NOT_APPLICABLE, PASSED, WARNING, CounterExample, assert_as_expected, name, result
@@ -12,7 +14,10 @@ from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.part import identity
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.suites.parts import checks
-from pytest_gpucluster.suites.parts.facts import NodeParts, read_inventory
+from pytest_gpucluster.suites.parts.facts import PARTS, NodeParts, read_inventory
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # of an HGX H200, driver 580; lspci 3.9, ethtool 6.1, dmidecode 3.5
 PRINTED = """\
@@ -68,7 +73,7 @@ netlink error: Operation not permitted
 /sys/class/nvme/nvme1/transport:tcp
 == 0
 @@ disks
-NAME="/dev/sda" MODEL="MICRON_5300" SERIAL="21262F9A1234" REV="D3MU001" TRAN="sata"
+NAME="/dev/sda" MODEL="MICRON_5300" SERIAL="21262F9A1234" REV="D3MU001" TRAN="sata" HCTL="0:0:0:0"
 NAME="/dev/sdb" MODEL="Virtual HDisk" SERIAL="AAAABBBBCCCC1" REV="1.00" TRAN="usb"
 == 0
 @@ dmi
@@ -112,7 +117,7 @@ def test_each_part_has_its_serial_number_firmware_and_slot() -> None:
         ("nvswitch 0000:05:00.0", "", "", "96.10.4d.00.01"),
         ("cable mlx5_0", "MT2312VB01234", "MCP4Y10-N003", ""),
         ("disk 0000:c1:00.0", "S64HNE0T301234", "", "EPK9CB5Q"),
-        ("disk /dev/sda", "21262F9A1234", "", "D3MU001"),
+        ("disk 0:0:0:0", "21262F9A1234", "", "D3MU001"),
         ("chassis", "S512345X3A01234", "", ""),
         ("dimm P1-DIMMA1, P0_Node0_Channel0", "4A079210", "M321R8GA0BB0-CQKZJ", ""),
         ("bmc", "", "", "1.05"),
@@ -137,6 +142,23 @@ def test_what_cannot_be_read_is_named() -> None:
     for rc, error in ((0, ProbeError), (1, NotAvailable)):
         with pytest.raises(error):
             read("@@ gpus\n", rc)
+
+
+def test_marks_in_the_output_of_a_tool_break_nothing() -> None:
+    assert read(PRINTED.replace("@@ gpus", "@@ vpd x\n== 0\n@@ gpus\n== no end")) == read()
+
+
+def test_an_adapter_without_a_board_id_has_no_model(tmp_path: Path) -> None:
+    adapter, device = tmp_path / "infiniband/irdma0", tmp_path / "0000:18:00.0"
+    for folder in (adapter, device):
+        folder.mkdir(parents=True)
+    (adapter / "device").symlink_to(device)
+    for key in ("fw_ver", "node_guid"):
+        (adapter / key).write_text(f"{key}\n")
+    words = PARTS.command.replace("/sys/class", str(tmp_path)).replace("/sys/", "/nowhere/")
+    done = subprocess.run(["sh", "-c", words], env={"PATH": "/usr/bin:/bin"}, capture_output=True, check=True)
+    (found,) = [it for it in read_inventory(Answer("a", 0, done.stdout)).parts if it.part.kind == "adapter"]
+    assert (found.part.address, found.part.model, found.firmware) == (device.name, "", "fw_ver")
 
 
 def judged(other: str) -> Verdict:
