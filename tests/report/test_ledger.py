@@ -48,7 +48,7 @@ def night(
 ) -> Recorded:
     """Return the run of a night: what its nodes list, and which parts failed on which node."""
     bad = {node for node, _ in failed}
-    items = [RecordedItem(node, "gpu.count", "passed") for node in parts]
+    items = [RecordedItem(node, "gpu.ecc", "passed") for node in parts if node not in bad]
     items += [
         RecordedItem(node, "gpu.ecc", "failed", "m", action.value, (Finding(part, "1", "0", code="errors"),))
         for node, part in failed
@@ -114,6 +114,9 @@ def test_a_fault_that_lasts_is_one_episode_and_one_that_comes_back_another(histo
     assert [it.episode for it in known(history, "1").failures] == [1, 1, 2]
     history.keep(1)
     assert len(known(history, "1").failures) == 3, "failures stay when runs are deleted"
+    history.add(replace(night(5, {"a": [card("1")]}), items=(RecordedItem("a", "os.drift", "passed"),)))
+    history.add(night(6, {"a": [card("1")]}, ("a", card("1").part)))
+    assert known(history, "1").episodes == 2, "a run without the check shows no repair"
 
 
 def test_what_cannot_be_read_ends_no_stay_and_two_of_a_number_are_no_part(history: History) -> None:
@@ -143,6 +146,17 @@ def test_a_lost_part_fails_in_its_slot_and_not_in_the_node_of_this_name_of_anoth
     assert not known(history, "9").failures
     assert [(it.slot, it.episode) for it in known(history, "1").failures] == [("gpu 0000:00:00.0", 1)] * 2
     assert history.ledger.rates(simulated=False, now=3 * DAY)[0][5] == 1
+
+
+def test_a_log_that_is_imported_later_moves_nothing(history: History) -> None:
+    for day, parts in (
+        (1, {"a": [card("1")]}),
+        (5, {"a": [card("1")]}),
+        (3, {"a": [card("2")], "b": [card("1")]}),
+    ):
+        history.add(night(day, parts))
+    assert stays(history, "1") == [("a", "gpu 0000:00:00.0", 1, None)]
+    assert stays(history, "2") == [("a", "gpu 0000:00:00.0", 3, 5)]
 
 
 def test_a_disk_whose_name_changed_at_a_boot_has_not_moved(history: History) -> None:

@@ -2,8 +2,8 @@
 
 A part is known by its UUID (GPU) or its serial number; one that two places of a run have is no identity. A stay is the time of
 a part in one slot of one node: it begins with the first run that lists the part there, and ends with the first run that lists the
-node without it, or the part elsewhere. Failures stay when runs are deleted. A failure is new (the next `episode`) if the node was
-good since the last one, or if the part has moved.
+node without it, or the part elsewhere. Failures stay when runs are deleted. A failure is new (the next `episode`) if since the
+last one the node was good in a run whose check passed, or if the part has moved.
 """
 
 from __future__ import annotations
@@ -129,9 +129,13 @@ class Ledger:
             (run.simulated,),
         )
         last = {row[0]: row for row in rows}
-        # a log that is imported later than its successor moves nothing
+        # a log that is imported later than its successor of the same node moves nothing
+        later = {
+            row[0] for row in self._db.execute("SELECT node FROM node_runs WHERE started > ?", (run.started,))
+        }
+        newer = {part for part, row in last.items() if row[1] > run.started or row[2] in later}
+        newer |= {part for part, (name, _) in listed.items() if part in last and nodes[name] in later}
         last = {part: row for part, row in last.items() if row[1] <= run.started}
-        newer = {row[0] for row in self._db.execute("SELECT part FROM stays WHERE since > ?", (run.started,))}
         for part, (_, since, node, slot, _, until, kind, _) in last.items():
             there = listed.get(part)
             stays = there is not None and (nodes[there[0]], there[1].slot) == (node, slot)
@@ -147,7 +151,11 @@ class Ledger:
             before = last.get(part)
             if before is None or (before[2], before[3]) != place:
                 values = (part, run.started, *place, it.part.name, it.part.address, it.firmware)
-                self._db.execute("INSERT OR REPLACE INTO stays VALUES (?, ?, ?, ?, ?, ?, ?, NULL)", values)
+                self._db.execute(
+                    "INSERT OR REPLACE INTO stays VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, "
+                    "(SELECT min(started) FROM node_runs WHERE node = ?3 AND started > ?2))",
+                    values,
+                )
             elif (before[5], before[4], before[7]) != (None, it.firmware, it.part.name):
                 self._db.execute(
                     "UPDATE stays SET until = NULL, firmware = ?, name = ? WHERE part = ? AND since = ?",
@@ -191,17 +199,19 @@ class Ledger:
 
     def _episode(self, part: int, run: Recorded, node: int, slot: str) -> int:
         last = self._db.execute(
-            "SELECT episode, time, node, slot, run FROM failures WHERE part = ? ORDER BY time DESC, episode DESC LIMIT 1",
+            'SELECT episode, time, node, slot, run, "check" FROM failures WHERE part = ? ORDER BY time DESC, episode DESC LIMIT 1',
             (part,),
         ).fetchone()
         if last is None:
             return 1
-        episode, time, *place, earlier = last
+        episode, time, *place, earlier, check = last
         if earlier == run.run:
             return int(episode)
         good = self._db.execute(
-            "SELECT 1 FROM node_runs WHERE node = ? AND started > ? AND started < ? AND good LIMIT 1",
-            (node, time, run.started),
+            "SELECT 1 FROM node_runs r JOIN items i ON i.node = r.node JOIN verdicts v ON v.item = i.id AND v.started = r.started AND "
+            'v.run = r.run WHERE r.node = ? AND r.started > ? AND r.started < ? AND r.good AND i."check" = ? AND '
+            "v.outcome = 'passed' LIMIT 1",
+            (node, time, run.started, check),
         ).fetchone()
         return int(episode) + (good is not None or place != [node, slot])
 
