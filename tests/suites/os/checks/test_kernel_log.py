@@ -212,6 +212,12 @@ NVME_MOUNT = mounted("/dev/nvme1n1p1", "ext4", "rw")
         (READ_ONLY, PartsNow(NVME_MOUNT), WARNING, "/raid can be written to now"),
         (READ_ONLY, PartsNow(mounted("/dev/sdb1", "ext4", "ro")), WARNING, "it is not mounted now"),
         (READ_ONLY, PartsNow(None, devices()), MONITOR, ""),
+        (
+            READ_ONLY.replace("nvme1n1p1", "loop0"),
+            PartsNow(mounted("/dev/loop0", "ext4", "ro")),
+            WARNING,
+            "no disk of the node",
+        ),
         # mounted by another name
         (READ_ONLY, PartsNow(mounted("/dev/root", "ext4", "ro")), DRAIN, "/raid is read-only now"),
         (JOURNAL, PartsNow(mounted("/dev/root", "ext4", "ro")), DRAIN, "/raid is read-only now"),
