@@ -315,6 +315,12 @@ COUNTER_EXAMPLES = (
     machine("a guest whose host stood still", "kernel/watchdog.c", WARNING, SOFT),
     machine("a job at the limit of its memory", "mm/oom_kill.c", WARNING, LIMIT),
     machine("an NVMe command without an interrupt", "nvme/host/pci.c: nvme_timeout", WARNING, TIMEOUT),
+    machine(
+        "a context of a GPU that was lost",
+        "drivers/gpu/drm",
+        WARNING,
+        "i915 0000:00:02.0: GuC context corrupt",
+    ),
     machine("a memory module lost data", "edac_mc.c: edac_ue_error", DRAIN, UE),
     machine("an oops", "arch/x86/kernel/dumpstack.c", REBOOT, OOPS, COUNTED),
     machine("a drive that was given up", "nvme/host/pci.c: nvme_reset_work", MONITOR, DISABLED),
