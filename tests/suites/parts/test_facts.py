@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-from typing import TYPE_CHECKING
 
 import pytest
 from counter_examples import NOT_APPLICABLE, PASSED, WARNING, CounterExample, assert_as_expected, name, result
@@ -15,9 +14,6 @@ from pytest_gpucluster.core.part import identity
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.suites.parts import checks
 from pytest_gpucluster.suites.parts.facts import PARTS, NodeParts, read_inventory
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # of an HGX H200, driver 580; lspci 3.9, ethtool 6.1, dmidecode 3.5
 PRINTED = """\
@@ -139,23 +135,20 @@ def test_what_cannot_be_read_is_named() -> None:
     assert list(read(printed).unread) == ["gpus", "dmi", "bmc"]
     assert "no end within its deadline" in read(printed).unread["bmc"]
     assert result(checks.inventory(read(printed), {}, "gpu01")) == NOT_APPLICABLE
+    # marks in the output of a tool
+    assert read(PRINTED.replace("@@ gpus", "@@ vpd x\n== 0\n@@ gpus\n== no end")) == read()
     for rc, error in ((0, ProbeError), (1, NotAvailable)):
         with pytest.raises(error):
             read("@@ gpus\n", rc)
 
 
-def test_marks_in_the_output_of_a_tool_break_nothing() -> None:
-    assert read(PRINTED.replace("@@ gpus", "@@ vpd x\n== 0\n@@ gpus\n== no end")) == read()
-
-
-def test_an_adapter_without_a_board_id_has_no_model(tmp_path: Path) -> None:
-    adapter, device = tmp_path / "infiniband/irdma0", tmp_path / "0000:18:00.0"
-    for folder in (adapter, device):
-        folder.mkdir(parents=True)
+def test_an_adapter_without_a_board_id_has_no_model(tmp_path_factory: pytest.TempPathFactory) -> None:
+    device, adapter = (root := tmp_path_factory.mktemp("sys")) / "0000:18:00.0", root / "infiniband/irdma0"
+    adapter.mkdir(parents=True)
     (adapter / "device").symlink_to(device)
     for key in ("fw_ver", "node_guid"):
         (adapter / key).write_text(f"{key}\n")
-    words = PARTS.command.replace("/sys/class", str(tmp_path)).replace("/sys/", "/nowhere/")
+    words = PARTS.command.replace("/sys/class", str(root)).replace("/sys/", "/nowhere/")
     done = subprocess.run(["sh", "-c", words], env={"PATH": "/usr/bin:/bin"}, capture_output=True, check=True)
     (found,) = [it for it in read_inventory(Answer("a", 0, done.stdout)).parts if it.part.kind == "adapter"]
     assert (found.part.address, found.part.model, found.firmware) == (device.name, "", "fw_ver")
