@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -47,24 +48,14 @@ def night(
 ) -> Recorded:
     """Return the run of a night: what its nodes list, and which parts failed on which node."""
     bad = {node for node, _ in failed}
-    items = [RecordedItem(node, "gpu.count", "passed") for node in parts]
+    items = [RecordedItem(node, "gpu.ecc", "passed") for node in parts if node not in bad]
     items += [
         RecordedItem(node, "gpu.ecc", "failed", "m", action.value, (Finding(part, "1", "0", code="errors"),))
         for node, part in failed
     ]
-    fit = frozenset(set(parts) - bad)
+    at, fit = day * DAY, frozenset(set(parts) - bad)
     return Recorded(
-        f"run{day:03}",
-        "prod",
-        False,
-        day * DAY,
-        day * DAY + 60,
-        1 if bad else 0,
-        "",
-        tuple(items),
-        (),
-        fit,
-        parts=parts,
+        f"run{day:03}", "prod", False, at, at + 60, int(bool(bad)), "", tuple(items), (), fit, parts=parts
     )
 
 
@@ -113,6 +104,9 @@ def test_a_fault_that_lasts_is_one_episode_and_one_that_comes_back_another(histo
     assert [it.episode for it in known(history, "1").failures] == [1, 1, 2]
     history.keep(1)
     assert len(known(history, "1").failures) == 3, "failures stay when runs are deleted"
+    history.add(replace(night(5, {"a": [card("1")]}), items=(RecordedItem("a", "os.drift", "passed"),)))
+    history.add(night(6, {"a": [card("1")]}, ("a", card("1").part)))
+    assert known(history, "1").episodes == 2, "a run without the check shows no repair"
 
 
 def test_what_cannot_be_read_ends_no_stay_and_two_of_a_number_are_no_part(history: History) -> None:
@@ -129,6 +123,32 @@ def test_what_cannot_be_read_ends_no_stay_and_two_of_a_number_are_no_part(histor
     assert stays(history, "1") == [("a", "gpu 0000:00:00.0", 1, None)], (
         "it was there again, nowhere else between"
     )
+
+
+def test_a_lost_part_fails_in_its_slot_and_its_own_cluster(history: History) -> None:
+    rest = {"a": [card("2", 1)]}
+    history.add(night(1, {"a": [card("1"), *rest["a"]]}))
+    history.add(replace(night(1, {"a": [card("9")]}), cluster="other"))
+    for day, part in enumerate((gpu(None, address="0000:00:00.0"), card("1").part), 2):
+        history.add(night(day, rest, ("a", part)))
+    assert not known(history, "9").failures
+    assert [(it.slot, it.episode) for it in known(history, "1").failures] == [("gpu 0000:00:00.0", 1)] * 2
+    assert history.ledger.rates(simulated=False, now=3 * DAY)[0][5] == 1
+
+
+def test_a_log_that_is_imported_later_moves_nothing(history: History) -> None:
+    usual = {"a": [card("1")]}
+    for day, parts in ((1, usual), (5, usual), (3, {"a": [card("2")], "b": [card("1")]})):
+        history.add(night(day, parts))
+    assert stays(history, "1") == [("a", "gpu 0000:00:00.0", 1, None)]
+    assert stays(history, "2") == [("a", "gpu 0000:00:00.0", 3, 5)]
+
+
+def test_a_disk_whose_name_changed_at_a_boot_has_not_moved(history: History) -> None:
+    for day, names in enumerate(("ab", "ba"), 1):
+        disks = [InstalledPart(Part("disk", None, it, f"{n}:0:0:0", f"S{n}7")) for n, it in enumerate(names)]
+        history.add(night(day, {"a": disks}, ("a", disks[0].part)))
+    assert [len(known(history, it).failures) for it in ("S07", "S17")] == [2, 0]
 
 
 def test_a_setting_is_no_failure_of_a_part_and_a_run_is_entered_once(history: History) -> None:

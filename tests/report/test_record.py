@@ -26,6 +26,9 @@ SOLD = InstalledPart(
 )
 CABLE = InstalledPart(Part("cable", None, "mlx5_0", serial="MT9"), "Mellanox", "MCP1", length="2")
 
+FOREIGN = {"part": {"kind": "\x1b[31m", "serial": "166"}}, {"part": {"kind": "\ud800"}}
+HUGE = Metric("share", 1.7e308, "GB/s")
+
 
 def of(node: str, *metrics: Metric, **more: Any) -> dict[str, Any]:
     return passing(node, check="nccl.alone", metrics=[it.as_dict() for it in metrics], **more)
@@ -37,13 +40,17 @@ def busbw(value: float, bound: Quantity | None = LEAST) -> Metric:
 
 EVENTS = a_run(
     [
-        of("gpu01", busbw(310.0), parts=[SOLD.as_dict(), InstalledPart(gpu(1)).as_dict(), CABLE.as_dict()]),
+        of(
+            "gpu01",
+            busbw(310.0),
+            parts=[SOLD.as_dict(), InstalledPart(gpu(1)).as_dict(), CABLE.as_dict(), *FOREIGN],
+        ),
         of("gpu02", busbw(330.0), Metric("bandwidth", 330.0, "GB/s", gpu(0))),  # as much: the first is named
         of("gpu02", Metric("rounds", 3, "rounds"), Metric("ports", 8, "ports")),
         of("gpu03", busbw(250.0)),
         failing("gpu03", check="gpu.bad"),
         unjudged("gpu01", "not applicable", check="mpi.x"),
-        of("", busbw(290.0, None)),
+        of("", busbw(290.0, None), HUGE, HUGE),
     ],
     nodes=("gpu01", "gpu02", "gpu03", "gpu04"),
     not_tested={"gpu04": ["unavailable", "DRAINED"]},
@@ -59,6 +66,7 @@ def test_figures_are_of_a_suite_and_a_kind_of_node_with_the_bound_and_its_source
         ("nccl", "h100-8", "bandwidth", 1),
         ("nccl", "h200-8", "bandwidth", 3),
         ("nccl", "whole cluster", "rate", 1),
+        ("nccl", "whole cluster", "share", 2),
     ]
     figure = found["figures"][1]
     ends = figure["least"], figure["least_at"], figure["median"], figure["greatest_at"]
@@ -100,5 +108,6 @@ def test_page_and_command_show_what_the_record_holds(
         assert shown in printed
     for shown in (f"330 330 gpu02 {LEAST.text}", "MCP1 1 MT9"):
         assert shown in " ".join(printed.split())
+    assert "\x1b" not in printed
     assert cli.main(["record", "show", "--json", str(log)]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads((log.parent / record.RECORD).read_text())

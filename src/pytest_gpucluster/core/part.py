@@ -201,6 +201,7 @@ class Part:
         plain = as_dict(plain)
         index, of, nodes = plain.get("index"), plain.get("of"), plain.get("nodes")
         words = {key: shared_text(plain.get(key)) for key in ("kind", "name", "address", "serial", "model")}
+        words["kind"] *= words["kind"].isprintable()  # no `mapped` changes it
         return cls(
             **words,
             index=index if index.__class__ is int else None,

@@ -85,7 +85,7 @@ class History(HistoryFile):
                 if there[1] or not run.complete:
                     return False
                 self._delete([there[0]])
-                self.ledger.remove(run.run)
+                self.ledger.remove(run)
             number = self._insert_run(run)
             nodes = self._insert_nodes(run, number)
             self._insert_items(run, number, nodes)

@@ -2,8 +2,8 @@
 
 A part is known by its UUID (GPU) or its serial number; one that two places of a run have is no identity. A stay is the time of
 a part in one slot of one node: it begins with the first run that lists the part there, and ends with the first run that lists the
-node without it, or the part elsewhere. Failures stay when runs are deleted. A failure is new (the next `episode`) if the node was
-good since the last one, or if the part has moved.
+node without it, or the part elsewhere. Failures stay when runs are deleted. A failure is new (the next `episode`) if since the
+last one the node was good in a run whose check passed, or if the part has moved.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_gpucluster.core.finding import Action
 from pytest_gpucluster.core.grouping import grouped
+from pytest_gpucluster.core.part import InstalledPart
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from pytest_gpucluster.core.part import InstalledPart, Part
+    from pytest_gpucluster.core.part import Part
     from pytest_gpucluster.report.run_snapshot import Recorded
 
 LEMON = 2  # episodes from which on a part is one
@@ -123,15 +124,19 @@ class Ledger:
         """End stays that are over, and begin new ones. A kind that a node lists none of was not read: its stays go on."""
         read = {(nodes[node], it.part.kind) for node, parts in run.parts.items() for it in parts}
         rows = self._db.execute(
-            "SELECT s.part, s.since, s.node, s.slot, s.firmware, s.until, p.kind FROM stays s JOIN parts p ON p.id = s.part "
+            "SELECT s.part, s.since, s.node, s.slot, s.firmware, s.until, p.kind, s.name FROM stays s JOIN parts p ON p.id = s.part "
             "WHERE p.simulated = ? ORDER BY s.since",
             (run.simulated,),
         )
         last = {row[0]: row for row in rows}
-        # a log that is imported later than its successor moves nothing
+        # a log that is imported later than its successor of the same node moves nothing
+        later = {
+            row[0] for row in self._db.execute("SELECT node FROM node_runs WHERE started > ?", (run.started,))
+        }
+        newer = {part for part, row in last.items() if row[1] > run.started or row[2] in later}
+        newer |= {part for part, (name, _) in listed.items() if part in last and nodes[name] in later}
         last = {part: row for part, row in last.items() if row[1] <= run.started}
-        newer = {row[0] for row in self._db.execute("SELECT part FROM stays WHERE since > ?", (run.started,))}
-        for part, (_, since, node, slot, _, until, kind) in last.items():
+        for part, (_, since, node, slot, _, until, kind, _) in last.items():
             there = listed.get(part)
             stays = there is not None and (nodes[there[0]], there[1].slot) == (node, slot)
             gone = there is not None or (node, kind) in read
@@ -146,11 +151,15 @@ class Ledger:
             before = last.get(part)
             if before is None or (before[2], before[3]) != place:
                 values = (part, run.started, *place, it.part.name, it.part.address, it.firmware)
-                self._db.execute("INSERT OR REPLACE INTO stays VALUES (?, ?, ?, ?, ?, ?, ?, NULL)", values)
-            elif before[5] is not None or before[4] != it.firmware:
                 self._db.execute(
-                    "UPDATE stays SET until = NULL, firmware = ? WHERE part = ? AND since = ?",
-                    (it.firmware, part, before[1]),
+                    "INSERT OR REPLACE INTO stays VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, "
+                    "(SELECT min(started) FROM node_runs WHERE node = ?3 AND started > ?2))",
+                    values,
+                )
+            elif (before[5], before[4], before[7]) != (None, it.firmware, it.part.name):
+                self._db.execute(
+                    "UPDATE stays SET until = NULL, firmware = ?, name = ? WHERE part = ? AND since = ?",
+                    (it.firmware, it.part.name, part, before[1]),
                 )
 
     def _fail(self, run: Recorded, known: Mapping[tuple[str, str], int], nodes: Mapping[str, int]) -> None:
@@ -176,11 +185,12 @@ class Ledger:
                     self._db.execute("INSERT INTO failures VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
 
     def _places(self, run: Recorded) -> dict[tuple[str, str, str], tuple[int, str]]:
-        """Return (node, kind, name or address) -> part and slot of all parts that are there now."""
+        """Return (node, kind, name or address) -> part and slot of all that are there, or were last: a GPU that is lost fails too."""
         rows = self._db.execute(
-            "SELECT n.name, p.kind, s.name, s.address, s.part, s.slot FROM stays s JOIN parts p ON p.id = s.part "
-            "JOIN nodes n ON n.id = s.node WHERE s.until IS NULL AND p.simulated = ?",
-            (run.simulated,),
+            "SELECT n.name, p.kind, s.name, s.address, s.part, s.slot FROM (SELECT *, max(since) FROM stays GROUP BY part) s "
+            "JOIN parts p ON p.id = s.part JOIN nodes n ON n.id = s.node WHERE n.cluster = ? AND n.simulated = ? "
+            "ORDER BY s.until IS NULL, s.until",
+            (run.cluster, run.simulated),
         )
         found: dict[tuple[str, str, str], tuple[int, str]] = {}
         for node, kind, name, address, part, slot in rows:
@@ -189,23 +199,28 @@ class Ledger:
 
     def _episode(self, part: int, run: Recorded, node: int, slot: str) -> int:
         last = self._db.execute(
-            "SELECT episode, time, node, slot, run FROM failures WHERE part = ? ORDER BY time DESC, episode DESC LIMIT 1",
+            'SELECT episode, time, node, slot, run, "check" FROM failures WHERE part = ? ORDER BY time DESC, episode DESC LIMIT 1',
             (part,),
         ).fetchone()
         if last is None:
             return 1
-        episode, time, *place, earlier = last
+        episode, time, *place, earlier, check = last
         if earlier == run.run:
             return int(episode)
         good = self._db.execute(
-            "SELECT 1 FROM node_runs WHERE node = ? AND started > ? AND started < ? AND good LIMIT 1",
-            (node, time, run.started),
+            "SELECT 1 FROM node_runs r JOIN items i ON i.node = r.node JOIN verdicts v ON v.item = i.id AND v.started = r.started AND "
+            'v.run = r.run WHERE r.node = ? AND r.started > ? AND r.started < ? AND r.good AND i."check" = ? AND '
+            "v.outcome = 'passed' LIMIT 1",
+            (node, time, run.started, check),
         ).fetchone()
         return int(episode) + (good is not None or place != [node, slot])
 
-    def remove(self, run: str) -> None:
+    def remove(self, run: Recorded) -> None:
         """Take out the failures of a run that is stored again."""
-        self._db.execute("DELETE FROM failures WHERE run = ?", (run,))
+        self._db.execute(
+            "DELETE FROM failures WHERE run = ? AND node IN (SELECT id FROM nodes WHERE cluster = ?)",
+            (run.run, run.cluster),
+        )
 
     # --- reading
 
@@ -238,8 +253,8 @@ class Ledger:
         return self._db.execute(
             "SELECT p.kind, p.model, s.firmware, count(DISTINCT s.part), sum(coalesce(s.until, ?2) - s.since) / 86400, "
             "(SELECT count(DISTINCT f.part || ' ' || f.episode) FROM failures f JOIN parts q ON q.id = f.part JOIN stays t ON "
-            "t.part = f.part AND f.time >= t.since AND (t.until IS NULL OR f.time < t.until) WHERE q.simulated = ?1 AND "
-            "q.kind = p.kind AND q.model = p.model AND t.firmware = s.firmware) "
+            "t.part = f.part AND t.since = (SELECT max(since) FROM stays WHERE part = f.part AND since <= f.time) "
+            "WHERE q.simulated = ?1 AND q.kind = p.kind AND q.model = p.model AND t.firmware = s.firmware) "
             "FROM stays s JOIN parts p ON p.id = s.part WHERE p.simulated = ?1 GROUP BY p.kind, p.model, s.firmware",
             (simulated, now),
         ).fetchall()
@@ -326,5 +341,5 @@ def _concerned(
         if key and (node, kind, key) in places
     }
     if not found and (number := known.get((owner.kind, identity_of(owner)))):
-        found = {(number, owner.address or owner.name)}
+        found = {(number, InstalledPart(owner).slot)}
     return sorted(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 
 import pytest
 from counter_examples import NOT_APPLICABLE, PASSED, WARNING, CounterExample, assert_as_expected, name, result
@@ -12,7 +13,7 @@ from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.part import identity
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.suites.parts import checks
-from pytest_gpucluster.suites.parts.facts import NodeParts, read_inventory
+from pytest_gpucluster.suites.parts.facts import PARTS, NodeParts, read_inventory
 
 # of an HGX H200, driver 580; lspci 3.9, ethtool 6.1, dmidecode 3.5
 PRINTED = """\
@@ -68,7 +69,7 @@ netlink error: Operation not permitted
 /sys/class/nvme/nvme1/transport:tcp
 == 0
 @@ disks
-NAME="/dev/sda" MODEL="MICRON_5300" SERIAL="21262F9A1234" REV="D3MU001" TRAN="sata"
+NAME="/dev/sda" MODEL="MICRON_5300" SERIAL="21262F9A1234" REV="D3MU001" TRAN="sata" HCTL="0:0:0:0"
 NAME="/dev/sdb" MODEL="Virtual HDisk" SERIAL="AAAABBBBCCCC1" REV="1.00" TRAN="usb"
 == 0
 @@ dmi
@@ -112,7 +113,7 @@ def test_each_part_has_its_serial_number_firmware_and_slot() -> None:
         ("nvswitch 0000:05:00.0", "", "", "96.10.4d.00.01"),
         ("cable mlx5_0", "MT2312VB01234", "MCP4Y10-N003", ""),
         ("disk 0000:c1:00.0", "S64HNE0T301234", "", "EPK9CB5Q"),
-        ("disk /dev/sda", "21262F9A1234", "", "D3MU001"),
+        ("disk 0:0:0:0", "21262F9A1234", "", "D3MU001"),
         ("chassis", "S512345X3A01234", "", ""),
         ("dimm P1-DIMMA1, P0_Node0_Channel0", "4A079210", "M321R8GA0BB0-CQKZJ", ""),
         ("bmc", "", "", "1.05"),
@@ -134,9 +135,23 @@ def test_what_cannot_be_read_is_named() -> None:
     assert list(read(printed).unread) == ["gpus", "dmi", "bmc"]
     assert "no end within its deadline" in read(printed).unread["bmc"]
     assert result(checks.inventory(read(printed), {}, "gpu01")) == NOT_APPLICABLE
+    # marks in the output of a tool
+    assert read(PRINTED.replace("@@ gpus", "@@ vpd x\n== 0\n@@ gpus\n== no end")) == read()
     for rc, error in ((0, ProbeError), (1, NotAvailable)):
         with pytest.raises(error):
             read("@@ gpus\n", rc)
+
+
+def test_an_adapter_without_a_board_id_has_no_model(tmp_path_factory: pytest.TempPathFactory) -> None:
+    device, adapter = (root := tmp_path_factory.mktemp("sys")) / "0000:18:00.0", root / "infiniband/irdma0"
+    adapter.mkdir(parents=True)
+    (adapter / "device").symlink_to(device)
+    for key in ("fw_ver", "node_guid"):
+        (adapter / key).write_text(f"{key}\n")
+    words = PARTS.command.replace("/sys/class", str(root)).replace("/sys/", "/nowhere/")
+    done = subprocess.run(["sh", "-c", words], env={"PATH": "/usr/bin:/bin"}, capture_output=True, check=True)
+    (found,) = [it for it in read_inventory(Answer("a", 0, done.stdout)).parts if it.part.kind == "adapter"]
+    assert (found.part.address, found.part.model, found.firmware) == (device.name, "", "fw_ver")
 
 
 def judged(other: str) -> Verdict:

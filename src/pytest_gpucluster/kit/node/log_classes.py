@@ -26,7 +26,7 @@ TABLE = (
     (INJECTED, "injecting memory failure|machine check injector|einj: error inject", "mm/madvise.c, mce/inject.c, apei/einj-core.c"),
     (UNCORRECTED, "edac mc.*<ue>", "drivers/edac/edac_mc.c"),
     (UNCORRECTED, "machine check.*bank [0-9]+: (0x)?[abef]|mc[0-9]+_status\\[.*[|]u[ec][|]", "MCi_STATUS.UC (Intel SDM 3, 15.3.2.2): mce/core.c, mce_amd.c"),
-    (UNCORRECTED, "hardware error\\]: uncorrected|uncorrected hardware memory error|context corrupt|fatal (local )?machine check", "mce/core.c, severity.c"),
+    (UNCORRECTED, "hardware error\\]: uncorrected|uncorrected hardware memory error|machine check: .*context corrupt|fatal (local )?machine check", "mce/core.c, severity.c"),
     (UNCORRECTED, f"{_RECORD} fatal.*section_type: (memory|[^;]*processor)", "drivers/firmware/efi/cper.c"),
     (UNCORRECTED, "(killing|sending sigbus to) .*due to hardware memory corruption", "mm/memory-failure.c, arch/x86/mm/fault.c"),
     (RECOVERABLE, f"{_RECORD} recoverable.*section_type: (memory|[^;]*processor)", "drivers/firmware/efi/cper.c"),

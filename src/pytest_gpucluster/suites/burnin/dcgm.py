@@ -22,7 +22,6 @@ from pytest_gpucluster.core.finding import Quote
 from pytest_gpucluster.core.part import Part, gpu
 from pytest_gpucluster.core.probe import last_line
 from pytest_gpucluster.suites.burnin.load_checks import unmeasured
-from pytest_gpucluster.suites.burnin.results import in_rounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -203,7 +202,6 @@ def _with_software_cause(verdict: Verdict, *_facts: object) -> Verdict:
     action=Action.DRAIN,
     never_healthy="DCGM classes the error as one that requires isolation or a reset of the GPU; errors of settings and software, those "
     "to be triaged, and those without a severity are milder",
-    repeated=in_rounds,
 )
 def dcgm(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Every test of `dcgmi diag` passes."""

@@ -458,9 +458,9 @@ class BurninResult:
         return found
 
 
-def in_rounds(burnin: BurninResult, *_facts: object, **_named: object) -> bool:
-    """Return whether all loads ran more than once: the burn-in repeats its measurements itself."""
-    return burnin.rounds > 1
+def in_rounds(burnin: BurninResult, node_name: str, *_facts: object, **_named: object) -> bool:
+    """Return whether the loads ran more than once on this node: the burn-in repeats its measurements itself."""
+    return burnin.nodes[node_name].rounds > 1
 
 
 def power(totals: NodeTotals, part: str) -> tuple[float, float]:

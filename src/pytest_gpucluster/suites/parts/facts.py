@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.command_end import LIMITED_SH, CommandEnd
+from pytest_gpucluster.core.command_end import LIMITED_SH, STATUS, CommandEnd
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.part import InstalledPart, Part, gpu, identity, port
 from pytest_gpucluster.core.probe import Answer, Probe, last_line
@@ -20,7 +20,9 @@ from pytest_gpucluster.core.scripts import script
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-_SECTION = re.compile(r"^@@ (\S+)(?: ([^\n]+))?\n(.*?)^== ([^\n]+)$", re.MULTILINE | re.DOTALL)
+_SECTION = re.compile(
+    r"^@@ (\S+)(?: ([^\n]+))?\n(.*?)^== (absent \S+|" + STATUS + r")$", re.MULTILINE | re.DOTALL
+)
 _NONE = re.compile(r"N/?A|Not Supported|Not Specified|None|Unknown|NO DIMM|\[.*\]", re.IGNORECASE)
 
 
@@ -45,7 +47,7 @@ def read_inventory(answer: Answer) -> NodeParts:
         if name == "adapter":
             adapters[of.partition(" ")[0]] = _adapter(of, text)
         elif name == "vpd":
-            adapters[of] |= _fields(text, ":")
+            adapters.get(of, {}).update(_fields(text, ":"))
         listed = list(_READERS[name](of, text)) if name in _READERS else []
         parts += listed
         if why := _not_read(name, text, end, bool(listed)):
@@ -111,7 +113,7 @@ def _nvswitches(_: str, text: str) -> Iterator[InstalledPart]:
 
 def _adapter(of: str, text: str) -> dict[str, str]:
     name, _, address = of.partition(" ")
-    keys = ("firmware", "board", "guid")
+    keys = ("firmware", "board")
     return {
         "name": name,
         "address": address,
@@ -174,6 +176,7 @@ def _disks(_: str, text: str) -> Iterator[InstalledPart]:
                 "disk",
                 None,
                 known.get("NAME", ""),
+                known.get("HCTL", ""),  # names change from boot to boot
                 serial=identity(known.get("SERIAL", "")),
                 model=known.get("MODEL", ""),
             )

@@ -26,7 +26,9 @@ for a in $(ls $ib 2>/dev/null); do
   [ ! -e "$ib/$a/device/physfn" ] || continue
   p=$(readlink -f "$ib/$a/device")
   echo "@@ adapter $a ${p##*/}"
-  cat "$ib/$a/fw_ver" "$ib/$a/board_id" "$ib/$a/node_guid"
+  for f in fw_ver board_id; do # only Mellanox has a board_id
+    printf '%s\n' "$(cat "$ib/$a/$f" 2>/dev/null)"
+  done
   echo '== 0'
   call "vpd $a" 10 lspci -Dvv -s "${p##*/}" | grep -E '^(@@ |== )|Product Name:|\[(PN|SN|EC)\]|<access denied>'
   for i in $(ls "$ib/$a/device/net" 2>/dev/null); do
@@ -43,7 +45,7 @@ set --
 for a in $(ls /sys/block 2>/dev/null); do
   case $a in sd*) set -- "$@" "/dev/$a" ;; esac
 done
-[ $# = 0 ] || call disks 15 lsblk -dPno NAME,MODEL,SERIAL,REV,TRAN "$@"
+[ $# = 0 ] || call disks 15 lsblk -dPno NAME,MODEL,SERIAL,REV,TRAN,HCTL "$@"
 call dmi 15 dmidecode -t 1 -t 2 -t 3 -t 17
 call bmc 15 ipmitool mc info
 echo end

@@ -44,6 +44,7 @@ OOPS = "BUG: kernel NULL pointer dereference, address: 0000000000000008"
 COUNTED = "Oops: 0002 [#1] SMP NOPTI"
 DISABLED = "nvme nvme1: Disabling device after reset failure: -19"
 READ_ONLY = "EXT4-fs (nvme1n1p1): Remounting filesystem read-only"
+ON_LOOP = READ_ONLY.replace("nvme1n1p1", "loop0")
 ON_VOLUME = READ_ONLY.replace("nvme1n1p1", "dm-3")
 JOURNAL = "Aborting journal on device nvme1n1p1-8."
 XFS = "XFS (nvme1n1): Filesystem has been shut down due to log error (0x2)."
@@ -106,7 +107,7 @@ def shown(verdict: Verdict) -> str:
         ([LOST], MONITOR, "md0"),
         ([LOST, "md: md0: recovery done."], WARNING, "md0"),
         ([LOST, "md: md1: recovery done."], MONITOR, "md0"),
-        (["EXT4-fs (loop0): Remounting filesystem read-only"], WARNING, "loop0"),
+        ([ON_LOOP], WARNING, "loop0"),
         # 5: storms
         ([CE.format(32767)], MONITOR, "CPU_SrcID#1_Chan#1_DIMM#1"),
         ([CE.format(60), CE.format(60).replace("read", "scrubbing")], MONITOR, "CPU_SrcID#1_Chan#1_DIMM#1"),
@@ -212,6 +213,7 @@ NVME_MOUNT = mounted("/dev/nvme1n1p1", "ext4", "rw")
         (READ_ONLY, PartsNow(NVME_MOUNT), WARNING, "/raid can be written to now"),
         (READ_ONLY, PartsNow(mounted("/dev/sdb1", "ext4", "ro")), WARNING, "it is not mounted now"),
         (READ_ONLY, PartsNow(None, devices()), MONITOR, ""),
+        (ON_LOOP, PartsNow(mounted("/dev/loop0", "ext4", "ro")), WARNING, "no disk of the node"),
         # mounted by another name
         (READ_ONLY, PartsNow(mounted("/dev/root", "ext4", "ro")), DRAIN, "/raid is read-only now"),
         (JOURNAL, PartsNow(mounted("/dev/root", "ext4", "ro")), DRAIN, "/raid is read-only now"),
@@ -309,6 +311,7 @@ COUNTER_EXAMPLES = (
     machine("a guest whose host stood still", "kernel/watchdog.c", WARNING, SOFT),
     machine("a job at the limit of its memory", "mm/oom_kill.c", WARNING, LIMIT),
     machine("an NVMe command without an interrupt", "nvme/host/pci.c: nvme_timeout", WARNING, TIMEOUT),
+    machine("a lost context of a GPU", "drivers/gpu/drm", WARNING, "i915 0000:00:02.0: GuC context corrupt"),
     machine("a memory module lost data", "edac_mc.c: edac_ue_error", DRAIN, UE),
     machine("an oops", "arch/x86/kernel/dumpstack.c", REBOOT, OOPS, COUNTED),
     machine("a drive that was given up", "nvme/host/pci.c: nvme_reset_work", MONITOR, DISABLED),

@@ -65,6 +65,8 @@ class PartsNow:
     def state(self, event: Event) -> tuple[bool | None, str]:
         """Return (whether a part that the kernel gave up is down now, what shows it); None if nothing does."""
         name, devices = event.part if event.kind == classes.DRIVE else event.device, self.devices
+        if _NO_DISK.match(event.device):
+            return False, "no disk of the node"
         if event.kind == classes.FILE_SYSTEM:
             return self._file_system(event)
         if devices is None:
@@ -222,8 +224,6 @@ def _excuse(event: Event, log: KernelLog) -> str:
         if of_gpu and event.text.startswith("Memory failure"):  # Grace addresses the memory of its GPU too
             return "with an Xid of the GPU's memory"
     if event.kind in GIVEN_UP:
-        if _NO_DISK.match(event.device):
-            return "no disk of the node"
         for again in log.of(classes.AGAIN):
             if again.line > event.line and event.is_named_by(again):
                 return f"a later line, {again.text[:80]!r}, shows that it is used again"
