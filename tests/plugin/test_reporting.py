@@ -73,7 +73,7 @@ def test_a_waived_failure_fails_no_run_and_keeps_what_was_found() -> None:
 @pytest.mark.parametrize(
     ("reason", "begin", "end"),
     [
-        ("bad cable", "scontrol update NodeName=gpu03 State=RESUME && pytest ", "--nodes=gpu03"),
+        ("bad cable", "pytest ", "--nodes=gpu03  # first let who drained gpu03 resume it"),
         (
             summed("gpucluster:gpu.count 7<8 GPUs also=os.* run=old", "gpu03"),
             "scontrol create reservation ReservationName=retest-gpu03 Nodes=gpu03 Users=$(id -un) Flags=maint,ignore_jobs "
@@ -83,7 +83,7 @@ def test_a_waived_failure_fails_no_run_and_keeps_what_was_found() -> None:
         ),
     ],
 )
-def test_rerun_of_a_drained_node_first_lets_slurm_give_it(reason: str, begin: str, end: str) -> None:
+def test_rerun_of_a_drained_node_resumes_no_drain_of_somebody_else(reason: str, begin: str, end: str) -> None:
     info = NodeInfo("gpu03", "IDLE", flags=frozenset({"DRAIN"}), reason=reason)
     known = a_session(slurm=Mock(), inventory={"gpu03": info})
     assert after_return("gpu03", known, CONFIG) == f"{begin}--cluster=prod {end}"

@@ -357,8 +357,8 @@ def after_return(node: str, session: ClusterSession, config: pytest.Config) -> s
         return shlex.join([*under_conditions(config), f"--nodes={node}"])
     if (mine := own_reason(info)) is not None:
         return retest_line([node], mine.checks, session, config)
-    scontrol = shlex.join([*slurm_conf(session), "scontrol", "update", f"NodeName={node}", "State=RESUME"])
-    return f"{scontrol} && {shlex.join([*under_conditions(config), f'--nodes={node}'])}"
+    # no `&&`: a pasted line must not put into service what somebody drained for a reason
+    return f"{shlex.join([*under_conditions(config), f'--nodes={node}'])}  # first let who drained {node} resume it"
 
 
 def retest_line(

@@ -1,7 +1,7 @@
 """The ledger: where each part was, by serial number, and how often it failed. Tables of the history file.
 
 A part is known by its UUID (GPU) or its serial number; one that two places of a run have is no identity. A stay is the time of
-a part in one slot of one node: it begins with the first run that lists the part there, and ends with the first run that lists the
+a part with one firmware in one slot of one node: it begins with the first run that lists the part there, and ends with the first run that lists the
 node without it, or the part elsewhere. Failures stay when runs are deleted. A failure is new (the next `episode`) if since the
 last one the node was good in a run whose check passed, or if the part has moved.
 """
@@ -149,17 +149,21 @@ class Ledger:
                 continue
             place = (nodes[name], it.slot)
             before = last.get(part)
-            if before is None or (before[2], before[3]) != place:
+            if before and before[4] != it.firmware:  # days and failures count for the firmware that was there
+                self._db.execute(
+                    "UPDATE stays SET until = coalesce(until, ?) WHERE part = ? AND since = ?", (run.started, part, before[1])
+                )
+            if before is None or (before[2], before[3]) != place or before[4] != it.firmware:
                 values = (part, run.started, *place, it.part.name, it.part.address, it.firmware)
                 self._db.execute(
                     "INSERT OR REPLACE INTO stays VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, "
                     "(SELECT min(started) FROM node_runs WHERE node = ?3 AND started > ?2))",
                     values,
                 )
-            elif (before[5], before[4], before[7]) != (None, it.firmware, it.part.name):
+            elif (before[5], before[7]) != (None, it.part.name):
                 self._db.execute(
-                    "UPDATE stays SET until = NULL, firmware = ?, name = ? WHERE part = ? AND since = ?",
-                    (it.firmware, it.part.name, part, before[1]),
+                    "UPDATE stays SET until = NULL, name = ? WHERE part = ? AND since = ?",
+                    (it.part.name, part, before[1]),
                 )
 
     def _fail(self, run: Recorded, known: Mapping[tuple[str, str], int], nodes: Mapping[str, int]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.suite import Tests, given, of_fleet, of_node
 from pytest_gpucluster.suites.parts import checks
 from pytest_gpucluster.suites.parts.facts import PARTS
@@ -13,9 +14,15 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.parts.facts import NodeParts
 
 
-@of_node(given.item, PARTS)
-def installed(item: ItemView, found: NodeParts) -> NodeParts:
-    """The parts of the item's node, which go into the record of the run."""
+@of_node(given.item, probes=lambda _cluster, _nodes: [PARTS])
+def installed(item: ItemView) -> NodeParts:
+    """The parts of the item's node, which go into the record of the run. A tool that cannot be ended fails no node."""
+    try:
+        found: NodeParts = item.facts(PARTS)
+    except NotAvailable:
+        raise
+    except ProbeError as error:
+        raise NotAvailable(str(error)) from error
     item.record.parts = found.parts
     return found
 
