@@ -76,14 +76,6 @@ def test_junit_is_what_jenkins_reads(ends: Run) -> None:
     (suite,) = root
     count = {name: int(suite.attrib[name]) for name in ("tests", "failures", "errors", "skipped")}
     assert count == {"tests": 15, "failures": 4, "errors": 5, "skipped": 4}
-    ended = {"failure", "error", "skipped"}
-    for case in suite.iter("testcase"):
-        assert set(case.attrib) == {"classname", "name", "time"}  # xunit2 knows no others
-        tags = [child.tag for child in case]
-        assert set(tags) <= {*ended, "properties", "system-out", "system-err"}
-        assert float(case.attrib["time"]) >= 0
-        assert sum(tag in ended for tag in tags) <= 1
-        assert all(told.attrib["message"] and told.text for told in case.iter("failure"))
 
 
 @pytest.mark.essential
