@@ -22,11 +22,6 @@ GPU = gpu(3, uuid="GPU-9a80e8a7-3666-8cbc-48a4-f67d9da8c8d8", address="0000:61:0
         ("nvidia-smi -i INDEX -c DEFAULT", [gpu(None, uuid="GPU-9a")], "nvidia-smi -c DEFAULT"),
         ("nvidia-smi -i INDEX", [GPU, named("software", "driver")], "nvidia-smi"),
         ("nvidia-smi -i INDEX", [], "nvidia-smi"),
-        (
-            "reset the GPU (nvidia-smi --gpu-reset -i INDEX)",
-            [GPU],
-            "reset the GPU (nvidia-smi --gpu-reset -i 3)",
-        ),
         ("systemctl status PART", [named("service", "a b"), named("service", "c")], "systemctl status 'a b'"),
         ("cat PART/state", [named("file", "/odd;name")], "cat '/odd;name'/state"),
         ("systemctl status PART", [], "systemctl status PART"),

@@ -47,10 +47,6 @@ def concluded(*given: Any, action: Action = Action.DRAIN) -> Verdict:
     return conclude("gpu.count", given, cause="c", hint="h", action=action, never_healthy=SENTENCE)
 
 
-def lost(*actions: Action | None) -> list[Finding]:
-    return [Finding(f"GPU {number}", "1", "2", action) for number, action in enumerate(actions)]
-
-
 @pytest.mark.parametrize(
     ("given", "outcome", "reason"),
     [
@@ -113,7 +109,8 @@ def test_a_check_may_raise_without_a_yield_and_other_errors_stay_errors() -> Non
 def test_the_hardest_finding_decides_and_each_tells_its_own(
     actions: list[Action | None], hardest: Action, own: list[Action | None]
 ) -> None:
-    found = concluded(*lost(*actions), action=Action.REBOOT)
+    lost = [Finding(f"GPU {number}", "1", "2", action) for number, action in enumerate(actions)]
+    found = concluded(*lost, action=Action.REBOOT)
     assert (found.action, [finding.action for finding in found.findings]) == (hardest, own)
 
 

@@ -107,14 +107,6 @@ def test_code_kind_of_part_and_relation_make_findings_alike(
     assert (alike[0] == alike[1]) == same
 
 
-def test_the_sick_node_keeps_its_own_finding_beside_a_common_one() -> None:
-    common, *others = common_findings("x.y", [*map(limits, SIX), lost_gpu("gpu03", 2)], SIX, HERE)
-    assert others == []
-    assert common.has(*limits("gpu03"))
-    assert not common.has(*lost_gpu("gpu03", 2))
-    assert "compare os.limits" in common.hint
-
-
 def test_sick_nodes_that_are_most_of_a_group_are_reported_and_not_drained() -> None:
     seen = [lost_gpu(node, index) for index, node in enumerate(SIX[:5])]
     (one,) = common_findings("gpu.count", seen, SIX, HERE)

@@ -31,12 +31,9 @@ AWKS = {
 def sent(path: Path) -> str:
     """Return a program as it is sent; each placeholder is 1, which is a word of sh, a pattern and a statement of awk."""
     package = ".".join(("pytest_gpucluster", *path.relative_to(PACKAGE).parent.parts))
-    names = re.findall(r"@([A-Z_]+)@", "\n".join(code_lines(path)))
+    code = [line for line in path.read_text().splitlines() if not line.lstrip().startswith("#")]
+    names = re.findall(r"@([A-Z_]+)@", "\n".join(code))
     return script(package, path.name, **dict.fromkeys(names, 1))
-
-
-def code_lines(path: Path) -> list[str]:
-    return [line for line in path.read_text().splitlines() if not line.lstrip().startswith("#")]
 
 
 def of_path(path: Path) -> str:

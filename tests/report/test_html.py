@@ -359,13 +359,10 @@ def names(count: int) -> list[str]:
     return [f"gpu{n:0{len(str(count)) if count > 99 else 2}}" for n in range(count)]
 
 
-def anchors(run: Run) -> dict[int, str]:
-    return {id(group): f"g{place}" for place, group in enumerate(ordered(run), 1)}
-
-
 def patterns(run: Run) -> list[dict[str, Any]]:
     """Return the rows of nodes that ended alike."""
-    found: list[dict[str, Any]] = html_map.fleet_map(run, anchors(run))["patterns"]
+    anchors = {id(group): f"g{place}" for place, group in enumerate(ordered(run), 1)}
+    found: list[dict[str, Any]] = html_map.fleet_map(run, anchors)["patterns"]
     return found
 
 

@@ -11,14 +11,13 @@ from html import escape, unescape
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from report.test_html import hostile_run
-from report_helpers import a_run, failing, passing, unjudged
+from report.test_html import full_run, hostile_run
+from report.test_html_fleet import a_fleet
+from report_helpers import a_run, failing
 
-from pytest_gpucluster.core.finding import Metric, Quantity
 from pytest_gpucluster.report import html, html_fleet
 from pytest_gpucluster.report.events import read_run
-from pytest_gpucluster.report.fleet_runs import Act, FleetRuns, LastVerdict, Worst
-from pytest_gpucluster.report.regression import Past
+from pytest_gpucluster.report.fleet_runs import Act, LastVerdict, Worst
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -157,46 +156,9 @@ frame.addEventListener("load", () => {
 
 
 def faulty() -> str:
-    """Return the page of a run of six nodes, of which one is drained and four have a fault."""
-    nodes = [f"gpu{number:02}" for number in range(1, 7)]
-    tested, drained = nodes[:5], nodes[5]
-    label = "busbw all_reduce 1 GiB alone"
-    metrics: list[dict[str, Any]] = [
-        Metric(label, 440.0, "GB/s", bound=Quantity(420.0, "GB/s", "at least 420 GB/s (profile)")).as_dict(),
-        *({"name": f"same_{number}", "value": 8, "unit": "links"} for number in range(40)),
-    ]
-    metrics += [
-        {
-            "name": "busbw",
-            "value": 20.0 * n,
-            "unit": "GB/s",
-            "part": {"kind": "size", "index": 1 << n, "of": {"kind": "run", "name": "all_reduce"}},
-        }
-        for n in range(10, 35)
-    ]
-    again = "pytest --cluster=prod '/opt/site/lib/python3.11/site-packages/pytest_gpucluster/suites/test_x.py::test_x'"
-    results = [unjudged(drained, "not tested", check=f"{suite}.whole") for suite in SUITES]
-    for place, node in enumerate(tested):
-        versions = {"driver": "580.159.04", "VBIOS": "96.00.A5.00.1A", "kernel": f"6.8.0-{place}-generic"}
-        power = {"name": "power", "value": 80.0 + place, "unit": "W"}
-        results.append(passing(node, check="nccl.alone", metrics=[*metrics, power], versions=versions))
-        for suite in SUITES:
-            why = f"{suite} has no such part"
-            results.append(passing(node, check=f"{suite}.whole"))
-            results.append(unjudged(node, "not applicable", check=f"{suite}.absent", reason=why))
-    for node, suites in zip(tested[1:], (SUITES[2:7], SUITES[3:5], SUITES[:2], SUITES[-1:]), strict=True):
-        more: dict[str, Any] = {
-            "cause": "an NVLink is down or slow: the GPU is badly seated, or its fabric was not set up",
-            "hint": "nvidia-smi nvlink -s; journalctl -u nvidia-fabricmanager; reset all GPUs of the node; reseat the GPU",
-            "annotation": {"state": "IDLE", "reproduce": 3 * [f"srun -w {node} nvidia-smi"], "rerun": again},
-            "text": "a line of the failure's text\n" * 30,
-        }
-        results += [failing(node, check=f"{suite}.bad", **more) for suite in suites]
-    warning = {"part": {"name": "mlx5_0"}, "measured": "1 symbol error", "expected": "0"}
-    verdicts = [{"findings": [], "advisories": [warning]}]
-    results.append(passing("gpu01", check="fabric.counters", verdicts=verdicts))
-    not_tested = {drained: ["unavailable", "DRAINED"]}
-    return html.render(read_run(a_run(results, nodes=nodes, not_tested=not_tested, finish=1)))
+    """Return the page of a run in which everything has happened that a card can have."""
+    cards = (it for it in full_run() if it["event"] not in ("error", "rerun", "finish"))
+    return html.render(read_run(cards))
 
 
 def seen(
@@ -245,11 +207,9 @@ def test_what_is_signed_is_printed_on_four_pages(tmp_path: Path, browse: Browse)
 
 def a_year() -> str:
     """Return the page of the history of 60 nodes in 365 runs."""
-    runs = tuple(Past(f"night{n:03}", "prod", False, 1.7e9 + n * 86_400, True, True) for n in range(365))
     nodes = [f"gpu{n:03}" for n in range(60)]
     states = {
-        node: ["failed" if night % 97 == n else "passed" for night in range(365)]
-        for n, node in enumerate(nodes)
+        node: "".join("f" if night % 97 == n else "p" for night in range(365)) for n, node in enumerate(nodes)
     }
     verdicts = {
         node: {suite: LastVerdict(1.7e9 + n * 9e4, "passed") for suite in SUITES}
@@ -257,7 +217,7 @@ def a_year() -> str:
     }
     acts = tuple(Act(1.7e9, node, "drained", "ops", "night001", "a reason " * 9) for node in nodes)
     worst = (Worst("gpu001", 3, 365, 1.7e9, (("gpu.a_check_with_a_long_name", 3),)),)
-    return html_fleet.render(FleetRuns("prod", False, 1.74e9, runs, 0, states, verdicts, worst, acts))
+    return html_fleet.render(a_fleet(states, verdicts=verdicts, worst=worst, acts=acts))
 
 
 def test_the_page_of_a_history_makes_no_request_and_is_printed_whole(tmp_path: Path, browse: Browse) -> None:

@@ -105,13 +105,6 @@ def test_the_hardest_repair_is_first_and_each_finding_has_its_line() -> None:
     ]
 
 
-def test_an_accepted_run_has_no_table() -> None:
-    assert closing(run_of(3, [], exit=0), 80) == [
-        "ACCEPTED: 3 of 3 nodes. All that was selected is proved.",
-        "3 nodes: 3 fit, 0 failed, 0 not proved, 0 not tested",
-    ]
-
-
 def test_what_a_waiver_covers_is_listed() -> None:
     words = {"at": ["prod.yaml:9"], "words": "OPS-7: RMA", "text": ""}
     waiver = {**words, "outcome": "failed", "message": "7 GPUs"}

@@ -131,14 +131,6 @@ def test_busy_nodes_are_named_in_the_verdict() -> None:
     assert second == "2 nodes: 1 fit, 0 failed, 0 not proved, 1 not tested"
 
 
-def test_a_waiver_is_named_by_the_verdict() -> None:
-    waiver = {"at": ["prod.yaml:9"], "words": "OPS-7: RMA", "outcome": "failed", "message": "old", "text": ""}
-    waived = result("gpu02", "waived", check="gpu.vbios", message="waived: OPS-7: RMA; old", waiver=waiver)
-    judged = judge(read_run(a_run([passing("gpu01"), passing("gpu02"), waived])))
-    assert judged.title == "Accepted, with waivers"
-    assert judged.waivers == ("gpu.vbios on gpu02: old (OPS-7: RMA)",)
-
-
 CHECKS = ("gpu.count", "gpu.vbios", "nccl.alone", "os.drift")
 
 

@@ -71,12 +71,6 @@ def env_of(sandbox: Sandbox, **constants: object) -> dict[str, str]:
     return in_environment(sandbox.env, burnin={"load": 0.3, "beat": 0.5, "sample": 0.2, **constants})
 
 
-def put(sandbox: Sandbox, faults: Faults) -> None:
-    for node, kinds in faults.items():
-        for kind, options in kinds.items():
-            sandbox.fault(kind, node, **options)
-
-
 def expected(faults: Faults) -> dict[str, set[str]]:
     return {node: {FOUND_BY[kind][0] for kind in kinds} for node, kinds in faults.items()}
 
@@ -180,7 +174,9 @@ class Watched:
 def burn_until_hit(sandbox: Sandbox, folder: Path, faults: Faults, *words: str, terminal: bool) -> Run:
     """Run with these faults until each shows and all continued for two rounds; then Ctrl-C."""
     sandbox.heal()
-    put(sandbox, faults)
+    for node, kinds in faults.items():
+        for kind, options in kinds.items():
+            sandbox.fault(kind, node, **options)
     watched = Watched(sandbox, folder, *words, terminal=terminal)
     try:
         watched.until_hit(set(faults), rounds=2)

@@ -147,10 +147,6 @@ def report(folder: Path, name: str, *more: str) -> dict[str, Any]:
     return found
 
 
-def states(folder: Path, name: str) -> dict[str, str]:
-    return {row["node"]: row["state"] for row in report(folder, name)["nodes"]}
-
-
 def verdicts(folder: Path, name: str) -> Counter[str]:
     """Return how often each node was judged."""
     with contextlib.closing(CampaignStore(folder / "h.db")) as store:
@@ -174,7 +170,8 @@ def test_a_full_cluster_is_tested_as_its_nodes_come_free(sandbox: Sandbox, tmp_p
     sandbox.fault("gpu_missing", "gpu02", gpu=1)  # while it runs a job
     rc, out = campaign(sandbox, tmp_path, "busy", "--max-nodes-at-once=2")
     assert rc == 1, out
-    assert states(tmp_path, "busy") == {**dict.fromkeys(NODES, "fit"), "gpu02": "failed"}, out
+    states = {row["node"]: row["state"] for row in report(tmp_path, "busy")["nodes"]}
+    assert states == {**dict.fromkeys(NODES, "fit"), "gpu02": "failed"}, out
     assert "REJECTED: 4 nodes: 1 failed, 3 fit" in out
     assert left_in_queue(sandbox) == []
     sandbox.heal("gpu02")

@@ -35,10 +35,6 @@ def jenkins_blocks() -> dict[str, str]:
     return {label: textwrap.dedent(text) for label, text in found}
 
 
-def systemd_lines() -> dict[str, str]:
-    return dict(line.split("=", 1) for line in SERVICE.read_text().splitlines() if line.startswith("Exec"))
-
-
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """A folder with the commands that the examples expect in one place."""
@@ -118,12 +114,13 @@ def test_the_systemd_units_are_valid(place: Path) -> None:
 def test_the_command_of_the_unit_runs(place: Path, sandbox: Sandbox) -> None:
     (place / "gpucluster" / "metrics").mkdir(parents=True)
     env = surroundings(place, sandbox, "-k test_responds --nodes=gpu01")
+    lines = dict(line.split("=", 1) for line in SERVICE.read_text().splitlines() if line.startswith("Exec"))
     for key in ("ExecStart", "ExecStopPost"):
         words = [
             word.replace("/opt/gpucluster/bin", str(place / "bin"))
             .replace("/var/lib/gpucluster", str(place / "gpucluster"))
             .replace("--cluster=prod", f"--cluster={sandbox.cluster_file}")
-            for word in shlex.split(systemd_lines()[key])
+            for word in shlex.split(lines[key])
         ]
         done = run_in(place, env, *words)
         assert done.returncode == 0, done.stdout + done.stderr

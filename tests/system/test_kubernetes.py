@@ -123,19 +123,14 @@ FAULTS = {
 }
 
 
-def in_slurm_too(found: Objects, *nodes: str) -> None:
-    """Give nodes the GPUs that the sandbox's profile states."""
-    for node in nodes:
-        labels = found.node(node)["metadata"]["labels"]
-        labels |= {"nvidia.com/gpu.product": "NVIDIA-H200", "nvidia.com/gpu.memory": "143771"}
-
-
 def test_each_fault_is_found_on_its_node_alone_and_a_node_in_slurm_too_is_one_node(
     sandbox: Sandbox, served: tuple[Objects, Path]
 ) -> None:
     found, folder = served
     break_nodes(found)
-    in_slurm_too(found, "gpu03", "gpu04")
+    for node in ("gpu03", "gpu04"):  # in Slurm too, with the GPUs that the sandbox's profile states
+        labels = found.node(node)["metadata"]["labels"]
+        labels |= {"nvidia.com/gpu.product": "NVIDIA-H200", "nvidia.com/gpu.memory": "143771"}
     both = sandbox.cluster_file.read_text() + (folder / "k8s.yaml").read_text()
     (folder / "both.yaml").write_text(both)
     suites = ("--pyargs", "pytest_gpucluster.suites.slurm", "pytest_gpucluster.suites.kubernetes")

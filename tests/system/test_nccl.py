@@ -90,10 +90,6 @@ def of(result: dict[str, Any], kind: str = "findings") -> Iterator[Finding]:
     return (Finding.from_dict(it) for verdict in result["verdicts"] for it in verdict[kind])
 
 
-def first_part(result: dict[str, Any]) -> str:
-    return str(next(of(result)).part)
-
-
 def reported(result: dict[str, Any]) -> str:
     """Return all that the verdicts of a result say, in one text."""
     causes = (printed["cause"] for printed in result["verdicts"])
@@ -188,7 +184,7 @@ def test_a_fault_leads_to_the_right_verdict_on_the_right_part(
     found = failures(run)
     assert found.keys() == expected.keys(), run.out[-3000:]
     for key, (part, words) in expected.items():
-        assert first_part(found[key]).startswith(part)
+        assert str(next(of(found[key])).part).startswith(part)
         assert words in reported(found[key]), key
     for kind, node, *_ in faults:  # the table says which check finds the fault
         says = FOUND_BY[kind][0]

@@ -76,14 +76,6 @@ def test_junit_is_what_jenkins_reads(ends: Run) -> None:
     (suite,) = root
     count = {name: int(suite.attrib[name]) for name in ("tests", "failures", "errors", "skipped")}
     assert count == {"tests": 15, "failures": 4, "errors": 5, "skipped": 4}
-    ended = {"failure", "error", "skipped"}
-    for case in suite.iter("testcase"):
-        assert set(case.attrib) == {"classname", "name", "time"}  # xunit2 knows no others
-        tags = [child.tag for child in case]
-        assert set(tags) <= {*ended, "properties", "system-out", "system-err"}
-        assert float(case.attrib["time"]) >= 0
-        assert sum(tag in ended for tag in tags) <= 1
-        assert all(told.attrib["message"] and told.text for told in case.iter("failure"))
 
 
 @pytest.mark.essential
@@ -189,20 +181,3 @@ def test_nothing_executed_is_never_a_success(
     assert run.rc == (1 if reported else 4)
     assert [printed in line for line in run.errors] == [True], run.out
     assert (tmp_path / "reports" / "latest").exists() is reported
-
-
-def test_a_stock_testinfra_suite_runs_on_every_node(sandbox: Sandbox, tmp_path: Path) -> None:
-    code = """
-def test_passwd_file(host):
-    passwd = host.file("/etc/passwd")
-    assert (passwd.user, passwd.mode, passwd.contains("root")) == ("root", 0o644, True)
-
-
-def test_user(host):
-    assert host.user("root").uid == 0
-    assert host.run("echo 'a b'; exit 3").rc == 3
-"""
-    run = run_pytest(tmp_path, on(sandbox), files={"test_stock.py": code})
-    assert run.rc == 0, run.out
-    assert len(names(run.outcomes, "passed")) == 8
-    assert run.event("finish")["processes"]["srun"] == 1

@@ -55,6 +55,7 @@ def test_last_failed_runs_the_failed_nodes_again(sandbox: Sandbox, tmp_path: Pat
     code = "def test_odd(gpucluster_node):\n    assert gpucluster_node.name not in ('gpu02', 'gpu03')\n"
     first = run_pytest(tmp_path, on(sandbox), files={"test_odd.py": code})
     assert first.rc == 1
+    assert first.event("finish")["processes"]["srun"] == 1
     again = run_pytest(tmp_path, on(sandbox), "--lf")
     assert names(again.outcomes, "failed") == ["test_odd[gpu02]", "test_odd[gpu03]"]
     assert len(again.outcomes) == 2

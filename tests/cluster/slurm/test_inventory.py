@@ -6,7 +6,6 @@ import pytest
 
 from pytest_gpucluster.cluster.slurm import inventory
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, parse_nodes
-from pytest_gpucluster.drain.reason import bare
 
 NODE = (
     "NodeName=gpu03 Arch=x86_64 CoresPerSocket=1  CPUAlloc=0 CPUEfctv=16 CPUTot=16 CPULoad=0.00 "
@@ -17,16 +16,6 @@ NODE = (
 )
 WHEN = "2026-11-20T10:00:00"
 MARK = f"[root@{WHEN}]"
-
-# 25.11.7: drained by us, then switched off, inside of a reservation
-REPAIRED = (
-    "NodeName=gpu02 Arch=x86_64 CPUAlloc=0 CPUEfctv=128 CPUTot=128 CPULoad=10.19 Gres=gpu:h200:8 NodeAddr=127.0.0.1 "
-    "Version=25.11.7 OS=Linux 6.1 #1 SMP  RealMemory=2064384 AllocMem=0 FreeMem=19639 Sockets=2 Boards=1 "
-    "State=DOWN+DRAIN+MAINTENANCE+RESERVED+NOT_RESPONDING ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A "
-    "MCS_label=N/A Partitions=batch,debug  BootTime=2026-11-21T11:38:18 CfgTRES=cpu=128,mem=2016G,billing=128 AllocTRES= "
-    "CurrentWatts=0 AveWatts=0 Reason=gpucluster:gpu.count 7<8 GPUs run=20261121T220732-22476 : Not responding "
-    "[root@2026-11-21T22:08:31] ReservationName=fix\n"
-)
 
 
 def _node(state: str = "IDLE", reason: str = "") -> NodeInfo:
@@ -55,14 +44,6 @@ def test_a_node_with_every_value_and_one_of_which_nothing_is_known() -> None:
     for text in ("NodeName=n1", unset):
         assert parse_nodes(text) == {"n1": NodeInfo("n1", "UNKNOWN")}
     assert NodeInfo("n1", "UNKNOWN").annotation() == ("UNKNOWN", "")
-
-
-def test_a_node_of_a_newer_slurm() -> None:
-    (node,) = parse_nodes(REPAIRED).values()
-    assert (node.state, node.gpus, node.cpus, node.version) == ("DOWN", 8, 128, "25.11.7")
-    assert node.flags == {"DRAIN", "MAINTENANCE", "RESERVED", "NOT_RESPONDING"}
-    assert (node.reason_user, node.reason_time) == ("root", "2026-11-21T22:08:31")
-    assert bare(node.reason) == "gpucluster:gpu.count 7<8 GPUs run=20261121T220732-22476"
 
 
 def test_several_lines_without_the_option_for_one() -> None:

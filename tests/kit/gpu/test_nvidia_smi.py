@@ -253,12 +253,7 @@ def test_a_warning_below_the_table_is_a_message_once() -> None:
 
 @pytest.mark.parametrize("stripped", [False, True])
 def test_a_matrix_whose_tabs_became_spaces(*, stripped: bool) -> None:
-    text = (
-        "        GPU0    GPU1    NIC0    CPU Affinity    NUMA Affinity   GPU NUMA ID\n"
-        "GPU0     X      NV18    PIX     0-31            0               4\n"
-        "GPU1    NV18     X      SYS     32-63           1               N/A\n"
-        "NIC0    PIX     SYS      X\n\nLegend:\n\nNIC Legend:\n\n  NIC0: mlx5_0\n"
-    )
+    text = re.sub("\t+", " " * 4, MATRIX)
     text = text.strip() if stripped else text
     assert nvidia_smi.parse_topology(survey(topology=text)) == TOPOLOGY
     assert nvidia_smi.parse_topology(survey(topology=re.sub(" {2,}", "\t", text))) == TOPOLOGY

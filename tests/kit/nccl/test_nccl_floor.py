@@ -78,7 +78,6 @@ def test_published_figures_of_healthy_hardware_are_well_above(row: tuple[Any, ..
     ("file", "collective", "gpus"),
     [
         ("nccl-allreduce-g8.txt", "all_reduce", 8),
-        ("nccl-allreduce-g2.txt", "all_reduce", 2),
         ("nccl-allgather.txt", "all_gather", 8),
         ("nccl-reducescatter.txt", "reduce_scatter", 8),
     ],

@@ -54,11 +54,6 @@ QUOTED = """{
         (DURATION, {"bandwidth": 98.02 / 8}),
         (MEGABYTES.format(unit="MB"), {"bandwidth": 11728.47 * 2**20 / 1e9}),
         (MEGABYTES.format(unit="MiB"), {"bandwidth": 11728.47 * 2**20 / 1e9}),
-        (  # perftest of an Ascend 910: wider columns
-            " #bytes       #iterations        BW peak[MB/sec]            BW average[MB/sec]          MsgRate[Mpps]\n"
-            " 2097152      1000               23370.21                   23365.53                    0.011683\n",
-            {"bandwidth": 23365.53 * 2**20 / 1e9},
-        ),
         (LATENCY, {"latency": 1.79, "tail": 1.88}),
         (QUOTED, {"bandwidth": 393.98 / 8}),
         (DURATION + QUOTED, {"bandwidth": 393.98 / 8}),

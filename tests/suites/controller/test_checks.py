@@ -6,17 +6,24 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from counter_examples import CONFIGURE, MONITOR, NOT_CHECKED, PASSED, WARNING, result
+from counter_examples import CONFIGURE, MONITOR, NOT_CHECKED, PASSED, WARNING, CounterExample, result
 from judged import figures
 from judged import judged as verdict_of
 from paths import ROOT
+from suite_helpers import considered
 
 from pytest_gpucluster.core.check import Verdict
 from pytest_gpucluster.suites.controller import checks
 from pytest_gpucluster.suites.controller.checks import Controllers, DaemonLog, Diagnostics
 from pytest_gpucluster.suites.controller.config import ControllerConfig
-from pytest_gpucluster.suites.controller.facts import ControllerState, Scheduler, SdiagStats, parse_sdiag
-from pytest_gpucluster.suites.controller.log_lines import ErrorKind
+from pytest_gpucluster.suites.controller.facts import (
+    ControllerState,
+    LogLine,
+    Scheduler,
+    SdiagStats,
+    parse_sdiag,
+)
+from pytest_gpucluster.suites.controller.log_lines import ErrorKind, folded
 
 CONFIG = ControllerConfig()
 LOAD = parse_sdiag((ROOT / "tests" / "data" / "controller" / "sdiag-22.05.8.txt").read_text())
@@ -130,3 +137,46 @@ def test_errors_of_a_log_are_one_warning(check: Any, log: DaemonLog, expected: s
 
 def test_a_load_that_was_not_read_is_not_checked() -> None:
     assert result(checks.load(Diagnostics(problem="sdiag: timed out"), CONFIG)) == NOT_CHECKED
+
+
+# --- healthy controllers that look overloaded, and overloaded ones that look well (docs/five-rules.md)
+
+SDIAG = "https://slurm.schedmd.com/sdiag.html"
+CONF = "https://slurm.schedmd.com/slurm.conf.html"
+PAGE = "https://slurm.schedmd.com/slurmctld.html"
+
+
+def load(later: dict[str, Any] | None = None, parameters: str = "", **changed: Any) -> Any:
+    settings = {"MaxDBDMsgs": "100000", "SchedulerParameters": parameters}
+    return lambda: judged(settings=settings, later=replace(LOAD, **later) if later else None, **changed)
+
+
+def log(*texts: str) -> Any:
+    """Return a log with these lines, an hour old."""
+    lines = [("", LogLine(3600.0, f"error: {text}")) for text in texts]
+    return DaemonLog(folded(lines, window=86_400.0))
+
+
+FULL = "Can't save state, create file /var/spool/slurmctld/job_state.new error No space left on device"
+OOM = "Detected 1 oom_kill event in StepId=4711.0. Some of the step tasks have been OOM Killed."
+SLOW = Scheduler(400, 5.0)
+LONG: dict[str, Any] = {"parameters": "bf_max_time=300,bf_interval=60", "backfill": Scheduler(40, 62.0)}
+MACHINES: tuple[tuple[str, str, str, str, Any], ...] = (
+    ("load", "backfill may take five minutes", CONF, PASSED, load(**LONG)),
+    ("load", "ten seconds of scheduling", CONF, PASSED, load(parameters="max_sched_time=10", main=SLOW)),
+    ("load", "slurmdbd is back", SDIAG, WARNING, load({"dbd_queue": 52_000}, dbd_queue=60_000)),
+    ("load", "threads are used up", SDIAG, MONITOR, load({"threads": 256}, threads=255)),
+    ("load", "records pile up", SDIAG, MONITOR, load({"dbd_queue": 60_400}, dbd_queue=60_000)),
+    ("errors", "a quiet night", PAGE, PASSED, lambda: checks.errors(log())),
+    ("errors", "state could not be saved", PAGE, WARNING, lambda: checks.errors(log(FULL))),
+    ("node_errors", "a quiet night", PAGE, PASSED, lambda: checks.node_errors(log())),
+    ("node_errors", "a user's job exceeded its memory", PAGE, WARNING, lambda: checks.node_errors(log(OOM))),
+)
+ODD = ("state could not be saved", "a user's job exceeded its memory")  # a log proves no fault of now
+COUNTER_EXAMPLES = tuple(
+    CounterExample(
+        f"controller.{check}", machine, source, expected, judge, sick=expected == MONITOR or machine in ODD
+    )
+    for check, machine, source, expected, judge in MACHINES
+)
+test_controllers_are_judged_as_a_person_would = considered(COUNTER_EXAMPLES)

@@ -41,12 +41,6 @@ def test_the_recorded_host_passes_everything_and_is_measured() -> None:
 
 
 FABRIC_FAILED = FabricManager("failed", None)
-
-
-def replays(host: Host) -> None:
-    host.later = {**host.errors, uuid(host, 4): nvidia_smi.LinkErrors(53, ((7, "Replay Errors", 1),))}
-
-
 XID = "NVRM: Xid (PCI:0000:00:0b): 46, GPU stopped"
 SXID = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Fatal, Link 3"
 
@@ -65,11 +59,8 @@ SXID = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Fatal, Link 3"
         ("mig", "configure: GPU 0", gpus(0, mig=True)),
         ("ecc_mode", "configure: GPU 0", gpus(0, ecc=False)),
         ("ecc_volatile", "monitor: GPU 2", unread("ecc_volatile_uncorrected", "[N/A]", 2)),
-        ("nvlink_state", "drain: GPU 4 NVLink 7", link(4, 7, None)),
         ("nvlink_state", "drain: GPU 4 NVLink 7", link(4, 7, 19.9)),
-        ("nvlink_errors", "drain: GPU 4 NVLink 7", replays),
         ("pcie_gen", "monitor: GPU 6", gpus(6, pcie_gen=3)),
-        ("fabric_manager", "drain: nvidia-fabricmanager", put(fabric_service=FABRIC_FAILED)),
         ("fabric_state", "monitor: GPU 0", gpus(0, fabric_state="In Progress")),
         ("throttle", "monitor: GPU 0", gpus(0, throttle=0x80)),
         ("power_limit", "configure: GPU 0", gpus(0, power_limit=500.0)),

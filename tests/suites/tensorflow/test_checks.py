@@ -50,11 +50,6 @@ def installed(*nodes: str, **change: dict[str, str]) -> PayloadResult:
     return PayloadResult("tensorflow", nodes, len(nodes), tuple(tasks))
 
 
-def everyone(**trained: Any) -> PayloadResult:
-    """Return four workers that all trained to the same other end."""
-    return worked(4, **{f"worker{rank}": {"trained": {**trained}} for rank in range(4)})
-
-
 def alone(**changes: dict[str, Any]) -> PayloadResult:
     return worked(1, worker0={"joined": {"replicas": 2}, **changes})
 
@@ -117,7 +112,10 @@ CASES: Table = {
         ("not checked", NONE),
         ("passed", worked()),
         ("monitor: gpu02 rank 2 unequal_before", worked(worker2={"trained": {"before": "c"}})),
-        (f"monitor: {ALL} unequal_after_replicas", everyone(after="")),
+        (
+            f"monitor: {ALL} unequal_after_replicas",
+            worked(4, **{f"worker{rank}": {"trained": {"after": ""}} for rank in range(4)}),
+        ),
     ],
 }
 test_each_case_has_its_verdict = decided(CASES)
