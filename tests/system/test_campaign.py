@@ -188,7 +188,7 @@ def test_a_full_cluster_is_tested_as_its_nodes_come_free(sandbox: Sandbox, tmp_p
     assert "gpu02" in (tmp_path / "x.html").read_text()
     with contextlib.closing(CampaignStore(tmp_path / "h.db")) as store:
         _, proved = manifest_of(tmp_path / "reports" / "campaign-busy", store)
-    assert proved.verdict == "ACCEPTED, 4 of 4 nodes fit, SIMULATED hardware"
+    assert proved.verdict == "ACCEPTED, 4 of 4 nodes fit, judged by alone, SIMULATED hardware"
 
 
 def test_ctrl_c_releases_the_nodes_and_the_same_command_continues(sandbox: Sandbox, tmp_path: Path) -> None:

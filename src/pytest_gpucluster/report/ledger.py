@@ -151,7 +151,8 @@ class Ledger:
             before = last.get(part)
             if before and before[4] != it.firmware:  # days and failures count for the firmware that was there
                 self._db.execute(
-                    "UPDATE stays SET until = coalesce(until, ?) WHERE part = ? AND since = ?", (run.started, part, before[1])
+                    "UPDATE stays SET until = coalesce(until, ?) WHERE part = ? AND since = ?",
+                    (run.started, part, before[1]),
                 )
             if before is None or (before[2], before[3]) != place or before[4] != it.firmware:
                 values = (part, run.started, *place, it.part.name, it.part.address, it.firmware)
