@@ -19,6 +19,7 @@ def run() -> Iterator[matrix.Run]:
 def test_every_fault_has_its_outcome_and_action(run: matrix.Run) -> None:
     for kind in (*matrix.SHOWN, *matrix.ACTED):
         matrix.test_fault_changes_the_outcome_of_its_own_checks_alone(run, kind)
+    for kind in (*matrix.SHOWN, "slurmd_dead"):
         matrix.test_fault_of_the_hardware_takes_its_node_out_and_no_other_does(run, kind)
     for kind in matrix.HARMLESS:
         matrix.test_what_is_harmless_changes_no_outcome(run, kind)

@@ -89,7 +89,7 @@ def test_job(gpucluster_allocation, gpucluster, gpucluster_node):
     for words in ("Partition=debug", "Account=ops", "TimeLimit=00:07:00", "NodeList=gpu02"):
         assert words in shown
     written = {path.stem for path in (tmp_path / "a" / "b" / "latest").iterdir()}
-    assert written == {"events", "junit", "metrics", "report"}
+    assert written == {"events", "junit", "metrics", "record", "report"}
     assert not (tmp_path / "reports").exists()
 
 

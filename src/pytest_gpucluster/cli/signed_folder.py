@@ -199,8 +199,9 @@ def assess(files: Files, *, reports: bool = False, store: CampaignStore | None =
     judged = judge_run(run)
     simulated = ", SIMULATED hardware" if run.simulated else ""
     subject = f"cluster {one_line(run.start.get('cluster'))}, run {run.run}"
-    scope = f", judged by {', '.join(judged_suites(run)) or 'no suite'}{', narrowed' * bool(narrowing(run))}{narrowing(run)}"
-    return Found(subject, f"{judged.title}, {judged.nodes}{scope}{simulated}")
+    scope = f"judged by {', '.join(judged_suites(run)) or 'no suite'}"
+    narrowed = f", narrowed{by}" if (by := narrowing(run)) else ""
+    return Found(subject, f"{judged.title}, {judged.nodes}, {scope}{narrowed}{simulated}")
 
 
 def _read(files: Files, folder: str) -> tuple[Run, str]:
