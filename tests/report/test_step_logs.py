@@ -50,7 +50,10 @@ def test_a_run_leaves_everything_in_one_folder(sandbox: Sandbox, tmp_path: Path)
     assert len(logs) == 4
     manifest, found = manifest_of(reports.resolve(), None)  # reports of a real run state what its log does
     assert len(manifest.splitlines()) == 9
-    assert found.verdict == "Not accepted, 2 of 2 nodes failed, judged by mine, narrowed by --nodes gpu[01-02], SIMULATED hardware"
+    assert (
+        found.verdict
+        == "Not accepted, 2 of 2 nodes failed, judged by mine, narrowed by --nodes gpu[01-02], SIMULATED hardware"
+    )
     (echo,) = (text for name, text in logs.items() if "mine.echo" in name and "said on gpu02" in text)
     assert "--- task 0 on gpu02: exit 0\nsaid on gpu02\n--- its stderr\nbeside" in echo
     text = (reports / "report.html").read_text()
