@@ -6,7 +6,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.cli.command import JSON, Command, argument
+from pytest_gpucluster.cli.command import JSON, Command, argument, cluster_option
 from pytest_gpucluster.cli.history import COMMON, history_file
 from pytest_gpucluster.cli.output import print_json, print_table
 from pytest_gpucluster.core.errors import ConfigError
@@ -142,7 +142,8 @@ PARTS = Command(
             action="store_true",
             help="parts that failed again after they were good, or in another slot",
         ),
-        *COMMON,
+        COMMON[0],
+        cluster_option("cluster whose file names the history; parts are those of all clusters in it"),
         JSON,
     ),
 )

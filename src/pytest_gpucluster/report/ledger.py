@@ -109,7 +109,15 @@ class Ledger:
             "INSERT INTO parts (simulated, kind, identity, serial, model, vendor, number) VALUES (?, ?, ?, ?, ?, ?, ?) "
             "ON CONFLICT (simulated, kind, identity) DO NOTHING",
             [
-                (run.simulated, kind, identity, it.part.serial, it.part.model, it.vendor, it.number)
+                (
+                    run.simulated,
+                    kind,
+                    identity,
+                    it.part.serial,
+                    it.part.model or it.number,
+                    it.vendor,
+                    it.number,
+                )
                 for (kind, identity), (_, it) in listed.items()
             ],
         )
