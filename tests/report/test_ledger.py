@@ -230,7 +230,7 @@ def test_the_command_shows_a_part_a_node_and_repeat_offenders(
     history.add(night(4, {"a": [card("166", 1)], "b": [card("165")]}))
     file = ["--history", str(history.path)]
     for words, shown in (
-        (["parts", "165"], ["gpu 165", "part number: 692", "gpu 0000:00:00.0", "run001", "gpu.ecc"]),
+        (["parts", "165"], ["gpu 692 165", "part number: 692", "gpu 0000:00:00.0", "run001", "gpu.ecc"]),
         (["parts", "a"], ["165", "166", "0000:01:00.0", "then b gpu 0000:00:00.0"]),
         (["parts", "--lemons"], ["165"]),
         (["parts"], ["gpu", "96.00", "2"]),
