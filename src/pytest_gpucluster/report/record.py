@@ -21,7 +21,7 @@ from pytest_gpucluster.report.waivers import all_waivers
 from pytest_gpucluster.report.words import folded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pytest_gpucluster.core.part import InstalledPart
     from pytest_gpucluster.report.run_model import FindingRow, MetricSpread, Run
@@ -96,7 +96,9 @@ def record_of(run: Run) -> dict[str, Any]:
         ],
         "parts_by_kind": parts_by_kind(run),
         "parts_not_read": parts_not_read(run),
-        "parts": {node: [_part(it) for it in parts] for node, parts in run.parts.items()},
+        "parts": {
+            node: [_row(like, parts) for like, parts in _alike(parts)] for node, parts in run.parts.items()
+        },
     }
 
 
@@ -150,19 +152,24 @@ def _figure(spread: MetricSpread) -> dict[str, Any]:
     }
 
 
-def _part(it: InstalledPart) -> dict[str, str]:
-    own = {
-        "kind": it.part.kind,
-        "slot": it.slot,
-        "name": it.part.name,
-        "model": it.part.model,
-        "vendor": it.vendor,
-        "number": it.number,
-        "serial": it.part.serial,
-        "firmware": it.firmware,
-        "length": it.length,
+_LIKE = ("kind", "model", "vendor", "number", "firmware", "length")
+
+
+def _alike(parts: Iterable[InstalledPart]) -> Iterable[tuple[tuple[str, ...], list[InstalledPart]]]:
+    """Return the parts that differ in serial number and place alone, with what they share: the values of _LIKE."""
+    return grouped(
+        ((it.part.kind, it.part.model, it.vendor, it.number, it.firmware, it.length), it) for it in parts
+    ).items()
+
+
+def _row(like: tuple[str, ...], parts: Sequence[InstalledPart]) -> dict[str, Any]:
+    shared = {key: value for key, value in zip(_LIKE, like, strict=True) if value}
+    columns = {
+        "slots": [it.slot for it in parts],
+        "names": [it.part.name for it in parts],
+        "serials": [it.part.serial for it in parts],
     }
-    return {key: value for key, value in own.items() if value}
+    return shared | columns
 
 
 def parts_by_kind(run: Run) -> list[str]:
@@ -184,11 +191,13 @@ def parts_not_read(run: Run) -> list[str]:
 def parts_table(run: Run) -> Iterator[tuple[str, str, str, str, str, list[str]]]:
     """Yield node, kind, vendor with model, part number and firmware of like parts, and their serial numbers."""
     for node, parts in sorted(run.parts.items()):
-        alike = grouped(((it.part.kind, _made(it), it.number, it.firmware), it.part.serial) for it in parts)
-        for (kind, made, number, firmware), serials in alike.items():
-            yield node, kind, made, number, firmware, [serial or "-" for serial in serials]
-
-
-def _made(it: InstalledPart) -> str:
-    vendor = "" if it.part.model.startswith(it.vendor) else it.vendor
-    return " ".join(filter(None, (vendor, it.part.model, it.length and f"{it.length} m")))
+        for (kind, model, vendor, number, firmware, length), found in _alike(parts):
+            made = ("" if model.startswith(vendor) else vendor, model, length and f"{length} m")
+            yield (
+                node,
+                kind,
+                " ".join(filter(None, made)),
+                number,
+                firmware,
+                [it.part.serial or "-" for it in found],
+            )
