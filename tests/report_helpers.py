@@ -133,8 +133,9 @@ def write_run(folder: Path, *events: dict[str, Any]) -> Path:
 def write_reports(log: Path) -> None:
     """Write the reports of a log, as `gpucluster report` and a run do."""
     run = read_log(log)
-    html.write(run, log.with_name("report.html"))
-    log.with_name(record.RECORD).write_bytes(record.render(run))
+    stated = record.render(run)
+    html.write(run, log.with_name("report.html"), record=stated)
+    log.with_name(record.RECORD).write_bytes(stated)
     junit.write(run, log.with_name("junit.xml"))
     prom.write(run, log.with_name("metrics.prom"), "")
 

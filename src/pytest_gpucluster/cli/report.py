@@ -38,8 +38,9 @@ def report(args: argparse.Namespace) -> None:
     _refuse_signed(folder, force=args.force)
     if args.history is not None:
         run.compared = _compared(args.history, run, log)
-    html.write(run, page, group=group)
-    write_whole(folder / record.RECORD, record.render(run), group=group)
+    stated = record.render(run)
+    html.write(run, page, record=stated, group=group)
+    write_whole(folder / record.RECORD, stated, group=group)
     print(f"{page}, {record.RECORD}: written")
     if run.finish is not None and cases.exists() and not args.force:
         print(f"{cases}: not changed: the run wrote it at its end; --force replaces it")

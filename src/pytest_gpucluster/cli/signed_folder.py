@@ -200,7 +200,7 @@ def assess(files: Files, *, reports: bool = False, store: CampaignStore | None =
     simulated = ", SIMULATED hardware" if run.simulated else ""
     subject = f"cluster {one_line(run.start.get('cluster'))}, run {run.run}"
     scope = f"judged by {', '.join(judged_suites(run)) or 'no suite'}"
-    narrowed = f", narrowed{by}" if (by := narrowing(run)) else ""
+    narrowed = f", narrowed by {options}" if (options := narrowing(run)) else ""
     return Found(subject, f"{judged.title}, {judged.nodes}, {scope}{narrowed}{simulated}")
 
 
@@ -253,9 +253,10 @@ def _gap(run: Run, broken: list[int]) -> str:
 
 def _misreported(files: Files, folder: str, run: Run) -> str:
     """Return which report states something else than the log, '' for none."""
+    stated = record.render(run)
     said: dict[str, Callable[[bytes], bool]] = {
-        PAGE: lambda data: data == html.render(run).encode(),
-        record.RECORD: lambda data: data == record.render(run),
+        PAGE: lambda data: data == html.render(run, stated).encode(),
+        record.RECORD: lambda data: data == stated,
         CASES: lambda data: _is_junit_of(data, run),
         METRICS: lambda data: _metrics(data.decode(errors="replace")) == _metrics(prom.render(run)),
     }

@@ -467,14 +467,15 @@ class HtmlReport:
             threading.Thread(target=_prepare, name="template", daemon=True).start()
 
     def write(self) -> None:
-        """Write the page."""
+        """Write the record, and the page that states its sha256."""
         from pytest_gpucluster.report import html, record  # the start of a run needs no templates
 
-        with self.reports.writing(self.path):
-            html.write(self.log.model, self.path, group=self.reports.group)
-        path = self.path.with_name(record.RECORD)
+        path, stated = self.path.with_name(record.RECORD), None
         with self.reports.writing(path):
-            write_whole(path, record.render(self.log.model), group=self.reports.group)
+            stated = record.render(self.log.model)
+            write_whole(path, stated, group=self.reports.group)
+        with self.reports.writing(self.path):
+            html.write(self.log.model, self.path, record=stated, group=self.reports.group)
 
 
 def _prepare() -> None:

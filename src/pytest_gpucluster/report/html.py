@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from pytest_gpucluster.core.grouping import grouped
 from pytest_gpucluster.core.safe_json import as_dict, as_list
 from pytest_gpucluster.core.sanitize import printable, shorten
 from pytest_gpucluster.core.text import count
@@ -32,15 +31,16 @@ from pytest_gpucluster.report.html_work import trend, work
 from pytest_gpucluster.report.junit import shell_property
 from pytest_gpucluster.report.proof import CLUSTER, FAILED, FIT, NOT_PROVED
 from pytest_gpucluster.report.record import (
-    narrowed_by,
+    MAX_OPTIONS,
     not_tested,
     parts_by_kind,
     parts_not_read,
     parts_table,
+    untested_nodes,
 )
 from pytest_gpucluster.report.record import render as record_json
 from pytest_gpucluster.report.regression import ShownComparison
-from pytest_gpucluster.report.verdict import NARROWING, judge, judged_suites, ordered
+from pytest_gpucluster.report.verdict import NARROWING, judge, judged_suites, narrowing, ordered
 from pytest_gpucluster.report.waivers import all_waivers
 from pytest_gpucluster.report.words import clock, folded, remark_lines
 
@@ -62,13 +62,13 @@ MAX_NOTE = 4_000  # characters of a text of the history
 _SHOWN = ("time", "run", "event", "node", "nodes")  # have columns of their own
 
 
-def write(run: Run, path: Path, *, group: int | None = None) -> None:
+def write(run: Run, path: Path, *, record: bytes | None = None, group: int | None = None) -> None:
     """Write the report of one run to `path`, whole or not at all. GpuClusterError where that cannot be."""
-    write_whole(path, render(run).encode(), group=group)
+    write_whole(path, render(run, record).encode(), group=group)
 
 
-def render(run: Run) -> str:
-    """Return the report as text: the same one wherever it is made."""
+def render(run: Run, record: bytes | None = None) -> str:
+    """Return the report as text: the same one wherever it is made. `record`: that of the run, if it is rendered already."""
     comparison = ShownComparison.read(run.compared) if run.compared else None
     anchors = {id(group): f"g{number}" for number, group in enumerate(ordered(run), 1)}
     script = html_page.resource("report.js")
@@ -98,7 +98,7 @@ def render(run: Run) -> str:
         parts=list(parts_table(run)),
         parts_by_kind=parts_by_kind(run),
         parts_not_read=parts_not_read(run),
-        record_sha256=hashlib.sha256(record_json(run)).hexdigest(),
+        record_sha256=hashlib.sha256(record or record_json(run)).hexdigest(),
         tables=[_suite_table(title, cells) for title, cells in run.cells.items()],
         environment=_environment(run),
         style=html_page.style(),
@@ -129,7 +129,7 @@ def _record(run: Run) -> dict[str, Any]:
         "by": "@".join(part for part in (_text(start.get("user")), _text(start.get("host"))) if part),
         "nodes": run.selected,
         "suites": judged_suites(run),
-        "narrowed_by": narrowed_by(run),
+        "narrowed_by": narrowing(run, MAX_OPTIONS),
         "options": shlex.join(
             word
             for name, value in as_dict(start.get("scope")).items()
@@ -296,9 +296,6 @@ def _joined(value: Any) -> str:
 
 
 def _gaps(run: Run) -> dict[str, Any]:
-    nodes = grouped((why, node) for node, why in run.untested.items())
-    if run.silent:
-        nodes["the run ended before any check of them"] = run.silent
     order = dict.fromkeys(("not checked", "skipped", "not applicable", *run.unjudged))
     checks = {
         outcome: [
@@ -308,7 +305,7 @@ def _gaps(run: Run) -> dict[str, Any]:
         for outcome in order
         if outcome in run.unjudged
     }
-    return {"nodes": sorted(nodes.items()), "checks": checks}
+    return {"nodes": sorted(untested_nodes(run).items()), "checks": checks}
 
 
 def _suite_table(title: str, cells: list[dict[str, Any]]) -> dict[str, Any]:

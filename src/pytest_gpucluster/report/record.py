@@ -57,7 +57,7 @@ def record_of(run: Run) -> dict[str, Any]:
         "not_judged": verdict.unjudged,
         "suites": judged,
         "without_result": [it for it in run.suites if it not in (*judged, RUN_SUITE)],
-        "narrowed_by": narrowed_by(run),
+        "narrowed_by": narrowing(run, MAX_OPTIONS),
         "criteria": [
             {key: one_line(group.get(key)) for key in ("nodes", "profile", "source", "sha256")}
             for group in as_dicts(start.get("groups"))
@@ -102,11 +102,6 @@ def record_of(run: Run) -> dict[str, Any]:
     }
 
 
-def narrowed_by(run: Run) -> str:
-    """Return the options that left out suites, checks or nodes, whole; '' for none."""
-    return narrowing(run, MAX_OPTIONS).removeprefix(" by ")
-
-
 def _finding(row: FindingRow) -> dict[str, str]:
     found = row.found
     return {
@@ -117,11 +112,17 @@ def _finding(row: FindingRow) -> dict[str, str]:
     }
 
 
+def untested_nodes(run: Run) -> dict[str, list[str]]:
+    """Return why nodes have no result, and which."""
+    nodes = grouped((why, node) for node, why in run.untested.items())
+    if run.silent:
+        nodes["the run ended before any check of them"] = run.silent
+    return nodes
+
+
 def not_tested(run: Run) -> list[str]:
     """Return the nodes and the checks that a record leaves open, and why."""
-    nodes = grouped((why, node) for node, why in run.untested.items())
-    nodes |= {"the run ended before any check of them": run.silent} if run.silent else {}
-    found = [f"{hostlist.shown(names)}: {why}" for why, names in sorted(nodes.items())]
+    found = [f"{hostlist.shown(names)}: {why}" for why, names in sorted(untested_nodes(run).items())]
     more = [f"{len(found) - MAX_REASONS} further reasons"] if found[MAX_REASONS:] else []
     checks = [f"{count(number, 'check')} of these nodes"] if (number := run.totals[NOT_TESTED]) else []
     return [*found[:MAX_REASONS], *more, *checks, *([run.on_request] if run.on_request else [])]

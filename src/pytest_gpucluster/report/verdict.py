@@ -128,7 +128,8 @@ def _result(run: Run) -> tuple[str, str]:
     why = next((text for text, holds in reasons.items() if holds), "")
     if why:
         return "unproved", why
-    narrowed, judged = narrowing(run), judged_suites(run)
+    options, judged = narrowing(run), judged_suites(run)
+    narrowed = f" by {options}" if options else ""
     if aside := [suite for suite in run.suites if suite not in judged]:
         return (
             "accepted",
@@ -148,12 +149,12 @@ def judged_suites(run: Run) -> list[str]:
 
 
 def narrowing(run: Run, most: int = MAX_OPTION) -> str:
-    """Name the options that left out suites, checks or nodes of the cluster file."""
+    """Name the options that left out suites, checks or nodes of the cluster file; '' for none."""
     given = as_dict(run.start.get("scope"))
     chosen = [f"{name} {one_line(given[name], most)}" for name in NARROWING if name in given]
     if not chosen and run.start.get("full") is False:
         chosen = ["a path or another option"]
-    return f" by {' and '.join(chosen)}" if chosen else ""
+    return " and ".join(chosen)
 
 
 def _more(run: Run) -> Iterable[str]:
