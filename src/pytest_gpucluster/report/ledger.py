@@ -52,6 +52,19 @@ class Stay(NamedTuple):
     until: float | None
 
 
+class _LastStay(NamedTuple):
+    """The newest stay of a part, as a run finds it stored; `node` is an id."""
+
+    part: int
+    kind: str
+    since: float
+    node: int
+    slot: str
+    firmware: str
+    until: float | None
+    name: str
+
+
 class PartFailure(NamedTuple):
     """One failure of a part."""
 
@@ -132,48 +145,50 @@ class Ledger:
         """End stays that are over, and begin new ones. A kind that a node lists none of was not read: its stays go on."""
         read = {(nodes[node], it.part.kind) for node, parts in run.parts.items() for it in parts}
         rows = self._db.execute(
-            "SELECT s.part, s.since, s.node, s.slot, s.firmware, s.until, p.kind, s.name FROM stays s JOIN parts p ON p.id = s.part "
+            "SELECT s.part, p.kind, s.since, s.node, s.slot, s.firmware, s.until, s.name FROM stays s JOIN parts p ON p.id = s.part "
             "WHERE p.simulated = ? ORDER BY s.since",
             (run.simulated,),
         )
-        last = {row[0]: row for row in rows}
+        last = {row[0]: _LastStay(*row) for row in rows}
         # a log that is imported later than its successor of the same node moves nothing
         later = {
             row[0] for row in self._db.execute("SELECT node FROM node_runs WHERE started > ?", (run.started,))
         }
-        newer = {part for part, row in last.items() if row[1] > run.started or row[2] in later}
+        newer = {part for part, stay in last.items() if stay.since > run.started or stay.node in later}
         newer |= {part for part, (name, _) in listed.items() if part in last and nodes[name] in later}
-        last = {part: row for part, row in last.items() if row[1] <= run.started}
-        for part, (_, since, node, slot, _, until, kind, _) in last.items():
+        for part, stay in last.items():
             there = listed.get(part)
-            stays = there is not None and (nodes[there[0]], there[1].slot) == (node, slot)
-            gone = there is not None or (node, kind) in read
-            if until is None and not stays and gone and part not in newer:
-                self._db.execute(
-                    "UPDATE stays SET until = ? WHERE part = ? AND since = ?", (run.started, part, since)
-                )
+            stays = there is not None and (nodes[there[0]], there[1].slot) == (stay.node, stay.slot)
+            gone = there is not None or (stay.node, stay.kind) in read
+            if stay.until is None and not stays and gone and part not in newer:
+                self._end(stay, run.started)
         for part, (name, it) in listed.items():
             if part in newer:
                 continue
             place = (nodes[name], it.slot)
             before = last.get(part)
-            if before and before[4] != it.firmware:  # days and failures count for the firmware that was there
-                self._db.execute(
-                    "UPDATE stays SET until = coalesce(until, ?) WHERE part = ? AND since = ?",
-                    (run.started, part, before[1]),
-                )
-            if before is None or (before[2], before[3]) != place or before[4] != it.firmware:
+            # days and failures count for the firmware that was there
+            if before and before.firmware != it.firmware:
+                self._end(before, run.started)
+            if before is None or (before.node, before.slot, before.firmware) != (*place, it.firmware):
                 values = (part, run.started, *place, it.part.name, it.part.address, it.firmware)
                 self._db.execute(
                     "INSERT OR REPLACE INTO stays VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, "
                     "(SELECT min(started) FROM node_runs WHERE node = ?3 AND started > ?2))",
                     values,
                 )
-            elif (before[5], before[7]) != (None, it.part.name):
+            elif (before.until, before.name) != (None, it.part.name):
                 self._db.execute(
                     "UPDATE stays SET until = NULL, name = ? WHERE part = ? AND since = ?",
-                    (it.part.name, part, before[1]),
+                    (it.part.name, part, before.since),
                 )
+
+    def _end(self, stay: _LastStay, at: float) -> None:
+        """End a stay that has not ended yet."""
+        self._db.execute(
+            "UPDATE stays SET until = coalesce(until, ?) WHERE part = ? AND since = ?",
+            (at, stay.part, stay.since),
+        )
 
     def _fail(self, run: Recorded, known: Mapping[tuple[str, str], int], nodes: Mapping[str, int]) -> None:
         places = self._places(run)
