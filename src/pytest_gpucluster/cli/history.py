@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster import config
 from pytest_gpucluster.cli.command import JSON, Command, argument, cluster_option, one_of
-from pytest_gpucluster.cli.output import print_json, print_table
+from pytest_gpucluster.cli.output import print_clean, print_json
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.core.sanitize import clean
 from pytest_gpucluster.core.text import count, some
@@ -275,7 +275,7 @@ def _runs(found: History, cluster: str, args: argparse.Namespace) -> None:
         )
         for it in reversed(runs)
     ]
-    _table(("run", "began", "was", "nodes", "passed", "failed", "errors", "not judged"), rows)
+    print_clean(("run", "began", "was", "nodes", "passed", "failed", "errors", "not judged"), rows)
 
 
 def _node(found: History, cluster: str, args: argparse.Namespace) -> None:
@@ -340,12 +340,12 @@ def _node(found: History, cluster: str, args: argparse.Namespace) -> None:
         )
         for past, counts in reversed(runs)
     ]
-    _table(("run", "began", "run was", "node was", "passed", "failed", "errors", "not judged"), rows)
+    print_clean(("run", "began", "run was", "node was", "passed", "failed", "errors", "not judged"), rows)
     _node_red(red)
     if acts:
         _print("")
         columns = ("when", "Slurm's node was", "by", "run", "reason")
-        _table(
+        print_clean(
             columns,
             [(when(time), result, user, run, reason) for time, result, user, run, reason in acts[:MAX_RED]],
         )
@@ -371,7 +371,7 @@ def _node_metrics(metrics: Sequence[MetricHistory], args: argparse.Namespace) ->
     columns = ("check", "metric", "unit", "runs", "lowest", "median", "highest", "last", "change")
     if lines:
         _print("")
-        _table((*columns, "old to new"), lines)
+        print_clean((*columns, "old to new"), lines)
     if alike := len(metrics) - len(shown):
         _print(f"{alike} more metrics did not change in these runs (--all shows them)")
 
@@ -421,10 +421,6 @@ def _unknown(found: History, cluster: str, node: str) -> ConfigError:
 
 def _name(node: str) -> str:
     return "" if node == CLUSTER else node
-
-
-def _table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    print_table(headers, [[clean(str(cell)) for cell in row] for row in rows])
 
 
 def _positive(text: str) -> int:

@@ -9,6 +9,7 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import GpuClusterError
+from pytest_gpucluster.core.sanitize import clean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -27,6 +28,11 @@ def existing(log: Path) -> Path:
 def print_json(document: dict[str, Any]) -> None:
     """Print a document in ASCII; numbers that JSON does not have are null."""
     print(json.dumps(_finite(document), indent=2, default=str))
+
+
+def print_clean(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print rows of a file that another user may have written."""
+    print_table(headers, [[clean(str(cell)) for cell in row] for row in rows])
 
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cli.command import JSON, Command, argument, cluster_option
 from pytest_gpucluster.cli.history import COMMON, history_file
-from pytest_gpucluster.cli.output import print_json, print_table
+from pytest_gpucluster.cli.output import print_clean, print_json
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.sanitize import clean
 from pytest_gpucluster.report.history import History
@@ -48,7 +48,7 @@ def parts(args: argparse.Namespace) -> None:
     elif not found:
         print("no part failed again")
     else:
-        _table(
+        print_clean(
             ("part", "model", "serial number", "node", "slot", "since", "until", "failures", "last failure"),
             _rows(found, args.name),
         )
@@ -60,7 +60,7 @@ def _rates(ledger: Ledger, *, simulated: bool, as_json: bool) -> None:
     if as_json:
         print_json({"simulated": simulated, "rates": [dict(zip(columns, row, strict=True)) for row in rows]})
         return
-    _table(
+    print_clean(
         (*columns, "days between failures"),
         [(*row[:4], f"{row[4]:.1f}", row[5], f"{row[4] / row[5]:.1f}" if row[5] else "-") for row in rows],
     )
@@ -98,7 +98,7 @@ def _one(part: KnownPart) -> None:
         if value and value != part.serial:
             print(clean(f"{name}: {value}"))
     print()
-    _table(
+    print_clean(
         ("node", "slot", "firmware", "since", "until"),
         [
             (it.node, it.slot, it.firmware, when(it.since), when(it.until) if it.until else "")
@@ -107,7 +107,7 @@ def _one(part: KnownPart) -> None:
     )
     if part.failures:
         print()
-        _table(
+        print_clean(
             ("when", "run", "node", "check", "action", "failed anew", "finding"),
             [
                 (when(it.time), it.run, it.node, it.check, it.action, it.episode, it.words)
@@ -123,10 +123,6 @@ def _plain(part: KnownPart) -> dict[str, Any]:
         "stays": [it._asdict() for it in part.stays],
         "failures": [it._asdict() for it in part.failures],
     }
-
-
-def _table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    print_table(headers, [[clean(str(cell)) for cell in row] for row in rows])
 
 
 PARTS = Command(

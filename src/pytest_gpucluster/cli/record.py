@@ -75,13 +75,11 @@ def show(args: argparse.Namespace) -> None:
     figures = [
         (
             *(it[key] for key in ("suite", "profile", "metric", "unit", "measurements")),
-            *(
-                number(it["least"]),
-                it["least_at"],
-                number(it["median"]),
-                number(it["greatest"]),
-                it["greatest_at"],
-            ),
+            number(it["least"]),
+            it["least_at"],
+            number(it["median"]),
+            number(it["greatest"]),
+            it["greatest_at"],
             "; ".join(bound["words"] for bound in it["bounds"]),
         )
         for it in found["figures"]

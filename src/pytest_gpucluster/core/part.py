@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pytest_gpucluster.core.safe_json import as_dict, shared_text
 from pytest_gpucluster.core.units import format_size
@@ -236,6 +236,7 @@ class InstalledPart:
     number: str = ""
     firmware: str = ""
     length: str = ""
+    TEXTS: ClassVar = ("vendor", "number", "firmware", "length")
 
     @property
     def slot(self) -> str:
@@ -246,19 +247,19 @@ class InstalledPart:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain types, without what is empty."""
-        own = {key: getattr(self, key) for key in ("vendor", "number", "firmware", "length")}
+        own = {key: getattr(self, key) for key in self.TEXTS}
         return {"part": self.part.as_dict(), **{key: value for key, value in own.items() if value}}
 
     def mapped(self, change: Callable[[str], str]) -> InstalledPart:
         """Return it with each of its texts changed."""
-        own = (self.vendor, self.number, self.firmware, self.length)
-        return InstalledPart(self.part.mapped(change), *map(change, own))
+        own = {key: change(getattr(self, key)) for key in self.TEXTS}
+        return InstalledPart(self.part.mapped(change), **own)
 
     @classmethod
     def read(cls, plain: Any) -> InstalledPart:
         """Read an installed part of a log."""
         plain = as_dict(plain)
-        own = {key: shared_text(plain.get(key)) for key in ("vendor", "number", "firmware", "length")}
+        own = {key: shared_text(plain.get(key)) for key in cls.TEXTS}
         return cls(Part.read(plain.get("part")), **own)
 
 

@@ -67,9 +67,8 @@ class DrainExecutor:
     dry: bool = False
     shown: Callable[[Sequence[str]], str] = " ".join
     commands: list[str] = field(default_factory=list)  # of a dry run
-    by_hand: list[str] = field(
-        default_factory=list
-    )  # would drain nodes that failed and that the run could not test
+    # would drain nodes that failed and that the run could not test
+    by_hand: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)  # failed commands, for people
     drained: list[str] = field(default_factory=list)  # also those that a dry run would drain
     over_budget: list[str] = field(default_factory=list)

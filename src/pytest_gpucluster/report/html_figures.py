@@ -96,8 +96,6 @@ def numbers(run: Run) -> dict[str, Any]:
     varying, same, single = [], [], []
     for spread in ordered_spreads(run):
         values = [metric.value for metric in spread.metrics]
-        if not values:
-            continue
         first = f"{number(values[0])} {spread.unit}".strip()
         if len(values) == 1 and not is_signed(spread):
             single.append((_titled(spread), first, where_measured(spread.nodes[0], spread.metrics[0])))
@@ -120,8 +118,8 @@ def _titled(spread: MetricSpread) -> str:
 
 def is_signed(spread: MetricSpread) -> bool:
     """Return whether the printed record has a series: it was judged, or is a rate or a time."""
-    rules = (rule_of(spread.unit, it.better) for it in spread.metrics[:1])
-    return bool(spread.bounds) or any(rule.better != NEITHER and not rule.counted for rule in rules)
+    rule = rule_of(spread.unit, spread.metrics[0].better)
+    return bool(spread.bounds) or (rule.better != NEITHER and not rule.counted)
 
 
 def where_measured(node: str, metric: Metric) -> str:

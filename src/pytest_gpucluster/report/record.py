@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import statistics
 from collections import Counter
 from operator import itemgetter
@@ -132,7 +131,6 @@ def _figure(spread: MetricSpread) -> dict[str, Any]:
     measured = [
         (metric.value, where_measured(node, metric))
         for node, metric in zip(spread.nodes, spread.metrics, strict=True)
-        if math.isfinite(metric.value)
     ]
     # of equal ones the first, as the page has it
     least, greatest = min(measured, key=itemgetter(0)), max(measured, key=itemgetter(0))

@@ -173,9 +173,8 @@ class Run:
     versions: dict[str, dict[str, list[str]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
     )
-    parts: dict[str, list[InstalledPart]] = field(
-        default_factory=dict
-    )  # of a node, as the suite parts read them
+    # of a node, as the suite parts read them
+    parts: dict[str, list[InstalledPart]] = field(default_factory=dict)
     # suite -> log of a step -> the check that ran it
     logs: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
     totals: Counter[str] = field(default_factory=Counter)

@@ -65,7 +65,8 @@ class StepResult:
     @property
     def hint(self) -> str | None:
         """The meaning of the messages, in one line; None if unknown."""
-        return str(self.explanation) if self.explanation else None
+        found = self.explanation
+        return str(found) if found else None
 
     @property
     def first_error(self) -> str:

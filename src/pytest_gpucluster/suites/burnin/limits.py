@@ -55,6 +55,12 @@ def limit_of(burnin: BurninResult, rate: Rate, config: BurninConfig) -> RateFloo
     return floor_of(rate.metric, gpu.name, gen=gpu.pcie_gen, width=gpu.pcie_width) if gpu else None
 
 
+def bound_of(burnin: BurninResult, rate: Rate, config: BurninConfig) -> Quantity | None:
+    """Return the hard limit of a rate as its metric has it, None if it has none."""
+    limit = limit_of(burnin, rate, config)
+    return limit.bound if limit else None
+
+
 def misses(burnin: BurninResult, rate: Rate, config: BurninConfig) -> bool:
     """Return whether a rate is below its hard limit."""
     limit = limit_of(burnin, rate, config)

@@ -23,7 +23,7 @@ from pytest_gpucluster.core.part import GPUS, Part, named
 from pytest_gpucluster.core.units import format_duration, format_size
 from pytest_gpucluster.kit.mpi.mpi_errors import code_of, with_software_cause
 from pytest_gpucluster.suites.burnin.config import DTYPES, GPU_LOADS
-from pytest_gpucluster.suites.burnin.limits import BELOW_LIMIT, Rate, limit_of, misses, rates, too_slow
+from pytest_gpucluster.suites.burnin.limits import BELOW_LIMIT, Rate, bound_of, misses, rates, too_slow
 from pytest_gpucluster.suites.burnin.results import HOST, WAITED, in_rounds, unit_of
 
 if TYPE_CHECKING:
@@ -139,10 +139,11 @@ def _rates(
     known = {metric: burnin.median(metric, node) for metric in metrics}
     yield from _left_out(totals, known)
     for rate in (rate for metric in metrics for rate in rates(burnin, node, metric)):
-        limit = limit_of(burnin, rate, config)
-        part, unit, bound = totals.part(rate.part), unit_of(rate.metric), limit.bound if limit else None
-        yield Metric(f"burnin_{rate.metric}", rate.value, unit, part, bound=bound)
-        judged |= limit is not None
+        bound = bound_of(burnin, rate, config)
+        yield Metric(
+            f"burnin_{rate.metric}", rate.value, unit_of(rate.metric), totals.part(rate.part), bound=bound
+        )
+        judged |= bound is not None
         yield from too_slow(burnin, rate, config)
     if not judged and totals.used and any(known.values()):
         name = next((gpu.name for gpu in totals.gpus.values()), "?")
@@ -157,8 +158,7 @@ def _rates(
 def _host_rates(burnin: BurninResult, node: str, config: BurninConfig, *metrics: str) -> Judgement:
     """Yield rates of the host; one below its hard limit proves no fault: a governor or other work may slow it."""
     for rate in (rate for metric in metrics for rate in rates(burnin, node, metric)):
-        limit = limit_of(burnin, rate, config)
-        bound = limit.bound if limit else None
+        bound = bound_of(burnin, rate, config)
         yield Metric(f"burnin_{rate.metric}", rate.value, unit_of(rate.metric), bound=bound)
         for slow in too_slow(burnin, rate, config):
             yield replace(slow, action=Action.MONITOR)
@@ -401,8 +401,7 @@ def peer(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgemen
         raise NotApplicable("one GPU alone has no peer")
     yield from _problems(burnin, node_name, "peer", config)
     for rate in rates(burnin, node_name, "peer"):
-        limit = limit_of(burnin, rate, config)
-        bound = limit.bound if limit else None
+        bound = bound_of(burnin, rate, config)
         yield Metric("burnin_peer", rate.value, "GB/s", totals.part(rate.part), bound=bound)
         yield from too_slow(burnin, rate, config)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import Action, Advisory, Remark, check
 from pytest_gpucluster.core.errors import NotApplicable
 from pytest_gpucluster.core.finding import Quote
+from pytest_gpucluster.core.majority import owners
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,12 +22,16 @@ _SHARED = ("cable", "gpu")
 
 def serial_owners(found: Mapping[str, NodeParts]) -> dict[tuple[str, str], tuple[str, ...]]:
     """Return {kind and serial number of a part: the nodes that have it}."""
-    owners: defaultdict[tuple[str, str], dict[str, None]] = defaultdict(dict)
-    for node, its in found.items():
-        for it in its.parts:
-            if it.part.serial and it.part.kind not in _SHARED:
-                owners[it.part.kind, it.part.serial][node] = None
-    return {key: tuple(nodes) for key, nodes in owners.items()}
+    return owners(
+        {
+            node: {
+                (it.part.kind, it.part.serial)
+                for it in its.parts
+                if it.part.serial and it.part.kind not in _SHARED
+            }
+            for node, its in found.items()
+        }
+    )
 
 
 @check(

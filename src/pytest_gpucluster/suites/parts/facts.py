@@ -8,7 +8,7 @@ mc info`.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.command_end import LIMITED_SH, STATUS, CommandEnd
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _SECTION = re.compile(
     r"^@@ (\S+)(?: ([^\n]+))?\n(.*?)^== (absent \S+|" + STATUS + r")$", re.MULTILINE | re.DOTALL
 )
+_GPU = re.compile(r"^GPU ([0-9A-Fa-f]+:[0-9A-Fa-f]+:[0-9A-Fa-f]+\.[0-9])\s*$", re.MULTILINE)
 _NONE = re.compile(r"N/?A|Not Supported|Not Specified|None|Unknown|NO DIMM|\[.*\]", re.IGNORECASE)
 
 
@@ -47,7 +48,7 @@ def read_inventory(answer: Answer) -> NodeParts:
         if name == "adapter":
             adapters[of.partition(" ")[0]] = _adapter(of, text)
         elif name == "vpd":
-            adapters.get(of, {}).update(_fields(text, ":"))
+            adapters.get(of, {}).update(_fields(text))
         listed = list(_READERS[name](of, text)) if name in _READERS else []
         parts += listed
         if why := _not_read(name, text, end, bool(listed)):
@@ -69,11 +70,11 @@ def _not_read(name: str, text: str, end: str, found: bool) -> str:
     return f"{last_line(text) or 'no message'} ({CommandEnd.of(end)})"
 
 
-def _fields(text: str, separator: str) -> dict[str, str]:
+def _fields(text: str) -> dict[str, str]:
     """Return {key: value} of lines `KEY : VALUE`; the first of a key counts, and what states nothing is left out."""
     found: dict[str, str] = {}
     for line in text.splitlines():
-        key, at, value = line.partition(separator)
+        key, at, value = line.partition(":")
         value = value.strip()
         if at and value and not _NONE.fullmatch(value):
             found.setdefault(key.strip(), value)
@@ -81,33 +82,25 @@ def _fields(text: str, separator: str) -> dict[str, str]:
 
 
 def _gpus(_: str, text: str) -> Iterator[InstalledPart]:
-    blocks = re.split(r"^GPU ([0-9A-Fa-f]+:[0-9A-Fa-f]+:[0-9A-Fa-f]+\.[0-9])\s*$", text, flags=re.MULTILINE)[
-        1:
-    ]
+    _, *blocks = _GPU.split(text)
     for index, (address, block) in enumerate(zip(blocks[::2], blocks[1::2], strict=True)):
-        known = _fields(block, ":")
+        known = _fields(block)
         part = gpu(
             index,
             uuid=known.get("GPU UUID", ""),
             address=address[-12:].lower(),
             serial=identity(known.get("Serial Number", "")),
         )
-        model = known.get("Product Name", "")
+        part = replace(part, model=known.get("Product Name", ""))
         firmware = known.get("VBIOS Version", ""), known.get("Image Version", "")
         number = known.get("Board Part Number", "")
-        yield InstalledPart(
-            _modelled(part, model), "NVIDIA", number, ", InfoROM ".join(filter(None, firmware))
-        )
-
-
-def _modelled(part: Part, model: str) -> Part:
-    return Part(part.kind, part.index, part.name, part.address, part.serial, part.of, model=model)
+        yield InstalledPart(part, "NVIDIA", number, ", InfoROM ".join(filter(None, firmware)))
 
 
 def _nvswitches(_: str, text: str) -> Iterator[InstalledPart]:
     for index, line in enumerate(text.splitlines()):
         address, _, known = line.partition(" ")
-        firmware = _fields(known, ":").get("BIOS Version", "")
+        firmware = _fields(known).get("BIOS Version", "")
         yield InstalledPart(Part("nvswitch", index, address=address), "NVIDIA", firmware=firmware)
 
 
@@ -135,7 +128,7 @@ def _card(known: Mapping[str, str]) -> InstalledPart:
 
 
 def _module(adapter: str, text: str) -> Iterator[InstalledPart]:
-    known = _fields(text, ":")
+    known = _fields(text)
     lengths = (
         known.get(key, "")
         for key in ("Cable assembly length", "Length (Copper or Active cable)", "Length (Copper)")
@@ -189,7 +182,7 @@ _DMI = {"System Information": "chassis", "Base Board Information": "board", "Mem
 def _dmi(_: str, text: str) -> Iterator[InstalledPart]:
     for block in re.split(r"^Handle .*\n", text, flags=re.MULTILINE)[1:]:
         title, _, body = block.partition("\n")
-        known, kind = _fields(body, ":"), _DMI.get(title.strip(), "")
+        known, kind = _fields(body), _DMI.get(title.strip(), "")
         if not kind or (kind == "dimm" and not known.get("Size", "No").startswith(tuple("123456789"))):
             continue  # an empty slot
         where = (known.get("Locator", ""), known.get("Bank Locator", "")) if kind == "dimm" else ()
@@ -204,7 +197,7 @@ def _dmi(_: str, text: str) -> Iterator[InstalledPart]:
 
 
 def _bmc(_: str, text: str) -> Iterator[InstalledPart]:
-    known = _fields(text, ":")
+    known = _fields(text)
     if firmware := known.get("Firmware Revision", ""):
         yield InstalledPart(
             Part("bmc", model=known.get("Product Name", "")),

@@ -19,8 +19,6 @@ def installed(item: ItemView) -> NodeParts:
     """The parts of the item's node, which go into the record of the run. A tool that cannot be ended fails no node."""
     try:
         found: NodeParts = item.facts(PARTS)
-    except NotAvailable:
-        raise
     except ProbeError as error:
         raise NotAvailable(str(error)) from error
     item.record.parts = found.parts
