@@ -254,6 +254,19 @@ def test_state_of_a_killed_sandbox_is_recovered(folder: Path) -> None:
     assert before["slurmd-gpu01"] != after["slurmd-gpu01"]
 
 
+def test_a_process_lives_until_its_last_thread_has_given_back_what_it_holds() -> None:
+    code = "import ctypes, threading; threading.Thread(target=input).start(); ctypes.CDLL(None).pthread_exit(None)"
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+    me = processes.identify(child.pid)
+    assert me is not None
+    stat = Path(f"/proc/{child.pid}/stat")
+    while stat.read_text().rpartition(")")[2].split()[0] != "Z":
+        time.sleep(0.01)
+    assert me.alive
+    child.communicate(b"\n")
+    assert not me.alive
+
+
 def test_pids_of_an_earlier_boot_are_left_alone(folder: Path) -> None:
     bystander = subprocess.Popen(["sleep", "600"])
     try:

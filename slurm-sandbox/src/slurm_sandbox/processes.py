@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _PROC = Path("/proc")
-_START_TIME = 19  # of /proc/PID/stat, counted after the command's closing bracket (field 22, proc(5))
-_STATE = 0
+_STATE, _THREADS, _START_TIME = 0, 17, 19  # of /proc/PID/stat (proc(5)), counted after the command's bracket
 _FLOCK = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, length, pid
 
 
@@ -31,9 +30,12 @@ class DaemonProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether this process still runs; a zombie does not."""
+        """Whether this process still runs; a zombie without threads does not."""
         fields = _stat(self.pid)
-        return bool(fields) and int(fields[_START_TIME]) == self.started and fields[_STATE] != "Z"
+        if not fields or int(fields[_START_TIME]) != self.started:
+            return False
+        # a killed process is a zombie before its last thread gives back files, locks and ports
+        return fields[_STATE] != "Z" or int(fields[_THREADS]) > 1
 
     @property
     def command(self) -> str:
