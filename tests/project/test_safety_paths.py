@@ -443,6 +443,6 @@ def test_nothing_runs_with_sudo_but_what_the_page_of_rights_names() -> None:
     kit/node/kernel_log.py suites/accounting/steps.py suites/burnin/payload_counters.py suites/controller/steps.py
     suites/controller/test_controller.py kit/fabric/facts.py suites/ibfabric/lldp.py suites/ibfabric/optics.py
     suites/ibfabric/steps.py suites/isolation/pam.py suites/isolation/payload.py suites/os/bmc_facts.py
-    suites/os/crash_facts.py suites/os/drive_facts.py suites/parts/facts.py cluster/channel/testinfra_backend.py
+    suites/os/crash_facts.py suites/os/drive_facts.py kit/parts/inventory.py cluster/channel/testinfra_backend.py
     """
     assert found == set(named.split())

@@ -31,11 +31,12 @@ OUT_OF_SERVICE, UNPROVED = 1, 3
 
 
 class Gated(NamedTuple):
-    """What a gate found, why the breaker keeps the node in service, and what --drain did ('': nothing)."""
+    """What a gate found, why the breaker keeps the node in service, what --drain did ('': nothing), where the evidence is."""
 
     found: GateResult
     open_because: str
     done: str
+    kept: str
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -119,8 +120,13 @@ def _found(args: argparse.Namespace) -> Gated:
     if found.repairs and own:
         breaker = Breaker(stated.state, node, stated.max_failing, transport)
         open_because = breaker.why_open(found.repairs[0][0].check)
+    kept = ""
+    if found.repairs and own and not open_because and cluster.evidence.when != "off":
+        from pytest_gpucluster.gate.evidence import keep  # only for a node that is bad
+
+        kept = keep(found, transport, args.folder, sudo=cluster.sudo)
     done = _drained(cluster, found, open_because, request.folder) if args.drain else ""
-    return Gated(found, open_because, done)
+    return Gated(found, open_because, done, kept)
 
 
 def _drained(cluster: Cluster, found: GateResult, open_because: str, folder: Path) -> str:
@@ -189,8 +195,8 @@ def _show(args: argparse.Namespace, gated: Gated) -> int:
             print(line)
         if gated.open_because:
             print(f"the node stays in service: {gated.open_because}")
-        if gated.done:
-            print(gated.done)
+        for line in filter(None, (gated.kept, gated.done)):
+            print(line)
     if args.fabric:
         _measure_pairs(args, found)
     if args.context == "health":

@@ -426,6 +426,19 @@ class GateConfig(Model):
     )
 
 
+class EvidenceConfig(Model):
+    """What a run reads of a node with a failed part, before anything is done to the node."""
+
+    when: Literal["repairs", "all", "off"] = Field(
+        "repairs",
+        description="read evidence after failures with a repair as their action, after all failures, or never",
+    )
+    field_diagnostic: Text | None = Field(
+        None,
+        description="log of a vendor's field diagnostic on the nodes, like /var/log/fieldiag.log: it becomes a part of the evidence",
+    )
+
+
 class CampaignConfig(Model):
     """How campaigns behave towards the jobs of users."""
 
@@ -527,6 +540,9 @@ class ClusterSettings(_AccessAndSections):
     campaign: CampaignConfig = Field(CampaignConfig(), description="how campaigns behave")
     gate: GateConfig = Field(GateConfig(), description="what `gpucluster gate` judges on a node")
     drain: DrainConfig = Field(DrainConfig(), description="what pytest's --drain requires of a failure")
+    evidence: EvidenceConfig = Field(
+        EvidenceConfig(), description="what is read of a node with a failed part"
+    )
     settings: dict[str, Any] = Field({}, description="keys for a site's own suites")
     suites: tuple[LocalPath, ...] = Field(
         (),

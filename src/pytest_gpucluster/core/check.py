@@ -143,6 +143,7 @@ class CheckDescription:
     setting: what a person has stated and the check compares with: a key of the cluster file, the profile, an image.
     of_job: a job that runs, or has just ended, can be the cause: `gpucluster gate` takes no node out of service for it.
     show: the smallest command that shows a finding on its node, where that is not what its probes run (core/by_part.py).
+    rules_out: the system cause that a node does not have if it passes, like 'heat': a vendor asks for it (evidence/case_file.py).
     """
 
     holds: str
@@ -153,6 +154,7 @@ class CheckDescription:
     setting: str = ""
     show: str = ""
     of_job: bool = False
+    rules_out: str = ""
 
 
 def _is_registered(module: str) -> bool:
@@ -287,6 +289,7 @@ def check(
     marks: tuple[str, ...] = (),
     each: str = "",
     repeated: Callable[..., bool] | None = None,
+    rules_out: str = "",
 ) -> Callable[[Callable[P, Judgement]], Check[P]]:
     """Make a check from a generator of findings and metrics. `name` is SUITE.WHAT; the parameters name its facts.
 
@@ -296,6 +299,7 @@ def check(
     or on the only one, the finding is one of the cluster (core/common_cause.py).
     of_job: a job that runs, or has just ended, can be the cause: `gpucluster gate` takes no node out of service for it.
     show: the smallest command that shows a finding on its node, like `nvidia-smi -q -d ECC -i INDEX` (core/by_part.py).
+    rules_out: the system cause that a node does not have if it passes, like 'heat'.
     repeated: returns, of the facts, whether they are many measurements: then a failure is confirmed, and `--drain` does not
     repeat it.
     """
@@ -305,7 +309,9 @@ def check(
     def decorate(function: Callable[P, Judgement]) -> Check[P]:
         holds = (function.__doc__ or "").strip().partition("\n")[0]
         if _is_registered(function.__module__):
-            CHECKS[name] = CheckDescription(holds, cause, hint, action, never_healthy, setting, show, of_job)
+            CHECKS[name] = CheckDescription(
+                holds, cause, hint, action, never_healthy, setting, show, of_job, rules_out
+            )
 
         @functools.wraps(function)
         def judged(*args: P.args, **kwargs: P.kwargs) -> Verdict:

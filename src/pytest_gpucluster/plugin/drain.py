@@ -416,9 +416,14 @@ class DrainPlugin:
                 attempts=0 if verdict.repeated else self.options.retries,
                 confirmed=not why,
                 why=why,
+                evidence=self._evidence_of(grounds.node),
             )
             found.append(grounds)
         return found
+
+    def _evidence_of(self, node: str) -> str:
+        """Return the folder of the evidence that was read of a node, '' where there is none."""
+        return str(self.log.model.evidence.get(node, {}).get("folder", "")) if self.log is not None else ""
 
     def _spared(self, grounds: Sequence[policy.Grounds]) -> dict[str, str]:
         """Say which nodes are left alone whatever they failed: those that were lost."""

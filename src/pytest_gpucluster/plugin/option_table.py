@@ -99,6 +99,12 @@ def _add_drain(add: Add) -> None:
         "prints the commands (off; cluster file: drain)",
     )
     add(
+        "--evidence",
+        choices=("repairs", "all", "off"),
+        help="read what a vendor asks for of nodes with a failed part, before they are drained or released: after failures with a "
+        "repair as their action, after all, or never (repairs; cluster file: evidence)",
+    )
+    add(
         "--resume-passing",
         action="store_true",
         default=None,

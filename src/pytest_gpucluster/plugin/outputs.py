@@ -105,6 +105,7 @@ def about(config: pytest.Config, session: ClusterSession) -> dict[str, Any]:
         "required": list(cluster.required),
         "not_applicable": dict(cluster.not_applicable),
         "waivers": [waiver.as_dict(date.today()) for waiver in cluster.waivers],  # noqa: DTZ011 - the site's day
+        "evidence": config.option.evidence or cluster.evidence.when,
         "full": is_full(config),
     }
 

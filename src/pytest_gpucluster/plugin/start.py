@@ -38,6 +38,7 @@ from pytest_gpucluster.plugin.drain import (
     retest_reasons,
 )
 from pytest_gpucluster.plugin.equal_failures import EqualFailures
+from pytest_gpucluster.plugin.evidence import register_evidence
 from pytest_gpucluster.plugin.hooks import Hooks
 from pytest_gpucluster.plugin.items import ItemProtocol
 from pytest_gpucluster.plugin.option_table import runs_tests
@@ -179,22 +180,35 @@ def register(config: pytest.Config) -> None:
             config.pluginmanager.register(equal, "gpucluster-equal-failures")
     if options.wanted:
         config.pluginmanager.register(DrainPlugin(config, session, log, options), "gpucluster-drain")
+    register_evidence(config, session, log, reports)
     if history is not None:
         config.pluginmanager.register(history, "gpucluster-history")
     if metrics_file is not None and log is not None:
-        html_report = HtmlReport(config, log, reports)
-        config.pluginmanager.register(html_report, "gpucluster-html")
-        config.pluginmanager.register(metrics_file, "gpucluster-metrics")
-        stored = [history.write] if history is not None else []
-        # metrics raise alerts
-        hooks.end.writers += [
-            metrics_file.write,
-            hooks.write_junit,
-            *stored,
-            html_report.write,
-            Notifier(session.cluster, log, reports, hooks.write_message).write,
-        ]
-        hooks.end.stating += [metrics_file.write, hooks.write_junit, html_report.write]
+        _add_writers(config, hooks, metrics_file, history, log)
+
+
+def _add_writers(
+    config: pytest.Config,
+    hooks: Hooks,
+    metrics_file: MetricsFile,
+    history: HistoryWriter | None,
+    log: EventLog,
+) -> None:
+    """Register what writes the reports at the end of the run."""
+    session, reports = hooks.session, hooks.reports
+    html_report = HtmlReport(config, log, reports)
+    config.pluginmanager.register(html_report, "gpucluster-html")
+    config.pluginmanager.register(metrics_file, "gpucluster-metrics")
+    stored = [history.write] if history is not None else []
+    # metrics raise alerts
+    hooks.end.writers += [
+        metrics_file.write,
+        hooks.write_junit,
+        *stored,
+        html_report.write,
+        Notifier(session.cluster, log, reports, hooks.write_message).write,
+    ]
+    hooks.end.stating += [metrics_file.write, hooks.write_junit, html_report.write]
 
 
 def _log_refusal(config: pytest.Config, error: GpuClusterError) -> None:

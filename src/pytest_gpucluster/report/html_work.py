@@ -14,7 +14,7 @@ from pytest_gpucluster.core.sanitize import printable, shorten
 from pytest_gpucluster.core.text import quantity
 from pytest_gpucluster.report import html_node, svg
 from pytest_gpucluster.report.proof import NOT_TESTED
-from pytest_gpucluster.report.run_model import ACTIONS
+from pytest_gpucluster.report.run_model import ACTIONS, evidence_folder
 from pytest_gpucluster.report.verdict import ordered
 from pytest_gpucluster.report.words import for_nodes, number
 
@@ -108,6 +108,9 @@ def _card(
         "common": hardest.common,
         "failures": found[:MAX_FAILURES],
         "cut": [one["anchor"] for one in found[MAX_FAILURES:]],
+        "evidence": [(node, folder) for node in nodes if (folder := evidence_folder(run, node))][
+            :MAX_FAILURES
+        ],
         "slurm": [text for text, named in hardest.slurm.items() if set(nodes) & set(named)][:2],
         # of a node that was not tested no part is known
         "picture": ""

@@ -27,6 +27,7 @@ from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.safe_json import as_dict, as_list
 from pytest_gpucluster.report.atomic_write import write_whole
 from pytest_gpucluster.report.proof import RUN_SUITE
+from pytest_gpucluster.report.run_model import evidence_folder
 from pytest_gpucluster.report.verdict import judge
 
 if TYPE_CHECKING:
@@ -198,6 +199,9 @@ def _cases(run: Run, results: Iterable[Result]) -> Iterator[bytes]:
         )
         case.time = round(result.seconds, 3)
         pairs = properties(result, state=state, reason=reason, simulated=run.simulated)
+        pairs += (
+            [("evidence", folder)] if result.red and (folder := evidence_folder(run, result.node)) else []
+        )
         case.append(_properties([*result.properties, *pairs]))  # add_property() would search them each time
         case.extend(_ends(result, reruns.pop(result.nodeid, ())))
         yield case.tostring()

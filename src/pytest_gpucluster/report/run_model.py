@@ -46,6 +46,7 @@ _SHORT = 200
 _MAX_TEXT = 8_000  # characters of a failure's log
 _MAX_COMMAND = 1000
 _ACTS = ("drain_", "resume_", "trial_", "node_")  # what plugin/drain.py writes
+_EVIDENCE = re.compile(r"evidence/[\w-][\w.-]*")
 _STEP_LOG = re.compile(r"steps/[\w-][\w.-]*\.log")
 
 
@@ -175,6 +176,7 @@ class Run:
     )
     # of a node, as the suite parts read them
     parts: dict[str, list[InstalledPart]] = field(default_factory=dict)
+    evidence: dict[str, dict[str, Any]] = field(default_factory=dict)  # of a node, the event of its case file
     # suite -> log of a step -> the check that ran it
     logs: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
     totals: Counter[str] = field(default_factory=Counter)
@@ -321,6 +323,19 @@ def _burnin(run: Run, event: dict[str, Any]) -> None:
 
 def _lost(run: Run, event: dict[str, Any]) -> None:
     run.lost[one_line(event.get("node"))] = one_line(event.get("why"))
+
+
+def _evidence(run: Run, event: dict[str, Any]) -> None:
+    node = one_line(event.get("node"))
+    run.evidence[node] = event
+    if node not in run.parts and (parts := as_dicts(event.get("parts"))):
+        run.parts[node] = [InstalledPart.read(part).mapped(one_line) for part in parts]
+
+
+def evidence_folder(run: Run, node: str) -> str:
+    """Return the folder of a node's evidence that may be linked to: no other paths, no addresses; '' where there is none."""
+    folder = text(run.evidence.get(node, {}).get("folder"))
+    return folder if _EVIDENCE.fullmatch(folder) else ""
 
 
 def _compared(run: Run, event: dict[str, Any]) -> None:
@@ -556,6 +571,7 @@ _READERS: dict[str, Callable[[Run, dict[str, Any]], None]] = {
     "result": _result,
     "rerun": _rerun,
     "burnin": _burnin,
+    "evidence": _evidence,
     "lost": _lost,
     "allocation": lambda run, event: run.jobs.append(event),
     "error": _error,

@@ -135,7 +135,11 @@ class FactsCache:
 
     def rooted(self, probe: Probe[Any], command: str) -> str:
         """Return a command of a probe, with `sudo -n` where it needs root and the cluster file allows it."""
-        return with_root(command) if probe.root and self._cluster.sudo else command
+        return self.as_root(command) if probe.root else command
+
+    def as_root(self, command: str) -> str:
+        """Return a command with `sudo -n`, if the cluster file allows it."""
+        return with_root(command) if self._cluster.sudo else command
 
     def prefetch(self, probes: Sequence[Probe[Any]]) -> None:
         """Send the commands of probes together, without waiting for answers."""

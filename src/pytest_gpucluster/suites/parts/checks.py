@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_gpucluster.core.check import Judgement
-    from pytest_gpucluster.suites.parts.facts import NodeParts
+    from pytest_gpucluster.kit.parts.inventory import NodeParts
 
 # a cable has an end at each of two nodes, and the GPUs of a board share its number
 _SHARED = ("cable", "gpu")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
+from pytest_gpucluster.kit.parts.inventory import PARTS
 from pytest_gpucluster.suite import Tests, given, of_fleet, of_node
 from pytest_gpucluster.suites.parts import checks
-from pytest_gpucluster.suites.parts.facts import PARTS
 
 if TYPE_CHECKING:
+    from pytest_gpucluster.kit.parts.inventory import NodeParts
     from pytest_gpucluster.run.facts import ItemView
-    from pytest_gpucluster.suites.parts.facts import NodeParts
 
 
 @of_node(given.item, probes=lambda _cluster, _nodes: [PARTS])

@@ -83,6 +83,7 @@ def _reasons(mask: int) -> str:
 
 @check(
     "gpu.throttle",
+    rules_out="power brake and heat",
     cause="the GPU is too hot, or its power supply or the system limits it",
     hint="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i INDEX; fans, filters, power supplies, BMC log",
     action=Action.DRAIN,
@@ -121,6 +122,7 @@ def throttle(gpus: Gpus, throttle_later: Mapping[str, int] = MappingProxyType({}
 
 @check(
     "gpu.temperature",
+    rules_out="heat",
     show="nvidia-smi -q -d TEMPERATURE -i INDEX",
     cause="cooling: fans, filters, hot air, a loose heat sink",
     hint="nvidia-smi -q -d TEMPERATURE -i INDEX; ipmitool sdr type fan",
@@ -148,6 +150,7 @@ def temperature(gpus: Gpus, apps: Sequence[GpuProcess] = ()) -> Judgement:
 
 @check(
     "gpu.power_limit",
+    rules_out="a lowered power limit",
     show="nvidia-smi -i INDEX --query-gpu=index,power.limit,power.default_limit --format=csv",
     cause="the power limit was lowered",
     hint="set the limit with nvidia-smi -pl, or reboot; find the script that sets it",
@@ -171,6 +174,7 @@ def power_limit(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
 
 @check(
     "gpu.clocks",
+    rules_out="lowered clocks",
     show="nvidia-smi -q -d CLOCK -i INDEX",
     cause="application clocks were left low, or a GPU differs from its fleet",
     hint="nvidia-smi -rac; nvidia-smi -rgc; nvidia-smi -q -d CLOCK -i INDEX",
@@ -225,6 +229,7 @@ def idle_memory(gpus: Gpus, apps: Sequence[GpuProcess]) -> Judgement:
 
 @check(
     "gpu.stray_processes",
+    rules_out="another process on the GPU",
     show="nvidia-smi -i INDEX",
     cause="a process of a former job, or one that was started without Slurm, uses the GPU",
     hint="ps -eo pid,user,lstart,cmd; end the process; check Slurm's epilog",

@@ -74,6 +74,7 @@ def vbios_majority(facts: Mapping[str, Gpus]) -> ByModel:
 
 @check(
     "gpu.driver",
+    rules_out="a driver that differs from most nodes",
     show="cat /proc/driver/nvidia/version; nvidia-smi",
     cause="the driver is not loaded, does not answer, or is of another version",
     hint="cat /proc/driver/nvidia/version; modprobe nvidia; dkms status; install the fleet's driver and reboot",

@@ -271,6 +271,7 @@ def _link_warnings(gpu: Gpu, of_gpu: LinkErrors) -> Iterator[Advisory]:
 
 @check(
     "gpu.pcie_width",
+    rules_out="seating of the GPU (PCIe width)",
     show="nvidia-smi -i INDEX --query-gpu=index,pcie.link.width.current,pcie.link.width.max --format=csv",
     cause="the GPU or its riser is badly seated: lanes are lost",
     hint="lspci -vv -d 10de: | grep -i lnksta; reseat the GPU; try another slot",

@@ -49,6 +49,7 @@ def pci_devices(devices: Devices, usual_devices: UsualDevices, is_virtual: bool 
 
 @check(
     "os.pci_links",
+    rules_out="seating of other devices (PCIe width)",
     cause="a card, drive or riser is not seated well or has dirty contacts, a lane failed, or the firmware splits the slot differently",
     hint="lspci -vv of the address (LnkCap, LnkSta) here and on another node; power-cycle the node; reseat; compare the firmware settings",
     action=Action.MONITOR,
