@@ -13,8 +13,8 @@ from pytest_gpucluster.core.check import Verdict
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.part import identity
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.suites.parts import checks
 from pytest_gpucluster.kit.parts.inventory import PARTS, NodeParts, read_inventory
+from pytest_gpucluster.suites.parts import checks
 
 # of an HGX H200, driver 580; lspci 3.9, ethtool 6.1, dmidecode 3.5
 PRINTED = """\
