@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 PACKAGE = "pytest_gpucluster"
 SOURCE = ROOT / "src" / PACKAGE
 # Lowest first. A package imports only from packages before it.
-PACKAGES = (
-    """core config cluster kit suites drain report sandbox suite run gate campaign plugin api cli __main__"""
-)
+PACKAGES = """core config cluster kit suites drain report evidence sandbox suite run gate campaign plugin api cli __main__"""
 ORDER = {package: place for place, package in enumerate(PACKAGES.split())}
 SANDBOX = "slurm_sandbox"  # a product of its own
 SANDBOX_SOURCE = ROOT / "slurm-sandbox" / "src" / SANDBOX

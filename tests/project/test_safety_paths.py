@@ -56,7 +56,7 @@ WRITES = re.compile(
 )
 # their own state folder, the reports (docs/safety.md above the list), names that the user gives, or in a listed folder
 ELSEWHERE = """
-sandbox/ report/ drain/ cli/examples.py core/secure_tempfile.py kit/node/own_folder. kit/payloads/own_folder.py
+sandbox/ report/ drain/ evidence/capture.py cli/examples.py core/secure_tempfile.py kit/node/own_folder. kit/payloads/own_folder.py
 kit/payloads/mpi/ suites/container/payload suites/nccl/baseline.py suites/kubernetes/ suites/ray/payload_driver.py
 """
 
@@ -228,6 +228,7 @@ SCENARIOS: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {
     "/tmp/gpucluster-RANDOM/": container,
     "/tmp/rRANDOM/": ray,
     "TMPDIR/gpucluster-nccl-RANDOM/": compiled,
+    "TMPDIR/gpucluster.RANDOM/": own,
     "gate.state/CHECK/NODE": gate_state,
 }
 # they follow no link and leave no name behind, so that another owner of the folder does no harm
@@ -236,7 +237,12 @@ ANYWHERE = {
     "/tmp/gpucluster.RANDOM",
     "burnin.storage/gpucluster-RANDOM",
 }
-UNGUESSED = {"/tmp/gpucluster.RANDOM", "/dev/shm/gpucluster.RANDOM/", "TMPDIR/tmpRANDOM/"}  # mktemp's names
+UNGUESSED = {
+    "/tmp/gpucluster.RANDOM",
+    "/dev/shm/gpucluster.RANDOM/",
+    "TMPDIR/tmpRANDOM/",
+    "TMPDIR/gpucluster.RANDOM/",
+}  # mktemp's names
 
 
 def is_refused(path: str, place: Path, patch: pytest.MonkeyPatch) -> bool:

@@ -33,7 +33,7 @@ _BLOCK = 1 << 15
 _BETWEEN = re.compile(r"(?<=[^:=\s])\n(?=[\w\[])")  # lines of which the second does not continue the first
 
 
-class Section(NamedTuple):
+class ToolOutput(NamedTuple):
     """What one tool printed, and how it ended: a status, deadline, absent, late (no time was left), unknown."""
 
     name: str
@@ -52,7 +52,7 @@ class Section(NamedTuple):
         if len(self.data) >= full:
             return f"cut at {full >> 20} MiB"
         if self.end == "0":
-            return ""
+            return "" if self.data.strip() or self.name == OWNERS else "printed nothing"
         words = one_line(harmless(last_line(self.data.decode(errors="replace"))), 120)
         return f"{words or 'no message'} ({CommandEnd.of(self.end)})"
 
@@ -61,7 +61,7 @@ class Capture(NamedTuple):
     """The evidence of a node. `problem`: why there is none, or not all of it."""
 
     node: str
-    sections: tuple[Section, ...] = ()
+    sections: tuple[ToolOutput, ...] = ()
     problem: str = ""
 
 
@@ -70,7 +70,7 @@ def read_capture(answer: Answer, mark: str) -> Capture:
     pattern = rf"\n{mark} begin (\S+)\n(.*?)\n{mark} end ({STATUS}|{'|'.join(_NO_END)}) (-?\d+)\n"
     found = re.findall(pattern.encode(), answer.stdout, re.DOTALL)
     sections = tuple(
-        Section(file_name(name.decode(errors="replace")), data, end.decode(), int(hundredths) / 100)
+        ToolOutput(file_name(name.decode(errors="replace")), data, end.decode(), int(hundredths) / 100)
         for name, data, end, hundredths in found
     )
     problem = ""
@@ -142,11 +142,12 @@ def _inventory(capture: Capture) -> Sequence[InstalledPart]:
     """Return the parts of the node, if this capture has read them."""
     data = next((it.data for it in capture.sections if it.name == INVENTORY), b"")
     with contextlib.suppress(GpuClusterError):
-        return PARTS.parse(Answer(capture.node, 0, data)).parts if data else ()
+        # a list that was cut has its first parts
+        return PARTS.parse(Answer(capture.node, 0, data + b"\nend\n")).parts if data else ()
     return ()
 
 
-def _harmless_file(section: Section) -> tuple[str, bytes]:
+def _harmless_file(section: ToolOutput) -> tuple[str, bytes]:
     """Return name and content of a section's file: text without secrets, packed if the tool had packed it."""
     if not section.name.endswith(".gz"):
         name = section.name if section.name.endswith(".log") else f"{section.name}.txt"

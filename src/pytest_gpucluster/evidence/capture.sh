@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# Prints the evidence of a node: sections `MARK begin NAME`, each ended by `MARK end STATUS HUNDREDTHS`. Needs limited.sh.
+# Prints the evidence of a node: sections `MARK begin NAME`, each ended by `MARK end STATUS HUNDREDTHS`. Needs limited.sh and own_folder.sh.
 # MARK is a secret word: no tool can print a line of ours. Every tool has a deadline and a number of bytes.
 # shellcheck disable=SC2154 # clock and limited set them
 export LC_ALL=C PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
@@ -49,7 +49,7 @@ file() {
 }
 # bug_report SECONDS BYTES: NVIDIA asks for a second one in safe mode if the first hangs, and for both
 bug_report() {
-  d=$(mktemp -d) || { begin nvidia-bug-report && finish 1; return; }
+  d=$(own "${TMPDIR:-/tmp}" 2>&1) || { begin nvidia-bug-report && echo "$d" && finish 1; return; }
   trap 'rm -rf "$d"' EXIT
   trap 'exit 1' HUP INT TERM
   take nvidia-bug-report "$1" 65536 nvidia-bug-report.sh --output-file "$d/report.log"

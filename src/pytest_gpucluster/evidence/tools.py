@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpucluster.core.command_end import LIMITED_SH
 from pytest_gpucluster.core.scripts import script
+from pytest_gpucluster.kit.node.own_folder import OWN_SH
 from pytest_gpucluster.kit.parts.inventory import PARTS
 
 if TYPE_CHECKING:
@@ -161,4 +162,4 @@ def command_for(
     if full and asks_for_bug_report(known):
         calls.append(f"bug_report 240 {BUG_REPORT}")
     own = {"MARK": mark, "SECONDS": FULL if full else QUICK, "CALLS": "\n".join(calls)}
-    return LIMITED_SH + script(__package__, "capture.sh", **own)
+    return LIMITED_SH + OWN_SH + script(__package__, "capture.sh", **own)

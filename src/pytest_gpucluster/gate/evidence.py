@@ -34,7 +34,7 @@ def keep(found: GateResult, transport: Transport, folder: Path | None, *, sudo: 
 
     `folder`: that of the gate, if one was named.
     """
-    root = folder or (LASTING if os.geteuid() == 0 else None)
+    root = folder or (LASTING if os.geteuid() == 0 and not found.simulated else None)
     if root is None or not found.repairs:
         return ""
     name = file_name(f"{found.node}-{found.repairs[0][0].check}")

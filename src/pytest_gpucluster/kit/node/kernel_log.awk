@@ -70,7 +70,7 @@ NR == 1 { print "from\t" $0 }
   low = tolower(text)
 }
 text ~ /^([^ []+ )?[^][ :]+\[[0-9]+\]: / || text == "" { next }  # "[HOST ]NAME[PID]: " is of a process
-text ~ /NVRM: loading NVIDIA/ { loaded = stamp }
+text ~ /NVRM: loading NVIDIA/ { loaded = stamp; next } # read here: nothing else is said of it
 
 # The key of an Xid is number, GPU and severity, and the registers of an NVLink error (of NVLink 5 without the bits of the link).
 # The second and third line of an SXid hold registers.
