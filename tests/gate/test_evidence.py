@@ -10,6 +10,7 @@ from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.core.check import Action, Outcome, Verdict
 from pytest_gpucluster.core.finding import Finding
 from pytest_gpucluster.core.part import gpu
+from pytest_gpucluster.core.registry import import_checks
 from pytest_gpucluster.gate.evidence import AGAIN, keep
 from pytest_gpucluster.gate.gate import GateResult
 from pytest_gpucluster.gate.judge import CheckResult
@@ -21,6 +22,7 @@ LOST = Finding(gpu(4, address="0000:5e:00.0"), "1 row", "0", action=Action.RESET
 VERDICT = Verdict(
     "gpu.remapped_pending", Outcome.FAILED, findings=(LOST,), action=Action.RESET_GPU, never_healthy="n"
 )
+import_checks()
 FOUND = GateResult("lab", "n1", [CheckResult("gpu.remapped_pending", "failed", VERDICT)])
 
 
