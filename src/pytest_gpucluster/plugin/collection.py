@@ -169,9 +169,12 @@ class ItemSelection:
             "intrusive": option.intrusive,  # a mark may select them by chance
         }
         chosen = []
+        scope = self._session.scope
         for item in items:
+            if scope.checks and not scope.has(check_of(item), node_of(item)):
+                continue
             suite, marks = suite_of(item), marks_of(item)
-            by_id = item.name.partition("[")[0] in named
+            by_id = item.name.partition("[")[0] in named or check_of(item) in scope.asked
             unasked = [mark for mark in ON_REQUEST if mark in marks and not requested[mark]]
             if suite in lacking and item.path.resolve().is_relative_to(suite_folders()[suite]):
                 why = f"the cluster file has no section `{lacking[suite]}` (add `{lacking[suite]}:`)"

@@ -41,6 +41,16 @@ def refuse_words(option: Any) -> None:
         raise pytest.UsageError(
             "--hosts: has no effect with --cluster, whose file names the nodes: use --nodes=HOSTLIST"
         )
+    if option.punchlist:
+        for name, word in (
+            ("--nodes", "nodes"),
+            ("--campaign", "campaign"),
+            ("--untested-for", "untested_for"),
+        ):
+            if getattr(option, word, None) is not None:
+                raise pytest.UsageError(
+                    f"{name}: --punchlist chooses the nodes by the items: leave one of the two out"
+                )
     for name, word in text_options():
         if getattr(option, word) == "":
             raise pytest.UsageError(f"{name}: has no value: write one, or leave the option out")
@@ -231,6 +241,7 @@ def _written(cluster: Cluster) -> Iterator[tuple[str, Collection[str]]]:
     """Yield where patterns are written, and the patterns."""
     yield f"cluster {cluster.name}: required", cluster.required
     yield f"cluster {cluster.name}: not_applicable", cluster.not_applicable
+    yield f"cluster {cluster.name}: punchlist.trades", cluster.punchlist.trades
     for group in cluster.groups:
         yield f"profile {group.profile.name}: required", group.profile.required
         yield f"profile {group.profile.name}: absent", group.profile.absent

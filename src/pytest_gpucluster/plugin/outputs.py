@@ -43,9 +43,10 @@ from pytest_gpucluster.report.proof import CLUSTER, NOT_PROVED, NOT_TESTED
 from pytest_gpucluster.report.run_folder import EVENTS, LATEST
 from pytest_gpucluster.report.run_snapshot import recorded
 from pytest_gpucluster.report.tables import table
-from pytest_gpucluster.report.verdict import ends_of_checks
+from pytest_gpucluster.report.verdict import PUNCHLIST, ends_of_checks
 from pytest_gpucluster.report.waivers import unused, uses
 from pytest_gpucluster.report.words import folded, number, on_request_line, remark_lines, short
+from pytest_gpucluster.report.work import DONE, numbered
 from pytest_gpucluster.run.record import Record, clean
 
 if TYPE_CHECKING:
@@ -58,7 +59,9 @@ if TYPE_CHECKING:
     from pytest_gpucluster.report.events import EventLog
     from pytest_gpucluster.report.regression import Comparison
     from pytest_gpucluster.report.run_model import Run
+    from pytest_gpucluster.report.run_snapshot import Recorded
     from pytest_gpucluster.report.step_logs import StepLogs
+    from pytest_gpucluster.report.work import WorkTable
     from pytest_gpucluster.run.session import ClusterSession
 
 
@@ -100,7 +103,7 @@ def about(config: pytest.Config, session: ClusterSession) -> dict[str, Any]:
             for group in cluster.groups
         ],
         "slurmd": slurmds(session),
-        "scope": scope(config),
+        "scope": scope(config, session.scope.items),
         "shell": session.shell,
         "required": list(cluster.required),
         "not_applicable": dict(cluster.not_applicable),
@@ -118,7 +121,7 @@ def is_full(config: pytest.Config) -> bool:
         for name in ("lf", "deselect", "ignore", "ignore_glob", "stepwise", "maxfail")
     )
     narrowed = any(getattr(option, name, None) for name in (*NARROWING, "markexpr", "keyword"))
-    narrowed = narrowed or any(map(CHOOSING.match, option.set))
+    narrowed = narrowed or option.punchlist or any(map(CHOOSING.match, option.set))
     return not narrowed and not any(pytests) and config.args_source is not pytest.Config.ArgsSource.ARGS
 
 
@@ -142,10 +145,14 @@ def slurmds(session: ClusterSession) -> dict[str, list[str]]:
     return found
 
 
-def scope(config: pytest.Config) -> dict[str, str | list[str]]:
-    """Return the given options that decide what a run tests."""
+def scope(config: pytest.Config, items: Collection[int] = ()) -> dict[str, str | list[str]]:
+    """Return the given options that decide what a run tests. `items`: of the punch list."""
     option = config.option
-    given = {"-m": option.markexpr, "-k": option.keyword}
+    given = {
+        PUNCHLIST: f"(item {numbered(items)})" if items else "",
+        "-m": option.markexpr,
+        "-k": option.keyword,
+    }
     given |= {f"--{name.replace('_', '-')}": getattr(option, name) for name in SCOPE}
     for suite in suites():
         given |= {name: getattr(option, attribute_of(name, **it)) for name, it in suite.options.items()}
@@ -162,7 +169,7 @@ def user() -> str:
 
 
 UNJUDGED = ("not checked", "not applicable")
-MAX_NAMES = 4
+MAX_NAMES, MAX_NUMBERS = 4, 20
 MAX_CURVES = 8
 MAX_ROWS = 15  # of nodes by suites
 NODES_SHARE = 4  # names of nodes have this part of the width; more of them are counted
@@ -390,9 +397,11 @@ class StepListener:
 class HistoryWriter:
     """Registered in the controller of a run with a history. `comparison` is None until the run is stored."""
 
-    def __init__(self, path: Path, log: EventLog, reports: Reports) -> None:
-        self.path, self.log, self.reports = path, log, reports
+    def __init__(self, path: Path, log: EventLog, reports: Reports, tested: Collection[int] = ()) -> None:
+        """`tested`: the items of the punch list that the run tests."""
+        self.path, self.log, self.reports, self.tested = path, log, reports, tested
         self.comparison: Comparison | None = None
+        self.work: list[str] = []  # what changed in the punch list
         self.parts: list[str] = []  # what the ledger knows of parts that came from elsewhere
         with contextlib.closing(History(path, create=True, group=reports.group)):
             pass  # a wrong file is reported before nodes are allocated
@@ -420,8 +429,19 @@ class HistoryWriter:
         with contextlib.closing(History(self.path, create=True, group=group, wait=wait)) as history:
             history.add(run)
             self.parts = [*history.ledger.news(run)]
+            self.work = [*self._work(history.work, run)]
             self.comparison = history.compare(history.find(run.cluster, run.run))
         self.log.write("compared", **asdict(self.comparison.for_html()))
+
+    def _work(self, table: WorkTable, run: Recorded) -> Iterator[str]:
+        """Yield what a run changed in the punch list, and what a run of the list has not decided."""
+        new, again, proved = table.changes(run)
+        for words, numbers in (("new", new), ("failed again and open", again), ("proved", proved)):
+            if numbers:
+                yield f"punch list: {words}: {'item' if len(numbers) == 1 else 'items'} {some(sorted(numbers), MAX_NUMBERS)}"
+        for it in table.items(run.cluster, simulated=run.simulated):
+            if it.state == DONE and it.id in self.tested:
+                yield f"punch list: done and not proved: item {it.id}: this run has no pass of {it.check} on {folded(it.nodes) or CLUSTER}"
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -441,6 +461,8 @@ class HistoryWriter:
             for line in (*found.lines(), *self.parts[:MAX_WARNINGS]):
                 write(line, yellow=True)
             write(found.verdict())
+            for line in self.work[:MAX_WARNINGS]:
+                write(line)
 
 
 def history_path(option: str | None, key: str | None) -> Path | None:

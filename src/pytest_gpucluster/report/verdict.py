@@ -30,13 +30,18 @@ if TYPE_CHECKING:
 
 STOPPED = 2  # pytest's exit status of a run that was interrupted
 MAX_NAMES = 6  # of checks in one sentence
-NARROWING, MAX_OPTION = ("-m", "-k", "--nodes", "--exclude-nodes"), 40
+PUNCHLIST = "--punchlist"
+NARROWING, MAX_OPTION = ("-m", "-k", "--nodes", "--exclude-nodes", PUNCHLIST), 40
 TITLES = {
     "accepted": "Accepted",
     "waived": "Accepted, with waivers",
     "rejected": "Not accepted",
     "unproved": "Not proved",
 }
+OF_ITEMS = {
+    "accepted": "Passed",
+    "waived": "Passed, with waivers",
+}  # titles of a run of the punch list, which accepts nothing
 COUNTED = ("passed", "failed", "error", "waived", "not checked", "not tested")
 BUSY = "busy"
 KINDS = {BUSY: "busy", "unavailable": "out of service", "lost": "lost"}  # of cluster/plan.py
@@ -55,11 +60,12 @@ class RunVerdict:
     sentences: tuple[str, ...]
     waivers: tuple[str, ...]
     unjudged: tuple[str, ...]
+    of_items: bool = False
 
     @property
     def title(self) -> str:
         """The verdict in words."""
-        return TITLES[self.outcome]
+        return (OF_ITEMS if self.of_items else {}).get(self.outcome, TITLES[self.outcome])
 
 
 def judge(run: Run) -> RunVerdict:
@@ -69,7 +75,8 @@ def judge(run: Run) -> RunVerdict:
     if outcome == "accepted" and (waivers or run.waived):
         outcome = "waived"
     sentences = tuple(text for text in (first, *_more(run)) if text)
-    return RunVerdict(outcome, _nodes(run, outcome), sentences, waivers, tuple(_unjudged(run)))
+    of_items = PUNCHLIST in as_dict(run.start.get("scope"))
+    return RunVerdict(outcome, _nodes(run, outcome), sentences, waivers, tuple(_unjudged(run)), of_items)
 
 
 def _nodes(run: Run, outcome: str) -> str:

@@ -1,0 +1,276 @@
+"""The punch list for people: the items by trade and place, what a run of the list tests, what a unit lacks. Pure, but for queries."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core.finding import Action
+from pytest_gpucluster.core.grouping import grouped
+from pytest_gpucluster.core.registry import parts_of_suites, suites
+from pytest_gpucluster.report.proof import CLUSTER, RUN_SUITE
+from pytest_gpucluster.report.words import folded
+from pytest_gpucluster.report.work import DONE
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from pytest_gpucluster.config.models import Cluster
+    from pytest_gpucluster.report.history import History
+    from pytest_gpucluster.report.work import Work
+
+CABLING, VENDOR, SWITCH, STORAGE, SOFTWARE, US = TRADES = (
+    "cabling",
+    "server vendor",
+    "switch",
+    "storage",
+    "software",
+    "us",
+)
+# the first of these that an item has decides: its kind of part, its suite, its action
+KINDS = {"port": CABLING, "cable": CABLING, "module": CABLING, "pair": CABLING}
+KINDS |= {"switch": SWITCH, "leaf": SWITCH, "mount": STORAGE}
+ACTIONS = {Action.CONFIGURE.value: SOFTWARE, Action.MONITOR.value: US}
+NEIGHBOURS = 2  # of a group: with one other node no two thirds agree on what is usual
+RUNS = 30  # among which a unit must have its proofs
+PROOF = ("passed", "waived", "not applicable")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An item as a row of the list. `evidence`: path of its case file; '' without one."""
+
+    item: Work
+    trade: str
+    place: str
+    evidence: str = ""
+
+    @property
+    def nodes(self) -> str:
+        """The node, or the nodes that must still pass."""
+        return self.item.node or folded(self.item.nodes) or CLUSTER
+
+    @property
+    def part(self) -> str:
+        """The words for the part; those of the node where it has none."""
+        return self.item.place or ("node" if self.item.node else "what the nodes share")
+
+    @property
+    def step(self) -> str:
+        """What to do next."""
+        return self.item.hint or self.item.action or "inspect"
+
+
+def entries(items: Sequence[Work], cluster: Cluster | None, reports: Path) -> list[Entry]:
+    """Return items by trade, then by place. `reports`: the folder with the folders of the runs."""
+    cables = planned_cables(cluster)
+    found = [
+        Entry(it, trade_of(it, cluster), _place(it, cluster, cables), case_file(reports / it.run, it))
+        for it in items
+    ]
+    rank = {trade: number for number, trade in enumerate(TRADES)}
+    return sorted(
+        found,
+        key=lambda it: (
+            rank.get(it.trade, len(rank)),
+            it.trade,
+            natural(it.place),
+            natural(it.nodes),
+            it.item.id,
+        ),
+    )
+
+
+def trade_of(item: Work, cluster: Cluster | None) -> str:
+    """Return who repairs this: as the cluster file states, else by the kind of part, the suite and the action."""
+    check = _base(item.check)
+    stated = cluster.punchlist.trades if cluster is not None else {}
+    own = next((trade for pattern, trade in stated.items() if fnmatchcase(check, pattern)), "")
+    of_suite = {it.name: it.trade for it in suites()}.get(_suite(check), "")
+    return own or KINDS.get(item.kind) or of_suite or ACTIONS.get(item.action) or VENDOR
+
+
+def planned_cables(cluster: Cluster | None) -> dict[tuple[str, str], str]:
+    """Return {(node, adapter): words for its planned cable} of the cabling plans that suites read."""
+    if cluster is None:
+        return {}
+    plans = parts_of_suites(lambda suite: suite.planned_cables)
+    return {key: words for plan in plans for key, words in plan(cluster).items()}
+
+
+def _place(item: Work, cluster: Cluster | None, cables: Mapping[tuple[str, str], str]) -> str:
+    place = cluster.place_of(item.node) if cluster is not None else ""
+    adapter = item.place.partition(" ")[0] if item.kind == "port" else ""
+    return ", ".join(filter(None, (place, cables.get((item.node, adapter), ""))))
+
+
+def case_file(run: Path, item: Work) -> str:
+    """Return the path of the case file of an item in the folder of its run: evidence/NODE/PART*; '' without one."""
+    folder = run / "evidence" / item.node
+    if not item.node or not folder.is_dir():
+        return ""
+    word = item.slot or item.place or "node"
+    known = "".join(char if char.isalnum() else "-" for char in word)
+    found = sorted(it for it in folder.iterdir() if it.name.startswith((known, word)))
+    return str(found[0]) if found else ""
+
+
+def natural(text: str) -> tuple[tuple[bool, int, str], ...]:
+    """Return a key by which 'unit 9' is before 'unit 10', and an empty text last.
+
+    >>> sorted(["unit 10", "", "unit 9"], key=natural)
+    ['unit 9', 'unit 10', '']
+    """
+    pieces = [(number, "".join(chars)) for number, chars in groupby(text, str.isdecimal)]
+    key = tuple((not number, int(piece) if number else 0, piece) for number, piece in pieces)
+    return key or ((True, 0, "\N{REPLACEMENT CHARACTER}"),)
+
+
+# --- what a run of the list tests
+
+
+@dataclass(frozen=True)
+class Scope:
+    """`items`: the numbers of what was done. `checks`: patterns by node, '' for those of the cluster; `neighbours` are healthy nodes."""
+
+    items: tuple[int, ...] = ()
+    checks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    neighbours: tuple[str, ...] = ()
+    asked: frozenset[str] = frozenset()  # the checks of the items, which run also if they are slow
+    gone: tuple[int, ...] = ()  # items of nodes that the cluster file does not have
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes to test."""
+        return tuple(filter(None, self.checks))
+
+    def has(self, check: str, node: str) -> bool:
+        """Return whether the run tests this."""
+        return any(fnmatchcase(check, pattern) for pattern in self.checks.get(node, ()))
+
+
+def scope_of(items: Sequence[Work], cluster: Cluster, free: Collection[str]) -> Scope:
+    """Return what proves the items that are done: their checks with the proofs of these suites. `free`: nodes that Slurm can give."""
+    known = {node for group in cluster.groups for node in group.names}
+    done = [it for it in items if it.state == DONE]
+    here = [it for it in done if known.intersection(it.nodes)]
+    own = grouped(
+        (node, check) for it in here for node in it.nodes if node in known for check in proofs_of(it.check)
+    )
+    every = tuple(dict.fromkeys(check for checks in own.values() for check in checks))
+    bad = {node for it in items for node in it.nodes}
+    neighbours = tuple(
+        node
+        for group in cluster.groups
+        for node in _nearest(
+            group.names, own.keys(), [it for it in group.names if it in free and it not in bad]
+        )
+    )
+    checks = {node: tuple(dict.fromkeys(found)) for node, found in own.items()}
+    checks |= dict.fromkeys((*neighbours, ""), every)
+    numbers, gone = ({it.id for it in found} for found in (here, done))
+    if not here:
+        return Scope(gone=tuple(sorted(gone)))
+    asked = frozenset(_base(it.check) for it in here)
+    return Scope(tuple(sorted(numbers)), checks, neighbours, asked, tuple(sorted(gone - numbers)))
+
+
+def proofs_of(check: str) -> tuple[str, ...]:
+    """Return the patterns of a check, of the proof of its suite, and of what lists the parts that it is about."""
+    proof = next((it.proof for it in suites() if it.name == _suite(check)), ())
+    return (_base(check), *proof, *(it.lists_parts for it in suites() if it.lists_parts))
+
+
+def _nearest(names: Sequence[str], tested: Collection[str], others: Sequence[str]) -> list[str]:
+    """Return the neighbours of the first node under test, in the order of the group."""
+    first = next((number for number, node in enumerate(names) if node in tested), None)
+    if first is None:
+        return []
+    place = {node: abs(number - first) for number, node in enumerate(names)}
+    return sorted(others, key=place.__getitem__)[:NEIGHBOURS]
+
+
+def _base(check: str) -> str:
+    """Return the name of a check without its parameters."""
+    return check.partition("[")[0]
+
+
+def _suite(check: str) -> str:
+    return check.partition(".")[0]
+
+
+# --- handing over
+
+
+def unproved(
+    history: History, cluster: str, nodes: Collection[str], *, simulated: bool, runs: int = RUNS
+) -> dict[str, list[str]] | None:
+    """Return {suite: the nodes that it has not proved in any of the last runs}, of all suites that judged a node in them; None: no suite did.
+
+    A suite has proved a node by a run in which every check of its proof passed, was waived, or did not apply.
+    """
+    rows = history.query(
+        'SELECT v.run, n.name, i."check", v.outcome FROM verdicts v JOIN items i ON i.id = v.item JOIN nodes n ON n.id = i.node '
+        "WHERE v.run IN (SELECT id FROM runs WHERE cluster = ? AND simulated = ? AND complete ORDER BY started DESC LIMIT ?)",
+        (cluster, simulated, runs),
+    )
+    judged: dict[str, None] = {}
+    found: dict[tuple[int, str, str], list[tuple[str, str]]] = defaultdict(list)
+    runs_of: dict[str, set[int]] = defaultdict(set)
+    for run, node, check, outcome in rows:
+        suite = _suite(check)
+        if suite != RUN_SUITE and outcome in ("passed", "failed"):
+            judged[suite] = None
+        if node in nodes or not node:
+            runs_of[node].add(run)
+            found[run, node, suite].append((_base(check), outcome))
+    known = {it.name: it.proof for it in suites()}
+
+    def is_proved(suite: str, node: str) -> bool:
+        ends = (
+            [*found.get((run, node, suite), ()), *found.get((run, "", suite), ())] for run in runs_of[node]
+        )
+        return any(_is_proof(known.get(suite, ()), it) for it in ends)
+
+    if not judged:
+        return None
+    lacking = {suite: [node for node in nodes if not is_proved(suite, node)] for suite in sorted(judged)}
+    return {suite: missing for suite, missing in lacking.items() if missing}
+
+
+def _is_proof(proof: Sequence[str], ends: Sequence[tuple[str, str]]) -> bool:
+    """Return whether the results of a suite in a run prove a node; without a stated proof all that it has must be good."""
+    for pattern in proof or ("*",):
+        own = [outcome for check, outcome in ends if fnmatchcase(check, pattern)]
+        if not own or not set(own) <= set(PROOF):
+            return False
+    return True
+
+
+def handover(
+    unit: str, nodes: Collection[str], items: Sequence[Work], lacking: Mapping[str, Sequence[str]] | None
+) -> str:
+    """Return whether a unit is handed over, or what is missing. `lacking`: of `unproved`; None: no suite has judged any node."""
+    missing = [*_missing(nodes, items, lacking)]
+    of = f"unit {unit} ({folded(nodes)})"
+    return (
+        f"{of}: not handed over: {'; '.join(missing)}"
+        if missing
+        else f"{of}: handed over: the list is empty, and each suite has proved each node"
+    )
+
+
+def _missing(
+    nodes: Collection[str], items: Sequence[Work], lacking: Mapping[str, Sequence[str]] | None
+) -> Iterator[str]:
+    if items:
+        yield f"{len(items)} open item{'s' * (len(items) > 1)}"
+    if lacking is None:
+        yield "no run has judged its nodes"
+        return
+    for suite, names in lacking.items():
+        yield f"{suite} has not proved {'any node' if len(names) == len(nodes) else folded(names)}"
