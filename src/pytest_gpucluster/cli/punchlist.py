@@ -20,11 +20,11 @@ from pytest_gpucluster.core.grouping import grouped
 from pytest_gpucluster.core.sanitize import clean
 from pytest_gpucluster.core.text import count
 from pytest_gpucluster.report.history import History
-from pytest_gpucluster.report.punchlist import RUNS, entries, handover, unproved
+from pytest_gpucluster.report.punchlist import RUNS, entries, handover, proofs_in
 from pytest_gpucluster.report.regression import when
 from pytest_gpucluster.report.run_snapshot import plain
 from pytest_gpucluster.report.words import labelled
-from pytest_gpucluster.report.work import CLAIMED, DONE, OPEN
+from pytest_gpucluster.report.work import CLAIMED, DONE, OPEN, PROVED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,8 +48,8 @@ def punchlist(args: argparse.Namespace) -> None:
             items = [it for it in items if set(it.nodes or (it.node,)).intersection(nodes)]
         lines = [_counted(items)]
         if nodes is not None:
-            missing = unproved(history, name, nodes, simulated=simulated, runs=args.runs)
-            lines.append(handover(args.unit, nodes, [it for it in items if it.nodes], missing))
+            proofs = proofs_in(history, name, nodes, simulated=simulated, runs=args.runs)
+            lines.append(handover(args.unit, nodes, [it for it in items if it.state != PROVED], proofs))
     found = entries(items, cluster, args.report_dir)
     head = f"punch list of {labelled(name, simulated=simulated)}"
     if args.format == "csv":
@@ -121,7 +121,7 @@ def _terminal(head: str, found: Sequence[Entry], lines: Sequence[str]) -> None:
 
 def _block(row: dict[str, object]) -> list[str]:
     who = f" ({row['who']})" if row["who"] else ""
-    again = f", failed again {row['reopened']} times" if row["reopened"] else ""
+    again = f" (failed again: {row['reopened']})" if row["reopened"] else ""
     about = [str(row[key]) for key in ("place", "nodes", "part", "serial_numbers") if row[key]]
     labelled_rows = [
         ("next", row["next_step"]),

@@ -6,17 +6,18 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpucluster.core.finding import Action
 from pytest_gpucluster.core.grouping import grouped
 from pytest_gpucluster.core.registry import parts_of_suites, suites
+from pytest_gpucluster.core.text import count
 from pytest_gpucluster.report.proof import CLUSTER, RUN_SUITE
-from pytest_gpucluster.report.words import folded
+from pytest_gpucluster.report.words import folded, for_nodes
 from pytest_gpucluster.report.work import DONE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from pytest_gpucluster.config.models import Cluster
@@ -37,7 +38,7 @@ KINDS |= {"switch": SWITCH, "leaf": SWITCH, "mount": STORAGE}
 ACTIONS = {Action.CONFIGURE.value: SOFTWARE, Action.MONITOR.value: US}
 NEIGHBOURS = 2  # of a group: with one other node no two thirds agree on what is usual
 RUNS = 30  # among which a unit must have its proofs
-PROOF = ("passed", "waived", "not applicable")
+PROOF = {"passed", "waived", "not applicable"}
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Entry:
     @property
     def step(self) -> str:
         """What to do next."""
-        return self.item.hint or self.item.action or "inspect"
+        return for_nodes(self.item.hint, self.item.nodes) or self.item.action or "inspect"
 
 
 def entries(items: Sequence[Work], cluster: Cluster | None, reports: Path) -> list[Entry]:
@@ -206,10 +207,17 @@ def _suite(check: str) -> str:
 # --- handing over
 
 
-def unproved(
+class Proofs(NamedTuple):
+    """`suites`: those that judged a node of the cluster in the last runs. `missing`: {suite: the nodes that it has not proved}."""
+
+    suites: tuple[str, ...]
+    missing: Mapping[str, Sequence[str]]
+
+
+def proofs_in(
     history: History, cluster: str, nodes: Collection[str], *, simulated: bool, runs: int = RUNS
-) -> dict[str, list[str]] | None:
-    """Return {suite: the nodes that it has not proved in any of the last runs}, of all suites that judged a node in them; None: no suite did.
+) -> Proofs:
+    """Return which suites have proved these nodes in any of the last runs.
 
     A suite has proved a node by a run in which every check of its proof passed, was waived, or did not apply.
     """
@@ -218,59 +226,41 @@ def unproved(
         "WHERE v.run IN (SELECT id FROM runs WHERE cluster = ? AND simulated = ? AND complete ORDER BY started DESC LIMIT ?)",
         (cluster, simulated, runs),
     )
-    judged: dict[str, None] = {}
-    found: dict[tuple[int, str, str], list[tuple[str, str]]] = defaultdict(list)
+    judged: set[str] = set()
+    ends: dict[tuple[int, str, str], list[tuple[str, str]]] = defaultdict(list)
     runs_of: dict[str, set[int]] = defaultdict(set)
     for run, node, check, outcome in rows:
-        suite = _suite(check)
-        if suite != RUN_SUITE and outcome in ("passed", "failed"):
-            judged[suite] = None
+        if outcome in ("passed", "failed"):
+            judged.add(_suite(check))
         if node in nodes or not node:
             runs_of[node].add(run)
-            found[run, node, suite].append((_base(check), outcome))
+            ends[run, node, _suite(check)].append((_base(check), outcome))
     known = {it.name: it.proof for it in suites()}
 
     def is_proved(suite: str, node: str) -> bool:
-        ends = (
-            [*found.get((run, node, suite), ()), *found.get((run, "", suite), ())] for run in runs_of[node]
+        # a result about all nodes counts for those of its run
+        found = (
+            (*ends.get((run, node, suite), ()), *ends.get((run, "", suite), ())) for run in runs_of[node]
         )
-        return any(_is_proof(known.get(suite, ()), it) for it in ends)
+        return any(_is_proof(known.get(suite, ()), it) for it in found)
 
-    if not judged:
-        return None
-    lacking = {suite: [node for node in nodes if not is_proved(suite, node)] for suite in sorted(judged)}
-    return {suite: missing for suite, missing in lacking.items() if missing}
+    names = tuple(sorted(judged - {RUN_SUITE}))
+    missing = {suite: [node for node in nodes if not is_proved(suite, node)] for suite in names}
+    return Proofs(names, {suite: found for suite, found in missing.items() if found})
 
 
 def _is_proof(proof: Sequence[str], ends: Sequence[tuple[str, str]]) -> bool:
     """Return whether the results of a suite in a run prove a node; without a stated proof all that it has must be good."""
-    for pattern in proof or ("*",):
-        own = [outcome for check, outcome in ends if fnmatchcase(check, pattern)]
-        if not own or not set(own) <= set(PROOF):
-            return False
-    return True
+    by_pattern = ([outcome for check, outcome in ends if fnmatchcase(check, it)] for it in proof or ("*",))
+    return all(own and set(own) <= PROOF for own in by_pattern)
 
 
-def handover(
-    unit: str, nodes: Collection[str], items: Sequence[Work], lacking: Mapping[str, Sequence[str]] | None
-) -> str:
-    """Return whether a unit is handed over, or what is missing. `lacking`: of `unproved`; None: no suite has judged any node."""
-    missing = [*_missing(nodes, items, lacking)]
+def handover(unit: str, nodes: Collection[str], items: Sequence[Work], proofs: Proofs) -> str:
+    """Return whether a unit is handed over, or what is missing."""
+    missing = [f"{count(len(items), 'item')} not proved"] if items else []
+    missing += [] if proofs.suites else ["no run has judged a node of the cluster"]
+    missing += [f"{suite} has not proved {folded(found)}" for suite, found in proofs.missing.items()]
     of = f"unit {unit} ({folded(nodes)})"
-    return (
-        f"{of}: not handed over: {'; '.join(missing)}"
-        if missing
-        else f"{of}: handed over: the list is empty, and each suite has proved each node"
-    )
-
-
-def _missing(
-    nodes: Collection[str], items: Sequence[Work], lacking: Mapping[str, Sequence[str]] | None
-) -> Iterator[str]:
-    if items:
-        yield f"{len(items)} open item{'s' * (len(items) > 1)}"
-    if lacking is None:
-        yield "no run has judged its nodes"
-        return
-    for suite, names in lacking.items():
-        yield f"{suite} has not proved {'any node' if len(names) == len(nodes) else folded(names)}"
+    if missing:
+        return f"{of}: not handed over: {'; '.join(missing)}"
+    return f"{of}: handed over: the list is empty, and each node is proved by {', '.join(proofs.suites)}"

@@ -13,6 +13,7 @@ from collections import defaultdict
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pytest_gpucluster.core.by_part import for_parts
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.finding import Action, Finding, summed
 from pytest_gpucluster.core.grouping import grouped
@@ -201,8 +202,9 @@ class WorkTable:
             ((_owner(it.part).kind, _owner(it.part).place), it) for it in findings
         )
         for (kind, place), own in by_part.items():
-            known = [*find(own[0].part, item.node)] if _is_repair(item, own[0]) else []
-            part, slot = known[0] if len(known) == 1 and kind in FOLLOWED else (None, "")
+            known = [*find(own[0].part, item.node)]
+            is_known = len(known) == 1 and kind in FOLLOWED and _is_repair(item, own[0])
+            part, slot = known[0] if is_known else (None, "")
             serials = self._ledger.serials(it for it, _ in known)
             found = replace(_item(run, item, own), kind=kind, place=place)
             yield replace(found, part=part, slot=slot, serials=serials)
@@ -245,8 +247,7 @@ def _owner(part: Part) -> Part:
 
 
 def _is_repair(item: RecordedItem, finding: Finding) -> bool:
-    action = finding.action or Action.read(item.action)
-    return bool(item.node) and action is not Action.CONFIGURE
+    return (finding.action or Action.read(item.action)) is not Action.CONFIGURE
 
 
 def _item(run: Recorded, item: RecordedItem, findings: Sequence[Finding]) -> Work:
@@ -265,7 +266,7 @@ def _item(run: Recorded, item: RecordedItem, findings: Sequence[Finding]) -> Wor
         code=findings[0].code if findings else "",
         action=next((it.action.value for it in findings if it.action), item.action),
         words=summed(findings) if findings else item.message,
-        hint=item.hint,
+        hint=for_parts(item.hint, dict.fromkeys(it.part for it in findings)),
         since=run.started,
         seen=run.started,
         run=run.run,
