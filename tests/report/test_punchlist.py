@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from pytest_gpucluster.report.work import Work
+    from pytest_gpucluster.report.work import WorkItem
 
 DAY = 86_400.0
 CHECKS = ("gpu.count", "gpu.ecc_volatile", "fabric.ports")  # the first is a proof
@@ -65,7 +65,7 @@ def run_of(
     )
 
 
-def items(history: History) -> list[Work]:
+def items(history: History) -> list[WorkItem]:
     return history.work.items("prod", simulated=False, proved=True)
 
 

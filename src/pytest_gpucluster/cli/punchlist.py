@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.report.punchlist import Entry
-    from pytest_gpucluster.report.work import Work
+    from pytest_gpucluster.report.punchlist import PunchlistRow
+    from pytest_gpucluster.report.work import WorkItem
 
 FORMULA = tuple("=+-@\t\r")  # what a spreadsheet takes as the beginning of one
 
@@ -79,13 +79,13 @@ def _unit(unit: str | None, cluster: Cluster | None) -> tuple[str, ...] | None:
     return hostlist.expand(known[unit])
 
 
-def _counted(items: Sequence[Work]) -> str:
+def _counted(items: Sequence[WorkItem]) -> str:
     by_state = grouped((it.state, it) for it in items)
     states = ", ".join(f"{len(found)} {state}" for state, found in by_state.items())
     return count(len(items), "item") + (f": {states}" if items else "")
 
 
-def _row(entry: Entry) -> dict[str, object]:
+def _row(entry: PunchlistRow) -> dict[str, object]:
     item = entry.item
     row = {
         "item": item.id,
@@ -108,7 +108,7 @@ def _row(entry: Entry) -> dict[str, object]:
     return {key: clean(it) if isinstance(it, str) else it for key, it in row.items()}
 
 
-def _terminal(head: str, found: Sequence[Entry], lines: Sequence[str]) -> None:
+def _terminal(head: str, found: Sequence[PunchlistRow], lines: Sequence[str]) -> None:
     print(clean(head))
     for trade, rows in grouped((it.trade, _row(it)) for it in found).items():
         print(f"\n{clean(trade)}: {count(len(rows), 'item')}")
@@ -136,7 +136,7 @@ def _block(row: dict[str, object]) -> list[str]:
     ]
 
 
-def _csv(found: Sequence[Entry]) -> str:
+def _csv(found: Sequence[PunchlistRow]) -> str:
     """Return the rows as CSV; a cell that a spreadsheet would take as a formula begins with an apostrophe."""
     rows = [_row(it) for it in found]
     text = io.StringIO()
@@ -152,7 +152,7 @@ COLUMNS = ("item", "trade", "state", "who", "place", "nodes", "part", "serial_nu
            "note", "since", "reopened", "proved_by")  # fmt: skip
 
 
-def _html(name: str, found: Sequence[Entry], lines: Sequence[str], *, simulated: bool) -> str:
+def _html(name: str, found: Sequence[PunchlistRow], lines: Sequence[str], *, simulated: bool) -> str:
     from pytest_gpucluster.report import html_page  # the other formats need no templates
 
     return html_page.template("punchlist.html.j2").render(

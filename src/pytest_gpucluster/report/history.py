@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.core.finding import Finding
     from pytest_gpucluster.core.metric_direction import ComparisonRule
-    from pytest_gpucluster.report.work import Work
+    from pytest_gpucluster.report.work import WorkItem
 
 __all__ = ["LAST", "LAST_GOOD", "WINDOW", "History", "MetricHistory"]
 
@@ -287,7 +287,7 @@ class History(HistoryFile):
 
     def change_work(
         self, numbers: Sequence[int], state: str, *, who: str, note: str, at: float
-    ) -> list[Work]:
+    ) -> list[WorkItem]:
         """Give items of the punch list a state, all or none; ConfigError where that cannot be."""
         with self._readable_errors(), self._transaction():
             return self.work.change(numbers, state, who, note, at)

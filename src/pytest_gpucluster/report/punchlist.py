@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.report.history import History
-    from pytest_gpucluster.report.work import Work
+    from pytest_gpucluster.report.work import WorkItem
 
 CABLING, VENDOR, SWITCH, STORAGE, SOFTWARE, US = TRADES = (
     "cabling",
@@ -42,10 +42,10 @@ PROOF = {"passed", "waived", "not applicable"}
 
 
 @dataclass(frozen=True)
-class Entry:
+class PunchlistRow:
     """An item as a row of the list. `evidence`: path of its case file; '' without one."""
 
-    item: Work
+    item: WorkItem
     trade: str
     place: str
     evidence: str = ""
@@ -66,11 +66,11 @@ class Entry:
         return for_nodes(self.item.hint, self.item.nodes) or self.item.action or "inspect"
 
 
-def entries(items: Sequence[Work], cluster: Cluster | None, reports: Path) -> list[Entry]:
+def entries(items: Sequence[WorkItem], cluster: Cluster | None, reports: Path) -> list[PunchlistRow]:
     """Return items by trade, then by place. `reports`: the folder with the folders of the runs."""
     cables = planned_cables(cluster)
     found = [
-        Entry(it, trade_of(it, cluster), _place(it, cluster, cables), case_file(reports / it.run, it))
+        PunchlistRow(it, trade_of(it, cluster), _place(it, cluster, cables), case_file(reports / it.run, it))
         for it in items
     ]
     rank = {trade: number for number, trade in enumerate(TRADES)}
@@ -86,7 +86,7 @@ def entries(items: Sequence[Work], cluster: Cluster | None, reports: Path) -> li
     )
 
 
-def trade_of(item: Work, cluster: Cluster | None) -> str:
+def trade_of(item: WorkItem, cluster: Cluster | None) -> str:
     """Return who repairs this: as the cluster file states, else by the kind of part, the suite and the action."""
     check = _base(item.check)
     stated = cluster.punchlist.trades if cluster is not None else {}
@@ -103,13 +103,13 @@ def planned_cables(cluster: Cluster | None) -> dict[tuple[str, str], str]:
     return {key: words for plan in plans for key, words in plan(cluster).items()}
 
 
-def _place(item: Work, cluster: Cluster | None, cables: Mapping[tuple[str, str], str]) -> str:
+def _place(item: WorkItem, cluster: Cluster | None, cables: Mapping[tuple[str, str], str]) -> str:
     place = cluster.place_of(item.node) if cluster is not None else ""
     adapter = item.place.partition(" ")[0] if item.kind == "port" else ""
     return ", ".join(filter(None, (place, cables.get((item.node, adapter), ""))))
 
 
-def case_file(run: Path, item: Work) -> str:
+def case_file(run: Path, item: WorkItem) -> str:
     """Return the path of the case file of an item in the folder of its run: evidence/NODE/PART*; '' without one."""
     folder = run / "evidence" / item.node
     if not item.node or not folder.is_dir():
@@ -154,7 +154,7 @@ class Scope:
         return any(fnmatchcase(check, pattern) for pattern in self.checks.get(node, ()))
 
 
-def scope_of(items: Sequence[Work], cluster: Cluster, free: Collection[str]) -> Scope:
+def scope_of(items: Sequence[WorkItem], cluster: Cluster, free: Collection[str]) -> Scope:
     """Return what proves the items that are done: their checks with the proofs of these suites. `free`: nodes that Slurm can give."""
     known = {node for group in cluster.groups for node in group.names}
     done = [it for it in items if it.state == DONE]
@@ -207,7 +207,7 @@ def _suite(check: str) -> str:
 # --- handing over
 
 
-class Proofs(NamedTuple):
+class UnitProofs(NamedTuple):
     """`suites`: those that judged a node of the cluster in the last runs. `missing`: {suite: the nodes that it has not proved}."""
 
     suites: tuple[str, ...]
@@ -216,7 +216,7 @@ class Proofs(NamedTuple):
 
 def proofs_in(
     history: History, cluster: str, nodes: Collection[str], *, simulated: bool, runs: int = RUNS
-) -> Proofs:
+) -> UnitProofs:
     """Return which suites have proved these nodes in any of the last runs.
 
     A suite has proved a node by a run in which every check of its proof passed, was waived, or did not apply.
@@ -246,7 +246,7 @@ def proofs_in(
 
     names = tuple(sorted(judged - {RUN_SUITE}))
     missing = {suite: [node for node in nodes if not is_proved(suite, node)] for suite in names}
-    return Proofs(names, {suite: found for suite, found in missing.items() if found})
+    return UnitProofs(names, {suite: found for suite, found in missing.items() if found})
 
 
 def _is_proof(proof: Sequence[str], ends: Sequence[tuple[str, str]]) -> bool:
@@ -255,7 +255,7 @@ def _is_proof(proof: Sequence[str], ends: Sequence[tuple[str, str]]) -> bool:
     return all(own and set(own) <= PROOF for own in by_pattern)
 
 
-def handover(unit: str, nodes: Collection[str], items: Sequence[Work], proofs: Proofs) -> str:
+def handover(unit: str, nodes: Collection[str], items: Sequence[WorkItem], proofs: UnitProofs) -> str:
     """Return whether a unit is handed over, or what is missing."""
     missing = [f"{count(len(items), 'item')} not proved"] if items else []
     missing += [] if proofs.suites else ["no run has judged a node of the cluster"]

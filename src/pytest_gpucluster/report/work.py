@@ -56,7 +56,7 @@ _STORE = "INSERT OR REPLACE INTO work VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
 
 
 @dataclass(frozen=True)
-class Work:
+class WorkItem:
     """One item; the fields are the columns. `id` 0: not stored yet. Times are seconds since the epoch; `node` '' is the cluster; `place`: words for the part."""
 
     id: int
@@ -126,7 +126,7 @@ class WorkTable:
             if changed != known[number]:
                 self._store(changed)
 
-    def change(self, numbers: Sequence[int], state: str, who: str, note: str, at: float) -> list[Work]:
+    def change(self, numbers: Sequence[int], state: str, who: str, note: str, at: float) -> list[WorkItem]:
         """Give items a state; ConfigError for an unknown number or a change that no person may make. All or none."""
         found = []
         for number in dict.fromkeys(numbers):
@@ -162,7 +162,7 @@ class WorkTable:
         )
         return {(node, check) for node, check in rows}
 
-    def _followed(self, item: Work, run: Recorded) -> Work:
+    def _followed(self, item: WorkItem, run: Recorded) -> WorkItem:
         """Return the item at the present place of its part."""
         place = self._ledger.place(item.part, item.cluster) if item.part is not None else None
         if place is None or place == (item.node, item.slot):
@@ -172,7 +172,7 @@ class WorkTable:
         node, slot = place
         return replace(item, node=node, slot=slot, place=slot, nodes=(node,), note=note[-MAX_TEXT:])
 
-    def _failures(self, run: Recorded, judged: set[tuple[str, str]]) -> Iterator[Work]:
+    def _failures(self, run: Recorded, judged: set[tuple[str, str]]) -> Iterator[WorkItem]:
         """Yield an item for each part that failed, and for each finding that nodes share."""
         find = self._ledger.finder(run)
         selected = tuple(sorted({it.node for it in run.items} - {""}))
@@ -196,7 +196,7 @@ class WorkTable:
 
     def _of_parts(
         self, run: Recorded, item: RecordedItem, findings: Sequence[Finding], find: Finder
-    ) -> Iterator[Work]:
+    ) -> Iterator[WorkItem]:
         """Yield an item for each part that the findings are about."""
         by_part: dict[tuple[str, str], list[Finding]] = grouped(
             ((_owner(it.part).kind, _owner(it.part).place), it) for it in findings
@@ -211,13 +211,13 @@ class WorkTable:
         if not findings:
             yield _item(run, item, ())
 
-    def _store(self, item: Work) -> None:
+    def _store(self, item: WorkItem) -> None:
         values = (item.id or None, *(getattr(item, it.name) for it in fields(item)[1:]))
         self._db.execute(_STORE, [json.dumps(it) if isinstance(it, tuple) else it for it in values])
 
     # --- reading
 
-    def items(self, cluster: str, *, simulated: bool, proved: bool = False) -> list[Work]:
+    def items(self, cluster: str, *, simulated: bool, proved: bool = False) -> list[WorkItem]:
         """Return the items of a cluster by number, without those that are proved unless `proved`."""
         rows = self._db.execute(
             "SELECT * FROM work WHERE cluster = ? AND simulated = ? AND (? OR state != 'proved') ORDER BY id",
@@ -235,10 +235,10 @@ class WorkTable:
         )
 
 
-def _made(row: Sequence[Any]) -> Work:
-    found = dict(zip((it.name for it in fields(Work)), row, strict=True))
+def _made(row: Sequence[Any]) -> WorkItem:
+    found = dict(zip((it.name for it in fields(WorkItem)), row, strict=True))
     found |= {"nodes": tuple(json.loads(found["nodes"])), "simulated": bool(found["simulated"])}
-    return Work(**found)
+    return WorkItem(**found)
 
 
 def _owner(part: Part) -> Part:
@@ -250,9 +250,9 @@ def _is_repair(item: RecordedItem, finding: Finding) -> bool:
     return (finding.action or Action.read(item.action)) is not Action.CONFIGURE
 
 
-def _item(run: Recorded, item: RecordedItem, findings: Sequence[Finding]) -> Work:
+def _item(run: Recorded, item: RecordedItem, findings: Sequence[Finding]) -> WorkItem:
     """Return a new item, without its part."""
-    return Work(
+    return WorkItem(
         id=0,
         cluster=run.cluster,
         simulated=run.simulated,
@@ -275,7 +275,7 @@ def _item(run: Recorded, item: RecordedItem, findings: Sequence[Finding]) -> Wor
     )
 
 
-def _again(item: Work, found: Work) -> Work:
+def _again(item: WorkItem, found: WorkItem) -> WorkItem:
     """Return an item that failed again: what was done since an earlier time did not help."""
     if found.seen < item.seen:
         return replace(item, since=min(item.since, found.since))
@@ -296,7 +296,7 @@ class _Passes:
         self.run, self.selected = run, {it.node for it in run.items}
         self._nodes = grouped((it.check, it.node) for it in run.items if it.outcome == "passed")
 
-    def prove(self, item: Work) -> Work:
+    def prove(self, item: WorkItem) -> WorkItem:
         """Return an item without the nodes that passed; it is proved when none is left."""
         passed = {*self._nodes.get(item.check, ())}
         if "" in passed:  # one result of all nodes, which proves only a run that has them all
@@ -307,7 +307,7 @@ class _Passes:
             return replace(item, nodes=left)
         return replace(item, nodes=(), state=PROVED, proof=self.run.run, changed=self.run.started)
 
-    def _is_listed(self, item: Work) -> bool:
+    def _is_listed(self, item: WorkItem) -> bool:
         """Return whether the run lists the part, or another one in its slot: a slot that is empty proves nothing."""
         parts = self.run.parts.get(item.node, ())
         return any(it.slot == item.slot and identity_of(it.part) for it in parts)
