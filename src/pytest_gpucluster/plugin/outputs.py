@@ -149,7 +149,7 @@ def scope(config: pytest.Config, items: Collection[int] = ()) -> dict[str, str |
     """Return the given options that decide what a run tests. `items`: of the punch list."""
     option = config.option
     given = {
-        PUNCHLIST: f"(item {numbered(items)})" if items else "",
+        PUNCHLIST: f"({numbered(items)})" if items else "",
         "-m": option.markexpr,
         "-k": option.keyword,
     }
@@ -169,7 +169,7 @@ def user() -> str:
 
 
 UNJUDGED = ("not checked", "not applicable")
-MAX_NAMES, MAX_NUMBERS = 4, 20
+MAX_NAMES = 4
 MAX_CURVES = 8
 MAX_ROWS = 15  # of nodes by suites
 NODES_SHARE = 4  # names of nodes have this part of the width; more of them are counted
@@ -438,7 +438,7 @@ class HistoryWriter:
         new, again, proved = table.changes(run)
         for words, numbers in (("new", new), ("failed again and open", again), ("proved", proved)):
             if numbers:
-                yield f"punch list: {words}: {'item' if len(numbers) == 1 else 'items'} {some(sorted(numbers), MAX_NUMBERS)}"
+                yield f"punch list: {words}: {numbered(numbers)}"
         for it in table.items(run.cluster, simulated=run.simulated):
             if it.state == DONE and it.id in self.tested:
                 yield f"punch list: done and not proved: item {it.id}: this run has no pass of {it.check} on {folded(it.nodes) or CLUSTER}"

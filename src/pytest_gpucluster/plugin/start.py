@@ -331,9 +331,9 @@ def about_scope(scope: Scope) -> Iterator[str]:
     """Yield what a run of the punch list tests, for the header."""
     beside = f", and {hostlist.fold(scope.neighbours)} beside them" if scope.neighbours else ""
     tested = hostlist.fold(node for node in scope.nodes if node not in scope.neighbours)
-    yield f"punch list: item {numbered(scope.items)} on {tested}{beside}"
+    yield f"punch list: {numbered(scope.items)} on {tested}{beside}"
     if scope.gone:
-        yield f"punch list: item {numbered(scope.gone)}: the cluster file has none of its nodes: not tested"
+        yield f"punch list: {numbered(scope.gone)}: the cluster file has none of its nodes: not tested"
 
 
 def _run_id() -> str:

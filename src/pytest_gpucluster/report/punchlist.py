@@ -163,7 +163,7 @@ def scope_of(items: Sequence[WorkItem], cluster: Cluster, free: Collection[str])
         (node, check) for it in here for node in it.nodes if node in known for check in proofs_of(it.check)
     )
     every = tuple(dict.fromkeys(check for checks in own.values() for check in checks))
-    bad = {node for it in items for node in it.nodes}
+    bad = {it.node for it in items}  # what nodes share is no fault of theirs
     neighbours = tuple(
         node
         for group in cluster.groups

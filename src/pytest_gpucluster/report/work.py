@@ -17,6 +17,7 @@ from pytest_gpucluster.core.by_part import for_parts
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.finding import Action, Finding, summed
 from pytest_gpucluster.core.grouping import grouped
+from pytest_gpucluster.core.text import some
 from pytest_gpucluster.report.ledger import identity_of
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ FROM = {
     DONE: (OPEN, CLAIMED, DONE),
 }  # what a person may change
 MAX_TEXT = 1_000  # characters of a note
+MAX_NUMBERS = 20  # of items in one line
 FOLLOWED = (
     "gpu",
     "adapter",
@@ -314,5 +316,6 @@ class _Passes:
 
 
 def numbered(numbers: Iterable[int]) -> str:
-    """Return numbers of items in words."""
-    return ", ".join(map(str, sorted(numbers)))
+    """Return numbers of items in words: 'item 3', 'items 3, 5'."""
+    known = sorted(numbers)
+    return f"item{'s' * (len(known) > 1)} {some(known, MAX_NUMBERS)}"
